@@ -1,0 +1,212 @@
+# One rule per kind of thing. `make` alone lists what can be made.
+
+# --- What to build for -----------------------------------------------------------------------------
+
+NVCC ?= $(firstword $(shell command -v nvcc) $(wildcard /usr/local/cuda/bin/nvcc) nvcc)
+GPU_ARCH := $(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | \
+	sed -n '1s/^\([0-9]*\)\.\([0-9]*\)$$/sm_\1\2/p')
+
+# cuda where both nvcc and a GPU are there, else the CPU backend.
+BACKEND ?= $(if $(and $(GPU_ARCH),$(shell command -v $(NVCC))),cuda,cpu)
+DEBUG ?= 0
+V ?= 0
+WERROR ?= 0
+
+# Without a GPU to ask: every generation since Ampere, and Turing for the steps without tensor cores.
+ALL_ARCHS = sm_80 sm_86 sm_89 sm_90
+TURING_STEPS = step01 step02
+ARCH ?= $(or $(GPU_ARCH),$(ALL_ARCHS))
+
+STEPS := $(sort $(foreach f,$(wildcard steps/step*_*.cu),$(firstword $(subst _, ,$(notdir $(f))))))
+
+ifeq ($(filter $(BACKEND),cpu cuda),)
+$(error BACKEND=$(BACKEND): must be cpu or cuda)
+endif
+
+# --- Compilers and flags ---------------------------------------------------------------------------
+
+ifeq ($(origin CC),default)
+CC := gcc
+endif
+ifeq ($(origin CXX),default)
+CXX := g++
+endif
+
+comma := ,
+empty :=
+space := $(empty) $(empty)
+COMMIT ?= $(or $(shell git describe --always --dirty --abbrev=12 --exclude='*' 2>/dev/null),unknown)
+
+WARNINGS := -Wall -Wextra $(if $(filter 1,$(WERROR)),-Werror)
+OPTIMISE := $(if $(filter 1,$(DEBUG)),-O0,-O2)
+# No contraction to fused multiply-adds: the generators promise the same bits on every machine.
+HOST_FLAGS = -std=c11 $(OPTIMISE) -g $(WARNINGS) -ffp-contract=off -fopenmp -Icommon
+# The reference is the one hot loop of the host; -O3 vectorises it.
+REFERENCE_FLAGS := $(if $(filter 1,$(DEBUG)),,-O3)
+
+# Kernels on the CPU backend. Shared memory is one array of bytes that holds many types, hence
+# -fno-strict-aliasing; -fno-extern-tls-init spares a call at each use of it.
+SIMT_FLAGS = -std=c++17 $(OPTIMISE) -g $(WARNINGS) -Wno-unknown-pragmas -fno-strict-aliasing \
+	-fno-extern-tls-init -ffp-contract=off -Icommon -Icommon/simt/include
+SIMT_RUNTIME_FLAGS = -std=c11 $(OPTIMISE) -g $(WARNINGS) -Icommon -Icommon/simt/include
+
+CUDA_INCLUDE = $(abspath $(dir $(shell command -v $(NVCC)))../include)
+NVCC_FLAGS = -std=c++17 -g -lineinfo -Icommon -Xcompiler $(subst $(space),$(comma),$(strip $(WARNINGS))) \
+	$(if $(filter 1,$(WERROR)),-Werror all-warnings)
+ifeq ($(DEBUG),1)
+NVCC_FLAGS := $(filter-out -lineinfo,$(NVCC_FLAGS)) -G
+endif
+# Machine code for each architecture, and PTX of the newest so that later GPUs run too.
+gencode = $(foreach a,$(1),-gencode arch=$(a:sm_%=compute_%)$(comma)code=$(a)) \
+	-gencode arch=$(patsubst sm_%,compute_%,$(lastword $(1)))$(comma)code=$(patsubst sm_%,compute_%,$(lastword $(1)))
+# sm_75 joins the default list only.
+archs_of = $(if $(filter $(1),$(TURING_STEPS)),$(if $(subst $(ALL_ARCHS),,$(ARCH)),,sm_75 ))$(ARCH)
+
+BUILD_NAME := $(BACKEND)$(if $(filter cuda,$(BACKEND)),-$(subst $(space),-,$(strip $(ARCH))))
+BUILD := build/$(BUILD_NAME)$(if $(filter 1,$(DEBUG)),-debug)$(if $(filter 1,$(WERROR)),-werror)
+
+# Compiling and linking print one short line; V=1 prints the commands.
+Q := $(if $(filter 1,$(V)),,@)
+say = @printf '  %-6s %s\n' $(1) $(2)
+
+# --- What must be there ----------------------------------------------------------------------------
+
+needs = $(if $(shell command -v $(1)),,$(error $(1) not found. Install it: $(2)))
+GOALS := $(or $(MAKECMDGOALS),help)
+ifneq ($(filter-out help clean deps check-format,$(GOALS)),)
+ifeq ($(filter deps,$(GOALS)),)
+$(call needs,$(CC),sudo apt-get install gcc)
+$(call needs,$(CXX),sudo apt-get install g++)
+ifeq ($(BACKEND),cuda)
+$(call needs,$(NVCC),the CUDA Toolkit 12.4 or later from developer.nvidia.com/cuda-downloads; BACKEND=cpu needs none)
+endif
+endif
+endif
+
+# --- What can be made ------------------------------------------------------------------------------
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.SECONDEXPANSION:
+.SECONDARY:
+.PHONY: help all readme test test-unit test-e2e test-valgrind deps check-format lint clean FORCE
+
+help:
+	@echo "make stepNN       build one of: $(STEPS); then run ./stepNN (--help lists its options)"
+	@echo "make all          build every step"
+	@echo "make deps         install what the tests need (Debian packages, and Python's in .venv)"
+	@echo "make test         run every test: test-unit and test-e2e"
+	@echo "make test-unit    C unit tests, under the address and undefined-behaviour sanitizers"
+	@echo "make test-e2e     the programs end to end, against NumPy"
+	@echo "make test-valgrind  C unit tests of the host code under valgrind (minutes)"
+	@echo "make check-format check the layout of the source with clang-format"
+	@echo "make lint         cppcheck on the host code; compiler warnings as errors"
+	@echo "make readme       rewrite the table of README.md from plots/results"
+	@echo "make clean        remove all that was built"
+	@echo
+	@echo "BACKEND=cuda|cpu  (now: $(BACKEND))   ARCH=sm_90 (now: $(ARCH))   DEBUG=1 for gdb and cuda-gdb   V=1 shows commands"
+
+all: $(STEPS)
+
+# A copy, so that ./stepNN is always of the backend asked for last.
+$(STEPS): %: $(BUILD)/% build/selected
+	@cp --remove-destination $< $@
+
+# Rewritten only when the content changes, so that what depends on it is rebuilt exactly then.
+write_if_changed = mkdir -p $(@D); echo '$(1)' | cmp -s - $@ || echo '$(1)' > $@
+
+build/selected: FORCE
+	@$(call write_if_changed,$(BUILD))
+
+$(BUILD)/flags: FORCE
+	@$(call write_if_changed,$(CC) $(CXX) $(HOST_FLAGS) $(SIMT_FLAGS) $(if $(filter cuda,$(BACKEND)),$(NVCC) $(NVCC_FLAGS)))
+
+$(BUILD)/commit.h: FORCE
+	@$(call write_if_changed,#define COMMIT "$(COMMIT)")
+
+FORCE:
+
+# --- Host code: C11, the same for both backends but for the runtime's headers ------------------------
+
+HOST_SOURCES := $(wildcard common/host/*.c)
+HOST_OBJECTS := $(HOST_SOURCES:common/%.c=$(BUILD)/%.o) $(BUILD)/host/ceiling.o
+RUNTIME_INCLUDE = $(if $(filter cuda,$(BACKEND)),-isystem $(CUDA_INCLUDE),-Icommon/simt/include)
+
+$(BUILD)/host/reference.o: HOST_FLAGS += $(REFERENCE_FLAGS)
+$(BUILD)/host/version.o: $(BUILD)/commit.h
+$(BUILD)/host/version.o: HOST_FLAGS += -I$(BUILD)
+
+$(BUILD)/host/%.o: common/host/%.c $(BUILD)/flags
+	@mkdir -p $(@D)
+	$(call say,CC,$<)
+	$(Q)$(CC) $(HOST_FLAGS) $(RUNTIME_INCLUDE) -MMD -MP -c $< -o $@
+
+# --- Kernels ---------------------------------------------------------------------------------------
+
+ifeq ($(BACKEND),cuda)
+
+$(BUILD)/steps/%.o: $$(wildcard steps/$$*_*.cu) $(BUILD)/flags
+	@mkdir -p $(@D)
+	$(call say,NVCC,$<)
+	$(Q)$(NVCC) $(NVCC_FLAGS) $(call gencode,$(call archs_of,$*)) -MMD -MP -c $< -o $@
+
+$(BUILD)/host/ceiling.o: common/host/ceiling.cu $(BUILD)/flags
+	@mkdir -p $(@D)
+	$(call say,NVCC,$<)
+	$(Q)$(NVCC) $(NVCC_FLAGS) $(call gencode,$(call archs_of,step01)) -MMD -MP -c $< -o $@
+
+$(STEPS:%=$(BUILD)/%): $(BUILD)/%: $(BUILD)/steps/%.o $(HOST_OBJECTS)
+	$(call say,LINK,$@)
+	$(Q)$(NVCC) $(filter %.o,$^) -o $@ -cudart static -Xcompiler -fopenmp -lm
+
+else
+
+SIMT_OBJECTS := $(patsubst common/%.c,$(BUILD)/%.o,$(wildcard common/simt/runtime/*.c)) \
+	$(patsubst common/%.S,$(BUILD)/%.o,$(wildcard common/simt/runtime/*.S))
+
+# Kernel launches become C++; a launch is found as CUDA's own lexer would find it.
+$(BUILD)/rewrite_launches: common/simt/rewrite_launches.c $(BUILD)/flags
+	@mkdir -p $(@D)
+	$(call say,CC,$<)
+	$(Q)$(CC) -std=c11 -O1 $(WARNINGS) $< -o $@
+
+define compile_cu
+@mkdir -p $(@D)
+$(call say,CXX,$<)
+$(Q)$(BUILD)/rewrite_launches $< > $(@:.o=.cpp)
+$(Q)$(CXX) $(SIMT_FLAGS) -MMD -MP -MT $@ -c $(@:.o=.cpp) -o $@
+endef
+
+$(BUILD)/steps/%.o: $$(wildcard steps/$$*_*.cu) $(BUILD)/rewrite_launches $(BUILD)/flags
+	$(compile_cu)
+
+$(BUILD)/host/ceiling.o: common/host/ceiling.cu $(BUILD)/rewrite_launches $(BUILD)/flags
+	$(compile_cu)
+
+$(BUILD)/simt/%.o: common/simt/%.c $(BUILD)/flags
+	@mkdir -p $(@D)
+	$(call say,CC,$<)
+	$(Q)$(CC) $(SIMT_RUNTIME_FLAGS) -MMD -MP -c $< -o $@
+
+$(BUILD)/simt/%.o: common/simt/%.S $(BUILD)/flags
+	@mkdir -p $(@D)
+	$(call say,AS,$<)
+	$(Q)$(CC) -c $< -o $@
+
+$(STEPS:%=$(BUILD)/%): $(BUILD)/%: $(BUILD)/steps/%.o $(HOST_OBJECTS) $(SIMT_OBJECTS)
+	$(call say,LINK,$@)
+	$(Q)$(CXX) $^ -o $@ -fopenmp -lpthread -lm
+
+endif
+
+-include $(wildcard $(BUILD)/*/*.d $(BUILD)/*/*/*.d)
+
+include tests/tests.mk
+
+# --- Documents and cleaning ------------------------------------------------------------------------
+
+readme:
+	$(PYTHON) plots/ladder.py README.md plots/results/*.jsonl
+
+clean:
+	rm -rf build $(STEPS)

@@ -1,0 +1,123 @@
+/**
+ * @file
+ * The problem every step solves, and the contract between a step and the program around it.
+ *
+ * A step includes this header and what it needs from device/; it never includes host/. The host
+ * knows a step only by the descriptor `step` declared at the end of this file.
+ *
+ * All tensors are row-major with the head dimension contiguous. Strides and sizes are counted in
+ * elements unless a name ends in `_bytes`.
+ */
+#ifndef ATTENTION_H
+#define ATTENTION_H
+
+#include <cuda_runtime_api.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/** Element type of Q, K, V and O. Scores, softmax statistics and accumulators are always fp32. */
+typedef enum Dtype { DTYPE_FP16, DTYPE_BF16 } Dtype;
+
+/**
+ * Which keys a query may attend. Causal is aligned to the bottom right: query q attends key k iff
+ * k <= q + (kv_len - q_len), as in FlashAttention since 2.1.
+ */
+typedef enum MaskKind { MASK_FULL, MASK_CAUSAL } MaskKind;
+
+/** Distance from one batch entry, head or row to the next. */
+typedef struct Strides {
+  int64_t batch, head, row;
+} Strides;
+
+/**
+ * O = softmax(scale * Q K^T + mask) V for every batch entry and head.
+ *
+ * Q and O are [batch, q_heads, q_len, head_dim], K and V are [batch, kv_heads, kv_len, head_dim].
+ * Query head h reads key/value head h / (q_heads / kv_heads).
+ */
+typedef struct Problem {
+  int batch, q_heads, kv_heads;
+  int q_len, kv_len;
+  int head_dim;
+  Dtype dtype;
+  MaskKind mask;
+  float scale;
+  Strides q_strides, k_strides, v_strides, o_strides;
+} Problem;
+
+/** Device pointers of one forward pass. */
+typedef struct Tensors {
+  const void *q, *k, *v;
+  void *o;
+  float *lse;      /**< [batch, q_heads, q_len]: natural log of the softmax denominator */
+  void *workspace; /**< as many bytes as the step's workspace_bytes() returned, or NULL */
+} Tensors;
+
+/** What bounds a step at best; the report compares the measured speed with it. */
+typedef enum Ceiling {
+  CEILING_COPY, /**< device memory: a plain copy, bytes read + written per second */
+  CEILING_FFMA, /**< fp32 multiply-adds on the CUDA cores */
+  CEILING_MMA   /**< mma.sync on the tensor cores */
+} Ceiling;
+
+/** One kernel launch of a forward pass. */
+typedef struct KernelLaunch {
+  const char *name;
+  const void *kernel;
+  dim3 grid, block;
+  size_t dynamic_shared_bytes;
+} KernelLaunch;
+
+enum { MAX_LAUNCHES = 3 };
+
+/** How a step goes about one problem. */
+typedef struct Description {
+  int q_tile, kv_tile; /**< rows of Q, and of K and V, that a thread block works on at a time */
+  Ceiling ceiling;
+  /** Device memory traffic for S and P per unmasked score entry; 0 when they stay on chip. */
+  int intermediate_bytes_per_entry;
+  int launch_count;
+  KernelLaunch launches[MAX_LAUNCHES];
+  char note[160]; /**< one line for the report, or empty */
+} Description;
+
+/** The descriptor of a step. Functions left NULL are not needed by that step. */
+typedef struct Step {
+  const char *name;      /**< "step01" */
+  const char *title;     /**< a few words: what this step is */
+  const char *idea;      /**< one sentence: what it teaches */
+  const char *head_dims; /**< in words: which head dimensions it takes */
+
+  /**
+   * True if this step can solve `problem` on the current device. Otherwise writes to `why` one
+   * sentence that names the option at fault, the value and what would be right.
+   */
+  bool (*supports)(const Problem *problem, char *why, size_t why_size);
+
+  /**
+   * Bytes of device memory that forward() wants beside the tensors, given `free_bytes` of free
+   * memory. A result above `free_bytes` is the least it can work with: the problem does not fit.
+   */
+  size_t (*workspace_bytes)(const Problem *problem, size_t free_bytes);
+
+  /** Fills `description` for a problem that supports() accepted. */
+  void (*describe)(const Problem *problem, size_t workspace_bytes, Description *description);
+
+  /** Enqueues the kernels on `stream`; allocates nothing and waits for nothing. */
+  cudaError_t (*forward)(const Problem *problem, const Tensors *tensors, size_t workspace_bytes,
+                         cudaStream_t stream);
+} Step;
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/** The one step this program is linked to. */
+extern const Step step;
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,124 @@
+#define _POSIX_C_SOURCE 200809L
+#include "host/cases.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "host/run.h"
+
+enum { MOST_WORDS = 64 };
+
+/** One line of the file. */
+typedef struct Case {
+  int line;
+  char *text;  /**< as written, for the report */
+  char *words; /**< cut into words; the options point into it */
+  Options options;
+} Case;
+
+typedef struct CaseList {
+  Case *cases;
+  size_t count;
+} CaseList;
+
+static void cases_free(CaseList *list) {
+  for (size_t i = 0; i < list->count; i++) {
+    free(list->cases[i].text);
+    free(list->cases[i].words);
+  }
+  free(list->cases);
+}
+
+/** Cuts `text` into words in place. Returns their number, or -1 if there are too many. */
+static int split(char *text, char **words) {
+  int count = 0;
+  for (char *c = text; *c != '\0';) {
+    c += strspn(c, " \t\r\n");
+    if (*c == '\0' || *c == '#') break;
+    if (count == MOST_WORDS) return -1;
+    const bool quoted = *c == '"';
+    if (quoted) c++;
+    words[count++] = c;
+    c += strcspn(c, quoted ? "\"" : " \t\r\n");
+    if (*c != '\0') *c++ = '\0';
+  }
+  return count;
+}
+
+/** Parses one line; an empty one adds no case. */
+static bool add_case(CaseList *list, const char *path, int line, const char *text,
+                     const Options *base, Error *error) {
+  char program[] = "";
+  char *argv[MOST_WORDS + 2] = {program};
+  Case new_case = {line, strdup(text), strdup(text), *base};
+  Case *larger = realloc(list->cases, sizeof(Case) * (list->count + 1));
+  if (larger == NULL || new_case.text == NULL || new_case.words == NULL) {
+    return fail(error, EXIT_DEVICE, "out of host memory: %s", path);
+  }
+  list->cases = larger;
+  list->cases[list->count++] = new_case;
+  Case *added = &list->cases[list->count - 1];
+  added->text[strcspn(added->text, "\r\n")] = '\0';
+
+  const int words = split(added->words, argv + 1);
+  if (words < 0) {
+    return fail(error, EXIT_USAGE, "%s:%d: more than %d words", path, line, MOST_WORDS);
+  }
+  Error reason;
+  if (!options_parse(words + 1, argv, &added->options, &reason)) {
+    return fail(error, EXIT_USAGE, "%s:%d: %.400s", path, line, reason.text);
+  }
+  if (added->options.cases_path != NULL) {
+    return fail(error, EXIT_USAGE, "%s:%d: --cases cannot stand in a file of cases", path, line);
+  }
+  if (words == 0) {
+    free(added->text);
+    free(added->words);
+    list->count--;
+  }
+  return true;
+}
+
+static bool read_cases(const char *path, const Options *base, CaseList *list, Error *error) {
+  FILE *file = fopen(path, "r");
+  if (file == NULL) {
+    return fail(error, EXIT_USAGE, "--cases %s: cannot read it: %s", path, strerror(errno));
+  }
+  Options without_cases = *base;
+  without_cases.cases_path = NULL;
+  char *text = NULL;
+  size_t capacity = 0;
+  bool ok = true;
+  for (int line = 1; ok && getline(&text, &capacity, file) >= 0; line++) {
+    ok = add_case(list, path, line, text, &without_cases, error);
+  }
+  if (ok && ferror(file)) ok = fail(error, EXIT_USAGE, "--cases %s: cannot read it", path);
+  if (ok && list->count == 0) ok = fail(error, EXIT_USAGE, "--cases %s: holds no case", path);
+  free(text);
+  fclose(file);
+  return ok;
+}
+
+ExitCode run_cases(const char *path, const Options *base, const Device *device, Error *error) {
+  CaseList list = {0};
+  ExitCode worst = EXIT_RIGHT;
+  if (!read_cases(path, base, &list, error)) {
+    cases_free(&list);
+    return error->code;
+  }
+  for (size_t i = 0; i < list.count; i++) {
+    static const char *const VERDICTS[] = {"done", "WRONG", "refused", "failed"};
+    const Case *c = &list.cases[i];
+    Error reason = {0};
+    const ExitCode code = run_options(&c->options, device, true, &reason);
+    printf("%s:%d: %s: %s\n", path, c->line, VERDICTS[code], c->text);
+    fflush(stdout);
+    if (code >= EXIT_USAGE) fprintf(stderr, "%s:%d: %s\n", path, c->line, reason.text);
+    if (code > worst) worst = code;
+  }
+  cases_free(&list);
+  error->text[0] = '\0';
+  return worst;
+}

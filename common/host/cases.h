@@ -1,0 +1,20 @@
+/**
+ * @file
+ * Many problems in one process.
+ */
+#ifndef HOST_CASES_H
+#define HOST_CASES_H
+
+#include "host/device.h"
+#include "host/error.h"
+#include "host/options.h"
+
+/**
+ * Runs the step once for each line of the file, in order. A line holds options, separated by
+ * blanks; a value with blanks stands in double quotes; what follows a # is a comment. They apply on
+ * top of `base`. Each case prints one line. A malformed line is refused before anything runs.
+ * Returns the largest exit code of all cases.
+ */
+ExitCode run_cases(const char *path, const Options *base, const Device *device, Error *error);
+
+#endif

@@ -1,0 +1,201 @@
+/**
+ * @file
+ * Is the answer right?
+ */
+#include "host/check.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "host/check_parts.h"
+#include "host/mask.h"
+
+/* The tolerance: SPEC of the gallery, "When an answer is right". */
+static const double LSE_ABSOLUTE = 1e-4, LSE_RELATIVE = 1e-5;
+
+static double unit_roundoff(Dtype dtype) { return dtype == DTYPE_FP16 ? 0x1p-11 : 0x1p-8; }
+
+static uint16_t infinity_bits(Dtype dtype) { return dtype == DTYPE_FP16 ? 0x7c00 : 0x7f80; }
+
+RowScan scan_row(Dtype dtype, const uint16_t *o, int head_dim) {
+  const uint16_t infinity = infinity_bits(dtype);
+  int unwritten = 0, nan = 0, inf = 0;
+#pragma omp simd reduction(+ : unwritten, nan, inf)
+  for (int d = 0; d < head_dim; ++d) {
+    const int magnitude = o[d] & 0x7fff;
+    unwritten += o[d] == 0xffff;
+    nan += magnitude > infinity;
+    inf += magnitude == infinity;
+  }
+  return (RowScan){unwritten, nan - unwritten, inf};
+}
+
+bool lse_is_unwritten(float lse) { return float_bits(lse) == 0xffffffff; }
+
+double relative_distance(const double *a, const double *b, int dim) {
+  double difference = 0, norm = 0;
+  for (int d = 0; d < dim; ++d) {
+    difference += (a[d] - b[d]) * (a[d] - b[d]);
+    norm += b[d] * b[d];
+  }
+  return difference == 0 ? 0 : sqrt(difference / norm);
+}
+
+/* NaN and Inf in one head of an input tensor. */
+static int64_t count_not_finite(Dtype dtype, const uint16_t *x, const Strides *strides, int batch,
+                                int head, int64_t rows, int dim) {
+  int64_t count = 0;
+  for (int64_t row = 0; row < rows; ++row) {
+    const RowScan scan = scan_row(dtype, x + row_offset(strides, batch, head, row), dim);
+    count += scan.unwritten + scan.nan + scan.inf; /* to the inputs 0xffff is just a NaN */
+  }
+  return count;
+}
+
+/* Sets v_bad[batch * kv_heads + head] where V is not finite; true if all of Q, K and V is. */
+static bool scan_inputs(const Problem *p, const HostInputs *inputs, bool *v_bad) {
+  int64_t bad = 0;
+#pragma omp parallel for collapse(2) reduction(+ : bad)
+  for (int b = 0; b < p->batch; ++b) {
+    for (int h = 0; h < p->q_heads; ++h) {
+      bad += count_not_finite(p->dtype, inputs->q, &p->q_strides, b, h, p->q_len, p->head_dim);
+      if (h >= p->kv_heads) continue;
+      bad += count_not_finite(p->dtype, inputs->k, &p->k_strides, b, h, p->kv_len, p->head_dim);
+      const int64_t bad_v =
+          count_not_finite(p->dtype, inputs->v, &p->v_strides, b, h, p->kv_len, p->head_dim);
+      v_bad[(int64_t)b * p->kv_heads + h] = bad_v > 0;
+      bad += bad_v;
+    }
+  }
+  return bad == 0;
+}
+
+/* All of O and LSE, whatever the plan. */
+static void scan_outputs(const Problem *p, const HostOutputs *outputs, bool inputs_finite,
+                         CheckResult *result) {
+  int64_t unwritten = 0, nan = 0, inf = 0;
+#pragma omp parallel for collapse(2) reduction(+ : unwritten, nan, inf)
+  for (int b = 0; b < p->batch; ++b) {
+    for (int h = 0; h < p->q_heads; ++h) {
+      for (int q = 0; q < p->q_len; ++q) {
+        const RowScan scan =
+            scan_row(p->dtype, outputs->o + row_offset(&p->o_strides, b, h, q), p->head_dim);
+        const float lse = outputs->lse[lse_index(p, (RowIndex){b, h, q})];
+        unwritten += scan.unwritten + lse_is_unwritten(lse);
+        nan += scan.nan + (isnan(lse) && !lse_is_unwritten(lse));
+        inf += scan.inf;
+      }
+    }
+  }
+  result->values_unwritten = unwritten;
+  if (inputs_finite) {
+    result->values_nan = nan;
+    result->values_inf = inf;
+  }
+}
+
+static size_t count_touched(const uint8_t *guard) {
+  size_t count = 0;
+  for (int i = 0; i < GUARD_BYTES; ++i) count += guard[i] != OUTPUT_POISON;
+  return count;
+}
+
+typedef struct Comparison {
+  const Problem *problem;
+  const HostOutputs *outputs;
+  const CheckPlan *plan;
+  const bool *v_bad;
+  RowFinding *findings;
+} Comparison;
+
+/* |LSE - ref| relative to what is allowed; equal values and a NaN that belongs there count as 0. */
+static double lse_distance(float lse, double expected) {
+  if (isnan(expected)) return isnan(lse) && !lse_is_unwritten(lse) ? 0 : INFINITY;
+  if (isinf(expected)) return lse == expected ? 0 : INFINITY;
+  const double error = fabs(lse - expected) / (LSE_ABSOLUTE + LSE_RELATIVE * fabs(expected));
+  return isnan(error) ? INFINITY : error;
+}
+
+/* Compares element by element; `o` and `expected` keep only what has a norm. */
+static void compare_special(const uint16_t *bits, double *o, double *expected, int dim,
+                            RowFinding *finding) {
+  for (int d = 0; d < dim; ++d) {
+    if (bits[d] == 0xffff) {
+      ++finding->unwritten;
+    } else if (isnan(expected[d])) {
+      finding->nan_expected = true;
+      finding->misplaced_number |= !isnan(o[d]);
+    } else if (isnan(o[d])) {
+      ++finding->nan;
+    } else if (isinf(expected[d])) {
+      finding->misplaced_number |= o[d] != expected[d];
+    } else if (isinf(o[d])) {
+      ++finding->inf;
+    } else {
+      continue;
+    }
+    o[d] = expected[d] = 0;
+  }
+}
+
+static void compare_row(void *context, size_t index, const ReferenceRow *reference) {
+  const Comparison *c = context;
+  const Problem *p = c->problem;
+  const RowIndex row = c->plan->rows[index];
+  RowFinding *finding = &c->findings[index];
+  const uint16_t *bits = c->outputs->o + row_offset(&p->o_strides, row.batch, row.head, row.q);
+  const float lse = c->outputs->lse[lse_index(p, row)];
+  *finding = (RowFinding){.lse_error = lse_distance(lse, reference->lse),
+                          .lse_unwritten = lse_is_unwritten(lse)};
+  if (c->v_bad[(int64_t)row.batch * p->kv_heads + kv_head_of(p, row.head)]) {
+    finding->not_compared = true;
+    finding->unwritten = scan_row(p->dtype, bits, p->head_dim).unwritten;
+    return;
+  }
+  double o[MAX_HEAD_DIM], expected[MAX_HEAD_DIM];
+  for (int d = 0; d < p->head_dim; ++d) o[d] = element_value(p->dtype, bits[d]);
+  memcpy(expected, reference->o, sizeof(double) * (size_t)p->head_dim);
+  compare_special(bits, o, expected, p->head_dim, finding);
+  if (finding->nan_expected) return;
+  finding->error = relative_distance(o, expected, p->head_dim);
+  finding->base_error = relative_distance(reference->base, reference->o, p->head_dim);
+}
+
+/* The faults of a finding once it is known what is allowed. */
+static int faults_of(const RowFinding *finding, double allowed) {
+  int faults = 0;
+  if (finding->unwritten) faults |= FAULT_UNWRITTEN;
+  if (finding->nan || finding->inf) faults |= FAULT_NAN;
+  if (!(finding->error <= allowed) || finding->misplaced_number) faults |= FAULT_VALUE;
+  if (!(finding->lse_error <= 1)) faults |= FAULT_LSE;
+  return faults;
+}
+
+static void judge(const Problem *p, const CheckPlan *plan, RowFinding *findings,
+                  bool inputs_finite, CheckResult *result) {
+  double largest = unit_roundoff(p->dtype), sum = 0;
+  size_t compared = 0;
+  for (size_t i = 0; i < plan->count; ++i) largest = fmax(largest, findings[i].base_error);
+  result->allowed_error = 2 * largest;
+  for (size_t i = 0; i < plan->count; ++i) {
+    RowFinding *finding = &findings[i];
+    finding->faults = faults_of(finding, result->allowed_error);
+    result->max_lse_error = fmax(result->max_lse_error, finding->lse_error);
+    result->lse_wrong += (finding->faults & FAULT_LSE) != 0;
+    result->rows_wrong += (finding->faults & FAULTS_OF_O) != 0;
+    result->rows_not_compared += finding->not_compared;
+    result->rows_nan_expected += finding->nan_expected && !(finding->faults & FAULTS_OF_O);
+    if (!inputs_finite) {
+      const float lse = 0;
+      (void)lse;
+      result->values_nan += finding->nan;
+      result->values_inf += finding->inf;
+    }
+    if (finding->not_compared || finding->nan_expected) continue;
+    ++compared;
+    sum += finding->error;
+    result->max_error = fmax(result->max_error, finding->error);
+  }
+  result->mean_error = compared ? sum / (double)compared : 0;
+}

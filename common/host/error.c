@@ -1,0 +1,13 @@
+#include "host/error.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+
+bool fail(Error *error, ExitCode code, const char *format, ...) {
+  va_list arguments;
+  va_start(arguments, format);
+  error->code = code;
+  vsnprintf(error->text, sizeof error->text, format, arguments);
+  va_end(arguments);
+  return false;
+}

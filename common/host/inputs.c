@@ -1,0 +1,204 @@
+#include "host/inputs.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "float16.h"
+#include "host/mask.h"
+#include "host/random.h"
+
+/* Streams of the generator. Each tensor has one, and one for each further draw. */
+enum {
+  STREAM_Q,
+  STREAM_K,
+  STREAM_V,
+  STREAM_OUTLIER_DRAW = 8,
+  STREAM_OUTLIER = 16,
+  STREAM_TARGET = 24
+};
+
+static const char *const FILE_NAMES[3] = {"q.npy", "k.npy", "v.npy"};
+
+/** One of the three tensors while it is filled. */
+typedef struct Tensor {
+  uint16_t *data;
+  int index; /* 0, 1, 2 for Q, K, V; also the stream */
+  int64_t heads, length;
+  Strides strides;
+} Tensor;
+
+static void describe_tensors(const Problem *p, const Inputs *inputs, Tensor tensors[3]) {
+  tensors[0] = (Tensor){inputs->q, STREAM_Q, p->q_heads, p->q_len, p->q_strides};
+  tensors[1] = (Tensor){inputs->k, STREAM_K, p->kv_heads, p->kv_len, p->k_strides};
+  tensors[2] = (Tensor){inputs->v, STREAM_V, p->kv_heads, p->kv_len, p->v_strides};
+}
+
+static uint16_t round_to(Dtype dtype, double x) {
+  return dtype == DTYPE_FP16 ? double_to_half_bits(x) : double_to_bf16_bits(x);
+}
+
+static double outlier(uint64_t seed, int stream, uint64_t index) {
+  const double x = random_normal(seed, stream, index);
+  if (random_uniform(seed, STREAM_OUTLIER_DRAW + stream, index) >= 0.001) return x;
+  return x + 10 * random_normal(seed, STREAM_OUTLIER + stream, index);
+}
+
+/** Element `d` of the key that a spiky query resembles, chosen among those that it attends. */
+static double target_key(const Problem *p, uint64_t seed, int64_t row, int d) {
+  const int64_t q = row % p->q_len;
+  const int64_t head = row / p->q_len % p->q_heads;
+  const int64_t batch = row / p->q_len / p->q_heads;
+  const int64_t attended = mask_row_count(p, q);
+  const int64_t keys = attended > 0 ? attended : p->kv_len;
+  const int64_t key = (int64_t)(random_bits(seed, STREAM_TARGET, row) % (uint64_t)keys);
+  const int64_t kv_head = head / (p->q_heads / p->kv_heads);
+  const int64_t kv_row = (batch * p->kv_heads + kv_head) * p->kv_len + key;
+  return random_normal(seed, STREAM_K, (uint64_t)(kv_row * p->head_dim + d));
+}
+
+/** Element d of a row of a tensor; rows are counted through batch, head and length. */
+static double drawn_value(const Options *o, const Problem *p, int stream, int64_t row, int d) {
+  const uint64_t index = (uint64_t)(row * p->head_dim + d);
+  switch (o->input) {
+    case INPUT_OUTLIER:
+      return outlier(o->seed, stream, index);
+    case INPUT_CONSTANT:
+      return 0.5;
+    case INPUT_SPIKY:
+      if (stream == STREAM_Q) {
+        return 4 * target_key(p, o->seed, row, d) + 0.1 * random_normal(o->seed, stream, index);
+      }
+      return random_normal(o->seed, stream, index);
+    default:
+      return random_normal(o->seed, stream, index);
+  }
+}
+
+/** Element `index` of a file in the problem's dtype, rounded once. */
+static uint16_t file_value(const NpyArray *file, Dtype dtype, int64_t index) {
+  switch (file->type) {
+    case NPY_F8:
+      return round_to(dtype, ((const double *)file->data)[index]);
+    case NPY_F4:
+      return round_to(dtype, ((const float *)file->data)[index]);
+    case NPY_F2: {
+      const uint16_t bits = ((const uint16_t *)file->data)[index];
+      return dtype == DTYPE_FP16 ? bits : double_to_bf16_bits(half_bits_to_float(bits));
+    }
+    default: /* NPY_U2 holds the bits of bf16 */
+      return ((const uint16_t *)file->data)[index];
+  }
+}
+
+static int64_t fill_tensor(const Options *o, const Problem *p, const Inputs *inputs,
+                           const Tensor *tensor) {
+  const int64_t rows = (int64_t)p->batch * tensor->heads * tensor->length;
+  const uint16_t infinity = p->dtype == DTYPE_FP16 ? 0x7c00 : 0x7f80;
+  int64_t nan_count = 0;
+#pragma omp parallel for reduction(+ : nan_count)
+  for (int64_t row = 0; row < rows; row++) {
+    uint16_t *target = tensor->data + row / tensor->length / tensor->heads * tensor->strides.batch +
+                       row / tensor->length % tensor->heads * tensor->strides.head +
+                       row % tensor->length * tensor->strides.row;
+    for (int d = 0; d < p->head_dim; d++) {
+      target[d] = o->input == INPUT_DIRECTORY
+                      ? file_value(&inputs->files[tensor->index], p->dtype, row * p->head_dim + d)
+                      : round_to(p->dtype, drawn_value(o, p, tensor->index, row, d));
+      nan_count += (target[d] & 0x7fff) > infinity;
+    }
+  }
+  return nan_count;
+}
+
+bool inputs_fill(const Options *o, const Problem *p, Inputs *inputs, Error *error) {
+  const size_t q_bytes = (size_t)2 * p->batch * p->q_heads * p->q_len * p->head_dim;
+  const size_t kv_bytes = (size_t)2 * p->batch * p->kv_heads * p->kv_len * p->head_dim;
+  inputs->q = malloc(q_bytes);
+  inputs->k = malloc(kv_bytes);
+  inputs->v = malloc(kv_bytes);
+  if (inputs->q == NULL || inputs->k == NULL || inputs->v == NULL) {
+    return fail(error, EXIT_DEVICE, "out of host memory: the inputs take %zu bytes",
+                q_bytes + 2 * kv_bytes);
+  }
+  Tensor tensors[3];
+  describe_tensors(p, inputs, tensors);
+  for (int i = 0; i < 3; i++) {
+    inputs->nan_count += fill_tensor(o, p, inputs, &tensors[i]);
+    npy_free(&inputs->files[i]);
+  }
+  return true;
+}
+
+static bool open_file(const Options *o, int index, Inputs *inputs, Error *error) {
+  char path[4096];
+  NpyArray *file = &inputs->files[index];
+  const int length = snprintf(path, sizeof path, "%s/%s", o->input_directory, FILE_NAMES[index]);
+  if (length >= (int)sizeof path) {
+    return fail(error, EXIT_USAGE, "--input: the path is longer than %zu bytes", sizeof path);
+  }
+  if (!npy_read(path, file, error)) return false;
+  if (file->type == NPY_U2 && o->dtype == DTYPE_FP16) {
+    return fail(error, EXIT_USAGE, "%s: <u2 holds the bits of bf16 and needs --dtype bf16", path);
+  }
+  if (file->type == NPY_I4 || file->type == NPY_B1) {
+    return fail(error, EXIT_USAGE, "%s: type %s, must be <f2, <f4, <f8 or <u2", path,
+                npy_type_name(file->type));
+  }
+  if (file->rank != 4) {
+    return fail(error, EXIT_USAGE, "%s: has %d dimensions, must have 4: [B, H, N, D]", path,
+                file->rank);
+  }
+  for (int i = 0; i < 4; i++) {
+    if (file->shape[i] < 1 || file->shape[i] > 1 << 30) {
+      return fail(error, EXIT_USAGE, "%s: dimension %d is %lld, must be from 1 to 2^30", path, i,
+                  (long long)file->shape[i]);
+    }
+  }
+  return true;
+}
+
+/** Dimension `i` of a file must equal that of another. */
+static bool same_dimension(const Options *o, const Inputs *inputs, int file, int other, int i,
+                           Error *error) {
+  const int64_t found = inputs->files[file].shape[i];
+  const int64_t expected = inputs->files[other].shape[i];
+  if (found == expected) return true;
+  return fail(error, EXIT_USAGE, "%s/%s: dimension %d is %lld, but %lld in %s", o->input_directory,
+              FILE_NAMES[file], i, (long long)found, (long long)expected, FILE_NAMES[other]);
+}
+
+bool inputs_open(Options *o, Inputs *inputs, Error *error) {
+  if (o->input != INPUT_DIRECTORY) return true;
+  for (int i = 0; i < 3; i++) {
+    if (!open_file(o, i, inputs, error)) return false;
+  }
+  const bool agree =
+      same_dimension(o, inputs, 1, 0, 0, error) && same_dimension(o, inputs, 1, 0, 3, error) &&
+      same_dimension(o, inputs, 2, 1, 0, error) && same_dimension(o, inputs, 2, 1, 1, error) &&
+      same_dimension(o, inputs, 2, 1, 2, error) && same_dimension(o, inputs, 2, 1, 3, error);
+  if (!agree) return false;
+  const int64_t *q = inputs->files[0].shape;
+  const int64_t *k = inputs->files[1].shape;
+  if (q[1] % k[1] != 0) {
+    return fail(error, EXIT_USAGE, "%s/k.npy: %lld heads, must divide the %lld of q.npy",
+                o->input_directory, (long long)k[1], (long long)q[1]);
+  }
+  o->batch = (int)q[0];
+  o->q_heads = (int)q[1];
+  o->q_len = (int)q[2];
+  o->head_dim = (int)q[3];
+  o->kv_heads = (int)k[1];
+  o->kv_len = (int)k[2];
+  o->kv_heads_given = o->kv_len_given = true;
+  return true;
+}
+
+void inputs_free(Inputs *inputs) {
+  free(inputs->q);
+  free(inputs->k);
+  free(inputs->v);
+  for (int i = 0; i < 3; i++) npy_free(&inputs->files[i]);
+  *inputs = (Inputs){0};
+}

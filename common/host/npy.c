@@ -1,0 +1,414 @@
+#define _POSIX_C_SOURCE 200809L
+
+#include "host/npy.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "data is read and written as it lies");
+
+static const struct {
+  const char *name;
+  size_t bytes;
+} types[] = {[NPY_F2] = {"<f2", 2}, [NPY_F4] = {"<f4", 4}, [NPY_F8] = {"<f8", 8},
+             [NPY_U2] = {"<u2", 2}, [NPY_I4] = {"<i4", 4}, [NPY_B1] = {"|b1", 1}};
+
+enum { TYPE_COUNT = sizeof types / sizeof types[0] };
+
+static const char MAGIC[6] = {'\x93', 'N', 'U', 'M', 'P', 'Y'};
+
+const char *npy_type_name(NpyType type) {
+  return types[type].name;
+}
+
+size_t npy_type_bytes(NpyType type) {
+  return types[type].bytes;
+}
+
+void npy_free(NpyArray *array) {
+  free(array->data);
+  array->data = NULL;
+}
+
+/** False if the size of the data does not fit 63 bits. */
+static bool data_bytes(NpyType type, int rank, const int64_t *shape, size_t *bytes) {
+  int64_t product = (int64_t)npy_type_bytes(type);
+  for (int i = 0; i < rank; i++) {
+    if (__builtin_mul_overflow(product, shape[i], &product)) return false;
+  }
+  *bytes = (size_t)product;
+  return true;
+}
+
+/** A shape as Python writes it, for headers and messages. */
+typedef struct ShapeText {
+  char text[NPY_MAX_RANK * sizeof "9223372036854775807, "];
+} ShapeText;
+
+static const char *shape_text(int rank, const int64_t *shape, ShapeText *out) {
+  char *at = out->text;
+  at += sprintf(at, "(");
+  for (int i = 0; i < rank; i++) at += sprintf(at, i == 0 ? "%" PRId64 : ", %" PRId64, shape[i]);
+  sprintf(at, rank == 1 ? ",)" : ")");
+  return out->text;
+}
+
+/** The start of some bytes of a file in a form fit for a message: one line of printable ASCII. */
+typedef struct Excerpt {
+  char text[24 * sizeof "\\xff"];
+} Excerpt;
+
+static const char *excerpt(const char *bytes, size_t length, Excerpt *out) {
+  char *at = out->text;
+  for (size_t i = 0; i < length && i < 24; i++) {
+    const unsigned char byte = (unsigned char)bytes[i];
+    const bool printable = byte >= ' ' && byte <= '~' && byte != '\\' && byte != '"';
+    at += sprintf(at, printable ? "%c" : "\\x%02x", byte);
+  }
+  *at = '\0';
+  return out->text;
+}
+
+/* The header is a Python dictionary literal. Only the literals that describe an array are accepted:
+ * keys in any order, either kind of quotes, free blanks, a trailing comma, Python 2's long
+ * integers. */
+
+typedef struct Parser {
+  const char *path;
+  const char *start, *at, *end;
+  Error *error;
+} Parser;
+
+/** A piece of the header. */
+typedef struct Slice {
+  const char *start;
+  size_t length;
+} Slice;
+
+static bool expected(const Parser *parser, const char *what) {
+  Excerpt found;
+  if (parser->at == parser->end) {
+    return fail(parser->error, EXIT_USAGE, "%s: the header ends too early: expected %s",
+                parser->path, what);
+  }
+  excerpt(parser->at, (size_t)(parser->end - parser->at), &found);
+  return fail(parser->error, EXIT_USAGE, "%s: byte %td of the header: expected %s, found \"%s\"",
+              parser->path, parser->at - parser->start, what, found.text);
+}
+
+static void skip_blanks(Parser *parser) {
+  while (parser->at < parser->end && memchr(" \t\r\n", *parser->at, 4)) parser->at++;
+}
+
+/** Steps over `symbol`, which blanks may precede; false if something else comes next. */
+static bool take(Parser *parser, char symbol) {
+  skip_blanks(parser);
+  if (parser->at == parser->end || *parser->at != symbol) return false;
+  parser->at++;
+  return true;
+}
+
+static bool take_word(Parser *parser, const char *word) {
+  skip_blanks(parser);
+  const size_t length = strlen(word);
+  if ((size_t)(parser->end - parser->at) < length || memcmp(parser->at, word, length)) return false;
+  parser->at += length;
+  return true;
+}
+
+static bool slice_is(Slice slice, const char *text) {
+  return slice.length == strlen(text) && memcmp(slice.start, text, slice.length) == 0;
+}
+
+static bool parse_string(Parser *parser, const char *what, Slice *slice) {
+  const char quote = take(parser, '\'') ? '\'' : take(parser, '"') ? '"' : '\0';
+  if (!quote) return expected(parser, what);
+  const char *closing = memchr(parser->at, quote, (size_t)(parser->end - parser->at));
+  if (!closing) return expected(parser, "text that ends with a quote");
+  *slice = (Slice){parser->at, (size_t)(closing - parser->at)};
+  parser->at = closing + 1;
+  return true;
+}
+
+static bool parse_type(Parser *parser, NpyType *type) {
+  Slice name;
+  Excerpt found;
+  if (!parse_string(parser, "an element type such as '<f2'", &name)) return false;
+  /* One byte has no order: some writers put '<' where numpy puts '|'. */
+  const bool is_bool = slice_is(name, "|b1") || slice_is(name, "<b1") || slice_is(name, ">b1");
+  for (int i = 0; i < TYPE_COUNT; i++) {
+    *type = (NpyType)i;
+    if (slice_is(name, types[i].name) || (i == NPY_B1 && is_bool)) return true;
+    if (name.length == 3 && name.start[0] == '>' && !memcmp(name.start + 1, types[i].name + 1, 2)) {
+      return fail(parser->error, EXIT_USAGE,
+                  "%s: big-endian elements (>%s): expected little-endian, .astype('%s')",
+                  parser->path, types[i].name + 1, types[i].name);
+    }
+  }
+  excerpt(name.start, name.length, &found);
+  return fail(parser->error, EXIT_USAGE,
+              "%s: element type \"%s\": expected <f2, <f4, <f8, <u2, <i4 or |b1", parser->path,
+              found.text);
+}
+
+static bool parse_order(Parser *parser) {
+  if (take_word(parser, "False")) return true;
+  if (!take_word(parser, "True")) return expected(parser, "True or False");
+  return fail(parser->error, EXIT_USAGE,
+              "%s: Fortran order: expected C order, numpy.ascontiguousarray(...)", parser->path);
+}
+
+static bool parse_length(Parser *parser, int64_t *length) {
+  skip_blanks(parser);
+  const char *const first = parser->at;
+  bool ok = true;
+  *length = 0;
+  for (; parser->at < parser->end && *parser->at >= '0' && *parser->at <= '9'; parser->at++) {
+    ok = ok && !__builtin_mul_overflow(*length, 10, length) &&
+         !__builtin_add_overflow(*length, *parser->at - '0', length);
+  }
+  /* A leading zero means octal to Python 2 and nothing to Python 3. */
+  const bool octal = parser->at > first + 1 && *first == '0';
+  if (!ok || octal || parser->at == first) {
+    parser->at = first;
+    return expected(parser, "a length from 0 to 2^63 - 1");
+  }
+  if (parser->at < parser->end && *parser->at == 'L') parser->at++;
+  return true;
+}
+
+static bool parse_shape(Parser *parser, NpyArray *array) {
+  if (!take(parser, '(')) return expected(parser, "a shape such as (3, 4)");
+  bool comma = true;
+  while (!take(parser, ')')) {
+    if (!comma) return expected(parser, "',' or ')'");
+    if (array->rank == NPY_MAX_RANK) return expected(parser, "')' after at most 8 dimensions");
+    if (!parse_length(parser, &array->shape[array->rank])) return false;
+    array->rank++;
+    comma = take(parser, ',');
+  }
+  if (array->rank != 1 || comma) return true;
+  parser->at--;
+  return expected(parser, "',' because (3) is a number to Python and (3,) a shape");
+}
+
+static bool parse_header(Parser *parser, NpyArray *array) {
+  static const char *const keys[] = {"descr", "fortran_order", "shape"};
+  bool seen[3] = {false, false, false};
+  bool comma = true;
+  if (!take(parser, '{')) return expected(parser, "'{'");
+  while (!take(parser, '}')) {
+    if (!comma) return expected(parser, "',' or '}'");
+    const Parser before = *parser;
+    Slice key;
+    if (!parse_string(parser, "a key in quotes", &key)) return false;
+    int which = 0;
+    while (which < 3 && !slice_is(key, keys[which])) which++;
+    if (which == 3 || seen[which]) {
+      return expected(&before, "each of 'descr', 'fortran_order' and 'shape' once");
+    }
+    seen[which] = true;
+    if (!take(parser, ':')) return expected(parser, "':'");
+    if (which == 0 && !parse_type(parser, &array->type)) return false;
+    if (which == 1 && !parse_order(parser)) return false;
+    if (which == 2 && !parse_shape(parser, array)) return false;
+    comma = take(parser, ',');
+  }
+  for (int i = 0; i < 3; i++) {
+    if (seen[i]) continue;
+    return fail(parser->error, EXIT_USAGE, "%s: the header has no '%s'", parser->path, keys[i]);
+  }
+  skip_blanks(parser);
+  return parser->at == parser->end || expected(parser, "nothing after '}'");
+}
+
+/** A file being read; its size, known beforehand, is what every claim of its header is held
+ * against. */
+typedef struct Source {
+  const char *path;
+  FILE *file;
+  uint64_t size;
+  Error *error;
+} Source;
+
+static bool read_bytes(const Source *source, void *bytes, size_t count) {
+  if (fread(bytes, 1, count, source->file) == count) return true;
+  return fail(source->error, EXIT_DEVICE, "%s: cannot read: %s", source->path,
+              ferror(source->file) ? strerror(errno) : "the file became shorter");
+}
+
+/** Reads everything before the dictionary. `offset` is where the dictionary starts. */
+static bool read_preamble(const Source *source, uint64_t *offset, uint64_t *length) {
+  enum { VERSION_END = sizeof MAGIC + 2 };
+  unsigned char bytes[VERSION_END + 4];
+  const size_t available = source->size < VERSION_END ? (size_t)source->size : VERSION_END;
+  if (!read_bytes(source, bytes, available)) return false;
+  const size_t compared = available < sizeof MAGIC ? available : sizeof MAGIC;
+  if (available == 0 || memcmp(bytes, MAGIC, compared) != 0) {
+    Excerpt found;
+    excerpt((const char *)bytes, available, &found);
+    return fail(source->error, EXIT_USAGE,
+                "%s: no .npy file: it starts with \"%s\", expected \"\\x93NUMPY\"", source->path,
+                found.text);
+  }
+  const char *const truncated = "%s: truncated: %" PRIu64 " bytes, expected at least %" PRIu64;
+  const uint64_t shortest = VERSION_END + 2;
+  if (source->size < shortest) {
+    return fail(source->error, EXIT_USAGE, truncated, source->path, source->size, shortest);
+  }
+  const int major = bytes[VERSION_END - 2], minor = bytes[VERSION_END - 1];
+  if (major < 1 || major > 3 || minor != 0) {
+    return fail(source->error, EXIT_USAGE, "%s: format version %d.%d: expected 1.0, 2.0 or 3.0",
+                source->path, major, minor);
+  }
+  const size_t width = major == 1 ? 2 : 4;
+  *offset = VERSION_END + width;
+  *length = 0;
+  if (source->size >= *offset) {
+    if (!read_bytes(source, bytes, width)) return false;
+    for (size_t i = 0; i < width; i++) *length |= (uint64_t)bytes[i] << 8 * i;
+  }
+  if (source->size >= *offset + *length) return true;
+  return fail(source->error, EXIT_USAGE, truncated, source->path, source->size, *offset + *length);
+}
+
+static bool read_header(const Source *source, NpyArray *array, uint64_t *data_offset) {
+  uint64_t offset = 0, length = 0;
+  if (!read_preamble(source, &offset, &length)) return false;
+  *data_offset = offset + length;
+  char *text = malloc((size_t)length + 1);
+  if (!text) return fail(source->error, EXIT_DEVICE, "%s: out of memory", source->path);
+  Parser parser = {source->path, text, text, text + length, source->error};
+  const bool ok = read_bytes(source, text, (size_t)length) && parse_header(&parser, array);
+  free(text);
+  return ok;
+}
+
+/** The data must be what the header says, to the byte: anything else is a damaged file. */
+static bool check_size(const Source *source, NpyArray *array, uint64_t data_offset) {
+  ShapeText shape;
+  shape_text(array->rank, array->shape, &shape);
+  if (!data_bytes(array->type, array->rank, array->shape, &array->bytes)) {
+    return fail(source->error, EXIT_USAGE,
+                "%s: shape %s of %s is too big: expected below 2^63 bytes", source->path,
+                shape.text, npy_type_name(array->type));
+  }
+  const uint64_t found = source->size - data_offset;
+  if (found == array->bytes) return true;
+  return fail(source->error, EXIT_USAGE,
+              "%s: %s: %" PRIu64 " bytes of data, expected %zu for shape %s of %s", source->path,
+              found < array->bytes ? "truncated" : "trailing bytes", found, array->bytes,
+              shape.text, npy_type_name(array->type));
+}
+
+static bool check_bools(const Source *source, const NpyArray *array) {
+  const uint8_t *values = array->data;
+  for (size_t i = 0; i < array->bytes; i++) {
+    if (values[i] <= 1) continue;
+    return fail(source->error, EXIT_USAGE, "%s: element %zu is %d: expected a bool, 0 or 1",
+                source->path, i, values[i]);
+  }
+  return true;
+}
+
+static bool read_array(const Source *source, NpyArray *array) {
+  uint64_t data_offset = 0;
+  if (!read_header(source, array, &data_offset)) return false;
+  if (!check_size(source, array, data_offset)) return false;
+  array->data = malloc(array->bytes ? array->bytes : 1);
+  if (!array->data) {
+    return fail(source->error, EXIT_DEVICE, "%s: out of memory: %zu bytes", source->path,
+                array->bytes);
+  }
+  if (!read_bytes(source, array->data, array->bytes)) return false;
+  return array->type != NPY_B1 || check_bools(source, array);
+}
+
+bool npy_read(const char *path, NpyArray *array, Error *error) {
+  *array = (NpyArray){.rank = 0};
+  /* Asked before the file is opened, because opening a pipe would wait for its other end. */
+  struct stat status;
+  if (stat(path, &status) != 0) {
+    return fail(error, EXIT_USAGE, "%s: cannot open: %s", path, strerror(errno));
+  }
+  if (!S_ISREG(status.st_mode)) return fail(error, EXIT_USAGE, "%s: expected a regular file", path);
+  FILE *file = fopen(path, "rb");
+  if (!file) return fail(error, EXIT_USAGE, "%s: cannot open: %s", path, strerror(errno));
+  const Source source = {path, file, (uint64_t)status.st_size, error};
+  const bool ok = read_array(&source, array);
+  fclose(file);
+  if (!ok) npy_free(array);
+  return ok;
+}
+
+enum { ALIGNMENT = 64, PREAMBLE_BYTES = sizeof MAGIC + 4 };
+
+/** The bytes before the data: padded so that the data can be mapped to memory and read in place. */
+static size_t format_header(NpyType type, int rank, const int64_t *shape,
+                            char header[static 6 * ALIGNMENT]) {
+  ShapeText text;
+  memset(header, ' ', 6 * ALIGNMENT);
+  const int length =
+      sprintf(header + PREAMBLE_BYTES, "{'descr': '%s', 'fortran_order': False, 'shape': %s, }",
+              npy_type_name(type), shape_text(rank, shape, &text));
+  header[PREAMBLE_BYTES + length] = ' ';
+  const size_t unpadded = PREAMBLE_BYTES + (size_t)length + sizeof "\n" - 1;
+  const size_t bytes = (unpadded + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+  header[bytes - 1] = '\n';
+  memcpy(header, MAGIC, sizeof MAGIC);
+  const uint8_t fields[] = {1, 0, (uint8_t)(bytes - PREAMBLE_BYTES),
+                            (uint8_t)((bytes - PREAMBLE_BYTES) >> 8)}; /* version, length */
+  memcpy(header + sizeof MAGIC, fields, sizeof fields);
+  return bytes;
+}
+
+/** Opens a new file that no other program uses, beside `path` so that it can be renamed to it. */
+static FILE *create_beside(const char *path, char *name, size_t name_size) {
+  FILE *file = NULL;
+  for (int attempt = 0; attempt < 100; attempt++) {
+    snprintf(name, name_size, "%s.%ld-%d.tmp", path, (long)getpid(), attempt);
+    file = fopen(name, "wbx");
+    if (file || errno != EEXIST) break;
+  }
+  return file;
+}
+
+/** Returns 0 when everything has reached the disk, else the errno of what failed first. */
+static int write_and_close(FILE *file, const void *header, size_t header_bytes, const void *data,
+                           size_t bytes) {
+  const bool ok = fwrite(header, 1, header_bytes, file) == header_bytes &&
+                  (bytes == 0 || fwrite(data, 1, bytes, file) == bytes) && fflush(file) == 0 &&
+                  fsync(fileno(file)) == 0;
+  int cause = ok ? 0 : errno;
+  if (fclose(file) != 0 && !cause) cause = errno;
+  return cause;
+}
+
+bool npy_write(const char *path, NpyType type, int rank, const int64_t *shape, const void *data,
+               Error *error) {
+  size_t bytes;
+  if (rank > NPY_MAX_RANK || !data_bytes(type, rank, shape, &bytes)) {
+    return fail(error, EXIT_DEVICE, "%s: cannot write: the shape is too big", path);
+  }
+  struct stat status;
+  if (stat(path, &status) == 0 && !S_ISREG(status.st_mode)) {
+    return fail(error, EXIT_DEVICE, "%s: cannot write: expected a regular file", path);
+  }
+  char header[6 * ALIGNMENT];
+  const size_t header_bytes = format_header(type, rank, shape, header);
+  const size_t name_size = strlen(path) + 64;
+  char *temporary = malloc(name_size);
+  if (!temporary) return fail(error, EXIT_DEVICE, "%s: out of memory", path);
+
+  FILE *file = create_beside(path, temporary, name_size);
+  int cause = file ? write_and_close(file, header, header_bytes, data, bytes) : errno;
+  if (!cause && rename(temporary, path) != 0) cause = errno;
+  if (cause && file) unlink(temporary);
+  free(temporary);
+  return !cause || fail(error, EXIT_DEVICE, "%s: cannot write: %s", path, strerror(cause));
+}

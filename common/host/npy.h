@@ -1,0 +1,51 @@
+/**
+ * @file
+ * NumPy's .npy files (format versions 1.0 to 3.0; NEP 1 and numpy.lib.format): C-ordered,
+ * little-endian arrays of the few types the gallery exchanges.
+ */
+#ifndef HOST_NPY_H
+#define HOST_NPY_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "host/error.h"
+
+typedef enum NpyType { NPY_F2, NPY_F4, NPY_F8, NPY_U2, NPY_I4, NPY_B1 } NpyType;
+
+enum { NPY_MAX_RANK = 8 };
+
+typedef struct NpyArray {
+  NpyType type;
+  int rank;
+  int64_t shape[NPY_MAX_RANK];
+  size_t bytes; /**< size of `data` */
+  void *data;   /**< freed by npy_free() */
+} NpyArray;
+
+/** The type as the header spells it, e.g. "<f2". */
+const char *npy_type_name(NpyType type);
+
+/** Bytes of one element. */
+size_t npy_type_bytes(NpyType type);
+
+/**
+ * Reads the whole array. On failure returns false with EXIT_USAGE and a text that names the file,
+ * what is wrong and what would be right: missing, no .npy, truncated, trailing bytes, another type,
+ * Fortran order, big-endian, version > 3, a header that lies about the size, a bool that is not 0
+ * or 1. EXIT_DEVICE if memory runs out or the file system fails. Nothing is allocated for data that
+ * the file is too short to hold.
+ */
+bool npy_read(const char *path, NpyArray *array, Error *error);
+
+/**
+ * Writes an array of C order, version 1.0, data at a multiple of 64 bytes. On failure (EXIT_DEVICE)
+ * no half-written file is left and a file that was there before is kept.
+ */
+bool npy_write(const char *path, NpyType type, int rank, const int64_t *shape, const void *data,
+               Error *error);
+
+/** Frees `data`; harmless on a zeroed array. */
+void npy_free(NpyArray *array);
+
+#endif

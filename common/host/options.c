@@ -1,0 +1,298 @@
+#include "host/options.h"
+
+#include <argp.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "host/mask.h"
+#include "host/values.h"
+#include "host/version.h"
+
+/* Tiles are rounded up past the last row in 32-bit arithmetic, so lengths stay well below 2^31. */
+enum { LARGEST_LENGTH = 1 << 30 };
+
+enum {
+  KEY_MASK_BLOCK = 256,
+  KEY_LAYOUT,
+  KEY_SCALE,
+  KEY_MIN_TIME,
+  KEY_REPORT,
+  KEY_CASES,
+  KEY_DRAW_MASK,
+  KEY_INFO,
+  KEY_HELP,
+  KEY_VERSION
+};
+
+static const struct argp_option OPTIONS[] = {
+    {0, 0, 0, 0, "The problem:", 1},
+    {"batch", 'b', "N", 0, "batch entries", 0},
+    {"heads", 'H', "N", 0, "query heads", 0},
+    {"kv-heads", 'G', "N", 0, "key/value heads, a divisor of --heads (default: as many)", 0},
+    {"seqlen", 'n', "N", 0, "query length", 0},
+    {"seqlen-kv", 'k', "N", 0, "key/value length (default: as --seqlen)", 0},
+    {"head-dim", 'd', "N", 0, "head dimension", 0},
+    {"dtype", 't', "TYPE", 0, "fp16 or bf16", 0},
+    {"mask", 'm', "MASK", 0, "full or causal (aligned to the last key)", 0},
+    {"scale", KEY_SCALE, "X", 0, "factor of Q K^T (default: 1/sqrt(head dimension))", 0},
+    {"layout", KEY_LAYOUT, "ORDER", 0, "bhnd or bnhd: order of batch, head and row in memory", 0},
+    {"input", 'i', "KIND", 0,
+     "normal, outlier, spiky, constant, or a directory with q.npy, k.npy and v.npy", 0},
+    {"seed", 's', "N", 0, "of the random inputs; the same seed gives the same bits everywhere", 0},
+    {0, 0, 0, 0, "What to do with it:", 2},
+    {"check", 'c', "ROWS", 0, "all, rows:N or none (default: all while quick, else a sample)", 0},
+    {"repeat", 'r', "N", 0, "at least so many timed passes; 0: do not time (GPU)", 0},
+    {"min-time", KEY_MIN_TIME, "SECONDS", 0, "and at least so long (GPU)", 0},
+    {"output", 'o', "DIR", 0, "create DIR and write o.npy and lse.npy", 0},
+    {"json", 'j', "FILE", 0, "append one JSON object per run; - is standard output", 0},
+    {"report", KEY_REPORT, "LIST", OPTION_ARG_OPTIONAL, "counts: what ran (CPU backend)", 0},
+    {"cases", KEY_CASES, "FILE", 0, "run once for each line of options in FILE", 0},
+    {0, 0, 0, 0, "Instead of running:", 3},
+    {"draw-mask", KEY_DRAW_MASK, 0, 0, "print the mask as a map of blocks", 0},
+    {"mask-block", KEY_MASK_BLOCK, "QxK", 0, "size of the blocks of that map (default: 128x128)",
+     0},
+    {"info", KEY_INFO, 0, 0, "print what this step supports and how it would run the problem", 0},
+    {"help", KEY_HELP, 0, 0, "print this and exit", 0},
+    {"version", KEY_VERSION, 0, 0, "print the version and exit", 0},
+    {0, 0, 0, 0, 0, 0},
+};
+
+/** What the parser carries from option to option. */
+typedef struct Parse {
+  Options *options;
+  Error *error;
+} Parse;
+
+static bool parse_check(const char *text, Options *options, Error *error) {
+  if (strncmp(text, "rows:", 5) == 0) {
+    options->check = CHECK_ROWS;
+    return parse_integer("--check rows:", text + 5, 1, INT64_MAX, &options->check_rows, error);
+  }
+  if (strcmp(text, "all") == 0) {
+    options->check = CHECK_ALL;
+  } else if (strcmp(text, "none") == 0) {
+    options->check = CHECK_NONE;
+  } else {
+    return fail(error, EXIT_USAGE, "--check %s: must be all, rows:N or none", text);
+  }
+  return true;
+}
+
+static const char *const DTYPE_NAMES[] = {"fp16", "bf16"};
+static const char *const LAYOUT_NAMES[] = {"bhnd", "bnhd"};
+static const char *const INPUT_NAMES[] = {"normal", "outlier", "spiky", "constant"};
+
+/** A name of a kind of input, or the path of a directory. */
+static bool parse_input(const char *text, Options *options, Error *error) {
+  int kind;
+  Error unused;
+  if (parse_name("--input", text, INPUT_NAMES, INPUT_DIRECTORY, &kind, &unused)) {
+    options->input = (InputKind)kind;
+    return true;
+  }
+  if (access(text, F_OK) != 0) {
+    return fail(error, EXIT_USAGE,
+                "--input %s: must be normal, outlier, spiky, constant or an existing directory",
+                text);
+  }
+  options->input = INPUT_DIRECTORY;
+  options->input_directory = text;
+  return true;
+}
+
+static bool parse_mask_block(const char *text, Options *options, Error *error) {
+  int q, kv, length = 0;
+  if (sscanf(text, "%9dx%9d%n", &q, &kv, &length) != 2 || text[length] != '\0' || q < 1 || kv < 1) {
+    return fail(error, EXIT_USAGE, "--mask-block %s: must be two sizes such as 128x64", text);
+  }
+  options->mask_block_q = q;
+  options->mask_block_kv = kv;
+  return true;
+}
+
+static bool parse_report(const char *text, Options *options, Error *error) {
+#ifdef SIMT_BACKEND
+  if (text != NULL && strcmp(text, "counts") != 0) {
+    return fail(error, EXIT_USAGE, "--report=%s: this build reports counts", text);
+  }
+  options->report = true;
+  return true;
+#else
+  (void)text;
+  (void)options;
+  return fail(error, EXIT_USAGE,
+              "--report: needs the CPU backend (make %s BACKEND=cpu); on a GPU use Nsight Compute",
+              step.name);
+#endif
+}
+
+/** Options that describe the problem. */
+static bool parse_problem_option(int key, char *text, Options *o, Error *error) {
+  int index = 0;
+  switch (key) {
+    case 'b':
+      return parse_count("--batch", text, INT32_MAX, &o->batch, error);
+    case 'H':
+      return parse_count("--heads", text, INT32_MAX, &o->q_heads, error);
+    case 'G':
+      o->kv_heads_given = true;
+      return parse_count("--kv-heads", text, INT32_MAX, &o->kv_heads, error);
+    case 'n':
+      return parse_count("--seqlen", text, LARGEST_LENGTH, &o->q_len, error);
+    case 'k':
+      o->kv_len_given = true;
+      return parse_count("--seqlen-kv", text, LARGEST_LENGTH, &o->kv_len, error);
+    case 'd':
+      return parse_count("--head-dim", text, 1 << 16, &o->head_dim, error);
+    case 't':
+      if (!parse_name("--dtype", text, DTYPE_NAMES, 2, &index, error)) return false;
+      o->dtype = (Dtype)index;
+      return true;
+    case 'm':
+      return mask_parse(text, &o->mask, error);
+    case KEY_SCALE:
+      o->scale_given = true;
+      return parse_real("--scale", text, &o->scale, error);
+    case KEY_LAYOUT:
+      if (!parse_name("--layout", text, LAYOUT_NAMES, 2, &index, error)) return false;
+      o->layout = (Layout)index;
+      return true;
+    case 'i':
+      return parse_input(text, o, error);
+    case 's':
+      return parse_seed(text, &o->seed, error);
+    default:
+      return false;
+  }
+}
+
+/** Options that say what to do with it. */
+static bool parse_action_option(int key, char *text, Options *o, Error *error) {
+  int64_t count;
+  switch (key) {
+    case 'c':
+      return parse_check(text, o, error);
+    case 'r':
+      if (!parse_integer("--repeat", text, 0, 1000000, &count, error)) return false;
+      o->repeat = (int)count;
+      return true;
+    case KEY_MIN_TIME:
+      if (!parse_real("--min-time", text, &o->min_time, error)) return false;
+      if (o->min_time < 0) {
+        return fail(error, EXIT_USAGE, "--min-time %s: must be 0 or more", text);
+      }
+      return true;
+    case 'o':
+      o->output_directory = text;
+      return true;
+    case 'j':
+      o->json_path = text;
+      return true;
+    case KEY_REPORT:
+      return parse_report(text, o, error);
+    case KEY_CASES:
+      o->cases_path = text;
+      return true;
+    case KEY_DRAW_MASK:
+      o->draw_mask = true;
+      return true;
+    case KEY_MASK_BLOCK:
+      return parse_mask_block(text, o, error);
+    case KEY_INFO:
+      o->info = true;
+      return true;
+    default:
+      return false;
+  }
+}
+
+static error_t parse_option(int key, char *text, struct argp_state *state);
+
+static const struct argp ARGP = {
+    .options = OPTIONS,
+    .parser = parse_option,
+    .doc =
+        "Computes O = softmax(scale * Q K^T + mask) V, checks it against a reference in double "
+        "precision and, on a GPU, times it.\v"
+        "Exit codes: 0 right, 1 wrong answer, 2 bad usage, 3 device or output failed, "
+        "77 a CUDA build without a GPU.",
+};
+
+static error_t parse_option(int key, char *text, struct argp_state *state) {
+  const Parse *parse = state->input;
+  Options *options = parse->options;
+  Error *error = parse->error;
+  error->text[0] = '\0';
+  switch (key) {
+    case KEY_HELP:
+      argp_help(&ARGP, stdout, ARGP_HELP_STD_HELP, state->argv[0]);
+      exit(EXIT_RIGHT);
+    case KEY_VERSION:
+      printf("%s %s\n", step.name, version_commit());
+      exit(EXIT_RIGHT);
+    case ARGP_KEY_ARG:
+      fail(error, EXIT_USAGE, "%s: unexpected argument; --help lists the options", text);
+      return EINVAL;
+    case ARGP_KEY_INIT:
+    case ARGP_KEY_NO_ARGS:
+    case ARGP_KEY_END:
+    case ARGP_KEY_SUCCESS:
+    case ARGP_KEY_FINI:
+    case ARGP_KEY_ERROR:
+      return 0;
+    default:
+      break;
+  }
+  if (parse_problem_option(key, text, options, error)) return 0;
+  if (error->text[0] == '\0' && parse_action_option(key, text, options, error)) return 0;
+  return error->text[0] == '\0' ? ARGP_ERR_UNKNOWN : EINVAL;
+}
+
+Options options_default(void) {
+  Options options = {
+      .batch = 4,
+      .q_heads = 16,
+      .q_len = 4096,
+      .head_dim = 128,
+      .mask_block_q = 128,
+      .mask_block_kv = 128,
+      .seed = 1,
+      .repeat = 10,
+      .min_time = 0.5,
+  };
+#ifdef SIMT_BACKEND
+  options.batch = 1;
+  options.q_heads = 2;
+  options.q_len = 256;
+  options.head_dim = 64;
+#endif
+  return options;
+}
+
+bool options_parse(int argc, char **argv, Options *options, Error *error) {
+  Parse parse = {options, error};
+  int next = 0;
+  const unsigned flags = ARGP_NO_ERRS | ARGP_NO_HELP | ARGP_NO_EXIT;
+  error->text[0] = '\0';
+  if (argp_parse(&ARGP, argc, argv, flags, &next, &parse) == 0) return true;
+  if (error->text[0] == '\0') {
+    fail(error, EXIT_USAGE, "%s: unknown option, or its value is missing; --help lists the options",
+         argv[next > 1 ? next - 1 : argc - 1]);
+  }
+  return false;
+}
+
+const char *input_name(const Options *options) {
+  return options->input == INPUT_DIRECTORY ? options->input_directory : INPUT_NAMES[options->input];
+}
+
+const char *dtype_name(Dtype dtype) {
+  return DTYPE_NAMES[dtype];
+}
+
+const char *layout_name(Layout layout) {
+  return LAYOUT_NAMES[layout];
+}

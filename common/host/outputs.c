@@ -1,0 +1,84 @@
+#define _POSIX_C_SOURCE 200809L
+#include "host/outputs.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "float16.h"
+#include "host/npy.h"
+
+static bool download(uint8_t **block, const uint8_t *source, size_t bytes, const char *what,
+                     Error *error) {
+  *block = malloc(bytes);
+  if (*block == NULL) return fail(error, EXIT_DEVICE, "out of host memory: %s", what);
+  return device_ok(cudaMemcpy(*block, source, bytes, cudaMemcpyDeviceToHost), what, error);
+}
+
+bool outputs_download(const DeviceTensors *t, Outputs *outputs, Error *error) {
+  if (!download(&outputs->o_block, t->o_block, t->o_bytes + 2 * GUARD_BYTES, "O", error) ||
+      !download(&outputs->lse_block, t->lse_block, t->lse_bytes + 2 * GUARD_BYTES, "LSE", error)) {
+    return false;
+  }
+  uint8_t *o = outputs->o_block + GUARD_BYTES;
+  uint8_t *lse = outputs->lse_block + GUARD_BYTES;
+  outputs->view = (HostOutputs){
+      .o = (const uint16_t *)o,
+      .lse = (const float *)lse,
+      .o_guard = {outputs->o_block, o + t->o_bytes},
+      .lse_guard = {outputs->lse_block, lse + t->lse_bytes},
+      .o_elements = t->o_bytes / 2,
+  };
+  return true;
+}
+
+/** O in [B, H, N, D] order, whatever its layout: 16-bit patterns for fp16, floats for bf16. */
+static void gather(const Problem *p, const uint16_t *o, void *target) {
+  const int64_t rows = (int64_t)p->batch * p->q_heads * p->q_len;
+#pragma omp parallel for
+  for (int64_t row = 0; row < rows; row++) {
+    const uint16_t *source = o + row / p->q_len / p->q_heads * p->o_strides.batch +
+                             row / p->q_len % p->q_heads * p->o_strides.head +
+                             row % p->q_len * p->o_strides.row;
+    if (p->dtype == DTYPE_FP16) {
+      memcpy((uint16_t *)target + row * p->head_dim, source, 2 * (size_t)p->head_dim);
+    } else {
+      float *floats = (float *)target + row * p->head_dim;
+      for (int d = 0; d < p->head_dim; d++) floats[d] = bf16_bits_to_float(source[d]);
+    }
+  }
+}
+
+static bool write_o(const Problem *p, const Outputs *outputs, const char *path, Error *error) {
+  const int64_t shape[4] = {p->batch, p->q_heads, p->q_len, p->head_dim};
+  const NpyType type = p->dtype == DTYPE_FP16 ? NPY_F2 : NPY_F4;
+  void *ordered = malloc(outputs->view.o_elements * npy_type_bytes(type));
+  if (ordered == NULL) return fail(error, EXIT_DEVICE, "out of host memory: %s", path);
+  gather(p, outputs->view.o, ordered);
+  const bool ok = npy_write(path, type, 4, shape, ordered, error);
+  free(ordered);
+  return ok;
+}
+
+bool outputs_write(const Problem *p, const Outputs *outputs, const char *directory, Error *error) {
+  char path[4096];
+  if (mkdir(directory, 0777) != 0 && errno != EEXIST) {
+    return fail(error, EXIT_DEVICE, "--output %s: cannot create it: %s", directory,
+                strerror(errno));
+  }
+  if (snprintf(path, sizeof path, "%s/lse.npy", directory) >= (int)sizeof path) {
+    return fail(error, EXIT_DEVICE, "--output: the path is longer than %zu bytes", sizeof path);
+  }
+  const int64_t shape[3] = {p->batch, p->q_heads, p->q_len};
+  if (!npy_write(path, NPY_F4, 3, shape, outputs->view.lse, error)) return false;
+  snprintf(path, sizeof path, "%s/o.npy", directory);
+  return write_o(p, outputs, path, error);
+}
+
+void outputs_free(Outputs *outputs) {
+  free(outputs->o_block);
+  free(outputs->lse_block);
+  *outputs = (Outputs){0};
+}

@@ -1,0 +1,70 @@
+#include "host/problem.h"
+
+#include <math.h>
+#include <unistd.h>
+
+#include "host/mask.h"
+
+/** Refuses a problem whose tensors overflow 64 bits or exceed the memory of this machine. */
+static bool check_size(const Problem *p, Error *error) {
+  const double q_bytes = 2.0 * p->batch * p->q_heads * p->q_len * p->head_dim;
+  const double kv_bytes = 2.0 * p->batch * p->kv_heads * p->kv_len * p->head_dim;
+  const double lse_bytes = 4.0 * p->batch * p->q_heads * p->q_len;
+  const double needed = 2 * q_bytes + 2 * kv_bytes + lse_bytes;
+  const double memory = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
+  if (needed <= memory) return true;
+  return fail(error, EXIT_USAGE,
+              "--batch %d --heads %d --kv-heads %d --seqlen %d --seqlen-kv %d --head-dim %d: the "
+              "tensors take %.3g GB, but this machine has %.3g GB",
+              p->batch, p->q_heads, p->kv_heads, p->q_len, p->kv_len, p->head_dim, needed / 1e9,
+              memory / 1e9);
+}
+
+bool options_problem(const Options *o, Problem *problem, Error *error) {
+  *problem = (Problem){
+      .batch = o->batch,
+      .q_heads = o->q_heads,
+      .kv_heads = o->kv_heads_given ? o->kv_heads : o->q_heads,
+      .q_len = o->q_len,
+      .kv_len = o->kv_len_given ? o->kv_len : o->q_len,
+      .head_dim = o->head_dim,
+      .dtype = o->dtype,
+      .mask = o->mask,
+      .scale = (float)(o->scale_given ? o->scale : 1 / sqrt(o->head_dim)),
+  };
+  if (problem->q_heads % problem->kv_heads != 0) {
+    return fail(error, EXIT_USAGE, "--kv-heads %d: must divide --heads %d", problem->kv_heads,
+                problem->q_heads);
+  }
+  if (!check_size(problem, error)) return false;
+  problem_set_layout(problem, o->layout);
+  char why[sizeof error->text];
+  if (!step.supports(problem, why, sizeof why)) return fail(error, EXIT_USAGE, "%s", why);
+  return true;
+}
+
+static Strides dense_strides(Layout layout, int64_t heads, int64_t length, int64_t head_dim) {
+  if (layout == LAYOUT_BHND) {
+    return (Strides){heads * length * head_dim, length * head_dim, head_dim};
+  }
+  return (Strides){length * heads * head_dim, head_dim, heads * head_dim};
+}
+
+void problem_set_layout(Problem *p, Layout layout) {
+  p->q_strides = p->o_strides = dense_strides(layout, p->q_heads, p->q_len, p->head_dim);
+  p->k_strides = p->v_strides = dense_strides(layout, p->kv_heads, p->kv_len, p->head_dim);
+}
+
+double problem_entries(const Problem *p) {
+  return (double)p->batch * p->q_heads * (double)mask_entries(p);
+}
+
+double problem_flops(const Problem *p) {
+  return 4.0 * p->head_dim * problem_entries(p);
+}
+
+double problem_least_bytes(const Problem *p) {
+  const double q_rows = (double)p->batch * p->q_heads * p->q_len;
+  const double kv_rows = (double)p->batch * p->kv_heads * p->kv_len;
+  return 2.0 * p->head_dim * 2 * (q_rows + kv_rows) + sizeof(float) * q_rows;
+}

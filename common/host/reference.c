@@ -1,0 +1,310 @@
+/**
+ * @file
+ * Attention in fp64 for any set of rows.
+ *
+ * A group of rows that read the same key/value head goes through K and V together, a block of keys
+ * at a time, so that converting a block to double is paid once per group. K is transposed within
+ * its block: then the inner loop of Q K^T runs over keys and that of P V over columns, and both
+ * vectorise without changing the order of any sum.
+ */
+#include "host/reference.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "host/mask.h"
+
+/* The same plain C for three vector widths, chosen when the program starts. None of them contracts
+   a * b + c (-ffp-contract=off), so the bits do not depend on the choice. */
+#if defined(__x86_64__) && defined(__GLIBC__) && !defined(__clang__)
+#define ANY_VECTOR_WIDTH __attribute__((target_clones("avx512f", "avx2", "default")))
+#else
+#define ANY_VECTOR_WIDTH
+#endif
+
+enum {
+  KEY_BLOCK = 64, /* K and V blocks stay in the L2 cache up to a head dimension of 256 */
+  MAX_GROUP = 16, /* rows that share one conversion of K and V */
+  MAX_SCORE_BYTES = 16 << 20,
+  VECTOR_BYTES = 64
+};
+
+/* What all threads share. */
+typedef struct Job {
+  const Problem *problem;
+  const HostInputs *inputs;
+  const RowIndex *rows;
+  size_t count;
+  ReferenceConsumer *consume;
+  void *context;
+  ReferenceProgress *progress;
+  int group_size;
+  int64_t score_pitch; /* doubles from one row of scores to the next */
+  int padded_dim;      /* the inner loop of Q K^T takes four dimensions at a time */
+  size_t next, done;
+  bool failed;
+} Job;
+
+/* Consecutive entries of job->rows with one batch index and key/value head. */
+typedef struct Group {
+  const RowIndex *rows;
+  size_t first;
+  int count;
+  int64_t longest; /* keys that the row with the most keys attends */
+} Group;
+
+typedef struct RowSums {
+  int64_t keys;
+  double max, sum, base_sum;
+} RowSums;
+
+/* Scratch memory of one thread. */
+typedef struct Workspace {
+  double *q;        /* [group_size][padded_dim] */
+  double *scores;   /* [group_size][score_pitch] */
+  double *block;    /* K as [padded_dim][KEY_BLOCK], later V as [KEY_BLOCK][head_dim] */
+  double *o, *base; /* [group_size][head_dim] */
+  RowSums sums[MAX_GROUP];
+} Workspace;
+
+static int64_t min_int64(int64_t a, int64_t b) {
+  return a < b ? a : b;
+}
+
+static double *new_doubles(int64_t count) {
+  const size_t bytes = (size_t)count * sizeof(double);
+  return aligned_alloc(VECTOR_BYTES, (bytes + VECTOR_BYTES - 1) / VECTOR_BYTES * VECTOR_BYTES);
+}
+
+static void free_workspace(Workspace *work) {
+  free(work->q);
+  free(work->scores);
+  free(work->block);
+  free(work->o);
+  free(work->base);
+}
+
+static bool new_workspace(const Job *job, Workspace *work) {
+  const int64_t dim = job->problem->head_dim;
+  work->q = new_doubles(job->group_size * job->padded_dim);
+  work->scores = new_doubles(job->group_size * job->score_pitch);
+  work->block = new_doubles((int64_t)job->padded_dim * KEY_BLOCK);
+  work->o = new_doubles(job->group_size * dim);
+  work->base = new_doubles(job->group_size * dim);
+  if (work->q && work->scores && work->block && work->o && work->base) return true;
+  free_workspace(work);
+  return false;
+}
+
+/* One head_dim long row as doubles, `step` apart. */
+static void convert_row(Dtype dtype, const uint16_t *from, int dim, double *to, int step) {
+  if (dtype == DTYPE_FP16) {
+    for (int d = 0; d < dim; ++d) to[d * step] = half_bits_to_float(from[d]);
+  } else {
+    for (int d = 0; d < dim; ++d) to[d * step] = bf16_bits_to_float(from[d]);
+  }
+}
+
+/* scores[key] = q . k[key] for a whole block; keys past its end are zero and give a score of zero.
+ */
+ANY_VECTOR_WIDTH
+static void score_block(const double *q, const double *k_transposed, int padded_dim,
+                        double *scores) {
+  for (int key = 0; key < KEY_BLOCK; ++key) scores[key] = 0;
+  for (int d = 0; d < padded_dim; d += 4) {
+    const double q0 = q[d], q1 = q[d + 1], q2 = q[d + 2], q3 = q[d + 3];
+    const double *k0 = k_transposed + d * KEY_BLOCK;
+    const double *k1 = k0 + KEY_BLOCK, *k2 = k1 + KEY_BLOCK, *k3 = k2 + KEY_BLOCK;
+#pragma omp simd
+    for (int key = 0; key < KEY_BLOCK; ++key) {
+      scores[key] = scores[key] + q0 * k0[key] + q1 * k1[key] + q2 * k2[key] + q3 * k3[key];
+    }
+  }
+}
+
+/* o += p V and base += rounded_p V for `keys` rows of V. */
+ANY_VECTOR_WIDTH
+static void add_values(const double *p, const double *rounded_p, const double *v, int keys, int dim,
+                       double *restrict o, double *restrict base) {
+  int key = 0;
+  for (; key + 4 <= keys; key += 4) { /* four keys for one load and store of the sums */
+    const double *v0 = v + key * dim, *v1 = v0 + dim, *v2 = v1 + dim, *v3 = v2 + dim;
+    const double p0 = p[key], p1 = p[key + 1], p2 = p[key + 2], p3 = p[key + 3];
+    const double r0 = rounded_p[key], r1 = rounded_p[key + 1];
+    const double r2 = rounded_p[key + 2], r3 = rounded_p[key + 3];
+#pragma omp simd
+    for (int d = 0; d < dim; ++d) {
+      o[d] = o[d] + p0 * v0[d] + p1 * v1[d] + p2 * v2[d] + p3 * v3[d];
+      base[d] = base[d] + r0 * v0[d] + r1 * v1[d] + r2 * v2[d] + r3 * v3[d];
+    }
+  }
+  for (; key < keys; ++key) {
+    for (int d = 0; d < dim; ++d) {
+      o[d] += p[key] * v[key * dim + d];
+      base[d] += rounded_p[key] * v[key * dim + d];
+    }
+  }
+}
+
+static void load_queries(const Job *job, const Group *group, Workspace *work) {
+  const Problem *problem = job->problem;
+  memset(work->q, 0, sizeof(double) * (size_t)(group->count * job->padded_dim));
+  memset(work->o, 0, sizeof(double) * (size_t)(group->count * problem->head_dim));
+  memset(work->base, 0, sizeof(double) * (size_t)(group->count * problem->head_dim));
+  for (int r = 0; r < group->count; ++r) {
+    const RowIndex row = group->rows[r];
+    const int64_t offset = row_offset(&problem->q_strides, row.batch, row.head, row.q);
+    convert_row(problem->dtype, job->inputs->q + offset, problem->head_dim,
+                work->q + r * job->padded_dim, 1);
+    work->sums[r] = (RowSums){.keys = mask_row_count(problem, row.q), .max = -INFINITY};
+  }
+}
+
+/* First pass: all scores of the group, and the maximum of each row. */
+static void compute_scores(const Job *job, const Group *group, Workspace *work) {
+  const Problem *problem = job->problem;
+  const RowIndex row = group->rows[0];
+  const uint16_t *k =
+      job->inputs->k + row_offset(&problem->k_strides, row.batch, kv_head_of(problem, row.head), 0);
+  memset(work->block, 0, sizeof(double) * (size_t)job->padded_dim * KEY_BLOCK);
+  for (int64_t first = 0; first < group->longest; first += KEY_BLOCK) {
+    const int64_t last = min_int64(first + KEY_BLOCK, group->longest);
+    for (int64_t key = first; key < last; ++key) {
+      convert_row(problem->dtype, k + key * problem->k_strides.row, problem->head_dim,
+                  work->block + (key - first), KEY_BLOCK);
+    }
+    for (int r = 0; r < group->count; ++r) {
+      RowSums *sums = &work->sums[r];
+      const int keys = (int)min_int64(sums->keys - first, KEY_BLOCK);
+      if (keys <= 0) continue;
+      double *scores = work->scores + r * job->score_pitch + first;
+      score_block(work->q + r * job->padded_dim, work->block, job->padded_dim, scores);
+      for (int key = 0; key < keys; ++key) {
+        scores[key] *= problem->scale;
+        if (scores[key] > sums->max) sums->max = scores[key];
+      }
+    }
+  }
+}
+
+/* P of one row and one block: exact, and as a tensor-core kernel rounds it. */
+static void exponentiate(Dtype dtype, const double *scores, int keys, RowSums *sums, double *p,
+                         double *rounded_p) {
+  const double shift = sums->max == -INFINITY ? 0 : sums->max; /* -inf - -inf would be NaN */
+  for (int key = 0; key < keys; ++key) {
+    p[key] = exp(scores[key] - shift);
+    const float p32 = (float)p[key];
+    rounded_p[key] = element_value(dtype, element_bits(dtype, p32));
+    sums->sum += p[key];
+    sums->base_sum += p32;
+  }
+}
+
+/* Second pass: P V with P relative to the final maximum of the row. */
+static void weigh_values(const Job *job, const Group *group, Workspace *work) {
+  const Problem *problem = job->problem;
+  const int dim = problem->head_dim;
+  const RowIndex row = group->rows[0];
+  const uint16_t *v =
+      job->inputs->v + row_offset(&problem->v_strides, row.batch, kv_head_of(problem, row.head), 0);
+  for (int64_t first = 0; first < group->longest; first += KEY_BLOCK) {
+    const int64_t last = min_int64(first + KEY_BLOCK, group->longest);
+    for (int64_t key = first; key < last; ++key) {
+      convert_row(problem->dtype, v + key * problem->v_strides.row, dim,
+                  work->block + (key - first) * dim, 1);
+    }
+    for (int r = 0; r < group->count; ++r) {
+      const int keys = (int)min_int64(work->sums[r].keys - first, KEY_BLOCK);
+      if (keys <= 0) continue;
+      double p[KEY_BLOCK], rounded_p[KEY_BLOCK];
+      exponentiate(problem->dtype, work->scores + r * job->score_pitch + first, keys,
+                   &work->sums[r], p, rounded_p);
+      add_values(p, rounded_p, work->block, keys, dim, work->o + r * dim, work->base + r * dim);
+    }
+  }
+}
+
+/* Divides by the sums and hands the rows over. */
+static void finish_rows(const Job *job, const Group *group, Workspace *work) {
+  const Dtype dtype = job->problem->dtype;
+  const int dim = job->problem->head_dim;
+  for (int r = 0; r < group->count; ++r) {
+    const RowSums *sums = &work->sums[r];
+    double *o = work->o + r * dim, *base = work->base + r * dim;
+    const bool attends = sums->sum != 0; /* true for NaN */
+    for (int d = 0; d < dim; ++d) {
+      o[d] = attends ? o[d] / sums->sum : 0;
+      base[d] = attends ? element_value(dtype, element_bits(dtype, base[d] / sums->base_sum)) : 0;
+    }
+    const ReferenceRow row = {o, base, attends ? sums->max + log(sums->sum) : -INFINITY};
+    job->consume(job->context, group->first + (size_t)r, &row);
+  }
+}
+
+/* The next rows to work on; false when there are none left. `finished` rows are reported as done.
+ */
+static bool take_group(Job *job, int finished, Group *group) {
+  const Problem *problem = job->problem;
+#pragma omp critical(reference_job)
+  {
+    job->done += (size_t)finished;
+    if (job->progress && finished) job->progress(job->done, job->count);
+    *group = (Group){.rows = job->rows + job->next, .first = job->next};
+    const size_t left = job->failed ? 0 : job->count - job->next;
+    while (group->count < job->group_size && (size_t)group->count < left) {
+      const RowIndex *first = group->rows, *row = group->rows + group->count;
+      if (row->batch != first->batch ||
+          kv_head_of(problem, row->head) != kv_head_of(problem, first->head)) {
+        break;
+      }
+      const int64_t keys = mask_row_count(problem, row->q);
+      if (keys > group->longest) group->longest = keys;
+      ++group->count;
+    }
+    job->next += (size_t)group->count;
+  }
+  return group->count > 0;
+}
+
+static void work_on_groups(Job *job) {
+  Workspace work;
+  if (!new_workspace(job, &work)) {
+#pragma omp critical(reference_job)
+    job->failed = true;
+    return;
+  }
+  Group group = {.count = 0};
+  while (take_group(job, group.count, &group)) {
+    load_queries(job, &group, &work);
+    compute_scores(job, &group, &work);
+    weigh_values(job, &group, &work);
+    finish_rows(job, &group, &work);
+  }
+  free_workspace(&work);
+}
+
+bool reference_rows(const Problem *problem, const HostInputs *inputs, const RowIndex *rows,
+                    size_t count, ReferenceConsumer *consume, void *context,
+                    ReferenceProgress *progress, Error *error) {
+  Job job = {.problem = problem,
+             .inputs = inputs,
+             .rows = rows,
+             .count = count,
+             .consume = consume,
+             .context = context,
+             .progress = progress};
+  job.padded_dim = (problem->head_dim + 3) / 4 * 4;
+  job.score_pitch = ((int64_t)problem->kv_len + KEY_BLOCK - 1) / KEY_BLOCK * KEY_BLOCK;
+  const int64_t fitting = MAX_SCORE_BYTES / (job.score_pitch * (int64_t)sizeof(double));
+  job.group_size = fitting < 1 ? 1 : (int)min_int64(fitting, MAX_GROUP);
+
+#pragma omp parallel if (count > 1)
+  work_on_groups(&job);
+
+  if (job.failed) {
+    return fail(error, EXIT_DEVICE, "not enough memory for the reference of %d keys",
+                problem->kv_len);
+  }
+  return true;
+}

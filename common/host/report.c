@@ -1,0 +1,197 @@
+#include "host/report.h"
+
+#include <string.h>
+
+#include "host/mask.h"
+#include "host/problem.h"
+
+const char *ceiling_name(Ceiling ceiling) {
+  switch (ceiling) {
+    case CEILING_COPY:
+      return "device memory copy";
+    case CEILING_FFMA:
+      return "fp32 FFMA";
+    default:
+      return "mma.sync";
+  }
+}
+
+/** "1.50 GB" and the like, in the static buffer of the call's own line. */
+static const char *human_bytes(double bytes, char text[32]) {
+  static const char *const UNITS[] = {"bytes", "kB", "MB", "GB", "TB"};
+  int unit = 0;
+  while (bytes >= 1000 && unit < 4) {
+    bytes /= 1000;
+    unit++;
+  }
+  snprintf(text, 32, unit == 0 ? "%.0f %s" : "%.2f %s", bytes, UNITS[unit]);
+  return text;
+}
+
+static double total_bytes(const Run *run) {
+  return problem_least_bytes(&run->problem) +
+         run->description.intermediate_bytes_per_entry * problem_entries(&run->problem);
+}
+
+Speed run_speed(const Run *run) {
+  Speed speed = {0};
+  if (run->timing.samples == 0) return speed;
+  const Problem *p = &run->problem;
+  const double seconds = 1e-3 * run->timing.median_ms;
+  const double dense_flops =
+      4.0 * p->head_dim * p->batch * p->q_heads * (double)p->q_len * p->kv_len;
+  const double flops_s = problem_flops(p) / (1e12 * run->ceilings.ffma_tflops);
+  const double bytes_s = total_bytes(run) / (1e9 * run->ceilings.copy_gb_per_s);
+  speed.tflops = 1e-12 * problem_flops(p) / seconds;
+  speed.dense_tflops = 1e-12 * dense_flops / seconds;
+  speed.gb_per_s = 1e-9 * total_bytes(run) / seconds;
+  speed.ceiling_percent = run->description.ceiling == CEILING_COPY
+                              ? 100 * speed.gb_per_s / run->ceilings.copy_gb_per_s
+                              : 100 * speed.tflops / run->ceilings.ffma_tflops;
+  speed.bound_ms = 1e3 * (flops_s > bytes_s ? flops_s : bytes_s);
+  return speed;
+}
+
+static void print_problem(const Problem *p, FILE *out) {
+  fprintf(out, "problem    B=%d Hq=%d Hkv=%d Nq=%d Nkv=%d D=%d %s, mask %s, scale %.4g\n", p->batch,
+          p->q_heads, p->kv_heads, p->q_len, p->kv_len, p->head_dim, dtype_name(p->dtype),
+          mask_name(p->mask), (double)p->scale);
+}
+
+static void print_device(const Device *d, FILE *out) {
+  fprintf(out, "device     %s", d->name);
+  if (!d->simulated) {
+    fprintf(out, ", %d multiprocessors, sm_%d%d, %.0f GB, CUDA %d.%d", d->multiprocessors, d->major,
+            d->minor, 1e-9 * (double)d->memory_bytes, d->runtime / 1000, d->runtime % 1000 / 10);
+  }
+  fputc('\n', out);
+}
+
+static void print_kernel(const KernelLaunch *launch, const KernelFacts *facts, const Device *device,
+                         FILE *out) {
+  const double blocks = (double)launch->grid.x * launch->grid.y * launch->grid.z;
+  const unsigned threads = launch->block.x * launch->block.y * launch->block.z;
+  fprintf(out, "kernel     %s: %.0f blocks of %u threads, %.1f kB shared", launch->name, blocks,
+          threads, 1e-3 * (double)facts->shared_bytes);
+  if (!device->simulated) {
+    const double at_once = (double)facts->blocks_per_multiprocessor * device->multiprocessors;
+    fprintf(out, ", %d registers%s, %d block%s per SM, %.1f waves", facts->registers,
+            facts->local_bytes > 0 ? " (spills)" : "", facts->blocks_per_multiprocessor,
+            facts->blocks_per_multiprocessor == 1 ? "" : "s", blocks / at_once);
+  }
+  fputc('\n', out);
+}
+
+static void print_check(const Run *run, FILE *out) {
+  const CheckResult *c = &run->check;
+  if (!run->checked) {
+    fprintf(out, "check      NOT CHECKED (--check none)\n");
+    return;
+  }
+  fprintf(out, "check      %s: %zu of %zu rows compared with the fp64 reference\n",
+          c->right ? "RIGHT" : "WRONG", c->rows_checked, run->total_rows);
+  fprintf(out,
+          "error      max %.2e, mean %.2e, allowed %.2e (relative, by row); LSE at %.0f %% of\n"
+          "           what is allowed\n",
+          c->max_error, c->mean_error, c->allowed_error, 100 * c->max_lse_error);
+  if (c->rows_nan_expected > 0) {
+    fprintf(out, "           %zu rows are NaN, as in the reference\n", c->rows_nan_expected);
+  }
+  if (c->rows_not_compared > 0) {
+    fprintf(out, "           %zu rows not compared: V holds NaN or Inf there\n",
+            c->rows_not_compared);
+  }
+}
+
+static void print_speed(const Run *run, FILE *out) {
+  const Timing *t = &run->timing;
+  const Speed speed = run_speed(run);
+  if (t->samples == 0) {
+    fprintf(out, "time       not measured\n");
+    return;
+  }
+  fprintf(out, "expected   no faster than %.3f ms: the %s of this GPU sets the limit\n",
+          speed.bound_ms,
+          speed.bound_ms > 1e-6 * total_bytes(run) / run->ceilings.copy_gb_per_s ? "fp32 FFMA rate"
+                                                                                 : "memory");
+  fprintf(out, "time       %.3f ms (p10 %.3f, p90 %.3f, %d samples)\n", t->median_ms, t->p10_ms,
+          t->p90_ms, t->samples);
+  fprintf(out, "speed      %.2f TFLOP/s", speed.tflops);
+  if (speed.dense_tflops > 1.001 * speed.tflops) {
+    fprintf(out, " of the unmasked entries (%.2f dense-equivalent)", speed.dense_tflops);
+  }
+  fprintf(out, ", %.0f GB/s\n", speed.gb_per_s);
+  fprintf(out, "ceiling    %.0f %% of the %s measured here (", speed.ceiling_percent,
+          ceiling_name(run->description.ceiling));
+  if (run->description.ceiling == CEILING_COPY) {
+    fprintf(out, "%.0f GB/s)\n", run->ceilings.copy_gb_per_s);
+  } else {
+    fprintf(out, "%.1f TFLOP/s)\n", run->ceilings.ffma_tflops);
+  }
+}
+
+static void print_counts(const WorkCounts *c, FILE *out) {
+  fprintf(out,
+          "counts     %llu launches, %llu blocks, %llu threads, %llu barriers, %llu warp "
+          "instructions,\n           %llu atomics\n",
+          (unsigned long long)c->launches, (unsigned long long)c->blocks,
+          (unsigned long long)c->threads, (unsigned long long)c->barriers,
+          (unsigned long long)c->warp_instructions, (unsigned long long)c->atomics);
+  fprintf(out,
+          "time       none: the CPU backend shows what a kernel does, not how long a GPU takes\n");
+}
+
+static void print_traffic(const Run *run, FILE *out) {
+  char least[32], intermediate[32], extra[32];
+  const double s_and_p = total_bytes(run) - problem_least_bytes(&run->problem);
+  fprintf(out, "must move  %s: Q, K and V in, O and LSE out",
+          human_bytes(problem_least_bytes(&run->problem), least));
+  if (s_and_p > 0) fprintf(out, "; S and P: %s more", human_bytes(s_and_p, intermediate));
+  fprintf(out, "\nmemory     %s beside the tensors at peak\n",
+          human_bytes((double)run->extra_bytes, extra));
+}
+
+void report_run(const Run *run, FILE *out) {
+  fprintf(out, "%s     %s\n", step.name, step.title);
+  print_problem(&run->problem, out);
+  fprintf(out, "input      %s, seed %llu, layout %s\n", input_name(run->options),
+          (unsigned long long)run->options->seed, layout_name(run->options->layout));
+  if (run->nan_inputs > 0) {
+    fprintf(out, "           %lld values of the input are NaN\n", (long long)run->nan_inputs);
+  }
+  print_device(run->device, out);
+  for (int i = 0; i < run->description.launch_count; i++) {
+    print_kernel(&run->description.launches[i], &run->facts[i], run->device, out);
+  }
+  if (run->description.note[0] != '\0') fprintf(out, "           %s\n", run->description.note);
+  print_traffic(run, out);
+  if (run->device->simulated) {
+    print_counts(&run->counts, out);
+  } else {
+    print_speed(run, out);
+  }
+  print_check(run, out);
+}
+
+void report_info(const Problem *p, const Device *device, FILE *out) {
+  Description description;
+  const size_t workspace =
+      step.workspace_bytes == NULL ? 0 : step.workspace_bytes(p, device->memory_bytes);
+  step.describe(p, workspace, &description);
+  fprintf(out, "%s     %s\n           %s\n", step.name, step.title, step.idea);
+  fprintf(out,
+          "supports   any Nq, Nkv, Hq %% Hkv == 0, %s, fp16 and bf16, masks full and causal,\n"
+          "           layouts bhnd and bnhd\n",
+          step.head_dims);
+  print_problem(p, out);
+  print_device(device, out);
+  fprintf(out, "tiles      %d rows of Q, %d rows of K and V\n", description.q_tile,
+          description.kv_tile);
+  for (int i = 0; i < description.launch_count; i++) {
+    const KernelLaunch *l = &description.launches[i];
+    fprintf(out, "kernel     %s: %u blocks of %u threads, %zu bytes of dynamic shared memory\n",
+            l->name, l->grid.x, l->block.x * l->block.y * l->block.z, l->dynamic_shared_bytes);
+  }
+  if (description.note[0] != '\0') fprintf(out, "           %s\n", description.note);
+  fprintf(out, "page       docs/%s.md\n", step.name);
+}

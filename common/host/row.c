@@ -1,0 +1,168 @@
+#define _POSIX_C_SOURCE 200809L
+#include "host/row.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include "host/json.h"
+#include "host/mask.h"
+#include "host/problem.h"
+#include "host/report.h"
+#include "host/version.h"
+
+static void add_problem(JsonObject *row, const Run *run) {
+  const Problem *p = &run->problem;
+  const Options *o = run->options;
+  json_integer(row, "batch", p->batch);
+  json_integer(row, "heads", p->q_heads);
+  json_integer(row, "kv_heads", p->kv_heads);
+  json_integer(row, "seqlen", p->q_len);
+  json_integer(row, "seqlen_kv", p->kv_len);
+  json_integer(row, "head_dim", p->head_dim);
+  json_string(row, "dtype", dtype_name(p->dtype));
+  json_string(row, "mask", mask_name(p->mask));
+  json_string(row, "layout", layout_name(o->layout));
+  json_number(row, "scale", (double)p->scale);
+  json_string(row, "input", input_name(o));
+  /* A string: JSON readers hold numbers as doubles, which lose bits above 2^53. */
+  char seed[24];
+  snprintf(seed, sizeof seed, "%llu", (unsigned long long)o->seed);
+  json_string(row, "seed", seed);
+  json_integer(row, "nan_inputs", run->nan_inputs);
+}
+
+static void add_check(JsonObject *row, const Run *run) {
+  const CheckResult *c = &run->check;
+  if (run->checked) {
+    json_bool(row, "right", c->right);
+  } else {
+    json_null(row, "right");
+  }
+  json_integer(row, "rows", (int64_t)run->total_rows);
+  json_integer(row, "rows_checked", (int64_t)c->rows_checked);
+  json_integer(row, "rows_not_compared", (int64_t)c->rows_not_compared);
+  json_integer(row, "rows_nan_expected", (int64_t)c->rows_nan_expected);
+  json_integer(row, "rows_wrong", (int64_t)c->rows_wrong);
+  json_integer(row, "lse_wrong", (int64_t)c->lse_wrong);
+  json_number(row, "max_error", c->max_error);
+  json_number(row, "mean_error", c->mean_error);
+  json_number(row, "allowed_error", c->allowed_error);
+  json_number(row, "max_lse_error", c->max_lse_error);
+}
+
+static void add_kernels(JsonObject *row, const Run *run) {
+  char key[64];
+  for (int i = 0; i < run->description.launch_count; i++) {
+    const KernelLaunch *launch = &run->description.launches[i];
+    const KernelFacts *facts = &run->facts[i];
+    snprintf(key, sizeof key, "kernel%d_name", i + 1);
+    json_string(row, key, launch->name);
+    snprintf(key, sizeof key, "kernel%d_blocks", i + 1);
+    json_integer(row, key, (int64_t)launch->grid.x * launch->grid.y * launch->grid.z);
+    snprintf(key, sizeof key, "kernel%d_threads", i + 1);
+    json_integer(row, key, launch->block.x * launch->block.y * launch->block.z);
+    snprintf(key, sizeof key, "kernel%d_shared_bytes", i + 1);
+    json_integer(row, key, (int64_t)facts->shared_bytes);
+    snprintf(key, sizeof key, "kernel%d_registers", i + 1);
+    json_integer(row, key, facts->registers);
+    snprintf(key, sizeof key, "kernel%d_local_bytes", i + 1);
+    json_integer(row, key, facts->local_bytes);
+    snprintf(key, sizeof key, "kernel%d_blocks_per_multiprocessor", i + 1);
+    json_integer(row, key, facts->blocks_per_multiprocessor);
+  }
+}
+
+static void add_counts(JsonObject *row, const WorkCounts *c) {
+  json_integer(row, "count_launches", (int64_t)c->launches);
+  json_integer(row, "count_blocks", (int64_t)c->blocks);
+  json_integer(row, "count_threads", (int64_t)c->threads);
+  json_integer(row, "count_barriers", (int64_t)c->barriers);
+  json_integer(row, "count_warp_instructions", (int64_t)c->warp_instructions);
+  json_integer(row, "count_atomics", (int64_t)c->atomics);
+}
+
+static void add_speed(JsonObject *row, const Run *run) {
+  const Speed speed = run_speed(run);
+  json_integer(row, "samples", run->timing.samples);
+  json_number(row, "median_ms", run->timing.median_ms);
+  json_number(row, "p10_ms", run->timing.p10_ms);
+  json_number(row, "p90_ms", run->timing.p90_ms);
+  json_number(row, "bound_ms", speed.bound_ms);
+  json_number(row, "tflops", speed.tflops);
+  json_number(row, "dense_tflops", speed.dense_tflops);
+  json_number(row, "gb_per_s", speed.gb_per_s);
+  json_number(row, "ceiling_percent", speed.ceiling_percent);
+  json_number(row, "ceiling_ffma_tflops", run->ceilings.ffma_tflops);
+  json_number(row, "ceiling_copy_gb_per_s", run->ceilings.copy_gb_per_s);
+}
+
+#ifdef SIMT_BACKEND
+
+static void add_gpu_state(JsonObject *row) {
+  (void)row;
+}
+
+#else
+
+/** Driver and clocks as nvidia-smi tells them right after the measurement; absent without it. */
+static void add_gpu_state(JsonObject *row) {
+  int index = 0;
+  char bus[32] = "", command[160], line[128] = "";
+  cudaGetDevice(&index);
+  cudaDeviceGetPCIBusId(bus, sizeof bus, index);
+  snprintf(command, sizeof command,
+           "nvidia-smi -i %s --query-gpu=driver_version,clocks.sm,clocks.mem "
+           "--format=csv,noheader,nounits 2>/dev/null",
+           bus);
+  FILE *pipe = popen(command, "r");
+  if (pipe == NULL) return;
+  const bool answered = fgets(line, sizeof line, pipe) != NULL;
+  pclose(pipe);
+  char driver[64];
+  int sm_mhz, memory_mhz;
+  if (answered && sscanf(line, "%63[^,], %d, %d", driver, &sm_mhz, &memory_mhz) == 3) {
+    json_string(row, "driver", driver);
+    json_integer(row, "sm_clock_mhz", sm_mhz);
+    json_integer(row, "memory_clock_mhz", memory_mhz);
+  }
+}
+
+#endif
+
+static void add_origin(JsonObject *row, const Run *run) {
+  char date[32], cuda[16];
+  const time_t now = time(NULL);
+  struct tm utc;
+  strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&now, &utc));
+  snprintf(cuda, sizeof cuda, "%d.%d", run->device->runtime / 1000,
+           run->device->runtime % 1000 / 10);
+  json_string(row, "step", step.name);
+  json_string(row, "commit", version_commit());
+  json_string(row, "date", date);
+  json_string(row, "backend", run->device->simulated ? "cpu" : "cuda");
+  json_string(row, "device", run->device->name);
+  json_integer(row, "multiprocessors", run->device->multiprocessors);
+  json_integer(row, "compute_capability", 10 * run->device->major + run->device->minor);
+  json_string(row, "cuda_runtime", cuda);
+}
+
+bool row_append(const Run *run, const char *path, Error *error) {
+  JsonObject row;
+  json_begin(&row);
+  add_origin(&row, run);
+  if (run->timing.samples > 0) add_gpu_state(&row);
+  add_problem(&row, run);
+  add_check(&row, run);
+  json_number(&row, "flops", problem_flops(&run->problem));
+  json_number(&row, "least_bytes", problem_least_bytes(&run->problem));
+  json_integer(&row, "workspace_bytes", (int64_t)run->workspace_bytes);
+  json_integer(&row, "extra_bytes", (int64_t)run->extra_bytes);
+  json_string(&row, "ceiling", ceiling_name(run->description.ceiling));
+  add_kernels(&row, run);
+  if (run->device->simulated) add_counts(&row, &run->counts);
+  if (run->timing.samples > 0) add_speed(&row, run);
+  const bool ok = json_append_line(path, json_end(&row), error);
+  json_free(&row);
+  return ok;
+}

@@ -1,0 +1,157 @@
+#include "host/run.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#ifdef SIMT_BACKEND
+#include <simt.h>
+#endif
+
+#include "host/draw_mask.h"
+#include "host/inputs.h"
+#include "host/outputs.h"
+#include "host/problem.h"
+#include "host/progress.h"
+#include "host/report.h"
+#include "host/row.h"
+
+/** What must be given back at the end of a run, however it ends. */
+typedef struct Resources {
+  Inputs inputs;
+  DeviceTensors tensors;
+  Outputs outputs;
+  CheckPlan plan;
+} Resources;
+
+static void resources_free(Resources *resources) {
+  inputs_free(&resources->inputs);
+  device_tensors_free(&resources->tensors);
+  outputs_free(&resources->outputs);
+  check_plan_free(&resources->plan);
+}
+
+static size_t free_device_bytes(void) {
+  size_t free_bytes = 0, total_bytes;
+  cudaMemGetInfo(&free_bytes, &total_bytes);
+  return free_bytes;
+}
+
+/** Asks the runtime what each kernel needs and how many of its blocks share a multiprocessor. */
+static bool find_facts(Run *run, Error *error) {
+  for (int i = 0; i < run->description.launch_count; i++) {
+    const KernelLaunch *launch = &run->description.launches[i];
+    KernelFacts *facts = &run->facts[i];
+    struct cudaFuncAttributes attributes;
+    const int threads = (int)(launch->block.x * launch->block.y * launch->block.z);
+    if (!device_ok(cudaFuncGetAttributes(&attributes, launch->kernel), launch->name, error) ||
+        !device_ok(cudaFuncSetAttribute(launch->kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                        (int)launch->dynamic_shared_bytes),
+                   launch->name, error) ||
+        !device_ok(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&facts->blocks_per_multiprocessor,
+                                                                 launch->kernel, threads,
+                                                                 launch->dynamic_shared_bytes),
+                   launch->name, error)) {
+      return false;
+    }
+    facts->registers = attributes.numRegs;
+    facts->local_bytes = (int)attributes.localSizeBytes;
+    facts->shared_bytes = attributes.sharedSizeBytes + launch->dynamic_shared_bytes;
+  }
+  return true;
+}
+
+/** One forward pass on poisoned outputs, waited for. */
+static bool run_once(Run *run, DeviceTensors *t, Error *error) {
+#ifdef SIMT_BACKEND
+  simt_reset_counters();
+#endif
+  const bool ok =
+      device_outputs_poison(t, error) &&
+      device_ok(step.forward(&run->problem, &t->tensors, t->workspace_bytes, 0), "launch", error) &&
+      device_ok(cudaDeviceSynchronize(), "kernel", error);
+#ifdef SIMT_BACKEND
+  const SimtCounters *c = simt_counters();
+  run->counts = (WorkCounts){c->launches,          c->blocks, c->threads, c->barriers,
+                             c->warp_instructions, c->atomics};
+#endif
+  return ok;
+}
+
+/** Puts the problem on the device and makes the pass that is checked. */
+static bool prepare(Run *run, Resources *r, Error *error) {
+  const Problem *p = &run->problem;
+  if (!device_tensors_create(p, r->inputs.q, r->inputs.k, r->inputs.v, &r->tensors, error)) {
+    return false;
+  }
+  const bool timed = !run->device->simulated;
+  const size_t reserve = timed ? timing_flush_bytes(run->device->l2_bytes) + (64u << 20) : 0;
+  if (!device_workspace_create(p, reserve, &r->tensors, error)) return false;
+  run->workspace_bytes = r->tensors.workspace_bytes;
+  step.describe(p, run->workspace_bytes, &run->description);
+  if (!find_facts(run, error)) return false; /* this loads the kernels, so that only ... */
+  const size_t before = free_device_bytes();
+  if (!run_once(run, &r->tensors, error)) return false;
+  const size_t after = free_device_bytes(); /* ... what the pass itself takes is missing here */
+  run->extra_bytes = run->workspace_bytes + (before > after ? before - after : 0);
+  return true;
+}
+
+/** Judges the outputs of the pass that prepare() made. */
+static bool check(Run *run, Resources *r, Error *error) {
+  const Problem *p = &run->problem;
+  const Options *o = run->options;
+  run->total_rows = (size_t)p->batch * p->q_heads * p->q_len;
+  if (o->check == CHECK_NONE) return true;
+  if (!check_plan(p, o->check, o->check_rows, run->description.q_tile, o->seed, &r->plan, error)) {
+    return false;
+  }
+  const HostInputs inputs = {r->inputs.q, r->inputs.k, r->inputs.v};
+  progress_start();
+  const bool ok = check_outputs(p, &inputs, &r->outputs.view, &r->plan, &run->description,
+                                progress_update, stderr, &run->check, error);
+  progress_end();
+  run->checked = ok;
+  return ok;
+}
+
+static bool measure(Run *run, const Resources *r, Error *error) {
+  const Options *o = run->options;
+  if (run->device->simulated || o->repeat == 0) return true;
+  return time_forward(&run->problem, &r->tensors.tensors, run->workspace_bytes,
+                      run->device->l2_bytes, o->repeat, o->min_time, &run->timing, error) &&
+         ceilings_measure(&run->ceilings, error);
+}
+
+static bool run_problem(Run *run, Resources *r, Error *error) {
+  const Options *o = run->options;
+  if (!inputs_fill(o, &run->problem, &r->inputs, error)) return false;
+  run->nan_inputs = r->inputs.nan_count;
+  if (!prepare(run, r, error) || !outputs_download(&r->tensors, &r->outputs, error) ||
+      !check(run, r, error)) {
+    return false;
+  }
+  if (run->checked && !run->check.right) return true; /* the time of a wrong answer means nothing */
+  return measure(run, r, error);
+}
+
+ExitCode run_options(const Options *options, const Device *device, bool quiet, Error *error) {
+  Options o = *options;
+  Run run = {.options = &o, .device = device};
+  Resources resources = {0};
+  bool ok = inputs_open(&o, &resources.inputs, error) && options_problem(&o, &run.problem, error);
+  if (ok && o.draw_mask) {
+    draw_mask(&run.problem, o.mask_block_q, o.mask_block_kv, stdout);
+  } else if (ok && o.info) {
+    report_info(&run.problem, device, stdout);
+  } else if (ok) {
+    ok = run_problem(&run, &resources, error);
+    if (ok && !quiet) report_run(&run, stdout);
+    if (ok && o.output_directory != NULL) {
+      ok = outputs_write(&run.problem, &resources.outputs, o.output_directory, error);
+    }
+    if (ok && o.json_path != NULL) ok = row_append(&run, o.json_path, error);
+  }
+  resources_free(&resources);
+  if (!ok) return error->code;
+  return run.checked && !run.check.right ? EXIT_WRONG : EXIT_RIGHT;
+}

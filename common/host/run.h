@@ -1,0 +1,53 @@
+/**
+ * @file
+ * One run of a step, from options to verdict.
+ */
+#ifndef HOST_RUN_H
+#define HOST_RUN_H
+
+#include "attention.h"
+#include "host/ceiling.h"
+#include "host/check.h"
+#include "host/device.h"
+#include "host/error.h"
+#include "host/options.h"
+#include "host/timing.h"
+
+/** What one kernel will be like on this device; zeros on the CPU backend. */
+typedef struct KernelFacts {
+  int registers, local_bytes;
+  size_t shared_bytes; /**< static and dynamic */
+  int blocks_per_multiprocessor;
+} KernelFacts;
+
+/** Work counted by the CPU backend during the checked pass; zeros on a GPU. */
+typedef struct WorkCounts {
+  uint64_t launches, blocks, threads, barriers, warp_instructions, atomics;
+} WorkCounts;
+
+/** All that is known about a finished run: what the report prints and the JSON row stores. */
+typedef struct Run {
+  const Options *options;
+  const Device *device;
+  Problem problem;
+  Description description;
+  KernelFacts facts[MAX_LAUNCHES];
+  size_t workspace_bytes;
+  size_t extra_bytes; /**< peak device memory beside Q, K, V, O and LSE, as the device counts it */
+  int64_t nan_inputs;
+  bool checked;
+  size_t total_rows;
+  CheckResult check;
+  WorkCounts counts;
+  Timing timing;
+  Ceilings ceilings;
+} Run;
+
+/**
+ * Runs the step as the options say, prints the report unless `quiet`, and writes what was asked
+ * for. EXIT_WRONG is no error: what is wrong has been printed. Every other failure is described in
+ * `error`.
+ */
+ExitCode run_options(const Options *options, const Device *device, bool quiet, Error *error);
+
+#endif

@@ -1,0 +1,66 @@
+#include "host/values.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+bool parse_integer(const char *option, const char *text, int64_t least, int64_t most,
+                   int64_t *value, Error *error) {
+  char *end;
+  errno = 0;
+  const long long parsed = strtoll(text, &end, 10);
+  if (end == text || *end != '\0') {
+    return fail(error, EXIT_USAGE, "%s %s: must be an integer from %lld to %lld", option, text,
+                (long long)least, (long long)most);
+  }
+  if (errno == ERANGE || parsed < least || parsed > most) {
+    return fail(error, EXIT_USAGE, "%s %s: must be from %lld to %lld", option, text,
+                (long long)least, (long long)most);
+  }
+  *value = parsed;
+  return true;
+}
+
+bool parse_count(const char *option, const char *text, int64_t most, int *value, Error *error) {
+  int64_t parsed;
+  if (!parse_integer(option, text, 1, most, &parsed, error)) return false;
+  *value = (int)parsed;
+  return true;
+}
+
+bool parse_real(const char *option, const char *text, double *value, Error *error) {
+  char *end;
+  const double parsed = strtod(text, &end);
+  if (end == text || *end != '\0' || !isfinite(parsed)) {
+    return fail(error, EXIT_USAGE, "%s %s: must be a finite number", option, text);
+  }
+  *value = parsed;
+  return true;
+}
+
+bool parse_seed(const char *text, uint64_t *seed, Error *error) {
+  char *end;
+  errno = 0;
+  const unsigned long long parsed = strtoull(text, &end, 10);
+  if (end == text || *end != '\0' || errno == ERANGE || strchr(text, '-') != NULL) {
+    return fail(error, EXIT_USAGE, "--seed %s: must be an integer from 0 to 2^64 - 1", text);
+  }
+  *seed = parsed;
+  return true;
+}
+
+bool parse_name(const char *option, const char *text, const char *const *names, int count,
+                int *index, Error *error) {
+  char list[128] = "";
+  for (int i = 0; i < count; i++) {
+    if (strcmp(text, names[i]) == 0) {
+      *index = i;
+      return true;
+    }
+    const char *separator = i == 0 ? "" : i + 1 < count ? ", " : " or ";
+    strncat(list, separator, sizeof list - strlen(list) - 1);
+    strncat(list, names[i], sizeof list - strlen(list) - 1);
+  }
+  return fail(error, EXIT_USAGE, "%s %s: must be %s", option, text, list);
+}

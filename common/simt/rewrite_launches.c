@@ -1,0 +1,221 @@
+/**
+ * @file
+ * Makes C++ of CUDA C: rewrites each kernel launch into an expression that any C++ compiler takes.
+ *
+ *     kernel<64><<<grid, block, bytes, stream>>>(a, b)
+ *     kernel<64> *simt::launch(grid, block, bytes, stream)(a, b)
+ *
+ * Everything else is copied byte for byte, so that line numbers stay and the .cu remains the source
+ * that diagnostics and debuggers show. Comments, strings and characters are recognised and left
+ * alone.
+ *
+ * Usage: rewrite_launches FILE.cu > FILE.cpp
+ */
+#include <ctype.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef enum TokenKind {
+  END,
+  BLANK,
+  NAME,
+  LITERAL,
+  OPENING,
+  CLOSING,
+  LAUNCH_OPEN,
+  LAUNCH_CLOSE,
+  OTHER
+} TokenKind;
+
+/** A piece of the source; BLANK is white space or a comment. */
+typedef struct Token {
+  TokenKind kind;
+  const char *begin, *end;
+} Token;
+
+static bool is_name_char(char c) {
+  return isalnum((unsigned char)c) || c == '_';
+}
+
+static bool starts_with(const char *text, const char *prefix) {
+  return strncmp(text, prefix, strlen(prefix)) == 0;
+}
+
+/** Past the end of a // comment; a backslash before the line break continues it. */
+static const char *skip_line_comment(const char *p) {
+  while (*p != '\0' && *p != '\n') p += p[0] == '\\' && p[1] != '\0' ? 2 : 1;
+  return p;
+}
+
+static const char *skip_block_comment(const char *p) {
+  const char *end = strstr(p + 2, "*/");
+  return end != NULL ? end + 2 : p + strlen(p);
+}
+
+/** Past a quoted literal. A line break ends it too: #error lines may hold a lone apostrophe. */
+static const char *skip_quoted(const char *p) {
+  const char quote = *p++;
+  while (*p != '\0' && *p != '\n' && *p != quote) p += p[0] == '\\' && p[1] != '\0' ? 2 : 1;
+  return *p == quote ? p + 1 : p;
+}
+
+/** Past R"delimiter( ... )delimiter"; p is at the quote. */
+static const char *skip_raw_string(const char *p) {
+  const size_t delimiter_length = strcspn(p + 1, "(");
+  for (const char *end = strchr(p, ')'); end != NULL; end = strchr(end + 1, ')')) {
+    if (strncmp(end + 1, p + 1, delimiter_length) == 0 && end[1 + delimiter_length] == '"') {
+      return end + delimiter_length + 2;
+    }
+  }
+  return p + strlen(p);
+}
+
+/** Past a number as the preprocessor sees it: 1'000, 0x1p-3f, 1e+5. */
+static const char *skip_number(const char *p) {
+  while (is_name_char(*p) || *p == '.' || (*p == '\'' && is_name_char(p[1]))) {
+    const bool exponent = strchr("eEpP", *p) != NULL && (p[1] == '+' || p[1] == '-');
+    p += exponent ? 2 : 1;
+  }
+  return p;
+}
+
+/** A name, or the literal that it is the prefix of, as in u8"text", L'c' or R"(text)". */
+static Token name_or_prefixed_literal(const char *p) {
+  Token token = {NAME, p, p};
+  while (is_name_char(*token.end)) token.end++;
+  const size_t length = (size_t)(token.end - p);
+  const bool raw = token.end[-1] == 'R';
+  const bool prefix = length - raw == 0 || (length - raw == 1 && strchr("uUL", *p) != NULL) ||
+                      (length - raw == 2 && starts_with(p, "u8"));
+  if (!prefix || (*token.end != '"' && (*token.end != '\'' || raw))) return token;
+  token.kind = LITERAL;
+  token.end = raw ? skip_raw_string(token.end) : skip_quoted(token.end);
+  return token;
+}
+
+static Token next_token(const char *p) {
+  if (*p == '\0') return (Token){END, p, p};
+  if (isspace((unsigned char)*p)) return (Token){BLANK, p, p + strspn(p, " \t\r\n\v\f")};
+  if (starts_with(p, "//")) return (Token){BLANK, p, skip_line_comment(p)};
+  if (starts_with(p, "/*")) return (Token){BLANK, p, skip_block_comment(p)};
+  if (*p == '"' || *p == '\'') return (Token){LITERAL, p, skip_quoted(p)};
+  const char *digit = *p == '.' ? p + 1 : p;
+  if (isdigit((unsigned char)*digit)) return (Token){LITERAL, p, skip_number(p)};
+  if (is_name_char(*p)) return name_or_prefixed_literal(p);
+  if (starts_with(p, "<<<")) return (Token){LAUNCH_OPEN, p, p + 3};
+  if (starts_with(p, ">>>")) return (Token){LAUNCH_CLOSE, p, p + 3};
+  if (strchr("([{", *p) != NULL) return (Token){OPENING, p, p + 1};
+  if (strchr(")]}", *p) != NULL) return (Token){CLOSING, p, p + 1};
+  return (Token){OTHER, p, p + 1};
+}
+
+static bool arguments_follow(const char *p) {
+  Token token = next_token(p);
+  while (token.kind == BLANK) token = next_token(token.end);
+  return token.kind == OPENING && *token.begin == '(';
+}
+
+/**
+ * The >>> that ends the configuration which begins at p, or NULL. It stands outside parentheses and
+ * has the kernel's arguments behind it. Of several the last one: before it, >>> closes nested
+ * templates, as in k<<<f<g<h<1>>>(n), 64>>>(x).
+ */
+static const char *find_launch_close(const char *p) {
+  const char *close = NULL;
+  int depth = 0;
+  for (Token token = next_token(p); token.kind != END; token = next_token(token.end)) {
+    if (token.kind == OPENING) depth++;
+    if (token.kind == CLOSING && --depth < 0) break;
+    if (depth > 0) continue;
+    if (*token.begin == ';' || token.kind == LAUNCH_OPEN) break;
+    if (token.kind == LAUNCH_CLOSE && arguments_follow(token.end)) close = token.begin;
+  }
+  return close;
+}
+
+static int line_of(const char *source, const char *p) {
+  int line = 1;
+  for (; source < p; source++) line += *source == '\n';
+  return line;
+}
+
+static void write_line_directive(const char *path) {
+  fputs("#line 1 \"", stdout);
+  for (; *path != '\0'; path++) {
+    if (*path == '"' || *path == '\\') putchar('\\');
+    putchar(*path);
+  }
+  fputs("\"\n", stdout);
+}
+
+static bool is_operator_name(Token token) {
+  return token.kind == NAME && token.end - token.begin == 8 && starts_with(token.begin, "operator");
+}
+
+static bool rewrite(const char *path, const char *source) {
+  const char *close = NULL;             /* of the launch we are in */
+  Token before = {END, source, source}; /* the last token that is not blank */
+  for (Token token = next_token(source); token.kind != END; token = next_token(token.end)) {
+    /* a.operator<<<int>(b) is a shift operator and a template argument */
+    if (token.kind == LAUNCH_OPEN && !is_operator_name(before)) {
+      close = find_launch_close(token.end);
+      if (close == NULL) {
+        fprintf(stderr, "%s:%d: error: this <<< has no matching >>>(arguments)\n", path,
+                line_of(source, token.begin));
+        return false;
+      }
+      fputs(" *simt::launch(", stdout);
+    } else if (token.begin == close) {
+      putchar(')');
+    } else {
+      fwrite(token.begin, 1, (size_t)(token.end - token.begin), stdout);
+    }
+    if (token.kind != BLANK) before = token;
+  }
+  return true;
+}
+
+/** The whole file with a terminating zero, or NULL with errno set. */
+static char *read_file(const char *path) {
+  FILE *file = fopen(path, "rb");
+  if (file == NULL) return NULL;
+  size_t size = 0, capacity = 1 << 16;
+  char *text = malloc(capacity);
+  while (text != NULL) {
+    size += fread(text + size, 1, capacity - size - 1, file);
+    if (size < capacity - 1) break;
+    capacity *= 2;
+    char *larger = realloc(text, capacity);
+    if (larger == NULL) free(text);
+    text = larger;
+  }
+  if (text != NULL) text[size] = '\0';
+  if (ferror(file)) {
+    free(text);
+    text = NULL;
+  }
+  fclose(file);
+  return text;
+}
+
+int main(int argc, char **argv) {
+  if (argc != 2) {
+    fprintf(stderr, "usage: %s FILE.cu > FILE.cpp\n", argv[0]);
+    return 2;
+  }
+  char *source = read_file(argv[1]);
+  if (source == NULL) {
+    perror(argv[1]);
+    return 1;
+  }
+  write_line_directive(argv[1]);
+  const bool ok = rewrite(argv[1], source);
+  free(source);
+  if (fflush(stdout) != 0) {
+    perror("standard output");
+    return 1;
+  }
+  return ok ? 0 : 1;
+}

@@ -1,0 +1,136 @@
+# Tests, checks and what they need installed. Included by the Makefile.
+
+# .venv where `make deps` has made one; looked up when used, so that `make deps test` works in one call.
+PYTHON = $(shell if test -x .venv/bin/python; then echo .venv/bin/python; else echo python3; fi)
+
+# --- Installing ------------------------------------------------------------------------------------
+
+DEBIAN_PACKAGES := gcc g++ libcmocka-dev clang-format cppcheck valgrind binutils git \
+	python3 python3-venv
+PYTHON_PACKAGES := numpy pytest
+SUDO = $(if $(filter 0,$(shell id -u)),,sudo)
+
+deps:
+	@command -v apt-get >/dev/null || { echo "make deps: needs apt-get (Debian, Ubuntu); elsewhere install: $(DEBIAN_PACKAGES)"; exit 1; }
+	$(SUDO) apt-get update -q
+	$(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get install -q -y $(DEBIAN_PACKAGES)
+	test -x .venv/bin/python || python3 -m venv .venv
+	.venv/bin/python -m pip install -q $(PYTHON_PACKAGES)
+
+# Installing comes first when both are asked for, with -j too.
+ifneq ($(filter deps,$(GOALS)),)
+test test-unit test-e2e test-valgrind check-format lint: deps
+endif
+
+# --- Unit tests: always on the CPU backend's headers, so that they need no toolkit -----------------
+
+# cmocka is looked for when the tests are built, not when the Makefile is read.
+HAVE_CMOCKA = $(shell echo '\#include <stdarg.h>\n\#include <stddef.h>\n\#include <setjmp.h>\n\#include <stdint.h>\n\#include <cmocka.h>' | $(CC) -fsyntax-only -x c - 2>/dev/null && echo yes)
+NO_CMOCKA = cmocka not found. Install it: sudo apt-get install libcmocka-dev
+
+test: test-unit test-e2e
+
+ifeq ($(BACKEND),cuda)
+test-unit:
+	@if [ "$(HAVE_CMOCKA)" = yes ]; then $(MAKE) BACKEND=cpu test-unit; \
+	else echo "test-unit: skipped: $(NO_CMOCKA)"; fi
+else
+
+SANITIZE := -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
+UNIT := $(BUILD)/unit
+HOST_TESTS := $(patsubst tests/unit/%.c,%,$(wildcard tests/unit/test_*.c))
+SIMT_TESTS := $(patsubst tests/unit/%.cu,%,$(wildcard tests/unit/simt_*.cu))
+# What the unit tests link: the host without main, a step that it stands for, the backend.
+UNIT_HOST_SOURCES := $(filter-out common/host/main.c,$(HOST_SOURCES))
+
+$(UNIT)/host/reference.o: HOST_FLAGS += $(REFERENCE_FLAGS)
+$(UNIT)/host/version.o $(BUILD)/plain/host/version.o: $(BUILD)/commit.h
+$(UNIT)/host/version.o $(BUILD)/plain/host/version.o: HOST_FLAGS += -I$(BUILD)
+
+$(UNIT)/host/%.o: common/host/%.c $(BUILD)/flags
+	@mkdir -p $(@D)
+	$(call say,CC,$<)
+	$(Q)$(CC) $(HOST_FLAGS) $(SANITIZE) $(RUNTIME_INCLUDE) -MMD -MP -c $< -o $@
+
+$(UNIT)/%.o: tests/unit/%.c $(BUILD)/flags
+	@test "$(HAVE_CMOCKA)" = yes || { echo "$(NO_CMOCKA)"; exit 1; }
+	@mkdir -p $(@D)
+	$(call say,CC,$<)
+	$(Q)$(CC) $(HOST_FLAGS) $(SANITIZE) $(RUNTIME_INCLUDE) -MMD -MP -c $< -o $@
+
+$(UNIT)/libhost.a: $(UNIT_HOST_SOURCES:common/%.c=$(UNIT)/%.o)
+	@rm -f $@
+	$(Q)ar rcs $@ $^
+
+$(HOST_TESTS:%=$(UNIT)/%): $(UNIT)/%: $(UNIT)/%.o $(UNIT)/libhost.a
+	$(call say,LINK,$@)
+	$(Q)$(CC) $< $(UNIT)/libhost.a -o $@ $(SANITIZE) -fopenmp -lcmocka -lm
+
+# The same tests without sanitizers, for valgrind.
+$(BUILD)/plain/%.o: tests/unit/%.c $(BUILD)/flags
+	@test "$(HAVE_CMOCKA)" = yes || { echo "$(NO_CMOCKA)"; exit 1; }
+	@mkdir -p $(@D)
+	$(call say,CC,$<)
+	$(Q)$(CC) $(HOST_FLAGS) $(RUNTIME_INCLUDE) -MMD -MP -c $< -o $@
+
+$(HOST_TESTS:%=$(BUILD)/plain/%): $(BUILD)/plain/%: $(BUILD)/plain/%.o $(BUILD)/plain/libhost.a
+	$(call say,LINK,$@)
+	$(Q)$(CC) $< $(BUILD)/plain/libhost.a -o $@ -fopenmp -lcmocka -lm
+
+$(BUILD)/plain/libhost.a: $(UNIT_HOST_SOURCES:common/%.c=$(BUILD)/%.o)
+	@mkdir -p $(@D)
+	@rm -f $@
+	$(Q)ar rcs $@ $^
+
+# Kernels that test the backend. Its runtime is not instrumented: fibers are not threads.
+$(UNIT)/%.o: tests/unit/%.cu $(BUILD)/rewrite_launches $(BUILD)/flags
+	@test "$(HAVE_CMOCKA)" = yes || { echo "$(NO_CMOCKA)"; exit 1; }
+	$(compile_cu)
+
+$(SIMT_TESTS:%=$(UNIT)/%): $(UNIT)/%: $(UNIT)/%.o $(SIMT_OBJECTS)
+	$(call say,LINK,$@)
+	$(Q)$(CXX) $^ -o $@ -lcmocka -lpthread -lm
+
+UNIT_TESTS := $(HOST_TESTS) $(SIMT_TESTS)
+
+test-unit: $(UNIT_TESTS:%=$(UNIT)/%) $(BUILD)/rewrite_launches
+	@failed=0; for test in $(UNIT_TESTS); do \
+	  echo "--- $$test"; $(UNIT)/$$test || failed=1; done; exit $$failed
+
+-include $(wildcard $(UNIT)/*.d $(UNIT)/*/*.d $(BUILD)/plain/*.d)
+
+endif
+
+test-valgrind:
+	@test "$(BACKEND)" = cpu || { echo "make test-valgrind: needs BACKEND=cpu"; exit 1; }
+	@$(MAKE) $(HOST_TESTS:%=$(BUILD)/plain/%)
+	@failed=0; for test in $(HOST_TESTS); do echo "--- $$test"; \
+	  QUICK=1 OMP_NUM_THREADS=1 valgrind -q --leak-check=full --errors-for-leak-kinds=definite \
+	    --error-exitcode=9 $(BUILD)/plain/$$test || failed=1; done; exit $$failed
+
+# --- End to end ------------------------------------------------------------------------------------
+
+test-e2e: $(STEPS:%=$(BUILD)/%)
+	@$(PYTHON) -c 'import numpy, pytest' 2>/dev/null || \
+	  { echo "test-e2e: Python needs numpy and pytest. Install them: make deps"; exit 1; }
+	BACKEND=$(BACKEND) STEP_DIR=$(abspath $(BUILD)) $(PYTHON) -m pytest -q tests/e2e $(PYTEST_ARGS)
+
+# --- Checks of the source --------------------------------------------------------------------------
+
+C_SOURCES = $(shell git ls-files -co --exclude-standard '*.c' '*.h' '*.cu' '*.cuh')
+
+check-format:
+	@command -v clang-format >/dev/null || { echo "clang-format not found. Install it: sudo apt-get install clang-format"; exit 1; }
+	@clang-format --dry-run -Werror $(C_SOURCES) && echo "check-format: $(words $(C_SOURCES)) files are formatted"
+
+lint:
+	@command -v cppcheck >/dev/null || { echo "cppcheck not found. Install it: sudo apt-get install cppcheck"; exit 1; }
+	cppcheck --quiet --std=c11 --enable=warning,performance,portability --inline-suppr \
+	  --suppress=missingIncludeSystem --error-exitcode=1 -Icommon -Icommon/simt/include \
+	  common/host common/simt/runtime common/simt/rewrite_launches.c
+	$(MAKE) BACKEND=cpu WERROR=1 lint-build
+	@if command -v $(NVCC) >/dev/null; then $(MAKE) BACKEND=cuda WERROR=1 ARCH="$(ARCH)" lint-build; \
+	else echo "lint: no nvcc, so only g++ has been asked"; fi
+
+.PHONY: lint-build
+lint-build: $(STEPS:%=$(BUILD)/%)

@@ -1,0 +1,169 @@
+/** @file Tests of float16.h: every 16-bit value, and every point where rounding changes its mind.
+ */
+#include "float16.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+/** One of the two formats. */
+typedef struct Format {
+  uint16_t (*round)(double x);
+  float (*widen)(uint16_t bits);
+  uint16_t infinity; /**< also the number of finite values of one sign, which are 0 .. infinity-1 */
+  double overflow;   /**< what follows the largest finite value, if exponents went on */
+} Format;
+
+static const Format half_format = {double_to_half_bits, half_bits_to_float, 0x7c00, 0x1p16};
+static const Format bf16_format = {double_to_bf16_bits, bf16_bits_to_float, 0x7f80, 0x1p128};
+
+static void check_round_trips(const Format *format) {
+  for (uint32_t bits = 0; bits <= 0xffff; bits++) {
+    const float wide = format->widen((uint16_t)bits);
+    if ((bits & 0x7fff) > format->infinity) {
+      assert_true(isnan(wide));
+      assert_int_equal(format->round((double)wide), 0x7fff);
+    } else {
+      assert_int_equal(format->round((double)wide), bits);
+    }
+  }
+}
+
+static void all_values_survive_a_round_trip(void **state) {
+  (void)state;
+  check_round_trips(&half_format);
+  check_round_trips(&bf16_format);
+}
+
+/** Neighbouring values a < b, and the doubles at and next to the middle between them. */
+static void check_ties(const Format *format) {
+  for (uint16_t a = 0; a < format->infinity; a++) {
+    const uint16_t b = (uint16_t)(a + 1), sign = 0x8000;
+    const double upper = b == format->infinity ? format->overflow : (double)format->widen(b);
+    const double middle = ((double)format->widen(a) + upper) / 2;
+    const uint16_t even = a % 2 == 0 ? a : b;
+    assert_int_equal(format->round(middle), even);
+    assert_int_equal(format->round(nextafter(middle, 0)), a);
+    assert_int_equal(format->round(nextafter(middle, INFINITY)), b);
+    assert_int_equal(format->round(-middle), even | sign);
+    assert_int_equal(format->round(-nextafter(middle, 0)), a | sign);
+    assert_int_equal(format->round(-nextafter(middle, INFINITY)), b | sign);
+  }
+}
+
+static void ties_go_to_even_and_all_else_to_the_nearest(void **state) {
+  (void)state;
+  check_ties(&half_format);
+  check_ties(&bf16_format);
+}
+
+static void values_are_those_of_the_standards(void **state) {
+  (void)state;
+  assert_true(half_bits_to_float(0x3c00) == 1.0f);
+  assert_true(half_bits_to_float(0x7bff) == 65504.0f);
+  assert_true(half_bits_to_float(0x0400) == 0x1p-14f);
+  assert_true(half_bits_to_float(0x0001) == 0x1p-24f);
+  assert_true(half_bits_to_float(0xc248) == -3.140625f);
+  assert_true(bf16_bits_to_float(0x3f80) == 1.0f);
+  assert_true(bf16_bits_to_float(0x7f7f) == 0x1.fep127f);
+  assert_true(bf16_bits_to_float(0x0001) == 0x1p-133f);
+  assert_true(bf16_bits_to_float(0xc049) == -3.140625f);
+  /* Every value in turn, against the definition: sign, exponent, fraction. */
+  for (int bits = 0; bits < 0x7c00; bits++) {
+    const int exponent = bits >> 10, fraction = bits & 0x3ff;
+    const double expected = exponent ? ldexp(1024 + fraction, exponent - 25) : ldexp(fraction, -24);
+    assert_true((double)half_bits_to_float((uint16_t)bits) == expected);
+  }
+}
+
+static void check_special_values(const Format *format) {
+  const uint16_t sign = 0x8000;
+  assert_int_equal(format->round(0.0), 0);
+  assert_int_equal(format->round(-0.0), sign);
+  assert_true(signbit(format->widen(sign)));
+  assert_int_equal(format->round(INFINITY), format->infinity);
+  assert_int_equal(format->round(-INFINITY), format->infinity | sign);
+  assert_true(isinf(format->widen(format->infinity)));
+  assert_int_equal(format->round(1e300), format->infinity);
+  assert_int_equal(format->round(-1e300), format->infinity | sign);
+  assert_int_equal(format->round(0x1p-1074), 0);
+  assert_int_equal(format->round(-1e-300), sign);
+  assert_int_equal(format->round((double)NAN), 0x7fff);
+  assert_int_equal(format->round(-(double)NAN), 0x7fff);
+}
+
+static void zeros_infinities_and_nan_keep_their_meaning(void **state) {
+  (void)state;
+  check_special_values(&half_format);
+  check_special_values(&bf16_format);
+}
+
+static void overflow_begins_half_a_step_above_the_largest_value(void **state) {
+  (void)state;
+  assert_int_equal(double_to_half_bits(65504), 0x7bff);
+  assert_int_equal(double_to_half_bits(nextafter(65520, 0)), 0x7bff);
+  assert_int_equal(double_to_half_bits(65520), 0x7c00);
+  assert_int_equal(double_to_bf16_bits(nextafter(0x1.ffp127, 0)), 0x7f7f);
+  assert_int_equal(double_to_bf16_bits(0x1.ffp127), 0x7f80);
+}
+
+static void doubles_are_rounded_once(void **state) {
+  (void)state;
+  /* Rounded to float first, these would land on a tie and then go down to even. */
+  assert_int_equal(double_to_half_bits(1 + 0x1p-11 + 0x1p-40), 0x3c01);
+  assert_int_equal(double_to_half_bits(0x1p-25 + 0x1p-60), 0x0001);
+  assert_int_equal(double_to_bf16_bits(1 + 0x1p-8 + 0x1p-40), 0x3f81);
+  /* And these would land on a tie and then go up to even. */
+  assert_int_equal(double_to_half_bits(1 + 0x1.8p-10 - 0x1p-40), 0x3c01);
+  assert_int_equal(double_to_bf16_bits(1 + 0x1.8p-7 - 0x1p-40), 0x3f81);
+}
+
+static void bits_of_floats_are_those_in_memory(void **state) {
+  (void)state;
+  assert_int_equal(float_bits(1.0f), 0x3f800000);
+  assert_int_equal(float_bits(-0.0f), 0x80000000);
+  assert_true(float_from_bits(0xc0000000) == -2.0f);
+}
+
+static void halves_agree_with_the_compiler(void **state) {
+  (void)state;
+#ifdef __FLT16_MANT_DIG__
+  for (uint32_t i = 0; i <= 0xffff; i++) {
+    const uint16_t bits = (uint16_t)i;
+    _Float16 half;
+    memcpy(&half, &bits, sizeof half);
+    const float wide = half_bits_to_float(bits);
+    if (isnan(wide)) continue;
+    assert_int_equal(float_bits((float)half), float_bits(wide));
+  }
+  uint64_t random = 1;
+  for (int i = 0; i < 200000; i++) {
+    random = random * 6364136223846793005 + 1442695040888963407;
+    /* Exponents from under the smallest subnormal to over the largest value. */
+    const double x = ldexp((double)(int64_t)random, (int)(random >> 20 & 63) - 63 - 32);
+    const _Float16 half = (_Float16)x;
+    uint16_t bits;
+    memcpy(&bits, &half, sizeof bits);
+    assert_int_equal(double_to_half_bits(x), bits);
+  }
+#else
+  skip();
+#endif
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(all_values_survive_a_round_trip),
+      cmocka_unit_test(ties_go_to_even_and_all_else_to_the_nearest),
+      cmocka_unit_test(values_are_those_of_the_standards),
+      cmocka_unit_test(zeros_infinities_and_nan_keep_their_meaning),
+      cmocka_unit_test(overflow_begins_half_a_step_above_the_largest_value),
+      cmocka_unit_test(doubles_are_rounded_once),
+      cmocka_unit_test(bits_of_floats_are_those_in_memory),
+      cmocka_unit_test(halves_agree_with_the_compiler),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
