@@ -1,5 +1,8 @@
 # One rule per kind of thing. `make` alone lists what can be made.
 
+# No built-in rules: everything that is made here has its rule here.
+MAKEFLAGS += --no-builtin-rules
+
 # --- What to build for -----------------------------------------------------------------------------
 
 NVCC ?= $(firstword $(shell command -v nvcc) $(wildcard /usr/local/cuda/bin/nvcc) nvcc)
@@ -145,7 +148,7 @@ $(BUILD)/host/%.o: common/host/%.c $(BUILD)/flags
 
 ifeq ($(BACKEND),cuda)
 
-$(BUILD)/steps/%.o: $$(wildcard steps/$$*_*.cu) $(BUILD)/flags
+$(STEPS:%=$(BUILD)/steps/%.o): $(BUILD)/steps/%.o: $$(wildcard steps/$$*_*.cu) $(BUILD)/flags
 	@mkdir -p $(@D)
 	$(call say,NVCC,$<)
 	$(Q)$(NVCC) $(NVCC_FLAGS) $(call gencode,$(call archs_of,$*)) -MMD -MP -c $< -o $@
@@ -177,7 +180,7 @@ $(Q)$(BUILD)/rewrite_launches $< > $(@:.o=.cpp)
 $(Q)$(CXX) $(SIMT_FLAGS) -MMD -MP -MT $@ -c $(@:.o=.cpp) -o $@
 endef
 
-$(BUILD)/steps/%.o: $$(wildcard steps/$$*_*.cu) $(BUILD)/rewrite_launches $(BUILD)/flags
+$(STEPS:%=$(BUILD)/steps/%.o): $(BUILD)/steps/%.o: $$(wildcard steps/$$*_*.cu) $(BUILD)/rewrite_launches $(BUILD)/flags
 	$(compile_cu)
 
 $(BUILD)/host/ceiling.o: common/host/ceiling.cu $(BUILD)/rewrite_launches $(BUILD)/flags

@@ -245,7 +245,7 @@ static cudaError_t forward_as(const Problem *p, const Tensors *t, size_t workspa
                                                                     (const T *)t->k, s);
     softmax_kernel<<<softmax_blocks, rows_block, 0, stream>>>(*p, first, rows, s, t->lse);
     output_kernel<T>
-        <<<output_blocks, rows_block, 0, stream>>>(*p, first, s, (const T *)t->v, (T *)t->o);
+        <<<output_blocks, dim3(TILE, TILE), 0, stream>>>(*p, first, s, (const T *)t->v, (T *)t->o);
     const cudaError_t error = cudaGetLastError();
     if (error != cudaSuccess) return error;
   }

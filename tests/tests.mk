@@ -40,7 +40,7 @@ SANITIZE := -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-om
 UNIT := $(BUILD)/unit
 HOST_TESTS := $(patsubst tests/unit/%.c,%,$(wildcard tests/unit/test_*.c))
 SIMT_TESTS := $(patsubst tests/unit/%.cu,%,$(wildcard tests/unit/simt_*.cu))
-# What the unit tests link: the host without main, a step that it stands for, the backend.
+# What the unit tests link: the host without main.
 UNIT_HOST_SOURCES := $(filter-out common/host/main.c,$(HOST_SOURCES))
 
 $(UNIT)/host/reference.o: HOST_FLAGS += $(REFERENCE_FLAGS)
@@ -91,11 +91,20 @@ $(SIMT_TESTS:%=$(UNIT)/%): $(UNIT)/%: $(UNIT)/%.o $(SIMT_OBJECTS)
 	$(call say,LINK,$@)
 	$(Q)$(CXX) $^ -o $@ -lcmocka -lpthread -lm
 
+# Whole programs with the host code under the sanitizers.
+$(STEPS:%=$(UNIT)/%): $(UNIT)/%: $(BUILD)/steps/%.o $(UNIT)/host/main.o $(UNIT)/libhost.a \
+    $(BUILD)/host/ceiling.o $(SIMT_OBJECTS)
+	$(call say,LINK,$@)
+	$(Q)$(CXX) $^ -o $@ $(SANITIZE) -fopenmp -lpthread -lm
+
 UNIT_TESTS := $(HOST_TESTS) $(SIMT_TESTS)
 
-test-unit: $(UNIT_TESTS:%=$(UNIT)/%) $(BUILD)/rewrite_launches
-	@failed=0; for test in $(UNIT_TESTS); do \
-	  echo "--- $$test"; $(UNIT)/$$test || failed=1; done; exit $$failed
+test-unit: $(UNIT_TESTS:%=$(UNIT)/%) $(STEPS:%=$(UNIT)/%) $(BUILD)/rewrite_launches
+	@failed=0; \
+	for test in $(UNIT_TESTS); do echo "--- $$test"; $(UNIT)/$$test || failed=1; done; \
+	for step in $(STEPS); do echo "--- $$step, sanitized"; \
+	  $(UNIT)/$$step --cases tests/sanitize.cases --heads 2 --check all || failed=1; done; \
+	exit $$failed
 
 -include $(wildcard $(UNIT)/*.d $(UNIT)/*/*.d $(BUILD)/plain/*.d)
 

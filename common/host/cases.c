@@ -68,7 +68,7 @@ static bool add_case(CaseList *list, const char *path, int line, const char *tex
   }
   Error reason;
   if (!options_parse(words + 1, argv, &added->options, &reason)) {
-    return fail(error, EXIT_USAGE, "%s:%d: %.400s", path, line, reason.text);
+    return fail(error, EXIT_USAGE, "%s:%d: %.900s", path, line, reason.text);
   }
   if (added->options.cases_path != NULL) {
     return fail(error, EXIT_USAGE, "%s:%d: --cases cannot stand in a file of cases", path, line);

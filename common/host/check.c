@@ -9,14 +9,17 @@
 #include <string.h>
 
 #include "host/check_parts.h"
-#include "host/mask.h"
 
 /* The tolerance: SPEC of the gallery, "When an answer is right". */
 static const double LSE_ABSOLUTE = 1e-4, LSE_RELATIVE = 1e-5;
 
-static double unit_roundoff(Dtype dtype) { return dtype == DTYPE_FP16 ? 0x1p-11 : 0x1p-8; }
+static double unit_roundoff(Dtype dtype) {
+  return dtype == DTYPE_FP16 ? 0x1p-11 : 0x1p-8;
+}
 
-static uint16_t infinity_bits(Dtype dtype) { return dtype == DTYPE_FP16 ? 0x7c00 : 0x7f80; }
+static uint16_t infinity_bits(Dtype dtype) {
+  return dtype == DTYPE_FP16 ? 0x7c00 : 0x7f80;
+}
 
 RowScan scan_row(Dtype dtype, const uint16_t *o, int head_dim) {
   const uint16_t infinity = infinity_bits(dtype);
@@ -31,7 +34,9 @@ RowScan scan_row(Dtype dtype, const uint16_t *o, int head_dim) {
   return (RowScan){unwritten, nan - unwritten, inf};
 }
 
-bool lse_is_unwritten(float lse) { return float_bits(lse) == 0xffffffff; }
+bool lse_is_unwritten(float lse) {
+  return float_bits(lse) == 0xffffffff;
+}
 
 double relative_distance(const double *a, const double *b, int dim) {
   double difference = 0, norm = 0;
@@ -146,8 +151,9 @@ static void compare_row(void *context, size_t index, const ReferenceRow *referen
   RowFinding *finding = &c->findings[index];
   const uint16_t *bits = c->outputs->o + row_offset(&p->o_strides, row.batch, row.head, row.q);
   const float lse = c->outputs->lse[lse_index(p, row)];
-  *finding = (RowFinding){.lse_error = lse_distance(lse, reference->lse),
-                          .lse_unwritten = lse_is_unwritten(lse)};
+  *finding =
+      (RowFinding){.lse_error = lse_distance(lse, reference->lse),
+                   .lse_nan = isnan(lse) && !isnan(reference->lse) && !lse_is_unwritten(lse)};
   if (c->v_bad[(int64_t)row.batch * p->kv_heads + kv_head_of(p, row.head)]) {
     finding->not_compared = true;
     finding->unwritten = scan_row(p->dtype, bits, p->head_dim).unwritten;
@@ -172,8 +178,8 @@ static int faults_of(const RowFinding *finding, double allowed) {
   return faults;
 }
 
-static void judge(const Problem *p, const CheckPlan *plan, RowFinding *findings,
-                  bool inputs_finite, CheckResult *result) {
+static void judge(const Problem *p, const CheckPlan *plan, RowFinding *findings, bool inputs_finite,
+                  CheckResult *result) {
   double largest = unit_roundoff(p->dtype), sum = 0;
   size_t compared = 0;
   for (size_t i = 0; i < plan->count; ++i) largest = fmax(largest, findings[i].base_error);
@@ -186,10 +192,8 @@ static void judge(const Problem *p, const CheckPlan *plan, RowFinding *findings,
     result->rows_wrong += (finding->faults & FAULTS_OF_O) != 0;
     result->rows_not_compared += finding->not_compared;
     result->rows_nan_expected += finding->nan_expected && !(finding->faults & FAULTS_OF_O);
-    if (!inputs_finite) {
-      const float lse = 0;
-      (void)lse;
-      result->values_nan += finding->nan;
+    if (!inputs_finite) { /* else scan_outputs() has counted them in all rows */
+      result->values_nan += finding->nan + finding->lse_nan;
       result->values_inf += finding->inf;
     }
     if (finding->not_compared || finding->nan_expected) continue;
@@ -198,4 +202,51 @@ static void judge(const Problem *p, const CheckPlan *plan, RowFinding *findings,
     result->max_error = fmax(result->max_error, finding->error);
   }
   result->mean_error = compared ? sum / (double)compared : 0;
+}
+
+static void count_guards(const HostOutputs *outputs, CheckResult *result) {
+  for (int side = 0; side < 2; ++side) {
+    result->guard_bytes_touched += count_touched(outputs->o_guard[side]);
+    result->guard_bytes_touched += count_touched(outputs->lse_guard[side]);
+  }
+}
+
+/* check_outputs() with its memory: v_bad [batch * kv_heads], findings [plan->count]. */
+static bool check_with(const Problem *problem, const HostInputs *inputs, const HostOutputs *outputs,
+                       const CheckPlan *plan, const Description *tiles, ReferenceProgress *progress,
+                       FILE *failure, bool *v_bad, RowFinding *findings, CheckResult *result,
+                       Error *error) {
+  const bool inputs_finite = scan_inputs(problem, inputs, v_bad);
+  count_guards(outputs, result);
+  scan_outputs(problem, outputs, inputs_finite, result);
+  Comparison comparison = {problem, outputs, plan, v_bad, findings};
+  if (!reference_rows(problem, inputs, plan->rows, plan->count, compare_row, &comparison, progress,
+                      error)) {
+    return false;
+  }
+  judge(problem, plan, findings, inputs_finite, result);
+  result->right = result->guard_bytes_touched == 0 && result->values_unwritten == 0 &&
+                  result->values_nan == 0 && result->values_inf == 0 && result->rows_wrong == 0 &&
+                  result->lse_wrong == 0;
+  if (result->right || !failure) return true;
+  const Judgement judgement = {problem, inputs,   outputs,       plan,
+                               tiles,   findings, inputs_finite, result};
+  return report_failure(&judgement, failure, error);
+}
+
+bool check_outputs(const Problem *problem, const HostInputs *inputs, const HostOutputs *outputs,
+                   const CheckPlan *plan, const Description *tiles, ReferenceProgress *progress,
+                   FILE *failure, CheckResult *result, Error *error) {
+  *result = (CheckResult){.rows_checked = plan->count};
+  bool *v_bad = calloc((size_t)problem->batch * (size_t)problem->kv_heads, sizeof *v_bad);
+  RowFinding *findings = calloc(plan->count + 1, sizeof *findings); /* a plan may be empty */
+  const bool ok =
+      v_bad && findings
+          ? check_with(problem, inputs, outputs, plan, tiles, progress, failure, v_bad, findings,
+                       result, error)
+          : fail(error, EXIT_DEVICE, "not enough memory to check %zu rows; use --check rows:R",
+                 plan->count);
+  free(v_bad);
+  free(findings);
+  return ok;
 }

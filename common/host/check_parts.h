@@ -1,12 +1,15 @@
 /**
  * @file
- * What the parts of the checker share: check.c judges, check_report.c tells, check_pattern.c puts sets of
- * rows into words, check_diagnose.c looks for the mistake. Of interest to nobody else.
+ * What the parts of the checker share: check.c judges, check_report.c tells, check_map.c draws,
+ * check_pattern.c puts sets of rows into words, check_diagnose.c looks for the mistake. Of interest
+ * to nobody else.
  */
 #ifndef HOST_CHECK_PARTS_H
 #define HOST_CHECK_PARTS_H
 
 #include "host/check.h"
+
+enum { MAX_HEAD_DIM = 256 };
 
 /** What can be wrong with a row; a row may have several faults. */
 enum {
@@ -23,7 +26,7 @@ typedef struct RowFinding {
   double base_error; /**< the same of the rounded baseline */
   double lse_error;  /**< |LSE - ref| relative to what is allowed */
   int unwritten, nan, inf;
-  bool lse_unwritten;
+  bool lse_nan;          /**< NaN, neither expected nor the poison */
   bool misplaced_number; /**< a number where the reference is NaN or infinite */
   bool nan_expected;
   bool not_compared;
@@ -75,6 +78,14 @@ static inline const uint16_t *output_row(const Judgement *judgement, RowIndex ro
 /** ||a - b|| / ||b||; 0 if both are zero. */
 double relative_distance(const double *a, const double *b, int dim);
 
+typedef void RowVisitor(void *context, const RowView *view);
+
+/** Visits every row of the output, in the order of batch, head and q. */
+void visit_rows(const Judgement *judgement, RowVisitor *visit, void *context);
+
+/** Draws heads and query tiles as text, at most 40 lines of 64 columns. */
+void draw_fault_map(const Judgement *judgement, FILE *out);
+
 /** Writes the failure text. */
 bool report_failure(const Judgement *judgement, FILE *out, Error *error);
 
@@ -82,14 +93,15 @@ bool report_failure(const Judgement *judgement, FILE *out, Error *error);
 enum { INDEX_RIGHT = 1, INDEX_FAULTY = 2 };
 
 /**
- * Writes which of `n` indices are faulty in the fewest words that are true: "row 5", "the last 17 rows",
- * "rows 8..15 of every 16", "every head but 0". `seen` holds INDEX_RIGHT, INDEX_FAULTY, both or
- * neither. `tile` indices make a `tile_noun`; 0 if there are none.
+ * Writes which of `n` indices are faulty in the fewest words that are true: "row 5", "the last 17
+ * rows", "rows 8..15 of every 16", "every head but 0". `seen` holds INDEX_RIGHT, INDEX_FAULTY, both
+ * or neither. `tile` indices make a `tile_noun`; 0 if there are none.
  */
 void describe_indices(FILE *out, const char *noun, const uint8_t *seen, int64_t n,
                       const char *tile_noun, int tile);
 
-/** Writes the known mistake that explains a wrong row best, if one explains it within the tolerance. */
+/** Writes the known mistake that explains a wrong row best, if one explains it within the
+ * tolerance. */
 bool diagnose_row(const Judgement *judgement, RowIndex row, FILE *out, Error *error);
 
 #endif

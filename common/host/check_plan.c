@@ -2,9 +2,10 @@
  * @file
  * Which rows to compare with the reference.
  *
- * Rows are numbered (batch * q_heads + head) * q_len + q. Tile edges come first because that is where
- * kernels go wrong; the rest is drawn from the other rows. Both draws are stratified: the range is cut
- * into equal parts and one number is drawn from each, which spreads them, sorts them and repeats none.
+ * Rows are numbered (batch * q_heads + head) * q_len + q. Tile edges come first because that is
+ * where kernels go wrong; the rest is drawn from the other rows. Both draws are stratified: the
+ * range is cut into equal parts and one number is drawn from each, which spreads them, sorts them
+ * and repeats none.
  */
 #include <stdlib.h>
 
@@ -17,7 +18,9 @@ enum { LEAST_ROWS = 16, EDGE_FACTOR = 4 };
 /* Streams of random numbers, apart from those of the input tensors. */
 enum { STREAM_EDGE = 100, STREAM_EDGE_HEAD, STREAM_ROW };
 
-static int64_t min_int64(int64_t a, int64_t b) { return a < b ? a : b; }
+static int64_t min_int64(int64_t a, int64_t b) {
+  return a < b ? a : b;
+}
 
 /* A random number from the i-th of `parts` equal parts of 0 .. total-1. */
 static int64_t draw(uint64_t seed, uint32_t stream, int64_t i, int64_t parts, int64_t total) {
@@ -50,7 +53,8 @@ static int compare_int64(const void *a, const void *b) {
   return (x > y) - (x < y);
 }
 
-/* `count` of the edges as sorted row numbers: each in a random head, the last one in the last head. */
+/* `count` of the edges as sorted row numbers: each in a random head, the last one in the last head.
+ */
 static void choose_edges(const Problem *p, int q_tile, uint64_t seed, int64_t count,
                          int64_t *numbers) {
   const int64_t edges = count_edges(p, q_tile);
@@ -99,10 +103,14 @@ static int64_t default_count(const Problem *p, int q_tile) {
 
 static int64_t wanted_count(const Problem *p, CheckMode mode, int64_t wanted, int q_tile) {
   switch (mode) {
-    case CHECK_NONE: return 0;
-    case CHECK_ALL: return count_rows(p);
-    case CHECK_ROWS: return min_int64(wanted, count_rows(p));
-    case CHECK_DEFAULT: break;
+    case CHECK_NONE:
+      return 0;
+    case CHECK_ALL:
+      return count_rows(p);
+    case CHECK_ROWS:
+      return min_int64(wanted, count_rows(p));
+    case CHECK_DEFAULT:
+      break;
   }
   return min_int64(default_count(p, q_tile), count_rows(p));
 }

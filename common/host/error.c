@@ -9,5 +9,9 @@ bool fail(Error *error, ExitCode code, const char *format, ...) {
   error->code = code;
   vsnprintf(error->text, sizeof error->text, format, arguments);
   va_end(arguments);
+  /* File names and values may hold anything; the message stays one line. */
+  for (char *c = error->text; *c != '\0'; c++) {
+    if ((unsigned char)*c < ' ') *c = '?';
+  }
   return false;
 }

@@ -18,7 +18,7 @@ typedef enum ExitCode {
 
 typedef struct Error {
   ExitCode code;
-  char text[512];
+  char text[1024];
 } Error;
 
 #ifdef __cplusplus

@@ -10,6 +10,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "host/npy_header.h"
+
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "data is read and written as it lies");
 
 static const struct {
@@ -17,8 +19,6 @@ static const struct {
   size_t bytes;
 } types[] = {[NPY_F2] = {"<f2", 2}, [NPY_F4] = {"<f4", 4}, [NPY_F8] = {"<f8", 8},
              [NPY_U2] = {"<u2", 2}, [NPY_I4] = {"<i4", 4}, [NPY_B1] = {"|b1", 1}};
-
-enum { TYPE_COUNT = sizeof types / sizeof types[0] };
 
 static const char MAGIC[6] = {'\x93', 'N', 'U', 'M', 'P', 'Y'};
 
@@ -58,177 +58,7 @@ static const char *shape_text(int rank, const int64_t *shape, ShapeText *out) {
   return out->text;
 }
 
-/** The start of some bytes of a file in a form fit for a message: one line of printable ASCII. */
-typedef struct Excerpt {
-  char text[24 * sizeof "\\xff"];
-} Excerpt;
-
-static const char *excerpt(const char *bytes, size_t length, Excerpt *out) {
-  char *at = out->text;
-  for (size_t i = 0; i < length && i < 24; i++) {
-    const unsigned char byte = (unsigned char)bytes[i];
-    const bool printable = byte >= ' ' && byte <= '~' && byte != '\\' && byte != '"';
-    at += sprintf(at, printable ? "%c" : "\\x%02x", byte);
-  }
-  *at = '\0';
-  return out->text;
-}
-
-/* The header is a Python dictionary literal. Only the literals that describe an array are accepted:
- * keys in any order, either kind of quotes, free blanks, a trailing comma, Python 2's long
- * integers. */
-
-typedef struct Parser {
-  const char *path;
-  const char *start, *at, *end;
-  Error *error;
-} Parser;
-
-/** A piece of the header. */
-typedef struct Slice {
-  const char *start;
-  size_t length;
-} Slice;
-
-static bool expected(const Parser *parser, const char *what) {
-  Excerpt found;
-  if (parser->at == parser->end) {
-    return fail(parser->error, EXIT_USAGE, "%s: the header ends too early: expected %s",
-                parser->path, what);
-  }
-  excerpt(parser->at, (size_t)(parser->end - parser->at), &found);
-  return fail(parser->error, EXIT_USAGE, "%s: byte %td of the header: expected %s, found \"%s\"",
-              parser->path, parser->at - parser->start, what, found.text);
-}
-
-static void skip_blanks(Parser *parser) {
-  while (parser->at < parser->end && memchr(" \t\r\n", *parser->at, 4)) parser->at++;
-}
-
-/** Steps over `symbol`, which blanks may precede; false if something else comes next. */
-static bool take(Parser *parser, char symbol) {
-  skip_blanks(parser);
-  if (parser->at == parser->end || *parser->at != symbol) return false;
-  parser->at++;
-  return true;
-}
-
-static bool take_word(Parser *parser, const char *word) {
-  skip_blanks(parser);
-  const size_t length = strlen(word);
-  if ((size_t)(parser->end - parser->at) < length || memcmp(parser->at, word, length)) return false;
-  parser->at += length;
-  return true;
-}
-
-static bool slice_is(Slice slice, const char *text) {
-  return slice.length == strlen(text) && memcmp(slice.start, text, slice.length) == 0;
-}
-
-static bool parse_string(Parser *parser, const char *what, Slice *slice) {
-  const char quote = take(parser, '\'') ? '\'' : take(parser, '"') ? '"' : '\0';
-  if (!quote) return expected(parser, what);
-  const char *closing = memchr(parser->at, quote, (size_t)(parser->end - parser->at));
-  if (!closing) return expected(parser, "text that ends with a quote");
-  *slice = (Slice){parser->at, (size_t)(closing - parser->at)};
-  parser->at = closing + 1;
-  return true;
-}
-
-static bool parse_type(Parser *parser, NpyType *type) {
-  Slice name;
-  Excerpt found;
-  if (!parse_string(parser, "an element type such as '<f2'", &name)) return false;
-  /* One byte has no order: some writers put '<' where numpy puts '|'. */
-  const bool is_bool = slice_is(name, "|b1") || slice_is(name, "<b1") || slice_is(name, ">b1");
-  for (int i = 0; i < TYPE_COUNT; i++) {
-    *type = (NpyType)i;
-    if (slice_is(name, types[i].name) || (i == NPY_B1 && is_bool)) return true;
-    if (name.length == 3 && name.start[0] == '>' && !memcmp(name.start + 1, types[i].name + 1, 2)) {
-      return fail(parser->error, EXIT_USAGE,
-                  "%s: big-endian elements (>%s): expected little-endian, .astype('%s')",
-                  parser->path, types[i].name + 1, types[i].name);
-    }
-  }
-  excerpt(name.start, name.length, &found);
-  return fail(parser->error, EXIT_USAGE,
-              "%s: element type \"%s\": expected <f2, <f4, <f8, <u2, <i4 or |b1", parser->path,
-              found.text);
-}
-
-static bool parse_order(Parser *parser) {
-  if (take_word(parser, "False")) return true;
-  if (!take_word(parser, "True")) return expected(parser, "True or False");
-  return fail(parser->error, EXIT_USAGE,
-              "%s: Fortran order: expected C order, numpy.ascontiguousarray(...)", parser->path);
-}
-
-static bool parse_length(Parser *parser, int64_t *length) {
-  skip_blanks(parser);
-  const char *const first = parser->at;
-  bool ok = true;
-  *length = 0;
-  for (; parser->at < parser->end && *parser->at >= '0' && *parser->at <= '9'; parser->at++) {
-    ok = ok && !__builtin_mul_overflow(*length, 10, length) &&
-         !__builtin_add_overflow(*length, *parser->at - '0', length);
-  }
-  /* A leading zero means octal to Python 2 and nothing to Python 3. */
-  const bool octal = parser->at > first + 1 && *first == '0';
-  if (!ok || octal || parser->at == first) {
-    parser->at = first;
-    return expected(parser, "a length from 0 to 2^63 - 1");
-  }
-  if (parser->at < parser->end && *parser->at == 'L') parser->at++;
-  return true;
-}
-
-static bool parse_shape(Parser *parser, NpyArray *array) {
-  if (!take(parser, '(')) return expected(parser, "a shape such as (3, 4)");
-  bool comma = true;
-  while (!take(parser, ')')) {
-    if (!comma) return expected(parser, "',' or ')'");
-    if (array->rank == NPY_MAX_RANK) return expected(parser, "')' after at most 8 dimensions");
-    if (!parse_length(parser, &array->shape[array->rank])) return false;
-    array->rank++;
-    comma = take(parser, ',');
-  }
-  if (array->rank != 1 || comma) return true;
-  parser->at--;
-  return expected(parser, "',' because (3) is a number to Python and (3,) a shape");
-}
-
-static bool parse_header(Parser *parser, NpyArray *array) {
-  static const char *const keys[] = {"descr", "fortran_order", "shape"};
-  bool seen[3] = {false, false, false};
-  bool comma = true;
-  if (!take(parser, '{')) return expected(parser, "'{'");
-  while (!take(parser, '}')) {
-    if (!comma) return expected(parser, "',' or '}'");
-    const Parser before = *parser;
-    Slice key;
-    if (!parse_string(parser, "a key in quotes", &key)) return false;
-    int which = 0;
-    while (which < 3 && !slice_is(key, keys[which])) which++;
-    if (which == 3 || seen[which]) {
-      return expected(&before, "each of 'descr', 'fortran_order' and 'shape' once");
-    }
-    seen[which] = true;
-    if (!take(parser, ':')) return expected(parser, "':'");
-    if (which == 0 && !parse_type(parser, &array->type)) return false;
-    if (which == 1 && !parse_order(parser)) return false;
-    if (which == 2 && !parse_shape(parser, array)) return false;
-    comma = take(parser, ',');
-  }
-  for (int i = 0; i < 3; i++) {
-    if (seen[i]) continue;
-    return fail(parser->error, EXIT_USAGE, "%s: the header has no '%s'", parser->path, keys[i]);
-  }
-  skip_blanks(parser);
-  return parser->at == parser->end || expected(parser, "nothing after '}'");
-}
-
-/** A file being read; its size, known beforehand, is what every claim of its header is held
- * against. */
+/** A file being read. Every claim of its header is held against its size, known beforehand. */
 typedef struct Source {
   const char *path;
   FILE *file;
@@ -250,7 +80,7 @@ static bool read_preamble(const Source *source, uint64_t *offset, uint64_t *leng
   if (!read_bytes(source, bytes, available)) return false;
   const size_t compared = available < sizeof MAGIC ? available : sizeof MAGIC;
   if (available == 0 || memcmp(bytes, MAGIC, compared) != 0) {
-    Excerpt found;
+    Excerpt found = {""};
     excerpt((const char *)bytes, available, &found);
     return fail(source->error, EXIT_USAGE,
                 "%s: no .npy file: it starts with \"%s\", expected \"\\x93NUMPY\"", source->path,
@@ -283,15 +113,15 @@ static bool read_header(const Source *source, NpyArray *array, uint64_t *data_of
   *data_offset = offset + length;
   char *text = malloc((size_t)length + 1);
   if (!text) return fail(source->error, EXIT_DEVICE, "%s: out of memory", source->path);
-  Parser parser = {source->path, text, text, text + length, source->error};
-  const bool ok = read_bytes(source, text, (size_t)length) && parse_header(&parser, array);
+  const bool ok = read_bytes(source, text, (size_t)length) &&
+                  npy_parse_header(source->path, text, (size_t)length, array, source->error);
   free(text);
   return ok;
 }
 
 /** The data must be what the header says, to the byte: anything else is a damaged file. */
 static bool check_size(const Source *source, NpyArray *array, uint64_t data_offset) {
-  ShapeText shape;
+  ShapeText shape = {""};
   shape_text(array->rank, array->shape, &shape);
   if (!data_bytes(array->type, array->rank, array->shape, &array->bytes)) {
     return fail(source->error, EXIT_USAGE,
@@ -351,13 +181,13 @@ enum { ALIGNMENT = 64, PREAMBLE_BYTES = sizeof MAGIC + 4 };
 /** The bytes before the data: padded so that the data can be mapped to memory and read in place. */
 static size_t format_header(NpyType type, int rank, const int64_t *shape,
                             char header[static 6 * ALIGNMENT]) {
-  ShapeText text;
+  ShapeText text = {""};
   memset(header, ' ', 6 * ALIGNMENT);
   const int length =
       sprintf(header + PREAMBLE_BYTES, "{'descr': '%s', 'fortran_order': False, 'shape': %s, }",
               npy_type_name(type), shape_text(rank, shape, &text));
   header[PREAMBLE_BYTES + length] = ' ';
-  const size_t unpadded = PREAMBLE_BYTES + (size_t)length + sizeof "\n" - 1;
+  const size_t unpadded = PREAMBLE_BYTES + (size_t)length + 1; /* the newline */
   const size_t bytes = (unpadded + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
   header[bytes - 1] = '\n';
   memcpy(header, MAGIC, sizeof MAGIC);

@@ -27,25 +27,51 @@ enum {
   KEY_VERSION
 };
 
+/* A run without options: of a size that suits a GPU, or small enough for a CPU. */
+#ifdef SIMT_BACKEND
+#define DEFAULT_BATCH 1
+#define DEFAULT_HEADS 2
+#define DEFAULT_SEQLEN 256
+#define DEFAULT_HEAD_DIM 64
+#else
+#define DEFAULT_BATCH 4
+#define DEFAULT_HEADS 16
+#define DEFAULT_SEQLEN 4096
+#define DEFAULT_HEAD_DIM 128
+#endif
+#define DEFAULT_REPEAT 10
+#define DEFAULT_MIN_TIME 0.5
+#define DEFAULT_SEED 1
+#define QUOTE(x) #x
+/* One more level, so that a macro's value is quoted and not its name. */
+#define BY_DEFAULT(value) " (default: " QUOTE(value) ")"
+
 static const struct argp_option OPTIONS[] = {
     {0, 0, 0, 0, "The problem:", 1},
-    {"batch", 'b', "N", 0, "batch entries", 0},
-    {"heads", 'H', "N", 0, "query heads", 0},
+    {"batch", 'b', "N", 0, "batch entries" BY_DEFAULT(DEFAULT_BATCH), 0},
+    {"heads", 'H', "N", 0, "query heads" BY_DEFAULT(DEFAULT_HEADS), 0},
     {"kv-heads", 'G', "N", 0, "key/value heads, a divisor of --heads (default: as many)", 0},
-    {"seqlen", 'n', "N", 0, "query length", 0},
+    {"seqlen", 'n', "N", 0, "query length" BY_DEFAULT(DEFAULT_SEQLEN), 0},
     {"seqlen-kv", 'k', "N", 0, "key/value length (default: as --seqlen)", 0},
-    {"head-dim", 'd', "N", 0, "head dimension", 0},
-    {"dtype", 't', "TYPE", 0, "fp16 or bf16", 0},
-    {"mask", 'm', "MASK", 0, "full or causal (aligned to the last key)", 0},
+    {"head-dim", 'd', "N", 0, "head dimension" BY_DEFAULT(DEFAULT_HEAD_DIM), 0},
+    {"dtype", 't', "TYPE", 0, "fp16 or bf16" BY_DEFAULT(fp16), 0},
+    {"mask", 'm', "MASK", 0, "full or causal, aligned to the last key" BY_DEFAULT(full), 0},
     {"scale", KEY_SCALE, "X", 0, "factor of Q K^T (default: 1/sqrt(head dimension))", 0},
-    {"layout", KEY_LAYOUT, "ORDER", 0, "bhnd or bnhd: order of batch, head and row in memory", 0},
+    {"layout", KEY_LAYOUT, "ORDER", 0,
+     "bhnd or bnhd: order of batch, head and row in memory" BY_DEFAULT(bhnd), 0},
     {"input", 'i', "KIND", 0,
-     "normal, outlier, spiky, constant, or a directory with q.npy, k.npy and v.npy", 0},
-    {"seed", 's', "N", 0, "of the random inputs; the same seed gives the same bits everywhere", 0},
+     "normal, outlier, spiky, constant, or a directory with q.npy, k.npy and v.npy" BY_DEFAULT(
+         normal),
+     0},
+    {"seed", 's', "N", 0,
+     "of the random inputs; the same seed gives the same bits everywhere" BY_DEFAULT(DEFAULT_SEED),
+     0},
     {0, 0, 0, 0, "What to do with it:", 2},
     {"check", 'c', "ROWS", 0, "all, rows:N or none (default: all while quick, else a sample)", 0},
-    {"repeat", 'r', "N", 0, "at least so many timed passes; 0: do not time (GPU)", 0},
-    {"min-time", KEY_MIN_TIME, "SECONDS", 0, "and at least so long (GPU)", 0},
+    {"repeat", 'r', "N", 0,
+     "at least so many timed passes; 0: do not time (GPU)" BY_DEFAULT(DEFAULT_REPEAT), 0},
+    {"min-time", KEY_MIN_TIME, "SECONDS", 0,
+     "and at least so long (GPU)" BY_DEFAULT(DEFAULT_MIN_TIME), 0},
     {"output", 'o', "DIR", 0, "create DIR and write o.npy and lse.npy", 0},
     {"json", 'j', "FILE", 0, "append one JSON object per run; - is standard output", 0},
     {"report", KEY_REPORT, "LIST", OPTION_ARG_OPTIONAL, "counts: what ran (CPU backend)", 0},
@@ -225,7 +251,6 @@ static error_t parse_option(int key, char *text, struct argp_state *state) {
   const Parse *parse = state->input;
   Options *options = parse->options;
   Error *error = parse->error;
-  error->text[0] = '\0';
   switch (key) {
     case KEY_HELP:
       argp_help(&ARGP, stdout, ARGP_HELP_STD_HELP, state->argv[0]);
@@ -246,30 +271,24 @@ static error_t parse_option(int key, char *text, struct argp_state *state) {
     default:
       break;
   }
+  error->text[0] = '\0';
   if (parse_problem_option(key, text, options, error)) return 0;
   if (error->text[0] == '\0' && parse_action_option(key, text, options, error)) return 0;
   return error->text[0] == '\0' ? ARGP_ERR_UNKNOWN : EINVAL;
 }
 
 Options options_default(void) {
-  Options options = {
-      .batch = 4,
-      .q_heads = 16,
-      .q_len = 4096,
-      .head_dim = 128,
+  return (Options){
+      .batch = DEFAULT_BATCH,
+      .q_heads = DEFAULT_HEADS,
+      .q_len = DEFAULT_SEQLEN,
+      .head_dim = DEFAULT_HEAD_DIM,
       .mask_block_q = 128,
       .mask_block_kv = 128,
-      .seed = 1,
-      .repeat = 10,
-      .min_time = 0.5,
+      .seed = DEFAULT_SEED,
+      .repeat = DEFAULT_REPEAT,
+      .min_time = DEFAULT_MIN_TIME,
   };
-#ifdef SIMT_BACKEND
-  options.batch = 1;
-  options.q_heads = 2;
-  options.q_len = 256;
-  options.head_dim = 64;
-#endif
-  return options;
 }
 
 bool options_parse(int argc, char **argv, Options *options, Error *error) {

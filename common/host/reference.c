@@ -97,12 +97,12 @@ static bool new_workspace(const Job *job, Workspace *work) {
   return false;
 }
 
-/* One head_dim long row as doubles, `step` apart. */
-static void convert_row(Dtype dtype, const uint16_t *from, int dim, double *to, int step) {
+/* One head_dim long row as doubles, `pitch` apart. */
+static void convert_row(Dtype dtype, const uint16_t *from, int dim, double *to, int pitch) {
   if (dtype == DTYPE_FP16) {
-    for (int d = 0; d < dim; ++d) to[d * step] = half_bits_to_float(from[d]);
+    for (int d = 0; d < dim; ++d) to[d * pitch] = half_bits_to_float(from[d]);
   } else {
-    for (int d = 0; d < dim; ++d) to[d * step] = bf16_bits_to_float(from[d]);
+    for (int d = 0; d < dim; ++d) to[d * pitch] = bf16_bits_to_float(from[d]);
   }
 }
 

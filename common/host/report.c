@@ -1,6 +1,6 @@
 #include "host/report.h"
 
-#include <string.h>
+#include <inttypes.h>
 
 #include "host/mask.h"
 #include "host/problem.h"
@@ -71,8 +71,11 @@ static void print_kernel(const KernelLaunch *launch, const KernelFacts *facts, c
                          FILE *out) {
   const double blocks = (double)launch->grid.x * launch->grid.y * launch->grid.z;
   const unsigned threads = launch->block.x * launch->block.y * launch->block.z;
-  fprintf(out, "kernel     %s: %.0f blocks of %u threads, %.1f kB shared", launch->name, blocks,
-          threads, 1e-3 * (double)facts->shared_bytes);
+  fprintf(out, "kernel     %s: %.0f blocks of %u threads", launch->name, blocks, threads);
+  if (facts->shared_bytes > 0) {
+    fprintf(out, ", %.1f kB %sshared", 1e-3 * (double)facts->shared_bytes,
+            device->simulated ? "dynamic " : "");
+  }
   if (!device->simulated) {
     const double at_once = (double)facts->blocks_per_multiprocessor * device->multiprocessors;
     fprintf(out, ", %d registers%s, %d block%s per SM, %.1f waves", facts->registers,
@@ -132,11 +135,13 @@ static void print_speed(const Run *run, FILE *out) {
 
 static void print_counts(const WorkCounts *c, FILE *out) {
   fprintf(out,
-          "counts     %llu launches, %llu blocks, %llu threads, %llu barriers, %llu warp "
-          "instructions,\n           %llu atomics\n",
-          (unsigned long long)c->launches, (unsigned long long)c->blocks,
-          (unsigned long long)c->threads, (unsigned long long)c->barriers,
-          (unsigned long long)c->warp_instructions, (unsigned long long)c->atomics);
+          "counts     %" PRIu64 " launches, %" PRIu64 " blocks, %" PRIu64 " threads, %" PRIu64
+          " barriers (by blocks),\n",
+          c->launches, c->blocks, c->threads, c->barriers);
+  fprintf(out,
+          "           %" PRIu64 " shuffles, %" PRIu64 " votes, %" PRIu64
+          " warp barriers (by warps), %" PRIu64 " atomics\n",
+          c->shuffles, c->votes, c->warp_barriers, c->atomics);
   fprintf(out,
           "time       none: the CPU backend shows what a kernel does, not how long a GPU takes\n");
 }
@@ -152,7 +157,7 @@ static void print_traffic(const Run *run, FILE *out) {
 }
 
 void report_run(const Run *run, FILE *out) {
-  fprintf(out, "%s     %s\n", step.name, step.title);
+  fprintf(out, "%-10s %s\n", step.name, step.title);
   print_problem(&run->problem, out);
   fprintf(out, "input      %s, seed %llu, layout %s\n", input_name(run->options),
           (unsigned long long)run->options->seed, layout_name(run->options->layout));
@@ -178,7 +183,7 @@ void report_info(const Problem *p, const Device *device, FILE *out) {
   const size_t workspace =
       step.workspace_bytes == NULL ? 0 : step.workspace_bytes(p, device->memory_bytes);
   step.describe(p, workspace, &description);
-  fprintf(out, "%s     %s\n           %s\n", step.name, step.title, step.idea);
+  fprintf(out, "%-10s %s\n           %s\n", step.name, step.title, step.idea);
   fprintf(out,
           "supports   any Nq, Nkv, Hq %% Hkv == 0, %s, fp16 and bf16, masks full and causal,\n"
           "           layouts bhnd and bnhd\n",

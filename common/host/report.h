@@ -15,7 +15,7 @@ void report_run(const Run *run, FILE *out);
 /** What the step supports and how it would run this problem. */
 void report_info(const Problem *problem, const Device *device, FILE *out);
 
-/** "full", "copy" and the like: the ceiling that bounds a step, in words. */
+/** The ceiling that bounds a step, in words. */
 const char *ceiling_name(Ceiling ceiling);
 
 /** How fast a timed run was, and what that is worth. All 0 when it was not timed. */

@@ -78,7 +78,9 @@ static void add_counts(JsonObject *row, const WorkCounts *c) {
   json_integer(row, "count_blocks", (int64_t)c->blocks);
   json_integer(row, "count_threads", (int64_t)c->threads);
   json_integer(row, "count_barriers", (int64_t)c->barriers);
-  json_integer(row, "count_warp_instructions", (int64_t)c->warp_instructions);
+  json_integer(row, "count_shuffles", (int64_t)c->shuffles);
+  json_integer(row, "count_votes", (int64_t)c->votes);
+  json_integer(row, "count_warp_barriers", (int64_t)c->warp_barriers);
   json_integer(row, "count_atomics", (int64_t)c->atomics);
 }
 

@@ -70,9 +70,16 @@ static bool run_once(Run *run, DeviceTensors *t, Error *error) {
       device_ok(step.forward(&run->problem, &t->tensors, t->workspace_bytes, 0), "launch", error) &&
       device_ok(cudaDeviceSynchronize(), "kernel", error);
 #ifdef SIMT_BACKEND
-  const SimtCounters *c = simt_counters();
-  run->counts = (WorkCounts){c->launches,          c->blocks, c->threads, c->barriers,
-                             c->warp_instructions, c->atomics};
+  SimtCounters c;
+  simt_read_counters(&c);
+  run->counts = (WorkCounts){.launches = c.launches,
+                             .blocks = c.blocks,
+                             .threads = c.threads,
+                             .barriers = c.barriers,
+                             .shuffles = c.warp_instructions[SIMT_SHUFFLE],
+                             .votes = c.warp_instructions[SIMT_VOTE],
+                             .warp_barriers = c.warp_instructions[SIMT_SYNCWARP],
+                             .atomics = c.atomics};
 #endif
   return ok;
 }

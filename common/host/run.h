@@ -22,7 +22,10 @@ typedef struct KernelFacts {
 
 /** Work counted by the CPU backend during the checked pass; zeros on a GPU. */
 typedef struct WorkCounts {
-  uint64_t launches, blocks, threads, barriers, warp_instructions, atomics;
+  uint64_t launches, blocks, threads;
+  uint64_t barriers;                       /**< by blocks */
+  uint64_t shuffles, votes, warp_barriers; /**< by warps */
+  uint64_t atomics;                        /**< by threads */
 } WorkCounts;
 
 /** All that is known about a finished run: what the report prints and the JSON row stores. */

@@ -105,7 +105,8 @@ static Token next_token(const char *p) {
   if (isdigit((unsigned char)*digit)) return (Token){LITERAL, p, skip_number(p)};
   if (is_name_char(*p)) return name_or_prefixed_literal(p);
   if (starts_with(p, "<<<")) return (Token){LAUNCH_OPEN, p, p + 3};
-  if (starts_with(p, ">>>")) return (Token){LAUNCH_CLOSE, p, p + 3};
+  /* Of >>>> the last three may end a launch: the first ends a template in its configuration. */
+  if (starts_with(p, ">>>") && p[3] != '>') return (Token){LAUNCH_CLOSE, p, p + 3};
   if (strchr("([{", *p) != NULL) return (Token){OPENING, p, p + 1};
   if (strchr(")]}", *p) != NULL) return (Token){CLOSING, p, p + 1};
   return (Token){OTHER, p, p + 1};

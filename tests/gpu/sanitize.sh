@@ -2,12 +2,12 @@
 # compute-sanitizer's four tools on every step. Usage: tests/gpu/sanitize.sh DIRECTORY-OF-CUDA-BUILD
 set -uo pipefail
 build=$1
-cases=$(dirname "$0")/sanitize.cases
+cases=$(dirname "$0")/../sanitize.cases
 failed=0
 for program in "$build"/step[0-9][0-9]; do
   for tool in memcheck racecheck initcheck synccheck; do
     log=$(compute-sanitizer --tool "$tool" --error-exitcode 9 \
-      "$program" --cases "$cases" --batch 1 --heads 2 --repeat 0 --check all 2>&1)
+      "$program" --cases "$cases" --heads 2 --repeat 0 --check all 2>&1)
     code=$?
     printf '%s %-9s exit %d: %s\n' "$(basename "$program")" "$tool" "$code" \
       "$(grep -E 'SUMMARY|RACECHECK' <<<"$log" | tail -1)"

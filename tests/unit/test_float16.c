@@ -128,12 +128,14 @@ static void bits_of_floats_are_those_in_memory(void **state) {
   assert_true(float_from_bits(0xc0000000) == -2.0f);
 }
 
+#ifdef __FLT16_MANT_DIG__ /* compilers with a 16-bit float of their own */
+__extension__ typedef _Float16 Half;
+
 static void halves_agree_with_the_compiler(void **state) {
   (void)state;
-#ifdef __FLT16_MANT_DIG__
   for (uint32_t i = 0; i <= 0xffff; i++) {
     const uint16_t bits = (uint16_t)i;
-    _Float16 half;
+    Half half;
     memcpy(&half, &bits, sizeof half);
     const float wide = half_bits_to_float(bits);
     if (isnan(wide)) continue;
@@ -144,15 +146,13 @@ static void halves_agree_with_the_compiler(void **state) {
     random = random * 6364136223846793005 + 1442695040888963407;
     /* Exponents from under the smallest subnormal to over the largest value. */
     const double x = ldexp((double)(int64_t)random, (int)(random >> 20 & 63) - 63 - 32);
-    const _Float16 half = (_Float16)x;
+    const Half half = (Half)x;
     uint16_t bits;
     memcpy(&bits, &half, sizeof bits);
     assert_int_equal(double_to_half_bits(x), bits);
   }
-#else
-  skip();
-#endif
 }
+#endif
 
 int main(void) {
   const struct CMUnitTest tests[] = {
@@ -163,7 +163,9 @@ int main(void) {
       cmocka_unit_test(overflow_begins_half_a_step_above_the_largest_value),
       cmocka_unit_test(doubles_are_rounded_once),
       cmocka_unit_test(bits_of_floats_are_those_in_memory),
+#ifdef __FLT16_MANT_DIG__
       cmocka_unit_test(halves_agree_with_the_compiler),
+#endif
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

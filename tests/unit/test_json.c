@@ -63,7 +63,7 @@ static void objects_are_one_line_in_the_order_of_the_calls(void **state) {
   json_free(&row);
 }
 
-static void expect_string(const char *value, const char *escaped) {
+static void expect_escaped(const char *value, const char *escaped) {
   char expected[256];
   JsonObject row;
   snprintf(expected, sizeof expected, "{\"%s\": \"%s\"}", escaped, escaped);
@@ -75,28 +75,28 @@ static void expect_string(const char *value, const char *escaped) {
 
 static void strings_are_escaped(void **state) {
   (void)state;
-  expect_string("", "");
-  expect_string("a/b c~", "a/b c~");
-  expect_string("say \"no\" \\ yes", "say \\\"no\\\" \\\\ yes");
-  expect_string("\x01\b\t\n\r\x1f\x7f", "\\u0001\\u0008\\u0009\\u000a\\u000d\\u001f\x7f");
+  expect_escaped("", "");
+  expect_escaped("a/b c~", "a/b c~");
+  expect_escaped("say \"no\" \\ yes", "say \\\"no\\\" \\\\ yes");
+  expect_escaped("\x01\b\t\n\r\x1f\x7f", "\\u0001\\u0008\\u0009\\u000a\\u000d\\u001f\x7f");
 }
 
 static void utf8_passes_and_all_else_is_replaced(void **state) {
   (void)state;
-  expect_string("\u00b5s \u20ac \U0001f600", "\u00b5s \u20ac \U0001f600");
-  expect_string("\xc2\x80 \xdf\xbf \xe0\xa0\x80 \xed\x9f\xbf \xee\x80\x80 \xef\xbf\xbf",
-                "\xc2\x80 \xdf\xbf \xe0\xa0\x80 \xed\x9f\xbf \xee\x80\x80 \xef\xbf\xbf");
-  expect_string("\xf0\x90\x80\x80 \xf4\x8f\xbf\xbf", "\xf0\x90\x80\x80 \xf4\x8f\xbf\xbf");
-  expect_string("\xff", "\\ufffd");
-  expect_string("a\x80z", "a\\ufffdz");
-  expect_string("\xc3", "\\ufffd");
-  expect_string("\xe2\x82", "\\ufffd\\ufffd");
-  expect_string("\xf0\x9f\x98!", "\\ufffd\\ufffd\\ufffd!");
-  expect_string("\xc0\xaf", "\\ufffd\\ufffd");                       /* overlong */
-  expect_string("\xe0\x9f\xbf", "\\ufffd\\ufffd\\ufffd");            /* overlong */
-  expect_string("\xed\xa0\x80", "\\ufffd\\ufffd\\ufffd");            /* surrogate */
-  expect_string("\xf4\x90\x80\x80", "\\ufffd\\ufffd\\ufffd\\ufffd"); /* beyond U+10FFFF */
-  expect_string("\xf0\x8f\xbf\xbf", "\\ufffd\\ufffd\\ufffd\\ufffd"); /* overlong */
+  expect_escaped("\u00b5s \u20ac \U0001f600", "\u00b5s \u20ac \U0001f600");
+  expect_escaped("\xc2\x80 \xdf\xbf \xe0\xa0\x80 \xed\x9f\xbf \xee\x80\x80 \xef\xbf\xbf",
+                 "\xc2\x80 \xdf\xbf \xe0\xa0\x80 \xed\x9f\xbf \xee\x80\x80 \xef\xbf\xbf");
+  expect_escaped("\xf0\x90\x80\x80 \xf4\x8f\xbf\xbf", "\xf0\x90\x80\x80 \xf4\x8f\xbf\xbf");
+  expect_escaped("\xff", "\\ufffd");
+  expect_escaped("a\x80z", "a\\ufffdz");
+  expect_escaped("\xc3", "\\ufffd");
+  expect_escaped("\xe2\x82", "\\ufffd\\ufffd");
+  expect_escaped("\xf0\x9f\x98!", "\\ufffd\\ufffd\\ufffd!");
+  expect_escaped("\xc0\xaf", "\\ufffd\\ufffd");                       /* overlong */
+  expect_escaped("\xe0\x9f\xbf", "\\ufffd\\ufffd\\ufffd");            /* overlong */
+  expect_escaped("\xed\xa0\x80", "\\ufffd\\ufffd\\ufffd");            /* surrogate */
+  expect_escaped("\xf4\x90\x80\x80", "\\ufffd\\ufffd\\ufffd\\ufffd"); /* beyond U+10FFFF */
+  expect_escaped("\xf0\x8f\xbf\xbf", "\\ufffd\\ufffd\\ufffd\\ufffd"); /* overlong */
 }
 
 static void expect_number(double value, const char *text) {

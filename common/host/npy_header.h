@@ -1,0 +1,26 @@
+/**
+ * @file
+ * The dictionary in the header of a .npy file.
+ */
+#ifndef HOST_NPY_HEADER_H
+#define HOST_NPY_HEADER_H
+
+#include <stddef.h>
+
+#include "host/error.h"
+#include "host/npy.h"
+
+/** The start of some bytes of a file in a form fit for a message: one line of printable ASCII. */
+typedef struct Excerpt {
+  char text[24 * sizeof "\\xff"];
+} Excerpt;
+
+/** Formats at most the first 24 bytes; returns out->text. */
+const char *excerpt(const char *bytes, size_t length, Excerpt *out);
+
+/** Sets the type, rank and shape of `array`. EXIT_USAGE with the place and what was expected there.
+ */
+bool npy_parse_header(const char *path, const char *text, size_t length, NpyArray *array,
+                      Error *error);
+
+#endif

@@ -1,0 +1,116 @@
+/**
+ * @file
+ * Stands in for the CUDA toolkit's header of the same name, so that a C++ compiler takes CUDA C:
+ * qualifiers, built-in variables, launches, and the runtime API with typed pointers.
+ *
+ * A launch reaches the compiler as `kernel *simt::launch(grid, block, bytes, stream)(arguments)`:
+ * see rewrite_launches.c.
+ */
+#ifndef CUDA_RUNTIME_H
+#define CUDA_RUNTIME_H
+
+#include <cuda_runtime_api.h>
+#include <simt.h>
+
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <tuple>
+
+#define __global__
+#define __device__
+#define __host__
+#define __constant__
+#define __forceinline__ SIMT_INLINE
+#define __align__(bytes) __attribute__((aligned(bytes)))
+#define __launch_bounds__(...)
+
+/** An OS thread runs one block at a time, so what belongs to the OS thread belongs to the block. */
+#define __shared__ thread_local
+
+#define threadIdx (simt_self()->index)
+#define blockIdx (simt_self()->block->index)
+#define blockDim (simt_self()->block->dim)
+#define gridDim (simt_self()->block->grid)
+
+constexpr int warpSize = 32;
+
+#include <device_functions.h>
+
+namespace simt {
+
+template <typename... Arguments>
+struct Call {
+  dim3 grid, block;
+  size_t dynamic_shared_bytes;
+  std::tuple<Arguments...> arguments;
+};
+
+struct Configuration {
+  dim3 grid, block;
+  size_t dynamic_shared_bytes;
+
+  template <typename... Arguments>
+  Call<Arguments &&...> operator()(Arguments &&...arguments) const {
+    return {grid, block, dynamic_shared_bytes, {static_cast<Arguments &&>(arguments)...}};
+  }
+};
+
+/** The brackets of `kernel<<<...>>>`. Streams order nothing: a launch ends before it returns. */
+inline Configuration launch(dim3 grid, dim3 block, size_t dynamic_shared_bytes = 0,
+                            cudaStream_t = nullptr) {
+  return {grid, block, dynamic_shared_bytes};
+}
+
+template <typename... Parameters>
+struct Invocation {
+  void (*kernel)(Parameters...);
+  std::tuple<Parameters...> parameters;
+};
+
+/** Arguments become parameters once, before the launch; each thread then gets its own copy. */
+template <typename... Parameters, typename... Arguments>
+void operator*(void (*kernel)(Parameters...), Call<Arguments...> call) {
+  static_assert(sizeof...(Parameters) == sizeof...(Arguments), "wrong number of kernel arguments");
+  Invocation<Parameters...> invocation{kernel, std::move(call.arguments)};
+  auto run_thread = [](void *argument) {
+    auto &its = *static_cast<Invocation<Parameters...> *>(argument);
+    std::apply(its.kernel, its.parameters);
+  };
+  simt_launch((const void *)kernel, call.grid, call.block, call.dynamic_shared_bytes, run_thread,
+              &invocation);
+}
+
+}  // namespace simt
+
+template <typename T>
+cudaError_t cudaMalloc(T **pointer, size_t size) {
+  return cudaMalloc((void **)(void *)pointer, size);
+}
+
+template <typename T>
+cudaError_t cudaMallocHost(T **pointer, size_t size) {
+  return cudaMallocHost((void **)(void *)pointer, size);
+}
+
+template <typename... Parameters>
+cudaError_t cudaFuncSetAttribute(void (*kernel)(Parameters...), cudaFuncAttribute attribute,
+                                 int value) {
+  return cudaFuncSetAttribute((const void *)kernel, attribute, value);
+}
+
+template <typename... Parameters>
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *attributes, void (*kernel)(Parameters...)) {
+  return cudaFuncGetAttributes(attributes, (const void *)kernel);
+}
+
+template <typename... Parameters>
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks,
+                                                          void (*kernel)(Parameters...),
+                                                          int block_threads,
+                                                          size_t dynamic_shared_bytes) {
+  return cudaOccupancyMaxActiveBlocksPerMultiprocessor(blocks, (const void *)kernel, block_threads,
+                                                       dynamic_shared_bytes);
+}
+
+#endif

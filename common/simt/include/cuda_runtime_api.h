@@ -1,0 +1,198 @@
+/**
+ * @file
+ * The part of the CUDA runtime API that the CPU backend has, for C and C++. Values of enumerators
+ * are CUDA's. What a call does differently from CUDA is said at its declaration.
+ *
+ * Kernels and copies are done when the call that starts them returns: streams order nothing.
+ * A kernel that failed leaves a sticky error: every later call that touches the device returns it,
+ * until cudaDeviceReset().
+ */
+#ifndef CUDA_RUNTIME_API_H
+#define CUDA_RUNTIME_API_H
+
+#include <stddef.h>
+#include <vector_types.h>
+
+/** Tells host code which runtime it was built with. */
+#define SIMT_BACKEND 1
+
+#define CUDART_VERSION 12040
+
+#ifdef __cplusplus
+#define SIMT_DEFAULT(value) = value
+extern "C" {
+#else
+#define SIMT_DEFAULT(value)
+#endif
+
+typedef enum cudaError {
+  cudaSuccess = 0,
+  cudaErrorInvalidValue = 1,
+  cudaErrorMemoryAllocation = 2,
+  cudaErrorInitializationError = 3,
+  cudaErrorInvalidConfiguration = 9,
+  cudaErrorInvalidMemcpyDirection = 21,
+  cudaErrorInsufficientDriver = 35,
+  cudaErrorInvalidDeviceFunction = 98,
+  cudaErrorNoDevice = 100,
+  cudaErrorInvalidDevice = 101,
+  cudaErrorNoKernelImageForDevice = 209,
+  cudaErrorInvalidResourceHandle = 400,
+  cudaErrorNotReady = 600,
+  cudaErrorIllegalAddress = 700,
+  cudaErrorLaunchOutOfResources = 701,
+  cudaErrorLaunchTimeout = 702,
+  cudaErrorAssert = 710,
+  cudaErrorMisalignedAddress = 716,
+  cudaErrorLaunchFailure = 719,
+  cudaErrorNotSupported = 801,
+  cudaErrorUnknown = 999
+} cudaError_t;
+
+const char *cudaGetErrorName(cudaError_t error);
+const char *cudaGetErrorString(cudaError_t error);
+cudaError_t cudaGetLastError(void);
+cudaError_t cudaPeekAtLastError(void);
+
+/* --- The device ----------------------------------------------------------------------------- */
+
+/** What a kernel may rely on is that of compute capability 9.0; the rest describes this machine. */
+typedef struct cudaDeviceProp {
+  char name[256];
+  size_t totalGlobalMem;
+  size_t sharedMemPerBlock;
+  int regsPerBlock;
+  int warpSize;
+  int maxThreadsPerBlock;
+  int maxThreadsDim[3];
+  int maxGridSize[3];
+  size_t totalConstMem;
+  int major;
+  int minor;
+  int multiProcessorCount; /**< OS threads: as many blocks run at a time */
+  int l2CacheSize;         /**< 0: no cache is simulated */
+  int maxThreadsPerMultiProcessor;
+  size_t sharedMemPerMultiprocessor;
+  int regsPerMultiprocessor;
+  size_t sharedMemPerBlockOptin;
+  int maxBlocksPerMultiProcessor;
+  size_t reservedSharedMemPerBlock;
+} cudaDeviceProp;
+
+typedef enum cudaDeviceAttr {
+  cudaDevAttrMaxThreadsPerBlock = 1,
+  cudaDevAttrMaxSharedMemoryPerBlock = 8,
+  cudaDevAttrWarpSize = 10,
+  cudaDevAttrMaxRegistersPerBlock = 12,
+  cudaDevAttrClockRate = 13,
+  cudaDevAttrMultiProcessorCount = 16,
+  cudaDevAttrMemoryClockRate = 36,
+  cudaDevAttrGlobalMemoryBusWidth = 37,
+  cudaDevAttrL2CacheSize = 38,
+  cudaDevAttrMaxThreadsPerMultiProcessor = 39,
+  cudaDevAttrComputeCapabilityMajor = 75,
+  cudaDevAttrComputeCapabilityMinor = 76,
+  cudaDevAttrMaxSharedMemoryPerMultiprocessor = 81,
+  cudaDevAttrMaxRegistersPerMultiprocessor = 82,
+  cudaDevAttrMaxSharedMemoryPerBlockOptin = 97,
+  cudaDevAttrMaxBlocksPerMultiprocessor = 106,
+  cudaDevAttrReservedSharedMemoryPerBlock = 111
+} cudaDeviceAttr;
+
+cudaError_t cudaGetDeviceCount(int *count);
+cudaError_t cudaGetDevice(int *device);
+cudaError_t cudaSetDevice(int device);
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp *properties, int device);
+
+/** The clocks and the bus width, which the CPU backend does not simulate, are 0. */
+cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr attribute, int device);
+
+cudaError_t cudaRuntimeGetVersion(int *version);
+cudaError_t cudaDriverGetVersion(int *version);
+cudaError_t cudaDeviceSynchronize(void);
+
+/** Frees all memory and forgets every error. Allocations start again with ordinal 1. */
+cudaError_t cudaDeviceReset(void);
+
+/* --- Memory --------------------------------------------------------------------------------- */
+
+typedef enum cudaMemcpyKind {
+  cudaMemcpyHostToHost = 0,
+  cudaMemcpyHostToDevice = 1,
+  cudaMemcpyDeviceToHost = 2,
+  cudaMemcpyDeviceToDevice = 3,
+  cudaMemcpyDefault = 4
+} cudaMemcpyKind;
+
+typedef struct CUstream_st *cudaStream_t;
+
+/**
+ * Aligned to 256 bytes, with inaccessible pages on both sides, and with its end as near to them as
+ * the alignment lets it. A kernel that leaves it is stopped and reported; so is one that uses it
+ * after cudaFree(). New memory is filled with 0xff, which is NaN in every float format (of
+ * allocations over 64 MiB: the first and the last 32 MiB; the rest is zero).
+ *
+ * Not detected: a kernel that uses memory of the host, and a host that uses memory of the device.
+ */
+cudaError_t cudaMalloc(void **pointer, size_t size);
+cudaError_t cudaFree(void *pointer);
+cudaError_t cudaMallocHost(void **pointer, size_t size);
+cudaError_t cudaFreeHost(void *pointer);
+cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes);
+
+/** cudaErrorInvalidValue, and nothing is copied, when a device range is not within one allocation.
+ */
+cudaError_t cudaMemcpy(void *target, const void *source, size_t count, cudaMemcpyKind kind);
+cudaError_t cudaMemcpyAsync(void *target, const void *source, size_t count, cudaMemcpyKind kind,
+                            cudaStream_t stream SIMT_DEFAULT(0));
+cudaError_t cudaMemset(void *pointer, int value, size_t count);
+cudaError_t cudaMemsetAsync(void *pointer, int value, size_t count,
+                            cudaStream_t stream SIMT_DEFAULT(0));
+
+/* --- Streams and events --------------------------------------------------------------------- */
+
+typedef struct CUevent_st *cudaEvent_t;
+
+cudaError_t cudaStreamCreate(cudaStream_t *stream);
+cudaError_t cudaStreamDestroy(cudaStream_t stream);
+cudaError_t cudaStreamSynchronize(cudaStream_t stream);
+cudaError_t cudaEventCreate(cudaEvent_t *event);
+cudaError_t cudaEventDestroy(cudaEvent_t event);
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream SIMT_DEFAULT(0));
+cudaError_t cudaEventSynchronize(cudaEvent_t event);
+
+/** Time on this machine. It says nothing about the time that a GPU would take. */
+cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t start, cudaEvent_t stop);
+
+/* --- Kernels -------------------------------------------------------------------------------- */
+
+/** Static shared memory and registers are the compiler's affair and are reported as 0. */
+typedef struct cudaFuncAttributes {
+  size_t sharedSizeBytes;
+  size_t constSizeBytes;
+  size_t localSizeBytes;
+  int maxThreadsPerBlock;
+  int numRegs;
+  int ptxVersion;
+  int binaryVersion;
+  int maxDynamicSharedSizeBytes;
+} cudaFuncAttributes;
+
+typedef enum cudaFuncAttribute {
+  cudaFuncAttributeMaxDynamicSharedMemorySize = 8,
+  cudaFuncAttributePreferredSharedMemoryCarveout = 9
+} cudaFuncAttribute;
+
+cudaError_t cudaFuncSetAttribute(const void *kernel, cudaFuncAttribute attribute, int value);
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *attributes, const void *kernel);
+
+/** As threads and dynamic shared memory allow on compute capability 9.0; registers are unknown. */
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, const void *kernel,
+                                                          int block_threads,
+                                                          size_t dynamic_shared_bytes);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

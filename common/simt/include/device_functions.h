@@ -1,0 +1,223 @@
+/**
+ * @file
+ * What a kernel may call: barriers, warp instructions, atomics and arithmetic, for the CPU backend.
+ * All is forced inline, so that a report names the line of the kernel and not one of this file.
+ */
+#ifndef DEVICE_FUNCTIONS_H
+#define DEVICE_FUNCTIONS_H
+
+#include <simt.h>
+
+#include <cassert>
+#include <cmath>
+#include <cstring>
+
+/* A failed assertion in a kernel ends the launch, not the program. */
+#undef assert
+#define assert(condition) ((condition) ? (void)0 : simt_assert_fail(#condition, __FILE__, __LINE__))
+
+/** Keeps the call before it from becoming a jump, which would hide from reports who called. */
+#define SIMT_NO_TAIL_CALL() __asm__ volatile("")
+
+/* --- Barriers ------------------------------------------------------------------------------- */
+
+SIMT_INLINE void __syncthreads() {
+  simt_barrier(0);
+}
+SIMT_INLINE int __syncthreads_count(int predicate) {
+  return (int)simt_barrier(predicate);
+}
+SIMT_INLINE int __syncthreads_or(int predicate) {
+  return simt_barrier(predicate) != 0;
+}
+SIMT_INLINE int __syncthreads_and(int predicate) {
+  return simt_barrier(!predicate) == 0;
+}
+
+SIMT_INLINE void __syncwarp(unsigned mask = 0xffffffff) {
+  simt_warp_instruction(&simt_syncwarp, mask, nullptr);
+  SIMT_NO_TAIL_CALL();
+}
+
+SIMT_INLINE void __threadfence() {
+  simt_thread_fence();
+}
+SIMT_INLINE void __threadfence_block() {
+  simt_thread_fence();
+}
+
+/* --- Warp instructions ---------------------------------------------------------------------- */
+
+namespace simt {
+
+/** The object representation of a value in the low bytes of an integer, and back. */
+template <typename Bits, typename T>
+SIMT_INLINE Bits bits_of(T value) {
+  static_assert(sizeof(T) <= sizeof(Bits), "only values of up to 8 bytes");
+  Bits bits = 0;
+  memcpy(&bits, &value, sizeof value);
+  return bits;
+}
+
+template <typename T, typename Bits>
+SIMT_INLINE T from_bits(Bits bits) {
+  T value;
+  memcpy((void *)&value, &bits, sizeof value);
+  return value;
+}
+
+template <typename T>
+SIMT_INLINE T shuffle(const SimtWarpOperation &operation, unsigned mask, T value, unsigned argument,
+                      int width) {
+  static_assert(sizeof(T) == 4 || sizeof(T) == 8, "shuffles take values of 4 or 8 bytes");
+  const uint64_t bits = bits_of<uint64_t>(value);
+  const uint64_t result = simt_shuffle(&operation, mask, bits, argument, width);
+  SIMT_NO_TAIL_CALL();
+  return from_bits<T>(result);
+}
+
+}  // namespace simt
+
+template <typename T>
+SIMT_INLINE T __shfl_sync(unsigned mask, T value, int source_lane, int width = 32) {
+  return simt::shuffle(simt_shuffle_index, mask, value, (unsigned)source_lane, width);
+}
+
+template <typename T>
+SIMT_INLINE T __shfl_up_sync(unsigned mask, T value, unsigned delta, int width = 32) {
+  return simt::shuffle(simt_shuffle_up, mask, value, delta, width);
+}
+
+template <typename T>
+SIMT_INLINE T __shfl_down_sync(unsigned mask, T value, unsigned delta, int width = 32) {
+  return simt::shuffle(simt_shuffle_down, mask, value, delta, width);
+}
+
+template <typename T>
+SIMT_INLINE T __shfl_xor_sync(unsigned mask, T value, int lane_mask, int width = 32) {
+  return simt::shuffle(simt_shuffle_xor, mask, value, (unsigned)lane_mask, width);
+}
+
+SIMT_INLINE unsigned __ballot_sync(unsigned mask, int predicate) {
+  const unsigned ballot = simt_vote(&simt_vote_ballot, mask, predicate);
+  SIMT_NO_TAIL_CALL();
+  return ballot;
+}
+
+SIMT_INLINE int __any_sync(unsigned mask, int predicate) {
+  return simt_vote(&simt_vote_any, mask, predicate) != 0;
+}
+
+SIMT_INLINE int __all_sync(unsigned mask, int predicate) {
+  return simt_vote(&simt_vote_all, mask, !predicate) == 0;
+}
+
+/* --- Atomics -------------------------------------------------------------------------------- */
+
+#define SIMT_ATOMIC(function, T, operation, width)                                         \
+  SIMT_INLINE T function(T *address, T operand) {                                          \
+    return simt::from_bits<T>(                                                             \
+        simt_atomic_##width(operation, address, simt::bits_of<uint##width##_t>(operand))); \
+  }
+
+SIMT_ATOMIC(atomicAdd, int, SIMT_ATOMIC_ADD, 32)
+SIMT_ATOMIC(atomicAdd, unsigned, SIMT_ATOMIC_ADD, 32)
+SIMT_ATOMIC(atomicAdd, unsigned long long, SIMT_ATOMIC_ADD, 64)
+SIMT_ATOMIC(atomicAdd, float, SIMT_ATOMIC_ADD_FLOAT, 32)
+SIMT_ATOMIC(atomicAdd, double, SIMT_ATOMIC_ADD_FLOAT, 64)
+SIMT_ATOMIC(atomicMax, int, SIMT_ATOMIC_MAX_SIGNED, 32)
+SIMT_ATOMIC(atomicMax, unsigned, SIMT_ATOMIC_MAX_UNSIGNED, 32)
+SIMT_ATOMIC(atomicMin, int, SIMT_ATOMIC_MIN_SIGNED, 32)
+SIMT_ATOMIC(atomicMin, unsigned, SIMT_ATOMIC_MIN_UNSIGNED, 32)
+SIMT_ATOMIC(atomicAnd, int, SIMT_ATOMIC_AND, 32)
+SIMT_ATOMIC(atomicAnd, unsigned, SIMT_ATOMIC_AND, 32)
+SIMT_ATOMIC(atomicOr, int, SIMT_ATOMIC_OR, 32)
+SIMT_ATOMIC(atomicOr, unsigned, SIMT_ATOMIC_OR, 32)
+SIMT_ATOMIC(atomicExch, int, SIMT_ATOMIC_EXCHANGE, 32)
+SIMT_ATOMIC(atomicExch, unsigned, SIMT_ATOMIC_EXCHANGE, 32)
+SIMT_ATOMIC(atomicExch, float, SIMT_ATOMIC_EXCHANGE, 32)
+SIMT_ATOMIC(atomicExch, unsigned long long, SIMT_ATOMIC_EXCHANGE, 64)
+
+SIMT_INLINE int atomicCAS(int *address, int expected, int desired) {
+  return (int)simt_compare_and_swap_32(address, (uint32_t)expected, (uint32_t)desired);
+}
+
+SIMT_INLINE unsigned atomicCAS(unsigned *address, unsigned expected, unsigned desired) {
+  return simt_compare_and_swap_32(address, expected, desired);
+}
+
+SIMT_INLINE unsigned long long atomicCAS(unsigned long long *address, unsigned long long expected,
+                                         unsigned long long desired) {
+  return simt_compare_and_swap_64(address, expected, desired);
+}
+
+/* --- Arithmetic ----------------------------------------------------------------------------- */
+
+/* Macros, because the C library declares functions of these names in some versions. A GPU computes
+   them with larger errors. */
+#define __expf expf
+#define __logf logf
+#define __log2f log2f
+
+SIMT_INLINE float rsqrtf(float x) {
+  return 1.0f / sqrtf(x);
+}
+SIMT_INLINE float __fdividef(float x, float y) {
+  return x / y;
+}
+SIMT_INLINE float __frcp_rn(float x) {
+  return 1.0f / x;
+}
+SIMT_INLINE float __fadd_rn(float x, float y) {
+  return x + y;
+}
+SIMT_INLINE float __fmul_rn(float x, float y) {
+  return x * y;
+}
+SIMT_INLINE float __fmaf_rn(float x, float y, float z) {
+  return fmaf(x, y, z);
+}
+
+SIMT_INLINE unsigned __float_as_uint(float x) {
+  return simt::bits_of<unsigned>(x);
+}
+SIMT_INLINE int __float_as_int(float x) {
+  return (int)simt::bits_of<unsigned>(x);
+}
+SIMT_INLINE float __uint_as_float(unsigned x) {
+  return simt::from_bits<float>(x);
+}
+SIMT_INLINE float __int_as_float(int x) {
+  return simt::from_bits<float>(x);
+}
+
+SIMT_INLINE int __popc(unsigned x) {
+  return __builtin_popcount(x);
+}
+SIMT_INLINE int __ffs(int x) {
+  return __builtin_ffs(x);
+}
+SIMT_INLINE int __clz(int x) {
+  return x == 0 ? 32 : __builtin_clz((unsigned)x);
+}
+
+template <typename T>
+SIMT_INLINE T min(T a, T b) {
+  return b < a ? b : a;
+}
+
+template <typename T>
+SIMT_INLINE T max(T a, T b) {
+  return a < b ? b : a;
+}
+
+template <typename T>
+SIMT_INLINE T __ldg(const T *address) {
+  return *address;
+}
+
+SIMT_INLINE void __trap() {
+  simt_trap();
+}
+
+#endif

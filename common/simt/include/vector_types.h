@@ -1,0 +1,88 @@
+/**
+ * @file
+ * CUDA's small vectors, for the CPU backend.
+ *
+ * A copy of a vector is one access of its full width, as on a GPU. Without that a compiler may
+ * split it into one access per member, and counts of memory transactions would come out wrong.
+ */
+#ifndef VECTOR_TYPES_H
+#define VECTOR_TYPES_H
+
+#ifndef __cplusplus
+
+typedef struct uint3 {
+  unsigned x, y, z;
+} uint3;
+
+typedef struct dim3 {
+  unsigned x, y, z;
+} dim3;
+
+#else
+
+#define SIMT_INLINE inline __attribute__((always_inline))
+
+struct uint3 {
+  unsigned x, y, z;
+};
+
+struct dim3 {
+  unsigned x, y, z;
+  constexpr dim3(unsigned x = 1, unsigned y = 1, unsigned z = 1) : x(x), y(y), z(z) {}
+  constexpr dim3(uint3 v) : x(v.x), y(v.y), z(v.z) {}
+  constexpr operator uint3() const { return {x, y, z}; }
+};
+
+namespace simt {
+
+/** What `bytes` bytes are copied as: one machine word or vector. */
+typedef unsigned Word4 __attribute__((may_alias));
+typedef unsigned long long Word8 __attribute__((may_alias));
+typedef float Word16 __attribute__((vector_size(16), may_alias));
+
+}  // namespace simt
+
+/**
+ * The members that every vector needs. The default constructor does nothing, so that arrays of
+ * vectors can be shared memory.
+ */
+#define SIMT_VECTOR_MEMBERS(Vector, Word)              \
+  Vector() = default;                                  \
+  SIMT_INLINE Vector(const Vector &other) {            \
+    *(simt::Word *)this = *(const simt::Word *)&other; \
+  }                                                    \
+  SIMT_INLINE Vector &operator=(const Vector &other) { \
+    *(simt::Word *)this = *(const simt::Word *)&other; \
+    return *this;                                      \
+  }
+
+#define SIMT_VECTOR2(Vector, Element)                        \
+  struct alignas(8) Vector {                                 \
+    Element x, y;                                            \
+    SIMT_VECTOR_MEMBERS(Vector, Word8)                       \
+    SIMT_INLINE Vector(Element x, Element y) : x(x), y(y) {} \
+  };                                                         \
+  SIMT_INLINE Vector make_##Vector(Element x, Element y) {   \
+    return {x, y};                                           \
+  }
+
+#define SIMT_VECTOR4(Vector, Element)                                                          \
+  struct alignas(16) Vector {                                                                  \
+    Element x, y, z, w;                                                                        \
+    SIMT_VECTOR_MEMBERS(Vector, Word16)                                                        \
+    SIMT_INLINE Vector(Element x, Element y, Element z, Element w) : x(x), y(y), z(z), w(w) {} \
+  };                                                                                           \
+  SIMT_INLINE Vector make_##Vector(Element x, Element y, Element z, Element w) {               \
+    return {x, y, z, w};                                                                       \
+  }
+
+SIMT_VECTOR2(float2, float)
+SIMT_VECTOR2(int2, int)
+SIMT_VECTOR2(uint2, unsigned)
+SIMT_VECTOR4(float4, float)
+SIMT_VECTOR4(int4, int)
+SIMT_VECTOR4(uint4, unsigned)
+
+#endif
+
+#endif

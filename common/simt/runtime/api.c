@@ -1,0 +1,208 @@
+/*
+ * CUDA's runtime API but for launches and error texts.
+ */
+#define _GNU_SOURCE
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime.h"
+
+enum { COMPUTE_MAJOR = 9, COMPUTE_MINOR = 0, REGISTERS = 65536 };
+
+/** After a kernel failed nothing is done any more; simt_result() then returns its error. */
+static bool failed_before(void) {
+  return simt_sticky_error() != cudaSuccess;
+}
+
+/* --- The device ----------------------------------------------------------------------------- */
+
+cudaError_t cudaGetDeviceCount(int *count) {
+  *count = 1;
+  return cudaSuccess;
+}
+
+cudaError_t cudaGetDevice(int *device) {
+  *device = 0;
+  return cudaSuccess;
+}
+
+cudaError_t cudaSetDevice(int device) {
+  return simt_result(device == 0 ? cudaSuccess : cudaErrorInvalidDevice);
+}
+
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp *properties, int device) {
+  if (device != 0) return simt_result(cudaErrorInvalidDevice);
+  const Settings *settings = simt_settings();
+  *properties = (cudaDeviceProp){
+      .totalGlobalMem = settings->memory_bytes,
+      .sharedMemPerBlock = DEFAULT_SHARED_BYTES,
+      .regsPerBlock = REGISTERS,
+      .warpSize = WARP_SIZE,
+      .maxThreadsPerBlock = MAX_THREADS,
+      .maxThreadsDim = {MAX_THREADS, MAX_THREADS, 64},
+      .maxGridSize = {INT32_MAX, 65535, 65535},
+      .totalConstMem = 64 << 10,
+      .major = COMPUTE_MAJOR,
+      .minor = COMPUTE_MINOR,
+      .multiProcessorCount = settings->workers,
+      .maxThreadsPerMultiProcessor = THREADS_PER_MULTIPROCESSOR,
+      .sharedMemPerMultiprocessor = SHARED_PER_MULTIPROCESSOR,
+      .regsPerMultiprocessor = REGISTERS,
+      .sharedMemPerBlockOptin = MAX_SHARED_BYTES,
+      .maxBlocksPerMultiProcessor = BLOCKS_PER_MULTIPROCESSOR,
+      .reservedSharedMemPerBlock = RESERVED_SHARED_BYTES,
+  };
+#if defined(__x86_64__)
+  const char *machine = "x86-64";
+#else
+  const char *machine = "aarch64";
+#endif
+  snprintf(properties->name, sizeof properties->name, "CPU backend (%s, %d thread%s)", machine,
+           settings->workers, settings->workers == 1 ? "" : "s");
+  return cudaSuccess;
+}
+
+cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr attribute, int device) {
+  cudaDeviceProp p;
+  const cudaError_t error = cudaGetDeviceProperties(&p, device);
+  if (error != cudaSuccess) return error;
+  switch (attribute) {
+    case cudaDevAttrMaxThreadsPerBlock:
+      *value = p.maxThreadsPerBlock;
+      break;
+    case cudaDevAttrMaxSharedMemoryPerBlock:
+      *value = (int)p.sharedMemPerBlock;
+      break;
+    case cudaDevAttrWarpSize:
+      *value = p.warpSize;
+      break;
+    case cudaDevAttrMaxRegistersPerBlock:
+      *value = p.regsPerBlock;
+      break;
+    case cudaDevAttrMultiProcessorCount:
+      *value = p.multiProcessorCount;
+      break;
+    case cudaDevAttrClockRate:
+    case cudaDevAttrMemoryClockRate:
+    case cudaDevAttrGlobalMemoryBusWidth:
+    case cudaDevAttrL2CacheSize:
+      *value = 0;
+      break;
+    case cudaDevAttrMaxThreadsPerMultiProcessor:
+      *value = p.maxThreadsPerMultiProcessor;
+      break;
+    case cudaDevAttrComputeCapabilityMajor:
+      *value = p.major;
+      break;
+    case cudaDevAttrComputeCapabilityMinor:
+      *value = p.minor;
+      break;
+    case cudaDevAttrMaxSharedMemoryPerMultiprocessor:
+      *value = (int)p.sharedMemPerMultiprocessor;
+      break;
+    case cudaDevAttrMaxRegistersPerMultiprocessor:
+      *value = p.regsPerMultiprocessor;
+      break;
+    case cudaDevAttrMaxSharedMemoryPerBlockOptin:
+      *value = (int)p.sharedMemPerBlockOptin;
+      break;
+    case cudaDevAttrMaxBlocksPerMultiprocessor:
+      *value = p.maxBlocksPerMultiProcessor;
+      break;
+    case cudaDevAttrReservedSharedMemoryPerBlock:
+      *value = (int)p.reservedSharedMemPerBlock;
+      break;
+    default:
+      return simt_result(cudaErrorInvalidValue);
+  }
+  return cudaSuccess;
+}
+
+cudaError_t cudaRuntimeGetVersion(int *version) {
+  *version = CUDART_VERSION;
+  return cudaSuccess;
+}
+
+cudaError_t cudaDriverGetVersion(int *version) {
+  return cudaRuntimeGetVersion(version);
+}
+
+cudaError_t cudaDeviceSynchronize(void) {
+  return simt_result(cudaSuccess);
+}
+
+cudaError_t cudaDeviceReset(void) {
+  simt_memory_reset();
+  simt_forget_kernel_attributes();
+  simt_forget_errors();
+  return cudaSuccess;
+}
+
+/* --- Memory --------------------------------------------------------------------------------- */
+
+cudaError_t cudaMalloc(void **pointer, size_t size) {
+  if (failed_before() || pointer == NULL) return simt_result(cudaErrorInvalidValue);
+  return simt_result(simt_memory_allocate(pointer, size));
+}
+
+cudaError_t cudaFree(void *pointer) {
+  if (failed_before()) return simt_result(cudaSuccess);
+  return simt_result(simt_memory_free(pointer));
+}
+
+cudaError_t cudaMallocHost(void **pointer, size_t size) {
+  if (failed_before() || pointer == NULL) return simt_result(cudaErrorInvalidValue);
+  *pointer = malloc(size);
+  return simt_result(*pointer != NULL || size == 0 ? cudaSuccess : cudaErrorMemoryAllocation);
+}
+
+cudaError_t cudaFreeHost(void *pointer) {
+  free(pointer);
+  return simt_result(cudaSuccess);
+}
+
+cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes) {
+  if (failed_before()) return simt_result(cudaSuccess);
+  const size_t used = simt_memory_used();
+  *total_bytes = simt_settings()->memory_bytes;
+  *free_bytes = used < *total_bytes ? *total_bytes - used : 0;
+  return cudaSuccess;
+}
+
+/** May a copy use this range as memory of the device, or else of the host? */
+static bool range_ok(const void *pointer, size_t count, bool on_device) {
+  return on_device ? simt_memory_contains(pointer, count) : !simt_memory_is_device(pointer);
+}
+
+cudaError_t cudaMemcpy(void *target, const void *source, size_t count, cudaMemcpyKind kind) {
+  if (failed_before()) return simt_result(cudaSuccess);
+  if ((unsigned)kind > cudaMemcpyDefault) return simt_result(cudaErrorInvalidMemcpyDirection);
+  if (count == 0) return cudaSuccess;
+  const bool any = kind == cudaMemcpyDefault;
+  const bool to_device = any ? simt_memory_is_device(target) : (kind & cudaMemcpyHostToDevice) != 0;
+  const bool from_device =
+      any ? simt_memory_is_device(source) : (kind & cudaMemcpyDeviceToHost) != 0;
+  if (!range_ok(target, count, to_device) || !range_ok(source, count, from_device)) {
+    return simt_result(cudaErrorInvalidValue);
+  }
+  memmove(target, source, count);
+  return cudaSuccess;
+}
+
+cudaError_t cudaMemcpyAsync(void *target, const void *source, size_t count, cudaMemcpyKind kind,
+                            cudaStream_t stream) {
+  (void)stream;
+  return cudaMemcpy(target, source, count, kind);
+}
+
+cudaError_t cudaMemset(void *pointer, int value, size_t count) {
+  if (failed_before() || count == 0) return simt_result(cudaSuccess);
+  if (!simt_memory_contains(pointer, count)) return simt_result(cudaErrorInvalidValue);
+  memset(pointer, value, count);
+  return cudaSuccess;
+}
+
+cudaError_t cudaMemsetAsync(void *pointer, int value, size_t count, cudaStream_t stream) {
+  (void)stream;
+  return cudaMemset(pointer, value, count);
+}

@@ -1,0 +1,94 @@
+/*
+ * Atomics on device memory, which other OS threads may change at the same time, and on shared
+ * memory. One loop of compare-and-swap serves every operation: these are simple, not fast.
+ */
+#include <string.h>
+
+#include "runtime.h"
+
+static uint32_t add_floats(uint32_t a, uint32_t b) {
+  float x, y;
+  memcpy(&x, &a, sizeof x);
+  memcpy(&y, &b, sizeof y);
+  x += y;
+  memcpy(&a, &x, sizeof a);
+  return a;
+}
+
+static uint64_t add_doubles(uint64_t a, uint64_t b) {
+  double x, y;
+  memcpy(&x, &a, sizeof x);
+  memcpy(&y, &b, sizeof y);
+  x += y;
+  memcpy(&a, &x, sizeof a);
+  return a;
+}
+
+/* The same for both widths, but for the type and the addition of floating-point numbers. */
+#define DEFINE_APPLY(name, Unsigned, Signed, add_floating)             \
+  static Unsigned name(SimtAtomic operation, Unsigned a, Unsigned b) { \
+    switch (operation) {                                               \
+      case SIMT_ATOMIC_ADD:                                            \
+        return a + b;                                                  \
+      case SIMT_ATOMIC_ADD_FLOAT:                                      \
+        return add_floating(a, b);                                     \
+      case SIMT_ATOMIC_MAX_SIGNED:                                     \
+        return (Signed)a > (Signed)b ? a : b;                          \
+      case SIMT_ATOMIC_MAX_UNSIGNED:                                   \
+        return a > b ? a : b;                                          \
+      case SIMT_ATOMIC_MIN_SIGNED:                                     \
+        return (Signed)a < (Signed)b ? a : b;                          \
+      case SIMT_ATOMIC_MIN_UNSIGNED:                                   \
+        return a < b ? a : b;                                          \
+      case SIMT_ATOMIC_AND:                                            \
+        return a & b;                                                  \
+      case SIMT_ATOMIC_OR:                                             \
+        return a | b;                                                  \
+      case SIMT_ATOMIC_EXCHANGE:                                       \
+        return b;                                                      \
+    }                                                                  \
+    return a;                                                          \
+  }
+
+DEFINE_APPLY(apply_32, uint32_t, int32_t, add_floats)
+DEFINE_APPLY(apply_64, uint64_t, int64_t, add_doubles)
+
+/** A thread may spin on what another has yet to write, so every atomic lets the others run. */
+static void count_and_yield(void) {
+  simt_worker->counters.atomics++;
+  simt_yield();
+}
+
+uint32_t simt_atomic_32(SimtAtomic operation, void *address, uint32_t operand) {
+  _Atomic uint32_t *target = address;
+  uint32_t old = atomic_load(target);
+  while (!atomic_compare_exchange_weak(target, &old, apply_32(operation, old, operand))) {
+  }
+  count_and_yield();
+  return old;
+}
+
+uint64_t simt_atomic_64(SimtAtomic operation, void *address, uint64_t operand) {
+  _Atomic uint64_t *target = address;
+  uint64_t old = atomic_load(target);
+  while (!atomic_compare_exchange_weak(target, &old, apply_64(operation, old, operand))) {
+  }
+  count_and_yield();
+  return old;
+}
+
+uint32_t simt_compare_and_swap_32(void *address, uint32_t expected, uint32_t desired) {
+  atomic_compare_exchange_strong((_Atomic uint32_t *)address, &expected, desired);
+  count_and_yield();
+  return expected;
+}
+
+uint64_t simt_compare_and_swap_64(void *address, uint64_t expected, uint64_t desired) {
+  atomic_compare_exchange_strong((_Atomic uint64_t *)address, &expected, desired);
+  count_and_yield();
+  return expected;
+}
+
+void simt_thread_fence(void) {
+  atomic_thread_fence(memory_order_seq_cst);
+}

@@ -1,0 +1,89 @@
+#include "runtime.h"
+
+typedef struct ErrorText {
+  cudaError_t error;
+  const char *name, *text;
+} ErrorText;
+
+#define ENTRY(error, text) \
+  { error, #error, text }
+
+static const ErrorText TEXTS[] = {
+    ENTRY(cudaSuccess, "no error"),
+    ENTRY(cudaErrorInvalidValue, "invalid argument"),
+    ENTRY(cudaErrorMemoryAllocation, "out of memory"),
+    ENTRY(cudaErrorInitializationError, "initialization error"),
+    ENTRY(cudaErrorInvalidConfiguration, "invalid configuration argument"),
+    ENTRY(cudaErrorInvalidMemcpyDirection, "invalid copy direction for memcpy"),
+    ENTRY(cudaErrorInsufficientDriver,
+          "CUDA driver version is insufficient for CUDA runtime version"),
+    ENTRY(cudaErrorInvalidDeviceFunction, "invalid device function"),
+    ENTRY(cudaErrorNoDevice, "no CUDA-capable device is detected"),
+    ENTRY(cudaErrorInvalidDevice, "invalid device ordinal"),
+    ENTRY(cudaErrorNoKernelImageForDevice,
+          "no kernel image is available for execution on the device"),
+    ENTRY(cudaErrorInvalidResourceHandle, "invalid resource handle"),
+    ENTRY(cudaErrorNotReady, "device not ready"),
+    ENTRY(cudaErrorIllegalAddress, "an illegal memory access was encountered"),
+    ENTRY(cudaErrorLaunchOutOfResources, "too many resources requested for launch"),
+    ENTRY(cudaErrorLaunchTimeout, "the launch timed out and was terminated"),
+    ENTRY(cudaErrorAssert, "device-side assert triggered"),
+    ENTRY(cudaErrorMisalignedAddress, "misaligned address"),
+    ENTRY(cudaErrorLaunchFailure, "unspecified launch failure"),
+    ENTRY(cudaErrorNotSupported, "operation not supported"),
+    ENTRY(cudaErrorUnknown, "unknown error"),
+};
+
+static const ErrorText *find(cudaError_t error) {
+  for (size_t i = 0; i < sizeof TEXTS / sizeof *TEXTS; i++) {
+    if (TEXTS[i].error == error) return &TEXTS[i];
+  }
+  return NULL;
+}
+
+const char *cudaGetErrorName(cudaError_t error) {
+  const ErrorText *entry = find(error);
+  return entry != NULL ? entry->name : "unrecognized error code";
+}
+
+const char *cudaGetErrorString(cudaError_t error) {
+  const ErrorText *entry = find(error);
+  return entry != NULL ? entry->text : "unrecognized error code";
+}
+
+/* CUDA keeps the last error per host thread; a failed kernel spoils the device for all of them. */
+static _Thread_local cudaError_t last_error;
+static _Atomic cudaError_t sticky_error;
+
+cudaError_t simt_set_last_error(cudaError_t error) {
+  if (error != cudaSuccess) last_error = error;
+  return error;
+}
+
+cudaError_t simt_result(cudaError_t error) {
+  return sticky_error != cudaSuccess ? sticky_error : simt_set_last_error(error);
+}
+
+cudaError_t simt_sticky_error(void) {
+  return sticky_error;
+}
+
+void simt_set_sticky_error(cudaError_t error) {
+  sticky_error = error;
+  last_error = error;
+}
+
+cudaError_t cudaPeekAtLastError(void) {
+  return sticky_error != cudaSuccess ? sticky_error : last_error;
+}
+
+cudaError_t cudaGetLastError(void) {
+  const cudaError_t error = cudaPeekAtLastError();
+  last_error = cudaSuccess;
+  return error;
+}
+
+void simt_forget_errors(void) {
+  sticky_error = cudaSuccess;
+  last_error = cudaSuccess;
+}

@@ -1,0 +1,125 @@
+/*
+ * Signals that a kernel causes: noted, and the block ended, as if the thread had called the end of
+ * it. All else - reporting above all - happens afterwards, outside the signal handler.
+ */
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <ucontext.h>
+
+#include "runtime.h"
+
+static const int WATCHED[] = {SIGSEGV, SIGBUS, SIGFPE};
+enum { WATCHED_COUNT = sizeof WATCHED / sizeof *WATCHED };
+
+static struct sigaction previous[WATCHED_COUNT];
+static pthread_once_t watching = PTHREAD_ONCE_INIT;
+
+/* The stack of a fiber may be what overflowed, so the handler has its own. */
+static const size_t SIGNAL_STACK_BYTES = (size_t)64 << 10;
+
+#if defined(__x86_64__)
+
+static uintptr_t *program_counter(ucontext_t *context) {
+  return (uintptr_t *)&context->uc_mcontext.gregs[REG_RIP];
+}
+
+static uintptr_t *stack_pointer(ucontext_t *context) {
+  return (uintptr_t *)&context->uc_mcontext.gregs[REG_RSP];
+}
+
+static bool is_write(const ucontext_t *context) {
+  return (context->uc_mcontext.gregs[REG_ERR] & 2) != 0;
+}
+
+#else
+
+static uintptr_t *program_counter(ucontext_t *context) {
+  return (uintptr_t *)&context->uc_mcontext.pc;
+}
+
+static uintptr_t *stack_pointer(ucontext_t *context) {
+  return (uintptr_t *)&context->uc_mcontext.sp;
+}
+
+/** The kernel appends records to the context; one of them holds the exception syndrome. */
+static bool is_write(const ucontext_t *context) {
+  const struct _aarch64_ctx *record = (const void *)context->uc_mcontext.__reserved;
+  while (record->magic != 0) {
+    if (record->magic == ESR_MAGIC) return ((const struct esr_context *)record)->esr >> 6 & 1;
+    record = (const void *)((const char *)record + record->size);
+  }
+  return false;
+}
+
+#endif
+
+static bool caused_by_kernel(const ucontext_t *context) {
+  const Worker *worker = simt_worker;
+  return worker != NULL && worker->in_kernel &&
+         simt_in_fibers(worker, *stack_pointer((ucontext_t *)context));
+}
+
+/** Does what would have happened without us. */
+static void pass_on(int signal, siginfo_t *info, void *context) {
+  int i = 0;
+  while (WATCHED[i] != signal) i++;
+  if (previous[i].sa_flags & SA_SIGINFO) {
+    previous[i].sa_sigaction(signal, info, context);
+  } else if (previous[i].sa_handler == SIG_DFL || previous[i].sa_handler == SIG_IGN) {
+    sigaction(signal, &previous[i], NULL); /* on return the instruction faults again */
+  } else {
+    previous[i].sa_handler(signal);
+  }
+}
+
+static void handle(int signal, siginfo_t *info, void *context) {
+  if (!caused_by_kernel(context)) {
+    pass_on(signal, info, context);
+    return;
+  }
+  Worker *worker = simt_worker;
+  worker->outcome = FAULTED;
+  worker->fault = (Fault){
+      .signal = signal,
+      .code = info->si_code,
+      .address = (uintptr_t)info->si_addr,
+      .pc = *program_counter(context),
+      .is_write = is_write(context),
+  };
+  *stack_pointer(context) = (uintptr_t)worker->own_stack;
+  *program_counter(context) = (uintptr_t)simt_switch_resume;
+}
+
+static void install_handlers(void) {
+  struct sigaction action = {.sa_sigaction = handle, .sa_flags = SA_SIGINFO | SA_ONSTACK};
+  sigemptyset(&action.sa_mask);
+  for (int i = 0; i < WATCHED_COUNT; i++) sigaction(WATCHED[i], &action, &previous[i]);
+}
+
+static pthread_key_t signal_stack_key;
+
+static void free_signal_stack(void *memory) {
+  const stack_t none = {.ss_flags = SS_DISABLE};
+  sigaltstack(&none, NULL);
+  munmap(memory, SIGNAL_STACK_BYTES);
+}
+
+static void watch(void) {
+  pthread_key_create(&signal_stack_key, free_signal_stack);
+  install_handlers();
+}
+
+void simt_faults_watch(void) {
+  pthread_once(&watching, watch);
+  stack_t stack;
+  if (sigaltstack(NULL, &stack) != 0 || !(stack.ss_flags & SS_DISABLE)) return;
+  void *memory =
+      mmap(NULL, SIGNAL_STACK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) return;
+  stack = (stack_t){.ss_sp = memory, .ss_size = SIGNAL_STACK_BYTES};
+  sigaltstack(&stack, NULL);
+  pthread_setspecific(signal_stack_key, memory);
+}

@@ -1,0 +1,91 @@
+#define _GNU_SOURCE
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "runtime.h"
+
+#if __has_include(<valgrind/valgrind.h>)
+#include <valgrind/valgrind.h>
+#else
+#define VALGRIND_STACK_REGISTER(begin, end) ((void)0)
+#endif
+
+/* The lower half of a slot is a page for the SimtThread, and inaccessible from there on. */
+enum { STACK_BYTES = SIMT_SLOT_BYTES / 2 };
+
+#if defined(__x86_64__)
+enum { SAVED_WORDS = 6 };
+#else
+enum { SAVED_WORDS = 20, SAVED_X19 = 0, SAVED_LINK_REGISTER = 11 };
+void simt_fiber_begin(void); /* calls what x19 points at */
+#endif
+
+static char *slot_of(const Worker *worker, int index) {
+  return worker->slots + (size_t)index * SIMT_SLOT_BYTES;
+}
+
+static bool reserve_slots(Worker *worker) {
+  const size_t size = (MAX_THREADS + 1) * SIMT_SLOT_BYTES; /* one more, to align */
+  char *memory = mmap(NULL, size, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_STACK, -1, 0);
+  if (memory == MAP_FAILED) return false;
+  const uintptr_t misaligned = (uintptr_t)memory % SIMT_SLOT_BYTES;
+  char *slots = memory + (misaligned == 0 ? 0 : SIMT_SLOT_BYTES - misaligned);
+  if (slots > memory) munmap(memory, (size_t)(slots - memory));
+  char *end = slots + MAX_THREADS * SIMT_SLOT_BYTES;
+  munmap(end, (size_t)(memory + size - end));
+  worker->slots = slots;
+  return true;
+}
+
+bool simt_fibers_create(Worker *worker, int count) {
+  if (worker->slots == NULL && !reserve_slots(worker)) return false;
+  const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+  for (; worker->fiber_count < count; worker->fiber_count++) {
+    char *slot = slot_of(worker, worker->fiber_count);
+    char *stack = slot + SIMT_SLOT_BYTES - STACK_BYTES;
+    if (mprotect(slot + page, (size_t)(stack - slot) - page, PROT_NONE) != 0) return false;
+    VALGRIND_STACK_REGISTER(stack, stack + STACK_BYTES - 1);
+  }
+  return true;
+}
+
+void simt_fibers_destroy(Worker *worker) {
+  if (worker->slots != NULL) munmap(worker->slots, MAX_THREADS * SIMT_SLOT_BYTES);
+  worker->slots = NULL;
+  worker->fiber_count = 0;
+}
+
+void simt_fiber_start(Worker *worker, int index, void (*begin)(void)) {
+  /* Stacks that all begin at the same offset in their slots would compete for the same few cache
+     lines. */
+  const size_t colour = (size_t)index % 64 * 64;
+  uintptr_t *top = (uintptr_t *)(slot_of(worker, index) + SIMT_SLOT_BYTES - colour);
+  /* A return address of zero: there debuggers and unwinders stop. */
+#if defined(__x86_64__)
+  *--top = 0;
+  *--top = (uintptr_t)begin;
+  top -= SAVED_WORDS;
+  memset(top, 0, SAVED_WORDS * sizeof *top);
+#else
+  top -= SAVED_WORDS;
+  memset(top, 0, SAVED_WORDS * sizeof *top);
+  top[SAVED_X19] = (uintptr_t)begin;
+  top[SAVED_LINK_REGISTER] = (uintptr_t)simt_fiber_begin;
+#endif
+  worker->stacks[index] = top;
+}
+
+SimtThread *simt_fiber_thread(const Worker *worker, int index) {
+  return (SimtThread *)slot_of(worker, index);
+}
+
+bool simt_in_fibers(const Worker *worker, uintptr_t address) {
+  return address - (uintptr_t)worker->slots < MAX_THREADS * SIMT_SLOT_BYTES;
+}
+
+bool simt_in_stack_guard(const Worker *worker, uintptr_t address) {
+  return simt_in_fibers(worker, address) &&
+         address % SIMT_SLOT_BYTES < SIMT_SLOT_BYTES - STACK_BYTES;
+}

@@ -1,0 +1,278 @@
+/*
+ * A launch: blocks are handed out one at a time to a few OS threads that live from the first launch
+ * on. The launching thread takes blocks too; a small grid is done before others have woken up.
+ */
+#define _GNU_SOURCE
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "runtime.h"
+
+/* Shared memory of all kernels lies on the stacks of OS threads, as thread-local storage. */
+static const size_t OS_STACK_BYTES = (size_t)64 << 20;
+
+static struct {
+  pthread_mutex_t launching; /* one launch at a time */
+  pthread_mutex_t lock;      /* for what follows */
+  pthread_cond_t work, done;
+  Launch *launch; /* to join, or NULL */
+  uint64_t launches;
+  int busy;
+  bool stop;
+  pid_t process; /* a fork has no other threads than the one that forked */
+  int thread_count;
+  pthread_t threads[MAX_WORKERS];
+  Worker *workers[MAX_WORKERS];
+  SimtCounters counters;
+} pool = {
+    .launching = PTHREAD_MUTEX_INITIALIZER,
+    .lock = PTHREAD_MUTEX_INITIALIZER,
+    .work = PTHREAD_COND_INITIALIZER,
+    .done = PTHREAD_COND_INITIALIZER,
+};
+
+/* --- Blocks --------------------------------------------------------------------------------- */
+
+/** Spreads the bits of a number evenly (splitmix64). */
+static uint64_t hash(uint64_t x) {
+  x += 0x9e3779b97f4a7c15;
+  x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9;
+  x = (x ^ x >> 27) * 0x94d049bb133111eb;
+  return x ^ x >> 31;
+}
+
+static uint64_t greatest_common_divisor(uint64_t a, uint64_t b) {
+  while (b != 0) {
+    const uint64_t rest = a % b;
+    a = b;
+    b = rest;
+  }
+  return a;
+}
+
+/** The order of blocks is a step of fixed size round the grid; it visits all when coprime to it. */
+static void choose_block_order(Launch *launch, const Settings *settings) {
+  const uint64_t count = launch->block_count;
+  launch->block_stride = 1;
+  if (settings->order == REVERSE) {
+    launch->block_stride = count - 1 + (count == 1);
+    launch->first_block = count - 1;
+  } else if (settings->order == RANDOM) {
+    uint64_t random = hash(settings->seed ^ hash(launch->ordinal));
+    launch->first_block = random % count;
+    do {
+      random = hash(random);
+      launch->block_stride = 1 + random % count;
+    } while (greatest_common_divisor(launch->block_stride, count) != 1);
+  }
+}
+
+static uint64_t nth_block(const Launch *launch, uint64_t n) {
+  const unsigned __int128 steps = (unsigned __int128)n * launch->block_stride;
+  return (uint64_t)((steps + launch->first_block) % launch->block_count);
+}
+
+static void report_once(Worker *worker, Launch *launch) {
+  if (!atomic_exchange(&launch->failed, true)) launch->error = simt_report_failure(worker);
+}
+
+static void add_counters(SimtCounters *sum, const SimtCounters *other) {
+  sum->blocks += other->blocks;
+  sum->threads += other->threads;
+  sum->barriers += other->barriers;
+  sum->atomics += other->atomics;
+  for (int kind = 0; kind < SIMT_KINDS; kind++) {
+    sum->warp_instructions[kind] += other->warp_instructions[kind];
+  }
+}
+
+/** Runs blocks until there are none left; called with the pool unlocked. */
+static void run_blocks(Worker *worker, Launch *launch) {
+  const Settings *settings = simt_settings();
+  const dim3 grid = launch->grid, block = launch->block;
+  const unsigned threads = block.x * block.y * block.z;
+  simt_worker = worker;
+  worker->launch = launch;
+  worker->block.dim = block;
+  worker->block.grid = grid;
+  worker->order = settings->order;
+  worker->counters = (SimtCounters){0};
+  if (!simt_fibers_create(worker, (int)threads)) {
+    fprintf(stderr, "simt: no memory for the stacks of %u threads\n", threads);
+    if (!atomic_exchange(&launch->failed, true)) launch->error = cudaErrorLaunchOutOfResources;
+  }
+  while (!atomic_load(&launch->failed)) {
+    const uint64_t n = atomic_fetch_add(&launch->next_block, 1);
+    if (n >= launch->block_count) break;
+    const uint64_t i = nth_block(launch, n);
+    worker->block.index = (uint3){(unsigned)(i % grid.x), (unsigned)(i / grid.x % grid.y),
+                                  (unsigned)(i / grid.x / grid.y)};
+    /* Not 0, which the generator would never leave. */
+    worker->random_state = hash(settings->seed ^ hash(launch->ordinal ^ hash(i))) | 1;
+    if (simt_run_block(worker) != FINISHED) report_once(worker, launch);
+    worker->counters.blocks++;
+    worker->counters.threads += threads;
+  }
+  pthread_mutex_lock(&pool.lock);
+  add_counters(&pool.counters, &worker->counters);
+  pthread_mutex_unlock(&pool.lock);
+}
+
+/* --- OS threads ----------------------------------------------------------------------------- */
+
+static void *serve(void *argument) {
+  Worker *worker = argument;
+  uint64_t last_ordinal = 0;
+  simt_faults_watch();
+  pthread_mutex_lock(&pool.lock);
+  for (;;) {
+    while (!pool.stop && (pool.launch == NULL || pool.launch->ordinal == last_ordinal)) {
+      pthread_cond_wait(&pool.work, &pool.lock);
+    }
+    if (pool.stop) break;
+    Launch *launch = pool.launch;
+    last_ordinal = launch->ordinal;
+    pool.busy++;
+    pthread_mutex_unlock(&pool.lock);
+    run_blocks(worker, launch);
+    pthread_mutex_lock(&pool.lock);
+    if (--pool.busy == 0) pthread_cond_signal(&pool.done);
+  }
+  pthread_mutex_unlock(&pool.lock);
+  return NULL;
+}
+
+/** Makes the workers that `count` needs; fewer, at least one, if the system has no more. */
+static bool start_workers(int count) {
+  if (pool.workers[0] == NULL) pool.workers[0] = calloc(1, sizeof(Worker));
+  if (pool.workers[0] == NULL) return false;
+  if (pool.process != getpid()) pool.thread_count = 0;
+  pool.process = getpid();
+  pthread_attr_t attributes;
+  pthread_attr_init(&attributes);
+  pthread_attr_setstacksize(&attributes, OS_STACK_BYTES);
+  while (pool.thread_count < count - 1) {
+    const int next = pool.thread_count + 1;
+    if (pool.workers[next] == NULL) pool.workers[next] = calloc(1, sizeof(Worker));
+    if (pool.workers[next] == NULL) break;
+    if (pthread_create(&pool.threads[next], &attributes, serve, pool.workers[next]) != 0) break;
+    pool.thread_count++;
+  }
+  pthread_attr_destroy(&attributes);
+  return true;
+}
+
+void simt_stop_workers(void) {
+  pthread_mutex_lock(&pool.launching);
+  pthread_mutex_lock(&pool.lock);
+  pool.stop = true;
+  pthread_cond_broadcast(&pool.work);
+  pthread_mutex_unlock(&pool.lock);
+  if (pool.process == getpid()) {
+    for (int i = 1; i <= pool.thread_count; i++) pthread_join(pool.threads[i], NULL);
+  }
+  for (int i = 0; i < MAX_WORKERS; i++) {
+    if (pool.workers[i] != NULL) simt_fibers_destroy(pool.workers[i]);
+    free(pool.workers[i]);
+    pool.workers[i] = NULL;
+  }
+  pool.thread_count = 0;
+  pool.stop = false;
+  simt_worker = NULL;
+  pthread_mutex_unlock(&pool.launching);
+}
+
+/** So that leak checkers find nothing. */
+__attribute__((destructor)) static void stop_at_exit(void) {
+  const bool in_kernel = simt_worker != NULL && simt_worker->in_kernel;
+  if (!in_kernel) simt_stop_workers();
+}
+
+static void run_grid(Launch *launch) {
+  const uint64_t helpers = launch->block_count - 1;
+  pthread_mutex_lock(&pool.lock);
+  pool.launch = launch;
+  for (uint64_t i = 0; i < helpers && i < (uint64_t)pool.thread_count; i++) {
+    pthread_cond_signal(&pool.work);
+  }
+  pthread_mutex_unlock(&pool.lock);
+  run_blocks(pool.workers[0], launch);
+
+  pthread_mutex_lock(&pool.lock);
+  pool.launch = NULL;
+  while (pool.busy > 0) pthread_cond_wait(&pool.done, &pool.lock);
+  pool.counters.launches++;
+  pthread_mutex_unlock(&pool.lock);
+}
+
+/* --- Launches ------------------------------------------------------------------------------- */
+
+static cudaError_t check_launch(const Launch *launch) {
+  const dim3 grid = launch->grid, block = launch->block;
+  const bool grid_fits = grid.x >= 1 && grid.x <= INT32_MAX && grid.y >= 1 && grid.y <= 65535 &&
+                         grid.z >= 1 && grid.z <= 65535;
+  const bool block_fits = block.x >= 1 && block.x <= MAX_THREADS && block.y >= 1 &&
+                          block.y <= MAX_THREADS && block.z >= 1 && block.z <= 64 &&
+                          block.x * block.y * block.z <= MAX_THREADS;
+  if (!grid_fits || !block_fits) return cudaErrorInvalidConfiguration;
+  if (launch->dynamic_shared_bytes > simt_dynamic_shared_limit(launch->kernel)) {
+    return cudaErrorInvalidValue;
+  }
+  return cudaSuccess;
+}
+
+static void run_launch(Launch *launch) {
+  char damage[256];
+  const Settings *settings = simt_settings();
+  launch->ordinal = ++pool.launches;
+  launch->block_count = (uint64_t)launch->grid.x * launch->grid.y * launch->grid.z;
+  choose_block_order(launch, settings);
+  if (!start_workers(settings->workers)) {
+    simt_set_last_error(cudaErrorLaunchOutOfResources);
+    return;
+  }
+  simt_faults_watch();
+  run_grid(launch);
+  if (launch->failed) {
+    simt_set_sticky_error(launch->error);
+  } else if (simt_memory_find_damage(damage, sizeof damage)) {
+    simt_report_damage(launch, damage);
+    simt_set_sticky_error(cudaErrorIllegalAddress);
+  }
+}
+
+void simt_launch(const void *kernel, dim3 grid, dim3 block, size_t dynamic_shared_bytes,
+                 void (*entry)(void *arguments), void *arguments) {
+  Launch launch = {
+      .kernel = kernel,
+      .entry = entry,
+      .arguments = arguments,
+      .grid = grid,
+      .block = block,
+      .dynamic_shared_bytes = dynamic_shared_bytes,
+  };
+  if (simt_sticky_error() != cudaSuccess) return;
+  const cudaError_t error = check_launch(&launch);
+  if (error != cudaSuccess) {
+    simt_set_last_error(error);
+    return;
+  }
+  pthread_mutex_lock(&pool.launching);
+  run_launch(&launch);
+  pthread_mutex_unlock(&pool.launching);
+}
+
+/* --- Counters ------------------------------------------------------------------------------- */
+
+void simt_read_counters(SimtCounters *counters) {
+  pthread_mutex_lock(&pool.lock);
+  *counters = pool.counters;
+  pthread_mutex_unlock(&pool.lock);
+}
+
+void simt_reset_counters(void) {
+  pthread_mutex_lock(&pool.lock);
+  pool.counters = (SimtCounters){0};
+  pthread_mutex_unlock(&pool.lock);
+}

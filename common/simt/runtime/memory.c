@@ -1,0 +1,289 @@
+/*
+ * Device memory: one large range of addresses, inaccessible but for the allocations. An
+ * allocation's pages are given back when it is freed, and its addresses are not used again before
+ * the whole range has been gone through once: so accesses outside allocations fault, and so do
+ * stale ones.
+ */
+#define _GNU_SOURCE
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "runtime.h"
+
+enum { ALIGNMENT = 256, NAME_BYTES = 32, MAX_FREED = 1024 };
+
+static const size_t RED_ZONE = (size_t)1 << 20;    /* between any two allocations */
+static const size_t FILL_BYTES = (size_t)32 << 20; /* at each end of a new allocation */
+static const unsigned char FILL = 0xff;
+
+typedef struct Allocation {
+  uintptr_t begin, end;             /* what was asked for */
+  uintptr_t pages_begin, pages_end; /* what is accessible; the rest of it is slack */
+  unsigned ordinal;
+  char name[NAME_BYTES];
+} Allocation;
+
+static struct {
+  pthread_mutex_t lock;
+  uintptr_t begin, end; /* the range of addresses */
+  uintptr_t next;       /* where to look for room */
+  size_t used;
+  unsigned ordinal;
+  Allocation *live;
+  size_t live_count, live_capacity;
+  Allocation freed[MAX_FREED]; /* the last ones, in a ring */
+  size_t freed_count;
+} memory = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static size_t round_up(size_t size, size_t unit) {
+  return (size + unit - 1) / unit * unit;
+}
+
+/* --- Addresses ------------------------------------------------------------------------------ */
+
+/** Takes addresses for four times the memory, or what the machine gives. */
+static bool reserve_addresses(void) {
+  if (memory.begin != 0) return true;
+  const size_t least = (size_t)64 << 20;
+  for (size_t size = 4 * simt_settings()->memory_bytes + ((size_t)16 << 30); size >= least;
+       size /= 2) {
+    void *range = mmap(NULL, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (range == MAP_FAILED) continue;
+    memory.begin = memory.next = (uintptr_t)range;
+    memory.end = memory.begin + size;
+    return true;
+  }
+  return false;
+}
+
+/** Maps the pages anew, all zero. */
+static bool map_pages(uintptr_t begin, uintptr_t end, int protection) {
+  return mmap((void *)begin, end - begin, protection,
+              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) != MAP_FAILED;
+}
+
+/** The allocation whose pages and red zones overlap [begin, end), or NULL. */
+static const Allocation *overlapping(uintptr_t begin, uintptr_t end) {
+  for (size_t i = 0; i < memory.live_count; i++) {
+    const Allocation *a = &memory.live[i];
+    if (begin < a->pages_end + RED_ZONE && a->pages_begin < end + RED_ZONE) return a;
+  }
+  return NULL;
+}
+
+/** Addresses for `size` bytes of pages, at the first place behind the last one given. */
+static bool find_room(size_t size, uintptr_t *begin) {
+  for (int rounds = 0; rounds < 2;) {
+    const uintptr_t candidate = memory.next + RED_ZONE;
+    if (size + 2 * RED_ZONE > memory.end - memory.next) {
+      memory.next = memory.begin;
+      rounds++;
+      continue;
+    }
+    const Allocation *in_the_way = overlapping(candidate, candidate + size);
+    if (in_the_way == NULL) {
+      memory.next = candidate + size;
+      *begin = candidate;
+      return true;
+    }
+    memory.next = in_the_way->pages_end;
+  }
+  return false;
+}
+
+/* --- Allocations ---------------------------------------------------------------------------- */
+
+static Allocation *find_live(const void *pointer) {
+  for (size_t i = 0; i < memory.live_count; i++) {
+    if (memory.live[i].begin == (uintptr_t)pointer) return &memory.live[i];
+  }
+  return NULL;
+}
+
+static bool make_place_in_list(void) {
+  if (memory.live_count < memory.live_capacity) return true;
+  const size_t capacity = 2 * memory.live_capacity + 16;
+  Allocation *larger = realloc(memory.live, capacity * sizeof *larger);
+  if (larger == NULL) return false;
+  memory.live = larger;
+  memory.live_capacity = capacity;
+  return true;
+}
+
+static void fill_new(const Allocation *a) {
+  const size_t size = a->pages_end - a->pages_begin;
+  if (size <= 2 * FILL_BYTES) {
+    memset((void *)a->pages_begin, FILL, size);
+  } else {
+    memset((void *)a->pages_begin, FILL, FILL_BYTES);
+    memset((void *)(a->pages_end - FILL_BYTES), FILL, FILL_BYTES);
+  }
+}
+
+static cudaError_t allocate(void **pointer, size_t size) {
+  const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+  const size_t limit = simt_settings()->memory_bytes;
+  if (size > limit || memory.used > limit) return cudaErrorMemoryAllocation;
+  const size_t pages = round_up(size, page);
+  if (size > limit - memory.used || !make_place_in_list() || !reserve_addresses()) {
+    return cudaErrorMemoryAllocation;
+  }
+  Allocation a = {.pages_begin = 0};
+  if (!find_room(pages, &a.pages_begin)) return cudaErrorMemoryAllocation;
+  a.pages_end = a.pages_begin + pages;
+  a.begin = a.pages_end - round_up(size, ALIGNMENT);
+  a.end = a.begin + size;
+  if (!map_pages(a.pages_begin, a.pages_end, PROT_READ | PROT_WRITE)) {
+    return cudaErrorMemoryAllocation;
+  }
+  fill_new(&a);
+  a.ordinal = ++memory.ordinal;
+  memory.used += size;
+  memory.live[memory.live_count++] = a;
+  *pointer = (void *)a.begin;
+  return cudaSuccess;
+}
+
+static cudaError_t release(void *pointer) {
+  Allocation *a = find_live(pointer);
+  if (a == NULL) return cudaErrorInvalidValue;
+  map_pages(a->pages_begin, a->pages_end, PROT_NONE);
+  memory.used -= a->end - a->begin;
+  memory.freed[memory.freed_count++ % MAX_FREED] = *a;
+  *a = memory.live[--memory.live_count];
+  return cudaSuccess;
+}
+
+cudaError_t simt_memory_allocate(void **pointer, size_t size) {
+  *pointer = NULL;
+  if (size == 0) return cudaSuccess;
+  pthread_mutex_lock(&memory.lock);
+  const cudaError_t error = allocate(pointer, size);
+  pthread_mutex_unlock(&memory.lock);
+  return error;
+}
+
+cudaError_t simt_memory_free(void *pointer) {
+  if (pointer == NULL) return cudaSuccess;
+  pthread_mutex_lock(&memory.lock);
+  const cudaError_t error = release(pointer);
+  pthread_mutex_unlock(&memory.lock);
+  return error;
+}
+
+void simt_memory_reset(void) {
+  pthread_mutex_lock(&memory.lock);
+  while (memory.live_count > 0) release((void *)memory.live[0].begin);
+  free(memory.live);
+  memory.live = NULL;
+  memory.live_capacity = 0;
+  memory.ordinal = 0;
+  pthread_mutex_unlock(&memory.lock);
+}
+
+size_t simt_memory_used(void) {
+  return memory.used;
+}
+
+cudaError_t simt_name_allocation(const void *pointer, const char *name) {
+  pthread_mutex_lock(&memory.lock);
+  Allocation *a = find_live(pointer);
+  if (a != NULL) snprintf(a->name, sizeof a->name, "%s", name);
+  pthread_mutex_unlock(&memory.lock);
+  return a != NULL ? cudaSuccess : simt_set_last_error(cudaErrorInvalidValue);
+}
+
+/* --- Questions ------------------------------------------------------------------------------ */
+
+bool simt_memory_is_device(const void *pointer) {
+  return (uintptr_t)pointer - memory.begin < memory.end - memory.begin;
+}
+
+bool simt_memory_contains(const void *pointer, size_t size) {
+  const uintptr_t begin = (uintptr_t)pointer;
+  bool found = false;
+  pthread_mutex_lock(&memory.lock);
+  for (size_t i = 0; i < memory.live_count && !found; i++) {
+    const Allocation *a = &memory.live[i];
+    found = begin >= a->begin && begin <= a->end && size <= a->end - begin;
+  }
+  pthread_mutex_unlock(&memory.lock);
+  return found;
+}
+
+/** Bytes between the address and the allocation; 0 within it, 1 for its neighbours. */
+static uintptr_t distance(const Allocation *a, uintptr_t address) {
+  if (address < a->begin) return a->begin - address;
+  return address < a->end ? 0 : address - a->end + 1;
+}
+
+static const Allocation *nearest(const Allocation *list, size_t count, uintptr_t address) {
+  const Allocation *best = NULL;
+  for (size_t i = 0; i < count; i++) {
+    if (best == NULL || distance(&list[i], address) < distance(best, address)) best = &list[i];
+  }
+  return best;
+}
+
+static void describe_position(const Allocation *a, bool freed, uintptr_t address, char *text,
+                              size_t text_size) {
+  char where[64];
+  if (address < a->begin) {
+    snprintf(where, sizeof where, "%zu bytes before", (size_t)distance(a, address));
+  } else if (address >= a->end) {
+    snprintf(where, sizeof where, "%zu bytes past", (size_t)distance(a, address));
+  } else {
+    snprintf(where, sizeof where, "at byte %zu of", (size_t)(address - a->begin));
+  }
+  const bool named = a->name[0] != '\0';
+  snprintf(text, text_size, "%s %s %u%s%s%s (%zu bytes)", where,
+           freed ? "freed allocation" : "allocation", a->ordinal, named ? " \"" : "", a->name,
+           named ? "\"" : "", (size_t)(a->end - a->begin));
+}
+
+void simt_memory_describe(uintptr_t address, char *text, size_t text_size) {
+  pthread_mutex_lock(&memory.lock);
+  const size_t freed_count = memory.freed_count < MAX_FREED ? memory.freed_count : MAX_FREED;
+  const Allocation *live = nearest(memory.live, memory.live_count, address);
+  const Allocation *freed = nearest(memory.freed, freed_count, address);
+  if (address < RED_ZONE) {
+    snprintf(text, text_size, "at %#zx: a null pointer", (size_t)address);
+  } else if (!simt_memory_is_device((const void *)address)) {
+    snprintf(text, text_size, "at %#zx: no address of the device", (size_t)address);
+  } else if (live != NULL && distance(live, address) <= RED_ZONE) {
+    describe_position(live, false, address, text, text_size);
+  } else if (freed != NULL && distance(freed, address) == 0) {
+    describe_position(freed, true, address, text, text_size);
+  } else if (live != NULL) {
+    describe_position(live, false, address, text, text_size);
+  } else {
+    snprintf(text, text_size, "at %#zx: nothing is allocated", (size_t)address);
+  }
+  pthread_mutex_unlock(&memory.lock);
+}
+
+/** The first byte of [begin, end) that is not as it was filled, or `end`. */
+static uintptr_t first_damage(uintptr_t begin, uintptr_t end) {
+  uintptr_t p = begin;
+  while (p < end && *(const unsigned char *)p == FILL) p++;
+  return p;
+}
+
+bool simt_memory_find_damage(char *text, size_t text_size) {
+  bool found = false;
+  pthread_mutex_lock(&memory.lock);
+  for (size_t i = 0; i < memory.live_count && !found; i++) {
+    const Allocation *a = &memory.live[i];
+    const uintptr_t before = first_damage(a->pages_begin, a->begin);
+    const uintptr_t after = first_damage(a->end, a->pages_end);
+    found = before < a->begin || after < a->pages_end;
+    if (!found) continue;
+    describe_position(a, false, before < a->begin ? before : after, text, text_size);
+    memset((void *)a->pages_begin, FILL, a->begin - a->pages_begin);
+    memset((void *)a->end, FILL, a->pages_end - a->end);
+  }
+  pthread_mutex_unlock(&memory.lock);
+  return found;
+}

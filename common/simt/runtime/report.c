@@ -1,0 +1,188 @@
+#define _GNU_SOURCE
+#include <signal.h>
+#include <string.h>
+
+#include "runtime.h"
+
+enum { TEXT_BYTES = 512, MAX_GROUPS = 16 };
+
+static void format_index(uint3 index, char *text, size_t text_size) {
+  snprintf(text, text_size, "(%u,%u,%u)", index.x, index.y, index.z);
+}
+
+/** First line of every report: what happened, in which launch. */
+static void print_headline(const Launch *launch, const char *what) {
+  char kernel[TEXT_BYTES];
+  simt_kernel_name(launch->kernel, kernel, sizeof kernel);
+  fflush(stdout); /* what the program printed before stays before */
+  fprintf(stderr, "simt: %s in %s, launch %llu\n", what, kernel,
+          (unsigned long long)launch->ordinal);
+}
+
+static void print_culprit(const Worker *worker, uintptr_t pc) {
+  char thread[48], block[48], where[TEXT_BYTES];
+  format_index(simt_fiber_thread(worker, worker->running)->index, thread, sizeof thread);
+  format_index(worker->block.index, block, sizeof block);
+  simt_source_line(pc, where, sizeof where);
+  fprintf(stderr, "  by thread %s of block %s\n  at %s\n", thread, block, where);
+}
+
+/* --- Threads that wait ---------------------------------------------------------------------- */
+
+/** A thread's number in its block; -1 behind the last. */
+static int thread_count(const Worker *w) {
+  return (int)(w->block.dim.x * w->block.dim.y * w->block.dim.z);
+}
+
+static bool is_waiting(const Worker *w, int thread) {
+  const Warp *warp = &w->warps[thread / WARP_SIZE];
+  return ((warp->in_instruction | warp->at_barrier) >> thread % WARP_SIZE & 1) != 0;
+}
+
+static bool is_live(const Worker *w, int thread) {
+  return (w->warps[thread / WARP_SIZE].live >> thread % WARP_SIZE & 1) != 0;
+}
+
+static bool same_wait(const Wait *a, const Wait *b) {
+  return a->operation == b->operation && a->mask == b->mask && a->call_site == b->call_site;
+}
+
+/** Does `thread` belong to the group of `first`? Without `first`: has it exited? */
+static bool in_group(const Worker *w, int thread, int first) {
+  if (first < 0) return !is_live(w, thread);
+  return is_waiting(w, thread) && same_wait(&w->waits[thread], &w->waits[first]);
+}
+
+/** Prints the numbers of a group's threads as ranges: "threads 0-15,32,40-47". */
+static void print_threads(const Worker *w, int first) {
+  const char *separator = "  threads ";
+  const int count = thread_count(w);
+  for (int begin = 0; begin < count; begin++) {
+    if (!in_group(w, begin, first)) continue;
+    int end = begin;
+    while (end + 1 < count && in_group(w, end + 1, first)) end++;
+    fprintf(stderr, "%s%d", separator, begin);
+    if (end > begin) fprintf(stderr, "-%d", end);
+    separator = ",";
+    begin = end;
+  }
+}
+
+static bool is_first_of_group(const Worker *w, int thread) {
+  for (int earlier = 0; earlier < thread; earlier++) {
+    if (in_group(w, earlier, thread)) return false;
+  }
+  return true;
+}
+
+static void print_group(const Worker *w, int first) {
+  const Wait *wait = &w->waits[first];
+  char where[TEXT_BYTES];
+  /* A return address is behind the call; the call is what we look for. */
+  simt_source_line((uintptr_t)wait->call_site - 1, where, sizeof where);
+  print_threads(w, first);
+  if (wait->operation == NULL) {
+    fprintf(stderr, " wait in __syncthreads()\n    at %s\n", where);
+  } else {
+    fprintf(stderr, " wait in %s, mask 0x%08x\n    at %s\n", wait->operation->name, wait->mask,
+            where);
+  }
+}
+
+/** Who waits where, one group of threads after the other. */
+static void print_waits(const Worker *w) {
+  char block[48];
+  const int count = thread_count(w);
+  int waiting = 0, groups = 0;
+  for (int i = 0; i < count; i++) waiting += is_waiting(w, i);
+  format_index(w->block.index, block, sizeof block);
+  fprintf(stderr, "  in block %s, %d of %d threads wait:\n", block, waiting, count);
+  for (int i = 0; i < count; i++) {
+    if (!is_waiting(w, i) || !is_first_of_group(w, i)) continue;
+    if (++groups > MAX_GROUPS) {
+      fprintf(stderr, "  and others elsewhere\n");
+      break;
+    }
+    print_group(w, i);
+  }
+  if (w->live_threads < (unsigned)count) {
+    print_threads(w, -1);
+    fprintf(stderr, " have exited\n");
+  }
+}
+
+/* --- Faults --------------------------------------------------------------------------------- */
+
+static cudaError_t report_fault(const Worker *worker) {
+  const Fault *fault = &worker->fault;
+  const Launch *launch = worker->launch;
+  char what[TEXT_BYTES], position[TEXT_BYTES / 2];
+  cudaError_t error = cudaErrorIllegalAddress;
+  if (simt_in_stack_guard(worker, fault->address)) {
+    snprintf(what, sizeof what, "stack overflow: a thread has %d KiB for local variables and calls",
+             (int)(SIMT_SLOT_BYTES / 2 >> 10));
+    error = cudaErrorLaunchFailure;
+  } else if (fault->signal == SIGFPE) {
+    snprintf(what, sizeof what, "integer division by zero");
+    error = cudaErrorLaunchFailure;
+  } else if (fault->signal == SIGBUS || fault->code == SI_KERNEL) {
+    /* The processor does not say which address it was. */
+    snprintf(what, sizeof what, "misaligned access, or an address far out of any range,");
+    error = cudaErrorMisalignedAddress;
+  } else {
+    simt_memory_describe(fault->address, position, sizeof position);
+    snprintf(what, sizeof what, "out of bounds %s %s", fault->is_write ? "write" : "read",
+             position);
+  }
+  print_headline(launch, what);
+  print_culprit(worker, fault->pc);
+  return error;
+}
+
+static cudaError_t report_assertion(const Worker *worker) {
+  char thread[48], block[48];
+  format_index(simt_fiber_thread(worker, worker->running)->index, thread, sizeof thread);
+  format_index(worker->block.index, block, sizeof block);
+  print_headline(worker->launch, "failed assertion");
+  fprintf(stderr, "  by thread %s of block %s\n  at %s:%d: %s\n", thread, block,
+          worker->assertion_file, worker->assertion_line, worker->assertion);
+  return cudaErrorAssert;
+}
+
+cudaError_t simt_report_failure(const Worker *worker) {
+  const Wait *wait = &worker->waits[worker->running];
+  switch (worker->outcome) {
+    case FAULTED:
+      return report_fault(worker);
+    case ASSERTED:
+      return report_assertion(worker);
+    case TRAPPED:
+      print_headline(worker->launch, "__trap()");
+      print_culprit(worker, (uintptr_t)wait->call_site - 1);
+      break;
+    case NOT_IN_MASK:
+      print_headline(worker->launch, "a lane takes part in a warp instruction that its mask omits");
+      fprintf(stderr, "  %s, mask 0x%08x, lane %d\n", wait->operation->name, wait->mask,
+              worker->running % WARP_SIZE);
+      print_culprit(worker, (uintptr_t)wait->call_site - 1);
+      break;
+    case DIVERGED:
+      print_headline(worker->launch, "lanes name each other in different warp instructions");
+      print_waits(worker);
+      break;
+    case DEADLOCK:
+      print_headline(worker->launch, "DEADLOCK");
+      print_waits(worker);
+      break;
+    case FINISHED:
+      break;
+  }
+  return cudaErrorLaunchFailure;
+}
+
+void simt_report_damage(const Launch *launch, const char *damage) {
+  char what[TEXT_BYTES];
+  snprintf(what, sizeof what, "out of bounds write %s", damage);
+  print_headline(launch, what);
+  fprintf(stderr, "  found after the launch; who wrote is not known\n");
+}

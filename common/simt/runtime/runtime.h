@@ -1,0 +1,227 @@
+/**
+ * @file
+ * What the parts of the CPU backend's runtime know of each other:
+ *
+ * - settings.c   the environment variables
+ * - fiber.c      stacks of CUDA threads; switch_*.S: the step from one to the other
+ * - scheduler.c  a block's life: who runs, who waits for whom
+ * - warp.c, atomic.c   what threads do together
+ * - launch.c     the grid, and the OS threads that take blocks from it
+ * - memory.c     device memory
+ * - fault.c      signals that kernels cause
+ * - report.c     what went wrong, in words; source_line.c: and where
+ * - api.c, stream.c, kernel.c, errors.c    CUDA's own interface
+ */
+#ifndef SIMT_RUNTIME_H
+#define SIMT_RUNTIME_H
+
+#include <pthread.h>
+#include <simt.h>
+#include <stdatomic.h>
+#include <stdio.h>
+
+enum {
+  WARP_SIZE = 32,
+  MAX_THREADS = 1024, /* in a block */
+  MAX_WARPS = MAX_THREADS / WARP_SIZE,
+  MAX_WORKERS = 16, /* each maps 2 * MAX_THREADS pieces of memory; Linux allows 65530 in all */
+  MAX_SHARED_BYTES = 227 << 10,
+  DEFAULT_SHARED_BYTES = 48 << 10
+};
+
+/* A multiprocessor of compute capability 9.0. */
+enum {
+  THREADS_PER_MULTIPROCESSOR = 2048,
+  BLOCKS_PER_MULTIPROCESSOR = 32,
+  SHARED_PER_MULTIPROCESSOR = 228 << 10,
+  RESERVED_SHARED_BYTES = 1 << 10 /* taken from it for each block */
+};
+
+/* --- settings.c ----------------------------------------------------------------------------- */
+
+typedef enum Order { FORWARD, REVERSE, RANDOM } Order;
+
+typedef struct Settings {
+  int workers;
+  Order order;
+  uint64_t seed;
+  size_t memory_bytes;
+} Settings;
+
+const Settings *simt_settings(void);
+
+/* --- launch.c ------------------------------------------------------------------------------- */
+
+typedef struct Launch {
+  const void *kernel;
+  void (*entry)(void *arguments);
+  void *arguments;
+  dim3 grid, block;
+  size_t dynamic_shared_bytes;
+  uint64_t ordinal; /* 1 for the program's first launch */
+  uint64_t block_count;
+  uint64_t block_stride, first_block; /* of a random order */
+  _Atomic uint64_t next_block;
+  atomic_bool failed; /* the first failure is reported and ends the launch */
+  cudaError_t error;
+} Launch;
+
+/** Stops the OS threads; the next launch starts as many as the settings then say. */
+void simt_stop_workers(void);
+
+/* --- scheduler.c ---------------------------------------------------------------------------- */
+
+/** Why a block ended. */
+typedef enum Outcome {
+  FINISHED,
+  DEADLOCK,
+  DIVERGED,
+  NOT_IN_MASK,
+  TRAPPED,
+  ASSERTED,
+  FAULTED
+} Outcome;
+
+/** What a waiting thread waits in. */
+typedef struct Wait {
+  const SimtWarpOperation *operation; /* NULL: the block's barrier */
+  unsigned mask;
+  void *operands;
+  const void *call_site;
+} Wait;
+
+/** One bit per lane. A lane that is live but neither ready nor in an instruction is at the barrier.
+ */
+typedef struct Warp {
+  unsigned live;
+  unsigned ready;          /* may run, or runs */
+  unsigned in_instruction; /* waits in a warp instruction */
+  unsigned at_barrier;
+} Warp;
+
+/** A signal that a kernel caused. */
+typedef struct Fault {
+  int signal, code;
+  uintptr_t address, pc;
+  bool is_write;
+} Fault;
+
+/** An OS thread that runs blocks. Nothing in it is shared with others while a kernel runs. */
+typedef struct Worker {
+  void *own_stack;           /* stack pointer of the OS thread while a fiber runs */
+  void *stacks[MAX_THREADS]; /* stack pointers of the fibers that do not run */
+  char *slots;               /* memory of the fibers */
+  int fiber_count;
+
+  const Launch *launch;
+  SimtBlock block;
+  dim3 threads_dim; /* the block shape that the fibers' SimtThreads are made for */
+  bool in_kernel;
+
+  int running; /* index of the running thread in its block */
+  unsigned live_threads;
+  unsigned barrier_arrived, barrier_true, barrier_result;
+  unsigned ready_warps; /* bit w: warps[w].ready != 0 */
+  Warp warps[MAX_WARPS];
+  Wait waits[MAX_THREADS];
+
+  Order order;
+  uint64_t random_state;
+  SimtCounters counters;
+
+  Outcome outcome;
+  Fault fault;
+  const char *assertion, *assertion_file;
+  int assertion_line;
+} Worker;
+
+/** Of this OS thread; NULL unless it runs blocks. */
+extern _Thread_local Worker *simt_worker;
+
+/** Runs the block worker->block of worker->launch to its end. */
+Outcome simt_run_block(Worker *worker);
+
+/** Lets other threads of the block go first. */
+void simt_yield(void);
+
+/** simt_warp_instruction() for a caller that is itself called from the kernel. */
+void simt_warp_instruction_at(const SimtWarpOperation *operation, unsigned mask, void *operands,
+                              const void *call_site);
+
+/* --- fiber.c -------------------------------------------------------------------------------- */
+
+/** Gives the worker at least `count` fibers; false when there is no memory for them. */
+bool simt_fibers_create(Worker *worker, int count);
+void simt_fibers_destroy(Worker *worker);
+
+/** Lets the fiber call `begin`, which must not return, when it is next switched to. */
+void simt_fiber_start(Worker *worker, int index, void (*begin)(void));
+
+SimtThread *simt_fiber_thread(const Worker *worker, int index);
+
+/** Is this address in one of the worker's fibers, or in the pages that guard their stacks? */
+bool simt_in_fibers(const Worker *worker, uintptr_t address);
+bool simt_in_stack_guard(const Worker *worker, uintptr_t address);
+
+/** Stores the stack pointer in *save and goes on where `load` was stored. */
+void simt_switch(void **save, void *load);
+
+/** The second half of simt_switch(), entered by the signal handler with its stack pointer set. */
+void simt_switch_resume(void);
+
+/* --- memory.c ------------------------------------------------------------------------------- */
+
+cudaError_t simt_memory_allocate(void **pointer, size_t size);
+cudaError_t simt_memory_free(void *pointer);
+void simt_memory_reset(void);
+size_t simt_memory_used(void);
+
+/** Is the whole range within one allocation? */
+bool simt_memory_contains(const void *pointer, size_t size);
+
+/** Is the address one of the device's, allocated or not? */
+bool simt_memory_is_device(const void *pointer);
+
+/** Says in words where the address lies relative to the nearest allocation. */
+void simt_memory_describe(uintptr_t address, char *text, size_t text_size);
+
+/** Finds an allocation with damaged slack, repairs it, and describes the damage. */
+bool simt_memory_find_damage(char *text, size_t text_size);
+
+/* --- fault.c -------------------------------------------------------------------------------- */
+
+/** Watches for signals of kernels; to be called by each OS thread that runs blocks. */
+void simt_faults_watch(void);
+
+/* --- report.c, source_line.c ---------------------------------------------------------------- */
+
+/** Writes to stderr how the worker's block failed; returns the error that the launch ends with. */
+cudaError_t simt_report_failure(const Worker *worker);
+
+/** Reports a damaged slack after the launch. */
+void simt_report_damage(const Launch *launch, const char *damage);
+
+/** "file:line" of the code at `pc`, or as much as is known of it. */
+void simt_source_line(uintptr_t pc, char *text, size_t text_size);
+void simt_kernel_name(const void *kernel, char *text, size_t text_size);
+
+/* --- errors.c ------------------------------------------------------------------------------- */
+
+/** Makes `error`, unless it is cudaSuccess, what cudaGetLastError() returns next; returns it. */
+cudaError_t simt_set_last_error(cudaError_t error);
+
+/** What a call of the API returns: the sticky error before its own. */
+cudaError_t simt_result(cudaError_t error);
+
+/** The error that every call returns since a kernel failed. */
+cudaError_t simt_sticky_error(void);
+void simt_set_sticky_error(cudaError_t error);
+void simt_forget_errors(void);
+
+/* --- kernel.c ------------------------------------------------------------------------------- */
+
+/** The most dynamic shared memory that the kernel may be launched with. */
+size_t simt_dynamic_shared_limit(const void *kernel);
+void simt_forget_kernel_attributes(void);
+
+#endif

@@ -1,0 +1,257 @@
+#define _GNU_SOURCE
+#include <string.h>
+
+#include "runtime.h"
+
+_Thread_local Worker *simt_worker;
+
+/** Dynamic shared memory; `extern __shared__ unsigned char smem[]` in kernels. */
+_Alignas(1024) _Thread_local unsigned char smem[MAX_SHARED_BYTES];
+
+/* --- Who runs next -------------------------------------------------------------------------- */
+
+static int lowest_bit(unsigned bits) {
+  return __builtin_ctz(bits);
+}
+static int highest_bit(unsigned bits) {
+  return 31 - __builtin_clz(bits);
+}
+
+/** The first thread from `start` on that is ready, going round the block upwards. */
+static int next_upwards(const Worker *w, int start) {
+  const unsigned warp = (unsigned)start / WARP_SIZE;
+  const unsigned in_warp = w->warps[warp].ready & ~0u << start % WARP_SIZE;
+  if (in_warp != 0) return (int)warp * WARP_SIZE + lowest_bit(in_warp);
+  const unsigned later = w->ready_warps & ~1u << warp;
+  const int next = lowest_bit(later != 0 ? later : w->ready_warps);
+  return next * WARP_SIZE + lowest_bit(w->warps[next].ready);
+}
+
+static int next_downwards(const Worker *w, int start) {
+  const unsigned warp = (unsigned)start / WARP_SIZE;
+  const unsigned in_warp = w->warps[warp].ready & ~0u >> (WARP_SIZE - 1 - start % WARP_SIZE);
+  if (in_warp != 0) return (int)warp * WARP_SIZE + highest_bit(in_warp);
+  const unsigned earlier = w->ready_warps & ~(~0u << warp);
+  const int next = highest_bit(earlier != 0 ? earlier : w->ready_warps);
+  return next * WARP_SIZE + highest_bit(w->warps[next].ready);
+}
+
+/** xorshift64* */
+static unsigned random_below(Worker *w, unsigned bound) {
+  w->random_state ^= w->random_state >> 12;
+  w->random_state ^= w->random_state << 25;
+  w->random_state ^= w->random_state >> 27;
+  return (unsigned)((w->random_state * 0x2545f4914f6cdd1d >> 32) * bound >> 32);
+}
+
+static int random_bit(Worker *w, unsigned bits) {
+  for (unsigned skip = random_below(w, (unsigned)__builtin_popcount(bits)); skip > 0; skip--) {
+    bits &= bits - 1;
+  }
+  return lowest_bit(bits);
+}
+
+/** Where to look for the next thread. */
+typedef enum Preference {
+  SAME_WARP,  /* a warp goes on until all its lanes wait */
+  NEXT,       /* whoever comes behind the running thread */
+  WHOLE_BLOCK /* from the start, after a barrier */
+} Preference;
+
+static int choose_next(Worker *w, Preference preference) {
+  const int warp_begin = w->running / WARP_SIZE * WARP_SIZE;
+  if (w->order == RANDOM) {
+    const int warp = random_bit(w, w->ready_warps);
+    return warp * WARP_SIZE + random_bit(w, w->warps[warp].ready);
+  }
+  if (w->order == REVERSE) {
+    const int start[] = {warp_begin + WARP_SIZE - 1, (w->running + MAX_THREADS - 1) % MAX_THREADS,
+                         MAX_THREADS - 1};
+    return next_downwards(w, start[preference]);
+  }
+  const int start[] = {warp_begin, (w->running + 1) % MAX_THREADS, 0};
+  return next_upwards(w, start[preference]);
+}
+
+/** Leaves the fibers as they are; simt_run_block() goes on. */
+__attribute__((noreturn)) static void end_block(Worker *w, Outcome outcome) {
+  void *abandoned;
+  w->outcome = outcome;
+  simt_switch(&abandoned, w->own_stack);
+  __builtin_unreachable();
+}
+
+static void run_others(Worker *w, Preference preference) {
+  if (w->ready_warps == 0) end_block(w, DEADLOCK);
+  const int previous = w->running;
+  const int next = choose_next(w, preference);
+  if (next == previous) return;
+  w->running = next;
+  simt_switch(&w->stacks[previous], w->stacks[next]);
+}
+
+void simt_yield(void) {
+  run_others(simt_worker, NEXT);
+}
+
+static void set_ready(Worker *w, int warp, unsigned lanes) {
+  w->warps[warp].ready |= lanes;
+  w->ready_warps |= 1u << warp;
+}
+
+static void clear_ready(Worker *w, int warp, unsigned lanes) {
+  w->warps[warp].ready &= ~lanes;
+  if (w->warps[warp].ready == 0) w->ready_warps &= ~(1u << warp);
+}
+
+/* --- The barrier ---------------------------------------------------------------------------- */
+
+/** Opens the barrier if nobody is missing. Threads that have exited are not waited for. */
+static bool open_barrier(Worker *w) {
+  if (w->barrier_arrived == 0 || w->barrier_arrived < w->live_threads) return false;
+  for (int warp = 0; warp < MAX_WARPS; warp++) {
+    if (w->warps[warp].at_barrier == 0) continue;
+    set_ready(w, warp, w->warps[warp].at_barrier);
+    w->warps[warp].at_barrier = 0;
+  }
+  /* Nobody can add to the next result before everybody has read this one: they all run again. */
+  w->barrier_result = w->barrier_true;
+  w->barrier_true = w->barrier_arrived = 0;
+  w->counters.barriers++;
+  return true;
+}
+
+unsigned simt_barrier(int predicate) {
+  Worker *w = simt_worker;
+  const int warp = w->running / WARP_SIZE;
+  const unsigned lane_bit = 1u << w->running % WARP_SIZE;
+  w->waits[w->running] = (Wait){.call_site = __builtin_return_address(0)};
+  clear_ready(w, warp, lane_bit);
+  w->warps[warp].at_barrier |= lane_bit;
+  w->barrier_true += predicate != 0;
+  w->barrier_arrived++;
+  run_others(w, open_barrier(w) ? WHOLE_BLOCK : SAME_WARP);
+  return w->barrier_result;
+}
+
+/* --- Warp instructions ---------------------------------------------------------------------- */
+
+/**
+ * Carries out the instruction that `lane` waits in, if all lanes that it names have arrived there.
+ * A lane that waits in another instruction which does not name this one may still come.
+ */
+static void try_instruction(Worker *w, int warp_index, int lane) {
+  Warp *warp = &w->warps[warp_index];
+  const Wait *waits = &w->waits[warp_index * WARP_SIZE];
+  const SimtWarpOperation *operation = waits[lane].operation;
+  const unsigned mask = waits[lane].mask;
+  const unsigned active = mask & warp->live;
+  if ((active & ~warp->in_instruction) != 0) return;
+
+  void *operands[WARP_SIZE] = {0};
+  for (unsigned rest = active; rest != 0; rest &= rest - 1) {
+    const int other = lowest_bit(rest);
+    if (waits[other].operation == operation && waits[other].mask == mask) {
+      operands[other] = waits[other].operands;
+    } else if (waits[other].mask >> lane & 1) {
+      end_block(w, DIVERGED);
+    } else {
+      return;
+    }
+  }
+  operation->execute(operands, active);
+  w->counters.warp_instructions[operation->kind]++;
+  warp->in_instruction &= ~active;
+  set_ready(w, warp_index, active);
+}
+
+void simt_warp_instruction_at(const SimtWarpOperation *operation, unsigned mask, void *operands,
+                              const void *call_site) {
+  Worker *w = simt_worker;
+  const int warp = w->running / WARP_SIZE;
+  const int lane = w->running % WARP_SIZE;
+  const unsigned lane_bit = 1u << lane;
+  w->waits[w->running] = (Wait){operation, mask, operands, call_site};
+  if ((mask & lane_bit) == 0) end_block(w, NOT_IN_MASK);
+  clear_ready(w, warp, lane_bit);
+  w->warps[warp].in_instruction |= lane_bit;
+  try_instruction(w, warp, lane);
+  run_others(w, SAME_WARP);
+}
+
+void simt_warp_instruction(const SimtWarpOperation *operation, unsigned mask, void *operands) {
+  simt_warp_instruction_at(operation, mask, operands, __builtin_return_address(0));
+}
+
+/* --- A thread's life ------------------------------------------------------------------------ */
+
+/** Others may have waited for this thread alone. */
+__attribute__((noreturn)) static void exit_thread(Worker *w) {
+  const int warp = w->running / WARP_SIZE;
+  const unsigned lane_bit = 1u << w->running % WARP_SIZE;
+  w->warps[warp].live &= ~lane_bit;
+  clear_ready(w, warp, lane_bit);
+  if (--w->live_threads == 0) end_block(w, FINISHED);
+  for (int lane = 0; lane < WARP_SIZE; lane++) {
+    if (w->warps[warp].in_instruction >> lane & 1) try_instruction(w, warp, lane);
+  }
+  run_others(w, open_barrier(w) ? WHOLE_BLOCK : SAME_WARP);
+  __builtin_unreachable();
+}
+
+static void thread_main(void) {
+  const Launch *launch = simt_worker->launch;
+  launch->entry(launch->arguments);
+  exit_thread(simt_worker);
+}
+
+void simt_trap(void) {
+  end_block(simt_worker, TRAPPED);
+}
+
+void simt_assert_fail(const char *expression, const char *file, int line) {
+  Worker *w = simt_worker;
+  w->assertion = expression;
+  w->assertion_file = file;
+  w->assertion_line = line;
+  end_block(w, ASSERTED);
+}
+
+/* --- A block's life ------------------------------------------------------------------------- */
+
+/** What threads know of themselves changes only with the shape of the block. */
+static void number_threads(Worker *w, int count) {
+  const dim3 dim = w->block.dim;
+  if (memcmp(&w->threads_dim, &dim, sizeof dim) == 0) return;
+  w->threads_dim = dim;
+  for (int i = 0; i < count; i++) {
+    const unsigned index = (unsigned)i;
+    *simt_fiber_thread(w, i) = (SimtThread){
+        .index = {index % dim.x, index / dim.x % dim.y, index / dim.x / dim.y},
+        .block = &w->block,
+    };
+  }
+}
+
+Outcome simt_run_block(Worker *w) {
+  const int count = (int)(w->block.dim.x * w->block.dim.y * w->block.dim.z);
+  number_threads(w, count);
+  memset(w->warps, 0, sizeof w->warps);
+  w->ready_warps = 0;
+  for (int i = 0; i < count; i++) {
+    simt_fiber_start(w, i, thread_main);
+    w->warps[i / WARP_SIZE].live |= 1u << i % WARP_SIZE;
+    set_ready(w, i / WARP_SIZE, 1u << i % WARP_SIZE);
+  }
+  w->live_threads = (unsigned)count;
+  w->barrier_arrived = w->barrier_true = 0;
+  /* What a kernel has not written must not look like zeros, nor like the last block's values. */
+  memset(smem, 0xff, w->launch->dynamic_shared_bytes);
+
+  w->running = 0;
+  w->running = choose_next(w, WHOLE_BLOCK);
+  w->in_kernel = true;
+  simt_switch(&w->own_stack, w->stacks[w->running]);
+  w->in_kernel = false;
+  return w->outcome;
+}

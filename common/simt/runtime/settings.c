@@ -1,0 +1,100 @@
+#define _GNU_SOURCE
+#include <errno.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "runtime.h"
+
+static Settings settings;
+static pthread_once_t settings_read = PTHREAD_ONCE_INIT;
+
+static void refuse(const char *variable, const char *value, const char *right) {
+  fprintf(stderr, "%s=%s: must be %s\n", variable, value, right);
+  exit(2);
+}
+
+/** A plain decimal number: strtoull alone would take signs and leading blanks. */
+static bool parse_number(const char *text, unsigned long long *number, const char **end) {
+  if (*text < '0' || *text > '9') return false;
+  char *stopped;
+  errno = 0;
+  *number = strtoull(text, &stopped, 10);
+  *end = stopped;
+  return errno == 0;
+}
+
+static int default_workers(void) {
+  cpu_set_t cpus;
+  const int count = sched_getaffinity(0, sizeof cpus, &cpus) == 0 ? CPU_COUNT(&cpus) : 1;
+  return count < MAX_WORKERS ? count : MAX_WORKERS;
+}
+
+static int read_workers(void) {
+  const char *value = getenv("SIMT_THREADS");
+  if (value == NULL) return default_workers();
+  unsigned long long number;
+  const char *end;
+  if (!parse_number(value, &number, &end) || *end != '\0' || number < 1 || number > MAX_WORKERS) {
+    refuse("SIMT_THREADS", value, "a whole number from 1 to 16");
+  }
+  return (int)number;
+}
+
+static Order read_order(uint64_t *seed) {
+  const char *value = getenv("SIMT_ORDER");
+  if (value == NULL || strcmp(value, "forward") == 0) return FORWARD;
+  if (strcmp(value, "reverse") == 0) return REVERSE;
+  unsigned long long number;
+  const char *end;
+  if (strncmp(value, "random:", 7) != 0 || !parse_number(value + 7, &number, &end) ||
+      *end != '\0') {
+    refuse("SIMT_ORDER", value, "forward, reverse or random:SEED, SEED a whole number");
+  }
+  *seed = number;
+  return RANDOM;
+}
+
+static int shift_of_suffix(const char *suffix) {
+  if (strcmp(suffix, "") == 0) return 0;
+  if (strcmp(suffix, "K") == 0) return 10;
+  if (strcmp(suffix, "M") == 0) return 20;
+  if (strcmp(suffix, "G") == 0) return 30;
+  return -1;
+}
+
+static size_t read_memory(void) {
+  const size_t physical = (size_t)sysconf(_SC_PHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE);
+  const char *value = getenv("SIMT_MEMORY");
+  if (value == NULL) return physical / 2;
+  const size_t most = (size_t)1 << 40;
+  unsigned long long number;
+  const char *end;
+  const bool is_number = parse_number(value, &number, &end);
+  const int shift = is_number ? shift_of_suffix(end) : -1;
+  if (shift < 0 || number < 1 || number > most >> shift) {
+    refuse("SIMT_MEMORY", value, "a number of bytes from 1 to 1024G, with K, M, G or no suffix");
+  }
+  return (size_t)number << shift;
+}
+
+static void read_settings(void) {
+  settings.workers = read_workers();
+  settings.order = read_order(&settings.seed);
+  settings.memory_bytes = read_memory();
+}
+
+const Settings *simt_settings(void) {
+  pthread_once(&settings_read, read_settings);
+  return &settings;
+}
+
+void simt_reread_environment(void) {
+  simt_settings();
+  const int workers = settings.workers;
+  read_settings();
+  if (settings.workers != workers) simt_stop_workers();
+}

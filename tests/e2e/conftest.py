@@ -1,0 +1,34 @@
+"""Fixtures and marks of the end-to-end tests.
+
+BACKEND (cpu or cuda) and STEP_DIR (where the built programs are) come from `make test-e2e`.
+"""
+
+import pytest
+
+from programs import BACKEND, Program, step_names
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "cpu_only(why): needs the CPU backend")
+    config.addinivalue_line("markers", "gpu_only(why): needs a GPU")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        for mark, backend in (("cpu_only", "cpu"), ("gpu_only", "cuda")):
+            marked = item.get_closest_marker(mark)
+            if marked and BACKEND != backend:
+                reason = f"BACKEND={BACKEND}: {marked.args[0]}"
+                item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.fixture(scope="session", params=step_names())
+def step(request: pytest.FixtureRequest) -> Program:
+    """Each step in turn."""
+    return Program(request.param)
+
+
+@pytest.fixture(scope="session")
+def any_step() -> Program:
+    """One step, for what is the same code in all of them: they share main and all it calls."""
+    return Program(step_names()[0])

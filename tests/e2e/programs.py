@@ -1,0 +1,97 @@
+"""Runs the programs: where they are, how they are called, what they leave behind."""
+
+import json
+import os
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+BACKEND = os.environ.get("BACKEND", "cpu")
+STEP_DIR = Path(os.environ.get("STEP_DIR", REPOSITORY / "build" / "cpu"))
+
+RIGHT, WRONG, USAGE, DEVICE, NO_GPU = 0, 1, 2, 3, 77
+
+
+def step_names() -> list[str]:
+    """step01, step02, ...: one for each source file."""
+    return sorted(path.name.split("_")[0] for path in (REPOSITORY / "steps").glob("step*_*.cu"))
+
+
+@dataclass
+class Result:
+    """O and LSE as a program wrote them."""
+
+    o: np.ndarray
+    lse: np.ndarray
+
+    def same_bits(self, other: "Result") -> bool:
+        """Bits, not values: NaN equals NaN and 0 differs from -0."""
+        return all(a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
+                   for a, b in ((self.o, other.o), (self.lse, other.lse)))
+
+
+def read_result(directory: Path) -> Result:
+    return Result(np.load(directory / "o.npy"), np.load(directory / "lse.npy"))
+
+
+def read_rows(path: Path) -> list[dict]:
+    """The JSON rows of a file, one a line."""
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def write_inputs(directory: Path, q: np.ndarray, k: np.ndarray, v: np.ndarray) -> Path:
+    directory.mkdir(parents=True, exist_ok=True)
+    for name, array in (("q", q), ("k", k), ("v", v)):
+        np.save(directory / f"{name}.npy", array)
+    return directory
+
+
+@dataclass(frozen=True)
+class Program:
+    """One step, built."""
+
+    name: str
+
+    @property
+    def path(self) -> Path:
+        return STEP_DIR / self.name
+
+    def run(self, *options: object, env: dict | None = None, timeout: float = 120,
+            **more) -> subprocess.CompletedProcess:
+        """Runs the program with these options and waits; `more` goes to subprocess.run()."""
+        arguments = [str(self.path), *map(str, options)]
+        output = {} if "stdout" in more else {"stdout": subprocess.PIPE}
+        return subprocess.run(arguments, env={**os.environ, **(env or {})}, timeout=timeout,
+                              stderr=subprocess.PIPE, text=True, check=False, **output, **more)
+
+    def run_right(self, *options: object, **more) -> subprocess.CompletedProcess:
+        """The same, and it must say nothing on stderr and exit with 0. Never timed."""
+        done = self.run("--repeat", 0, *options, **more)
+        assert (done.returncode, done.stderr) == (RIGHT, ""), f"{done.args}\n{done.stderr}"
+        return done
+
+    def solve(self, directory: Path, *options: object, **more) -> tuple[Result, dict]:
+        """One problem, checked in full by the program: its result and its JSON row."""
+        json_path = directory / "row.json"
+        directory.mkdir(parents=True)
+        self.run_right("--check", "all", "--output", directory, "--json", json_path, *options,
+                       **more)
+        (row,) = read_rows(json_path)
+        return read_result(directory), row
+
+    def solve_all(self, directory: Path, lines: list[list[str]], check: str = "all",
+                  env: dict | None = None, timeout: float = 300) -> list[tuple[Result, dict]]:
+        """Many problems in one process, one list of options each: results and JSON rows."""
+        directory.mkdir(parents=True)
+        cases = directory / "cases.txt"
+        with cases.open("w") as file:
+            for i, line in enumerate(lines):
+                case = directory / str(i)
+                file.write(" ".join([*map(str, line), "--output", str(case),
+                                     "--json", f"{case}.json"]) + "\n")
+        self.run_right("--check", check, "--cases", cases, env=env, timeout=timeout)
+        return [(read_result(directory / str(i)), read_rows(directory / f"{i}.json")[0])
+                for i in range(len(lines))]

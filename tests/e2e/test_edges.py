@@ -1,0 +1,176 @@
+"""Where kernels like to be wrong: nothing to attend, NaN and Inf, little memory, odd sizes."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from attention_numpy import attention, mistakes
+from generator_numpy import rounded_inputs
+from problem import Problem
+from programs import DEVICE, Program, read_result, write_inputs
+
+TWO_HEADS = Problem(batch=2, heads=2, seqlen=70, head_dim=64, mask="causal")
+
+
+@pytest.mark.parametrize("seqlen, seqlen_kv", [(70, 1), (70, 5), (200, 33), (2, 1), (65, 64)])
+@pytest.mark.parametrize("dtype", ["fp16", "bf16"])
+def test_rows_that_attend_nothing_are_zero(step: Program, tmp_path: Path, seqlen: int,
+                                           seqlen_kv: int, dtype: str) -> None:
+    """Causal with fewer keys than queries: the first Nq - Nkv rows see no key."""
+    p = Problem(batch=2, heads=2, seqlen=seqlen, seqlen_kv=seqlen_kv, dtype=dtype, mask="causal")
+    result, row = step.solve(tmp_path / "out", *p.options())
+    empty = seqlen - seqlen_kv
+    assert not result.o[:, :, :empty].any()
+    assert (result.lse[:, :, :empty] == -np.inf).all()
+    assert np.isfinite(result.lse[:, :, empty:]).all()
+    assert result.o[:, :, empty:].any(axis=-1).all()
+    assert row["right"] is True
+
+
+def test_nan_in_one_query(step: Program, tmp_path: Path) -> None:
+    """It is accepted, counted and reported, and spreads over its row and no further."""
+    q, k, v = rounded_inputs(TWO_HEADS)
+    q[1, 0, 40, 5] = np.nan
+    directory = write_inputs(tmp_path / "in", q, k, v)
+    options = TWO_HEADS.options_with_files(directory)
+    result, row = step.solve(tmp_path / "out", *options)
+    assert mistakes(attention(TWO_HEADS, q, k, v), result.o, result.lse) == []
+    assert np.argwhere(np.isnan(result.lse)).tolist() == [[1, 0, 40]]
+    assert (row["nan_inputs"], row["rows_nan_expected"], row["right"]) == (1, 1, True)
+
+    report = step.run_right("--check", "all", *options).stdout
+    assert "1 values of the input are NaN" in report or "1 value of the input is NaN" in report
+    assert re.search(r"\b1 rows? (are|is) NaN", report)
+
+
+def test_nan_in_one_key(step: Program, tmp_path: Path) -> None:
+    """Under the causal mask the rows before it stay numbers."""
+    q, k, v = rounded_inputs(TWO_HEADS)
+    k[0, 1, 30, 0] = np.nan
+    directory = write_inputs(tmp_path / "in", q, k, v)
+    result, row = step.solve(tmp_path / "out", *TWO_HEADS.options_with_files(directory))
+    assert mistakes(attention(TWO_HEADS, q, k, v), result.o, result.lse) == []
+    nan = np.isnan(result.lse)
+    assert nan[0, 1, 30:].all() and nan.sum() == 40
+    assert (row["nan_inputs"], row["rows_nan_expected"]) == (1, 40)
+
+
+@pytest.mark.parametrize("value, nan_inputs", [(np.inf, 0), (-np.inf, 0), (np.nan, 1)])
+def test_values_that_are_no_numbers_in_v(step: Program, tmp_path: Path, value: float,
+                                         nan_inputs: int) -> None:
+    """The rows of that head are counted and not compared; all others are."""
+    q, k, v = rounded_inputs(TWO_HEADS)
+    v[1, 1, 69, 3] = value
+    directory = write_inputs(tmp_path / "in", q, k, v)
+    options = TWO_HEADS.options_with_files(directory)
+    result, row = step.solve(tmp_path / "out", *options)
+    assert (row["nan_inputs"], row["right"]) == (nan_inputs, True)
+    assert (row["rows_not_compared"], row["rows_checked"]) == (70, 280)
+
+    v[1, 1] = 0
+    answer = attention(TWO_HEADS, q, k, v)
+    result.o[1, 1] = answer.o[1, 1] = 0
+    assert mistakes(answer, result.o, result.lse) == []
+    assert re.search(r"70 rows not compared", step.run_right("-c", "all", *options).stdout)
+
+
+def test_value_beyond_fp16_becomes_infinite(any_step: Program, tmp_path: Path) -> None:
+    """A file may hold more than fp16 can: rounding gives Inf, which is then counted as such."""
+    q, k, v = rounded_inputs(TWO_HEADS)
+    v[0, 0, 0, 0] = 70000.0
+    directory = write_inputs(tmp_path / "in", q, k, v)
+    _, row = any_step.solve(tmp_path / "out", *TWO_HEADS.options_with_files(directory))
+    assert row["rows_not_compared"] == 70
+    options = replace(TWO_HEADS, dtype="bf16").options_with_files(directory)
+    _, row = any_step.solve(tmp_path / "bf16", *options)
+    assert row["rows_not_compared"] == 0
+
+
+@pytest.mark.parametrize("scale", [1e-30, 30.0, -30.0])
+def test_extreme_scales(step: Program, tmp_path: Path, scale: float) -> None:
+    """All keys alike, or one key alone: the exponential neither overflows nor becomes 0/0."""
+    p = Problem(heads=2, seqlen=66, seqlen_kv=65, dtype="bf16", mask="causal", scale=scale)
+    result, _ = step.solve(tmp_path / "out", *p.options())
+    assert mistakes(attention(p, *rounded_inputs(p)), result.o, result.lse) == []
+
+
+def test_large_scores_do_not_overflow(step: Program, tmp_path: Path) -> None:
+    """Scores above 1000: exp() of them is infinite, but softmax subtracts the maximum."""
+    p = Problem(heads=2, seqlen=64, head_dim=32, dtype="bf16")
+    q, k, v = rounded_inputs(p)
+    q, k = q * 32, k * 32  # a power of two, so still exact in bf16
+    directory = write_inputs(tmp_path / "in", q, k, v)
+    result, _ = step.solve(tmp_path / "out", *p.options_with_files(directory))
+    assert mistakes(attention(p, q, k, v), result.o, result.lse) == []
+
+
+def head_dim_error(head_dim: int) -> str:
+    return rf"^\w+: --head-dim {head_dim}: .+\n$"
+
+
+def test_step01_takes_any_head_dim_and_others_say_what_they_take(step: Program,
+                                                                 tmp_path: Path) -> None:
+    """Head dimensions that are no multiple of 8: right, or refused by name."""
+    for head_dim in (1, 3, 7, 9, 33, 63, 65, 129, 250):
+        p = Problem(heads=2, seqlen=35, head_dim=head_dim)
+        if step.name in ("step01", "step02"):
+            result, _ = step.solve(tmp_path / str(head_dim), *p.options())
+            assert mistakes(attention(p, *rounded_inputs(p)), result.o, result.lse) == []
+        else:
+            done = step.run(*p.options())
+            assert done.returncode == 2 and re.match(head_dim_error(head_dim), done.stderr)
+
+
+MEMORY = "the size of device memory can be chosen only there"
+STEP01 = Program("step01")
+SLICES = Problem(batch=2, heads=3, seqlen=100, head_dim=32, mask="causal")
+SLICE_BYTES = 4 * 100 * 100  # S of one head, fp32
+
+
+@pytest.mark.cpu_only(MEMORY)
+@pytest.mark.parametrize("memory, passes", [("400K", 2), ("300K", 3), ("250K", 6)])
+def test_step01_goes_in_passes_where_memory_is_short(tmp_path: Path, memory: str,
+                                                     passes: int) -> None:
+    whole, row = STEP01.solve(tmp_path / "whole", *SLICES.options())
+    assert row["workspace_bytes"] == 6 * SLICE_BYTES
+    out = tmp_path / "out"
+    done = STEP01.run_right("-c", "all", "-o", out, *SLICES.options(), env={"SIMT_MEMORY": memory})
+    assert f"{passes} passes" in done.stdout
+    assert read_result(out).same_bits(whole)
+
+
+@pytest.mark.cpu_only(MEMORY)
+def test_step01_says_how_much_memory_it_lacks(tmp_path: Path) -> None:
+    """Not even the scores of one head fit beside the tensors."""
+    out = tmp_path / "out"
+    done = STEP01.run(*SLICES.options(), "-o", out, "-j", tmp_path / "j",
+                      env={"SIMT_MEMORY": "200K"})
+    assert done.returncode == DEVICE
+    assert re.fullmatch(rf"step01: .*\b{SLICE_BYTES} bytes.*\n", done.stderr)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.cpu_only(MEMORY)
+def test_tensors_that_do_not_fit(step: Program, tmp_path: Path) -> None:
+    done = step.run(*SLICES.options(), "-o", tmp_path / "out", env={"SIMT_MEMORY": "64K"})
+    assert done.returncode == DEVICE
+    assert re.fullmatch(rf"{step.name}: .*\b\d+ bytes.*\n", done.stderr)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.cpu_only(MEMORY)
+def test_fused_steps_need_no_memory_beside_the_tensors(step: Program, tmp_path: Path) -> None:
+    _, row = step.solve(tmp_path / "out", *SLICES.options())
+    assert (row["workspace_bytes"] > 0) == (step.name == "step01")
+    assert row["extra_bytes"] == row["workspace_bytes"]
+
+
+def test_more_heads_than_a_grid_dimension(step: Program, tmp_path: Path) -> None:
+    """B * H > 65535, the limit of gridDim.y and gridDim.z."""
+    p = Problem(batch=70000, seqlen=1, seqlen_kv=2, head_dim=32)
+    result, row = step.solve(tmp_path / "out", *p.options())
+    assert row["rows"] == 70000
+    assert mistakes(attention(p, *rounded_inputs(p)), result.o, result.lse) == []

@@ -1,0 +1,252 @@
+"""The Makefile: what is built when, for which backend, and what it says when something is missing.
+
+Everything happens in a copy of the sources, with stand-ins for the compilers that only note how they
+were called and write a file. So nothing here takes long or touches the real build.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from programs import REPOSITORY, step_names
+
+pytestmark = pytest.mark.cpu_only("it tests the Makefile, which is the same on a GPU machine")
+
+# What make leaves in the environment for makes within make would change what is tested.
+MAKES_OWN = ("MAKEFLAGS", "MFLAGS", "MAKELEVEL", "MAKEOVERRIDES", "GNUMAKEFLAGS",
+             "BACKEND", "DEBUG", "WERROR", "V", "ARCH", "NVCC", "CC", "CXX", "STEP_DIR")
+
+# Lets the real compiler list the headers where a dependency file is wanted, and writes as target a
+# program that prints a .cu and ignores the rest: enough for rewrite_launches and for tests.
+COMPILER = """#!/bin/sh
+echo "{name} $*" >> {log}
+for word in "$@"; do
+  case $previous in -o) target=$word;; esac
+  case $word in
+    -MMD) dependencies=yes;;
+    -I*|-std=*) flags="$flags $word";;
+    *.c|*.cpp) source=$word;;
+  esac
+  previous=$word
+done
+test -z "$dependencies" ||
+  {real} $flags -MM -MP -MT "$target" -MF "${{target%.o}}.d" "$source" || exit 1
+test -z "$target" ||
+  {{ printf '#!/bin/sh\\n# {name} made %s\\ncase $1 in *.cu) cat $1;; esac\\n' "$target" > "$target"
+     chmod +x "$target"; }}
+"""
+
+
+def stand_in(directory: Path, name: str, log: Path) -> None:
+    """A compiler that writes down how it was called."""
+    path = directory / name
+    # nvcc's files include its own headers, which nobody has to have here.
+    real = "true" if name == "nvcc" else shutil.which(name)
+    path.write_text(COMPILER.format(name=name, log=log, real=real))
+    path.chmod(0o755)
+
+
+class Tree:
+    """A copy of the sources, and make in it."""
+
+    def __init__(self, directory: Path, compilers: bool = True) -> None:
+        self.root = directory / "tree"
+        self.log = directory / "calls"
+        self.bin = directory / "bin"
+        self.bin.mkdir()
+        for name in ("common", "steps", "tests"):
+            shutil.copytree(REPOSITORY / name, self.root / name,
+                            ignore=shutil.ignore_patterns("__pycache__", ".pytest_cache"))
+        shutil.copy2(REPOSITORY / "Makefile", self.root)
+        for name in ("gcc", "g++", "nvcc") if compilers else ():
+            stand_in(self.bin, name, self.log)
+
+    def make(self, *words: str, path: str | None = None) -> subprocess.CompletedProcess:
+        env = {name: value for name, value in os.environ.items() if name not in MAKES_OWN}
+        env["PATH"] = path or f"{self.bin}:{env['PATH']}"
+        return subprocess.run([shutil.which("make"), *words], cwd=self.root, env=env, text=True,
+                              capture_output=True, timeout=120, check=False)
+
+    def build(self, *words: str) -> list[str]:
+        """Makes something that must succeed; returns how the compilers were called."""
+        self.log.write_text("")
+        done = self.make("COMMIT=test", *words)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return self.log.read_text().splitlines()
+
+    def program(self, name: str) -> str:
+        return (self.root / name).read_text()
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Tree:
+    return Tree(tmp_path)
+
+
+def sources(calls: list[str]) -> set[str]:
+    """What was compiled: common/host/npy.c, steps/step01_naive.cu, ..."""
+    compiled = {word for call in calls if " -c " in call for word in call.split()
+                if re.search(r"\.(c|cpp|cu|S)$", word)}
+    return {re.sub(r"^build/[^/]+/", "", word) for word in compiled}
+
+
+def test_make_alone_lists_what_can_be_made(tree: Tree) -> None:
+    done = tree.make()
+    assert done.returncode == 0 and not tree.log.exists()
+    for words in ("stepNN", *step_names(), "make all", "make deps", "make test ", "make test-unit",
+                  "make test-e2e", "make lint", "make clean", "BACKEND=cuda|cpu"):
+        assert words in done.stdout, words
+
+
+def test_every_target_that_is_listed_exists(tree: Tree) -> None:
+    listed = re.findall(r"^make ([\w-]+) ", tree.make().stdout, re.MULTILINE)
+    assert {"all", "deps", "test", "clean"} <= set(listed)
+    for target in listed:
+        name = step_names()[0] if target == "stepNN" else target
+        done = tree.make("-n", name, "BACKEND=cpu")
+        assert done.returncode == 0, done.stderr
+
+
+def test_second_make_does_nothing(tree: Tree) -> None:
+    assert len(tree.build("all", "BACKEND=cpu")) > 10
+    assert tree.build("all", "BACKEND=cpu") == []
+    assert tree.build("all", "BACKEND=cpu", "-j4") == []
+
+
+def test_parallel_make_builds_the_same(tree: Tree, tmp_path: Path) -> None:
+    calls = tree.build("all", "BACKEND=cpu")
+    tree.build("clean")
+    assert sorted(tree.build("all", "BACKEND=cpu", "-j8")) == sorted(calls)
+
+
+@pytest.mark.parametrize("header, rebuilt, not_rebuilt", [
+    ("common/host/npy.h", {"common/host/npy.c", "common/host/inputs.c"}, "steps/"),
+    ("common/attention.h", {"common/host/run.c", "steps/step01.cpp"}, None),
+    ("common/device/heads.cuh", {"steps/step01.cpp", "steps/step02.cpp"}, "common/host/"),
+    ("common/simt/include/cuda_fp16.h", {"steps/step01.cpp"}, None),
+])
+def test_header_rebuilds_what_includes_it(tree: Tree, header: str, rebuilt: set,
+                                          not_rebuilt: str | None) -> None:
+    tree.build("all", "BACKEND=cpu")
+    later = (tree.root / "step01").stat().st_mtime + 10
+    os.utime(tree.root / header, (later, later))
+    compiled = sources(tree.build("all", "BACKEND=cpu"))
+    assert rebuilt <= compiled
+    assert not_rebuilt is None or not [path for path in compiled if path.startswith(not_rebuilt)]
+
+
+def test_other_flags_rebuild_everything(tree: Tree) -> None:
+    everything = sources(tree.build("step01", "BACKEND=cpu"))
+    assert sources(tree.build("step01", "BACKEND=cpu", "OPTIMISE=-O1")) == everything
+
+
+def test_backends_never_mix(tree: Tree) -> None:
+    """Each backend has its own directory; ./stepNN is the one that was asked for last."""
+    cuda = ("step01", "BACKEND=cuda", "ARCH=sm_90")
+    cpu_calls = tree.build("step01", "BACKEND=cpu")
+    assert tree.program("step01") == tree.program("build/cpu/step01")
+    assert not [call for call in cpu_calls if "build/cuda" in call or call.startswith("nvcc")]
+
+    cuda_calls = tree.build(*cuda)
+    assert tree.program("step01") == tree.program("build/cuda-sm_90/step01")
+    assert "nvcc made build/cuda-sm_90/step01" in tree.program("step01")
+    assert [call for call in cuda_calls if call.startswith("nvcc")]
+    assert not [call for call in cuda_calls if "build/cpu" in call or "common/simt" in call]
+
+    assert tree.build("step01", "BACKEND=cpu") == []
+    assert tree.program("step01") == tree.program("build/cpu/step01")
+    assert tree.build(*cuda) == []
+    assert tree.program("step01") == tree.program("build/cuda-sm_90/step01")
+
+
+def test_debug_build_is_another_build(tree: Tree) -> None:
+    tree.build("step01", "BACKEND=cpu")
+    calls = tree.build("step01", "BACKEND=cpu", "DEBUG=1")
+    assert any(" -O0 " in call for call in calls)
+    assert "build/cpu-debug" in tree.program("step01")
+    assert tree.build("step01", "BACKEND=cpu") == []
+
+
+def test_unknown_backend(tree: Tree) -> None:
+    done = tree.make("all", "BACKEND=tpu")
+    assert done.returncode != 0 and done.stdout == ""
+    assert re.fullmatch(r"[^\n]*BACKEND=tpu: must be cpu or cuda[^\n]*\n", done.stderr)
+
+
+def test_unknown_step(tree: Tree) -> None:
+    done = tree.make("step99", "BACKEND=cpu")
+    assert done.returncode != 0 and re.fullmatch(r"[^\n]*step99[^\n]*\n", done.stderr)
+
+
+def path_without(directory: Path, *missing: str) -> str:
+    """A PATH with all that the system has but these programs."""
+    for folder in ("/usr/bin", "/bin"):
+        for program in Path(folder).iterdir():
+            link = directory / program.name
+            if program.name not in missing and not link.is_symlink():
+                link.symlink_to(program)
+    return str(directory)
+
+
+@pytest.mark.parametrize("missing, package", [("gcc", "apt-get install gcc"),
+                                              ("g++", "apt-get install g++")])
+def test_missing_compiler(tmp_path: Path, missing: str, package: str) -> None:
+    """One line that names the package, before anything is built."""
+    tree = Tree(tmp_path, compilers=False)
+    done = tree.make("step01", "BACKEND=cpu", path=path_without(tree.bin, missing))
+    assert done.returncode != 0 and done.stdout == ""
+    assert re.fullmatch(rf"[^\n]*{re.escape(missing)} not found\. Install it: sudo {re.escape(package)}"
+                        r"[^\n]*\n", done.stderr)
+    assert not (tree.root / "build").exists()
+
+
+def test_missing_toolkit(tmp_path: Path) -> None:
+    tree = Tree(tmp_path, compilers=False)
+    done = tree.make("step01", "BACKEND=cuda", "ARCH=sm_90", "NVCC=nvcc-that-is-missing")
+    assert done.returncode != 0
+    assert re.fullmatch(r"[^\n]*nvcc-that-is-missing not found\. Install it: the CUDA Toolkit[^\n]*"
+                        r"BACKEND=cpu[^\n]*\n", done.stderr)
+
+
+def test_missing_compiler_matters_only_where_it_is_needed(tmp_path: Path) -> None:
+    tree = Tree(tmp_path, compilers=False)
+    path = path_without(tree.bin, "gcc", "g++", "cc", "c++")
+    for goal in ("help", "clean"):
+        assert tree.make(goal, path=path).returncode == 0
+    assert tree.make("-n", "deps", path=path).returncode == 0
+
+
+# Installs nothing: notes the call, takes its time, and leaves a Python that does the same.
+INSTALLER = """#!/bin/sh
+echo "{name} $*" >> {log}
+case "$*" in *install*|*venv*) sleep 0.2;; esac
+case "$*" in *venv*) mkdir -p .venv/bin; cp {path} .venv/bin/python;; esac
+"""
+
+
+def test_deps_come_before_all_else_with_jobs_too(tree: Tree) -> None:
+    """On a fresh machine `make deps test -j` must not compile while gcc is being installed."""
+    for name in ("apt-get", "python3"):
+        path = tree.bin / name
+        path.write_text(INSTALLER.format(name=name, log=tree.log, path=path))
+        path.chmod(0o755)
+    (tree.bin / "sudo").write_text('#!/bin/sh\nexec "$@"\n')
+    (tree.bin / "sudo").chmod(0o755)
+    calls = tree.build("deps", "test", "-j8", "BACKEND=cpu")
+    installing = [i for i, call in enumerate(calls) if re.search(r"install|venv", call)]
+    compiling = [i for i, call in enumerate(calls) if re.match(r"(gcc|g\+\+) .* -c ", call)]
+    assert "install" in calls[installing[0]] and "pip install" in calls[installing[-1]]
+    assert len(compiling) > 20
+    assert max(installing) < min(compiling), calls[:max(installing) + 1]
+    assert "-m pytest" in calls[-1]
+
+
+def test_clean_removes_what_was_built(tree: Tree) -> None:
+    before = {path for path in tree.root.rglob("*")}
+    tree.build("all", "BACKEND=cpu")
+    tree.build("clean")
+    assert {path for path in tree.root.rglob("*")} == before

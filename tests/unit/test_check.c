@@ -1,0 +1,281 @@
+/**
+ * @file
+ * The checker catches every kind of wrong output, and its text says what and where.
+ */
+#define _POSIX_C_SOURCE 200809L /* open_memstream() */
+
+#include <omp.h>
+
+#include "verdict.h"
+
+/* Two heads of 150 x 150, solved rightly. */
+static Trial solved(Dtype dtype) {
+  const Problem p = new_problem(dtype, 2, 2, 150, 150);
+  Trial t = new_trial(&p, INPUT_NORMAL, 3);
+  simulate(&t, true, &NO_MISTAKE);
+  expect_right(&t);
+  return t;
+}
+
+static void copy_row(const Trial *t, int head, int from, int to) {
+  memcpy(trial_row(t, 0, head, to), trial_row(t, 0, head, from), 64 * sizeof(uint16_t));
+}
+
+static void one_nan(void **state) {
+  (void)state;
+  Trial t = solved(DTYPE_FP16);
+  trial_row(&t, 0, 1, 37)[5] = 0x7fff;
+  const CheckResult r = EXPECT_WRONG(&t, "1 NaN", "O[b=0, h=1, q=37, d=5] = nan, expected",
+                                     "row 37 of head 1", "column 5 of D", "|N..|");
+  assert_int_equal(r.values_nan, 1);
+  assert_int_equal(r.rows_wrong, 1);
+  free_trial(&t);
+}
+
+static void one_nan_in_a_row_that_is_not_checked(void **state) {
+  (void)state;
+  Trial t = solved(DTYPE_BF16);
+  trial_row(&t, 0, 1, 37)[5] = 0x7fc0;
+  Verdict verdict = judge_rows(&t, CHECK_ROWS, 1); /* the last row */
+  assert_false(verdict.result.right);
+  assert_int_equal(verdict.result.rows_wrong, 0);
+  assert_non_null(strstr(verdict.text, "O[b=0, h=1, q=37, d=5]"));
+  free(verdict.text);
+  free_trial(&t);
+}
+
+static void one_inf(void **state) {
+  (void)state;
+  Trial t = solved(DTYPE_BF16);
+  trial_row(&t, 0, 0, 149)[63] = 0xff80;
+  const CheckResult r = EXPECT_WRONG(&t, "1 Inf", "O[b=0, h=0, q=149, d=63] = -inf, expected",
+                                     "row 149 of head 0", "|..N|");
+  assert_int_equal(r.values_inf, 1);
+  free_trial(&t);
+}
+
+static void one_element_wrong(void **state) {
+  (void)state;
+  Trial t = solved(DTYPE_FP16);
+  uint16_t *x = &trial_row(&t, 0, 0, 64)[17];
+  *x = element_bits(DTYPE_FP16, element_value(DTYPE_FP16, *x) + 0.05);
+  const CheckResult r = EXPECT_WRONG(&t, "O[b=0, h=0, q=64, d=17]", "row 64 of head 0",
+                                     "in the wrong row: column 17 of D");
+  assert_int_equal(r.rows_wrong, 1);
+  assert_true(r.max_error > r.allowed_error);
+  free_trial(&t);
+}
+
+static void one_row_shifted(void **state) {
+  (void)state;
+  Trial t = solved(DTYPE_BF16);
+  copy_row(&t, 1, 101, 100);
+  EXPECT_WRONG(&t, "1 of 300 checked rows", "row 100 of head 1",
+               "the row holds the result of row q=101");
+  free_trial(&t);
+}
+
+static void two_rows_swapped(void **state) {
+  (void)state;
+  Trial t = solved(DTYPE_FP16);
+  uint16_t kept[64];
+  memcpy(kept, trial_row(&t, 0, 0, 8), sizeof kept);
+  copy_row(&t, 0, 11, 8);
+  memcpy(trial_row(&t, 0, 0, 11), kept, sizeof kept);
+  EXPECT_WRONG(&t, "rows 8, 11 of head 0", "the row holds the result of row q=");
+  free_trial(&t);
+}
+
+static void half_of_every_warp_tile_wrong(void **state) {
+  (void)state;
+  Trial t = solved(DTYPE_FP16);
+  for (int q = 0; q < 150; ++q) {
+    if (q % 16 >= 8) copy_row(&t, 1, q % 16, q);
+  }
+  copy_row(&t, 1, 0, 8);
+  for (int q = 9; q < 16; ++q) copy_row(&t, 1, q - 8, q);
+  EXPECT_WRONG(&t, "rows 8..15 of every 16 of head 1", "every column of D");
+  free_trial(&t);
+}
+
+static void one_warp_of_every_tile_wrong(void **state) {
+  (void)state;
+  Trial t = solved(DTYPE_BF16);
+  for (int q = 0; q < 150; ++q) {
+    if (q % 64 >= 16 && q % 64 < 24) copy_row(&t, 0, 100, q);
+  }
+  EXPECT_WRONG(&t, "rows 16..23 of every 64 (rows 0..7 of warp 1, if a warp has 16)");
+  free_trial(&t);
+}
+
+static void some_columns_wrong(void **state) {
+  (void)state;
+  Trial t = solved(DTYPE_FP16);
+  for (int q = 0; q < 150; ++q) memset(trial_row(&t, 0, 0, q) + 32, 0, 16 * sizeof(uint16_t));
+  EXPECT_WRONG(&t, "every row of head 0", "columns 32..47 of D");
+  free_trial(&t);
+}
+
+static void every_head_but_one_wrong(void **state) {
+  (void)state;
+  const Problem p = new_problem(DTYPE_FP16, 6, 3, 20, 30);
+  Trial t = new_trial(&p, INPUT_NORMAL, 3);
+  simulate(&t, true, &NO_MISTAKE);
+  for (int h = 0; h < 6; ++h) {
+    if (h != 2) copy_row(&t, h, 3, 4);
+  }
+  EXPECT_WRONG(&t, "row 4 of every head but 2");
+  free_trial(&t);
+}
+
+static void one_tile_unwritten(void **state) {
+  (void)state;
+  Trial t = solved(DTYPE_BF16);
+  for (int q = 64; q < 128; ++q) memset(trial_row(&t, 0, 1, q), OUTPUT_POISON, 128);
+  const CheckResult r = EXPECT_WRONG(
+      &t, "4096 values never written", "O[b=0, h=1, q=64, d=0] = never written, expected",
+      "unwritten O in 64 rows: query tile 1 (rows 64..127) wholly of head 1", "|.U.|");
+  assert_int_equal(r.values_unwritten, 4096);
+  assert_int_equal(r.values_nan, 0);
+  /* And when none of its rows is in the sample. */
+  expect_wrong(&t, CHECK_ROWS, 1,
+               (const char *const[]){"4096 values never written", "| U.|", NULL});
+  free_trial(&t);
+}
+
+static void the_last_rows_unwritten(void **state) {
+  (void)state;
+  Trial t = solved(DTYPE_FP16);
+  for (int h = 0; h < 2; ++h) {
+    for (int q = 133; q < 150; ++q) memset(trial_row(&t, 0, h, q), OUTPUT_POISON, 128);
+  }
+  EXPECT_WRONG(&t, "all rows from 133 on (the last 17 rows) of every head");
+  free_trial(&t);
+}
+
+static void guards_overwritten(void **state) {
+  (void)state;
+  Trial t = solved(DTYPE_FP16);
+  const size_t o_bytes = 2 * 150 * 64 * 2, lse_bytes = 2 * 150 * 4;
+  t.o_block[GUARD_BYTES - 4] = 1;
+  assert_int_equal(EXPECT_WRONG(&t, "1 guard byte before O").guard_bytes_touched, 1);
+  t.o_block[GUARD_BYTES - 4] = OUTPUT_POISON;
+  memset(t.o_block + GUARD_BYTES + o_bytes, 0, 128);
+  EXPECT_WRONG(&t, "128 guard bytes after O overwritten, the nearest 0 bytes away");
+  memset(t.o_block + GUARD_BYTES + o_bytes, OUTPUT_POISON, 128);
+  t.lse_block[0] = 0;
+  EXPECT_WRONG(&t, "1 guard byte before LSE overwritten, the nearest 4095 bytes away");
+  t.lse_block[0] = OUTPUT_POISON;
+  t.lse_block[2 * GUARD_BYTES + lse_bytes - 1] = 0;
+  EXPECT_WRONG(&t, "1 guard byte after LSE overwritten, the nearest 4095 bytes away");
+  free_trial(&t);
+}
+
+static void lse_wrong(void **state) {
+  (void)state;
+  Trial t = solved(DTYPE_BF16);
+  *trial_lse(&t, 0, 1, 70) += 0.001f;
+  CheckResult r =
+      EXPECT_WRONG(&t, "first: LSE[b=0, h=1, q=70] =", "wrong LSE in 1 row: row 70", "|.L.|");
+  assert_int_equal(r.lse_wrong, 1);
+  assert_int_equal(r.rows_wrong, 0);
+  assert_true(r.max_lse_error > 1);
+  *trial_lse(&t, 0, 1, 70) = NAN;
+  r = EXPECT_WRONG(&t, "LSE[b=0, h=1, q=70] = nan, expected", "1 NaN");
+  assert_int_equal(r.values_nan, 1);
+  memset(trial_lse(&t, 0, 1, 70), OUTPUT_POISON, 4);
+  r = EXPECT_WRONG(&t, "LSE[b=0, h=1, q=70] = never written, expected", "1 values never written");
+  assert_int_equal(r.values_unwritten, 1);
+  assert_int_equal(r.values_nan, 0);
+  free_trial(&t);
+}
+
+static void a_row_with_nothing_to_attend_must_be_zero(void **state) {
+  (void)state;
+  Problem p = new_problem(DTYPE_FP16, 1, 1, 90, 40);
+  p.mask = MASK_CAUSAL;
+  Trial t = new_trial(&p, INPUT_NORMAL, 4);
+  simulate(&t, true, &NO_MISTAKE);
+  expect_right(&t);
+  trial_row(&t, 0, 0, 7)[3] = 1; /* the smallest number there is */
+  EXPECT_WRONG(&t, "O[b=0, h=0, q=7, d=3] = 5.9604645e-08, expected 0", "row 7");
+  trial_row(&t, 0, 0, 7)[3] = 0;
+  *trial_lse(&t, 0, 0, 7) = -1e30f;
+  EXPECT_WRONG(&t, "LSE[b=0, h=0, q=7] = -1e+30, expected -inf");
+  free_trial(&t);
+}
+
+static void nan_inputs_give_nan_outputs(void **state) {
+  (void)state;
+  const Problem p = new_problem(DTYPE_BF16, 2, 2, 50, 60);
+  Trial t = new_trial(&p, INPUT_NORMAL, 4);
+  t.q[row_offset(&p.q_strides, 0, 1, 20)] = 0x7fc0;
+  simulate(&t, true, &NO_MISTAKE);
+  const CheckResult r = expect_right(&t);
+  assert_int_equal(r.rows_nan_expected, 1);
+  trial_row(&t, 0, 1, 20)[7] = 0;
+  EXPECT_WRONG(&t, "O[b=0, h=1, q=20, d=7] = 0, expected nan", "row 20 of head 1");
+  memset(trial_row(&t, 0, 1, 20), OUTPUT_POISON, 128);
+  assert_int_equal(EXPECT_WRONG(&t, "never written").values_unwritten, 64);
+  simulate_row(&t, 0, 1, 20, true, &NO_MISTAKE);
+  trial_row(&t, 0, 0, 20)[7] = 0x7fff;
+  assert_int_equal(EXPECT_WRONG(&t, "1 NaN", "row 20 of head 0").values_nan, 1);
+  free_trial(&t);
+}
+
+static void heads_with_infinite_v_are_counted_not_compared(void **state) {
+  (void)state;
+  Problem p = new_problem(DTYPE_FP16, 2, 2, 50, 60);
+  p.mask = MASK_CAUSAL;
+  Trial t = new_trial(&p, INPUT_NORMAL, 4);
+  t.v[row_offset(&p.v_strides, 0, 1, 59)] = 0x7c00;
+  simulate(&t, true, &NO_MISTAKE);
+  for (int q = 32; q < 50; ++q) trial_row(&t, 0, 1, q)[0] = 0x7fff; /* 0 * Inf */
+  assert_int_equal(expect_right(&t).rows_not_compared, 50);
+  trial_row(&t, 0, 0, 3)[0] = 0x7fff;
+  EXPECT_WRONG(&t, "row 3 of head 0", "|-|");
+  simulate(&t, true, &NO_MISTAKE);
+  memset(trial_row(&t, 0, 1, 40), OUTPUT_POISON, 128);
+  EXPECT_WRONG(&t, "64 values never written", "row 40 of head 1");
+  free_trial(&t);
+}
+
+static void a_large_output_fits_the_map(void **state) {
+  (void)state;
+  Problem p = new_problem(DTYPE_FP16, 50, 50, 100 * Q_TILE, 1);
+  p.batch = 2;
+  p.head_dim = 32;
+  set_strides(&p, false);
+  Trial t = new_trial(&p, INPUT_NORMAL, 4);
+  simulate(&t, true, &NO_MISTAKE);
+  memset(trial_row(&t, 1, 49, p.q_len - 1), OUTPUT_POISON, 64);
+  expect_wrong(&t, CHECK_ROWS, 500,
+               (const char *const[]){"a line is 3 heads (b, h), a column 128 query rows",
+                                     "first: O[b=1, h=49, q=6399, d=0]", NULL});
+  free_trial(&t);
+}
+
+int main(void) {
+  omp_set_num_threads(1); /* small problems: starting threads would take longer */
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(one_nan),
+      cmocka_unit_test(one_nan_in_a_row_that_is_not_checked),
+      cmocka_unit_test(one_inf),
+      cmocka_unit_test(one_element_wrong),
+      cmocka_unit_test(one_row_shifted),
+      cmocka_unit_test(two_rows_swapped),
+      cmocka_unit_test(half_of_every_warp_tile_wrong),
+      cmocka_unit_test(one_warp_of_every_tile_wrong),
+      cmocka_unit_test(some_columns_wrong),
+      cmocka_unit_test(every_head_but_one_wrong),
+      cmocka_unit_test(one_tile_unwritten),
+      cmocka_unit_test(the_last_rows_unwritten),
+      cmocka_unit_test(guards_overwritten),
+      cmocka_unit_test(lse_wrong),
+      cmocka_unit_test(a_row_with_nothing_to_attend_must_be_zero),
+      cmocka_unit_test(nan_inputs_give_nan_outputs),
+      cmocka_unit_test(heads_with_infinite_v_are_counted_not_compared),
+      cmocka_unit_test(a_large_output_fits_the_map),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

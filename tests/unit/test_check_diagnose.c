@@ -1,0 +1,88 @@
+/**
+ * @file
+ * Kernels with the usual mistakes: the checker catches them and names the mistake.
+ */
+#define _POSIX_C_SOURCE 200809L /* open_memstream() */
+
+#include <omp.h>
+
+#include "verdict.h"
+
+/* A kernel with a mistake must be caught in both types, and the mistake must be named. */
+static void expect_diagnosis(Problem p, const Mistakes *mistakes, const char *phrase) {
+  for (int dtype = DTYPE_FP16; dtype <= DTYPE_BF16; ++dtype) {
+    p.dtype = (Dtype)dtype;
+    Trial t = new_trial(&p, INPUT_NORMAL, 4);
+    simulate(&t, true, mistakes);
+    EXPECT_WRONG(&t, phrase);
+    free_trial(&t);
+  }
+}
+
+static void wrong_causal_alignment(void **state) {
+  (void)state;
+  Problem p = new_problem(DTYPE_FP16, 1, 1, 40, 90);
+  p.mask = MASK_CAUSAL;
+  expect_diagnosis(p, &(Mistakes){.top_left = true}, "the causal mask is aligned to the top left");
+  p = new_problem(DTYPE_FP16, 1, 1, 90, 40); /* the first rows should attend nothing */
+  p.mask = MASK_CAUSAL;
+  expect_diagnosis(p, &(Mistakes){.top_left = true}, "the top left");
+}
+
+static void missing_division(void **state) {
+  (void)state;
+  expect_diagnosis(new_problem(DTYPE_FP16, 1, 1, 40, 90), &(Mistakes){.no_division = true},
+                   "the final division by the softmax denominator is missing");
+}
+
+static void wrong_kv_head(void **state) {
+  (void)state;
+  expect_diagnosis(new_problem(DTYPE_FP16, 4, 2, 10, 90), &(Mistakes){.wrong_kv_head = true},
+                   "K and V are those of key/value head");
+}
+
+static void mask_ignored(void **state) {
+  (void)state;
+  Problem p = new_problem(DTYPE_FP16, 1, 1, 60, 60);
+  Trial t = new_trial(&p, INPUT_NORMAL, 4);
+  simulate(&t, true, &NO_MISTAKE);
+  t.problem.mask = MASK_CAUSAL;
+  EXPECT_WRONG(&t, "the mask is ignored", "the first 59 rows of every head");
+  free_trial(&t);
+}
+
+/* The last 64 of 16384 rows, all keys or as many as the causal mask leaves. */
+static void expect_diagnosis_of_long_rows(const Mistakes *mistakes, const char *phrase) {
+  Problem p = new_problem(DTYPE_FP16, 1, 1, 64, 16384);
+  p.mask = MASK_CAUSAL;
+  for (int dtype = DTYPE_FP16; dtype <= DTYPE_BF16; ++dtype) {
+    p.dtype = (Dtype)dtype;
+    Trial t = new_trial(&p, INPUT_NORMAL, 5);
+    simulate(&t, true, &NO_MISTAKE);
+    expect_right(&t);
+    simulate(&t, true, mistakes);
+    expect_wrong(&t, CHECK_ROWS, 48, (const char *const[]){phrase, NULL});
+    free_trial(&t);
+  }
+}
+
+static void a_stale_tile_among_512(void **state) {
+  (void)state;
+  expect_diagnosis_of_long_rows(&(Mistakes){.stale_v_tile = 300},
+                                "V of key/value tile 300 is stale: it is that of tile 299");
+}
+
+static void one_lost_key_among_16384(void **state) {
+  (void)state;
+  expect_diagnosis_of_long_rows(&(Mistakes){.lost_key_plus_1 = 12346}, "key 12345 is missing");
+}
+
+int main(void) {
+  omp_set_num_threads(1); /* small problems: starting threads would take longer */
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(wrong_causal_alignment), cmocka_unit_test(missing_division),
+      cmocka_unit_test(wrong_kv_head),          cmocka_unit_test(mask_ignored),
+      cmocka_unit_test(a_stale_tile_among_512), cmocka_unit_test(one_lost_key_among_16384),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

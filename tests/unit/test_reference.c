@@ -1,0 +1,406 @@
+/**
+ * @file
+ * The reference, against closed forms and against a second implementation that shares no code with
+ * it.
+ */
+#include "host/reference.h"
+
+#include <math.h>
+#include <omp.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "host/random.h"
+
+#include <cmocka.h> /* last: its macro fail() would hide ours */
+
+/* Tensors and the results of all rows: o and base [rows][head_dim], lse [rows]. */
+typedef struct Fixture {
+  Problem p;
+  uint16_t *q, *k, *v;
+  double *o, *base, *lse;
+} Fixture;
+
+static Strides dense(int heads, int rows, int dim) {
+  const int64_t n = rows;
+  return (Strides){.batch = heads * n * dim, .head = n * dim, .row = dim};
+}
+
+static uint16_t *draw(Dtype dtype, uint32_t tensor, size_t count) {
+  uint16_t *x = malloc(count * sizeof *x);
+  for (size_t i = 0; i < count; ++i) x[i] = element_bits(dtype, random_normal(5, tensor, i));
+  return x;
+}
+
+static size_t row_count(const Problem *p) {
+  return (size_t)p->batch * (size_t)p->q_heads * (size_t)p->q_len;
+}
+
+static Fixture new_fixture(Dtype dtype, int q_heads, int kv_heads, int q_len, int kv_len, int dim) {
+  Fixture f = {.p = {.batch = 2,
+                     .q_heads = q_heads,
+                     .kv_heads = kv_heads,
+                     .q_len = q_len,
+                     .kv_len = kv_len,
+                     .head_dim = dim,
+                     .dtype = dtype,
+                     .scale = 1 / sqrtf((float)dim)}};
+  f.p.q_strides = f.p.o_strides = dense(q_heads, q_len, dim);
+  f.p.k_strides = f.p.v_strides = dense(kv_heads, kv_len, dim);
+  const size_t rows = row_count(&f.p), width = (size_t)dim;
+  const size_t kv_count = 2 * (size_t)kv_heads * (size_t)kv_len * width;
+  f.q = draw(dtype, 0, rows * width);
+  f.k = draw(dtype, 1, kv_count);
+  f.v = draw(dtype, 2, kv_count);
+  f.o = malloc(rows * width * sizeof(double));
+  f.base = malloc(rows * width * sizeof(double));
+  f.lse = malloc(rows * sizeof(double));
+  return f;
+}
+
+static void free_fixture(Fixture *f) {
+  free(f->q);
+  free(f->k);
+  free(f->v);
+  free(f->o);
+  free(f->base);
+  free(f->lse);
+}
+
+static RowIndex row_at(const Problem *p, size_t i) {
+  const int head = (int)(i / (size_t)p->q_len);
+  return (RowIndex){head / p->q_heads, head % p->q_heads, (int)(i % (size_t)p->q_len)};
+}
+
+static void store(void *context, size_t index, const ReferenceRow *row) {
+  Fixture *f = context;
+  const size_t dim = (size_t)f->p.head_dim;
+  memcpy(f->o + index * dim, row->o, dim * sizeof(double));
+  memcpy(f->base + index * dim, row->base, dim * sizeof(double));
+  f->lse[index] = row->lse;
+}
+
+static void run(Fixture *f) {
+  const size_t count = row_count(&f->p);
+  RowIndex *rows = malloc(count * sizeof *rows);
+  for (size_t i = 0; i < count; ++i) rows[i] = row_at(&f->p, i);
+  const HostInputs inputs = {f->q, f->k, f->v};
+  Error error;
+  assert_true(reference_rows(&f->p, &inputs, rows, count, store, f, NULL, &error));
+  free(rows);
+}
+
+static double v_at(const Fixture *f, int b, int head, int key, int d) {
+  return element_value(f->p.dtype, f->v[row_offset(&f->p.v_strides, b, head, key) + d]);
+}
+
+static void assert_close(double a, double b, double relative) {
+  if (!(fabs(a - b) <= relative * (1 + fabs(b)))) fail_msg("%.17g is not %.17g", a, b);
+}
+
+static void equal_scores_give_the_mean_of_v(void **state) {
+  (void)state;
+  Fixture f = new_fixture(DTYPE_FP16, 2, 2, 5, 131, 32);
+  memset(f.q, 0, row_count(&f.p) * 32 * sizeof *f.q);
+  run(&f);
+  for (size_t i = 0; i < row_count(&f.p); ++i) {
+    const RowIndex row = row_at(&f.p, i);
+    assert_close(f.lse[i], log(131), 1e-14);
+    for (int d = 0; d < 32; ++d) {
+      double mean = 0;
+      for (int key = 0; key < 131; ++key) mean += v_at(&f, row.batch, row.head, key, d) / 131;
+      assert_close(f.o[i * 32 + (size_t)d], mean, 1e-13);
+    }
+  }
+  free_fixture(&f);
+}
+
+static void one_large_score_picks_its_row_of_v(void **state) {
+  (void)state;
+  Fixture f = new_fixture(DTYPE_BF16, 1, 1, 40, 130, 160);
+  memset(f.q, 0, row_count(&f.p) * 160 * 2);
+  memset(f.k, 0, 2 * 130 * 160 * 2);
+  for (int b = 0; b < 2; ++b) { /* query q and key 3q + 1 meet in dimension q */
+    for (int q = 0; q < 40; ++q) {
+      f.q[(b * 40 + q) * 160 + q] = element_bits(DTYPE_BF16, 1024);
+      f.k[(b * 130 + 3 * q + 1) * 160 + q] = element_bits(DTYPE_BF16, 1024);
+    }
+  }
+  run(&f);
+  for (size_t i = 0; i < row_count(&f.p); ++i) {
+    const RowIndex row = row_at(&f.p, i);
+    assert_close(f.lse[i], 1024.0 * 1024.0 * f.p.scale, 1e-14);
+    for (int d = 0; d < 160; ++d) {
+      const double picked = v_at(&f, row.batch, 0, 3 * row.q + 1, d);
+      assert_true(f.o[i * 160 + (size_t)d] == picked);
+      assert_true(f.base[i * 160 + (size_t)d] == picked);
+    }
+  }
+  free_fixture(&f);
+}
+
+static void a_constant_in_all_scores_moves_only_lse(void **state) {
+  (void)state;
+  Fixture f = new_fixture(DTYPE_FP16, 1, 1, 7, 90, 64);
+  for (int i = 0; i < 2 * 90; ++i) f.k[i * 64] = element_bits(DTYPE_FP16, 1); /* extra dimension */
+  for (int i = 0; i < 2 * 7; ++i) f.q[i * 64] = 0;
+  run(&f);
+  double lse[14], o[14 * 64];
+  memcpy(lse, f.lse, sizeof lse);
+  memcpy(o, f.o, sizeof o);
+  for (int i = 0; i < 2 * 7; ++i) f.q[i * 64] = element_bits(DTYPE_FP16, 24);
+  run(&f);
+  for (int i = 0; i < 14; ++i) assert_close(f.lse[i], lse[i] + 24 * f.p.scale, 1e-14);
+  for (int i = 0; i < 14 * 64; ++i) assert_close(f.o[i], o[i], 1e-13);
+  free_fixture(&f);
+}
+
+static void only_the_product_of_q_and_scale_matters(void **state) {
+  (void)state;
+  Fixture f = new_fixture(DTYPE_BF16, 1, 1, 7, 90, 64);
+  run(&f);
+  double lse[14], o[14 * 64];
+  memcpy(lse, f.lse, sizeof lse);
+  memcpy(o, f.o, sizeof o);
+  for (int i = 0; i < 14 * 64; ++i) {
+    f.q[i] = element_bits(DTYPE_BF16, 8 * element_value(DTYPE_BF16, f.q[i]));
+  }
+  f.p.scale /= 8;
+  run(&f);
+  assert_memory_equal(lse, f.lse, sizeof lse); /* powers of two are exact */
+  assert_memory_equal(o, f.o, sizeof o);
+  free_fixture(&f);
+}
+
+/* The obvious three loops, with the definitions of mask, grouping and rounding written out again.
+ */
+static void naive_row(const Fixture *f, RowIndex row, double *o, double *base, double *lse) {
+  const Problem *p = &f->p;
+  const int kv_head = row.head * p->kv_heads / p->q_heads;
+  double s[512], max = -INFINITY, sum = 0, base_sum = 0;
+  for (int key = 0; key < p->kv_len; ++key) {
+    s[key] = -INFINITY;
+    if (p->mask == MASK_CAUSAL && key > row.q + p->kv_len - p->q_len) continue;
+    const int64_t qi =
+        row.batch * p->q_strides.batch + row.head * p->q_strides.head + row.q * p->q_strides.row;
+    const int64_t ki =
+        row.batch * p->k_strides.batch + kv_head * p->k_strides.head + key * p->k_strides.row;
+    s[key] = 0;
+    for (int d = 0; d < p->head_dim; ++d) {
+      s[key] += (double)element_value(p->dtype, f->q[qi + d]) *
+                (double)element_value(p->dtype, f->k[ki + d]);
+    }
+    s[key] *= (double)p->scale;
+    if (s[key] > max) max = s[key];
+  }
+  memset(o, 0, sizeof *o * (size_t)p->head_dim);
+  memset(base, 0, sizeof *base * (size_t)p->head_dim);
+  *lse = -INFINITY;
+  if (max == -INFINITY) return;
+  for (int key = 0; key < p->kv_len; ++key) {
+    const double weight = exp(s[key] - max);
+    const float weight32 = (float)weight;
+    const double rounded = element_value(p->dtype, element_bits(p->dtype, (double)weight32));
+    sum += weight;
+    base_sum += (double)weight32;
+    for (int d = 0; d < p->head_dim; ++d) {
+      o[d] += weight * v_at(f, row.batch, kv_head, key, d);
+      base[d] += rounded * v_at(f, row.batch, kv_head, key, d);
+    }
+  }
+  *lse = max + log(sum);
+  for (int d = 0; d < p->head_dim; ++d) {
+    o[d] /= sum;
+    base[d] = element_value(p->dtype, element_bits(p->dtype, base[d] / base_sum));
+  }
+}
+
+static void assert_same_as_naive(Fixture *f) {
+  run(f);
+  const size_t dim = (size_t)f->p.head_dim;
+  for (size_t i = 0; i < row_count(&f->p); ++i) {
+    double o[256], base[256], lse;
+    naive_row(f, row_at(&f->p, i), o, base, &lse);
+    if (isinf(lse)) {
+      assert_true(f->lse[i] == lse);
+    } else {
+      assert_close(f->lse[i], lse, 1e-14);
+    }
+    for (size_t d = 0; d < dim; ++d) {
+      assert_close(f->o[i * dim + d], o[d], 1e-13);
+      /* The same sums in the same order, so the same bits, and no rounding goes the other way. */
+      assert_true(f->base[i * dim + d] == base[d]);
+    }
+  }
+}
+
+static void any_problem_is_as_the_naive_loops_have_it(void **state) {
+  (void)state;
+  static const struct {
+    int q_heads, kv_heads, q_len, kv_len, dim;
+  } cases[] = {{1, 1, 1, 1, 32},    {2, 1, 33, 64, 64},  {6, 2, 20, 65, 96}, {4, 4, 70, 63, 32},
+               {3, 3, 9, 300, 128}, {2, 2, 200, 7, 256}, {8, 2, 17, 129, 5}, {1, 1, 130, 130, 1}};
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; ++i) {
+    for (int variant = 0; variant < 4; ++variant) {
+      Fixture f = new_fixture(variant & 1 ? DTYPE_BF16 : DTYPE_FP16, cases[i].q_heads,
+                              cases[i].kv_heads, cases[i].q_len, cases[i].kv_len, cases[i].dim);
+      f.p.mask = variant & 2 ? MASK_CAUSAL : MASK_FULL;
+      assert_same_as_naive(&f);
+      free_fixture(&f);
+    }
+  }
+}
+
+static void a_row_with_nothing_to_attend_is_zero(void **state) {
+  (void)state;
+  Fixture f = new_fixture(DTYPE_FP16, 1, 1, 10, 4, 32);
+  f.p.mask = MASK_CAUSAL; /* rows 0..5 see nothing */
+  f.v[0] = element_bits(DTYPE_FP16, NAN);
+  run(&f);
+  for (size_t q = 0; q < 6; ++q) {
+    assert_true(f.lse[q] == -INFINITY);
+    for (size_t d = 0; d < 32; ++d) assert_true(f.o[q * 32 + d] == 0 && f.base[q * 32 + d] == 0);
+  }
+  assert_true(isfinite(f.lse[6]) && isnan(f.o[6 * 32]) && isfinite(f.o[6 * 32 + 1]));
+  free_fixture(&f);
+}
+
+static void masked_keys_are_never_read(void **state) {
+  (void)state;
+  Fixture f = new_fixture(DTYPE_BF16, 1, 1, 70, 70, 32);
+  f.p.mask = MASK_CAUSAL;
+  for (int d = 0; d < 32; ++d) f.k[69 * 32 + d] = f.v[69 * 32 + d] = 0x7fff;
+  run(&f);
+  for (size_t i = 0; i < 69 * 32; ++i) assert_true(isfinite(f.o[i]) && isfinite(f.base[i]));
+  for (size_t i = 69 * 32; i < 70 * 32; ++i) assert_true(isnan(f.o[i]));
+  assert_true(isnan(f.lse[69]));
+  free_fixture(&f);
+}
+
+static void infinite_scores_follow_the_formula(void **state) {
+  (void)state;
+  Fixture f = new_fixture(DTYPE_FP16, 1, 1, 2, 3, 32);
+  for (int i = 0; i < 2 * 32; ++i) f.q[i] = element_bits(DTYPE_FP16, i < 32 ? 1 : -1);
+  for (int i = 0; i < 3 * 32; ++i) f.k[i] = element_bits(DTYPE_FP16, INFINITY);
+  run(&f);
+  assert_true(isnan(f.lse[0]) && isnan(f.o[0]));      /* inf - inf */
+  assert_true(f.lse[1] == -INFINITY && f.o[32] == 0); /* every score is -inf, as if masked */
+  free_fixture(&f);
+}
+
+/* Moves tensors from [B, H, N, D] to [B, N, H, D]. */
+static uint16_t *interleave(const uint16_t *from, Strides *strides, int heads, int rows, int dim) {
+  uint16_t *to = malloc(2 * (size_t)heads * (size_t)rows * (size_t)dim * sizeof *to);
+  const Strides bnhd = {strides->batch, dim, (int64_t)heads * dim};
+  for (int b = 0; b < 2; ++b) {
+    for (int h = 0; h < heads; ++h) {
+      for (int row = 0; row < rows; ++row) {
+        memcpy(to + row_offset(&bnhd, b, h, row), from + row_offset(strides, b, h, row),
+               sizeof *to * (size_t)dim);
+      }
+    }
+  }
+  *strides = bnhd;
+  return to;
+}
+
+static void the_layout_does_not_matter(void **state) {
+  (void)state;
+  Fixture f = new_fixture(DTYPE_FP16, 4, 2, 35, 70, 64);
+  f.p.mask = MASK_CAUSAL;
+  run(&f);
+  Fixture g = f;
+  const size_t bytes = row_count(&f.p) * 64 * sizeof(double);
+  g.q = interleave(f.q, &g.p.q_strides, 4, 35, 64);
+  g.k = interleave(f.k, &g.p.k_strides, 2, 70, 64);
+  g.v = interleave(f.v, &g.p.v_strides, 2, 70, 64);
+  g.o = malloc(bytes);
+  g.base = malloc(bytes);
+  g.lse = malloc(row_count(&f.p) * sizeof(double));
+  run(&g);
+  assert_memory_equal(f.o, g.o, bytes);
+  assert_memory_equal(f.base, g.base, bytes);
+  assert_memory_equal(f.lse, g.lse, row_count(&f.p) * sizeof(double));
+  free_fixture(&f);
+  free_fixture(&g);
+}
+
+static void assert_row_is(void *context, size_t index, const ReferenceRow *row) {
+  const Fixture *f = context;
+  const size_t dim = (size_t)f->p.head_dim, i = (index * 37) % row_count(&f->p);
+#pragma omp critical(cmocka) /* whose assertions may not run in two threads at once */
+  {
+    assert_memory_equal(row->o, f->o + i * dim, dim * sizeof(double));
+    assert_memory_equal(row->base, f->base + i * dim, dim * sizeof(double));
+    assert_memory_equal(&row->lse, &f->lse[i], sizeof(double));
+  }
+}
+
+static void a_row_has_the_same_bits_in_any_company(void **state) {
+  (void)state;
+  Fixture f = new_fixture(DTYPE_BF16, 4, 2, 50, 150, 96);
+  f.p.mask = MASK_CAUSAL;
+  run(&f);
+  RowIndex rows[500]; /* any order, repeats, several heads in a row */
+  for (size_t i = 0; i < 500; ++i) rows[i] = row_at(&f.p, i * 37 % row_count(&f.p));
+  const HostInputs inputs = {f.q, f.k, f.v};
+  Error error;
+  for (int threads = 1; threads <= 2; ++threads) {
+    omp_set_num_threads(threads);
+    assert_true(reference_rows(&f.p, &inputs, rows, 500, assert_row_is, &f, NULL, &error));
+  }
+  free_fixture(&f);
+}
+
+static void ignore_row(void *context, size_t index, const ReferenceRow *row) {
+  (void)index;
+  (void)row;
+#pragma omp atomic
+  ++*(int *)context;
+}
+
+static size_t last_done, last_total;
+
+static void note_progress(size_t done, size_t total) {
+  assert_true(done > last_done && done <= total);
+  last_done = done;
+  last_total = total;
+}
+
+static void every_row_is_delivered_once_and_progress_ends_at_all(void **state) {
+  (void)state;
+  Fixture f = new_fixture(DTYPE_FP16, 2, 1, 40, 20, 32);
+  RowIndex rows[160];
+  for (size_t i = 0; i < 160; ++i) rows[i] = row_at(&f.p, i);
+  const HostInputs inputs = {f.q, f.k, f.v};
+  int delivered = 0;
+  Error error;
+  omp_set_num_threads(1); /* assertions in the callback */
+  assert_true(
+      reference_rows(&f.p, &inputs, rows, 160, ignore_row, &delivered, note_progress, &error));
+  assert_int_equal(delivered, 160);
+  assert_int_equal(last_done, 160);
+  assert_int_equal(last_total, 160);
+  assert_true(reference_rows(&f.p, &inputs, NULL, 0, ignore_row, &delivered, NULL, &error));
+  assert_int_equal(delivered, 160);
+  free_fixture(&f);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(equal_scores_give_the_mean_of_v),
+      cmocka_unit_test(one_large_score_picks_its_row_of_v),
+      cmocka_unit_test(a_constant_in_all_scores_moves_only_lse),
+      cmocka_unit_test(only_the_product_of_q_and_scale_matters),
+      cmocka_unit_test(any_problem_is_as_the_naive_loops_have_it),
+      cmocka_unit_test(a_row_with_nothing_to_attend_is_zero),
+      cmocka_unit_test(masked_keys_are_never_read),
+      cmocka_unit_test(infinite_scores_follow_the_formula),
+      cmocka_unit_test(the_layout_does_not_matter),
+      cmocka_unit_test(a_row_has_the_same_bits_in_any_company),
+      cmocka_unit_test(every_row_is_delivered_once_and_progress_ends_at_all),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,77 @@
+/**
+ * @file
+ * For the tests of the checker: its verdict on a trial, and what its text must say. Includes
+ * cmocka.h.
+ */
+#ifndef VERDICT_H
+#define VERDICT_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+
+#include "simulated_kernel.h"
+
+#include <cmocka.h> /* last: its macro fail() would hide ours */
+
+static const Mistakes NO_MISTAKE;
+
+typedef struct Verdict {
+  CheckResult result;
+  char *text;
+} Verdict;
+
+static inline Verdict judge_rows(const Trial *t, CheckMode mode, int64_t rows) {
+  const HostInputs inputs = trial_inputs(t);
+  const HostOutputs outputs = trial_outputs(t);
+  const Description tiles = {.q_tile = Q_TILE, .kv_tile = KV_TILE};
+  Verdict verdict;
+  size_t size;
+  CheckPlan plan;
+  Error error;
+  FILE *out = open_memstream(&verdict.text, &size);
+  assert_non_null(out);
+  assert_true(check_plan(&t->problem, mode, rows, Q_TILE, 1, &plan, &error));
+  assert_true(check_outputs(&t->problem, &inputs, &outputs, &plan, &tiles, NULL, out,
+                            &verdict.result, &error));
+  fclose(out);
+  check_plan_free(&plan);
+  return verdict;
+}
+
+/* The answer must be wrong and the text must hold every phrase; a NULL ends them. */
+static inline CheckResult expect_wrong(const Trial *t, CheckMode mode, int64_t rows,
+                                       const char *const *phrases) {
+  Verdict verdict = judge_rows(t, mode, rows);
+  if (verdict.result.right) fail_msg("not caught: %s", phrases[0]);
+  for (; *phrases; ++phrases) {
+    if (!strstr(verdict.text, *phrases)) fail_msg("no '%s' in:\n%s", *phrases, verdict.text);
+  }
+  free(verdict.text);
+  return verdict.result;
+}
+
+#define EXPECT_WRONG(trial, ...) \
+  expect_wrong(trial, CHECK_ALL, 0, (const char *const[]){__VA_ARGS__, NULL})
+
+static inline CheckResult expect_right(const Trial *t) {
+  Verdict verdict = judge_rows(t, CHECK_ALL, 0);
+  if (!verdict.result.right) fail_msg("false alarm:\n%s", verdict.text);
+  free(verdict.text);
+  return verdict.result;
+}
+
+static inline Problem new_problem(Dtype dtype, int q_heads, int kv_heads, int q_len, int kv_len) {
+  Problem p = {.batch = 1,
+               .q_heads = q_heads,
+               .kv_heads = kv_heads,
+               .q_len = q_len,
+               .kv_len = kv_len,
+               .head_dim = 64,
+               .dtype = dtype,
+               .scale = 0.125f};
+  set_strides(&p, dtype == DTYPE_BF16);
+  return p;
+}
+
+#endif
