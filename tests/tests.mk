@@ -25,7 +25,9 @@ endif
 # --- Unit tests: always on the CPU backend's headers, so that they need no toolkit -----------------
 
 # cmocka is looked for when the tests are built, not when the Makefile is read.
-HAVE_CMOCKA = $(shell echo '\#include <stdarg.h>\n\#include <stddef.h>\n\#include <setjmp.h>\n\#include <stdint.h>\n\#include <cmocka.h>' | $(CC) -fsyntax-only -x c - 2>/dev/null && echo yes)
+hash := \#
+HAVE_CMOCKA = $(shell printf '$(hash)include <%s>\n' stdarg.h stddef.h setjmp.h stdint.h cmocka.h | \
+	$(CC) -fsyntax-only -x c - 2>/dev/null && echo yes)
 NO_CMOCKA = cmocka not found. Install it: sudo apt-get install libcmocka-dev
 
 test: test-unit test-e2e
@@ -114,7 +116,7 @@ test-valgrind:
 	@test "$(BACKEND)" = cpu || { echo "make test-valgrind: needs BACKEND=cpu"; exit 1; }
 	@$(MAKE) $(HOST_TESTS:%=$(BUILD)/plain/%)
 	@failed=0; for test in $(HOST_TESTS); do echo "--- $$test"; \
-	  QUICK=1 OMP_NUM_THREADS=1 valgrind -q --leak-check=full --errors-for-leak-kinds=definite \
+	  TEST_TRIALS=100 OMP_NUM_THREADS=1 valgrind -q --leak-check=full --errors-for-leak-kinds=definite \
 	    --error-exitcode=9 $(BUILD)/plain/$$test || failed=1; done; exit $$failed
 
 # --- End to end ------------------------------------------------------------------------------------

@@ -109,11 +109,12 @@ ExitCode run_cases(const char *path, const Options *base, const Device *device, 
     return error->code;
   }
   for (size_t i = 0; i < list.count; i++) {
-    static const char *const VERDICTS[] = {"done", "WRONG", "refused", "failed"};
+    static const char *const VERDICTS[] = {"right", "WRONG", "refused", "failed"};
     const Case *c = &list.cases[i];
     Error reason = {0};
     const ExitCode code = run_options(&c->options, device, true, &reason);
-    printf("%s:%d: %s: %s\n", path, c->line, VERDICTS[code], c->text);
+    const bool unchecked = code == EXIT_RIGHT && c->options.check == CHECK_NONE;
+    printf("%s:%d: %s: %s\n", path, c->line, unchecked ? "not checked" : VERDICTS[code], c->text);
     fflush(stdout);
     if (code >= EXIT_USAGE) fprintf(stderr, "%s:%d: %s\n", path, c->line, reason.text);
     if (code > worst) worst = code;

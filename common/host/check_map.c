@@ -3,7 +3,6 @@
  * The whole output at a glance: every row in order, and a text heat map of heads and query tiles.
  */
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "host/check_parts.h"

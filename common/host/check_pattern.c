@@ -3,6 +3,7 @@
  * A set of indices in the fewest words that are true.
  */
 #include <inttypes.h>
+#include <string.h>
 
 #include "host/check_parts.h"
 
@@ -63,8 +64,8 @@ static bool describe_range(const IndexSet *set, const char *tile_noun, int tile)
   return true;
 }
 
-/* The same range of residues in every period. */
-static bool describe_period(const IndexSet *set, int period) {
+/* The same range of residues in every period; a period that is a query tile has warps. */
+static bool describe_period(const IndexSet *set, int period, bool has_warps) {
   if (period < 2 || period > MAX_PERIOD || 2 * period > set->n) return false;
   uint8_t residues[MAX_PERIOD] = {0};
   for (int64_t i = 0; i < set->n; ++i) residues[i % period] |= set->seen[i];
@@ -84,7 +85,7 @@ static bool describe_period(const IndexSet *set, int period) {
     fprintf(set->out, "%ss %" PRId64 "..%" PRId64 " of every %d", set->noun, one.first, one.last,
             period);
   }
-  if (period > 16 && one.first / 16 == one.last / 16) {
+  if (has_warps && period > 16 && one.first / 16 == one.last / 16) {
     fprintf(set->out, " (rows %" PRId64 "..%" PRId64 " of warp %" PRId64 ", if a warp has 16)",
             one.first % 16, one.last % 16, one.first / 16);
   }
@@ -138,9 +139,10 @@ void describe_indices(FILE *out, const char *noun, const uint8_t *seen, int64_t 
     list_indices(&set, is_faulty);
   } else {
     for (int period = 2; period <= 32; period *= 2) {
-      if (describe_period(&set, period)) return;
+      if (describe_period(&set, period, false)) return;
     }
-    if (describe_period(&set, tile) || describe_tiles(&set, tile_noun, tile)) return;
+    if (describe_period(&set, tile, strcmp(tile_noun, "query tile") == 0)) return;
+    if (describe_tiles(&set, tile_noun, tile)) return;
     fprintf(out, "%" PRId64 " of %" PRId64 " checked %ss, between %" PRId64 " and %" PRId64,
             set.faulty, set.faulty + set.right, noun, set.first, set.last);
   }

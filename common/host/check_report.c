@@ -4,7 +4,6 @@
  */
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "host/check_parts.h"
 
@@ -67,9 +66,9 @@ static bool describe_places(const Judgement *j, int fault, const char *name, FIL
 typedef struct Examined {
   const Judgement *judgement;
   FILE *out;
-  RowIndex rows[EXAMINED_ROWS + 1];
+  RowIndex rows[EXAMINED_ROWS];
   size_t count;
-  bool has_lse_row; /* it comes last */
+  bool has_lse_row;
   RowIndex lse_row;
   uint8_t columns[MAX_HEAD_DIM];
 } Examined;

@@ -27,7 +27,8 @@ BAD_OPTIONS = [
       for value in ("x", "nan", "inf", "-inf", "1e999", "1e300", "1.0.0", "")],
     *[(["--min-time", value], ["--min-time", value, right])
       for value, right in (("x", "finite number"), ("nan", "finite number"), ("-1", "0 or more"))],
-    *[(["--repeat", value], ["--repeat", value, "from 0 to"]) for value in ("-1", "x", HUGE, "1.5")],
+    *[(["--repeat", value], ["--repeat", value, "from 0 to"])
+      for value in ("-1", "x", HUGE, "1.5")],
     *[(["--seed", value], ["--seed", value, "from 0 to 2^64 - 1"])
       for value in ("-1", "x", "18446744073709551616", HUGE, "1.5", "")],
     # Names that do not exist.
@@ -134,9 +135,9 @@ def test_case_that_is_refused_does_not_stop_the_others(any_step: Program, tmp_pa
     assert done.returncode == USAGE
     assert done.stderr == f"{path}:2: --kv-heads 3: must divide --heads 4\n"
     assert [row["seqlen"] for row in read_rows(rows)] == [4, 5]
-    assert done.stdout.splitlines() == [f"{path}:1: done: -n 4",
+    assert done.stdout.splitlines() == [f"{path}:1: right: -n 4",
                                         f"{path}:2: refused: -n 4 -H 4 -G 3",
-                                        f"{path}:3: done: -n 5"]
+                                        f"{path}:3: right: -n 5"]
 
 
 def test_cases_take_blanks_comments_and_quotes(any_step: Program, tmp_path: Path) -> None:
@@ -150,7 +151,8 @@ def test_cases_take_blanks_comments_and_quotes(any_step: Program, tmp_path: Path
 
 @pytest.mark.cpu_only("a GPU reads no such settings")
 @pytest.mark.parametrize("variable, values", [
-    ("SIMT_ORDER", ["backward", "random", "random:", "random:x", "random:-1", f"random:{HUGE}", ""]),
+    ("SIMT_ORDER", ["backward", "random", "random:", "random:x", "random:-1", f"random:{HUGE}",
+                    ""]),
     ("SIMT_THREADS", ["0", "-1", "two", "2x", "1000000", HUGE, ""]),
     ("SIMT_MEMORY", ["0", "-1", "much", "5X", "1MB", HUGE, f"{HUGE}G", ""]),
 ])

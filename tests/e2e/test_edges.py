@@ -10,7 +10,7 @@ import pytest
 from attention_numpy import attention, mistakes
 from generator_numpy import rounded_inputs
 from problem import Problem
-from programs import DEVICE, Program, read_result, write_inputs
+from programs import DEVICE, USAGE, Program, read_result, step_names, write_inputs
 
 TWO_HEADS = Problem(batch=2, heads=2, seqlen=70, head_dim=64, mask="causal")
 
@@ -107,13 +107,8 @@ def test_large_scores_do_not_overflow(step: Program, tmp_path: Path) -> None:
     assert mistakes(attention(p, q, k, v), result.o, result.lse) == []
 
 
-def head_dim_error(head_dim: int) -> str:
-    return rf"^\w+: --head-dim {head_dim}: .+\n$"
-
-
-def test_step01_takes_any_head_dim_and_others_say_what_they_take(step: Program,
-                                                                 tmp_path: Path) -> None:
-    """Head dimensions that are no multiple of 8: right, or refused by name."""
+def test_head_dims_that_are_no_multiple_of_8(step: Program, tmp_path: Path) -> None:
+    """The scalar steps take them; the others refuse them by name."""
     for head_dim in (1, 3, 7, 9, 33, 63, 65, 129, 250):
         p = Problem(heads=2, seqlen=35, head_dim=head_dim)
         if step.name in ("step01", "step02"):
@@ -121,7 +116,8 @@ def test_step01_takes_any_head_dim_and_others_say_what_they_take(step: Program,
             assert mistakes(attention(p, *rounded_inputs(p)), result.o, result.lse) == []
         else:
             done = step.run(*p.options())
-            assert done.returncode == 2 and re.match(head_dim_error(head_dim), done.stderr)
+            assert done.returncode == USAGE
+            assert re.fullmatch(rf"{step.name}: --head-dim {head_dim}: .+\n", done.stderr)
 
 
 MEMORY = "the size of device memory can be chosen only there"
@@ -131,7 +127,7 @@ SLICE_BYTES = 4 * 100 * 100  # S of one head, fp32
 
 
 @pytest.mark.cpu_only(MEMORY)
-@pytest.mark.parametrize("memory, passes", [("400K", 2), ("300K", 3), ("250K", 6)])
+@pytest.mark.parametrize("memory, passes", [("300K", 2), ("250K", 3), ("220K", 6)])
 def test_step01_goes_in_passes_where_memory_is_short(tmp_path: Path, memory: str,
                                                      passes: int) -> None:
     whole, row = STEP01.solve(tmp_path / "whole", *SLICES.options())
@@ -168,9 +164,12 @@ def test_fused_steps_need_no_memory_beside_the_tensors(step: Program, tmp_path: 
     assert row["extra_bytes"] == row["workspace_bytes"]
 
 
-def test_more_heads_than_a_grid_dimension(step: Program, tmp_path: Path) -> None:
+# step01 starts over 1500 threads for each of the 70,000 heads: on the CPU that takes half a minute.
+@pytest.mark.cpu_only("test_gpu_only.py does the same with every step")
+@pytest.mark.parametrize("name", [name for name in step_names() if name != "step01"])
+def test_more_heads_than_a_grid_dimension(tmp_path: Path, name: str) -> None:
     """B * H > 65535, the limit of gridDim.y and gridDim.z."""
     p = Problem(batch=70000, seqlen=1, seqlen_kv=2, head_dim=32)
-    result, row = step.solve(tmp_path / "out", *p.options())
+    result, row = Program(name).solve(tmp_path / "out", *p.options())
     assert row["rows"] == 70000
     assert mistakes(attention(p, *rounded_inputs(p)), result.o, result.lse) == []

@@ -1,24 +1,20 @@
 """The Makefile: what is built when, for which backend, and what it says when something is missing.
 
-Everything happens in a copy of the sources, with stand-ins for the compilers that only note how they
-were called and write a file. So nothing here takes long or touches the real build.
+Everything happens in a copy of the sources, with stand-ins for the compilers that only note how
+they were called and write a file. So nothing here takes long or touches the real build.
 """
 
 import os
 import re
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 
-from programs import REPOSITORY, step_names
+from programs import step_names
+from source_tree import SourceTree
 
 pytestmark = pytest.mark.cpu_only("it tests the Makefile, which is the same on a GPU machine")
-
-# What make leaves in the environment for makes within make would change what is tested.
-MAKES_OWN = ("MAKEFLAGS", "MFLAGS", "MAKELEVEL", "MAKEOVERRIDES", "GNUMAKEFLAGS",
-             "BACKEND", "DEBUG", "WERROR", "V", "ARCH", "NVCC", "CC", "CXX", "STEP_DIR")
 
 # Lets the real compiler list the headers where a dependency file is wanted, and writes as target a
 # program that prints a .cu and ignores the rest: enough for rewrite_launches and for tests.
@@ -50,26 +46,14 @@ def stand_in(directory: Path, name: str, log: Path) -> None:
     path.chmod(0o755)
 
 
-class Tree:
-    """A copy of the sources, and make in it."""
+class Tree(SourceTree):
+    """A copy of the sources whose compilers are stand-ins."""
 
     def __init__(self, directory: Path, compilers: bool = True) -> None:
-        self.root = directory / "tree"
+        super().__init__(directory)
         self.log = directory / "calls"
-        self.bin = directory / "bin"
-        self.bin.mkdir()
-        for name in ("common", "steps", "tests"):
-            shutil.copytree(REPOSITORY / name, self.root / name,
-                            ignore=shutil.ignore_patterns("__pycache__", ".pytest_cache"))
-        shutil.copy2(REPOSITORY / "Makefile", self.root)
         for name in ("gcc", "g++", "nvcc") if compilers else ():
             stand_in(self.bin, name, self.log)
-
-    def make(self, *words: str, path: str | None = None) -> subprocess.CompletedProcess:
-        env = {name: value for name, value in os.environ.items() if name not in MAKES_OWN}
-        env["PATH"] = path or f"{self.bin}:{env['PATH']}"
-        return subprocess.run([shutil.which("make"), *words], cwd=self.root, env=env, text=True,
-                              capture_output=True, timeout=120, check=False)
 
     def build(self, *words: str) -> list[str]:
         """Makes something that must succeed; returns how the compilers were called."""
@@ -199,8 +183,8 @@ def test_missing_compiler(tmp_path: Path, missing: str, package: str) -> None:
     tree = Tree(tmp_path, compilers=False)
     done = tree.make("step01", "BACKEND=cpu", path=path_without(tree.bin, missing))
     assert done.returncode != 0 and done.stdout == ""
-    assert re.fullmatch(rf"[^\n]*{re.escape(missing)} not found\. Install it: sudo {re.escape(package)}"
-                        r"[^\n]*\n", done.stderr)
+    assert re.fullmatch(rf"[^\n]*{re.escape(missing)} not found\. Install it: "
+                        rf"sudo {re.escape(package)}[^\n]*\n", done.stderr)
     assert not (tree.root / "build").exists()
 
 

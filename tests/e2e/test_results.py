@@ -17,8 +17,9 @@ SEED = int(os.environ.get("PAIRWISE_SEED", "20"))
 
 LENGTHS = [1, 2, 7, 31, 32, 33, 63, 64, 65, 127, 129, 255, 257]
 # How Nkv follows from Nq. Under a causal mask the first rows of "half" attend nothing.
-KV_LENGTHS = {"equal": lambda n: n, "one more": lambda n: n + 1, "one less": lambda n: max(n - 1, 1),
-              "half": lambda n: (n + 1) // 2, "twice": lambda n: 2 * n, "one": lambda n: 1}
+KV_LENGTHS = {"equal": lambda n: n, "twice": lambda n: 2 * n, "half": lambda n: (n + 1) // 2,
+              "one more": lambda n: n + 1, "one less": lambda n: max(n - 1, 1),
+              "one": lambda n: 1}
 HEAD_DIMS = [32, 64, 96, 128, 256]
 ODD_HEAD_DIMS = [1, 17, 40, 80, 100, 255]
 SCALAR_STEPS = ("step01", "step02")  # these take any head dimension

@@ -23,15 +23,21 @@
 
 SIMT_INLINE void __syncthreads() {
   simt_barrier(0);
+  SIMT_NO_TAIL_CALL();
 }
+
 SIMT_INLINE int __syncthreads_count(int predicate) {
-  return (int)simt_barrier(predicate);
+  const unsigned count = simt_barrier(predicate);
+  SIMT_NO_TAIL_CALL();
+  return (int)count;
 }
+
 SIMT_INLINE int __syncthreads_or(int predicate) {
-  return simt_barrier(predicate) != 0;
+  return __syncthreads_count(predicate) != 0;
 }
+
 SIMT_INLINE int __syncthreads_and(int predicate) {
-  return simt_barrier(!predicate) == 0;
+  return __syncthreads_count(!predicate) == 0;
 }
 
 SIMT_INLINE void __syncwarp(unsigned mask = 0xffffffff) {
@@ -76,6 +82,12 @@ SIMT_INLINE T shuffle(const SimtWarpOperation &operation, unsigned mask, T value
   return from_bits<T>(result);
 }
 
+SIMT_INLINE unsigned vote(const SimtWarpOperation &operation, unsigned mask, int predicate) {
+  const unsigned ballot = simt_vote(&operation, mask, predicate);
+  SIMT_NO_TAIL_CALL();
+  return ballot;
+}
+
 }  // namespace simt
 
 template <typename T>
@@ -99,17 +111,15 @@ SIMT_INLINE T __shfl_xor_sync(unsigned mask, T value, int lane_mask, int width =
 }
 
 SIMT_INLINE unsigned __ballot_sync(unsigned mask, int predicate) {
-  const unsigned ballot = simt_vote(&simt_vote_ballot, mask, predicate);
-  SIMT_NO_TAIL_CALL();
-  return ballot;
+  return simt::vote(simt_vote_ballot, mask, predicate);
 }
 
 SIMT_INLINE int __any_sync(unsigned mask, int predicate) {
-  return simt_vote(&simt_vote_any, mask, predicate) != 0;
+  return simt::vote(simt_vote_any, mask, predicate) != 0;
 }
 
 SIMT_INLINE int __all_sync(unsigned mask, int predicate) {
-  return simt_vote(&simt_vote_all, mask, !predicate) == 0;
+  return simt::vote(simt_vote_all, mask, !predicate) == 0;
 }
 
 /* --- Atomics -------------------------------------------------------------------------------- */

@@ -70,6 +70,11 @@ static bool is_kernel_source(const char *line) {
   return strstr(line, ".cu:") != NULL || strstr(line, ".cuh:") != NULL;
 }
 
+static bool ends_with(const char *text, const char *end) {
+  const size_t text_length = strlen(text), end_length = strlen(end);
+  return text_length >= end_length && strcmp(text + text_length - end_length, end) == 0;
+}
+
 /** The lines of kernel source that led to the address, innermost first; else the first line known.
  */
 static bool ask_source_line(const Module *module, char *text, size_t text_size) {
@@ -82,6 +87,7 @@ static bool ask_source_line(const Module *module, char *text, size_t text_size) 
     if (strncmp(line, "??", 2) == 0 || length >= text_size) continue;
     const char *place = shorten(line);
     if (is_kernel_source(place)) {
+      if (in_kernel && ends_with(text, place)) continue; /* a lambda, say, on the same line */
       if (!in_kernel) length = 0;
       length += (size_t)snprintf(text + length, text_size - length, "%s%s",
                                  in_kernel ? ", called at " : "", place);

@@ -1,0 +1,32 @@
+"""A copy of the sources in which tests may do what they like, and make in it."""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+from programs import REPOSITORY
+
+# What make leaves in the environment for makes within make would change what is tested.
+MAKES_OWN = ("MAKEFLAGS", "MFLAGS", "MAKELEVEL", "MAKEOVERRIDES", "GNUMAKEFLAGS",
+             "BACKEND", "DEBUG", "WERROR", "V", "ARCH", "NVCC", "CC", "CXX", "STEP_DIR")
+
+GENERATED = shutil.ignore_patterns("__pycache__", ".pytest_cache")
+
+
+class SourceTree:
+    """`root` is the copy; programs in `bin` come before those of the system."""
+
+    def __init__(self, directory: Path) -> None:
+        self.root = directory / "tree"
+        self.bin = directory / "bin"
+        self.bin.mkdir()
+        for name in ("common", "steps", "tests"):
+            shutil.copytree(REPOSITORY / name, self.root / name, ignore=GENERATED)
+        shutil.copy2(REPOSITORY / "Makefile", self.root)
+
+    def make(self, *words: str, path: str | None = None) -> subprocess.CompletedProcess:
+        env = {name: value for name, value in os.environ.items() if name not in MAKES_OWN}
+        env["PATH"] = path or f"{self.bin}:{env['PATH']}"
+        return subprocess.run([shutil.which("make"), *words], cwd=self.root, env=env, text=True,
+                              capture_output=True, timeout=300, check=False)

@@ -1,0 +1,485 @@
+/** @file Tests of what threads do together: barriers, warp instructions, atomics, shared memory. */
+#include "../tests/unit/simt_testing.h"
+
+extern __shared__ __align__(16) unsigned char smem[];
+
+/* --- Indices -------------------------------------------------------------------------------- */
+
+__global__ void count_visits(int *visits) {
+  const int block = (blockIdx.z * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x;
+  const int thread = (threadIdx.z * blockDim.y + threadIdx.y) * blockDim.x + threadIdx.x;
+  const int threads = blockDim.x * blockDim.y * blockDim.z;
+  visits[block * threads + thread] += 1 + (int)blockDim.y * 10 + (int)gridDim.z * 100;
+}
+
+static void every_thread_of_a_3d_grid_runs_once(void **) {
+  static int visits[2 * 3 * 4 * 60];
+  int *device = device_zeros<int>(2 * 3 * 4 * 60);
+  count_visits<<<dim3(2, 3, 4), dim3(5, 4, 3)>>>(device);
+  fetch(visits, device);
+  for (int visit : visits) assert_int_equal(visit, 441);
+}
+
+__global__ void mark_block(unsigned char *marks) {
+  marks[blockIdx.x]++;
+}
+
+static void a_grid_may_have_more_than_65535_blocks(void **) {
+  static unsigned char marks[70001];
+  unsigned char *device = device_zeros<unsigned char>(70001);
+  mark_block<<<70001, 1>>>(device);
+  fetch(marks, device);
+  for (unsigned char mark : marks) assert_int_equal(mark, 1);
+}
+
+/* --- Barriers ------------------------------------------------------------------------------- */
+
+/** Each round reverses the block's numbers through shared memory. */
+__global__ void reverse_rounds(int *out, int rounds) {
+  __shared__ int numbers[1024];
+  const int t = threadIdx.x, n = blockDim.x;
+  int number = t;
+  for (int round = 0; round < rounds; round++) {
+    numbers[t] = number;
+    __syncthreads();
+    number = numbers[n - 1 - t];
+    __syncthreads();
+  }
+  out[blockIdx.x * n + t] = number;
+}
+
+static void a_barrier_separates_writes_from_reads_in_1024_threads(void **) {
+  static int out[4 * 1024];
+  int *device = device_zeros<int>(4 * 1024);
+  reverse_rounds<<<4, 1024>>>(device, 7);
+  fetch(out, device);
+  for (int i = 0; i < 4 * 1024; i++) assert_int_equal(out[i], 1023 - i % 1024);
+}
+
+__global__ void barrier_predicates(int *out) {
+  const int t = threadIdx.x;
+  int right = 1;
+  for (int round = 0; round < 10; round++) {
+    right &= __syncthreads_count(t % 3 == 0) == 34;
+    right &= __syncthreads_or(t == 7 * round) == 1;
+    right &= __syncthreads_or(0) == 0;
+    right &= __syncthreads_and(1) == 1;
+    right &= __syncthreads_and(t != 99) == 0;
+  }
+  out[t] = right;
+}
+
+static void barriers_count_their_predicates(void **) {
+  int out[100];
+  int *device = device_zeros<int>(100);
+  barrier_predicates<<<1, 100>>>(device);
+  fetch(out, device);
+  for (int right : out) assert_int_equal(right, 1);
+}
+
+__global__ void leave_before_barrier(int *out) {
+  __shared__ int sum;
+  if (threadIdx.x == 0) sum = 0;
+  __syncthreads();
+  if (threadIdx.x % 3 == 1) return;
+  atomicAdd(&sum, 1);
+  __syncthreads();
+  out[threadIdx.x] = sum;
+}
+
+static void a_barrier_does_not_wait_for_threads_that_have_exited(void **) {
+  int out[96];
+  int *device = device_zeros<int>(96);
+  leave_before_barrier<<<1, 96>>>(device);
+  fetch(out, device);
+  for (int t = 0; t < 96; t++) assert_int_equal(out[t], t % 3 == 1 ? 0 : 64);
+}
+
+/* --- Shuffles and votes --------------------------------------------------------------------- */
+
+template <typename T>
+__global__ void shuffle_all(T *out) {
+  const int lane = threadIdx.x % 32;
+  const T value = T(lane) * T(3);
+  T *row = out + threadIdx.x * 6;
+  row[0] = __shfl_sync(0xffffffff, value, lane + 5);
+  row[1] = __shfl_sync(0xffffffff, value, 9, 8);
+  row[2] = __shfl_up_sync(0xffffffff, value, 3);
+  row[3] = __shfl_down_sync(0xffffffff, value, 2, 16);
+  row[4] = __shfl_xor_sync(0xffffffff, value, 17);
+  row[5] = __shfl_xor_sync(0xffffffff, value, 4, 4);
+}
+
+template <typename T>
+static void check_shuffles() {
+  T out[64 * 6];
+  T *device = device_zeros<T>(64 * 6);
+  shuffle_all<T><<<1, 64>>>(device);
+  fetch(out, device);
+  for (int t = 0; t < 64; t++) {
+    const int lane = t % 32;
+    /* width 4, lane mask 4: earlier groups may be read, later ones give the own value */
+    const int expected[] = {(lane + 5) % 32,
+                            lane / 8 * 8 + 1,
+                            lane >= 3 ? lane - 3 : lane,
+                            lane % 16 < 14 ? lane + 2 : lane,
+                            lane ^ 17,
+                            lane & 4 ? lane - 4 : lane};
+    for (int i = 0; i < 6; i++) assert_true(out[t * 6 + i] == T(expected[i]) * T(3));
+  }
+}
+
+static void shuffles_move_values_of_4_and_8_bytes(void **) {
+  check_shuffles<int>();
+  check_shuffles<unsigned>();
+  check_shuffles<float>();
+  check_shuffles<double>();
+  check_shuffles<long long>();
+}
+
+__global__ void vote_all(unsigned *out) {
+  const unsigned lane = threadIdx.x % 32;
+  unsigned *row = out + threadIdx.x * 5;
+  row[0] = __ballot_sync(0xffffffff, lane % 3 == 0);
+  row[1] = (unsigned)__any_sync(0xffffffff, lane == 31);
+  row[2] = (unsigned)__any_sync(0xffffffff, 0);
+  row[3] = (unsigned)__all_sync(0xffffffff, 1);
+  row[4] = (unsigned)__all_sync(0xffffffff, lane != 0);
+}
+
+static void votes_see_all_lanes(void **) {
+  unsigned out[64 * 5];
+  unsigned *device = device_zeros<unsigned>(64 * 5);
+  vote_all<<<1, 64>>>(device);
+  fetch(out, device);
+  for (int t = 0; t < 64; t++) {
+    const unsigned expected[] = {0x49249249, 1, 0, 1, 0};
+    assert_memory_equal(out + 5 * t, expected, sizeof expected);
+  }
+}
+
+/* --- Divergence ----------------------------------------------------------------------------- */
+
+__global__ void halves_apart(int *out) {
+  const int lane = threadIdx.x % 32;
+  int sum = lane;
+  if (lane < 16) {
+    for (int offset = 8; offset > 0; offset /= 2) sum += __shfl_xor_sync(0x0000ffff, sum, offset);
+  } else {
+    const unsigned ballot = __ballot_sync(0xffff0000, lane % 2);
+    for (int offset = 8; offset > 0; offset /= 2) sum -= __shfl_xor_sync(0xffff0000, sum, offset);
+    sum += (int)(ballot >> 16);
+  }
+  out[threadIdx.x] = sum;
+}
+
+static void half_warps_work_apart(void **) {
+  int out[64];
+  int *device = device_zeros<int>(64);
+  halves_apart<<<1, 64>>>(device);
+  fetch(out, device);
+  for (int t = 0; t < 64; t++) {
+    if (t % 32 < 16) assert_int_equal(out[t], 120);
+    /* +8 or -8 after the first step, and the same in both lanes of every later pair */
+    if (t % 32 >= 16) assert_int_equal(out[t], 0xaaaa);
+  }
+}
+
+__global__ void nested_groups(int *out) {
+  const int lane = threadIdx.x % 32;
+  int value = -1;
+  if (lane % 2 == 0) {
+    if (lane % 4 == 0) {
+      value = __shfl_sync(0x11111111, lane, 28);
+    } else {
+      value = __shfl_sync(0x44444444, lane, 2);
+    }
+    value += 100 * __popc(__ballot_sync(0x55555555, lane < 8));
+  }
+  __syncwarp();
+  value += 1000 * __shfl_sync(0xffffffff, lane, 31 - lane);
+  out[threadIdx.x] = value;
+}
+
+static void nested_branches_meet_again(void **) {
+  int out[64];
+  int *device = device_zeros<int>(64);
+  nested_groups<<<1, 64>>>(device);
+  fetch(out, device);
+  for (int t = 0; t < 64; t++) {
+    const int lane = t % 32;
+    const int inner = lane % 2 == 1 ? -1 : 400 + (lane % 4 == 0 ? 28 : 2);
+    assert_int_equal(out[t], inner + 1000 * (31 - lane));
+  }
+}
+
+/** Lane 0 waits for a lane that first meets another one. */
+__global__ void chain_of_pairs(int *out) {
+  const int lane = threadIdx.x;
+  int value = lane;
+  if (lane == 1 || lane == 2) value += __shfl_xor_sync(0x6, lane, 3);
+  if (lane == 0 || lane == 1) value += 10 * __shfl_xor_sync(0x3, lane, 1);
+  out[lane] = value;
+}
+
+static void a_lane_may_meet_another_first(void **) {
+  int out[32];
+  int *device = device_zeros<int>(32);
+  chain_of_pairs<<<1, 32>>>(device);
+  fetch(out, device);
+  assert_int_equal(out[0], 10);
+  assert_int_equal(out[1], 3);
+  assert_int_equal(out[2], 3);
+}
+
+__global__ void some_lanes_leave(int *out) {
+  const int lane = threadIdx.x % 32;
+  if (lane >= 20) return;
+  int sum = 0;
+  for (int i = 0; i < 20; i++) sum += __shfl_sync(0xffffffff, lane, i);
+  if (lane >= 10) return;
+  out[threadIdx.x] = sum + (int)__ballot_sync(0xffffffff, 1);
+}
+
+static void warp_instructions_do_not_wait_for_lanes_that_have_exited(void **) {
+  int out[64];
+  int *device = device_zeros<int>(64);
+  some_lanes_leave<<<1, 64>>>(device);
+  fetch(out, device);
+  for (int t = 0; t < 64; t++) assert_int_equal(out[t], t % 32 < 10 ? 190 + 0x3ff : 0);
+}
+
+__global__ void read_missing_lane(float *out) {
+  if (threadIdx.x < 16) out[threadIdx.x] = __shfl_down_sync(0xffff, 1.0f, 8);
+}
+
+static void a_lane_that_takes_no_part_gives_nan(void **) {
+  float out[16];
+  float *device = device_zeros<float>(16);
+  read_missing_lane<<<1, 32>>>(device);
+  fetch(out, device);
+  for (int lane = 0; lane < 8; lane++) assert_true(out[lane] == 1.0f);
+  for (int lane = 8; lane < 16; lane++) assert_true(std::isnan(out[lane]));
+}
+
+__global__ void exchange_in_warp(int *out) {
+  __shared__ int numbers[64];
+  const int t = threadIdx.x;
+  for (int round = 0; round < 5; round++) {
+    numbers[t] = t + round;
+    __syncwarp();
+    out[t] = numbers[t ^ 31];
+    __syncwarp();
+  }
+}
+
+static void syncwarp_separates_writes_from_reads(void **) {
+  int out[64];
+  int *device = device_zeros<int>(64);
+  exchange_in_warp<<<1, 64>>>(device);
+  fetch(out, device);
+  for (int t = 0; t < 64; t++) assert_int_equal(out[t], (t ^ 31) + 4);
+}
+
+/* --- Atomics -------------------------------------------------------------------------------- */
+
+struct Totals {
+  int sum, most, least;
+  unsigned unsigned_sum, unsigned_most, unsigned_least, all, any;
+  unsigned long long long_sum;
+  double double_sum;
+  float float_sum;
+  int swaps;
+};
+
+__global__ void add_all(Totals *totals) {
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  atomicAdd(&totals->sum, -i);
+  atomicAdd(&totals->unsigned_sum, (unsigned)i);
+  atomicAdd(&totals->long_sum, 1ull << 32);
+  atomicAdd(&totals->float_sum, 0.5f);
+  atomicAdd(&totals->double_sum, 0.25);
+  atomicMax(&totals->most, i - 100);
+  atomicMin(&totals->least, -i);
+  atomicMax(&totals->unsigned_most, (unsigned)i | 0x80000000u);
+  atomicMin(&totals->unsigned_least, (unsigned)i | 0x80000000u);
+  atomicOr(&totals->any, 1u << i % 32);
+  atomicAnd(&totals->all, ~(1u << i % 16));
+  int seen = totals->swaps, expected;
+  do {
+    expected = seen;
+    seen = atomicCAS(&totals->swaps, expected, expected + 1);
+  } while (seen != expected);
+}
+
+static void atomics_lose_nothing_between_blocks(void **) {
+  Totals totals[1] = {};
+  totals[0].unsigned_least = totals[0].all = 0xffffffff;
+  Totals *device = device_zeros<Totals>(1);
+  assert_int_equal(cudaMemcpy(device, totals, sizeof totals, cudaMemcpyHostToDevice), cudaSuccess);
+  add_all<<<50, 100>>>(device);
+  fetch(totals, device);
+  assert_int_equal(totals->sum, -12497500);
+  assert_int_equal(totals->unsigned_sum, 12497500);
+  assert_true(totals->long_sum == 5000ull << 32);
+  assert_true(totals->float_sum == 2500.0f);
+  assert_true(totals->double_sum == 1250.0);
+  assert_int_equal(totals->most, 4899);
+  assert_int_equal(totals->least, -4999);
+  assert_int_equal(totals->unsigned_most, 0x80001387u);
+  assert_int_equal(totals->unsigned_least, 0x80000000u);
+  assert_int_equal(totals->any, 0xffffffffu);
+  assert_int_equal(totals->all, 0xffff0000u);
+  assert_int_equal(totals->swaps, 5000);
+}
+
+/** A lock that threads of one block spin on, across warps and within them. */
+__global__ void lock_and_add(int *out) {
+  __shared__ int lock, sum;
+  if (threadIdx.x == 0) lock = sum = 0;
+  __syncthreads();
+  for (bool done = false; !done;) {
+    if (atomicCAS(&lock, 0, 1) != 0) continue;
+    const int before = sum;
+    atomicAdd(out + 1, 1); /* lets others run while the lock is held */
+    sum = before + 1;
+    atomicExch(&lock, 0);
+    done = true;
+  }
+  __syncthreads();
+  out[0] = sum;
+}
+
+static void threads_of_a_block_may_spin_on_a_lock(void **) {
+  int out[2];
+  int *device = device_zeros<int>(2);
+  lock_and_add<<<1, 80>>>(device);
+  fetch(out, device);
+  assert_int_equal(out[0], 80);
+  assert_int_equal(out[1], 80);
+}
+
+/* --- Shared memory -------------------------------------------------------------------------- */
+
+template <int SIZE>
+__global__ void static_shared(int *out) {
+  __shared__ int mine[SIZE];
+  for (int i = threadIdx.x; i < SIZE; i += blockDim.x) mine[i] = (int)blockIdx.x;
+  __syncthreads();
+  int wrong = 0;
+  for (int i = 0; i < SIZE; i++) wrong += mine[i] != (int)blockIdx.x;
+  out[blockIdx.x * blockDim.x + threadIdx.x] = wrong;
+}
+
+static void blocks_do_not_share_shared_memory(void **) {
+  int out[40 * 33];
+  int *device = device_zeros<int>(40 * 33);
+  cudaMemset(device, 0xff, sizeof out);
+  static_shared<100><<<40, 33>>>(device);
+  fetch(out, device);
+  for (int wrong : out) assert_int_equal(wrong, 0);
+}
+
+__global__ void dynamic_shared(int *out, int words) {
+  int *numbers = (int *)smem;
+  int stale = 0;
+  for (int i = threadIdx.x; i < words; i += blockDim.x) stale += numbers[i] != -1;
+  for (int i = threadIdx.x; i < words; i += blockDim.x) numbers[i] = i;
+  __syncthreads();
+  int wrong = stale;
+  for (int i = threadIdx.x; i < words; i += blockDim.x)
+    wrong += numbers[words - 1 - i] != words - 1 - i;
+  out[blockIdx.x * blockDim.x + threadIdx.x] = wrong + ((uintptr_t)smem % 128 != 0);
+}
+
+static void all_227_kilobytes_of_dynamic_shared_memory_are_there(void **) {
+  int out[5 * 64];
+  int *device = device_zeros<int>(5 * 64);
+  cudaMemset(device, 0xff, sizeof out);
+  const int bytes = 227 * 1024;
+  assert_int_equal(
+      cudaFuncSetAttribute(dynamic_shared, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
+      cudaSuccess);
+  dynamic_shared<<<5, 64, bytes>>>(device, bytes / 4);
+  fetch(out, device);
+  for (int wrong : out) assert_int_equal(wrong, 0);
+}
+
+/* --- Launches ------------------------------------------------------------------------------- */
+
+struct Parameters {
+  int a, b[10];
+  const float *nothing;
+};
+
+__global__ void take_parameters(Parameters p, double d, short s, int *out) {
+  p.a += (int)d + s; /* a copy of this thread's own */
+  out[threadIdx.x] = p.a + p.b[9] + (p.nothing == nullptr);
+}
+
+static void arguments_are_converted_and_copied_for_each_thread(void **) {
+  int out[32];
+  int *device = device_zeros<int>(32);
+  Parameters p = {1, {0, 0, 0, 0, 0, 0, 0, 0, 0, 20}, nullptr};
+  take_parameters<<<2, 32, 0, cudaStream_t{}>>>(p, 300, (short)4000, device);
+  fetch(out, device);
+  for (int x : out) assert_int_equal(x, 4322);
+}
+
+__global__ void greet() {
+  if (threadIdx.x == 0) printf("a kernel prints %d and %.2f\n", 42, 1.5);
+}
+
+static void kernels_may_print(void **) {
+  greet<<<1, 32>>>();
+  assert_int_equal(cudaDeviceSynchronize(), cudaSuccess);
+}
+
+static void counters_count(void **) {
+  SimtCounters counters;
+  int *device = device_zeros<int>(5 * 128);
+  reverse_rounds<<<5, 64>>>(device, 3);
+  nested_groups<<<1, 64>>>(device);
+  add_all<<<2, 16>>>((Totals *)device);
+  assert_int_equal(cudaDeviceSynchronize(), cudaSuccess);
+  simt_read_counters(&counters);
+  assert_int_equal(counters.launches, 3);
+  assert_int_equal(counters.blocks, 8);
+  assert_int_equal(counters.threads, 5 * 64 + 64 + 32);
+  assert_int_equal(counters.barriers, 5 * 6);
+  assert_int_equal(counters.warp_instructions[SIMT_SHUFFLE], 2 * 3);
+  assert_int_equal(counters.warp_instructions[SIMT_VOTE], 2);
+  assert_int_equal(counters.warp_instructions[SIMT_SYNCWARP], 2);
+  assert_true(counters.atomics >= 32 * 12);
+  simt_reset_counters();
+  simt_read_counters(&counters);
+  assert_int_equal(counters.launches, 0);
+}
+
+#define TEST(name) cmocka_unit_test_setup(name, reset_device)
+
+int main() {
+  const CMUnitTest tests[] = {
+      TEST(every_thread_of_a_3d_grid_runs_once),
+      TEST(a_grid_may_have_more_than_65535_blocks),
+      TEST(a_barrier_separates_writes_from_reads_in_1024_threads),
+      TEST(barriers_count_their_predicates),
+      TEST(a_barrier_does_not_wait_for_threads_that_have_exited),
+      TEST(shuffles_move_values_of_4_and_8_bytes),
+      TEST(votes_see_all_lanes),
+      TEST(half_warps_work_apart),
+      TEST(nested_branches_meet_again),
+      TEST(a_lane_may_meet_another_first),
+      TEST(warp_instructions_do_not_wait_for_lanes_that_have_exited),
+      TEST(a_lane_that_takes_no_part_gives_nan),
+      TEST(syncwarp_separates_writes_from_reads),
+      TEST(atomics_lose_nothing_between_blocks),
+      TEST(threads_of_a_block_may_spin_on_a_lock),
+      TEST(blocks_do_not_share_shared_memory),
+      TEST(all_227_kilobytes_of_dynamic_shared_memory_are_there),
+      TEST(arguments_are_converted_and_copied_for_each_thread),
+      TEST(kernels_may_print),
+      TEST(counters_count),
+  };
+  return run_in_all_settings("primitives", tests);
+}

@@ -1,0 +1,97 @@
+/**
+ * @file
+ * What the tests of the CPU backend share.
+ */
+#ifndef SIMT_TESTING_H
+#define SIMT_TESTING_H
+
+#include <cuda_runtime.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+extern "C" {
+#include <cmocka.h>
+}
+
+/** Memory of the device, zeroed. */
+template <typename T>
+T *device_zeros(int count) {
+  T *pointer = nullptr;
+  assert_int_equal(cudaMalloc(&pointer, count * sizeof(T)), cudaSuccess);
+  assert_int_equal(cudaMemset(pointer, 0, count * sizeof(T)), cudaSuccess);
+  return pointer;
+}
+
+/** Fetches the first N elements, after the kernels before it have succeeded. */
+template <typename T, int N>
+void fetch(T (&target)[N], const T *source) {
+  assert_int_equal(cudaDeviceSynchronize(), cudaSuccess);
+  assert_int_equal(cudaMemcpy(target, source, sizeof target, cudaMemcpyDeviceToHost), cudaSuccess);
+}
+
+/** Sets an environment variable, or removes it, and makes the backend read it. */
+inline void set_variable(const char *name, const char *value) {
+  if (value != nullptr) {
+    setenv(name, value, 1);
+  } else {
+    unsetenv(name);
+  }
+  simt_reread_environment();
+}
+
+/** Every test starts with a device that nothing has happened to. */
+inline int reset_device(void **) {
+  assert_int_equal(cudaDeviceReset(), cudaSuccess);
+  simt_reset_counters();
+  return 0;
+}
+
+/** What was written to stderr between begin_capture() and end_capture(). */
+struct Capture {
+  int saved_stderr;
+  FILE *file;
+  char text[8192];
+};
+
+inline void begin_capture(Capture *capture) {
+  capture->file = tmpfile();
+  assert_non_null(capture->file);
+  capture->saved_stderr = dup(STDERR_FILENO);
+  dup2(fileno(capture->file), STDERR_FILENO);
+}
+
+inline void end_capture(Capture *capture) {
+  dup2(capture->saved_stderr, STDERR_FILENO);
+  close(capture->saved_stderr);
+  rewind(capture->file);
+  const size_t length = fread(capture->text, 1, sizeof capture->text - 1, capture->file);
+  capture->text[length] = '\0';
+  fclose(capture->file);
+}
+
+inline void assert_contains(const char *text, const char *part) {
+  if (strstr(text, part) == nullptr) fail_msg("\"%s\" is not in:\n%s", part, text);
+}
+
+/** Runs a group of tests once for each order and number of OS threads. */
+template <int N>
+int run_in_all_settings(const char *group, const CMUnitTest (&tests)[N]) {
+  static const char *const orders[] = {"forward", "reverse", "random:1", "random:2"};
+  static const char *const threads[] = {"1", "2", "5"};
+  int failures = 0;
+  for (const char *order : orders) {
+    for (const char *count : threads) {
+      char name[64];
+      snprintf(name, sizeof name, "%s, SIMT_ORDER=%s SIMT_THREADS=%s", group, order, count);
+      set_variable("SIMT_ORDER", order);
+      set_variable("SIMT_THREADS", count);
+      failures += _cmocka_run_group_tests(name, tests, N, nullptr, nullptr);
+    }
+  }
+  return failures;
+}
+
+#endif
