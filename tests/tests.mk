@@ -17,9 +17,9 @@ deps:
 	test -x .venv/bin/python || python3 -m venv .venv
 	.venv/bin/python -m pip install -q $(PYTHON_PACKAGES)
 
-# Installing comes first when both are asked for, with -j too.
+# Installing comes first when more is asked for, with -j too: all that is compiled needs the flags.
 ifneq ($(filter deps,$(GOALS)),)
-test test-unit test-e2e test-valgrind check-format lint: deps
+$(BUILD)/flags test test-unit test-e2e test-valgrind check-format lint: | deps
 endif
 
 # --- Unit tests: always on the CPU backend's headers, so that they need no toolkit -----------------
@@ -30,7 +30,10 @@ HAVE_CMOCKA = $(shell printf '$(hash)include <%s>\n' stdarg.h stddef.h setjmp.h 
 	$(CC) -fsyntax-only -x c - 2>/dev/null && echo yes)
 NO_CMOCKA = cmocka not found. Install it: sudo apt-get install libcmocka-dev
 
-test: test-unit test-e2e
+# One after the other, with -j too: their outputs do not mix.
+test:
+	@$(MAKE) test-unit
+	@$(MAKE) test-e2e
 
 ifeq ($(BACKEND),cuda)
 test-unit:

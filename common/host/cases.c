@@ -70,8 +70,10 @@ static bool add_case(CaseList *list, const char *path, int line, const char *tex
   if (!options_parse(words + 1, argv, &added->options, &reason)) {
     return fail(error, EXIT_USAGE, "%s:%d: %.900s", path, line, reason.text);
   }
-  if (added->options.cases_path != NULL) {
-    return fail(error, EXIT_USAGE, "%s:%d: --cases cannot stand in a file of cases", path, line);
+  const Options *o = &added->options;
+  if (o->cases_path != NULL || o->help || o->version) {
+    return fail(error, EXIT_USAGE, "%s:%d: --cases, --help and --version cannot stand here", path,
+                line);
   }
   if (words == 0) {
     free(added->text);

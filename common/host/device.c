@@ -85,8 +85,8 @@ bool device_workspace_create(const Problem *problem, size_t reserve_bytes, Devic
   t->workspace_bytes = step.workspace_bytes(problem, free_bytes);
   if (t->workspace_bytes > free_bytes) {
     return fail(error, EXIT_DEVICE,
-                "%s needs %zu bytes of device memory beside the tensors, but only %zu are free",
-                step.name, t->workspace_bytes, free_bytes);
+                "needs %zu bytes of device memory beside the tensors, but only %zu are free",
+                t->workspace_bytes, free_bytes);
   }
   return allocate(&t->tensors.workspace, t->workspace_bytes, "workspace", error);
 }

@@ -8,11 +8,20 @@
 #include "host/device.h"
 #include "host/options.h"
 #include "host/run.h"
+#include "host/version.h"
 
 static ExitCode run(int argc, char **argv, Error *error) {
   Options options = options_default();
   Device device;
   if (!options_parse(argc, argv, &options, error)) return error->code;
+  if (options.help) {
+    options_help(stdout);
+    return EXIT_RIGHT;
+  }
+  if (options.version) {
+    printf("%s %s\n", step.name, version_commit());
+    return EXIT_RIGHT;
+  }
   if (!device_open(&device, error)) return error->code;
   if (options.cases_path != NULL) return run_cases(options.cases_path, &options, &device, error);
   return run_options(&options, &device, false, error);
@@ -21,10 +30,11 @@ static ExitCode run(int argc, char **argv, Error *error) {
 int main(int argc, char **argv) {
   Error error = {0};
   const ExitCode code = run(argc, argv, &error);
-  if (error.text[0] != '\0') fprintf(stderr, "%s: %s\n", step.name, error.text);
-  if (fflush(stdout) != 0 || ferror(stdout)) {
+  const bool written = fflush(stdout) == 0 && !ferror(stdout);
+  if (error.text[0] != '\0') {
+    fprintf(stderr, "%s: %s\n", step.name, error.text);
+  } else if (!written) {
     fprintf(stderr, "%s: cannot write to standard output\n", step.name);
-    return code == EXIT_RIGHT ? EXIT_DEVICE : code;
   }
-  return code;
+  return code == EXIT_RIGHT && !written ? EXIT_DEVICE : code;
 }

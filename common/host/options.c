@@ -2,6 +2,8 @@
 
 #include <argp.h>
 #include <errno.h>
+#include <float.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,7 +11,6 @@
 
 #include "host/mask.h"
 #include "host/values.h"
-#include "host/version.h"
 
 /* Tiles are rounded up past the last row in 32-bit arithmetic, so lengths stay well below 2^31. */
 enum { LARGEST_LENGTH = 1 << 30 };
@@ -181,7 +182,11 @@ static bool parse_problem_option(int key, char *text, Options *o, Error *error) 
       return mask_parse(text, &o->mask, error);
     case KEY_SCALE:
       o->scale_given = true;
-      return parse_real("--scale", text, &o->scale, error);
+      if (!parse_real("--scale", text, &o->scale, error)) return false;
+      if (fabs(o->scale) > FLT_MAX) {
+        return fail(error, EXIT_USAGE, "--scale %s: must fit an fp32 number", text);
+      }
+      return true;
     case KEY_LAYOUT:
       if (!parse_name("--layout", text, LAYOUT_NAMES, 2, &index, error)) return false;
       o->layout = (Layout)index;
@@ -213,10 +218,10 @@ static bool parse_action_option(int key, char *text, Options *o, Error *error) {
       return true;
     case 'o':
       o->output_directory = text;
-      return true;
+      return *text != '\0' || fail(error, EXIT_USAGE, "--output: must name a directory");
     case 'j':
       o->json_path = text;
-      return true;
+      return *text != '\0' || fail(error, EXIT_USAGE, "--json: must name a file");
     case KEY_REPORT:
       return parse_report(text, o, error);
     case KEY_CASES:
@@ -229,6 +234,12 @@ static bool parse_action_option(int key, char *text, Options *o, Error *error) {
       return parse_mask_block(text, o, error);
     case KEY_INFO:
       o->info = true;
+      return true;
+    case KEY_HELP:
+      o->help = true;
+      return true;
+    case KEY_VERSION:
+      o->version = true;
       return true;
     default:
       return false;
@@ -252,12 +263,6 @@ static error_t parse_option(int key, char *text, struct argp_state *state) {
   Options *options = parse->options;
   Error *error = parse->error;
   switch (key) {
-    case KEY_HELP:
-      argp_help(&ARGP, stdout, ARGP_HELP_STD_HELP, state->argv[0]);
-      exit(EXIT_RIGHT);
-    case KEY_VERSION:
-      printf("%s %s\n", step.name, version_commit());
-      exit(EXIT_RIGHT);
     case ARGP_KEY_ARG:
       fail(error, EXIT_USAGE, "%s: unexpected argument; --help lists the options", text);
       return EINVAL;
@@ -266,7 +271,13 @@ static error_t parse_option(int key, char *text, struct argp_state *state) {
     case ARGP_KEY_END:
     case ARGP_KEY_SUCCESS:
     case ARGP_KEY_FINI:
+      return 0;
     case ARGP_KEY_ERROR:
+      if (error->text[0] == '\0') {
+        fail(error, EXIT_USAGE,
+             "%s: unknown option, or its value is missing; --help lists the options",
+             state->argv[state->next > 1 ? state->next - 1 : 1]);
+      }
       return 0;
     default:
       break;
@@ -293,15 +304,16 @@ Options options_default(void) {
 
 bool options_parse(int argc, char **argv, Options *options, Error *error) {
   Parse parse = {options, error};
-  int next = 0;
-  const unsigned flags = ARGP_NO_ERRS | ARGP_NO_HELP | ARGP_NO_EXIT;
+  /* In order, so that the option at fault is the last one that was looked at. */
+  const unsigned flags = ARGP_NO_ERRS | ARGP_NO_HELP | ARGP_NO_EXIT | ARGP_IN_ORDER;
   error->text[0] = '\0';
-  if (argp_parse(&ARGP, argc, argv, flags, &next, &parse) == 0) return true;
-  if (error->text[0] == '\0') {
-    fail(error, EXIT_USAGE, "%s: unknown option, or its value is missing; --help lists the options",
-         argv[next > 1 ? next - 1 : argc - 1]);
-  }
-  return false;
+  return argp_parse(&ARGP, argc, argv, flags, NULL, &parse) == 0;
+}
+
+void options_help(FILE *out) {
+  char name[64];
+  snprintf(name, sizeof name, "./%s", step.name);
+  argp_help(&ARGP, out, ARGP_HELP_STD_HELP, name);
 }
 
 const char *input_name(const Options *options) {

@@ -7,6 +7,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <stdio.h>
 
 #include "attention.h"
 #include "host/check.h"
@@ -43,7 +44,7 @@ typedef struct Options {
   double min_time;        /**< least seconds of timed samples */
   const char *json_path;  /**< or NULL */
   const char *cases_path; /**< or NULL */
-  bool report, draw_mask, info;
+  bool report, draw_mask, info, help, version;
 } Options;
 
 /** What a run does when no option is given: small enough for a CPU, or of a size that suits a GPU.
@@ -51,11 +52,13 @@ typedef struct Options {
 Options options_default(void);
 
 /**
- * Applies an argument vector on top of `options`. argv[0] is the program's name. --help and
- * --version print and exit. Returns false with EXIT_USAGE and one line that names the option, the
- * value and what would be right.
+ * Applies an argument vector on top of `options`. argv[0] is the program's name. Returns false with
+ * EXIT_USAGE and one line that names the option, the value and what would be right.
  */
 bool options_parse(int argc, char **argv, Options *options, Error *error);
+
+/** Prints what --help shows. */
+void options_help(FILE *out);
 
 /** The names that the command line uses. */
 const char *input_name(const Options *options);

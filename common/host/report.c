@@ -71,7 +71,8 @@ static void print_kernel(const KernelLaunch *launch, const KernelFacts *facts, c
                          FILE *out) {
   const double blocks = (double)launch->grid.x * launch->grid.y * launch->grid.z;
   const unsigned threads = launch->block.x * launch->block.y * launch->block.z;
-  fprintf(out, "kernel     %s: %.0f blocks of %u threads", launch->name, blocks, threads);
+  fprintf(out, "kernel     %s: %.0f block%s of %u threads", launch->name, blocks,
+          blocks == 1 ? "" : "s", threads);
   if (facts->shared_bytes > 0) {
     fprintf(out, ", %.1f kB %sshared", 1e-3 * (double)facts->shared_bytes,
             device->simulated ? "dynamic " : "");
@@ -98,7 +99,7 @@ static void print_check(const Run *run, FILE *out) {
           "           what is allowed\n",
           c->max_error, c->mean_error, c->allowed_error, 100 * c->max_lse_error);
   if (c->rows_nan_expected > 0) {
-    fprintf(out, "           %zu rows are NaN, as in the reference\n", c->rows_nan_expected);
+    fprintf(out, "           %zu of them hold NaN, as in the reference\n", c->rows_nan_expected);
   }
   if (c->rows_not_compared > 0) {
     fprintf(out, "           %zu rows not compared: V holds NaN or Inf there\n",
@@ -162,7 +163,7 @@ void report_run(const Run *run, FILE *out) {
   fprintf(out, "input      %s, seed %llu, layout %s\n", input_name(run->options),
           (unsigned long long)run->options->seed, layout_name(run->options->layout));
   if (run->nan_inputs > 0) {
-    fprintf(out, "           %lld values of the input are NaN\n", (long long)run->nan_inputs);
+    fprintf(out, "           NaN among them: %lld\n", (long long)run->nan_inputs);
   }
   print_device(run->device, out);
   for (int i = 0; i < run->description.launch_count; i++) {

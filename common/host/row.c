@@ -43,6 +43,10 @@ static void add_check(JsonObject *row, const Run *run) {
   json_integer(row, "rows_checked", (int64_t)c->rows_checked);
   json_integer(row, "rows_not_compared", (int64_t)c->rows_not_compared);
   json_integer(row, "rows_nan_expected", (int64_t)c->rows_nan_expected);
+  json_integer(row, "values_unwritten", c->values_unwritten);
+  json_integer(row, "values_nan", c->values_nan);
+  json_integer(row, "values_inf", c->values_inf);
+  json_integer(row, "guard_bytes_touched", (int64_t)c->guard_bytes_touched);
   json_integer(row, "rows_wrong", (int64_t)c->rows_wrong);
   json_integer(row, "lse_wrong", (int64_t)c->lse_wrong);
   json_number(row, "max_error", c->max_error);

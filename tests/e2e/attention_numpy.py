@@ -39,29 +39,35 @@ def _row_norms(x: np.ndarray) -> np.ndarray:
     return np.sqrt(np.sum(x * x, axis=-1))
 
 
+def _divide(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """a / b, and 0 where b is 0: there nothing is attended, so a is 0 too."""
+    return np.divide(a, b, out=np.zeros_like(a), where=b != 0)
+
+
 def attention(p: Problem, q: np.ndarray, k: np.ndarray, v: np.ndarray) -> Answer:
     """The exact result, and how much the roundings of a tensor-core kernel may change it."""
     group = p.heads // p.kv_heads
     attended = np.arange(p.seqlen_kv) < p.attended_keys()[:, None]
-    o = np.zeros(p.q_shape())
-    base = np.zeros(p.q_shape())
-    lse = np.full(p.q_shape()[:3], -np.inf)
-    rows = p.attended_keys() > 0
+    o = np.empty(p.q_shape())
+    base = np.empty(p.q_shape())
+    lse = np.empty(p.q_shape()[:3])
     for b in range(p.batch):
         for h in range(p.heads):
             keys, values = k[b, h // group], v[b, h // group]
-            with np.errstate(invalid="ignore"):  # NaN in Q and K is meant to come through
-                scores = np.where(attended, p.scale_used() * (q[b, h] @ keys.T), -np.inf)[rows]
+            # NaN and Inf are meant to come through, and log(0) is -inf, as it should be.
+            with np.errstate(invalid="ignore", divide="ignore"):
+                scores = np.where(attended, p.scale_used() * (q[b, h] @ keys.T), -np.inf)
                 row_max = scores.max(axis=-1, keepdims=True)
+                row_max[row_max == -np.inf] = 0  # -inf - -inf would be NaN
                 weights = np.exp(scores - row_max)
                 # The hardware rounds P to the dtype and sums it up before rounding, in fp32.
                 weights_32 = weights.astype(np.float32).astype(np.float64)
                 total = weights.sum(axis=-1, keepdims=True)
                 total_32 = weights_32.sum(axis=-1, keepdims=True)
-                o[b, h, rows] = weights @ values / total
-                rounded = round_to(p.dtype, weights_32) @ values / total_32
-                base[b, h, rows] = round_to(p.dtype, rounded)
-                lse[b, h, rows] = (row_max + np.log(total))[:, 0]
+                o[b, h] = _divide(weights @ values, total)
+                rounded = _divide(round_to(p.dtype, weights_32) @ values, total_32)
+                base[b, h] = round_to(p.dtype, rounded)
+                lse[b, h] = (row_max + np.log(total))[:, 0]
     return Answer(o, lse, _rounding_error(p.dtype, o, base))
 
 

@@ -24,7 +24,8 @@ BAD_OPTIONS = [
     (["-b", "100000", "-n", "1000000"], ["--batch 100000", "--seqlen 1000000", "GB"]),
     (["-k", "1000000000", "-d", "256", "-H", "64"], ["--seqlen-kv 1000000000", "GB"]),
     *[(["--scale", value], ["--scale", value, "finite number"])
-      for value in ("x", "nan", "inf", "-inf", "1e999", "1e300", "1.0.0", "")],
+      for value in ("x", "nan", "inf", "-inf", "1e999", "1.0.0", "")],
+    *[(["--scale", value], [f"--scale {value}", "fp32"]) for value in ("1e300", "-1e39")],
     *[(["--min-time", value], ["--min-time", value, right])
       for value, right in (("x", "finite number"), ("nan", "finite number"), ("-1", "0 or more"))],
     *[(["--repeat", value], ["--repeat", value, "from 0 to"])
@@ -105,7 +106,8 @@ BAD_CASES = [
     ("-n 4\n-n five\n", [":2: ", "--seqlen five", "from 1 to"]),
     ("-n 4\n--nonsense\n", [":2: ", "--nonsense", "unknown option"]),
     ("-n 4 -b\n", [":1: ", "-b", "value is missing"]),
-    ("-n 4\n\n--cases other.txt\n", [":3: ", "--cases cannot stand in a file of cases"]),
+    ("-n 4\n\n--cases other.txt\n", [":3: ", "--cases, --help and --version cannot stand here"]),
+    ("--help\n", [":1: ", "--cases, --help and --version cannot stand here"]),
     ("-n 4\n" + "-n 4 " * 40, [":2: ", "more than 64 words"]),
     ("-n 4 --check some", [":1: ", "--check some", "all, rows:N or none"]),
 ]

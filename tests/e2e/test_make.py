@@ -21,7 +21,10 @@ pytestmark = pytest.mark.cpu_only("it tests the Makefile, which is the same on a
 COMPILER = """#!/bin/sh
 echo "{name} $*" >> {log}
 for word in "$@"; do
-  case $previous in -o) target=$word;; esac
+  case $previous in
+    -o) target=$word;;
+    -isystem) flags="$flags -isystem $word";;
+  esac
   case $word in
     -MMD) dependencies=yes;;
     -I*|-std=*) flags="$flags $word";;
@@ -54,6 +57,9 @@ class Tree(SourceTree):
         self.log = directory / "calls"
         for name in ("gcc", "g++", "nvcc") if compilers else ():
             stand_in(self.bin, name, self.log)
+        toolkit = directory / "include"  # where it lies beside a real nvcc
+        toolkit.mkdir()
+        (toolkit / "cuda_runtime_api.h").touch()
 
     def build(self, *words: str) -> list[str]:
         """Makes something that must succeed; returns how the compilers were called."""

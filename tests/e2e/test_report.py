@@ -20,7 +20,8 @@ ROW = {
     "dtype": str, "mask": str, "layout": str, "scale": NUMBER, "input": str, "seed": str,
     "nan_inputs": int,
     "right": bool, "rows": int, "rows_checked": int, "rows_not_compared": int,
-    "rows_nan_expected": int, "rows_wrong": int, "lse_wrong": int, "max_error": NUMBER,
+    "rows_nan_expected": int, "rows_wrong": int, "values_unwritten": int,
+    "values_nan": int, "values_inf": int, "guard_bytes_touched": int, "lse_wrong": int, "max_error": NUMBER,
     "mean_error": NUMBER, "allowed_error": NUMBER, "max_lse_error": NUMBER,
     "flops": NUMBER, "least_bytes": NUMBER, "workspace_bytes": int, "extra_bytes": int,
     "ceiling": str,
@@ -168,13 +169,13 @@ def test_unchecked_run_says_so(step: Program, tmp_path: Path) -> None:
 
 def test_sample_of_rows(step: Program, tmp_path: Path) -> None:
     path = tmp_path / "rows.json"
-    report = step.run_right("-c", "rows:5", "-H", 3, "-n", 100, "-j", path).stdout
+    report = step.run_right("-c", "rows:5", "-b", 1, "-H", 3, "-n", 100, "-j", path).stdout
     assert re.search(r"RIGHT: 5 of 300 rows", report)
     assert (read_rows(path)[0]["rows_checked"], read_rows(path)[0]["rows"]) == (5, 300)
 
 
 def test_sample_larger_than_the_output_is_all_of_it(any_step: Program) -> None:
-    assert "RIGHT: 20 of 20 rows" in any_step.run_right("-c", "rows:1000", "-H", 1, "-n", 20).stdout
+    assert "RIGHT: 20 of 20 rows" in any_step.run_right("-c", "rows:1000", "-b", 1, "-H", 1, "-n", 20).stdout
 
 
 @pytest.mark.cpu_only("a GPU build refuses --report")

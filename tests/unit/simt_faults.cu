@@ -30,7 +30,7 @@ static void expect_report(cudaError_t error, const char *what, int line) {
   end_capture(&capture);
   assert_contains(capture.text, what);
   if (line != 0 && system("command -v addr2line >/dev/null") == 0) {
-    snprintf(place, sizeof place, "tests/unit/simt_faults.cu:%d\n", line);
+    snprintf(place, sizeof place, "tests/unit/simt_faults.cu:%d", line);
     assert_contains(capture.text, place);
   }
   expect_sticky(error);
@@ -38,15 +38,15 @@ static void expect_report(cudaError_t error, const char *what, int line) {
 
 /* --- Memory --------------------------------------------------------------------------------- */
 
-enum { READ_LINE = __LINE__ + 3, WRITE_LINE = __LINE__ + 7 };
 __global__ void read_at(const float *array, long long index, float *out) {
-  if (blockIdx.x == 2 && threadIdx.x == 37) {
-    *out = array[index];
-  }
+  if (blockIdx.x == 2 && threadIdx.x == 37) *out = array[index];
 }
+enum { READ_LINE = __LINE__ - 2 };
+
 __global__ void write_at(float *array, long long index) {
   if (blockIdx.x == 2 && threadIdx.x == 37) array[index] = 1;
 }
+enum { WRITE_LINE = __LINE__ - 2 };
 
 static void run_read(const float *array, long long index) {
   float *out = device_zeros<float>(1);
@@ -176,10 +176,10 @@ static void a_stack_overflow_is_reported(void **) {
   expect_report(cudaErrorLaunchFailure, "stack overflow", 0);
 }
 
-enum { TRAP_LINE = __LINE__ + 2 };
 __global__ void trap(int thread) {
   if ((int)threadIdx.x == thread) __trap();
 }
+enum { TRAP_LINE = __LINE__ - 2 };
 
 static void a_trap_is_reported(void **) {
   begin_capture(&capture);
@@ -188,10 +188,10 @@ static void a_trap_is_reported(void **) {
   assert_contains(capture.text, "by thread (63,0,0) of block (0,0,0)");
 }
 
-enum { DIVISION_LINE = __LINE__ + 1 };
 __global__ void divide(int *out, int by) {
   *out = 7 / by;
 }
+enum { DIVISION_LINE = __LINE__ - 2 };
 
 static void a_division_by_zero_is_reported(void **) {
 #if defined(__x86_64__)
@@ -206,8 +206,7 @@ static void a_division_by_zero_is_reported(void **) {
 
 /* --- Threads that wait for ever ------------------------------------------------------------- */
 
-enum { SHUFFLE_LINE = __LINE__ + 5, BARRIER_LINE = __LINE__ + 7, VOTE_LINE = __LINE__ + 9 };
-/** Which of three things the lanes of a warp do; lanes above `last` do nothing. */
+/** Lanes shuffle, wait for the block or vote; those above `last` do nothing. */
 __global__ void diverge(int first_barrier, int first_vote, int last, unsigned mask) {
   const int t = threadIdx.x;
   if (t < first_barrier) {
@@ -218,6 +217,7 @@ __global__ void diverge(int first_barrier, int first_vote, int last, unsigned ma
     __ballot_sync(mask, 1);
   }
 }
+enum { SHUFFLE_LINE = __LINE__ - 7, VOTE_LINE = __LINE__ - 3 };
 
 static void a_barrier_within_a_warp_that_shuffles_is_a_deadlock(void **) {
   begin_capture(&capture);

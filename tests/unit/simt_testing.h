@@ -12,6 +12,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include <initializer_list>
+
 extern "C" {
 #include <cmocka.h>
 }

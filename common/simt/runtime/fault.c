@@ -15,7 +15,7 @@ static const int WATCHED[] = {SIGSEGV, SIGBUS, SIGFPE};
 enum { WATCHED_COUNT = sizeof WATCHED / sizeof *WATCHED };
 
 static struct sigaction previous[WATCHED_COUNT];
-static pthread_once_t watching = PTHREAD_ONCE_INIT;
+static pthread_once_t key_created = PTHREAD_ONCE_INIT;
 
 /* The stack of a fiber may be what overflowed, so the handler has its own. */
 static const size_t SIGNAL_STACK_BYTES = (size_t)64 << 10;
@@ -44,14 +44,17 @@ static uintptr_t *stack_pointer(ucontext_t *context) {
   return (uintptr_t *)&context->uc_mcontext.sp;
 }
 
-/** The kernel appends records to the context; one of them holds the exception syndrome. */
+/** Linux appends records to the context; one of them holds the exception syndrome. */
 static bool is_write(const ucontext_t *context) {
   const struct _aarch64_ctx *record = (const void *)context->uc_mcontext.__reserved;
   while (record->magic != 0) {
     if (record->magic == ESR_MAGIC) return ((const struct esr_context *)record)->esr >> 6 & 1;
     record = (const void *)((const char *)record + record->size);
   }
-  return false;
+  /* Emulators leave it out. In nearly all loads and stores this bit of the instruction says load.
+   */
+  const uint32_t instruction = *(const uint32_t *)context->uc_mcontext.pc;
+  return (instruction >> 22 & 1) == 0;
 }
 
 #endif
@@ -93,12 +96,6 @@ static void handle(int signal, siginfo_t *info, void *context) {
   *program_counter(context) = (uintptr_t)simt_switch_resume;
 }
 
-static void install_handlers(void) {
-  struct sigaction action = {.sa_sigaction = handle, .sa_flags = SA_SIGINFO | SA_ONSTACK};
-  sigemptyset(&action.sa_mask);
-  for (int i = 0; i < WATCHED_COUNT; i++) sigaction(WATCHED[i], &action, &previous[i]);
-}
-
 static pthread_key_t signal_stack_key;
 
 static void free_signal_stack(void *memory) {
@@ -107,14 +104,13 @@ static void free_signal_stack(void *memory) {
   munmap(memory, SIGNAL_STACK_BYTES);
 }
 
-static void watch(void) {
+static void create_key(void) {
   pthread_key_create(&signal_stack_key, free_signal_stack);
-  install_handlers();
 }
 
-void simt_faults_watch(void) {
-  pthread_once(&watching, watch);
+void simt_faults_use_own_stack(void) {
   stack_t stack;
+  pthread_once(&key_created, create_key);
   if (sigaltstack(NULL, &stack) != 0 || !(stack.ss_flags & SS_DISABLE)) return;
   void *memory =
       mmap(NULL, SIGNAL_STACK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -122,4 +118,16 @@ void simt_faults_watch(void) {
   stack = (stack_t){.ss_sp = memory, .ss_size = SIGNAL_STACK_BYTES};
   sigaltstack(&stack, NULL);
   pthread_setspecific(signal_stack_key, memory);
+}
+
+void simt_faults_watch(void) {
+  struct sigaction action = {.sa_sigaction = handle, .sa_flags = SA_SIGINFO | SA_ONSTACK};
+  sigemptyset(&action.sa_mask);
+  for (int i = 0; i < WATCHED_COUNT; i++) {
+    struct sigaction current;
+    sigaction(WATCHED[i], NULL, &current);
+    if ((current.sa_flags & SA_SIGINFO) && current.sa_sigaction == handle) continue;
+    previous[i] = current;
+    sigaction(WATCHED[i], &action, NULL);
+  }
 }

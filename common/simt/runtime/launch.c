@@ -4,8 +4,6 @@
  */
 #define _GNU_SOURCE
 #include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 #include "runtime.h"
 
@@ -20,7 +18,6 @@ static struct {
   uint64_t launches;
   int busy;
   bool stop;
-  pid_t process; /* a fork has no other threads than the one that forked */
   int thread_count;
   pthread_t threads[MAX_WORKERS];
   Worker *workers[MAX_WORKERS];
@@ -31,6 +28,8 @@ static struct {
     .work = PTHREAD_COND_INITIALIZER,
     .done = PTHREAD_COND_INITIALIZER,
 };
+
+static pthread_once_t forks_watched = PTHREAD_ONCE_INIT;
 
 /* --- Blocks --------------------------------------------------------------------------------- */
 
@@ -124,7 +123,7 @@ static void run_blocks(Worker *worker, Launch *launch) {
 static void *serve(void *argument) {
   Worker *worker = argument;
   uint64_t last_ordinal = 0;
-  simt_faults_watch();
+  simt_faults_use_own_stack();
   pthread_mutex_lock(&pool.lock);
   for (;;) {
     while (!pool.stop && (pool.launch == NULL || pool.launch->ordinal == last_ordinal)) {
@@ -143,12 +142,24 @@ static void *serve(void *argument) {
   return NULL;
 }
 
+/** A fork has no other threads than the one that forked. */
+static void forget_threads(void) {
+  pthread_mutex_init(&pool.launching, NULL);
+  pthread_mutex_init(&pool.lock, NULL);
+  pthread_cond_init(&pool.work, NULL);
+  pthread_cond_init(&pool.done, NULL);
+  pool.thread_count = 0;
+}
+
+static void watch_forks(void) {
+  pthread_atfork(NULL, NULL, forget_threads);
+}
+
 /** Makes the workers that `count` needs; fewer, at least one, if the system has no more. */
 static bool start_workers(int count) {
   if (pool.workers[0] == NULL) pool.workers[0] = calloc(1, sizeof(Worker));
   if (pool.workers[0] == NULL) return false;
-  if (pool.process != getpid()) pool.thread_count = 0;
-  pool.process = getpid();
+  pthread_once(&forks_watched, watch_forks);
   pthread_attr_t attributes;
   pthread_attr_init(&attributes);
   pthread_attr_setstacksize(&attributes, OS_STACK_BYTES);
@@ -169,9 +180,7 @@ void simt_stop_workers(void) {
   pool.stop = true;
   pthread_cond_broadcast(&pool.work);
   pthread_mutex_unlock(&pool.lock);
-  if (pool.process == getpid()) {
-    for (int i = 1; i <= pool.thread_count; i++) pthread_join(pool.threads[i], NULL);
-  }
+  for (int i = 1; i <= pool.thread_count; i++) pthread_join(pool.threads[i], NULL);
   for (int i = 0; i < MAX_WORKERS; i++) {
     if (pool.workers[i] != NULL) simt_fibers_destroy(pool.workers[i]);
     free(pool.workers[i]);
@@ -232,6 +241,7 @@ static void run_launch(Launch *launch) {
     simt_set_last_error(cudaErrorLaunchOutOfResources);
     return;
   }
+  simt_faults_use_own_stack();
   simt_faults_watch();
   run_grid(launch);
   if (launch->failed) {

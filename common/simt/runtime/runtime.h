@@ -190,8 +190,11 @@ bool simt_memory_find_damage(char *text, size_t text_size);
 
 /* --- fault.c -------------------------------------------------------------------------------- */
 
-/** Watches for signals of kernels; to be called by each OS thread that runs blocks. */
+/** Catches the signals of kernels, also when the host has caught them since the last launch. */
 void simt_faults_watch(void);
+
+/** To be called by each OS thread that runs blocks. */
+void simt_faults_use_own_stack(void);
 
 /* --- report.c, source_line.c ---------------------------------------------------------------- */
 

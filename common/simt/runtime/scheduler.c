@@ -81,8 +81,28 @@ __attribute__((noreturn)) static void end_block(Worker *w, Outcome outcome) {
   __builtin_unreachable();
 }
 
+static bool name_each_other_in_vain(const Wait *waits, int lane, int other) {
+  const Wait *a = &waits[lane], *b = &waits[other];
+  const bool differ = a->operation != b->operation || a->mask != b->mask;
+  return differ && (a->mask >> other & 1) && (b->mask >> lane & 1);
+}
+
+/** Why nobody can go on. */
+static Outcome why_stuck(const Worker *w) {
+  for (int warp = 0; warp < MAX_WARPS; warp++) {
+    const unsigned waiting = w->warps[warp].in_instruction;
+    const Wait *waits = &w->waits[warp * WARP_SIZE];
+    for (unsigned rest = waiting; rest != 0; rest &= rest - 1) {
+      for (unsigned others = rest & (rest - 1); others != 0; others &= others - 1) {
+        if (name_each_other_in_vain(waits, lowest_bit(rest), lowest_bit(others))) return DIVERGED;
+      }
+    }
+  }
+  return DEADLOCK;
+}
+
 static void run_others(Worker *w, Preference preference) {
-  if (w->ready_warps == 0) end_block(w, DEADLOCK);
+  if (w->ready_warps == 0) end_block(w, why_stuck(w));
   const int previous = w->running;
   const int next = choose_next(w, preference);
   if (next == previous) return;
@@ -138,7 +158,7 @@ unsigned simt_barrier(int predicate) {
 
 /**
  * Carries out the instruction that `lane` waits in, if all lanes that it names have arrived there.
- * A lane that waits in another instruction which does not name this one may still come.
+ * A lane that waits in another instruction may still come; if it never can, all end up stuck.
  */
 static void try_instruction(Worker *w, int warp_index, int lane) {
   Warp *warp = &w->warps[warp_index];
@@ -151,13 +171,8 @@ static void try_instruction(Worker *w, int warp_index, int lane) {
   void *operands[WARP_SIZE] = {0};
   for (unsigned rest = active; rest != 0; rest &= rest - 1) {
     const int other = lowest_bit(rest);
-    if (waits[other].operation == operation && waits[other].mask == mask) {
-      operands[other] = waits[other].operands;
-    } else if (waits[other].mask >> lane & 1) {
-      end_block(w, DIVERGED);
-    } else {
-      return;
-    }
+    if (waits[other].operation != operation || waits[other].mask != mask) return;
+    operands[other] = waits[other].operands;
   }
   operation->execute(operands, active);
   w->counters.warp_instructions[operation->kind]++;
@@ -206,7 +221,9 @@ static void thread_main(void) {
 }
 
 void simt_trap(void) {
-  end_block(simt_worker, TRAPPED);
+  Worker *w = simt_worker;
+  w->waits[w->running] = (Wait){.call_site = __builtin_return_address(0)};
+  end_block(w, TRAPPED);
 }
 
 void simt_assert_fail(const char *expression, const char *file, int line) {

@@ -12,7 +12,7 @@
 static Settings settings;
 static pthread_once_t settings_read = PTHREAD_ONCE_INIT;
 
-static void refuse(const char *variable, const char *value, const char *right) {
+_Noreturn static void refuse(const char *variable, const char *value, const char *right) {
   fprintf(stderr, "%s=%s: must be %s\n", variable, value, right);
   exit(2);
 }
@@ -36,7 +36,7 @@ static int default_workers(void) {
 static int read_workers(void) {
   const char *value = getenv("SIMT_THREADS");
   if (value == NULL) return default_workers();
-  unsigned long long number;
+  unsigned long long number = 0;
   const char *end;
   if (!parse_number(value, &number, &end) || *end != '\0' || number < 1 || number > MAX_WORKERS) {
     refuse("SIMT_THREADS", value, "a whole number from 1 to 16");
@@ -48,7 +48,7 @@ static Order read_order(uint64_t *seed) {
   const char *value = getenv("SIMT_ORDER");
   if (value == NULL || strcmp(value, "forward") == 0) return FORWARD;
   if (strcmp(value, "reverse") == 0) return REVERSE;
-  unsigned long long number;
+  unsigned long long number = 0;
   const char *end;
   if (strncmp(value, "random:", 7) != 0 || !parse_number(value + 7, &number, &end) ||
       *end != '\0') {
@@ -71,7 +71,7 @@ static size_t read_memory(void) {
   const char *value = getenv("SIMT_MEMORY");
   if (value == NULL) return physical / 2;
   const size_t most = (size_t)1 << 40;
-  unsigned long long number;
+  unsigned long long number = 0;
   const char *end;
   const bool is_number = parse_number(value, &number, &end);
   const int shift = is_number ? shift_of_suffix(end) : -1;
