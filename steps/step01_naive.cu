@@ -10,9 +10,9 @@
  * as P and read again, so memory grows with N^2 and so does the traffic. Where S does not fit for
  * all heads at once, the heads go through in several passes.
  *
- * What to look at: both products bring their operands through shared memory in coalesced pieces, so nothing
- * here is slow on purpose. It is the round trip of S, and two shared memory loads for every multiply-add,
- * that the next step removes.
+ * What to look at: both products bring their operands through shared memory in coalesced pieces, so
+ * nothing here is slow on purpose. It is the round trip of S, and two shared memory loads for every
+ * multiply-add, that the next step removes.
  *
  * P stays in fp32 until O is rounded; only the tensor cores, from step 03 on, need it in 16 bits.
  */

@@ -66,7 +66,7 @@ static bool add_case(CaseList *list, const char *path, int line, const char *tex
   if (words < 0) {
     return fail(error, EXIT_USAGE, "%s:%d: more than %d words", path, line, MOST_WORDS);
   }
-  Error reason;
+  Error reason = {0};
   if (!options_parse(words + 1, argv, &added->options, &reason)) {
     return fail(error, EXIT_USAGE, "%s:%d: %.900s", path, line, reason.text);
   }

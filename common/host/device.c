@@ -72,7 +72,7 @@ bool device_tensors_create(const Problem *p, const uint16_t *q, const uint16_t *
       allocate((void **)&t->lse_block, t->lse_bytes + 2 * GUARD_BYTES, "LSE", error);
   if (!allocated) return false;
   t->tensors.o = t->o_block + GUARD_BYTES;
-  t->tensors.lse = (float *)(t->lse_block + GUARD_BYTES);
+  t->tensors.lse = (float *)(void *)(t->lse_block + GUARD_BYTES);
   return true;
 }
 

@@ -115,7 +115,7 @@ static const char *const INPUT_NAMES[] = {"normal", "outlier", "spiky", "constan
 /** A name of a kind of input, or the path of a directory. */
 static bool parse_input(const char *text, Options *options, Error *error) {
   int kind;
-  Error unused;
+  Error unused = {0};
   if (parse_name("--input", text, INPUT_NAMES, INPUT_DIRECTORY, &kind, &unused)) {
     options->input = (InputKind)kind;
     return true;

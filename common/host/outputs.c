@@ -22,13 +22,13 @@ bool outputs_download(const DeviceTensors *t, Outputs *outputs, Error *error) {
       !download(&outputs->lse_block, t->lse_block, t->lse_bytes + 2 * GUARD_BYTES, "LSE", error)) {
     return false;
   }
-  uint8_t *o = outputs->o_block + GUARD_BYTES;
-  uint8_t *lse = outputs->lse_block + GUARD_BYTES;
+  const void *o = outputs->o_block + GUARD_BYTES;
+  const void *lse = outputs->lse_block + GUARD_BYTES;
   outputs->view = (HostOutputs){
-      .o = (const uint16_t *)o,
-      .lse = (const float *)lse,
-      .o_guard = {outputs->o_block, o + t->o_bytes},
-      .lse_guard = {outputs->lse_block, lse + t->lse_bytes},
+      .o = o,
+      .lse = lse,
+      .o_guard = {outputs->o_block, outputs->o_block + GUARD_BYTES + t->o_bytes},
+      .lse_guard = {outputs->lse_block, outputs->lse_block + GUARD_BYTES + t->lse_bytes},
       .o_elements = t->o_bytes / 2,
   };
   return true;

@@ -53,6 +53,7 @@ static bool is_write(const ucontext_t *context) {
   }
   /* Emulators leave it out. In nearly all loads and stores this bit of the instruction says load.
    */
+  if (context->uc_mcontext.pc == context->uc_mcontext.fault_address) return false; /* a wild call */
   const uint32_t instruction = *(const uint32_t *)context->uc_mcontext.pc;
   return (instruction >> 22 & 1) == 0;
 }
