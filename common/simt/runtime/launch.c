@@ -116,6 +116,7 @@ static void run_blocks(Worker *worker, Launch *launch) {
   pthread_mutex_lock(&pool.lock);
   add_counters(&pool.counters, &worker->counters);
   pthread_mutex_unlock(&pool.lock);
+  simt_worker = NULL;
 }
 
 /* --- OS threads ----------------------------------------------------------------------------- */
@@ -188,13 +189,12 @@ void simt_stop_workers(void) {
   }
   pool.thread_count = 0;
   pool.stop = false;
-  simt_worker = NULL;
   pthread_mutex_unlock(&pool.launching);
 }
 
 /** So that leak checkers find nothing. */
 __attribute__((destructor)) static void stop_at_exit(void) {
-  const bool in_kernel = simt_worker != NULL && simt_worker->in_kernel;
+  const bool in_kernel = simt_worker != NULL; /* which called exit() */
   if (!in_kernel) simt_stop_workers();
 }
 
@@ -231,9 +231,8 @@ static cudaError_t check_launch(const Launch *launch) {
   return cudaSuccess;
 }
 
-static void run_launch(Launch *launch) {
+static void run_launch(Launch *launch, const Settings *settings) {
   char damage[256];
-  const Settings *settings = simt_settings();
   launch->ordinal = ++pool.launches;
   launch->block_count = (uint64_t)launch->grid.x * launch->grid.y * launch->grid.z;
   choose_block_order(launch, settings);
@@ -268,8 +267,9 @@ void simt_launch(const void *kernel, dim3 grid, dim3 block, size_t dynamic_share
     simt_set_last_error(error);
     return;
   }
+  const Settings *settings = simt_settings(); /* unlocked: may end the program */
   pthread_mutex_lock(&pool.launching);
-  run_launch(&launch);
+  run_launch(&launch, settings);
   pthread_mutex_unlock(&pool.launching);
 }
 

@@ -122,9 +122,8 @@ static void fill_new(const Allocation *a) {
   }
 }
 
-static cudaError_t allocate(void **pointer, size_t size) {
+static cudaError_t allocate(void **pointer, size_t size, size_t limit) {
   const size_t page = (size_t)sysconf(_SC_PAGESIZE);
-  const size_t limit = simt_settings()->memory_bytes;
   if (size > limit || memory.used > limit) return cudaErrorMemoryAllocation;
   const size_t pages = round_up(size, page);
   if (size > limit - memory.used || !make_place_in_list() || !reserve_addresses()) {
@@ -159,8 +158,9 @@ static cudaError_t release(void *pointer) {
 cudaError_t simt_memory_allocate(void **pointer, size_t size) {
   *pointer = NULL;
   if (size == 0) return cudaSuccess;
+  const size_t limit = simt_settings()->memory_bytes; /* unlocked: may end the program */
   pthread_mutex_lock(&memory.lock);
-  const cudaError_t error = allocate(pointer, size);
+  const cudaError_t error = allocate(pointer, size, limit);
   pthread_mutex_unlock(&memory.lock);
   return error;
 }

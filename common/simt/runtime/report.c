@@ -29,7 +29,6 @@ static void print_culprit(const Worker *worker, uintptr_t pc) {
 
 /* --- Threads that wait ---------------------------------------------------------------------- */
 
-/** A thread's number in its block; -1 behind the last. */
 static int thread_count(const Worker *w) {
   return (int)(w->block.dim.x * w->block.dim.y * w->block.dim.z);
 }
