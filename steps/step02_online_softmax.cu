@@ -8,7 +8,7 @@
  * divided by l. (Milakov and Gimelshein 2018; Dao 2023, algorithm 1.)
  *
  * What changed since step 01: S and P never leave the chip, so device memory holds O(N) and the
- * traffic is Q, K, V, O. K and V are read once per tile of Q, not once per row.
+ * traffic is Q, K, V, O.
  *
  * What it costs: the arithmetic is fp32 on the CUDA cores, and every operand comes out of shared
  * memory.
@@ -25,15 +25,17 @@
 #include "device/heads.cuh"
 #include "device/warp.cuh"
 
-constexpr int KV_TILE = 32;            // keys and values per tile
-constexpr int ROWS = 4;                // rows of Q, S and O that a thread works on
-constexpr int LANES = 8;               // lanes that share those rows: neighbours in one warp
-constexpr int KEYS = KV_TILE / LANES;  // keys of S that a thread works on
+constexpr int ROWS = 4;   // rows of Q, S and O that a thread works on
+constexpr int LANES = 8;  // lanes that share those rows: neighbours in one warp
 constexpr int MAX_HEAD_DIM = 256;
 
 /** Tiles in shared memory, all fp32. Q_TILE rows of Q make LANES * Q_TILE / ROWS threads. */
-template <int HEAD_DIM, int Q_TILE>
+template <int HEAD_DIM, int Q_TILE, int KV_TILE>
 struct SharedTiles {
+  static_assert(HEAD_DIM % (4 * LANES) == 0, "a row of O is shared out four columns at a time");
+  static_assert(Q_TILE % ROWS == 0 && KV_TILE % LANES == 0 && KV_TILE % 4 == 0, "no remainders");
+  static_assert(LANES * Q_TILE / ROWS % WARP_SIZE == 0, "the shuffles need whole warps");
+
   // +4 and +8: rows that a warp reads or writes together start in different banks.
   float q[Q_TILE][HEAD_DIM + 4];
   float k[KV_TILE][HEAD_DIM + 4];
@@ -101,14 +103,15 @@ __device__ void store_row(T *o_row, const float (&o)[CHUNKS][4], float factor, i
  * The whole forward pass. HEAD_DIM is the head dimension rounded up to what the tiles take; columns
  * past problem.head_dim are zero in shared memory and never stored.
  */
-template <typename T, int HEAD_DIM, int Q_TILE>
+template <typename T, int HEAD_DIM, int Q_TILE, int KV_TILE>
 __global__ void __launch_bounds__(LANES *Q_TILE / ROWS) attention_kernel(Problem p, Tensors t) {
   constexpr int THREADS = LANES * Q_TILE / ROWS;
+  constexpr int KEYS = KV_TILE / LANES;    // keys of S that a thread works on
   constexpr int ROW_STEP = Q_TILE / ROWS;  // a thread's rows are this far apart
   constexpr int CHUNKS = HEAD_DIM / (4 * LANES);
 
   extern __shared__ __align__(16) unsigned char smem[];
-  auto &tiles = *reinterpret_cast<SharedTiles<HEAD_DIM, Q_TILE> *>(smem);
+  auto &tiles = *reinterpret_cast<SharedTiles<HEAD_DIM, Q_TILE, KV_TILE> *>(smem);
 
   const int q_tiles = (p.q_len + Q_TILE - 1) / Q_TILE;
   const int first_q = blockIdx.x % q_tiles * Q_TILE;
@@ -248,26 +251,31 @@ __global__ void __launch_bounds__(LANES *Q_TILE / ROWS) attention_kernel(Problem
 /** One instantiation of the kernel, and what it needs. */
 struct Variant {
   Dtype dtype;
-  int head_dim, q_tile;
+  int head_dim, q_tile, kv_tile;
   size_t shared_bytes;
   void (*kernel)(Problem, Tensors);
 };
 
-template <typename T, int HEAD_DIM, int Q_TILE>
+template <typename T, int HEAD_DIM, int Q_TILE, int KV_TILE>
 static constexpr Variant variant(Dtype dtype) {
-  return {dtype, HEAD_DIM, Q_TILE, sizeof(SharedTiles<HEAD_DIM, Q_TILE>),
-          attention_kernel<T, HEAD_DIM, Q_TILE>};
+  return {dtype,
+          HEAD_DIM,
+          Q_TILE,
+          KV_TILE,
+          sizeof(SharedTiles<HEAD_DIM, Q_TILE, KV_TILE>),
+          attention_kernel<T, HEAD_DIM, Q_TILE, KV_TILE>};
 }
 
-// For each head dimension the larger tile first; the smaller is for GPUs with less shared memory.
+// For each head dimension the larger tile first; the smaller is for GPUs with less shared memory,
+// down to the 64 KB of compute capability 7.5.
 static const Variant VARIANTS[] = {
-    variant<__half, 32, 64>(DTYPE_FP16),  variant<__nv_bfloat16, 32, 64>(DTYPE_BF16),
-    variant<__half, 64, 64>(DTYPE_FP16),  variant<__nv_bfloat16, 64, 64>(DTYPE_BF16),
-    variant<__half, 96, 64>(DTYPE_FP16),  variant<__nv_bfloat16, 96, 64>(DTYPE_BF16),
-    variant<__half, 128, 64>(DTYPE_FP16), variant<__nv_bfloat16, 128, 64>(DTYPE_BF16),
-    variant<__half, 128, 32>(DTYPE_FP16), variant<__nv_bfloat16, 128, 32>(DTYPE_BF16),
-    variant<__half, 256, 64>(DTYPE_FP16), variant<__nv_bfloat16, 256, 64>(DTYPE_BF16),
-    variant<__half, 256, 16>(DTYPE_FP16), variant<__nv_bfloat16, 256, 16>(DTYPE_BF16),
+    variant<__half, 32, 64, 32>(DTYPE_FP16),  variant<__nv_bfloat16, 32, 64, 32>(DTYPE_BF16),
+    variant<__half, 64, 64, 32>(DTYPE_FP16),  variant<__nv_bfloat16, 64, 64, 32>(DTYPE_BF16),
+    variant<__half, 96, 64, 32>(DTYPE_FP16),  variant<__nv_bfloat16, 96, 64, 32>(DTYPE_BF16),
+    variant<__half, 128, 64, 32>(DTYPE_FP16), variant<__nv_bfloat16, 128, 64, 32>(DTYPE_BF16),
+    variant<__half, 128, 32, 32>(DTYPE_FP16), variant<__nv_bfloat16, 128, 32, 32>(DTYPE_BF16),
+    variant<__half, 256, 64, 32>(DTYPE_FP16), variant<__nv_bfloat16, 256, 64, 32>(DTYPE_BF16),
+    variant<__half, 256, 16, 16>(DTYPE_FP16), variant<__nv_bfloat16, 256, 16, 16>(DTYPE_BF16),
 };
 
 /** The smallest head dimension that holds the problem's, with the largest tile that fits; or NULL.
@@ -316,7 +324,7 @@ static void describe(const Problem *p, size_t, Description *description) {
   const Variant *v = choose_variant(p);
   *description = {};
   description->q_tile = v->q_tile;
-  description->kv_tile = KV_TILE;
+  description->kv_tile = v->kv_tile;
   description->ceiling = CEILING_FFMA;
   description->launch_count = 1;
   description->launches[0] = {"attention", (const void *)v->kernel,

@@ -54,10 +54,10 @@ static bool add_case(CaseList *list, const char *path, int line, const char *tex
   char *argv[MOST_WORDS + 2] = {program};
   Case new_case = {line, strdup(text), strdup(text), *base};
   Case *larger = realloc(list->cases, sizeof(Case) * (list->count + 1));
+  list->cases = larger != NULL ? larger : list->cases;
   if (larger == NULL || new_case.text == NULL || new_case.words == NULL) {
     return fail(error, EXIT_DEVICE, "out of host memory: %s", path);
   }
-  list->cases = larger;
   list->cases[list->count++] = new_case;
   Case *added = &list->cases[list->count - 1];
   added->text[strcspn(added->text, "\r\n")] = '\0';
@@ -93,7 +93,12 @@ static bool read_cases(const char *path, const Options *base, CaseList *list, Er
   char *text = NULL;
   size_t capacity = 0;
   bool ok = true;
-  for (int line = 1; ok && getline(&text, &capacity, file) >= 0; line++) {
+  ssize_t length;
+  for (int line = 1; ok && (length = getline(&text, &capacity, file)) >= 0; line++) {
+    if (strlen(text) != (size_t)length) {
+      ok = fail(error, EXIT_USAGE, "%s:%d: holds a NUL byte, must be text", path, line);
+      break;
+    }
     ok = add_case(list, path, line, text, &without_cases, error);
   }
   if (ok && ferror(file)) ok = fail(error, EXIT_USAGE, "--cases %s: cannot read it", path);
@@ -115,7 +120,9 @@ ExitCode run_cases(const char *path, const Options *base, const Device *device, 
     const Case *c = &list.cases[i];
     Error reason = {0};
     const ExitCode code = run_options(&c->options, device, true, &reason);
-    const bool unchecked = code == EXIT_RIGHT && c->options.check == CHECK_NONE;
+    const Options *o = &c->options;
+    const bool unchecked =
+        code == EXIT_RIGHT && (o->check == CHECK_NONE || o->info || o->draw_mask);
     printf("%s:%d: %s: %s\n", path, c->line, unchecked ? "not checked" : VERDICTS[code], c->text);
     fflush(stdout);
     if (code >= EXIT_USAGE) fprintf(stderr, "%s:%d: %s\n", path, c->line, reason.text);

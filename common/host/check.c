@@ -9,8 +9,9 @@
 #include <string.h>
 
 #include "host/check_parts.h"
+#include "host/mask.h"
 
-/* The tolerance: SPEC of the gallery, "When an answer is right". */
+/* The tolerance of LSE; docs/correctness.md explains the rules. */
 static const double LSE_ABSOLUTE = 1e-4, LSE_RELATIVE = 1e-5;
 
 static double unit_roundoff(Dtype dtype) {
@@ -38,42 +39,73 @@ bool lse_is_unwritten(float lse) {
   return float_bits(lse) == 0xffffffff;
 }
 
-double relative_distance(const double *a, const double *b, int dim) {
-  double difference = 0, norm = 0;
-  for (int d = 0; d < dim; ++d) {
-    difference += (a[d] - b[d]) * (a[d] - b[d]);
-    norm += b[d] * b[d];
-  }
-  return difference == 0 ? 0 : sqrt(difference / norm);
+/* ||x||, Euclidean. */
+static double length(const double *x, int dim) {
+  double squares = 0;
+  for (int d = 0; d < dim; ++d) squares += x[d] * x[d];
+  return sqrt(squares);
 }
 
-/* NaN and Inf in one head of an input tensor. */
+/* ||a - b|| */
+static double distance(const double *a, const double *b, int dim) {
+  double squares = 0;
+  for (int d = 0; d < dim; ++d) squares += (a[d] - b[d]) * (a[d] - b[d]);
+  return sqrt(squares);
+}
+
+double relative_distance(const double *a, const double *b, int dim) {
+  const double difference = distance(a, b, dim);
+  return difference == 0 ? 0 : difference / length(b, dim);
+}
+
+double row_limit(const Problem *p, const ReferenceRow *reference) {
+  const double norm = length(reference->o, p->head_dim);
+  const double rounded =
+      unit_roundoff(p->dtype) * (norm + length(reference->magnitude, p->head_dim));
+  return fmax(rounded, distance(reference->base, reference->o, p->head_dim));
+}
+
+/* NaN and Inf in one head of an input tensor; `first` (may be NULL) becomes the first row with one.
+ */
 static int64_t count_not_finite(Dtype dtype, const uint16_t *x, const Strides *strides, int batch,
-                                int head, int64_t rows, int dim) {
+                                int head, int64_t rows, int dim, int64_t *first) {
   int64_t count = 0;
+  if (first) *first = INT64_MAX;
   for (int64_t row = 0; row < rows; ++row) {
     const RowScan scan = scan_row(dtype, x + row_offset(strides, batch, head, row), dim);
-    count += scan.unwritten + scan.nan + scan.inf; /* to the inputs 0xffff is just a NaN */
+    const int bad = scan.unwritten + scan.nan + scan.inf; /* to the inputs 0xffff is just a NaN */
+    if (bad > 0 && first && *first == INT64_MAX) *first = row;
+    count += bad;
   }
   return count;
 }
 
-/* Sets v_bad[batch * kv_heads + head] where V is not finite; true if all of Q, K and V is. */
-static bool scan_inputs(const Problem *p, const HostInputs *inputs, bool *v_bad) {
+/* Sets first_bad[batch * kv_heads + head] to the first row of V with NaN or Inf, INT64_MAX if there
+ * is none; true if all of Q, K and V is finite. */
+static bool scan_inputs(const Problem *p, const HostInputs *inputs, int64_t *first_bad) {
   int64_t bad = 0;
 #pragma omp parallel for collapse(2) reduction(+ : bad)
   for (int b = 0; b < p->batch; ++b) {
     for (int h = 0; h < p->q_heads; ++h) {
-      bad += count_not_finite(p->dtype, inputs->q, &p->q_strides, b, h, p->q_len, p->head_dim);
+      bad +=
+          count_not_finite(p->dtype, inputs->q, &p->q_strides, b, h, p->q_len, p->head_dim, NULL);
       if (h >= p->kv_heads) continue;
-      bad += count_not_finite(p->dtype, inputs->k, &p->k_strides, b, h, p->kv_len, p->head_dim);
-      const int64_t bad_v =
-          count_not_finite(p->dtype, inputs->v, &p->v_strides, b, h, p->kv_len, p->head_dim);
-      v_bad[(int64_t)b * p->kv_heads + h] = bad_v > 0;
-      bad += bad_v;
+      bad +=
+          count_not_finite(p->dtype, inputs->k, &p->k_strides, b, h, p->kv_len, p->head_dim, NULL);
+      bad += count_not_finite(p->dtype, inputs->v, &p->v_strides, b, h, p->kv_len, p->head_dim,
+                              &first_bad[(int64_t)b * p->kv_heads + h]);
     }
   }
   return bad == 0;
+}
+
+/* May NaN or Inf in V have reached this row? A kernel multiplies whole tiles, up to the last key
+ * that a row of its query tile attends, and 0 * NaN is NaN. */
+static bool reached_by_bad_v(const Problem *p, const Description *tiles, RowIndex row,
+                             int64_t first_bad) {
+  const int64_t tile_end = ((int64_t)row.q / tiles->q_tile + 1) * tiles->q_tile;
+  const int64_t keys = mask_row_count(p, tile_end < p->q_len ? tile_end - 1 : p->q_len - 1);
+  return first_bad < (keys + tiles->kv_tile - 1) / tiles->kv_tile * tiles->kv_tile;
 }
 
 /* All of O and LSE, whatever the plan. */
@@ -110,7 +142,8 @@ typedef struct Comparison {
   const Problem *problem;
   const HostOutputs *outputs;
   const CheckPlan *plan;
-  const bool *v_bad;
+  const Description *tiles;
+  const int64_t *first_bad;
   RowFinding *findings;
 } Comparison;
 
@@ -154,7 +187,9 @@ static void compare_row(void *context, size_t index, const ReferenceRow *referen
   *finding =
       (RowFinding){.lse_error = lse_distance(lse, reference->lse),
                    .lse_nan = isnan(lse) && !isnan(reference->lse) && !lse_is_unwritten(lse)};
-  if (c->v_bad[(int64_t)row.batch * p->kv_heads + kv_head_of(p, row.head)]) {
+  const int64_t first_bad =
+      c->first_bad[(int64_t)row.batch * p->kv_heads + kv_head_of(p, row.head)];
+  if (reached_by_bad_v(p, c->tiles, row, first_bad)) {
     finding->not_compared = true;
     finding->unwritten = scan_row(p->dtype, bits, p->head_dim).unwritten;
     return;
@@ -164,29 +199,44 @@ static void compare_row(void *context, size_t index, const ReferenceRow *referen
   memcpy(expected, reference->o, sizeof(double) * (size_t)p->head_dim);
   compare_special(bits, o, expected, p->head_dim, finding);
   if (finding->nan_expected) return;
-  finding->error = relative_distance(o, expected, p->head_dim);
-  finding->base_error = relative_distance(reference->base, reference->o, p->head_dim);
+  finding->distance = distance(o, expected, p->head_dim);
+  finding->norm = length(expected, p->head_dim);
+  finding->own_limit = row_limit(p, reference);
+  if (finding->norm > 0) {
+    finding->base_error =
+        distance(reference->base, reference->o, p->head_dim) / length(reference->o, p->head_dim);
+  }
 }
 
 /* The faults of a finding once it is known what is allowed. */
-static int faults_of(const RowFinding *finding, double allowed) {
+static int faults_of(const RowFinding *finding) {
   int faults = 0;
   if (finding->unwritten) faults |= FAULT_UNWRITTEN;
   if (finding->nan || finding->inf) faults |= FAULT_NAN;
-  if (!(finding->error <= allowed) || finding->misplaced_number) faults |= FAULT_VALUE;
+  if (!(finding->share <= 1) || finding->misplaced_number) faults |= FAULT_VALUE;
   if (!(finding->lse_error <= 1)) faults |= FAULT_LSE;
   return faults;
+}
+
+/* A row is allowed twice the baseline's largest error, but no more than rounding can do to it: a
+ * row in which nearly everything cancels has a large relative error, and must not excuse the
+ * others. */
+static double share_of_allowed(const RowFinding *finding, double cap) {
+  if (finding->nan || finding->inf) return INFINITY;
+  if (finding->distance == 0) return 0;
+  return finding->distance / fmin(cap * finding->norm, 2 * finding->own_limit);
 }
 
 static void judge(const Problem *p, const CheckPlan *plan, RowFinding *findings, bool inputs_finite,
                   CheckResult *result) {
   double largest = unit_roundoff(p->dtype), sum = 0;
-  size_t compared = 0;
   for (size_t i = 0; i < plan->count; ++i) largest = fmax(largest, findings[i].base_error);
   result->allowed_error = 2 * largest;
+  size_t summed = 0;
   for (size_t i = 0; i < plan->count; ++i) {
     RowFinding *finding = &findings[i];
-    finding->faults = faults_of(finding, result->allowed_error);
+    finding->share = share_of_allowed(finding, result->allowed_error);
+    finding->faults = faults_of(finding);
     result->max_lse_error = fmax(result->max_lse_error, finding->lse_error);
     result->lse_wrong += (finding->faults & FAULT_LSE) != 0;
     result->rows_wrong += (finding->faults & FAULTS_OF_O) != 0;
@@ -197,11 +247,17 @@ static void judge(const Problem *p, const CheckPlan *plan, RowFinding *findings,
       result->values_inf += finding->inf;
     }
     if (finding->not_compared || finding->nan_expected) continue;
-    ++compared;
-    sum += finding->error;
-    result->max_error = fmax(result->max_error, finding->error);
+    result->max_share = fmax(result->max_share, finding->share);
+    const bool finite = !finding->nan && !finding->inf;
+    const double error = finding->distance == 0 ? 0 : finding->distance / finding->norm;
+    result->max_error = fmax(result->max_error, finite ? error : INFINITY);
+    if (isfinite(error) && finite) {
+      sum += error;
+      ++summed;
+    }
   }
-  result->mean_error = compared ? sum / (double)compared : 0;
+  result->mean_error = summed ? sum / (double)summed : 0;
+  result->rows_checked = plan->count - result->rows_not_compared;
 }
 
 static void count_guards(const HostOutputs *outputs, CheckResult *result) {
@@ -211,15 +267,15 @@ static void count_guards(const HostOutputs *outputs, CheckResult *result) {
   }
 }
 
-/* check_outputs() with its memory: v_bad [batch * kv_heads], findings [plan->count]. */
+/* check_outputs() with its memory: first_bad [batch * kv_heads], findings [plan->count]. */
 static bool check_with(const Problem *problem, const HostInputs *inputs, const HostOutputs *outputs,
                        const CheckPlan *plan, const Description *tiles, ReferenceProgress *progress,
-                       FILE *failure, bool *v_bad, RowFinding *findings, CheckResult *result,
+                       FILE *failure, int64_t *first_bad, RowFinding *findings, CheckResult *result,
                        Error *error) {
-  const bool inputs_finite = scan_inputs(problem, inputs, v_bad);
+  const bool inputs_finite = scan_inputs(problem, inputs, first_bad);
   count_guards(outputs, result);
   scan_outputs(problem, outputs, inputs_finite, result);
-  Comparison comparison = {problem, outputs, plan, v_bad, findings};
+  Comparison comparison = {problem, outputs, plan, tiles, first_bad, findings};
   if (!reference_rows(problem, inputs, plan->rows, plan->count, compare_row, &comparison, progress,
                       error)) {
     return false;
@@ -237,16 +293,17 @@ static bool check_with(const Problem *problem, const HostInputs *inputs, const H
 bool check_outputs(const Problem *problem, const HostInputs *inputs, const HostOutputs *outputs,
                    const CheckPlan *plan, const Description *tiles, ReferenceProgress *progress,
                    FILE *failure, CheckResult *result, Error *error) {
-  *result = (CheckResult){.rows_checked = plan->count};
-  bool *v_bad = calloc((size_t)problem->batch * (size_t)problem->kv_heads, sizeof *v_bad);
+  *result = (CheckResult){0};
+  int64_t *first_bad =
+      calloc((size_t)problem->batch * (size_t)problem->kv_heads, sizeof *first_bad);
   RowFinding *findings = calloc(plan->count + 1, sizeof *findings); /* a plan may be empty */
   const bool ok =
-      v_bad && findings
-          ? check_with(problem, inputs, outputs, plan, tiles, progress, failure, v_bad, findings,
-                       result, error)
+      first_bad && findings
+          ? check_with(problem, inputs, outputs, plan, tiles, progress, failure, first_bad,
+                       findings, result, error)
           : fail(error, EXIT_DEVICE, "not enough memory to check %zu rows; use --check rows:R",
                  plan->count);
-  free(v_bad);
+  free(first_bad);
   free(findings);
   return ok;
 }

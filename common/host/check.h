@@ -59,10 +59,11 @@ void check_plan_free(CheckPlan *plan);
 /** Errors are relative: ||O - ref|| / ||ref|| of a row, Euclidean norm over the head dimension. */
 typedef struct CheckResult {
   bool right;
-  size_t rows_checked;
-  size_t rows_not_compared; /**< rows of a head whose V holds NaN or Inf: counted, not compared */
+  size_t rows_checked;      /**< compared with the reference */
+  size_t rows_not_compared; /**< NaN or Inf of V may have reached them: counted, not compared */
   size_t rows_nan_expected; /**< rows where the reference itself is NaN, and the output is too */
   double max_error, mean_error, allowed_error;
+  double max_share;     /**< error by what is allowed to its row, at worst: right if <= 1 */
   double max_lse_error; /**< |LSE - ref| at worst, relative to what is allowed: right if <= 1 */
   size_t guard_bytes_touched;
   int64_t values_unwritten; /**< elements of O and LSE that still hold the poison, over all rows */

@@ -23,7 +23,7 @@ static RowView view_row(const Judgement *j, RowIndex row, size_t *planned) {
       view.checked = !finding->not_compared;
       view.not_compared = finding->not_compared;
       view.faults = finding->faults;
-      view.error = finding->error / j->result->allowed_error;
+      view.share = finding->share;
       return view;
     }
   }
@@ -59,8 +59,8 @@ static char symbol_of(const RowView *view) {
   if (view->faults & FAULT_UNWRITTEN) return 'U';
   if (view->faults & FAULT_NAN) return 'N';
   if (view->faults & FAULT_VALUE) {
-    if (!(view->error < 256)) return '9';
-    return (char)('1' + (view->error > 1 ? ilogb(view->error) : 0));
+    if (!(view->share < 256)) return '9';
+    return (char)('1' + (view->share > 1 ? ilogb(view->share) : 0));
   }
   if (view->faults & FAULT_LSE) return 'L';
   return view->not_compared ? '-' : view->checked ? '.' : ' ';

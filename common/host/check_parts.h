@@ -22,8 +22,11 @@ enum {
 
 /** One row of the plan, compared with the reference. */
 typedef struct RowFinding {
-  double error;      /**< ||O - ref|| / ||ref||; infinite if that has no value */
-  double base_error; /**< the same of the rounded baseline */
+  double distance;   /**< ||O - ref|| */
+  double norm;       /**< ||ref|| */
+  double base_error; /**< ||base - ref|| / ||ref||; 0 where ref is 0 */
+  double own_limit;  /**< what rounding can do to this row at most, see row_limit() */
+  double share;      /**< of what the row is allowed; right if <= 1 */
   double lse_error;  /**< |LSE - ref| relative to what is allowed */
   int unwritten, nan, inf;
   bool lse_nan;          /**< NaN, neither expected nor the poison */
@@ -39,7 +42,7 @@ typedef struct RowView {
   bool checked;      /**< compared with the reference */
   bool not_compared; /**< V holds NaN or Inf */
   int faults;
-  double error; /**< relative to what is allowed; 0 if not checked */
+  double share; /**< error by what is allowed; 0 if not checked */
 } RowView;
 
 /** Everything known when the verdict is reached. */
@@ -74,6 +77,13 @@ static inline const uint16_t *output_row(const Judgement *judgement, RowIndex ro
   return judgement->outputs->o +
          row_offset(&judgement->problem->o_strides, row.batch, row.head, row.q);
 }
+
+/**
+ * What rounding can do to a row by its own numbers: each P and O rounded once, u (||P |V||| +
+ * ||ref||), or what it did to the baseline if that is more (subnormal numbers round more coarsely).
+ * Half of what is allowed; the other half is for the order of the sums.
+ */
+double row_limit(const Problem *problem, const ReferenceRow *reference);
 
 /** ||a - b|| / ||b||; 0 if both are zero. */
 double relative_distance(const double *a, const double *b, int dim);

@@ -114,7 +114,8 @@ static void blame_columns(Examined *examined, size_t index, const ReferenceRow *
     largest = fmax(largest, errors[d]);
     norm += reference->o[d] * reference->o[d];
   }
-  const double share = j->result->allowed_error * sqrt(norm / p->head_dim);
+  const double limit = fmin(j->result->allowed_error * sqrt(norm), 2 * row_limit(p, reference));
+  const double share = limit / sqrt(p->head_dim);
   const double least = fmax(share, largest / 10); /* share is NaN where the reference is */
   bool told = index > 0;
   for (int d = 0; d < p->head_dim; ++d) {
@@ -215,8 +216,8 @@ static bool worst_row(const Judgement *j, RowIndex *row) {
   for (size_t i = 0; i < j->plan->count; ++i) {
     const RowFinding *finding = &j->findings[i];
     if ((finding->faults & FAULTS_OF_O) != FAULT_VALUE || finding->nan_expected) continue;
-    if (isinf(finding->error) || finding->error <= worst) continue;
-    worst = finding->error;
+    if (isinf(finding->share) || finding->share <= worst) continue;
+    worst = finding->share;
     *row = j->plan->rows[i];
   }
   return worst > 0;

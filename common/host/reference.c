@@ -61,10 +61,10 @@ typedef struct RowSums {
 
 /* Scratch memory of one thread. */
 typedef struct Workspace {
-  double *q;        /* [group_size][padded_dim] */
-  double *scores;   /* [group_size][score_pitch] */
-  double *block;    /* K as [padded_dim][KEY_BLOCK], later V as [KEY_BLOCK][head_dim] */
-  double *o, *base; /* [group_size][head_dim] */
+  double *q;                    /* [group_size][padded_dim] */
+  double *scores;               /* [group_size][score_pitch] */
+  double *block;                /* K as [padded_dim][KEY_BLOCK], later V as [KEY_BLOCK][head_dim] */
+  double *o, *base, *magnitude; /* [group_size][head_dim] */
   RowSums sums[MAX_GROUP];
 } Workspace;
 
@@ -83,6 +83,7 @@ static void free_workspace(Workspace *work) {
   free(work->block);
   free(work->o);
   free(work->base);
+  free(work->magnitude);
 }
 
 static bool new_workspace(const Job *job, Workspace *work) {
@@ -92,7 +93,10 @@ static bool new_workspace(const Job *job, Workspace *work) {
   work->block = new_doubles((int64_t)job->padded_dim * KEY_BLOCK);
   work->o = new_doubles(job->group_size * dim);
   work->base = new_doubles(job->group_size * dim);
-  if (work->q && work->scores && work->block && work->o && work->base) return true;
+  work->magnitude = new_doubles(job->group_size * dim);
+  if (work->q && work->scores && work->block && work->o && work->base && work->magnitude) {
+    return true;
+  }
   free_workspace(work);
   return false;
 }
@@ -123,10 +127,10 @@ static void score_block(const double *q, const double *k_transposed, int padded_
   }
 }
 
-/* o += p V and base += rounded_p V for `keys` rows of V. */
+/* o += p V, base += rounded_p V and magnitude += p |V| for `keys` rows of V. */
 ANY_VECTOR_WIDTH
 static void add_values(const double *p, const double *rounded_p, const double *v, int keys, int dim,
-                       double *restrict o, double *restrict base) {
+                       double *restrict o, double *restrict base, double *restrict magnitude) {
   int key = 0;
   for (; key + 4 <= keys; key += 4) { /* four keys for one load and store of the sums */
     const double *v0 = v + key * dim, *v1 = v0 + dim, *v2 = v1 + dim, *v3 = v2 + dim;
@@ -137,12 +141,15 @@ static void add_values(const double *p, const double *rounded_p, const double *v
     for (int d = 0; d < dim; ++d) {
       o[d] = o[d] + p0 * v0[d] + p1 * v1[d] + p2 * v2[d] + p3 * v3[d];
       base[d] = base[d] + r0 * v0[d] + r1 * v1[d] + r2 * v2[d] + r3 * v3[d];
+      magnitude[d] =
+          magnitude[d] + p0 * fabs(v0[d]) + p1 * fabs(v1[d]) + p2 * fabs(v2[d]) + p3 * fabs(v3[d]);
     }
   }
   for (; key < keys; ++key) {
     for (int d = 0; d < dim; ++d) {
       o[d] += p[key] * v[key * dim + d];
       base[d] += rounded_p[key] * v[key * dim + d];
+      magnitude[d] += p[key] * fabs(v[key * dim + d]);
     }
   }
 }
@@ -152,6 +159,7 @@ static void load_queries(const Job *job, const Group *group, Workspace *work) {
   memset(work->q, 0, sizeof(double) * (size_t)(group->count * job->padded_dim));
   memset(work->o, 0, sizeof(double) * (size_t)(group->count * problem->head_dim));
   memset(work->base, 0, sizeof(double) * (size_t)(group->count * problem->head_dim));
+  memset(work->magnitude, 0, sizeof(double) * (size_t)(group->count * problem->head_dim));
   for (int r = 0; r < group->count; ++r) {
     const RowIndex row = group->rows[r];
     const int64_t offset = row_offset(&problem->q_strides, row.batch, row.head, row.q);
@@ -220,7 +228,8 @@ static void weigh_values(const Job *job, const Group *group, Workspace *work) {
       double p[KEY_BLOCK], rounded_p[KEY_BLOCK];
       exponentiate(problem->dtype, work->scores + r * job->score_pitch + first, keys,
                    &work->sums[r], p, rounded_p);
-      add_values(p, rounded_p, work->block, keys, dim, work->o + r * dim, work->base + r * dim);
+      add_values(p, rounded_p, work->block, keys, dim, work->o + r * dim, work->base + r * dim,
+                 work->magnitude + r * dim);
     }
   }
 }
@@ -232,12 +241,14 @@ static void finish_rows(const Job *job, const Group *group, Workspace *work) {
   for (int r = 0; r < group->count; ++r) {
     const RowSums *sums = &work->sums[r];
     double *o = work->o + r * dim, *base = work->base + r * dim;
+    double *magnitude = work->magnitude + r * dim;
     const bool attends = sums->sum != 0; /* true for NaN */
     for (int d = 0; d < dim; ++d) {
       o[d] = attends ? o[d] / sums->sum : 0;
+      magnitude[d] = attends ? magnitude[d] / sums->sum : 0;
       base[d] = attends ? element_value(dtype, element_bits(dtype, base[d] / sums->base_sum)) : 0;
     }
-    const ReferenceRow row = {o, base, attends ? sums->max + log(sums->sum) : -INFINITY};
+    const ReferenceRow row = {o, base, magnitude, attends ? sums->max + log(sums->sum) : -INFINITY};
     job->consume(job->context, group->first + (size_t)r, &row);
   }
 }

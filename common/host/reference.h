@@ -26,6 +26,8 @@ typedef struct HostInputs {
 typedef struct ReferenceRow {
   const double *o;    /**< [head_dim] fp64 result; all zero if the row attends nothing */
   const double *base; /**< [head_dim] the same with the roundings of a tensor-core kernel */
+  /** [head_dim] sum of P |V| over the sum of P: what `o` would be if nothing cancelled. */
+  const double *magnitude;
   double lse; /**< natural log of the softmax denominator; -inf if the row attends nothing */
 } ReferenceRow;
 

@@ -16,7 +16,7 @@ const char *ceiling_name(Ceiling ceiling) {
   }
 }
 
-/** "1.50 GB" and the like, in the static buffer of the call's own line. */
+/** "1.50 GB" and the like, written to `text` and returned. */
 static const char *human_bytes(double bytes, char text[32]) {
   static const char *const UNITS[] = {"bytes", "kB", "MB", "GB", "TB"};
   int unit = 0;
@@ -48,6 +48,7 @@ Speed run_speed(const Run *run) {
   speed.ceiling_percent = run->description.ceiling == CEILING_COPY
                               ? 100 * speed.gb_per_s / run->ceilings.copy_gb_per_s
                               : 100 * speed.tflops / run->ceilings.ffma_tflops;
+  speed.bound_by_arithmetic = flops_s > bytes_s;
   speed.bound_ms = 1e3 * (flops_s > bytes_s ? flops_s : bytes_s);
   return speed;
 }
@@ -92,17 +93,18 @@ static void print_check(const Run *run, FILE *out) {
     fprintf(out, "check      NOT CHECKED (--check none)\n");
     return;
   }
-  fprintf(out, "check      %s: %zu of %zu rows compared with the fp64 reference\n",
-          c->right ? "RIGHT" : "WRONG", c->rows_checked, run->total_rows);
-  fprintf(out,
-          "error      max %.2e, mean %.2e, allowed %.2e (relative, by row); LSE at %.0f %% of\n"
-          "           what is allowed\n",
-          c->max_error, c->mean_error, c->allowed_error, 100 * c->max_lse_error);
+  const char *verdict = !c->right ? "WRONG" : c->rows_checked > 0 ? "RIGHT" : "NOT COMPARED";
+  fprintf(out, "check      %s: %zu of %zu rows compared with the fp64 reference\n", verdict,
+          c->rows_checked, run->total_rows);
+  fprintf(out, "error      max %.2e, mean %.2e, allowed %.2e (relative, by row)\n", c->max_error,
+          c->mean_error, c->allowed_error);
+  fprintf(out, "           the worst row at %.0f %% of what it is allowed, LSE at %.0f %%\n",
+          100 * c->max_share, 100 * c->max_lse_error);
   if (c->rows_nan_expected > 0) {
     fprintf(out, "           %zu of them hold NaN, as in the reference\n", c->rows_nan_expected);
   }
   if (c->rows_not_compared > 0) {
-    fprintf(out, "           %zu rows not compared: V holds NaN or Inf there\n",
+    fprintf(out, "           %zu rows not compared: NaN or Inf of V may have reached them\n",
             c->rows_not_compared);
   }
 }
@@ -115,9 +117,7 @@ static void print_speed(const Run *run, FILE *out) {
     return;
   }
   fprintf(out, "expected   no faster than %.3f ms: the %s of this GPU sets the limit\n",
-          speed.bound_ms,
-          speed.bound_ms > 1e-6 * total_bytes(run) / run->ceilings.copy_gb_per_s ? "fp32 FFMA rate"
-                                                                                 : "memory");
+          speed.bound_ms, speed.bound_by_arithmetic ? "fp32 FFMA rate" : "memory");
   fprintf(out, "time       %.3f ms (p10 %.3f, p90 %.3f, %d samples)\n", t->median_ms, t->p10_ms,
           t->p90_ms, t->samples);
   fprintf(out, "speed      %.2f TFLOP/s", speed.tflops);
@@ -134,15 +134,25 @@ static void print_speed(const Run *run, FILE *out) {
   }
 }
 
-static void print_counts(const WorkCounts *c, FILE *out) {
+/** One line by default; with --report every kind of work on a line of its own. */
+static void print_counts(const Run *run, FILE *out) {
+  const WorkCounts *c = &run->counts;
   fprintf(out,
-          "counts     %" PRIu64 " launches, %" PRIu64 " blocks, %" PRIu64 " threads, %" PRIu64
-          " barriers (by blocks),\n",
-          c->launches, c->blocks, c->threads, c->barriers);
-  fprintf(out,
-          "           %" PRIu64 " shuffles, %" PRIu64 " votes, %" PRIu64
-          " warp barriers (by warps), %" PRIu64 " atomics\n",
-          c->shuffles, c->votes, c->warp_barriers, c->atomics);
+          "counts     %" PRIu64 " barriers in %" PRIu64 " blocks, %" PRIu64 " shuffles in %" PRIu64
+          " warps\n",
+          c->barriers, c->blocks, c->shuffles, c->threads / 32);
+  if (run->options->report) {
+    fprintf(out, "           launches       %12" PRIu64 "\n", c->launches);
+    fprintf(out, "           blocks         %12" PRIu64 "\n", c->blocks);
+    fprintf(out, "           threads        %12" PRIu64 "\n", c->threads);
+    fprintf(out, "           barriers       %12" PRIu64 "  (each counted once for its block)\n",
+            c->barriers);
+    fprintf(out, "           warp barriers  %12" PRIu64 "  (each counted once for its warp)\n",
+            c->warp_barriers);
+    fprintf(out, "           shuffles       %12" PRIu64 "  (by warps)\n", c->shuffles);
+    fprintf(out, "           votes          %12" PRIu64 "  (by warps)\n", c->votes);
+    fprintf(out, "           atomics        %12" PRIu64 "  (by threads)\n", c->atomics);
+  }
   fprintf(out,
           "time       none: the CPU backend shows what a kernel does, not how long a GPU takes\n");
 }
@@ -172,7 +182,7 @@ void report_run(const Run *run, FILE *out) {
   if (run->description.note[0] != '\0') fprintf(out, "           %s\n", run->description.note);
   print_traffic(run, out);
   if (run->device->simulated) {
-    print_counts(&run->counts, out);
+    print_counts(run, out);
   } else {
     print_speed(run, out);
   }

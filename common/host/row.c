@@ -34,7 +34,7 @@ static void add_problem(JsonObject *row, const Run *run) {
 
 static void add_check(JsonObject *row, const Run *run) {
   const CheckResult *c = &run->check;
-  if (run->checked) {
+  if (run->checked && (c->rows_checked > 0 || !c->right)) {
     json_bool(row, "right", c->right);
   } else {
     json_null(row, "right");
@@ -52,6 +52,7 @@ static void add_check(JsonObject *row, const Run *run) {
   json_number(row, "max_error", c->max_error);
   json_number(row, "mean_error", c->mean_error);
   json_number(row, "allowed_error", c->allowed_error);
+  json_number(row, "max_error_share", c->max_share);
   json_number(row, "max_lse_error", c->max_lse_error);
 }
 

@@ -5,12 +5,16 @@ BACKEND (cpu or cuda) and STEP_DIR (where the built programs are) come from `mak
 
 import pytest
 
-from programs import BACKEND, Program, step_names
+from programs import BACKEND, PAIRWISE_SEED, Program, step_names
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "cpu_only(why): needs the CPU backend")
     config.addinivalue_line("markers", "gpu_only(why): needs a GPU")
+
+
+def pytest_report_header() -> str:
+    return f"backend {BACKEND}, combinations drawn with PAIRWISE_SEED={PAIRWISE_SEED}"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -25,7 +25,8 @@ BAD_OPTIONS = [
     (["-k", "1000000000", "-d", "256", "-H", "64"], ["--seqlen-kv 1000000000", "GB"]),
     *[(["--scale", value], ["--scale", value, "finite number"])
       for value in ("x", "nan", "inf", "-inf", "1e999", "1.0.0", "")],
-    *[(["--scale", value], [f"--scale {value}", "fp32"]) for value in ("1e300", "-1e39")],
+    *[(["--scale", value], [f"--scale {value}", "from -32 to 32"])
+      for value in ("1e300", "-1e39", "33", "-32.5")],
     *[(["--min-time", value], ["--min-time", value, right])
       for value, right in (("x", "finite number"), ("nan", "finite number"), ("-1", "0 or more"))],
     *[(["--repeat", value], ["--repeat", value, "from 0 to"])

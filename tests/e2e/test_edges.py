@@ -10,7 +10,8 @@ import pytest
 from attention_numpy import attention, mistakes
 from generator_numpy import rounded_inputs
 from problem import Problem
-from programs import DEVICE, USAGE, Program, read_result, step_names, write_inputs
+from programs import (DEVICE, USAGE, Program, read_result, read_rows, step_names,
+                      write_inputs)
 
 TWO_HEADS = Problem(batch=2, heads=2, seqlen=70, head_dim=64, mask="causal")
 
@@ -74,20 +75,23 @@ def test_infinity_in_queries_and_keys(step: Program, tmp_path: Path, name: str) 
 @pytest.mark.parametrize("value, nan_inputs", [(np.inf, 0), (-np.inf, 0), (np.nan, 1)])
 def test_values_that_are_no_numbers_in_v(step: Program, tmp_path: Path, value: float,
                                          nan_inputs: int) -> None:
-    """The rows of that head are counted and not compared; all others are."""
+    """The rows whose query tile gets as far as that key are not compared; all others are."""
     q, k, v = rounded_inputs(TWO_HEADS)
     v[1, 1, 69, 3] = value
     directory = write_inputs(tmp_path / "in", q, k, v)
     options = TWO_HEADS.options_with_files(directory)
     result, row = step.solve(tmp_path / "out", *options)
     assert (row["nan_inputs"], row["right"]) == (nan_inputs, True)
-    assert (row["rows_not_compared"], row["rows_checked"]) == (70, 280)
+    reached = row["rows_not_compared"]
+    assert 1 <= reached <= 70 and row["rows_checked"] == 280 - reached
 
     v[1, 1] = 0
     answer = attention(TWO_HEADS, q, k, v)
     result.o[1, 1] = answer.o[1, 1] = 0
     assert mistakes(answer, result.o, result.lse) == []
-    assert re.search(r"70 rows not compared", step.run_right("-c", "all", *options).stdout)
+    report = step.run_right("-c", "all", *options).stdout
+    assert re.search(rf"\b{reached} rows not compared", report)
+    assert re.search(rf"RIGHT: {280 - reached} of 280 rows", report)
 
 
 def test_value_beyond_fp16_becomes_infinite(any_step: Program, tmp_path: Path) -> None:
@@ -186,3 +190,15 @@ def test_more_heads_than_a_grid_dimension(tmp_path: Path, name: str) -> None:
     result, row = Program(name).solve(tmp_path / "out", *p.options())
     assert row["rows"] == 70000
     assert mistakes(attention(p, *rounded_inputs(p)), result.o, result.lse) == []
+
+
+def test_nothing_left_to_compare_is_no_verdict(any_step: Program, tmp_path: Path) -> None:
+    problem = replace(TWO_HEADS, mask="full")
+    q, k, v = rounded_inputs(problem)
+    v[:, :, 0, 0] = np.nan
+    directory = write_inputs(tmp_path / "in", q, k, v)
+    options = problem.options_with_files(directory)
+    assert "NOT COMPARED: 0 of 280 rows" in any_step.run_right("-c", "all", *options).stdout
+    path = tmp_path / "row.json"
+    any_step.run_right("-c", "all", "-j", path, *options)
+    assert read_rows(path)[0]["right"] is None

@@ -1,6 +1,5 @@
 """Every step over combinations in which every pair of values occurs, against NumPy."""
 
-import os
 from functools import lru_cache
 from pathlib import Path
 
@@ -11,9 +10,8 @@ from attention_numpy import attention, bf16_bits, mistakes
 from generator_numpy import rounded_inputs
 from pairwise import all_pairs, pairs_of, pairwise
 from problem import Problem
-from programs import BACKEND, Program, Result, write_inputs
+from programs import BACKEND, PAIRWISE_SEED, Program, Result, write_inputs
 
-SEED = int(os.environ.get("PAIRWISE_SEED", "20"))
 
 LENGTHS = [1, 2, 7, 31, 32, 33, 63, 64, 65, 127, 129, 255, 257]
 # How Nkv follows from Nq. Under a causal mask the first rows of "half" attend nothing.
@@ -48,7 +46,7 @@ def to_problem(row: dict, seed: int) -> Problem:
 
 
 def problems_of(step_name: str) -> list[Problem]:
-    rows = pairwise(parameters_of(step_name), SEED)
+    rows = pairwise(parameters_of(step_name), PAIRWISE_SEED)
     return [to_problem(row, seed=i) for i, row in enumerate(rows)]
 
 
@@ -60,7 +58,6 @@ def expected(p: Problem):
 @pytest.fixture(scope="session")
 def problems(step: Program) -> list[Problem]:
     found = problems_of(step.name)
-    print(f"{step.name}: {len(found)} problems from PAIRWISE_SEED={SEED}")
     return found
 
 
@@ -80,7 +77,7 @@ def differing(problems: list[Problem], a: list, b: list) -> list[Problem]:
 
 def test_every_pair_of_values_occurs(step: Program) -> None:
     parameters = parameters_of(step.name)
-    covered = set().union(*map(pairs_of, pairwise(parameters, SEED)))
+    covered = set().union(*map(pairs_of, pairwise(parameters, PAIRWISE_SEED)))
     assert covered == all_pairs(parameters)
 
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Everything that only a GPU can show, in one go: builds, tests, compute-sanitizer, measurements.
 # Usage: tests/gpu/run.sh OUTPUT-DIRECTORY; run it at the root of a clean checkout on a machine with a GPU.
+# Where there is no git history, COMMIT says which commit this is.
 set -uo pipefail
 out=$1
 mkdir -p "$out"
@@ -23,7 +24,7 @@ run() {
   nvidia-smi --query-gpu=name,driver_version,clocks.sm,clocks.max.sm --format=csv
   nvcc --version | tail -2
   compute-sanitizer --version | tail -1
-  git log -1 --format='commit %H' 2>/dev/null
+  echo "commit ${COMMIT:-$(git rev-parse HEAD 2>/dev/null)}"
 } >"$out/versions.txt" 2>&1
 
 run build.log make -j"$(nproc)" all BACKEND=cuda ARCH="$arch"

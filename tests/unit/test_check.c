@@ -223,6 +223,30 @@ static void nan_inputs_give_nan_outputs(void **state) {
   free_trial(&t);
 }
 
+/* Two values of V that all but cancel make the relative error of one row enormous; the other rows
+ * are wrong all the same. */
+static void a_row_that_cancels_excuses_no_other(void **state) {
+  (void)state;
+  const Problem p = new_problem(DTYPE_FP16, 1, 1, 64, 64);
+  Trial t = new_trial(&p, INPUT_NORMAL, 7);
+  memset(t.k, 0, 2 * (size_t)elements(1, 1, 64, 64)); /* all scores are equal */
+  for (int key = 0; key < 64; ++key) {
+    for (int d = 0; d < 64; ++d) {
+      const double value = (key % 2 == 0 ? 1 : -1) * (1 + 0x1p-10 * (key / 2 == d % 32));
+      t.v[key * p.v_strides.row + d] = element_bits(p.dtype, value);
+    }
+  }
+  simulate(&t, true, &NO_MISTAKE);
+  assert_true(expect_right(&t).max_share <= 1);
+  for (int q = 0; q < 64; ++q) {
+    for (int d = 0; d < 64; ++d) trial_row(&t, 0, 0, q)[d] = element_bits(p.dtype, 0.125);
+  }
+  Verdict verdict = judge_rows(&t, CHECK_ALL, 0);
+  assert_false(verdict.result.right);
+  free(verdict.text);
+  free_trial(&t);
+}
+
 static void heads_with_infinite_v_are_counted_not_compared(void **state) {
   (void)state;
   Problem p = new_problem(DTYPE_FP16, 2, 2, 50, 60);
@@ -274,6 +298,7 @@ int main(void) {
       cmocka_unit_test(lse_wrong),
       cmocka_unit_test(a_row_with_nothing_to_attend_must_be_zero),
       cmocka_unit_test(nan_inputs_give_nan_outputs),
+      cmocka_unit_test(a_row_that_cancels_excuses_no_other),
       cmocka_unit_test(heads_with_infinite_v_are_counted_not_compared),
       cmocka_unit_test(a_large_output_fits_the_map),
   };
