@@ -54,7 +54,7 @@ static bool add_case(CaseList *list, const char *path, int line, const char *tex
   char *argv[MOST_WORDS + 2] = {program};
   Case new_case = {line, strdup(text), strdup(text), *base};
   Case *larger = realloc(list->cases, sizeof(Case) * (list->count + 1));
-  list->cases = larger != NULL ? larger : list->cases;
+  if (larger != NULL) list->cases = larger;
   if (larger == NULL || new_case.text == NULL || new_case.words == NULL) {
     return fail(error, EXIT_DEVICE, "out of host memory: %s", path);
   }

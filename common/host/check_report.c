@@ -108,7 +108,7 @@ static void blame_columns(Examined *examined, size_t index, const ReferenceRow *
   const Problem *p = j->problem;
   const RowIndex row = examined->rows[index];
   const uint16_t *bits = output_row(j, row);
-  double errors[MAX_HEAD_DIM], norm = 0, largest = 0;
+  double errors[MAX_HEAD_DIM] = {0}, norm = 0, largest = 0;
   for (int d = 0; d < p->head_dim; ++d) {
     errors[d] = element_error(bits[d], element_value(p->dtype, bits[d]), reference->o[d]);
     largest = fmax(largest, errors[d]);

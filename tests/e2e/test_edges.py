@@ -202,3 +202,15 @@ def test_nothing_left_to_compare_is_no_verdict(any_step: Program, tmp_path: Path
     path = tmp_path / "row.json"
     any_step.run_right("-c", "all", "-j", path, *options)
     assert read_rows(path)[0]["right"] is None
+
+
+@pytest.mark.cpu_only("SIMT_SHARED stands for a smaller GPU")
+@pytest.mark.parametrize("head_dim", [64, 128, 200, 256])
+def test_smaller_tiles_where_shared_memory_is_short(tmp_path: Path, head_dim: int) -> None:
+    """Compute capability 7.5 has 64 KB: step 02 takes every head dimension there too."""
+    problem = replace(TWO_HEADS, head_dim=head_dim)
+    inputs = rounded_inputs(problem)
+    result, row = Program("step02").solve(tmp_path / "out", *problem.options,
+                                          env={"SIMT_SHARED": "64K"})
+    assert row["kernel1_shared_bytes"] <= 65536 and row["right"]
+    assert mistakes(attention(problem, *inputs), result.o, result.lse) == []

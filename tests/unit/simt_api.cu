@@ -56,6 +56,26 @@ static void more_than_48_kilobytes_of_shared_memory_must_be_asked_for(void **) {
   assert_int_equal(attributes.maxThreadsPerBlock, 1024);
 }
 
+static void a_smaller_gpu_has_less_shared_memory(void **) {
+  const cudaFuncAttribute most = cudaFuncAttributeMaxDynamicSharedMemorySize;
+  cudaDeviceProp properties;
+  int value = 0;
+  assert_int_equal(cudaFuncSetAttribute(do_nothing, most, 227 << 10), cudaSuccess);
+  set_variable("SIMT_SHARED", "99K");
+  expect_launch_error(1, 1, 99 << 10, cudaSuccess);
+  expect_launch_error(1, 1, (99 << 10) + 1, cudaErrorInvalidValue);
+  assert_int_equal(cudaFuncSetAttribute(do_nothing, most, (99 << 10) + 1), cudaErrorInvalidValue);
+  assert_int_equal(cudaGetLastError(), cudaErrorInvalidValue);
+  assert_int_equal(cudaFuncSetAttribute(do_nothing, most, 99 << 10), cudaSuccess);
+  assert_int_equal(cudaGetDeviceProperties(&properties, 0), cudaSuccess);
+  assert_int_equal(properties.sharedMemPerBlockOptin, 99 << 10);
+  assert_int_equal(properties.sharedMemPerMultiprocessor, 100 << 10);
+  assert_int_equal(cudaDeviceGetAttribute(&value, cudaDevAttrMaxSharedMemoryPerBlockOptin, 0),
+                   cudaSuccess);
+  assert_int_equal(value, 99 << 10);
+  set_variable("SIMT_SHARED", nullptr);
+}
+
 static int occupancy(int threads, size_t bytes) {
   int blocks = -1;
   assert_int_equal(
@@ -249,6 +269,9 @@ static void wrong_settings_are_refused_with_exit_code_2(void **) {
     expect_refusal("SIMT_MEMORY", value,
                    "a number of bytes from 1 to 1024G, with K, M, G or no suffix");
   }
+  for (const char *value : {"", "47K", "228K", "1M", "49151", "99 K", "99999999999999999K"}) {
+    expect_refusal("SIMT_SHARED", value, "a number of bytes from 48K to 227K, with K or no suffix");
+  }
 }
 
 static void right_settings_are_taken(void **) {
@@ -298,6 +321,34 @@ static void threads_and_blocks_run_in_the_order_asked_for(void **) {
   for (int count : seen) assert_int_equal(count, 1);
 }
 
+/** Which thread of 128 is the first behind a barrier. */
+__global__ void note_first(int *first) {
+  __shared__ int taken;
+  if (threadIdx.x == 0) taken = 0;
+  __syncthreads();
+  if (taken++ == 0) *first = threadIdx.x;
+}
+
+static void random_orders_differ(void **) {
+  int first[16], *device = device_zeros<int>(1), different = 0;
+  set_variable("SIMT_THREADS", "1");
+  for (int run = 0; run < 16; run++) {
+    int out[1];
+    char name[16];
+    snprintf(name, sizeof name, "random:%d", run % 8);
+    set_variable("SIMT_ORDER", name);
+    note_first<<<1, 128>>>(device);
+    fetch(out, device);
+    first[run] = out[0];
+    bool seen = false;
+    for (int before = 0; before < run; before++) seen |= first[before] == first[run];
+    different += !seen;
+  }
+  assert_true(different > 5);
+  set_variable("SIMT_ORDER", nullptr);
+  set_variable("SIMT_THREADS", nullptr);
+}
+
 /* --- Faults of the host --------------------------------------------------------------------- */
 
 static void a_fault_of_the_host_ends_the_program_as_ever(void **) {
@@ -333,6 +384,7 @@ int main() {
   const CMUnitTest tests[] = {
       TEST(wrong_shapes_are_invalid_configurations),
       TEST(more_than_48_kilobytes_of_shared_memory_must_be_asked_for),
+      TEST(a_smaller_gpu_has_less_shared_memory),
       TEST(occupancy_is_that_of_compute_capability_9),
       TEST(allocations_are_aligned_apart_and_not_zero),
       TEST(what_was_not_allocated_cannot_be_freed),
@@ -345,6 +397,7 @@ int main() {
       TEST(wrong_settings_are_refused_with_exit_code_2),
       TEST(right_settings_are_taken),
       TEST(threads_and_blocks_run_in_the_order_asked_for),
+      TEST(random_orders_differ),
       TEST(a_fault_of_the_host_ends_the_program_as_ever),
       TEST(a_fork_may_launch),
   };

@@ -281,6 +281,53 @@ static void a_lane_that_its_mask_omits_is_reported(void **) {
   assert_contains(capture.text, "__syncwarp, mask 0x00000001, lane 5");
 }
 
+__global__ void shuffle_in_width(int width) {
+  __shfl_sync(0xffffffff, 1, 0, width);
+}
+enum { WIDTH_LINE = __LINE__ - 2 };
+
+static void a_width_that_is_no_power_of_two_is_reported(void **) {
+  char text[64];
+  for (int width : {64, 33, 0, -8, 24}) {
+    begin_capture(&capture);
+    shuffle_in_width<<<1, 32>>>(width);
+    snprintf(text, sizeof text, "__shfl_sync, mask 0xffffffff, width %d\n", width);
+    expect_report(cudaErrorLaunchFailure, "a shuffle whose width is not", WIDTH_LINE);
+    assert_contains(capture.text, text);
+  }
+}
+
+__global__ void launch_another() {
+  if (threadIdx.x == 3) trap<<<1, 1>>>(0);
+}
+enum { NESTED_LINE = __LINE__ - 2 };
+
+static void a_launch_from_a_kernel_is_reported(void **) {
+  begin_capture(&capture);
+  launch_another<<<2, 32>>>();
+  expect_report(cudaErrorLaunchFailure, "a launch from a kernel, which this backend", NESTED_LINE);
+  assert_contains(capture.text, "by thread (3,0,0)");
+}
+
+__global__ void add_at(int *address) {
+  atomicAdd(address, 1);
+}
+enum { ADD_LINE = __LINE__ - 2 };
+
+__global__ void swap_at(unsigned long long *address) {
+  atomicCAS(address, 0ull, 1ull);
+}
+enum { SWAP_LINE = __LINE__ - 2 };
+
+static void a_bad_address_of_an_atomic_is_a_write_of_the_kernel(void **) {
+  begin_capture(&capture);
+  add_at<<<1, 1>>>(nullptr);
+  expect_report(cudaErrorIllegalAddress, "out of bounds write at 0: a null pointer", ADD_LINE);
+  begin_capture(&capture);
+  swap_at<<<1, 1>>>(nullptr);
+  expect_report(cudaErrorIllegalAddress, "out of bounds write at 0: a null pointer", SWAP_LINE);
+}
+
 static void a_device_works_again_after_a_reset(void **) {
   begin_capture(&capture);
   trap<<<1, 64>>>(0);
@@ -316,6 +363,9 @@ int main() {
       TEST(different_instructions_of_lanes_that_name_each_other_are_reported),
       TEST(different_masks_of_lanes_that_name_each_other_are_reported),
       TEST(a_lane_that_its_mask_omits_is_reported),
+      TEST(a_width_that_is_no_power_of_two_is_reported),
+      TEST(a_launch_from_a_kernel_is_reported),
+      TEST(a_bad_address_of_an_atomic_is_a_write_of_the_kernel),
       TEST(a_device_works_again_after_a_reset),
   };
   return run_in_all_settings("faults", tests);

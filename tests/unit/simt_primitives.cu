@@ -1,4 +1,6 @@
 /** @file Tests of launches, barriers, atomics and shared memory. */
+#include <pthread.h>
+
 #include "../tests/unit/simt_testing.h"
 
 extern __shared__ __align__(16) unsigned char smem[];
@@ -147,13 +149,25 @@ static void atomics_lose_nothing_between_blocks(void **) {
   assert_int_equal(totals->swaps, 5000);
 }
 
-/** A lock that threads of one block spin on, across warps and within them. */
+/**
+ * A lock that threads of one block spin on, across warps and within them. Thread 0 has it from the
+ * start, and keeps it until the last thread has asked for it in vain.
+ */
 __global__ void lock_and_add(int *out) {
-  __shared__ int lock, sum;
-  if (threadIdx.x == 0) lock = sum = 0;
+  __shared__ int lock, sum, refused;
+  if (threadIdx.x == 0) {
+    sum = refused = 0;
+    lock = 1;
+  }
   __syncthreads();
+  bool has_lock = threadIdx.x == 0;
+  while (has_lock && atomicAdd(&refused, 0) == 0) {
+  }
   for (bool done = false; !done;) {
-    if (atomicCAS(&lock, 0, 1) != 0) continue;
+    if (!has_lock && atomicCAS(&lock, 0, 1) != 0) {
+      if (threadIdx.x == blockDim.x - 1) atomicExch(&refused, 1);
+      continue;
+    }
     const int before = sum;
     atomicAdd(out + 1, 1); /* lets others run while the lock is held */
     sum = before + 1;
@@ -171,6 +185,31 @@ static void threads_of_a_block_may_spin_on_a_lock(void **) {
   fetch(out, device);
   assert_int_equal(out[0], 80);
   assert_int_equal(out[1], 80);
+}
+
+/** Threads 0 and 79 pass a number to and fro through memory that only fences order. */
+__global__ void spin_on_flag(int *out, int rounds) {
+  __shared__ volatile int turn;
+  if (threadIdx.x == 0) turn = 0;
+  __syncthreads();
+  const int parity = threadIdx.x == 0 ? 0 : 1;
+  if (threadIdx.x != 0 && threadIdx.x != 79) return;
+  for (int i = 0; i < rounds; i++) {
+    while (turn % 2 != parity) {
+      if (i % 2) __threadfence();
+      if (i % 2 == 0) __threadfence_block();
+    }
+    turn = turn + 1;
+  }
+  out[parity] = turn;
+}
+
+static void threads_of_a_block_may_spin_on_a_flag_with_a_fence(void **) {
+  int out[2];
+  int *device = device_zeros<int>(2);
+  spin_on_flag<<<1, 80>>>(device, 50);
+  fetch(out, device);
+  assert_int_equal(out[1], 100);
 }
 
 /* --- Shared memory -------------------------------------------------------------------------- */
@@ -220,6 +259,46 @@ static void all_227_kilobytes_of_dynamic_shared_memory_are_there(void **) {
 }
 
 /* --- Launches ------------------------------------------------------------------------------- */
+
+__global__ void note_indices(uint3 *out) {
+  const int i = (threadIdx.z * blockDim.y + threadIdx.y) * blockDim.x + threadIdx.x;
+  out[i] = threadIdx;
+}
+
+static void threads_are_numbered_anew_when_only_y_and_z_change(void **) {
+  uint3 out[64];
+  uint3 *device = device_zeros<uint3>(64);
+  for (dim3 block : {dim3(4, 16, 1), dim3(4, 2, 8), dim3(4, 8, 2)}) {
+    note_indices<<<1, block>>>(device);
+    fetch(out, device);
+    for (unsigned i = 0; i < 64; i++) {
+      assert_int_equal(out[i].x, i % 4);
+      assert_int_equal(out[i].y, i / 4 % block.y);
+      assert_int_equal(out[i].z, i / 4 / block.y);
+    }
+  }
+}
+
+__global__ void count_up(int *counter) {
+  __syncthreads();
+  atomicAdd(counter, 1);
+}
+
+static void *launch_many(void *counter) {
+  for (int i = 0; i < 100; i++) count_up<<<3, 40>>>((int *)counter);
+  return nullptr;
+}
+
+static void two_host_threads_may_launch(void **) {
+  int out[1];
+  int *device = device_zeros<int>(1);
+  pthread_t other;
+  assert_int_equal(pthread_create(&other, nullptr, launch_many, device), 0);
+  launch_many(device);
+  pthread_join(other, nullptr);
+  fetch(out, device);
+  assert_int_equal(out[0], 2 * 100 * 3 * 40);
+}
 
 struct Parameters {
   int a, b[10];
@@ -287,6 +366,9 @@ int main() {
       TEST(a_barrier_does_not_wait_for_threads_that_have_exited),
       TEST(atomics_lose_nothing_between_blocks),
       TEST(threads_of_a_block_may_spin_on_a_lock),
+      TEST(threads_of_a_block_may_spin_on_a_flag_with_a_fence),
+      TEST(threads_are_numbered_anew_when_only_y_and_z_change),
+      TEST(two_host_threads_may_launch),
       TEST(blocks_do_not_share_shared_memory),
       TEST(all_227_kilobytes_of_dynamic_shared_memory_are_there),
       TEST(arguments_are_converted_and_copied_for_each_thread),

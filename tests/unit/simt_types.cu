@@ -5,6 +5,9 @@
 
 #include <type_traits>
 
+#include <signal.h>
+#include <sys/wait.h>
+
 #include "../tests/unit/simt_testing.h"
 
 /** Shared memory and `extern` arrays of them must need no constructor to run. */
@@ -153,7 +156,54 @@ static void arithmetic_functions_give_what_they_say(void **) {
   for (int n = 0; n < 10; n++) assert_int_equal(i[n], expected_ints[n]);
 }
 
+__global__ void compare_mixed(float *f, double *d, unsigned long long *u) {
+  const float nan = CUDART_NAN_F;
+  f[0] = min(nan, 1.0f);
+  f[1] = max(2.0f, nan);
+  d[0] = max(0.5f, 0.25);
+  u[0] = max(-1, 5u);
+  u[1] = min((size_t)7, (size_t)9);
+  u[2] = min(-1ll, 5ull);
+}
+
+static void minimum_and_maximum_are_those_of_cuda(void **) {
+  float f[2];
+  double d[1];
+  unsigned long long u[3];
+  float *device_f = device_zeros<float>(2);
+  double *device_d = device_zeros<double>(1);
+  unsigned long long *device_u = device_zeros<unsigned long long>(3);
+  compare_mixed<<<1, 1>>>(device_f, device_d, device_u);
+  fetch(f, device_f);
+  fetch(d, device_d);
+  fetch(u, device_u);
+  assert_true(f[0] == 1.0f && f[1] == 2.0f && d[0] == 0.5);
+  assert_true(u[0] == 0xffffffff && u[1] == 7 && u[2] == 5);
+}
+
 static Capture capture;
+
+#include <assert.h> /* again: must leave kernels their assert() */
+
+static void expect_abort(void (*function)(), const char *message) {
+  int status = 0;
+  begin_capture(&capture);
+  const pid_t child = fork();
+  if (child == 0) {
+    signal(SIGABRT, SIG_DFL);
+    function();
+    _exit(0); /* not reached */
+  }
+  waitpid(child, &status, 0);
+  end_capture(&capture);
+  assert_contains(capture.text, message);
+  assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT);
+}
+
+static void assertions_and_traps_of_the_host_end_the_program(void **) {
+  expect_abort([] { assert(warpSize == 31); }, "Assertion `warpSize == 31' failed.\n");
+  expect_abort([] { __trap(); }, "__trap() outside a kernel\n");
+}
 
 __global__ void assert_small() {
   assert(threadIdx.x < 7);
@@ -163,7 +213,7 @@ static void a_failed_assertion_ends_the_launch(void **) {
   begin_capture(&capture);
   assert_small<<<1, 8>>>();
   end_capture(&capture);
-  assert_contains(capture.text, "failed assertion in assert_small, launch 3\n");
+  assert_contains(capture.text, "failed assertion in assert_small, launch 4\n");
   assert_contains(capture.text, "by thread (7,0,0) of block (0,0,0)\n");
   assert_contains(capture.text, "simt_types.cu:");
   assert_contains(capture.text, ": threadIdx.x < 7\n");
@@ -179,6 +229,8 @@ int main() {
       cmocka_unit_test(pairs_are_shuffled_as_bits),
       cmocka_unit_test(vectors_are_made_and_copied),
       cmocka_unit_test(arithmetic_functions_give_what_they_say),
+      cmocka_unit_test(minimum_and_maximum_are_those_of_cuda),
+      cmocka_unit_test(assertions_and_traps_of_the_host_end_the_program),
       cmocka_unit_test(a_failed_assertion_ends_the_launch),
   };
   return cmocka_run_group_tests(tests, nullptr, nullptr);

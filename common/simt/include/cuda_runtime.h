@@ -68,9 +68,10 @@ struct Invocation {
   std::tuple<Parameters...> parameters;
 };
 
-/** Arguments become parameters once, before the launch; each thread then gets its own copy. */
+/** Arguments become parameters once, before the launch; each thread then gets its own copy. Inline,
+ * so that a report of a launch that a kernel tries names the kernel's line. */
 template <typename... Parameters, typename... Arguments>
-void operator*(void (*kernel)(Parameters...), Call<Arguments...> call) {
+SIMT_INLINE void operator*(void (*kernel)(Parameters...), Call<Arguments...> call) {
   static_assert(sizeof...(Parameters) == sizeof...(Arguments), "wrong number of kernel arguments");
   Invocation<Parameters...> invocation{kernel, std::move(call.arguments)};
   auto run_thread = [](void *argument) {

@@ -12,10 +12,6 @@
 #include <cmath>
 #include <cstring>
 
-/* A failed assertion in a kernel ends the launch, not the program. */
-#undef assert
-#define assert(condition) ((condition) ? (void)0 : simt_assert_fail(#condition, __FILE__, __LINE__))
-
 /** Keeps the call before it from becoming a jump, which would hide from reports who called. */
 #define SIMT_NO_TAIL_CALL() __asm__ volatile("")
 
@@ -48,6 +44,7 @@ SIMT_INLINE void __syncwarp(unsigned mask = 0xffffffff) {
 SIMT_INLINE void __threadfence() {
   simt_thread_fence();
 }
+
 SIMT_INLINE void __threadfence_block() {
   simt_thread_fence();
 }
@@ -124,10 +121,12 @@ SIMT_INLINE int __all_sync(unsigned mask, int predicate) {
 
 /* --- Atomics -------------------------------------------------------------------------------- */
 
-#define SIMT_ATOMIC(function, T, operation, width)                                         \
-  SIMT_INLINE T function(T *address, T operand) {                                          \
-    return simt::from_bits<T>(                                                             \
-        simt_atomic_##width(operation, address, simt::bits_of<uint##width##_t>(operand))); \
+#define SIMT_ATOMIC(function, T, operation, width)                     \
+  SIMT_INLINE T function(T *address, T operand) {                      \
+    const auto bits = simt::bits_of<uint##width##_t>(operand);         \
+    const auto before = simt_atomic_##width(operation, address, bits); \
+    SIMT_NO_TAIL_CALL();                                               \
+    return simt::from_bits<T>(before);                                 \
   }
 
 SIMT_ATOMIC(atomicAdd, int, SIMT_ATOMIC_ADD, 32)
@@ -148,17 +147,21 @@ SIMT_ATOMIC(atomicExch, unsigned, SIMT_ATOMIC_EXCHANGE, 32)
 SIMT_ATOMIC(atomicExch, float, SIMT_ATOMIC_EXCHANGE, 32)
 SIMT_ATOMIC(atomicExch, unsigned long long, SIMT_ATOMIC_EXCHANGE, 64)
 
-SIMT_INLINE int atomicCAS(int *address, int expected, int desired) {
-  return (int)simt_compare_and_swap_32(address, (uint32_t)expected, (uint32_t)desired);
+SIMT_INLINE unsigned atomicCAS(unsigned *address, unsigned expected, unsigned desired) {
+  const unsigned before = simt_compare_and_swap_32(address, expected, desired);
+  SIMT_NO_TAIL_CALL();
+  return before;
 }
 
-SIMT_INLINE unsigned atomicCAS(unsigned *address, unsigned expected, unsigned desired) {
-  return simt_compare_and_swap_32(address, expected, desired);
+SIMT_INLINE int atomicCAS(int *address, int expected, int desired) {
+  return (int)atomicCAS((unsigned *)address, (unsigned)expected, (unsigned)desired);
 }
 
 SIMT_INLINE unsigned long long atomicCAS(unsigned long long *address, unsigned long long expected,
                                          unsigned long long desired) {
-  return simt_compare_and_swap_64(address, expected, desired);
+  const unsigned long long before = simt_compare_and_swap_64(address, expected, desired);
+  SIMT_NO_TAIL_CALL();
+  return before;
 }
 
 /* --- Arithmetic ----------------------------------------------------------------------------- */
@@ -211,15 +214,34 @@ SIMT_INLINE int __clz(int x) {
   return x == 0 ? 32 : __builtin_clz((unsigned)x);
 }
 
-template <typename T>
-SIMT_INLINE T min(T a, T b) {
-  return b < a ? b : a;
-}
+/* As the CUDA toolkit has them: unsigned wins over signed, and a number over NaN. */
+#define SIMT_MIN_MAX(T, A, B)         \
+  SIMT_INLINE T min(A a, B b) {       \
+    return (T)b < (T)a ? (T)b : (T)a; \
+  }                                   \
+  SIMT_INLINE T max(A a, B b) {       \
+    return (T)a < (T)b ? (T)b : (T)a; \
+  }
+#define SIMT_MIN_MAX_INTEGERS(Signed, Unsigned) \
+  SIMT_MIN_MAX(Signed, Signed, Signed)          \
+  SIMT_MIN_MAX(Unsigned, Unsigned, Unsigned)    \
+  SIMT_MIN_MAX(Unsigned, Signed, Unsigned)      \
+  SIMT_MIN_MAX(Unsigned, Unsigned, Signed)
+#define SIMT_MIN_MAX_FLOATING(T, A, B, suffix) \
+  SIMT_INLINE T min(A a, B b) {                \
+    return fmin##suffix(a, b);                 \
+  }                                            \
+  SIMT_INLINE T max(A a, B b) {                \
+    return fmax##suffix(a, b);                 \
+  }
 
-template <typename T>
-SIMT_INLINE T max(T a, T b) {
-  return a < b ? b : a;
-}
+SIMT_MIN_MAX_INTEGERS(int, unsigned)
+SIMT_MIN_MAX_INTEGERS(long, unsigned long)
+SIMT_MIN_MAX_INTEGERS(long long, unsigned long long)
+SIMT_MIN_MAX_FLOATING(float, float, float, f)
+SIMT_MIN_MAX_FLOATING(double, double, double, )
+SIMT_MIN_MAX_FLOATING(double, float, double, )
+SIMT_MIN_MAX_FLOATING(double, double, float, )
 
 template <typename T>
 SIMT_INLINE T __ldg(const T *address) {

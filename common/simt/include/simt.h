@@ -5,11 +5,11 @@
  *
  * CUDA threads are fibers; thread blocks are spread over OS threads, one block at a time on each.
  * A fiber runs until it waits: at a barrier or at a warp instruction. A warp instruction is carried
- * out once for all, when the last lane that it waits for arrives. Atomics let other threads go
- * first, so that a lock within a block works. But a thread that spins on memory without atomics, or
- * on another block, may spin forever.
+ * out once for all, when the last lane that it waits for arrives. Atomics and fences let other
+ * threads go first, so that a lock or a flag within a block works. But a thread that spins on
+ * memory without either, or on another block, may spin forever.
  *
- * Three environment variables, read at first use; a wrong value ends the program with exit code 2:
+ * Four environment variables, read at first use; a wrong value ends the program with exit code 2:
  *
  * - SIMT_THREADS: OS threads, 1 to 16 (default: one per CPU). The thread that launches is one of
  *   them.
@@ -17,6 +17,8 @@
  *   which threads go on after a wait. A right kernel does not depend on it.
  * - SIMT_MEMORY: size of the simulated device memory in bytes, or with K, M or G for powers of 1024
  *   (default: half of the machine's memory). Only memory that is written is taken from the machine.
+ * - SIMT_SHARED: shared memory that a block of the simulated device may ask for, 48K to 227K
+ *   (default: 227K); a multiprocessor has 1K more. With less, programs must do as on smaller GPUs.
  */
 #ifndef SIMT_H
 #define SIMT_H
@@ -141,11 +143,13 @@ uint64_t simt_atomic_64(SimtAtomic operation, void *address, uint64_t operand);
 uint32_t simt_compare_and_swap_32(void *address, uint32_t expected, uint32_t desired);
 uint64_t simt_compare_and_swap_64(void *address, uint64_t expected, uint64_t desired);
 
+/** Orders memory, and lets other threads of the block go first. */
 void simt_thread_fence(void);
 
-/** End the launch with a report, from within a kernel. */
+/** End the launch with a report; outside a kernel the program, as abort() does. */
 __attribute__((noreturn)) void simt_trap(void);
-__attribute__((noreturn)) void simt_assert_fail(const char *expression, const char *file, int line);
+__attribute__((noreturn)) void simt_assert_fail(const char *expression, const char *file, int line,
+                                                const char *function);
 
 /* --- Launches ------------------------------------------------------------------------------- */
 

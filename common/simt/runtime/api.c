@@ -46,9 +46,9 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp *properties, int device) {
       .minor = COMPUTE_MINOR,
       .multiProcessorCount = settings->workers,
       .maxThreadsPerMultiProcessor = THREADS_PER_MULTIPROCESSOR,
-      .sharedMemPerMultiprocessor = SHARED_PER_MULTIPROCESSOR,
+      .sharedMemPerMultiprocessor = settings->shared_bytes + RESERVED_SHARED_BYTES,
       .regsPerMultiprocessor = REGISTERS,
-      .sharedMemPerBlockOptin = MAX_SHARED_BYTES,
+      .sharedMemPerBlockOptin = settings->shared_bytes,
       .maxBlocksPerMultiProcessor = BLOCKS_PER_MULTIPROCESSOR,
       .reservedSharedMemPerBlock = RESERVED_SHARED_BYTES,
   };

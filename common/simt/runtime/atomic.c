@@ -53,42 +53,55 @@ static uint64_t add_doubles(uint64_t a, uint64_t b) {
 DEFINE_APPLY(apply_32, uint32_t, int32_t, add_floats)
 DEFINE_APPLY(apply_64, uint64_t, int64_t, add_doubles)
 
+/** A fault from here to the end is the caller's: what faults is a write on behalf of the kernel. */
+static void begin_atomic(const void *call_site) {
+  simt_worker->access_is_write = true;
+  simt_worker->access_call_site = call_site;
+}
+
 /** A thread may spin on what another has yet to write, so every atomic lets the others run. */
-static void count_and_yield(void) {
+static void end_atomic(void) {
+  simt_worker->access_call_site = NULL;
   simt_worker->counters.atomics++;
   simt_yield();
 }
 
 uint32_t simt_atomic_32(SimtAtomic operation, void *address, uint32_t operand) {
   _Atomic uint32_t *target = address;
+  begin_atomic(__builtin_return_address(0));
   uint32_t old = atomic_load(target);
   while (!atomic_compare_exchange_weak(target, &old, apply_32(operation, old, operand))) {
   }
-  count_and_yield();
+  end_atomic();
   return old;
 }
 
 uint64_t simt_atomic_64(SimtAtomic operation, void *address, uint64_t operand) {
   _Atomic uint64_t *target = address;
+  begin_atomic(__builtin_return_address(0));
   uint64_t old = atomic_load(target);
   while (!atomic_compare_exchange_weak(target, &old, apply_64(operation, old, operand))) {
   }
-  count_and_yield();
+  end_atomic();
   return old;
 }
 
 uint32_t simt_compare_and_swap_32(void *address, uint32_t expected, uint32_t desired) {
+  begin_atomic(__builtin_return_address(0));
   atomic_compare_exchange_strong((_Atomic uint32_t *)address, &expected, desired);
-  count_and_yield();
+  end_atomic();
   return expected;
 }
 
 uint64_t simt_compare_and_swap_64(void *address, uint64_t expected, uint64_t desired) {
+  begin_atomic(__builtin_return_address(0));
   atomic_compare_exchange_strong((_Atomic uint64_t *)address, &expected, desired);
-  count_and_yield();
+  end_atomic();
   return expected;
 }
 
+/** A fence often stands in a loop that reads a flag: it lets the others run, as atomics do. */
 void simt_thread_fence(void) {
   atomic_thread_fence(memory_order_seq_cst);
+  if (simt_worker != NULL) simt_yield();
 }

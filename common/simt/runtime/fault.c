@@ -85,13 +85,14 @@ static void handle(int signal, siginfo_t *info, void *context) {
     return;
   }
   Worker *worker = simt_worker;
+  const uintptr_t call_site = (uintptr_t)worker->access_call_site;
   worker->outcome = FAULTED;
   worker->fault = (Fault){
       .signal = signal,
       .code = info->si_code,
       .address = (uintptr_t)info->si_addr,
-      .pc = *program_counter(context),
-      .is_write = is_write(context),
+      .pc = call_site != 0 ? call_site - 1 : *program_counter(context),
+      .is_write = is_write(context) || (call_site != 0 && worker->access_is_write),
   };
   *stack_pointer(context) = (uintptr_t)worker->own_stack;
   *program_counter(context) = (uintptr_t)simt_switch_resume;

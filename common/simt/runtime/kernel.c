@@ -39,11 +39,13 @@ static bool set_limit(const void *kernel, size_t bytes) {
 }
 
 size_t simt_dynamic_shared_limit(const void *kernel) {
+  const size_t most =
+      simt_settings()->shared_bytes; /* may have shrunk since; may end the program */
   pthread_mutex_lock(&limits.lock);
   const Limit *limit = find(kernel);
   const size_t bytes = limit != NULL ? limit->dynamic_shared_bytes : DEFAULT_SHARED_BYTES;
   pthread_mutex_unlock(&limits.lock);
-  return bytes;
+  return bytes < most ? bytes : most;
 }
 
 void simt_forget_kernel_attributes(void) {
@@ -58,7 +60,7 @@ cudaError_t cudaFuncSetAttribute(const void *kernel, cudaFuncAttribute attribute
   if (kernel == NULL) return simt_result(cudaErrorInvalidDeviceFunction);
   if (attribute == cudaFuncAttributePreferredSharedMemoryCarveout) return simt_result(cudaSuccess);
   if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize || value < 0 ||
-      value > MAX_SHARED_BYTES) {
+      (size_t)value > simt_settings()->shared_bytes) {
     return simt_result(cudaErrorInvalidValue);
   }
   /* Also a smaller value than the default is what launches are held to from now on. */
@@ -90,8 +92,8 @@ cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, const voi
   }
   const int warps = (block_threads + WARP_SIZE - 1) / WARP_SIZE;
   const int by_threads = THREADS_PER_MULTIPROCESSOR / (warps * WARP_SIZE);
-  const int by_shared =
-      (int)(SHARED_PER_MULTIPROCESSOR / (dynamic_shared_bytes + RESERVED_SHARED_BYTES));
+  const size_t shared = simt_settings()->shared_bytes + RESERVED_SHARED_BYTES;
+  const int by_shared = (int)(shared / (dynamic_shared_bytes + RESERVED_SHARED_BYTES));
   *blocks = BLOCKS_PER_MULTIPROCESSOR;
   if (*blocks > by_threads) *blocks = by_threads;
   if (*blocks > by_shared) *blocks = by_shared;

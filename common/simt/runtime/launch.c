@@ -261,6 +261,10 @@ void simt_launch(const void *kernel, dim3 grid, dim3 block, size_t dynamic_share
       .block = block,
       .dynamic_shared_bytes = dynamic_shared_bytes,
   };
+  if (simt_worker != NULL) {
+    /* It would wait for the launch that it is part of. */
+    simt_end_block(NESTED_LAUNCH, &(Wait){.call_site = __builtin_return_address(0)});
+  }
   if (simt_sticky_error() != cudaSuccess) return;
   const cudaError_t error = check_launch(&launch);
   if (error != cudaSuccess) {

@@ -165,6 +165,17 @@ cudaError_t simt_report_failure(const Worker *worker) {
               worker->running % WARP_SIZE);
       print_culprit(worker, (uintptr_t)wait->call_site - 1);
       break;
+    case BAD_WIDTH:
+      print_headline(worker->launch, "a shuffle whose width is not 1, 2, 4, 8, 16 or 32");
+      fprintf(stderr, "  %s, mask 0x%08x, width %d\n", wait->operation->name, wait->mask,
+              worker->shuffle_width);
+      print_culprit(worker, (uintptr_t)wait->call_site - 1);
+      break;
+    case NESTED_LAUNCH:
+      print_headline(worker->launch,
+                     "a launch from a kernel, which this backend does not support,");
+      print_culprit(worker, (uintptr_t)wait->call_site - 1);
+      break;
     case DIVERGED:
       print_headline(worker->launch, "lanes name each other in different warp instructions");
       print_waits(worker);

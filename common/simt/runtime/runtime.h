@@ -33,8 +33,7 @@ enum {
 enum {
   THREADS_PER_MULTIPROCESSOR = 2048,
   BLOCKS_PER_MULTIPROCESSOR = 32,
-  SHARED_PER_MULTIPROCESSOR = 228 << 10,
-  RESERVED_SHARED_BYTES = 1 << 10 /* taken from it for each block */
+  RESERVED_SHARED_BYTES = 1 << 10 /* of its shared memory, taken for each block */
 };
 
 /* --- settings.c ----------------------------------------------------------------------------- */
@@ -46,6 +45,7 @@ typedef struct Settings {
   Order order;
   uint64_t seed;
   size_t memory_bytes;
+  size_t shared_bytes; /* that a block may ask for */
 } Settings;
 
 const Settings *simt_settings(void);
@@ -77,6 +77,8 @@ typedef enum Outcome {
   DEADLOCK,
   DIVERGED,
   NOT_IN_MASK,
+  BAD_WIDTH,
+  NESTED_LAUNCH,
   TRAPPED,
   ASSERTED,
   FAULTED
@@ -127,10 +129,16 @@ typedef struct Worker {
 
   Order order;
   uint64_t random_state;
+  bool random_upwards; /* the way round its lanes that the running warp takes */
   SimtCounters counters;
+
+  /* While the runtime uses memory for a kernel: who called it, and whether it writes. */
+  const void *access_call_site;
+  bool access_is_write;
 
   Outcome outcome;
   Fault fault;
+  int shuffle_width;
   const char *assertion, *assertion_file;
   int assertion_line;
 } Worker;
@@ -140,6 +148,9 @@ extern _Thread_local Worker *simt_worker;
 
 /** Runs the block worker->block of worker->launch to its end. */
 Outcome simt_run_block(Worker *worker);
+
+/** Ends the running thread's block, which failed in what the kernel called. */
+__attribute__((noreturn)) void simt_end_block(Outcome outcome, const Wait *culprit);
 
 /** Lets other threads of the block go first. */
 void simt_yield(void);

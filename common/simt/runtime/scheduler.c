@@ -1,4 +1,6 @@
 #define _GNU_SOURCE
+#include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "runtime.h"
@@ -37,39 +39,56 @@ static int next_downwards(const Worker *w, int start) {
 }
 
 /** xorshift64* */
-static unsigned random_below(Worker *w, unsigned bound) {
+static unsigned random_bits(Worker *w) {
   w->random_state ^= w->random_state >> 12;
   w->random_state ^= w->random_state << 25;
   w->random_state ^= w->random_state >> 27;
-  return (unsigned)((w->random_state * 0x2545f4914f6cdd1d >> 32) * bound >> 32);
+  return (unsigned)(w->random_state * 0x2545f4914f6cdd1d >> 32);
 }
 
-static int random_bit(Worker *w, unsigned bits) {
-  for (unsigned skip = random_below(w, (unsigned)__builtin_popcount(bits)); skip > 0; skip--) {
-    bits &= bits - 1;
+/** The first bit from `start` on that is set, going round all 32 upwards or downwards. */
+static int next_in_round(unsigned bits, unsigned start, bool upwards) {
+  if (upwards) {
+    const unsigned rotated = bits >> start | bits << (-start & 31);
+    return (int)(start + (unsigned)lowest_bit(rotated)) & 31;
   }
-  return lowest_bit(bits);
+  const unsigned rotated = bits << (31 - start) | bits >> ((start + 1) & 31);
+  return (int)(start - (unsigned)(31 - highest_bit(rotated))) & 31;
 }
 
 /** Where to look for the next thread. */
 typedef enum Preference {
   SAME_WARP,  /* a warp goes on until all its lanes wait */
+  WARP_GO_ON, /* the same, when the warp has just finished an instruction */
   NEXT,       /* whoever comes behind the running thread */
   WHOLE_BLOCK /* from the start, after a barrier */
 } Preference;
 
-static int choose_next(Worker *w, Preference preference) {
-  const int warp_begin = w->running / WARP_SIZE * WARP_SIZE;
-  if (w->order == RANDOM) {
-    const int warp = random_bit(w, w->ready_warps);
-    return warp * WARP_SIZE + random_bit(w, w->warps[warp].ready);
+/**
+ * A random warp, and its lanes round from a random one, up or down, until all of them wait or have
+ * done something together; then again. A random number for each switch would cost more than it.
+ */
+static int choose_at_random(Worker *w, Preference preference) {
+  unsigned warp = (unsigned)w->running / WARP_SIZE, lane = (unsigned)w->running % WARP_SIZE;
+  if (preference != SAME_WARP || w->warps[warp].ready == 0) {
+    const unsigned random = random_bits(w);
+    warp = (unsigned)next_in_round(w->ready_warps, random >> 27, random >> 16 & 1);
+    lane = random >> 22 & 31;
+    w->random_upwards = random >> 21 & 1;
   }
+  return (int)warp * WARP_SIZE + next_in_round(w->warps[warp].ready, lane, w->random_upwards);
+}
+
+static int choose_next(Worker *w, Preference preference) {
+  if (w->order == RANDOM) return choose_at_random(w, preference);
+  const int warp_begin = w->running / WARP_SIZE * WARP_SIZE;
   if (w->order == REVERSE) {
-    const int start[] = {warp_begin + WARP_SIZE - 1, (w->running + MAX_THREADS - 1) % MAX_THREADS,
+    const int warp_end = warp_begin + WARP_SIZE - 1;
+    const int start[] = {warp_end, warp_end, (w->running + MAX_THREADS - 1) % MAX_THREADS,
                          MAX_THREADS - 1};
     return next_downwards(w, start[preference]);
   }
-  const int start[] = {warp_begin, (w->running + 1) % MAX_THREADS, 0};
+  const int start[] = {warp_begin, warp_begin, (w->running + 1) % MAX_THREADS, 0};
   return next_upwards(w, start[preference]);
 }
 
@@ -79,6 +98,12 @@ __attribute__((noreturn)) static void end_block(Worker *w, Outcome outcome) {
   w->outcome = outcome;
   simt_switch(&abandoned, w->own_stack);
   __builtin_unreachable();
+}
+
+void simt_end_block(Outcome outcome, const Wait *culprit) {
+  Worker *w = simt_worker;
+  w->waits[w->running] = *culprit;
+  end_block(w, outcome);
 }
 
 static bool name_each_other_in_vain(const Wait *waits, int lane, int other) {
@@ -158,26 +183,31 @@ unsigned simt_barrier(int predicate) {
 
 /**
  * Carries out the instruction that `lane` waits in, if all lanes that it names have arrived there.
- * A lane that waits in another instruction may still come; if it never can, all end up stuck.
+ * Returns whether it did. A lane that waits in another instruction may still come; if it never can,
+ * all end up stuck.
  */
-static void try_instruction(Worker *w, int warp_index, int lane) {
+static bool try_instruction(Worker *w, int warp_index, int lane) {
   Warp *warp = &w->warps[warp_index];
   const Wait *waits = &w->waits[warp_index * WARP_SIZE];
   const SimtWarpOperation *operation = waits[lane].operation;
   const unsigned mask = waits[lane].mask;
   const unsigned active = mask & warp->live;
-  if ((active & ~warp->in_instruction) != 0) return;
+  if ((active & ~warp->in_instruction) != 0) return false;
 
   void *operands[WARP_SIZE] = {0};
   for (unsigned rest = active; rest != 0; rest &= rest - 1) {
     const int other = lowest_bit(rest);
-    if (waits[other].operation != operation || waits[other].mask != mask) return;
+    if (waits[other].operation != operation || waits[other].mask != mask) return false;
     operands[other] = waits[other].operands;
   }
+  w->access_is_write = false;
+  w->access_call_site = waits[lane].call_site;
   operation->execute(operands, active);
+  w->access_call_site = NULL;
   w->counters.warp_instructions[operation->kind]++;
   warp->in_instruction &= ~active;
   set_ready(w, warp_index, active);
+  return true;
 }
 
 void simt_warp_instruction_at(const SimtWarpOperation *operation, unsigned mask, void *operands,
@@ -190,8 +220,7 @@ void simt_warp_instruction_at(const SimtWarpOperation *operation, unsigned mask,
   if ((mask & lane_bit) == 0) end_block(w, NOT_IN_MASK);
   clear_ready(w, warp, lane_bit);
   w->warps[warp].in_instruction |= lane_bit;
-  try_instruction(w, warp, lane);
-  run_others(w, SAME_WARP);
+  run_others(w, try_instruction(w, warp, lane) ? WARP_GO_ON : SAME_WARP);
 }
 
 void simt_warp_instruction(const SimtWarpOperation *operation, unsigned mask, void *operands) {
@@ -221,13 +250,21 @@ static void thread_main(void) {
 }
 
 void simt_trap(void) {
-  Worker *w = simt_worker;
-  w->waits[w->running] = (Wait){.call_site = __builtin_return_address(0)};
-  end_block(w, TRAPPED);
+  if (simt_worker == NULL) {
+    fprintf(stderr, "%s: __trap() outside a kernel\n", program_invocation_short_name);
+    abort();
+  }
+  simt_end_block(TRAPPED, &(Wait){.call_site = __builtin_return_address(0)});
 }
 
-void simt_assert_fail(const char *expression, const char *file, int line) {
+void simt_assert_fail(const char *expression, const char *file, int line, const char *function) {
   Worker *w = simt_worker;
+  if (w == NULL) { /* as the C library has it */
+    fflush(stdout);
+    fprintf(stderr, "%s: %s:%d: %s: Assertion `%s' failed.\n", program_invocation_short_name, file,
+            line, function, expression);
+    abort();
+  }
   w->assertion = expression;
   w->assertion_file = file;
   w->assertion_line = line;
@@ -262,7 +299,10 @@ Outcome simt_run_block(Worker *w) {
   }
   w->live_threads = (unsigned)count;
   w->barrier_arrived = w->barrier_true = 0;
-  /* What a kernel has not written must not look like zeros, nor like the last block's values. */
+  w->access_call_site = NULL;
+  /* What a kernel has not written must not look like zeros, nor like the last block's values.
+     Static arrays, though, keep these: they lie among the thread-local variables of the whole
+     program. */
   memset(smem, 0xff, w->launch->dynamic_shared_bytes);
 
   w->running = 0;

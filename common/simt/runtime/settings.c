@@ -66,25 +66,40 @@ static int shift_of_suffix(const char *suffix) {
   return -1;
 }
 
-static size_t read_memory(void) {
-  const size_t physical = (size_t)sysconf(_SC_PHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE);
-  const char *value = getenv("SIMT_MEMORY");
-  if (value == NULL) return physical / 2;
-  const size_t most = (size_t)1 << 40;
+/** A number of bytes from `least` to `most`, with K, M, G or no suffix. */
+static bool parse_size(const char *text, size_t least, size_t most, size_t *size) {
   unsigned long long number = 0;
   const char *end;
-  const bool is_number = parse_number(value, &number, &end);
-  const int shift = is_number ? shift_of_suffix(end) : -1;
-  if (shift < 0 || number < 1 || number > most >> shift) {
+  if (!parse_number(text, &number, &end)) return false;
+  const int shift = shift_of_suffix(end);
+  if (shift < 0 || number > most >> shift) return false;
+  *size = (size_t)number << shift;
+  return *size >= least;
+}
+
+static size_t read_memory(void) {
+  size_t size = (size_t)sysconf(_SC_PHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE) / 2;
+  const char *value = getenv("SIMT_MEMORY");
+  if (value != NULL && !parse_size(value, 1, (size_t)1 << 40, &size)) {
     refuse("SIMT_MEMORY", value, "a number of bytes from 1 to 1024G, with K, M, G or no suffix");
   }
-  return (size_t)number << shift;
+  return size;
+}
+
+static size_t read_shared(void) {
+  size_t size = MAX_SHARED_BYTES;
+  const char *value = getenv("SIMT_SHARED");
+  if (value != NULL && !parse_size(value, DEFAULT_SHARED_BYTES, MAX_SHARED_BYTES, &size)) {
+    refuse("SIMT_SHARED", value, "a number of bytes from 48K to 227K, with K or no suffix");
+  }
+  return size;
 }
 
 static void read_settings(void) {
   settings.workers = read_workers();
   settings.order = read_order(&settings.seed);
   settings.memory_bytes = read_memory();
+  settings.shared_bytes = read_shared();
 }
 
 const Settings *simt_settings(void) {

@@ -49,11 +49,16 @@ static unsigned source_lane(const SimtWarpOperation *shuffle, unsigned lane, uns
 uint64_t simt_shuffle(const SimtWarpOperation *shuffle, unsigned mask, uint64_t bits,
                       unsigned lane_argument, int width) {
   const unsigned lane = (unsigned)simt_worker->running % WARP_SIZE;
+  const void *call_site = __builtin_return_address(0);
+  if (width < 1 || width > WARP_SIZE || (width & (width - 1)) != 0) {
+    simt_worker->shuffle_width = width;
+    simt_end_block(BAD_WIDTH, &(Wait){.operation = shuffle, .mask = mask, .call_site = call_site});
+  }
   ShuffleOperands operands = {
       .value = bits,
       .source_lane = source_lane(shuffle, lane, lane_argument, (unsigned)width),
   };
-  simt_warp_instruction_at(shuffle, mask, &operands, __builtin_return_address(0));
+  simt_warp_instruction_at(shuffle, mask, &operands, call_site);
   return operands.result;
 }
 
