@@ -210,7 +210,7 @@ def test_smaller_tiles_where_shared_memory_is_short(tmp_path: Path, head_dim: in
     """Compute capability 7.5 has 64 KB: step 02 takes every head dimension there too."""
     problem = replace(TWO_HEADS, head_dim=head_dim)
     inputs = rounded_inputs(problem)
-    result, row = Program("step02").solve(tmp_path / "out", *problem.options,
+    result, row = Program("step02").solve(tmp_path / "out", *problem.options(),
                                           env={"SIMT_SHARED": "64K"})
     assert row["kernel1_shared_bytes"] <= 65536 and row["right"]
     assert mistakes(attention(problem, *inputs), result.o, result.lse) == []
