@@ -56,6 +56,9 @@ typedef struct SimtCounters {
   uint64_t barriers; /**< times that a block passed a __syncthreads() */
   uint64_t atomics;  /**< by threads, not by warps */
   uint64_t warp_instructions[SIMT_KINDS];
+  uint64_t async_copies; /**< cp.async, by threads */
+  uint64_t
+      mma_under_copy; /**< of the mma, those whose warp had copies that it had not waited for */
 } SimtCounters;
 
 /** What was counted since the last reset, in kernels that have ended. */
@@ -145,6 +148,20 @@ uint64_t simt_compare_and_swap_64(void *address, uint64_t expected, uint64_t des
 
 /** Orders memory, and lets other threads of the block go first. */
 void simt_thread_fence(void);
+
+/** The 16-bit element types of the tensor cores. */
+typedef enum SimtElement { SIMT_FP16, SIMT_BF16 } SimtElement;
+
+/** ldmatrix.sync.aligned.m8n8.x{1,2,4}[.trans].shared.b16: `matrices` registers per lane. */
+void simt_ldmatrix(uint32_t *registers, const void *row, int matrices, bool transposed);
+
+/** mma.sync.aligned.m16n8k16.row.col with fp32 accumulators: d[4] += a[4] b[2]. */
+void simt_mma_m16n8k16(float *d, const uint32_t *a, const uint32_t *b, SimtElement element);
+
+/** cp.async.cg.shared.global of 16 bytes, of which the first `source_bytes` come from `global`. */
+void simt_copy_async_16(void *shared, const void *global, unsigned source_bytes);
+void simt_commit_group(void);
+void simt_wait_group(unsigned still_pending);
 
 /** End the launch with a report; outside a kernel the program, as abort() does. */
 __attribute__((noreturn)) void simt_trap(void);

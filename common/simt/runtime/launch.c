@@ -84,6 +84,8 @@ static void add_counters(SimtCounters *sum, const SimtCounters *other) {
   for (int kind = 0; kind < SIMT_KINDS; kind++) {
     sum->warp_instructions[kind] += other->warp_instructions[kind];
   }
+  sum->async_copies += other->async_copies;
+  sum->mma_under_copy += other->mma_under_copy;
 }
 
 /** Runs blocks until there are none left; called with the pool unlocked. */
@@ -183,7 +185,10 @@ void simt_stop_workers(void) {
   pthread_mutex_unlock(&pool.lock);
   for (int i = 1; i <= pool.thread_count; i++) pthread_join(pool.threads[i], NULL);
   for (int i = 0; i < MAX_WORKERS; i++) {
-    if (pool.workers[i] != NULL) simt_fibers_destroy(pool.workers[i]);
+    if (pool.workers[i] != NULL) {
+      simt_fibers_destroy(pool.workers[i]);
+      simt_free_copies(pool.workers[i]);
+    }
     free(pool.workers[i]);
     pool.workers[i] = NULL;
   }

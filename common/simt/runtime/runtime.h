@@ -5,7 +5,7 @@
  * - settings.c   the environment variables
  * - fiber.c      stacks of CUDA threads; switch_*.S: the step from one to the other
  * - scheduler.c  a block's life: who runs, who waits for whom
- * - warp.c, atomic.c   what threads do together
+ * - warp.c, atomic.c, tensor.c, copy_async.c   what threads do together, or have done for them
  * - launch.c     the grid, and the OS threads that take blocks from it
  * - memory.c     device memory
  * - fault.c      signals that kernels cause
@@ -101,6 +101,21 @@ typedef struct Warp {
   unsigned at_barrier;
 } Warp;
 
+/** One cp.async that has not been waited for. */
+typedef struct AsyncCopy {
+  void *shared;
+  const void *global;
+  unsigned source_bytes; /* the rest of the 16 becomes zero */
+  unsigned group;        /* counted by the thread's commits */
+} AsyncCopy;
+
+/** The copies of one thread, oldest first. */
+typedef struct AsyncQueue {
+  AsyncCopy *copies;
+  int count, capacity;
+  unsigned committed;
+} AsyncQueue;
+
 /** A signal that a kernel caused. */
 typedef struct Fault {
   int signal, code;
@@ -126,6 +141,7 @@ typedef struct Worker {
   unsigned ready_warps; /* bit w: warps[w].ready != 0 */
   Warp warps[MAX_WARPS];
   Wait waits[MAX_THREADS];
+  AsyncQueue async[MAX_THREADS];
 
   Order order;
   uint64_t random_state;
@@ -158,6 +174,15 @@ void simt_yield(void);
 /** simt_warp_instruction() for a caller that is itself called from the kernel. */
 void simt_warp_instruction_at(const SimtWarpOperation *operation, unsigned mask, void *operands,
                               const void *call_site);
+
+/* --- copy_async.c --------------------------------------------------------------------------- */
+
+/** Has a lane of the running warp a copy that it has not waited for? */
+bool simt_warp_copies_in_flight(const Worker *worker);
+
+/** At the start of a thread: whatever the last one of this index had not waited for is dropped. */
+void simt_forget_copies(Worker *worker, int index);
+void simt_free_copies(Worker *worker);
 
 /* --- fiber.c -------------------------------------------------------------------------------- */
 

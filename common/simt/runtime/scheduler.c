@@ -294,6 +294,7 @@ Outcome simt_run_block(Worker *w) {
   w->ready_warps = 0;
   for (int i = 0; i < count; i++) {
     simt_fiber_start(w, i, thread_main);
+    simt_forget_copies(w, i);
     w->warps[i / WARP_SIZE].live |= 1u << i % WARP_SIZE;
     set_ready(w, i / WARP_SIZE, 1u << i % WARP_SIZE);
   }

@@ -1,0 +1,216 @@
+/**
+ * @file
+ * The tensor-core and asynchronous-copy instructions of PTX, a function each: the only inline
+ * assembly of the project. Section numbers are those of the PTX ISA 8.7. On the CPU backend the
+ * second body calls the simulator, which does what the manual says.
+ *
+ * The asm is volatile: these instructions read or write memory, or take part in a warp's agreement,
+ * and must stay where they are written.
+ */
+#ifndef DEVICE_PTX_CUH
+#define DEVICE_PTX_CUH
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+#include <stdint.h>
+
+#ifdef __CUDACC__
+
+__device__ __forceinline__ uint32_t shared_address(const void *pointer) {
+  return (uint32_t)__cvta_generic_to_shared(pointer);
+}
+
+#endif
+
+/**
+ * ldmatrix .x1 (9.7.14.5.15): loads an 8 x 8 matrix of 16-bit elements. Lanes 0-7 give the
+ * addresses of its rows, 16 bytes each and aligned so. A lane gets elements 2 (lane % 4) and the
+ * next of row lane / 4.
+ */
+__device__ __forceinline__ void ldmatrix_x1(uint32_t &r, const void *row) {
+#ifdef __CUDACC__
+  asm volatile("ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%0}, [%1];"
+               : "=r"(r)
+               : "r"(shared_address(row))
+               : "memory");
+#else
+  simt_ldmatrix(&r, row, 1, false);
+#endif
+}
+
+/** ldmatrix .x2: lanes 8-15 give the rows of a second matrix. */
+__device__ __forceinline__ void ldmatrix_x2(uint32_t (&r)[2], const void *row) {
+#ifdef __CUDACC__
+  asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];"
+               : "=r"(r[0]), "=r"(r[1])
+               : "r"(shared_address(row))
+               : "memory");
+#else
+  uint32_t loaded[2];
+  simt_ldmatrix(loaded, row, 2, false);
+  r[0] = loaded[0], r[1] = loaded[1];
+#endif
+}
+
+/** ldmatrix .x4: lanes 8 i to 8 i + 7 give the rows of matrix i. */
+__device__ __forceinline__ void ldmatrix_x4(uint32_t (&r)[4], const void *row) {
+#ifdef __CUDACC__
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(shared_address(row))
+               : "memory");
+#else
+  uint32_t loaded[4];
+  simt_ldmatrix(loaded, row, 4, false);
+  r[0] = loaded[0], r[1] = loaded[1], r[2] = loaded[2], r[3] = loaded[3];
+#endif
+}
+
+/** ldmatrix .x1.trans: a lane gets elements 2 (lane % 4) and the next of column lane / 4. */
+__device__ __forceinline__ void ldmatrix_x1_trans(uint32_t &r, const void *row) {
+#ifdef __CUDACC__
+  asm volatile("ldmatrix.sync.aligned.m8n8.x1.trans.shared.b16 {%0}, [%1];"
+               : "=r"(r)
+               : "r"(shared_address(row))
+               : "memory");
+#else
+  simt_ldmatrix(&r, row, 1, true);
+#endif
+}
+
+/** ldmatrix .x2.trans */
+__device__ __forceinline__ void ldmatrix_x2_trans(uint32_t (&r)[2], const void *row) {
+#ifdef __CUDACC__
+  asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];"
+               : "=r"(r[0]), "=r"(r[1])
+               : "r"(shared_address(row))
+               : "memory");
+#else
+  uint32_t loaded[2];
+  simt_ldmatrix(loaded, row, 2, true);
+  r[0] = loaded[0], r[1] = loaded[1];
+#endif
+}
+
+/** ldmatrix .x4.trans */
+__device__ __forceinline__ void ldmatrix_x4_trans(uint32_t (&r)[4], const void *row) {
+#ifdef __CUDACC__
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(shared_address(row))
+               : "memory");
+#else
+  uint32_t loaded[4];
+  simt_ldmatrix(loaded, row, 4, true);
+  r[0] = loaded[0], r[1] = loaded[1], r[2] = loaded[2], r[3] = loaded[3];
+#endif
+}
+
+/**
+ * mma.m16n8k16 (9.7.14.5.8): D += A B for a 16 x 16 matrix A and a 16 x 8 matrix B of 16-bit
+ * elements, with fp32 accumulators. With g = lane / 4 and t = 2 (lane % 4), a lane holds of A, in
+ * pairs along a row:      (g, t), (g + 8, t), (g, t + 8), (g + 8, t + 8); of B, in pairs down a
+ * column:    (t, g), (t + 8, g); of D, in pairs along a row:      (g, t), (g + 8, t).
+ */
+template <typename T>
+__device__ __forceinline__ void mma_m16n8k16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0,
+                                             uint32_t b1);
+
+#ifdef __CUDACC__
+
+template <>
+__device__ __forceinline__ void mma_m16n8k16<__half>(float (&d)[4], const uint32_t (&a)[4],
+                                                     uint32_t b0, uint32_t b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+template <>
+__device__ __forceinline__ void mma_m16n8k16<__nv_bfloat16>(float (&d)[4], const uint32_t (&a)[4],
+                                                            uint32_t b0, uint32_t b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+#else
+
+/** Copies in and out, so that the caller's arrays never have their address taken. */
+__device__ __forceinline__ void mma_of(SimtElement element, float (&d)[4], const uint32_t (&a)[4],
+                                       uint32_t b0, uint32_t b1) {
+  float d_copy[4] = {d[0], d[1], d[2], d[3]};
+  const uint32_t a_copy[4] = {a[0], a[1], a[2], a[3]};
+  const uint32_t b_copy[2] = {b0, b1};
+  simt_mma_m16n8k16(d_copy, a_copy, b_copy, element);
+  d[0] = d_copy[0], d[1] = d_copy[1], d[2] = d_copy[2], d[3] = d_copy[3];
+}
+
+template <>
+__device__ __forceinline__ void mma_m16n8k16<__half>(float (&d)[4], const uint32_t (&a)[4],
+                                                     uint32_t b0, uint32_t b1) {
+  mma_of(SIMT_FP16, d, a, b0, b1);
+}
+
+template <>
+__device__ __forceinline__ void mma_m16n8k16<__nv_bfloat16>(float (&d)[4], const uint32_t (&a)[4],
+                                                            uint32_t b0, uint32_t b1) {
+  mma_of(SIMT_BF16, d, a, b0, b1);
+}
+
+#endif
+
+/**
+ * cp.async.cg (9.7.9.25.3.1): starts a copy of 16 bytes from global to shared memory, past the
+ * registers and L1. With `valid` false nothing is read, and the 16 bytes become zero.
+ */
+__device__ __forceinline__ void cp_async_16(void *shared, const void *global, bool valid) {
+#ifdef __CUDACC__
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(shared)),
+               "l"(global), "r"(valid ? 16 : 0)
+               : "memory");
+#else
+  simt_copy_async_16(shared, global, valid ? 16 : 0);
+#endif
+}
+
+/** cp.async.commit_group (9.7.9.25.3.2): the copies since the last one become a group. */
+__device__ __forceinline__ void cp_async_commit() {
+#ifdef __CUDACC__
+  asm volatile("cp.async.commit_group;" ::: "memory");
+#else
+  simt_commit_group();
+#endif
+}
+
+/**
+ * cp.async.wait_group (9.7.9.25.3.3): waits until at most the latest PENDING groups of this thread
+ * are unfinished. What other threads copied is there after a barrier behind their wait.
+ */
+template <int PENDING>
+__device__ __forceinline__ void cp_async_wait() {
+#ifdef __CUDACC__
+  asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
+#else
+  simt_wait_group(PENDING);
+#endif
+}
+
+/** ex2.approx.ftz (9.7.3.22): 2^x to about 2 ulp; results below the normal range are 0. */
+__device__ __forceinline__ float exp2_approx(float x) {
+#ifdef __CUDACC__
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+#else
+  const float y = exp2f(x);
+  return y < 0x1p-126f ? 0.0f : y;
+#endif
+}
+
+#endif

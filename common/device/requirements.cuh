@@ -1,0 +1,48 @@
+/**
+ * @file
+ * What every tensor-core step needs of the device and the tensors.
+ */
+#ifndef DEVICE_REQUIREMENTS_CUH
+#define DEVICE_REQUIREMENTS_CUH
+
+#include <cuda_runtime.h>
+#include <stdio.h>
+
+#include "attention.h"
+
+/** True if 16-byte loads reach every row. */
+static inline bool takes_16_byte_rows(const Strides &s) {
+  return (s.batch % 8 | s.head % 8 | s.row % 8) == 0;
+}
+
+/**
+ * True if the current device and the problem's layout will do for a kernel of `blocks` thread
+ * blocks with `shared_bytes` of dynamic shared memory. Otherwise writes to `why` one sentence, as
+ * Step::supports asks.
+ */
+static inline bool tensor_core_supports(const Problem *p, int shared_bytes, int64_t blocks,
+                                        char *why, size_t why_size) {
+  int device = 0, major = 0, shared_limit = 0;
+  cudaGetDevice(&device);
+  cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
+  cudaDeviceGetAttribute(&shared_limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+  if (major < 8) {
+    snprintf(why, why_size, "this GPU has compute capability %d.x: this step needs 8.0 or more",
+             major);
+  } else if (shared_bytes > shared_limit) {
+    snprintf(why, why_size, "--head-dim %d: takes %d bytes of shared memory, but this GPU has %d",
+             p->head_dim, shared_bytes, shared_limit);
+  } else if (!takes_16_byte_rows(p->q_strides) || !takes_16_byte_rows(p->k_strides) ||
+             !takes_16_byte_rows(p->v_strides) || !takes_16_byte_rows(p->o_strides)) {
+    snprintf(why, why_size,
+             "strides of Q, K, V and O must be multiples of 8 elements in this step");
+  } else if (blocks > INT32_MAX) {
+    snprintf(why, why_size, "--batch %d x --heads %d x --seqlen %d: at most 2^31 - 1 thread blocks",
+             p->batch, p->q_heads, p->q_len);
+  } else {
+    return true;
+  }
+  return false;
+}
+
+#endif
