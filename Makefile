@@ -106,6 +106,7 @@ help:
 	@echo "make check-format check the layout of the source with clang-format"
 	@echo "make lint         cppcheck on the host code; compiler warnings as errors"
 	@echo "make readme       rewrite the table of README.md from plots/results"
+	@echo "make diffNN      what step NN changes in the step before it"
 	@echo "make clean        remove all that was built"
 	@echo
 	@echo "BACKEND=cuda|cpu  (now: $(BACKEND))   ARCH=sm_90 (now: $(ARCH))   DEBUG=1 for gdb and cuda-gdb   V=1 shows commands"
@@ -211,6 +212,12 @@ include tests/tests.mk
 
 readme:
 	$(PYTHON) plots/ladder.py README.md plots/results/*.jsonl
+
+# The two files differ by what the step teaches; exit code 1 of diff is no error.
+diff%:
+	@set -- $$(ls steps/step*_*.cu | grep -B 1 "step$*_"); \
+	test $$# -eq 2 || { echo "make diff$*: there is no step $* with one before it"; exit 2; }; \
+	diff -u "$$1" "$$2" || test $$? -eq 1
 
 clean:
 	rm -rf build $(STEPS)

@@ -50,13 +50,14 @@ template <int HEAD_DIM, int ROWS, typename T>
 __device__ __forceinline__ void copy_tile(T *tile_shared, const T *matrix, int64_t row_stride,
                                           int first, int rows) {
   constexpr int VECTORS = HEAD_DIM / VECTOR;
+  static_assert(ROWS * VECTORS % THREADS == 0, "every thread copies as much");
 #pragma unroll
-  for (int i = threadIdx.x; i < ROWS * VECTORS; i += THREADS) {
+  for (int n = 0; n < ROWS * VECTORS / THREADS; n++) {
+    const int i = n * THREADS + threadIdx.x;
     const int row = i / VECTORS;
     const int column = i % VECTORS * VECTOR;
-    const bool valid = first + row < rows;
-    const T *source = matrix + (valid ? first + row : 0) * row_stride + column;
-    cp_async_16(&tile_shared[row * Tiles<HEAD_DIM>::PITCH + column], source, valid);
+    const T *source = matrix + (first + row) * row_stride + column;
+    cp_async_16(&tile_shared[row * Tiles<HEAD_DIM>::PITCH + column], source, first + row < rows);
   }
 }
 
@@ -66,7 +67,7 @@ __device__ __forceinline__ void multiply_qk(float (&s)[M_TILES][N_TILES][4], con
                                             const T *k_shared) {
   constexpr int PITCH = Tiles<HEAD_DIM>::PITCH;
   const int lane = threadIdx.x % WARP_SIZE;
-#pragma unroll
+#pragma unroll(HEAD_DIM <= 128 ? HEAD_DIM / 16 : 4)  // beyond, the registers would not do
   for (int d = 0; d < HEAD_DIM; d += 16) {
     // Four 8 x 8 matrices of Q: upper and lower rows, left and right columns.
     uint32_t q[M_TILES][4];
@@ -90,18 +91,22 @@ __device__ __forceinline__ void multiply_qk(float (&s)[M_TILES][N_TILES][4], con
   }
 }
 
-/** Hides the keys from `keys` on: c[0], c[1] are of row lane / 4, c[2], c[3] of the row 8 below. */
+/**
+ * Hides what the rows from `first_q` on do not attend among the keys from `first_key` on. Of a
+ * fragment, c[0] and c[1] are of row lane / 4, c[2] and c[3] of the row 8 below.
+ */
 template <int M_TILES, int N_TILES>
-__device__ __forceinline__ void mask_scores(float (&s)[M_TILES][N_TILES][4],
-                                            const int (&keys)[M_TILES][2], int first_key) {
-  const int column = first_key + threadIdx.x % 4 * 2;
+__device__ __forceinline__ void mask_scores(float (&s)[M_TILES][N_TILES][4], const Problem &p,
+                                            int first_q, int first_key) {
+  const int lane = threadIdx.x % WARP_SIZE;
 #pragma unroll
   for (int i = 0; i < M_TILES; i++) {
 #pragma unroll
-    for (int n = 0; n < N_TILES; n++) {
+    for (int c = 0; c < 4; c++) {
+      const int keys = attended_keys(p, first_q + 16 * i + c / 2 * 8 + lane / 4);
 #pragma unroll
-      for (int c = 0; c < 4; c++) {
-        if (column + 8 * n + c % 2 >= keys[i][c / 2]) s[i][n][c] = -INFINITY;
+      for (int n = 0; n < N_TILES; n++) {
+        if (first_key + 8 * n + lane % 4 * 2 + c % 2 >= keys) s[i][n][c] = -INFINITY;
       }
     }
   }
@@ -119,22 +124,23 @@ __device__ __forceinline__ void update_softmax(float (&s)[M_TILES][N_TILES][4],
       float row_max = -INFINITY;
 #pragma unroll
       for (int n = 0; n < N_TILES; n++) {
-        row_max = fmaxf(row_max,
-                        fmaxf(s[i][n][2 * half] * scale_log2, s[i][n][2 * half + 1] * scale_log2));
+        row_max = fmaxf(row_max, fmaxf(s[i][n][2 * half], s[i][n][2 * half + 1]));
       }
-      row_max = fmaxf(m[i][half], lanes_max<4>(row_max));  // four lanes hold a row
+      // Four lanes hold a row. The scale is not negative, so the maximum may be scaled in the end.
+      row_max = fmaxf(m[i][half], lanes_max<4>(row_max) * scale_log2);
       const float safe_max = row_max == -INFINITY ? 0.0f : row_max;
       const float rescale = exp2_approx(m[i][half] - safe_max);
       m[i][half] = row_max;
-      l[i][half] *= rescale;
+      float tile_sum = 0.0f;
 #pragma unroll
       for (int n = 0; n < N_TILES; n++) {
 #pragma unroll
         for (int c = 2 * half; c < 2 * half + 2; c++) {
           s[i][n][c] = exp2_approx(s[i][n][c] * scale_log2 - safe_max);
-          l[i][half] += s[i][n][c];
+          tile_sum += s[i][n][c];
         }
       }
+      l[i][half] = l[i][half] * rescale + tile_sum;
 #pragma unroll
       for (int n = 0; n < O_TILES; n++) {
         o[i][n][2 * half] *= rescale;
@@ -214,7 +220,8 @@ __device__ __forceinline__ void store_rows(const float (&o)[M_TILES][HEAD_DIM / 
   }
   __syncwarp();  // the rows are complete: other lanes wrote parts of what this one stores
 #pragma unroll
-  for (int i = lane; i < 16 * M_TILES * VECTORS; i += WARP_SIZE) {
+  for (int n = 0; n < 16 * M_TILES * VECTORS / WARP_SIZE; n++) {
+    const int i = n * WARP_SIZE + lane;
     const int row = i / VECTORS;
     const int column = i % VECTORS * VECTOR;
     if (first + row < rows) {
@@ -242,19 +249,17 @@ __global__ void __launch_bounds__(THREADS) attention_kernel(Problem p, Tensors t
   const T *k_global = (const T *)t.k + at.k;
   const T *v_global = (const T *)t.v + at.v;
 
-  const int lane = threadIdx.x % WARP_SIZE;
   const int warp_row = threadIdx.x / WARP_SIZE * Tile::WARP_ROWS;
   T *q_warp = q_shared + warp_row * Tile::PITCH;
 
-  int keys[M_TILES][2];  // how many keys the rows lane / 4 and 8 below attend
-  float m[M_TILES][2];   // running maximum of the scores, in units of log2
-  float l[M_TILES][2];   // running sum of the weights, this lane's keys only
+  // Of the rows lane / 4 and 8 below in each 16-row tile:
+  float m[M_TILES][2];  // running maximum of the scores, in units of log2
+  float l[M_TILES][2];  // running sum of the weights, this lane's keys only
   float o[M_TILES][HEAD_DIM / 8][4] = {};
 #pragma unroll
   for (int i = 0; i < M_TILES; i++) {
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-      keys[i][half] = attended_keys(p, first_q + warp_row + 16 * i + 8 * half + lane / 4);
       m[i][half] = -INFINITY;
       l[i][half] = 0.0f;
     }
@@ -277,7 +282,7 @@ __global__ void __launch_bounds__(THREADS) attention_kernel(Problem p, Tensors t
 
     copy_tile<HEAD_DIM, Tile::KV_ROWS>(kv_shared, v_global, p.v_strides.row, first_key, p.kv_len);
     cp_async_commit();
-    if (first_key + Tile::KV_ROWS > unmasked_end) mask_scores(s, keys, first_key);
+    if (first_key + Tile::KV_ROWS > unmasked_end) mask_scores(s, p, first_q + warp_row, first_key);
     update_softmax(s, m, l, o, scale_log2);
     cp_async_wait<0>();
     __syncthreads();  // V has arrived
@@ -286,6 +291,8 @@ __global__ void __launch_bounds__(THREADS) attention_kernel(Problem p, Tensors t
     __syncthreads();  // every warp is done with V before the next K takes its place
   }
 
+  cp_async_wait<0>();
+  __syncthreads();  // Q is there, even if no key was attended: O takes its place
   store_rows<T, HEAD_DIM>(o, m, l, q_warp, (T *)t.o + at.o, p.o_strides.row, t.lse + at.lse,
                           first_q + warp_row, p.q_len);
 }
@@ -328,6 +335,10 @@ static bool supports(const Problem *p, char *why, size_t why_size) {
   const Variant *v = find_variant(p);
   if (v == NULL) {
     snprintf(why, why_size, "--head-dim %d: this step takes 32, 64, 96, 128 or 256", p->head_dim);
+    return false;
+  }
+  if (p->scale < 0.0f) {
+    snprintf(why, why_size, "--scale %g: this step takes 0 or more", (double)p->scale);
     return false;
   }
   return tensor_core_supports(p, v->shared_bytes, block_count(p, v), why, why_size);

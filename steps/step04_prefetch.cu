@@ -1,0 +1,383 @@
+/**
+ * @file
+ * Step 04: K and V in buffers of their own, each fetched while the other is worked on.
+ *
+ * The idea: cp.async returns at once, so the copies for later work can travel during the work at
+ * hand: V of this tile during Q K^T, K of the next tile during the softmax and P V. A wait names
+ * the group that it needs and lets the later one travel on.
+ *
+ * What changed since step 03: two buffers instead of one, and the order of copies and waits in the
+ * loop. Every other line is the same; `make diff04` shows them.
+ *
+ * What it costs: shared memory for one more tile, and a last copy of zeros.
+ *
+ * What to look at: what each wait leaves in flight. With cp_async_wait<0> in place of <1> the
+ * answer stays right, and the overlap is gone.
+ */
+#include <math.h>
+#include <stdio.h>
+
+#include "attention.h"
+#include "device/convert.cuh"
+#include "device/heads.cuh"
+#include "device/ptx.cuh"
+#include "device/requirements.cuh"
+#include "device/warp.cuh"
+
+constexpr int WARPS = 4;
+constexpr int THREADS = WARPS * WARP_SIZE;
+constexpr int VECTOR = 8;  // elements in 16 bytes: what cp.async and the store of O move
+
+/** Sizes of the tiles, by head dimension: as large as the registers allow. */
+template <int HEAD_DIM>
+struct Tiles {
+  static constexpr int M_TILES = HEAD_DIM <= 128 ? 2 : 1;  // 16-row tiles of Q per warp
+  static constexpr int WARP_ROWS = 16 * M_TILES;
+  static constexpr int Q_ROWS = WARPS * WARP_ROWS;
+  static constexpr int KV_ROWS = HEAD_DIM <= 64 ? 64 : 32;
+  static constexpr int PITCH = HEAD_DIM + VECTOR;  // elements from row to row in shared memory
+  static constexpr int SHARED_BYTES = 2 * (Q_ROWS + 2 * KV_ROWS) * PITCH;
+};
+
+/**
+ * Starts copying rows first .. first + ROWS - 1 of a [rows][HEAD_DIM] matrix; rows past the end
+ * become zero, so that they add nothing to any product.
+ */
+template <int HEAD_DIM, int ROWS, typename T>
+__device__ __forceinline__ void copy_tile(T *tile_shared, const T *matrix, int64_t row_stride,
+                                          int first, int rows) {
+  constexpr int VECTORS = HEAD_DIM / VECTOR;
+  static_assert(ROWS * VECTORS % THREADS == 0, "every thread copies as much");
+#pragma unroll
+  for (int n = 0; n < ROWS * VECTORS / THREADS; n++) {
+    const int i = n * THREADS + threadIdx.x;
+    const int row = i / VECTORS;
+    const int column = i % VECTORS * VECTOR;
+    const T *source = matrix + (first + row) * row_stride + column;
+    cp_async_16(&tile_shared[row * Tiles<HEAD_DIM>::PITCH + column], source, first + row < rows);
+  }
+}
+
+/** S = Q K^T for this warp's rows and the keys of one tile. */
+template <typename T, int HEAD_DIM, int M_TILES, int N_TILES>
+__device__ __forceinline__ void multiply_qk(float (&s)[M_TILES][N_TILES][4], const T *q_warp,
+                                            const T *k_shared) {
+  constexpr int PITCH = Tiles<HEAD_DIM>::PITCH;
+  const int lane = threadIdx.x % WARP_SIZE;
+#pragma unroll(HEAD_DIM <= 128 ? HEAD_DIM / 16 : 4)  // beyond, the registers would not do
+  for (int d = 0; d < HEAD_DIM; d += 16) {
+    // Four 8 x 8 matrices of Q: upper and lower rows, left and right columns.
+    uint32_t q[M_TILES][4];
+#pragma unroll
+    for (int i = 0; i < M_TILES; i++) {
+      ldmatrix_x4(q[i], &q_warp[(16 * i + lane % 16) * PITCH + d + lane / 16 * 8]);
+    }
+#pragma unroll
+    for (int n = 0; n < N_TILES; n += 2) {
+      // Row-major K is column-major K^T. Four matrices: left and right columns of 8 keys, of 8
+      // more.
+      uint32_t k[4];
+      const int key = 8 * n + lane / 16 * 8 + lane % 8;
+      ldmatrix_x4(k, &k_shared[key * PITCH + d + lane / 8 % 2 * 8]);
+#pragma unroll
+      for (int i = 0; i < M_TILES; i++) {
+        mma_m16n8k16<T>(s[i][n], q[i], k[0], k[1]);
+        mma_m16n8k16<T>(s[i][n + 1], q[i], k[2], k[3]);
+      }
+    }
+  }
+}
+
+/**
+ * Hides what the rows from `first_q` on do not attend among the keys from `first_key` on. Of a
+ * fragment, c[0] and c[1] are of row lane / 4, c[2] and c[3] of the row 8 below.
+ */
+template <int M_TILES, int N_TILES>
+__device__ __forceinline__ void mask_scores(float (&s)[M_TILES][N_TILES][4], const Problem &p,
+                                            int first_q, int first_key) {
+  const int lane = threadIdx.x % WARP_SIZE;
+#pragma unroll
+  for (int i = 0; i < M_TILES; i++) {
+#pragma unroll
+    for (int c = 0; c < 4; c++) {
+      const int keys = attended_keys(p, first_q + 16 * i + c / 2 * 8 + lane / 4);
+#pragma unroll
+      for (int n = 0; n < N_TILES; n++) {
+        if (first_key + 8 * n + lane % 4 * 2 + c % 2 >= keys) s[i][n][c] = -INFINITY;
+      }
+    }
+  }
+}
+
+/** Turns scores into weights 2^(scale s - m) and brings m, l and O up to date, as in step 02. */
+template <int M_TILES, int N_TILES, int O_TILES>
+__device__ __forceinline__ void update_softmax(float (&s)[M_TILES][N_TILES][4],
+                                               float (&m)[M_TILES][2], float (&l)[M_TILES][2],
+                                               float (&o)[M_TILES][O_TILES][4], float scale_log2) {
+#pragma unroll
+  for (int i = 0; i < M_TILES; i++) {
+#pragma unroll
+    for (int half = 0; half < 2; half++) {  // of the 16 rows: upper, lower
+      float row_max = -INFINITY;
+#pragma unroll
+      for (int n = 0; n < N_TILES; n++) {
+        row_max = fmaxf(row_max, fmaxf(s[i][n][2 * half], s[i][n][2 * half + 1]));
+      }
+      // Four lanes hold a row. The scale is not negative, so the maximum may be scaled in the end.
+      row_max = fmaxf(m[i][half], lanes_max<4>(row_max) * scale_log2);
+      const float safe_max = row_max == -INFINITY ? 0.0f : row_max;
+      const float rescale = exp2_approx(m[i][half] - safe_max);
+      m[i][half] = row_max;
+      float tile_sum = 0.0f;
+#pragma unroll
+      for (int n = 0; n < N_TILES; n++) {
+#pragma unroll
+        for (int c = 2 * half; c < 2 * half + 2; c++) {
+          s[i][n][c] = exp2_approx(s[i][n][c] * scale_log2 - safe_max);
+          tile_sum += s[i][n][c];
+        }
+      }
+      l[i][half] = l[i][half] * rescale + tile_sum;
+#pragma unroll
+      for (int n = 0; n < O_TILES; n++) {
+        o[i][n][2 * half] *= rescale;
+        o[i][n][2 * half + 1] *= rescale;
+      }
+    }
+  }
+}
+
+/** Two weights, rounded, as one register of an A fragment. */
+template <typename T>
+__device__ __forceinline__ uint32_t pack(float low, float high) {
+  const typename PairOf<T>::type pair = from_floats<T>(low, high);
+  return *reinterpret_cast<const uint32_t *>(&pair);
+}
+
+/** O += P V for this warp's rows and the keys of one tile. */
+template <typename T, int HEAD_DIM, int M_TILES, int N_TILES>
+__device__ __forceinline__ void multiply_pv(float (&o)[M_TILES][HEAD_DIM / 8][4],
+                                            const float (&p)[M_TILES][N_TILES][4],
+                                            const T *v_shared) {
+  constexpr int PITCH = Tiles<HEAD_DIM>::PITCH;
+  const int lane = threadIdx.x % WARP_SIZE;
+#pragma unroll
+  for (int n = 0; n < N_TILES; n += 2) {
+    // Two accumulator tiles of S, side by side, are one A fragment of 16 keys.
+    uint32_t a[M_TILES][4];
+#pragma unroll
+    for (int i = 0; i < M_TILES; i++) {
+      a[i][0] = pack<T>(p[i][n][0], p[i][n][1]);
+      a[i][1] = pack<T>(p[i][n][2], p[i][n][3]);
+      a[i][2] = pack<T>(p[i][n + 1][0], p[i][n + 1][1]);
+      a[i][3] = pack<T>(p[i][n + 1][2], p[i][n + 1][3]);
+    }
+#pragma unroll
+    for (int d = 0; d < HEAD_DIM; d += 16) {
+      // V is row-major where B wants columns: .trans turns each 8 x 8 matrix on the way.
+      uint32_t v[4];
+      ldmatrix_x4_trans(v, &v_shared[(8 * n + lane % 16) * PITCH + d + lane / 16 * 8]);
+#pragma unroll
+      for (int i = 0; i < M_TILES; i++) {
+        mma_m16n8k16<T>(o[i][d / 8], a[i], v[0], v[1]);
+        mma_m16n8k16<T>(o[i][d / 8 + 1], a[i], v[2], v[3]);
+      }
+    }
+  }
+}
+
+/** Divides by l, gathers this warp's rows of O in shared memory and stores them 16 bytes at a time.
+ */
+template <typename T, int HEAD_DIM, int M_TILES>
+__device__ __forceinline__ void store_rows(const float (&o)[M_TILES][HEAD_DIM / 8][4],
+                                           const float (&m)[M_TILES][2],
+                                           const float (&l)[M_TILES][2], T *o_warp, T *o_global,
+                                           int64_t row_stride, float *lse_global, int first,
+                                           int rows) {
+  constexpr int PITCH = Tiles<HEAD_DIM>::PITCH;
+  constexpr int VECTORS = HEAD_DIM / VECTOR;
+  const int lane = threadIdx.x % WARP_SIZE;
+#pragma unroll
+  for (int i = 0; i < M_TILES; i++) {
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+      const int row = 16 * i + 8 * half + lane / 4;
+      const float sum = lanes_sum<4>(l[i][half]);
+      const float factor = sum == 0.0f ? 0.0f : 1.0f / sum;
+#pragma unroll
+      for (int n = 0; n < HEAD_DIM / 8; n++) {
+        *reinterpret_cast<uint32_t *>(&o_warp[row * PITCH + 8 * n + lane % 4 * 2]) =
+            pack<T>(o[i][n][2 * half] * factor, o[i][n][2 * half + 1] * factor);
+      }
+      if (lane % 4 == 0 && first + row < rows) {
+        lse_global[first + row] =
+            sum == 0.0f ? -INFINITY : m[i][half] * 0.6931471805599453f + logf(sum);
+      }
+    }
+  }
+  __syncwarp();  // the rows are complete: other lanes wrote parts of what this one stores
+#pragma unroll
+  for (int n = 0; n < 16 * M_TILES * VECTORS / WARP_SIZE; n++) {
+    const int i = n * WARP_SIZE + lane;
+    const int row = i / VECTORS;
+    const int column = i % VECTORS * VECTOR;
+    if (first + row < rows) {
+      *reinterpret_cast<uint4 *>(&o_global[(first + row) * row_stride + column]) =
+          *reinterpret_cast<const uint4 *>(&o_warp[row * PITCH + column]);
+    }
+  }
+}
+
+/** The whole forward pass: one thread block for Q_ROWS queries of one head. */
+template <typename T, int HEAD_DIM>
+__global__ void __launch_bounds__(THREADS) attention_kernel(Problem p, Tensors t) {
+  using Tile = Tiles<HEAD_DIM>;
+  constexpr int M_TILES = Tile::M_TILES;
+
+  extern __shared__ __align__(16) unsigned char smem[];
+  T *q_shared = (T *)smem;
+  T *k_shared = q_shared + Tile::Q_ROWS * Tile::PITCH;
+  T *v_shared = k_shared + Tile::KV_ROWS * Tile::PITCH;
+
+  // Under the causal mask the last rows have the most work: they start first.
+  const int q_tiles = (p.q_len + Tile::Q_ROWS - 1) / Tile::Q_ROWS;
+  const int first_q = (q_tiles - 1 - blockIdx.x % q_tiles) * Tile::Q_ROWS;
+  const HeadOffsets at = head_offsets(p, blockIdx.x / q_tiles);
+  const T *q_global = (const T *)t.q + at.q;
+  const T *k_global = (const T *)t.k + at.k;
+  const T *v_global = (const T *)t.v + at.v;
+
+  const int warp_row = threadIdx.x / WARP_SIZE * Tile::WARP_ROWS;
+  T *q_warp = q_shared + warp_row * Tile::PITCH;
+
+  // Of the rows lane / 4 and 8 below in each 16-row tile:
+  float m[M_TILES][2];  // running maximum of the scores, in units of log2
+  float l[M_TILES][2];  // running sum of the weights, this lane's keys only
+  float o[M_TILES][HEAD_DIM / 8][4] = {};
+#pragma unroll
+  for (int i = 0; i < M_TILES; i++) {
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+      m[i][half] = -INFINITY;
+      l[i][half] = 0.0f;
+    }
+  }
+  const float scale_log2 = p.scale * 1.4426950408889634f;
+  const int key_end = attended_keys(p, min(first_q + Tile::Q_ROWS, p.q_len) - 1);
+  const int unmasked_end = attended_keys(p, first_q);  // every row attends the keys before this one
+
+  copy_tile<HEAD_DIM, Tile::Q_ROWS>(q_shared, q_global, p.q_strides.row, first_q, p.q_len);
+  copy_tile<HEAD_DIM, Tile::KV_ROWS>(k_shared, k_global, p.k_strides.row, 0, p.kv_len);
+  cp_async_commit();  // Q and the first K
+
+  for (int first_key = 0; first_key < key_end; first_key += Tile::KV_ROWS) {
+    cp_async_wait<0>();  // K of this tile: nothing else is in flight
+    __syncthreads();  // it has arrived, whoever copied it, and every warp is done with the last V
+
+    copy_tile<HEAD_DIM, Tile::KV_ROWS>(v_shared, v_global, p.v_strides.row, first_key, p.kv_len);
+    cp_async_commit();  // V of this tile travels during Q K^T
+
+    float s[M_TILES][Tile::KV_ROWS / 8][4] = {};
+    multiply_qk<T, HEAD_DIM>(s, q_warp, k_shared);
+    __syncthreads();  // every warp is done with K before the next one takes its place
+
+    // K of the next tile travels during the softmax and P V. Behind the last tile it is all zeros,
+    // so that the wait below names the same group every time.
+    const int next_key = first_key + Tile::KV_ROWS;
+    copy_tile<HEAD_DIM, Tile::KV_ROWS>(k_shared, k_global, p.k_strides.row, next_key,
+                                       next_key < key_end ? p.kv_len : 0);
+    cp_async_commit();
+
+    if (next_key > unmasked_end) mask_scores(s, p, first_q + warp_row, first_key);
+    update_softmax(s, m, l, o, scale_log2);
+
+    cp_async_wait<1>();  // V, the last group but one; the next K stays in flight
+    __syncthreads();     // it has arrived, whoever copied it
+    multiply_pv<T, HEAD_DIM>(o, s, v_shared);
+  }
+
+  cp_async_wait<0>();
+  __syncthreads();  // Q is there, even if no key was attended: O takes its place
+  store_rows<T, HEAD_DIM>(o, m, l, q_warp, (T *)t.o + at.o, p.o_strides.row, t.lse + at.lse,
+                          first_q + warp_row, p.q_len);
+}
+
+/** One instantiation of the kernel, and what it needs. */
+struct Variant {
+  Dtype dtype;
+  int head_dim, q_rows, kv_rows, shared_bytes;
+  void (*kernel)(Problem, Tensors);
+};
+
+template <typename T, int HEAD_DIM>
+static constexpr Variant variant(Dtype dtype) {
+  using Tile = Tiles<HEAD_DIM>;
+  return {dtype,         HEAD_DIM,           Tile::Q_ROWS,
+          Tile::KV_ROWS, Tile::SHARED_BYTES, attention_kernel<T, HEAD_DIM>};
+}
+
+static const Variant VARIANTS[] = {
+    variant<__half, 32>(DTYPE_FP16),         variant<__half, 64>(DTYPE_FP16),
+    variant<__half, 96>(DTYPE_FP16),         variant<__half, 128>(DTYPE_FP16),
+    variant<__half, 256>(DTYPE_FP16),        variant<__nv_bfloat16, 32>(DTYPE_BF16),
+    variant<__nv_bfloat16, 64>(DTYPE_BF16),  variant<__nv_bfloat16, 96>(DTYPE_BF16),
+    variant<__nv_bfloat16, 128>(DTYPE_BF16), variant<__nv_bfloat16, 256>(DTYPE_BF16),
+};
+
+/** The variant for this dtype and head dimension, or NULL. */
+static const Variant *find_variant(const Problem *p) {
+  for (const Variant &v : VARIANTS) {
+    if (v.dtype == p->dtype && v.head_dim == p->head_dim) return &v;
+  }
+  return NULL;
+}
+
+static int64_t block_count(const Problem *p, const Variant *v) {
+  return (int64_t)p->batch * p->q_heads * ((p->q_len + v->q_rows - 1) / v->q_rows);
+}
+
+static bool supports(const Problem *p, char *why, size_t why_size) {
+  const Variant *v = find_variant(p);
+  if (v == NULL) {
+    snprintf(why, why_size, "--head-dim %d: this step takes 32, 64, 96, 128 or 256", p->head_dim);
+    return false;
+  }
+  if (p->scale < 0.0f) {
+    snprintf(why, why_size, "--scale %g: this step takes 0 or more", (double)p->scale);
+    return false;
+  }
+  return tensor_core_supports(p, v->shared_bytes, block_count(p, v), why, why_size);
+}
+
+static void describe(const Problem *p, size_t, Description *description) {
+  const Variant *v = find_variant(p);
+  *description = {};
+  description->q_tile = v->q_rows;
+  description->kv_tile = v->kv_rows;
+  description->ceiling = CEILING_MMA;
+  description->launch_count = 1;
+  description->launches[0] = {"attention", (const void *)v->kernel,
+                              dim3((unsigned)block_count(p, v)), dim3(THREADS),
+                              (size_t)v->shared_bytes};
+}
+
+static cudaError_t forward(const Problem *p, const Tensors *t, size_t, cudaStream_t stream) {
+  const Variant *v = find_variant(p);
+  const unsigned blocks = (unsigned)block_count(p, v);
+  const cudaError_t error =
+      cudaFuncSetAttribute(v->kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, v->shared_bytes);
+  if (error != cudaSuccess) return error;
+  v->kernel<<<blocks, THREADS, v->shared_bytes, stream>>>(*p, *t);
+  return cudaGetLastError();
+}
+
+const Step step = {
+    .name = "step04",
+    .title = "Prefetch: K and V in buffers of their own",
+    .idea = "V travels during Q K^T, the next K during the softmax and P V.",
+    .head_dims = "D = 32, 64, 96, 128 or 256",
+    .supports = supports,
+    .workspace_bytes = NULL,
+    .describe = describe,
+    .forward = forward,
+};
