@@ -160,6 +160,12 @@ $(BUILD)/host/ceiling.o: common/host/ceiling.cu $(BUILD)/flags
 	$(call say,NVCC,$<)
 	$(Q)$(NVCC) $(NVCC_FLAGS) $(call gencode,$(call archs_of,step01)) -MMD -MP -c $< -o $@
 
+# What a GPU's registers hold after ldmatrix and mma, for the test of the CPU backend's layouts.
+$(BUILD)/layouts: tests/gpu/layouts.cu $(BUILD)/flags
+	@mkdir -p $(@D)
+	$(call say,NVCC,$<)
+	$(Q)$(NVCC) $(NVCC_FLAGS) $(call gencode,$(ARCH)) -MMD -MP $< -o $@
+
 $(STEPS:%=$(BUILD)/%): $(BUILD)/%: $(BUILD)/steps/%.o $(HOST_OBJECTS)
 	$(call say,LINK,$@)
 	$(Q)$(NVCC) $(filter %.o,$^) -o $@ -cudart static -Xcompiler -fopenmp -lm
@@ -187,6 +193,13 @@ $(STEPS:%=$(BUILD)/steps/%.o): $(BUILD)/steps/%.o: $$(wildcard steps/$$*_*.cu) $
 
 $(BUILD)/host/ceiling.o: common/host/ceiling.cu $(BUILD)/rewrite_launches $(BUILD)/flags
 	$(compile_cu)
+
+$(BUILD)/gpu/layouts.o: tests/gpu/layouts.cu $(BUILD)/rewrite_launches $(BUILD)/flags
+	$(compile_cu)
+
+$(BUILD)/layouts: $(BUILD)/gpu/layouts.o $(SIMT_OBJECTS)
+	$(call say,LINK,$@)
+	$(Q)$(CXX) $^ -o $@ -lpthread -lm
 
 $(BUILD)/simt/%.o: common/simt/%.c $(BUILD)/flags
 	@mkdir -p $(@D)

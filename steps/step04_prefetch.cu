@@ -89,12 +89,13 @@ __device__ __forceinline__ void multiply_qk(float (&s)[M_TILES][N_TILES][4], con
 }
 
 /**
- * Hides what the rows from `first_q` on do not attend among the keys from `first_key` on. Of a
- * fragment, c[0] and c[1] are of row lane / 4, c[2] and c[3] of the row 8 below.
+ * Hides what the rows from `first_q` on do not attend among the keys from `first_key` on, and turns
+ * the scores round if the scale is negative: from here on it counts as positive. Of a fragment,
+ * c[0] and c[1] are of row lane / 4, c[2] and c[3] of the row 8 below.
  */
 template <int M_TILES, int N_TILES>
-__device__ __forceinline__ void mask_scores(float (&s)[M_TILES][N_TILES][4], const Problem &p,
-                                            int first_q, int first_key) {
+__device__ __forceinline__ void adjust_scores(float (&s)[M_TILES][N_TILES][4], const Problem &p,
+                                              int first_q, int first_key) {
   const int lane = threadIdx.x % WARP_SIZE;
 #pragma unroll
   for (int i = 0; i < M_TILES; i++) {
@@ -103,6 +104,7 @@ __device__ __forceinline__ void mask_scores(float (&s)[M_TILES][N_TILES][4], con
       const int keys = attended_keys(p, first_q + 16 * i + c / 2 * 8 + lane / 4);
 #pragma unroll
       for (int n = 0; n < N_TILES; n++) {
+        if (p.scale < 0.0f) s[i][n][c] = -s[i][n][c];
         if (first_key + 8 * n + lane % 4 * 2 + c % 2 >= keys) s[i][n][c] = -INFINITY;
       }
     }
@@ -123,7 +125,7 @@ __device__ __forceinline__ void update_softmax(float (&s)[M_TILES][N_TILES][4],
       for (int n = 0; n < N_TILES; n++) {
         row_max = fmaxf(row_max, fmaxf(s[i][n][2 * half], s[i][n][2 * half + 1]));
       }
-      // Four lanes hold a row. The scale is not negative, so the maximum may be scaled in the end.
+      // Four lanes hold a row. The scale is positive, so the maximum may be scaled in the end.
       row_max = fmaxf(m[i][half], lanes_max<4>(row_max) * scale_log2);
       const float safe_max = row_max == -INFINITY ? 0.0f : row_max;
       const float rescale = exp2_approx(m[i][half] - safe_max);
@@ -262,9 +264,10 @@ __global__ void __launch_bounds__(THREADS) attention_kernel(Problem p, Tensors t
       l[i][half] = 0.0f;
     }
   }
-  const float scale_log2 = p.scale * 1.4426950408889634f;
+  const float scale_log2 = fabsf(p.scale) * 1.4426950408889634f;
   const int key_end = attended_keys(p, min(first_q + Tile::Q_ROWS, p.q_len) - 1);
-  const int unmasked_end = attended_keys(p, first_q);  // every row attends the keys before this one
+  // Every row attends the keys before this one, so that their scores need no second look.
+  const int plain_end = p.scale < 0.0f ? 0 : attended_keys(p, first_q);
 
   copy_tile<HEAD_DIM, Tile::Q_ROWS>(q_shared, q_global, p.q_strides.row, first_q, p.q_len);
   copy_tile<HEAD_DIM, Tile::KV_ROWS>(k_shared, k_global, p.k_strides.row, 0, p.kv_len);
@@ -288,7 +291,7 @@ __global__ void __launch_bounds__(THREADS) attention_kernel(Problem p, Tensors t
                                        next_key < key_end ? p.kv_len : 0);
     cp_async_commit();
 
-    if (next_key > unmasked_end) mask_scores(s, p, first_q + warp_row, first_key);
+    if (next_key > plain_end) adjust_scores(s, p, first_q + warp_row, first_key);
     update_softmax(s, m, l, o, scale_log2);
 
     cp_async_wait<1>();  // V, the last group but one; the next K stays in flight
@@ -340,10 +343,6 @@ static bool supports(const Problem *p, char *why, size_t why_size) {
   const Variant *v = find_variant(p);
   if (v == NULL) {
     snprintf(why, why_size, "--head-dim %d: this step takes 32, 64, 96, 128 or 256", p->head_dim);
-    return false;
-  }
-  if (p->scale < 0.0f) {
-    snprintf(why, why_size, "--scale %g: this step takes 0 or more", (double)p->scale);
     return false;
   }
   return tensor_core_supports(p, v->shared_bytes, block_count(p, v), why, why_size);

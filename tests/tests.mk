@@ -109,6 +109,8 @@ test-unit: $(UNIT_TESTS:%=$(UNIT)/%) $(STEPS:%=$(UNIT)/%) $(BUILD)/rewrite_launc
 	for test in $(UNIT_TESTS); do echo "--- $$test"; $(UNIT)/$$test || failed=1; done; \
 	for step in $(STEPS); do echo "--- $$step, sanitized"; \
 	  $(UNIT)/$$step --cases tests/sanitize.cases --heads 2 --check all || failed=1; done; \
+	for step in $(TURING_STEPS); do \
+	  $(UNIT)/$$step --cases tests/sanitize_any_d.cases --heads 2 --check all || failed=1; done; \
 	exit $$failed
 
 -include $(wildcard $(UNIT)/*.d $(UNIT)/*/*.d $(BUILD)/plain/*.d)
@@ -124,7 +126,7 @@ test-valgrind:
 
 # --- End to end ------------------------------------------------------------------------------------
 
-test-e2e: $(STEPS:%=$(BUILD)/%)
+test-e2e: $(STEPS:%=$(BUILD)/%) $(BUILD)/layouts
 	@$(PYTHON) -c 'import numpy, pytest' 2>/dev/null || \
 	  { echo "test-e2e: Python needs numpy and pytest. Install them: make deps"; exit 1; }
 	BACKEND=$(BACKEND) STEP_DIR=$(abspath $(BUILD)) $(PYTHON) -m pytest -q tests/e2e $(PYTEST_ARGS)

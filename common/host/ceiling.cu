@@ -1,6 +1,7 @@
 #include <cuda_runtime.h>
 #include <math.h>
 
+#include "device/ptx.cuh"
 #include "host/ceiling.h"
 
 constexpr int THREADS = 256;
@@ -29,6 +30,30 @@ __global__ void __launch_bounds__(THREADS) ffma_kernel(float a, float b, float *
   if (sum == -1.0f) *out = sum;
 }
 
+/** Independent accumulators, so that one mma need not wait for another. */
+template <int ACCUMULATORS>
+__global__ void __launch_bounds__(THREADS) mma_kernel(uint32_t seed, float *out) {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
+  // Bits that vary: constant operands draw less power and run faster than real ones.
+  uint32_t a[4], b[2];
+  float d[ACCUMULATORS][4] = {};
+#pragma unroll
+  for (int i = 0; i < 4; i++) a[i] = (threadIdx.x * 2654435761u + i * 40503u + seed) & 0x3bff3bff;
+#pragma unroll
+  for (int i = 0; i < 2; i++) b[i] = (threadIdx.x * 2246822519u + i * 30011u + seed) & 0xbbffbbff;
+  for (int i = 0; i < ITERATIONS; i++) {
+#pragma unroll
+    for (int c = 0; c < ACCUMULATORS; c++) mma_m16n8k16<__half>(d[c], a, b[0], b[1]);
+  }
+  float sum = 0.0f;
+#pragma unroll
+  for (int c = 0; c < ACCUMULATORS; c++) sum += d[c][0] + d[c][1] + d[c][2] + d[c][3];
+  if (sum == -1.0f) *out = sum;
+#else
+  (void)seed, (void)out;
+#endif
+}
+
 /** Events around repeated work; keeps the shortest time. */
 struct Best {
   cudaEvent_t start, stop;
@@ -53,6 +78,21 @@ static double measure_ffma(int blocks, float *out, Best best) {
     keep_shortest(&best);
   }
   return 2.0 * CHAINS * UNROLL * ITERATIONS * THREADS * blocks / best.seconds * 1e-12;
+}
+
+template <int ACCUMULATORS>
+static double measure_mma(int multiprocessors, float *out, Best best) {
+  // 8 warps in each of 2 blocks, as many as the registers of a multiprocessor take.
+  const int blocks = 16 * multiprocessors;
+  best.seconds = 0.0;
+  for (int i = 0; i < TRIES; i++) {
+    cudaEventRecord(best.start);
+    mma_kernel<ACCUMULATORS><<<blocks, THREADS>>>(i, out);
+    cudaEventRecord(best.stop);
+    keep_shortest(&best);
+  }
+  const double flops_per_mma = 2.0 * 16 * 8 * 16;
+  return flops_per_mma * ACCUMULATORS * ITERATIONS * (THREADS / 32) * blocks / best.seconds * 1e-12;
 }
 
 static double measure_copy(char *buffer, Best best) {
@@ -87,6 +127,12 @@ bool ceilings_measure(Ceilings *ceilings, Error *error) {
     const double some = measure_ffma<8>(blocks, out, best);
     const double many = measure_ffma<16>(blocks, out, best);
     measured.ffma_tflops = fmax(few, fmax(some, many));
+    int major = 0;
+    cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
+    if (major >= 8) {
+      measured.mma_tflops = fmax(measure_mma<8>(multiprocessors, out, best),
+                                 measure_mma<16>(multiprocessors, out, best));
+    }
     measured.copy_gb_per_s = measure_copy(buffer, best);
     status = cudaGetLastError();
     cudaEventDestroy(best.start);

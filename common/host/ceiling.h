@@ -10,7 +10,8 @@
 #include "host/error.h"
 
 typedef struct Ceilings {
-  double ffma_tflops;   /**< fp32 multiply-adds on the CUDA cores, operands in registers */
+  double mma_tflops;  /**< mma.m16n8k16, fp16 in, fp32 out, operands in registers; 0 before sm_80 */
+  double ffma_tflops; /**< fp32 multiply-adds on the CUDA cores, operands in registers */
   double copy_gb_per_s; /**< device memory copy: bytes read plus bytes written */
 } Ceilings;
 

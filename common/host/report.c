@@ -33,6 +33,12 @@ static double total_bytes(const Run *run) {
          run->description.intermediate_bytes_per_entry * problem_entries(&run->problem);
 }
 
+/** Of the unit that the step computes with. */
+static double arithmetic_tflops(const Run *run) {
+  return run->description.ceiling == CEILING_MMA ? run->ceilings.mma_tflops
+                                                 : run->ceilings.ffma_tflops;
+}
+
 Speed run_speed(const Run *run) {
   Speed speed = {0};
   if (run->timing.samples == 0) return speed;
@@ -40,14 +46,14 @@ Speed run_speed(const Run *run) {
   const double seconds = 1e-3 * run->timing.median_ms;
   const double dense_flops =
       4.0 * p->head_dim * p->batch * p->q_heads * (double)p->q_len * p->kv_len;
-  const double flops_s = problem_flops(p) / (1e12 * run->ceilings.ffma_tflops);
+  const double flops_s = problem_flops(p) / (1e12 * arithmetic_tflops(run));
   const double bytes_s = total_bytes(run) / (1e9 * run->ceilings.copy_gb_per_s);
   speed.tflops = 1e-12 * problem_flops(p) / seconds;
   speed.dense_tflops = 1e-12 * dense_flops / seconds;
   speed.gb_per_s = 1e-9 * total_bytes(run) / seconds;
   speed.ceiling_percent = run->description.ceiling == CEILING_COPY
                               ? 100 * speed.gb_per_s / run->ceilings.copy_gb_per_s
-                              : 100 * speed.tflops / run->ceilings.ffma_tflops;
+                              : 100 * speed.tflops / arithmetic_tflops(run);
   speed.bound_by_arithmetic = flops_s > bytes_s;
   speed.bound_ms = 1e3 * (flops_s > bytes_s ? flops_s : bytes_s);
   return speed;
@@ -117,7 +123,10 @@ static void print_speed(const Run *run, FILE *out) {
     return;
   }
   fprintf(out, "expected   no faster than %.3f ms: the %s of this GPU sets the limit\n",
-          speed.bound_ms, speed.bound_by_arithmetic ? "fp32 FFMA rate" : "memory");
+          speed.bound_ms,
+          !speed.bound_by_arithmetic                ? "memory"
+          : run->description.ceiling == CEILING_MMA ? "mma.sync rate"
+                                                    : "fp32 FFMA rate");
   fprintf(out, "time       %.3f ms (p10 %.3f, p90 %.3f, %d samples)\n", t->median_ms, t->p10_ms,
           t->p90_ms, t->samples);
   fprintf(out, "speed      %.2f TFLOP/s", speed.tflops);
@@ -130,7 +139,7 @@ static void print_speed(const Run *run, FILE *out) {
   if (run->description.ceiling == CEILING_COPY) {
     fprintf(out, "%.0f GB/s)\n", run->ceilings.copy_gb_per_s);
   } else {
-    fprintf(out, "%.1f TFLOP/s)\n", run->ceilings.ffma_tflops);
+    fprintf(out, "%.1f TFLOP/s)\n", arithmetic_tflops(run));
   }
 }
 
@@ -152,6 +161,14 @@ static void print_counts(const Run *run, FILE *out) {
     fprintf(out, "           shuffles       %12" PRIu64 "  (by warps)\n", c->shuffles);
     fprintf(out, "           votes          %12" PRIu64 "  (by warps)\n", c->votes);
     fprintf(out, "           atomics        %12" PRIu64 "  (by threads)\n", c->atomics);
+    fprintf(out, "           ldmatrix       %12" PRIu64 "  (by warps)\n", c->ldmatrix);
+    fprintf(out, "           mma            %12" PRIu64 "  (by warps)\n", c->mma);
+    fprintf(out, "           mma under copy %12" PRIu64 "  (its warp had a cp.async in flight)\n",
+            c->mma_under_copy);
+  }
+  if (c->mma > 0) {
+    fprintf(out, "           %" PRIu64 " mma in warps, %.0f %% of them with a copy in flight\n",
+            c->mma, 100.0 * (double)c->mma_under_copy / (double)c->mma);
   }
   fprintf(out,
           "time       none: the CPU backend shows what a kernel does, not how long a GPU takes\n");

@@ -86,6 +86,9 @@ static void add_counts(JsonObject *row, const WorkCounts *c) {
   json_integer(row, "count_shuffles", (int64_t)c->shuffles);
   json_integer(row, "count_votes", (int64_t)c->votes);
   json_integer(row, "count_warp_barriers", (int64_t)c->warp_barriers);
+  json_integer(row, "count_ldmatrix", (int64_t)c->ldmatrix);
+  json_integer(row, "count_mma", (int64_t)c->mma);
+  json_integer(row, "count_mma_under_copy", (int64_t)c->mma_under_copy);
   json_integer(row, "count_atomics", (int64_t)c->atomics);
 }
 
@@ -101,6 +104,7 @@ static void add_speed(JsonObject *row, const Run *run) {
   json_number(row, "gb_per_s", speed.gb_per_s);
   json_number(row, "ceiling_percent", speed.ceiling_percent);
   json_number(row, "ceiling_ffma_tflops", run->ceilings.ffma_tflops);
+  json_number(row, "ceiling_mma_tflops", run->ceilings.mma_tflops);
   json_number(row, "ceiling_copy_gb_per_s", run->ceilings.copy_gb_per_s);
 }
 

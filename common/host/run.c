@@ -79,6 +79,9 @@ static bool run_once(Run *run, DeviceTensors *t, Error *error) {
                              .shuffles = c.warp_instructions[SIMT_SHUFFLE],
                              .votes = c.warp_instructions[SIMT_VOTE],
                              .warp_barriers = c.warp_instructions[SIMT_SYNCWARP],
+                             .ldmatrix = c.warp_instructions[SIMT_LDMATRIX],
+                             .mma = c.warp_instructions[SIMT_MMA],
+                             .mma_under_copy = c.mma_under_copy,
                              .atomics = c.atomics};
 #endif
   return ok;

@@ -25,7 +25,9 @@ typedef struct WorkCounts {
   uint64_t launches, blocks, threads;
   uint64_t barriers;                       /**< by blocks */
   uint64_t shuffles, votes, warp_barriers; /**< by warps */
-  uint64_t atomics;                        /**< by threads */
+  uint64_t ldmatrix, mma;                  /**< by warps */
+  uint64_t mma_under_copy; /**< of the mma, those with a cp.async of their warp in flight */
+  uint64_t atomics;        /**< by threads */
 } WorkCounts;
 
 /** All that is known about a finished run: what the report prints and the JSON row stores. */

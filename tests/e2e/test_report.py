@@ -30,10 +30,12 @@ KERNEL = {"name": str, "blocks": int, "threads": int, "shared_bytes": int, "regi
           "local_bytes": int, "blocks_per_multiprocessor": int}
 COUNTS = {"count_launches": int, "count_blocks": int, "count_threads": int, "count_barriers": int,
           "count_shuffles": int, "count_votes": int, "count_warp_barriers": int,
+          "count_ldmatrix": int, "count_mma": int, "count_mma_under_copy": int,
           "count_atomics": int}
 TIMES = {"samples": int, "median_ms": NUMBER, "p10_ms": NUMBER, "p90_ms": NUMBER,
          "bound_ms": NUMBER, "tflops": NUMBER, "dense_tflops": NUMBER, "gb_per_s": NUMBER,
-         "ceiling_percent": NUMBER, "ceiling_ffma_tflops": NUMBER, "ceiling_copy_gb_per_s": NUMBER}
+         "ceiling_percent": NUMBER, "ceiling_ffma_tflops": NUMBER, "ceiling_mma_tflops": NUMBER,
+         "ceiling_copy_gb_per_s": NUMBER}
 GPU_STATE = {"driver": str, "sm_clock_mhz": int, "memory_clock_mhz": int}
 
 
