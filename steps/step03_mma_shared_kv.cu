@@ -266,7 +266,8 @@ __global__ void __launch_bounds__(THREADS) attention_kernel(Problem p, Tensors t
       l[i][half] = 0.0f;
     }
   }
-  const float scale_log2 = fabsf(p.scale) * 1.4426950408889634f;
+  // Never 0: a hidden score is -inf, and -inf * 0 would be NaN.
+  const float scale_log2 = fmaxf(fabsf(p.scale), 1e-30f) * 1.4426950408889634f;
   const int key_end = attended_keys(p, min(first_q + Tile::Q_ROWS, p.q_len) - 1);
   // Every row attends the keys before this one, so that their scores need no second look.
   const int plain_end = p.scale < 0.0f ? 0 : attended_keys(p, first_q);
@@ -337,7 +338,8 @@ static int64_t block_count(const Problem *p, const Variant *v) {
 static bool supports(const Problem *p, char *why, size_t why_size) {
   const Variant *v = find_variant(p);
   if (v == NULL) {
-    snprintf(why, why_size, "--head-dim %d: this step takes 32, 64, 96, 128 or 256", p->head_dim);
+    snprintf(why, why_size, "--head-dim %d: %s takes 32, 64, 96, 128 or 256", p->head_dim,
+             step.name);
     return false;
   }
   return tensor_core_supports(p, v->shared_bytes, block_count(p, v), why, why_size);
