@@ -273,6 +273,7 @@ __global__ void __launch_bounds__(THREADS) attention_kernel(Problem p, Tensors t
   const int plain_end = p.scale < 0.0f ? 0 : attended_keys(p, first_q);
 
   copy_tile<HEAD_DIM, Tile::Q_ROWS>(q_shared, q_global, p.q_strides.row, first_q, p.q_len);
+  cp_async_commit();  // a group of its own, so that it is waited for even if no key is attended
 
   for (int first_key = 0; first_key < key_end; first_key += Tile::KV_ROWS) {
     copy_tile<HEAD_DIM, Tile::KV_ROWS>(kv_shared, k_global, p.k_strides.row, first_key, p.kv_len);
