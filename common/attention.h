@@ -25,6 +25,9 @@ typedef enum Dtype { DTYPE_FP16, DTYPE_BF16 } Dtype;
  */
 typedef enum MaskKind { MASK_FULL, MASK_CAUSAL } MaskKind;
 
+/** No step takes a larger head dimension. */
+enum { MAX_HEAD_DIM = 256 };
+
 /** Distance from one batch entry, head or row to the next. */
 typedef struct Strides {
   int64_t batch, head, row;
@@ -77,6 +80,8 @@ typedef struct Description {
   Ceiling ceiling;
   /** Device memory traffic for S and P per unmasked score entry; 0 when they stay on chip. */
   int intermediate_bytes_per_entry;
+  /** Hidden keys are multiplied too, by a weight of 0: NaN or Inf in V spreads within a tile. */
+  bool multiplies_hidden_keys;
   int launch_count;
   KernelLaunch launches[MAX_LAUNCHES];
   char note[160]; /**< one line for the report, or empty */

@@ -26,7 +26,6 @@
 
 constexpr int TILE = 32;           // S and O are computed in TILE x TILE entries, one thread each
 constexpr int ROWS_PER_BLOCK = 8;  // rows of the softmax that one thread block takes
-constexpr int MAX_HEAD_DIM = 256;
 
 static_assert(TILE == WARP_SIZE, "a row of the tile is loaded by one warp");
 
@@ -144,8 +143,10 @@ __global__ void __launch_bounds__(TILE *TILE)
     v_shared[row][lane] =
         element_or_zero(v_global + at.v, p.v_strides.row, k + row, p.kv_len, d, p.head_dim);
     __syncthreads();  // both pieces are complete
-#pragma unroll
-    for (int i = 0; i < TILE; i++) o += p_shared[row][i] * v_shared[i][lane];
+    // Hidden keys are left out, not multiplied by a weight of 0: V may hold NaN there.
+    const int tile_keys = min(TILE, keys - k);
+#pragma unroll 16
+    for (int i = 0; i < tile_keys; i++) o += p_shared[row][i] * v_shared[i][lane];
     __syncthreads();  // everyone is done with them before they are overwritten
   }
   if (q < p.q_len && d < p.head_dim) {
@@ -153,28 +154,33 @@ __global__ void __launch_bounds__(TILE *TILE)
   }
 }
 
-/** How the problem is cut into passes over the heads. */
-struct Passes {
-  size_t head_bytes;                                  // S of one head
-  int heads_per_pass;                                 // at least 1
-  int64_t score_blocks, softmax_rows, output_blocks;  // of one head
+/** Thread blocks that each kernel takes for a number of heads; they must fit gridDim.x, 31 bits. */
+struct Grids {
+  int64_t scores, softmax, output;
 };
 
-static Passes plan_passes(const Problem *p, size_t workspace_bytes) {
-  Passes passes = {};
-  passes.head_bytes = sizeof(float) * p->q_len * (size_t)p->kv_len;
-  passes.score_blocks = (int64_t)((p->q_len + TILE - 1) / TILE) * ((p->kv_len + TILE - 1) / TILE);
-  passes.softmax_rows = p->q_len;
-  passes.output_blocks =
-      (int64_t)((p->q_len + TILE - 1) / TILE) * ((p->head_dim + TILE - 1) / TILE);
+static Grids grids_for(const Problem *p, int64_t heads) {
+  const int64_t q_tiles = (p->q_len + TILE - 1) / TILE;
+  const int64_t kv_tiles = (p->kv_len + TILE - 1) / TILE;
+  const int64_t d_tiles = (p->head_dim + TILE - 1) / TILE;
+  const int64_t rows = heads * p->q_len;
+  return {heads * q_tiles * kv_tiles, (rows + ROWS_PER_BLOCK - 1) / ROWS_PER_BLOCK,
+          heads * q_tiles * d_tiles};
+}
 
-  const int64_t most_blocks =
-      max(passes.score_blocks, max(passes.softmax_rows, passes.output_blocks));
+/** Bytes of S of one head. */
+static size_t score_bytes(const Problem *p) {
+  return sizeof(float) * p->q_len * (size_t)p->kv_len;
+}
+
+/** Heads that one pass over the three kernels takes: as many as the workspace holds, at least 1. */
+static int heads_per_pass(const Problem *p, size_t workspace_bytes) {
+  const Grids grids = grids_for(p, 1);
+  const int64_t largest_grid = max(grids.scores, max(grids.softmax, grids.output));
   int64_t heads = (int64_t)p->batch * p->q_heads;
-  heads = min(heads, (int64_t)(workspace_bytes / passes.head_bytes));
-  heads = min(heads, INT32_MAX / most_blocks);  // gridDim.x is 31 bits
-  passes.heads_per_pass = (int)max(heads, (int64_t)1);
-  return passes;
+  heads = min(heads, (int64_t)(workspace_bytes / score_bytes(p)));
+  heads = min(heads, INT32_MAX / largest_grid);
+  return (int)max(heads, (int64_t)1);
 }
 
 static bool supports(const Problem *p, char *why, size_t why_size) {
@@ -191,18 +197,16 @@ static bool supports(const Problem *p, char *why, size_t why_size) {
 }
 
 static size_t workspace_bytes(const Problem *p, size_t free_bytes) {
-  const Passes passes = plan_passes(p, free_bytes);
-  return passes.heads_per_pass * passes.head_bytes;
+  return heads_per_pass(p, free_bytes) * score_bytes(p);
 }
 
 static void describe(const Problem *p, size_t workspace_bytes, Description *description) {
-  const Passes passes = plan_passes(p, workspace_bytes);
-  const int heads = passes.heads_per_pass;
+  const int heads = heads_per_pass(p, workspace_bytes);
   const int all_heads = p->batch * p->q_heads;
-  const int softmax_blocks =
-      (int)((heads * passes.softmax_rows + ROWS_PER_BLOCK - 1) / ROWS_PER_BLOCK);
+  const int passes = all_heads / heads + (all_heads % heads != 0);
+  const Grids grids = grids_for(p, heads);
   const bool half = p->dtype == DTYPE_FP16;
-  const dim3 rows_block(WARP_SIZE, ROWS_PER_BLOCK);
+  const dim3 tile(TILE, TILE), rows(WARP_SIZE, ROWS_PER_BLOCK);
 
   *description = {};
   description->q_tile = TILE;
@@ -214,38 +218,37 @@ static void describe(const Problem *p, size_t workspace_bytes, Description *desc
   description->launches[0] = {
       "scores",
       half ? (const void *)scores_kernel<__half> : (const void *)scores_kernel<__nv_bfloat16>,
-      dim3((unsigned)(heads * passes.score_blocks)), dim3(TILE, TILE), 0};
-  description->launches[1] = {"softmax", (const void *)softmax_kernel, dim3(softmax_blocks),
-                              rows_block, 0};
+      dim3((unsigned)grids.scores), tile, 0};
+  description->launches[1] = {"softmax", (const void *)softmax_kernel,
+                              dim3((unsigned)grids.softmax), rows, 0};
   description->launches[2] = {
       "output",
       half ? (const void *)output_kernel<__half> : (const void *)output_kernel<__nv_bfloat16>,
-      dim3((unsigned)(heads * passes.output_blocks)), dim3(TILE, TILE), 0};
+      dim3((unsigned)grids.output), tile, 0};
   snprintf(description->note, sizeof description->note,
-           "S and P hold %d of %d heads at a time: %d pass%s", heads, all_heads,
-           (all_heads + heads - 1) / heads, heads < all_heads ? "es" : "");
+           "S and P hold %d of %d heads at a time: %d pass%s", heads, all_heads, passes,
+           passes == 1 ? "" : "es");
 }
 
 template <typename T>
 static cudaError_t forward_as(const Problem *p, const Tensors *t, size_t workspace_bytes,
                               cudaStream_t stream) {
-  const Passes passes = plan_passes(p, workspace_bytes);
-  const int all_heads = p->batch * p->q_heads;
-  const dim3 rows_block(WARP_SIZE, ROWS_PER_BLOCK);
+  const int64_t all_heads = (int64_t)p->batch * p->q_heads;
+  const int pass_heads = heads_per_pass(p, workspace_bytes);
+  const dim3 tile(TILE, TILE), rows_block(WARP_SIZE, ROWS_PER_BLOCK);
   float *s = (float *)t->workspace;
 
-  for (int first = 0; first < all_heads; first += passes.heads_per_pass) {
-    const int heads = min(passes.heads_per_pass, all_heads - first);
-    const int64_t rows = heads * passes.softmax_rows;
-    const unsigned softmax_blocks = (unsigned)((rows + ROWS_PER_BLOCK - 1) / ROWS_PER_BLOCK);
-    const unsigned score_blocks = (unsigned)(heads * passes.score_blocks);
-    const unsigned output_blocks = (unsigned)(heads * passes.output_blocks);
+  for (int64_t done = 0; done < all_heads; done += pass_heads) {
+    const int first = (int)done;
+    const int64_t heads = min((int64_t)pass_heads, all_heads - done);
+    const int64_t rows = heads * p->q_len;
+    const Grids grids = grids_for(p, heads);
 
-    scores_kernel<T><<<score_blocks, dim3(TILE, TILE), 0, stream>>>(*p, first, (const T *)t->q,
-                                                                    (const T *)t->k, s);
-    softmax_kernel<<<softmax_blocks, rows_block, 0, stream>>>(*p, first, rows, s, t->lse);
+    scores_kernel<T><<<(unsigned)grids.scores, tile, 0, stream>>>(*p, first, (const T *)t->q,
+                                                                  (const T *)t->k, s);
+    softmax_kernel<<<(unsigned)grids.softmax, rows_block, 0, stream>>>(*p, first, rows, s, t->lse);
     output_kernel<T>
-        <<<output_blocks, dim3(TILE, TILE), 0, stream>>>(*p, first, s, (const T *)t->v, (T *)t->o);
+        <<<(unsigned)grids.output, tile, 0, stream>>>(*p, first, s, (const T *)t->v, (T *)t->o);
     const cudaError_t error = cudaGetLastError();
     if (error != cudaSuccess) return error;
   }

@@ -27,14 +27,18 @@
 
 constexpr int ROWS = 4;   // rows of Q, S and O that a thread works on
 constexpr int LANES = 8;  // lanes that share those rows: neighbours in one warp
-constexpr int MAX_HEAD_DIM = 256;
 
-/** Tiles in shared memory, all fp32. Q_TILE rows of Q make LANES * Q_TILE / ROWS threads. */
+/** Tiles in shared memory, all fp32, and how the threads share them. */
 template <int HEAD_DIM, int Q_TILE, int KV_TILE>
 struct SharedTiles {
   static_assert(HEAD_DIM % (4 * LANES) == 0, "a row of O is shared out four columns at a time");
   static_assert(Q_TILE % ROWS == 0 && KV_TILE % LANES == 0 && KV_TILE % 4 == 0, "no remainders");
   static_assert(LANES * Q_TILE / ROWS % WARP_SIZE == 0, "the shuffles need whole warps");
+
+  static constexpr int THREADS = LANES * Q_TILE / ROWS;
+  static constexpr int KEYS = KV_TILE / LANES;           // keys of S that a thread works on
+  static constexpr int ROW_STEP = Q_TILE / ROWS;         // a thread's rows are this far apart
+  static constexpr int CHUNKS = HEAD_DIM / (4 * LANES);  // float4s of a row of O per thread
 
   // +4 and +8: rows that a warp reads or writes together start in different banks.
   float q[Q_TILE][HEAD_DIM + 4];
@@ -78,6 +82,103 @@ __device__ void load_tile(float (&tile_shared)[TILE_ROWS][PITCH], const T *matri
   }
 }
 
+/** S = Q K^T for the rows and keys of one thread: its `row` and `lane` are the first of each. */
+template <typename Tiles>
+__device__ __forceinline__ void multiply_qk(float (&s)[ROWS][Tiles::KEYS], const Tiles &tiles,
+                                            int row, int lane) {
+  constexpr int HEAD_DIM = 4 * LANES * Tiles::CHUNKS;
+#pragma unroll 4
+  for (int d = 0; d < HEAD_DIM; d += 4) {
+    float4 q[ROWS], k[Tiles::KEYS];
+#pragma unroll
+    for (int i = 0; i < ROWS; i++) {
+      q[i] = *reinterpret_cast<const float4 *>(&tiles.q[row + i * Tiles::ROW_STEP][d]);
+    }
+#pragma unroll
+    for (int j = 0; j < Tiles::KEYS; j++) {
+      k[j] = *reinterpret_cast<const float4 *>(&tiles.k[lane + j * LANES][d]);
+    }
+#pragma unroll
+    for (int i = 0; i < ROWS; i++) {
+#pragma unroll
+      for (int j = 0; j < Tiles::KEYS; j++) {
+        s[i][j] += q[i].x * k[j].x;
+        s[i][j] += q[i].y * k[j].y;
+        s[i][j] += q[i].z * k[j].z;
+        s[i][j] += q[i].w * k[j].w;
+      }
+    }
+  }
+}
+
+/**
+ * Turns the scores of one row into weights 2^(scale s - m), leaves them in `p_row`, and brings m, l
+ * and O up to date. Of its keys, the row attends the first `keys`; this lane has every LANES-th.
+ */
+template <int KEYS, int CHUNKS>
+__device__ __forceinline__ void update_softmax(float (&s)[KEYS], int keys, float scale_log2,
+                                               float *p_row, int lane, float &m, float &l,
+                                               float (&o)[CHUNKS][4]) {
+  float row_max = m;
+#pragma unroll
+  for (int j = 0; j < KEYS; j++) {
+    s[j] = lane + j * LANES < keys ? s[j] * scale_log2 : -INFINITY;
+    row_max = fmaxf(row_max, s[j]);
+  }
+  row_max = lanes_max<LANES>(row_max);
+  // Nothing attended so far: -inf - -inf would be NaN, -inf - 0 gives 2^-inf = 0.
+  const float safe_max = row_max == -INFINITY ? 0.0f : row_max;
+  const float rescale = exp2f(m - safe_max);
+  m = row_max;
+  l *= rescale;
+#pragma unroll
+  for (int j = 0; j < KEYS; j++) {
+    const float weight = exp2f(s[j] - safe_max);
+    l += weight;
+    p_row[lane + j * LANES] = weight;
+  }
+#pragma unroll
+  for (int c = 0; c < CHUNKS; c++) {
+#pragma unroll
+    for (int x = 0; x < 4; x++) o[c][x] *= rescale;
+  }
+}
+
+/**
+ * O += P V for this thread's rows and columns. With HIDE, row i takes only the first keys[i] keys
+ * of the tile: hidden keys have weight 0, but V may hold NaN there, and 0 * NaN is NaN.
+ */
+template <bool HIDE, typename Tiles>
+__device__ __forceinline__ void multiply_pv(float (&o)[ROWS][Tiles::CHUNKS][4], const Tiles &tiles,
+                                            const int (&keys)[ROWS], int row, int lane) {
+  constexpr int KV_TILE = LANES * Tiles::KEYS;
+#pragma unroll 2
+  for (int key = 0; key < KV_TILE; key += 4) {
+    float weights[ROWS][4];
+#pragma unroll
+    for (int i = 0; i < ROWS; i++) {
+      const float4 w = *reinterpret_cast<const float4 *>(&tiles.p[row + i * Tiles::ROW_STEP][key]);
+      weights[i][0] = w.x, weights[i][1] = w.y, weights[i][2] = w.z, weights[i][3] = w.w;
+    }
+#pragma unroll
+    for (int j = 0; j < 4; j++) {
+#pragma unroll
+      for (int c = 0; c < Tiles::CHUNKS; c++) {
+        const float4 v =
+            *reinterpret_cast<const float4 *>(&tiles.v[key + j][c * 4 * LANES + lane * 4]);
+#pragma unroll
+        for (int i = 0; i < ROWS; i++) {
+          if (HIDE && key + j >= keys[i]) continue;
+          o[i][c][0] += weights[i][j] * v.x;
+          o[i][c][1] += weights[i][j] * v.y;
+          o[i][c][2] += weights[i][j] * v.z;
+          o[i][c][3] += weights[i][j] * v.w;
+        }
+      }
+    }
+  }
+}
+
 /** One row of a thread's piece of O, rounded and stored. */
 template <int CHUNKS, typename T>
 __device__ void store_row(T *o_row, const float (&o)[CHUNKS][4], float factor, int lane,
@@ -104,14 +205,10 @@ __device__ void store_row(T *o_row, const float (&o)[CHUNKS][4], float factor, i
  * past problem.head_dim are zero in shared memory and never stored.
  */
 template <typename T, int HEAD_DIM, int Q_TILE, int KV_TILE>
-__global__ void __launch_bounds__(LANES *Q_TILE / ROWS) attention_kernel(Problem p, Tensors t) {
-  constexpr int THREADS = LANES * Q_TILE / ROWS;
-  constexpr int KEYS = KV_TILE / LANES;    // keys of S that a thread works on
-  constexpr int ROW_STEP = Q_TILE / ROWS;  // a thread's rows are this far apart
-  constexpr int CHUNKS = HEAD_DIM / (4 * LANES);
-
+__global__ void __launch_bounds__(LANES *Q_TILE / ROWS, 1) attention_kernel(Problem p, Tensors t) {
+  using Tiles = SharedTiles<HEAD_DIM, Q_TILE, KV_TILE>;
   extern __shared__ __align__(16) unsigned char smem[];
-  auto &tiles = *reinterpret_cast<SharedTiles<HEAD_DIM, Q_TILE, KV_TILE> *>(smem);
+  auto &tiles = *reinterpret_cast<Tiles *>(smem);
 
   const int q_tiles = (p.q_len + Q_TILE - 1) / Q_TILE;
   const int first_q = blockIdx.x % q_tiles * Q_TILE;
@@ -126,111 +223,48 @@ __global__ void __launch_bounds__(LANES *Q_TILE / ROWS) attention_kernel(Problem
   const int lane = threadIdx.x % LANES;
   const int row = threadIdx.x / LANES;
 
-  load_tile<Q_TILE, HEAD_DIM, THREADS>(tiles.q, q_global, p.q_strides.row, first_q, p.q_len,
-                                       p.head_dim, takes_vectors(t.q, p.q_strides, p.head_dim));
+  load_tile<Q_TILE, HEAD_DIM, Tiles::THREADS>(tiles.q, q_global, p.q_strides.row, first_q, p.q_len,
+                                              p.head_dim,
+                                              takes_vectors(t.q, p.q_strides, p.head_dim));
 
-  int keys[ROWS];            // row i attends the keys 0 .. keys[i] - 1
-  float m[ROWS];             // running maximum of the scores, in units of log2
-  float l[ROWS];             // running sum of 2^(score - m), this thread's keys only
-  float o[ROWS][CHUNKS][4];  // running sum of 2^(score - m) * V
+  float m[ROWS];                         // running maximum of the scores, in units of log2
+  float l[ROWS];                         // running sum of 2^(score - m), this thread's keys only
+  float o[ROWS][Tiles::CHUNKS][4] = {};  // running sum of 2^(score - m) * V
 #pragma unroll
   for (int i = 0; i < ROWS; i++) {
-    keys[i] = attended_keys(p, first_q + row + i * ROW_STEP);
     m[i] = -INFINITY;
     l[i] = 0.0f;
-#pragma unroll
-    for (int c = 0; c < CHUNKS; c++) o[i][c][0] = o[i][c][1] = o[i][c][2] = o[i][c][3] = 0.0f;
   }
 
   // 2^(x log2 e) = e^x: the GPU computes powers of two, so the scores are kept in units of log2.
   const float scale_log2 = p.scale * 1.4426950408889634f;
   // Tiles past the last key of the last row are wholly above the diagonal.
   const int key_end = attended_keys(p, min(first_q + Q_TILE, p.q_len) - 1);
+  // Every row attends the keys before this one.
+  const int plain_end = attended_keys(p, first_q);
 
   for (int first_key = 0; first_key < key_end; first_key += KV_TILE) {
     __syncthreads();  // every warp is done with the K and V of the tile before
-    load_tile<KV_TILE, HEAD_DIM, THREADS>(tiles.k, k_global, p.k_strides.row, first_key, p.kv_len,
-                                          p.head_dim, k_vectors);
-    load_tile<KV_TILE, HEAD_DIM, THREADS>(tiles.v, v_global, p.v_strides.row, first_key, p.kv_len,
-                                          p.head_dim, v_vectors);
+    load_tile<KV_TILE, HEAD_DIM, Tiles::THREADS>(tiles.k, k_global, p.k_strides.row, first_key,
+                                                 p.kv_len, p.head_dim, k_vectors);
+    load_tile<KV_TILE, HEAD_DIM, Tiles::THREADS>(tiles.v, v_global, p.v_strides.row, first_key,
+                                                 p.kv_len, p.head_dim, v_vectors);
     __syncthreads();  // K, V and, the first time, Q are complete
 
-    float s[ROWS][KEYS] = {};
-#pragma unroll 4
-    for (int d = 0; d < HEAD_DIM; d += 4) {
-      float4 q[ROWS], k[KEYS];
-#pragma unroll
-      for (int i = 0; i < ROWS; i++) {
-        q[i] = *reinterpret_cast<const float4 *>(&tiles.q[row + i * ROW_STEP][d]);
-      }
-#pragma unroll
-      for (int j = 0; j < KEYS; j++) {
-        k[j] = *reinterpret_cast<const float4 *>(&tiles.k[lane + j * LANES][d]);
-      }
-#pragma unroll
-      for (int i = 0; i < ROWS; i++) {
-#pragma unroll
-        for (int j = 0; j < KEYS; j++) {
-          s[i][j] += q[i].x * k[j].x;
-          s[i][j] += q[i].y * k[j].y;
-          s[i][j] += q[i].z * k[j].z;
-          s[i][j] += q[i].w * k[j].w;
-        }
-      }
-    }
-
+    int keys[ROWS];  // of this tile, that row i attends
+    float s[ROWS][Tiles::KEYS] = {};
+    multiply_qk(s, tiles, row, lane);
 #pragma unroll
     for (int i = 0; i < ROWS; i++) {
-      float row_max = m[i];
-#pragma unroll
-      for (int j = 0; j < KEYS; j++) {
-        const bool attended = first_key + lane + j * LANES < keys[i];
-        s[i][j] = attended ? s[i][j] * scale_log2 : -INFINITY;
-        row_max = fmaxf(row_max, s[i][j]);
-      }
-      row_max = lanes_max<LANES>(row_max);
-      // Nothing attended so far: -inf - -inf would be NaN, -inf - 0 gives 2^-inf = 0.
-      const float safe_max = row_max == -INFINITY ? 0.0f : row_max;
-      const float rescale = exp2f(m[i] - safe_max);
-      m[i] = row_max;
-      l[i] *= rescale;
-#pragma unroll
-      for (int j = 0; j < KEYS; j++) {
-        const float weight = exp2f(s[i][j] - safe_max);
-        l[i] += weight;
-        tiles.p[row + i * ROW_STEP][lane + j * LANES] = weight;
-      }
-#pragma unroll
-      for (int c = 0; c < CHUNKS; c++) {
-#pragma unroll
-        for (int x = 0; x < 4; x++) o[i][c][x] *= rescale;
-      }
+      keys[i] = attended_keys(p, first_q + row + i * Tiles::ROW_STEP) - first_key;
+      update_softmax(s[i], keys[i], scale_log2, tiles.p[row + i * Tiles::ROW_STEP], lane, m[i],
+                     l[i], o[i]);
     }
     __syncwarp();  // a row of P is written and read by the same eight lanes of one warp
-
-#pragma unroll 2
-    for (int key = 0; key < KV_TILE; key += 4) {
-      float weights[ROWS][4];
-#pragma unroll
-      for (int i = 0; i < ROWS; i++) {
-        const float4 w = *reinterpret_cast<const float4 *>(&tiles.p[row + i * ROW_STEP][key]);
-        weights[i][0] = w.x, weights[i][1] = w.y, weights[i][2] = w.z, weights[i][3] = w.w;
-      }
-#pragma unroll
-      for (int j = 0; j < 4; j++) {
-#pragma unroll
-        for (int c = 0; c < CHUNKS; c++) {
-          const float4 v =
-              *reinterpret_cast<const float4 *>(&tiles.v[key + j][c * 4 * LANES + lane * 4]);
-#pragma unroll
-          for (int i = 0; i < ROWS; i++) {
-            o[i][c][0] += weights[i][j] * v.x;
-            o[i][c][1] += weights[i][j] * v.y;
-            o[i][c][2] += weights[i][j] * v.z;
-            o[i][c][3] += weights[i][j] * v.w;
-          }
-        }
-      }
+    if (first_key + KV_TILE <= plain_end) {
+      multiply_pv<false>(o, tiles, keys, row, lane);
+    } else {
+      multiply_pv<true>(o, tiles, keys, row, lane);
     }
   }
 
@@ -238,7 +272,7 @@ __global__ void __launch_bounds__(LANES *Q_TILE / ROWS) attention_kernel(Problem
 #pragma unroll
   for (int i = 0; i < ROWS; i++) {
     const float sum = lanes_sum<LANES>(l[i]);
-    const int q = first_q + row + i * ROW_STEP;
+    const int q = first_q + row + i * Tiles::ROW_STEP;
     if (q >= p.q_len) continue;
     store_row(o_global + q * p.o_strides.row, o[i], sum == 0.0f ? 0.0f : 1.0f / sum, lane,
               p.head_dim, o_vectors);

@@ -18,15 +18,14 @@
 #include <stdio.h>
 
 #include "attention.h"
-#include "device/convert.cuh"
 #include "device/heads.cuh"
+#include "device/mma_tile.cuh"
 #include "device/ptx.cuh"
 #include "device/requirements.cuh"
 #include "device/warp.cuh"
 
 constexpr int WARPS = 4;
 constexpr int THREADS = WARPS * WARP_SIZE;
-constexpr int VECTOR = 8;  // elements in 16 bytes: what cp.async and the store of O move
 
 /** Sizes of the tiles, by head dimension: as large as the registers allow. */
 template <int HEAD_DIM>
@@ -35,200 +34,8 @@ struct Tiles {
   static constexpr int WARP_ROWS = 16 * M_TILES;
   static constexpr int Q_ROWS = WARPS * WARP_ROWS;
   static constexpr int KV_ROWS = HEAD_DIM <= 64 ? 64 : 32;
-  static constexpr int PITCH = HEAD_DIM + VECTOR;  // elements from row to row in shared memory
-  static constexpr int SHARED_BYTES = 2 * (Q_ROWS + 2 * KV_ROWS) * PITCH;
+  static constexpr int SHARED_BYTES = 2 * (Q_ROWS + 2 * KV_ROWS) * PITCH<HEAD_DIM>;
 };
-
-/**
- * Starts copying rows first .. first + ROWS - 1 of a [rows][HEAD_DIM] matrix; rows past the end
- * become zero, so that they add nothing to any product.
- */
-template <int HEAD_DIM, int ROWS, typename T>
-__device__ __forceinline__ void copy_tile(T *tile_shared, const T *matrix, int64_t row_stride,
-                                          int first, int rows) {
-  constexpr int VECTORS = HEAD_DIM / VECTOR;
-  static_assert(ROWS * VECTORS % THREADS == 0, "every thread copies as much");
-#pragma unroll
-  for (int n = 0; n < ROWS * VECTORS / THREADS; n++) {
-    const int i = n * THREADS + threadIdx.x;
-    const int row = i / VECTORS;
-    const int column = i % VECTORS * VECTOR;
-    const T *source = matrix + (first + row) * row_stride + column;
-    cp_async_16(&tile_shared[row * Tiles<HEAD_DIM>::PITCH + column], source, first + row < rows);
-  }
-}
-
-/** S = Q K^T for this warp's rows and the keys of one tile. */
-template <typename T, int HEAD_DIM, int M_TILES, int N_TILES>
-__device__ __forceinline__ void multiply_qk(float (&s)[M_TILES][N_TILES][4], const T *q_warp,
-                                            const T *k_shared) {
-  constexpr int PITCH = Tiles<HEAD_DIM>::PITCH;
-  const int lane = threadIdx.x % WARP_SIZE;
-#pragma unroll(HEAD_DIM <= 128 ? HEAD_DIM / 16 : 4)  // beyond, the registers would not do
-  for (int d = 0; d < HEAD_DIM; d += 16) {
-    // Four 8 x 8 matrices of Q: upper and lower rows, left and right columns.
-    uint32_t q[M_TILES][4];
-#pragma unroll
-    for (int i = 0; i < M_TILES; i++) {
-      ldmatrix_x4(q[i], &q_warp[(16 * i + lane % 16) * PITCH + d + lane / 16 * 8]);
-    }
-#pragma unroll
-    for (int n = 0; n < N_TILES; n += 2) {
-      // Row-major K is column-major K^T. Four matrices: left and right columns of 8 keys, of 8
-      // more.
-      uint32_t k[4];
-      const int key = 8 * n + lane / 16 * 8 + lane % 8;
-      ldmatrix_x4(k, &k_shared[key * PITCH + d + lane / 8 % 2 * 8]);
-#pragma unroll
-      for (int i = 0; i < M_TILES; i++) {
-        mma_m16n8k16<T>(s[i][n], q[i], k[0], k[1]);
-        mma_m16n8k16<T>(s[i][n + 1], q[i], k[2], k[3]);
-      }
-    }
-  }
-}
-
-/**
- * Hides what the rows from `first_q` on do not attend among the keys from `first_key` on, and turns
- * the scores round if the scale is negative: from here on it counts as positive. Of a fragment,
- * c[0] and c[1] are of row lane / 4, c[2] and c[3] of the row 8 below.
- */
-template <int M_TILES, int N_TILES>
-__device__ __forceinline__ void adjust_scores(float (&s)[M_TILES][N_TILES][4], const Problem &p,
-                                              int first_q, int first_key) {
-  const int lane = threadIdx.x % WARP_SIZE;
-#pragma unroll
-  for (int i = 0; i < M_TILES; i++) {
-#pragma unroll
-    for (int c = 0; c < 4; c++) {
-      const int keys = attended_keys(p, first_q + 16 * i + c / 2 * 8 + lane / 4);
-#pragma unroll
-      for (int n = 0; n < N_TILES; n++) {
-        if (p.scale < 0.0f) s[i][n][c] = -s[i][n][c];
-        if (first_key + 8 * n + lane % 4 * 2 + c % 2 >= keys) s[i][n][c] = -INFINITY;
-      }
-    }
-  }
-}
-
-/** Turns scores into weights 2^(scale s - m) and brings m, l and O up to date, as in step 02. */
-template <int M_TILES, int N_TILES, int O_TILES>
-__device__ __forceinline__ void update_softmax(float (&s)[M_TILES][N_TILES][4],
-                                               float (&m)[M_TILES][2], float (&l)[M_TILES][2],
-                                               float (&o)[M_TILES][O_TILES][4], float scale_log2) {
-#pragma unroll
-  for (int i = 0; i < M_TILES; i++) {
-#pragma unroll
-    for (int half = 0; half < 2; half++) {  // of the 16 rows: upper, lower
-      float row_max = -INFINITY;
-#pragma unroll
-      for (int n = 0; n < N_TILES; n++) {
-        row_max = fmaxf(row_max, fmaxf(s[i][n][2 * half], s[i][n][2 * half + 1]));
-      }
-      // Four lanes hold a row. The scale is positive, so the maximum may be scaled in the end.
-      row_max = fmaxf(m[i][half], lanes_max<4>(row_max) * scale_log2);
-      const float safe_max = row_max == -INFINITY ? 0.0f : row_max;
-      const float rescale = exp2_approx(m[i][half] - safe_max);
-      m[i][half] = row_max;
-      float tile_sum = 0.0f;
-#pragma unroll
-      for (int n = 0; n < N_TILES; n++) {
-#pragma unroll
-        for (int c = 2 * half; c < 2 * half + 2; c++) {
-          s[i][n][c] = exp2_approx(s[i][n][c] * scale_log2 - safe_max);
-          tile_sum += s[i][n][c];
-        }
-      }
-      l[i][half] = l[i][half] * rescale + tile_sum;
-#pragma unroll
-      for (int n = 0; n < O_TILES; n++) {
-        o[i][n][2 * half] *= rescale;
-        o[i][n][2 * half + 1] *= rescale;
-      }
-    }
-  }
-}
-
-/** Two weights, rounded, as one register of an A fragment. */
-template <typename T>
-__device__ __forceinline__ uint32_t pack(float low, float high) {
-  const typename PairOf<T>::type pair = from_floats<T>(low, high);
-  return *reinterpret_cast<const uint32_t *>(&pair);
-}
-
-/** O += P V for this warp's rows and the keys of one tile. */
-template <typename T, int HEAD_DIM, int M_TILES, int N_TILES>
-__device__ __forceinline__ void multiply_pv(float (&o)[M_TILES][HEAD_DIM / 8][4],
-                                            const float (&p)[M_TILES][N_TILES][4],
-                                            const T *v_shared) {
-  constexpr int PITCH = Tiles<HEAD_DIM>::PITCH;
-  const int lane = threadIdx.x % WARP_SIZE;
-#pragma unroll
-  for (int n = 0; n < N_TILES; n += 2) {
-    // Two accumulator tiles of S, side by side, are one A fragment of 16 keys.
-    uint32_t a[M_TILES][4];
-#pragma unroll
-    for (int i = 0; i < M_TILES; i++) {
-      a[i][0] = pack<T>(p[i][n][0], p[i][n][1]);
-      a[i][1] = pack<T>(p[i][n][2], p[i][n][3]);
-      a[i][2] = pack<T>(p[i][n + 1][0], p[i][n + 1][1]);
-      a[i][3] = pack<T>(p[i][n + 1][2], p[i][n + 1][3]);
-    }
-#pragma unroll
-    for (int d = 0; d < HEAD_DIM; d += 16) {
-      // V is row-major where B wants columns: .trans turns each 8 x 8 matrix on the way.
-      uint32_t v[4];
-      ldmatrix_x4_trans(v, &v_shared[(8 * n + lane % 16) * PITCH + d + lane / 16 * 8]);
-#pragma unroll
-      for (int i = 0; i < M_TILES; i++) {
-        mma_m16n8k16<T>(o[i][d / 8], a[i], v[0], v[1]);
-        mma_m16n8k16<T>(o[i][d / 8 + 1], a[i], v[2], v[3]);
-      }
-    }
-  }
-}
-
-/** Divides by l, gathers this warp's rows of O in shared memory and stores them 16 bytes at a time.
- */
-template <typename T, int HEAD_DIM, int M_TILES>
-__device__ __forceinline__ void store_rows(const float (&o)[M_TILES][HEAD_DIM / 8][4],
-                                           const float (&m)[M_TILES][2],
-                                           const float (&l)[M_TILES][2], T *o_warp, T *o_global,
-                                           int64_t row_stride, float *lse_global, int first,
-                                           int rows) {
-  constexpr int PITCH = Tiles<HEAD_DIM>::PITCH;
-  constexpr int VECTORS = HEAD_DIM / VECTOR;
-  const int lane = threadIdx.x % WARP_SIZE;
-#pragma unroll
-  for (int i = 0; i < M_TILES; i++) {
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
-      const int row = 16 * i + 8 * half + lane / 4;
-      const float sum = lanes_sum<4>(l[i][half]);
-      const float factor = sum == 0.0f ? 0.0f : 1.0f / sum;
-#pragma unroll
-      for (int n = 0; n < HEAD_DIM / 8; n++) {
-        *reinterpret_cast<uint32_t *>(&o_warp[row * PITCH + 8 * n + lane % 4 * 2]) =
-            pack<T>(o[i][n][2 * half] * factor, o[i][n][2 * half + 1] * factor);
-      }
-      if (lane % 4 == 0 && first + row < rows) {
-        lse_global[first + row] =
-            sum == 0.0f ? -INFINITY : m[i][half] * 0.6931471805599453f + logf(sum);
-      }
-    }
-  }
-  __syncwarp();  // the rows are complete: other lanes wrote parts of what this one stores
-#pragma unroll
-  for (int n = 0; n < 16 * M_TILES * VECTORS / WARP_SIZE; n++) {
-    const int i = n * WARP_SIZE + lane;
-    const int row = i / VECTORS;
-    const int column = i % VECTORS * VECTOR;
-    if (first + row < rows) {
-      *reinterpret_cast<uint4 *>(&o_global[(first + row) * row_stride + column]) =
-          *reinterpret_cast<const uint4 *>(&o_warp[row * PITCH + column]);
-    }
-  }
-}
 
 /** The whole forward pass: one thread block for Q_ROWS queries of one head. */
 template <typename T, int HEAD_DIM>
@@ -238,8 +45,8 @@ __global__ void __launch_bounds__(THREADS) attention_kernel(Problem p, Tensors t
 
   extern __shared__ __align__(16) unsigned char smem[];
   T *q_shared = (T *)smem;
-  T *k_shared = q_shared + Tile::Q_ROWS * Tile::PITCH;
-  T *v_shared = k_shared + Tile::KV_ROWS * Tile::PITCH;
+  T *k_shared = q_shared + Tile::Q_ROWS * PITCH<HEAD_DIM>;
+  T *v_shared = k_shared + Tile::KV_ROWS * PITCH<HEAD_DIM>;
 
   // Under the causal mask the last rows have the most work: they start first.
   const int q_tiles = (p.q_len + Tile::Q_ROWS - 1) / Tile::Q_ROWS;
@@ -250,7 +57,7 @@ __global__ void __launch_bounds__(THREADS) attention_kernel(Problem p, Tensors t
   const T *v_global = (const T *)t.v + at.v;
 
   const int warp_row = threadIdx.x / WARP_SIZE * Tile::WARP_ROWS;
-  T *q_warp = q_shared + warp_row * Tile::PITCH;
+  T *q_warp = q_shared + warp_row * PITCH<HEAD_DIM>;
 
   // Of the rows lane / 4 and 8 below in each 16-row tile:
   float m[M_TILES][2];  // running maximum of the scores, in units of log2
@@ -270,15 +77,16 @@ __global__ void __launch_bounds__(THREADS) attention_kernel(Problem p, Tensors t
   // Every row attends the keys before this one, so that their scores need no second look.
   const int plain_end = p.scale < 0.0f ? 0 : attended_keys(p, first_q);
 
-  copy_tile<HEAD_DIM, Tile::Q_ROWS>(q_shared, q_global, p.q_strides.row, first_q, p.q_len);
-  copy_tile<HEAD_DIM, Tile::KV_ROWS>(k_shared, k_global, p.k_strides.row, 0, p.kv_len);
+  copy_tile<HEAD_DIM, Tile::Q_ROWS, THREADS>(q_shared, q_global, p.q_strides.row, first_q, p.q_len);
+  copy_tile<HEAD_DIM, Tile::KV_ROWS, THREADS>(k_shared, k_global, p.k_strides.row, 0, p.kv_len);
   cp_async_commit();  // Q and the first K
 
   for (int first_key = 0; first_key < key_end; first_key += Tile::KV_ROWS) {
     cp_async_wait<0>();  // K of this tile: nothing else is in flight
     __syncthreads();  // it has arrived, whoever copied it, and every warp is done with the last V
 
-    copy_tile<HEAD_DIM, Tile::KV_ROWS>(v_shared, v_global, p.v_strides.row, first_key, p.kv_len);
+    copy_tile<HEAD_DIM, Tile::KV_ROWS, THREADS>(v_shared, v_global, p.v_strides.row, first_key,
+                                                p.kv_len);
     cp_async_commit();  // V of this tile travels during Q K^T
 
     float s[M_TILES][Tile::KV_ROWS / 8][4] = {};
@@ -288,8 +96,8 @@ __global__ void __launch_bounds__(THREADS) attention_kernel(Problem p, Tensors t
     // K of the next tile travels during the softmax and P V. Behind the last tile it is all zeros,
     // so that the wait below names the same group every time.
     const int next_key = first_key + Tile::KV_ROWS;
-    copy_tile<HEAD_DIM, Tile::KV_ROWS>(k_shared, k_global, p.k_strides.row, next_key,
-                                       next_key < key_end ? p.kv_len : 0);
+    copy_tile<HEAD_DIM, Tile::KV_ROWS, THREADS>(k_shared, k_global, p.k_strides.row, next_key,
+                                                next_key < key_end ? p.kv_len : 0);
     cp_async_commit();
 
     if (next_key > plain_end) adjust_scores(s, p, first_q + warp_row, first_key);
@@ -356,6 +164,7 @@ static void describe(const Problem *p, size_t, Description *description) {
   description->q_tile = v->q_rows;
   description->kv_tile = v->kv_rows;
   description->ceiling = CEILING_MMA;
+  description->multiplies_hidden_keys = true;
   description->launch_count = 1;
   description->launches[0] = {"attention", (const void *)v->kernel,
                               dim3((unsigned)block_count(p, v)), dim3(THREADS),

@@ -9,8 +9,6 @@
 
 #include "host/check.h"
 
-enum { MAX_HEAD_DIM = 256 };
-
 /** What can be wrong with a row; a row may have several faults. */
 enum {
   FAULT_UNWRITTEN = 1, /**< elements of O still hold the poison */

@@ -24,7 +24,8 @@ typedef struct Verdict {
 static inline Verdict judge_rows(const Trial *t, CheckMode mode, int64_t rows) {
   const HostInputs inputs = trial_inputs(t);
   const HostOutputs outputs = trial_outputs(t);
-  const Description tiles = {.q_tile = Q_TILE, .kv_tile = KV_TILE};
+  const Description tiles = {
+      .q_tile = Q_TILE, .kv_tile = KV_TILE, .multiplies_hidden_keys = t->multiplies_hidden_keys};
   Verdict verdict;
   size_t size;
   CheckPlan plan;
