@@ -3,9 +3,13 @@
 BACKEND (cpu or cuda) and STEP_DIR (where the built programs are) come from `make test-e2e`.
 """
 
+import shutil
+from pathlib import Path
+
 import pytest
 
-from programs import BACKEND, PAIRWISE_SEED, Program, step_names
+from programs import BACKEND, PAIRWISE_SEED, REPOSITORY, Program, step_names
+from source_tree import SourceTree
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -36,3 +40,16 @@ def step(request: pytest.FixtureRequest) -> Program:
 def any_step() -> Program:
     """One step, for what is the same code in all of them: they share main and all it calls."""
     return Program(step_names()[0])
+
+
+@pytest.fixture(scope="session")
+def faulty(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The program, built from faulty_step.cu with all the rest as it is."""
+    tree = SourceTree(tmp_path_factory.mktemp("faulty"))
+    built = REPOSITORY / "build" / "cpu"
+    if built.is_dir():  # objects that are up to date need no second compilation
+        shutil.copytree(built, tree.root / "build" / "cpu")
+    shutil.copy2(Path(__file__).with_name("faulty_step.cu"), tree.root / "steps/step99_faulty.cu")
+    done = tree.make("step99", "BACKEND=cpu")
+    assert done.returncode == 0, done.stderr
+    return tree.root / "step99"

@@ -1,32 +1,17 @@
 """What a program says about a wrong answer, with a step that is wrong on purpose."""
 
 import re
-import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from programs import DEVICE, REPOSITORY, RIGHT, USAGE, WRONG, read_rows
-from source_tree import SourceTree
+from programs import DEVICE, RIGHT, USAGE, WRONG, read_rows
 
 pytestmark = pytest.mark.cpu_only("the judge is host code, the same on a GPU machine")
 
 HEADS, SEQLEN, HEAD_DIM = 3, 40, 32
 OPTIONS = ["-H", str(HEADS), "-n", str(SEQLEN), "-d", str(HEAD_DIM), "-m", "causal", "-c", "all"]
-
-
-@pytest.fixture(scope="session")
-def faulty(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The program, built from faulty_step.cu with all the rest as it is."""
-    tree = SourceTree(tmp_path_factory.mktemp("faulty"))
-    built = REPOSITORY / "build" / "cpu"
-    if built.is_dir():  # objects that are up to date need no second compilation
-        shutil.copytree(built, tree.root / "build" / "cpu")
-    shutil.copy2(Path(__file__).with_name("faulty_step.cu"), tree.root / "steps/step99_faulty.cu")
-    done = tree.make("step99", "BACKEND=cpu")
-    assert done.returncode == 0, done.stderr
-    return tree.root / "step99"
 
 
 def run(program: Path, fault: str, *options: object) -> subprocess.CompletedProcess:
@@ -67,6 +52,14 @@ def test_wrong_answer(faulty: Path, tmp_path: Path, fault: str, counts: dict, te
     (row,) = read_rows(path)
     assert row["right"] is False
     assert {name: row[name] for name in ("rows_wrong", "lse_wrong") if row[name]} == counts
+
+
+def test_step_that_launches_nothing(faulty: Path) -> None:
+    """Every value of O and LSE is found unwritten."""
+    done = run(faulty, "no launch")
+    assert done.returncode == WRONG
+    values = HEADS * SEQLEN * (HEAD_DIM + 1)
+    assert f"{values} values never written" in done.stderr
 
 
 def test_map_shows_where(faulty: Path) -> None:
