@@ -44,6 +44,8 @@ else
 SANITIZE := -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
 UNIT := $(BUILD)/unit
 HOST_TESTS := $(patsubst tests/unit/%.c,%,$(wildcard tests/unit/test_*.c))
+# Sanitizers would be what these measure.
+SPEED_TESTS := $(patsubst tests/unit/%.c,%,$(wildcard tests/unit/speed_*.c))
 SIMT_TESTS := $(patsubst tests/unit/%.cu,%,$(wildcard tests/unit/simt_*.cu))
 # What the unit tests link: the host without main.
 UNIT_HOST_SOURCES := $(filter-out common/host/main.c,$(HOST_SOURCES))
@@ -71,14 +73,15 @@ $(HOST_TESTS:%=$(UNIT)/%): $(UNIT)/%: $(UNIT)/%.o $(UNIT)/libhost.a
 	$(call say,LINK,$@)
 	$(Q)$(CC) $< $(UNIT)/libhost.a -o $@ $(SANITIZE) -fopenmp -lcmocka -lm
 
-# The same tests without sanitizers, for valgrind.
+# The same tests without sanitizers, for valgrind, and those of speed.
 $(BUILD)/plain/%.o: tests/unit/%.c $(BUILD)/flags
 	@test "$(HAVE_CMOCKA)" = yes || { echo "$(NO_CMOCKA)"; exit 1; }
 	@mkdir -p $(@D)
 	$(call say,CC,$<)
 	$(Q)$(CC) $(HOST_FLAGS) $(RUNTIME_INCLUDE) -MMD -MP -c $< -o $@
 
-$(HOST_TESTS:%=$(BUILD)/plain/%): $(BUILD)/plain/%: $(BUILD)/plain/%.o $(BUILD)/plain/libhost.a
+$(HOST_TESTS:%=$(BUILD)/plain/%) $(SPEED_TESTS:%=$(BUILD)/plain/%): $(BUILD)/plain/%: \
+    $(BUILD)/plain/%.o $(BUILD)/plain/libhost.a
 	$(call say,LINK,$@)
 	$(Q)$(CC) $< $(BUILD)/plain/libhost.a -o $@ -fopenmp -lcmocka -lm
 
@@ -102,11 +105,11 @@ $(STEPS:%=$(UNIT)/%): $(UNIT)/%: $(BUILD)/steps/%.o $(UNIT)/host/main.o $(UNIT)/
 	$(call say,LINK,$@)
 	$(Q)$(CXX) $^ -o $@ $(SANITIZE) -fopenmp -lpthread -lm
 
-UNIT_TESTS := $(HOST_TESTS) $(SIMT_TESTS)
+UNIT_TESTS := $(HOST_TESTS:%=$(UNIT)/%) $(SPEED_TESTS:%=$(BUILD)/plain/%) $(SIMT_TESTS:%=$(UNIT)/%)
 
-test-unit: $(UNIT_TESTS:%=$(UNIT)/%) $(STEPS:%=$(UNIT)/%) $(BUILD)/rewrite_launches
+test-unit: $(UNIT_TESTS) $(STEPS:%=$(UNIT)/%) $(BUILD)/rewrite_launches
 	@failed=0; \
-	for test in $(UNIT_TESTS); do echo "--- $$test"; $(UNIT)/$$test || failed=1; done; \
+	for test in $(UNIT_TESTS); do echo "--- $${test##*/}"; $$test || failed=1; done; \
 	for step in $(STEPS); do echo "--- $$step, sanitized"; \
 	  $(UNIT)/$$step --cases tests/sanitize.cases --heads 2 --check all || failed=1; done; \
 	for step in $(TURING_STEPS); do \
