@@ -219,8 +219,15 @@ static int write_and_close(FILE *file, const void *header, size_t header_bytes, 
   return cause;
 }
 
-bool npy_write(const char *path, NpyType type, int rank, const int64_t *shape, const void *data,
-               Error *error) {
+static void free_draft(NpyDraft *draft) {
+  free(draft->path);
+  free(draft->temporary);
+  *draft = (NpyDraft){0};
+}
+
+bool npy_draft(const char *path, NpyType type, int rank, const int64_t *shape, const void *data,
+               NpyDraft *draft, Error *error) {
+  *draft = (NpyDraft){0};
   size_t bytes;
   if (rank > NPY_MAX_RANK || !data_bytes(type, rank, shape, &bytes)) {
     return fail(error, EXIT_DEVICE, "%s: cannot write: the shape is too big", path);
@@ -232,13 +239,35 @@ bool npy_write(const char *path, NpyType type, int rank, const int64_t *shape, c
   char header[6 * ALIGNMENT];
   const size_t header_bytes = format_header(type, rank, shape, header);
   const size_t name_size = strlen(path) + 64;
-  char *temporary = malloc(name_size);
-  if (!temporary) return fail(error, EXIT_DEVICE, "%s: out of memory", path);
+  *draft = (NpyDraft){strdup(path), malloc(name_size)};
+  int cause = draft->path && draft->temporary ? 0 : ENOMEM;
+  if (!cause) {
+    FILE *file = create_beside(path, draft->temporary, name_size);
+    cause = file ? write_and_close(file, header, header_bytes, data, bytes) : errno;
+    if (cause && file) unlink(draft->temporary);
+  }
+  if (!cause) return true;
+  free_draft(draft);
+  return fail(error, EXIT_DEVICE, "%s: cannot write: %s", path, strerror(cause));
+}
 
-  FILE *file = create_beside(path, temporary, name_size);
-  int cause = file ? write_and_close(file, header, header_bytes, data, bytes) : errno;
-  if (!cause && rename(temporary, path) != 0) cause = errno;
-  if (cause && file) unlink(temporary);
-  free(temporary);
-  return !cause || fail(error, EXIT_DEVICE, "%s: cannot write: %s", path, strerror(cause));
+bool npy_publish(NpyDraft *draft, Error *error) {
+  if (rename(draft->temporary, draft->path) == 0) {
+    free_draft(draft);
+    return true;
+  }
+  fail(error, EXIT_DEVICE, "%s: cannot write: %s", draft->path, strerror(errno));
+  npy_discard(draft);
+  return false;
+}
+
+void npy_discard(NpyDraft *draft) {
+  if (draft->temporary) unlink(draft->temporary);
+  free_draft(draft);
+}
+
+bool npy_write(const char *path, NpyType type, int rank, const int64_t *shape, const void *data,
+               Error *error) {
+  NpyDraft draft;
+  return npy_draft(path, type, rank, shape, data, &draft, error) && npy_publish(&draft, error);
 }

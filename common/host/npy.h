@@ -45,6 +45,24 @@ bool npy_read(const char *path, NpyArray *array, Error *error);
 bool npy_write(const char *path, NpyType type, int rank, const int64_t *shape, const void *data,
                Error *error);
 
+/** A whole file under a temporary name beside the place where it belongs. */
+typedef struct NpyDraft {
+  char *path, *temporary;
+} NpyDraft;
+
+/**
+ * The first half of npy_write(): everything that a full disk can spoil. On failure nothing is left
+ * and `draft` is zero.
+ */
+bool npy_draft(const char *path, NpyType type, int rank, const int64_t *shape, const void *data,
+               NpyDraft *draft, Error *error);
+
+/** The second half: puts the file in its place. `draft` is zero afterwards, whatever happens. */
+bool npy_publish(NpyDraft *draft, Error *error);
+
+/** Removes a draft that is not wanted after all; harmless on a zeroed one. */
+void npy_discard(NpyDraft *draft);
+
 /** Frees `data`; harmless on a zeroed array. */
 void npy_free(NpyArray *array);
 

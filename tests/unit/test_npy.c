@@ -112,6 +112,39 @@ static void a_full_disk_leaves_no_file_and_keeps_an_old_one(void **state) {
   }
 }
 
+static void a_draft_is_seen_when_it_is_published(void **state) {
+  (void)state;
+  const uint16_t data[] = {7};
+  const int64_t shape[] = {1};
+  unsigned char file[256];
+  NpyDraft draft;
+  Error error;
+  for (int publish = 0; publish <= 1; publish++) {
+    write_file("old", 3);
+    assert_true(npy_draft(path, NPY_U2, 1, shape, data, &draft, &error));
+    assert_int_equal(read_file(file, sizeof file), 3);
+    if (publish) assert_true(npy_publish(&draft, &error));
+    npy_discard(&draft);
+    npy_discard(&draft);
+    assert_int_equal(read_file(file, sizeof file), publish ? 130 : 3);
+    unlink(path); /* and nothing else is left, or removing the directory fails */
+  }
+}
+
+static void a_draft_that_cannot_be_published_is_removed(void **state) {
+  (void)state;
+  const uint16_t data[] = {7};
+  NpyDraft draft;
+  Error error;
+  char expected[128];
+  assert_true(npy_draft(path, NPY_U2, 0, NULL, data, &draft, &error));
+  assert_int_equal(mkdir(path, 0700), 0);
+  assert_false(npy_publish(&draft, &error));
+  snprintf(expected, sizeof expected, "%s: cannot write: Is a directory", path);
+  assert_string_equal(error.text, expected);
+  assert_int_equal(rmdir(path), 0);
+}
+
 static void paths_that_cannot_be_written_are_named(void **state) {
   (void)state;
   const uint16_t data[] = {1};
@@ -133,6 +166,8 @@ int main(void) {
       cmocka_unit_test(empty_arrays_are_arrays),
       cmocka_unit_test(files_that_cannot_be_opened_are_named),
       cmocka_unit_test(a_full_disk_leaves_no_file_and_keeps_an_old_one),
+      cmocka_unit_test(a_draft_is_seen_when_it_is_published),
+      cmocka_unit_test(a_draft_that_cannot_be_published_is_removed),
       cmocka_unit_test(paths_that_cannot_be_written_are_named),
   };
   return cmocka_run_group_tests(tests, create_directory, remove_directory);
