@@ -2,10 +2,12 @@
 #include "host/outputs.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "float16.h"
 #include "host/npy.h"
@@ -51,30 +53,61 @@ static void gather(const Problem *p, const uint16_t *o, void *target) {
   }
 }
 
-static bool write_o(const Problem *p, const Outputs *outputs, const char *path, Error *error) {
+bool outputs_directory_create(const char *directory, bool *created, Error *error) {
+  const char *const right = "must be a directory that can be written, or one that can be created";
+  struct stat status;
+  *created = mkdir(directory, 0777) == 0;
+  if (*created) return true;
+  if (errno != EEXIST) {
+    const int cause = errno;
+    return fail(error, cause == ENOSPC ? EXIT_DEVICE : EXIT_USAGE,
+                "--output %s: cannot create it: %s; %s", directory, strerror(cause), right);
+  }
+  if (stat(directory, &status) == 0 && !S_ISDIR(status.st_mode)) {
+    return fail(error, EXIT_USAGE, "--output %s: is no directory; %s", directory, right);
+  }
+  if (access(directory, W_OK | X_OK) != 0) {
+    return fail(error, EXIT_USAGE, "--output %s: cannot write into it: %s; %s", directory,
+                strerror(errno), right);
+  }
+  return true;
+}
+
+static bool file_path(const char *directory, const char *name, char path[PATH_MAX], Error *error) {
+  if (snprintf(path, PATH_MAX, "%s/%s", directory, name) < PATH_MAX) return true;
+  return fail(error, EXIT_DEVICE, "--output: the path is longer than %d bytes", PATH_MAX);
+}
+
+static bool draft_lse(const Problem *p, const Outputs *outputs, const char *directory,
+                      NpyDraft *draft, Error *error) {
+  char path[PATH_MAX];
+  const int64_t shape[3] = {p->batch, p->q_heads, p->q_len};
+  return file_path(directory, "lse.npy", path, error) &&
+         npy_draft(path, NPY_F4, 3, shape, outputs->view.lse, draft, error);
+}
+
+static bool draft_o(const Problem *p, const Outputs *outputs, const char *directory,
+                    NpyDraft *draft, Error *error) {
+  char path[PATH_MAX];
   const int64_t shape[4] = {p->batch, p->q_heads, p->q_len, p->head_dim};
   const NpyType type = p->dtype == DTYPE_FP16 ? NPY_F2 : NPY_F4;
+  if (!file_path(directory, "o.npy", path, error)) return false;
   void *ordered = malloc(outputs->view.o_elements * npy_type_bytes(type));
   if (ordered == NULL) return fail(error, EXIT_DEVICE, "out of host memory: %s", path);
   gather(p, outputs->view.o, ordered);
-  const bool ok = npy_write(path, type, 4, shape, ordered, error);
+  const bool ok = npy_draft(path, type, 4, shape, ordered, draft, error);
   free(ordered);
   return ok;
 }
 
 bool outputs_write(const Problem *p, const Outputs *outputs, const char *directory, Error *error) {
-  char path[4096];
-  if (mkdir(directory, 0777) != 0 && errno != EEXIST) {
-    return fail(error, EXIT_DEVICE, "--output %s: cannot create it: %s", directory,
-                strerror(errno));
-  }
-  if (snprintf(path, sizeof path, "%s/lse.npy", directory) >= (int)sizeof path) {
-    return fail(error, EXIT_DEVICE, "--output: the path is longer than %zu bytes", sizeof path);
-  }
-  const int64_t shape[3] = {p->batch, p->q_heads, p->q_len};
-  if (!npy_write(path, NPY_F4, 3, shape, outputs->view.lse, error)) return false;
-  snprintf(path, sizeof path, "%s/o.npy", directory);
-  return write_o(p, outputs, path, error);
+  NpyDraft lse = {0}, o = {0};
+  const bool drafted =
+      draft_lse(p, outputs, directory, &lse, error) && draft_o(p, outputs, directory, &o, error);
+  const bool ok = drafted && npy_publish(&lse, error) && npy_publish(&o, error);
+  npy_discard(&lse);
+  npy_discard(&o);
+  return ok;
 }
 
 void outputs_free(Outputs *outputs) {

@@ -20,8 +20,15 @@ typedef struct Outputs {
 bool outputs_download(const DeviceTensors *tensors, Outputs *outputs, Error *error);
 
 /**
- * Creates `directory` if it does not exist and writes o.npy, [B, H, N, D], and lse.npy, [B, H, N].
- * O is <f2 for fp16 and <f4, which holds it exactly, for bf16. EXIT_DEVICE if it cannot be written.
+ * Creates `directory` unless it is there; `created` says whether it was not. EXIT_USAGE if that
+ * cannot be, or if nothing can be written into it. Meant for before the run: a long one must not
+ * end with an answer that has nowhere to go.
+ */
+bool outputs_directory_create(const char *directory, bool *created, Error *error);
+
+/**
+ * Writes o.npy, [B, H, N, D], and lse.npy, [B, H, N], into a directory, or neither of them. O is
+ * <f2 for fp16 and <f4, which holds it exactly, for bf16. EXIT_DEVICE if that fails.
  */
 bool outputs_write(const Problem *problem, const Outputs *outputs, const char *directory,
                    Error *error);

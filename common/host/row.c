@@ -1,9 +1,13 @@
 #define _POSIX_C_SOURCE 200809L
 #include "host/row.h"
 
+#include <errno.h>
+#include <limits.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "host/json.h"
 #include "host/mask.h"
@@ -156,6 +160,29 @@ static void add_origin(JsonObject *row, const Run *run) {
   json_integer(row, "multiprocessors", run->device->multiprocessors);
   json_integer(row, "compute_capability", 10 * run->device->major + run->device->minor);
   json_string(row, "cuda_runtime", cuda);
+}
+
+/** The errno of a file that cannot be written or created, or 0. */
+static int obstacle(const char *path) {
+  struct stat status;
+  if (stat(path, &status) == 0) {
+    if (S_ISDIR(status.st_mode)) return EISDIR;
+    return access(path, W_OK) == 0 ? 0 : errno;
+  }
+  if (errno != ENOENT) return errno;
+  char parent[PATH_MAX];
+  const char *slash = strrchr(path, '/');
+  const int length = slash == NULL ? 0 : (int)(slash - path) + 1;
+  if (snprintf(parent, sizeof parent, "%.*s.", length, path) >= PATH_MAX) return ENAMETOOLONG;
+  return access(parent, W_OK | X_OK) == 0 ? 0 : errno;
+}
+
+bool row_check_path(const char *path, Error *error) {
+  const int cause = strcmp(path, "-") == 0 ? 0 : obstacle(path);
+  if (cause == 0) return true;
+  return fail(error, EXIT_USAGE,
+              "--json %s: cannot write: %s; must be a file that can be written or created, or -",
+              path, strerror(cause));
 }
 
 bool row_append(const Run *run, const char *path, Error *error) {

@@ -8,6 +8,12 @@
 #include "host/error.h"
 #include "host/run.h"
 
+/**
+ * Whether a row can be appended to `path`, as far as that can be told without opening it: a pipe's
+ * reader would take the closing for the end. EXIT_USAGE if not.
+ */
+bool row_check_path(const char *path, Error *error);
+
 /** Appends the row to a file, or prints it if `path` is "-". EXIT_DEVICE if it cannot be written.
  */
 bool row_append(const Run *run, const char *path, Error *error);

@@ -2,6 +2,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #ifdef SIMT_BACKEND
 #include <simt.h>
@@ -144,6 +145,34 @@ static bool run_problem(Run *run, Resources *r, Error *error) {
   return measure(run, r, error);
 }
 
+/** Finds out before the run whether its results have somewhere to go. */
+static bool check_destinations(const Options *o, bool *created, Error *error) {
+  if (o->output_directory != NULL &&
+      !outputs_directory_create(o->output_directory, created, error)) {
+    return false;
+  }
+  return o->json_path == NULL || row_check_path(o->json_path, error);
+}
+
+static bool write_results(const Run *run, const Resources *r, Error *error) {
+  const Options *o = run->options;
+  if (o->output_directory != NULL &&
+      !outputs_write(&run->problem, &r->outputs, o->output_directory, error)) {
+    return false;
+  }
+  return o->json_path == NULL || row_append(run, o->json_path, error);
+}
+
+/** The run proper, between the checks of the request and the verdict. */
+static bool run_and_write(Run *run, Resources *r, bool quiet, Error *error) {
+  bool created = false;
+  bool ok = check_destinations(run->options, &created, error) && run_problem(run, r, error);
+  if (ok && !quiet) report_run(run, stdout);
+  ok = ok && write_results(run, r, error);
+  if (!ok && created) rmdir(run->options->output_directory); /* which fails unless it is empty */
+  return ok;
+}
+
 ExitCode run_options(const Options *options, const Device *device, bool quiet, Error *error) {
   Options o = *options;
   Run run = {.options = &o, .device = device};
@@ -154,12 +183,7 @@ ExitCode run_options(const Options *options, const Device *device, bool quiet, E
   } else if (ok && o.info) {
     report_info(&run.problem, device, stdout);
   } else if (ok) {
-    ok = run_problem(&run, &resources, error);
-    if (ok && !quiet) report_run(&run, stdout);
-    if (ok && o.output_directory != NULL) {
-      ok = outputs_write(&run.problem, &resources.outputs, o.output_directory, error);
-    }
-    if (ok && o.json_path != NULL) ok = row_append(&run, o.json_path, error);
+    ok = run_and_write(&run, &resources, quiet, error);
   }
   resources_free(&resources);
   if (!ok) return error->code;

@@ -1,7 +1,10 @@
-"""Output that cannot be written: one line, exit code 3, and no half-written file."""
+"""Output that cannot be written: one line, and no half-written file. Exit code 2 where that can be
+known before the run, else 3."""
 
+import os
 import resource
 import signal
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,6 +12,7 @@ import numpy as np
 import pytest
 
 from programs import DEVICE, Program, read_rows
+from test_bad_input import refused
 
 OPTIONS = ("--repeat", 0, "-H", 2, "-n", 64, "-d", 64)
 O_BYTES, LSE_BYTES = 128 + 2 * 2 * 64 * 64, 128 + 4 * 2 * 64
@@ -54,32 +58,63 @@ def test_full_standard_output_for_help(any_step: Program) -> None:
         assert done.returncode == DEVICE, option
 
 
-@pytest.mark.parametrize("path", ["missing/rows.json", "."])
-def test_json_that_cannot_be_opened(any_step: Program, tmp_path: Path, path: str) -> None:
-    assert f"{tmp_path / path}: cannot write" in failed(any_step, "-j", tmp_path / path)
-    assert list(tmp_path.iterdir()) == []
+# --- Known before the run ----------------------------------------------------------------------
+
+@pytest.mark.parametrize("path, cause", [
+    ("missing/rows.json", "No such file or directory"), (".", "Is a directory"),
+    ("file/rows.json", "Not a directory"), ("/proc/1/rows.json/x", "No such file or directory"),
+    ("x" * 300, "File name too long")])
+def test_json_that_cannot_be_opened(any_step: Program, tmp_path: Path, path: str,
+                                    cause: str) -> None:
+    (tmp_path / "file").touch()
+    line = refused(any_step, tmp_path, "-j", tmp_path / path)
+    assert line == (f"{any_step.name}: --json {tmp_path / path}: cannot write: {cause}; "
+                    "must be a file that can be written or created, or -\n")
 
 
-@pytest.mark.parametrize("directory", ["/proc/out", "missing/parent/out"])
+@pytest.mark.parametrize("directory, cause", [
+    ("/proc/out", "cannot create it: No such file or directory"),  # nobody can, not even root
+    ("missing/parent/out", "cannot create it: No such file or directory"),
+    ("file", "is no directory"), ("file/out", "cannot create it: Not a directory")])
 def test_output_into_a_directory_that_cannot_be_made(any_step: Program, tmp_path: Path,
-                                                     directory: str) -> None:
-    """Nobody, not even root, can create a directory in /proc."""
-    line = failed(any_step, "-o", directory, "-j", tmp_path / "rows.json", cwd=tmp_path)
-    assert f"--output {directory}: cannot create it" in line
-    assert list(tmp_path.iterdir()) == []
+                                                     directory: str, cause: str) -> None:
+    (tmp_path / "file").write_text("keep me")
+    line = refused(any_step, tmp_path, "-o", tmp_path / directory)
+    assert line == (f"{any_step.name}: --output {tmp_path / directory}: {cause}; "
+                    "must be a directory that can be written, or one that can be created\n")
+    assert (tmp_path / "file").read_text() == "keep me"
 
 
-def test_output_into_a_file(any_step: Program, tmp_path: Path) -> None:
-    path = tmp_path / "out"
-    path.write_text("keep me")
-    assert str(path) in failed(any_step, "-o", path)
-    assert path.read_text() == "keep me"
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_places_without_permission(any_step: Program, tmp_path: Path) -> None:
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0o500)
+    for options in (("-j", closed / "rows.json"), ("-o", closed), ("-o", closed / "out")):
+        assert "Permission denied" in refused(any_step, tmp_path, *options)
 
+
+def test_row_in_the_output_directory(any_step: Program, tmp_path: Path) -> None:
+    """The directory is made first, so that the row may lie in it."""
+    out = tmp_path / "out"
+    any_step.run_right(*OPTIONS, "-o", out, "-j", out / "rows.json")
+    assert sorted(path.name for path in out.iterdir()) == ["lse.npy", "o.npy", "rows.json"]
+
+
+def test_row_into_a_pipe(any_step: Program, tmp_path: Path) -> None:
+    """Its reader must see no end before the row: it is opened once."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with subprocess.Popen(["cat", pipe], stdout=subprocess.PIPE, text=True) as reader:
+        any_step.run_right(*OPTIONS, "-j", pipe)
+        assert reader.communicate(timeout=60)[0].startswith('{"step": ')
+
+
+# --- Known when it happens ---------------------------------------------------------------------
 
 def test_output_over_a_directory(any_step: Program, tmp_path: Path) -> None:
     (tmp_path / "o.npy").mkdir()
     assert f"{tmp_path / 'o.npy'}: cannot write" in failed(any_step, "-o", tmp_path)
-    assert not [path for path in tmp_path.iterdir() if path.suffix == ".tmp"]
+    assert [path.name for path in tmp_path.iterdir()] == ["o.npy"]
 
 
 @limits_file_sizes
@@ -90,19 +125,17 @@ def test_full_disk_leaves_no_half_written_file(any_step: Program, tmp_path: Path
     out = tmp_path / "out"
     line = failed(any_step, "-o", out, preexec_fn=file_size_limit(limit))
     assert f"{out / broken}: cannot write: File too large" in line
-    left = {path.name: path.stat().st_size for path in out.iterdir()}
-    assert left == ({} if broken == "lse.npy" else {"lse.npy": LSE_BYTES})
+    assert list(tmp_path.iterdir()) == []
 
 
 @limits_file_sizes
 def test_full_disk_keeps_the_files_that_were_there(any_step: Program, tmp_path: Path) -> None:
     out = tmp_path / "out"
     any_step.run_right(*OPTIONS, "-o", out)
-    before = (out / "o.npy").read_bytes()
-    assert len(before) == O_BYTES
+    before = {path.name: path.read_bytes() for path in out.iterdir()}
+    assert len(before["o.npy"]) == O_BYTES
     failed(any_step, "-o", out, "-s", 2, preexec_fn=file_size_limit(O_BYTES - 1))
-    assert (out / "o.npy").read_bytes() == before
-    assert sorted(path.name for path in out.iterdir()) == ["lse.npy", "o.npy"]
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == before
 
 
 @limits_file_sizes
