@@ -21,6 +21,11 @@ enum {
 
 static const char *const FILE_NAMES[3] = {"q.npy", "k.npy", "v.npy"};
 
+enum { FLOATS = 1 << NPY_F2 | 1 << NPY_F4 | 1 << NPY_F8 };
+
+static const NpyTypes FP16_TYPES = {FLOATS, "<f2, <f4 or <f8, or <u2 with --dtype bf16"};
+static const NpyTypes BF16_TYPES = {FLOATS | 1 << NPY_U2, "<f2, <f4, <f8 or <u2 (bits of bf16)"};
+
 /** One of the three tensors while it is filled. */
 typedef struct Tensor {
   uint16_t *data;
@@ -138,14 +143,7 @@ static bool open_file(const Options *o, int index, Inputs *inputs, Error *error)
   if (length >= (int)sizeof path) {
     return fail(error, EXIT_USAGE, "--input: the path is longer than %zu bytes", sizeof path);
   }
-  if (!npy_read(path, file, error)) return false;
-  if (file->type == NPY_U2 && o->dtype == DTYPE_FP16) {
-    return fail(error, EXIT_USAGE, "%s: <u2 holds the bits of bf16 and needs --dtype bf16", path);
-  }
-  if (file->type == NPY_I4 || file->type == NPY_B1) {
-    return fail(error, EXIT_USAGE, "%s: type %s, must be <f2, <f4, <f8 or <u2", path,
-                npy_type_name(file->type));
-  }
+  if (!npy_read(path, o->dtype == DTYPE_BF16 ? BF16_TYPES : FP16_TYPES, file, error)) return false;
   if (file->rank != 4) {
     return fail(error, EXIT_USAGE, "%s: has %d dimensions, must have 4: [B, H, N, D]", path,
                 file->rank);

@@ -63,6 +63,7 @@ typedef struct Source {
   const char *path;
   FILE *file;
   uint64_t size;
+  NpyTypes types;
   Error *error;
 } Source;
 
@@ -113,8 +114,9 @@ static bool read_header(const Source *source, NpyArray *array, uint64_t *data_of
   *data_offset = offset + length;
   char *text = malloc((size_t)length + 1);
   if (!text) return fail(source->error, EXIT_DEVICE, "%s: out of memory", source->path);
-  const bool ok = read_bytes(source, text, (size_t)length) &&
-                  npy_parse_header(source->path, text, (size_t)length, array, source->error);
+  const bool ok =
+      read_bytes(source, text, (size_t)length) &&
+      npy_parse_header(source->path, text, (size_t)length, source->types, array, source->error);
   free(text);
   return ok;
 }
@@ -159,7 +161,7 @@ static bool read_array(const Source *source, NpyArray *array) {
   return array->type != NPY_B1 || check_bools(source, array);
 }
 
-bool npy_read(const char *path, NpyArray *array, Error *error) {
+bool npy_read(const char *path, NpyTypes types, NpyArray *array, Error *error) {
   *array = (NpyArray){.rank = 0};
   /* Asked before the file is opened, because opening a pipe would wait for its other end. */
   struct stat status;
@@ -169,7 +171,7 @@ bool npy_read(const char *path, NpyArray *array, Error *error) {
   if (!S_ISREG(status.st_mode)) return fail(error, EXIT_USAGE, "%s: expected a regular file", path);
   FILE *file = fopen(path, "rb");
   if (!file) return fail(error, EXIT_USAGE, "%s: cannot open: %s", path, strerror(errno));
-  const Source source = {path, file, (uint64_t)status.st_size, error};
+  const Source source = {path, file, (uint64_t)status.st_size, types, error};
   const bool ok = read_array(&source, array);
   fclose(file);
   if (!ok) npy_free(array);

@@ -15,6 +15,12 @@ typedef enum NpyType { NPY_F2, NPY_F4, NPY_F8, NPY_U2, NPY_I4, NPY_B1 } NpyType;
 
 enum { NPY_MAX_RANK = 8 };
 
+/** Which types a reader has a use for. */
+typedef struct NpyTypes {
+  unsigned set;      /**< 1 << NPY_F2 and so on */
+  const char *names; /**< the same in words, for a refusal: "<f2 or <f4" */
+} NpyTypes;
+
 typedef struct NpyArray {
   NpyType type;
   int rank;
@@ -30,13 +36,13 @@ const char *npy_type_name(NpyType type);
 size_t npy_type_bytes(NpyType type);
 
 /**
- * Reads the whole array. On failure returns false with EXIT_USAGE and a text that names the file,
- * what is wrong and what would be right: missing, no .npy, truncated, trailing bytes, another type,
- * Fortran order, big-endian, version > 3, a header that lies about the size, a bool that is not 0
- * or 1. EXIT_DEVICE if memory runs out or the file system fails. Nothing is allocated for data that
- * the file is too short to hold.
+ * Reads the whole array if it is of one of the `types`. On failure returns false with EXIT_USAGE
+ * and a text that names the file, what is wrong and what would be right: missing, no .npy,
+ * truncated, trailing bytes, another type, Fortran order, big-endian, version > 3, a header that
+ * lies about the size, a bool that is not 0 or 1. EXIT_DEVICE if memory runs out or the file system
+ * fails. Nothing is allocated for data that the file is too short to hold.
  */
-bool npy_read(const char *path, NpyArray *array, Error *error);
+bool npy_read(const char *path, NpyTypes types, NpyArray *array, Error *error);
 
 /**
  * Writes an array of C order, version 1.0, data at a multiple of 64 bytes. On failure (EXIT_DEVICE)

@@ -22,6 +22,7 @@ const char *excerpt(const char *bytes, size_t length, Excerpt *out) {
 typedef struct Parser {
   const char *path;
   const char *start, *at, *end;
+  NpyTypes types;
   Error *error;
 } Parser;
 
@@ -76,26 +77,31 @@ static bool parse_string(Parser *parser, const char *what, Slice *slice) {
   return true;
 }
 
+/** Whether the header names `type` in this order of bytes, '<' or '>'. */
+static bool is_type(Slice name, NpyType type, char order) {
+  const char *wanted = npy_type_name(type);
+  if (name.length != 3 || memcmp(name.start + 1, wanted + 1, 2) != 0) return false;
+  /* One byte has no order: some writers put '<' where numpy puts '|'. */
+  return type == NPY_B1 ? memchr("|<>", name.start[0], 3) != NULL : name.start[0] == order;
+}
+
 static bool parse_type(Parser *parser, NpyType *type) {
   Slice name;
   Excerpt found = {""};
   if (!parse_string(parser, "an element type such as '<f2'", &name)) return false;
-  /* One byte has no order: some writers put '<' where numpy puts '|'. */
-  const bool is_bool = slice_is(name, "|b1") || slice_is(name, "<b1") || slice_is(name, ">b1");
   for (int i = 0; i <= NPY_B1; i++) {
     *type = (NpyType)i;
-    if (slice_is(name, npy_type_name(*type)) || (i == NPY_B1 && is_bool)) return true;
-    if (name.length == 3 && name.start[0] == '>' &&
-        !memcmp(name.start + 1, npy_type_name(*type) + 1, 2)) {
+    if (!(parser->types.set >> i & 1)) continue;
+    if (is_type(name, *type, '<')) return true;
+    if (is_type(name, *type, '>')) {
       return fail(parser->error, EXIT_USAGE,
                   "%s: big-endian elements (>%s): expected little-endian, .astype('%s')",
                   parser->path, npy_type_name(*type) + 1, npy_type_name(*type));
     }
   }
   excerpt(name.start, name.length, &found);
-  return fail(parser->error, EXIT_USAGE,
-              "%s: element type \"%s\": expected <f2, <f4, <f8, <u2, <i4 or |b1", parser->path,
-              found.text);
+  return fail(parser->error, EXIT_USAGE, "%s: element type \"%s\": expected %s", parser->path,
+              found.text, parser->types.names);
 }
 
 static bool parse_order(Parser *parser) {
@@ -169,8 +175,8 @@ static bool parse_header(Parser *parser, NpyArray *array) {
   return parser->at == parser->end || expected(parser, "nothing after '}'");
 }
 
-bool npy_parse_header(const char *path, const char *text, size_t length, NpyArray *array,
-                      Error *error) {
-  Parser parser = {path, text, text, text + length, error};
+bool npy_parse_header(const char *path, const char *text, size_t length, NpyTypes types,
+                      NpyArray *array, Error *error) {
+  Parser parser = {path, text, text, text + length, types, error};
   return parse_header(&parser, array);
 }

@@ -18,9 +18,11 @@ typedef struct Excerpt {
 /** Formats at most the first 24 bytes; returns out->text. */
 const char *excerpt(const char *bytes, size_t length, Excerpt *out);
 
-/** Sets the type, rank and shape of `array`. EXIT_USAGE with the place and what was expected there.
+/**
+ * Sets the type, which has to be one of `types`, the rank and the shape of `array`. EXIT_USAGE with
+ * the place and what was expected there.
  */
-bool npy_parse_header(const char *path, const char *text, size_t length, NpyArray *array,
-                      Error *error);
+bool npy_parse_header(const char *path, const char *text, size_t length, NpyTypes types,
+                      NpyArray *array, Error *error);
 
 #endif

@@ -29,6 +29,9 @@ def of(shape: str = "(1, 2, 5, 32)", descr: str = "'<f2'", order: str = "False",
 NO_TYPE = "{'fortran_order': False, 'shape': (1, 2, 5, 32), }"
 GOOD_BYTES = npy(GOOD_HEADER, GOOD.tobytes())
 
+FP16_TYPES = "expected <f2, <f4 or <f8, or <u2 with --dtype bf16\n"
+BF16_TYPES = "expected <f2, <f4, <f8 or <u2 (bits of bf16)\n"
+
 # What q.npy holds, and what the line must say beside the name of the file.
 BAD_FILES = {
     "empty": (b"", ["no .npy file"]),
@@ -45,13 +48,14 @@ BAD_FILES = {
     "Fortran": (of(order="True"), ["Fortran", "C order"]),
     "big-endian": (of(descr="'>f2'"), ["big-endian", ">f2", "little-endian"]),
     "big-endian float": (of(descr="'>f4'"), ["big-endian", ">f4"]),
-    "int32": (of(descr="'<i4'", data=bytes(1280)), ["<i4", "<f2, <f4, <f8 or <u2"]),
-    "bool": (of(descr="'|b1'", data=bytes(320)), ["|b1", "<f2, <f4, <f8 or <u2"]),
-    "int64": (of(descr="'<i8'"), ["<i8", "<f2, <f4, <f8"]),
-    "complex": (of(descr="'<c8'"), ["<c8", "<f2, <f4, <f8"]),
-    "object": (of(descr="'|O'"), ["|O", "<f2, <f4, <f8"]),
+    "int32": (of(descr="'<i4'", data=bytes(1280)), ['"<i4"', FP16_TYPES]),
+    "big-endian int32": (of(descr="'>i4'", data=bytes(1280)), ['">i4"', FP16_TYPES]),
+    "bool": (of(descr="'|b1'", data=bytes(320)), ['"|b1"', FP16_TYPES]),
+    "int64": (of(descr="'<i8'"), ['"<i8"', FP16_TYPES]),
+    "complex": (of(descr="'<c8'"), ['"<c8"', FP16_TYPES]),
+    "object": (of(descr="'|O'"), ['"|O"', FP16_TYPES]),
     "record": (of(descr="[('x', '<f2')]"), ["element type"]),
-    "u2 with fp16": (of(descr="'<u2'"), ["<u2", "bf16"]),
+    "u2 with fp16": (of(descr="'<u2'"), ['"<u2"', FP16_TYPES]),
     "lies: larger": (of("(1, 2, 6, 32)"), ["truncated", "640 bytes", "768"]),
     "lies: smaller": (of("(1, 2, 4, 32)"), ["640 bytes", "512"]),
     "lies: huge": (of("(1, 2, 5, 1000000000000)"), ["640 bytes"]),
@@ -97,6 +101,13 @@ def test_bad_files(any_step: Program, tmp_path: Path, name: str) -> None:
 def test_every_file_is_checked(any_step: Program, tmp_path: Path, name: str) -> None:
     directory = directory_with(tmp_path / "in", **{name: BAD_FILES["Fortran"][0]})
     assert f"{directory / name}.npy" in refused(any_step, tmp_path, "--input", directory)
+
+
+@pytest.mark.parametrize("descr", ["'<i4'", "'|b1'", "'<u4'"])
+def test_types_that_bf16_takes_are_named(any_step: Program, tmp_path: Path, descr: str) -> None:
+    directory = directory_with(tmp_path / "in", k=of(descr=descr))
+    line = refused(any_step, tmp_path, "--input", directory, "--dtype", "bf16")
+    assert line.endswith(BF16_TYPES) and f"{directory / 'k.npy'}: element type" in line
 
 
 @pytest.mark.parametrize("name", ["q", "k", "v"])

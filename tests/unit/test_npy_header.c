@@ -29,7 +29,8 @@ static void headers_of_other_writers_are_read(void **state) {
       NpyArray array;
       Error error = {.text = ""};
       write_file(file.data, file.count);
-      if (!npy_read(path, &array, &error)) fail_msg("%s: %s", accepted[i].dictionary, error.text);
+      if (!npy_read(path, ANY_TYPE, &array, &error))
+        fail_msg("%s: %s", accepted[i].dictionary, error.text);
       assert_int_equal(array.rank, accepted[i].rank);
       assert_int_equal(array.bytes, accepted[i].bytes);
       npy_free(&array);
@@ -72,6 +73,34 @@ static void other_types_and_orders_are_refused(void **state) {
                     "Fortran order: expected C order, numpy.ascontiguousarray(...)");
   refuse_dictionary(WITH_ORDER("0"), 4,
                     "byte 34 of the header: expected True or False, found \"0, 'shape': (2,), }\"");
+}
+
+/** What a reader has no use for is no advice either. */
+static void only_the_types_asked_for_are_read_and_named(void **state) {
+  (void)state;
+  const NpyTypes types = {1 << NPY_F2 | 1 << NPY_B1, "<f2 or |b1"};
+  const char *const refused[] = {"<f4", "<i4", "<u2", ">i4", ">f4", "=b1", "|f2"};
+  for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++) {
+    char dictionary[128], expected[128];
+    NpyArray array;
+    Error error;
+    snprintf(dictionary, sizeof dictionary, WITH_TYPE("'%s'"), refused[i]);
+    const Bytes file = make_file(1, dictionary, 8);
+    write_file(file.data, file.count);
+    assert_false(npy_read(path, types, &array, &error));
+    snprintf(expected, sizeof expected, "%s: element type \"%s\": expected <f2 or |b1", path,
+             refused[i]);
+    assert_string_equal(error.text, expected);
+  }
+  for (int big = 0; big <= 1; big++) {
+    const Bytes file = make_file(1, big ? WITH_TYPE("'>b1'") : WITH_TYPE("'<f2'"), big ? 2 : 4);
+    NpyArray array;
+    Error error;
+    write_file(file.data, file.count);
+    assert_true(npy_read(path, types, &array, &error));
+    npy_free(&array);
+  }
+  unlink(path);
 }
 
 static void malformed_headers_are_refused(void **state) {
@@ -142,7 +171,7 @@ static bool read_anything(const Bytes *file) {
   NpyArray array;
   Error error = {.text = ""};
   write_file(file->data, file->count);
-  const bool ok = npy_read(path, &array, &error);
+  const bool ok = npy_read(path, ANY_TYPE, &array, &error);
   if (ok) {
     size_t bytes = npy_type_bytes(array.type);
     for (int i = 0; i < array.rank; i++) bytes *= (size_t)array.shape[i];
@@ -201,6 +230,7 @@ int main(void) {
       cmocka_unit_test(headers_of_other_writers_are_read),
       cmocka_unit_test(files_of_another_kind_are_refused),
       cmocka_unit_test(other_types_and_orders_are_refused),
+      cmocka_unit_test(only_the_types_asked_for_are_read_and_named),
       cmocka_unit_test(malformed_headers_are_refused),
       cmocka_unit_test(headers_that_lie_about_the_size_are_refused),
       cmocka_unit_test(bools_other_than_0_and_1_are_refused),
