@@ -193,6 +193,32 @@ bool inputs_open(Options *o, Inputs *inputs, Error *error) {
   return true;
 }
 
+void inputs_blame_files(const Options *o, Error *error) {
+  static const struct {
+    const char *option, *words;
+    int file;
+  } DIMENSIONS[] = {{"--batch ", "batch ", 0},       {"--heads ", "heads ", 0},
+                    {"--seqlen ", "length ", 0},     {"--head-dim ", "head dimension ", 0},
+                    {"--kv-heads ", "kv heads ", 1}, {"--seqlen-kv ", "kv length ", 1}};
+  enum { COUNT = sizeof DIMENSIONS / sizeof DIMENSIONS[0] };
+  char text[sizeof error->text] = "";
+  int file = -1;
+  for (const char *c = error->text; *c != '\0';) {
+    int i = 0;
+    while (i < COUNT && strncmp(c, DIMENSIONS[i].option, strlen(DIMENSIONS[i].option)) != 0) i++;
+    const size_t used = strlen(text);
+    if (i < COUNT) {
+      snprintf(text + used, sizeof text - used, "%s", DIMENSIONS[i].words);
+      if (file < 0) file = DIMENSIONS[i].file;
+    } else {
+      snprintf(text + used, sizeof text - used, "%c", *c);
+    }
+    c += i < COUNT ? strlen(DIMENSIONS[i].option) : 1;
+  }
+  if (file < 0) return;
+  fail(error, error->code, "%.400s/%s: %.600s", o->input_directory, FILE_NAMES[file], text);
+}
+
 void inputs_free(Inputs *inputs) {
   free(inputs->q);
   free(inputs->k);

@@ -25,6 +25,12 @@ typedef struct Inputs {
 bool inputs_open(Options *options, Inputs *inputs, Error *error);
 
 /**
+ * Rewrites a refusal that names dimensions by their options, "--head-dim 48: ...", so that it names
+ * the file that they came from instead: "in/q.npy: head dimension 48: ...".
+ */
+void inputs_blame_files(const Options *options, Error *error);
+
+/**
  * Allocates and fills q, k and v.
  *
  * The value of an element depends on the seed, the tensor and the element's index in [B, H, N, D]

@@ -173,11 +173,19 @@ static bool run_and_write(Run *run, Resources *r, bool quiet, Error *error) {
   return ok;
 }
 
+/** The problem that the options and the files of --input ask for. */
+static bool open_problem(Options *o, Run *run, Inputs *inputs, Error *error) {
+  if (!inputs_open(o, inputs, error)) return false;
+  if (options_problem(o, &run->problem, error)) return true;
+  if (o->input == INPUT_DIRECTORY) inputs_blame_files(o, error);
+  return false;
+}
+
 ExitCode run_options(const Options *options, const Device *device, bool quiet, Error *error) {
   Options o = *options;
   Run run = {.options = &o, .device = device};
   Resources resources = {0};
-  bool ok = inputs_open(&o, &resources.inputs, error) && options_problem(&o, &run.problem, error);
+  bool ok = open_problem(&o, &run, &resources.inputs, error);
   if (ok && o.draw_mask) {
     draw_mask(&run.problem, o.mask_block_q, o.mask_block_kv, stdout);
   } else if (ok && o.info) {
