@@ -3,19 +3,33 @@
 #include <math.h>
 #include <unistd.h>
 
+#include "host/check.h"
 #include "host/mask.h"
 
-/** Refuses a problem whose tensors overflow 64 bits or exceed the memory of this machine. */
-static bool check_size(const Problem *p, Error *error) {
-  const double q_bytes = 2.0 * p->batch * p->q_heads * p->q_len * p->head_dim;
-  const double kv_bytes = 2.0 * p->batch * p->kv_heads * p->kv_len * p->head_dim;
-  const double lse_bytes = 4.0 * p->batch * p->q_heads * p->q_len;
-  const double needed = 2 * q_bytes + 2 * kv_bytes + lse_bytes;
+double problem_host_bytes(const Problem *p, HostCopies copies) {
+  const double q_rows = (double)p->batch * p->q_heads * p->q_len;
+  const double kv_rows = (double)p->batch * p->kv_heads * p->kv_len;
+  const double inputs = 2.0 * p->head_dim * (q_rows + 2 * kv_rows);
+  const double outputs = 2.0 * p->head_dim * q_rows + sizeof(float) * q_rows + 4.0 * GUARD_BYTES;
+  const double o_element = p->dtype == DTYPE_FP16 ? 2 : 4; /* bf16 is written as fp32 */
+  return (inputs + outputs) * (copies.device ? 2 : 1) +
+         (copies.files ? o_element * p->head_dim * q_rows : 0);
+}
+
+/** Refuses a problem that cannot fit the memory of this machine, let alone 64 bits. */
+static bool check_size(const Options *o, const Problem *p, Error *error) {
+  const HostCopies copies = {
+#ifdef SIMT_BACKEND
+      .device = true,
+#endif
+      .files = o->output_directory != NULL,
+  };
+  const double needed = problem_host_bytes(p, copies);
   const double memory = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
   if (needed <= memory) return true;
   return fail(error, EXIT_USAGE,
               "--batch %d --heads %d --kv-heads %d --seqlen %d --seqlen-kv %d --head-dim %d: the "
-              "tensors take %.3g GB, but this machine has %.3g GB",
+              "tensors and their copies take %.3g GB, must be at most the %.3g GB of this machine",
               p->batch, p->q_heads, p->kv_heads, p->q_len, p->kv_len, p->head_dim, needed / 1e9,
               memory / 1e9);
 }
@@ -36,7 +50,7 @@ bool options_problem(const Options *o, Problem *problem, Error *error) {
     return fail(error, EXIT_USAGE, "--kv-heads %d: must divide --heads %d", problem->kv_heads,
                 problem->q_heads);
   }
-  if (!check_size(problem, error)) return false;
+  if (!check_size(o, problem, error)) return false;
   problem_set_layout(problem, o->layout);
   char why[sizeof error->text];
   if (!step.supports(problem, why, sizeof why)) return fail(error, EXIT_USAGE, "%s", why);

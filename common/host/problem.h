@@ -18,6 +18,19 @@ bool options_problem(const Options *options, Problem *problem, Error *error);
 /** Sets dense strides of all four tensors in the given layout. */
 void problem_set_layout(Problem *problem, Layout layout);
 
+/** What a run keeps in host memory beside the tensors themselves. */
+typedef struct HostCopies {
+  bool device; /**< the device's memory is this machine's: the CPU backend */
+  bool files;  /**< O is put in the order of a file: --output */
+} HostCopies;
+
+/**
+ * Bytes of host memory at the peak of a run: Q, K and V; O and LSE read back, with their guards;
+ * and the copies. Not counted is what depends on more than the shapes: a step's workspace, which
+ * makes do with what is free, and the rows that a check compares.
+ */
+double problem_host_bytes(const Problem *problem, HostCopies copies);
+
 /** Unmasked score entries of the whole problem: every batch entry, every query head. */
 double problem_entries(const Problem *problem);
 
