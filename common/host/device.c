@@ -34,11 +34,9 @@ bool device_open(Device *device, Error *error) {
       .minor = properties.minor,
       .memory_bytes = properties.totalGlobalMem,
       .l2_bytes = (size_t)properties.l2CacheSize,
-      .shared_per_multiprocessor = properties.sharedMemPerMultiprocessor,
   };
   snprintf(device->name, sizeof device->name, "%s", properties.name);
-  return device_ok(cudaDriverGetVersion(&device->driver), "cudaDriverGetVersion", error) &&
-         device_ok(cudaRuntimeGetVersion(&device->runtime), "cudaRuntimeGetVersion", error);
+  return device_ok(cudaRuntimeGetVersion(&device->runtime), "cudaRuntimeGetVersion", error);
 }
 
 static bool allocate(void **pointer, size_t bytes, const char *what, Error *error) {

@@ -16,8 +16,8 @@ typedef struct Device {
   char name[256];
   bool simulated; /**< the CPU backend: counts mean something, times do not */
   int multiprocessors, major, minor;
-  size_t memory_bytes, l2_bytes, shared_per_multiprocessor;
-  int driver, runtime; /**< CUDA versions as 1000 * major + 10 * minor */
+  size_t memory_bytes, l2_bytes;
+  int runtime; /**< CUDA version as 1000 * major + 10 * minor */
 } Device;
 
 /** Looks at the current device. EXIT_NO_GPU when there is none. */

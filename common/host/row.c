@@ -60,6 +60,15 @@ static void add_check(JsonObject *row, const Run *run) {
   json_number(row, "max_lse_error", c->max_lse_error);
 }
 
+/** What only a GPU has a value for. */
+static void gpu_integer(JsonObject *row, const Run *run, const char *key, int64_t value) {
+  if (run->device->simulated) {
+    json_null(row, key);
+  } else {
+    json_integer(row, key, value);
+  }
+}
+
 static void add_kernels(JsonObject *row, const Run *run) {
   char key[64];
   for (int i = 0; i < run->description.launch_count; i++) {
@@ -74,11 +83,11 @@ static void add_kernels(JsonObject *row, const Run *run) {
     snprintf(key, sizeof key, "kernel%d_shared_bytes", i + 1);
     json_integer(row, key, (int64_t)facts->shared_bytes);
     snprintf(key, sizeof key, "kernel%d_registers", i + 1);
-    json_integer(row, key, facts->registers);
+    gpu_integer(row, run, key, facts->registers);
     snprintf(key, sizeof key, "kernel%d_local_bytes", i + 1);
-    json_integer(row, key, facts->local_bytes);
+    gpu_integer(row, run, key, facts->local_bytes);
     snprintf(key, sizeof key, "kernel%d_blocks_per_multiprocessor", i + 1);
-    json_integer(row, key, facts->blocks_per_multiprocessor);
+    gpu_integer(row, run, key, facts->blocks_per_multiprocessor);
   }
 }
 
@@ -146,20 +155,24 @@ static void add_gpu_state(JsonObject *row) {
 #endif
 
 static void add_origin(JsonObject *row, const Run *run) {
+  const Device *device = run->device;
   char date[32], cuda[16];
   const time_t now = time(NULL);
   struct tm utc;
   strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&now, &utc));
-  snprintf(cuda, sizeof cuda, "%d.%d", run->device->runtime / 1000,
-           run->device->runtime % 1000 / 10);
+  snprintf(cuda, sizeof cuda, "%d.%d", device->runtime / 1000, device->runtime % 1000 / 10);
   json_string(row, "step", step.name);
   json_string(row, "commit", version_commit());
   json_string(row, "date", date);
-  json_string(row, "backend", run->device->simulated ? "cpu" : "cuda");
-  json_string(row, "device", run->device->name);
-  json_integer(row, "multiprocessors", run->device->multiprocessors);
-  json_integer(row, "compute_capability", 10 * run->device->major + run->device->minor);
-  json_string(row, "cuda_runtime", cuda);
+  json_string(row, "backend", device->simulated ? "cpu" : "cuda");
+  json_string(row, "device", device->name);
+  gpu_integer(row, run, "multiprocessors", device->multiprocessors);
+  gpu_integer(row, run, "compute_capability", 10 * device->major + device->minor);
+  if (device->simulated) {
+    json_null(row, "cuda_runtime");
+  } else {
+    json_string(row, "cuda_runtime", cuda);
+  }
 }
 
 /** The errno of a file that cannot be written or created, or 0. */

@@ -36,6 +36,9 @@ TIMES = {"samples": int, "median_ms": NUMBER, "p10_ms": NUMBER, "p90_ms": NUMBER
          "bound_ms": NUMBER, "tflops": NUMBER, "dense_tflops": NUMBER, "gb_per_s": NUMBER,
          "ceiling_percent": NUMBER, "ceiling_ffma_tflops": NUMBER, "ceiling_mma_tflops": NUMBER,
          "ceiling_copy_gb_per_s": NUMBER}
+# Simulated, they would say nothing about a GPU.
+GPU_ONLY = ("multiprocessors", "compute_capability", "cuda_runtime", "registers", "local_bytes",
+            "blocks_per_multiprocessor")
 GPU_STATE = {"driver": str, "sm_clock_mhz": int, "memory_clock_mhz": int}
 
 
@@ -46,6 +49,8 @@ def schema(kernels: int, timed: bool = False) -> dict:
         fields |= {f"kernel{i}_{name}": kind for name, kind in KERNEL.items()}
     if BACKEND == "cpu":
         fields |= COUNTS
+        fields |= {name: type(None) for name in fields
+                   if re.sub(r"^kernel\d_", "", name) in GPU_ONLY}
     return fields | TIMES | GPU_STATE if timed else fields
 
 
