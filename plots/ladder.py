@@ -1,6 +1,7 @@
 """Writes the README's table of steps from measured rows, between its markers.
 
-Usage: ladder.py README.md ROWS.jsonl ... ; with --check it only compares and exits with 1 if they differ.
+Usage: ladder.py README.md ROWS.jsonl ... ; with --check it only compares and exits with 1 if they
+differ.
 """
 
 import json
@@ -57,6 +58,25 @@ def human_bytes(count: int) -> str:
     return f"{count:.3g} GB"
 
 
+def words(items: list[str]) -> str:
+    """a; a and b; a, b and c."""
+    return " and ".join(filter(None, [", ".join(items[:-1]), items[-1]]))
+
+
+def origins(rows: list[dict]) -> str:
+    """Where the numbers come from: once if all are of one origin, else for each of them."""
+    steps = {}
+    for row in rows:
+        origin = (f"on one {row['device']} (CUDA {row['cuda_runtime']}, {row['date'][:10]}, "
+                  f"commit {row['commit']})")
+        steps.setdefault(origin, []).append(row["step"].removeprefix("step"))
+    if len(steps) == 1:
+        return f", {next(iter(steps))}."
+    each = [f"step{'s' * (len(numbers) > 1)} {words(numbers)} {origin}"
+            for origin, numbers in steps.items()]
+    return f". Measured: {'; '.join(each)}."
+
+
 def table(rows: list[dict]) -> str:
     """The table in Markdown, with a line that says where its numbers come from."""
     lines = [
@@ -72,11 +92,10 @@ def table(rows: list[dict]) -> str:
             f"| {row['ceiling_percent']:.0f} % of {row['ceiling']} "
             f"| {human_bytes(row['extra_bytes'])} | {error} |"
         )
-    origin = rows[0]
     lines += [
         "",
-        f"Forward pass, fp16, B=4, H=16, N=4096, D=128, no mask, on one {origin['device']} "
-        f"(CUDA {origin['cuda_runtime']}, {origin['date'][:10]}, commit {origin['commit']}). "
+        f"Forward pass, {SHAPE['dtype']}, B={SHAPE['batch']}, H={SHAPE['heads']}, "
+        f"N={SHAPE['seqlen']}, D={SHAPE['head_dim']}, no mask{origins(rows)} "
         "The ceilings are measured in the same run.",
     ]
     return "\n".join(lines)
@@ -85,7 +104,7 @@ def table(rows: list[dict]) -> str:
 def with_table(readme: str, text: str) -> str:
     """The README with `text` between the markers."""
     before, rest = readme.split(BEGIN)
-    _, after = rest.split(END)
+    after = rest.split(END)[1]
     return f"{before}{BEGIN}\n{text}\n{END}{after}"
 
 
@@ -100,6 +119,9 @@ def main() -> int:
         print(f"ladder: no row of the table's shape in {' '.join(arguments[1:])}", file=sys.stderr)
         return 1
     old = readme.read_text()
+    if old.count(BEGIN) != 1 or old.count(END) != 1:
+        print(f"ladder: {readme} must hold once each: {BEGIN} and {END}", file=sys.stderr)
+        return 1
     new = with_table(old, table(rows))
     if "--check" in sys.argv:
         return int(old != new)
