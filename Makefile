@@ -19,6 +19,8 @@ WERROR ?= 0
 ALL_ARCHS = sm_80 sm_86 sm_89 sm_90
 TURING_STEPS = step01 step02
 ARCH ?= $(or $(GPU_ARCH),$(ALL_ARCHS))
+# Oldest first, whatever the order they were given in.
+override ARCH := $(shell printf '%s\n' $(ARCH) | sort -Vu)
 
 STEPS := $(sort $(foreach f,$(wildcard steps/step*_*.cu),$(firstword $(subst _, ,$(notdir $(f))))))
 
@@ -60,9 +62,11 @@ NVCC_FLAGS = -std=c++17 -g -lineinfo -Icommon -Xcompiler $(subst $(space),$(comm
 ifeq ($(DEBUG),1)
 NVCC_FLAGS := $(filter-out -lineinfo,$(NVCC_FLAGS)) -G
 endif
-# Machine code for each architecture, and PTX of the newest so that later GPUs run too.
+# Machine code for each architecture, and PTX of the newest so that later GPUs run too: that of sm_90,
+# since what is made for sm_90a runs nowhere else.
+newest = $(patsubst sm_%,compute_%,$(lastword $(or $(filter-out %a %f,$(1)),$(1))))
 gencode = $(foreach a,$(1),-gencode arch=$(a:sm_%=compute_%)$(comma)code=$(a)) \
-	-gencode arch=$(patsubst sm_%,compute_%,$(lastword $(1)))$(comma)code=$(patsubst sm_%,compute_%,$(lastword $(1)))
+	-gencode arch=$(call newest,$(1))$(comma)code=$(call newest,$(1))
 # sm_75 joins the default list only.
 archs_of = $(if $(filter $(1),$(TURING_STEPS)),$(if $(subst $(ALL_ARCHS),,$(ARCH)),,sm_75 ))$(ARCH)
 
@@ -83,6 +87,11 @@ $(call needs,$(CC),sudo apt-get install gcc)
 $(call needs,$(CXX),sudo apt-get install g++)
 ifeq ($(BACKEND),cuda)
 $(call needs,$(NVCC),the CUDA Toolkit 12.4 or later from developer.nvidia.com/cuda-downloads; BACKEND=cpu needs none)
+KNOWN_ARCHS := $(shell $(NVCC) --list-gpu-code)
+UNKNOWN_ARCHS := $(filter-out $(KNOWN_ARCHS) $(KNOWN_ARCHS:%=%a) $(KNOWN_ARCHS:%=%f),$(ARCH))
+ifneq ($(UNKNOWN_ARCHS),)
+$(error ARCH="$(ARCH)": nvcc does not know $(UNKNOWN_ARCHS), must be one or more of: $(KNOWN_ARCHS))
+endif
 endif
 endif
 endif
@@ -150,8 +159,14 @@ $(BUILD)/host/%.o: common/host/%.c $(BUILD)/flags
 
 ifeq ($(BACKEND),cuda)
 
+# Said before nvcc says it in a hundred lines.
+too_old = $(if $(filter $(1),$(TURING_STEPS)),,$(filter sm_5% sm_6% sm_7%,$(ARCH)))
+refuse_too_old = $(if $(too_old),@echo "$(1): needs sm_80 or later$(comma) not $(too_old);\
+	only $(TURING_STEPS) and BACKEND=cpu do without" >&2; exit 1)
+
 $(STEPS:%=$(BUILD)/steps/%.o): $(BUILD)/steps/%.o: $$(wildcard steps/$$*_*.cu) $(BUILD)/flags
 	@mkdir -p $(@D)
+	$(call refuse_too_old,$*)
 	$(call say,NVCC,$<)
 	$(Q)$(NVCC) $(NVCC_FLAGS) $(call gencode,$(call archs_of,$*)) -MMD -MP -c $< -o $@
 

@@ -19,6 +19,7 @@ pytestmark = pytest.mark.cpu_only("it tests the Makefile, which is the same on a
 # Lets the real compiler list the headers where a dependency file is wanted, and writes as target a
 # program that prints a .cu and ignores the rest: enough for rewrite_launches and for tests.
 COMPILER = """#!/bin/sh
+test "$1" != --list-gpu-code || {{ printf 'sm_%s\\n' 75 80 86 89 90 100; exit; }}
 echo "{name} $*" >> {log}
 for word in "$@"; do
   case $previous in
@@ -165,6 +166,36 @@ def test_unknown_backend(tree: Tree) -> None:
     done = tree.make("all", "BACKEND=tpu")
     assert done.returncode != 0 and done.stdout == ""
     assert re.fullmatch(r"[^\n]*BACKEND=tpu: must be cpu or cuda[^\n]*\n", done.stderr)
+
+
+@pytest.mark.parametrize("arch, unknown", [("foo", "foo"), ("90", "90"), ("sm_80 sm_1", "sm_1"),
+                                          ("sm_80,sm_90", "sm_80,sm_90"), ("sm_90x", "sm_90x")])
+def test_unknown_architecture(tree: Tree, arch: str, unknown: str) -> None:
+    done = tree.make("all", "BACKEND=cuda", f"ARCH={arch}")
+    assert done.returncode != 0 and done.stdout == ""
+    assert re.fullmatch(rf'[^\n]*ARCH="[^\n]*": nvcc does not know {unknown}, must be one or more '
+                        r"of: sm_75 sm_80 sm_86 sm_89 sm_90 sm_100[^\n]*\n", done.stderr)
+    assert not (tree.root / "build").exists()
+
+
+def test_architecture_that_a_step_is_too_new_for(tree: Tree) -> None:
+    tree.build("step01", "step02", "BACKEND=cuda", "ARCH=sm_75 sm_90")
+    done = tree.make("step03", "BACKEND=cuda", "ARCH=sm_75 sm_90")
+    assert done.returncode != 0
+    assert done.stderr.startswith("step03: needs sm_80 or later, not sm_75; ")
+
+
+@pytest.mark.parametrize("archs, ptx", [("sm_80 sm_90", "90"), ("sm_90 sm_80", "90"),
+                                        ("sm_100 sm_90 sm_80", "100"), ("sm_90a sm_90", "90"),
+                                        ("sm_90a", "90a")])
+def test_ptx_is_that_of_the_newest_architecture(tree: Tree, archs: str, ptx: str) -> None:
+    """The order of the list decides nothing: it is the same build."""
+    calls = tree.build("step01", "BACKEND=cuda", f"ARCH={archs}")
+    (call,) = [call for call in calls if "steps/step01_naive.cu" in call]
+    assert re.findall(r"code=compute_(\w+)", call) == [ptx]
+    assert sorted(re.findall(r"code=(sm_\w+)", call)) == sorted(archs.split())
+    backwards = " ".join(reversed(archs.split()))
+    assert tree.build("step01", "BACKEND=cuda", f"ARCH={backwards}") == []
 
 
 def test_unknown_step(tree: Tree) -> None:
