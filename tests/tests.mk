@@ -5,7 +5,7 @@ PYTHON = $(shell if test -x .venv/bin/python; then echo .venv/bin/python; else e
 
 # --- Installing ------------------------------------------------------------------------------------
 
-DEBIAN_PACKAGES := gcc g++ libcmocka-dev clang-format cppcheck valgrind binutils git \
+DEBIAN_PACKAGES := gcc g++ libcmocka-dev clang-format cppcheck valgrind gdb binutils git \
 	python3 python3-venv
 PYTHON_PACKAGES := numpy pytest
 SUDO = $(if $(filter 0,$(shell id -u)),,sudo)
