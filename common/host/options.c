@@ -98,7 +98,10 @@ typedef struct Parse {
 static bool parse_check(const char *text, Options *options, Error *error) {
   if (strncmp(text, "rows:", 5) == 0) {
     options->check = CHECK_ROWS;
-    return parse_integer("--check rows:", text + 5, 1, INT64_MAX, &options->check_rows, error);
+    Error unused;
+    return parse_integer("", text + 5, 1, INT64_MAX, &options->check_rows, &unused) ||
+           fail(error, EXIT_USAGE, "--check %s: N of rows:N must be an integer from 1 to 2^63 - 1",
+                text);
   }
   if (strcmp(text, "all") == 0) {
     options->check = CHECK_ALL;
