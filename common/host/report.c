@@ -74,12 +74,19 @@ static void print_device(const Device *d, FILE *out) {
   fputc('\n', out);
 }
 
+static double block_count(const KernelLaunch *launch) {
+  return (double)launch->grid.x * launch->grid.y * launch->grid.z;
+}
+
+static unsigned thread_count(const KernelLaunch *launch) {
+  return launch->block.x * launch->block.y * launch->block.z;
+}
+
 static void print_kernel(const KernelLaunch *launch, const KernelFacts *facts, const Device *device,
                          FILE *out) {
-  const double blocks = (double)launch->grid.x * launch->grid.y * launch->grid.z;
-  const unsigned threads = launch->block.x * launch->block.y * launch->block.z;
+  const double blocks = block_count(launch);
   fprintf(out, "kernel     %s: %.0f block%s of %u threads", launch->name, blocks,
-          blocks == 1 ? "" : "s", threads);
+          blocks == 1 ? "" : "s", thread_count(launch));
   if (facts->shared_bytes > 0) {
     fprintf(out, ", %.1f kB %sshared", 1e-3 * (double)facts->shared_bytes,
             device->simulated ? "dynamic " : "");
@@ -222,8 +229,8 @@ void report_info(const Problem *p, const Device *device, FILE *out) {
           description.kv_tile);
   for (int i = 0; i < description.launch_count; i++) {
     const KernelLaunch *l = &description.launches[i];
-    fprintf(out, "kernel     %s: %u blocks of %u threads, %zu bytes of dynamic shared memory\n",
-            l->name, l->grid.x, l->block.x * l->block.y * l->block.z, l->dynamic_shared_bytes);
+    fprintf(out, "kernel     %s: %.0f blocks of %u threads, %zu bytes of dynamic shared memory\n",
+            l->name, block_count(l), thread_count(l), l->dynamic_shared_bytes);
   }
   if (description.note[0] != '\0') fprintf(out, "           %s\n", description.note);
   fprintf(out, "page       docs/%s.md\n", step.name);
