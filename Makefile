@@ -111,11 +111,11 @@ help:
 	@echo "make test         run every test: test-unit and test-e2e"
 	@echo "make test-unit    C unit tests, under the address and undefined-behaviour sanitizers"
 	@echo "make test-e2e     the programs end to end, against NumPy"
-	@echo "make test-valgrind  C unit tests of the host code under valgrind (minutes)"
+	@echo "make test-valgrind the unit tests of the host code under valgrind (minutes)"
 	@echo "make check-format check the layout of the source with clang-format"
 	@echo "make lint         cppcheck on the host code; compiler warnings as errors"
 	@echo "make readme       rewrite the table of README.md from plots/results"
-	@echo "make diffNN      what step NN changes in the step before it"
+	@echo "make diffNN       what step NN changes in the step before it"
 	@echo "make clean        remove all that was built"
 	@echo
 	@echo "BACKEND=cuda|cpu  (now: $(BACKEND))   ARCH=sm_90 (now: $(ARCH))   DEBUG=1 for gdb and cuda-gdb   V=1 shows commands"

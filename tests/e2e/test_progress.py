@@ -60,7 +60,8 @@ def test_bar_is_gone_before_a_failure_is_told(faulty: Path) -> None:
 
 @pytest.mark.cpu_only("the step that is wrong on purpose is built for the CPU backend")
 def test_no_bar_in_a_pipe(faulty: Path) -> None:
-    done = subprocess.run([faulty, *SLOW_CHECK], env={**os.environ, **ONE_CORE, "FAULT": "no launch"},
-                          capture_output=True, text=True, timeout=60, check=False)
+    env = {**os.environ, **ONE_CORE, "FAULT": "no launch"}
+    done = subprocess.run([faulty, *SLOW_CHECK], env=env, capture_output=True, text=True,
+                          timeout=60, check=False)
     assert done.returncode == WRONG
     assert done.stderr.startswith("WRONG") and "\r" not in done.stderr

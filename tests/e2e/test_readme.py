@@ -47,8 +47,10 @@ def test_a_changed_number_is_noticed(readme: Path) -> None:
 
 
 @pytest.mark.parametrize("field, value, shown", [
-    ("commit", "0123456789ab", "commit 0123456789ab)"), ("device", "NVIDIA A100", "one NVIDIA A100 ("),
-    ("date", "2030-01-02T03:04:05Z", "2030-01-02, commit"), ("cuda_runtime", "99.1", "(CUDA 99.1, ")])
+    ("commit", "0123456789ab", "commit 0123456789ab)"),
+    ("device", "NVIDIA A100", "one NVIDIA A100 ("),
+    ("date", "2030-01-02T03:04:05Z", "2030-01-02, commit"),
+    ("cuda_runtime", "99.1", "(CUDA 99.1, ")])
 def test_each_origin_is_told(readme: Path, tmp_path: Path, field: str, value: str,
                              shown: str) -> None:
     """Rows that were not measured together must not look as if they were."""

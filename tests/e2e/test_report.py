@@ -21,8 +21,9 @@ ROW = {
     "nan_inputs": int,
     "right": bool, "rows": int, "rows_checked": int, "rows_not_compared": int,
     "rows_nan_expected": int, "rows_wrong": int, "values_unwritten": int,
-    "values_nan": int, "values_inf": int, "guard_bytes_touched": int, "lse_wrong": int, "max_error": NUMBER,
-    "mean_error": NUMBER, "allowed_error": NUMBER, "max_error_share": NUMBER, "max_lse_error": NUMBER,
+    "values_nan": int, "values_inf": int, "guard_bytes_touched": int, "lse_wrong": int,
+    "max_error": NUMBER, "mean_error": NUMBER, "allowed_error": NUMBER, "max_error_share": NUMBER,
+    "max_lse_error": NUMBER,
     "flops": NUMBER, "least_bytes": NUMBER, "workspace_bytes": int, "extra_bytes": int,
     "ceiling": str,
 }
@@ -182,7 +183,8 @@ def test_sample_of_rows(step: Program, tmp_path: Path) -> None:
 
 
 def test_sample_larger_than_the_output_is_all_of_it(any_step: Program) -> None:
-    assert "RIGHT: 20 of 20 rows" in any_step.run_right("-c", "rows:1000", "-b", 1, "-H", 1, "-n", 20).stdout
+    report = any_step.run_right("-c", "rows:1000", "-b", 1, "-H", 1, "-n", 20).stdout
+    assert "RIGHT: 20 of 20 rows" in report
 
 
 @pytest.mark.cpu_only("it counts what the kernels do")
@@ -191,7 +193,8 @@ def test_causal_runs_skip_tiles_above_the_diagonal(step: Program, tmp_path: Path
     counts = {}
     for mask in ("full", "causal"):
         path = tmp_path / f"{mask}.json"
-        step.run_right("-b", 1, "-H", 1, "-n", 1024, "-d", 32, "-m", mask, "-c", "rows:20", "-j", path)
+        step.run_right("-b", 1, "-H", 1, "-n", 1024, "-d", 32, "-m", mask, "-c", "rows:20",
+                       "-j", path)
         counts[mask] = read_rows(path)[0]["count_barriers"]
     assert 0.5 * counts["full"] <= counts["causal"] <= 0.6 * counts["full"]
 
