@@ -51,9 +51,11 @@ REFERENCE_FLAGS := $(if $(filter 1,$(DEBUG)),,-O3)
 
 # Kernels on the CPU backend. Shared memory is one array of bytes that holds many types, hence
 # -fno-strict-aliasing; -fno-extern-tls-init spares a call at each use of it;
-# -fstack-clash-protection lets no large frame jump over the guard below a fiber's stack.
+# -fstack-clash-protection lets no large frame jump over the guard below a fiber's stack;
+# -fno-optimize-sibling-calls keeps calls calls, so that reports can say who called.
 SIMT_FLAGS = -std=c++17 $(OPTIMISE) -g $(WARNINGS) -Wno-unknown-pragmas -fno-strict-aliasing \
-	-fno-extern-tls-init -ffp-contract=off -fstack-clash-protection -Icommon -Icommon/simt/include
+	-fno-extern-tls-init -ffp-contract=off -fstack-clash-protection -fno-optimize-sibling-calls \
+	-Icommon -Icommon/simt/include
 SIMT_RUNTIME_FLAGS = -std=c11 $(OPTIMISE) -g $(WARNINGS) -Icommon -Icommon/simt/include
 
 CUDA_INCLUDE = $(abspath $(dir $(shell command -v $(NVCC)))../include)

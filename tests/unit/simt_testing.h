@@ -78,6 +78,14 @@ inline void assert_contains(const char *text, const char *part) {
   if (strstr(text, part) == nullptr) fail_msg("\"%s\" is not in:\n%s", part, text);
 }
 
+/** Is "file:line" of this test in the text? Not asked where nothing tells lines. */
+inline void assert_names_line(const char *text, const char *file, int line) {
+  char place[128];
+  if (system("command -v addr2line >/dev/null") != 0) return;
+  snprintf(place, sizeof place, "%s:%d", file, line);
+  assert_contains(text, place);
+}
+
 /** Runs a group of tests once for each order and number of OS threads. */
 template <int N>
 int run_in_all_settings(const char *group, const CMUnitTest (&tests)[N]) {

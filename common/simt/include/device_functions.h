@@ -12,20 +12,14 @@
 #include <cmath>
 #include <cstring>
 
-/** Keeps the call before it from becoming a jump, which would hide from reports who called. */
-#define SIMT_NO_TAIL_CALL() __asm__ volatile("")
-
 /* --- Barriers ------------------------------------------------------------------------------- */
 
 SIMT_INLINE void __syncthreads() {
   simt_barrier(0);
-  SIMT_NO_TAIL_CALL();
 }
 
 SIMT_INLINE int __syncthreads_count(int predicate) {
-  const unsigned count = simt_barrier(predicate);
-  SIMT_NO_TAIL_CALL();
-  return (int)count;
+  return (int)simt_barrier(predicate);
 }
 
 SIMT_INLINE int __syncthreads_or(int predicate) {
@@ -38,7 +32,6 @@ SIMT_INLINE int __syncthreads_and(int predicate) {
 
 SIMT_INLINE void __syncwarp(unsigned mask = 0xffffffff) {
   simt_warp_instruction(&simt_syncwarp, mask, nullptr);
-  SIMT_NO_TAIL_CALL();
 }
 
 SIMT_INLINE void __threadfence() {
@@ -74,15 +67,11 @@ SIMT_INLINE T shuffle(const SimtWarpOperation &operation, unsigned mask, T value
                       int width) {
   static_assert(sizeof(T) == 4 || sizeof(T) == 8, "shuffles take values of 4 or 8 bytes");
   const uint64_t bits = bits_of<uint64_t>(value);
-  const uint64_t result = simt_shuffle(&operation, mask, bits, argument, width);
-  SIMT_NO_TAIL_CALL();
-  return from_bits<T>(result);
+  return from_bits<T>(simt_shuffle(&operation, mask, bits, argument, width));
 }
 
 SIMT_INLINE unsigned vote(const SimtWarpOperation &operation, unsigned mask, int predicate) {
-  const unsigned ballot = simt_vote(&operation, mask, predicate);
-  SIMT_NO_TAIL_CALL();
-  return ballot;
+  return simt_vote(&operation, mask, predicate);
 }
 
 }  // namespace simt
@@ -121,12 +110,10 @@ SIMT_INLINE int __all_sync(unsigned mask, int predicate) {
 
 /* --- Atomics -------------------------------------------------------------------------------- */
 
-#define SIMT_ATOMIC(function, T, operation, width)                     \
-  SIMT_INLINE T function(T *address, T operand) {                      \
-    const auto bits = simt::bits_of<uint##width##_t>(operand);         \
-    const auto before = simt_atomic_##width(operation, address, bits); \
-    SIMT_NO_TAIL_CALL();                                               \
-    return simt::from_bits<T>(before);                                 \
+#define SIMT_ATOMIC(function, T, operation, width)                            \
+  SIMT_INLINE T function(T *address, T operand) {                             \
+    const auto bits = simt::bits_of<uint##width##_t>(operand);                \
+    return simt::from_bits<T>(simt_atomic_##width(operation, address, bits)); \
   }
 
 SIMT_ATOMIC(atomicAdd, int, SIMT_ATOMIC_ADD, 32)
@@ -148,9 +135,7 @@ SIMT_ATOMIC(atomicExch, float, SIMT_ATOMIC_EXCHANGE, 32)
 SIMT_ATOMIC(atomicExch, unsigned long long, SIMT_ATOMIC_EXCHANGE, 64)
 
 SIMT_INLINE unsigned atomicCAS(unsigned *address, unsigned expected, unsigned desired) {
-  const unsigned before = simt_compare_and_swap_32(address, expected, desired);
-  SIMT_NO_TAIL_CALL();
-  return before;
+  return simt_compare_and_swap_32(address, expected, desired);
 }
 
 SIMT_INLINE int atomicCAS(int *address, int expected, int desired) {
@@ -159,9 +144,7 @@ SIMT_INLINE int atomicCAS(int *address, int expected, int desired) {
 
 SIMT_INLINE unsigned long long atomicCAS(unsigned long long *address, unsigned long long expected,
                                          unsigned long long desired) {
-  const unsigned long long before = simt_compare_and_swap_64(address, expected, desired);
-  SIMT_NO_TAIL_CALL();
-  return before;
+  return simt_compare_and_swap_64(address, expected, desired);
 }
 
 /* --- Arithmetic ----------------------------------------------------------------------------- */

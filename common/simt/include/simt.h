@@ -158,7 +158,11 @@ void simt_ldmatrix(uint32_t *registers, const void *row, int matrices, bool tran
 /** mma.sync.aligned.m16n8k16.row.col with fp32 accumulators: d[4] += a[4] b[2]. */
 void simt_mma_m16n8k16(float *d, const uint32_t *a, const uint32_t *b, SimtElement element);
 
-/** cp.async.cg.shared.global of 16 bytes, of which the first `source_bytes` come from `global`. */
+/**
+ * cp.async.cg.shared.global of 16 bytes, of which the first `source_bytes` come from `global`. A
+ * thread that ends before it has waited for its copies, ldmatrix of what is still being copied,
+ * and two copies to one place in no order end the launch with a report.
+ */
 void simt_copy_async_16(void *shared, const void *global, unsigned source_bytes);
 void simt_commit_group(void);
 void simt_wait_group(unsigned still_pending);

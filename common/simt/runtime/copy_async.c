@@ -1,6 +1,12 @@
-/* cp.async (PTX ISA 8.7, section 9.7.9.25.3): copies that are promised at once and made at the last
+/*
+ * cp.async (PTX ISA 8.7, section 9.7.9.25.3): copies that are promised at once and made at the last
  * legal moment, when the thread that issued them waits for their group. Until then their target
- * holds NaN, so that a wait that names too few groups, or comes too late, shows in the result. */
+ * holds NaN, so that a wait that names too few groups, or comes too late, shows in the result.
+ *
+ * What is wrong whatever the timing ends the launch with a report: see simt_refuse_read(),
+ * refuse_second_copy() and simt_refuse_exit(). A wait while copies are in no group yet is legal: it
+ * does not cover them, and they may be committed and waited for later.
+ */
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,18 +18,89 @@ static AsyncQueue *own_queue(void) {
   return &simt_worker->async[simt_worker->running];
 }
 
-void simt_copy_async_16(void *shared, const void *global, unsigned source_bytes) {
-  AsyncQueue *queue = own_queue();
-  if (queue->count == queue->capacity) {
-    queue->capacity = 2 * queue->capacity + 32;
-    queue->copies = realloc(queue->copies, sizeof(AsyncCopy) * (size_t)queue->capacity);
-    if (queue->copies == NULL) abort();
+static void make_place(AsyncQueue *queue) {
+  if (queue->count < queue->capacity) return;
+  queue->capacity = 2 * queue->capacity + 32;
+  queue->copies = realloc(queue->copies, sizeof(AsyncCopy) * (size_t)queue->capacity);
+  if (queue->copies == NULL) abort();
+}
+
+/* --- Who copies where ----------------------------------------------------------------------- */
+
+/** How many copies are on their way to this address, or to one that shares its place. */
+static uint16_t *under_way_to(Worker *worker, const void *shared) {
+  return &worker->under_way[(uintptr_t)shared / COPY_BYTES % COPY_TARGETS];
+}
+
+/** Do both copies write the same bytes, and does nothing say which does so last? */
+static bool collide(const AsyncCopy *a, int thread_of_a, const AsyncCopy *b, int thread_of_b) {
+  /* The groups of one thread complete in the order of their commits. */
+  return a->shared == b->shared && (thread_of_a != thread_of_b || a->group == b->group);
+}
+
+__attribute__((noreturn)) static void end_block(Outcome outcome, const AsyncCopy *copy,
+                                                int thread_of_copy, const void *call_site) {
+  simt_worker->bad_copy = (BadCopy){.copy = *copy, .thread = thread_of_copy};
+  simt_end_block(outcome, &(Wait){.call_site = call_site});
+}
+
+static void refuse_second_copy(Worker *worker, const AsyncCopy *copy) {
+  if (*under_way_to(worker, copy->shared) == 0) return;
+  for (int thread = 0; thread < MAX_THREADS; thread++) {
+    const AsyncQueue *queue = &worker->async[thread];
+    for (int i = 0; i < queue->count; i++) {
+      if (!collide(copy, worker->running, &queue->copies[i], thread)) continue;
+      end_block(COPIED_TWICE, &queue->copies[i], thread, copy->call_site);
+    }
   }
+}
+
+void simt_refuse_read(Worker *worker, const void *shared, int reader) {
+  if (*under_way_to(worker, shared) == 0) return;
+  for (int thread = 0; thread < MAX_THREADS; thread++) {
+    const AsyncQueue *queue = &worker->async[thread];
+    for (int i = 0; i < queue->count; i++) {
+      if (queue->copies[i].shared != shared) continue;
+      worker->running = reader;
+      end_block(READ_TOO_EARLY, &queue->copies[i], thread, worker->access_call_site);
+    }
+  }
+}
+
+void simt_refuse_exit(Worker *worker) {
+  const AsyncQueue *queue = &worker->async[worker->running];
+  if (queue->count == 0) return;
+  end_block(COPY_ABANDONED, &queue->copies[0], worker->running, queue->last_wait);
+}
+
+/* --- What the kernel calls ------------------------------------------------------------------ */
+
+void simt_copy_async_16(void *shared, const void *global, unsigned source_bytes) {
+  Worker *worker = simt_worker;
+  AsyncQueue *queue = own_queue();
+  const AsyncCopy copy = {
+      .shared = shared,
+      .global = global,
+      .source_bytes = source_bytes,
+      .group = queue->committed,
+      .call_site = __builtin_return_address(0),
+  };
+  simt_require_aligned(shared, COPY_BYTES, "target of cp.async", copy.call_site);
+  if (source_bytes > 0) {
+    simt_require_aligned(global, COPY_BYTES, "source of cp.async", copy.call_site);
+  }
+  refuse_second_copy(worker, &copy);
+  make_place(queue);
   /* The source is touched here too, so that a bad address is reported where it was given. */
+  worker->access_call_site = copy.call_site;
+  worker->access_is_write = false;
   if (source_bytes > 0) (void)*(const volatile char *)global;
-  queue->copies[queue->count++] = (AsyncCopy){shared, global, source_bytes, queue->committed};
+  worker->access_is_write = true;
   memset(shared, 0xff, COPY_BYTES);
-  simt_worker->counters.async_copies++;
+  worker->access_call_site = NULL;
+  queue->copies[queue->count++] = copy;
+  ++*under_way_to(worker, shared);
+  worker->counters.async_copies++;
 }
 
 void simt_commit_group(void) {
@@ -41,9 +118,13 @@ void simt_wait_group(unsigned still_pending) {
     }
     memcpy(copy.shared, copy.global, copy.source_bytes);
     memset((char *)copy.shared + copy.source_bytes, 0, COPY_BYTES - copy.source_bytes);
+    --*under_way_to(simt_worker, copy.shared);
   }
   queue->count = kept;
+  queue->last_wait = __builtin_return_address(0);
 }
+
+/* --- What the runtime asks ------------------------------------------------------------------ */
 
 bool simt_warp_copies_in_flight(const Worker *worker) {
   const AsyncQueue *queues = &worker->async[worker->running / WARP_SIZE * WARP_SIZE];
@@ -53,9 +134,14 @@ bool simt_warp_copies_in_flight(const Worker *worker) {
   return false;
 }
 
-void simt_forget_copies(Worker *worker, int index) {
-  worker->async[index].count = 0;
-  worker->async[index].committed = 0;
+void simt_start_copies(Worker *worker, int thread) {
+  worker->async[thread].committed = 0;
+  worker->async[thread].last_wait = NULL;
+}
+
+void simt_forget_copies(Worker *worker) {
+  for (int thread = 0; thread < MAX_THREADS; thread++) worker->async[thread].count = 0;
+  memset(worker->under_way, 0, sizeof worker->under_way);
 }
 
 void simt_free_copies(Worker *worker) {

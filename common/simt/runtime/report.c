@@ -148,6 +148,45 @@ static cudaError_t report_assertion(const Worker *worker) {
   return cudaErrorAssert;
 }
 
+static cudaError_t report_misalignment(const Worker *worker, uintptr_t pc) {
+  const Misalignment *m = &worker->misalignment;
+  char what[TEXT_BYTES];
+  snprintf(what, sizeof what, "misaligned %s: %u bytes past a multiple of %u", m->what,
+           (unsigned)(m->address % m->alignment), m->alignment);
+  print_headline(worker->launch, what);
+  print_culprit(worker, pc);
+  return cudaErrorMisalignedAddress;
+}
+
+/* --- Asynchronous copies -------------------------------------------------------------------- */
+
+static void print_bad_copy(const Worker *worker) {
+  const BadCopy *bad = &worker->bad_copy;
+  const bool committed = bad->copy.group < worker->async[bad->thread].committed;
+  char thread[48], where[TEXT_BYTES];
+  format_index(simt_fiber_thread(worker, bad->thread)->index, thread, sizeof thread);
+  simt_source_line((uintptr_t)bad->copy.call_site - 1, where, sizeof where);
+  fprintf(stderr, "  in flight: a copy of thread %s, %s, started\n    at %s\n", thread,
+          committed ? "committed but not waited for" : "not committed to any group", where);
+}
+
+static void report_abandoned_copy(const Worker *worker, const void *last_wait) {
+  char thread[48], block[48], where[TEXT_BYTES];
+  format_index(simt_fiber_thread(worker, worker->running)->index, thread, sizeof thread);
+  format_index(worker->block.index, block, sizeof block);
+  print_headline(worker->launch, "a thread ends while a copy of its own is in flight");
+  fprintf(stderr, "  thread %s of block %s\n", thread, block);
+  print_bad_copy(worker);
+  if (last_wait == NULL) {
+    fprintf(stderr, "  it never waited for copies\n");
+  } else {
+    simt_source_line((uintptr_t)last_wait - 1, where, sizeof where);
+    fprintf(stderr, "  its last wait did not cover it\n    at %s\n", where);
+  }
+}
+
+/* --- All failures --------------------------------------------------------------------------- */
+
 cudaError_t simt_report_failure(const Worker *worker) {
   const Wait *wait = &worker->waits[worker->running];
   switch (worker->outcome) {
@@ -155,6 +194,21 @@ cudaError_t simt_report_failure(const Worker *worker) {
       return report_fault(worker);
     case ASSERTED:
       return report_assertion(worker);
+    case MISALIGNED:
+      return report_misalignment(worker, (uintptr_t)wait->call_site - 1);
+    case COPIED_TWICE:
+      print_headline(worker->launch, "two copies to the same shared memory, in no order,");
+      print_culprit(worker, (uintptr_t)wait->call_site - 1);
+      print_bad_copy(worker);
+      break;
+    case READ_TOO_EARLY:
+      print_headline(worker->launch, "ldmatrix reads shared memory that a copy is on its way to");
+      print_culprit(worker, (uintptr_t)wait->call_site - 1);
+      print_bad_copy(worker);
+      break;
+    case COPY_ABANDONED:
+      report_abandoned_copy(worker, wait->call_site);
+      break;
     case TRAPPED:
       print_headline(worker->launch, "__trap()");
       print_culprit(worker, (uintptr_t)wait->call_site - 1);

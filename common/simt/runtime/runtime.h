@@ -26,6 +26,7 @@ enum {
   MAX_WARPS = MAX_THREADS / WARP_SIZE,
   MAX_WORKERS = 16, /* each maps 2 * MAX_THREADS pieces of memory; Linux allows 65530 in all */
   MAX_SHARED_BYTES = 227 << 10,
+  COPY_TARGETS = 1 << 14, /* places of 16 bytes: more than shared memory has */
   DEFAULT_SHARED_BYTES = 48 << 10
 };
 
@@ -81,6 +82,10 @@ typedef enum Outcome {
   NESTED_LAUNCH,
   TRAPPED,
   ASSERTED,
+  MISALIGNED,
+  COPIED_TWICE,
+  READ_TOO_EARLY,
+  COPY_ABANDONED,
   FAULTED
 } Outcome;
 
@@ -107,6 +112,7 @@ typedef struct AsyncCopy {
   const void *global;
   unsigned source_bytes; /* the rest of the 16 becomes zero */
   unsigned group;        /* counted by the thread's commits */
+  const void *call_site;
 } AsyncCopy;
 
 /** The copies of one thread, oldest first. */
@@ -114,7 +120,21 @@ typedef struct AsyncQueue {
   AsyncCopy *copies;
   int count, capacity;
   unsigned committed;
+  const void *last_wait; /* where in the kernel; NULL: nowhere yet */
 } AsyncQueue;
+
+/** The copy that a report is about. */
+typedef struct BadCopy {
+  AsyncCopy copy;
+  int thread;
+} BadCopy;
+
+/** An address that is no multiple of what it must be one of. */
+typedef struct Misalignment {
+  const char *what;
+  uintptr_t address;
+  unsigned alignment;
+} Misalignment;
 
 /** A signal that a kernel caused. */
 typedef struct Fault {
@@ -142,6 +162,7 @@ typedef struct Worker {
   Warp warps[MAX_WARPS];
   Wait waits[MAX_THREADS];
   AsyncQueue async[MAX_THREADS];
+  uint16_t under_way[COPY_TARGETS]; /* copies to each place, by the low bits of its address */
 
   Order order;
   uint64_t random_state;
@@ -154,6 +175,8 @@ typedef struct Worker {
 
   Outcome outcome;
   Fault fault;
+  Misalignment misalignment;
+  BadCopy bad_copy;
   int shuffle_width;
   const char *assertion, *assertion_file;
   int assertion_line;
@@ -175,13 +198,31 @@ void simt_yield(void);
 void simt_warp_instruction_at(const SimtWarpOperation *operation, unsigned mask, void *operands,
                               const void *call_site);
 
+/** Ends the block if the address is no multiple of `alignment`; `what` is its name in the report.
+ */
+static inline void simt_require_aligned(const void *address, unsigned alignment, const char *what,
+                                        const void *call_site) {
+  if ((uintptr_t)address % alignment == 0) return;
+  simt_worker->misalignment = (Misalignment){what, (uintptr_t)address, alignment};
+  simt_end_block(MISALIGNED, &(Wait){.call_site = call_site});
+}
+
 /* --- copy_async.c --------------------------------------------------------------------------- */
 
 /** Has a lane of the running warp a copy that it has not waited for? */
 bool simt_warp_copies_in_flight(const Worker *worker);
 
-/** At the start of a thread: whatever the last one of this index had not waited for is dropped. */
-void simt_forget_copies(Worker *worker, int index);
+/** Ends the block if the 16 bytes, which thread `reader` is about to read, are yet to be copied. */
+void simt_refuse_read(Worker *worker, const void *shared, int reader);
+
+/** Ends the block if the running thread, which is about to exit, has copies in flight. */
+void simt_refuse_exit(Worker *worker);
+
+/** At the start of a thread. */
+void simt_start_copies(Worker *worker, int thread);
+
+/** After a block that failed: whatever its threads had not waited for is dropped. */
+void simt_forget_copies(Worker *worker);
 void simt_free_copies(Worker *worker);
 
 /* --- fiber.c -------------------------------------------------------------------------------- */

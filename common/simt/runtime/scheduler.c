@@ -246,6 +246,7 @@ __attribute__((noreturn)) static void exit_thread(Worker *w) {
 static void thread_main(void) {
   const Launch *launch = simt_worker->launch;
   launch->entry(launch->arguments);
+  simt_refuse_exit(simt_worker);
   exit_thread(simt_worker);
 }
 
@@ -294,7 +295,7 @@ Outcome simt_run_block(Worker *w) {
   w->ready_warps = 0;
   for (int i = 0; i < count; i++) {
     simt_fiber_start(w, i, thread_main);
-    simt_forget_copies(w, i);
+    simt_start_copies(w, i);
     w->warps[i / WARP_SIZE].live |= 1u << i % WARP_SIZE;
     set_ready(w, i / WARP_SIZE, 1u << i % WARP_SIZE);
   }
@@ -311,5 +312,6 @@ Outcome simt_run_block(Worker *w) {
   w->in_kernel = true;
   simt_switch(&w->own_stack, w->stacks[w->running]);
   w->in_kernel = false;
+  if (w->outcome != FINISHED) simt_forget_copies(w);
   return w->outcome;
 }

@@ -19,6 +19,10 @@ typedef struct LdmatrixOperands {
 static void execute_ldmatrix(void **operands, unsigned mask) {
   (void)mask; /* .aligned: all lanes, and they agree on everything but the addresses */
   const LdmatrixOperands *first = operands[0];
+  const int warp_begin = simt_worker->running / WARP_SIZE * WARP_SIZE;
+  for (int lane = 0; lane < 8 * first->matrices; lane++) {
+    simt_refuse_read(simt_worker, ((LdmatrixOperands *)operands[lane])->row, warp_begin + lane);
+  }
   for (int i = 0; i < first->matrices; i++) {
     const uint16_t *rows[8];
     for (int r = 0; r < 8; r++) rows[r] = ((LdmatrixOperands *)operands[8 * i + r])->row;
@@ -35,7 +39,11 @@ static const SimtWarpOperation ldmatrix = {"ldmatrix", SIMT_LDMATRIX, execute_ld
 
 void simt_ldmatrix(uint32_t *registers, const void *row, int matrices, bool transposed) {
   LdmatrixOperands operands = {row, registers, matrices, transposed};
-  simt_warp_instruction_at(&ldmatrix, ~0u, &operands, __builtin_return_address(0));
+  const void *call_site = __builtin_return_address(0);
+  if (simt_worker->running % WARP_SIZE < 8 * matrices) {
+    simt_require_aligned(row, 16, "row of ldmatrix", call_site);
+  }
+  simt_warp_instruction_at(&ldmatrix, ~0u, &operands, call_site);
 }
 
 /* --- mma.m16n8k16 (9.7.14.5.8) -------------------------------------------------------------- */
