@@ -1,0 +1,106 @@
+/** @file Tests of CUDA's memory as the CPU backend has it. */
+#include "../tests/unit/simt_testing.h"
+
+static void allocations_are_aligned_apart_and_not_zero(void **) {
+  for (size_t size : {(size_t)1, (size_t)255, (size_t)256, (size_t)4097, (size_t)65 << 20}) {
+    unsigned char *pointer;
+    unsigned char ends[2];
+    assert_int_equal(cudaMalloc(&pointer, size), cudaSuccess);
+    assert_int_equal((uintptr_t)pointer % 256, 0);
+    assert_int_equal(cudaMemcpy(ends, pointer, 1, cudaMemcpyDeviceToHost), cudaSuccess);
+    assert_int_equal(cudaMemcpy(ends + 1, pointer + size - 1, 1, cudaMemcpyDeviceToHost),
+                     cudaSuccess);
+    assert_int_equal(ends[0], 0xff);
+    assert_int_equal(ends[1], 0xff);
+    assert_int_equal(cudaFree(pointer), cudaSuccess);
+  }
+  void *nothing = &nothing;
+  assert_int_equal(cudaMalloc(&nothing, 0), cudaSuccess);
+  assert_null(nothing);
+  assert_int_equal(cudaFree(nullptr), cudaSuccess);
+}
+
+static void what_was_not_allocated_cannot_be_freed(void **) {
+  char *pointer = device_zeros<char>(1000);
+  char local;
+  assert_int_equal(cudaFree(pointer + 1), cudaErrorInvalidValue);
+  assert_int_equal(cudaFree(&local), cudaErrorInvalidValue);
+  assert_int_equal(cudaFree(pointer), cudaSuccess);
+  assert_int_equal(cudaFree(pointer), cudaErrorInvalidValue);
+  assert_int_equal(simt_name_allocation(pointer, "gone"), cudaErrorInvalidValue);
+  assert_int_equal(cudaGetLastError(), cudaErrorInvalidValue);
+}
+
+static void copies_stay_within_one_allocation(void **) {
+  char *a = device_zeros<char>(1000);
+  char *b = device_zeros<char>(1000);
+  char host[2000] = {1, 2, 3};
+  const cudaMemcpyKind up = cudaMemcpyHostToDevice, down = cudaMemcpyDeviceToHost;
+  assert_int_equal(cudaMemcpy(a, host, 1000, up), cudaSuccess);
+  assert_int_equal(cudaMemcpyAsync(b, a, 1000, cudaMemcpyDeviceToDevice), cudaSuccess);
+  assert_int_equal(cudaMemcpy(host + 1000, b, 1000, cudaMemcpyDefault), cudaSuccess);
+  assert_memory_equal(host, host + 1000, 1000);
+  assert_int_equal(cudaMemcpy(a, host, 1001, up), cudaErrorInvalidValue);
+  assert_int_equal(cudaMemcpy(a + 1, host, 1000, up), cudaErrorInvalidValue);
+  assert_int_equal(cudaMemcpy(a - 1, host, 10, up), cudaErrorInvalidValue);
+  assert_int_equal(cudaMemcpy(host, a, (size_t)-1, down), cudaErrorInvalidValue);
+  assert_int_equal(cudaMemcpy(host, a, 10, up), cudaErrorInvalidValue);
+  assert_int_equal(cudaMemcpy(a, b, 10, up), cudaErrorInvalidValue);
+  assert_int_equal(cudaMemcpy(a, host, 10, (cudaMemcpyKind)7), cudaErrorInvalidMemcpyDirection);
+  assert_int_equal(cudaMemset(a, 1, 1001), cudaErrorInvalidValue);
+  assert_int_equal(cudaMemset(host, 1, 10), cudaErrorInvalidValue);
+  assert_int_equal(cudaMemset(nullptr, 1, 0), cudaSuccess);
+  assert_int_equal(cudaFree(a), cudaSuccess);
+  assert_int_equal(cudaMemcpy(host, a, 10, down), cudaErrorInvalidValue);
+  assert_int_equal(cudaGetLastError(), cudaErrorInvalidValue);
+}
+
+static void memory_is_limited(void **) {
+  size_t free_bytes, total_bytes;
+  char *a, *b;
+  set_variable("SIMT_MEMORY", "3M");
+  assert_int_equal(cudaMemGetInfo(&free_bytes, &total_bytes), cudaSuccess);
+  assert_int_equal(free_bytes, 3 << 20);
+  assert_int_equal(total_bytes, 3 << 20);
+  assert_int_equal(cudaMalloc(&a, (3 << 20) + 1), cudaErrorMemoryAllocation);
+  assert_int_equal(cudaGetLastError(), cudaErrorMemoryAllocation);
+  assert_int_equal(cudaGetLastError(), cudaSuccess);
+  assert_int_equal(cudaMalloc(&a, 2 << 20), cudaSuccess);
+  assert_int_equal(cudaMalloc(&b, (1 << 20) + 1), cudaErrorMemoryAllocation);
+  assert_int_equal(cudaMalloc(&b, 1 << 20), cudaSuccess);
+  assert_int_equal(cudaMemGetInfo(&free_bytes, &total_bytes), cudaSuccess);
+  assert_int_equal(free_bytes, 0);
+  assert_int_equal(cudaFree(a), cudaSuccess);
+  assert_int_equal(cudaMalloc(&a, 2 << 20), cudaSuccess);
+  assert_int_equal(cudaMalloc(&b, (size_t)-1), cudaErrorMemoryAllocation);
+  set_variable("SIMT_MEMORY", nullptr);
+}
+
+/** Addresses ascend, until all that were set aside have been used once. */
+static void addresses_are_used_again_in_the_end(void **) {
+  char *kept = device_zeros<char>(1 << 20);
+  char *pointer, *before = nullptr;
+  for (int round = 0; round < 2; round++) {
+    while (cudaMalloc(&pointer, 1) == cudaSuccess && pointer > before) {
+      assert_true(pointer < kept || pointer >= kept + (1 << 20));
+      assert_int_equal(cudaFree(pointer), cudaSuccess);
+      before = pointer;
+    }
+    assert_true(before > kept);
+    before = pointer;
+    assert_int_equal(cudaFree(pointer), cudaSuccess);
+  }
+}
+
+#define TEST(name) cmocka_unit_test_setup(name, reset_device)
+
+int main() {
+  const CMUnitTest tests[] = {
+      TEST(allocations_are_aligned_apart_and_not_zero),
+      TEST(what_was_not_allocated_cannot_be_freed),
+      TEST(copies_stay_within_one_allocation),
+      TEST(memory_is_limited),
+      TEST(addresses_are_used_again_in_the_end),
+  };
+  return cmocka_run_group_tests(tests, nullptr, nullptr);
+}
