@@ -232,6 +232,63 @@ static void a_misaligned_row_of_ldmatrix_is_reported(void **) {
   assert_names_line(report, FILE_NAME, ROW_LINE);
 }
 
+/* --- What is counted ------------------------------------------------------------------------ */
+
+/** `under` mma while a copy is in flight, `clear` after it has been waited for, per warp. */
+__global__ void multiply(const uint4 *from, int under, int clear, float *out) {
+  const uint32_t a[4] = {};
+  float d[4] = {};
+  /* One lane's copy is enough: its warp has it in flight. */
+  if (threadIdx.x % 32 == 9) start_copy(from);
+  cp_async_commit();
+  for (int i = 0; i < under; i++) mma_m16n8k16<__half>(d, a, 0, 0);
+  cp_async_wait<0>();
+  for (int i = 0; i < clear; i++) mma_m16n8k16<__half>(d, a, 0, 0);
+  out[threadIdx.x] = d[0];
+}
+
+static void expect_counts(int under, int clear) {
+  const uint4 *numbers = device_numbers();
+  float *device = device_zeros<float>(64);
+  SimtCounters counters;
+  simt_reset_counters();
+  multiply<<<3, 64, SHARED>>>(numbers, under, clear, device);
+  assert_int_equal(cudaDeviceSynchronize(), cudaSuccess);
+  simt_read_counters(&counters);
+  assert_int_equal(counters.async_copies, 3 * 2);
+  assert_int_equal(counters.warp_instructions[SIMT_MMA], 3 * 2 * (under + clear));
+  assert_int_equal(counters.mma_under_copy, 3 * 2 * under);
+}
+
+static void mma_under_a_copy_are_counted(void **) {
+  expect_counts(0, 6);
+  expect_counts(6, 0);
+  expect_counts(3, 3);
+}
+
+/** Warp 0 has copies in flight while warp 1 multiplies. */
+__global__ void multiply_in_the_other_warp(const uint4 *from, float *out) {
+  const uint32_t a[4] = {};
+  float d[4] = {};
+  if (threadIdx.x < 32) start_copy(from);
+  __syncthreads();
+  if (threadIdx.x >= 32) mma_m16n8k16<__half>(d, a, 0, 0);
+  __syncthreads();
+  cp_async_commit();
+  cp_async_wait<0>();
+  out[threadIdx.x] = d[0];
+}
+
+static void copies_of_other_warps_do_not_count(void **) {
+  SimtCounters counters;
+  multiply_in_the_other_warp<<<1, 64, SHARED>>>(device_numbers(), device_zeros<float>(64));
+  assert_int_equal(cudaDeviceSynchronize(), cudaSuccess);
+  simt_read_counters(&counters);
+  assert_int_equal(counters.async_copies, 32);
+  assert_int_equal(counters.warp_instructions[SIMT_MMA], 1);
+  assert_int_equal(counters.mma_under_copy, 0);
+}
+
 #define TEST(name) cmocka_unit_test_setup(name, reset_device)
 
 int main() {
@@ -246,6 +303,8 @@ int main() {
       TEST(two_copies_to_one_place_are_reported_unless_their_order_is_known),
       TEST(bad_addresses_are_reported_where_they_were_given),
       TEST(a_misaligned_row_of_ldmatrix_is_reported),
+      TEST(mma_under_a_copy_are_counted),
+      TEST(copies_of_other_warps_do_not_count),
   };
   return run_in_all_settings("asynchronous copies", tests);
 }
