@@ -2,6 +2,8 @@
 #include <signal.h>
 #include <sys/wait.h>
 
+#include <climits>
+
 #include "../tests/unit/simt_testing.h"
 
 __global__ void do_nothing() {}
@@ -54,6 +56,34 @@ static void more_than_48_kilobytes_of_shared_memory_must_be_asked_for(void **) {
   assert_int_equal(cudaFuncGetAttributes(&attributes, do_nothing), cudaSuccess);
   assert_int_equal(attributes.maxDynamicSharedSizeBytes, 227 << 10);
   assert_int_equal(attributes.maxThreadsPerBlock, 1024);
+}
+
+static void wrong_attributes_of_kernels_are_refused(void **) {
+  const cudaFuncAttribute most = cudaFuncAttributeMaxDynamicSharedMemorySize;
+  const cudaFuncAttribute carveout = cudaFuncAttributePreferredSharedMemoryCarveout;
+  cudaFuncAttributes attributes;
+  int blocks = -1;
+  for (int value : {-1, INT_MIN, INT_MAX}) {
+    assert_int_equal(cudaFuncSetAttribute(do_nothing, most, value), cudaErrorInvalidValue);
+  }
+  for (int value : {-2, 101}) {
+    assert_int_equal(cudaFuncSetAttribute(do_nothing, carveout, value), cudaErrorInvalidValue);
+  }
+  for (int value : {-1, 0, 100}) {
+    assert_int_equal(cudaFuncSetAttribute(do_nothing, carveout, value), cudaSuccess);
+  }
+  assert_int_equal(cudaFuncSetAttribute(do_nothing, (cudaFuncAttribute)77, 0),
+                   cudaErrorInvalidValue);
+  assert_int_equal(cudaFuncSetAttribute(nullptr, most, 0), cudaErrorInvalidDeviceFunction);
+  assert_int_equal(cudaFuncGetAttributes(&attributes, nullptr), cudaErrorInvalidDeviceFunction);
+  for (int threads : {0, -1, INT_MIN}) {
+    assert_int_equal(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, do_nothing, threads, 0),
+                     cudaErrorInvalidValue);
+  }
+  assert_int_equal(blocks, -1);
+  assert_int_equal(cudaGetLastError(), cudaErrorInvalidValue);
+  expect_launch_error(1, 1, 48 << 10, cudaSuccess);
+  expect_launch_error(1, 1, (size_t)1 << 32, cudaErrorInvalidValue);
 }
 
 static void a_smaller_gpu_has_less_shared_memory(void **) {
@@ -129,6 +159,7 @@ int main() {
   const CMUnitTest tests[] = {
       TEST(wrong_shapes_are_invalid_configurations),
       TEST(more_than_48_kilobytes_of_shared_memory_must_be_asked_for),
+      TEST(wrong_attributes_of_kernels_are_refused),
       TEST(a_smaller_gpu_has_less_shared_memory),
       TEST(occupancy_is_that_of_compute_capability_9),
       TEST(a_fault_of_the_host_ends_the_program_as_ever),

@@ -55,6 +55,54 @@ static void copies_stay_within_one_allocation(void **) {
   assert_int_equal(cudaGetLastError(), cudaErrorInvalidValue);
 }
 
+static void null_pointers_are_refused(void **) {
+  char *device = device_zeros<char>(100), host[100];
+  const cudaError_t invalid = cudaErrorInvalidValue;
+  const cudaMemcpyKind up = cudaMemcpyHostToDevice, down = cudaMemcpyDeviceToHost;
+  assert_int_equal(cudaMalloc((void **)nullptr, 10), invalid);
+  assert_int_equal(cudaMallocHost((void **)nullptr, 10), invalid);
+  assert_int_equal(cudaMemcpy(device, nullptr, 10, up), invalid);
+  assert_int_equal(cudaMemcpy(nullptr, device, 10, down), invalid);
+  assert_int_equal(cudaMemcpy(nullptr, host, 10, up), invalid);
+  assert_int_equal(cudaMemcpy(host, nullptr, 10, down), invalid);
+  assert_int_equal(cudaMemcpy(host, nullptr, 10, cudaMemcpyHostToHost), invalid);
+  assert_int_equal(cudaMemcpy(nullptr, device, 10, cudaMemcpyDefault), invalid);
+  assert_int_equal(cudaMemset(nullptr, 0, 10), invalid);
+  assert_int_equal(simt_name_allocation(nullptr, "nothing"), invalid);
+  assert_int_equal(cudaGetLastError(), invalid);
+  assert_int_equal(cudaMemcpy(nullptr, nullptr, 0, down), cudaSuccess);
+}
+
+static void copies_of_the_host_stay_outside_the_device(void **) {
+  char *device = device_zeros<char>(4096), host[16];
+  const cudaMemcpyKind within = cudaMemcpyHostToHost;
+  assert_int_equal(cudaMemcpy(host, device, 16, within), cudaErrorInvalidValue);
+  assert_int_equal(cudaMemcpy(host, host, (size_t)0 - 8, within), cudaErrorInvalidValue);
+  const size_t up_to_device = (size_t)(device - host);
+  if (device > host) {
+    assert_int_equal(cudaMemcpy(host, host, up_to_device + 1, within), cudaErrorInvalidValue);
+  }
+}
+
+static void memory_of_the_host_is_freed_once(void **) {
+  char *memory, local, *device = device_zeros<char>(100);
+  assert_int_equal(cudaMallocHost(&memory, 1000), cudaSuccess);
+  memset(memory, 1, 1000);
+  assert_int_equal(cudaFree(memory), cudaErrorInvalidValue);
+  assert_int_equal(cudaFreeHost(memory + 1), cudaErrorInvalidValue);
+  assert_int_equal(cudaFreeHost(device), cudaErrorInvalidValue);
+  assert_int_equal(cudaFreeHost(&local), cudaErrorInvalidValue);
+  assert_int_equal(cudaFreeHost(memory), cudaSuccess);
+  assert_int_equal(cudaFreeHost(memory), cudaErrorInvalidValue);
+  assert_int_equal(cudaGetLastError(), cudaErrorInvalidValue);
+  assert_int_equal(cudaFreeHost(nullptr), cudaSuccess);
+  assert_int_equal(cudaMallocHost(&memory, (size_t)-1), cudaErrorMemoryAllocation);
+  assert_int_equal(cudaGetLastError(), cudaErrorMemoryAllocation);
+  memory = &local;
+  assert_int_equal(cudaMallocHost(&memory, 0), cudaSuccess);
+  assert_null(memory);
+}
+
 static void memory_is_limited(void **) {
   size_t free_bytes, total_bytes;
   char *a, *b;
@@ -99,6 +147,9 @@ int main() {
       TEST(allocations_are_aligned_apart_and_not_zero),
       TEST(what_was_not_allocated_cannot_be_freed),
       TEST(copies_stay_within_one_allocation),
+      TEST(null_pointers_are_refused),
+      TEST(copies_of_the_host_stay_outside_the_device),
+      TEST(memory_of_the_host_is_freed_once),
       TEST(memory_is_limited),
       TEST(addresses_are_used_again_in_the_end),
   };

@@ -43,23 +43,25 @@ template <typename... Arguments>
 struct Call {
   dim3 grid, block;
   size_t dynamic_shared_bytes;
+  cudaStream_t stream;
   std::tuple<Arguments...> arguments;
 };
 
 struct Configuration {
   dim3 grid, block;
   size_t dynamic_shared_bytes;
+  cudaStream_t stream;
 
   template <typename... Arguments>
   Call<Arguments &&...> operator()(Arguments &&...arguments) const {
-    return {grid, block, dynamic_shared_bytes, {static_cast<Arguments &&>(arguments)...}};
+    return {grid, block, dynamic_shared_bytes, stream, {static_cast<Arguments &&>(arguments)...}};
   }
 };
 
 /** The brackets of `kernel<<<...>>>`. Streams order nothing: a launch ends before it returns. */
 inline Configuration launch(dim3 grid, dim3 block, size_t dynamic_shared_bytes = 0,
-                            cudaStream_t = nullptr) {
-  return {grid, block, dynamic_shared_bytes};
+                            cudaStream_t stream = nullptr) {
+  return {grid, block, dynamic_shared_bytes, stream};
 }
 
 template <typename... Parameters>
@@ -78,8 +80,8 @@ SIMT_INLINE void operator*(void (*kernel)(Parameters...), Call<Arguments...> cal
     auto &its = *static_cast<Invocation<Parameters...> *>(argument);
     std::apply(its.kernel, its.parameters);
   };
-  simt_launch((const void *)kernel, call.grid, call.block, call.dynamic_shared_bytes, run_thread,
-              &invocation);
+  simt_launch((const void *)kernel, call.grid, call.block, call.dynamic_shared_bytes, call.stream,
+              run_thread, &invocation);
 }
 
 }  // namespace simt

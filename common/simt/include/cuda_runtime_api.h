@@ -6,6 +6,10 @@
  * Kernels and copies are done when the call that starts them returns: streams order nothing.
  * A kernel that failed leaves a sticky error: every later call that touches the device returns it,
  * until cudaDeviceReset().
+ *
+ * A null pointer where a result should go is cudaErrorInvalidValue. A stream or an event that was
+ * never created, or has been destroyed, is cudaErrorInvalidResourceHandle also where CUDA leaves it
+ * undefined.
  */
 #ifndef CUDA_RUNTIME_API_H
 #define CUDA_RUNTIME_API_H
@@ -111,7 +115,10 @@ cudaError_t cudaRuntimeGetVersion(int *version);
 cudaError_t cudaDriverGetVersion(int *version);
 cudaError_t cudaDeviceSynchronize(void);
 
-/** Frees all memory and forgets every error. Allocations start again with ordinal 1. */
+/**
+ * Frees all memory, streams and events, and forgets every error. Allocations start again with
+ * ordinal 1.
+ */
 cudaError_t cudaDeviceReset(void);
 
 /* --- Memory --------------------------------------------------------------------------------- */
@@ -140,7 +147,9 @@ cudaError_t cudaMallocHost(void **pointer, size_t size);
 cudaError_t cudaFreeHost(void *pointer);
 cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes);
 
-/** cudaErrorInvalidValue, and nothing is copied, when a device range is not within one allocation.
+/**
+ * cudaErrorInvalidValue, and nothing is copied, when a device range is not within one allocation or
+ * a host range is null or overlaps the device's. A host range that is too large is not detected.
  */
 cudaError_t cudaMemcpy(void *target, const void *source, size_t count, cudaMemcpyKind kind);
 cudaError_t cudaMemcpyAsync(void *target, const void *source, size_t count, cudaMemcpyKind kind,

@@ -2,7 +2,6 @@
  * CUDA's runtime API but for launches and error texts.
  */
 #define _GNU_SOURCE
-#include <stdlib.h>
 #include <string.h>
 
 #include "runtime.h"
@@ -14,16 +13,21 @@ static bool failed_before(void) {
   return simt_sticky_error() != cudaSuccess;
 }
 
-/* --- The device ----------------------------------------------------------------------------- */
-
-cudaError_t cudaGetDeviceCount(int *count) {
-  *count = 1;
+/** What a query ends with: the answer goes to where the caller wants it. */
+static cudaError_t answer(int *target, int value) {
+  if (target == NULL) return simt_result(cudaErrorInvalidValue);
+  *target = value;
   return cudaSuccess;
 }
 
+/* --- The device ----------------------------------------------------------------------------- */
+
+cudaError_t cudaGetDeviceCount(int *count) {
+  return answer(count, 1);
+}
+
 cudaError_t cudaGetDevice(int *device) {
-  *device = 0;
-  return cudaSuccess;
+  return answer(device, 0);
 }
 
 cudaError_t cudaSetDevice(int device) {
@@ -31,6 +35,7 @@ cudaError_t cudaSetDevice(int device) {
 }
 
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp *properties, int device) {
+  if (properties == NULL) return simt_result(cudaErrorInvalidValue);
   if (device != 0) return simt_result(cudaErrorInvalidDevice);
   const Settings *settings = simt_settings();
   *properties = (cudaDeviceProp){
@@ -68,59 +73,43 @@ cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr attribute, int dev
   if (error != cudaSuccess) return error;
   switch (attribute) {
     case cudaDevAttrMaxThreadsPerBlock:
-      *value = p.maxThreadsPerBlock;
-      break;
+      return answer(value, p.maxThreadsPerBlock);
     case cudaDevAttrMaxSharedMemoryPerBlock:
-      *value = (int)p.sharedMemPerBlock;
-      break;
+      return answer(value, (int)p.sharedMemPerBlock);
     case cudaDevAttrWarpSize:
-      *value = p.warpSize;
-      break;
+      return answer(value, p.warpSize);
     case cudaDevAttrMaxRegistersPerBlock:
-      *value = p.regsPerBlock;
-      break;
+      return answer(value, p.regsPerBlock);
     case cudaDevAttrMultiProcessorCount:
-      *value = p.multiProcessorCount;
-      break;
+      return answer(value, p.multiProcessorCount);
     case cudaDevAttrClockRate:
     case cudaDevAttrMemoryClockRate:
     case cudaDevAttrGlobalMemoryBusWidth:
     case cudaDevAttrL2CacheSize:
-      *value = 0;
-      break;
+      return answer(value, 0);
     case cudaDevAttrMaxThreadsPerMultiProcessor:
-      *value = p.maxThreadsPerMultiProcessor;
-      break;
+      return answer(value, p.maxThreadsPerMultiProcessor);
     case cudaDevAttrComputeCapabilityMajor:
-      *value = p.major;
-      break;
+      return answer(value, p.major);
     case cudaDevAttrComputeCapabilityMinor:
-      *value = p.minor;
-      break;
+      return answer(value, p.minor);
     case cudaDevAttrMaxSharedMemoryPerMultiprocessor:
-      *value = (int)p.sharedMemPerMultiprocessor;
-      break;
+      return answer(value, (int)p.sharedMemPerMultiprocessor);
     case cudaDevAttrMaxRegistersPerMultiprocessor:
-      *value = p.regsPerMultiprocessor;
-      break;
+      return answer(value, p.regsPerMultiprocessor);
     case cudaDevAttrMaxSharedMemoryPerBlockOptin:
-      *value = (int)p.sharedMemPerBlockOptin;
-      break;
+      return answer(value, (int)p.sharedMemPerBlockOptin);
     case cudaDevAttrMaxBlocksPerMultiprocessor:
-      *value = p.maxBlocksPerMultiProcessor;
-      break;
+      return answer(value, p.maxBlocksPerMultiProcessor);
     case cudaDevAttrReservedSharedMemoryPerBlock:
-      *value = (int)p.reservedSharedMemPerBlock;
-      break;
+      return answer(value, (int)p.reservedSharedMemPerBlock);
     default:
       return simt_result(cudaErrorInvalidValue);
   }
-  return cudaSuccess;
 }
 
 cudaError_t cudaRuntimeGetVersion(int *version) {
-  *version = CUDART_VERSION;
-  return cudaSuccess;
+  return answer(version, CUDART_VERSION);
 }
 
 cudaError_t cudaDriverGetVersion(int *version) {
@@ -133,6 +122,7 @@ cudaError_t cudaDeviceSynchronize(void) {
 
 cudaError_t cudaDeviceReset(void) {
   simt_memory_reset();
+  simt_handles_reset();
   simt_forget_kernel_attributes();
   simt_forget_errors();
   return cudaSuccess;
@@ -152,26 +142,31 @@ cudaError_t cudaFree(void *pointer) {
 
 cudaError_t cudaMallocHost(void **pointer, size_t size) {
   if (failed_before() || pointer == NULL) return simt_result(cudaErrorInvalidValue);
-  *pointer = malloc(size);
+  *pointer = size > 0 ? simt_handle_create(HOST_MEMORY, size) : NULL;
   return simt_result(*pointer != NULL || size == 0 ? cudaSuccess : cudaErrorMemoryAllocation);
 }
 
 cudaError_t cudaFreeHost(void *pointer) {
-  free(pointer);
-  return simt_result(cudaSuccess);
+  const bool ok = pointer == NULL || simt_handle_destroy(HOST_MEMORY, pointer);
+  return simt_result(ok ? cudaSuccess : cudaErrorInvalidValue);
 }
 
 cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes) {
-  if (failed_before()) return simt_result(cudaSuccess);
+  if (failed_before() || free_bytes == NULL || total_bytes == NULL) {
+    return simt_result(cudaErrorInvalidValue);
+  }
   const size_t used = simt_memory_used();
   *total_bytes = simt_settings()->memory_bytes;
   *free_bytes = used < *total_bytes ? *total_bytes - used : 0;
   return cudaSuccess;
 }
 
-/** May a copy use this range as memory of the device, or else of the host? */
+/** May a copy use this range as memory of the device, or else of the host? Not empty. */
 static bool range_ok(const void *pointer, size_t count, bool on_device) {
-  return on_device ? simt_memory_contains(pointer, count) : !simt_memory_is_device(pointer);
+  if (on_device) return simt_memory_contains(pointer, count);
+  const uintptr_t begin = (uintptr_t)pointer, last = begin + (count - 1);
+  return pointer != NULL && last >= begin && !simt_memory_is_device(pointer) &&
+         !simt_memory_is_device((const void *)last);
 }
 
 cudaError_t cudaMemcpy(void *target, const void *source, size_t count, cudaMemcpyKind kind) {
@@ -191,7 +186,7 @@ cudaError_t cudaMemcpy(void *target, const void *source, size_t count, cudaMemcp
 
 cudaError_t cudaMemcpyAsync(void *target, const void *source, size_t count, cudaMemcpyKind kind,
                             cudaStream_t stream) {
-  (void)stream;
+  if (!simt_stream_is_live(stream)) return simt_result(cudaErrorInvalidResourceHandle);
   return cudaMemcpy(target, source, count, kind);
 }
 
@@ -203,6 +198,6 @@ cudaError_t cudaMemset(void *pointer, int value, size_t count) {
 }
 
 cudaError_t cudaMemsetAsync(void *pointer, int value, size_t count, cudaStream_t stream) {
-  (void)stream;
+  if (!simt_stream_is_live(stream)) return simt_result(cudaErrorInvalidResourceHandle);
   return cudaMemset(pointer, value, count);
 }

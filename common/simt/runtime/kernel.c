@@ -58,7 +58,10 @@ void simt_forget_kernel_attributes(void) {
 
 cudaError_t cudaFuncSetAttribute(const void *kernel, cudaFuncAttribute attribute, int value) {
   if (kernel == NULL) return simt_result(cudaErrorInvalidDeviceFunction);
-  if (attribute == cudaFuncAttributePreferredSharedMemoryCarveout) return simt_result(cudaSuccess);
+  if (attribute == cudaFuncAttributePreferredSharedMemoryCarveout) {
+    const bool percentage_or_default = value >= -1 && value <= 100;
+    return simt_result(percentage_or_default ? cudaSuccess : cudaErrorInvalidValue);
+  }
   if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize || value < 0 ||
       (size_t)value > simt_settings()->shared_bytes) {
     return simt_result(cudaErrorInvalidValue);
@@ -71,6 +74,7 @@ cudaError_t cudaFuncSetAttribute(const void *kernel, cudaFuncAttribute attribute
 }
 
 cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *attributes, const void *kernel) {
+  if (attributes == NULL) return simt_result(cudaErrorInvalidValue);
   if (kernel == NULL) return simt_result(cudaErrorInvalidDeviceFunction);
   *attributes = (cudaFuncAttributes){
       .maxThreadsPerBlock = MAX_THREADS,
@@ -85,7 +89,7 @@ cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, const voi
                                                           int block_threads,
                                                           size_t dynamic_shared_bytes) {
   if (kernel == NULL) return simt_result(cudaErrorInvalidDeviceFunction);
-  if (block_threads < 1) return simt_result(cudaErrorInvalidValue);
+  if (blocks == NULL || block_threads < 1) return simt_result(cudaErrorInvalidValue);
   *blocks = 0;
   if (block_threads > MAX_THREADS || dynamic_shared_bytes > simt_dynamic_shared_limit(kernel)) {
     return simt_result(cudaSuccess);

@@ -257,7 +257,7 @@ static void run_launch(Launch *launch, const Settings *settings) {
 }
 
 void simt_launch(const void *kernel, dim3 grid, dim3 block, size_t dynamic_shared_bytes,
-                 void (*entry)(void *arguments), void *arguments) {
+                 cudaStream_t stream, void (*entry)(void *arguments), void *arguments) {
   Launch launch = {
       .kernel = kernel,
       .entry = entry,
@@ -271,7 +271,8 @@ void simt_launch(const void *kernel, dim3 grid, dim3 block, size_t dynamic_share
     simt_end_block(NESTED_LAUNCH, &(Wait){.call_site = __builtin_return_address(0)});
   }
   if (simt_sticky_error() != cudaSuccess) return;
-  const cudaError_t error = check_launch(&launch);
+  const cudaError_t error =
+      simt_stream_is_live(stream) ? check_launch(&launch) : cudaErrorInvalidResourceHandle;
   if (error != cudaSuccess) {
     simt_set_last_error(error);
     return;

@@ -10,7 +10,7 @@
  * - memory.c     device memory
  * - fault.c      signals that kernels cause
  * - report.c     what went wrong, in words; source_line.c: and where
- * - api.c, stream.c, kernel.c, errors.c    CUDA's own interface
+ * - api.c, stream.c, kernel.c, errors.c    CUDA's own interface; handles.c: what it has given out
  */
 #ifndef SIMT_RUNTIME_H
 #define SIMT_RUNTIME_H
@@ -284,6 +284,21 @@ void simt_report_damage(const Launch *launch, const char *damage);
 /** "file:line" of the code at `pc`, or as much as is known of it. */
 void simt_source_line(uintptr_t pc, char *text, size_t text_size);
 void simt_kernel_name(const void *kernel, char *text, size_t text_size);
+
+/* --- handles.c, stream.c -------------------------------------------------------------------- */
+
+typedef enum HandleKind { STREAM, EVENT, HOST_MEMORY } HandleKind;
+
+/** `size` bytes of zeros, not 0, as a handle of this kind; NULL when there is no memory. */
+void *simt_handle_create(HandleKind kind, size_t size);
+bool simt_handle_is_live(HandleKind kind, const void *pointer);
+
+/** False, and nothing is done, when it is not live. */
+bool simt_handle_destroy(HandleKind kind, void *pointer);
+void simt_handles_reset(void);
+
+/** Is it the default stream, or one that was created and not destroyed? */
+bool simt_stream_is_live(cudaStream_t stream);
 
 /* --- errors.c ------------------------------------------------------------------------------- */
 

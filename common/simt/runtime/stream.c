@@ -3,7 +3,6 @@
  * remember when it was recorded.
  */
 #define _GNU_SOURCE
-#include <stdlib.h>
 #include <time.h>
 
 #include "runtime.h"
@@ -17,47 +16,63 @@ struct CUevent_st {
   struct timespec time;
 };
 
+static cudaError_t give(void *handle, void **target) {
+  *target = handle;
+  return handle != NULL ? cudaSuccess : cudaErrorMemoryAllocation;
+}
+
+static cudaError_t valid_if(bool live) {
+  return simt_result(live ? cudaSuccess : cudaErrorInvalidResourceHandle);
+}
+
+/* --- Streams -------------------------------------------------------------------------------- */
+
+bool simt_stream_is_live(cudaStream_t stream) {
+  return stream == NULL || simt_handle_is_live(STREAM, stream);
+}
+
 cudaError_t cudaStreamCreate(cudaStream_t *stream) {
-  *stream = calloc(1, sizeof **stream);
-  return simt_result(*stream != NULL ? cudaSuccess : cudaErrorMemoryAllocation);
+  if (stream == NULL) return simt_result(cudaErrorInvalidValue);
+  return simt_result(give(simt_handle_create(STREAM, sizeof **stream), (void **)stream));
 }
 
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
-  free(stream);
-  return simt_result(stream != NULL ? cudaSuccess : cudaErrorInvalidResourceHandle);
+  return valid_if(simt_handle_destroy(STREAM, stream));
 }
 
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
-  (void)stream;
-  return simt_result(cudaSuccess);
+  return valid_if(simt_stream_is_live(stream));
 }
 
+/* --- Events --------------------------------------------------------------------------------- */
+
 cudaError_t cudaEventCreate(cudaEvent_t *event) {
-  *event = calloc(1, sizeof **event);
-  return simt_result(*event != NULL ? cudaSuccess : cudaErrorMemoryAllocation);
+  if (event == NULL) return simt_result(cudaErrorInvalidValue);
+  return simt_result(give(simt_handle_create(EVENT, sizeof **event), (void **)event));
 }
 
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
-  free(event);
-  return simt_result(event != NULL ? cudaSuccess : cudaErrorInvalidResourceHandle);
+  return valid_if(simt_handle_destroy(EVENT, event));
 }
 
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
-  (void)stream;
-  if (event == NULL) return simt_result(cudaErrorInvalidResourceHandle);
+  if (!simt_handle_is_live(EVENT, event) || !simt_stream_is_live(stream)) return valid_if(false);
   event->recorded = true;
   clock_gettime(CLOCK_MONOTONIC, &event->time);
   return simt_result(cudaSuccess);
 }
 
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
-  return simt_result(event != NULL ? cudaSuccess : cudaErrorInvalidResourceHandle);
+  return valid_if(simt_handle_is_live(EVENT, event));
+}
+
+static bool is_recorded(cudaEvent_t event) {
+  return simt_handle_is_live(EVENT, event) && event->recorded;
 }
 
 cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t start, cudaEvent_t stop) {
-  if (start == NULL || stop == NULL || !start->recorded || !stop->recorded) {
-    return simt_result(cudaErrorInvalidResourceHandle);
-  }
+  if (milliseconds == NULL) return simt_result(cudaErrorInvalidValue);
+  if (!is_recorded(start) || !is_recorded(stop)) return valid_if(false);
   const double seconds = (double)(stop->time.tv_sec - start->time.tv_sec);
   *milliseconds = (float)(1e3 * seconds + 1e-6 * (stop->time.tv_nsec - start->time.tv_nsec));
   return simt_result(cudaSuccess);
