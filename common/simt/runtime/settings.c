@@ -12,8 +12,15 @@
 static Settings settings;
 static pthread_once_t settings_read = PTHREAD_ONCE_INIT;
 
+/** Ends the program with one line, whatever the value. */
 _Noreturn static void refuse(const char *variable, const char *value, const char *right) {
-  fprintf(stderr, "%s=%s: must be %s\n", variable, value, right);
+  const int shown = 60; /* characters of the value: more would hide what is said about it */
+  fprintf(stderr, "%s=", variable);
+  for (int i = 0; i < shown && value[i] != '\0'; i++) {
+    const unsigned char c = (unsigned char)value[i];
+    fputc(c < ' ' || c == 127 ? '?' : c, stderr);
+  }
+  fprintf(stderr, "%s: must be %s\n", strlen(value) > (size_t)shown ? "..." : "", right);
   exit(2);
 }
 
@@ -52,7 +59,7 @@ static Order read_order(uint64_t *seed) {
   const char *end;
   if (strncmp(value, "random:", 7) != 0 || !parse_number(value + 7, &number, &end) ||
       *end != '\0') {
-    refuse("SIMT_ORDER", value, "forward, reverse or random:SEED, SEED a whole number");
+    refuse("SIMT_ORDER", value, "forward, reverse or random:SEED, SEED a whole number below 2^64");
   }
   *seed = number;
   return RANDOM;
