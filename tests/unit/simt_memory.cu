@@ -1,6 +1,11 @@
 /** @file Tests of CUDA's memory as the CPU backend has it. */
 #include "../tests/unit/simt_testing.h"
 
+__global__ void write_number(int *out) {
+  __syncthreads();
+  *out = 42;
+}
+
 static void allocations_are_aligned_apart_and_not_zero(void **) {
   for (size_t size : {(size_t)1, (size_t)255, (size_t)256, (size_t)4097, (size_t)65 << 20}) {
     unsigned char *pointer;
@@ -124,6 +129,33 @@ static void memory_is_limited(void **) {
   set_variable("SIMT_MEMORY", nullptr);
 }
 
+/** Each takes two of the mappings that Linux grants a program; kernels need some as well. */
+static void too_many_allocations_are_out_of_memory(void **) {
+  enum { MANY = 40000 };
+  static int *pointers[MANY];
+  int count = 0;
+  while (count < MANY && cudaMalloc(&pointers[count], 4) == cudaSuccess) count++;
+  assert_int_equal(count, 15000);
+  assert_int_equal(cudaGetLastError(), cudaErrorMemoryAllocation);
+  for (int i = count; i < MANY; i++) {
+    assert_int_equal(cudaMalloc(&pointers[i], 4), cudaErrorMemoryAllocation);
+  }
+  assert_int_equal(cudaGetLastError(), cudaErrorMemoryAllocation);
+
+  set_variable("SIMT_THREADS", "16");
+  write_number<<<64, 1024>>>(pointers[count - 1]);
+  assert_int_equal(cudaDeviceSynchronize(), cudaSuccess);
+  int number[1];
+  fetch(number, pointers[count - 1]);
+  assert_int_equal(number[0], 42);
+  set_variable("SIMT_THREADS", nullptr);
+
+  assert_int_equal(cudaFree(pointers[0]), cudaSuccess);
+  assert_int_equal(cudaMalloc(&pointers[0], 4), cudaSuccess);
+  for (int i = 0; i < count; i++) assert_int_equal(cudaFree(pointers[i]), cudaSuccess);
+  assert_int_equal(cudaMalloc(&pointers[0], 4), cudaSuccess);
+}
+
 /** Addresses ascend, until all that were set aside have been used once. */
 static void addresses_are_used_again_in_the_end(void **) {
   char *kept = device_zeros<char>(1 << 20);
@@ -151,6 +183,7 @@ int main() {
       TEST(copies_of_the_host_stay_outside_the_device),
       TEST(memory_of_the_host_is_freed_once),
       TEST(memory_is_limited),
+      TEST(too_many_allocations_are_out_of_memory),
       TEST(addresses_are_used_again_in_the_end),
   };
   return cmocka_run_group_tests(tests, nullptr, nullptr);

@@ -137,7 +137,8 @@ typedef struct CUstream_st *cudaStream_t;
  * Aligned to 256 bytes, with inaccessible pages on both sides, and with its end as near to them as
  * the alignment lets it. A kernel that leaves it is stopped and reported; so is one that uses it
  * after cudaFree(). New memory is filled with 0xff, which is NaN in every float format (of
- * allocations over 64 MiB: the first and the last 32 MiB; the rest is zero).
+ * allocations over 64 MiB: the first and the last 32 MiB; the rest is zero). After 15000
+ * allocations, memory counts as used up: Linux grants a program no more inaccessible pages.
  *
  * Not detected: a kernel that uses memory of the host, and a host that uses memory of the device.
  */

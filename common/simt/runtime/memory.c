@@ -124,6 +124,7 @@ static void fill_new(const Allocation *a) {
 
 static cudaError_t allocate(void **pointer, size_t size, size_t limit) {
   const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+  if (memory.live_count >= MAX_ALLOCATIONS) return cudaErrorMemoryAllocation;
   if (size > limit || memory.used > limit) return cudaErrorMemoryAllocation;
   const size_t pages = round_up(size, page);
   if (size > limit - memory.used || !make_place_in_list() || !reserve_addresses()) {

@@ -24,7 +24,9 @@ enum {
   WARP_SIZE = 32,
   MAX_THREADS = 1024, /* in a block */
   MAX_WARPS = MAX_THREADS / WARP_SIZE,
-  MAX_WORKERS = 16, /* each maps 2 * MAX_THREADS pieces of memory; Linux allows 65530 in all */
+  /* Linux allows a program 65530 mappings: each worker takes 2 * MAX_THREADS, each allocation 2. */
+  MAX_WORKERS = 16,
+  MAX_ALLOCATIONS = 15000,
   MAX_SHARED_BYTES = 227 << 10,
   COPY_TARGETS = 1 << 14, /* places of 16 bytes: more than shared memory has */
   DEFAULT_SHARED_BYTES = 48 << 10
