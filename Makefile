@@ -52,10 +52,14 @@ REFERENCE_FLAGS := $(if $(filter 1,$(DEBUG)),,-O3)
 # Kernels on the CPU backend. Shared memory is one array of bytes that holds many types, hence
 # -fno-strict-aliasing; -fno-extern-tls-init spares a call at each use of it;
 # -fstack-clash-protection lets no large frame jump over the guard below a fiber's stack;
-# -fno-optimize-sibling-calls keeps calls calls, so that reports can say who called.
-SIMT_FLAGS = -std=c++17 $(OPTIMISE) -g $(WARNINGS) -Wno-unknown-pragmas -fno-strict-aliasing \
+# -fno-optimize-sibling-calls keeps calls calls, so that reports can say who called. DWARF 4, as
+# addr2line up to binutils 2.40 names the .cpp for lines of the first file in a table of DWARF 5.
+SIMT_FLAGS = -std=c++17 $(OPTIMISE) -gdwarf-4 $(WARNINGS) -Wno-unknown-pragmas -fno-strict-aliasing \
 	-fno-extern-tls-init -ffp-contract=off -fstack-clash-protection -fno-optimize-sibling-calls \
 	-Icommon -Icommon/simt/include
+# Misaligned accesses, which a GPU refuses, are reported by debug builds and tests.
+CHECK_ALIGNMENT := -fsanitize=alignment
+KERNEL_CHECKS := $(if $(filter 1,$(DEBUG)),$(CHECK_ALIGNMENT))
 SIMT_RUNTIME_FLAGS = -std=c11 $(OPTIMISE) -g $(WARNINGS) -Icommon -Icommon/simt/include
 
 CUDA_INCLUDE = $(abspath $(dir $(shell command -v $(NVCC)))../include)
@@ -202,7 +206,7 @@ define compile_cu
 @mkdir -p $(@D)
 $(call say,CXX,$<)
 $(Q)$(BUILD)/rewrite_launches $< > $(@:.o=.cpp)
-$(Q)$(CXX) $(SIMT_FLAGS) -MMD -MP -MT $@ -c $(@:.o=.cpp) -o $@
+$(Q)$(CXX) $(SIMT_FLAGS) $(KERNEL_CHECKS) -MMD -MP -MT $@ -c $(@:.o=.cpp) -o $@
 endef
 
 $(STEPS:%=$(BUILD)/steps/%.o): $(BUILD)/steps/%.o: $$(wildcard steps/$$*_*.cu) $(BUILD)/rewrite_launches $(BUILD)/flags

@@ -99,8 +99,13 @@ $(SIMT_TESTS:%=$(UNIT)/%): $(UNIT)/%: $(UNIT)/%.o $(SIMT_OBJECTS)
 	$(call say,LINK,$@)
 	$(Q)$(CXX) $^ -o $@ -lcmocka -lpthread -lm
 
+$(UNIT)/%.o: KERNEL_CHECKS := $(CHECK_ALIGNMENT)
+
+$(STEPS:%=$(UNIT)/steps/%.o): $(UNIT)/steps/%.o: $$(wildcard steps/$$*_*.cu) $(BUILD)/rewrite_launches $(BUILD)/flags
+	$(compile_cu)
+
 # Whole programs with the host code under the sanitizers.
-$(STEPS:%=$(UNIT)/%): $(UNIT)/%: $(BUILD)/steps/%.o $(UNIT)/host/main.o $(UNIT)/libhost.a \
+$(STEPS:%=$(UNIT)/%): $(UNIT)/%: $(UNIT)/steps/%.o $(UNIT)/host/main.o $(UNIT)/libhost.a \
     $(BUILD)/host/ceiling.o $(SIMT_OBJECTS)
 	$(call say,LINK,$@)
 	$(Q)$(CXX) $^ -o $@ $(SANITIZE) -fopenmp -lpthread -lm

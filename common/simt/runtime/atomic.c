@@ -54,7 +54,8 @@ DEFINE_APPLY(apply_32, uint32_t, int32_t, add_floats)
 DEFINE_APPLY(apply_64, uint64_t, int64_t, add_doubles)
 
 /** A fault from here to the end is the caller's: what faults is a write on behalf of the kernel. */
-static void begin_atomic(const void *call_site) {
+static void begin_atomic(const void *address, unsigned size, const void *call_site) {
+  simt_require_aligned(address, size, "address of an atomic", call_site);
   simt_worker->access_is_write = true;
   simt_worker->access_call_site = call_site;
 }
@@ -68,7 +69,7 @@ static void end_atomic(void) {
 
 uint32_t simt_atomic_32(SimtAtomic operation, void *address, uint32_t operand) {
   _Atomic uint32_t *target = address;
-  begin_atomic(__builtin_return_address(0));
+  begin_atomic(address, sizeof(uint32_t), __builtin_return_address(0));
   uint32_t old = atomic_load(target);
   while (!atomic_compare_exchange_weak(target, &old, apply_32(operation, old, operand))) {
   }
@@ -78,7 +79,7 @@ uint32_t simt_atomic_32(SimtAtomic operation, void *address, uint32_t operand) {
 
 uint64_t simt_atomic_64(SimtAtomic operation, void *address, uint64_t operand) {
   _Atomic uint64_t *target = address;
-  begin_atomic(__builtin_return_address(0));
+  begin_atomic(address, sizeof(uint64_t), __builtin_return_address(0));
   uint64_t old = atomic_load(target);
   while (!atomic_compare_exchange_weak(target, &old, apply_64(operation, old, operand))) {
   }
@@ -87,14 +88,14 @@ uint64_t simt_atomic_64(SimtAtomic operation, void *address, uint64_t operand) {
 }
 
 uint32_t simt_compare_and_swap_32(void *address, uint32_t expected, uint32_t desired) {
-  begin_atomic(__builtin_return_address(0));
+  begin_atomic(address, sizeof(uint32_t), __builtin_return_address(0));
   atomic_compare_exchange_strong((_Atomic uint32_t *)address, &expected, desired);
   end_atomic();
   return expected;
 }
 
 uint64_t simt_compare_and_swap_64(void *address, uint64_t expected, uint64_t desired) {
-  begin_atomic(__builtin_return_address(0));
+  begin_atomic(address, sizeof(uint64_t), __builtin_return_address(0));
   atomic_compare_exchange_strong((_Atomic uint64_t *)address, &expected, desired);
   end_atomic();
   return expected;

@@ -8,7 +8,7 @@
  * - warp.c, atomic.c, tensor.c, copy_async.c   what threads do together, or have done for them
  * - launch.c     the grid, and the OS threads that take blocks from it
  * - memory.c     device memory
- * - fault.c      signals that kernels cause
+ * - fault.c      signals that kernels cause; alignment.c: what does not cause one, but should
  * - report.c     what went wrong, in words; source_line.c: and where
  * - api.c, stream.c, kernel.c, errors.c    CUDA's own interface; handles.c: what it has given out
  */
@@ -133,7 +133,7 @@ typedef struct BadCopy {
 
 /** An address that is no multiple of what it must be one of. */
 typedef struct Misalignment {
-  const char *what;
+  const char *what, *type; /* its name in reports is both, one after the other */
   uintptr_t address;
   unsigned alignment;
 } Misalignment;
@@ -205,7 +205,7 @@ void simt_warp_instruction_at(const SimtWarpOperation *operation, unsigned mask,
 static inline void simt_require_aligned(const void *address, unsigned alignment, const char *what,
                                         const void *call_site) {
   if ((uintptr_t)address % alignment == 0) return;
-  simt_worker->misalignment = (Misalignment){what, (uintptr_t)address, alignment};
+  simt_worker->misalignment = (Misalignment){what, "", (uintptr_t)address, alignment};
   simt_end_block(MISALIGNED, &(Wait){.call_site = call_site});
 }
 

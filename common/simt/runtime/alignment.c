@@ -1,0 +1,36 @@
+/*
+ * Kernels compiled with -fsanitize=alignment call this where a pointer is not aligned as its type
+ * asks. A GPU refuses such an access; most processors do not.
+ */
+#include <stdlib.h>
+
+#include "runtime.h"
+
+/* As g++ lays them out for the library of its sanitizer, which is not linked. */
+typedef struct TypeDescriptor {
+  uint16_t kind, info;
+  char name[]; /* in quotes */
+} TypeDescriptor;
+
+typedef struct TypeMismatch {
+  const char *file;
+  uint32_t line, column;
+  const TypeDescriptor *type;
+  unsigned char log_alignment, check_kind;
+} TypeMismatch;
+
+void __ubsan_handle_type_mismatch_v1(const TypeMismatch *mismatch, uintptr_t address);
+
+void __ubsan_handle_type_mismatch_v1(const TypeMismatch *mismatch, uintptr_t address) {
+  const unsigned alignment = 1u << mismatch->log_alignment;
+  if (simt_worker == NULL) {
+    fflush(stdout);
+    fprintf(stderr, "%s:%u: misaligned access as %s: %u bytes past a multiple of %u\n",
+            mismatch->file, mismatch->line, mismatch->type->name, (unsigned)(address % alignment),
+            alignment);
+    abort();
+  }
+  simt_worker->misalignment =
+      (Misalignment){"access as ", mismatch->type->name, address, alignment};
+  simt_end_block(MISALIGNED, &(Wait){.call_site = __builtin_return_address(0)});
+}
