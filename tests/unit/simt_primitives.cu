@@ -101,7 +101,7 @@ static void a_barrier_does_not_wait_for_threads_that_have_exited(void **) {
 
 struct Totals {
   int sum, most, least;
-  unsigned unsigned_sum, unsigned_most, unsigned_least, all, any;
+  unsigned unsigned_sum, unsigned_most, unsigned_least, all, any, odd;
   unsigned long long long_sum;
   double double_sum;
   float float_sum;
@@ -121,6 +121,7 @@ __global__ void add_all(Totals *totals) {
   atomicMin(&totals->unsigned_least, (unsigned)i | 0x80000000u);
   atomicOr(&totals->any, 1u << i % 32);
   atomicAnd(&totals->all, ~(1u << i % 16));
+  atomicXor(&totals->odd, (unsigned)i);
   int seen = totals->swaps, expected;
   do {
     expected = seen;
@@ -146,6 +147,9 @@ static void atomics_lose_nothing_between_blocks(void **) {
   assert_int_equal(totals->unsigned_least, 0x80000000u);
   assert_int_equal(totals->any, 0xffffffffu);
   assert_int_equal(totals->all, 0xffff0000u);
+  unsigned odd = 0;
+  for (unsigned i = 0; i < 5000; i++) odd ^= i;
+  assert_int_equal(totals->odd, odd);
   assert_int_equal(totals->swaps, 5000);
 }
 
@@ -196,8 +200,9 @@ __global__ void spin_on_flag(int *out, int rounds) {
   if (threadIdx.x != 0 && threadIdx.x != 79) return;
   for (int i = 0; i < rounds; i++) {
     while (turn % 2 != parity) {
-      if (i % 2) __threadfence();
-      if (i % 2 == 0) __threadfence_block();
+      if (i % 3 == 0) __threadfence();
+      if (i % 3 == 1) __threadfence_block();
+      if (i % 3 == 2) __nanosleep(100);
     }
     turn = turn + 1;
   }

@@ -156,6 +156,33 @@ static void arithmetic_functions_give_what_they_say(void **) {
   for (int n = 0; n < 10; n++) assert_int_equal(i[n], expected_ints[n]);
 }
 
+__global__ void reverse_and_count(unsigned long long *out, long long *waited) {
+  out[0] = __brev(0x00000001u);
+  out[1] = __brev(0x12345678u);
+  out[2] = __brevll(0x0123456789abcdefull);
+  out[3] = (unsigned long long)__popcll(0xf00000000000000full);
+  out[4] = (unsigned long long)__ffsll(1ll << 40);
+  out[5] = (unsigned long long)__ffsll(0);
+  out[6] = (unsigned long long)__clzll(1ll << 40);
+  out[7] = (unsigned long long)__clzll(0);
+  const long long begin = clock64();
+  long long end = begin;
+  while (end < begin + 1000) end = clock64(); /* ends, as the clock goes on */
+  *waited = end - begin;
+}
+
+static void bits_are_reversed_and_counted_and_the_clock_goes_on(void **) {
+  static const unsigned long long expected[] = {
+      0x80000000, 0x1e6a2c48, 0xf7b3d591e6a2c480, 8, 41, 0, 23, 64};
+  unsigned long long out[8], *device = device_zeros<unsigned long long>(8);
+  long long waited[1], *device_waited = device_zeros<long long>(1);
+  reverse_and_count<<<1, 1>>>(device, device_waited);
+  fetch(out, device);
+  fetch(waited, device_waited);
+  for (int i = 0; i < 8; i++) assert_true(out[i] == expected[i]);
+  assert_true(waited[0] >= 1000);
+}
+
 __global__ void compare_mixed(float *f, double *d, unsigned long long *u) {
   const float nan = CUDART_NAN_F;
   f[0] = min(nan, 1.0f);
@@ -213,7 +240,7 @@ static void a_failed_assertion_ends_the_launch(void **) {
   begin_capture(&capture);
   assert_small<<<1, 8>>>();
   end_capture(&capture);
-  assert_contains(capture.text, "failed assertion in assert_small, launch 4\n");
+  assert_contains(capture.text, "failed assertion in assert_small, launch 5\n");
   assert_contains(capture.text, "by thread (7,0,0) of block (0,0,0)\n");
   assert_contains(capture.text, "simt_types.cu:");
   assert_contains(capture.text, ": threadIdx.x < 7\n");
@@ -229,6 +256,7 @@ int main() {
       cmocka_unit_test(pairs_are_shuffled_as_bits),
       cmocka_unit_test(vectors_are_made_and_copied),
       cmocka_unit_test(arithmetic_functions_give_what_they_say),
+      cmocka_unit_test(bits_are_reversed_and_counted_and_the_clock_goes_on),
       cmocka_unit_test(minimum_and_maximum_are_those_of_cuda),
       cmocka_unit_test(assertions_and_traps_of_the_host_end_the_program),
       cmocka_unit_test(a_failed_assertion_ends_the_launch),

@@ -65,6 +65,51 @@ static void votes_see_all_lanes(void **) {
   }
 }
 
+__global__ void reduce_all(int *out) {
+  const int lane = threadIdx.x % 32;
+  const unsigned unsigned_lane = (unsigned)lane;
+  int *row = out + threadIdx.x * 10;
+  row[0] = __reduce_add_sync(0xffffffff, lane - 3);
+  row[1] = (int)__reduce_add_sync(0xffffffff, 0x80000000u + unsigned_lane);
+  row[2] = __reduce_min_sync(0xffffffff, 5 - lane);
+  row[3] = (int)__reduce_min_sync(0xffffffff, 5u - unsigned_lane);
+  row[4] = __reduce_max_sync(0xffffffff, lane - 40);
+  row[5] = (int)__reduce_max_sync(0xffffffff, unsigned_lane - 5u);
+  row[6] = (int)__reduce_and_sync(0xffffffff, unsigned_lane | 0xf0);
+  row[7] = (int)__reduce_or_sync(0xffffffff, unsigned_lane << 8);
+  row[8] = (int)__reduce_xor_sync(0xffffffff, unsigned_lane / 31);
+  row[9] = lane < 8 ? __reduce_add_sync(0x000000ff, lane) : __reduce_add_sync(0xffffff00, lane);
+}
+
+static void reductions_are_of_all_lanes_in_the_mask(void **) {
+  int out[64 * 10], *device = device_zeros<int>(64 * 10);
+  SimtCounters counters;
+  reduce_all<<<1, 64>>>(device);
+  fetch(out, device);
+  for (int t = 0; t < 64; t++) {
+    const int expected[] = {400, 496, -26, 0, -9, -1, 0xf0, 0x1f00, 1, t % 32 < 8 ? 28 : 468};
+    assert_memory_equal(out + 10 * t, expected, sizeof expected);
+  }
+  simt_read_counters(&counters);
+  assert_int_equal(counters.warp_instructions[SIMT_REDUCTION], 2 * 11);
+}
+
+__global__ void ask_who_is_active(unsigned *out) {
+  const int thread = threadIdx.y * blockDim.x + threadIdx.x;
+  out[thread] = __activemask();
+  out[80 + thread] = __shfl_sync(__activemask(), threadIdx.y, thread % 32);
+}
+
+static void an_active_mask_has_the_own_lane_and_serves_as_a_mask(void **) {
+  unsigned out[160], *device = device_zeros<unsigned>(160);
+  ask_who_is_active<<<1, dim3(40, 2)>>>(device);
+  fetch(out, device);
+  for (int t = 0; t < 80; t++) {
+    assert_int_equal(out[t], 1u << t % 32);
+    assert_int_equal(out[80 + t], t / 40);
+  }
+}
+
 /* --- Divergence ----------------------------------------------------------------------------- */
 
 __global__ void halves_apart(int *out) {
@@ -194,6 +239,8 @@ int main() {
   const CMUnitTest tests[] = {
       TEST(shuffles_move_values_of_4_and_8_bytes),
       TEST(votes_see_all_lanes),
+      TEST(reductions_are_of_all_lanes_in_the_mask),
+      TEST(an_active_mask_has_the_own_lane_and_serves_as_a_mask),
       TEST(half_warps_work_apart),
       TEST(nested_branches_meet_again),
       TEST(a_lane_may_meet_another_first),

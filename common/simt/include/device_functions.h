@@ -11,6 +11,7 @@
 #include <cassert>
 #include <cmath>
 #include <cstring>
+#include <ctime>
 
 /* --- Barriers ------------------------------------------------------------------------------- */
 
@@ -39,6 +40,11 @@ SIMT_INLINE void __threadfence() {
 }
 
 SIMT_INLINE void __threadfence_block() {
+  simt_thread_fence();
+}
+
+/** Lets the others run, however long it is meant to last. */
+SIMT_INLINE void __nanosleep(unsigned) {
   simt_thread_fence();
 }
 
@@ -108,6 +114,31 @@ SIMT_INLINE int __all_sync(unsigned mask, int predicate) {
   return simt::vote(simt_vote_all, mask, !predicate) == 0;
 }
 
+#define SIMT_REDUCE(function, T, operation)                  \
+  SIMT_INLINE T function(unsigned mask, T value) {           \
+    return (T)simt_reduce(operation, mask, (unsigned)value); \
+  }
+
+SIMT_REDUCE(__reduce_add_sync, int, SIMT_ATOMIC_ADD)
+SIMT_REDUCE(__reduce_add_sync, unsigned, SIMT_ATOMIC_ADD)
+SIMT_REDUCE(__reduce_max_sync, int, SIMT_ATOMIC_MAX_SIGNED)
+SIMT_REDUCE(__reduce_max_sync, unsigned, SIMT_ATOMIC_MAX_UNSIGNED)
+SIMT_REDUCE(__reduce_min_sync, int, SIMT_ATOMIC_MIN_SIGNED)
+SIMT_REDUCE(__reduce_min_sync, unsigned, SIMT_ATOMIC_MIN_UNSIGNED)
+SIMT_REDUCE(__reduce_and_sync, unsigned, SIMT_ATOMIC_AND)
+SIMT_REDUCE(__reduce_or_sync, unsigned, SIMT_ATOMIC_OR)
+SIMT_REDUCE(__reduce_xor_sync, unsigned, SIMT_ATOMIC_XOR)
+
+/**
+ * The calling lane alone: CUDA promises no more than that it is one of them. Who takes this for the
+ * lanes in the same branch gets a wrong answer here, as they may on a GPU.
+ */
+SIMT_INLINE unsigned __activemask() {
+  const uint3 index = simt_self()->index;
+  const dim3 dim = simt_self()->block->dim;
+  return 1u << (index.x + dim.x * (index.y + dim.y * index.z)) % 32;
+}
+
 /* --- Atomics -------------------------------------------------------------------------------- */
 
 #define SIMT_ATOMIC(function, T, operation, width)                            \
@@ -129,6 +160,8 @@ SIMT_ATOMIC(atomicAnd, int, SIMT_ATOMIC_AND, 32)
 SIMT_ATOMIC(atomicAnd, unsigned, SIMT_ATOMIC_AND, 32)
 SIMT_ATOMIC(atomicOr, int, SIMT_ATOMIC_OR, 32)
 SIMT_ATOMIC(atomicOr, unsigned, SIMT_ATOMIC_OR, 32)
+SIMT_ATOMIC(atomicXor, int, SIMT_ATOMIC_XOR, 32)
+SIMT_ATOMIC(atomicXor, unsigned, SIMT_ATOMIC_XOR, 32)
 SIMT_ATOMIC(atomicExch, int, SIMT_ATOMIC_EXCHANGE, 32)
 SIMT_ATOMIC(atomicExch, unsigned, SIMT_ATOMIC_EXCHANGE, 32)
 SIMT_ATOMIC(atomicExch, float, SIMT_ATOMIC_EXCHANGE, 32)
@@ -195,6 +228,33 @@ SIMT_INLINE int __ffs(int x) {
 }
 SIMT_INLINE int __clz(int x) {
   return x == 0 ? 32 : __builtin_clz((unsigned)x);
+}
+SIMT_INLINE int __popcll(unsigned long long x) {
+  return __builtin_popcountll(x);
+}
+SIMT_INLINE int __ffsll(long long x) {
+  return __builtin_ffsll(x);
+}
+SIMT_INLINE int __clzll(long long x) {
+  return x == 0 ? 64 : __builtin_clzll((unsigned long long)x);
+}
+
+/** Neighbours change places, then pairs, and so on; the bytes in the end. */
+SIMT_INLINE unsigned __brev(unsigned x) {
+  x = (x >> 1 & 0x55555555u) | (x & 0x55555555u) << 1;
+  x = (x >> 2 & 0x33333333u) | (x & 0x33333333u) << 2;
+  x = (x >> 4 & 0x0f0f0f0fu) | (x & 0x0f0f0f0fu) << 4;
+  return __builtin_bswap32(x);
+}
+SIMT_INLINE unsigned long long __brevll(unsigned long long x) {
+  return (unsigned long long)__brev((unsigned)x) << 32 | __brev((unsigned)(x >> 32));
+}
+
+/** Nanoseconds of this machine: a GPU counts cycles of its own. */
+SIMT_INLINE long long clock64() {
+  timespec time;
+  clock_gettime(CLOCK_MONOTONIC, &time);
+  return 1000000000ll * time.tv_sec + time.tv_nsec;
 }
 
 /* As the CUDA toolkit has them: unsigned wins over signed, and a number over NaN. */

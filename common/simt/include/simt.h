@@ -45,6 +45,7 @@ cudaError_t simt_name_allocation(const void *pointer, const char *name);
 typedef enum SimtKind {
   SIMT_SHUFFLE,
   SIMT_VOTE,
+  SIMT_REDUCTION,
   SIMT_SYNCWARP,
   SIMT_LDMATRIX,
   SIMT_MMA,
@@ -137,6 +138,7 @@ typedef enum SimtAtomic {
   SIMT_ATOMIC_MIN_UNSIGNED,
   SIMT_ATOMIC_AND,
   SIMT_ATOMIC_OR,
+  SIMT_ATOMIC_XOR,
   SIMT_ATOMIC_EXCHANGE
 } SimtAtomic;
 
@@ -145,6 +147,9 @@ uint32_t simt_atomic_32(SimtAtomic operation, void *address, uint32_t operand);
 uint64_t simt_atomic_64(SimtAtomic operation, void *address, uint64_t operand);
 uint32_t simt_compare_and_swap_32(void *address, uint32_t expected, uint32_t desired);
 uint64_t simt_compare_and_swap_64(void *address, uint64_t expected, uint64_t desired);
+
+/** What `operation` makes of the values of all lanes in `mask`; exchanges are none. */
+unsigned simt_reduce(SimtAtomic operation, unsigned mask, unsigned value);
 
 /** Orders memory, and lets other threads of the block go first. */
 void simt_thread_fence(void);

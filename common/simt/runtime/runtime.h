@@ -209,6 +209,11 @@ static inline void simt_require_aligned(const void *address, unsigned alignment,
   simt_end_block(MISALIGNED, &(Wait){.call_site = call_site});
 }
 
+/* --- atomic.c ------------------------------------------------------------------------------- */
+
+/** What an atomic writes where `a` was. */
+uint32_t simt_apply_32(SimtAtomic operation, uint32_t a, uint32_t b);
+
 /* --- copy_async.c --------------------------------------------------------------------------- */
 
 /** Has a lane of the running warp a copy that it has not waited for? */

@@ -90,6 +90,46 @@ unsigned simt_vote(const SimtWarpOperation *vote, unsigned mask, int predicate) 
   return operands.ballot;
 }
 
+/* --- Reductions ----------------------------------------------------------------------------- */
+
+typedef struct ReduceOperands {
+  SimtAtomic operation;
+  unsigned value, result;
+} ReduceOperands;
+
+static void execute_reduction(void **operands, unsigned mask) {
+  const int first = __builtin_ctz(mask);
+  const ReduceOperands *own = operands[first];
+  unsigned result = own->value;
+  for (int lane = first + 1; lane < WARP_SIZE; lane++) {
+    const ReduceOperands *other = operands[lane];
+    if (other != NULL) result = simt_apply_32(own->operation, result, other->value);
+  }
+  for (int lane = first; lane < WARP_SIZE; lane++) {
+    if (mask >> lane & 1) ((ReduceOperands *)operands[lane])->result = result;
+  }
+}
+
+#define REDUCTION(name) \
+  { name, SIMT_REDUCTION, execute_reduction }
+
+static const SimtWarpOperation reductions[] = {
+    [SIMT_ATOMIC_ADD] = REDUCTION("__reduce_add_sync"),
+    [SIMT_ATOMIC_MAX_SIGNED] = REDUCTION("__reduce_max_sync"),
+    [SIMT_ATOMIC_MAX_UNSIGNED] = REDUCTION("__reduce_max_sync"),
+    [SIMT_ATOMIC_MIN_SIGNED] = REDUCTION("__reduce_min_sync"),
+    [SIMT_ATOMIC_MIN_UNSIGNED] = REDUCTION("__reduce_min_sync"),
+    [SIMT_ATOMIC_AND] = REDUCTION("__reduce_and_sync"),
+    [SIMT_ATOMIC_OR] = REDUCTION("__reduce_or_sync"),
+    [SIMT_ATOMIC_XOR] = REDUCTION("__reduce_xor_sync"),
+};
+
+unsigned simt_reduce(SimtAtomic operation, unsigned mask, unsigned value) {
+  ReduceOperands operands = {.operation = operation, .value = value};
+  simt_warp_instruction_at(&reductions[operation], mask, &operands, __builtin_return_address(0));
+  return operands.result;
+}
+
 /* --- __syncwarp ----------------------------------------------------------------------------- */
 
 static void execute_nothing(void **operands, unsigned mask) {
