@@ -75,7 +75,6 @@ static void misaligned_vectors_are_reported(void **) {
 static void misaligned_numbers_are_reported(void **) {
   check_type<int>("int");
   check_type<float>("float");
-  check_type<unsigned short>("short unsigned int");
   check_type<__half>("__half");
   check_type<double>("double");
 }

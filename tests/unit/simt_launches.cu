@@ -39,6 +39,13 @@ static void wrong_shapes_are_invalid_configurations(void **) {
   expect_launch_error(dim3(1u << 31), 1, 0, invalid);
 }
 
+static void a_null_pointer_is_no_kernel(void **) {
+  void (*kernel)() = nullptr;
+  kernel<<<1, 1>>>();
+  assert_int_equal(cudaGetLastError(), cudaErrorInvalidDeviceFunction);
+  assert_int_equal(cudaDeviceSynchronize(), cudaSuccess);
+}
+
 static void more_than_48_kilobytes_of_shared_memory_must_be_asked_for(void **) {
   const cudaFuncAttribute most = cudaFuncAttributeMaxDynamicSharedMemorySize;
   expect_launch_error(1, 1, 48 << 10, cudaSuccess);
@@ -158,6 +165,7 @@ static void a_fork_may_launch(void **) {
 int main() {
   const CMUnitTest tests[] = {
       TEST(wrong_shapes_are_invalid_configurations),
+      TEST(a_null_pointer_is_no_kernel),
       TEST(more_than_48_kilobytes_of_shared_memory_must_be_asked_for),
       TEST(wrong_attributes_of_kernels_are_refused),
       TEST(a_smaller_gpu_has_less_shared_memory),

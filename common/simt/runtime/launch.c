@@ -223,6 +223,7 @@ static void run_grid(Launch *launch) {
 /* --- Launches ------------------------------------------------------------------------------- */
 
 static cudaError_t check_launch(const Launch *launch) {
+  if (launch->kernel == NULL) return cudaErrorInvalidDeviceFunction;
   const dim3 grid = launch->grid, block = launch->block;
   const bool grid_fits = grid.x >= 1 && grid.x <= INT32_MAX && grid.y >= 1 && grid.y <= 65535 &&
                          grid.z >= 1 && grid.z <= 65535;
