@@ -134,7 +134,27 @@ test-valgrind:
 
 # --- End to end ------------------------------------------------------------------------------------
 
-test-e2e: $(STEPS:%=$(BUILD)/%) $(BUILD)/layouts
+# A step called directly, without the command line around it.
+UNDER_TEST := $(STEPS:%=$(BUILD)/under_test/%)
+# step_under_test.c answers for the device where a test wants an older one.
+WRAP := --wrap=cudaDeviceGetAttribute
+
+$(BUILD)/e2e/%.o: tests/e2e/%.c $(BUILD)/flags
+	@mkdir -p $(@D)
+	$(call say,CC,$<)
+	$(Q)$(CC) $(HOST_FLAGS) $(RUNTIME_INCLUDE) -MMD -MP -c $< -o $@
+
+$(UNDER_TEST): $(BUILD)/under_test/%: $(BUILD)/steps/%.o $(BUILD)/e2e/step_under_test.o \
+    $(BUILD)/host/random.o $(SIMT_OBJECTS)
+	@mkdir -p $(@D)
+	$(call say,LINK,$@)
+ifeq ($(BACKEND),cuda)
+	$(Q)$(NVCC) $^ -o $@ -cudart static -Xlinker $(WRAP) -lm
+else
+	$(Q)$(CXX) $^ -o $@ -Wl,$(WRAP) -lpthread -lm
+endif
+
+test-e2e: $(STEPS:%=$(BUILD)/%) $(BUILD)/layouts $(UNDER_TEST)
 	@$(PYTHON) -c 'import numpy, pytest' 2>/dev/null || \
 	  { echo "test-e2e: Python needs numpy and pytest. Install them: make deps"; exit 1; }
 	BACKEND=$(BACKEND) STEP_DIR=$(abspath $(BUILD)) $(PYTHON) -m pytest -q tests/e2e $(PYTEST_ARGS)
@@ -157,4 +177,4 @@ lint:
 	else echo "lint: no nvcc, so only g++ has been asked"; fi
 
 .PHONY: lint-build
-lint-build: $(STEPS:%=$(BUILD)/%)
+lint-build: $(STEPS:%=$(BUILD)/%) $(UNDER_TEST)

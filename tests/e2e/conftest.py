@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from programs import BACKEND, PAIRWISE_SEED, REPOSITORY, Program, step_names
+from programs import BACKEND, PAIRWISE_SEED, Program, step_names
 from source_tree import SourceTree
 
 
@@ -45,10 +45,7 @@ def any_step() -> Program:
 @pytest.fixture(scope="session")
 def faulty(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The program, built from faulty_step.cu with all the rest as it is."""
-    tree = SourceTree(tmp_path_factory.mktemp("faulty"))
-    built = REPOSITORY / "build" / "cpu"
-    if built.is_dir():  # objects that are up to date need no second compilation
-        shutil.copytree(built, tree.root / "build" / "cpu")
+    tree = SourceTree(tmp_path_factory.mktemp("faulty"), built="cpu")
     shutil.copy2(Path(__file__).with_name("faulty_step.cu"), tree.root / "steps/step99_faulty.cu")
     done = tree.make("step99", "BACKEND=cpu")
     assert done.returncode == 0, done.stderr

@@ -15,15 +15,28 @@ GENERATED = shutil.ignore_patterns("__pycache__", ".pytest_cache")
 
 
 class SourceTree:
-    """`root` is the copy; programs in `bin` come before those of the system."""
+    """`root` is the copy; programs in `bin` come before those of the system.
 
-    def __init__(self, directory: Path) -> None:
+    `built` names a folder of build/ whose objects come along: those that are up to date need no second
+    compilation.
+    """
+
+    def __init__(self, directory: Path, built: str | None = None) -> None:
         self.root = directory / "tree"
         self.bin = directory / "bin"
         self.bin.mkdir()
         for name in ("common", "steps", "tests"):
             shutil.copytree(REPOSITORY / name, self.root / name, ignore=GENERATED)
         shutil.copy2(REPOSITORY / "Makefile", self.root)
+        if built and (REPOSITORY / "build" / built).is_dir():
+            shutil.copytree(REPOSITORY / "build" / built, self.root / "build" / built)
+
+    def replace(self, path: str, old: str, new: str) -> None:
+        """Changes a source file wherever it says `old`, which it must."""
+        file = self.root / path
+        text = file.read_text()
+        assert old in text, f"{path} does not say {old!r}"
+        file.write_text(text.replace(old, new))
 
     def make(self, *words: str, path: str | None = None) -> subprocess.CompletedProcess:
         env = {name: value for name, value in os.environ.items() if name not in MAKES_OWN}

@@ -1,0 +1,383 @@
+/**
+ * @file
+ * Calls a step directly, with tensors that the command line cannot ask for, and compares the bits
+ * of the answer with those of the same problem in compact tensors. The argument chooses what is
+ * done:
+ *
+ * padded     gaps behind every row, head and batch entry, other ones in each tensor
+ * poisoned   gaps only behind the last row and the last head
+ * guarded    every head of K and of V is an allocation of its own, of exactly its size
+ * strides    one of the twelve strides at a time is odd
+ * pointers   one of the four tensors at a time begins at an odd element
+ * old-gpu    the device says that its compute capability is 7.5
+ *
+ * Gaps hold NaN; those of O must still hold the same bits afterwards. One line is printed for each
+ * problem. The exit code is 0, 1 when an answer is wrong, or 3 when the device failed.
+ */
+#include <cuda_runtime_api.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "attention.h"
+#include "float16.h"
+#include "host/error.h"
+#include "host/random.h"
+
+enum { Q, K, V, O, TENSORS };
+enum { NO_STRIDE = -1, BATCH_STRIDE, HEAD_STRIDE, ROW_STRIDE };
+
+/** NaN in both types, and what is in memory that nothing was written to. */
+static const uint16_t NAN_BITS = 0xffff;
+
+static const char *const TENSOR_NAMES = "QKVO";
+static bool all_right = true;
+
+/** Where one tensor lies. K and V may have a second allocation, which `base` reaches by stride. */
+typedef struct Place {
+  uint16_t *allocation, *second_allocation; /* on the device */
+  int64_t elements;                         /* of each */
+  uint16_t *base;                           /* element 0 of the tensor */
+} Place;
+
+typedef struct Answer {
+  uint16_t *o; /* [batch][q_heads][q_len][head_dim] */
+  float *lse;
+} Answer;
+
+/* --- The device ----------------------------------------------------------------------------- */
+
+static void require(cudaError_t status, const char *what) {
+  if (status == cudaSuccess) return;
+  fprintf(stderr, "%s: %s: %s (%s)\n", step.name, what, cudaGetErrorString(status),
+          cudaGetErrorName(status));
+  exit(EXIT_DEVICE);
+}
+
+/** Device memory full of NaN. */
+static void *device_memory(size_t bytes) {
+  void *memory = NULL;
+  require(cudaMalloc(&memory, bytes), "allocation");
+  if (bytes > 0) require(cudaMemset(memory, 0xff, bytes), "memset");
+  return memory;
+}
+
+static void *host_memory(size_t bytes) {
+  void *memory = malloc(bytes);
+  if (memory == NULL) exit(EXIT_DEVICE);
+  return memory;
+}
+
+/* The linker puts these in the place of the runtime's function (--wrap). */
+static int pretended_major = 0;
+cudaError_t __real_cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, int device);
+cudaError_t __wrap_cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, int device);
+
+cudaError_t __wrap_cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, int device) {
+  const cudaError_t status = __real_cudaDeviceGetAttribute(value, attribute, device);
+  if (attribute == cudaDevAttrComputeCapabilityMajor && pretended_major != 0) {
+    *value = pretended_major;
+  }
+  return status;
+}
+
+/* --- Tensors -------------------------------------------------------------------------------- */
+
+static Strides *strides_of(Problem *p, int tensor) {
+  Strides *const all[] = {&p->q_strides, &p->k_strides, &p->v_strides, &p->o_strides};
+  return all[tensor];
+}
+
+static int heads_of(const Problem *p, int tensor) {
+  return tensor == Q || tensor == O ? p->q_heads : p->kv_heads;
+}
+
+static int rows_of(const Problem *p, int tensor) {
+  return tensor == Q || tensor == O ? p->q_len : p->kv_len;
+}
+
+static int64_t row_count(const Problem *p, int tensor) {
+  return (int64_t)p->batch * heads_of(p, tensor) * rows_of(p, tensor);
+}
+
+/** Elements from the base to row `index`, counted through heads and batch. */
+static int64_t row_offset(Problem *p, int tensor, int64_t index) {
+  const Strides *s = strides_of(p, tensor);
+  const int64_t rows = rows_of(p, tensor), heads = heads_of(p, tensor);
+  return index / rows / heads * s->batch + index / rows % heads * s->head + index % rows * s->row;
+}
+
+static int64_t round_up(int64_t count, int64_t unit) {
+  return (count + unit - 1) / unit * unit;
+}
+
+/** Strides with so many elements, rows and heads to spare; `odd` names one that is to be odd. */
+static Strides strides_with_gaps(const Problem *p, int tensor, int elements, int rows, int heads,
+                                 int odd) {
+  Strides s;
+  s.row = p->head_dim + elements + (odd == ROW_STRIDE);
+  s.head = round_up(s.row * (rows_of(p, tensor) + rows), 8) + (odd == HEAD_STRIDE);
+  s.batch = round_up(s.head * (heads_of(p, tensor) + heads), 8) + (odd == BATCH_STRIDE);
+  return s;
+}
+
+/** Memory for the whole tensor as its strides want it, and for `offset` elements before it. */
+static Place place_in_one(Problem *p, int tensor, int64_t offset) {
+  Place place = {.elements = offset + p->batch * strides_of(p, tensor)->batch};
+  place.allocation = device_memory(sizeof(uint16_t) * (size_t)place.elements);
+  place.base = place.allocation + offset;
+  return place;
+}
+
+static uint16_t value_of(const Problem *p, int tensor, int64_t index) {
+  const double x = random_normal(1, (uint32_t)tensor, (uint64_t)index);
+  return p->dtype == DTYPE_FP16 ? double_to_half_bits(x) : double_to_bf16_bits(x);
+}
+
+/** Writes the numbers of Q, K or V, which depend on the element's index alone. */
+static void fill(Problem *p, int tensor, uint16_t *base) {
+  const size_t row_bytes = sizeof(uint16_t) * (size_t)p->head_dim;
+  uint16_t *row = host_memory(row_bytes);
+  for (int64_t i = 0; i < row_count(p, tensor); i++) {
+    for (int d = 0; d < p->head_dim; d++) row[d] = value_of(p, tensor, i * p->head_dim + d);
+    require(cudaMemcpy(base + row_offset(p, tensor, i), row, row_bytes, cudaMemcpyHostToDevice),
+            "copy of inputs");
+  }
+  free(row);
+}
+
+/** Takes the rows of O out of its memory. False if anything else in there was written to. */
+static bool collect(Problem *p, const Place *place, uint16_t *o) {
+  const size_t bytes = sizeof(uint16_t) * (size_t)place->elements;
+  const size_t row_bytes = sizeof(uint16_t) * (size_t)p->head_dim;
+  uint16_t *all = host_memory(bytes);
+  require(cudaMemcpy(all, place->allocation, bytes, cudaMemcpyDeviceToHost), "copy of O");
+  for (int64_t i = 0; i < row_count(p, O); i++) {
+    uint16_t *row = all + (place->base - place->allocation) + row_offset(p, O, i);
+    memcpy(o + i * p->head_dim, row, row_bytes);
+    memset(row, 0xff, row_bytes);
+  }
+  bool untouched = true;
+  for (int64_t i = 0; i < place->elements; i++) untouched = untouched && all[i] == NAN_BITS;
+  free(all);
+  return untouched;
+}
+
+/* --- Answers -------------------------------------------------------------------------------- */
+
+static void free_answer(Answer *answer) {
+  free(answer->o);
+  free(answer->lse);
+}
+
+static void wrong(const char *what) {
+  printf("WRONG: %s\n", what);
+  all_right = false;
+}
+
+/** Runs the step on tensors that lie in `places`, and frees these. */
+static Answer solve(Problem *p, Place places[TENSORS]) {
+  const size_t lse_bytes = sizeof(float) * (size_t)row_count(p, O);
+  size_t free_bytes = 0, total_bytes = 0;
+  require(cudaMemGetInfo(&free_bytes, &total_bytes), "memory");
+  const size_t workspace_bytes = step.workspace_bytes ? step.workspace_bytes(p, free_bytes) : 0;
+  for (int tensor = Q; tensor <= V; tensor++) fill(p, tensor, places[tensor].base);
+
+  Tensors t = {places[Q].base, places[K].base, places[V].base, places[O].base, NULL, NULL};
+  t.lse = device_memory(lse_bytes);
+  t.workspace = device_memory(workspace_bytes);
+  require(step.forward(p, &t, workspace_bytes, 0), "launch");
+  require(cudaDeviceSynchronize(), "kernel");
+
+  Answer answer = {host_memory(sizeof(uint16_t) * (size_t)(row_count(p, O) * p->head_dim)),
+                   host_memory(lse_bytes)};
+  require(cudaMemcpy(answer.lse, t.lse, lse_bytes, cudaMemcpyDeviceToHost), "copy of LSE");
+  if (!collect(p, &places[O], answer.o)) wrong("O was written to outside its rows");
+  for (int tensor = Q; tensor <= O; tensor++) {
+    require(cudaFree(places[tensor].allocation), "free");
+    require(cudaFree(places[tensor].second_allocation), "free");
+  }
+  require(cudaFree(t.lse), "free");
+  require(cudaFree(t.workspace), "free");
+  return answer;
+}
+
+/**
+ * The same problem without gaps, which the other tests hold against a reference. Two heads of zeros
+ * follow each batch entry: a step that reads on there gets numbers where other trials have NaN.
+ */
+static Answer solve_compact(Problem p) {
+  Place places[TENSORS];
+  for (int tensor = Q; tensor <= O; tensor++) {
+    *strides_of(&p, tensor) = strides_with_gaps(&p, tensor, 0, 0, 2, NO_STRIDE);
+    places[tensor] = place_in_one(&p, tensor, 0);
+    if (tensor == O) break;
+    const size_t bytes = sizeof(uint16_t) * (size_t)places[tensor].elements;
+    require(cudaMemset(places[tensor].allocation, 0, bytes), "memset");
+  }
+  return solve(&p, places);
+}
+
+/** Solves the problem as it lies in `places` and compares; `what` begins the line printed. */
+static void compare(Problem *p, Place places[TENSORS], const char *what) {
+  Answer found = solve(p, places);
+  Answer expected = solve_compact(*p);
+  const size_t values = (size_t)row_count(p, O) * (size_t)p->head_dim;
+  const size_t lse_bytes = sizeof(float) * (size_t)row_count(p, O);
+  printf("%s, %s, D=%d Nq=%d Nkv=%d: ", what, p->dtype == DTYPE_FP16 ? "fp16" : "bf16", p->head_dim,
+         p->q_len, p->kv_len);
+  const bool same = memcmp(found.o, expected.o, sizeof(uint16_t) * values) == 0 &&
+                    memcmp(found.lse, expected.lse, lse_bytes) == 0;
+  if (same) {
+    printf("same bits\n");
+  } else {
+    wrong("other bits than in compact tensors");
+  }
+  free_answer(&found);
+  free_answer(&expected);
+}
+
+/* --- What is tried -------------------------------------------------------------------------- */
+
+static void compare_with_gaps(Problem p) {
+  Place places[TENSORS];
+  for (int tensor = Q; tensor <= O; tensor++) {
+    *strides_of(&p, tensor) =
+        strides_with_gaps(&p, tensor, 8 * (tensor + 1), 5 - tensor, 1 + tensor % 2, NO_STRIDE);
+    places[tensor] = place_in_one(&p, tensor, 0);
+  }
+  compare(&p, places, "gaps everywhere");
+}
+
+static void compare_with_poisoned_tails(Problem p) {
+  Place places[TENSORS];
+  for (int tensor = Q; tensor <= O; tensor++) {
+    const int rows = rows_of(&p, tensor);
+    const int tail = (int)round_up(rows, 256) - rows;
+    *strides_of(&p, tensor) = strides_with_gaps(&p, tensor, 0, tail, 1, NO_STRIDE);
+    places[tensor] = place_in_one(&p, tensor, 0);
+  }
+  compare(&p, places, "NaN behind the end");
+}
+
+/** Two allocations, each for one head of K or V. */
+static void place_heads_apart(Problem *p, Place places[TENSORS]) {
+  const int64_t elements = (int64_t)p->kv_len * p->head_dim;
+  for (int head = 0; head < 2; head++) {
+    for (int tensor = K; tensor <= V; tensor++) {
+      uint16_t *memory = device_memory(sizeof(uint16_t) * (size_t)elements);
+      if (head == 0) {
+        places[tensor] = (Place){.allocation = memory, .elements = elements, .base = memory};
+      } else {
+        const intptr_t bytes = (intptr_t)memory - (intptr_t)places[tensor].base;
+        places[tensor].second_allocation = memory;
+        strides_of(p, tensor)->head = bytes / (intptr_t)sizeof(uint16_t);
+      }
+    }
+  }
+}
+
+static void compare_guarded(Problem p, int kv_len) {
+  Place places[TENSORS];
+  p.batch = 1;
+  p.kv_len = kv_len;
+  for (int tensor = Q; tensor <= O; tensor++) {
+    *strides_of(&p, tensor) = strides_with_gaps(&p, tensor, 0, 0, 0, NO_STRIDE);
+  }
+  places[Q] = place_in_one(&p, Q, 0);
+  places[O] = place_in_one(&p, O, 0);
+  place_heads_apart(&p, places); /* last: nothing lies behind, where a third head would be */
+  compare(&p, places, "a head an allocation");
+}
+
+/**
+ * On the CPU backend the page behind an allocation cannot be read if the size is a multiple of 256,
+ * and neither can the one before it if it is a multiple of 4096. One length for each; neither is a
+ * multiple of a key tile of 64.
+ */
+static void compare_both_guards(Problem p) {
+  compare_guarded(p, p.head_dim == 64 ? 66 : 65);
+  compare_guarded(p, p.head_dim == 64 ? 96 : 80);
+}
+
+static void compare_odd_strides(Problem p) {
+  for (int odd_tensor = Q; odd_tensor <= O; odd_tensor++) {
+    for (int odd = BATCH_STRIDE; odd <= ROW_STRIDE; odd++) {
+      char what[64], why[256];
+      snprintf(what, sizeof what, "%c's %s stride is odd", TENSOR_NAMES[odd_tensor],
+               odd == BATCH_STRIDE  ? "batch"
+               : odd == HEAD_STRIDE ? "head"
+                                    : "row");
+      for (int tensor = Q; tensor <= O; tensor++) {
+        *strides_of(&p, tensor) =
+            strides_with_gaps(&p, tensor, 8, 1, 1, tensor == odd_tensor ? odd : NO_STRIDE);
+      }
+      if (!step.supports(&p, why, sizeof why)) {
+        printf("%s: refused: %s\n", what, why);
+        continue;
+      }
+      Place places[TENSORS];
+      for (int tensor = Q; tensor <= O; tensor++) places[tensor] = place_in_one(&p, tensor, 0);
+      compare(&p, places, what);
+    }
+  }
+}
+
+static void compare_odd_pointers(Problem p) {
+  for (int odd_tensor = Q; odd_tensor <= O; odd_tensor++) {
+    Place places[TENSORS];
+    for (int tensor = Q; tensor <= O; tensor++) {
+      *strides_of(&p, tensor) = strides_with_gaps(&p, tensor, 0, 0, 0, NO_STRIDE);
+      places[tensor] = place_in_one(&p, tensor, tensor == odd_tensor);
+    }
+    char what[64];
+    snprintf(what, sizeof what, "%c begins at an odd element", TENSOR_NAMES[odd_tensor]);
+    compare(&p, places, what);
+  }
+}
+
+static void ask_on_old_gpu(Problem p) {
+  char why[256];
+  for (int tensor = Q; tensor <= O; tensor++) {
+    *strides_of(&p, tensor) = strides_with_gaps(&p, tensor, 0, 0, 0, NO_STRIDE);
+  }
+  pretended_major = 7;
+  const bool supported = step.supports(&p, why, sizeof why);
+  printf("%s%s\n", supported ? "taken" : "refused: ", supported ? "" : why);
+}
+
+/** No length is a multiple of a tile; under a causal mask the first rows of the second see nothing.
+ */
+static void for_each_problem(void (*try)(Problem)) {
+  static const int LENGTHS[][2] = {{70, 101}, {133, 70}};
+  static const int HEAD_DIMS[] = {64, 128};
+  for (int i = 0; i < 16; i++) {
+    Problem p = {.batch = 2, .q_heads = 4, .kv_heads = 2};
+    p.q_len = LENGTHS[i & 1][0];
+    p.kv_len = LENGTHS[i & 1][1];
+    p.head_dim = HEAD_DIMS[i >> 1 & 1];
+    p.dtype = i & 4 ? DTYPE_BF16 : DTYPE_FP16;
+    p.mask = i & 8 ? MASK_CAUSAL : MASK_FULL;
+    p.scale = (float)(1 / sqrt(p.head_dim));
+    try(p);
+  }
+}
+
+int main(int argc, char **argv) {
+  static const struct {
+    const char *name;
+    void (*try)(Problem);
+  } TRIALS[] = {
+      {"padded", compare_with_gaps},      {"poisoned", compare_with_poisoned_tails},
+      {"guarded", compare_both_guards},   {"strides", compare_odd_strides},
+      {"pointers", compare_odd_pointers}, {"old-gpu", ask_on_old_gpu},
+  };
+  for (size_t i = 0; argc == 2 && i < sizeof TRIALS / sizeof *TRIALS; i++) {
+    if (strcmp(argv[1], TRIALS[i].name) != 0) continue;
+    for_each_problem(TRIALS[i].try);
+    return all_right ? EXIT_RIGHT : EXIT_WRONG;
+  }
+  fprintf(stderr, "usage: %s padded|poisoned|guarded|strides|pointers|old-gpu\n", argv[0]);
+  return EXIT_USAGE;
+}
