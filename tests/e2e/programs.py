@@ -55,10 +55,11 @@ class Program:
     """One step, built."""
 
     name: str
+    directory: Path = STEP_DIR
 
     @property
     def path(self) -> Path:
-        return STEP_DIR / self.name
+        return self.directory / self.name
 
     def run(self, *options: object, env: dict | None = None, timeout: float = 120,
             **more) -> subprocess.CompletedProcess:
