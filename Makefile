@@ -87,7 +87,7 @@ say = @printf '  %-6s %s\n' $(1) $(2)
 
 needs = $(if $(shell command -v $(1)),,$(error $(1) not found. Install it: $(2)))
 GOALS := $(or $(MAKECMDGOALS),help)
-ifneq ($(filter-out help clean deps check-format,$(GOALS)),)
+ifneq ($(filter-out help clean deps check-format layouts,$(GOALS)),)
 ifeq ($(filter deps,$(GOALS)),)
 $(call needs,$(CC),sudo apt-get install gcc)
 $(call needs,$(CXX),sudo apt-get install g++)
@@ -108,7 +108,7 @@ endif
 .DELETE_ON_ERROR:
 .SECONDEXPANSION:
 .SECONDARY:
-.PHONY: help all readme test test-unit test-e2e test-valgrind deps check-format lint clean FORCE
+.PHONY: help all readme layouts test test-unit test-e2e test-valgrind deps check-format lint clean FORCE
 
 help:
 	@echo "make stepNN       build one of: $(STEPS); then run ./stepNN (--help lists its options)"
@@ -121,6 +121,7 @@ help:
 	@echo "make check-format check the layout of the source with clang-format"
 	@echo "make lint         cppcheck on the host code; compiler warnings as errors"
 	@echo "make readme       rewrite the table of README.md from plots/results"
+	@echo "make layouts      draw the registers of ldmatrix and mma, as a GPU filled them, into build/plots"
 	@echo "make diffNN       what step NN changes in the step before it"
 	@echo "make clean        remove all that was built"
 	@echo
@@ -246,6 +247,9 @@ include tests/tests.mk
 
 readme:
 	$(PYTHON) plots/ladder.py README.md plots/results/*.jsonl
+
+layouts:
+	@$(PYTHON) plots/layouts.py tests/data/layouts_h200.txt build/plots
 
 # The two files differ by what the step teaches; exit code 1 of diff is no error.
 diff%:

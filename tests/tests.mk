@@ -7,7 +7,7 @@ PYTHON = $(shell if test -x .venv/bin/python; then echo .venv/bin/python; else e
 
 DEBIAN_PACKAGES := gcc g++ libcmocka-dev clang-format cppcheck valgrind gdb binutils git \
 	python3 python3-venv
-PYTHON_PACKAGES := numpy pytest
+PYTHON_PACKAGES := numpy pytest matplotlib
 SUDO = $(if $(filter 0,$(shell id -u)),,sudo)
 
 deps:
@@ -155,8 +155,8 @@ else
 endif
 
 test-e2e: $(STEPS:%=$(BUILD)/%) $(BUILD)/layouts $(UNDER_TEST)
-	@$(PYTHON) -c 'import numpy, pytest' 2>/dev/null || \
-	  { echo "test-e2e: Python needs numpy and pytest. Install them: make deps"; exit 1; }
+	@$(PYTHON) -c 'import numpy, pytest, matplotlib' 2>/dev/null || \
+	  { echo "test-e2e: Python needs numpy, pytest and matplotlib. Install them: make deps"; exit 1; }
 	BACKEND=$(BACKEND) STEP_DIR=$(abspath $(BUILD)) $(PYTHON) -m pytest -q tests/e2e $(PYTEST_ARGS)
 
 # --- Checks of the source --------------------------------------------------------------------------
