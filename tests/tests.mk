@@ -154,7 +154,52 @@ else
 	$(Q)$(CXX) $^ -o $@ -Wl,$(WRAP) -lpthread -lm
 endif
 
-test-e2e: $(STEPS:%=$(BUILD)/%) $(BUILD)/layouts $(UNDER_TEST)
+# Steps as shared libraries, for callers in Python. Two of them in one process do not mix.
+LIBRARIES := $(STEPS:%=$(BUILD)/lib%.so)
+PIC := $(BUILD)/pic
+PIC_FLAGS := -fPIC -fvisibility=hidden
+
+$(PIC)/step_library.o: tests/gpu/step_library.c $(BUILD)/flags
+	@mkdir -p $(@D)
+	$(call say,CC,$<)
+	$(Q)$(CC) $(HOST_FLAGS) $(PIC_FLAGS) $(RUNTIME_INCLUDE) -MMD -MP -c $< -o $@
+
+ifeq ($(BACKEND),cuda)
+
+$(STEPS:%=$(PIC)/%.o): NVCC_FLAGS += -Xcompiler $(subst $(space),$(comma),$(PIC_FLAGS))
+$(STEPS:%=$(PIC)/%.o): $(PIC)/%.o: $$(wildcard steps/$$*_*.cu) $(BUILD)/flags
+	@mkdir -p $(@D)
+	$(call say,NVCC,$<)
+	$(Q)$(NVCC) $(NVCC_FLAGS) $(call gencode,$(call archs_of,$*)) -MMD -MP -c $< -o $@
+
+$(LIBRARIES): $(BUILD)/lib%.so: $(PIC)/%.o $(PIC)/step_library.o
+	$(call say,LINK,$@)
+	$(Q)$(NVCC) -shared $^ -o $@ -cudart static -Xlinker -Bsymbolic -Xlinker --exclude-libs=ALL
+
+else
+
+$(STEPS:%=$(PIC)/%.o): SIMT_FLAGS += $(PIC_FLAGS)
+$(STEPS:%=$(PIC)/%.o): $(PIC)/%.o: $$(wildcard steps/$$*_*.cu) $(BUILD)/rewrite_launches $(BUILD)/flags
+	$(compile_cu)
+
+# The runtime stays visible: callers need its cudaMalloc.
+$(PIC)/simt/%.o: common/simt/%.c $(BUILD)/flags
+	@mkdir -p $(@D)
+	$(call say,CC,$<)
+	$(Q)$(CC) $(SIMT_RUNTIME_FLAGS) -fPIC -MMD -MP -c $< -o $@
+
+$(PIC)/simt/%.o: common/simt/%.S $(BUILD)/flags
+	@mkdir -p $(@D)
+	$(call say,AS,$<)
+	$(Q)$(CC) -c $< -o $@
+
+$(LIBRARIES): $(BUILD)/lib%.so: $(PIC)/%.o $(PIC)/step_library.o $(SIMT_OBJECTS:$(BUILD)/%=$(PIC)/%)
+	$(call say,LINK,$@)
+	$(Q)$(CXX) -shared $^ -o $@ -Wl,-Bsymbolic -lpthread -lm
+
+endif
+
+test-e2e: $(STEPS:%=$(BUILD)/%) $(BUILD)/layouts $(UNDER_TEST) $(LIBRARIES)
 	@$(PYTHON) -c 'import numpy, pytest, matplotlib' 2>/dev/null || \
 	  { echo "test-e2e: Python needs numpy, pytest and matplotlib. Install them: make deps"; exit 1; }
 	BACKEND=$(BACKEND) STEP_DIR=$(abspath $(BUILD)) $(PYTHON) -m pytest -q tests/e2e $(PYTEST_ARGS)
@@ -177,4 +222,4 @@ lint:
 	else echo "lint: no nvcc, so only g++ has been asked"; fi
 
 .PHONY: lint-build
-lint-build: $(STEPS:%=$(BUILD)/%) $(UNDER_TEST)
+lint-build: $(STEPS:%=$(BUILD)/%) $(UNDER_TEST) $(LIBRARIES)
