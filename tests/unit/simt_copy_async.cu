@@ -50,17 +50,17 @@ static void a_wait_covers_the_groups_committed_before_it(void **) {
   assert_memory_equal(out, expected, sizeof out);
 }
 
-/** The groups of one thread complete in order, so the later copy wins. */
 __global__ void copy_twice_in_order(const uint4 *from, unsigned *out) {
   cp_async_16(smem, from, true);
   cp_async_commit();
+  cp_async_wait<0>();
   cp_async_16(smem, from + 1, true);
   cp_async_commit();
   cp_async_wait<0>();
   out[0] = ((unsigned *)smem)[0];
 }
 
-static void later_groups_may_copy_to_the_same_place(void **) {
+static void a_second_copy_to_one_place_may_follow_a_wait(void **) {
   unsigned out[1], *device = device_zeros<unsigned>(1);
   copy_twice_in_order<<<1, 1, SHARED>>>(device_numbers(), device);
   fetch(out, device);
@@ -171,17 +171,21 @@ __global__ void copy_to_one_place(const uint4 *from, int second, bool commit) {
 }
 enum { SECOND_LINE = __LINE__ - 5 };
 
-static void two_copies_to_one_place_are_reported_unless_their_order_is_known(void **) {
+static const char *expect_copied_twice(int second, bool commit) {
   const uint4 *numbers = device_numbers();
-  copy_to_one_place<<<1, 64, SHARED>>>(numbers, 0, true);
-  assert_int_equal(cudaDeviceSynchronize(), cudaSuccess);
   begin_capture(&capture);
-  copy_to_one_place<<<1, 64, SHARED>>>(numbers, 0, false);
-  expect_failure(cudaErrorLaunchFailure, "two copies to the same shared memory, in no order, in");
-  numbers = device_numbers();
-  begin_capture(&capture);
-  copy_to_one_place<<<1, 64, SHARED>>>(numbers, 40, true);
-  const char *report = expect_failure(cudaErrorLaunchFailure, "two copies to the same");
+  copy_to_one_place<<<1, 64, SHARED>>>(numbers, second, commit);
+  return expect_failure(cudaErrorLaunchFailure,
+                        "two copies to the same shared memory, in no order, in copy_to_one_place");
+}
+
+static void two_copies_to_one_place_are_reported(void **) {
+  const char *report = expect_copied_twice(0, false);
+  assert_contains(report, "by thread (0,0,0) of block (0,0,0)");
+  assert_contains(report, "a copy of thread (0,0,0), not committed to any group, started\n");
+  report = expect_copied_twice(0, true);
+  assert_contains(report, "a copy of thread (0,0,0), committed but not waited for, started\n");
+  report = expect_copied_twice(40, true);
   assert_contains(report, "by thread (40,0,0) of block (0,0,0)");
   assert_contains(report, "a copy of thread (0,0,0), committed but not waited for, started\n");
   assert_names_line(report, FILE_NAME, SECOND_LINE);
@@ -296,13 +300,13 @@ static void copies_of_other_warps_do_not_count(void **) {
 int main() {
   const CMUnitTest tests[] = {
       TEST(a_wait_covers_the_groups_committed_before_it),
-      TEST(later_groups_may_copy_to_the_same_place),
+      TEST(a_second_copy_to_one_place_may_follow_a_wait),
       TEST(a_copy_that_is_not_waited_for_is_reported),
       TEST(a_copy_that_is_not_committed_is_reported_with_the_wait_that_missed_it),
       TEST(a_copy_of_zeros_is_reported_too),
       TEST(a_right_kernel_after_a_report_is_right),
       TEST(ldmatrix_before_the_wait_is_reported),
-      TEST(two_copies_to_one_place_are_reported_unless_their_order_is_known),
+      TEST(two_copies_to_one_place_are_reported),
       TEST(bad_addresses_are_reported_where_they_were_given),
       TEST(a_misaligned_row_of_ldmatrix_is_reported),
       TEST(mma_under_a_copy_are_counted),

@@ -4,15 +4,13 @@
  * holds NaN, so that a wait that names too few groups, or comes too late, shows in the result.
  *
  * What is wrong whatever the timing ends the launch with a report: see simt_refuse_read(),
- * refuse_second_copy() and simt_refuse_exit(). A wait while copies are in no group yet is legal: it
+ * simt_copy_async_16() and simt_refuse_exit(). A wait while copies are in no group yet is legal: it
  * does not cover them, and they may be committed and waited for later.
  */
 #include <stdlib.h>
 #include <string.h>
 
 #include "runtime.h"
-
-enum { COPY_BYTES = 16 };
 
 static AsyncQueue *own_queue(void) {
   return &simt_worker->async[simt_worker->running];
@@ -27,44 +25,26 @@ static void make_place(AsyncQueue *queue) {
 
 /* --- Who copies where ----------------------------------------------------------------------- */
 
-/** How many copies are on their way to this address, or to one that shares its place. */
-static uint16_t *under_way_to(Worker *worker, const void *shared) {
-  return &worker->under_way[(uintptr_t)shared / COPY_BYTES % COPY_TARGETS];
-}
-
-/** Do both copies write the same bytes, and does nothing say which does so last? */
-static bool collide(const AsyncCopy *a, int thread_of_a, const AsyncCopy *b, int thread_of_b) {
-  /* The groups of one thread complete in the order of their commits. */
-  return a->shared == b->shared && (thread_of_a != thread_of_b || a->group == b->group);
-}
-
 __attribute__((noreturn)) static void end_block(Outcome outcome, const AsyncCopy *copy,
                                                 int thread_of_copy, const void *call_site) {
   simt_worker->bad_copy = (BadCopy){.copy = *copy, .thread = thread_of_copy};
   simt_end_block(outcome, &(Wait){.call_site = call_site});
 }
 
-static void refuse_second_copy(Worker *worker, const AsyncCopy *copy) {
-  if (*under_way_to(worker, copy->shared) == 0) return;
+/** Ends the block if a copy is on its way to these 16 bytes. */
+static void refuse_target(Worker *worker, const void *shared, Outcome outcome,
+                          const void *call_site) {
   for (int thread = 0; thread < MAX_THREADS; thread++) {
     const AsyncQueue *queue = &worker->async[thread];
     for (int i = 0; i < queue->count; i++) {
-      if (!collide(copy, worker->running, &queue->copies[i], thread)) continue;
-      end_block(COPIED_TWICE, &queue->copies[i], thread, copy->call_site);
+      const AsyncCopy *copy = &queue->copies[i];
+      if (copy->shared == shared) end_block(outcome, copy, thread, call_site);
     }
   }
 }
 
-void simt_refuse_read(Worker *worker, const void *shared, int reader) {
-  if (*under_way_to(worker, shared) == 0) return;
-  for (int thread = 0; thread < MAX_THREADS; thread++) {
-    const AsyncQueue *queue = &worker->async[thread];
-    for (int i = 0; i < queue->count; i++) {
-      if (queue->copies[i].shared != shared) continue;
-      worker->running = reader;
-      end_block(READ_TOO_EARLY, &queue->copies[i], thread, worker->access_call_site);
-    }
-  }
+void simt_refuse_read(Worker *worker, const void *shared) {
+  refuse_target(worker, shared, READ_TOO_EARLY, worker->access_call_site);
 }
 
 void simt_refuse_exit(Worker *worker) {
@@ -89,7 +69,10 @@ void simt_copy_async_16(void *shared, const void *global, unsigned source_bytes)
   if (source_bytes > 0) {
     simt_require_aligned(global, COPY_BYTES, "source of cp.async", copy.call_site);
   }
-  refuse_second_copy(worker, &copy);
+  /* Nothing orders two copies but a wait between them, not even that their groups differ. */
+  if (*simt_under_way_to(worker, shared) != 0) {
+    refuse_target(worker, shared, COPIED_TWICE, copy.call_site);
+  }
   make_place(queue);
   /* The source is touched here too, so that a bad address is reported where it was given. */
   worker->access_call_site = copy.call_site;
@@ -99,7 +82,7 @@ void simt_copy_async_16(void *shared, const void *global, unsigned source_bytes)
   memset(shared, 0xff, COPY_BYTES);
   worker->access_call_site = NULL;
   queue->copies[queue->count++] = copy;
-  ++*under_way_to(worker, shared);
+  ++*simt_under_way_to(worker, shared);
   worker->counters.async_copies++;
 }
 
@@ -118,7 +101,7 @@ void simt_wait_group(unsigned still_pending) {
     }
     memcpy(copy.shared, copy.global, copy.source_bytes);
     memset((char *)copy.shared + copy.source_bytes, 0, COPY_BYTES - copy.source_bytes);
-    --*under_way_to(simt_worker, copy.shared);
+    --*simt_under_way_to(simt_worker, copy.shared);
   }
   queue->count = kept;
   queue->last_wait = __builtin_return_address(0);

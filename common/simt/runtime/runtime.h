@@ -28,7 +28,8 @@ enum {
   MAX_WORKERS = 16,
   MAX_ALLOCATIONS = 15000,
   MAX_SHARED_BYTES = 227 << 10,
-  COPY_TARGETS = 1 << 14, /* places of 16 bytes: more than shared memory has */
+  COPY_BYTES = 16,        /* what a cp.async moves, and a row of ldmatrix has */
+  COPY_TARGETS = 1 << 14, /* places of so many bytes: more than shared memory has */
   DEFAULT_SHARED_BYTES = 48 << 10
 };
 
@@ -219,8 +220,13 @@ uint32_t simt_apply_32(SimtAtomic operation, uint32_t a, uint32_t b);
 /** Has a lane of the running warp a copy that it has not waited for? */
 bool simt_warp_copies_in_flight(const Worker *worker);
 
-/** Ends the block if the 16 bytes, which thread `reader` is about to read, are yet to be copied. */
-void simt_refuse_read(Worker *worker, const void *shared, int reader);
+/** How many copies are on their way to this address, or to one that shares its place. */
+static inline uint16_t *simt_under_way_to(Worker *worker, const void *shared) {
+  return &worker->under_way[(uintptr_t)shared / COPY_BYTES % COPY_TARGETS];
+}
+
+/** Ends the block if the running thread is about to read 16 bytes that are yet to be copied. */
+void simt_refuse_read(Worker *worker, const void *shared);
 
 /** Ends the block if the running thread, which is about to exit, has copies in flight. */
 void simt_refuse_exit(Worker *worker);

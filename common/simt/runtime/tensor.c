@@ -12,6 +12,16 @@ typedef struct LdmatrixOperands {
   bool transposed;
 } LdmatrixOperands;
 
+/** Ends the block, on behalf of the lane, if its row is misaligned or yet to be copied. */
+static inline void check_row(Worker *worker, const void *row, int lane) {
+  if ((uintptr_t)row % COPY_BYTES == 0 && *simt_under_way_to(worker, row) == 0) return;
+  const int running = worker->running;
+  worker->running = running / WARP_SIZE * WARP_SIZE + lane;
+  simt_require_aligned(row, COPY_BYTES, "row of ldmatrix", worker->access_call_site);
+  simt_refuse_read(worker, row);
+  worker->running = running;
+}
+
 /**
  * Row r of matrix i lies where lane 8 i + r says. A lane gets two neighbours of row lane / 4,
  * columns 2 (lane % 4) and the next; with .trans two of column lane / 4.
@@ -19,9 +29,8 @@ typedef struct LdmatrixOperands {
 static void execute_ldmatrix(void **operands, unsigned mask) {
   (void)mask; /* .aligned: all lanes, and they agree on everything but the addresses */
   const LdmatrixOperands *first = operands[0];
-  const int warp_begin = simt_worker->running / WARP_SIZE * WARP_SIZE;
   for (int lane = 0; lane < 8 * first->matrices; lane++) {
-    simt_refuse_read(simt_worker, ((LdmatrixOperands *)operands[lane])->row, warp_begin + lane);
+    check_row(simt_worker, ((LdmatrixOperands *)operands[lane])->row, lane);
   }
   for (int i = 0; i < first->matrices; i++) {
     const uint16_t *rows[8];
@@ -39,11 +48,7 @@ static const SimtWarpOperation ldmatrix = {"ldmatrix", SIMT_LDMATRIX, execute_ld
 
 void simt_ldmatrix(uint32_t *registers, const void *row, int matrices, bool transposed) {
   LdmatrixOperands operands = {row, registers, matrices, transposed};
-  const void *call_site = __builtin_return_address(0);
-  if (simt_worker->running % WARP_SIZE < 8 * matrices) {
-    simt_require_aligned(row, 16, "row of ldmatrix", call_site);
-  }
-  simt_warp_instruction_at(&ldmatrix, ~0u, &operands, call_site);
+  simt_warp_instruction_at(&ldmatrix, ~0u, &operands, __builtin_return_address(0));
 }
 
 /* --- mma.m16n8k16 (9.7.14.5.8) -------------------------------------------------------------- */
