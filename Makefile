@@ -49,21 +49,24 @@ HOST_FLAGS = -std=c11 $(OPTIMISE) -g $(WARNINGS) -ffp-contract=off -fopenmp -Ico
 # The reference is the one hot loop of the host; -O3 vectorises it.
 REFERENCE_FLAGS := $(if $(filter 1,$(DEBUG)),,-O3)
 
+# The objects of programs serve as shared libraries too.
+PIC := -fPIC -fvisibility=hidden
+
 # Kernels on the CPU backend. Shared memory is one array of bytes that holds many types, hence
 # -fno-strict-aliasing; -fno-extern-tls-init spares a call at each use of it;
 # -fstack-clash-protection lets no large frame jump over the guard below a fiber's stack;
 # -fno-optimize-sibling-calls keeps calls calls, so that reports can say who called. DWARF 4, as
 # addr2line up to binutils 2.40 names the .cpp for lines of the first file in a table of DWARF 5.
-SIMT_FLAGS = -std=c++17 $(OPTIMISE) -gdwarf-4 $(WARNINGS) -Wno-unknown-pragmas -fno-strict-aliasing \
+SIMT_FLAGS = -std=c++17 $(OPTIMISE) $(PIC) -gdwarf-4 $(WARNINGS) -Wno-unknown-pragmas -fno-strict-aliasing \
 	-fno-extern-tls-init -ffp-contract=off -fstack-clash-protection -fno-optimize-sibling-calls \
 	-Icommon -Icommon/simt/include
 # Misaligned accesses, which a GPU refuses, are reported by debug builds and tests.
 CHECK_ALIGNMENT := -fsanitize=alignment
 KERNEL_CHECKS := $(if $(filter 1,$(DEBUG)),$(CHECK_ALIGNMENT))
-SIMT_RUNTIME_FLAGS = -std=c11 $(OPTIMISE) -g $(WARNINGS) -Icommon -Icommon/simt/include
+SIMT_RUNTIME_FLAGS = -std=c11 $(OPTIMISE) -g $(WARNINGS) -fPIC -Icommon -Icommon/simt/include
 
 CUDA_INCLUDE = $(abspath $(dir $(shell command -v $(NVCC)))../include)
-NVCC_FLAGS = -std=c++17 -g -lineinfo -Icommon -Xcompiler $(subst $(space),$(comma),$(strip $(WARNINGS))) \
+NVCC_FLAGS = -std=c++17 -g -lineinfo -Icommon -Xcompiler $(subst $(space),$(comma),$(strip $(WARNINGS) $(PIC))) \
 	$(if $(filter 1,$(WERROR)),-Werror all-warnings)
 ifeq ($(DEBUG),1)
 NVCC_FLAGS := $(filter-out -lineinfo,$(NVCC_FLAGS)) -G
@@ -108,7 +111,7 @@ endif
 .DELETE_ON_ERROR:
 .SECONDEXPANSION:
 .SECONDARY:
-.PHONY: help all readme layouts test test-unit test-e2e test-valgrind deps check-format lint clean FORCE
+.PHONY: help all readme layouts libraries test test-unit test-e2e test-valgrind deps check-format lint clean FORCE
 
 help:
 	@echo "make stepNN       build one of: $(STEPS); then run ./stepNN (--help lists its options)"

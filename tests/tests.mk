@@ -154,49 +154,24 @@ else
 	$(Q)$(CXX) $^ -o $@ -Wl,$(WRAP) -lpthread -lm
 endif
 
-# Steps as shared libraries, for callers in Python. Two of them in one process do not mix.
+# Steps as shared libraries, for callers in Python, from the objects of the programs. Two of them in one
+# process do not mix.
 LIBRARIES := $(STEPS:%=$(BUILD)/lib%.so)
-PIC := $(BUILD)/pic
-PIC_FLAGS := -fPIC -fvisibility=hidden
 
-$(PIC)/step_library.o: tests/gpu/step_library.c $(BUILD)/flags
+libraries: $(LIBRARIES)
+
+$(BUILD)/gpu/%.o: tests/gpu/%.c $(BUILD)/flags
 	@mkdir -p $(@D)
 	$(call say,CC,$<)
-	$(Q)$(CC) $(HOST_FLAGS) $(PIC_FLAGS) $(RUNTIME_INCLUDE) -MMD -MP -c $< -o $@
+	$(Q)$(CC) $(HOST_FLAGS) $(PIC) $(RUNTIME_INCLUDE) -MMD -MP -c $< -o $@
 
+# The simulated runtime stays visible: callers need its cudaMalloc.
+$(LIBRARIES): $(BUILD)/lib%.so: $(BUILD)/steps/%.o $(BUILD)/gpu/step_library.o $(SIMT_OBJECTS)
+	$(call say,LINK,$@)
 ifeq ($(BACKEND),cuda)
-
-$(STEPS:%=$(PIC)/%.o): NVCC_FLAGS += -Xcompiler $(subst $(space),$(comma),$(PIC_FLAGS))
-$(STEPS:%=$(PIC)/%.o): $(PIC)/%.o: $$(wildcard steps/$$*_*.cu) $(BUILD)/flags
-	@mkdir -p $(@D)
-	$(call say,NVCC,$<)
-	$(Q)$(NVCC) $(NVCC_FLAGS) $(call gencode,$(call archs_of,$*)) -MMD -MP -c $< -o $@
-
-$(LIBRARIES): $(BUILD)/lib%.so: $(PIC)/%.o $(PIC)/step_library.o
-	$(call say,LINK,$@)
 	$(Q)$(NVCC) -shared $^ -o $@ -cudart static -Xlinker -Bsymbolic -Xlinker --exclude-libs=ALL
-
 else
-
-$(STEPS:%=$(PIC)/%.o): SIMT_FLAGS += $(PIC_FLAGS)
-$(STEPS:%=$(PIC)/%.o): $(PIC)/%.o: $$(wildcard steps/$$*_*.cu) $(BUILD)/rewrite_launches $(BUILD)/flags
-	$(compile_cu)
-
-# The runtime stays visible: callers need its cudaMalloc.
-$(PIC)/simt/%.o: common/simt/%.c $(BUILD)/flags
-	@mkdir -p $(@D)
-	$(call say,CC,$<)
-	$(Q)$(CC) $(SIMT_RUNTIME_FLAGS) -fPIC -MMD -MP -c $< -o $@
-
-$(PIC)/simt/%.o: common/simt/%.S $(BUILD)/flags
-	@mkdir -p $(@D)
-	$(call say,AS,$<)
-	$(Q)$(CC) -c $< -o $@
-
-$(LIBRARIES): $(BUILD)/lib%.so: $(PIC)/%.o $(PIC)/step_library.o $(SIMT_OBJECTS:$(BUILD)/%=$(PIC)/%)
-	$(call say,LINK,$@)
 	$(Q)$(CXX) -shared $^ -o $@ -Wl,-Bsymbolic -lpthread -lm
-
 endif
 
 test-e2e: $(STEPS:%=$(BUILD)/%) $(BUILD)/layouts $(UNDER_TEST) $(LIBRARIES)

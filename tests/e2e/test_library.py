@@ -151,9 +151,10 @@ def test_comparison_writes_rows_and_judges(difference: float, code: int, tmp_pat
                                            monkeypatch: pytest.MonkeyPatch,
                                            capsys: pytest.CaptureFixture) -> None:
     """With stand-ins for PyTorch and for what is measured by it."""
-    (tmp_path / "libstep03.so").touch()
+    library = tmp_path / "libstep03.so"
+    library.touch()
     path = tmp_path / "rows.jsonl"
-    monkeypatch.setattr(sys, "argv", ["compare_fa2.py", str(tmp_path), str(path), "4"])
+    monkeypatch.setattr(sys, "argv", ["compare_fa2.py", "--rounds", "4", str(path), str(library)])
     monkeypatch.setitem(sys.modules, "torch", MagicMock())
     monkeypatch.setattr(compare_fa2, "StepLibrary", lambda path: SimpleNamespace(name=path.stem[3:]))
     monkeypatch.setattr(compare_fa2, "environment_of", lambda torch: {"commit": "abc"})
@@ -169,10 +170,9 @@ def test_comparison_writes_rows_and_judges(difference: float, code: int, tmp_pat
 
 
 @pytest.mark.parametrize("words, code, said", [
-    (["nowhere"], 2, "Usage: "), (["nowhere", "rows", "1"], 2, "Usage: "),
-    (["nowhere", "rows", "x"], 2, "Usage: "),
-    (["nowhere", "rows"], 2, r"compare_fa2: no libstepNN\.so in nowhere\n"),
-    ([str(STEP_DIR), "rows"], 77, r"compare_fa2: Python needs PyTorch\. Install it: .*\n"),
+    (["rows"], 2, "usage: "), (["--rounds", "1", "rows", "lib"], 2, "--rounds 1: must be at least 2"),
+    (["rows", "nowhere.so"], 2, r"nowhere\.so: no such file; make libraries BACKEND=cuda\n"),
+    (["rows", __file__], 77, r"compare_fa2: Python needs PyTorch\. Install it: .*\n"),
 ])
 def test_comparison_says_what_is_missing(tmp_path: Path, words: list[str], code: int, said: str) -> None:
     (tmp_path / "torch.py").write_text("raise ModuleNotFoundError\n")

@@ -1,13 +1,13 @@
 """Measures steps beside PyTorch's FlashAttention-2, in turns, in one process on one GPU.
 
-Usage: compare_fa2.py DIRECTORY-OF-CUDA-BUILD ROWS.jsonl [ROUNDS, at least 2]
-For each libstepNN.so in the directory (`make BACKEND=cuda DIRECTORY/libstep03.so ...`) and for FlashAttention-2
-a row for each shape is appended to ROWS.jsonl. A round measures each of them once, after an L2 flush, so that what the
+Usage: compare_fa2.py [--rounds N] ROWS.jsonl libstepNN.so ... (`make libraries BACKEND=cuda` builds them)
+For each library and for FlashAttention-2 a row for each shape is appended to ROWS.jsonl. A round measures each of them once, after an L2 flush, so that what the
 clocks do in between meets all alike. Exit codes: 0, 1 when the answers differ, 2 bad usage, 77 nothing to measure with.
 
 A commit is taken from COMMIT, or from git.
 """
 
+import argparse
 import json
 import os
 import statistics
@@ -132,16 +132,22 @@ class Contest:
         return {name: all_times[WARM_UPS:] for name, all_times in times.items()}
 
 
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Measures steps beside PyTorch's FlashAttention-2.")
+    parser.add_argument("rows", metavar="ROWS.jsonl", help="where to append the measured rows")
+    parser.add_argument("libraries", metavar="libstepNN.so", nargs="+", type=Path)
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"at least 2 (default: {ROUNDS})")
+    words = parser.parse_args()
+    if words.rounds < 2:
+        parser.error(f"--rounds {words.rounds}: must be at least 2")
+    for path in words.libraries:
+        if not path.is_file():
+            parser.error(f"{path}: no such file; make libraries BACKEND=cuda")
+    return words
+
+
 def main() -> int:
-    words = sys.argv[1:] + [str(ROUNDS)]
-    if len(sys.argv) not in (3, 4) or not words[2].isdecimal() or int(words[2]) < 2:
-        print(__doc__, file=sys.stderr)
-        return 2
-    rounds = int(words[2])
-    paths = sorted(Path(sys.argv[1]).resolve().glob("libstep[0-9][0-9].so"))
-    if not paths:
-        print(f"compare_fa2: no libstepNN.so in {sys.argv[1]}", file=sys.stderr)
-        return 2
+    words = arguments()
     try:
         import torch
     except ModuleNotFoundError:
@@ -151,15 +157,15 @@ def main() -> int:
         print("compare_fa2: no GPU", file=sys.stderr)
         return 77
 
-    steps, failed = [StepLibrary(path) for path in paths], False
+    steps, failed = [StepLibrary(path.resolve()) for path in words.libraries], False
     environment = environment_of(torch)
     flush = torch.empty(FLUSH_BYTES, device="cuda", dtype=torch.uint8)
     for shape in shapes():
         contest = Contest(torch, shape, steps, flush)
         differences = contest.differences()
-        times = contest.measure(rounds)
+        times = contest.measure(words.rounds)
         fa2_ms = statistics.median(times[PEER])
-        with open(sys.argv[2], "a", encoding="utf-8") as file:
+        with open(words.rows, "a", encoding="utf-8") as file:
             for name, times_ms in times.items():
                 row = row_of(name, shape, times_ms, fa2_ms, differences.get(name), environment)
                 file.write(json.dumps(row) + "\n")

@@ -1,9 +1,12 @@
 #!/usr/bin/env bash
-# Everything that only a GPU can show, in one go: builds, tests, compute-sanitizer, measurements.
-# Usage: tests/gpu/run.sh OUTPUT-DIRECTORY; run it at the root of a clean checkout on a machine with a GPU.
+# Everything that only a GPU can show: tests, compute-sanitizer, measurements, FlashAttention-2 beside them, counters.
+# Usage: tests/gpu/run.sh OUTPUT-DIRECTORY [test] [sanitize] [measure] [compare] [counters]
+# Without a part named, all of them. Run it at the root of a clean checkout on a machine with a GPU.
 # Where there is no git history, COMMIT says which commit this is.
 set -uo pipefail
 out=$1
+shift
+parts=${*:-test sanitize measure compare counters}
 mkdir -p "$out"
 arch=sm_$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader | head -1 | tr -d .)
 build=build/cuda-$arch
@@ -27,8 +30,18 @@ run() {
   echo "commit ${COMMIT:-$(git rev-parse HEAD 2>/dev/null)}"
 } >"$out/versions.txt" 2>&1
 
-run build.log make -j"$(nproc)" all BACKEND=cuda ARCH="$arch"
-run test.log make test BACKEND=cuda ARCH="$arch"
-run sanitize.log tests/gpu/sanitize.sh "$build"
-run measure.log tests/gpu/measure.sh "$build" "$out/rows.jsonl"
+run build.log make -j"$(nproc)" all libraries BACKEND=cuda ARCH="$arch"
+for part in $parts; do
+  case $part in
+    test) run test.log make test BACKEND=cuda ARCH="$arch" ;;
+    sanitize) run sanitize.log tests/gpu/sanitize.sh "$build" ;;
+    measure) run measure.log tests/gpu/measure.sh "$build" "$out/steps.jsonl" ;;
+    compare) run compare.log python3 tests/gpu/compare_fa2.py "$out/fa2.jsonl" "$build"/libstep0[34].so ;;
+    counters) run counters.txt tests/gpu/counters.sh "$build" ;;
+    *)
+      echo "$part: must be test, sanitize, measure, compare or counters" >&2
+      exit 2
+      ;;
+  esac
+done
 exit "$failed"
