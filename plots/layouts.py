@@ -1,10 +1,12 @@
 """Draws which lane holds what after ldmatrix, and in the operands of mma.m16n8k16.
 
-Usage: layouts.py layouts_h200.txt DIRECTORY ; writes layouts_mma and layouts_ldmatrix there, as .svg and .png.
+Usage: layouts.py layouts_h200.txt DIRECTORY
+Writes layouts_mma and layouts_ldmatrix there, as .svg and .png.
 
-Every label comes from what a GPU printed (tests/gpu/layouts.cu), none from a formula. ldmatrix loaded elements
-that count, so its registers name them. A and B are what kernels load with ldmatrix. Where C and D lie is found
-by multiplying: for random numbers each entry of A B occurs once among the differences D - C of the lanes.
+Every label comes from what a GPU printed (tests/gpu/layouts.cu), none from a formula. ldmatrix
+loaded elements that count, so its registers name them. A and B are what kernels load with ldmatrix.
+Where C and D lie is found by multiplying: for random numbers each entry of A B occurs once among
+the differences D - C of the lanes.
 """
 
 import colorsys
@@ -33,7 +35,8 @@ def read_table(path: Path) -> Table:
     registers: dict[tuple[str, str], list] = {}
     for line in path.read_text().splitlines():
         instruction, numbers, lane, register, value = line.split()
-        registers.setdefault((instruction, numbers), []).append((int(lane), int(register), int(value, 16)))
+        entry = (int(lane), int(register), int(value, 16))
+        registers.setdefault((instruction, numbers), []).append(entry)
     table = {}
     for name, entries in registers.items():
         table[name] = np.zeros((LANES, len(entries) // LANES), np.uint32)
@@ -45,19 +48,19 @@ def read_table(path: Path) -> Table:
 # --- What lies where -----------------------------------------------------------------------------
 
 def matrix_cells(table: Table, instruction: str) -> list[Cells]:
-    """For each 8 x 8 matrix that ldmatrix loads: the lane, register and half that get an element."""
+    """For each 8 x 8 matrix of an ldmatrix: the lane, register and half that get an element."""
     registers = table[instruction, "counting"]
     matrices: list[Cells] = [{} for _ in range(registers.shape[1])]
     for lane in range(LANES):
         for register, word in enumerate(registers[lane]):
             for half, element in (("lo", int(word) & 0xffff), ("hi", int(word) >> 16)):
-                matrix, rest = divmod(element, 64)  # element 64 i + 8 r + c: row r, column c of matrix i
+                matrix, rest = divmod(element, 64)  # 64 i + 8 r + c: row r, column c of matrix i
                 matrices[matrix][divmod(rest, 8)] = (lane, f"r{register}.{half}")
     return matrices
 
 
 def row_lanes(matrix: int) -> list[int]:
-    """The lanes that gave the addresses of a matrix's rows: lane n that of the elements 8 n to 8 n + 7."""
+    """The lanes that gave the addresses of a matrix's rows: lane n that of elements 8 n and on."""
     first_elements = range(64 * matrix, 64 * (matrix + 1), 8)
     return [element // 8 for element in first_elements]
 
@@ -72,7 +75,7 @@ def a_cells(table: Table) -> Cells:
 
 
 def b_cells(table: Table) -> Cells:
-    """B [16][8]: upper and lower half of an ldmatrix.x2 of its transpose, whose rows are B's columns."""
+    """B [16][8]: its transpose by an ldmatrix.x2, whose rows are B's columns."""
     cells = {}
     for i, matrix in enumerate(matrix_cells(table, "ldmatrix.x2")):
         cells |= {(column + i * 8, row): holder for (row, column), holder in matrix.items()}
@@ -103,7 +106,7 @@ def accumulator_cells(table: Table) -> Cells:
             row, column = map(int, np.unravel_index(error.argmin(), error.shape))
             nearest, second = np.partition(error.ravel(), 1)[:2]
             if nearest > 1e-4 or second < 10 * nearest or (row, column) in cells:
-                raise ValueError(f"lane {lane}, register {register} of D is no one entry of A B + C")
+                raise ValueError(f"lane {lane}, register {register} of D is no entry of A B + C")
             cells[row, column] = (lane, f"r{register}")
     return cells
 
@@ -111,7 +114,7 @@ def accumulator_cells(table: Table) -> Cells:
 # --- Pictures ------------------------------------------------------------------------------------
 
 def colour_of(lane: int) -> tuple[float, float, float]:
-    """A hue for each four neighbours, a shade for each of the four: all light enough for black text."""
+    """A hue for each four lanes, a shade for each of them: light enough for black text."""
     return colorsys.hls_to_rgb(lane // 4 / 8, 0.86 - 0.07 * (lane % 4), 0.75)
 
 
@@ -123,7 +126,8 @@ def draw_grid(axes: Axes, cells: Cells, title: str, row_names: list[str] | None 
         axes.text(column + 0.5, row + 0.5, f"T{lane}\n{name}", ha="center", va="center", fontsize=7,
                   color="black")
     for column in range(columns):
-        axes.text(column + 0.5, -0.15, str(column), ha="center", va="bottom", fontsize=7, color=OUTSIDE)
+        axes.text(column + 0.5, -0.15, str(column), ha="center", va="bottom", fontsize=7,
+                  color=OUTSIDE)
     for row in range(rows):
         name = row_names[row] if row_names else str(row)
         axes.text(-0.15, row + 0.5, name, ha="right", va="center", fontsize=7, color=OUTSIDE)
@@ -146,7 +150,8 @@ def draw_mma(table: Table) -> Figure:
     draw_grid(axes[0], a_cells(table), "A of mma.m16n8k16: 16 x 16")
     draw_grid(axes[1], b_cells(table), "B: 16 x 8")
     draw_grid(axes[2], accumulator_cells(table), "C and D: 16 x 8, fp32")
-    write_legend(figure, "T5 r1.lo: lane 5 holds this element, in the lower half of its register 1 of this operand.")
+    write_legend(figure, "T5 r1.lo: lane 5 holds this element, in the lower half of its register 1 "
+                 "of this operand.")
     figure.subplots_adjust(left=0, right=1, top=1, bottom=0.03, wspace=0)
     return figure
 
@@ -154,7 +159,8 @@ def draw_mma(table: Table) -> Figure:
 def draw_ldmatrix(table: Table) -> Figure:
     """The four matrices in a row, plain above and transposed below."""
     figure = Figure(figsize=(17, 9))
-    for axes_row, instruction in zip(figure.subplots(2, 4), ("ldmatrix.x4", "ldmatrix.x4.trans"), strict=True):
+    instructions = ("ldmatrix.x4", "ldmatrix.x4.trans")
+    for axes_row, instruction in zip(figure.subplots(2, 4), instructions, strict=True):
         for i, cells in enumerate(matrix_cells(table, instruction)):
             addresses = [f"T{lane} \N{RIGHTWARDS ARROW}" for lane in row_lanes(i)]
             draw_grid(axes_row[i], cells, f"{instruction}, matrix {i}", addresses)
@@ -172,7 +178,8 @@ def main() -> int:
     # Text stays text, and the same table gives the same bytes.
     matplotlib.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "layouts"})
     directory.mkdir(parents=True, exist_ok=True)
-    for name, figure in (("layouts_mma", draw_mma(table)), ("layouts_ldmatrix", draw_ldmatrix(table))):
+    figures = {"layouts_mma": draw_mma(table), "layouts_ldmatrix": draw_ldmatrix(table)}
+    for name, figure in figures.items():
         figure.savefig(directory / f"{name}.svg", transparent=True, metadata={"Date": None})
         figure.savefig(directory / f"{name}.png", transparent=True, dpi=110)
         print(f"wrote {directory / name}.svg and .png")

@@ -17,8 +17,8 @@ GENERATED = shutil.ignore_patterns("__pycache__", ".pytest_cache")
 class SourceTree:
     """`root` is the copy; programs in `bin` come before those of the system.
 
-    `built` names a folder of build/ whose objects come along: those that are up to date need no second
-    compilation.
+    `built` names a folder of build/ whose objects come along: those that are up to date need no
+    second compilation.
     """
 
     def __init__(self, directory: Path, built: str | None = None) -> None:

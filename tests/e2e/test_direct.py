@@ -1,7 +1,7 @@
 """Steps called directly, with tensors that the command line cannot ask for: step_under_test.c.
 
-And the same with steps that are wrong on purpose, so that the tests are known to notice. These are the real
-sources with one line changed, so that they cannot fall behind.
+And the same with steps that are wrong on purpose, so that the tests are known to notice. These are
+the real sources with one line changed, so that they cannot fall behind.
 """
 
 import re
@@ -18,7 +18,8 @@ PROBLEMS = 16  # of step_under_test.c: lengths, head dimensions, types and masks
 
 
 def call(program: Path, trial: str) -> subprocess.CompletedProcess:
-    return subprocess.run([program, trial], capture_output=True, text=True, timeout=300, check=False)
+    return subprocess.run([program, trial], capture_output=True, text=True, timeout=300,
+                          check=False)
 
 
 def lines_of(step: Program, trial: str) -> list[str]:
@@ -36,7 +37,7 @@ def test_same_bits_wherever_the_tensors_lie(step: Program, trial: str, count: in
 
 
 def test_odd_strides_are_taken_or_refused_by_name(step: Program) -> None:
-    """Four tensors with three strides each, without a mask. Copies of 16 bytes cannot reach such rows."""
+    """Four tensors, three strides each, no mask. Copies of 16 bytes cannot reach such rows."""
     lines = lines_of(step, "strides")
     right = (": same bits" if step.name in SCALAR_STEPS else
              ": refused: strides of Q, K, V and O must be multiples of 8 elements in this step")
@@ -102,15 +103,18 @@ FAULTS = {
     "rows past the end are copied": (
         "step03", TILES, "source, first + row < rows", "source, true", "guarded", FAULTED),
     "the first key tile begins a row early": (
-        "step04", TILES, "matrix + (first + row)", "matrix + (first + row - 1)", "guarded", FAULTED),
+        "step04", TILES, "matrix + (first + row)", "matrix + (first + row - 1)", "guarded",
+        FAULTED),
     "NaN past the end is copied": (
         "step04", TILES, "source, first + row < rows", "source, true", "poisoned", OTHER_BITS),
     "rows of O are stored past the end": (
         "step03", TILES, "    if (first + row < rows) {", "    {", "poisoned", TOUCHED),
     "rows of O take the stride of Q": (
-        "step04", "steps/step04_prefetch.cu", "p.o_strides.row", "p.q_strides.row", "padded", TOUCHED),
+        "step04", "steps/step04_prefetch.cu", "p.o_strides.row", "p.q_strides.row", "padded",
+        TOUCHED),
     "heads of V take the stride of K": (
-        "step02", HEADS, "kv_head * p.v_strides.head", "kv_head * p.k_strides.head", "padded", OTHER_BITS),
+        "step02", HEADS, "kv_head * p.v_strides.head", "kv_head * p.k_strides.head", "padded",
+        OTHER_BITS),
 }
 
 

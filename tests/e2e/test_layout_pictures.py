@@ -1,4 +1,4 @@
-"""The pictures of the register layouts: drawn from the stored table, and as the PTX manual has it."""
+"""The pictures of the register layouts: from the stored table, and as the PTX manual has it."""
 
 import os
 import subprocess
@@ -19,7 +19,8 @@ TABLE = REPOSITORY / "tests" / "data" / "layouts_h200.txt"
 
 def draw(table: Path, directory: Path, **env: str) -> subprocess.CompletedProcess:
     return subprocess.run([sys.executable, REPOSITORY / "plots" / "layouts.py", table, directory],
-                          env={**os.environ, **env}, capture_output=True, text=True, timeout=120, check=False)
+                          env={**os.environ, **env}, capture_output=True, text=True, timeout=120,
+                          check=False)
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +67,7 @@ def test_cells_of_c_and_d(table: layouts.Table) -> None:
 
 
 def test_cells_of_ldmatrix(table: layouts.Table) -> None:
-    """Transposed is the same with rows and columns exchanged; lane 8 i + r gives row r of matrix i."""
+    """Transposed: rows and columns exchanged. Lane 8 i + r gives row r of matrix i."""
     plain, turned = (layouts.matrix_cells(table, f"ldmatrix.x4{form}") for form in ("", ".trans"))
     assert len(plain) == len(turned) == 4
     for i in range(4):
@@ -96,14 +97,15 @@ def test_labels_are_in_the_svg(pictures: Path) -> None:
 
 @pytest.mark.parametrize("name", ["layouts_mma", "layouts_ldmatrix"])
 def test_pictures_are_not_blank(pictures: Path, name: str) -> None:
-    """Cells in a colour for each lane, with black text; nothing behind, so that dark pages stay dark."""
+    """Cells in a colour for each lane, and nothing behind them: dark pages stay dark."""
     picture = matplotlib.image.imread(pictures / f"{name}.png")
     height, width, channels = picture.shape
     assert width > 1500 and height > 800 and channels == 4
     opaque = picture[picture[..., 3] == 1][:, :3]
     assert 0.5 < len(opaque) / (width * height) < 0.95
     colours, counts = np.unique(np.round(opaque * 255).astype(int), axis=0, return_counts=True)
-    of_cells = {tuple(np.round(np.multiply(layouts.colour_of(lane), 255)).astype(int)) for lane in range(32)}
+    of_cells = {tuple(np.round(np.multiply(layouts.colour_of(lane), 255)).astype(int))
+                for lane in range(32)}
     common = {tuple(colour) for colour, count in zip(colours, counts, strict=True) if count > 5000}
     assert len(of_cells) == 32 and of_cells <= common
     assert picture[0, 0, 3] == 0

@@ -39,7 +39,8 @@ class Device:
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self.library = library
-        self.library.cudaMemcpy.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+        self.library.cudaMemcpy.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t,
+                                            ctypes.c_int]
 
     def upload(self, array: np.ndarray) -> int:
         pointer = ctypes.c_void_p()
@@ -71,7 +72,8 @@ def solve(library: StepLibrary, p: Problem, inputs: list[np.ndarray]) -> Result:
     Problem(heads=2, seqlen=133, seqlen_kv=70, head_dim=128, dtype="bf16"),
 ], ids=["fp16 causal", "bf16 full"])
 def test_library_gives_the_bits_of_the_program(name: str, p: Problem, tmp_path: Path) -> None:
-    inputs = [x.astype(np.float16) if p.dtype == "fp16" else bf16_bits(x) for x in rounded_inputs(p)]
+    inputs = [x.astype(np.float16) if p.dtype == "fp16" else bf16_bits(x)
+              for x in rounded_inputs(p)]
     expected, _ = Program(name).solve(
         tmp_path / "out", *p.options_with_files(write_inputs(tmp_path / "in", *inputs)))
     found = solve(StepLibrary(STEP_DIR / f"lib{name}.so"), p, inputs)
@@ -100,7 +102,8 @@ def test_library_builds_with_nvcc_and_exports_one_function(tmp_path: Path) -> No
     path = "build/cuda-sm_90/libstep03.so"
     done = tree.make("BACKEND=cuda", "ARCH=sm_90", path)
     assert done.returncode == 0, done.stderr
-    symbols = subprocess.run(["nm", "-D", tree.root / path], capture_output=True, text=True, check=True)
+    symbols = subprocess.run(["nm", "-D", tree.root / path], capture_output=True, text=True,
+                             check=True)
     assert re.findall(r" [A-TV-Z] (\w+)$", symbols.stdout, re.MULTILINE) == ["step_forward"]
     assert not re.search(r" U cu", symbols.stdout)
 
@@ -126,19 +129,22 @@ def test_rows() -> None:
     shape = compare_fa2.shapes()[1]
     times = [float(i) for i in range(11, 0, -1)]
     environment = {"commit": "abc", "date": "2030-01-01T00:00:00Z"}
-    step = json.loads(json.dumps(compare_fa2.row_of("step03", shape, times, 3.0, 1e-4, environment)))
+    step = compare_fa2.row_of("step03", shape, times, 3.0, 1e-4, environment)
+    assert json.loads(json.dumps(step)) == step
     assert (step["median_ms"], step["p10_ms"], step["p90_ms"], step["samples"]) == (6, 2, 10, 11)
     assert step["speed_over_fa2"] == 0.5 and step["mask"] == "causal" and step["commit"] == "abc"
     assert step["tflops"] == pytest.approx(step["flops"] / 6e-3 / 1e12)
     peer = compare_fa2.row_of(compare_fa2.PEER, shape, times, 6.0, None, environment)
     assert "step" not in peer and peer["peer"] == "FlashAttention-2" and peer["speed_over_fa2"] == 1
-    assert ladder.latest_of_each_step([step, peer]) == []  # the README's table wants checked answers
+    # The README's table wants checked answers.
+    assert ladder.latest_of_each_step([step, peer]) == []
 
 
 def test_contestants_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each once a round; the first three rounds do not count."""
     calls = []
-    monkeypatch.setattr(compare_fa2.Contest, "time_ms", lambda self, call: calls.append(call) or len(calls))
+    monkeypatch.setattr(compare_fa2.Contest, "time_ms",
+                        lambda self, call: calls.append(call) or len(calls))
     contest = object.__new__(compare_fa2.Contest)
     contest.calls = {"step03": "a", "step04": "b", compare_fa2.PEER: "c"}
     times = contest.measure(2)
@@ -156,7 +162,8 @@ def test_comparison_writes_rows_and_judges(difference: float, code: int, tmp_pat
     path = tmp_path / "rows.jsonl"
     monkeypatch.setattr(sys, "argv", ["compare_fa2.py", "--rounds", "4", str(path), str(library)])
     monkeypatch.setitem(sys.modules, "torch", MagicMock())
-    monkeypatch.setattr(compare_fa2, "StepLibrary", lambda path: SimpleNamespace(name=path.stem[3:]))
+    monkeypatch.setattr(compare_fa2, "StepLibrary",
+                        lambda path: SimpleNamespace(name=path.stem[3:]))
     monkeypatch.setattr(compare_fa2, "environment_of", lambda torch: {"commit": "abc"})
     monkeypatch.setattr(compare_fa2.Contest, "time_ms", lambda self, call: 2.0)
     monkeypatch.setattr(compare_fa2.Contest, "differences", lambda self: {"step03": difference})
@@ -174,10 +181,11 @@ def test_comparison_writes_rows_and_judges(difference: float, code: int, tmp_pat
     (["rows", "nowhere.so"], 2, r"nowhere\.so: no such file; make libraries BACKEND=cuda\n"),
     (["rows", __file__], 77, r"compare_fa2: Python needs PyTorch\. Install it: .*\n"),
 ])
-def test_comparison_says_what_is_missing(tmp_path: Path, words: list[str], code: int, said: str) -> None:
+def test_comparison_says_what_is_missing(tmp_path: Path, words: list[str], code: int,
+                                         said: str) -> None:
     (tmp_path / "torch.py").write_text("raise ModuleNotFoundError\n")
-    done = subprocess.run([sys.executable, REPOSITORY / "tests/gpu/compare_fa2.py", *words], cwd=tmp_path,
-                          env={**os.environ, "PYTHONPATH": str(tmp_path)}, capture_output=True, text=True,
-                          timeout=60, check=False)
+    command = [sys.executable, REPOSITORY / "tests/gpu/compare_fa2.py", *words]
+    done = subprocess.run(command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(tmp_path)},
+                          capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == code and re.search(said, done.stderr)
     assert not (tmp_path / "rows").exists()

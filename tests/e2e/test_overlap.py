@@ -1,7 +1,7 @@
 """What share of the mma is issued while its warp has a copy in flight: the point of step 04.
 
-The copies of the CPU backend arrive when they are waited for, so that the count depends on the order of the
-instructions alone.
+The copies of the CPU backend arrive when they are waited for, so that the count depends on the
+order of the instructions alone.
 """
 
 from pathlib import Path
@@ -19,7 +19,8 @@ STEP04 = "steps/step04_prefetch.cu"
 def share_under_copy(program: Program, directory: Path, mask: str, head_dim: int) -> float:
     """Of one head of 1024 queries and keys; the answer must be right."""
     path = directory / f"{program.name}.json"
-    done = program.run("-b", 1, "-H", 1, "-n", 1024, "-d", head_dim, "-m", mask, "-c", "rows:50", "-j", path)
+    done = program.run("-b", 1, "-H", 1, "-n", 1024, "-d", head_dim, "-m", mask, "-c", "rows:50",
+                       "-j", path)
     assert done.returncode == RIGHT, done.stderr
     (row,) = read_rows(path)
     assert row["count_mma"] > 0

@@ -1,10 +1,11 @@
 """Measures steps beside PyTorch's FlashAttention-2, in turns, in one process on one GPU.
 
-Usage: compare_fa2.py [--rounds N] ROWS.jsonl libstepNN.so ... (`make libraries BACKEND=cuda` builds them)
-For each library and for FlashAttention-2 a row for each shape is appended to ROWS.jsonl. A round measures each of them once, after an L2 flush, so that what the
-clocks do in between meets all alike. Exit codes: 0, 1 when the answers differ, 2 bad usage, 77 nothing to measure with.
+Usage: compare_fa2.py [--rounds N] ROWS.jsonl libstepNN.so ... (`make libraries BACKEND=cuda`)
+For each library and for FlashAttention-2 a row for each shape is appended to ROWS.jsonl. A round
+measures each of them once, after an L2 flush, so that what the clocks do in between meets all
+alike. The commit is taken from COMMIT, or from git.
 
-A commit is taken from COMMIT, or from git.
+Exit codes: 0, 1 when the answers differ, 2 bad usage, 77 nothing to measure with.
 """
 
 import argparse
@@ -23,8 +24,8 @@ PEER = "FlashAttention-2"
 QUERIES = 16384  # B * N
 WIDTH = 2048  # H * D
 WARM_UPS, ROUNDS = 3, 30
-# Several times any L2. Overwriting it takes longer than Python takes to enqueue what is measured, so that
-# the GPU never waits for that between the two events.
+# Several times any L2. Overwriting it takes longer than Python takes to enqueue what is measured,
+# so that the GPU never waits for that between the two events.
 FLUSH_BYTES = 512 << 20
 # Each is allowed twice the rounding error r of its result, and r is seldom above 2 u, u = 2^-11.
 ALLOWED_DIFFERENCE = 8 * 2.0**-11
@@ -32,8 +33,8 @@ ALLOWED_DIFFERENCE = 8 * 2.0**-11
 
 def shapes() -> list[Shape]:
     """As many queries and as wide a model in each."""
-    return [Shape(QUERIES // seqlen, WIDTH // head_dim, WIDTH // head_dim, seqlen, seqlen, head_dim, False,
-                  causal)
+    return [Shape(QUERIES // seqlen, WIDTH // head_dim, WIDTH // head_dim, seqlen, seqlen, head_dim,
+                  False, causal)
             for head_dim in (64, 128) for seqlen in (4096, 16384) for causal in (False, True)]
 
 
@@ -51,19 +52,22 @@ def row_of(name: str, shape: Shape, times_ms: list[float], fa2_ms: float, differ
     deciles = statistics.quantiles(times_ms, n=10, method="inclusive")
     return {
         ("peer" if name == PEER else "step"): name, **environment,
-        "batch": shape.batch, "heads": shape.heads, "kv_heads": shape.kv_heads, "seqlen": shape.seqlen,
-        "seqlen_kv": shape.seqlen_kv, "head_dim": shape.head_dim, "dtype": "fp16",
+        "batch": shape.batch, "heads": shape.heads, "kv_heads": shape.kv_heads,
+        "seqlen": shape.seqlen, "seqlen_kv": shape.seqlen_kv, "head_dim": shape.head_dim,
+        "dtype": "fp16",
         "mask": "causal" if shape.causal else "full", "layout": "bhnd", "scale": shape.scale(),
         "input": "normal", "right": None, "difference_from_fa2": difference,
         "flops": flops(shape), "samples": len(times_ms), "median_ms": median, "p10_ms": deciles[0],
-        "p90_ms": deciles[-1], "tflops": flops(shape) / median * 1e-9, "speed_over_fa2": fa2_ms / median,
+        "p90_ms": deciles[-1], "tflops": flops(shape) / median * 1e-9,
+        "speed_over_fa2": fa2_ms / median,
     }
 
 
 def commit() -> str:
     """As the Makefile finds it."""
     command = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=Path(__file__).parent)
+    done = subprocess.run(command, capture_output=True, text=True, check=False,
+                          cwd=Path(__file__).parent)
     return os.environ.get("COMMIT") or done.stdout.strip() or "unknown"
 
 
@@ -85,8 +89,9 @@ class Contest:
         self.torch, self.shape, self.flush = torch, shape, flush
         generator = torch.Generator("cuda").manual_seed(1)
         size = (shape.batch, shape.heads, shape.seqlen, shape.head_dim)
-        self.q, self.k, self.v = (torch.randn(size, generator=generator, device="cuda", dtype=torch.float16)
-                                  for _ in range(3))
+        self.q, self.k, self.v = (
+            torch.randn(size, generator=generator, device="cuda", dtype=torch.float16)
+            for _ in range(3))
         self.lse = torch.empty(size[:3], device="cuda", dtype=torch.float32)
         self.calls: dict[str, Callable] = {step.name: self.call_of(step) for step in steps}
         self.calls[PEER] = self.flash_attention
@@ -175,8 +180,9 @@ def main() -> int:
                       + (f", differs by {differences[name]:.1e}" if name in differences else ""))
         for name, difference in differences.items():
             if not difference <= ALLOWED_DIFFERENCE:  # NaN too
-                print(f"compare_fa2: {name} differs from FlashAttention-2 by {difference:.1e} in some row, "
-                      f"{shape}: at most {ALLOWED_DIFFERENCE:.1e} is right", file=sys.stderr)
+                print(f"compare_fa2: {name} differs from FlashAttention-2 by {difference:.1e} in "
+                      f"some row, {shape}: at most {ALLOWED_DIFFERENCE:.1e} is right",
+                      file=sys.stderr)
                 failed = True
     return int(failed)
 

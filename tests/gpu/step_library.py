@@ -33,7 +33,8 @@ class StepLibrary:
                                   + 6 * [ctypes.c_void_p])
         self._forward.restype = ctypes.c_char_p
 
-    def forward(self, shape: Shape, q: int, k: int, v: int, o: int, lse: int, stream: int = 0) -> None:
+    def forward(self, shape: Shape, q: int, k: int, v: int, o: int, lse: int,
+                stream: int = 0) -> None:
         """Enqueues a forward pass; the pointers are addresses of compact device tensors."""
         why = self._forward(*astuple(shape), shape.scale(), q, k, v, o, lse, stream)
         if why is not None:
