@@ -171,8 +171,11 @@ static void describe(const Problem *p, size_t, Description *description) {
 static cudaError_t forward(const Problem *p, const Tensors *t, size_t, cudaStream_t stream) {
   const Variant *v = find_variant(p);
   const unsigned blocks = (unsigned)block_count(p, v);
-  const cudaError_t error =
-      cudaFuncSetAttribute(v->kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, v->shared_bytes);
+  cudaError_t error = check_alignment(t);
+  if (error == cudaSuccess) {
+    error = cudaFuncSetAttribute(v->kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                 v->shared_bytes);
+  }
   if (error != cudaSuccess) return error;
   v->kernel<<<blocks, THREADS, v->shared_bytes, stream>>>(*p, *t);
   return cudaGetLastError();

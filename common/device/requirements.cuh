@@ -45,4 +45,10 @@ static inline bool tensor_core_supports(const Problem *p, int shared_bytes, int6
   return false;
 }
 
+/** cudaErrorMisalignedAddress unless all four tensors begin where a 16-byte copy may. */
+static inline cudaError_t check_alignment(const Tensors *t) {
+  const uintptr_t all = (uintptr_t)t->q | (uintptr_t)t->k | (uintptr_t)t->v | (uintptr_t)t->o;
+  return all % 16 == 0 ? cudaSuccess : cudaErrorMisalignedAddress;
+}
+
 #endif

@@ -9,6 +9,7 @@
  * guarded    every head of K and of V is an allocation of its own, of exactly its size
  * strides    one of the twelve strides at a time is odd
  * pointers   one of the four tensors at a time begins at an odd element
+ * refusals   the same, of a step that takes no such pointer
  * old-gpu    the device says that its compute capability is 7.5
  *
  * Gaps hold NaN; those of O must still hold the same bits afterwards. One line is printed for each
@@ -347,6 +348,26 @@ static void compare_odd_pointers(Problem p) {
   free_answer(&expected);
 }
 
+/** For steps that must refuse such pointers: nothing is launched, so the tensors need no values. */
+static void ask_with_odd_pointers(Problem p) {
+  uint16_t *memory[TENSORS];
+  for (int tensor = Q; tensor <= O; tensor++) {
+    *strides_of(&p, tensor) = strides_with_gaps(&p, tensor, 0, 0, 0, NO_STRIDE);
+    memory[tensor] = device_memory(4096);
+  }
+  for (int odd = Q; odd <= O; odd++) {
+    const Tensors t = {memory[Q] + (odd == Q),
+                       memory[K] + (odd == K),
+                       memory[V] + (odd == V),
+                       memory[O] + (odd == O),
+                       NULL,
+                       NULL};
+    const cudaError_t error = step.forward(&p, &t, 0, 0);
+    printf("%c begins at an odd element: %s\n", TENSOR_NAMES[odd], cudaGetErrorName(error));
+  }
+  for (int tensor = Q; tensor <= O; tensor++) require(cudaFree(memory[tensor]), "free");
+}
+
 static void ask_on_old_gpu(Problem p) {
   char why[256];
   for (int tensor = Q; tensor <= O; tensor++) {
@@ -381,7 +402,8 @@ int main(int argc, char **argv) {
   } TRIALS[] = {
       {"padded", compare_with_gaps},      {"poisoned", compare_with_poisoned_tails},
       {"guarded", compare_both_guards},   {"strides", compare_odd_strides},
-      {"pointers", compare_odd_pointers}, {"old-gpu", ask_on_old_gpu},
+      {"pointers", compare_odd_pointers}, {"refusals", ask_with_odd_pointers},
+      {"old-gpu", ask_on_old_gpu},
   };
   for (size_t i = 0; argc == 2 && i < sizeof TRIALS / sizeof *TRIALS; i++) {
     if (strcmp(argv[1], TRIALS[i].name) != 0) continue;

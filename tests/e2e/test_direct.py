@@ -50,6 +50,14 @@ def test_scalar_steps_take_pointers_to_any_element(name: str) -> None:
     assert len(lines) == 4 * PROBLEMS and all(line.endswith(": same bits") for line in lines)
 
 
+def test_tensor_core_steps_refuse_pointers_that_16_bytes_cannot_reach(step: Program) -> None:
+    if step.name in SCALAR_STEPS:
+        pytest.skip("takes them")
+    lines = lines_of(step, "refusals")
+    assert len(lines) == 4 * PROBLEMS
+    assert all(line.endswith(": cudaErrorMisalignedAddress") for line in lines)
+
+
 def test_gpus_without_what_a_step_needs_are_refused(step: Program) -> None:
     """The device says it has compute capability 7.5: no cp.async, and no such mma."""
     old = ("taken" if step.name in SCALAR_STEPS else

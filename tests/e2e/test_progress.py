@@ -12,7 +12,7 @@ import pytest
 from programs import RIGHT, WRONG, Program
 
 # A check of some seconds on one core, far above the one second after which the bar comes.
-SLOW_CHECK = ["-r", "0", "-H", "4", "-n", "4096", "-d", "128", "-c", "all"]
+SLOW_CHECK = ["-r", "0", "-b", "1", "-H", "4", "-n", "4096", "-d", "128", "-c", "all"]
 ONE_CORE = {"OMP_NUM_THREADS": "1"}
 BAR = re.compile(r"\rchecking \[(#* *)\] (\d+) of 16384 rows, \d+ s left *")
 
