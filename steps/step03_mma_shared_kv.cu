@@ -73,11 +73,11 @@ __global__ void __launch_bounds__(THREADS) attention_kernel(Problem p, Tensors t
       l[i][half] = 0.0f;
     }
   }
-  // Never 0: a hidden score is -inf, and -inf * 0 would be NaN.
-  const float scale_log2 = fmaxf(fabsf(p.scale), 1e-30f) * 1.4426950408889634f;
+  // adjust_scores() sees to the sign and to 0: a hidden score is -inf, and -inf * 0 would be NaN.
+  const float scale_log2 = p.scale == 0.0f ? 1.0f : fabsf(p.scale) * 1.4426950408889634f;
   const int key_end = attended_keys(p, min(first_q + Tile::Q_ROWS, p.q_len) - 1);
   // Every row attends the keys before this one, so that their scores need no second look.
-  const int plain_end = p.scale < 0.0f ? 0 : attended_keys(p, first_q);
+  const int plain_end = p.scale <= 0.0f ? 0 : attended_keys(p, first_q);
 
   copy_tile<HEAD_DIM, Tile::Q_ROWS, THREADS>(q_shared, q_global, p.q_strides.row, first_q, p.q_len);
   cp_async_commit();  // a group of its own, so that it is waited for even if no key is attended

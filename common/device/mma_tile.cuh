@@ -77,9 +77,8 @@ __device__ __forceinline__ void multiply_qk(float (&s)[M_TILES][N_TILES][4], con
 }
 
 /**
- * Hides what the rows from `first_q` on do not attend among the keys from `first_key` on, and turns
- * the scores round if the scale is negative: from here on it counts as positive. Of a fragment,
- * c[0] and c[1] are of row lane / 4, c[2] and c[3] of the row 8 below.
+ * Hides what the rows from `first_q` on do not attend among the keys from `first_key` on. Turns the
+ * scores round if the scale is negative, and into 0 if it is 0: from here on it counts as positive.
  */
 template <int M_TILES, int N_TILES>
 __device__ __forceinline__ void adjust_scores(float (&s)[M_TILES][N_TILES][4], const Problem &p,
@@ -92,7 +91,7 @@ __device__ __forceinline__ void adjust_scores(float (&s)[M_TILES][N_TILES][4], c
       const int keys = attended_keys(p, first_q + 16 * i + c / 2 * 8 + lane / 4);
 #pragma unroll
       for (int n = 0; n < N_TILES; n++) {
-        if (p.scale < 0.0f) s[i][n][c] = -s[i][n][c];
+        if (p.scale <= 0.0f) s[i][n][c] *= p.scale < 0.0f ? -1.0f : 0.0f;
         if (first_key + 8 * n + lane % 4 * 2 + c % 2 >= keys) s[i][n][c] = -INFINITY;
       }
     }
@@ -123,7 +122,7 @@ __device__ __forceinline__ void update_softmax(float (&s)[M_TILES][N_TILES][4],
       for (int n = 0; n < N_TILES; n++) {
 #pragma unroll
         for (int c = 2 * half; c < 2 * half + 2; c++) {
-          s[i][n][c] = exp2_approx(s[i][n][c] * scale_log2 - safe_max);
+          s[i][n][c] = exp2_approx(fmaf(s[i][n][c], scale_log2, -safe_max));
           tile_sum += s[i][n][c];
         }
       }

@@ -10,9 +10,13 @@
 
 #include "attention.h"
 
-/** True if 16-byte loads reach every row. */
-static inline bool takes_16_byte_rows(const Strides &s) {
-  return (s.batch % 8 | s.head % 8 | s.row % 8) == 0;
+/** The first of Q, K, V and O with rows that 16-byte loads do not reach, in words; or NULL. */
+static inline const char *tensor_with_odd_strides(const Problem *p) {
+  const auto odd = [](const Strides &s) { return (s.batch % 8 | s.head % 8 | s.row % 8) != 0; };
+  if (odd(p->q_strides)) return "Q";
+  if (odd(p->k_strides)) return "K";
+  if (odd(p->v_strides)) return "V";
+  return odd(p->o_strides) ? "O" : NULL;
 }
 
 /**
@@ -32,10 +36,9 @@ static inline bool tensor_core_supports(const Problem *p, int shared_bytes, int6
   } else if (shared_bytes > shared_limit) {
     snprintf(why, why_size, "--head-dim %d: takes %d bytes of shared memory, but this GPU has %d",
              p->head_dim, shared_bytes, shared_limit);
-  } else if (!takes_16_byte_rows(p->q_strides) || !takes_16_byte_rows(p->k_strides) ||
-             !takes_16_byte_rows(p->v_strides) || !takes_16_byte_rows(p->o_strides)) {
-    snprintf(why, why_size,
-             "strides of Q, K, V and O must be multiples of 8 elements in this step");
+  } else if (tensor_with_odd_strides(p) != NULL) {
+    snprintf(why, why_size, "the strides of %s must be multiples of 8 elements in this step",
+             tensor_with_odd_strides(p));
   } else if (blocks > INT32_MAX) {
     snprintf(why, why_size, "--batch %d x --heads %d x --seqlen %d: at most 2^31 - 1 thread blocks",
              p->batch, p->q_heads, p->q_len);

@@ -410,6 +410,6 @@ int main(int argc, char **argv) {
     for_each_problem(TRIALS[i].try);
     return all_right ? EXIT_RIGHT : EXIT_WRONG;
   }
-  fprintf(stderr, "usage: %s padded|poisoned|guarded|strides|pointers|old-gpu\n", argv[0]);
+  fprintf(stderr, "usage: %s padded|poisoned|guarded|strides|pointers|refusals|old-gpu\n", argv[0]);
   return EXIT_USAGE;
 }

@@ -7,6 +7,7 @@
  * tests/data/layouts_h200.txt holds what an H200 printed. The CPU backend must print the same: to
  * the bit, but for mma on random numbers, where the order of the sums differs.
  */
+#include <math.h>
 #include <stdio.h>
 
 #include "device/ptx.cuh"
@@ -56,11 +57,14 @@ static uint32_t scramble(uint32_t x) {
   return x ^ x >> 16;
 }
 
-/** An integer from -8 to 8, or any multiple of 2^-9 in (-2, 2): both types hold the first exactly.
- */
+/** An integer from -8 to 8, which both types hold exactly, or a number with all 24 bits and an
+ * exponent from -4 to 4, so that sums of products do not fit fp32. */
 static float input_value(bool integers, uint32_t counter) {
   const uint32_t random = scramble(counter);
-  return integers ? (float)(int)(random % 17) - 8.0f : ((float)(random % 2047) - 1023.0f) / 512.0f;
+  if (integers) return (float)(int)(random % 17) - 8.0f;
+  const float significand = 1.0f + (float)(random >> 9) * 0x1p-23f;
+  const float power = exp2f((float)(int)(random % 9) - 4.0f);
+  return (scramble(random) & 1) != 0 ? -significand * power : significand * power;
 }
 
 template <typename T>

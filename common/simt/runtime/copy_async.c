@@ -82,6 +82,7 @@ void simt_copy_async_16(void *shared, const void *global, unsigned source_bytes)
   memset(shared, 0xff, COPY_BYTES);
   worker->access_call_site = NULL;
   queue->copies[queue->count++] = copy;
+  queue->reading += source_bytes > 0;
   ++*simt_under_way_to(worker, shared);
   worker->counters.async_copies++;
 }
@@ -102,6 +103,7 @@ void simt_wait_group(unsigned still_pending) {
     memcpy(copy.shared, copy.global, copy.source_bytes);
     memset((char *)copy.shared + copy.source_bytes, 0, COPY_BYTES - copy.source_bytes);
     --*simt_under_way_to(simt_worker, copy.shared);
+    queue->reading -= copy.source_bytes > 0;
   }
   queue->count = kept;
   queue->last_wait = __builtin_return_address(0);
@@ -112,7 +114,7 @@ void simt_wait_group(unsigned still_pending) {
 bool simt_warp_copies_in_flight(const Worker *worker) {
   const AsyncQueue *queues = &worker->async[worker->running / WARP_SIZE * WARP_SIZE];
   for (int lane = 0; lane < WARP_SIZE; lane++) {
-    if (queues[lane].count > 0) return true;
+    if (queues[lane].reading > 0) return true; /* zeros come from nowhere */
   }
   return false;
 }
@@ -123,7 +125,9 @@ void simt_start_copies(Worker *worker, int thread) {
 }
 
 void simt_forget_copies(Worker *worker) {
-  for (int thread = 0; thread < MAX_THREADS; thread++) worker->async[thread].count = 0;
+  for (int thread = 0; thread < MAX_THREADS; thread++) {
+    worker->async[thread].count = worker->async[thread].reading = 0;
+  }
   memset(worker->under_way, 0, sizeof worker->under_way);
 }
 

@@ -122,6 +122,7 @@ typedef struct AsyncCopy {
 typedef struct AsyncQueue {
   AsyncCopy *copies;
   int count, capacity;
+  int reading; /* of the copies, those with anything to fetch */
   unsigned committed;
   const void *last_wait; /* where in the kernel; NULL: nowhere yet */
 } AsyncQueue;

@@ -69,8 +69,8 @@ static float element_of(SimtElement element, uint32_t pair, int which) {
 /**
  * With g = lane / 4 and t = 2 (lane % 4), a lane holds of A the pairs (g, t), (g + 8, t), (g, t +
  * 8) and (g + 8, t + 8); of B, whose pairs run down a column, (t, g) and (t + 8, g); of C and D (g,
- * t) and (g + 8, t). The exact sum is rounded once; hardware truncates on the way, in an order that
- * is not documented.
+ * t) and (g + 8, t). Products are exact and summed in double, so that in effect the sum is rounded
+ * once; hardware cuts bits off on the way, as tests/e2e/test_layouts.py measures.
  */
 static void execute_mma(void **operands, unsigned mask) {
   (void)mask;
