@@ -312,20 +312,26 @@ static const Variant VARIANTS[] = {
     variant<__half, 256, 16, 16>(DTYPE_FP16), variant<__nv_bfloat16, 256, 16, 16>(DTYPE_BF16),
 };
 
-/** The smallest head dimension that holds the problem's, with the largest tile that fits; or NULL.
- */
-static const Variant *choose_variant(const Problem *p) {
-  int device = 0, shared_limit = 0;
+/** Bytes of shared memory that a thread block may have on this device. */
+static size_t shared_limit() {
+  int device = 0, bytes = 0;
   cudaGetDevice(&device);
-  cudaDeviceGetAttribute(&shared_limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
-  int head_dim = 0;
+  cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+  return bytes;
+}
+
+/** The smallest head dimension that holds the problem's, with the largest tile that fits; if none
+ * does, the one that needs least. */
+static const Variant *choose_variant(const Problem *p) {
+  const Variant *chosen = NULL;
+  const size_t limit = shared_limit();
   for (const Variant &v : VARIANTS) {
     if (v.dtype != p->dtype || v.head_dim < p->head_dim) continue;
-    if (head_dim != 0 && v.head_dim != head_dim) break;
-    head_dim = v.head_dim;
-    if (v.shared_bytes <= (size_t)shared_limit) return &v;
+    if (chosen != NULL && v.head_dim != chosen->head_dim) break;
+    chosen = &v;
+    if (v.shared_bytes <= limit) break;
   }
-  return NULL;
+  return chosen;
 }
 
 static int64_t block_count(const Problem *p, const Variant *v) {
@@ -338,10 +344,10 @@ static bool supports(const Problem *p, char *why, size_t why_size) {
     return false;
   }
   const Variant *v = choose_variant(p);
-  if (v == NULL) {
+  if (v->shared_bytes > shared_limit()) {
     snprintf(why, why_size,
-             "--head-dim %d: its smallest tiles need more shared memory than this GPU has",
-             p->head_dim);
+             "--head-dim %d: takes %zu bytes of shared memory, but this device has %zu",
+             p->head_dim, v->shared_bytes, shared_limit());
     return false;
   }
   if (block_count(p, v) > INT32_MAX) {

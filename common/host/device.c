@@ -56,6 +56,12 @@ static bool upload(const void **pointer, const uint16_t *source, size_t bytes, c
   return device_ok(cudaMemcpy(target, source, bytes, cudaMemcpyHostToDevice), what, error);
 }
 
+size_t device_tensors_bytes(const Problem *p) {
+  const size_t q_rows = (size_t)p->batch * p->q_heads * p->q_len;
+  const size_t kv_rows = (size_t)p->batch * p->kv_heads * p->kv_len;
+  return 2 * p->head_dim * (2 * q_rows + 2 * kv_rows) + sizeof(float) * q_rows + 4 * GUARD_BYTES;
+}
+
 bool device_tensors_create(const Problem *p, const uint16_t *q, const uint16_t *k,
                            const uint16_t *v, DeviceTensors *t, Error *error) {
   const size_t q_rows = (size_t)p->batch * p->q_heads * p->q_len;

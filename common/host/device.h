@@ -35,6 +35,9 @@ typedef struct DeviceTensors {
   size_t workspace_bytes;
 } DeviceTensors;
 
+/** Device memory that device_tensors_create() takes. */
+size_t device_tensors_bytes(const Problem *problem);
+
 /** Allocates all but the workspace and copies the inputs over. EXIT_DEVICE when memory runs out. */
 bool device_tensors_create(const Problem *problem, const uint16_t *q, const uint16_t *k,
                            const uint16_t *v, DeviceTensors *tensors, Error *error);

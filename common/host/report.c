@@ -213,25 +213,23 @@ void report_run(const Run *run, FILE *out) {
   print_check(run, out);
 }
 
-void report_info(const Problem *p, const Device *device, FILE *out) {
-  Description description;
-  const size_t workspace =
-      step.workspace_bytes == NULL ? 0 : step.workspace_bytes(p, device->memory_bytes);
-  step.describe(p, workspace, &description);
+void report_info(const Run *run, FILE *out) {
+  const Description *d = &run->description;
   fprintf(out, "%-10s %s\n           %s\n", step.name, step.title, step.idea);
   fprintf(out,
           "supports   any Nq, Nkv, Hq %% Hkv == 0, %s, fp16 and bf16, masks full and causal,\n"
           "           layouts bhnd and bnhd\n",
           step.head_dims);
-  print_problem(p, out);
-  print_device(device, out);
-  fprintf(out, "tiles      %d rows of Q, %d rows of K and V\n", description.q_tile,
-          description.kv_tile);
-  for (int i = 0; i < description.launch_count; i++) {
-    const KernelLaunch *l = &description.launches[i];
+  print_problem(&run->problem, out);
+  print_device(run->device, out);
+  fprintf(out, "tiles      %d rows of Q, %d rows of K and V\n", d->q_tile, d->kv_tile);
+  for (int i = 0; i < d->launch_count; i++) {
+    const KernelLaunch *l = &d->launches[i];
     fprintf(out, "kernel     %s: %.0f blocks of %u threads, %zu bytes of dynamic shared memory\n",
             l->name, block_count(l), thread_count(l), l->dynamic_shared_bytes);
   }
-  if (description.note[0] != '\0') fprintf(out, "           %s\n", description.note);
+  if (d->note[0] != '\0') fprintf(out, "           %s\n", d->note);
+  if (!run->fits)
+    fprintf(out, "memory     this problem does not fit the free memory of the device\n");
   fprintf(out, "page       docs/%s.md\n", step.name);
 }

@@ -13,7 +13,7 @@
 void report_run(const Run *run, FILE *out);
 
 /** What the step supports and how it would run this problem. */
-void report_info(const Problem *problem, const Device *device, FILE *out);
+void report_info(const Run *run, FILE *out);
 
 /** The ceiling that bounds a step, in words. */
 const char *ceiling_name(Ceiling ceiling);

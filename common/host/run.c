@@ -37,6 +37,22 @@ static size_t free_device_bytes(void) {
   return free_bytes;
 }
 
+/** What a step's workspace must leave free: room to flush L2, and for the runtime. */
+static size_t workspace_reserve(const Device *device) {
+  return device->simulated ? 0 : timing_flush_bytes(device->l2_bytes) + (64u << 20);
+}
+
+/** --info: as prepare() would describe it, were the tensors on the device. */
+static void describe_only(Run *run) {
+  const Problem *p = &run->problem;
+  const size_t taken = device_tensors_bytes(p) + workspace_reserve(run->device);
+  const size_t free_bytes = free_device_bytes();
+  const size_t room = free_bytes > taken ? free_bytes - taken : 0;
+  if (step.workspace_bytes != NULL) run->workspace_bytes = step.workspace_bytes(p, room);
+  run->fits = free_bytes >= taken && run->workspace_bytes <= room;
+  step.describe(p, run->workspace_bytes, &run->description);
+}
+
 /** Asks the runtime what each kernel needs and how many of its blocks share a multiprocessor. */
 static bool find_facts(Run *run, Error *error) {
   for (int i = 0; i < run->description.launch_count; i++) {
@@ -94,9 +110,7 @@ static bool prepare(Run *run, Resources *r, Error *error) {
   if (!device_tensors_create(p, r->inputs.q, r->inputs.k, r->inputs.v, &r->tensors, error)) {
     return false;
   }
-  const bool timed = !run->device->simulated;
-  const size_t reserve = timed ? timing_flush_bytes(run->device->l2_bytes) + (64u << 20) : 0;
-  if (!device_workspace_create(p, reserve, &r->tensors, error)) return false;
+  if (!device_workspace_create(p, workspace_reserve(run->device), &r->tensors, error)) return false;
   run->workspace_bytes = r->tensors.workspace_bytes;
   step.describe(p, run->workspace_bytes, &run->description);
   if (!find_facts(run, error)) return false; /* this loads the kernels, so that only ... */
@@ -125,24 +139,28 @@ static bool check(Run *run, Resources *r, Error *error) {
   return ok;
 }
 
-static bool measure(Run *run, const Resources *r, Error *error) {
+/** Times the pass. Gives the device's memory back, which the ceilings need. */
+static bool measure(Run *run, Resources *r, Error *error) {
   const Options *o = run->options;
   if (run->device->simulated || o->repeat == 0) return true;
-  return time_forward(&run->problem, &r->tensors.tensors, run->workspace_bytes,
-                      run->device->l2_bytes, o->repeat, o->min_time, &run->timing, error) &&
-         ceilings_measure(&run->ceilings, error);
+  if (run->checked && !run->check.right) return true; /* the time of a wrong answer means nothing */
+  Timing timing;
+  if (!time_forward(&run->problem, &r->tensors.tensors, run->workspace_bytes, run->device->l2_bytes,
+                    o->repeat, o->min_time, &timing, error)) {
+    return false;
+  }
+  device_tensors_free(&r->tensors);
+  if (!ceilings_measure(&run->ceilings, error)) return false;
+  run->timing = timing; /* only now: a report of it needs the ceilings */
+  return true;
 }
 
 static bool run_problem(Run *run, Resources *r, Error *error) {
   const Options *o = run->options;
   if (!inputs_fill(o, &run->problem, &r->inputs, error)) return false;
   run->nan_inputs = r->inputs.nan_count;
-  if (!prepare(run, r, error) || !outputs_download(&r->tensors, &r->outputs, error) ||
-      !check(run, r, error)) {
-    return false;
-  }
-  if (run->checked && !run->check.right) return true; /* the time of a wrong answer means nothing */
-  return measure(run, r, error);
+  return prepare(run, r, error) && outputs_download(&r->tensors, &r->outputs, error) &&
+         check(run, r, error);
 }
 
 /** Finds out before the run whether its results have somewhere to go. */
@@ -167,8 +185,11 @@ static bool write_results(const Run *run, const Resources *r, Error *error) {
 static bool run_and_write(Run *run, Resources *r, bool quiet, Error *error) {
   bool created = false;
   bool ok = check_destinations(run->options, &created, error) && run_problem(run, r, error);
-  if (ok && !quiet) report_run(run, stdout);
-  ok = ok && write_results(run, r, error);
+  if (ok) {
+    const bool measured = measure(run, r, error); /* if not, the verdict is told all the same */
+    if (!quiet) report_run(run, stdout);
+    ok = write_results(run, r, error) && measured;
+  }
   if (!ok && created) rmdir(run->options->output_directory); /* which fails unless it is empty */
   return ok;
 }
@@ -189,7 +210,8 @@ ExitCode run_options(const Options *options, const Device *device, bool quiet, E
   if (ok && o.draw_mask) {
     draw_mask(&run.problem, o.mask_block_q, o.mask_block_kv, stdout);
   } else if (ok && o.info) {
-    report_info(&run.problem, device, stdout);
+    describe_only(&run);
+    report_info(&run, stdout);
   } else if (ok) {
     ok = run_and_write(&run, &resources, quiet, error);
   }

@@ -38,6 +38,7 @@ typedef struct Run {
   Description description;
   KernelFacts facts[MAX_LAUNCHES];
   size_t workspace_bytes;
+  bool fits;          /**< --info: the device's memory will do */
   size_t extra_bytes; /**< peak device memory beside Q, K, V, O and LSE, as the device counts it */
   int64_t nan_inputs;
   bool checked;

@@ -1,6 +1,7 @@
 """What only a GPU can show, or only a GPU is quick enough for."""
 
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,18 @@ def test_longest_sequence(step: Program, tmp_path: Path, dtype: str, mask: str) 
     """The largest shape that the figures show."""
     check_sample(step, tmp_path, "-b", 1, "-H", 16, "-n", 16384, "-d", 128, "-t", dtype, "-m", mask,
                  rows=2000)
+
+
+def test_scores_that_do_not_fit_are_computed_and_timed_in_passes(tmp_path: Path) -> None:
+    """All that is free holds S, and what the measurement needs must still be found."""
+    memory = int(subprocess.run(["nvidia-smi", "--query-gpu=memory.total", "--id=0",
+                                 "--format=csv,noheader,nounits"], capture_output=True, text=True,
+                                check=True).stdout) << 20
+    seqlen = 8192
+    heads = memory // (4 * seqlen * seqlen) + 1
+    row = check_sample(Program("step01"), tmp_path, "-b", 1, "-H", heads, "-n", seqlen, "-d", 32,
+                       "-r", 3, "--min-time", 0, rows=50)
+    assert row["samples"] >= 3 and row["kernel1_blocks"] < heads * (seqlen // 32) ** 2
 
 
 def test_no_gpu(step: Program, tmp_path: Path) -> None:

@@ -260,6 +260,17 @@ def test_version(step: Program) -> None:
     assert done.returncode == RIGHT and re.fullmatch(rf"{step.name} \S+\n", done.stdout)
 
 
+@pytest.mark.cpu_only("SIMT_MEMORY stands for a smaller GPU")
+@pytest.mark.parametrize("memory, passes", [("1M", "1 pass"), ("600K", "2 passes")])
+def test_info_says_what_the_run_does(memory: str, passes: str) -> None:
+    """How much of the memory the tensors leave for S decides."""
+    for words in (["--info"], []):
+        report = Program("step01").run_right("-n", 256, *words, env={"SIMT_MEMORY": memory}).stdout
+        assert f"heads at a time: {passes}\n" in report
+    small = Program("step01").run_right("-n", 256, "--info", env={"SIMT_MEMORY": "300K"}).stdout
+    assert "does not fit the free memory" in small
+
+
 def test_info(step: Program, tmp_path: Path) -> None:
     info = step.run_right("--info", "-o", tmp_path / "out", "-j", tmp_path / "rows.json").stdout
     for words in (rf"{step.name} +\w.+", r"supports .*fp16 and bf16", r"tiles +\d+ rows of Q, \d+",
