@@ -198,13 +198,12 @@ def test_fused_steps_need_no_memory_beside_the_tensors(step: Program, tmp_path: 
     assert row["extra_bytes"] == row["workspace_bytes"]
 
 
-# step01 starts over 1500 threads for each of the 70,000 heads: on the CPU that takes half a minute.
+# 70,000 heads take the CPU a minute for each of the others: they start more threads a head.
 @pytest.mark.cpu_only("test_gpu_only.py does the same with every step")
-@pytest.mark.parametrize("name", [name for name in step_names() if name != "step01"])
-def test_more_heads_than_a_grid_dimension(tmp_path: Path, name: str) -> None:
+def test_more_heads_than_a_grid_dimension(tmp_path: Path) -> None:
     """B * H > 65535, the limit of gridDim.y and gridDim.z."""
     p = Problem(batch=70000, seqlen=1, seqlen_kv=2, head_dim=32)
-    result, row = Program(name).solve(tmp_path / "out", *p.options())
+    result, row = Program("step02").solve(tmp_path / "out", *p.options())
     assert row["rows"] == 70000
     assert mistakes(attention(p, *rounded_inputs(p)), result.o, result.lse) == []
 
