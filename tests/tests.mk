@@ -30,8 +30,15 @@ HAVE_CMOCKA = $(shell printf '$(hash)include <%s>\n' stdarg.h stddef.h setjmp.h 
 	$(CC) -fsyntax-only -x c - 2>/dev/null && echo yes)
 NO_CMOCKA = cmocka not found. Install it: sudo apt-get install libcmocka-dev
 
+# A program tells whether there is a GPU, by its exit code: no test is worth starting without one.
+NEEDS_GPU := $(if $(filter cuda,$(BACKEND)),need-gpu)
+.PHONY: need-gpu
+need-gpu: $(BUILD)/$(firstword $(STEPS))
+	@$< --info >/dev/null 2>&1; test $$? -ne 77 || \
+	  { echo "BACKEND=cuda: the tests found no GPU; make test BACKEND=cpu needs none" >&2; exit 1; }
+
 # One after the other, with -j too: their outputs do not mix.
-test:
+test: $(NEEDS_GPU)
 	@$(MAKE) test-unit
 	@$(MAKE) test-e2e
 
@@ -174,7 +181,7 @@ else
 	$(Q)$(CXX) -shared $^ -o $@ -Wl,-Bsymbolic -lpthread -lm
 endif
 
-test-e2e: $(STEPS:%=$(BUILD)/%) $(BUILD)/layouts $(UNDER_TEST) $(LIBRARIES)
+test-e2e: $(NEEDS_GPU) $(STEPS:%=$(BUILD)/%) $(BUILD)/layouts $(UNDER_TEST) $(LIBRARIES)
 	@$(PYTHON) -c 'import numpy, pytest, matplotlib' 2>/dev/null || \
 	  { echo "test-e2e: Python needs numpy, pytest and matplotlib. Install them: make deps"; exit 1; }
 	BACKEND=$(BACKEND) STEP_DIR=$(abspath $(BUILD)) $(PYTHON) -m pytest -q tests/e2e $(PYTEST_ARGS)

@@ -241,6 +241,18 @@ def test_missing_compiler_matters_only_where_it_is_needed(tmp_path: Path) -> Non
     assert tree.make("-n", "deps", path=path).returncode == 0
 
 
+@pytest.mark.parametrize("goal", ["test", "test-e2e"])
+def test_tests_on_a_gpu_end_at_once_without_one(tree: Tree, goal: str) -> None:
+    """Its programs exit with 77; no step but the first is built to find that out."""
+    nvcc = tree.bin / "nvcc"
+    nvcc.write_text(nvcc.read_text() + '\ntest -z "$target" || echo "exit 77" >> "$target"\n')
+    done = tree.make(goal, "BACKEND=cuda", "ARCH=sm_90")
+    assert done.returncode != 0
+    assert re.fullmatch("BACKEND=cuda: the tests found no GPU; make test BACKEND=cpu needs none\n"
+                        r"make: \*\*\* [^\n]*need-gpu[^\n]*\n", done.stderr)
+    assert sorted(path.name for path in tree.root.glob("build/*/steps/*.o")) == ["step01.o"]
+
+
 # Installs nothing: notes the call, takes its time, and leaves a Python that does the same.
 INSTALLER = """#!/bin/sh
 echo "{name} $*" >> {log}
