@@ -27,6 +27,9 @@ STEPS := $(sort $(foreach f,$(wildcard steps/step*_*.cu),$(firstword $(subst _, 
 ifeq ($(filter $(BACKEND),cpu cuda),)
 $(error BACKEND=$(BACKEND): must be cpu or cuda)
 endif
+# The spaces go first: filter would take "1 0" for two right words.
+$(foreach setting,DEBUG V WERROR,$(if $(filter x0 x1,$(subst $() ,,x$($(setting)))),,\
+	$(error $(setting)=$($(setting)): must be 0 or 1)))
 
 # --- Compilers and flags ---------------------------------------------------------------------------
 

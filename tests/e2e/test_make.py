@@ -168,6 +168,13 @@ def test_unknown_backend(tree: Tree) -> None:
     assert re.fullmatch(r"[^\n]*BACKEND=tpu: must be cpu or cuda[^\n]*\n", done.stderr)
 
 
+@pytest.mark.parametrize("setting", ["DEBUG=2", "DEBUG=yes", "WERROR=on", "V=", "V=1 0"])
+def test_setting_that_is_neither_0_nor_1(tree: Tree, setting: str) -> None:
+    done = tree.make("all", "BACKEND=cpu", setting)
+    assert done.returncode != 0 and done.stdout == ""
+    assert re.fullmatch(rf"[^\n]*{setting}: must be 0 or 1[^\n]*\n", done.stderr)
+
+
 @pytest.mark.parametrize("arch, unknown", [("foo", "foo"), ("90", "90"), ("sm_80 sm_1", "sm_1"),
                                           ("sm_80,sm_90", "sm_80,sm_90"), ("sm_90x", "sm_90x")])
 def test_unknown_architecture(tree: Tree, arch: str, unknown: str) -> None:
