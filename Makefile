@@ -92,8 +92,11 @@ say = @printf '  %-6s %s\n' $(1) $(2)
 # --- What must be there ----------------------------------------------------------------------------
 
 needs = $(if $(shell command -v $(1)),,$(error $(1) not found. Install it: $(2)))
+# The same in a recipe, for what one target alone wants.
+recipe_needs = @command -v $(1) >/dev/null || \
+	{ echo "$(1) not found. Install it: sudo apt-get install $(2)" >&2; exit 1; }
 GOALS := $(or $(MAKECMDGOALS),help)
-ifneq ($(filter-out help clean deps check-format layouts,$(GOALS)),)
+ifneq ($(filter-out help clean deps check-format layouts readme diff%,$(GOALS)),)
 ifeq ($(filter deps,$(GOALS)),)
 $(call needs,$(CC),sudo apt-get install gcc)
 $(call needs,$(CXX),sudo apt-get install g++)
@@ -252,9 +255,11 @@ include tests/tests.mk
 # --- Documents and cleaning ------------------------------------------------------------------------
 
 readme:
+	$(call recipe_needs,$(PYTHON),python3)
 	$(PYTHON) plots/ladder.py README.md plots/results/*.jsonl
 
 layouts:
+	$(call recipe_needs,$(PYTHON),python3)
 	@$(PYTHON) plots/layouts.py tests/data/layouts_h200.txt build/plots
 
 # The two files differ by what the step teaches; exit code 1 of diff is no error.

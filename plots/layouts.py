@@ -13,16 +13,15 @@ import colorsys
 import sys
 from pathlib import Path
 
-import numpy as np
-
 try:
     import matplotlib
+    import numpy as np
     matplotlib.use("Agg")
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from matplotlib.patches import Rectangle
-except ModuleNotFoundError:
-    sys.exit("layouts: Python needs matplotlib. Install it: make deps")
+except ModuleNotFoundError as missing:
+    sys.exit(f"layouts: Python needs {missing.name}. Install it: make deps")
 
 LANES = 32
 OUTSIDE = "#808080"  # for text on a page that may be white or black

@@ -134,6 +134,7 @@ endif
 
 test-valgrind:
 	@test "$(BACKEND)" = cpu || { echo "make test-valgrind: needs BACKEND=cpu"; exit 1; }
+	$(call recipe_needs,valgrind,valgrind)
 	@$(MAKE) $(HOST_TESTS:%=$(BUILD)/plain/%)
 	@failed=0; for test in $(HOST_TESTS); do echo "--- $$test"; \
 	  TEST_TRIALS=100 OMP_NUM_THREADS=1 valgrind -q --leak-check=full --errors-for-leak-kinds=definite \
@@ -191,11 +192,11 @@ test-e2e: $(NEEDS_GPU) $(STEPS:%=$(BUILD)/%) $(BUILD)/layouts $(UNDER_TEST) $(LI
 C_SOURCES = $(shell git ls-files -co --exclude-standard '*.c' '*.h' '*.cu' '*.cuh')
 
 check-format:
-	@command -v clang-format >/dev/null || { echo "clang-format not found. Install it: sudo apt-get install clang-format"; exit 1; }
+	$(call recipe_needs,clang-format,clang-format)
 	@clang-format --dry-run -Werror $(C_SOURCES) && echo "check-format: $(words $(C_SOURCES)) files are formatted"
 
 lint:
-	@command -v cppcheck >/dev/null || { echo "cppcheck not found. Install it: sudo apt-get install cppcheck"; exit 1; }
+	$(call recipe_needs,cppcheck,cppcheck)
 	cppcheck --quiet --std=c11 --enable=warning,performance,portability --inline-suppr \
 	  --suppress=missingIncludeSystem --error-exitcode=1 -Icommon -Icommon/simt/include \
 	  common/host common/simt/runtime common/simt/rewrite_launches.c

@@ -117,10 +117,11 @@ def test_same_table_same_bytes(pictures: Path, tmp_path: Path) -> None:
         assert (tmp_path / path.name).read_bytes() == path.read_bytes(), path.name
 
 
-def test_matplotlib_missing_is_said_in_one_line(tmp_path: Path) -> None:
-    stand_in = tmp_path / "modules" / "matplotlib"
+@pytest.mark.parametrize("module", ["matplotlib", "numpy"])
+def test_missing_module_is_said_in_one_line(tmp_path: Path, module: str) -> None:
+    stand_in = tmp_path / "modules" / module
     stand_in.mkdir(parents=True)
-    (stand_in / "__init__.py").write_text("raise ModuleNotFoundError('none here')\n")
+    (stand_in / "__init__.py").write_text(f"raise ModuleNotFoundError(name={module!r})\n")
     done = draw(TABLE, tmp_path / "out", PYTHONPATH=str(stand_in.parent))
     assert done.returncode != 0 and done.stdout == ""
-    assert done.stderr == "layouts: Python needs matplotlib. Install it: make deps\n"
+    assert done.stderr == f"layouts: Python needs {module}. Install it: make deps\n"

@@ -232,6 +232,18 @@ def test_missing_compiler(tmp_path: Path, missing: str, package: str) -> None:
     assert not (tree.root / "build").exists()
 
 
+@pytest.mark.parametrize("goal, missing, package", [
+    ("readme", "python3", "python3"), ("layouts", "python3", "python3"),
+    ("test-valgrind", "valgrind", "valgrind"), ("lint", "cppcheck", "cppcheck")])
+def test_missing_tool(tmp_path: Path, goal: str, missing: str, package: str) -> None:
+    tree = Tree(tmp_path, compilers=False)
+    done = tree.make(goal, "BACKEND=cpu", path=path_without(tree.bin, missing))
+    assert done.returncode != 0 and done.stdout == ""
+    assert re.fullmatch(f"{missing} not found\\. Install it: sudo apt-get install {package}\n"
+                        r"make: \*\*\*[^\n]*\n", done.stderr)
+    assert not (tree.root / "build").exists()
+
+
 def test_missing_toolkit(tmp_path: Path) -> None:
     tree = Tree(tmp_path, compilers=False)
     done = tree.make("step01", "BACKEND=cuda", "ARCH=sm_90", "NVCC=nvcc-that-is-missing")
@@ -245,7 +257,9 @@ def test_missing_compiler_matters_only_where_it_is_needed(tmp_path: Path) -> Non
     path = path_without(tree.bin, "gcc", "g++", "cc", "c++")
     for goal in ("help", "clean"):
         assert tree.make(goal, path=path).returncode == 0
-    assert tree.make("-n", "deps", path=path).returncode == 0
+    assert tree.make("diff02", path=path).stdout.startswith("--- steps/step01_naive.cu")
+    for goal in ("deps", "readme", "layouts", "diff02"):
+        assert tree.make("-n", goal, path=path).returncode == 0
 
 
 @pytest.mark.parametrize("goal", ["test", "test-e2e"])
