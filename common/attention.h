@@ -23,7 +23,42 @@ typedef enum Dtype { DTYPE_FP16, DTYPE_BF16 } Dtype;
  * Which keys a query may attend. Causal is aligned to the bottom right: query q attends key k iff
  * k <= q + (kv_len - q_len), as in FlashAttention since 2.1.
  */
-typedef enum MaskKind { MASK_FULL, MASK_CAUSAL } MaskKind;
+typedef enum MaskKind {
+  MASK_FULL,
+  MASK_CAUSAL,
+  MASK_BLOCKS /**< as Tensors::block_mask says; for steps that take block masks */
+} MaskKind;
+
+/** What a slot of a block mask says of its block. */
+typedef enum BlockType {
+  BLOCK_MASKED,  /**< no entry is attended: skipped, its other fields are not looked at */
+  BLOCK_CAUSAL,  /**< the causal rule on absolute positions, wherever the block lies */
+  BLOCK_FULL,    /**< all entries */
+  BLOCK_PARTIAL, /**< as a tile of partial_block_masks says */
+  BLOCK_TYPES
+} BlockType;
+
+/**
+ * A sparse description of any mask. Queries and keys are cut into mask blocks; for each block of
+ * queries, `kv_num_blocks` slots name the key/value blocks to look at, in any order, and how. Slots
+ * past kv_num_blocks are never read. B and H below are the batch and the query heads; a stride of 0
+ * broadcasts. Strides are in elements, each tensor has its own.
+ */
+typedef struct BlockMask {
+  int q_block_size, kv_block_size;
+  int q_blocks;  /**< ceil(q_len / q_block_size) */
+  int max_slots; /**< slots that a row has room for */
+  int tile_count;
+  int batches, heads; /**< distinct masks: 1 if all batch entries, or all heads, share one */
+
+  const int32_t *kv_num_blocks;              /**< [B, H, q_blocks] */
+  const int32_t *kv_indices;                 /**< [B, H, q_blocks, max_slots] */
+  const int32_t *block_mask_types;           /**< the same shape: BlockType */
+  const int32_t *partial_block_mask_indices; /**< the same shape: tile of a PARTIAL slot */
+  const uint8_t *partial_block_masks; /**< [tile_count, q_block_size, kv_block_size], 1 = attend */
+  int64_t num_strides[3];
+  int64_t index_strides[4], type_strides[4], partial_strides[4];
+} BlockMask;
 
 /** No step takes a larger head dimension. */
 enum { MAX_HEAD_DIM = 256 };
@@ -46,6 +81,8 @@ typedef struct Problem {
   Dtype dtype;
   MaskKind mask;
   float scale;
+  int q_block_size, kv_block_size; /**< of the block mask; for steps that take block masks */
+  int stages; /**< key/value buffers, for steps that leave the choice; else 0 */
   Strides q_strides, k_strides, v_strides, o_strides;
 } Problem;
 
@@ -55,6 +92,8 @@ typedef struct Tensors {
   void *o;
   float *lse;      /**< [batch, q_heads, q_len]: natural log of the softmax denominator */
   void *workspace; /**< as many bytes as the step's workspace_bytes() returned, or NULL */
+  const BlockMask *block_mask; /**< in host memory, its tensors in device memory; or NULL */
+  void *prepared;              /**< what prepare() made of it, or NULL */
 } Tensors;
 
 /** What bounds a step at best; the report compares the measured speed with it. */
@@ -87,6 +126,25 @@ typedef struct Description {
   char note[160]; /**< one line for the report, or empty */
 } Description;
 
+/** What a step that takes block masks has beside the rest. */
+typedef struct BlockMaskSupport {
+  /** Options of the runs that show it when the user gives none; NULL at the end. */
+  const char *const *tour;
+
+  /**
+   * Bytes of device memory for what prepare() makes of a mask. Neither counts as part of the
+   * forward pass: they serve every pass with that mask.
+   */
+  size_t (*prepared_bytes)(const Problem *problem, const BlockMask *mask);
+
+  /**
+   * Enqueues the work that is done once per mask. `mask` lies in host memory, its tensors in device
+   * memory; both must stay until the last pass. Trusts a mask that the host has validated.
+   */
+  cudaError_t (*prepare)(const Problem *problem, const BlockMask *mask, void *prepared,
+                         cudaStream_t stream);
+} BlockMaskSupport;
+
 /** The descriptor of a step. Functions left NULL are not needed by that step. */
 typedef struct Step {
   const char *name;      /**< "step01" */
@@ -112,6 +170,8 @@ typedef struct Step {
   /** Enqueues the kernels on `stream`; allocates nothing and waits for nothing. */
   cudaError_t (*forward)(const Problem *problem, const Tensors *tensors, size_t workspace_bytes,
                          cudaStream_t stream);
+
+  const BlockMaskSupport *block_masks; /**< NULL: the step takes the masks full and causal */
 } Step;
 
 #ifdef __cplusplus

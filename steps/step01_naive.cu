@@ -270,4 +270,5 @@ const Step step = {
     .workspace_bytes = workspace_bytes,
     .describe = describe,
     .forward = forward,
+    .block_masks = NULL,
 };

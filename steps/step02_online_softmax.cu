@@ -392,4 +392,5 @@ const Step step = {
     .workspace_bytes = NULL,
     .describe = describe,
     .forward = forward,
+    .block_masks = NULL,
 };

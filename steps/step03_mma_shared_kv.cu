@@ -96,7 +96,8 @@ __global__ void __launch_bounds__(THREADS) attention_kernel(Problem p, Tensors t
     copy_tile<HEAD_DIM, Tile::KV_ROWS, THREADS>(kv_shared, v_global, p.v_strides.row, first_key,
                                                 p.kv_len);
     cp_async_commit();
-    if (first_key + Tile::KV_ROWS > plain_end) adjust_scores(s, p, first_q + warp_row, first_key);
+    if (first_key + Tile::KV_ROWS > plain_end)
+      adjust_scores(s, p, p.mask == MASK_CAUSAL, first_q + warp_row, first_key);
     update_softmax(s, m, l, o, scale_log2);
     cp_async_wait<0>();
     __syncthreads();  // V has arrived
@@ -190,4 +191,5 @@ const Step step = {
     .workspace_bytes = NULL,
     .describe = describe,
     .forward = forward,
+    .block_masks = NULL,
 };

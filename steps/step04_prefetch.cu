@@ -101,7 +101,8 @@ __global__ void __launch_bounds__(THREADS) attention_kernel(Problem p, Tensors t
                                                 next_key < key_end ? p.kv_len : 0);
     cp_async_commit();
 
-    if (next_key > plain_end) adjust_scores(s, p, first_q + warp_row, first_key);
+    if (next_key > plain_end)
+      adjust_scores(s, p, p.mask == MASK_CAUSAL, first_q + warp_row, first_key);
     update_softmax(s, m, l, o, scale_log2);
 
     cp_async_wait<1>();  // V, the last group but one; the next K stays in flight
@@ -194,4 +195,5 @@ const Step step = {
     .workspace_bytes = NULL,
     .describe = describe,
     .forward = forward,
+    .block_masks = NULL,
 };

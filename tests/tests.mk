@@ -153,13 +153,13 @@ $(BUILD)/e2e/%.o: tests/e2e/%.c $(BUILD)/flags
 	$(Q)$(CC) $(HOST_FLAGS) $(RUNTIME_INCLUDE) -MMD -MP -c $< -o $@
 
 $(UNDER_TEST): $(BUILD)/under_test/%: $(BUILD)/steps/%.o $(BUILD)/e2e/step_under_test.o \
-    $(BUILD)/host/random.o $(SIMT_OBJECTS)
+    $(filter-out %/main.o,$(HOST_OBJECTS)) $(SIMT_OBJECTS)
 	@mkdir -p $(@D)
 	$(call say,LINK,$@)
 ifeq ($(BACKEND),cuda)
-	$(Q)$(NVCC) $^ -o $@ -cudart static -Xlinker $(WRAP) -lm
+	$(Q)$(NVCC) $^ -o $@ -cudart static -Xlinker $(WRAP) -Xcompiler -fopenmp -lm
 else
-	$(Q)$(CXX) $^ -o $@ -Wl,$(WRAP) -lpthread -lm
+	$(Q)$(CXX) $^ -o $@ -Wl,$(WRAP) -fopenmp -lpthread -lm
 endif
 
 # Steps as shared libraries, for callers in Python, from the objects of the programs. Two of them in one

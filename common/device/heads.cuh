@@ -25,12 +25,17 @@ __device__ __forceinline__ HeadOffsets head_offsets(const Problem &p, int index)
           batch * p.o_strides.batch + head * p.o_strides.head, (int64_t)index * p.q_len};
 }
 
-/** Query q attends the keys 0 .. attended_keys - 1; none if q is past the end. */
-__host__ __device__ inline int attended_keys(const Problem &p, int q) {
+/** Keys that query q sees under the causal rule: 0 .. causal_keys - 1. Past the end, none. */
+__host__ __device__ inline int causal_keys(const Problem &p, int q) {
   if (q >= p.q_len) return 0;
-  if (p.mask == MASK_FULL) return p.kv_len;
   const int last = p.kv_len + (q - p.q_len);
   return last < 0 ? 0 : last + 1;
+}
+
+/** Query q attends the keys 0 .. attended_keys - 1; none if q is past the end. */
+__host__ __device__ inline int attended_keys(const Problem &p, int q) {
+  if (p.mask == MASK_CAUSAL) return causal_keys(p, q);
+  return q >= p.q_len ? 0 : p.kv_len;
 }
 
 #endif

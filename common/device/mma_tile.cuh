@@ -77,22 +77,49 @@ __device__ __forceinline__ void multiply_qk(float (&s)[M_TILES][N_TILES][4], con
 }
 
 /**
- * Hides what the rows from `first_q` on do not attend among the keys from `first_key` on. Turns the
- * scores round if the scale is negative, and into 0 if it is 0: from here on it counts as positive.
+ * Hides what lies past the last key or, if `causal`, past the diagonal, of the rows from `first_q`
+ * on and the keys from `first_key` on. Turns the scores round if the scale is negative, and into 0
+ * if it is 0: from here on it counts as positive.
  */
 template <int M_TILES, int N_TILES>
 __device__ __forceinline__ void adjust_scores(float (&s)[M_TILES][N_TILES][4], const Problem &p,
-                                              int first_q, int first_key) {
+                                              bool causal, int first_q, int first_key) {
   const int lane = threadIdx.x % WARP_SIZE;
 #pragma unroll
   for (int i = 0; i < M_TILES; i++) {
 #pragma unroll
     for (int c = 0; c < 4; c++) {
-      const int keys = attended_keys(p, first_q + 16 * i + c / 2 * 8 + lane / 4);
+      const int q = first_q + 16 * i + c / 2 * 8 + lane / 4;
+      const int keys = causal ? causal_keys(p, q) : p.kv_len;
 #pragma unroll
       for (int n = 0; n < N_TILES; n++) {
         if (p.scale <= 0.0f) s[i][n][c] *= p.scale < 0.0f ? -1.0f : 0.0f;
         if (first_key + 8 * n + lane % 4 * 2 + c % 2 >= keys) s[i][n][c] = -INFINITY;
+      }
+    }
+  }
+}
+
+/**
+ * Hides what the bits of a partial tile hide. `row_bits` is the word of this warp's first row and
+ * the tile's first key; `pitch` words on is the next row.
+ */
+template <int M_TILES, int N_TILES>
+__device__ __forceinline__ void hide_by_bits(float (&s)[M_TILES][N_TILES][4],
+                                             const uint32_t *row_bits, int pitch) {
+  const int lane = threadIdx.x % WARP_SIZE;
+#pragma unroll
+  for (int i = 0; i < M_TILES; i++) {
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+      const uint32_t *row = row_bits + (16 * i + 8 * half + lane / 4) * pitch;
+#pragma unroll
+      for (int n = 0; n < N_TILES; n += 4) {  // four accumulator tiles are 32 keys, one word
+        const uint32_t word = row[n / 4] >> lane % 4 * 2;
+#pragma unroll
+        for (int j = 0; j < 8; j++) {
+          if ((word >> (j / 2 * 8 + j % 2) & 1) == 0) s[i][n + j / 2][2 * half + j % 2] = -INFINITY;
+        }
       }
     }
   }

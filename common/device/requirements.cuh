@@ -34,8 +34,9 @@ static inline bool tensor_core_supports(const Problem *p, int shared_bytes, int6
     snprintf(why, why_size, "this GPU has compute capability %d.x: this step needs 8.0 or more",
              major);
   } else if (shared_bytes > shared_limit) {
-    snprintf(why, why_size, "--head-dim %d: takes %d bytes of shared memory, but this device has %d",
-             p->head_dim, shared_bytes, shared_limit);
+    snprintf(why, why_size,
+             "--head-dim %d: takes %d bytes of shared memory, but this device has %d", p->head_dim,
+             shared_bytes, shared_limit);
   } else if (tensor_with_odd_strides(p) != NULL) {
     snprintf(why, why_size, "the strides of %s must be multiples of 8 elements in this step",
              tensor_with_odd_strides(p));

@@ -132,3 +132,22 @@ ExitCode run_cases(const char *path, const Options *base, const Device *device, 
   error->text[0] = '\0';
   return worst;
 }
+
+ExitCode run_tour(const char *const *tour, const Options *base, const Device *device,
+                  Error *error) {
+  ExitCode code = EXIT_RIGHT;
+  for (int i = 0; tour[i] != NULL && code == EXIT_RIGHT; i++) {
+    char program[] = "", words[256];
+    char *argv[MOST_WORDS + 2] = {program};
+    snprintf(words, sizeof words, "%s", tour[i]);
+    Options options = *base;
+    const int count = split(words, argv + 1);
+    if (!options_parse(count + 1, argv, &options, error)) return error->code;
+    printf("%s./%s %s\n\n", i == 0 ? "" : "\n", step.name, tour[i]);
+    options.draw_mask = true;
+    code = run_options(&options, device, false, error);
+    options.draw_mask = false;
+    if (code == EXIT_RIGHT) code = run_options(&options, device, false, error);
+  }
+  return code;
+}

@@ -17,4 +17,10 @@
  */
 ExitCode run_cases(const char *path, const Options *base, const Device *device, Error *error);
 
+/**
+ * Runs the step as its tour says, one line of options after the other: the mask as a picture, then
+ * the report. Stops at the first that is not right.
+ */
+ExitCode run_tour(const char *const *tour, const Options *base, const Device *device, Error *error);
+
 #endif

@@ -9,7 +9,6 @@
 #include <string.h>
 
 #include "host/check_parts.h"
-#include "host/mask.h"
 
 /* The tolerance of LSE; docs/correctness.md explains the rules. */
 static const double LSE_ABSOLUTE = 1e-4, LSE_RELATIVE = 1e-5;
@@ -99,16 +98,6 @@ static bool scan_inputs(const Problem *p, const HostInputs *inputs, int64_t *fir
   return bad == 0;
 }
 
-/* May NaN or Inf in V have reached this row, although the mask hides it? Where a kernel multiplies
- * whole tiles, up to the last key that a row of its query tile attends: 0 * NaN is NaN. */
-static bool reached_by_bad_v(const Problem *p, const Description *tiles, RowIndex row,
-                             int64_t first_bad) {
-  if (!tiles->multiplies_hidden_keys) return false;
-  const int64_t tile_end = ((int64_t)row.q / tiles->q_tile + 1) * tiles->q_tile;
-  const int64_t keys = mask_row_count(p, tile_end < p->q_len ? tile_end - 1 : p->q_len - 1);
-  return first_bad < (keys + tiles->kv_tile - 1) / tiles->kv_tile * tiles->kv_tile;
-}
-
 /* All of O and LSE, whatever the plan. */
 static void scan_outputs(const Problem *p, const HostOutputs *outputs, bool inputs_finite,
                          CheckResult *result) {
@@ -141,12 +130,28 @@ static size_t count_touched(const uint8_t *guard) {
 
 typedef struct Comparison {
   const Problem *problem;
+  const Mask *mask;
   const HostOutputs *outputs;
   const CheckPlan *plan;
   const Description *tiles;
   const int64_t *first_bad;
   RowFinding *findings;
 } Comparison;
+
+/* May NaN or Inf in V have reached this row, although the mask hides it? Where a kernel multiplies
+ * whole tiles, up to the last key that a row of its query tile attends: 0 * NaN is NaN. */
+static bool reached_by_bad_v(const Comparison *c, RowIndex row, int64_t first_bad) {
+  const Problem *p = c->problem;
+  if (!c->tiles->multiplies_hidden_keys || first_bad == INT64_MAX) return false;
+  const int first = row.q / c->tiles->q_tile * c->tiles->q_tile;
+  const int end = first + c->tiles->q_tile < p->q_len ? first + c->tiles->q_tile : p->q_len;
+  const int kv_tile = c->tiles->kv_tile;
+  for (int q = first; q < end; ++q) {
+    const int64_t keys = mask_row_end(c->mask, row.batch, row.head, q);
+    if (first_bad < (keys + kv_tile - 1) / kv_tile * kv_tile) return true;
+  }
+  return false;
+}
 
 /* |LSE - ref| relative to what is allowed; equal values and a NaN that belongs there count as 0. */
 static double lse_distance(float lse, double expected) {
@@ -190,7 +195,7 @@ static void compare_row(void *context, size_t index, const ReferenceRow *referen
                    .lse_nan = isnan(lse) && !isnan(reference->lse) && !lse_is_unwritten(lse)};
   const int64_t first_bad =
       c->first_bad[(int64_t)row.batch * p->kv_heads + kv_head_of(p, row.head)];
-  if (reached_by_bad_v(p, c->tiles, row, first_bad)) {
+  if (reached_by_bad_v(c, row, first_bad)) {
     finding->not_compared = true;
     finding->unwritten = scan_row(p->dtype, bits, p->head_dim).unwritten;
     return;
@@ -276,7 +281,7 @@ static bool check_with(const Problem *problem, const HostInputs *inputs, const H
   const bool inputs_finite = scan_inputs(problem, inputs, first_bad);
   count_guards(outputs, result);
   scan_outputs(problem, outputs, inputs_finite, result);
-  Comparison comparison = {problem, outputs, plan, tiles, first_bad, findings};
+  Comparison comparison = {problem, inputs->mask, outputs, plan, tiles, first_bad, findings};
   if (!reference_rows(problem, inputs, plan->rows, plan->count, compare_row, &comparison, progress,
                       error)) {
     return false;

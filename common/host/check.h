@@ -52,8 +52,8 @@ typedef struct CheckPlan {
  * there are more edges than rows - and always the last row of the last head. The rows are in the
  * order of batch, head and q. Freed by check_plan_free().
  */
-bool check_plan(const Problem *problem, CheckMode mode, int64_t wanted, int q_tile, uint64_t seed,
-                CheckPlan *plan, Error *error);
+bool check_plan(const Problem *problem, const Mask *mask, CheckMode mode, int64_t wanted,
+                int q_tile, uint64_t seed, CheckPlan *plan, Error *error);
 void check_plan_free(CheckPlan *plan);
 
 /** Errors are relative: ||O - ref|| / ||ref|| of a row, Euclidean norm over the head dimension. */

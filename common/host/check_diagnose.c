@@ -10,7 +10,6 @@
 #include <string.h>
 
 #include "host/check_parts.h"
-#include "host/mask.h"
 
 /* The row under suspicion, and the best explanation so far. */
 typedef struct Case {
@@ -21,14 +20,16 @@ typedef struct Case {
   char text[160];
 } Case;
 
-/* Unnormalised attention of a query over the keys 0 .. keys-1 of some key/value head. */
+/* Unnormalised attention of a query over some keys of some key/value head. */
 typedef struct Attention {
   RowIndex row;
   int kv_head;
-  int64_t keys;
+  KeySpan *spans; /* which keys */
+  int span_count;
+  int64_t end; /* of the last span */
   double max, sum;
   double total[MAX_HEAD_DIM]; /* sum of p v */
-  double *p;                  /* [kv_len] */
+  double *p;                  /* [kv_len], 0 where the mask hides */
 } Attention;
 
 /* An explanation is `numerator / denominator`; the closest one wins. */
@@ -71,19 +72,25 @@ static void add_value(const Judgement *j, const Attention *a, double weight, int
   for (int d = 0; d < p->head_dim; ++d) sum[d] += weight * element_value(p->dtype, v[d]);
 }
 
-/* Needs a->row, kv_head and keys; fills the rest. */
+/* Needs a->row, kv_head and spans; fills the rest. */
 static void attend(const Judgement *j, Attention *a) {
   a->max = -INFINITY;
   a->sum = 0;
+  a->end = a->span_count > 0 ? a->spans[a->span_count - 1].end : 0;
   memset(a->total, 0, sizeof a->total);
-  for (int64_t key = 0; key < a->keys; ++key) {
-    a->p[key] = score(j, a, key);
-    a->max = fmax(a->max, a->p[key]);
+  memset(a->p, 0, sizeof *a->p * (size_t)j->problem->kv_len);
+  for (int i = 0; i < a->span_count; ++i) {
+    for (int64_t key = a->spans[i].first; key < a->spans[i].end; ++key) {
+      a->p[key] = score(j, a, key);
+      a->max = fmax(a->max, a->p[key]);
+    }
   }
-  for (int64_t key = 0; key < a->keys; ++key) {
-    a->p[key] = exp(a->p[key] - a->max);
-    a->sum += a->p[key];
-    add_value(j, a, a->p[key], key, a->total);
+  for (int i = 0; i < a->span_count; ++i) {
+    for (int64_t key = a->spans[i].first; key < a->spans[i].end; ++key) {
+      a->p[key] = exp(a->p[key] - a->max);
+      a->sum += a->p[key];
+      add_value(j, a, a->p[key], key, a->total);
+    }
   }
 }
 
@@ -93,8 +100,9 @@ static void exchange(const Attention *a, const double *part, const double *other
 }
 
 static void try_lost_keys(Case *c, const Attention *a) {
-  for (int64_t key = 0; key < a->keys; ++key) {
+  for (int64_t key = 0; key < a->end; ++key) {
     double rest[MAX_HEAD_DIM];
+    if (a->p[key] == 0) continue;
     memcpy(rest, a->total, sizeof rest);
     add_value(c->judgement, a, -a->p[key], key, rest);
     explain(c, rest, a->sum - a->p[key], "key %lld is missing", (long long)key);
@@ -109,6 +117,7 @@ static void try_stale_tile(Case *c, const Attention *a, const double *part, doub
   double stale_k_sum = 0;
   if (first + shift < 0 || last + shift > j->problem->kv_len) return;
   for (int64_t key = first; key < last; ++key) {
+    if (a->p[key] == 0) continue; /* hidden */
     const double p = exp(score(j, a, key + shift) - a->max);
     stale_k_sum += p;
     add_value(j, a, p, key, stale_k);
@@ -127,8 +136,8 @@ static void try_stale_tile(Case *c, const Attention *a, const double *part, doub
 static void try_tiles(Case *c, const Attention *a) {
   static const double nothing[MAX_HEAD_DIM];
   const int64_t tile = c->judgement->tiles->kv_tile;
-  for (int64_t first = 0; first < a->keys; first += tile) {
-    const int64_t last = first + tile < a->keys ? first + tile : a->keys;
+  for (int64_t first = 0; first < a->end; first += tile) {
+    const int64_t last = first + tile < a->end ? first + tile : a->end;
     double part[MAX_HEAD_DIM] = {0}, rest[MAX_HEAD_DIM], sum = 0;
     for (int64_t key = first; key < last; ++key) {
       sum += a->p[key];
@@ -144,6 +153,7 @@ static void try_tiles(Case *c, const Attention *a) {
   }
 }
 
+/* Other ends of a row that attends the keys from 0 on, as under the two simplest masks. */
 static void try_alignments(Case *c, const Attention *a) {
   const Problem *p = c->judgement->problem;
   const struct {
@@ -154,13 +164,16 @@ static void try_alignments(Case *c, const Attention *a) {
                       ? "the mask is ignored: all keys are attended"
                       : "all keys are attended: no mask, or one aligned to the top left"},
       {(int64_t)c->row.q + 1, "the causal mask is aligned to the top left: k <= q"},
-      {a->keys - 1, "the last key that the mask allows is missing"},
-      {a->keys + 1, "one key more than the mask allows is attended"},
+      {a->end - 1, "the last key that the mask allows is missing"},
+      {a->end + 1, "one key more than the mask allows is attended"},
   };
+  if (a->span_count != 1 || a->spans[0].first != 0) return;
+  KeySpan span = a->spans[0];
   Attention other = *a;
+  other.spans = &span;
   for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; ++i) {
-    other.keys = wrong[i].keys;
-    if (other.keys < 1 || other.keys > p->kv_len || other.keys == a->keys) continue;
+    if (wrong[i].keys < 1 || wrong[i].keys > p->kv_len || wrong[i].keys == a->end) continue;
+    span.end = (int32_t)wrong[i].keys;
     attend(c->judgement, &other);
     explain(c, other.total, other.sum, "%s", wrong[i].text);
   }
@@ -183,12 +196,24 @@ static void try_rows(Case *c, const Attention *a) {
   const int first = c->row.q / 16 * 16;
   Attention other = *a;
   for (int q = first; q < first + 16 && q < p->q_len; ++q) {
+    if (q == c->row.q) continue;
     other.row.q = q;
-    other.keys = mask_row_count(p, q);
-    if (q == c->row.q || other.keys == 0) continue;
+    other.span_count =
+        mask_row(c->judgement->inputs->mask, other.row.batch, other.row.head, q, other.spans);
+    if (other.span_count == 0) continue;
     attend(c->judgement, &other);
     explain(c, other.total, other.sum, "the row holds the result of row q=%d", q);
   }
+}
+
+static void explain_row(Case *c, Attention *a) {
+  attend(c->judgement, a);
+  explain(c, a->total, 1, "the final division by the softmax denominator is missing");
+  try_tiles(c, a);
+  try_lost_keys(c, a);
+  try_alignments(c, a); /* from here on P of the row itself is overwritten ... */
+  try_kv_heads(c, a);
+  try_rows(c, a); /* ... and here its spans */
 }
 
 bool diagnose_row(const Judgement *judgement, RowIndex row, FILE *out, Error *error) {
@@ -197,18 +222,19 @@ bool diagnose_row(const Judgement *judgement, RowIndex row, FILE *out, Error *er
   const uint16_t *bits = output_row(judgement, row);
   for (int d = 0; d < p->head_dim; ++d) c.o[d] = element_value(p->dtype, bits[d]);
 
-  Attention a = {.row = row, .kv_head = kv_head_of(p, row.head), .keys = mask_row_count(p, row.q)};
-  if (a.keys == 0) return true;
+  const Mask *mask = judgement->inputs->mask;
+  Attention a = {.row = row, .kv_head = kv_head_of(p, row.head)};
   a.p = malloc(sizeof *a.p * (size_t)p->kv_len);
-  if (!a.p) return fail(error, EXIT_DEVICE, "not enough memory for the report of the failure");
-  attend(judgement, &a);
-  explain(&c, a.total, 1, "the final division by the softmax denominator is missing");
-  try_tiles(&c, &a);
-  try_lost_keys(&c, &a);
-  try_alignments(&c, &a); /* from here on P of the row itself is overwritten */
-  try_kv_heads(&c, &a);
-  try_rows(&c, &a);
+  a.spans = malloc(sizeof *a.spans * (size_t)mask_most_spans(mask));
+  if (!a.p || !a.spans) {
+    free(a.p);
+    free(a.spans);
+    return fail(error, EXIT_DEVICE, "not enough memory for the report of the failure");
+  }
+  a.span_count = mask_row(mask, row.batch, row.head, row.q, a.spans);
+  if (a.span_count > 0) explain_row(&c, &a);
   free(a.p);
+  free(a.spans);
   if (c.distance <= judgement->result->allowed_error / 2) {
     fprintf(out, "  O[b=%d, h=%d, q=%d] is explained (to %.2g) by this: %s\n", row.batch, row.head,
             row.q, c.distance, c.text);

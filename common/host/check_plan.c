@@ -90,9 +90,9 @@ static void fill_sample(const Problem *p, uint64_t seed, const int64_t *edges, i
 }
 
 /* Rows to check when the user leaves it to us. */
-static int64_t default_count(const Problem *p, int q_tile) {
+static int64_t default_count(const Problem *p, const Mask *mask, int q_tile) {
   const double rows = (double)count_rows(p);
-  const double entries = (double)mask_entries(p) * p->batch * p->q_heads;
+  const double entries = (double)mask_entries(mask, p->batch, p->q_heads);
   const double seconds = 4.0 * p->head_dim * entries / REFERENCE_SPEED;
   if (seconds < 1) return count_rows(p);
   const int64_t affordable = (int64_t)(rows * (1.5 / seconds));
@@ -101,7 +101,8 @@ static int64_t default_count(const Problem *p, int q_tile) {
   return edges > count ? min_int64(edges, EDGE_FACTOR * count) : count;
 }
 
-static int64_t wanted_count(const Problem *p, CheckMode mode, int64_t wanted, int q_tile) {
+static int64_t wanted_count(const Problem *p, const Mask *mask, CheckMode mode, int64_t wanted,
+                            int q_tile) {
   switch (mode) {
     case CHECK_NONE:
       return 0;
@@ -112,12 +113,12 @@ static int64_t wanted_count(const Problem *p, CheckMode mode, int64_t wanted, in
     case CHECK_DEFAULT:
       break;
   }
-  return min_int64(default_count(p, q_tile), count_rows(p));
+  return min_int64(default_count(p, mask, q_tile), count_rows(p));
 }
 
-bool check_plan(const Problem *problem, CheckMode mode, int64_t wanted, int q_tile, uint64_t seed,
-                CheckPlan *plan, Error *error) {
-  const int64_t count = wanted_count(problem, mode, wanted, q_tile);
+bool check_plan(const Problem *problem, const Mask *mask, CheckMode mode, int64_t wanted,
+                int q_tile, uint64_t seed, CheckPlan *plan, Error *error) {
+  const int64_t count = wanted_count(problem, mask, mode, wanted, q_tile);
   *plan = (CheckPlan){.count = (size_t)count, .all = count == count_rows(problem)};
   if (count == 0) return true;
 

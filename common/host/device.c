@@ -39,7 +39,7 @@ bool device_open(Device *device, Error *error) {
   return device_ok(cudaRuntimeGetVersion(&device->runtime), "cudaRuntimeGetVersion", error);
 }
 
-static bool allocate(void **pointer, size_t bytes, const char *what, Error *error) {
+bool device_allocate(void **pointer, size_t bytes, const char *what, Error *error) {
   const cudaError_t status = cudaMalloc(pointer, bytes);
   if (status == cudaSuccess) return true;
   *pointer = NULL;
@@ -51,7 +51,7 @@ static bool allocate(void **pointer, size_t bytes, const char *what, Error *erro
 static bool upload(const void **pointer, const uint16_t *source, size_t bytes, const char *what,
                    Error *error) {
   void *target;
-  if (!allocate(&target, bytes, what, error)) return false;
+  if (!device_allocate(&target, bytes, what, error)) return false;
   *pointer = target;
   return device_ok(cudaMemcpy(target, source, bytes, cudaMemcpyHostToDevice), what, error);
 }
@@ -72,8 +72,8 @@ bool device_tensors_create(const Problem *p, const uint16_t *q, const uint16_t *
       upload(&t->tensors.q, q, t->o_bytes, "Q", error) &&
       upload(&t->tensors.k, k, kv_bytes, "K", error) &&
       upload(&t->tensors.v, v, kv_bytes, "V", error) &&
-      allocate((void **)&t->o_block, t->o_bytes + 2 * GUARD_BYTES, "O", error) &&
-      allocate((void **)&t->lse_block, t->lse_bytes + 2 * GUARD_BYTES, "LSE", error);
+      device_allocate((void **)&t->o_block, t->o_bytes + 2 * GUARD_BYTES, "O", error) &&
+      device_allocate((void **)&t->lse_block, t->lse_bytes + 2 * GUARD_BYTES, "LSE", error);
   if (!allocated) return false;
   t->tensors.o = t->o_block + GUARD_BYTES;
   t->tensors.lse = (float *)(void *)(t->lse_block + GUARD_BYTES);
@@ -92,7 +92,7 @@ bool device_workspace_create(const Problem *problem, size_t reserve_bytes, Devic
                 "needs %zu bytes of device memory beside the tensors, but only %zu are free",
                 t->workspace_bytes, free_bytes);
   }
-  return allocate(&t->tensors.workspace, t->workspace_bytes, "workspace", error);
+  return device_allocate(&t->tensors.workspace, t->workspace_bytes, "workspace", error);
 }
 
 bool device_outputs_poison(DeviceTensors *t, Error *error) {

@@ -26,7 +26,10 @@ bool device_open(Device *device, Error *error);
 /** False with EXIT_DEVICE, CUDA's own words and `what` when `status` is an error. */
 bool device_ok(cudaError_t status, const char *what, Error *error);
 
-/** Everything on the device that one problem needs. */
+/** Allocates device memory; on failure names `what` and the bytes, and sets `*pointer` to NULL. */
+bool device_allocate(void **pointer, size_t bytes, const char *what, Error *error);
+
+/** Everything on the device that one problem needs, but the mask. */
 typedef struct DeviceTensors {
   Tensors tensors;    /**< what the step gets; o and lse point behind their front guards */
   uint8_t *o_block;   /**< front guard, O, back guard */

@@ -1,6 +1,7 @@
 #include "host/draw_mask.h"
 
-#include "host/mask.h"
+#include <stdlib.h>
+#include <string.h>
 
 enum { MOST_CHARACTERS = 64 };
 
@@ -9,31 +10,50 @@ static int64_t blocks_per_character(int64_t blocks) {
   return (blocks + MOST_CHARACTERS - 1) / MOST_CHARACTERS;
 }
 
-/** '#' if every entry of the rectangle is attended, '.' if none, '/' if some. */
-static char classify(const Problem *p, int64_t first_q, int64_t last_q, int64_t first_k,
-                     int64_t last_k) {
-  /* Row counts only grow with q, so the first and the last row decide. */
-  if (mask_row_count(p, first_q) > last_k) return '#';
-  return mask_row_count(p, last_q) > first_k ? '/' : '.';
+/** Adds the attended entries of one row to the cells of its line, `step` keys each. */
+static void add_row(const KeySpan *spans, int count, int64_t step, int64_t *cells) {
+  for (int i = 0; i < count; i++) {
+    for (int64_t key = spans[i].first; key < spans[i].end;) {
+      const int64_t cell_end = (key / step + 1) * step;
+      const int64_t end = cell_end < spans[i].end ? cell_end : spans[i].end;
+      cells[key / step] += end - key;
+      key = end;
+    }
+  }
 }
 
-void draw_mask(const Problem *p, int q_block, int kv_block, FILE *out) {
-  const int64_t q_blocks = (p->q_len + (int64_t)q_block - 1) / q_block;
-  const int64_t kv_blocks = (p->kv_len + (int64_t)kv_block - 1) / kv_block;
-  const int64_t q_step = q_block * blocks_per_character(q_blocks);
-  const int64_t kv_step = kv_block * blocks_per_character(kv_blocks);
+/** '#' if every entry of a cell is attended, '.' if none, '/' if some. */
+static char character(int64_t attended, int64_t entries) {
+  return attended == 0 ? '.' : attended == entries ? '#' : '/';
+}
+
+static int64_t min_int64(int64_t a, int64_t b) {
+  return a < b ? a : b;
+}
+
+bool draw_mask(const Mask *mask, int q_block, int kv_block, FILE *out, Error *error) {
+  const int64_t q_len = mask->q_len, kv_len = mask->kv_len;
+  const int64_t q_step = q_block * blocks_per_character((q_len + q_block - 1) / q_block);
+  const int64_t kv_step = kv_block * blocks_per_character((kv_len + kv_block - 1) / kv_block);
+  KeySpan *spans = malloc(sizeof *spans * (size_t)mask_most_spans(mask));
+  if (spans == NULL) return fail(error, EXIT_DEVICE, "out of host memory to draw the mask");
 
   fprintf(out, "mask %s, %d queries down, %d keys across, a character is %lld x %lld entries\n",
-          mask_name(p->mask), p->q_len, p->kv_len, (long long)q_step, (long long)kv_step);
-  for (int64_t q = 0; q < p->q_len; q += q_step) {
-    const int64_t last_q = q + q_step < p->q_len ? q + q_step - 1 : p->q_len - 1;
-    for (int64_t k = 0; k < p->kv_len; k += kv_step) {
-      const int64_t last_k = k + kv_step < p->kv_len ? k + kv_step - 1 : p->kv_len - 1;
-      fputc(classify(p, q, last_q, k, last_k), out);
+          mask->text, mask->q_len, mask->kv_len, (long long)q_step, (long long)kv_step);
+  for (int64_t first_q = 0; first_q < q_len; first_q += q_step) {
+    int64_t cells[MOST_CHARACTERS] = {0};
+    const int64_t rows = min_int64(q_step, q_len - first_q);
+    for (int64_t q = first_q; q < first_q + rows; q++) {
+      add_row(spans, mask_row(mask, 0, 0, (int)q, spans), kv_step, cells);
+    }
+    for (int64_t k = 0; k < kv_len; k += kv_step) {
+      fputc(character(cells[k / kv_step], rows * min_int64(kv_step, kv_len - k)), out);
     }
     fputc('\n', out);
   }
-  const double entries = (double)p->q_len * p->kv_len;
+  free(spans);
+  const double entries = (double)mask->batches * mask->heads * (double)q_len * (double)kv_len;
   fprintf(out, "# all attended   / some   . none   unmasked: %.1f %% of the entries\n",
-          100 * (double)mask_entries(p) / entries);
+          100 * (double)mask->entries / entries);
+  return true;
 }

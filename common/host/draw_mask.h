@@ -7,10 +7,12 @@
 
 #include <stdio.h>
 
-#include "attention.h"
+#include "host/mask.h"
 
-/** Prints one character per block of `q_block` x `kv_block` entries, at most about 64 x 64 of them.
+/**
+ * Prints one character per block of `q_block` x `kv_block` entries of the first head, at most about
+ * 64 x 64 of them. EXIT_DEVICE if memory runs out.
  */
-void draw_mask(const Problem *problem, int q_block, int kv_block, FILE *out);
+bool draw_mask(const Mask *mask, int q_block, int kv_block, FILE *out, Error *error);
 
 #endif

@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "float16.h"
-#include "host/mask.h"
 #include "host/random.h"
 
 /* Streams of the generator. Each tensor has one, and one for each further draw. */
@@ -50,21 +49,27 @@ static double outlier(uint64_t seed, int stream, uint64_t index) {
   return x + 10 * random_normal(seed, STREAM_OUTLIER + stream, index);
 }
 
-/** Element `d` of the key that a spiky query resembles, chosen among those that it attends. */
-static double target_key(const Problem *p, uint64_t seed, int64_t row, int d) {
+/** Row of K, counted through batch and heads, that a spiky query resembles: one that it attends. */
+static int64_t target_row(const Problem *p, const Mask *mask, uint64_t seed, int64_t row,
+                          KeySpan *spans) {
   const int64_t q = row % p->q_len;
   const int64_t head = row / p->q_len % p->q_heads;
   const int64_t batch = row / p->q_len / p->q_heads;
-  const int64_t attended = mask_row_count(p, q);
-  const int64_t keys = attended > 0 ? attended : p->kv_len;
-  const int64_t key = (int64_t)(random_bits(seed, STREAM_TARGET, row) % (uint64_t)keys);
+  int count = mask_row(mask, (int)batch, (int)head, (int)q, spans);
+  if (count == 0) spans[count++] = (KeySpan){0, p->kv_len}; /* any: it does not matter */
+  int64_t attended = 0;
+  for (int i = 0; i < count; i++) attended += spans[i].end - spans[i].first;
+  int64_t chosen = (int64_t)(random_bits(seed, STREAM_TARGET, row) % (uint64_t)attended);
+  int i = 0;
+  for (; chosen >= spans[i].end - spans[i].first; i++) chosen -= spans[i].end - spans[i].first;
   const int64_t kv_head = head / (p->q_heads / p->kv_heads);
-  const int64_t kv_row = (batch * p->kv_heads + kv_head) * p->kv_len + key;
-  return random_normal(seed, STREAM_K, (uint64_t)(kv_row * p->head_dim + d));
+  return (batch * p->kv_heads + kv_head) * p->kv_len + spans[i].first + chosen;
 }
 
-/** Element d of a row of a tensor; rows are counted through batch, head and length. */
-static double drawn_value(const Options *o, const Problem *p, int stream, int64_t row, int d) {
+/** Element d of a row of a tensor; rows are counted through batch, head and length. `target` is the
+ * row of K that a spiky query resembles. */
+static double drawn_value(const Options *o, const Problem *p, int stream, int64_t row,
+                          int64_t target, int d) {
   const uint64_t index = (uint64_t)(row * p->head_dim + d);
   switch (o->input) {
     case INPUT_OUTLIER:
@@ -73,7 +78,9 @@ static double drawn_value(const Options *o, const Problem *p, int stream, int64_
       return 0.5;
     case INPUT_SPIKY:
       if (stream == STREAM_Q) {
-        return 4 * target_key(p, o->seed, row, d) + 0.1 * random_normal(o->seed, stream, index);
+        const uint64_t target_index = (uint64_t)(target * p->head_dim + d);
+        return 4 * random_normal(o->seed, STREAM_K, target_index) +
+               0.1 * random_normal(o->seed, stream, index);
       }
       return random_normal(o->seed, stream, index);
     default:
@@ -97,43 +104,61 @@ static uint16_t file_value(const NpyArray *file, Dtype dtype, int64_t index) {
   }
 }
 
-static int64_t fill_tensor(const Options *o, const Problem *p, const Inputs *inputs,
-                           const Tensor *tensor) {
-  const int64_t rows = (int64_t)p->batch * tensor->heads * tensor->length;
-  const uint16_t infinity = p->dtype == DTYPE_FP16 ? 0x7c00 : 0x7f80;
-  int64_t nan_count = 0;
-#pragma omp parallel for reduction(+ : nan_count)
-  for (int64_t row = 0; row < rows; row++) {
-    uint16_t *target = tensor->data + row / tensor->length / tensor->heads * tensor->strides.batch +
-                       row / tensor->length % tensor->heads * tensor->strides.head +
-                       row % tensor->length * tensor->strides.row;
-    for (int d = 0; d < p->head_dim; d++) {
-      target[d] = o->input == INPUT_DIRECTORY
-                      ? file_value(&inputs->files[tensor->index], p->dtype, row * p->head_dim + d)
-                      : round_to(p->dtype, drawn_value(o, p, tensor->index, row, d));
-      nan_count += (target[d] & 0x7fff) > infinity;
-    }
+static void fill_row(const Options *o, const Problem *p, const Inputs *inputs, const Tensor *tensor,
+                     int64_t row, int64_t target_key, uint16_t *target) {
+  for (int d = 0; d < p->head_dim; d++) {
+    target[d] = o->input == INPUT_DIRECTORY
+                    ? file_value(&inputs->files[tensor->index], p->dtype, row * p->head_dim + d)
+                    : round_to(p->dtype, drawn_value(o, p, tensor->index, row, target_key, d));
   }
-  return nan_count;
 }
 
-bool inputs_fill(const Options *o, const Problem *p, Inputs *inputs, Error *error) {
+/** Returns the number of NaN, or -1 if memory runs out. */
+static int64_t fill_tensor(const Options *o, const Problem *p, const Mask *mask,
+                           const Inputs *inputs, const Tensor *tensor) {
+  const int64_t rows = (int64_t)p->batch * tensor->heads * tensor->length;
+  const uint16_t infinity = p->dtype == DTYPE_FP16 ? 0x7c00 : 0x7f80;
+  const bool resembles = o->input == INPUT_SPIKY && tensor->index == STREAM_Q;
+  int64_t nan_count = 0;
+  int failures = 0;
+#pragma omp parallel reduction(+ : nan_count, failures)
+  {
+    KeySpan *spans = malloc(sizeof *spans * (size_t)mask_most_spans(mask));
+    failures += spans == NULL;
+#pragma omp for
+    for (int64_t row = 0; row < rows; row++) {
+      if (spans == NULL) continue;
+      uint16_t *target = tensor->data +
+                         row / tensor->length / tensor->heads * tensor->strides.batch +
+                         row / tensor->length % tensor->heads * tensor->strides.head +
+                         row % tensor->length * tensor->strides.row;
+      const int64_t key = resembles ? target_row(p, mask, o->seed, row, spans) : 0;
+      fill_row(o, p, inputs, tensor, row, key, target);
+      for (int d = 0; d < p->head_dim; d++) nan_count += (target[d] & 0x7fff) > infinity;
+    }
+    free(spans);
+  }
+  return failures == 0 ? nan_count : -1;
+}
+
+bool inputs_fill(const Options *o, const Problem *p, const Mask *mask, Inputs *inputs,
+                 Error *error) {
   const size_t q_bytes = (size_t)2 * p->batch * p->q_heads * p->q_len * p->head_dim;
   const size_t kv_bytes = (size_t)2 * p->batch * p->kv_heads * p->kv_len * p->head_dim;
   inputs->q = malloc(q_bytes);
   inputs->k = malloc(kv_bytes);
   inputs->v = malloc(kv_bytes);
-  if (inputs->q == NULL || inputs->k == NULL || inputs->v == NULL) {
-    return fail(error, EXIT_DEVICE, "out of host memory: the inputs take %zu bytes",
-                q_bytes + 2 * kv_bytes);
-  }
+  bool ok = inputs->q != NULL && inputs->k != NULL && inputs->v != NULL;
   Tensor tensors[3];
   describe_tensors(p, inputs, tensors);
-  for (int i = 0; i < 3; i++) {
-    inputs->nan_count += fill_tensor(o, p, inputs, &tensors[i]);
+  for (int i = 0; ok && i < 3; i++) {
+    const int64_t nan_count = fill_tensor(o, p, mask, inputs, &tensors[i]);
+    ok = nan_count >= 0;
+    inputs->nan_count += nan_count;
     npy_free(&inputs->files[i]);
   }
-  return true;
+  return ok || fail(error, EXIT_DEVICE, "out of host memory: the inputs take %zu bytes",
+                    q_bytes + 2 * kv_bytes);
 }
 
 static bool open_file(const Options *o, int index, Inputs *inputs, Error *error) {

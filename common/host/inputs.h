@@ -9,6 +9,7 @@
 
 #include "attention.h"
 #include "host/error.h"
+#include "host/mask.h"
 #include "host/npy.h"
 #include "host/options.h"
 
@@ -38,7 +39,8 @@ void inputs_blame_files(const Options *options, Error *error);
  * 0.001. spiky: a query is four times a key that it attends plus N(0,0.01), so that most rows are
  * nearly one-hot. constant: 0.5 everywhere.
  */
-bool inputs_fill(const Options *options, const Problem *problem, Inputs *inputs, Error *error);
+bool inputs_fill(const Options *options, const Problem *problem, const Mask *mask, Inputs *inputs,
+                 Error *error);
 
 /** Frees everything; harmless on a zeroed struct. */
 void inputs_free(Inputs *inputs);

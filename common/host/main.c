@@ -24,6 +24,8 @@ static ExitCode run(int argc, char **argv, Error *error) {
   }
   if (!device_open(&device, error)) return error->code;
   if (options.cases_path != NULL) return run_cases(options.cases_path, &options, &device, error);
+  if (argc == 1 && step.block_masks != NULL)
+    return run_tour(step.block_masks->tour, &options, &device, error);
   return run_options(&options, &device, false, error);
 }
 

@@ -1,6 +1,7 @@
 /**
  * @file
- * Dense meaning of the masks: which keys each query attends. Independent of any kernel.
+ * Dense meaning of the masks: which keys each query attends. Independent of any kernel and of the
+ * block masks that are built from it.
  */
 #ifndef HOST_MASK_H
 #define HOST_MASK_H
@@ -9,18 +10,96 @@
 #include <stdint.h>
 
 #include "attention.h"
+#include "host/block_mask.h"
 #include "host/error.h"
+#include "host/npy.h"
 
-/** Parses a --mask value into `kind`; EXIT_USAGE with the accepted values otherwise. */
-bool mask_parse(const char *text, MaskKind *kind, Error *error);
+/** Keys first .. end - 1. */
+typedef struct KeySpan {
+  int32_t first, end;
+} KeySpan;
 
-/** "full" or "causal". */
-const char *mask_name(MaskKind kind);
+/**
+ * The presets of --mask. With q' = q + kv_len - q_len, query q attends key k iff
+ *
+ *     full           always
+ *     causal         k <= q'
+ *     window:W       q' - W < k <= q'
+ *     document:L     q' >= 0, k <= q' and both lie in the same document; L is a list of lengths
+ * that add up to kv_len, or the number of documents, of equal length as far as possible prefix:P k
+ * < P or k <= q' interleaved:S  q' >= 0 and k <= q' or both lie in the same image; runs of text and
+ * images alternate, with lengths drawn from the seed S dilated:K      k <= q' and (q' - k) % K == 0
+ *     blocks:X       the mask block of (q, k) is drawn, each with probability X
+ *     random:X       the entry is drawn, each with probability X
+ *     empty          never
+ *     FILE.npy       the array says so: bool [Nq, Nkv], [H, Nq, Nkv] or [B, H, Nq, Nkv]
+ *     a directory    the five tensors of a block mask say so
+ */
+typedef enum MaskPreset {
+  PRESET_FULL,
+  PRESET_CAUSAL,
+  PRESET_WINDOW,
+  PRESET_DOCUMENT,
+  PRESET_PREFIX,
+  PRESET_INTERLEAVED,
+  PRESET_DILATED,
+  PRESET_BLOCKS,
+  PRESET_RANDOM,
+  PRESET_EMPTY,
+  PRESET_DENSE_FILE,
+  PRESET_DIRECTORY
+} MaskPreset;
 
-/** Number of keys that query q attends, 0 .. kv_len; both masks attend the keys 0 .. count-1. */
-int64_t mask_row_count(const Problem *problem, int64_t q);
+typedef struct Mask {
+  const char *text; /**< as given to --mask; not owned */
+  MaskPreset preset;
+  int q_len, kv_len;
+  int batches, heads; /**< distinct masks: 1 where all batch entries, or heads, share one */
+  int64_t entries;    /**< attended pairs of all distinct masks */
+  int64_t parameter;  /**< W, P or K */
+  double density;
+  uint64_t seed;
+  int q_block_size, kv_block_size; /**< of blocks:X */
+  /** Documents, or runs of text and images, text first: run i ends before key run_ends[i]. */
+  int32_t *run_ends;
+  int run_count;
+  NpyArray dense;        /**< of FILE.npy */
+  HostBlockMask blocks;  /**< of a directory */
+  int32_t *sorted_slots; /**< of a directory: the slots of each row by ascending block */
+} Mask;
 
-/** Unmasked (query, key) pairs of one head. */
-int64_t mask_entries(const Problem *problem);
+/** The mask of a problem that is full or causal. Owns nothing. */
+Mask mask_simple(const Problem *problem);
+
+/**
+ * Reads a --mask value for a problem whose lengths, batch and heads are known. `mask_block_q` and
+ * `mask_block_kv` are the block sizes of blocks:X and of a directory whose files do not say them;
+ * `seed` draws blocks:X and random:X. EXIT_USAGE with the value and what would be right;
+ * EXIT_DEVICE if memory runs out. Freed by mask_free().
+ */
+bool mask_open(const char *text, const Problem *problem, int mask_block_q, int mask_block_kv,
+               uint64_t seed, Mask *mask, Error *error);
+
+/** Frees everything; harmless on a zeroed mask. */
+void mask_free(Mask *mask);
+
+/** MASK_FULL and MASK_CAUSAL for those two presets, MASK_BLOCKS for all others. */
+MaskKind mask_kind(const Mask *mask);
+
+/** Room that mask_row() may need. */
+int mask_most_spans(const Mask *mask);
+
+/**
+ * Writes the keys that query q attends as ascending spans that neither touch nor are empty; returns
+ * their number.
+ */
+int mask_row(const Mask *mask, int batch, int head, int q, KeySpan *spans);
+
+/** A key that query q attends no key from; the least such key unless a row may have several spans.
+ */
+int mask_row_end(const Mask *mask, int batch, int head, int q);
+
+/** Unmasked (query, key) pairs over `batch` x `heads` of the problem. */
+int64_t mask_entries(const Mask *mask, int batch, int heads);
 
 #endif

@@ -8,7 +8,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "host/mask.h"
 #include "host/values.h"
 
 /* Tiles are rounded up past the last row in 32-bit arithmetic, so lengths stay well below 2^31. */
@@ -19,6 +18,8 @@ static const double LARGEST_SCALE = 32;
 
 enum {
   KEY_MASK_BLOCK = 256,
+  KEY_STAGES,
+  KEY_SAVE_MASK,
   KEY_LAYOUT,
   KEY_SCALE,
   KEY_MIN_TIME,
@@ -58,7 +59,14 @@ static const struct argp_option OPTIONS[] = {
     {"seqlen-kv", 'k', "N", 0, "key/value length (default: as --seqlen)", 0},
     {"head-dim", 'd', "N", 0, "head dimension" BY_DEFAULT(DEFAULT_HEAD_DIM), 0},
     {"dtype", 't', "TYPE", 0, "fp16 or bf16" BY_DEFAULT(fp16), 0},
-    {"mask", 'm', "MASK", 0, "full or causal, aligned to the last key" BY_DEFAULT(full), 0},
+    {"mask", 'm', "MASK", 0,
+     "full or causal, aligned to the last key; from step05 on also window:W, document:COUNT or "
+     "L1,L2,..., prefix:P, interleaved:SEED, dilated:K, blocks:DENSITY, random:DENSITY, empty, "
+     "FILE.npy or a directory of the five tensors" BY_DEFAULT(full),
+     0},
+    {"mask-block", KEY_MASK_BLOCK, "QxK", 0,
+     "size of the blocks of the mask, and of its picture (default: 128x128)", 0},
+    {"stages", KEY_STAGES, "N", 0, "step05: 1 or 2 buffers for K and V (default: 2)", 0},
     {"scale", KEY_SCALE, "X", 0, "factor of Q K^T (default: 1/sqrt(head dimension))", 0},
     {"layout", KEY_LAYOUT, "ORDER", 0,
      "bhnd or bnhd: order of batch, head and row in memory" BY_DEFAULT(bhnd), 0},
@@ -76,13 +84,13 @@ static const struct argp_option OPTIONS[] = {
     {"min-time", KEY_MIN_TIME, "SECONDS", 0,
      "and at least so long (GPU)" BY_DEFAULT(DEFAULT_MIN_TIME), 0},
     {"output", 'o', "DIR", 0, "create DIR and write o.npy and lse.npy", 0},
+    {"save-mask", KEY_SAVE_MASK, "DIR", 0,
+     "step05: create DIR and write the block mask as five .npy files", 0},
     {"json", 'j', "FILE", 0, "append one JSON object per run; - is standard output", 0},
     {"report", KEY_REPORT, "LIST", OPTION_ARG_OPTIONAL, "counts: what ran (CPU backend)", 0},
     {"cases", KEY_CASES, "FILE", 0, "run once for each line of options in FILE", 0},
     {0, 0, 0, 0, "Instead of running:", 3},
     {"draw-mask", KEY_DRAW_MASK, 0, 0, "print the mask as a map of blocks", 0},
-    {"mask-block", KEY_MASK_BLOCK, "QxK", 0, "size of the blocks of that map (default: 128x128)",
-     0},
     {"info", KEY_INFO, 0, 0, "print what this step supports and how it would run the problem", 0},
     {"help", KEY_HELP, 0, 0, "print this and exit", 0},
     {"version", KEY_VERSION, 0, 0, "print the version and exit", 0},
@@ -184,7 +192,15 @@ static bool parse_problem_option(int key, char *text, Options *o, Error *error) 
       o->dtype = (Dtype)index;
       return true;
     case 'm':
-      return mask_parse(text, &o->mask, error);
+      o->mask = text;
+      return true;
+    case KEY_MASK_BLOCK:
+      return parse_mask_block(text, o, error);
+    case KEY_STAGES:
+      if (step.block_masks == NULL) {
+        return fail(error, EXIT_USAGE, "--stages: %s has no choice of stages", step.name);
+      }
+      return parse_count("--stages", text, 2, &o->stages, error);
     case KEY_SCALE:
       o->scale_given = true;
       if (!parse_real("--scale", text, &o->scale, error)) return false;
@@ -235,8 +251,12 @@ static bool parse_action_option(int key, char *text, Options *o, Error *error) {
     case KEY_DRAW_MASK:
       o->draw_mask = true;
       return true;
-    case KEY_MASK_BLOCK:
-      return parse_mask_block(text, o, error);
+    case KEY_SAVE_MASK:
+      if (step.block_masks == NULL) {
+        return fail(error, EXIT_USAGE, "--save-mask: %s takes no block mask", step.name);
+      }
+      o->mask_directory = text;
+      return *text != '\0' || fail(error, EXIT_USAGE, "--save-mask: must name a directory");
     case KEY_INFO:
       o->info = true;
       return true;
@@ -299,6 +319,7 @@ Options options_default(void) {
       .q_heads = DEFAULT_HEADS,
       .q_len = DEFAULT_SEQLEN,
       .head_dim = DEFAULT_HEAD_DIM,
+      .mask = "full",
       .mask_block_q = 128,
       .mask_block_kv = 128,
       .seed = DEFAULT_SEED,

@@ -30,8 +30,10 @@ typedef struct Options {
   int batch, q_heads, kv_heads, q_len, kv_len, head_dim;
   bool kv_heads_given, kv_len_given, scale_given;
   Dtype dtype;
-  MaskKind mask;
-  int mask_block_q, mask_block_kv; /**< block sizes of --draw-mask */
+  const char *mask;
+  int mask_block_q, mask_block_kv; /**< block sizes of --draw-mask and of the block mask */
+  int stages;                      /**< 0: not given */
+  const char *mask_directory;      /**< where to write the block mask, or NULL */
   Layout layout;
   double scale;
   InputKind input;

@@ -1,10 +1,10 @@
 #include "host/problem.h"
 
 #include <math.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "host/check.h"
-#include "host/mask.h"
 
 double problem_host_bytes(const Problem *p, HostCopies copies) {
   const double q_rows = (double)p->batch * p->q_heads * p->q_len;
@@ -34,7 +34,21 @@ static bool check_size(const Options *o, const Problem *p, Error *error) {
               memory / 1e9);
 }
 
-bool options_problem(const Options *o, Problem *problem, Error *error) {
+/** Opens the mask and notes in the problem what a step must know of it. */
+static bool open_mask(const Options *o, Problem *p, Mask *mask, Error *error) {
+  if (step.block_masks == NULL && strcmp(o->mask, "full") != 0 && strcmp(o->mask, "causal") != 0) {
+    return fail(error, EXIT_USAGE, "--mask %s: %s takes full or causal", o->mask, step.name);
+  }
+  if (!mask_open(o->mask, p, o->mask_block_q, o->mask_block_kv, o->seed, mask, error)) return false;
+  p->mask = mask_kind(mask);
+  if (step.block_masks == NULL) return true;
+  const bool directory = mask->preset == PRESET_DIRECTORY; /* its blocks are what they are */
+  p->q_block_size = directory ? mask->blocks.mask.q_block_size : o->mask_block_q;
+  p->kv_block_size = directory ? mask->blocks.mask.kv_block_size : o->mask_block_kv;
+  return true;
+}
+
+bool options_problem(const Options *o, Problem *problem, Mask *mask, Error *error) {
   *problem = (Problem){
       .batch = o->batch,
       .q_heads = o->q_heads,
@@ -43,8 +57,8 @@ bool options_problem(const Options *o, Problem *problem, Error *error) {
       .kv_len = o->kv_len_given ? o->kv_len : o->q_len,
       .head_dim = o->head_dim,
       .dtype = o->dtype,
-      .mask = o->mask,
       .scale = (float)(o->scale_given ? o->scale : 1 / sqrt(o->head_dim)),
+      .stages = o->stages,
   };
   if (problem->q_heads % problem->kv_heads != 0) {
     return fail(error, EXIT_USAGE, "--kv-heads %d: must divide --heads %d", problem->kv_heads,
@@ -52,9 +66,11 @@ bool options_problem(const Options *o, Problem *problem, Error *error) {
   }
   if (!check_size(o, problem, error)) return false;
   problem_set_layout(problem, o->layout);
+  if (!open_mask(o, problem, mask, error)) return false;
   char why[sizeof error->text];
-  if (!step.supports(problem, why, sizeof why)) return fail(error, EXIT_USAGE, "%s", why);
-  return true;
+  if (step.supports(problem, why, sizeof why)) return true;
+  mask_free(mask);
+  return fail(error, EXIT_USAGE, "%s", why);
 }
 
 static Strides dense_strides(Layout layout, int64_t heads, int64_t length, int64_t head_dim) {
@@ -67,14 +83,6 @@ static Strides dense_strides(Layout layout, int64_t heads, int64_t length, int64
 void problem_set_layout(Problem *p, Layout layout) {
   p->q_strides = p->o_strides = dense_strides(layout, p->q_heads, p->q_len, p->head_dim);
   p->k_strides = p->v_strides = dense_strides(layout, p->kv_heads, p->kv_len, p->head_dim);
-}
-
-double problem_entries(const Problem *p) {
-  return (double)p->batch * p->q_heads * (double)mask_entries(p);
-}
-
-double problem_flops(const Problem *p) {
-  return 4.0 * p->head_dim * problem_entries(p);
 }
 
 double problem_least_bytes(const Problem *p) {

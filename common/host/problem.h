@@ -7,13 +7,15 @@
 
 #include "attention.h"
 #include "host/error.h"
+#include "host/mask.h"
 #include "host/options.h"
 
 /**
  * Checks what can be checked only when all options are known, and derives the problem, with dense
- * strides in the layout asked for. EXIT_USAGE as above.
+ * strides in the layout asked for, and its mask. EXIT_USAGE as above. On success the mask is to be
+ * freed by mask_free().
  */
-bool options_problem(const Options *options, Problem *problem, Error *error);
+bool options_problem(const Options *options, Problem *problem, Mask *mask, Error *error);
 
 /** Sets dense strides of all four tensors in the given layout. */
 void problem_set_layout(Problem *problem, Layout layout);
@@ -30,12 +32,6 @@ typedef struct HostCopies {
  * makes do with what is free, and the rows that a check compares.
  */
 double problem_host_bytes(const Problem *problem, HostCopies copies);
-
-/** Unmasked score entries of the whole problem: every batch entry, every query head. */
-double problem_entries(const Problem *problem);
-
-/** Floating-point operations of the unmasked entries: 4 * head_dim for each. */
-double problem_flops(const Problem *problem);
 
 /** Least device memory traffic: Q, K and V read once, O and LSE written once. */
 double problem_least_bytes(const Problem *problem);

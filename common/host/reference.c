@@ -13,8 +13,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "host/mask.h"
-
 /* The same plain C for three vector widths, chosen when the program starts. None of them contracts
    a * b + c (-ffp-contract=off), so the bits do not depend on the choice. */
 #if defined(__x86_64__) && defined(__GLIBC__) && !defined(__clang__)
@@ -40,6 +38,7 @@ typedef struct Job {
   void *context;
   ReferenceProgress *progress;
   int group_size;
+  int most_spans;
   int64_t score_pitch; /* doubles from one row of scores to the next */
   int padded_dim;      /* the inner loop of Q K^T takes four dimensions at a time */
   size_t next, done;
@@ -51,11 +50,12 @@ typedef struct Group {
   const RowIndex *rows;
   size_t first;
   int count;
-  int64_t longest; /* keys that the row with the most keys attends */
+  int64_t first_key, end_key; /* no row attends a key outside; the first is that of a block */
 } Group;
 
 typedef struct RowSums {
-  int64_t keys;
+  KeySpan *spans; /* the keys that the row attends */
+  int span_count, next_span;
   double max, sum, base_sum;
 } RowSums;
 
@@ -65,6 +65,7 @@ typedef struct Workspace {
   double *scores;               /* [group_size][score_pitch] */
   double *block;                /* K as [padded_dim][KEY_BLOCK], later V as [KEY_BLOCK][head_dim] */
   double *o, *base, *magnitude; /* [group_size][head_dim] */
+  KeySpan *spans;               /* [group_size][most_spans] */
   RowSums sums[MAX_GROUP];
 } Workspace;
 
@@ -84,6 +85,7 @@ static void free_workspace(Workspace *work) {
   free(work->o);
   free(work->base);
   free(work->magnitude);
+  free(work->spans);
 }
 
 static bool new_workspace(const Job *job, Workspace *work) {
@@ -94,7 +96,9 @@ static bool new_workspace(const Job *job, Workspace *work) {
   work->o = new_doubles(job->group_size * dim);
   work->base = new_doubles(job->group_size * dim);
   work->magnitude = new_doubles(job->group_size * dim);
-  if (work->q && work->scores && work->block && work->o && work->base && work->magnitude) {
+  work->spans = malloc(sizeof(KeySpan) * (size_t)job->group_size * (size_t)job->most_spans);
+  if (work->q && work->scores && work->block && work->o && work->base && work->magnitude &&
+      work->spans) {
     return true;
   }
   free_workspace(work);
@@ -154,7 +158,7 @@ static void add_values(const double *p, const double *rounded_p, const double *v
   }
 }
 
-static void load_queries(const Job *job, const Group *group, Workspace *work) {
+static void load_queries(const Job *job, Group *group, Workspace *work) {
   const Problem *problem = job->problem;
   memset(work->q, 0, sizeof(double) * (size_t)(group->count * job->padded_dim));
   memset(work->o, 0, sizeof(double) * (size_t)(group->count * problem->head_dim));
@@ -165,8 +169,40 @@ static void load_queries(const Job *job, const Group *group, Workspace *work) {
     const int64_t offset = row_offset(&problem->q_strides, row.batch, row.head, row.q);
     convert_row(problem->dtype, job->inputs->q + offset, problem->head_dim,
                 work->q + r * job->padded_dim, 1);
-    work->sums[r] = (RowSums){.keys = mask_row_count(problem, row.q), .max = -INFINITY};
+    RowSums *sums = &work->sums[r];
+    *sums = (RowSums){.spans = work->spans + (size_t)r * (size_t)job->most_spans, .max = -INFINITY};
+    sums->span_count = mask_row(job->inputs->mask, row.batch, row.head, row.q, sums->spans);
+    if (sums->span_count == 0) continue;
+    const int64_t first = sums->spans[0].first / KEY_BLOCK * KEY_BLOCK;
+    const int64_t end = sums->spans[sums->span_count - 1].end;
+    group->first_key = min_int64(group->first_key, first);
+    if (end > group->end_key) group->end_key = end;
   }
+}
+
+/* Moves on to the first span that reaches past key `first`; true if it begins before `last`. */
+static bool attends_any(RowSums *sums, int64_t first, int64_t last) {
+  while (sums->next_span < sums->span_count && sums->spans[sums->next_span].end <= first) {
+    ++sums->next_span;
+  }
+  return sums->next_span < sums->span_count && sums->spans[sums->next_span].first < last;
+}
+
+/* True if any row of the group attends any of the keys first .. last - 1. */
+static bool group_attends(const Group *group, Workspace *work, int64_t first, int64_t last) {
+  bool any = false;
+  for (int r = 0; r < group->count; ++r) any |= attends_any(&work->sums[r], first, last);
+  return any;
+}
+
+/* The part of span `i` of a row among the keys first .. last - 1, counted from `first`; false if
+ * there is none. */
+static bool span_in_block(const RowSums *sums, int i, int64_t first, int64_t last, int *from,
+                          int *to) {
+  if (i >= sums->span_count || sums->spans[i].first >= last) return false;
+  *from = sums->spans[i].first > first ? (int)(sums->spans[i].first - first) : 0;
+  *to = (int)(min_int64(sums->spans[i].end, last) - first);
+  return true;
 }
 
 /* First pass: all scores of the group, and the maximum of each row. */
@@ -176,24 +212,28 @@ static void compute_scores(const Job *job, const Group *group, Workspace *work) 
   const uint16_t *k =
       job->inputs->k + row_offset(&problem->k_strides, row.batch, kv_head_of(problem, row.head), 0);
   memset(work->block, 0, sizeof(double) * (size_t)job->padded_dim * KEY_BLOCK);
-  for (int64_t first = 0; first < group->longest; first += KEY_BLOCK) {
-    const int64_t last = min_int64(first + KEY_BLOCK, group->longest);
+  for (int64_t first = group->first_key; first < group->end_key; first += KEY_BLOCK) {
+    const int64_t last = min_int64(first + KEY_BLOCK, group->end_key);
+    if (!group_attends(group, work, first, last)) continue;
     for (int64_t key = first; key < last; ++key) {
       convert_row(problem->dtype, k + key * problem->k_strides.row, problem->head_dim,
                   work->block + (key - first), KEY_BLOCK);
     }
     for (int r = 0; r < group->count; ++r) {
       RowSums *sums = &work->sums[r];
-      const int keys = (int)min_int64(sums->keys - first, KEY_BLOCK);
-      if (keys <= 0) continue;
+      if (!attends_any(sums, first, last)) continue;
       double *scores = work->scores + r * job->score_pitch + first;
       score_block(work->q + r * job->padded_dim, work->block, job->padded_dim, scores);
-      for (int key = 0; key < keys; ++key) {
-        scores[key] *= problem->scale;
-        if (scores[key] > sums->max) sums->max = scores[key];
+      int from, to;
+      for (int i = sums->next_span; span_in_block(sums, i, first, last, &from, &to); ++i) {
+        for (int key = from; key < to; ++key) {
+          scores[key] *= problem->scale;
+          if (scores[key] > sums->max) sums->max = scores[key];
+        }
       }
     }
   }
+  for (int r = 0; r < group->count; ++r) work->sums[r].next_span = 0; /* for the second pass */
 }
 
 /* P of one row and one block: exact, and as a tensor-core kernel rounds it. */
@@ -216,20 +256,24 @@ static void weigh_values(const Job *job, const Group *group, Workspace *work) {
   const RowIndex row = group->rows[0];
   const uint16_t *v =
       job->inputs->v + row_offset(&problem->v_strides, row.batch, kv_head_of(problem, row.head), 0);
-  for (int64_t first = 0; first < group->longest; first += KEY_BLOCK) {
-    const int64_t last = min_int64(first + KEY_BLOCK, group->longest);
+  for (int64_t first = group->first_key; first < group->end_key; first += KEY_BLOCK) {
+    const int64_t last = min_int64(first + KEY_BLOCK, group->end_key);
+    if (!group_attends(group, work, first, last)) continue;
     for (int64_t key = first; key < last; ++key) {
       convert_row(problem->dtype, v + key * problem->v_strides.row, dim,
                   work->block + (key - first) * dim, 1);
     }
     for (int r = 0; r < group->count; ++r) {
-      const int keys = (int)min_int64(work->sums[r].keys - first, KEY_BLOCK);
-      if (keys <= 0) continue;
+      RowSums *sums = &work->sums[r];
+      if (!attends_any(sums, first, last)) continue;
+      const double *scores = work->scores + r * job->score_pitch + first;
       double p[KEY_BLOCK], rounded_p[KEY_BLOCK];
-      exponentiate(problem->dtype, work->scores + r * job->score_pitch + first, keys,
-                   &work->sums[r], p, rounded_p);
-      add_values(p, rounded_p, work->block, keys, dim, work->o + r * dim, work->base + r * dim,
-                 work->magnitude + r * dim);
+      int from, to;
+      for (int i = sums->next_span; span_in_block(sums, i, first, last, &from, &to); ++i) {
+        exponentiate(problem->dtype, scores + from, to - from, sums, p, rounded_p);
+        add_values(p, rounded_p, work->block + from * dim, to - from, dim, work->o + r * dim,
+                   work->base + r * dim, work->magnitude + r * dim);
+      }
     }
   }
 }
@@ -261,7 +305,8 @@ static bool take_group(Job *job, int finished, Group *group) {
   {
     job->done += (size_t)finished;
     if (job->progress && finished) job->progress(job->done, job->count);
-    *group = (Group){.rows = job->rows + job->next, .first = job->next};
+    *group =
+        (Group){.rows = job->rows + job->next, .first = job->next, .first_key = problem->kv_len};
     const size_t left = job->failed ? 0 : job->count - job->next;
     while (group->count < job->group_size && (size_t)group->count < left) {
       const RowIndex *first = group->rows, *row = group->rows + group->count;
@@ -269,8 +314,6 @@ static bool take_group(Job *job, int finished, Group *group) {
           kv_head_of(problem, row->head) != kv_head_of(problem, first->head)) {
         break;
       }
-      const int64_t keys = mask_row_count(problem, row->q);
-      if (keys > group->longest) group->longest = keys;
       ++group->count;
     }
     job->next += (size_t)group->count;
@@ -304,7 +347,8 @@ bool reference_rows(const Problem *problem, const HostInputs *inputs, const RowI
              .count = count,
              .consume = consume,
              .context = context,
-             .progress = progress};
+             .progress = progress,
+             .most_spans = mask_most_spans(inputs->mask)};
   job.padded_dim = (problem->head_dim + 3) / 4 * 4;
   job.score_pitch = ((int64_t)problem->kv_len + KEY_BLOCK - 1) / KEY_BLOCK * KEY_BLOCK;
   const int64_t fitting = MAX_SCORE_BYTES / (job.score_pitch * (int64_t)sizeof(double));

@@ -11,6 +11,7 @@
 #include "attention.h"
 #include "float16.h"
 #include "host/error.h"
+#include "host/mask.h"
 
 /** One row of the output. */
 typedef struct RowIndex {
@@ -20,6 +21,7 @@ typedef struct RowIndex {
 /** Tensors in host memory, 16-bit patterns of problem->dtype, with the strides of the problem. */
 typedef struct HostInputs {
   const uint16_t *q, *k, *v;
+  const Mask *mask; /**< which keys each query attends, whatever problem->mask says */
 } HostInputs;
 
 /** A finished row. Pointers are valid during the call only. */

@@ -30,7 +30,7 @@ static const char *human_bytes(double bytes, char text[32]) {
 
 static double total_bytes(const Run *run) {
   return problem_least_bytes(&run->problem) +
-         run->description.intermediate_bytes_per_entry * problem_entries(&run->problem);
+         run->description.intermediate_bytes_per_entry * run_entries(run);
 }
 
 /** Of the unit that the step computes with. */
@@ -46,9 +46,9 @@ Speed run_speed(const Run *run) {
   const double seconds = 1e-3 * run->timing.median_ms;
   const double dense_flops =
       4.0 * p->head_dim * p->batch * p->q_heads * (double)p->q_len * p->kv_len;
-  const double flops_s = problem_flops(p) / (1e12 * arithmetic_tflops(run));
+  const double flops_s = run_flops(run) / (1e12 * arithmetic_tflops(run));
   const double bytes_s = total_bytes(run) / (1e9 * run->ceilings.copy_gb_per_s);
-  speed.tflops = 1e-12 * problem_flops(p) / seconds;
+  speed.tflops = 1e-12 * run_flops(run) / seconds;
   speed.dense_tflops = 1e-12 * dense_flops / seconds;
   speed.gb_per_s = 1e-9 * total_bytes(run) / seconds;
   speed.ceiling_percent = run->description.ceiling == CEILING_COPY
@@ -59,10 +59,32 @@ Speed run_speed(const Run *run) {
   return speed;
 }
 
-static void print_problem(const Problem *p, FILE *out) {
+static void print_problem(const Run *run, FILE *out) {
+  const Problem *p = &run->problem;
   fprintf(out, "problem    B=%d Hq=%d Hkv=%d Nq=%d Nkv=%d D=%d %s, mask %s, scale %.4g\n", p->batch,
           p->q_heads, p->kv_heads, p->q_len, p->kv_len, p->head_dim, dtype_name(p->dtype),
-          mask_name(p->mask), (double)p->scale);
+          run->mask.text, (double)p->scale);
+}
+
+/** How the blocks of the mask fall out, and what was done once for it. */
+static void print_mask(const Run *run, FILE *out) {
+  const MaskFacts *m = &run->mask_facts;
+  const BlockMaskStatistics *b = &m->blocks;
+  if (m->q_block_size == 0) return;
+  char mask[32], prepared[32];
+  const Problem *p = &run->problem;
+  const double dense = (double)p->batch * p->q_heads * (double)p->q_len * p->kv_len;
+  fprintf(out,
+          "mask       %" PRId64 " of %" PRId64 " blocks of %dx%d active: %" PRId64 " full, %" PRId64
+          " causal, %" PRId64 " partial\n",
+          b->active, b->blocks, m->q_block_size, m->kv_block_size, b->full, b->causal, b->partial);
+  fprintf(out, "           %.1f %% of the entries unmasked; %s, and %s prepared from it\n",
+          100 * run_entries(run) / dense, human_bytes((double)m->mask_bytes, mask),
+          human_bytes((double)m->prepared_bytes, prepared));
+  if (run->device->simulated) return;
+  fprintf(out,
+          "           once per mask: built in %.2f ms, uploaded in %.2f ms, prepared in %.2f ms\n",
+          m->build_ms, m->upload_ms, m->prepare_ms);
 }
 
 static void print_device(const Device *d, FILE *out) {
@@ -74,7 +96,7 @@ static void print_device(const Device *d, FILE *out) {
   fputc('\n', out);
 }
 
-static double block_count(const KernelLaunch *launch) {
+static double grid_blocks(const KernelLaunch *launch) {
   return (double)launch->grid.x * launch->grid.y * launch->grid.z;
 }
 
@@ -84,7 +106,7 @@ static unsigned thread_count(const KernelLaunch *launch) {
 
 static void print_kernel(const KernelLaunch *launch, const KernelFacts *facts, const Device *device,
                          FILE *out) {
-  const double blocks = block_count(launch);
+  const double blocks = grid_blocks(launch);
   fprintf(out, "kernel     %s: %.0f block%s of %u threads", launch->name, blocks,
           blocks == 1 ? "" : "s", thread_count(launch));
   if (facts->shared_bytes > 0) {
@@ -193,7 +215,8 @@ static void print_traffic(const Run *run, FILE *out) {
 
 void report_run(const Run *run, FILE *out) {
   fprintf(out, "%-10s %s\n", step.name, step.title);
-  print_problem(&run->problem, out);
+  print_problem(run, out);
+  print_mask(run, out);
   fprintf(out, "input      %s, seed %llu, layout %s\n", input_name(run->options),
           (unsigned long long)run->options->seed, layout_name(run->options->layout));
   if (run->nan_inputs > 0) {
@@ -217,16 +240,16 @@ void report_info(const Run *run, FILE *out) {
   const Description *d = &run->description;
   fprintf(out, "%-10s %s\n           %s\n", step.name, step.title, step.idea);
   fprintf(out,
-          "supports   any Nq, Nkv, Hq %% Hkv == 0, %s, fp16 and bf16, masks full and causal,\n"
+          "supports   any Nq, Nkv, Hq %% Hkv == 0, %s, fp16 and bf16, %s,\n"
           "           layouts bhnd and bnhd\n",
-          step.head_dims);
-  print_problem(&run->problem, out);
+          step.head_dims, step.block_masks == NULL ? "masks full and causal" : "any mask");
+  print_problem(run, out);
   print_device(run->device, out);
   fprintf(out, "tiles      %d rows of Q, %d rows of K and V\n", d->q_tile, d->kv_tile);
   for (int i = 0; i < d->launch_count; i++) {
     const KernelLaunch *l = &d->launches[i];
     fprintf(out, "kernel     %s: %.0f blocks of %u threads, %zu bytes of dynamic shared memory\n",
-            l->name, block_count(l), thread_count(l), l->dynamic_shared_bytes);
+            l->name, grid_blocks(l), thread_count(l), l->dynamic_shared_bytes);
   }
   if (d->note[0] != '\0') fprintf(out, "           %s\n", d->note);
   if (!run->fits)

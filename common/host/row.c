@@ -15,6 +15,23 @@
 #include "host/report.h"
 #include "host/version.h"
 
+/** Nothing for a step that takes no block mask. */
+static void add_mask(JsonObject *row, const MaskFacts *m) {
+  if (m->q_block_size == 0) return;
+  json_integer(row, "mask_block_q", m->q_block_size);
+  json_integer(row, "mask_block_kv", m->kv_block_size);
+  json_integer(row, "mask_blocks", m->blocks.blocks);
+  json_integer(row, "mask_blocks_active", m->blocks.active);
+  json_integer(row, "mask_blocks_full", m->blocks.full);
+  json_integer(row, "mask_blocks_causal", m->blocks.causal);
+  json_integer(row, "mask_blocks_partial", m->blocks.partial);
+  json_integer(row, "mask_bytes", (int64_t)m->mask_bytes);
+  json_integer(row, "mask_prepared_bytes", (int64_t)m->prepared_bytes);
+  json_number(row, "mask_build_ms", m->build_ms);
+  json_number(row, "mask_upload_ms", m->upload_ms);
+  json_number(row, "mask_prepare_ms", m->prepare_ms);
+}
+
 static void add_problem(JsonObject *row, const Run *run) {
   const Problem *p = &run->problem;
   const Options *o = run->options;
@@ -25,7 +42,8 @@ static void add_problem(JsonObject *row, const Run *run) {
   json_integer(row, "seqlen_kv", p->kv_len);
   json_integer(row, "head_dim", p->head_dim);
   json_string(row, "dtype", dtype_name(p->dtype));
-  json_string(row, "mask", mask_name(p->mask));
+  json_string(row, "mask", run->mask.text);
+  add_mask(row, &run->mask_facts);
   json_string(row, "layout", layout_name(o->layout));
   json_number(row, "scale", (double)p->scale);
   json_string(row, "input", input_name(o));
@@ -205,7 +223,7 @@ bool row_append(const Run *run, const char *path, Error *error) {
   if (run->timing.samples > 0) add_gpu_state(&row);
   add_problem(&row, run);
   add_check(&row, run);
-  json_number(&row, "flops", problem_flops(&run->problem));
+  json_number(&row, "flops", run_flops(run));
   json_number(&row, "least_bytes", problem_least_bytes(&run->problem));
   json_integer(&row, "workspace_bytes", (int64_t)run->workspace_bytes);
   json_integer(&row, "extra_bytes", (int64_t)run->extra_bytes);

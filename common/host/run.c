@@ -8,6 +8,7 @@
 #include <simt.h>
 #endif
 
+#include "host/device_mask.h"
 #include "host/draw_mask.h"
 #include "host/inputs.h"
 #include "host/outputs.h"
@@ -19,6 +20,8 @@
 /** What must be given back at the end of a run, however it ends. */
 typedef struct Resources {
   Inputs inputs;
+  HostBlockMask blocks;
+  DeviceMask mask;
   DeviceTensors tensors;
   Outputs outputs;
   CheckPlan plan;
@@ -26,6 +29,8 @@ typedef struct Resources {
 
 static void resources_free(Resources *resources) {
   inputs_free(&resources->inputs);
+  block_mask_free(&resources->blocks);
+  device_mask_free(&resources->mask);
   device_tensors_free(&resources->tensors);
   outputs_free(&resources->outputs);
   check_plan_free(&resources->plan);
@@ -104,12 +109,43 @@ static bool run_once(Run *run, DeviceTensors *t, Error *error) {
   return ok;
 }
 
+/** Builds the block mask of a step that takes one, and puts it on the device. */
+static bool prepare_mask(Run *run, Resources *r, Error *error) {
+  const Problem *p = &run->problem;
+  const Options *o = run->options;
+  if (step.block_masks == NULL) return true;
+  const HostBlockMask *blocks = &run->mask.blocks; /* of a directory, as it was read */
+  const double start = clock_ms();
+  if (run->mask.preset != PRESET_DIRECTORY) {
+    if (!block_mask_build(&run->mask, p->q_block_size, p->kv_block_size, &r->blocks, error)) {
+      return false;
+    }
+    blocks = &r->blocks;
+  }
+  if (!block_mask_validate(&blocks->mask, p, error)) return false;
+  run->mask_facts = (MaskFacts){.q_block_size = p->q_block_size,
+                                .kv_block_size = p->kv_block_size,
+                                .blocks = block_mask_statistics(&blocks->mask, p->kv_len),
+                                .build_ms = clock_ms() - start};
+  if (o->mask_directory != NULL && !block_mask_write(o->mask_directory, blocks, error))
+    return false;
+  if (!device_mask_create(p, blocks, &r->mask, error)) return false;
+  run->mask_facts.mask_bytes = r->mask.mask_bytes;
+  run->mask_facts.prepared_bytes = r->mask.prepared_bytes;
+  run->mask_facts.upload_ms = r->mask.upload_ms;
+  run->mask_facts.prepare_ms = r->mask.prepare_ms;
+  r->tensors.tensors.block_mask = &r->mask.mask;
+  r->tensors.tensors.prepared = r->mask.prepared;
+  return true;
+}
+
 /** Puts the problem on the device and makes the pass that is checked. */
 static bool prepare(Run *run, Resources *r, Error *error) {
   const Problem *p = &run->problem;
   if (!device_tensors_create(p, r->inputs.q, r->inputs.k, r->inputs.v, &r->tensors, error)) {
     return false;
   }
+  if (!prepare_mask(run, r, error)) return false;
   if (!device_workspace_create(p, workspace_reserve(run->device), &r->tensors, error)) return false;
   run->workspace_bytes = r->tensors.workspace_bytes;
   step.describe(p, run->workspace_bytes, &run->description);
@@ -127,10 +163,11 @@ static bool check(Run *run, Resources *r, Error *error) {
   const Options *o = run->options;
   run->total_rows = (size_t)p->batch * p->q_heads * p->q_len;
   if (o->check == CHECK_NONE) return true;
-  if (!check_plan(p, o->check, o->check_rows, run->description.q_tile, o->seed, &r->plan, error)) {
+  if (!check_plan(p, &run->mask, o->check, o->check_rows, run->description.q_tile, o->seed,
+                  &r->plan, error)) {
     return false;
   }
-  const HostInputs inputs = {r->inputs.q, r->inputs.k, r->inputs.v};
+  const HostInputs inputs = {r->inputs.q, r->inputs.k, r->inputs.v, &run->mask};
   progress_start();
   const bool ok = check_outputs(p, &inputs, &r->outputs.view, &r->plan, &run->description,
                                 progress_update, stderr, &run->check, error);
@@ -157,7 +194,7 @@ static bool measure(Run *run, Resources *r, Error *error) {
 
 static bool run_problem(Run *run, Resources *r, Error *error) {
   const Options *o = run->options;
-  if (!inputs_fill(o, &run->problem, &r->inputs, error)) return false;
+  if (!inputs_fill(o, &run->problem, &run->mask, &r->inputs, error)) return false;
   run->nan_inputs = r->inputs.nan_count;
   return prepare(run, r, error) && outputs_download(&r->tensors, &r->outputs, error) &&
          check(run, r, error);
@@ -197,9 +234,17 @@ static bool run_and_write(Run *run, Resources *r, bool quiet, Error *error) {
 /** The problem that the options and the files of --input ask for. */
 static bool open_problem(Options *o, Run *run, Inputs *inputs, Error *error) {
   if (!inputs_open(o, inputs, error)) return false;
-  if (options_problem(o, &run->problem, error)) return true;
+  if (options_problem(o, &run->problem, &run->mask, error)) return true;
   if (o->input == INPUT_DIRECTORY) inputs_blame_files(o, error);
   return false;
+}
+
+double run_entries(const Run *run) {
+  return (double)mask_entries(&run->mask, run->problem.batch, run->problem.q_heads);
+}
+
+double run_flops(const Run *run) {
+  return 4.0 * run->problem.head_dim * run_entries(run);
 }
 
 ExitCode run_options(const Options *options, const Device *device, bool quiet, Error *error) {
@@ -208,7 +253,7 @@ ExitCode run_options(const Options *options, const Device *device, bool quiet, E
   Resources resources = {0};
   bool ok = open_problem(&o, &run, &resources.inputs, error);
   if (ok && o.draw_mask) {
-    draw_mask(&run.problem, o.mask_block_q, o.mask_block_kv, stdout);
+    ok = draw_mask(&run.mask, o.mask_block_q, o.mask_block_kv, stdout, error);
   } else if (ok && o.info) {
     describe_only(&run);
     report_info(&run, stdout);
@@ -216,6 +261,7 @@ ExitCode run_options(const Options *options, const Device *device, bool quiet, E
     ok = run_and_write(&run, &resources, quiet, error);
   }
   resources_free(&resources);
+  mask_free(&run.mask);
   if (!ok) return error->code;
   return run.checked && !run.check.right ? EXIT_WRONG : EXIT_RIGHT;
 }

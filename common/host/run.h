@@ -10,6 +10,7 @@
 #include "host/check.h"
 #include "host/device.h"
 #include "host/error.h"
+#include "host/mask.h"
 #include "host/options.h"
 #include "host/timing.h"
 
@@ -30,11 +31,21 @@ typedef struct WorkCounts {
   uint64_t atomics;        /**< by threads */
 } WorkCounts;
 
+/** The block mask of a step that takes one. */
+typedef struct MaskFacts {
+  int q_block_size, kv_block_size; /**< 0: the step takes none */
+  BlockMaskStatistics blocks;
+  size_t mask_bytes, prepared_bytes;      /**< on the device */
+  double build_ms, upload_ms, prepare_ms; /**< by the clock of the host, once per mask */
+} MaskFacts;
+
 /** All that is known about a finished run: what the report prints and the JSON row stores. */
 typedef struct Run {
   const Options *options;
   const Device *device;
   Problem problem;
+  Mask mask;
+  MaskFacts mask_facts;
   Description description;
   KernelFacts facts[MAX_LAUNCHES];
   size_t workspace_bytes;
@@ -48,6 +59,12 @@ typedef struct Run {
   Timing timing;
   Ceilings ceilings;
 } Run;
+
+/** Unmasked score entries of the whole problem: every batch entry, every query head. */
+double run_entries(const Run *run);
+
+/** Floating-point operations of the unmasked entries: 4 * head_dim for each. */
+double run_flops(const Run *run);
 
 /**
  * Runs the step as the options say, prints the report unless `quiet`, and writes what was asked

@@ -113,4 +113,5 @@ const Step step = {
     .workspace_bytes = NULL,
     .describe = describe,
     .forward = forward,
+    .block_masks = NULL,
 };

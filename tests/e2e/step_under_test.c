@@ -23,7 +23,9 @@
 
 #include "attention.h"
 #include "float16.h"
+#include "host/device_mask.h"
 #include "host/error.h"
+#include "host/mask.h"
 #include "host/random.h"
 
 enum { Q, K, V, O, TENSORS };
@@ -177,6 +179,22 @@ static void wrong(const char *what) {
   all_right = false;
 }
 
+/** The problem's mask in blocks, for a step that wants it so. */
+static DeviceMask mask_in_blocks(const Problem *p) {
+  DeviceMask on_device = {0};
+  HostBlockMask blocks;
+  Error error;
+  const Mask mask = mask_simple(p);
+  if (step.block_masks == NULL) return on_device;
+  if (!block_mask_build(&mask, p->q_block_size, p->kv_block_size, &blocks, &error) ||
+      !device_mask_create(p, &blocks, &on_device, &error)) {
+    fprintf(stderr, "%s: %s\n", step.name, error.text);
+    exit(EXIT_DEVICE);
+  }
+  block_mask_free(&blocks);
+  return on_device;
+}
+
 /** Runs the step on tensors that lie in `places`, and frees these. */
 static Answer solve(Problem *p, Place places[TENSORS]) {
   const size_t lse_bytes = sizeof(float) * (size_t)row_count(p, O);
@@ -185,7 +203,13 @@ static Answer solve(Problem *p, Place places[TENSORS]) {
   const size_t workspace_bytes = step.workspace_bytes ? step.workspace_bytes(p, free_bytes) : 0;
   for (int tensor = Q; tensor <= V; tensor++) fill(p, tensor, places[tensor].base);
 
-  Tensors t = {places[Q].base, places[K].base, places[V].base, places[O].base, NULL, NULL};
+  DeviceMask mask = mask_in_blocks(p);
+  Tensors t = {.q = places[Q].base,
+               .k = places[K].base,
+               .v = places[V].base,
+               .o = places[O].base,
+               .block_mask = &mask.mask,
+               .prepared = mask.prepared};
   t.lse = device_memory(lse_bytes);
   t.workspace = device_memory(workspace_bytes);
   require(step.forward(p, &t, workspace_bytes, 0), "launch");
@@ -201,6 +225,7 @@ static Answer solve(Problem *p, Place places[TENSORS]) {
   }
   require(cudaFree(t.lse), "free");
   require(cudaFree(t.workspace), "free");
+  device_mask_free(&mask);
   return answer;
 }
 
@@ -356,12 +381,10 @@ static void ask_with_odd_pointers(Problem p) {
     memory[tensor] = device_memory(4096);
   }
   for (int odd = Q; odd <= O; odd++) {
-    const Tensors t = {memory[Q] + (odd == Q),
-                       memory[K] + (odd == K),
-                       memory[V] + (odd == V),
-                       memory[O] + (odd == O),
-                       NULL,
-                       NULL};
+    const Tensors t = {.q = memory[Q] + (odd == Q),
+                       .k = memory[K] + (odd == K),
+                       .v = memory[V] + (odd == V),
+                       .o = memory[O] + (odd == O)};
     const cudaError_t error = step.forward(&p, &t, 0, 0);
     printf("%c begins at an odd element: %s\n", TENSOR_NAMES[odd], cudaGetErrorName(error));
   }
@@ -391,6 +414,7 @@ static void for_each_problem(void (*try)(Problem)) {
     p.dtype = i & 4 ? DTYPE_BF16 : DTYPE_FP16;
     p.mask = i & 8 ? MASK_CAUSAL : MASK_FULL;
     p.scale = (float)(1 / sqrt(p.head_dim));
+    p.q_block_size = p.kv_block_size = 128; /* only some steps look at them */
     try(p);
   }
 }

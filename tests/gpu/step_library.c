@@ -45,6 +45,10 @@ const char *step_forward(int batch, int q_heads, int kv_heads, int q_len, int kv
     snprintf(why, sizeof why, "%s needs a workspace, and a library call has none", step.name);
     return why;
   }
+  if (step.block_masks != NULL) {
+    snprintf(why, sizeof why, "%s needs a block mask, and a library call has none", step.name);
+    return why;
+  }
   if (!step.supports(&p, why, sizeof why)) return why;
   const cudaError_t error = step.forward(&p, &t, 0, stream);
   return error == cudaSuccess ? NULL : cudaGetErrorString(error);

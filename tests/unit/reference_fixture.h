@@ -88,7 +88,8 @@ static inline void run(Fixture *f) {
   const size_t count = row_count(&f->p);
   RowIndex *rows = malloc(count * sizeof *rows);
   for (size_t i = 0; i < count; ++i) rows[i] = row_at(&f->p, i);
-  const HostInputs inputs = {f->q, f->k, f->v};
+  const Mask mask = mask_simple(&f->p);
+  const HostInputs inputs = {f->q, f->k, f->v, &mask};
   Error error;
   assert_true(reference_rows(&f->p, &inputs, rows, count, store, f, NULL, &error));
   free(rows);

@@ -75,13 +75,19 @@ static inline uint16_t *draw_tensor(Dtype dtype, InputKind kind, uint64_t seed, 
   return x;
 }
 
+/** How many keys a query attends, from the first on. */
+static inline int64_t keys_of(const Problem *p, int q) {
+  const Mask mask = mask_simple(p);
+  return mask_row_end(&mask, 0, 0, q);
+}
+
 /** Every query becomes four times a key, plus noise. */
 static inline void make_spiky(Trial *t, uint64_t seed) {
   const Problem *p = &t->problem;
   for (int b = 0; b < p->batch; ++b) {
     for (int h = 0; h < p->q_heads; ++h) {
       for (int q = 0; q < p->q_len; ++q) {
-        const int64_t keys = mask_row_count(p, q), to = row_offset(&p->q_strides, b, h, q);
+        const int64_t keys = keys_of(p, q), to = row_offset(&p->q_strides, b, h, q);
         if (keys == 0) continue;
         const int64_t key = (int64_t)(random_bits(seed, 7, (uint64_t)q) % (uint64_t)keys);
         const int64_t from = row_offset(&p->k_strides, b, kv_head_of(p, h), key);
@@ -127,8 +133,8 @@ static inline void free_trial(Trial *t) {
   free(t->lse_block);
 }
 
-static inline HostInputs trial_inputs(const Trial *t) {
-  return (HostInputs){t->q, t->k, t->v};
+static inline HostInputs trial_inputs(const Trial *t, const Mask *mask) {
+  return (HostInputs){t->q, t->k, t->v, mask};
 }
 
 static inline HostOutputs trial_outputs(const Trial *t) {
@@ -195,7 +201,7 @@ static inline void simulate_row(Trial *t, int b, int h, int q, bool round_p,
   OnlineRow row = {.m = -INFINITY};
   load_row(p->dtype, t->q + row_offset(&p->q_strides, b, h, q), p->head_dim, row.q);
   const int head = mistakes->wrong_kv_head ? h % p->kv_heads : kv_head_of(p, h);
-  int64_t count = mask_row_count(p, q);
+  int64_t count = keys_of(p, q);
   if (mistakes->top_left) count = q + 1 < p->kv_len ? q + 1 : p->kv_len;
   for (int64_t first = 0; first < count; first += KV_TILE) {
     const int keys = (int)(count - first < KV_TILE ? count - first : KV_TILE);

@@ -70,10 +70,11 @@ static void one_core_keeps_up_with_the_plan(void **state) {
                            .k_strides = one_head,
                            .v_strides = one_head};
   uint16_t *q = draw_head(dtype, 0), *k = draw_head(dtype, 1), *v = draw_head(dtype, 2);
-  const HostInputs inputs = {q, k, v};
+  const Mask mask = mask_simple(&problem);
+  const HostInputs inputs = {q, k, v, &mask};
   CheckPlan plan;
   Error error;
-  assert_true(check_plan(&problem, CHECK_DEFAULT, 0, 128, 1, &plan, &error));
+  assert_true(check_plan(&problem, &mask, CHECK_DEFAULT, 0, 128, 1, &plan, &error));
   assert_true(plan.count >= ROWS_A_TRY);
   omp_set_num_threads(1);
   const double speed = best_flops(&problem, &inputs, &plan);

@@ -24,7 +24,8 @@ static CheckPlan new_plan(const Problem *p, CheckMode mode, int64_t wanted, int 
                           uint64_t seed) {
   CheckPlan plan;
   Error error;
-  assert_true(check_plan(p, mode, wanted, q_tile, seed, &plan, &error));
+  const Mask mask = mask_simple(p);
+  assert_true(check_plan(p, &mask, mode, wanted, q_tile, seed, &plan, &error));
   return plan;
 }
 

@@ -38,13 +38,14 @@ static void check_trial(uint64_t trial) {
   const InputKind kind = (InputKind)pick(trial, 9, INPUT_KINDS);
   Trial t = new_trial(&p, kind, trial);
   simulate(&t, pick(trial, 10, 2), &(Mistakes){0});
-  const HostInputs inputs = trial_inputs(&t);
+  const Mask mask = mask_simple(&p);
+  const HostInputs inputs = trial_inputs(&t, &mask);
   const HostOutputs outputs = trial_outputs(&t);
   const Description tiles = {.q_tile = 16, .kv_tile = KV_TILE};
   CheckPlan plan;
   CheckResult result;
   Error error;
-  assert_true(check_plan(&p, CHECK_ALL, 0, tiles.q_tile, trial, &plan, &error));
+  assert_true(check_plan(&p, &mask, CHECK_ALL, 0, tiles.q_tile, trial, &plan, &error));
   assert_true(check_outputs(&p, &inputs, &outputs, &plan, &tiles, NULL, stderr, &result, &error));
   if (!result.right) fail_msg("false alarm in trial %d, input kind %d", (int)trial, (int)kind);
   check_plan_free(&plan);

@@ -38,6 +38,7 @@ static void memory_sets_the_limit(void **state) {
   const double memory = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
   Options o = options_default();
   Problem p;
+  Mask mask;
   Error error;
   o.batch = 64;
   o.q_heads = o.kv_heads = o.kv_len = 1;
@@ -45,33 +46,34 @@ static void memory_sets_the_limit(void **state) {
   o.head_dim = 256;
   const double row_bytes = 64 * 2 * (2 * 512 + 4); /* Q, O and LSE, twice: the CPU backend */
   o.q_len = (int)(0.99 * memory / row_bytes);
-  assert_true(options_problem(&o, &p, &error));
+  assert_true(options_problem(&o, &p, &mask, &error));
   char directory[] = "out"; /* O once more, in the order of a file */
   o.output_directory = directory;
-  assert_false(options_problem(&o, &p, &error));
+  assert_false(options_problem(&o, &p, &mask, &error));
   assert_int_equal(error.code, EXIT_USAGE);
   assert_non_null(strstr(error.text, "--batch 64 --heads 1 --kv-heads 1 --seqlen "));
   assert_non_null(strstr(error.text, " GB, must be at most the "));
   o.output_directory = NULL;
   o.q_len = (int)(1.01 * memory / row_bytes);
-  assert_false(options_problem(&o, &p, &error));
+  assert_false(options_problem(&o, &p, &mask, &error));
 }
 
 static void what_is_not_given_follows_from_the_rest(void **state) {
   (void)state;
   Options o = options_default();
   Problem p;
+  Mask mask;
   Error error;
   o.q_heads = 6;
   o.q_len = 40;
   o.head_dim = 64;
-  assert_true(options_problem(&o, &p, &error));
+  assert_true(options_problem(&o, &p, &mask, &error));
   assert_int_equal(p.kv_heads, 6);
   assert_int_equal(p.kv_len, 40);
   assert_true(p.scale == 0.125F);
   assert_int_equal(p.q_strides.head, 40 * 64);
   o.layout = LAYOUT_BNHD;
-  assert_true(options_problem(&o, &p, &error));
+  assert_true(options_problem(&o, &p, &mask, &error));
   assert_int_equal(p.q_strides.head, 64);
   assert_int_equal(p.q_strides.row, 6 * 64);
 }
@@ -80,9 +82,10 @@ static void what_the_step_refuses_is_refused_in_its_words(void **state) {
   (void)state;
   Options o = options_default();
   Problem p;
+  Mask mask;
   Error error;
   o.head_dim = 512;
-  assert_false(options_problem(&o, &p, &error));
+  assert_false(options_problem(&o, &p, &mask, &error));
   assert_int_equal(error.code, EXIT_USAGE);
   assert_string_equal(error.text, "--head-dim 512: must be below 512");
 }

@@ -99,7 +99,8 @@ static void a_row_has_the_same_bits_in_any_company(void **state) {
   run(&f);
   RowIndex rows[500]; /* any order, repeats, several heads in a row */
   for (size_t i = 0; i < 500; ++i) rows[i] = row_at(&f.p, i * 37 % row_count(&f.p));
-  const HostInputs inputs = {f.q, f.k, f.v};
+  const Mask mask = mask_simple(&f.p);
+  const HostInputs inputs = {f.q, f.k, f.v, &mask};
   Error error;
   for (int threads = 1; threads <= 2; ++threads) {
     omp_set_num_threads(threads);
@@ -128,7 +129,8 @@ static void every_row_is_delivered_once_and_progress_ends_at_all(void **state) {
   Fixture f = new_fixture(DTYPE_FP16, 2, 1, 40, 20, 32);
   RowIndex rows[160];
   for (size_t i = 0; i < 160; ++i) rows[i] = row_at(&f.p, i);
-  const HostInputs inputs = {f.q, f.k, f.v};
+  const Mask mask = mask_simple(&f.p);
+  const HostInputs inputs = {f.q, f.k, f.v, &mask};
   int delivered = 0;
   Error error;
   omp_set_num_threads(1); /* assertions in the callback */

@@ -22,7 +22,8 @@ typedef struct Verdict {
 } Verdict;
 
 static inline Verdict judge_rows(const Trial *t, CheckMode mode, int64_t rows) {
-  const HostInputs inputs = trial_inputs(t);
+  const Mask mask = mask_simple(&t->problem);
+  const HostInputs inputs = trial_inputs(t, &mask);
   const HostOutputs outputs = trial_outputs(t);
   const Description tiles = {
       .q_tile = Q_TILE, .kv_tile = KV_TILE, .multiplies_hidden_keys = t->multiplies_hidden_keys};
@@ -32,7 +33,7 @@ static inline Verdict judge_rows(const Trial *t, CheckMode mode, int64_t rows) {
   Error error;
   FILE *out = open_memstream(&verdict.text, &size);
   assert_non_null(out);
-  assert_true(check_plan(&t->problem, mode, rows, Q_TILE, 1, &plan, &error));
+  assert_true(check_plan(&t->problem, &mask, mode, rows, Q_TILE, 1, &plan, &error));
   assert_true(check_outputs(&t->problem, &inputs, &outputs, &plan, &tiles, NULL, out,
                             &verdict.result, &error));
   fclose(out);

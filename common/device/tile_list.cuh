@@ -1,0 +1,191 @@
+/**
+ * @file
+ * From a block mask to what a kernel wants to read: for each tile of queries the list of
+ * key/value tiles that it attends, without holes, and the partial tiles as bits. Made once per mask
+ * by three small kernels, launched by the step.
+ *
+ * A mask block spans several of the kernel's tiles. Each is looked at on its own: a tile wholly on
+ * one side of the diagonal, or of one value in a PARTIAL block, needs no mask code or no visit.
+ */
+#ifndef DEVICE_TILE_LIST_CUH
+#define DEVICE_TILE_LIST_CUH
+
+#include <cuda_runtime.h>
+
+#include "attention.h"
+#include "device/heads.cuh"
+#include "device/warp.cuh"
+
+/** What hides entries of a tile; 0 and above: the bits that start at that word, and the end. */
+enum TileMask : int { ALL_ATTENDED = -1, PAST_THE_END = -2, CAUSAL_RULE = -3, NONE_ATTENDED = -4 };
+
+/** One key/value tile that a tile of queries attends. */
+struct KeyTile {
+  int first_key;
+  int mask; /**< TileMask */
+};
+
+/** A tile of queries: all that a thread block wants to know first, in one load. */
+struct alignas(16) QueryTile {
+  int q_tile;
+  int tile_count;
+  KeyTile first; /**< of its list */
+};
+
+/** Everything about one mask, in device memory. */
+struct TileLists {
+  int q_rows, kv_rows; /**< of the kernel's tiles */
+  int q_tiles;         /**< tiles of queries in a head */
+  int most_tiles;      /**< room in each list */
+  int batches, heads;  /**< lists are shared like the masks */
+  int bits_pitch;      /**< words from row to row of a partial tile */
+  int *counts;         /**< [batches * heads][q_tiles]: length of each list */
+  QueryTile *order;    /**< [batches * heads][q_tiles], longest list first */
+  KeyTile *tiles;      /**< [batches * heads][q_tiles][most_tiles] */
+  uint32_t *bits;      /**< [tile_count][q_block_size][bits_pitch] */
+};
+
+/** Number of the list of tiles that a query head uses. */
+__device__ __forceinline__ int list_of_head(const TileLists &lists, int batch, int head) {
+  return batch % lists.batches * lists.heads + head % lists.heads;
+}
+
+/** Lays the lists out from `memory` on, aligned as cudaMalloc aligns; returns the bytes it takes.
+ */
+static inline size_t lay_out_tile_lists(const Problem *p, const BlockMask *m, int q_rows,
+                                        int kv_rows, void *memory, TileLists *lists) {
+  const auto align = [](size_t bytes) { return (bytes + 255) / 256 * 256; };
+  *lists = {};
+  lists->q_rows = q_rows;
+  lists->kv_rows = kv_rows;
+  lists->q_tiles = (p->q_len + q_rows - 1) / q_rows;
+  lists->most_tiles = m->max_slots * (m->kv_block_size / kv_rows);
+  lists->batches = m->batches;
+  lists->heads = m->heads;
+  lists->bits_pitch = m->kv_block_size / 32;
+  const size_t rows = (size_t)m->batches * m->heads * lists->q_tiles;
+  size_t used = 0;
+  lists->counts = (int *)((char *)memory + used);
+  used += align(rows * sizeof *lists->counts);
+  lists->order = (QueryTile *)((char *)memory + used);
+  used += align(rows * sizeof *lists->order);
+  lists->tiles = (KeyTile *)((char *)memory + used);
+  used += align(rows * lists->most_tiles * sizeof *lists->tiles);
+  lists->bits = (uint32_t *)((char *)memory + used);
+  used += align((size_t)m->tile_count * m->q_block_size * lists->bits_pitch * sizeof(uint32_t));
+  return used;
+}
+
+/** Turns 32 bytes of the partial tiles into a word, the first into the lowest bit: one thread each.
+ */
+__global__ void pack_bits_kernel(const uint8_t *bytes, int64_t words, uint32_t *bits) {
+  const int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+  if (i >= words) return;
+  uint32_t word = 0;
+  for (int j = 0; j < 32; j++) word |= (uint32_t)(bytes[i * 32 + j] != 0) << j;
+  bits[i] = word;
+}
+
+/** What a tile inside a mask block needs. Its queries are first_q .. last_q. */
+__device__ int classify_tile(const Problem &p, const TileLists &lists, int type, int64_t bits_at,
+                             int first_q, int last_q, int first_key) {
+  if (first_key >= p.kv_len) return NONE_ATTENDED;
+  if (type == BLOCK_CAUSAL) {
+    if (first_key >= causal_keys(p, last_q)) return NONE_ATTENDED;
+    return first_key + lists.kv_rows <= causal_keys(p, first_q) ? ALL_ATTENDED : CAUSAL_RULE;
+  }
+  const bool ends_here = first_key + lists.kv_rows > p.kv_len;
+  if (type == BLOCK_FULL) return ends_here ? PAST_THE_END : ALL_ATTENDED;
+  uint32_t any = 0, all = ~0u;
+  for (int q = 0; q < lists.q_rows; q++) {
+    if (first_q + q > last_q) break;
+    for (int word = 0; word < lists.kv_rows / 32; word++) {
+      const uint32_t bits = lists.bits[bits_at + q * lists.bits_pitch + word];
+      any |= bits;
+      all &= bits;
+    }
+  }
+  if (any == 0) return NONE_ATTENDED;
+  return all == ~0u && !ends_here ? ALL_ATTENDED : (int)bits_at;
+}
+
+/**
+ * Writes the list of one tile of queries: one warp each. Every lane takes a slot of the row, counts
+ * the tiles in it that are attended, and learns from the lanes before it where they go.
+ */
+__global__ void __launch_bounds__(WARP_SIZE)
+    list_tiles_kernel(Problem p, BlockMask m, TileLists lists) {
+  const int q_tile = blockIdx.x % lists.q_tiles;
+  const int list = blockIdx.x / lists.q_tiles;
+  const int64_t batch = list / lists.heads, head = list % lists.heads;
+  const int first_q = q_tile * lists.q_rows;
+  const int last_q = min(first_q + lists.q_rows, p.q_len) - 1;
+  const int64_t q_block = first_q / m.q_block_size;
+  const int lane = threadIdx.x;
+  const int tiles_per_block = m.kv_block_size / lists.kv_rows;
+  KeyTile *tiles = lists.tiles + (int64_t)blockIdx.x * lists.most_tiles;
+
+  const int64_t at_row = batch * m.num_strides[0] + head * m.num_strides[1];
+  const int slots = m.kv_num_blocks[at_row + q_block * m.num_strides[2]];
+  // Each tensor of slots has strides of its own.
+  const auto row_of = [=](const int32_t *tensor, const int64_t(&strides)[4]) {
+    return tensor + batch * strides[0] + head * strides[1] + q_block * strides[2];
+  };
+  const int32_t *indices = row_of(m.kv_indices, m.index_strides);
+  const int32_t *types = row_of(m.block_mask_types, m.type_strides);
+  const int32_t *partials = row_of(m.partial_block_mask_indices, m.partial_strides);
+
+  int count = 0;
+  for (int first_slot = 0; first_slot < slots; first_slot += WARP_SIZE) {
+    const int64_t slot = first_slot + lane;
+    const int type = slot < slots ? types[slot * m.type_strides[3]] : (int)BLOCK_MASKED;
+    int64_t first_key = 0, bits_at = 0;
+    if (type != BLOCK_MASKED)
+      first_key = (int64_t)indices[slot * m.index_strides[3]] * m.kv_block_size;
+    if (type == BLOCK_PARTIAL) {
+      const int64_t tile = partials[slot * m.partial_strides[3]];
+      bits_at = (tile * m.q_block_size + first_q % m.q_block_size) * lists.bits_pitch;
+    }
+    const auto tile_of = [&](int i) {
+      const int key = (int)first_key + i * lists.kv_rows;
+      const int mask = type == BLOCK_MASKED
+                           ? (int)NONE_ATTENDED
+                           : classify_tile(p, lists, type, bits_at + i * lists.kv_rows / 32,
+                                           first_q, last_q, key);
+      return KeyTile{key, mask};
+    };
+    int mine = 0;
+    for (int i = 0; i < tiles_per_block; i++) mine += tile_of(i).mask != NONE_ATTENDED;
+    int end = mine;  // after the scan: of this lane's tiles in the list
+    for (int distance = 1; distance < WARP_SIZE; distance *= 2) {
+      const int before = __shfl_up_sync(FULL_WARP, end, distance);
+      if (lane >= distance) end += before;
+    }
+    int at = count + end - mine;
+    for (int i = 0; i < tiles_per_block; i++) {
+      const KeyTile tile = tile_of(i);
+      if (tile.mask != NONE_ATTENDED) tiles[at++] = tile;
+    }
+    count += __shfl_sync(FULL_WARP, end, WARP_SIZE - 1);
+  }
+  if (lane == 0) lists.counts[blockIdx.x] = count;
+}
+
+/** Sorts the tiles of queries by the length of their lists, the last of equals first: a thread
+ * each. */
+__global__ void order_rows_kernel(TileLists lists, int rows) {
+  const int row = blockIdx.x * blockDim.x + threadIdx.x;
+  if (row >= rows) return;
+  const int q_tile = row % lists.q_tiles;
+  const int *counts = lists.counts + (row - q_tile);
+  int rank = 0;
+  for (int other = 0; other < lists.q_tiles; other++) {
+    const int difference = counts[other] - counts[q_tile];
+    rank += difference > 0 || (difference == 0 && other > q_tile);
+  }
+  QueryTile result = {q_tile, counts[q_tile], {0, ALL_ATTENDED}};
+  if (result.tile_count > 0) result.first = lists.tiles[(int64_t)row * lists.most_tiles];
+  lists.order[row - q_tile + rank] = result;
+}
+
+#endif

@@ -1,0 +1,161 @@
+/**
+ * @file
+ * Block masks as directories of .npy files.
+ */
+#define _POSIX_C_SOURCE 200809L
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "host/block_mask.h"
+#include "host/npy.h"
+
+static const struct {
+  const char *name;
+  NpyType type;
+  NpyTypes types;
+  int rank;
+} FILE_FACTS[MASK_TENSORS] = {
+    {"kv_num_blocks.npy", NPY_I4, {1 << NPY_I4, "<i4 (int32)"}, 3},
+    {"kv_indices.npy", NPY_I4, {1 << NPY_I4, "<i4 (int32)"}, 4},
+    {"block_mask_types.npy", NPY_I4, {1 << NPY_I4, "<i4 (int32)"}, 4},
+    {"partial_block_mask_indices.npy", NPY_I4, {1 << NPY_I4, "<i4 (int32)"}, 4},
+    {"partial_block_masks.npy", NPY_B1, {1 << NPY_B1, "|b1 (bool)"}, 3},
+};
+
+/** directory/name; NULL if memory runs out. */
+static char *join(const char *directory, const char *name) {
+  const size_t size = strlen(directory) + strlen(name) + 2;
+  char *path = malloc(size);
+  if (path != NULL) snprintf(path, size, "%s/%s", directory, name);
+  return path;
+}
+
+static bool read_file(const char *directory, int file, NpyArray *array, Error *error) {
+  char *path = join(directory, FILE_FACTS[file].name);
+  if (path == NULL) return fail(error, EXIT_DEVICE, "out of host memory");
+  bool ok = true;
+  if (file != TENSOR_TILES || access(path, F_OK) == 0) {
+    ok = npy_read(path, FILE_FACTS[file].types, array, error);
+    if (ok && array->rank != FILE_FACTS[file].rank) {
+      ok = fail(error, EXIT_USAGE, "%s: has %d dimensions, must have %d", path, array->rank,
+                FILE_FACTS[file].rank);
+    }
+  }
+  free(path);
+  return ok;
+}
+
+/** Every dimension of the tensors of slots must be that of the first, or 1 where one mask serves
+ * all. */
+static bool check_shapes(const char *directory, const NpyArray *files, BlockMask *m, Error *error) {
+  for (int i = TENSOR_COUNTS; i <= TENSOR_TILE_INDICES; i++) {
+    const int64_t *shape = files[i].shape;
+    const bool slots = i != TENSOR_COUNTS;
+    for (int d = 0; d < 3 + slots; d++) {
+      if (shape[d] < 1 || shape[d] > INT32_MAX) {
+        return fail(error, EXIT_USAGE, "%s/%s: dimension %d is %lld, must be from 1 to 2^31 - 1",
+                    directory, FILE_FACTS[i].name, d, (long long)shape[d]);
+      }
+    }
+    if (shape[0] > m->batches) m->batches = (int)shape[0];
+    if (shape[1] > m->heads) m->heads = (int)shape[1];
+    const int64_t *first = files[TENSOR_INDICES].shape;
+    if (shape[2] != first[2] || (slots && shape[3] != first[3])) {
+      return fail(error, EXIT_USAGE,
+                  "%s/%s: has %lld blocks of queries%s, but kv_indices.npy has %lld x %lld slots",
+                  directory, FILE_FACTS[i].name, (long long)shape[2],
+                  slots ? " or another number of slots" : "", (long long)first[2],
+                  (long long)first[3]);
+    }
+  }
+  for (int i = TENSOR_COUNTS; i <= TENSOR_TILE_INDICES; i++) {
+    const int64_t *shape = files[i].shape;
+    if ((shape[0] != 1 && shape[0] != m->batches) || (shape[1] != 1 && shape[1] != m->heads)) {
+      return fail(error, EXIT_USAGE,
+                  "%s/%s: is for %lld batch entries and %lld heads, another file for %d and %d",
+                  directory, FILE_FACTS[i].name, (long long)shape[0], (long long)shape[1],
+                  m->batches, m->heads);
+    }
+  }
+  return true;
+}
+
+/** Dense strides of a file, 0 where a dimension of 1 stands for all. */
+static void set_file_strides(const NpyArray *file, int64_t *strides) {
+  int64_t stride = 1;
+  for (int d = file->rank - 1; d >= 0; d--) {
+    strides[d] = d < 2 && file->shape[d] == 1 ? 0 : stride;
+    stride *= file->shape[d];
+  }
+}
+
+static bool set_sizes(const char *directory, const NpyArray *files, BlockMask *m, Error *error) {
+  m->batches = m->heads = 1;
+  if (!check_shapes(directory, files, m, error)) return false;
+  m->q_blocks = (int)files[TENSOR_INDICES].shape[2];
+  m->max_slots = (int)files[TENSOR_INDICES].shape[3];
+  if (files[TENSOR_TILES].rank != 0) { /* the file is there */
+    const int64_t *shape = files[TENSOR_TILES].shape;
+    if (shape[0] > INT32_MAX || shape[1] < 1 || shape[1] > 1 << 20 || shape[2] < 1 ||
+        shape[2] > 1 << 20) {
+      return fail(error, EXIT_USAGE, "%s/%s: %lld tiles of %lld x %lld are out of range", directory,
+                  FILE_FACTS[TENSOR_TILES].name, (long long)shape[0], (long long)shape[1],
+                  (long long)shape[2]);
+    }
+    m->tile_count = (int)shape[0];
+    m->q_block_size = (int)shape[1];
+    m->kv_block_size = (int)shape[2];
+  }
+  set_file_strides(&files[TENSOR_COUNTS], m->num_strides);
+  set_file_strides(&files[TENSOR_INDICES], m->index_strides);
+  set_file_strides(&files[TENSOR_TYPES], m->type_strides);
+  set_file_strides(&files[TENSOR_TILE_INDICES], m->partial_strides);
+  return true;
+}
+
+bool block_mask_read(const char *directory, const Problem *problem, int q_block_size,
+                     int kv_block_size, HostBlockMask *blocks, Error *error) {
+  *blocks = (HostBlockMask){.mask = {.q_block_size = q_block_size, .kv_block_size = kv_block_size}};
+  NpyArray files[MASK_TENSORS] = {{0}};
+  bool ok = true;
+  for (int i = 0; i < MASK_TENSORS && ok; i++) ok = read_file(directory, i, &files[i], error);
+  ok = ok && set_sizes(directory, files, &blocks->mask, error);
+  for (int i = 0; i < MASK_TENSORS; i++) { /* the arrays change hands, good or not */
+    blocks->data[i] = files[i].data;
+    blocks->bytes[i] = files[i].bytes;
+  }
+  block_mask_set_pointers(&blocks->mask, blocks->data);
+  Error fault = {0};
+  if (ok && !block_mask_validate(&blocks->mask, problem, &fault)) {
+    ok = fail(error, fault.code, "%s: %.900s", directory, fault.text);
+  }
+  if (!ok) block_mask_free(blocks);
+  return ok;
+}
+
+static bool write_file(const char *directory, int file, const int64_t *shape, const void *data,
+                       Error *error) {
+  char *path = join(directory, FILE_FACTS[file].name);
+  if (path == NULL) return fail(error, EXIT_DEVICE, "out of host memory");
+  const bool ok = npy_write(path, FILE_FACTS[file].type, FILE_FACTS[file].rank, shape, data, error);
+  free(path);
+  return ok;
+}
+
+bool block_mask_write(const char *directory, const HostBlockMask *blocks, Error *error) {
+  const BlockMask *m = &blocks->mask;
+  if (mkdir(directory, 0777) != 0 && errno != EEXIST) {
+    return fail(error, EXIT_DEVICE, "%s: cannot create it: %s", directory, strerror(errno));
+  }
+  const int64_t slots[4] = {m->batches, m->heads, m->q_blocks, m->max_slots};
+  const int64_t tiles[3] = {m->tile_count, m->q_block_size, m->kv_block_size};
+  bool ok = true;
+  for (int i = 0; i < MASK_TENSORS && ok; i++) {
+    ok = write_file(directory, i, i == TENSOR_TILES ? tiles : slots, blocks->data[i], error);
+  }
+  return ok;
+}
