@@ -163,6 +163,8 @@ static bool build_row(Builder *b, int batch, int head, int q_block) {
   const int first_q = q_block * b->q_size;
   const int rows = m->q_len - first_q < b->q_size ? m->q_len - first_q : b->q_size;
   const size_t slots_before = b->slot_count;
+  /* All other rows take less time than the threads take to meet. */
+#pragma omp parallel for if (m->preset == PRESET_RANDOM)
   for (int r = 0; r < rows; r++) {
     b->span_counts[r] =
         mask_row(m, batch, head, first_q + r, b->spans + (size_t)r * (size_t)b->most_spans);
@@ -278,8 +280,8 @@ bool block_mask_build(const Mask *mask, int q_block_size, int kv_block_size, Hos
   Builder b = {.mask = mask,
                .q_size = q_block_size,
                .kv_size = kv_block_size,
-               .q_blocks = (mask->q_len + q_block_size - 1) / q_block_size,
-               .kv_blocks = (mask->kv_len + kv_block_size - 1) / kv_block_size,
+               .q_blocks = (mask->q_len - 1) / q_block_size + 1,
+               .kv_blocks = (mask->kv_len - 1) / kv_block_size + 1,
                .most_spans = mask_most_spans(mask),
                .table.tile_bytes = (size_t)q_block_size * (size_t)kv_block_size};
   const bool ok = allocate(&b) && build_rows(&b) && lay_out(&b, blocks);
