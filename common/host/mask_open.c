@@ -81,7 +81,8 @@ static bool draw_runs(Mask *mask, const char *argument, Error *error) {
   uint64_t seed;
   Error unused;
   if (!parse_seed(argument, &seed, &unused)) {
-    return fail(error, EXIT_USAGE, "--mask %s: the seed must be a whole number", mask->text);
+    return fail(error, EXIT_USAGE, "--mask %s: the seed must be an integer from 0 to 2^64 - 1",
+                mask->text);
   }
   /* Text is always followed by an image, so the shortest runs decide how many there may be. */
   const size_t room = (size_t)(2 * (mask->kv_len / (LEAST_TEXT + LEAST_IMAGE)) + 2);
