@@ -75,9 +75,11 @@ BlockMaskStatistics block_mask_statistics(const BlockMask *mask, int kv_len);
 bool block_mask_read(const char *directory, const Problem *problem, int q_block_size,
                      int kv_block_size, HostBlockMask *blocks, Error *error);
 
-/** Writes the five files of a mask with dense strides, as block_mask_build() gives it; creates the
- * directory. EXIT_DEVICE if it fails. */
-bool block_mask_write(const char *directory, const HostBlockMask *blocks, Error *error);
+/**
+ * Writes the five files of a valid mask in host memory, whatever its strides; creates the
+ * directory. Fields that are not looked at become -1. EXIT_DEVICE if it fails.
+ */
+bool block_mask_write(const char *directory, const BlockMask *mask, Error *error);
 
 /** Element of a [B, H, NQB] or, with a slot, [B, H, NQB, MAXB] tensor. */
 static inline int32_t block_count(const BlockMask *m, int batch, int head, int q_block) {

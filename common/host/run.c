@@ -127,7 +127,7 @@ static bool prepare_mask(Run *run, Resources *r, Error *error) {
                                 .kv_block_size = p->kv_block_size,
                                 .blocks = block_mask_statistics(&blocks->mask, p->kv_len),
                                 .build_ms = clock_ms() - start};
-  if (o->mask_directory != NULL && !block_mask_write(o->mask_directory, blocks, error))
+  if (o->mask_directory != NULL && !block_mask_write(o->mask_directory, &blocks->mask, error))
     return false;
   if (!device_mask_create(p, blocks, &r->mask, error)) return false;
   run->mask_facts.mask_bytes = r->mask.mask_bytes;

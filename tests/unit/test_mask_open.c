@@ -192,7 +192,7 @@ static void directories_give_back_what_was_built(void **state) {
     HostBlockMask blocks;
     Error error = {0};
     assert_true(block_mask_build(&mask, 8, 4, &blocks, &error));
-    assert_true(block_mask_write(directory.text, &blocks, &error));
+    assert_true(block_mask_write(directory.text, &blocks.mask, &error));
     Mask again = open_mask(directory.text, &p, 8, 4);
     uint8_t *x = dense_of_mask(&mask, 2, 3), *y = dense_of_mask(&again, 2, 3);
     assert_memory_equal(x, y, 2 * 3 * 21 * 34);
