@@ -1,0 +1,252 @@
+/** @file Tests of block masks as directories of files, and of masks with strides of any kind. */
+#define _POSIX_C_SOURCE 200809L
+
+#include <sys/stat.h>
+
+#include "block_mask_testing.h"
+
+/** The entries of a block mask by its definition: [batch][q_heads][q_len][kv_len]. */
+static uint8_t *dense_of_blocks(const BlockMask *m, const Problem *p) {
+  uint8_t *dense =
+      malloc((size_t)p->batch * (size_t)p->q_heads * (size_t)p->q_len * (size_t)p->kv_len);
+  uint8_t *entry = dense;
+  for (int b = 0; b < p->batch; b++) {
+    for (int h = 0; h < p->q_heads; h++) {
+      for (int q = 0; q < p->q_len; q++) {
+        for (int k = 0; k < p->kv_len; k++) *entry++ = block_mask_attends(m, p, b, h, q, k);
+      }
+    }
+  }
+  return dense;
+}
+
+static void check_same_entries(const Problem *p, const uint8_t *x, const uint8_t *y) {
+  const size_t count = (size_t)p->batch * (size_t)p->q_heads * (size_t)p->q_len * (size_t)p->kv_len;
+  for (size_t i = 0; i < count; i++) {
+    if (x[i] != y[i]) fail_msg("entry %zu is %d and %d", i, x[i], y[i]);
+  }
+}
+
+static void check_statistics(const OwnMask *own, const Problem *p) {
+  BlockMaskStatistics s = {0};
+  for (int b = 0; b < own->mask.batches; b++) {
+    for (int h = 0; h < own->mask.heads; h++) {
+      for (int q = 0; q < own->mask.q_blocks; q++) {
+        for (int i = 0; i < *element(own, TENSOR_COUNTS, b, h, q, 0); i++) {
+          const int type = *element(own, TENSOR_TYPES, b, h, q, i);
+          s.causal += type == BLOCK_CAUSAL;
+          s.full += type == BLOCK_FULL;
+          s.partial += type == BLOCK_PARTIAL;
+        }
+      }
+    }
+  }
+  const BlockMaskStatistics is = block_mask_statistics(&own->mask, p->kv_len);
+  assert_int_equal(is.causal, s.causal);
+  assert_int_equal(is.full, s.full);
+  assert_int_equal(is.partial, s.partial);
+  assert_int_equal(is.active, s.causal + s.full + s.partial);
+}
+
+/** Written, read, made canonical: the mask stays the same. */
+static void check_own(const OwnMask *own, const Problem *p) {
+  const TestPath directory = test_path("mask");
+  Error error = {0};
+  if (!block_mask_validate(&own->mask, p, &error)) fail_msg("%s", error.text);
+  check_statistics(own, p);
+  uint8_t *should = dense_of_blocks(&own->mask, p);
+  if (!block_mask_write(directory.text, &own->mask, &error)) fail_msg("%s", error.text);
+  Mask mask = open_mask(directory.text, p, 1, 1); /* the file of tiles knows better */
+  assert_int_equal(mask.blocks.mask.q_block_size, own->mask.q_block_size);
+  assert_int_equal(mask.blocks.mask.tile_count, own->mask.tile_count);
+  uint8_t *is = dense_of_mask(&mask, p->batch, p->q_heads);
+  check_same_entries(p, is, should);
+  const int64_t entries = mask_entries(&mask, p->batch, p->q_heads);
+  assert_int_equal(entries, count_ones(is, (size_t)p->batch * (size_t)p->q_heads *
+                                               (size_t)p->q_len * (size_t)p->kv_len));
+  HostBlockMask canonical;
+  assert_true(
+      block_mask_build(&mask, own->mask.q_block_size, own->mask.kv_block_size, &canonical, &error));
+  check_block_mask(&canonical.mask, p, should);
+  block_mask_free(&canonical);
+  free(should);
+  free(is);
+  mask_free(&mask);
+  remove_block_mask(directory.text);
+}
+
+static void masks_of_any_order_and_strides_survive_their_files(void **state) {
+  (void)state;
+  static const int SIZES[][2] = {{1, 1}, {4, 8}, {8, 4}, {16, 16}, {5, 7}};
+  for (uint64_t seed = 1; seed <= 100; seed++) {
+    Dice dice = {.seed = seed};
+    const Problem p = mask_problem(1 + roll(&dice, 3), 1 + roll(&dice, 3), 1 + roll(&dice, 30),
+                                   1 + roll(&dice, 30));
+    const int *size = SIZES[roll(&dice, 5)];
+    OwnMask own = draw_own(&dice, &p, size[0], size[1]);
+    check_own(&own, &p);
+    free_own(&own);
+  }
+}
+
+/** Files of 2 batch entries and 2 heads, 1 block of queries, 2 slots. */
+typedef struct Files {
+  const int32_t *tensors[TENSOR_TILES];
+  int64_t shapes[TENSOR_TILES][4];
+  int64_t tiles_shape[3];
+} Files;
+
+static const int32_t TWOS[8] = {2, 2, 2, 2, 2, 2, 2, 2};
+static const int32_t ZERO_ONE[8] = {0, 1, 0, 1, 0, 1, 0, 1};
+
+static Files good_files(void) {
+  return (Files){.tensors = {TWOS, ZERO_ONE, TWOS, TWOS},
+                 .shapes = {{2, 2, 1}, {2, 2, 1, 2}, {2, 2, 1, 2}, {2, 2, 1, 2}},
+                 .tiles_shape = {1, 8, 4}};
+}
+
+static const Problem FILES_PROBLEM = {
+    .batch = 2, .q_heads = 2, .kv_heads = 1, .q_len = 8, .kv_len = 8};
+
+static TestPath write_files(const Files *files) {
+  static const uint8_t TILES[64];
+  const TestPath directory = test_path("mask");
+  mkdir(directory.text, 0777);
+  for (int i = 0; i < MASK_TENSORS; i++) {
+    char path[192];
+    snprintf(path, sizeof path, "%s/%s", directory.text, BLOCK_MASK_FILES[i]);
+    if (i < TENSOR_TILES) {
+      write_array(path, NPY_I4, i == TENSOR_COUNTS ? 3 : 4, files->shapes[i], files->tensors[i]);
+    } else {
+      write_array(path, NPY_B1, 3, files->tiles_shape, TILES);
+    }
+  }
+  return directory;
+}
+
+static void refuse_files(const Files *files, const char *text) {
+  const TestPath directory = write_files(files);
+  HostBlockMask blocks;
+  Error error = {0};
+  char why[512];
+  assert_false(block_mask_read(directory.text, &FILES_PROBLEM, 8, 4, &blocks, &error));
+  snprintf(why, sizeof why, "%s%s", directory.text, text);
+  assert_string_equal(error.text, why);
+  assert_int_equal(error.code, EXIT_USAGE);
+  for (int i = 0; i < MASK_TENSORS; i++) assert_null(blocks.data[i]);
+  remove_block_mask(directory.text);
+}
+
+static void files_that_do_not_fit_are_refused(void **state) {
+  (void)state;
+  Files files = good_files();
+  files.shapes[TENSOR_TYPES][2] = 2;
+  files.shapes[TENSOR_TYPES][1] = 1;
+  refuse_files(&files,
+               "/block_mask_types.npy: has 2 blocks of queries or another number of slots, "
+               "but kv_indices.npy has 1 x 2 slots");
+  files = good_files();
+  files.shapes[TENSOR_COUNTS][2] = 2;
+  files.shapes[TENSOR_COUNTS][1] = 1;
+  refuse_files(&files,
+               "/kv_num_blocks.npy: has 2 blocks of queries, but kv_indices.npy has 1 x 2 "
+               "slots");
+  files = good_files();
+  files.shapes[TENSOR_TILE_INDICES][3] = 0;
+  refuse_files(&files,
+               "/partial_block_mask_indices.npy: dimension 3 is 0, must be from 1 to 2^31 "
+               "- 1");
+  files = good_files();
+  files.shapes[TENSOR_COUNTS][0] = 3;
+  files.shapes[TENSOR_COUNTS][1] = 1;
+  refuse_files(&files,
+               "/kv_indices.npy: is for 2 batch entries and 2 heads, another file for 3 "
+               "and 2");
+  files = good_files();
+  files.tiles_shape[0] = 8;
+  files.tiles_shape[1] = 0;
+  refuse_files(&files, "/partial_block_masks.npy: 8 tiles of 0 x 4 are out of range");
+  files = good_files();
+  files.tiles_shape[1] = 4;
+  refuse_files(&files, ": the mask has 1 blocks of queries, but 8 queries in blocks of 4 are 2");
+  files = good_files();
+  files.tensors[TENSOR_INDICES] = TWOS;
+  refuse_files(&files,
+               ": kv_indices[b=0, h=0, q_block=0, slot=0] = 2, but there are only 2 "
+               "key/value blocks");
+}
+
+/** Every tensor may broadcast on its own, and such a mask can be written again. */
+static void every_file_broadcasts_on_its_own(void **state) {
+  (void)state;
+  for (int combination = 0; combination < 1 << 2 * TENSOR_TILES; combination++) {
+    Files files = good_files();
+    int batches = 1, heads = 1;
+    for (int i = 0; i < TENSOR_TILES; i++) {
+      if (combination >> 2 * i & 1) files.shapes[i][0] = 1;
+      if (combination >> 2 * i & 2) files.shapes[i][1] = 1;
+      if (files.shapes[i][0] > batches) batches = 2;
+      if (files.shapes[i][1] > heads) heads = 2;
+    }
+    const TestPath directory = write_files(&files);
+    HostBlockMask blocks, again;
+    Error error = {0};
+    for (int pass = 0; pass < 2; pass++) {
+      HostBlockMask *read = pass == 0 ? &blocks : &again;
+      if (!block_mask_read(directory.text, &FILES_PROBLEM, 8, 4, read, &error)) {
+        fail_msg("%s", error.text);
+      }
+      assert_int_equal(read->mask.batches, batches);
+      assert_int_equal(read->mask.heads, heads);
+      assert_int_equal(block_mask_statistics(&read->mask, 8).full, 2 * batches * heads);
+      if (pass == 0) assert_true(block_mask_write(directory.text, &read->mask, &error));
+    }
+    block_mask_free(&blocks);
+    block_mask_free(&again);
+    remove_block_mask(directory.text);
+  }
+}
+
+static void without_tiles_the_given_sizes_hold(void **state) {
+  (void)state;
+  const Files files = good_files();
+  const TestPath directory = write_files(&files);
+  TestPath path;
+  HostBlockMask blocks;
+  Error error = {0};
+  snprintf(path.text, sizeof path.text, "%.90s/partial_block_masks.npy", directory.text);
+  unlink(path.text);
+  assert_true(block_mask_read(directory.text, &FILES_PROBLEM, 8, 4, &blocks, &error));
+  assert_int_equal(blocks.mask.q_block_size, 8);
+  assert_int_equal(blocks.mask.kv_block_size, 4);
+  assert_int_equal(blocks.mask.tile_count, 0);
+  block_mask_free(&blocks);
+  assert_false(block_mask_read(directory.text, &FILES_PROBLEM, 4, 4, &blocks, &error));
+  remove_block_mask(directory.text);
+}
+
+static void a_directory_that_cannot_be_made_is_an_error(void **state) {
+  (void)state;
+  const TestPath directory = test_path("no/mask");
+  const Problem p = mask_problem(1, 1, 8, 8);
+  Dice dice = {.seed = 1};
+  OwnMask own = draw_own(&dice, &p, 8, 8);
+  Error error = {0};
+  char why[256];
+  assert_false(block_mask_write(directory.text, &own.mask, &error));
+  snprintf(why, sizeof why, "%s: cannot create it: No such file or directory", directory.text);
+  assert_string_equal(error.text, why);
+  assert_int_equal(error.code, EXIT_DEVICE);
+  free_own(&own);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(masks_of_any_order_and_strides_survive_their_files),
+      cmocka_unit_test(files_that_do_not_fit_are_refused),
+      cmocka_unit_test(every_file_broadcasts_on_its_own),
+      cmocka_unit_test(without_tiles_the_given_sizes_hold),
+      cmocka_unit_test(a_directory_that_cannot_be_made_is_an_error),
+  };
+  return cmocka_run_group_tests(tests, create_test_directory, remove_test_directory);
+}
