@@ -1,0 +1,224 @@
+/** @file Tests of block_mask_validate(): every refusal, by its exact text and coordinates. */
+#define _POSIX_C_SOURCE 200809L
+
+#include "block_mask_testing.h"
+
+enum { BATCH = 2, HEADS = 3, SLOTS = 5 };
+
+/* 3 blocks of 8 queries, the last cut; 16 blocks of 4 keys. */
+static const Problem PROBLEM = {
+    .batch = BATCH, .q_heads = HEADS, .kv_heads = 1, .q_len = 20, .kv_len = 64};
+
+/** Every row: blocks 9, 0 and 15, as FULL, CAUSAL and PARTIAL, with a MASKED slot in between. */
+static OwnMask make_valid(void) {
+  static const int32_t INDICES[4] = {9, POISON, 0, 15};
+  static const int32_t TYPES[4] = {BLOCK_FULL, BLOCK_MASKED, BLOCK_CAUSAL, BLOCK_PARTIAL};
+  static const int32_t TILES[4] = {POISON, POISON, POISON, 1};
+  OwnMask own = {.mask = {.q_block_size = 8,
+                          .kv_block_size = 4,
+                          .q_blocks = 3,
+                          .max_slots = SLOTS,
+                          .tile_count = 2,
+                          .batches = BATCH,
+                          .heads = HEADS}};
+  Dice dice = {.seed = 1};
+  allocate_own(&own, &dice);
+  for (int row = 0; row < BATCH * HEADS * 3; row++) {
+    const int b = row / (HEADS * 3), h = row / 3 % HEADS, q = row % 3;
+    *element(&own, TENSOR_COUNTS, b, h, q, 0) = 4;
+    for (int i = 0; i < 4; i++) {
+      *element(&own, TENSOR_INDICES, b, h, q, i) = INDICES[i];
+      *element(&own, TENSOR_TYPES, b, h, q, i) = TYPES[i];
+      *element(&own, TENSOR_TILE_INDICES, b, h, q, i) = TILES[i];
+    }
+  }
+  return own;
+}
+
+static void expect(const BlockMask *mask, const Problem *problem, const char *text) {
+  Error error = {0};
+  if (text == NULL) {
+    if (!block_mask_validate(mask, problem, &error)) fail_msg("%s", error.text);
+    return;
+  }
+  assert_false(block_mask_validate(mask, problem, &error));
+  assert_string_equal(error.text, text);
+  assert_int_equal(error.code, EXIT_USAGE);
+}
+
+/** What a valid mask with another value in slot 3, PARTIAL, or slot 0, FULL, is refused with. */
+static void with_value(MaskTensor tensor, int slot, int32_t value, const char *text) {
+  OwnMask own = make_valid();
+  *element(&own, tensor, 1, 2, 1, slot) = value;
+  expect(&own.mask, &PROBLEM, text);
+  free_own(&own);
+}
+
+static void valid_masks_pass(void **state) {
+  (void)state;
+  OwnMask own = make_valid();
+  expect(&own.mask, &PROBLEM, NULL);
+  free_own(&own);
+  with_value(TENSOR_COUNTS, 0, 0, NULL);
+  with_value(TENSOR_INDICES, 0, 14, NULL);
+  with_value(TENSOR_INDICES, 3, 1, NULL);
+  with_value(TENSOR_TILE_INDICES, 3, 0, NULL);
+}
+
+static void counts_must_lie_in_the_row(void **state) {
+  (void)state;
+  with_value(TENSOR_COUNTS, 0, -1,
+             "kv_num_blocks[b=1, h=2, q_block=1] = -1, but a row has 5 slots");
+  with_value(TENSOR_COUNTS, 0, SLOTS + 1,
+             "kv_num_blocks[b=1, h=2, q_block=1] = 6, but a row has 5 slots");
+  with_value(TENSOR_COUNTS, 0, INT_MIN,
+             "kv_num_blocks[b=1, h=2, q_block=1] = -2147483648, but a row has 5 slots");
+}
+
+static void blocks_must_exist(void **state) {
+  (void)state;
+  with_value(TENSOR_INDICES, 2, 16,
+             "kv_indices[b=1, h=2, q_block=1, slot=2] = 16, but there are only 16 key/value "
+             "blocks");
+  with_value(TENSOR_INDICES, 0, -1,
+             "kv_indices[b=1, h=2, q_block=1, slot=0] = -1, but there are only 16 key/value "
+             "blocks");
+  with_value(TENSOR_INDICES, 3, INT_MAX,
+             "kv_indices[b=1, h=2, q_block=1, slot=3] = 2147483647, but there are only 16 "
+             "key/value blocks");
+}
+
+static void a_row_lists_a_block_once(void **state) {
+  (void)state;
+  with_value(TENSOR_INDICES, 2, 9,
+             "kv_indices[b=1, h=2, q_block=1, slot=2] = 9, but the row lists that block already");
+  with_value(TENSOR_INDICES, 3, 0,
+             "kv_indices[b=1, h=2, q_block=1, slot=3] = 0, but the row lists that block already");
+  with_value(TENSOR_INDICES, 1, 9, NULL); /* MASKED: not looked at */
+}
+
+static void types_must_be_known(void **state) {
+  (void)state;
+  with_value(TENSOR_TYPES, 2, 4,
+             "block_mask_types[b=1, h=2, q_block=1, slot=2] = 4, must be 0 (MASKED), 1 (CAUSAL), "
+             "2 (FULL) or 3 (PARTIAL)");
+  with_value(TENSOR_TYPES, 0, -1,
+             "block_mask_types[b=1, h=2, q_block=1, slot=0] = -1, must be 0 (MASKED), 1 (CAUSAL), "
+             "2 (FULL) or 3 (PARTIAL)");
+  with_value(TENSOR_TYPES, 3, BLOCK_FULL, NULL);
+}
+
+static void partial_slots_need_a_tile(void **state) {
+  (void)state;
+  with_value(TENSOR_TILE_INDICES, 3, -1,
+             "partial_block_mask_indices[b=1, h=2, q_block=1, slot=3] = -1, but the slot is "
+             "PARTIAL and there are 2 tiles");
+  with_value(TENSOR_TILE_INDICES, 3, 2,
+             "partial_block_mask_indices[b=1, h=2, q_block=1, slot=3] = 2, but the slot is "
+             "PARTIAL and there are 2 tiles");
+  OwnMask own = make_valid();
+  own.mask.tile_count = 0;
+  expect(&own.mask, &PROBLEM,
+         "partial_block_mask_indices[b=0, h=0, q_block=0, slot=3] = 1, but the slot is PARTIAL "
+         "and there are 0 tiles");
+  free_own(&own);
+}
+
+static void the_first_fault_is_the_one_told(void **state) {
+  (void)state;
+  OwnMask own = make_valid();
+  *element(&own, TENSOR_INDICES, 1, 0, 0, 0) = 17;
+  *element(&own, TENSOR_TYPES, 0, 1, 2, 3) = 9;
+  *element(&own, TENSOR_COUNTS, 0, 2, 0, 0) = 9;
+  expect(&own.mask, &PROBLEM,
+         "block_mask_types[b=0, h=1, q_block=2, slot=3] = 9, must be 0 (MASKED), 1 (CAUSAL), 2 "
+         "(FULL) or 3 (PARTIAL)");
+  free_own(&own);
+}
+
+/** Each change makes one size wrong. */
+static void sizes_must_fit_the_problem(void **state) {
+  (void)state;
+  OwnMask own = make_valid();
+  BlockMask m = own.mask;
+  m.q_block_size = 0;
+  expect(&m, &PROBLEM, "mask blocks of 0 x 4: must be positive");
+  m = own.mask;
+  m.kv_block_size = -4;
+  expect(&m, &PROBLEM, "mask blocks of 8 x -4: must be positive");
+  m = own.mask;
+  m.q_blocks = 2;
+  expect(&m, &PROBLEM, "the mask has 2 blocks of queries, but 20 queries in blocks of 8 are 3");
+  m = own.mask;
+  m.batches = 3;
+  expect(&m, &PROBLEM,
+         "the mask is for 3 batch entries and 3 heads, but the problem has 2 and 3 (1 stands for "
+         "all)");
+  m = own.mask;
+  m.heads = 2;
+  expect(&m, &PROBLEM,
+         "the mask is for 2 batch entries and 2 heads, but the problem has 2 and 3 (1 stands for "
+         "all)");
+  Problem longer = PROBLEM;
+  longer.q_len = 25;
+  expect(&own.mask, &longer,
+         "the mask has 3 blocks of queries, but 25 queries in blocks of 8 are 4");
+  longer.q_len = 24;
+  expect(&own.mask, &longer, NULL);
+  Problem fewer_keys = PROBLEM;
+  fewer_keys.kv_len = 60;
+  expect(&own.mask, &fewer_keys,
+         "kv_indices[b=0, h=0, q_block=0, slot=3] = 15, but there are only 15 key/value blocks");
+  fewer_keys.kv_len = 61;
+  expect(&own.mask, &fewer_keys, NULL);
+  free_own(&own);
+}
+
+/**
+ * The tensors end where the counts do: dense, one row, so that AddressSanitizer sees every look at
+ * a slot past the count, and at the index or the tile of the MASKED slot that comes last.
+ */
+static void slots_past_the_count_are_not_read(void **state) {
+  (void)state;
+  const Problem p = mask_problem(1, 1, 8, 64);
+  int32_t *count = malloc(sizeof *count), *types = malloc(3 * sizeof *types);
+  int32_t *indices = malloc(2 * sizeof *indices), *tiles = malloc(2 * sizeof *tiles);
+  *count = 3;
+  memcpy(types, (int32_t[]){BLOCK_FULL, BLOCK_PARTIAL, BLOCK_MASKED}, 3 * sizeof *types);
+  memcpy(indices, (int32_t[]){5, 3}, 2 * sizeof *indices);
+  memcpy(tiles, (int32_t[]){POISON, 0}, 2 * sizeof *tiles);
+  BlockMask m = {.q_block_size = 8,
+                 .kv_block_size = 4,
+                 .q_blocks = 1,
+                 .max_slots = 100,
+                 .tile_count = 1,
+                 .batches = 1,
+                 .heads = 1};
+  block_mask_set_strides(&m);
+  block_mask_set_pointers(&m, (void *const[]){count, indices, types, tiles, NULL});
+  expect(&m, &p, NULL);
+  const BlockMaskStatistics s = block_mask_statistics(&m, p.kv_len);
+  assert_int_equal(s.blocks, 16);
+  assert_int_equal(s.active, 2);
+  assert_int_equal(s.full, 1);
+  assert_int_equal(s.partial, 1);
+  free(count);
+  free(types);
+  free(indices);
+  free(tiles);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(valid_masks_pass),
+      cmocka_unit_test(counts_must_lie_in_the_row),
+      cmocka_unit_test(blocks_must_exist),
+      cmocka_unit_test(a_row_lists_a_block_once),
+      cmocka_unit_test(types_must_be_known),
+      cmocka_unit_test(partial_slots_need_a_tile),
+      cmocka_unit_test(the_first_fault_is_the_one_told),
+      cmocka_unit_test(sizes_must_fit_the_problem),
+      cmocka_unit_test(slots_past_the_count_are_not_read),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
