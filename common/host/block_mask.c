@@ -53,37 +53,43 @@ typedef struct Place {
   int batch, head, q_block, slot;
 } Place;
 
-static bool wrong_slot(Error *error, const char *tensor, Place at, int value, const char *should,
-                       int64_t limit) {
-  char right[96];
-  snprintf(right, sizeof right, should, (long long)limit);
-  return fail(error, EXIT_USAGE, "%s[b=%d, h=%d, q_block=%d, slot=%d] = %d, %s", tensor, at.batch,
-              at.head, at.q_block, at.slot, value, right);
+/** Name of an element for messages: "kv_indices[b=0, h=1, q_block=3, slot=2]". */
+typedef struct SlotName {
+  char text[128];
+} SlotName;
+
+static const char *name_slot(const char *tensor, Place at, SlotName *name) {
+  snprintf(name->text, sizeof name->text, "%s[b=%d, h=%d, q_block=%d, slot=%d]", tensor, at.batch,
+           at.head, at.q_block, at.slot);
+  return name->text;
 }
 
 static bool validate_slot(const BlockMask *m, Place at, int64_t kv_blocks, int32_t *seen_in,
                           int32_t row, Error *error) {
   const int b = at.batch, h = at.head, q = at.q_block, i = at.slot;
+  SlotName name = {""};
   const int type = slot_value(m->block_mask_types, m->type_strides, b, h, q, i);
   if (type < 0 || type >= BLOCK_TYPES) {
-    return wrong_slot(error, "block_mask_types", at, type,
-                      "must be 0 (MASKED), 1 (CAUSAL), 2 (FULL) or 3 (PARTIAL)", 0);
+    return fail(error, EXIT_USAGE,
+                "%s = %d, must be 0 (MASKED), 1 (CAUSAL), 2 (FULL) or 3 (PARTIAL)",
+                name_slot("block_mask_types", at, &name), type);
   }
   if (type == BLOCK_MASKED) return true;
   const int block = slot_value(m->kv_indices, m->index_strides, b, h, q, i);
   if (block < 0 || block >= kv_blocks) {
-    return wrong_slot(error, "kv_indices", at, block, "but there are only %lld key/value blocks",
-                      kv_blocks);
+    return fail(error, EXIT_USAGE, "%s = %d, but there are only %lld key/value blocks",
+                name_slot("kv_indices", at, &name), block, (long long)kv_blocks);
   }
   if (seen_in[block] == row) {
-    return wrong_slot(error, "kv_indices", at, block, "but the row lists that block already", 0);
+    return fail(error, EXIT_USAGE, "%s = %d, but the row lists that block already",
+                name_slot("kv_indices", at, &name), block);
   }
   seen_in[block] = row;
   if (type != BLOCK_PARTIAL) return true;
   const int tile = slot_value(m->partial_block_mask_indices, m->partial_strides, b, h, q, i);
   if (tile < 0 || tile >= m->tile_count) {
-    return wrong_slot(error, "partial_block_mask_indices", at, tile,
-                      "but the slot is PARTIAL and there are %lld tiles", m->tile_count);
+    return fail(error, EXIT_USAGE, "%s = %d, but the slot is PARTIAL and there are %d tiles",
+                name_slot("partial_block_mask_indices", at, &name), tile, m->tile_count);
   }
   return true;
 }

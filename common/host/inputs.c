@@ -55,10 +55,13 @@ static int64_t target_row(const Problem *p, const Mask *mask, uint64_t seed, int
   const int64_t q = row % p->q_len;
   const int64_t head = row / p->q_len % p->q_heads;
   const int64_t batch = row / p->q_len / p->q_heads;
-  int count = mask_row(mask, (int)batch, (int)head, (int)q, spans);
-  if (count == 0) spans[count++] = (KeySpan){0, p->kv_len}; /* any: it does not matter */
+  const int count = mask_row(mask, (int)batch, (int)head, (int)q, spans);
   int64_t attended = 0;
   for (int i = 0; i < count; i++) attended += spans[i].end - spans[i].first;
+  if (attended == 0) { /* any: it does not matter */
+    spans[0] = (KeySpan){0, p->kv_len};
+    attended = p->kv_len;
+  }
   int64_t chosen = (int64_t)(random_bits(seed, STREAM_TARGET, row) % (uint64_t)attended);
   int i = 0;
   for (; chosen >= spans[i].end - spans[i].first; i++) chosen -= spans[i].end - spans[i].first;
