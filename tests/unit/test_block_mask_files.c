@@ -89,6 +89,51 @@ static void masks_of_any_order_and_strides_survive_their_files(void **state) {
   }
 }
 
+/** A tensor of an int32 file must hold these 4 numbers. */
+static void expect_numbers(const TestPath *directory, MaskTensor tensor, const int32_t *should) {
+  char path[192];
+  NpyArray array;
+  Error error = {0};
+  snprintf(path, sizeof path, "%s/%s", directory->text, BLOCK_MASK_FILES[tensor]);
+  if (!npy_read(path, (NpyTypes){1 << NPY_I4, "<i4"}, &array, &error)) fail_msg("%s", error.text);
+  assert_int_equal(array.bytes, 4 * sizeof *should);
+  assert_memory_equal(array.data, should, 4 * sizeof *should);
+  npy_free(&array);
+}
+
+/** The tensors end where the last look is due, so that AddressSanitizer sees any other. */
+static void what_is_not_looked_at_is_written_as_minus_one(void **state) {
+  (void)state;
+  const TestPath directory = test_path("mask");
+  int32_t *count = malloc(sizeof *count), *types = malloc(3 * sizeof *types);
+  int32_t *indices = malloc(2 * sizeof *indices), *tiles = malloc(sizeof *tiles);
+  uint8_t tile[8 * 4] = {1};
+  *count = 3;
+  *tiles = 0;
+  memcpy(types, (int32_t[]){BLOCK_PARTIAL, BLOCK_FULL, BLOCK_MASKED}, 3 * sizeof *types);
+  memcpy(indices, (int32_t[]){5, 3}, 2 * sizeof *indices);
+  BlockMask m = {.q_block_size = 8,
+                 .kv_block_size = 4,
+                 .q_blocks = 1,
+                 .max_slots = 4,
+                 .tile_count = 1,
+                 .batches = 1,
+                 .heads = 1};
+  block_mask_set_strides(&m);
+  block_mask_set_pointers(&m, (void *const[]){count, indices, types, tiles, tile});
+  Error error = {0};
+  assert_true(block_mask_write(directory.text, &m, &error));
+  expect_numbers(&directory, TENSOR_INDICES, (int32_t[]){5, 3, -1, -1});
+  expect_numbers(&directory, TENSOR_TYPES,
+                 (int32_t[]){BLOCK_PARTIAL, BLOCK_FULL, BLOCK_MASKED, -1});
+  expect_numbers(&directory, TENSOR_TILE_INDICES, (int32_t[]){0, -1, -1, -1});
+  free(count);
+  free(types);
+  free(indices);
+  free(tiles);
+  remove_block_mask(directory.text);
+}
+
 /** Files of 2 batch entries and 2 heads, 1 block of queries, 2 slots. */
 typedef struct Files {
   const int32_t *tensors[TENSOR_TILES];
@@ -243,6 +288,7 @@ static void a_directory_that_cannot_be_made_is_an_error(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(masks_of_any_order_and_strides_survive_their_files),
+      cmocka_unit_test(what_is_not_looked_at_is_written_as_minus_one),
       cmocka_unit_test(files_that_do_not_fit_are_refused),
       cmocka_unit_test(every_file_broadcasts_on_its_own),
       cmocka_unit_test(without_tiles_the_given_sizes_hold),
