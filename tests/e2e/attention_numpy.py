@@ -44,10 +44,17 @@ def _divide(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return np.divide(a, b, out=np.zeros_like(a), where=b != 0)
 
 
-def attention(p: Problem, q: np.ndarray, k: np.ndarray, v: np.ndarray) -> Answer:
-    """The exact result, and how much the roundings of a tensor-core kernel may change it."""
+def attention(p: Problem, q: np.ndarray, k: np.ndarray, v: np.ndarray,
+              attended: np.ndarray | None = None) -> Answer:
+    """The exact result, and how much the roundings of a tensor-core kernel may change it.
+
+    `attended` is a dense mask, bool, of any shape that broadcasts to [B, Hq, Nq, Nkv]; without it
+    the mask is that of the problem, full or causal.
+    """
     group = p.heads // p.kv_heads
-    attended = np.arange(p.seqlen_kv) < p.attended_keys()[:, None]
+    if attended is None:
+        attended = np.arange(p.seqlen_kv) < p.attended_keys()[:, None]
+    attended = np.broadcast_to(attended, (p.batch, p.heads, p.seqlen, p.seqlen_kv))
     o = np.empty(p.q_shape())
     base = np.empty(p.q_shape())
     lse = np.empty(p.q_shape()[:3])
@@ -56,7 +63,7 @@ def attention(p: Problem, q: np.ndarray, k: np.ndarray, v: np.ndarray) -> Answer
             keys, values = k[b, h // group], v[b, h // group]
             # NaN and Inf are meant to come through, and log(0) is -inf, as it should be.
             with np.errstate(invalid="ignore", divide="ignore"):
-                scores = np.where(attended, p.scale_used() * (q[b, h] @ keys.T), -np.inf)
+                scores = np.where(attended[b, h], p.scale_used() * (q[b, h] @ keys.T), -np.inf)
                 row_max = scores.max(axis=-1, keepdims=True)
                 row_max[row_max == -np.inf] = 0  # -inf - -inf would be NaN
                 weights = np.exp(scores - row_max)

@@ -21,6 +21,8 @@ class Problem:
     scale: float | None = None
     input: str = "normal"
     seed: int = 1
+    mask_block: tuple[int, int] | None = None  # for steps that take block masks: queries, keys
+    stages: int = 0  # 0: the option is not given
 
     def __post_init__(self) -> None:
         # The dataclass is frozen so that it can be a dictionary's key.
@@ -38,9 +40,10 @@ class Problem:
         return float(np.float32(1 / np.sqrt(self.head_dim) if self.scale is None else self.scale))
 
     def attended_keys(self) -> np.ndarray:
-        """How many keys each query attends: always the first so many."""
+        """How many keys each query attends, where these are always the first so many."""
         if self.mask == "full":
             return np.full(self.seqlen, self.seqlen_kv)
+        assert self.mask == "causal", f"{self.mask}: masks_numpy.py knows it"
         # Query q attends key k iff k <= q + (Nkv - Nq).
         return np.clip(np.arange(self.seqlen) + self.seqlen_kv - self.seqlen + 1, 0, self.seqlen_kv)
 
@@ -50,13 +53,19 @@ class Problem:
         for name in ("batch", "heads", "kv-heads", "seqlen", "seqlen-kv", "head-dim", "dtype",
                      "mask", "layout", "input", "seed"):
             words += [f"--{name}", str(getattr(self, name.replace("-", "_")))]
-        return words if self.scale is None else [*words, f"--scale={self.scale!r}"]
+        return words + self._rarer_options()
 
     def options_with_files(self, directory) -> list[str]:
         """The command line when shapes and values come from q.npy, k.npy and v.npy."""
         words = ["--input", str(directory), "--dtype", self.dtype, "--mask", self.mask,
                  "--layout", self.layout]
-        return words if self.scale is None else [*words, f"--scale={self.scale!r}"]
+        return words + self._rarer_options()
+
+    def _rarer_options(self) -> list[str]:
+        words = [] if self.scale is None else [f"--scale={self.scale!r}"]
+        if self.mask_block:
+            words += ["--mask-block", "{}x{}".format(*self.mask_block)]
+        return [*words, "--stages", str(self.stages)] if self.stages else words
 
     def with_other_layout(self) -> "Problem":
         return replace(self, layout="bnhd" if self.layout == "bhnd" else "bhnd")
