@@ -109,10 +109,23 @@ static bool run_once(Run *run, DeviceTensors *t, Error *error) {
   return ok;
 }
 
+/** Writes the block mask where --save-mask says; one from files in its canonical form. */
+static bool save_mask(const Run *run, const HostBlockMask *blocks, Error *error) {
+  const char *directory = run->options->mask_directory;
+  const BlockMask *m = &blocks->mask;
+  if (directory == NULL) return true;
+  if (run->mask.preset != PRESET_DIRECTORY) return block_mask_write(directory, m, error);
+  HostBlockMask canonical;
+  const bool ok =
+      block_mask_build(&run->mask, m->q_block_size, m->kv_block_size, &canonical, error) &&
+      block_mask_write(directory, &canonical.mask, error);
+  block_mask_free(&canonical);
+  return ok;
+}
+
 /** Builds the block mask of a step that takes one, and puts it on the device. */
 static bool prepare_mask(Run *run, Resources *r, Error *error) {
   const Problem *p = &run->problem;
-  const Options *o = run->options;
   if (step.block_masks == NULL) return true;
   const HostBlockMask *blocks = &run->mask.blocks; /* of a directory, as it was read */
   const double start = clock_ms();
@@ -127,8 +140,7 @@ static bool prepare_mask(Run *run, Resources *r, Error *error) {
                                 .kv_block_size = p->kv_block_size,
                                 .blocks = block_mask_statistics(&blocks->mask, p->kv_len),
                                 .build_ms = clock_ms() - start};
-  if (o->mask_directory != NULL && !block_mask_write(o->mask_directory, &blocks->mask, error))
-    return false;
+  if (!save_mask(run, blocks, error)) return false;
   if (!device_mask_create(p, blocks, &r->mask, error)) return false;
   run->mask_facts.mask_bytes = r->mask.mask_bytes;
   run->mask_facts.prepared_bytes = r->mask.prepared_bytes;
