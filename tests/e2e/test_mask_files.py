@@ -1,0 +1,237 @@
+"""Masks in files: dense ones, block masks written and read again, and what is refused."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import masks_numpy as masks
+from attention_numpy import attention, mistakes
+from generator_numpy import rounded_inputs
+from problem import Problem
+from programs import USAGE, Program
+
+STEP05 = Program("step05")
+PROBLEM = Problem(2, 2, 2, 200, 300, 32, mask_block=(64, 64))
+
+
+# --- Dense ones ------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("shape", [(), (1,), (2,), (1, 1), (2, 1), (1, 2), (2, 2)], ids=str)
+def test_dense_file(tmp_path: Path, shape: tuple[int, ...]) -> None:
+    """[Nq, Nkv], [H, Nq, Nkv] and [B, H, Nq, Nkv], where 1 stands for all."""
+    dense = np.random.default_rng(0).random((*shape, 200, 300)) < 0.1
+    np.save(tmp_path / "mask.npy", dense)
+    p = replace(PROBLEM, mask=str(tmp_path / "mask.npy"))
+    result, row = STEP05.solve(tmp_path / "out", *p.options())
+    assert mistakes(attention(p, *rounded_inputs(p), dense), result.o, result.lse) == []
+    kinds = len(dense.reshape(-1, 200, 300))
+    assert (row["mask"], row["mask_blocks"]) == (p.mask, kinds * 4 * 5)
+
+
+def test_heads_and_batch_entries_are_not_mixed_up(tmp_path: Path) -> None:
+    """A mask for each of 2 x 3: each pair attends one key, and so its O is that row of V."""
+    p = Problem(2, 3, 1, 70, 90, 32, mask_block=(64, 64), mask=str(tmp_path / "mask.npy"))
+    dense = np.zeros((2, 3, 70, 90), bool)
+    for b, h, q in np.ndindex(2, 3, 70):
+        dense[b, h, q, (17 * b + 29 * h + q) % 90] = True
+    np.save(tmp_path / "mask.npy", dense)
+    result, _ = STEP05.solve(tmp_path / "out", *p.options())
+    _, _, v = rounded_inputs(p)
+    for b, h, q in np.ndindex(2, 3, 70):
+        assert (result.o[b, h, q] == v[b, 0, (17 * b + 29 * h + q) % 90]).all()
+
+
+@pytest.mark.parametrize("array, says", [
+    (np.ones((300, 200), bool), "is a mask of 300 queries and 200 keys, but the problem has 200 and "
+     "300"),
+    (np.ones((3, 200, 300), bool), "is a mask of 1 batch entries and 3 heads, but the problem has 2 "
+     "and 2 (1 stands for all)"),
+    (np.ones((3, 1, 200, 300), bool), "is a mask of 3 batch entries and 1 heads, but the problem "
+     "has 2 and 2 (1 stands for all)"),
+    (np.ones(300, bool), "has 1 dimensions, must be [Nq, Nkv], [H, Nq, Nkv] or [B, H, Nq, Nkv]"),
+    (np.ones((1, 1, 1, 200, 300), bool), "has 5 dimensions, must be [Nq, Nkv], [H, Nq, Nkv] or "
+     "[B, H, Nq, Nkv]"),
+    (np.ones((200, 300), np.uint8), 'element type "|u1": expected |b1 (bool)'),
+], ids=["transposed", "heads", "batch", "rank 1", "rank 5", "bytes"])
+def test_bad_dense_file(tmp_path: Path, array: np.ndarray, says: str) -> None:
+    path = tmp_path / "mask.npy"
+    np.save(path, array)
+    done = STEP05.run(*replace(PROBLEM, mask=str(path)).options())
+    assert (done.returncode, done.stderr) == (USAGE, f"step05: {path}: {says}\n")
+
+
+# --- There and back --------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("mask", ["full", "causal", "empty", "window:70", "document:3",
+                                  "random:0.5"])
+def test_saved_mask_is_the_mask(tmp_path: Path, mask: str) -> None:
+    """--save-mask and --mask of that directory: the same bits, and the same mask saved again."""
+    p = replace(PROBLEM, mask=mask)
+    first, again = tmp_path / "first", tmp_path / "again"
+    expected, row = STEP05.solve(tmp_path / "a", *p.options(), "--save-mask", first)
+    result, second_row = STEP05.solve(tmp_path / "b", *replace(p, mask=str(first)).options(),
+                                      "--save-mask", again)
+    assert result.same_bits(expected)
+    assert masks.read(first).same_as(masks.read(again))
+    assert (masks.to_dense(masks.read(first), 200, 300) == masks.preset(p)).all()
+    same = [name for name in row if name.startswith("mask_") and not name.endswith("_ms")]
+    assert {name: row[name] for name in same} == {name: second_row[name] for name in same}
+    assert {"mask_blocks_partial", "mask_bytes", "mask_prepared_bytes"} <= set(same)
+
+
+def test_saved_mask_is_canonical_whatever_was_read(tmp_path: Path) -> None:
+    """Shuffled, MASKED, with tensors that broadcast each in its own way: in order when saved."""
+    dense = np.random.default_rng(0).random((2, 2, 200, 300)) < 0.5
+    dense[..., :64] = True
+    canonical = masks.from_dense(dense, (64, 64))
+    for i, m in enumerate([masks.disordered(canonical, np.random.default_rng(1)),
+                           masks.with_fewest_copies(canonical)]):
+        p = replace(PROBLEM, mask=str(m.write(tmp_path / f"in{i}")))
+        STEP05.solve(tmp_path / f"out{i}", *p.options(), "--save-mask", tmp_path / f"saved{i}")
+        assert masks.read(tmp_path / f"saved{i}").same_as(canonical)
+
+
+def test_mask_without_tiles_needs_no_file_of_them(tmp_path: Path) -> None:
+    """The block size is then that of --mask-block."""
+    p = replace(PROBLEM, mask="causal")
+    expected, _ = STEP05.solve(tmp_path / "a", *p.options(), "--save-mask", tmp_path / "mask")
+    (tmp_path / "mask" / "partial_block_masks.npy").unlink()
+    options = replace(p, mask=str(tmp_path / "mask")).options()
+    assert STEP05.solve(tmp_path / "b", *options)[0].same_bits(expected)
+
+
+def test_block_size_is_that_of_the_tiles(tmp_path: Path) -> None:
+    """Whatever --mask-block says."""
+    p = replace(PROBLEM, mask="dilated:5", mask_block=(128, 64))
+    expected, _ = STEP05.solve(tmp_path / "a", *p.options(), "--save-mask", tmp_path / "mask")
+    p = replace(p, mask=str(tmp_path / "mask"), mask_block=(256, 256))
+    result, row = STEP05.solve(tmp_path / "b", *p.options())
+    assert result.same_bits(expected) and (row["mask_block_q"], row["mask_block_kv"]) == (128, 64)
+
+
+# --- What is refused -------------------------------------------------------------------------------
+
+GOOD = masks.from_dense(np.random.default_rng(0).random((1, 2, 200, 300)) < 0.5, (64, 64))
+AT = "[b=0, h=1, q_block=3, slot=2]"
+TYPES = "must be 0 (MASKED), 1 (CAUSAL), 2 (FULL) or 3 (PARTIAL)"
+
+
+def changed(field: str, value: int) -> masks.BlockMask:
+    """GOOD with another value for q_block 3 of head 1, in slot 2 where there are slots."""
+    tensor = getattr(GOOD, field).copy()
+    tensor[(0, 1, 3) if field == "counts" else (0, 1, 3, 2)] = value
+    return replace(GOOD, **{field: tensor})
+
+
+def sized(*shape: int) -> masks.BlockMask:
+    return replace(GOOD, tiles=np.zeros(shape, bool))
+
+
+BAD_MASKS: dict[str, tuple[masks.BlockMask, str]] = {
+    "count": (changed("counts", 6), ": kv_num_blocks[b=0, h=1, q_block=3] = 6, but a row has 5 "
+              "slots"),
+    "negative count": (changed("counts", -1), ": kv_num_blocks[b=0, h=1, q_block=3] = -1, but a row "
+                       "has 5 slots"),
+    "index": (changed("indices", 17), f": kv_indices{AT} = 17, but there are only 5 key/value "
+              "blocks"),
+    "index one too high": (changed("indices", 5), f": kv_indices{AT} = 5, but there are only 5 "
+                           "key/value blocks"),
+    "negative index": (changed("indices", -1), f": kv_indices{AT} = -1, but there are only 5 "
+                       "key/value blocks"),
+    "listed twice": (changed("indices", 0), f": kv_indices{AT} = 0, but the row lists that block "
+                     "already"),
+    "type": (changed("types", 4), f": block_mask_types{AT} = 4, {TYPES}"),
+    "negative type": (changed("types", -1), f": block_mask_types{AT} = -1, {TYPES}"),
+    "no tile": (changed("tile_indices", -1), f": partial_block_mask_indices{AT} = -1, but the slot "
+                "is PARTIAL and there are 40 tiles"),
+    "tile": (changed("tile_indices", 40), f": partial_block_mask_indices{AT} = 40, but the slot is "
+             "PARTIAL and there are 40 tiles"),
+    "no tiles": (sized(0, 64, 64), ": partial_block_mask_indices[b=0, h=0, q_block=0, slot=0] = 0, "
+                 "but the slot is PARTIAL and there are 0 tiles"),
+    "small blocks": (sized(40, 32, 64), ": the mask has 4 blocks of queries, but 200 queries in "
+                     "blocks of 32 are 7"),
+    "large blocks": (sized(40, 128, 64), ": the mask has 4 blocks of queries, but 200 queries in "
+                     "blocks of 128 are 2"),
+    "query blocks": (masks.BlockMask(*(t[:, :, :3] for t in GOOD.tensors()[:4]), GOOD.tiles),
+                     ": the mask has 3 blocks of queries, but 200 queries in blocks of 64 are 4"),
+    "query blocks of one": (replace(GOOD, types=GOOD.types[:, :, :3]), "/block_mask_types.npy: has "
+                            "3 blocks of queries or another number of slots, but kv_indices.npy "
+                            "has 4 x 5 slots"),
+    "query blocks of counts": (replace(GOOD, counts=GOOD.counts[:, :, :3]), "/kv_num_blocks.npy: "
+                               "has 3 blocks of queries, but kv_indices.npy has 4 x 5 slots"),
+    "slots of one": (replace(GOOD, types=GOOD.types[..., :3]), "/block_mask_types.npy: has 4 blocks "
+                     "of queries or another number of slots, but kv_indices.npy has 4 x 5 slots"),
+    "rank": (replace(GOOD, types=GOOD.types[0]), "/block_mask_types.npy: has 3 dimensions, must "
+             "have 4"),
+    "no slots": (masks.BlockMask(GOOD.counts, *(t[..., :0] for t in GOOD.tensors()[1:4]),
+                                 GOOD.tiles),
+                 "/kv_indices.npy: dimension 3 is 0, must be from 1 to 2^31 - 1"),
+    "heads": (masks.BlockMask(*(t.repeat(2, 1) for t in GOOD.tensors()[:4]), GOOD.tiles),
+              ": the mask is for 1 batch entries and 4 heads, but the problem has 2 and 2 (1 stands "
+              "for all)"),
+    "heads of one": (replace(GOOD, types=GOOD.types.repeat(2, 1)), "/kv_num_blocks.npy: is for 1 "
+                     "batch entries and 2 heads, another file for 1 and 4"),
+    "int64": (replace(GOOD, indices=GOOD.indices.astype(np.int64)), '/kv_indices.npy: element type '
+              '"<i8": expected <i4 (int32)'),
+    "bytes": (replace(GOOD, tiles=GOOD.tiles.astype(np.uint8)), '/partial_block_masks.npy: element '
+              'type "|u1": expected |b1 (bool)'),
+}
+
+
+def assert_refused(tmp_path: Path, directory: Path, says: str) -> None:
+    """One line, exit code 2, nothing written."""
+    before = sorted(tmp_path.iterdir())
+    done = STEP05.run(*replace(PROBLEM, mask=str(directory)).options(), "-o", tmp_path / "out",
+                      "-j", tmp_path / "row.json", "--save-mask", tmp_path / "saved")
+    assert (done.returncode, done.stdout) == (USAGE, "")
+    assert done.stderr == f"step05: {directory}{says}\n"
+    assert sorted(tmp_path.iterdir()) == before
+
+
+@pytest.mark.parametrize("fault", BAD_MASKS)
+def test_bad_block_mask(tmp_path: Path, fault: str) -> None:
+    m, says = BAD_MASKS[fault]
+    assert_refused(tmp_path, m.write(tmp_path / "mask"), says)
+
+
+def test_blocks_that_the_tiles_do_not_divide(tmp_path: Path) -> None:
+    m = masks.from_dense(np.ones((1, 1, 200, 300), bool), (96, 64))
+    done = STEP05.run(*replace(PROBLEM, mask=str(m.write(tmp_path / "mask"))).options())
+    assert (done.returncode, done.stderr) == (
+        USAGE, "step05: --mask-block 96x64: step05 takes multiples of 64\n")
+
+
+@pytest.mark.parametrize("spoil, says", [
+    (lambda path: (path / "kv_indices.npy").unlink(),
+     "/kv_indices.npy: cannot open: No such file or directory"),
+    (lambda path: (path / "block_mask_types.npy").write_bytes(b"1 2 3\n"),
+     "/block_mask_types.npy: "),
+], ids=["missing", "text"])
+def test_bad_file(tmp_path: Path, spoil: Callable[[Path], object], says: str) -> None:
+    directory = GOOD.write(tmp_path / "mask")
+    spoil(directory)
+    done = STEP05.run(*replace(PROBLEM, mask=str(directory)).options())
+    assert done.returncode == USAGE and done.stderr.count("\n") == 1
+    assert done.stderr.startswith(f"step05: {directory}{says}")
+
+
+@pytest.mark.parametrize("field", ["indices", "types", "tile_indices"])
+def test_what_is_not_read_is_not_validated(tmp_path: Path, field: str) -> None:
+    """Slots past the count, and all but the type of a MASKED slot."""
+    counts, types = GOOD.counts.copy(), GOOD.types.copy()
+    counts[0, 1, 3] = 2
+    if field != "types":
+        types[0, 0, 0, 1] = masks.MASKED
+    m = replace(GOOD, counts=counts, types=types)
+    tensor = getattr(m, field).copy()
+    tensor[0, 1, 3, 2:] = masks.POISON
+    if field != "types":
+        tensor[0, 0, 0, 1] = masks.POISON
+    m = replace(m, **{field: tensor})
+    p = replace(PROBLEM, mask=str(m.write(tmp_path / "mask")))
+    result, _ = STEP05.solve(tmp_path / "out", *p.options())
+    dense = masks.to_dense(m, 200, 300)
+    assert mistakes(attention(p, *rounded_inputs(p), dense), result.o, result.lse) == []
