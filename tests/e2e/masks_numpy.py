@@ -23,7 +23,7 @@ FILES = ("kv_num_blocks", "kv_indices", "block_mask_types", "partial_block_mask_
          "partial_block_masks")
 
 
-# --- Presets ---------------------------------------------------------------------------------------
+# --- Presets --------------------------------------------------------------------------------------
 
 def document_ends(argument: str, keys: int) -> np.ndarray:
     """Key at which each document ends. Of equal ones, the first are a key longer if need be."""
@@ -88,7 +88,7 @@ def preset(p: Problem) -> np.ndarray:
     return drawn(p, float(argument))
 
 
-# --- Block masks -----------------------------------------------------------------------------------
+# --- Block masks ----------------------------------------------------------------------------------
 
 @dataclass
 class BlockMask:
@@ -197,7 +197,7 @@ def to_dense(m: BlockMask, q_len: int, kv_len: int) -> np.ndarray:
     return dense
 
 
-# --- The same mask, as nobody would write it -------------------------------------------------------
+# --- The same mask, as nobody would write it ------------------------------------------------------
 
 def disordered(m: BlockMask, rng: np.random.Generator) -> BlockMask:
     """Slots shuffled, MASKED ones between them, room for more; poison wherever nobody may look.

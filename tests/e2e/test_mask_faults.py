@@ -1,7 +1,8 @@
 """Step 05 with each of the classic faults of a block-mask kernel, and that it is noticed.
 
-Numbers are those of the list: 1 strides, 2 the ends, 3 columns of the tile, 4 lanes, 5 prefetch past a
-hole, 6 waits, 7 rows with nothing attended, 8 small tiles in large blocks, 9 PARTIAL without a tile.
+Numbers are those of the list: 1 strides, 2 the ends, 3 columns of the tile, 4 lanes, 5 prefetch
+past a hole, 6 waits, 7 rows with nothing attended, 8 small tiles in large blocks, 9 PARTIAL without
+a tile.
 Fault 5 in its first form, a loop that skips MASKED slots and prefetches for the slot behind them,
 has no place here: the list of tiles has no holes. Its effect has: the K of another tile.
 

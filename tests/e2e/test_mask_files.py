@@ -17,7 +17,7 @@ STEP05 = Program("step05")
 PROBLEM = Problem(2, 2, 2, 200, 300, 32, mask_block=(64, 64))
 
 
-# --- Dense ones ------------------------------------------------------------------------------------
+# --- Dense ones -----------------------------------------------------------------------------------
 
 @pytest.mark.parametrize("shape", [(), (1,), (2,), (1, 1), (2, 1), (1, 2), (2, 2)], ids=str)
 def test_dense_file(tmp_path: Path, shape: tuple[int, ...]) -> None:
@@ -63,7 +63,7 @@ def test_bad_dense_file(tmp_path: Path, array: np.ndarray, says: str) -> None:
     assert (done.returncode, done.stderr) == (USAGE, f"step05: {path}: {says}\n")
 
 
-# --- There and back --------------------------------------------------------------------------------
+# --- There and back -------------------------------------------------------------------------------
 
 @pytest.mark.parametrize("mask", ["full", "causal", "empty", "window:70", "document:3",
                                   "random:0.5"])
@@ -112,7 +112,7 @@ def test_block_size_is_that_of_the_tiles(tmp_path: Path) -> None:
     assert result.same_bits(expected) and (row["mask_block_q"], row["mask_block_kv"]) == (128, 64)
 
 
-# --- What is refused -------------------------------------------------------------------------------
+# --- What is refused ------------------------------------------------------------------------------
 
 GOOD = masks.from_dense(np.random.default_rng(0).random((1, 2, 200, 300)) < 0.5, (64, 64))
 AT = "[b=0, h=1, q_block=3, slot=2]"

@@ -99,7 +99,7 @@ def test_presets_give_the_canonical_block_mask(tmp_path: Path) -> None:
         assert masks.read(tmp_path / f"mask{i}").same_as(expected), p.options()
 
 
-# --- Masks from directories ------------------------------------------------------------------------
+# --- Masks from directories -----------------------------------------------------------------------
 
 def random_blocks(rng: np.random.Generator, shape: tuple[int, int, int, int],
                   block: tuple[int, int]) -> np.ndarray:
@@ -220,7 +220,7 @@ def test_masked_slots_cost_nothing(tmp_path: Path) -> None:
             assert row.get(count) == solved[0][1].get(count)
 
 
-# --- Bits ------------------------------------------------------------------------------------------
+# --- Bits -----------------------------------------------------------------------------------------
 
 def test_stages_agree_bit_for_bit(tmp_path: Path) -> None:
     """Both do the same arithmetic in the same order: only the copies come at other times."""
