@@ -133,7 +133,7 @@ def _padded(tile: np.ndarray, block: tuple[int, int]) -> np.ndarray:
 
 def from_slots(rows: list, shape: tuple[int, int, int], tiles: list[np.ndarray],
                block: tuple[int, int]) -> BlockMask:
-    """From lists of (block, type, tile), one for each [b, h, q_block]; -1 where a slot is unused."""
+    """From lists of (block, type, tile), one for each [b, h, q_block]; -1 where unused."""
     most = max(1, *(len(row) for row in rows))
     slots = np.full((len(rows), most, 3), -1, np.int32)
     for row, listed in zip(slots, rows, strict=True):

@@ -2,8 +2,8 @@
 
 tests/data/flex_mask.json is a BlockMask as plain arrays: 300 queries and keys, two heads, the first
 with documents of 110 keys, the second with a prefix of 100. Written by hand; where there is
-PyTorch, a test compares it with what create_block_mask() makes. The last 44 queries do not fill a block, so
-PyTorch lists none of theirs as full.
+PyTorch, a test compares it with what create_block_mask() makes. The last 44 queries do not
+fill a block, so PyTorch lists none of theirs as full.
 """
 
 import json

@@ -45,10 +45,10 @@ def test_heads_and_batch_entries_are_not_mixed_up(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("array, says", [
-    (np.ones((300, 200), bool), "is a mask of 300 queries and 200 keys, but the problem has 200 and "
-     "300"),
-    (np.ones((3, 200, 300), bool), "is a mask of 1 batch entries and 3 heads, but the problem has 2 "
-     "and 2 (1 stands for all)"),
+    (np.ones((300, 200), bool), "is a mask of 300 queries and 200 keys, but the problem has 200 "
+     "and 300"),
+    (np.ones((3, 200, 300), bool), "is a mask of 1 batch entries and 3 heads, but the problem has "
+     "2 and 2 (1 stands for all)"),
     (np.ones((3, 1, 200, 300), bool), "is a mask of 3 batch entries and 1 heads, but the problem "
      "has 2 and 2 (1 stands for all)"),
     (np.ones(300, bool), "has 1 dimensions, must be [Nq, Nkv], [H, Nq, Nkv] or [B, H, Nq, Nkv]"),
@@ -133,8 +133,8 @@ def sized(*shape: int) -> masks.BlockMask:
 BAD_MASKS: dict[str, tuple[masks.BlockMask, str]] = {
     "count": (changed("counts", 6), ": kv_num_blocks[b=0, h=1, q_block=3] = 6, but a row has 5 "
               "slots"),
-    "negative count": (changed("counts", -1), ": kv_num_blocks[b=0, h=1, q_block=3] = -1, but a row "
-                       "has 5 slots"),
+    "negative count": (changed("counts", -1), ": kv_num_blocks[b=0, h=1, q_block=3] = -1, but a "
+                       "row has 5 slots"),
     "index": (changed("indices", 17), f": kv_indices{AT} = 17, but there are only 5 key/value "
               "blocks"),
     "index one too high": (changed("indices", 5), f": kv_indices{AT} = 5, but there are only 5 "
@@ -162,16 +162,17 @@ BAD_MASKS: dict[str, tuple[masks.BlockMask, str]] = {
                             "has 4 x 5 slots"),
     "query blocks of counts": (replace(GOOD, counts=GOOD.counts[:, :, :3]), "/kv_num_blocks.npy: "
                                "has 3 blocks of queries, but kv_indices.npy has 4 x 5 slots"),
-    "slots of one": (replace(GOOD, types=GOOD.types[..., :3]), "/block_mask_types.npy: has 4 blocks "
-                     "of queries or another number of slots, but kv_indices.npy has 4 x 5 slots"),
+    "slots of one": (replace(GOOD, types=GOOD.types[..., :3]), "/block_mask_types.npy: has 4 "
+                     "blocks of queries or another number of slots, but kv_indices.npy has "
+                     "4 x 5 slots"),
     "rank": (replace(GOOD, types=GOOD.types[0]), "/block_mask_types.npy: has 3 dimensions, must "
              "have 4"),
     "no slots": (masks.BlockMask(GOOD.counts, *(t[..., :0] for t in GOOD.tensors()[1:4]),
                                  GOOD.tiles),
                  "/kv_indices.npy: dimension 3 is 0, must be from 1 to 2^31 - 1"),
     "heads": (masks.BlockMask(*(t.repeat(2, 1) for t in GOOD.tensors()[:4]), GOOD.tiles),
-              ": the mask is for 1 batch entries and 4 heads, but the problem has 2 and 2 (1 stands "
-              "for all)"),
+              ": the mask is for 1 batch entries and 4 heads, but the problem has 2 and 2 (1 "
+              "stands for all)"),
     "heads of one": (replace(GOOD, types=GOOD.types.repeat(2, 1)), "/kv_num_blocks.npy: is for 1 "
                      "batch entries and 2 heads, another file for 1 and 4"),
     "int64": (replace(GOOD, indices=GOOD.indices.astype(np.int64)), '/kv_indices.npy: element type '

@@ -89,7 +89,7 @@ def test_every_preset(tmp_path: Path) -> None:
 
 
 def test_presets_give_the_canonical_block_mask(tmp_path: Path) -> None:
-    """--save-mask: the same five tensors as NumPy makes from the dense meaning, to the last byte."""
+    """--save-mask: the five tensors that NumPy makes from the dense meaning, to the last byte."""
     problems = [replace(problem_of(row), batch=1, heads=1, kv_heads=1, head_dim=32)
                 for row in COMBINATIONS]
     lines = [[*p.options(), "--save-mask", tmp_path / f"mask{i}"] for i, p in enumerate(problems)]
@@ -193,7 +193,8 @@ def test_first_block_masked_and_rows_with_nothing(tmp_path: Path, head_dim: int,
     dense[5] = dense[64:80] = dense[190] = False
     p = Problem(1, 2, 1, 192, 256, head_dim, mask_block=(64, 64), stages=stages)
     np.save(tmp_path / "mask.npy", dense)
-    result, _ = STEP05.solve(tmp_path / "out", *replace(p, mask=str(tmp_path / "mask.npy")).options())
+    p = replace(p, mask=str(tmp_path / "mask.npy"))
+    result, _ = STEP05.solve(tmp_path / "out", *p.options())
     assert_right(p, result, dense)
     empty = ~dense.any(axis=1)
     assert (result.o[:, :, empty] == 0).all() and (result.lse[:, :, empty] == -np.inf).all()
@@ -207,11 +208,11 @@ def test_masked_slots_cost_nothing(tmp_path: Path) -> None:
     rows = [[(m.indices[at][i], m.types[at][i], m.tile_indices[at][i]) for i in range(count)]
             for at, count in np.ndenumerate(m.counts)]
     hole = (masks.POISON, masks.MASKED, masks.POISON)
+    sparse_rows = {"before": [[hole] * 40 + row for row in rows],
+                   "between": [[x for slot in row for x in (slot, hole)] for row in rows]}
     lines = [p.options()]
-    for name, between in (("before", lambda row: [hole] * 40 + row), ("after", lambda row:
-                          row + [hole]), ("between", lambda row: sum(([s, hole] for s in row), []))):
-        sparse = masks.from_slots([between(row) for row in rows], m.counts.shape, list(m.tiles),
-                                  p.mask_block)
+    for name, slots in sparse_rows.items():
+        sparse = masks.from_slots(slots, m.counts.shape, list(m.tiles), p.mask_block)
         lines.append(replace(p, mask=str(sparse.write(tmp_path / name))).options())
     solved = STEP05.solve_all(tmp_path / "out", lines)
     for result, row in solved[1:]:
