@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from programs import BACKEND, PAIRWISE_SEED, Program, step_names
+from programs import BACKEND, MASK_SEED, PAIRWISE_SEED, Program, step_names
 from source_tree import SourceTree
 
 
@@ -18,7 +18,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_report_header() -> str:
-    return f"backend {BACKEND}, combinations drawn with PAIRWISE_SEED={PAIRWISE_SEED}"
+    return (f"backend {BACKEND}, combinations drawn with PAIRWISE_SEED={PAIRWISE_SEED}, "
+            f"masks with MASK_SEED={MASK_SEED}")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
