@@ -27,6 +27,11 @@ ROW = {
     "flops": NUMBER, "least_bytes": NUMBER, "workspace_bytes": int, "extra_bytes": int,
     "ceiling": str,
 }
+# Of steps that take block masks.
+MASK = {"mask_block_q": int, "mask_block_kv": int, "mask_blocks": int, "mask_blocks_active": int,
+        "mask_blocks_full": int, "mask_blocks_causal": int, "mask_blocks_partial": int,
+        "mask_bytes": int, "mask_prepared_bytes": int, "mask_build_ms": NUMBER,
+        "mask_upload_ms": NUMBER, "mask_prepare_ms": NUMBER}
 KERNEL = {"name": str, "blocks": int, "threads": int, "shared_bytes": int, "registers": int,
           "local_bytes": int, "blocks_per_multiprocessor": int}
 COUNTS = {"count_launches": int, "count_blocks": int, "count_threads": int, "count_barriers": int,
@@ -43,9 +48,9 @@ GPU_ONLY = ("multiprocessors", "compute_capability", "cuda_runtime", "registers"
 GPU_STATE = {"driver": str, "sm_clock_mhz": int, "memory_clock_mhz": int}
 
 
-def schema(kernels: int, timed: bool = False) -> dict:
+def schema(step: Program, kernels: int, timed: bool = False) -> dict:
     """The fields of a row of a step with so many kernels."""
-    fields = dict(ROW)
+    fields = ROW | (MASK if step.name >= "step05" else {})
     for i in range(1, kernels + 1):
         fields |= {f"kernel{i}_{name}": kind for name, kind in KERNEL.items()}
     if BACKEND == "cpu":
@@ -71,7 +76,7 @@ def test_row_has_every_field_and_no_other(step: Program, tmp_path: Path) -> None
                         "-m", "causal", "-t", "bf16", "-s", 9, "--layout", "bnhd")
     kernels = kernel_count(row)
     assert kernels == (3 if step.name == "step01" else 1)
-    assert_fits(row, schema(kernels))
+    assert_fits(row, schema(step, kernels))
     assert (row["step"], row["backend"]) == (step.name, BACKEND)
     assert (row["batch"], row["heads"], row["kv_heads"]) == (2, 4, 2)
     assert (row["seqlen"], row["seqlen_kv"], row["mask"]) == (100, 50, "causal")
@@ -131,7 +136,7 @@ def test_row_of_a_timed_run(step: Program, tmp_path: Path) -> None:
     done = step.run("-n", 512, "--min-time", 0.05, "--repeat", 12, "-j", path, timeout=300)
     assert (done.returncode, done.stderr) == (RIGHT, "")
     (row,) = read_rows(path)
-    assert_fits(row, schema(kernel_count(row), timed=True))
+    assert_fits(row, schema(step, kernel_count(row), timed=True))
     assert row["samples"] >= 12 and row["samples"] * row["median_ms"] > 25
     assert 0 < row["p10_ms"] <= row["median_ms"] <= row["p90_ms"]
     assert row["tflops"] == pytest.approx(row["flops"] / row["median_ms"] * 1e-9, rel=1e-6)
@@ -226,8 +231,8 @@ def test_options_before_cases_hold_for_every_case(any_step: Program, tmp_path: P
 # --- Instead of running --------------------------------------------------------------------------
 
 LONG_OPTIONS = ("batch heads kv-heads seqlen seqlen-kv head-dim dtype mask mask-block layout scale "
-                "input output seed check repeat min-time json report cases draw-mask info help "
-                "version").split()
+                "stages input output seed check repeat min-time json report cases save-mask "
+                "draw-mask info help version").split()
 SHORT_OPTIONS = "bHGnkdtmioscrj"
 
 
