@@ -56,12 +56,14 @@ REFERENCE_FLAGS := $(if $(filter 1,$(DEBUG)),,-O3)
 PIC := -fPIC -fvisibility=hidden
 
 # Kernels on the CPU backend. Shared memory is one array of bytes that holds many types, hence
-# -fno-strict-aliasing; -fno-extern-tls-init spares a call at each use of it;
-# -fstack-clash-protection lets no large frame jump over the guard below a fiber's stack;
+# -fno-strict-aliasing; -fno-extern-tls-init, which clang does not know, spares a call at each use of
+# it; -fstack-clash-protection lets no large frame jump over the guard below a fiber's stack;
 # -fno-optimize-sibling-calls keeps calls calls, so that reports can say who called. DWARF 4, as
 # addr2line up to binutils 2.40 names the .cpp for lines of the first file in a table of DWARF 5.
+if_known = $(shell $(CXX) $(1) -fsyntax-only -x c++ /dev/null 2>/dev/null && echo $(1))
+NO_TLS_INIT = $(eval NO_TLS_INIT := $$(call if_known,-fno-extern-tls-init))$(NO_TLS_INIT)
 SIMT_FLAGS = -std=c++17 $(OPTIMISE) $(PIC) -gdwarf-4 $(WARNINGS) -Wno-unknown-pragmas -fno-strict-aliasing \
-	-fno-extern-tls-init -ffp-contract=off -fstack-clash-protection -fno-optimize-sibling-calls \
+	$(NO_TLS_INIT) -ffp-contract=off -fstack-clash-protection -fno-optimize-sibling-calls \
 	-Icommon -Icommon/simt/include
 # Misaligned accesses, which a GPU refuses, are reported by debug builds and tests.
 CHECK_ALIGNMENT := -fsanitize=alignment

@@ -20,6 +20,7 @@ pytestmark = pytest.mark.cpu_only("it tests the Makefile, which is the same on a
 # program that prints a .cu and ignores the rest: enough for rewrite_launches and for tests.
 COMPILER = """#!/bin/sh
 test "$1" != --list-gpu-code || {{ printf 'sm_%s\\n' 75 80 86 89 90 100; exit; }}
+case "$*" in *-fsyntax-only*) exit;; esac
 echo "{name} $*" >> {log}
 for word in "$@"; do
   case $previous in
@@ -133,6 +134,19 @@ def test_header_rebuilds_what_includes_it(tree: Tree, header: str, rebuilt: set,
 def test_other_flags_rebuild_everything(tree: Tree) -> None:
     everything = sources(tree.build("step01", "BACKEND=cpu"))
     assert sources(tree.build("step01", "BACKEND=cpu", "OPTIMISE=-O1")) == everything
+
+
+def test_flag_that_clang_does_not_know(tree: Tree) -> None:
+    """The compiler is asked once whether it takes it."""
+    flag = "-fno-extern-tls-init"
+    calls = tree.build("step01", "BACKEND=cpu")
+    assert flag in next(call for call in calls if call.endswith("steps/step01.o"))
+    compiler = tree.bin / "g++"
+    ask = f'case "$*" in *-fsyntax-only*) echo asked >> {tree.log}; exit 1;; esac'
+    compiler.write_text(compiler.read_text().replace("\n", f"\n{ask}\n", 1))
+    calls = tree.build("step01", "BACKEND=cpu")
+    assert calls.count("asked") == 1 and flag not in " ".join(calls)
+    assert [call for call in calls if call.endswith("steps/step01.o")]
 
 
 def test_backends_never_mix(tree: Tree) -> None:
