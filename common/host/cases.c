@@ -10,6 +10,8 @@
 
 enum { MOST_WORDS = 64 };
 
+#define BLANKS " \t\r\n"
+
 /** One line of the file. */
 typedef struct Case {
   int line;
@@ -31,20 +33,31 @@ static void cases_free(CaseList *list) {
   free(list->cases);
 }
 
-/** Cuts `text` into words in place. Returns their number, or -1 if there are too many. */
+enum { TOO_MANY_WORDS = -1, OPEN_QUOTE = -2 };
+
+/**
+ * Cuts `text` into words in place. As in a shell, quotes may stand anywhere in a word; they vanish,
+ * and what is between them means nothing else. Returns the number of words, or what is wrong.
+ */
 static int split(char *text, char **words) {
   int count = 0;
-  for (char *c = text; *c != '\0';) {
-    c += strspn(c, " \t\r\n");
-    if (*c == '\0' || *c == '#') break;
-    if (count == MOST_WORDS) return -1;
-    const bool quoted = *c == '"';
-    if (quoted) c++;
-    words[count++] = c;
-    c += strcspn(c, quoted ? "\"" : " \t\r\n");
-    if (*c != '\0') *c++ = '\0';
+  for (const char *from = text;;) {
+    from += strspn(from, BLANKS);
+    if (*from == '\0' || *from == '#') return count;
+    if (count == MOST_WORDS) return TOO_MANY_WORDS;
+    words[count++] = text;
+    bool quoted = false;
+    for (; *from != '\0' && (quoted || strchr(BLANKS, *from) == NULL); from++) {
+      if (*from == '"') {
+        quoted = !quoted;
+      } else {
+        *text++ = *from;
+      }
+    }
+    if (quoted) return OPEN_QUOTE;
+    if (*from != '\0') from++;
+    *text++ = '\0'; /* never beyond `from`: the word is no longer than what it was made from */
   }
-  return count;
 }
 
 /** Parses one line; an empty one adds no case. */
@@ -63,7 +76,8 @@ static bool add_case(CaseList *list, const char *path, int line, const char *tex
   added->text[strcspn(added->text, "\r\n")] = '\0';
 
   const int words = split(added->words, argv + 1);
-  if (words < 0) {
+  if (words == OPEN_QUOTE) return fail(error, EXIT_USAGE, "%s:%d: quote without end", path, line);
+  if (words == TOO_MANY_WORDS) {
     return fail(error, EXIT_USAGE, "%s:%d: more than %d words", path, line, MOST_WORDS);
   }
   Error reason = {0};

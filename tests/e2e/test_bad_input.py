@@ -110,6 +110,7 @@ BAD_CASES = [
     ("-n 4\n\n--cases other.txt\n", [":3: ", "--cases, --help and --version cannot stand here"]),
     ("--help\n", [":1: ", "--cases, --help and --version cannot stand here"]),
     ("-n 4\n" + "-n 4 " * 40, [":2: ", "more than 64 words"]),
+    ('-n 4\n-o "a b\n-n 5\n', [":2: quote without end"]),
     ("-n 4 --check some", [":1: ", "--check some", "all, rows:N or none"]),
 ]
 
@@ -148,6 +149,20 @@ def test_cases_take_blanks_comments_and_quotes(any_step: Program, tmp_path: Path
     path.write_text(f'# first\n\n  -n 3\t-b 2 # rest\r\n-n 4 -j "{rows}"\n-n 5 -j "{rows}"')
     any_step.run_right("--cases", path)
     assert [row["seqlen"] for row in read_rows(rows)] == [4, 5]
+
+
+def test_quotes_in_the_middle_of_a_word(any_step: Program, tmp_path: Path) -> None:
+    """As in a shell: they only keep blanks and # from their meaning, and may leave an empty word."""
+    path, out = tmp_path / "cases.txt", tmp_path / "a #b"
+    path.write_text(f'-n 3 --output="{out}" "--mask"=ca"us"al# no comment\n'
+                    f'-n 3 --output="{out}" "--mask"=ca"us"al # a "comment\n'
+                    '-n 4 -o ""\n')
+    assert ":1: --mask causal#: " in refused(any_step, tmp_path, "--cases", path)
+    path.write_text(path.read_text().split("\n", 1)[1])
+    assert ":2: --output: must name" in refused(any_step, tmp_path, "--cases", path)
+    path.write_text(path.read_text().split("\n", 1)[0])
+    any_step.run_right("--cases", path)
+    assert sorted(file.name for file in out.iterdir()) == ["lse.npy", "o.npy"]
 
 
 # --- Settings of the CPU backend ---------------------------------------------------------------
