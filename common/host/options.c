@@ -186,7 +186,7 @@ static bool parse_problem_option(int key, char *text, Options *o, Error *error) 
       o->kv_len_given = true;
       return parse_count("--seqlen-kv", text, LARGEST_LENGTH, &o->kv_len, error);
     case 'd':
-      return parse_count("--head-dim", text, 1 << 16, &o->head_dim, error);
+      return parse_count("--head-dim", text, MAX_HEAD_DIM, &o->head_dim, error);
     case 't':
       if (!parse_name("--dtype", text, DTYPE_NAMES, 2, &index, error)) return false;
       o->dtype = (Dtype)index;
