@@ -2,6 +2,7 @@
 
 #include <argp.h>
 #include <errno.h>
+#include <float.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -145,7 +146,8 @@ static bool parse_input(const char *text, Options *options, Error *error) {
 
 static bool parse_mask_block(const char *text, Options *options, Error *error) {
   int q, kv, length = 0;
-  if (sscanf(text, "%9dx%9d%n", &q, &kv, &length) != 2 || text[length] != '\0' || q < 1 || kv < 1) {
+  if (text[strspn(text, "0123456789x")] != '\0' ||
+      sscanf(text, "%9dx%9d%n", &q, &kv, &length) != 2 || text[length] != '\0' || q < 1 || kv < 1) {
     return fail(error, EXIT_USAGE, "--mask-block %s: must be two sizes such as 128x64", text);
   }
   options->mask_block_q = q;
@@ -206,6 +208,9 @@ static bool parse_problem_option(int key, char *text, Options *o, Error *error) 
       if (!parse_real("--scale", text, &o->scale, error)) return false;
       if (fabs(o->scale) > LARGEST_SCALE) {
         return fail(error, EXIT_USAGE, "--scale %s: must be from -32 to 32", text);
+      }
+      if (o->scale != 0 && fabs(o->scale) < FLT_MIN) { /* kernels take it as a float */
+        return fail(error, EXIT_USAGE, "--scale %s: must be 0 or not so close to it", text);
       }
       return true;
     case KEY_LAYOUT:

@@ -5,12 +5,17 @@
 #include <stdlib.h>
 #include <string.h>
 
+/** A decimal integer and nothing else: strtoll alone would take a plus sign and leading blanks. */
+static bool is_integer(const char *text) {
+  const size_t digits = strspn(text + (*text == '-'), "0123456789");
+  return digits > 0 && text[(*text == '-') + digits] == '\0';
+}
+
 bool parse_integer(const char *option, const char *text, int64_t least, int64_t most,
                    int64_t *value, Error *error) {
-  char *end;
   errno = 0;
-  const long long parsed = strtoll(text, &end, 10);
-  if (end == text || *end != '\0') {
+  const long long parsed = strtoll(text, NULL, 10);
+  if (!is_integer(text)) {
     return fail(error, EXIT_USAGE, "%s %s: must be an integer from %lld to %lld", option, text,
                 (long long)least, (long long)most);
   }
@@ -31,19 +36,24 @@ bool parse_count(const char *option, const char *text, int64_t most, int *value,
 
 bool parse_real(const char *option, const char *text, double *value, Error *error) {
   char *end;
+  errno = 0;
   const double parsed = strtod(text, &end);
-  if (end == text || *end != '\0' || !isfinite(parsed)) {
+  /* strtod alone would take a plus sign, leading blanks and hexadecimal numbers. */
+  const bool decimal = *text != '+' && text[strspn(text, "0123456789.eE+-")] == '\0';
+  if (!decimal || end == text || *end != '\0' || !isfinite(parsed)) {
     return fail(error, EXIT_USAGE, "%s %s: must be a finite number", option, text);
+  }
+  if (errno == ERANGE) {
+    return fail(error, EXIT_USAGE, "%s %s: must be 0 or not so close to it", option, text);
   }
   *value = parsed;
   return true;
 }
 
 bool parse_seed(const char *text, uint64_t *seed, Error *error) {
-  char *end;
   errno = 0;
-  const unsigned long long parsed = strtoull(text, &end, 10);
-  if (end == text || *end != '\0' || errno == ERANGE || strchr(text, '-') != NULL) {
+  const unsigned long long parsed = strtoull(text, NULL, 10);
+  if (!is_integer(text) || *text == '-' || errno == ERANGE) {
     return fail(error, EXIT_USAGE, "--seed %s: must be an integer from 0 to 2^64 - 1", text);
   }
   *seed = parsed;

@@ -18,7 +18,7 @@ bool parse_integer(const char *option, const char *text, int64_t least, int64_t 
 /** An integer in [1, most]; `most` fits an int. */
 bool parse_count(const char *option, const char *text, int64_t most, int *value, Error *error);
 
-/** A finite number. */
+/** A finite decimal number; none that is so small that a double cannot hold it. */
 bool parse_real(const char *option, const char *text, double *value, Error *error);
 
 /** The value of --seed: any 64-bit unsigned integer. */

@@ -15,18 +15,21 @@ BAD_OPTIONS = [
     *[([option, value], [name, value, "from 1 to"])
       for option, name in (("-b", "--batch"), ("-H", "--heads"), ("-G", "--kv-heads"),
                            ("-n", "--seqlen"), ("-k", "--seqlen-kv"), ("-d", "--head-dim"))
-      for value in ("0", "-1", "two", "1.5", "12x", "0x10", "1e3", "nan", HUGE, f"-{HUGE}")],
+      for value in ("0", "-1", "two", "1.5", "12x", "0x10", "1e3", "nan", HUGE, f"-{HUGE}",
+                    " 5", "+5", "5 ")],
     (["--batch", ""], ["--batch", "integer"]),
     (["--batch=2147483648"], ["--batch 2147483648", "from 1 to 2147483647"]),
     (["--seqlen", "2000000000"], ["--seqlen 2000000000", "from 1 to 1073741824"]),
-    (["-b", "2147483647", "-H", "2147483647", "-n", "1000000000", "-d", "256"],
     *[(["--head-dim", value], [f"--head-dim {value}", "from 1 to 256"])
       for value in ("257", "65536", "65537")],
+    (["-b", "2147483647", "-H", "2147483647", "-n", "1000000000", "-d", "256"],
      ["--batch 2147483647", "--heads 2147483647", "--seqlen 1000000000", "GB"]),
     (["-b", "100000", "-n", "1000000"], ["--batch 100000", "--seqlen 1000000", "GB"]),
     (["-k", "1000000000", "-d", "256", "-H", "64"], ["--seqlen-kv 1000000000", "GB"]),
     *[(["--scale", value], ["--scale", value, "finite number"])
-      for value in ("x", "nan", "inf", "-inf", "1e999", "1.0.0", "")],
+      for value in ("x", "nan", "inf", "-inf", "1e999", "1.0.0", "", " 1", "+1", "0x1", "infinity")],
+    *[(["--scale", value], [f"--scale {value}", "0 or not so close to it"])
+      for value in ("1e-400", "-1e-320", "1e-39")],
     *[(["--scale", value], [f"--scale {value}", "from -32 to 32"])
       for value in ("1e300", "-1e39", "33", "-32.5")],
     *[(["--min-time", value], ["--min-time", value, right])
@@ -34,7 +37,7 @@ BAD_OPTIONS = [
     *[(["--repeat", value], ["--repeat", value, "from 0 to"])
       for value in ("-1", "x", HUGE, "1.5")],
     *[(["--seed", value], ["--seed", value, "from 0 to 2^64 - 1"])
-      for value in ("-1", "x", "18446744073709551616", HUGE, "1.5", "")],
+      for value in ("-1", "x", "18446744073709551616", HUGE, "1.5", "", " 5", "+5", "- 5")],
     # Names that do not exist.
     *[(["--dtype", value], ["--dtype", value, "fp16 or bf16"]) for value in ("fp32", "FP16", "")],
     *[(["--mask", value], ["--mask", value, "full or causal"])
@@ -44,9 +47,10 @@ BAD_OPTIONS = [
     *[(["--check", value], ["--check", value, "all, rows:N or none"])
       for value in ("some", "row:5", "")],
     *[(["--check", f"rows:{value}"], ["--check rows:", value, "from 1 to"])
-      for value in ("0", "-5", "x", HUGE, "")],
+      for value in ("0", "-5", "x", HUGE, "", " 5", "+5")],
     *[(["--mask-block", value], ["--mask-block", value, "two sizes", "128x64"])
-      for value in ("128", "0x64", "64x0", "-1x64", "128x64x", "axb", "12345678901x64", "")],
+      for value in ("128", "0x64", "64x0", "-1x64", "128x64x", "axb", "12345678901x64", "", " 1x1",
+                    "+1x1", "1x 1", "1x+1")],
     (["--report=nonsense"], ["--report"]),
     # Values that do not fit each other.
     (["-H", "4", "-G", "3"], ["--kv-heads 3", "divide", "--heads 4"]),
