@@ -144,17 +144,46 @@ static int write_all(int file, const char *bytes, size_t length) {
   return 0;
 }
 
-/** Appends under a lock, so that a line cut short by a full disk can be taken back. */
-static int append_locked(int file, const char *bytes, size_t length) {
+/** A file to append to, or -1. */
+static int open_to_append(const char *path, bool *created) {
+  const int flags = O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC;
+  const int file = open(path, flags | O_EXCL, 0666);
+  *created = file >= 0;
+  return file < 0 && errno == EEXIST ? open(path, flags, 0666) : file;
+}
+
+/** Undoes what a full disk cut short, under the lock. Returns 0, or the errno of what failed. */
+static int take_back(int file, const char *path, off_t size, bool created) {
+  if (ftruncate(file, size) != 0) return errno;
+  return created && size == 0 && unlink(path) != 0 ? errno : 0;
+}
+
+enum { REMOVED = -1 };
+
+/** Appends under a lock. REMOVED: whoever had created the file took it back meanwhile. */
+static int append_locked(int file, const char *path, bool created, const char *bytes,
+                         size_t length) {
   struct stat status;
   /* Some file systems know no locks: there a single write is what keeps lines whole. */
   const bool locked = flock(file, LOCK_EX) == 0;
   if (fstat(file, &status) != 0) return errno;
+  if (S_ISREG(status.st_mode) && status.st_nlink == 0) return REMOVED;
   const int cause = write_all(file, bytes, length);
-  if (cause && locked && S_ISREG(status.st_mode) && ftruncate(file, status.st_size) != 0) {
-    return errno;
+  if (!cause || !locked || !S_ISREG(status.st_mode)) return cause;
+  const int second_cause = take_back(file, path, status.st_size, created);
+  return second_cause ? second_cause : cause;
+}
+
+static int append_to_file(const char *path, const char *bytes, size_t length) {
+  int cause = REMOVED;
+  for (int attempt = 0; attempt < 100 && cause == REMOVED; attempt++) {
+    bool created;
+    const int file = open_to_append(path, &created);
+    if (file < 0) return errno;
+    cause = append_locked(file, path, created, bytes, length);
+    if (close(file) != 0 && !cause) cause = errno;
   }
-  return cause;
+  return cause == REMOVED ? ENOENT : cause;
 }
 
 bool json_append_line(const char *path, const char *line, Error *error) {
@@ -169,9 +198,7 @@ bool json_append_line(const char *path, const char *line, Error *error) {
     /* What the program printed before must come before the line. */
     cause = fflush(stdout) == 0 ? write_all(STDOUT_FILENO, bytes, length) : errno;
   } else {
-    const int file = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
-    cause = file >= 0 ? append_locked(file, bytes, length) : errno;
-    if (file >= 0 && close(file) != 0 && !cause) cause = errno;
+    cause = append_to_file(path, bytes, length);
   }
   free(bytes);
   return !cause || fail(error, EXIT_DEVICE, "%s: cannot write: %s", path, strerror(cause));

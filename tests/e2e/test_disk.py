@@ -153,3 +153,11 @@ def test_full_disk_takes_half_a_json_row_back(any_step: Program, tmp_path: Path)
     line = failed(any_step, "-j", path, preexec_fn=file_size_limit(len(before) + 50))
     assert f"{path}: cannot write: File too large" in line
     assert path.read_text() == before and len(read_rows(path)) == 1
+
+
+@limits_file_sizes
+def test_full_disk_leaves_no_new_file_of_rows(any_step: Program, tmp_path: Path) -> None:
+    path = tmp_path / "rows.json"
+    line = failed(any_step, "-j", path, preexec_fn=file_size_limit(50))
+    assert f"{path}: cannot write: File too large" in line
+    assert list(tmp_path.iterdir()) == []

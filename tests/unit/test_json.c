@@ -4,6 +4,7 @@
 
 #include "host/json.h"
 
+#include <fcntl.h>
 #include <float.h>
 #include <math.h>
 #include <setjmp.h>
@@ -238,6 +239,26 @@ static void a_full_disk_leaves_the_file_as_it_was(void **state) {
   unlink(path);
 }
 
+static void a_full_disk_leaves_no_new_file(void **state) {
+  (void)state;
+  struct rlimit before, tiny;
+  Error error;
+  signal(SIGXFSZ, SIG_IGN);
+  assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
+  tiny = (struct rlimit){5, before.rlim_max};
+  assert_int_equal(setrlimit(RLIMIT_FSIZE, &tiny), 0);
+  const bool ok = json_append_line(path, "{\"a\": 1}", &error);
+  const bool left = access(path, F_OK) == 0;
+  /* One that was there, though empty, stays. */
+  const int file = creat(path, 0666);
+  const bool ok_again = json_append_line(path, "{\"a\": 1}", &error);
+  assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
+  assert_false(ok || left || ok_again);
+  assert_int_equal(close(file), 0);
+  expect_file("");
+  unlink(path);
+}
+
 static void failures_name_the_file(void **state) {
   (void)state;
   Error error;
@@ -262,6 +283,7 @@ int main(void) {
       cmocka_unit_test(a_dash_is_standard_output_in_the_order_of_printing),
       cmocka_unit_test(lines_of_concurrent_programs_do_not_mix),
       cmocka_unit_test(a_full_disk_leaves_the_file_as_it_was),
+      cmocka_unit_test(a_full_disk_leaves_no_new_file),
       cmocka_unit_test(failures_name_the_file),
   };
   return cmocka_run_group_tests(tests, create_directory, remove_directory);
