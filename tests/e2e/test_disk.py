@@ -3,7 +3,6 @@ known before the run, else 3."""
 
 import os
 import resource
-import signal
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -26,9 +25,10 @@ def failed(program: Program, *options: object, **more) -> str:
 
 
 def file_size_limit(most_bytes: int) -> Callable[[], None]:
-    """Stands in for a full disk: every write past the limit fails, no root needed."""
+    """Stands in for a full disk: every write past the limit fails, no root needed.
+
+    It also sends SIGXFSZ, which must not end the program."""
     def limit() -> None:
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # else it would end the program
         resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, most_bytes))
     return limit
 
