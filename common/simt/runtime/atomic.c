@@ -24,40 +24,39 @@ static uint64_t add_doubles(uint64_t a, uint64_t b) {
   return a;
 }
 
-/* The same for both widths, but for the type and the addition of floating-point numbers. */
-#define DEFINE_APPLY(name, Unsigned, Signed, add_floating)      \
-  Unsigned name(SimtAtomic operation, Unsigned a, Unsigned b) { \
-    switch (operation) {                                        \
-      case SIMT_ATOMIC_ADD:                                     \
-        return a + b;                                           \
-      case SIMT_ATOMIC_ADD_FLOAT:                               \
-        return add_floating(a, b);                              \
-      case SIMT_ATOMIC_MAX_SIGNED:                              \
-        return (Signed)a > (Signed)b ? a : b;                   \
-      case SIMT_ATOMIC_MAX_UNSIGNED:                            \
-        return a > b ? a : b;                                   \
-      case SIMT_ATOMIC_MIN_SIGNED:                              \
-        return (Signed)a < (Signed)b ? a : b;                   \
-      case SIMT_ATOMIC_MIN_UNSIGNED:                            \
-        return a < b ? a : b;                                   \
-      case SIMT_ATOMIC_AND:                                     \
-        return a & b;                                           \
-      case SIMT_ATOMIC_OR:                                      \
-        return a | b;                                           \
-      case SIMT_ATOMIC_XOR:                                     \
-        return a ^ b;                                           \
-      case SIMT_ATOMIC_EXCHANGE:                                \
-        return b;                                               \
-    }                                                           \
-    return a;                                                   \
+/* The same for both widths, but for linkage, type and the addition of floating-point numbers. */
+#define DEFINE_APPLY(linkage, name, Unsigned, Signed, add_floating)     \
+  linkage Unsigned name(SimtAtomic operation, Unsigned a, Unsigned b) { \
+    switch (operation) {                                                \
+      case SIMT_ATOMIC_ADD:                                             \
+        return a + b;                                                   \
+      case SIMT_ATOMIC_ADD_FLOAT:                                       \
+        return add_floating(a, b);                                      \
+      case SIMT_ATOMIC_MAX_SIGNED:                                      \
+        return (Signed)a > (Signed)b ? a : b;                           \
+      case SIMT_ATOMIC_MAX_UNSIGNED:                                    \
+        return a > b ? a : b;                                           \
+      case SIMT_ATOMIC_MIN_SIGNED:                                      \
+        return (Signed)a < (Signed)b ? a : b;                           \
+      case SIMT_ATOMIC_MIN_UNSIGNED:                                    \
+        return a < b ? a : b;                                           \
+      case SIMT_ATOMIC_AND:                                             \
+        return a & b;                                                   \
+      case SIMT_ATOMIC_OR:                                              \
+        return a | b;                                                   \
+      case SIMT_ATOMIC_XOR:                                             \
+        return a ^ b;                                                   \
+      case SIMT_ATOMIC_EXCHANGE:                                        \
+        return b;                                                       \
+    }                                                                   \
+    return a;                                                           \
   }
 
-DEFINE_APPLY(simt_apply_32, uint32_t, int32_t, add_floats)
-static DEFINE_APPLY(apply_64, uint64_t, int64_t, add_doubles)
+DEFINE_APPLY(extern, simt_apply_32, uint32_t, int32_t, add_floats)
+DEFINE_APPLY(static, apply_64, uint64_t, int64_t, add_doubles)
 
-    /** A fault from here to the end is the caller's: what faults is a write on behalf of the
-       kernel. */
-    static void begin_atomic(const void *address, unsigned size, const void *call_site) {
+/** A fault from here to the end is the caller's: what faults is a write on behalf of the kernel. */
+static void begin_atomic(const void *address, unsigned size, const void *call_site) {
   simt_require_aligned(address, size, "address of an atomic", call_site);
   simt_worker->access_is_write = true;
   simt_worker->access_call_site = call_site;
