@@ -22,27 +22,13 @@
 #include <string.h>
 
 #include "attention.h"
-#include "float16.h"
 #include "host/device_mask.h"
 #include "host/error.h"
 #include "host/mask.h"
-#include "host/random.h"
-
-enum { Q, K, V, O, TENSORS };
-enum { NO_STRIDE = -1, BATCH_STRIDE, HEAD_STRIDE, ROW_STRIDE };
-
-/** NaN in both types, and what is in memory that nothing was written to. */
-static const uint16_t NAN_BITS = 0xffff;
+#include "place_tensors.h"
 
 static const char *const TENSOR_NAMES = "QKVO";
 static bool all_right = true;
-
-/** Where one tensor lies. K and V may have a second allocation, which `base` reaches by stride. */
-typedef struct Place {
-  uint16_t *allocation, *second_allocation; /* on the device */
-  int64_t elements;                         /* of each */
-  uint16_t *base;                           /* element 0 of the tensor */
-} Place;
 
 typedef struct Answer {
   uint16_t *o; /* [batch][q_heads][q_len][head_dim] */
@@ -50,27 +36,6 @@ typedef struct Answer {
 } Answer;
 
 /* --- The device ----------------------------------------------------------------------------- */
-
-static void require(cudaError_t status, const char *what) {
-  if (status == cudaSuccess) return;
-  fprintf(stderr, "%s: %s: %s (%s)\n", step.name, what, cudaGetErrorString(status),
-          cudaGetErrorName(status));
-  exit(EXIT_DEVICE);
-}
-
-/** Device memory full of NaN. */
-static void *device_memory(size_t bytes) {
-  void *memory = NULL;
-  require(cudaMalloc(&memory, bytes), "allocation");
-  if (bytes > 0) require(cudaMemset(memory, 0xff, bytes), "memset");
-  return memory;
-}
-
-static void *host_memory(size_t bytes) {
-  void *memory = malloc(bytes);
-  if (memory == NULL) exit(EXIT_DEVICE);
-  return memory;
-}
 
 /* The linker puts these in the place of the runtime's function (--wrap). */
 static int pretended_major = 0;
@@ -83,88 +48,6 @@ cudaError_t __wrap_cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attrib
     *value = pretended_major;
   }
   return status;
-}
-
-/* --- Tensors -------------------------------------------------------------------------------- */
-
-static Strides *strides_of(Problem *p, int tensor) {
-  Strides *const all[] = {&p->q_strides, &p->k_strides, &p->v_strides, &p->o_strides};
-  return all[tensor];
-}
-
-static int heads_of(const Problem *p, int tensor) {
-  return tensor == Q || tensor == O ? p->q_heads : p->kv_heads;
-}
-
-static int rows_of(const Problem *p, int tensor) {
-  return tensor == Q || tensor == O ? p->q_len : p->kv_len;
-}
-
-static int64_t row_count(const Problem *p, int tensor) {
-  return (int64_t)p->batch * heads_of(p, tensor) * rows_of(p, tensor);
-}
-
-/** Elements from the base to row `index`, counted through heads and batch. */
-static int64_t row_offset(Problem *p, int tensor, int64_t index) {
-  const Strides *s = strides_of(p, tensor);
-  const int64_t rows = rows_of(p, tensor), heads = heads_of(p, tensor);
-  return index / rows / heads * s->batch + index / rows % heads * s->head + index % rows * s->row;
-}
-
-static int64_t round_up(int64_t count, int64_t unit) {
-  return (count + unit - 1) / unit * unit;
-}
-
-/** Strides with so many elements, rows and heads to spare; `odd` names one that is to be odd. */
-static Strides strides_with_gaps(const Problem *p, int tensor, int elements, int rows, int heads,
-                                 int odd) {
-  Strides s;
-  s.row = p->head_dim + elements + (odd == ROW_STRIDE);
-  s.head = round_up(s.row * (rows_of(p, tensor) + rows), 8) + (odd == HEAD_STRIDE);
-  s.batch = round_up(s.head * (heads_of(p, tensor) + heads), 8) + (odd == BATCH_STRIDE);
-  return s;
-}
-
-/** Memory for the whole tensor as its strides want it, and for `offset` elements before it. */
-static Place place_in_one(Problem *p, int tensor, int64_t offset) {
-  Place place = {.elements = offset + p->batch * strides_of(p, tensor)->batch};
-  place.allocation = device_memory(sizeof(uint16_t) * (size_t)place.elements);
-  place.base = place.allocation + offset;
-  return place;
-}
-
-static uint16_t value_of(const Problem *p, int tensor, int64_t index) {
-  const double x = random_normal(1, (uint32_t)tensor, (uint64_t)index);
-  return p->dtype == DTYPE_FP16 ? double_to_half_bits(x) : double_to_bf16_bits(x);
-}
-
-/** Writes the numbers of Q, K or V, which depend on the element's index alone. */
-static void fill(Problem *p, int tensor, uint16_t *base) {
-  const size_t row_bytes = sizeof(uint16_t) * (size_t)p->head_dim;
-  uint16_t *row = host_memory(row_bytes);
-  for (int64_t i = 0; i < row_count(p, tensor); i++) {
-    for (int d = 0; d < p->head_dim; d++) row[d] = value_of(p, tensor, i * p->head_dim + d);
-    require(cudaMemcpy(base + row_offset(p, tensor, i), row, row_bytes, cudaMemcpyHostToDevice),
-            "copy of inputs");
-  }
-  free(row);
-}
-
-/** Takes the rows of O out of its memory. False if anything else in there was written to. */
-static bool collect(Problem *p, const Place *place, uint16_t *o) {
-  const size_t bytes = sizeof(uint16_t) * (size_t)place->elements;
-  const size_t row_bytes = sizeof(uint16_t) * (size_t)p->head_dim;
-  uint16_t *all = host_memory(bytes);
-  require(cudaMemcpy(all, place->allocation, bytes, cudaMemcpyDeviceToHost), "copy of O");
-  for (int64_t i = 0; i < row_count(p, O); i++) {
-    uint16_t *row = all + (place->base - place->allocation) + row_offset(p, O, i);
-    memcpy(o + i * p->head_dim, row, row_bytes);
-    memset(row, 0xff, row_bytes);
-  }
-  bool untouched = true;
-  for (int64_t i = 0; i < place->elements; i++) untouched = untouched && all[i] == NAN_BITS;
-  free(all);
-  return untouched;
 }
 
 /* --- Answers -------------------------------------------------------------------------------- */
@@ -290,23 +173,6 @@ static void compare_with_poisoned_tails(Problem p) {
     places[tensor] = place_in_one(&p, tensor, 0);
   }
   compare(&p, places, "NaN behind the end");
-}
-
-/** Two allocations, each for one head of K or V. */
-static void place_heads_apart(Problem *p, Place places[TENSORS]) {
-  const int64_t elements = (int64_t)p->kv_len * p->head_dim;
-  for (int head = 0; head < 2; head++) {
-    for (int tensor = K; tensor <= V; tensor++) {
-      uint16_t *memory = device_memory(sizeof(uint16_t) * (size_t)elements);
-      if (head == 0) {
-        places[tensor] = (Place){.allocation = memory, .elements = elements, .base = memory};
-      } else {
-        const intptr_t bytes = (intptr_t)memory - (intptr_t)places[tensor].base;
-        places[tensor].second_allocation = memory;
-        strides_of(p, tensor)->head = bytes / (intptr_t)sizeof(uint16_t);
-      }
-    }
-  }
 }
 
 static void compare_guarded(Problem p, int kv_len) {
