@@ -27,7 +27,8 @@ BAD_OPTIONS = [
     (["-b", "100000", "-n", "1000000"], ["--batch 100000", "--seqlen 1000000", "GB"]),
     (["-k", "1000000000", "-d", "256", "-H", "64"], ["--seqlen-kv 1000000000", "GB"]),
     *[(["--scale", value], ["--scale", value, "finite number"])
-      for value in ("x", "nan", "inf", "-inf", "1e999", "1.0.0", "", " 1", "+1", "0x1", "infinity")],
+      for value in ("x", "nan", "inf", "-inf", "1e999", "1.0.0", "", " 1", "+1", "0x1",
+                    "infinity")],
     *[(["--scale", value], [f"--scale {value}", "0 or not so close to it"])
       for value in ("1e-400", "-1e-320", "1e-39")],
     *[(["--scale", value], [f"--scale {value}", "from -32 to 32"])
@@ -152,7 +153,7 @@ def test_cases_take_blanks_comments_and_quotes(any_step: Program, tmp_path: Path
 
 
 def test_quotes_in_the_middle_of_a_word(any_step: Program, tmp_path: Path) -> None:
-    """As in a shell: they only keep blanks and # from their meaning, and may leave an empty word."""
+    """As in a shell: they take blanks and # their meaning, and may leave an empty word."""
     path, out = tmp_path / "cases.txt", tmp_path / "a #b"
     path.write_text(f'-n 3 --output="{out}" "--mask"=ca"us"al# no comment\n'
                     f'-n 3 --output="{out}" "--mask"=ca"us"al # a "comment\n'

@@ -1,7 +1,7 @@
 """The layouts of ldmatrix and mma: as an H200 has them, and as the PTX manual describes them.
 
-`build/.../layouts` (tests/gpu/layouts.cu) prints what every lane holds; tests/data/layouts_h200.txt is what
-a GPU printed.
+`build/.../layouts` (tests/gpu/layouts.cu) prints what every lane holds;
+tests/data/layouts_h200.txt is what a GPU printed.
 """
 
 import subprocess

@@ -181,7 +181,8 @@ def test_comparison_writes_rows_and_judges(difference: float, code: int, tmp_pat
 
 
 @pytest.mark.parametrize("words, code, said", [
-    (["rows"], 2, "usage: "), (["--rounds", "1", "rows", "lib"], 2, "--rounds 1: must be at least 2"),
+    (["rows"], 2, "usage: "),
+    (["--rounds", "1", "rows", "lib"], 2, "--rounds 1: must be at least 2"),
     (["rows", "nowhere.so"], 2, r"nowhere\.so: no such file; make libraries BACKEND=cuda\n"),
     (["rows", __file__], 77, r"compare_fa2: Python needs PyTorch\. Install it: .*\n"),
 ])

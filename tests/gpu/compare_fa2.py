@@ -138,10 +138,12 @@ class Contest:
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Measures steps beside PyTorch's FlashAttention-2.")
+    parser = argparse.ArgumentParser(
+        description="Measures steps beside PyTorch's FlashAttention-2.")
     parser.add_argument("rows", metavar="ROWS.jsonl", help="where to append the measured rows")
     parser.add_argument("libraries", metavar="libstepNN.so", nargs="+", type=Path)
-    parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"at least 2 (default: {ROUNDS})")
+    parser.add_argument("--rounds", type=int, default=ROUNDS,
+                        help=f"at least 2 (default: {ROUNDS})")
     words = parser.parse_args()
     if words.rounds < 2:
         parser.error(f"--rounds {words.rounds}: must be at least 2")
