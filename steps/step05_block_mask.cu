@@ -180,14 +180,10 @@ static const Variant VARIANTS[] = {
     VARIANTS_OF(96, 1),  VARIANTS_OF(128, 1), VARIANTS_OF(256, 1),
 };
 
-static int stages_of(const Problem *p) {
-  return p->stages == 0 ? 2 : p->stages;
-}
-
 /** The variant for this problem and its mask blocks, or NULL. */
 static const Variant *find_variant(const Problem *p) {
   for (const Variant &v : VARIANTS) {
-    if (v.dtype == p->dtype && v.head_dim == p->head_dim && v.stages == stages_of(p) &&
+    if (v.dtype == p->dtype && v.head_dim == p->head_dim && v.stages == p->stages &&
         p->q_block_size % v.q_rows == 0) {
       return &v;
     }
@@ -201,11 +197,11 @@ static int64_t block_count(const Problem *p, const Variant *v) {
 
 static bool supports(const Problem *p, char *why, size_t why_size) {
   if (p->q_block_size % LEAST_BLOCK != 0 || p->kv_block_size % LEAST_BLOCK != 0) {
-    snprintf(why, why_size, "--mask-block %dx%d: %s takes multiples of %d", p->q_block_size,
+    snprintf(why, why_size, "mask blocks of %dx%d: %s takes multiples of %d", p->q_block_size,
              p->kv_block_size, step.name, LEAST_BLOCK);
     return false;
   }
-  if (p->stages < 0 || p->stages > 2) {
+  if (p->stages < 1 || p->stages > 2) {
     snprintf(why, why_size, "--stages %d: must be 1 or 2", p->stages);
     return false;
   }

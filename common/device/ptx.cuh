@@ -1,11 +1,11 @@
 /**
  * @file
- * The tensor-core and asynchronous-copy instructions of PTX, a function each: the only inline
- * assembly of the project. Section numbers are those of the PTX ISA 8.7. On the CPU backend the
- * second body calls the simulator, which does what the manual says.
+ * The tensor-core and asynchronous-copy instructions of PTX and its power of two, a function each:
+ * the only inline assembly of the project. Section numbers are those of the PTX ISA 8.7. On the CPU
+ * backend the second body calls the simulator, which does what the manual says.
  *
- * The asm is volatile: these instructions read or write memory, or take part in a warp's agreement,
- * and must stay where they are written.
+ * All but the power is volatile: these instructions read or write memory, or take part in a warp's
+ * agreement, and must stay where they are written.
  */
 #ifndef DEVICE_PTX_CUH
 #define DEVICE_PTX_CUH
@@ -110,8 +110,8 @@ __device__ __forceinline__ void ldmatrix_x4_trans(uint32_t (&r)[4], const void *
 /**
  * mma.m16n8k16 (9.7.14.5.8): D += A B for a 16 x 16 matrix A and a 16 x 8 matrix B of 16-bit
  * elements, with fp32 accumulators. With g = lane / 4 and t = 2 (lane % 4), a lane holds of A, in
- * pairs along a row:      (g, t), (g + 8, t), (g, t + 8), (g + 8, t + 8); of B, in pairs down a
- * column:    (t, g), (t + 8, g); of D, in pairs along a row:      (g, t), (g + 8, t).
+ * pairs along a row: (g, t), (g + 8, t), (g, t + 8), (g + 8, t + 8); of B, in pairs down a
+ * column: (t, g), (t + 8, g); of D, in pairs along a row: (g, t), (g + 8, t).
  */
 template <typename T>
 __device__ __forceinline__ void mma_m16n8k16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0,

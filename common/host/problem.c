@@ -34,6 +34,8 @@ static bool check_size(const Options *o, const Problem *p, Error *error) {
               memory / 1e9);
 }
 
+enum { DEFAULT_STAGES = 2 };
+
 /** Opens the mask and notes in the problem what a step must know of it. */
 static bool open_mask(const Options *o, Problem *p, Mask *mask, Error *error) {
   if (step.block_masks == NULL && strcmp(o->mask, "full") != 0 && strcmp(o->mask, "causal") != 0) {
@@ -42,6 +44,7 @@ static bool open_mask(const Options *o, Problem *p, Mask *mask, Error *error) {
   if (!mask_open(o->mask, p, o->mask_block_q, o->mask_block_kv, o->seed, mask, error)) return false;
   p->mask = mask_kind(mask);
   if (step.block_masks == NULL) return true;
+  p->stages = o->stages == 0 ? DEFAULT_STAGES : o->stages;
   const bool directory = mask->preset == PRESET_DIRECTORY; /* its blocks are what they are */
   p->q_block_size = directory ? mask->blocks.mask.q_block_size : o->mask_block_q;
   p->kv_block_size = directory ? mask->blocks.mask.kv_block_size : o->mask_block_kv;
@@ -58,7 +61,6 @@ bool options_problem(const Options *o, Problem *problem, Mask *mask, Error *erro
       .head_dim = o->head_dim,
       .dtype = o->dtype,
       .scale = (float)(o->scale_given ? o->scale : 1 / sqrt(o->head_dim)),
-      .stages = o->stages,
   };
   if (problem->q_heads % problem->kv_heads != 0) {
     return fail(error, EXIT_USAGE, "--kv-heads %d: must divide --heads %d", problem->kv_heads,

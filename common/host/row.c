@@ -16,8 +16,10 @@
 #include "host/version.h"
 
 /** Nothing for a step that takes no block mask. */
-static void add_mask(JsonObject *row, const MaskFacts *m) {
+static void add_mask(JsonObject *row, const Run *run) {
+  const MaskFacts *m = &run->mask_facts;
   if (m->q_block_size == 0) return;
+  json_integer(row, "stages", run->problem.stages);
   json_integer(row, "mask_block_q", m->q_block_size);
   json_integer(row, "mask_block_kv", m->kv_block_size);
   json_integer(row, "mask_blocks", m->blocks.blocks);
@@ -43,7 +45,7 @@ static void add_problem(JsonObject *row, const Run *run) {
   json_integer(row, "head_dim", p->head_dim);
   json_string(row, "dtype", dtype_name(p->dtype));
   json_string(row, "mask", run->mask.text);
-  add_mask(row, &run->mask_facts);
+  add_mask(row, run);
   json_string(row, "layout", layout_name(o->layout));
   json_number(row, "scale", (double)p->scale);
   json_string(row, "input", input_name(o));

@@ -280,7 +280,8 @@ static void for_each_problem(void (*try)(Problem)) {
     p.dtype = i & 4 ? DTYPE_BF16 : DTYPE_FP16;
     p.mask = i & 8 ? MASK_CAUSAL : MASK_FULL;
     p.scale = (float)(1 / sqrt(p.head_dim));
-    p.q_block_size = p.kv_block_size = 128; /* only some steps look at them */
+    p.q_block_size = p.kv_block_size = 128; /* only some steps look at these */
+    p.stages = 2;
     try(p);
   }
 }

@@ -202,7 +202,7 @@ def test_blocks_that_the_tiles_do_not_divide(tmp_path: Path) -> None:
     m = masks.from_dense(np.ones((1, 1, 200, 300), bool), (96, 64))
     done = STEP05.run(*replace(PROBLEM, mask=str(m.write(tmp_path / "mask"))).options())
     assert (done.returncode, done.stderr) == (
-        USAGE, "step05: --mask-block 96x64: step05 takes multiples of 64\n")
+        USAGE, "step05: mask blocks of 96x64: step05 takes multiples of 64\n")
 
 
 @pytest.mark.parametrize("spoil, says", [

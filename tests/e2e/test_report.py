@@ -28,10 +28,10 @@ ROW = {
     "ceiling": str,
 }
 # Of steps that take block masks.
-MASK = {"mask_block_q": int, "mask_block_kv": int, "mask_blocks": int, "mask_blocks_active": int,
-        "mask_blocks_full": int, "mask_blocks_causal": int, "mask_blocks_partial": int,
-        "mask_bytes": int, "mask_prepared_bytes": int, "mask_build_ms": NUMBER,
-        "mask_upload_ms": NUMBER, "mask_prepare_ms": NUMBER}
+MASK = {"stages": int, "mask_block_q": int, "mask_block_kv": int, "mask_blocks": int,
+        "mask_blocks_active": int, "mask_blocks_full": int, "mask_blocks_causal": int,
+        "mask_blocks_partial": int, "mask_bytes": int, "mask_prepared_bytes": int,
+        "mask_build_ms": NUMBER, "mask_upload_ms": NUMBER, "mask_prepare_ms": NUMBER}
 KERNEL = {"name": str, "blocks": int, "threads": int, "shared_bytes": int, "registers": int,
           "local_bytes": int, "blocks_per_multiprocessor": int}
 COUNTS = {"count_launches": int, "count_blocks": int, "count_threads": int, "count_barriers": int,
