@@ -155,10 +155,10 @@ def test_cases_take_blanks_comments_and_quotes(any_step: Program, tmp_path: Path
 def test_quotes_in_the_middle_of_a_word(any_step: Program, tmp_path: Path) -> None:
     """As in a shell: they take blanks and # their meaning, and may leave an empty word."""
     path, out = tmp_path / "cases.txt", tmp_path / "a #b"
-    path.write_text(f'-n 3 --output="{out}" "--mask"=ca"us"al# no comment\n'
-                    f'-n 3 --output="{out}" "--mask"=ca"us"al # a "comment\n'
+    path.write_text(f'-n 3 --output="{out}" "--dtype"=f"p1"6# no comment\n'
+                    f'-n 3 --output="{out}" "--dtype"=f"p1"6 # a "comment\n'
                     '-n 4 -o ""\n')
-    assert ":1: --mask causal#: " in refused(any_step, tmp_path, "--cases", path)
+    assert ":1: --dtype fp16#: " in refused(any_step, tmp_path, "--cases", path)
     path.write_text(path.read_text().split("\n", 1)[1])
     assert ":2: --output: must name" in refused(any_step, tmp_path, "--cases", path)
     path.write_text(path.read_text().split("\n", 1)[0])

@@ -83,10 +83,9 @@ def test_little_shared_memory(step: Program, head_dim: int, shared_kb: int, tmp_
     assert done.returncode == USAGE
     said = re.fullmatch(rf"{step.name}: --head-dim {head_dim}: .*\n", done.stderr)
     assert said, done.stderr
-    if step.name not in SCALAR_STEPS:
-        needed, limit = map(int, re.search(r"takes (\d+) bytes .* this GPU has (\d+)\n",
-                                           done.stderr).groups())
-        assert needed > limit == shared_kb << 10
+    needed, limit = map(int, re.search(r"takes (\d+) bytes .* this device has (\d+)\n",
+                                       done.stderr).groups())
+    assert needed > limit == shared_kb << 10
 
 
 @pytest.mark.cpu_only("SIMT_SHARED stands for a smaller GPU")

