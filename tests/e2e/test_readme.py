@@ -28,7 +28,7 @@ def readme(tmp_path: Path) -> Path:
 def rows_with(tmp_path: Path, **changes: str) -> Path:
     """The measured rows, those of step02 with other fields."""
     path = tmp_path / "rows.jsonl"
-    rows = [row | (changes if row["step"] == "step02" else {}) for file in ROWS
+    rows = [row | (changes if row.get("step") == "step02" else {}) for file in ROWS
             for row in read_rows(file)]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
