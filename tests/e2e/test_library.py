@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import MagicMock
@@ -81,6 +82,28 @@ def test_library_gives_the_bits_of_the_program(name: str, p: Problem, tmp_path: 
         tmp_path / "out", *p.options_with_files(write_inputs(tmp_path / "in", *inputs)))
     found = solve(StepLibrary(STEP_DIR / f"lib{name}.so"), p, inputs)
     assert found.same_bits(expected)
+
+
+@pytest.mark.cpu_only("it is about the speed of the CPU backend")
+@pytest.mark.skipif("SIMT_SLOW" in os.environ, reason="SIMT_SLOW: no verdict on speed")
+@pytest.mark.parametrize("name", ["step03", "step04"])
+def test_small_problem_is_quick(name: str) -> None:
+    """B=1 H=2 N=256 D=64 in 15 ms on two cores. The best of many, for the sake of busy machines."""
+    p = Problem(heads=2, seqlen=256, head_dim=64)
+    library = StepLibrary(STEP_DIR / f"lib{name}.so")
+    device = Device(library.library)
+    o = np.zeros(p.q_shape(), np.float16)
+    arrays = [*(x.astype(np.float16) for x in rounded_inputs(p)), o,
+              np.zeros(p.q_shape()[:3], np.float32)]
+    pointers = [device.upload(array) for array in arrays]
+    best = math.inf
+    for _ in range(100):
+        start = time.perf_counter()
+        library.forward(shape_of(p), *pointers)
+        best = min(best, time.perf_counter() - start)
+        if best < 0.015:
+            return
+    raise AssertionError(f"{name}: {1e3 * best:.1f} ms")
 
 
 def test_two_libraries_do_not_mix() -> None:
