@@ -86,8 +86,8 @@ __global__ void __launch_bounds__(THREADS) attention_kernel(Problem p, Tensors t
     copy_tile<HEAD_DIM, Tile::KV_ROWS, THREADS>(kv_shared, k_global, p.k_strides.row, first_key,
                                                 p.kv_len);
     cp_async_commit();
-    cp_async_wait<0>();
-    __syncthreads();  // K and, the first time, Q have arrived, whoever copied them
+    cp_async_wait<0>();  // this thread's copies of K and, the first time, of Q
+    __syncthreads();     // they have arrived, whoever copied them
 
     float s[M_TILES][Tile::KV_ROWS / 8][4] = {};
     multiply_qk<T, HEAD_DIM>(s, q_warp, kv_shared);
@@ -96,18 +96,19 @@ __global__ void __launch_bounds__(THREADS) attention_kernel(Problem p, Tensors t
     copy_tile<HEAD_DIM, Tile::KV_ROWS, THREADS>(kv_shared, v_global, p.v_strides.row, first_key,
                                                 p.kv_len);
     cp_async_commit();
-    if (first_key + Tile::KV_ROWS > plain_end)
+    if (first_key + Tile::KV_ROWS > plain_end) {
       adjust_scores(s, p, p.mask == MASK_CAUSAL, first_q + warp_row, first_key);
+    }
     update_softmax(s, m, l, o, scale_log2);
-    cp_async_wait<0>();
-    __syncthreads();  // V has arrived
+    cp_async_wait<0>();  // this thread's copies of V
+    __syncthreads();     // it has arrived, whoever copied it
 
     multiply_pv<T, HEAD_DIM>(o, s, kv_shared);
     __syncthreads();  // every warp is done with V before the next K takes its place
   }
 
-  cp_async_wait<0>();
-  __syncthreads();  // Q is there, even if no key was attended: O takes its place
+  cp_async_wait<0>();  // Q, if no key was attended
+  __syncthreads();     // Q is there, even if no key was attended: O takes its place
   store_rows<T, HEAD_DIM>(o, m, l, q_warp, (T *)t.o + at.o, p.o_strides.row, t.lse + at.lse,
                           first_q + warp_row, p.q_len);
 }

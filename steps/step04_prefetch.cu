@@ -101,8 +101,9 @@ __global__ void __launch_bounds__(THREADS) attention_kernel(Problem p, Tensors t
                                                 next_key < key_end ? p.kv_len : 0);
     cp_async_commit();
 
-    if (next_key > plain_end)
+    if (next_key > plain_end) {
       adjust_scores(s, p, p.mask == MASK_CAUSAL, first_q + warp_row, first_key);
+    }
     update_softmax(s, m, l, o, scale_log2);
 
     cp_async_wait<1>();  // V, the last group but one; the next K stays in flight
@@ -110,8 +111,8 @@ __global__ void __launch_bounds__(THREADS) attention_kernel(Problem p, Tensors t
     multiply_pv<T, HEAD_DIM>(o, s, v_shared);
   }
 
-  cp_async_wait<0>();
-  __syncthreads();  // Q is there, even if no key was attended: O takes its place
+  cp_async_wait<0>();  // the zeros behind the last tile, or Q
+  __syncthreads();     // Q is there, even if no key was attended: O takes its place
   store_rows<T, HEAD_DIM>(o, m, l, q_warp, (T *)t.o + at.o, p.o_strides.row, t.lse + at.lse,
                           first_q + warp_row, p.q_len);
 }

@@ -137,13 +137,14 @@ __global__ void __launch_bounds__(THREADS) attention_kernel(Problem p, Tensors t
     cp_async_wait<STAGES - 1>();  // V; with two stages the next K stays in flight
     __syncthreads();              // it has arrived, whoever copied it
     multiply_pv<T, HEAD_DIM>(o, s, v_shared);
-    if (STAGES == 1)
+    if (STAGES == 1) {
       __syncthreads();  // every warp is done with V before the next K takes its place
+    }
     tile = next;
   }
 
-  cp_async_wait<0>();
-  __syncthreads();  // Q is there, even if no key was attended: O takes its place
+  cp_async_wait<0>();  // the zeros behind the last tile, or Q
+  __syncthreads();     // Q is there, even if no key was attended: O takes its place
   store_rows<T, HEAD_DIM>(o, m, l, q_warp, (T *)t.o + at.o, p.o_strides.row, t.lse + at.lse,
                           first_q + warp_row, p.q_len);
 }

@@ -201,7 +201,7 @@ __device__ __forceinline__ void cp_async_wait() {
 #endif
 }
 
-/** ex2.approx.ftz (9.7.3.22): 2^x to about 2 ulp; results below the normal range are 0. */
+/** ex2.approx.ftz (9.7.3, ex2): 2^x to about 2 ulp; results below the normal range are 0. */
 __device__ __forceinline__ float exp2_approx(float x) {
 #ifdef __CUDACC__
   float y;
