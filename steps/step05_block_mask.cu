@@ -129,7 +129,8 @@ __global__ void __launch_bounds__(THREADS) attention_kernel(Problem p, Tensors t
         adjust_scores(s, p, tile.mask == CAUSAL_RULE, first_q + warp_row, tile.first_key);
       }
       if (tile.mask >= 0) {
-        hide_by_bits(s, lists.bits + tile.mask + warp_row * lists.bits_pitch, lists.bits_pitch);
+        constexpr int WORDS = Tile::KV_ROWS / 32;  // of a row
+        hide_by_bits(s, lists.bits + ((int64_t)tile.mask * Tile::Q_ROWS + warp_row) * WORDS, WORDS);
       }
     }
     update_softmax(s, m, l, o, scale_log2);
@@ -226,13 +227,10 @@ static cudaError_t prepare(const Problem *p, const BlockMask *mask, void *prepar
   const Variant *v = find_variant(p);
   TileLists lists;
   lay_out_tile_lists(p, mask, v->q_rows, v->kv_rows, prepared, &lists);
-  const int64_t words = (int64_t)mask->tile_count * mask->q_block_size * lists.bits_pitch;
-  const int rows = lists.batches * lists.heads * lists.q_tiles;
-  const unsigned word_blocks = (unsigned)((words + THREADS - 1) / THREADS);
+  const int64_t rows = (int64_t)lists.batches * lists.heads * lists.q_tiles;
   const unsigned row_blocks = (unsigned)((rows + THREADS - 1) / THREADS);
-  if (words > 0) {
-    pack_bits_kernel<<<word_blocks, THREADS, 0, stream>>>(mask->partial_block_masks, words,
-                                                          lists.bits);
+  if (lists.partial_tiles > 0) {
+    pack_bits_kernel<<<(unsigned)lists.partial_tiles, THREADS, 0, stream>>>(*mask, lists);
   }
   list_tiles_kernel<<<(unsigned)rows, WARP_SIZE, 0, stream>>>(*p, *mask, lists);
   order_rows_kernel<<<row_blocks, THREADS, 0, stream>>>(lists, rows);

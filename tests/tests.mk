@@ -108,6 +108,9 @@ $(SIMT_TESTS:%=$(UNIT)/%): $(UNIT)/%: $(UNIT)/%.o $(SIMT_OBJECTS)
 
 $(UNIT)/%.o: KERNEL_CHECKS := $(CHECK_ALIGNMENT)
 
+# Calls a step.
+$(UNIT)/simt_many_tiles: $(UNIT)/steps/step05.o
+
 $(STEPS:%=$(UNIT)/steps/%.o): $(UNIT)/steps/%.o: $$(wildcard steps/$$*_*.cu) $(BUILD)/rewrite_launches $(BUILD)/flags
 	$(compile_cu)
 

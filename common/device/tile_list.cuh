@@ -16,7 +16,7 @@
 #include "device/heads.cuh"
 #include "device/warp.cuh"
 
-/** What hides entries of a tile; 0 and above: the bits that start at that word, and the end. */
+/** What hides entries of a tile; 0 and above: the bits of so many a partial tile, and the end. */
 enum TileMask : int { ALL_ATTENDED = -1, PAST_THE_END = -2, CAUSAL_RULE = -3, NONE_ATTENDED = -4 };
 
 /** One key/value tile that a tile of queries attends. */
@@ -34,15 +34,15 @@ struct alignas(16) QueryTile {
 
 /** Everything about one mask, in device memory. */
 struct TileLists {
-  int q_rows, kv_rows; /**< of the kernel's tiles */
-  int q_tiles;         /**< tiles of queries in a head */
-  int most_tiles;      /**< room in each list */
-  int batches, heads;  /**< lists are shared like the masks */
-  int bits_pitch;      /**< words from row to row of a partial tile */
-  int *counts;         /**< [batches * heads][q_tiles]: length of each list */
-  QueryTile *order;    /**< [batches * heads][q_tiles], longest list first */
-  KeyTile *tiles;      /**< [batches * heads][q_tiles][most_tiles] */
-  uint32_t *bits;      /**< [tile_count][q_block_size][bits_pitch] */
+  int q_rows, kv_rows;   /**< of the kernel's tiles */
+  int q_tiles;           /**< tiles of queries in a head */
+  int most_tiles;        /**< room in each list */
+  int batches, heads;    /**< lists are shared like the masks */
+  int *counts;           /**< [batches * heads][q_tiles]: length of each list */
+  QueryTile *order;      /**< [batches * heads][q_tiles], longest list first */
+  KeyTile *tiles;        /**< [batches * heads][q_tiles][most_tiles] */
+  int64_t partial_tiles; /**< of q_rows x kv_rows, cut from the tiles of the mask's blocks */
+  uint32_t *bits;        /**< [partial_tiles][q_rows][kv_rows / 32] */
 };
 
 /** Number of the list of tiles that a query head uses. */
@@ -59,10 +59,14 @@ static inline size_t lay_out_tile_lists(const Problem *p, const BlockMask *m, in
   lists->q_rows = q_rows;
   lists->kv_rows = kv_rows;
   lists->q_tiles = (p->q_len + q_rows - 1) / q_rows;
-  lists->most_tiles = m->max_slots * (m->kv_block_size / kv_rows);
+  // A row lists each block at most once, but may have any number of MASKED slots.
+  const int kv_blocks = (p->kv_len - 1) / m->kv_block_size + 1;
+  lists->most_tiles =
+      (m->max_slots < kv_blocks ? m->max_slots : kv_blocks) * (m->kv_block_size / kv_rows);
   lists->batches = m->batches;
   lists->heads = m->heads;
-  lists->bits_pitch = m->kv_block_size / 32;
+  lists->partial_tiles =
+      (int64_t)m->tile_count * (m->q_block_size / q_rows) * (m->kv_block_size / kv_rows);
   const size_t rows = (size_t)m->batches * m->heads * lists->q_tiles;
   size_t used = 0;
   lists->counts = (int *)((char *)memory + used);
@@ -72,23 +76,35 @@ static inline size_t lay_out_tile_lists(const Problem *p, const BlockMask *m, in
   lists->tiles = (KeyTile *)((char *)memory + used);
   used += align(rows * lists->most_tiles * sizeof *lists->tiles);
   lists->bits = (uint32_t *)((char *)memory + used);
-  used += align((size_t)m->tile_count * m->q_block_size * lists->bits_pitch * sizeof(uint32_t));
+  used += align((size_t)lists->partial_tiles * q_rows * (kv_rows / 8));
   return used;
 }
 
-/** Turns 32 bytes of the partial tiles into a word, the first into the lowest bit: one thread each.
+/** The bits of a partial tile, of which there may be more than 2^31 words. */
+__device__ __forceinline__ uint32_t *bits_of_tile(const TileLists &lists, int64_t tile) {
+  return lists.bits + tile * lists.q_rows * (lists.kv_rows / 32);
+}
+
+/**
+ * Packs the tiles of the mask's blocks, a byte an entry, into bits, the first of 32 keys into the
+ * lowest bit: one thread block for each of the kernel's tiles.
  */
-__global__ void pack_bits_kernel(const uint8_t *bytes, int64_t words, uint32_t *bits) {
-  const int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
-  if (i >= words) return;
-  uint32_t word = 0;
-  for (int j = 0; j < 32; j++) word |= (uint32_t)(bytes[i * 32 + j] != 0) << j;
-  bits[i] = word;
+static __global__ void pack_bits_kernel(BlockMask m, TileLists lists) {
+  const int tiles_per_block = m.kv_block_size / lists.kv_rows, words = lists.kv_rows / 32;
+  const int64_t first_row = (int64_t)(blockIdx.x / tiles_per_block) * lists.q_rows;
+  const int first_key = blockIdx.x % tiles_per_block * lists.kv_rows;
+  for (int i = threadIdx.x; i < lists.q_rows * words; i += blockDim.x) {
+    const uint8_t *bytes = m.partial_block_masks + (first_row + i / words) * m.kv_block_size +
+                           first_key + i % words * 32;
+    uint32_t word = 0;
+    for (int j = 0; j < 32; j++) word |= (uint32_t)(bytes[j] != 0) << j;
+    bits_of_tile(lists, blockIdx.x)[i] = word;
+  }
 }
 
 /** What a tile inside a mask block needs. Its queries are first_q .. last_q. */
-__device__ int classify_tile(const Problem &p, const TileLists &lists, int type, int64_t bits_at,
-                             int first_q, int last_q, int first_key) {
+static __device__ int classify_tile(const Problem &p, const TileLists &lists, int type,
+                                    int64_t partial, int first_q, int last_q, int first_key) {
   if (first_key >= p.kv_len) return NONE_ATTENDED;
   if (type == BLOCK_CAUSAL) {
     if (first_key >= causal_keys(p, last_q)) return NONE_ATTENDED;
@@ -96,24 +112,25 @@ __device__ int classify_tile(const Problem &p, const TileLists &lists, int type,
   }
   const bool ends_here = first_key + lists.kv_rows > p.kv_len;
   if (type == BLOCK_FULL) return ends_here ? PAST_THE_END : ALL_ATTENDED;
+  const uint32_t *row = bits_of_tile(lists, partial);
   uint32_t any = 0, all = ~0u;
   for (int q = 0; q < lists.q_rows; q++) {
     if (first_q + q > last_q) break;
     for (int word = 0; word < lists.kv_rows / 32; word++) {
-      const uint32_t bits = lists.bits[bits_at + q * lists.bits_pitch + word];
+      const uint32_t bits = *row++;
       any |= bits;
       all &= bits;
     }
   }
   if (any == 0) return NONE_ATTENDED;
-  return all == ~0u && !ends_here ? ALL_ATTENDED : (int)bits_at;
+  return all == ~0u && !ends_here ? ALL_ATTENDED : (int)partial;
 }
 
 /**
  * Writes the list of one tile of queries: one warp each. Every lane takes a slot of the row, counts
  * the tiles in it that are attended, and learns from the lanes before it where they go.
  */
-__global__ void __launch_bounds__(WARP_SIZE)
+static __global__ void __launch_bounds__(WARP_SIZE)
     list_tiles_kernel(Problem p, BlockMask m, TileLists lists) {
   const int q_tile = blockIdx.x % lists.q_tiles;
   const int list = blockIdx.x / lists.q_tiles;
@@ -136,22 +153,21 @@ __global__ void __launch_bounds__(WARP_SIZE)
   const int32_t *partials = row_of(m.partial_block_mask_indices, m.partial_strides);
 
   int count = 0;
-  for (int first_slot = 0; first_slot < slots; first_slot += WARP_SIZE) {
+  for (int64_t first_slot = 0; first_slot < slots; first_slot += WARP_SIZE) {
     const int64_t slot = first_slot + lane;
     const int type = slot < slots ? types[slot * m.type_strides[3]] : (int)BLOCK_MASKED;
-    int64_t first_key = 0, bits_at = 0;
+    int64_t first_key = 0, partial = 0;
     if (type != BLOCK_MASKED)
       first_key = (int64_t)indices[slot * m.index_strides[3]] * m.kv_block_size;
     if (type == BLOCK_PARTIAL) {
       const int64_t tile = partials[slot * m.partial_strides[3]];
-      bits_at = (tile * m.q_block_size + first_q % m.q_block_size) * lists.bits_pitch;
+      partial = (tile * m.q_block_size + first_q % m.q_block_size) / lists.q_rows * tiles_per_block;
     }
     const auto tile_of = [&](int i) {
       const int key = (int)first_key + i * lists.kv_rows;
       const int mask = type == BLOCK_MASKED
                            ? (int)NONE_ATTENDED
-                           : classify_tile(p, lists, type, bits_at + i * lists.kv_rows / 32,
-                                           first_q, last_q, key);
+                           : classify_tile(p, lists, type, partial + i, first_q, last_q, key);
       return KeyTile{key, mask};
     };
     int mine = 0;
@@ -173,10 +189,10 @@ __global__ void __launch_bounds__(WARP_SIZE)
 
 /** Sorts the tiles of queries by the length of their lists, the last of equals first: a thread
  * each. */
-__global__ void order_rows_kernel(TileLists lists, int rows) {
-  const int row = blockIdx.x * blockDim.x + threadIdx.x;
+static __global__ void order_rows_kernel(TileLists lists, int64_t rows) {
+  const int64_t row = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
   if (row >= rows) return;
-  const int q_tile = row % lists.q_tiles;
+  const int q_tile = (int)(row % lists.q_tiles);
   const int *counts = lists.counts + (row - q_tile);
   int rank = 0;
   for (int other = 0; other < lists.q_tiles; other++) {
@@ -184,7 +200,7 @@ __global__ void order_rows_kernel(TileLists lists, int rows) {
     rank += difference > 0 || (difference == 0 && other > q_tile);
   }
   QueryTile result = {q_tile, counts[q_tile], {0, ALL_ATTENDED}};
-  if (result.tile_count > 0) result.first = lists.tiles[(int64_t)row * lists.most_tiles];
+  if (result.tile_count > 0) result.first = lists.tiles[row * lists.most_tiles];
   lists.order[row - q_tile + rank] = result;
 }
 

@@ -78,7 +78,7 @@ FAULTS = {
           "first_q + warp_row, tile.first_key / p.kv_block_size * p.kv_block_size);"),),
         CAUSAL, ROWS),
     "3 partial columns from the block": Fault(
-        ((LISTS, "bits_at + i * lists.kv_rows / 32", "bits_at"),), PARTIAL, ROWS),
+        ((LISTS, "partial + i", "partial"),), PARTIAL, ROWS),
     "3 partial rows from the block": Fault(
         ((LISTS, "tile * m.q_block_size + first_q % m.q_block_size", "tile * m.q_block_size"),),
         PARTIAL, ROWS),
@@ -118,10 +118,10 @@ NO_TILE_IS_SKIPPED = (
     ("common/host/mask.c", "  const uint8_t *row = m->partial_block_masks +",
      "  if (tile < 0) return count;\n  const uint8_t *row = m->partial_block_masks +"),
     (LISTS, "const int type = slot < slots ?", "const int listed = slot < slots ?"),
-    (LISTS, "    int64_t first_key = 0, bits_at = 0;",
+    (LISTS, "    int64_t first_key = 0, partial = 0;",
      "    const bool none = listed == BLOCK_PARTIAL && partials[slot * m.partial_strides[3]] < 0;\n"
      "    const int type = none ? (int)BLOCK_MASKED : listed;\n"
-     "    int64_t first_key = 0, bits_at = 0;"))
+     "    int64_t first_key = 0, partial = 0;"))
 NO_TILE_IS_CAUSAL = (
     NO_TILE_IS_SKIPPED[0],
     ("common/host/mask.c", "  const uint8_t *row = m->partial_block_masks +",
