@@ -1,7 +1,6 @@
-"""Steps as shared libraries, called from Python; and what compare_fa2.py makes of measurements."""
+"""Steps as shared libraries, called from Python."""
 
 import ctypes
-import json
 import math
 import os
 import re
@@ -9,28 +8,28 @@ import shutil
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
 
+import masks_numpy as masks
 from attention_numpy import bf16_bits
 from generator_numpy import rounded_inputs
 from problem import Problem
-from programs import REPOSITORY, STEP_DIR, Program, Result, read_rows, step_names, write_inputs
+from programs import REPOSITORY, STEP_DIR, Program, Result, step_names, write_inputs
 from source_tree import SourceTree
 
-sys.path[:0] = [str(REPOSITORY / "tests" / "gpu"), str(REPOSITORY / "plots")]
-import compare_fa2  # noqa: E402
-import ladder  # noqa: E402
-from step_library import Shape, StepLibrary  # noqa: E402
+sys.path.insert(0, str(REPOSITORY / "tests" / "gpu"))
+from step_library import BlockMask, Shape, StepLibrary, block_mask  # noqa: E402
 
 NVCC = shutil.which("nvcc") or shutil.which("/usr/local/cuda/bin/nvcc")
 
 # What a call has no argument for.
 UNCALLABLE = {"step01": "workspace", "step05": "block mask"}
+
+SMALL = Shape(1, 1, 1, 8, 8, 64, False, False)
 
 
 def shape_of(p: Problem) -> Shape:
@@ -57,16 +56,27 @@ class Device:
         return array
 
 
-def solve(library: StepLibrary, p: Problem, inputs: list[np.ndarray]) -> Result:
+def solve(library: StepLibrary, p: Problem, inputs: list[np.ndarray],
+          m: masks.BlockMask | None = None) -> Result:
     """O and LSE as the program would write them."""
     device = Device(library.library)
+    mask = {} if m is None else upload_mask(device, library, p, m)
     o = np.full(p.q_shape(), 0xffff, np.uint16)
     lse = np.full(p.q_shape()[:3], np.nan, np.float32)
     pointers = [device.upload(array) for array in (*inputs, o, lse)]
-    library.forward(shape_of(p), *pointers)
+    library.forward(shape_of(p), *pointers, **mask)
     o = device.download(pointers[3], o)
     o = o.view(np.float16) if p.dtype == "fp16" else (o.astype(np.uint32) << 16).view(np.float32)
     return Result(o, device.download(pointers[4], lse))
+
+
+def upload_mask(device: Device, library: StepLibrary, p: Problem, m: masks.BlockMask) -> dict:
+    """The arguments of forward() for a mask that is prepared."""
+    mask = block_mask([tensor.shape for tensor in m.tensors()],
+                      [device.upload(tensor) for tensor in m.tensors()])
+    prepared = device.upload(np.zeros(library.prepared_bytes(shape_of(p), mask), np.uint8))
+    library.prepare(shape_of(p), mask, prepared)
+    return {"mask": mask, "prepared": prepared}
 
 
 @pytest.mark.cpu_only("NumPy has no memory on a GPU; compare_fa2.py calls the libraries there")
@@ -82,6 +92,23 @@ def test_library_gives_the_bits_of_the_program(name: str, p: Problem, tmp_path: 
         tmp_path / "out", *p.options_with_files(write_inputs(tmp_path / "in", *inputs)))
     found = solve(StepLibrary(STEP_DIR / f"lib{name}.so"), p, inputs)
     assert found.same_bits(expected)
+
+
+@pytest.mark.cpu_only("NumPy has no memory on a GPU; compare_flex.py calls the library there")
+@pytest.mark.parametrize("each_head", [False, True], ids=["one mask", "a mask for each head"])
+def test_library_takes_block_masks(each_head: bool, tmp_path: Path) -> None:
+    """All kinds of blocks, of two sizes, in no order; heads that share some of the tensors."""
+    p = Problem(batch=2, heads=2, seqlen=300, seqlen_kv=330, mask_block=(128, 64))
+    dense = np.stack([masks.preset(replace(p, mask=mask))
+                      for mask in ("prefix:100", "window:150")[:1 + each_head]])[None]
+    m = masks.disordered(masks.from_dense(dense, p.mask_block), np.random.default_rng(1))
+    m = masks.with_fewest_copies(m)
+    p = replace(p, mask=str(m.write(tmp_path / "mask")))
+    inputs = [x.astype(np.float16) for x in rounded_inputs(p)]
+    expected, row = Program("step05").solve(
+        tmp_path / "out", *p.options_with_files(write_inputs(tmp_path / "in", *inputs)))
+    assert min(row[f"mask_blocks_{kind}"] for kind in ("full", "causal", "partial")) > 0
+    assert solve(StepLibrary(STEP_DIR / "libstep05.so"), p, inputs, m).same_bits(expected)
 
 
 @pytest.mark.cpu_only("it is about the speed of the CPU backend")
@@ -119,11 +146,23 @@ def test_two_libraries_do_not_mix() -> None:
 def test_library_says_what_it_cannot_do(name: str, need: str) -> None:
     library = StepLibrary(STEP_DIR / f"lib{name}.so")
     with pytest.raises(ValueError, match=f"{name} needs a {need}"):
-        library.forward(Shape(1, 1, 1, 8, 8, 64, False, False), 0, 0, 0, 0, 0)
+        library.forward(SMALL, 0, 0, 0, 0, 0)
+
+
+def test_library_refuses_masks() -> None:
+    """A mask for a step without, blocks that do not fit the tiles: before anything is looked at."""
+    with pytest.raises(ValueError, match="step04 takes no block mask"):
+        StepLibrary(STEP_DIR / "libstep04.so").forward(SMALL, 0, 0, 0, 0, 0, mask=BlockMask())
+    step05 = StepLibrary(STEP_DIR / "libstep05.so")
+    odd = BlockMask(q_block_size=64, kv_block_size=32)
+    for call in (lambda: step05.prepared_bytes(SMALL, odd), lambda: step05.prepare(SMALL, odd, 256),
+                 lambda: step05.forward(SMALL, 0, 0, 0, 0, 0, mask=odd)):
+        with pytest.raises(ValueError, match="mask blocks of 64x32: step05 takes multiples of 64"):
+            call()
 
 
 @pytest.mark.skipif(NVCC is None, reason="no nvcc")
-def test_library_builds_with_nvcc_and_exports_one_function(tmp_path: Path) -> None:
+def test_library_builds_with_nvcc_and_exports_two_functions(tmp_path: Path) -> None:
     """CUDA's own functions must not leak: the process may have another runtime."""
     tree = SourceTree(tmp_path)
     path = "build/cuda-sm_90/libstep03.so"
@@ -131,89 +170,6 @@ def test_library_builds_with_nvcc_and_exports_one_function(tmp_path: Path) -> No
     assert done.returncode == 0, done.stderr
     symbols = subprocess.run(["nm", "-D", tree.root / path], capture_output=True, text=True,
                              check=True)
-    assert re.findall(r" [A-TV-Z] (\w+)$", symbols.stdout, re.MULTILINE) == ["step_forward"]
+    assert re.findall(r" [A-TV-Z] (\w+)$", symbols.stdout, re.MULTILINE) == [
+        "step_forward", "step_prepare"]
     assert not re.search(r" U cu", symbols.stdout)
-
-
-# --- The comparison: what needs no GPU -----------------------------------------------------------
-
-def test_shapes_have_as_many_queries_and_as_wide_a_model() -> None:
-    shapes = compare_fa2.shapes()
-    assert len(set(shapes)) == 8
-    for shape in shapes:
-        assert shape.batch * shape.seqlen == 16384 and shape.heads * shape.head_dim == 2048
-        assert shape.kv_heads == shape.heads and shape.seqlen_kv == shape.seqlen
-
-
-def test_flops_are_those_of_the_programs(tmp_path: Path) -> None:
-    p = Problem(batch=2, heads=3, seqlen=90, mask="causal")
-    Program("step02").run_right(*p.options(), "-c", "none", "-j", tmp_path / "row.json")
-    assert compare_fa2.flops(shape_of(p)) == read_rows(tmp_path / "row.json")[0]["flops"]
-
-
-def test_rows() -> None:
-    """Times 1 to 11: median 6, first and last decile 2 and 10. Twice as slow as the other's 3."""
-    shape = compare_fa2.shapes()[1]
-    times = [float(i) for i in range(11, 0, -1)]
-    environment = {"commit": "abc", "date": "2030-01-01T00:00:00Z"}
-    step = compare_fa2.row_of("step03", shape, times, 3.0, 1e-4, environment)
-    assert json.loads(json.dumps(step)) == step
-    assert (step["median_ms"], step["p10_ms"], step["p90_ms"], step["samples"]) == (6, 2, 10, 11)
-    assert step["speed_over_fa2"] == 0.5 and step["mask"] == "causal" and step["commit"] == "abc"
-    assert step["tflops"] == pytest.approx(step["flops"] / 6e-3 / 1e12)
-    peer = compare_fa2.row_of(compare_fa2.PEER, shape, times, 6.0, None, environment)
-    assert "step" not in peer and peer["peer"] == "FlashAttention-2" and peer["speed_over_fa2"] == 1
-    # The README's table wants checked answers.
-    assert ladder.latest_of_each_step([step, peer]) == []
-
-
-def test_contestants_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each once a round; the first three rounds do not count."""
-    calls = []
-    monkeypatch.setattr(compare_fa2.Contest, "time_ms",
-                        lambda self, call: calls.append(call) or len(calls))
-    contest = object.__new__(compare_fa2.Contest)
-    contest.calls = {"step03": "a", "step04": "b", compare_fa2.PEER: "c"}
-    times = contest.measure(2)
-    assert "".join(calls) == "abc" * 5
-    assert times == {"step03": [10, 13], "step04": [11, 14], compare_fa2.PEER: [12, 15]}
-
-
-@pytest.mark.parametrize("difference, code", [(1e-4, 0), (0.1, 1), (math.nan, 1)])
-def test_comparison_writes_rows_and_judges(difference: float, code: int, tmp_path: Path,
-                                           monkeypatch: pytest.MonkeyPatch,
-                                           capsys: pytest.CaptureFixture) -> None:
-    """With stand-ins for PyTorch and for what is measured by it."""
-    library = tmp_path / "libstep03.so"
-    library.touch()
-    path = tmp_path / "rows.jsonl"
-    monkeypatch.setattr(sys, "argv", ["compare_fa2.py", "--rounds", "4", str(path), str(library)])
-    monkeypatch.setitem(sys.modules, "torch", MagicMock())
-    monkeypatch.setattr(compare_fa2, "StepLibrary",
-                        lambda path: SimpleNamespace(name=path.stem[3:]))
-    monkeypatch.setattr(compare_fa2, "environment_of", lambda torch: {"commit": "abc"})
-    monkeypatch.setattr(compare_fa2.Contest, "time_ms", lambda self, call: 2.0)
-    monkeypatch.setattr(compare_fa2.Contest, "differences", lambda self: {"step03": difference})
-    assert compare_fa2.main() == code
-    rows = read_rows(path)
-    assert len(rows) == 2 * 8 and [row.get("step") for row in rows] == ["step03", None] * 8
-    assert {row["median_ms"] for row in rows} == {2.0} and {row["samples"] for row in rows} == {4}
-    said = capsys.readouterr()
-    assert said.out.count(" step03 ") == 8
-    assert said.err.count("step03 differs from FlashAttention-2") == 8 * code
-
-
-@pytest.mark.parametrize("words, code, said", [
-    (["rows"], 2, "usage: "),
-    (["--rounds", "1", "rows", "lib"], 2, "--rounds 1: must be at least 2"),
-    (["rows", "nowhere.so"], 2, r"nowhere\.so: no such file; make libraries BACKEND=cuda\n"),
-    (["rows", __file__], 77, r"compare_fa2: Python needs PyTorch\. Install it: .*\n"),
-])
-def test_comparison_says_what_is_missing(tmp_path: Path, words: list[str], code: int,
-                                         said: str) -> None:
-    (tmp_path / "torch.py").write_text("raise ModuleNotFoundError\n")
-    command = [sys.executable, REPOSITORY / "tests/gpu/compare_fa2.py", *words]
-    done = subprocess.run(command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(tmp_path)},
-                          capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == code and re.search(said, done.stderr)
-    assert not (tmp_path / "rows").exists()

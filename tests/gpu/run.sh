@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Everything that only a GPU can show: tests, compute-sanitizer, measurements, FlashAttention-2 beside them, counters.
+# Everything that only a GPU can show: tests, compute-sanitizer, measurements, PyTorch beside them, counters.
 # Usage: tests/gpu/run.sh OUTPUT-DIRECTORY [test] [sanitize] [measure] [compare] [counters]
 # Without a part named, all of them. Run it at the root of a clean checkout on a machine with a GPU.
 # Where there is no git history, COMMIT says which commit this is.
@@ -36,7 +36,10 @@ for part in $parts; do
     test) run test.log make test BACKEND=cuda ARCH="$arch" ;;
     sanitize) run sanitize.log tests/gpu/sanitize.sh "$build" ;;
     measure) run measure.log tests/gpu/measure.sh "$build" "$out/steps.jsonl" ;;
-    compare) run compare.log python3 tests/gpu/compare_fa2.py "$out/fa2.jsonl" "$build"/libstep0[34].so ;;
+    compare)
+      run compare.log python3 tests/gpu/compare_fa2.py "$out/fa2.jsonl" "$build"/libstep0[34].so
+      run compare_flex.log python3 tests/gpu/compare_flex.py "$out/flex.jsonl" "$build/libstep05.so"
+      ;;
     counters) run counters.txt tests/gpu/counters.sh "$build" ;;
     *)
       echo "$part: must be test, sanitize, measure, compare or counters" >&2
