@@ -36,10 +36,19 @@ static bool out_of_memory(const char *text, Error *error) {
   return fail(error, EXIT_DEVICE, "--mask %s: out of host memory", text);
 }
 
+/** A number of the text of --mask; `what` names it in messages. */
+static bool parse_number(const Mask *mask, const char *what, const char *argument, int64_t least,
+                         int64_t most, int64_t *value, Error *error) {
+  Error unused;
+  return parse_integer("", argument, least, most, value, &unused) ||
+         fail(error, EXIT_USAGE, "--mask %s: %s must be an integer from %lld to %lld", mask->text,
+              what, (long long)least, (long long)most);
+}
+
 /** COUNT documents; the first ones are a key longer where the lengths do not come out even. */
 static bool equal_documents(Mask *mask, const char *argument, Error *error) {
   int64_t count;
-  if (!parse_integer("--mask document:", argument, 1, mask->kv_len, &count, error)) return false;
+  if (!parse_number(mask, "COUNT", argument, 1, mask->kv_len, &count, error)) return false;
   mask->run_count = (int)count;
   mask->run_ends = malloc(sizeof *mask->run_ends * (size_t)count);
   if (mask->run_ends == NULL) return out_of_memory(mask->text, error);
@@ -64,7 +73,7 @@ static bool listed_documents(Mask *mask, const char *argument, Error *error) {
     int64_t length;
     at = strchr(at, ',');
     if (at != NULL) *at++ = '\0';
-    ok = parse_integer("--mask document:", length_text, 1, mask->kv_len, &length, error);
+    ok = parse_number(mask, "each length", length_text, 1, mask->kv_len, &length, error);
     if (ok) mask->run_ends[mask->run_count++] = (int32_t)(sum += length);
     if (ok && sum > mask->kv_len) break;
   }
@@ -113,11 +122,11 @@ static bool parse_density(Mask *mask, const char *argument, Error *error) {
 static bool parse_argument(Mask *mask, const char *argument, Error *error) {
   switch (mask->preset) {
     case PRESET_WINDOW:
-      return parse_integer("--mask window:", argument, 1, INT32_MAX, &mask->parameter, error);
+      return parse_number(mask, "W", argument, 1, INT32_MAX, &mask->parameter, error);
     case PRESET_PREFIX:
-      return parse_integer("--mask prefix:", argument, 0, mask->kv_len, &mask->parameter, error);
+      return parse_number(mask, "P", argument, 0, mask->kv_len, &mask->parameter, error);
     case PRESET_DILATED:
-      return parse_integer("--mask dilated:", argument, 1, INT32_MAX, &mask->parameter, error);
+      return parse_number(mask, "K", argument, 1, INT32_MAX, &mask->parameter, error);
     case PRESET_DOCUMENT:
       return strchr(argument, ',') != NULL ? listed_documents(mask, argument, error)
                                            : equal_documents(mask, argument, error);

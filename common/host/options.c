@@ -12,7 +12,7 @@
 #include "host/values.h"
 
 /* Tiles are rounded up past the last row in 32-bit arithmetic, so lengths stay well below 2^31. */
-enum { LARGEST_LENGTH = 1 << 30 };
+enum { LARGEST_LENGTH = 1 << 30, LARGEST_MASK_BLOCK = 1 << 14 };
 
 /* Beyond, fp32 scores are too coarse for the check: see docs/correctness.md. */
 static const double LARGEST_SCALE = 32;
@@ -149,6 +149,10 @@ static bool parse_mask_block(const char *text, Options *options, Error *error) {
   if (text[strspn(text, "0123456789x")] != '\0' ||
       sscanf(text, "%9dx%9d%n", &q, &kv, &length) != 2 || text[length] != '\0' || q < 1 || kv < 1) {
     return fail(error, EXIT_USAGE, "--mask-block %s: must be two sizes such as 128x64", text);
+  }
+  if (q > LARGEST_MASK_BLOCK || kv > LARGEST_MASK_BLOCK) {
+    return fail(error, EXIT_USAGE, "--mask-block %s: each size must be at most %d", text,
+                LARGEST_MASK_BLOCK);
   }
   options->mask_block_q = q;
   options->mask_block_kv = kv;

@@ -123,25 +123,30 @@ static bool save_mask(const Run *run, const HostBlockMask *blocks, Error *error)
   return ok;
 }
 
-/** Builds the block mask of a step that takes one, and puts it on the device. */
-static bool prepare_mask(Run *run, Resources *r, Error *error) {
+/** The block mask of a step that takes one, built, counted and saved; NULL if that fails. */
+static const HostBlockMask *build_mask(Run *run, Resources *r, Error *error) {
   const Problem *p = &run->problem;
-  if (step.block_masks == NULL) return true;
   const HostBlockMask *blocks = &run->mask.blocks; /* of a directory, as it was read */
   const double start = clock_ms();
   if (run->mask.preset != PRESET_DIRECTORY) {
     if (!block_mask_build(&run->mask, p->q_block_size, p->kv_block_size, &r->blocks, error)) {
-      return false;
+      return NULL;
     }
     blocks = &r->blocks;
   }
-  if (!block_mask_validate(&blocks->mask, p, error)) return false;
+  if (!block_mask_validate(&blocks->mask, p, error)) return NULL;
   run->mask_facts = (MaskFacts){.q_block_size = p->q_block_size,
                                 .kv_block_size = p->kv_block_size,
                                 .blocks = block_mask_statistics(&blocks->mask, p->kv_len),
                                 .build_ms = clock_ms() - start};
-  if (!save_mask(run, blocks, error)) return false;
-  if (!device_mask_create(p, blocks, &r->mask, error)) return false;
+  return save_mask(run, blocks, error) ? blocks : NULL;
+}
+
+/** Builds the block mask of a step that takes one, and puts it on the device. */
+static bool prepare_mask(Run *run, Resources *r, Error *error) {
+  if (step.block_masks == NULL) return true;
+  const HostBlockMask *blocks = build_mask(run, r, error);
+  if (blocks == NULL || !device_mask_create(&run->problem, blocks, &r->mask, error)) return false;
   run->mask_facts.mask_bytes = r->mask.mask_bytes;
   run->mask_facts.prepared_bytes = r->mask.prepared_bytes;
   run->mask_facts.upload_ms = r->mask.upload_ms;
@@ -265,7 +270,8 @@ ExitCode run_options(const Options *options, const Device *device, bool quiet, E
   Resources resources = {0};
   bool ok = open_problem(&o, &run, &resources.inputs, error);
   if (ok && o.draw_mask) {
-    ok = draw_mask(&run.mask, o.mask_block_q, o.mask_block_kv, stdout, error);
+    ok = (o.mask_directory == NULL || build_mask(&run, &resources, error) != NULL) &&
+         draw_mask(&run.mask, o.mask_block_q, o.mask_block_kv, stdout, error);
   } else if (ok && o.info) {
     describe_only(&run);
     report_info(&run, stdout);

@@ -52,7 +52,11 @@ BAD_OPTIONS = [
     *[(["--mask-block", value], ["--mask-block", value, "two sizes", "128x64"])
       for value in ("128", "0x64", "64x0", "-1x64", "128x64x", "axb", "12345678901x64", "", " 1x1",
                     "+1x1", "1x 1", "1x+1")],
+    *[(["--mask-block", value], ["--mask-block", value, "each size must be at most 16384"])
+      for value in ("16385x64", "64x999999999", "999999936x999999936")],
     (["--report=nonsense"], ["--report"]),
+    # Of a value that does not fit the line, only the middle is left out.
+    (["--dtype", "x" * 3000], ["--dtype xxx", "x ... x", "xxx: must be fp16 or bf16"]),
     # Values that do not fit each other.
     (["-H", "4", "-G", "3"], ["--kv-heads 3", "divide", "--heads 4"]),
     (["-H", "2", "-G", "4"], ["--kv-heads 4", "divide", "--heads 2"]),
@@ -84,7 +88,7 @@ def refused(program: Program, directory: Path, *options: object, **more) -> str:
 
 
 @pytest.mark.parametrize("options, fragments", BAD_OPTIONS,
-                         ids=[" ".join(options) for options, _ in BAD_OPTIONS])
+                         ids=[" ".join(options)[:60] for options, _ in BAD_OPTIONS])
 def test_bad_options(any_step: Program, tmp_path: Path, options: list, fragments: list) -> None:
     line = refused(any_step, tmp_path, *options)
     assert line.startswith(f"{any_step.name}: ")

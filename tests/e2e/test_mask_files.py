@@ -65,6 +65,15 @@ def test_bad_dense_file(tmp_path: Path, array: np.ndarray, says: str) -> None:
 
 # --- There and back -------------------------------------------------------------------------------
 
+def test_mask_is_saved_without_a_run(tmp_path: Path) -> None:
+    """--draw-mask --save-mask: the same files, and the picture alone."""
+    p = replace(PROBLEM, mask="prefix:50")
+    STEP05.run_right(*p.options(), "--save-mask", tmp_path / "run")
+    done = STEP05.run_right(*p.options(), "--draw-mask", "--save-mask", tmp_path / "drawn")
+    assert masks.read(tmp_path / "run").same_as(masks.read(tmp_path / "drawn"))
+    assert done.stdout == STEP05.run_right(*p.options(), "--draw-mask").stdout
+
+
 @pytest.mark.parametrize("mask", ["full", "causal", "empty", "window:70", "document:3",
                                   "random:0.5"])
 def test_saved_mask_is_the_mask(tmp_path: Path, mask: str) -> None:

@@ -35,19 +35,20 @@ static void unknown_presets_are_refused(void **state) {
 
 static void numbers_must_be_whole_and_in_range(void **state) {
   (void)state;
-  refuse("window:", "--mask window: : must be an integer from 1 to 2147483647");
-  refuse("window:x", "--mask window: x: must be an integer from 1 to 2147483647");
-  refuse("window:1.5", "--mask window: 1.5: must be an integer from 1 to 2147483647");
-  refuse("window:0", "--mask window: 0: must be from 1 to 2147483647");
-  refuse("window:-1", "--mask window: -1: must be from 1 to 2147483647");
-  refuse("window:2147483648", "--mask window: 2147483648: must be from 1 to 2147483647");
-  refuse("dilated:0", "--mask dilated: 0: must be from 1 to 2147483647");
+  refuse("window:", "--mask window:: W must be an integer from 1 to 2147483647");
+  refuse("window:x", "--mask window:x: W must be an integer from 1 to 2147483647");
+  refuse("window:1.5", "--mask window:1.5: W must be an integer from 1 to 2147483647");
+  refuse("window:0", "--mask window:0: W must be an integer from 1 to 2147483647");
+  refuse("window:-1", "--mask window:-1: W must be an integer from 1 to 2147483647");
+  refuse("window:2147483648",
+         "--mask window:2147483648: W must be an integer from 1 to 2147483647");
+  refuse("dilated:0", "--mask dilated:0: K must be an integer from 1 to 2147483647");
   refuse("dilated:99999999999999999999",
-         "--mask dilated: 99999999999999999999: must be from 1 to 2147483647");
-  refuse("dilated:two", "--mask dilated: two: must be an integer from 1 to 2147483647");
-  refuse("prefix:-1", "--mask prefix: -1: must be from 0 to 10");
-  refuse("prefix:11", "--mask prefix: 11: must be from 0 to 10");
-  refuse("prefix:", "--mask prefix: : must be an integer from 0 to 10");
+         "--mask dilated:99999999999999999999: K must be an integer from 1 to 2147483647");
+  refuse("dilated:two", "--mask dilated:two: K must be an integer from 1 to 2147483647");
+  refuse("prefix:-1", "--mask prefix:-1: P must be an integer from 0 to 10");
+  refuse("prefix:11", "--mask prefix:11: P must be an integer from 0 to 10");
+  refuse("prefix:", "--mask prefix:: P must be an integer from 0 to 10");
 }
 
 static void seeds_must_be_whole(void **state) {
@@ -76,20 +77,21 @@ static void densities_must_lie_between_0_and_1(void **state) {
 
 static void lengths_of_documents_must_add_up(void **state) {
   (void)state;
-  refuse("document:0", "--mask document: 0: must be from 1 to 10");
-  refuse("document:11", "--mask document: 11: must be from 1 to 10");
-  refuse("document:", "--mask document: : must be an integer from 1 to 10");
+  refuse("document:0", "--mask document:0: COUNT must be an integer from 1 to 10");
+  refuse("document:11", "--mask document:11: COUNT must be an integer from 1 to 10");
+  refuse("document:", "--mask document:: COUNT must be an integer from 1 to 10");
   refuse("document:4,5", "--mask document:4,5: the lengths add up to 9, must be --seqlen-kv 10");
   refuse("document:4,7",
          "--mask document:4,7: the lengths add up to at least 11, must be --seqlen-kv 10");
   refuse("document:9,9,9,x",
          "--mask document:9,9,9,x: the lengths add up to at least 18, must be --seqlen-kv 10");
-  refuse("document:5,0,5", "--mask document: 0: must be from 1 to 10");
-  refuse("document:5,-5,10", "--mask document: -5: must be from 1 to 10");
-  refuse("document:11,1", "--mask document: 11: must be from 1 to 10");
-  refuse("document:5,,5", "--mask document: : must be an integer from 1 to 10");
-  refuse("document:5,5,", "--mask document: : must be an integer from 1 to 10");
-  refuse("document:5,x", "--mask document: x: must be an integer from 1 to 10");
+  refuse("document:5,0,5", "--mask document:5,0,5: each length must be an integer from 1 to 10");
+  refuse("document:5,-5,10",
+         "--mask document:5,-5,10: each length must be an integer from 1 to 10");
+  refuse("document:11,1", "--mask document:11,1: each length must be an integer from 1 to 10");
+  refuse("document:5,,5", "--mask document:5,,5: each length must be an integer from 1 to 10");
+  refuse("document:5,5,", "--mask document:5,5,: each length must be an integer from 1 to 10");
+  refuse("document:5,x", "--mask document:5,x: each length must be an integer from 1 to 10");
 }
 
 /** The file at `path` is refused; the text goes on after its name. */
