@@ -3,11 +3,13 @@
  * From the text of --mask to a mask.
  */
 #define _POSIX_C_SOURCE 200809L
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
 #include "host/mask.h"
+#include "host/memory.h"
 #include "host/random.h"
 #include "host/values.h"
 
@@ -119,6 +121,28 @@ static bool parse_density(Mask *mask, const char *argument, Error *error) {
   return true;
 }
 
+/**
+ * Refuses random entries if the tiles of blocks that come out mixed, a byte an entry, cannot fit
+ * the memory of this machine.
+ */
+static bool check_tiles(const Mask *mask, Error *error) {
+#ifdef SIMT_BACKEND
+  const int copies = 2; /* the device's lies in the same memory */
+#else
+  const int copies = 1;
+#endif
+  const double tile = (double)mask->q_block_size * mask->kv_block_size;
+  const double blocks = ceil((double)mask->q_len / mask->q_block_size) *
+                        ceil((double)mask->kv_len / mask->kv_block_size);
+  const double mixed = mask->density < 1 ? -expm1(tile * log1p(-mask->density)) : 0;
+  const double needed = copies * blocks * mixed * tile, memory = machine_memory_bytes();
+  if (needed <= memory) return true;
+  return fail(error, EXIT_USAGE,
+              "--mask %s: its partial tiles take %.3g GB, must be at most the %.3g GB of this "
+              "machine; --seqlen %d, --seqlen-kv %d",
+              mask->text, needed / 1e9, memory / 1e9, mask->q_len, mask->kv_len);
+}
+
 static bool parse_argument(Mask *mask, const char *argument, Error *error) {
   switch (mask->preset) {
     case PRESET_WINDOW:
@@ -132,6 +156,8 @@ static bool parse_argument(Mask *mask, const char *argument, Error *error) {
                                            : equal_documents(mask, argument, error);
     case PRESET_INTERLEAVED:
       return draw_runs(mask, argument, error);
+    case PRESET_RANDOM:
+      return parse_density(mask, argument, error) && check_tiles(mask, error);
     default:
       return parse_density(mask, argument, error);
   }

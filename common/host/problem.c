@@ -2,9 +2,9 @@
 
 #include <math.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "host/check.h"
+#include "host/memory.h"
 
 double problem_host_bytes(const Problem *p, HostCopies copies) {
   const double q_rows = (double)p->batch * p->q_heads * p->q_len;
@@ -25,7 +25,7 @@ static bool check_size(const Options *o, const Problem *p, Error *error) {
       .files = o->output_directory != NULL,
   };
   const double needed = problem_host_bytes(p, copies);
-  const double memory = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
+  const double memory = machine_memory_bytes();
   if (needed <= memory) return true;
   return fail(error, EXIT_USAGE,
               "--batch %d --heads %d --kv-heads %d --seqlen %d --seqlen-kv %d --head-dim %d: the "

@@ -33,6 +33,19 @@ static void unknown_presets_are_refused(void **state) {
   }
 }
 
+/** Said before anything is drawn. */
+static void tiles_beyond_memory_are_refused(void **state) {
+  (void)state;
+  const Problem p = mask_problem(1, 1, 1 << 26, 1 << 26);
+  Mask mask;
+  Error error = {0};
+  assert_false(mask_open("random:0.5", &p, 64, 64, 1, &mask, &error));
+  assert_int_equal(error.code, EXIT_USAGE);
+  assert_non_null(strstr(error.text,
+                         "--mask random:0.5: its partial tiles take 9.01e+06 GB, must "
+                         "be at most the "));
+}
+
 static void numbers_must_be_whole_and_in_range(void **state) {
   (void)state;
   refuse("window:", "--mask window:: W must be an integer from 1 to 2147483647");
@@ -223,6 +236,7 @@ static void directories_without_the_files_are_refused(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(unknown_presets_are_refused),
+      cmocka_unit_test(tiles_beyond_memory_are_refused),
       cmocka_unit_test(numbers_must_be_whole_and_in_range),
       cmocka_unit_test(seeds_must_be_whole),
       cmocka_unit_test(densities_must_lie_between_0_and_1),
