@@ -76,8 +76,8 @@ bool block_mask_read(const char *directory, const Problem *problem, int q_block_
                      int kv_block_size, HostBlockMask *blocks, Error *error);
 
 /**
- * Writes the five files of a valid mask in host memory, whatever its strides; creates the
- * directory. Fields that are not looked at become -1. EXIT_DEVICE if it fails.
+ * Writes the five files of a valid mask in host memory, whatever its strides, or none of them;
+ * creates the directory. Fields that are not looked at become -1. EXIT_DEVICE if it fails.
  */
 bool block_mask_write(const char *directory, const BlockMask *mask, Error *error);
 

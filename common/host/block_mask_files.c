@@ -137,11 +137,12 @@ bool block_mask_read(const char *directory, const Problem *problem, int q_block_
   return ok;
 }
 
-static bool write_file(const char *directory, int file, const int64_t *shape, const void *data,
-                       Error *error) {
+static bool draft_file(const char *directory, int file, const int64_t *shape, const void *data,
+                       NpyDraft *draft, Error *error) {
   char *path = join(directory, FILE_FACTS[file].name);
   if (path == NULL) return fail(error, EXIT_DEVICE, "out of host memory");
-  const bool ok = npy_write(path, FILE_FACTS[file].type, FILE_FACTS[file].rank, shape, data, error);
+  const bool ok =
+      npy_draft(path, FILE_FACTS[file].type, FILE_FACTS[file].rank, shape, data, draft, error);
   free(path);
   return ok;
 }
@@ -196,9 +197,16 @@ bool block_mask_write(const char *directory, const BlockMask *m, Error *error) {
   } else {
     fail(error, EXIT_DEVICE, "%s: out of host memory", directory);
   }
+  NpyDraft drafts[MASK_TENSORS] = {{0}};
   for (int i = 0; i < TENSOR_TILES; i++) {
-    ok = ok && write_file(directory, i, slots, packed[i], error);
+    ok = ok && draft_file(directory, i, slots, packed[i], &drafts[i], error);
     free(packed[i]);
   }
-  return ok && write_file(directory, TENSOR_TILES, tiles, m->partial_block_masks, error);
+  ok = ok && draft_file(directory, TENSOR_TILES, tiles, m->partial_block_masks,
+                        &drafts[TENSOR_TILES], error);
+  for (int i = 0; i < MASK_TENSORS; i++) {
+    ok = ok && npy_publish(&drafts[i], error);
+    npy_discard(&drafts[i]);
+  }
+  return ok;
 }

@@ -40,6 +40,10 @@ bool draw_mask(const Mask *mask, int q_block, int kv_block, FILE *out, Error *er
 
   fprintf(out, "mask %s, %d queries down, %d keys across, a character is %lld x %lld entries\n",
           mask->text, mask->q_len, mask->kv_len, (long long)q_step, (long long)kv_step);
+  if (mask->batches > 1 || mask->heads > 1) {
+    fprintf(out, "the first of %lld masks, that of batch entry 0 and head 0\n",
+            (long long)mask->batches * mask->heads);
+  }
   for (int64_t first_q = 0; first_q < q_len; first_q += q_step) {
     int64_t cells[MOST_CHARACTERS] = {0};
     const int64_t rows = min_int64(q_step, q_len - first_q);
@@ -53,7 +57,8 @@ bool draw_mask(const Mask *mask, int q_block, int kv_block, FILE *out, Error *er
   }
   free(spans);
   const double entries = (double)mask->batches * mask->heads * (double)q_len * (double)kv_len;
-  fprintf(out, "# all attended   / some   . none   unmasked: %.1f %% of the entries\n",
-          100 * (double)mask->entries / entries);
+  fprintf(out, "# all attended   / some   . none   unmasked: %.1f %% of the entries%s\n",
+          100 * (double)mask->entries / entries,
+          mask->batches > 1 || mask->heads > 1 ? " of all masks" : "");
   return true;
 }

@@ -10,7 +10,7 @@
 #include "host/mask.h"
 
 /**
- * Prints one character per block of `q_block` x `kv_block` entries of the first head, at most about
+ * Prints one character per block of `q_block` x `kv_block` entries of the first mask, at most about
  * 64 x 64 of them. EXIT_DEVICE if memory runs out.
  */
 bool draw_mask(const Mask *mask, int q_block, int kv_block, FILE *out, Error *error);

@@ -53,7 +53,8 @@ static void gather(const Problem *p, const uint16_t *o, void *target) {
   }
 }
 
-bool outputs_directory_create(const char *directory, bool *created, Error *error) {
+bool outputs_directory_create(const char *option, const char *directory, bool *created,
+                              Error *error) {
   const char *const right = "must be a directory that can be written, or one that can be created";
   struct stat status;
   *created = mkdir(directory, 0777) == 0;
@@ -61,13 +62,13 @@ bool outputs_directory_create(const char *directory, bool *created, Error *error
   if (errno != EEXIST) {
     const int cause = errno;
     return fail(error, cause == ENOSPC ? EXIT_DEVICE : EXIT_USAGE,
-                "--output %s: cannot create it: %s; %s", directory, strerror(cause), right);
+                "%s %s: cannot create it: %s; %s", option, directory, strerror(cause), right);
   }
   if (stat(directory, &status) == 0 && !S_ISDIR(status.st_mode)) {
-    return fail(error, EXIT_USAGE, "--output %s: is no directory; %s", directory, right);
+    return fail(error, EXIT_USAGE, "%s %s: is no directory; %s", option, directory, right);
   }
   if (access(directory, W_OK | X_OK) != 0) {
-    return fail(error, EXIT_USAGE, "--output %s: cannot write into it: %s; %s", directory,
+    return fail(error, EXIT_USAGE, "%s %s: cannot write into it: %s; %s", option, directory,
                 strerror(errno), right);
   }
   return true;

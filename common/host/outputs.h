@@ -20,11 +20,12 @@ typedef struct Outputs {
 bool outputs_download(const DeviceTensors *tensors, Outputs *outputs, Error *error);
 
 /**
- * Creates `directory` unless it is there; `created` says whether it was not. EXIT_USAGE if that
- * cannot be, or if nothing can be written into it. Meant for before the run: a long one must not
- * end with an answer that has nowhere to go.
+ * Creates `directory` unless it is there; `created` says whether it was not. EXIT_USAGE, with the
+ * name of the option that asked for it, if that cannot be, or if nothing can be written into it.
+ * Meant for before the run: a long one must not end with an answer that has nowhere to go.
  */
-bool outputs_directory_create(const char *directory, bool *created, Error *error);
+bool outputs_directory_create(const char *option, const char *directory, bool *created,
+                              Error *error);
 
 /**
  * Writes o.npy, [B, H, N, D], and lse.npy, [B, H, N], into a directory, or neither of them. O is

@@ -217,13 +217,28 @@ static bool run_problem(Run *run, Resources *r, Error *error) {
          check(run, r, error);
 }
 
+/** Directories that were not there before this run. */
+typedef struct Created {
+  bool output, mask;
+} Created;
+
 /** Finds out before the run whether its results have somewhere to go. */
-static bool check_destinations(const Options *o, bool *created, Error *error) {
+static bool check_destinations(const Options *o, Created *created, Error *error) {
   if (o->output_directory != NULL &&
-      !outputs_directory_create(o->output_directory, created, error)) {
+      !outputs_directory_create("--output", o->output_directory, &created->output, error)) {
+    return false;
+  }
+  if (o->mask_directory != NULL &&
+      !outputs_directory_create("--save-mask", o->mask_directory, &created->mask, error)) {
     return false;
   }
   return o->json_path == NULL || row_check_path(o->json_path, error);
+}
+
+/** Takes back what a run that failed has created: rmdir() fails unless they are empty. */
+static void remove_created(const Options *o, const Created *created) {
+  if (created->output) rmdir(o->output_directory);
+  if (created->mask) rmdir(o->mask_directory);
 }
 
 static bool write_results(const Run *run, const Resources *r, Error *error) {
@@ -237,14 +252,29 @@ static bool write_results(const Run *run, const Resources *r, Error *error) {
 
 /** The run proper, between the checks of the request and the verdict. */
 static bool run_and_write(Run *run, Resources *r, bool quiet, Error *error) {
-  bool created = false;
+  Created created = {0};
   bool ok = check_destinations(run->options, &created, error) && run_problem(run, r, error);
   if (ok) {
     const bool measured = measure(run, r, error); /* if not, the verdict is told all the same */
     if (!quiet) report_run(run, stdout);
     ok = write_results(run, r, error) && measured;
   }
-  if (!ok && created) rmdir(run->options->output_directory); /* which fails unless it is empty */
+  if (!ok) remove_created(run->options, &created);
+  return ok;
+}
+
+/** --draw-mask, with which --save-mask needs no run. */
+static bool draw(Run *run, Resources *r, Error *error) {
+  const Options *o = run->options;
+  const Problem *p = &run->problem;
+  const bool blocks = step.block_masks != NULL; /* those of a directory are what they are */
+  Created created = {0};
+  bool ok = o->mask_directory == NULL ||
+            (outputs_directory_create("--save-mask", o->mask_directory, &created.mask, error) &&
+             build_mask(run, r, error) != NULL);
+  ok = ok && draw_mask(&run->mask, blocks ? p->q_block_size : o->mask_block_q,
+                       blocks ? p->kv_block_size : o->mask_block_kv, stdout, error);
+  if (!ok) remove_created(o, &created);
   return ok;
 }
 
@@ -270,8 +300,7 @@ ExitCode run_options(const Options *options, const Device *device, bool quiet, E
   Resources resources = {0};
   bool ok = open_problem(&o, &run, &resources.inputs, error);
   if (ok && o.draw_mask) {
-    ok = (o.mask_directory == NULL || build_mask(&run, &resources, error) != NULL) &&
-         draw_mask(&run.mask, o.mask_block_q, o.mask_block_kv, stdout, error);
+    ok = draw(&run, &resources, error);
   } else if (ok && o.info) {
     describe_only(&run);
     report_info(&run, stdout);

@@ -82,6 +82,8 @@ def test_output_into_a_directory_that_cannot_be_made(any_step: Program, tmp_path
     line = refused(any_step, tmp_path, "-o", tmp_path / directory)
     assert line == (f"{any_step.name}: --output {tmp_path / directory}: {cause}; "
                     "must be a directory that can be written, or one that can be created\n")
+    saved = refused(Program("step05"), tmp_path, "--save-mask", tmp_path / directory)
+    assert saved == line.replace(f"{any_step.name}: --output", "step05: --save-mask")
     assert (tmp_path / "file").read_text() == "keep me"
 
 
@@ -136,6 +138,21 @@ def test_full_disk_keeps_the_files_that_were_there(any_step: Program, tmp_path: 
     assert len(before["o.npy"]) == O_BYTES
     failed(any_step, "-o", out, "-s", 2, preexec_fn=file_size_limit(O_BYTES - 1))
     assert {path.name: path.read_bytes() for path in out.iterdir()} == before
+
+
+@limits_file_sizes
+@pytest.mark.parametrize("more", [[], ["--draw-mask"]], ids=["run", "drawn"])
+def test_full_disk_leaves_no_part_of_a_mask(tmp_path: Path, more: list) -> None:
+    """Neither in a new directory nor beside the files of another mask."""
+    step05, mask, limit = Program("step05"), tmp_path / "mask", file_size_limit(8192)
+    options = ["-m", "window:20", *more, "--save-mask", mask]
+    line = failed(step05, *options, preexec_fn=limit)
+    assert f"{mask / 'partial_block_masks.npy'}: cannot write: File too large" in line
+    assert list(tmp_path.iterdir()) == []
+    step05.run_right(*OPTIONS, "-m", "causal", "--save-mask", mask)
+    before = {path.name: path.read_bytes() for path in mask.iterdir()}
+    failed(step05, *options, preexec_fn=limit)
+    assert {path.name: path.read_bytes() for path in mask.iterdir()} == before
 
 
 @limits_file_sizes

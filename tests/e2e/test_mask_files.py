@@ -74,6 +74,20 @@ def test_mask_is_saved_without_a_run(tmp_path: Path) -> None:
     assert done.stdout == STEP05.run_right(*p.options(), "--draw-mask").stdout
 
 
+def test_picture_of_a_directory_has_its_blocks(tmp_path: Path) -> None:
+    """Of several masks the first is drawn, and said to be."""
+    p = replace(PROBLEM, mask="window:70")
+    entries = np.stack([masks.preset(p), masks.preset(replace(p, mask="full"))])[None]
+    m = masks.from_dense(entries, (64, 64)).write(tmp_path / "mask")
+    options = replace(p, mask=str(m), mask_block=None).options()
+    said, which, *picture, legend = STEP05.run_right(*options, "--draw-mask").stdout.splitlines()
+    assert said.endswith("a character is 64 x 64 entries")
+    assert which == "the first of 2 masks, that of batch entry 0 and head 0"
+    expected = STEP05.run_right(*replace(p, mask_block=(64, 64)).options(), "--draw-mask")
+    assert picture == expected.stdout.splitlines()[1:-1]
+    assert legend.endswith(f"{100 * entries.mean():.1f} % of the entries of all masks")
+
+
 @pytest.mark.parametrize("mask", ["full", "causal", "empty", "window:70", "document:3",
                                   "random:0.5"])
 def test_saved_mask_is_the_mask(tmp_path: Path, mask: str) -> None:
