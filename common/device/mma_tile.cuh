@@ -28,6 +28,22 @@ constexpr int VECTOR = 8;  // elements in 16 bytes: what cp.async and the store 
 template <int HEAD_DIM>
 constexpr int PITCH = HEAD_DIM + VECTOR;
 
+/** The 16 bytes that one thread moves in one turn when THREADS of them move a tile row by row. */
+struct Piece {
+  int row, column; /**< in the first turn, where rows divide the threads */
+  int later;       /**< rows below that; the same for all threads, and known when compiling */
+};
+
+template <int HEAD_DIM, int THREADS>
+__device__ __forceinline__ Piece piece_of_turn(int turn, int thread) {
+  constexpr int VECTORS = HEAD_DIM / VECTOR;
+  if (THREADS % VECTORS == 0) {
+    return {thread / VECTORS, thread % VECTORS * VECTOR, turn * (THREADS / VECTORS)};
+  }
+  const int i = turn * THREADS + thread;
+  return {i / VECTORS, i % VECTORS * VECTOR, 0};
+}
+
 /**
  * Starts copying rows first .. first + ROWS - 1 of a [rows][HEAD_DIM] matrix; rows past the end
  * become zero, so that they add nothing to any product.
@@ -35,15 +51,15 @@ constexpr int PITCH = HEAD_DIM + VECTOR;
 template <int HEAD_DIM, int ROWS, int THREADS, typename T>
 __device__ __forceinline__ void copy_tile(T *tile_shared, const T *matrix, int64_t row_stride,
                                           int first, int rows) {
-  constexpr int VECTORS = HEAD_DIM / VECTOR;
-  static_assert(ROWS * VECTORS % THREADS == 0, "every thread copies as much");
+  constexpr int TURNS = ROWS * HEAD_DIM / VECTOR / THREADS;
+  static_assert(TURNS * THREADS * VECTOR == ROWS * HEAD_DIM, "every thread copies as much");
 #pragma unroll
-  for (int n = 0; n < ROWS * VECTORS / THREADS; n++) {
-    const int i = n * THREADS + threadIdx.x;
-    const int row = i / VECTORS;
-    const int column = i % VECTORS * VECTOR;
-    const T *source = matrix + (first + row) * row_stride + column;
-    cp_async_16(&tile_shared[row * PITCH<HEAD_DIM> + column], source, first + row < rows);
+  for (int turn = 0; turn < TURNS; turn++) {
+    const Piece at = piece_of_turn<HEAD_DIM, THREADS>(turn, threadIdx.x);
+    // One product for all turns; what a later turn adds is the same for all threads.
+    const T *source = matrix + (first + at.row) * row_stride + at.column + at.later * row_stride;
+    cp_async_16(&tile_shared[(at.row + at.later) * PITCH<HEAD_DIM> + at.column], source,
+                first + at.row + at.later < rows);
   }
 }
 
@@ -88,13 +104,18 @@ __device__ __forceinline__ void adjust_scores(float (&s)[M_TILES][N_TILES][4], c
 #pragma unroll
   for (int i = 0; i < M_TILES; i++) {
 #pragma unroll
-    for (int c = 0; c < 4; c++) {
-      const int q = first_q + 16 * i + c / 2 * 8 + lane / 4;
-      const int keys = causal ? causal_keys(p, q) : p.kv_len;
+    for (int half = 0; half < 2; half++) {
+      const int q = first_q + 16 * i + 8 * half + lane / 4;
+      // How many of the keys from this lane's first on are attended.
+      const int keys = (causal ? causal_keys(p, q) : p.kv_len) - first_key - lane % 4 * 2;
 #pragma unroll
       for (int n = 0; n < N_TILES; n++) {
-        if (p.scale <= 0.0f) s[i][n][c] *= p.scale < 0.0f ? -1.0f : 0.0f;
-        if (first_key + 8 * n + lane % 4 * 2 + c % 2 >= keys) s[i][n][c] = -INFINITY;
+#pragma unroll
+        for (int c = 0; c < 2; c++) {
+          float &score = s[i][n][2 * half + c];
+          if (p.scale <= 0.0f) score *= p.scale < 0.0f ? -1.0f : 0.0f;
+          if (8 * n + c >= keys) score = -INFINITY;
+        }
       }
     }
   }
@@ -209,7 +230,6 @@ __device__ __forceinline__ void store_rows(const float (&o)[M_TILES][HEAD_DIM / 
                                            const float (&l)[M_TILES][2], T *o_warp, T *o_global,
                                            int64_t row_stride, float *lse_global, int first,
                                            int rows) {
-  constexpr int VECTORS = HEAD_DIM / VECTOR;
   const int lane = threadIdx.x % WARP_SIZE;
 #pragma unroll
   for (int i = 0; i < M_TILES; i++) {
@@ -217,28 +237,32 @@ __device__ __forceinline__ void store_rows(const float (&o)[M_TILES][HEAD_DIM / 
     for (int half = 0; half < 2; half++) {
       const int row = 16 * i + 8 * half + lane / 4;
       const float sum = lanes_sum<4>(l[i][half]);
-      const float factor = sum == 0.0f ? 0.0f : 1.0f / sum;
+      const float factor = sum == 0.0f ? 0.0f : __fdividef(1.0f, sum);
 #pragma unroll
       for (int n = 0; n < HEAD_DIM / 8; n++) {
         *reinterpret_cast<uint32_t *>(&o_warp[row * PITCH<HEAD_DIM> + 8 * n + lane % 4 * 2]) =
             pack<T>(o[i][n][2 * half] * factor, o[i][n][2 * half + 1] * factor);
       }
+      // Where nothing was attended, m and log2(0) are -inf.
       if (lane % 4 == 0 && first + row < rows) {
-        lse_global[first + row] =
-            sum == 0.0f ? -INFINITY : m[i][half] * 0.6931471805599453f + logf(sum);
+        lse_global[first + row] = (m[i][half] + log2_approx(sum)) * 0.6931471805599453f;
       }
     }
   }
   __syncwarp();  // the rows are complete: other lanes wrote parts of what this one stores
+  constexpr int TURNS = 16 * M_TILES * HEAD_DIM / VECTOR / WARP_SIZE;
+  uint4 values[TURNS];  // all are on their way before the first is stored
 #pragma unroll
-  for (int n = 0; n < 16 * M_TILES * VECTORS / WARP_SIZE; n++) {
-    const int i = n * WARP_SIZE + lane;
-    const int row = i / VECTORS;
-    const int column = i % VECTORS * VECTOR;
-    if (first + row < rows) {
-      *reinterpret_cast<uint4 *>(&o_global[(first + row) * row_stride + column]) =
-          *reinterpret_cast<const uint4 *>(&o_warp[row * PITCH<HEAD_DIM> + column]);
-    }
+  for (int turn = 0; turn < TURNS; turn++) {
+    const Piece at = piece_of_turn<HEAD_DIM, WARP_SIZE>(turn, lane);
+    values[turn] = *reinterpret_cast<const uint4 *>(
+        &o_warp[(at.row + at.later) * PITCH<HEAD_DIM> + at.column]);
+  }
+#pragma unroll
+  for (int turn = 0; turn < TURNS; turn++) {
+    const Piece at = piece_of_turn<HEAD_DIM, WARP_SIZE>(turn, lane);
+    T *target = o_global + (first + at.row) * row_stride + at.column + at.later * row_stride;
+    if (first + at.row + at.later < rows) *reinterpret_cast<uint4 *>(target) = values[turn];
   }
 }
 

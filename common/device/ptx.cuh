@@ -213,4 +213,15 @@ __device__ __forceinline__ float exp2_approx(float x) {
 #endif
 }
 
+/** lg2.approx.ftz (9.7.3, lg2): log2(x) to about 2^-22; -inf at 0. */
+__device__ __forceinline__ float log2_approx(float x) {
+#ifdef __CUDACC__
+  float y;
+  asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+#else
+  return log2f(x);
+#endif
+}
+
 #endif
