@@ -17,6 +17,25 @@ deps:
 	test -x .venv/bin/python || python3 -m venv .venv
 	.venv/bin/python -m pip install -q $(PYTHON_PACKAGES)
 
+# --- Real input ------------------------------------------------------------------------------------
+
+# Its packages are many times as large as all of .venv, so they have an environment of their own.
+ACTIVATIONS := build/activations
+ACTIVATIONS_TOOL := tests/activations
+
+$(ACTIVATIONS)/env/installed: $(ACTIVATIONS_TOOL)/requirements.txt
+	$(call recipe_needs,python3,python3 python3-venv)
+	@rm -rf $(@D)
+	@mkdir -p $(ACTIVATIONS)
+	python3 -m venv $(@D)
+	$(@D)/bin/python -m pip install -q --no-deps -r $<
+	@touch $@
+
+# One thread: a sum that several share may be taken in another order the next time.
+activations: $(ACTIVATIONS)/env/installed
+	@rm -rf $(ACTIVATIONS)/dumped
+	OPENBLAS_NUM_THREADS=1 $(<D)/bin/python $(ACTIVATIONS_TOOL)/dump.py $(ACTIVATIONS)/dumped $(KEEP)
+
 # Installing comes first when more is asked for, with -j too: all that is compiled needs the flags.
 ifneq ($(filter deps,$(GOALS)),)
 $(BUILD)/flags test test-unit test-e2e test-valgrind check-format lint: | deps

