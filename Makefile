@@ -119,7 +119,7 @@ endif
 .DELETE_ON_ERROR:
 .SECONDEXPANSION:
 .SECONDARY:
-.PHONY: help all readme activations layouts libraries test test-unit test-e2e test-valgrind deps check-format lint clean FORCE
+.PHONY: help all readme activations real-input layouts libraries test test-unit test-e2e test-valgrind deps check-format lint clean FORCE
 
 help:
 	@echo "make stepNN       build one of: $(STEPS); then run ./stepNN (--help lists its options)"
@@ -133,6 +133,7 @@ help:
 	@echo "make lint         cppcheck on the host code; compiler warnings as errors"
 	@echo "make readme       rewrite the table of README.md from plots/results"
 	@echo "make activations  run real language models, which are installed, for the inputs in tests/data"
+	@echo "make real-input   run every step on those and on random inputs, for docs/real-input.md"
 	@echo "make layouts      draw the registers of ldmatrix and mma, as a GPU filled them, into build/plots"
 	@echo "make diffNN       what step NN changes in the step before it"
 	@echo "make clean        remove all that was built"

@@ -36,6 +36,17 @@ activations: $(ACTIVATIONS)/env/installed
 	@rm -rf $(ACTIVATIONS)/dumped
 	OPENBLAS_NUM_THREADS=1 $(<D)/bin/python $(ACTIVATIONS_TOOL)/dump.py $(ACTIVATIONS)/dumped $(KEEP)
 
+# What real input does to the steps: measures anew, writes the tables of docs/real-input.md, draws.
+REAL_INPUT := plots/results/real_input
+
+real-input:
+	@$(PYTHON) -c 'import numpy, matplotlib' 2>/dev/null || \
+	  { echo "real-input: Python needs numpy and matplotlib. Install them: make deps"; exit 1; }
+	@$(MAKE) BACKEND=cpu DEBUG=0 WERROR=0 $(STEPS:%=build/cpu/%)
+	$(PYTHON) plots/real_input/measure.py $(REAL_INPUT)
+	$(PYTHON) plots/real_input/tables.py docs/real-input.md $(REAL_INPUT)
+	$(PYTHON) plots/real_input/figure.py $(REAL_INPUT) build/plots
+
 # Installing comes first when more is asked for, with -j too: all that is compiled needs the flags.
 ifneq ($(filter deps,$(GOALS)),)
 $(BUILD)/flags test test-unit test-e2e test-valgrind check-format lint: | deps

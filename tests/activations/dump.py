@@ -78,7 +78,7 @@ def dump_smollm2(out: Path) -> None:
     tokenizer = model.tokenizer()
     tokens = tokenizer.encode(texts.read(texts.BOOK)).ids[:SEQUENCE]
     say(f"{SMOLLM2['model']}: {model.config}")
-    proofs.prove_llama(path, tokens, say)
+    proof = proofs.prove_llama(path, tokens, say)
     hidden, kept = model.run(tokens, np.arange(SEQUENCE), np.tri(SEQUENCE, dtype=bool),
                              SMOLLM2_LAYERS)
     found = proofs.perplexity(model.next_token_losses(hidden, tokens))
@@ -86,7 +86,8 @@ def dump_smollm2(out: Path) -> None:
     for layer, activations in kept.items():
         fixtures.write(out / f"smollm2_layer{layer}", activations, origin(
             SMOLLM2, layer=layer, text=[texts.BOOK], tokens=[SEQUENCE], mask="causal",
-            perplexity=round(found, 4)))
+            perplexity=round(found, 4), perplexities=proof,
+            perplexities_tokens=proofs.PROVED_TOKENS))
     dump_packed(out, model)
 
 
@@ -114,13 +115,13 @@ def dump_minilm(out: Path) -> None:
     """A psalm, where every token attends every other."""
     model = Bert(weights_of(MINILM).parent)
     say(f"{MINILM['model']}: {model.layers} layers, {model.heads} heads of {model.head_dim}")
-    deviation = proofs.prove_bert(model, say)
+    cosines = proofs.prove_bert(model, say)
     tokens = model.tokenizer.encode(texts.read(texts.PSALM)).ids
     _, kept = model.run(tokens, MINILM_LAYERS)
     for layer, activations in kept.items():
         fixtures.write(out / f"minilm_layer{layer}", activations, origin(
             MINILM, layer=layer, text=[texts.PSALM], tokens=[len(tokens)], mask="full",
-            largest_deviation_of_a_cosine=float(f"{deviation:.1e}")))
+            cosines_found_and_published=cosines))
 
 
 def main() -> int:

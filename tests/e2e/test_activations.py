@@ -83,7 +83,8 @@ def test_every_step_is_right(step: Program, tmp_path: Path, name: str, dtype: st
 
 @pytest.mark.parametrize("name", FIXTURES)
 def test_numpy_agrees_with_the_model(name: str) -> None:
-    """To single precision: with another scale, mask or head mapping than the model's it would not."""
+    """To single precision: with another scale, mask or head mapping than the model's it would
+    not."""
     expected = answer(name, "fp16", fixtures.provenance_of(DATA / name)["mask"])
     own, rows = rows_of_the_model(name, expected.rounding_error)
     error = np.linalg.norm(own.o - expected.o[:, :, rows], axis=-1)

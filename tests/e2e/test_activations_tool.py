@@ -25,7 +25,7 @@ rng = np.random.default_rng(6)
 # --- The rotary embedding -------------------------------------------------------------------------
 
 def test_rotation_is_that_of_complex_numbers() -> None:
-    """Columns d and d + D/2 are the parts of a number that exp(i position base^(-2 d / D)) turns."""
+    """Columns d and d + D/2 are the parts of a number that exp(i position base^(-2d/D)) turns."""
     x = rng.normal(size=(2, 5, 8))
     positions = np.array([0, 1, 2, 7, 1000])
     turns = np.exp(1j * positions[:, None] * BASE ** (-2 * np.arange(4) / 8))

@@ -1,0 +1,134 @@
+"""Writes the tables of docs/real-input.md from measured rows, between their markers.
+
+Usage: tables.py real-input.md DIRECTORY [--check]
+
+DIRECTORY is where measure.py has written. With --check it only compares, and exits with 1 if they
+differ.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+from inputs import INPUTS, LONG, REPOSITORY, read_rows
+
+MEDIAN, LAST_PERCENT = 50, 99  # of 101 quantiles
+# Steps that share their arithmetic, and so their bits: the first of each stands for all.
+SHOWN_STEPS = ("step02", "step04")
+TITLES = {given.name: given.title for given in (*INPUTS, LONG)}
+
+
+def in_markdown(head: list[str], rows: list[list[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def proof_table() -> str:
+    known = json.loads((REPOSITORY / "tests/data/smollm2_layer12/provenance.json").read_text())
+    head = ["SmolLM2 with", f"perplexity of the first {known['perplexities_tokens']} tokens"]
+    return in_markdown(head, [[name, f"{x:.4g}"] for name, x in known["perplexities"].items()])
+
+
+def cosine_table() -> str:
+    known = json.loads((REPOSITORY / "tests/data/minilm_layer0/provenance.json").read_text())
+    return in_markdown(["sentences", "cosine here", "published"], [
+        [f"{a} / {b}", f"{found:.5f}", f"{published:.5g}"]
+        for a, b, found, published in known["cosines_found_and_published"]])
+
+
+def scores_table(directory: Path) -> str:
+    head = ["input", "largest score", "largest score of a row: median, 99 %",
+            "entropy: 1 %, median", "weight on the first key: median, 99 %", "heads that mostly put half of it there"]
+    return in_markdown(head, [[
+        TITLES[row["name"]], f"{row['largest_score']:.1f}",
+        f"{row['row_max'][MEDIAN]:.1f}, {row['row_max'][LAST_PERCENT]:.1f}",
+        f"{row['entropy'][1]:.2f}, {row['entropy'][MEDIAN]:.2f}",
+        f"{row['first_key'][MEDIAN]:.3f}, {row['first_key'][LAST_PERCENT]:.3f}",
+        str(row["heads_half_on_first_key"])] for row in read_rows(directory / "scores.jsonl")])
+
+
+def errors_table(directory: Path) -> str:
+    rows = {(row["name"], row["step"], row["dtype"]): row
+            for row in read_rows(directory / "errors.jsonl")}
+    head = ["input", *(f"{step}, {dtype}" for dtype in ("fp16", "bf16") for step in SHOWN_STEPS),
+            "rounding the input to bf16"]
+    table = []
+    for given in INPUTS:
+        cells = [rows[given.name, step, dtype] for dtype in ("fp16", "bf16")
+                 for step in SHOWN_STEPS]
+        inputs = rows[given.name, "step04", "bf16"]
+        table.append([given.title,
+                      *(f"{row['mean_error']:.1e}, {row['max_error']:.1e}" for row in cells),
+                      f"{inputs['mean_error_of_inputs']:.1e}, "
+                      f"{inputs['max_error_of_inputs']:.1e}"])
+    return in_markdown(head, table)
+
+
+def length_table(directory: Path) -> str:
+    rows = [row for row in read_rows(directory / "errors.jsonl")
+            if (row["step"], row["dtype"], row["mask"]) == ("step04", "fp16", "causal")]
+    spans = max((row["by_position"] for row in rows), key=len)
+    head = ["step04, fp16", *(f"queries {span['first']}-{span['last']}" for span in spans)]
+    table = []
+    for row in rows:
+        cells = [f"{span['mean_error']:.2e}, {span['mean_norm']:.2f}"
+                 for span in row["by_position"]]
+        table.append([TITLES[row["name"]], *cells, *[""] * (len(spans) - len(cells))])
+    return in_markdown(head, table)
+
+
+def no_maximum_table(directory: Path) -> str:
+    wrong: dict[tuple, list] = {}
+    rows = read_rows(directory / "no_maximum.jsonl")
+    for row in rows:
+        found = wrong.setdefault((row["name"], row["step"], row["dtype"]), [])
+        found.append(str(row["rows_wrong"]))
+    columns = [(step, dtype) for step in SHOWN_STEPS for dtype in ("fp16", "bf16")]
+    sharper = list(dict.fromkeys(f"{row['sharper']:g}" for row in rows))
+    head = [f"wrong rows at {', '.join(sharper)} times the scores", "rows",
+            *(f"{step}, {dtype}" for step, dtype in columns)]
+    counts = {row["name"]: str(row["rows"]) for row in rows}
+    return in_markdown(head, [
+        [given.title, counts[given.name],
+         *(", ".join(wrong[given.name, step, dtype]) for step, dtype in columns)]
+        for given in INPUTS])
+
+
+def origin(directory: Path) -> str:
+    rows = read_rows(directory / "errors.jsonl") + read_rows(directory / "no_maximum.jsonl")
+    commits = sorted({row["commit"] for row in rows})
+    dates = sorted({row["date"][:10] for row in rows})
+    return f"Measured on the CPU backend, {', '.join(dates)}, commit {', '.join(commits)}."
+
+
+def with_section(text: str, name: str, content: str) -> str:
+    """The document with `content` between the markers of that name."""
+    begin, end = f"<!-- {name}: written by `make real-input` -->", f"<!-- /{name} -->"
+    if text.count(begin) != 1 or text.count(end) != 1:
+        raise SystemExit(f"tables: the document must hold once each: {begin} and {end}")
+    before, rest = text.split(begin)
+    return f"{before}{begin}\n{content}\n{end}{rest.split(end)[1]}"
+
+
+def main() -> int:
+    arguments = [argument for argument in sys.argv[1:] if argument != "--check"]
+    if len(arguments) != 2:
+        print(__doc__, file=sys.stderr)
+        return 2
+    document, directory = map(Path, arguments)
+    sections = {"proof": proof_table(), "cosines": cosine_table(),
+                "scores": scores_table(directory), "errors": errors_table(directory),
+                "length": length_table(directory), "no-maximum": no_maximum_table(directory),
+                "origin": origin(directory)}
+    old = document.read_text()
+    new = old
+    for name, content in sections.items():
+        new = with_section(new, name, content)
+    if "--check" in sys.argv:
+        return int(old != new)
+    document.write_text(new)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
