@@ -23,22 +23,32 @@ def in_markdown(head: list[str], rows: list[list[str]]) -> str:
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
+def provenance_of(name: str) -> dict:
+    """What `make activations` has written beside a fixture."""
+    return json.loads((REPOSITORY / "tests" / "data" / name / "provenance.json").read_text())
+
+
 def proof_table() -> str:
-    known = json.loads((REPOSITORY / "tests/data/smollm2_layer12/provenance.json").read_text())
-    head = ["SmolLM2 with", f"perplexity of the first {known['perplexities_tokens']} tokens"]
-    return in_markdown(head, [[name, f"{x:.4g}"] for name, x in known["perplexities"].items()])
+    known, packed = provenance_of("smollm2_layer12"), provenance_of("smollm2_packed")
+    tokens = str(known["perplexities_tokens"])
+    return in_markdown(["SmolLM2", "tokens", "perplexity"], [
+        *([name, tokens, f"{x:.4g}"] for name, x in known["perplexities"].items()),
+        ["as it should be, all that is kept", str(sum(known["tokens"])),
+         f"{known['perplexity']:.4g}"],
+        ["the six psalms", str(sum(packed["tokens"])), f"{packed['perplexity']:.4g}"]])
 
 
 def cosine_table() -> str:
-    known = json.loads((REPOSITORY / "tests/data/minilm_layer0/provenance.json").read_text())
+    known = provenance_of("minilm_layer0")
     return in_markdown(["sentences", "cosine here", "published"], [
-        [f"{a} / {b}", f"{found:.5f}", f"{published:.5g}"]
+        [f"{a} / {b}", f"{found:.5f}", f"{published:.4f}"]
         for a, b, found, published in known["cosines_found_and_published"]])
 
 
 def scores_table(directory: Path) -> str:
     head = ["input", "largest score", "largest score of a row: median, 99 %",
-            "entropy: 1 %, median", "weight on the first key: median, 99 %", "heads that mostly put half of it there"]
+            "entropy: 1 %, median", "weight on the first key: median, 99 %",
+            "heads that mostly put half of it there"]
     return in_markdown(head, [[
         TITLES[row["name"]], f"{row['largest_score']:.1f}",
         f"{row['row_max'][MEDIAN]:.1f}, {row['row_max'][LAST_PERCENT]:.1f}",
