@@ -98,7 +98,7 @@ needs = $(if $(shell command -v $(1)),,$(error $(1) not found. Install it: $(2))
 recipe_needs = @command -v $(1) >/dev/null || \
 	{ echo "$(1) not found. Install it: sudo apt-get install $(2)" >&2; exit 1; }
 GOALS := $(or $(MAKECMDGOALS),help)
-ifneq ($(filter-out help clean deps check-format layouts readme diff%,$(GOALS)),)
+ifneq ($(filter-out help clean deps check-format activations layouts readme diff%,$(GOALS)),)
 ifeq ($(filter deps,$(GOALS)),)
 $(call needs,$(CC),sudo apt-get install gcc)
 $(call needs,$(CXX),sudo apt-get install g++)

@@ -129,6 +129,8 @@ def main() -> int:
     parser.add_argument("directory", type=Path)
     parser.add_argument("--keep", action="store_true", help="replace what tests/data keeps")
     arguments = parser.parse_args()
+    if arguments.directory.exists():
+        parser.error(f"{arguments.directory}: exists, must be a new directory")
     dump_smollm2(arguments.directory)
     dump_minilm(arguments.directory)
     if arguments.keep:
