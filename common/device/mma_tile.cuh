@@ -56,10 +56,10 @@ __device__ __forceinline__ void copy_tile(T *tile_shared, const T *matrix, int64
 #pragma unroll
   for (int turn = 0; turn < TURNS; turn++) {
     const Piece at = piece_of_turn<HEAD_DIM, THREADS>(turn, threadIdx.x);
+    const int row = at.row + at.later;
     // One product for all turns; what a later turn adds is the same for all threads.
     const T *source = matrix + (first + at.row) * row_stride + at.column + at.later * row_stride;
-    cp_async_16(&tile_shared[(at.row + at.later) * PITCH<HEAD_DIM> + at.column], source,
-                first + at.row + at.later < rows);
+    cp_async_16(&tile_shared[row * PITCH<HEAD_DIM> + at.column], source, first + row < rows);
   }
 }
 
@@ -262,7 +262,9 @@ __device__ __forceinline__ void store_rows(const float (&o)[M_TILES][HEAD_DIM / 
   for (int turn = 0; turn < TURNS; turn++) {
     const Piece at = piece_of_turn<HEAD_DIM, WARP_SIZE>(turn, lane);
     T *target = o_global + (first + at.row) * row_stride + at.column + at.later * row_stride;
-    if (first + at.row + at.later < rows) *reinterpret_cast<uint4 *>(target) = values[turn];
+    if (first + at.row + at.later < rows) {
+      *reinterpret_cast<uint4 *>(target) = values[turn];
+    }
   }
 }
 

@@ -111,12 +111,12 @@ FAULTS = {
     "rows past the end are copied": (
         "step03", TILES, "source, first + row < rows", "source, true", "guarded", FAULTED),
     "the first key tile begins a row early": (
-        "step04", TILES, "matrix + (first + row)", "matrix + (first + row - 1)", "guarded",
+        "step04", TILES, "matrix + (first + at.row)", "matrix + (first + at.row - 1)", "guarded",
         FAULTED),
     "NaN past the end is copied": (
         "step04", TILES, "source, first + row < rows", "source, true", "poisoned", OTHER_BITS),
     "rows of O are stored past the end": (
-        "step03", TILES, "    if (first + row < rows) {", "    {", "poisoned", TOUCHED),
+        "step03", TILES, "    if (first + at.row + at.later < rows) {", "    {", "poisoned", TOUCHED),
     "rows of O take the stride of Q": (
         "step04", "steps/step04_prefetch.cu", "p.o_strides.row", "p.q_strides.row", "padded",
         TOUCHED),

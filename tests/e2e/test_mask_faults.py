@@ -69,9 +69,9 @@ FAULTS = {
         ((LISTS, "const bool ends_here = first_key + lists.kv_rows > p.kv_len;",
           "const bool ends_here = false;"),), TAIL, ROWS),
     "2 rows past the end are not loaded": Fault(
-        ((TILE, "cp_async_16(&tile_shared[row * PITCH<HEAD_DIM> + column], source, "
+        ((TILE, "cp_async_16(&tile_shared[row * PITCH<HEAD_DIM> + at.column], source, "
           "first + row < rows);", "if (first + row < rows) "
-          "cp_async_16(&tile_shared[row * PITCH<HEAD_DIM> + column], source, true);"),),
+          "cp_async_16(&tile_shared[row * PITCH<HEAD_DIM> + at.column], source, true);"),),
         SHORT, NAN, "shared memory that nobody has written holds NaN there"),
     "3 causal columns from the block": Fault(
         ((STEP, "first_q + warp_row, tile.first_key);",
@@ -83,11 +83,11 @@ FAULTS = {
         ((LISTS, "tile * m.q_block_size + first_q % m.q_block_size", "tile * m.q_block_size"),),
         PARTIAL, ROWS),
     "4 causal rows of the wrong lanes": Fault(
-        ((TILE, "const int q = first_q + 16 * i + c / 2 * 8 + lane / 4;",
-          "const int q = first_q + 16 * i + lane % 16 / 2 * 2 + c / 2;"),), CAUSAL, ROWS),
+        ((TILE, "const int q = first_q + 16 * i + 8 * half + lane / 4;",
+          "const int q = first_q + 16 * i + lane % 16 / 2 * 2 + half;"),), CAUSAL, ROWS),
     "4 causal columns of the wrong lanes": Fault(
-        ((TILE, "first_key + 8 * n + lane % 4 * 2 + c % 2 >= keys",
-          "first_key + 8 * n + lane % 8 / 2 * 2 + c % 2 >= keys"),), CAUSAL, ROWS),
+        ((TILE, "p.kv_len) - first_key - lane % 4 * 2;",
+          "p.kv_len) - first_key - lane % 8 / 2 * 2;"),), CAUSAL, ROWS),
     "4 partial bits of the wrong lanes": Fault(
         ((TILE, "row_bits + (16 * i + 8 * half + lane / 4) * pitch",
           "row_bits + (16 * i + lane % 16 / 2 * 2 + half) * pitch"),), PARTIAL, ROWS),
@@ -103,7 +103,8 @@ FAULTS = {
     "7 infinity minus infinity": Fault(
         ((TILE, "row_max == -INFINITY ? 0.0f : row_max", "row_max"),), SEVERAL_EMPTY, NAN),
     "7 divides by no weight": Fault(
-        ((TILE, "sum == 0.0f ? 0.0f : 1.0f / sum", "1.0f / sum"),), SEVERAL_EMPTY, NAN),
+        ((TILE, "sum == 0.0f ? 0.0f : __fdividef(1.0f, sum)",
+          "__fdividef(1.0f, sum)"),), SEVERAL_EMPTY, NAN),
     "8 a thread block for each block of queries": Fault(
         ((LISTS, "lists->q_tiles = (p->q_len + q_rows - 1) / q_rows;",
           "lists->q_tiles = (p->q_len + p->q_block_size - 1) / p->q_block_size;"),
