@@ -39,6 +39,7 @@ endif
 ifeq ($(origin CXX),default)
 CXX := g++
 endif
+OBJCOPY ?= objcopy
 
 comma := ,
 empty :=
@@ -210,6 +211,15 @@ else
 SIMT_OBJECTS := $(patsubst common/%.c,$(BUILD)/%.o,$(wildcard common/simt/runtime/*.c)) \
 	$(patsubst common/%.S,$(BUILD)/%.o,$(wildcard common/simt/runtime/*.S))
 
+# The lab, which watches kernels for --report; steps as libraries do without.
+LAB_OBJECTS := $(patsubst common/%.c,$(BUILD)/%.o,$(wildcard common/simt/lab/*.c))
+
+# The checking build of a kernel calls the lab at each load and store: -fsanitize=thread, but the
+# lab's own functions. -O1, as counts do not depend on it and compiling takes half the time.
+CHECKING := -O1 -fsanitize=thread -fno-gnu-unique \
+	$(call if_known,--param tsan-instrument-func-entry-exit=0) \
+	$(call if_known,-mllvm -tsan-instrument-func-entry-exit=0)
+
 # Kernel launches become C++; a launch is found as CUDA's own lexer would find it.
 $(BUILD)/rewrite_launches: common/simt/rewrite_launches.c $(BUILD)/flags
 	@mkdir -p $(@D)
@@ -225,6 +235,17 @@ endef
 
 $(STEPS:%=$(BUILD)/steps/%.o): $(BUILD)/steps/%.o: $$(wildcard steps/$$*_*.cu) $(BUILD)/rewrite_launches $(BUILD)/flags
 	$(compile_cu)
+
+# Compiled once more for --report. All its names become local but that of its descriptor, so that
+# both builds of a step fit into one program.
+$(STEPS:%=$(BUILD)/checked/%.all.o): $(BUILD)/checked/%.all.o: $$(wildcard steps/$$*_*.cu) $(BUILD)/rewrite_launches $(BUILD)/flags
+	$(compile_cu)
+
+$(STEPS:%=$(BUILD)/checked/%.all.o): SIMT_FLAGS += $(CHECKING)
+
+$(STEPS:%=$(BUILD)/checked/%.o): %.o: %.all.o
+	$(Q)$(LD) -r --force-group-allocation $< -o $@
+	$(Q)$(OBJCOPY) --redefine-sym step=step_checked --keep-global-symbol=step_checked $@
 
 $(BUILD)/host/ceiling.o: common/host/ceiling.cu $(BUILD)/rewrite_launches $(BUILD)/flags
 	$(compile_cu)
@@ -246,7 +267,8 @@ $(BUILD)/simt/%.o: common/simt/%.S $(BUILD)/flags
 	$(call say,AS,$<)
 	$(Q)$(CC) -c $< -o $@
 
-$(STEPS:%=$(BUILD)/%): $(BUILD)/%: $(BUILD)/steps/%.o $(HOST_OBJECTS) $(SIMT_OBJECTS)
+$(STEPS:%=$(BUILD)/%): $(BUILD)/%: $(BUILD)/steps/%.o $(BUILD)/checked/%.o $(HOST_OBJECTS) \
+    $(SIMT_OBJECTS) $(LAB_OBJECTS)
 	$(call say,LINK,$@)
 	$(Q)$(CXX) $^ -o $@ -fopenmp -lpthread -lm
 

@@ -146,7 +146,7 @@ $(STEPS:%=$(UNIT)/steps/%.o): $(UNIT)/steps/%.o: $$(wildcard steps/$$*_*.cu) $(B
 
 # Whole programs with the host code under the sanitizers.
 $(STEPS:%=$(UNIT)/%): $(UNIT)/%: $(UNIT)/steps/%.o $(UNIT)/host/main.o $(UNIT)/libhost.a \
-    $(BUILD)/host/ceiling.o $(SIMT_OBJECTS)
+    $(BUILD)/host/ceiling.o $(SIMT_OBJECTS) $(LAB_OBJECTS)
 	$(call say,LINK,$@)
 	$(Q)$(CXX) $^ -o $@ $(SANITIZE) -fopenmp -lpthread -lm
 
@@ -186,7 +186,7 @@ $(BUILD)/e2e/%.o: tests/e2e/%.c $(BUILD)/flags
 	$(Q)$(CC) $(HOST_FLAGS) $(RUNTIME_INCLUDE) -MMD -MP -c $< -o $@
 
 $(UNDER_TEST): $(BUILD)/under_test/%: $(BUILD)/steps/%.o $(BUILD)/e2e/step_under_test.o \
-    $(filter-out %/main.o,$(HOST_OBJECTS)) $(SIMT_OBJECTS)
+    $(filter-out %/main.o,$(HOST_OBJECTS)) $(SIMT_OBJECTS) $(LAB_OBJECTS)
 	@mkdir -p $(@D)
 	$(call say,LINK,$@)
 ifeq ($(BACKEND),cuda)

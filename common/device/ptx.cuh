@@ -35,7 +35,7 @@ __device__ __forceinline__ void ldmatrix_x1(uint32_t &r, const void *row) {
                : "r"(shared_address(row))
                : "memory");
 #else
-  simt_ldmatrix(&r, row, 1, false);
+  r = simt_ldmatrix(row, 1, false)[0];
 #endif
 }
 
@@ -47,8 +47,7 @@ __device__ __forceinline__ void ldmatrix_x2(uint32_t (&r)[2], const void *row) {
                : "r"(shared_address(row))
                : "memory");
 #else
-  uint32_t loaded[2];
-  simt_ldmatrix(loaded, row, 2, false);
+  const SimtWords loaded = simt_ldmatrix(row, 2, false);
   r[0] = loaded[0], r[1] = loaded[1];
 #endif
 }
@@ -61,8 +60,7 @@ __device__ __forceinline__ void ldmatrix_x4(uint32_t (&r)[4], const void *row) {
                : "r"(shared_address(row))
                : "memory");
 #else
-  uint32_t loaded[4];
-  simt_ldmatrix(loaded, row, 4, false);
+  const SimtWords loaded = simt_ldmatrix(row, 4, false);
   r[0] = loaded[0], r[1] = loaded[1], r[2] = loaded[2], r[3] = loaded[3];
 #endif
 }
@@ -75,7 +73,7 @@ __device__ __forceinline__ void ldmatrix_x1_trans(uint32_t &r, const void *row) 
                : "r"(shared_address(row))
                : "memory");
 #else
-  simt_ldmatrix(&r, row, 1, true);
+  r = simt_ldmatrix(row, 1, true)[0];
 #endif
 }
 
@@ -87,8 +85,7 @@ __device__ __forceinline__ void ldmatrix_x2_trans(uint32_t (&r)[2], const void *
                : "r"(shared_address(row))
                : "memory");
 #else
-  uint32_t loaded[2];
-  simt_ldmatrix(loaded, row, 2, true);
+  const SimtWords loaded = simt_ldmatrix(row, 2, true);
   r[0] = loaded[0], r[1] = loaded[1];
 #endif
 }
@@ -101,8 +98,7 @@ __device__ __forceinline__ void ldmatrix_x4_trans(uint32_t (&r)[4], const void *
                : "r"(shared_address(row))
                : "memory");
 #else
-  uint32_t loaded[4];
-  simt_ldmatrix(loaded, row, 4, true);
+  const SimtWords loaded = simt_ldmatrix(row, 4, true);
   r[0] = loaded[0], r[1] = loaded[1], r[2] = loaded[2], r[3] = loaded[3];
 #endif
 }
@@ -141,14 +137,12 @@ __device__ __forceinline__ void mma_m16n8k16<__nv_bfloat16>(float (&d)[4], const
 
 #else
 
-/** Copies in and out, so that the caller's arrays never have their address taken. */
+/** The caller's arrays never have their address taken, so that they can stay in registers. */
 __device__ __forceinline__ void mma_of(SimtElement element, float (&d)[4], const uint32_t (&a)[4],
                                        uint32_t b0, uint32_t b1) {
-  float d_copy[4] = {d[0], d[1], d[2], d[3]};
-  const uint32_t a_copy[4] = {a[0], a[1], a[2], a[3]};
-  const uint32_t b_copy[2] = {b0, b1};
-  simt_mma_m16n8k16(d_copy, a_copy, b_copy, element);
-  d[0] = d_copy[0], d[1] = d_copy[1], d[2] = d_copy[2], d[3] = d_copy[3];
+  const SimtFloats sum = simt_mma_m16n8k16(SimtFloats{d[0], d[1], d[2], d[3]},
+                                           SimtWords{a[0], a[1], a[2], a[3]}, b0, b1, element);
+  d[0] = sum[0], d[1] = sum[1], d[2] = sum[2], d[3] = sum[3];
 }
 
 template <>

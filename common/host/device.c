@@ -3,7 +3,12 @@
 #include <stdio.h>
 #include <string.h>
 
+#ifdef SIMT_BACKEND
+#include <simt.h>
+#endif
+
 #include "host/check.h"
+#include "host/step_build.h"
 
 bool device_ok(cudaError_t status, const char *what, Error *error) {
   if (status == cudaSuccess) return true;
@@ -41,7 +46,12 @@ bool device_open(Device *device, Error *error) {
 
 bool device_allocate(void **pointer, size_t bytes, const char *what, Error *error) {
   const cudaError_t status = cudaMalloc(pointer, bytes);
-  if (status == cudaSuccess) return true;
+  if (status == cudaSuccess) {
+#ifdef SIMT_BACKEND
+    simt_name_allocation(*pointer, what);
+#endif
+    return true;
+  }
   *pointer = NULL;
   cudaGetLastError(); /* this failure is reported here and must not be seen by a later launch */
   return fail(error, EXIT_DEVICE, "%s: cannot allocate %zu bytes on the device: %s", what, bytes,
@@ -82,11 +92,11 @@ bool device_tensors_create(const Problem *p, const uint16_t *q, const uint16_t *
 
 bool device_workspace_create(const Problem *problem, size_t reserve_bytes, DeviceTensors *t,
                              Error *error) {
-  if (step.workspace_bytes == NULL) return true;
+  if (step_build()->workspace_bytes == NULL) return true;
   size_t free_bytes, total_bytes;
   if (!device_ok(cudaMemGetInfo(&free_bytes, &total_bytes), "cudaMemGetInfo", error)) return false;
   free_bytes = free_bytes > reserve_bytes ? free_bytes - reserve_bytes : 0;
-  t->workspace_bytes = step.workspace_bytes(problem, free_bytes);
+  t->workspace_bytes = step_build()->workspace_bytes(problem, free_bytes);
   if (t->workspace_bytes > free_bytes) {
     return fail(error, EXIT_DEVICE,
                 "needs %zu bytes of device memory beside the tensors, but only %zu are free",

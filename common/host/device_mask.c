@@ -4,6 +4,7 @@
 #include <time.h>
 
 #include "host/device.h"
+#include "host/step_build.h"
 
 double clock_ms(void) {
   struct timespec now;
@@ -28,9 +29,9 @@ static bool upload(const HostBlockMask *blocks, DeviceMask *d, Error *error) {
 }
 
 static bool prepare(const Problem *problem, DeviceMask *d, Error *error) {
-  d->prepared_bytes = step.block_masks->prepared_bytes(problem, &d->mask);
+  d->prepared_bytes = step_build()->block_masks->prepared_bytes(problem, &d->mask);
   return device_allocate(&d->prepared, d->prepared_bytes, "what is prepared of the mask", error) &&
-         device_ok(step.block_masks->prepare(problem, &d->mask, d->prepared, 0),
+         device_ok(step_build()->block_masks->prepare(problem, &d->mask, d->prepared, 0),
                    "preparing the mask", error) &&
          device_ok(cudaDeviceSynchronize(), "preparing the mask", error);
 }

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "host/lab_report.h"
 #include "host/values.h"
 
 /* Tiles are rounded up past the last row in 32-bit arithmetic, so lengths stay well below 2^31. */
@@ -88,7 +89,10 @@ static const struct argp_option OPTIONS[] = {
     {"save-mask", KEY_SAVE_MASK, "DIR", 0,
      "step05: create DIR and write the block mask as five .npy files", 0},
     {"json", 'j', "FILE", 0, "append one JSON object per run; - is standard output", 0},
-    {"report", KEY_REPORT, "LIST", OPTION_ARG_OPTIONAL, "counts: what ran (CPU backend)", 0},
+    {"report", KEY_REPORT, "LIST", OPTION_ARG_OPTIONAL,
+     "CPU backend: races, bounds, init, alignment, blocks, traffic, banks, limits, "
+     "counts" BY_DEFAULT(all),
+     0},
     {"cases", KEY_CASES, "FILE", 0, "run once for each line of options in FILE", 0},
     {0, 0, 0, 0, "Instead of running:", 3},
     {"draw-mask", KEY_DRAW_MASK, 0, 0, "print the mask as a map of blocks", 0},
@@ -157,22 +161,6 @@ static bool parse_mask_block(const char *text, Options *options, Error *error) {
   options->mask_block_q = q;
   options->mask_block_kv = kv;
   return true;
-}
-
-static bool parse_report(const char *text, Options *options, Error *error) {
-#ifdef SIMT_BACKEND
-  if (text != NULL && strcmp(text, "counts") != 0) {
-    return fail(error, EXIT_USAGE, "--report=%s: must be counts", text);
-  }
-  options->report = true;
-  return true;
-#else
-  (void)text;
-  (void)options;
-  return fail(error, EXIT_USAGE,
-              "--report: needs the CPU backend (make %s BACKEND=cpu); on a GPU use Nsight Compute",
-              step.name);
-#endif
 }
 
 /** Options that describe the problem. */
@@ -253,7 +241,7 @@ static bool parse_action_option(int key, char *text, Options *o, Error *error) {
       o->json_path = text;
       return *text != '\0' || fail(error, EXIT_USAGE, "--json: must name a file");
     case KEY_REPORT:
-      return parse_report(text, o, error);
+      return lab_report_parse(text, &o->report, error);
     case KEY_CASES:
       o->cases_path = text;
       return true;

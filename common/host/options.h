@@ -46,7 +46,8 @@ typedef struct Options {
   double min_time;        /**< least seconds of timed samples */
   const char *json_path;  /**< or NULL */
   const char *cases_path; /**< or NULL */
-  bool report, draw_mask, info, help, version;
+  unsigned report;        /**< parts of lab_report.h; 0: no report */
+  bool draw_mask, info, help, version;
 } Options;
 
 /** What a run does when no option is given: small enough for a CPU, or of a size that suits a GPU.

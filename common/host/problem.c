@@ -5,6 +5,7 @@
 
 #include "host/check.h"
 #include "host/memory.h"
+#include "host/step_build.h"
 
 double problem_host_bytes(const Problem *p, HostCopies copies) {
   const double q_rows = (double)p->batch * p->q_heads * p->q_len;
@@ -70,7 +71,7 @@ bool options_problem(const Options *o, Problem *problem, Mask *mask, Error *erro
   problem_set_layout(problem, o->layout);
   if (!open_mask(o, problem, mask, error)) return false;
   char why[sizeof error->text];
-  if (step.supports(problem, why, sizeof why)) return true;
+  if (step_build()->supports(problem, why, sizeof why)) return true;
   mask_free(mask);
   return fail(error, EXIT_USAGE, "%s", why);
 }

@@ -231,7 +231,10 @@ bool row_append(const Run *run, const char *path, Error *error) {
   json_integer(&row, "extra_bytes", (int64_t)run->extra_bytes);
   json_string(&row, "ceiling", ceiling_name(run->description.ceiling));
   add_kernels(&row, run);
-  if (run->device->simulated) add_counts(&row, &run->counts);
+  if (run->device->simulated) {
+    add_counts(&row, &run->counts);
+    json_number(&row, "simulation_ms", run->simulation_ms);
+  }
   if (run->timing.samples > 0) add_speed(&row, run);
   const bool ok = json_append_line(path, json_end(&row), error);
   json_free(&row);

@@ -11,11 +11,13 @@
 #include "host/device_mask.h"
 #include "host/draw_mask.h"
 #include "host/inputs.h"
+#include "host/lab_report.h"
 #include "host/outputs.h"
 #include "host/problem.h"
 #include "host/progress.h"
 #include "host/report.h"
 #include "host/row.h"
+#include "host/step_build.h"
 
 /** What must be given back at the end of a run, however it ends. */
 typedef struct Resources {
@@ -53,9 +55,10 @@ static void describe_only(Run *run) {
   const size_t taken = device_tensors_bytes(p) + workspace_reserve(run->device);
   const size_t free_bytes = free_device_bytes();
   const size_t room = free_bytes > taken ? free_bytes - taken : 0;
-  if (step.workspace_bytes != NULL) run->workspace_bytes = step.workspace_bytes(p, room);
+  if (step_build()->workspace_bytes != NULL)
+    run->workspace_bytes = step_build()->workspace_bytes(p, room);
   run->fits = free_bytes >= taken && run->workspace_bytes <= room;
-  step.describe(p, run->workspace_bytes, &run->description);
+  step_build()->describe(p, run->workspace_bytes, &run->description);
 }
 
 /** Asks the runtime what each kernel needs and how many of its blocks share a multiprocessor. */
@@ -87,11 +90,14 @@ static bool run_once(Run *run, DeviceTensors *t, Error *error) {
 #ifdef SIMT_BACKEND
   simt_reset_counters();
 #endif
+  if (!device_outputs_poison(t, error)) return false;
+  const double start = clock_ms();
   const bool ok =
-      device_outputs_poison(t, error) &&
-      device_ok(step.forward(&run->problem, &t->tensors, t->workspace_bytes, 0), "launch", error) &&
+      device_ok(step_build()->forward(&run->problem, &t->tensors, t->workspace_bytes, 0), "launch",
+                error) &&
       device_ok(cudaDeviceSynchronize(), "kernel", error);
 #ifdef SIMT_BACKEND
+  run->simulation_ms = clock_ms() - start;
   SimtCounters c;
   simt_read_counters(&c);
   run->counts = (WorkCounts){.launches = c.launches,
@@ -165,7 +171,7 @@ static bool prepare(Run *run, Resources *r, Error *error) {
   if (!prepare_mask(run, r, error)) return false;
   if (!device_workspace_create(p, workspace_reserve(run->device), &r->tensors, error)) return false;
   run->workspace_bytes = r->tensors.workspace_bytes;
-  step.describe(p, run->workspace_bytes, &run->description);
+  step_build()->describe(p, run->workspace_bytes, &run->description);
   if (!find_facts(run, error)) return false; /* this loads the kernels, so that only ... */
   const size_t before = free_device_bytes();
   if (!run_once(run, &r->tensors, error)) return false;
@@ -250,15 +256,32 @@ static bool write_results(const Run *run, const Resources *r, Error *error) {
   return o->json_path == NULL || row_append(run, o->json_path, error);
 }
 
+/** Prints, once, what --report asks for. */
+static void report_lab(Run *run) {
+#ifdef SIMT_BACKEND
+  if (run->options->report == 0 || run->reported) return;
+  LabResults results;
+  lab_take_results(&results);
+  run->findings = lab_report_print(&results, &run->description, run->options->report, stdout);
+  lab_free_results(&results);
+  run->reported = true;
+#else
+  (void)run;
+#endif
+}
+
 /** The run proper, between the checks of the request and the verdict. */
 static bool run_and_write(Run *run, Resources *r, bool quiet, Error *error) {
   Created created = {0};
-  bool ok = check_destinations(run->options, &created, error) && run_problem(run, r, error);
+  bool ok = check_destinations(run->options, &created, error) &&
+            lab_report_start(run->options->report, error) && run_problem(run, r, error);
   if (ok) {
     const bool measured = measure(run, r, error); /* if not, the verdict is told all the same */
     if (!quiet) report_run(run, stdout);
+    report_lab(run);
     ok = write_results(run, r, error) && measured;
   }
+  if (!ok) report_lab(run); /* what ended a kernel may be among the findings */
   if (!ok) remove_created(run->options, &created);
   return ok;
 }
@@ -310,5 +333,5 @@ ExitCode run_options(const Options *options, const Device *device, bool quiet, E
   resources_free(&resources);
   mask_free(&run.mask);
   if (!ok) return error->code;
-  return run.checked && !run.check.right ? EXIT_WRONG : EXIT_RIGHT;
+  return (run.checked && !run.check.right) || run.findings > 0 ? EXIT_WRONG : EXIT_RIGHT;
 }

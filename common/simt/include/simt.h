@@ -157,11 +157,17 @@ void simt_thread_fence(void);
 /** The 16-bit element types of the tensor cores. */
 typedef enum SimtElement { SIMT_FP16, SIMT_BF16 } SimtElement;
 
-/** ldmatrix.sync.aligned.m8n8.x{1,2,4}[.trans].shared.b16: `matrices` registers per lane. */
-void simt_ldmatrix(uint32_t *registers, const void *row, int matrices, bool transposed);
+/** Four registers, passed as one machine vector: they never have an address in the kernel. */
+typedef float SimtFloats __attribute__((vector_size(16)));
+typedef uint32_t SimtWords __attribute__((vector_size(16)));
 
-/** mma.sync.aligned.m16n8k16.row.col with fp32 accumulators: d[4] += a[4] b[2]. */
-void simt_mma_m16n8k16(float *d, const uint32_t *a, const uint32_t *b, SimtElement element);
+/** ldmatrix.sync.aligned.m8n8.x{1,2,4}[.trans].shared.b16: the first `matrices` words are this
+ * lane's registers. */
+SimtWords simt_ldmatrix(const void *row, int matrices, bool transposed);
+
+/** mma.sync.aligned.m16n8k16.row.col with fp32 accumulators: returns a b + d. */
+SimtFloats simt_mma_m16n8k16(SimtFloats d, SimtWords a, uint32_t b0, uint32_t b1,
+                             SimtElement element);
 
 /**
  * cp.async.cg.shared.global of 16 bytes, of which the first `source_bytes` come from `global`. A

@@ -181,6 +181,9 @@ cudaError_t cudaMemcpy(void *target, const void *source, size_t count, cudaMemcp
     return simt_result(cudaErrorInvalidValue);
   }
   memmove(target, source, count);
+  if (to_device && simt_observer != NULL) {
+    simt_observer->memory_written((uintptr_t)target, count);
+  }
   return cudaSuccess;
 }
 
@@ -194,6 +197,7 @@ cudaError_t cudaMemset(void *pointer, int value, size_t count) {
   if (failed_before() || count == 0) return simt_result(cudaSuccess);
   if (!simt_memory_contains(pointer, count)) return simt_result(cudaErrorInvalidValue);
   memset(pointer, value, count);
+  if (simt_observer != NULL) simt_observer->memory_written((uintptr_t)pointer, count);
   return cudaSuccess;
 }
 

@@ -58,6 +58,9 @@ DEFINE_APPLY(static, apply_64, uint64_t, int64_t, add_doubles)
 /** A fault from here to the end is the caller's: what faults is a write on behalf of the kernel. */
 static void begin_atomic(const void *address, unsigned size, const void *call_site) {
   simt_require_aligned(address, size, "address of an atomic", call_site);
+  if (simt_observer != NULL) {
+    simt_observer->atomic(simt_worker, (void *)(uintptr_t)address, size, call_site);
+  }
   simt_worker->access_is_write = true;
   simt_worker->access_call_site = call_site;
 }
@@ -106,5 +109,7 @@ uint64_t simt_compare_and_swap_64(void *address, uint64_t expected, uint64_t des
 /** A fence often stands in a loop that reads a flag: it lets the others run, as atomics do. */
 void simt_thread_fence(void) {
   atomic_thread_fence(memory_order_seq_cst);
-  if (simt_worker != NULL) simt_yield();
+  if (simt_worker == NULL) return;
+  if (simt_observer != NULL) simt_observer->fence(simt_worker);
+  simt_yield();
 }

@@ -69,6 +69,7 @@ void simt_copy_async_16(void *shared, const void *global, unsigned source_bytes)
   if (source_bytes > 0) {
     simt_require_aligned(global, COPY_BYTES, "source of cp.async", copy.call_site);
   }
+  if (simt_observer != NULL) simt_observer->copy_issued(worker, &copy);
   /* Nothing orders two copies but a wait between them, not even that their groups differ. */
   if (*simt_under_way_to(worker, shared) != 0) {
     refuse_target(worker, shared, COPIED_TWICE, copy.call_site);
@@ -100,6 +101,7 @@ void simt_wait_group(unsigned still_pending) {
       queue->copies[kept++] = copy;
       continue;
     }
+    if (simt_observer != NULL) simt_observer->copy_arrived(simt_worker, &copy);
     memcpy(copy.shared, copy.global, copy.source_bytes);
     memset((char *)copy.shared + copy.source_bytes, 0, COPY_BYTES - copy.source_bytes);
     --*simt_under_way_to(simt_worker, copy.shared);

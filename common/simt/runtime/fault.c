@@ -85,6 +85,10 @@ static void handle(int signal, siginfo_t *info, void *context) {
     return;
   }
   Worker *worker = simt_worker;
+  if (signal == SIGSEGV && simt_observer != NULL &&
+      simt_observer->fault(worker, (uintptr_t)info->si_addr)) {
+    return; /* the access is made again */
+  }
   const uintptr_t call_site = (uintptr_t)worker->access_call_site;
   worker->outcome = FAULTED;
   worker->fault = (Fault){

@@ -99,6 +99,7 @@ static void run_blocks(Worker *worker, Launch *launch) {
   worker->block.grid = grid;
   worker->order = settings->order;
   worker->counters = (SimtCounters){0};
+  bool begun = false;
   if (!simt_fibers_create(worker, (int)threads)) {
     fprintf(stderr, "simt: no memory for the stacks of %u threads\n", threads);
     if (!atomic_exchange(&launch->failed, true)) launch->error = cudaErrorLaunchOutOfResources;
@@ -106,6 +107,8 @@ static void run_blocks(Worker *worker, Launch *launch) {
   while (!atomic_load(&launch->failed)) {
     const uint64_t n = atomic_fetch_add(&launch->next_block, 1);
     if (n >= launch->block_count) break;
+    if (simt_observer != NULL && !begun) simt_observer->worker_begins(worker);
+    begun = true;
     const uint64_t i = nth_block(launch, n);
     worker->block.index = (uint3){(unsigned)(i % grid.x), (unsigned)(i / grid.x % grid.y),
                                   (unsigned)(i / grid.x / grid.y)};
@@ -115,6 +118,7 @@ static void run_blocks(Worker *worker, Launch *launch) {
     worker->counters.blocks++;
     worker->counters.threads += threads;
   }
+  if (simt_observer != NULL && begun) simt_observer->worker_ended(worker);
   pthread_mutex_lock(&pool.lock);
   add_counters(&pool.counters, &worker->counters);
   pthread_mutex_unlock(&pool.lock);
@@ -248,10 +252,14 @@ static void run_launch(Launch *launch, const Settings *settings) {
   }
   simt_faults_use_own_stack();
   simt_faults_watch();
+  if (simt_observer != NULL) simt_observer->launch_begins(launch);
   run_grid(launch);
+  if (simt_observer != NULL) simt_observer->launch_ended(launch);
+  simt_memory_take_back();
   if (launch->failed) {
     simt_set_sticky_error(launch->error);
-  } else if (simt_memory_find_damage(damage, sizeof damage)) {
+  } else if (simt_memory_find_damage(damage, sizeof damage) &&
+             !(simt_observer != NULL && simt_observer->tells_bounds())) {
     simt_report_damage(launch, damage);
     simt_set_sticky_error(cudaErrorIllegalAddress);
   }

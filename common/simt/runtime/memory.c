@@ -143,6 +143,7 @@ static cudaError_t allocate(void **pointer, size_t size, size_t limit) {
   memory.used += size;
   memory.live[memory.live_count++] = a;
   *pointer = (void *)a.begin;
+  if (simt_observer != NULL) simt_observer->memory_allocated(a.begin, size);
   return cudaSuccess;
 }
 
@@ -150,6 +151,7 @@ static cudaError_t release(void *pointer) {
   Allocation *a = find_live(pointer);
   if (a == NULL) return cudaErrorInvalidValue;
   map_pages(a->pages_begin, a->pages_end, PROT_NONE);
+  if (simt_observer != NULL) simt_observer->memory_freed(a->begin);
   memory.used -= a->end - a->begin;
   memory.freed[memory.freed_count++ % MAX_FREED] = *a;
   *a = memory.live[--memory.live_count];
@@ -194,6 +196,46 @@ cudaError_t simt_name_allocation(const void *pointer, const char *name) {
   if (a != NULL) snprintf(a->name, sizeof a->name, "%s", name);
   pthread_mutex_unlock(&memory.lock);
   return a != NULL ? cudaSuccess : simt_set_last_error(cudaErrorInvalidValue);
+}
+
+size_t simt_memory_list(SimtAllocation **list) {
+  pthread_mutex_lock(&memory.lock);
+  const size_t count = memory.live_count;
+  *list = malloc((count + 1) * sizeof **list);
+  if (*list == NULL) abort();
+  for (size_t i = 0; i < count; i++) {
+    const Allocation *a = &memory.live[i];
+    SimtAllocation *own = &(*list)[i];
+    *own = (SimtAllocation){.begin = a->begin, .end = a->end, .ordinal = a->ordinal};
+    memcpy(own->name, a->name, sizeof own->name);
+  }
+  pthread_mutex_unlock(&memory.lock);
+  return count;
+}
+
+/* --- Pages lent to kernels that leave their allocations ------------------------------------- */
+
+enum { MAX_LENT = 4096, LENT_BYTES = 4096 };
+
+static struct {
+  _Atomic uint32_t count;
+  uintptr_t pages[MAX_LENT];
+} lent;
+
+bool simt_memory_lend(uintptr_t address) {
+  const uintptr_t page = address / LENT_BYTES * LENT_BYTES;
+  if (!simt_memory_is_device((const void *)address)) return false;
+  const uint32_t i = atomic_fetch_add(&lent.count, 1);
+  if (i >= MAX_LENT) return false;
+  lent.pages[i] = page;
+  return mprotect((void *)page, LENT_BYTES, PROT_READ | PROT_WRITE) == 0;
+}
+
+void simt_memory_take_back(void) {
+  const uint32_t count = atomic_exchange(&lent.count, 0);
+  for (uint32_t i = 0; i < count && i < MAX_LENT; i++) {
+    map_pages(lent.pages[i], lent.pages[i] + LENT_BYTES, PROT_NONE);
+  }
 }
 
 /* --- Questions ------------------------------------------------------------------------------ */

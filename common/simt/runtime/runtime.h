@@ -11,6 +11,8 @@
  * - fault.c      signals that kernels cause; alignment.c: what does not cause one, but should
  * - report.c     what went wrong, in words; source_line.c: and where
  * - api.c, stream.c, kernel.c, errors.c    CUDA's own interface; handles.c: what it has given out
+ *
+ * Who wants to watch kernels, as the lab does, sets simt_observer.
  */
 #ifndef SIMT_RUNTIME_H
 #define SIMT_RUNTIME_H
@@ -100,13 +102,16 @@ typedef struct Wait {
   const void *call_site;
 } Wait;
 
-/** One bit per lane. A lane that is live but neither ready nor in an instruction is at the barrier.
+/**
+ * One bit per lane. A lane that is live but neither ready nor held nor in an instruction is at the
+ * barrier.
  */
 typedef struct Warp {
   unsigned live;
   unsigned ready;          /* may run, or runs */
   unsigned in_instruction; /* waits in a warp instruction */
   unsigned at_barrier;
+  unsigned held; /* waits until no other lane is ready */
 } Warp;
 
 /** One cp.async that has not been waited for. */
@@ -198,6 +203,9 @@ __attribute__((noreturn)) void simt_end_block(Outcome outcome, const Wait *culpr
 /** Lets other threads of the block go first. */
 void simt_yield(void);
 
+/** Lets the running thread wait until no other lane of its warp is ready. */
+void simt_hold(void);
+
 /** simt_warp_instruction() for a caller that is itself called from the kernel. */
 void simt_warp_instruction_at(const SimtWarpOperation *operation, unsigned mask, void *operands,
                               const void *call_site);
@@ -210,6 +218,37 @@ static inline void simt_require_aligned(const void *address, unsigned alignment,
   simt_worker->misalignment = (Misalignment){what, "", (uintptr_t)address, alignment};
   simt_end_block(MISALIGNED, &(Wait){.call_site = call_site});
 }
+
+/**
+ * Told what happens while kernels run; every function must be there. Those with a Worker are called
+ * by the OS thread that it belongs to.
+ */
+typedef struct Observer {
+  void (*launch_begins)(const Launch *launch);
+  void (*launch_ended)(const Launch *launch);
+  void (*worker_begins)(Worker *worker); /* with its first block of the launch */
+  void (*worker_ended)(Worker *worker);
+  void (*block_begins)(Worker *worker);
+  void (*barrier_opens)(Worker *worker);        /* all that are live are there */
+  void (*warp_waits)(Worker *worker, int warp); /* no lane of it is ready */
+  void (*warp_instruction)(Worker *worker, const SimtWarpOperation *operation, unsigned lanes,
+                           int warp, const void *call_site); /* before it is carried out */
+  void (*ldmatrix)(Worker *worker, const void *const *rows, int matrices); /* before it reads */
+  void (*copy_issued)(Worker *worker, const AsyncCopy *copy);
+  void (*copy_arrived)(Worker *worker, const AsyncCopy *copy);
+  void (*atomic)(Worker *worker, void *address, unsigned size, const void *call_site);
+  void (*fence)(Worker *worker);
+  /** An access of a kernel has faulted at `address` of the device: has this been told, so that the
+      kernel may go on? */
+  bool (*fault)(Worker *worker, uintptr_t address);
+  bool (*tells_bounds)(void); /* then damage beside allocations is not reported once more */
+  void (*memory_allocated)(uintptr_t begin, size_t size);
+  void (*memory_freed)(uintptr_t begin);
+  void (*memory_written)(uintptr_t begin, size_t size); /* by the host */
+} Observer;
+
+/** NULL: nobody watches. Not to be changed while a kernel runs. */
+extern const Observer *simt_observer;
 
 /* --- atomic.c ------------------------------------------------------------------------------- */
 
@@ -270,6 +309,21 @@ size_t simt_memory_used(void);
 /** Is the whole range within one allocation? */
 bool simt_memory_contains(const void *pointer, size_t size);
 
+/** An allocation, for whoever asks. */
+typedef struct SimtAllocation {
+  uintptr_t begin, end;
+  unsigned ordinal;
+  char name[32];
+} SimtAllocation;
+
+/** All that are live, in an array to be freed; returns their number. */
+size_t simt_memory_list(SimtAllocation **list);
+
+/** Makes the page of an address outside of all allocations accessible; undone by the next call of
+ * simt_memory_take_back(). Allowed in a signal handler. */
+bool simt_memory_lend(uintptr_t address);
+void simt_memory_take_back(void);
+
 /** Is the address one of the device's, allocated or not? */
 bool simt_memory_is_device(const void *pointer);
 
@@ -297,6 +351,15 @@ void simt_report_damage(const Launch *launch, const char *damage);
 
 /** "file:line" of the code at `pc`, or as much as is known of it. */
 void simt_source_line(uintptr_t pc, char *text, size_t text_size);
+/** Where in kernel source an instruction is: the innermost line outside of the wrappers of PTX. */
+typedef struct SourcePlace {
+  uintptr_t pc;
+  char file[120]; /* empty: unknown */
+  int line;
+} SourcePlace;
+
+/** Fills in file and line for each pc; all at once, as addr2line is slow to start. */
+void simt_source_places(SourcePlace *places, size_t count);
 void simt_kernel_name(const void *kernel, char *text, size_t text_size);
 
 /* --- handles.c, stream.c -------------------------------------------------------------------- */

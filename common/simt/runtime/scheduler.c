@@ -7,6 +7,8 @@
 
 _Thread_local Worker *simt_worker;
 
+const Observer *simt_observer;
+
 /** Dynamic shared memory; `extern __shared__ unsigned char smem[]` in kernels. */
 _Alignas(1024) _Thread_local unsigned char smem[MAX_SHARED_BYTES];
 
@@ -146,7 +148,22 @@ static void set_ready(Worker *w, int warp, unsigned lanes) {
 
 static void clear_ready(Worker *w, int warp, unsigned lanes) {
   w->warps[warp].ready &= ~lanes;
-  if (w->warps[warp].ready == 0) w->ready_warps &= ~(1u << warp);
+  if (w->warps[warp].ready != 0) return;
+  w->ready_warps &= ~(1u << warp);
+  if (simt_observer == NULL) return;
+  simt_observer->warp_waits(w, warp);
+  if (w->warps[warp].held == 0) return;
+  set_ready(w, warp, w->warps[warp].held);
+  w->warps[warp].held = 0;
+}
+
+void simt_hold(void) {
+  Worker *w = simt_worker;
+  const int warp = w->running / WARP_SIZE;
+  const unsigned lane_bit = 1u << w->running % WARP_SIZE;
+  w->warps[warp].held |= lane_bit;
+  clear_ready(w, warp, lane_bit);
+  run_others(w, SAME_WARP);
 }
 
 /* --- The barrier ---------------------------------------------------------------------------- */
@@ -154,6 +171,7 @@ static void clear_ready(Worker *w, int warp, unsigned lanes) {
 /** Opens the barrier if nobody is missing. Threads that have exited are not waited for. */
 static bool open_barrier(Worker *w) {
   if (w->barrier_arrived == 0 || w->barrier_arrived < w->live_threads) return false;
+  if (simt_observer != NULL) simt_observer->barrier_opens(w);
   for (int warp = 0; warp < MAX_WARPS; warp++) {
     if (w->warps[warp].at_barrier == 0) continue;
     set_ready(w, warp, w->warps[warp].at_barrier);
@@ -202,6 +220,9 @@ static bool try_instruction(Worker *w, int warp_index, int lane) {
   }
   w->access_is_write = false;
   w->access_call_site = waits[lane].call_site;
+  if (simt_observer != NULL) {
+    simt_observer->warp_instruction(w, operation, active, warp_index, waits[lane].call_site);
+  }
   operation->execute(operands, active);
   w->access_call_site = NULL;
   w->counters.warp_instructions[operation->kind]++;
@@ -306,6 +327,7 @@ Outcome simt_run_block(Worker *w) {
      Static arrays, though, keep these: they lie among the thread-local variables of the whole
      program. */
   memset(smem, 0xff, w->launch->dynamic_shared_bytes);
+  if (simt_observer != NULL) simt_observer->block_begins(w);
 
   w->running = 0;
   w->running = choose_next(w, WHOLE_BLOCK);

@@ -116,6 +116,75 @@ void simt_source_line(uintptr_t pc, char *text, size_t text_size) {
   }
 }
 
+/* --- Many places at once -------------------------------------------------------------------- */
+
+enum { PLACES_AT_ONCE = 2000, ADDRESS_TEXT = 20 };
+
+/** Is it one of the functions that only stand for an instruction? */
+static bool is_wrapper(const char *place) {
+  const char *slash = strrchr(place, '/');
+  return strncmp(slash != NULL ? slash + 1 : place, "ptx", 3) == 0;
+}
+
+/** Takes the first line of kernel source that is told of a place. */
+static void take_line(SourcePlace *place, char *line) {
+  const char *text = shorten(line);
+  const char *colon = strrchr(text, ':');
+  if (place->file[0] != '\0' || colon == NULL) return;
+  if (!is_kernel_source(text) || is_wrapper(text)) return;
+  snprintf(place->file, sizeof place->file, "%.*s", (int)(colon - text), text);
+  place->line = (int)strtol(colon + 1, NULL, 10);
+}
+
+static FILE *ask_for_places(const Module *module, const SourcePlace *places, size_t count) {
+  const uintptr_t base = module->pc - module->offset;
+  const size_t size = PATH_BYTES + 128 + count * ADDRESS_TEXT;
+  char *command = malloc(size);
+  if (command == NULL || strchr(module->path, '\'') != NULL) {
+    free(command);
+    return NULL;
+  }
+  size_t length = (size_t)snprintf(command, size, "addr2line -a -i -e '%s'", module->path);
+  for (size_t i = 0; i < count; i++) {
+    length +=
+        (size_t)snprintf(command + length, size - length, " %#zx", (size_t)(places[i].pc - base));
+  }
+  snprintf(command + length, size - length, " 2>/dev/null");
+  FILE *pipe = popen(command, "r");
+  free(command);
+  return pipe;
+}
+
+static void find_places(const Module *module, SourcePlace *places, size_t count) {
+  char line[LINE_BYTES];
+  FILE *pipe = ask_for_places(module, places, count);
+  if (pipe == NULL) return;
+  size_t next = 0; /* each answer begins with the address */
+  while (read_line(pipe, line, sizeof line)) {
+    if (strncmp(line, "0x", 2) == 0) {
+      next++;
+    } else if (next >= 1 && next <= count) {
+      take_line(&places[next - 1], line);
+    }
+  }
+  pclose(pipe);
+}
+
+void simt_source_places(SourcePlace *places, size_t count) {
+  Module module;
+  for (size_t i = 0; i < count; i++) {
+    places[i].file[0] = '\0';
+    places[i].line = 0;
+  }
+  if (count == 0 || !find_module(places[0].pc, &module)) return;
+  for (size_t i = 0; i < count; i += PLACES_AT_ONCE) {
+    const size_t left = count - i;
+    find_places(&module, &places[i], left < PLACES_AT_ONCE ? left : PLACES_AT_ONCE);
+  }
+}
+
+/* --- Kernels -------------------------------------------------------------------------------- */
+
 void simt_kernel_name(const void *kernel, char *text, size_t text_size) {
   char line[LINE_BYTES], name[LINE_BYTES] = "";
   Module module;

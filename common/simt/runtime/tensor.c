@@ -7,7 +7,7 @@
 
 typedef struct LdmatrixOperands {
   const void *row;
-  uint32_t *registers;
+  SimtWords *registers;
   int matrices;
   bool transposed;
 } LdmatrixOperands;
@@ -29,6 +29,13 @@ static inline void check_row(Worker *worker, const void *row, int lane) {
 static void execute_ldmatrix(void **operands, unsigned mask) {
   (void)mask; /* .aligned: all lanes, and they agree on everything but the addresses */
   const LdmatrixOperands *first = operands[0];
+  if (simt_observer != NULL) {
+    const void *rows[WARP_SIZE];
+    for (int lane = 0; lane < 8 * first->matrices; lane++) {
+      rows[lane] = ((LdmatrixOperands *)operands[lane])->row;
+    }
+    simt_observer->ldmatrix(simt_worker, rows, first->matrices);
+  }
   for (int lane = 0; lane < 8 * first->matrices; lane++) {
     check_row(simt_worker, ((LdmatrixOperands *)operands[lane])->row, lane);
   }
@@ -39,16 +46,18 @@ static void execute_ldmatrix(void **operands, unsigned mask) {
       const int line = lane / 4, pair = 2 * (lane % 4);
       const uint32_t low = first->transposed ? rows[pair][line] : rows[line][pair];
       const uint32_t high = first->transposed ? rows[pair + 1][line] : rows[line][pair + 1];
-      ((LdmatrixOperands *)operands[lane])->registers[i] = high << 16 | low;
+      (*((LdmatrixOperands *)operands[lane])->registers)[i] = high << 16 | low;
     }
   }
 }
 
 static const SimtWarpOperation ldmatrix = {"ldmatrix", SIMT_LDMATRIX, execute_ldmatrix};
 
-void simt_ldmatrix(uint32_t *registers, const void *row, int matrices, bool transposed) {
-  LdmatrixOperands operands = {row, registers, matrices, transposed};
+SimtWords simt_ldmatrix(const void *row, int matrices, bool transposed) {
+  SimtWords registers = {0};
+  LdmatrixOperands operands = {row, &registers, matrices, transposed};
   simt_warp_instruction_at(&ldmatrix, ~0u, &operands, __builtin_return_address(0));
+  return registers;
 }
 
 /* --- mma.m16n8k16 (9.7.14.5.8) -------------------------------------------------------------- */
@@ -56,8 +65,9 @@ void simt_ldmatrix(uint32_t *registers, const void *row, int matrices, bool tran
 enum { M = 16, N = 8, K = 16 };
 
 typedef struct MmaOperands {
-  float *d;
-  const uint32_t *a, *b;
+  SimtFloats d;
+  SimtWords a;
+  uint32_t b[2];
   SimtElement element;
 } MmaOperands;
 
@@ -95,7 +105,7 @@ static void execute_mma(void **operands, unsigned mask) {
     }
   }
   for (int lane = 0; lane < WARP_SIZE; lane++) {
-    const MmaOperands *own = operands[lane];
+    MmaOperands *own = operands[lane];
     const int g = lane / 4, t = 2 * (lane % 4);
     for (int i = 0; i < 2; i++) {
       own->d[i] = (float)d[g][t + i];
@@ -107,7 +117,9 @@ static void execute_mma(void **operands, unsigned mask) {
 
 static const SimtWarpOperation mma = {"mma", SIMT_MMA, execute_mma};
 
-void simt_mma_m16n8k16(float *d, const uint32_t *a, const uint32_t *b, SimtElement element) {
-  MmaOperands operands = {d, a, b, element};
+SimtFloats simt_mma_m16n8k16(SimtFloats d, SimtWords a, uint32_t b0, uint32_t b1,
+                             SimtElement element) {
+  MmaOperands operands = {d, a, {b0, b1}, element};
   simt_warp_instruction_at(&mma, ~0u, &operands, __builtin_return_address(0));
+  return operands.d;
 }

@@ -1,0 +1,86 @@
+#include <stdlib.h>
+#include <string.h>
+
+#include "internal.h"
+
+static bool same(const RawFinding *a, const RawFinding *b) {
+  return a->kernel == b->kernel && a->kind == b->kind && a->pc == b->pc &&
+         a->other_pc == b->other_pc;
+}
+
+RawFinding *lab_find_or_make(FindingList *list, const RawFinding *key, bool *made) {
+  *made = false;
+  for (size_t i = 0; i < list->count; i++) {
+    if (same(&list->list[i], key)) return &list->list[i];
+  }
+  if (list->count == list->capacity) {
+    list->capacity = 2 * list->capacity + 16;
+    list->list = realloc(list->list, list->capacity * sizeof *list->list);
+    if (list->list == NULL) abort();
+  }
+  *made = true;
+  RawFinding *finding = &list->list[list->count++];
+  *finding = *key;
+  finding->count = 0;
+  return finding;
+}
+
+static bool is_earlier(const RawFinding *a, const RawFinding *b) {
+  if (a->block != b->block) return a->block < b->block;
+  return a->thread < b->thread;
+}
+
+void lab_add_finding(FindingList *list, const RawFinding *other) {
+  bool made;
+  RawFinding *finding = lab_find_or_make(list, other, &made);
+  const uint64_t count = finding->count + other->count;
+  if (!made && is_earlier(other, finding)) *finding = *other;
+  finding->count = count;
+}
+
+const char *lab_kind_text(LabKind kind) {
+  static const char *const TEXTS[LAB_KINDS] = {
+      [LAB_RACE_WRITE_READ] =
+          "shared memory race: read of what another thread wrote, no barrier "
+          "between",
+      [LAB_RACE_READ_WRITE] =
+          "shared memory race: write to what another thread read, no barrier "
+          "between",
+      [LAB_RACE_WRITE_WRITE] =
+          "shared memory race: write to what another thread wrote, no barrier "
+          "between",
+      [LAB_COPY_NOT_WAITED] = "use of shared memory that a cp.async is on its way to",
+      [LAB_COPY_NO_BARRIER] =
+          "read of what another thread's cp.async brought, no barrier since "
+          "its wait",
+      [LAB_COPY_OVER_READ] = "cp.async into what another thread may still read, no barrier between",
+      [LAB_SHARED_UNWRITTEN] = "read of shared memory that nobody wrote",
+      [LAB_SHARED_OUTSIDE] = "shared memory beyond what the launch requested",
+      [LAB_GLOBAL_OUTSIDE] = "global memory out of bounds",
+      [LAB_GLOBAL_UNWRITTEN] = "read of global memory that nobody wrote",
+      [LAB_MISALIGNED] = "misaligned access",
+      [LAB_BLOCKS_WRITE_WRITE] = "global memory race: two blocks write the same bytes",
+      [LAB_BLOCKS_WRITE_READ] = "global memory race: one block reads what another writes",
+  };
+  return TEXTS[kind];
+}
+
+static void print_finding(const LabFinding *f, FILE *out) {
+  fprintf(out, "finding    %s\n", lab_kind_text(f->kind));
+  fprintf(out, "           at %s in %s\n", f->place, f->kernel);
+  if (f->other_place != NULL) fprintf(out, "           after %s\n", f->other_place);
+  fprintf(out, "           %llu time%s, first: ", (unsigned long long)f->count,
+          f->count == 1 ? "" : "s");
+  if (f->has_thread) {
+    fprintf(out, "block %llu thread %llu, ", (unsigned long long)f->block,
+            (unsigned long long)f->thread);
+  }
+  if (f->other_place != NULL && f->has_thread) {
+    fprintf(out, "the other thread %llu, ", (unsigned long long)f->other_thread);
+  }
+  fprintf(out, "%s\n", f->where);
+}
+
+void lab_print_findings(const LabResults *results, FILE *out) {
+  for (size_t i = 0; i < results->finding_count; i++) print_finding(&results->findings[i], out);
+}

@@ -1,0 +1,334 @@
+/*
+ * Global memory: which bytes have ever been written, and which blocks touch them during a launch.
+ *
+ * Blocks run at the same time on several OS threads. Each notes on its own who touched what; what
+ * they say is put together when the launch has ended, so that the result depends neither on the
+ * order of blocks nor on their spread over OS threads.
+ */
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "internal.h"
+
+enum { WORD = 4, CHUNK_WORDS = CHUNK_BYTES / WORD };
+
+Region *lab_regions;
+size_t lab_region_count;
+
+/** What has been written of each allocation. The host may allocate from any thread. */
+static struct {
+  pthread_mutex_t lock;
+  Region *list;
+  size_t count, capacity;
+} known = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+/* --- Bits ----------------------------------------------------------------------------------- */
+
+static size_t bit_words(size_t bytes) {
+  return (bytes + 63) / 64;
+}
+
+static void set_bits(uint64_t *bits, size_t begin, size_t end) {
+  for (size_t i = begin; i < end;) {
+    if (i % 64 == 0 && end - i >= 64) {
+      bits[i / 64] = UINT64_MAX;
+      i += 64;
+    } else {
+      bits[i / 64] |= UINT64_C(1) << i % 64;
+      i++;
+    }
+  }
+}
+
+static bool all_bits(const uint64_t *bits, size_t begin, unsigned count) {
+  const uint64_t wanted = (UINT64_C(1) << count) - 1;
+  const unsigned shift = begin % 64;
+  if (((bits[begin / 64] >> shift) & wanted) == (wanted & UINT64_MAX >> shift)) {
+    if (shift + count <= 64) return true;
+    const unsigned beyond = shift + count - 64;
+    const uint64_t rest = (UINT64_C(1) << beyond) - 1;
+    return (bits[begin / 64 + 1] & rest) == rest;
+  }
+  return false;
+}
+
+/* --- Allocations ---------------------------------------------------------------------------- */
+
+static Region *find_known(uintptr_t address) {
+  for (size_t i = 0; i < known.count; i++) {
+    if (address >= known.list[i].begin && address < known.list[i].end) return &known.list[i];
+  }
+  return NULL;
+}
+
+void lab_memory_allocated(uintptr_t begin, size_t size) {
+  pthread_mutex_lock(&known.lock);
+  if (known.count == known.capacity) {
+    known.capacity = 2 * known.capacity + 16;
+    known.list = realloc(known.list, known.capacity * sizeof *known.list);
+    if (known.list == NULL) abort();
+  }
+  /* Without memory for the bits, the allocation counts as written. */
+  known.list[known.count++] =
+      (Region){.begin = begin, .end = begin + size, .initialised = calloc(bit_words(size) + 1, 8)};
+  pthread_mutex_unlock(&known.lock);
+}
+
+void lab_memory_freed(uintptr_t begin) {
+  pthread_mutex_lock(&known.lock);
+  Region *region = find_known(begin);
+  if (region != NULL) {
+    free(region->initialised);
+    *region = known.list[--known.count];
+  }
+  pthread_mutex_unlock(&known.lock);
+}
+
+void lab_memory_written(uintptr_t begin, size_t size) {
+  pthread_mutex_lock(&known.lock);
+  const Region *region = find_known(begin);
+  if (region != NULL && region->initialised != NULL) {
+    set_bits(region->initialised, begin - region->begin, begin - region->begin + size);
+  }
+  pthread_mutex_unlock(&known.lock);
+}
+
+void lab_free_regions(void) {
+  pthread_mutex_lock(&known.lock);
+  for (size_t i = 0; i < known.count; i++) free(known.list[i].initialised);
+  free(known.list);
+  known.list = NULL;
+  known.count = known.capacity = 0;
+  pthread_mutex_unlock(&known.lock);
+}
+
+static int by_address(const void *a, const void *b) {
+  const Region *x = a, *y = b;
+  return (x->begin > y->begin) - (x->begin < y->begin);
+}
+
+/** Allocations do not come and go while a kernel runs. */
+void lab_begin_regions(void) {
+  SimtAllocation *live;
+  lab_region_count = simt_memory_list(&live);
+  lab_regions = calloc(lab_region_count + 1, sizeof *lab_regions);
+  if (lab_regions == NULL) abort();
+  pthread_mutex_lock(&known.lock);
+  for (size_t i = 0; i < lab_region_count; i++) {
+    Region *region = &lab_regions[i];
+    const Region *before = find_known(live[i].begin);
+    *region = (Region){.begin = live[i].begin, .end = live[i].end};
+    if (before != NULL) region->initialised = before->initialised;
+    if (live[i].name[0] != '\0') {
+      snprintf(region->name, sizeof region->name, "%s", live[i].name);
+    } else {
+      snprintf(region->name, sizeof region->name, "allocation %u", live[i].ordinal);
+    }
+  }
+  pthread_mutex_unlock(&known.lock);
+  free(live);
+  qsort(lab_regions, lab_region_count, sizeof *lab_regions, by_address);
+}
+
+void lab_describe_region(const Region *region, uintptr_t address, char *text, size_t text_size) {
+  snprintf(text, text_size, "%s + %zu (%zu bytes)", region->name, (size_t)(address - region->begin),
+           (size_t)(region->end - region->begin));
+}
+
+/* --- While a kernel runs -------------------------------------------------------------------- */
+
+static size_t chunk_count(const Region *region) {
+  return (region->end - region->begin + CHUNK_BYTES - 1) / CHUNK_BYTES;
+}
+
+static void *allocate(size_t count, size_t size) {
+  void *memory = calloc(count, size);
+  if (memory == NULL) abort();
+  return memory;
+}
+
+static Chunk *chunk_at(LabWorker *lab, size_t region, size_t offset) {
+  if (lab->chunks == NULL) {
+    lab->chunks_regions = lab_region_count;
+    lab->chunks = allocate(lab_region_count, sizeof *lab->chunks);
+  }
+  if (lab->chunks[region] == NULL) {
+    lab->chunks[region] = allocate(chunk_count(&lab_regions[region]), sizeof(Chunk));
+  }
+  Chunk *chunk = &lab->chunks[region][offset / CHUNK_BYTES];
+  if (chunk->touchers == NULL) chunk->touchers = allocate(CHUNK_WORDS, sizeof(Toucher));
+  return chunk;
+}
+
+static void divide(Chunk *chunk) {
+  if (chunk->by_byte) return;
+  Toucher *bytes = allocate(CHUNK_BYTES, sizeof *bytes);
+  for (int i = 0; i < CHUNK_BYTES; i++) bytes[i] = chunk->touchers[i / WORD];
+  free(chunk->touchers);
+  chunk->touchers = bytes;
+  chunk->by_byte = true;
+}
+
+/** Of two sites the one that comes first in the program: it does not depend on who came first. */
+static uint16_t first_site(const LabWorker *lab, uint16_t old, uint16_t site) {
+  if (old == site || old == 0) return site;
+  return lab->sites.sites[old].pc <= lab->sites.sites[site].pc ? old : site;
+}
+
+static void note(const LabWorker *lab, uint16_t *block, uint16_t *site, uint16_t own_site) {
+  const uint16_t many = (uint16_t)(*site & MANY);
+  const bool another = *block != 0 && *block != lab->block_tag;
+  if (*block == lab->block_tag && (*site & ~MANY) == own_site) return;
+  *site = (uint16_t)(first_site(lab, (uint16_t)(*site & ~MANY), own_site) | many |
+                     (another ? MANY : 0));
+  *block = lab->block_tag;
+}
+
+/** Bytes of one chunk; returns whether the running block had written them all. */
+static bool use_chunk(LabWorker *lab, Chunk *chunk, unsigned begin, unsigned end, Use use,
+                      uint16_t site) {
+  if (!chunk->by_byte && (begin | end) % WORD != 0) divide(chunk);
+  const unsigned grain = chunk->by_byte ? 1 : WORD;
+  bool own = true;
+  for (unsigned i = begin / grain; i < end / grain; i++) {
+    Toucher *toucher = &chunk->touchers[i];
+    own = own && toucher->writer == lab->block_tag;
+    if (use == WRITES) {
+      note(lab, &toucher->writer, &toucher->write_site, site);
+    } else if (use == READS) {
+      note(lab, &toucher->reader, &toucher->read_site, site);
+    }
+  }
+  return own;
+}
+
+void lab_use_global(LabWorker *lab, size_t region, uintptr_t address, unsigned size, Use use,
+                    uint32_t pc) {
+  const Region *r = &lab_regions[region];
+  const size_t offset = address - r->begin;
+  const uint16_t site = (uint16_t)(lab_site(&lab->sites, pc) & ~MANY);
+  const size_t left = CHUNK_BYTES - offset % CHUNK_BYTES;
+  const unsigned here = size < left ? size : (unsigned)left;
+  const unsigned begin = (unsigned)(offset % CHUNK_BYTES);
+  bool own = use_chunk(lab, chunk_at(lab, region, offset), begin, begin + here, use, site);
+  if (here < size) {
+    own &= use_chunk(lab, chunk_at(lab, region, offset + here), 0, size - here, use, site);
+  }
+  if (use == WRITES || own || !(lab->checks & LAB_INIT) || r->initialised == NULL) return;
+  if (!all_bits(r->initialised, offset, size)) {
+    lab_report_here(lab, LAB_GLOBAL_UNWRITTEN, pc, 0, 0, address);
+  }
+}
+
+/* --- After it ------------------------------------------------------------------------------- */
+
+/** What all workers together know of a byte. */
+typedef struct Summary {
+  uint16_t writer, reader;
+  bool many_writers, many_readers;
+  uint32_t write_pc, read_pc;
+} Summary;
+
+static void merge(uint16_t block, uint16_t site, uint32_t pc, uint16_t *sum, bool *many,
+                  uint32_t *sum_pc) {
+  if (block == 0) return;
+  *many |= (site & MANY) != 0 || (*sum != 0 && *sum != block);
+  if (*sum == 0 || pc < *sum_pc) *sum_pc = pc;
+  *sum = block;
+}
+
+static const Chunk *chunk_of(const LabWorker *lab, size_t region, size_t chunk) {
+  if (lab == NULL || lab->chunks == NULL || lab->chunks[region] == NULL) return NULL;
+  const Chunk *c = &lab->chunks[region][chunk];
+  return c->touchers != NULL ? c : NULL;
+}
+
+/** What is known of byte `at` of a chunk. */
+static Summary summarise(LabWorker *const *workers, int count, size_t region, size_t chunk,
+                         unsigned at) {
+  Summary s = {0};
+  for (int i = 0; i < count; i++) {
+    const Chunk *c = chunk_of(workers[i], region, chunk);
+    if (c == NULL) continue;
+    const Toucher *t = &c->touchers[c->by_byte ? at : at / WORD];
+    const Site *sites = workers[i]->sites.sites;
+    merge(t->writer, t->write_site, sites[t->write_site & ~MANY].pc, &s.writer, &s.many_writers,
+          &s.write_pc);
+    merge(t->reader, t->read_site, sites[t->read_site & ~MANY].pc, &s.reader, &s.many_readers,
+          &s.read_pc);
+  }
+  return s;
+}
+
+static void add_race(FindingList *findings, const Launch *launch, const Region *region,
+                     size_t offset, unsigned bytes, LabKind kind, uint32_t pc, uint32_t other_pc) {
+  const RawFinding key = {
+      .kernel = launch->kernel, .kind = kind, .pc = pc, .other_pc = other_pc, .has_thread = false};
+  bool made;
+  RawFinding *finding = lab_find_or_make(findings, &key, &made);
+  finding->count += bytes;
+  if (made) {
+    lab_describe_region(region, region->begin + offset, finding->where, sizeof finding->where);
+  }
+}
+
+static void judge(const Summary *s, const Launch *launch, const Region *region, size_t offset,
+                  unsigned bytes, FindingList *findings) {
+  if (s->many_writers) {
+    add_race(findings, launch, region, offset, bytes, LAB_BLOCKS_WRITE_WRITE, s->write_pc,
+             s->write_pc);
+  }
+  const bool reader_writes_alone = !s->many_writers && !s->many_readers && s->reader == s->writer;
+  if (s->writer != 0 && s->reader != 0 && !reader_writes_alone) {
+    add_race(findings, launch, region, offset, bytes, LAB_BLOCKS_WRITE_READ, s->read_pc,
+             s->write_pc);
+  }
+}
+
+static void end_chunk(LabWorker *const *workers, int count, const Launch *launch, size_t region,
+                      size_t chunk, bool check_blocks, FindingList *findings) {
+  bool used = false, by_byte = false;
+  for (int i = 0; i < count; i++) {
+    const Chunk *c = chunk_of(workers[i], region, chunk);
+    used |= c != NULL;
+    by_byte |= c != NULL && c->by_byte;
+  }
+  if (!used) return;
+  const Region *r = &lab_regions[region];
+  const unsigned grain = by_byte ? 1 : WORD;
+  for (unsigned at = 0; at < CHUNK_BYTES; at += grain) {
+    const size_t offset = chunk * CHUNK_BYTES + at;
+    const Summary s = summarise(workers, count, region, chunk, at);
+    if (s.writer == 0) continue;
+    if (r->initialised != NULL) set_bits(r->initialised, offset, offset + grain);
+    if (check_blocks) judge(&s, launch, r, offset, grain, findings);
+  }
+}
+
+static void free_chunks(LabWorker *lab) {
+  for (size_t region = 0; lab->chunks != NULL && region < lab->chunks_regions; region++) {
+    if (lab->chunks[region] == NULL) continue;
+    const size_t count = chunk_count(&lab_regions[region]);
+    for (size_t i = 0; i < count; i++) free(lab->chunks[region][i].touchers);
+    free(lab->chunks[region]);
+  }
+  free(lab->chunks);
+  lab->chunks = NULL;
+}
+
+void lab_end_regions(LabWorker *const *workers, int count, const Launch *launch, bool check_blocks,
+                     FindingList *findings) {
+  for (size_t region = 0; region < lab_region_count; region++) {
+    const size_t chunks = chunk_count(&lab_regions[region]);
+    for (size_t chunk = 0; chunk < chunks; chunk++) {
+      end_chunk(workers, count, launch, region, chunk, check_blocks, findings);
+    }
+  }
+  for (int i = 0; i < count; i++) {
+    if (workers[i] != NULL) free_chunks(workers[i]);
+  }
+  free(lab_regions);
+  lab_regions = NULL;
+  lab_region_count = 0;
+}

@@ -1,0 +1,82 @@
+/*
+ * What g++ makes a kernel call at each of its loads and stores under -fsanitize=thread. The library
+ * of that sanitizer is not linked.
+ */
+#include "internal.h"
+
+_Thread_local LabWorker *lab_worker;
+
+/** Local memory of the threads is not looked at; nor is anything that the host does. */
+static inline __attribute__((always_inline)) void access(void *address, unsigned size,
+                                                         bool is_write, const void *caller) {
+  LabWorker *lab = lab_worker;
+  if (lab == NULL) return;
+  if ((uintptr_t)address - lab->fibers < MAX_THREADS * SIMT_SLOT_BYTES) return;
+  lab_access(lab, (uintptr_t)address, size, is_write, lab_pc(caller));
+}
+
+#define HOOK(name, size, is_write)                                \
+  void name(void *address);                                       \
+  void name(void *address) {                                      \
+    access(address, size, is_write, __builtin_return_address(0)); \
+  }
+
+HOOK(__tsan_read1, 1, false)
+HOOK(__tsan_read2, 2, false)
+HOOK(__tsan_read4, 4, false)
+HOOK(__tsan_read8, 8, false)
+HOOK(__tsan_read16, 16, false)
+HOOK(__tsan_write1, 1, true)
+HOOK(__tsan_write2, 2, true)
+HOOK(__tsan_write4, 4, true)
+HOOK(__tsan_write8, 8, true)
+HOOK(__tsan_write16, 16, true)
+
+/**
+ * Of structures, and of what is less aligned than it is large. A GPU does it in pieces, of words
+ * where address and size allow.
+ */
+static void access_range(char *address, size_t size, bool is_write, const void *caller) {
+  const unsigned piece = ((uintptr_t)address | size) % 4 == 0   ? 4
+                         : ((uintptr_t)address | size) % 2 == 0 ? 2
+                                                                : 1;
+  for (size_t at = 0; at < size; at += piece) access(address + at, piece, is_write, caller);
+}
+
+#define RANGE_HOOK(name, is_write)                                      \
+  void name(void *address, size_t size);                                \
+  void name(void *address, size_t size) {                               \
+    access_range(address, size, is_write, __builtin_return_address(0)); \
+  }
+
+RANGE_HOOK(__tsan_read_range, false)
+RANGE_HOOK(__tsan_write_range, true)
+
+#define UNALIGNED_HOOK(name, size, is_write)                            \
+  void name(void *address);                                             \
+  void name(void *address) {                                            \
+    access_range(address, size, is_write, __builtin_return_address(0)); \
+  }
+
+UNALIGNED_HOOK(__tsan_unaligned_read2, 2, false)
+UNALIGNED_HOOK(__tsan_unaligned_read4, 4, false)
+UNALIGNED_HOOK(__tsan_unaligned_read8, 8, false)
+UNALIGNED_HOOK(__tsan_unaligned_read16, 16, false)
+UNALIGNED_HOOK(__tsan_unaligned_write2, 2, true)
+UNALIGNED_HOOK(__tsan_unaligned_write4, 4, true)
+UNALIGNED_HOOK(__tsan_unaligned_write8, 8, true)
+UNALIGNED_HOOK(__tsan_unaligned_write16, 16, true)
+
+void __tsan_init(void);
+void __tsan_init(void) {}
+
+void __tsan_vptr_read(void *address);
+void __tsan_vptr_read(void *address) {
+  (void)address;
+}
+
+void __tsan_vptr_update(void *address, void *value);
+void __tsan_vptr_update(void *address, void *value) {
+  (void)address;
+  (void)value;
+}

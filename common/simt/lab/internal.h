@@ -1,0 +1,231 @@
+/**
+ * @file
+ * What the parts of the lab know of each other:
+ *
+ * - hooks.c      what the compiler has instrumented kernels call
+ * - access.c     what an address is; alignment, bounds, logs
+ * - requests.c   logs of lanes become requests of warps; sectors and banks
+ * - shared.c     who wrote and read shared memory; global.c: and global memory
+ * - findings.c   what went wrong; sites.c: counts by program counter
+ * - observe.c    what the runtime tells: launches, blocks, barriers, warp instructions
+ * - results.c    all of it by line of source
+ */
+#ifndef LAB_INTERNAL_H
+#define LAB_INTERNAL_H
+
+#include "simt/lab/lab.h"
+#include "simt/runtime/runtime.h"
+
+enum {
+  LOG_RECORDS = 128, /* of a lane, between two points where its warp waits */
+  SECTOR_BYTES = 32,
+  BANKS = 32,
+  BANK_BYTES = 4
+};
+
+typedef enum RecordKind {
+  GLOBAL_LOAD,
+  GLOBAL_STORE,
+  SHARED_LOAD,
+  SHARED_STORE,
+  COPY_GLOBAL,
+  COPY_SHARED,
+  RECORD_KINDS
+} RecordKind;
+
+/** One access of one lane. */
+typedef struct Record {
+  uintptr_t address;
+  uint32_t pc; /* behind the start of the program */
+  uint16_t size;
+  uint16_t kind;
+} Record;
+
+/* --- Sites: program counters ---------------------------------------------------------------- */
+
+typedef struct Site {
+  uint32_t pc;
+  LabCounts counts;
+} Site;
+
+/** Sites in the order of first use; 0 is none. */
+typedef struct SiteTable {
+  Site *sites;
+  uint32_t count, capacity;
+  uint32_t *index; /* open addressing, by pc */
+  uint32_t index_size;
+} SiteTable;
+
+/** Of this pc, made where there is none. */
+uint32_t lab_site(SiteTable *table, uint32_t pc);
+void lab_free_sites(SiteTable *table);
+
+/* --- Findings ------------------------------------------------------------------------------- */
+
+typedef struct RawFinding {
+  const void *kernel;
+  LabKind kind;
+  uint32_t pc, other_pc; /* other_pc 0: none */
+  uint64_t count;
+  bool has_thread;
+  uint64_t block, thread, other_thread;
+  char where[160];
+} RawFinding;
+
+typedef struct FindingList {
+  RawFinding *list;
+  size_t count, capacity;
+} FindingList;
+
+/** The finding of this kind and these places, made where there is none; `*made` says which. */
+RawFinding *lab_find_or_make(FindingList *list, const RawFinding *key, bool *made);
+
+/** Adds `other`, with all its occurrences. */
+void lab_add_finding(FindingList *list, const RawFinding *other);
+
+/* --- Shared memory -------------------------------------------------------------------------- */
+
+/** A reader of a cell. */
+typedef struct Reader {
+  uint32_t pc, warp_epoch;
+  uint16_t thread;
+  bool present;
+} Reader;
+
+typedef enum CellState { STORED, COPY_UNDER_WAY, COPIED } CellState;
+
+/**
+ * Who last wrote some bytes, and who has read them since the last barrier: the latest reader, one
+ * of another thread of its warp, and one of another warp.
+ */
+typedef struct Cell {
+  uint32_t write_pc, write_epoch, write_warp_epoch;
+  uint16_t writer;
+  uint8_t state;
+  bool split; /* what is known is in the finer cells */
+  uint32_t read_epoch;
+  Reader readers[3];
+} Cell;
+
+/** Three grains, so that each access finds cells as large as itself: 16 bytes, 4 and 1. */
+typedef struct SharedShadow {
+  Cell *units, *words, *bytes;
+  size_t unit_count;
+} SharedShadow;
+
+/* --- Global memory -------------------------------------------------------------------------- */
+
+/** An allocation as a launch finds it. */
+typedef struct Region {
+  uintptr_t begin, end;
+  uint64_t *initialised; /* a bit for each byte; NULL: all of it */
+  char name[48];
+} Region;
+
+/** Who touched a piece of memory in this launch; 0: nobody. */
+typedef struct Toucher {
+  uint16_t writer, reader; /* the latest block, in 16 bits */
+  uint16_t write_site, read_site;
+} Toucher;
+
+enum { MANY = 0x8000 /* of a site: more than one block */, CHUNK_BYTES = 4096 };
+
+/** Of CHUNK_BYTES of memory; by word as long as all accesses are of whole words. */
+typedef struct Chunk {
+  bool by_byte;
+  Toucher *touchers;
+} Chunk;
+
+/* --- Workers -------------------------------------------------------------------------------- */
+
+/** What the lab keeps for an OS thread that runs blocks. */
+typedef struct LabWorker {
+  Worker *worker;
+  const Launch *launch;
+  unsigned checks;
+  uintptr_t fibers;          /* local memory of the threads */
+  uintptr_t shared, dynamic; /* all shared memory; its dynamic part */
+  size_t shared_bytes;
+  uint64_t block; /* its number in the grid */
+  uint16_t block_tag;
+  uint32_t epoch, first_epoch;     /* counts barriers; the block's first */
+  uint32_t warp_epochs[MAX_WARPS]; /* counts __syncwarp() */
+
+  Record *logs;
+  uint16_t log_counts[MAX_THREADS];
+  uint32_t dirty_warps;
+
+  SharedShadow shadow;
+  Chunk **chunks; /* by region */
+  size_t chunks_regions;
+  size_t last_region;
+
+  SiteTable sites;
+  FindingList findings;
+  struct Grouping *grouping;
+  bool atomics, fences;
+} LabWorker;
+
+/** Of this OS thread, while it runs blocks of a launch that is watched. */
+extern _Thread_local LabWorker *lab_worker;
+
+/** Regions of the running launch, by address. */
+extern Region *lab_regions;
+extern size_t lab_region_count;
+
+static inline int lab_thread(const LabWorker *lab) {
+  return lab->worker->running;
+}
+
+/** Program counters are stored relative to this. */
+extern const char __executable_start[];
+static inline uint32_t lab_pc(const void *return_address) {
+  return (uint32_t)((const char *)return_address - __executable_start - 1);
+}
+
+/* access.c */
+void lab_access(LabWorker *lab, uintptr_t address, unsigned size, bool is_write, uint32_t pc);
+void lab_log(LabWorker *lab, RecordKind kind, uintptr_t address, unsigned size, uint32_t pc);
+void lab_report_here(LabWorker *lab, LabKind kind, uint32_t pc, uint32_t other_pc,
+                     uint64_t other_thread, uintptr_t address);
+
+/** What becomes of the memory that a thread accesses. */
+typedef enum Use { READS, WRITES, COPIES /* cp.async, to shared memory */, ATOMICALLY } Use;
+
+/** All checks of an access, but alignment. */
+void lab_check_shared(LabWorker *lab, uintptr_t address, unsigned size, Use use, uint32_t pc);
+void lab_check_global(LabWorker *lab, uintptr_t address, unsigned size, Use use, uint32_t pc);
+void lab_check_atomic(LabWorker *lab, uintptr_t address, unsigned size, uint32_t pc);
+
+/* requests.c */
+void lab_flush_warp(LabWorker *lab, int warp);
+void lab_count_ldmatrix(LabWorker *lab, const void *const *rows, int matrices, uint32_t pc);
+
+/* shared.c */
+bool lab_create_shadow(SharedShadow *shadow, size_t bytes);
+void lab_free_shadow(SharedShadow *shadow);
+void lab_use_shared(LabWorker *lab, uintptr_t address, unsigned size, Use use, int thread,
+                    uint32_t pc);
+void lab_copy_arrived(LabWorker *lab, uintptr_t address, int thread, uint32_t pc);
+
+/* global.c */
+void lab_use_global(LabWorker *lab, size_t region, uintptr_t address, unsigned size, Use use,
+                    uint32_t pc);
+void lab_begin_regions(void);
+void lab_end_regions(LabWorker *const *workers, int count, const Launch *launch, bool check_blocks,
+                     FindingList *findings);
+void lab_free_regions(void);
+void lab_memory_allocated(uintptr_t begin, size_t size);
+void lab_memory_freed(uintptr_t begin);
+void lab_memory_written(uintptr_t begin, size_t size);
+
+/* results.c: what has been seen in the launches that have ended */
+void lab_forget_store(void);
+FindingList *lab_begin_store(const Launch *launch, bool blocks_not_checked);
+void lab_store(const Launch *launch, const LabWorker *lab);
+void lab_store_time(double milliseconds);
+
+/** "name + offset" for an address in a region. */
+void lab_describe_region(const Region *region, uintptr_t address, char *text, size_t text_size);
+
+#endif

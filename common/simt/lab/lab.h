@@ -1,0 +1,159 @@
+/**
+ * @file
+ * The lab: what a kernel of the checking build did, counted by line of source, and what it did
+ * wrong.
+ *
+ * A program asks for checks with lab_start(), launches kernels that were compiled with
+ * -fsanitize=thread, and takes the results. What is not compiled so still counts where it calls the
+ * runtime: barriers, warp instructions, cp.async. Results are the same for any SIMT_THREADS.
+ *
+ * docs/lab.md tells the models. Nothing here is for kernels to call.
+ */
+#ifndef LAB_H
+#define LAB_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/** What to look at; any set of them. */
+enum {
+  LAB_RACES = 1 << 0,     /**< shared memory: races, and copies used too early */
+  LAB_BOUNDS = 1 << 1,    /**< accesses outside of allocations and of requested shared memory */
+  LAB_INIT = 1 << 2,      /**< reads of shared and global memory that nobody wrote */
+  LAB_ALIGNMENT = 1 << 3, /**< accesses that are not aligned to their size */
+  LAB_BLOCKS = 1 << 4,    /**< races on global memory between thread blocks */
+  LAB_TRAFFIC = 1 << 5,   /**< requests, sectors and bytes of global memory; instructions */
+  LAB_BANKS = 1 << 6,     /**< wavefronts of shared memory */
+  LAB_EVERYTHING = (1 << 7) - 1
+};
+
+/** Begins anew with these checks: earlier results are forgotten. 0 ends all checks. */
+void lab_start(unsigned checks);
+
+/* --- Counts --------------------------------------------------------------------------------- */
+
+/**
+ * The accesses of one kind at one line. A request is one instruction of one warp. The fields of
+ * global memory stay 0 for shared memory and the other way round.
+ */
+typedef struct LabTraffic {
+  uint64_t requests;
+  uint64_t bytes; /**< asked for, by all lanes together */
+
+  uint64_t sectors;      /**< distinct 32-byte sectors, by request */
+  uint64_t used_bytes;   /**< distinct bytes of these that were asked for */
+  uint32_t most_sectors; /**< of one request */
+
+  uint64_t wavefronts;       /**< passes through the banks */
+  uint64_t ideal_wavefronts; /**< had no two words shared a bank; the difference are conflicts */
+  uint32_t most_ways;        /**< distinct words of one bank in one pass; 1: no conflict */
+} LabTraffic;
+
+typedef struct LabCounts {
+  LabTraffic global_load, global_store; /**< without cp.async */
+  LabTraffic shared_load, shared_store; /**< without ldmatrix and cp.async */
+  LabTraffic ldmatrix;
+  LabTraffic copy_global; /**< cp.async as it reads global memory; zero fills do not */
+  LabTraffic copy_shared; /**< cp.async as it writes shared memory: its requests are instructions */
+  uint64_t partial;       /**< of all requests, those without some live lanes of their warp */
+  uint64_t mma;           /**< by warps; 2 * 16 * 8 * 16 floating-point operations each */
+  uint64_t mma_under_copy;                             /**< with a cp.async of the warp in flight */
+  uint64_t shuffles, votes, reductions, warp_barriers; /**< by warps */
+  uint64_t barriers;                                   /**< __syncthreads(), by warps */
+  uint64_t atomics;                                    /**< by threads */
+} LabCounts;
+
+enum { LAB_MMA_FLOP = 2 * 16 * 8 * 16 };
+
+/** One line of source in one kernel. */
+typedef struct LabLine {
+  const char *kernel; /**< name with template arguments */
+  const char *file;   /**< as the compiler was given it */
+  int line;           /**< 0: unknown */
+  LabCounts counts;
+} LabLine;
+
+/** One kernel, over all its launches. */
+typedef struct LabKernel {
+  const void *kernel;
+  const char *name;
+  uint64_t launches, blocks;
+  LabCounts counts; /**< of all its lines */
+} LabKernel;
+
+/* --- Findings ------------------------------------------------------------------------------- */
+
+typedef enum LabKind {
+  LAB_RACE_WRITE_READ, /**< shared memory, no barrier in between */
+  LAB_RACE_READ_WRITE,
+  LAB_RACE_WRITE_WRITE,
+  LAB_COPY_NOT_WAITED,  /**< read or written while a cp.async is on its way there */
+  LAB_COPY_NO_BARRIER,  /**< another thread's cp.async, waited for by it, but no barrier since */
+  LAB_COPY_OVER_READ,   /**< cp.async to what another thread may still read */
+  LAB_SHARED_UNWRITTEN, /**< read, but nobody wrote it in this block */
+  LAB_SHARED_OUTSIDE,   /**< beyond the dynamic shared memory of the launch */
+  LAB_GLOBAL_OUTSIDE,   /**< outside of every allocation, or in a freed one */
+  LAB_GLOBAL_UNWRITTEN, /**< read, but neither host, nor an earlier launch, nor this block wrote it
+                         */
+  LAB_MISALIGNED,
+  LAB_BLOCKS_WRITE_WRITE, /**< global memory, two blocks of one launch */
+  LAB_BLOCKS_WRITE_READ,
+  LAB_KINDS
+} LabKind;
+
+/** All that went wrong in the same way at the same place or pair of places. */
+typedef struct LabFinding {
+  LabKind kind;
+  const char *kernel;
+  const char *place;       /**< "file:line" of the access */
+  const char *other_place; /**< of the earlier one; NULL where there is none */
+  uint64_t count;          /**< accesses; of races between blocks, bytes */
+  bool has_thread;         /**< false for races between blocks */
+  uint64_t block, thread;  /**< of the first, in the order of blocks and threads */
+  uint64_t other_thread;   /**< races in shared memory: who did the earlier access */
+  char where[160];         /**< memory and offset of the first, in words */
+} LabFinding;
+
+/** One sentence without a full stop: what such a finding means. */
+const char *lab_kind_text(LabKind kind);
+
+/* --- Results -------------------------------------------------------------------------------- */
+
+/**
+ * What was seen since lab_start(). Kernels by name; lines by kernel, file and line; findings by
+ * kind and place.
+ */
+typedef struct LabResults {
+  LabKernel *kernels;
+  size_t kernel_count;
+  LabLine *lines;
+  size_t line_count;
+  LabFinding *findings;
+  size_t finding_count;
+  bool
+      blocks_not_checked; /**< blocks of a launch talked by atomics and fences: LAB_BLOCKS is off */
+  double kernel_ms;       /**< wall time of the launches, on this machine */
+  void *strings;          /**< owned: what the names point into */
+} LabResults;
+
+/** Ends the program when memory runs out. To be freed with lab_free_results(). */
+void lab_take_results(LabResults *results);
+void lab_free_results(LabResults *results);
+
+/** Adds every count of `other`; of the worst cases, the worse. */
+void lab_add_counts(LabCounts *sum, const LabCounts *other);
+
+/** Prints the findings for people, one paragraph each. */
+void lab_print_findings(const LabResults *results, FILE *out);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,257 @@
+/*
+ * What the runtime tells of a launch, and how it reaches the rest of the lab.
+ */
+#define _GNU_SOURCE
+#include <link.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+
+#include "internal.h"
+
+extern _Thread_local unsigned char smem[];
+
+static unsigned checks;
+static LabWorker *watched[MAX_WORKERS]; /* those with blocks of the running launch, in any order */
+static _Atomic int watched_count;
+static struct timespec launch_start;
+
+/* --- Workers -------------------------------------------------------------------------------- */
+
+/** All thread-local variables of the program: shared memory is among them. */
+static int find_shared(struct dl_phdr_info *info, size_t size, void *argument) {
+  (void)size;
+  LabWorker *lab = argument;
+  for (int i = 0; i < info->dlpi_phnum; i++) {
+    const ElfW(Phdr) *segment = &info->dlpi_phdr[i];
+    const uintptr_t begin = (uintptr_t)info->dlpi_tls_data;
+    if (segment->p_type != PT_TLS || (uintptr_t)smem - begin >= segment->p_memsz) continue;
+    lab->shared = begin;
+    lab->shared_bytes = segment->p_memsz;
+    return 1;
+  }
+  return 0;
+}
+
+static Record *map_logs(void) {
+  void *logs = mmap(NULL, (size_t)MAX_THREADS * LOG_RECORDS * sizeof(Record),
+                    PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (logs == MAP_FAILED) abort();
+  return logs;
+}
+
+static void worker_begins(Worker *worker) {
+  if (checks == 0) return;
+  LabWorker *lab = calloc(1, sizeof *lab);
+  if (lab == NULL) abort();
+  lab->worker = worker;
+  lab->launch = worker->launch;
+  lab->checks = checks;
+  lab->fibers = (uintptr_t)worker->slots;
+  lab->dynamic = (uintptr_t)smem;
+  dl_iterate_phdr(find_shared, lab);
+  lab->logs = map_logs();
+  if (!lab_create_shadow(&lab->shadow, lab->shared_bytes)) abort();
+  watched[atomic_fetch_add(&watched_count, 1)] = lab;
+  lab_worker = lab;
+}
+
+static void worker_ended(Worker *worker) {
+  LabWorker *lab = lab_worker;
+  if (lab == NULL) return;
+  /* Of a block that failed, what its threads did before. */
+  for (int warp = 0; warp < MAX_WARPS; warp++) {
+    if (lab->dirty_warps >> warp & 1) lab_flush_warp(lab, warp);
+  }
+  (void)worker;
+  lab_worker = NULL;
+}
+
+static void free_worker(LabWorker *lab) {
+  munmap(lab->logs, (size_t)MAX_THREADS * LOG_RECORDS * sizeof(Record));
+  free(lab->grouping);
+  free(lab->findings.list);
+  lab_free_shadow(&lab->shadow);
+  lab_free_sites(&lab->sites);
+  free(lab);
+}
+
+/* --- Launches ------------------------------------------------------------------------------- */
+
+static void launch_begins(const Launch *launch) {
+  (void)launch;
+  watched_count = 0;
+  if (checks != 0) lab_begin_regions();
+  clock_gettime(CLOCK_MONOTONIC, &launch_start);
+}
+
+static double milliseconds_since(const struct timespec *start) {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return 1e3 * (double)(now.tv_sec - start->tv_sec) + 1e-6 * (double)(now.tv_nsec - start->tv_nsec);
+}
+
+static void launch_ended(const Launch *launch) {
+  if (checks == 0) return;
+  const int count = watched_count;
+  bool atomics = false, fences = false;
+  for (int i = 0; i < count; i++) {
+    atomics |= watched[i]->atomics;
+    fences |= watched[i]->fences;
+  }
+  /* Blocks may then tell each other when something is ready. */
+  const bool talk = atomics && fences;
+  FindingList *findings = lab_begin_store(launch, talk && (checks & LAB_BLOCKS) != 0);
+  lab_end_regions(watched, count, launch, (checks & LAB_BLOCKS) != 0 && !talk, findings);
+  for (int i = 0; i < count; i++) {
+    lab_store(launch, watched[i]);
+    free_worker(watched[i]);
+  }
+  lab_store_time(milliseconds_since(&launch_start));
+}
+
+/* --- Blocks --------------------------------------------------------------------------------- */
+
+static void block_begins(Worker *worker) {
+  LabWorker *lab = lab_worker;
+  if (lab == NULL) return;
+  const uint3 i = worker->block.index;
+  const dim3 grid = worker->block.grid;
+  lab->block = i.x + grid.x * (i.y + (uint64_t)grid.y * i.z);
+  lab->block_tag = (uint16_t)(1 + lab->block % UINT16_MAX);
+  lab->first_epoch = ++lab->epoch;
+}
+
+static void barrier_opens(Worker *worker) {
+  LabWorker *lab = lab_worker;
+  if (lab == NULL) return;
+  for (int warp = 0; warp < MAX_WARPS; warp++) {
+    const unsigned lanes = worker->warps[warp].at_barrier;
+    if (lanes == 0) continue;
+    const Wait *wait = &worker->waits[warp * WARP_SIZE + __builtin_ctz(lanes)];
+    lab->sites.sites[lab_site(&lab->sites, lab_pc(wait->call_site))].counts.barriers++;
+  }
+  lab->epoch++;
+}
+
+static void warp_waits(Worker *worker, int warp) {
+  (void)worker;
+  LabWorker *lab = lab_worker;
+  if (lab != NULL && lab->dirty_warps >> warp & 1) lab_flush_warp(lab, warp);
+}
+
+static void warp_instruction(Worker *worker, const SimtWarpOperation *operation, unsigned lanes,
+                             int warp, const void *call_site) {
+  (void)lanes;
+  LabWorker *lab = lab_worker;
+  if (lab == NULL) return;
+  LabCounts *counts = &lab->sites.sites[lab_site(&lab->sites, lab_pc(call_site))].counts;
+  switch (operation->kind) {
+    case SIMT_SHUFFLE:
+      counts->shuffles++;
+      break;
+    case SIMT_VOTE:
+      counts->votes++;
+      break;
+    case SIMT_REDUCTION:
+      counts->reductions++;
+      break;
+    case SIMT_SYNCWARP:
+      counts->warp_barriers++;
+      lab->warp_epochs[warp]++;
+      break;
+    case SIMT_MMA:
+      counts->mma++;
+      counts->mma_under_copy += simt_warp_copies_in_flight(worker);
+      break;
+    default:
+      break;
+  }
+}
+
+static void ldmatrix(Worker *worker, const void *const *rows, int matrices) {
+  LabWorker *lab = lab_worker;
+  if (lab == NULL) return;
+  const uint32_t pc = lab_pc(worker->access_call_site);
+  if (lab->checks & LAB_BANKS) lab_count_ldmatrix(lab, rows, matrices, pc);
+  const int running = worker->running;
+  const int first = running / WARP_SIZE * WARP_SIZE;
+  for (int lane = 0; lane < 8 * matrices; lane++) {
+    const uintptr_t address = (uintptr_t)rows[lane];
+    worker->running = first + lane;
+    lab_check_shared(lab, address, COPY_BYTES, READS, pc);
+  }
+  worker->running = running;
+}
+
+static void copy_issued(Worker *worker, const AsyncCopy *copy) {
+  (void)worker;
+  LabWorker *lab = lab_worker;
+  if (lab == NULL) return;
+  const uint32_t pc = lab_pc(copy->call_site);
+  const uintptr_t target = (uintptr_t)copy->shared, source = (uintptr_t)copy->global;
+  lab_check_shared(lab, target, COPY_BYTES, COPIES, pc);
+  if (lab->checks & LAB_BANKS) lab_log(lab, COPY_SHARED, target, COPY_BYTES, pc);
+  if (copy->source_bytes == 0) return;
+  lab_check_global(lab, source, copy->source_bytes, READS, pc);
+  if (lab->checks & LAB_TRAFFIC) lab_log(lab, COPY_GLOBAL, source, copy->source_bytes, pc);
+}
+
+static void copy_arrived(Worker *worker, const AsyncCopy *copy) {
+  LabWorker *lab = lab_worker;
+  if (lab == NULL || !(lab->checks & (LAB_RACES | LAB_INIT))) return;
+  lab_copy_arrived(lab, (uintptr_t)copy->shared, worker->running, lab_pc(copy->call_site));
+}
+
+static void atomic(Worker *worker, void *address, unsigned size, const void *call_site) {
+  (void)worker;
+  LabWorker *lab = lab_worker;
+  if (lab == NULL) return;
+  const uint32_t pc = lab_pc(call_site);
+  lab->sites.sites[lab_site(&lab->sites, pc)].counts.atomics++;
+  lab->atomics = true;
+  lab_check_atomic(lab, (uintptr_t)address, size, pc);
+}
+
+static void fence(Worker *worker) {
+  (void)worker;
+  if (lab_worker != NULL) lab_worker->fences = true;
+}
+
+static bool fault(Worker *worker, uintptr_t address) {
+  (void)worker;
+  return lab_worker != NULL && lab_worker->checks & LAB_BOUNDS && simt_memory_lend(address);
+}
+
+static bool tells_bounds(void) {
+  return (checks & LAB_BOUNDS) != 0;
+}
+
+static const Observer observer = {
+    .launch_begins = launch_begins,
+    .launch_ended = launch_ended,
+    .worker_begins = worker_begins,
+    .worker_ended = worker_ended,
+    .block_begins = block_begins,
+    .barrier_opens = barrier_opens,
+    .warp_waits = warp_waits,
+    .warp_instruction = warp_instruction,
+    .ldmatrix = ldmatrix,
+    .copy_issued = copy_issued,
+    .copy_arrived = copy_arrived,
+    .atomic = atomic,
+    .fence = fence,
+    .fault = fault,
+    .tells_bounds = tells_bounds,
+    .memory_allocated = lab_memory_allocated,
+    .memory_freed = lab_memory_freed,
+    .memory_written = lab_memory_written,
+};
+
+void lab_start(unsigned wanted) {
+  checks = wanted;
+  lab_forget_store();
+  if (wanted == 0) lab_free_regions();
+  simt_observer = wanted != 0 ? &observer : NULL;
+}

@@ -1,0 +1,256 @@
+/*
+ * Logs of lanes become requests of warps, and these sectors and wavefronts.
+ *
+ * While all lanes of a warp have logged the same program counters, their k-th accesses are one
+ * request. From where they differ on, accesses are taken together that have the same program
+ * counter and are, in their lane, the n-th at it since the warp last waited.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "internal.h"
+
+/** The accesses of one request, by lane. */
+typedef struct Request {
+  RecordKind kind;
+  uint32_t pc;
+  unsigned size;
+  unsigned lanes;
+  uintptr_t addresses[WARP_SIZE];
+} Request;
+
+/* --- Sectors -------------------------------------------------------------------------------- */
+
+/** Distinct sectors of a request, and which of their bytes it asked for. */
+typedef struct Sectors {
+  uintptr_t sector[2 * WARP_SIZE];
+  uint32_t bytes[2 * WARP_SIZE];
+  int count;
+} Sectors;
+
+static void add_to_sector(Sectors *s, uintptr_t sector, uint32_t bytes) {
+  int i = s->count - 1; /* neighbours tend to come one after the other */
+  while (i >= 0 && s->sector[i] != sector) i--;
+  if (i < 0) {
+    i = s->count++;
+    s->sector[i] = sector;
+    s->bytes[i] = 0;
+  }
+  s->bytes[i] |= bytes;
+}
+
+static void count_sectors(const Request *request, LabTraffic *traffic) {
+  Sectors s = {.count = 0};
+  for (unsigned rest = request->lanes; rest != 0; rest &= rest - 1) {
+    const uintptr_t address = request->addresses[__builtin_ctz(rest)];
+    const unsigned at = address % SECTOR_BYTES;
+    const uint64_t bytes = ((UINT64_C(1) << request->size) - 1) << at;
+    add_to_sector(&s, address / SECTOR_BYTES, (uint32_t)bytes);
+    if (bytes >> SECTOR_BYTES) {
+      add_to_sector(&s, address / SECTOR_BYTES + 1, (uint32_t)(bytes >> SECTOR_BYTES));
+    }
+  }
+  traffic->requests++;
+  traffic->bytes += (uint64_t)__builtin_popcount(request->lanes) * request->size;
+  traffic->sectors += (uint64_t)s.count;
+  for (int i = 0; i < s.count; i++) traffic->used_bytes += (uint64_t)__builtin_popcount(s.bytes[i]);
+  if ((uint32_t)s.count > traffic->most_sectors) traffic->most_sectors = (uint32_t)s.count;
+}
+
+/* --- Banks ---------------------------------------------------------------------------------- */
+
+/** Distinct words of each bank in one pass. */
+typedef struct Pass {
+  uintptr_t words[BANKS][WARP_SIZE * 4];
+  uint8_t counts[BANKS];
+} Pass;
+
+static void begin_pass(Pass *pass) {
+  memset(pass->counts, 0, sizeof pass->counts);
+}
+
+static void add_words(Pass *pass, uintptr_t address, unsigned size) {
+  const uintptr_t last = (address + size - 1) / BANK_BYTES;
+  for (uintptr_t word = address / BANK_BYTES; word <= last; word++) {
+    const unsigned bank = word % BANKS;
+    int i = pass->counts[bank] - 1;
+    while (i >= 0 && pass->words[bank][i] != word) i--;
+    if (i < 0) pass->words[bank][pass->counts[bank]++] = word;
+  }
+}
+
+static unsigned most_words(const Pass *pass) {
+  unsigned most = 0;
+  for (int bank = 0; bank < BANKS; bank++) {
+    if (pass->counts[bank] > most) most = pass->counts[bank];
+  }
+  return most;
+}
+
+/** A pass delivers `per_bank` words of each bank at a time. */
+static void end_pass(const Pass *pass, unsigned per_bank, LabTraffic *traffic) {
+  const unsigned waves = (most_words(pass) + per_bank - 1) / per_bank;
+  traffic->wavefronts += waves;
+  traffic->ideal_wavefronts++;
+  if (waves > traffic->most_ways) traffic->most_ways = waves;
+}
+
+/** Lanes that share a pass: 32 with up to 4 bytes each, 16 with 8, 8 with 16. */
+static int lanes_of_pass(unsigned size) {
+  return size <= 4 ? 32 : size <= 8 ? 16 : 8;
+}
+
+static void count_banks(const Request *request, int pass_lanes, unsigned per_bank,
+                        LabTraffic *traffic) {
+  Pass pass;
+  for (int first = 0; first < WARP_SIZE; first += pass_lanes) {
+    unsigned rest = request->lanes & (uint32_t)((UINT64_C(1) << pass_lanes) - 1) << first;
+    if (rest == 0) continue;
+    begin_pass(&pass);
+    for (; rest != 0; rest &= rest - 1) {
+      add_words(&pass, request->addresses[__builtin_ctz(rest)], request->size);
+    }
+    end_pass(&pass, per_bank, traffic);
+  }
+  traffic->requests++;
+  traffic->bytes += (uint64_t)__builtin_popcount(request->lanes) * request->size;
+}
+
+void lab_count_ldmatrix(LabWorker *lab, const void *const *rows, int matrices, uint32_t pc) {
+  LabTraffic *traffic = &lab->sites.sites[lab_site(&lab->sites, pc)].counts.ldmatrix;
+  Pass pass;
+  for (int i = 0; i < matrices; i++) {
+    begin_pass(&pass);
+    for (int row = 0; row < 8; row++) {
+      add_words(&pass, (uintptr_t)rows[8 * i + row], COPY_BYTES);
+    }
+    end_pass(&pass, 1, traffic);
+  }
+  traffic->requests++;
+  traffic->bytes += (uint64_t)matrices * 8 * COPY_BYTES;
+}
+
+/* --- Requests ------------------------------------------------------------------------------- */
+
+static void count_request(LabWorker *lab, const Request *request, unsigned live) {
+  LabCounts *counts = &lab->sites.sites[lab_site(&lab->sites, request->pc)].counts;
+  switch (request->kind) {
+    case GLOBAL_LOAD:
+      count_sectors(request, &counts->global_load);
+      break;
+    case GLOBAL_STORE:
+      count_sectors(request, &counts->global_store);
+      break;
+    case SHARED_LOAD:
+      count_banks(request, lanes_of_pass(request->size), 1, &counts->shared_load);
+      break;
+    case SHARED_STORE:
+      count_banks(request, lanes_of_pass(request->size), 1, &counts->shared_store);
+      break;
+    case COPY_GLOBAL:
+      count_sectors(request, &counts->copy_global);
+      break;
+    default:
+      /* As measured on a GPU: two passes of 16 lanes, each of twice the width of the banks. */
+      count_banks(request, 16, 2, &counts->copy_shared);
+      break;
+  }
+  counts->partial += (live & ~request->lanes) != 0;
+}
+
+static const Record *log_of(const LabWorker *lab, int warp, int lane) {
+  return &lab->logs[(size_t)(warp * WARP_SIZE + lane) * LOG_RECORDS];
+}
+
+/** The k-th accesses of `lanes`, all of which have one; false if they do not belong together. */
+static bool gather(const LabWorker *lab, int warp, unsigned lanes, unsigned k, Request *request) {
+  const Record *first = &log_of(lab, warp, __builtin_ctz(lanes))[k];
+  *request = (Request){
+      .kind = (RecordKind)first->kind, .pc = first->pc, .size = first->size, .lanes = lanes};
+  for (unsigned rest = lanes; rest != 0; rest &= rest - 1) {
+    const int lane = __builtin_ctz(rest);
+    const Record *record = &log_of(lab, warp, lane)[k];
+    if (record->pc != first->pc || record->kind != first->kind) return false;
+    request->addresses[lane] = record->address;
+  }
+  return true;
+}
+
+/* --- Requests of lanes that went apart ------------------------------------------------------- */
+
+enum { GROUPS = WARP_SIZE * LOG_RECORDS, SLOTS = 2 * GROUPS };
+
+/** Requests in the making, found by kind, pc and how often the lane had been there. */
+typedef struct Grouping {
+  Request requests[GROUPS];
+  uint32_t visits[GROUPS];
+  int count;
+  uint16_t slots[SLOTS]; /* 1 + index; 0: free */
+} Grouping;
+
+static uint32_t hash_of(uint32_t pc, uint32_t kind, uint32_t visit) {
+  return (pc * 0x9e3779b1u ^ kind * 0x85ebca6bu ^ visit * 0xc2b2ae35u) * 0x27d4eb2fu >> 8;
+}
+
+static Request *find_group(Grouping *g, const Record *record, uint32_t visit) {
+  uint32_t slot = hash_of(record->pc, record->kind, visit) % SLOTS;
+  for (; g->slots[slot] != 0; slot = (slot + 1) % SLOTS) {
+    const int i = g->slots[slot] - 1;
+    Request *request = &g->requests[i];
+    if (request->pc == record->pc && request->kind == record->kind && g->visits[i] == visit) {
+      return request;
+    }
+  }
+  const int i = g->count++;
+  g->slots[slot] = (uint16_t)g->count;
+  g->visits[i] = visit;
+  g->requests[i] =
+      (Request){.kind = (RecordKind)record->kind, .pc = record->pc, .size = record->size};
+  return &g->requests[i];
+}
+
+/** How often the lane logged the same before its k-th access, not counting before `first`. */
+static uint32_t visits_before(const Record *log, unsigned first, unsigned k) {
+  uint32_t visits = 0;
+  for (unsigned i = first; i < k; i++) {
+    visits += log[i].pc == log[k].pc && log[i].kind == log[k].kind;
+  }
+  return visits;
+}
+
+static void count_apart(LabWorker *lab, int warp, unsigned first, unsigned live) {
+  if (lab->grouping == NULL) lab->grouping = malloc(sizeof *lab->grouping);
+  Grouping *g = lab->grouping;
+  if (g == NULL) abort();
+  g->count = 0;
+  memset(g->slots, 0, sizeof g->slots);
+  for (int lane = 0; lane < WARP_SIZE; lane++) {
+    const Record *log = log_of(lab, warp, lane);
+    const unsigned count = lab->log_counts[warp * WARP_SIZE + lane];
+    for (unsigned k = first; k < count; k++) {
+      Request *request = find_group(g, &log[k], visits_before(log, first, k));
+      request->lanes |= 1u << lane;
+      request->addresses[lane] = log[k].address;
+    }
+  }
+  for (int i = 0; i < g->count; i++) count_request(lab, &g->requests[i], live);
+}
+
+void lab_flush_warp(LabWorker *lab, int warp) {
+  uint16_t *counts = &lab->log_counts[warp * WARP_SIZE];
+  unsigned lanes = 0, least = LOG_RECORDS, most = 0;
+  for (int lane = 0; lane < WARP_SIZE; lane++) {
+    if (counts[lane] == 0) continue;
+    lanes |= 1u << lane;
+    if (counts[lane] < least) least = counts[lane];
+    if (counts[lane] > most) most = counts[lane];
+  }
+  const unsigned live = lab->worker->warps[warp].live | lanes;
+  unsigned k = 0;
+  for (Request request; k < least && gather(lab, warp, lanes, k, &request); k++) {
+    count_request(lab, &request, live);
+  }
+  if (k < most) count_apart(lab, warp, k, live);
+  memset(counts, 0, WARP_SIZE * sizeof *counts);
+  lab->dirty_warps &= ~(1u << warp);
+}

@@ -1,0 +1,271 @@
+/*
+ * What the launches left, put in order by kernel and line of source.
+ */
+#define _GNU_SOURCE
+#include <stdlib.h>
+#include <string.h>
+
+#include "internal.h"
+
+/** All launches of one kernel. */
+typedef struct KernelStore {
+  const void *kernel;
+  uint64_t launches, blocks;
+  SiteTable sites;
+  const char *name; /* of the results that are being taken */
+} KernelStore;
+
+static struct {
+  KernelStore *kernels;
+  size_t kernel_count;
+  FindingList findings;
+  bool blocks_not_checked;
+  double milliseconds;
+} store;
+
+static void *grown(void *memory, size_t size) {
+  void *larger = realloc(memory, size + 1); /* never 0 */
+  if (larger == NULL) abort();
+  return larger;
+}
+
+/* --- Launches that have ended --------------------------------------------------------------- */
+
+void lab_forget_store(void) {
+  for (size_t i = 0; i < store.kernel_count; i++) lab_free_sites(&store.kernels[i].sites);
+  free(store.kernels);
+  free(store.findings.list);
+  memset(&store, 0, sizeof store);
+}
+
+static KernelStore *store_of(const void *kernel) {
+  for (size_t i = 0; i < store.kernel_count; i++) {
+    if (store.kernels[i].kernel == kernel) return &store.kernels[i];
+  }
+  store.kernels = grown(store.kernels, (store.kernel_count + 1) * sizeof *store.kernels);
+  KernelStore *made = &store.kernels[store.kernel_count++];
+  *made = (KernelStore){.kernel = kernel};
+  return made;
+}
+
+FindingList *lab_begin_store(const Launch *launch, bool blocks_not_checked) {
+  KernelStore *kernel = store_of(launch->kernel);
+  kernel->launches++;
+  kernel->blocks += launch->block_count;
+  store.blocks_not_checked |= blocks_not_checked;
+  return &store.findings;
+}
+
+void lab_store(const Launch *launch, const LabWorker *lab) {
+  KernelStore *kernel = store_of(launch->kernel);
+  for (uint32_t i = 1; i < lab->sites.count; i++) {
+    const Site *site = &lab->sites.sites[i];
+    const uint32_t own = lab_site(&kernel->sites, site->pc);
+    lab_add_counts(&kernel->sites.sites[own].counts, &site->counts);
+  }
+  for (size_t i = 0; i < lab->findings.count; i++) {
+    lab_add_finding(&store.findings, &lab->findings.list[i]);
+  }
+}
+
+void lab_store_time(double milliseconds) {
+  store.milliseconds += milliseconds;
+}
+
+/* --- Names ---------------------------------------------------------------------------------- */
+
+/** Names that results point at, each once. */
+typedef struct Names {
+  char **list;
+  size_t count;
+} Names;
+
+static const char *name_of(Names *names, const char *text) {
+  for (size_t i = 0; i < names->count; i++) {
+    if (strcmp(names->list[i], text) == 0) return names->list[i];
+  }
+  names->list = grown(names->list, (names->count + 1) * sizeof *names->list);
+  names->list[names->count] = strdup(text);
+  if (names->list[names->count] == NULL) abort();
+  return names->list[names->count++];
+}
+
+/** Where each pc that is needed lies, sorted by pc. */
+typedef struct Places {
+  SourcePlace *list;
+  size_t count;
+} Places;
+
+static void want_place(Places *places, uint32_t pc) {
+  if (pc == 0) return;
+  if ((places->count & (places->count - 1)) == 0) {
+    places->list = grown(places->list, 2 * (places->count + 1) * sizeof *places->list);
+  }
+  places->list[places->count++] = (SourcePlace){.pc = (uintptr_t)__executable_start + pc};
+}
+
+static int by_pc(const void *a, const void *b) {
+  const SourcePlace *x = a, *y = b;
+  return (x->pc > y->pc) - (x->pc < y->pc);
+}
+
+static Places find_places(void) {
+  Places places = {NULL, 0};
+  for (size_t k = 0; k < store.kernel_count; k++) {
+    const SiteTable *sites = &store.kernels[k].sites;
+    for (uint32_t i = 1; i < sites->count; i++) want_place(&places, sites->sites[i].pc);
+  }
+  for (size_t i = 0; i < store.findings.count; i++) {
+    want_place(&places, store.findings.list[i].pc);
+    want_place(&places, store.findings.list[i].other_pc);
+  }
+  if (places.count == 0) return places;
+  qsort(places.list, places.count, sizeof *places.list, by_pc);
+  size_t kept = 1;
+  for (size_t i = 1; i < places.count; i++) {
+    if (places.list[i].pc != places.list[kept - 1].pc) places.list[kept++] = places.list[i];
+  }
+  places.count = kept;
+  simt_source_places(places.list, places.count);
+  return places;
+}
+
+static const SourcePlace *place_of(const Places *places, uint32_t pc) {
+  const SourcePlace key = {.pc = (uintptr_t)__executable_start + pc};
+  return bsearch(&key, places->list, places->count, sizeof *places->list, by_pc);
+}
+
+static const char *place_text(const Places *places, uint32_t pc, Names *names) {
+  if (pc == 0) return NULL;
+  char text[160];
+  const SourcePlace *place = place_of(places, pc);
+  if (place->file[0] == '\0') return name_of(names, "an unknown line");
+  snprintf(text, sizeof text, "%s:%d", place->file, place->line);
+  return name_of(names, text);
+}
+
+/* --- Lines ---------------------------------------------------------------------------------- */
+
+static int by_line(const void *a, const void *b) {
+  const LabLine *x = a, *y = b;
+  const int kernels = strcmp(x->kernel, y->kernel);
+  if (kernels != 0) return kernels;
+  const int files = strcmp(x->file, y->file);
+  return files != 0 ? files : x->line - y->line;
+}
+
+static void add_line(LabResults *results, const LabLine *line) {
+  for (size_t i = 0; i < results->line_count; i++) {
+    LabLine *own = &results->lines[i];
+    if (by_line(own, line) != 0) continue;
+    lab_add_counts(&own->counts, &line->counts);
+    return;
+  }
+  results->lines[results->line_count++] = *line;
+}
+
+static int by_name(const void *a, const void *b) {
+  return strcmp(((const LabKernel *)a)->name, ((const LabKernel *)b)->name);
+}
+
+static void take_kernels(LabResults *results, const Places *places, Names *names) {
+  size_t sites = 0;
+  for (size_t k = 0; k < store.kernel_count; k++) sites += store.kernels[k].sites.count;
+  results->kernels = grown(NULL, store.kernel_count * sizeof *results->kernels);
+  results->lines = grown(NULL, sites * sizeof *results->lines);
+  for (size_t k = 0; k < store.kernel_count; k++) {
+    KernelStore *kernel = &store.kernels[k];
+    char name[256];
+    simt_kernel_name(kernel->kernel, name, sizeof name);
+    kernel->name = name_of(names, name);
+    LabKernel *own = &results->kernels[results->kernel_count++];
+    *own = (LabKernel){.kernel = kernel->kernel,
+                       .name = kernel->name,
+                       .launches = kernel->launches,
+                       .blocks = kernel->blocks};
+    for (uint32_t i = 1; i < kernel->sites.count; i++) {
+      const Site *site = &kernel->sites.sites[i];
+      const SourcePlace *place = place_of(places, site->pc);
+      const LabLine line = {own->name, name_of(names, place->file), place->line, site->counts};
+      lab_add_counts(&own->counts, &site->counts);
+      add_line(results, &line);
+    }
+  }
+  qsort(results->kernels, results->kernel_count, sizeof *results->kernels, by_name);
+  qsort(results->lines, results->line_count, sizeof *results->lines, by_line);
+}
+
+/* --- Findings ------------------------------------------------------------------------------- */
+
+static int compare_names(const char *a, const char *b) {
+  return strcmp(a != NULL ? a : "", b != NULL ? b : "");
+}
+
+static int by_kind_and_place(const void *a, const void *b) {
+  const LabFinding *x = a, *y = b;
+  if (x->kind != y->kind) return (int)x->kind - (int)y->kind;
+  const int kernels = strcmp(x->kernel, y->kernel);
+  if (kernels != 0) return kernels;
+  const int places = strcmp(x->place, y->place);
+  return places != 0 ? places : compare_names(x->other_place, y->other_place);
+}
+
+/** Of two pcs on one line, the occurrences of both, and the earlier one as the first. */
+static void add_result(LabResults *results, const LabFinding *finding) {
+  for (size_t i = 0; i < results->finding_count; i++) {
+    LabFinding *own = &results->findings[i];
+    if (by_kind_and_place(own, finding) != 0) continue;
+    const uint64_t count = own->count + finding->count;
+    const int order = finding->block != own->block     ? (finding->block < own->block ? -1 : 1)
+                      : finding->thread != own->thread ? (finding->thread < own->thread ? -1 : 1)
+                                                       : strcmp(finding->where, own->where);
+    if (order < 0) *own = *finding;
+    own->count = count;
+    return;
+  }
+  results->findings[results->finding_count++] = *finding;
+}
+
+static void take_findings(LabResults *results, const Places *places, Names *names) {
+  results->findings = grown(NULL, store.findings.count * sizeof *results->findings);
+  for (size_t i = 0; i < store.findings.count; i++) {
+    const RawFinding *raw = &store.findings.list[i];
+    LabFinding finding = {
+        .kind = raw->kind,
+        .kernel = store_of(raw->kernel)->name,
+        .place = place_text(places, raw->pc, names),
+        .other_place = place_text(places, raw->other_pc, names),
+        .count = raw->count,
+        .has_thread = raw->has_thread,
+        .block = raw->block,
+        .thread = raw->thread,
+        .other_thread = raw->other_thread,
+    };
+    memcpy(finding.where, raw->where, sizeof finding.where);
+    add_result(results, &finding);
+  }
+  qsort(results->findings, results->finding_count, sizeof *results->findings, by_kind_and_place);
+}
+
+void lab_take_results(LabResults *results) {
+  Names *names = grown(NULL, sizeof *names);
+  *names = (Names){NULL, 0};
+  Places places = find_places();
+  *results = (LabResults){.blocks_not_checked = store.blocks_not_checked,
+                          .kernel_ms = store.milliseconds,
+                          .strings = names};
+  take_kernels(results, &places, names);
+  take_findings(results, &places, names);
+  free(places.list);
+}
+
+void lab_free_results(LabResults *results) {
+  Names *names = results->strings;
+  for (size_t i = 0; names != NULL && i < names->count; i++) free(names->list[i]);
+  if (names != NULL) free(names->list);
+  free(names);
+  free(results->kernels);
+  free(results->lines);
+  free(results->findings);
+  *results = (LabResults){.strings = NULL};
+}

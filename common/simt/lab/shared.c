@@ -1,0 +1,214 @@
+/*
+ * Shared memory: who wrote each byte, and who has read it since the last barrier.
+ *
+ * Two accesses are ordered if the same thread makes them, if a barrier lies between them, or if
+ * threads of one warp make them with a __syncwarp() between. If one of two that are not ordered
+ * writes, it is a race. Shuffles order no memory.
+ */
+#define _GNU_SOURCE
+#include <string.h>
+#include <sys/mman.h>
+
+#include "internal.h"
+
+enum { UNIT = 16, WORD = 4, WORDS = UNIT / WORD, BYTES = WORD };
+
+/** One access, as cells see it. */
+typedef struct Access {
+  LabWorker *lab;
+  uintptr_t address;
+  Use use;
+  int thread;
+  uint32_t pc, warp_epoch;
+} Access;
+
+/* --- Storage -------------------------------------------------------------------------------- */
+
+static Cell *map_cells(size_t count) {
+  void *cells = mmap(NULL, count * sizeof(Cell), PROT_READ | PROT_WRITE,
+                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  return cells == MAP_FAILED ? NULL : cells;
+}
+
+bool lab_create_shadow(SharedShadow *shadow, size_t bytes) {
+  shadow->unit_count = bytes / UNIT + 2;
+  shadow->units = map_cells(shadow->unit_count);
+  shadow->words = map_cells(shadow->unit_count * WORDS);
+  shadow->bytes = map_cells(shadow->unit_count * UNIT);
+  return shadow->units != NULL && shadow->words != NULL && shadow->bytes != NULL;
+}
+
+static void unmap_cells(Cell *cells, size_t count) {
+  if (cells != NULL) munmap(cells, count * sizeof(Cell));
+}
+
+void lab_free_shadow(SharedShadow *shadow) {
+  unmap_cells(shadow->units, shadow->unit_count);
+  unmap_cells(shadow->words, shadow->unit_count * WORDS);
+  unmap_cells(shadow->bytes, shadow->unit_count * UNIT);
+  *shadow = (SharedShadow){0};
+}
+
+/* --- One cell ------------------------------------------------------------------------------- */
+
+/** Is nothing between the other access, of this epoch, and ours? */
+static inline bool unordered(const Access *access, uint16_t thread, uint32_t warp_epoch) {
+  if (thread == access->thread) return false;
+  return thread / WARP_SIZE != access->thread / WARP_SIZE || warp_epoch == access->warp_epoch;
+}
+
+static void report(const Access *access, LabKind kind, uint32_t other_pc, uint16_t other_thread) {
+  lab_report_here(access->lab, kind, access->pc, other_pc, other_thread, access->address);
+}
+
+static inline bool written_in_block(const Access *access, const Cell *cell) {
+  return cell->write_epoch >= access->lab->first_epoch;
+}
+
+/** Is what was last written there from another thread, with nothing in between? */
+static inline bool fresh_from_another(const Access *access, const Cell *cell) {
+  return cell->write_epoch == access->lab->epoch &&
+         unordered(access, cell->writer, cell->write_warp_epoch);
+}
+
+static void check_read(const Access *access, const Cell *cell) {
+  const unsigned checks = access->lab->checks;
+  if (!written_in_block(access, cell)) {
+    if (checks & LAB_INIT) report(access, LAB_SHARED_UNWRITTEN, 0, 0);
+  } else if (checks & LAB_RACES) {
+    if (cell->state == COPY_UNDER_WAY) {
+      report(access, LAB_COPY_NOT_WAITED, cell->write_pc, cell->writer);
+    } else if (fresh_from_another(access, cell)) {
+      report(access, cell->state == COPIED ? LAB_COPY_NO_BARRIER : LAB_RACE_WRITE_READ,
+             cell->write_pc, cell->writer);
+    }
+  }
+}
+
+/** Readers that a later write could race with: the latest, another of its warp, one of another. */
+static void note_read(const Access *access, Cell *cell) {
+  Reader *readers = cell->readers;
+  const Reader own = {access->pc, access->warp_epoch, (uint16_t)access->thread, true};
+  if (cell->read_epoch != access->lab->epoch) {
+    cell->read_epoch = access->lab->epoch;
+    readers[0] = own;
+    readers[1].present = readers[2].present = false;
+  } else if (readers[0].thread / WARP_SIZE != access->thread / WARP_SIZE) {
+    if (!readers[2].present) readers[2] = own;
+  } else if (readers[0].warp_epoch != access->warp_epoch) {
+    readers[0] = own;
+    readers[1].present = false;
+  } else if (readers[0].thread != access->thread && !readers[1].present) {
+    readers[1] = own;
+  }
+}
+
+static void check_write(const Access *access, const Cell *cell) {
+  if (!(access->lab->checks & LAB_RACES)) return;
+  if (written_in_block(access, cell)) {
+    if (cell->state == COPY_UNDER_WAY) {
+      report(access, LAB_COPY_NOT_WAITED, cell->write_pc, cell->writer);
+    } else if (fresh_from_another(access, cell)) {
+      report(access, LAB_RACE_WRITE_WRITE, cell->write_pc, cell->writer);
+    }
+  }
+  if (cell->read_epoch != access->lab->epoch) return;
+  for (int i = 0; i < 3; i++) {
+    const Reader *reader = &cell->readers[i];
+    if (!reader->present || !unordered(access, reader->thread, reader->warp_epoch)) continue;
+    report(access, access->use == COPIES ? LAB_COPY_OVER_READ : LAB_RACE_READ_WRITE, reader->pc,
+           reader->thread);
+    break;
+  }
+}
+
+static void note_write(const Access *access, Cell *cell) {
+  cell->write_pc = access->pc;
+  cell->write_epoch = access->lab->epoch;
+  cell->write_warp_epoch = access->warp_epoch;
+  cell->writer = (uint16_t)access->thread;
+  cell->state = access->use == COPIES ? COPY_UNDER_WAY : STORED;
+  cell->read_epoch = 0;
+}
+
+static void use_cell(const Access *access, Cell *cell) {
+  if (access->use == READS) {
+    check_read(access, cell);
+    note_read(access, cell);
+  } else {
+    check_write(access, cell);
+    note_write(access, cell);
+  }
+}
+
+/* --- Cells within cells --------------------------------------------------------------------- */
+
+static void split(Cell *cell, Cell *finer, int count) {
+  if (cell->split) return;
+  for (int i = 0; i < count; i++) finer[i] = *cell;
+  cell->split = true;
+}
+
+/** After a write of the whole all parts are the same. */
+static void join(const Access *access, Cell *cell, const Cell *finer) {
+  if (access->use == READS) return;
+  *cell = finer[0];
+  cell->split = false;
+}
+
+/** Bytes begin .. end - 1 of a word. */
+static void use_word(const Access *access, Cell *word, Cell *bytes, unsigned begin, unsigned end) {
+  const bool whole = begin == 0 && end == BYTES;
+  if (whole && !word->split) {
+    use_cell(access, word);
+    return;
+  }
+  split(word, bytes, BYTES);
+  for (unsigned i = begin; i < end; i++) use_cell(access, &bytes[i]);
+  if (whole) join(access, word, bytes);
+}
+
+static void use_unit(const Access *access, size_t unit, unsigned begin, unsigned end) {
+  SharedShadow *shadow = &access->lab->shadow;
+  Cell *cell = &shadow->units[unit];
+  const bool whole = begin == 0 && end == UNIT;
+  if (whole && !cell->split) {
+    use_cell(access, cell);
+    return;
+  }
+  Cell *words = &shadow->words[unit * WORDS];
+  split(cell, words, WORDS);
+  for (unsigned i = begin / WORD; i <= (end - 1) / WORD; i++) {
+    const unsigned first = i * WORD;
+    use_word(access, &words[i], &shadow->bytes[unit * UNIT + first],
+             begin > first ? begin - first : 0, end < first + WORD ? end - first : WORD);
+  }
+  if (whole) join(access, cell, words);
+}
+
+static size_t unit_of(const LabWorker *lab, uintptr_t address) {
+  return address / UNIT - lab->shared / UNIT;
+}
+
+void lab_use_shared(LabWorker *lab, uintptr_t address, unsigned size, Use use, int thread,
+                    uint32_t pc) {
+  const Access access = {lab, address, use, thread, pc, lab->warp_epochs[thread / WARP_SIZE]};
+  const uintptr_t end = address + size;
+  while (address < end) {
+    const unsigned begin = address % UNIT;
+    const unsigned rest = (unsigned)(end - address);
+    const unsigned until = begin + rest < UNIT ? begin + rest : UNIT;
+    use_unit(&access, unit_of(lab, address), begin, until);
+    address += until - begin;
+  }
+}
+
+/** From its wait on, a copy is like a store that its thread has just made. */
+void lab_copy_arrived(LabWorker *lab, uintptr_t address, int thread, uint32_t pc) {
+  Cell *cell = &lab->shadow.units[unit_of(lab, address)];
+  if (cell->split || cell->state != COPY_UNDER_WAY || cell->writer != thread) return;
+  cell->write_pc = pc;
+  cell->write_epoch = lab->epoch;
+  cell->write_warp_epoch = lab->warp_epochs[thread / WARP_SIZE];
+  cell->state = COPIED;
+}
