@@ -154,7 +154,7 @@ build/selected: FORCE
 	@$(call write_if_changed,$(BUILD))
 
 $(BUILD)/flags: FORCE
-	@$(call write_if_changed,$(CC) $(CXX) $(HOST_FLAGS) $(SIMT_FLAGS) $(if $(filter cuda,$(BACKEND)),$(NVCC) $(NVCC_FLAGS)))
+	@$(call write_if_changed,$(CC) $(CXX) $(HOST_FLAGS) $(SIMT_FLAGS) $(if $(filter cpu,$(BACKEND)),$(CHECKING)) $(if $(filter cuda,$(BACKEND)),$(NVCC) $(NVCC_FLAGS)))
 
 $(BUILD)/commit.h: FORCE
 	@$(call write_if_changed,#define COMMIT "$(COMMIT)")

@@ -84,6 +84,7 @@ HOST_TESTS := $(patsubst tests/unit/%.c,%,$(wildcard tests/unit/test_*.c))
 # Sanitizers would be what these measure.
 SPEED_TESTS := $(patsubst tests/unit/%.c,%,$(wildcard tests/unit/speed_*.c))
 SIMT_TESTS := $(patsubst tests/unit/%.cu,%,$(wildcard tests/unit/simt_*.cu))
+LAB_TESTS := $(patsubst tests/unit/%.cu,%,$(wildcard tests/unit/lab_*.cu))
 # What the unit tests link: the host without main.
 UNIT_HOST_SOURCES := $(filter-out common/host/main.c,$(HOST_SOURCES))
 
@@ -136,7 +137,14 @@ $(SIMT_TESTS:%=$(UNIT)/%): $(UNIT)/%: $(UNIT)/%.o $(SIMT_OBJECTS)
 	$(call say,LINK,$@)
 	$(Q)$(CXX) $^ -o $@ -lcmocka -lpthread -lm
 
+# Tests of the lab watch themselves: kernels of the checking build.
+$(LAB_TESTS:%=$(UNIT)/%): $(UNIT)/%: $(UNIT)/%.o $(SIMT_OBJECTS) $(LAB_OBJECTS)
+	$(call say,LINK,$@)
+	$(Q)$(CXX) $^ -o $@ -lcmocka -lpthread -lm
+
 $(UNIT)/%.o: KERNEL_CHECKS := $(CHECK_ALIGNMENT)
+$(LAB_TESTS:%=$(UNIT)/%.o): KERNEL_CHECKS :=
+$(LAB_TESTS:%=$(UNIT)/%.o): SIMT_FLAGS += $(CHECKING)
 
 # Calls a step.
 $(UNIT)/simt_many_tiles: $(UNIT)/steps/step05.o
@@ -150,7 +158,7 @@ $(STEPS:%=$(UNIT)/%): $(UNIT)/%: $(UNIT)/steps/%.o $(UNIT)/host/main.o $(UNIT)/l
 	$(call say,LINK,$@)
 	$(Q)$(CXX) $^ -o $@ $(SANITIZE) -fopenmp -lpthread -lm
 
-UNIT_TESTS := $(HOST_TESTS:%=$(UNIT)/%) $(SPEED_TESTS:%=$(BUILD)/plain/%) $(SIMT_TESTS:%=$(UNIT)/%)
+UNIT_TESTS := $(HOST_TESTS:%=$(UNIT)/%) $(SPEED_TESTS:%=$(BUILD)/plain/%) $(SIMT_TESTS:%=$(UNIT)/%) $(LAB_TESTS:%=$(UNIT)/%)
 
 test-unit: $(UNIT_TESTS) $(STEPS:%=$(UNIT)/%) $(BUILD)/rewrite_launches
 	@failed=0; \

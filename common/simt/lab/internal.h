@@ -58,6 +58,9 @@ typedef struct SiteTable {
 
 /** Of this pc, made where there is none. */
 uint32_t lab_site(SiteTable *table, uint32_t pc);
+
+/** Its counts; the pointer holds until the next site is made. */
+LabCounts *lab_counts(SiteTable *table, uint32_t pc);
 void lab_free_sites(SiteTable *table);
 
 /* --- Findings ------------------------------------------------------------------------------- */

@@ -130,7 +130,7 @@ static void barrier_opens(Worker *worker) {
     const unsigned lanes = worker->warps[warp].at_barrier;
     if (lanes == 0) continue;
     const Wait *wait = &worker->waits[warp * WARP_SIZE + __builtin_ctz(lanes)];
-    lab->sites.sites[lab_site(&lab->sites, lab_pc(wait->call_site))].counts.barriers++;
+    lab_counts(&lab->sites, lab_pc(wait->call_site))->barriers++;
   }
   lab->epoch++;
 }
@@ -146,7 +146,7 @@ static void warp_instruction(Worker *worker, const SimtWarpOperation *operation,
   (void)lanes;
   LabWorker *lab = lab_worker;
   if (lab == NULL) return;
-  LabCounts *counts = &lab->sites.sites[lab_site(&lab->sites, lab_pc(call_site))].counts;
+  LabCounts *counts = lab_counts(&lab->sites, lab_pc(call_site));
   switch (operation->kind) {
     case SIMT_SHUFFLE:
       counts->shuffles++;
@@ -209,7 +209,7 @@ static void atomic(Worker *worker, void *address, unsigned size, const void *cal
   LabWorker *lab = lab_worker;
   if (lab == NULL) return;
   const uint32_t pc = lab_pc(call_site);
-  lab->sites.sites[lab_site(&lab->sites, pc)].counts.atomics++;
+  lab_counts(&lab->sites, pc)->atomics++;
   lab->atomics = true;
   lab_check_atomic(lab, (uintptr_t)address, size, pc);
 }

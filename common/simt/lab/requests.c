@@ -117,7 +117,7 @@ static void count_banks(const Request *request, int pass_lanes, unsigned per_ban
 }
 
 void lab_count_ldmatrix(LabWorker *lab, const void *const *rows, int matrices, uint32_t pc) {
-  LabTraffic *traffic = &lab->sites.sites[lab_site(&lab->sites, pc)].counts.ldmatrix;
+  LabTraffic *traffic = &lab_counts(&lab->sites, pc)->ldmatrix;
   Pass pass;
   for (int i = 0; i < matrices; i++) {
     begin_pass(&pass);
@@ -133,7 +133,7 @@ void lab_count_ldmatrix(LabWorker *lab, const void *const *rows, int matrices, u
 /* --- Requests ------------------------------------------------------------------------------- */
 
 static void count_request(LabWorker *lab, const Request *request, unsigned live) {
-  LabCounts *counts = &lab->sites.sites[lab_site(&lab->sites, request->pc)].counts;
+  LabCounts *counts = lab_counts(&lab->sites, request->pc);
   switch (request->kind) {
     case GLOBAL_LOAD:
       count_sectors(request, &counts->global_load);

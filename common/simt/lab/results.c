@@ -60,8 +60,7 @@ void lab_store(const Launch *launch, const LabWorker *lab) {
   KernelStore *kernel = store_of(launch->kernel);
   for (uint32_t i = 1; i < lab->sites.count; i++) {
     const Site *site = &lab->sites.sites[i];
-    const uint32_t own = lab_site(&kernel->sites, site->pc);
-    lab_add_counts(&kernel->sites.sites[own].counts, &site->counts);
+    lab_add_counts(lab_counts(&kernel->sites, site->pc), &site->counts);
   }
   for (size_t i = 0; i < lab->findings.count; i++) {
     lab_add_finding(&store.findings, &lab->findings.list[i]);

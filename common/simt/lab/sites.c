@@ -36,6 +36,11 @@ uint32_t lab_site(SiteTable *table, uint32_t pc) {
   return table->index[slot];
 }
 
+LabCounts *lab_counts(SiteTable *table, uint32_t pc) {
+  const uint32_t site = lab_site(table, pc); /* may move the sites */
+  return &table->sites[site].counts;
+}
+
 void lab_free_sites(SiteTable *table) {
   free(table->sites);
   free(table->index);

@@ -1,0 +1,244 @@
+/**
+ * @file
+ * What the lab counts, for kernels whose counts can be told by hand.
+ */
+#include "../tests/unit/lab_testing.h"
+#include "device/ptx.cuh"
+
+extern __shared__ __align__(16) unsigned char smem[];
+
+/** The counts of the only kernel that was launched since start_lab(). */
+static LabCounts counts_of_kernel() {
+  LabResults results;
+  lab_take_results(&results);
+  assert_int_equal(results.kernel_count, 1);
+  const LabCounts counts = results.kernels[0].counts;
+  lab_free_results(&results);
+  return counts;
+}
+
+static void assert_sectors(const LabTraffic &t, uint64_t requests, uint64_t sectors, uint64_t bytes,
+                           uint64_t used_bytes, uint32_t most) {
+  assert_int_equal(t.requests, requests);
+  assert_int_equal(t.sectors, sectors);
+  assert_int_equal(t.bytes, bytes);
+  assert_int_equal(t.used_bytes, used_bytes);
+  assert_int_equal(t.most_sectors, most);
+}
+
+static void assert_waves(const LabTraffic &t, uint64_t requests, uint64_t waves, uint64_t ideal,
+                         uint32_t ways) {
+  assert_int_equal(t.requests, requests);
+  assert_int_equal(t.wavefronts, waves);
+  assert_int_equal(t.ideal_wavefronts, ideal);
+  assert_int_equal(t.most_ways, ways);
+}
+
+/* --- Global memory -------------------------------------------------------------------------- */
+
+template <typename T>
+__global__ void copy_strided(T *out, const T *in, int stride) {
+  out[threadIdx.x] = in[threadIdx.x * stride];
+}
+
+static void sectors_are_those_of_a_warp(void **) {
+  const float *in = named_zeros<float>("in", 1024);
+  float *out = named_zeros<float>("out", 64);
+  copy_strided<<<1, 64>>>(out, in, 1);
+  assert_sectors(counts_of_kernel().global_load, 2, 8, 256, 256, 4);
+  lab_start(LAB_TRAFFIC);
+  copy_strided<<<1, 64>>>(out, in, 2);
+  assert_sectors(counts_of_kernel().global_load, 2, 16, 256, 256, 8);
+  lab_start(LAB_TRAFFIC);
+  copy_strided<<<1, 32>>>(out, in, 16);
+  assert_sectors(counts_of_kernel().global_load, 1, 32, 128, 128, 32);
+  lab_start(LAB_TRAFFIC);
+  copy_strided<<<1, 32>>>(out, in, 0); /* one word for all */
+  assert_sectors(counts_of_kernel().global_load, 1, 1, 128, 4, 1);
+}
+
+static void a_shifted_request_touches_one_sector_more(void **) {
+  const float *in = named_zeros<float>("in", 64);
+  float *out = named_zeros<float>("out", 64);
+  copy_strided<<<1, 32>>>(out, in + 1, 1);
+  assert_sectors(counts_of_kernel().global_load, 1, 5, 128, 128, 5);
+}
+
+static void vectors_are_one_request(void **) {
+  const float4 *in = named_zeros<float4>("in", 32);
+  float4 *out = named<float4>("out", 32);
+  copy_strided<<<1, 32>>>(out, in, 1);
+  const LabCounts counts = counts_of_kernel();
+  assert_sectors(counts.global_load, 1, 16, 512, 512, 16);
+  assert_sectors(counts.global_store, 1, 16, 512, 512, 16);
+}
+
+static void halves_share_sectors(void **) {
+  const __half *in = named_zeros<__half>("in", 64);
+  __half *out = named<__half>("out", 32);
+  copy_strided<<<1, 32>>>(out, in, 1);
+  assert_sectors(counts_of_kernel().global_load, 1, 2, 64, 64, 2);
+}
+
+/* --- Shared memory -------------------------------------------------------------------------- */
+
+/** Lane i stores to, and loads from, element i * stride. */
+template <typename T>
+__global__ void store_and_load(T *out, int stride) {
+  T *values = (T *)smem;
+  values[threadIdx.x * stride] = T();
+  __syncthreads();
+  out[threadIdx.x] = values[threadIdx.x * stride];
+}
+
+template <typename T>
+static LabTraffic loads_with_stride(int stride) {
+  T *out = named<T>("out", 32);
+  lab_start(LAB_BANKS);
+  store_and_load<<<1, 32, 32 * 33 * sizeof(T)>>>(out, stride);
+  cudaFree(out);
+  const LabCounts counts = counts_of_kernel();
+  assert_int_equal(counts.shared_store.wavefronts, counts.shared_load.wavefronts);
+  return counts.shared_load;
+}
+
+static void words_of_one_bank_conflict(void **) {
+  assert_waves(loads_with_stride<float>(1), 1, 1, 1, 1);
+  assert_waves(loads_with_stride<float>(2), 1, 2, 1, 2);
+  assert_waves(loads_with_stride<float>(32), 1, 32, 1, 32);
+  assert_waves(loads_with_stride<float>(33), 1, 1, 1, 1);
+  assert_waves(loads_with_stride<__half>(1), 1, 1, 1, 1);
+  assert_waves(loads_with_stride<__half>(2), 1, 1, 1, 1);
+}
+
+static void wide_accesses_take_turns(void **) {
+  assert_waves(loads_with_stride<uint2>(1), 1, 2, 2, 1);
+  assert_waves(loads_with_stride<uint2>(2), 1, 4, 2, 2);
+  assert_waves(loads_with_stride<uint4>(1), 1, 4, 4, 1);
+  assert_waves(loads_with_stride<uint4>(8), 1, 32, 4, 8);
+  assert_waves(loads_with_stride<uint4>(9), 1, 4, 4, 1);
+}
+
+__global__ void load_one_word(float *out) {
+  float *values = (float *)smem;
+  if (threadIdx.x == 0) values[5] = 1.0f;
+  __syncthreads();
+  out[threadIdx.x] = values[5];
+}
+
+static void one_word_for_all_is_no_conflict(void **) {
+  load_one_word<<<1, 64, 64>>>(named<float>("out", 64));
+  const LabCounts counts = counts_of_kernel();
+  assert_waves(counts.shared_load, 2, 2, 2, 1);
+  assert_waves(counts.shared_store, 1, 1, 1, 1);
+  assert_int_equal(counts.partial, 1);
+}
+
+/* --- cp.async and the tensor cores ---------------------------------------------------------- */
+
+__global__ void copy_and_multiply(const uint4 *in, float *out, int pitch) {
+  uint4 *rows = (uint4 *)smem;
+  cp_async_16(&rows[threadIdx.x * pitch], &in[threadIdx.x], threadIdx.x < 16);
+  cp_async_commit();
+  cp_async_wait<0>();
+  __syncwarp();
+  uint32_t a[4];
+  ldmatrix_x4(a, &rows[threadIdx.x * pitch]);
+  float d[4] = {};
+  mma_m16n8k16<__half>(d, a, a[0], a[1]);
+  out[threadIdx.x] = __shfl_xor_sync(~0u, d[0], 1);
+  __syncthreads();
+}
+
+static LabCounts copy_with_pitch(int pitch) {
+  const uint4 *in = named_zeros<uint4>("in", 32);
+  float *out = named<float>("out", 32);
+  lab_start(LAB_EVERYTHING & ~LAB_INIT);
+  copy_and_multiply<<<1, 32, 32 * 9 * 16>>>(in, out, pitch);
+  return counts_of_kernel();
+}
+
+static void instructions_are_counted_by_warps(void **) {
+  const LabCounts counts = copy_with_pitch(1);
+  assert_sectors(counts.copy_global, 1, 8, 256, 256, 8); /* zero fills read nothing */
+  assert_waves(counts.copy_shared, 1, 2, 2, 1);
+  assert_waves(counts.ldmatrix, 1, 4, 4, 1);
+  assert_int_equal(counts.mma, 1);
+  assert_int_equal(counts.mma_under_copy, 0);
+  assert_int_equal(counts.shuffles, 1);
+  assert_int_equal(counts.barriers, 1);
+  assert_int_equal(counts.warp_barriers, 1);
+}
+
+static void rows_of_ldmatrix_conflict(void **) {
+  const LabCounts counts = copy_with_pitch(8);
+  assert_waves(counts.ldmatrix, 1, 32, 4, 8);
+  assert_waves(copy_with_pitch(9).ldmatrix, 1, 4, 4, 1);
+}
+
+/* --- Lanes that go apart -------------------------------------------------------------------- */
+
+__global__ void branch_apart(int *out) {
+  int sum = 0;
+  for (int i = 0; i < 3; i++) {
+    if ((threadIdx.x + i) % 2 == 0) sum += out[threadIdx.x];  // half of the lanes
+    sum += out[32 + threadIdx.x];                             // all lanes
+  }
+  out[threadIdx.x] = sum;
+}
+
+static void lanes_meet_again_after_a_branch(void **) {
+  branch_apart<<<1, 32>>>(named_zeros<int>("out", 64));
+  const LabCounts counts = counts_of_kernel();
+  /* In its second iteration, one half is at its second visit of the branch, the other at its
+     first: visits meet by number, so that there are two whole requests instead of three halves. */
+  assert_int_equal(counts.global_load.requests, 3 + 2);
+  assert_int_equal(counts.global_store.requests, 1);
+}
+
+__global__ void long_loop(int *out, int count) {
+  for (int i = 0; i < count; i++) out[i * 32 + threadIdx.x] = 1;
+}
+
+static void a_long_loop_is_no_limit(void **) {
+  enum { COUNT = 1000 };
+  long_loop<<<1, 32>>>(named<int>("out", COUNT * 32), COUNT);
+  assert_sectors(counts_of_kernel().global_store, COUNT, COUNT * 4, COUNT * 128, COUNT * 128, 4);
+}
+
+__global__ void lines_of_this_file(int *out) {
+  out[threadIdx.x] = 1;
+}
+enum { LINE_OF_STORE = __LINE__ - 2 };
+
+static void counts_are_told_by_line(void **) {
+  LabResults results;
+  lines_of_this_file<<<4, 32>>>(named<int>("out", 32));
+  lab_take_results(&results);
+  assert_int_equal(results.line_count, 1);
+  assert_string_equal(results.lines[0].kernel, "lines_of_this_file");
+  assert_string_equal(results.lines[0].file, __FILE__);
+  assert_int_equal(results.lines[0].line, LINE_OF_STORE);
+  assert_int_equal(results.lines[0].counts.global_store.requests, 4);
+  assert_int_equal(results.kernels[0].blocks, 4);
+  lab_free_results(&results);
+}
+
+int main() {
+#define LAB_TEST(test) cmocka_unit_test_setup_teardown(test, start_lab, stop_lab)
+  const CMUnitTest tests[] = {
+      LAB_TEST(sectors_are_those_of_a_warp),
+      LAB_TEST(a_shifted_request_touches_one_sector_more),
+      LAB_TEST(vectors_are_one_request),
+      LAB_TEST(halves_share_sectors),
+      LAB_TEST(words_of_one_bank_conflict),
+      LAB_TEST(wide_accesses_take_turns),
+      LAB_TEST(one_word_for_all_is_no_conflict),
+      LAB_TEST(instructions_are_counted_by_warps),
+      LAB_TEST(rows_of_ldmatrix_conflict),
+      LAB_TEST(lanes_meet_again_after_a_branch),
+      LAB_TEST(a_long_loop_is_no_limit),
+      LAB_TEST(counts_are_told_by_line),
+  };
+  return run_in_all_settings("lab", tests);
+}

@@ -1,0 +1,53 @@
+/**
+ * @file
+ * What the tests of the lab share.
+ */
+#ifndef LAB_TESTING_H
+#define LAB_TESTING_H
+
+#include "../tests/unit/simt_testing.h"
+#include "simt/lab/lab.h"
+
+/** Every test starts with a device that nothing has happened to, and with all checks. */
+inline int start_lab(void **state) {
+  reset_device(state);
+  lab_start(LAB_EVERYTHING);
+  return 0;
+}
+
+inline int stop_lab(void **state) {
+  lab_start(0);
+  return reset_device(state);
+}
+
+/** Memory of the device with a name, that nobody has written. */
+template <typename T>
+T *named(const char *name, int count) {
+  T *pointer = nullptr;
+  assert_int_equal(cudaMalloc(&pointer, count * sizeof(T)), cudaSuccess);
+  assert_int_equal(simt_name_allocation(pointer, name), cudaSuccess);
+  return pointer;
+}
+
+/** The same, zeroed. */
+template <typename T>
+T *named_zeros(const char *name, int count) {
+  T *pointer = named<T>(name, count);
+  assert_int_equal(cudaMemset(pointer, 0, count * sizeof(T)), cudaSuccess);
+  return pointer;
+}
+
+/** What the lab prints about the launches since start_lab(). */
+inline void findings_text(char *text, size_t text_size) {
+  LabResults results;
+  FILE *file = tmpfile();
+  assert_non_null(file);
+  lab_take_results(&results);
+  lab_print_findings(&results, file);
+  lab_free_results(&results);
+  rewind(file);
+  text[fread(text, 1, text_size - 1, file)] = '\0';
+  fclose(file);
+}
+
+#endif
