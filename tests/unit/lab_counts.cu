@@ -44,30 +44,30 @@ __global__ void copy_strided(T *out, const T *in, int stride) {
 static void sectors_are_those_of_a_warp(void **) {
   const float *in = named_zeros<float>("in", 1024);
   float *out = named_zeros<float>("out", 64);
-  copy_strided<<<1, 64>>>(out, in, 1);
+  copy_strided<float><<<1, 64>>>(out, in, 1);
   assert_sectors(counts_of_kernel().global_load, 2, 8, 256, 256, 4);
   lab_start(LAB_TRAFFIC);
-  copy_strided<<<1, 64>>>(out, in, 2);
+  copy_strided<float><<<1, 64>>>(out, in, 2);
   assert_sectors(counts_of_kernel().global_load, 2, 16, 256, 256, 8);
   lab_start(LAB_TRAFFIC);
-  copy_strided<<<1, 32>>>(out, in, 16);
+  copy_strided<float><<<1, 32>>>(out, in, 16);
   assert_sectors(counts_of_kernel().global_load, 1, 32, 128, 128, 32);
   lab_start(LAB_TRAFFIC);
-  copy_strided<<<1, 32>>>(out, in, 0); /* one word for all */
+  copy_strided<float><<<1, 32>>>(out, in, 0); /* one word for all */
   assert_sectors(counts_of_kernel().global_load, 1, 1, 128, 4, 1);
 }
 
 static void a_shifted_request_touches_one_sector_more(void **) {
   const float *in = named_zeros<float>("in", 64);
   float *out = named_zeros<float>("out", 64);
-  copy_strided<<<1, 32>>>(out, in + 1, 1);
+  copy_strided<float><<<1, 32>>>(out, in + 1, 1);
   assert_sectors(counts_of_kernel().global_load, 1, 5, 128, 128, 5);
 }
 
 static void vectors_are_one_request(void **) {
   const float4 *in = named_zeros<float4>("in", 32);
   float4 *out = named<float4>("out", 32);
-  copy_strided<<<1, 32>>>(out, in, 1);
+  copy_strided<float4><<<1, 32>>>(out, in, 1);
   const LabCounts counts = counts_of_kernel();
   assert_sectors(counts.global_load, 1, 16, 512, 512, 16);
   assert_sectors(counts.global_store, 1, 16, 512, 512, 16);
@@ -76,7 +76,7 @@ static void vectors_are_one_request(void **) {
 static void halves_share_sectors(void **) {
   const __half *in = named_zeros<__half>("in", 64);
   __half *out = named<__half>("out", 32);
-  copy_strided<<<1, 32>>>(out, in, 1);
+  copy_strided<__half><<<1, 32>>>(out, in, 1);
   assert_sectors(counts_of_kernel().global_load, 1, 2, 64, 64, 2);
 }
 
@@ -95,7 +95,7 @@ template <typename T>
 static LabTraffic loads_with_stride(int stride) {
   T *out = named<T>("out", 32);
   lab_start(LAB_BANKS);
-  store_and_load<<<1, 32, 32 * 33 * sizeof(T)>>>(out, stride);
+  store_and_load<T><<<1, 32, 32 * 33 * sizeof(T)>>>(out, stride);
   cudaFree(out);
   const LabCounts counts = counts_of_kernel();
   assert_int_equal(counts.shared_store.wavefronts, counts.shared_load.wavefronts);
