@@ -214,6 +214,7 @@ static void describe(const Problem *p, size_t workspace_bytes, Description *desc
   description->ceiling = CEILING_COPY;
   description->intermediate_bytes_per_entry =
       4 * sizeof(float);  // write S, read S, write P, read P
+  description->limits = {1, 5, 0};
   description->launch_count = 3;
   description->launches[0] = {
       "scores",
