@@ -240,7 +240,7 @@ lint:
 	$(call recipe_needs,cppcheck,cppcheck)
 	cppcheck --quiet --std=c11 --enable=warning,performance,portability --inline-suppr \
 	  --suppress=missingIncludeSystem --error-exitcode=1 -Icommon -Icommon/simt/include \
-	  common/host common/simt/runtime common/simt/rewrite_launches.c
+	  common/host common/simt/runtime common/simt/lab common/simt/rewrite_launches.c
 	$(MAKE) BACKEND=cpu WERROR=1 lint-build
 	@if command -v $(NVCC) >/dev/null; then $(MAKE) BACKEND=cuda WERROR=1 ARCH="$(ARCH)" lint-build; \
 	else echo "lint: no nvcc, so only g++ has been asked"; fi

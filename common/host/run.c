@@ -262,7 +262,9 @@ static void report_lab(Run *run) {
   if (run->options->report == 0 || run->reported) return;
   LabResults results;
   lab_take_results(&results);
-  run->findings = lab_report_print(&results, &run->description, run->options->report, stdout);
+  if (results.kernel_count > 0) {
+    run->findings = lab_report_print(&results, &run->description, run->options->report, stdout);
+  }
   lab_free_results(&results);
   run->reported = true;
 #else
@@ -332,6 +334,6 @@ ExitCode run_options(const Options *options, const Device *device, bool quiet, E
   }
   resources_free(&resources);
   mask_free(&run.mask);
-  if (!ok) return error->code;
+  if (!ok) return run.findings > 0 ? EXIT_WRONG : error->code;
   return (run.checked && !run.check.right) || run.findings > 0 ? EXIT_WRONG : EXIT_RIGHT;
 }

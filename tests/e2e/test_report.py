@@ -37,7 +37,7 @@ KERNEL = {"name": str, "blocks": int, "threads": int, "shared_bytes": int, "regi
 COUNTS = {"count_launches": int, "count_blocks": int, "count_threads": int, "count_barriers": int,
           "count_shuffles": int, "count_votes": int, "count_warp_barriers": int,
           "count_ldmatrix": int, "count_mma": int, "count_mma_under_copy": int,
-          "count_atomics": int}
+          "count_atomics": int, "simulation_ms": NUMBER}
 TIMES = {"samples": int, "median_ms": NUMBER, "p10_ms": NUMBER, "p90_ms": NUMBER,
          "bound_ms": NUMBER, "tflops": NUMBER, "dense_tflops": NUMBER, "gb_per_s": NUMBER,
          "ceiling_percent": NUMBER, "ceiling_ffma_tflops": NUMBER, "ceiling_mma_tflops": NUMBER,
@@ -249,14 +249,14 @@ def test_help_lists_every_option(step: Program) -> None:
 
 
 def test_every_short_option_is_its_long_one(any_step: Program, tmp_path: Path) -> None:
-    """Each pair gives the same row (but for the date) as the other spelling."""
+    """Each pair gives the same row (but for date and time) as the other spelling."""
     short = "-b 2 -H 4 -G 2 -n 9 -k 8 -d 32 -t bf16 -m causal -i spiky -s 3 -c rows:4 -r 0".split()
     long = ("--batch 2 --heads 4 --kv-heads 2 --seqlen 9 --seqlen-kv 8 --head-dim 32 --dtype bf16 "
             "--mask causal --input spiky --seed 3 --check rows:4 --repeat 0").split()
     path = tmp_path / "rows.json"
     any_step.run_right(*short, "-j", path)
     any_step.run_right(*long, "--json", path)
-    first, second = (row | {"date": ""} for row in read_rows(path))
+    first, second = (row | {"date": "", "simulation_ms": 0} for row in read_rows(path))
     assert first == second and first["kv_heads"] == 2 and first["rows_checked"] == 4
 
 
