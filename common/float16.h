@@ -65,10 +65,10 @@ static inline uint16_t double_to_bf16_bits(double x) {
 static inline float half_bits_to_float(uint16_t half) {
   const uint32_t sign = (uint32_t)(half & 0x8000) << 16;
   const uint32_t magnitude = half & 0x7fff;
-  if (magnitude >= 0x7c00) return float_from_bits(sign | 0x7f800000 | (magnitude & 0x3ff) << 13);
   /* As a float's low bits the value is too small by 2^112; the product is exact, subnormals too. */
   const float scaled = float_from_bits(magnitude << 13) * 0x1p112f;
-  return float_from_bits(sign | float_bits(scaled));
+  const uint32_t special = magnitude >= 0x7c00 ? 0x7f800000 : 0; /* infinities and NaN */
+  return float_from_bits(sign | float_bits(scaled) | special);
 }
 
 static inline float bf16_bits_to_float(uint16_t bf16) {

@@ -88,7 +88,7 @@ LAB_TESTS := $(patsubst tests/unit/%.cu,%,$(wildcard tests/unit/lab_*.cu))
 # What the unit tests link: the host without main.
 UNIT_HOST_SOURCES := $(filter-out common/host/main.c,$(HOST_SOURCES))
 
-$(UNIT)/host/reference.o: HOST_FLAGS += $(REFERENCE_FLAGS)
+$(UNIT)/host/reference.o: HOST_FLAGS += $(VECTORISE)
 $(UNIT)/host/version.o $(BUILD)/plain/host/version.o: $(BUILD)/commit.h
 $(UNIT)/host/version.o $(BUILD)/plain/host/version.o: HOST_FLAGS += -I$(BUILD)
 

@@ -13,13 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The same plain C for three vector widths, chosen when the program starts. None of them contracts
-   a * b + c (-ffp-contract=off), so the bits do not depend on the choice. */
-#if defined(__x86_64__) && defined(__GLIBC__) && !defined(__clang__)
-#define ANY_VECTOR_WIDTH __attribute__((target_clones("avx512f", "avx2", "default")))
-#else
-#define ANY_VECTOR_WIDTH
-#endif
+#include "vector_width.h"
 
 enum {
   KEY_BLOCK = 64, /* K and V blocks stay in the L2 cache up to a head dimension of 256 */

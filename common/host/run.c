@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #ifdef SIMT_BACKEND
+#include <omp.h>
 #include <simt.h>
 #endif
 
@@ -89,6 +90,8 @@ static bool find_facts(Run *run, Error *error) {
 static bool run_once(Run *run, DeviceTensors *t, Error *error) {
 #ifdef SIMT_BACKEND
   simt_reset_counters();
+  /* Idle threads of OpenMP spin for some milliseconds; the cores are the kernel's now. */
+  omp_pause_resource_all(omp_pause_soft);
 #endif
   if (!device_outputs_poison(t, error)) return false;
   run->simulation_ms = -clock_ms(); /* the end is added below */

@@ -1,5 +1,7 @@
 /* The warp instructions of the tensor cores. Section numbers are those of the PTX ISA 8.7. */
 #include <float16.h>
+#include <string.h>
+#include <vector_width.h>
 
 #include "runtime.h"
 
@@ -71,46 +73,76 @@ typedef struct MmaOperands {
   SimtElement element;
 } MmaOperands;
 
-static float element_of(SimtElement element, uint32_t pair, int which) {
-  const uint16_t bits = (uint16_t)(pair >> 16 * which);
-  return element == SIMT_FP16 ? half_bits_to_float(bits) : bf16_bits_to_float(bits);
+/** All of A, B transposed, and D, out of the fragments. */
+typedef struct MmaMatrices {
+  uint16_t a[M][K], b[N][K];
+  float d[M][N];
+} MmaMatrices;
+
+static inline void to_doubles(const uint16_t *bits, int count, SimtElement element,
+                              double *values) {
+  if (element == SIMT_FP16) {
+    for (int i = 0; i < count; i++) values[i] = half_bits_to_float(bits[i]);
+  } else {
+    for (int i = 0; i < count; i++) values[i] = bf16_bits_to_float(bits[i]);
+  }
+}
+
+/**
+ * D += A B. Products are exact and summed in double, one after the other, so that in effect the sum
+ * is rounded once; hardware cuts bits off on the way, as tests/e2e/test_layouts.py measures.
+ */
+ANY_VECTOR_WIDTH static void multiply(MmaMatrices *m, SimtElement element) {
+  typedef double Row __attribute__((vector_size(N * sizeof(double))));
+  enum { ROWS = 4 }; /* at a time: their sums do not wait for each other */
+  double a[M][K], b[N][K];
+  Row b_rows[K];
+  to_doubles(m->a[0], M * K, element, a[0]);
+  to_doubles(m->b[0], N * K, element, b[0]);
+  for (int k = 0; k < K; k++) {
+    for (int column = 0; column < N; column++) b_rows[k][column] = b[column][k];
+  }
+  for (int first = 0; first < M; first += ROWS) {
+    Row sums[ROWS];
+    for (int row = 0; row < ROWS; row++) {
+      for (int column = 0; column < N; column++) sums[row][column] = m->d[first + row][column];
+    }
+    for (int k = 0; k < K; k++) {
+      for (int row = 0; row < ROWS; row++) sums[row] += a[first + row][k] * b_rows[k];
+    }
+    for (int row = 0; row < ROWS; row++) {
+      for (int column = 0; column < N; column++)
+        m->d[first + row][column] = (float)sums[row][column];
+    }
+  }
 }
 
 /**
  * With g = lane / 4 and t = 2 (lane % 4), a lane holds of A the pairs (g, t), (g + 8, t), (g, t +
  * 8) and (g + 8, t + 8); of B, whose pairs run down a column, (t, g) and (t + 8, g); of C and D (g,
- * t) and (g + 8, t). Products are exact and summed in double, so that in effect the sum is rounded
- * once; hardware cuts bits off on the way, as tests/e2e/test_layouts.py measures.
+ * t) and (g + 8, t).
  */
 static void execute_mma(void **operands, unsigned mask) {
   (void)mask;
-  double a[M][K], b[K][N], d[M][N];
+  MmaMatrices m;
   for (int lane = 0; lane < WARP_SIZE; lane++) {
     const MmaOperands *own = operands[lane];
     const int g = lane / 4, t = 2 * (lane % 4);
-    for (int i = 0; i < 2; i++) {
-      a[g][t + i] = element_of(own->element, own->a[0], i);
-      a[g + 8][t + i] = element_of(own->element, own->a[1], i);
-      a[g][t + 8 + i] = element_of(own->element, own->a[2], i);
-      a[g + 8][t + 8 + i] = element_of(own->element, own->a[3], i);
-      b[t + i][g] = element_of(own->element, own->b[0], i);
-      b[t + 8 + i][g] = element_of(own->element, own->b[1], i);
-      d[g][t + i] = own->d[i];
-      d[g + 8][t + i] = own->d[2 + i];
-    }
+    memcpy(&m.a[g][t], &own->a[0], sizeof own->a[0]);
+    memcpy(&m.a[g + 8][t], &own->a[1], sizeof own->a[1]);
+    memcpy(&m.a[g][t + 8], &own->a[2], sizeof own->a[2]);
+    memcpy(&m.a[g + 8][t + 8], &own->a[3], sizeof own->a[3]);
+    memcpy(&m.b[g][t], &own->b[0], sizeof own->b[0]);
+    memcpy(&m.b[g][t + 8], &own->b[1], sizeof own->b[1]);
+    memcpy(&m.d[g][t], &own->d[0], 2 * sizeof own->d[0]);
+    memcpy(&m.d[g + 8][t], &own->d[2], 2 * sizeof own->d[2]);
   }
-  for (int row = 0; row < M; row++) {
-    for (int k = 0; k < K; k++) {
-      for (int column = 0; column < N; column++) d[row][column] += a[row][k] * b[k][column];
-    }
-  }
+  multiply(&m, ((const MmaOperands *)operands[0])->element);
   for (int lane = 0; lane < WARP_SIZE; lane++) {
     MmaOperands *own = operands[lane];
     const int g = lane / 4, t = 2 * (lane % 4);
-    for (int i = 0; i < 2; i++) {
-      own->d[i] = (float)d[g][t + i];
-      own->d[2 + i] = (float)d[g + 8][t + i];
-    }
+    memcpy(&own->d[0], &m.d[g][t], 2 * sizeof own->d[0]);
+    memcpy(&own->d[2], &m.d[g + 8][t], 2 * sizeof own->d[2]);
   }
   if (simt_warp_copies_in_flight(simt_worker)) simt_worker->counters.mma_under_copy++;
 }
