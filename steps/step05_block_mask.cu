@@ -50,10 +50,11 @@ __global__ void __launch_bounds__(THREADS) attention_kernel(Problem p, Tensors t
   T *k_shared = q_shared + Tile::Q_ROWS * PITCH<HEAD_DIM>;
   T *v_shared = k_shared + (STAGES - 1) * Tile::KV_ROWS * PITCH<HEAD_DIM>;
 
-  const int head = blockIdx.x / lists.q_tiles;
+  const BlockRow row = row_of_block(p, lists, blockIdx.x);
+  const int head = row.head;
   const int list = list_of_head(lists, head / p.q_heads, head % p.q_heads) * lists.q_tiles;
   // The tiles of queries with the longest lists start first.
-  const QueryTile own = lists.order[list + blockIdx.x % lists.q_tiles];
+  const QueryTile own = lists.order[list + row.entry];
   const KeyTile *tiles = lists.tiles + (int64_t)(list + own.q_tile) * lists.most_tiles;
   const int first_q = own.q_tile * Tile::Q_ROWS;
 
@@ -108,6 +109,14 @@ __global__ void __launch_bounds__(THREADS) attention_kernel(Problem p, Tensors t
 
     float s[M_TILES][Tile::KV_ROWS / 8][4] = {};
     multiply_qk<T, HEAD_DIM>(s, q_warp, k_shared);
+    // The bits of a partial tile are asked for before the barrier and needed behind it, unless the
+    // registers are worth more than the wait.
+    constexpr bool BITS_EARLY = HEAD_DIM == 64;
+    constexpr int WORDS = Tile::KV_ROWS / 32;  // of a row
+    uint32_t bits[M_TILES][2][WORDS];
+    const uint32_t *row_bits =
+        lists.bits + ((int64_t)tile.mask * Tile::Q_ROWS + warp_row) * WORDS;  // if tile.mask >= 0
+    if (BITS_EARLY && tile.mask >= 0) load_bits(bits, row_bits);
     KeyTile next = {0, ALL_ATTENDED};
     if (i + 1 < own.tile_count) next = tiles[i + 1];
     __syncthreads();  // every warp is done with K before something else takes its place
@@ -129,8 +138,8 @@ __global__ void __launch_bounds__(THREADS) attention_kernel(Problem p, Tensors t
         adjust_scores(s, p, tile.mask == CAUSAL_RULE, first_q + warp_row, tile.first_key);
       }
       if (tile.mask >= 0) {
-        constexpr int WORDS = Tile::KV_ROWS / 32;  // of a row
-        hide_by_bits(s, lists.bits + ((int64_t)tile.mask * Tile::Q_ROWS + warp_row) * WORDS, WORDS);
+        if (!BITS_EARLY) load_bits(bits, row_bits);
+        hide_by_bits(s, bits);
       }
     }
     update_softmax(s, m, l, o, scale_log2);

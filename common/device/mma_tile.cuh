@@ -121,22 +121,36 @@ __device__ __forceinline__ void adjust_scores(float (&s)[M_TILES][N_TILES][4], c
   }
 }
 
-/**
- * Hides what the bits of a partial tile hide. `row_bits` is the word of this warp's first row and
- * the tile's first key; `pitch` words on is the next row.
- */
-template <int M_TILES, int N_TILES>
-__device__ __forceinline__ void hide_by_bits(float (&s)[M_TILES][N_TILES][4],
-                                             const uint32_t *row_bits, int pitch) {
+/** Loads what hide_by_bits() needs: of this lane's rows, a bit for each key of the tile. Rows lie
+ * WORDS apart, from `row_bits` on for this warp's first. */
+template <int M_TILES, int WORDS>
+__device__ __forceinline__ void load_bits(uint32_t (&bits)[M_TILES][2][WORDS],
+                                          const uint32_t *row_bits) {
   const int lane = threadIdx.x % WARP_SIZE;
 #pragma unroll
   for (int i = 0; i < M_TILES; i++) {
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-      const uint32_t *row = row_bits + (16 * i + 8 * half + lane / 4) * pitch;
+#pragma unroll
+      for (int word = 0; word < WORDS; word++) {
+        bits[i][half][word] = row_bits[(16 * i + 8 * half + lane / 4) * WORDS + word];
+      }
+    }
+  }
+}
+
+/** Hides what the bits of a partial tile hide. */
+template <int M_TILES, int N_TILES>
+__device__ __forceinline__ void hide_by_bits(float (&s)[M_TILES][N_TILES][4],
+                                             const uint32_t (&bits)[M_TILES][2][N_TILES / 4]) {
+  const int lane = threadIdx.x % WARP_SIZE;
+#pragma unroll
+  for (int i = 0; i < M_TILES; i++) {
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
 #pragma unroll
       for (int n = 0; n < N_TILES; n += 4) {  // four accumulator tiles are 32 keys, one word
-        const uint32_t word = row[n / 4] >> lane % 4 * 2;
+        const uint32_t word = bits[i][half][n / 4] >> lane % 4 * 2;
 #pragma unroll
         for (int j = 0; j < 8; j++) {
           if ((word >> (j / 2 * 8 + j % 2) & 1) == 0) s[i][n + j / 2][2 * half + j % 2] = -INFINITY;

@@ -32,10 +32,14 @@ struct alignas(16) QueryTile {
   KeyTile first; /**< of its list */
 };
 
+/** K and V of so many bytes stay in the L2 cache of every GPU that runs these steps. */
+constexpr int64_t CACHED_BYTES = 16 << 20;
+
 /** Everything about one mask, in device memory. */
 struct TileLists {
   int q_rows, kv_rows;   /**< of the kernel's tiles */
   int q_tiles;           /**< tiles of queries in a head */
+  int heads_together;    /**< heads whose rows are dealt out together, see row_of_block() */
   int most_tiles;        /**< room in each list */
   int batches, heads;    /**< lists are shared like the masks */
   int *counts;           /**< [batches * heads][q_tiles]: length of each list */
@@ -50,6 +54,25 @@ __device__ __forceinline__ int list_of_head(const TileLists &lists, int batch, i
   return batch % lists.batches * lists.heads + head % lists.heads;
 }
 
+/** What a thread block works on: an entry of the order of one head. */
+struct BlockRow {
+  int head; /**< counted through the whole batch */
+  int entry;
+};
+
+/**
+ * Several heads at a time, the longest rows of all of them first: so the grid ends with short rows,
+ * and no multiprocessor is left alone with a long one. Only so many heads that K and V of all of
+ * them stay in the L2 cache.
+ */
+__device__ __forceinline__ BlockRow row_of_block(const Problem &p, const TileLists &lists,
+                                                 int block) {
+  const int rows = lists.heads_together * lists.q_tiles;
+  const int first_head = block / rows * lists.heads_together;
+  const int heads = min(lists.heads_together, p.batch * p.q_heads - first_head);
+  return {first_head + block % rows % heads, block % rows / heads};
+}
+
 /** Lays the lists out from `memory` on, aligned as cudaMalloc aligns; returns the bytes it takes.
  */
 static inline size_t lay_out_tile_lists(const Problem *p, const BlockMask *m, int q_rows,
@@ -59,6 +82,10 @@ static inline size_t lay_out_tile_lists(const Problem *p, const BlockMask *m, in
   lists->q_rows = q_rows;
   lists->kv_rows = kv_rows;
   lists->q_tiles = (p->q_len + q_rows - 1) / q_rows;
+  const int64_t head_bytes = (int64_t)p->kv_len * p->head_dim * 2 * 2;  // of K and V
+  const int64_t heads = (int64_t)p->batch * p->q_heads;
+  const int64_t together = CACHED_BYTES / head_bytes;
+  lists->heads_together = (int)(together < 1 ? 1 : together < heads ? together : heads);
   // A row lists each block at most once, but may have any number of MASKED slots.
   const int kv_blocks = (p->kv_len - 1) / m->kv_block_size + 1;
   lists->most_tiles =

@@ -89,8 +89,8 @@ FAULTS = {
         ((TILE, "p.kv_len) - first_key - lane % 4 * 2;",
           "p.kv_len) - first_key - lane % 8 / 2 * 2;"),), CAUSAL, ROWS),
     "4 partial bits of the wrong lanes": Fault(
-        ((TILE, "row_bits + (16 * i + 8 * half + lane / 4) * pitch",
-          "row_bits + (16 * i + lane % 16 / 2 * 2 + half) * pitch"),), PARTIAL, ROWS),
+        ((TILE, "row_bits[(16 * i + 8 * half + lane / 4) * WORDS + word]",
+          "row_bits[(16 * i + lane % 16 / 2 * 2 + half) * WORDS + word]"),), PARTIAL, ROWS),
     "5 prefetch of the neighbour, not of the next in the list": Fault(
         ((STEP, "next.first_key,\n", "tile.first_key + Tile::KV_ROWS,\n"),), FAR_APART, ROWS),
     "6 waits for too little": Fault(
