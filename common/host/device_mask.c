@@ -12,14 +12,18 @@ double clock_ms(void) {
   return 1e3 * (double)now.tv_sec + 1e-6 * (double)now.tv_nsec;
 }
 
+static const char *const TENSOR_NAMES[MASK_TENSORS] = {
+    "kv_num_blocks", "kv_indices", "block_mask_types", "partial_block_mask_indices",
+    "partial_block_masks"};
+
 static bool upload(const HostBlockMask *blocks, DeviceMask *d, Error *error) {
   for (int i = 0; i < MASK_TENSORS; i++) {
     const size_t bytes = blocks->bytes[i];
     d->mask_bytes += bytes;
     if (bytes == 0) continue; /* no tile: nobody will look for one */
-    if (!device_allocate(&d->tensors[i], bytes, "block mask", error) ||
+    if (!device_allocate(&d->tensors[i], bytes, TENSOR_NAMES[i], error) ||
         !device_ok(cudaMemcpy(d->tensors[i], blocks->data[i], bytes, cudaMemcpyHostToDevice),
-                   "block mask", error)) {
+                   TENSOR_NAMES[i], error)) {
       return false;
     }
   }

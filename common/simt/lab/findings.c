@@ -61,12 +61,18 @@ const char *lab_kind_text(LabKind kind) {
       [LAB_MISALIGNED] = "misaligned access",
       [LAB_BLOCKS_WRITE_WRITE] = "global memory race: two blocks write the same bytes",
       [LAB_BLOCKS_WRITE_READ] = "global memory race: one block reads what another writes",
+      [LAB_LAUNCH_REFUSED] = "launch limits exceeded",
+      [LAB_LAUNCH_FAILED] = "the launch ended early",
   };
   return TEXTS[kind];
 }
 
 static void print_finding(const LabFinding *f, FILE *out) {
   fprintf(out, "finding    %s\n", lab_kind_text(f->kind));
+  if (f->place == NULL) {
+    fprintf(out, "           in %s: %s\n", f->kernel, f->where);
+    return;
+  }
   fprintf(out, "           at %s in %s\n", f->place, f->kernel);
   if (f->other_place != NULL) fprintf(out, "           after %s\n", f->other_place);
   fprintf(out, "           %llu time%s, first: ", (unsigned long long)f->count,

@@ -5,6 +5,7 @@
  * - hooks.c      what the compiler has instrumented kernels call
  * - access.c     what an address is; alignment, bounds, logs
  * - requests.c   logs of lanes become requests of warps; sectors and banks
+ * - first.c      the first access of each instruction, for drawings
  * - shared.c     who wrote and read shared memory; global.c: and global memory
  * - findings.c   what went wrong; sites.c: counts by program counter
  * - observe.c    what the runtime tells: launches, blocks, barriers, warp instructions
@@ -62,6 +63,22 @@ uint32_t lab_site(SiteTable *table, uint32_t pc);
 /** Its counts; the pointer holds until the next site is made. */
 LabCounts *lab_counts(SiteTable *table, uint32_t pc);
 void lab_free_sites(SiteTable *table);
+
+/* --- First accesses -------------------------------------------------------------------------- */
+
+/** The first access of an instruction; `taken` is false where there was none yet. */
+typedef struct FirstAccess {
+  bool taken;
+  uint32_t pc;
+  uint64_t launch, order; /* which launch; how many requests its worker had seen before */
+  LabAccess access;       /* but for its names */
+} FirstAccess;
+
+/** By site, two each: an instruction may read one memory and write another. */
+typedef struct FirstTable {
+  FirstAccess *list;
+  size_t count;
+} FirstTable;
 
 /* --- Findings ------------------------------------------------------------------------------- */
 
@@ -165,6 +182,8 @@ typedef struct LabWorker {
 
   SiteTable sites;
   FindingList findings;
+  FirstTable first;
+  uint64_t requests; /* seen with LAB_ACCESSES */
   struct Grouping *grouping;
   bool atomics, fences;
 } LabWorker;
@@ -204,6 +223,15 @@ void lab_check_atomic(LabWorker *lab, uintptr_t address, unsigned size, uint32_t
 void lab_flush_warp(LabWorker *lab, int warp);
 void lab_count_ldmatrix(LabWorker *lab, const void *const *rows, int matrices, uint32_t pc);
 
+/* first.c */
+/** One access of the warp of the running thread, and its counts. */
+void lab_note_first(LabWorker *lab, LabAccessKind kind, uint32_t pc, int warp, unsigned size,
+                    uint32_t lanes, const uintptr_t *addresses, const LabTraffic *traffic);
+/** Of two tables of a kernel, of which `sites` goes with the first, the first access of each. */
+void lab_add_first(SiteTable *sites, FirstTable *sum, const FirstTable *other);
+bool lab_first_is_earlier(const FirstAccess *a, const FirstAccess *b);
+void lab_free_first(FirstTable *table);
+
 /* shared.c */
 bool lab_create_shadow(SharedShadow *shadow, size_t bytes);
 void lab_free_shadow(SharedShadow *shadow);
@@ -227,6 +255,8 @@ void lab_forget_store(void);
 FindingList *lab_begin_store(const Launch *launch, bool blocks_not_checked);
 void lab_store(const Launch *launch, const LabWorker *lab);
 void lab_store_time(double milliseconds);
+/** A launch that did not come about, or not to its end; `worker` is NULL outside of its blocks. */
+void lab_store_failure(LabWorker *worker, const void *kernel, LabKind kind, const char *what);
 
 /** "name + offset" for an address in a region. */
 void lab_describe_region(const Region *region, uintptr_t address, char *text, size_t text_size);

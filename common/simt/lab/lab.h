@@ -30,7 +30,10 @@ enum {
   LAB_BLOCKS = 1 << 4,    /**< races on global memory between thread blocks */
   LAB_TRAFFIC = 1 << 5,   /**< requests, sectors and bytes of global memory; instructions */
   LAB_BANKS = 1 << 6,     /**< wavefronts of shared memory */
-  LAB_EVERYTHING = (1 << 7) - 1
+  LAB_EVERYTHING = (1 << 7) - 1,
+  LAB_ACCESSES =
+      1 << 7 /**< keeps the first access of each instruction, with LAB_TRAFFIC or LAB_BANKS
+              */
 };
 
 /** Begins anew with these checks: earlier results are forgotten. 0 ends all checks. */
@@ -69,7 +72,24 @@ typedef struct LabCounts {
   uint64_t atomics;                                    /**< by threads */
 } LabCounts;
 
-enum { LAB_MMA_FLOP = 2 * 16 * 8 * 16 };
+enum { LAB_MMA_FLOP = 2 * 16 * 8 * 16, LAB_LANES = 32 };
+
+/** The kinds of access that LabCounts tells apart. */
+typedef enum LabAccessKind {
+  LAB_GLOBAL_LOAD,
+  LAB_GLOBAL_STORE,
+  LAB_COPY_GLOBAL,
+  LAB_COPY_SHARED,
+  LAB_SHARED_LOAD,
+  LAB_SHARED_STORE,
+  LAB_LDMATRIX,
+  LAB_ACCESS_KINDS
+} LabAccessKind;
+
+/** "global load" and the like. */
+const char *lab_access_text(LabAccessKind kind);
+bool lab_access_is_shared(LabAccessKind kind);
+const LabTraffic *lab_traffic(const LabCounts *counts, LabAccessKind kind);
 
 /** One line of source in one kernel. */
 typedef struct LabLine {
@@ -86,6 +106,24 @@ typedef struct LabKernel {
   uint64_t launches, blocks;
   LabCounts counts; /**< of all its lines */
 } LabKernel;
+
+/**
+ * One access: the first that an instruction made, of the first launch, the first block and its
+ * first warp to come there. Of ldmatrix, lane i is the lane that gives the address of row i.
+ */
+typedef struct LabAccess {
+  const char *kernel, *file;
+  int line;
+  LabAccessKind kind;
+  uint64_t block;
+  int warp;
+  unsigned size;               /**< bytes of each lane */
+  uint32_t lanes;              /**< bit i: lane i takes part */
+  LabTraffic traffic;          /**< of this access alone */
+  char memory[LAB_LANES][48];  /**< what memory it is of */
+  uint64_t offsets[LAB_LANES]; /**< in that memory; in static shared memory from the lowest lane */
+  uint8_t banks[LAB_LANES];    /**< of the first byte; shared memory only */
+} LabAccess;
 
 /* --- Findings ------------------------------------------------------------------------------- */
 
@@ -104,6 +142,8 @@ typedef enum LabKind {
   LAB_MISALIGNED,
   LAB_BLOCKS_WRITE_WRITE, /**< global memory, two blocks of one launch */
   LAB_BLOCKS_WRITE_READ,
+  LAB_LAUNCH_REFUSED, /**< asked for more than the device has */
+  LAB_LAUNCH_FAILED,  /**< ended early: a deadlock, lanes apart in a warp instruction, a fault */
   LAB_KINDS
 } LabKind;
 
@@ -111,10 +151,10 @@ typedef enum LabKind {
 typedef struct LabFinding {
   LabKind kind;
   const char *kernel;
-  const char *place;       /**< "file:line" of the access */
+  const char *place;       /**< "file:line" of the access; NULL for those of a launch */
   const char *other_place; /**< of the earlier one; NULL where there is none */
   uint64_t count;          /**< accesses; of races between blocks, bytes */
-  bool has_thread;         /**< false for races between blocks */
+  bool has_thread;         /**< false for races between blocks, and for launches */
   uint64_t block, thread;  /**< of the first, in the order of blocks and threads */
   uint64_t other_thread;   /**< races in shared memory: who did the earlier access */
   char where[160];         /**< memory and offset of the first, in words */
@@ -126,8 +166,8 @@ const char *lab_kind_text(LabKind kind);
 /* --- Results -------------------------------------------------------------------------------- */
 
 /**
- * What was seen since lab_start(). Kernels by name; lines by kernel, file and line; findings by
- * kind and place.
+ * What was seen since lab_start(). Kernels by name; lines and accesses by kernel, file and line;
+ * findings by kind and place.
  */
 typedef struct LabResults {
   LabKernel *kernels;
@@ -136,6 +176,8 @@ typedef struct LabResults {
   size_t line_count;
   LabFinding *findings;
   size_t finding_count;
+  LabAccess *accesses; /**< with LAB_ACCESSES: those of one line in the order they were made */
+  size_t access_count;
   bool
       blocks_not_checked; /**< blocks of a launch talked by atomics and fences: LAB_BLOCKS is off */
   double kernel_ms;       /**< wall time of the launches, on this machine */

@@ -74,6 +74,7 @@ static void free_worker(LabWorker *lab) {
   free(lab->findings.list);
   lab_free_shadow(&lab->shadow);
   lab_free_sites(&lab->sites);
+  lab_free_first(&lab->first);
   free(lab);
 }
 
@@ -224,6 +225,11 @@ static bool fault(Worker *worker, uintptr_t address) {
   return lab_worker != NULL && lab_worker->checks & LAB_BOUNDS && simt_memory_lend(address);
 }
 
+static void launch_failed(const void *kernel, bool refused, const char *what) {
+  if (checks == 0) return;
+  lab_store_failure(lab_worker, kernel, refused ? LAB_LAUNCH_REFUSED : LAB_LAUNCH_FAILED, what);
+}
+
 static bool tells_bounds(void) {
   return (checks & LAB_BOUNDS) != 0;
 }
@@ -231,6 +237,7 @@ static bool tells_bounds(void) {
 static const Observer observer = {
     .launch_begins = launch_begins,
     .launch_ended = launch_ended,
+    .launch_failed = launch_failed,
     .worker_begins = worker_begins,
     .worker_ended = worker_ended,
     .block_begins = block_begins,

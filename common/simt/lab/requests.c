@@ -116,8 +116,7 @@ static void count_banks(const Request *request, int pass_lanes, unsigned per_ban
   traffic->bytes += (uint64_t)__builtin_popcount(request->lanes) * request->size;
 }
 
-void lab_count_ldmatrix(LabWorker *lab, const void *const *rows, int matrices, uint32_t pc) {
-  LabTraffic *traffic = &lab_counts(&lab->sites, pc)->ldmatrix;
+static void add_ldmatrix(const void *const *rows, int matrices, LabTraffic *traffic) {
   Pass pass;
   for (int i = 0; i < matrices; i++) {
     begin_pass(&pass);
@@ -130,10 +129,20 @@ void lab_count_ldmatrix(LabWorker *lab, const void *const *rows, int matrices, u
   traffic->bytes += (uint64_t)matrices * 8 * COPY_BYTES;
 }
 
+void lab_count_ldmatrix(LabWorker *lab, const void *const *rows, int matrices, uint32_t pc) {
+  add_ldmatrix(rows, matrices, &lab_counts(&lab->sites, pc)->ldmatrix);
+  if (!(lab->checks & LAB_ACCESSES)) return;
+  LabTraffic own = {0};
+  uintptr_t addresses[WARP_SIZE];
+  for (int i = 0; i < 8 * matrices; i++) addresses[i] = (uintptr_t)rows[i];
+  add_ldmatrix(rows, matrices, &own);
+  lab_note_first(lab, LAB_LDMATRIX, pc, lab_thread(lab) / WARP_SIZE, COPY_BYTES,
+                 (uint32_t)((UINT64_C(1) << 8 * matrices) - 1), addresses, &own);
+}
+
 /* --- Requests ------------------------------------------------------------------------------- */
 
-static void count_request(LabWorker *lab, const Request *request, unsigned live) {
-  LabCounts *counts = lab_counts(&lab->sites, request->pc);
+static void add_request(const Request *request, LabCounts *counts) {
   switch (request->kind) {
     case GLOBAL_LOAD:
       count_sectors(request, &counts->global_load);
@@ -155,7 +164,26 @@ static void count_request(LabWorker *lab, const Request *request, unsigned live)
       count_banks(request, 16, 2, &counts->copy_shared);
       break;
   }
+}
+
+static void note_first(LabWorker *lab, const Request *request, int warp) {
+  static const LabAccessKind KINDS[RECORD_KINDS] = {
+      [GLOBAL_LOAD] = LAB_GLOBAL_LOAD, [GLOBAL_STORE] = LAB_GLOBAL_STORE,
+      [SHARED_LOAD] = LAB_SHARED_LOAD, [SHARED_STORE] = LAB_SHARED_STORE,
+      [COPY_GLOBAL] = LAB_COPY_GLOBAL, [COPY_SHARED] = LAB_COPY_SHARED,
+  };
+  LabCounts own = {.partial = 0};
+  add_request(request, &own);
+  const LabAccessKind kind = KINDS[request->kind];
+  lab_note_first(lab, kind, request->pc, warp, request->size, request->lanes, request->addresses,
+                 lab_traffic(&own, kind));
+}
+
+static void count_request(LabWorker *lab, const Request *request, int warp, unsigned live) {
+  LabCounts *counts = lab_counts(&lab->sites, request->pc);
+  add_request(request, counts);
   counts->partial += (live & ~request->lanes) != 0;
+  if (lab->checks & LAB_ACCESSES) note_first(lab, request, warp);
 }
 
 static const Record *log_of(const LabWorker *lab, int warp, int lane) {
@@ -233,7 +261,7 @@ static void count_apart(LabWorker *lab, int warp, unsigned first, unsigned live)
       request->addresses[lane] = log[k].address;
     }
   }
-  for (int i = 0; i < g->count; i++) count_request(lab, &g->requests[i], live);
+  for (int i = 0; i < g->count; i++) count_request(lab, &g->requests[i], warp, live);
 }
 
 void lab_flush_warp(LabWorker *lab, int warp) {
@@ -248,7 +276,7 @@ void lab_flush_warp(LabWorker *lab, int warp) {
   const unsigned live = lab->worker->warps[warp].live | lanes;
   unsigned k = 0;
   for (Request request; k < least && gather(lab, warp, lanes, k, &request); k++) {
-    count_request(lab, &request, live);
+    count_request(lab, &request, warp, live);
   }
   if (k < most) count_apart(lab, warp, k, live);
   memset(counts, 0, WARP_SIZE * sizeof *counts);

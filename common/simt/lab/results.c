@@ -12,6 +12,7 @@ typedef struct KernelStore {
   const void *kernel;
   uint64_t launches, blocks;
   SiteTable sites;
+  FirstTable first;
   const char *name; /* of the results that are being taken */
 } KernelStore;
 
@@ -32,7 +33,10 @@ static void *grown(void *memory, size_t size) {
 /* --- Launches that have ended --------------------------------------------------------------- */
 
 void lab_forget_store(void) {
-  for (size_t i = 0; i < store.kernel_count; i++) lab_free_sites(&store.kernels[i].sites);
+  for (size_t i = 0; i < store.kernel_count; i++) {
+    lab_free_sites(&store.kernels[i].sites);
+    lab_free_first(&store.kernels[i].first);
+  }
   free(store.kernels);
   free(store.findings.list);
   memset(&store, 0, sizeof store);
@@ -62,6 +66,7 @@ void lab_store(const Launch *launch, const LabWorker *lab) {
     const Site *site = &lab->sites.sites[i];
     lab_add_counts(lab_counts(&kernel->sites, site->pc), &site->counts);
   }
+  lab_add_first(&kernel->sites, &kernel->first, &lab->first);
   for (size_t i = 0; i < lab->findings.count; i++) {
     lab_add_finding(&store.findings, &lab->findings.list[i]);
   }
@@ -69,6 +74,13 @@ void lab_store(const Launch *launch, const LabWorker *lab) {
 
 void lab_store_time(double milliseconds) {
   store.milliseconds += milliseconds;
+}
+
+void lab_store_failure(LabWorker *worker, const void *kernel, LabKind kind, const char *what) {
+  RawFinding finding = {.kernel = kernel, .kind = kind, .count = 1};
+  snprintf(finding.where, sizeof finding.where, "%s", what);
+  if (worker == NULL) store_of(kernel); /* it may never be launched */
+  lab_add_finding(worker != NULL ? &worker->findings : &store.findings, &finding);
 }
 
 /* --- Names ---------------------------------------------------------------------------------- */
@@ -205,7 +217,7 @@ static int by_kind_and_place(const void *a, const void *b) {
   if (x->kind != y->kind) return (int)x->kind - (int)y->kind;
   const int kernels = strcmp(x->kernel, y->kernel);
   if (kernels != 0) return kernels;
-  const int places = strcmp(x->place, y->place);
+  const int places = compare_names(x->place, y->place);
   return places != 0 ? places : compare_names(x->other_place, y->other_place);
 }
 
@@ -223,6 +235,42 @@ static void add_result(LabResults *results, const LabFinding *finding) {
     return;
   }
   results->findings[results->finding_count++] = *finding;
+}
+
+/* --- First accesses ------------------------------------------------------------------------- */
+
+static int by_line_and_time(const void *a, const void *b) {
+  const FirstAccess *x = a, *y = b;
+  const LabLine line_x = {
+      .kernel = x->access.kernel, .file = x->access.file, .line = x->access.line};
+  const LabLine line_y = {
+      .kernel = y->access.kernel, .file = y->access.file, .line = y->access.line};
+  const int lines = by_line(&line_x, &line_y);
+  if (lines != 0) return lines;
+  return lab_first_is_earlier(x, y) ? -1 : lab_first_is_earlier(y, x);
+}
+
+static void take_accesses(LabResults *results, const Places *places, Names *names) {
+  size_t most = 0, count = 0;
+  for (size_t k = 0; k < store.kernel_count; k++) most += store.kernels[k].first.count;
+  FirstAccess *all = grown(NULL, most * sizeof *all);
+  for (size_t k = 0; k < store.kernel_count; k++) {
+    const KernelStore *kernel = &store.kernels[k];
+    for (size_t i = 0; i < kernel->first.count; i++) {
+      const FirstAccess *first = &kernel->first.list[i];
+      if (!first->taken) continue;
+      const SourcePlace *place = place_of(places, first->pc);
+      all[count] = *first;
+      all[count].access.kernel = kernel->name;
+      all[count].access.file = name_of(names, place->file);
+      all[count++].access.line = place->line;
+    }
+  }
+  qsort(all, count, sizeof *all, by_line_and_time);
+  results->accesses = grown(NULL, count * sizeof *results->accesses);
+  for (size_t i = 0; i < count; i++) results->accesses[i] = all[i].access;
+  results->access_count = count;
+  free(all);
 }
 
 static void take_findings(LabResults *results, const Places *places, Names *names) {
@@ -255,6 +303,7 @@ void lab_take_results(LabResults *results) {
                           .strings = names};
   take_kernels(results, &places, names);
   take_findings(results, &places, names);
+  take_accesses(results, &places, names);
   free(places.list);
 }
 
@@ -266,5 +315,6 @@ void lab_free_results(LabResults *results) {
   free(results->kernels);
   free(results->lines);
   free(results->findings);
+  free(results->accesses);
   *results = (LabResults){.strings = NULL};
 }

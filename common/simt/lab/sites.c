@@ -47,6 +47,30 @@ void lab_free_sites(SiteTable *table) {
   *table = (SiteTable){0};
 }
 
+const char *lab_access_text(LabAccessKind kind) {
+  static const char *const TEXTS[LAB_ACCESS_KINDS] = {
+      [LAB_GLOBAL_LOAD] = "global load",   [LAB_GLOBAL_STORE] = "global store",
+      [LAB_COPY_GLOBAL] = "cp.async from", [LAB_COPY_SHARED] = "cp.async to",
+      [LAB_SHARED_LOAD] = "shared load",   [LAB_SHARED_STORE] = "shared store",
+      [LAB_LDMATRIX] = "ldmatrix",
+  };
+  return TEXTS[kind];
+}
+
+bool lab_access_is_shared(LabAccessKind kind) {
+  return kind >= LAB_COPY_SHARED;
+}
+
+const LabTraffic *lab_traffic(const LabCounts *c, LabAccessKind kind) {
+  const LabTraffic *const parts[LAB_ACCESS_KINDS] = {
+      [LAB_GLOBAL_LOAD] = &c->global_load, [LAB_GLOBAL_STORE] = &c->global_store,
+      [LAB_COPY_GLOBAL] = &c->copy_global, [LAB_COPY_SHARED] = &c->copy_shared,
+      [LAB_SHARED_LOAD] = &c->shared_load, [LAB_SHARED_STORE] = &c->shared_store,
+      [LAB_LDMATRIX] = &c->ldmatrix,
+  };
+  return parts[kind];
+}
+
 static void add_traffic(LabTraffic *sum, const LabTraffic *other) {
   sum->requests += other->requests;
   sum->bytes += other->bytes;

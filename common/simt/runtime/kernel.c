@@ -62,8 +62,14 @@ cudaError_t cudaFuncSetAttribute(const void *kernel, cudaFuncAttribute attribute
     const bool percentage_or_default = value >= -1 && value <= 100;
     return simt_result(percentage_or_default ? cudaSuccess : cudaErrorInvalidValue);
   }
-  if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize || value < 0 ||
-      (size_t)value > simt_settings()->shared_bytes) {
+  if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize || value < 0) {
+    return simt_result(cudaErrorInvalidValue);
+  }
+  if ((size_t)value > simt_settings()->shared_bytes) {
+    char why[128];
+    snprintf(why, sizeof why, "%d bytes of dynamic shared memory; at most %zu", value,
+             simt_settings()->shared_bytes);
+    if (simt_observer != NULL) simt_observer->launch_failed(kernel, true, why);
     return simt_result(cudaErrorInvalidValue);
   }
   /* Also a smaller value than the default is what launches are held to from now on. */

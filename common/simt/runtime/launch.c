@@ -226,6 +226,11 @@ static void run_grid(Launch *launch) {
 
 /* --- Launches ------------------------------------------------------------------------------- */
 
+static cudaError_t refuse(const Launch *launch, const char *why, cudaError_t error) {
+  if (simt_observer != NULL) simt_observer->launch_failed(launch->kernel, true, why);
+  return error;
+}
+
 static cudaError_t check_launch(const Launch *launch) {
   if (launch->kernel == NULL) return cudaErrorInvalidDeviceFunction;
   const dim3 grid = launch->grid, block = launch->block;
@@ -234,9 +239,22 @@ static cudaError_t check_launch(const Launch *launch) {
   const bool block_fits = block.x >= 1 && block.x <= MAX_THREADS && block.y >= 1 &&
                           block.y <= MAX_THREADS && block.z >= 1 && block.z <= 64 &&
                           block.x * block.y * block.z <= MAX_THREADS;
-  if (!grid_fits || !block_fits) return cudaErrorInvalidConfiguration;
-  if (launch->dynamic_shared_bytes > simt_dynamic_shared_limit(launch->kernel)) {
-    return cudaErrorInvalidValue;
+  const size_t shared_limit = simt_dynamic_shared_limit(launch->kernel);
+  char why[128];
+  if (!grid_fits) {
+    snprintf(why, sizeof why, "grid of %u x %u x %u blocks; from 1 to 2^31 - 1 x 65535 x 65535",
+             grid.x, grid.y, grid.z);
+    return refuse(launch, why, cudaErrorInvalidConfiguration);
+  }
+  if (!block_fits) {
+    snprintf(why, sizeof why, "block of %u x %u x %u threads; from 1 to %d, and to 64 in z",
+             block.x, block.y, block.z, MAX_THREADS);
+    return refuse(launch, why, cudaErrorInvalidConfiguration);
+  }
+  if (launch->dynamic_shared_bytes > shared_limit) {
+    snprintf(why, sizeof why, "%zu bytes of dynamic shared memory; at most %zu",
+             launch->dynamic_shared_bytes, shared_limit);
+    return refuse(launch, why, cudaErrorInvalidValue);
   }
   return cudaSuccess;
 }

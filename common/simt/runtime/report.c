@@ -17,6 +17,7 @@ static void print_headline(const Launch *launch, const char *what) {
   fflush(stdout); /* what the program printed before stays before */
   fprintf(stderr, "simt: %s in %s, launch %llu\n", what, kernel,
           (unsigned long long)launch->ordinal);
+  if (simt_observer != NULL) simt_observer->launch_failed(launch->kernel, false, what);
 }
 
 static void print_culprit(const Worker *worker, uintptr_t pc) {

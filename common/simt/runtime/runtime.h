@@ -226,6 +226,7 @@ static inline void simt_require_aligned(const void *address, unsigned alignment,
 typedef struct Observer {
   void (*launch_begins)(const Launch *launch);
   void (*launch_ended)(const Launch *launch);
+  void (*launch_failed)(const void *kernel, bool refused, const char *why); /* or ended early */
   void (*worker_begins)(Worker *worker); /* with its first block of the launch */
   void (*worker_ended)(Worker *worker);
   void (*block_begins)(Worker *worker);

@@ -1,0 +1,100 @@
+/*
+ * The first access that each instruction made: a drawing of it shows how its lanes lie in memory.
+ *
+ * First is the first launch, in it the block of the lowest number, in it the lowest warp, and of
+ * that warp what it did first. So it is the same however blocks are spread and ordered.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "internal.h"
+
+bool lab_first_is_earlier(const FirstAccess *a, const FirstAccess *b) {
+  if (a->launch != b->launch) return a->launch < b->launch;
+  if (a->access.block != b->access.block) return a->access.block < b->access.block;
+  if (a->access.warp != b->access.warp) return a->access.warp < b->access.warp;
+  return a->order < b->order; /* of one block, so of one worker */
+}
+
+/** Place of an instruction's access; the pointer holds until the next one is asked for. */
+static FirstAccess *first_at(SiteTable *sites, FirstTable *table, uint32_t pc, LabAccessKind kind) {
+  const size_t at = 2 * (size_t)lab_site(sites, pc) + lab_access_is_shared(kind);
+  if (at >= table->count) {
+    const size_t count = 2 * at + 64;
+    table->list = realloc(table->list, count * sizeof *table->list);
+    if (table->list == NULL) abort();
+    memset(&table->list[table->count], 0, (count - table->count) * sizeof *table->list);
+    table->count = count;
+  }
+  return &table->list[at];
+}
+
+static void describe_global(LabAccess *access, int lane, uintptr_t address) {
+  for (size_t i = 0; i < lab_region_count; i++) {
+    const Region *region = &lab_regions[i];
+    if (address < region->begin || address >= region->end) continue;
+    memcpy(access->memory[lane], region->name, sizeof region->name);
+    access->offsets[lane] = address - region->begin;
+    return;
+  }
+  snprintf(access->memory[lane], sizeof access->memory[lane], "outside of all allocations");
+}
+
+/** Static arrays lie where the linker puts them: only how lanes lie to each other has a meaning. */
+static void describe_shared(const LabWorker *lab, LabAccess *access, int lane, uintptr_t address,
+                            uintptr_t lowest) {
+  const bool dynamic = address - lab->dynamic < MAX_SHARED_BYTES;
+  const uintptr_t base = dynamic ? lab->dynamic : lowest;
+  snprintf(access->memory[lane], sizeof access->memory[lane], "%s shared memory",
+           dynamic ? "dynamic" : "static");
+  access->offsets[lane] = address - base;
+  access->banks[lane] = (uint8_t)((address - base / BANK_BYTES * BANK_BYTES) / BANK_BYTES % BANKS);
+}
+
+static void describe(const LabWorker *lab, LabAccess *access, const uintptr_t *addresses) {
+  uintptr_t lowest = UINTPTR_MAX;
+  for (unsigned rest = access->lanes; rest != 0; rest &= rest - 1) {
+    const uintptr_t address = addresses[__builtin_ctz(rest)];
+    if (address < lowest) lowest = address;
+  }
+  for (unsigned rest = access->lanes; rest != 0; rest &= rest - 1) {
+    const int lane = __builtin_ctz(rest);
+    if (lab_access_is_shared(access->kind)) {
+      describe_shared(lab, access, lane, addresses[lane], lowest);
+    } else {
+      describe_global(access, lane, addresses[lane]);
+    }
+  }
+}
+
+void lab_note_first(LabWorker *lab, LabAccessKind kind, uint32_t pc, int warp, unsigned size,
+                    uint32_t lanes, const uintptr_t *addresses, const LabTraffic *traffic) {
+  FirstAccess *first = first_at(&lab->sites, &lab->first, pc, kind);
+  FirstAccess own = {.taken = true,
+                     .pc = pc,
+                     .launch = lab->launch->ordinal,
+                     .order = lab->requests++,
+                     .access = {.kind = kind,
+                                .block = lab->block,
+                                .warp = warp,
+                                .size = size,
+                                .lanes = lanes,
+                                .traffic = *traffic}};
+  if (first->taken && !lab_first_is_earlier(&own, first)) return;
+  describe(lab, &own.access, addresses);
+  *first = own;
+}
+
+void lab_add_first(SiteTable *sites, FirstTable *sum, const FirstTable *other) {
+  for (size_t i = 0; i < other->count; i++) {
+    const FirstAccess *theirs = &other->list[i];
+    if (!theirs->taken) continue;
+    FirstAccess *own = first_at(sites, sum, theirs->pc, theirs->access.kind);
+    if (!own->taken || lab_first_is_earlier(theirs, own)) *own = *theirs;
+  }
+}
+
+void lab_free_first(FirstTable *table) {
+  free(table->list);
+  *table = (FirstTable){NULL, 0};
+}
