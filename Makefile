@@ -163,7 +163,7 @@ FORCE:
 
 # --- Host code: C11, the same for both backends but for the runtime's headers ------------------------
 
-HOST_SOURCES := $(wildcard common/host/*.c)
+HOST_SOURCES := $(wildcard common/host/*.c) $(if $(filter cpu,$(BACKEND)),$(wildcard common/host/lab/*.c))
 HOST_OBJECTS := $(HOST_SOURCES:common/%.c=$(BUILD)/%.o) $(BUILD)/host/ceiling.o
 RUNTIME_INCLUDE = $(if $(filter cuda,$(BACKEND)),-isystem $(CUDA_INCLUDE),-Icommon/simt/include)
 

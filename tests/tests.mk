@@ -169,7 +169,7 @@ test-unit: $(UNIT_TESTS) $(STEPS:%=$(UNIT)/%) $(BUILD)/rewrite_launches
 	  $(UNIT)/$$step --cases tests/sanitize_any_d.cases --heads 2 --check all || failed=1; done; \
 	exit $$failed
 
--include $(wildcard $(UNIT)/*.d $(UNIT)/*/*.d $(BUILD)/plain/*.d)
+-include $(wildcard $(UNIT)/*.d $(UNIT)/*/*.d $(UNIT)/*/*/*.d $(BUILD)/plain/*.d)
 
 endif
 

@@ -9,7 +9,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "host/lab_report.h"
 #include "host/values.h"
 
 /* Tiles are rounded up past the last row in 32-bit arithmetic, so lengths stay well below 2^31. */

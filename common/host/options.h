@@ -12,6 +12,7 @@
 #include "attention.h"
 #include "host/check.h"
 #include "host/error.h"
+#include "host/lab_report.h"
 
 /** What fills Q, K and V. */
 typedef enum InputKind {
@@ -46,7 +47,7 @@ typedef struct Options {
   double min_time;        /**< least seconds of timed samples */
   const char *json_path;  /**< or NULL */
   const char *cases_path; /**< or NULL */
-  unsigned report;        /**< parts of lab_report.h; 0: no report */
+  ReportRequest report;   /**< no parts: no report */
   bool draw_mask, info, help, version;
 } Options;
 

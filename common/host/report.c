@@ -2,7 +2,6 @@
 
 #include <inttypes.h>
 
-#include "host/lab_report.h"
 #include "host/mask.h"
 #include "host/problem.h"
 
@@ -180,7 +179,7 @@ static void print_counts(const Run *run, FILE *out) {
           "counts     %" PRIu64 " barriers in %" PRIu64 " blocks, %" PRIu64 " shuffles in %" PRIu64
           " warps\n",
           c->barriers, c->blocks, c->shuffles, c->threads / 32);
-  if (run->options->report & REPORT_COUNTS) {
+  if (run->options->report.parts & REPORT_COUNTS) {
     fprintf(out, "           launches       %12" PRIu64 "\n", c->launches);
     fprintf(out, "           blocks         %12" PRIu64 "\n", c->blocks);
     fprintf(out, "           threads        %12" PRIu64 "\n", c->threads);

@@ -210,11 +210,11 @@ static int obstacle(const char *path) {
   return access(parent, W_OK | X_OK) == 0 ? 0 : errno;
 }
 
-bool row_check_path(const char *path, Error *error) {
+bool row_check_path(const char *option, const char *path, Error *error) {
   const int cause = strcmp(path, "-") == 0 ? 0 : obstacle(path);
   if (cause == 0) return true;
   return fail(error, EXIT_USAGE,
-              "--json %s: cannot write: %s; must be a file that can be written or created, or -",
+              "%s%s: cannot write: %s; must be a file that can be written or created, or -", option,
               path, strerror(cause));
 }
 
@@ -235,6 +235,7 @@ bool row_append(const Run *run, const char *path, Error *error) {
     add_counts(&row, &run->counts);
     json_number(&row, "simulation_ms", run->simulation_ms);
   }
+  lab_report_add_to_row(&row, &run->lab);
   if (run->timing.samples > 0) add_speed(&row, run);
   const bool ok = json_append_line(path, json_end(&row), error);
   json_free(&row);

@@ -9,10 +9,11 @@
 #include "host/run.h"
 
 /**
- * Whether a row can be appended to `path`, as far as that can be told without opening it: a pipe's
- * reader would take the closing for the end. EXIT_USAGE if not.
+ * Whether lines can be appended to `path`, as far as that can be told without opening it: a pipe's
+ * reader would take the closing for the end. EXIT_USAGE if not; `option` is what the message names
+ * before the path.
  */
-bool row_check_path(const char *path, Error *error);
+bool row_check_path(const char *option, const char *path, Error *error);
 
 /** Appends the row to a file, or prints it if `path` is "-". EXIT_DEVICE if it cannot be written.
  */

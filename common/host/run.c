@@ -12,7 +12,6 @@
 #include "host/device_mask.h"
 #include "host/draw_mask.h"
 #include "host/inputs.h"
-#include "host/lab_report.h"
 #include "host/outputs.h"
 #include "host/problem.h"
 #include "host/progress.h"
@@ -241,7 +240,7 @@ static bool check_destinations(const Options *o, Created *created, Error *error)
       !outputs_directory_create("--save-mask", o->mask_directory, &created->mask, error)) {
     return false;
   }
-  return o->json_path == NULL || row_check_path(o->json_path, error);
+  return o->json_path == NULL || row_check_path("--json ", o->json_path, error);
 }
 
 /** Takes back what a run that failed has created: rmdir() fails unless they are empty. */
@@ -259,34 +258,19 @@ static bool write_results(const Run *run, const Resources *r, Error *error) {
   return o->json_path == NULL || row_append(run, o->json_path, error);
 }
 
-/** Prints, once, what --report asks for. */
-static void report_lab(Run *run) {
-#ifdef SIMT_BACKEND
-  if (run->options->report == 0 || run->reported) return;
-  LabResults results;
-  lab_take_results(&results);
-  if (results.kernel_count > 0) {
-    run->findings = lab_report_print(&results, &run->description, run->options->report, stdout);
-  }
-  lab_free_results(&results);
-  run->reported = true;
-#else
-  (void)run;
-#endif
-}
-
 /** The run proper, between the checks of the request and the verdict. */
 static bool run_and_write(Run *run, Resources *r, bool quiet, Error *error) {
   Created created = {0};
   bool ok = check_destinations(run->options, &created, error) &&
-            lab_report_start(run->options->report, error) && run_problem(run, r, error);
+            lab_report_start(&run->options->report, error) && run_problem(run, r, error);
   if (ok) {
     const bool measured = measure(run, r, error); /* if not, the verdict is told all the same */
     if (!quiet) report_run(run, stdout);
-    report_lab(run);
-    ok = write_results(run, r, error) && measured;
+    ok = lab_report_finish(run, stdout, error) && write_results(run, r, error) && measured;
+  } else {
+    Error unused;
+    lab_report_finish(run, stdout, &unused); /* what ended a kernel may be among the findings */
   }
-  if (!ok) report_lab(run); /* what ended a kernel may be among the findings */
   if (!ok) remove_created(run->options, &created);
   return ok;
 }
@@ -337,6 +321,6 @@ ExitCode run_options(const Options *options, const Device *device, bool quiet, E
   }
   resources_free(&resources);
   mask_free(&run.mask);
-  if (!ok) return run.findings > 0 ? EXIT_WRONG : error->code;
-  return (run.checked && !run.check.right) || run.findings > 0 ? EXIT_WRONG : EXIT_RIGHT;
+  if (!ok) return run.lab.findings > 0 ? EXIT_WRONG : error->code;
+  return (run.checked && !run.check.right) || run.lab.findings > 0 ? EXIT_WRONG : EXIT_RIGHT;
 }

@@ -59,8 +59,7 @@ typedef struct Run {
   Timing timing;
   Ceilings ceilings;
   double simulation_ms; /**< of the checked pass on the CPU backend, by the clock of the host */
-  bool reported;        /**< --report has been told */
-  size_t findings;      /**< in it */
+  LabSummary lab;       /**< of --report */
 } Run;
 
 /** Unmasked score entries of the whole problem: every batch entry, every query head. */
