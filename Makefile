@@ -120,7 +120,7 @@ endif
 .DELETE_ON_ERROR:
 .SECONDEXPANSION:
 .SECONDARY:
-.PHONY: help all readme activations real-input layouts libraries test test-unit test-e2e test-valgrind deps check-format lint clean FORCE
+.PHONY: help all readme activations real-input lab layouts libraries test test-unit test-e2e test-valgrind deps check-format lint clean FORCE
 
 help:
 	@echo "make stepNN       build one of: $(STEPS); then run ./stepNN (--help lists its options)"
@@ -135,6 +135,7 @@ help:
 	@echo "make readme       rewrite the table of README.md from plots/results"
 	@echo "make activations  run real language models, which are installed, for the inputs in tests/data"
 	@echo "make real-input   run every step on those and on random inputs, for docs/real-input.md"
+	@echo "make lab          count what every step does on the CPU backend, into build/lab.md"
 	@echo "make layouts      draw the registers of ldmatrix and mma, as a GPU filled them, into build/plots"
 	@echo "make diffNN       what step NN changes in the step before it"
 	@echo "make clean        remove all that was built"

@@ -47,6 +47,13 @@ real-input:
 	$(PYTHON) plots/real_input/tables.py docs/real-input.md $(REAL_INPUT)
 	$(PYTHON) plots/real_input/figure.py $(REAL_INPUT) build/plots
 
+# What the lab of the CPU backend counts of all steps, side by side.
+lab:
+	@$(PYTHON) -c 'import numpy' 2>/dev/null || \
+	  { echo "lab: Python needs numpy. Install it: make deps"; exit 1; }
+	@$(MAKE) BACKEND=cpu DEBUG=0 WERROR=0 $(STEPS:%=build/cpu/%)
+	$(PYTHON) plots/lab.py build/lab.md
+
 # Installing comes first when more is asked for, with -j too: all that is compiled needs the flags.
 ifneq ($(filter deps,$(GOALS)),)
 $(BUILD)/flags test test-unit test-e2e test-valgrind check-format lint: | deps

@@ -22,16 +22,28 @@ enum Fault {
   NAN_ROW,
   WRONG_LSE,
   NO_LAUNCH,
-  FAILED_LAUNCH
+  FAILED_LAUNCH,
+  DEADLOCKED,
+  LARGE_BLOCK,
+  BANK_CONFLICT
 };
 
 constexpr int THREADS = 32;
+constexpr int SHARED_BYTES = 2 * THREADS * sizeof(float);
 constexpr int FAULTY_ROW = 5;  // of every head
 
 __device__ float score(const Problem &p, const __half *q_row, const __half *k_row) {
   float s = 0.0f;
   for (int d = 0; d < p.head_dim; d++) s += to_float(q_row[d]) * to_float(k_row[d]);
   return p.scale * s;
+}
+
+/** The answer does not depend on it: every lane reads back what it has written. */
+__device__ float through_shared_memory(float x, int stride) {
+  extern __shared__ __align__(16) unsigned char smem[];
+  float *row_shared = (float *)smem;
+  row_shared[stride * threadIdx.x] = x;
+  return row_shared[stride * threadIdx.x];
 }
 
 __global__ void faulty_kernel(Problem p, Tensors t, Fault fault) {
@@ -44,6 +56,8 @@ __global__ void faulty_kernel(Problem p, Tensors t, Fault fault) {
   const __half *v_global = (const __half *)t.v + at.v;
   __half *o_row = (__half *)t.o + at.o + q * p.o_strides.row;
   const bool hit = q == FAULTY_ROW;
+  if (fault == DEADLOCKED && threadIdx.x == 0) __syncthreads();
+  if (fault == DEADLOCKED) __syncwarp();  // of which one lane stays behind
   const int keys = attended_keys(p, q) - (hit && fault == LOST_KEY);
 
   float row_max = -INFINITY, row_sum = 0.0f;
@@ -54,6 +68,7 @@ __global__ void faulty_kernel(Problem p, Tensors t, Fault fault) {
     row_sum += expf(score(p, q_row, k_global + k * p.k_strides.row) - row_max);
   }
   if (hit && fault == UNWRITTEN_ROW) return;
+  row_sum = through_shared_memory(row_sum, fault == BANK_CONFLICT ? 2 : 1);
   t.lse[row] = row_max + logf(row_sum) + (hit && fault == WRONG_LSE ? 0.01f : 0.0f);
   for (int d = 0; d < p.head_dim; d++) {
     float o = hit && fault == NAN_ROW ? NAN : 0.0f;
@@ -68,10 +83,11 @@ __global__ void faulty_kernel(Problem p, Tensors t, Fault fault) {
 }
 
 static Fault chosen_fault() {
-  static const char *const NAMES[] = {"none",    "lost key",  "unwritten row", "past the end",
-                                      "NaN row", "wrong LSE", "no launch",     "failed launch"};
+  static const char *const NAMES[] = {"none",     "lost key",    "unwritten row", "past the end",
+                                      "NaN row",  "wrong LSE",   "no launch",     "failed launch",
+                                      "deadlock", "large block", "bank conflict"};
   const char *name = getenv("FAULT");
-  for (int i = 0; name != NULL && i <= FAILED_LAUNCH; i++) {
+  for (int i = 0; name != NULL && i <= BANK_CONFLICT; i++) {
     if (strcmp(name, NAMES[i]) == 0) return (Fault)i;
   }
   return NO_FAULT;
@@ -91,16 +107,18 @@ static void describe(const Problem *p, size_t, Description *description) {
   *description = {};
   description->q_tile = THREADS;
   description->kv_tile = THREADS;
+  description->limits = {1, 32, 0};
   description->launch_count = 1;
   description->launches[0] = {"faulty", (const void *)faulty_kernel, dim3(block_count(p)),
-                              dim3(THREADS), 0};
+                              dim3(THREADS), SHARED_BYTES};
 }
 
 static cudaError_t forward(const Problem *p, const Tensors *t, size_t, cudaStream_t stream) {
   const Fault fault = chosen_fault();
   if (fault == NO_LAUNCH) return cudaSuccess;
   if (fault == FAILED_LAUNCH) return cudaErrorLaunchFailure;
-  faulty_kernel<<<block_count(p), THREADS, 0, stream>>>(*p, *t, fault);
+  const unsigned threads = fault == LARGE_BLOCK ? 64 * THREADS : THREADS;
+  faulty_kernel<<<block_count(p), threads, SHARED_BYTES, stream>>>(*p, *t, fault);
   return cudaGetLastError();
 }
 
