@@ -89,8 +89,11 @@ static const struct argp_option OPTIONS[] = {
      "step05: create DIR and write the block mask as five .npy files", 0},
     {"json", 'j', "FILE", 0, "append one JSON object per run; - is standard output", 0},
     {"report", KEY_REPORT, "LIST", OPTION_ARG_OPTIONAL,
-     "CPU backend: races, bounds, init, alignment, blocks, traffic, banks, limits, "
-     "counts" BY_DEFAULT(all),
+     "CPU backend: examine the kernels by file and line: races, bounds, init, alignment, blocks, "
+     "traffic, banks, limits, counts (default: these); annotate: the source with counts; "
+     "roofline:h200, a100, rtx4090 or a FILE: least times; access:FILE:LINE: draw one access; "
+     "json:FILE: all of it as JSON lines. Accesses are those of the source: nvcc may merge "
+     "neighbours into wider ones, or drop some. See docs/lab.md",
      0},
     {"cases", KEY_CASES, "FILE", 0, "run once for each line of options in FILE", 0},
     {0, 0, 0, 0, "Instead of running:", 3},
@@ -275,7 +278,8 @@ static const struct argp ARGP = {
     .doc =
         "Computes O = softmax(scale * Q K^T + mask) V, checks it against a reference in double "
         "precision and, on a GPU, times it.\v"
-        "Exit codes: 0 right, 1 wrong answer, 2 bad usage, 3 device or output failed, "
+        "Exit codes: 0 right, 1 wrong answer or a finding of --report, 2 bad usage, 3 device or "
+        "output failed, "
         "77 a CUDA build without a GPU.",
 };
 
