@@ -141,8 +141,8 @@ def section(shape: str, reports: list[Report]) -> list[str]:
     units = [row["unit"] for row in reports[0].of("bound")]
     return [
         f"## `{shape}`", "", *lesson(reports),
-        "Device memory, in bytes. What must move, what the sectors of all loads and cp.async and of "
-        "all stores add up to, and floating-point operations for each of these bytes:", "",
+        "Device memory, in bytes. What must move, what the sectors of all loads and cp.async and "
+        "of all stores add up to, and floating-point operations for each of these bytes:", "",
         *table(["", "must move", "loaded", "stored", "sectors a request", "used", "FLOP a byte"],
                [memory_row(report) for report in reports]),
         "Shared memory, in wavefronts:", "",
@@ -151,7 +151,8 @@ def section(shape: str, reports: list[Report]) -> list[str]:
         "What is issued, by warps:", "",
         *table(["", "mma", "with a copy in flight", "ldmatrix", "cp.async", "shuffles", "barriers",
                 "findings"], [issue_row(report) for report in reports]),
-        f"Bounds, not times: microseconds that each unit of one {gpu} needs at least for its share:",
+        f"Bounds, not times: microseconds that each unit of one {gpu} needs at least for its "
+        "share:",
         "",
         *table(["", *units, "bound by"], [bound_row(report) for report in reports])]
 
@@ -161,8 +162,8 @@ def page(by_shape: dict[str, list[Report]]) -> str:
                       for report in reports if report.name in step_names()})
     lines = ["# All steps in the lab", "",
              "Written by `make lab` from `--report=json:FILE` of the CPU backend, commit "
-             f"{', '.join(commits)}. What the counts mean: [the lab](../docs/lab.md). B=1, H=2, and "
-             "fp16 where nothing else is said.", ""]
+             f"{', '.join(commits)}. What the counts mean: [the lab](../docs/lab.md). B=1, H=2, "
+             "and fp16 where nothing else is said.", ""]
     for shape, reports in by_shape.items():
         lines += section(shape, reports)
     return "\n".join(lines)

@@ -261,13 +261,14 @@ static bool write_results(const Run *run, const Resources *r, Error *error) {
 /** The run proper, between the checks of the request and the verdict. */
 static bool run_and_write(Run *run, Resources *r, bool quiet, Error *error) {
   Created created = {0};
-  bool ok = check_destinations(run->options, &created, error) &&
-            lab_report_start(&run->options->report, error) && run_problem(run, r, error);
+  const bool started = check_destinations(run->options, &created, error) &&
+                       lab_report_start(&run->options->report, error);
+  bool ok = started && run_problem(run, r, error);
   if (ok) {
     const bool measured = measure(run, r, error); /* if not, the verdict is told all the same */
     if (!quiet) report_run(run, stdout);
     ok = lab_report_finish(run, stdout, error) && write_results(run, r, error) && measured;
-  } else {
+  } else if (started) {
     Error unused;
     lab_report_finish(run, stdout, &unused); /* what ended a kernel may be among the findings */
   }

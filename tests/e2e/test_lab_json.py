@@ -100,11 +100,18 @@ def test_same_bytes_for_any_number_of_threads(step: Program, tmp_path: Path, ord
     for threads in ("1", "2", "5"):
         path = tmp_path / "report"
         path.unlink(missing_ok=True)
-        stdout = step.run_right(
-            *PROBLEM, f"--report=traffic,banks,annotate,roofline:a100,access:{places[0]},json:{path}",
-            cwd=REPOSITORY, env={"SIMT_THREADS": threads, "SIMT_ORDER": order}).stdout
+        parts = f"traffic,banks,annotate,roofline:a100,access:{places[0]},json:{path}"
+        stdout = step.run_right(*PROBLEM, f"--report={parts}", cwd=REPOSITORY,
+                                env={"SIMT_THREADS": threads, "SIMT_ORDER": order}).stdout
         seen.add((stdout[stdout.index("\nlab "):], path.read_bytes()))
     assert len(seen) == 1
+
+
+def test_a_refused_case_repeats_no_report(any_step: Program, tmp_path: Path) -> None:
+    cases = tmp_path / "cases"
+    cases.write_text("-n 32 --report\n-n 64 --report -j /no/such/folder/rows\n")
+    done = any_step.run("--cases", cases)
+    assert done.returncode == 2 and done.stdout.count("findings ") == 1
 
 
 def test_a_full_disk_is_told(any_step: Program) -> None:

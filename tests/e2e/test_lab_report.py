@@ -37,7 +37,7 @@ def part(stdout: str, name: str) -> list[str]:
     return lines[first:next(i for i, line in enumerate(lines) if line.startswith("findings"))]
 
 
-# --- The table -------------------------------------------------------------------------------------
+# --- The table ------------------------------------------------------------------------------------
 
 def test_lines_come_with_their_source(step: Program) -> None:
     table = part(step.run_right("-n", 100, "--report=traffic,banks", cwd=REPOSITORY).stdout, "lab ")
@@ -91,7 +91,7 @@ def test_intensity_is_flop_by_bytes(step: Program, tmp_path: Path) -> None:
         assert f" {row['flops'] / row['least_bytes']:.1f} FLOP a byte that must move" in stdout
 
 
-# --- A drawing -------------------------------------------------------------------------------------
+# --- A drawing ------------------------------------------------------------------------------------
 
 def test_drawing_of_a_bank_conflict(faulty: Path) -> None:
     line = line_of(FAULTY_SOURCE, "return row_shared[")
@@ -164,7 +164,7 @@ def test_tensors_of_a_mask_have_names() -> None:
         assert f"offsets in {name}, in bytes" in drawings
 
 
-# --- Annotated source ------------------------------------------------------------------------------
+# --- Annotated source -----------------------------------------------------------------------------
 
 def test_counts_in_the_margin(faulty: Path) -> None:
     source = FAULTY_SOURCE.read_text().splitlines()
@@ -201,7 +201,7 @@ def test_source_that_cannot_be_read_is_said(any_step: Program, tmp_path: Path) -
     assert "__global__" in stdout or "cannot read" in stdout
 
 
-# --- A roofline ------------------------------------------------------------------------------------
+# --- A roofline -----------------------------------------------------------------------------------
 
 GPU_FILE = """# numbers that divide well
 name = Small GPU
@@ -264,7 +264,7 @@ def test_a_small_grid_is_told(any_step: Program, tmp_path: Path) -> None:
         "-n", 32, "-H", 1, "--report=roofline:h200").stdout
 
 
-# --- What is refused -------------------------------------------------------------------------------
+# --- What is refused ------------------------------------------------------------------------------
 
 @pytest.mark.parametrize("change, said", [
     (("clock_mhz = 1000", "clock_mhz = fast"), "line 4: clock_mhz = fast: must be a number"),
@@ -310,7 +310,7 @@ def test_bad_lists(any_step: Program, list_: str, said: str) -> None:
     assert said in done.stderr
 
 
-# --- Launches that fail ----------------------------------------------------------------------------
+# --- Launches that fail ---------------------------------------------------------------------------
 
 @pytest.mark.parametrize("fault, finding", [
     ("deadlock", "finding    the launch ended early\n           in faulty_kernel: DEADLOCK\n"),

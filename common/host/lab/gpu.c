@@ -2,8 +2,6 @@
  * GPUs that a roofline can be drawn for.
  */
 #include <errno.h>
-#include <stddef.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "host/lab/parts.h"
@@ -27,16 +25,8 @@ static const struct {
 };
 enum { KNOWN_COUNT = sizeof KNOWN / sizeof *KNOWN };
 
-static const struct {
-  const char *key;
-  size_t offset;
-} NUMBERS[] = {
-    {"multiprocessors", offsetof(Gpu, multiprocessors)},
-    {"clock_mhz", offsetof(Gpu, clock_mhz)},
-    {"mma_tflops", offsetof(Gpu, mma_tflops)},
-    {"fp32_tflops", offsetof(Gpu, fp32_tflops)},
-    {"memory_gb_per_s", offsetof(Gpu, memory_gb_per_s)},
-};
+static const char *const NUMBERS[] = {"multiprocessors", "clock_mhz", "mma_tflops", "fp32_tflops",
+                                      "memory_gb_per_s"};
 enum { NUMBER_COUNT = sizeof NUMBERS / sizeof *NUMBERS };
 
 static const char KEYS[] =
@@ -51,9 +41,12 @@ static char *trim(char *text) {
   return text;
 }
 
+/** The number with that name, or NULL. */
 static double *number_named(Gpu *gpu, const char *key) {
+  double *const numbers[NUMBER_COUNT] = {&gpu->multiprocessors, &gpu->clock_mhz, &gpu->mma_tflops,
+                                         &gpu->fp32_tflops, &gpu->memory_gb_per_s};
   for (int i = 0; i < NUMBER_COUNT; i++) {
-    if (strcmp(NUMBERS[i].key, key) == 0) return (double *)((char *)gpu + NUMBERS[i].offset);
+    if (strcmp(NUMBERS[i], key) == 0) return numbers[i];
   }
   return NULL;
 }
@@ -96,7 +89,7 @@ static bool read_line(Gpu *gpu, const char *place, char *text, Error *error) {
 static bool check_complete(const char *path, Gpu *gpu, Error *error) {
   const char *missing = gpu->name[0] == '\0' ? "name" : NULL;
   for (int i = 0; i < NUMBER_COUNT && missing == NULL; i++) {
-    if (*number_named(gpu, NUMBERS[i].key) == 0) missing = NUMBERS[i].key;
+    if (*number_named(gpu, NUMBERS[i]) == 0) missing = NUMBERS[i];
   }
   if (missing == NULL) return true;
   return fail(error, EXIT_USAGE, "--report=roofline:%s: %s is missing; must hold %s", path, missing,
