@@ -82,6 +82,6 @@ def test_a_fault_is_a_finding(tmp_path: Path, fault: str) -> None:
     assert tree.make("BACKEND=cpu", "build/cpu/step03").returncode == 0
     program = Program("step03", tree.root / "build" / "cpu")
     assert program.run("-n", 100, "-d", 32).returncode in (RIGHT, WRONG, 3)
-    done = program.run("-n", 100, "-d", 32, "--report")
+    done = program.run("-n", 100, "-d", 32, "--report", cwd=tree.root)
     assert done.returncode == WRONG, done.stderr
     assert re.search(rf"^finding    {re.escape(text)}", done.stdout, re.MULTILINE), done.stdout

@@ -195,10 +195,22 @@ def test_margin_adds_up(step: Program, tmp_path: Path) -> None:
     assert margin == counted > 0
 
 
-def test_source_that_cannot_be_read_is_said(any_step: Program, tmp_path: Path) -> None:
-    """Lines of a build that was told of relative paths are looked for where the build was made."""
-    stdout = any_step.run_right("-n", 32, "--report=annotate,traffic", cwd=tmp_path).stdout
-    assert "__global__" in stdout or "cannot read" in stdout
+def test_source_is_found_from_elsewhere(any_step: Program, tmp_path: Path) -> None:
+    stdout = any_step.run_right("-n", 32, "--report=annotate", cwd=tmp_path).stdout
+    assert f" in {REPOSITORY}/steps/step01_" in stdout and "| " in stdout
+    assert "__global__" in stdout and "cannot read" not in stdout
+
+
+def test_source_that_is_gone_is_said(faulty: Path, tmp_path: Path) -> None:
+    source, hidden = faulty.parent / FAULTY, tmp_path / "hidden.cu"
+    source.rename(hidden)
+    try:
+        done = run_faulty(faulty, "none", "--report=annotate,traffic")
+    finally:
+        hidden.rename(source)
+    assert done.returncode == RIGHT
+    assert f"annotate   faulty_kernel: cannot read {FAULTY}\n" in done.stdout
+    assert re.search(rf"^ {{11}}{FAULTY}:\d+$", done.stdout, re.MULTILINE)
 
 
 # --- A roofline -----------------------------------------------------------------------------------

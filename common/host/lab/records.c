@@ -147,7 +147,7 @@ static void add_finding(const LabFinding *f, FILE *lines) {
 
 static void add_limit(const LimitFinding *f, FILE *lines) {
   JsonObject object;
-  char place[160];
+  char place[544];
   snprintf(place, sizeof place, "%s:%d", f->line->file, f->line->line);
   begin(&object, "finding");
   json_string(&object, "what", LIMIT_FINDING_TEXT);

@@ -148,7 +148,7 @@ static const SourcePlace *place_of(const Places *places, uint32_t pc) {
 
 static const char *place_text(const Places *places, uint32_t pc, Names *names) {
   if (pc == 0) return NULL;
-  char text[160];
+  char text[544];
   const SourcePlace *place = place_of(places, pc);
   if (place->file[0] == '\0') return name_of(names, "an unknown line");
   snprintf(text, sizeof text, "%s:%d", place->file, place->line);

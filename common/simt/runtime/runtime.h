@@ -355,7 +355,7 @@ void simt_source_line(uintptr_t pc, char *text, size_t text_size);
 /** Where in kernel source an instruction is: the innermost line outside of the wrappers of PTX. */
 typedef struct SourcePlace {
   uintptr_t pc;
-  char file[120]; /* empty: unknown */
+  char file[512]; /* empty: unknown */
   int line;
 } SourcePlace;
 
