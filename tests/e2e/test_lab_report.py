@@ -12,6 +12,7 @@ from programs import REPOSITORY, RIGHT, USAGE, WRONG, Program, read_rows
 pytestmark = pytest.mark.cpu_only("a GPU build refuses --report")
 
 FAULTY_SOURCE = Path(__file__).with_name("faulty_step.cu")
+DOCUMENT = REPOSITORY / "docs/lab.md"
 FAULTY = "steps/step99_faulty.cu"
 GUARD = 4096  # bytes before O and LSE in their allocations
 SMALL = ("-n", 32, "-H", 1, "-d", 32)
@@ -124,6 +125,14 @@ def test_drawing_of_sectors(faulty: Path) -> None:
     assert drawing[-1] == "           32 sectors of 32 bytes, 6 % of them used"
 
 
+def test_drawing_in_the_documentation() -> None:
+    """docs/lab.md shows the beginning of one, as the program prints it."""
+    (shown,) = re.findall(r"```text\n(access .*?)```", DOCUMENT.read_text(), re.DOTALL)
+    place = re.search(r" at (\S+:\d+) in ", shown)[1]
+    stdout = Program("step03").run_right(f"--report=access:{place}", cwd=REPOSITORY).stdout
+    assert shown in stdout
+
+
 def test_lanes_that_take_no_part_are_marked(faulty: Path) -> None:
     line = line_of(FAULTY_SOURCE, "o_row[d] =")
     drawing = part(run_faulty(faulty, "none", "-n", 30, f"--report=access:{FAULTY}:{line}").stdout,
@@ -223,6 +232,13 @@ mma_tflops = 2
 fp32_tflops = 0.5
 memory_gb_per_s = 100
 """
+
+
+def test_gpu_file_in_the_documentation(any_step: Program, tmp_path: Path) -> None:
+    (text,) = re.findall(r"```text\n(name = .*?)```", DOCUMENT.read_text(), re.DOTALL)
+    path = tmp_path / "my.gpu"
+    path.write_text(text)
+    assert "roofline   My GPU: " in any_step.run_right("-n", 32, f"--report=roofline:{path}").stdout
 
 
 def bounds_of(stdout: str) -> dict[str, float]:
