@@ -164,7 +164,7 @@ static void describe(const Problem *p, size_t, Description *description) {
   description->kv_tile = v->kv_rows;
   description->ceiling = CEILING_MMA;
   description->multiplies_hidden_keys = true;
-  description->limits = {2, 16, 0};
+  description->limits = {2, 24, 0};
   description->launch_count = 1;
   description->launches[0] = {"attention", (const void *)v->kernel,
                               dim3((unsigned)block_count(p, v)), dim3(THREADS),

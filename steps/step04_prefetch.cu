@@ -169,7 +169,7 @@ static void describe(const Problem *p, size_t, Description *description) {
   description->ceiling = CEILING_MMA;
   description->multiplies_hidden_keys = true;
   // Where every tile is full, Q K^T at least runs while V travels.
-  description->limits = {2, 16, p->kv_len % v->kv_rows == 0 ? 50 : 0};
+  description->limits = {2, 24, p->kv_len % v->kv_rows == 0 ? 50 : 0};
   description->launch_count = 1;
   description->launches[0] = {"attention", (const void *)v->kernel,
                               dim3((unsigned)block_count(p, v)), dim3(THREADS),

@@ -119,6 +119,29 @@ static void wide_accesses_take_turns(void **) {
   assert_waves(loads_with_stride<uint4>(9), 1, 4, 4, 1);
 }
 
+/** Lane i loads the 16 bytes of number i / share % distinct. */
+__global__ void load_shared_vectors(uint4 *out, int share, int distinct) {
+  uint4 *values = (uint4 *)smem;
+  values[threadIdx.x] = uint4();
+  __syncthreads();
+  out[threadIdx.x] = values[threadIdx.x / share % distinct];
+}
+
+static LabTraffic loads_of_vectors(int share, int distinct) {
+  uint4 *out = named<uint4>("out", 32);
+  lab_start(LAB_BANKS);
+  load_shared_vectors<<<1, 32, 32 * sizeof(uint4)>>>(out, share, distinct);
+  return counts_of_kernel().shared_load;
+}
+
+static void lanes_that_share_vectors_take_half_the_turns(void **) {
+  assert_waves(loads_of_vectors(1, 1), 1, 2, 2, 1);  /* all the same */
+  assert_waves(loads_of_vectors(8, 4), 1, 2, 2, 1);  /* eight lanes the same */
+  assert_waves(loads_of_vectors(2, 16), 1, 2, 2, 1); /* pairs of neighbours */
+  assert_waves(loads_of_vectors(1, 2), 1, 2, 2, 1);  /* pairs that are two apart */
+  assert_waves(loads_of_vectors(1, 8), 1, 4, 4, 1);  /* only with lanes of other turns */
+}
+
 __global__ void load_one_word(float *out) {
   float *values = (float *)smem;
   if (threadIdx.x == 0) values[5] = 1.0f;
@@ -161,13 +184,45 @@ static LabCounts copy_with_pitch(int pitch) {
 static void instructions_are_counted_by_warps(void **) {
   const LabCounts counts = copy_with_pitch(1);
   assert_sectors(counts.copy_global, 1, 8, 256, 256, 8); /* zero fills read nothing */
-  assert_waves(counts.copy_shared, 1, 2, 2, 1);
+  assert_waves(counts.copy_shared, 1, 3, 3, 1); /* what was read; zeros of 8 lanes, of 8 more */
   assert_waves(counts.ldmatrix, 1, 4, 4, 1);
   assert_int_equal(counts.mma, 1);
   assert_int_equal(counts.mma_under_copy, 0);
   assert_int_equal(counts.shuffles, 1);
   assert_int_equal(counts.barriers, 1);
   assert_int_equal(counts.warp_barriers, 1);
+}
+
+/** Rows of 128 bytes, as a tile of 64 columns has; `pitch` is that in shared memory, in 16 bytes.
+ */
+__global__ void copy_rows(const uint4 *in, int pitch, int valid) {
+  uint4 *rows = (uint4 *)smem;
+  const int lane = threadIdx.x;
+  cp_async_16(&rows[lane / 8 * pitch + lane % 8], &in[lane], lane < valid);
+  cp_async_commit();
+  cp_async_wait<0>();
+}
+
+static LabCounts copied_rows(int pitch, int valid) {
+  const uint4 *in = named_zeros<uint4>("in", 32);
+  lab_start(LAB_TRAFFIC | LAB_BANKS);
+  copy_rows<<<1, 32, 4 * 9 * 16>>>(in, pitch, valid);
+  return counts_of_kernel();
+}
+
+static void sectors_of_copies_are_cut_by_their_targets(void **) {
+  LabCounts counts = copied_rows(8, 32);
+  assert_sectors(counts.copy_global, 1, 16, 512, 512, 16);
+  assert_int_equal(counts.copy_lookups, 16);
+  assert_waves(counts.copy_shared, 1, 1, 1, 1);
+
+  counts = copied_rows(9, 32); /* every other row begins in the middle of 32 bytes */
+  assert_sectors(counts.copy_global, 1, 4 + 8 + 4 + 8, 512, 512, 24);
+  assert_int_equal(counts.copy_lookups, 4 + 5 + 4 + 5);
+
+  counts = copied_rows(9, 0);
+  assert_sectors(counts.copy_global, 0, 0, 0, 0, 0);
+  assert_waves(counts.copy_shared, 1, 4, 4, 1);
 }
 
 static void rows_of_ldmatrix_conflict(void **) {
@@ -233,8 +288,10 @@ int main() {
       LAB_TEST(halves_share_sectors),
       LAB_TEST(words_of_one_bank_conflict),
       LAB_TEST(wide_accesses_take_turns),
+      LAB_TEST(lanes_that_share_vectors_take_half_the_turns),
       LAB_TEST(one_word_for_all_is_no_conflict),
       LAB_TEST(instructions_are_counted_by_warps),
+      LAB_TEST(sectors_of_copies_are_cut_by_their_targets),
       LAB_TEST(rows_of_ldmatrix_conflict),
       LAB_TEST(lanes_meet_again_after_a_branch),
       LAB_TEST(a_long_loop_is_no_limit),

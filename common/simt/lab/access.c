@@ -108,12 +108,13 @@ static bool check_bounds(LabWorker *lab, uintptr_t address, unsigned size, uint3
   return false;
 }
 
-void lab_log(LabWorker *lab, RecordKind kind, uintptr_t address, unsigned size, uint32_t pc) {
+void lab_log(LabWorker *lab, RecordKind kind, uintptr_t address, unsigned size, uint32_t pc,
+             unsigned copy) {
   const int thread = lab_thread(lab);
   if (lab->log_counts[thread] == LOG_RECORDS) simt_hold(); /* the warp's logs are emptied */
   const unsigned at = lab->log_counts[thread]++;
   lab->logs[(size_t)thread * LOG_RECORDS + at] =
-      (Record){address, pc, (uint16_t)size, (uint16_t)kind};
+      (Record){address, pc, (uint8_t)size, (uint8_t)kind, (uint16_t)copy};
   lab->dirty_warps |= 1u << thread / WARP_SIZE;
 }
 
@@ -161,10 +162,10 @@ void lab_access(LabWorker *lab, uintptr_t address, unsigned size, bool is_write,
   if (shared) {
     lab_check_shared(lab, address, size, use, pc);
     if (!(lab->checks & LAB_BANKS)) return;
-    lab_log(lab, is_write ? SHARED_STORE : SHARED_LOAD, address, size, pc);
+    lab_log(lab, is_write ? SHARED_STORE : SHARED_LOAD, address, size, pc, 0);
   } else {
     lab_check_global(lab, address, size, use, pc);
     if (!(lab->checks & LAB_TRAFFIC)) return;
-    lab_log(lab, is_write ? GLOBAL_STORE : GLOBAL_LOAD, address, size, pc);
+    lab_log(lab, is_write ? GLOBAL_STORE : GLOBAL_LOAD, address, size, pc, 0);
   }
 }

@@ -21,7 +21,8 @@ enum {
   LOG_RECORDS = 128, /* of a lane, between two points where its warp waits */
   SECTOR_BYTES = 32,
   BANKS = 32,
-  BANK_BYTES = 4
+  BANK_BYTES = 4,
+  COPY_LANES = 8 /* of cp.async, taken together */
 };
 
 typedef enum RecordKind {
@@ -38,8 +39,9 @@ typedef enum RecordKind {
 typedef struct Record {
   uintptr_t address;
   uint32_t pc; /* behind the start of the program */
-  uint16_t size;
-  uint16_t kind;
+  uint8_t size, kind;
+  uint16_t copy; /* COPY_GLOBAL: to which 16 bytes of shared memory; COPY_SHARED: bytes it reads;
+                    else 0 */
 } Record;
 
 /* --- Sites: program counters ---------------------------------------------------------------- */
@@ -207,7 +209,8 @@ static inline uint32_t lab_pc(const void *return_address) {
 
 /* access.c */
 void lab_access(LabWorker *lab, uintptr_t address, unsigned size, bool is_write, uint32_t pc);
-void lab_log(LabWorker *lab, RecordKind kind, uintptr_t address, unsigned size, uint32_t pc);
+void lab_log(LabWorker *lab, RecordKind kind, uintptr_t address, unsigned size, uint32_t pc,
+             unsigned copy);
 void lab_report_here(LabWorker *lab, LabKind kind, uint32_t pc, uint32_t other_pc,
                      uint64_t other_thread, uintptr_t address);
 

@@ -62,7 +62,10 @@ typedef struct LabCounts {
   LabTraffic global_load, global_store; /**< without cp.async */
   LabTraffic shared_load, shared_store; /**< without ldmatrix and cp.async */
   LabTraffic ldmatrix;
-  LabTraffic copy_global; /**< cp.async as it reads global memory; zero fills do not */
+  LabTraffic copy_global; /**< cp.async as it reads global memory; zero fills do not. A sector
+                             counts once for each 32 bytes of shared memory it goes to */
+  uint64_t copy_lookups;  /**< what Nsight Compute calls L1 sectors of these: 32 bytes of shared
+                             memory, by eight lanes */
   LabTraffic copy_shared; /**< cp.async as it writes shared memory: its requests are instructions */
   uint64_t partial;       /**< of all requests, those without some live lanes of their warp */
   uint64_t mma;           /**< by warps; 2 * 16 * 8 * 16 floating-point operations each */

@@ -193,10 +193,15 @@ static void copy_issued(Worker *worker, const AsyncCopy *copy) {
   const uint32_t pc = lab_pc(copy->call_site);
   const uintptr_t target = (uintptr_t)copy->shared, source = (uintptr_t)copy->global;
   lab_check_shared(lab, target, COPY_BYTES, COPIES, pc);
-  if (lab->checks & LAB_BANKS) lab_log(lab, COPY_SHARED, target, COPY_BYTES, pc);
+  if (lab->checks & LAB_BANKS) {
+    lab_log(lab, COPY_SHARED, target, COPY_BYTES, pc, copy->source_bytes);
+  }
   if (copy->source_bytes == 0) return;
   lab_check_global(lab, source, copy->source_bytes, READS, pc);
-  if (lab->checks & LAB_TRAFFIC) lab_log(lab, COPY_GLOBAL, source, copy->source_bytes, pc);
+  if (lab->checks & LAB_TRAFFIC) {
+    const unsigned piece = (unsigned)((target - lab->dynamic) / COPY_BYTES);
+    lab_log(lab, COPY_GLOBAL, source, copy->source_bytes, pc, piece);
+  }
 }
 
 static void copy_arrived(Worker *worker, const AsyncCopy *copy) {

@@ -17,23 +17,29 @@ typedef struct Request {
   unsigned size;
   unsigned lanes;
   uintptr_t addresses[WARP_SIZE];
+  uint16_t copies[WARP_SIZE]; /* as in Record */
 } Request;
 
 /* --- Sectors -------------------------------------------------------------------------------- */
 
-/** Distinct sectors of a request, and which of their bytes it asked for. */
+/**
+ * Distinct sectors of a request, and which of their bytes it asked for. cp.async gets a sector once
+ * for each 32 bytes of shared memory that parts of it go to.
+ */
 typedef struct Sectors {
   uintptr_t sector[2 * WARP_SIZE];
   uint32_t bytes[2 * WARP_SIZE];
+  uint16_t target[2 * WARP_SIZE]; /* in sectors; 0 if not of cp.async */
   int count;
 } Sectors;
 
-static void add_to_sector(Sectors *s, uintptr_t sector, uint32_t bytes) {
+static void add_to_sector(Sectors *s, uintptr_t sector, uint16_t target, uint32_t bytes) {
   int i = s->count - 1; /* neighbours tend to come one after the other */
-  while (i >= 0 && s->sector[i] != sector) i--;
+  while (i >= 0 && (s->sector[i] != sector || s->target[i] != target)) i--;
   if (i < 0) {
     i = s->count++;
     s->sector[i] = sector;
+    s->target[i] = target;
     s->bytes[i] = 0;
   }
   s->bytes[i] |= bytes;
@@ -42,12 +48,14 @@ static void add_to_sector(Sectors *s, uintptr_t sector, uint32_t bytes) {
 static void count_sectors(const Request *request, LabTraffic *traffic) {
   Sectors s = {.count = 0};
   for (unsigned rest = request->lanes; rest != 0; rest &= rest - 1) {
-    const uintptr_t address = request->addresses[__builtin_ctz(rest)];
+    const int lane = __builtin_ctz(rest);
+    const uintptr_t address = request->addresses[lane];
+    const uint16_t target = request->copies[lane] / (SECTOR_BYTES / COPY_BYTES);
     const unsigned at = address % SECTOR_BYTES;
     const uint64_t bytes = ((UINT64_C(1) << request->size) - 1) << at;
-    add_to_sector(&s, address / SECTOR_BYTES, (uint32_t)bytes);
+    add_to_sector(&s, address / SECTOR_BYTES, target, (uint32_t)bytes);
     if (bytes >> SECTOR_BYTES) {
-      add_to_sector(&s, address / SECTOR_BYTES + 1, (uint32_t)(bytes >> SECTOR_BYTES));
+      add_to_sector(&s, address / SECTOR_BYTES + 1, target, (uint32_t)(bytes >> SECTOR_BYTES));
     }
   }
   traffic->requests++;
@@ -55,6 +63,21 @@ static void count_sectors(const Request *request, LabTraffic *traffic) {
   traffic->sectors += (uint64_t)s.count;
   for (int i = 0; i < s.count; i++) traffic->used_bytes += (uint64_t)__builtin_popcount(s.bytes[i]);
   if ((uint32_t)s.count > traffic->most_sectors) traffic->most_sectors = (uint32_t)s.count;
+}
+
+/** What L1 looks up for cp.async: 32 bytes of shared memory at a time, for eight lanes. */
+static uint64_t copy_lookups(const Request *request) {
+  uint64_t lookups = 0;
+  for (int first = 0; first < WARP_SIZE; first += COPY_LANES) {
+    Sectors s = {.count = 0};
+    for (int lane = first; lane < first + COPY_LANES; lane++) {
+      if (request->lanes >> lane & 1) {
+        add_to_sector(&s, request->copies[lane] / (SECTOR_BYTES / COPY_BYTES), 0, 1);
+      }
+    }
+    lookups += (uint64_t)s.count;
+  }
+  return lookups;
 }
 
 /* --- Banks ---------------------------------------------------------------------------------- */
@@ -87,9 +110,7 @@ static unsigned most_words(const Pass *pass) {
   return most;
 }
 
-/** A pass delivers `per_bank` words of each bank at a time. */
-static void end_pass(const Pass *pass, unsigned per_bank, LabTraffic *traffic) {
-  const unsigned waves = (most_words(pass) + per_bank - 1) / per_bank;
+static void add_waves(unsigned waves, LabTraffic *traffic) {
   traffic->wavefronts += waves;
   traffic->ideal_wavefronts++;
   if (waves > traffic->most_ways) traffic->most_ways = waves;
@@ -100,18 +121,63 @@ static int lanes_of_pass(unsigned size) {
   return size <= 4 ? 32 : size <= 8 ? 16 : 8;
 }
 
-static void count_banks(const Request *request, int pass_lanes, unsigned per_bank,
-                        LabTraffic *traffic) {
-  Pass pass;
-  for (int first = 0; first < WARP_SIZE; first += pass_lanes) {
-    unsigned rest = request->lanes & (uint32_t)((UINT64_C(1) << pass_lanes) - 1) << first;
-    if (rest == 0) continue;
-    begin_pass(&pass);
-    for (; rest != 0; rest &= rest - 1) {
-      add_words(&pass, request->addresses[__builtin_ctz(rest)], request->size);
+/** Does each lane that takes part read the same as the one whose number differs in bit `bit`? */
+static bool read_in_pairs(const Request *request, int bit) {
+  for (int lane = 0; lane < WARP_SIZE; lane++) {
+    const int other = lane ^ bit;
+    if ((request->lanes >> lane & request->lanes >> other & 1) != 0 &&
+        request->addresses[lane] != request->addresses[other]) {
+      return false;
     }
-    end_pass(&pass, per_bank, traffic);
   }
+  return true;
+}
+
+/** Words of `lanes` in one pass; returns the most of one bank. */
+static unsigned ways_of(const Request *request, unsigned lanes) {
+  Pass pass;
+  begin_pass(&pass);
+  for (unsigned rest = lanes; rest != 0; rest &= rest - 1) {
+    add_words(&pass, request->addresses[__builtin_ctz(rest)], request->size);
+  }
+  return most_words(&pass);
+}
+
+/** The lanes of a request that are among `count` from `first` on. */
+static unsigned lanes_from(unsigned lanes, int first, int count) {
+  return lanes & (uint32_t)((UINT64_C(1) << count) - 1) << first;
+}
+
+static void count_banks(const Request *request, LabTraffic *traffic) {
+  int pass_lanes = lanes_of_pass(request->size);
+  if (request->kind == SHARED_LOAD && pass_lanes < WARP_SIZE &&
+      (read_in_pairs(request, 1) || read_in_pairs(request, 2))) {
+    pass_lanes *= 2;
+  }
+  for (int first = 0; first < WARP_SIZE; first += pass_lanes) {
+    const unsigned lanes = lanes_from(request->lanes, first, pass_lanes);
+    if (lanes != 0) add_waves(ways_of(request, lanes), traffic);
+  }
+  traffic->requests++;
+  traffic->bytes += (uint64_t)__builtin_popcount(request->lanes) * request->size;
+}
+
+/**
+ * cp.async: what it reads arrives in one pass, or in as many as the worst eight lanes have ways;
+ * the zeros of lanes that read nothing are stored eight lanes at a time.
+ */
+static void count_copy_banks(const Request *request, LabTraffic *traffic) {
+  unsigned reading = 0, most = 0;
+  for (int lane = 0; lane < WARP_SIZE; lane++) {
+    if (request->lanes >> lane & 1 && request->copies[lane] != 0) reading |= 1u << lane;
+  }
+  for (int first = 0; first < WARP_SIZE; first += COPY_LANES) {
+    const unsigned arriving = ways_of(request, lanes_from(reading, first, COPY_LANES));
+    if (arriving > most) most = arriving;
+    const unsigned zeros = lanes_from(request->lanes & ~reading, first, COPY_LANES);
+    if (zeros != 0) add_waves(ways_of(request, zeros), traffic);
+  }
+  if (reading != 0) add_waves(most, traffic);
   traffic->requests++;
   traffic->bytes += (uint64_t)__builtin_popcount(request->lanes) * request->size;
 }
@@ -123,7 +189,7 @@ static void add_ldmatrix(const void *const *rows, int matrices, LabTraffic *traf
     for (int row = 0; row < 8; row++) {
       add_words(&pass, (uintptr_t)rows[8 * i + row], COPY_BYTES);
     }
-    end_pass(&pass, 1, traffic);
+    add_waves(most_words(&pass), traffic);
   }
   traffic->requests++;
   traffic->bytes += (uint64_t)matrices * 8 * COPY_BYTES;
@@ -151,17 +217,17 @@ static void add_request(const Request *request, LabCounts *counts) {
       count_sectors(request, &counts->global_store);
       break;
     case SHARED_LOAD:
-      count_banks(request, lanes_of_pass(request->size), 1, &counts->shared_load);
+      count_banks(request, &counts->shared_load);
       break;
     case SHARED_STORE:
-      count_banks(request, lanes_of_pass(request->size), 1, &counts->shared_store);
+      count_banks(request, &counts->shared_store);
       break;
     case COPY_GLOBAL:
       count_sectors(request, &counts->copy_global);
+      counts->copy_lookups += copy_lookups(request);
       break;
     default:
-      /* As measured on a GPU: two passes of 16 lanes, each of twice the width of the banks. */
-      count_banks(request, 16, 2, &counts->copy_shared);
+      count_copy_banks(request, &counts->copy_shared);
       break;
   }
 }
@@ -200,6 +266,7 @@ static bool gather(const LabWorker *lab, int warp, unsigned lanes, unsigned k, R
     const Record *record = &log_of(lab, warp, lane)[k];
     if (record->pc != first->pc || record->kind != first->kind) return false;
     request->addresses[lane] = record->address;
+    request->copies[lane] = record->copy;
   }
   return true;
 }
@@ -259,6 +326,7 @@ static void count_apart(LabWorker *lab, int warp, unsigned first, unsigned live)
       Request *request = find_group(g, &log[k], visits_before(log, first, k));
       request->lanes |= 1u << lane;
       request->addresses[lane] = log[k].address;
+      request->copies[lane] = log[k].copy;
     }
   }
   for (int i = 0; i < g->count; i++) count_request(lab, &g->requests[i], warp, live);

@@ -90,6 +90,7 @@ void lab_add_counts(LabCounts *sum, const LabCounts *other) {
   add_traffic(&sum->ldmatrix, &other->ldmatrix);
   add_traffic(&sum->copy_global, &other->copy_global);
   add_traffic(&sum->copy_shared, &other->copy_shared);
+  sum->copy_lookups += other->copy_lookups;
   sum->partial += other->partial;
   sum->mma += other->mma;
   sum->mma_under_copy += other->mma_under_copy;
