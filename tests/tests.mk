@@ -144,6 +144,22 @@ $(SIMT_TESTS:%=$(UNIT)/%): $(UNIT)/%: $(UNIT)/%.o $(SIMT_OBJECTS)
 	$(call say,LINK,$@)
 	$(Q)$(CXX) $^ -o $@ -lcmocka -lpthread -lm
 
+# The steps once more, for the comparison of the lab with Nsight Compute: they write down its counts.
+LAB_COUNTERS := $(if $(filter cpu,$(BACKEND)),$(STEPS:%=$(BUILD)/counts/%))
+.PHONY: lab-counts
+lab-counts: $(LAB_COUNTERS)
+
+$(BUILD)/gpu/%.o: tests/gpu/%.c $(BUILD)/flags
+	@mkdir -p $(@D)
+	$(call say,CC,$<)
+	$(Q)$(CC) $(HOST_FLAGS) $(RUNTIME_INCLUDE) -MMD -MP -c $< -o $@
+
+$(LAB_COUNTERS): $(BUILD)/counts/%: $(BUILD)/gpu/lab_counts.o $(BUILD)/steps/%.o $(BUILD)/checked/%.o \
+    $(HOST_OBJECTS) $(SIMT_OBJECTS) $(LAB_OBJECTS)
+	@mkdir -p $(@D)
+	$(call say,LINK,$@)
+	$(Q)$(CXX) $^ -Wl,--wrap=lab_take_results -o $@ -fopenmp -lpthread -lm
+
 # Tests of the lab watch themselves: kernels of the checking build.
 $(LAB_TESTS:%=$(UNIT)/%): $(UNIT)/%: $(UNIT)/%.o $(SIMT_OBJECTS) $(LAB_OBJECTS)
 	$(call say,LINK,$@)
@@ -230,7 +246,8 @@ else
 	$(Q)$(CXX) -shared $^ -o $@ -Wl,-Bsymbolic -lpthread -lm
 endif
 
-test-e2e: $(NEEDS_GPU) $(STEPS:%=$(BUILD)/%) $(BUILD)/layouts $(UNDER_TEST) $(LIBRARIES)
+test-e2e: $(NEEDS_GPU) $(STEPS:%=$(BUILD)/%) $(BUILD)/layouts $(UNDER_TEST) $(LIBRARIES) \
+    $(LAB_COUNTERS)
 	@$(PYTHON) -c 'import numpy, pytest, matplotlib' 2>/dev/null || \
 	  { echo "test-e2e: Python needs numpy, pytest and matplotlib. Install them: make deps"; exit 1; }
 	BACKEND=$(BACKEND) STEP_DIR=$(abspath $(BUILD)) $(PYTHON) -m pytest -q tests/e2e $(PYTEST_ARGS)

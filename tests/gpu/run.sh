@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # Everything that only a GPU can show: tests, compute-sanitizer, measurements, PyTorch beside them, counters.
-# Usage: tests/gpu/run.sh OUTPUT-DIRECTORY [test] [sanitize] [measure] [compare] [counters]
+# Usage: tests/gpu/run.sh OUTPUT-DIRECTORY [test] [sanitize] [measure] [compare] [counters] [counts]
 # Without a part named, all of them. Run it at the root of a clean checkout on a machine with a GPU.
 # Where there is no git history, COMMIT says which commit this is.
 set -uo pipefail
 out=$1
 shift
-parts=${*:-test sanitize measure compare counters}
+parts=${*:-test sanitize measure compare counters counts}
 mkdir -p "$out"
 arch=sm_$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader | head -1 | tr -d .)
 build=build/cuda-$arch
@@ -41,8 +41,9 @@ for part in $parts; do
       run compare_flex.log python3 tests/gpu/compare_flex.py "$out/flex.jsonl" "$build/libstep05.so"
       ;;
     counters) run counters.txt tests/gpu/counters.sh "$build" ;;
+    counts) run counts.log tests/gpu/counts.sh "$build" "$out/counts.jsonl" ;;
     *)
-      echo "$part: must be test, sanitize, measure, compare or counters" >&2
+      echo "$part: must be test, sanitize, measure, compare, counters or counts" >&2
       exit 2
       ;;
   esac

@@ -1,0 +1,48 @@
+#!/usr/bin/env bash
+# What Nsight Compute counts in every step at several shapes, for the comparison with the lab.
+# Usage: tests/gpu/counts.sh DIRECTORY-OF-CUDA-BUILD OUT.jsonl
+# Later, without a GPU: python3 tests/gpu/compare_counts.py OUT.jsonl
+set -uo pipefail
+build=$1
+out=$2
+here=$(dirname "$0")
+metrics=$(tr -d ' \n' <<'METRICS'
+l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum,
+l1tex__t_requests_pipe_lsu_mem_global_op_st.sum,
+l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum,
+smsp__sass_inst_executed_op_shared_ld.sum,
+smsp__sass_inst_executed_op_shared_st.sum,
+l1tex__data_pipe_lsu_wavefronts_mem_shared.sum,
+l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum
+METRICS
+)
+commit=${COMMIT:-$(git rev-parse --short=12 HEAD 2>/dev/null)}
+report=$(mktemp -d)
+trap 'rm -rf "$report"' EXIT
+failed=0
+
+# Step 01 launches three kernels in a forward pass; what prepares a mask does not count.
+count() {
+  local step=$1 launches=1
+  shift
+  [ "$step" = step01 ] && launches=3
+  ncu --force-overwrite --export "$report/run" --section SourceCounters --metrics "$metrics" \
+    --launch-count $launches --kernel-name 'regex:^(attention|scores|softmax|output)_kernel' \
+    "$build/$step" "$@" -c none -r 1 --min-time 0 >"$report/log" 2>&1 &&
+    ncu --import "$report/run.ncu-rep" --page raw --csv >"$report/raw.csv" &&
+    ncu --import "$report/run.ncu-rep" --page source --csv >"$report/source.csv" &&
+    python3 "$here/read_ncu.py" "$report/raw.csv" "$report/source.csv" "$commit" "$step" "$*" \
+      >>"$out" || { echo "$step $*: failed" >&2; cat "$report/log" >&2; failed=1; }
+}
+
+: >"$out"
+for program in "$build"/step[0-9][0-9]; do
+  step=$(basename "$program")
+  count "$step" -b 1 -H 2 -n 256 -d 64
+  count "$step" -b 1 -H 4 -G 2 -n 333 -k 500 -d 128 -m causal
+  count "$step" -b 2 -H 2 -n 200 -d 128
+  count "$step" -b 1 -H 2 -n 450 -d 64 -m causal
+done
+count step05 -b 1 -H 2 -n 450 -d 128 -m window:100
+count step05 -b 1 -H 2 -n 450 -d 64 -m random:0.3
+exit "$failed"

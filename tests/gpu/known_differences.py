@@ -1,0 +1,131 @@
+"""What nvcc makes of the steps' source that g++ does not: differences between the lab and Nsight
+Compute, each computed exactly, so that none can hide another.
+
+Each function returns, by count, how many more the GPU has than the lab. Addresses: tensors of the
+device begin at multiples of 256 bytes.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+
+WARP = 32
+TILE = 32  # step 01: rows and columns of a block
+SECTOR_FLOATS = 8
+LANES = 8  # step 02: threads that share a row
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The problem, as the options of a run name it."""
+
+    batch: int
+    heads: int
+    seqlen: int
+    seqlen_kv: int
+    head_dim: int
+    causal: bool
+
+    @classmethod
+    def of(cls, options: str) -> "Shape":
+        words = options.split()
+        given = dict(zip(words[::2], words[1::2]))
+        seqlen = int(given["-n"])
+        return cls(int(given["-b"]), int(given["-H"]), seqlen, int(given.get("-k", seqlen)),
+                   int(given["-d"]), given.get("-m") == "causal")
+
+    def keys(self, query: int) -> int:
+        """How many keys a query attends."""
+        if not self.causal:
+            return self.seqlen_kv
+        return min(max(query + 1 + self.seqlen_kv - self.seqlen, 0), self.seqlen_kv)
+
+
+def wide_loads(lab: Counter, _: Shape) -> Counter:
+    """Step 01, scores: four q_shared[row][i] in a row, the same for all lanes, are one load of 16
+    bytes, which takes two wavefronts. Half of all loads are of q_shared."""
+    q_loads = lab["shared_load_requests"] // 2
+    return Counter(shared_load_requests=q_loads // 4 - q_loads,
+                   shared_load_wavefronts=2 * (q_loads // 4) - q_loads)
+
+
+def wide_loads_of_weights(_: Counter, shape: Shape) -> Counter:
+    """Step 01, output: the same of p_shared[row][i]; of the keys behind the last four, one load of
+    16 bytes as well."""
+    requests = wavefronts = 0
+    for first_q in range(0, shape.seqlen, TILE):
+        for q in range(first_q, min(first_q + TILE, shape.seqlen)):
+            for k in range(0, shape.keys(q), TILE):
+                keys = min(TILE, shape.keys(q) - k)
+                vectors = (keys + 3) // 4
+                requests += vectors - keys
+                wavefronts += 2 * vectors - keys
+    blocks = shape.batch * shape.heads * ((shape.head_dim + TILE - 1) // TILE)
+    return Counter(shared_load_requests=blocks * requests,
+                   shared_load_wavefronts=blocks * wavefronts)
+
+
+def loop_requests(keys: int, first: int, blocks: list[int]) -> tuple[int, int]:
+    """Requests and sectors of one pass over a row of `keys` floats from element `first` on. A lane
+    makes the turns that no block of 4 has room for one by one, and first; of the rest as many at a
+    time as the largest block takes. Lanes that make the same turn of the same block go together,
+    wherever in the row each of them is."""
+    requests: dict[tuple, set[int]] = {}
+    for lane in range(WARP):
+        turn, left = 0, max(-(-(keys - lane) // WARP), 0)
+        for block in blocks:
+            turns = left % 4 if block == 1 else left // block * block
+            for i in range(turns):
+                sector = (first + (turn + i) * WARP + lane) // SECTOR_FLOATS
+                requests.setdefault((block, i), set()).add(sector)
+            turn, left = turn + turns, left - turns
+    return len(requests), sum(map(len, requests.values()))
+
+
+def unrolled_loops(lab: Counter, shape: Shape) -> Counter:
+    """Step 01, softmax: the loops over a row are unrolled, the first two by 16, 8 and 4, the last by
+    4. Where only some lanes have one more turn, lanes are at different places of the row."""
+    gpu = Counter()
+    heads = shape.batch * shape.heads
+    for row in range(heads * shape.seqlen):
+        keys, first = shape.keys(row % shape.seqlen), row * shape.seqlen_kv
+        for blocks, loads, stores in (([1, 16, 8, 4], 2, 0), ([1, 4], 1, 1)):
+            requests, sectors = loop_requests(keys, first, blocks)
+            gpu["global_load_requests"] += loads * requests
+            gpu["global_load_sectors"] += loads * sectors
+            gpu["global_store_requests"] += stores * requests
+            gpu["global_store_sectors"] += stores * sectors
+    for what in ("requests", "sectors"):
+        gpu[f"global_store_{what}"] += heads * shape.seqlen  # of LSE, by lane 0
+        gpu[f"global_store_{what}"] -= lab[f"global_store_{what}"]
+        gpu[f"global_load_{what}"] -= lab[f"global_load_{what}"]
+    gpu["l1_load_sectors"] = gpu["global_load_sectors"]
+    return gpu
+
+
+def split_stores(lab: Counter, shape: Shape) -> Counter:
+    """Step 02: of a row's stores of 8 bytes, the first is made as two of 4 bytes, which touch the
+    same sectors. LSE has one request for each group of rows that has one of O."""
+    chunks = -(-shape.head_dim // (4 * LANES))
+    requests = lab["global_store_requests"] // (chunks + 1)
+    rows = shape.batch * shape.heads * shape.seqlen
+    return Counter(global_store_requests=requests,
+                   global_store_sectors=rows * LANES * 8 // 32)
+
+
+@dataclass(frozen=True)
+class Known:
+    """A difference and its reason in a few words."""
+
+    reason: str
+    amount: Callable[[Counter, Shape], Counter]
+
+
+KNOWN = {
+    ("step01", "scores_kernel"): Known("nvcc: four loads of q_shared are one", wide_loads),
+    ("step01", "output_kernel"): Known("nvcc: four loads of p_shared are one",
+                                       wide_loads_of_weights),
+    ("step01", "softmax_kernel"): Known("nvcc: unrolled loops, lanes at different places",
+                                        unrolled_loops),
+    ("step02", "attention_kernel"): Known("nvcc: one store of a row is made as two", split_stores),
+}

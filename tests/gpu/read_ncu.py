@@ -1,0 +1,101 @@
+"""Prints what Nsight Compute counted in one run, a JSON object for each kernel and count.
+
+Usage: read_ncu.py RAW.csv SOURCE.csv COMMIT STEP OPTIONS
+
+The two files are pages of one report, as `ncu --import ... --page raw|source --csv` prints them.
+Instructions and what they cost by rule are sums over the lines of the machine code; what the
+hardware counted comes from the raw page.
+"""
+
+import csv
+import json
+import re
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+OPCODES = {"HMMA": "mma", "LDSM": "ldmatrix", "LDGSTS": "copies", "SHFL": "shuffles",
+           "BAR": "barriers"}
+SECTORS = {"LDG": "global_load_sectors", "STG": "global_store_sectors", "LDGSTS": "copy_sectors"}
+WAVEFRONTS = {"LDS": "shared_load_wavefronts", "LDSM": "shared_load_wavefronts",
+              "STS": "shared_store_wavefronts"}
+METRICS = {
+    "global_load_requests": "l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum",
+    "global_store_requests": "l1tex__t_requests_pipe_lsu_mem_global_op_st.sum",
+    "l1_load_sectors": "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum",
+    "shared_load_requests": "smsp__sass_inst_executed_op_shared_ld.sum",
+    "shared_store_requests": "smsp__sass_inst_executed_op_shared_st.sum",
+    "shared_wavefronts": "l1tex__data_pipe_lsu_wavefronts_mem_shared.sum",
+    "measured_conflicts": "l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum",
+}
+
+
+def kernel_of(name: str) -> str:
+    """`scores_kernel` for "void scores_kernel<__half>(...)"."""
+    return re.search(r"\w+_kernel", name)[0]
+
+
+def read_source(path: Path) -> dict[str, list[dict]]:
+    """The lines of the machine code of each kernel's first launch."""
+    kernels, rows, header = {}, [], None
+    for cells in csv.reader(path.open()):
+        if cells and cells[0] == "Kernel Name":
+            rows, header = [], None
+            kernels.setdefault(kernel_of(cells[1]), rows)
+        elif header is None:
+            header = cells
+        else:
+            rows.append(dict(zip(header, cells)))
+    return kernels
+
+
+def count_source(rows: list[dict]) -> Counter:
+    """Counts of one kernel by opcode. What is always predicated off is no instruction."""
+    counts = Counter(dict.fromkeys([*OPCODES.values(), *SECTORS.values(),
+                                    *WAVEFRONTS.values(), "shared_conflicts",
+                                    "thread_index_reads"], 0))
+    for row in rows:
+        words = row["Source"].split()
+        if words[0] == "@!PT":
+            continue
+        opcode = words[words[0].startswith("@")].split(".")[0]
+        executed = int(row["Instructions Executed"])
+        if opcode in OPCODES:
+            counts[OPCODES[opcode]] += executed
+        if opcode in SECTORS:
+            counts[SECTORS[opcode]] += int(row["L2 Theoretical Sectors Global"])
+        if opcode in WAVEFRONTS:
+            wavefronts = int(row["L1 Wavefronts Shared"])
+            counts[WAVEFRONTS[opcode]] += wavefronts
+            counts["shared_conflicts"] += wavefronts - int(row["L1 Wavefronts Shared Ideal"])
+        if opcode == "S2R" and words[-1].startswith("SR_TID"):
+            counts["thread_index_reads"] += executed
+    return counts
+
+
+def read_raw(path: Path) -> Iterator[tuple[str, dict[str, int]]]:
+    """The counters of each kernel. The second line has the units."""
+    header, _, *rows = csv.reader(path.open())
+    for row in rows:
+        values = dict(zip(header, row))
+        yield (kernel_of(values["Kernel Name"]),
+               {count: round(float(values[metric].replace(",", "")))
+                for count, metric in METRICS.items()})
+
+
+def main() -> None:
+    raw, source, commit, step, options = sys.argv[1:]
+    kernels = read_source(Path(source))
+    seen = set()
+    for kernel, counters in read_raw(Path(raw)):
+        if kernel in seen:
+            continue
+        seen.add(kernel)
+        for count, value in {**count_source(kernels[kernel]), **counters}.items():
+            print(json.dumps({"step": step, "options": options, "kernel": kernel, "count": count,
+                              "ncu": value, "commit": commit}))
+
+
+if __name__ == "__main__":
+    main()
