@@ -33,9 +33,10 @@ def read_rows(paths: list[str]) -> list[dict]:
 def latest_of_each_step(rows: list[dict]) -> list[dict]:
     """The last timed and right row of the table's shape for each step, by date."""
     latest = {}
-    for row in sorted(rows, key=lambda row: row["date"]):
+    timed = [row for row in rows if row.get("samples")]
+    for row in sorted(timed, key=lambda row: row["date"]):
         fits = all(row[field] == value for field, value in SHAPE.items())
-        if fits and row["right"] and row.get("samples"):
+        if fits and row["right"]:
             latest[row["step"]] = row
     return [latest[step] for step in sorted(latest)]
 

@@ -83,8 +83,8 @@ def loop_requests(keys: int, first: int, blocks: list[int]) -> tuple[int, int]:
 
 
 def unrolled_loops(lab: Counter, shape: Shape) -> Counter:
-    """Step 01, softmax: the loops over a row are unrolled, the first two by 16, 8 and 4, the last by
-    4. Where only some lanes have one more turn, lanes are at different places of the row."""
+    """Step 01, softmax: the loops over a row are unrolled, the first two by 16, 8 and 4, the last
+    by 4. Where only some lanes have one more turn, lanes are at different places of the row."""
     gpu = Counter()
     heads = shape.batch * shape.heads
     for row in range(heads * shape.seqlen):

@@ -1,0 +1,43 @@
+"""The lab counts what Nsight Compute counted on a GPU: the stored table, at its small shapes."""
+
+import sys
+
+import pytest
+
+from programs import REPOSITORY, STEP_DIR, Program, read_rows
+
+sys.path.insert(0, str(REPOSITORY / "tests" / "gpu"))
+import compare_counts  # noqa: E402
+
+pytestmark = pytest.mark.cpu_only("the lab is part of the CPU backend")
+
+SMALL = ["-b 1 -H 2 -n 256 -d 64", "-b 2 -H 2 -n 200 -d 128", "-b 1 -H 2 -n 450 -d 64 -m causal"]
+
+
+@pytest.mark.parametrize("options", SMALL)
+def test_counts_are_those_of_a_gpu(step: Program, options: str,
+                                   monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compare_counts, "PROGRAMS", STEP_DIR / "counts")
+    stored = [row for row in read_rows(compare_counts.TABLE)
+              if row["step"] == step.name and row["options"] == options]
+    if not stored:
+        pytest.skip(f"{compare_counts.TABLE.name} has no {step.name} {options}: run "
+                    "tests/gpu/counts.sh on a GPU, then tests/gpu/compare_counts.py")
+    table = [line for counted in compare_counts.grouped(stored)
+             for line in compare_counts.compare(counted)]
+    assert len(table) == len(stored)
+    assert [line for line in table if not line["agrees"]] == []
+
+
+def test_a_wrong_count_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every exact count of one kernel is one too high, every other is beyond its room."""
+    monkeypatch.setattr(compare_counts, "PROGRAMS", STEP_DIR / "counts")
+    stored = [row for row in read_rows(compare_counts.TABLE) if row["options"] == SMALL[0]]
+    for name in (row["count"] for row in stored if row["kernel"] == stored[0]["kernel"]):
+        if name == "thread_index_reads":
+            continue  # known from the GPU alone
+        counted = {row["count"]: dict(row) for row in stored
+                   if row["kernel"] == stored[0]["kernel"]}
+        counted[name]["ncu"] += 1 + 2 * counted[name]["allowed"]
+        wrong = [line["count"] for line in compare_counts.compare(counted) if not line["agrees"]]
+        assert name in wrong
