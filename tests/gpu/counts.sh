@@ -13,7 +13,11 @@ l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum,
 smsp__sass_inst_executed_op_shared_ld.sum,
 smsp__sass_inst_executed_op_shared_st.sum,
 l1tex__data_pipe_lsu_wavefronts_mem_shared.sum,
-l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum
+l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum,
+inst_executed,
+memory_l1_wavefronts_shared,
+memory_l1_wavefronts_shared_ideal,
+memory_l2_theoretical_sectors_global
 METRICS
 )
 commit=${COMMIT:-$(git rev-parse --short=12 HEAD 2>/dev/null)}
