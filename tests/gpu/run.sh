@@ -33,7 +33,10 @@ run() {
 run build.log make -j"$(nproc)" all libraries BACKEND=cuda ARCH="$arch"
 for part in $parts; do
   case $part in
-    test) run test.log make test BACKEND=cuda ARCH="$arch" ;;
+    test)
+      run test.log make -j"$(nproc)" test-e2e BACKEND=cuda ARCH="$arch" PYTEST_ARGS="--collect-only -qq"
+      run test.log tests/gpu/test.sh "$build"
+      ;;
     sanitize) run sanitize.log tests/gpu/sanitize.sh "$build" ;;
     measure) run measure.log tests/gpu/measure.sh "$build" "$out/steps.jsonl" ;;
     compare)

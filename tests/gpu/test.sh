@@ -1,0 +1,26 @@
+#!/usr/bin/env bash
+# The end-to-end tests on a GPU, several files of them at a time: most of their time is the host's.
+# Usage: tests/gpu/test.sh DIRECTORY-OF-CUDA-BUILD, after `make test-e2e BACKEND=cuda PYTEST_ARGS=--collect-only`
+set -uo pipefail
+BACKEND=cuda
+STEP_DIR=$(realpath "$1")
+logs=$(mktemp -d)
+export BACKEND STEP_DIR logs
+trap 'rm -rf "$logs"' EXIT
+
+# One file; its output in one piece, its exit code in a file if it failed.
+test_file() {
+  local log code
+  log=$(python3 -m pytest -q -rs "$1" 2>&1)
+  code=$?
+  # 5: no test in it is for a GPU
+  [ "$code" -eq 0 ] || [ "$code" -eq 5 ] || touch "$logs/failed"
+  printf '\n$ BACKEND=cuda python3 -m pytest -q -rs %s\n%s\nexit %d\n' "$1" "$log" "$code"
+}
+export -f test_file
+
+# Those that fill the card come last, alone.
+find tests/e2e -name 'test_*.py' ! -name test_gpu_only.py -print0 | sort -z |
+  xargs -0 -P 6 -I{} bash -c 'test_file {}'
+test_file tests/e2e/test_gpu_only.py
+[ ! -e "$logs/failed" ]
