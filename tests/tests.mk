@@ -252,6 +252,23 @@ test-e2e: $(NEEDS_GPU) $(STEPS:%=$(BUILD)/%) $(BUILD)/layouts $(UNDER_TEST) $(LI
 	  { echo "test-e2e: Python needs numpy, pytest and matplotlib. Install them: make deps"; exit 1; }
 	BACKEND=$(BACKEND) STEP_DIR=$(abspath $(BUILD)) $(PYTHON) -m pytest -q tests/e2e $(PYTEST_ARGS)
 
+# --- Mutants ---------------------------------------------------------------------------------------
+
+# Every small change to a kernel that makes it wrong must be noticed: docs/mutants.md.
+MUTANTS := build/mutants
+MUTANT_OPTIONS = $(if $(STEP),--step=step$(STEP)) $(if $(ONLY),--only='$(ONLY)') \
+	$(if $(SUMMARY),--summary=$(SUMMARY))
+
+.PHONY: mutants
+mutants: $(BUILD)/rewrite_launches $(HOST_OBJECTS) $(SIMT_OBJECTS) $(LAB_OBJECTS) $(BUILD)/e2e/step_under_test.o
+	@test "$(BACKEND)" = cpu || { echo "make mutants: needs BACKEND=cpu"; exit 1; }
+	$(call recipe_needs,$(PYTHON),python3)
+	@COMMIT="$(COMMIT)" REWRITE=$(BUILD)/rewrite_launches LINK="$(CXX) -fopenmp -lpthread -lm" \
+	  COMPILE="$(CXX) $(SIMT_FLAGS) $(CHECKING)" MAIN_OBJECT=$(BUILD)/host/main.o \
+	  UNDER_TEST_OBJECT=$(BUILD)/e2e/step_under_test.o \
+	  OBJECTS="$(filter-out %/main.o %/step_under_test.o,$(filter %.o,$^))" \
+	  nice $(PYTHON) tests/mutants/run.py $(MUTANTS) $(MUTANT_OPTIONS)
+
 # --- Checks of the source --------------------------------------------------------------------------
 
 C_SOURCES = $(shell git ls-files -co --exclude-standard '*.c' '*.h' '*.cu' '*.cuh')

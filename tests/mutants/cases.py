@@ -1,0 +1,140 @@
+"""The problems that a mutant must solve: few and small, for the paths through the kernels.
+
+Their head dimensions, stages and mask blocks are those of workspace.VARIANTS.
+"""
+
+import random
+import struct
+from pathlib import Path
+
+MASKED, CAUSAL, FULL, PARTIAL = range(4)
+POISON = -2**31 + 7  # in fields that nobody may look at
+
+
+def write_npy(path: Path, dtype: str, shape: tuple[int, ...], values: list) -> None:
+    """A .npy file, of version 1. `dtype` is <f4, <i4 or |b1."""
+    header = f"{{'descr': '{dtype}', 'fortran_order': False, 'shape': {shape}, }}"
+    header += " " * (-(len(header) + 11) % 64) + "\n"
+    code = {"<f4": "f", "<i4": "i", "|b1": "?"}[dtype]
+    path.write_bytes(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header.encode() +
+                     struct.pack(f"<{len(values)}{code}", *values))
+
+
+def write_nan_values(directory: Path) -> Path:
+    """Inputs of 2 heads, 70 queries and keys, D=64; under a causal mask V is NaN for key 37."""
+    directory.mkdir(parents=True, exist_ok=True)
+    rng = random.Random(1)
+    shape = (1, 2, 70, 64)
+    for name in "qkv":
+        values = [rng.gauss(0, 1) for _ in range(2 * 70 * 64)]
+        if name == "v":
+            values[37 * 64:38 * 64] = [float("nan")] * 64
+        write_npy(directory / f"{name}.npy", "<f4", shape, values)
+    return directory
+
+
+def _write_mask(directory: Path, shapes: list[tuple[int, int]], rows: int, slots: int,
+                fields: list[list[int]], block: int, tiles: list[list[bool]]) -> Path:
+    directory.mkdir(parents=True, exist_ok=True)
+    names = ("kv_num_blocks", "kv_indices", "block_mask_types", "partial_block_mask_indices")
+    for name, shape, values in zip(names, shapes, fields, strict=True):
+        whole = (*shape, rows) if name == names[0] else (*shape, rows, slots)
+        write_npy(directory / f"{name}.npy", "<i4", whole, values)
+    write_npy(directory / "partial_block_masks.npy", "|b1", (len(tiles), block, block),
+              [bit for tile in tiles for bit in tile])
+    return directory
+
+
+def write_disordered_mask(directory: Path) -> Path:
+    """2 batch entries, 2 heads, 200 x 300 in blocks of 128: slots in disorder and of every type,
+    MASKED ones between; of the tiles, parts are full or empty."""
+    rng = random.Random(2)
+    rows, slots, most = 2, 6, 3
+    counts, indices, types, partials = [], [], [], []
+    for _ in range(2 * 2 * rows):
+        blocks = rng.sample(range(most), most)
+        kinds = [FULL, PARTIAL, CAUSAL, PARTIAL]
+        row = [(block, kind := rng.choice(kinds), rng.randrange(3) if kind == PARTIAL else POISON)
+               for block in blocks[:rng.randint(1, most)]]
+        row.insert(rng.randrange(len(row) + 1), (POISON, MASKED, POISON))
+        counts.append(len(row))
+        row += [(POISON, POISON, POISON)] * (slots - len(row))
+        for field, values in zip((indices, types, partials), zip(*row), strict=True):
+            field.extend(values)
+    tiles = [[(i // 128 % 5 != 0) and (i % 128 < 64 and tile != 1 or rng.random() < 0.3)
+              and not (tile == 2 and i % 128 >= 64) for i in range(128 * 128)] for tile in range(2)]
+    tiles.append([i % 128 < 64 or i // 128 == 9 and i % 128 == 70 for i in range(128 * 128)])
+    return _write_mask(directory, [(2, 2)] * 4, rows, slots, [counts, indices, types, partials],
+                       128, tiles)
+
+
+def write_shared_mask(directory: Path) -> Path:
+    """2 batch entries, 2 heads, 100 x 130 in blocks of 64: each tensor broadcasts otherwise."""
+    rng = random.Random(3)
+    rows, slots = 2, 3
+    counts = [3, 2]
+    indices = [block for _ in range(2 * rows) for block in rng.sample(range(3), 3)]
+    types = [PARTIAL, FULL, PARTIAL, PARTIAL, PARTIAL, CAUSAL,
+             FULL, PARTIAL, PARTIAL, PARTIAL, PARTIAL, PARTIAL]
+    partials = [rng.randrange(4) for _ in range(2 * 2 * rows * slots)]
+    tiles = [[rng.random() < 0.4 for _ in range(64 * 64)] for _ in range(4)]
+    return _write_mask(directory, [(1, 1), (1, 2), (2, 1), (2, 2)], rows, slots,
+                       [counts, indices, types, partials], 64, tiles)
+
+
+SCALAR = [
+    "-b 2 -H 4 -G 2 -n 35 -k 70 -d 33 -m causal --layout bnhd",
+    "-b 1 -H 2 -n 70 -k 35 -d 64 -m causal",
+    "-b 1 -H 2 -n 66 -k 65 -d 40 --scale 30",
+    "-b 1 -H 1 -n 64 -k 64 -d 64",
+    "-b 1 -H 1 -n 5 -k 40 -d 2",
+    "-b 1 -H 1 -n 65 -k 97 -d 34 -m causal",
+    "-b 1 -H 1 -n 33 -k 33 -d 35 -t bf16",
+]
+TENSOR_CORE = [
+    "-b 2 -H 4 -G 2 -n 133 -k 150 -d 64 -m causal --layout bnhd",
+    "-b 1 -H 2 -n 129 -k 70 -d 96 -m causal",
+    "-b 1 -H 1 -n 300 -k 20 -d 64 -m causal",
+    "-b 1 -H 2 -n 70 -k 66 -d 64 --scale=-0.3",
+    "-b 1 -H 1 -n 20 -k 192 -d 64",
+    "-b 1 -H 1 -n 129 -k 128 -d 64 -m causal",
+    "-b 1 -H 1 -n 100 -k 64 -d 96",
+    "-b 1 -H 1 -n 17 -k 33 -d 64 --scale 0",
+    "-b 1 -H 1 -n 65 -k 130 -d 64 --scale 30 -m causal",
+]
+BLOCK_MASK = [
+    "-b 2 -H 4 -G 2 -n 200 -k 233 -d 64 -m document:3 --layout bnhd",
+    "-b 1 -H 2 -n 200 -k 300 -d 64 -m causal --mask-block 64x64 --stages 1",
+    "-b 1 -H 1 -n 150 -k 192 -d 64 -m random:0.5 --stages 1 --mask-block 64x128",
+    "-b 1 -H 1 -n 300 -k 333 -d 64 -m interleaved:3 --mask-block 128x64 --scale=-0.3",
+    "-b 1 -H 1 -n 20 -k 2200 -d 64 -m window:2100 --mask-block 64x64 --stages 1",
+    "-b 1 -H 2 -n 129 -k 70 -d 64 -m causal",
+    "-b 1 -H 1 -n 65 -k 130 -d 64 --scale 0 --stages 1 --mask-block 64x64",
+    "-b 1 -H 1 -n 100 -k 64 -d 64 -m full",
+    "-b 1 -H 1 -n 70 -k 100 -d 64 -m empty --stages 1 --mask-block 64x64",
+    "-b 1 -H 1 -n 256 -k 256 -d 64 -m dilated:3 --scale 30",
+    "-b 1 -H 1 -n 300 -k 130 -d 64 -m causal",
+]
+
+
+def write_cases(step: str, directory: Path) -> list[tuple[Path, dict[str, str]]]:
+    """Files for --cases, and what must be in the environment."""
+    directory.mkdir(parents=True, exist_ok=True)
+    lists = [({}, list(TENSOR_CORE))]
+    if step in ("step01", "step02"):
+        nan = write_nan_values(directory / "nan")
+        lists = [({}, [*SCALAR, f"--input {nan} -m causal"])]
+    if step == "step01":  # the second pass does not begin with head 0
+        lists.append(({"SIMT_MEMORY": "250K"}, ["-b 2 -H 3 -n 100 -d 32 -m causal"]))
+    if step == "step05":
+        disordered = write_disordered_mask(directory / "disordered")
+        shared = write_shared_mask(directory / "shared")
+        lists = [({}, [f"-b 2 -H 2 -n 200 -k 300 -d 64 -m {disordered}",
+                       f"-b 2 -H 2 -n 100 -k 130 -d 64 -m {shared} "
+                       "--stages 1", *BLOCK_MASK])]
+    files = []
+    for i, (environment, lines) in enumerate(lists):
+        path = directory / f"{step}_{i}.cases"
+        path.write_text("\n".join(lines) + "\n")
+        files.append((path, environment))
+    return files

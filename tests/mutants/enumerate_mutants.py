@@ -1,0 +1,95 @@
+"""The mutants of a step: of its kernels and device functions, and of those it calls in headers."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from operators import changes
+from source import Part, Source
+
+HEADERS = ("mma_tile", "tile_list", "convert", "warp", "heads")
+DEVICE = {"__device__", "__global__"}
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One change to one file. The first five fields name it, wherever its line may go."""
+
+    file: str  # relative to the repository
+    function: str
+    operator: str
+    original: str  # the text that gives way, with single spaces
+    occurrence: int  # among those with the same four fields, from 1 on
+    start: int  # the change as characters of the file
+    end: int
+    text: str
+
+    @property
+    def name(self) -> str:
+        return " | ".join([self.file, self.function, self.operator, self.original,
+                           str(self.occurrence)])
+
+    def line(self, source: str) -> int:
+        return source.count("\n", 0, self.start) + 1
+
+    def applied(self, source: str) -> str:
+        return source[:self.start] + self.text + source[self.end:]
+
+
+def step_file(root: Path, step: str) -> str:
+    (path,) = (root / "steps").glob(f"{step}_*.cu")
+    return str(path.relative_to(root))
+
+
+def _is_device(source: Source, part: Part) -> bool:
+    return bool(DEVICE & {source.word(i) for i in range(part.first, part.body)})
+
+
+def _examined(root: Path, step: str) -> list[tuple[Source, Part]]:
+    """What is mutated for this step. Host code of the step itself only launches; of headers,
+    functions that nothing in the step leads to are left out."""
+    path = step_file(root, step)
+    own = Source(path, (root / path).read_text())
+    chosen = [(own, part) for part in own.parts if not part.is_function or _is_device(own, part)]
+    included = set(re.findall(r'#include "device/(\w+)\.cuh"', own.text))
+    pending = {call for part in own.parts if part.is_function for call in part.calls}
+    headers = [Source(path, (root / path).read_text())
+               for path in (f"common/device/{name}.cuh" for name in HEADERS)]
+    if "mma_tile" in included:
+        included |= {"convert"}
+    functions = [(header, part) for header in headers for part in header.parts
+                 if part.is_function and Path(header.path).stem in included]
+    reached: set[str] = set()
+    while pending - reached:
+        new = pending - reached
+        reached |= new
+        pending |= {call for _, part in functions if part.name in new for call in part.calls}
+    chosen += [(header, part) for header in headers for part in header.parts
+               if Path(header.path).stem in included and
+               (part.name in reached or not part.is_function)]
+    return chosen
+
+
+def mutants_of(root: Path, step: str) -> list[Mutant]:
+    """In the order of the files; the same every time."""
+    found, seen = [], {}
+    for source, part in _examined(root, step):
+        for operator, first, end, text in changes(source, part):
+            original = ("cp_async_commit ( ) ;" if operator.startswith("commit moved") else
+                        " ".join(source.word(i) for i in range(first, end)))
+            key = (source.path, part.name, operator, original)
+            seen[key] = seen.get(key, 0) + 1
+            found.append(Mutant(*key, seen[key], source.tokens[first].start,
+                                source.tokens[end - 1].end, text))
+    return found
+
+
+def assigned_mutants(root: Path) -> dict[str, list[Mutant]]:
+    """Those of every step. A mutant of a header goes with the first step that has it."""
+    taken: set[str] = set()
+    assigned = {}
+    for path in sorted((root / "steps").glob("step*_*.cu")):
+        step = path.name.partition("_")[0]
+        assigned[step] = [m for m in mutants_of(root, step) if m.name not in taken]
+        taken |= {m.name for m in assigned[step]}
+    return assigned

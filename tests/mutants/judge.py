@@ -1,0 +1,72 @@
+"""Runs a program on its cases with --report, and says what, if anything, was noticed."""
+
+import os
+import resource
+import signal
+import subprocess
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+
+CPU_SECONDS = 20  # of a run: many times what right kernels take
+WALL_SECONDS = 300  # for one that waits forever
+
+FINDING, ANSWER, FAILED, HANG, SURVIVED = "finding", "answer", "failed", "hang", "survived"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    how: str
+    what: str = ""  # the first finding, or what failed
+    case: str = ""  # the options of the case that noticed it
+
+
+def limit() -> None:
+    resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS + 1))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def judge(program: Path, cases: Path, environment: dict[str, str]) -> Verdict:
+    """Ends the program at the first case that is not right."""
+    command = [program, "--report", "--check", "all", "--cases", cases]
+    env = {**os.environ, "SIMT_THREADS": "1", "OMP_NUM_THREADS": "1", **environment}
+    finding = ""
+    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                          text=True, errors="replace", preexec_fn=limit) as process:
+        alarm = threading.Timer(WALL_SECONDS, process.send_signal, [signal.SIGXCPU])
+        alarm.start()
+        for line in process.stdout:
+            if line.startswith("finding "):
+                finding = finding or line[len("finding"):].strip()
+            elif line.startswith(f"{cases}:") and ": right: " not in line:
+                process.kill()
+                alarm.cancel()
+                _, said, case = line[len(str(cases)) + 1:].strip().split(": ", 2)
+                if finding:
+                    return Verdict(FINDING, finding, case)
+                return Verdict(ANSWER if said == "WRONG" else FAILED, said, case)
+    alarm.cancel()
+    if process.returncode == 0:
+        return Verdict(SURVIVED)
+    if finding:
+        return Verdict(FINDING, finding)
+    if process.returncode in (-signal.SIGXCPU, -signal.SIGKILL):
+        return Verdict(HANG, f"no end within {CPU_SECONDS} s")
+    return Verdict(FAILED, f"exit code {process.returncode}")
+
+
+def judge_all(program: Path, runs: list[tuple[Path, dict[str, str]]]) -> Verdict:
+    for cases, environment in runs:
+        verdict = judge(program, cases, environment)
+        if verdict.how != SURVIVED:
+            return verdict
+    return Verdict(SURVIVED)
+
+
+def judge_called(program: Path) -> Verdict:
+    """Of step_under_test.c: tensors with strides that no command line asks for."""
+    done = subprocess.run([program, "padded"], stdout=subprocess.DEVNULL,
+                          stderr=subprocess.DEVNULL, check=False, preexec_fn=limit)
+    if done.returncode == 0:
+        return Verdict(SURVIVED)
+    return Verdict(ANSWER if done.returncode == 1 else FAILED, "called with padded tensors")

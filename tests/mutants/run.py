@@ -1,0 +1,143 @@
+"""make mutants: tries every mutant of the steps, and tells the score.
+
+A mutant is built into the checking build of its step, which solves a few problems with --report. It
+is caught by a finding, by a wrong answer, or by a run that fails or does not end. Who survives is
+built once more in full and called with tensors that no command line asks for. docs/mutants.md
+says what the score means.
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from pathlib import Path
+
+import table
+from cases import write_cases
+from enumerate_mutants import Mutant, assigned_mutants
+from equivalents import read_equivalents
+from judge import SURVIVED, Verdict, judge_all, judge_called
+from workspace import DoesNotCompile, Tools, Workspace
+
+ROOT = Path(__file__).resolve().parents[2]
+NOT_COMPILING = "not compiling"
+WRAP = "-Wl,--wrap=cudaDeviceGetAttribute"  # as the Makefile links step_under_test.c
+
+
+def sources_hash() -> str:
+    """Of all that a verdict depends on but the mutant itself and the cases."""
+    whole = hashlib.sha256()
+    paths = [path for folder in ("steps", "common/device", "common/simt")
+             for path in sorted((ROOT / folder).rglob("*"))]
+    for path in [*paths, *(Path(__file__).with_name(name) for name in ("judge.py", "workspace.py"))]:
+        if path.suffix in (".cu", ".cuh", ".c", ".h", ".py", ".S"):
+            whole.update(path.read_bytes())
+    return whole.hexdigest()[:16]
+
+
+def cases_hash(cases: set[str]) -> str:
+    return hashlib.sha256("\n".join(sorted(cases)).encode()).hexdigest()[:16]
+
+
+class Runner:
+    """Verdicts on the mutants of one step, on as many threads as there are processors."""
+
+    def __init__(self, step: str, directory: Path, tools: Tools) -> None:
+        self.step, self.tools = step, tools
+        self.runs = write_cases(step, directory / "cases")
+        self.directory, self.local, self.made = directory, threading.local(), 0
+        self.lock = threading.Lock()
+
+    def _workspace(self) -> Workspace:
+        if not hasattr(self.local, "workspace"):
+            with self.lock:
+                self.made += 1
+                name = f"{self.step}_{self.made}"
+            self.local.workspace = Workspace(ROOT, self.directory / name, self.tools)
+        return self.local.workspace
+
+    def verdict(self, mutant: Mutant | None) -> Verdict:
+        try:
+            return self._try(mutant, self._workspace())
+        except DoesNotCompile as error:
+            return Verdict(NOT_COMPILING, str(error).partition("error: ")[2].partition("\n")[0])
+
+    def _try(self, mutant: Mutant | None, workspace: Workspace) -> Verdict:
+        target = workspace.build(self.step, mutant)
+        verdict = judge_all(workspace.link(target, self.tools.main), self.runs)
+        if verdict.how != SURVIVED:
+            return verdict
+        target = workspace.build(self.step, mutant, called=True)
+        return judge_called(workspace.link(target, self.tools.under_test, WRAP))
+
+
+def read_verdicts(path: Path, sources: str, cases: set[str]) -> dict[tuple[str, str], Verdict]:
+    """Those of earlier runs that still hold, by name and text: of the same sources and, for who was
+    caught, with the case that did it; for who was not, with all cases as they are."""
+    rows = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    known = {}
+    for row in rows:
+        holds = (row["cases"] == cases_hash(cases) if row["how"] == SURVIVED else
+                 row["case"] in cases | {""})
+        if row["sources"] == sources and holds:
+            known[row["mutant"], row["text"]] = Verdict(row["how"], row["what"], row["case"])
+    return known
+
+
+def try_step(step: str, mutants: list[Mutant], directory: Path, tools: Tools) -> dict:
+    """The verdict on each mutant, by name. What is known already is not tried again."""
+    path, sources = directory / f"{step}.jsonl", sources_hash()
+    runner, start = Runner(step, directory, tools), time.monotonic()
+    cases = {line for file, _ in runner.runs for line in file.read_text().splitlines()}
+    known = read_verdicts(path, sources, cases)
+    left = [mutant for mutant in mutants if (mutant.name, mutant.text) not in known]
+    if left and (right := runner.verdict(None)).how != SURVIVED:
+        sys.exit(f"{step}: without any change it is {right.how}: {right.what}")
+    with path.open("a") as file, ThreadPoolExecutor(os.cpu_count()) as pool:
+        verdicts = pool.map(runner.verdict, left)
+        for i, (mutant, verdict) in enumerate(zip(left, verdicts, strict=True), 1):
+            known[mutant.name, mutant.text] = verdict
+            file.write(json.dumps({"sources": sources, "cases": cases_hash(cases),
+                                   "mutant": mutant.name, "text": mutant.text,
+                                   **asdict(verdict)}) + "\n")
+            file.flush()
+            if i % 20 == 0 or i == len(left):
+                print(f"{step}: {i} of {len(left)} mutants, {time.monotonic() - start:.0f} s",
+                      flush=True)
+    return {mutant.name: known[mutant.name, mutant.text] for mutant in mutants}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("directory", type=Path, help="where verdicts are kept")
+    parser.add_argument("--step", action="append", help="as step03; all when not given")
+    parser.add_argument("--only", default="", help="mutants whose name holds this")
+    parser.add_argument("--summary", type=Path, help="JSON rows to write, one a step")
+    parser.add_argument("--list", action="store_true", help="name the mutants and try none")
+    options = parser.parse_args()
+    assigned = assigned_mutants(ROOT)
+    for step in options.step or ():
+        if step not in assigned:
+            parser.error(f"STEP={step[4:]}: must be one of {', '.join(s[4:] for s in assigned)}")
+    chosen = {step: [m for m in assigned[step] if options.only in m.name]
+              for step in options.step or assigned}
+    if options.list:
+        print("\n".join(m.name for mutants in chosen.values() for m in mutants))
+        return 0
+    options.directory.mkdir(parents=True, exist_ok=True)
+    reasons = read_equivalents()
+    tools = Tools.from_environment()
+    rows = [table.row_of(step, try_step(step, mutants, options.directory, tools), reasons)
+            for step, mutants in chosen.items() if mutants]
+    if options.summary:
+        table.write_rows(options.summary, rows, os.environ.get("COMMIT", "unknown"))
+    return table.report(rows, sys.stdout)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,56 @@
+"""The score, for people and as rows of JSON."""
+
+import json
+from pathlib import Path
+from typing import TextIO
+
+from judge import ANSWER, FAILED, FINDING, HANG, SURVIVED, Verdict
+
+LEAST_PERCENT = 98.0
+COLUMNS = ("mutants", "not_compiling", "by_finding", "by_answer", "by_failure", "equivalent",
+           "survivors")
+
+
+def row_of(step: str, verdicts: dict[str, Verdict], reasons: dict[str, str]) -> dict:
+    """Counts of one step; `survivor_names` and `stale` name those to look at."""
+    count = {how: sum(v.how == how for v in verdicts.values())
+             for how in (FINDING, ANSWER, FAILED, HANG, "not compiling")}
+    survivors = [name for name, v in verdicts.items() if v.how == SURVIVED]
+    open_ones = [name for name in survivors if name not in reasons]
+    return {"step": step, "mutants": len(verdicts), "not_compiling": count["not compiling"],
+            "by_finding": count[FINDING], "by_answer": count[ANSWER],
+            "by_failure": count[FAILED] + count[HANG],
+            "equivalent": len(survivors) - len(open_ones), "survivors": len(open_ones),
+            "survivor_names": open_ones,
+            "stale": [name for name, v in verdicts.items()
+                      if name in reasons and v.how != SURVIVED]}
+
+
+def score(row: dict) -> float:
+    """Percent caught of those that compile and are not equivalent."""
+    caught = row["by_finding"] + row["by_answer"] + row["by_failure"]
+    return 100.0 * caught / max(1, caught + row["survivors"])
+
+
+def write_rows(path: Path, rows: list[dict], commit: str) -> None:
+    keys = ("step", *COLUMNS)
+    path.write_text("".join(json.dumps({**{key: row[key] for key in keys},
+                                        "percent_caught": round(score(row), 2), "commit": commit})
+                            + "\n" for row in rows))
+
+
+def report(rows: list[dict], out: TextIO) -> int:
+    """Prints the table and the survivors; the exit code, 1 if too many survive."""
+    total = {key: sum(row[key] for row in rows) for key in COLUMNS}
+    print("\nstep    " + " ".join(f"{key.replace('_', ' '):>13}" for key in COLUMNS) +
+          "    caught", file=out)
+    for row in [*rows, {"step": "all", **total}]:
+        print(f"{row['step']:<8}" + " ".join(f"{row[key]:>13}" for key in COLUMNS) +
+              f" {score(row):>7.2f} %", file=out)
+    for row in rows:
+        for name in row["survivor_names"]:
+            print(f"survived: {name}", file=out)
+        for name in row["stale"]:
+            print(f"listed as equivalent, but caught: {name}", file=out)
+    stale = any(row["stale"] for row in rows)
+    return 1 if stale or score(total) < LEAST_PERCENT else 0
