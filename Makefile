@@ -216,8 +216,9 @@ SIMT_OBJECTS := $(patsubst common/%.c,$(BUILD)/%.o,$(wildcard common/simt/runtim
 LAB_OBJECTS := $(patsubst common/%.c,$(BUILD)/%.o,$(wildcard common/simt/lab/*.c))
 
 # The checking build of a kernel calls the lab at each load and store: -fsanitize=thread, but the
-# lab's own functions. -O1, as counts do not depend on it and compiling takes half the time.
-CHECKING := -O1 -fsanitize=thread -fno-gnu-unique \
+# lab's own functions; -fsanitize=bounds tells it of indices that an array does not have. -O1, as
+# counts do not depend on it and compiling takes half the time.
+CHECKING := -O1 -fsanitize=thread,bounds -fno-gnu-unique \
 	$(call if_known,--param tsan-instrument-func-entry-exit=0) \
 	$(call if_known,-mllvm -tsan-instrument-func-entry-exit=0)
 

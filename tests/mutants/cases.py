@@ -95,11 +95,13 @@ TENSOR_CORE = [
     "-b 2 -H 4 -G 2 -n 133 -k 150 -d 64 -m causal --layout bnhd",
     "-b 1 -H 2 -n 129 -k 70 -d 96 -m causal",
     "-b 1 -H 1 -n 300 -k 20 -d 64 -m causal",
-    "-b 1 -H 2 -n 70 -k 66 -d 64 --scale=-0.3",
-    "-b 1 -H 1 -n 20 -k 192 -d 64",
+    "-b 1 -H 2 -n 70 -k 65 -d 64 --scale=-0.3",
+    "-b 1 -H 1 -n 20 -k 127 -d 64",
+    "-b 1 -H 1 -n 130 -k 192 -d 64 -m causal",
+    "-b 1 -H 1 -n 40 -k 129 -d 64",
     "-b 1 -H 1 -n 129 -k 128 -d 64 -m causal",
     "-b 1 -H 1 -n 100 -k 64 -d 96",
-    "-b 1 -H 1 -n 17 -k 33 -d 64 --scale 0",
+    "-b 1 -H 1 -n 17 -k 70 -d 64 --scale 0",
     "-b 1 -H 1 -n 65 -k 130 -d 64 --scale 30 -m causal",
 ]
 BLOCK_MASK = [
@@ -109,10 +111,11 @@ BLOCK_MASK = [
     "-b 1 -H 1 -n 300 -k 333 -d 64 -m interleaved:3 --mask-block 128x64 --scale=-0.3",
     "-b 1 -H 1 -n 20 -k 2200 -d 64 -m window:2100 --mask-block 64x64 --stages 1",
     "-b 1 -H 2 -n 129 -k 70 -d 64 -m causal",
-    "-b 1 -H 1 -n 65 -k 130 -d 64 --scale 0 --stages 1 --mask-block 64x64",
-    "-b 1 -H 1 -n 100 -k 64 -d 64 -m full",
+    "-b 1 -H 1 -n 65 -k 191 -d 64 --scale 0 --stages 1 --mask-block 64x64",
+    "-b 1 -H 1 -n 100 -k 129 -d 64 -m full",
     "-b 1 -H 1 -n 70 -k 100 -d 64 -m empty --stages 1 --mask-block 64x64",
-    "-b 1 -H 1 -n 256 -k 256 -d 64 -m dilated:3 --scale 30",
+    "-b 1 -H 1 -n 130 -k 192 -d 64 -m causal",
+    "-b 1 -H 1 -n 256 -k 255 -d 64 -m dilated:3 --scale 30",
     "-b 1 -H 1 -n 300 -k 130 -d 64 -m causal",
 ]
 

@@ -296,6 +296,25 @@ static void vectors_are_aligned(void **) {
                 "1 time, first: block 0 thread 0, in + 4 (32 bytes)"});
 }
 
+/* --- Indices -------------------------------------------------------------------------------- */
+
+__global__ void sum_of_registers(int *out, int count) {
+  int values[4] = {1, 2, 3, 4};
+  int sum = 0;
+  for (int i = 0; i < count; i++) sum += values[i];
+  out[threadIdx.x] = sum;
+}
+enum { SUM_INDEX = __LINE__ - 3 };
+
+static void arrays_in_registers_have_bounds(void **) {
+  int *out = named<int>("out", 2);
+  sum_of_registers<<<1, 2>>>(out, 4);
+  assert_finds_nothing();
+  sum_of_registers<<<1, 2>>>(out, 5);
+  assert_finds({LAB_INDEX_OUTSIDE, SUM_INDEX, 0, "sum_of_registers",
+                "2 times, first: block 0 thread 0, index 4 of 'int [4]'"});
+}
+
 /* --- Blocks ---------------------------------------------------------------------------------- */
 
 __global__ void write_same(int *out, int shift) {
@@ -346,6 +365,7 @@ int main() {
       LAB_TEST(freed_memory_is_no_longer_there),
       LAB_TEST(global_memory_starts_unwritten),
       LAB_TEST(vectors_are_aligned),
+      LAB_TEST(arrays_in_registers_have_bounds),
       LAB_TEST(blocks_do_not_share_what_they_write),
   };
   return cmocka_run_group_tests(tests, nullptr, nullptr);

@@ -48,8 +48,8 @@ static void describe(const LabWorker *lab, uintptr_t address, char *text, size_t
   }
 }
 
-void lab_report_here(LabWorker *lab, LabKind kind, uint32_t pc, uint32_t other_pc,
-                     uint64_t other_thread, uintptr_t address) {
+RawFinding *lab_count_finding(LabWorker *lab, LabKind kind, uint32_t pc, uint32_t other_pc,
+                              uint64_t other_thread) {
   const RawFinding key = {
       .kernel = lab->launch->kernel,
       .kind = kind,
@@ -65,11 +65,17 @@ void lab_report_here(LabWorker *lab, LabKind kind, uint32_t pc, uint32_t other_p
   finding->count++;
   const bool earlier =
       key.block < finding->block || (key.block == finding->block && key.thread < finding->thread);
-  if (!made && !earlier) return;
+  if (!made && !earlier) return NULL;
   finding->block = key.block;
   finding->thread = key.thread;
   finding->other_thread = other_thread;
-  describe(lab, address, finding->where, sizeof finding->where);
+  return finding;
+}
+
+void lab_report_here(LabWorker *lab, LabKind kind, uint32_t pc, uint32_t other_pc,
+                     uint64_t other_thread, uintptr_t address) {
+  RawFinding *finding = lab_count_finding(lab, kind, pc, other_pc, other_thread);
+  if (finding != NULL) describe(lab, address, finding->where, sizeof finding->where);
 }
 
 /** Regions do not overlap and are in order. */

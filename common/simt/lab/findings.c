@@ -58,6 +58,7 @@ const char *lab_kind_text(LabKind kind) {
       [LAB_SHARED_OUTSIDE] = "shared memory beyond what the launch requested",
       [LAB_GLOBAL_OUTSIDE] = "global memory out of bounds",
       [LAB_GLOBAL_UNWRITTEN] = "read of global memory that nobody wrote",
+      [LAB_INDEX_OUTSIDE] = "index out of the bounds of an array",
       [LAB_MISALIGNED] = "misaligned access",
       [LAB_BLOCKS_WRITE_WRITE] = "global memory race: two blocks write the same bytes",
       [LAB_BLOCKS_WRITE_READ] = "global memory race: one block reads what another writes",

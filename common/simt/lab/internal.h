@@ -211,6 +211,9 @@ static inline uint32_t lab_pc(const void *return_address) {
 void lab_access(LabWorker *lab, uintptr_t address, unsigned size, bool is_write, uint32_t pc);
 void lab_log(LabWorker *lab, RecordKind kind, uintptr_t address, unsigned size, uint32_t pc,
              unsigned copy);
+/** One more of the running thread's; it is returned if `where` is still to be told, else NULL. */
+RawFinding *lab_count_finding(LabWorker *lab, LabKind kind, uint32_t pc, uint32_t other_pc,
+                              uint64_t other_thread);
 void lab_report_here(LabWorker *lab, LabKind kind, uint32_t pc, uint32_t other_pc,
                      uint64_t other_thread, uintptr_t address);
 

@@ -24,7 +24,7 @@ extern "C" {
 /** What to look at; any set of them. */
 enum {
   LAB_RACES = 1 << 0,     /**< shared memory: races, and copies used too early */
-  LAB_BOUNDS = 1 << 1,    /**< accesses outside of allocations and of requested shared memory */
+  LAB_BOUNDS = 1 << 1,    /**< accesses outside of allocations, requested shared memory, arrays */
   LAB_INIT = 1 << 2,      /**< reads of shared and global memory that nobody wrote */
   LAB_ALIGNMENT = 1 << 3, /**< accesses that are not aligned to their size */
   LAB_BLOCKS = 1 << 4,    /**< races on global memory between thread blocks */
@@ -142,6 +142,7 @@ typedef enum LabKind {
   LAB_GLOBAL_OUTSIDE,   /**< outside of every allocation, or in a freed one */
   LAB_GLOBAL_UNWRITTEN, /**< read, but neither host, nor an earlier launch, nor this block wrote it
                          */
+  LAB_INDEX_OUTSIDE,    /**< of an array whose length is known, in registers or anywhere */
   LAB_MISALIGNED,
   LAB_BLOCKS_WRITE_WRITE, /**< global memory, two blocks of one launch */
   LAB_BLOCKS_WRITE_READ,
