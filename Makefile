@@ -130,6 +130,8 @@ help:
 	@echo "make test-unit    C unit tests, under the address and undefined-behaviour sanitizers"
 	@echo "make test-e2e     the programs end to end, against NumPy"
 	@echo "make test-valgrind the unit tests of the host code under valgrind (minutes)"
+	@echo "make mutants      do the checks notice every small fault in a kernel? STEP=03 for one step (minutes each)"
+	@echo "make lab-orders   right kernels have no findings in 22 orders of their threads (many minutes)"
 	@echo "make check-format check the layout of the source with clang-format"
 	@echo "make lint         cppcheck on the host code; compiler warnings as errors"
 	@echo "make readme       rewrite the table of README.md from plots/results"

@@ -269,6 +269,14 @@ mutants: $(BUILD)/rewrite_launches $(HOST_OBJECTS) $(SIMT_OBJECTS) $(LAB_OBJECTS
 	  OBJECTS="$(filter-out %/main.o %/step_under_test.o,$(filter %.o,$^))" \
 	  nice $(PYTHON) tests/mutants/run.py $(MUTANTS) $(MUTANT_OPTIONS)
 
+# Right kernels have no finding in any order of threads.
+.PHONY: lab-orders
+lab-orders: $(STEPS:%=$(BUILD)/%)
+	@test "$(BACKEND)" = cpu || { echo "make lab-orders: needs BACKEND=cpu"; exit 1; }
+	@$(PYTHON) -c 'import numpy, pytest' 2>/dev/null || \
+	  { echo "lab-orders: Python needs numpy and pytest. Install them: make deps"; exit 1; }
+	nice $(PYTHON) tests/mutants/orders.py $(BUILD) build/orders $(if $(STEP),--step=step$(STEP))
+
 # --- Checks of the source --------------------------------------------------------------------------
 
 C_SOURCES = $(shell git ls-files -co --exclude-standard '*.c' '*.h' '*.cu' '*.cuh')

@@ -96,6 +96,12 @@ class Function:
             found.update(range(semicolons[0], semicolons[1]))
         return found
 
+    @cached_property
+    def static_asserts(self) -> set[int]:
+        """Tokens of what the compiler alone looks at."""
+        return {k for i in range(self.first, self.end) if self.word(i) == "static_assert"
+                for k in range(i, self.partner[i + 1])}
+
     # --- Conditions --------------------------------------------------------------------------
 
     def is_comparison(self, i: int) -> bool:

@@ -45,10 +45,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("programs", type=Path, help="where the built steps are")
     parser.add_argument("directory", type=Path, help="for the lists of problems")
+    parser.add_argument("--step", choices=step_names(), help="this one alone, as step03")
     options = parser.parse_args()
     options.directory.mkdir(parents=True, exist_ok=True)
     failures = 0
-    for step in step_names():
+    for step in [options.step] if options.step else step_names():
         start, problems = time.monotonic(), problems_of(step)
         cases = options.directory / f"{step}.cases"
         cases.write_text("".join(" ".join(words) + "\n" for words in problems))

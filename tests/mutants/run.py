@@ -10,6 +10,7 @@ import argparse
 import hashlib
 import json
 import os
+import re
 import sys
 import threading
 import time
@@ -116,7 +117,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("directory", type=Path, help="where verdicts are kept")
     parser.add_argument("--step", action="append", help="as step03; all when not given")
-    parser.add_argument("--only", default="", help="mutants whose name holds this")
+    parser.add_argument("--only", default=re.compile(""), type=re.compile,
+                        help="mutants whose name has this pattern, as Python writes it")
     parser.add_argument("--summary", type=Path, help="JSON rows to write, one a step")
     parser.add_argument("--list", action="store_true", help="name the mutants and try none")
     options = parser.parse_args()
@@ -124,7 +126,7 @@ def main() -> int:
     for step in options.step or ():
         if step not in assigned:
             parser.error(f"STEP={step[4:]}: must be one of {', '.join(s[4:] for s in assigned)}")
-    chosen = {step: [m for m in assigned[step] if options.only in m.name]
+    chosen = {step: [m for m in assigned[step] if options.only.search(m.name)]
               for step in options.step or assigned}
     if options.list:
         print("\n".join(m.name for mutants in chosen.values() for m in mutants))
