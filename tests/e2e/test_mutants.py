@@ -43,7 +43,7 @@ def test_every_mutant_changes_its_file(assigned: dict) -> None:
     ("barrier removed", "__syncthreads ( ) ;", ";"),
     ("wait weakened", "0", "(0) + 1"),
     ("wait removed", "cp_async_wait < 0 > ( ) ;", ";"),
-    ("buffer swapped", "k_global", "v_global"),
+    ("buffer swapped", "v_global", "k_global"),
     ("condition never holds", "p . mask == MASK_CAUSAL", "false"),
     ("bound off by one", "first_key < key_end", "first_key <= key_end"),
     ("index + 1", "first_q + warp_row", "(first_q + warp_row) + 1"),

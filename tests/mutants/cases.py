@@ -20,15 +20,15 @@ def write_npy(path: Path, dtype: str, shape: tuple[int, ...], values: list) -> N
                      struct.pack(f"<{len(values)}{code}", *values))
 
 
-def write_nan_values(directory: Path) -> Path:
-    """Inputs of 2 heads, 70 queries and keys, D=64; under a causal mask V is NaN for key 37."""
+def write_nan_values(directory: Path, length: int, key: int) -> Path:
+    """Inputs of 2 heads, as many queries as keys, D=64; V is NaN for one key of the first head."""
     directory.mkdir(parents=True, exist_ok=True)
     rng = random.Random(1)
-    shape = (1, 2, 70, 64)
+    shape = (1, 2, length, 64)
     for name in "qkv":
-        values = [rng.gauss(0, 1) for _ in range(2 * 70 * 64)]
+        values = [rng.gauss(0, 1) for _ in range(2 * length * 64)]
         if name == "v":
-            values[37 * 64:38 * 64] = [float("nan")] * 64
+            values[key * 64:(key + 1) * 64] = [float("nan")] * 64
         write_npy(directory / f"{name}.npy", "<f4", shape, values)
     return directory
 
@@ -123,10 +123,12 @@ BLOCK_MASK = [
 def write_cases(step: str, directory: Path) -> list[tuple[Path, dict[str, str]]]:
     """Files for --cases, and what must be in the environment."""
     directory.mkdir(parents=True, exist_ok=True)
-    lists = [({}, list(TENSOR_CORE))]
-    if step in ("step01", "step02"):
-        nan = write_nan_values(directory / "nan")
-        lists = [({}, [*SCALAR, f"--input {nan} -m causal"])]
+    # NaN where the causal mask hides it: the scalar steps look at no hidden key, the others at none
+    # in a tile that is hidden from all their queries.
+    scalar = step in ("step01", "step02")
+    nan = write_nan_values(directory / step, *((70, 37) if scalar else (256, 130)))
+    hidden = f"--input {nan} -m causal"
+    lists = [({}, [*(SCALAR if scalar else TENSOR_CORE), hidden])]
     if step == "step01":  # the second pass does not begin with head 0
         lists.append(({"SIMT_MEMORY": "250K"}, ["-b 2 -H 3 -n 100 -d 32 -m causal"]))
     if step == "step05":
@@ -134,7 +136,7 @@ def write_cases(step: str, directory: Path) -> list[tuple[Path, dict[str, str]]]
         shared = write_shared_mask(directory / "shared")
         lists = [({}, [f"-b 2 -H 2 -n 200 -k 300 -d 64 -m {disordered}",
                        f"-b 2 -H 2 -n 100 -k 130 -d 64 -m {shared} "
-                       "--stages 1", *BLOCK_MASK])]
+                       "--stages 1", *BLOCK_MASK, hidden])]
     files = []
     for i, (environment, lines) in enumerate(lists):
         path = directory / f"{step}_{i}.cases"

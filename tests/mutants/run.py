@@ -20,7 +20,7 @@ from pathlib import Path
 
 import table
 from cases import write_cases
-from enumerate_mutants import Mutant, assigned_mutants
+from enumerate_mutants import Mutant, assigned_mutants, step_file
 from equivalents import read_equivalents
 from judge import SURVIVED, Verdict, judge_all, judge_called
 from workspace import DoesNotCompile, Tools, Workspace
@@ -30,12 +30,13 @@ NOT_COMPILING = "not compiling"
 WRAP = "-Wl,--wrap=cudaDeviceGetAttribute"  # as the Makefile links step_under_test.c
 
 
-def sources_hash() -> str:
+def sources_hash(step: str) -> str:
     """Of all that a verdict depends on but the mutant itself and the cases."""
     whole = hashlib.sha256()
-    paths = [path for folder in ("steps", "common/device", "common/simt")
+    paths = [path for folder in ("common/device", "common/simt")
              for path in sorted((ROOT / folder).rglob("*"))]
-    for path in [*paths, *(Path(__file__).with_name(name) for name in ("judge.py", "workspace.py"))]:
+    tools = [Path(__file__).with_name(name) for name in ("judge.py", "workspace.py")]
+    for path in [ROOT / step_file(ROOT, step), *paths, *tools]:
         if path.suffix in (".cu", ".cuh", ".c", ".h", ".py", ".S"):
             whole.update(path.read_bytes())
     return whole.hexdigest()[:16]
@@ -92,7 +93,7 @@ def read_verdicts(path: Path, sources: str, cases: set[str]) -> dict[tuple[str, 
 
 def try_step(step: str, mutants: list[Mutant], directory: Path, tools: Tools) -> dict:
     """The verdict on each mutant, by name. What is known already is not tried again."""
-    path, sources = directory / f"{step}.jsonl", sources_hash()
+    path, sources = directory / f"{step}.jsonl", sources_hash(step)
     runner, start = Runner(step, directory, tools), time.monotonic()
     cases = {line for file, _ in runner.runs for line in file.read_text().splitlines()}
     known = read_verdicts(path, sources, cases)
