@@ -253,8 +253,10 @@ static void describe(const Problem *p, size_t, Description *description) {
   description->kv_tile = v->kv_rows;
   description->ceiling = CEILING_MMA;
   description->multiplies_hidden_keys = true;
-  // Where every tile is full, Q K^T at least runs while V travels.
-  description->limits = {2, 24, v->stages == 2 && p->kv_len % v->kv_rows == 0 ? 50 : 0};
+  // Where every tile is full, Q K^T runs while V travels, and P V while the next K does.
+  const int last_pv = (50 * v->kv_rows + p->kv_len - 1) / p->kv_len;  // percent of the mma
+  const int overlap = p->mask == MASK_FULL ? 100 - last_pv : 50;
+  description->limits = {2, 24, v->stages == 2 && p->kv_len % v->kv_rows == 0 ? overlap : 0};
   description->launch_count = 1;
   description->launches[0] = {"attention", (const void *)v->kernel,
                               dim3((unsigned)block_count(p, v)), dim3(THREADS),

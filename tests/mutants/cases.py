@@ -113,6 +113,7 @@ BLOCK_MASK = [
     "-b 1 -H 2 -n 129 -k 70 -d 64 -m causal",
     "-b 1 -H 1 -n 65 -k 191 -d 64 --scale 0 --stages 1 --mask-block 64x64",
     "-b 1 -H 1 -n 100 -k 129 -d 64 -m full",
+    "-b 1 -H 1 -n 100 -k 128 -d 64 -m full",
     "-b 1 -H 1 -n 70 -k 100 -d 64 -m empty --stages 1 --mask-block 64x64",
     "-b 1 -H 1 -n 130 -k 192 -d 64 -m causal",
     "-b 1 -H 1 -n 256 -k 255 -d 64 -m dilated:3 --scale 30",

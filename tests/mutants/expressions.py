@@ -220,7 +220,8 @@ class Function:
 
     def _returns_index(self, i: int) -> bool:
         head = [self.word(k) for k in range(self.part.first, self.part.body)]
-        return head[head.index(self.part.name) - 1] in {"*", *INTEGERS} and self.word(i + 1) not in (";", "{")
+        whole = head[head.index(self.part.name) - 1] in {"*", *INTEGERS}
+        return whole and self.word(i + 1) not in (";", "{")
 
     def _is_index(self, first: int, end: int) -> bool:
         """Made of integers alone, or a pointer and an offset."""

@@ -77,7 +77,8 @@ def choices(f: Function) -> Iterator[Change]:
     for i in range(f.first, f.end):
         if f.word(i) in CHOICES and f.word(i + 1) == "(":
             for first, end in f.arguments(i + 1):
-                yield f"{f.word(i)}() dropped", i, f.partner[i + 1] + 1, f"({f.between(first, end)})"
+                kept = f"({f.between(first, end)})"
+                yield f"{f.word(i)}() dropped", i, f.partner[i + 1] + 1, kept
 
 
 def indices(f: Function) -> Iterator[Change]:
