@@ -20,16 +20,17 @@ def write_npy(path: Path, dtype: str, shape: tuple[int, ...], values: list) -> N
                      struct.pack(f"<{len(values)}{code}", *values))
 
 
-def write_nan_values(directory: Path, length: int, key: int) -> Path:
-    """Inputs of 2 heads, as many queries as keys, D=64; V is NaN for one key of the first head."""
+def write_inputs(directory: Path, length: int, changes: dict[tuple[str, int, int], float]) -> Path:
+    """2 heads, as many queries as keys, D=64. `changes` are of the first head: by tensor, row and
+    column."""
     directory.mkdir(parents=True, exist_ok=True)
     rng = random.Random(1)
-    shape = (1, 2, length, 64)
     for name in "qkv":
         values = [rng.gauss(0, 1) for _ in range(2 * length * 64)]
-        if name == "v":
-            values[key * 64:(key + 1) * 64] = [float("nan")] * 64
-        write_npy(directory / f"{name}.npy", "<f4", shape, values)
+        for (tensor, row, column), value in changes.items():
+            if tensor == name:
+                values[row * 64 + column] = value
+        write_npy(directory / f"{name}.npy", "<f4", (1, 2, length, 64), values)
     return directory
 
 
@@ -127,9 +128,13 @@ def write_cases(step: str, directory: Path) -> list[tuple[Path, dict[str, str]]]
     # NaN where the causal mask hides it: the scalar steps look at no hidden key, the others at none
     # in a tile that is hidden from all their queries.
     scalar = step in ("step01", "step02")
-    nan = write_nan_values(directory / step, *((70, 37) if scalar else (256, 130)))
-    hidden = f"--input {nan} -m causal"
-    lists = [({}, [*(SCALAR if scalar else TENSOR_CORE), hidden])]
+    length, key = (70, 37) if scalar else (256, 130)
+    nan = write_inputs(directory / f"{step}_nan", length, {("v", key, 3): float("nan")})
+    # The first query has one key, of score -inf.
+    infinite = write_inputs(directory / f"{step}_inf", 70,
+                            {("k", 0, 0): float("inf"), ("q", 0, 0): -1.0})
+    hidden = [f"--input {directory} -m causal" for directory in (nan, infinite)]
+    lists = [({}, [*(SCALAR if scalar else TENSOR_CORE), *hidden])]
     if step == "step01":  # the second pass does not begin with head 0
         lists.append(({"SIMT_MEMORY": "250K"}, ["-b 2 -H 3 -n 100 -d 32 -m causal"]))
     if step == "step05":
@@ -137,7 +142,7 @@ def write_cases(step: str, directory: Path) -> list[tuple[Path, dict[str, str]]]
         shared = write_shared_mask(directory / "shared")
         lists = [({}, [f"-b 2 -H 2 -n 200 -k 300 -d 64 -m {disordered}",
                        f"-b 2 -H 2 -n 100 -k 130 -d 64 -m {shared} "
-                       "--stages 1", *BLOCK_MASK, hidden])]
+                       "--stages 1", *BLOCK_MASK, *hidden])]
     files = []
     for i, (environment, lines) in enumerate(lists):
         path = directory / f"{step}_{i}.cases"
