@@ -47,7 +47,7 @@ def _write_mask(directory: Path, shapes: list[tuple[int, int]], rows: int, slots
 
 
 def write_disordered_mask(directory: Path) -> Path:
-    """2 batch entries, 2 heads, 200 x 300 in blocks of 128: slots in disorder and of every type,
+    """2 batch entries, 2 heads, 200 x 319 in blocks of 128: slots in disorder and of every type,
     MASKED ones between; of the tiles, parts are full or empty."""
     rng = random.Random(2)
     rows, slots, most = 2, 6, 3
@@ -62,9 +62,12 @@ def write_disordered_mask(directory: Path) -> Path:
         row += [(POISON, POISON, POISON)] * (slots - len(row))
         for field, values in zip((indices, types, partials), zip(*row), strict=True):
             field.extend(values)
-    tiles = [[(i // 128 % 5 != 0) and (i % 128 < 64 and tile != 1 or rng.random() < 0.3)
-              and not (tile == 2 and i % 128 >= 64) for i in range(128 * 128)] for tile in range(2)]
-    tiles.append([i % 128 < 64 or i // 128 == 9 and i % 128 == 70 for i in range(128 * 128)])
+    # Of the halves, which are tiles of the kernel: all but one of the last row, one of the last row;
+    # some, none; all, one.
+    full_but_one, one = 127 * 128 + 5, 127 * 128 + 70
+    tiles = [[i % 128 < 64 and i != full_but_one or i == one for i in range(128 * 128)],
+             [i % 128 < 64 and rng.random() < 0.3 for i in range(128 * 128)],
+             [i % 128 < 64 or i == 9 * 128 + 70 for i in range(128 * 128)]]
     return _write_mask(directory, [(2, 2)] * 4, rows, slots, [counts, indices, types, partials],
                        128, tiles)
 
@@ -113,10 +116,12 @@ BLOCK_MASK = [
     "-b 1 -H 1 -n 20 -k 2200 -d 64 -m window:2100 --mask-block 64x64 --stages 1",
     "-b 1 -H 2 -n 129 -k 70 -d 64 -m causal",
     "-b 1 -H 1 -n 65 -k 191 -d 64 --scale 0 --stages 1 --mask-block 64x64",
+    "-b 1 -H 1 -n 65 -k 191 -d 64 -m random:0.5 --scale 0 --stages 1 --mask-block 64x64",
     "-b 1 -H 1 -n 100 -k 129 -d 64 -m full",
     "-b 1 -H 1 -n 100 -k 128 -d 64 -m full",
     "-b 1 -H 1 -n 70 -k 100 -d 64 -m empty --stages 1 --mask-block 64x64",
     "-b 1 -H 1 -n 130 -k 192 -d 64 -m causal",
+    "-b 1 -H 1 -n 200 -k 201 -d 64 -m causal",
     "-b 1 -H 1 -n 256 -k 255 -d 64 -m dilated:3 --scale 30",
     "-b 1 -H 1 -n 300 -k 130 -d 64 -m causal",
 ]
@@ -140,7 +145,7 @@ def write_cases(step: str, directory: Path) -> list[tuple[Path, dict[str, str]]]
     if step == "step05":
         disordered = write_disordered_mask(directory / "disordered")
         shared = write_shared_mask(directory / "shared")
-        lists = [({}, [f"-b 2 -H 2 -n 200 -k 300 -d 64 -m {disordered}",
+        lists = [({}, [f"-b 2 -H 2 -n 200 -k 319 -d 64 -m {disordered}",
                        f"-b 2 -H 2 -n 100 -k 130 -d 64 -m {shared} "
                        "--stages 1", *BLOCK_MASK, *hidden])]
     files = []

@@ -36,6 +36,10 @@ class Mutant:
         return source[:self.start] + self.text + source[self.end:]
 
 
+def steps_of(root: Path) -> list[str]:
+    return sorted(path.name.partition("_")[0] for path in (root / "steps").glob("step*_*.cu"))
+
+
 def step_file(root: Path, step: str) -> str:
     (path,) = (root / "steps").glob(f"{step}_*.cu")
     return str(path.relative_to(root))
@@ -88,8 +92,7 @@ def assigned_mutants(root: Path) -> dict[str, list[Mutant]]:
     """Those of every step. A mutant of a header goes with the first step that has it."""
     taken: set[str] = set()
     assigned = {}
-    for path in sorted((root / "steps").glob("step*_*.cu")):
-        step = path.name.partition("_")[0]
+    for step in steps_of(root):
         assigned[step] = [m for m in mutants_of(root, step) if m.name not in taken]
         taken |= {m.name for m in assigned[step]}
     return assigned

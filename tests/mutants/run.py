@@ -20,7 +20,7 @@ from pathlib import Path
 
 import table
 from cases import write_cases
-from enumerate_mutants import Mutant, assigned_mutants, step_file
+from enumerate_mutants import Mutant, assigned_mutants, mutants_of, step_file, steps_of
 from equivalents import read_equivalents
 from judge import SURVIVED, Verdict, judge_all, judge_called
 from workspace import DoesNotCompile, Tools, Workspace
@@ -114,6 +114,18 @@ def try_step(step: str, mutants: list[Mutant], directory: Path, tools: Tools) ->
     return {mutant.name: known[mutant.name, mutant.text] for mutant in mutants}
 
 
+def ask_later_steps(step: str, mutants: list[Mutant], verdicts: dict[str, Verdict],
+                    reasons: dict[str, str], directory: Path, tools: Tools) -> None:
+    """A header may hold what this step has no use for: survivors go on to the steps behind it."""
+    later = [name for name in steps_of(ROOT) if name > step]
+    for name in later:
+        known_there = {mutant.name for mutant in mutants_of(ROOT, name)}
+        left = [m for m in mutants if m.name in known_there and m.name not in reasons and
+                verdicts[m.name].how == SURVIVED]
+        if left:
+            verdicts.update(try_step(name, left, directory, tools))
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("directory", type=Path, help="where verdicts are kept")
@@ -135,8 +147,11 @@ def main() -> int:
     options.directory.mkdir(parents=True, exist_ok=True)
     reasons = read_equivalents()
     tools = Tools.from_environment()
-    rows = [table.row_of(step, try_step(step, mutants, options.directory, tools), reasons)
-            for step, mutants in chosen.items() if mutants]
+    rows = []
+    for step, mutants in chosen.items():
+        verdicts = try_step(step, mutants, options.directory, tools) if mutants else {}
+        ask_later_steps(step, mutants, verdicts, reasons, options.directory, tools)
+        rows += [table.row_of(step, verdicts, reasons)] if mutants else []
     if options.summary:
         table.write_rows(options.summary, rows, os.environ.get("COMMIT", "unknown"))
     return table.report(rows, sys.stdout)
