@@ -256,7 +256,7 @@ test-e2e: $(NEEDS_GPU) $(STEPS:%=$(BUILD)/%) $(BUILD)/layouts $(UNDER_TEST) $(LI
 
 # Every small change to a kernel that makes it wrong must be noticed: docs/mutants.md.
 MUTANTS := build/mutants
-MUTANT_OPTIONS = $(if $(STEP),--step=step$(STEP)) $(if $(ONLY),--only='$(ONLY)') \
+MUTANT_OPTIONS = $(STEP:%=--step=step%) $(if $(ONLY),--only='$(ONLY)') \
 	$(if $(SUMMARY),--summary=$(SUMMARY))
 
 .PHONY: mutants
