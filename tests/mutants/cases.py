@@ -5,9 +5,12 @@ Their head dimensions, stages and mask blocks are those of workspace.VARIANTS.
 
 import random
 import struct
+from collections.abc import Callable
 from pathlib import Path
 
 MASKED, CAUSAL, FULL, PARTIAL = range(4)
+Tiles = Callable[[random.Random], list[list[bool]]]
+
 POISON = -2**31 + 7  # in fields that nobody may look at
 
 
@@ -46,9 +49,9 @@ def _write_mask(directory: Path, shapes: list[tuple[int, int]], rows: int, slots
     return directory
 
 
-def write_disordered_mask(directory: Path) -> Path:
-    """2 batch entries, 2 heads, 200 x 319 in blocks of 128: slots in disorder and of every type,
-    MASKED ones between; of the tiles, parts are full or empty."""
+def write_disordered_mask(directory: Path, tiles: Tiles) -> Path:
+    """2 batch entries, 2 heads, 200 x 257 or more in blocks of 128: slots in disorder and of every
+    type, MASKED ones between."""
     rng = random.Random(2)
     rows, slots, most = 2, 6, 3
     counts, indices, types, partials = [], [], [], []
@@ -62,14 +65,23 @@ def write_disordered_mask(directory: Path) -> Path:
         row += [(POISON, POISON, POISON)] * (slots - len(row))
         for field, values in zip((indices, types, partials), zip(*row), strict=True):
             field.extend(values)
-    # Of the halves, which are tiles of the kernel: all but one of the last row, one of the last row;
-    # some, none; all, one.
-    full_but_one, one = 127 * 128 + 5, 127 * 128 + 70
-    tiles = [[i % 128 < 64 and i != full_but_one or i == one for i in range(128 * 128)],
-             [i % 128 < 64 and rng.random() < 0.3 for i in range(128 * 128)],
-             [i % 128 < 64 or i == 9 * 128 + 70 for i in range(128 * 128)]]
     return _write_mask(directory, [(2, 2)] * 4, rows, slots, [counts, indices, types, partials],
-                       128, tiles)
+                       128, tiles(rng))
+
+
+def mixed_tiles(rng: random.Random) -> list[list[bool]]:
+    tiles = [[(i // 128 % 5 != 0) and (i % 128 < 64 and tile != 1 or rng.random() < 0.3)
+              and not (tile == 2 and i % 128 >= 64) for i in range(128 * 128)] for tile in range(2)]
+    return [*tiles, [i % 128 < 64 or i // 128 == 9 and i % 128 == 70 for i in range(128 * 128)]]
+
+
+def edge_tiles(rng: random.Random) -> list[list[bool]]:
+    """Of the halves, which are tiles of the kernel: all but one of the last row, one of the last
+    row; some, none; all, one."""
+    full_but_one, one = 127 * 128 + 5, 127 * 128 + 70
+    return [[i % 128 < 64 and i != full_but_one or i == one for i in range(128 * 128)],
+            [i % 128 < 64 and rng.random() < 0.3 for i in range(128 * 128)],
+            [i % 128 < 64 or i == 9 * 128 + 70 for i in range(128 * 128)]]
 
 
 def write_shared_mask(directory: Path) -> Path:
@@ -143,9 +155,11 @@ def write_cases(step: str, directory: Path) -> list[tuple[Path, dict[str, str]]]
     if step == "step01":  # the second pass does not begin with head 0
         lists.append(({"SIMT_MEMORY": "250K"}, ["-b 2 -H 3 -n 100 -d 32 -m causal"]))
     if step == "step05":
-        disordered = write_disordered_mask(directory / "disordered")
+        disordered = write_disordered_mask(directory / "disordered", mixed_tiles)
+        edges = write_disordered_mask(directory / "edges", edge_tiles)
         shared = write_shared_mask(directory / "shared")
-        lists = [({}, [f"-b 2 -H 2 -n 200 -k 319 -d 64 -m {disordered}",
+        lists = [({}, [f"-b 2 -H 2 -n 200 -k 300 -d 64 -m {disordered}",
+                       f"-b 2 -H 2 -n 200 -k 319 -d 64 -m {edges}",
                        f"-b 2 -H 2 -n 100 -k 130 -d 64 -m {shared} "
                        "--stages 1", *BLOCK_MASK, *hidden])]
     files = []
