@@ -105,7 +105,7 @@ SCALAR = [
     "-b 1 -H 1 -n 64 -k 64 -d 64",
     "-b 1 -H 1 -n 5 -k 40 -d 2",
     "-b 1 -H 1 -n 65 -k 97 -d 34 -m causal",
-    "-b 1 -H 1 -n 33 -k 33 -d 35 -t bf16",
+    "-b 1 -H 1 -n 33 -k 33 -d 35",
 ]
 TENSOR_CORE = [
     "-b 2 -H 4 -G 2 -n 133 -k 150 -d 64 -m causal --layout bnhd",
