@@ -137,7 +137,7 @@ def main() -> int:
         fixtures.keep(arguments.directory, texts.DATA, KEPT)
     different = fixtures.differences(arguments.directory, texts.DATA, KEPT)
     for name in different:
-        print(f"{arguments.directory / name}: differs from {texts.DATA / name}", file=sys.stderr)
+        print(f"{arguments.directory / name}: is not the same as {texts.DATA / name}", file=sys.stderr)
     if not different:
         say(f"{arguments.directory}: {', '.join(KEPT)} are those of tests/data, bit by bit")
     return int(bool(different))

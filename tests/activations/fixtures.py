@@ -62,10 +62,10 @@ def changed_files(root: Path) -> list[str]:
 
 
 def differences(fresh: Path, kept: Path, directories: list[str]) -> list[str]:
-    """Names of files in `kept` whose checksums are not those of the same files in `fresh`."""
-    fresh_lines = checksum_lines(fresh, directories)
-    return [line.split("  ")[1] for line in checksum_lines(kept, directories)
-            if line not in fresh_lines]
+    """Names of the files that `fresh` and `kept` do not both hold with the same bytes."""
+    lines = [{line for name in directories if (root / name).is_dir()
+              for line in checksum_lines(root, [name])} for root in (fresh, kept)]
+    return sorted({line.split("  ")[1] for line in lines[0] ^ lines[1]})
 
 
 def keep(fresh: Path, kept: Path, directories: list[str]) -> None:

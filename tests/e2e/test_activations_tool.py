@@ -111,6 +111,10 @@ def test_what_is_kept_and_compared(tmp_path: Path) -> None:
     assert fixtures.differences(fresh, kept, ["one"]) == ["one/v.npy"]
     fixtures.keep(fresh, kept, ["one"])
     assert fixtures.differences(fresh, kept, ["one"]) == []
+    (kept / "one" / "o_rows.npy").unlink()
+    (kept / "one" / "more.npy").write_text("")
+    assert fixtures.differences(fresh, kept, ["one"]) == ["one/more.npy", "one/o_rows.npy"]
+    assert len(fixtures.differences(fresh, kept, ["two"])) == 6
 
 
 # --- Texts and packages ---------------------------------------------------------------------------
