@@ -25,10 +25,16 @@ ACTIVATIONS_TOOL := tests/activations
 
 $(ACTIVATIONS)/env/installed: $(ACTIVATIONS_TOOL)/requirements.txt
 	$(call recipe_needs,python3,python3 python3-venv)
+	@python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "activations: needs Python 3.11 or later, not $$(python3 --version)" >&2; exit 1; }
+	@python3 -c 'import ensurepip' 2>/dev/null || \
+	  { echo "activations: python3 cannot make environments. Install what it lacks:" \
+	    "sudo apt-get install python3-venv" >&2; exit 1; }
 	@rm -rf $(@D)
 	@mkdir -p $(ACTIVATIONS)
 	python3 -m venv $(@D)
-	$(@D)/bin/python -m pip install -q --no-deps -r $<
+	$(@D)/bin/python -m pip install -q --no-deps -r $< || \
+	  { echo "activations: pip could not fetch all of $<; it needs a network for that" >&2; exit 1; }
 	@touch $@
 
 # One thread: a sum that several share may be taken in another order the next time.

@@ -11,16 +11,22 @@ import argparse
 import importlib.metadata
 import importlib.util
 import json
+import resource
 import sys
+import time
 from pathlib import Path
 
-import numpy as np
+try:
+    import numpy as np
 
-import fixtures
-import proofs
-import texts
-from bert import Bert
-from llama import Llama
+    import fixtures
+    import proofs
+    import texts
+    from bert import Bert
+    from llama import Llama
+except ModuleNotFoundError as missing:
+    sys.exit(f"activations: Python needs {missing.name}. `make activations` installs it, "
+             "in an environment of its own")
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "e2e"))
 import masks_numpy  # noqa: E402
@@ -131,13 +137,18 @@ def main() -> int:
     arguments = parser.parse_args()
     if arguments.directory.exists():
         parser.error(f"{arguments.directory}: exists, must be a new directory")
+    started = time.monotonic()
     dump_smollm2(arguments.directory)
     dump_minilm(arguments.directory)
     if arguments.keep:
         fixtures.keep(arguments.directory, texts.DATA, KEPT)
     different = fixtures.differences(arguments.directory, texts.DATA, KEPT)
     for name in different:
-        print(f"{arguments.directory / name}: is not the same as {texts.DATA / name}", file=sys.stderr)
+        print(f"{arguments.directory / name}: is not the same as {texts.DATA / name}",
+              file=sys.stderr)
+    # Peak memory comes in units of 1024 bytes.
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    say(f"{time.monotonic() - started:.0f} s, at most {memory / 1e9:.2f} GB of memory")
     if not different:
         say(f"{arguments.directory}: {', '.join(KEPT)} are those of tests/data, bit by bit")
     return int(bool(different))

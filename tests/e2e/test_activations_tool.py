@@ -1,6 +1,8 @@
 """The parts of `make activations` that need none of its packages."""
 
 import re
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -10,6 +12,7 @@ import pytest
 from attention_numpy import attention
 from problem import Problem
 from programs import REPOSITORY
+from source_tree import SourceTree
 
 TOOL = REPOSITORY / "tests" / "activations"
 sys.path.append(str(TOOL))
@@ -135,3 +138,48 @@ def test_every_package_has_one_version() -> None:
     lines = [line for line in (TOOL / "requirements.txt").read_text().splitlines()
              if not line.startswith("#")]
     assert len(lines) >= 6 and all(re.fullmatch(r"[\w-]+==[\d.]+", line) for line in lines)
+
+
+# --- What is missing ------------------------------------------------------------------------------
+
+PYTHON = """#!/bin/sh
+case "$*" in
+  {fails}) exit 1;;
+  --version) echo "Python 3.10.12";;
+  *venv*) mkdir -p build/activations/env/bin && cp "$0" build/activations/env/bin/python;;
+esac
+"""
+
+
+@pytest.mark.parametrize("fails, said, asked_of_pip", [
+    ("*version_info*", "activations: needs Python 3.11 or later, not Python 3.10.12", False),
+    ("*ensurepip*", "activations: python3 cannot make environments. Install what it lacks: "
+                    "sudo apt-get install python3-venv", False),
+    ("*pip\\ install*", "activations: pip could not fetch all of "
+                        "tests/activations/requirements.txt; it needs a network for that", True),
+    ("*dump.py*", "", True)])
+def test_what_make_says_is_missing(tmp_path: Path, fails: str, said: str,
+                                   asked_of_pip: bool) -> None:
+    """With a Python that fails at one thing."""
+    tree = SourceTree(tmp_path)
+    python = tree.bin / "python3"
+    python.write_text(PYTHON.format(fails=fails))
+    python.chmod(0o755)
+    done = tree.make("activations")
+    first, *rest = done.stderr.splitlines()
+    assert done.returncode != 0 and ([first] == [said] if said else not rest)
+    assert ("pip install" in done.stdout) == asked_of_pip
+    assert not (tree.root / "build/activations/env/installed").exists() or fails == "*dump.py*"
+
+
+def test_packages_that_are_missing_are_named(tmp_path: Path) -> None:
+    """By the tool itself, for who runs it without make."""
+    copy = shutil.copytree(TOOL, tmp_path / "tool")
+    (copy / "llama.py").write_text("import gguf_that_is_missing\n")
+    (copy / "bert.py").write_text("Bert = None\n")
+    done = subprocess.run([sys.executable, copy / "dump.py", tmp_path / "out"], text=True,
+                          capture_output=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == ("activations: Python needs gguf_that_is_missing. `make activations` "
+                           "installs it, in an environment of its own\n")
+    assert not (tmp_path / "out").exists()
