@@ -7,12 +7,15 @@ differ.
 """
 
 import json
+import math
 import sys
 from pathlib import Path
 
 from inputs import INPUTS, LONG, REPOSITORY, read_rows
 
-MEDIAN, LAST_PERCENT = 50, 99  # of 101 quantiles
+# Of 101 quantiles.
+MEDIAN, LAST_PERCENT = 50, 99
+ONE_HOT = 15  # at this end of the entropies, and as far from the other end of the weights
 # Steps that share their arithmetic, and so their bits: the first of each stands for all.
 SHOWN_STEPS = ("step02", "step04")
 TITLES = {given.name: given.title for given in (*INPUTS, LONG)}
@@ -47,13 +50,14 @@ def cosine_table() -> str:
 
 def scores_table(directory: Path) -> str:
     head = ["input", "largest score", "largest score of a row: median, 99 %",
-            "entropy: 1 %, median", "weight on the first key: median, 99 %",
+            f"entropy: 1 %, {ONE_HOT} %, median",
+            f"weight on the first key: median, {100 - ONE_HOT} %, 99 %",
             "heads that mostly put half of it there"]
     return in_markdown(head, [[
         TITLES[row["name"]], f"{row['largest_score']:.1f}",
         f"{row['row_max'][MEDIAN]:.1f}, {row['row_max'][LAST_PERCENT]:.1f}",
-        f"{row['entropy'][1]:.2f}, {row['entropy'][MEDIAN]:.2f}",
-        f"{row['first_key'][MEDIAN]:.3f}, {row['first_key'][LAST_PERCENT]:.3f}",
+        ", ".join(f"{row['entropy'][at]:.2f}" for at in (1, ONE_HOT, MEDIAN)),
+        ", ".join(f"{row['first_key'][at]:.3f}" for at in (MEDIAN, 100 - ONE_HOT, LAST_PERCENT)),
         str(row["heads_half_on_first_key"])] for row in read_rows(directory / "scores.jsonl")])
 
 
@@ -85,6 +89,15 @@ def length_table(directory: Path) -> str:
                  for span in row["by_position"]]
         table.append([TITLES[row["name"]], *cells, *[""] * (len(spans) - len(cells))])
     return in_markdown(head, table)
+
+
+def limits_table() -> str:
+    """Where exp(s) leaves a format, by its bits behind the point and its exponents."""
+    formats = {"fp16": (10, 15, -14), "bf16": (7, 127, -126), "single precision": (23, 127, -126)}
+    return in_markdown(["P in", "infinite beyond a score of", "loses bits below"], [
+        [name, f"{math.log((2 - 2.0**-bits) * 2.0**largest):.1f}",
+         f"{math.log(2.0**smallest):.1f}"]
+        for name, (bits, largest, smallest) in formats.items()])
 
 
 def no_maximum_table(directory: Path) -> str:
@@ -129,7 +142,7 @@ def main() -> int:
     sections = {"proof": proof_table(), "cosines": cosine_table(),
                 "scores": scores_table(directory), "errors": errors_table(directory),
                 "length": length_table(directory), "no-maximum": no_maximum_table(directory),
-                "origin": origin(directory)}
+                "limits": limits_table(), "origin": origin(directory)}
     old = document.read_text()
     new = old
     for name, content in sections.items():

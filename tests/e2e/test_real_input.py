@@ -1,5 +1,6 @@
 """What docs/real-input.md says comes from the measured rows, and how they are made."""
 
+import re
 import shutil
 import subprocess
 import sys
@@ -8,13 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from programs import REPOSITORY, read_rows
+from programs import REPOSITORY, Program, read_rows
 
 PLOTS = REPOSITORY / "plots" / "real_input"
 ROWS = REPOSITORY / "plots" / "results" / "real_input"
 DOCUMENT = REPOSITORY / "docs" / "real-input.md"
 sys.path.append(str(PLOTS))
 import measure  # noqa: E402
+import tables  # noqa: E402
 from inputs import INPUTS, Input  # noqa: E402
 
 
@@ -59,19 +61,95 @@ def test_missing_marker_is_said(document: Path) -> None:
     assert "must hold once each" in done.stderr and "<!-- /scores -->" in done.stderr
 
 
-def test_what_the_document_says_in_words() -> None:
-    """All steps are right; a step without its maximum is as exact as with it where there is room,
-    and wrong with real input only."""
-    errors = {(row["name"], row["step"], row["dtype"]): row
-              for row in read_rows(ROWS / "errors.jsonl")}
+def errors_by_run() -> dict[tuple, dict]:
+    """Rows by input, step and dtype."""
+    return {(row["name"], row["step"], row["dtype"]): row
+            for row in read_rows(ROWS / "errors.jsonl")}
+
+
+def test_words_on_scores() -> None:
+    scores = {row["name"]: row for row in read_rows(ROWS / "scores.jsonl")}
+    assert "the entropy at 15 % shows" in DOCUMENT.read_text()
+    assert tables.ONE_HOT == 15 and scores["smollm2_layer18"]["entropy"][15] < 0.02
+    assert scores["smollm2_layer18"]["first_key"][85] > 0.99
+    assert scores["minilm_layer0"]["largest_score"] > 10 * scores["random_32"]["largest_score"]
+    # No row is lost below what fp16 holds in full.
+    assert min(row["row_max"][0] for row in scores.values()) > np.log(2.0**-14)
+
+
+def test_words_on_sinks_and_on_the_token_before() -> None:
+    tensors = {given.name: given.tensors() for given in INPUTS
+               if given.directory.startswith("tests/")}
+    for name in ("smollm2_layer12", "smollm2_layer18"):
+        lengths = np.linalg.norm(tensors[name][2][0], axis=-1)
+        assert (lengths[:, 0] < 0.5 * np.median(lengths, axis=-1)).all()
+    q, k, _ = tensors["minilm_layer0"]
+    found = (q[0, 2] @ k[0, 2].T).argmax(axis=-1)
+    assert np.mean(found[1:] == np.arange(len(found) - 1)) > 0.5
+
+
+def test_words_on_growth() -> None:
+    def means(name: str) -> list[float]:
+        row = errors_by_run()[name, "step04", "fp16"]
+        return [span["mean_error"] for span in row["by_position"]]
+
+    real, other, random = (means(name) for name in
+                           ("smollm2_layer12", "smollm2_layer18", "random_64"))
+    assert real[-1] <= real[0] < 1.03 * min(real)
+    assert other[-1] < 1.03 * other[1]
+    assert random == sorted(random) and random[-1] > 1.05 * random[0]
+
+
+def test_words_on_errors() -> None:
+    errors = errors_by_run()
     assert all(row["right"] and row["rows_checked"] == row["rows"] for row in errors.values())
+    for (name, step, dtype), row in errors.items():
+        if name.startswith("random"):
+            continue
+        random = errors["random_32" if name == "minilm_layer0" else "random_64", step, dtype]
+        # Figures of the table, which has two digits.
+        assert float(f"{row['mean_error']:.1e}") <= float(f"{random['mean_error']:.1e}")
+        worse = row["max_error"] > random["max_error"]
+        assert worse == (name != "minilm_layer0" or step in ("step01", "step02"))
+        if step >= "step03":
+            assert row["mean_error"] < 0.9 * random["mean_error"]
+        if dtype == "bf16":
+            assert row["max_error_of_inputs"] > 2 * random["max_error_of_inputs"]
+
+
+def test_words_on_the_maximum() -> None:
+    """A step without its maximum is as exact as with it where there is room, and wrong with real
+    input only."""
     missing = read_rows(ROWS / "no_maximum.jsonl")
     for row in missing:
         assert row["right"] or not row["name"].startswith("random")
         if row["step"] == "step02" and row["sharper"] == 1:
-            real = errors[row["name"], "step02", row["dtype"]]
+            real = errors_by_run()[row["name"], "step02", row["dtype"]]
             assert row["max_error"] == pytest.approx(real["max_error"], rel=1e-2)
     assert {row["step"] for row in missing if not row["right"]} == {"step02", "step04"}
+
+
+def test_limits_are_those_of_the_formats() -> None:
+    """Of numbers beside those of the table, one is finite and one is not."""
+    cells = dict(re.findall(r"^\| (fp16|single precision) \| ([\d.]+) \|", tables.limits_table(),
+                            re.MULTILINE))
+    for name, dtype in (("fp16", np.float16), ("single precision", np.float32)):
+        below, above = (np.exp(np.float64(cells[name]) + step) for step in (-0.06, 0.06))
+        with np.errstate(over="ignore"):
+            assert np.isfinite(dtype(below)) and np.isinf(dtype(above))
+
+
+def test_commands_of_the_document() -> None:
+    """Each makes its program first, and all are right."""
+    (block,) = re.findall(r"```sh\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
+    made = set()
+    for line in block.splitlines():
+        *make, command = line.split(" && ")
+        made |= {words.removeprefix("make ") for words in make}
+        name, *options = command.removeprefix("./").split()
+        assert name in made
+        Program(name).run_right(*options, cwd=REPOSITORY)
+    assert len(made) >= 3
 
 
 def test_the_figure_is_drawn(tmp_path: Path) -> None:
