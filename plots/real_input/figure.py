@@ -54,7 +54,7 @@ def draw_errors(axes: Axes, errors: list[dict], dtype: str) -> None:
             axes.plot(x, row["allowed_error"], "_", color="black", markersize=6)
     axes.set_xticks(range(len(steps)), [step.removeprefix("step") for step in steps])
     axes.set_xlabel("step")
-    axes.set_ylabel(f"relative error in {dtype}, median to worst row")
+    axes.set_ylabel(f"error in {dtype}: median to worst row")
     axes.set_ylim(0)
     axes.ticklabel_format(axis="y", style="sci", scilimits=(0, 0))
 

@@ -250,6 +250,7 @@ def test_missing_compiler(tmp_path: Path, missing: str, package: str) -> None:
 
 @pytest.mark.parametrize("goal, missing, package", [
     ("readme", "python3", "python3"), ("layouts", "python3", "python3"),
+    ("activations", "python3", "python3 python3-venv"),
     ("test-valgrind", "valgrind", "valgrind"), ("lint", "cppcheck", "cppcheck")])
 def test_missing_tool(tmp_path: Path, goal: str, missing: str, package: str) -> None:
     tree = Tree(tmp_path, compilers=False)
