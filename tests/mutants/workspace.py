@@ -88,7 +88,8 @@ class Workspace:
         if called:  # without --report
             flags.remove("-fsanitize=thread,bounds")
         # -Og is right for kernels that run for milliseconds.
-        done = subprocess.run([command, f"-I{self.directory}", *flags, "-Og", "-w", "-c", generated, "-o",
+        done = subprocess.run([command, f"-I{self.directory}", *flags, "-Og", "-w", "-c", generated,
+                               "-o",
                                target], capture_output=True, text=True, check=False)
         if done.returncode != 0:
             raise DoesNotCompile(done.stderr)
