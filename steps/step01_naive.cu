@@ -213,8 +213,8 @@ static void describe(const Problem *p, size_t workspace_bytes, Description *desc
   description->kv_tile = TILE;
   description->ceiling = CEILING_COPY;
   description->intermediate_bytes_per_entry =
-      4 * sizeof(float);  // write S, read S, write P, read P
-  description->limits = {1, 5, 0};
+      4 * sizeof(float);            // write S, read S, write P, read P
+  description->limits = {1, 5, 0};  // no conflict; 4 sectors, 5 where a row begins within one
   description->launch_count = 3;
   description->launches[0] = {
       "scores",

@@ -28,10 +28,14 @@ constexpr int VECTOR = 8;  // elements in 16 bytes: what cp.async and the store 
 template <int HEAD_DIM>
 constexpr int PITCH = HEAD_DIM + VECTOR;
 
-/** The 16 bytes that one thread moves in one turn when THREADS of them move a tile row by row. */
+/**
+ * The 16 bytes that one thread moves in one turn, when THREADS of them move a tile row by row: in
+ * row `row + later`. Apart from each other the compiler can compute an address once, from what
+ * differs between the threads, and add the same to it for all of them in each later turn.
+ */
 struct Piece {
-  int row, column; /**< in the first turn, where rows divide the threads */
-  int later;       /**< rows below that; the same for all threads, and known when compiling */
+  int row, column; /**< differ between the threads, not between the turns */
+  int later;       /**< differs between the turns, not between the threads */
 };
 
 template <int HEAD_DIM, int THREADS>
@@ -40,7 +44,7 @@ __device__ __forceinline__ Piece piece_of_turn(int turn, int thread) {
   if (THREADS % VECTORS == 0) {
     return {thread / VECTORS, thread % VECTORS * VECTOR, turn * (THREADS / VECTORS)};
   }
-  const int i = turn * THREADS + thread;
+  const int i = turn * THREADS + thread;  // at D = 96 a turn ends within a row: nothing stays
   return {i / VECTORS, i % VECTORS * VECTOR, 0};
 }
 

@@ -1,11 +1,11 @@
 /**
  * @file
- * The tensor-core and asynchronous-copy instructions of PTX and its power of two, a function each:
- * the only inline assembly of the project. Section numbers are those of the PTX ISA 8.7. On the CPU
- * backend the second body calls the simulator, which does what the manual says.
+ * The tensor-core and asynchronous-copy instructions of PTX, its power and its logarithm of two, a
+ * function each: the only inline assembly of the project. Section numbers are those of the PTX
+ * ISA 8.7. On the CPU backend the second body calls the simulator, which does what the manual says.
  *
- * All but the power is volatile: these instructions read or write memory, or take part in a warp's
- * agreement, and must stay where they are written.
+ * All but power and logarithm are volatile: these instructions read or write memory, or take part
+ * in a warp's agreement, and must stay where they are written.
  */
 #ifndef DEVICE_PTX_CUH
 #define DEVICE_PTX_CUH
