@@ -195,6 +195,20 @@ __device__ __forceinline__ void cp_async_wait() {
 #endif
 }
 
+/**
+ * st.global.v4.u32 (9.7.9.11): stores 16 bytes, aligned so. A plain assignment of a uint4 means the
+ * same, but where it depends on a condition nvcc makes four stores of 4 bytes of it.
+ */
+__device__ __forceinline__ void store_16(void *global, const uint4 &value) {
+#ifdef __CUDACC__
+  asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(global)),
+               "r"(value.x), "r"(value.y), "r"(value.z), "r"(value.w)
+               : "memory");
+#else
+  *(uint4 *)global = value;
+#endif
+}
+
 /** ex2.approx.ftz (9.7.3, ex2): 2^x to about 2 ulp; results below the normal range are 0. */
 __device__ __forceinline__ float exp2_approx(float x) {
 #ifdef __CUDACC__
