@@ -109,24 +109,21 @@ __global__ void __launch_bounds__(THREADS) attention_kernel(Problem p, Tensors t
 
     float s[M_TILES][Tile::KV_ROWS / 8][4] = {};
     multiply_qk<T, HEAD_DIM>(s, q_warp, k_shared);
-    // The bits of a partial tile are asked for before the barrier and needed behind it, unless the
-    // registers are worth more than the wait.
-    constexpr bool BITS_EARLY = HEAD_DIM == 64;
+    // The bits of a partial tile and the next entry of the list are asked for before the barrier
+    // and needed behind it.
     constexpr int WORDS = Tile::KV_ROWS / 32;  // of a row
     uint32_t bits[M_TILES][2][WORDS];
-    const uint32_t *row_bits =
-        lists.bits + ((int64_t)tile.mask * Tile::Q_ROWS + warp_row) * WORDS;  // if tile.mask >= 0
-    if (BITS_EARLY && tile.mask >= 0) load_bits(bits, row_bits);
-    KeyTile next = {0, ALL_ATTENDED};
-    if (i + 1 < own.tile_count) next = tiles[i + 1];
+    if (tile.mask >= 0) {
+      load_bits(bits, lists.bits + ((int64_t)tile.mask * Tile::Q_ROWS + warp_row) * WORDS);
+    }
+    const KeyTile next = tiles[i + 1];
     __syncthreads();  // every warp is done with K before something else takes its place
 
     if (STAGES == 2) {
       // K of the next tile in the list, however far away, travels during the softmax and P V.
       // Behind the last tile it is all zeros, so that the wait below names the same group.
       copy_tile<HEAD_DIM, Tile::KV_ROWS, THREADS>(k_shared, k_global, p.k_strides.row,
-                                                  next.first_key,
-                                                  i + 1 < own.tile_count ? p.kv_len : 0);
+                                                  next.first_key, p.kv_len);
     } else {
       copy_tile<HEAD_DIM, Tile::KV_ROWS, THREADS>(v_shared, v_global, p.v_strides.row,
                                                   tile.first_key, p.kv_len);
@@ -137,10 +134,7 @@ __global__ void __launch_bounds__(THREADS) attention_kernel(Problem p, Tensors t
       if (tile.mask < 0 || tile.first_key + Tile::KV_ROWS > plain_end) {
         adjust_scores(s, p, tile.mask == CAUSAL_RULE, first_q + warp_row, tile.first_key);
       }
-      if (tile.mask >= 0) {
-        if (!BITS_EARLY) load_bits(bits, row_bits);
-        hide_by_bits(s, bits);
-      }
+      if (tile.mask >= 0) hide_by_bits(s, bits);
     }
     update_softmax(s, m, l, o, scale_log2);
 

@@ -280,7 +280,7 @@ __device__ __forceinline__ void store_rows(const float (&o)[M_TILES][HEAD_DIM / 
   for (int turn = 0; turn < TURNS; turn++) {
     const Piece at = piece_of_turn<HEAD_DIM, WARP_SIZE>(turn, lane);
     T *target = o_global + (first + at.row) * row_stride + at.column + at.later * row_stride;
-    if (first + at.row + at.later < rows) store_16(target, values[turn]);
+    store_16(target, values[turn], first + at.row + at.later < rows);
   }
 }
 

@@ -196,16 +196,21 @@ __device__ __forceinline__ void cp_async_wait() {
 }
 
 /**
- * st.global.v4.u32 (9.7.9.11): stores 16 bytes, aligned so. A plain assignment of a uint4 means the
- * same, but where it depends on a condition nvcc makes four stores of 4 bytes of it.
+ * st.global.v4.u32 (9.7.9.11): stores 16 bytes, aligned so, if `valid`. An assignment says the
+ * same, but nvcc makes four stores of 4 bytes of one that depends on a condition.
  */
-__device__ __forceinline__ void store_16(void *global, const uint4 &value) {
+__device__ __forceinline__ void store_16(void *global, const uint4 &value, bool valid) {
 #ifdef __CUDACC__
-  asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(global)),
-               "r"(value.x), "r"(value.y), "r"(value.z), "r"(value.w)
-               : "memory");
+  asm volatile(
+      "{\n"
+      "  .reg .pred valid;\n"
+      "  setp.ne.u32 valid, %5, 0;\n"
+      "  @valid st.global.v4.u32 [%0], {%1, %2, %3, %4};\n"
+      "}" ::"l"(__cvta_generic_to_global(global)),
+      "r"(value.x), "r"(value.y), "r"(value.z), "r"(value.w), "r"((uint32_t)valid)
+      : "memory");
 #else
-  *(uint4 *)global = value;
+  if (valid) *(uint4 *)global = value;
 #endif
 }
 

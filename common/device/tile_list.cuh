@@ -19,8 +19,8 @@
 /** What hides entries of a tile; 0 and above: the bits of so many a partial tile, and the end. */
 enum TileMask : int { ALL_ATTENDED = -1, PAST_THE_END = -2, CAUSAL_RULE = -3, NONE_ATTENDED = -4 };
 
-/** One key/value tile that a tile of queries attends. */
-struct KeyTile {
+/** One key/value tile that a tile of queries attends, one load. */
+struct alignas(8) KeyTile {
   int first_key;
   int mask; /**< TileMask */
 };
@@ -91,7 +91,8 @@ static inline size_t lay_out_tile_lists(const Problem *p, const BlockMask *m, in
   // A row lists each block at most once, but may have any number of MASKED slots.
   const int kv_blocks = (p->kv_len - 1) / m->kv_block_size + 1;
   lists->most_tiles =
-      (m->max_slots < kv_blocks ? m->max_slots : kv_blocks) * (m->kv_block_size / kv_rows);
+      (m->max_slots < kv_blocks ? m->max_slots : kv_blocks) * (m->kv_block_size / kv_rows) +
+      1;  // and the end
   lists->batches = m->batches;
   lists->heads = m->heads;
   lists->partial_tiles =
@@ -213,7 +214,10 @@ static __global__ void __launch_bounds__(WARP_SIZE)
     }
     count += __shfl_sync(FULL_WARP, end, WARP_SIZE - 1);
   }
-  if (lane == 0) lists.counts[blockIdx.x] = count;
+  if (lane == 0) {
+    lists.counts[blockIdx.x] = count;
+    tiles[count] = {p.kv_len, ALL_ATTENDED};  // the end: no keys, so that its copy is all zeros
+  }
 }
 
 /** Sorts the tiles of queries by the length of their lists, the last of equals first: a thread
@@ -228,9 +232,7 @@ static __global__ void order_rows_kernel(TileLists lists, int64_t rows) {
     const int difference = counts[other] - counts[q_tile];
     rank += difference > 0 || (difference == 0 && other > q_tile);
   }
-  QueryTile result = {q_tile, counts[q_tile], {0, ALL_ATTENDED}};
-  if (result.tile_count > 0) result.first = lists.tiles[row * lists.most_tiles];
-  lists.order[row - q_tile + rank] = result;
+  lists.order[row - q_tile + rank] = {q_tile, counts[q_tile], lists.tiles[row * lists.most_tiles]};
 }
 
 #endif

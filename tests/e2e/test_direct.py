@@ -116,7 +116,8 @@ FAULTS = {
     "NaN past the end is copied": (
         "step04", TILES, "source, first + row < rows", "source, true", "poisoned", OTHER_BITS),
     "rows of O are stored past the end": (
-        "step03", TILES, "    if (first + at.row + at.later < rows) {", "    {", "poisoned", TOUCHED),
+        "step03", TILES, "store_16(target, values[turn], first + at.row + at.later < rows)",
+        "store_16(target, values[turn], true)", "poisoned", TOUCHED),
     "rows of O take the stride of Q": (
         "step04", "steps/step04_prefetch.cu", "p.o_strides.row", "p.q_strides.row", "padded",
         TOUCHED),
