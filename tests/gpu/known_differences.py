@@ -13,6 +13,8 @@ WARP = 32
 TILE = 32  # step 01: rows and columns of a block
 SECTOR_FLOATS = 8
 LANES = 8  # step 02: threads that share a row
+Q_ROWS, WARPS = 128, 4  # step 05: of a thread block
+TILE_MMA = 128  # step 05: of a warp in one tile, at D = 64 and 128
 
 
 @dataclass(frozen=True)
@@ -113,6 +115,14 @@ def split_stores(lab: Counter, shape: Shape) -> Counter:
                    global_store_sectors=rows * LANES * 8 // 32)
 
 
+def whole_entries(lab: Counter, shape: Shape) -> Counter:
+    """Step 05: the four numbers of a QueryTile, once a warp, and the two of a KeyTile, once a tile
+    of a warp, are one load each. All lanes read the same sector."""
+    warps = shape.batch * shape.heads * -(-shape.seqlen // Q_ROWS) * WARPS
+    loads = -3 * warps - lab["mma"] // TILE_MMA
+    return Counter(global_load_requests=loads, global_load_sectors=loads, l1_load_sectors=loads)
+
+
 @dataclass(frozen=True)
 class Known:
     """A difference and its reason in a few words."""
@@ -128,4 +138,5 @@ KNOWN = {
     ("step01", "softmax_kernel"): Known("nvcc: unrolled loops, lanes at different places",
                                         unrolled_loops),
     ("step02", "attention_kernel"): Known("nvcc: one store of a row is made as two", split_stores),
+    ("step05", "attention_kernel"): Known("nvcc: an entry of a list is one load", whole_entries),
 }
