@@ -162,6 +162,11 @@ $(BUILD)/flags: FORCE
 $(BUILD)/commit.h: FORCE
 	@$(call write_if_changed,#define COMMIT "$(COMMIT)")
 
+# Ceilings that other loops measured are not comparable.
+$(BUILD)/ceiling_version.h: common/host/ceiling.cu common/device/ptx.cuh
+	@mkdir -p $(@D)
+	@echo "#define CEILING_VERSION \"$$(cat $^ | cksum)\"" > $@
+
 FORCE:
 
 # --- Host code: C11, the same for both backends but for the runtime's headers ------------------------
@@ -173,6 +178,8 @@ RUNTIME_INCLUDE = $(if $(filter cuda,$(BACKEND)),-isystem $(CUDA_INCLUDE),-Icomm
 $(BUILD)/host/reference.o: HOST_FLAGS += $(VECTORISE)
 $(BUILD)/host/version.o: $(BUILD)/commit.h
 $(BUILD)/host/version.o: HOST_FLAGS += -I$(BUILD)
+$(BUILD)/host/ceiling_cache.o: $(BUILD)/ceiling_version.h
+$(BUILD)/host/ceiling_cache.o: HOST_FLAGS += -I$(BUILD)
 
 $(BUILD)/host/%.o: common/host/%.c $(BUILD)/flags
 	@mkdir -p $(@D)

@@ -102,8 +102,9 @@ LAB_TESTS := $(patsubst tests/unit/%.cu,%,$(wildcard tests/unit/lab_*.cu))
 UNIT_HOST_SOURCES := $(filter-out common/host/main.c,$(HOST_SOURCES))
 
 $(UNIT)/host/reference.o: HOST_FLAGS += $(VECTORISE)
-$(UNIT)/host/version.o $(BUILD)/plain/host/version.o: $(BUILD)/commit.h
-$(UNIT)/host/version.o $(BUILD)/plain/host/version.o: HOST_FLAGS += -I$(BUILD)
+$(UNIT)/host/version.o: $(BUILD)/commit.h
+$(UNIT)/host/ceiling_cache.o: $(BUILD)/ceiling_version.h
+$(UNIT)/host/version.o $(UNIT)/host/ceiling_cache.o: HOST_FLAGS += -I$(BUILD)
 
 $(UNIT)/host/%.o: common/host/%.c $(BUILD)/flags
 	@mkdir -p $(@D)

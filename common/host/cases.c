@@ -85,9 +85,9 @@ static bool add_case(CaseList *list, const char *path, int line, const char *tex
     return fail(error, EXIT_USAGE, "%s:%d: %.900s", path, line, reason.text);
   }
   const Options *o = &added->options;
-  if (o->cases_path != NULL || o->help || o->version) {
-    return fail(error, EXIT_USAGE, "%s:%d: --cases, --help and --version cannot stand here", path,
-                line);
+  if (o->cases_path != NULL || o->ceilings || o->help || o->version) {
+    return fail(error, EXIT_USAGE,
+                "%s:%d: --cases, --ceilings, --help and --version cannot stand here", path, line);
   }
   if (words == 0) {
     free(added->text);

@@ -6,6 +6,7 @@
 #include <stdio.h>
 
 #include "host/cases.h"
+#include "host/ceiling_command.h"
 #include "host/device.h"
 #include "host/options.h"
 #include "host/run.h"
@@ -24,6 +25,7 @@ static ExitCode run(int argc, char **argv, Error *error) {
     return EXIT_RIGHT;
   }
   if (!device_open(&device, error)) return error->code;
+  if (options.ceilings) return run_ceilings(&options, &device, error);
   if (options.cases_path != NULL) return run_cases(options.cases_path, &options, &device, error);
   if (argc == 1 && step.block_masks != NULL)
     return run_tour(step.block_masks->tour, &options, &device, error);

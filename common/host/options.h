@@ -44,11 +44,12 @@ typedef struct Options {
   CheckMode check;
   int64_t check_rows;     /**< for CHECK_ROWS */
   int repeat;             /**< least number of timed samples */
+  int repeat_if_slow;     /**< the same of slow passes */
   double min_time;        /**< least seconds of timed samples */
   const char *json_path;  /**< or NULL */
   const char *cases_path; /**< or NULL */
   ReportRequest report;   /**< no parts: no report */
-  bool draw_mask, info, help, version;
+  bool draw_mask, info, ceilings, help, version;
 } Options;
 
 /** What a run does when no option is given: small enough for a CPU, or of a size that suits a GPU.

@@ -1,6 +1,7 @@
 #include "host/report.h"
 
 #include <inttypes.h>
+#include <math.h>
 
 #include "host/mask.h"
 #include "host/problem.h"
@@ -48,14 +49,19 @@ Speed run_speed(const Run *run) {
       4.0 * p->head_dim * p->batch * p->q_heads * (double)p->q_len * p->kv_len;
   const double flops_s = run_flops(run) / (1e12 * arithmetic_tflops(run));
   const double bytes_s = total_bytes(run) / (1e9 * run->ceilings.copy_gb_per_s);
+  const double exp_s = run_entries(run) / (1e9 * run->ceilings.exp_g_per_s);
   speed.tflops = 1e-12 * run_flops(run) / seconds;
   speed.dense_tflops = 1e-12 * dense_flops / seconds;
   speed.gb_per_s = 1e-9 * total_bytes(run) / seconds;
   speed.ceiling_percent = run->description.ceiling == CEILING_COPY
                               ? 100 * speed.gb_per_s / run->ceilings.copy_gb_per_s
                               : 100 * speed.tflops / arithmetic_tflops(run);
-  speed.bound_by_arithmetic = flops_s > bytes_s;
-  speed.bound_ms = 1e3 * (flops_s > bytes_s ? flops_s : bytes_s);
+  speed.bound_ms = 1e3 * fmax(fmax(flops_s, bytes_s), exp_s);
+  const bool by_mma = run->description.ceiling == CEILING_MMA;
+  speed.bound_by = ceiling_name(flops_s < bytes_s ? CEILING_COPY
+                                : by_mma          ? CEILING_MMA
+                                                  : CEILING_FFMA);
+  if (exp_s > fmax(flops_s, bytes_s)) speed.bound_by = "exp";
   return speed;
 }
 
@@ -151,11 +157,8 @@ static void print_speed(const Run *run, FILE *out) {
     fprintf(out, "time       not measured\n");
     return;
   }
-  fprintf(out, "expected   no faster than %.3f ms: the %s of this GPU sets the limit\n",
-          speed.bound_ms,
-          !speed.bound_by_arithmetic                ? "memory"
-          : run->description.ceiling == CEILING_MMA ? "mma.sync rate"
-                                                    : "fp32 FFMA rate");
+  fprintf(out, "expected   no faster than %.3f ms: the rate of %s on this GPU sets the limit\n",
+          speed.bound_ms, speed.bound_by);
   fprintf(out, "time       %.3f ms (p10 %.3f, p90 %.3f, %d samples)\n", t->median_ms, t->p10_ms,
           t->p90_ms, t->samples);
   fprintf(out, "speed      %.2f TFLOP/s", speed.tflops);
@@ -166,9 +169,9 @@ static void print_speed(const Run *run, FILE *out) {
   fprintf(out, "ceiling    %.0f %% of the %s measured here (", speed.ceiling_percent,
           ceiling_name(run->description.ceiling));
   if (run->description.ceiling == CEILING_COPY) {
-    fprintf(out, "%.0f GB/s)\n", run->ceilings.copy_gb_per_s);
+    fprintf(out, "%.0f GB/s, %.10s)\n", run->ceilings.copy_gb_per_s, run->ceilings.date);
   } else {
-    fprintf(out, "%.1f TFLOP/s)\n", arithmetic_tflops(run));
+    fprintf(out, "%.1f TFLOP/s, %.10s)\n", arithmetic_tflops(run), run->ceilings.date);
   }
 }
 

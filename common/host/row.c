@@ -9,6 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "host/gpu_state.h"
 #include "host/json.h"
 #include "host/mask.h"
 #include "host/problem.h"
@@ -81,8 +82,8 @@ static void add_check(JsonObject *row, const Run *run) {
 }
 
 /** What only a GPU has a value for. */
-static void gpu_integer(JsonObject *row, const Run *run, const char *key, int64_t value) {
-  if (run->device->simulated) {
+static void gpu_integer(JsonObject *row, const Device *device, const char *key, int64_t value) {
+  if (device->simulated) {
     json_null(row, key);
   } else {
     json_integer(row, key, value);
@@ -103,11 +104,11 @@ static void add_kernels(JsonObject *row, const Run *run) {
     snprintf(key, sizeof key, "kernel%d_shared_bytes", i + 1);
     json_integer(row, key, (int64_t)facts->shared_bytes);
     snprintf(key, sizeof key, "kernel%d_registers", i + 1);
-    gpu_integer(row, run, key, facts->registers);
+    gpu_integer(row, run->device, key, facts->registers);
     snprintf(key, sizeof key, "kernel%d_local_bytes", i + 1);
-    gpu_integer(row, run, key, facts->local_bytes);
+    gpu_integer(row, run->device, key, facts->local_bytes);
     snprintf(key, sizeof key, "kernel%d_blocks_per_multiprocessor", i + 1);
-    gpu_integer(row, run, key, facts->blocks_per_multiprocessor);
+    gpu_integer(row, run->device, key, facts->blocks_per_multiprocessor);
   }
 }
 
@@ -125,6 +126,14 @@ static void add_counts(JsonObject *row, const WorkCounts *c) {
   json_integer(row, "count_atomics", (int64_t)c->atomics);
 }
 
+static void add_ceilings(JsonObject *row, const Ceilings *c) {
+  json_number(row, "ceiling_ffma_tflops", c->ffma_tflops);
+  json_number(row, "ceiling_mma_tflops", c->mma_tflops);
+  json_number(row, "ceiling_exp_g_per_s", c->exp_g_per_s);
+  json_number(row, "ceiling_copy_gb_per_s", c->copy_gb_per_s);
+  json_string(row, "ceiling_date", c->date);
+}
+
 static void add_speed(JsonObject *row, const Run *run) {
   const Speed speed = run_speed(run);
   json_integer(row, "samples", run->timing.samples);
@@ -132,62 +141,38 @@ static void add_speed(JsonObject *row, const Run *run) {
   json_number(row, "p10_ms", run->timing.p10_ms);
   json_number(row, "p90_ms", run->timing.p90_ms);
   json_number(row, "bound_ms", speed.bound_ms);
+  json_string(row, "bound_by", speed.bound_by);
   json_number(row, "tflops", speed.tflops);
   json_number(row, "dense_tflops", speed.dense_tflops);
   json_number(row, "gb_per_s", speed.gb_per_s);
   json_number(row, "ceiling_percent", speed.ceiling_percent);
-  json_number(row, "ceiling_ffma_tflops", run->ceilings.ffma_tflops);
-  json_number(row, "ceiling_mma_tflops", run->ceilings.mma_tflops);
-  json_number(row, "ceiling_copy_gb_per_s", run->ceilings.copy_gb_per_s);
+  add_ceilings(row, &run->ceilings);
 }
-
-#ifdef SIMT_BACKEND
-
-static void add_gpu_state(JsonObject *row) {
-  (void)row;
-}
-
-#else
 
 /** Driver and clocks as nvidia-smi tells them right after the measurement; absent without it. */
 static void add_gpu_state(JsonObject *row) {
-  int index = 0;
-  char bus[32] = "", command[160], line[128] = "";
-  cudaGetDevice(&index);
-  cudaDeviceGetPCIBusId(bus, sizeof bus, index);
-  snprintf(command, sizeof command,
-           "nvidia-smi -i %s --query-gpu=driver_version,clocks.sm,clocks.mem "
-           "--format=csv,noheader,nounits 2>/dev/null",
-           bus);
-  FILE *pipe = popen(command, "r");
-  if (pipe == NULL) return;
-  const bool answered = fgets(line, sizeof line, pipe) != NULL;
-  pclose(pipe);
-  char driver[64];
+  char line[128], driver[64];
   int sm_mhz, memory_mhz;
-  if (answered && sscanf(line, "%63[^,], %d, %d", driver, &sm_mhz, &memory_mhz) == 3) {
+  if (gpu_query("driver_version,clocks.sm,clocks.mem", line, sizeof line) &&
+      sscanf(line, "%63[^,], %d, %d", driver, &sm_mhz, &memory_mhz) == 3) {
     json_string(row, "driver", driver);
     json_integer(row, "sm_clock_mhz", sm_mhz);
     json_integer(row, "memory_clock_mhz", memory_mhz);
   }
 }
 
-#endif
-
-static void add_origin(JsonObject *row, const Run *run) {
-  const Device *device = run->device;
+static void add_origin(JsonObject *row, const Device *device) {
   char date[32], cuda[16];
   const time_t now = time(NULL);
   struct tm utc;
   strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&now, &utc));
   snprintf(cuda, sizeof cuda, "%d.%d", device->runtime / 1000, device->runtime % 1000 / 10);
-  json_string(row, "step", step.name);
   json_string(row, "commit", version_commit());
   json_string(row, "date", date);
   json_string(row, "backend", device->simulated ? "cpu" : "cuda");
   json_string(row, "device", device->name);
-  gpu_integer(row, run, "multiprocessors", device->multiprocessors);
-  gpu_integer(row, run, "compute_capability", 10 * device->major + device->minor);
+  gpu_integer(row, device, "multiprocessors", device->multiprocessors);
+  gpu_integer(row, device, "compute_capability", 10 * device->major + device->minor);
   if (device->simulated) {
     json_null(row, "cuda_runtime");
   } else {
@@ -221,7 +206,8 @@ bool row_check_path(const char *option, const char *path, Error *error) {
 bool row_append(const Run *run, const char *path, Error *error) {
   JsonObject row;
   json_begin(&row);
-  add_origin(&row, run);
+  json_string(&row, "step", step.name);
+  add_origin(&row, run->device);
   if (run->timing.samples > 0) add_gpu_state(&row);
   add_problem(&row, run);
   add_check(&row, run);
@@ -237,6 +223,18 @@ bool row_append(const Run *run, const char *path, Error *error) {
   }
   lab_report_add_to_row(&row, &run->lab);
   if (run->timing.samples > 0) add_speed(&row, run);
+  const bool ok = json_append_line(path, json_end(&row), error);
+  json_free(&row);
+  return ok;
+}
+
+bool row_append_ceilings(const Device *device, const Ceilings *ceilings, const char *path,
+                         Error *error) {
+  JsonObject row;
+  json_begin(&row);
+  add_origin(&row, device);
+  add_gpu_state(&row);
+  add_ceilings(&row, ceilings);
   const bool ok = json_append_line(path, json_end(&row), error);
   json_free(&row);
   return ok;

@@ -19,4 +19,8 @@ bool row_check_path(const char *option, const char *path, Error *error);
  */
 bool row_append(const Run *run, const char *path, Error *error);
 
+/** The same for what --ceilings found. */
+bool row_append_ceilings(const Device *device, const Ceilings *ceilings, const char *path,
+                         Error *error);
+
 #endif

@@ -9,6 +9,7 @@
 #include <simt.h>
 #endif
 
+#include "host/ceiling_cache.h"
 #include "host/device_mask.h"
 #include "host/draw_mask.h"
 #include "host/inputs.h"
@@ -208,11 +209,11 @@ static bool measure(Run *run, Resources *r, Error *error) {
   if (run->checked && !run->check.right) return true; /* the time of a wrong answer means nothing */
   Timing timing;
   if (!time_forward(&run->problem, &r->tensors.tensors, run->workspace_bytes, run->device->l2_bytes,
-                    o->repeat, o->min_time, &timing, error)) {
+                    (Sampling){o->repeat, o->repeat_if_slow, o->min_time}, &timing, error)) {
     return false;
   }
   device_tensors_free(&r->tensors);
-  if (!ceilings_measure(&run->ceilings, error)) return false;
+  if (!ceilings_find(run->device, &run->ceilings, error)) return false;
   run->timing = timing; /* only now: a report of it needs the ceilings */
   return true;
 }

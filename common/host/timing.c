@@ -42,14 +42,14 @@ static bool time_once(const Problem *problem, const Tensors *tensors, size_t wor
 }
 
 static bool take_samples(const Problem *problem, const Tensors *tensors, size_t workspace_bytes,
-                         const Stopwatch *watch, int repeat, double min_time, Timing *timing,
-                         Error *error) {
+                         const Stopwatch *watch, Sampling sampling, Timing *timing, Error *error) {
   float *samples = NULL;
   int capacity = 0;
   int count = -WARM_UPS;
+  int least = sampling.least;
   double total_ms = 0;
   bool ok = true;
-  while (ok && count < MOST_SAMPLES && (count < repeat || total_ms < 1e3 * min_time)) {
+  while (ok && count < MOST_SAMPLES && (count < least || total_ms < 1e3 * sampling.min_time)) {
     float milliseconds = 0;
     ok = time_once(problem, tensors, workspace_bytes, watch, &milliseconds, error);
     if (ok && count >= capacity) {
@@ -58,6 +58,7 @@ static bool take_samples(const Problem *problem, const Tensors *tensors, size_t 
       ok = larger != NULL || fail(error, EXIT_DEVICE, "out of host memory");
       samples = larger != NULL ? larger : samples;
     }
+    if (count == -1 && milliseconds > SLOW_PASS_MS) least = sampling.least_if_slow;
     if (ok && count >= 0) {
       samples[count] = milliseconds;
       total_ms += milliseconds;
@@ -74,13 +75,12 @@ static bool take_samples(const Problem *problem, const Tensors *tensors, size_t 
 }
 
 bool time_forward(const Problem *problem, const Tensors *tensors, size_t workspace_bytes,
-                  size_t l2_bytes, int repeat, double min_time, Timing *timing, Error *error) {
+                  size_t l2_bytes, Sampling sampling, Timing *timing, Error *error) {
   Stopwatch watch = {.flush_bytes = timing_flush_bytes(l2_bytes)};
-  const bool ok =
-      device_ok(cudaEventCreate(&watch.start), "cudaEventCreate", error) &&
-      device_ok(cudaEventCreate(&watch.stop), "cudaEventCreate", error) &&
-      device_ok(cudaMalloc(&watch.flush, watch.flush_bytes), "L2 flush", error) &&
-      take_samples(problem, tensors, workspace_bytes, &watch, repeat, min_time, timing, error);
+  const bool ok = device_ok(cudaEventCreate(&watch.start), "cudaEventCreate", error) &&
+                  device_ok(cudaEventCreate(&watch.stop), "cudaEventCreate", error) &&
+                  device_ok(cudaMalloc(&watch.flush, watch.flush_bytes), "L2 flush", error) &&
+                  take_samples(problem, tensors, workspace_bytes, &watch, sampling, timing, error);
   cudaEventDestroy(watch.start);
   cudaEventDestroy(watch.stop);
   cudaFree(watch.flush);

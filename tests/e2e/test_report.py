@@ -39,9 +39,9 @@ COUNTS = {"count_launches": int, "count_blocks": int, "count_threads": int, "cou
           "count_ldmatrix": int, "count_mma": int, "count_mma_under_copy": int,
           "count_atomics": int, "simulation_ms": NUMBER}
 TIMES = {"samples": int, "median_ms": NUMBER, "p10_ms": NUMBER, "p90_ms": NUMBER,
-         "bound_ms": NUMBER, "tflops": NUMBER, "dense_tflops": NUMBER, "gb_per_s": NUMBER,
+         "bound_ms": NUMBER, "bound_by": str, "tflops": NUMBER, "dense_tflops": NUMBER, "gb_per_s": NUMBER,
          "ceiling_percent": NUMBER, "ceiling_ffma_tflops": NUMBER, "ceiling_mma_tflops": NUMBER,
-         "ceiling_copy_gb_per_s": NUMBER}
+         "ceiling_exp_g_per_s": NUMBER, "ceiling_copy_gb_per_s": NUMBER, "ceiling_date": str}
 # Simulated, they would say nothing about a GPU.
 GPU_ONLY = ("multiprocessors", "compute_capability", "cuda_runtime", "registers", "local_bytes",
             "blocks_per_multiprocessor")
@@ -232,7 +232,7 @@ def test_options_before_cases_hold_for_every_case(any_step: Program, tmp_path: P
 
 LONG_OPTIONS = ("batch heads kv-heads seqlen seqlen-kv head-dim dtype mask mask-block layout scale "
                 "stages input output seed check repeat min-time json report cases save-mask "
-                "draw-mask info help version").split()
+                "draw-mask info ceilings help version").split()
 SHORT_OPTIONS = "bHGnkdtmioscrj"
 
 

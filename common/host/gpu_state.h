@@ -1,0 +1,20 @@
+/**
+ * @file
+ * What only nvidia-smi and the driver know of a GPU.
+ */
+#ifndef HOST_GPU_STATE_H
+#define HOST_GPU_STATE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+/**
+ * One line of nvidia-smi about the current device: values of `fields` (as --query-gpu names them),
+ * separated by ", ", without units. False without nvidia-smi, and on the CPU backend.
+ */
+bool gpu_query(const char *fields, char *line, size_t size);
+
+/** The device's UUID in 32 hexadecimal digits, or "" if it has none. */
+void gpu_uuid(char uuid[33]);
+
+#endif
