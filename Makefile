@@ -134,6 +134,8 @@ help:
 	@echo "make lab-orders   right kernels have no findings in 22 orders of their threads (many minutes)"
 	@echo "make check-format check the layout of the source with clang-format"
 	@echo "make lint         cppcheck on the host code; compiler warnings as errors"
+	@echo "make sweep        time every step over the standard grid (GPU, under 10 minutes; QUICK=1: one)"
+	@echo "make ceilings     measure what this GPU can do at best, for the reports to compare with"
 	@echo "make readme       rewrite the table of README.md from plots/results"
 	@echo "make activations  run real language models, which are installed, for the inputs in tests/data"
 	@echo "make real-input   run every step on those and on random inputs, for docs/real-input.md"
@@ -290,6 +292,7 @@ endif
 -include $(wildcard $(BUILD)/*/*.d $(BUILD)/*/*/*.d)
 
 include tests/tests.mk
+include plots/plots.mk
 
 # --- Documents and cleaning ------------------------------------------------------------------------
 

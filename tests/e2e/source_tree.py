@@ -11,7 +11,7 @@ from programs import REPOSITORY
 MAKES_OWN = ("MAKEFLAGS", "MFLAGS", "MAKELEVEL", "MAKEOVERRIDES", "GNUMAKEFLAGS",
              "BACKEND", "DEBUG", "WERROR", "V", "ARCH", "NVCC", "CC", "CXX", "STEP_DIR")
 
-GENERATED = shutil.ignore_patterns("__pycache__", ".pytest_cache")
+GENERATED = shutil.ignore_patterns("__pycache__", ".pytest_cache", "results")
 
 
 class SourceTree:
@@ -25,7 +25,7 @@ class SourceTree:
         self.root = directory / "tree"
         self.bin = directory / "bin"
         self.bin.mkdir()
-        for name in ("common", "steps", "tests"):
+        for name in ("common", "steps", "tests", "plots"):
             shutil.copytree(REPOSITORY / name, self.root / name, ignore=GENERATED)
         shutil.copy2(REPOSITORY / "Makefile", self.root)
         if built and (REPOSITORY / "build" / built).is_dir():

@@ -38,7 +38,7 @@ for part in $parts; do
       run test.log tests/gpu/test.sh "$build"
       ;;
     sanitize) run sanitize.log tests/gpu/sanitize.sh "$build" ;;
-    measure) run measure.log tests/gpu/measure.sh "$build" "$out/steps.jsonl" ;;
+    measure) run measure.log make sweep BACKEND=cuda ARCH="$arch" RESULTS="$out" ;;
     compare)
       run compare.log python3 tests/gpu/compare_fa2.py "$out/fa2.jsonl" "$build"/libstep0[34].so
       run compare_flex.log python3 tests/gpu/compare_flex.py "$out/flex.jsonl" "$build/libstep05.so"

@@ -1,0 +1,305 @@
+"""A sweep from beginning to end, with stand-ins for the programs; interrupted, and gone on with."""
+
+import json
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from programs import BACKEND, NO_GPU, REPOSITORY, RIGHT, STEP_DIR, USAGE, WRONG, read_rows
+from stand_in import StandIns
+
+sys.path.append(str(REPOSITORY / "plots"))
+import sweep_progress  # noqa: E402
+from gpu_name import short_name  # noqa: E402
+from sweep_grid import full_grid, identity_of, quick_grid  # noqa: E402
+
+STEPS = [f"step0{number}" for number in range(1, 6)]
+QUICK = [f"{case.step} {case.options()}" for group in quick_grid(STEPS) for case in group.cases]
+NAME = "quick_0123456789ab.jsonl"
+INTERRUPTED = 130
+
+
+@pytest.fixture
+def programs(tmp_path: Path) -> StandIns:
+    return StandIns(tmp_path)
+
+
+def command(programs: StandIns, *options: object) -> list[str]:
+    words = [sys.executable, REPOSITORY / "plots/sweep.py", *options, programs.build,
+             programs.directory / "results"]
+    return [str(word) for word in words]
+
+
+def sweep(programs: StandIns, *options: object, code: int = RIGHT) -> subprocess.CompletedProcess:
+    done = subprocess.run(command(programs, *options), capture_output=True, text=True, timeout=100,
+                          check=False)
+    assert done.returncode == code, done.stdout + done.stderr
+    return done
+
+
+def results(programs: StandIns) -> dict[str, list[dict]]:
+    """The rows of every file that is there."""
+    folder = programs.directory / "results" / "h200"
+    return {path.name: read_rows(path) for path in sorted(folder.iterdir())}
+
+
+# --- All of it ------------------------------------------------------------------------------------
+
+def test_full_sweep(programs: StandIns) -> None:
+    groups = full_grid(STEPS)
+    expected = [f"{case.step} {case.options()}" for group in groups for case in group.cases]
+    done = sweep(programs)
+    # Each once, group by group, and the steps of a group in turns.
+    assert programs.cases() == expected
+    (rows,) = results(programs).values()
+    assert list(results(programs)) == ["sweep_0123456789ab.jsonl"]
+    assert [identity_of(row) for row in rows] == [
+        case.identity() for group in groups for case in group.cases]
+    assert re.fullmatch(rf"sweep: 5 steps on NVIDIA H200, commit 0123456789ab: 0 of {len(rows)}, "
+                        rf"about \d+ min left\nsweep: {len(rows)} rows in .*\.jsonl, \d+ s\n",
+                        done.stdout)
+
+
+def test_each_run_has_a_file_of_its_own(programs: StandIns) -> None:
+    for _ in range(3):
+        sweep(programs, "--quick")
+    assert list(results(programs)) == [NAME, *(NAME.replace(".", f"_{i}.") for i in (2, 3))]
+    assert programs.cases() == 3 * QUICK
+
+
+def test_file_can_be_named(programs: StandIns, tmp_path: Path) -> None:
+    path = tmp_path / "some" / "where.jsonl"
+    sweep(programs, "--quick", "--rows", path)
+    assert len(read_rows(path)) == len(QUICK)
+    done = sweep(programs, "--quick", "--rows", path, code=USAGE)
+    assert done.stderr == f"sweep: {path}: is complete; name another file or delete this one\n"
+
+
+# --- Interrupted ----------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("dies_at", [1, 2, 12, len(QUICK)])
+@pytest.mark.parametrize("how", ["SIGKILL", "SIGTERM", "SIGINT"])
+def test_interrupted_sweep_loses_and_repeats_nothing(programs: StandIns, dies_at: int,
+                                                     how: str) -> None:
+    programs.set(dies_at=dies_at, signal=how)
+    done = sweep(programs, "--quick",
+                 code=-signal.SIGKILL if how == "SIGKILL" else INTERRUPTED)
+    partial = programs.directory / "results" / "h200" / f"{NAME}.partial"
+    assert how == "SIGKILL" or done.stderr.endswith(
+        f"sweep: interrupted; the same command goes on with {partial}\n")
+    lines = partial.read_text().split("\n")
+    assert len(lines) == dies_at and 0 < len(lines[-1]) <= 40  # a row that was being written
+    programs.set()
+    done = sweep(programs, "--quick")
+    assert f": {dies_at - 1} of {len(QUICK)}, about " in done.stdout
+    assert list(results(programs)) == [NAME]
+    assert len(results(programs)[NAME]) == len(QUICK)
+    # The case that gave half a row was begun once more; no other was.
+    assert programs.cases() == [*QUICK[:dies_at], *QUICK[dies_at - 1:]]
+
+
+def test_second_run_can_be_interrupted_too(programs: StandIns) -> None:
+    sweep(programs, "--quick")
+    programs.set(dies_at=len(QUICK) + 5)
+    sweep(programs, "--quick", code=-signal.SIGKILL)
+    programs.set()
+    sweep(programs, "--quick")
+    assert [len(rows) for rows in results(programs).values()] == [len(QUICK)] * 2
+
+
+@pytest.mark.parametrize("change, said", [
+    ({"commit": "ba9876543210"}, "commit 0123456789ab, but this run has ba9876543210"),
+    ({"device": "NVIDIA H100"}, "device NVIDIA H200, but this run has NVIDIA H100"),
+])
+def test_rows_of_another_run_are_refused(programs: StandIns, tmp_path: Path, change: dict,
+                                         said: str) -> None:
+    path = tmp_path / "rows"
+    programs.set(dies_at=3)
+    sweep(programs, "--quick", "--rows", path, code=-signal.SIGKILL)
+    began = programs.cases()
+    programs.set(**change)
+    done = sweep(programs, "--quick", "--rows", path, code=USAGE)
+    assert done.stderr == (f"sweep: {path}.partial:1: {said}; name another file or delete this "
+                           "one\n")
+    assert programs.cases() == began and not path.exists()
+
+
+@pytest.mark.parametrize("line", ["nonsense", "[1]", "{}", '{"step": "step01"}', ""])
+def test_file_that_is_none_of_rows_is_refused(programs: StandIns, tmp_path: Path,
+                                              line: str) -> None:
+    path = tmp_path / "rows.partial"
+    path.write_text(line + "\n")
+    done = sweep(programs, "--quick", "--rows", tmp_path / "rows", code=USAGE)
+    assert done.stderr == (f"sweep: {path}:1: is no row of a step; delete the file to measure "
+                           "anew\n")
+    assert path.read_text() == line + "\n" and programs.cases() == []
+
+
+@pytest.mark.parametrize("commit", ["0123456789ab-dirty", "unknown"])
+def test_code_without_a_name_is_measured_anew(programs: StandIns, commit: str) -> None:
+    """It may have changed since."""
+    programs.set(commit=commit, dies_at=9)
+    sweep(programs, "--quick", code=-signal.SIGKILL)
+    programs.set(commit=commit)
+    sweep(programs, "--quick")
+    assert len(results(programs)[f"quick_{commit}.jsonl"]) == len(QUICK)
+    assert programs.cases() == [*QUICK[:9], *QUICK]
+
+
+# --- What goes wrong ------------------------------------------------------------------------------
+
+def test_wrong_answer_is_told(programs: StandIns) -> None:
+    programs.set(verdicts={QUICK[7]: "WRONG"})
+    done = sweep(programs, "--quick", code=WRONG)
+    assert len(results(programs)[NAME]) == len(QUICK) == len(programs.cases())
+    assert done.stderr.count("WRONG") == 1 and f"('{QUICK[7][:6]}', " in done.stderr
+
+
+def test_what_a_gpu_cannot_do_is_left_out(programs: StandIns) -> None:
+    programs.set(verdicts={"step04 -b 4 -H 16": "refused"})
+    done = sweep(programs, "--quick")
+    assert len(results(programs)[NAME]) == len(QUICK) - 2
+    assert [line for line in done.stderr.splitlines() if "refused" in line] == [
+        f"sweep: refused: step04 -b 4 -H 16 -n 4096 -d 128 -t fp16 -m {mask}: no room for it"
+        for mask in ("full", "causal")]
+
+
+def test_what_failed_is_tried_again(programs: StandIns) -> None:
+    programs.set(verdicts={"step02 -b 4 -H 32 -n 4096 -d 64 -t fp16 -m causal": "failed"})
+    done = sweep(programs, "--quick", code=1)
+    assert "sweep: failed: step02 -b 4 -H 32" in done.stderr
+    assert done.stderr.endswith(f"{NAME}.partial\n") and "not complete" in done.stderr
+    programs.set()
+    sweep(programs, "--quick")
+    assert len(results(programs)[NAME]) == len(QUICK) == len(programs.cases()) - 1
+
+
+def test_program_that_dies_is_told(programs: StandIns) -> None:
+    (programs.build / "step03").write_text(
+        f"#!{sys.executable}\nimport os, sys\n'--version' in sys.argv and "
+        "sys.exit(print('step03 0123456789ab'))\nos.abort()\n")
+    done = sweep(programs, "--quick", code=1)
+    assert "sweep: failed: step03 -b 4 -H 16 -n 4096 -d 128 -t fp16 -m full: it said nothing " \
+           "(exit code -6)" in done.stderr
+    assert len(results(programs)[f"{NAME}.partial"]) == len(QUICK) - 6
+
+
+def test_no_gpu_is_one_line(programs: StandIns) -> None:
+    programs.set(code=NO_GPU, says="no GPU: no CUDA device found; make step01 BACKEND=cpu ...")
+    # A program answers to --version before it looks for a GPU.
+    for program in programs.build.iterdir():
+        program.write_text(program.read_text().replace(
+            'if act["code"]:', 'if act["code"] and "--version" not in words:'))
+    done = sweep(programs, "--quick", code=NO_GPU)
+    assert re.fullmatch(r"sweep: no GPU here, and times need one \(step01: no GPU: .*\)\n",
+                        done.stderr)
+    assert not (programs.directory / "results").exists()
+
+
+@pytest.mark.cpu_only("it is about programs of the CPU backend")
+def test_programs_of_the_cpu_backend_are_refused(tmp_path: Path) -> None:
+    words = [sys.executable, REPOSITORY / "plots/sweep.py", STEP_DIR, tmp_path / "results"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    assert BACKEND == "cpu" and done.returncode == USAGE
+    assert done.stderr == ("sweep: step01: --ceilings: needs a GPU; the CPU backend does not know "
+                           "how fast one is\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_programs_must_be_there_and_of_one_commit(programs: StandIns, tmp_path: Path) -> None:
+    programs.set(commits={"step04": "old"})
+    done = sweep(programs, code=USAGE)
+    assert done.stderr == (f"sweep: {programs.build}: programs of several commits (step01 step02 "
+                           "step03 step05 of 0123456789ab; step04 of old); make all BACKEND=cuda\n")
+    for program in programs.build.iterdir():
+        program.unlink()
+    done = sweep(programs, code=USAGE)
+    assert done.stderr == f"sweep: {programs.build}: has no programs; make all BACKEND=cuda\n"
+
+
+def test_results_that_cannot_be_written(programs: StandIns) -> None:
+    (programs.directory / "results").write_text("a file")
+    done = sweep(programs, code=3)
+    assert re.fullmatch(r"sweep: .*results.*: .*\n", done.stderr)
+
+
+@pytest.mark.parametrize("target", ["sweep", "ceilings"])
+def test_make_wants_a_gpu(target: str) -> None:
+    done = subprocess.run(["make", target, "BACKEND=cpu"], cwd=REPOSITORY, capture_output=True,
+                          text=True, timeout=60, check=False)
+    assert done.returncode != 0 and done.stdout == ""
+    assert done.stderr.startswith(
+        f"make {target}: times need a GPU, and this is BACKEND=cpu\nmake: *** ")
+
+
+# --- How long it will take ------------------------------------------------------------------------
+
+def test_log_has_a_line_for_each_group(programs: StandIns) -> None:
+    done = sweep(programs, "--quick")
+    lines = done.stderr.splitlines()
+    assert len(lines) == len(quick_grid(STEPS)) and "\r" not in done.stderr
+    for line, group in zip(lines, quick_grid(STEPS), strict=True):
+        assert re.fullmatch(rf"{group.name}: \d+ of {len(QUICK)}, about \d+ (s|min) left", line)
+    assert lines[-1].endswith(f"{len(QUICK)} of {len(QUICK)}, about 0 s left")
+
+
+def test_bar_on_a_terminal(programs: StandIns) -> None:
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(command(programs, "--quick"), stdout=subprocess.DEVNULL,
+                               stderr=theirs)
+    os.close(theirs)
+    received = b""
+    try:
+        while chunk := os.read(ours, 4096):
+            received += chunk
+    except OSError:  # what Linux says when nobody holds the other end any more
+        pass
+    os.close(ours)
+    assert process.wait(timeout=60) == RIGHT
+    bars = re.findall(r"\r\[(#* *)\] (\d+) of (\d+), about \d+ s left, step0\d [^\r]*",
+                      received.decode())
+    assert [int(done) for _, done, _ in bars][-1] == len(QUICK) <= len(bars)
+    for bar, done, total in bars:
+        assert int(total) == len(QUICK) and len(bar) == 24
+        assert bar.count("#") == 24 * int(done) // len(QUICK)
+    assert received.decode().endswith("\r" + 79 * " " + "\r")
+
+
+def test_estimate_is_of_each_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slow steps are not taken for quick ones; those not yet seen, for the mean."""
+    clock = [0.0]
+    monkeypatch.setattr(sweep_progress.time, "monotonic", lambda: clock[0])
+    progress = sweep_progress.Progress(["a"] * 4 + ["b"] * 3 + ["c"], done=2)
+    assert progress.seconds_left() == pytest.approx(8 * sweep_progress.FIRST_GUESS_S)
+    for step, seconds in (("a", 1), ("a", 3), ("b", 8)):
+        clock[0] += seconds
+        progress.case_done(step, "")
+    assert progress.seconds_left() == pytest.approx(2 * 2 + 2 * 8 + 1 * 4)
+    assert progress.state() == "5 of 10, about 24 s left" and progress.elapsed() == "12 s"
+    assert sweep_progress.in_words(400) == "7 min"
+
+
+# --- Names ----------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("device, name", [
+    ("NVIDIA H200", "h200"), ("NVIDIA GeForce RTX 4090", "rtx_4090"), ("Tesla T4", "t4"),
+    ("NVIDIA A100-SXM4-80GB", "a100_sxm4_80gb"), ("NVIDIA", "nvidia"), ("../..", "unknown")])
+def test_short_name_of_a_gpu(device: str, name: str) -> None:
+    assert short_name(device) == name
+
+
+def test_rows_of_stand_ins_are_like_rows(programs: StandIns) -> None:
+    """Fields that a sweep looks at are those of a real row."""
+    sweep(programs, "--quick")
+    row = results(programs)[NAME][-1]
+    stored = [json.loads(line) for file in (REPOSITORY / "plots/results").rglob("*.jsonl")
+              for line in file.read_text().splitlines()]
+    (like, *_) = [real for real in stored if real.get("step") == "step05" and real.get("driver")
+                  and real.get("samples")]
+    assert set(row) <= set(like)
