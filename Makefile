@@ -136,6 +136,8 @@ help:
 	@echo "make lint         cppcheck on the host code; compiler warnings as errors"
 	@echo "make sweep        time every step over the standard grid (GPU, under 10 minutes; QUICK=1: one)"
 	@echo "make ceilings     measure what this GPU can do at best, for the reports to compare with"
+	@echo "make profile      count one pass of STEP=03 with Nsight Compute (GPU); PROBLEM=\"-n 1024 -d 64\" for another problem"
+	@echo "make sass         the machine code of STEP=03, and what it is made of; make ptx: its PTX (nvcc, no GPU)"
 	@echo "make readme       rewrite the table of README.md from plots/results"
 	@echo "make activations  run real language models, which are installed, for the inputs in tests/data"
 	@echo "make real-input   run every step on those and on random inputs, for docs/real-input.md"

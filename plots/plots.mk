@@ -22,3 +22,45 @@ ceilings: $(firstword $(TIMED_STEPS))
 	$(times_need_gpu)
 	$(call recipe_needs,$(PYTHON),python3)
 	@$(PYTHON) plots/ceilings.py $< $(RESULTS)
+
+# --- What a profiler and the compiler say of one step -------------------------------------------------
+
+PROBLEM ?= -b 4 -H 16 -n 4096 -d 128
+STEP_SOURCE = $(wildcard steps/step$(STEP)_*.cu)
+# The GPU's architecture, or the newest of those that are built for.
+ONE_ARCH := $(lastword $(ARCH))
+LISTING = build/step$(STEP)_$(ONE_ARCH)
+
+needs_step = @test $(words $(STEP_SOURCE)) -eq 1 || \
+	{ echo "make $@: STEP=$(STEP): must be one of: $(STEPS:step%=%)" >&2; exit 2; }
+needs_nvcc = @command -v $(NVCC) >/dev/null || { echo "make $@: $(NVCC) not found. Install it:" \
+	"the CUDA Toolkit 12.4 or later from developer.nvidia.com/cuda-downloads" >&2; exit 1; }
+# Toolkits may come in parts, and both of these print machine code; the first names source lines too.
+disassembler = $(or $(call tool,nvdisasm,-c -g),$(call tool,cuobjdump,-sass))
+tool = $(addsuffix $() $(2),$(firstword $(shell command -v $(1)) \
+	$(wildcard $(dir $(shell command -v $(NVCC)))$(1))))
+
+profile: $$(filter %/step$$(STEP),$(TIMED_STEPS))
+	$(needs_step)
+	$(times_need_gpu)
+	$(call recipe_needs,$(PYTHON),python3)
+	@$(PYTHON) plots/profile_step.py $< $(PROBLEM)
+
+ptx:
+	$(needs_step)
+	$(needs_nvcc)
+	@mkdir -p build
+	$(Q)$(NVCC) $(NVCC_FLAGS) -src-in-ptx -ptx -arch=$(ONE_ARCH) $(STEP_SOURCE) -o $(LISTING).ptx
+	@echo "$(LISTING).ptx has the PTX of step$(STEP), with the source lines it comes from"
+
+sass:
+	$(needs_step)
+	$(needs_nvcc)
+	@test -n "$(disassembler)" || { echo "make $@: neither nvdisasm nor cuobjdump found. Install one:" \
+	  "both come with the CUDA Toolkit" >&2; exit 1; }
+	@mkdir -p build
+	$(Q)$(NVCC) $(NVCC_FLAGS) -cubin -arch=$(ONE_ARCH) $(STEP_SOURCE) -o $(LISTING).cubin
+	$(Q)$(disassembler) $(LISTING).cubin > $(LISTING).sass
+	$(call recipe_needs,$(PYTHON),python3)
+	@$(PYTHON) plots/machine_code.py $(LISTING).sass
+	@echo "$(LISTING).sass has the machine code of step$(STEP)"

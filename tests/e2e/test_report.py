@@ -39,7 +39,8 @@ COUNTS = {"count_launches": int, "count_blocks": int, "count_threads": int, "cou
           "count_ldmatrix": int, "count_mma": int, "count_mma_under_copy": int,
           "count_atomics": int, "simulation_ms": NUMBER}
 TIMES = {"samples": int, "median_ms": NUMBER, "p10_ms": NUMBER, "p90_ms": NUMBER,
-         "bound_ms": NUMBER, "bound_by": str, "tflops": NUMBER, "dense_tflops": NUMBER, "gb_per_s": NUMBER,
+         "bound_ms": NUMBER, "bound_by": str, "tflops": NUMBER, "dense_tflops": NUMBER,
+         "gb_per_s": NUMBER,
          "ceiling_percent": NUMBER, "ceiling_ffma_tflops": NUMBER, "ceiling_mma_tflops": NUMBER,
          "ceiling_exp_g_per_s": NUMBER, "ceiling_copy_gb_per_s": NUMBER, "ceiling_date": str}
 # Simulated, they would say nothing about a GPU.

@@ -72,7 +72,8 @@ def test_steps_that_are_not_there_are_not_wanted() -> None:
 
 def test_every_step_takes_its_cases(step: Program, tmp_path: Path) -> None:
     """All it refuses would be missing from the figures."""
-    cases = [case for case in cases_of(full_grid(step_names())) if case.step == step.name]
+    cases = [case for case in cases_of(full_grid(step_names())) if case.step == step.name
+             and (case.mask != "random:0.5" or case.seqlen == 4096)]  # drawn entry by entry
     file = tmp_path / "cases"
     file.write_text("".join(case.options() + "\n" for case in cases))
     done = step.run_right("--info", "--cases", file)
