@@ -44,7 +44,10 @@ OBJCOPY ?= objcopy
 comma := ,
 empty :=
 space := $(empty) $(empty)
-COMMIT ?= $(or $(shell git describe --always --dirty --abbrev=12 --exclude='*' 2>/dev/null),unknown)
+# What was measured is not what is measured: new rows leave the source as clean as it was.
+HEAD = $(shell git rev-parse --short=12 HEAD 2>/dev/null)
+DIRTY = $(shell git diff --quiet HEAD -- . ':(exclude)plots/results' 2>/dev/null || echo -dirty)
+COMMIT ?= $(or $(addsuffix $(DIRTY),$(HEAD)),unknown)
 
 WARNINGS := -Wall -Wextra $(if $(filter 1,$(WERROR)),-Werror)
 OPTIMISE := $(if $(filter 1,$(DEBUG)),-O0,-O2)

@@ -30,9 +30,9 @@ bool gpu_query(const char *fields, char *line, size_t size) {
   FILE *pipe = popen(command, "r");
   if (pipe == NULL) return false;
   const bool answered = fgets(line, (int)size, pipe) != NULL;
-  if (pclose(pipe) != 0 || !answered) return false; /* its own errors come on standard output */
-  line[strcspn(line, "\r\n")] = '\0';
-  return true;
+  pclose(pipe);
+  if (answered) line[strcspn(line, "\r\n")] = '\0';
+  return answered;
 }
 
 void gpu_uuid(char uuid[33]) {

@@ -10,7 +10,7 @@ from programs import REPOSITORY
 # What make leaves in the environment for makes within make would change what is tested.
 MAKES_OWN = ("MAKEFLAGS", "MFLAGS", "MAKELEVEL", "MAKEOVERRIDES", "GNUMAKEFLAGS",
              "BACKEND", "DEBUG", "WERROR", "V", "ARCH", "NVCC", "CC", "CXX", "STEP_DIR", "STEP",
-             "PROBLEM", "QUICK")
+             "PROBLEM", "QUICK", "COMMIT")
 
 GENERATED = shutil.ignore_patterns("__pycache__", ".pytest_cache", "results")
 

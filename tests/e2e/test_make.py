@@ -7,6 +7,7 @@ they were called and write a file. So nothing here takes long or touches the rea
 import os
 import re
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -321,3 +322,36 @@ def test_clean_removes_what_was_built(tree: Tree) -> None:
     tree.build("all", "BACKEND=cpu")
     tree.build("clean")
     assert {path for path in tree.root.rglob("*")} == before
+
+
+def test_commit_is_that_of_the_source(tree: Tree) -> None:
+    """Rows that were measured since, and files git does not know, make it no other."""
+    def commit_of_build() -> str:
+        done = tree.make("step01", "BACKEND=cpu", "-s")
+        assert done.returncode == 0, done.stderr
+        return re.search(r'"(.*)"', (tree.root / "build/cpu/commit.h").read_text())[1]
+
+    def git(*words: str) -> str:
+        who = ("-c", "user.name=Test", "-c", "user.email=test@example.org")
+        done = subprocess.run(["git", *who, *words], cwd=tree.root, text=True, check=True,
+                              capture_output=True, env={**os.environ, **hidden})
+        return done.stdout.strip()
+
+    # Whatever repository is around the copy, and whatever its user has set up.
+    hidden = {"GIT_CEILING_DIRECTORIES": str(tree.root.parent), "GIT_CONFIG_GLOBAL": os.devnull}
+    assert commit_of_build() == "unknown"
+    git("init", "-q")
+    (tree.root / ".gitignore").write_text("/build/\n/step01\n")
+    results = tree.root / "plots" / "results"
+    results.mkdir()
+    (results / "rows.jsonl").write_text("{}\n")
+    git("add", "-A")
+    git("commit", "-q", "-m", "all")
+    head = git("rev-parse", "--short=12", "HEAD")
+    assert commit_of_build() == head and len(head) == 12
+    (results / "rows.jsonl").write_text("{}\n{}\n")
+    (tree.root / "new file").touch()
+    assert commit_of_build() == head
+    with (tree.root / "steps" / "step02_online_softmax.cu").open("a") as source:
+        source.write("\n")
+    assert commit_of_build() == f"{head}-dirty"
