@@ -60,6 +60,9 @@ def measure_ceilings(program: Path) -> dict:
             raise SweepError(f"no GPU here, and times need one ({first_line(done.stderr)})", NO_GPU)
         if done.returncode != 0:
             raise SweepError(first_line(done.stderr), done.returncode)
+        if "\nnot kept " in done.stdout:
+            raise SweepError("the ceilings cannot be kept, so that every program would measure its "
+                             "own; XDG_CACHE_HOME must name a directory that can be written")
         return json.loads(path.read_text())
 
 

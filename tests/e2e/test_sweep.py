@@ -202,6 +202,15 @@ def test_no_gpu_is_one_line(programs: StandIns) -> None:
     assert not (programs.directory / "results").exists()
 
 
+def test_ceilings_that_cannot_be_kept(programs: StandIns) -> None:
+    """Each row would have others."""
+    programs.set(ceilings="ceilings\nnot kept   XDG_CACHE_HOME ...")
+    done = sweep(programs, "--quick", code=USAGE)
+    assert re.fullmatch(r"sweep: the ceilings cannot be kept, .*XDG_CACHE_HOME must .*\n",
+                        done.stderr)
+    assert programs.cases() == []
+
+
 @pytest.mark.cpu_only("it is about programs of the CPU backend")
 def test_programs_of_the_cpu_backend_are_refused(tmp_path: Path) -> None:
     words = [sys.executable, REPOSITORY / "plots/sweep.py", STEP_DIR, tmp_path / "results"]
