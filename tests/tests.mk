@@ -239,13 +239,13 @@ LIBRARIES := $(STEPS:%=$(BUILD)/lib%.so)
 
 libraries: $(LIBRARIES)
 
-$(BUILD)/gpu/%.o: tests/gpu/%.c $(BUILD)/flags
+$(BUILD)/plots/%.o: plots/%.c $(BUILD)/flags
 	@mkdir -p $(@D)
 	$(call say,CC,$<)
 	$(Q)$(CC) $(HOST_FLAGS) $(PIC) $(RUNTIME_INCLUDE) -MMD -MP -c $< -o $@
 
 # The simulated runtime stays visible: callers need its cudaMalloc.
-$(LIBRARIES): $(BUILD)/lib%.so: $(BUILD)/steps/%.o $(BUILD)/gpu/step_library.o $(SIMT_OBJECTS)
+$(LIBRARIES): $(BUILD)/lib%.so: $(BUILD)/steps/%.o $(BUILD)/plots/step_library.o $(SIMT_OBJECTS)
 	$(call say,LINK,$@)
 ifeq ($(BACKEND),cuda)
 	$(Q)$(NVCC) -shared $^ -o $@ -cudart static -Xlinker -Bsymbolic -Xlinker --exclude-libs=ALL

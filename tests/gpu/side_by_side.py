@@ -15,7 +15,8 @@ from datetime import datetime, timezone
 from importlib import import_module
 from pathlib import Path
 
-from step_library import Shape, StepLibrary
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "plots"))
+from step_library import Shape, StepLibrary  # noqa: E402
 
 QUERIES = 16384  # B * N
 WIDTH = 2048  # H * D

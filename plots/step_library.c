@@ -1,7 +1,7 @@
 /**
  * @file
- * One step as a shared library, libstepNN.so, for callers that are not written in C: two functions
- * with plain arguments. Used by step_library.py, which describes the two structures once more.
+ * One step as a shared library, libstepNN.so, for callers that are not written in C: functions with
+ * plain arguments. Used by step_library.py, which describes the two structures once more.
  */
 #include <stdio.h>
 
@@ -17,10 +17,13 @@ typedef struct Shape {
 
 #define EXPORTED __attribute__((visibility("default")))
 
+EXPORTED bool step_takes_block_masks(void);
 EXPORTED const char *step_prepare(const Shape *shape, const BlockMask *mask, void *prepared,
                                   size_t *bytes, cudaStream_t stream);
+EXPORTED const char *step_workspace(const Shape *shape, size_t free_bytes, size_t *bytes);
 EXPORTED const char *step_forward(const Shape *shape, const BlockMask *mask, void *prepared,
-                                  const void *q, const void *k, const void *v, void *o, float *lse,
+                                  void *workspace, size_t workspace_bytes, const void *q,
+                                  const void *k, const void *v, void *o, float *lse,
                                   cudaStream_t stream);
 
 static char why[256];
@@ -54,10 +57,14 @@ static Problem problem_of(const Shape *s, const BlockMask *mask) {
   return p;
 }
 
+/** How many bytes of workspace the step wants when so many are free. */
+static size_t workspace_of(const Problem *p, size_t free_bytes) {
+  return step.workspace_bytes != NULL ? step.workspace_bytes(p, free_bytes) : 0;
+}
+
 /** NULL if the step can be called for this problem, else why not. */
 static const char *refusal(const Problem *p, const BlockMask *mask) {
   const char *what = NULL;
-  if (step.workspace_bytes != NULL) what = "needs a workspace, and a library call has none";
   if (step.block_masks != NULL && mask == NULL) what = "needs a block mask";
   if (step.block_masks == NULL && mask != NULL) what = "takes no block mask";
   if (what != NULL) {
@@ -65,6 +72,11 @@ static const char *refusal(const Problem *p, const BlockMask *mask) {
     return why;
   }
   return step.supports(p, why, sizeof why) ? NULL : why;
+}
+
+/** True if every call needs a block mask; false if none may have one. */
+bool step_takes_block_masks(void) {
+  return step.block_masks != NULL;
 }
 
 /**
@@ -90,17 +102,44 @@ const char *step_prepare(const Shape *shape, const BlockMask *mask, void *prepar
 }
 
 /**
+ * Writes to `bytes` how much workspace the step wants when `free_bytes` of device memory are free:
+ * 0 if none; more than `free_bytes` if that is too little for it. Returns as step_prepare() does.
+ */
+const char *step_workspace(const Shape *shape, size_t free_bytes, size_t *bytes) {
+  const Problem p = problem_of(shape, NULL);
+  *bytes = 0;
+  if (step.workspace_bytes == NULL) return NULL;
+  const char *refused = refusal(&p, NULL);
+  if (refused == NULL) *bytes = workspace_of(&p, free_bytes);
+  return refused;
+}
+
+/**
  * Enqueues a forward pass on `stream`. The pointers are to device memory, [batch][heads][rows] or
  * [batch][heads][rows][head_dim]; `mask` and `prepared` are those of step_prepare(), or NULL for a
- * step without block masks. Returns as step_prepare() does.
+ * step without block masks; `workspace` has as many bytes as step_workspace() said, or is NULL for
+ * a step that wants none. Returns as step_prepare() does.
  */
-const char *step_forward(const Shape *shape, const BlockMask *mask, void *prepared, const void *q,
-                         const void *k, const void *v, void *o, float *lse, cudaStream_t stream) {
+const char *step_forward(const Shape *shape, const BlockMask *mask, void *prepared, void *workspace,
+                         size_t workspace_bytes, const void *q, const void *k, const void *v,
+                         void *o, float *lse, cudaStream_t stream) {
   const Problem p = problem_of(shape, mask);
-  const Tensors t = {
-      .q = q, .k = k, .v = v, .o = o, .lse = lse, .block_mask = mask, .prepared = prepared};
+  const Tensors t = {.q = q,
+                     .k = k,
+                     .v = v,
+                     .o = o,
+                     .lse = lse,
+                     .workspace = workspace,
+                     .block_mask = mask,
+                     .prepared = prepared};
   const char *refused = refusal(&p, mask);
   if (refused != NULL) return refused;
-  const cudaError_t error = step.forward(&p, &t, 0, stream);
+  const size_t needed = workspace_of(&p, workspace_bytes);
+  if (needed > workspace_bytes) {
+    snprintf(why, sizeof why, "%s needs a workspace of %zu bytes or more, not %zu", step.name,
+             needed, workspace_bytes);
+    return why;
+  }
+  const cudaError_t error = step.forward(&p, &t, workspace_bytes, stream);
   return error == cudaSuccess ? NULL : cudaGetErrorString(error);
 }

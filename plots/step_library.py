@@ -78,9 +78,14 @@ class StepLibrary:
                                 ctypes.c_void_p)
         self._prepare = self.library.step_prepare
         self._prepare.argtypes = [shape, mask, address, ctypes.POINTER(ctypes.c_size_t), address]
+        self._workspace = self.library.step_workspace
+        self._workspace.argtypes = [shape, ctypes.c_size_t, ctypes.POINTER(ctypes.c_size_t)]
         self._forward = self.library.step_forward
-        self._forward.argtypes = [shape, mask, *7 * [address]]
-        self._prepare.restype = self._forward.restype = ctypes.c_char_p
+        self._forward.argtypes = [shape, mask, address, address, ctypes.c_size_t, *6 * [address]]
+        for function in (self._prepare, self._workspace, self._forward):
+            function.restype = ctypes.c_char_p
+        self.library.step_takes_block_masks.restype = ctypes.c_bool
+        self.takes_block_masks: bool = self.library.step_takes_block_masks()
 
     def prepared_bytes(self, shape: Shape, mask: BlockMask) -> int:
         """How much device memory prepare() wants."""
@@ -96,13 +101,22 @@ class StepLibrary:
         _raise(self._prepare(shape.as_c(), mask, prepared, ctypes.byref(size), stream))
         return size.value
 
-    def forward(self, shape: Shape, q: int, k: int, v: int, o: int, lse: int, stream: int = 0,
-                mask: BlockMask | None = None, prepared: int | None = None) -> None:
+    def workspace_bytes(self, shape: Shape, free_bytes: int) -> int:
+        """How much workspace it wants when so much device memory is free; 0: none."""
+        size = ctypes.c_size_t()
+        _raise(self._workspace(shape.as_c(), free_bytes, ctypes.byref(size)))
+        return size.value
+
+    def forward(self, shape: Shape, q: int, k: int, v: int, o: int, lse: int, stream: int = 0, *,
+                mask: BlockMask | None = None, prepared: int | None = None,
+                workspace: int | None = None, workspace_bytes: int = 0) -> None:
         """Enqueues a forward pass; the pointers are addresses of compact device tensors.
 
-        `mask` and `prepared` are those of prepare(), for a step that takes block masks.
+        `mask` and `prepared` are those of prepare(), for a step that takes block masks;
+        `workspace` has as many bytes as workspace_bytes() said.
         """
-        _raise(self._forward(shape.as_c(), mask, prepared, q, k, v, o, lse, stream))
+        _raise(self._forward(shape.as_c(), mask, prepared, workspace, workspace_bytes, q, k, v, o,
+                             lse, stream))
 
 
 def _raise(why: bytes | None) -> None:
