@@ -102,7 +102,7 @@ needs = $(if $(shell command -v $(1)),,$(error $(1) not found. Install it: $(2))
 recipe_needs = @command -v $(1) >/dev/null || \
 	{ echo "$(1) not found. Install it: sudo apt-get install $(2)" >&2; exit 1; }
 GOALS := $(or $(MAKECMDGOALS),help)
-ifneq ($(filter-out help clean deps check-format activations layouts readme diff%,$(GOALS)),)
+ifneq ($(filter-out help clean deps check-format activations compare layouts readme diff%,$(GOALS)),)
 ifeq ($(filter deps,$(GOALS)),)
 $(call needs,$(CC),sudo apt-get install gcc)
 $(call needs,$(CXX),sudo apt-get install g++)
@@ -144,6 +144,7 @@ help:
 	@echo "make readme       rewrite the table of README.md from plots/results"
 	@echo "make activations  run real language models, which are installed, for the inputs in tests/data"
 	@echo "make real-input   run every step on those and on random inputs, for docs/real-input.md"
+	@echo "make compare      measure the steps beside PyTorch's kernels on a GPU, into plots/results (minutes; QUICK=1: one)"
 	@echo "make lab          count what every step does on the CPU backend, into build/lab.md"
 	@echo "make layouts      draw the registers of ldmatrix and mma, as a GPU filled them, into build/plots"
 	@echo "make diffNN       what step NN changes in the step before it"

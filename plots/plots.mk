@@ -64,3 +64,18 @@ sass:
 	$(call recipe_needs,$(PYTHON),python3)
 	@$(PYTHON) plots/machine_code.py $(LISTING).sass
 	@echo "$(LISTING).sass has the machine code of step$(STEP)"
+
+# --- Beside the kernels of others ------------------------------------------------------------------
+
+# What is missing is told before anything is built for it.
+COMPARE = $(PYTHON) plots/compare.py $(if $(filter 1,$(QUICK)),--quick) $(COMPARE_ARGS) \
+	$(BUILD) $(RESULTS)
+
+.PHONY: compare
+compare:
+	$(call recipe_needs,$(PYTHON),python3)
+	@$(COMPARE) --can-run
+	@test "$(BACKEND)" = cuda || \
+	  { echo "compare: times need BACKEND=cuda, and so nvcc; this is BACKEND=$(BACKEND)" >&2; exit 77; }
+	@$(MAKE) all libraries
+	@COMMIT="$(COMMIT)" $(COMPARE)

@@ -40,8 +40,8 @@ for part in $parts; do
     sanitize) run sanitize.log tests/gpu/sanitize.sh "$build" ;;
     measure) run measure.log make sweep BACKEND=cuda ARCH="$arch" RESULTS="$out" ;;
     compare)
-      run compare.log python3 tests/gpu/compare_fa2.py "$out/fa2.jsonl" "$build"/libstep0[34].so
-      run compare_flex.log python3 tests/gpu/compare_flex.py "$out/flex.jsonl" "$build/libstep05.so"
+      run compare.log make -j"$(nproc)" compare BACKEND=cuda ARCH="$arch" \
+        COMPARE_ARGS="--rows $out/compare.jsonl"
       ;;
     counters) run counters.txt tests/gpu/counters.sh "$build" ;;
     counts) run counts.log tests/gpu/counts.sh "$build" "$out/counts.jsonl" ;;

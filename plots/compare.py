@@ -1,0 +1,139 @@
+"""Measures the steps beside PyTorch's kernels, in turns, in one process on one GPU.
+
+Usage: compare.py [OPTIONS] DIRECTORY-OF-CUDA-BUILD RESULTS (`make compare` builds it first)
+
+RESULTS/GPU/compare_COMMIT.jsonl gets a row for each contestant and task; its name ends in .partial
+until it is complete, and another call goes on where an interrupted one ended. A further run of the
+same commit gets _2 behind its name. With --quick, --only, --peers or --steps the rows go to
+compare.jsonl in the directory of the build instead. docs/measuring-peers.md says what is measured.
+
+Exit codes: 0; 1 an answer was wrong; 2 bad usage; 3 a step, a program or PyTorch failed; 77 nothing
+to measure with; 130 interrupted.
+"""
+
+import argparse
+import signal
+import sys
+import time
+from pathlib import Path
+
+from compare_gpu import Gpu, UsageError, date, torch_on_a_gpu
+
+RIGHT, WRONG, USAGE, FAILED, INTERRUPTED = 0, 1, 2, 3, 130
+SHORTS = ("fa2", "cudnn", "math", "flex", "fa3")
+
+
+def arguments(words: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("build", type=Path, help="where libstepNN.so and the programs are")
+    parser.add_argument("results", type=Path, help="gets a folder for each GPU")
+    parser.add_argument("--quick", action="store_true", help="three tasks, few turns")
+    parser.add_argument("--only", action="append", default=[], metavar="WORD,...",
+                        help="tasks with all these words, as in 'N=4096 D=64 fp16 causal'; "
+                        "may be given several times")
+    parser.add_argument("--peers", type=lambda text: text.split(","), metavar="LIST",
+                        help=f"of {','.join(SHORTS)}")
+    parser.add_argument("--steps", type=lambda text: text.split(","), metavar="LIST",
+                        help="such as step04,step05")
+    parser.add_argument("--rows", type=Path, metavar="FILE",
+                        help="the file to write, in place of its usual name")
+    parser.add_argument("--can-run", action="store_true",
+                        help="only tell, by exit code 77, what is missing to run at all")
+    found = parser.parse_args(words)
+    for peer in found.peers or ():
+        if peer not in SHORTS:
+            parser.error(f"--peers {peer}: must be of {', '.join(SHORTS)}")
+    if found.rows is not None and found.rows.exists():
+        parser.error(f"--rows {found.rows}: is there already; name another file or delete it")
+    return found
+
+
+def libraries(words: argparse.Namespace) -> list[Path]:
+    """Of the steps asked for, each with its program beside it."""
+    build, wanted = words.build, words.steps
+    found = sorted(build.resolve().glob("libstep[0-9][0-9].so"))
+    names = [path.stem.removeprefix("lib") for path in found]
+    if not found:
+        raise UsageError(f"{build}: has no libraries; make all libraries BACKEND=cuda")
+    for step in wanted or ():
+        if step not in names:
+            raise UsageError(f"--steps {step}: must be of {', '.join(names)}")
+    return [path for path, name in zip(found, names) if wanted is None or name in wanted]
+
+
+class Progress:
+    """How far the comparison is, by what its tasks cost."""
+
+    def __init__(self, costs: list[int]) -> None:
+        self.costs, self.done, self.started = costs, 0, time.monotonic()
+
+    def next(self) -> str:
+        """`[ 3/24]`, and the time that is left."""
+        spent, left = sum(self.costs[:self.done]), sum(self.costs[self.done:])
+        text = f"[{self.done + 1:2}/{len(self.costs)}]"
+        self.done += 1
+        if spent == 0:
+            return text
+        seconds = (time.monotonic() - self.started) / spent * left
+        return f"{text} about {seconds:.0f} s left"
+
+
+def run(words: argparse.Namespace) -> int:
+    """The comparison, once what it needs has been found."""
+    torch = torch_on_a_gpu("compare")
+    if words.can_run:
+        return RIGHT
+    # Only now, since they import NumPy.
+    from compare_one import Comparison
+    from compare_rows import RowFile, free_name, line_of
+    from compare_tasks import all_tasks, quick_tasks, selected
+    from gpu_name import short_name
+    gpu = Gpu(torch)
+    environment = gpu.environment()
+    tasks = selected(quick_tasks() if words.quick else all_tasks(), words.only)
+    if not tasks:
+        raise UsageError(f"--only {' '.join(words.only)}: no task has these words; there are: "
+                         f"{'; '.join(map(str, all_tasks()))}")
+    comparison = Comparison(torch, gpu, environment, libraries(words), words.peers or SHORTS,
+                            words.quick)
+    path = words.rows
+    if path is None and (words.quick or words.only or words.peers or words.steps):
+        path = words.build / "compare.jsonl"
+        path.with_name(path.name + ".partial").unlink(missing_ok=True)
+    path = path or free_name(words.results / short_name(gpu.properties.name), environment["commit"])
+    file = RowFile(path, environment)
+    left = [task for task in tasks if task not in file.done()]
+    for line in comparison.notes():
+        print(line)
+    progress = Progress([task.cost() for task in left])
+    for task in left:
+        print(f"{progress.next()} {task}", flush=True)
+        rows = comparison.rows(task, date())
+        file.add(rows)
+        for row in rows:
+            print(line_of(row, SHORTS), flush=True)
+    file.finish()
+    print(f"compare: {len(file.rows)} rows in {path}, "
+          f"{time.monotonic() - progress.started:.0f} s")
+    return WRONG if any(row["right"] is False for row in file.rows) else RIGHT
+
+
+def main() -> int:
+    words = arguments(sys.argv[1:])
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # batch systems end a run by it
+    try:
+        return run(words)
+    except UsageError as error:
+        print(f"compare: {error}", file=sys.stderr)
+        return USAGE
+    except (RuntimeError, ValueError) as error:
+        print(f"compare: {' '.join(str(error).split())[:400]}", file=sys.stderr)
+        return FAILED
+    except KeyboardInterrupt:
+        print("\ncompare: interrupted; the same command goes on with what is there",
+              file=sys.stderr)
+        return INTERRUPTED
+
+
+if __name__ == "__main__":
+    sys.exit(main())

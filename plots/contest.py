@@ -1,0 +1,107 @@
+"""Contestants measured in turns, in one process.
+
+In a round each has at most one turn, after an L2 flush, in an order that is drawn anew: what the
+clocks do meanwhile meets all alike, and nobody always comes after the same one. Ratios are taken
+between times of the same round.
+"""
+
+import math
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+WARM_UPS = 3
+# A call this slow gets so many turns, whatever the plan says.
+SLOW_MS, SLOW_TURNS = 300.0, 3
+# Several times any L2.
+FLUSH_BYTES = 512 << 20
+MOST_FLUSHES = 64
+TRIES = 8
+
+Call = Callable[[], object]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """So many turns and so many milliseconds at least for each contestant."""
+
+    turns: int = 10
+    milliseconds: float = 500.0
+
+    def turns_for(self, call_ms: float) -> int:
+        if call_ms > SLOW_MS:
+            return SLOW_TURNS
+        return max(self.turns, math.ceil(self.milliseconds / call_ms))
+
+
+QUICK = Plan(5, 30.0)
+
+
+class Times(dict[int, float]):
+    """Milliseconds by round."""
+
+    def ratios_to(self, other: "Times") -> list[float]:
+        """How many times as fast as the other, in each round that both took part in."""
+        return [other[turn] / self[turn] for turn in self if turn in other]
+
+
+def strides(turns: dict[str, int]) -> dict[str, int]:
+    """Who wants fewer turns has one only every so many rounds: a power of two, so that who is
+    there more seldom never misses who is there more often."""
+    rounds = max(turns.values())
+    return {name: 2 ** int(math.log2(rounds / wanted)) for name, wanted in turns.items()}
+
+
+def measure(calls: dict[str, Call], stopwatch: "Stopwatch", plan: Plan,
+            warmed_up: Callable[[], None] = lambda: None) -> dict[str, Times]:
+    """All in turns, after some that warm up; `warmed_up` is called in between."""
+    turns = {}
+    for name, call in calls.items():
+        for _ in range(WARM_UPS):
+            call_ms = stopwatch.time_ms(name, call, learn=True)
+        turns[name] = plan.turns_for(call_ms)
+    warmed_up()
+    every, draw = strides(turns), random.Random(1)
+    times = {name: Times() for name in calls}
+    for turn in range(max(turns.values())):
+        present = [name for name in calls if turn % every[name] == 0]
+        for name in draw.sample(present, len(present)):
+            times[name][turn] = stopwatch.time_ms(name, calls[name])
+    return times
+
+
+class Stopwatch:
+    """Times a call by events of PyTorch, in samples in which the GPU had not to wait for Python.
+
+    Overwriting the flushed memory keeps it busy while the call is enqueued. Where once is too short
+    for that it is done more often: as often as the warm-ups have shown, or more for one sample.
+    """
+
+    def __init__(self, torch) -> None:
+        self.torch = torch
+        self.flush = torch.empty(FLUSH_BYTES, device="cuda", dtype=torch.uint8)
+        self.flushes: dict[str, int] = {}
+
+    def time_ms(self, name: str, call: Call, learn: bool = False) -> float:
+        flushes = self.flushes.get(name, 1)
+        for _ in range(TRIES):
+            milliseconds = self._sample_ms(call, flushes)
+            if milliseconds is not None:
+                if learn:
+                    self.flushes[name] = flushes
+                return milliseconds
+            flushes = min(2 * flushes, MOST_FLUSHES)
+        raise RuntimeError(f"{name}: enqueueing a call takes longer than {flushes} flushes of L2, "
+                           f"so its time would be that of Python")
+
+    def _sample_ms(self, call: Call, flushes: int) -> float | None:
+        """None if the GPU got to the call before it was enqueued."""
+        begin, end = (self.torch.cuda.Event(enable_timing=True) for _ in range(2))
+        for _ in range(flushes):
+            self.flush.zero_()
+        begin.record()
+        call()
+        end.record()
+        waited = begin.query()
+        end.synchronize()
+        return None if waited else begin.elapsed_time(end)

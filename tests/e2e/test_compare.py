@@ -1,0 +1,331 @@
+"""plots/compare.py: turns, what becomes of failures, the command. What of it needs no GPU."""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from unittest.mock import MagicMock
+
+import pytest
+
+from programs import REPOSITORY, read_rows
+from source_tree import SourceTree
+
+sys.path.insert(0, str(REPOSITORY / "plots"))
+import compare  # noqa: E402
+import compare_gpu  # noqa: E402
+import compare_one  # noqa: E402
+import peers  # noqa: E402
+from compare_tasks import Task, all_tasks, quick_tasks  # noqa: E402
+from contest import MOST_FLUSHES, SLOW_TURNS, Plan, Stopwatch, Times, measure  # noqa: E402
+from exact import Verdict  # noqa: E402
+from step_calls import Contestant  # noqa: E402
+
+RIGHT = Verdict(True, 250, 1e-4, 5e-5, 1e-3, 0.25, None)
+WRONG = Verdict(False, 250, 1e-2, 5e-5, 1e-3, 10.0, None)
+ENVIRONMENT = {"commit": "abc", "device": "NVIDIA H200", "driver": "1", "torch": "2"}
+
+
+# --- Turns ----------------------------------------------------------------------------------------
+
+class FakeStopwatch:
+    """Tells what each contestant is said to take, and notes who was called."""
+
+    def __init__(self, milliseconds: dict[str, float]) -> None:
+        self.milliseconds, self.log = milliseconds, []
+
+    def time_ms(self, name: str, call: object, learn: bool = False) -> float:
+        self.log.append((name, learn))
+        return self.milliseconds[name]
+
+
+def test_contestants_take_turns() -> None:
+    """After three warm-ups each, all once a round, not always in the same order."""
+    watch = FakeStopwatch({"a": 100.0, "b": 90.0, "c": 80.0})
+    done: list[int] = []
+    times = measure(dict.fromkeys("abc"), watch, Plan(10, 100.0),
+                    lambda: done.append(len(watch.log)))
+    assert done == [9] and [learn for _, learn in watch.log] == 9 * [True] + 30 * [False]
+    rounds = ["".join(name for name, _ in watch.log[i:i + 3]) for i in range(9, 39, 3)]
+    assert {"".join(sorted(names)) for names in rounds} == {"abc"} and len(set(rounds)) > 2
+    assert {name: len(found) for name, found in times.items()} == {"a": 10, "b": 10, "c": 10}
+
+
+def test_slow_contestants_have_fewer_turns_spread_over_the_rounds() -> None:
+    watch = FakeStopwatch({"fast": 0.5, "slow": 50.0, "slowest": 301.0})
+    times = measure(dict.fromkeys(watch.milliseconds), watch, Plan())
+    assert list(times["fast"]) == list(range(1000))  # half a second
+    assert 10 <= len(times["slow"]) < 20 and max(times["slow"]) > 900
+    assert SLOW_TURNS <= len(times["slowest"]) < 2 * SLOW_TURNS
+    assert set(times["slowest"]) < set(times["slow"]) < set(times["fast"])
+    assert times["slow"].ratios_to(times["slowest"]) == len(times["slowest"]) * [301 / 50]
+
+
+def stopwatch_with_waits(waits: Iterator[bool]) -> tuple[Stopwatch, list[str]]:
+    """A stopwatch whose GPU has or has not been waiting, sample by sample; and what was done."""
+    done: list[str] = []
+    event = SimpleNamespace(record=lambda: done.append("event"), query=lambda: next(waits),
+                            synchronize=lambda: None, elapsed_time=lambda end: 5.0)
+    watch = object.__new__(Stopwatch)
+    watch.torch = SimpleNamespace(cuda=SimpleNamespace(Event=lambda enable_timing: event))
+    watch.flush = SimpleNamespace(zero_=lambda: done.append("flush"))
+    watch.flushes = {}
+    return watch, done
+
+
+def test_sample_in_which_the_gpu_waits_is_repeated() -> None:
+    """With more to do before it; for good only if that was seen in the warm-up."""
+    watch, done = stopwatch_with_waits(iter([True, True, False, True, False, False]))
+    assert watch.time_ms("a", lambda: done.append("call"), learn=True) == 5.0
+    sample = ["event", "call", "event"]
+    assert done == ["flush", *sample, *2 * ["flush"], *sample, *4 * ["flush"], *sample]
+    for expected in (4 + 8, 4):
+        done.clear()
+        watch.time_ms("a", lambda: None)
+        assert done.count("flush") == expected
+
+
+def test_call_that_no_flush_covers_is_refused() -> None:
+    watch, _ = stopwatch_with_waits(iter(lambda: True, None))
+    with pytest.raises(RuntimeError, match=f"a: .* takes longer than {MOST_FLUSHES} flushes of L2"):
+        watch.time_ms("a", lambda: None)
+
+
+# --- One task -------------------------------------------------------------------------------------
+
+def fake_peer(short: str, name: str, build: object, modules: tuple[str, ...] = ("sys",),
+              all_masks: bool = False) -> peers.Peer:
+    return peers.Peer(short, name, build, modules, all_masks)
+
+
+@pytest.fixture
+def comparison(monkeypatch: pytest.MonkeyPatch) -> compare_one.Comparison:
+    """Of a step and four peers: one works, one is wrong, one fails, one is not installed."""
+    def fail(inputs: object) -> None:
+        raise RuntimeError("out of\n  memory: " + 300 * "x")
+    monkeypatch.setattr(compare_one, "PEERS", (
+        fake_peer("fa2", "FlashAttention-2", lambda inputs: lambda: "fa2", all_masks=True),
+        fake_peer("cudnn", "cuDNN", lambda inputs: lambda: "cudnn"),
+        fake_peer("math", "unfused SDPA", fail),
+        fake_peer("fa3", "FlashAttention-3", None, ("no_such_module", "nor_this"))))
+    monkeypatch.setattr(compare_one, "StepLibrary", lambda path: SimpleNamespace(
+        name=path.stem.removeprefix("lib"), takes_block_masks="5" in path.stem))
+    monkeypatch.setattr(compare_one, "step_contestant", lambda inputs, step, path: Contestant(
+        step.name, lambda: step.name))
+    monkeypatch.setattr(compare_one, "Inputs",
+                        lambda torch, task: SimpleNamespace(device="cpu", task=task))
+    monkeypatch.setattr(compare_one, "Stopwatch", lambda torch: FakeStopwatch(
+        {"step04": 100.0, "step05": 100.0, "FlashAttention-2": 200.0}))
+    monkeypatch.setattr(compare_one.Entries, "judge", lambda self: {
+        x.name: WRONG if x.name == "cuDNN" else RIGHT for x in self.contestants})
+    monkeypatch.setattr(compare_one, "largest_difference", lambda o, expected: 1e-4)
+    clocks = iter([(1000, 1), (1900, 3000)] * 9)
+    return compare_one.Comparison(MagicMock(), SimpleNamespace(clocks_mhz=lambda: next(clocks)),
+                                  ENVIRONMENT, [Path("libstep04.so"), Path("libstep05.so")],
+                                  compare.SHORTS, False)
+
+
+def test_rows_of_one_task(comparison: compare_one.Comparison) -> None:
+    rows = comparison.rows(Task(4096, 64, "causal"), "2030-01-01T00:00:00Z")
+    found = {row.get("step") or row["peer"]: row for row in rows}
+    assert list(found) == ["step04", "step05", "FlashAttention-2", "cuDNN", "unfused SDPA"]
+    step = found["step04"]
+    assert (step["speed_over_fa2"], step["difference_from_fa2"], step["samples"]) == (2, 1e-4, 10)
+    assert (step["sm_clock_before_mhz"], step["sm_clock_mhz"], step["memory_clock_mhz"]) == (
+        1000, 1900, 3000)
+    assert (found["cuDNN"]["right"], found["cuDNN"]["samples"]) == (False, 0)
+    assert "speed_over_cudnn" not in step
+    reason = found["unfused SDPA"]["skipped"]
+    assert re.fullmatch(r"out of memory: x+\.\.\.", reason) and len(reason) == 200
+
+
+def test_masks_are_for_who_takes_them(comparison: compare_one.Comparison) -> None:
+    rows = comparison.rows(Task(4096, 64, "window:1024"), "2030-01-01T00:00:00Z")
+    assert [row.get("step") or row["peer"] for row in rows] == ["step05", "FlashAttention-2"]
+
+
+def test_peer_that_is_not_installed_is_told(comparison: compare_one.Comparison) -> None:
+    assert comparison.notes() == [
+        "FlashAttention-3: not compared, cannot import no_such_module or nor_this"]
+
+
+@pytest.mark.parametrize("returned", ["tensor", "tuple"])
+def test_flash_attention_3(returned: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In either form of its interface; its tensors are [B, N, H, D]."""
+    module, o = ModuleType("flash_attn_interface"), MagicMock()
+    module.flash_attn_func = MagicMock(return_value=(o, "lse") if returned == "tuple" else o)
+    monkeypatch.setitem(sys.modules, "flash_attn_interface", module)
+    (peer,) = (peer for peer in peers.PEERS if peer.short == "fa3")
+    assert peer.missing() is None
+    inputs = MagicMock(task=Task(4096, 64, "causal"))
+    assert peer.contestant(inputs).call() is o.transpose.return_value
+    o.transpose.assert_called_with(1, 2)
+    q = inputs.q.transpose.return_value.contiguous.return_value
+    assert module.flash_attn_func.call_args.args[0] is q
+    assert module.flash_attn_func.call_args.kwargs == {"causal": True}
+
+
+# --- The command ----------------------------------------------------------------------------------
+
+def test_short_names_are_those_of_the_peers() -> None:
+    assert compare.SHORTS == tuple(peer.short for peer in peers.PEERS)
+
+
+class StubComparison:
+    """Instead of a Comparison: one row a task, and an interruption if asked for."""
+
+    right, interrupt_at = True, None
+
+    def __init__(self, *_: object) -> None:
+        self.count = 0
+
+    def notes(self) -> list[str]:
+        return ["FlashAttention-3: not compared"]
+
+    def rows(self, task: Task, date: str) -> list[dict]:
+        self.count += 1
+        if self.count == self.interrupt_at:
+            raise self.interruption
+        times = {"step05": Times({0: 1.0, 1: 1.0})}
+        return [compare_one.row_of(Contestant("step05", None), task, {**ENVIRONMENT, "date": date},
+                                   RIGHT if self.right else WRONG, times, {}, {})]
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
+    """The words of a call that measures nothing."""
+    monkeypatch.setattr(compare, "torch_on_a_gpu", lambda program: MagicMock())
+    monkeypatch.setattr(compare, "Gpu", lambda torch: SimpleNamespace(
+        environment=lambda: ENVIRONMENT, properties=SimpleNamespace(name="NVIDIA H200")))
+    monkeypatch.setattr(compare_one, "Comparison", StubComparison)
+    (tmp_path / "build").mkdir()
+    (tmp_path / "build" / "libstep05.so").touch()
+    words = ["compare", str(tmp_path / "build"), str(tmp_path / "results")]
+    monkeypatch.setattr(sys, "argv", words)
+    return words
+
+
+def test_all_tasks_are_measured(command: list[str], tmp_path: Path,
+                                capsys: pytest.CaptureFixture) -> None:
+    assert compare.main() == 0
+    rows = read_rows(tmp_path / "results" / "h200" / "compare_abc.jsonl")
+    assert len(rows) == len(all_tasks())
+    said = capsys.readouterr().out
+    assert said.startswith("FlashAttention-3: not compared\n[ 1/24] N=4096 D=64 fp16 full\n")
+    assert re.search(r"\n\[24/24\] about \d+ s left N=16384 D=128 fp16 prefix:4096\n", said)
+    assert compare.main() == 0
+    assert (tmp_path / "results" / "h200" / "compare_abc_2.jsonl").is_file()
+
+
+def test_wrong_answer_is_exit_code_1(command: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(StubComparison, "right", False)
+    assert compare.main() == 1
+
+
+@pytest.mark.parametrize("interruption, code, said", [
+    (KeyboardInterrupt(), 130, "interrupted; the same command goes on"),
+    (RuntimeError("CUDA said:\n\n  no"), 3, "compare: CUDA said: no\n")])
+def test_interruption_costs_one_task(command: list[str], tmp_path: Path,
+                                     interruption: BaseException, code: int, said: str,
+                                     monkeypatch: pytest.MonkeyPatch,
+                                     capsys: pytest.CaptureFixture) -> None:
+    monkeypatch.setattr(StubComparison, "interrupt_at", 3)
+    monkeypatch.setattr(StubComparison, "interruption", interruption, raising=False)
+    assert compare.main() == code
+    assert said in capsys.readouterr().err
+    path = tmp_path / "results" / "h200" / "compare_abc.jsonl"
+    assert len(read_rows(path.with_name(path.name + ".partial"))) == 2 and not path.exists()
+    monkeypatch.setattr(StubComparison, "interrupt_at", None)
+    assert compare.main() == 0
+    rows = read_rows(path)
+    assert [(row["head_dim"], row["seqlen"], row["mask"]) for row in rows] == [
+        (task.head_dim, task.seqlen, task.mask) for task in all_tasks()]
+
+
+@pytest.mark.parametrize("words, count", [
+    (["--quick"], len(quick_tasks())), (["--only", "bf16"], 2),
+    (["--steps", "step05", "--only", "D=256"], 2)])
+def test_selection_is_no_result(command: list[str], words: list[str], count: int,
+                                tmp_path: Path) -> None:
+    sys.argv += words
+    assert compare.main() == compare.main() == 0
+    assert len(read_rows(tmp_path / "build" / "compare.jsonl")) == count
+    assert not (tmp_path / "results").exists()
+
+
+def test_rows_of_another_run_are_left_alone(command: list[str], tmp_path: Path,
+                                            capsys: pytest.CaptureFixture) -> None:
+    partial = tmp_path / "rows.partial"
+    partial.write_text('{"commit": "abc", "device": "NVIDIA H200", "driver": "0", "torch": "2"}\n')
+    sys.argv += ["--rows", str(tmp_path / "rows")]
+    assert compare.main() == 2
+    assert "rows.partial: driver 0, but this run has 1" in capsys.readouterr().err
+
+
+def test_rows_go_where_they_are_told(command: list[str], tmp_path: Path) -> None:
+    sys.argv += ["--only", "bf16", "--rows", str(tmp_path / "rows")]
+    assert compare.main() == 0 and len(read_rows(tmp_path / "rows")) == 2
+    with pytest.raises(SystemExit) as stop:
+        compare.main()
+    assert stop.value.code == 2
+
+
+@pytest.mark.parametrize("words, said", [
+    (["--only", "D=65"], "--only D=65: no task has these words; there are: N=4096 D=64 fp16 "),
+    (["--steps", "step5"], r"--steps step5: must be of step05\n")])
+def test_unknown_selection(command: list[str], words: list[str], said: str,
+                           capsys: pytest.CaptureFixture) -> None:
+    sys.argv += words
+    assert compare.main() == 2
+    assert re.match(f"compare: {said}", capsys.readouterr().err)
+
+
+def run(directory: Path, *words: str, torch: str) -> subprocess.CompletedProcess:
+    """The script with this module in place of PyTorch."""
+    (directory / "torch.py").write_text(torch)
+    return subprocess.run([sys.executable, REPOSITORY / "plots/compare.py", *words], cwd=directory,
+                          env={**os.environ, "PYTHONPATH": str(directory)}, capture_output=True,
+                          text=True, timeout=60, check=False)
+
+
+@pytest.mark.parametrize("words, torch, code, said", [
+    (["build"], "", 2, r"usage: (.|\n)* required: results\n"),
+    (["build", "results", "--peers", "fa9"], "", 2, r"(.|\n)*--peers fa9: must be of fa2, cudnn, "),
+    (["build", "results"], "raise ModuleNotFoundError", 77,
+     r"compare: \S+ needs PyTorch\. Install it: pip install torch\n$"),
+    (["build", "results", "--can-run"], "class cuda:\n    is_available = lambda: False\n", 77,
+     r"compare: no GPU that PyTorch can use\n$"),
+    (["build", "results", "--can-run"], "class cuda:\n    is_available = lambda: True\n", 0, "$"),
+])
+def test_what_is_missing_is_said(tmp_path: Path, words: list[str], torch: str, code: int,
+                                 said: str) -> None:
+    done = run(tmp_path, *words, torch=torch)
+    assert done.returncode == code and re.match(said, done.stderr), done.stderr
+    assert not (tmp_path / "results").exists()
+
+
+def test_make_compare_says_it_before_it_builds(tmp_path: Path) -> None:
+    tree = SourceTree(tmp_path)
+    python = tree.bin / "python"
+    python.write_text('#!/bin/sh\necho "$*" >&2\nexit 77\n')
+    python.chmod(0o755)
+    done = tree.make("compare", "QUICK=1", "BACKEND=cpu", f"PYTHON={python}")
+    assert re.fullmatch(r"plots/compare\.py --quick build/cpu plots/results --can-run\n"
+                        r"make: [^\n]* Error 77\n", done.stderr)
+    python.write_text("#!/bin/sh\n")
+    done = tree.make("compare", "BACKEND=cpu", f"PYTHON={python}")
+    assert re.match(r"compare: times need BACKEND=cuda, and so nvcc; this is BACKEND=cpu\n",
+                    done.stderr)
+    assert not (tree.root / "build" / "cpu").exists()
+
+
+def test_versions_of_what_is_installed() -> None:
+    torch = SimpleNamespace(__version__="2.11.0",
+                            backends=SimpleNamespace(cudnn=SimpleNamespace(version=lambda: 91900)))
+    found = compare_gpu.versions(torch)
+    assert (found["torch"], found["cudnn"]) == ("2.11.0", "9.19.0")
+    assert compare_gpu.package_version("no-such-package", "numpy") == sys.modules[
+        "numpy"].__version__
