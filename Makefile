@@ -102,7 +102,7 @@ needs = $(if $(shell command -v $(1)),,$(error $(1) not found. Install it: $(2))
 recipe_needs = @command -v $(1) >/dev/null || \
 	{ echo "$(1) not found. Install it: sudo apt-get install $(2)" >&2; exit 1; }
 GOALS := $(or $(MAKECMDGOALS),help)
-ifneq ($(filter-out help clean deps check-format activations compare layouts readme diff%,$(GOALS)),)
+ifneq ($(filter-out help clean deps check-format activations compare layouts plots readme diff%,$(GOALS)),)
 ifeq ($(filter deps,$(GOALS)),)
 $(call needs,$(CC),sudo apt-get install gcc)
 $(call needs,$(CXX),sudo apt-get install g++)
@@ -123,7 +123,7 @@ endif
 .DELETE_ON_ERROR:
 .SECONDEXPANSION:
 .SECONDARY:
-.PHONY: help all readme activations real-input lab layouts libraries test test-unit test-e2e test-valgrind deps check-format lint clean FORCE
+.PHONY: help all plots readme activations real-input lab layouts libraries test test-unit test-e2e test-valgrind deps check-format lint clean FORCE
 
 help:
 	@echo "make stepNN       build one of: $(STEPS); then run ./stepNN (--help lists its options)"
@@ -141,7 +141,8 @@ help:
 	@echo "make ceilings     measure what this GPU can do at best, for the reports to compare with"
 	@echo "make profile      count one pass of STEP=03 with Nsight Compute (GPU); PROBLEM=\"-n 1024 -d 64\" for another problem"
 	@echo "make sass         the machine code of STEP=03, and what it is made of; make ptx: its PTX (nvcc, no GPU)"
-	@echo "make readme       rewrite the table of README.md from plots/results"
+	@echo "make plots        draw the figures from plots/results into build/plots (GPU=, PLOTS=: others)"
+	@echo "make readme       rewrite the table of README.md, and its picture, from plots/results"
 	@echo "make activations  run real language models, which are installed, for the inputs in tests/data"
 	@echo "make real-input   run every step on those and on random inputs, for docs/real-input.md"
 	@echo "make compare      measure the steps beside PyTorch's kernels on a GPU, into plots/results (minutes; QUICK=1: one)"
@@ -301,14 +302,6 @@ include tests/tests.mk
 include plots/plots.mk
 
 # --- Documents and cleaning ------------------------------------------------------------------------
-
-readme:
-	$(call recipe_needs,$(PYTHON),python3)
-	$(PYTHON) plots/ladder.py README.md plots/results/*.jsonl
-
-layouts:
-	$(call recipe_needs,$(PYTHON),python3)
-	@$(PYTHON) plots/layouts.py tests/data/layouts_h200.txt build/plots
 
 # The two files differ by what the step teaches; exit code 1 of diff is no error.
 diff%:

@@ -16,15 +16,15 @@ from pathlib import Path
 try:
     import matplotlib
     import numpy as np
-    matplotlib.use("Agg")
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from matplotlib.patches import Rectangle
+
+    from style import NEUTRAL, REPRODUCIBLE
 except ModuleNotFoundError as missing:
     sys.exit(f"layouts: Python needs {missing.name}. Install it: make deps")
 
 LANES = 32
-OUTSIDE = "#808080"  # for text on a page that may be white or black
 Table = dict[tuple[str, str], np.ndarray]  # (instruction, input) -> uint32 [LANES][registers]
 Cells = dict[tuple[int, int], tuple[int, str]]  # (row, column) -> lane, what of it
 
@@ -126,20 +126,20 @@ def draw_grid(axes: Axes, cells: Cells, title: str, row_names: list[str] | None 
                   color="black")
     for column in range(columns):
         axes.text(column + 0.5, -0.15, str(column), ha="center", va="bottom", fontsize=7,
-                  color=OUTSIDE)
+                  color=NEUTRAL)
     for row in range(rows):
         name = row_names[row] if row_names else str(row)
-        axes.text(-0.15, row + 0.5, name, ha="right", va="center", fontsize=7, color=OUTSIDE)
+        axes.text(-0.15, row + 0.5, name, ha="right", va="center", fontsize=7, color=NEUTRAL)
     axes.set_xlim(-1.3, columns + 0.1)
     axes.set_ylim(rows + 0.1, -1.5)
     axes.set_aspect("equal")
     axes.set_axis_off()
-    axes.text(columns / 2, -0.75, title, ha="center", va="bottom", fontsize=10, color=OUTSIDE,
+    axes.text(columns / 2, -0.75, title, ha="center", va="bottom", fontsize=10, color=NEUTRAL,
               fontweight="bold")
 
 
 def write_legend(figure: Figure, text: str) -> None:
-    figure.text(0.5, 0.005, text, ha="center", fontsize=9, color=OUTSIDE)
+    figure.text(0.5, 0.005, text, ha="center", fontsize=9, color=NEUTRAL)
 
 
 def draw_mma(table: Table) -> Figure:
@@ -174,8 +174,7 @@ def main() -> int:
         print(__doc__, file=sys.stderr)
         return 2
     table, directory = read_table(Path(sys.argv[1])), Path(sys.argv[2])
-    # Text stays text, and the same table gives the same bytes.
-    matplotlib.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "layouts"})
+    matplotlib.rcParams.update(REPRODUCIBLE)
     directory.mkdir(parents=True, exist_ok=True)
     figures = {"layouts_mma": draw_mma(table), "layouts_ldmatrix": draw_ldmatrix(table)}
     for name, figure in figures.items():

@@ -79,3 +79,24 @@ compare:
 	  { echo "compare: times need BACKEND=cuda, and so nvcc; this is BACKEND=$(BACKEND)" >&2; exit 77; }
 	@$(MAKE) all libraries
 	@COMMIT="$(COMMIT)" $(COMPARE)
+
+# --- Pictures --------------------------------------------------------------------------------------
+
+# Where the figures go, and whose rows they are drawn from: by default the only GPU's.
+PLOTS ?= build/plots
+GPU ?=
+# The GPU of the README's table.
+README_GPU := h200
+
+.PHONY: plots readme layouts
+plots:
+	$(call recipe_needs,$(PYTHON),python3)
+	@$(PYTHON) plots/figures.py $(if $(GPU),--gpu $(GPU)) $(RESULTS) $(PLOTS)
+
+readme:
+	$(call recipe_needs,$(PYTHON),python3)
+	$(PYTHON) plots/ladder.py README.md $(RESULTS)/$(README_GPU) docs/pictures
+
+layouts:
+	$(call recipe_needs,$(PYTHON),python3)
+	@$(PYTHON) plots/layouts.py tests/data/layouts_h200.txt build/plots
