@@ -51,6 +51,18 @@ def data(results: Results) -> dict | None:
     return {"figure": NAME, "origin": results.sweep.origin(), "panels": panels} if panels else None
 
 
+def in_short(names: list[str], order: list[str]) -> str:
+    """01, 02 or 03–05: three and more that follow each other in `order` become a range."""
+    groups: list[list[str]] = []
+    for name in names:
+        if groups and order.index(name) == order.index(groups[-1][-1]) + 1:
+            groups[-1].append(name)
+        else:
+            groups.append([name])
+    return ", ".join(f"{group[0]}\N{EN DASH}{group[-1]}" if len(group) > 2 else ", ".join(group)
+                     for group in groups)
+
+
 def draw_worst(axes: Axes, panel: dict, theme: Theme) -> None:
     """A dot for each measurement, beside each other as they come; a bar for what is allowed."""
     for at, (name, pairs) in enumerate(panel["worst"].items()):
@@ -84,7 +96,7 @@ def draw_trails(axes: Axes, panel: dict, order: list[str], theme: Theme) -> None
         colour = style.step_colour(theme, index)
         axes.plot(x, [SCALE * error for error in errors], color=colour,
                   marker=style.step_marker(index))
-        ends.append(End(x[-1], SCALE * errors[-1], ", ".join(trail["names"]), colour))
+        ends.append(End(x[-1], SCALE * errors[-1], in_short(trail["names"], order), colour))
     allowed = sorted({(n, limit) for trail in panel["trails"] for n, _, limit in trail["points"]})
     axes.plot([n for n, _ in allowed], [SCALE * limit for _, limit in allowed], color=theme.text,
               linewidth=2)

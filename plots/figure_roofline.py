@@ -93,6 +93,7 @@ def draw(found: dict, theme: Theme) -> Figure:
     label_ends(axes, [draw_step(axes, i, name, trail, theme)
                       for i, (name, trail) in enumerate(found["steps"].items())])
     axes.set_xlabel("FLOP for each byte that must pass device memory\n"
-                    "(Q, K, V read once, O and LSE written once; S and P where they leave the chip)")
+                    "(Q, K, V read once, O and LSE written once; "
+                    "S and P where they leave the chip)")
     axes.set_ylabel("TFLOP/s")
     return figure

@@ -4,13 +4,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 import style
-from labels import End, label_ends
+from labels import LINE, End, label_ends
 from rows import MASKS, Results, Row, Run
 from style import Theme
 
 NAME = "tflops"
 NEEDS = "make sweep"
 DTYPE = "fp16"
+ABOVE, BETWEEN, BELOW = 1.15, 0.64, 0.5  # inches around the panels
 SERIES = ("beside", "alone")
 TOKENS = 16384  # B * N, as the grid has it
 
@@ -95,15 +96,17 @@ def draw(found: dict, theme: Theme) -> Figure:
     lengths = sorted({length for curve in every for kind in SERIES for length, _ in curve[kind]})
     top = 1.06 * max(speed for curve in every for kind in SERIES for _, speed in curve[kind])
     lines = -(-len(panels) // len(MASKS))
-    height = 1.1 + 2.7 * lines
+    # Every label has its place beside its panel.
+    tall = max(2.0, LINE * max(len(panel["curves"]) for panel in panels))
+    height = ABOVE + lines * tall + (lines - 1) * BETWEEN + BELOW
     figure = style.new_figure(
         height, "Speed over the length of the sequence",
         f"Forward pass, {DTYPE}, B·N = {TOKENS}, TFLOP/s of the unmasked entries.\n"
         f"{found['origin']}\n"
         "Filled markers: in turns with the peers (dashed). Hollow: measured without them.")
     grid = figure.subplots(lines, len(MASKS), squeeze=False, sharey=True).ravel()
-    figure.subplots_adjust(left=0.075, right=0.915, wspace=0.30, hspace=0.32,
-                           top=1 - 1.15 / height, bottom=0.5 / height)
+    figure.subplots_adjust(left=0.075, right=0.915, wspace=0.30, hspace=BETWEEN / tall,
+                           top=1 - ABOVE / height, bottom=BELOW / height)
     grid[0].set_ylim(0, top)
     for axes, panel in zip(grid, panels, strict=False):
         label_ends(axes, draw_panel(axes, panel, names, lengths, theme))

@@ -69,8 +69,9 @@ def draw_bar(axes: Axes, at: int, before: float | None, speed: float, theme: The
     pixel = axes.figure.dpi / 100
     ends = [axes.transData.transform((x, at))[0] for x in sorted((start, speed))]
     left = before is not None and ends[0] - axes.bbox.x0 > LABEL * pixel
-    axes.annotate(speed_label(before, speed), (min(start, speed) if left else max(start, speed), at),
-                  (-5 if left else 5, 0), textcoords="offset points", fontsize=style.SMALL,
+    beside = min(start, speed) if left else max(start, speed)
+    axes.annotate(speed_label(before, speed), (beside, at), (-5 if left else 5, 0),
+                  textcoords="offset points", fontsize=style.SMALL,
                   ha="right" if left else "left", va="center",
                   color=theme.loss if colour == theme.loss else theme.text,
                   fontweight="bold" if colour == theme.loss else "normal")

@@ -8,6 +8,7 @@ from style import SMALL
 
 LEADER = 14  # pixels at 100 an inch, from the end of a curve to its label
 LINE_HEIGHT = 1.32  # of a line of text, in sizes of its font
+LINE = SMALL * LINE_HEIGHT / 72  # inches that a label takes
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ def spread(wanted: list[float], gap: float, low: float, high: float) -> list[flo
     return places
 
 
-def label_ends(axes: Axes, ends: list[End], size: float = SMALL) -> None:
+def label_ends(axes: Axes, ends: list[End]) -> None:
     """Writes each label right of the axes' data, on a line to its curve's end.
 
     The limits of the axes must stand. All labels begin in one column, right of the last
@@ -55,7 +56,7 @@ def label_ends(axes: Axes, ends: list[End], size: float = SMALL) -> None:
         return
     figure = axes.figure
     pixel = figure.dpi / 100
-    gap = size * LINE_HEIGHT * figure.dpi / 72
+    gap = LINE * figure.dpi
     places = axes.transData.transform([(end.x, end.y) for end in ends])
     bottom, top = axes.bbox.y0 + gap / 4, axes.bbox.y1 + gap / 2
     column = max(places[:, 0].max() + LEADER * pixel, axes.bbox.x1 + pixel)
@@ -64,7 +65,7 @@ def label_ends(axes: Axes, ends: list[End], size: float = SMALL) -> None:
                                strict=True):
         axes.annotate(
             end.text, (end.x, end.y), ((column - x) * to_points, (at - y) * to_points),
-            textcoords="offset points", fontsize=size, color=end.colour, va="center", ha="left",
+            textcoords="offset points", fontsize=SMALL, color=end.colour, va="center", ha="left",
             annotation_clip=False,
             arrowprops={"arrowstyle": "-", "color": end.colour, "linewidth": 0.8,
                         "linestyle": (0, (1, 1.5)), "shrinkA": 1, "shrinkB": 4,

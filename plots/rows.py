@@ -16,7 +16,8 @@ HEADLINE = {"batch": 4, "heads": 16, "kv_heads": 16, "seqlen": 4096, "seqlen_kv"
             "head_dim": 128, "dtype": "fp16", "layout": "bhnd", "input": "normal"}
 MASKS = ("full", "causal")
 KINDS = ("sweep", "compare")
-SHORT_NAMES = {"FlashAttention-2": "FA2", "FlashAttention-3": "FA3", "FlexAttention": "Flex"}
+SHORT_NAMES = {"FlashAttention-2": "FA2", "FlashAttention-3": "FA3", "FlexAttention": "Flex",
+               "unfused SDPA": "math"}
 
 
 class RowsError(Exception):

@@ -1,8 +1,8 @@
 """How pictures look: one place for colours, sizes, and how they are written.
 
 A picture is as wide as a page of GitHub shows it, 800 pixels, so that a point of text is 1.39
-pixels there; none is smaller than SMALL. Colours differ in lightness too and hold for colour-blind
-readers; what they say is said by a label or a marker as well.
+pixels there; none is smaller than SMALL. Colour-blind readers can tell the colours apart too; what
+they say is said by a label or a marker as well.
 """
 
 import json
@@ -43,10 +43,10 @@ class Theme:
 
 THEMES = (
     Theme("light", background="#ffffff", text="#1f2328", muted="#59636e", grid="#d9dee3",
-          steps=("#5b6770", "#a8420d", "#0a6ebd", "#00705a", "#9c2f7f", "#8a6100"),
+          steps=("#492163", "#c2410c", "#0a6ebd", "#711414", "#7c2fee", "#a65978"),
           peer="#59636e", gain="#0a6ebd", loss="#b3400a"),
     Theme("dark", background="#0d1117", text="#e6edf3", muted="#9aa4ae", grid="#2b323a",
-          steps=("#b4bec8", "#ff9a5c", "#58b4ff", "#3fd0a8", "#f08bd0", "#e8c547"),
+          steps=("#dbbdbd", "#ff9a5c", "#58b4ff", "#c1ec13", "#f04c6d", "#b06da3"),
           peer="#9aa4ae", gain="#58b4ff", loss="#ff9a5c"),
 )
 MARKERS = "osD^vPX"

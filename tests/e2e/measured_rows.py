@@ -7,8 +7,9 @@ import json
 from pathlib import Path
 
 STEP_SPEEDS = {"step01": 8, "step02": 34, "step03": 270, "step04": 330, "step05": 324}
-PEER_SPEEDS = {"FlashAttention-2": ("fa2", 355), "cuDNN": ("cudnn", 590), "math": ("math", 25),
-               "FlashAttention-3": ("fa3", 650), "FlexAttention": ("flex", 455)}
+PEER_SPEEDS = {"FlashAttention-2": ("fa2", 355), "cuDNN": ("cudnn", 590),
+               "unfused SDPA": ("math", 25), "FlashAttention-3": ("fa3", 650),
+               "FlexAttention": ("flex", 455)}
 HEAD_DIMS, LENGTHS = (64, 128, 256), (512, 1024, 2048, 4096, 8192, 16384)
 DTYPES = {"fp16": 2.0**-11, "bf16": 2.0**-8}
 BLOCK_MASKS = {**{f"blocks:0.{i}": i / 10 for i in range(1, 10)}, "random:0.5": 0.5,

@@ -1,4 +1,4 @@
-"""The README's table of steps and its picture come from the measured rows, and from nowhere else."""
+"""The README's table of steps and its picture come from the measured rows, from nowhere else."""
 
 import contextlib
 import io

@@ -1,0 +1,160 @@
+"""plots/rows.py: which rows count, which run is taken, and what is said of broken files."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from measured_rows import compare_rows, sweep_rows, write_results, write_rows
+from programs import REPOSITORY
+
+sys.path.insert(0, str(REPOSITORY / "plots"))
+import rows as measured  # noqa: E402
+
+
+def test_committed_rows_can_be_read() -> None:
+    results = measured.load(REPOSITORY / "plots" / "results" / "h200")
+    assert results.sweep.steps() == [f"step{number:02}" for number in range(1, 6)]
+    for mask in measured.MASKS:
+        assert len(results.sweep.select(**measured.HEADLINE, mask=mask, right=True)) == 5
+    assert {row.name() for row in results.compare.rows if row.peer} >= {"FA2"}
+
+
+def test_every_row_of_a_run_is_read(tmp_path: Path) -> None:
+    results = measured.load(write_results(tmp_path) / "h200")
+    for run, given in ((results.sweep, sweep_rows()), (results.compare, compare_rows())):
+        assert len(run.rows) == len(given)
+        for row, expected in zip(run.rows, given, strict=True):
+            assert all(getattr(row, name) == expected[name] for name in
+                       ("seqlen", "head_dim", "dtype", "mask", "tflops", "flops"))
+
+
+def one_run(tmp_path: Path, rows: list[dict]) -> measured.Run:
+    return measured.read_run(write_rows(tmp_path / "sweep_abc.jsonl", rows), "sweep")
+
+
+def test_rows_that_do_not_count(tmp_path: Path) -> None:
+    """Wrong answers, untimed runs, and fewer stages than the step has by default."""
+    row = next(row for row in sweep_rows() if row["step"] == "step05")
+    others = [row | change for change in ({"right": False}, {"samples": None}, {"samples": 0},
+                                          {"stages": 1})]
+    assert one_run(tmp_path, [row | {"tflops": 1.5}, *others]).rows[0].tflops == 1.5
+    assert len(one_run(tmp_path, [row, *others]).rows) == 1
+
+
+def test_of_equal_measurements_the_last_counts(tmp_path: Path) -> None:
+    row = sweep_rows()[0]
+    run = one_run(tmp_path, [row | {"tflops": 1.0}, row | {"seed": "2", "tflops": 2.0}])
+    assert [row.tflops for row in run.rows] == [2.0]
+
+
+@pytest.mark.parametrize("field, value", [("seqlen", 77), ("mask", "window:9"), ("dtype", "bf16"),
+                                          ("kv_heads", 1), ("layout", "bnhd"), ("batch", 9)])
+def test_other_problems_are_other_measurements(tmp_path: Path, field: str, value: object) -> None:
+    row = sweep_rows()[0]
+    assert len(one_run(tmp_path, [row, row | {field: value}]).rows) == 2
+
+
+def test_density_is_the_share_of_entries_left(tmp_path: Path) -> None:
+    for row in one_run(tmp_path, sweep_rows()).rows:
+        expected = {"full": 1.0, "causal": (row.seqlen + 1) / row.seqlen / 2, "random:0.5": 0.5}
+        if row.mask in expected:
+            assert row.density() == pytest.approx(expected[row.mask], rel=1e-6)
+
+
+# --- Which run ------------------------------------------------------------------------------------
+
+def dated(rows: list[dict], day: int) -> list[dict]:
+    return [row | {"date": f"2030-01-{day:02}T00:00:00Z"} for row in rows]
+
+
+@pytest.mark.parametrize("days, chosen", [((1, 2), "b"), ((2, 1), "a")])
+def test_the_newest_run_counts(tmp_path: Path, days: tuple[int, int], chosen: str) -> None:
+    """By the rows' dates; names and the order of files say nothing."""
+    for name, day in zip("ab", days, strict=True):
+        write_rows(tmp_path / f"sweep_{name}.jsonl", dated(sweep_rows(), day))
+    assert measured.load(tmp_path).sweep.path.stem == f"sweep_{chosen}"
+
+
+@pytest.mark.parametrize("part", [
+    lambda rows: [row for row in rows if row["step"] != "step05"],
+    lambda rows: [row for row in rows if (row["seqlen"], row["head_dim"]) == (4096, 128)],
+    lambda rows: [row | {"samples": None} for row in rows],
+    lambda rows: []])
+def test_an_incomplete_run_does_not_count(tmp_path: Path, part) -> None:
+    """A step is missing, or most shapes, or the times, or all."""
+    write_rows(tmp_path / "sweep_old.jsonl", dated(sweep_rows(), 1))
+    write_rows(tmp_path / "sweep_new.jsonl", dated(part(sweep_rows()), 2))
+    assert measured.load(tmp_path).sweep.path.stem == "sweep_old"
+
+
+def test_a_new_step_makes_older_runs_incomplete(tmp_path: Path) -> None:
+    rows = dated(sweep_rows(), 1)
+    newer = [row | {"step": "step06"} for row in rows if row["step"] == "step05"]
+    write_rows(tmp_path / "sweep_a.jsonl", rows + newer)
+    write_rows(tmp_path / "sweep_b.jsonl", dated(sweep_rows(), 2))
+    assert measured.load(tmp_path).sweep.path.stem == "sweep_a"
+
+
+def test_without_anything_there_is_none(tmp_path: Path) -> None:
+    assert measured.load(tmp_path) == measured.Results(None, None)
+
+
+def test_gpu_is_chosen(tmp_path: Path) -> None:
+    write_results(tmp_path, "h200")
+    (tmp_path / "real_input").mkdir()
+    assert measured.gpu_directory(tmp_path, None) == tmp_path / "h200"
+    write_results(tmp_path, "a100")
+    assert measured.gpu_directory(tmp_path, "a100") == tmp_path / "a100"
+    with pytest.raises(measured.RowsError, match=r"results of a100, h200 in .*GPU="):
+        measured.gpu_directory(tmp_path, None)
+    with pytest.raises(measured.RowsError, match=r"GPU=v100: no results .*: a100, h200"):
+        measured.gpu_directory(tmp_path, "v100")
+
+
+# --- Broken files ---------------------------------------------------------------------------------
+
+def changed(**fields: object) -> str:
+    return json.dumps(sweep_rows()[0] | fields)
+
+
+def without(name: str) -> str:
+    return json.dumps({field: value for field, value in sweep_rows()[0].items() if field != name})
+
+
+BROKEN = [
+    ('{"step": ', "no JSON"), ("", "no JSON"), ("[1, 2]", "must be an object"),
+    (without("step"), 'either "step" or "peer"'),
+    (changed(peer="cuDNN"), 'either "step" or "peer"'),
+    (without("commit"), 'has no "commit"'), (changed(device=None), 'has no "device"'),
+    (changed(seqlen="4096"), '"seqlen" is "4096", must be of type int'),
+    (changed(seqlen=4096.5), '"seqlen" is 4096.5, must be of type int'),
+    (changed(seqlen=True), '"seqlen" is true, must be of type int'),
+    (changed(tflops="fast"), '"tflops" is "fast", must be of type float'),
+    (changed(right=1), '"right" is 1, must be of type bool'),
+    (changed(tflops=-1.0), '"tflops" is -1.0, must be above 0'),
+    (changed(median_ms=0), '"median_ms" is 0, must be above 0'),
+    (changed(flops=0), '"flops" is 0, must be above 0'),
+    (changed(tflops=None), 'has "samples" but no "tflops"'),
+    (without("ceiling"), 'has "samples" but no "ceiling"')]
+
+
+@pytest.mark.parametrize("line, said", BROKEN)
+def test_broken_line_is_named(tmp_path: Path, line: str, said: str) -> None:
+    path = tmp_path / "sweep_abc.jsonl"
+    path.write_text(f"{changed()}\n{line}\n{changed()}\n")
+    with pytest.raises(measured.RowsError) as raised:
+        measured.load(tmp_path)
+    text = str(raised.value)
+    assert text.startswith(f"{path}, line 2: ") and said in text and "\n" not in text
+
+
+def test_file_that_is_no_text_is_named(tmp_path: Path) -> None:
+    (tmp_path / "sweep_abc.jsonl").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(measured.RowsError, match="sweep_abc.jsonl: "):
+        measured.load(tmp_path)
+
+
+def test_numbers_that_are_whole_are_numbers(tmp_path: Path) -> None:
+    assert one_run(tmp_path, [sweep_rows()[0] | {"tflops": 7}]).rows[0].tflops == 7
