@@ -84,9 +84,10 @@ def draw_panel(axes: Axes, panel: dict, theme: Theme) -> None:
 def explanation(found: dict) -> str:
     """Two lines on what the marks are."""
     number = found["step"].removeprefix("step")
-    sizes = " or ".join(f"{q} x {kv}" for q, kv in found["blocks"])
+    sizes = [f"mask blocks of {q} x {kv}" for q, kv in found["blocks"]]
     flex = any(panel["flex"] for panel in found["panels"])
-    return (f"Step {number}, forward pass, {DTYPE}, mask blocks of {sizes}. {found['origin']}\n"
+    facts = ", ".join([f"Step {number}", "forward pass", DTYPE, *sizes])
+    return (f"{facts}. {found['origin']}\n"
             "blocks: random ones, at several densities. Dotted: time in proportion to the entries "
             f"left.{' Hollow: FlexAttention.' if flex else ''}")
 

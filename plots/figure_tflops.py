@@ -103,7 +103,8 @@ def draw(found: dict, theme: Theme) -> Figure:
         height, "Speed over the length of the sequence",
         f"Forward pass, {DTYPE}, B·N = {TOKENS}, TFLOP/s of the unmasked entries.\n"
         f"{found['origin']}\n"
-        "Filled markers: in turns with the peers (dashed). Hollow: measured without them.")
+        + ("Filled markers: in turns with the peers (dashed). Hollow: measured without them."
+           if names["peers"] else "Without peers."))
     grid = figure.subplots(lines, len(MASKS), squeeze=False, sharey=True).ravel()
     figure.subplots_adjust(left=0.075, right=0.915, wspace=0.30, hspace=BETWEEN / tall,
                            top=1 - ABOVE / height, bottom=BELOW / height)

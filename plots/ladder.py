@@ -90,10 +90,9 @@ def peer_note(results: Results) -> str:
     """How FlashAttention-2 was measured; nothing where it was not."""
     peers = (results.compare.select(**HEADLINE, mask="full", peer="FlashAttention-2")
              if results.compare else [])
-    return "".join(
-        " × FA2: as many times as fast as PyTorch's FlashAttention-2, measured in turns with it "
-        f"{origin_of(row)}, and the first and last decile of the rounds' ratios where there are."
-        for row in peers)
+    return "".join(" × FA2: as many times as fast as PyTorch's FlashAttention-2, both measured in "
+                   f"turns in a run of their own, {origin_of(row)}; in brackets, where they are "
+                   "kept, the first and last decile of its rounds." for row in peers)
 
 
 def table(results: Results) -> str:
@@ -108,7 +107,8 @@ def table(results: Results) -> str:
                      f"| {row.max_error:.1e} / {row.allowed_error:.1e} |")
     lines += ["", f"Forward pass, {HEADLINE['dtype']}, B={HEADLINE['batch']}, "
               f"H={HEADLINE['heads']}, N={HEADLINE['seqlen']}, D={HEADLINE['head_dim']}, no mask"
-              f"{origins(rows)} The ceilings are measured in the same run.{peer_note(results)}"]
+              f"{origins(rows)} mma.sync, FFMA and copy: what bare loops of them reach there."
+              f"{peer_note(results)}"]
     return "\n".join(lines)
 
 

@@ -127,9 +127,20 @@ def test_sparsity_is_of_one_run_each(given: dict) -> None:
             assert panel["masks"][mask] == pytest.approx(
                 [1 - density, row["median_ms"] / full["median_ms"]], rel=1e-6)
         assert panel["masks"]["random:0.5"][1] > 1
+        assert data["blocks"] == [(128, 128)]
         (full,) = rows_of(compare_rows(), step="step05", mask="full", **problem)
         (flex,) = rows_of(compare_rows(), peer="FlexAttention", mask="window:1024", **problem)
         assert panel["flex"]["window:1024"][1] == flex["median_ms"] / full["median_ms"]
+
+
+def test_explanations_fit_what_is_shown(given: dict) -> None:
+    """FlexAttention and peers are spoken of where they are."""
+    explained = figures.figure_sparsity.explanation
+    for which, flex in (("whole", True), ("alone", False)):
+        text = explained(figures.FIGURES["sparsity"].data(given[which]))
+        assert ("FlexAttention" in text) == flex and "mask blocks of 128 x 128. NVIDIA" in text
+    found = figures.FIGURES["sparsity"].data(given["whole"])
+    assert "Step 05, forward pass, fp16. NVIDIA H200" in explained(found | {"blocks": []})
 
 
 def test_error_of_every_row_is_shown(given: dict) -> None:
