@@ -10,7 +10,6 @@ from rows import HEADLINE, Results, Row
 from style import Theme
 
 NAME = "error"
-NEEDS = "make sweep"
 HEAD_DIM = HEADLINE["head_dim"]
 DTYPES = ("fp16", "bf16")
 SCALE = 1e4  # errors are shown in 1e-4

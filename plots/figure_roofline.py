@@ -16,7 +16,6 @@ from rows import HEADLINE, Results, Row
 from style import Theme
 
 NAME = "roofline"
-NEEDS = "make sweep"
 HEAD_DIM = HEADLINE["head_dim"]
 CEILINGS = {"ceiling_mma_tflops": "mma.sync", "ceiling_ffma_tflops": "fp32 FFMA"}
 

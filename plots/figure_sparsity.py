@@ -9,7 +9,6 @@ from rows import Results, Row, Run
 from style import Theme
 
 NAME = "sparsity"
-NEEDS = "make sweep"
 DTYPE = "fp16"
 COLUMNS = 2
 RANDOM_BLOCKS = "blocks:"
@@ -38,9 +37,8 @@ def points_of(run: Run | None, of_full: str, **contestant: str) -> dict[tuple[in
 
 def data(results: Results) -> dict | None:
     """Of the last step that took random blocks."""
-    if results.sweep is None:
-        return None
-    steps = [row.step for row in results.sweep.rows if row.mask.startswith(RANDOM_BLOCKS)]
+    steps = [row.step for row in (results.sweep.rows if results.sweep else [])
+             if row.mask.startswith(RANDOM_BLOCKS)]
     if not steps:
         return None
     step = max(steps)
@@ -53,6 +51,8 @@ def data(results: Results) -> dict | None:
                                         if mask in masks and mask != "causal"}}
               for (head_dim, seqlen), masks in sorted(ours.items())
               if any(mask.startswith(RANDOM_BLOCKS) for mask in masks)]
+    if not panels:
+        return None
     return {"figure": NAME, "origin": results.origins(), "step": step,
             "blocks": sorted({(row.mask_block_q, row.mask_block_kv) for row
                               in results.sweep.select(step=step, dtype=DTYPE)

@@ -9,7 +9,6 @@ from rows import MASKS, Results, Row, Run
 from style import Theme
 
 NAME = "tflops"
-NEEDS = "make sweep"
 DTYPE = "fp16"
 ABOVE, BETWEEN, BELOW = 1.15, 0.64, 0.5  # inches around the panels
 SERIES = ("beside", "alone")

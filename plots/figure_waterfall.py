@@ -15,7 +15,6 @@ from rows import HEADLINE, MASKS, Results
 from style import Theme
 
 NAME = "waterfall"
-NEEDS = "make sweep"
 
 STEPS = Path(__file__).resolve().parents[1] / "steps"
 TICKS = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000]

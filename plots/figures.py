@@ -44,7 +44,7 @@ def draw_all(results: Results, names: list[str], directory: Path) -> int:
     for name in names:
         found = FIGURES[name].data(results)
         if found is None:
-            print(f"figures: {name} left out, as its rows are missing: {FIGURES[name].NEEDS}")
+            print(f"figures: {name} left out, as its rows are missing: make sweep")
             continue
         draw_figure(name, found, directory, ("svg", "png"))
         print(f"wrote {directory / name}_light and _dark, .svg and .png")

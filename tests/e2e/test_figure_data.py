@@ -1,8 +1,10 @@
 """make plots: figures show what the stored rows say and no more, and what is missing is said."""
 
 import json
+import os
 import re
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 from xml.etree import ElementTree
@@ -205,6 +207,27 @@ def test_broken_rows_are_said_in_one_line(tmp_path: Path, line: str, said: str) 
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
     assert done.stderr.startswith(f"figures: {path}, {said}")
     assert not (tmp_path / "out").exists()
+
+
+def test_blocks_without_the_full_mask_are_not_drawn(tmp_path: Path) -> None:
+    """Their time would be a share of nothing."""
+    rows = [row for row in sweep_rows() if row["step"] == "step05" and row["mask"] != "full"]
+    write_rows(tmp_path / "results/h200/sweep_a.jsonl", rows)
+    done = draw("--only", "sparsity", tmp_path / "results", tmp_path / "out")
+    assert done.returncode == 1 and "figures: sparsity left out" in done.stdout
+
+
+@pytest.mark.parametrize("program", ["figures", "ladder"])
+def test_missing_matplotlib_is_said_in_one_line(tmp_path: Path, program: str) -> None:
+    stand_in = tmp_path / "matplotlib"
+    stand_in.mkdir()
+    (stand_in / "__init__.py").write_text("raise ModuleNotFoundError(name='matplotlib')\n")
+    done = subprocess.run([sys.executable, REPOSITORY / "plots" / f"{program}.py", "a", "b", "c"],
+                          env={**os.environ, "PYTHONPATH": str(tmp_path)}, capture_output=True,
+                          text=True, timeout=60, check=False)
+    assert done.returncode != 0 and done.stdout == ""
+    assert done.stderr.endswith(": Python needs matplotlib. Install it: make deps\n")
+    assert done.stderr.count("\n") == 1
 
 
 def test_make_plots(tmp_path: Path) -> None:
