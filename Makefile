@@ -123,7 +123,7 @@ endif
 .DELETE_ON_ERROR:
 .SECONDEXPANSION:
 .SECONDARY:
-.PHONY: help all plots readme activations real-input lab layouts libraries test test-unit test-e2e test-valgrind deps check-format lint clean FORCE
+.PHONY: help all activations real-input lab libraries test test-unit test-e2e test-valgrind deps check-format lint clean FORCE
 
 help:
 	@echo "make stepNN       build one of: $(STEPS); then run ./stepNN (--help lists its options)"
