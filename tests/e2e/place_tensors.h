@@ -1,7 +1,8 @@
 /**
  * @file
  * Tensors for step_under_test.c, where its trials want them: strides with gaps, offsets, heads that
- * are allocations of their own. What holds no number of a tensor holds NaN.
+ * are allocations of their own. What holds no number of a tensor holds NaN; in those of a mask,
+ * what is no type, count or index.
  */
 #ifndef PLACE_TENSORS_H
 #define PLACE_TENSORS_H
@@ -15,6 +16,7 @@
 
 #include "attention.h"
 #include "float16.h"
+#include "host/block_mask.h"
 #include "host/error.h"
 #include "host/random.h"
 
@@ -151,6 +153,26 @@ static void place_heads_apart(Problem *p, Place places[TENSORS]) {
       }
     }
   }
+}
+
+/** Gives each tensor of rows and slots strides of its own, from a slot to the next one too. */
+static void spread_mask(HostBlockMask *blocks) {
+  BlockMask *m = &blocks->mask;
+  int64_t *const strides[] = {m->num_strides, m->index_strides, m->type_strides,
+                              m->partial_strides};
+  for (int tensor = TENSOR_COUNTS; tensor <= TENSOR_TILE_INDICES; tensor++) {
+    const int apart = 2 + tensor;
+    const size_t count = blocks->bytes[tensor] / sizeof(int32_t);
+    const int32_t *compact = blocks->data[tensor];
+    int32_t *spread = host_memory(blocks->bytes[tensor] * (size_t)apart);
+    for (size_t i = 0; i < count * (size_t)apart; i++) spread[i] = INT32_MIN + 7;
+    for (size_t i = 0; i < count; i++) spread[i * (size_t)apart] = compact[i];
+    free(blocks->data[tensor]);
+    blocks->data[tensor] = spread;
+    blocks->bytes[tensor] *= (size_t)apart;
+    for (int d = 0; d < (tensor == TENSOR_COUNTS ? 3 : 4); d++) strides[tensor][d] *= apart;
+  }
+  block_mask_set_pointers(m, blocks->data);
 }
 
 #endif

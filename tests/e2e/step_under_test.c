@@ -5,6 +5,7 @@
  * done:
  *
  * padded     gaps behind every row, head and batch entry, other ones in each tensor
+ * ragged     head dimensions that are no multiple of 4 in rows that are, and the other way round
  * poisoned   gaps only behind the last row and the last head
  * guarded    every head of K and of V is an allocation of its own, of exactly its size
  * strides    one of the twelve strides at a time is odd
@@ -62,31 +63,44 @@ static void wrong(const char *what) {
   all_right = false;
 }
 
-/** The problem's mask in blocks, for a step that wants it so. */
-static DeviceMask mask_in_blocks(const Problem *p) {
+static void require_mask(bool done, const Error *error) {
+  if (done) return;
+  fprintf(stderr, "%s: %s\n", step.name, error->text);
+  exit(EXIT_DEVICE);
+}
+
+/**
+ * A mask in blocks, for a step that wants it so: the problem's or, in the place of every other
+ * causal one, a window, whose rows have several partial blocks. `spread` has its tensors lie apart.
+ */
+static DeviceMask mask_in_blocks(const Problem *p, bool spread) {
   DeviceMask on_device = {0};
   HostBlockMask blocks;
+  Mask mask;
   Error error;
-  const Mask mask = mask_simple(p);
   if (step.block_masks == NULL) return on_device;
-  if (!block_mask_build(&mask, p->q_block_size, p->kv_block_size, &blocks, &error) ||
-      !device_mask_create(p, &blocks, &on_device, &error)) {
-    fprintf(stderr, "%s: %s\n", step.name, error.text);
-    exit(EXIT_DEVICE);
-  }
+  const char *text = p->mask == MASK_FULL     ? "full"
+                     : p->dtype == DTYPE_FP16 ? "causal"
+                                              : "window:20";
+  const int rows = p->q_block_size, columns = p->kv_block_size;
+  require_mask(mask_open(text, p, rows, columns, 0, &mask, &error), &error);
+  require_mask(block_mask_build(&mask, rows, columns, &blocks, &error), &error);
+  if (spread) spread_mask(&blocks);
+  require_mask(device_mask_create(p, &blocks, &on_device, &error), &error);
   block_mask_free(&blocks);
+  mask_free(&mask);
   return on_device;
 }
 
-/** Runs the step on tensors that lie in `places`, and frees these. */
-static Answer solve(Problem *p, Place places[TENSORS]) {
+/** Runs the step on tensors that lie in `places`, and frees these; `spread` is for the mask. */
+static Answer solve(Problem *p, Place places[TENSORS], bool spread) {
   const size_t lse_bytes = sizeof(float) * (size_t)row_count(p, O);
   size_t free_bytes = 0, total_bytes = 0;
   require(cudaMemGetInfo(&free_bytes, &total_bytes), "memory");
   const size_t workspace_bytes = step.workspace_bytes ? step.workspace_bytes(p, free_bytes) : 0;
   for (int tensor = Q; tensor <= V; tensor++) fill(p, tensor, places[tensor].base);
 
-  DeviceMask mask = mask_in_blocks(p);
+  DeviceMask mask = mask_in_blocks(p, spread);
   Tensors t = {.q = places[Q].base,
                .k = places[K].base,
                .v = places[V].base,
@@ -125,13 +139,13 @@ static Answer solve_compact(Problem p) {
     const size_t bytes = sizeof(uint16_t) * (size_t)places[tensor].elements;
     require(cudaMemset(places[tensor].allocation, 0, bytes), "memset");
   }
-  return solve(&p, places);
+  return solve(&p, places, false);
 }
 
 /** Solves the problem as it lies in `places` and compares; `what` begins the line printed. */
 static void compare_with(const Answer *expected, Problem *p, Place places[TENSORS],
                          const char *what) {
-  Answer found = solve(p, places);
+  Answer found = solve(p, places, true);
   const size_t values = (size_t)row_count(p, O) * (size_t)p->head_dim;
   const size_t lse_bytes = sizeof(float) * (size_t)row_count(p, O);
   printf("%s, %s, D=%d Nq=%d Nkv=%d: ", what, p->dtype == DTYPE_FP16 ? "fp16" : "bf16", p->head_dim,
@@ -162,6 +176,23 @@ static void compare_with_gaps(Problem p) {
     places[tensor] = place_in_one(&p, tensor, 0);
   }
   compare(&p, places, "gaps everywhere");
+}
+
+/** For steps that take any head dimension. Vectors of four end past the end of a row, or cannot be
+ * loaded although the head dimension would allow it. */
+static void compare_ragged_rows(Problem p) {
+  static const int ROWS[][2] = {{33, 36}, {35, 36}, {40, 41}}; /* head dimension, stride */
+  if (p.head_dim != 64) return; /* once for all that is not the head dimension */
+  for (size_t i = 0; i < sizeof ROWS / sizeof *ROWS; i++) {
+    Place places[TENSORS];
+    p.head_dim = ROWS[i][0];
+    for (int tensor = Q; tensor <= O; tensor++) {
+      *strides_of(&p, tensor) =
+          strides_with_gaps(&p, tensor, ROWS[i][1] - p.head_dim, 1, 1, NO_STRIDE);
+      places[tensor] = place_in_one(&p, tensor, 0);
+    }
+    compare(&p, places, "ragged rows");
+  }
 }
 
 static void compare_with_poisoned_tails(Problem p) {
@@ -280,8 +311,9 @@ static void for_each_problem(void (*try)(Problem)) {
     p.dtype = i & 4 ? DTYPE_BF16 : DTYPE_FP16;
     p.mask = i & 8 ? MASK_CAUSAL : MASK_FULL;
     p.scale = (float)(1 / sqrt(p.head_dim));
-    p.q_block_size = p.kv_block_size = 128; /* only some steps look at these */
-    p.stages = 2;
+    p.q_block_size = 128; /* only some steps look at these */
+    p.kv_block_size = 64;
+    p.stages = 1 + ((i ^ i >> 1 ^ i >> 2 ^ i >> 3) & 1);
     try(p);
   }
 }
@@ -291,9 +323,13 @@ int main(int argc, char **argv) {
     const char *name;
     void (*try)(Problem);
   } TRIALS[] = {
-      {"padded", compare_with_gaps},      {"poisoned", compare_with_poisoned_tails},
-      {"guarded", compare_both_guards},   {"strides", compare_odd_strides},
-      {"pointers", compare_odd_pointers}, {"refusals", ask_with_odd_pointers},
+      {"padded", compare_with_gaps},
+      {"ragged", compare_ragged_rows},
+      {"poisoned", compare_with_poisoned_tails},
+      {"guarded", compare_both_guards},
+      {"strides", compare_odd_strides},
+      {"pointers", compare_odd_pointers},
+      {"refusals", ask_with_odd_pointers},
       {"old-gpu", ask_on_old_gpu},
   };
   for (size_t i = 0; argc == 2 && i < sizeof TRIALS / sizeof *TRIALS; i++) {
@@ -301,6 +337,7 @@ int main(int argc, char **argv) {
     for_each_problem(TRIALS[i].try);
     return all_right ? EXIT_RIGHT : EXIT_WRONG;
   }
-  fprintf(stderr, "usage: %s padded|poisoned|guarded|strides|pointers|refusals|old-gpu\n", argv[0]);
+  fprintf(stderr, "usage: %s padded|ragged|poisoned|guarded|strides|pointers|refusals|old-gpu\n",
+          argv[0]);
   return EXIT_USAGE;
 }

@@ -47,6 +47,13 @@ def test_odd_strides_are_taken_or_refused_by_name(step: Program) -> None:
 
 
 @pytest.mark.parametrize("name", SCALAR_STEPS)
+def test_scalar_steps_take_rows_that_vectors_do_not_fit(name: str) -> None:
+    """Three head dimensions in the place of two."""
+    lines = lines_of(Program(name), "ragged")
+    assert len(lines) == 3 * PROBLEMS // 2 and all(line.endswith(": same bits") for line in lines)
+
+
+@pytest.mark.parametrize("name", SCALAR_STEPS)
 def test_scalar_steps_take_pointers_to_any_element(name: str) -> None:
     lines = lines_of(Program(name), "pointers")
     assert len(lines) == 4 * PROBLEMS and all(line.endswith(": same bits") for line in lines)
