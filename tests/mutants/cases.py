@@ -23,12 +23,13 @@ def write_npy(path: Path, dtype: str, shape: tuple[int, ...], values: list) -> N
                      struct.pack(f"<{len(values)}{code}", *values))
 
 
-def write_inputs(directory: Path, length: int, changes: dict[tuple[str, int, int], float]) -> Path:
-    """2 heads, as many queries as keys, D=64. `changes` are of the first head: by tensor, row and
-    column."""
+def write_inputs(directory: Path, q_len: int, kv_len: int,
+                 changes: dict[tuple[str, int, int], float]) -> Path:
+    """2 heads, D=64. `changes` are of the first head: by tensor, row and column."""
     directory.mkdir(parents=True, exist_ok=True)
     rng = random.Random(1)
     for name in "qkv":
+        length = q_len if name == "q" else kv_len
         values = [rng.gauss(0, 1) for _ in range(2 * length * 64)]
         for (tensor, row, column), value in changes.items():
             if tensor == name:
@@ -146,11 +147,15 @@ def write_cases(step: str, directory: Path) -> list[tuple[Path, dict[str, str]]]
     # in a tile that is hidden from all their queries.
     scalar = step in ("step01", "step02")
     length, key = (70, 37) if scalar else (256, 130)
-    nan = write_inputs(directory / f"{step}_nan", length, {("v", key, 3): float("nan")})
-    # The first query has one key, of score -inf.
-    infinite = write_inputs(directory / f"{step}_inf", 70,
-                            {("k", 0, 0): float("inf"), ("q", 0, 0): -1.0})
-    hidden = [f"--input {directory} -m causal" for directory in (nan, infinite)]
+    inputs = [write_inputs(directory / f"{step}_nan", length, length,
+                           {("v", key, 3): float("nan")}),
+              # The first query has one key, of score -inf.
+              write_inputs(directory / f"{step}_inf", 70, 70,
+                           {("k", 0, 0): float("inf"), ("q", 0, 0): -1.0})]
+    if scalar:  # of the first tile of keys the first query attends all but the last
+        inputs.append(write_inputs(directory / f"{step}_last_key", 40, 70,
+                                   {("v", 31, 3): float("nan")}))
+    hidden = [f"--input {directory} -m causal" for directory in inputs]
     lists = [({}, [*(SCALAR if scalar else TENSOR_CORE), *hidden])]
     if step == "step01":  # the second pass does not begin with head 0
         lists.append(({"SIMT_MEMORY": "250K"}, ["-b 2 -H 3 -n 100 -d 32 -m causal"]))

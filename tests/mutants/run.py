@@ -23,7 +23,7 @@ from cases import write_cases
 from enumerate_mutants import Mutant, assigned_mutants, mutants_of, step_file, steps_of
 from equivalents import read_equivalents
 from judge import SURVIVED, Verdict, judge_all, judge_called
-from workspace import DoesNotCompile, Tools, Workspace
+from workspace import TRIALS, DoesNotCompile, Tools, Workspace
 
 ROOT = Path(__file__).resolve().parents[2]
 NOT_COMPILING = "not compiling"
@@ -36,7 +36,8 @@ def sources_hash(step: str) -> str:
     paths = [path for folder in ("common/device", "common/simt")
              for path in sorted((ROOT / folder).rglob("*"))]
     tools = [Path(__file__).with_name(name) for name in ("judge.py", "workspace.py")]
-    for path in [ROOT / step_file(ROOT, step), *paths, *tools]:
+    called = [ROOT / "tests" / "e2e" / name for name in ("step_under_test.c", "place_tensors.h")]
+    for path in [ROOT / step_file(ROOT, step), *paths, *tools, *called]:
         if path.suffix in (".cu", ".cuh", ".c", ".h", ".py", ".S"):
             whole.update(path.read_bytes())
     return whole.hexdigest()[:16]
@@ -75,7 +76,8 @@ class Runner:
         if verdict.how != SURVIVED:
             return verdict
         target = workspace.build(self.step, mutant, called=True)
-        return judge_called(workspace.link(target, self.tools.under_test, WRAP))
+        return judge_called(workspace.link(target, self.tools.under_test, WRAP),
+                            TRIALS.get(self.step, ("padded",)))
 
 
 def read_verdicts(path: Path, sources: str, cases: set[str]) -> dict[tuple[str, str], Verdict]:
