@@ -30,16 +30,25 @@ NOT_COMPILING = "not compiling"
 WRAP = "-Wl,--wrap=cudaDeviceGetAttribute"  # as the Makefile links step_under_test.c
 
 
+def included(path: Path, found: dict[Path, None]) -> None:
+    """Adds a source and what it includes of common/, in the order in which a compiler sees it."""
+    if path in found or not path.exists():
+        return
+    found[path] = None
+    for name in re.findall(r'#include "([^"]+)"', path.read_text()):
+        included(ROOT / "common" / name, found)
+
+
 def sources_hash(step: str) -> str:
     """Of all that a verdict depends on but the mutant itself and the cases."""
-    whole = hashlib.sha256()
-    paths = [path for folder in ("common/device", "common/simt")
-             for path in sorted((ROOT / folder).rglob("*"))]
+    whole, sources = hashlib.sha256(), {}
+    included(ROOT / step_file(ROOT, step), sources)
+    backend = [path for path in sorted((ROOT / "common/simt").rglob("*"))
+               if path.suffix in (".cuh", ".c", ".h", ".S")]
     tools = [Path(__file__).with_name(name) for name in ("judge.py", "workspace.py")]
-    called = [ROOT / "tests" / "e2e" / name for name in ("step_under_test.c", "place_tensors.h")]
-    for path in [ROOT / step_file(ROOT, step), *paths, *tools, *called]:
-        if path.suffix in (".cu", ".cuh", ".c", ".h", ".py", ".S"):
-            whole.update(path.read_bytes())
+    called = [ROOT / "tests/e2e" / name for name in ("step_under_test.c", "place_tensors.h")]
+    for path in [*sources, *backend, *tools, *called]:
+        whole.update(path.read_bytes())
     return whole.hexdigest()[:16]
 
 
