@@ -176,7 +176,7 @@ def options_of(p: Problem, directory: Path) -> list[str]:
     return replace(p, mask=str(m.write(directory))).options()
 
 
-@pytest.mark.parametrize("p", {fault.problem for fault in FAULTS.values()},
+@pytest.mark.parametrize("p", dict.fromkeys(fault.problem for fault in FAULTS.values()),
                          ids=lambda p: p.mask.replace(" ", "-"))
 def test_without_a_fault_it_is_right(variants: dict, tmp_path: Path, p: Problem) -> None:
     result, _ = variants["none"].solve(tmp_path / "out", *options_of(p, tmp_path / "mask"))
