@@ -163,6 +163,9 @@ def write_cases(step: str, directory: Path) -> list[tuple[Path, dict[str, str]]]
         disordered = write_disordered_mask(directory / "disordered", mixed_tiles)
         edges = write_disordered_mask(directory / "edges", edge_tiles)
         shared = write_shared_mask(directory / "shared")
+        # Tiles that no query of theirs attends, within a block that some attend.
+        hidden += [f"--input {inputs[0]} -m {mask} --mask-block 256x256"
+                   for mask in ("causal", "window:100")]
         lists = [({}, [f"-b 2 -H 2 -n 200 -k 300 -d 64 -m {disordered}",
                        f"-b 2 -H 2 -n 200 -k 319 -d 64 -m {edges}",
                        f"-b 2 -H 2 -n 100 -k 130 -d 64 -m {shared} "
