@@ -92,8 +92,8 @@ FAULTS = {
         ((TILE, "row_bits[(16 * i + 8 * half + lane / 4) * WORDS + word]",
           "row_bits[(16 * i + lane % 16 / 2 * 2 + half) * WORDS + word]"),), PARTIAL, ROWS),
     "5 prefetch of the neighbour, not of the next in the list": Fault(
-        ((STEP, "next.first_key, p.kv_len", "tile.first_key + Tile::KV_ROWS, p.kv_len"),), FAR_APART,
-        ROWS),
+        ((STEP, "next.first_key, p.kv_len", "tile.first_key + Tile::KV_ROWS, p.kv_len"),),
+        FAR_APART, ROWS),
     "6 waits for too little": Fault(
         ((STEP, "cp_async_wait<STAGES - 1>();", "cp_async_wait<STAGES>();"),), TAIL, IN_FLIGHT,
         "a GPU may be quick enough"),
