@@ -164,8 +164,7 @@ static void describe(const Problem *p, size_t, Description *description) {
   description->kv_tile = v->kv_rows;
   description->ceiling = CEILING_MMA;
   description->multiplies_hidden_keys = true;
-  // Copied rows lie 16 bytes askew: of three sectors two are asked for; a little more at D = 96.
-  description->limits = {2, p->head_dim == 96 ? 26 : 24, 0};
+  description->limits = {2, most_copy_sectors(p->head_dim), 0};
   description->launch_count = 1;
   description->launches[0] = {"attention", (const void *)v->kernel,
                               dim3((unsigned)block_count(p, v)), dim3(THREADS),

@@ -250,8 +250,7 @@ static void describe(const Problem *p, size_t, Description *description) {
   // Where every tile is full, Q K^T runs while V travels, and P V while the next K does.
   const int last_pv = (50 * v->kv_rows + p->kv_len - 1) / p->kv_len;  // percent of the mma
   const int overlap = p->mask == MASK_FULL ? 100 - last_pv : 50;
-  // Copied rows lie 16 bytes askew: of three sectors two are asked for; a little more at D = 96.
-  description->limits = {2, p->head_dim == 96 ? 26 : 24,
+  description->limits = {2, most_copy_sectors(p->head_dim),
                          v->stages == 2 && p->kv_len % v->kv_rows == 0 ? overlap : 0};
   description->launch_count = 1;
   description->launches[0] = {"attention", (const void *)v->kernel,

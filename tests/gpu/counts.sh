@@ -46,6 +46,8 @@ for program in "$build"/step[0-9][0-9]; do
   count "$step" -b 1 -H 4 -G 2 -n 333 -k 500 -d 128 -m causal
   count "$step" -b 2 -H 2 -n 200 -d 128
   count "$step" -b 1 -H 2 -n 450 -d 64 -m causal
+  count "$step" -b 1 -H 2 -n 150 -d 256
+  count "$step" -b 1 -H 2 -n 150 -d 96
 done
 count step05 -b 1 -H 2 -n 450 -d 128 -m window:100
 count step05 -b 1 -H 2 -n 450 -d 64 -m random:0.3

@@ -13,8 +13,7 @@ WARP = 32
 TILE = 32  # step 01: rows and columns of a block
 SECTOR_FLOATS = 8
 LANES = 8  # step 02: threads that share a row
-Q_ROWS, WARPS = 128, 4  # step 05: of a thread block
-TILE_MMA = 128  # step 05: of a warp in one tile, at D = 64 and 128
+WARPS = 4  # step 05: of a thread block
 
 
 @dataclass(frozen=True)
@@ -118,8 +117,10 @@ def split_stores(lab: Counter, shape: Shape) -> Counter:
 def whole_entries(lab: Counter, shape: Shape) -> Counter:
     """Step 05: the four numbers of a QueryTile, once a warp, and the two of a KeyTile, once a tile
     of a warp, are one load each. All lanes read the same sector."""
-    warps = shape.batch * shape.heads * -(-shape.seqlen // Q_ROWS) * WARPS
-    loads = -3 * warps - lab["mma"] // TILE_MMA
+    q_rows, kv_rows = 128 if shape.head_dim <= 128 else 64, 64 if shape.head_dim <= 64 else 32
+    warps = shape.batch * shape.heads * -(-shape.seqlen // q_rows) * WARPS
+    mma_of_tile = 2 * (q_rows // WARPS // 16) * (kv_rows // 8) * (shape.head_dim // 16)
+    loads = -3 * warps - lab["mma"] // mma_of_tile
     return Counter(global_load_requests=loads, global_load_sectors=loads, l1_load_sectors=loads)
 
 

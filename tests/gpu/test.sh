@@ -19,8 +19,9 @@ test_file() {
 }
 export -f test_file
 
-# Those that fill the card come last, alone.
-find tests/e2e -name 'test_*.py' ! -name test_gpu_only.py -print0 | sort -z |
-  xargs -0 -P 6 -I{} bash -c 'test_file {}'
+# Those that fill the card, and those that look at times, come last, alone.
+find tests/e2e -name 'test_*.py' ! -name test_gpu_only.py ! -name test_library_time.py -print0 |
+  sort -z | xargs -0 -P 6 -I{} bash -c 'test_file {}'
 test_file tests/e2e/test_gpu_only.py
+test_file tests/e2e/test_library_time.py
 [ ! -e "$logs/failed" ]
