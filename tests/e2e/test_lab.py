@@ -70,7 +70,7 @@ FAULTS = {
         "  description->limits = {2, ", "  description->limits = {1, ",
         "worse than the step declares: ways of a shared memory conflict 2, declared 1"),
     "no copy while the tensor cores work": (
-        " ? 26 : 24, 0}", " ? 26 : 24, 10}",
+        "most_copy_sectors(p->head_dim), 0}", "most_copy_sectors(p->head_dim), 10}",
         "worse than the step declares: 0.0 % of the mma under copies in flight, declared 10 %\n"
         "           at common/device/mma_tile.cuh:"),
 }
