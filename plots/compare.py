@@ -17,9 +17,10 @@ import sys
 import time
 from pathlib import Path
 
-from compare_gpu import Gpu, UsageError, date, torch_on_a_gpu
+from compare_gpu import Gpu, date, torch_on_a_gpu
+from run_file import RunError, choose, partial_of, refuse_complete
 
-RIGHT, WRONG, USAGE, FAILED, INTERRUPTED = 0, 1, 2, 3, 130
+RIGHT, WRONG, FAILED, INTERRUPTED = 0, 1, 3, 130
 SHORTS = ("fa2", "cudnn", "math", "flex", "fa3")
 
 
@@ -29,7 +30,7 @@ def arguments(words: list[str]) -> argparse.Namespace:
     parser.add_argument("results", type=Path, help="gets a folder for each GPU")
     parser.add_argument("--quick", action="store_true", help="three tasks, few turns")
     parser.add_argument("--only", action="append", default=[], metavar="WORD,...",
-                        help="tasks with all these words, as in 'N=4096 D=64 fp16 causal'; "
+                        help="tasks with all these words, as in 'N=4096,D=64,fp16,causal'; "
                         "may be given several times")
     parser.add_argument("--peers", type=lambda text: text.split(","), metavar="LIST",
                         help=f"of {','.join(SHORTS)}")
@@ -43,8 +44,6 @@ def arguments(words: list[str]) -> argparse.Namespace:
     for peer in found.peers or ():
         if peer not in SHORTS:
             parser.error(f"--peers {peer}: must be of {', '.join(SHORTS)}")
-    if found.rows is not None and found.rows.exists():
-        parser.error(f"--rows {found.rows}: is there already; name another file or delete it")
     return found
 
 
@@ -54,10 +53,10 @@ def libraries(words: argparse.Namespace) -> list[Path]:
     found = sorted(build.resolve().glob("libstep[0-9][0-9].so"))
     names = [path.stem.removeprefix("lib") for path in found]
     if not found:
-        raise UsageError(f"{build}: has no libraries; make all libraries BACKEND=cuda")
+        raise RunError(f"{build}: has no libraries; make all libraries BACKEND=cuda")
     for step in wanted or ():
         if step not in names:
-            raise UsageError(f"--steps {step}: must be of {', '.join(names)}")
+            raise RunError(f"--steps {step}: must be of {', '.join(names)}")
     return [path for path, name in zip(found, names) if wanted is None or name in wanted]
 
 
@@ -85,22 +84,26 @@ def run(words: argparse.Namespace) -> int:
         return RIGHT
     # Only now, since they import NumPy.
     from compare_one import Comparison
-    from compare_rows import RowFile, free_name, line_of
+    from compare_rows import RowFile, line_of
     from compare_tasks import all_tasks, quick_tasks, selected
     from gpu_name import short_name
     gpu = Gpu(torch)
     environment = gpu.environment()
     tasks = selected(quick_tasks() if words.quick else all_tasks(), words.only)
     if not tasks:
-        raise UsageError(f"--only {' '.join(words.only)}: no task has these words; there are: "
-                         f"{'; '.join(map(str, all_tasks()))}")
+        raise RunError(f"--only {' '.join(words.only)}: no task has these words; there are: "
+                       f"{'; '.join(map(str, all_tasks()))}")
     comparison = Comparison(torch, gpu, environment, libraries(words), words.peers or SHORTS,
                             words.quick)
     path = words.rows
-    if path is None and (words.quick or words.only or words.peers or words.steps):
-        path = words.build / "compare.jsonl"
-        path.with_name(path.name + ".partial").unlink(missing_ok=True)
-    path = path or free_name(words.results / short_name(gpu.properties.name), environment["commit"])
+    if path is not None:
+        refuse_complete(path)
+    elif words.quick or words.only or words.peers or words.steps:
+        path = words.build / "compare.jsonl"  # a look, which the next one replaces
+        partial_of(path).unlink(missing_ok=True)
+    else:
+        path = choose(words.results / short_name(gpu.properties.name),
+                      f"compare_{environment['commit']}")
     file = RowFile(path, environment)
     left = [task for task in tasks if task not in file.done()]
     for line in comparison.notes():
@@ -123,9 +126,12 @@ def main() -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # batch systems end a run by it
     try:
         return run(words)
-    except UsageError as error:
+    except RunError as error:
         print(f"compare: {error}", file=sys.stderr)
-        return USAGE
+        return error.code
+    except OSError as error:
+        print(f"compare: {error.filename}: {error.strerror}", file=sys.stderr)
+        return FAILED
     except (RuntimeError, ValueError) as error:
         print(f"compare: {' '.join(str(error).split())[:400]}", file=sys.stderr)
         return FAILED

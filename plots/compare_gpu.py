@@ -11,10 +11,6 @@ NOTHING_TO_MEASURE_WITH = 77
 MODULES = {"torch": "PyTorch", "numpy": "NumPy"}
 
 
-class UsageError(Exception):
-    """One line for the user, about what was asked for."""
-
-
 def torch_on_a_gpu(program: str):
     """PyTorch; exits with 77 and one line where it, NumPy or a GPU is missing."""
     missing = None

@@ -7,11 +7,11 @@ import statistics
 from dataclasses import asdict
 from pathlib import Path
 
-from compare_gpu import UsageError
 from compare_tasks import Task
 from contest import Times
 from exact import Verdict
 from peers import Peer
+from run_file import can_go_on, partial_of, refuse_others
 from step_calls import MASK_BLOCK, Contestant
 
 # --- Fields ---------------------------------------------------------------------------------------
@@ -105,8 +105,6 @@ def task_of(row: dict) -> Task:
 
 # One run is of one commit on one GPU, beside the same peers.
 ORIGIN = ("commit", "device", "driver", "torch")
-# What git names no commit: the next run may be of other code.
-UNNAMED = ("-dirty", "unknown")
 
 
 class RowFile:
@@ -114,16 +112,12 @@ class RowFile:
     in such a file is gone on with."""
 
     def __init__(self, path: Path, environment: dict) -> None:
-        self.path, self.partial = path, path.with_name(path.name + ".partial")
+        self.path, self.partial = path, partial_of(path)
         self.rows: list[dict] = []
         path.parent.mkdir(parents=True, exist_ok=True)
-        if self.partial.exists() and not environment["commit"].endswith(UNNAMED):
+        if self.partial.exists() and can_go_on(environment["commit"]):
             self.rows = [json.loads(line) for line in self.partial.read_text().splitlines()]
-        for field in ORIGIN:
-            for row in self.rows:
-                if row[field] != environment[field]:
-                    raise UsageError(f"{self.partial}: {field} {row[field]}, but this run has "
-                                     f"{environment[field]}; name another file or delete this one")
+        refuse_others(self.partial, self.rows, environment, ORIGIN)
 
     def done(self) -> set[Task]:
         return {task_of(row) for row in self.rows}
@@ -138,12 +132,3 @@ class RowFile:
     def finish(self) -> None:
         if self.partial.exists():
             os.replace(self.partial, self.path)
-
-
-def free_name(directory: Path, commit: str) -> Path:
-    """compare_COMMIT.jsonl, or compare_COMMIT_2.jsonl where that is there, and so on."""
-    path, number = directory / f"compare_{commit}.jsonl", 1
-    while path.exists():
-        number += 1
-        path = directory / f"compare_{commit}_{number}.jsonl"
-    return path

@@ -18,7 +18,8 @@ import tempfile
 from pathlib import Path
 
 from gpu_name import short_name
-from sweep_file import SweepError, choose, partial_of, read_whole_rows, resume
+from run_file import RunError, choose, partial_of, refuse_complete
+from sweep_file import read_whole_rows, resume
 from sweep_grid import Case, Group, full_grid, identity_of, quick_grid
 from sweep_progress import Progress
 
@@ -37,16 +38,16 @@ def find_programs(build: Path) -> list[Path]:
     """The steps' programs, which must all be of one commit."""
     programs = sorted(path for path in build.glob("step[0-9][0-9]") if path.is_file())
     if not programs:
-        raise SweepError(f"{build}: has no programs; make all BACKEND=cuda")
+        raise RunError(f"{build}: has no programs; make all BACKEND=cuda")
     commits = {}
     for program in programs:
         done = subprocess.run([program, "--version"], capture_output=True, text=True, check=False)
         if done.returncode != 0:
-            raise SweepError(f"{program} --version: {first_line(done.stderr)}", 3)
+            raise RunError(f"{program} --version: {first_line(done.stderr)}", 3)
         commits.setdefault(done.stdout.split()[1], []).append(program.name)
     if len(commits) > 1:
         each = "; ".join(f"{' '.join(names)} of {commit}" for commit, names in commits.items())
-        raise SweepError(f"{build}: programs of several commits ({each}); make all BACKEND=cuda")
+        raise RunError(f"{build}: programs of several commits ({each}); make all BACKEND=cuda")
     return programs
 
 
@@ -57,11 +58,11 @@ def measure_ceilings(program: Path) -> dict:
         done = subprocess.run([program, "--ceilings", "--json", path], capture_output=True,
                               text=True, check=False)
         if done.returncode == NO_GPU:
-            raise SweepError(f"no GPU here, and times need one ({first_line(done.stderr)})", NO_GPU)
+            raise RunError(f"no GPU here, and times need one ({first_line(done.stderr)})", NO_GPU)
         if done.returncode != 0:
-            raise SweepError(first_line(done.stderr), done.returncode)
+            raise RunError(first_line(done.stderr), done.returncode)
         if "\nnot kept " in done.stdout:
-            raise SweepError("the ceilings cannot be kept, so that every program would measure its "
+            raise RunError("the ceilings cannot be kept, so that every program would measure its "
                              "own; XDG_CACHE_HOME must name a directory that can be written")
         return json.loads(path.read_text())
 
@@ -155,8 +156,7 @@ def run(arguments: argparse.Namespace) -> int:
         path = choose(arguments.results / short_name(origin["device"]), stem)
     else:
         path = arguments.rows
-        if path.exists():
-            raise SweepError(f"{path}: is complete; name another file or delete this one")
+        refuse_complete(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     steps = [program.name for program in programs]
     groups = (quick_grid if arguments.quick else full_grid)(steps)
@@ -182,7 +182,7 @@ def main() -> int:
     parser.add_argument("--rows", type=Path, help="the file to write, in place of its usual name")
     try:
         return run(parser.parse_args())
-    except SweepError as error:
+    except RunError as error:
         print(f"sweep: {error}", file=sys.stderr)
         return error.code
     except OSError as error:

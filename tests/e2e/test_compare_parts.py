@@ -17,12 +17,12 @@ sys.path.insert(0, str(REPOSITORY / "plots"))
 import compare_rows  # noqa: E402
 import compare_tasks  # noqa: E402
 import step_calls  # noqa: E402
-from compare_gpu import UsageError  # noqa: E402
 from compare_tasks import Task  # noqa: E402
 from contest import Times  # noqa: E402
 from exact import Exact, Verdict, sampled_rows  # noqa: E402
 from gpu_name import short_name  # noqa: E402
 from peers import PEERS  # noqa: E402
+from run_file import RunError, choose  # noqa: E402
 from step_calls import Contestant  # noqa: E402
 
 LIBRARY = STEP_DIR / "libstep05.so"
@@ -250,14 +250,14 @@ def test_file_is_complete_or_partial(tmp_path: Path) -> None:
     again.finish()
     assert [x.name for x in path.parent.iterdir()] == ["compare_abc.jsonl"]
     assert {compare_rows.task_of(row) for row in read_rows(path)} == set(TASKS)
-    assert compare_rows.free_name(path.parent, "abc").name == "compare_abc_2.jsonl"
-    assert compare_rows.free_name(path.parent, "def").name == "compare_def.jsonl"
+    assert choose(path.parent, "compare_abc").name == "compare_abc_2.jsonl"
+    assert choose(path.parent, "compare_def").name == "compare_def.jsonl"
 
 
 def test_rows_of_other_runs_do_not_mix(tmp_path: Path) -> None:
     path = tmp_path / "compare.jsonl"
     compare_rows.RowFile(path, ENVIRONMENT).add(rows_of(SMALL, [1.0, 1.0], [2.0, 2.0]))
-    with pytest.raises(UsageError,
-                       match=r"compare\.jsonl\.partial: torch 2, but this run has 3; name another"):
+    with pytest.raises(RunError,
+                       match=r"compare\.jsonl\.partial:1: torch 2, but this run has 3; name another"):
         compare_rows.RowFile(path, {**ENVIRONMENT, "torch": "3"})
     assert compare_rows.RowFile(path, {**ENVIRONMENT, "commit": "abc-dirty"}).done() == set()
