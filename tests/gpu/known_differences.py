@@ -13,7 +13,8 @@ WARP = 32
 TILE = 32  # step 01: rows and columns of a block
 SECTOR_FLOATS = 8
 LANES = 8  # step 02: threads that share a row
-WARPS = 4  # step 05: of a thread block
+WARPS = 4  # steps 03 to 05: of a thread block
+VECTOR = 8  # elements in 16 bytes
 
 
 @dataclass(frozen=True)
@@ -114,14 +115,45 @@ def split_stores(lab: Counter, shape: Shape) -> Counter:
                    global_store_sectors=rows * LANES * 8 // 32)
 
 
+def tile_rows(shape: Shape) -> tuple[int, int]:
+    """Steps 03 to 05: rows of Q and of K in a tile."""
+    return 128 if shape.head_dim <= 128 else 64, 64 if shape.head_dim <= 64 else 32
+
+
+def vector_load(places: list[tuple[int, int]], vectors: int) -> Counter:
+    """One request for vectors of 16 bytes: the row and the vector in it that each lane loads, of
+    rows of so many vectors, padded by one. Eight lanes are served at a time."""
+    groups = [Counter((row * (vectors + 1) + vector) % 8 for row, vector in places[i:i + 8])
+              for i in range(0, len(places), 8)]
+    wavefronts = sum(max(group.values()) for group in groups)
+    return Counter(shared_load_requests=int(bool(places)), shared_load_wavefronts=wavefronts,
+                   shared_conflicts=wavefronts - len(groups))
+
+
+def last_load(_: Counter, shape: Shape) -> Counter:
+    """Steps 03 to 05, store of O: lanes that have nothing to store leave the kernel before the
+    last of their loads."""
+    q_rows = tile_rows(shape)[0]
+    rows, vectors = q_rows // WARPS, shape.head_dim // VECTOR
+    places = [divmod(i, vectors) for i in range(rows * vectors - WARP, rows * vectors)]
+    all_lanes, gpu = vector_load(places, vectors), Counter()
+    for first in range(0, -(-shape.seqlen // q_rows) * q_rows, rows):
+        stored = [place for place in places if first + place[0] < shape.seqlen]
+        gpu.update(vector_load(stored, vectors))
+        gpu.subtract(all_lanes)
+    return Counter({count: shape.batch * shape.heads * more for count, more in gpu.items()})
+
+
 def whole_entries(lab: Counter, shape: Shape) -> Counter:
     """Step 05: the four numbers of a QueryTile, once a warp, and the two of a KeyTile, once a tile
     of a warp, are one load each. All lanes read the same sector."""
-    q_rows, kv_rows = 128 if shape.head_dim <= 128 else 64, 64 if shape.head_dim <= 64 else 32
+    q_rows, kv_rows = tile_rows(shape)
     warps = shape.batch * shape.heads * -(-shape.seqlen // q_rows) * WARPS
     mma_of_tile = 2 * (q_rows // WARPS // 16) * (kv_rows // 8) * (shape.head_dim // 16)
     loads = -3 * warps - lab["mma"] // mma_of_tile
-    return Counter(global_load_requests=loads, global_load_sectors=loads, l1_load_sectors=loads)
+    more = last_load(lab, shape)
+    more.update(global_load_requests=loads, global_load_sectors=loads, l1_load_sectors=loads)
+    return more
 
 
 @dataclass(frozen=True)
@@ -139,5 +171,10 @@ KNOWN = {
     ("step01", "softmax_kernel"): Known("nvcc: unrolled loops, lanes at different places",
                                         unrolled_loops),
     ("step02", "attention_kernel"): Known("nvcc: one store of a row is made as two", split_stores),
-    ("step05", "attention_kernel"): Known("nvcc: an entry of a list is one load", whole_entries),
+    ("step03", "attention_kernel"): Known("nvcc: the last load is made by what stores it",
+                                          last_load),
+    ("step04", "attention_kernel"): Known("nvcc: the last load is made by what stores it",
+                                          last_load),
+    ("step05", "attention_kernel"): Known("nvcc: an entry of a list is one load, the last load is "
+                                          "made by what stores it", whole_entries),
 }
