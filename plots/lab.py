@@ -1,9 +1,10 @@
 """Writes what the lab counts of all steps, side by side, as a page of Markdown.
 
-Usage: lab.py FILE.md
+Usage: lab.py FILE.md DOCUMENT.md
 
-Needs the programs of the CPU backend (`make all BACKEND=cpu`). Each step is run on a few shapes
-with --report, and so is step 03 with the padding of its rows removed.
+FILE gets the whole page, DOCUMENT the tables of the first shape, between its markers. Needs the
+programs of the CPU backend (`make all BACKEND=cpu`). Each step is run on a few shapes with
+--report, and so is step 03 with the padding of its rows removed.
 """
 
 import json
@@ -16,6 +17,7 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 sys.path.append(str(REPOSITORY / "tests" / "e2e"))
 
 from programs import RIGHT, WRONG, Program, step_names  # noqa: E402
+from sections import SectionError, with_section  # noqa: E402
 from source_tree import SourceTree  # noqa: E402
 
 SHAPES = ("-n 256 -d 64", "-n 384 -d 64 -m causal", "-n 200 -k 333 -d 128 -t bf16")
@@ -136,11 +138,11 @@ def lesson(reports: list[Report]) -> list[str]:
         f"wavefronts.", ""]
 
 
-def section(shape: str, reports: list[Report]) -> list[str]:
+def tables_of(reports: list[Report]) -> list[str]:
     (gpu,) = {row["gpu"] for report in reports for row in report.of("bound")}
     units = [row["unit"] for row in reports[0].of("bound")]
     return [
-        f"## `{shape}`", "", *lesson(reports),
+        *lesson(reports),
         "Device memory, in bytes. What must move, what the sectors of all loads and cp.async and "
         "of all stores add up to, and floating-point operations for each of these bytes:", "",
         *table(["", "must move", "loaded", "stored", "sectors a request", "used", "FLOP a byte"],
@@ -165,21 +167,28 @@ def page(by_shape: dict[str, list[Report]]) -> str:
              f"{', '.join(commits)}. What the counts mean: [the lab](../docs/lab.md). B=1, H=2, "
              "and fp16 where nothing else is said.", ""]
     for shape, reports in by_shape.items():
-        lines += section(shape, reports)
+        lines += [f"## `{shape}`", "", *tables_of(reports)]
     return "\n".join(lines)
 
 
 def main() -> int:
-    if len(sys.argv) != 2:
+    if len(sys.argv) != 3:
         print(__doc__, file=sys.stderr)
         return 2
+    file, document = map(Path, sys.argv[1:])
     with tempfile.TemporaryDirectory() as directory:
         scratch = Path(directory)
         programs = {name: Program(name, REPOSITORY / "build" / "cpu") for name in step_names()}
         programs[f"{PADDED_STEP}, rows without padding"] = without_padding(scratch)
-        text = page({shape: [report_of(program, name, shape, scratch)
-                             for name, program in programs.items()] for shape in SHAPES})
-    Path(sys.argv[1]).write_text(text)
+        by_shape = {shape: [report_of(program, name, shape, scratch)
+                            for name, program in programs.items()] for shape in SHAPES}
+    file.write_text(page(by_shape))
+    first = "\n".join(tables_of(by_shape[SHAPES[0]])).strip()
+    try:
+        document.write_text(with_section(document.read_text(), "lab", "`make lab`", first))
+    except SectionError as error:
+        print(f"lab: {document} {error}", file=sys.stderr)
+        return 1
     return 0
 
 

@@ -21,10 +21,9 @@ except ModuleNotFoundError as missing:
     sys.exit(f"ladder: Python needs {missing.name}. Install it: make deps")
 
 from rows import HEADLINE, Results, Row, RowsError, load
+from sections import SectionError, with_section
 
 STEPS = figure_waterfall.STEPS
-BEGIN = "<!-- ladder: written by `make readme` from plots/results -->"
-END = "<!-- /ladder -->"
 MMA = "mma.sync"
 TEXT = "{http://www.w3.org/2000/svg}text"
 DESCRIPTION = "{http://purl.org/dc/elements/1.1/}description"
@@ -155,13 +154,6 @@ def differences(readme: Path, text: str, pictures: Path, found: dict) -> list[st
                     if not shows(path := picture_path(pictures, theme.name), found)]
 
 
-def with_table(readme: str, text: str) -> str:
-    """The README with `text` between the markers."""
-    before, rest = readme.split(BEGIN)
-    after = rest.split(END)[1]
-    return f"{before}{BEGIN}\n{text}\n{END}{after}"
-
-
 def fail(message: str, code: int = 1) -> int:
     print(f"ladder: {message}", file=sys.stderr)
     return code
@@ -180,10 +172,12 @@ def main() -> int:
     if not steps_of(results):
         return fail(f"no row of the table's shape in {directory}; make sweep measures some")
     old = readme.read_text()
-    if old.count(BEGIN) != 1 or old.count(END) != 1:
-        return fail(f"{readme} must hold once each: {BEGIN} and {END}")
     found = figure_waterfall.data(results)
-    new = with_table(old, f"{table(results)}\n\n{markup(readme, pictures, found)}")
+    try:
+        new = with_section(old, "ladder", "`make readme` from plots/results",
+                           f"{table(results)}\n\n{markup(readme, pictures, found)}")
+    except SectionError as error:
+        return fail(f"{readme} {error}")
     if "--check" in sys.argv:
         wrong = differences(readme, new, pictures, found)
         return fail("; ".join(wrong) + ": make readme") if wrong else 0

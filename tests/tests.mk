@@ -53,12 +53,12 @@ real-input:
 	$(PYTHON) plots/real_input/tables.py docs/real-input.md $(REAL_INPUT)
 	$(PYTHON) plots/real_input/figure.py $(REAL_INPUT) build/plots
 
-# What the lab of the CPU backend counts of all steps, side by side.
+# What the lab of the CPU backend counts of all steps, side by side; of one shape in docs/lab.md too.
 lab:
 	@$(PYTHON) -c 'import numpy' 2>/dev/null || \
 	  { echo "lab: Python needs numpy. Install it: make deps"; exit 1; }
 	@$(MAKE) BACKEND=cpu DEBUG=0 WERROR=0 $(STEPS:%=build/cpu/%)
-	$(PYTHON) plots/lab.py build/lab.md
+	$(PYTHON) plots/lab.py build/lab.md docs/lab.md
 
 # Installing comes first when more is asked for, with -j too: all that is compiled needs the flags.
 ifneq ($(filter deps,$(GOALS)),)

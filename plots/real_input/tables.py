@@ -13,6 +13,10 @@ from pathlib import Path
 
 from inputs import INPUTS, LONG, REPOSITORY, read_rows
 
+sys.path.append(str(REPOSITORY / "plots"))
+
+from sections import SectionError, with_section  # noqa: E402
+
 # Of 101 quantiles.
 MEDIAN, LAST_PERCENT = 50, 99
 ONE_HOT = 15  # at this end of the entropies, and as far from the other end of the weights
@@ -124,15 +128,6 @@ def origin(directory: Path) -> str:
     return f"Measured on the CPU backend, {', '.join(dates)}, commit {', '.join(commits)}."
 
 
-def with_section(text: str, name: str, content: str) -> str:
-    """The document with `content` between the markers of that name."""
-    begin, end = f"<!-- {name}: written by `make real-input` -->", f"<!-- /{name} -->"
-    if text.count(begin) != 1 or text.count(end) != 1:
-        raise SystemExit(f"tables: the document must hold once each: {begin} and {end}")
-    before, rest = text.split(begin)
-    return f"{before}{begin}\n{content}\n{end}{rest.split(end)[1]}"
-
-
 def main() -> int:
     arguments = [argument for argument in sys.argv[1:] if argument != "--check"]
     if len(arguments) != 2:
@@ -145,8 +140,12 @@ def main() -> int:
                 "limits": limits_table(), "origin": origin(directory)}
     old = document.read_text()
     new = old
-    for name, content in sections.items():
-        new = with_section(new, name, content)
+    try:
+        for name, content in sections.items():
+            new = with_section(new, name, "`make real-input`", content)
+    except SectionError as error:
+        print(f"tables: {document} {error}", file=sys.stderr)
+        return 1
     if "--check" in sys.argv:
         return int(old != new)
     document.write_text(new)

@@ -15,13 +15,27 @@ VARIANT = "step03, rows without padding"
 UNITS = {"": 1, "k": 1e3, "M": 1e6, "G": 1e9}
 
 
+DOCUMENT = REPOSITORY / "docs" / "lab.md"
+
+
 @pytest.fixture(scope="module")
-def page(tmp_path_factory: pytest.TempPathFactory) -> str:
-    path = tmp_path_factory.mktemp("lab") / "lab.md"
-    done = subprocess.run([sys.executable, REPOSITORY / "plots/lab.py", path], text=True,
+def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    """The page, and the document with its part of it."""
+    page, document = (tmp_path_factory.mktemp("lab") / name for name in ("page.md", "document.md"))
+    document.write_text(DOCUMENT.read_text())
+    done = subprocess.run([sys.executable, REPOSITORY / "plots/lab.py", page, document], text=True,
                           cwd=REPOSITORY, capture_output=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
-    return path.read_text()
+    return page.read_text(), document.read_text()
+
+
+@pytest.fixture(scope="module")
+def page(written: tuple[str, str]) -> str:
+    return written[0]
+
+
+def test_document_has_what_the_steps_do_now(written: tuple[str, str]) -> None:
+    assert written[1] == DOCUMENT.read_text(), "docs/lab.md is out of date: make lab"
 
 
 def tables_with(page: str, column: str) -> list[dict[str, dict[str, str]]]:
