@@ -68,9 +68,13 @@ static const struct argp_option OPTIONS[] = {
      "FILE.npy or a directory of the five tensors" BY_DEFAULT(full),
      0},
     {"mask-block", KEY_MASK_BLOCK, "QxK", 0,
-     "size of the blocks of the mask, and of its picture (default: 128x128)", 0},
+     "size of the blocks of the mask, and of its picture, up to 16384x16384; step05 runs multiples "
+     "of "
+     "64 (default: 128x128)",
+     0},
     {"stages", KEY_STAGES, "N", 0, "step05: 1 or 2 buffers for K and V (default: 2)", 0},
-    {"scale", KEY_SCALE, "X", 0, "factor of Q K^T (default: 1/sqrt(head dimension))", 0},
+    {"scale", KEY_SCALE, "X", 0,
+     "factor of Q K^T, from -32 to 32 (default: 1/sqrt(head dimension))", 0},
     {"layout", KEY_LAYOUT, "ORDER", 0,
      "bhnd or bnhd: order of batch, head and row in memory" BY_DEFAULT(bhnd), 0},
     {"input", 'i', "KIND", 0,
@@ -101,7 +105,9 @@ static const struct argp_option OPTIONS[] = {
      0},
     {"cases", KEY_CASES, "FILE", 0, "run once for each line of options in FILE", 0},
     {0, 0, 0, 0, "Instead of running:", 3},
-    {"draw-mask", KEY_DRAW_MASK, 0, 0, "print the mask as a map of blocks", 0},
+    {"draw-mask", KEY_DRAW_MASK, 0, 0,
+     "print the mask as a map of blocks; of the options above that write, only --save-mask does",
+     0},
     {"info", KEY_INFO, 0, 0, "print what this step supports and how it would run the problem", 0},
     {"ceilings", KEY_CEILINGS, 0, 0,
      "measure anew what this GPU can do at best, print it, and keep it for later runs", 0},
@@ -157,17 +163,19 @@ static bool parse_input(const char *text, Options *options, Error *error) {
 }
 
 static bool parse_mask_block(const char *text, Options *options, Error *error) {
-  int q, kv, length = 0;
-  if (text[strspn(text, "0123456789x")] != '\0' ||
-      sscanf(text, "%9dx%9d%n", &q, &kv, &length) != 2 || text[length] != '\0' || q < 1 || kv < 1) {
+  const size_t q_digits = strspn(text, "0123456789");
+  const char *kv_text = text + q_digits + (text[q_digits] == 'x');
+  const size_t kv_digits = strspn(kv_text, "0123456789");
+  if (q_digits == 0 || text[q_digits] != 'x' || kv_digits == 0 || kv_text[kv_digits] != '\0') {
     return fail(error, EXIT_USAGE, "--mask-block %s: must be two sizes such as 128x64", text);
   }
-  if (q > LARGEST_MASK_BLOCK || kv > LARGEST_MASK_BLOCK) {
-    return fail(error, EXIT_USAGE, "--mask-block %s: each size must be at most %d", text,
+  const unsigned long q = strtoul(text, NULL, 10), kv = strtoul(kv_text, NULL, 10);
+  if (q < 1 || q > LARGEST_MASK_BLOCK || kv < 1 || kv > LARGEST_MASK_BLOCK) {
+    return fail(error, EXIT_USAGE, "--mask-block %s: each size must be from 1 to %d", text,
                 LARGEST_MASK_BLOCK);
   }
-  options->mask_block_q = q;
-  options->mask_block_kv = kv;
+  options->mask_block_q = (int)q;
+  options->mask_block_kv = (int)kv;
   return true;
 }
 
@@ -344,6 +352,20 @@ bool options_parse(int argc, char **argv, Options *options, Error *error) {
   const unsigned flags = ARGP_NO_ERRS | ARGP_NO_HELP | ARGP_NO_EXIT | ARGP_IN_ORDER;
   error->text[0] = '\0';
   return argp_parse(&ARGP, argc, argv, flags, NULL, &parse) == 0;
+}
+
+bool options_check(const Options *o, Error *error) {
+  if (!o->draw_mask) return true;
+  const char *other = o->info                       ? "--info"
+                      : o->output_directory != NULL ? "--output"
+                      : o->json_path != NULL        ? "--json"
+                      : o->report.parts != 0        ? "--report"
+                                                    : NULL;
+  return other == NULL ||
+         fail(error, EXIT_USAGE,
+              "--draw-mask: draws instead of running, so %s must not be given with "
+              "it",
+              other);
 }
 
 void options_help(FILE *out) {

@@ -62,6 +62,9 @@ Options options_default(void);
  */
 bool options_parse(int argc, char **argv, Options *options, Error *error);
 
+/** Finds options that exclude each other, once all are known. EXIT_USAGE as above. */
+bool options_check(const Options *options, Error *error);
+
 /** Prints what --help shows. */
 void options_help(FILE *out);
 

@@ -52,7 +52,31 @@ static bool open_mask(const Options *o, Problem *p, Mask *mask, Error *error) {
   return true;
 }
 
+enum { BLOCK_OF_ANY_STEP = 128 };
+
+/** Whether a step refuses a problem, as `why` says, for the size of its mask blocks. */
+static bool blames_blocks(const Problem *problem, const char *why) {
+  Error other = {0};
+  Problem p = *problem;
+  p.q_block_size = p.kv_block_size = BLOCK_OF_ANY_STEP;
+  return step_build()->supports(&p, other.text, sizeof other.text) || strcmp(why, other.text) != 0;
+}
+
+/** Asks the step; what it says of mask blocks begins with where their size comes from. */
+static bool check_support(const Options *o, const Problem *p, const Mask *mask, Error *error) {
+  char why[sizeof error->text];
+  if (step_build()->supports(p, why, sizeof why)) return true;
+  if (step.block_masks == NULL || !blames_blocks(p, why)) {
+    return fail(error, EXIT_USAGE, "%s", why);
+  }
+  if (mask->blocks.data[TENSOR_TILES] != NULL) {
+    return fail(error, EXIT_USAGE, "%s/partial_block_masks.npy: %s", mask->text, why);
+  }
+  return fail(error, EXIT_USAGE, "--mask-block %dx%d: %s", o->mask_block_q, o->mask_block_kv, why);
+}
+
 bool options_problem(const Options *o, Problem *problem, Mask *mask, Error *error) {
+  if (!options_check(o, error)) return false;
   *problem = (Problem){
       .batch = o->batch,
       .q_heads = o->q_heads,
@@ -70,10 +94,9 @@ bool options_problem(const Options *o, Problem *problem, Mask *mask, Error *erro
   if (!check_size(o, problem, error)) return false;
   problem_set_layout(problem, o->layout);
   if (!open_mask(o, problem, mask, error)) return false;
-  char why[sizeof error->text];
-  if (step_build()->supports(problem, why, sizeof why)) return true;
+  if (check_support(o, problem, mask, error)) return true;
   mask_free(mask);
-  return fail(error, EXIT_USAGE, "%s", why);
+  return false;
 }
 
 static Strides dense_strides(Layout layout, int64_t heads, int64_t length, int64_t head_dim) {

@@ -67,9 +67,11 @@ Speed run_speed(const Run *run) {
 
 static void print_problem(const Run *run, FILE *out) {
   const Problem *p = &run->problem;
-  fprintf(out, "problem    B=%d Hq=%d Hkv=%d Nq=%d Nkv=%d D=%d %s, mask %s, scale %.4g\n", p->batch,
+  fprintf(out, "problem    B=%d Hq=%d Hkv=%d Nq=%d Nkv=%d D=%d %s, mask %s, scale %.4g", p->batch,
           p->q_heads, p->kv_heads, p->q_len, p->kv_len, p->head_dim, dtype_name(p->dtype),
           run->mask.text, (double)p->scale);
+  if (p->stages != 0) fprintf(out, ", %d stage%s", p->stages, p->stages == 1 ? "" : "s");
+  fputc('\n', out);
 }
 
 /** How the blocks of the mask fall out, and what was done once for it. */
@@ -212,8 +214,9 @@ static void print_traffic(const Run *run, FILE *out) {
   fprintf(out, "must move  %s: Q, K and V in, O and LSE out",
           human_bytes(problem_least_bytes(&run->problem), least));
   if (s_and_p > 0) fprintf(out, "; S and P: %s more", human_bytes(s_and_p, intermediate));
-  fprintf(out, "\nmemory     %s beside the tensors at peak\n",
-          human_bytes((double)run->extra_bytes, extra));
+  fprintf(out, "\nmemory     %s beside the tensors%s at peak\n",
+          run->extra_bytes == 0 ? "nothing" : human_bytes((double)run->extra_bytes, extra),
+          run->mask_facts.q_block_size == 0 ? "" : " and the mask");
 }
 
 void report_run(const Run *run, FILE *out) {

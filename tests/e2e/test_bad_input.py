@@ -50,16 +50,20 @@ BAD_OPTIONS = [
     *[(["--check", f"rows:{value}"], ["--check rows:", value, "from 1 to"])
       for value in ("0", "-5", "x", HUGE, "", " 5", "+5")],
     *[(["--mask-block", value], ["--mask-block", value, "two sizes", "128x64"])
-      for value in ("128", "0x64", "64x0", "-1x64", "128x64x", "axb", "12345678901x64", "", " 1x1",
-                    "+1x1", "1x 1", "1x+1")],
-    *[(["--mask-block", value], ["--mask-block", value, "each size must be at most 16384"])
-      for value in ("16385x64", "64x999999999", "999999936x999999936")],
+      for value in ("128", "x64", "64x", "-1x64", "128x64x", "axb", "", " 1x1", "+1x1", "1x 1",
+                    "1x+1")],
+    *[(["--mask-block", value], ["--mask-block", value, "each size must be from 1 to 16384"])
+      for value in ("0x64", "64x0", "0x0", "16385x64", "64x999999999", "12345678901x64",
+                    f"{HUGE}x{HUGE}", "4294967296x64", "64x18446744073709551680")],
     (["--report=nonsense"], ["--report"]),
     # Of a value that does not fit the line, only the middle is left out.
     (["--dtype", "x" * 3000], ["--dtype xxx", "x ... x", "xxx: must be fp16 or bf16"]),
     # Values that do not fit each other.
     (["-H", "4", "-G", "3"], ["--kv-heads 3", "divide", "--heads 4"]),
     (["-H", "2", "-G", "4"], ["--kv-heads 4", "divide", "--heads 2"]),
+    # Options that exclude each other; these tests give --output and --json.
+    (["--draw-mask"], ["--draw-mask", "--output must not be given"]),
+    (["--draw-mask", "--info"], ["--draw-mask", "--info must not be given"]),
     # Options that do not exist, values that are missing.
     (["--nonsense"], ["--nonsense", "unknown option", "--help"]),
     (["--nonsense", "-n", "5"], ["--nonsense", "unknown option", "--help"]),
