@@ -15,7 +15,7 @@ from problem import Problem
 from programs import BACKEND, REPOSITORY, Program, Result
 
 sys.path.insert(0, str(REPOSITORY / "plots"))
-from step_library import MASK_FILES, Shape, StepLibrary, block_mask  # noqa: E402
+from step_library import MASK_FILES, BlockMask, Shape, StepLibrary, block_mask  # noqa: E402
 
 TO_DEVICE, TO_HOST = 1, 2  # cudaMemcpyKind
 L2_CACHE_SIZE = 38  # cudaDevAttrL2CacheSize
@@ -82,23 +82,27 @@ class Device:
 
 
 class Call:
-    """A forward pass with everything on the device."""
+    """A forward pass with everything on the device, to which a mask of NumPy is copied."""
 
     def __init__(self, device: Device, library: StepLibrary, p: Problem, inputs: list[np.ndarray],
-                 m: masks.BlockMask | None = None, free_bytes: int = 1 << 40) -> None:
+                 m: masks.BlockMask | BlockMask | None = None, free_bytes: int = 1 << 40) -> None:
         self.device, self.library, self.p, self.shape = device, library, p, shape_of(p)
         o = np.full(p.q_shape(), 0xffff, np.uint16)
         lse = np.full(p.q_shape()[:3], np.nan, np.float32)
         self.tensors = [device.upload(array) for array in (*inputs, o, lse)]
+        if isinstance(m, masks.BlockMask):
+            m = self._upload(m)
         self.more = {} if m is None else self._prepare(m)
         size = library.workspace_bytes(self.shape, free_bytes)
         if size > 0:
             self.more = {"workspace": device.allocate(size), "workspace_bytes": size}
 
-    def _prepare(self, m: masks.BlockMask) -> dict:
+    def _upload(self, m: masks.BlockMask) -> BlockMask:
         tensors = m.tensors()
-        mask = block_mask([tensor.shape for tensor in tensors],
+        return block_mask([tensor.shape for tensor in tensors],
                           [self.device.upload(tensor) for tensor in tensors])
+
+    def _prepare(self, mask: BlockMask) -> dict:
         prepared = self.device.allocate(self.library.prepared_bytes(self.shape, mask))
         self.library.prepare(self.shape, mask, prepared)
         return {"mask": mask, "prepared": prepared}

@@ -197,6 +197,24 @@ def to_dense(m: BlockMask, q_len: int, kv_len: int) -> np.ndarray:
     return dense
 
 
+def random_blocks(rng: np.random.Generator, shape: tuple[int, int, int, int],
+                  block: tuple[int, int]) -> np.ndarray:
+    """A dense mask whose blocks are of every kind, drawn one by one; some rows of blocks empty."""
+    batches, heads, q_len, kv_len = shape
+    dense = np.zeros(shape, bool)
+    causal = _causal_rule(q_len, kv_len)
+    for b, h in np.ndindex(batches, heads):
+        for q in range(0, q_len, block[0]):
+            empty = rng.random() < 0.2
+            for k in range(0, kv_len, block[1]):
+                at = np.s_[q:q + block[0], k:k + block[1]]
+                part = dense[b, h][at]
+                part[...] = [np.zeros_like(part), np.ones_like(part), causal[at],
+                             rng.random(part.shape) < 0.5,
+                             rng.random(part.shape) < 0.01][0 if empty else rng.integers(5)]
+    return dense
+
+
 # --- The same mask, as nobody would write it ------------------------------------------------------
 
 def disordered(m: BlockMask, rng: np.random.Generator) -> BlockMask:

@@ -101,24 +101,6 @@ def test_presets_give_the_canonical_block_mask(tmp_path: Path) -> None:
 
 # --- Masks from directories -----------------------------------------------------------------------
 
-def random_blocks(rng: np.random.Generator, shape: tuple[int, int, int, int],
-                  block: tuple[int, int]) -> np.ndarray:
-    """A dense mask whose blocks are of every kind, drawn one by one; some rows of blocks empty."""
-    batches, heads, q_len, kv_len = shape
-    dense = np.zeros(shape, bool)
-    causal = np.arange(kv_len) <= np.arange(q_len)[:, None] + kv_len - q_len
-    for b, h in np.ndindex(batches, heads):
-        for q in range(0, q_len, block[0]):
-            empty = rng.random() < 0.2
-            for k in range(0, kv_len, block[1]):
-                at = np.s_[q:q + block[0], k:k + block[1]]
-                part = dense[b, h][at]
-                part[...] = [np.zeros_like(part), np.ones_like(part), causal[at],
-                             rng.random(part.shape) < 0.5,
-                             rng.random(part.shape) < 0.01][0 if empty else rng.integers(5)]
-    return dense
-
-
 NASTY = pairwise({
     "seqlen": [65, 129, 270], "kv": list(KV_LENGTHS), "block": BLOCKS,
     "dtype": ["fp16", "bf16"], "head_dim": [32, 64, 128, 256], "stages": [1, 2],
@@ -133,7 +115,7 @@ def test_random_block_masks(tmp_path: Path) -> None:
         rng = np.random.default_rng([PAIRWISE_SEED, i])
         p = replace(problem_of({**row, "heads": "grouped", "mask": "full"}),
                     batch=row["masks"][0])
-        dense = random_blocks(rng, (*row["masks"], p.seqlen, p.seqlen_kv), p.mask_block)
+        dense = masks.random_blocks(rng, (*row["masks"], p.seqlen, p.seqlen_kv), p.mask_block)
         m = masks.with_bits_past_the_end(masks.from_dense(dense, p.mask_block), p.seqlen,
                                          p.seqlen_kv)
         m = masks.with_fewest_copies(masks.disordered(m, rng))
