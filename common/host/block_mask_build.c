@@ -127,6 +127,18 @@ static void count_attended(Builder *b, int rows) {
   }
 }
 
+/** The spans of a row; of one that is like the row before, without asking the mask. */
+static void find_spans(Builder *b, int batch, int head, int first_q, int r) {
+  KeySpan *spans = b->spans + (size_t)r * (size_t)b->most_spans;
+  if (r > 0 && mask_rows_alike(b->mask, first_q + r) == 0) {
+    b->span_counts[r] = b->span_counts[r - 1];
+    memcpy(spans, spans - b->most_spans, sizeof *spans * (size_t)b->span_counts[r]);
+  } else {
+    b->span_counts[r] = mask_row(b->mask, batch, head, first_q + r, spans);
+  }
+  b->next_span[r] = 0;
+}
+
 /** Writes out a mixed block. Blocks must come in ascending order: next_span only moves on. */
 static void fill_tile(Builder *b, int rows, int block) {
   const int64_t first = (int64_t)block * b->kv_size, end = first + b->kv_size;
@@ -163,13 +175,9 @@ static bool build_row(Builder *b, int batch, int head, int q_block) {
   const int first_q = q_block * b->q_size;
   const int rows = m->q_len - first_q < b->q_size ? m->q_len - first_q : b->q_size;
   const size_t slots_before = b->slot_count;
-  /* All other rows take less time than the threads take to meet. */
+  /* All other rows take less time than the threads take to meet, or need the row before. */
 #pragma omp parallel for if (m->preset == PRESET_RANDOM)
-  for (int r = 0; r < rows; r++) {
-    b->span_counts[r] =
-        mask_row(m, batch, head, first_q + r, b->spans + (size_t)r * (size_t)b->most_spans);
-    b->next_span[r] = 0;
-  }
+  for (int r = 0; r < rows; r++) find_spans(b, batch, head, first_q, r);
   count_attended(b, rows);
   for (int block = 0; block < b->kv_blocks; block++) {
     if (b->attended[block] == 0) continue;

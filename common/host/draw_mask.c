@@ -47,8 +47,12 @@ bool draw_mask(const Mask *mask, int q_block, int kv_block, FILE *out, Error *er
   for (int64_t first_q = 0; first_q < q_len; first_q += q_step) {
     int64_t cells[MOST_CHARACTERS] = {0};
     const int64_t rows = min_int64(q_step, q_len - first_q);
+    int count = 0;
     for (int64_t q = first_q; q < first_q + rows; q++) {
-      add_row(spans, mask_row(mask, 0, 0, (int)q, spans), kv_step, cells);
+      if (q == first_q || mask_rows_alike(mask, (int)q) > 0) {
+        count = mask_row(mask, 0, 0, (int)q, spans);
+      }
+      add_row(spans, count, kv_step, cells);
     }
     for (int64_t k = 0; k < kv_len; k += kv_step) {
       fputc(character(cells[k / kv_step], rows * min_int64(kv_step, kv_len - k)), out);

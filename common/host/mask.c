@@ -44,10 +44,15 @@ MaskKind mask_kind(const Mask *mask) {
   }
 }
 
+static int64_t drawn_blocks(const Mask *mask) {
+  return (mask->kv_len + (int64_t)mask->kv_block_size - 1) / mask->kv_block_size;
+}
+
 int mask_most_spans(const Mask *mask) {
   switch (mask->preset) {
-    case PRESET_DILATED:
     case PRESET_BLOCKS:
+      return (int)((drawn_blocks(mask) + 1) / 2); /* every other block */
+    case PRESET_DILATED:
     case PRESET_RANDOM:
     case PRESET_DENSE_FILE:
     case PRESET_DIRECTORY:
@@ -92,8 +97,14 @@ static bool drawn(const Mask *mask, uint32_t stream, int64_t index) {
   return random_uniform(mask->seed, stream, (uint64_t)index) < mask->density;
 }
 
+/** One past the last of `count` numbers, from `first` on, that is drawn; 0 if none is. */
+static int64_t last_drawn(const Mask *mask, uint32_t stream, int64_t first, int64_t count) {
+  while (count > 0 && !drawn(mask, stream, first + count - 1)) count--;
+  return count;
+}
+
 static int drawn_block_row(const Mask *mask, int q, KeySpan *spans) {
-  const int64_t blocks = (mask->kv_len + (int64_t)mask->kv_block_size - 1) / mask->kv_block_size;
+  const int64_t blocks = drawn_blocks(mask);
   const int64_t row = q / mask->q_block_size * blocks;
   int count = 0;
   for (int64_t block = 0; block < blocks; block++) {
@@ -122,18 +133,30 @@ static int dense_row(const uint8_t *row, int64_t keys, int64_t first_key, KeySpa
   return count;
 }
 
-/** The keys that one slot of a block mask gives to a query. */
-static int slot_row(const BlockMask *m, int batch, int head, int q, int slot, int64_t causal_end,
-                    int64_t kv_len, KeySpan *spans, int count) {
+/** One past the last entry that is 1; 0 if none is. */
+static int64_t last_one(const uint8_t *row, int64_t keys) {
+  while (keys > 0 && !row[keys - 1]) keys--;
+  return keys;
+}
+
+/** What one slot of a block mask gives to a query: keys first .. end - 1 or, of these, those that
+ * `row` marks. None if first >= end. */
+typedef struct SlotKeys {
+  int64_t first, end;
+  const uint8_t *row; /**< NULL: all of them */
+} SlotKeys;
+
+static SlotKeys slot_keys(const BlockMask *m, int batch, int head, int q, int slot,
+                          int64_t causal_end, int64_t kv_len) {
   const int q_block = q / m->q_block_size;
   const int64_t first = (int64_t)m->kv_block_size *
                         slot_value(m->kv_indices, m->index_strides, batch, head, q_block, slot);
   const int64_t end = first + m->kv_block_size < kv_len ? first + m->kv_block_size : kv_len;
   switch (slot_value(m->block_mask_types, m->type_strides, batch, head, q_block, slot)) {
     case BLOCK_FULL:
-      return append(spans, count, first, end);
+      return (SlotKeys){first, end, NULL};
     case BLOCK_CAUSAL:
-      return append(spans, count, first, causal_end < end ? causal_end : end);
+      return (SlotKeys){first, causal_end < end ? causal_end : end, NULL};
     default:
       break;
   }
@@ -141,27 +164,60 @@ static int slot_row(const BlockMask *m, int batch, int head, int q, int slot, in
       slot_value(m->partial_block_mask_indices, m->partial_strides, batch, head, q_block, slot);
   const uint8_t *row = m->partial_block_masks +
                        (tile * m->q_block_size + q % m->q_block_size) * (int64_t)m->kv_block_size;
-  return dense_row(row, end - first, first, spans, count);
+  return (SlotKeys){first, end, row};
+}
+
+/** The slots of a row by ascending block, kv_num_blocks of them; -1 for those that are MASKED. */
+static const int32_t *sorted_slots(const Mask *mask, int batch, int head, int q_block) {
+  const BlockMask *m = &mask->blocks.mask;
+  const int b = batch % m->batches, h = head % m->heads;
+  return mask->sorted_slots + (((int64_t)b * m->heads + h) * m->q_blocks + q_block) * m->max_slots;
 }
 
 static int directory_row(const Mask *mask, int batch, int head, int q, int64_t causal_end,
                          KeySpan *spans) {
   const BlockMask *m = &mask->blocks.mask;
   const int q_block = q / m->q_block_size;
-  const int b = batch % m->batches, h = head % m->heads;
-  const int32_t *slots =
-      mask->sorted_slots + (((int64_t)b * m->heads + h) * m->q_blocks + q_block) * m->max_slots;
+  const int32_t *slots = sorted_slots(mask, batch, head, q_block);
   const int slot_count = block_count(m, batch, head, q_block);
   int count = 0;
   for (int i = 0; i < slot_count && slots[i] >= 0; i++) {
-    count = slot_row(m, batch, head, q, slots[i], causal_end, mask->kv_len, spans, count);
+    const SlotKeys keys = slot_keys(m, batch, head, q, slots[i], causal_end, mask->kv_len);
+    count = keys.row == NULL ? append(spans, count, keys.first, keys.end)
+                             : dense_row(keys.row, keys.end - keys.first, keys.first, spans, count);
   }
   return count;
 }
 
+static int64_t directory_row_end(const Mask *mask, int batch, int head, int q, int64_t causal_end) {
+  const BlockMask *m = &mask->blocks.mask;
+  const int q_block = q / m->q_block_size;
+  const int32_t *slots = sorted_slots(mask, batch, head, q_block);
+  for (int i = block_count(m, batch, head, q_block) - 1; i >= 0; i--) {
+    if (slots[i] < 0) continue;
+    const SlotKeys keys = slot_keys(m, batch, head, q, slots[i], causal_end, mask->kv_len);
+    const int64_t count =
+        keys.row == NULL ? keys.end - keys.first : last_one(keys.row, keys.end - keys.first);
+    if (count > 0) return keys.first + count;
+  }
+  return 0;
+}
+
+/** Of a FILE.npy. */
+static const uint8_t *dense_entries(const Mask *mask, int batch, int head, int q) {
+  const int64_t row =
+      ((int64_t)(batch % mask->batches) * mask->heads + head % mask->heads) * mask->q_len + q;
+  return (const uint8_t *)mask->dense.data + row * mask->kv_len;
+}
+
+/** The key after the last that the causal rule gives to query q. */
+static int32_t causal_limit(const Mask *mask, int q) {
+  return clamp((int64_t)q + mask->kv_len - mask->q_len + 1, 0, mask->kv_len);
+}
+
 int mask_row(const Mask *mask, int batch, int head, int q, KeySpan *spans) {
   const int64_t position = (int64_t)q + mask->kv_len - mask->q_len; /* q' */
-  const int64_t end = clamp(position + 1, 0, mask->kv_len);         /* of the causal rule */
+  const int64_t end = causal_limit(mask, q);
   switch (mask->preset) {
     case PRESET_FULL:
       return append(spans, 0, 0, mask->kv_len);
@@ -195,12 +251,8 @@ int mask_row(const Mask *mask, int batch, int head, int q, KeySpan *spans) {
       return drawn_entry_row(mask, q, spans);
     case PRESET_EMPTY:
       return 0;
-    case PRESET_DENSE_FILE: {
-      const int64_t row =
-          ((int64_t)(batch % mask->batches) * mask->heads + head % mask->heads) * mask->q_len + q;
-      return dense_row((const uint8_t *)mask->dense.data + row * mask->kv_len, mask->kv_len, 0,
-                       spans, 0);
-    }
+    case PRESET_DENSE_FILE:
+      return dense_row(dense_entries(mask, batch, head, q), mask->kv_len, 0, spans, 0);
     case PRESET_DIRECTORY:
       return directory_row(mask, batch, head, q, end, spans);
   }
@@ -209,8 +261,29 @@ int mask_row(const Mask *mask, int batch, int head, int q, KeySpan *spans) {
 
 int mask_row_end(const Mask *mask, int batch, int head, int q) {
   KeySpan span;
-  if (mask_most_spans(mask) > 1) return mask->kv_len;
-  return mask_row(mask, batch, head, q, &span) > 0 ? span.end : 0;
+  switch (mask->preset) {
+    case PRESET_DILATED:
+      return causal_limit(mask, q); /* k = q' is attended */
+    case PRESET_BLOCKS: {
+      const int64_t blocks = drawn_blocks(mask), row = q / mask->q_block_size * blocks;
+      const int64_t end = last_drawn(mask, STREAM_BLOCKS, row, blocks) * mask->kv_block_size;
+      return clamp(end, 0, mask->kv_len);
+    }
+    case PRESET_RANDOM:
+      return (int)last_drawn(mask, STREAM_ENTRIES, (int64_t)q * mask->kv_len, mask->kv_len);
+    case PRESET_DENSE_FILE:
+      return (int)last_one(dense_entries(mask, batch, head, q), mask->kv_len);
+    case PRESET_DIRECTORY:
+      return (int)directory_row_end(mask, batch, head, q, causal_limit(mask, q));
+    default:
+      return mask_row(mask, batch, head, q, &span) > 0 ? span.end : 0; /* one span at most */
+  }
+}
+
+int mask_rows_alike(const Mask *mask, int q) {
+  if (mask->preset != PRESET_BLOCKS) return 1;
+  if (q % mask->q_block_size != 0) return 0;
+  return clamp(mask->q_len - (int64_t)q, 0, mask->q_block_size);
 }
 
 int64_t mask_entries(const Mask *mask, int batch, int heads) {

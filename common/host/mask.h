@@ -22,18 +22,20 @@ typedef struct KeySpan {
 /**
  * The presets of --mask. With q' = q + kv_len - q_len, query q attends key k iff
  *
- *     full           always
- *     causal         k <= q'
- *     window:W       q' - W < k <= q'
- *     document:L     q' >= 0, k <= q' and both lie in the same document; L is a list of lengths
- * that add up to kv_len, or the number of documents, of equal length as far as possible prefix:P k
- * < P or k <= q' interleaved:S  q' >= 0 and k <= q' or both lie in the same image; runs of text and
- * images alternate, with lengths drawn from the seed S dilated:K      k <= q' and (q' - k) % K == 0
- *     blocks:X       the mask block of (q, k) is drawn, each with probability X
- *     random:X       the entry is drawn, each with probability X
- *     empty          never
- *     FILE.npy       the array says so: bool [Nq, Nkv], [H, Nq, Nkv] or [B, H, Nq, Nkv]
- *     a directory    the five tensors of a block mask say so
+ * - full: always
+ * - causal: k <= q'
+ * - window:W: q' - W < k <= q'
+ * - document:L: q' >= 0, k <= q' and both lie in the same document. L lists lengths that add up to
+ *   kv_len, or is the number of documents, as equal as they get
+ * - prefix:P: k < P or k <= q'
+ * - interleaved:S: q' >= 0, and k <= q' or both lie in the same image. Runs of text and images
+ *   alternate; the seed S draws their lengths
+ * - dilated:K: k <= q' and (q' - k) % K == 0
+ * - blocks:X: the mask block of (q, k) was drawn, each with probability X
+ * - random:X: the entry was drawn, each with probability X
+ * - empty: never
+ * - FILE.npy: the array says so, bool [Nq, Nkv], [H, Nq, Nkv] or [B, H, Nq, Nkv]
+ * - a directory: the five tensors of a block mask say so
  */
 typedef enum MaskPreset {
   PRESET_FULL,
@@ -95,9 +97,14 @@ int mask_most_spans(const Mask *mask);
  */
 int mask_row(const Mask *mask, int batch, int head, int q, KeySpan *spans);
 
-/** A key that query q attends no key from; the least such key unless a row may have several spans.
- */
+/** The key after the last that query q attends; 0 if it attends none. */
 int mask_row_end(const Mask *mask, int batch, int head, int q);
+
+/**
+ * How many queries from q on are known to attend the same keys; 0 if those of q are known to be
+ * those of q - 1. So a mask that is drawn in blocks need not be drawn for every query.
+ */
+int mask_rows_alike(const Mask *mask, int q);
 
 /** Unmasked (query, key) pairs over `batch` x `heads` of the problem. */
 int64_t mask_entries(const Mask *mask, int batch, int heads);

@@ -253,8 +253,9 @@ static bool count_entries(Mask *mask, Error *error) {
     for (int b = 0; b < mask->batches; b++) {
       for (int h = 0; h < mask->heads; h++) {
         for (int q = 0; q < mask->q_len; q++) {
-          const int count = spans == NULL ? 0 : mask_row(mask, b, h, q, spans);
-          for (int i = 0; i < count; i++) entries += spans[i].end - spans[i].first;
+          const int64_t alike = mask_rows_alike(mask, q);
+          const int count = spans == NULL || alike == 0 ? 0 : mask_row(mask, b, h, q, spans);
+          for (int i = 0; i < count; i++) entries += alike * (spans[i].end - spans[i].first);
         }
       }
     }

@@ -118,7 +118,8 @@ WAITS_FOR_ALL = ((STEP, "cp_async_wait<STAGES - 1>();", "cp_async_wait<0>();"),)
 NO_TILE_IS_SKIPPED = (
     (HOST, "if (tile < 0 || tile >= m->tile_count)", "if (tile >= m->tile_count)"),
     ("common/host/mask.c", "  const uint8_t *row = m->partial_block_masks +",
-     "  if (tile < 0) return count;\n  const uint8_t *row = m->partial_block_masks +"),
+     "  if (tile < 0) return (SlotKeys){0, 0, NULL};\n"
+     "  const uint8_t *row = m->partial_block_masks +"),
     (LISTS, "const int type = slot < slots ?", "const int listed = slot < slots ?"),
     (LISTS, "    int64_t first_key = 0, partial = 0;",
      "    const bool none = listed == BLOCK_PARTIAL && partials[slot * m.partial_strides[3]] < 0;\n"
@@ -127,7 +128,7 @@ NO_TILE_IS_SKIPPED = (
 NO_TILE_IS_CAUSAL = (
     NO_TILE_IS_SKIPPED[0],
     ("common/host/mask.c", "  const uint8_t *row = m->partial_block_masks +",
-     "  if (tile < 0) return append(spans, count, first, causal_end < end ? causal_end : end);\n"
+     "  if (tile < 0) return (SlotKeys){first, causal_end < end ? causal_end : end, NULL};\n"
      "  const uint8_t *row = m->partial_block_masks +"),
     *NO_TILE_IS_SKIPPED[2:3],
     (LISTS, NO_TILE_IS_SKIPPED[3][1], NO_TILE_IS_SKIPPED[3][2].replace("MASKED", "CAUSAL")))
