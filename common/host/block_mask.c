@@ -77,8 +77,9 @@ static bool validate_slot(const BlockMask *m, Place at, int64_t kv_blocks, int32
   if (type == BLOCK_MASKED) return true;
   const int block = slot_value(m->kv_indices, m->index_strides, b, h, q, i);
   if (block < 0 || block >= kv_blocks) {
-    return fail(error, EXIT_USAGE, "%s = %d, but there are only %lld key/value blocks",
-                name_slot("kv_indices", at, &name), block, (long long)kv_blocks);
+    return fail(error, EXIT_USAGE, "%s = %d, but there %s only %lld key/value block%s",
+                name_slot("kv_indices", at, &name), block, kv_blocks == 1 ? "is" : "are",
+                (long long)kv_blocks, kv_blocks == 1 ? "" : "s");
   }
   if (seen_in[block] == row) {
     return fail(error, EXIT_USAGE, "%s = %d, but the row lists that block already",
@@ -88,8 +89,9 @@ static bool validate_slot(const BlockMask *m, Place at, int64_t kv_blocks, int32
   if (type != BLOCK_PARTIAL) return true;
   const int tile = slot_value(m->partial_block_mask_indices, m->partial_strides, b, h, q, i);
   if (tile < 0 || tile >= m->tile_count) {
-    return fail(error, EXIT_USAGE, "%s = %d, but the slot is PARTIAL and there are %d tiles",
-                name_slot("partial_block_mask_indices", at, &name), tile, m->tile_count);
+    return fail(error, EXIT_USAGE, "%s = %d, but the slot is PARTIAL and there %s %d tile%s",
+                name_slot("partial_block_mask_indices", at, &name), tile,
+                m->tile_count == 1 ? "is" : "are", m->tile_count, m->tile_count == 1 ? "" : "s");
   }
   return true;
 }
@@ -99,8 +101,8 @@ static bool validate_row(const BlockMask *m, Place at, int64_t kv_blocks, int32_
   const int count = block_count(m, at.batch, at.head, at.q_block);
   if (count < 0 || count > m->max_slots) {
     return fail(error, EXIT_USAGE,
-                "kv_num_blocks[b=%d, h=%d, q_block=%d] = %d, but a row has %d slots", at.batch,
-                at.head, at.q_block, count, m->max_slots);
+                "kv_num_blocks[b=%d, h=%d, q_block=%d] = %d, but a row has %d slot%s", at.batch,
+                at.head, at.q_block, count, m->max_slots, m->max_slots == 1 ? "" : "s");
   }
   for (at.slot = 0; at.slot < count; at.slot++) {
     if (!validate_slot(m, at, kv_blocks, seen_in, row, error)) return false;
@@ -128,15 +130,13 @@ static bool validate_shape(const BlockMask *m, const Problem *p, Error *error) {
   }
   const int64_t q_blocks = ((int64_t)p->q_len + m->q_block_size - 1) / m->q_block_size;
   if (m->q_blocks != q_blocks) {
-    return fail(error, EXIT_USAGE,
-                "the mask has %d blocks of queries, but %d queries in blocks of %d are %lld",
-                m->q_blocks, p->q_len, m->q_block_size, (long long)q_blocks);
+    return fail(error, EXIT_USAGE, "NQB is %d, must be %lld: --seqlen %d in blocks of %d",
+                m->q_blocks, (long long)q_blocks, p->q_len, m->q_block_size);
   }
   if ((m->batches != 1 && m->batches != p->batch) || (m->heads != 1 && m->heads != p->q_heads)) {
     return fail(error, EXIT_USAGE,
-                "the mask is for %d batch entries and %d heads, but the problem has %d and %d "
-                "(1 stands for all)",
-                m->batches, m->heads, p->batch, p->q_heads);
+                "[B, H] is [%d, %d], but the problem has [%d, %d] (1 stands for all)", m->batches,
+                m->heads, p->batch, p->q_heads);
   }
   return true;
 }

@@ -11,6 +11,7 @@
 
 #include "host/block_mask.h"
 #include "host/mask.h"
+#include "host/memory.h"
 
 /** One active block, before the rows are laid out side by side. */
 typedef struct Slot {
@@ -38,6 +39,8 @@ typedef struct Builder {
   size_t slot_count, slot_capacity;
   int32_t *row_slots; /**< [batches][heads][q_blocks]: how many of them */
   TileTable table;
+  double memory_bytes; /**< that may be taken */
+  bool too_large;
 } Builder;
 
 static uint64_t hash_bytes(const uint8_t *bytes, size_t count) {
@@ -88,6 +91,14 @@ static int32_t find_tile(TileTable *t, const uint8_t *tile) {
   memcpy(t->tiles + (size_t)t->count * t->tile_bytes, tile, t->tile_bytes);
   t->entries[at] = t->count;
   return t->count++;
+}
+
+/** Whether there is memory for slots and tiles, and for the tensors that will be made of them. */
+static bool fits(Builder *b) {
+  const double slots = (double)b->slot_count * (sizeof(Slot) + DEVICE_COPIES * 3 * sizeof(int32_t));
+  const double tiles = DEVICE_COPIES * (double)b->table.count * (double)b->table.tile_bytes;
+  b->too_large = (double)b->mask->dense.bytes + slots + tiles > b->memory_bytes;
+  return !b->too_large;
 }
 
 static bool add_slot(Builder *b, Slot slot) {
@@ -190,7 +201,7 @@ static bool build_row(Builder *b, int batch, int head, int q_block) {
       if (slot.type == BLOCK_PARTIAL) slot.tile = find_tile(&b->table, b->tile);
       if (slot.type == BLOCK_PARTIAL && slot.tile < 0) return false;
     }
-    if (!add_slot(b, slot)) return false;
+    if (!add_slot(b, slot) || !fits(b)) return false;
   }
   b->row_slots[(batch * m->heads + head) * b->q_blocks + q_block] =
       (int32_t)(b->slot_count - slots_before);
@@ -282,8 +293,8 @@ static void free_builder(Builder *b) {
   free(b->table.entries);
 }
 
-bool block_mask_build(const Mask *mask, int q_block_size, int kv_block_size, HostBlockMask *blocks,
-                      Error *error) {
+bool block_mask_build_within(double memory_bytes, const Mask *mask, int q_block_size,
+                             int kv_block_size, HostBlockMask *blocks, Error *error) {
   *blocks = (HostBlockMask){0};
   Builder b = {.mask = mask,
                .q_size = q_block_size,
@@ -291,10 +302,24 @@ bool block_mask_build(const Mask *mask, int q_block_size, int kv_block_size, Hos
                .q_blocks = (mask->q_len - 1) / q_block_size + 1,
                .kv_blocks = (mask->kv_len - 1) / kv_block_size + 1,
                .most_spans = mask_most_spans(mask),
-               .table.tile_bytes = (size_t)q_block_size * (size_t)kv_block_size};
+               .table.tile_bytes = (size_t)q_block_size * (size_t)kv_block_size,
+               .memory_bytes = memory_bytes};
   const bool ok = allocate(&b) && build_rows(&b) && lay_out(&b, blocks);
   free_builder(&b);
   if (ok) return true;
   block_mask_free(blocks);
+  if (b.too_large) {
+    return fail(error, EXIT_USAGE,
+                "--mask %s: its blocks of %d x %d take more than the %.3g GB of this machine: "
+                "--seqlen %d, --seqlen-kv %d",
+                mask->text, q_block_size, kv_block_size, memory_bytes / 1e9, mask->q_len,
+                mask->kv_len);
+  }
   return fail(error, EXIT_DEVICE, "--mask %s: out of host memory for its blocks", mask->text);
+}
+
+bool block_mask_build(const Mask *mask, int q_block_size, int kv_block_size, HostBlockMask *blocks,
+                      Error *error) {
+  return block_mask_build_within(machine_memory_bytes(), mask, q_block_size, kv_block_size, blocks,
+                                 error);
 }

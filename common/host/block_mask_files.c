@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "host/block_mask.h"
+#include "host/memory.h"
 #include "host/npy.h"
 
 static const struct {
@@ -41,44 +42,70 @@ static bool read_file(const char *directory, int file, NpyArray *array, Error *e
   if (file != TENSOR_TILES || access(path, F_OK) == 0) {
     ok = npy_read(path, FILE_FACTS[file].types, array, error);
     if (ok && array->rank != FILE_FACTS[file].rank) {
-      ok = fail(error, EXIT_USAGE, "%s: has %d dimensions, must have %d", path, array->rank,
-                FILE_FACTS[file].rank);
+      ok = fail(error, EXIT_USAGE, "%s: has %d dimension%s, must have %d", path, array->rank,
+                array->rank == 1 ? "" : "s", FILE_FACTS[file].rank);
     }
   }
   free(path);
   return ok;
 }
 
+/** Asked before any is read. The device gets a copy of each. */
+static bool check_memory(const char *directory, Error *error) {
+  double bytes = 0;
+  for (int i = 0; i < MASK_TENSORS; i++) {
+    struct stat status;
+    char *path = join(directory, FILE_FACTS[i].name);
+    if (path == NULL) return fail(error, EXIT_DEVICE, "out of host memory");
+    if (stat(path, &status) == 0) bytes += (double)status.st_size;
+    free(path);
+  }
+  return fits_memory(directory, "the mask takes", DEVICE_COPIES * bytes, error);
+}
+
+/** Of a tensor that has not as many rows of blocks and slots as the first, kv_indices.npy. */
+static bool refuse_slots(const char *directory, int file, const int64_t *shape,
+                         const int64_t *first, Error *error) {
+  const char *name = FILE_FACTS[file].name;
+  if (file == TENSOR_COUNTS) {
+    return fail(error, EXIT_USAGE, "%s/%s: NQB is %lld, must be %lld as in kv_indices.npy",
+                directory, name, (long long)shape[2], (long long)first[2]);
+  }
+  return fail(error, EXIT_USAGE,
+              "%s/%s: [NQB, MAXB] is [%lld, %lld], must be [%lld, %lld] as in kv_indices.npy",
+              directory, name, (long long)shape[2], (long long)shape[3], (long long)first[2],
+              (long long)first[3]);
+}
+
 /** Every dimension of the tensors of slots must be that of the first, or 1 where one mask serves
- * all. */
+ * all. There may be no slot at all: then nothing is attended. */
 static bool check_shapes(const char *directory, const NpyArray *files, BlockMask *m, Error *error) {
   for (int i = TENSOR_COUNTS; i <= TENSOR_TILE_INDICES; i++) {
     const int64_t *shape = files[i].shape;
     const bool slots = i != TENSOR_COUNTS;
     for (int d = 0; d < 3 + slots; d++) {
-      if (shape[d] < 1 || shape[d] > INT32_MAX) {
-        return fail(error, EXIT_USAGE, "%s/%s: dimension %d is %lld, must be from 1 to 2^31 - 1",
-                    directory, FILE_FACTS[i].name, d, (long long)shape[d]);
+      const int least = d < 3;
+      if (shape[d] < least || shape[d] > INT32_MAX) {
+        return fail(error, EXIT_USAGE, "%s/%s: dimension %d is %lld, must be from %d to 2^31 - 1",
+                    directory, FILE_FACTS[i].name, d, (long long)shape[d], least);
       }
     }
     if (shape[0] > m->batches) m->batches = (int)shape[0];
     if (shape[1] > m->heads) m->heads = (int)shape[1];
     const int64_t *first = files[TENSOR_INDICES].shape;
     if (shape[2] != first[2] || (slots && shape[3] != first[3])) {
-      return fail(error, EXIT_USAGE,
-                  "%s/%s: has %lld blocks of queries%s, but kv_indices.npy has %lld x %lld slots",
-                  directory, FILE_FACTS[i].name, (long long)shape[2],
-                  slots ? " or another number of slots" : "", (long long)first[2],
-                  (long long)first[3]);
+      return refuse_slots(directory, i, shape, first, error);
     }
   }
   for (int i = TENSOR_COUNTS; i <= TENSOR_TILE_INDICES; i++) {
     const int64_t *shape = files[i].shape;
     if ((shape[0] != 1 && shape[0] != m->batches) || (shape[1] != 1 && shape[1] != m->heads)) {
-      return fail(error, EXIT_USAGE,
-                  "%s/%s: is for %lld batch entries and %lld heads, another file for %d and %d",
-                  directory, FILE_FACTS[i].name, (long long)shape[0], (long long)shape[1],
-                  m->batches, m->heads);
+      return fail(
+          error, EXIT_USAGE,
+          "%s/%s: [B, H] is [%lld, %lld], but other files have up to [%d, %d] (1 stands for "
+          "all)",
+          directory, FILE_FACTS[i].name, (long long)shape[0], (long long)shape[1], m->batches,
+          m->heads);
     }
   }
   return true;
@@ -102,9 +129,11 @@ static bool set_sizes(const char *directory, const NpyArray *files, BlockMask *m
     const int64_t *shape = files[TENSOR_TILES].shape;
     if (shape[0] > INT32_MAX || shape[1] < 1 || shape[1] > 1 << 20 || shape[2] < 1 ||
         shape[2] > 1 << 20) {
-      return fail(error, EXIT_USAGE, "%s/%s: %lld tiles of %lld x %lld are out of range", directory,
-                  FILE_FACTS[TENSOR_TILES].name, (long long)shape[0], (long long)shape[1],
-                  (long long)shape[2]);
+      return fail(error, EXIT_USAGE,
+                  "%s/%s: the shape is [%lld, %lld, %lld], must be at most [2^31 - 1, 2^20, 2^20] "
+                  "with blocks of 1 x 1 or more",
+                  directory, FILE_FACTS[TENSOR_TILES].name, (long long)shape[0],
+                  (long long)shape[1], (long long)shape[2]);
     }
     m->tile_count = (int)shape[0];
     m->q_block_size = (int)shape[1];
@@ -121,7 +150,7 @@ bool block_mask_read(const char *directory, const Problem *problem, int q_block_
                      int kv_block_size, HostBlockMask *blocks, Error *error) {
   *blocks = (HostBlockMask){.mask = {.q_block_size = q_block_size, .kv_block_size = kv_block_size}};
   NpyArray files[MASK_TENSORS] = {{0}};
-  bool ok = true;
+  bool ok = check_memory(directory, error);
   for (int i = 0; i < MASK_TENSORS && ok; i++) ok = read_file(directory, i, &files[i], error);
   ok = ok && set_sizes(directory, files, &blocks->mask, error);
   for (int i = 0; i < MASK_TENSORS; i++) { /* the arrays change hands, good or not */
@@ -131,7 +160,11 @@ bool block_mask_read(const char *directory, const Problem *problem, int q_block_
   block_mask_set_pointers(&blocks->mask, blocks->data);
   Error fault = {0};
   if (ok && !block_mask_validate(&blocks->mask, problem, &fault)) {
-    ok = fail(error, fault.code, "%s: %.900s", directory, fault.text);
+    ok = fail(error, fault.code, "%s: %.700s%s", directory, fault.text,
+              files[TENSOR_TILES].rank != 0
+                  ? ""
+                  : "; partial_block_masks.npy is missing: without it no slot may be PARTIAL, and "
+                    "the size of the blocks is that of --mask-block");
   }
   if (!ok) block_mask_free(blocks);
   return ok;

@@ -126,16 +126,11 @@ static bool parse_density(Mask *mask, const char *argument, Error *error) {
  * the memory of this machine.
  */
 static bool check_tiles(const Mask *mask, Error *error) {
-#ifdef SIMT_BACKEND
-  const int copies = 2; /* the device's lies in the same memory */
-#else
-  const int copies = 1;
-#endif
   const double tile = (double)mask->q_block_size * mask->kv_block_size;
   const double blocks = ceil((double)mask->q_len / mask->q_block_size) *
                         ceil((double)mask->kv_len / mask->kv_block_size);
   const double mixed = mask->density < 1 ? -expm1(tile * log1p(-mask->density)) : 0;
-  const double needed = copies * blocks * mixed * tile, memory = machine_memory_bytes();
+  const double needed = DEVICE_COPIES * blocks * mixed * tile, memory = machine_memory_bytes();
   if (needed <= memory) return true;
   return fail(error, EXIT_USAGE,
               "--mask %s: its partial tiles take %.3g GB, must be at most the %.3g GB of this "
@@ -167,27 +162,33 @@ static bool parse_argument(Mask *mask, const char *argument, Error *error) {
 static bool read_dense(Mask *mask, const Problem *p, Error *error) {
   mask->preset = PRESET_DENSE_FILE;
   static const NpyTypes BOOLEANS = {1 << NPY_B1, "|b1 (bool)"};
+  struct stat status;
+  if (stat(mask->text, &status) == 0 &&
+      !fits_memory(mask->text, "the mask takes", (double)status.st_size, error)) {
+    return false;
+  }
   if (!npy_read(mask->text, BOOLEANS, &mask->dense, error)) return false;
   const NpyArray *a = &mask->dense;
   if (a->rank < 2 || a->rank > 4) {
     return fail(error, EXIT_USAGE,
-                "%s: has %d dimensions, must be [Nq, Nkv], [H, Nq, Nkv] or "
+                "%s: has %d dimension%s, must be [Nq, Nkv], [H, Nq, Nkv] or "
                 "[B, H, Nq, Nkv]",
-                mask->text, a->rank);
+                mask->text, a->rank, a->rank == 1 ? "" : "s");
   }
   const int64_t *lengths = a->shape + a->rank - 2;
   if (lengths[0] != p->q_len || lengths[1] != p->kv_len) {
     return fail(error, EXIT_USAGE,
-                "%s: is a mask of %lld queries and %lld keys, but the problem has %d and %d",
+                "%s: is a mask of [Nq, Nkv] = [%lld, %lld], but the problem has [%d, %d]",
                 mask->text, (long long)lengths[0], (long long)lengths[1], p->q_len, p->kv_len);
   }
   const int64_t heads = a->rank > 2 ? a->shape[a->rank - 3] : 1;
   const int64_t batches = a->rank > 3 ? a->shape[0] : 1;
   if ((heads != 1 && heads != p->q_heads) || (batches != 1 && batches != p->batch)) {
-    return fail(error, EXIT_USAGE,
-                "%s: is a mask of %lld batch entries and %lld heads, but the problem has %d and %d "
-                "(1 stands for all)",
-                mask->text, (long long)batches, (long long)heads, p->batch, p->q_heads);
+    return fail(
+        error, EXIT_USAGE,
+        "%s: is a mask of [B, H] = [%lld, %lld], but the problem has [%d, %d] (1 stands for "
+        "all)",
+        mask->text, (long long)batches, (long long)heads, p->batch, p->q_heads);
   }
   mask->heads = (int)heads;
   mask->batches = (int)batches;
@@ -227,6 +228,11 @@ static bool read_directory(Mask *mask, const Problem *p, int q_block, int kv_blo
   mask->batches = m->batches;
   mask->heads = m->heads;
   const size_t rows = (size_t)m->batches * (size_t)m->heads * (size_t)m->q_blocks;
+  /* Where the tensors broadcast, this is the largest by far. */
+  if (!fits_memory(mask->text, "the order of its slots takes",
+                   (double)rows * m->max_slots * sizeof(int32_t), error)) {
+    return false;
+  }
   NamedSlot *named = malloc(sizeof *named * ((size_t)m->max_slots + 1));
   mask->sorted_slots = malloc(sizeof(int32_t) * (rows * (size_t)m->max_slots + 1));
   const bool ok = named != NULL && mask->sorted_slots != NULL;

@@ -1,5 +1,7 @@
 """Masks in files: dense ones, block masks written and read again, and what is refused."""
 
+import os
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -45,13 +47,13 @@ def test_heads_and_batch_entries_are_not_mixed_up(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("array, says", [
-    (np.ones((300, 200), bool), "is a mask of 300 queries and 200 keys, but the problem has 200 "
-     "and 300"),
-    (np.ones((3, 200, 300), bool), "is a mask of 1 batch entries and 3 heads, but the problem has "
-     "2 and 2 (1 stands for all)"),
-    (np.ones((3, 1, 200, 300), bool), "is a mask of 3 batch entries and 1 heads, but the problem "
-     "has 2 and 2 (1 stands for all)"),
-    (np.ones(300, bool), "has 1 dimensions, must be [Nq, Nkv], [H, Nq, Nkv] or [B, H, Nq, Nkv]"),
+    (np.ones((300, 200), bool), "is a mask of [Nq, Nkv] = [300, 200], but the problem has "
+     "[200, 300]"),
+    (np.ones((3, 200, 300), bool), "is a mask of [B, H] = [1, 3], but the problem has [2, 2] "
+     "(1 stands for all)"),
+    (np.ones((3, 1, 200, 300), bool), "is a mask of [B, H] = [3, 1], but the problem has [2, 2] "
+     "(1 stands for all)"),
+    (np.ones(300, bool), "has 1 dimension, must be [Nq, Nkv], [H, Nq, Nkv] or [B, H, Nq, Nkv]"),
     (np.ones((1, 1, 1, 200, 300), bool), "has 5 dimensions, must be [Nq, Nkv], [H, Nq, Nkv] or "
      "[B, H, Nq, Nkv]"),
     (np.ones((200, 300), np.uint8), 'element type "|u1": expected |b1 (bool)'),
@@ -135,6 +137,18 @@ def test_block_size_is_that_of_the_tiles(tmp_path: Path) -> None:
     assert result.same_bits(expected) and (row["mask_block_q"], row["mask_block_kv"]) == (128, 64)
 
 
+def test_mask_without_slots_attends_nothing(tmp_path: Path) -> None:
+    """MAXB = 0, with and without a tile that nobody uses."""
+    for tiles in (0, 1):
+        m = masks.BlockMask(np.zeros((2, 1, 4), np.int32),
+                            *(np.zeros((1, 2, 4, 0), np.int32) for _ in range(3)),
+                            np.ones((tiles, 64, 64), bool))
+        p = replace(PROBLEM, mask=str(m.write(tmp_path / f"mask{tiles}")))
+        result, row = STEP05.solve(tmp_path / f"out{tiles}", *p.options())
+        assert not result.o.any() and (result.lse == -np.inf).all()
+        assert (row["mask_blocks"], row["mask_blocks_active"]) == (2 * 2 * 4 * 5, 0)
+
+
 # --- What is refused ------------------------------------------------------------------------------
 
 GOOD = masks.from_dense(np.random.default_rng(0).random((1, 2, 200, 300)) < 0.5, (64, 64))
@@ -174,30 +188,25 @@ BAD_MASKS: dict[str, tuple[masks.BlockMask, str]] = {
              "PARTIAL and there are 40 tiles"),
     "no tiles": (sized(0, 64, 64), ": partial_block_mask_indices[b=0, h=0, q_block=0, slot=0] = 0, "
                  "but the slot is PARTIAL and there are 0 tiles"),
-    "small blocks": (sized(40, 32, 64), ": the mask has 4 blocks of queries, but 200 queries in "
-                     "blocks of 32 are 7"),
-    "large blocks": (sized(40, 128, 64), ": the mask has 4 blocks of queries, but 200 queries in "
-                     "blocks of 128 are 2"),
+    "small blocks": (sized(40, 32, 64), ": NQB is 4, must be 7: --seqlen 200 in blocks of 32"),
+    "large blocks": (sized(40, 128, 64), ": NQB is 4, must be 2: --seqlen 200 in blocks of 128"),
     "query blocks": (masks.BlockMask(*(t[:, :, :3] for t in GOOD.tensors()[:4]), GOOD.tiles),
-                     ": the mask has 3 blocks of queries, but 200 queries in blocks of 64 are 4"),
-    "query blocks of one": (replace(GOOD, types=GOOD.types[:, :, :3]), "/block_mask_types.npy: has "
-                            "3 blocks of queries or another number of slots, but kv_indices.npy "
-                            "has 4 x 5 slots"),
+                     ": NQB is 3, must be 4: --seqlen 200 in blocks of 64"),
+    "query blocks of one": (replace(GOOD, types=GOOD.types[:, :, :3]), "/block_mask_types.npy: "
+                            "[NQB, MAXB] is [3, 5], must be [4, 5] as in kv_indices.npy"),
     "query blocks of counts": (replace(GOOD, counts=GOOD.counts[:, :, :3]), "/kv_num_blocks.npy: "
-                               "has 3 blocks of queries, but kv_indices.npy has 4 x 5 slots"),
-    "slots of one": (replace(GOOD, types=GOOD.types[..., :3]), "/block_mask_types.npy: has 4 "
-                     "blocks of queries or another number of slots, but kv_indices.npy has "
-                     "4 x 5 slots"),
+                               "NQB is 3, must be 4 as in kv_indices.npy"),
+    "slots of one": (replace(GOOD, types=GOOD.types[..., :3]), "/block_mask_types.npy: "
+                     "[NQB, MAXB] is [4, 3], must be [4, 5] as in kv_indices.npy"),
     "rank": (replace(GOOD, types=GOOD.types[0]), "/block_mask_types.npy: has 3 dimensions, must "
              "have 4"),
     "no slots": (masks.BlockMask(GOOD.counts, *(t[..., :0] for t in GOOD.tensors()[1:4]),
                                  GOOD.tiles),
-                 "/kv_indices.npy: dimension 3 is 0, must be from 1 to 2^31 - 1"),
+                 ": kv_num_blocks[b=0, h=0, q_block=0] = 5, but a row has 0 slots"),
     "heads": (masks.BlockMask(*(t.repeat(2, 1) for t in GOOD.tensors()[:4]), GOOD.tiles),
-              ": the mask is for 1 batch entries and 4 heads, but the problem has 2 and 2 (1 "
-              "stands for all)"),
-    "heads of one": (replace(GOOD, types=GOOD.types.repeat(2, 1)), "/kv_num_blocks.npy: is for 1 "
-                     "batch entries and 2 heads, another file for 1 and 4"),
+              ": [B, H] is [1, 4], but the problem has [2, 2] (1 stands for all)"),
+    "heads of one": (replace(GOOD, types=GOOD.types.repeat(2, 1)), "/kv_num_blocks.npy: [B, H] is "
+                     "[1, 2], but other files have up to [1, 4] (1 stands for all)"),
     "int64": (replace(GOOD, indices=GOOD.indices.astype(np.int64)), '/kv_indices.npy: element type '
               '"<i8": expected <i4 (int32)'),
     "bytes": (replace(GOOD, tiles=GOOD.tiles.astype(np.uint8)), '/partial_block_masks.npy: element '
@@ -215,6 +224,13 @@ def assert_refused(tmp_path: Path, directory: Path, says: str) -> None:
     assert sorted(tmp_path.iterdir()) == before
 
 
+def refusal(p: Problem) -> str:
+    """The one line of a request that is refused."""
+    done = STEP05.run(*p.options())
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (USAGE, "", 1)
+    return done.stderr
+
+
 @pytest.mark.parametrize("fault", BAD_MASKS)
 def test_bad_block_mask(tmp_path: Path, fault: str) -> None:
     m, says = BAD_MASKS[fault]
@@ -222,10 +238,43 @@ def test_bad_block_mask(tmp_path: Path, fault: str) -> None:
 
 
 def test_blocks_that_the_tiles_do_not_divide(tmp_path: Path) -> None:
-    m = masks.from_dense(np.ones((1, 1, 200, 300), bool), (96, 64))
-    done = STEP05.run(*replace(PROBLEM, mask=str(m.write(tmp_path / "mask"))).options())
-    assert (done.returncode, done.stderr) == (
-        USAGE, "step05: mask blocks of 96x64: step05 takes multiples of 64\n")
+    """Whoever said the size of the blocks is named: the option, or the file with the tiles."""
+    says = "mask blocks of 96x64: step05 takes multiples of 64\n"
+    dense = np.ones((1, 1, 200, 300), bool)
+    directory = masks.from_dense(dense, (96, 64)).write(tmp_path / "mask")
+    tiles = directory / "partial_block_masks.npy"
+    p = replace(PROBLEM, mask_block=(96, 64))
+    by_option = f"step05: --mask-block 96x64: {says}"
+    assert refusal(p) == by_option
+    assert refusal(replace(PROBLEM, mask=str(directory))) == f"step05: {tiles}: {says}"
+    tiles.unlink()
+    assert refusal(replace(p, mask=str(directory))) == by_option
+    assert refusal(replace(p, head_dim=40)) == by_option
+    assert "--head-dim 40: step05 takes" in refusal(replace(PROBLEM, head_dim=40))
+
+
+@pytest.mark.parametrize("block, says", [
+    ((64, 64), "partial_block_mask_indices[b=0, h=0, q_block=0, slot=0] = 0, but the slot is "
+     "PARTIAL and there are 0 tiles"),
+    ((128, 128), "NQB is 4, must be 2: --seqlen 200 in blocks of 128"),
+], ids=["tiles", "size"])
+def test_missing_tiles_are_missed(tmp_path: Path, block: tuple[int, int], says: str) -> None:
+    """Without their file there may be no PARTIAL slot, and --mask-block must be right."""
+    directory = GOOD.write(tmp_path / "mask")
+    (directory / "partial_block_masks.npy").unlink()
+    assert refusal(replace(PROBLEM, mask=str(directory), mask_block=block)) == (
+        f"step05: {directory}: {says}; partial_block_masks.npy is missing: without it no slot may "
+        "be PARTIAL, and the size of the blocks is that of --mask-block\n")
+
+
+def test_masks_beyond_memory(tmp_path: Path) -> None:
+    """Of 8 TB, which take no place on the disk: said before they are read."""
+    dense, directory = tmp_path / "mask.npy", GOOD.write(tmp_path / "mask")
+    np.save(dense, np.ones((200, 300), bool))
+    for path, mask in ((dense, dense), (directory / "partial_block_masks.npy", directory)):
+        os.truncate(path, 1 << 43)
+        assert re.fullmatch(rf"step05: {mask}: the mask takes \d.* GB, must be at most the .* GB "
+                            r"of this machine\n", refusal(replace(PROBLEM, mask=str(mask))))
 
 
 @pytest.mark.parametrize("spoil, says", [

@@ -229,12 +229,32 @@ static void threads_do_not_change_the_blocks(void **state) {
   block_mask_free(&blocks[1]);
 }
 
+/** Tiles and slots, 2 on the diagonal and below it, 10 of them: with a copy on the CPU's device. */
+static void blocks_beyond_memory_are_refused(void **state) {
+  (void)state;
+  const Problem p = mask_problem(1, 1, 256, 256);
+  Mask mask = open_mask("dilated:4", &p, 64, 64);
+  const double tiles = 2 * 2 * 64 * 64, slots = 10 * (12 + 2 * 12);
+  HostBlockMask blocks;
+  Error error = {0};
+  assert_true(block_mask_build_within(tiles + slots, &mask, 64, 64, &blocks, &error));
+  block_mask_free(&blocks);
+  assert_false(block_mask_build_within(tiles + slots - 1, &mask, 64, 64, &blocks, &error));
+  assert_int_equal(error.code, EXIT_USAGE);
+  assert_string_equal(error.text,
+                      "--mask dilated:4: its blocks of 64 x 64 take more than the 1.67e-05 GB of "
+                      "this machine: --seqlen 256, --seqlen-kv 256");
+  for (int i = 0; i < MASK_TENSORS; i++) assert_null(blocks.data[i]);
+  mask_free(&mask);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(every_preset_is_built_as_defined),
       cmocka_unit_test(dense_masks_of_all_kinds_are_built_as_defined),
       cmocka_unit_test(one_tile_serves_all_equal_blocks),
       cmocka_unit_test(threads_do_not_change_the_blocks),
+      cmocka_unit_test(blocks_beyond_memory_are_refused),
   };
   return cmocka_run_group_tests(tests, create_test_directory, remove_test_directory);
 }

@@ -188,32 +188,35 @@ static void files_that_do_not_fit_are_refused(void **state) {
   files.shapes[TENSOR_TYPES][2] = 2;
   files.shapes[TENSOR_TYPES][1] = 1;
   refuse_files(&files,
-               "/block_mask_types.npy: has 2 blocks of queries or another number of slots, "
-               "but kv_indices.npy has 1 x 2 slots");
+               "/block_mask_types.npy: [NQB, MAXB] is [2, 2], must be [1, 2] as in "
+               "kv_indices.npy");
   files = good_files();
   files.shapes[TENSOR_COUNTS][2] = 2;
   files.shapes[TENSOR_COUNTS][1] = 1;
-  refuse_files(&files,
-               "/kv_num_blocks.npy: has 2 blocks of queries, but kv_indices.npy has 1 x 2 "
-               "slots");
+  refuse_files(&files, "/kv_num_blocks.npy: NQB is 2, must be 1 as in kv_indices.npy");
   files = good_files();
   files.shapes[TENSOR_TILE_INDICES][3] = 0;
   refuse_files(&files,
-               "/partial_block_mask_indices.npy: dimension 3 is 0, must be from 1 to 2^31 "
-               "- 1");
+               "/partial_block_mask_indices.npy: [NQB, MAXB] is [1, 0], must be [1, 2] as in "
+               "kv_indices.npy");
+  files = good_files();
+  files.shapes[TENSOR_COUNTS][2] = 0;
+  refuse_files(&files, "/kv_num_blocks.npy: dimension 2 is 0, must be from 1 to 2^31 - 1");
   files = good_files();
   files.shapes[TENSOR_COUNTS][0] = 3;
   files.shapes[TENSOR_COUNTS][1] = 1;
   refuse_files(&files,
-               "/kv_indices.npy: is for 2 batch entries and 2 heads, another file for 3 "
-               "and 2");
+               "/kv_indices.npy: [B, H] is [2, 2], but other files have up to [3, 2] (1 stands "
+               "for all)");
   files = good_files();
   files.tiles_shape[0] = 8;
   files.tiles_shape[1] = 0;
-  refuse_files(&files, "/partial_block_masks.npy: 8 tiles of 0 x 4 are out of range");
+  refuse_files(&files,
+               "/partial_block_masks.npy: the shape is [8, 0, 4], must be at most [2^31 - 1, 2^20, "
+               "2^20] with blocks of 1 x 1 or more");
   files = good_files();
   files.tiles_shape[1] = 4;
-  refuse_files(&files, ": the mask has 1 blocks of queries, but 8 queries in blocks of 4 are 2");
+  refuse_files(&files, ": NQB is 1, must be 2: --seqlen 8 in blocks of 4");
   files = good_files();
   files.tensors[TENSOR_INDICES] = TWOS;
   refuse_files(&files,
@@ -252,6 +255,30 @@ static void every_file_broadcasts_on_its_own(void **state) {
   }
 }
 
+/** A row of no slots attends nothing, and so does the mask that is written of it. */
+static void masks_may_have_no_slots_at_all(void **state) {
+  (void)state;
+  static const int32_t NO_BLOCKS[4] = {0};
+  Files files = good_files();
+  files.tensors[TENSOR_COUNTS] = NO_BLOCKS;
+  for (int i = TENSOR_INDICES; i <= TENSOR_TILE_INDICES; i++) files.shapes[i][3] = 0;
+  for (int pass = 0; pass < 2; pass++) {
+    const TestPath directory = write_files(&files);
+    Mask mask = open_mask(directory.text, &FILES_PROBLEM, 8, 4);
+    Error error = {0};
+    assert_int_equal(mask.blocks.mask.max_slots, 0);
+    assert_int_equal(mask_entries(&mask, 2, 2), 0);
+    assert_int_equal(mask_row_end(&mask, 1, 1, 7), 0);
+    free(dense_of_mask(&mask, 2, 2));
+    assert_int_equal(block_mask_statistics(&mask.blocks.mask, 8).active, 0);
+    assert_true(block_mask_write(directory.text, &mask.blocks.mask, &error));
+    mask_free(&mask);
+    remove_block_mask(directory.text);
+  }
+  files.tensors[TENSOR_COUNTS] = ZERO_ONE;
+  refuse_files(&files, ": kv_num_blocks[b=0, h=1, q_block=0] = 1, but a row has 0 slots");
+}
+
 static void without_tiles_the_given_sizes_hold(void **state) {
   (void)state;
   const Files files = good_files();
@@ -267,6 +294,9 @@ static void without_tiles_the_given_sizes_hold(void **state) {
   assert_int_equal(blocks.mask.tile_count, 0);
   block_mask_free(&blocks);
   assert_false(block_mask_read(directory.text, &FILES_PROBLEM, 4, 4, &blocks, &error));
+  assert_non_null(strstr(error.text,
+                         ": NQB is 1, must be 2: --seqlen 8 in blocks of 4; "
+                         "partial_block_masks.npy is missing: without it "));
   remove_block_mask(directory.text);
 }
 
@@ -291,6 +321,7 @@ int main(void) {
       cmocka_unit_test(what_is_not_looked_at_is_written_as_minus_one),
       cmocka_unit_test(files_that_do_not_fit_are_refused),
       cmocka_unit_test(every_file_broadcasts_on_its_own),
+      cmocka_unit_test(masks_may_have_no_slots_at_all),
       cmocka_unit_test(without_tiles_the_given_sizes_hold),
       cmocka_unit_test(a_directory_that_cannot_be_made_is_an_error),
   };

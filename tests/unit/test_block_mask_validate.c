@@ -121,6 +121,10 @@ static void partial_slots_need_a_tile(void **state) {
   expect(&own.mask, &PROBLEM,
          "partial_block_mask_indices[b=0, h=0, q_block=0, slot=3] = 1, but the slot is PARTIAL "
          "and there are 0 tiles");
+  own.mask.tile_count = 1;
+  expect(&own.mask, &PROBLEM,
+         "partial_block_mask_indices[b=0, h=0, q_block=0, slot=3] = 1, but the slot is PARTIAL "
+         "and there is 1 tile");
   free_own(&own);
 }
 
@@ -148,21 +152,16 @@ static void sizes_must_fit_the_problem(void **state) {
   expect(&m, &PROBLEM, "mask blocks of 8 x -4: must be positive");
   m = own.mask;
   m.q_blocks = 2;
-  expect(&m, &PROBLEM, "the mask has 2 blocks of queries, but 20 queries in blocks of 8 are 3");
+  expect(&m, &PROBLEM, "NQB is 2, must be 3: --seqlen 20 in blocks of 8");
   m = own.mask;
   m.batches = 3;
-  expect(&m, &PROBLEM,
-         "the mask is for 3 batch entries and 3 heads, but the problem has 2 and 3 (1 stands for "
-         "all)");
+  expect(&m, &PROBLEM, "[B, H] is [3, 3], but the problem has [2, 3] (1 stands for all)");
   m = own.mask;
   m.heads = 2;
-  expect(&m, &PROBLEM,
-         "the mask is for 2 batch entries and 2 heads, but the problem has 2 and 3 (1 stands for "
-         "all)");
+  expect(&m, &PROBLEM, "[B, H] is [2, 2], but the problem has [2, 3] (1 stands for all)");
   Problem longer = PROBLEM;
   longer.q_len = 25;
-  expect(&own.mask, &longer,
-         "the mask has 3 blocks of queries, but 25 queries in blocks of 8 are 4");
+  expect(&own.mask, &longer, "NQB is 3, must be 4: --seqlen 25 in blocks of 8");
   longer.q_len = 24;
   expect(&own.mask, &longer, NULL);
   Problem fewer_keys = PROBLEM;
@@ -171,6 +170,9 @@ static void sizes_must_fit_the_problem(void **state) {
          "kv_indices[b=0, h=0, q_block=0, slot=3] = 15, but there are only 15 key/value blocks");
   fewer_keys.kv_len = 61;
   expect(&own.mask, &fewer_keys, NULL);
+  fewer_keys.kv_len = 4;
+  expect(&own.mask, &fewer_keys,
+         "kv_indices[b=0, h=0, q_block=0, slot=0] = 9, but there is only 1 key/value block");
   free_own(&own);
 }
 

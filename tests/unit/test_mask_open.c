@@ -46,6 +46,61 @@ static void tiles_beyond_memory_are_refused(void **state) {
                          "be at most the "));
 }
 
+/** Makes the file of 2^43 bytes, which take no place on the disk. */
+static void lengthen(const char *path) {
+  assert_int_equal(truncate(path, (int64_t)1 << 43), 0);
+}
+
+/** Said before they are read. */
+static void files_beyond_memory_are_refused(void **state) {
+  (void)state;
+  static const int32_t NOTHING[4];
+  const Problem p = mask_problem(2, 3, 4, 10);
+  const TestPath paths[2] = {test_path("a.npy"), test_path("mask")};
+  const TestPath inside = test_path("mask/kv_indices.npy");
+  write_array(paths[0].text, NPY_B1, 2, (int64_t[]){4, 4}, NOTHING);
+  lengthen(paths[0].text);
+  assert_int_equal(mkdir(paths[1].text, 0777), 0);
+  write_array(inside.text, NPY_I4, 4, (int64_t[]){1, 1, 1, 1}, NOTHING);
+  lengthen(inside.text);
+  for (int i = 0; i < 2; i++) {
+    Mask mask;
+    Error error = {0};
+    char why[512];
+    assert_false(mask_open(paths[i].text, &p, 64, 64, 1, &mask, &error));
+    assert_int_equal(error.code, EXIT_USAGE);
+    snprintf(why, sizeof why, "%s: the mask takes %s GB, must be at most the ", paths[i].text,
+             i == 0 ? "8.8e+03" : "1.76e+04");
+    assert_memory_equal(error.text, why, strlen(why));
+  }
+  unlink(paths[0].text);
+  remove_block_mask(paths[1].text);
+}
+
+/** Tensors that broadcast each in another dimension stand for more slots than the files hold. */
+static void slots_beyond_memory_are_refused(void **state) {
+  (void)state;
+  enum { MANY = 20000, SLOTS = 1000 };
+  const Problem p = mask_problem(MANY, MANY, 8, 8);
+  const TestPath directory = test_path("mask");
+  int32_t *zeros = calloc(MANY * SLOTS, sizeof *zeros);
+  Mask mask;
+  Error error = {0};
+  assert_int_equal(mkdir(directory.text, 0777), 0);
+  for (int i = 0; i < TENSOR_TILES; i++) {
+    const int64_t shape[4] = {i == TENSOR_COUNTS ? MANY : 1, i == TENSOR_TYPES ? MANY : 1, 1,
+                              SLOTS};
+    TestPath path;
+    snprintf(path.text, sizeof path.text, "%.90s/%s", directory.text, BLOCK_MASK_FILES[i]);
+    write_array(path.text, NPY_I4, i == TENSOR_COUNTS ? 3 : 4, shape, zeros);
+  }
+  assert_false(mask_open(directory.text, &p, 8, 8, 1, &mask, &error));
+  assert_int_equal(error.code, EXIT_USAGE);
+  assert_non_null(strstr(error.text, ": the order of its slots takes 1.6e+03 GB, must be at most"));
+  free(zeros);
+  remove_block_mask(directory.text);
+}
+
 static void numbers_must_be_whole_and_in_range(void **state) {
   (void)state;
   refuse("window:", "--mask window:: W must be an integer from 1 to 2147483647");
@@ -125,22 +180,19 @@ static void refuse_shape(int rank, const int64_t *shape, const char *text) {
 static void dense_files_must_fit_the_problem(void **state) {
   (void)state;
   refuse_shape(1, (int64_t[]){10},
-               "has 1 dimensions, must be [Nq, Nkv], [H, Nq, Nkv] or [B, H, Nq, Nkv]");
+               "has 1 dimension, must be [Nq, Nkv], [H, Nq, Nkv] or [B, H, Nq, Nkv]");
   refuse_shape(5, (int64_t[]){1, 1, 1, 4, 10},
                "has 5 dimensions, must be [Nq, Nkv], [H, Nq, Nkv] or [B, H, Nq, Nkv]");
   refuse_shape(2, (int64_t[]){10, 4},
-               "is a mask of 10 queries and 4 keys, but the problem has 4 and 10");
+               "is a mask of [Nq, Nkv] = [10, 4], but the problem has [4, 10]");
   refuse_shape(3, (int64_t[]){3, 4, 9},
-               "is a mask of 4 queries and 9 keys, but the problem has 4 and 10");
+               "is a mask of [Nq, Nkv] = [4, 9], but the problem has [4, 10]");
   refuse_shape(3, (int64_t[]){2, 4, 10},
-               "is a mask of 1 batch entries and 2 heads, but the problem has 2 and 3 (1 stands "
-               "for all)");
+               "is a mask of [B, H] = [1, 2], but the problem has [2, 3] (1 stands for all)");
   refuse_shape(4, (int64_t[]){3, 1, 4, 10},
-               "is a mask of 3 batch entries and 1 heads, but the problem has 2 and 3 (1 stands "
-               "for all)");
+               "is a mask of [B, H] = [3, 1], but the problem has [2, 3] (1 stands for all)");
   refuse_shape(4, (int64_t[]){2, 0, 4, 10},
-               "is a mask of 2 batch entries and 0 heads, but the problem has 2 and 3 (1 stands "
-               "for all)");
+               "is a mask of [B, H] = [2, 0], but the problem has [2, 3] (1 stands for all)");
 }
 
 static void dense_files_must_hold_bools(void **state) {
@@ -237,6 +289,8 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(unknown_presets_are_refused),
       cmocka_unit_test(tiles_beyond_memory_are_refused),
+      cmocka_unit_test(files_beyond_memory_are_refused),
+      cmocka_unit_test(slots_beyond_memory_are_refused),
       cmocka_unit_test(numbers_must_be_whole_and_in_range),
       cmocka_unit_test(seeds_must_be_whole),
       cmocka_unit_test(densities_must_lie_between_0_and_1),
