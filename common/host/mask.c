@@ -189,7 +189,9 @@ static int directory_row(const Mask *mask, int batch, int head, int q, int64_t c
   return count;
 }
 
-static int64_t directory_row_end(const Mask *mask, int batch, int head, int q, int64_t causal_end) {
+/** The same rule for PARTIAL tiles as that of the kernels, which visit a tile with any bit: keys
+ * past the last one count, cut to it. */
+static int32_t directory_row_end(const Mask *mask, int batch, int head, int q, int64_t causal_end) {
   const BlockMask *m = &mask->blocks.mask;
   const int q_block = q / m->q_block_size;
   const int32_t *slots = sorted_slots(mask, batch, head, q_block);
@@ -197,8 +199,8 @@ static int64_t directory_row_end(const Mask *mask, int batch, int head, int q, i
     if (slots[i] < 0) continue;
     const SlotKeys keys = slot_keys(m, batch, head, q, slots[i], causal_end, mask->kv_len);
     const int64_t count =
-        keys.row == NULL ? keys.end - keys.first : last_one(keys.row, keys.end - keys.first);
-    if (count > 0) return keys.first + count;
+        keys.row == NULL ? keys.end - keys.first : last_one(keys.row, m->kv_block_size);
+    if (count > 0) return clamp(keys.first + count, 0, mask->kv_len);
   }
   return 0;
 }
@@ -274,7 +276,7 @@ int mask_row_end(const Mask *mask, int batch, int head, int q) {
     case PRESET_DENSE_FILE:
       return (int)last_one(dense_entries(mask, batch, head, q), mask->kv_len);
     case PRESET_DIRECTORY:
-      return (int)directory_row_end(mask, batch, head, q, causal_limit(mask, q));
+      return directory_row_end(mask, batch, head, q, causal_limit(mask, q));
     default:
       return mask_row(mask, batch, head, q, &span) > 0 ? span.end : 0; /* one span at most */
   }

@@ -97,7 +97,10 @@ int mask_most_spans(const Mask *mask);
  */
 int mask_row(const Mask *mask, int batch, int head, int q, KeySpan *spans);
 
-/** The key after the last that query q attends; 0 if it attends none. */
+/**
+ * The key after the last that query q attends; 0 if it attends none. Where a PARTIAL tile of a
+ * directory has a 1 past kv_len in the row, it is kv_len: a kernel may visit the tile for it.
+ */
 int mask_row_end(const Mask *mask, int batch, int head, int q);
 
 /**

@@ -11,7 +11,7 @@ from attention_numpy import attention, mistakes
 from generator_numpy import rounded_inputs
 from pairwise import pairwise
 from problem import Problem
-from programs import PAIRWISE_SEED, Program, Result
+from programs import PAIRWISE_SEED, Program, Result, write_inputs
 
 STEP05 = Program("step05")
 
@@ -201,6 +201,23 @@ def test_masked_slots_cost_nothing(tmp_path: Path) -> None:
         assert result.same_bits(solved[0][0])
         for count in ("count_barriers", "count_mma", "count_ldmatrix"):
             assert row.get(count) == solved[0][1].get(count)
+
+
+@pytest.mark.parametrize("past, not_compared", [("queries", 0), ("keys", 200)])
+def test_nan_in_a_tile_that_only_entries_past_the_end_attend(tmp_path: Path, past: str,
+                                                             not_compared: int) -> None:
+    """Of V. Tiles of keys that no query attends are not visited; but where a query attends keys past
+    the last one, the tile may be, and the check knows: its rows are not compared."""
+    p = Problem(1, 1, 1, 200, 200, mask_block=(256, 256))
+    m = masks.from_dense(np.pad(np.ones((200, 64), bool), [(0, 0), (0, 136)])[None, None],
+                         p.mask_block)
+    m.tiles[(0, np.s_[200:], np.s_[:200]) if past == "queries" else (0, np.s_[:], np.s_[200:])] = 1
+    q, k, v = rounded_inputs(p)
+    v[0, 0, 70 if past == "queries" else 195] = np.nan
+    directory = write_inputs(tmp_path / "in", q, k, v)
+    p = replace(p, mask=str(m.write(tmp_path / "mask")))
+    _, row = STEP05.solve(tmp_path / "out", *p.options_with_files(directory))
+    assert row["rows_not_compared"] == not_compared
 
 
 # --- Bits -----------------------------------------------------------------------------------------

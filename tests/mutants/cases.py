@@ -85,6 +85,14 @@ def edge_tiles(rng: random.Random) -> list[list[bool]]:
             [i % 128 < 64 or i == 9 * 128 + 70 for i in range(128 * 128)]]
 
 
+def write_mask_past_the_end(directory: Path) -> Path:
+    """200 queries in blocks of 128: all attend keys 0 .. 63, and those past the last one all."""
+    tiles = [[i % 128 < 64 or tile == 1 and i // 128 >= 72 for i in range(128 * 128)]
+             for tile in range(2)]
+    return _write_mask(directory, [(1, 1)] * 4, 2, 1, [[1, 1], [0, 0], [PARTIAL] * 2, [0, 1]], 128,
+                       tiles)
+
+
 def write_shared_mask(directory: Path) -> Path:
     """2 batch entries, 2 heads, 100 x 130 in blocks of 64: each tensor broadcasts otherwise."""
     rng = random.Random(3)
@@ -163,13 +171,15 @@ def write_cases(step: str, directory: Path) -> list[tuple[Path, dict[str, str]]]
         disordered = write_disordered_mask(directory / "disordered", mixed_tiles)
         edges = write_disordered_mask(directory / "edges", edge_tiles)
         shared = write_shared_mask(directory / "shared")
+        past_the_end = write_mask_past_the_end(directory / "past_the_end")
+        unseen = write_inputs(directory / f"{step}_unseen", 200, 200, {("v", 70, 3): float("nan")})
         # Tiles that no query of theirs attends, within a block that some attend.
         hidden += [f"--input {inputs[0]} -m {mask} --mask-block 256x256"
                    for mask in ("causal", "window:100")]
         lists = [({}, [f"-b 2 -H 2 -n 200 -k 300 -d 64 -m {disordered}",
                        f"-b 2 -H 2 -n 200 -k 319 -d 64 -m {edges}",
                        f"-b 2 -H 2 -n 100 -k 130 -d 64 -m {shared} "
-                       "--stages 1", *BLOCK_MASK, *hidden])]
+                       "--stages 1", f"--input {unseen} -m {past_the_end}", *BLOCK_MASK, *hidden])]
     files = []
     for i, (environment, lines) in enumerate(lists):
         path = directory / f"{step}_{i}.cases"
