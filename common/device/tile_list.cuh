@@ -16,7 +16,7 @@
 #include "device/heads.cuh"
 #include "device/warp.cuh"
 
-/** What hides entries of a tile; 0 and above: the bits of so many a partial tile, and the end. */
+/** What hides entries of a tile. From 0 on, the number of a partial tile: its bits, and the end. */
 enum TileMask : int { ALL_ATTENDED = -1, PAST_THE_END = -2, CAUSAL_RULE = -3, NONE_ATTENDED = -4 };
 
 /** One key/value tile that a tile of queries attends, one load. */
@@ -88,7 +88,7 @@ static inline size_t lay_out_tile_lists(const Problem *p, const BlockMask *m, in
   const int64_t heads = (int64_t)p->batch * p->q_heads;
   const int64_t together = CACHED_BYTES / head_bytes;
   lists->heads_together = (int)(together < 1 ? 1 : together < heads ? together : heads);
-  // A row lists each block at most once, but may have any number of MASKED slots.
+  // MASKED slots aside, a row has each block once; of the last there is room for all of its tiles.
   const int kv_blocks = (p->kv_len - 1) / m->kv_block_size + 1;
   lists->most_tiles =
       (m->max_slots < kv_blocks ? m->max_slots : kv_blocks) * (m->kv_block_size / kv_rows) +
