@@ -206,8 +206,8 @@ def test_masked_slots_cost_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize("past, not_compared", [("queries", 0), ("keys", 200)])
 def test_nan_in_a_tile_that_only_entries_past_the_end_attend(tmp_path: Path, past: str,
                                                              not_compared: int) -> None:
-    """Of V. Tiles of keys that no query attends are not visited; but where a query attends keys past
-    the last one, the tile may be, and the check knows: its rows are not compared."""
+    """Of V. Tiles of keys that no query attends are not visited. But where the mask has a query
+    attend keys past the last one, the tile may be: the check knows, and compares no such row."""
     p = Problem(1, 1, 1, 200, 200, mask_block=(256, 256))
     m = masks.from_dense(np.pad(np.ones((200, 64), bool), [(0, 0), (0, 136)])[None, None],
                          p.mask_block)
