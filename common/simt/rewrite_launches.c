@@ -1,9 +1,13 @@
 /**
  * @file
- * Makes C++ of CUDA C: rewrites each kernel launch into an expression that any C++ compiler takes.
+ * Makes C++ of CUDA C: rewrites each kernel launch into an expression that any C++ compiler takes,
+ * and lets each kernel keep the bounds that it was declared with.
  *
  *     kernel<64><<<grid, block, bytes, stream>>>(a, b)
  *     kernel<64> *simt::launch(grid, block, bytes, stream)(a, b)
+ *
+ *     __global__ void __launch_bounds__(128) kernel(int *a) {
+ *     __global__ void __launch_bounds__(128) kernel(int *a) { SIMT_KERNEL(128)
  *
  * Everything else is copied byte for byte, so that line numbers stay and the .cu remains the source
  * that diagnostics and debuggers show. Comments, strings and characters are recognised and left
@@ -151,16 +155,70 @@ static void write_line_directive(const char *path) {
   fputs("\"\n", stdout);
 }
 
-static bool is_operator_name(Token token) {
-  return token.kind == NAME && token.end - token.begin == 8 && starts_with(token.begin, "operator");
+static bool is_name(Token token, const char *name) {
+  const size_t length = strlen(name);
+  return token.kind == NAME && (size_t)(token.end - token.begin) == length &&
+         starts_with(token.begin, name);
+}
+
+/** Is p in a line of the preprocessor, or in one that continues it? */
+static bool in_directive(const char *source, const char *p) {
+  while (p > source && (p[-1] != '\n' || (p - source >= 2 && p[-2] == '\\'))) p--;
+  while (isspace((unsigned char)*p)) p++;
+  return *p == '#';
+}
+
+/** The definition of a kernel: its { and what is in the parentheses of __launch_bounds__. */
+typedef struct Kernel {
+  const char *body;
+  const char *bounds, *bounds_end;
+} Kernel;
+
+/** Reads on behind `__global__`; a mere declaration has no body. */
+static Kernel find_kernel(const char *p) {
+  Kernel kernel = {NULL, p, p};
+  int depth = 0;
+  bool is_bounds = false; /* the next parenthesis is of them */
+  for (Token token = next_token(p); token.kind != END; token = next_token(token.end)) {
+    if (depth == 0 && is_name(token, "__launch_bounds__")) {
+      is_bounds = true;
+    } else if (token.kind == OPENING) {
+      if (depth == 0 && *token.begin == '{') {
+        kernel.body = token.begin;
+        break;
+      }
+      if (depth++ == 0 && is_bounds) kernel.bounds = token.end;
+    } else if (token.kind == CLOSING) {
+      if (--depth == 0 && is_bounds) kernel.bounds_end = token.begin;
+      is_bounds &= depth > 0;
+    } else if (depth == 0 && *token.begin == ';') {
+      break;
+    }
+  }
+  return kernel;
+}
+
+/** Line breaks are left out, so that lines keep their numbers. */
+static void write_bounds(const Kernel *kernel) {
+  fputs(" SIMT_KERNEL(", stdout);
+  for (Token token = next_token(kernel->bounds); token.begin < kernel->bounds_end;
+       token = next_token(token.end)) {
+    if (token.kind == BLANK) {
+      putchar(' ');
+    } else {
+      fwrite(token.begin, 1, (size_t)(token.end - token.begin), stdout);
+    }
+  }
+  putchar(')');
 }
 
 static bool rewrite(const char *path, const char *source) {
   const char *close = NULL;             /* of the launch we are in */
+  Kernel kernel = {NULL, NULL, NULL};   /* whose body is to come */
   Token before = {END, source, source}; /* the last token that is not blank */
   for (Token token = next_token(source); token.kind != END; token = next_token(token.end)) {
     /* a.operator<<<int>(b) is a shift operator and a template argument */
-    if (token.kind == LAUNCH_OPEN && !is_operator_name(before)) {
+    if (token.kind == LAUNCH_OPEN && !is_name(before, "operator")) {
       close = find_launch_close(token.end);
       if (close == NULL) {
         fprintf(stderr, "%s:%d: error: this <<< has no matching >>>(arguments)\n", path,
@@ -172,6 +230,10 @@ static bool rewrite(const char *path, const char *source) {
       putchar(')');
     } else {
       fwrite(token.begin, 1, (size_t)(token.end - token.begin), stdout);
+    }
+    if (token.begin == kernel.body) write_bounds(&kernel);
+    if (is_name(token, "__global__") && !in_directive(source, token.begin)) {
+      kernel = find_kernel(token.end);
     }
     if (token.kind != BLANK) before = token;
   }

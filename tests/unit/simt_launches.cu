@@ -65,6 +65,27 @@ static void more_than_48_kilobytes_of_shared_memory_must_be_asked_for(void **) {
   assert_int_equal(attributes.maxThreadsPerBlock, 1024);
 }
 
+/** 20 KiB of static shared memory. */
+__global__ void __launch_bounds__(96) declared(int *out) {
+  __shared__ int values[5120];
+  values[threadIdx.x] = 1;
+  out[threadIdx.x] = values[threadIdx.x];
+}
+
+static void attributes_are_as_the_kernel_is_declared(void **) {
+  cudaFuncAttributes attributes;
+  int blocks;
+  assert_int_equal(cudaFuncGetAttributes(&attributes, declared), cudaSuccess);
+  assert_int_equal(attributes.maxThreadsPerBlock, 96);
+  assert_int_equal(attributes.maxDynamicSharedSizeBytes, 28 << 10);
+  assert_int_equal(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, declared, 96, 0),
+                   cudaSuccess);
+  assert_int_equal(blocks, 10); /* of 21 KiB */
+  assert_int_equal(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, declared, 97, 0),
+                   cudaSuccess);
+  assert_int_equal(blocks, 0);
+}
+
 static void wrong_attributes_of_kernels_are_refused(void **) {
   const cudaFuncAttribute most = cudaFuncAttributeMaxDynamicSharedMemorySize;
   const cudaFuncAttribute carveout = cudaFuncAttributePreferredSharedMemoryCarveout;
@@ -167,6 +188,7 @@ int main() {
       TEST(wrong_shapes_are_invalid_configurations),
       TEST(a_null_pointer_is_no_kernel),
       TEST(more_than_48_kilobytes_of_shared_memory_must_be_asked_for),
+      TEST(attributes_are_as_the_kernel_is_declared),
       TEST(wrong_attributes_of_kernels_are_refused),
       TEST(a_smaller_gpu_has_less_shared_memory),
       TEST(occupancy_is_that_of_compute_capability_9),

@@ -66,6 +66,18 @@ static void configurations_may_hold_templates_and_shifts(void **) {
          "k<t<u<v<int>>>> *simt::launch(1, ')' + \">>>(\"[0])(x);");
 }
 
+static void kernels_keep_their_bounds(void **) {
+  expect("__global__ void k(int *a) { x; }", "__global__ void k(int *a) { SIMT_KERNEL() x; }");
+  expect("template <int N>\n__global__ void __launch_bounds__(f(N),\n  2) // {\nk(T t = {}) {\n{}}",
+         "template <int N>\n__global__ void __launch_bounds__(f(N),\n  2) // {\nk(T t = {}) { "
+         "SIMT_KERNEL(f(N), 2)\n{}}");
+  expect("__global__ __launch_bounds__(64) void k() {} void f() {}",
+         "__global__ __launch_bounds__(64) void k() { SIMT_KERNEL(64)} void f() {}");
+  expect_unchanged("__global__ void k(int *a); void f() {}");
+  expect_unchanged("// __global__ void k(int *a) {}");
+  expect_unchanged("#define KERNEL(name) \\\n  __global__ void name\nstruct S {};");
+}
+
 static void comments_are_left_alone(void **) {
   expect("// lone <<< here\nk<<<1,2>>>(a);", "// lone <<< here\nk *simt::launch(1,2)(a);");
   expect_unchanged("/* k<<<1,2>>>(a);\n <<< */ x;");
@@ -141,6 +153,7 @@ int main() {
       cmocka_unit_test(launches_become_expressions),
       cmocka_unit_test(launches_may_span_lines),
       cmocka_unit_test(configurations_may_hold_templates_and_shifts),
+      cmocka_unit_test(kernels_keep_their_bounds),
       cmocka_unit_test(comments_are_left_alone),
       cmocka_unit_test(strings_and_characters_are_left_alone),
       cmocka_unit_test(other_code_is_left_alone),

@@ -3,8 +3,8 @@
  * Stands in for the CUDA toolkit's header of the same name, so that a C++ compiler takes CUDA C:
  * qualifiers, built-in variables, launches, and the runtime API with typed pointers.
  *
- * A launch reaches the compiler as `kernel *simt::launch(grid, block, bytes, stream)(arguments)`:
- * see rewrite_launches.c.
+ * A launch reaches the compiler as `kernel *simt::launch(grid, block, bytes, stream)(arguments)`,
+ * and kernels begin with `SIMT_KERNEL(bounds)`: see rewrite_launches.c.
  */
 #ifndef CUDA_RUNTIME_H
 #define CUDA_RUNTIME_H
@@ -20,10 +20,19 @@
 #define __global__
 #define __device__
 #define __host__
-#define __constant__
 #define __forceinline__ SIMT_INLINE
 #define __align__(bytes) __attribute__((aligned(bytes)))
 #define __launch_bounds__(...)
+
+#define SIMT_TEXT_OF(x) #x
+#define SIMT_AS_TEXT(x) SIMT_TEXT_OF(x)
+
+/** A section each, as one cannot hold both what is const and what is not. */
+#define __constant__ __attribute__((section("simt_constant." SIMT_AS_TEXT(__COUNTER__))))
+
+/** What the runtime reads of a kernel before it is launched. It is found by its name: symbols.c. */
+#define SIMT_KERNEL(...) \
+  static constexpr int simt_launch_bound __attribute__((used)) = simt::most_threads(__VA_ARGS__);
 
 /** An OS thread runs one block at a time, so what belongs to the OS thread belongs to the block. */
 #define __shared__ thread_local
@@ -38,6 +47,13 @@ constexpr int warpSize = 32;
 #include <device_functions.h>
 
 namespace simt {
+
+/** The arguments of __launch_bounds__; 0: there are none. */
+constexpr int most_threads(int threads = 0, int blocks = 0, int cluster = 0) {
+  (void)blocks;
+  (void)cluster;
+  return threads;
+}
 
 template <typename... Arguments>
 struct Call {
@@ -81,7 +97,7 @@ SIMT_INLINE void operator*(void (*kernel)(Parameters...), Call<Arguments...> cal
     std::apply(its.kernel, its.parameters);
   };
   simt_launch((const void *)kernel, call.grid, call.block, call.dynamic_shared_bytes, call.stream,
-              run_thread, &invocation);
+              run_thread, &invocation, sizeof invocation);
 }
 
 }  // namespace simt

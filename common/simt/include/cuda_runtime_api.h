@@ -176,7 +176,7 @@ cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t start, cudaEve
 
 /* --- Kernels -------------------------------------------------------------------------------- */
 
-/** Static shared memory and registers are the compiler's affair and are reported as 0. */
+/** Registers are the compiler's affair and, as sharedSizeBytes, are reported as 0. */
 typedef struct cudaFuncAttributes {
   size_t sharedSizeBytes;
   size_t constSizeBytes;
@@ -196,7 +196,7 @@ typedef enum cudaFuncAttribute {
 cudaError_t cudaFuncSetAttribute(const void *kernel, cudaFuncAttribute attribute, int value);
 cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *attributes, const void *kernel);
 
-/** As threads and dynamic shared memory allow on compute capability 9.0; registers are unknown. */
+/** As threads and shared memory allow on compute capability 9.0; registers are unknown. */
 cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, const void *kernel,
                                                           int block_threads,
                                                           size_t dynamic_shared_bytes);

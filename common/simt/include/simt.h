@@ -187,7 +187,8 @@ __attribute__((noreturn)) void simt_assert_fail(const char *expression, const ch
 
 /** Runs `entry(arguments)` once for each thread of the grid; `kernel` is what CUDA calls it by. */
 void simt_launch(const void *kernel, dim3 grid, dim3 block, size_t dynamic_shared_bytes,
-                 cudaStream_t stream, void (*entry)(void *arguments), void *arguments);
+                 cudaStream_t stream, void (*entry)(void *arguments), void *arguments,
+                 size_t arguments_bytes);
 
 #ifdef __cplusplus
 }

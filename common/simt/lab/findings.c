@@ -3,9 +3,10 @@
 
 #include "internal.h"
 
+/** Those of launches have no place: each reason is a finding. */
 static bool same(const RawFinding *a, const RawFinding *b) {
   return a->kernel == b->kernel && a->kind == b->kind && a->pc == b->pc &&
-         a->other_pc == b->other_pc;
+         a->other_pc == b->other_pc && (a->pc != 0 || strcmp(a->where, b->where) == 0);
 }
 
 RawFinding *lab_find_or_make(FindingList *list, const RawFinding *key, bool *made) {

@@ -218,7 +218,9 @@ static int by_kind_and_place(const void *a, const void *b) {
   const int kernels = strcmp(x->kernel, y->kernel);
   if (kernels != 0) return kernels;
   const int places = compare_names(x->place, y->place);
-  return places != 0 ? places : compare_names(x->other_place, y->other_place);
+  if (places != 0) return places;
+  if (x->place == NULL) return strcmp(x->where, y->where);
+  return compare_names(x->other_place, y->other_place);
 }
 
 /** Of two pcs on one line, the occurrences of both, and the earlier one as the first. */

@@ -4,7 +4,7 @@
 #define _GNU_SOURCE
 #include <string.h>
 
-#include "runtime.h"
+#include "kernels.h"
 
 enum { COMPUTE_MAJOR = 9, COMPUTE_MINOR = 0, REGISTERS = 65536 };
 

@@ -1,60 +1,148 @@
 /*
- * What a program may ask and set about a kernel. Kernels are known by their addresses.
+ * What a program may ask and set about a kernel, and what it may be launched with. Kernels are
+ * known by their addresses.
  */
 #define _GNU_SOURCE
 #include <stdlib.h>
 
-#include "runtime.h"
+#include "kernels.h"
 
-typedef struct Limit {
+/** A kernel that has been asked about. */
+typedef struct Kernel {
   const void *kernel;
+  SimtDeclaration declared;
+  bool raised; /* cudaFuncAttributeMaxDynamicSharedMemorySize has been set */
   size_t dynamic_shared_bytes;
-} Limit;
+} Kernel;
 
-/** Kernels whose limit was raised. */
 static struct {
   pthread_mutex_t lock;
-  Limit *list;
+  Kernel *list;
   size_t count;
-} limits = {.lock = PTHREAD_MUTEX_INITIALIZER};
+} kernels = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-static Limit *find(const void *kernel) {
-  for (size_t i = 0; i < limits.count; i++) {
-    if (limits.list[i].kernel == kernel) return &limits.list[i];
+/** NULL if there is no memory. */
+static Kernel *find_or_make(const void *kernel) {
+  for (size_t i = 0; i < kernels.count; i++) {
+    if (kernels.list[i].kernel == kernel) return &kernels.list[i];
   }
-  return NULL;
+  Kernel *larger = realloc(kernels.list, (kernels.count + 1) * sizeof *larger);
+  if (larger == NULL) return NULL;
+  kernels.list = larger;
+  Kernel *made = &kernels.list[kernels.count++];
+  *made = (Kernel){.kernel = kernel, .declared = simt_declaration(kernel)};
+  return made;
 }
 
-static bool set_limit(const void *kernel, size_t bytes) {
-  Limit *limit = find(kernel);
-  if (limit == NULL) {
-    Limit *larger = realloc(limits.list, (limits.count + 1) * sizeof *larger);
-    if (larger == NULL) return false;
-    limits.list = larger;
-    limit = &limits.list[limits.count++];
-    limit->kernel = kernel;
-  }
-  limit->dynamic_shared_bytes = bytes;
-  return true;
+static size_t smaller(size_t a, size_t b) {
+  return a < b ? a : b;
 }
 
-size_t simt_dynamic_shared_limit(const void *kernel) {
+/** What is left of `bytes` beside the kernel's static arrays. */
+static size_t beside_static(const Kernel *kernel, size_t bytes) {
+  return bytes - smaller(bytes, kernel->declared.static_shared_bytes);
+}
+
+/** As it is now; `dynamic_shared_bytes` is what launches may ask for. */
+static Kernel look_up(const void *kernel) {
   const size_t most =
       simt_settings()->shared_bytes; /* may have shrunk since; may end the program */
-  pthread_mutex_lock(&limits.lock);
-  const Limit *limit = find(kernel);
-  const size_t bytes = limit != NULL ? limit->dynamic_shared_bytes : DEFAULT_SHARED_BYTES;
-  pthread_mutex_unlock(&limits.lock);
-  return bytes < most ? bytes : most;
+  pthread_mutex_lock(&kernels.lock);
+  const Kernel *known = find_or_make(kernel);
+  Kernel own = known != NULL ? *known : (Kernel){.kernel = kernel};
+  pthread_mutex_unlock(&kernels.lock);
+  if (!own.raised) own.dynamic_shared_bytes = beside_static(&own, DEFAULT_SHARED_BYTES);
+  own.dynamic_shared_bytes = smaller(own.dynamic_shared_bytes, beside_static(&own, most));
+  return own;
+}
+
+static bool raise_limit(const void *kernel, size_t bytes) {
+  pthread_mutex_lock(&kernels.lock);
+  Kernel *known = find_or_make(kernel);
+  if (known != NULL) {
+    known->raised = true;
+    known->dynamic_shared_bytes = bytes;
+  }
+  pthread_mutex_unlock(&kernels.lock);
+  return known != NULL;
 }
 
 void simt_forget_kernel_attributes(void) {
-  pthread_mutex_lock(&limits.lock);
-  free(limits.list);
-  limits.list = NULL;
-  limits.count = 0;
-  pthread_mutex_unlock(&limits.lock);
+  pthread_mutex_lock(&kernels.lock);
+  free(kernels.list);
+  kernels.list = NULL;
+  kernels.count = 0;
+  pthread_mutex_unlock(&kernels.lock);
 }
+
+/* --- Refusals ------------------------------------------------------------------------------- */
+
+enum { WHY_BYTES = 160 };
+
+/** Tells who watches which limit it was. */
+static cudaError_t refuse(const void *kernel, const char *why, cudaError_t error) {
+  if (simt_observer != NULL) simt_observer->launch_failed(kernel, true, why);
+  return error;
+}
+
+/** Says which of the three numbers is out of its limits; false if none is. */
+static bool describe_excess(const char *what, const char *unit, dim3 given, dim3 most, char *why) {
+  const unsigned numbers[] = {given.x, given.y, given.z}, limits[] = {most.x, most.y, most.z};
+  for (int i = 0; i < 3; i++) {
+    if (numbers[i] >= 1 && numbers[i] <= limits[i]) continue;
+    snprintf(why, WHY_BYTES, "%s of %u x %u x %u %s: %c is %u, at %s %u", what, given.x, given.y,
+             given.z, unit, "xyz"[i], numbers[i], numbers[i] < 1 ? "least" : "most",
+             numbers[i] < 1 ? 1 : limits[i]);
+    return true;
+  }
+  return false;
+}
+
+static bool has_too_many_threads(dim3 block, int bound, char *why) {
+  const unsigned threads = block.x * block.y * block.z;
+  const bool bounded = bound > 0 && bound < MAX_THREADS;
+  const unsigned most = bounded ? (unsigned)bound : MAX_THREADS;
+  if (threads <= most) return false;
+  snprintf(why, WHY_BYTES, "block of %u x %u x %u threads: %u in all, at most %u%s", block.x,
+           block.y, block.z, threads, most, bounded ? " by __launch_bounds__" : "");
+  return true;
+}
+
+/** Of both together where the limit has not been raised, and else of what it was raised to. */
+static bool has_too_much_shared(const Kernel *kernel, size_t dynamic, char *why) {
+  const size_t fixed = kernel->declared.static_shared_bytes;
+  if (fixed > DEFAULT_SHARED_BYTES) {
+    snprintf(why, WHY_BYTES, "%zu bytes of static shared memory, at most %d", fixed,
+             DEFAULT_SHARED_BYTES);
+    return true;
+  }
+  if (dynamic <= kernel->dynamic_shared_bytes) return false;
+  snprintf(why, WHY_BYTES,
+           "%zu bytes of dynamic and %zu of static shared memory: %zu in all, at most %zu %s",
+           dynamic, fixed, dynamic + fixed, kernel->dynamic_shared_bytes + fixed,
+           kernel->raised ? "as the limit was set"
+                          : "without cudaFuncAttributeMaxDynamicSharedMemorySize");
+  return true;
+}
+
+cudaError_t simt_check_launch(const Launch *launch) {
+  static const dim3 MOST_BLOCKS = {INT32_MAX, 65535, 65535}, MOST = {MAX_THREADS, MAX_THREADS, 64};
+  char why[WHY_BYTES];
+  if (launch->kernel == NULL) return cudaErrorInvalidDeviceFunction;
+  if (describe_excess("grid", "blocks", launch->grid, MOST_BLOCKS, why) ||
+      describe_excess("block", "threads", launch->block, MOST, why) ||
+      has_too_many_threads(launch->block, 0, why)) {
+    return refuse(launch->kernel, why, cudaErrorInvalidConfiguration);
+  }
+  const Kernel kernel = look_up(launch->kernel);
+  if (has_too_many_threads(launch->block, kernel.declared.most_threads, why) ||
+      has_too_much_shared(&kernel, launch->dynamic_shared_bytes, why)) {
+    return refuse(launch->kernel, why, cudaErrorInvalidValue);
+  }
+  return cudaSuccess;
+}
+
+/* --- CUDA's interface ----------------------------------------------------------------------- */
 
 cudaError_t cudaFuncSetAttribute(const void *kernel, cudaFuncAttribute attribute, int value) {
   if (kernel == NULL) return simt_result(cudaErrorInvalidDeviceFunction);
@@ -65,28 +153,30 @@ cudaError_t cudaFuncSetAttribute(const void *kernel, cudaFuncAttribute attribute
   if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize || value < 0) {
     return simt_result(cudaErrorInvalidValue);
   }
-  if ((size_t)value > simt_settings()->shared_bytes) {
-    char why[128];
-    snprintf(why, sizeof why, "%d bytes of dynamic shared memory; at most %zu", value,
-             simt_settings()->shared_bytes);
-    if (simt_observer != NULL) simt_observer->launch_failed(kernel, true, why);
-    return simt_result(cudaErrorInvalidValue);
+  const Kernel known = look_up(kernel);
+  const size_t fixed = known.declared.static_shared_bytes, most = simt_settings()->shared_bytes;
+  if ((size_t)value + fixed > most) {
+    char why[WHY_BYTES];
+    snprintf(why, sizeof why,
+             "limit of %d bytes of dynamic beside %zu of static shared memory: %zu in all, at most "
+             "%zu",
+             value, fixed, (size_t)value + fixed, most);
+    return simt_result(refuse(kernel, why, cudaErrorInvalidValue));
   }
   /* Also a smaller value than the default is what launches are held to from now on. */
-  pthread_mutex_lock(&limits.lock);
-  const bool ok = set_limit(kernel, (size_t)value);
-  pthread_mutex_unlock(&limits.lock);
-  return simt_result(ok ? cudaSuccess : cudaErrorMemoryAllocation);
+  return simt_result(raise_limit(kernel, (size_t)value) ? cudaSuccess : cudaErrorMemoryAllocation);
 }
 
 cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *attributes, const void *kernel) {
   if (attributes == NULL) return simt_result(cudaErrorInvalidValue);
   if (kernel == NULL) return simt_result(cudaErrorInvalidDeviceFunction);
+  const Kernel known = look_up(kernel);
+  const int bound = known.declared.most_threads;
   *attributes = (cudaFuncAttributes){
-      .maxThreadsPerBlock = MAX_THREADS,
+      .maxThreadsPerBlock = bound > 0 && bound < MAX_THREADS ? bound : MAX_THREADS,
       .ptxVersion = 90,
       .binaryVersion = 90,
-      .maxDynamicSharedSizeBytes = (int)simt_dynamic_shared_limit(kernel),
+      .maxDynamicSharedSizeBytes = (int)known.dynamic_shared_bytes,
   };
   return simt_result(cudaSuccess);
 }
@@ -97,13 +187,18 @@ cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, const voi
   if (kernel == NULL) return simt_result(cudaErrorInvalidDeviceFunction);
   if (blocks == NULL || block_threads < 1) return simt_result(cudaErrorInvalidValue);
   *blocks = 0;
-  if (block_threads > MAX_THREADS || dynamic_shared_bytes > simt_dynamic_shared_limit(kernel)) {
+  const Kernel known = look_up(kernel);
+  const int most_threads = known.declared.most_threads;
+  if (block_threads > MAX_THREADS || (most_threads > 0 && block_threads > most_threads) ||
+      dynamic_shared_bytes > known.dynamic_shared_bytes) {
     return simt_result(cudaSuccess);
   }
   const int warps = (block_threads + WARP_SIZE - 1) / WARP_SIZE;
   const int by_threads = THREADS_PER_MULTIPROCESSOR / (warps * WARP_SIZE);
   const size_t shared = simt_settings()->shared_bytes + RESERVED_SHARED_BYTES;
-  const int by_shared = (int)(shared / (dynamic_shared_bytes + RESERVED_SHARED_BYTES));
+  const size_t by_block =
+      dynamic_shared_bytes + known.declared.static_shared_bytes + RESERVED_SHARED_BYTES;
+  const int by_shared = (int)(shared / by_block);
   *blocks = BLOCKS_PER_MULTIPROCESSOR;
   if (*blocks > by_threads) *blocks = by_threads;
   if (*blocks > by_shared) *blocks = by_shared;

@@ -5,7 +5,7 @@
 #define _GNU_SOURCE
 #include <stdlib.h>
 
-#include "runtime.h"
+#include "kernels.h"
 
 /* Shared memory of all kernels lies on the stacks of OS threads, as thread-local storage. */
 static const size_t OS_STACK_BYTES = (size_t)64 << 20;
@@ -226,39 +226,6 @@ static void run_grid(Launch *launch) {
 
 /* --- Launches ------------------------------------------------------------------------------- */
 
-static cudaError_t refuse(const Launch *launch, const char *why, cudaError_t error) {
-  if (simt_observer != NULL) simt_observer->launch_failed(launch->kernel, true, why);
-  return error;
-}
-
-static cudaError_t check_launch(const Launch *launch) {
-  if (launch->kernel == NULL) return cudaErrorInvalidDeviceFunction;
-  const dim3 grid = launch->grid, block = launch->block;
-  const bool grid_fits = grid.x >= 1 && grid.x <= INT32_MAX && grid.y >= 1 && grid.y <= 65535 &&
-                         grid.z >= 1 && grid.z <= 65535;
-  const bool block_fits = block.x >= 1 && block.x <= MAX_THREADS && block.y >= 1 &&
-                          block.y <= MAX_THREADS && block.z >= 1 && block.z <= 64 &&
-                          block.x * block.y * block.z <= MAX_THREADS;
-  const size_t shared_limit = simt_dynamic_shared_limit(launch->kernel);
-  char why[128];
-  if (!grid_fits) {
-    snprintf(why, sizeof why, "grid of %u x %u x %u blocks; from 1 to 2^31 - 1 x 65535 x 65535",
-             grid.x, grid.y, grid.z);
-    return refuse(launch, why, cudaErrorInvalidConfiguration);
-  }
-  if (!block_fits) {
-    snprintf(why, sizeof why, "block of %u x %u x %u threads; from 1 to %d, and to 64 in z",
-             block.x, block.y, block.z, MAX_THREADS);
-    return refuse(launch, why, cudaErrorInvalidConfiguration);
-  }
-  if (launch->dynamic_shared_bytes > shared_limit) {
-    snprintf(why, sizeof why, "%zu bytes of dynamic shared memory; at most %zu",
-             launch->dynamic_shared_bytes, shared_limit);
-    return refuse(launch, why, cudaErrorInvalidValue);
-  }
-  return cudaSuccess;
-}
-
 static void run_launch(Launch *launch, const Settings *settings) {
   char damage[256];
   launch->ordinal = ++pool.launches;
@@ -284,11 +251,13 @@ static void run_launch(Launch *launch, const Settings *settings) {
 }
 
 void simt_launch(const void *kernel, dim3 grid, dim3 block, size_t dynamic_shared_bytes,
-                 cudaStream_t stream, void (*entry)(void *arguments), void *arguments) {
+                 cudaStream_t stream, void (*entry)(void *arguments), void *arguments,
+                 size_t arguments_bytes) {
   Launch launch = {
       .kernel = kernel,
       .entry = entry,
       .arguments = arguments,
+      .arguments_bytes = arguments_bytes,
       .grid = grid,
       .block = block,
       .dynamic_shared_bytes = dynamic_shared_bytes,
@@ -299,7 +268,7 @@ void simt_launch(const void *kernel, dim3 grid, dim3 block, size_t dynamic_share
   }
   if (simt_sticky_error() != cudaSuccess) return;
   const cudaError_t error =
-      simt_stream_is_live(stream) ? check_launch(&launch) : cudaErrorInvalidResourceHandle;
+      simt_stream_is_live(stream) ? simt_check_launch(&launch) : cudaErrorInvalidResourceHandle;
   if (error != cudaSuccess) {
     simt_set_last_error(error);
     return;

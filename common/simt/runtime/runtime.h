@@ -10,7 +10,8 @@
  * - memory.c     device memory
  * - fault.c      signals that kernels cause; alignment.c: what does not cause one, but should
  * - report.c     what went wrong, in words; source_line.c: and where
- * - api.c, stream.c, kernel.c, errors.c    CUDA's own interface; handles.c: what it has given out
+ * - api.c, stream.c, errors.c    CUDA's own interface; handles.c: what it has given out
+ * - kernel.c, symbols.c    what is known of kernels and variables: kernels.h
  *
  * Who wants to watch kernels, as the lab does, sets simt_observer.
  */
@@ -34,6 +35,9 @@ enum {
   COPY_TARGETS = 1 << 14, /* places of so many bytes: more than shared memory has */
   DEFAULT_SHARED_BYTES = 48 << 10
 };
+
+/** Bytes before and behind dynamic shared memory: who leaves it by less damages nothing. */
+#define SHARED_MARGIN 65536
 
 /* A multiprocessor of compute capability 9.0. */
 enum {
@@ -62,6 +66,7 @@ typedef struct Launch {
   const void *kernel;
   void (*entry)(void *arguments);
   void *arguments;
+  size_t arguments_bytes;
   dim3 grid, block;
   size_t dynamic_shared_bytes;
   uint64_t ordinal; /* 1 for the program's first launch */
@@ -390,11 +395,5 @@ cudaError_t simt_result(cudaError_t error);
 cudaError_t simt_sticky_error(void);
 void simt_set_sticky_error(cudaError_t error);
 void simt_forget_errors(void);
-
-/* --- kernel.c ------------------------------------------------------------------------------- */
-
-/** The most dynamic shared memory that the kernel may be launched with. */
-size_t simt_dynamic_shared_limit(const void *kernel);
-void simt_forget_kernel_attributes(void);
 
 #endif

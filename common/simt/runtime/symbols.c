@@ -1,0 +1,280 @@
+/*
+ * What the compiler left in the program's table of symbols: which static shared arrays there are
+ * and whose, how many threads a kernel was declared for, where constants and variables lie. Of a
+ * program without symbols nothing is known.
+ *
+ * A local variable `v` of the function `f` has the symbol `_ZZ<f>E<length><v>` where that of the
+ * function is `_Z<f>`. SIMT_KERNEL() in cuda_runtime.h gives every kernel one, which tells it from
+ * other functions.
+ */
+#define _GNU_SOURCE
+#include <ctype.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <link.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "kernels.h"
+
+static const char BOUND_NAME[] = "17simt_launch_bound";
+static const char CONSTANT_SECTION[] = "simt_constant";
+
+enum { MAX_CONSTANTS = 64 };
+
+typedef struct Range {
+  uintptr_t begin, end;
+} Range;
+
+static struct {
+  pthread_once_t read;
+  uintptr_t base; /* where the program lies in memory, less where its file says */
+  const ElfW(Sym) * list;
+  size_t count;
+  const char *names;
+  Range constants[MAX_CONSTANTS];
+  size_t constant_count;
+  SimtVariable *shared; /* thread-local, by offset */
+  size_t shared_count;
+} symbols = {.read = PTHREAD_ONCE_INIT};
+
+/* --- The file ------------------------------------------------------------------------------- */
+
+static const char *map_file(const char *path) {
+  struct stat status;
+  const int file = open(path, O_RDONLY | O_CLOEXEC);
+  if (file < 0) return NULL;
+  void *bytes = MAP_FAILED;
+  if (fstat(file, &status) == 0 && status.st_size > (off_t)sizeof(ElfW(Ehdr))) {
+    bytes = mmap(NULL, (size_t)status.st_size, PROT_READ, MAP_PRIVATE, file, 0);
+  }
+  close(file);
+  return bytes != MAP_FAILED ? bytes : NULL;
+}
+
+static void note_constants(uintptr_t begin, size_t size) {
+  if (symbols.constant_count == MAX_CONSTANTS) return;
+  symbols.constants[symbols.constant_count++] = (Range){begin, begin + size};
+}
+
+/** Kernels may read what the linker made read-only, and what is `__constant__`. */
+static int find_program(struct dl_phdr_info *info, size_t size, void *argument) {
+  (void)size;
+  char *path = argument;
+  bool ours = false;
+  for (int i = 0; i < info->dlpi_phnum; i++) {
+    const ElfW(Phdr) *segment = &info->dlpi_phdr[i];
+    const uintptr_t offset = (uintptr_t)&symbols - info->dlpi_addr - segment->p_vaddr;
+    ours |= segment->p_type == PT_LOAD && offset < segment->p_memsz;
+  }
+  if (!ours) return 0;
+  symbols.base = info->dlpi_addr;
+  for (int i = 0; i < info->dlpi_phnum; i++) {
+    const ElfW(Phdr) *segment = &info->dlpi_phdr[i];
+    const bool read_only = segment->p_type == PT_LOAD && !(segment->p_flags & PF_W);
+    if (!read_only && segment->p_type != PT_GNU_RELRO) continue;
+    note_constants(info->dlpi_addr + segment->p_vaddr, segment->p_memsz);
+  }
+  snprintf(path, PATH_MAX, "%s", info->dlpi_name[0] != '\0' ? info->dlpi_name : "/proc/self/exe");
+  return 1;
+}
+
+static int by_offset(const void *a, const void *b) {
+  const SimtVariable *x = a, *y = b;
+  return (x->begin > y->begin) - (x->begin < y->begin);
+}
+
+static const char *name_of(const ElfW(Sym) * symbol) {
+  return symbols.names + symbol->st_name;
+}
+
+/** The last part of a mangled name: "tile" of "_ZZ1kPiE4tile"; other names as they are. */
+static void shorten(const char *symbol, char *text, size_t text_size) {
+  snprintf(text, text_size, "%s", symbol);
+  if (strncmp(symbol, "_Z", 2) != 0) return;
+  for (const char *p = symbol + strlen(symbol); p > symbol; p--) {
+    if (!isdigit((unsigned char)*p) || isdigit((unsigned char)p[-1])) continue;
+    char *name;
+    const size_t length = strtoul(p, &name, 10);
+    const size_t rest = strlen(name);
+    if (length == 0 || length > rest || isdigit((unsigned char)*name)) continue;
+    if (length < rest && name[length] != 'E' && name[length] != '_' && name[length] != 'I')
+      continue;
+    snprintf(text, text_size, "%.*s", (int)length, name);
+    return;
+  }
+}
+
+static SimtVariable variable_of(const ElfW(Sym) * symbol, uintptr_t base) {
+  SimtVariable variable = {
+      .begin = base + symbol->st_value, .size = symbol->st_size, .symbol = name_of(symbol)};
+  shorten(variable.symbol, variable.name, sizeof variable.name);
+  return variable;
+}
+
+static void list_shared(void) {
+  size_t count = 0;
+  for (size_t i = 0; i < symbols.count; i++) {
+    count += ELF64_ST_TYPE(symbols.list[i].st_info) == STT_TLS;
+  }
+  symbols.shared = calloc(count + 1, sizeof *symbols.shared);
+  if (symbols.shared == NULL) return;
+  for (size_t i = 0; i < symbols.count; i++) {
+    const ElfW(Sym) *symbol = &symbols.list[i];
+    if (ELF64_ST_TYPE(symbol->st_info) != STT_TLS || symbol->st_size == 0) continue;
+    symbols.shared[symbols.shared_count++] = variable_of(symbol, 0);
+  }
+  qsort(symbols.shared, symbols.shared_count, sizeof *symbols.shared, by_offset);
+}
+
+static void read_symbols(void) {
+  char path[PATH_MAX];
+  if (dl_iterate_phdr(find_program, path) == 0) return;
+  const char *file = map_file(path); /* stays: names are in it */
+  if (file == NULL) return;
+  const ElfW(Ehdr) *header = (const void *)file;
+  const ElfW(Shdr) *sections = (const void *)(file + header->e_shoff);
+  const char *section_names = file + sections[header->e_shstrndx].sh_offset;
+  for (int i = 0; i < header->e_shnum; i++) {
+    const ElfW(Shdr) *section = &sections[i];
+    if (section->sh_type == SHT_SYMTAB) {
+      symbols.list = (const void *)(file + section->sh_offset);
+      symbols.count = section->sh_size / sizeof *symbols.list;
+      symbols.names = file + sections[section->sh_link].sh_offset;
+    } else if (strncmp(section_names + section->sh_name, CONSTANT_SECTION,
+                       strlen(CONSTANT_SECTION)) == 0) {
+      note_constants(symbols.base + section->sh_addr, section->sh_size);
+    }
+  }
+  list_shared();
+}
+
+static void read_once(void) {
+  pthread_once(&symbols.read, read_symbols);
+}
+
+/* --- Kernels -------------------------------------------------------------------------------- */
+
+/** Is this symbol a local variable of the function? If so, `*variable` is its own mangled name. */
+static bool is_local_of(const char *symbol, const char *function, const char **variable) {
+  const size_t length = strlen(function);
+  if (length < 2 || strncmp(symbol, "_ZZ", 3) != 0) return false;
+  if (strncmp(symbol + 3, function + 2, length - 2) != 0 || symbol[1 + length] != 'E') return false;
+  *variable = symbol + 2 + length;
+  return true;
+}
+
+static const ElfW(Sym) * kernel_symbol(const void *kernel) {
+  for (size_t i = 0; i < symbols.count; i++) {
+    const ElfW(Sym) *symbol = &symbols.list[i];
+    const bool here = symbols.base + symbol->st_value == (uintptr_t)kernel;
+    if (here && ELF64_ST_TYPE(symbol->st_info) == STT_FUNC) return symbol;
+  }
+  return NULL;
+}
+
+/**
+ * How many symbols of the same type and name lie below this value. A program may hold two builds of
+ * a kernel; the linker has put all that belongs to one before what belongs to the other.
+ */
+static int rank_of(int type, const char *name, uintptr_t value) {
+  int rank = 0;
+  for (size_t i = 0; i < symbols.count; i++) {
+    const ElfW(Sym) *other = &symbols.list[i];
+    rank += ELF64_ST_TYPE(other->st_info) == type && other->st_value < value &&
+            strcmp(name_of(other), name) == 0;
+  }
+  return rank;
+}
+
+/** Static shared arrays of the function itself. */
+static bool is_own_array(const SimtVariable *array, const ElfW(Sym) * function) {
+  const char *variable, *name = name_of(function);
+  return is_local_of(array->symbol, name, &variable) &&
+         rank_of(STT_TLS, array->symbol, array->begin) ==
+             rank_of(STT_FUNC, name, function->st_value);
+}
+
+static int launch_bound(const ElfW(Sym) * function) {
+  const char *variable;
+  for (size_t i = 0; i < symbols.count; i++) {
+    const ElfW(Sym) *symbol = &symbols.list[i];
+    if (ELF64_ST_TYPE(symbol->st_info) != STT_OBJECT) continue;
+    if (!is_local_of(name_of(symbol), name_of(function), &variable)) continue;
+    if (strcmp(variable, BOUND_NAME) == 0) return *(const int *)(symbols.base + symbol->st_value);
+  }
+  return 0;
+}
+
+SimtDeclaration simt_declaration(const void *kernel) {
+  SimtDeclaration declaration = {.most_threads = 0};
+  read_once();
+  const ElfW(Sym) *function = kernel_symbol(kernel);
+  if (function == NULL) return declaration;
+  declaration.most_threads = launch_bound(function);
+  for (size_t i = 0; i < symbols.shared_count; i++) {
+    const SimtVariable *array = &symbols.shared[i];
+    if (is_own_array(array, function)) declaration.static_shared_bytes += array->size;
+  }
+  return declaration;
+}
+
+/** A local variable of a kernel? What device functions have, any kernel may use. */
+static bool is_in_a_kernel(const SimtVariable *array) {
+  for (size_t i = 0; i < symbols.count; i++) {
+    const ElfW(Sym) *symbol = &symbols.list[i];
+    if (ELF64_ST_TYPE(symbol->st_info) != STT_OBJECT) continue;
+    const char *name = name_of(symbol);
+    const char *bound = strstr(name, BOUND_NAME);
+    if (bound != NULL && strncmp(name, array->symbol, (size_t)(bound - name)) == 0) return true;
+  }
+  return false;
+}
+
+/** The runtime's own variables are C's, of known names. */
+static bool is_of_runtime(const SimtVariable *variable) {
+  return strncmp(variable->symbol, "simt_", 5) == 0 || strncmp(variable->symbol, "lab_", 4) == 0 ||
+         strcmp(variable->symbol, "smem") == 0;
+}
+
+size_t simt_shared_variables(const void *kernel, SimtVariable **list) {
+  read_once();
+  const ElfW(Sym) *function = kernel_symbol(kernel);
+  *list = calloc(symbols.shared_count + 1, sizeof **list);
+  if (*list == NULL) abort();
+  for (size_t i = 0; i < symbols.shared_count; i++) {
+    SimtVariable *variable = &(*list)[i];
+    *variable = symbols.shared[i];
+    variable->owner = is_of_runtime(variable)                                ? OF_RUNTIME
+                      : function == NULL || is_own_array(variable, function) ? OF_KERNEL
+                      : is_in_a_kernel(variable)                             ? OF_OTHER_KERNEL
+                                                                             : OF_KERNEL;
+  }
+  return symbols.shared_count;
+}
+
+/* --- Addresses ------------------------------------------------------------------------------ */
+
+bool simt_is_constant(uintptr_t address) {
+  read_once();
+  for (size_t i = 0; i < symbols.constant_count; i++) {
+    const Range *range = &symbols.constants[i];
+    if (address >= range->begin && address < range->end) return true;
+  }
+  return false;
+}
+
+bool simt_find_variable(uintptr_t address, SimtVariable *variable) {
+  read_once();
+  for (size_t i = 0; i < symbols.count; i++) {
+    const ElfW(Sym) *symbol = &symbols.list[i];
+    if (ELF64_ST_TYPE(symbol->st_info) != STT_OBJECT) continue;
+    if (address - symbols.base - symbol->st_value >= symbol->st_size) continue;
+    *variable = variable_of(symbol, symbols.base);
+    return true;
+  }
+  return false;
+}
