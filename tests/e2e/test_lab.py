@@ -65,7 +65,7 @@ FAULTS = {
         "global memory out of bounds"),
     "less shared memory than used": (
         "static constexpr int SHARED_BYTES = 2 *", "static constexpr int SHARED_BYTES = -64 + 2 *",
-        "shared memory beyond what the launch requested"),
+        "shared memory out of bounds"),
     "rows without padding": (
         "  description->limits = {2, ", "  description->limits = {1, ",
         "worse than the step declares: ways of a shared memory conflict 2, declared 1"),

@@ -8,33 +8,6 @@
 
 extern __shared__ __align__(16) unsigned char smem[];
 
-/* --- What a test expects -------------------------------------------------------------------- */
-
-/** A place in this file; 0: none. */
-struct Expected {
-  LabKind kind;
-  int line, other_line;
-  const char *kernel, *rest;
-};
-
-static void assert_finds(const Expected &expected) {
-  char text[8192], wanted[2048], after[128] = "";
-  if (expected.other_line != 0) {
-    snprintf(after, sizeof after, "           after %s:%d\n", __FILE__, expected.other_line);
-  }
-  snprintf(wanted, sizeof wanted, "finding    %s\n           at %s:%d in %s\n%s           %s\n",
-           lab_kind_text(expected.kind), __FILE__, expected.line, expected.kernel, after,
-           expected.rest);
-  findings_text(text, sizeof text);
-  assert_string_equal(text, wanted);
-}
-
-static void assert_finds_nothing() {
-  char text[8192];
-  findings_text(text, sizeof text);
-  assert_string_equal(text, "");
-}
-
 /* --- Races in shared memory ----------------------------------------------------------------- */
 
 template <bool RIGHT>

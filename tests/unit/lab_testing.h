@@ -50,4 +50,29 @@ inline void findings_text(char *text, size_t text_size) {
   fclose(file);
 }
 
+/** The only finding that a test expects. Lines are those of the test's file; 0: none. */
+struct Expected {
+  LabKind kind;
+  int line, other_line;
+  const char *kernel, *rest;
+};
+
+inline void assert_finds(const Expected &expected, const char *file = __builtin_FILE()) {
+  char text[8192], wanted[2048], after[128] = "";
+  if (expected.other_line != 0) {
+    snprintf(after, sizeof after, "           after %s:%d\n", file, expected.other_line);
+  }
+  snprintf(wanted, sizeof wanted, "finding    %s\n           at %s:%d in %s\n%s           %s\n",
+           lab_kind_text(expected.kind), file, expected.line, expected.kernel, after,
+           expected.rest);
+  findings_text(text, sizeof text);
+  assert_string_equal(text, wanted);
+}
+
+inline void assert_finds_nothing() {
+  char text[8192];
+  findings_text(text, sizeof text);
+  assert_string_equal(text, "");
+}
+
 #endif

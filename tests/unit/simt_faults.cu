@@ -101,7 +101,7 @@ static void use_after_free_is_reported(void **) {
 
 static void a_null_pointer_is_reported(void **) {
   run_write(nullptr, 2);
-  expect_report(cudaErrorIllegalAddress, "out of bounds write at 0x8: a null pointer", WRITE_LINE);
+  expect_report(cudaErrorIllegalAddress, "out of bounds write 8 bytes past a null pointer", WRITE_LINE);
 }
 
 static void a_wild_pointer_is_reported(void **) {
@@ -322,10 +322,10 @@ enum { SWAP_LINE = __LINE__ - 2 };
 static void a_bad_address_of_an_atomic_is_a_write_of_the_kernel(void **) {
   begin_capture(&capture);
   add_at<<<1, 1>>>(nullptr);
-  expect_report(cudaErrorIllegalAddress, "out of bounds write at 0: a null pointer", ADD_LINE);
+  expect_report(cudaErrorIllegalAddress, "out of bounds write at a null pointer", ADD_LINE);
   begin_capture(&capture);
   swap_at<<<1, 1>>>(nullptr);
-  expect_report(cudaErrorIllegalAddress, "out of bounds write at 0: a null pointer", SWAP_LINE);
+  expect_report(cudaErrorIllegalAddress, "out of bounds write at a null pointer", SWAP_LINE);
 }
 
 static void a_device_works_again_after_a_reset(void **) {

@@ -1,51 +1,32 @@
 /*
  * One access of one thread: which memory it is, whether it may be made, and its place in the log.
  */
+#include <signal.h>
 #include <string.h>
 
 #include "internal.h"
+#include "simt/runtime/kernels.h"
 
-static const char IMAGE_HAS_NO_NAME[] = "no memory of the device";
-
-/** End of the program's own data; constants of a kernel lie below. */
-extern const char _end[];
-
-/** Where the runtime keeps kernel parameters: on the stack of the thread that launches. */
-static bool is_parameter(const LabWorker *lab, uintptr_t address) {
-  enum { PARAMETER_BYTES = 64 << 10 };
-  return address - (uintptr_t)lab->launch->arguments < PARAMETER_BYTES;
-}
-
-/** Constants in the program, parameters, and what threads know of their block. */
-static bool is_constant(const LabWorker *lab, uintptr_t address) {
-  return (address >= (uintptr_t)__executable_start && address < (uintptr_t)_end) ||
-         is_parameter(lab, address) || address - (uintptr_t)lab->worker < sizeof(Worker);
+/** Memory of the host that kernels may read: constants, parameters, what threads know of their
+ * block. */
+static bool may_read(const LabWorker *lab, uintptr_t address) {
+  return address - (uintptr_t)&lab->worker->block < sizeof lab->worker->block ||
+         address - (uintptr_t)lab->launch->arguments < lab->launch->arguments_bytes ||
+         simt_is_constant(address);
 }
 
 static void describe(const LabWorker *lab, uintptr_t address, char *text, size_t text_size) {
-  if (address - lab->shared >= lab->shared_bytes) {
-    for (size_t i = 0; i < lab_region_count; i++) {
-      const Region *region = &lab_regions[i];
-      if (address < region->begin || address >= region->end) continue;
-      lab_describe_region(region, address, text, text_size);
-      return;
-    }
-    simt_memory_describe(address, text, text_size);
-    if (!simt_memory_is_device((const void *)address)) {
-      snprintf(text, text_size, "%s", address < 4096 ? "a null pointer" : IMAGE_HAS_NO_NAME);
-    }
-  } else if (address - lab->dynamic < MAX_SHARED_BYTES) {
-    const size_t requested = lab->launch->dynamic_shared_bytes;
-    const size_t offset = address - lab->dynamic;
-    if (offset < requested) {
-      snprintf(text, text_size, "dynamic shared memory + %zu", offset);
-    } else {
-      snprintf(text, text_size, "%zu bytes past dynamic shared memory (%zu bytes)",
-               offset - requested + 1, requested);
-    }
-  } else {
-    snprintf(text, text_size, "static shared memory");
+  if (address - lab->shared < lab->shared_bytes) {
+    lab_describe_shared(lab, address, text, text_size);
+    return;
   }
+  for (size_t i = 0; i < lab_region_count; i++) {
+    const Region *region = &lab_regions[i];
+    if (address < region->begin || address >= region->end) continue;
+    lab_describe_region(region, address, text, text_size);
+    return;
+  }
+  simt_memory_describe(address, text, text_size);
 }
 
 RawFinding *lab_count_finding(LabWorker *lab, LabKind kind, uint32_t pc, uint32_t other_pc,
@@ -124,17 +105,45 @@ void lab_log(LabWorker *lab, RecordKind kind, uintptr_t address, unsigned size, 
   lab->dirty_warps |= 1u << thread / WARP_SIZE;
 }
 
-void lab_check_shared(LabWorker *lab, uintptr_t address, unsigned size, Use use, uint32_t pc) {
+/** A store that cannot be made without damage to the program itself ends the launch, as on a GPU.
+ */
+__attribute__((noreturn)) static void end_launch(const LabWorker *lab, uintptr_t address,
+                                                 uint32_t pc) {
+  lab->worker->fault = (Fault){.signal = SIGSEGV,
+                               .address = address,
+                               .pc = (uintptr_t)__executable_start + pc,
+                               .is_write = true};
+  simt_end_block(FAULTED, &(Wait){.call_site = NULL});
+}
+
+static inline bool has_shared(const LabWorker *lab, uintptr_t address, unsigned size) {
   const uintptr_t offset = address - lab->dynamic;
-  if (offset < MAX_SHARED_BYTES && offset + size > lab->launch->dynamic_shared_bytes) {
-    if (lab->checks & LAB_BOUNDS) {
-      const size_t requested = lab->launch->dynamic_shared_bytes;
-      const uintptr_t culprit = offset < requested ? lab->dynamic + requested : address;
-      lab_report_here(lab, LAB_SHARED_OUTSIDE, pc, 0, 0, culprit);
-    }
+  const size_t requested = lab->launch->dynamic_shared_bytes;
+  return (offset < requested && size <= requested - offset) || lab_has_static(lab, address, size);
+}
+
+static void leave_shared(LabWorker *lab, uintptr_t address, unsigned size, Use use, uint32_t pc) {
+  if (!(lab->checks & LAB_BOUNDS)) return;
+  /* Of an access that begins well, what is told is where it leaves. */
+  uintptr_t culprit = address;
+  while (has_shared(lab, culprit, 1)) culprit++;
+  lab_report_here(lab, LAB_SHARED_OUTSIDE, pc, 0, 0, culprit);
+  if (!lab_may_leave_shared(lab, address, size) && use != READS) end_launch(lab, address, pc);
+}
+
+void lab_check_shared(LabWorker *lab, uintptr_t address, unsigned size, Use use, uint32_t pc) {
+  if (!has_shared(lab, address, size)) {
+    leave_shared(lab, address, size, use, pc);
   } else if (use != ATOMICALLY && lab->checks & (LAB_RACES | LAB_INIT)) {
     lab_use_shared(lab, address, size, use, lab_thread(lab), pc);
   }
+}
+
+/** Memory of neither the device nor the block. */
+static void use_host(LabWorker *lab, uintptr_t address, Use use, uint32_t pc) {
+  if (!(lab->checks & LAB_BOUNDS) || (use == READS && may_read(lab, address))) return;
+  lab_report_here(lab, LAB_GLOBAL_OUTSIDE, pc, 0, 0, address);
+  if (use != READS) end_launch(lab, address, pc);
 }
 
 void lab_check_global(LabWorker *lab, uintptr_t address, unsigned size, Use use, uint32_t pc) {
@@ -147,24 +156,24 @@ void lab_check_global(LabWorker *lab, uintptr_t address, unsigned size, Use use,
 void lab_check_atomic(LabWorker *lab, uintptr_t address, unsigned size, uint32_t pc) {
   if (address - lab->shared < lab->shared_bytes) {
     lab_check_shared(lab, address, size, ATOMICALLY, pc);
-  } else {
+  } else if (simt_memory_is_device((const void *)address)) {
     lab_check_global(lab, address, size, ATOMICALLY, pc);
+  } else {
+    use_host(lab, address, ATOMICALLY, pc);
   }
 }
 
 void lab_access(LabWorker *lab, uintptr_t address, unsigned size, bool is_write, uint32_t pc) {
+  const Use use = is_write ? WRITES : READS;
   const bool shared = address - lab->shared < lab->shared_bytes;
   const bool device = !shared && simt_memory_is_device((const void *)address);
   if (!shared && !device) {
-    if (!is_constant(lab, address) && lab->checks & LAB_BOUNDS) {
-      lab_report_here(lab, LAB_GLOBAL_OUTSIDE, pc, 0, 0, address);
-    }
+    use_host(lab, address, use, pc);
     return;
   }
   if (address % size != 0 && lab->checks & LAB_ALIGNMENT) {
     lab_report_here(lab, LAB_MISALIGNED, pc, 0, 0, address);
   }
-  const Use use = is_write ? WRITES : READS;
   if (shared) {
     lab_check_shared(lab, address, size, use, pc);
     if (!(lab->checks & LAB_BANKS)) return;

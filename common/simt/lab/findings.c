@@ -56,7 +56,7 @@ const char *lab_kind_text(LabKind kind) {
           "its wait",
       [LAB_COPY_OVER_READ] = "cp.async into what another thread may still read, no barrier between",
       [LAB_SHARED_UNWRITTEN] = "read of shared memory that nobody wrote",
-      [LAB_SHARED_OUTSIDE] = "shared memory beyond what the launch requested",
+      [LAB_SHARED_OUTSIDE] = "shared memory out of bounds",
       [LAB_GLOBAL_OUTSIDE] = "global memory out of bounds",
       [LAB_GLOBAL_UNWRITTEN] = "read of global memory that nobody wrote",
       [LAB_INDEX_OUTSIDE] = "index out of the bounds of an array",

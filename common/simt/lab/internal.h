@@ -4,6 +4,7 @@
  *
  * - hooks.c      what the compiler has instrumented kernels call
  * - access.c     what an address is; alignment, bounds, logs
+ * - arrays.c     which shared memory the running kernel has
  * - requests.c   logs of lanes become requests of warps; sectors and banks
  * - first.c      the first access of each instruction, for drawings
  * - shared.c     who wrote and read shared memory; global.c: and global memory
@@ -168,6 +169,7 @@ typedef struct LabWorker {
   uintptr_t fibers;          /* local memory of the threads */
   uintptr_t shared, dynamic; /* all shared memory; its dynamic part */
   size_t shared_bytes;
+  bool wiped;     /* in this block, the memory around its dynamic shared memory */
   uint64_t block; /* its number in the grid */
   uint16_t block_tag;
   uint32_t epoch, first_epoch;     /* counts barriers; the block's first */
@@ -216,6 +218,16 @@ RawFinding *lab_count_finding(LabWorker *lab, LabKind kind, uint32_t pc, uint32_
                               uint64_t other_thread);
 void lab_report_here(LabWorker *lab, LabKind kind, uint32_t pc, uint32_t other_pc,
                      uint64_t other_thread, uintptr_t address);
+
+/* arrays.c */
+void lab_begin_arrays(const Launch *launch);
+void lab_end_arrays(void);
+/** Is all of it in a static array of the kernel? */
+bool lab_has_static(const LabWorker *lab, uintptr_t address, unsigned size);
+/** Says where the address is in the kernel's shared memory, or how far from it. */
+void lab_describe_shared(const LabWorker *lab, uintptr_t address, char *text, size_t text_size);
+/** May an access be made that is not in the kernel's shared memory, as it damages nothing? */
+bool lab_may_leave_shared(LabWorker *lab, uintptr_t address, unsigned size);
 
 /** What becomes of the memory that a thread accesses. */
 typedef enum Use { READS, WRITES, COPIES /* cp.async, to shared memory */, ATOMICALLY } Use;

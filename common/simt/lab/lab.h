@@ -138,8 +138,8 @@ typedef enum LabKind {
   LAB_COPY_NO_BARRIER,  /**< another thread's cp.async, waited for by it, but no barrier since */
   LAB_COPY_OVER_READ,   /**< cp.async to what another thread may still read */
   LAB_SHARED_UNWRITTEN, /**< read, but nobody wrote it in this block */
-  LAB_SHARED_OUTSIDE,   /**< beyond the dynamic shared memory of the launch */
-  LAB_GLOBAL_OUTSIDE,   /**< outside of every allocation, or in a freed one */
+  LAB_SHARED_OUTSIDE,   /**< neither in what the launch requested nor in the kernel's arrays */
+  LAB_GLOBAL_OUTSIDE,   /**< outside of every allocation, in a freed one, or memory of the host */
   LAB_GLOBAL_UNWRITTEN, /**< read, but neither host, nor an earlier launch, nor this block wrote it
                          */
   LAB_INDEX_OUTSIDE,    /**< of an array whose length is known, in registers or anywhere */

@@ -81,9 +81,11 @@ static void free_worker(LabWorker *lab) {
 /* --- Launches ------------------------------------------------------------------------------- */
 
 static void launch_begins(const Launch *launch) {
-  (void)launch;
   watched_count = 0;
-  if (checks != 0) lab_begin_regions();
+  if (checks != 0) {
+    lab_begin_regions();
+    lab_begin_arrays(launch);
+  }
   clock_gettime(CLOCK_MONOTONIC, &launch_start);
 }
 
@@ -109,6 +111,7 @@ static void launch_ended(const Launch *launch) {
     lab_store(launch, watched[i]);
     free_worker(watched[i]);
   }
+  lab_end_arrays();
   lab_store_time(milliseconds_since(&launch_start));
 }
 
@@ -122,6 +125,7 @@ static void block_begins(Worker *worker) {
   lab->block = i.x + grid.x * (i.y + (uint64_t)grid.y * i.z);
   lab->block_tag = (uint16_t)(1 + lab->block % UINT16_MAX);
   lab->first_epoch = ++lab->epoch;
+  lab->wiped = false;
 }
 
 static void barrier_opens(Worker *worker) {

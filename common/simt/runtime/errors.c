@@ -51,12 +51,13 @@ const char *cudaGetErrorString(cudaError_t error) {
   return entry != NULL ? entry->text : "unrecognized error code";
 }
 
-/* CUDA keeps the last error per host thread; a failed kernel spoils the device for all of them. */
-static _Thread_local cudaError_t last_error;
+/* CUDA keeps the last error per host thread; a failed kernel spoils the device for all of them. It
+   lies before all static shared arrays: what runs past these does not reach it. */
+static _Thread_local cudaError_t simt_last_error __attribute__((section(".tdata")));
 static _Atomic cudaError_t sticky_error;
 
 cudaError_t simt_set_last_error(cudaError_t error) {
-  if (error != cudaSuccess) last_error = error;
+  if (error != cudaSuccess) simt_last_error = error;
   return error;
 }
 
@@ -70,20 +71,20 @@ cudaError_t simt_sticky_error(void) {
 
 void simt_set_sticky_error(cudaError_t error) {
   sticky_error = error;
-  last_error = error;
+  simt_last_error = error;
 }
 
 cudaError_t cudaPeekAtLastError(void) {
-  return sticky_error != cudaSuccess ? sticky_error : last_error;
+  return sticky_error != cudaSuccess ? sticky_error : simt_last_error;
 }
 
 cudaError_t cudaGetLastError(void) {
   const cudaError_t error = cudaPeekAtLastError();
-  last_error = cudaSuccess;
+  simt_last_error = cudaSuccess;
   return error;
 }
 
 void simt_forget_errors(void) {
   sticky_error = cudaSuccess;
-  last_error = cudaSuccess;
+  simt_last_error = cudaSuccess;
 }

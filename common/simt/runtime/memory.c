@@ -10,7 +10,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "runtime.h"
+#include "kernels.h"
 
 enum { ALIGNMENT = 256, NAME_BYTES = 32, MAX_FREED = 1024 };
 
@@ -286,15 +286,29 @@ static void describe_position(const Allocation *a, bool freed, uintptr_t address
            named ? "\"" : "", (size_t)(a->end - a->begin));
 }
 
+/** Of what is not the device's. No address is told: it would be another one in each run. */
+static void describe_host(uintptr_t address, char *text, size_t text_size) {
+  SimtVariable variable;
+  if (address == 0) {
+    snprintf(text, text_size, "at a null pointer");
+  } else if (address < RED_ZONE) {
+    snprintf(text, text_size, "%zu bytes past a null pointer", (size_t)address);
+  } else if (simt_find_variable(address, &variable)) {
+    snprintf(
+        text, text_size, "at byte %zu of %s \"%s\" (%zu bytes)", (size_t)(address - variable.begin),
+        simt_is_constant(address) ? "constant" : "host variable", variable.name, variable.size);
+  } else {
+    snprintf(text, text_size, "at no address of the device");
+  }
+}
+
 void simt_memory_describe(uintptr_t address, char *text, size_t text_size) {
   pthread_mutex_lock(&memory.lock);
   const size_t freed_count = memory.freed_count < MAX_FREED ? memory.freed_count : MAX_FREED;
   const Allocation *live = nearest(memory.live, memory.live_count, address);
   const Allocation *freed = nearest(memory.freed, freed_count, address);
-  if (address < RED_ZONE) {
-    snprintf(text, text_size, "at %#zx: a null pointer", (size_t)address);
-  } else if (!simt_memory_is_device((const void *)address)) {
-    snprintf(text, text_size, "at %#zx: no address of the device", (size_t)address);
+  if (!simt_memory_is_device((const void *)address)) {
+    describe_host(address, text, text_size);
   } else if (live != NULL && distance(live, address) <= RED_ZONE) {
     describe_position(live, false, address, text, text_size);
   } else if (freed != NULL && distance(freed, address) == 0) {
@@ -302,7 +316,7 @@ void simt_memory_describe(uintptr_t address, char *text, size_t text_size) {
   } else if (live != NULL) {
     describe_position(live, false, address, text, text_size);
   } else {
-    snprintf(text, text_size, "at %#zx: nothing is allocated", (size_t)address);
+    snprintf(text, text_size, "in device memory, of which nothing is allocated");
   }
   pthread_mutex_unlock(&memory.lock);
 }

@@ -1,0 +1,114 @@
+/*
+ * What of the thread-local variables is shared memory that the running kernel may use: as much of
+ * the dynamic part as it asked for, and its static arrays, by name.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "internal.h"
+#include "simt/runtime/kernels.h"
+
+/** Of the running launch. Without symbols none is known, and all static memory counts as one. */
+static struct {
+  SimtVariable *list; /* by offset */
+  size_t count;
+} variables;
+
+void lab_begin_arrays(const Launch *launch) {
+  variables.count = simt_shared_variables(launch->kernel, &variables.list);
+}
+
+void lab_end_arrays(void) {
+  free(variables.list);
+  variables.list = NULL;
+  variables.count = 0;
+}
+
+/** The variable that holds the address; NULL: none, or none of this owner. */
+static const SimtVariable *find_variable(const LabWorker *lab, uintptr_t address, SimtOwner owner) {
+  for (size_t i = 0; i < variables.count; i++) {
+    const SimtVariable *v = &variables.list[i];
+    if (v->owner == owner && address - lab->shared - v->begin < v->size) return v;
+  }
+  return NULL;
+}
+
+static bool is_around_dynamic(const LabWorker *lab, uintptr_t address) {
+  return address - (lab->dynamic - SHARED_MARGIN) <
+         SHARED_MARGIN + MAX_SHARED_BYTES + SHARED_MARGIN;
+}
+
+bool lab_has_static(const LabWorker *lab, uintptr_t address, unsigned size) {
+  if (address - lab->shared >= lab->shared_bytes) return false;
+  if (variables.count == 0) return !is_around_dynamic(lab, address);
+  const SimtVariable *array = find_variable(lab, address, OF_KERNEL);
+  return array != NULL && size <= array->size - (address - lab->shared - array->begin);
+}
+
+/* --- In words ------------------------------------------------------------------------------- */
+
+/** A piece of shared memory: dynamic, or an array. */
+typedef struct Piece {
+  uintptr_t begin;
+  size_t size;
+  char name[80];
+} Piece;
+
+/** Bytes between the address and the piece; 0 within it, 1 for its neighbours. */
+static uintptr_t distance(const Piece *piece, uintptr_t address) {
+  if (address < piece->begin) return piece->begin - address;
+  return address - piece->begin < piece->size ? 0 : address - piece->begin - piece->size + 1;
+}
+
+static Piece nearest(const LabWorker *lab, uintptr_t address) {
+  Piece best = {lab->dynamic, lab->launch->dynamic_shared_bytes, "dynamic shared memory"};
+  if (best.size > 0 && is_around_dynamic(lab, address)) return best;
+  for (size_t i = 0; i < variables.count; i++) {
+    const SimtVariable *v = &variables.list[i];
+    if (v->owner != OF_KERNEL) continue;
+    Piece piece = {.begin = lab->shared + v->begin, .size = v->size};
+    if (distance(&piece, address) >= distance(&best, address)) continue;
+    snprintf(piece.name, sizeof piece.name, "static shared memory %s", v->name);
+    best = piece;
+  }
+  return best;
+}
+
+void lab_describe_shared(const LabWorker *lab, uintptr_t address, char *text, size_t text_size) {
+  const Piece piece = nearest(lab, address);
+  const size_t away = distance(&piece, address);
+  if (variables.count == 0 && !is_around_dynamic(lab, address)) {
+    snprintf(text, text_size, "static shared memory");
+  } else if (away != 0) {
+    snprintf(text, text_size, "%zu bytes %s %s (%zu bytes)", away,
+             address < piece.begin ? "before" : "past", piece.name, piece.size);
+  } else if (piece.begin == lab->dynamic) {
+    snprintf(text, text_size, "%s + %zu", piece.name, (size_t)(address - piece.begin));
+  } else {
+    snprintf(text, text_size, "%s + %zu (%zu bytes)", piece.name, (size_t)(address - piece.begin),
+             piece.size);
+  }
+}
+
+/* --- Accesses that leave it ------------------------------------------------------------------ */
+
+/** So that what is read there depends on no other block. */
+static void wipe_around_dynamic(LabWorker *lab) {
+  if (lab->wiped) return;
+  lab->wiped = true;
+  const size_t requested = lab->launch->dynamic_shared_bytes;
+  char *dynamic = (char *)lab->dynamic;
+  memset(dynamic - SHARED_MARGIN, 0xff, SHARED_MARGIN);
+  memset(dynamic + requested, 0xff, MAX_SHARED_BYTES - requested + SHARED_MARGIN);
+}
+
+bool lab_may_leave_shared(LabWorker *lab, uintptr_t address, unsigned size) {
+  const uintptr_t end = address + size - 1;
+  if (is_around_dynamic(lab, address) && is_around_dynamic(lab, end)) {
+    wipe_around_dynamic(lab);
+    return true;
+  }
+  return address - lab->shared < lab->shared_bytes && end - lab->shared < lab->shared_bytes &&
+         find_variable(lab, address, OF_RUNTIME) == NULL &&
+         find_variable(lab, end, OF_RUNTIME) == NULL;
+}
