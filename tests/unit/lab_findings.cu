@@ -307,11 +307,11 @@ static void blocks_do_not_share_what_they_write(void **) {
   assert_finds_nothing();
   write_same<<<8, 1>>>(values, 0);
   assert_finds({LAB_BLOCKS_WRITE_WRITE, WRITE_SAME, WRITE_SAME, "write_same",
-                "4 times, first: values + 0 (256 bytes)"});
+                "4 bytes, first: block 0, the other block 1, values + 0 (256 bytes)"});
   lab_start(LAB_BLOCKS);
   read_what_another_writes<<<2, 1>>>(values);
   assert_finds({LAB_BLOCKS_WRITE_READ, OTHERS_READ, OTHERS_WRITE, "read_what_another_writes",
-                "4 times, first: values + 36 (256 bytes)"});
+                "4 bytes, first: block 0, the other block 1, values + 36 (256 bytes)"});
 }
 
 static void bytes_of_one_word_do_not_race(void **) {

@@ -60,7 +60,8 @@ struct Expected {
 inline void assert_finds(const Expected &expected, const char *file = __builtin_FILE()) {
   char text[8192], wanted[2048], after[128] = "";
   if (expected.other_line != 0) {
-    snprintf(after, sizeof after, "           after %s:%d\n", file, expected.other_line);
+    snprintf(after, sizeof after, "           %s %s:%d\n",
+             lab_is_between_blocks(expected.kind) ? "and at" : "after", file, expected.other_line);
   }
   snprintf(wanted, sizeof wanted, "finding    %s\n           at %s:%d in %s\n%s           %s\n",
            lab_kind_text(expected.kind), file, expected.line, expected.kernel, after,

@@ -82,6 +82,15 @@ static void add_optional(JsonObject *object, const char *key, const char *text) 
   }
 }
 
+/** Null unless `known`. */
+static void add_known(JsonObject *object, const char *key, bool known, uint64_t value) {
+  if (known) {
+    json_integer(object, key, (int64_t)value);
+  } else {
+    json_null(object, key);
+  }
+}
+
 static void add_run(const Run *run, FILE *lines) {
   const Problem *p = &run->problem;
   JsonObject object;
@@ -134,13 +143,10 @@ static void add_finding(const LabFinding *f, FILE *lines) {
   add_optional(&object, "place", f->place);
   add_optional(&object, "other_place", f->other_place);
   json_integer(&object, "count", (int64_t)f->count);
-  if (f->has_thread) {
-    json_integer(&object, "block", (int64_t)f->block);
-    json_integer(&object, "thread", (int64_t)f->thread);
-  } else {
-    json_null(&object, "block");
-    json_null(&object, "thread");
-  }
+  const bool between_blocks = lab_is_between_blocks(f->kind);
+  add_known(&object, "block", f->has_thread || between_blocks, f->block);
+  add_known(&object, "other_block", between_blocks, f->other_block);
+  add_known(&object, "thread", f->has_thread, f->thread);
   json_string(&object, "where", f->where);
   end(&object, lines);
 }
@@ -156,6 +162,7 @@ static void add_limit(const LimitFinding *f, FILE *lines) {
   json_null(&object, "other_place");
   json_integer(&object, "count", 1);
   json_null(&object, "block");
+  json_null(&object, "other_block");
   json_null(&object, "thread");
   json_string(&object, "where", f->what);
   end(&object, lines);

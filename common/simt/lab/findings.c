@@ -69,16 +69,19 @@ const char *lab_kind_text(LabKind kind) {
   return TEXTS[kind];
 }
 
-static void print_finding(const LabFinding *f, FILE *out) {
-  fprintf(out, "finding    %s\n", lab_kind_text(f->kind));
-  if (f->place == NULL) {
-    fprintf(out, "           in %s: %s\n", f->kernel, f->where);
-    return;
-  }
-  fprintf(out, "           at %s in %s\n", f->place, f->kernel);
-  if (f->other_place != NULL) fprintf(out, "           after %s\n", f->other_place);
-  fprintf(out, "           %llu time%s, first: ", (unsigned long long)f->count,
+bool lab_is_between_blocks(LabKind kind) {
+  return kind == LAB_BLOCKS_WRITE_WRITE || kind == LAB_BLOCKS_WRITE_READ;
+}
+
+/** How often, and who was the first. */
+static void print_occurrences(const LabFinding *f, FILE *out) {
+  const char *unit = lab_is_between_blocks(f->kind) ? "byte" : "time";
+  fprintf(out, "           %llu %s%s, first: ", (unsigned long long)f->count, unit,
           f->count == 1 ? "" : "s");
+  if (lab_is_between_blocks(f->kind)) {
+    fprintf(out, "block %llu, the other block %llu, ", (unsigned long long)f->block,
+            (unsigned long long)f->other_block);
+  }
   if (f->has_thread) {
     fprintf(out, "block %llu thread %llu, ", (unsigned long long)f->block,
             (unsigned long long)f->thread);
@@ -87,6 +90,20 @@ static void print_finding(const LabFinding *f, FILE *out) {
     fprintf(out, "the other thread %llu, ", (unsigned long long)f->other_thread);
   }
   fprintf(out, "%s\n", f->where);
+}
+
+static void print_finding(const LabFinding *f, FILE *out) {
+  fprintf(out, "finding    %s\n", lab_kind_text(f->kind));
+  if (f->place == NULL) {
+    fprintf(out, "           in %s: %s\n", f->kernel, f->where);
+    return;
+  }
+  fprintf(out, "           at %s in %s\n", f->place, f->kernel);
+  if (f->other_place != NULL) {
+    fprintf(out, "           %s %s\n", lab_is_between_blocks(f->kind) ? "and at" : "after",
+            f->other_place);
+  }
+  print_occurrences(f, out);
 }
 
 void lab_print_findings(const LabResults *results, FILE *out) {

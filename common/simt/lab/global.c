@@ -11,7 +11,7 @@
 
 #include "internal.h"
 
-enum { WORD = 4, CHUNK_WORDS = CHUNK_BYTES / WORD };
+enum { LARGEST_GRAIN = 16, GRAIN_STEP = 4 };
 
 Region *lab_regions;
 size_t lab_region_count;
@@ -157,47 +157,58 @@ static Chunk *chunk_at(LabWorker *lab, size_t region, size_t offset) {
     lab->chunks[region] = allocate(chunk_count(&lab_regions[region]), sizeof(Chunk));
   }
   Chunk *chunk = &lab->chunks[region][offset / CHUNK_BYTES];
-  if (chunk->touchers == NULL) chunk->touchers = allocate(CHUNK_WORDS, sizeof(Toucher));
+  if (chunk->touchers == NULL) {
+    chunk->grain = LARGEST_GRAIN;
+    chunk->touchers = allocate(CHUNK_BYTES / LARGEST_GRAIN, sizeof(Toucher));
+  }
   return chunk;
 }
 
 static void divide(Chunk *chunk) {
-  if (chunk->by_byte) return;
-  Toucher *bytes = allocate(CHUNK_BYTES, sizeof *bytes);
-  for (int i = 0; i < CHUNK_BYTES; i++) bytes[i] = chunk->touchers[i / WORD];
+  const unsigned grain = chunk->grain / GRAIN_STEP;
+  Toucher *finer = allocate(CHUNK_BYTES / grain, sizeof *finer);
+  for (unsigned i = 0; i < CHUNK_BYTES / grain; i++) finer[i] = chunk->touchers[i / GRAIN_STEP];
   free(chunk->touchers);
-  chunk->touchers = bytes;
-  chunk->by_byte = true;
+  *chunk = (Chunk){grain, finer};
 }
 
 /** Of two sites the one that comes first in the program: it does not depend on who came first. */
 static uint16_t first_site(const LabWorker *lab, uint16_t old, uint16_t site) {
-  if (old == site || old == 0) return site;
   return lab->sites.sites[old].pc <= lab->sites.sites[site].pc ? old : site;
 }
 
-static void note(const LabWorker *lab, uint16_t *block, uint16_t *site, uint16_t own_site) {
-  const uint16_t many = (uint16_t)(*site & MANY);
-  const bool another = *block != 0 && *block != lab->block_tag;
-  if (*block == lab->block_tag && (*site & ~MANY) == own_site) return;
-  *site = (uint16_t)(first_site(lab, (uint16_t)(*site & ~MANY), own_site) | many |
-                     (another ? MANY : 0));
-  *block = lab->block_tag;
+/** The running block among the two lowest. */
+static void note(const LabWorker *lab, uint32_t blocks[2], uint16_t sites[2], uint16_t site) {
+  const uint32_t own = lab->block_tag;
+  for (int i = 0; i < 2; i++) {
+    if (blocks[i] == own) {
+      if (sites[i] != site) sites[i] = first_site(lab, sites[i], site);
+      return;
+    }
+    if (blocks[i] != 0 && blocks[i] < own) continue;
+    if (i == 0) {
+      blocks[1] = blocks[0];
+      sites[1] = sites[0];
+    }
+    blocks[i] = own;
+    sites[i] = site;
+    return;
+  }
 }
 
 /** Bytes of one chunk; returns whether the running block had written them all. */
 static bool use_chunk(LabWorker *lab, Chunk *chunk, unsigned begin, unsigned end, Use use,
                       uint16_t site) {
-  if (!chunk->by_byte && (begin | end) % WORD != 0) divide(chunk);
-  const unsigned grain = chunk->by_byte ? 1 : WORD;
+  while ((begin | end) % chunk->grain != 0) divide(chunk);
   bool own = true;
-  for (unsigned i = begin / grain; i < end / grain; i++) {
+  for (unsigned i = begin / chunk->grain; i < end / chunk->grain; i++) {
     Toucher *toucher = &chunk->touchers[i];
-    own = own && toucher->writer == lab->block_tag;
+    own = own && toucher->last_writer == lab->block_tag;
     if (use == WRITES) {
-      note(lab, &toucher->writer, &toucher->write_site, site);
+      note(lab, toucher->writers, toucher->write_sites, site);
+      toucher->last_writer = lab->block_tag;
     } else if (use == READS) {
-      note(lab, &toucher->reader, &toucher->read_site, site);
+      note(lab, toucher->readers, toucher->read_sites, site);
     }
   }
   return own;
@@ -207,7 +218,7 @@ void lab_use_global(LabWorker *lab, size_t region, uintptr_t address, unsigned s
                     uint32_t pc) {
   const Region *r = &lab_regions[region];
   const size_t offset = address - r->begin;
-  const uint16_t site = (uint16_t)(lab_site(&lab->sites, pc) & ~MANY);
+  const uint16_t site = (uint16_t)lab_site(&lab->sites, pc);
   const size_t left = CHUNK_BYTES - offset % CHUNK_BYTES;
   const unsigned here = size < left ? size : (unsigned)left;
   const unsigned begin = (unsigned)(offset % CHUNK_BYTES);
@@ -223,19 +234,28 @@ void lab_use_global(LabWorker *lab, size_t region, uintptr_t address, unsigned s
 
 /* --- After it ------------------------------------------------------------------------------- */
 
-/** What all workers together know of a byte. */
+/** A block, counted from 1, and where it touched a byte; 0: none. */
+typedef struct Visit {
+  uint32_t block, pc;
+} Visit;
+
+/** What all workers together know of a byte: the two lowest blocks of each kind. */
 typedef struct Summary {
-  uint16_t writer, reader;
-  bool many_writers, many_readers;
-  uint32_t write_pc, read_pc;
+  Visit writers[2], readers[2];
 } Summary;
 
-static void merge(uint16_t block, uint16_t site, uint32_t pc, uint16_t *sum, bool *many,
-                  uint32_t *sum_pc) {
-  if (block == 0) return;
-  *many |= (site & MANY) != 0 || (*sum != 0 && *sum != block);
-  if (*sum == 0 || pc < *sum_pc) *sum_pc = pc;
-  *sum = block;
+/** A block runs on one worker, so that it comes but once. */
+static void merge(Visit *visits, const uint32_t blocks[2], const uint16_t sites[2],
+                  const SiteTable *table) {
+  for (int i = 0; i < 2 && blocks[i] != 0; i++) {
+    const Visit own = {blocks[i], table->sites[sites[i]].pc};
+    if (visits[0].block == 0 || own.block < visits[0].block) {
+      visits[1] = visits[0];
+      visits[0] = own;
+    } else if (visits[1].block == 0 || own.block < visits[1].block) {
+      visits[1] = own;
+    }
+  }
 }
 
 static const Chunk *chunk_of(const LabWorker *lab, size_t region, size_t chunk) {
@@ -247,62 +267,73 @@ static const Chunk *chunk_of(const LabWorker *lab, size_t region, size_t chunk) 
 /** What is known of byte `at` of a chunk. */
 static Summary summarise(LabWorker *const *workers, int count, size_t region, size_t chunk,
                          unsigned at) {
-  Summary s = {0};
+  Summary s = {.writers = {{0}}};
   for (int i = 0; i < count; i++) {
     const Chunk *c = chunk_of(workers[i], region, chunk);
     if (c == NULL) continue;
-    const Toucher *t = &c->touchers[c->by_byte ? at : at / WORD];
-    const Site *sites = workers[i]->sites.sites;
-    merge(t->writer, t->write_site, sites[t->write_site & ~MANY].pc, &s.writer, &s.many_writers,
-          &s.write_pc);
-    merge(t->reader, t->read_site, sites[t->read_site & ~MANY].pc, &s.reader, &s.many_readers,
-          &s.read_pc);
+    const Toucher *t = &c->touchers[at / c->grain];
+    merge(s.writers, t->writers, t->write_sites, &workers[i]->sites);
+    merge(s.readers, t->readers, t->read_sites, &workers[i]->sites);
   }
   return s;
 }
 
-static void add_race(FindingList *findings, const Launch *launch, const Region *region,
-                     size_t offset, unsigned bytes, LabKind kind, uint32_t pc, uint32_t other_pc) {
-  const RawFinding key = {
-      .kernel = launch->kernel, .kind = kind, .pc = pc, .other_pc = other_pc, .has_thread = false};
+/** Some bytes that all the same blocks touched. */
+typedef struct Piece {
+  const Launch *launch;
+  const Region *region;
+  size_t offset;
+  unsigned bytes;
+} Piece;
+
+static void add_race(FindingList *findings, const Piece *piece, LabKind kind, Visit visit,
+                     Visit other) {
+  const RawFinding key = {.kernel = piece->launch->kernel,
+                          .kind = kind,
+                          .pc = visit.pc,
+                          .other_pc = other.pc,
+                          .has_thread = false,
+                          .block = visit.block - 1,
+                          .other_block = other.block - 1};
   bool made;
   RawFinding *finding = lab_find_or_make(findings, &key, &made);
-  finding->count += bytes;
+  finding->count += piece->bytes;
   if (made) {
-    lab_describe_region(region, region->begin + offset, finding->where, sizeof finding->where);
+    lab_describe_region(piece->region, piece->region->begin + piece->offset, finding->where,
+                        sizeof finding->where);
   }
 }
 
-static void judge(const Summary *s, const Launch *launch, const Region *region, size_t offset,
-                  unsigned bytes, FindingList *findings) {
-  if (s->many_writers) {
-    add_race(findings, launch, region, offset, bytes, LAB_BLOCKS_WRITE_WRITE, s->write_pc,
-             s->write_pc);
+static void judge(const Summary *s, const Piece *piece, FindingList *findings) {
+  const Visit *writers = s->writers, *readers = s->readers;
+  if (writers[1].block != 0) {
+    add_race(findings, piece, LAB_BLOCKS_WRITE_WRITE, writers[0], writers[1]);
   }
-  const bool reader_writes_alone = !s->many_writers && !s->many_readers && s->reader == s->writer;
-  if (s->writer != 0 && s->reader != 0 && !reader_writes_alone) {
-    add_race(findings, launch, region, offset, bytes, LAB_BLOCKS_WRITE_READ, s->read_pc,
-             s->write_pc);
+  if (readers[0].block == 0) return;
+  if (readers[0].block != writers[0].block) {
+    add_race(findings, piece, LAB_BLOCKS_WRITE_READ, readers[0], writers[0]);
+  } else if (readers[1].block != 0) {
+    add_race(findings, piece, LAB_BLOCKS_WRITE_READ, readers[1], writers[0]);
+  } else if (writers[1].block != 0) {
+    add_race(findings, piece, LAB_BLOCKS_WRITE_READ, readers[0], writers[1]);
   }
 }
 
 static void end_chunk(LabWorker *const *workers, int count, const Launch *launch, size_t region,
                       size_t chunk, bool check_blocks, FindingList *findings) {
-  bool used = false, by_byte = false;
+  unsigned grain = CHUNK_BYTES;
   for (int i = 0; i < count; i++) {
     const Chunk *c = chunk_of(workers[i], region, chunk);
-    used |= c != NULL;
-    by_byte |= c != NULL && c->by_byte;
+    if (c != NULL && c->grain < grain) grain = c->grain;
   }
-  if (!used) return;
+  if (grain == CHUNK_BYTES) return;
   const Region *r = &lab_regions[region];
-  const unsigned grain = by_byte ? 1 : WORD;
   for (unsigned at = 0; at < CHUNK_BYTES; at += grain) {
-    const size_t offset = chunk * CHUNK_BYTES + at;
     const Summary s = summarise(workers, count, region, chunk, at);
-    if (s.writer == 0) continue;
-    if (r->initialised != NULL) set_bits(r->initialised, offset, offset + grain);
-    if (check_blocks) judge(&s, launch, r, offset, grain, findings);
+    if (s.writers[0].block == 0) continue;
+    const Piece piece = {launch, r, chunk * CHUNK_BYTES + at, grain};
+    if (r->initialised != NULL) set_bits(r->initialised, piece.offset, piece.offset + grain);
+    if (check_blocks) judge(&s, &piece, findings);
   }
 }
 

@@ -92,6 +92,7 @@ typedef struct RawFinding {
   uint64_t count;
   bool has_thread;
   uint64_t block, thread, other_thread;
+  uint64_t other_block; /* of races between blocks */
   char where[160];
 } RawFinding;
 
@@ -145,17 +146,20 @@ typedef struct Region {
   char name[48];
 } Region;
 
-/** Who touched a piece of memory in this launch; 0: nobody. */
+/**
+ * Who touched a piece of memory in this launch: of the blocks that wrote it, and of those that read
+ * it, the two of the lowest numbers, lowest first. Blocks are counted from 1; 0: nobody.
+ */
 typedef struct Toucher {
-  uint16_t writer, reader; /* the latest block, in 16 bits */
-  uint16_t write_site, read_site;
+  uint32_t writers[2], readers[2], last_writer;
+  uint16_t write_sites[2], read_sites[2]; /* of each, the first in the program */
 } Toucher;
 
-enum { MANY = 0x8000 /* of a site: more than one block */, CHUNK_BYTES = 4096 };
+enum { CHUNK_BYTES = 4096 };
 
-/** Of CHUNK_BYTES of memory; by word as long as all accesses are of whole words. */
+/** Of CHUNK_BYTES of memory, in pieces as large as all accesses allow. */
 typedef struct Chunk {
-  bool by_byte;
+  unsigned grain; /* bytes of a piece: 16, 4 or 1 */
   Toucher *touchers;
 } Chunk;
 
@@ -169,9 +173,9 @@ typedef struct LabWorker {
   uintptr_t fibers;          /* local memory of the threads */
   uintptr_t shared, dynamic; /* all shared memory; its dynamic part */
   size_t shared_bytes;
-  bool wiped;     /* in this block, the memory around its dynamic shared memory */
-  uint64_t block; /* its number in the grid */
-  uint16_t block_tag;
+  bool wiped;                      /* in this block, the memory around its dynamic shared memory */
+  uint64_t block;                  /* its number in the grid */
+  uint32_t block_tag;              /* the same, as touchers have it */
   uint32_t epoch, first_epoch;     /* counts barriers; the block's first */
   uint32_t warp_epochs[MAX_WARPS]; /* counts __syncwarp() */
 

@@ -156,16 +156,20 @@ typedef struct LabFinding {
   LabKind kind;
   const char *kernel;
   const char *place;       /**< "file:line" of the access; NULL for those of a launch */
-  const char *other_place; /**< of the earlier one; NULL where there is none */
+  const char *other_place; /**< of the earlier one, or of the other block's; NULL: there is none */
   uint64_t count;          /**< accesses; of races between blocks, bytes */
   bool has_thread;         /**< false for races between blocks, and for launches */
   uint64_t block, thread;  /**< of the first, in the order of blocks and threads */
   uint64_t other_thread;   /**< races in shared memory: who did the earlier access */
+  uint64_t other_block;    /**< races between blocks: who wrote at the other place */
   char where[160];         /**< memory and offset of the first, in words */
 } LabFinding;
 
 /** One sentence without a full stop: what such a finding means. */
 const char *lab_kind_text(LabKind kind);
+
+/** Is it a race between two blocks? Then `block` and `other_block` say between which. */
+bool lab_is_between_blocks(LabKind kind);
 
 /* --- Results -------------------------------------------------------------------------------- */
 

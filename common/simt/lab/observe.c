@@ -123,7 +123,7 @@ static void block_begins(Worker *worker) {
   const uint3 i = worker->block.index;
   const dim3 grid = worker->block.grid;
   lab->block = i.x + grid.x * (i.y + (uint64_t)grid.y * i.z);
-  lab->block_tag = (uint16_t)(1 + lab->block % UINT16_MAX);
+  lab->block_tag = (uint32_t)(1 + lab->block % UINT32_MAX);
   lab->first_epoch = ++lab->epoch;
   lab->wiped = false;
 }

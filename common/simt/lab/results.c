@@ -289,6 +289,7 @@ static void take_findings(LabResults *results, const Places *places, Names *name
         .block = raw->block,
         .thread = raw->thread,
         .other_thread = raw->other_thread,
+        .other_block = raw->other_block,
     };
     memcpy(finding.where, raw->where, sizeof finding.where);
     add_result(results, &finding);
