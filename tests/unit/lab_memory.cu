@@ -126,13 +126,6 @@ __global__ void use_scratch(int *out) {
   out[threadIdx.x] = scratch()[threadIdx.x];
 }
 
-/** Lies beside the array of the kernel below, as all static shared memory of a program does. */
-__global__ void neighbour(int *out) {
-  __shared__ int before[64], behind[64];
-  before[threadIdx.x] = behind[threadIdx.x] = 1;
-  out[threadIdx.x] = before[threadIdx.x] + behind[threadIdx.x];
-}
-
 __global__ void leave_array(int shift, int *out) {
   __shared__ int tile[64];
   int *pointer = tile;
@@ -143,7 +136,6 @@ enum { LEAVE_ARRAY = __LINE__ - 3 };
 
 static void static_arrays_have_two_ends(void **) {
   int *out = named<int>("out", 64);
-  neighbour<<<1, 64>>>(out);
   leave_array<<<1, 64>>>(0, out);
   assert_finds_nothing();
   lab_start(LAB_BOUNDS);
@@ -156,6 +148,35 @@ static void static_arrays_have_two_ends(void **) {
   assert_finds({LAB_SHARED_OUTSIDE, LEAVE_ARRAY, 0, "leave_array",
                 "2 times, first: block 0 thread 0, 8 bytes before static shared memory tile (256 "
                 "bytes)"});
+  assert_int_equal(cudaDeviceSynchronize(), cudaSuccess);
+}
+
+/** Whichever of the two lies first, a pointer leaves one towards the other. */
+__global__ void leave_either(int shift, int *out) {
+  __shared__ int one[32], other[32];
+  int *pointer = one, *second = other;
+  pointer[(int)threadIdx.x + shift] = 1;
+  second[(int)threadIdx.x + shift] = 1;
+  *out = 1;
+}
+enum { LEAVE_ONE = __LINE__ - 4 };
+
+static void arrays_of_a_kernel_do_not_touch(void **) {
+  int *out = named<int>("out", 1);
+  char text[8192], wanted[128];
+  for (int shift : {32, 1024, 4096, -32, -1024, -4096}) {
+    lab_start(LAB_BOUNDS);
+    leave_either<<<1, 32>>>(shift, out);
+    findings_text(text, sizeof text);
+    for (const char *array : {"one", "other"}) {
+      snprintf(wanted, sizeof wanted,
+               "32 times, first: block 0 thread 0, %d bytes %s static shared memory %s (128 bytes)",
+               shift < 0 ? -4 * shift : 4 * (shift - 32) + 1, shift < 0 ? "before" : "past", array);
+      assert_contains(text, wanted);
+    }
+    assert_names_line(text, __FILE__, LEAVE_ONE);
+    assert_names_line(text, __FILE__, LEAVE_ONE + 1);
+  }
   assert_int_equal(cudaDeviceSynchronize(), cudaSuccess);
 }
 
@@ -289,6 +310,7 @@ int main() {
       LAB_TEST(copies_and_matrices_are_held_to_it),
       LAB_TEST(a_copy_goes_to_shared_memory),
       LAB_TEST(static_arrays_have_two_ends),
+      LAB_TEST(arrays_of_a_kernel_do_not_touch),
       LAB_TEST(findings_name_static_arrays),
       LAB_TEST(device_functions_may_have_arrays),
       LAB_TEST(kernels_read_constants_and_parameters),

@@ -51,9 +51,8 @@ const char *cudaGetErrorString(cudaError_t error) {
   return entry != NULL ? entry->text : "unrecognized error code";
 }
 
-/* CUDA keeps the last error per host thread; a failed kernel spoils the device for all of them. It
-   lies before all static shared arrays: what runs past these does not reach it. */
-static _Thread_local cudaError_t simt_last_error __attribute__((section(".tdata")));
+/* CUDA keeps the last error per host thread; a failed kernel spoils the device for all of them. */
+static _Thread_local cudaError_t simt_last_error;
 static _Atomic cudaError_t sticky_error;
 
 cudaError_t simt_set_last_error(cudaError_t error) {

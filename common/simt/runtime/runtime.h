@@ -4,7 +4,7 @@
  *
  * - settings.c   the environment variables
  * - fiber.c      stacks of CUDA threads; switch_*.S: the step from one to the other
- * - scheduler.c  a block's life: who runs, who waits for whom
+ * - scheduler.c  a block's life: who runs, who waits for whom; dynamic_shared.c: its memory
  * - warp.c, atomic.c, tensor.c, copy_async.c   what threads do together, or have done for them
  * - launch.c     the grid, and the OS threads that take blocks from it
  * - memory.c     device memory
@@ -36,7 +36,8 @@ enum {
   DEFAULT_SHARED_BYTES = 48 << 10
 };
 
-/** Bytes before and behind dynamic shared memory: who leaves it by less damages nothing. */
+/** Bytes before and behind dynamic shared memory: who leaves it by less damages nothing. Static
+ * arrays of the checking build are as far apart: see cuda_runtime.h. */
 #define SHARED_MARGIN 65536
 
 /* A multiprocessor of compute capability 9.0. */

@@ -9,21 +9,7 @@ _Thread_local Worker *simt_worker;
 
 const Observer *simt_observer;
 
-/**
- * Dynamic shared memory, `extern __shared__ unsigned char smem[]` in kernels, lies in the middle of
- * this. Only the assembler can give one variable a name within another.
- */
-_Alignas(1024) _Thread_local unsigned char simt_shared_space[SHARED_MARGIN + MAX_SHARED_BYTES +
-                                                             SHARED_MARGIN];
-
 extern _Thread_local unsigned char smem[];
-
-#define TEXT_OF(x) #x
-#define AS_TEXT(x) TEXT_OF(x)
-__asm__(
-    ".globl smem\n"
-    ".type smem, %tls_object\n"
-    ".set smem, simt_shared_space + " AS_TEXT(SHARED_MARGIN) "\n");
 
 /* --- Who runs next -------------------------------------------------------------------------- */
 
