@@ -101,7 +101,8 @@ static void use_after_free_is_reported(void **) {
 
 static void a_null_pointer_is_reported(void **) {
   run_write(nullptr, 2);
-  expect_report(cudaErrorIllegalAddress, "out of bounds write 8 bytes past a null pointer", WRITE_LINE);
+  expect_report(cudaErrorIllegalAddress, "out of bounds write 8 bytes past a null pointer",
+                WRITE_LINE);
 }
 
 static void a_wild_pointer_is_reported(void **) {
