@@ -344,7 +344,7 @@ def test_bad_lists(any_step: Program, list_: str, said: str) -> None:
 @pytest.mark.parametrize("fault, finding", [
     ("deadlock", "finding    the launch ended early\n           in faulty_kernel: DEADLOCK\n"),
     ("large block", "finding    launch limits exceeded\n           in faulty_kernel: block of 2048 "
-                    "x 1 x 1 threads; from 1 to 1024, and to 64 in z\n"),
+                    "x 1 x 1 threads: x is 2048, at most 1024\n"),
     ("bank conflict", "finding    worse than the step declares: ways of a shared memory conflict "
                       "2, declared 1\n           at steps/step99_faulty.cu:")])
 def test_findings_decide_the_exit_code(faulty: Path, tmp_path: Path, fault: str,
