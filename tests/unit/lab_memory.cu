@@ -127,8 +127,8 @@ __global__ void use_scratch(int *out) {
 }
 
 __global__ void leave_array(int shift, int *out) {
-  __shared__ int tile[64];
-  int *pointer = tile;
+  __shared__ int tile_2x1[64];
+  int *pointer = tile_2x1;
   pointer[(int)threadIdx.x + shift] = 1;
   *out = 1;
 }
@@ -141,13 +141,14 @@ static void static_arrays_have_two_ends(void **) {
   lab_start(LAB_BOUNDS);
   leave_array<<<1, 64>>>(1, out);
   assert_finds({LAB_SHARED_OUTSIDE, LEAVE_ARRAY, 0, "leave_array",
-                "1 time, first: block 0 thread 63, 1 bytes past static shared memory tile (256 "
+                "1 time, first: block 0 thread 63, 1 bytes past static shared memory tile_2x1 (256 "
                 "bytes)"});
   lab_start(LAB_BOUNDS);
   leave_array<<<1, 64>>>(-2, out);
-  assert_finds({LAB_SHARED_OUTSIDE, LEAVE_ARRAY, 0, "leave_array",
-                "2 times, first: block 0 thread 0, 8 bytes before static shared memory tile (256 "
-                "bytes)"});
+  assert_finds(
+      {LAB_SHARED_OUTSIDE, LEAVE_ARRAY, 0, "leave_array",
+       "2 times, first: block 0 thread 0, 8 bytes before static shared memory tile_2x1 (256 "
+       "bytes)"});
   assert_int_equal(cudaDeviceSynchronize(), cudaSuccess);
 }
 
@@ -204,7 +205,9 @@ static void device_functions_may_have_arrays(void **) {
 
 /* --- Memory of the host ---------------------------------------------------------------------- */
 
-static int host_values[4] = {1, 2, 3, 4};
+namespace {
+int host_values[4] = {1, 2, 3, 4};
+}
 static __constant__ int constant_values[4] = {5, 6, 7, 8};
 static const int const_values[4] = {9, 10, 11, 12};
 

@@ -140,7 +140,8 @@ typedef struct CUstream_st *cudaStream_t;
  * allocations over 64 MiB: the first and the last 32 MiB; the rest is zero). After 15000
  * allocations, memory counts as used up: Linux grants a program no more inaccessible pages.
  *
- * Not detected: a kernel that uses memory of the host, and a host that uses memory of the device.
+ * Not detected: a kernel that uses memory of the host, but by the lab; and a host that uses memory
+ * of the device.
  */
 cudaError_t cudaMalloc(void **pointer, size_t size);
 cudaError_t cudaFree(void *pointer);

@@ -95,14 +95,14 @@ static const char *name_of(const ElfW(Sym) * symbol) {
 static void shorten(const char *symbol, char *text, size_t text_size) {
   snprintf(text, text_size, "%s", symbol);
   if (strncmp(symbol, "_Z", 2) != 0) return;
-  for (const char *p = symbol + strlen(symbol); p > symbol; p--) {
-    if (!isdigit((unsigned char)*p) || isdigit((unsigned char)p[-1])) continue;
+  for (const char *p = symbol; *p != '\0'; p++) {
+    if (!isdigit((unsigned char)*p)) continue;
     char *name;
     const size_t length = strtoul(p, &name, 10);
-    const size_t rest = strlen(name);
-    if (length == 0 || length > rest || isdigit((unsigned char)*name)) continue;
-    if (length < rest && name[length] != 'E' && name[length] != '_' && name[length] != 'I')
-      continue;
+    if (length == 0 || length > strlen(name)) continue;
+    /* Behind it may be the end of what it belongs to, or the number of a variable of its name. */
+    const char *rest = name + length;
+    if (rest[strspn(rest, "_0123456789")] != '\0' && strcmp(rest, "E") != 0) continue;
     snprintf(text, text_size, "%.*s", (int)length, name);
     return;
   }
@@ -115,6 +115,24 @@ static SimtVariable variable_of(const ElfW(Sym) * symbol, uintptr_t base) {
   return variable;
 }
 
+/** Is it a local variable of a kernel? What device functions have, any kernel may use. */
+static bool is_in_a_kernel(const SimtVariable *array) {
+  for (size_t i = 0; i < symbols.count; i++) {
+    const ElfW(Sym) *symbol = &symbols.list[i];
+    if (ELF64_ST_TYPE(symbol->st_info) != STT_OBJECT) continue;
+    const char *name = name_of(symbol);
+    const char *bound = strstr(name, BOUND_NAME);
+    if (bound != NULL && strncmp(name, array->symbol, (size_t)(bound - name)) == 0) return true;
+  }
+  return false;
+}
+
+/** The runtime's own variables are C's, of known names. */
+static bool is_of_runtime(const SimtVariable *variable) {
+  return strncmp(variable->symbol, "simt_", 5) == 0 || strncmp(variable->symbol, "lab_", 4) == 0 ||
+         strcmp(variable->symbol, "smem") == 0;
+}
+
 static void list_shared(void) {
   size_t count = 0;
   for (size_t i = 0; i < symbols.count; i++) {
@@ -125,7 +143,11 @@ static void list_shared(void) {
   for (size_t i = 0; i < symbols.count; i++) {
     const ElfW(Sym) *symbol = &symbols.list[i];
     if (ELF64_ST_TYPE(symbol->st_info) != STT_TLS || symbol->st_size == 0) continue;
-    symbols.shared[symbols.shared_count++] = variable_of(symbol, 0);
+    SimtVariable *variable = &symbols.shared[symbols.shared_count++];
+    *variable = variable_of(symbol, 0);
+    variable->owner = is_of_runtime(variable)    ? OF_RUNTIME
+                      : is_in_a_kernel(variable) ? OF_OTHER_KERNEL
+                                                 : OF_KERNEL;
   }
   qsort(symbols.shared, symbols.shared_count, sizeof *symbols.shared, by_offset);
 }
@@ -222,24 +244,6 @@ SimtDeclaration simt_declaration(const void *kernel) {
   return declaration;
 }
 
-/** A local variable of a kernel? What device functions have, any kernel may use. */
-static bool is_in_a_kernel(const SimtVariable *array) {
-  for (size_t i = 0; i < symbols.count; i++) {
-    const ElfW(Sym) *symbol = &symbols.list[i];
-    if (ELF64_ST_TYPE(symbol->st_info) != STT_OBJECT) continue;
-    const char *name = name_of(symbol);
-    const char *bound = strstr(name, BOUND_NAME);
-    if (bound != NULL && strncmp(name, array->symbol, (size_t)(bound - name)) == 0) return true;
-  }
-  return false;
-}
-
-/** The runtime's own variables are C's, of known names. */
-static bool is_of_runtime(const SimtVariable *variable) {
-  return strncmp(variable->symbol, "simt_", 5) == 0 || strncmp(variable->symbol, "lab_", 4) == 0 ||
-         strcmp(variable->symbol, "smem") == 0;
-}
-
 size_t simt_shared_variables(const void *kernel, SimtVariable **list) {
   read_once();
   const ElfW(Sym) *function = kernel_symbol(kernel);
@@ -248,10 +252,8 @@ size_t simt_shared_variables(const void *kernel, SimtVariable **list) {
   for (size_t i = 0; i < symbols.shared_count; i++) {
     SimtVariable *variable = &(*list)[i];
     *variable = symbols.shared[i];
-    variable->owner = is_of_runtime(variable)                                ? OF_RUNTIME
-                      : function == NULL || is_own_array(variable, function) ? OF_KERNEL
-                      : is_in_a_kernel(variable)                             ? OF_OTHER_KERNEL
-                                                                             : OF_KERNEL;
+    const bool is_own = function == NULL || is_own_array(variable, function);
+    if (variable->owner == OF_OTHER_KERNEL && is_own) variable->owner = OF_KERNEL;
   }
   return symbols.shared_count;
 }
