@@ -116,10 +116,17 @@ __attribute__((noreturn)) static void end_launch(const LabWorker *lab, uintptr_t
   simt_end_block(FAULTED, &(Wait){.call_site = NULL});
 }
 
+/** Is all of it in the kernel's shared memory? */
 static inline bool has_shared(const LabWorker *lab, uintptr_t address, unsigned size) {
-  const uintptr_t offset = address - lab->dynamic;
+  uintptr_t offset = address - lab->dynamic;
   const size_t requested = lab->launch->dynamic_shared_bytes;
-  return (offset < requested && size <= requested - offset) || lab_has_static(lab, address, size);
+  if (offset < requested) return size <= requested - offset;
+  offset = address - lab->shared;
+  for (size_t i = 0; i < lab_array_count; i++) {
+    const SharedArray *array = &lab_arrays[i];
+    if (offset - array->begin < array->size) return size <= array->size - (offset - array->begin);
+  }
+  return lab_is_unnamed_static(lab, address);
 }
 
 static void leave_shared(LabWorker *lab, uintptr_t address, unsigned size, Use use, uint32_t pc) {

@@ -8,29 +8,35 @@
 #include "internal.h"
 #include "simt/runtime/kernels.h"
 
+SharedArray *lab_arrays;
+size_t lab_array_count;
+
 /** Of the running launch. Without symbols none is known, and all static memory counts as one. */
 static struct {
-  SimtVariable *list; /* by offset */
+  SimtVariable *list; /* thread-local, by offset */
   size_t count;
 } variables;
 
+static void add_arrays(SimtOwner owner) {
+  for (size_t i = 0; i < variables.count; i++) {
+    const SimtVariable *v = &variables.list[i];
+    if (v->owner == owner)
+      lab_arrays[lab_array_count++] = (SharedArray){v->begin, v->size, v->name};
+  }
+}
+
 void lab_begin_arrays(const Launch *launch) {
   variables.count = simt_shared_variables(launch->kernel, &variables.list);
+  lab_arrays = calloc(variables.count + 1, sizeof *lab_arrays);
+  if (lab_arrays == NULL) abort();
+  lab_array_count = 0;
+  add_arrays(OF_KERNEL);
+  add_arrays(OF_DEVICE_FUNCTION);
 }
 
 void lab_end_arrays(void) {
+  free(lab_arrays);
   free(variables.list);
-  variables.list = NULL;
-  variables.count = 0;
-}
-
-/** The variable that holds the address; NULL: none, or none of this owner. */
-static const SimtVariable *find_variable(const LabWorker *lab, uintptr_t address, SimtOwner owner) {
-  for (size_t i = 0; i < variables.count; i++) {
-    const SimtVariable *v = &variables.list[i];
-    if (v->owner == owner && address - lab->shared - v->begin < v->size) return v;
-  }
-  return NULL;
 }
 
 static bool is_around_dynamic(const LabWorker *lab, uintptr_t address) {
@@ -38,11 +44,9 @@ static bool is_around_dynamic(const LabWorker *lab, uintptr_t address) {
          SHARED_MARGIN + MAX_SHARED_BYTES + SHARED_MARGIN;
 }
 
-bool lab_has_static(const LabWorker *lab, uintptr_t address, unsigned size) {
-  if (address - lab->shared >= lab->shared_bytes) return false;
-  if (variables.count == 0) return !is_around_dynamic(lab, address);
-  const SimtVariable *array = find_variable(lab, address, OF_KERNEL);
-  return array != NULL && size <= array->size - (address - lab->shared - array->begin);
+bool lab_is_unnamed_static(const LabWorker *lab, uintptr_t address) {
+  return variables.count == 0 && address - lab->shared < lab->shared_bytes &&
+         !is_around_dynamic(lab, address);
 }
 
 /* --- In words ------------------------------------------------------------------------------- */
@@ -63,12 +67,11 @@ static uintptr_t distance(const Piece *piece, uintptr_t address) {
 static Piece nearest(const LabWorker *lab, uintptr_t address) {
   Piece best = {lab->dynamic, lab->launch->dynamic_shared_bytes, "dynamic shared memory"};
   if (best.size > 0 && is_around_dynamic(lab, address)) return best;
-  for (size_t i = 0; i < variables.count; i++) {
-    const SimtVariable *v = &variables.list[i];
-    if (v->owner != OF_KERNEL) continue;
-    Piece piece = {.begin = lab->shared + v->begin, .size = v->size};
+  for (size_t i = 0; i < lab_array_count; i++) {
+    const SharedArray *array = &lab_arrays[i];
+    Piece piece = {.begin = lab->shared + array->begin, .size = array->size};
     if (distance(&piece, address) >= distance(&best, address)) continue;
-    snprintf(piece.name, sizeof piece.name, "static shared memory %s", v->name);
+    snprintf(piece.name, sizeof piece.name, "static shared memory %s", array->name);
     best = piece;
   }
   return best;
@@ -77,7 +80,7 @@ static Piece nearest(const LabWorker *lab, uintptr_t address) {
 void lab_describe_shared(const LabWorker *lab, uintptr_t address, char *text, size_t text_size) {
   const Piece piece = nearest(lab, address);
   const size_t away = distance(&piece, address);
-  if (variables.count == 0 && !is_around_dynamic(lab, address)) {
+  if (lab_is_unnamed_static(lab, address)) {
     snprintf(text, text_size, "static shared memory");
   } else if (away != 0) {
     snprintf(text, text_size, "%zu bytes %s %s (%zu bytes)", away,
@@ -102,6 +105,14 @@ static void wipe_around_dynamic(LabWorker *lab) {
   memset(dynamic + requested, 0xff, MAX_SHARED_BYTES - requested + SHARED_MARGIN);
 }
 
+static bool is_of_runtime(const LabWorker *lab, uintptr_t address) {
+  for (size_t i = 0; i < variables.count; i++) {
+    const SimtVariable *v = &variables.list[i];
+    if (v->owner == OF_RUNTIME && address - lab->shared - v->begin < v->size) return true;
+  }
+  return false;
+}
+
 bool lab_may_leave_shared(LabWorker *lab, uintptr_t address, unsigned size) {
   const uintptr_t end = address + size - 1;
   if (is_around_dynamic(lab, address) && is_around_dynamic(lab, end)) {
@@ -109,6 +120,5 @@ bool lab_may_leave_shared(LabWorker *lab, uintptr_t address, unsigned size) {
     return true;
   }
   return address - lab->shared < lab->shared_bytes && end - lab->shared < lab->shared_bytes &&
-         find_variable(lab, address, OF_RUNTIME) == NULL &&
-         find_variable(lab, end, OF_RUNTIME) == NULL;
+         !is_of_runtime(lab, address) && !is_of_runtime(lab, end);
 }

@@ -203,6 +203,17 @@ extern _Thread_local LabWorker *lab_worker;
 extern Region *lab_regions;
 extern size_t lab_region_count;
 
+/** A static array that the kernel of the running launch may use. */
+typedef struct SharedArray {
+  uintptr_t begin; /* behind LabWorker.shared */
+  size_t size;
+  const char *name;
+} SharedArray;
+
+/** The kernel's own ones first. */
+extern SharedArray *lab_arrays;
+extern size_t lab_array_count;
+
 static inline int lab_thread(const LabWorker *lab) {
   return lab->worker->running;
 }
@@ -226,8 +237,8 @@ void lab_report_here(LabWorker *lab, LabKind kind, uint32_t pc, uint32_t other_p
 /* arrays.c */
 void lab_begin_arrays(const Launch *launch);
 void lab_end_arrays(void);
-/** Is all of it in a static array of the kernel? */
-bool lab_has_static(const LabWorker *lab, uintptr_t address, unsigned size);
+/** Static shared memory of a program without symbols. */
+bool lab_is_unnamed_static(const LabWorker *lab, uintptr_t address);
 /** Says where the address is in the kernel's shared memory, or how far from it. */
 void lab_describe_shared(const LabWorker *lab, uintptr_t address, char *text, size_t text_size);
 /** May an access be made that is not in the kernel's shared memory, as it damages nothing? */

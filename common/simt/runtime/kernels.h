@@ -23,8 +23,8 @@ typedef struct SimtDeclaration {
 
 SimtDeclaration simt_declaration(const void *kernel);
 
-/** Who may use a thread-local variable: a static shared array, but for the runtime's own. */
-typedef enum SimtOwner { OF_KERNEL, OF_OTHER_KERNEL, OF_RUNTIME } SimtOwner;
+/** Whose a thread-local variable is. All but the runtime's own are static shared arrays. */
+typedef enum SimtOwner { OF_KERNEL, OF_DEVICE_FUNCTION, OF_OTHER_KERNEL, OF_RUNTIME } SimtOwner;
 
 typedef struct SimtVariable {
   uintptr_t begin; /* an address; of thread-local variables, behind the start of all of them */

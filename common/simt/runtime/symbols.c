@@ -147,7 +147,7 @@ static void list_shared(void) {
     *variable = variable_of(symbol, 0);
     variable->owner = is_of_runtime(variable)    ? OF_RUNTIME
                       : is_in_a_kernel(variable) ? OF_OTHER_KERNEL
-                                                 : OF_KERNEL;
+                                                 : OF_DEVICE_FUNCTION;
   }
   qsort(symbols.shared, symbols.shared_count, sizeof *symbols.shared, by_offset);
 }
@@ -252,8 +252,8 @@ size_t simt_shared_variables(const void *kernel, SimtVariable **list) {
   for (size_t i = 0; i < symbols.shared_count; i++) {
     SimtVariable *variable = &(*list)[i];
     *variable = symbols.shared[i];
-    const bool is_own = function == NULL || is_own_array(variable, function);
-    if (variable->owner == OF_OTHER_KERNEL && is_own) variable->owner = OF_KERNEL;
+    if (variable->owner == OF_RUNTIME) continue;
+    if (function == NULL || is_own_array(variable, function)) variable->owner = OF_KERNEL;
   }
   return symbols.shared_count;
 }
