@@ -261,6 +261,68 @@ static void a_long_loop_is_no_limit(void **) {
   assert_sectors(counts_of_kernel().global_store, COUNT, COUNT * 4, COUNT * 128, COUNT * 128, 4);
 }
 
+/** Lane 0 is one access ahead of the others, and stays so. */
+__global__ void loop_behind_a_branch(const int *in, int *out, int count) {
+  int sum = threadIdx.x == 0 ? out[0] : 0;
+  for (int i = 0; i < count; i++) sum += in[i * 32 + threadIdx.x];
+  __syncwarp();
+  out[threadIdx.x] = sum;
+}
+
+static void full_logs_do_not_cut_requests(void **) {
+  enum { COUNT = 1000 };
+  const int *in = named_zeros<int>("in", COUNT * 32);
+  loop_behind_a_branch<<<1, 32>>>(in, named_zeros<int>("out", 32), COUNT);
+  const LabCounts counts = counts_of_kernel();
+  assert_sectors(counts.global_load, COUNT + 1, COUNT * 4 + 1, COUNT * 128 + 4, COUNT * 128 + 4, 4);
+  assert_int_equal(counts.partial, 1);
+}
+
+/** Half of the lanes make `count` accesses, the others a third of that, and then all as many. */
+__global__ void loops_apart(const int *in, int *out, int count) {
+  int sum = 0;
+  if (threadIdx.x % 2 == 0) {
+    for (int i = 0; i < count / 3; i++) sum += in[threadIdx.x];
+  } else {
+    for (int i = 0; i < count; i++) sum -= in[threadIdx.x];
+  }
+  for (int i = 0; i < count; i++) sum += in[i * 32 + threadIdx.x];
+  out[threadIdx.x] = sum;
+}
+
+static void lanes_meet_again_after_full_logs(void **) {
+  enum { COUNT = 450, APART = COUNT / 3 + COUNT };
+  const int *in = named_zeros<int>("in", COUNT * 32);
+  loops_apart<<<1, 32>>>(in, named_zeros<int>("out", 32), COUNT);
+  const LabCounts counts = counts_of_kernel();
+  assert_int_equal(counts.global_load.requests, APART + COUNT);
+  assert_int_equal(counts.global_load.sectors, (APART + COUNT) * 4);
+  assert_int_equal(counts.partial, APART);
+}
+
+/** One lane makes more accesses than a log holds, of which another waits for the last. */
+__global__ void spin_on_a_long_loop(int *flag, const int *in, int *out) {
+  if (threadIdx.x == 1) {
+    while (atomicAdd(flag, 0) == 0) {
+    }
+    out[1] = 1;
+  } else if (threadIdx.x == 0) {
+    int sum = 0;
+    for (int i = 0; i < 300; i++) sum += in[i];
+    out[0] = sum;
+    atomicExch(flag, 1);
+  }
+}
+
+static void a_full_log_does_not_keep_its_lane(void **) {
+  const int *in = named_zeros<int>("in", 300);
+  spin_on_a_long_loop<<<1, 32>>>(named_zeros<int>("flag", 1), in, named<int>("out", 2));
+  const LabCounts counts = counts_of_kernel();
+  assert_int_equal(counts.global_load.requests, 300);
+  assert_int_equal(counts.global_load.sectors, 300);
+  assert_int_equal(counts.global_store.requests, 2);
+}
+
 __global__ void lines_of_this_file(int *out) {
   out[threadIdx.x] = 1;
 }
@@ -295,6 +357,9 @@ int main() {
       LAB_TEST(rows_of_ldmatrix_conflict),
       LAB_TEST(lanes_meet_again_after_a_branch),
       LAB_TEST(a_long_loop_is_no_limit),
+      LAB_TEST(full_logs_do_not_cut_requests),
+      LAB_TEST(lanes_meet_again_after_full_logs),
+      LAB_TEST(a_full_log_does_not_keep_its_lane),
       LAB_TEST(counts_are_told_by_line),
   };
   return run_in_all_settings("lab", tests);

@@ -6,6 +6,7 @@
  * - access.c     what an address is; alignment, bounds, logs
  * - arrays.c     which shared memory the running kernel has
  * - requests.c   logs of lanes become requests of warps; sectors and banks
+ * - behind.c     the same, for lanes that others wait for with full logs
  * - first.c      the first access of each instruction, for drawings
  * - shared.c     who wrote and read shared memory; global.c: and global memory
  * - findings.c   what went wrong; sites.c: counts by program counter
@@ -19,7 +20,7 @@
 #include "simt/runtime/runtime.h"
 
 enum {
-  LOG_RECORDS = 128, /* of a lane, between two points where its warp waits */
+  LOG_RECORDS = 128, /* of a lane; when it is full, the logs of the warp are emptied */
   SECTOR_BYTES = 32,
   BANKS = 32,
   BANK_BYTES = 4,
@@ -44,6 +45,16 @@ typedef struct Record {
   uint16_t copy; /* COPY_GLOBAL: to which 16 bytes of shared memory; COPY_SHARED: bytes it reads;
                     else 0 */
 } Record;
+
+/** The accesses of one request, by lane. */
+typedef struct Request {
+  RecordKind kind;
+  uint32_t pc;
+  unsigned size;
+  unsigned lanes;
+  uintptr_t addresses[WARP_SIZE];
+  uint16_t copies[WARP_SIZE]; /* as in Record */
+} Request;
 
 /* --- Sites: program counters ---------------------------------------------------------------- */
 
@@ -193,6 +204,7 @@ typedef struct LabWorker {
   FirstTable first;
   uint64_t requests; /* seen with LAB_ACCESSES */
   struct Grouping *grouping;
+  struct Behind *behind[MAX_WARPS]; /* NULL: the warp never had need of it */
   bool atomics, fences;
 } LabWorker;
 
@@ -224,6 +236,10 @@ static inline uint32_t lab_pc(const void *return_address) {
   return (uint32_t)((const char *)return_address - __executable_start - 1);
 }
 
+static inline const Record *lab_log_of(const LabWorker *lab, int warp, int lane) {
+  return &lab->logs[(size_t)(warp * WARP_SIZE + lane) * LOG_RECORDS];
+}
+
 /* access.c */
 void lab_access(LabWorker *lab, uintptr_t address, unsigned size, bool is_write, uint32_t pc);
 void lab_log(LabWorker *lab, RecordKind kind, uintptr_t address, unsigned size, uint32_t pc,
@@ -253,8 +269,17 @@ void lab_check_global(LabWorker *lab, uintptr_t address, unsigned size, Use use,
 void lab_check_atomic(LabWorker *lab, uintptr_t address, unsigned size, uint32_t pc);
 
 /* requests.c */
+/** Makes requests of the logs of a warp, and empties them. */
 void lab_flush_warp(LabWorker *lab, int warp);
+void lab_count_request(LabWorker *lab, const Request *request, int warp, unsigned live);
 void lab_count_ldmatrix(LabWorker *lab, const void *const *rows, int matrices, uint32_t pc);
+
+/* behind.c */
+/** Is there something that lanes of the warp may still join? */
+bool lab_is_behind(const LabWorker *lab, int warp);
+/** Empties the logs of a warp of which the lanes `going` wait for nobody; 0: all wait. */
+void lab_flush_some(LabWorker *lab, int warp, unsigned going);
+void lab_free_behind(LabWorker *lab);
 
 /* first.c */
 /** One access of the warp of the running thread, and its counts. */

@@ -71,6 +71,7 @@ static void worker_ended(Worker *worker) {
 static void free_worker(LabWorker *lab) {
   munmap(lab->logs, (size_t)MAX_THREADS * LOG_RECORDS * sizeof(Record));
   free(lab->grouping);
+  lab_free_behind(lab);
   free(lab->findings.list);
   lab_free_shadow(&lab->shadow);
   lab_free_sites(&lab->sites);

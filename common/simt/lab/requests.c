@@ -3,22 +3,13 @@
  *
  * While all lanes of a warp have logged the same program counters, their k-th accesses are one
  * request. From where they differ on, accesses are taken together that have the same program
- * counter and are, in their lane, the n-th at it since the warp last waited.
+ * counter and are, in their lane, the n-th at it since the warp last waited. behind.c does so where
+ * a log is full while lanes are not at the same access.
  */
 #include <stdlib.h>
 #include <string.h>
 
 #include "internal.h"
-
-/** The accesses of one request, by lane. */
-typedef struct Request {
-  RecordKind kind;
-  uint32_t pc;
-  unsigned size;
-  unsigned lanes;
-  uintptr_t addresses[WARP_SIZE];
-  uint16_t copies[WARP_SIZE]; /* as in Record */
-} Request;
 
 /* --- Sectors -------------------------------------------------------------------------------- */
 
@@ -245,25 +236,21 @@ static void note_first(LabWorker *lab, const Request *request, int warp) {
                  lab_traffic(&own, kind));
 }
 
-static void count_request(LabWorker *lab, const Request *request, int warp, unsigned live) {
+void lab_count_request(LabWorker *lab, const Request *request, int warp, unsigned live) {
   LabCounts *counts = lab_counts(&lab->sites, request->pc);
   add_request(request, counts);
   counts->partial += (live & ~request->lanes) != 0;
   if (lab->checks & LAB_ACCESSES) note_first(lab, request, warp);
 }
 
-static const Record *log_of(const LabWorker *lab, int warp, int lane) {
-  return &lab->logs[(size_t)(warp * WARP_SIZE + lane) * LOG_RECORDS];
-}
-
 /** The k-th accesses of `lanes`, all of which have one; false if they do not belong together. */
 static bool gather(const LabWorker *lab, int warp, unsigned lanes, unsigned k, Request *request) {
-  const Record *first = &log_of(lab, warp, __builtin_ctz(lanes))[k];
+  const Record *first = &lab_log_of(lab, warp, __builtin_ctz(lanes))[k];
   *request = (Request){
       .kind = (RecordKind)first->kind, .pc = first->pc, .size = first->size, .lanes = lanes};
   for (unsigned rest = lanes; rest != 0; rest &= rest - 1) {
     const int lane = __builtin_ctz(rest);
-    const Record *record = &log_of(lab, warp, lane)[k];
+    const Record *record = &lab_log_of(lab, warp, lane)[k];
     if (record->pc != first->pc || record->kind != first->kind) return false;
     request->addresses[lane] = record->address;
     request->copies[lane] = record->copy;
@@ -320,7 +307,7 @@ static void count_apart(LabWorker *lab, int warp, unsigned first, unsigned live)
   g->count = 0;
   memset(g->slots, 0, sizeof g->slots);
   for (int lane = 0; lane < WARP_SIZE; lane++) {
-    const Record *log = log_of(lab, warp, lane);
+    const Record *log = lab_log_of(lab, warp, lane);
     const unsigned count = lab->log_counts[warp * WARP_SIZE + lane];
     for (unsigned k = first; k < count; k++) {
       Request *request = find_group(g, &log[k], visits_before(log, first, k));
@@ -329,10 +316,11 @@ static void count_apart(LabWorker *lab, int warp, unsigned first, unsigned live)
       request->copies[lane] = log[k].copy;
     }
   }
-  for (int i = 0; i < g->count; i++) count_request(lab, &g->requests[i], warp, live);
+  for (int i = 0; i < g->count; i++) lab_count_request(lab, &g->requests[i], warp, live);
 }
 
-void lab_flush_warp(LabWorker *lab, int warp) {
+/** The logs of a warp whose lanes all wait, or are all at the same access. */
+static void flush_all(LabWorker *lab, int warp) {
   uint16_t *counts = &lab->log_counts[warp * WARP_SIZE];
   unsigned lanes = 0, least = LOG_RECORDS, most = 0;
   for (int lane = 0; lane < WARP_SIZE; lane++) {
@@ -344,9 +332,35 @@ void lab_flush_warp(LabWorker *lab, int warp) {
   const unsigned live = lab->worker->warps[warp].live | lanes;
   unsigned k = 0;
   for (Request request; k < least && gather(lab, warp, lanes, k, &request); k++) {
-    count_request(lab, &request, warp, live);
+    lab_count_request(lab, &request, warp, live);
   }
   if (k < most) count_apart(lab, warp, k, live);
   memset(counts, 0, WARP_SIZE * sizeof *counts);
   lab->dirty_warps &= ~(1u << warp);
+}
+
+/** Have these lanes logged the same, so that all of them go on from the same access? */
+static bool in_step(const LabWorker *lab, int warp, unsigned lanes) {
+  const int first_lane = __builtin_ctz(lanes);
+  const Record *first = lab_log_of(lab, warp, first_lane);
+  const unsigned count = lab->log_counts[warp * WARP_SIZE + first_lane];
+  for (unsigned rest = lanes & (lanes - 1); rest != 0; rest &= rest - 1) {
+    const int lane = __builtin_ctz(rest);
+    const Record *log = lab_log_of(lab, warp, lane);
+    if (lab->log_counts[warp * WARP_SIZE + lane] != count) return false;
+    for (unsigned k = 0; k < count; k++) {
+      if (log[k].pc != first[k].pc || log[k].kind != first[k].kind) return false;
+    }
+  }
+  return true;
+}
+
+void lab_flush_warp(LabWorker *lab, int warp) {
+  const Warp *w = &lab->worker->warps[warp];
+  const unsigned going = w->ready | w->held; /* they wait for no other thread */
+  if (lab_is_behind(lab, warp) || (going != 0 && !in_step(lab, warp, going))) {
+    lab_flush_some(lab, warp, going);
+  } else {
+    flush_all(lab, warp);
+  }
 }

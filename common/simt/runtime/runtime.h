@@ -117,7 +117,7 @@ typedef struct Warp {
   unsigned ready;          /* may run, or runs */
   unsigned in_instruction; /* waits in a warp instruction */
   unsigned at_barrier;
-  unsigned held; /* waits until no other lane is ready */
+  unsigned held; /* waits until no other lane is ready, or one of them yields */
 } Warp;
 
 /** One cp.async that has not been waited for. */
@@ -209,7 +209,7 @@ __attribute__((noreturn)) void simt_end_block(Outcome outcome, const Wait *culpr
 /** Lets other threads of the block go first. */
 void simt_yield(void);
 
-/** Lets the running thread wait until no other lane of its warp is ready. */
+/** Lets the running thread wait until no other lane of its warp is ready, or one of them yields. */
 void simt_hold(void);
 
 /** simt_warp_instruction() for a caller that is itself called from the kernel. */
@@ -237,7 +237,7 @@ typedef struct Observer {
   void (*worker_ended)(Worker *worker);
   void (*block_begins)(Worker *worker);
   void (*barrier_opens)(Worker *worker);        /* all that are live are there */
-  void (*warp_waits)(Worker *worker, int warp); /* no lane of it is ready */
+  void (*warp_waits)(Worker *worker, int warp); /* no lane of it is ready, or held ones go on */
   void (*warp_instruction)(Worker *worker, const SimtWarpOperation *operation, unsigned lanes,
                            int warp, const void *call_site); /* before it is carried out */
   void (*ldmatrix)(Worker *worker, const void *const *rows, int matrices); /* before it reads */

@@ -136,13 +136,15 @@ static void run_others(Worker *w, Preference preference) {
   simt_switch(&w->stacks[previous], w->stacks[next]);
 }
 
-void simt_yield(void) {
-  run_others(simt_worker, NEXT);
-}
-
 static void set_ready(Worker *w, int warp, unsigned lanes) {
   w->warps[warp].ready |= lanes;
   w->ready_warps |= 1u << warp;
+}
+
+static void release_held(Worker *w, int warp) {
+  if (w->warps[warp].held == 0) return;
+  set_ready(w, warp, w->warps[warp].held);
+  w->warps[warp].held = 0;
 }
 
 static void clear_ready(Worker *w, int warp, unsigned lanes) {
@@ -151,9 +153,17 @@ static void clear_ready(Worker *w, int warp, unsigned lanes) {
   w->ready_warps &= ~(1u << warp);
   if (simt_observer == NULL) return;
   simt_observer->warp_waits(w, warp);
-  if (w->warps[warp].held == 0) return;
-  set_ready(w, warp, w->warps[warp].held);
-  w->warps[warp].held = 0;
+  release_held(w, warp);
+}
+
+void simt_yield(void) {
+  Worker *w = simt_worker;
+  const int warp = w->running / WARP_SIZE;
+  if (w->warps[warp].held != 0) { /* what the running thread spins on may be theirs to write */
+    simt_observer->warp_waits(w, warp);
+    release_held(w, warp);
+  }
+  run_others(w, NEXT);
 }
 
 void simt_hold(void) {
