@@ -50,6 +50,10 @@ const char *lab_kind_text(LabKind kind) {
       [LAB_RACE_WRITE_WRITE] =
           "shared memory race: write to what another thread wrote, no barrier "
           "between",
+      [LAB_BARRIER_APART] =
+          "barrier that not all threads of the block reach: others wait elsewhere",
+      [LAB_BARRIER_EXITED] = "barrier that not all threads of the block reach: others have exited",
+      [LAB_WARP_APART] = "warp instruction that not all its lanes reach: others are elsewhere",
       [LAB_COPY_NOT_WAITED] = "use of shared memory that a cp.async is on its way to",
       [LAB_COPY_NO_BARRIER] =
           "read of what another thread's cp.async brought, no barrier since "
@@ -71,6 +75,12 @@ const char *lab_kind_text(LabKind kind) {
 
 bool lab_is_between_blocks(LabKind kind) {
   return kind == LAB_BLOCKS_WRITE_WRITE || kind == LAB_BLOCKS_WRITE_READ;
+}
+
+/** What the other place of such a finding is to the first. */
+static const char *relation(LabKind kind) {
+  if (lab_is_between_blocks(kind)) return "and at";
+  return kind == LAB_BARRIER_APART || kind == LAB_WARP_APART ? "others at" : "after";
 }
 
 /** How often, and who was the first. */
@@ -100,8 +110,7 @@ static void print_finding(const LabFinding *f, FILE *out) {
   }
   fprintf(out, "           at %s in %s\n", f->place, f->kernel);
   if (f->other_place != NULL) {
-    fprintf(out, "           %s %s\n", lab_is_between_blocks(f->kind) ? "and at" : "after",
-            f->other_place);
+    fprintf(out, "           %s %s\n", relation(f->kind), f->other_place);
   }
   print_occurrences(f, out);
 }

@@ -9,6 +9,7 @@
  * - behind.c     the same, for lanes that others wait for with full logs
  * - first.c      the first access of each instruction, for drawings
  * - shared.c     who wrote and read shared memory; global.c: and global memory
+ * - barriers.c   who waits where, when not all of a block or warp wait at one place
  * - findings.c   what went wrong; sites.c: counts by program counter
  * - observe.c    what the runtime tells: launches, blocks, barriers, warp instructions
  * - results.c    all of it by line of source
@@ -267,6 +268,12 @@ typedef enum Use { READS, WRITES, COPIES /* cp.async, to shared memory */, ATOMI
 void lab_check_shared(LabWorker *lab, uintptr_t address, unsigned size, Use use, uint32_t pc);
 void lab_check_global(LabWorker *lab, uintptr_t address, unsigned size, Use use, uint32_t pc);
 void lab_check_atomic(LabWorker *lab, uintptr_t address, unsigned size, uint32_t pc);
+
+/* barriers.c */
+/** To be called when a barrier opens. */
+void lab_check_barrier(LabWorker *lab);
+/** To be called when these lanes carry out a warp instruction. */
+void lab_check_lanes(LabWorker *lab, const SimtWarpOperation *operation, int warp, unsigned lanes);
 
 /* requests.c */
 /** Makes requests of the logs of a warp, and empties them. */

@@ -23,7 +23,7 @@ extern "C" {
 
 /** What to look at; any set of them. */
 enum {
-  LAB_RACES = 1 << 0,     /**< shared memory: races, and copies used too early */
+  LAB_RACES = 1 << 0,     /**< shared memory: races, copies used too early; divergent barriers */
   LAB_BOUNDS = 1 << 1,    /**< accesses outside of allocations, requested shared memory, arrays */
   LAB_INIT = 1 << 2,      /**< reads of shared and global memory that nobody wrote */
   LAB_ALIGNMENT = 1 << 3, /**< accesses that are not aligned to their size */
@@ -134,6 +134,9 @@ typedef enum LabKind {
   LAB_RACE_WRITE_READ, /**< shared memory, no barrier in between */
   LAB_RACE_READ_WRITE,
   LAB_RACE_WRITE_WRITE,
+  LAB_BARRIER_APART,    /**< threads of a block wait in __syncthreads() at two places */
+  LAB_BARRIER_EXITED,   /**< threads wait in __syncthreads(), others have exited */
+  LAB_WARP_APART,       /**< lanes in one warp instruction, but at two places */
   LAB_COPY_NOT_WAITED,  /**< read or written while a cp.async is on its way there */
   LAB_COPY_NO_BARRIER,  /**< another thread's cp.async, waited for by it, but no barrier since */
   LAB_COPY_OVER_READ,   /**< cp.async to what another thread may still read */
@@ -155,14 +158,15 @@ typedef enum LabKind {
 typedef struct LabFinding {
   LabKind kind;
   const char *kernel;
-  const char *place;       /**< "file:line" of the access; NULL for those of a launch */
-  const char *other_place; /**< of the earlier one, or of the other block's; NULL: there is none */
-  uint64_t count;          /**< accesses; of races between blocks, bytes */
-  bool has_thread;         /**< false for races between blocks, and for launches */
-  uint64_t block, thread;  /**< of the first, in the order of blocks and threads */
-  uint64_t other_thread;   /**< races in shared memory: who did the earlier access */
-  uint64_t other_block;    /**< races between blocks: who wrote at the other place */
-  char where[160];         /**< memory and offset of the first, in words */
+  const char *place; /**< "file:line" of the access; NULL for those of a launch */
+  const char
+      *other_place; /**< of the earlier one, the other block's, or where others wait; or NULL */
+  uint64_t count;   /**< accesses; of races between blocks, bytes */
+  bool has_thread;  /**< false for races between blocks, and for launches */
+  uint64_t block, thread; /**< of the first, in the order of blocks and threads */
+  uint64_t other_thread;  /**< who did the earlier access, or waits at the other place */
+  uint64_t other_block;   /**< races between blocks: who wrote at the other place */
+  char where[160];        /**< memory and offset of the first, or who waits where, in words */
 } LabFinding;
 
 /** One sentence without a full stop: what such a finding means. */

@@ -138,6 +138,7 @@ static void barrier_opens(Worker *worker) {
     const Wait *wait = &worker->waits[warp * WARP_SIZE + __builtin_ctz(lanes)];
     lab_counts(&lab->sites, lab_pc(wait->call_site))->barriers++;
   }
+  if (lab->checks & LAB_RACES) lab_check_barrier(lab);
   lab->epoch++;
 }
 
@@ -149,9 +150,9 @@ static void warp_waits(Worker *worker, int warp) {
 
 static void warp_instruction(Worker *worker, const SimtWarpOperation *operation, unsigned lanes,
                              int warp, const void *call_site) {
-  (void)lanes;
   LabWorker *lab = lab_worker;
   if (lab == NULL) return;
+  if (lab->checks & LAB_RACES) lab_check_lanes(lab, operation, warp, lanes);
   LabCounts *counts = lab_counts(&lab->sites, lab_pc(call_site));
   switch (operation->kind) {
     case SIMT_SHUFFLE:

@@ -275,10 +275,18 @@ static void take_accesses(LabResults *results, const Places *places, Names *name
   free(all);
 }
 
+/** A compiler may make two calls of one in the source: nobody is apart then. */
+static bool is_one_place(const Places *places, const RawFinding *raw) {
+  if (raw->kind != LAB_BARRIER_APART && raw->kind != LAB_WARP_APART) return false;
+  const SourcePlace *a = place_of(places, raw->pc), *b = place_of(places, raw->other_pc);
+  return a->file[0] != '\0' && a->chain == b->chain;
+}
+
 static void take_findings(LabResults *results, const Places *places, Names *names) {
   results->findings = grown(NULL, store.findings.count * sizeof *results->findings);
   for (size_t i = 0; i < store.findings.count; i++) {
     const RawFinding *raw = &store.findings.list[i];
+    if (is_one_place(places, raw)) continue;
     LabFinding finding = {
         .kind = raw->kind,
         .kernel = store_of(raw->kernel)->name,

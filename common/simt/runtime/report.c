@@ -53,19 +53,36 @@ static bool in_group(const Worker *w, int thread, int first) {
   return is_waiting(w, thread) && same_wait(&w->waits[thread], &w->waits[first]);
 }
 
-/** Prints the numbers of a group's threads as ranges: "threads 0-15,32,40-47". */
-static void print_threads(const Worker *w, int first) {
-  const char *separator = "  threads ";
-  const int count = thread_count(w);
-  for (int begin = 0; begin < count; begin++) {
-    if (!in_group(w, begin, first)) continue;
+void simt_format_threads(const unsigned *lanes, char *text, size_t text_size) {
+  size_t length = 0;
+  text[0] = '\0';
+  for (int begin = 0; begin < MAX_THREADS; begin++) {
+    if ((lanes[begin / WARP_SIZE] >> begin % WARP_SIZE & 1) == 0) continue;
     int end = begin;
-    while (end + 1 < count && in_group(w, end + 1, first)) end++;
-    fprintf(stderr, "%s%d", separator, begin);
-    if (end > begin) fprintf(stderr, "-%d", end);
-    separator = ",";
+    while (end + 1 < MAX_THREADS && (lanes[(end + 1) / WARP_SIZE] >> (end + 1) % WARP_SIZE & 1)) {
+      end++;
+    }
+    char range[24];
+    const int added = end > begin ? snprintf(range, sizeof range, "%d-%d", begin, end)
+                                  : snprintf(range, sizeof range, "%d", begin);
+    if (length + (size_t)added + sizeof ",..." > text_size) {
+      snprintf(text + length, text_size - length, ",...");
+      return;
+    }
+    length +=
+        (size_t)snprintf(text + length, text_size - length, "%s%s", length > 0 ? "," : "", range);
     begin = end;
   }
+}
+
+static void print_threads(const Worker *w, int first) {
+  unsigned lanes[MAX_WARPS] = {0};
+  char text[8 * TEXT_BYTES];
+  for (int thread = 0; thread < thread_count(w); thread++) {
+    if (in_group(w, thread, first)) lanes[thread / WARP_SIZE] |= 1u << thread % WARP_SIZE;
+  }
+  simt_format_threads(lanes, text, sizeof text);
+  fprintf(stderr, "  threads %s", text);
 }
 
 static bool is_first_of_group(const Worker *w, int thread) {
@@ -233,6 +250,10 @@ cudaError_t simt_report_failure(const Worker *worker) {
       break;
     case DIVERGED:
       print_headline(worker->launch, "lanes name each other in different warp instructions");
+      print_waits(worker);
+      break;
+    case INCOMPLETE:
+      print_headline(worker->launch, "an mma or ldmatrix without all lanes of its warp");
       print_waits(worker);
       break;
     case DEADLOCK:

@@ -88,6 +88,7 @@ typedef enum Outcome {
   FINISHED,
   DEADLOCK,
   DIVERGED,
+  INCOMPLETE, /* lanes of a warp have exited before an mma or ldmatrix */
   NOT_IN_MASK,
   BAD_WIDTH,
   NESTED_LAUNCH,
@@ -350,6 +351,10 @@ void simt_faults_use_own_stack(void);
 
 /* --- report.c, source_line.c ---------------------------------------------------------------- */
 
+/** The numbers of threads, given by warp and lane, as ranges: "0-15,32,40-47"; what does not fit
+ * ends in "...". */
+void simt_format_threads(const unsigned *lanes, char *text, size_t text_size);
+
 /** Writes to stderr how the worker's block failed; returns the error that the launch ends with. */
 cudaError_t simt_report_failure(const Worker *worker);
 
@@ -363,6 +368,7 @@ typedef struct SourcePlace {
   uintptr_t pc;
   char file[512]; /* empty: unknown */
   int line;
+  uint64_t chain; /* a hash of that line and of all calls that were inlined around it */
 } SourcePlace;
 
 /** Fills in file and line for each pc; all at once, as addr2line is slow to start. */

@@ -227,6 +227,8 @@ static bool try_instruction(Worker *w, int warp_index, int lane) {
     if (waits[other].operation != operation || waits[other].mask != mask) return false;
     operands[other] = waits[other].operands;
   }
+  const bool aligned = operation->kind == SIMT_MMA || operation->kind == SIMT_LDMATRIX;
+  if (aligned && active != ~0u) end_block(w, INCOMPLETE);
   w->access_is_write = false;
   w->access_call_site = waits[lane].call_site;
   if (simt_observer != NULL) {

@@ -126,9 +126,15 @@ static bool is_wrapper(const char *place) {
   return strncmp(slash != NULL ? slash + 1 : place, "ptx", 3) == 0;
 }
 
+static uint64_t add_to_hash(uint64_t hash, const char *text) {
+  for (; *text != '\0'; text++) hash = (hash ^ (unsigned char)*text) * 0x100000001b3;
+  return hash;
+}
+
 /** Takes the first line of kernel source that is told of a place. */
 static void take_line(SourcePlace *place, char *line) {
   const char *text = shorten(line);
+  place->chain = add_to_hash(place->chain * 31 + 1, text);
   const char *colon = strrchr(text, ':');
   if (place->file[0] != '\0' || colon == NULL) return;
   if (!is_kernel_source(text) || is_wrapper(text)) return;
@@ -175,6 +181,7 @@ void simt_source_places(SourcePlace *places, size_t count) {
   for (size_t i = 0; i < count; i++) {
     places[i].file[0] = '\0';
     places[i].line = 0;
+    places[i].chain = 0;
   }
   if (count == 0 || !find_module(places[0].pc, &module)) return;
   for (size_t i = 0; i < count; i += PLACES_AT_ONCE) {

@@ -1,0 +1,106 @@
+/*
+ * Barriers and warp instructions that not all threads reach which should. CUDA wants a
+ * __syncthreads() reached by every thread of the block, and a shuffle or an mma by every lane that
+ * it names; the runtime lets those go on that meet at different places, so that all of it is seen.
+ */
+#include "internal.h"
+
+/** Threads of the block, by warp and lane. */
+typedef struct ThreadSet {
+  unsigned lanes[MAX_WARPS];
+} ThreadSet;
+
+static int lowest_thread(const ThreadSet *set) {
+  int warp = 0;
+  while (warp < MAX_WARPS - 1 && set->lanes[warp] == 0) warp++;
+  return warp * WARP_SIZE + __builtin_ctz(set->lanes[warp]);
+}
+
+static const void *site_of(const LabWorker *lab, int thread) {
+  return lab->worker->waits[thread].call_site;
+}
+
+/** Takes those out of `*rest` that wait at `site`. */
+static ThreadSet take_waiting_at(const LabWorker *lab, const void *site, ThreadSet *rest,
+                                 bool *some_left) {
+  ThreadSet taken = {{0}};
+  *some_left = false;
+  for (int warp = 0; warp < MAX_WARPS; warp++) {
+    for (unsigned lanes = rest->lanes[warp]; lanes != 0; lanes &= lanes - 1) {
+      const int lane = __builtin_ctz(lanes);
+      if (site_of(lab, warp * WARP_SIZE + lane) == site) taken.lanes[warp] |= 1u << lane;
+    }
+    rest->lanes[warp] &= ~taken.lanes[warp];
+    *some_left |= rest->lanes[warp] != 0;
+  }
+  return taken;
+}
+
+/** Those who are missing wait at another place, or not at all. */
+static void report(LabWorker *lab, LabKind kind, const ThreadSet *here, const ThreadSet *missing,
+                   bool elsewhere) {
+  const int thread = lowest_thread(here), other = lowest_thread(missing);
+  const uint32_t other_pc = elsewhere ? lab_pc(site_of(lab, other)) : 0;
+  const int running = lab->worker->running;
+  lab->worker->running = thread;
+  RawFinding *finding =
+      lab_count_finding(lab, kind, lab_pc(site_of(lab, thread)), other_pc, (uint64_t)other);
+  lab->worker->running = running;
+  if (finding == NULL) return;
+  char own[48], theirs[48];
+  simt_format_threads(here->lanes, own, sizeof own);
+  simt_format_threads(missing->lanes, theirs, sizeof theirs);
+  snprintf(finding->where, sizeof finding->where, "threads %s here, %sthreads %s%s", own,
+           elsewhere ? "" : "without ", theirs, elsewhere ? " there" : "");
+}
+
+/** Reports the places beside that of the lowest thread; returns who is at that. */
+static ThreadSet report_places(LabWorker *lab, LabKind kind, ThreadSet waiting) {
+  bool some_left;
+  const ThreadSet first =
+      take_waiting_at(lab, site_of(lab, lowest_thread(&waiting)), &waiting, &some_left);
+  while (some_left) {
+    const ThreadSet others =
+        take_waiting_at(lab, site_of(lab, lowest_thread(&waiting)), &waiting, &some_left);
+    report(lab, kind, &first, &others, true);
+  }
+  return first;
+}
+
+void lab_check_barrier(LabWorker *lab) {
+  const Worker *worker = lab->worker;
+  const dim3 dim = worker->block.dim;
+  const int count = (int)(dim.x * dim.y * dim.z);
+  ThreadSet waiting = {{0}}, exited = {{0}};
+  bool some_exited = false, apart = false;
+  const void *site = NULL;
+  for (int thread = 0; thread < count; thread++) {
+    const int warp = thread / WARP_SIZE;
+    const unsigned bit = 1u << thread % WARP_SIZE;
+    if (worker->warps[warp].at_barrier & bit) {
+      waiting.lanes[warp] |= bit;
+      if (site == NULL) site = site_of(lab, thread);
+      apart |= site_of(lab, thread) != site;
+    } else {
+      exited.lanes[warp] |= bit;
+      some_exited = true;
+    }
+  }
+  if (!apart && !some_exited) return;
+  const ThreadSet first = report_places(lab, LAB_BARRIER_APART, waiting);
+  if (some_exited) report(lab, LAB_BARRIER_EXITED, &first, &exited, false);
+}
+
+void lab_check_lanes(LabWorker *lab, const SimtWarpOperation *operation, int warp, unsigned lanes) {
+  if (operation->kind == SIMT_SYNCWARP) return; /* may stand at several places */
+  const Wait *waits = &lab->worker->waits[warp * WARP_SIZE];
+  const void *site = waits[__builtin_ctz(lanes)].call_site;
+  bool apart = false;
+  for (unsigned rest = lanes; rest != 0; rest &= rest - 1) {
+    apart |= waits[__builtin_ctz(rest)].call_site != site;
+  }
+  if (!apart) return;
+  ThreadSet waiting = {{0}};
+  waiting.lanes[warp] = lanes;
+  report_places(lab, LAB_WARP_APART, waiting);
+}
