@@ -3,6 +3,7 @@
  * Launches that do not come about, or do not come to their end, are findings of the lab.
  */
 #include "../tests/unit/lab_testing.h"
+#include "device/ptx.cuh"
 
 extern __shared__ __align__(16) unsigned char smem[];
 
@@ -18,6 +19,7 @@ __global__ void deadlock(int *out) {
     __syncthreads();
   }
 }
+enum { SHUFFLE_LINE = __LINE__ - 5, BARRIER_LINE = __LINE__ - 3 };
 
 static void assert_finds(const char *expected) {
   char text[8192];
@@ -149,16 +151,136 @@ static void a_right_launch_after_a_refused_one_is_counted(void **) {
   lab_free_results(&results);
 }
 
-static void a_deadlock_is_a_finding(void **) {
+/** A launch of which a block fails: the report goes to stderr, the finding to the lab. */
+template <typename Function>
+static void assert_fails(Function launch, int line, int other_line, const char *kernel,
+                         const char *rest) {
   static Capture capture;
-  int *out = named<int>("out", 1);
+  char wanted[1024], other[128] = "";
   begin_capture(&capture);
-  deadlock<<<4, 32>>>(out);
+  launch();
   end_capture(&capture);
-  assert_contains(capture.text, "DEADLOCK");
-  assert_finds(
-      "finding    the launch ended early\n"
-      "           in deadlock: DEADLOCK\n");
+  assert_contains(capture.text, "simt: ");
+  if (other_line != 0) {
+    snprintf(other, sizeof other, "           see also %s:%d\n", __FILE__, other_line);
+  }
+  snprintf(wanted, sizeof wanted,
+           "finding    the launch ended early\n           at %s:%d in %s\n%s           %s\n",
+           __FILE__, line, kernel, other, rest);
+  assert_finds(wanted);
+}
+
+static void a_deadlock_is_a_finding(void **) {
+  int *out = named<int>("out", 1);
+  assert_fails([=] { deadlock<<<4, 32>>>(out); }, SHUFFLE_LINE, BARRIER_LINE, "deadlock",
+               "1 time, first: block 0 thread 0, the other thread 16, "
+               "DEADLOCK: threads 0-15 in __shfl_sync, threads 16-31 in __syncthreads()");
+}
+
+__global__ void wait_for_one_that_exits(int *out) {
+  if (threadIdx.x == 3) return;
+  if (threadIdx.x < 3) __syncthreads();
+  if (threadIdx.x > 3) *out = __shfl_sync(0xffffffff, 1, 0);
+}
+enum { FEW_BARRIER = __LINE__ - 3, REST_SHUFFLE = __LINE__ - 2 };
+
+static void a_deadlock_names_those_that_exited(void **) {
+  int *out = named<int>("out", 1);
+  assert_fails([=] { wait_for_one_that_exits<<<1, 8>>>(out); }, FEW_BARRIER, REST_SHUFFLE,
+               "wait_for_one_that_exits",
+               "1 time, first: block 0 thread 0, the other thread 4, DEADLOCK: threads 0-2 in "
+               "__syncthreads(), threads 4-7 in __shfl_sync, threads 3 have exited");
+}
+
+__global__ void copy_shifted(const char *in, int shift) {
+  cp_async_16(smem + 16 * threadIdx.x, in + 16 * threadIdx.x + shift, true);
+  cp_async_commit();
+  cp_async_wait<0>();
+}
+enum { SHIFTED_COPY = __LINE__ - 4 };
+
+static void a_misaligned_copy_has_a_line(void **) {
+  const char *in = named_zeros<char>("in", 1024);
+  assert_fails([=] { copy_shifted<<<1, 32, 512>>>(in, 8); }, SHIFTED_COPY, 0, "copy_shifted",
+               "1 time, first: block 0 thread 0, "
+               "misaligned source of cp.async: 8 bytes past a multiple of 16");
+}
+
+__global__ void copy_twice(const uint4 *in) {
+  cp_async_16(smem, in, true);
+  cp_async_16(smem, in + 1, true);
+}
+enum { FIRST_COPY = __LINE__ - 3, SECOND_COPY = __LINE__ - 2 };
+
+static void two_copies_to_one_place_have_lines(void **) {
+  const uint4 *in = named_zeros<uint4>("in", 2);
+  lab_start(LAB_BOUNDS); /* LAB_RACES has a finding of its own */
+  assert_fails([=] { copy_twice<<<1, 1, 16>>>(in); }, SECOND_COPY, FIRST_COPY, "copy_twice",
+               "1 time, first: block 0 thread 0, the other thread 0, "
+               "two copies to the same shared memory, in no order");
+}
+
+__global__ void add_shifted(char *out) {
+  atomicAdd((int *)(out + 2), 1);
+}
+enum { SHIFTED_ADD = __LINE__ - 2 };
+
+static void a_misaligned_atomic_has_a_line(void **) {
+  char *out = named_zeros<char>("out", 64);
+  assert_fails([=] { add_shifted<<<1, 1>>>(out); }, SHIFTED_ADD, 0, "add_shifted",
+               "1 time, first: block 0 thread 0, "
+               "misaligned address of an atomic: 2 bytes past a multiple of 4");
+}
+
+__global__ void matrix_of_some_lanes(unsigned *out) {
+  unsigned registers[4];
+  ldmatrix_x4(registers, smem + 16 * threadIdx.x);
+  out[threadIdx.x] = registers[0];
+}
+enum { MATRIX_LINE = __LINE__ - 3 };
+
+static void matrices_take_a_whole_warp(void **) {
+  unsigned *out = named<unsigned>("out", 32);
+  assert_fails([=] { matrix_of_some_lanes<<<1, 16, 512>>>(out); }, MATRIX_LINE, 0,
+               "matrix_of_some_lanes",
+               "1 time, first: block 0 thread 0, an mma or ldmatrix without all lanes of its "
+               "warp: threads 0-15 in ldmatrix");
+}
+
+/** Most blocks fail, the first of them late. Each reads what it has not written before. */
+__global__ void fail_in_most_blocks(int *out) {
+  int *values = (int *)smem;
+  out[blockIdx.x] = values[blockIdx.x];
+  const int rounds = 1 + 2000 / (1 + blockIdx.x);
+  for (int i = 0; i < rounds; i++) __syncwarp();
+  if (blockIdx.x >= 3 && threadIdx.x == 0) __syncthreads();
+  if (blockIdx.x >= 3) __syncwarp();
+}
+
+static void a_report_of_a_failure_does_not_depend_on_os_threads(void **) {
+  char texts[2][8192];
+  int *out = named<int>("out", 64);
+  for (int try_ = 0; try_ < 20; try_++) {
+    set_variable("SIMT_THREADS", try_ == 0 ? "1" : try_ % 2 ? "4" : "16");
+    LabResults results;
+    static Capture capture;
+    lab_start(LAB_EVERYTHING);
+    begin_capture(&capture);
+    fail_in_most_blocks<<<64, 32, 256>>>(out);
+    end_capture(&capture);
+    assert_contains(capture.text, "in block (3,0,0)");
+    lab_take_results(&results);
+    assert_int_equal(results.line_count, 0);
+    lab_free_results(&results);
+    findings_text(texts[try_ != 0], sizeof texts[0]);
+    if (try_ != 0) assert_string_equal(texts[1], texts[0]);
+    assert_int_equal(cudaDeviceReset(), cudaSuccess);
+    out = named<int>("out", 64);
+  }
+  assert_contains(texts[0], lab_kind_text(LAB_SHARED_UNWRITTEN));
+  assert_contains(texts[0], "32 times, first: block 3 thread 0, dynamic shared memory + 12\n");
+  assert_contains(texts[0], "block 3 thread 0, the other thread 1, DEADLOCK");
+  set_variable("SIMT_THREADS", nullptr);
 }
 
 int main() {
@@ -171,6 +293,12 @@ int main() {
       LAB_TEST(too_large_an_attribute_is_a_limit_exceeded),
       LAB_TEST(a_right_launch_after_a_refused_one_is_counted),
       LAB_TEST(a_deadlock_is_a_finding),
+      LAB_TEST(a_deadlock_names_those_that_exited),
+      LAB_TEST(a_misaligned_copy_has_a_line),
+      LAB_TEST(two_copies_to_one_place_have_lines),
+      LAB_TEST(a_misaligned_atomic_has_a_line),
+      LAB_TEST(matrices_take_a_whole_warp),
+      LAB_TEST(a_report_of_a_failure_does_not_depend_on_os_threads),
   };
   return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

@@ -42,7 +42,7 @@ RawFinding *lab_count_finding(LabWorker *lab, LabKind kind, uint32_t pc, uint32_
       .other_thread = other_thread,
   };
   bool made;
-  RawFinding *finding = lab_find_or_make(&lab->findings, &key, &made);
+  RawFinding *finding = lab_find_or_make(&lab->block_findings, &key, &made);
   finding->count++;
   const bool earlier =
       key.block < finding->block || (key.block == finding->block && key.thread < finding->thread);

@@ -39,6 +39,10 @@ void lab_add_finding(FindingList *list, const RawFinding *other) {
   finding->count = count;
 }
 
+void lab_add_findings(FindingList *list, const FindingList *others) {
+  for (size_t i = 0; i < others->count; i++) lab_add_finding(list, &others->list[i]);
+}
+
 const char *lab_kind_text(LabKind kind) {
   static const char *const TEXTS[LAB_KINDS] = {
       [LAB_RACE_WRITE_READ] =
@@ -80,6 +84,7 @@ bool lab_is_between_blocks(LabKind kind) {
 /** What the other place of such a finding is to the first. */
 static const char *relation(LabKind kind) {
   if (lab_is_between_blocks(kind)) return "and at";
+  if (kind == LAB_LAUNCH_FAILED) return "see also";
   return kind == LAB_BARRIER_APART || kind == LAB_WARP_APART ? "others at" : "after";
 }
 

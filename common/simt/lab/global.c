@@ -356,9 +356,11 @@ void lab_end_regions(LabWorker *const *workers, int count, const Launch *launch,
       end_chunk(workers, count, launch, region, chunk, check_blocks, findings);
     }
   }
-  for (int i = 0; i < count; i++) {
-    if (workers[i] != NULL) free_chunks(workers[i]);
-  }
+  lab_forget_touched(workers, count);
+}
+
+void lab_forget_touched(LabWorker *const *workers, int count) {
+  for (int i = 0; i < count; i++) free_chunks(workers[i]);
   free(lab_regions);
   lab_regions = NULL;
   lab_region_count = 0;

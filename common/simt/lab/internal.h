@@ -118,6 +118,7 @@ RawFinding *lab_find_or_make(FindingList *list, const RawFinding *key, bool *mad
 
 /** Adds `other`, with all its occurrences. */
 void lab_add_finding(FindingList *list, const RawFinding *other);
+void lab_add_findings(FindingList *list, const FindingList *others);
 
 /* --- Shared memory -------------------------------------------------------------------------- */
 
@@ -201,13 +202,19 @@ typedef struct LabWorker {
   size_t last_region;
 
   SiteTable sites;
-  FindingList findings;
+  FindingList findings, block_findings; /* of blocks that have ended, and of the running one */
   FirstTable first;
   uint64_t requests; /* seen with LAB_ACCESSES */
   struct Grouping *grouping;
   struct Behind *behind[MAX_WARPS]; /* NULL: the warp never had need of it */
   bool atomics, fences;
 } LabWorker;
+
+static inline uint64_t lab_block_number(const Worker *worker) {
+  const uint3 i = worker->block.index;
+  const dim3 grid = worker->block.grid;
+  return i.x + grid.x * (i.y + (uint64_t)grid.y * i.z);
+}
 
 /** Of this OS thread, while it runs blocks of a launch that is watched. */
 extern _Thread_local LabWorker *lab_worker;
@@ -310,6 +317,8 @@ void lab_use_global(LabWorker *lab, size_t region, uintptr_t address, unsigned s
 void lab_begin_regions(void);
 void lab_end_regions(LabWorker *const *workers, int count, const Launch *launch, bool check_blocks,
                      FindingList *findings);
+/** Frees what is known of the launch. */
+void lab_forget_touched(LabWorker *const *workers, int count);
 void lab_free_regions(void);
 void lab_memory_allocated(uintptr_t begin, size_t size);
 void lab_memory_freed(uintptr_t begin);
@@ -319,9 +328,10 @@ void lab_memory_written(uintptr_t begin, size_t size);
 void lab_forget_store(void);
 FindingList *lab_begin_store(const Launch *launch, bool blocks_not_checked);
 void lab_store(const Launch *launch, const LabWorker *lab);
+/** Findings alone. */
+void lab_store_findings(const FindingList *findings);
 void lab_store_time(double milliseconds);
-/** A launch that did not come about, or not to its end; `worker` is NULL outside of its blocks. */
-void lab_store_failure(LabWorker *worker, const void *kernel, LabKind kind, const char *what);
+void lab_store_failure(const Failure *failure);
 
 /** "name + offset" for an address in a region. */
 void lab_describe_region(const Region *region, uintptr_t address, char *text, size_t text_size);

@@ -58,12 +58,6 @@ static void worker_begins(Worker *worker) {
 }
 
 static void worker_ended(Worker *worker) {
-  LabWorker *lab = lab_worker;
-  if (lab == NULL) return;
-  /* Of a block that failed, what its threads did before. */
-  for (int warp = 0; warp < MAX_WARPS; warp++) {
-    if (lab->dirty_warps >> warp & 1) lab_flush_warp(lab, warp);
-  }
   (void)worker;
   lab_worker = NULL;
 }
@@ -73,6 +67,7 @@ static void free_worker(LabWorker *lab) {
   free(lab->grouping);
   lab_free_behind(lab);
   free(lab->findings.list);
+  free(lab->block_findings.list);
   lab_free_shadow(&lab->shadow);
   lab_free_sites(&lab->sites);
   lab_free_first(&lab->first);
@@ -96,22 +91,48 @@ static double milliseconds_since(const struct timespec *start) {
   return 1e3 * (double)(now.tv_sec - start->tv_sec) + 1e-6 * (double)(now.tv_nsec - start->tv_nsec);
 }
 
-static void launch_ended(const Launch *launch) {
+/** What was found in a block that has come to its end. */
+static void end_block(LabWorker *lab) {
+  lab_add_findings(&lab->findings, &lab->block_findings);
+  lab->block_findings.count = 0;
+}
+
+static void launch_failed(const Failure *failure) {
   if (checks == 0) return;
-  const int count = watched_count;
+  lab_store_failure(failure);
+  for (int i = 0; i < watched_count && failure->worker != NULL; i++) {
+    if (watched[i]->worker == failure->worker) lab_store_findings(&watched[i]->block_findings);
+  }
+}
+
+/** All blocks have come to their end. */
+static void store_launch(const Launch *launch) {
   bool atomics = false, fences = false;
-  for (int i = 0; i < count; i++) {
+  for (int i = 0; i < watched_count; i++) {
+    end_block(watched[i]);
     atomics |= watched[i]->atomics;
     fences |= watched[i]->fences;
   }
   /* Blocks may then tell each other when something is ready. */
   const bool talk = atomics && fences;
   FindingList *findings = lab_begin_store(launch, talk && (checks & LAB_BLOCKS) != 0);
-  lab_end_regions(watched, count, launch, (checks & LAB_BLOCKS) != 0 && !talk, findings);
-  for (int i = 0; i < count; i++) {
-    lab_store(launch, watched[i]);
-    free_worker(watched[i]);
+  lab_end_regions(watched, watched_count, launch, (checks & LAB_BLOCKS) != 0 && !talk, findings);
+  for (int i = 0; i < watched_count; i++) lab_store(launch, watched[i]);
+}
+
+/**
+ * Of a launch that failed, which blocks had run before depends on the OS threads. Only what the
+ * failed block did is told.
+ */
+static void launch_ended(const Launch *launch) {
+  if (checks == 0) return;
+  if (launch->failed) {
+    lab_begin_store(launch, false);
+    lab_forget_touched(watched, watched_count);
+  } else {
+    store_launch(launch);
   }
+  for (int i = 0; i < watched_count; i++) free_worker(watched[i]);
   lab_end_arrays();
   lab_store_time(milliseconds_since(&launch_start));
 }
@@ -121,9 +142,8 @@ static void launch_ended(const Launch *launch) {
 static void block_begins(Worker *worker) {
   LabWorker *lab = lab_worker;
   if (lab == NULL) return;
-  const uint3 i = worker->block.index;
-  const dim3 grid = worker->block.grid;
-  lab->block = i.x + grid.x * (i.y + (uint64_t)grid.y * i.z);
+  end_block(lab);
+  lab->block = lab_block_number(worker);
   lab->block_tag = (uint32_t)(1 + lab->block % UINT32_MAX);
   lab->first_epoch = ++lab->epoch;
   lab->wiped = false;
@@ -234,11 +254,6 @@ static void fence(Worker *worker) {
 static bool fault(Worker *worker, uintptr_t address) {
   (void)worker;
   return lab_worker != NULL && lab_worker->checks & LAB_BOUNDS && simt_memory_lend(address);
-}
-
-static void launch_failed(const void *kernel, bool refused, const char *what) {
-  if (checks == 0) return;
-  lab_store_failure(lab_worker, kernel, refused ? LAB_LAUNCH_REFUSED : LAB_LAUNCH_FAILED, what);
 }
 
 static bool tells_bounds(void) {

@@ -67,20 +67,41 @@ void lab_store(const Launch *launch, const LabWorker *lab) {
     lab_add_counts(lab_counts(&kernel->sites, site->pc), &site->counts);
   }
   lab_add_first(&kernel->sites, &kernel->first, &lab->first);
-  for (size_t i = 0; i < lab->findings.count; i++) {
-    lab_add_finding(&store.findings, &lab->findings.list[i]);
-  }
+  lab_store_findings(&lab->findings);
+}
+
+void lab_store_findings(const FindingList *findings) {
+  lab_add_findings(&store.findings, findings);
 }
 
 void lab_store_time(double milliseconds) {
   store.milliseconds += milliseconds;
 }
 
-void lab_store_failure(LabWorker *worker, const void *kernel, LabKind kind, const char *what) {
-  RawFinding finding = {.kernel = kernel, .kind = kind, .count = 1};
-  snprintf(finding.where, sizeof finding.where, "%s", what);
-  if (worker == NULL) store_of(kernel); /* it may never be launched */
-  lab_add_finding(worker != NULL ? &worker->findings : &store.findings, &finding);
+extern const char _end[]; /* of the program's own data */
+
+/** 0 unless it is in the program. */
+static uint32_t own_pc(uintptr_t pc) {
+  const uintptr_t begin = (uintptr_t)__executable_start;
+  return pc >= begin && pc < (uintptr_t)_end ? (uint32_t)(pc - begin) : 0;
+}
+
+void lab_store_failure(const Failure *failure) {
+  RawFinding finding = {.kernel = failure->kernel,
+                        .kind = failure->refused ? LAB_LAUNCH_REFUSED : LAB_LAUNCH_FAILED,
+                        .pc = own_pc(failure->pc),
+                        .other_pc = own_pc(failure->other_pc),
+                        .count = 1,
+                        .has_thread = failure->worker != NULL,
+                        .thread = (uint64_t)failure->thread,
+                        .other_thread = (uint64_t)failure->other_thread};
+  if (failure->worker != NULL) finding.block = lab_block_number(failure->worker);
+  /* Headlines that go on with "in KERNEL" may end in a comma. */
+  const size_t length = strlen(failure->what);
+  const bool comma = length > 0 && failure->what[length - 1] == ',';
+  snprintf(finding.where, sizeof finding.where, "%.*s", (int)(length - comma), failure->what);
+  store_of(failure->kernel); /* it may never be launched */
+  lab_add_finding(&store.findings, &finding);
 }
 
 /* --- Names ---------------------------------------------------------------------------------- */

@@ -81,7 +81,7 @@ enum { WHY_BYTES = 160 };
 
 /** Tells who watches which limit it was. */
 static cudaError_t refuse(const void *kernel, const char *why, cudaError_t error) {
-  if (simt_observer != NULL) simt_observer->launch_failed(kernel, true, why);
+  simt_tell_refusal(kernel, why);
   return error;
 }
 

@@ -72,10 +72,6 @@ static uint64_t nth_block(const Launch *launch, uint64_t n) {
   return (uint64_t)((steps + launch->first_block) % launch->block_count);
 }
 
-static void report_once(Worker *worker, Launch *launch) {
-  if (!atomic_exchange(&launch->failed, true)) launch->error = simt_report_failure(worker);
-}
-
 static void add_counters(SimtCounters *sum, const SimtCounters *other) {
   sum->blocks += other->blocks;
   sum->threads += other->threads;
@@ -114,7 +110,11 @@ static void run_blocks(Worker *worker, Launch *launch) {
                                   (unsigned)(i / grid.x / grid.y)};
     /* Not 0, which the generator would never leave. */
     worker->random_state = hash(settings->seed ^ hash(launch->ordinal ^ hash(i))) | 1;
-    if (simt_run_block(worker) != FINISHED) report_once(worker, launch);
+    if (simt_run_block(worker) != FINISHED) {
+      worker->failed_launch = launch->ordinal;
+      worker->failed_turn = n;
+      atomic_store(&launch->failed, true);
+    }
     worker->counters.blocks++;
     worker->counters.threads += threads;
   }
@@ -224,6 +224,20 @@ static void run_grid(Launch *launch) {
   pthread_mutex_unlock(&pool.lock);
 }
 
+/**
+ * Of the blocks that failed, the one that was started first: whatever the number of OS threads, all
+ * that were started before it have run to their end.
+ */
+static void report_first_failure(Launch *launch) {
+  const Worker *first = NULL;
+  for (int i = 0; i < MAX_WORKERS; i++) {
+    const Worker *worker = pool.workers[i];
+    if (worker == NULL || worker->failed_launch != launch->ordinal) continue;
+    if (first == NULL || worker->failed_turn < first->failed_turn) first = worker;
+  }
+  if (first != NULL) launch->error = simt_report_failure(first);
+}
+
 /* --- Launches ------------------------------------------------------------------------------- */
 
 static void run_launch(Launch *launch, const Settings *settings) {
@@ -239,6 +253,7 @@ static void run_launch(Launch *launch, const Settings *settings) {
   simt_faults_watch();
   if (simt_observer != NULL) simt_observer->launch_begins(launch);
   run_grid(launch);
+  report_first_failure(launch);
   if (simt_observer != NULL) simt_observer->launch_ended(launch);
   simt_memory_take_back();
   if (launch->failed) {

@@ -17,7 +17,23 @@ static void print_headline(const Launch *launch, const char *what) {
   fflush(stdout); /* what the program printed before stays before */
   fprintf(stderr, "simt: %s in %s, launch %llu\n", what, kernel,
           (unsigned long long)launch->ordinal);
-  if (simt_observer != NULL) simt_observer->launch_failed(launch->kernel, false, what);
+}
+
+static void tell(const Failure *failure) {
+  if (simt_observer != NULL) simt_observer->launch_failed(failure);
+}
+
+void simt_tell_refusal(const void *kernel, const char *why) {
+  tell(&(Failure){.kernel = kernel, .refused = true, .what = why});
+}
+
+/** What the running thread did wrong at `pc`. */
+static void tell_of_thread(const Worker *worker, const char *what, uintptr_t pc) {
+  tell(&(Failure){.kernel = worker->launch->kernel,
+                  .what = what,
+                  .worker = worker,
+                  .pc = pc,
+                  .thread = worker->running});
 }
 
 static void print_culprit(const Worker *worker, uintptr_t pc) {
@@ -75,13 +91,18 @@ void simt_format_threads(const unsigned *lanes, char *text, size_t text_size) {
   }
 }
 
-static void print_threads(const Worker *w, int first) {
+/** The numbers of a group's threads. */
+static void format_group(const Worker *w, int first, char *text, size_t text_size) {
   unsigned lanes[MAX_WARPS] = {0};
-  char text[8 * TEXT_BYTES];
   for (int thread = 0; thread < thread_count(w); thread++) {
     if (in_group(w, thread, first)) lanes[thread / WARP_SIZE] |= 1u << thread % WARP_SIZE;
   }
-  simt_format_threads(lanes, text, sizeof text);
+  simt_format_threads(lanes, text, text_size);
+}
+
+static void print_threads(const Worker *w, int first) {
+  char text[8 * TEXT_BYTES];
+  format_group(w, first, text, sizeof text);
   fprintf(stderr, "  threads %s", text);
 }
 
@@ -128,6 +149,31 @@ static void print_waits(const Worker *w) {
   }
 }
 
+/** The first two groups of threads that wait, or have exited. */
+static void tell_of_waits(const Worker *w, const char *what) {
+  char text[TEXT_BYTES], threads[48];
+  Failure failure = {.kernel = w->launch->kernel, .what = text, .worker = w};
+  size_t length = (size_t)snprintf(text, sizeof text, "%s", what);
+  const char *separator = ": ";
+  for (int i = 0; i < thread_count(w) && failure.other_pc == 0; i++) {
+    if (!is_waiting(w, i) || !is_first_of_group(w, i)) continue;
+    const Wait *wait = &w->waits[i];
+    const bool first = failure.pc == 0;
+    *(first ? &failure.pc : &failure.other_pc) = (uintptr_t)wait->call_site - 1;
+    *(first ? &failure.thread : &failure.other_thread) = i;
+    format_group(w, i, threads, sizeof threads);
+    length += (size_t)snprintf(text + length, sizeof text - length, "%sthreads %s in %s", separator,
+                               threads,
+                               wait->operation != NULL ? wait->operation->name : "__syncthreads()");
+    separator = ", ";
+  }
+  if (w->live_threads < (unsigned)thread_count(w)) {
+    format_group(w, -1, threads, sizeof threads);
+    snprintf(text + length, sizeof text - length, ", threads %s have exited", threads);
+  }
+  tell(&failure);
+}
+
 /* --- Faults --------------------------------------------------------------------------------- */
 
 static cudaError_t report_fault(const Worker *worker) {
@@ -153,16 +199,19 @@ static cudaError_t report_fault(const Worker *worker) {
   }
   print_headline(launch, what);
   print_culprit(worker, fault->pc);
+  tell_of_thread(worker, what, fault->pc);
   return error;
 }
 
 static cudaError_t report_assertion(const Worker *worker) {
-  char thread[48], block[48];
+  char thread[48], block[48], what[TEXT_BYTES];
   format_index(simt_fiber_thread(worker, worker->running)->index, thread, sizeof thread);
   format_index(worker->block.index, block, sizeof block);
   print_headline(worker->launch, "failed assertion");
   fprintf(stderr, "  by thread %s of block %s\n  at %s:%d: %s\n", thread, block,
           worker->assertion_file, worker->assertion_line, worker->assertion);
+  snprintf(what, sizeof what, "failed assertion: %s", worker->assertion);
+  tell_of_thread(worker, what, (uintptr_t)worker->waits[worker->running].call_site - 1);
   return cudaErrorAssert;
 }
 
@@ -173,6 +222,7 @@ static cudaError_t report_misalignment(const Worker *worker, uintptr_t pc) {
            (unsigned)(m->address % m->alignment), m->alignment);
   print_headline(worker->launch, what);
   print_culprit(worker, pc);
+  tell_of_thread(worker, what, pc);
   return cudaErrorMisalignedAddress;
 }
 
@@ -188,11 +238,29 @@ static void print_bad_copy(const Worker *worker) {
           committed ? "committed but not waited for" : "not committed to any group", where);
 }
 
+static void tell_of_copy(const Worker *worker, const char *what, uintptr_t pc) {
+  tell(&(Failure){.kernel = worker->launch->kernel,
+                  .what = what,
+                  .worker = worker,
+                  .pc = pc,
+                  .thread = worker->running,
+                  .other_pc = (uintptr_t)worker->bad_copy.copy.call_site - 1,
+                  .other_thread = worker->bad_copy.thread});
+}
+
+static void report_bad_copy(const Worker *worker, const char *what, uintptr_t pc) {
+  print_headline(worker->launch, what);
+  print_culprit(worker, pc);
+  print_bad_copy(worker);
+  tell_of_copy(worker, what, pc);
+}
+
 static void report_abandoned_copy(const Worker *worker, const void *last_wait) {
+  static const char what[] = "a thread ends while a copy of its own is in flight";
   char thread[48], block[48], where[TEXT_BYTES];
   format_index(simt_fiber_thread(worker, worker->running)->index, thread, sizeof thread);
   format_index(worker->block.index, block, sizeof block);
-  print_headline(worker->launch, "a thread ends while a copy of its own is in flight");
+  print_headline(worker->launch, what);
   fprintf(stderr, "  thread %s of block %s\n", thread, block);
   print_bad_copy(worker);
   if (last_wait == NULL) {
@@ -201,64 +269,76 @@ static void report_abandoned_copy(const Worker *worker, const void *last_wait) {
     simt_source_line((uintptr_t)last_wait - 1, where, sizeof where);
     fprintf(stderr, "  its last wait did not cover it\n    at %s\n", where);
   }
+  tell_of_thread(worker, what, (uintptr_t)worker->bad_copy.copy.call_site - 1);
 }
 
 /* --- All failures --------------------------------------------------------------------------- */
 
-cudaError_t simt_report_failure(const Worker *worker) {
+/** Of the running thread, which is called from `pc`. */
+static void report_call(const Worker *worker, const char *what, uintptr_t pc) {
+  print_headline(worker->launch, what);
+  print_culprit(worker, pc);
+  tell_of_thread(worker, what, pc);
+}
+
+/** The same in a warp instruction, with what is wrong about it. */
+static void report_instruction(const Worker *worker, const char *what, const char *name,
+                               int value) {
   const Wait *wait = &worker->waits[worker->running];
+  const uintptr_t pc = (uintptr_t)wait->call_site - 1;
+  print_headline(worker->launch, what);
+  fprintf(stderr, "  %s, mask 0x%08x, %s %d\n", wait->operation->name, wait->mask, name, value);
+  print_culprit(worker, pc);
+  tell_of_thread(worker, what, pc);
+}
+
+static void report_waits(const Worker *worker, const char *what) {
+  print_headline(worker->launch, what);
+  print_waits(worker);
+  tell_of_waits(worker, what);
+}
+
+cudaError_t simt_report_failure(const Worker *worker) {
+  const void *call_site = worker->waits[worker->running].call_site;
+  const uintptr_t pc = (uintptr_t)call_site - 1;
   switch (worker->outcome) {
     case FAULTED:
       return report_fault(worker);
     case ASSERTED:
       return report_assertion(worker);
     case MISALIGNED:
-      return report_misalignment(worker, (uintptr_t)wait->call_site - 1);
+      return report_misalignment(worker, pc);
     case COPIED_TWICE:
-      print_headline(worker->launch, "two copies to the same shared memory, in no order,");
-      print_culprit(worker, (uintptr_t)wait->call_site - 1);
-      print_bad_copy(worker);
+      report_bad_copy(worker, "two copies to the same shared memory, in no order,", pc);
       break;
     case READ_TOO_EARLY:
-      print_headline(worker->launch, "ldmatrix reads shared memory that a copy is on its way to");
-      print_culprit(worker, (uintptr_t)wait->call_site - 1);
-      print_bad_copy(worker);
+      report_bad_copy(worker, "ldmatrix reads shared memory that a copy is on its way to", pc);
       break;
     case COPY_ABANDONED:
-      report_abandoned_copy(worker, wait->call_site);
+      report_abandoned_copy(worker, call_site);
       break;
     case TRAPPED:
-      print_headline(worker->launch, "__trap()");
-      print_culprit(worker, (uintptr_t)wait->call_site - 1);
+      report_call(worker, "__trap()", pc);
       break;
     case NOT_IN_MASK:
-      print_headline(worker->launch, "a lane takes part in a warp instruction that its mask omits");
-      fprintf(stderr, "  %s, mask 0x%08x, lane %d\n", wait->operation->name, wait->mask,
-              worker->running % WARP_SIZE);
-      print_culprit(worker, (uintptr_t)wait->call_site - 1);
+      report_instruction(worker, "a lane takes part in a warp instruction that its mask omits",
+                         "lane", worker->running % WARP_SIZE);
       break;
     case BAD_WIDTH:
-      print_headline(worker->launch, "a shuffle whose width is not 1, 2, 4, 8, 16 or 32");
-      fprintf(stderr, "  %s, mask 0x%08x, width %d\n", wait->operation->name, wait->mask,
-              worker->shuffle_width);
-      print_culprit(worker, (uintptr_t)wait->call_site - 1);
+      report_instruction(worker, "a shuffle whose width is not 1, 2, 4, 8, 16 or 32", "width",
+                         worker->shuffle_width);
       break;
     case NESTED_LAUNCH:
-      print_headline(worker->launch,
-                     "a launch from a kernel, which this backend does not support,");
-      print_culprit(worker, (uintptr_t)wait->call_site - 1);
+      report_call(worker, "a launch from a kernel, which this backend does not support,", pc);
       break;
     case DIVERGED:
-      print_headline(worker->launch, "lanes name each other in different warp instructions");
-      print_waits(worker);
+      report_waits(worker, "lanes name each other in different warp instructions");
       break;
     case INCOMPLETE:
-      print_headline(worker->launch, "an mma or ldmatrix without all lanes of its warp");
-      print_waits(worker);
+      report_waits(worker, "an mma or ldmatrix without all lanes of its warp");
       break;
     case DEADLOCK:
-      print_headline(worker->launch, "DEADLOCK");
-      print_waits(worker);
+      report_waits(worker, "DEADLOCK");
       break;
     case FINISHED:
       break;
@@ -271,4 +351,5 @@ void simt_report_damage(const Launch *launch, const char *damage) {
   snprintf(what, sizeof what, "out of bounds write %s", damage);
   print_headline(launch, what);
   fprintf(stderr, "  found after the launch; who wrote is not known\n");
+  tell(&(Failure){.kernel = launch->kernel, .what = what});
 }

@@ -13,7 +13,7 @@
  * - api.c, stream.c, errors.c    CUDA's own interface; handles.c: what it has given out
  * - kernel.c, symbols.c    what is known of kernels and variables: kernels.h
  *
- * Who wants to watch kernels, as the lab does, sets simt_observer.
+ * Who wants to watch kernels, as the lab does, sets simt_observer: observer.h.
  */
 #ifndef SIMT_RUNTIME_H
 #define SIMT_RUNTIME_H
@@ -22,6 +22,8 @@
 #include <simt.h>
 #include <stdatomic.h>
 #include <stdio.h>
+
+#include "observer.h"
 
 enum {
   WARP_SIZE = 32,
@@ -74,7 +76,7 @@ typedef struct Launch {
   uint64_t block_count;
   uint64_t block_stride, first_block; /* of a random order */
   _Atomic uint64_t next_block;
-  atomic_bool failed; /* the first failure is reported and ends the launch */
+  atomic_bool failed; /* no more blocks are started; the first that failed is reported */
   cudaError_t error;
 } Launch;
 
@@ -190,6 +192,8 @@ typedef struct Worker {
   bool access_is_write;
 
   Outcome outcome;
+  uint64_t failed_launch; /* ordinal of the last launch of which a block failed here, 0: none yet */
+  uint64_t failed_turn;   /* how many blocks of that launch had been started before */
   Fault fault;
   Misalignment misalignment;
   BadCopy bad_copy;
@@ -225,38 +229,6 @@ static inline void simt_require_aligned(const void *address, unsigned alignment,
   simt_worker->misalignment = (Misalignment){what, "", (uintptr_t)address, alignment};
   simt_end_block(MISALIGNED, &(Wait){.call_site = call_site});
 }
-
-/**
- * Told what happens while kernels run; every function must be there. Those with a Worker are called
- * by the OS thread that it belongs to.
- */
-typedef struct Observer {
-  void (*launch_begins)(const Launch *launch);
-  void (*launch_ended)(const Launch *launch);
-  void (*launch_failed)(const void *kernel, bool refused, const char *why); /* or ended early */
-  void (*worker_begins)(Worker *worker); /* with its first block of the launch */
-  void (*worker_ended)(Worker *worker);
-  void (*block_begins)(Worker *worker);
-  void (*barrier_opens)(Worker *worker);        /* all that are live are there */
-  void (*warp_waits)(Worker *worker, int warp); /* no lane of it is ready, or held ones go on */
-  void (*warp_instruction)(Worker *worker, const SimtWarpOperation *operation, unsigned lanes,
-                           int warp, const void *call_site); /* before it is carried out */
-  void (*ldmatrix)(Worker *worker, const void *const *rows, int matrices); /* before it reads */
-  void (*copy_issued)(Worker *worker, const AsyncCopy *copy);
-  void (*copy_arrived)(Worker *worker, const AsyncCopy *copy);
-  void (*atomic)(Worker *worker, void *address, unsigned size, const void *call_site);
-  void (*fence)(Worker *worker);
-  /** An access of a kernel has faulted at `address` of the device: has this been told, so that the
-      kernel may go on? */
-  bool (*fault)(Worker *worker, uintptr_t address);
-  bool (*tells_bounds)(void); /* then damage beside allocations is not reported once more */
-  void (*memory_allocated)(uintptr_t begin, size_t size);
-  void (*memory_freed)(uintptr_t begin);
-  void (*memory_written)(uintptr_t begin, size_t size); /* by the host */
-} Observer;
-
-/** NULL: nobody watches. Not to be changed while a kernel runs. */
-extern const Observer *simt_observer;
 
 /* --- atomic.c ------------------------------------------------------------------------------- */
 
@@ -357,6 +329,9 @@ void simt_format_threads(const unsigned *lanes, char *text, size_t text_size);
 
 /** Writes to stderr how the worker's block failed; returns the error that the launch ends with. */
 cudaError_t simt_report_failure(const Worker *worker);
+
+/** Tells the observer of a launch that asks for more than the device has. */
+void simt_tell_refusal(const void *kernel, const char *why);
 
 /** Reports a damaged slack after the launch. */
 void simt_report_damage(const Launch *launch, const char *damage);

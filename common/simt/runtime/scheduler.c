@@ -301,7 +301,7 @@ void simt_assert_fail(const char *expression, const char *file, int line, const 
   w->assertion = expression;
   w->assertion_file = file;
   w->assertion_line = line;
-  end_block(w, ASSERTED);
+  simt_end_block(ASSERTED, &(Wait){.call_site = __builtin_return_address(0)});
 }
 
 /* --- A block's life ------------------------------------------------------------------------- */
