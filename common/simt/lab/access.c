@@ -141,7 +141,7 @@ static void leave_shared(LabWorker *lab, uintptr_t address, unsigned size, Use u
 void lab_check_shared(LabWorker *lab, uintptr_t address, unsigned size, Use use, uint32_t pc) {
   if (!has_shared(lab, address, size)) {
     leave_shared(lab, address, size, use, pc);
-  } else if (use != ATOMICALLY && lab->checks & (LAB_RACES | LAB_INIT)) {
+  } else if (lab->checks & (LAB_RACES | LAB_INIT)) {
     lab_use_shared(lab, address, size, use, lab_thread(lab), pc);
   }
 }
@@ -155,18 +155,19 @@ static void use_host(LabWorker *lab, uintptr_t address, Use use, uint32_t pc) {
 
 void lab_check_global(LabWorker *lab, uintptr_t address, unsigned size, Use use, uint32_t pc) {
   size_t region = 0;
+  if (use != READS) lab_source_written(lab, address, size, pc);
   if (check_bounds(lab, address, size, pc, &region) && lab->checks & (LAB_INIT | LAB_BLOCKS)) {
     lab_use_global(lab, region, address, size, use, pc);
   }
 }
 
-void lab_check_atomic(LabWorker *lab, uintptr_t address, unsigned size, uint32_t pc) {
+void lab_check_atomic(LabWorker *lab, uintptr_t address, unsigned size, Use use, uint32_t pc) {
   if (address - lab->shared < lab->shared_bytes) {
-    lab_check_shared(lab, address, size, ATOMICALLY, pc);
+    lab_check_shared(lab, address, size, use, pc);
   } else if (simt_memory_is_device((const void *)address)) {
-    lab_check_global(lab, address, size, ATOMICALLY, pc);
+    lab_check_global(lab, address, size, use, pc);
   } else {
-    use_host(lab, address, ATOMICALLY, pc);
+    use_host(lab, address, use, pc);
   }
 }
 

@@ -1,9 +1,8 @@
 /*
  * Global memory: which bytes have ever been written, and which blocks touch them during a launch.
  *
- * Blocks run at the same time on several OS threads. Each notes on its own who touched what; what
- * they say is put together when the launch has ended, so that the result depends neither on the
- * order of blocks nor on their spread over OS threads.
+ * Blocks run at the same time on several OS threads. Each notes on its own who touched what;
+ * blocks.c puts together what they say.
  */
 #include <pthread.h>
 #include <stdlib.h>
@@ -53,6 +52,10 @@ static bool all_bits(const uint64_t *bits, size_t begin, unsigned count) {
   return false;
 }
 
+void lab_mark_written(const Region *region, size_t begin, size_t end) {
+  if (region->initialised != NULL) set_bits(region->initialised, begin, end);
+}
+
 /* --- Allocations ---------------------------------------------------------------------------- */
 
 static Region *find_known(uintptr_t address) {
@@ -88,9 +91,7 @@ void lab_memory_freed(uintptr_t begin) {
 void lab_memory_written(uintptr_t begin, size_t size) {
   pthread_mutex_lock(&known.lock);
   const Region *region = find_known(begin);
-  if (region != NULL && region->initialised != NULL) {
-    set_bits(region->initialised, begin - region->begin, begin - region->begin + size);
-  }
+  if (region != NULL) lab_mark_written(region, begin - region->begin, begin - region->begin + size);
   pthread_mutex_unlock(&known.lock);
 }
 
@@ -138,10 +139,6 @@ void lab_describe_region(const Region *region, uintptr_t address, char *text, si
 
 /* --- While a kernel runs -------------------------------------------------------------------- */
 
-static size_t chunk_count(const Region *region) {
-  return (region->end - region->begin + CHUNK_BYTES - 1) / CHUNK_BYTES;
-}
-
 static void *allocate(size_t count, size_t size) {
   void *memory = calloc(count, size);
   if (memory == NULL) abort();
@@ -154,7 +151,7 @@ static Chunk *chunk_at(LabWorker *lab, size_t region, size_t offset) {
     lab->chunks = allocate(lab_region_count, sizeof *lab->chunks);
   }
   if (lab->chunks[region] == NULL) {
-    lab->chunks[region] = allocate(chunk_count(&lab_regions[region]), sizeof(Chunk));
+    lab->chunks[region] = allocate(lab_chunk_count(&lab_regions[region]), sizeof(Chunk));
   }
   Chunk *chunk = &lab->chunks[region][offset / CHUNK_BYTES];
   if (chunk->touchers == NULL) {
@@ -164,12 +161,19 @@ static Chunk *chunk_at(LabWorker *lab, size_t region, size_t offset) {
   return chunk;
 }
 
-static void divide(Chunk *chunk) {
-  const unsigned grain = chunk->grain / GRAIN_STEP;
+/** Frees the pieces and returns finer ones, `grain` bytes each. */
+static Toucher *divided(Toucher *touchers, unsigned grain) {
+  if (touchers == NULL) return NULL;
   Toucher *finer = allocate(CHUNK_BYTES / grain, sizeof *finer);
-  for (unsigned i = 0; i < CHUNK_BYTES / grain; i++) finer[i] = chunk->touchers[i / GRAIN_STEP];
-  free(chunk->touchers);
-  *chunk = (Chunk){grain, finer};
+  for (unsigned i = 0; i < CHUNK_BYTES / grain; i++) finer[i] = touchers[i / GRAIN_STEP];
+  free(touchers);
+  return finer;
+}
+
+static void divide(Chunk *chunk) {
+  chunk->grain /= GRAIN_STEP;
+  chunk->touchers = divided(chunk->touchers, chunk->grain);
+  chunk->atomics = divided(chunk->atomics, chunk->grain);
 }
 
 /** Of two sites the one that comes first in the program: it does not depend on who came first. */
@@ -196,19 +200,38 @@ static void note(const LabWorker *lab, uint32_t blocks[2], uint16_t sites[2], ui
   }
 }
 
+static void note_writer(const LabWorker *lab, Toucher *toucher, uint16_t site) {
+  note(lab, toucher->writers, toucher->write_sites, site);
+  toucher->last_writer = lab->block_tag;
+}
+
+static void note_reader(const LabWorker *lab, Toucher *toucher, uint16_t site) {
+  note(lab, toucher->readers, toucher->read_sites, site);
+}
+
+static bool wrote_last(const LabWorker *lab, const Chunk *chunk, unsigned i) {
+  return chunk->touchers[i].last_writer == lab->block_tag ||
+         (chunk->atomics != NULL && chunk->atomics[i].last_writer == lab->block_tag);
+}
+
 /** Bytes of one chunk; returns whether the running block had written them all. */
 static bool use_chunk(LabWorker *lab, Chunk *chunk, unsigned begin, unsigned end, Use use,
                       uint16_t site) {
   while ((begin | end) % chunk->grain != 0) divide(chunk);
+  const bool atomic = use == ATOMICALLY || use == EXCHANGES;
+  if (atomic && chunk->atomics == NULL) {
+    chunk->atomics = allocate(CHUNK_BYTES / chunk->grain, sizeof(Toucher));
+  }
   bool own = true;
   for (unsigned i = begin / chunk->grain; i < end / chunk->grain; i++) {
-    Toucher *toucher = &chunk->touchers[i];
-    own = own && toucher->last_writer == lab->block_tag;
+    own = own && wrote_last(lab, chunk, i);
     if (use == WRITES) {
-      note(lab, toucher->writers, toucher->write_sites, site);
-      toucher->last_writer = lab->block_tag;
+      note_writer(lab, &chunk->touchers[i], site);
     } else if (use == READS) {
-      note(lab, toucher->readers, toucher->read_sites, site);
+      note_reader(lab, &chunk->touchers[i], site);
+    } else if (atomic) {
+      note_writer(lab, &chunk->atomics[i], site);
+      if (use == EXCHANGES) note_reader(lab, &chunk->atomics[i], site);
     }
   }
   return own;
@@ -226,142 +249,12 @@ void lab_use_global(LabWorker *lab, size_t region, uintptr_t address, unsigned s
   if (here < size) {
     own &= use_chunk(lab, chunk_at(lab, region, offset + here), 0, size - here, use, site);
   }
-  if (use == WRITES || own || !(lab->checks & LAB_INIT) || r->initialised == NULL) return;
-  if (!all_bits(r->initialised, offset, size)) {
+  const bool reads = use == READS || use == ATOMICALLY;
+  if (!reads || own || !(lab->checks & LAB_INIT) || r->initialised == NULL) return;
+  if (all_bits(r->initialised, offset, size)) return;
+  if (lab->talked) {
+    lab_suspect_read(lab, region, offset, size, use, pc);
+  } else {
     lab_report_here(lab, LAB_GLOBAL_UNWRITTEN, pc, 0, 0, address);
   }
-}
-
-/* --- After it ------------------------------------------------------------------------------- */
-
-/** A block, counted from 1, and where it touched a byte; 0: none. */
-typedef struct Visit {
-  uint32_t block, pc;
-} Visit;
-
-/** What all workers together know of a byte: the two lowest blocks of each kind. */
-typedef struct Summary {
-  Visit writers[2], readers[2];
-} Summary;
-
-/** A block runs on one worker, so that it comes but once. */
-static void merge(Visit *visits, const uint32_t blocks[2], const uint16_t sites[2],
-                  const SiteTable *table) {
-  for (int i = 0; i < 2 && blocks[i] != 0; i++) {
-    const Visit own = {blocks[i], table->sites[sites[i]].pc};
-    if (visits[0].block == 0 || own.block < visits[0].block) {
-      visits[1] = visits[0];
-      visits[0] = own;
-    } else if (visits[1].block == 0 || own.block < visits[1].block) {
-      visits[1] = own;
-    }
-  }
-}
-
-static const Chunk *chunk_of(const LabWorker *lab, size_t region, size_t chunk) {
-  if (lab == NULL || lab->chunks == NULL || lab->chunks[region] == NULL) return NULL;
-  const Chunk *c = &lab->chunks[region][chunk];
-  return c->touchers != NULL ? c : NULL;
-}
-
-/** What is known of byte `at` of a chunk. */
-static Summary summarise(LabWorker *const *workers, int count, size_t region, size_t chunk,
-                         unsigned at) {
-  Summary s = {.writers = {{0}}};
-  for (int i = 0; i < count; i++) {
-    const Chunk *c = chunk_of(workers[i], region, chunk);
-    if (c == NULL) continue;
-    const Toucher *t = &c->touchers[at / c->grain];
-    merge(s.writers, t->writers, t->write_sites, &workers[i]->sites);
-    merge(s.readers, t->readers, t->read_sites, &workers[i]->sites);
-  }
-  return s;
-}
-
-/** Some bytes that all the same blocks touched. */
-typedef struct Piece {
-  const Launch *launch;
-  const Region *region;
-  size_t offset;
-  unsigned bytes;
-} Piece;
-
-static void add_race(FindingList *findings, const Piece *piece, LabKind kind, Visit visit,
-                     Visit other) {
-  const RawFinding key = {.kernel = piece->launch->kernel,
-                          .kind = kind,
-                          .pc = visit.pc,
-                          .other_pc = other.pc,
-                          .has_thread = false,
-                          .block = visit.block - 1,
-                          .other_block = other.block - 1};
-  bool made;
-  RawFinding *finding = lab_find_or_make(findings, &key, &made);
-  finding->count += piece->bytes;
-  if (made) {
-    lab_describe_region(piece->region, piece->region->begin + piece->offset, finding->where,
-                        sizeof finding->where);
-  }
-}
-
-static void judge(const Summary *s, const Piece *piece, FindingList *findings) {
-  const Visit *writers = s->writers, *readers = s->readers;
-  if (writers[1].block != 0) {
-    add_race(findings, piece, LAB_BLOCKS_WRITE_WRITE, writers[0], writers[1]);
-  }
-  if (readers[0].block == 0) return;
-  if (readers[0].block != writers[0].block) {
-    add_race(findings, piece, LAB_BLOCKS_WRITE_READ, readers[0], writers[0]);
-  } else if (readers[1].block != 0) {
-    add_race(findings, piece, LAB_BLOCKS_WRITE_READ, readers[1], writers[0]);
-  } else if (writers[1].block != 0) {
-    add_race(findings, piece, LAB_BLOCKS_WRITE_READ, readers[0], writers[1]);
-  }
-}
-
-static void end_chunk(LabWorker *const *workers, int count, const Launch *launch, size_t region,
-                      size_t chunk, bool check_blocks, FindingList *findings) {
-  unsigned grain = CHUNK_BYTES;
-  for (int i = 0; i < count; i++) {
-    const Chunk *c = chunk_of(workers[i], region, chunk);
-    if (c != NULL && c->grain < grain) grain = c->grain;
-  }
-  if (grain == CHUNK_BYTES) return;
-  const Region *r = &lab_regions[region];
-  for (unsigned at = 0; at < CHUNK_BYTES; at += grain) {
-    const Summary s = summarise(workers, count, region, chunk, at);
-    if (s.writers[0].block == 0) continue;
-    const Piece piece = {launch, r, chunk * CHUNK_BYTES + at, grain};
-    if (r->initialised != NULL) set_bits(r->initialised, piece.offset, piece.offset + grain);
-    if (check_blocks) judge(&s, &piece, findings);
-  }
-}
-
-static void free_chunks(LabWorker *lab) {
-  for (size_t region = 0; lab->chunks != NULL && region < lab->chunks_regions; region++) {
-    if (lab->chunks[region] == NULL) continue;
-    const size_t count = chunk_count(&lab_regions[region]);
-    for (size_t i = 0; i < count; i++) free(lab->chunks[region][i].touchers);
-    free(lab->chunks[region]);
-  }
-  free(lab->chunks);
-  lab->chunks = NULL;
-}
-
-void lab_end_regions(LabWorker *const *workers, int count, const Launch *launch, bool check_blocks,
-                     FindingList *findings) {
-  for (size_t region = 0; region < lab_region_count; region++) {
-    const size_t chunks = chunk_count(&lab_regions[region]);
-    for (size_t chunk = 0; chunk < chunks; chunk++) {
-      end_chunk(workers, count, launch, region, chunk, check_blocks, findings);
-    }
-  }
-  lab_forget_touched(workers, count);
-}
-
-void lab_forget_touched(LabWorker *const *workers, int count) {
-  for (int i = 0; i < count; i++) free_chunks(workers[i]);
-  free(lab_regions);
-  lab_regions = NULL;
-  lab_region_count = 0;
 }

@@ -9,7 +9,10 @@
  * - behind.c     the same, for lanes that others wait for with full logs
  * - first.c      the first access of each instruction, for drawings
  * - shared.c     who wrote and read shared memory; global.c: and global memory
+ * - blocks.c     of global memory, what all blocks of a launch together did
  * - barriers.c   who waits where, when not all of a block or warp wait at one place
+ * - unwritten.c  reads of global memory that perhaps nobody wrote
+ * - sources.c    global memory that a cp.async is yet to read
  * - findings.c   what went wrong; sites.c: counts by program counter
  * - observe.c    what the runtime tells: launches, blocks, barriers, warp instructions
  * - results.c    all of it by line of source
@@ -129,7 +132,7 @@ typedef struct Reader {
   bool present;
 } Reader;
 
-typedef enum CellState { STORED, COPY_UNDER_WAY, COPIED } CellState;
+typedef enum CellState { STORED, COPY_UNDER_WAY, COPIED, UPDATED /* by atomics alone */ } CellState;
 
 /**
  * Who last wrote some bytes, and who has read them since the last barrier: the latest reader, one
@@ -147,6 +150,7 @@ typedef struct Cell {
 /** Three grains, so that each access finds cells as large as itself: 16 bytes, 4 and 1. */
 typedef struct SharedShadow {
   Cell *units, *words, *bytes;
+  Cell *atomics; /* by word: its readers are those that used it atomically; NULL: nobody has */
   size_t unit_count;
 } SharedShadow;
 
@@ -174,7 +178,14 @@ enum { CHUNK_BYTES = 4096 };
 typedef struct Chunk {
   unsigned grain; /* bytes of a piece: 16, 4 or 1 */
   Toucher *touchers;
+  /* Of atomics: `writers` are all who used it, `readers` those who set it whatever was there. NULL:
+     there were none. */
+  Toucher *atomics;
 } Chunk;
+
+static inline size_t lab_chunk_count(const Region *region) {
+  return (region->end - region->begin + CHUNK_BYTES - 1) / CHUNK_BYTES;
+}
 
 /* --- Workers -------------------------------------------------------------------------------- */
 
@@ -208,12 +219,23 @@ typedef struct LabWorker {
   struct Grouping *grouping;
   struct Behind *behind[MAX_WARPS]; /* NULL: the warp never had need of it */
   bool atomics, fences;
+  bool talked; /* in this block there was an atomic or a fence */
+  struct Suspects *suspects;
+
+  unsigned copies_reading;        /* cp.async of this block that are under way from global memory */
+  uintptr_t sources, sources_end; /* what they read lies between these */
+  struct Writes *writes;
 } LabWorker;
 
 static inline uint64_t lab_block_number(const Worker *worker) {
   const uint3 i = worker->block.index;
   const dim3 grid = worker->block.grid;
   return i.x + grid.x * (i.y + (uint64_t)grid.y * i.z);
+}
+
+/** A block as Toucher knows it. */
+static inline uint32_t lab_block_tag(uint64_t block) {
+  return (uint32_t)(1 + block % UINT32_MAX);
 }
 
 /** Of this OS thread, while it runs blocks of a launch that is watched. */
@@ -269,12 +291,19 @@ void lab_describe_shared(const LabWorker *lab, uintptr_t address, char *text, si
 bool lab_may_leave_shared(LabWorker *lab, uintptr_t address, unsigned size);
 
 /** What becomes of the memory that a thread accesses. */
-typedef enum Use { READS, WRITES, COPIES /* cp.async, to shared memory */, ATOMICALLY } Use;
+typedef enum Use {
+  READS,
+  WRITES,
+  COPIES /* cp.async, to shared memory */,
+  ATOMICALLY,
+  EXCHANGES /* atomically, whatever was there */
+} Use;
 
 /** All checks of an access, but alignment. */
 void lab_check_shared(LabWorker *lab, uintptr_t address, unsigned size, Use use, uint32_t pc);
 void lab_check_global(LabWorker *lab, uintptr_t address, unsigned size, Use use, uint32_t pc);
-void lab_check_atomic(LabWorker *lab, uintptr_t address, unsigned size, uint32_t pc);
+/** ATOMICALLY or EXCHANGES, of either memory. */
+void lab_check_atomic(LabWorker *lab, uintptr_t address, unsigned size, Use use, uint32_t pc);
 
 /* barriers.c */
 /** To be called when a barrier opens. */
@@ -315,14 +344,33 @@ void lab_copy_arrived(LabWorker *lab, uintptr_t address, int thread, uint32_t pc
 void lab_use_global(LabWorker *lab, size_t region, uintptr_t address, unsigned size, Use use,
                     uint32_t pc);
 void lab_begin_regions(void);
-void lab_end_regions(LabWorker *const *workers, int count, const Launch *launch, bool check_blocks,
-                     FindingList *findings);
-/** Frees what is known of the launch. */
-void lab_forget_touched(LabWorker *const *workers, int count);
+/** These offsets count as written from now on. */
+void lab_mark_written(const Region *region, size_t begin, size_t end);
 void lab_free_regions(void);
 void lab_memory_allocated(uintptr_t begin, size_t size);
 void lab_memory_freed(uintptr_t begin);
 void lab_memory_written(uintptr_t begin, size_t size);
+
+/* blocks.c */
+void lab_end_regions(LabWorker *const *workers, int count, const Launch *launch, bool check_blocks,
+                     FindingList *findings);
+/** Frees what is known of the launch. */
+void lab_forget_touched(LabWorker *const *workers, int count);
+
+/* unwritten.c */
+/** A read of what neither the host, nor an earlier launch, nor the running block has written, but
+ * another block may have. */
+void lab_suspect_read(LabWorker *lab, size_t region, size_t offset, unsigned size, Use use,
+                      uint32_t pc);
+/** Makes findings of those that no other block can have written before. */
+void lab_judge_suspects(LabWorker *const *workers, int count, bool talk, FindingList *findings);
+void lab_free_suspects(LabWorker *lab);
+
+/* sources.c */
+void lab_source_issued(LabWorker *lab, const AsyncCopy *copy);
+void lab_source_arrived(LabWorker *lab, const AsyncCopy *copy);
+void lab_source_written(LabWorker *lab, uintptr_t address, unsigned size, uint32_t pc);
+void lab_free_writes(LabWorker *lab);
 
 /* results.c: what has been seen in the launches that have ended */
 void lab_forget_store(void);

@@ -134,14 +134,15 @@ typedef enum LabKind {
   LAB_RACE_WRITE_READ, /**< shared memory, no barrier in between */
   LAB_RACE_READ_WRITE,
   LAB_RACE_WRITE_WRITE,
-  LAB_BARRIER_APART,    /**< threads of a block wait in __syncthreads() at two places */
-  LAB_BARRIER_EXITED,   /**< threads wait in __syncthreads(), others have exited */
-  LAB_WARP_APART,       /**< lanes in one warp instruction, but at two places */
-  LAB_COPY_NOT_WAITED,  /**< read or written while a cp.async is on its way there */
-  LAB_COPY_NO_BARRIER,  /**< another thread's cp.async, waited for by it, but no barrier since */
-  LAB_COPY_OVER_READ,   /**< cp.async to what another thread may still read */
-  LAB_SHARED_UNWRITTEN, /**< read, but nobody wrote it in this block */
-  LAB_SHARED_OUTSIDE,   /**< neither in what the launch requested nor in the kernel's arrays */
+  LAB_BARRIER_APART,       /**< threads of a block wait in __syncthreads() at two places */
+  LAB_BARRIER_EXITED,      /**< threads wait in __syncthreads(), others have exited */
+  LAB_WARP_APART,          /**< lanes in one warp instruction, but at two places */
+  LAB_COPY_NOT_WAITED,     /**< read or written while a cp.async is on its way there */
+  LAB_COPY_NO_BARRIER,     /**< another thread's cp.async, waited for by it, but no barrier since */
+  LAB_COPY_OVER_READ,      /**< cp.async to what another thread may still read */
+  LAB_COPY_SOURCE_WRITTEN, /**< global memory that a cp.async may still read */
+  LAB_SHARED_UNWRITTEN,    /**< read, but nobody wrote it in this block */
+  LAB_SHARED_OUTSIDE,      /**< neither in what the launch requested nor in the kernel's arrays */
   LAB_GLOBAL_OUTSIDE,   /**< outside of every allocation, in a freed one, or memory of the host */
   LAB_GLOBAL_UNWRITTEN, /**< read, but neither host, nor an earlier launch, nor this block wrote it
                          */

@@ -66,6 +66,8 @@ static void free_worker(LabWorker *lab) {
   munmap(lab->logs, (size_t)MAX_THREADS * LOG_RECORDS * sizeof(Record));
   free(lab->grouping);
   lab_free_behind(lab);
+  lab_free_suspects(lab);
+  lab_free_writes(lab);
   free(lab->findings.list);
   free(lab->block_findings.list);
   lab_free_shadow(&lab->shadow);
@@ -116,6 +118,7 @@ static void store_launch(const Launch *launch) {
   /* Blocks may then tell each other when something is ready. */
   const bool talk = atomics && fences;
   FindingList *findings = lab_begin_store(launch, talk && (checks & LAB_BLOCKS) != 0);
+  lab_judge_suspects(watched, watched_count, talk, findings);
   lab_end_regions(watched, watched_count, launch, (checks & LAB_BLOCKS) != 0 && !talk, findings);
   for (int i = 0; i < watched_count; i++) lab_store(launch, watched[i]);
 }
@@ -144,9 +147,11 @@ static void block_begins(Worker *worker) {
   if (lab == NULL) return;
   end_block(lab);
   lab->block = lab_block_number(worker);
-  lab->block_tag = (uint32_t)(1 + lab->block % UINT32_MAX);
+  lab->block_tag = lab_block_tag(lab->block);
   lab->first_epoch = ++lab->epoch;
   lab->wiped = false;
+  lab->talked = false;
+  lab->copies_reading = 0;
 }
 
 static void barrier_opens(Worker *worker) {
@@ -224,6 +229,7 @@ static void copy_issued(Worker *worker, const AsyncCopy *copy) {
   }
   if (copy->source_bytes == 0) return;
   lab_check_global(lab, source, copy->source_bytes, READS, pc);
+  lab_source_issued(lab, copy);
   if (lab->checks & LAB_TRAFFIC) {
     const unsigned piece = (unsigned)((target - lab->dynamic) / COPY_BYTES);
     lab_log(lab, COPY_GLOBAL, source, copy->source_bytes, pc, piece);
@@ -232,23 +238,26 @@ static void copy_issued(Worker *worker, const AsyncCopy *copy) {
 
 static void copy_arrived(Worker *worker, const AsyncCopy *copy) {
   LabWorker *lab = lab_worker;
-  if (lab == NULL || !(lab->checks & (LAB_RACES | LAB_INIT))) return;
+  if (lab == NULL) return;
+  lab_source_arrived(lab, copy);
+  if (!(lab->checks & (LAB_RACES | LAB_INIT))) return;
   lab_copy_arrived(lab, (uintptr_t)copy->shared, worker->running, lab_pc(copy->call_site));
 }
 
-static void atomic(Worker *worker, void *address, unsigned size, const void *call_site) {
+static void atomic(Worker *worker, void *address, unsigned size, bool reads,
+                   const void *call_site) {
   (void)worker;
   LabWorker *lab = lab_worker;
   if (lab == NULL) return;
   const uint32_t pc = lab_pc(call_site);
   lab_counts(&lab->sites, pc)->atomics++;
-  lab->atomics = true;
-  lab_check_atomic(lab, (uintptr_t)address, size, pc);
+  lab->atomics = lab->talked = true;
+  lab_check_atomic(lab, (uintptr_t)address, size, reads ? ATOMICALLY : EXCHANGES, pc);
 }
 
 static void fence(Worker *worker) {
   (void)worker;
-  if (lab_worker != NULL) lab_worker->fences = true;
+  if (lab_worker != NULL) lab_worker->fences = lab_worker->talked = true;
 }
 
 static bool fault(Worker *worker, uintptr_t address) {

@@ -3,10 +3,10 @@
  *
  * Two accesses are ordered if the same thread makes them, if a barrier lies between them, or if
  * threads of one warp make them with a __syncwarp() between. If one of two that are not ordered
- * writes, it is a race. Shuffles order no memory.
+ * writes, it is a race; two atomics are none. Shuffles order no memory.
  */
 #define _GNU_SOURCE
-#include <string.h>
+#include <stdlib.h>
 #include <sys/mman.h>
 
 #include "internal.h"
@@ -46,6 +46,7 @@ void lab_free_shadow(SharedShadow *shadow) {
   unmap_cells(shadow->units, shadow->unit_count);
   unmap_cells(shadow->words, shadow->unit_count * WORDS);
   unmap_cells(shadow->bytes, shadow->unit_count * UNIT);
+  unmap_cells(shadow->atomics, shadow->unit_count * WORDS);
   *shadow = (SharedShadow){0};
 }
 
@@ -65,9 +66,10 @@ static inline bool written_in_block(const Access *access, const Cell *cell) {
   return cell->write_epoch >= access->lab->first_epoch;
 }
 
-/** Is what was last written there from another thread, with nothing in between? */
+/** Is what was last written there, other than by atomics, from another thread, with nothing in
+ * between? */
 static inline bool fresh_from_another(const Access *access, const Cell *cell) {
-  return cell->write_epoch == access->lab->epoch &&
+  return cell->write_epoch == access->lab->epoch && cell->state != UPDATED &&
          unordered(access, cell->writer, cell->write_warp_epoch);
 }
 
@@ -122,17 +124,33 @@ static void check_write(const Access *access, const Cell *cell) {
   }
 }
 
+static inline bool is_atomic(Use use) {
+  return use == ATOMICALLY || use == EXCHANGES;
+}
+
 static void note_write(const Access *access, Cell *cell) {
   cell->write_pc = access->pc;
   cell->write_epoch = access->lab->epoch;
   cell->write_warp_epoch = access->warp_epoch;
   cell->writer = (uint16_t)access->thread;
-  cell->state = access->use == COPIES ? COPY_UNDER_WAY : STORED;
+  cell->state = access->use == COPIES ? COPY_UNDER_WAY : is_atomic(access->use) ? UPDATED : STORED;
   cell->read_epoch = 0;
 }
 
+/** Plain writes stay noted: every atomic of another thread that follows races with them. */
+static void use_cell_atomically(const Access *access, Cell *cell) {
+  const bool written = written_in_block(access, cell);
+  if (!written && access->use == ATOMICALLY && access->lab->checks & LAB_INIT) {
+    report(access, LAB_SHARED_UNWRITTEN, 0, 0);
+  }
+  check_write(access, cell);
+  if (!written) note_write(access, cell);
+}
+
 static void use_cell(const Access *access, Cell *cell) {
-  if (access->use == READS) {
+  if (is_atomic(access->use)) {
+    use_cell_atomically(access, cell);
+  } else if (access->use == READS) {
     check_read(access, cell);
     note_read(access, cell);
   } else {
@@ -151,7 +169,7 @@ static void split(Cell *cell, Cell *finer, int count) {
 
 /** After a write of the whole all parts are the same. */
 static void join(const Access *access, Cell *cell, const Cell *finer) {
-  if (access->use == READS) return;
+  if (access->use == READS || is_atomic(access->use)) return;
   *cell = finer[0];
   cell->split = false;
 }
@@ -190,10 +208,46 @@ static size_t unit_of(const LabWorker *lab, uintptr_t address) {
   return address / UNIT - lab->shared / UNIT;
 }
 
+/* --- Atomics -------------------------------------------------------------------------------- */
+
+static Cell *atomics_at(const Access *access, uintptr_t address) {
+  return &access->lab->shadow.atomics[address / WORD - access->lab->shared / UNIT * WORDS];
+}
+
+static void note_atomic(const Access *access, unsigned size) {
+  SharedShadow *shadow = &access->lab->shadow;
+  if (shadow->atomics == NULL) shadow->atomics = map_cells(shadow->unit_count * WORDS);
+  if (shadow->atomics == NULL) abort();
+  for (unsigned at = 0; at < size; at += WORD) {
+    note_read(access, atomics_at(access, access->address + at));
+  }
+}
+
+/** Another thread's atomic on what is now accessed plainly, with nothing in between, is a race. */
+static void check_against_atomics(const Access *access, unsigned size) {
+  const uintptr_t last = access->address + size - 1;
+  for (uintptr_t at = access->address / WORD * WORD; at <= last; at += WORD) {
+    const Cell *cell = atomics_at(access, at);
+    if (cell->read_epoch != access->lab->epoch) continue;
+    for (int i = 0; i < 3; i++) {
+      const Reader *user = &cell->readers[i];
+      if (!user->present || !unordered(access, user->thread, user->warp_epoch)) continue;
+      report(access, access->use == READS ? LAB_RACE_WRITE_READ : LAB_RACE_WRITE_WRITE, user->pc,
+             user->thread);
+      return;
+    }
+  }
+}
+
 void lab_use_shared(LabWorker *lab, uintptr_t address, unsigned size, Use use, int thread,
                     uint32_t pc) {
   const Access access = {lab, address, use, thread, pc, lab->warp_epochs[thread / WARP_SIZE]};
   const uintptr_t end = address + size;
+  if (is_atomic(use)) {
+    note_atomic(&access, size);
+  } else if (lab->shadow.atomics != NULL && lab->checks & LAB_RACES) {
+    check_against_atomics(&access, size);
+  }
   while (address < end) {
     const unsigned begin = address % UNIT;
     const unsigned rest = (unsigned)(end - address);

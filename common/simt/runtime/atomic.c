@@ -55,11 +55,14 @@ static uint64_t add_doubles(uint64_t a, uint64_t b) {
 DEFINE_APPLY(extern, simt_apply_32, uint32_t, int32_t, add_floats)
 DEFINE_APPLY(static, apply_64, uint64_t, int64_t, add_doubles)
 
-/** A fault from here to the end is the caller's: what faults is a write on behalf of the kernel. */
-static void begin_atomic(const void *address, unsigned size, const void *call_site) {
+/**
+ * `reads`: what it writes depends on what was there. A fault from here to the end is the caller's:
+ * what faults is a write on behalf of the kernel.
+ */
+static void begin_atomic(const void *address, unsigned size, bool reads, const void *call_site) {
   simt_require_aligned(address, size, "address of an atomic", call_site);
   if (simt_observer != NULL) {
-    simt_observer->atomic(simt_worker, (void *)(uintptr_t)address, size, call_site);
+    simt_observer->atomic(simt_worker, (void *)(uintptr_t)address, size, reads, call_site);
   }
   simt_worker->access_is_write = true;
   simt_worker->access_call_site = call_site;
@@ -74,7 +77,8 @@ static void end_atomic(void) {
 
 uint32_t simt_atomic_32(SimtAtomic operation, void *address, uint32_t operand) {
   _Atomic uint32_t *target = address;
-  begin_atomic(address, sizeof(uint32_t), __builtin_return_address(0));
+  begin_atomic(address, sizeof(uint32_t), operation != SIMT_ATOMIC_EXCHANGE,
+               __builtin_return_address(0));
   uint32_t old = atomic_load(target);
   while (!atomic_compare_exchange_weak(target, &old, simt_apply_32(operation, old, operand))) {
   }
@@ -84,7 +88,8 @@ uint32_t simt_atomic_32(SimtAtomic operation, void *address, uint32_t operand) {
 
 uint64_t simt_atomic_64(SimtAtomic operation, void *address, uint64_t operand) {
   _Atomic uint64_t *target = address;
-  begin_atomic(address, sizeof(uint64_t), __builtin_return_address(0));
+  begin_atomic(address, sizeof(uint64_t), operation != SIMT_ATOMIC_EXCHANGE,
+               __builtin_return_address(0));
   uint64_t old = atomic_load(target);
   while (!atomic_compare_exchange_weak(target, &old, apply_64(operation, old, operand))) {
   }
@@ -93,14 +98,14 @@ uint64_t simt_atomic_64(SimtAtomic operation, void *address, uint64_t operand) {
 }
 
 uint32_t simt_compare_and_swap_32(void *address, uint32_t expected, uint32_t desired) {
-  begin_atomic(address, sizeof(uint32_t), __builtin_return_address(0));
+  begin_atomic(address, sizeof(uint32_t), true, __builtin_return_address(0));
   atomic_compare_exchange_strong((_Atomic uint32_t *)address, &expected, desired);
   end_atomic();
   return expected;
 }
 
 uint64_t simt_compare_and_swap_64(void *address, uint64_t expected, uint64_t desired) {
-  begin_atomic(address, sizeof(uint64_t), __builtin_return_address(0));
+  begin_atomic(address, sizeof(uint64_t), true, __builtin_return_address(0));
   atomic_compare_exchange_strong((_Atomic uint64_t *)address, &expected, desired);
   end_atomic();
   return expected;

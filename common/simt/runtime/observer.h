@@ -40,7 +40,7 @@ typedef struct Observer {
   void (*ldmatrix)(Worker *worker, const void *const *rows, int matrices); /* before it reads */
   void (*copy_issued)(Worker *worker, const AsyncCopy *copy);
   void (*copy_arrived)(Worker *worker, const AsyncCopy *copy);
-  void (*atomic)(Worker *worker, void *address, unsigned size, const void *call_site);
+  void (*atomic)(Worker *worker, void *address, unsigned size, bool reads, const void *call_site);
   void (*fence)(Worker *worker);
   /** An access of a kernel has faulted at `address` of the device: has this been told, so that the
       kernel may go on? */

@@ -1,0 +1,137 @@
+/*
+ * Reads of global memory that neither the host, nor an earlier launch, nor the reading block wrote,
+ * in blocks that have used atomics or fences: another block may have written it and said so. That
+ * is known when the launch has ended, and does not depend on the order of blocks.
+ */
+#include <stdlib.h>
+
+#include "internal.h"
+
+/** Reads of one place by one instruction in one block. */
+typedef struct Suspect {
+  size_t region, offset;
+  uint64_t block, thread; /* the lowest thread */
+  uint64_t count;
+  uint32_t pc;
+  uint8_t size;
+  bool atomic;
+} Suspect;
+
+/** In the order in which they were first seen. */
+typedef struct Suspects {
+  Suspect *list;
+  size_t count, capacity;
+  uint32_t *index; /* open addressing: 1 + place in the list; 0: free */
+} Suspects;
+
+static size_t index_size(const Suspects *s) {
+  return 2 * s->capacity;
+}
+
+static bool same(const Suspect *a, const Suspect *b) {
+  return a->region == b->region && a->offset == b->offset && a->pc == b->pc &&
+         a->block == b->block && a->size == b->size;
+}
+
+static uint32_t *slot_of(const Suspects *s, const Suspect *key) {
+  const uint64_t mixed = ((key->block * 31 + key->region) * 31 + key->pc) * 7919 + key->offset;
+  size_t slot = mixed * 0x9e3779b97f4a7c15 >> 32;
+  for (;; slot++) {
+    uint32_t *entry = &s->index[slot % index_size(s)];
+    if (*entry == 0 || same(&s->list[*entry - 1], key)) return entry;
+  }
+}
+
+static void grow(Suspects *s) {
+  s->capacity = 2 * s->capacity + 512;
+  s->list = realloc(s->list, s->capacity * sizeof *s->list);
+  free(s->index);
+  s->index = calloc(index_size(s), sizeof *s->index);
+  if (s->list == NULL || s->index == NULL) abort();
+  for (size_t i = 0; i < s->count; i++) *slot_of(s, &s->list[i]) = (uint32_t)i + 1;
+}
+
+void lab_suspect_read(LabWorker *lab, size_t region, size_t offset, unsigned size, Use use,
+                      uint32_t pc) {
+  if (lab->suspects == NULL) lab->suspects = calloc(1, sizeof *lab->suspects);
+  Suspects *s = lab->suspects;
+  if (s == NULL) abort();
+  if (s->count == s->capacity) grow(s);
+  const Suspect own = {.region = region,
+                       .offset = offset,
+                       .block = lab->block,
+                       .thread = (uint64_t)lab_thread(lab),
+                       .pc = pc,
+                       .size = (uint8_t)size,
+                       .atomic = use == ATOMICALLY};
+  uint32_t *entry = slot_of(s, &own);
+  if (*entry == 0) {
+    s->list[s->count++] = own;
+    *entry = (uint32_t)s->count;
+  }
+  Suspect *suspect = &s->list[*entry - 1];
+  suspect->count++;
+  if (own.thread < suspect->thread) suspect->thread = own.thread;
+}
+
+/* --- When the launch has ended --------------------------------------------------------------- */
+
+/** Blocks are the two lowest of their kind. */
+static bool has_another(const uint32_t blocks[2], uint32_t own) {
+  return blocks[0] != 0 && (blocks[0] != own || blocks[1] != 0);
+}
+
+/** Has another block than `own` written this byte, or set it by an atomic? */
+static bool written_elsewhere(const LabWorker *lab, size_t region, size_t offset, uint32_t own) {
+  if (lab->chunks == NULL || lab->chunks[region] == NULL) return false;
+  const Chunk *chunk = &lab->chunks[region][offset / CHUNK_BYTES];
+  if (chunk->touchers == NULL) return false;
+  const size_t at = offset % CHUNK_BYTES / chunk->grain;
+  return has_another(chunk->touchers[at].writers, own) ||
+         (chunk->atomics != NULL && has_another(chunk->atomics[at].readers, own));
+}
+
+static bool all_written_elsewhere(LabWorker *const *workers, int count, const Suspect *suspect) {
+  const uint32_t own = lab_block_tag(suspect->block);
+  for (unsigned i = 0; i < suspect->size; i++) {
+    bool written = false;
+    for (int w = 0; w < count && !written; w++) {
+      written = written_elsewhere(workers[w], suspect->region, suspect->offset + i, own);
+    }
+    if (!written) return false;
+  }
+  return true;
+}
+
+static void add(const LabWorker *lab, const Suspect *suspect, FindingList *findings) {
+  RawFinding finding = {.kernel = lab->launch->kernel,
+                        .kind = LAB_GLOBAL_UNWRITTEN,
+                        .pc = suspect->pc,
+                        .count = suspect->count,
+                        .has_thread = true,
+                        .block = suspect->block,
+                        .thread = suspect->thread};
+  const Region *region = &lab_regions[suspect->region];
+  lab_describe_region(region, region->begin + suspect->offset, finding.where, sizeof finding.where);
+  lab_add_finding(findings, &finding);
+}
+
+void lab_judge_suspects(LabWorker *const *workers, int count, bool talk, FindingList *findings) {
+  for (int w = 0; w < count; w++) {
+    const Suspects *s = workers[w]->suspects;
+    for (size_t i = 0; s != NULL && i < s->count; i++) {
+      const Suspect *suspect = &s->list[i];
+      /* Without fences only an atomic can tell what another block's atomic has set. */
+      const bool excused =
+          (talk || suspect->atomic) && all_written_elsewhere(workers, count, suspect);
+      if (!excused) add(workers[w], suspect, findings);
+    }
+  }
+}
+
+void lab_free_suspects(LabWorker *lab) {
+  if (lab->suspects == NULL) return;
+  free(lab->suspects->list);
+  free(lab->suspects->index);
+  free(lab->suspects);
+}
