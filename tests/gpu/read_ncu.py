@@ -9,6 +9,7 @@ hardware counted comes from the raw page.
 
 import csv
 import json
+import math
 import re
 import sys
 from collections import Counter
@@ -18,6 +19,8 @@ from pathlib import Path
 OPCODES = {"HMMA": "mma", "LDSM": "ldmatrix", "LDGSTS": "copies", "SHFL": "shuffles",
            "BAR": "barriers"}
 SECTORS = {"LDG": "global_load_sectors", "STG": "global_store_sectors", "LDGSTS": "copy_sectors"}
+# Executed, whether or not a lane was left to make a request.
+MEMORY = {"LDG": "global_loads", "STG": "global_stores"}
 WAVEFRONTS = {"LDS": "shared_load_wavefronts", "LDSM": "shared_load_wavefronts",
               "STS": "shared_store_wavefronts"}
 METRICS = {
@@ -51,16 +54,19 @@ def read_source(path: Path) -> dict[str, list[dict]]:
 
 
 def count_source(rows: list[dict]) -> Counter:
-    """Counts of one kernel by opcode. What is always predicated off is no instruction."""
-    counts = Counter(dict.fromkeys([*OPCODES.values(), *SECTORS.values(),
+    """Counts of one kernel by opcode. What is always predicated off counts as such alone."""
+    counts = Counter(dict.fromkeys([*OPCODES.values(), *SECTORS.values(), *MEMORY.values(),
                                     *WAVEFRONTS.values(), "shared_conflicts",
-                                    "thread_index_reads"], 0))
+                                    "thread_index_reads", "empty_shared_loads"], 0))
     for row in rows:
         words = row["Source"].split()
-        if words[0] == "@!PT":
-            continue
         opcode = words[words[0].startswith("@")].split(".")[0]
         executed = int(row["Instructions Executed"])
+        if words[0] == "@!PT":
+            counts["empty_shared_loads"] += executed if opcode == "LDS" else 0
+            continue
+        if opcode in MEMORY:
+            counts[MEMORY[opcode]] += executed
         if opcode in OPCODES:
             counts[OPCODES[opcode]] += executed
         if opcode in SECTORS:
@@ -74,12 +80,13 @@ def count_source(rows: list[dict]) -> Counter:
     return counts
 
 
-def read_raw(path: Path) -> Iterator[tuple[str, dict[str, int]]]:
-    """The counters of each kernel. The second line has the units."""
+def read_raw(path: Path) -> Iterator[tuple[str, int, dict[str, int]]]:
+    """Each kernel, the warps of a block, and its counters. The second line has the units."""
     header, _, *rows = csv.reader(path.open())
     for row in rows:
         values = dict(zip(header, row))
-        yield (kernel_of(values["Kernel Name"]),
+        threads = math.prod(map(int, re.findall(r"\d+", values["Block Size"])))
+        yield (kernel_of(values["Kernel Name"]), threads // 32,
                {count: round(float(values[metric].replace(",", "")))
                 for count, metric in METRICS.items()})
 
@@ -88,11 +95,13 @@ def main() -> None:
     raw, source, commit, step, options = sys.argv[1:]
     kernels = read_source(Path(source))
     seen = set()
-    for kernel, counters in read_raw(Path(raw)):
+    for kernel, warps, counters in read_raw(Path(raw)):
         if kernel in seen:
             continue
         seen.add(kernel)
-        for count, value in {**count_source(kernels[kernel]), **counters}.items():
+        counts = count_source(kernels[kernel])
+        counts["block_barriers"] = counts["barriers"] // warps
+        for count, value in {**counts, **counters}.items():
             print(json.dumps({"step": step, "options": options, "kernel": kernel, "count": count,
                               "ncu": value, "commit": commit}))
 

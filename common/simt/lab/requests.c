@@ -154,21 +154,18 @@ static void count_banks(const Request *request, LabTraffic *traffic) {
 }
 
 /**
- * cp.async: what it reads arrives in one pass, or in as many as the worst eight lanes have ways;
- * the zeros of lanes that read nothing are stored eight lanes at a time.
+ * cp.async: what it reads is written to the banks beside what the load/store unit does, and is no
+ * wavefront. The zeros of lanes that read nothing are stored eight lanes at a time.
  */
 static void count_copy_banks(const Request *request, LabTraffic *traffic) {
-  unsigned reading = 0, most = 0;
+  unsigned zeros = 0;
   for (int lane = 0; lane < WARP_SIZE; lane++) {
-    if (request->lanes >> lane & 1 && request->copies[lane] != 0) reading |= 1u << lane;
+    if (request->lanes >> lane & 1 && request->copies[lane] == 0) zeros |= 1u << lane;
   }
   for (int first = 0; first < WARP_SIZE; first += COPY_LANES) {
-    const unsigned arriving = ways_of(request, lanes_from(reading, first, COPY_LANES));
-    if (arriving > most) most = arriving;
-    const unsigned zeros = lanes_from(request->lanes & ~reading, first, COPY_LANES);
-    if (zeros != 0) add_waves(ways_of(request, zeros), traffic);
+    const unsigned stored = lanes_from(zeros, first, COPY_LANES);
+    if (stored != 0) add_waves(ways_of(request, stored), traffic);
   }
-  if (reading != 0) add_waves(most, traffic);
   traffic->requests++;
   traffic->bytes += (uint64_t)__builtin_popcount(request->lanes) * request->size;
 }
