@@ -8,26 +8,6 @@
 
 extern __shared__ __align__(16) unsigned char smem[];
 
-static void assert_text(const char *wanted) {
-  char text[8192];
-  assert_int_equal(cudaDeviceSynchronize(), cudaSuccess);
-  findings_text(text, sizeof text);
-  assert_string_equal(text, wanted);
-}
-
-/** One finding; `other_line` 0: none. */
-static void assert_finds(LabKind kind, const char *kernel, int line, int other_line,
-                         const char *rest) {
-  char wanted[1024], after[256] = "";
-  if (other_line != 0) {
-    snprintf(after, sizeof after, "           %s %s:%d\n",
-             lab_is_between_blocks(kind) ? "and at" : "after", __FILE__, other_line);
-  }
-  snprintf(wanted, sizeof wanted, "finding    %s\n           at %s:%d in %s\n%s           %s\n",
-           lab_kind_text(kind), __FILE__, line, kernel, after, rest);
-  assert_text(wanted);
-}
-
 /* --- Blocks that hand over memory ------------------------------------------------------------ */
 
 /** The block that is last sums what all have written, one element more if WRONG. */
@@ -46,7 +26,7 @@ enum { SUM_LINE = __LINE__ - 2 };
 static void the_last_block_may_read_what_others_wrote(void **) {
   int *parts = named<int>("parts", 9), *sum = named<int>("sum", 1);
   sum_in_the_last_block<false><<<8, 32>>>(parts, named_zeros<unsigned>("done", 1), sum);
-  assert_text("");
+  assert_finds_nothing();
 }
 
 static void the_last_block_may_not_read_more(void **) {
@@ -74,7 +54,7 @@ __global__ void set_by_an_exchange(int *flag, int *out) {
 
 static void an_exchange_writes(void **) {
   set_by_an_exchange<<<1, 32, 64>>>(named<int>("flag", 1), named<int>("out", 32));
-  assert_text("");
+  assert_finds_nothing();
 }
 
 __global__ void count_threads(unsigned *count, unsigned *out) {
@@ -88,10 +68,10 @@ enum { COUNT_LINE = __LINE__ - 4 };
 static void an_addition_reads(void **) {
   unsigned *out = named<unsigned>("out", 64);
   count_threads<<<1, 32>>>(named_zeros<unsigned>("zero", 1), out);
-  assert_text("");
+  assert_finds_nothing();
   count_threads<<<1, 1>>>(named<unsigned>("count", 1), out);
-  assert_finds(LAB_GLOBAL_UNWRITTEN, "count_threads", COUNT_LINE, 0,
-               "1 time, first: block 0 thread 0, count + 0 (4 bytes)");
+  assert_finds({LAB_GLOBAL_UNWRITTEN, COUNT_LINE, 0, "count_threads",
+                "1 time, first: block 0 thread 0, count + 0 (4 bytes)"});
 }
 
 __global__ void add_in_every_block(unsigned *count) {
@@ -101,8 +81,8 @@ enum { EVERY_LINE = __LINE__ - 2 };
 
 static void additions_do_not_excuse_each_other(void **) {
   add_in_every_block<<<8, 1>>>(named<unsigned>("count", 1));
-  assert_finds(LAB_GLOBAL_UNWRITTEN, "add_in_every_block", EVERY_LINE, 0,
-               "8 times, first: block 0 thread 0, count + 0 (4 bytes)");
+  assert_finds({LAB_GLOBAL_UNWRITTEN, EVERY_LINE, 0, "add_in_every_block",
+                "8 times, first: block 0 thread 0, count + 0 (4 bytes)"});
 }
 
 __global__ void count_in_shared(unsigned *out, bool wrong) {
@@ -118,7 +98,7 @@ enum { SHARED_COUNT_LINE = __LINE__ - 4 };
 static void shared_counters_start_unwritten(void **) {
   unsigned *out = named<unsigned>("out", 64);
   count_in_shared<<<1, 64, 16>>>(out, false);
-  assert_text("");
+  assert_finds_nothing();
   count_in_shared<<<2, 1, 16>>>(out, true);
   char text[4096];
   findings_text(text, sizeof text);
@@ -142,12 +122,13 @@ enum { RESET_WRITE = __LINE__ - 6, RESET_ADD = __LINE__ - 4, RESET_READ = __LINE
 static void a_plain_write_before_atomics_needs_a_barrier(void **) {
   unsigned *out = named<unsigned>("out", 1);
   reset_beside_atomics<<<1, 64, 16>>>(out, 0);
-  assert_text("");
+  assert_finds_nothing();
   set_variable("SIMT_ORDER", "forward");
   reset_beside_atomics<<<1, 64, 16>>>(out, 1);
   set_variable("SIMT_ORDER", nullptr);
-  assert_finds(LAB_RACE_WRITE_WRITE, "reset_beside_atomics", RESET_ADD, RESET_WRITE,
-               "63 times, first: block 0 thread 1, the other thread 0, dynamic shared memory + 0");
+  assert_finds(
+      {LAB_RACE_WRITE_WRITE, RESET_ADD, RESET_WRITE, "reset_beside_atomics",
+       "63 times, first: block 0 thread 1, the other thread 0, dynamic shared memory + 0"});
 }
 
 static void a_plain_read_after_atomics_needs_a_barrier(void **) {
@@ -176,14 +157,14 @@ enum { BESIDE_ADD = __LINE__ - 7, BESIDE_WRITE = __LINE__ - 5, BESIDE_READ = __L
 static void atomics_of_a_block_race_with_plain_accesses_of_others(void **) {
   int *value = named_zeros<int>("value", 1), *out = named<int>("out", 3);
   add_beside<<<1, 32>>>(value, out, true);
-  assert_text("");
+  assert_finds_nothing();
   add_beside<<<3, 1>>>(value, out, false);
-  assert_finds(LAB_BLOCKS_WRITE_READ, "add_beside", BESIDE_READ, BESIDE_ADD,
-               "4 bytes, first: block 1, the other block 0, value + 0 (4 bytes)");
+  assert_finds({LAB_BLOCKS_WRITE_READ, BESIDE_READ, BESIDE_ADD, "add_beside",
+                "4 bytes, first: block 1, the other block 0, value + 0 (4 bytes)"});
   lab_start(LAB_BLOCKS);
   add_beside<<<2, 1>>>(value, out, true);
-  assert_finds(LAB_BLOCKS_WRITE_WRITE, "add_beside", BESIDE_WRITE, BESIDE_ADD,
-               "4 bytes, first: block 1, the other block 0, value + 0 (4 bytes)");
+  assert_finds({LAB_BLOCKS_WRITE_WRITE, BESIDE_WRITE, BESIDE_ADD, "add_beside",
+                "4 bytes, first: block 1, the other block 0, value + 0 (4 bytes)"});
 }
 
 /* --- The source of a copy -------------------------------------------------------------------- */
@@ -208,7 +189,7 @@ static void sources_stay_until_the_wait(void **) {
   char text[4096], place[256];
   write_the_source<<<1, 64, 1024>>>(in, out, 40, false);
   write_the_source<<<1, 64, 1024>>>(in, out, 64, true);
-  assert_text("");
+  assert_finds_nothing();
   /* Thread 40 may start its copy before the write or behind it. */
   write_the_source<<<1, 64, 1024>>>(in, out, 40, true);
   findings_text(text, sizeof text);
@@ -238,7 +219,7 @@ static void sources_are_written_before_a_warp_barrier(void **) {
   unsigned *out = named<unsigned>("out", 32);
   char text[4096];
   write_and_copy<true><<<1, 32, 512>>>(in, out);
-  assert_text("");
+  assert_finds_nothing();
   write_and_copy<false><<<1, 32, 512>>>(in, out);
   findings_text(text, sizeof text);
   assert_contains(text, lab_kind_text(LAB_COPY_SOURCE_WRITTEN));

@@ -5,25 +5,6 @@
  */
 #include "../tests/unit/lab_testing.h"
 
-static void assert_text(const char *wanted) {
-  char text[8192];
-  assert_int_equal(cudaDeviceSynchronize(), cudaSuccess);
-  findings_text(text, sizeof text);
-  assert_string_equal(text, wanted);
-}
-
-/** One finding; `other_line` 0: none. */
-static void assert_finds(LabKind kind, const char *kernel, int line, int other_line,
-                         const char *rest) {
-  char wanted[1024], others[256] = "";
-  if (other_line != 0) {
-    snprintf(others, sizeof others, "           others at %s:%d\n", __FILE__, other_line);
-  }
-  snprintf(wanted, sizeof wanted, "finding    %s\n           at %s:%d in %s\n%s           %s\n",
-           lab_kind_text(kind), __FILE__, line, kernel, others, rest);
-  assert_text(wanted);
-}
-
 /* --- The barrier of a block ----------------------------------------------------------------- */
 
 __global__ void barrier_in_each_branch(int *out) {
@@ -41,9 +22,9 @@ static void threads_meet_at_one_barrier(void **) {
   barrier_in_each_branch<<<2, 16>>>(named<int>("out", 64));
   lab_start(LAB_RACES);
   barrier_in_each_branch<<<2, 64>>>(named<int>("out", 64));
-  assert_finds(LAB_BARRIER_APART, "barrier_in_each_branch", THEN_BARRIER, ELSE_BARRIER,
-               "2 times, first: block 0 thread 0, the other thread 16, "
-               "threads 0-15 here, threads 16-63 there");
+  assert_finds({LAB_BARRIER_APART, THEN_BARRIER, ELSE_BARRIER, "barrier_in_each_branch",
+                "2 times, first: block 0 thread 0, the other thread 16, "
+                "threads 0-15 here, threads 16-63 there"});
 }
 
 /** The condition is the same for all threads of a block. */
@@ -59,7 +40,7 @@ __global__ void barrier_in_a_uniform_branch(int *out) {
 
 static void blocks_may_take_different_barriers(void **) {
   barrier_in_a_uniform_branch<<<2, 32>>>(named<int>("out", 64));
-  assert_text("");
+  assert_finds_nothing();
 }
 
 __global__ void barriers_by_warp(int *out) {
@@ -70,10 +51,10 @@ enum { BARRIER_BY_WARP = __LINE__ - 3 };
 
 static void threads_do_not_exit_before_a_barrier(void **) {
   barriers_by_warp<<<1, 32>>>(named<int>("out", 96));
-  assert_text("");
+  assert_finds_nothing();
   barriers_by_warp<<<1, 96>>>(named<int>("out", 96));
-  assert_finds(LAB_BARRIER_EXITED, "barriers_by_warp", BARRIER_BY_WARP, 0,
-               "2 times, first: block 0 thread 32, threads 32-95 here, without threads 0-31");
+  assert_finds({LAB_BARRIER_EXITED, BARRIER_BY_WARP, 0, "barriers_by_warp",
+                "2 times, first: block 0 thread 32, threads 32-95 here, without threads 0-31"});
 }
 
 /** The same barrier of the source, reached through two calls. */
@@ -93,10 +74,10 @@ __global__ void barrier_in_a_function(int *out) {
 
 static void calls_of_one_function_are_apart(void **) {
   barrier_in_a_function<<<1, 64>>>(named<int>("out", 66));
-  assert_finds(LAB_BARRIER_APART, "barrier_in_a_function", WAIT_OF_BOTH, WAIT_OF_BOTH,
-               "1 time, first: block 0 thread 0, the other thread 1, threads "
-               "0,2,4,6,8,10,12,14,16,18,20,22,24,26,28,30,... here, threads "
-               "1,3,5,7,9,11,13,15,17,19,21,23,25,27,29,31,... there");
+  assert_finds({LAB_BARRIER_APART, WAIT_OF_BOTH, WAIT_OF_BOTH, "barrier_in_a_function",
+                "1 time, first: block 0 thread 0, the other thread 1, threads "
+                "0,2,4,6,8,10,12,14,16,18,20,22,24,26,28,30,... here, threads "
+                "1,3,5,7,9,11,13,15,17,19,21,23,25,27,29,31,... there"});
 }
 
 /** Compilers make several calls of one that they unroll a loop around. */
@@ -110,7 +91,7 @@ __global__ void unrolled_barriers(int *out) {
 
 static void copies_of_one_barrier_are_one(void **) {
   unrolled_barriers<<<1, 64>>>(named<int>("out", 64));
-  assert_text("");
+  assert_finds_nothing();
 }
 
 /* --- Instructions of a warp ------------------------------------------------------------------ */
@@ -128,11 +109,11 @@ enum { THEN_SHUFFLE = __LINE__ - 6, ELSE_SHUFFLE = __LINE__ - 4 };
 
 static void lanes_meet_at_one_instruction(void **) {
   shuffle_in_each_branch<<<1, 8>>>(named<int>("out", 64));
-  assert_text("");
+  assert_finds_nothing();
   shuffle_in_each_branch<<<1, 64>>>(named<int>("out", 64));
-  assert_finds(LAB_WARP_APART, "shuffle_in_each_branch", THEN_SHUFFLE, ELSE_SHUFFLE,
-               "1 time, first: block 0 thread 0, the other thread 8, "
-               "threads 0-7 here, threads 8-31 there");
+  assert_finds({LAB_WARP_APART, THEN_SHUFFLE, ELSE_SHUFFLE, "shuffle_in_each_branch",
+                "1 time, first: block 0 thread 0, the other thread 8, "
+                "threads 0-7 here, threads 8-31 there"});
 }
 
 int main() {

@@ -58,13 +58,16 @@ struct Expected {
 };
 
 inline void assert_finds(const Expected &expected, const char *file = __builtin_FILE()) {
-  char text[8192], wanted[2048], after[128] = "";
+  const bool apart = expected.kind == LAB_BARRIER_APART || expected.kind == LAB_WARP_APART;
+  const char *relation = lab_is_between_blocks(expected.kind) ? "and at"
+                         : apart                              ? "others at"
+                                                              : "after";
+  char text[8192], wanted[2048], other[128] = "";
   if (expected.other_line != 0) {
-    snprintf(after, sizeof after, "           %s %s:%d\n",
-             lab_is_between_blocks(expected.kind) ? "and at" : "after", file, expected.other_line);
+    snprintf(other, sizeof other, "           %s %s:%d\n", relation, file, expected.other_line);
   }
   snprintf(wanted, sizeof wanted, "finding    %s\n           at %s:%d in %s\n%s           %s\n",
-           lab_kind_text(expected.kind), file, expected.line, expected.kernel, after,
+           lab_kind_text(expected.kind), file, expected.line, expected.kernel, other,
            expected.rest);
   findings_text(text, sizeof text);
   assert_string_equal(text, wanted);
