@@ -235,8 +235,10 @@ LAB_OBJECTS := $(patsubst common/%.c,$(BUILD)/%.o,$(wildcard common/simt/lab/*.c
 
 # The checking build of a kernel calls the lab at each load and store: -fsanitize=thread, but the
 # lab's own functions; -fsanitize=bounds tells it of indices that an array does not have. -O1, as
-# counts do not depend on it and compiling takes half the time.
-CHECKING := -O1 -fsanitize=thread,bounds -fno-gnu-unique \
+# counts do not depend on it and compiling takes half the time. g++ must not move loads of static
+# arrays out of a condition within a loop: threads that do not meet it would make them too.
+CHECKING := -O1 -DSIMT_CHECKING -fsanitize=thread,bounds $(call if_known,-fno-gnu-unique) \
+	$(call if_known,-fno-tree-loop-im) \
 	$(call if_known,--param tsan-instrument-func-entry-exit=0) \
 	$(call if_known,-mllvm -tsan-instrument-func-entry-exit=0)
 

@@ -1,3 +1,4 @@
+#define _POSIX_C_SOURCE 200809L /* PATH_MAX */
 #include "host/ceiling_command.h"
 
 #include <limits.h>

@@ -38,7 +38,7 @@
  * An OS thread runs one block at a time, so what belongs to the OS thread belongs to the block. In
  * the checking build no static array, of 48 KiB at most, touches another: what leaves one is seen.
  */
-#ifdef __SANITIZE_THREAD__
+#ifdef SIMT_CHECKING
 #define __shared__ thread_local __attribute__((aligned(65536)))
 #else
 #define __shared__ thread_local

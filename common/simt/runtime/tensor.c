@@ -127,22 +127,24 @@ static void execute_mma(void **operands, unsigned mask) {
   MmaMatrices m;
   for (int lane = 0; lane < WARP_SIZE; lane++) {
     const MmaOperands *own = operands[lane];
+    const uint32_t *a = (const uint32_t *)&own->a;
+    const float *d = (const float *)&own->d;
     const int g = lane / 4, t = 2 * (lane % 4);
-    memcpy(&m.a[g][t], &own->a[0], sizeof own->a[0]);
-    memcpy(&m.a[g + 8][t], &own->a[1], sizeof own->a[1]);
-    memcpy(&m.a[g][t + 8], &own->a[2], sizeof own->a[2]);
-    memcpy(&m.a[g + 8][t + 8], &own->a[3], sizeof own->a[3]);
+    memcpy(&m.a[g][t], &a[0], sizeof a[0]);
+    memcpy(&m.a[g + 8][t], &a[1], sizeof a[1]);
+    memcpy(&m.a[g][t + 8], &a[2], sizeof a[2]);
+    memcpy(&m.a[g + 8][t + 8], &a[3], sizeof a[3]);
     memcpy(&m.b[g][t], &own->b[0], sizeof own->b[0]);
     memcpy(&m.b[g][t + 8], &own->b[1], sizeof own->b[1]);
-    memcpy(&m.d[g][t], &own->d[0], 2 * sizeof own->d[0]);
-    memcpy(&m.d[g + 8][t], &own->d[2], 2 * sizeof own->d[2]);
+    memcpy(&m.d[g][t], &d[0], 2 * sizeof d[0]);
+    memcpy(&m.d[g + 8][t], &d[2], 2 * sizeof d[2]);
   }
   multiply(&m, ((const MmaOperands *)operands[0])->element);
   for (int lane = 0; lane < WARP_SIZE; lane++) {
-    MmaOperands *own = operands[lane];
+    float *d = (float *)&((MmaOperands *)operands[lane])->d;
     const int g = lane / 4, t = 2 * (lane % 4);
-    memcpy(&own->d[0], &m.d[g][t], 2 * sizeof own->d[0]);
-    memcpy(&own->d[2], &m.d[g + 8][t], 2 * sizeof own->d[2]);
+    memcpy(&d[0], &m.d[g][t], 2 * sizeof d[0]);
+    memcpy(&d[2], &m.d[g + 8][t], 2 * sizeof d[2]);
   }
   if (simt_warp_copies_in_flight(simt_worker)) simt_worker->counters.mma_under_copy++;
 }
