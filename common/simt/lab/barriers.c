@@ -1,7 +1,8 @@
 /*
- * Barriers and warp instructions that not all threads reach which should. CUDA wants a
- * __syncthreads() reached by every thread of the block, and a shuffle or an mma by every lane that
- * it names; the runtime lets those go on that meet at different places, so that all of it is seen.
+ * Barriers and warp instructions that not all threads reach which should: every thread of the block
+ * for a __syncthreads(), every lane that it names for a shuffle or an mma. The runtime lets those
+ * go on that meet at different places, or without threads that have exited, so that all of it is
+ * seen.
  */
 #include "internal.h"
 

@@ -31,9 +31,8 @@ enum {
   LAB_TRAFFIC = 1 << 5,   /**< requests, sectors and bytes of global memory; instructions */
   LAB_BANKS = 1 << 6,     /**< wavefronts of shared memory */
   LAB_EVERYTHING = (1 << 7) - 1,
-  LAB_ACCESSES =
-      1 << 7 /**< keeps the first access of each instruction, with LAB_TRAFFIC or LAB_BANKS
-              */
+  /** With LAB_TRAFFIC or LAB_BANKS: keeps the first access of each instruction. */
+  LAB_ACCESSES = 1 << 7
 };
 
 /** Begins anew with these checks: earlier results are forgotten. 0 ends all checks. */
@@ -160,10 +159,10 @@ typedef struct LabFinding {
   LabKind kind;
   const char *kernel;
   const char *place; /**< "file:line" of the access; NULL for those of a launch */
-  const char
-      *other_place; /**< of the earlier one, the other block's, or where others wait; or NULL */
-  uint64_t count;   /**< accesses; of races between blocks, bytes */
-  bool has_thread;  /**< false for races between blocks, and for launches */
+  /** Of the earlier access, of the other block's, or where others wait; or NULL. */
+  const char *other_place;
+  uint64_t count;         /**< accesses; of races between blocks, bytes */
+  bool has_thread;        /**< false for races between blocks, and for launches */
   uint64_t block, thread; /**< of the first, in the order of blocks and threads */
   uint64_t other_thread;  /**< who did the earlier access, or waits at the other place */
   uint64_t other_block;   /**< races between blocks: who wrote at the other place */
@@ -191,10 +190,9 @@ typedef struct LabResults {
   size_t finding_count;
   LabAccess *accesses; /**< with LAB_ACCESSES: those of one line in the order they were made */
   size_t access_count;
-  bool
-      blocks_not_checked; /**< blocks of a launch talked by atomics and fences: LAB_BLOCKS is off */
-  double kernel_ms;       /**< wall time of the launches, on this machine */
-  void *strings;          /**< owned: what the names point into */
+  bool blocks_not_checked; /**< blocks talked by atomics and fences: LAB_BLOCKS was off */
+  double kernel_ms;        /**< wall time of the launches, on this machine */
+  void *strings;           /**< owned: what the names point into */
 } LabResults;
 
 /** Ends the program when memory runs out. To be freed with lab_free_results(). */
