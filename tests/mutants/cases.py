@@ -145,6 +145,10 @@ BLOCK_MASK = [
     "-b 1 -H 1 -n 200 -k 201 -d 64 -m causal",
     "-b 1 -H 1 -n 256 -k 255 -d 64 -m dilated:3 --scale 30",
     "-b 1 -H 1 -n 300 -k 130 -d 64 -m causal",
+    # Rows of two heads are dealt out together, then of the last; and K and V of one head are more
+    # than a cache holds.
+    "-b 1 -H 5 -n 130 -k 32768 -d 64 -m window:64",
+    "-b 1 -H 1 -n 5 -k 70000 -d 64 -m window:64",
 ]
 
 
