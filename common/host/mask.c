@@ -33,17 +33,6 @@ void mask_free(Mask *mask) {
   *mask = (Mask){0};
 }
 
-MaskKind mask_kind(const Mask *mask) {
-  switch (mask->preset) {
-    case PRESET_FULL:
-      return MASK_FULL;
-    case PRESET_CAUSAL:
-      return MASK_CAUSAL;
-    default:
-      return MASK_BLOCKS;
-  }
-}
-
 static int64_t drawn_blocks(const Mask *mask) {
   return (mask->kv_len + (int64_t)mask->kv_block_size - 1) / mask->kv_block_size;
 }

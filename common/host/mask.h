@@ -82,11 +82,14 @@ Mask mask_simple(const Problem *problem);
 bool mask_open(const char *text, const Problem *problem, int mask_block_q, int mask_block_kv,
                uint64_t seed, Mask *mask, Error *error);
 
+/** Of a --mask value: MASK_FULL and MASK_CAUSAL for those two presets, MASK_BLOCKS for all else. */
+MaskKind mask_kind(const char *text);
+
+/** Whether a --mask value names a directory, which may bring a size of blocks of its own. */
+bool mask_names_directory(const char *text);
+
 /** Frees everything; harmless on a zeroed mask. */
 void mask_free(Mask *mask);
-
-/** MASK_FULL and MASK_CAUSAL for those two presets, MASK_BLOCKS for all others. */
-MaskKind mask_kind(const Mask *mask);
 
 /** Room that mask_row() may need. */
 int mask_most_spans(const Mask *mask);

@@ -284,6 +284,20 @@ static bool find_preset(const char *text, Mask *mask, const char **argument) {
   return false;
 }
 
+MaskKind mask_kind(const char *text) {
+  return strcmp(text, "full") == 0     ? MASK_FULL
+         : strcmp(text, "causal") == 0 ? MASK_CAUSAL
+                                       : MASK_BLOCKS;
+}
+
+bool mask_names_directory(const char *text) {
+  Mask mask;
+  const char *argument;
+  struct stat status;
+  return mask_kind(text) == MASK_BLOCKS && !find_preset(text, &mask, &argument) &&
+         stat(text, &status) == 0 && S_ISDIR(status.st_mode);
+}
+
 static bool open_any(const char *text, const Problem *p, int mask_block_q, int mask_block_kv,
                      Mask *mask, Error *error) {
   const char *argument = NULL;
@@ -305,11 +319,9 @@ static bool open_any(const char *text, const Problem *p, int mask_block_q, int m
 bool mask_open(const char *text, const Problem *p, int mask_block_q, int mask_block_kv,
                uint64_t seed, Mask *mask, Error *error) {
   Problem simple = *p;
-  for (int kind = MASK_FULL; kind <= MASK_CAUSAL; kind++) {
-    simple.mask = (MaskKind)kind;
-    *mask = mask_simple(&simple); /* knows its entries */
-    if (strcmp(text, mask->text) == 0) return true;
-  }
+  simple.mask = mask_kind(text);
+  *mask = mask_simple(&simple); /* knows its entries */
+  if (simple.mask != MASK_BLOCKS) return true;
   mask->text = text;
   mask->seed = seed;
   mask->q_block_size = mask_block_q;

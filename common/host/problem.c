@@ -1,7 +1,6 @@
 #include "host/problem.h"
 
 #include <math.h>
-#include <string.h>
 
 #include "host/check.h"
 #include "host/memory.h"
@@ -35,44 +34,55 @@ static bool check_size(const Options *o, const Problem *p, Error *error) {
               memory / 1e9);
 }
 
-enum { DEFAULT_STAGES = 2 };
+enum { DEFAULT_STAGES = 2, BLOCK_OF_ANY_STEP = 128 };
 
-/** Opens the mask and notes in the problem what a step must know of it. */
-static bool open_mask(const Options *o, Problem *p, Mask *mask, Error *error) {
-  if (step.block_masks == NULL && strcmp(o->mask, "full") != 0 && strcmp(o->mask, "causal") != 0) {
-    return fail(error, EXIT_USAGE, "--mask %s: %s takes full or causal", o->mask, step.name);
-  }
-  if (!mask_open(o->mask, p, o->mask_block_q, o->mask_block_kv, o->seed, mask, error)) return false;
-  p->mask = mask_kind(mask);
-  if (step.block_masks == NULL) return true;
-  p->stages = o->stages == 0 ? DEFAULT_STAGES : o->stages;
-  const bool directory = mask->preset == PRESET_DIRECTORY; /* its blocks are what they are */
-  p->q_block_size = directory ? mask->blocks.mask.q_block_size : o->mask_block_q;
-  p->kv_block_size = directory ? mask->blocks.mask.kv_block_size : o->mask_block_kv;
-  return true;
+static void set_blocks(Problem *p, int q_block_size, int kv_block_size) {
+  p->q_block_size = q_block_size;
+  p->kv_block_size = kv_block_size;
 }
 
-enum { BLOCK_OF_ANY_STEP = 128 };
-
-/** Whether a step refuses a problem, as `why` says, for the size of its mask blocks. */
-static bool blames_blocks(const Problem *problem, const char *why) {
-  Error other = {0};
+/** Asks the step. What it refuses is all known before the mask is opened, but the size of its
+ * blocks, for which one stands that every step takes. */
+static bool check_support(const Problem *problem, Error *error) {
+  char why[sizeof error->text];
   Problem p = *problem;
-  p.q_block_size = p.kv_block_size = BLOCK_OF_ANY_STEP;
-  return step_build()->supports(&p, other.text, sizeof other.text) || strcmp(why, other.text) != 0;
+  if (step.block_masks != NULL) set_blocks(&p, BLOCK_OF_ANY_STEP, BLOCK_OF_ANY_STEP);
+  return step_build()->supports(&p, why, sizeof why) || fail(error, EXIT_USAGE, "%s", why);
 }
 
-/** Asks the step; what it says of mask blocks begins with where their size comes from. */
-static bool check_support(const Options *o, const Problem *p, const Mask *mask, Error *error) {
+/** Asks again, of the size of the blocks alone: it is that of the tiles in a directory, or that of
+ * --mask-block where `directory` is NULL. */
+static bool check_blocks(const Problem *p, const char *directory, Error *error) {
   char why[sizeof error->text];
   if (step_build()->supports(p, why, sizeof why)) return true;
-  if (step.block_masks == NULL || !blames_blocks(p, why)) {
-    return fail(error, EXIT_USAGE, "%s", why);
+  if (directory == NULL) return fail(error, EXIT_USAGE, "--mask-block: %s", why);
+  return fail(error, EXIT_USAGE, "%s/partial_block_masks.npy: %s", directory, why);
+}
+
+/** Opens a directory, which brings its own size of blocks. */
+static bool open_directory(const Options *o, Problem *p, Mask *mask, Error *error) {
+  if (!mask_open(o->mask, p, o->mask_block_q, o->mask_block_kv, o->seed, mask, error)) return false;
+  set_blocks(p, mask->blocks.mask.q_block_size, mask->blocks.mask.kv_block_size);
+  if (check_blocks(p, mask->blocks.data[TENSOR_TILES] != NULL ? o->mask : NULL, error)) return true;
+  mask_free(mask);
+  return false;
+}
+
+/** Opens the mask, which may take long, once the step has agreed to the rest, and notes in the
+ * problem what a step must know of it. */
+static bool open_mask(const Options *o, Problem *p, Mask *mask, Error *error) {
+  p->mask = mask_kind(o->mask);
+  if (step.block_masks == NULL && p->mask == MASK_BLOCKS) {
+    return fail(error, EXIT_USAGE, "--mask %s: %s takes full or causal", o->mask, step.name);
   }
-  if (mask->blocks.data[TENSOR_TILES] != NULL) {
-    return fail(error, EXIT_USAGE, "%s/partial_block_masks.npy: %s", mask->text, why);
+  if (step.block_masks != NULL) p->stages = o->stages == 0 ? DEFAULT_STAGES : o->stages;
+  if (!check_support(p, error)) return false;
+  if (step.block_masks != NULL) {
+    if (mask_names_directory(o->mask)) return open_directory(o, p, mask, error);
+    set_blocks(p, o->mask_block_q, o->mask_block_kv);
+    if (!check_blocks(p, NULL, error)) return false;
   }
-  return fail(error, EXIT_USAGE, "--mask-block %dx%d: %s", o->mask_block_q, o->mask_block_kv, why);
+  return mask_open(o->mask, p, o->mask_block_q, o->mask_block_kv, o->seed, mask, error);
 }
 
 bool options_problem(const Options *o, Problem *problem, Mask *mask, Error *error) {
@@ -93,10 +103,7 @@ bool options_problem(const Options *o, Problem *problem, Mask *mask, Error *erro
   }
   if (!check_size(o, problem, error)) return false;
   problem_set_layout(problem, o->layout);
-  if (!open_mask(o, problem, mask, error)) return false;
-  if (check_support(o, problem, mask, error)) return true;
-  mask_free(mask);
-  return false;
+  return open_mask(o, problem, mask, error);
 }
 
 static Strides dense_strides(Layout layout, int64_t heads, int64_t length, int64_t head_dim) {

@@ -244,13 +244,25 @@ def test_blocks_that_the_tiles_do_not_divide(tmp_path: Path) -> None:
     directory = masks.from_dense(dense, (96, 64)).write(tmp_path / "mask")
     tiles = directory / "partial_block_masks.npy"
     p = replace(PROBLEM, mask_block=(96, 64))
-    by_option = f"step05: --mask-block 96x64: {says}"
+    by_option = f"step05: --mask-block: {says}"
     assert refusal(p) == by_option
     assert refusal(replace(PROBLEM, mask=str(directory))) == f"step05: {tiles}: {says}"
     tiles.unlink()
     assert refusal(replace(p, mask=str(directory))) == by_option
-    assert refusal(replace(p, head_dim=40)) == by_option
-    assert "--head-dim 40: step05 takes" in refusal(replace(PROBLEM, head_dim=40))
+    for size in (p.mask_block, PROBLEM.mask_block):  # what no other block would help with
+        assert refusal(replace(p, head_dim=40, mask_block=size)).startswith(
+            "step05: --head-dim 40: step05 takes ")
+
+
+@pytest.mark.parametrize("change, says", [
+    ({"head_dim": 40}, "--head-dim 40: step05 takes 32, 64, 96, 128 or 256"),
+    ({"mask_block": (64, 1)}, "--mask-block: mask blocks of 64x1: step05 takes multiples of 64"),
+], ids=["head dimension", "blocks"])
+@pytest.mark.parametrize("mask", ["window:0", "blocks:2", "missing.npy"])
+def test_step_is_asked_before_the_mask_is_opened(change: dict, says: str, mask: str) -> None:
+    """To count the entries of one may take minutes. So a mask that cannot be is not found out."""
+    assert refusal(replace(PROBLEM, mask=mask, **change)) == f"step05: {says}\n"
+    assert refusal(replace(PROBLEM, mask=mask)).startswith(f"step05: --mask {mask}: ")
 
 
 @pytest.mark.parametrize("block, says", [
