@@ -49,15 +49,12 @@ struct Mask;
  * classified (all entries attended: FULL; none: not listed; as under the causal rule: CAUSAL; else
  * PARTIAL), identical tiles stored once. Entries past the lengths do not count when classifying and
  * are 0 in the tiles. Blocks are classified from the rows' spans; only mixed blocks are looked at
- * entry by entry. EXIT_USAGE if slots and tiles, as they are found, take more than the memory of
- * this machine; EXIT_DEVICE if memory runs out before. Freed by block_mask_free().
+ * entry by entry. EXIT_USAGE if the mask, its blocks as they are found and what is needed to find
+ * them take more than `memory_bytes`; EXIT_DEVICE if memory runs out before. Freed by
+ * block_mask_free().
  */
 bool block_mask_build(const struct Mask *mask, int q_block_size, int kv_block_size,
-                      HostBlockMask *blocks, Error *error);
-
-/** The same on a machine with so much memory, beside what a dense mask takes itself. */
-bool block_mask_build_within(double memory_bytes, const struct Mask *mask, int q_block_size,
-                             int kv_block_size, HostBlockMask *blocks, Error *error);
+                      double memory_bytes, HostBlockMask *blocks, Error *error);
 
 /** Frees the tensors; harmless on a zeroed struct. */
 void block_mask_free(HostBlockMask *blocks);

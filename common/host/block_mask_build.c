@@ -30,14 +30,16 @@ typedef struct TileTable {
 typedef struct Builder {
   const Mask *mask;
   int q_size, kv_size, q_blocks, kv_blocks;
+  int most_rows; /**< of queries in a row of blocks: q_size, or all there are */
   int most_spans;
-  KeySpan *spans;                 /**< [q_size][most_spans] */
-  int *span_counts, *next_span;   /**< [q_size] */
+  KeySpan *spans;                 /**< [most_rows][most_spans] */
+  int *span_counts, *next_span;   /**< [most_rows] */
   int64_t *attended, *whole_rows; /**< [kv_blocks + 1] */
-  uint8_t *tile, *causal_tile;    /**< [q_size][kv_size] */
+  uint8_t *tile, *causal_tile;    /**< [q_size][kv_size], zeros from row most_rows on */
   Slot *slots;                    /**< of all rows, one after the other */
   size_t slot_count, slot_capacity;
   int32_t *row_slots; /**< [batches][heads][q_blocks]: how many of them */
+  int32_t longest;    /**< of the rows: there is one slot at least */
   TileTable table;
   double memory_bytes; /**< that may be taken */
   bool too_large;
@@ -93,11 +95,27 @@ static int32_t find_tile(TileTable *t, const uint8_t *tile) {
   return t->count++;
 }
 
-/** Whether there is memory for slots and tiles, and for the tensors that will be made of them. */
+/** Rows of blocks of all distinct masks. */
+static size_t count_rows(const Builder *b) {
+  return (size_t)b->mask->batches * (size_t)b->mask->heads * (size_t)b->q_blocks;
+}
+
+/** Bytes of what allocate() takes, but for the counts, which become one of the tensors. */
+static double scratch_bytes(const Builder *b) {
+  const double row = (double)sizeof *b->spans * b->most_spans + 2 * sizeof(int);
+  return row * b->most_rows + 2.0 * sizeof(int64_t) * (b->kv_blocks + 1.0) +
+         2.0 * (double)b->table.tile_bytes;
+}
+
+/** Whether there is memory: first for the tensors and all that they are made from, then, beside the
+ * mask itself, for the tensors and their copy on the device. */
 static bool fits(Builder *b) {
-  const double slots = (double)b->slot_count * (sizeof(Slot) + DEVICE_COPIES * 3 * sizeof(int32_t));
-  const double tiles = DEVICE_COPIES * (double)b->table.count * (double)b->table.tile_bytes;
-  b->too_large = (double)b->mask->dense.bytes + slots + tiles > b->memory_bytes;
+  const double tensors = (double)count_rows(b) * sizeof(int32_t) * (1 + 3.0 * b->longest) +
+                         (double)b->table.count * (double)b->table.tile_bytes;
+  const double parts = scratch_bytes(b) + (double)b->slot_count * sizeof(Slot);
+  const double copies = (DEVICE_COPIES - 1) * tensors;
+  const double bytes = mask_bytes(b->mask) + tensors + (parts > copies ? parts : copies);
+  b->too_large = bytes > b->memory_bytes;
   return !b->too_large;
 }
 
@@ -153,7 +171,7 @@ static void find_spans(Builder *b, int batch, int head, int first_q, int r) {
 /** Writes out a mixed block. Blocks must come in ascending order: next_span only moves on. */
 static void fill_tile(Builder *b, int rows, int block) {
   const int64_t first = (int64_t)block * b->kv_size, end = first + b->kv_size;
-  memset(b->tile, 0, (size_t)b->q_size * (size_t)b->kv_size);
+  memset(b->tile, 0, (size_t)b->most_rows * (size_t)b->kv_size);
   for (int r = 0; r < rows; r++) {
     const KeySpan *spans = b->spans + (size_t)r * (size_t)b->most_spans;
     int i = b->next_span[r];
@@ -172,13 +190,13 @@ static bool is_causal(Builder *b, int first_q, int rows, int block) {
   const Mask *m = b->mask;
   const int64_t first = (int64_t)block * b->kv_size;
   const int64_t width = first + b->kv_size <= m->kv_len ? b->kv_size : m->kv_len - first;
-  memset(b->causal_tile, 0, (size_t)b->q_size * (size_t)b->kv_size);
+  memset(b->causal_tile, 0, (size_t)b->most_rows * (size_t)b->kv_size);
   for (int r = 0; r < rows; r++) {
     const int64_t keys = (int64_t)first_q + r + m->kv_len - m->q_len + 1 - first;
     const int64_t attended = keys < 0 ? 0 : keys < width ? keys : width;
     memset(b->causal_tile + (size_t)r * (size_t)b->kv_size, 1, (size_t)attended);
   }
-  return memcmp(b->tile, b->causal_tile, (size_t)b->q_size * (size_t)b->kv_size) == 0;
+  return memcmp(b->tile, b->causal_tile, (size_t)b->most_rows * (size_t)b->kv_size) == 0;
 }
 
 static bool build_row(Builder *b, int batch, int head, int q_block) {
@@ -201,7 +219,10 @@ static bool build_row(Builder *b, int batch, int head, int q_block) {
       if (slot.type == BLOCK_PARTIAL) slot.tile = find_tile(&b->table, b->tile);
       if (slot.type == BLOCK_PARTIAL && slot.tile < 0) return false;
     }
-    if (!add_slot(b, slot) || !fits(b)) return false;
+    if (!add_slot(b, slot)) return false;
+    const int32_t count = (int32_t)(b->slot_count - slots_before);
+    if (count > b->longest) b->longest = count;
+    if (!fits(b)) return false;
   }
   b->row_slots[(batch * m->heads + head) * b->q_blocks + q_block] =
       (int32_t)(b->slot_count - slots_before);
@@ -223,18 +244,16 @@ static bool build_rows(Builder *b) {
  * counts and the tiles. */
 static bool lay_out(Builder *b, HostBlockMask *result) {
   const Mask *m = b->mask;
-  const size_t rows = (size_t)m->batches * (size_t)m->heads * (size_t)b->q_blocks;
-  int32_t most = 1;
-  for (size_t i = 0; i < rows; i++) most = b->row_slots[i] > most ? b->row_slots[i] : most;
+  const size_t rows = count_rows(b);
   result->mask = (BlockMask){.q_block_size = b->q_size,
                              .kv_block_size = b->kv_size,
                              .q_blocks = b->q_blocks,
-                             .max_slots = most,
+                             .max_slots = b->longest,
                              .tile_count = b->table.count,
                              .batches = m->batches,
                              .heads = m->heads};
   block_mask_set_strides(&result->mask);
-  const size_t slot_bytes = sizeof(int32_t) * rows * (size_t)most;
+  const size_t slot_bytes = sizeof(int32_t) * rows * (size_t)b->longest;
   for (int i = TENSOR_INDICES; i <= TENSOR_TILE_INDICES; i++) {
     result->data[i] = malloc(slot_bytes);
     result->bytes[i] = slot_bytes;
@@ -247,7 +266,7 @@ static bool lay_out(Builder *b, HostBlockMask *result) {
   size_t next = 0;
   for (size_t row = 0; row < rows; row++) {
     for (int32_t i = 0; i < counts[row]; i++, next++) {
-      const size_t at = row * (size_t)most + (size_t)i;
+      const size_t at = row * (size_t)b->longest + (size_t)i;
       indices[at] = b->slots[next].block;
       types[at] = b->slots[next].type;
       tiles[at] = b->slots[next].tile;
@@ -264,16 +283,15 @@ static bool lay_out(Builder *b, HostBlockMask *result) {
 }
 
 static bool allocate(Builder *b) {
-  const size_t rows = (size_t)b->q_size, blocks = (size_t)b->kv_blocks + 1;
+  const size_t rows = (size_t)b->most_rows, blocks = (size_t)b->kv_blocks + 1;
   b->spans = malloc(sizeof *b->spans * rows * (size_t)b->most_spans);
   b->span_counts = malloc(sizeof *b->span_counts * rows);
   b->next_span = malloc(sizeof *b->next_span * rows);
   b->attended = malloc(sizeof *b->attended * blocks);
   b->whole_rows = malloc(sizeof *b->whole_rows * blocks);
-  b->tile = malloc(b->table.tile_bytes);
-  b->causal_tile = malloc(b->table.tile_bytes);
-  b->row_slots = malloc(sizeof *b->row_slots * (size_t)b->mask->batches * (size_t)b->mask->heads *
-                        (size_t)b->q_blocks);
+  b->tile = calloc(b->table.tile_bytes, 1);
+  b->causal_tile = calloc(b->table.tile_bytes, 1);
+  b->row_slots = malloc(sizeof *b->row_slots * count_rows(b));
   return b->spans != NULL && b->span_counts != NULL && b->next_span != NULL &&
          b->attended != NULL && b->whole_rows != NULL && b->tile != NULL &&
          b->causal_tile != NULL && b->row_slots != NULL;
@@ -293,33 +311,29 @@ static void free_builder(Builder *b) {
   free(b->table.entries);
 }
 
-bool block_mask_build_within(double memory_bytes, const Mask *mask, int q_block_size,
-                             int kv_block_size, HostBlockMask *blocks, Error *error) {
+bool block_mask_build(const Mask *mask, int q_block_size, int kv_block_size, double memory_bytes,
+                      HostBlockMask *blocks, Error *error) {
   *blocks = (HostBlockMask){0};
   Builder b = {.mask = mask,
                .q_size = q_block_size,
                .kv_size = kv_block_size,
                .q_blocks = (mask->q_len - 1) / q_block_size + 1,
                .kv_blocks = (mask->kv_len - 1) / kv_block_size + 1,
+               .most_rows = q_block_size < mask->q_len ? q_block_size : mask->q_len,
                .most_spans = mask_most_spans(mask),
+               .longest = 1,
                .table.tile_bytes = (size_t)q_block_size * (size_t)kv_block_size,
                .memory_bytes = memory_bytes};
-  const bool ok = allocate(&b) && build_rows(&b) && lay_out(&b, blocks);
+  const bool ok = fits(&b) && allocate(&b) && build_rows(&b) && lay_out(&b, blocks);
   free_builder(&b);
   if (ok) return true;
   block_mask_free(blocks);
   if (b.too_large) {
     return fail(error, EXIT_USAGE,
-                "--mask %s: its blocks of %d x %d take more than the %.3g GB of this machine: "
-                "--seqlen %d, --seqlen-kv %d",
+                "--mask %s: its blocks of %d x %d take more than the %.3g GB that this "
+                "machine has for them: --seqlen %d, --seqlen-kv %d",
                 mask->text, q_block_size, kv_block_size, memory_bytes / 1e9, mask->q_len,
                 mask->kv_len);
   }
   return fail(error, EXIT_DEVICE, "--mask %s: out of host memory for its blocks", mask->text);
-}
-
-bool block_mask_build(const Mask *mask, int q_block_size, int kv_block_size, HostBlockMask *blocks,
-                      Error *error) {
-  return block_mask_build_within(machine_memory_bytes(), mask, q_block_size, kv_block_size, blocks,
-                                 error);
 }

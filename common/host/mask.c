@@ -271,6 +271,15 @@ int mask_row_end(const Mask *mask, int batch, int head, int q) {
   }
 }
 
+double mask_bytes(const Mask *mask) {
+  const BlockMask *m = &mask->blocks.mask;
+  double bytes = (double)mask->dense.bytes;
+  for (int i = 0; i < MASK_TENSORS; i++) bytes += (double)mask->blocks.bytes[i];
+  if (mask->sorted_slots == NULL) return bytes;
+  return bytes + (double)sizeof *mask->sorted_slots * m->batches * m->heads * m->q_blocks *
+                     (double)m->max_slots;
+}
+
 int mask_rows_alike(const Mask *mask, int q) {
   if (mask->preset != PRESET_BLOCKS) return 1;
   if (q % mask->q_block_size != 0) return 0;

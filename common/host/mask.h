@@ -91,6 +91,9 @@ bool mask_names_directory(const char *text);
 /** Frees everything; harmless on a zeroed mask. */
 void mask_free(Mask *mask);
 
+/** Bytes of host memory that a mask read from files takes; 0 for others, which take next to none. */
+double mask_bytes(const Mask *mask);
+
 /** Room that mask_row() may need. */
 int mask_most_spans(const Mask *mask);
 

@@ -16,15 +16,19 @@ double problem_host_bytes(const Problem *p, HostCopies copies) {
          (copies.files ? o_element * p->head_dim * q_rows : 0);
 }
 
-/** Refuses a problem that cannot fit the memory of this machine, let alone 64 bits. */
-static bool check_size(const Options *o, const Problem *p, Error *error) {
+double options_host_bytes(const Options *o, const Problem *p) {
   const HostCopies copies = {
 #ifdef SIMT_BACKEND
       .device = true,
 #endif
       .files = o->output_directory != NULL,
   };
-  const double needed = problem_host_bytes(p, copies);
+  return problem_host_bytes(p, copies);
+}
+
+/** Refuses a problem that cannot fit the memory of this machine, let alone 64 bits. */
+static bool check_size(const Options *o, const Problem *p, Error *error) {
+  const double needed = options_host_bytes(o, p);
   const double memory = machine_memory_bytes();
   if (needed <= memory) return true;
   return fail(error, EXIT_USAGE,

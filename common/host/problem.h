@@ -33,6 +33,9 @@ typedef struct HostCopies {
  */
 double problem_host_bytes(const Problem *problem, HostCopies copies);
 
+/** The same of a run as the options have it. */
+double options_host_bytes(const Options *options, const Problem *problem);
+
 /** Least device memory traffic: Q, K and V read once, O and LSE written once. */
 double problem_least_bytes(const Problem *problem);
 

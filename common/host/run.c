@@ -13,6 +13,7 @@
 #include "host/device_mask.h"
 #include "host/draw_mask.h"
 #include "host/inputs.h"
+#include "host/memory.h"
 #include "host/outputs.h"
 #include "host/problem.h"
 #include "host/progress.h"
@@ -23,7 +24,8 @@
 /** What must be given back at the end of a run, however it ends. */
 typedef struct Resources {
   Inputs inputs;
-  HostBlockMask blocks;
+  HostBlockMask built;
+  const HostBlockMask *block_mask; /**< that one, or that of a directory */
   DeviceMask mask;
   DeviceTensors tensors;
   Outputs outputs;
@@ -32,7 +34,7 @@ typedef struct Resources {
 
 static void resources_free(Resources *resources) {
   inputs_free(&resources->inputs);
-  block_mask_free(&resources->blocks);
+  block_mask_free(&resources->built);
   device_mask_free(&resources->mask);
   device_tensors_free(&resources->tensors);
   outputs_free(&resources->outputs);
@@ -118,6 +120,33 @@ static bool run_once(Run *run, DeviceTensors *t, Error *error) {
   return ok;
 }
 
+/** Host memory that a mask and its blocks may take: the tensors of a run, not of a picture, take
+ * theirs too. */
+static double room_for_mask(const Run *run) {
+  const Options *o = run->options;
+  return machine_memory_bytes() - (o->draw_mask ? 0 : options_host_bytes(o, &run->problem));
+}
+
+/** Refuses blocks that leave no room for what the step prepares of them, where the device's memory
+ * is this machine's; builders know only of the blocks. */
+static bool check_prepared(const Run *run, const HostBlockMask *blocks, Error *error) {
+  const BlockMask *m = &blocks->mask;
+  const bool read = run->mask.preset == PRESET_DIRECTORY; /* and so part of the mask */
+  double bytes = mask_bytes(&run->mask);
+  for (int i = 0; i < MASK_TENSORS; i++) {
+    bytes += (double)blocks->bytes[i] * (read ? DEVICE_COPIES - 1 : DEVICE_COPIES);
+  }
+  const size_t prepared = step_build()->block_masks->prepared_bytes(&run->problem, m);
+  bytes += (DEVICE_COPIES - 1) * (double)prepared;
+  const double room = room_for_mask(run);
+  if (bytes <= room) return true;
+  return fail(error, EXIT_USAGE,
+              "--mask %s: its blocks of %d x %d and what %s prepares of them take %.3g GB, must be "
+              "at most the %.3g GB that this machine has for them: --seqlen %d, --seqlen-kv %d",
+              run->mask.text, m->q_block_size, m->kv_block_size, step.name, bytes / 1e9, room / 1e9,
+              run->problem.q_len, run->problem.kv_len);
+}
+
 /** Writes the block mask where --save-mask says; one from files in its canonical form. */
 static bool save_mask(const Run *run, const HostBlockMask *blocks, Error *error) {
   const char *directory = run->options->mask_directory;
@@ -125,37 +154,42 @@ static bool save_mask(const Run *run, const HostBlockMask *blocks, Error *error)
   if (directory == NULL) return true;
   if (run->mask.preset != PRESET_DIRECTORY) return block_mask_write(directory, m, error);
   HostBlockMask canonical;
-  const bool ok =
-      block_mask_build(&run->mask, m->q_block_size, m->kv_block_size, &canonical, error) &&
-      block_mask_write(directory, &canonical.mask, error);
+  const bool ok = block_mask_build(&run->mask, m->q_block_size, m->kv_block_size,
+                                   room_for_mask(run), &canonical, error) &&
+                  block_mask_write(directory, &canonical.mask, error);
   block_mask_free(&canonical);
   return ok;
 }
 
-/** The block mask of a step that takes one, built, counted and saved; NULL if that fails. */
-static const HostBlockMask *build_mask(Run *run, Resources *r, Error *error) {
+/** The block mask of a step that takes one, built and counted. */
+static bool build_mask(Run *run, Resources *r, Error *error) {
+  if (step.block_masks == NULL) return true;
   const Problem *p = &run->problem;
-  const HostBlockMask *blocks = &run->mask.blocks; /* of a directory, as it was read */
   const double start = clock_ms();
+  r->block_mask = &run->mask.blocks; /* of a directory, as it was read */
   if (run->mask.preset != PRESET_DIRECTORY) {
-    if (!block_mask_build(&run->mask, p->q_block_size, p->kv_block_size, &r->blocks, error)) {
-      return NULL;
+    r->block_mask = &r->built;
+    if (!block_mask_build(&run->mask, p->q_block_size, p->kv_block_size, room_for_mask(run),
+                          &r->built, error)) {
+      return false;
     }
-    blocks = &r->blocks;
   }
-  if (!block_mask_validate(&blocks->mask, p, error)) return NULL;
+  const BlockMask *m = &r->block_mask->mask;
+  if (!block_mask_validate(m, p, error)) return false;
   run->mask_facts = (MaskFacts){.q_block_size = p->q_block_size,
                                 .kv_block_size = p->kv_block_size,
-                                .blocks = block_mask_statistics(&blocks->mask, p->kv_len),
+                                .blocks = block_mask_statistics(m, p->kv_len),
                                 .build_ms = clock_ms() - start};
-  return save_mask(run, blocks, error) ? blocks : NULL;
+  return run->options->draw_mask || check_prepared(run, r->block_mask, error);
 }
 
-/** Builds the block mask of a step that takes one, and puts it on the device. */
+/** Saves the block mask, and puts it on the device. */
 static bool prepare_mask(Run *run, Resources *r, Error *error) {
   if (step.block_masks == NULL) return true;
-  const HostBlockMask *blocks = build_mask(run, r, error);
-  if (blocks == NULL || !device_mask_create(&run->problem, blocks, &r->mask, error)) return false;
+  if (!save_mask(run, r->block_mask, error) ||
+      !device_mask_create(&run->problem, r->block_mask, &r->mask, error)) {
+    return false;
+  }
   run->mask_facts.mask_bytes = r->mask.mask_bytes;
   run->mask_facts.prepared_bytes = r->mask.prepared_bytes;
   run->mask_facts.upload_ms = r->mask.upload_ms;
@@ -220,6 +254,7 @@ static bool measure(Run *run, Resources *r, Error *error) {
 
 static bool run_problem(Run *run, Resources *r, Error *error) {
   const Options *o = run->options;
+  if (!build_mask(run, r, error)) return false; /* first: it is what may be refused yet */
   if (!inputs_fill(o, &run->problem, &run->mask, &r->inputs, error)) return false;
   run->nan_inputs = r->inputs.nan_count;
   return prepare(run, r, error) && outputs_download(&r->tensors, &r->outputs, error) &&
@@ -285,7 +320,7 @@ static bool draw(Run *run, Resources *r, Error *error) {
   Created created = {0};
   bool ok = o->mask_directory == NULL ||
             (outputs_directory_create("--save-mask", o->mask_directory, &created.mask, error) &&
-             build_mask(run, r, error) != NULL);
+             build_mask(run, r, error) && save_mask(run, r->block_mask, error));
   ok = ok && draw_mask(&run->mask, blocks ? p->q_block_size : o->mask_block_q,
                        blocks ? p->kv_block_size : o->mask_block_kv, stdout, error);
   if (!ok) remove_created(o, &created);

@@ -1,5 +1,6 @@
 """Masks in files: dense ones, block masks written and read again, and what is refused."""
 
+import math
 import os
 import re
 from collections.abc import Callable
@@ -287,6 +288,34 @@ def test_masks_beyond_memory(tmp_path: Path) -> None:
         os.truncate(path, 1 << 43)
         assert re.fullmatch(rf"step05: {mask}: the mask takes \d.* GB, must be at most the .* GB "
                             r"of this machine\n", refusal(replace(PROBLEM, mask=str(mask))))
+
+
+def machine_memory() -> int:
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.mark.cpu_only("a GPU's memory is not the machine's")
+def test_blocks_beyond_what_tensors_leave() -> None:
+    """Six tenths of the memory for either: for the spans of a row of blocks, and for K, V and their
+    copies."""
+    keys = int(0.6 * machine_memory() / (16384 * 8 / 128))
+    p = Problem(4, 1, 1, 16384, keys, 32, mask="blocks:0", mask_block=(16384, 64))
+    assert re.fullmatch(r"step05: --mask blocks:0: its blocks of 16384 x 64 take more than the .* "
+                        r"GB that this machine has for them: --seqlen 16384, --seqlen-kv \d+\n",
+                        refusal(p))
+
+
+@pytest.mark.cpu_only("a GPU's memory is not the machine's")
+def test_lists_beyond_memory(tmp_path: Path) -> None:
+    """8 bytes for every 128 queries and 64 keys, while the blocks are few and large."""
+    length = math.isqrt(int(1.1 * machine_memory() / 8 * 128 * 64))
+    p = Problem(1, 1, 1, length, length, 32, mask="full", mask_block=(16384, 16384))
+    done = STEP05.run(*p.options(), "--save-mask", tmp_path / "mask")
+    assert (done.returncode, done.stdout) == (USAGE, "")
+    assert re.fullmatch(r"step05: --mask full: its blocks of 16384 x 16384 and what step05 prepares "
+                        r"of them take .* GB, must be at most the .* GB that this machine has for "
+                        rf"them: --seqlen {length}, --seqlen-kv {length}\n", done.stderr)
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("spoil, says", [

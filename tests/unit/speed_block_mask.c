@@ -53,7 +53,7 @@ static double time_build(const Mask *mask, int tries) {
     HostBlockMask blocks;
     Error error;
     const double start = seconds_now();
-    assert_true(block_mask_build(mask, BLOCK, BLOCK, &blocks, &error));
+    assert_true(block_mask_build(mask, BLOCK, BLOCK, INFINITY, &blocks, &error));
     best = fmin(best, seconds_now() - start);
     megabytes = block_mask_megabytes(&blocks);
     block_mask_free(&blocks);

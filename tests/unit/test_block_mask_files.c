@@ -1,6 +1,7 @@
 /** @file Tests of block masks as directories of files, and of masks with strides of any kind. */
 #define _POSIX_C_SOURCE 200809L
 
+#include <math.h>
 #include <sys/stat.h>
 
 #include "block_mask_testing.h"
@@ -65,8 +66,8 @@ static void check_own(const OwnMask *own, const Problem *p) {
   assert_int_equal(entries, count_ones(is, (size_t)p->batch * (size_t)p->q_heads *
                                                (size_t)p->q_len * (size_t)p->kv_len));
   HostBlockMask canonical;
-  assert_true(
-      block_mask_build(&mask, own->mask.q_block_size, own->mask.kv_block_size, &canonical, &error));
+  assert_true(block_mask_build(&mask, own->mask.q_block_size, own->mask.kv_block_size, INFINITY,
+                               &canonical, &error));
   check_block_mask(&canonical.mask, p, should);
   block_mask_free(&canonical);
   free(should);

@@ -1,6 +1,7 @@
 /** @file Tests of host/mask_open.c: what it refuses, and masks that come from files. */
 #define _POSIX_C_SOURCE 200809L
 
+#include <math.h>
 #include <sys/stat.h>
 
 #include "mask_testing.h"
@@ -258,7 +259,7 @@ static void directories_give_back_what_was_built(void **state) {
     Mask mask = open_mask(TEXTS[i], &p, 8, 4);
     HostBlockMask blocks;
     Error error = {0};
-    assert_true(block_mask_build(&mask, 8, 4, &blocks, &error));
+    assert_true(block_mask_build(&mask, 8, 4, INFINITY, &blocks, &error));
     assert_true(block_mask_write(directory.text, &blocks.mask, &error));
     Mask again = open_mask(directory.text, &p, 8, 4);
     uint8_t *x = dense_of_mask(&mask, 2, 3), *y = dense_of_mask(&again, 2, 3);
