@@ -147,7 +147,7 @@ static bool reached_by_bad_v(const Comparison *c, RowIndex row, int64_t first_ba
   const int end = first + c->tiles->q_tile < p->q_len ? first + c->tiles->q_tile : p->q_len;
   const int kv_tile = c->tiles->kv_tile;
   for (int q = first; q < end; ++q) {
-    const int64_t keys = mask_row_end(c->mask, row.batch, row.head, q);
+    const int64_t keys = mask_row_end(c->mask, row.batch, row.head, q, kv_tile);
     if (first_bad < (keys + kv_tile - 1) / kv_tile * kv_tile) return true;
   }
   return false;

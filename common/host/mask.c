@@ -67,6 +67,11 @@ static int append(KeySpan *spans, int count, int64_t first, int64_t end) {
   return count + 1;
 }
 
+/** The key after the last that the causal rule gives to query q. */
+static int32_t causal_limit(const Mask *mask, int q) {
+  return clamp((int64_t)q + mask->kv_len - mask->q_len + 1, 0, mask->kv_len);
+}
+
 /** The run of text or image, or the document, that a key lies in. */
 static int run_of(const Mask *mask, int64_t key) {
   int low = 0, high = mask->run_count - 1;
@@ -178,17 +183,21 @@ static int directory_row(const Mask *mask, int batch, int head, int q, int64_t c
   return count;
 }
 
-/** The same rule for PARTIAL tiles as that of the kernels, which visit a tile with any bit: keys
- * past the last one count, cut to it. */
-static int32_t directory_row_end(const Mask *mask, int batch, int head, int q, int64_t causal_end) {
+/** As kernels see PARTIAL tiles: of their own tiles, those are visited that have any bit, on
+ * whichever side of the last key, unless they begin past it. */
+static int32_t directory_row_end(const Mask *mask, int batch, int head, int q, int kv_tile) {
   const BlockMask *m = &mask->blocks.mask;
+  const int64_t causal_end = causal_limit(mask, q);
+  const int64_t seen_end = ((int64_t)mask->kv_len + kv_tile - 1) / kv_tile * kv_tile;
   const int q_block = q / m->q_block_size;
   const int32_t *slots = sorted_slots(mask, batch, head, q_block);
   for (int i = block_count(m, batch, head, q_block) - 1; i >= 0; i--) {
     if (slots[i] < 0) continue;
     const SlotKeys keys = slot_keys(m, batch, head, q, slots[i], causal_end, mask->kv_len);
+    const int64_t seen = seen_end - keys.first;
     const int64_t count =
-        keys.row == NULL ? keys.end - keys.first : last_one(keys.row, m->kv_block_size);
+        keys.row == NULL ? keys.end - keys.first
+                         : last_one(keys.row, seen < m->kv_block_size ? seen : m->kv_block_size);
     if (count > 0) return clamp(keys.first + count, 0, mask->kv_len);
   }
   return 0;
@@ -199,11 +208,6 @@ static const uint8_t *dense_entries(const Mask *mask, int batch, int head, int q
   const int64_t row =
       ((int64_t)(batch % mask->batches) * mask->heads + head % mask->heads) * mask->q_len + q;
   return (const uint8_t *)mask->dense.data + row * mask->kv_len;
-}
-
-/** The key after the last that the causal rule gives to query q. */
-static int32_t causal_limit(const Mask *mask, int q) {
-  return clamp((int64_t)q + mask->kv_len - mask->q_len + 1, 0, mask->kv_len);
 }
 
 int mask_row(const Mask *mask, int batch, int head, int q, KeySpan *spans) {
@@ -250,7 +254,7 @@ int mask_row(const Mask *mask, int batch, int head, int q, KeySpan *spans) {
   return 0;
 }
 
-int mask_row_end(const Mask *mask, int batch, int head, int q) {
+int mask_row_end(const Mask *mask, int batch, int head, int q, int kv_tile) {
   KeySpan span;
   switch (mask->preset) {
     case PRESET_DILATED:
@@ -265,7 +269,7 @@ int mask_row_end(const Mask *mask, int batch, int head, int q) {
     case PRESET_DENSE_FILE:
       return (int)last_one(dense_entries(mask, batch, head, q), mask->kv_len);
     case PRESET_DIRECTORY:
-      return directory_row_end(mask, batch, head, q, causal_limit(mask, q));
+      return directory_row_end(mask, batch, head, q, kv_tile);
     default:
       return mask_row(mask, batch, head, q, &span) > 0 ? span.end : 0; /* one span at most */
   }

@@ -91,7 +91,7 @@ bool mask_names_directory(const char *text);
 /** Frees everything; harmless on a zeroed mask. */
 void mask_free(Mask *mask);
 
-/** Bytes of host memory that a mask read from files takes; 0 for others, which take next to none. */
+/** Bytes of host memory that a mask from files takes; 0 of a preset, which takes next to none. */
 double mask_bytes(const Mask *mask);
 
 /** Room that mask_row() may need. */
@@ -105,9 +105,10 @@ int mask_row(const Mask *mask, int batch, int head, int q, KeySpan *spans);
 
 /**
  * The key after the last that query q attends; 0 if it attends none. Where a PARTIAL tile of a
- * directory has a 1 past kv_len in the row, it is kv_len: a kernel may visit the tile for it.
+ * directory has a 1 past kv_len in the row, but in the same `kv_tile` keys as the last one, it is
+ * kv_len: a kernel that takes so many keys at a time visits them for it. Tiles of 1 have none.
  */
-int mask_row_end(const Mask *mask, int batch, int head, int q);
+int mask_row_end(const Mask *mask, int batch, int head, int q, int kv_tile);
 
 /**
  * How many queries from q on are known to attend the same keys; 0 if those of q are known to be

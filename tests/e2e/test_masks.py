@@ -220,6 +220,20 @@ def test_nan_in_a_tile_that_only_entries_past_the_end_attend(tmp_path: Path, pas
     assert row["rows_not_compared"] == not_compared
 
 
+def test_nan_beside_entries_of_a_tile_past_the_end(tmp_path: Path) -> None:
+    """Of V in its last row. A tile of keys that begins past it is not visited, whatever it says."""
+    p = Problem(1, 1, 1, 64, 130, mask_block=(64, 256))
+    m = masks.from_dense(np.pad(np.ones((64, 10), bool), [(0, 0), (0, 120)])[None, None],
+                         p.mask_block)
+    m.tiles[0, :, 192:] = 1
+    q, k, v = rounded_inputs(p)
+    v[0, 0, 129] = np.nan
+    directory = write_inputs(tmp_path / "in", q, k, v)
+    p = replace(p, mask=str(m.write(tmp_path / "mask")))
+    result, row = STEP05.solve(tmp_path / "out", *p.options_with_files(directory))
+    assert row["rows_not_compared"] == 0 and np.isfinite(result.o).all()
+
+
 # --- Bits -----------------------------------------------------------------------------------------
 
 def test_stages_agree_bit_for_bit(tmp_path: Path) -> None:

@@ -78,7 +78,7 @@ static inline uint16_t *draw_tensor(Dtype dtype, InputKind kind, uint64_t seed, 
 /** How many keys a query attends, from the first on. */
 static inline int64_t keys_of(const Problem *p, int q) {
   const Mask mask = mask_simple(p);
-  return mask_row_end(&mask, 0, 0, q);
+  return mask_row_end(&mask, 0, 0, q, 1);
 }
 
 /** Every query becomes four times a key, plus noise. */

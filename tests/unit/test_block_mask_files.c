@@ -269,7 +269,7 @@ static void masks_may_have_no_slots_at_all(void **state) {
     Error error = {0};
     assert_int_equal(mask.blocks.mask.max_slots, 0);
     assert_int_equal(mask_entries(&mask, 2, 2), 0);
-    assert_int_equal(mask_row_end(&mask, 1, 1, 7), 0);
+    assert_int_equal(mask_row_end(&mask, 1, 1, 7, 1), 0);
     free(dense_of_mask(&mask, 2, 2));
     assert_int_equal(block_mask_statistics(&mask.blocks.mask, 8).active, 0);
     assert_true(block_mask_write(directory.text, &mask.blocks.mask, &error));

@@ -130,7 +130,7 @@ static void check_runs(const Mask *square, const uint8_t *dense) {
   const int n = square->kv_len;
   int text = 0, images = 0;
   for (int first = 0, end; first < n; first = end) {
-    end = mask_row_end(square, 0, 0, first);
+    end = mask_row_end(square, 0, 0, first, 1);
     assert_true(end > first);
     for (int q = first; q < end; q++) {
       for (int k = 0; k < n; k++) assert_int_equal(dense[q * n + k], k < end);
@@ -266,12 +266,12 @@ static void the_longest_sequences_do_not_overflow(void **state) {
   p.q_len = 1;
   mask = mask_simple(&p);
   assert_true(mask_entries(&mask, 1, 1) == n);
-  assert_true(mask_row_end(&mask, 0, 0, 0) == n);
+  assert_true(mask_row_end(&mask, 0, 0, 0, 1) == n);
   p = (Problem){.q_len = INT_MAX, .kv_len = 1, .mask = MASK_CAUSAL};
   mask = mask_simple(&p);
   assert_true(mask_entries(&mask, 1, 1) == 1);
-  assert_true(mask_row_end(&mask, 0, 0, 0) == 0);
-  assert_true(mask_row_end(&mask, 0, 0, INT_MAX - 1) == 1);
+  assert_true(mask_row_end(&mask, 0, 0, 0, 1) == 0);
+  assert_true(mask_row_end(&mask, 0, 0, INT_MAX - 1, 1) == 1);
 }
 
 static void only_full_and_causal_are_no_block_masks(void **state) {
