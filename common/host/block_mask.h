@@ -12,6 +12,9 @@
 #include "attention.h"
 #include "host/error.h"
 
+/** The most queries, and the most keys, of a block: of --mask-block and of files. */
+enum { LARGEST_MASK_BLOCK = 1 << 14 };
+
 /** The tensors of a block mask, in the order of their files. */
 typedef enum MaskTensor {
   TENSOR_COUNTS,

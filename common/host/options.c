@@ -9,10 +9,11 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "host/block_mask.h"
 #include "host/values.h"
 
 /* Tiles are rounded up past the last row in 32-bit arithmetic, so lengths stay well below 2^31. */
-enum { LARGEST_LENGTH = 1 << 30, LARGEST_MASK_BLOCK = 1 << 14 };
+enum { LARGEST_LENGTH = 1 << 30 };
 
 /* Beyond, fp32 scores are too coarse for the check: see docs/correctness.md. */
 static const double LARGEST_SCALE = 32;
@@ -68,9 +69,8 @@ static const struct argp_option OPTIONS[] = {
      "FILE.npy or a directory of the five tensors" BY_DEFAULT(full),
      0},
     {"mask-block", KEY_MASK_BLOCK, "QxK", 0,
-     "size of the blocks of the mask, and of its picture, up to 16384x16384; step05 runs multiples "
-     "of "
-     "64 (default: 128x128)",
+     "size of the blocks of the mask, and of its picture, up to 16384x16384; step05 runs "
+     "multiples of 64 (default: 128x128)",
      0},
     {"stages", KEY_STAGES, "N", 0, "step05: 1 or 2 buffers for K and V (default: 2)", 0},
     {"scale", KEY_SCALE, "X", 0,
@@ -106,9 +106,9 @@ static const struct argp_option OPTIONS[] = {
     {"cases", KEY_CASES, "FILE", 0, "run once for each line of options in FILE", 0},
     {0, 0, 0, 0, "Instead of running:", 3},
     {"draw-mask", KEY_DRAW_MASK, 0, 0,
-     "print the mask as a map of blocks; of the options above that write, only --save-mask does",
-     0},
-    {"info", KEY_INFO, 0, 0, "print what this step supports and how it would run the problem", 0},
+     "print the mask as a map of blocks; nothing else is written, but by --save-mask", 0},
+    {"info", KEY_INFO, 0, 0,
+     "print what this step supports and how it would run the problem; nothing else is written", 0},
     {"ceilings", KEY_CEILINGS, 0, 0,
      "measure anew what this GPU can do at best, print it, and keep it for later runs", 0},
     {"help", KEY_HELP, 0, 0, "print this and exit", 0},
@@ -162,23 +162,6 @@ static bool parse_input(const char *text, Options *options, Error *error) {
   return true;
 }
 
-static bool parse_mask_block(const char *text, Options *options, Error *error) {
-  const size_t q_digits = strspn(text, "0123456789");
-  const char *kv_text = text + q_digits + (text[q_digits] == 'x');
-  const size_t kv_digits = strspn(kv_text, "0123456789");
-  if (q_digits == 0 || text[q_digits] != 'x' || kv_digits == 0 || kv_text[kv_digits] != '\0') {
-    return fail(error, EXIT_USAGE, "--mask-block %s: must be two sizes such as 128x64", text);
-  }
-  const unsigned long q = strtoul(text, NULL, 10), kv = strtoul(kv_text, NULL, 10);
-  if (q < 1 || q > LARGEST_MASK_BLOCK || kv < 1 || kv > LARGEST_MASK_BLOCK) {
-    return fail(error, EXIT_USAGE, "--mask-block %s: each size must be from 1 to %d", text,
-                LARGEST_MASK_BLOCK);
-  }
-  options->mask_block_q = (int)q;
-  options->mask_block_kv = (int)kv;
-  return true;
-}
-
 /** Options that describe the problem. */
 static bool parse_problem_option(int key, char *text, Options *o, Error *error) {
   int index = 0;
@@ -205,7 +188,8 @@ static bool parse_problem_option(int key, char *text, Options *o, Error *error) 
       o->mask = text;
       return true;
     case KEY_MASK_BLOCK:
-      return parse_mask_block(text, o, error);
+      return parse_sizes("--mask-block", text, LARGEST_MASK_BLOCK, &o->mask_block_q,
+                         &o->mask_block_kv, error);
     case KEY_STAGES:
       if (step.block_masks == NULL) {
         return fail(error, EXIT_USAGE, "--stages: %s has no choice of stages", step.name);
@@ -287,6 +271,26 @@ static bool parse_action_option(int key, char *text, Options *o, Error *error) {
   }
 }
 
+/** What is wrong with a word that argp does not take for an option. Of one letter, all want values.
+ */
+static const char *find_fault(const char *word) {
+  const bool is_long = word[1] == '-';
+  const size_t length = is_long ? strcspn(word + 2, "=") : 0;
+  const struct argp_option *found = NULL;
+  int alike = 0;
+  for (const struct argp_option *o = OPTIONS; o->name != NULL || o->doc != NULL; o++) {
+    if (o->name == NULL) continue;
+    if (is_long ? strncmp(o->name, word + 2, length) != 0 : o->key != word[1]) continue;
+    const bool whole = !is_long || o->name[length] == '\0';
+    alike = whole ? 1 : alike + 1;
+    found = o;
+    if (whole) break;
+  }
+  if (alike > 1) return "may stand for several options";
+  if (found == NULL) return "unknown option";
+  return found->arg == NULL ? "takes no value" : "its value is missing";
+}
+
 static error_t parse_option(int key, char *text, struct argp_state *state);
 
 static const struct argp ARGP = {
@@ -316,9 +320,8 @@ static error_t parse_option(int key, char *text, struct argp_state *state) {
       return 0;
     case ARGP_KEY_ERROR:
       if (error->text[0] == '\0') {
-        fail(error, EXIT_USAGE,
-             "%s: unknown option, or its value is missing; --help lists the options",
-             state->argv[state->next > 1 ? state->next - 1 : 1]);
+        const char *word = state->argv[state->next > 1 ? state->next - 1 : 1];
+        fail(error, EXIT_USAGE, "%s: %s; --help lists the options", word, find_fault(word));
       }
       return 0;
     default:
@@ -346,26 +349,27 @@ Options options_default(void) {
   };
 }
 
+/** Finds what cannot be had without a run, where there is none. */
+static bool check_exclusions(const Options *o, Error *error) {
+  if (o->help || o->version || (!o->draw_mask && !o->info)) return true;
+  const char *other = o->draw_mask && o->info                ? "--info"
+                      : o->output_directory != NULL          ? "--output"
+                      : o->json_path != NULL                 ? "--json"
+                      : o->report.parts != 0                 ? "--report"
+                      : o->info && o->mask_directory != NULL ? "--save-mask"
+                                                             : NULL;
+  return other == NULL ||
+         fail(error, EXIT_USAGE, "%s instead of running, so %s must not be given with it",
+              o->draw_mask ? "--draw-mask: draws" : "--info: describes", other);
+}
+
 bool options_parse(int argc, char **argv, Options *options, Error *error) {
   Parse parse = {options, error};
   /* In order, so that the option at fault is the last one that was looked at. */
   const unsigned flags = ARGP_NO_ERRS | ARGP_NO_HELP | ARGP_NO_EXIT | ARGP_IN_ORDER;
   error->text[0] = '\0';
-  return argp_parse(&ARGP, argc, argv, flags, NULL, &parse) == 0;
-}
-
-bool options_check(const Options *o, Error *error) {
-  if (!o->draw_mask) return true;
-  const char *other = o->info                       ? "--info"
-                      : o->output_directory != NULL ? "--output"
-                      : o->json_path != NULL        ? "--json"
-                      : o->report.parts != 0        ? "--report"
-                                                    : NULL;
-  return other == NULL ||
-         fail(error, EXIT_USAGE,
-              "--draw-mask: draws instead of running, so %s must not be given with "
-              "it",
-              other);
+  return argp_parse(&ARGP, argc, argv, flags, NULL, &parse) == 0 &&
+         check_exclusions(options, error);
 }
 
 void options_help(FILE *out) {

@@ -57,13 +57,11 @@ typedef struct Options {
 Options options_default(void);
 
 /**
- * Applies an argument vector on top of `options`. argv[0] is the program's name. Returns false with
- * EXIT_USAGE and one line that names the option, the value and what would be right.
+ * Applies an argument vector on top of `options`, of which some exclude others. argv[0] is the
+ * program's name. Returns false with EXIT_USAGE and one line that names the option, the value and
+ * what would be right.
  */
 bool options_parse(int argc, char **argv, Options *options, Error *error);
-
-/** Finds options that exclude each other, once all are known. EXIT_USAGE as above. */
-bool options_check(const Options *options, Error *error);
 
 /** Prints what --help shows. */
 void options_help(FILE *out);

@@ -90,7 +90,6 @@ static bool open_mask(const Options *o, Problem *p, Mask *mask, Error *error) {
 }
 
 bool options_problem(const Options *o, Problem *problem, Mask *mask, Error *error) {
-  if (!options_check(o, error)) return false;
   *problem = (Problem){
       .batch = o->batch,
       .q_heads = o->q_heads,

@@ -74,3 +74,20 @@ bool parse_name(const char *option, const char *text, const char *const *names, 
   }
   return fail(error, EXIT_USAGE, "%s %s: must be %s", option, text, list);
 }
+
+bool parse_sizes(const char *option, const char *text, int most, int *first, int *second,
+                 Error *error) {
+  const size_t digits = strspn(text, "0123456789");
+  const char *rest = text + digits + (text[digits] == 'x');
+  const size_t more_digits = strspn(rest, "0123456789");
+  if (digits == 0 || text[digits] != 'x' || more_digits == 0 || rest[more_digits] != '\0') {
+    return fail(error, EXIT_USAGE, "%s %s: must be two sizes such as 128x64", option, text);
+  }
+  const unsigned long a = strtoul(text, NULL, 10), b = strtoul(rest, NULL, 10);
+  if (a < 1 || a > (unsigned long)most || b < 1 || b > (unsigned long)most) {
+    return fail(error, EXIT_USAGE, "%s %s: each size must be from 1 to %d", option, text, most);
+  }
+  *first = (int)a;
+  *second = (int)b;
+  return true;
+}

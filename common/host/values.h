@@ -28,4 +28,8 @@ bool parse_seed(const char *text, uint64_t *seed, Error *error);
 bool parse_name(const char *option, const char *text, const char *const *names, int count,
                 int *index, Error *error);
 
+/** Two sizes with an x between them, such as 128x64, each from 1 to `most`. */
+bool parse_sizes(const char *option, const char *text, int most, int *first, int *second,
+                 Error *error);
+
 #endif

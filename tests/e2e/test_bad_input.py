@@ -64,16 +64,20 @@ BAD_OPTIONS = [
     # Options that exclude each other; these tests give --output and --json.
     (["--draw-mask"], ["--draw-mask", "--output must not be given"]),
     (["--draw-mask", "--info"], ["--draw-mask", "--info must not be given"]),
+    (["--info"], ["--info: describes", "--output must not be given"]),
     # Options that do not exist, values that are missing.
     (["--nonsense"], ["--nonsense", "unknown option", "--help"]),
     (["--nonsense", "-n", "5"], ["--nonsense", "unknown option", "--help"]),
     (["-n", "5", "--nonsense=3", "-d", "64"], ["--nonsense=3", "unknown option", "--help"]),
     (["-z"], ["-z", "unknown option", "--help"]),
     (["-z", "-n", "5"], ["-z", "unknown option", "--help"]),
-    (["-n", "5", "--batch"], ["--batch", "value is missing"]),
-    (["-n", "5", "-b"], ["-b", "value is missing"]),
-    (["--se", "5"], ["--se", "--help"]),  # --seed, --seqlen or --seqlen-kv?
-    (["--info=yes"], ["--info", "--help"]),
+    (["-n", "5", "--batch"], ["--batch: its value is missing", "--help"]),
+    (["-n", "5", "--seqlen"], ["--seqlen: its value is missing"]),  # though --seqlen-kv is longer
+    (["-n", "5", "--lay"], ["--lay: its value is missing"]),
+    (["-n", "5", "-b"], ["-b: its value is missing", "--help"]),
+    (["--se", "5"], ["--se: may stand for several options", "--help"]),
+    (["--mas=full"], ["--mas=full: may stand for several options", "--help"]),
+    (["--info=yes"], ["--info=yes: takes no value", "--help"]),
     (["attend"], ["attend", "unexpected argument", "--help"]),
     (["-n", "5", "16"], ["16", "unexpected argument", "--help"]),
 ]
@@ -108,6 +112,26 @@ def test_reports_that_do_not_exist(any_step: Program, tmp_path: Path) -> None:
         assert "--report=nonsense" in line and "counts" in line
 
 
+@pytest.mark.parametrize("instead", ["--draw-mask", "--info"])
+@pytest.mark.parametrize("other", [["-o", "out"], ["-j", "rows"], ["--save-mask", "mask"]],
+                         ids=" ".join)
+def test_options_that_want_a_run(tmp_path: Path, instead: str, other: list[str]) -> None:
+    """What is not run writes nothing, but the picture of a mask may go with its files. A file of
+    cases is not even read then."""
+    options = [instead, other[0], str(tmp_path / other[1])]
+    if (instead, other[0]) == ("--draw-mask", "--save-mask"):
+        Program("step05").run_right(*options)
+        assert (tmp_path / "mask").is_dir()
+        return
+    name = {"-o": "--output", "-j": "--json"}.get(other[0], other[0])
+    for more in ([], ["--cases", "missing"]):
+        done = Program("step05").run(*options, *more)
+        assert (done.returncode, done.stdout) == (USAGE, "")
+        assert re.fullmatch(rf"step05: {instead}: \w+ instead of running, so {name} must not be "
+                            r"given with it\n", done.stderr)
+    assert list(tmp_path.iterdir()) == []
+
+
 # --- Files of cases ----------------------------------------------------------------------------
 
 BAD_CASES = [
@@ -122,6 +146,8 @@ BAD_CASES = [
     ("-n 4\n" + "-n 4 " * 40, [":2: ", "more than 64 words"]),
     ('-n 4\n-o "a b\n-n 5\n', [":2: quote without end"]),
     ("-n 4 --check some", [":1: ", "--check some", "all, rows:N or none"]),
+    ("-n 4\n-n 4 --draw-mask\n", [":2: --draw-mask: ", "--output must not be given"]),
+    ("-n 4\n-n 4 --info\n", [":2: --info: ", "--output must not be given"]),
 ]
 
 
