@@ -3,6 +3,7 @@
  * From the text of --mask to a mask.
  */
 #define _POSIX_C_SOURCE 200809L
+#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -309,8 +310,8 @@ static bool open_any(const char *text, const Problem *p, int mask_block_q, int m
     return fail(error, EXIT_USAGE,
                 "--mask %s: must be full, causal, window:W, document:COUNT or L1,L2,..., prefix:P, "
                 "interleaved:SEED, dilated:K, blocks:DENSITY, random:DENSITY, empty, a .npy file "
-                "or a directory of them",
-                text);
+                "or a directory of them; as a file: %s",
+                text, strerror(errno));
   }
   return S_ISDIR(status.st_mode) ? read_directory(mask, p, mask_block_q, mask_block_kv, error)
                                  : read_dense(mask, p, error);

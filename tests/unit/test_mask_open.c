@@ -6,9 +6,10 @@
 
 #include "mask_testing.h"
 
-#define KNOWN_MASKS                                                                           \
-  "must be full, causal, window:W, document:COUNT or L1,L2,..., prefix:P, interleaved:SEED, " \
-  "dilated:K, blocks:DENSITY, random:DENSITY, empty, a .npy file or a directory of them"
+#define KNOWN_MASKS                                                                             \
+  "must be full, causal, window:W, document:COUNT or L1,L2,..., prefix:P, interleaved:SEED, "   \
+  "dilated:K, blocks:DENSITY, random:DENSITY, empty, a .npy file or a directory of them; as a " \
+  "file: No such file or directory"
 
 /** For 2 batch entries, 3 heads, 4 queries and 10 keys. */
 static void refuse(const char *text, const char *why) {
