@@ -127,13 +127,14 @@ static bool set_sizes(const char *directory, const NpyArray *files, BlockMask *m
   m->max_slots = (int)files[TENSOR_INDICES].shape[3];
   if (files[TENSOR_TILES].rank != 0) { /* the file is there */
     const int64_t *shape = files[TENSOR_TILES].shape;
-    if (shape[0] > INT32_MAX || shape[1] < 1 || shape[1] > 1 << 20 || shape[2] < 1 ||
-        shape[2] > 1 << 20) {
+    const int most = LARGEST_MASK_BLOCK;
+    if (shape[0] > INT32_MAX || shape[1] < 1 || shape[1] > most || shape[2] < 1 ||
+        shape[2] > most) {
       return fail(error, EXIT_USAGE,
-                  "%s/%s: the shape is [%lld, %lld, %lld], must be at most [2^31 - 1, 2^20, 2^20] "
-                  "with blocks of 1 x 1 or more",
+                  "%s/%s: the shape is [%lld, %lld, %lld], must be at most [2^31 - 1, %d, %d] with "
+                  "blocks of 1 x 1 or more",
                   directory, FILE_FACTS[TENSOR_TILES].name, (long long)shape[0],
-                  (long long)shape[1], (long long)shape[2]);
+                  (long long)shape[1], (long long)shape[2], most, most);
     }
     m->tile_count = (int)shape[0];
     m->q_block_size = (int)shape[1];

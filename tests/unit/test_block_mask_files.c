@@ -213,8 +213,14 @@ static void files_that_do_not_fit_are_refused(void **state) {
   files.tiles_shape[0] = 8;
   files.tiles_shape[1] = 0;
   refuse_files(&files,
-               "/partial_block_masks.npy: the shape is [8, 0, 4], must be at most [2^31 - 1, 2^20, "
-               "2^20] with blocks of 1 x 1 or more");
+               "/partial_block_masks.npy: the shape is [8, 0, 4], must be at most [2^31 - 1, "
+               "16384, 16384] with blocks of 1 x 1 or more");
+  files.tiles_shape[0] = 0; /* what takes no bytes */
+  files.tiles_shape[1] = 1 << 20;
+  files.tiles_shape[2] = 1 << 20;
+  refuse_files(&files,
+               "/partial_block_masks.npy: the shape is [0, 1048576, 1048576], must be at most "
+               "[2^31 - 1, 16384, 16384] with blocks of 1 x 1 or more");
   files = good_files();
   files.tiles_shape[1] = 4;
   refuse_files(&files, ": NQB is 1, must be 2: --seqlen 8 in blocks of 4");
