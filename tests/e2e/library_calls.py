@@ -12,13 +12,20 @@ import numpy as np
 
 import masks_numpy as masks
 from problem import Problem
-from programs import BACKEND, REPOSITORY, Program, Result
+from programs import BACKEND, REPOSITORY, STEP_DIR, Program, Result
 
 sys.path.insert(0, str(REPOSITORY / "plots"))
 from step_library import MASK_FILES, BlockMask, Shape, StepLibrary, block_mask  # noqa: E402
 
 TO_DEVICE, TO_HOST = 1, 2  # cudaMemcpyKind
 L2_CACHE_SIZE = 38  # cudaDevAttrL2CacheSize
+
+
+def library_of(name: str) -> StepLibrary:
+    """A step's, which must have been built."""
+    path = STEP_DIR / f"lib{name}.so"
+    assert path.exists(), f"{path}: is not built; make libraries BACKEND={BACKEND}"
+    return StepLibrary(path)
 
 
 def shape_of(p: Problem) -> Shape:

@@ -15,19 +15,15 @@ import pytest
 import masks_numpy as masks
 from attention_numpy import bf16_bits
 from generator_numpy import rounded_inputs
-from library_calls import Call, Device, program_mask, shape_of
+from library_calls import Call, Device, library_of, program_mask, shape_of
 from problem import Problem
-from programs import STEP_DIR, Program, step_names, write_inputs
+from programs import Program, step_names, write_inputs
 from source_tree import SourceTree
-from step_library import BlockMask, Shape, StepLibrary
+from step_library import BlockMask, Shape
 
 NVCC = shutil.which("nvcc") or shutil.which("/usr/local/cuda/bin/nvcc")
 
 SMALL = Shape(1, 1, 1, 8, 8, 64, False, False)
-
-
-def library_of(name: str) -> StepLibrary:
-    return StepLibrary(STEP_DIR / f"lib{name}.so")
 
 
 @pytest.mark.parametrize("p", [

@@ -6,10 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from library_calls import Call, Device, Stopwatch, program_mask
+from library_calls import Call, Device, Stopwatch, library_of, program_mask
 from problem import Problem
-from programs import STEP_DIR, Program, read_rows, write_inputs
-from step_library import StepLibrary
+from programs import Program, read_rows, write_inputs
 
 pytestmark = pytest.mark.gpu_only("the CPU backend tells nothing about time")
 
@@ -42,7 +41,7 @@ def test_library_takes_as_long_as_the_program(step: Program, tensors: list[np.nd
     """In turns, so that a drift of the clocks meets both; each turn has a ratio, and the median of
     those counts: a disturbed turn is one of five."""
     inputs = write_inputs(tmp_path / "in", *tensors)
-    library = StepLibrary(STEP_DIR / f"lib{step.name}.so")
+    library = library_of(step.name)
     mask = (program_mask(step, LONG, tmp_path / "mask") if library.takes_block_masks else None)
     ratios = []
     with Device(library) as device:

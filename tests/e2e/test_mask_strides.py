@@ -8,9 +8,9 @@ import pytest
 import masks_numpy as masks
 from attention_numpy import attention, mistakes
 from generator_numpy import rounded_inputs
-from library_calls import Call, Device
+from library_calls import Call, Device, library_of
 from problem import Problem
-from programs import PAIRWISE_SEED, STEP_DIR, Result
+from programs import PAIRWISE_SEED, Result
 from step_library import BlockMask, StepLibrary
 
 PROBLEM = Problem(batch=2, heads=4, kv_heads=2, seqlen=200, seqlen_kv=270, mask_block=(64, 64))
@@ -69,7 +69,7 @@ def masks_to_try(rng: np.random.Generator) -> dict[str, np.ndarray]:
 def test_any_strides(seed: int) -> None:
     """Poison lies between the elements, and in them wherever nobody may look."""
     rng = np.random.default_rng([PAIRWISE_SEED, seed])
-    library = StepLibrary(STEP_DIR / "libstep05.so")
+    library = library_of("step05")
     for name, dense in masks_to_try(rng).items():
         m = masks.from_dense(dense, PROBLEM.mask_block)
         if name != "own tiles":
@@ -87,7 +87,7 @@ def test_every_stride_counts() -> None:
     Here 0 stands wherever nobody may look, with which a wrong stride leads nowhere out of bounds.
     """
     rng = np.random.default_rng(0)
-    library = StepLibrary(STEP_DIR / "libstep05.so")
+    library = library_of("step05")
     m = masks.from_dense(masks_to_try(rng)["(2, 4)"], PROBLEM.mask_block)
     m = masks.BlockMask(*(tensor.clip(0) for tensor in m.tensors()[:4]), m.tiles)
     with Device(library) as device:
