@@ -202,7 +202,7 @@ static void shared_memory_ends_where_requested(void **) {
   assert_finds_nothing();
   past_dynamic_shared<<<1, 32, 100>>>(70);
   assert_finds({LAB_SHARED_OUTSIDE, PAST_SHARED, 0, "past_dynamic_shared",
-                "2 times, first: block 0 thread 30, 1 bytes past dynamic shared memory (100 "
+                "2 times, first: block 0 thread 30, 1 byte past dynamic shared memory (100 "
                 "bytes)"});
 }
 
@@ -217,7 +217,7 @@ static void global_memory_has_an_end(void **) {
   copy_floats<<<1, 32>>>(out, in, 2);
   assert_int_equal(cudaDeviceSynchronize(), cudaSuccess);
   assert_finds({LAB_GLOBAL_OUTSIDE, COPY_FLOATS, 0, "copy_floats",
-                "2 times, first: block 0 thread 30, 1 bytes past allocation 1 \"in\" (128 bytes)"});
+                "2 times, first: block 0 thread 30, 1 byte past allocation 1 \"in\" (128 bytes)"});
 }
 
 static void far_out_of_bounds_does_not_end_the_launch(void **) {

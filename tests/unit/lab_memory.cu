@@ -37,7 +37,7 @@ static void a_vector_may_lie_half_outside(void **) {
   int *out = named<int>("out", 1);
   store_shared<uint4><<<1, 32, 504>>>(0, out);
   assert_finds({LAB_SHARED_OUTSIDE, STORE_SHARED, 0, "store_shared<uint4>",
-                "1 time, first: block 0 thread 31, 1 bytes past dynamic shared memory (504 "
+                "1 time, first: block 0 thread 31, 1 byte past dynamic shared memory (504 "
                 "bytes)"});
   lab_start(LAB_BOUNDS);
   store_shared<uint4><<<1, 1, 512>>>(-1, out);
@@ -141,7 +141,7 @@ static void static_arrays_have_two_ends(void **) {
   lab_start(LAB_BOUNDS);
   leave_array<<<1, 64>>>(1, out);
   assert_finds({LAB_SHARED_OUTSIDE, LEAVE_ARRAY, 0, "leave_array",
-                "1 time, first: block 0 thread 63, 1 bytes past static shared memory tile_2x1 (256 "
+                "1 time, first: block 0 thread 63, 1 byte past static shared memory tile_2x1 (256 "
                 "bytes)"});
   lab_start(LAB_BOUNDS);
   leave_array<<<1, 64>>>(-2, out);
@@ -169,10 +169,12 @@ static void arrays_of_a_kernel_do_not_touch(void **) {
     lab_start(LAB_BOUNDS);
     leave_either<<<1, 32>>>(shift, out);
     findings_text(text, sizeof text);
+    const int away = shift < 0 ? -4 * shift : 4 * (shift - 32) + 1;
     for (const char *array : {"one", "other"}) {
       snprintf(wanted, sizeof wanted,
-               "32 times, first: block 0 thread 0, %d bytes %s static shared memory %s (128 bytes)",
-               shift < 0 ? -4 * shift : 4 * (shift - 32) + 1, shift < 0 ? "before" : "past", array);
+               "32 times, first: block 0 thread 0, %d byte%s %s static shared memory %s (128 "
+               "bytes)",
+               away, away == 1 ? "" : "s", shift < 0 ? "before" : "past", array);
       assert_contains(text, wanted);
     }
     assert_names_line(text, __FILE__, LEAVE_ONE);

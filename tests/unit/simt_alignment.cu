@@ -36,7 +36,8 @@ enum { SHARED_LINE = __LINE__ - 2 };
 static void expect_misaligned(const char *type, unsigned past, unsigned alignment, int line) {
   char what[128];
   end_capture(&capture);
-  snprintf(what, sizeof what, "%s': %u bytes past a multiple of %u in ", type, past, alignment);
+  snprintf(what, sizeof what, "%s': %u byte%s past a multiple of %u in ", type, past,
+           past == 1 ? "" : "s", alignment);
   assert_contains(capture.text, "simt: misaligned access as '");
   assert_contains(capture.text, what);
   assert_names_line(capture.text, FILE_NAME, line);

@@ -215,7 +215,7 @@ static void bad_addresses_are_reported_where_they_were_given(void **) {
   expect_bad_address((char *)device_numbers(), 20, misaligned,
                      "misaligned target of cp.async: 4 bytes past a multiple of 16 in copy_from");
   expect_bad_address((char *)(device_numbers() + 64), 0, cudaErrorIllegalAddress,
-                     "out of bounds read 1 bytes past allocation 1 (1024 bytes) in copy_from");
+                     "out of bounds read 1 byte past allocation 1 (1024 bytes) in copy_from");
 }
 
 __global__ void read_misaligned_row(int lane, unsigned *out) {

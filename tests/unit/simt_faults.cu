@@ -59,7 +59,7 @@ static void a_read_past_the_end_is_reported(void **) {
   float *array = device_zeros<float>(256);
   run_read(array, 256);
   expect_report(cudaErrorIllegalAddress,
-                "out of bounds read 1 bytes past allocation 1 (1024 bytes) in read_at, launch",
+                "out of bounds read 1 byte past allocation 1 (1024 bytes) in read_at, launch",
                 READ_LINE);
   assert_contains(capture.text, "by thread (37,0,0) of block (2,0,0)\n");
 }
@@ -114,7 +114,7 @@ static void a_write_into_the_slack_is_found_after_the_launch(void **) {
   float *array = device_zeros<float>(65);
   run_write(array, 65);
   expect_report(cudaErrorIllegalAddress,
-                "out of bounds write 1 bytes past allocation 1 (260 bytes) in write_at", 0);
+                "out of bounds write 1 byte past allocation 1 (260 bytes) in write_at", 0);
   array = device_zeros<float>(65);
   run_write(array, -1);
   expect_report(cudaErrorIllegalAddress,

@@ -83,7 +83,7 @@ void lab_describe_shared(const LabWorker *lab, uintptr_t address, char *text, si
   if (lab_is_unnamed_static(lab, address)) {
     snprintf(text, text_size, "static shared memory");
   } else if (away != 0) {
-    snprintf(text, text_size, "%zu bytes %s %s (%zu bytes)", away,
+    snprintf(text, text_size, "%zu %s %s %s (%zu bytes)", away, simt_bytes(away),
              address < piece.begin ? "before" : "past", piece.name, piece.size);
   } else if (piece.begin == lab->dynamic) {
     snprintf(text, text_size, "%s + %zu", piece.name, (size_t)(address - piece.begin));

@@ -25,9 +25,9 @@ void __ubsan_handle_type_mismatch_v1(const TypeMismatch *mismatch, uintptr_t add
   const unsigned alignment = 1u << mismatch->log_alignment;
   if (simt_worker == NULL) {
     fflush(stdout);
-    fprintf(stderr, "%s:%u: misaligned access as %s: %u bytes past a multiple of %u\n",
-            mismatch->file, mismatch->line, mismatch->type->name, (unsigned)(address % alignment),
-            alignment);
+    const unsigned past = (unsigned)(address % alignment);
+    fprintf(stderr, "%s:%u: misaligned access as %s: %u %s past a multiple of %u\n", mismatch->file,
+            mismatch->line, mismatch->type->name, past, simt_bytes(past), alignment);
     abort();
   }
   simt_worker->misalignment =

@@ -272,11 +272,12 @@ static const Allocation *nearest(const Allocation *list, size_t count, uintptr_t
 
 static void describe_position(const Allocation *a, bool freed, uintptr_t address, char *text,
                               size_t text_size) {
+  const size_t away = distance(a, address);
   char where[64];
   if (address < a->begin) {
-    snprintf(where, sizeof where, "%zu bytes before", (size_t)distance(a, address));
+    snprintf(where, sizeof where, "%zu %s before", away, simt_bytes(away));
   } else if (address >= a->end) {
-    snprintf(where, sizeof where, "%zu bytes past", (size_t)distance(a, address));
+    snprintf(where, sizeof where, "%zu %s past", away, simt_bytes(away));
   } else {
     snprintf(where, sizeof where, "at byte %zu of", (size_t)(address - a->begin));
   }
@@ -292,7 +293,7 @@ static void describe_host(uintptr_t address, char *text, size_t text_size) {
   if (address == 0) {
     snprintf(text, text_size, "at a null pointer");
   } else if (address < RED_ZONE) {
-    snprintf(text, text_size, "%zu bytes past a null pointer", (size_t)address);
+    snprintf(text, text_size, "%zu %s past a null pointer", (size_t)address, simt_bytes(address));
   } else if (simt_find_variable(address, &variable)) {
     snprintf(
         text, text_size, "at byte %zu of %s \"%s\" (%zu bytes)", (size_t)(address - variable.begin),

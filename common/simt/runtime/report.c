@@ -218,8 +218,9 @@ static cudaError_t report_assertion(const Worker *worker) {
 static cudaError_t report_misalignment(const Worker *worker, uintptr_t pc) {
   const Misalignment *m = &worker->misalignment;
   char what[TEXT_BYTES];
-  snprintf(what, sizeof what, "misaligned %s%s: %u bytes past a multiple of %u", m->what, m->type,
-           (unsigned)(m->address % m->alignment), m->alignment);
+  const unsigned past = (unsigned)(m->address % m->alignment);
+  snprintf(what, sizeof what, "misaligned %s%s: %u %s past a multiple of %u", m->what, m->type,
+           past, simt_bytes(past), m->alignment);
   print_headline(worker->launch, what);
   print_culprit(worker, pc);
   tell_of_thread(worker, what, pc);

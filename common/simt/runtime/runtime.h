@@ -49,6 +49,11 @@ enum {
   RESERVED_SHARED_BYTES = 1 << 10 /* of its shared memory, taken for each block */
 };
 
+/** The noun behind a number. */
+static inline const char *simt_bytes(size_t count) {
+  return count == 1 ? "byte" : "bytes";
+}
+
 /* --- settings.c ----------------------------------------------------------------------------- */
 
 typedef enum Order { FORWARD, REVERSE, RANDOM } Order;
