@@ -179,6 +179,7 @@ void lab_access(LabWorker *lab, uintptr_t address, unsigned size, bool is_write,
     use_host(lab, address, use, pc);
     return;
   }
+  if (shared && lab_is_of_compiler(lab, address, size)) return;
   if (address % size != 0 && lab->checks & LAB_ALIGNMENT) {
     lab_report_here(lab, LAB_MISALIGNED, pc, 0, 0, address);
   }

@@ -15,23 +15,28 @@ size_t lab_array_count;
 static struct {
   SimtVariable *list; /* thread-local, by offset */
   size_t count;
+  SharedArray *guards; /* of the compiler, behind the arrays */
+  size_t guard_count;
 } variables;
 
-static void add_arrays(SimtOwner owner) {
+/** Returns how many there are. */
+static size_t add_arrays(SharedArray *list, SimtOwner owner) {
+  size_t count = 0;
   for (size_t i = 0; i < variables.count; i++) {
     const SimtVariable *v = &variables.list[i];
-    if (v->owner == owner)
-      lab_arrays[lab_array_count++] = (SharedArray){v->begin, v->size, v->name};
+    if (v->owner == owner) list[count++] = (SharedArray){v->begin, v->size, v->name};
   }
+  return count;
 }
 
 void lab_begin_arrays(const Launch *launch) {
   variables.count = simt_shared_variables(launch->kernel, &variables.list);
   lab_arrays = calloc(variables.count + 1, sizeof *lab_arrays);
   if (lab_arrays == NULL) abort();
-  lab_array_count = 0;
-  add_arrays(OF_KERNEL);
-  add_arrays(OF_DEVICE_FUNCTION);
+  lab_array_count = add_arrays(lab_arrays, OF_KERNEL);
+  lab_array_count += add_arrays(lab_arrays + lab_array_count, OF_DEVICE_FUNCTION);
+  variables.guards = lab_arrays + lab_array_count;
+  variables.guard_count = add_arrays(variables.guards, OF_COMPILER);
 }
 
 void lab_end_arrays(void) {
@@ -42,6 +47,14 @@ void lab_end_arrays(void) {
 static bool is_around_dynamic(const LabWorker *lab, uintptr_t address) {
   return address - (lab->dynamic - SHARED_MARGIN) <
          SHARED_MARGIN + MAX_SHARED_BYTES + SHARED_MARGIN;
+}
+
+bool lab_is_of_compiler(const LabWorker *lab, uintptr_t address, unsigned size) {
+  if (size != 1) return false; /* a kernel's, which has left one of its arrays */
+  for (size_t i = 0; i < variables.guard_count; i++) {
+    if (address - lab->shared == variables.guards[i].begin) return true;
+  }
+  return false;
 }
 
 bool lab_is_unnamed_static(const LabWorker *lab, uintptr_t address) {

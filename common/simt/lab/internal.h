@@ -283,6 +283,8 @@ void lab_report_here(LabWorker *lab, LabKind kind, uint32_t pc, uint32_t other_p
 /* arrays.c */
 void lab_begin_arrays(const Launch *launch);
 void lab_end_arrays(void);
+/** Is it no access of the source, but one that the compiler has added for itself? */
+bool lab_is_of_compiler(const LabWorker *lab, uintptr_t address, unsigned size);
 /** Static shared memory of a program without symbols. */
 bool lab_is_unnamed_static(const LabWorker *lab, uintptr_t address);
 /** Says where the address is in the kernel's shared memory, or how far from it. */

@@ -23,8 +23,14 @@ typedef struct SimtDeclaration {
 
 SimtDeclaration simt_declaration(const void *kernel);
 
-/** Whose a thread-local variable is. All but the runtime's own are static shared arrays. */
-typedef enum SimtOwner { OF_KERNEL, OF_DEVICE_FUNCTION, OF_OTHER_KERNEL, OF_RUNTIME } SimtOwner;
+/** Whose a thread-local variable is. All but the last two kinds are static shared arrays. */
+typedef enum SimtOwner {
+  OF_KERNEL,
+  OF_DEVICE_FUNCTION,
+  OF_OTHER_KERNEL,
+  OF_RUNTIME,
+  OF_COMPILER /* notes that an array has been initialised: on a GPU there are none */
+} SimtOwner;
 
 typedef struct SimtVariable {
   uintptr_t begin; /* an address; of thread-local variables, behind the start of all of them */

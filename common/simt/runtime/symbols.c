@@ -4,8 +4,8 @@
  * program without symbols nothing is known.
  *
  * A local variable `v` of the function `f` has the symbol `_ZZ<f>E<length><v>` where that of the
- * function is `_Z<f>`. SIMT_KERNEL() in cuda_runtime.h gives every kernel one, which tells it from
- * other functions.
+ * function is `_Z<f>`, or `_ZZ<length><f>E<length><v>` where it is `f`, as `extern "C"` has it.
+ * SIMT_KERNEL() in cuda_runtime.h gives every kernel one, which tells it from other functions.
  */
 #define _GNU_SOURCE
 #include <ctype.h>
@@ -127,10 +127,25 @@ static bool is_in_a_kernel(const SimtVariable *array) {
   return false;
 }
 
-/** The runtime's own variables are C's, of known names. */
+/** By their full names: kernels may have arrays that begin alike. */
 static bool is_of_runtime(const SimtVariable *variable) {
-  return strncmp(variable->symbol, "simt_", 5) == 0 || strncmp(variable->symbol, "lab_", 4) == 0 ||
-         strcmp(variable->symbol, "smem") == 0;
+  static const char *const names[] = {"smem", "simt_shared_space", "simt_worker", "simt_last_error",
+                                      "lab_worker"};
+  for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+    if (strcmp(variable->symbol, names[i]) == 0) return true;
+  }
+  return false;
+}
+
+/** Arrays of a class with constructors get a guard, though these do nothing. */
+static bool is_guard(const SimtVariable *variable) {
+  return strncmp(variable->symbol, "_ZGV", 4) == 0 || strcmp(variable->symbol, "__tls_guard") == 0;
+}
+
+static SimtOwner owner_of(const SimtVariable *variable) {
+  if (is_of_runtime(variable)) return OF_RUNTIME;
+  if (is_guard(variable)) return OF_COMPILER;
+  return is_in_a_kernel(variable) ? OF_OTHER_KERNEL : OF_DEVICE_FUNCTION;
 }
 
 static void list_shared(void) {
@@ -145,9 +160,7 @@ static void list_shared(void) {
     if (ELF64_ST_TYPE(symbol->st_info) != STT_TLS || symbol->st_size == 0) continue;
     SimtVariable *variable = &symbols.shared[symbols.shared_count++];
     *variable = variable_of(symbol, 0);
-    variable->owner = is_of_runtime(variable)    ? OF_RUNTIME
-                      : is_in_a_kernel(variable) ? OF_OTHER_KERNEL
-                                                 : OF_DEVICE_FUNCTION;
+    variable->owner = owner_of(variable);
   }
   qsort(symbols.shared, symbols.shared_count, sizeof *symbols.shared, by_offset);
 }
@@ -182,10 +195,17 @@ static void read_once(void) {
 
 /** Is this symbol a local variable of the function? If so, `*variable` is its own mangled name. */
 static bool is_local_of(const char *symbol, const char *function, const char **variable) {
+  if (strncmp(symbol, "_ZZ", 3) != 0) return false;
+  const bool mangled = strncmp(function, "_Z", 2) == 0;
+  char *owner = (char *)symbol + 3;
+  if (mangled) {
+    function += 2;
+  } else if (strtoul(owner, &owner, 10) != strlen(function)) {
+    return false;
+  }
   const size_t length = strlen(function);
-  if (length < 2 || strncmp(symbol, "_ZZ", 3) != 0) return false;
-  if (strncmp(symbol + 3, function + 2, length - 2) != 0 || symbol[1 + length] != 'E') return false;
-  *variable = symbol + 2 + length;
+  if (strncmp(owner, function, length) != 0 || owner[length] != 'E') return false;
+  *variable = owner + length + 1;
   return true;
 }
 
@@ -252,7 +272,7 @@ size_t simt_shared_variables(const void *kernel, SimtVariable **list) {
   for (size_t i = 0; i < symbols.shared_count; i++) {
     SimtVariable *variable = &(*list)[i];
     *variable = symbols.shared[i];
-    if (variable->owner == OF_RUNTIME) continue;
+    if (variable->owner == OF_RUNTIME || variable->owner == OF_COMPILER) continue;
     if (function == NULL || is_own_array(variable, function)) variable->owner = OF_KERNEL;
   }
   return symbols.shared_count;
