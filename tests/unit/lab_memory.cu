@@ -53,16 +53,40 @@ __global__ void leave_and_look(int *out) {
   values[-1] = values[8] = 77;
 }
 
-static void nothing_is_left_outside_of_shared_memory(void **) {
+/** The same in a static array, at [at], and behind it. */
+__global__ void leave_in_array(int *out, int at) {
+  __shared__ int values[4];
+  out[blockIdx.x] = values[at % 4] + values[at];
+  __syncthreads();
+  values[at % 4] = values[at] = 77;
+}
+
+/** With all checks and with none of bounds. */
+static void assert_nothing_is_left(void (*launch)(int *)) {
   int *out = named<int>("out", 64), seen[64];
   for (const char *threads : {"1", "2"}) {
-    set_variable("SIMT_THREADS", threads);
-    leave_and_look<<<64, 1, 32>>>(out);
-    leave_and_look<<<64, 1, 32>>>(out);
-    fetch(seen, out);
-    for (int value : seen) assert_int_equal(value, -2);
+    for (unsigned checks : {LAB_EVERYTHING, LAB_RACES}) {
+      set_variable("SIMT_THREADS", threads);
+      lab_start(checks);
+      launch(out);
+      launch(out);
+      fetch(seen, out);
+      for (int value : seen) assert_int_equal(value, -2);
+    }
   }
   set_variable("SIMT_THREADS", nullptr);
+}
+
+static void nothing_is_left_outside_of_shared_memory(void **) {
+  assert_nothing_is_left([](int *out) { leave_and_look<<<64, 1, 32>>>(out); });
+}
+
+static void nothing_is_left_in_static_arrays(void **) {
+  assert_nothing_is_left([](int *out) { leave_in_array<<<64, 1>>>(out, 2); });
+}
+
+static void nothing_is_left_behind_static_arrays(void **) {
+  assert_nothing_is_left([](int *out) { leave_in_array<<<64, 1>>>(out, 7); });
 }
 
 __global__ void copy_before(const uint4 *in) {
@@ -312,6 +336,8 @@ int main() {
       LAB_TEST(shared_memory_has_a_beginning),
       LAB_TEST(a_vector_may_lie_half_outside),
       LAB_TEST(nothing_is_left_outside_of_shared_memory),
+      LAB_TEST(nothing_is_left_in_static_arrays),
+      LAB_TEST(nothing_is_left_behind_static_arrays),
       LAB_TEST(copies_and_matrices_are_held_to_it),
       LAB_TEST(a_copy_goes_to_shared_memory),
       LAB_TEST(static_arrays_have_two_ends),

@@ -130,12 +130,13 @@ static inline bool has_shared(const LabWorker *lab, uintptr_t address, unsigned 
 }
 
 static void leave_shared(LabWorker *lab, uintptr_t address, unsigned size, Use use, uint32_t pc) {
+  const bool harmless = lab_may_leave_shared(lab, address, size);
   if (!(lab->checks & LAB_BOUNDS)) return;
   /* Of an access that begins well, what is told is where it leaves. */
   uintptr_t culprit = address;
   while (has_shared(lab, culprit, 1)) culprit++;
   lab_report_here(lab, LAB_SHARED_OUTSIDE, pc, 0, 0, culprit);
-  if (!lab_may_leave_shared(lab, address, size) && use != READS) end_launch(lab, address, pc);
+  if (!harmless && use != READS) end_launch(lab, address, pc);
 }
 
 void lab_check_shared(LabWorker *lab, uintptr_t address, unsigned size, Use use, uint32_t pc) {

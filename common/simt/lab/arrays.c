@@ -106,17 +106,41 @@ void lab_describe_shared(const LabWorker *lab, uintptr_t address, char *text, si
   }
 }
 
-/* --- Accesses that leave it ------------------------------------------------------------------ */
+/* --- What blocks find there ------------------------------------------------------------------ */
+
+void lab_fill_arrays(const LabWorker *lab) {
+  for (size_t i = 0; i < lab_array_count; i++) {
+    memset((char *)lab->shared + lab_arrays[i].begin, 0xff, lab_arrays[i].size);
+  }
+}
 
 /** So that what is read there depends on no other block. */
 static void wipe_around_dynamic(LabWorker *lab) {
-  if (lab->wiped) return;
-  lab->wiped = true;
+  if (lab->wiped_around_dynamic) return;
+  lab->wiped_around_dynamic = true;
   const size_t requested = lab->launch->dynamic_shared_bytes;
   char *dynamic = (char *)lab->dynamic;
   memset(dynamic - SHARED_MARGIN, 0xff, SHARED_MARGIN);
   memset(dynamic + requested, 0xff, MAX_SHARED_BYTES - requested + SHARED_MARGIN);
 }
+
+/** The same of all that is neither the runtime's nor an array that the kernel may use. A guard that
+ * is wiped says what it said: that its array needs nothing. */
+static void wipe_between_arrays(LabWorker *lab) {
+  if (lab->wiped_between_arrays) return;
+  lab->wiped_between_arrays = true;
+  char *shared = (char *)lab->shared;
+  size_t at = 0;
+  for (size_t i = 0; i < variables.count; i++) {
+    const SimtVariable *v = &variables.list[i];
+    if (v->owner == OF_OTHER_KERNEL || v->owner == OF_COMPILER) continue;
+    if (v->begin > at) memset(shared + at, 0xff, v->begin - at);
+    if (v->begin + v->size > at) at = v->begin + v->size;
+  }
+  memset(shared + at, 0xff, lab->shared_bytes - at);
+}
+
+/* --- Accesses that leave it ------------------------------------------------------------------ */
 
 static bool is_of_runtime(const LabWorker *lab, uintptr_t address) {
   for (size_t i = 0; i < variables.count; i++) {
@@ -132,6 +156,10 @@ bool lab_may_leave_shared(LabWorker *lab, uintptr_t address, unsigned size) {
     wipe_around_dynamic(lab);
     return true;
   }
-  return address - lab->shared < lab->shared_bytes && end - lab->shared < lab->shared_bytes &&
-         !is_of_runtime(lab, address) && !is_of_runtime(lab, end);
+  if (address - lab->shared >= lab->shared_bytes || end - lab->shared >= lab->shared_bytes ||
+      is_of_runtime(lab, address) || is_of_runtime(lab, end)) {
+    return false;
+  }
+  wipe_between_arrays(lab);
+  return true;
 }

@@ -197,7 +197,8 @@ typedef struct LabWorker {
   uintptr_t fibers;          /* local memory of the threads */
   uintptr_t shared, dynamic; /* all shared memory; its dynamic part */
   size_t shared_bytes;
-  bool wiped;                      /* in this block, the memory around its dynamic shared memory */
+  bool wiped_around_dynamic;       /* in this block, what lies around its dynamic shared memory */
+  bool wiped_between_arrays;       /* the same of its static arrays */
   uint64_t block;                  /* its number in the grid */
   uint32_t block_tag;              /* the same, as touchers have it */
   uint32_t epoch, first_epoch;     /* counts barriers; the block's first */
@@ -289,7 +290,10 @@ bool lab_is_of_compiler(const LabWorker *lab, uintptr_t address, unsigned size);
 bool lab_is_unnamed_static(const LabWorker *lab, uintptr_t address);
 /** Says where the address is in the kernel's shared memory, or how far from it. */
 void lab_describe_shared(const LabWorker *lab, uintptr_t address, char *text, size_t text_size);
-/** May an access be made that is not in the kernel's shared memory, as it damages nothing? */
+/** Leaves nothing of other blocks in static arrays. */
+void lab_fill_arrays(const LabWorker *lab);
+/** May an access be made that is not in the kernel's shared memory, as it damages nothing? What it
+ * finds there is then nothing of other blocks either. */
 bool lab_may_leave_shared(LabWorker *lab, uintptr_t address, unsigned size);
 
 /** What becomes of the memory that a thread accesses. */

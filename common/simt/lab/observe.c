@@ -149,7 +149,8 @@ static void block_begins(Worker *worker) {
   lab->block = lab_block_number(worker);
   lab->block_tag = lab_block_tag(lab->block);
   lab->first_epoch = ++lab->epoch;
-  lab->wiped = false;
+  lab->wiped_around_dynamic = lab->wiped_between_arrays = false;
+  lab_fill_arrays(lab);
   lab->talked = false;
   lab->copies_reading = 0;
 }

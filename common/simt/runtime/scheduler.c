@@ -335,8 +335,8 @@ Outcome simt_run_block(Worker *w) {
   w->barrier_arrived = w->barrier_true = 0;
   w->access_call_site = NULL;
   /* What a kernel has not written must not look like zeros, nor like the last block's values.
-     Static arrays, though, keep these: they lie among the thread-local variables of the whole
-     program. */
+     Static arrays, though, keep these, but where the lab watches: they lie among the thread-local
+     variables of the whole program. */
   memset(smem, 0xff, w->launch->dynamic_shared_bytes);
   if (simt_observer != NULL) simt_observer->block_begins(w);
 
