@@ -39,13 +39,17 @@ SIMT_INLINE void __threadfence() {
   simt_thread_fence();
 }
 
-SIMT_INLINE void __threadfence_block() {
+SIMT_INLINE void __threadfence_system() {
   simt_thread_fence();
+}
+
+SIMT_INLINE void __threadfence_block() {
+  simt_block_fence();
 }
 
 /** Lets the others run, however long it is meant to last. */
 SIMT_INLINE void __nanosleep(unsigned) {
-  simt_thread_fence();
+  simt_block_fence();
 }
 
 /* --- Warp instructions ---------------------------------------------------------------------- */

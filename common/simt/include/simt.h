@@ -151,8 +151,10 @@ uint64_t simt_compare_and_swap_64(void *address, uint64_t expected, uint64_t des
 /** What `operation` makes of the values of all lanes in `mask`; exchanges are none. */
 unsigned simt_reduce(SimtAtomic operation, unsigned mask, unsigned value);
 
-/** Orders memory, and lets other threads of the block go first. */
+/** Orders memory, for other blocks too, and lets other threads of the block go first. */
 void simt_thread_fence(void);
+/** The same, of which other blocks notice nothing. */
+void simt_block_fence(void);
 
 /** The 16-bit element types of the tensor cores. */
 typedef enum SimtElement { SIMT_FP16, SIMT_BF16 } SimtElement;

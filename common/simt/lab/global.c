@@ -252,9 +252,5 @@ void lab_use_global(LabWorker *lab, size_t region, uintptr_t address, unsigned s
   const bool reads = use == READS || use == ATOMICALLY;
   if (!reads || own || !(lab->checks & LAB_INIT) || r->initialised == NULL) return;
   if (all_bits(r->initialised, offset, size)) return;
-  if (lab->talked) {
-    lab_suspect_read(lab, region, offset, size, use, pc);
-  } else {
-    lab_report_here(lab, LAB_GLOBAL_UNWRITTEN, pc, 0, 0, address);
-  }
+  lab_suspect_read(lab, region, offset, size, use, pc);
 }

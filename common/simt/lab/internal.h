@@ -219,8 +219,8 @@ typedef struct LabWorker {
   uint64_t requests; /* seen with LAB_ACCESSES */
   struct Grouping *grouping;
   struct Behind *behind[MAX_WARPS]; /* NULL: the warp never had need of it */
-  bool atomics, fences;
-  bool talked; /* in this block there was an atomic or a fence */
+  bool atomics, fences;             /* of global memory */
+  bool talked;                      /* in this block there was one that other blocks can notice */
   struct Suspects *suspects;
 
   unsigned copies_reading;        /* cp.async of this block that are under way from global memory */
@@ -368,6 +368,8 @@ void lab_forget_touched(LabWorker *const *workers, int count);
  * another block may have. */
 void lab_suspect_read(LabWorker *lab, size_t region, size_t offset, unsigned size, Use use,
                       uint32_t pc);
+/** When the running block ends: where it has not talked, makes findings of its suspects. */
+void lab_end_suspects(LabWorker *lab);
 /** Makes findings of those that no other block can have written before. */
 void lab_judge_suspects(LabWorker *const *workers, int count, bool talk, FindingList *findings);
 void lab_free_suspects(LabWorker *lab);

@@ -95,6 +95,7 @@ static double milliseconds_since(const struct timespec *start) {
 
 /** What was found in a block that has come to its end. */
 static void end_block(LabWorker *lab) {
+  lab_end_suspects(lab);
   lab_add_findings(&lab->findings, &lab->block_findings);
   lab->block_findings.count = 0;
 }
@@ -103,7 +104,9 @@ static void launch_failed(const Failure *failure) {
   if (checks == 0) return;
   lab_store_failure(failure);
   for (int i = 0; i < watched_count && failure->worker != NULL; i++) {
-    if (watched[i]->worker == failure->worker) lab_store_findings(&watched[i]->block_findings);
+    if (watched[i]->worker != failure->worker) continue;
+    lab_end_suspects(watched[i]);
+    lab_store_findings(&watched[i]->block_findings);
   }
 }
 
@@ -252,7 +255,7 @@ static void atomic(Worker *worker, void *address, unsigned size, bool reads,
   if (lab == NULL) return;
   const uint32_t pc = lab_pc(call_site);
   lab_counts(&lab->sites, pc)->atomics++;
-  lab->atomics = lab->talked = true;
+  if (simt_memory_is_device(address)) lab->atomics = lab->talked = true;
   lab_check_atomic(lab, (uintptr_t)address, size, reads ? ATOMICALLY : EXCHANGES, pc);
 }
 

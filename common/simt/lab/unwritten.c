@@ -1,9 +1,11 @@
 /*
- * Reads of global memory that neither the host, nor an earlier launch, nor the reading block wrote,
- * in blocks that have used atomics or fences: another block may have written it and said so. That
- * is known when the launch has ended, and does not depend on the order of blocks.
+ * Reads of global memory that neither the host, nor an earlier launch, nor the reading block wrote.
+ * Where the block uses atomics or fences, another block may have written it and said so: the first
+ * is known when the block has ended, the second when the launch has, and neither depends on any
+ * order.
  */
 #include <stdlib.h>
+#include <string.h>
 
 #include "internal.h"
 
@@ -17,11 +19,13 @@ typedef struct Suspect {
   bool atomic;
 } Suspect;
 
-/** In the order in which they were first seen. */
+/** Of the running block, in the order in which they were first seen, and of blocks before it. */
 typedef struct Suspects {
   Suspect *list;
   size_t count, capacity;
   uint32_t *index; /* open addressing: 1 + place in the list; 0: free */
+  Suspect *kept;
+  size_t kept_count;
 } Suspects;
 
 static size_t index_size(const Suspects *s) {
@@ -29,12 +33,11 @@ static size_t index_size(const Suspects *s) {
 }
 
 static bool same(const Suspect *a, const Suspect *b) {
-  return a->region == b->region && a->offset == b->offset && a->pc == b->pc &&
-         a->block == b->block && a->size == b->size;
+  return a->region == b->region && a->offset == b->offset && a->pc == b->pc && a->size == b->size;
 }
 
 static uint32_t *slot_of(const Suspects *s, const Suspect *key) {
-  const uint64_t mixed = ((key->block * 31 + key->region) * 31 + key->pc) * 7919 + key->offset;
+  const uint64_t mixed = (key->region * 31 + key->pc) * 7919 + key->offset;
   size_t slot = mixed * 0x9e3779b97f4a7c15 >> 32;
   for (;; slot++) {
     uint32_t *entry = &s->index[slot % index_size(s)];
@@ -74,6 +77,44 @@ void lab_suspect_read(LabWorker *lab, size_t region, size_t offset, unsigned siz
   if (own.thread < suspect->thread) suspect->thread = own.thread;
 }
 
+static void add(const LabWorker *lab, const Suspect *suspect, FindingList *findings) {
+  RawFinding finding = {.kernel = lab->launch->kernel,
+                        .kind = LAB_GLOBAL_UNWRITTEN,
+                        .pc = suspect->pc,
+                        .count = suspect->count,
+                        .has_thread = true,
+                        .block = suspect->block,
+                        .thread = suspect->thread};
+  const Region *region = &lab_regions[suspect->region];
+  lab_describe_region(region, region->begin + suspect->offset, finding.where, sizeof finding.where);
+  lab_add_finding(findings, &finding);
+}
+
+/* --- When the block has ended --------------------------------------------------------------- */
+
+static int by_place(const void *a, const void *b) {
+  const Suspect *x = a, *y = b;
+  if (x->region != y->region) return x->region < y->region ? -1 : 1;
+  return (x->offset > y->offset) - (x->offset < y->offset);
+}
+
+void lab_end_suspects(LabWorker *lab) {
+  Suspects *s = lab->suspects;
+  if (s == NULL || s->count == 0) return;
+  /* Of what a thread reads at several places the lowest is told. */
+  qsort(s->list, s->count, sizeof *s->list, by_place);
+  if (lab->talked) {
+    s->kept = realloc(s->kept, (s->kept_count + s->count) * sizeof *s->kept);
+    if (s->kept == NULL) abort();
+    memcpy(s->kept + s->kept_count, s->list, s->count * sizeof *s->list);
+    s->kept_count += s->count;
+  } else {
+    for (size_t i = 0; i < s->count; i++) add(lab, &s->list[i], &lab->block_findings);
+  }
+  memset(s->index, 0, index_size(s) * sizeof *s->index);
+  s->count = 0;
+}
+
 /* --- When the launch has ended --------------------------------------------------------------- */
 
 /** Blocks are the two lowest of their kind. */
@@ -103,24 +144,11 @@ static bool all_written_elsewhere(LabWorker *const *workers, int count, const Su
   return true;
 }
 
-static void add(const LabWorker *lab, const Suspect *suspect, FindingList *findings) {
-  RawFinding finding = {.kernel = lab->launch->kernel,
-                        .kind = LAB_GLOBAL_UNWRITTEN,
-                        .pc = suspect->pc,
-                        .count = suspect->count,
-                        .has_thread = true,
-                        .block = suspect->block,
-                        .thread = suspect->thread};
-  const Region *region = &lab_regions[suspect->region];
-  lab_describe_region(region, region->begin + suspect->offset, finding.where, sizeof finding.where);
-  lab_add_finding(findings, &finding);
-}
-
 void lab_judge_suspects(LabWorker *const *workers, int count, bool talk, FindingList *findings) {
   for (int w = 0; w < count; w++) {
     const Suspects *s = workers[w]->suspects;
-    for (size_t i = 0; s != NULL && i < s->count; i++) {
-      const Suspect *suspect = &s->list[i];
+    for (size_t i = 0; s != NULL && i < s->kept_count; i++) {
+      const Suspect *suspect = &s->kept[i];
       /* Without fences only an atomic can tell what another block's atomic has set. */
       const bool excused =
           (talk || suspect->atomic) && all_written_elsewhere(workers, count, suspect);
@@ -133,5 +161,6 @@ void lab_free_suspects(LabWorker *lab) {
   if (lab->suspects == NULL) return;
   free(lab->suspects->list);
   free(lab->suspects->index);
+  free(lab->suspects->kept);
   free(lab->suspects);
 }

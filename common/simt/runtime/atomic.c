@@ -112,9 +112,12 @@ uint64_t simt_compare_and_swap_64(void *address, uint64_t expected, uint64_t des
 }
 
 /** A fence often stands in a loop that reads a flag: it lets the others run, as atomics do. */
-void simt_thread_fence(void) {
+void simt_block_fence(void) {
   atomic_thread_fence(memory_order_seq_cst);
-  if (simt_worker == NULL) return;
-  if (simt_observer != NULL) simt_observer->fence(simt_worker);
-  simt_yield();
+  if (simt_worker != NULL) simt_yield();
+}
+
+void simt_thread_fence(void) {
+  if (simt_worker != NULL && simt_observer != NULL) simt_observer->fence(simt_worker);
+  simt_block_fence();
 }
