@@ -168,53 +168,66 @@ static bool in_directive(const char *source, const char *p) {
   return *p == '#';
 }
 
-/** The definition of a kernel: its { and what is in the parentheses of __launch_bounds__. */
+/** What is in the parentheses of __launch_bounds__. */
+typedef struct Bounds {
+  const char *begin, *end;
+} Bounds;
+
+/** The definition of a kernel: its {, and its bounds. */
 typedef struct Kernel {
   const char *body;
-  const char *bounds, *bounds_end;
+  Bounds bounds;
 } Kernel;
 
-/** Reads on behind `__global__`; a mere declaration has no body. */
-static Kernel find_kernel(const char *p) {
-  Kernel kernel = {NULL, p, p};
+/** Reads on behind `__launch_bounds__`. */
+static Bounds find_bounds(const char *p) {
+  Bounds bounds = {NULL, NULL};
   int depth = 0;
-  bool is_bounds = false; /* the next parenthesis is of them */
   for (Token token = next_token(p); token.kind != END; token = next_token(token.end)) {
-    if (depth == 0 && is_name(token, "__launch_bounds__")) {
-      is_bounds = true;
-    } else if (token.kind == OPENING) {
-      if (depth == 0 && *token.begin == '{') {
-        kernel.body = token.begin;
-        break;
-      }
-      if (depth++ == 0 && is_bounds) kernel.bounds = token.end;
-    } else if (token.kind == CLOSING) {
-      if (--depth == 0 && is_bounds) kernel.bounds_end = token.begin;
-      is_bounds &= depth > 0;
-    } else if (depth == 0 && *token.begin == ';') {
+    if (token.kind == OPENING && depth++ == 0) bounds.begin = token.end;
+    if (token.kind != CLOSING || --depth > 0) continue;
+    bounds.end = token.begin;
+    break;
+  }
+  return bounds;
+}
+
+/** Reads on behind `__global__`, before which `bounds` stand. A mere declaration has no body. */
+static Kernel find_kernel(const char *p, Bounds bounds) {
+  Kernel kernel = {NULL, bounds};
+  int depth = 0;
+  for (Token token = next_token(p); token.kind != END; token = next_token(token.end)) {
+    if (depth == 0 && is_name(token, "__launch_bounds__")) kernel.bounds = find_bounds(token.end);
+    if (depth == 0 && *token.begin == ';') break;
+    if (depth == 0 && *token.begin == '{') {
+      kernel.body = token.begin;
       break;
     }
+    depth += (token.kind == OPENING) - (token.kind == CLOSING);
   }
   return kernel;
 }
 
 /** Line breaks are left out, so that lines keep their numbers. */
-static void write_bounds(const Kernel *kernel) {
+static void write_bounds(Bounds bounds) {
   fputs(" SIMT_KERNEL(", stdout);
-  for (Token token = next_token(kernel->bounds); token.begin < kernel->bounds_end;
-       token = next_token(token.end)) {
+  for (const char *p = bounds.begin; p < bounds.end;) {
+    const Token token = next_token(p);
     if (token.kind == BLANK) {
       putchar(' ');
     } else {
       fwrite(token.begin, 1, (size_t)(token.end - token.begin), stdout);
     }
+    p = token.end;
   }
   putchar(')');
 }
 
 static bool rewrite(const char *path, const char *source) {
-  const char *close = NULL;             /* of the launch we are in */
-  Kernel kernel = {NULL, NULL, NULL};   /* whose body is to come */
+  const char *close = NULL; /* of the launch we are in */
+  static const Bounds none = {NULL, NULL};
+  Kernel kernel = {NULL, none};         /* whose body is to come */
+  Bounds bounds = none;                 /* of a kernel whose __global__ is to come */
   Token before = {END, source, source}; /* the last token that is not blank */
   for (Token token = next_token(source); token.kind != END; token = next_token(token.end)) {
     /* a.operator<<<int>(b) is a shift operator and a template argument */
@@ -231,9 +244,13 @@ static bool rewrite(const char *path, const char *source) {
     } else {
       fwrite(token.begin, 1, (size_t)(token.end - token.begin), stdout);
     }
-    if (token.begin == kernel.body) write_bounds(&kernel);
+    if (token.begin == kernel.body) write_bounds(kernel.bounds);
+    if (token.begin >= bounds.end && strchr(";{}", *token.begin) != NULL) bounds = none;
+    if (is_name(token, "__launch_bounds__") && !in_directive(source, token.begin)) {
+      bounds = find_bounds(token.end);
+    }
     if (is_name(token, "__global__") && !in_directive(source, token.begin)) {
-      kernel = find_kernel(token.end);
+      kernel = find_kernel(token.end, bounds);
     }
     if (token.kind != BLANK) before = token;
   }

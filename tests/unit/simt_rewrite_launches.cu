@@ -73,6 +73,16 @@ static void kernels_keep_their_bounds(void **) {
          "SIMT_KERNEL(f(N), 2)\n{}}");
   expect("__global__ __launch_bounds__(64) void k() {} void f() {}",
          "__global__ __launch_bounds__(64) void k() { SIMT_KERNEL(64)} void f() {}");
+  expect("template <int N>\n__launch_bounds__(f(int{N}), 2) __global__ void k() {}",
+         "template <int N>\n__launch_bounds__(f(int{N}), 2) __global__ void k() { "
+         "SIMT_KERNEL(f(int{N}), 2)}");
+  expect("__launch_bounds__(64) __global__ void k(); __global__ void l() {}",
+         "__launch_bounds__(64) __global__ void k(); __global__ void l() { SIMT_KERNEL()}");
+  expect("__launch_bounds__(64) __global__ void k() {} __global__ void l() {}",
+         "__launch_bounds__(64) __global__ void k() { SIMT_KERNEL(64)} "
+         "__global__ void l() { SIMT_KERNEL()}");
+  expect("#define B __launch_bounds__(64)\n__global__ void k() {}",
+         "#define B __launch_bounds__(64)\n__global__ void k() { SIMT_KERNEL()}");
   expect_unchanged("__global__ void k(int *a); void f() {}");
   expect_unchanged("// __global__ void k(int *a) {}");
   expect_unchanged("#define KERNEL(name) \\\n  __global__ void name\nstruct S {};");
