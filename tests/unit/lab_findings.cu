@@ -148,6 +148,34 @@ static void a_wait_is_no_barrier(void **) {
   assert_names_line(text, __FILE__, COPY_LINE);
 }
 
+/** One thread reads a part of the copy of another too early; all read it in time. */
+template <typename T>
+__global__ void peep(const uint4 *in, unsigned *out) {
+  uint4 *tile = (uint4 *)smem;
+  cp_async_16(&tile[threadIdx.x], &in[threadIdx.x], true);
+  cp_async_commit();
+  __syncthreads();
+  if (threadIdx.x == 40) out[64] = *(const T *)&tile[45].y;
+  cp_async_wait<0>();
+  __syncthreads();
+  out[threadIdx.x] = tile[63 - threadIdx.x].y;
+}
+enum { PEEP_COPY = __LINE__ - 8, PEEP_READ = __LINE__ - 5 };
+
+static void a_read_too_early_spoils_no_other(void **) {
+  const uint4 *in = named_zeros<uint4>("in", 64);
+  unsigned *out = named<unsigned>("out", 65);
+  peep<unsigned><<<1, 64, 1024>>>(in, out);
+  assert_finds({LAB_COPY_NOT_WAITED, PEEP_READ, PEEP_COPY, "peep<unsigned int>",
+                "1 time, first: block 0 thread 40, the other thread 45, dynamic shared memory + "
+                "724"});
+  lab_start(LAB_EVERYTHING);
+  peep<unsigned char><<<1, 64, 1024>>>(in, out);
+  assert_finds({LAB_COPY_NOT_WAITED, PEEP_READ, PEEP_COPY, "peep<unsigned char>",
+                "1 time, first: block 0 thread 40, the other thread 45, dynamic shared memory + "
+                "724"});
+}
+
 template <bool RIGHT>
 __global__ void refill(const uint4 *in, unsigned *out) {
   uint4 *tile = (uint4 *)smem;
@@ -330,6 +358,7 @@ int main() {
       LAB_TEST(bytes_of_one_word_do_not_race),
       LAB_TEST(copies_need_wait_and_barrier),
       LAB_TEST(a_wait_is_no_barrier),
+      LAB_TEST(a_read_too_early_spoils_no_other),
       LAB_TEST(a_refill_waits_for_readers),
       LAB_TEST(shared_memory_starts_unwritten),
       LAB_TEST(shared_memory_ends_where_requested),

@@ -218,6 +218,19 @@ static void bad_addresses_are_reported_where_they_were_given(void **) {
                      "out of bounds read 1 byte past allocation 1 (1024 bytes) in copy_from");
 }
 
+__global__ void copy_a_part(const char *from) {
+  simt_copy_async_16(smem, from, 8);
+  simt_commit_group();
+  simt_wait_group(0);
+}
+
+static void copies_are_of_all_or_nothing(void **) {
+  begin_capture(&capture);
+  copy_a_part<<<1, 1, SHARED>>>((char *)device_numbers());
+  const char *report = expect_failure(cudaErrorAssert, "failed assertion in copy_a_part");
+  assert_contains(report, "source_bytes == 0 || source_bytes == 16");
+}
+
 __global__ void read_misaligned_row(int lane, unsigned *out) {
   const int extra = (int)threadIdx.x == lane ? 2 : 0;
   uint32_t rows[2];
@@ -308,6 +321,7 @@ int main() {
       TEST(ldmatrix_before_the_wait_is_reported),
       TEST(two_copies_to_one_place_are_reported),
       TEST(bad_addresses_are_reported_where_they_were_given),
+      TEST(copies_are_of_all_or_nothing),
       TEST(a_misaligned_row_of_ldmatrix_is_reported),
       TEST(mma_under_a_copy_are_counted),
       TEST(copies_of_other_warps_do_not_count),

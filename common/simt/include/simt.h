@@ -172,9 +172,10 @@ SimtFloats simt_mma_m16n8k16(SimtFloats d, SimtWords a, uint32_t b0, uint32_t b1
                              SimtElement element);
 
 /**
- * cp.async.cg.shared.global of 16 bytes, of which the first `source_bytes` come from `global`. A
- * thread that ends before it has waited for its copies, ldmatrix of what is still being copied,
- * and two copies to one place in no order end the launch with a report.
+ * cp.async.cg.shared.global of 16 bytes: all come from `global` where `source_bytes` is 16, and are
+ * zeros where it is 0; the numbers between, which hardware takes too, end the launch. A thread that
+ * ends before it has waited for its copies, ldmatrix of what is still being copied, and two copies
+ * to one place in no order end the launch with a report.
  */
 void simt_copy_async_16(void *shared, const void *global, unsigned source_bytes);
 void simt_commit_group(void);

@@ -257,12 +257,22 @@ void lab_use_shared(LabWorker *lab, uintptr_t address, unsigned size, Use use, i
   }
 }
 
+static void arrive(const Access *access, Cell *cell) {
+  if (cell->state != COPY_UNDER_WAY || cell->writer != access->thread) return;
+  cell->write_pc = access->pc;
+  cell->write_epoch = access->lab->epoch;
+  cell->write_warp_epoch = access->warp_epoch;
+  cell->state = COPIED;
+}
+
 /** From its wait on, a copy is like a store that its thread has just made. */
 void lab_copy_arrived(LabWorker *lab, uintptr_t address, int thread, uint32_t pc) {
-  Cell *cell = &lab->shadow.units[unit_of(lab, address)];
-  if (cell->split || cell->state != COPY_UNDER_WAY || cell->writer != thread) return;
-  cell->write_pc = pc;
-  cell->write_epoch = lab->epoch;
-  cell->write_warp_epoch = lab->warp_epochs[thread / WARP_SIZE];
-  cell->state = COPIED;
+  const Access access = {lab, address, COPIES, thread, pc, lab->warp_epochs[thread / WARP_SIZE]};
+  const size_t unit = unit_of(lab, address);
+  Cell *words = &lab->shadow.words[unit * WORDS], *bytes = &lab->shadow.bytes[unit * UNIT];
+  arrive(&access, &lab->shadow.units[unit]);
+  for (int i = 0; i < WORDS && lab->shadow.units[unit].split; i++) {
+    arrive(&access, &words[i]);
+    for (int k = 0; k < BYTES && words[i].split; k++) arrive(&access, &bytes[i * BYTES + k]);
+  }
 }

@@ -65,6 +65,12 @@ void simt_copy_async_16(void *shared, const void *global, unsigned source_bytes)
       .group = queue->committed,
       .call_site = __builtin_return_address(0),
   };
+  if (source_bytes != 0 && source_bytes != COPY_BYTES) {
+    worker->assertion = "source_bytes == 0 || source_bytes == 16";
+    worker->assertion_file = __FILE__;
+    worker->assertion_line = __LINE__;
+    simt_end_block(ASSERTED, &(Wait){.call_site = copy.call_site});
+  }
   simt_require_aligned(shared, COPY_BYTES, "target of cp.async", copy.call_site);
   if (source_bytes > 0) {
     simt_require_aligned(global, COPY_BYTES, "source of cp.async", copy.call_site);
@@ -102,8 +108,11 @@ void simt_wait_group(unsigned still_pending) {
       continue;
     }
     if (simt_observer != NULL) simt_observer->copy_arrived(simt_worker, &copy);
-    memcpy(copy.shared, copy.global, copy.source_bytes);
-    memset((char *)copy.shared + copy.source_bytes, 0, COPY_BYTES - copy.source_bytes);
+    if (copy.source_bytes > 0) {
+      memcpy(copy.shared, copy.global, COPY_BYTES);
+    } else {
+      memset(copy.shared, 0, COPY_BYTES);
+    }
     --*simt_under_way_to(simt_worker, copy.shared);
     queue->reading -= copy.source_bytes > 0;
   }

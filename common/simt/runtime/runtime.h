@@ -132,7 +132,7 @@ typedef struct Warp {
 typedef struct AsyncCopy {
   void *shared;
   const void *global;
-  unsigned source_bytes; /* the rest of the 16 becomes zero */
+  unsigned source_bytes; /* 16, or 0: zeros */
   unsigned group;        /* counted by the thread's commits */
   const void *call_site;
 } AsyncCopy;
