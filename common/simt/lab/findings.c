@@ -63,7 +63,7 @@ const char *lab_kind_text(LabKind kind) {
           "read of what another thread's cp.async brought, no barrier since "
           "its wait",
       [LAB_COPY_OVER_READ] = "cp.async into what another thread may still read, no barrier between",
-      [LAB_COPY_SOURCE_WRITTEN] = "write to what a cp.async that was not waited for may still read",
+      [LAB_COPY_SOURCE_WRITTEN] = "write to the source of a cp.async, no wait and barrier between",
       [LAB_SHARED_UNWRITTEN] = "read of shared memory that nobody wrote",
       [LAB_SHARED_OUTSIDE] = "shared memory out of bounds",
       [LAB_GLOBAL_OUTSIDE] = "global memory out of bounds",

@@ -125,26 +125,25 @@ void lab_add_findings(FindingList *list, const FindingList *others);
 
 /* --- Shared memory -------------------------------------------------------------------------- */
 
-/** A reader of a cell. */
-typedef struct Reader {
+/** Who has accessed something since the last barrier. Of all of them three are kept: the latest,
+ * one of another thread of its warp, and one of another warp. So whoever comes next finds one that
+ * it races with, if there is any. */
+typedef struct User {
   uint32_t pc, warp_epoch;
   uint16_t thread;
   bool present;
-} Reader;
+} User;
 
 typedef enum CellState { STORED, COPY_UNDER_WAY, COPIED, UPDATED /* by atomics alone */ } CellState;
 
-/**
- * Who last wrote some bytes, and who has read them since the last barrier: the latest reader, one
- * of another thread of its warp, and one of another warp.
- */
+/** Who last wrote some bytes, and who has read them since the last barrier. */
 typedef struct Cell {
   uint32_t write_pc, write_epoch, write_warp_epoch;
   uint16_t writer;
   uint8_t state;
   bool split; /* what is known is in the finer cells */
   uint32_t read_epoch;
-  Reader readers[3];
+  User readers[3];
 } Cell;
 
 /** Three grains, so that each access finds cells as large as itself: 16 bytes, 4 and 1. */
@@ -225,7 +224,7 @@ typedef struct LabWorker {
 
   unsigned copies_reading;        /* cp.async of this block that are under way from global memory */
   uintptr_t sources, sources_end; /* what they read lies between these */
-  struct Writes *writes;
+  struct Sources *recent_sources;
 } LabWorker;
 
 static inline uint64_t lab_block_number(const Worker *worker) {
@@ -345,6 +344,10 @@ void lab_free_shadow(SharedShadow *shadow);
 void lab_use_shared(LabWorker *lab, uintptr_t address, unsigned size, Use use, int thread,
                     uint32_t pc);
 void lab_copy_arrived(LabWorker *lab, uintptr_t address, int thread, uint32_t pc);
+void lab_note_user(User users[3], User own);
+void lab_forget_users(User users[3]);
+/** One with nothing between it and the running thread's access; NULL: none. */
+const User *lab_find_unordered(const LabWorker *lab, const User users[3]);
 
 /* global.c */
 void lab_use_global(LabWorker *lab, size_t region, uintptr_t address, unsigned size, Use use,
@@ -378,7 +381,7 @@ void lab_free_suspects(LabWorker *lab);
 void lab_source_issued(LabWorker *lab, const AsyncCopy *copy);
 void lab_source_arrived(LabWorker *lab, const AsyncCopy *copy);
 void lab_source_written(LabWorker *lab, uintptr_t address, unsigned size, uint32_t pc);
-void lab_free_writes(LabWorker *lab);
+void lab_free_sources(LabWorker *lab);
 
 /* results.c: what has been seen in the launches that have ended */
 void lab_forget_store(void);

@@ -67,7 +67,7 @@ static void free_worker(LabWorker *lab) {
   free(lab->grouping);
   lab_free_behind(lab);
   lab_free_suspects(lab);
-  lab_free_writes(lab);
+  lab_free_sources(lab);
   free(lab->findings.list);
   free(lab->block_findings.list);
   lab_free_shadow(&lab->shadow);

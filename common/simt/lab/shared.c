@@ -58,6 +58,38 @@ static inline bool unordered(const Access *access, uint16_t thread, uint32_t war
   return thread / WARP_SIZE != access->thread / WARP_SIZE || warp_epoch == access->warp_epoch;
 }
 
+void lab_note_user(User users[3], User own) {
+  if (!users[0].present) {
+    users[0] = own;
+  } else if (users[0].thread / WARP_SIZE != own.thread / WARP_SIZE) {
+    if (!users[2].present) users[2] = own;
+  } else if (users[0].warp_epoch != own.warp_epoch) {
+    users[0] = own;
+    users[1].present = false;
+  } else if (users[0].thread != own.thread && !users[1].present) {
+    users[1] = own;
+  }
+}
+
+static const User *find_unordered(const Access *access, const User users[3]) {
+  for (int i = 0; i < 3; i++) {
+    if (users[i].present && unordered(access, users[i].thread, users[i].warp_epoch)) {
+      return &users[i];
+    }
+  }
+  return NULL;
+}
+
+const User *lab_find_unordered(const LabWorker *lab, const User users[3]) {
+  const int thread = lab_thread(lab);
+  const Access own = {.thread = thread, .warp_epoch = lab->warp_epochs[thread / WARP_SIZE]};
+  return find_unordered(&own, users);
+}
+
+void lab_forget_users(User users[3]) {
+  for (int i = 0; i < 3; i++) users[i].present = false;
+}
+
 static void report(const Access *access, LabKind kind, uint32_t other_pc, uint16_t other_thread) {
   lab_report_here(access->lab, kind, access->pc, other_pc, other_thread, access->address);
 }
@@ -87,22 +119,11 @@ static void check_read(const Access *access, const Cell *cell) {
   }
 }
 
-/** Readers that a later write could race with: the latest, another of its warp, one of another. */
 static void note_read(const Access *access, Cell *cell) {
-  Reader *readers = cell->readers;
-  const Reader own = {access->pc, access->warp_epoch, (uint16_t)access->thread, true};
-  if (cell->read_epoch != access->lab->epoch) {
-    cell->read_epoch = access->lab->epoch;
-    readers[0] = own;
-    readers[1].present = readers[2].present = false;
-  } else if (readers[0].thread / WARP_SIZE != access->thread / WARP_SIZE) {
-    if (!readers[2].present) readers[2] = own;
-  } else if (readers[0].warp_epoch != access->warp_epoch) {
-    readers[0] = own;
-    readers[1].present = false;
-  } else if (readers[0].thread != access->thread && !readers[1].present) {
-    readers[1] = own;
-  }
+  if (cell->read_epoch != access->lab->epoch) lab_forget_users(cell->readers);
+  cell->read_epoch = access->lab->epoch;
+  lab_note_user(cell->readers,
+                (User){access->pc, access->warp_epoch, (uint16_t)access->thread, true});
 }
 
 static void check_write(const Access *access, const Cell *cell) {
@@ -115,13 +136,10 @@ static void check_write(const Access *access, const Cell *cell) {
     }
   }
   if (cell->read_epoch != access->lab->epoch) return;
-  for (int i = 0; i < 3; i++) {
-    const Reader *reader = &cell->readers[i];
-    if (!reader->present || !unordered(access, reader->thread, reader->warp_epoch)) continue;
-    report(access, access->use == COPIES ? LAB_COPY_OVER_READ : LAB_RACE_READ_WRITE, reader->pc,
-           reader->thread);
-    break;
-  }
+  const User *reader = find_unordered(access, cell->readers);
+  if (reader == NULL) return;
+  report(access, access->use == COPIES ? LAB_COPY_OVER_READ : LAB_RACE_READ_WRITE, reader->pc,
+         reader->thread);
 }
 
 static inline bool is_atomic(Use use) {
@@ -229,13 +247,11 @@ static void check_against_atomics(const Access *access, unsigned size) {
   for (uintptr_t at = access->address / WORD * WORD; at <= last; at += WORD) {
     const Cell *cell = atomics_at(access, at);
     if (cell->read_epoch != access->lab->epoch) continue;
-    for (int i = 0; i < 3; i++) {
-      const Reader *user = &cell->readers[i];
-      if (!user->present || !unordered(access, user->thread, user->warp_epoch)) continue;
-      report(access, access->use == READS ? LAB_RACE_WRITE_READ : LAB_RACE_WRITE_WRITE, user->pc,
-             user->thread);
-      return;
-    }
+    const User *user = find_unordered(access, cell->readers);
+    if (user == NULL) continue;
+    report(access, access->use == READS ? LAB_RACE_WRITE_READ : LAB_RACE_WRITE_WRITE, user->pc,
+           user->thread);
+    return;
   }
 }
 

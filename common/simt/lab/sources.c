@@ -1,7 +1,7 @@
 /*
  * A cp.async may read its source at any time until its thread has waited for it. So nobody may
- * write it meanwhile, nor may another thread just before, with no barrier between; the runtime
- * reads it as late as it may, in that wait.
+ * write it meanwhile, nor may another thread just before or behind, with no barrier between; the
+ * runtime reads it as late as it may, in that wait.
  */
 #include <stdlib.h>
 
@@ -9,72 +9,83 @@
 
 enum { UNIT = COPY_BYTES };
 
-/** Who last wrote some bytes of a unit. It counts only in its epoch. */
-typedef struct Write {
+/** Who has written some of a unit, and who has waited for copies from it. It counts only in its
+ * epoch. */
+typedef struct Source {
   uintptr_t unit;
-  uint32_t epoch, warp_epoch, pc;
-  uint16_t thread;
-} Write;
+  uint32_t epoch;
+  User writers[3], copiers[3];
+} Source;
 
 /** Of the current epoch; open addressing. */
-typedef struct Writes {
-  Write *list;
+typedef struct Sources {
+  Source *list;
   size_t count, size;
   uint32_t epoch;
-} Writes;
+} Sources;
 
-/* --- Writes --------------------------------------------------------------------------------- */
+/* --- Units ---------------------------------------------------------------------------------- */
 
-/** The write of this unit, or a place for it. */
-static Write *place_of(const Writes *w, uintptr_t unit) {
+/** What is known of this unit, or a place for it. */
+static Source *place_of(const Sources *s, uintptr_t unit) {
   for (size_t i = unit * 0x9e3779b97f4a7c15 >> 32;; i++) {
-    Write *place = &w->list[i % w->size];
-    if (place->epoch != w->epoch || place->unit == unit) return place;
+    Source *place = &s->list[i % s->size];
+    if (place->epoch != s->epoch || place->unit == unit) return place;
   }
 }
 
-static void grow(Writes *w) {
-  const Writes old = *w;
-  w->size = 2 * old.size + 256;
-  w->list = calloc(w->size, sizeof *w->list);
-  if (w->list == NULL) abort();
+static void grow(Sources *s) {
+  const Sources old = *s;
+  s->size = 2 * old.size + 256;
+  s->list = calloc(s->size, sizeof *s->list);
+  if (s->list == NULL) abort();
   for (size_t i = 0; i < old.size; i++) {
-    if (old.list[i].epoch == w->epoch) *place_of(w, old.list[i].unit) = old.list[i];
+    if (old.list[i].epoch == s->epoch) *place_of(s, old.list[i].unit) = old.list[i];
   }
   free(old.list);
 }
 
-/** With what is written from now on in it. */
-static Writes *current_writes(LabWorker *lab) {
-  if (lab->writes == NULL) lab->writes = calloc(1, sizeof *lab->writes);
-  Writes *w = lab->writes;
-  if (w == NULL) abort();
-  if (w->epoch != lab->epoch) w->count = 0;
-  w->epoch = lab->epoch;
-  return w;
+/** With what happens from now on in it. */
+static Sources *current_sources(LabWorker *lab) {
+  if (lab->recent_sources == NULL) lab->recent_sources = calloc(1, sizeof(Sources));
+  Sources *s = lab->recent_sources;
+  if (s == NULL) abort();
+  if (s->epoch != lab->epoch) s->count = 0;
+  s->epoch = lab->epoch;
+  return s;
 }
 
-static void note_write(LabWorker *lab, uintptr_t unit, uint32_t pc) {
-  Writes *w = current_writes(lab);
-  if (2 * w->count >= w->size) grow(w);
+static Source *source_at(LabWorker *lab, uintptr_t unit) {
+  Sources *s = current_sources(lab);
+  if (2 * s->count >= s->size) grow(s);
+  Source *source = place_of(s, unit);
+  if (source->epoch == s->epoch) return source;
+  s->count++;
+  source->unit = unit;
+  source->epoch = s->epoch;
+  lab_forget_users(source->writers);
+  lab_forget_users(source->copiers);
+  return source;
+}
+
+static User running_user(const LabWorker *lab, uint32_t pc) {
   const int thread = lab_thread(lab);
-  Write *place = place_of(w, unit);
-  w->count += place->epoch != w->epoch;
-  *place = (Write){unit, w->epoch, lab->warp_epochs[thread / WARP_SIZE], pc, (uint16_t)thread};
+  return (User){pc, lab->warp_epochs[thread / WARP_SIZE], (uint16_t)thread, true};
 }
 
 /* --- Copies --------------------------------------------------------------------------------- */
 
 /** Has another thread written the source, with nothing between that and the copy? */
 static void check_writes(LabWorker *lab, const AsyncCopy *copy) {
-  const Writes *w = current_writes(lab);
-  if (w->count == 0) return;
-  const int thread = lab_thread(lab), warp = thread / WARP_SIZE;
-  const Write *write = place_of(w, (uintptr_t)copy->global / UNIT);
-  if (write->epoch != w->epoch || write->thread == thread) return;
-  if (write->thread / WARP_SIZE == warp && write->warp_epoch != lab->warp_epochs[warp]) return;
-  lab->worker->running = write->thread; /* whose write is told */
-  lab_report_here(lab, LAB_COPY_SOURCE_WRITTEN, write->pc, lab_pc(copy->call_site),
+  const Sources *s = current_sources(lab);
+  if (s->count == 0) return;
+  const Source *source = place_of(s, (uintptr_t)copy->global / UNIT);
+  if (source->epoch != s->epoch) return;
+  const User *writer = lab_find_unordered(lab, source->writers);
+  if (writer == NULL) return;
+  const int thread = lab_thread(lab);
+  lab->worker->running = writer->thread; /* whose write is told */
+  lab_report_here(lab, LAB_COPY_SOURCE_WRITTEN, writer->pc, lab_pc(copy->call_site),
                   (uint64_t)thread, (uintptr_t)copy->global);
   lab->worker->running = thread;
 }
@@ -88,17 +99,23 @@ void lab_source_issued(LabWorker *lab, const AsyncCopy *copy) {
 }
 
 void lab_source_arrived(LabWorker *lab, const AsyncCopy *copy) {
-  lab->copies_reading -= copy->source_bytes > 0;
+  if (copy->source_bytes == 0) return;
+  lab->copies_reading--;
+  if (!(lab->checks & LAB_RACES)) return;
+  Source *source = source_at(lab, (uintptr_t)copy->global / UNIT);
+  lab_note_user(source->copiers, running_user(lab, lab_pc(copy->call_site)));
 }
+
+/* --- Writes --------------------------------------------------------------------------------- */
 
 static bool reads_from(const AsyncCopy *copy, uintptr_t begin, uintptr_t end) {
   const uintptr_t source = (uintptr_t)copy->global;
   return source < end && source + copy->source_bytes > begin;
 }
 
-/** Reports the first copy under way that reads some of this. */
-static void check_copies(LabWorker *lab, uintptr_t begin, uintptr_t end, uint32_t pc) {
-  if (end <= lab->sources || begin >= lab->sources_end) return;
+/** Reports the first copy under way that reads some of this, and whether there is one. */
+static bool check_copies(LabWorker *lab, uintptr_t begin, uintptr_t end, uint32_t pc) {
+  if (lab->copies_reading == 0 || end <= lab->sources || begin >= lab->sources_end) return false;
   for (int thread = 0; thread < MAX_THREADS; thread++) {
     const AsyncQueue *queue = &lab->worker->async[thread];
     for (int i = 0; i < queue->count; i++) {
@@ -106,19 +123,28 @@ static void check_copies(LabWorker *lab, uintptr_t begin, uintptr_t end, uint32_
       if (!reads_from(copy, begin, end)) continue;
       lab_report_here(lab, LAB_COPY_SOURCE_WRITTEN, pc, lab_pc(copy->call_site), (uint64_t)thread,
                       begin);
-      return;
+      return true;
     }
   }
+  return false;
 }
 
 void lab_source_written(LabWorker *lab, uintptr_t address, unsigned size, uint32_t pc) {
   if (!(lab->checks & LAB_RACES)) return;
-  if (lab->copies_reading > 0) check_copies(lab, address, address + size, pc);
+  bool told = check_copies(lab, address, address + size, pc);
   const uintptr_t last = (address + size - 1) / UNIT;
-  for (uintptr_t unit = address / UNIT; unit <= last; unit++) note_write(lab, unit, pc);
+  for (uintptr_t unit = address / UNIT; unit <= last; unit++) {
+    Source *source = source_at(lab, unit);
+    const User *copier = told ? NULL : lab_find_unordered(lab, source->copiers);
+    if (copier != NULL) {
+      lab_report_here(lab, LAB_COPY_SOURCE_WRITTEN, pc, copier->pc, copier->thread, address);
+      told = true;
+    }
+    lab_note_user(source->writers, running_user(lab, pc));
+  }
 }
 
-void lab_free_writes(LabWorker *lab) {
-  if (lab->writes != NULL) free(lab->writes->list);
-  free(lab->writes);
+void lab_free_sources(LabWorker *lab) {
+  if (lab->recent_sources != NULL) free(lab->recent_sources->list);
+  free(lab->recent_sources);
 }
