@@ -15,6 +15,11 @@ MAKES_OWN = ("MAKEFLAGS", "MFLAGS", "MAKELEVEL", "MAKEOVERRIDES", "GNUMAKEFLAGS"
 GENERATED = shutil.ignore_patterns("__pycache__", ".pytest_cache", "results")
 
 
+def without_makes_own() -> dict[str, str]:
+    """The environment as it is outside of make."""
+    return {name: value for name, value in os.environ.items() if name not in MAKES_OWN}
+
+
 class SourceTree:
     """`root` is the copy; programs in `bin` come before those of the system.
 
@@ -40,7 +45,7 @@ class SourceTree:
         file.write_text(text.replace(old, new))
 
     def make(self, *words: str, path: str | None = None) -> subprocess.CompletedProcess:
-        env = {name: value for name, value in os.environ.items() if name not in MAKES_OWN}
+        env = without_makes_own()
         env["PATH"] = path or f"{self.bin}:{env['PATH']}"
         return subprocess.run([shutil.which("make"), *words], cwd=self.root, env=env, text=True,
                               capture_output=True, timeout=300, check=False)
