@@ -2,6 +2,7 @@
 
 import json
 import os
+import pty
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,6 +48,22 @@ def read_rows(path: Path) -> list[dict]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
+def run_on_terminal(command: list, env: dict | None = None) -> tuple[int, str]:
+    """The exit code, and all that a terminal gets on stderr."""
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(command, env={**os.environ, **(env or {})},
+                               stdout=subprocess.DEVNULL, stderr=theirs)
+    os.close(theirs)
+    received = b""
+    try:
+        while chunk := os.read(ours, 4096):
+            received += chunk
+    except OSError:  # what Linux says when nobody holds the other end any more
+        pass
+    os.close(ours)
+    return process.wait(timeout=60), received.decode()
+
+
 def write_inputs(directory: Path, q: np.ndarray, k: np.ndarray, v: np.ndarray) -> Path:
     directory.mkdir(parents=True, exist_ok=True)
     for name, array in (("q", q), ("k", k), ("v", v)):
@@ -70,8 +87,9 @@ class Program:
         """Runs the program with these options and waits; `more` goes to subprocess.run()."""
         arguments = [str(self.path), *map(str, options)]
         output = {} if "stdout" in more else {"stdout": subprocess.PIPE}
-        return subprocess.run(arguments, env={**QUIET, **os.environ, **(env or {})}, timeout=timeout,
-                              stderr=subprocess.PIPE, text=True, check=False, **output, **more)
+        return subprocess.run(arguments, env={**QUIET, **os.environ, **(env or {})},
+                              timeout=timeout, stderr=subprocess.PIPE, text=True, check=False,
+                              **output, **more)
 
     def run_right(self, *options: object, **more) -> subprocess.CompletedProcess:
         """The same, and it must say nothing on stderr and exit with 0. Never timed."""

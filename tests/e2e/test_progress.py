@@ -2,35 +2,18 @@
 the end."""
 
 import os
-import pty
 import re
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from programs import RIGHT, WRONG, Program
+from programs import RIGHT, WRONG, Program, run_on_terminal
 
 # A check of some seconds on one core, far above the one second after which the bar comes.
 SLOW_CHECK = ["-r", "0", "-b", "1", "-H", "4", "-n", "4096", "-d", "128", "-c", "all"]
 ONE_CORE = {"OMP_NUM_THREADS": "1"}
 BAR = re.compile(r"\rchecking \[(#* *)\] (\d+) of 16384 rows, \d+ s left *")
-
-
-def run_on_terminal(path: Path, **env: str) -> tuple[int, str]:
-    """The exit code, and all that a terminal gets on stderr."""
-    ours, theirs = pty.openpty()
-    process = subprocess.Popen([path, *SLOW_CHECK], env={**os.environ, **ONE_CORE, **env},
-                               stdout=subprocess.DEVNULL, stderr=theirs)
-    os.close(theirs)
-    received = b""
-    try:
-        while chunk := os.read(ours, 4096):
-            received += chunk
-    except OSError:  # what Linux says when nobody holds the other end any more
-        pass
-    os.close(ours)
-    return process.wait(timeout=60), received.decode()
 
 
 def after_bars(text: str) -> str:
@@ -48,13 +31,13 @@ def after_bars(text: str) -> str:
 
 
 def test_bar_on_a_terminal() -> None:
-    code, text = run_on_terminal(Program("step02").path)
+    code, text = run_on_terminal([Program("step02").path, *SLOW_CHECK], ONE_CORE)
     assert (code, after_bars(text)) == (RIGHT, "")
 
 
 @pytest.mark.cpu_only("the step that is wrong on purpose is built for the CPU backend")
 def test_bar_is_gone_before_a_failure_is_told(faulty: Path) -> None:
-    code, text = run_on_terminal(faulty, FAULT="no launch")
+    code, text = run_on_terminal([faulty, *SLOW_CHECK], {**ONE_CORE, "FAULT": "no launch"})
     assert code == WRONG and after_bars(text).startswith("WRONG")
 
 

@@ -1,8 +1,6 @@
 """A sweep from beginning to end, with stand-ins for the programs; interrupted, and gone on with."""
 
 import json
-import os
-import pty
 import re
 import signal
 import subprocess
@@ -11,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from programs import BACKEND, NO_GPU, REPOSITORY, RIGHT, STEP_DIR, USAGE, WRONG, read_rows
+from programs import (BACKEND, NO_GPU, REPOSITORY, RIGHT, STEP_DIR, USAGE, WRONG, read_rows,
+                      run_on_terminal)
 from source_tree import without_makes_own
 from stand_in import StandIns
 
@@ -260,25 +259,14 @@ def test_log_has_a_line_for_each_group(programs: StandIns) -> None:
 
 
 def test_bar_on_a_terminal(programs: StandIns) -> None:
-    ours, theirs = pty.openpty()
-    process = subprocess.Popen(command(programs, "--quick"), stdout=subprocess.DEVNULL,
-                               stderr=theirs)
-    os.close(theirs)
-    received = b""
-    try:
-        while chunk := os.read(ours, 4096):
-            received += chunk
-    except OSError:  # what Linux says when nobody holds the other end any more
-        pass
-    os.close(ours)
-    assert process.wait(timeout=60) == RIGHT
-    bars = re.findall(r"\r\[(#* *)\] (\d+) of (\d+), about \d+ s left, step0\d [^\r]*",
-                      received.decode())
+    code, received = run_on_terminal(command(programs, "--quick"))
+    assert code == RIGHT
+    bars = re.findall(r"\r\[(#* *)\] (\d+) of (\d+), about \d+ s left, step0\d [^\r]*", received)
     assert [int(done) for _, done, _ in bars][-1] == len(QUICK) <= len(bars)
     for bar, done, total in bars:
         assert int(total) == len(QUICK) and len(bar) == 24
         assert bar.count("#") == 24 * int(done) // len(QUICK)
-    assert received.decode().endswith("\r" + 79 * " " + "\r")
+    assert received.endswith("\r" + 79 * " " + "\r")
 
 
 def test_estimate_is_of_each_step(monkeypatch: pytest.MonkeyPatch) -> None:
