@@ -215,8 +215,9 @@ $(BUILD)/host/ceiling.o: common/host/ceiling.cu $(BUILD)/flags
 	$(call say,NVCC,$<)
 	$(Q)$(NVCC) $(NVCC_FLAGS) $(call gencode,$(call archs_of,step01)) -MMD -MP -c $< -o $@
 
-# What a GPU's registers hold after ldmatrix and mma, for the test of the CPU backend's layouts.
-$(BUILD)/layouts: tests/gpu/layouts.cu $(BUILD)/flags
+# What a GPU's registers hold after ldmatrix and mma, for the test of the CPU backend's layouts, and
+# what it counts of cp.async.
+$(BUILD)/layouts $(BUILD)/copies: $(BUILD)/%: tests/gpu/%.cu $(BUILD)/flags
 	@mkdir -p $(@D)
 	$(call say,NVCC,$<)
 	$(Q)$(NVCC) $(NVCC_FLAGS) $(call gencode,$(ARCH)) -MMD -MP $< -o $@

@@ -152,7 +152,8 @@ $(SIMT_TESTS:%=$(UNIT)/%): $(UNIT)/%: $(UNIT)/%.o $(SIMT_OBJECTS)
 	$(Q)$(CXX) $^ -o $@ -lcmocka -lpthread -lm
 
 # The steps once more, for the comparison of the lab with Nsight Compute: they write down its counts.
-LAB_COUNTERS := $(if $(filter cpu,$(BACKEND)),$(STEPS:%=$(BUILD)/counts/%))
+# So does cp.async alone.
+LAB_COUNTERS := $(if $(filter cpu,$(BACKEND)),$(STEPS:%=$(BUILD)/counts/%) $(BUILD)/counts/copies)
 .PHONY: lab-counts
 lab-counts: $(LAB_COUNTERS)
 
@@ -161,7 +162,18 @@ $(BUILD)/gpu/%.o: tests/gpu/%.c $(BUILD)/flags
 	$(call say,CC,$<)
 	$(Q)$(CC) $(HOST_FLAGS) $(RUNTIME_INCLUDE) -MMD -MP -c $< -o $@
 
-$(LAB_COUNTERS): $(BUILD)/counts/%: $(BUILD)/gpu/lab_counts.o $(BUILD)/steps/%.o $(BUILD)/checked/%.o \
+$(BUILD)/gpu/copies.o: tests/gpu/copies.cu $(BUILD)/rewrite_launches $(BUILD)/flags
+	$(compile_cu)
+
+$(BUILD)/gpu/copies.o: SIMT_FLAGS += $(CHECKING)
+
+$(BUILD)/counts/copies: $(BUILD)/gpu/copies.o $(BUILD)/gpu/lab_counts.o $(BUILD)/plain/libhost.a \
+    $(SIMT_OBJECTS) $(LAB_OBJECTS)
+	@mkdir -p $(@D)
+	$(call say,LINK,$@)
+	$(Q)$(CXX) $^ -Wl,--wrap=lab_take_results -o $@ -fopenmp -lpthread -lm
+
+$(STEPS:%=$(BUILD)/counts/%): $(BUILD)/counts/%: $(BUILD)/gpu/lab_counts.o $(BUILD)/steps/%.o $(BUILD)/checked/%.o \
     $(HOST_OBJECTS) $(SIMT_OBJECTS) $(LAB_OBJECTS)
 	@mkdir -p $(@D)
 	$(call say,LINK,$@)

@@ -43,7 +43,8 @@ def run_lab(step: str, options: str) -> dict[str, dict]:
     """The lab's totals of each kernel."""
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "counts.jsonl"
-        subprocess.run([PROGRAMS / step, *options.split(), "--report=traffic,banks"], check=True,
+        report = [] if step == "copies" else ["--report=traffic,banks"]  # copies.cu always counts
+        subprocess.run([PROGRAMS / step, *options.split(), *report], check=True,
                        stdout=subprocess.DEVNULL, env={**os.environ, "LAB_COUNTS": str(path)})
         rows = map(json.loads, path.read_text().splitlines())
         return {row["kernel"].split("<")[0]: row for row in rows if row["file"] == ""}

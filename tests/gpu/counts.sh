@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What Nsight Compute counts in every step at several shapes, for the comparison with the lab.
+# What Nsight Compute counts in every step at several shapes, and of cp.async alone, for the comparison with the lab.
 # Usage: tests/gpu/counts.sh DIRECTORY-OF-CUDA-BUILD OUT.jsonl
 # Later, without a GPU: python3 tests/gpu/compare_counts.py OUT.jsonl
 set -uo pipefail
@@ -25,14 +25,15 @@ report=$(mktemp -d)
 trap 'rm -rf "$report"' EXIT
 failed=0
 
-# Step 01 launches three kernels in a forward pass; what prepares a mask does not count.
+# count PROGRAM OPTIONS...: step 01 launches three kernels in a forward pass; what prepares a mask does not count.
 count() {
-  local step=$1 launches=1
+  local step=$1 launches=1 once=()
   shift
   [ "$step" = step01 ] && launches=3
+  [ "$step" = copies ] || once=(-c none -r 1 --min-time 0)
   ncu --force-overwrite --export "$report/run" --section SourceCounters --metrics "$metrics" \
-    --launch-count $launches --kernel-name 'regex:^(attention|scores|softmax|output)_kernel' \
-    "$build/$step" "$@" -c none -r 1 --min-time 0 >"$report/log" 2>&1 &&
+    --launch-count $launches --kernel-name 'regex:^(attention|scores|softmax|output|copies)_kernel' \
+    "$build/$step" "$@" "${once[@]}" >"$report/log" 2>&1 &&
     ncu --import "$report/run.ncu-rep" --page raw --csv >"$report/raw.csv" &&
     ncu --import "$report/run.ncu-rep" --page source --csv >"$report/source.csv" &&
     python3 "$here/read_ncu.py" "$report/raw.csv" "$report/source.csv" "$commit" "$step" "$*" \
@@ -51,4 +52,13 @@ for program in "$build"/step[0-9][0-9]; do
 done
 count step05 -b 1 -H 2 -n 450 -d 128 -m window:100
 count step05 -b 1 -H 2 -n 450 -d 64 -m random:0.3
+
+for rows in "128 16" "256 16" "512 16" "192 16" "64 16" "128 0" "256 0"; do
+  # shellcheck disable=SC2086
+  for zeros in none all odd-rows; do count copies $rows row $zeros; done
+done
+for order in swizzled reversed columns scattered; do
+  for zeros in none all odd-lanes quarter; do count copies 128 0 $order $zeros; done
+  count copies 128 16 $order odd-rows
+done
 exit "$failed"

@@ -44,7 +44,10 @@ for part in $parts; do
         COMPARE_ARGS="--rows $out/compare.jsonl"
       ;;
     counters) run counters.txt tests/gpu/counters.sh "$build" ;;
-    counts) run counts.log tests/gpu/counts.sh "$build" "$out/counts.jsonl" ;;
+    counts)
+      run build.log make BACKEND=cuda ARCH="$arch" "$build/copies"
+      run counts.log tests/gpu/counts.sh "$build" "$out/counts.jsonl"
+      ;;
     *)
       echo "$part: must be test, sanitize, measure, compare, counters or counts" >&2
       exit 2
