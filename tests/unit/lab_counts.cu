@@ -225,6 +225,27 @@ static void sectors_of_copies_are_cut_by_their_targets(void **) {
   assert_waves(counts.copy_shared, 1, 4, 4, 1);
 }
 
+/** Which lanes copy zeros changes from copy to copy, and nothing waits in between. */
+__global__ void copy_zeros_in_turns(const uint4 *in) {
+  uint4 *rows = (uint4 *)smem;
+  const int lane = threadIdx.x;
+  for (int i = 0; i < 4; i++) {
+    cp_async_16(&rows[32 * i + lane], &in[lane], lane / 8 != i);
+  }
+  cp_async_commit();
+  cp_async_wait<0>();
+}
+
+static void lanes_that_copy_zeros_stay_in_their_request(void **) {
+  const uint4 *in = named_zeros<uint4>("in", 32);
+  lab_start(LAB_TRAFFIC | LAB_BANKS);
+  copy_zeros_in_turns<<<1, 32, 4 * 32 * 16>>>(in);
+  const LabCounts counts = counts_of_kernel();
+  assert_sectors(counts.copy_global, 4, 4 * 12, 4 * 24 * 16, 4 * 24 * 16, 12);
+  assert_waves(counts.copy_shared, 4, 4, 4, 1);
+  assert_int_equal(counts.partial, 4);
+}
+
 static void rows_of_ldmatrix_conflict(void **) {
   const LabCounts counts = copy_with_pitch(8);
   assert_waves(counts.ldmatrix, 1, 32, 4, 8);
@@ -354,6 +375,7 @@ int main() {
       LAB_TEST(one_word_for_all_is_no_conflict),
       LAB_TEST(instructions_are_counted_by_warps),
       LAB_TEST(sectors_of_copies_are_cut_by_their_targets),
+      LAB_TEST(lanes_that_copy_zeros_stay_in_their_request),
       LAB_TEST(rows_of_ldmatrix_conflict),
       LAB_TEST(lanes_meet_again_after_a_branch),
       LAB_TEST(a_long_loop_is_no_limit),

@@ -46,9 +46,12 @@ typedef struct Record {
   uintptr_t address;
   uint32_t pc; /* behind the start of the program */
   uint8_t size, kind;
-  uint16_t copy; /* COPY_GLOBAL: to which 16 bytes of shared memory; COPY_SHARED: bytes it reads;
-                    else 0 */
+  uint16_t copy; /* COPY_GLOBAL: to which 16 bytes of shared memory, or NO_SOURCE; COPY_SHARED: bytes
+                    it reads; else 0 */
 } Record;
+
+/* Of a lane that copies zeros: it takes part in the instruction, not in what that reads. */
+enum { NO_SOURCE = UINT16_MAX };
 
 /** The accesses of one request, by lane. */
 typedef struct Request {
@@ -319,7 +322,8 @@ void lab_check_lanes(LabWorker *lab, const SimtWarpOperation *operation, int war
 /* requests.c */
 /** Makes requests of the logs of a warp, and empties them. */
 void lab_flush_warp(LabWorker *lab, int warp);
-void lab_count_request(LabWorker *lab, const Request *request, int warp, unsigned live);
+/** Takes lanes that read nothing out of a request of COPY_GLOBAL first. */
+void lab_count_request(LabWorker *lab, Request *request, int warp, unsigned live);
 void lab_count_ldmatrix(LabWorker *lab, const void *const *rows, int matrices, uint32_t pc);
 
 /* behind.c */

@@ -231,11 +231,14 @@ static void copy_issued(Worker *worker, const AsyncCopy *copy) {
   if (lab->checks & LAB_BANKS) {
     lab_log(lab, COPY_SHARED, target, COPY_BYTES, pc, copy->source_bytes);
   }
-  if (copy->source_bytes == 0) return;
+  if (copy->source_bytes == 0) {
+    if (lab->checks & LAB_TRAFFIC) lab_log(lab, COPY_GLOBAL, source, COPY_BYTES, pc, NO_SOURCE);
+    return;
+  }
   lab_check_global(lab, source, copy->source_bytes, READS, pc);
   lab_source_issued(lab, copy);
   if (lab->checks & LAB_TRAFFIC) {
-    const unsigned piece = (unsigned)((target - lab->dynamic) / COPY_BYTES);
+    const unsigned piece = (unsigned)((target - lab->dynamic) / COPY_BYTES) % NO_SOURCE;
     lab_log(lab, COPY_GLOBAL, source, copy->source_bytes, pc, piece);
   }
 }

@@ -233,7 +233,18 @@ static void note_first(LabWorker *lab, const Request *request, int warp) {
                  lab_traffic(&own, kind));
 }
 
-void lab_count_request(LabWorker *lab, const Request *request, int warp, unsigned live) {
+/** The lanes whose copy reads something, of a request of COPY_GLOBAL. */
+static unsigned reading_lanes(const Request *request) {
+  unsigned lanes = 0;
+  for (unsigned rest = request->lanes; rest != 0; rest &= rest - 1) {
+    if (request->copies[__builtin_ctz(rest)] != NO_SOURCE) lanes |= rest & -rest;
+  }
+  return lanes;
+}
+
+void lab_count_request(LabWorker *lab, Request *request, int warp, unsigned live) {
+  if (request->kind == COPY_GLOBAL) request->lanes = reading_lanes(request);
+  if (request->lanes == 0) return;
   LabCounts *counts = lab_counts(&lab->sites, request->pc);
   add_request(request, counts);
   counts->partial += (live & ~request->lanes) != 0;
