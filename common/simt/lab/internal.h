@@ -46,8 +46,8 @@ typedef struct Record {
   uintptr_t address;
   uint32_t pc; /* behind the start of the program */
   uint8_t size, kind;
-  uint16_t copy; /* COPY_GLOBAL: to which 16 bytes of shared memory, or NO_SOURCE; COPY_SHARED: bytes
-                    it reads; else 0 */
+  uint16_t copy; /* COPY_GLOBAL: to which 16 bytes of shared memory, or NO_SOURCE; COPY_SHARED:
+                    bytes it reads; else 0 */
 } Record;
 
 /* Of a lane that copies zeros: it takes part in the instruction, not in what that reads. */
