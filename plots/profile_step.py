@@ -18,7 +18,7 @@ NO_GPU = 77
 ELAPSED = "avg.pct_of_peak_sustained_elapsed"
 # Units that a forward pass can be bound by, and the share of its peak that each reached.
 BUSY = {
-    "tensor cores (mma)": f"sm__inst_executed_pipe_tensor_op_hmma.{ELAPSED}",
+    "tensor cores (mma)": f"sm__pipe_tensor_op_hmma_cycles_active.{ELAPSED}",
     "fp32 arithmetic": f"sm__inst_executed_pipe_fma.{ELAPSED}",
     "exp and conversions": f"sm__inst_executed_pipe_xu.{ELAPSED}",
     "shared memory and L1": f"l1tex__data_pipe_lsu_wavefronts.{ELAPSED}",
@@ -27,12 +27,14 @@ BUSY = {
 }
 TIME = "gpu__time_duration.sum"
 DEVICE_BYTES, L2_BYTES = "dram__bytes.sum", "lts__t_bytes.sum"
-WAVEFRONTS, IDEAL = "memory_l1_wavefronts_shared", "memory_l1_wavefronts_shared_ideal"
+# As the hardware counts: what ncu derives of addresses has conflicts of cp.async that are none.
+WAVEFRONTS = "l1tex__data_pipe_lsu_wavefronts_mem_shared.sum"
+CONFLICTS = "l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum"
 WARPS = "sm__warps_active.avg.pct_of_peak_sustained_active"
 SPILL_LOADS, SPILL_STORES = ("smsp__inst_executed_op_local_ld.sum",
                              "smsp__inst_executed_op_local_st.sum")
 REGISTERS = "launch__registers_per_thread"
-METRICS = (*BUSY.values(), TIME, DEVICE_BYTES, L2_BYTES, WAVEFRONTS, IDEAL, WARPS, SPILL_LOADS,
+METRICS = (*BUSY.values(), TIME, DEVICE_BYTES, L2_BYTES, WAVEFRONTS, CONFLICTS, WARPS, SPILL_LOADS,
            SPILL_STORES, REGISTERS)
 PREFIXES = {"n": 1e-9, "u": 1e-6, "m": 1e-3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 
@@ -81,7 +83,7 @@ def amount(value: float, unit: str) -> str:
 def in_words(name: str, counted: dict[str, float]) -> str:
     """The report of one launch."""
     seconds, moved = counted[TIME], counted[DEVICE_BYTES]
-    wavefronts, ideal = counted[WAVEFRONTS], counted[IDEAL]
+    wavefronts, conflicts = counted[WAVEFRONTS], counted[CONFLICTS]
     shares = sorted(((counted[metric], unit) for unit, metric in BUSY.items()), reverse=True)
     lines = [f"kernel     {name}, {counted[REGISTERS]:.0f} registers a thread",
              f"time       {1e3 * seconds:.3f} ms at the base clock, under the profiler",
@@ -91,9 +93,8 @@ def in_words(name: str, counted: dict[str, float]) -> str:
              f"traffic    {amount(moved, 'B')} of device memory ({1e-9 * moved / seconds:.0f} GB/s)"
              f", {amount(counted[L2_BYTES], 'B')} through L2"]
     if wavefronts > 0:
-        more = 100 * (wavefronts - ideal) / wavefronts
-        lines.append(f"shared     {amount(wavefronts, 'wavefronts')}, {more:.1f} % of them by bank "
-                     "conflicts")
+        lines.append(f"shared     {amount(wavefronts, 'wavefronts')}, "
+                     f"{100 * conflicts / wavefronts:.1f} % of them by bank conflicts")
     spills = counted[SPILL_LOADS] + counted[SPILL_STORES]
     lines.append(f"spills     {amount(spills, 'accesses of local memory') if spills else 'none'}")
     return "\n".join(lines)

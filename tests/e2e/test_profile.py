@@ -24,7 +24,7 @@ COUNTED = {metric: ("10.5", "%") for metric in METRICS} | {
     BUSY["tensor cores (mma)"]: ("61.25", "%"),
     profile_step.TIME: ("1.76", "ms"), profile_step.DEVICE_BYTES: ("269.48", "Mbyte"),
     profile_step.L2_BYTES: ("8.65", "Gbyte"), profile_step.WAVEFRONTS: ("1,677,721,600", ""),
-    profile_step.IDEAL: ("1,258,291,200", ""), profile_step.SPILL_LOADS: ("0", "inst"),
+    profile_step.CONFLICTS: ("419,430,400", ""), profile_step.SPILL_LOADS: ("0", "inst"),
     profile_step.SPILL_STORES: ("0", "inst"), profile_step.REGISTERS: ("240", "register/thread")}
 KERNEL = "void attention_kernel<__half, 128>(Problem, Tensors)"
 

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Everything that only a GPU can show: tests, compute-sanitizer, measurements, PyTorch beside them, counters.
-# Usage: tests/gpu/run.sh OUTPUT-DIRECTORY [test] [sanitize] [measure] [compare] [counters] [counts]
+# Everything that only a GPU can show: tests, compute-sanitizer, measurements, PyTorch beside them, profiles, counts.
+# Usage: tests/gpu/run.sh OUTPUT-DIRECTORY [test] [sanitize] [measure] [compare] [profile] [counts]
 # Without a part named, all of them. Run it at the root of a clean checkout on a machine with a GPU.
 # Where there is no git history, COMMIT says which commit this is.
 set -uo pipefail
 out=$1
 shift
-parts=${*:-test sanitize measure compare counters counts}
+parts=${*:-test sanitize measure compare profile counts}
 mkdir -p "$out"
 arch=sm_$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader | head -1 | tr -d .)
 build=build/cuda-$arch
@@ -43,13 +43,24 @@ for part in $parts; do
       run compare.log make -j"$(nproc)" compare BACKEND=cuda ARCH="$arch" \
         COMPARE_ARGS="--rows $out/compare.jsonl"
       ;;
-    counters) run counters.txt tests/gpu/counters.sh "$build" ;;
+    profile)
+      for step in 01 02 03 04 05; do
+        run profile.log make -s profile STEP=$step BACKEND=cuda ARCH="$arch"
+      done
+      # A mask with short rows, where step 05 misses a goal.
+      for shape in "-H 32 -d 64" "-H 16 -d 128"; do
+        for mask in full document:8; do
+          run profile.log make -s profile STEP=05 BACKEND=cuda ARCH="$arch" \
+            PROBLEM="-b 4 $shape -n 4096 -m $mask"
+        done
+      done
+      ;;
     counts)
       run build.log make BACKEND=cuda ARCH="$arch" "$build/copies"
       run counts.log tests/gpu/counts.sh "$build" "$out/counts.jsonl"
       ;;
     *)
-      echo "$part: must be test, sanitize, measure, compare, counters or counts" >&2
+      echo "$part: must be test, sanitize, measure, compare, profile or counts" >&2
       exit 2
       ;;
   esac
