@@ -89,3 +89,11 @@ def test_bad_files_are_one_line(tmp_path: Path, text: str | None, said: str) -> 
 def test_usage_is_told() -> None:
     done = agree()
     assert done.returncode == USAGE and "Usage: agree.py A.jsonl B.jsonl" in done.stderr
+
+
+def test_stored_sweeps_of_one_commit_agree() -> None:
+    seconds = sorted((REPOSITORY / "plots" / "results").glob("*/sweep_*_2.jsonl"))
+    assert seconds
+    for second in seconds:
+        first = second.with_name(second.name.replace("_2.jsonl", ".jsonl"))
+        assert agree(first, second).returncode == RIGHT

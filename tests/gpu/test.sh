@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # The end-to-end tests on a GPU, several files of them at a time: most of their time is the host's.
-# Usage: tests/gpu/test.sh DIRECTORY-OF-CUDA-BUILD, after `make test-e2e BACKEND=cuda PYTEST_ARGS=--collect-only`
+# Usage: tests/gpu/test.sh DIRECTORY-OF-CUDA-BUILD [FILE...], after `make test-e2e BACKEND=cuda PYTEST_ARGS=--collect-only`
 set -uo pipefail
 BACKEND=cuda
 STEP_DIR=$(realpath "$1")
+shift
 logs=$(mktemp -d)
 export BACKEND STEP_DIR logs
 trap 'rm -rf "$logs"' EXIT
@@ -20,8 +21,12 @@ test_file() {
 export -f test_file
 
 # Those that fill the card, and those that look at times, come last, alone.
-find tests/e2e -name 'test_*.py' ! -name test_gpu_only.py ! -name test_library_time.py -print0 |
-  sort -z | xargs -0 -P 6 -I{} bash -c 'test_file {}'
-test_file tests/e2e/test_gpu_only.py
-test_file tests/e2e/test_library_time.py
+alone=(tests/e2e/test_gpu_only.py tests/e2e/test_library_time.py)
+if [ $# -eq 0 ]; then
+  mapfile -t beside < <(find tests/e2e -name 'test_*.py' | sort | grep -vFx "${alone[@]/#/-e}")
+else
+  beside=("$@") alone=()
+fi
+printf '%s\0' "${beside[@]}" | xargs -0 -P $(($(nproc) / 3 + 1)) -I{} bash -c 'test_file {}'
+for file in "${alone[@]}"; do test_file "$file"; done
 [ ! -e "$logs/failed" ]
