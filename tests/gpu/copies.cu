@@ -4,9 +4,9 @@
  * rows with and without padding, in order and scattered, with and without lanes that copy zeros.
  *
  * Usage: copies ROW PADDING ORDER ZEROS
- *   ROW, PADDING  bytes of a row of shared memory, and behind it; multiples of 16
- *   ORDER         the place a lane copies to: row, swizzled, reversed, columns, scattered
- *   ZEROS         lanes that copy zeros: none, all, odd-rows, odd-lanes, quarter
+ *   ROW, PADDING  bytes of a row of shared memory, and behind it
+ *   ORDER         the place that a lane copies to
+ *   ZEROS         lanes that copy zeros
  *
  * counts.sh has Nsight Compute count it, and compare_counts.py holds the lab against that.
  */
@@ -28,6 +28,8 @@ constexpr int WARP = 32;
 enum Order { ROW, SWIZZLED, REVERSED, COLUMNS, SCATTERED };
 enum Zeros { NONE, ALL, ODD_ROWS, ODD_LANES, QUARTER };
 
+static const char *const ROWS[] = {"64", "128", "192", "256", "512"};
+static const char *const PADDINGS[] = {"0", "16"};
 static const char *const ORDERS[] = {"row", "swizzled", "reversed", "columns", "scattered"};
 static const char *const ZEROS[] = {"none", "all", "odd-rows", "odd-lanes", "quarter"};
 
@@ -84,9 +86,10 @@ __global__ void copies_kernel(const uint4 *source /* [PASSES][THREADS] */, Patte
   }
 }
 
-/** The number of `word` in a list of five, or -1. */
-static int find(const char *word, const char *const *list) {
-  for (int i = 0; i < 5; i++) {
+/** The number of `word` in a list, or -1. */
+template <int COUNT>
+static int find(const char *word, const char *const (&list)[COUNT]) {
+  for (int i = 0; i < COUNT; i++) {
     if (strcmp(word, list[i]) == 0) return i;
   }
   return -1;
@@ -94,7 +97,7 @@ static int find(const char *word, const char *const *list) {
 
 static int usage() {
   fputs(
-      "usage: copies ROW PADDING row|swizzled|reversed|columns|scattered "
+      "usage: copies 64|128|192|256|512 0|16 row|swizzled|reversed|columns|scattered "
       "none|all|odd-rows|odd-lanes|quarter\n",
       stderr);
   return 2;
@@ -107,8 +110,9 @@ static bool run(Pattern pattern) {
   if (error == cudaSuccess) error = cudaMemset(source, 0, bytes);
   if (error == cudaSuccess) {
     copies_kernel<<<1, THREADS, SHARED_BYTES>>>(source, pattern);
-    error = cudaDeviceSynchronize();
+    error = cudaGetLastError();
   }
+  if (error == cudaSuccess) error = cudaDeviceSynchronize();
   if (error != cudaSuccess) fprintf(stderr, "copies: %s\n", cudaGetErrorString(error));
   cudaFree(source);
   return error == cudaSuccess;
@@ -116,15 +120,15 @@ static bool run(Pattern pattern) {
 
 int main(int argc, char **argv) {
   if (argc != 5) return usage();
-  const int row = atoi(argv[1]), padding = atoi(argv[2]);
+  const int row = find(argv[1], ROWS), padding = find(argv[2], PADDINGS);
   const int order = find(argv[3], ORDERS), zeros = find(argv[4], ZEROS);
-  const bool rows_fit = row >= 64 && row % 16 == 0 && padding >= 0 && padding % 16 == 0 &&
-                        CHUNKS * 16 / row * (row + padding) <= SHARED_BYTES - (row + padding);
-  if (!rows_fit || order < 0 || zeros < 0) return usage();
+  if (row < 0 || padding < 0 || order < 0 || zeros < 0) return usage();
+  const int row_bytes = atoi(ROWS[row]);
 #ifdef SIMT_CHECKING
   lab_start(LAB_TRAFFIC | LAB_BANKS);
 #endif
-  if (!run({row / 16, row + padding, (Order)order, (Zeros)zeros})) return 3;
+  if (!run({row_bytes / 16, row_bytes + atoi(PADDINGS[padding]), (Order)order, (Zeros)zeros}))
+    return 3;
 #ifdef SIMT_CHECKING
   LabResults results;
   lab_take_results(&results);

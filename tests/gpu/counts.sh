@@ -31,6 +31,7 @@ count() {
   shift
   [ "$step" = step01 ] && launches=3
   [ "$step" = copies ] || once=(-c none -r 1 --min-time 0)
+  rm -f "$report"/*
   ncu --force-overwrite --export "$report/run" --section SourceCounters --metrics "$metrics" \
     --launch-count $launches --kernel-name 'regex:^(attention|scores|softmax|output|copies)_kernel' \
     "$build/$step" "$@" "${once[@]}" >"$report/log" 2>&1 &&

@@ -43,9 +43,9 @@ static void append(const char *kernel, const char *file, int line, const LabCoun
   json_integer(&row, "mma", (int64_t)counts->mma);
   json_integer(&row, "shuffles", (int64_t)counts->shuffles);
   json_integer(&row, "barriers", (int64_t)counts->barriers);
-  const char *text = json_end(&row);
+  const char *text = json_end(&row), *path = getenv("LAB_COUNTS");
   Error error;
-  if (text == NULL || !json_append_line(getenv("LAB_COUNTS"), text, &error)) {
+  if (text == NULL || path == NULL || !json_append_line(path, text, &error)) {
     fputs("LAB_COUNTS: must name a file that can be written\n", stderr);
     exit(EXIT_FAILURE);
   }

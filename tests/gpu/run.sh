@@ -15,7 +15,7 @@ failed=0
 run() {
   local log=$1
   shift
-  printf '\n$ %s\n' "$*" | tee -a "$out/$log"
+  printf '\n$%s\n' "$(printf ' %q' "$@")" | tee -a "$out/$log"
   "$@" 2>&1 | tee -a "$out/$log"
   local code=${PIPESTATUS[0]}
   printf 'exit %d\n' "$code" | tee -a "$out/$log"
@@ -44,8 +44,8 @@ for part in $parts; do
         COMPARE_ARGS="--rows $out/compare.jsonl"
       ;;
     profile)
-      for step in 01 02 03 04 05; do
-        run profile.log make -s profile STEP=$step BACKEND=cuda ARCH="$arch"
+      for program in "$build"/step[0-9][0-9]; do
+        run profile.log make -s profile STEP="${program#"$build"/step}" BACKEND=cuda ARCH="$arch"
       done
       # A mask with short rows, where step 05 misses a goal.
       for shape in "-H 32 -d 64" "-H 16 -d 128"; do

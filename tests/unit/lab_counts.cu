@@ -2,6 +2,8 @@
  * @file
  * What the lab counts, for kernels whose counts can be told by hand.
  */
+#include <utility>
+
 #include "../tests/unit/lab_testing.h"
 #include "device/ptx.cuh"
 
@@ -243,7 +245,32 @@ static void lanes_that_copy_zeros_stay_in_their_request(void **) {
   const LabCounts counts = counts_of_kernel();
   assert_sectors(counts.copy_global, 4, 4 * 12, 4 * 24 * 16, 4 * 24 * 16, 12);
   assert_waves(counts.copy_shared, 4, 4, 4, 1);
-  assert_int_equal(counts.partial, 4);
+  assert_int_equal(counts.partial, 0); /* all lanes take part */
+}
+
+template <int>
+__global__ void copy_to_own_array(const uint4 *in) {
+  __shared__ uint4 own[32];
+  cp_async_16(&own[threadIdx.x], &in[threadIdx.x], true);
+  cp_async_commit();
+  cp_async_wait<0>();
+}
+
+template <int... NUMBERS>
+static void copy_to_many_arrays(std::integer_sequence<int, NUMBERS...>) {
+  const uint4 *in = named_zeros<uint4>("in", 32);
+  for (const auto kernel : {copy_to_own_array<NUMBERS>...}) {
+    lab_start(LAB_TRAFFIC | LAB_BANKS);
+    kernel<<<1, 32>>>(in);
+    const LabCounts counts = counts_of_kernel();
+    assert_sectors(counts.copy_global, 1, 16, 512, 512, 16);
+    assert_int_equal(counts.copy_lookups, 16);
+  }
+}
+
+/** They lie far from each other, and far from dynamic shared memory. */
+static void copies_to_static_arrays_have_as_many_sectors(void **) {
+  copy_to_many_arrays(std::make_integer_sequence<int, 24>());
 }
 
 static void rows_of_ldmatrix_conflict(void **) {
@@ -376,6 +403,7 @@ int main() {
       LAB_TEST(instructions_are_counted_by_warps),
       LAB_TEST(sectors_of_copies_are_cut_by_their_targets),
       LAB_TEST(lanes_that_copy_zeros_stay_in_their_request),
+      LAB_TEST(copies_to_static_arrays_have_as_many_sectors),
       LAB_TEST(rows_of_ldmatrix_conflict),
       LAB_TEST(lanes_meet_again_after_a_branch),
       LAB_TEST(a_long_loop_is_no_limit),

@@ -50,8 +50,8 @@ typedef struct Record {
                     bytes it reads; else 0 */
 } Record;
 
-/* Of a lane that copies zeros: it takes part in the instruction, not in what that reads. */
-enum { NO_SOURCE = UINT16_MAX };
+
+enum { PIECES = UINT16_MAX - 1, NO_SOURCE }; /* even, as two are a sector; and copies of zeros */
 
 /** The accesses of one request, by lane. */
 typedef struct Request {
@@ -322,7 +322,6 @@ void lab_check_lanes(LabWorker *lab, const SimtWarpOperation *operation, int war
 /* requests.c */
 /** Makes requests of the logs of a warp, and empties them. */
 void lab_flush_warp(LabWorker *lab, int warp);
-/** Takes lanes that read nothing out of a request of COPY_GLOBAL first. */
 void lab_count_request(LabWorker *lab, Request *request, int warp, unsigned live);
 void lab_count_ldmatrix(LabWorker *lab, const void *const *rows, int matrices, uint32_t pc);
 

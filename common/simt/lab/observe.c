@@ -238,7 +238,7 @@ static void copy_issued(Worker *worker, const AsyncCopy *copy) {
   lab_check_global(lab, source, copy->source_bytes, READS, pc);
   lab_source_issued(lab, copy);
   if (lab->checks & LAB_TRAFFIC) {
-    const unsigned piece = (unsigned)((target - lab->dynamic) / COPY_BYTES) % NO_SOURCE;
+    const unsigned piece = (unsigned)((target - lab->dynamic) / COPY_BYTES) % PIECES;
     lab_log(lab, COPY_GLOBAL, source, copy->source_bytes, pc, piece);
   }
 }

@@ -247,7 +247,7 @@ void lab_count_request(LabWorker *lab, Request *request, int warp, unsigned live
   if (request->lanes == 0) return;
   LabCounts *counts = lab_counts(&lab->sites, request->pc);
   add_request(request, counts);
-  counts->partial += (live & ~request->lanes) != 0;
+  if (request->kind != COPY_GLOBAL) counts->partial += (live & ~request->lanes) != 0;
   if (lab->checks & LAB_ACCESSES) note_first(lab, request, warp);
 }
 
