@@ -8,7 +8,7 @@ from step_library import Shape
 QUERIES = 16384  # B * N
 WIDTH = 2048  # H * D
 HEAD_DIMS, SEQLENS = (64, 128), (4096, 16384)
-OTHER_SEQLENS = (512, 1024, 2048, 8192)  # for curves
+CURVE_SEQLEN = 1024  # as far from the others as they are from each other
 WINDOW, DOCUMENTS, PREFIX_SHARE = 1024, 8, 4
 PLAIN = ("full", "causal")
 
@@ -82,14 +82,15 @@ def sparse_masks(seqlen: int) -> list[str]:
 
 
 def all_tasks() -> list[Task]:
-    """The headline shapes, D = 256, bf16, the masks, and what curves over N need besides."""
-    plain = [Task(seqlen, head_dim, mask)
-             for head_dim in (*HEAD_DIMS, 256) for seqlen in SEQLENS for mask in PLAIN]
-    plain += [Task(4096, 128, mask, "bf16") for mask in PLAIN]
+    """The headline shapes, D = 256, bf16, the masks, and one more length for the curves over N."""
+    def plain(*seqlens: int) -> list[Task]:
+        return [Task(seqlen, head_dim, mask) for head_dim in (*HEAD_DIMS, 256)
+                for seqlen in seqlens for mask in PLAIN]
+
     masks = [Task(seqlen, head_dim, mask) for head_dim in HEAD_DIMS for seqlen in SEQLENS
              for mask in sparse_masks(seqlen)]
-    return plain + masks + [Task(seqlen, head_dim, mask) for head_dim in HEAD_DIMS
-                            for seqlen in OTHER_SEQLENS for mask in PLAIN]
+    return [*plain(*SEQLENS), *(Task(4096, 128, mask, "bf16") for mask in PLAIN), *masks,
+            *plain(CURVE_SEQLEN)]
 
 
 def quick_tasks() -> list[Task]:

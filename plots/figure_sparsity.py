@@ -44,11 +44,14 @@ def data(results: Results) -> dict | None:
     step = max(steps)
     full = full_times(results.sweep, step)
     ours = points_of(results.sweep, step, step=step)
+    # Beside a peer stands what was measured in turns with it.
+    for shape, points in points_of(results.compare, step, step=step).items():
+        ours.setdefault(shape, {}).update(points)
     flex = points_of(results.compare, step, peer="FlexAttention")
     panels = [{"head_dim": head_dim, "seqlen": seqlen, "full_ms": full[head_dim, seqlen],
                "masks": masks, "flex": {mask: point for mask, point
                                         in flex.get((head_dim, seqlen), {}).items()
-                                        if mask in masks and mask != "causal"}}
+                                        if mask in masks}}
               for (head_dim, seqlen), masks in sorted(ours.items())
               if any(mask.startswith(RANDOM_BLOCKS) for mask in masks)]
     if not panels:

@@ -4,6 +4,7 @@ The axis is logarithmic: bars of one length are speedups by one factor, wherever
 """
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import matplotlib
@@ -11,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 import style
-from rows import HEADLINE, MASKS, Results
+from rows import HEADLINE, MASKS, Results, Row, Run
 from style import Theme
 
 NAME = "waterfall"
@@ -20,7 +21,7 @@ STEPS = Path(__file__).resolve().parents[1] / "steps"
 TICKS = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000]
 BAR = 0.56  # of a step's row
 LEAST_BAR = 2.5  # points: a change by nothing is still seen
-LABEL = 92  # pixels at 100 an inch that a label takes beside its bar
+LABEL, SLOWER = 92, 50  # pixels at 100 an inch that a label takes beside its bar, and that word
 TITLES = 2.45  # inches left of the bars
 
 
@@ -31,21 +32,38 @@ def title_of(step: str) -> str:
     return ""
 
 
+def headline(results: Results, mask: str) -> tuple[list[Row], Run | None]:
+    """The steps in turn on the shape of the table, each found right by the sweep, and the run that
+    their speeds are of: the comparison, in which they take turns, if it has them all. Errors and
+    ceilings are always the sweep's."""
+    def by_step(run: Run | None, **wanted: object) -> dict[str, Row]:
+        rows = run.select(**HEADLINE, **wanted, mask=mask, peer=None) if run else []
+        return {row.step: row for row in sorted(rows, key=lambda row: row.step)}
+
+    swept, compared = by_step(results.sweep, right=True), by_step(results.compare)
+    if not swept.keys() <= compared.keys():
+        return list(swept.values()), results.sweep
+    fields = ("max_error", "allowed_error", "ceiling", "ceiling_mma_tflops")
+    return [replace(compared[step], **{field: getattr(row, field) for field in fields},
+                    ceiling_percent=row.ceiling_percent * compared[step].tflops / row.tflops)
+            for step, row in swept.items()], results.compare
+
+
 def data(results: Results) -> dict | None:
     """For each mask the speeds of the steps in turn; None without a step of the shape."""
-    if results.sweep is None:
-        return None
-    panels = []
+    panels, runs = [], []
     for mask in MASKS:
-        rows = sorted(results.sweep.select(**HEADLINE, mask=mask), key=lambda row: row.step or "")
+        rows, run = headline(results, mask)
         steps = [{"step": row.step, "title": title_of(row.step), "tflops": row.tflops}
                  for row in rows]
         ceilings = [row.ceiling_mma_tflops for row in rows if row.ceiling_mma_tflops]
         if steps:
             panels.append({"mask": mask, "steps": steps, "ceiling": max(ceilings, default=None)})
+            runs.append(run)
     if not panels:
         return None
-    return {"figure": NAME, "origin": results.sweep.origin(), "panels": panels}
+    origins = dict.fromkeys(run.origin() for run in runs)
+    return {"figure": NAME, "origin": "; ".join(origins), "panels": panels}
 
 
 def changes(steps: list[dict]) -> list[tuple[float | None, float]]:
@@ -55,8 +73,10 @@ def changes(steps: list[dict]) -> list[tuple[float | None, float]]:
 
 
 def speed_label(before: float | None, speed: float) -> str:
-    factor = "" if before is None else f"\N{EM SPACE}×{speed / before:.2f}"
-    return f"{speed:.3g}{factor}"
+    if before is None:
+        return f"{speed:.3g}"
+    slower = " slower" if speed < before else ""
+    return f"{speed:.3g}\N{EM SPACE}×{speed / before:.2f}{slower}"
 
 
 def draw_bar(axes: Axes, at: int, before: float | None, speed: float, theme: Theme) -> None:
@@ -64,10 +84,11 @@ def draw_bar(axes: Axes, at: int, before: float | None, speed: float, theme: The
     start = axes.get_xlim()[0] if before is None else before
     colour = theme.muted if before is None else theme.gain if speed >= before else theme.loss
     axes.barh(at, speed - start, left=start, height=BAR, color=colour, edgecolor=colour,
-              linewidth=LEAST_BAR / 2, hatch="////" if speed < start else None, zorder=2)
+              linewidth=LEAST_BAR / 2, zorder=2)
     pixel = axes.figure.dpi / 100
     ends = [axes.transData.transform((x, at))[0] for x in sorted((start, speed))]
-    left = before is not None and ends[0] - axes.bbox.x0 > LABEL * pixel
+    room = (LABEL + (SLOWER if colour == theme.loss else 0)) * pixel
+    left = before is not None and ends[0] - axes.bbox.x0 > room
     beside = min(start, speed) if left else max(start, speed)
     axes.annotate(speed_label(before, speed), (beside, at), (-5 if left else 5, 0),
                   textcoords="offset points", fontsize=style.SMALL,

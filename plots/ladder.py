@@ -1,7 +1,7 @@
-"""Writes the README's table of steps from measured rows, and the picture under it.
+"""Writes the README's table of steps from measured rows, and the pictures of the docs.
 
 Usage: ladder.py [--check] README.md RESULTS-OF-A-GPU PICTURES
-The table goes between the markers in README.md, the waterfall's two variants to the directory
+The table goes between the markers in README.md, two variants of each figure to the directory
 PICTURES. With --check nothing is written: exit code 1 says that the README, or what the pictures
 show, is not what the rows give.
 """
@@ -15,7 +15,7 @@ from xml.etree import ElementTree
 
 try:
     import figure_waterfall
-    from figures import draw_figure
+    from figures import FIGURES, draw_figure
     from style import THEMES
 except ModuleNotFoundError as missing:
     sys.exit(f"ladder: Python needs {missing.name}. Install it: make deps")
@@ -31,15 +31,16 @@ DESCRIPTION = "{http://purl.org/dc/elements/1.1/}description"
 
 def steps_of(results: Results) -> list[Row]:
     """The row of the table's shape for each step whose answer was found right."""
-    rows = results.sweep.select(**HEADLINE, mask="full", right=True) if results.sweep else []
-    return sorted(rows, key=lambda row: row.step or "")
+    return figure_waterfall.headline(results, "full")[0]
 
 
 # --- The table -----------------------------------------------------------------------------------
 
 def source_facts(step: str) -> tuple[str, str, str]:
     """File, title and idea of a step, as its own source states them."""
-    path = next(STEPS.glob(f"{step}_*.cu"))
+    path = next(STEPS.glob(f"{step}_*.cu"), None)
+    if path is None:
+        raise RowsError(f"{STEPS.name}: has no {step}, of which there are rows")
     idea = re.search(r'\.idea = "(.*)"', path.read_text())[1]
     return f"{STEPS.name}/{path.name}", figure_waterfall.title_of(step), idea
 
@@ -59,9 +60,14 @@ def over_fa2(step: str, results: Results) -> str:
     for row in rows:
         if row.speed_over_fa2 is not None:
             spread = ("" if row.speed_over_fa2_p10 is None or row.speed_over_fa2_p90 is None else
-                      f" ({row.speed_over_fa2_p10:.2f} – {row.speed_over_fa2_p90:.2f})")
-            return f"{row.speed_over_fa2:.2f}{spread}"
+                      f" ({ratio(row.speed_over_fa2_p10)} – {ratio(row.speed_over_fa2_p90)})")
+            return f"{ratio(row.speed_over_fa2)}{spread}"
     return "–"
+
+
+def ratio(value: float) -> str:
+    """Two digits that count."""
+    return f"{value:.2f}" if value >= 0.1 else f"{value:.2g}"
 
 
 def words(items: list[str]) -> str:
@@ -89,9 +95,16 @@ def peer_note(results: Results) -> str:
     """How FlashAttention-2 was measured; nothing where it was not."""
     peers = (results.compare.select(**HEADLINE, mask="full", peer="FlashAttention-2")
              if results.compare else [])
-    return "".join(" × FA2: as many times as fast as PyTorch's FlashAttention-2, both measured in "
-                   f"turns in a run of their own, {origin_of(row)}; in brackets, where they are "
-                   "kept, the first and last decile of its rounds." for row in peers)
+    if not peers:
+        return ""
+    swept, (_, run) = results.sweep, figure_waterfall.headline(results, "full")
+    turns = ("all steps took turns with it in one run" if run is results.compare else
+             f"both measured in turns in a run of their own, {origin_of(peers[0])}")
+    note = (f" × FA2: as many times as fast as PyTorch's FlashAttention-2; {turns}; in brackets, "
+            "where they are kept, the first and last decile of the rounds.")
+    if run is results.compare and swept.origin() != run.origin():
+        note += f" Ceilings and errors: of a sweep {origin_of(swept.rows[-1])}."
+    return note
 
 
 def table(results: Results) -> str:
@@ -111,16 +124,16 @@ def table(results: Results) -> str:
     return "\n".join(lines)
 
 
-# --- The picture ---------------------------------------------------------------------------------
+# --- The pictures --------------------------------------------------------------------------------
 
-def picture_path(pictures: Path, theme: str) -> Path:
-    return pictures / f"{figure_waterfall.NAME}_{theme}.svg"
+def picture_path(pictures: Path, name: str, theme: str) -> Path:
+    return pictures / f"{name}_{theme}.svg"
 
 
 def markup(readme: Path, pictures: Path, found: dict) -> str:
-    """The picture in HTML, light or dark as the page, with its numbers for who cannot see it."""
-    light, dark = (Path(os.path.relpath(picture_path(pictures, theme.name), readme.parent))
-                   for theme in THEMES)
+    """The waterfall in HTML, light or dark as the page, with its numbers for who cannot see it."""
+    light, dark = (Path(os.path.relpath(picture_path(pictures, figure_waterfall.NAME, theme.name),
+                                        readme.parent)) for theme in THEMES)
     told = [f"{step['step'].removeprefix('step')} {figure_waterfall.speed_label(before, speed)}"
             for panel in found["panels"][:1] for step, (before, speed)
             in zip(panel["steps"], figure_waterfall.changes(panel["steps"]), strict=True)]
@@ -129,6 +142,13 @@ def markup(readme: Path, pictures: Path, found: dict) -> str:
             f'  <source media="(prefers-color-scheme: dark)" srcset="{dark.as_posix()}">\n'
             f'  <img src="{light.as_posix()}" width="800" alt="{alt}">\n'
             "</picture>")
+
+
+def labels_of(found: dict) -> list[str]:
+    """What must be written in a picture."""
+    return [figure_waterfall.speed_label(*change) for panel in found["panels"]
+            for change in figure_waterfall.changes(panel["steps"])
+            ] if found["figure"] == figure_waterfall.NAME else []
 
 
 def shows(picture: Path, found: dict) -> bool:
@@ -142,21 +162,43 @@ def shows(picture: Path, found: dict) -> bool:
     except (OSError, ElementTree.ParseError, json.JSONDecodeError):
         return False
     texts = [element.text for element in root.iter(TEXT)]
-    return told == json.loads(json.dumps(found)) and all(
-        figure_waterfall.speed_label(*change) in texts
-        for panel in found["panels"] for change in figure_waterfall.changes(panel["steps"]))
+    return (told == json.loads(json.dumps(found))
+            and all(label in texts for label in labels_of(found)))
 
 
-def differences(readme: Path, text: str, pictures: Path, found: dict) -> list[str]:
+def content(readme: Path, pictures: Path, results: Results) -> tuple[dict[str, dict], str]:
+    """What the figures show, by name, and the README as it should be."""
+    figures = {name: found for name, figure in FIGURES.items()
+               if (found := figure.data(results)) is not None}
+    picture = markup(readme, pictures, figures[figure_waterfall.NAME])
+    return figures, with_section(readme.read_text(encoding="utf-8"), "ladder",
+                                 "`make readme` from plots/results",
+                                 f"{table(results)}\n\n{picture}")
+
+
+def differences(readme: Path, pictures: Path, results: Results) -> list[str]:
     """What is not as it should be, each with its name."""
-    wrong = [] if readme.read_text() == text else [f"{readme}: not what the rows give"]
-    return wrong + [f"{path}: shows not what the rows give" for theme in THEMES
-                    if not shows(path := picture_path(pictures, theme.name), found)]
+    figures, text = content(readme, pictures, results)
+    wrong = [] if readme.read_text(encoding="utf-8") == text else [
+        f"{readme}: not what the rows give"]
+    return wrong + [f"{path}: shows not what the rows give"
+                    for name, found in figures.items() for theme in THEMES
+                    if not shows(path := picture_path(pictures, name, theme.name), found)]
 
 
 def fail(message: str, code: int = 1) -> int:
     print(f"ladder: {message}", file=sys.stderr)
     return code
+
+
+def update(readme: Path, pictures: Path, results: Results) -> None:
+    """Pictures first: a README that is written is right."""
+    figures, text = content(readme, pictures, results)
+    for name, found in figures.items():
+        draw_figure(name, found, pictures, ("svg",))
+    scratch = readme.with_name(readme.name + ".new")
+    scratch.write_text(text, encoding="utf-8")
+    os.replace(scratch, readme)
 
 
 def main() -> int:
@@ -167,23 +209,21 @@ def main() -> int:
     readme, directory, pictures = map(Path, arguments)
     try:
         results = load(directory)
+        if not steps_of(results):
+            return fail(f"no row of the table's shape in {directory}; make sweep measures some")
+        if "--check" not in sys.argv:
+            update(readme, pictures, results)
+            return 0
+        wrong = differences(readme, pictures, results)
     except RowsError as error:
         return fail(str(error), 2)
-    if not steps_of(results):
-        return fail(f"no row of the table's shape in {directory}; make sweep measures some")
-    old = readme.read_text()
-    found = figure_waterfall.data(results)
-    try:
-        new = with_section(old, "ladder", "`make readme` from plots/results",
-                           f"{table(results)}\n\n{markup(readme, pictures, found)}")
     except SectionError as error:
         return fail(f"{readme} {error}")
-    if "--check" in sys.argv:
-        wrong = differences(readme, new, pictures, found)
-        return fail("; ".join(wrong) + ": make readme") if wrong else 0
-    readme.write_text(new)
-    draw_figure(figure_waterfall.NAME, found, pictures, ("svg",))
-    return 0
+    except OSError as error:
+        return fail(f"{error.filename}: {error.strerror}")
+    except UnicodeDecodeError:
+        return fail(f"{readme}: is no UTF-8 text")
+    return fail("; ".join(wrong) + ": make readme") if wrong else 0
 
 
 if __name__ == "__main__":

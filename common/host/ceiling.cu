@@ -102,7 +102,7 @@ static double measure_ffma(int blocks, float *out, Best best) {
 
 template <int ACCUMULATORS>
 static double measure_mma(int multiprocessors, float *out, Best best) {
-  // 8 warps in each of 2 blocks, as many as the registers of a multiprocessor take.
+  // Several times as many blocks as the registers of a multiprocessor let run at once.
   const int blocks = 16 * multiprocessors;
   best.seconds = 0.0;
   for (int i = 0; i < TRIES; i++) {

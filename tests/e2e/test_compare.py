@@ -214,8 +214,8 @@ def test_all_tasks_are_measured(command: list[str], tmp_path: Path,
     rows = read_rows(tmp_path / "results" / "h200" / "compare_abc.jsonl")
     assert len(rows) == len(all_tasks())
     said = capsys.readouterr().out
-    assert said.startswith("FlashAttention-3: not compared\n[ 1/42] N=4096 D=64 fp16 full\n")
-    assert re.search(r"\n\[42/42\] about \d+ s left N=8192 D=128 fp16 causal\n", said)
+    assert said.startswith("FlashAttention-3: not compared\n[ 1/32] N=4096 D=64 fp16 full\n")
+    assert re.search(r"\n\[32/32\] about \d+ s left N=1024 D=256 fp16 causal\n", said)
     assert compare.main() == 0
     assert (tmp_path / "results" / "h200" / "compare_abc_2.jsonl").is_file()
 
@@ -247,7 +247,7 @@ def test_interruption_costs_one_task(command: list[str], tmp_path: Path,
 
 @pytest.mark.parametrize("words, count", [
     (["--quick"], len(quick_tasks())), (["--only", "bf16"], 2),
-    (["--steps", "step05", "--only", "D=256"], 4)])
+    (["--steps", "step05", "--only", "D=256"], 6)])
 def test_selection_is_no_result(command: list[str], words: list[str], count: int,
                                 tmp_path: Path) -> None:
     sys.argv += words

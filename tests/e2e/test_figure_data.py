@@ -71,15 +71,31 @@ def rows_of(rows: list[dict], **wanted: object) -> list[dict]:
 def test_waterfall_tells_speedups_and_regressions(drawn: Path) -> None:
     texts = texts_of(drawn / "waterfall_light.svg")
     for mask in ("full", "causal"):
-        rows = rows_of(sweep_rows(), seqlen=4096, head_dim=128, dtype="fp16", mask=mask)
+        rows = rows_of(compare_rows(), seqlen=4096, head_dim=128, dtype="fp16", mask=mask)
         speeds = [rows_of(rows, step=step)[0]["tflops"] for step in STEP_SPEEDS]
         assert speeds[4] < speeds[3]
         assert f"{speeds[0]:.3g}" in texts
         for before, speed in zip(speeds, speeds[1:]):
-            assert f"{speed:.3g}\N{EM SPACE}×{speed / before:.2f}" in texts
+            assert (f"{speed:.3g}\N{EM SPACE}×{speed / before:.2f}"
+                    + " slower" * (speed < before)) in texts
     svg = (drawn / "waterfall_light.svg").read_text()
     bold = re.findall(r'<text style="[^"]*(?:bold|700)[^"]*"[^>]*>([^<]*)<', svg)
-    assert [text[-5:] for text in bold if "×" in text] == ["×0.98", "×0.98"]
+    assert [text[-12:] for text in bold if "×" in text] == ["×0.98 slower"] * 2
+
+
+@pytest.mark.parametrize("missing", ["step01", "FlashAttention-2"])
+def test_waterfall_is_of_one_run(tmp_path: Path, missing: str) -> None:
+    """The comparison's if all steps took turns there, else the sweep's."""
+    results = write_results(tmp_path)
+    path = results / "h200" / "compare_0123456789ab.jsonl"
+    write_rows(path, [row for row in read_rows(path)
+                      if missing not in (row.get("step"), row.get("peer"))])
+    found = figures.FIGURES["waterfall"].data(measured.load(results / "h200"))
+    of = sweep_rows() if missing == "step01" else compare_rows()
+    for panel in found["panels"]:
+        rows = rows_of(of, seqlen=4096, head_dim=128, dtype="fp16", mask=panel["mask"])
+        assert [step["tflops"] for step in panel["steps"]] == [
+            rows_of(rows, step=step)[0]["tflops"] for step in STEP_SPEEDS]
 
 
 def test_tflops_keeps_two_runs_apart(given: dict) -> None:
@@ -131,8 +147,11 @@ def test_sparsity_is_of_one_run_each(given: dict) -> None:
         assert panel["masks"]["random:0.5"][1] > 1
         assert data["blocks"] == [(128, 128)]
         (full,) = rows_of(compare_rows(), step="step05", mask="full", **problem)
-        (flex,) = rows_of(compare_rows(), peer="FlexAttention", mask="window:1024", **problem)
-        assert panel["flex"]["window:1024"][1] == flex["median_ms"] / full["median_ms"]
+        for mask in ("causal", "window:1024"):
+            (flex,) = rows_of(compare_rows(), peer="FlexAttention", mask=mask, **problem)
+            (ours,) = rows_of(compare_rows(), step="step05", mask=mask, **problem)
+            assert panel["flex"][mask][1] == flex["median_ms"] / full["median_ms"]
+            assert panel["masks"][mask][1] == ours["median_ms"] / full["median_ms"]
 
 
 def test_explanations_fit_what_is_shown(given: dict) -> None:
@@ -262,8 +281,8 @@ def test_make_readme_in_a_copy(tmp_path: Path) -> None:
     done = tree.make("readme", f"PYTHON={sys.executable}")
     assert done.returncode == 0, done.stderr
     assert "commit 0123456789ab" in (tree.root / "README.md").read_text()
-    for theme in ("light", "dark"):
-        assert (tree.root / f"docs/pictures/waterfall_{theme}.svg").exists()
-    row = rows_of(read_rows(next((tree.root / "plots/results/h200").glob("sweep_*"))),
+    assert sorted(path.name for path in (tree.root / "docs/pictures").iterdir()) == sorted(
+        f"{name}_{theme}.svg" for name in NAMES for theme in ("light", "dark"))
+    row = rows_of(read_rows(next((tree.root / "plots/results/h200").glob("compare_*"))),
                   step="step03", seqlen=4096, head_dim=128, dtype="fp16", mask="full")[0]
     assert f"| {row['tflops']:.1f} |" in (tree.root / "README.md").read_text()

@@ -7,10 +7,12 @@ from pathlib import Path
 import pytest
 
 from measured_rows import compare_rows, sweep_rows, write_results, write_rows
-from programs import REPOSITORY, step_names
+from programs import REPOSITORY, read_rows, step_names
 
 sys.path.insert(0, str(REPOSITORY / "plots"))
+import compare_tasks  # noqa: E402
 import rows as measured  # noqa: E402
+import sweep_grid  # noqa: E402
 
 
 def test_committed_rows_can_be_read() -> None:
@@ -21,6 +23,19 @@ def test_committed_rows_can_be_read() -> None:
         rows = results.sweep.select(**measured.HEADLINE, mask=mask, right=True)
         assert sorted(row.step for row in rows) == steps
     assert {row.name() for row in results.compare.rows if row.peer} >= {"FA2"}
+
+
+def test_committed_runs_are_whole() -> None:
+    """All that is measured now was measured for what is committed, and in one commit."""
+    results = measured.load(REPOSITORY / "plots" / "results" / "h200")
+    swept = {sweep_grid.identity_of(row) for row in read_rows(results.sweep.path)}
+    grid = {case.identity() for group in sweep_grid.full_grid(results.sweep.steps())
+            for case in group.cases}
+    assert swept == grid
+    tasks = {(row.seqlen, row.head_dim, row.mask, row.dtype) for row in results.compare.rows}
+    assert tasks == {(task.seqlen, task.head_dim, task.mask, task.dtype)
+                     for task in compare_tasks.all_tasks()}
+    assert len({row.commit for run in (results.sweep, results.compare) for row in run.rows}) == 1
 
 
 def test_every_row_of_a_run_is_read(tmp_path: Path) -> None:
