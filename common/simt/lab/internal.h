@@ -13,9 +13,8 @@
  * - barriers.c   who waits where, when not all of a block or warp wait at one place
  * - unwritten.c  reads of global memory that perhaps nobody wrote
  * - sources.c    global memory that a cp.async is yet to read
- * - findings.c   what went wrong; sites.c: counts by program counter
+ * - findings.c   what went wrong; sites.c: counts by program counter; results.c: by line of source
  * - observe.c    what the runtime tells: launches, blocks, barriers, warp instructions
- * - results.c    all of it by line of source
  */
 #ifndef LAB_INTERNAL_H
 #define LAB_INTERNAL_H
@@ -50,8 +49,8 @@ typedef struct Record {
                     bytes it reads; else 0 */
 } Record;
 
-
-enum { PIECES = UINT16_MAX - 1, NO_SOURCE }; /* even, as two are a sector; and copies of zeros */
+/* Pieces are told apart up to an even number: two are a sector. NO_SOURCE: a copy of zeros. */
+enum { PIECES = UINT16_MAX - 1, NO_SOURCE };
 
 /** The accesses of one request, by lane. */
 typedef struct Request {
