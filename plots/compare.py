@@ -16,9 +16,15 @@ import signal
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from compare_gpu import Gpu, date, torch_on_a_gpu
-from run_file import RunError, choose, partial_of, refuse_complete
+from run_file import RunError, choose, only_writer, partial_of, refuse_complete
+
+if TYPE_CHECKING:
+    from compare_one import Comparison
+    from compare_rows import RowFile
+    from compare_tasks import Task
 
 RIGHT, WRONG, FAILED, INTERRUPTED = 0, 1, 3, 130
 SHORTS = ("fa2", "cudnn", "math", "flex", "fa3")
@@ -84,7 +90,7 @@ def run(words: argparse.Namespace) -> int:
         return RIGHT
     # Only now, since they import NumPy.
     from compare_one import Comparison
-    from compare_rows import RowFile, line_of
+    from compare_rows import RowFile
     from compare_tasks import all_tasks, quick_tasks, selected
     from gpu_name import short_name
     gpu = Gpu(torch)
@@ -95,16 +101,21 @@ def run(words: argparse.Namespace) -> int:
                        f"{'; '.join(map(str, all_tasks()))}")
     comparison = Comparison(torch, gpu, environment, libraries(words), words.peers or SHORTS,
                             words.quick)
-    path = words.rows
-    if path is not None:
+    a_look = words.rows is None and any((words.quick, words.only, words.peers, words.steps))
+    path = words.rows or (
+        words.build / "compare.jsonl" if a_look else
+        choose(words.results / short_name(gpu.properties.name), f"compare_{environment['commit']}"))
+    with only_writer(path):
+        if a_look:  # which replaces the one before
+            path.unlink(missing_ok=True)
+            partial_of(path).unlink(missing_ok=True)
         refuse_complete(path)
-    elif words.quick or words.only or words.peers or words.steps:
-        path = words.build / "compare.jsonl"  # a look, which the next one replaces
-        partial_of(path).unlink(missing_ok=True)
-    else:
-        path = choose(words.results / short_name(gpu.properties.name),
-                      f"compare_{environment['commit']}")
-    file = RowFile(path, environment)
+        return measure_all(comparison, tasks, RowFile(path, environment))
+
+
+def measure_all(comparison: "Comparison", tasks: list["Task"], file: "RowFile") -> int:
+    """What is left of these tasks, into the file. The exit code."""
+    from compare_rows import line_of
     left = [task for task in tasks if task not in file.done()]
     for line in comparison.notes():
         print(line)
@@ -116,7 +127,7 @@ def run(words: argparse.Namespace) -> int:
         for row in rows:
             print(line_of(row, SHORTS), flush=True)
     file.finish()
-    print(f"compare: {len(file.rows)} rows in {path}, "
+    print(f"compare: {len(file.rows)} rows in {file.path}, "
           f"{time.monotonic() - progress.started:.0f} s")
     return WRONG if any(row["right"] is False for row in file.rows) else RIGHT
 

@@ -11,7 +11,7 @@ from compare_tasks import Task
 from contest import Times
 from exact import Verdict
 from peers import Peer
-from run_file import can_go_on, partial_of, refuse_others
+from run_file import can_go_on, complete, partial_of, refuse_others
 from step_calls import MASK_BLOCK, Contestant
 
 # --- Fields ---------------------------------------------------------------------------------------
@@ -114,7 +114,6 @@ class RowFile:
     def __init__(self, path: Path, environment: dict) -> None:
         self.path, self.partial = path, partial_of(path)
         self.rows: list[dict] = []
-        path.parent.mkdir(parents=True, exist_ok=True)
         if self.partial.exists() and can_go_on(environment["commit"]):
             self.rows = [json.loads(line) for line in self.partial.read_text().splitlines()]
         refuse_others(self.partial, self.rows, environment, ORIGIN)
@@ -130,5 +129,4 @@ class RowFile:
         os.replace(scratch, self.partial)
 
     def finish(self) -> None:
-        if self.partial.exists():
-            os.replace(self.partial, self.path)
+        complete(self.path)

@@ -1,10 +1,15 @@
-"""The file of one run: how it is named, and what does not belong to it."""
+"""The file of one run: how it is named, who may write it, and what does not belong to it."""
 
+import fcntl
+import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 # While a run is not complete its file has this behind its name, so that nobody takes it for one.
 PARTIAL = ".partial"
+# While a run is being written a file with this behind its name is locked.
+LOCK = ".lock"
 # What git names no commit: the next run may be of other code.
 UNNAMED = ("-dirty", "unknown")
 
@@ -40,6 +45,34 @@ def refuse_complete(path: Path) -> None:
 def partial_of(path: Path) -> Path:
     """The name that `path` has until all of it is there."""
     return path.with_name(path.name + PARTIAL)
+
+
+@contextmanager
+def only_writer(path: Path) -> Iterator[None]:
+    """No other run writes `path` meanwhile; its directory is made."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = path.with_name(path.name + LOCK)
+    with lock.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise RunError(f"{path}: is being written by another run") from error
+        # Opened while another run ended and took its lock away: a third one may have a new lock.
+        if os.fstat(file.fileno()).st_nlink == 0:
+            raise RunError(f"{path}: was being written by another run until now; try again")
+        try:
+            yield
+        finally:
+            lock.unlink(missing_ok=True)
+
+
+def complete(path: Path) -> None:
+    """Gives a run's file, which has all rows, its name."""
+    partial = partial_of(path)
+    if not partial.exists():
+        raise RunError(f"{partial}: is gone, and with it the rows of this run", 3)
+    refuse_complete(path)
+    partial.rename(path)
 
 
 def can_go_on(commit: str) -> bool:

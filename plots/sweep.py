@@ -18,7 +18,7 @@ import tempfile
 from pathlib import Path
 
 from gpu_name import short_name
-from run_file import RunError, choose, partial_of, refuse_complete
+from run_file import RunError, choose, complete, only_writer, partial_of, refuse_complete
 from sweep_file import read_whole_rows, resume
 from sweep_grid import Case, Group, full_grid, identity_of, quick_grid
 from sweep_progress import Progress
@@ -73,6 +73,7 @@ class Sweep:
     def __init__(self, build: Path, path: Path, groups: list[Group], rows: list[dict]) -> None:
         self.build, self.path, self.groups = build, path, groups
         self.done = {identity_of(row) for row in rows}
+        self.measured = set(self.done)
         self.refused: list[str] = []
         self.failed: list[str] = []
         left = [case.step for group in groups for case in group.cases if not self.has(case)]
@@ -127,6 +128,8 @@ class Sweep:
                 self.refused.append(why)
             elif verdict in (None, "failed"):
                 self.failed.append(why if verdict else f"{why} (exit code {code})")
+            else:
+                self.measured.add(case.identity())
             if verdict is None:
                 self.progress.case_done(case.step, case.step)
 
@@ -134,6 +137,9 @@ class Sweep:
 def finish(sweep: Sweep, path: Path) -> int:
     """Says what came out, and gives a complete file its name. The exit code."""
     rows = read_whole_rows(sweep.path) if sweep.path.exists() else []
+    if lost := sweep.measured - {identity_of(row) for row in rows}:
+        raise RunError(f"{sweep.path}: {len(lost)} of the rows that were measured are gone; the "
+                       "same command measures them again", 3)
     wrong = [row for row in rows if row["right"] is not True or not row.get("samples")]
     for row in wrong:
         print(f"sweep: WRONG or not timed: {identity_of(row)}", file=sys.stderr)
@@ -143,7 +149,7 @@ def finish(sweep: Sweep, path: Path) -> int:
     if sweep.failed or not rows:
         print(f"sweep: not complete; the same command goes on with {sweep.path}", file=sys.stderr)
         return 1
-    sweep.path.rename(path)
+    complete(path)
     print(f"sweep: {len(rows)} rows in {path}, {sweep.progress.elapsed()}")
     return 1 if wrong else 0
 
@@ -156,9 +162,13 @@ def run(arguments: argparse.Namespace) -> int:
         path = choose(arguments.results / short_name(origin["device"]), stem)
     else:
         path = arguments.rows
+    with only_writer(path):
         refuse_complete(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    steps = [program.name for program in programs]
+        return measure_all(arguments, path, [program.name for program in programs], origin)
+
+
+def measure_all(arguments: argparse.Namespace, path: Path, steps: list[str], origin: dict) -> int:
+    """What is left of the sweep of `path`. The exit code."""
     groups = (quick_grid if arguments.quick else full_grid)(steps)
     partial = partial_of(path)
     sweep = Sweep(arguments.build, partial, groups, resume(partial, origin))

@@ -22,6 +22,7 @@ import peers  # noqa: E402
 from compare_tasks import Task, all_tasks, quick_tasks  # noqa: E402
 from contest import MOST_FLUSHES, SLOW_TURNS, Plan, Stopwatch, Times, measure  # noqa: E402
 from exact import Verdict  # noqa: E402
+from run_file import only_writer  # noqa: E402
 from step_calls import Contestant  # noqa: E402
 
 RIGHT = Verdict(True, 250, 1e-4, 5e-5, 1e-3, 0.25, None)
@@ -263,6 +264,15 @@ def test_rows_of_another_run_are_left_alone(command: list[str], tmp_path: Path,
     sys.argv += ["--rows", str(tmp_path / "rows")]
     assert compare.main() == 2
     assert "rows.partial:1: driver 0, but this run has 1" in capsys.readouterr().err
+
+
+def test_two_comparisons_do_not_write_one_file(command: list[str], tmp_path: Path,
+                                               capsys: pytest.CaptureFixture) -> None:
+    path = tmp_path / "results" / "h200" / "compare_abc.jsonl"
+    with only_writer(path):
+        assert compare.main() == 2
+    assert capsys.readouterr().err == f"compare: {path}: is being written by another run\n"
+    assert list(path.parent.iterdir()) == []
 
 
 def test_rows_go_where_they_are_told(command: list[str], tmp_path: Path,

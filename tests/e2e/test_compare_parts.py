@@ -22,7 +22,7 @@ from contest import Times  # noqa: E402
 from exact import Exact, Verdict, sampled_rows  # noqa: E402
 from gpu_name import short_name  # noqa: E402
 from peers import PEERS  # noqa: E402
-from run_file import RunError, choose  # noqa: E402
+from run_file import RunError, choose, only_writer, partial_of  # noqa: E402
 from step_calls import Contestant  # noqa: E402
 
 LIBRARY = STEP_DIR / "libstep05.so"
@@ -241,6 +241,7 @@ TASKS = compare_tasks.all_tasks()[:3]
 
 def test_file_is_complete_or_partial(tmp_path: Path) -> None:
     path = tmp_path / "h200" / "compare_abc.jsonl"
+    path.parent.mkdir()
     file = compare_rows.RowFile(path, ENVIRONMENT)
     for task in TASKS[:2]:
         file.add(rows_of(task, [1.0, 1.0], [2.0, 2.0]))
@@ -253,6 +254,32 @@ def test_file_is_complete_or_partial(tmp_path: Path) -> None:
     assert {compare_rows.task_of(row) for row in read_rows(path)} == set(TASKS)
     assert choose(path.parent, "compare_abc").name == "compare_abc_2.jsonl"
     assert choose(path.parent, "compare_def").name == "compare_def.jsonl"
+
+
+def test_complete_file_is_never_written_over(tmp_path: Path) -> None:
+    path = tmp_path / "compare.jsonl"
+    file = compare_rows.RowFile(path, ENVIRONMENT)
+    file.add(rows_of(SMALL, [1.0, 1.0], [2.0, 2.0]))
+    path.write_text("of another run\n")
+    with pytest.raises(RunError, match=r"compare\.jsonl: is complete; "):
+        file.finish()
+    assert path.read_text() == "of another run\n" and len(read_rows(partial_of(path))) == 2
+    partial_of(path).unlink()
+    with pytest.raises(RunError, match=r"compare\.jsonl\.partial: is gone, "):
+        file.finish()
+
+
+def test_file_has_one_writer_at_a_time(tmp_path: Path) -> None:
+    path = tmp_path / "h200" / "compare.jsonl"
+    with only_writer(path):
+        with pytest.raises(RunError, match=r"compare\.jsonl: is being written by another run$"):
+            with only_writer(path):
+                pytest.fail("two at once")
+        with only_writer(path.with_name("other.jsonl")):
+            pass
+    with only_writer(path):
+        pass
+    assert list(path.parent.iterdir()) == []
 
 
 def test_rows_of_other_runs_do_not_mix(tmp_path: Path) -> None:

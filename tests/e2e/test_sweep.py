@@ -5,6 +5,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -111,6 +112,37 @@ def test_second_run_can_be_interrupted_too(programs: StandIns) -> None:
     programs.set()
     sweep(programs, "--quick")
     assert [len(rows) for rows in results(programs).values()] == [len(QUICK)] * 2
+
+
+def test_two_sweeps_do_not_write_one_file(programs: StandIns) -> None:
+    """The one that came later is told so; it disturbs nothing."""
+    programs.set(dies_at=3, signal="SIGCONT")  # the program stays there until its sweep ends
+    with subprocess.Popen(command(programs, "--quick"), stdout=subprocess.DEVNULL,
+                          stderr=subprocess.DEVNULL) as first:
+        try:
+            while len(programs.cases()) < 3:
+                assert first.poll() is None
+                time.sleep(0.01)
+            done = sweep(programs, "--quick", code=USAGE)
+        finally:
+            first.send_signal(signal.SIGINT)
+    assert re.fullmatch(rf"sweep: \S+/{NAME}: is being written by another run\n", done.stderr)
+    assert first.returncode == INTERRUPTED and len(programs.cases()) == 3
+    programs.set()
+    sweep(programs, "--quick")
+    assert list(results(programs)) == [NAME] and len(results(programs)[NAME]) == len(QUICK)
+
+
+def test_rows_that_vanish_are_missed(programs: StandIns) -> None:
+    """A file that lacks some of what was measured gets no name as if it were complete."""
+    (programs.build / "step04").write_text(
+        f"#!{sys.executable}\nimport os, sys\n'--version' in sys.argv and "
+        "sys.exit(print('step04 0123456789ab'))\nif os.path.exists(sys.argv[-1]):\n"
+        "  os.remove(sys.argv[-1])\n")
+    done = sweep(programs, "--quick", code=3)
+    assert re.search(rf"sweep: \S+/{NAME}\.partial: \d+ of the rows that were measured are gone; ",
+                     done.stderr)
+    assert list(results(programs)) == [f"{NAME}.partial"]
 
 
 @pytest.mark.parametrize("change, said", [
