@@ -81,6 +81,7 @@ class Gpu:
         """Fields that are the same in every row."""
         gpu, torch = self.properties, self.torch
         return {"commit": commit(), "backend": "cuda", "device": gpu.name,
+                "gpu_uuid": f"GPU-{gpu.uuid}",
                 "multiprocessors": gpu.multi_processor_count,
                 "compute_capability": 10 * gpu.major + gpu.minor,
                 "cuda_runtime": torch.version.cuda, "driver": self.ask("driver_version")[0],

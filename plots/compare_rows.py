@@ -103,8 +103,9 @@ def task_of(row: dict) -> Task:
     return Task(row["seqlen"], row["head_dim"], row["mask"], row["dtype"])
 
 
-# One run is of one commit on one GPU, beside the same peers.
-ORIGIN = ("commit", "device", "driver", "torch")
+# One run is of one commit on one card, beside the same peers.
+ORIGIN = ("commit", "device", "gpu_uuid", "driver", "cuda_runtime", "torch", "cudnn", "triton",
+          "flash_attn_3")
 
 
 class RowFile:

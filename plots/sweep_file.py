@@ -6,9 +6,9 @@ from pathlib import Path
 from run_file import RunError, can_go_on, refuse_others
 from sweep_grid import identity_of
 
-# One run is of one commit on one GPU, under one driver and toolkit. Rows of wrong answers are not
+# One run is of one commit on one card, under one driver and toolkit. Rows of wrong answers are not
 # timed and have no driver.
-ORIGIN = ("commit", "device", "driver", "cuda_runtime")
+ORIGIN = ("commit", "device", "gpu_uuid", "driver", "cuda_runtime")
 
 
 def drop_unfinished_line(path: Path) -> None:

@@ -161,6 +161,19 @@ static void add_gpu_state(JsonObject *row) {
   }
 }
 
+/** The card, as nvidia-smi names it: two of one model are not equally fast. */
+static void add_uuid(JsonObject *row) {
+  char uuid[33], name[48];
+  gpu_uuid(uuid);
+  if (uuid[0] == '\0') {
+    json_null(row, "gpu_uuid");
+    return;
+  }
+  snprintf(name, sizeof name, "GPU-%.8s-%.4s-%.4s-%.4s-%.12s", uuid, uuid + 8, uuid + 12, uuid + 16,
+           uuid + 20);
+  json_string(row, "gpu_uuid", name);
+}
+
 static void add_origin(JsonObject *row, const Device *device) {
   char date[32], cuda[16];
   const time_t now = time(NULL);
@@ -171,6 +184,7 @@ static void add_origin(JsonObject *row, const Device *device) {
   json_string(row, "date", date);
   json_string(row, "backend", device->simulated ? "cpu" : "cuda");
   json_string(row, "device", device->name);
+  add_uuid(row);
   gpu_integer(row, device, "multiprocessors", device->multiprocessors);
   gpu_integer(row, device, "compute_capability", 10 * device->major + device->minor);
   if (device->simulated) {

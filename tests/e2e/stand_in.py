@@ -13,8 +13,9 @@ PROGRAM = '''#!{python} -IS
 import json, os, signal, sys, time
 name, words = os.path.basename(sys.argv[0]), sys.argv[1:]
 act = json.load(open({settings!r}))
-origin = dict(commit=act["commits"].get(name, act["commit"]), device=act["device"], driver="580.1",
-              cuda_runtime="13.0", date="2026-11-21T14:21:23Z")
+origin = dict(commit=act["commits"].get(name, act["commit"]), device=act["device"],
+              gpu_uuid=act["gpu_uuid"], driver="580.1", cuda_runtime="13.0",
+              date="2026-11-21T14:21:23Z")
 
 def append(path, text):
     with open(path, "a") as file:
@@ -87,8 +88,8 @@ class StandIns:
 
     def set(self, **changes: object) -> None:
         """How they behave from now on. `verdicts` maps a part of a case to what becomes of it."""
-        usual = {"commit": self.commit, "commits": {}, "device": "NVIDIA H200", "verdicts": {},
-                 "dies_at": 0, "signal": "SIGKILL", "code": 0, "says": "",
+        usual = {"commit": self.commit, "commits": {}, "device": "NVIDIA H200",
+                 "gpu_uuid": "GPU-1", "verdicts": {}, "dies_at": 0, "signal": "SIGKILL", "code": 0, "says": "",
                  "ceilings": "ceilings\nkept in    /cache"}
         (self.directory / "settings").write_text(json.dumps(usual | changes))
 

@@ -333,6 +333,18 @@ def test_make_compare_says_it_before_it_builds(tmp_path: Path) -> None:
     assert not (tree.root / "build" / "cpu").exists()
 
 
+def test_rows_name_the_card(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As nvidia-smi does, and as the rows of steps do."""
+    monkeypatch.setattr(compare_gpu, "versions", lambda torch: {})
+    monkeypatch.setattr(compare_gpu.Gpu, "ask", lambda self, *fields: ["1"])
+    properties = SimpleNamespace(name="NVIDIA H200", multi_processor_count=132, major=9, minor=0,
+                                 uuid="01234567-89ab-cdef-0123-456789abcdef")
+    torch = MagicMock()
+    torch.cuda.get_device_properties.return_value = properties
+    found = compare_gpu.Gpu(torch).environment()
+    assert found["gpu_uuid"] == "GPU-01234567-89ab-cdef-0123-456789abcdef"
+
+
 def test_versions_of_what_is_installed() -> None:
     torch = SimpleNamespace(__version__="2.11.0",
                             backends=SimpleNamespace(cudnn=SimpleNamespace(version=lambda: 91900)))

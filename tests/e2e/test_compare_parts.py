@@ -166,7 +166,8 @@ def test_stale_key_is_found(solved: Solved) -> None:
 # --- Rows -----------------------------------------------------------------------------------------
 
 VERDICT = Verdict(True, 250, 1e-4, 5e-5, 1e-3, 0.25, 0.01)
-ENVIRONMENT = {"commit": "abc", "device": "a GPU", "driver": "1", "torch": "2",
+ENVIRONMENT = {"commit": "abc", "device": "a GPU", "gpu_uuid": "2", "driver": "1", "torch": "2",
+               "cudnn": "2", "triton": "2", "cuda_runtime": "2",
                "date": "2030-01-01T00:00:00Z"}
 STEP = Contestant("step03", lambda: None)
 PEER = Contestant("FlashAttention-2", lambda: None, short="fa2")
@@ -285,7 +286,9 @@ def test_file_has_one_writer_at_a_time(tmp_path: Path) -> None:
 def test_rows_of_other_runs_do_not_mix(tmp_path: Path) -> None:
     path = tmp_path / "compare.jsonl"
     compare_rows.RowFile(path, ENVIRONMENT).add(rows_of(SMALL, [1.0, 1.0], [2.0, 2.0]))
-    with pytest.raises(RunError,
-                       match=r"compare\.jsonl\.partial:1: torch 2, but this run has 3; name another"):
-        compare_rows.RowFile(path, {**ENVIRONMENT, "torch": "3"})
+    for field in ("gpu_uuid", "torch", "cudnn", "triton", "cuda_runtime"):
+        said = rf"compare\.jsonl\.partial:1: {field} 2, but this run has 3; name another"
+        with pytest.raises(RunError, match=said):
+            compare_rows.RowFile(path, {**ENVIRONMENT, field: "3"})
+    assert compare_rows.RowFile(path, ENVIRONMENT).done() == {SMALL}
     assert compare_rows.RowFile(path, {**ENVIRONMENT, "commit": "abc-dirty"}).done() == set()

@@ -2,6 +2,7 @@
 
 import json
 import re
+import subprocess
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -15,7 +16,7 @@ NUMBER = (int, float)  # JSON does not tell 1 from 1.0
 
 ROW = {
     "step": str, "commit": str, "date": str, "backend": str, "device": str,
-    "multiprocessors": int, "compute_capability": int, "cuda_runtime": str,
+    "gpu_uuid": str, "multiprocessors": int, "compute_capability": int, "cuda_runtime": str,
     "batch": int, "heads": int, "kv_heads": int, "seqlen": int, "seqlen_kv": int, "head_dim": int,
     "dtype": str, "mask": str, "layout": str, "scale": NUMBER, "input": str, "seed": str,
     "nan_inputs": int,
@@ -44,8 +45,8 @@ TIMES = {"samples": int, "median_ms": NUMBER, "p10_ms": NUMBER, "p90_ms": NUMBER
          "ceiling_percent": NUMBER, "ceiling_ffma_tflops": NUMBER, "ceiling_mma_tflops": NUMBER,
          "ceiling_exp_g_per_s": NUMBER, "ceiling_copy_gb_per_s": NUMBER, "ceiling_date": str}
 # Simulated, they would say nothing about a GPU.
-GPU_ONLY = ("multiprocessors", "compute_capability", "cuda_runtime", "registers", "local_bytes",
-            "blocks_per_multiprocessor")
+GPU_ONLY = ("gpu_uuid", "multiprocessors", "compute_capability", "cuda_runtime", "registers",
+            "local_bytes", "blocks_per_multiprocessor")
 GPU_STATE = {"driver": str, "sm_clock_mhz": int, "memory_clock_mhz": int}
 
 
@@ -144,6 +145,15 @@ def test_row_of_a_timed_run(step: Program, tmp_path: Path) -> None:
 
 
 # --- The report ----------------------------------------------------------------------------------
+
+@pytest.mark.gpu_only("the CPU backend has no card")
+def test_row_names_the_card_as_nvidia_smi_does(any_step: Program, tmp_path: Path) -> None:
+    any_step.run_right("-n", 64, "-j", tmp_path / "rows")
+    done = subprocess.run(["nvidia-smi", "--query-gpu=uuid", "--format=csv,noheader"],
+                          capture_output=True, text=True, timeout=60, check=True)
+    (row,) = read_rows(tmp_path / "rows")
+    assert row["gpu_uuid"] in done.stdout.split()
+
 
 def test_report_says_what_ran_and_whether_it_is_right(step: Program) -> None:
     report = step.run_right("-b", 2, "-H", 4, "-G", 1, "-n", 65, "-k", 33, "-m", "causal",
