@@ -5,7 +5,7 @@ from pathlib import Path
 from compare_gpu import Gpu
 from compare_rows import row_of, skipped_row
 from compare_tasks import Task
-from contest import QUICK, Plan, Stopwatch, Times, measure
+from contest import QUICK, Measured, Plan, Stopwatch, measure, reason_of
 from exact import Exact, Verdict
 from peers import PEERS, Peer
 from step_calls import Contestant, Inputs, rows_of, step_contestant, synchronize, takes
@@ -60,12 +60,6 @@ def largest_difference(o, expected) -> float:
     return ((o.float() - expected).norm(dim=-1) / expected.norm(dim=-1)).max().item()
 
 
-def reason_of(error: Exception) -> str:
-    """One line, not too long."""
-    text = " ".join(str(error).split()) or type(error).__name__
-    return text if len(text) <= 200 else f"{text[:197]}..."
-
-
 class Comparison:
     """All that the tasks of one run share."""
 
@@ -101,24 +95,28 @@ class Comparison:
         verdicts = entries.judge()
         differences = {x.name: entries.differences(x.name) for x in entries.contestants}
         entries.answers.clear()
-        calls = {x.name: x.call for x in entries.contestants if verdicts[x.name].right}
+        entered = [x for x in entries.contestants if verdicts[x.name].right]
         clocks = {}
-        times = self.measure(calls, clocks)
+        found = self.measure(entered, clocks)
         environment = {**self.environment, "date": date, **clocks}
         measured = {x.short: x.name for x in entries.contestants
-                    if x.short is not None and x.name in times}
-        rows = [row_of(x, task, environment, verdicts[x.name], times, measured,
-                       differences[x.name]) for x in entries.contestants]
-        rows += [skipped_row(peer, task, environment, reason)
-                 for peer, reason in entries.skipped.items()]
-        del entries, calls
+                    if x.short is not None and x.name in found.times}
+        rows = [row_of(x, task, environment, verdicts[x.name], found.times, measured,
+                       differences[x.name])
+                for x in entries.contestants if x.name not in found.skipped]
+        skipped = entries.skipped | {peer: found.skipped[peer.name] for peer in self.peers
+                                     if peer.name in found.skipped}
+        rows += [skipped_row(peer, task, environment, reason) for peer, reason in skipped.items()]
+        del entries, entered
         self.torch.cuda.empty_cache()  # what the unfused peer took, and steps' memory, for the next
         return rows
 
-    def measure(self, calls: dict, clocks: dict) -> dict[str, Times]:
-        """Times by name; adds the clocks before and after."""
+    def measure(self, contestants: list[Contestant], clocks: dict) -> Measured:
+        """Adds the clocks before and after. A peer that fails now is left out, a step ends all."""
         def before() -> None:
             clocks["sm_clock_before_mhz"] = self.gpu.clocks_mhz()[0]
-        times = measure(calls, self.stopwatch, self.plan, before) if calls else {}
+        calls = {x.name: x.call for x in contestants}
+        peers = {x.name for x in contestants if x.short is not None}
+        found = measure(calls, self.stopwatch, self.plan, peers, before)
         clocks["sm_clock_mhz"], clocks["memory_clock_mhz"] = self.gpu.clocks_mhz()
-        return times
+        return found

@@ -7,8 +7,8 @@ between times of the same round.
 
 import math
 import random
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
 
 WARM_UPS = 3
 # A call this slow gets so many turns, whatever the plan says.
@@ -45,6 +45,20 @@ class Times(dict[int, float]):
         return [other[turn] / self[turn] for turn in self if turn in other]
 
 
+@dataclass
+class Measured:
+    """What came of all turns, by name: times, or why there are none."""
+
+    times: dict[str, Times] = field(default_factory=dict)
+    skipped: dict[str, str] = field(default_factory=dict)
+
+
+def reason_of(error: Exception) -> str:
+    """One line, not too long."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= 200 else f"{text[:197]}..."
+
+
 def strides(turns: dict[str, int]) -> dict[str, int]:
     """Who wants fewer turns has one only every so many rounds: a power of two, so that who is
     there more seldom never misses who is there more often."""
@@ -53,21 +67,41 @@ def strides(turns: dict[str, int]) -> dict[str, int]:
 
 
 def measure(calls: dict[str, Call], stopwatch: "Stopwatch", plan: Plan,
-            warmed_up: Callable[[], None] = lambda: None) -> dict[str, Times]:
-    """All in turns, after some that warm up; `warmed_up` is called in between."""
-    turns = {}
-    for name, call in calls.items():
-        for _ in range(WARM_UPS):
-            call_ms = stopwatch.time_ms(name, call, learn=True)
-        turns[name] = plan.turns_for(call_ms)
+            may_fail: Collection[str] = (),
+            warmed_up: Callable[[], None] = lambda: None) -> Measured:
+    """All in turns, after some that warm up; `warmed_up` is called in between. One of `may_fail`
+    whose call raises is left out from then on."""
+    found, turns = Measured(), {}
+
+    def time_ms(name: str, learn: bool = False) -> float | None:
+        try:
+            return stopwatch.time_ms(name, calls[name], learn)
+        except Exception as error:  # pylint: disable=broad-except
+            if name not in may_fail:
+                raise
+            found.times.pop(name, None)
+            found.skipped[name] = reason_of(error)
+            return None
+
+    for name in calls:
+        warm_ups = 0
+        while name not in found.skipped and warm_ups < WARM_UPS:
+            call_ms = time_ms(name, learn=True)
+            warm_ups += 1
+        if name not in found.skipped:
+            turns[name] = plan.turns_for(call_ms)
+    if not turns:
+        return found
     warmed_up()
     every, draw = strides(turns), random.Random(1)
-    times = {name: Times() for name in calls}
+    found.times = {name: Times() for name in turns}
     for turn in range(max(turns.values())):
-        present = [name for name in calls if turn % every[name] == 0]
+        present = [name for name in found.times if turn % every[name] == 0]
         for name in draw.sample(present, len(present)):
-            times[name][turn] = stopwatch.time_ms(name, calls[name])
-    return times
+            milliseconds = time_ms(name)
+            if milliseconds is not None:
+                found.times[name][turn] = milliseconds
+    return found
 
 
 class Stopwatch:

@@ -1,10 +1,9 @@
-"""plots/compare.py: turns, what becomes of failures, the command. What of it needs no GPU."""
+"""plots/compare.py: what becomes of failures, the command. What of it needs no GPU."""
 
 import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from unittest.mock import MagicMock
@@ -13,6 +12,7 @@ import pytest
 
 from programs import REPOSITORY, read_rows
 from source_tree import SourceTree
+from test_contest import FakeStopwatch
 
 sys.path.insert(0, str(REPOSITORY / "plots"))
 import compare  # noqa: E402
@@ -20,7 +20,7 @@ import compare_gpu  # noqa: E402
 import compare_one  # noqa: E402
 import peers  # noqa: E402
 from compare_tasks import Task, all_tasks, quick_tasks  # noqa: E402
-from contest import MOST_FLUSHES, SLOW_TURNS, Plan, Stopwatch, Times, measure  # noqa: E402
+from contest import Times  # noqa: E402
 from exact import Verdict  # noqa: E402
 from run_file import only_writer  # noqa: E402
 from step_calls import Contestant  # noqa: E402
@@ -28,71 +28,6 @@ from step_calls import Contestant  # noqa: E402
 RIGHT = Verdict(True, 250, 1e-4, 5e-5, 1e-3, 0.25, None)
 WRONG = Verdict(False, 250, 1e-2, 5e-5, 1e-3, 10.0, None)
 ENVIRONMENT = {"commit": "abc", "device": "NVIDIA H200", "driver": "1", "torch": "2"}
-
-
-# --- Turns ----------------------------------------------------------------------------------------
-
-class FakeStopwatch:
-    """Tells what each contestant is said to take, and notes who was called."""
-
-    def __init__(self, milliseconds: dict[str, float]) -> None:
-        self.milliseconds, self.log = milliseconds, []
-
-    def time_ms(self, name: str, call: object, learn: bool = False) -> float:
-        self.log.append((name, learn))
-        return self.milliseconds[name]
-
-
-def test_contestants_take_turns() -> None:
-    """After three warm-ups each, all once a round, not always in the same order."""
-    watch = FakeStopwatch({"a": 100.0, "b": 90.0, "c": 80.0})
-    done: list[int] = []
-    times = measure(dict.fromkeys("abc"), watch, Plan(10, 100.0),
-                    lambda: done.append(len(watch.log)))
-    assert done == [9] and [learn for _, learn in watch.log] == 9 * [True] + 30 * [False]
-    rounds = ["".join(name for name, _ in watch.log[i:i + 3]) for i in range(9, 39, 3)]
-    assert {"".join(sorted(names)) for names in rounds} == {"abc"} and len(set(rounds)) > 2
-    assert {name: len(found) for name, found in times.items()} == {"a": 10, "b": 10, "c": 10}
-
-
-def test_slow_contestants_have_fewer_turns_spread_over_the_rounds() -> None:
-    watch = FakeStopwatch({"fast": 0.5, "slow": 50.0, "slowest": 301.0})
-    times = measure(dict.fromkeys(watch.milliseconds), watch, Plan())
-    assert list(times["fast"]) == list(range(1000))  # half a second
-    assert 10 <= len(times["slow"]) < 20 and max(times["slow"]) > 900
-    assert SLOW_TURNS <= len(times["slowest"]) < 2 * SLOW_TURNS
-    assert set(times["slowest"]) < set(times["slow"]) < set(times["fast"])
-    assert times["slow"].ratios_to(times["slowest"]) == len(times["slowest"]) * [301 / 50]
-
-
-def stopwatch_with_waits(waits: Iterator[bool]) -> tuple[Stopwatch, list[str]]:
-    """A stopwatch whose GPU has or has not been waiting, sample by sample; and what was done."""
-    done: list[str] = []
-    event = SimpleNamespace(record=lambda: done.append("event"), query=lambda: next(waits),
-                            synchronize=lambda: None, elapsed_time=lambda end: 5.0)
-    watch = object.__new__(Stopwatch)
-    watch.torch = SimpleNamespace(cuda=SimpleNamespace(Event=lambda enable_timing: event))
-    watch.flush = SimpleNamespace(zero_=lambda: done.append("flush"))
-    watch.flushes = {}
-    return watch, done
-
-
-def test_sample_in_which_the_gpu_waits_is_repeated() -> None:
-    """With more to do before it; for good only if that was seen in the warm-up."""
-    watch, done = stopwatch_with_waits(iter([True, True, False, True, False, False]))
-    assert watch.time_ms("a", lambda: done.append("call"), learn=True) == 5.0
-    sample = ["event", "call", "event"]
-    assert done == ["flush", *sample, *2 * ["flush"], *sample, *4 * ["flush"], *sample]
-    for expected in (4 + 8, 4):
-        done.clear()
-        watch.time_ms("a", lambda: None)
-        assert done.count("flush") == expected
-
-
-def test_call_that_no_flush_covers_is_refused() -> None:
-    watch, _ = stopwatch_with_waits(iter(lambda: True, None))
-    with pytest.raises(RuntimeError, match=f"a: .* takes longer than {MOST_FLUSHES} flushes of L2"):
-        watch.time_ms("a", lambda: None)
 
 
 # --- One task -------------------------------------------------------------------------------------
@@ -141,6 +76,21 @@ def test_rows_of_one_task(comparison: compare_one.Comparison) -> None:
     assert "speed_over_cudnn" not in step
     reason = found["unfused SDPA"]["skipped"]
     assert re.fullmatch(r"out of memory: x+\.\.\.", reason) and len(reason) == 200
+
+
+def test_peer_that_fails_while_it_is_timed(comparison: compare_one.Comparison) -> None:
+    """It has a reason in place of a time; a step ends the run."""
+    times = comparison.stopwatch.milliseconds
+    comparison.stopwatch = FakeStopwatch(times, "FlashAttention-2", 20)
+    rows = comparison.rows(Task(4096, 64, "causal"), "2030-01-01T00:00:00Z")
+    found = {row.get("step") or row["peer"]: row for row in rows}
+    assert len(rows) == len(found) == 5
+    peer = found["FlashAttention-2"]
+    assert (peer["skipped"], peer["right"], peer["samples"]) == ("out of memory", None, 0)
+    assert "speed_over_fa2" not in found["step04"] and found["step04"]["samples"] == 10
+    comparison.stopwatch = FakeStopwatch(times, "step04", 20)
+    with pytest.raises(RuntimeError, match="out of"):
+        comparison.rows(Task(4096, 64, "causal"), "2030-01-01T00:00:00Z")
 
 
 def test_masks_are_for_who_takes_them(comparison: compare_one.Comparison) -> None:
