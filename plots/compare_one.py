@@ -96,9 +96,9 @@ class Comparison:
         differences = {x.name: entries.differences(x.name) for x in entries.contestants}
         entries.answers.clear()
         entered = [x for x in entries.contestants if verdicts[x.name].right]
-        clocks = {}
-        found = self.measure(entered, clocks)
-        environment = {**self.environment, "date": date, **clocks}
+        conditions = {}
+        found = self.measure(entered, conditions)
+        environment = {**self.environment, "date": date, **conditions}
         measured = {x.short: x.name for x in entries.contestants
                     if x.short is not None and x.name in found.times}
         rows = [row_of(x, task, environment, verdicts[x.name], found.times, measured,
@@ -111,12 +111,13 @@ class Comparison:
         self.torch.cuda.empty_cache()  # what the unfused peer took, and steps' memory, for the next
         return rows
 
-    def measure(self, contestants: list[Contestant], clocks: dict) -> Measured:
-        """Adds the clocks before and after. A peer that fails now is left out, a step ends all."""
+    def measure(self, contestants: list[Contestant], conditions: dict) -> Measured:
+        """Adds the flushes, and the clocks before and after. A peer that fails now is left out."""
         def before() -> None:
-            clocks["sm_clock_before_mhz"] = self.gpu.clocks_mhz()[0]
+            conditions["sm_clock_before_mhz"] = self.gpu.clocks_mhz()[0]
         calls = {x.name: x.call for x in contestants}
         peers = {x.name for x in contestants if x.short is not None}
         found = measure(calls, self.stopwatch, self.plan, peers, before)
-        clocks["sm_clock_mhz"], clocks["memory_clock_mhz"] = self.gpu.clocks_mhz()
+        conditions["flushes"] = found.flushes
+        conditions["sm_clock_mhz"], conditions["memory_clock_mhz"] = self.gpu.clocks_mhz()
         return found

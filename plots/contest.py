@@ -1,7 +1,8 @@
 """Contestants measured in turns, in one process.
 
-In a round each has at most one turn, after an L2 flush, in an order that is drawn anew: what the
-clocks do meanwhile meets all alike, and nobody always comes after the same one. Ratios are taken
+In a round each has at most one turn, after as many L2 flushes as all the others have, in an order
+that is drawn anew: what the clocks do meanwhile meets all alike, who is slow to enqueue gets no
+longer pause at little power, and nobody always comes after the same one. Ratios are taken
 between times of the same round.
 """
 
@@ -47,10 +48,12 @@ class Times(dict[int, float]):
 
 @dataclass
 class Measured:
-    """What came of all turns, by name: times, or why there are none."""
+    """What came of all turns, by name: times, or why there are none. And how many flushes there
+    were before each; None if there were no turns."""
 
     times: dict[str, Times] = field(default_factory=dict)
     skipped: dict[str, str] = field(default_factory=dict)
+    flushes: int | None = None
 
 
 def reason_of(error: Exception) -> str:
@@ -72,6 +75,7 @@ def measure(calls: dict[str, Call], stopwatch: "Stopwatch", plan: Plan,
     """All in turns, after some that warm up; `warmed_up` is called in between. One of `may_fail`
     whose call raises is left out from then on."""
     found, turns = Measured(), {}
+    stopwatch.flushes = 1
 
     def time_ms(name: str, learn: bool = False) -> float | None:
         try:
@@ -93,6 +97,7 @@ def measure(calls: dict[str, Call], stopwatch: "Stopwatch", plan: Plan,
     if not turns:
         return found
     warmed_up()
+    found.flushes = stopwatch.flushes
     every, draw = strides(turns), random.Random(1)
     found.times = {name: Times() for name in turns}
     for turn in range(max(turns.values())):
@@ -108,21 +113,22 @@ class Stopwatch:
     """Times a call by events of PyTorch, in samples in which the GPU had not to wait for Python.
 
     Overwriting the flushed memory keeps it busy while the call is enqueued. Where once is too short
-    for that it is done more often: as often as the warm-ups have shown, or more for one sample.
+    for that it is done more often: before every call as often as the one that needed most, which
+    the warm-ups show. A sample that was in vain all the same is repeated with more.
     """
 
     def __init__(self, torch) -> None:
         self.torch = torch
         self.flush = torch.empty(FLUSH_BYTES, device="cuda", dtype=torch.uint8)
-        self.flushes: dict[str, int] = {}
+        self.flushes = 1
 
     def time_ms(self, name: str, call: Call, learn: bool = False) -> float:
-        flushes = self.flushes.get(name, 1)
+        flushes = self.flushes
         for _ in range(TRIES):
             milliseconds = self._sample_ms(call, flushes)
             if milliseconds is not None:
                 if learn:
-                    self.flushes[name] = flushes
+                    self.flushes = flushes
                 return milliseconds
             flushes = min(2 * flushes, MOST_FLUSHES)
         raise RuntimeError(f"{name}: enqueueing a call takes longer than {flushes} flushes of L2, "

@@ -72,6 +72,7 @@ def test_rows_of_one_task(comparison: compare_one.Comparison) -> None:
     assert (step["speed_over_fa2"], step["difference_from_fa2"], step["samples"]) == (2, 1e-4, 10)
     assert (step["sm_clock_before_mhz"], step["sm_clock_mhz"], step["memory_clock_mhz"]) == (
         1000, 1900, 3000)
+    assert {row["flushes"] for row in rows} == {1}
     assert (found["cuDNN"]["right"], found["cuDNN"]["samples"]) == (False, 0)
     assert "speed_over_cudnn" not in step
     reason = found["unfused SDPA"]["skipped"]

@@ -1,7 +1,9 @@
 """Turns of a comparison: who comes when, who is left out, which samples count."""
 
+import re
 import sys
 from collections.abc import Iterator
+from itertools import chain, repeat
 from types import SimpleNamespace
 
 import pytest
@@ -18,7 +20,7 @@ class FakeStopwatch:
 
     def __init__(self, milliseconds: dict[str, float], fails: str = "", fails_at: int = 0) -> None:
         self.milliseconds, self.log = milliseconds, []
-        self.fails, self.fails_at = fails, fails_at
+        self.fails, self.fails_at, self.flushes = fails, fails_at, 1
 
     def time_ms(self, name: str, call: object, learn: bool = False) -> float:
         self.log.append((name, learn))
@@ -79,20 +81,30 @@ def stopwatch_with_waits(waits: Iterator[bool]) -> tuple[Stopwatch, list[str]]:
     watch = object.__new__(Stopwatch)
     watch.torch = SimpleNamespace(cuda=SimpleNamespace(Event=lambda enable_timing: event))
     watch.flush = SimpleNamespace(zero_=lambda: done.append("flush"))
-    watch.flushes = {}
+    watch.flushes = 1
     return watch, done
 
 
 def test_sample_in_which_the_gpu_waits_is_repeated() -> None:
-    """With more to do before it; for good only if that was seen in the warm-up."""
+    """With more to do before it; for good, and for all, only if that was seen in the warm-up."""
     watch, done = stopwatch_with_waits(iter([True, True, False, True, False, False]))
     assert watch.time_ms("a", lambda: done.append("call"), learn=True) == 5.0
     sample = ["event", "call", "event"]
     assert done == ["flush", *sample, *2 * ["flush"], *sample, *4 * ["flush"], *sample]
     for expected in (4 + 8, 4):
         done.clear()
-        watch.time_ms("a", lambda: None)
+        watch.time_ms("b", lambda: None)
         assert done.count("flush") == expected
+
+
+def test_all_contestants_have_as_many_flushes() -> None:
+    """As many as the one that needs most, in this task."""
+    watch, done = stopwatch_with_waits(chain(3 * [False], [True, True], repeat(False)))
+    watch.flushes = 32  # of the task before
+    calls = {name: lambda name=name: done.append(name) for name in "ab"}
+    found = measure(calls, watch, Plan(10, 1.0), warmed_up=done.clear)
+    assert found.flushes == 4
+    assert re.fullmatch(r"(flush flush flush flush event [ab] event ?){20}", " ".join(done))
 
 
 def test_call_that_no_flush_covers_is_refused() -> None:
