@@ -6,6 +6,7 @@ line that names the file and the line in it.
 """
 
 import json
+import sys
 from dataclasses import dataclass, fields
 from pathlib import Path
 from types import NoneType
@@ -136,6 +137,19 @@ def fits(value: object, types: tuple[type, ...]) -> bool:
     return isinstance(value, types) or (isinstance(value, int) and float in types)
 
 
+# Numbers that are not above 0 mean that something was not measured; but these may be 0.
+MAY_BE_ZERO = ("samples", "extra_bytes", "max_error", "allowed_error", "ceiling_percent")
+
+
+def out_of_range(name: str, value: float) -> str | None:
+    """What is wrong with a number, in words; NaN is in no range."""
+    if not abs(value) <= sys.float_info.max:
+        return f'"{name}" is {json.dumps(value)[:30]}, must be a finite number'
+    if name in MAY_BE_ZERO:
+        return None if value >= 0 else f'"{name}" is {value}, must be 0 or more'
+    return None if value > 0 else f'"{name}" is {value}, must be above 0'
+
+
 def misfit(found: dict) -> str | None:
     """What is wrong with a row, in words; None if nothing is."""
     if ("step" in found) == ("peer" in found):
@@ -146,9 +160,9 @@ def misfit(found: dict) -> str | None:
             return f'has no "{name}"'
         if not fits(value, types):
             return f'"{name}" is {json.dumps(value)}, must be of type {types[0].__name__}'
-    for name in ("flops", "median_ms", "tflops"):
-        if found.get(name) is not None and not found[name] > 0:
-            return f'"{name}" is {found[name]}, must be above 0'
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            if wrong := out_of_range(name, value):
+                return wrong
     return None
 
 
@@ -188,6 +202,7 @@ def read_run(path: Path, kind: str) -> Run:
     except (OSError, UnicodeDecodeError) as error:
         raise RowsError(f"{path}: {error}") from error
     rows = [read_row(line, kind, f"{path}, line {i}") for i, line in enumerate(lines, 1)]
+    refuse_other_devices(rows, path)
     most_stages: dict[str | None, int] = {}
     for row in rows:
         most_stages[row.step] = max(row.stages or 0, most_stages.get(row.step, 0))
@@ -196,6 +211,14 @@ def read_run(path: Path, kind: str) -> Run:
         if counts(row, most_stages):
             latest[measurement(row)] = row
     return Run(path, list(latest.values()))
+
+
+def refuse_other_devices(rows: list[Row], path: Path) -> None:
+    """A run is of one GPU."""
+    for i, row in enumerate(rows, 1):
+        if row.device != rows[0].device:
+            raise RowsError(f'{path}, line {i}: "device" is {json.dumps(row.device)}, but that of '
+                            f"line 1 is {json.dumps(rows[0].device)}; a run is of one GPU")
 
 
 def measurement(row: Row) -> tuple:

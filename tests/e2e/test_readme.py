@@ -138,7 +138,6 @@ def test_the_table_holds_the_measured_ratio() -> None:
 
 @pytest.mark.parametrize("field, value, shown", [
     ("commit", "0123456789ab", "commit 0123456789ab)"),
-    ("device", "NVIDIA A100", "one NVIDIA A100 ("),
     ("date", "2030-01-02T03:04:05Z", "2030-01-02, commit"),
     ("cuda_runtime", "99.1", "(CUDA 99.1, ")])
 def test_each_origin_is_told(page: tuple[Path, Path], tmp_path: Path, field: str, value: str,

@@ -153,6 +153,15 @@ BROKEN = [
     (changed(tflops=-1.0), '"tflops" is -1.0, must be above 0'),
     (changed(median_ms=0), '"median_ms" is 0, must be above 0'),
     (changed(flops=0), '"flops" is 0, must be above 0'),
+    (changed(seqlen=0), '"seqlen" is 0, must be above 0'),
+    (changed(batch=0), '"batch" is 0, must be above 0'),
+    (changed(head_dim=-128), '"head_dim" is -128, must be above 0'),
+    (changed(gb_per_s=0), '"gb_per_s" is 0, must be above 0'),
+    (changed(ceiling_mma_tflops=-1.5), '"ceiling_mma_tflops" is -1.5, must be above 0'),
+    (changed(max_error=-1e-3), '"max_error" is -0.001, must be 0 or more'),
+    (changed(tflops=float("inf")), '"tflops" is Infinity, must be a finite number'),
+    (changed(max_error=float("nan")), '"max_error" is NaN, must be a finite number'),
+    (changed(flops=10**400), '"flops" is 10000'),
     (changed(tflops=None), 'has "samples" but no "tflops"'),
     (without("ceiling"), 'has "samples" but no "ceiling"')]
 
@@ -171,6 +180,18 @@ def test_file_that_is_no_text_is_named(tmp_path: Path) -> None:
     (tmp_path / "sweep_abc.jsonl").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(measured.RowsError, match="sweep_abc.jsonl: "):
         measured.load(tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["sweep", "compare"])
+def test_run_of_two_devices_is_refused(tmp_path: Path, kind: str) -> None:
+    """Whether or not the row counts, it is none of this GPU."""
+    path = tmp_path / f"{kind}_abc.jsonl"
+    rows = {"sweep": sweep_rows, "compare": compare_rows}[kind]()
+    write_rows(path, [*rows[:2], rows[2] | {"device": "NVIDIA A100"}, *rows[3:]])
+    with pytest.raises(measured.RowsError) as raised:
+        measured.load(tmp_path)
+    assert str(raised.value) == (f'{path}, line 3: "device" is "NVIDIA A100", but that of line 1 '
+                                 'is "NVIDIA H200"; a run is of one GPU')
 
 
 def test_numbers_that_are_whole_are_numbers(tmp_path: Path) -> None:
