@@ -6,6 +6,7 @@ line that names the file and the line in it.
 """
 
 import json
+import math
 import sys
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -139,6 +140,8 @@ def fits(value: object, types: tuple[type, ...]) -> bool:
 
 # Numbers that are not above 0 mean that something was not measured; but these may be 0.
 MAY_BE_ZERO = ("samples", "extra_bytes", "max_error", "allowed_error", "ceiling_percent")
+# Times and speeds are written to more digits.
+DIGITS = 1e-6
 
 
 def out_of_range(name: str, value: float) -> str | None:
@@ -172,6 +175,17 @@ TIMED = {"sweep": ("median_ms", "tflops", "gb_per_s", "ceiling", "ceiling_percen
          "compare": ("median_ms", "tflops")}
 
 
+def mistimed(found: dict, kind: str) -> str | None:
+    """What is wrong with the time of a row that fits, in words; None if nothing is."""
+    for name in TIMED[kind]:
+        if found.get(name) is None:
+            return f'has "samples" but no "{name}"'
+    speed = found["flops"] / found["median_ms"] * 1e-9
+    if not math.isclose(found["tflops"], speed, rel_tol=DIGITS):
+        return f'"tflops" is {found["tflops"]}, but "flops" in "median_ms" are {speed:.6g}'
+    return None
+
+
 def read_row(line: str, kind: str, where: str) -> Row:
     """`where` names the file and the line."""
     try:
@@ -182,8 +196,7 @@ def read_row(line: str, kind: str, where: str) -> Row:
         raise RowsError(f"{where}: must be an object, see docs/json-rows.md")
     wrong = misfit(found)
     if not wrong and found.get("samples"):
-        wrong = next((f'has "samples" but no "{name}"' for name in TIMED[kind]
-                      if found.get(name) is None), None)
+        wrong = mistimed(found, kind)
     if wrong:
         raise RowsError(f"{where}: {wrong}; see docs/json-rows.md")
     return Row(**{field.name: found.get(field.name) for field in fields(Row)})

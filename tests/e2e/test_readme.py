@@ -96,7 +96,7 @@ def test_another_picture_is_noticed(page: tuple[Path, Path], theme: str, change)
 def test_other_rows_are_noticed(page: tuple[Path, Path], tmp_path: Path) -> None:
     """By the README and both pictures."""
     readme, pictures = page
-    rows = rows_with(tmp_path, tflops=33.25)
+    rows = rows_with(tmp_path, flops=33_250_000_000, median_ms=1.0, tflops=33.25)
     done = ladder("--check", readme, rows, pictures)
     assert done.returncode == 1
     for name in ("README.md: not what", "light.svg: shows", "dark.svg: shows"):

@@ -51,18 +51,22 @@ def one_run(tmp_path: Path, rows: list[dict]) -> measured.Run:
     return measured.read_run(write_rows(tmp_path / "sweep_abc.jsonl", rows), "sweep")
 
 
+def at_speed(row: dict, tflops: float) -> dict:
+    return row | {"tflops": tflops, "median_ms": row["flops"] / tflops * 1e-9}
+
+
 def test_rows_that_do_not_count(tmp_path: Path) -> None:
     """Wrong answers, untimed runs, and fewer stages than the step has by default."""
     row = next(row for row in sweep_rows() if row["step"] == "step05")
     others = [row | change for change in ({"right": False}, {"samples": None}, {"samples": 0},
                                           {"stages": 1})]
-    assert one_run(tmp_path, [row | {"tflops": 1.5}, *others]).rows[0].tflops == 1.5
+    assert one_run(tmp_path, [at_speed(row, 1.5), *others]).rows[0].tflops == 1.5
     assert len(one_run(tmp_path, [row, *others]).rows) == 1
 
 
 def test_of_equal_measurements_the_last_counts(tmp_path: Path) -> None:
     row = sweep_rows()[0]
-    run = one_run(tmp_path, [row | {"tflops": 1.0}, row | {"seed": "2", "tflops": 2.0}])
+    run = one_run(tmp_path, [at_speed(row, 1.0), at_speed(row, 2.0) | {"seed": "2"}])
     assert [row.tflops for row in run.rows] == [2.0]
 
 
@@ -162,6 +166,8 @@ BROKEN = [
     (changed(tflops=float("inf")), '"tflops" is Infinity, must be a finite number'),
     (changed(max_error=float("nan")), '"max_error" is NaN, must be a finite number'),
     (changed(flops=10**400), '"flops" is 10000'),
+    (changed(tflops=1.5), '"tflops" is 1.5, but "flops" in "median_ms" are '),
+    (changed(median_ms=1e-300), ', but "flops" in "median_ms" are '),
     (changed(tflops=None), 'has "samples" but no "tflops"'),
     (without("ceiling"), 'has "samples" but no "ceiling"')]
 
@@ -195,4 +201,4 @@ def test_run_of_two_devices_is_refused(tmp_path: Path, kind: str) -> None:
 
 
 def test_numbers_that_are_whole_are_numbers(tmp_path: Path) -> None:
-    assert one_run(tmp_path, [sweep_rows()[0] | {"tflops": 7}]).rows[0].tflops == 7
+    assert one_run(tmp_path, [at_speed(sweep_rows()[0], 7)]).rows[0].tflops == 7
