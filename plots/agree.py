@@ -6,6 +6,7 @@ Exits with 1 if the median is more than 3 % off.
 """
 
 import json
+import math
 import sys
 from pathlib import Path
 from statistics import median, quantiles
@@ -17,9 +18,12 @@ WORST = 5
 
 
 def times_of(path: Path) -> dict[tuple, float]:
-    """Median milliseconds of every timed row."""
-    rows = map(json.loads, path.read_text().splitlines())
-    return {identity_of(row): row["median_ms"] for row in rows if row.get("samples")}
+    """Median milliseconds of every timed row; ValueError, KeyError or TypeError if it has none."""
+    rows = map(json.loads, path.read_text(encoding="utf-8").splitlines())
+    times = {identity_of(row): row["median_ms"] for row in rows if row.get("samples")}
+    if not all(0 < milliseconds < math.inf for milliseconds in times.values()):
+        raise ValueError
+    return times
 
 
 def in_words(identity: tuple) -> str:
@@ -57,7 +61,7 @@ def main() -> int:
         except OSError as error:
             print(f"agree: {path}: {error.strerror}", file=sys.stderr)
             return 2
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, AttributeError):
             print(f"agree: {path}: must hold the JSON rows of a sweep", file=sys.stderr)
             return 2
     if len(times[0].keys() & times[1].keys()) < 2:

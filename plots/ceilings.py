@@ -12,29 +12,51 @@ import tempfile
 from pathlib import Path
 
 from gpu_name import short_name
+from run_file import RunError
+
+
+def read_row(program: Path, path: Path) -> dict:
+    """The row that `program` wrote to `path` when it measured."""
+    try:
+        row = json.loads(path.read_text(encoding="utf-8"))
+        if not all(isinstance(row[name], str) for name in ("device", "commit")):
+            raise TypeError
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise RunError(f"{program} --ceilings --json FILE: wrote no row of ceilings", 3) from error
+    return row
+
+
+def measure(program: Path, results: Path) -> int:
+    """The exit code of the program, which says itself what went wrong in it."""
+    with tempfile.TemporaryDirectory() as scratch:
+        path = Path(scratch) / "row"
+        try:
+            done = subprocess.run([program, "--ceilings", "--json", path], check=False)
+        except OSError as error:
+            raise RunError(f"{program}: {error.strerror}; make all BACKEND=cuda") from error
+        if done.returncode != 0:
+            return done.returncode
+        row, text = read_row(program, path), path.read_text(encoding="utf-8")
+    file = results / short_name(row["device"]) / "ceilings.jsonl"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.open("a") as rows:
+        rows.write(text)
+    print(f"added to   {file}")
+    return 0
 
 
 def main() -> int:
     if len(sys.argv) != 3:
         print(__doc__, file=sys.stderr)
         return 2
-    program, results = Path(sys.argv[1]), Path(sys.argv[2])
-    with tempfile.TemporaryDirectory() as scratch:
-        path = Path(scratch) / "row"
-        try:
-            done = subprocess.run([program, "--ceilings", "--json", path], check=False)
-        except OSError as error:
-            print(f"ceilings: {program}: {error.strerror}; make all BACKEND=cuda", file=sys.stderr)
-            return 2
-        if done.returncode != 0:
-            return done.returncode
-        row = path.read_text()
-    file = results / short_name(json.loads(row)["device"]) / "ceilings.jsonl"
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with file.open("a") as rows:
-        rows.write(row)
-    print(f"added to   {file}")
-    return 0
+    try:
+        return measure(Path(sys.argv[1]), Path(sys.argv[2]))
+    except RunError as error:
+        print(f"ceilings: {error}", file=sys.stderr)
+        return error.code
+    except OSError as error:
+        print(f"ceilings: {error.filename}: {error.strerror}", file=sys.stderr)
+        return 3
 
 
 if __name__ == "__main__":

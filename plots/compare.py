@@ -129,7 +129,7 @@ def measure_all(comparison: "Comparison", tasks: list["Task"], file: "RowFile") 
     file.finish()
     print(f"compare: {len(file.rows)} rows in {file.path}, "
           f"{time.monotonic() - progress.started:.0f} s")
-    return WRONG if any(row["right"] is False for row in file.rows) else RIGHT
+    return WRONG if any(row.get("right") is False for row in file.rows) else RIGHT
 
 
 def main() -> int:

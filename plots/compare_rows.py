@@ -11,7 +11,7 @@ from compare_tasks import Task
 from contest import Times
 from exact import Verdict
 from peers import Peer
-from run_file import can_go_on, complete, partial_of, refuse_others
+from run_file import can_go_on, complete, partial_of, read_whole_rows, refuse_others
 from step_calls import MASK_BLOCK, Contestant
 
 # --- Fields ---------------------------------------------------------------------------------------
@@ -116,7 +116,7 @@ class RowFile:
         self.path, self.partial = path, partial_of(path)
         self.rows: list[dict] = []
         if self.partial.exists() and can_go_on(environment["commit"]):
-            self.rows = [json.loads(line) for line in self.partial.read_text().splitlines()]
+            self.rows = read_whole_rows(self.partial, "a comparison", task_of)
         refuse_others(self.partial, self.rows, environment, ORIGIN)
 
     def done(self) -> set[Task]:

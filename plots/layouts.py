@@ -173,10 +173,23 @@ def main() -> int:
     if len(sys.argv) != 3:
         print(__doc__, file=sys.stderr)
         return 2
-    table, directory = read_table(Path(sys.argv[1])), Path(sys.argv[2])
+    path, directory = Path(sys.argv[1]), Path(sys.argv[2])
     matplotlib.rcParams.update(REPRODUCIBLE)
-    directory.mkdir(parents=True, exist_ok=True)
-    figures = {"layouts_mma": draw_mma(table), "layouts_ldmatrix": draw_ldmatrix(table)}
+    try:
+        table = read_table(path)
+        figures = {"layouts_mma": draw_mma(table), "layouts_ldmatrix": draw_ldmatrix(table)}
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        print(f"layouts: {error.filename}: {error.strerror}", file=sys.stderr)
+        return 2
+    except KeyError as error:
+        print(f"layouts: {path}: has no {' '.join(error.args[0])}, as tests/gpu/layouts.cu prints",
+              file=sys.stderr)
+        return 2
+    except (ValueError, IndexError, OverflowError) as error:
+        print(f"layouts: {path}: must be what tests/gpu/layouts.cu prints: {error}",
+              file=sys.stderr)
+        return 2
     for name, figure in figures.items():
         figure.savefig(directory / f"{name}.svg", transparent=True, metadata={"Date": None})
         figure.savefig(directory / f"{name}.png", transparent=True, dpi=110)

@@ -51,7 +51,15 @@ def main() -> int:
     if len(sys.argv) != 2:
         print(__doc__, file=sys.stderr)
         return 2
-    kernels = count(Path(sys.argv[1]).read_text())
+    try:
+        kernels = count(Path(sys.argv[1]).read_text(encoding="utf-8"))
+    except OSError as error:
+        print(f"machine_code: {sys.argv[1]}: {error.strerror}", file=sys.stderr)
+        return 2
+    except UnicodeDecodeError:
+        print(f"machine_code: {sys.argv[1]}: must be a listing of machine code, which is text",
+              file=sys.stderr)
+        return 2
     if not kernels:
         print(f"machine_code: {sys.argv[1]}: holds no kernel", file=sys.stderr)
         return 1

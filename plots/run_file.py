@@ -1,8 +1,9 @@
 """The file of one run: how it is named, who may write it, and what does not belong to it."""
 
 import fcntl
+import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -73,6 +74,25 @@ def complete(path: Path) -> None:
         raise RunError(f"{partial}: is gone, and with it the rows of this run", 3)
     refuse_complete(path)
     partial.rename(path)
+
+
+def read_whole_rows(path: Path, what: str, identity: Callable[[dict], Hashable]) -> list[dict]:
+    """All rows; every line must be one, of `what`, with the fields of its identity."""
+    anew = f"is no row of {what}; delete the file to measure anew"
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError as error:
+        number = path.read_bytes()[:error.start].count(b"\n") + 1
+        raise RunError(f"{path}:{number}: {anew}") from error
+    rows = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            row = json.loads(line)
+            hash(identity(row))
+        except (ValueError, KeyError, TypeError) as error:
+            raise RunError(f"{path}:{number}: {anew}") from error
+        rows.append(row)
+    return rows
 
 
 def can_go_on(commit: str) -> bool:

@@ -9,7 +9,6 @@ gets _2 behind its name, and so on. docs/measuring.md says more.
 """
 
 import argparse
-import json
 import re
 import signal
 import subprocess
@@ -17,9 +16,10 @@ import sys
 import tempfile
 from pathlib import Path
 
+from ceilings import read_row
 from gpu_name import short_name
 from run_file import RunError, choose, complete, only_writer, partial_of, refuse_complete
-from sweep_file import read_whole_rows, resume
+from sweep_file import read_rows, resume
 from sweep_grid import Case, Group, full_grid, identity_of, quick_grid
 from sweep_progress import Progress
 
@@ -44,6 +44,9 @@ def find_programs(build: Path) -> list[Path]:
         done = subprocess.run([program, "--version"], capture_output=True, text=True, check=False)
         if done.returncode != 0:
             raise RunError(f"{program} --version: {first_line(done.stderr)}", 3)
+        if len(done.stdout.split()) != 2:
+            raise RunError(f"{program} --version: must print its name and commit, not: "
+                           f"{first_line(done.stdout)}", 3)
         commits.setdefault(done.stdout.split()[1], []).append(program.name)
     if len(commits) > 1:
         each = "; ".join(f"{' '.join(names)} of {commit}" for commit, names in commits.items())
@@ -64,7 +67,7 @@ def measure_ceilings(program: Path) -> dict:
         if "\nnot kept " in done.stdout:
             raise RunError("the ceilings cannot be kept, so that every program would measure its "
                              "own; XDG_CACHE_HOME must name a directory that can be written")
-        return json.loads(path.read_text())
+        return read_row(program, path)
 
 
 class Sweep:
@@ -136,11 +139,11 @@ class Sweep:
 
 def finish(sweep: Sweep, path: Path) -> int:
     """Says what came out, and gives a complete file its name. The exit code."""
-    rows = read_whole_rows(sweep.path) if sweep.path.exists() else []
+    rows = read_rows(sweep.path) if sweep.path.exists() else []
     if lost := sweep.measured - {identity_of(row) for row in rows}:
         raise RunError(f"{sweep.path}: {len(lost)} of the rows that were measured are gone; the "
                        "same command measures them again", 3)
-    wrong = [row for row in rows if row["right"] is not True or not row.get("samples")]
+    wrong = [row for row in rows if row.get("right") is not True or not row.get("samples")]
     for row in wrong:
         print(f"sweep: WRONG or not timed: {identity_of(row)}", file=sys.stderr)
     for what, reasons in (("refused", sweep.refused), ("failed", sweep.failed)):

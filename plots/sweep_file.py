@@ -1,9 +1,8 @@
 """What is there already of a sweep that was interrupted."""
 
-import json
 from pathlib import Path
 
-from run_file import RunError, can_go_on, refuse_others
+from run_file import can_go_on, read_whole_rows, refuse_others
 from sweep_grid import identity_of
 
 # One run is of one commit on one card, under one driver and toolkit. Rows of wrong answers are not
@@ -19,18 +18,9 @@ def drop_unfinished_line(path: Path) -> None:
         path.write_bytes(whole)
 
 
-def read_whole_rows(path: Path) -> list[dict]:
+def read_rows(path: Path) -> list[dict]:
     """All rows; every line must be one."""
-    rows = []
-    for number, line in enumerate(path.read_text().splitlines(), start=1):
-        try:
-            row = json.loads(line)
-            identity_of(row)
-        except (ValueError, KeyError, TypeError) as error:
-            raise RunError(f"{path}:{number}: is no row of a step; delete the file to "
-                             "measure anew") from error
-        rows.append(row)
-    return rows
+    return read_whole_rows(path, "a step", identity_of)
 
 
 def resume(path: Path, origin: dict) -> list[dict]:
@@ -41,6 +31,6 @@ def resume(path: Path, origin: dict) -> list[dict]:
         path.unlink()
         return []
     drop_unfinished_line(path)
-    rows = read_whole_rows(path)
+    rows = read_rows(path)
     refuse_others(path, rows, origin, ORIGIN)
     return rows

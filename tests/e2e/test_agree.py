@@ -74,6 +74,9 @@ def test_sweeps_of_stand_ins(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text, said", [
     (None, "No such file or directory"), ("nonsense\n", "must hold the JSON rows of a sweep"),
+    (json.dumps(row(1, 0)) + "\n", "must hold the JSON rows of a sweep"),
+    (json.dumps(row(1, float("nan"))) + "\n", "must hold the JSON rows of a sweep"),
+    ("[1]\n", "must hold the JSON rows of a sweep"),
     ('{"samples": 1}\n', "must hold the JSON rows of a sweep"), ("", "share no two timed problems"),
     (json.dumps(row(1, 1)) + "\n", "share no two timed problems")])
 def test_bad_files_are_one_line(tmp_path: Path, text: str | None, said: str) -> None:

@@ -1,5 +1,6 @@
 """plots/compare.py: what becomes of failures, the command. What of it needs no GPU."""
 
+import json
 import os
 import re
 import subprocess
@@ -211,7 +212,10 @@ def test_selection_is_no_result(command: list[str], words: list[str], count: int
 def test_rows_of_another_run_are_left_alone(command: list[str], tmp_path: Path,
                                             capsys: pytest.CaptureFixture) -> None:
     partial = tmp_path / "rows.partial"
-    partial.write_text('{"commit": "abc", "device": "NVIDIA H200", "driver": "0", "torch": "2"}\n')
+    task = all_tasks()[0]
+    partial.write_text(json.dumps({**ENVIRONMENT, "driver": "0", "seqlen": task.seqlen,
+                                   "head_dim": task.head_dim, "mask": task.mask,
+                                   "dtype": task.dtype}) + "\n")
     sys.argv += ["--rows", str(tmp_path / "rows")]
     assert compare.main() == 2
     assert "rows.partial:1: driver 0, but this run has 1" in capsys.readouterr().err
@@ -224,6 +228,18 @@ def test_two_comparisons_do_not_write_one_file(command: list[str], tmp_path: Pat
         assert compare.main() == 2
     assert capsys.readouterr().err == f"compare: {path}: is being written by another run\n"
     assert list(path.parent.iterdir()) == []
+
+
+@pytest.mark.parametrize("content", [b"[1]", b'{"commit": "abc"}', b"nonsense", b"\xff\xfe"])
+def test_file_that_is_none_of_rows_is_refused(command: list[str], tmp_path: Path, content: bytes,
+                                              capsys: pytest.CaptureFixture) -> None:
+    partial = tmp_path / "rows.partial"
+    partial.write_bytes(content + b"\n")
+    sys.argv += ["--rows", str(tmp_path / "rows")]
+    assert compare.main() == 2
+    assert capsys.readouterr().err == (f"compare: {partial}:1: is no row of a comparison; delete "
+                                       "the file to measure anew\n")
+    assert partial.read_bytes() == content + b"\n"
 
 
 def test_rows_go_where_they_are_told(command: list[str], tmp_path: Path,

@@ -117,6 +117,21 @@ def test_same_table_same_bytes(pictures: Path, tmp_path: Path) -> None:
         assert (tmp_path / path.name).read_bytes() == path.read_bytes(), path.name
 
 
+@pytest.mark.parametrize("content, said", [
+    (None, "No such file or directory"), (b"\x7fELF\xff", "must be what tests/gpu/layouts.cu "),
+    (b"", "has no ldmatrix.x4 counting, "), (b"ldmatrix.x4 counting 0 0\n", "must be what "),
+    (b"ldmatrix.x4 counting 99 0 f\n", "must be what "),
+    (TABLE.read_bytes().replace(b"d.fp16 random 0 0 ", b"d.fp16 random 0 0 4"), "must be what ")])
+def test_file_that_is_no_table_is_one_line(tmp_path: Path, content: bytes | None,
+                                           said: str) -> None:
+    table = tmp_path / "table"
+    if content is not None:
+        table.write_bytes(content)
+    done = draw(table, tmp_path / "out")
+    assert (done.returncode, done.stdout) == (2, "") and not (tmp_path / "out").exists()
+    assert done.stderr.startswith(f"layouts: {table}: {said}") and done.stderr.count("\n") == 1
+
+
 @pytest.mark.parametrize("module", ["matplotlib", "numpy"])
 def test_missing_module_is_said_in_one_line(tmp_path: Path, module: str) -> None:
     stand_in = tmp_path / "modules" / module

@@ -191,6 +191,20 @@ def test_instructions_are_counted(tmp_path: Path, listing: str, capsys: pytest.C
     assert capsys.readouterr().out == re.sub(r"(?m)^(\w+):", r"_Z13\1v:", SUMMARY)
 
 
+@pytest.mark.parametrize("content, said", [
+    (None, "No such file or directory"), (b"\x7fELF\xff", "must be a listing of machine code, ")])
+def test_file_that_is_no_listing_is_one_line(tmp_path: Path, content: bytes | None, said: str,
+                                             capsys: pytest.CaptureFixture,
+                                             monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "listing"
+    if content is not None:
+        path.write_bytes(content)
+    monkeypatch.setattr(sys, "argv", ["", str(path)])
+    assert machine_code.main() == USAGE
+    text = capsys.readouterr().err
+    assert text.startswith(f"machine_code: {path}: {said}") and text.count("\n") == 1
+
+
 def test_listing_without_kernels_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture,
                                             monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "listing").write_text("nothing\n")

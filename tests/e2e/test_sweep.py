@@ -163,15 +163,18 @@ def test_rows_of_another_run_are_refused(programs: StandIns, tmp_path: Path, cha
     assert programs.cases() == began and not path.exists()
 
 
-@pytest.mark.parametrize("line", ["nonsense", "[1]", "{}", '{"step": "step01"}', ""])
+NO_ROWS = ["nonsense", "[1]", "{}", '{"step": "step01"}', "", "\udcff\udcfe"]
+
+
+@pytest.mark.parametrize("line", NO_ROWS)
 def test_file_that_is_none_of_rows_is_refused(programs: StandIns, tmp_path: Path,
                                               line: str) -> None:
     path = tmp_path / "rows.partial"
-    path.write_text(line + "\n")
+    path.write_bytes(f"{line}\n".encode(errors="surrogateescape"))
     done = sweep(programs, "--quick", "--rows", tmp_path / "rows", code=USAGE)
     assert done.stderr == (f"sweep: {path}:1: is no row of a step; delete the file to measure "
                            "anew\n")
-    assert path.read_text() == line + "\n" and programs.cases() == []
+    assert path.stat().st_size == len(line) + 1 and programs.cases() == []
 
 
 @pytest.mark.parametrize("commit", ["0123456789ab-dirty", "unknown"])
@@ -263,6 +266,42 @@ def test_programs_must_be_there_and_of_one_commit(programs: StandIns, tmp_path: 
         program.unlink()
     done = sweep(programs, code=USAGE)
     assert done.stderr == f"sweep: {programs.build}: has no programs; make all BACKEND=cuda\n"
+
+
+def test_program_without_a_commit_is_refused(programs: StandIns) -> None:
+    (programs.build / "step02").write_text("#!/bin/sh\n")
+    done = sweep(programs, code=3)
+    assert done.stderr == (f"sweep: {programs.build}/step02 --version: must print its name and "
+                           "commit, not: it said nothing\n")
+
+
+@pytest.mark.parametrize("row", ["", "[1]", '{"device": 1}', None])
+def test_program_without_a_row_of_ceilings_is_refused(programs: StandIns, row: str | None) -> None:
+    write_row = "" if row is None else f"*--ceilings*) echo '{row}' > $3;; "
+    (programs.build / "step01").write_text(
+        f"#!/bin/sh\ncase $* in {write_row}--version) echo step01 0123456789ab;; esac\n")
+    said = f"{programs.build}/step01 --ceilings --json FILE: wrote no row of ceilings\n"
+    assert sweep(programs, code=3).stderr == f"sweep: {said}"
+    done = ceilings(programs)
+    assert (done.returncode, done.stderr) == (3, f"ceilings: {said}")
+    assert not (programs.directory / "results").exists()
+
+
+def ceilings(programs: StandIns) -> subprocess.CompletedProcess:
+    words = [sys.executable, REPOSITORY / "plots/ceilings.py", programs.build / "step01",
+             programs.directory / "results"]
+    return subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_ceilings_are_added_to_those_that_are_there(programs: StandIns) -> None:
+    assert [ceilings(programs).returncode for _ in range(2)] == [0, 0]
+    (rows,) = results(programs).values()
+    assert [row["ceiling_mma_tflops"] for row in rows] == [646.0, 646.0]
+    (programs.directory / "results/h200/ceilings.jsonl").unlink()
+    (programs.directory / "results/h200/ceilings.jsonl").mkdir()
+    done = ceilings(programs)
+    assert done.returncode == 3
+    assert re.fullmatch(r"ceilings: \S+/ceilings\.jsonl: Is a directory\n", done.stderr)
 
 
 def test_results_that_cannot_be_written(programs: StandIns) -> None:
