@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from statistics import median, quantiles
 
-from sweep_grid import identity_of
+from sweep_grid import identity_of, in_words
 
 ALLOWED = 0.03
 WORST = 5
@@ -24,13 +24,6 @@ def times_of(path: Path) -> dict[tuple, float]:
     if not all(0 < milliseconds < math.inf for milliseconds in times.values()):
         raise ValueError
     return times
-
-
-def in_words(identity: tuple) -> str:
-    """The problem of a row, as its options say it."""
-    step, batch, heads, _, seqlen, _, head_dim, dtype, mask, one_stage = identity
-    return (f"{step} -b {batch} -H {heads} -n {seqlen} -d {head_dim} -t {dtype} -m {mask}"
-            f"{' --stages 1' * one_stage}")
 
 
 def compare(a: dict[tuple, float], b: dict[tuple, float]) -> tuple[str, bool]:

@@ -12,14 +12,14 @@ to measure with; 130 interrupted.
 """
 
 import argparse
-import signal
 import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from compare_gpu import Gpu, date, torch_on_a_gpu
-from run_file import RunError, choose, only_writer, partial_of, refuse_complete
+from run_file import (RunError, choose, end_by_signals, only_writer, partial_of,
+                      refuse_complete)
 
 if TYPE_CHECKING:
     from compare_one import Comparison
@@ -134,7 +134,7 @@ def measure_all(comparison: "Comparison", tasks: list["Task"], file: "RowFile") 
 
 def main() -> int:
     words = arguments(sys.argv[1:])
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # batch systems end a run by it
+    end_by_signals()
     try:
         return run(words)
     except RunError as error:

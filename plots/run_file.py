@@ -3,6 +3,7 @@
 import fcntl
 import json
 import os
+import signal
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -48,9 +49,19 @@ def partial_of(path: Path) -> Path:
     return path.with_name(path.name + PARTIAL)
 
 
+def end_by_signals() -> None:
+    """Batch systems end a run by SIGTERM, a terminal that is closed by SIGHUP: both are the
+    KeyboardInterrupt that Ctrl-C is. nohup has a run ignore the latter, and so it stays."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, signal.default_int_handler)
+
+
 @contextmanager
 def only_writer(path: Path) -> Iterator[None]:
     """No other run writes `path` meanwhile; its directory is made."""
+    if path.is_dir():
+        raise RunError(f"{path}: is a directory; must be a file, to be written")
     path.parent.mkdir(parents=True, exist_ok=True)
     lock = path.with_name(path.name + LOCK)
     with lock.open("w") as file:

@@ -10,7 +10,6 @@ gets _2 behind its name, and so on. docs/measuring.md says more.
 
 import argparse
 import re
-import signal
 import subprocess
 import sys
 import tempfile
@@ -18,9 +17,10 @@ from pathlib import Path
 
 from ceilings import read_row
 from gpu_name import short_name
-from run_file import RunError, choose, complete, only_writer, partial_of, refuse_complete
+from run_file import (RunError, choose, complete, end_by_signals, only_writer, partial_of,
+                      refuse_complete)
 from sweep_file import read_rows, resume
-from sweep_grid import Case, Group, full_grid, identity_of, quick_grid
+from sweep_grid import Case, Group, full_grid, identity_of, in_words, quick_grid
 from sweep_progress import Progress
 
 NO_GPU = 77
@@ -115,7 +115,7 @@ class Sweep:
                         if found := VERDICT.search(line):
                             verdicts[int(found[1])] = found[2]
                             self.progress.case_done(step, text)
-                except KeyboardInterrupt:
+                except BaseException:
                     process.kill()  # or it would go on writing rows
                     raise
             said = errors.read_text().replace(f"{file}:", "")
@@ -145,7 +145,7 @@ def finish(sweep: Sweep, path: Path) -> int:
                        "same command measures them again", 3)
     wrong = [row for row in rows if row.get("right") is not True or not row.get("samples")]
     for row in wrong:
-        print(f"sweep: WRONG or not timed: {identity_of(row)}", file=sys.stderr)
+        print(f"sweep: WRONG or not timed: {in_words(identity_of(row))}", file=sys.stderr)
     for what, reasons in (("refused", sweep.refused), ("failed", sweep.failed)):
         for reason in reasons:
             print(f"sweep: {what}: {reason}", file=sys.stderr)
@@ -177,7 +177,6 @@ def measure_all(arguments: argparse.Namespace, path: Path, steps: list[str], ori
     sweep = Sweep(arguments.build, partial, groups, resume(partial, origin))
     print(f"sweep: {len(steps)} steps on {origin['device']}, commit {origin['commit']}: "
           f"{sweep.progress.state()}", flush=True)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # batch systems end a run by it
     try:
         sweep.run()
     except KeyboardInterrupt:
@@ -193,8 +192,13 @@ def main() -> int:
     parser.add_argument("results", type=Path, help="gets a folder for each GPU")
     parser.add_argument("--quick", action="store_true", help="only the shapes most talked about")
     parser.add_argument("--rows", type=Path, help="the file to write, in place of its usual name")
+    words = parser.parse_args()
+    end_by_signals()
     try:
-        return run(parser.parse_args())
+        return run(words)
+    except KeyboardInterrupt:
+        print("sweep: interrupted before anything was measured", file=sys.stderr)
+        return INTERRUPTED
     except RunError as error:
         print(f"sweep: {error}", file=sys.stderr)
         return error.code

@@ -18,6 +18,7 @@ from stand_in import StandIns
 sys.path.append(str(REPOSITORY / "plots"))
 import sweep_progress  # noqa: E402
 from gpu_name import short_name  # noqa: E402
+from run_file import end_by_signals  # noqa: E402
 from sweep_grid import full_grid, identity_of, quick_grid  # noqa: E402
 
 STEPS = [f"step0{number}" for number in range(1, 6)]
@@ -80,12 +81,15 @@ def test_file_can_be_named(programs: StandIns, tmp_path: Path) -> None:
     assert len(read_rows(path)) == len(QUICK)
     done = sweep(programs, "--quick", "--rows", path, code=USAGE)
     assert done.stderr == f"sweep: {path}: is complete; name another file or delete this one\n"
+    for directory in (tmp_path, "/"):
+        done = sweep(programs, "--quick", "--rows", directory, code=USAGE)
+        assert done.stderr == f"sweep: {directory}: is a directory; must be a file, to be written\n"
 
 
 # --- Interrupted ----------------------------------------------------------------------------------
 
 @pytest.mark.parametrize("dies_at", [1, 2, 12, len(QUICK)])
-@pytest.mark.parametrize("how", ["SIGKILL", "SIGTERM", "SIGINT"])
+@pytest.mark.parametrize("how", ["SIGKILL", "SIGTERM", "SIGINT", "SIGHUP"])
 def test_interrupted_sweep_loses_and_repeats_nothing(programs: StandIns, dies_at: int,
                                                      how: str) -> None:
     programs.set(dies_at=dies_at, signal=how)
@@ -103,6 +107,19 @@ def test_interrupted_sweep_loses_and_repeats_nothing(programs: StandIns, dies_at
     assert len(results(programs)[NAME]) == len(QUICK)
     # The case that gave half a row was begun once more; no other was.
     assert programs.cases() == [*QUICK[:dies_at], *QUICK[dies_at - 1:]]
+
+
+def test_nohup_is_respected() -> None:
+    before = {number: signal.getsignal(number) for number in (signal.SIGHUP, signal.SIGTERM)}
+    try:
+        for own, then in ((signal.SIG_IGN, signal.SIG_IGN),
+                          (signal.SIG_DFL, signal.default_int_handler)):
+            signal.signal(signal.SIGHUP, own)
+            end_by_signals()
+            assert signal.getsignal(signal.SIGHUP) is then
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def test_second_run_can_be_interrupted_too(programs: StandIns) -> None:
@@ -194,7 +211,8 @@ def test_wrong_answer_is_told(programs: StandIns) -> None:
     programs.set(verdicts={QUICK[7]: "WRONG"})
     done = sweep(programs, "--quick", code=WRONG)
     assert len(results(programs)[NAME]) == len(QUICK) == len(programs.cases())
-    assert done.stderr.count("WRONG") == 1 and f"('{QUICK[7][:6]}', " in done.stderr
+    assert done.stderr.count("WRONG") == 1
+    assert f"sweep: WRONG or not timed: {QUICK[7]}\n" in done.stderr
 
 
 def test_what_a_gpu_cannot_do_is_left_out(programs: StandIns) -> None:
