@@ -2,7 +2,8 @@
 
 Usage: agree.py A.jsonl B.jsonl
 
-Exits with 1 if the median is more than 3 % off.
+Exits with 1 if the median is more than 3 % off, with 2 if they share less than half of the
+problems that the smaller one has.
 """
 
 import json
@@ -57,8 +58,10 @@ def main() -> int:
         except (ValueError, KeyError, TypeError, AttributeError):
             print(f"agree: {path}: must hold the JSON rows of a sweep", file=sys.stderr)
             return 2
-    if len(times[0].keys() & times[1].keys()) < 2:
-        print(f"agree: {' and '.join(sys.argv[1:])} share no two timed problems", file=sys.stderr)
+    shared, fewer = len(times[0].keys() & times[1].keys()), min(map(len, times))
+    if shared < 2 or 2 * shared < fewer:
+        print(f"agree: {' and '.join(sys.argv[1:])} share {shared} timed problems of {fewer}, "
+              "must share half of them, and two at least", file=sys.stderr)
         return 2
     report, agree = compare(*times)
     print(report)

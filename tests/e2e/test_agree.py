@@ -77,8 +77,10 @@ def test_sweeps_of_stand_ins(tmp_path: Path) -> None:
     (json.dumps(row(1, 0)) + "\n", "must hold the JSON rows of a sweep"),
     (json.dumps(row(1, float("nan"))) + "\n", "must hold the JSON rows of a sweep"),
     ("[1]\n", "must hold the JSON rows of a sweep"),
-    ('{"samples": 1}\n', "must hold the JSON rows of a sweep"), ("", "share no two timed problems"),
-    (json.dumps(row(1, 1)) + "\n", "share no two timed problems")])
+    ('{"samples": 1}\n', "must hold the JSON rows of a sweep"),
+    ("", "share 0 timed problems of 0, must share half of them, and two at least"),
+    (json.dumps(row(1, 1)) + "\n",
+     "share 1 timed problems of 1, must share half of them, and two at least")])
 def test_bad_files_are_one_line(tmp_path: Path, text: str | None, said: str) -> None:
     good, bad = write(tmp_path / "good", [row(1, 1), row(2, 1)]), tmp_path / "bad"
     if text is not None:
@@ -87,6 +89,16 @@ def test_bad_files_are_one_line(tmp_path: Path, text: str | None, said: str) -> 
     assert done.returncode == USAGE and done.stdout == ""
     assert done.stderr.startswith("agree: ") and done.stderr.count("\n") == 1
     assert str(bad) in done.stderr and done.stderr.endswith(f"{said}\n")
+
+
+@pytest.mark.parametrize("shared, code", [(4, USAGE), (5, RIGHT)])
+def test_files_must_share_half_of_their_problems(tmp_path: Path, shared: int, code: int) -> None:
+    """Of the smaller one: a quick sweep may be held to a whole one."""
+    first = write(tmp_path / "a", [row(i, 1) for i in range(1, 100)])
+    second = write(tmp_path / "b", [row(100 - shared + i, 1) for i in range(10)])
+    done = agree(first, second)
+    assert done.returncode == code
+    assert ("share 4 timed problems of 10, " in done.stderr) == (code == USAGE)
 
 
 def test_usage_is_told() -> None:
