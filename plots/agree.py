@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from statistics import median, quantiles
 
-from sweep_grid import identity_of, in_words
+from sweep_grid import case_in_words, identity_of
 
 ALLOWED = 0.03
 WORST = 5
@@ -40,7 +40,7 @@ def compare(a: dict[tuple, float], b: dict[tuple, float]) -> tuple[str, bool]:
              f"{'agree' if agree else 'DISAGREE'}: the median may be off by {ALLOWED:.0%}",
              "the farthest from 1:"]
     farthest = sorted(ratios, key=lambda identity: -abs(ratios[identity] - 1))[:WORST]
-    lines += [f"  {ratios[identity]:.4f}  {in_words(identity)}" for identity in farthest]
+    lines += [f"  {ratios[identity]:.4f}  {case_in_words(identity)}" for identity in farthest]
     return "\n".join(lines), agree
 
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from compare_gpu import Gpu, date, torch_on_a_gpu
 from run_file import (RunError, choose, end_by_signals, only_writer, partial_of,
                       refuse_complete)
+from step_program import commits_of, in_words
 
 if TYPE_CHECKING:
     from compare_one import Comparison
@@ -53,8 +54,8 @@ def arguments(words: list[str]) -> argparse.Namespace:
     return found
 
 
-def libraries(words: argparse.Namespace) -> list[Path]:
-    """Of the steps asked for, each with its program beside it."""
+def libraries(words: argparse.Namespace, commit: str) -> list[Path]:
+    """Of the steps asked for, each with its program beside it, which must be of this commit."""
     build, wanted = words.build, words.steps
     found = sorted(build.resolve().glob("libstep[0-9][0-9].so"))
     names = [path.stem.removeprefix("lib") for path in found]
@@ -63,7 +64,12 @@ def libraries(words: argparse.Namespace) -> list[Path]:
     for step in wanted or ():
         if step not in names:
             raise RunError(f"--steps {step}: must be of {', '.join(names)}")
-    return [path for path, name in zip(found, names) if wanted is None or name in wanted]
+    chosen = [name for name in names if wanted is None or name in wanted]
+    commits = commits_of([build / name for name in chosen])
+    if set(commits) != {commit}:
+        raise RunError(f"{build}: programs of another commit ({in_words(commits)}), but this is "
+                       f"{commit}; make all libraries BACKEND=cuda")
+    return [path for path, name in zip(found, names) if name in chosen]
 
 
 class Progress:
@@ -99,8 +105,8 @@ def run(words: argparse.Namespace) -> int:
     if not tasks:
         raise RunError(f"--only {' '.join(words.only)}: no task has these words; there are: "
                        f"{'; '.join(map(str, all_tasks()))}")
-    comparison = Comparison(torch, gpu, environment, libraries(words), words.peers or SHORTS,
-                            words.quick)
+    comparison = Comparison(torch, gpu, environment, libraries(words, environment["commit"]),
+                            words.peers or SHORTS, words.quick)
     a_look = words.rows is None and any((words.quick, words.only, words.peers, words.steps))
     path = words.rows or (
         words.build / "compare.jsonl" if a_look else

@@ -29,12 +29,23 @@ def torch_on_a_gpu(program: str):
     return torch
 
 
+def git(*words: str) -> subprocess.CompletedProcess:
+    return subprocess.run(["git", *words], capture_output=True, text=True, check=False,
+                          cwd=Path(__file__).resolve().parents[1])
+
+
 def commit() -> str:
-    """As the Makefile finds it."""
-    command = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False,
-                          cwd=Path(__file__).parent)
-    return os.environ.get("COMMIT") or done.stdout.strip() or "unknown"
+    """As the Makefile finds it: what was measured is not what is measured."""
+    if given := os.environ.get("COMMIT"):
+        return given
+    try:
+        head = git("rev-parse", "--short=12", "HEAD")
+        if head.returncode != 0:
+            return "unknown"
+        clean = git("diff", "--quiet", "HEAD", "--", ".", ":(exclude)plots/results")
+    except OSError:
+        return "unknown"
+    return head.stdout.strip() + ("" if clean.returncode == 0 else "-dirty")
 
 
 def date() -> str:

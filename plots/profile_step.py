@@ -14,6 +14,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from step_program import first_line
+
 NO_GPU = 77
 ELAPSED = "avg.pct_of_peak_sustained_elapsed"
 # Units that a forward pass can be bound by, and the share of its peak that each reached.
@@ -98,10 +100,6 @@ def in_words(name: str, counted: dict[str, float]) -> str:
     spills = counted[SPILL_LOADS] + counted[SPILL_STORES]
     lines.append(f"spills     {amount(spills, 'accesses of local memory') if spills else 'none'}")
     return "\n".join(lines)
-
-
-def first_line(text: str) -> str:
-    return text.strip().splitlines()[0] if text.strip() else "it said nothing"
 
 
 def kernels_of(program: Path, options: list[str]) -> list[str]:

@@ -19,8 +19,9 @@ from ceilings import read_row
 from gpu_name import short_name
 from run_file import (RunError, choose, complete, end_by_signals, only_writer, partial_of,
                       refuse_complete)
+from step_program import commits_of, first_line, in_words
 from sweep_file import read_rows, resume
-from sweep_grid import Case, Group, full_grid, identity_of, in_words, quick_grid
+from sweep_grid import Case, Group, case_in_words, full_grid, identity_of, quick_grid
 from sweep_progress import Progress
 
 NO_GPU = 77
@@ -29,28 +30,15 @@ INTERRUPTED = 130
 VERDICT = re.compile(r":(\d+): (right|WRONG|refused|failed|not checked): ")
 
 
-def first_line(text: str) -> str:
-    """What a program said, without its name."""
-    return text.strip().splitlines()[0] if text.strip() else "it said nothing"
-
-
 def find_programs(build: Path) -> list[Path]:
     """The steps' programs, which must all be of one commit."""
     programs = sorted(path for path in build.glob("step[0-9][0-9]") if path.is_file())
     if not programs:
         raise RunError(f"{build}: has no programs; make all BACKEND=cuda")
-    commits = {}
-    for program in programs:
-        done = subprocess.run([program, "--version"], capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            raise RunError(f"{program} --version: {first_line(done.stderr)}", 3)
-        if len(done.stdout.split()) != 2:
-            raise RunError(f"{program} --version: must print its name and commit, not: "
-                           f"{first_line(done.stdout)}", 3)
-        commits.setdefault(done.stdout.split()[1], []).append(program.name)
+    commits = commits_of(programs)
     if len(commits) > 1:
-        each = "; ".join(f"{' '.join(names)} of {commit}" for commit, names in commits.items())
-        raise RunError(f"{build}: programs of several commits ({each}); make all BACKEND=cuda")
+        raise RunError(f"{build}: programs of several commits ({in_words(commits)}); make all "
+                       "BACKEND=cuda")
     return programs
 
 
@@ -145,7 +133,7 @@ def finish(sweep: Sweep, path: Path) -> int:
                        "same command measures them again", 3)
     wrong = [row for row in rows if row.get("right") is not True or not row.get("samples")]
     for row in wrong:
-        print(f"sweep: WRONG or not timed: {in_words(identity_of(row))}", file=sys.stderr)
+        print(f"sweep: WRONG or not timed: {case_in_words(identity_of(row))}", file=sys.stderr)
     for what, reasons in (("refused", sweep.refused), ("failed", sweep.failed)):
         for reason in reasons:
             print(f"sweep: {what}: {reason}", file=sys.stderr)

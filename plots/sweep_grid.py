@@ -65,7 +65,7 @@ def identity_of(row: dict) -> tuple:
     return (*(row[field] for field in fields), row.get("stages") == 1)
 
 
-def in_words(identity: tuple) -> str:
+def case_in_words(identity: tuple) -> str:
     """What identity_of() tells, as the step's options say it."""
     step, batch, heads, _, seqlen, _, head_dim, dtype, mask, one_stage = identity
     return (f"{step} -b {batch} -H {heads} -n {seqlen} -d {head_dim} -t {dtype} -m {mask}"

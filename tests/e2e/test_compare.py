@@ -147,6 +147,11 @@ class StubComparison:
                                    RIGHT if self.right else WRONG, times, {}, {})]
 
 
+def write_program(path: Path, commit: str) -> None:
+    path.write_text(f"#!/bin/sh\necho {path.name} {commit}\n")
+    path.chmod(0o755)
+
+
 @pytest.fixture
 def command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
     """The words of a call that measures nothing."""
@@ -156,6 +161,7 @@ def command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
     monkeypatch.setattr(compare_one, "Comparison", StubComparison)
     (tmp_path / "build").mkdir()
     (tmp_path / "build" / "libstep05.so").touch()
+    write_program(tmp_path / "build" / "step05", "abc")
     words = ["compare", str(tmp_path / "build"), str(tmp_path / "results")]
     monkeypatch.setattr(sys, "argv", words)
     return words
@@ -207,6 +213,24 @@ def test_selection_is_no_result(command: list[str], words: list[str], count: int
     assert compare.main() == compare.main() == 0
     assert len(read_rows(tmp_path / "build" / "compare.jsonl")) == count
     assert not (tmp_path / "results").exists()
+
+
+def test_libraries_of_another_commit_are_refused(command: list[str], tmp_path: Path,
+                                                 capsys: pytest.CaptureFixture) -> None:
+    """Those that take part; the program beside a library is made of the same objects."""
+    build = tmp_path / "build"
+    (build / "libstep04.so").touch()
+    write_program(build / "step04", "old")
+    assert compare.main() == 2
+    assert capsys.readouterr().err == (
+        f"compare: {build}: programs of another commit (step04 of old; step05 of abc), but this is "
+        "abc; make all libraries BACKEND=cuda\n")
+    sys.argv += ["--steps", "step05", "--only", "bf16"]
+    assert compare.main() == 0
+    (build / "step05").unlink()
+    assert compare.main() == 2
+    assert capsys.readouterr().err == (
+        f"compare: {build}/step05: No such file or directory; make all BACKEND=cuda\n")
 
 
 def test_rows_of_another_run_are_left_alone(command: list[str], tmp_path: Path,
