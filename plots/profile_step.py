@@ -25,7 +25,7 @@ BUSY = {
     "exp and conversions": f"sm__inst_executed_pipe_xu.{ELAPSED}",
     "shared memory and L1": f"l1tex__data_pipe_lsu_wavefronts.{ELAPSED}",
     "device memory": f"gpu__dram_throughput.{ELAPSED}",
-    "issue of instructions": "smsp__issue_active.avg.pct_of_peak_sustained_active",
+    "issue of instructions": f"smsp__issue_active.{ELAPSED}",
 }
 TIME = "gpu__time_duration.sum"
 DEVICE_BYTES, L2_BYTES = "dram__bytes.sum", "lts__t_bytes.sum"
@@ -74,12 +74,14 @@ def read_report(text: str) -> list[tuple[str, dict[str, float]]]:
 
 
 def amount(value: float, unit: str) -> str:
-    """1500000 bytes as 1.50 MB."""
+    """1500000 bytes as 1.50 MB; a unit that is a word stands apart, as in 1.50 M wavefronts."""
     for prefix in ("", "k", "M", "G"):
         if value < 1000 or prefix == "G":
             break
         value /= 1000
-    return f"{value:.2f} {prefix}{unit}" if prefix else f"{value:.0f} {unit}"
+    if not prefix:
+        return f"{value:.0f} {unit}"
+    return f"{value:.2f} {prefix}{unit if len(unit) == 1 else f' {unit}'}"
 
 
 def in_words(name: str, counted: dict[str, float]) -> str:

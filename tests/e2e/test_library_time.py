@@ -1,4 +1,4 @@
-"""A step takes as long through its library, as plots/compare.py calls it, as in its program."""
+"""A step takes as long through its library, called without PyTorch, as in its program."""
 
 import statistics
 from pathlib import Path

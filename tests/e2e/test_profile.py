@@ -74,7 +74,7 @@ def test_profile_in_words(tools: Path) -> None:
     assert lines[-4:] == [
         "warps       10.5 % of those that a multiprocessor can hold",
         "traffic    269.48 MB of device memory (153 GB/s), 8.65 GB through L2",
-        "shared     1.68 Gwavefronts, 25.0 % of them by bank conflicts", "spills     none"]
+        "shared     1.68 G wavefronts, 25.0 % of them by bank conflicts", "spills     none"]
 
 
 def test_ncu_is_asked_for_the_forward_pass_alone(tools: Path) -> None:
@@ -95,8 +95,20 @@ def test_every_launch_is_told(tools: Path) -> None:
     stdout = profile(tools).stdout
     assert re.findall(r"^kernel +(.*),", stdout, re.MULTILINE) == [
         "scores_kernel", "attention_kernel<__half, 128>"]
-    assert "spills     3.00 kaccesses of local memory\n" in stdout
+    assert "spills     3.00 k accesses of local memory\n" in stdout
     assert stdout.count("\nshared ") == 1 and "time       0.002 ms" in stdout
+
+
+@pytest.mark.parametrize("value, unit, said", [
+    (7, "B", "7 B"), (1500, "B", "1.50 kB"), (2.5e13, "B", "25000.00 GB"),
+    (7, "wavefronts", "7 wavefronts"), (1.5e6, "wavefronts", "1.50 M wavefronts")])
+def test_amounts(value: float, unit: str, said: str) -> None:
+    assert profile_step.amount(value, unit) == said
+
+
+def test_shares_are_of_the_same_time() -> None:
+    """Of elapsed cycles all, as they stand side by side."""
+    assert {metric.split(".", 1)[1] for metric in BUSY.values()} == {profile_step.ELAPSED}
 
 
 @pytest.mark.parametrize("text, unit, value", [
