@@ -69,6 +69,8 @@ def only_writer(path: Path) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise RunError(f"{path}: is being written by another run") from error
+        except OSError as error:
+            raise RunError(f"{lock}: cannot be locked: {error.strerror}", 3) from error
         # Opened while another run ended and took its lock away: a third one may have a new lock.
         if os.fstat(file.fileno()).st_nlink == 0:
             raise RunError(f"{path}: was being written by another run until now; try again")

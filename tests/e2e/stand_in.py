@@ -89,8 +89,8 @@ class StandIns:
     def set(self, **changes: object) -> None:
         """How they behave from now on. `verdicts` maps a part of a case to what becomes of it."""
         usual = {"commit": self.commit, "commits": {}, "device": "NVIDIA H200",
-                 "gpu_uuid": "GPU-1", "verdicts": {}, "dies_at": 0, "signal": "SIGKILL", "code": 0, "says": "",
-                 "ceilings": "ceilings\nkept in    /cache"}
+                 "gpu_uuid": "GPU-1", "verdicts": {}, "dies_at": 0, "signal": "SIGKILL",
+                 "code": 0, "says": "", "ceilings": "ceilings\nkept in    /cache"}
         (self.directory / "settings").write_text(json.dumps(usual | changes))
 
     def cases(self) -> list[str]:

@@ -1,5 +1,7 @@
 """The parts of plots/compare.py: tasks and their masks, what is right, rows and their file."""
 
+import errno
+import fcntl
 import json
 import math
 import sys
@@ -281,6 +283,15 @@ def test_file_has_one_writer_at_a_time(tmp_path: Path) -> None:
     with only_writer(path):
         pass
     assert list(path.parent.iterdir()) == []
+
+
+def test_file_system_without_locks_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+    monkeypatch.setattr(fcntl, "flock", fail)
+    with pytest.raises(RunError, match=r"rows\.lock: cannot be locked: No locks available$"):
+        with only_writer(tmp_path / "rows"):
+            pytest.fail("not locked")
 
 
 def test_rows_of_other_runs_do_not_mix(tmp_path: Path) -> None:
