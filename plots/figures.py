@@ -5,7 +5,7 @@ Writes FIGURE_light and FIGURE_dark, .svg and .png, to DIRECTORY for each of: wa
 roofline, sparsity, error. RESULTS holds a directory for each GPU, see rows.py. A figure whose rows
 are missing is left out, and a line says which command measures them.
 
-Exit codes: 0, 1 when there is nothing to draw, 2 bad usage or rows.
+Exit codes: 0, 1 when there is nothing to draw, 2 bad usage, rows or directory.
 """
 
 import argparse
@@ -66,7 +66,11 @@ def main() -> int:
     except RowsError as error:
         print(f"figures: {error}", file=sys.stderr)
         return 2
-    drawn = draw_all(results, [words.only] if words.only else list(FIGURES), words.directory)
+    try:
+        drawn = draw_all(results, [words.only] if words.only else list(FIGURES), words.directory)
+    except OSError as error:
+        print(f"figures: {error.filename}: {error.strerror}", file=sys.stderr)
+        return 2
     return 0 if drawn else 1
 
 

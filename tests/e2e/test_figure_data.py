@@ -218,6 +218,13 @@ def test_only_one_figure(tmp_path: Path) -> None:
     assert done.returncode == 0 and len(list((tmp_path / "out").iterdir())) == 4
 
 
+def test_a_file_in_the_place_of_the_directory_is_said_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "out").touch()
+    done = draw("--only", "error", write_results(tmp_path / "results"), tmp_path / "out")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"figures: {tmp_path}/out: File exists\n"
+
+
 @pytest.mark.parametrize("line, said", [("{", "line 2: no JSON"), ("{}", "line 2: must have")])
 def test_broken_rows_are_said_in_one_line(tmp_path: Path, line: str, said: str) -> None:
     path = write_rows(tmp_path / "results/h200/sweep_a.jsonl", sweep_rows()[:1])
