@@ -28,6 +28,7 @@ from rows import Results, RowsError, gpu_directory, load
 
 FIGURES = {figure.NAME: figure for figure in (figure_waterfall, figure_tflops, figure_roofline,
                                               figure_sparsity, figure_error)}
+BESIDE_PEERS = (figure_tflops.NAME, figure_sparsity.NAME)
 
 
 def draw_figure(name: str, found: dict, directory: Path, kinds: tuple[str, ...]) -> None:
@@ -40,6 +41,9 @@ def draw_figure(name: str, found: dict, directory: Path, kinds: tuple[str, ...])
 
 def draw_all(results: Results, names: list[str], directory: Path) -> int:
     """How many figures there are rows for."""
+    files = [run.path.name for run in (results.sweep, results.compare) if run]
+    if files:
+        print(f"figures: of {' and '.join(files)}")
     drawn = 0
     for name in names:
         found = FIGURES[name].data(results)
@@ -49,7 +53,7 @@ def draw_all(results: Results, names: list[str], directory: Path) -> int:
         draw_figure(name, found, directory, ("svg", "png"))
         print(f"wrote {directory / name}_light and _dark, .svg and .png")
         drawn += 1
-    if results.compare is None:
+    if results.compare is None and any(name in BESIDE_PEERS for name in names):
         print("figures: no peers are shown, as their rows are missing: make compare")
     return drawn
 

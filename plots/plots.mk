@@ -11,7 +11,7 @@ $(if $(filter x0 x1,$(subst $() ,,x$(QUICK))),,$(error QUICK=$(QUICK): must be 0
 # Nothing is compiled for a backend whose times would mean nothing.
 TIMED_STEPS := $(if $(filter cuda,$(BACKEND)),$(STEPS:%=$(BUILD)/%))
 times_need_gpu = @test "$(BACKEND)" = cuda || \
-	{ echo "make $@: times need a GPU, and this is BACKEND=$(BACKEND)" >&2; exit 1; }
+	{ echo "make $@: times need a GPU, and this is BACKEND=$(BACKEND); BACKEND=cuda, where there is one" >&2; exit 77; }
 
 sweep: $(TIMED_STEPS)
 	$(times_need_gpu)
@@ -83,8 +83,8 @@ compare:
 # --- Pictures --------------------------------------------------------------------------------------
 
 # Where the figures go, and whose rows they are drawn from: by default the only GPU's.
-PLOTS ?= build/plots
-GPU ?=
+PLOTS := build/plots
+GPU :=
 # The GPU of the README's table.
 README_GPU := h200
 

@@ -334,7 +334,8 @@ def test_make_wants_a_gpu(target: str) -> None:
                           capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode != 0 and done.stdout == ""
     assert done.stderr.startswith(
-        f"make {target}: times need a GPU, and this is BACKEND=cpu\nmake: *** ")
+        f"make {target}: times need a GPU, and this is BACKEND=cpu; BACKEND=cuda, where there is "
+        "one\nmake: *** ")
 
 
 # --- How long it will take ------------------------------------------------------------------------
