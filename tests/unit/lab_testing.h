@@ -79,4 +79,31 @@ inline void assert_finds_nothing() {
   assert_string_equal(text, "");
 }
 
+/** The counts of the only kernel that was launched since start_lab(). */
+inline LabCounts counts_of_kernel() {
+  LabResults results;
+  lab_take_results(&results);
+  assert_int_equal(results.kernel_count, 1);
+  const LabCounts counts = results.kernels[0].counts;
+  lab_free_results(&results);
+  return counts;
+}
+
+inline void assert_sectors(const LabTraffic &t, uint64_t requests, uint64_t sectors, uint64_t bytes,
+                           uint64_t used_bytes, uint32_t most) {
+  assert_int_equal(t.requests, requests);
+  assert_int_equal(t.sectors, sectors);
+  assert_int_equal(t.bytes, bytes);
+  assert_int_equal(t.used_bytes, used_bytes);
+  assert_int_equal(t.most_sectors, most);
+}
+
+inline void assert_waves(const LabTraffic &t, uint64_t requests, uint64_t waves, uint64_t ideal,
+                         uint32_t ways) {
+  assert_int_equal(t.requests, requests);
+  assert_int_equal(t.wavefronts, waves);
+  assert_int_equal(t.ideal_wavefronts, ideal);
+  assert_int_equal(t.most_ways, ways);
+}
+
 #endif
