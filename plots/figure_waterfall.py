@@ -4,7 +4,6 @@ The axis is logarithmic: bars of one length are speedups by one factor, wherever
 """
 
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import matplotlib
@@ -12,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 import style
-from rows import HEADLINE, MASKS, Results, Row, Run
+from rows import HEADLINE, MASKS, Results
 from style import Theme
 
 NAME = "waterfall"
@@ -32,28 +31,11 @@ def title_of(step: str) -> str:
     return ""
 
 
-def headline(results: Results, mask: str) -> tuple[list[Row], Run | None]:
-    """The steps in turn on the shape of the table, each found right by the sweep, and the run that
-    their speeds are of: the comparison, in which they take turns, if it has them all. Errors and
-    ceilings are always the sweep's."""
-    def by_step(run: Run | None, **wanted: object) -> dict[str, Row]:
-        rows = run.select(**HEADLINE, **wanted, mask=mask, peer=None) if run else []
-        return {row.step: row for row in sorted(rows, key=lambda row: row.step)}
-
-    swept, compared = by_step(results.sweep, right=True), by_step(results.compare)
-    if not swept.keys() <= compared.keys():
-        return list(swept.values()), results.sweep
-    fields = ("max_error", "allowed_error", "ceiling", "ceiling_mma_tflops")
-    return [replace(compared[step], **{field: getattr(row, field) for field in fields},
-                    ceiling_percent=row.ceiling_percent * compared[step].tflops / row.tflops)
-            for step, row in swept.items()], results.compare
-
-
 def data(results: Results) -> dict | None:
     """For each mask the speeds of the steps in turn; None without a step of the shape."""
     panels, runs = [], []
     for mask in MASKS:
-        rows, run = headline(results, mask)
+        rows, run = results.headline(mask)
         steps = [{"step": row.step, "title": title_of(row.step), "tflops": row.tflops}
                  for row in rows]
         ceilings = [row.ceiling_mma_tflops for row in rows if row.ceiling_mma_tflops]

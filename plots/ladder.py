@@ -31,7 +31,7 @@ DESCRIPTION = "{http://purl.org/dc/elements/1.1/}description"
 
 def steps_of(results: Results) -> list[Row]:
     """The row of the table's shape for each step whose answer was found right."""
-    return figure_waterfall.headline(results, "full")[0]
+    return results.headline("full")[0]
 
 
 # --- The table -----------------------------------------------------------------------------------
@@ -97,7 +97,7 @@ def peer_note(results: Results) -> str:
              if results.compare else [])
     if not peers:
         return ""
-    swept, (_, run) = results.sweep, figure_waterfall.headline(results, "full")
+    swept, (_, run) = results.sweep, results.headline("full")
     turns = ("all steps took turns with it in one run" if run is results.compare else
              f"both measured in turns in a run of their own, {origin_of(peers[0])}")
     note = (f" × FA2: as many times as fast as PyTorch's FlashAttention-2; {turns}; in brackets, "

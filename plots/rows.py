@@ -8,7 +8,7 @@ line that names the file and the line in it.
 import json
 import math
 import sys
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from types import NoneType
 from typing import get_args, get_type_hints
@@ -124,6 +124,22 @@ class Results:
         """Of both runs, once if it is the same."""
         runs = [run for run in (self.sweep, self.compare) if run]
         return "; ".join(dict.fromkeys(run.origin() for run in runs))
+
+    def headline(self, mask: str) -> tuple[list[Row], Run | None]:
+        """The steps in turn on the shape of the table, each found right by the sweep, and the run
+        that their speeds are of: the comparison, in which they take turns, if it has them all.
+        Errors and ceilings are always the sweep's."""
+        def by_step(run: Run | None, **wanted: object) -> dict[str, Row]:
+            rows = run.select(**HEADLINE, **wanted, mask=mask, peer=None) if run else []
+            return {row.step: row for row in sorted(rows, key=lambda row: row.step)}
+
+        swept, compared = by_step(self.sweep, right=True), by_step(self.compare)
+        if not swept.keys() <= compared.keys():
+            return list(swept.values()), self.sweep
+        kept = ("max_error", "allowed_error", "ceiling", "ceiling_mma_tflops")
+        return [replace(compared[step], **{field: getattr(row, field) for field in kept},
+                        ceiling_percent=row.ceiling_percent * compared[step].tflops / row.tflops)
+                for step, row in swept.items()], self.compare
 
 
 # --- Rows ----------------------------------------------------------------------------------------
