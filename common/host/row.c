@@ -161,7 +161,7 @@ static void add_gpu_state(JsonObject *row) {
   }
 }
 
-/** The card, as nvidia-smi names it: two of one model are not equally fast. */
+/** The card, as nvidia-smi names it: a machine may have several of one model. */
 static void add_uuid(JsonObject *row) {
   char uuid[33], name[48];
   gpu_uuid(uuid);
