@@ -1,4 +1,8 @@
-"""The time of block masks over how much they mask, beside the full mask and FlexAttention."""
+"""The time of block masks over how much they mask, beside the full mask and FlexAttention.
+
+Behind a mask's name: how much longer a block that is visited takes than one of the full mask. Ours
+are all of the sweep; FlexAttention is as far from them as it was when it took turns with the step.
+"""
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -23,16 +27,34 @@ def full_times(run: Run, step: str) -> dict[tuple[int, int], float]:
     return {shape_of(row): row.median_ms for row in run.select(step=step, mask="full", dtype=DTYPE)}
 
 
-def points_of(run: Run | None, of_full: str, **contestant: str) -> dict[tuple[int, int], dict]:
-    """By shape and mask: [share that is masked, time over `of_full`'s full mask in this run]."""
-    points: dict[tuple[int, int], dict] = {}
-    if run is not None:
-        full = full_times(run, of_full)
-        for row in run.select(dtype=DTYPE, **contestant):
-            if row.mask != "full" and shape_of(row) in full:
-                points.setdefault(shape_of(row), {})[row.mask] = [
-                    1 - row.density(), row.median_ms / full[shape_of(row)]]
+def points_of(run: Run, step: str) -> dict[tuple[int, int], dict[str, list[float]]]:
+    """By shape and mask: [share that is masked, time over the full mask's]."""
+    points: dict[tuple[int, int], dict[str, list[float]]] = {}
+    full = full_times(run, step)
+    for row in run.select(step=step, dtype=DTYPE):
+        if row.mask != "full" and shape_of(row) in full:
+            points.setdefault(shape_of(row), {})[row.mask] = [
+                1 - row.density(), row.median_ms / full[shape_of(row)]]
     return points
+
+
+def times_of_flex(run: Run | None, step: str) -> dict[tuple[int, int], dict[str, float]]:
+    """FlexAttention's times over those of the step, which took turns with it, by shape and mask."""
+    times: dict[tuple[int, int], dict[str, float]] = {}
+    for row in run.select(step=step, dtype=DTYPE) if run else []:
+        if row.speed_over_flex:
+            times.setdefault(shape_of(row), {})[row.mask] = row.speed_over_flex
+    return times
+
+
+def visited(run: Run, step: str) -> dict[tuple[int, int], dict[str, float]]:
+    """The share of blocks that are visited, by shape and mask."""
+    shares: dict[tuple[int, int], dict[str, float]] = {}
+    for row in run.select(step=step, dtype=DTYPE):
+        if row.mask_blocks and row.mask_blocks_active:
+            shares.setdefault(shape_of(row), {})[row.mask] = (row.mask_blocks_active
+                                                              / row.mask_blocks)
+    return shares
 
 
 def data(results: Results) -> dict | None:
@@ -43,16 +65,14 @@ def data(results: Results) -> dict | None:
         return None
     step = max(steps)
     full = full_times(results.sweep, step)
-    ours = points_of(results.sweep, step, step=step)
-    # Beside a peer stands what was measured in turns with it.
-    for shape, points in points_of(results.compare, step, step=step).items():
-        ours.setdefault(shape, {}).update(points)
-    flex = points_of(results.compare, step, peer="FlexAttention")
-    panels = [{"head_dim": head_dim, "seqlen": seqlen, "full_ms": full[head_dim, seqlen],
-               "masks": masks, "flex": {mask: point for mask, point
-                                        in flex.get((head_dim, seqlen), {}).items()
-                                        if mask in masks}}
-              for (head_dim, seqlen), masks in sorted(ours.items())
+    ours = points_of(results.sweep, step)
+    shares, flex = visited(results.sweep, step), times_of_flex(results.compare, step)
+    panels = [{"head_dim": shape[0], "seqlen": shape[1], "full_ms": full[shape], "masks": masks,
+               "per_block": {mask: masks[mask][1] / share
+                             for mask, share in shares.get(shape, {}).items() if mask in masks},
+               "flex": {mask: [masks[mask][0], masks[mask][1] * times]
+                        for mask, times in flex.get(shape, {}).items() if mask in masks}}
+              for shape, masks in sorted(ours.items())
               if any(mask.startswith(RANDOM_BLOCKS) for mask in masks)]
     if not panels:
         return None
@@ -62,6 +82,13 @@ def data(results: Results) -> dict | None:
                               if row.mask_block_q}), "panels": panels}
 
 
+def label_of(mask: str, panel: dict) -> str:
+    """`document:8 +34 %`"""
+    if mask not in panel["per_block"]:
+        return mask
+    return f"{mask} {100 * (panel['per_block'][mask] - 1):+.0f} %"
+
+
 def draw_panel(axes: Axes, panel: dict, theme: Theme) -> None:
     colour, beside = theme.gain, theme.loss
     axes.set_title(f"D = {panel['head_dim']}, N = {panel['seqlen']}", fontweight="bold")
@@ -69,40 +96,43 @@ def draw_panel(axes: Axes, panel: dict, theme: Theme) -> None:
     axes.axhline(1, color=theme.text, linewidth=1.3)
     axes.annotate(f"break-even: full mask, {panel['full_ms']:.3g} ms", (1, 1), (-3, -4),
                   textcoords="offset points", fontsize=style.SMALL, va="top", ha="right")
-    blocks = sorted(point for mask, point in panel["masks"].items()
+    blocks = sorted((point, mask) for mask, point in panel["masks"].items()
                     if mask.startswith(RANDOM_BLOCKS))
-    axes.plot(*zip(*blocks, strict=True), color=colour, marker="o", markersize=3.5)
-    ends = [End(*blocks[-1], "blocks", colour)]
+    axes.plot(*zip(*(point for point, _ in blocks), strict=True), color=colour, marker="o",
+              markersize=3.5)
+    sparsest, mask = blocks[-1]
+    ends = [End(*sparsest, label_of(mask, panel), colour)]
     for mask, point in panel["masks"].items():
         if not mask.startswith(RANDOM_BLOCKS):
             axes.plot(*point, color=colour, marker="s", markersize=5.5)
-            ends.append(End(*point, mask, colour))
+            ends.append(End(*point, label_of(mask, panel), colour))
         if mask in panel["flex"]:
             theirs = panel["flex"][mask]
-            axes.plot([point[0], theirs[0]], [point[1], theirs[1]], color=beside, linewidth=1)
+            axes.plot(*zip(point, theirs, strict=True), color=beside, linewidth=1)
             axes.plot(*theirs, color=beside, marker="D", fillstyle="none", markersize=6)
     label_ends(axes, ends)
 
 
 def explanation(found: dict) -> str:
-    """Two lines on what the marks are."""
+    """Three lines on what the marks are."""
     number = found["step"].removeprefix("step")
     sizes = [f"mask blocks of {q} x {kv}" for q, kv in found["blocks"]]
     flex = any(panel["flex"] for panel in found["panels"])
     facts = ", ".join([f"Step {number}", "forward pass", DTYPE, *sizes])
     return (f"{facts}. {found['origin']}\n"
             "blocks: random ones, at several densities. Dotted: time in proportion to the entries "
-            f"left.{' Hollow: FlexAttention.' if flex else ''}")
+            f"left.{' Hollow: FlexAttention.' if flex else ''}\n"
+            "%: how much longer a block that is visited takes than one of the full mask.")
 
 
 def draw(found: dict, theme: Theme) -> Figure:
     panels = found["panels"]
     lines = -(-len(panels) // COLUMNS)
-    height = 1.15 + 2.75 * lines
+    height = 1.35 + 2.75 * lines
     figure = style.new_figure(height, "What a mask saves", explanation(found))
-    grid = figure.subplots(lines, COLUMNS, squeeze=False).ravel()
-    figure.subplots_adjust(left=0.075, right=0.86, wspace=0.46, hspace=0.32,
-                           top=1 - 1.0 / height, bottom=0.5 / height)
+    grid = figure.subplots(lines, COLUMNS, squeeze=False, sharey=True).ravel()
+    figure.subplots_adjust(left=0.075, right=0.83, wspace=0.52, hspace=0.32,
+                           top=1 - 1.2 / height, bottom=0.5 / height)
     top = max(point[1] for panel in panels for kind in ("masks", "flex")
               for point in panel[kind].values())
     for axes, panel in zip(grid, panels, strict=False):

@@ -61,6 +61,8 @@ class Row:
     stages: int | None = None
     mask_block_q: int | None = None
     mask_block_kv: int | None = None
+    mask_blocks: int | None = None
+    mask_blocks_active: int | None = None
     extra_bytes: int | None = None
     max_error: float | None = None
     allowed_error: float | None = None
@@ -72,6 +74,7 @@ class Row:
     speed_over_fa2: float | None = None
     speed_over_fa2_p10: float | None = None
     speed_over_fa2_p90: float | None = None
+    speed_over_flex: float | None = None
 
     def name(self) -> str:
         """Short: 04, FA2."""
@@ -155,7 +158,8 @@ def fits(value: object, types: tuple[type, ...]) -> bool:
 
 
 # Numbers that are not above 0 mean that something was not measured; but these may be 0.
-MAY_BE_ZERO = ("samples", "extra_bytes", "max_error", "allowed_error", "ceiling_percent")
+MAY_BE_ZERO = ("samples", "mask_blocks_active", "extra_bytes", "max_error", "allowed_error",
+               "ceiling_percent")
 # Times and speeds are written to more digits.
 DIGITS = 1e-6
 

@@ -51,7 +51,15 @@ def step_row(step: str, base: dict) -> dict:
             "dense_tflops": times["tflops"], "gb_per_s": moved / times["median_ms"] * 1e-6,
             "ceiling": ceiling, "ceiling_percent": 40.0, "ceiling_ffma_tflops": 62.0,
             "ceiling_mma_tflops": 640.0, "ceiling_copy_gb_per_s": 4150.0,
-            **(MASK_FIELDS if step == "step05" else {})}
+            **(mask_fields(base) if step == "step05" else {})}
+
+
+def mask_fields(base: dict) -> dict:
+    """Of random entries all blocks have some; else blocks are attended as entries are."""
+    blocks = (base["seqlen"] // 128) ** 2
+    whole = 4 * base["head_dim"] * base["batch"] * base["heads"] * base["seqlen"] ** 2
+    active = blocks if base["mask"].startswith("random") else round(blocks * base["flops"] / whole)
+    return {**MASK_FIELDS, "mask_blocks": blocks, "mask_blocks_active": active}
 
 
 def sweep_rows() -> list[dict]:

@@ -131,27 +131,41 @@ def test_roofline_says_what_its_axis_is(drawn: Path) -> None:
         drawn / "roofline_dark.svg")
 
 
-def test_sparsity_is_of_one_run_each(given: dict) -> None:
-    """Times over the full mask's of the same run; a peer's over the step's."""
+def test_sparsity_is_of_the_sweep(given: dict) -> None:
+    """Times over the full mask's; FlexAttention by its ratio to the step, of their turns."""
     data = figures.FIGURES["sparsity"].data(given["whole"])
     assert [(panel["head_dim"], panel["seqlen"]) for panel in data["panels"]] == [
         (64, 4096), (64, 16384), (128, 4096), (128, 16384)]
+    assert data["blocks"] == [(128, 128)]
     for panel in data["panels"]:
         problem = {"head_dim": panel["head_dim"], "seqlen": panel["seqlen"], "dtype": "fp16"}
         (full,) = rows_of(sweep_rows(), step="step05", mask="full", **problem)
         assert panel["full_ms"] == full["median_ms"]
-        for mask, density in (("blocks:0.3", 0.3), ("random:0.5", 0.5)):
+        for mask, density in (("blocks:0.3", 0.3), ("random:0.5", 0.5), ("window:1024", 0.22)):
             (row,) = rows_of(sweep_rows(), mask=mask, **problem)
             assert panel["masks"][mask] == pytest.approx(
                 [1 - density, row["median_ms"] / full["median_ms"]], rel=1e-6)
         assert panel["masks"]["random:0.5"][1] > 1
-        assert data["blocks"] == [(128, 128)]
-        (full,) = rows_of(compare_rows(), step="step05", mask="full", **problem)
-        for mask in ("causal", "window:1024"):
-            (flex,) = rows_of(compare_rows(), peer="FlexAttention", mask=mask, **problem)
+        assert panel["flex"].keys() == {"causal", "window:1024", "document:8"}
+        for mask, (share, time) in panel["flex"].items():
             (ours,) = rows_of(compare_rows(), step="step05", mask=mask, **problem)
-            assert panel["flex"][mask][1] == flex["median_ms"] / full["median_ms"]
-            assert panel["masks"][mask][1] == ours["median_ms"] / full["median_ms"]
+            assert [share, time] == pytest.approx([
+                panel["masks"][mask][0], panel["masks"][mask][1] * ours["speed_over_flex"]])
+
+
+def test_sparsity_tells_the_time_of_a_block(given: dict) -> None:
+    """By counts of blocks, not of entries: of random entries none can be left out."""
+    data = figures.FIGURES["sparsity"].data(given["whole"])
+    for panel in data["panels"]:
+        for mask, share in (("blocks:0.1", 0.1), ("random:0.5", 1)):
+            time = panel["masks"][mask][1]
+            assert panel["per_block"][mask] == pytest.approx(time / share, rel=1e-2)
+            percent = 100 * (panel["per_block"][mask] - 1)
+            assert figures.figure_sparsity.label_of(mask, panel) == f"{mask} {percent:+.0f} %"
+    panel = {"per_block": {"window:9": 1.344, "causal": 0.98}}
+    for mask, said in (("window:9", "window:9 +34 %"), ("causal", "causal -2 %"),
+                       ("document:3", "document:3")):
+        assert figures.figure_sparsity.label_of(mask, panel) == said
 
 
 def test_explanations_fit_what_is_shown(given: dict) -> None:
