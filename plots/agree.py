@@ -55,7 +55,7 @@ def main() -> int:
         except OSError as error:
             print(f"agree: {path}: {error.strerror}", file=sys.stderr)
             return 2
-        except (ValueError, KeyError, TypeError, AttributeError):
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             print(f"agree: {path}: must hold the JSON rows of a sweep", file=sys.stderr)
             return 2
     shared, fewer = len(times[0].keys() & times[1].keys()), min(map(len, times))

@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 
 from gpu_name import short_name
-from run_file import RunError
+from run_file import RunError, os_error
 
 
 def read_row(program: Path, path: Path) -> dict:
@@ -55,7 +55,7 @@ def main() -> int:
         print(f"ceilings: {error}", file=sys.stderr)
         return error.code
     except OSError as error:
-        print(f"ceilings: {error.filename}: {error.strerror}", file=sys.stderr)
+        print(f"ceilings: {os_error(error)}", file=sys.stderr)
         return 3
 
 

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from compare_gpu import Gpu, date, torch_on_a_gpu
-from run_file import (RunError, choose, end_by_signals, only_writer, partial_of,
-                      refuse_complete)
+from run_file import (RunError, can_go_on, choose, end_by_signals, only_writer, os_error,
+                      partial_of, refuse_complete)
 from step_program import commits_of, in_words
 
 if TYPE_CHECKING:
@@ -116,7 +116,13 @@ def run(words: argparse.Namespace) -> int:
             path.unlink(missing_ok=True)
             partial_of(path).unlink(missing_ok=True)
         refuse_complete(path)
-        return measure_all(comparison, tasks, RowFile(path, environment))
+        try:
+            return measure_all(comparison, tasks, RowFile(path, environment))
+        except KeyboardInterrupt:
+            anew = a_look or not can_go_on(environment["commit"])
+            print("\ncompare: interrupted; the same command "
+                  + ("begins anew" if anew else "goes on with what is there"), file=sys.stderr)
+            return INTERRUPTED
 
 
 def measure_all(comparison: "Comparison", tasks: list["Task"], file: "RowFile") -> int:
@@ -147,14 +153,13 @@ def main() -> int:
         print(f"compare: {error}", file=sys.stderr)
         return error.code
     except OSError as error:
-        print(f"compare: {error.filename}: {error.strerror}", file=sys.stderr)
+        print(f"compare: {os_error(error)}", file=sys.stderr)
         return FAILED
     except (RuntimeError, ValueError) as error:
         print(f"compare: {' '.join(str(error).split())[:400]}", file=sys.stderr)
         return FAILED
     except KeyboardInterrupt:
-        print("\ncompare: interrupted; the same command goes on with what is there",
-              file=sys.stderr)
+        print("\ncompare: interrupted before anything was measured", file=sys.stderr)
         return INTERRUPTED
 
 

@@ -12,7 +12,7 @@ from contest import Times
 from exact import Verdict
 from peers import Peer
 from run_file import can_go_on, complete, partial_of, read_whole_rows, refuse_others
-from step_calls import MASK_BLOCK, Contestant
+from step_calls import MASK_BLOCK, SEED, Contestant
 
 # --- Fields ---------------------------------------------------------------------------------------
 
@@ -35,7 +35,7 @@ def problem_fields(task: Task) -> dict:
     return {"batch": shape.batch, "heads": shape.heads, "kv_heads": shape.kv_heads,
             "seqlen": shape.seqlen, "seqlen_kv": shape.seqlen_kv, "head_dim": shape.head_dim,
             "dtype": task.dtype, "mask": task.mask, "layout": "bhnd", "scale": shape.scale(),
-            "input": "normal", **blocks, "flops": task.flops(),
+            "input": "normal", "seed": SEED, **blocks, "flops": task.flops(),
             "rows": shape.batch * shape.heads * shape.seqlen}
 
 

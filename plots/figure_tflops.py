@@ -73,8 +73,8 @@ def draw_curve(axes: Axes, curve: dict, names: dict[str, list[str]], theme: Them
     if curve["beside"]:
         axes.plot(*zip(*curve["beside"], strict=True), **look)
     if curve["alone"]:
-        axes.plot(*zip(*curve["alone"], strict=True), **look | {"linewidth": 1},
-                  fillstyle="none")
+        axes.plot(*zip(*curve["alone"], strict=True),
+                  **look | {"linewidth": 0 if curve["beside"] else 1}, fillstyle="none")
     return End(*max(curve["beside"] + curve["alone"]), curve["name"], look["color"])
 
 

@@ -33,19 +33,17 @@ def title_of(step: str) -> str:
 
 def data(results: Results) -> dict | None:
     """For each mask the speeds of the steps in turn; None without a step of the shape."""
-    panels, runs = [], []
+    panels = []
     for mask in MASKS:
-        rows, run = results.headline(mask)
+        rows = results.headline(mask)
         steps = [{"step": row.step, "title": title_of(row.step), "tflops": row.tflops}
                  for row in rows]
         ceilings = [row.ceiling_mma_tflops for row in rows if row.ceiling_mma_tflops]
         if steps:
             panels.append({"mask": mask, "steps": steps, "ceiling": max(ceilings, default=None)})
-            runs.append(run)
     if not panels:
         return None
-    origins = dict.fromkeys(run.origin() for run in runs)
-    return {"figure": NAME, "origin": "; ".join(origins), "panels": panels}
+    return {"figure": NAME, "origin": results.sweep.origin(), "panels": panels}
 
 
 def changes(steps: list[dict]) -> list[tuple[float | None, float]]:
@@ -59,6 +57,12 @@ def speed_label(before: float | None, speed: float) -> str:
         return f"{speed:.3g}"
     slower = " slower" if speed < before else ""
     return f"{speed:.3g}\N{EM SPACE}×{speed / before:.2f}{slower}"
+
+
+def labels(found: dict) -> list[str]:
+    """All that is written beside bars."""
+    return [speed_label(*change) for panel in found["panels"]
+            for change in changes(panel["steps"])]
 
 
 def draw_bar(axes: Axes, at: int, before: float | None, speed: float, theme: Theme) -> None:

@@ -5,7 +5,7 @@ Writes FIGURE_light and FIGURE_dark, .svg and .png, to DIRECTORY for each of: wa
 roofline, sparsity, error. RESULTS holds a directory for each GPU, see rows.py. A figure whose rows
 are missing is left out, and a line says which command measures them.
 
-Exit codes: 0, 1 when there is nothing to draw, 2 bad usage, rows or directory.
+Exit codes: 0, 1 when no figure has its rows, 2 bad usage, rows or directory, or no rows at all.
 """
 
 import argparse

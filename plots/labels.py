@@ -19,6 +19,7 @@ class End:
     y: float
     text: str
     colour: str
+    bold: bool = False
 
 
 def spread(wanted: list[float], gap: float, low: float, high: float) -> list[float]:
@@ -66,6 +67,7 @@ def label_ends(axes: Axes, ends: list[End]) -> None:
         axes.annotate(
             end.text, (end.x, end.y), ((column - x) * to_points, (at - y) * to_points),
             textcoords="offset points", fontsize=SMALL, color=end.colour, va="center", ha="left",
+            fontweight="bold" if end.bold else "normal",
             annotation_clip=False,
             arrowprops={"arrowstyle": "-", "color": end.colour, "linewidth": 0.8,
                         "linestyle": (0, (1, 1.5)), "shrinkA": 1, "shrinkB": 4,

@@ -14,6 +14,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 try:
+    import figure_sparsity
     import figure_waterfall
     from figures import FIGURES, draw_figure
     from style import THEMES
@@ -25,13 +26,9 @@ from sections import SectionError, with_section
 
 STEPS = figure_waterfall.STEPS
 MMA = "mma.sync"
+LABELS = {figure.NAME: figure.labels for figure in (figure_waterfall, figure_sparsity)}
 TEXT = "{http://www.w3.org/2000/svg}text"
 DESCRIPTION = "{http://purl.org/dc/elements/1.1/}description"
-
-
-def steps_of(results: Results) -> list[Row]:
-    """The row of the table's shape for each step whose answer was found right."""
-    return results.headline("full")[0]
 
 
 # --- The table -----------------------------------------------------------------------------------
@@ -66,29 +63,12 @@ def over_fa2(step: str, results: Results) -> str:
 
 
 def ratio(value: float) -> str:
-    """Two digits that count."""
-    return f"{value:.2f}" if value >= 0.1 else f"{value:.2g}"
+    """Three digits that count."""
+    return f"{value:#.3g}"
 
 
-def words(items: list[str]) -> str:
-    """a; a and b; a, b and c."""
-    return " and ".join(filter(None, [", ".join(items[:-1]), items[-1]]))
-
-
-def origin_of(row: Row) -> str:
-    return f"on one {row.device} (CUDA {row.cuda_runtime}, {row.date[:10]}, commit {row.commit})"
-
-
-def origins(rows: list[Row]) -> str:
-    """Where the numbers come from: once if all are of one origin, else for each of them."""
-    steps: dict[str, list[str]] = {}
-    for row in rows:
-        steps.setdefault(origin_of(row), []).append(row.name())
-    if len(steps) == 1:
-        return f", {next(iter(steps))}."
-    each = [f"step{'s' * (len(numbers) > 1)} {words(numbers)} {origin}"
-            for origin, numbers in steps.items()]
-    return f". Measured: {'; '.join(each)}."
+def origin_of(row: Row, card: str = "one") -> str:
+    return f"on {card} {row.device} (CUDA {row.cuda_runtime}, {row.date[:10]}, commit {row.commit})"
 
 
 def peer_note(results: Results) -> str:
@@ -97,19 +77,15 @@ def peer_note(results: Results) -> str:
              if results.compare else [])
     if not peers:
         return ""
-    swept, (_, run) = results.sweep, results.headline("full")
-    turns = ("all steps took turns with it in one run" if run is results.compare else
-             f"both measured in turns in a run of their own, {origin_of(peers[0])}")
-    note = (f" × FA2: as many times as fast as PyTorch's FlashAttention-2; {turns}; in brackets, "
-            "where they are kept, the first and last decile of the rounds.")
-    if run is results.compare and swept.origin() != run.origin():
-        note += f" Ceilings and errors: of a sweep {origin_of(swept.rows[-1])}."
-    return note
+    card = "the same" if peers[0].gpu_uuid == results.sweep.rows[0].gpu_uuid else "another"
+    return (" × FA2: as many times as fast as PyTorch's FlashAttention-2, with which all steps "
+            f"took turns in a run of their own, {origin_of(peers[0], card)}; in brackets, where "
+            "they are kept, the first and last decile of the rounds.")
 
 
 def table(results: Results) -> str:
     """The table in Markdown, with a line that says where its numbers come from."""
-    rows = steps_of(results)
+    rows = results.headline("full")
     lines = ["| step | idea | TFLOP/s | of mma.sync | × FA2 | error / allowed |",
              "|---|---|---|---|---|---|"]
     for row in rows:
@@ -118,8 +94,9 @@ def table(results: Results) -> str:
                      f"| {of_ceiling(row)} | {over_fa2(row.step, results)} "
                      f"| {row.max_error:.1e} / {row.allowed_error:.1e} |")
     lines += ["", f"Forward pass, {HEADLINE['dtype']}, B={HEADLINE['batch']}, "
-              f"H={HEADLINE['heads']}, N={HEADLINE['seqlen']}, D={HEADLINE['head_dim']}, no mask"
-              f"{origins(rows)} mma.sync, FFMA and copy: what bare loops of them reach there."
+              f"H={HEADLINE['heads']}, N={HEADLINE['seqlen']}, D={HEADLINE['head_dim']}, no mask, "
+              f"{origin_of(rows[-1])}. mma.sync, FFMA and copy: what bare loops of them reach "
+              "there."
               f"{peer_note(results)}"]
     return "\n".join(lines)
 
@@ -146,9 +123,7 @@ def markup(readme: Path, pictures: Path, found: dict) -> str:
 
 def labels_of(found: dict) -> list[str]:
     """What must be written in a picture."""
-    return [figure_waterfall.speed_label(*change) for panel in found["panels"]
-            for change in figure_waterfall.changes(panel["steps"])
-            ] if found["figure"] == figure_waterfall.NAME else []
+    return LABELS[found["figure"]](found) if found["figure"] in LABELS else []
 
 
 def shows(picture: Path, found: dict) -> bool:
@@ -209,7 +184,7 @@ def main() -> int:
     readme, directory, pictures = map(Path, arguments)
     try:
         results = load(directory)
-        if not steps_of(results):
+        if not results.headline("full"):
             return fail(f"no row of the table's shape in {directory}; make sweep measures some")
         if "--check" not in sys.argv:
             update(readme, pictures, results)

@@ -16,12 +16,12 @@ times_need_gpu = @test "$(BACKEND)" = cuda || \
 sweep: $(TIMED_STEPS)
 	$(times_need_gpu)
 	$(call recipe_needs,$(PYTHON),python3)
-	@$(PYTHON) plots/sweep.py $(if $(filter 1,$(QUICK)),--quick) $(BUILD) $(RESULTS)
+	@$(PYTHON) plots/sweep.py $(if $(filter 1,$(QUICK)),--quick) $(BUILD) "$(RESULTS)"
 
 ceilings: $(firstword $(TIMED_STEPS))
 	$(times_need_gpu)
 	$(call recipe_needs,$(PYTHON),python3)
-	@$(PYTHON) plots/ceilings.py $< $(RESULTS)
+	@$(PYTHON) plots/ceilings.py $< "$(RESULTS)"
 
 # --- What a profiler and the compiler say of one step -------------------------------------------------
 
@@ -69,7 +69,7 @@ sass:
 
 # What is missing is told before anything is built for it.
 COMPARE = $(PYTHON) plots/compare.py $(if $(filter 1,$(QUICK)),--quick) $(COMPARE_ARGS) \
-	$(BUILD) $(RESULTS)
+	$(BUILD) "$(RESULTS)"
 
 .PHONY: compare
 compare:
@@ -91,11 +91,11 @@ README_GPU := h200
 .PHONY: plots readme layouts
 plots:
 	$(call recipe_needs,$(PYTHON),python3)
-	@$(PYTHON) plots/figures.py $(if $(GPU),--gpu $(GPU)) $(RESULTS) $(PLOTS)
+	@$(PYTHON) plots/figures.py $(if $(GPU),--gpu "$(GPU)") "$(RESULTS)" "$(PLOTS)"
 
 readme:
 	$(call recipe_needs,$(PYTHON),python3)
-	$(PYTHON) plots/ladder.py README.md $(RESULTS)/$(README_GPU) docs/pictures
+	$(PYTHON) plots/ladder.py README.md "$(RESULTS)/$(README_GPU)" docs/pictures
 
 layouts:
 	$(call recipe_needs,$(PYTHON),python3)

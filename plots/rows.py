@@ -8,7 +8,8 @@ line that names the file and the line in it.
 import json
 import math
 import sys
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
+from datetime import datetime
 from pathlib import Path
 from types import NoneType
 from typing import get_args, get_type_hints
@@ -52,9 +53,12 @@ class Row:
     right: bool | None = None
     samples: int | None = None
     median_ms: float | None = None
+    p10_ms: float | None = None
+    p90_ms: float | None = None
     tflops: float | None = None
     dense_tflops: float | None = None
     gb_per_s: float | None = None
+    gpu_uuid: str | None = None
     driver: str | None = None
     sm_clock_mhz: int | None = None
     cuda_runtime: str | None = None
@@ -126,23 +130,14 @@ class Results:
     def origins(self) -> str:
         """Of both runs, once if it is the same."""
         runs = [run for run in (self.sweep, self.compare) if run]
-        return "; ".join(dict.fromkeys(run.origin() for run in runs))
+        cards = {row.gpu_uuid for run in runs for row in run.rows}
+        return "; ".join(dict.fromkeys(run.origin() for run in runs)) + (
+            ", two cards" if len(cards) > 1 else "")
 
-    def headline(self, mask: str) -> tuple[list[Row], Run | None]:
-        """The steps in turn on the shape of the table, each found right by the sweep, and the run
-        that their speeds are of: the comparison, in which they take turns, if it has them all.
-        Errors and ceilings are always the sweep's."""
-        def by_step(run: Run | None, **wanted: object) -> dict[str, Row]:
-            rows = run.select(**HEADLINE, **wanted, mask=mask, peer=None) if run else []
-            return {row.step: row for row in sorted(rows, key=lambda row: row.step)}
-
-        swept, compared = by_step(self.sweep, right=True), by_step(self.compare)
-        if not swept.keys() <= compared.keys():
-            return list(swept.values()), self.sweep
-        kept = ("max_error", "allowed_error", "ceiling", "ceiling_mma_tflops")
-        return [replace(compared[step], **{field: getattr(row, field) for field in kept},
-                        ceiling_percent=row.ceiling_percent * compared[step].tflops / row.tflops)
-                for step, row in swept.items()], self.compare
+    def headline(self, mask: str) -> list[Row]:
+        """The sweep's steps in turn on the shape of the table, each found right."""
+        rows = self.sweep.select(**HEADLINE, mask=mask, right=True) if self.sweep else []
+        return sorted(rows, key=lambda row: row.step)
 
 
 # --- Rows ----------------------------------------------------------------------------------------
@@ -186,6 +181,17 @@ def misfit(found: dict) -> str | None:
         if isinstance(value, (int, float)) and not isinstance(value, bool):
             if wrong := out_of_range(name, value):
                 return wrong
+    if (found.get("mask_blocks_active") or 0) > (found.get("mask_blocks") or 0):
+        return '"mask_blocks_active" must be at most "mask_blocks"'
+    return misdated(found["date"])
+
+
+def misdated(date: str) -> str | None:
+    """Dates choose the newest run."""
+    try:
+        datetime.fromisoformat(date)
+    except ValueError:
+        return f'"date" is {json.dumps(date)}, must be like 2030-01-02T03:04:05Z'
     return None
 
 
@@ -210,8 +216,8 @@ def read_row(line: str, kind: str, where: str) -> Row:
     """`where` names the file and the line."""
     try:
         found = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise RowsError(f"{where}: no JSON: {error.msg}") from error
+    except (ValueError, RecursionError) as error:
+        raise RowsError(f"{where}: no JSON: {error}") from error
     if not isinstance(found, dict):
         raise RowsError(f"{where}: must be an object, see docs/json-rows.md")
     wrong = misfit(found)
@@ -235,7 +241,7 @@ def read_run(path: Path, kind: str) -> Run:
     except (OSError, UnicodeDecodeError) as error:
         raise RowsError(f"{path}: {error}") from error
     rows = [read_row(line, kind, f"{path}, line {i}") for i, line in enumerate(lines, 1)]
-    refuse_other_devices(rows, path)
+    refuse_other_cards(rows, path)
     most_stages: dict[str | None, int] = {}
     for row in rows:
         most_stages[row.step] = max(row.stages or 0, most_stages.get(row.step, 0))
@@ -246,12 +252,14 @@ def read_run(path: Path, kind: str) -> Run:
     return Run(path, list(latest.values()))
 
 
-def refuse_other_devices(rows: list[Row], path: Path) -> None:
-    """A run is of one GPU."""
+def refuse_other_cards(rows: list[Row], path: Path) -> None:
+    """A run is of one commit on one GPU."""
     for i, row in enumerate(rows, 1):
-        if row.device != rows[0].device:
-            raise RowsError(f'{path}, line {i}: "device" is {json.dumps(row.device)}, but that of '
-                            f"line 1 is {json.dumps(rows[0].device)}; a run is of one GPU")
+        for field in ("commit", "device", "gpu_uuid"):
+            value, first = getattr(row, field), getattr(rows[0], field)
+            if value != first:
+                raise RowsError(f'{path}, line {i}: "{field}" is {json.dumps(value)}, but that of '
+                                f"line 1 is {json.dumps(first)}; a run is of one commit and GPU")
 
 
 def measurement(row: Row) -> tuple:

@@ -24,6 +24,11 @@ class RunError(Exception):
         self.code = code
 
 
+def os_error(error: OSError) -> str:
+    """Some are of no file: a pipe that nobody reads."""
+    return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+
+
 def numbered(directory: Path, stem: str) -> Iterator[Path]:
     """STEM.jsonl, STEM_2.jsonl, ..."""
     yield directory / f"{stem}.jsonl"
@@ -102,7 +107,7 @@ def read_whole_rows(path: Path, what: str, identity: Callable[[dict], Hashable])
         try:
             row = json.loads(line)
             hash(identity(row))
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise RunError(f"{path}:{number}: {anew}") from error
         rows.append(row)
     return rows

@@ -16,6 +16,7 @@ MASK_BLOCK = 128
 # Of device memory, for a step that takes what it can get: it makes more passes in less, and a peer
 # that keeps all scores wants the rest.
 WORKSPACE_BYTES = 8 << 30
+SEED = "1"  # as rows have it
 
 
 class Inputs:
@@ -25,7 +26,7 @@ class Inputs:
         self.torch, self.task, self.device = torch, task, device
         shape = task.shape()
         self.dtype = torch.bfloat16 if shape.bf16 else torch.float16
-        generator = torch.Generator(device).manual_seed(1)
+        generator = torch.Generator(device).manual_seed(int(SEED))
         size = (shape.batch, shape.heads, shape.seqlen, shape.head_dim)
         self.q, self.k, self.v = (
             torch.randn(size, generator=generator, device=device, dtype=torch.float32)

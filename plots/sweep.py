@@ -17,8 +17,8 @@ from pathlib import Path
 
 from ceilings import read_row
 from gpu_name import short_name
-from run_file import (RunError, choose, complete, end_by_signals, only_writer, partial_of,
-                      refuse_complete)
+from run_file import (RunError, can_go_on, choose, complete, end_by_signals, only_writer, os_error,
+                      partial_of, refuse_complete)
 from step_program import commits_of, first_line, in_words
 from sweep_file import read_rows, resume
 from sweep_grid import Case, Group, case_in_words, full_grid, identity_of, quick_grid
@@ -169,7 +169,8 @@ def measure_all(arguments: argparse.Namespace, path: Path, steps: list[str], ori
         sweep.run()
     except KeyboardInterrupt:
         sweep.progress.clear()
-        print(f"sweep: interrupted; the same command goes on with {partial}", file=sys.stderr)
+        what = f"goes on with {partial}" if can_go_on(origin["commit"]) else "begins anew"
+        print(f"sweep: interrupted; the same command {what}", file=sys.stderr)
         return INTERRUPTED
     return finish(sweep, path)
 
@@ -191,7 +192,7 @@ def main() -> int:
         print(f"sweep: {error}", file=sys.stderr)
         return error.code
     except OSError as error:
-        print(f"sweep: {error.filename}: {error.strerror}", file=sys.stderr)
+        print(f"sweep: {os_error(error)}", file=sys.stderr)
         return 3
 
 

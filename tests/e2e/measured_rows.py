@@ -21,7 +21,7 @@ SLOW_STEPS = ("step01", "step02")
 def problem(head_dim: int, seqlen: int, dtype: str, mask: str, density: float) -> dict:
     batch, heads = 16384 // seqlen, 2048 // head_dim
     return {"commit": "0123456789ab", "date": "2030-01-02T03:04:05Z", "backend": "cuda",
-            "device": "NVIDIA H200", "cuda_runtime": "13.0", "driver": "580.1",
+            "device": "NVIDIA H200", "gpu_uuid": "GPU-1", "cuda_runtime": "13.0", "driver": "580.1",
             "sm_clock_mhz": 1980, "batch": batch, "heads": heads, "kv_heads": heads,
             "seqlen": seqlen, "seqlen_kv": seqlen, "head_dim": head_dim, "dtype": dtype,
             "mask": mask, "layout": "bhnd", "scale": head_dim**-0.5, "input": "normal",

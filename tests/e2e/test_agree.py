@@ -77,6 +77,7 @@ def test_sweeps_of_stand_ins(tmp_path: Path) -> None:
     (json.dumps(row(1, 0)) + "\n", "must hold the JSON rows of a sweep"),
     (json.dumps(row(1, float("nan"))) + "\n", "must hold the JSON rows of a sweep"),
     ("[1]\n", "must hold the JSON rows of a sweep"),
+    ("[" * 100000, "must hold the JSON rows of a sweep"),
     ('{"samples": 1}\n', "must hold the JSON rows of a sweep"),
     ("", "share 0 timed problems of 0, must share half of them, and two at least"),
     (json.dumps(row(1, 1)) + "\n",

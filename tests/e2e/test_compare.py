@@ -204,6 +204,19 @@ def test_interruption_costs_one_task(command: list[str], tmp_path: Path,
         (task.head_dim, task.seqlen, task.mask) for task in all_tasks()]
 
 
+@pytest.mark.parametrize("words, at, said", [
+    (["--only", "D=256"], 2, "interrupted; the same command begins anew\n"),
+    ([], 1, "interrupted; the same command goes on with what is there\n")])
+def test_what_comes_after_an_interruption_is_said(command: list[str], words: list[str], at: int,
+                                                  said: str, monkeypatch: pytest.MonkeyPatch,
+                                                  capsys: pytest.CaptureFixture) -> None:
+    sys.argv += words
+    monkeypatch.setattr(StubComparison, "interrupt_at", at)
+    monkeypatch.setattr(StubComparison, "interruption", KeyboardInterrupt(), raising=False)
+    assert compare.main() == 130
+    assert capsys.readouterr().err == f"\ncompare: {said}"
+
+
 @pytest.mark.parametrize("words, count", [
     (["--quick"], len(quick_tasks())), (["--only", "bf16"], 2),
     (["--steps", "step05", "--only", "D=256"], 6)])

@@ -71,7 +71,7 @@ def rows_of(rows: list[dict], **wanted: object) -> list[dict]:
 def test_waterfall_tells_speedups_and_regressions(drawn: Path) -> None:
     texts = texts_of(drawn / "waterfall_light.svg")
     for mask in ("full", "causal"):
-        rows = rows_of(compare_rows(), seqlen=4096, head_dim=128, dtype="fp16", mask=mask)
+        rows = rows_of(sweep_rows(), seqlen=4096, head_dim=128, dtype="fp16", mask=mask)
         speeds = [rows_of(rows, step=step)[0]["tflops"] for step in STEP_SPEEDS]
         assert speeds[4] < speeds[3]
         assert f"{speeds[0]:.3g}" in texts
@@ -83,19 +83,16 @@ def test_waterfall_tells_speedups_and_regressions(drawn: Path) -> None:
     assert [text[-12:] for text in bold if "×" in text] == ["×0.98 slower"] * 2
 
 
-@pytest.mark.parametrize("missing", ["step01", "FlashAttention-2"])
-def test_waterfall_is_of_one_run(tmp_path: Path, missing: str) -> None:
-    """The comparison's if all steps took turns there, else the sweep's."""
+def test_two_cards_are_told(tmp_path: Path) -> None:
+    """In the figures that take rows of both runs."""
     results = write_results(tmp_path)
     path = results / "h200" / "compare_0123456789ab.jsonl"
-    write_rows(path, [row for row in read_rows(path)
-                      if missing not in (row.get("step"), row.get("peer"))])
-    found = figures.FIGURES["waterfall"].data(measured.load(results / "h200"))
-    of = sweep_rows() if missing == "step01" else compare_rows()
-    for panel in found["panels"]:
-        rows = rows_of(of, seqlen=4096, head_dim=128, dtype="fp16", mask=panel["mask"])
-        assert [step["tflops"] for step in panel["steps"]] == [
-            rows_of(rows, step=step)[0]["tflops"] for step in STEP_SPEEDS]
+    for card, told in (("GPU-1", False), ("GPU-2", True)):
+        write_rows(path, [row | {"gpu_uuid": card} for row in compare_rows()])
+        found = {name: figure.data(measured.load(results / "h200"))
+                 for name, figure in figures.FIGURES.items()}
+        assert [name for name, data in found.items() if "two cards" in data["origin"]] == (
+            ["tflops", "sparsity"] if told else [])
 
 
 def test_tflops_keeps_two_runs_apart(given: dict) -> None:
@@ -155,17 +152,33 @@ def test_sparsity_is_of_the_sweep(given: dict) -> None:
 
 def test_sparsity_tells_the_time_of_a_block(given: dict) -> None:
     """By counts of blocks, not of entries: of random entries none can be left out."""
-    data = figures.FIGURES["sparsity"].data(given["whole"])
-    for panel in data["panels"]:
+    found = figures.FIGURES["sparsity"].data(given["whole"])
+    for panel in found["panels"]:
         for mask, share in (("blocks:0.1", 0.1), ("random:0.5", 1)):
             time = panel["masks"][mask][1]
             assert panel["per_block"][mask] == pytest.approx(time / share, rel=1e-2)
             percent = 100 * (panel["per_block"][mask] - 1)
-            assert figures.figure_sparsity.label_of(mask, panel) == f"{mask} {percent:+.0f} %"
+            assert f"{mask} {percent:+.0f} %" in figures.figure_sparsity.labels(found)
     panel = {"per_block": {"window:9": 1.344, "causal": 0.98}}
     for mask, said in (("window:9", "window:9 +34 %"), ("causal", "causal -2 %"),
                        ("document:3", "document:3")):
         assert figures.figure_sparsity.label_of(mask, panel) == said
+
+
+@pytest.mark.parametrize("p10, p90, told", [
+    (1.03, 1.04, True), (1.01, 1.04, False), (0.9, 0.94, True), (0.9, 0.99, False)])
+def test_no_more_is_told_of_a_block_than_samples_allow(tmp_path: Path, p10: float, p90: float,
+                                                       told: bool) -> None:
+    """The full mask's are from 0.98 to 1.02."""
+    problem = {"step": "step05", "seqlen": 4096, "head_dim": 64, "dtype": "fp16"}
+    (full,) = rows_of(sweep_rows(), mask="full", **problem)
+    time = full["median_ms"]
+    rows = [row | {"p10_ms": 0.98 * time, "p90_ms": 1.02 * time} if row == full else
+            row | {"p10_ms": p10 * time, "p90_ms": p90 * time}
+            if rows_of([row], mask="random:0.5", **problem) else row for row in sweep_rows()]
+    write_rows(tmp_path / "sweep_a.jsonl", rows)
+    panel = figures.FIGURES["sparsity"].data(measured.load(tmp_path))["panels"][0]
+    assert ("random:0.5" in panel["per_block"]) == told
 
 
 def test_explanations_fit_what_is_shown(given: dict) -> None:
@@ -173,9 +186,9 @@ def test_explanations_fit_what_is_shown(given: dict) -> None:
     explained = figures.figure_sparsity.explanation
     for which, flex in (("whole", True), ("alone", False)):
         text = explained(figures.FIGURES["sparsity"].data(given[which]))
-        assert ("FlexAttention" in text) == flex and "mask blocks of 128 x 128. NVIDIA" in text
+        assert ("FlexAttention" in text) == flex and "mask blocks of 128 x 128.\nNVIDIA" in text
     found = figures.FIGURES["sparsity"].data(given["whole"])
-    assert "Step 05, forward pass, fp16. NVIDIA H200" in explained(found | {"blocks": []})
+    assert "Step 05, forward pass, fp16.\nNVIDIA H200" in explained(found | {"blocks": []})
 
 
 def test_error_of_every_row_is_shown(given: dict) -> None:
@@ -304,6 +317,6 @@ def test_make_readme_in_a_copy(tmp_path: Path) -> None:
     assert "commit 0123456789ab" in (tree.root / "README.md").read_text()
     assert sorted(path.name for path in (tree.root / "docs/pictures").iterdir()) == sorted(
         f"{name}_{theme}.svg" for name in NAMES for theme in ("light", "dark"))
-    row = rows_of(read_rows(next((tree.root / "plots/results/h200").glob("compare_*"))),
+    row = rows_of(read_rows(next((tree.root / "plots/results/h200").glob("sweep_*"))),
                   step="step03", seqlen=4096, head_dim=128, dtype="fp16", mask="full")[0]
     assert f"| {row['tflops']:.1f} |" in (tree.root / "README.md").read_text()

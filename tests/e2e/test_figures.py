@@ -128,6 +128,67 @@ def test_every_curve_has_its_name_at_its_end(given: dict, which: str) -> None:
                 assert list(ends[curve["name"]]) == max(curve["beside"] + curve["alone"])
 
 
+def drawn_lines(axes) -> list[list[list[float]]]:
+    """The points of each line."""
+    return [np.asarray(line.get_xydata()).tolist() for line in axes.lines]
+
+
+@pytest.mark.parametrize("which", GIVEN)
+def test_tflops_draws_its_data(given: dict, which: str) -> None:
+    data = figures.FIGURES["tflops"].data(given[which])
+    with figure_of("tflops", given[which], style.THEMES[0]) as (figure, _):
+        for axes, panel in zip(figure.axes, data["panels"], strict=False):
+            assert drawn_lines(axes) == [curve[kind] for curve in panel["curves"]
+                                         for kind in ("beside", "alone") if curve[kind]]
+
+
+@pytest.mark.parametrize("which", GIVEN)
+def test_roofline_draws_its_data(given: dict, which: str) -> None:
+    """Beside the ceilings, which are horizontal or one sloping line."""
+    data = figures.FIGURES["roofline"].data(given[which])
+    with figure_of("roofline", given[which], style.THEMES[0]) as (figure, _):
+        lines = drawn_lines(figure.axes[0])
+        slope, *roofs = lines[:1 + sum("tflops" in name for name in data["ceilings"])]
+        copy = data["ceilings"]["ceiling_copy_gb_per_s"] * 1e-3
+        assert all(y == pytest.approx(copy * x) for x, y in slope)
+        assert sorted({y for roof in roofs for _, y in roof}) == sorted(
+            speed for name, speed in data["ceilings"].items() if "tflops" in name)
+        for trail in data["steps"].values():
+            assert [[point["intensity"], point["tflops"]] for point in trail] in lines
+
+
+@pytest.mark.parametrize("which", GIVEN)
+def test_sparsity_draws_its_data(given: dict, which: str) -> None:
+    """Random blocks in one line, every other mask, FlexAttention; labels where they belong, and
+    those beyond the aim stand out."""
+    data = figures.FIGURES["sparsity"].data(given[which])
+    with figure_of("sparsity", given[which], style.THEMES[0]) as (figure, _):
+        for axes, panel in zip(figure.axes, data["panels"], strict=False):
+            lines = drawn_lines(axes)
+            blocks = sorted(point for mask, point in panel["masks"].items() if "blocks" in mask)
+            others = {mask: point for mask, point in panel["masks"].items() if "blocks" not in mask}
+            assert [[0, 1], [1, 0]] in lines and blocks in lines
+            for point in (*others.values(), *panel["flex"].values()):
+                assert [point] in lines
+            labels = {text.get_text().split()[0]: text for text in axes.texts}
+            for mask, point in (*others.items(), ("blocks:0.1", blocks[-1])):
+                assert list(labels[mask].xy) == point
+                assert (labels[mask].get_fontweight() == "bold") == (
+                    panel["per_block"].get(mask, 1) > 1.25)
+
+
+@pytest.mark.parametrize("which", GIVEN)
+def test_waterfall_draws_its_data(given: dict, which: str) -> None:
+    """Bars from the speed before to that of the step."""
+    data = figures.FIGURES["waterfall"].data(given[which])
+    with figure_of("waterfall", given[which], style.THEMES[0]) as (figure, _):
+        for axes, panel in zip(figure.axes, data["panels"], strict=True):
+            speeds = [step["tflops"] for step in panel["steps"]]
+            bars = [(bar.get_x(), bar.get_x() + bar.get_width()) for bar in axes.patches]
+            assert bars == [pytest.approx(pair) for pair in
+                            zip([axes.get_xlim()[0], *speeds], speeds)]
+
+
 def test_places_of_labels() -> None:
     generator = np.random.default_rng(1)
     for count in (1, 2, 5, 12):

@@ -167,6 +167,9 @@ BROKEN = [
     (changed(max_error=float("nan")), '"max_error" is NaN, must be a finite number'),
     (changed(flops=10**400), '"flops" is 10000'),
     (changed(tflops=1.5), '"tflops" is 1.5, but "flops" in "median_ms" are '),
+    (changed(date="zzz"), '"date" is "zzz", must be like 2030-01-02T03:04:05Z'),
+    (changed(mask_blocks=9, mask_blocks_active=10), '"mask_blocks_active" must be at most'),
+    ("[" * 100000, "no JSON"), ("9" * 5000, "no JSON"),
     (changed(median_ms=1e-300), ', but "flops" in "median_ms" are '),
     (changed(tflops=None), 'has "samples" but no "tflops"'),
     (without("ceiling"), 'has "samples" but no "ceiling"')]
@@ -188,16 +191,20 @@ def test_file_that_is_no_text_is_named(tmp_path: Path) -> None:
         measured.load(tmp_path)
 
 
+@pytest.mark.parametrize("field, value, of_others", [
+    ("device", "NVIDIA A100", "NVIDIA H200"), ("gpu_uuid", "GPU-2", "GPU-1"),
+    ("commit", "ba9876543210", "0123456789ab")])
 @pytest.mark.parametrize("kind", ["sweep", "compare"])
-def test_run_of_two_devices_is_refused(tmp_path: Path, kind: str) -> None:
-    """Whether or not the row counts, it is none of this GPU."""
+def test_run_of_two_origins_is_refused(tmp_path: Path, kind: str, field: str, value: str,
+                                       of_others: str) -> None:
+    """Whether or not the row counts, it is none of this run."""
     path = tmp_path / f"{kind}_abc.jsonl"
     rows = {"sweep": sweep_rows, "compare": compare_rows}[kind]()
-    write_rows(path, [*rows[:2], rows[2] | {"device": "NVIDIA A100"}, *rows[3:]])
+    write_rows(path, [*rows[:2], rows[2] | {field: value}, *rows[3:]])
     with pytest.raises(measured.RowsError) as raised:
         measured.load(tmp_path)
-    assert str(raised.value) == (f'{path}, line 3: "device" is "NVIDIA A100", but that of line 1 '
-                                 'is "NVIDIA H200"; a run is of one GPU')
+    assert str(raised.value) == (f'{path}, line 3: "{field}" is "{value}", but that of line 1 '
+                                 f'is "{of_others}"; a run is of one commit and GPU')
 
 
 def test_numbers_that_are_whole_are_numbers(tmp_path: Path) -> None:
