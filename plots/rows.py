@@ -189,15 +189,15 @@ def misfit(found: dict) -> str | None:
 def misdated(date: str) -> str | None:
     """Dates choose the newest run."""
     try:
-        datetime.fromisoformat(date)
+        datetime.strptime(date, "%Y-%m-%dT%H:%M:%SZ")
     except ValueError:
         return f'"date" is {json.dumps(date)}, must be like 2030-01-02T03:04:05Z'
     return None
 
 
 # What a timed row has beside what every row has.
-TIMED = {"sweep": ("median_ms", "tflops", "gb_per_s", "ceiling", "ceiling_percent",
-                   "ceiling_copy_gb_per_s"),
+TIMED = {"sweep": ("median_ms", "p10_ms", "p90_ms", "tflops", "gb_per_s", "ceiling",
+                   "ceiling_percent", "ceiling_copy_gb_per_s"),
          "compare": ("median_ms", "tflops")}
 
 
@@ -241,7 +241,7 @@ def read_run(path: Path, kind: str) -> Run:
     except (OSError, UnicodeDecodeError) as error:
         raise RowsError(f"{path}: {error}") from error
     rows = [read_row(line, kind, f"{path}, line {i}") for i, line in enumerate(lines, 1)]
-    refuse_other_cards(rows, path)
+    refuse_other_origins(rows, path)
     most_stages: dict[str | None, int] = {}
     for row in rows:
         most_stages[row.step] = max(row.stages or 0, most_stages.get(row.step, 0))
@@ -252,7 +252,7 @@ def read_run(path: Path, kind: str) -> Run:
     return Run(path, list(latest.values()))
 
 
-def refuse_other_cards(rows: list[Row], path: Path) -> None:
+def refuse_other_origins(rows: list[Row], path: Path) -> None:
     """A run is of one commit on one GPU."""
     for i, row in enumerate(rows, 1):
         for field in ("commit", "device", "gpu_uuid"):

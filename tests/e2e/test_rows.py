@@ -172,6 +172,7 @@ BROKEN = [
     ("[" * 100000, "no JSON"), ("9" * 5000, "no JSON"),
     (changed(median_ms=1e-300), ', but "flops" in "median_ms" are '),
     (changed(tflops=None), 'has "samples" but no "tflops"'),
+    (without("p10_ms"), 'has "samples" but no "p10_ms"'),
     (without("ceiling"), 'has "samples" but no "ceiling"')]
 
 
