@@ -82,7 +82,9 @@ def data(results: Results) -> dict | None:
               if any(mask.startswith(RANDOM_BLOCKS) for mask in masks)]
     if not panels:
         return None
-    return {"figure": NAME, "origin": results.origins(), "step": step,
+    beside = any(panel["flex"] for panel in panels)
+    return {"figure": NAME, "step": step,
+            "origin": results.origins() if beside else results.sweep.origin(),
             "blocks": sorted({(row.mask_block_q, row.mask_block_kv) for row
                               in results.sweep.select(step=step, dtype=DTYPE)
                               if row.mask_block_q}), "panels": panels}
@@ -129,7 +131,7 @@ def draw_panel(axes: Axes, panel: dict, theme: Theme) -> None:
     ends = []
     for mask, point in marked(panel).items():
         missed = panel["per_block"].get(mask, 1) > AIM
-        ends.append(End(*point, label_of(mask, panel), beside if missed else colour, missed))
+        ends.append(End(*point, label_of(mask, panel), colour, missed))
     label_ends(axes, ends)
 
 

@@ -77,7 +77,8 @@ def peer_note(results: Results) -> str:
              if results.compare else [])
     if not peers:
         return ""
-    card = "the same" if peers[0].gpu_uuid == results.sweep.rows[0].gpu_uuid else "another"
+    cards = peers[0].gpu_uuid, results.sweep.rows[0].gpu_uuid
+    card = "one" if None in cards else "the same" if cards[0] == cards[1] else "another"
     return (" × FA2: as many times as fast as PyTorch's FlashAttention-2, with which all steps "
             f"took turns in a run of their own, {origin_of(peers[0], card)}; in brackets, where "
             "they are kept, the first and last decile of the rounds.")

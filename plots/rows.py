@@ -130,7 +130,7 @@ class Results:
     def origins(self) -> str:
         """Of both runs, once if it is the same."""
         runs = [run for run in (self.sweep, self.compare) if run]
-        cards = {row.gpu_uuid for run in runs for row in run.rows}
+        cards = {row.gpu_uuid for run in runs for row in run.rows if row.gpu_uuid}
         return "; ".join(dict.fromkeys(run.origin() for run in runs)) + (
             ", two cards" if len(cards) > 1 else "")
 
@@ -186,19 +186,24 @@ def misfit(found: dict) -> str | None:
     return misdated(found["date"])
 
 
+DATE = "%Y-%m-%dT%H:%M:%SZ"
+
+
 def misdated(date: str) -> str | None:
     """Dates choose the newest run."""
     try:
-        datetime.strptime(date, "%Y-%m-%dT%H:%M:%SZ")
+        told = datetime.strptime(date, DATE).strftime(DATE)
     except ValueError:
-        return f'"date" is {json.dumps(date)}, must be like 2030-01-02T03:04:05Z'
-    return None
+        told = None
+    return None if date == told else (f'"date" is {json.dumps(date)}, must be like '
+                                      "2030-01-02T03:04:05Z")
 
 
 # What a timed row has beside what every row has.
-TIMED = {"sweep": ("median_ms", "p10_ms", "p90_ms", "tflops", "gb_per_s", "ceiling",
-                   "ceiling_percent", "ceiling_copy_gb_per_s"),
-         "compare": ("median_ms", "tflops")}
+TIMED = {"sweep": ("median_ms", "p10_ms", "p90_ms", "tflops", "gb_per_s", "max_error",
+                   "allowed_error", "ceiling", "ceiling_percent", "ceiling_copy_gb_per_s",
+                   "cuda_runtime"),
+         "compare": ("median_ms", "tflops", "cuda_runtime")}
 
 
 def mistimed(found: dict, kind: str) -> str | None:

@@ -25,8 +25,9 @@ class RunError(Exception):
 
 
 def os_error(error: OSError) -> str:
-    """Some are of no file: a pipe that nobody reads."""
-    return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    """Some are of no file, or tell no more than a text: a pipe that nobody reads, a library."""
+    return f"{error.filename}: {error.strerror}" if error.filename else (
+        error.strerror or str(error))
 
 
 def numbered(directory: Path, stem: str) -> Iterator[Path]:

@@ -24,7 +24,7 @@ from contest import Times  # noqa: E402
 from exact import Exact, Verdict, sampled_rows  # noqa: E402
 from gpu_name import short_name  # noqa: E402
 from peers import PEERS  # noqa: E402
-from run_file import RunError, choose, only_writer, partial_of  # noqa: E402
+from run_file import RunError, choose, only_writer, os_error, partial_of  # noqa: E402
 from step_calls import Contestant  # noqa: E402
 
 LIBRARY = STEP_DIR / "libstep05.so"
@@ -303,3 +303,12 @@ def test_rows_of_other_runs_do_not_mix(tmp_path: Path) -> None:
             compare_rows.RowFile(path, {**ENVIRONMENT, field: "3"})
     assert compare_rows.RowFile(path, ENVIRONMENT).done() == {SMALL}
     assert compare_rows.RowFile(path, {**ENVIRONMENT, "commit": "abc-dirty"}).done() == set()
+
+
+@pytest.mark.parametrize("error, said", [
+    (FileNotFoundError(errno.ENOENT, "No such file or directory", "a"),
+     "a: No such file or directory"),
+    (BrokenPipeError(errno.EPIPE, "Broken pipe"), "Broken pipe"),
+    (OSError("a.so: undefined symbol: b"), "a.so: undefined symbol: b")])
+def test_errors_of_the_system_are_told_whole(error: OSError, said: str) -> None:
+    assert os_error(error) == said

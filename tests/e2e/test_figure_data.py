@@ -301,8 +301,8 @@ def test_make_plots(tmp_path: Path) -> None:
 
 def headline_bases() -> list[dict]:
     """The problems of the README's table."""
-    fields = ("commit date backend device batch heads kv_heads seqlen seqlen_kv head_dim dtype "
-              "mask layout scale input flops").split()
+    fields = ("commit date backend device cuda_runtime batch heads kv_heads seqlen seqlen_kv "
+              "head_dim dtype mask layout scale input flops").split()
     rows = rows_of(sweep_rows(), step="step04", seqlen=4096, head_dim=128, dtype="fp16")
     return [{name: row[name] for name in fields} for row in rows]
 

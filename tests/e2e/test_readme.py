@@ -136,8 +136,9 @@ def test_the_table_holds_the_measured_ratio() -> None:
     assert f"| {row['speed_over_fa2']:.3f} ({row['speed_over_fa2_p10']:.3f}" in line
 
 
-@pytest.mark.parametrize("card, told", [("GPU-1", "on the same"), ("GPU-2", "on another")])
-def test_both_origins_are_told(page: tuple[Path, Path], tmp_path: Path, card: str,
+@pytest.mark.parametrize("card, told", [("GPU-1", "on the same"), ("GPU-2", "on another"),
+                                        (None, "on one")])
+def test_both_origins_are_told(page: tuple[Path, Path], tmp_path: Path, card: str | None,
                                told: str) -> None:
     """Of speeds and of ratios: what was not measured together must not look as if it were."""
     readme, pictures = page

@@ -194,12 +194,12 @@ def test_file_that_is_none_of_rows_is_refused(programs: StandIns, tmp_path: Path
     assert path.stat().st_size == len(line) + 1 and programs.cases() == []
 
 
-@pytest.mark.parametrize("commit", ["0123456789ab-dirty", "unknown"])
-def test_code_without_a_name_is_measured_anew(programs: StandIns, commit: str) -> None:
+@pytest.mark.parametrize("commit, how", [("0123456789ab-dirty", "SIGTERM"), ("unknown", "SIGKILL")])
+def test_code_without_a_name_is_measured_anew(programs: StandIns, commit: str, how: str) -> None:
     """It may have changed since."""
-    programs.set(commit=commit, dies_at=9, signal="SIGTERM")
-    done = sweep(programs, "--quick", code=INTERRUPTED)
-    assert done.stderr.endswith("sweep: interrupted; the same command begins anew\n")
+    programs.set(commit=commit, dies_at=9, signal=how)
+    done = sweep(programs, "--quick", code=-9 if how == "SIGKILL" else INTERRUPTED)
+    assert how == "SIGKILL" or done.stderr.endswith("interrupted; the same command begins anew\n")
     programs.set(commit=commit)
     sweep(programs, "--quick")
     assert len(results(programs)[f"quick_{commit}.jsonl"]) == len(QUICK)
