@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 
 from gpu_name import short_name
-from run_file import RunError, os_error
+from run_file import RunError, exit_code
 
 
 def read_row(program: Path, path: Path) -> dict:
@@ -49,14 +49,8 @@ def main() -> int:
     if len(sys.argv) != 3:
         print(__doc__, file=sys.stderr)
         return 2
-    try:
-        return measure(Path(sys.argv[1]), Path(sys.argv[2]))
-    except RunError as error:
-        print(f"ceilings: {error}", file=sys.stderr)
-        return error.code
-    except OSError as error:
-        print(f"ceilings: {os_error(error)}", file=sys.stderr)
-        return 3
+    program, results = map(Path, sys.argv[1:])
+    return exit_code("ceilings", lambda: measure(program, results))
 
 
 if __name__ == "__main__":

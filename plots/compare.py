@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from compare_gpu import Gpu, date, torch_on_a_gpu
-from run_file import (RunError, can_go_on, choose, end_by_signals, only_writer, os_error,
+from run_file import (RunError, can_go_on, choose, end_by_signals, exit_code, only_writer,
                       partial_of, refuse_complete)
 from step_program import commits_of, in_words
 
@@ -148,13 +148,7 @@ def main() -> int:
     words = arguments(sys.argv[1:])
     end_by_signals()
     try:
-        return run(words)
-    except RunError as error:
-        print(f"compare: {error}", file=sys.stderr)
-        return error.code
-    except OSError as error:
-        print(f"compare: {os_error(error)}", file=sys.stderr)
-        return FAILED
+        return exit_code("compare", lambda: run(words))
     except (RuntimeError, ValueError) as error:
         print(f"compare: {' '.join(str(error).split())[:400]}", file=sys.stderr)
         return FAILED

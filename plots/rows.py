@@ -114,10 +114,7 @@ class Run:
 
     def origin(self) -> str:
         """Where, from which source and when, for the head of a picture."""
-        devices, commits = ({getattr(row, field) for row in self.rows}
-                            for field in ("device", "commit"))
-        return (f"{', '.join(sorted(devices))}, commit {', '.join(sorted(commits))}, "
-                f"{self.date()[:10]}")
+        return f"{self.rows[0].device}, commit {self.rows[0].commit}, {self.date()[:10]}"
 
 
 @dataclass(frozen=True)

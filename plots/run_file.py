@@ -4,6 +4,7 @@ import fcntl
 import json
 import os
 import signal
+import sys
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,6 +29,18 @@ def os_error(error: OSError) -> str:
     """Some are of no file, or tell no more than a text: a pipe that nobody reads, a library."""
     return f"{error.filename}: {error.strerror}" if error.filename else (
         error.strerror or str(error))
+
+
+def exit_code(program: str, run: Callable[[], int]) -> int:
+    """What `run` returns; of what a user can put right, one line and its code."""
+    try:
+        return run()
+    except RunError as error:
+        print(f"{program}: {error}", file=sys.stderr)
+        return error.code
+    except OSError as error:
+        print(f"{program}: {os_error(error)}", file=sys.stderr)
+        return 3
 
 
 def numbered(directory: Path, stem: str) -> Iterator[Path]:

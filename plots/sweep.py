@@ -17,8 +17,8 @@ from pathlib import Path
 
 from ceilings import read_row
 from gpu_name import short_name
-from run_file import (RunError, can_go_on, choose, complete, end_by_signals, only_writer, os_error,
-                      partial_of, refuse_complete)
+from run_file import (RunError, can_go_on, choose, complete, end_by_signals, exit_code,
+                      only_writer, partial_of, refuse_complete)
 from step_program import commits_of, first_line, in_words
 from sweep_file import read_rows, resume
 from sweep_grid import Case, Group, case_in_words, full_grid, identity_of, quick_grid
@@ -184,16 +184,10 @@ def main() -> int:
     words = parser.parse_args()
     end_by_signals()
     try:
-        return run(words)
+        return exit_code("sweep", lambda: run(words))
     except KeyboardInterrupt:
         print("sweep: interrupted before anything was measured", file=sys.stderr)
         return INTERRUPTED
-    except RunError as error:
-        print(f"sweep: {error}", file=sys.stderr)
-        return error.code
-    except OSError as error:
-        print(f"sweep: {os_error(error)}", file=sys.stderr)
-        return 3
 
 
 if __name__ == "__main__":
