@@ -172,7 +172,7 @@ $(BUILD)/commit.h: FORCE
 	@$(call write_if_changed,#define COMMIT "$(COMMIT)")
 
 # Ceilings that other loops measured are not comparable.
-$(BUILD)/ceiling_version.h: common/host/ceiling.cu common/device/ptx.cuh
+$(BUILD)/ceiling_version.h: common/host/device/ceiling.cu common/device/ptx.cuh
 	@mkdir -p $(@D)
 	@echo "#define CEILING_VERSION \"$$(cat $^ | cksum)\"" > $@
 
@@ -180,15 +180,16 @@ FORCE:
 
 # --- Host code: C11, the same for both backends but for the runtime's headers ------------------------
 
-HOST_SOURCES := $(wildcard common/host/*.c) $(if $(filter cpu,$(BACKEND)),$(wildcard common/host/lab/*.c))
-HOST_OBJECTS := $(HOST_SOURCES:common/%.c=$(BUILD)/%.o) $(BUILD)/host/ceiling.o
+HOST_SOURCES := $(wildcard common/host/*.c common/host/*/*.c) \
+	$(if $(filter cpu,$(BACKEND)),$(wildcard common/host/report/lab/*.c))
+HOST_OBJECTS := $(HOST_SOURCES:common/%.c=$(BUILD)/%.o) $(BUILD)/host/device/ceiling.o
 RUNTIME_INCLUDE = $(if $(filter cuda,$(BACKEND)),-isystem $(CUDA_INCLUDE),-Icommon/simt/include)
 
-$(BUILD)/host/reference.o: HOST_FLAGS += $(VECTORISE)
-$(BUILD)/host/version.o: $(BUILD)/commit.h
-$(BUILD)/host/version.o: HOST_FLAGS += -I$(BUILD)
-$(BUILD)/host/ceiling_cache.o: $(BUILD)/ceiling_version.h
-$(BUILD)/host/ceiling_cache.o: HOST_FLAGS += -I$(BUILD)
+$(BUILD)/host/check/reference.o: HOST_FLAGS += $(VECTORISE)
+$(BUILD)/host/base/version.o: $(BUILD)/commit.h
+$(BUILD)/host/base/version.o: HOST_FLAGS += -I$(BUILD)
+$(BUILD)/host/device/ceiling_cache.o: $(BUILD)/ceiling_version.h
+$(BUILD)/host/device/ceiling_cache.o: HOST_FLAGS += -I$(BUILD)
 
 $(BUILD)/host/%.o: common/host/%.c $(BUILD)/flags
 	@mkdir -p $(@D)
@@ -210,7 +211,7 @@ $(STEPS:%=$(BUILD)/steps/%.o): $(BUILD)/steps/%.o: $$(wildcard steps/$$*_*.cu) $
 	$(call say,NVCC,$<)
 	$(Q)$(NVCC) $(NVCC_FLAGS) $(call gencode,$(call archs_of,$*)) -MMD -MP -c $< -o $@
 
-$(BUILD)/host/ceiling.o: common/host/ceiling.cu $(BUILD)/flags
+$(BUILD)/host/device/ceiling.o: common/host/device/ceiling.cu $(BUILD)/flags
 	@mkdir -p $(@D)
 	$(call say,NVCC,$<)
 	$(Q)$(NVCC) $(NVCC_FLAGS) $(call gencode,$(call archs_of,step01)) -MMD -MP -c $< -o $@
@@ -270,7 +271,7 @@ $(STEPS:%=$(BUILD)/checked/%.o): %.o: %.all.o
 	$(Q)$(LD) -r --force-group-allocation $< -o $@
 	$(Q)$(OBJCOPY) --redefine-sym step=step_checked --keep-global-symbol=step_checked $@
 
-$(BUILD)/host/ceiling.o: common/host/ceiling.cu $(BUILD)/rewrite_launches $(BUILD)/flags
+$(BUILD)/host/device/ceiling.o: common/host/device/ceiling.cu $(BUILD)/rewrite_launches $(BUILD)/flags
 	$(compile_cu)
 
 $(BUILD)/gpu/layouts.o: tests/gpu/layouts.cu $(BUILD)/rewrite_launches $(BUILD)/flags
@@ -299,7 +300,7 @@ $(STEPS:%=$(BUILD)/%): $(BUILD)/%: $(BUILD)/steps/%.o $(BUILD)/checked/%.o $(HOS
 
 endif
 
--include $(wildcard $(BUILD)/*/*.d $(BUILD)/*/*/*.d)
+-include $(wildcard $(BUILD)/*/*.d $(BUILD)/*/*/*.d $(BUILD)/*/*/*/*.d)
 
 include tests/tests.mk
 include plots/plots.mk

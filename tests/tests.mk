@@ -93,18 +93,18 @@ else
 
 SANITIZE := -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
 UNIT := $(BUILD)/unit
-HOST_TESTS := $(patsubst tests/unit/%.c,%,$(wildcard tests/unit/test_*.c))
+HOST_TESTS := $(patsubst tests/unit/%.c,%,$(wildcard tests/unit/*/test_*.c))
 # Sanitizers would be what these measure.
-SPEED_TESTS := $(patsubst tests/unit/%.c,%,$(wildcard tests/unit/speed_*.c))
-SIMT_TESTS := $(patsubst tests/unit/%.cu,%,$(wildcard tests/unit/simt_*.cu))
-LAB_TESTS := $(patsubst tests/unit/%.cu,%,$(wildcard tests/unit/lab_*.cu))
+SPEED_TESTS := $(patsubst tests/unit/%.c,%,$(wildcard tests/unit/*/speed_*.c))
+SIMT_TESTS := $(patsubst tests/unit/%.cu,%,$(wildcard tests/unit/simt/simt_*.cu))
+LAB_TESTS := $(patsubst tests/unit/%.cu,%,$(wildcard tests/unit/lab/lab_*.cu))
 # What the unit tests link: the host without main.
 UNIT_HOST_SOURCES := $(filter-out common/host/main.c,$(HOST_SOURCES))
 
-$(UNIT)/host/reference.o: HOST_FLAGS += $(VECTORISE)
-$(UNIT)/host/version.o: $(BUILD)/commit.h
-$(UNIT)/host/ceiling_cache.o: $(BUILD)/ceiling_version.h
-$(UNIT)/host/version.o $(UNIT)/host/ceiling_cache.o: HOST_FLAGS += -I$(BUILD)
+$(UNIT)/host/check/reference.o: HOST_FLAGS += $(VECTORISE)
+$(UNIT)/host/base/version.o: $(BUILD)/commit.h
+$(UNIT)/host/device/ceiling_cache.o: $(BUILD)/ceiling_version.h
+$(UNIT)/host/base/version.o $(UNIT)/host/device/ceiling_cache.o: HOST_FLAGS += -I$(BUILD)
 
 $(UNIT)/host/%.o: common/host/%.c $(BUILD)/flags
 	@mkdir -p $(@D)
@@ -189,14 +189,14 @@ $(LAB_TESTS:%=$(UNIT)/%.o): KERNEL_CHECKS :=
 $(LAB_TESTS:%=$(UNIT)/%.o): SIMT_FLAGS += $(CHECKING)
 
 # Calls a step.
-$(UNIT)/simt_many_tiles: $(UNIT)/steps/step05.o
+$(UNIT)/simt/simt_many_tiles: $(UNIT)/steps/step05.o
 
 $(STEPS:%=$(UNIT)/steps/%.o): $(UNIT)/steps/%.o: $$(wildcard steps/$$*_*.cu) $(BUILD)/rewrite_launches $(BUILD)/flags
 	$(compile_cu)
 
 # Whole programs with the host code under the sanitizers.
 $(STEPS:%=$(UNIT)/%): $(UNIT)/%: $(UNIT)/steps/%.o $(UNIT)/host/main.o $(UNIT)/libhost.a \
-    $(BUILD)/host/ceiling.o $(SIMT_OBJECTS) $(LAB_OBJECTS)
+    $(BUILD)/host/device/ceiling.o $(SIMT_OBJECTS) $(LAB_OBJECTS)
 	$(call say,LINK,$@)
 	$(Q)$(CXX) $^ -o $@ $(SANITIZE) -fopenmp -lpthread -lm
 
@@ -211,7 +211,7 @@ test-unit: $(UNIT_TESTS) $(STEPS:%=$(UNIT)/%) $(BUILD)/rewrite_launches
 	  $(UNIT)/$$step --cases tests/sanitize_any_d.cases --heads 2 --check all || failed=1; done; \
 	exit $$failed
 
--include $(wildcard $(UNIT)/*.d $(UNIT)/*/*.d $(UNIT)/*/*/*.d $(BUILD)/plain/*.d)
+-include $(wildcard $(UNIT)/*/*.d $(UNIT)/*/*/*.d $(UNIT)/*/*/*/*.d $(BUILD)/plain/*/*.d)
 
 endif
 

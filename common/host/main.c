@@ -5,12 +5,12 @@
 #include <signal.h>
 #include <stdio.h>
 
-#include "host/cases.h"
-#include "host/ceiling_command.h"
-#include "host/device.h"
-#include "host/options.h"
+#include "host/base/version.h"
+#include "host/cli/cases.h"
+#include "host/cli/ceiling_command.h"
+#include "host/cli/options.h"
+#include "host/device/device.h"
 #include "host/run.h"
-#include "host/version.h"
 
 static ExitCode run(int argc, char **argv, Error *error) {
   Options options = options_default();

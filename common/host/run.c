@@ -9,17 +9,17 @@
 #include <simt.h>
 #endif
 
-#include "host/ceiling_cache.h"
-#include "host/device_mask.h"
-#include "host/draw_mask.h"
-#include "host/inputs.h"
-#include "host/memory.h"
-#include "host/outputs.h"
-#include "host/problem.h"
-#include "host/progress.h"
-#include "host/report.h"
-#include "host/row.h"
-#include "host/step_build.h"
+#include "host/base/memory.h"
+#include "host/cli/problem.h"
+#include "host/device/ceiling_cache.h"
+#include "host/device/device_mask.h"
+#include "host/device/step_build.h"
+#include "host/io/inputs.h"
+#include "host/io/outputs.h"
+#include "host/masks/draw_mask.h"
+#include "host/report/progress.h"
+#include "host/report/report.h"
+#include "host/report/row.h"
 
 /** What must be given back at the end of a run, however it ends. */
 typedef struct Resources {

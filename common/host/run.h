@@ -6,13 +6,13 @@
 #define HOST_RUN_H
 
 #include "attention.h"
-#include "host/ceiling.h"
-#include "host/check.h"
-#include "host/device.h"
-#include "host/error.h"
-#include "host/mask.h"
-#include "host/options.h"
-#include "host/timing.h"
+#include "host/base/error.h"
+#include "host/check/check.h"
+#include "host/cli/options.h"
+#include "host/device/ceiling.h"
+#include "host/device/device.h"
+#include "host/device/timing.h"
+#include "host/masks/mask.h"
 
 /** What one kernel will be like on this device; zeros on the CPU backend. */
 typedef struct KernelFacts {

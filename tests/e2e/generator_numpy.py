@@ -1,6 +1,6 @@
 """The inputs that the programs draw, drawn once more.
 
-Written from the descriptions in common/host/random.h and inputs.h. Only integer operations and
+Written from the descriptions in common/host/io/random.h and inputs.h. Only integer operations and
 double-precision + - * / sqrt occur, in the documented order, so every element has the same bits.
 """
 

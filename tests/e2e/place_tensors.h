@@ -16,9 +16,9 @@
 
 #include "attention.h"
 #include "float16.h"
-#include "host/block_mask.h"
-#include "host/error.h"
-#include "host/random.h"
+#include "host/base/error.h"
+#include "host/io/random.h"
+#include "host/masks/block_mask.h"
 
 enum { Q, K, V, O, TENSORS };
 enum { NO_STRIDE = -1, BATCH_STRIDE, HEAD_STRIDE, ROW_STRIDE };

@@ -23,9 +23,9 @@
 #include <string.h>
 
 #include "attention.h"
-#include "host/device_mask.h"
-#include "host/error.h"
-#include "host/mask.h"
+#include "host/base/error.h"
+#include "host/device/device_mask.h"
+#include "host/masks/mask.h"
 #include "place_tensors.h"
 
 static const char *const TENSOR_NAMES = "QKVO";

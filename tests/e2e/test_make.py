@@ -82,7 +82,7 @@ def tree(tmp_path: Path) -> Tree:
 
 
 def sources(calls: list[str]) -> set[str]:
-    """What was compiled: common/host/npy.c, steps/step01_naive.cu, ..."""
+    """What was compiled: common/host/io/npy.c, steps/step01_naive.cu, ..."""
     compiled = {word for call in calls if " -c " in call for word in call.split()
                 if re.search(r"\.(c|cpp|cu|S)$", word)}
     return {re.sub(r"^build/[^/]+/", "", word) for word in compiled}
@@ -118,7 +118,7 @@ def test_parallel_make_builds_the_same(tree: Tree, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("header, rebuilt, not_rebuilt", [
-    ("common/host/npy.h", {"common/host/npy.c", "common/host/inputs.c"}, "steps/"),
+    ("common/host/io/npy.h", {"common/host/io/npy.c", "common/host/io/inputs.c"}, "steps/"),
     ("common/attention.h", {"common/host/run.c", "steps/step01.cpp"}, None),
     ("common/device/heads.cuh", {"steps/step01.cpp", "steps/step02.cpp"}, "common/host/"),
     ("common/simt/include/cuda_fp16.h", {"steps/step01.cpp"}, None),

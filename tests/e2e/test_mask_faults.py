@@ -28,7 +28,7 @@ from source_tree import SourceTree
 STEP = "steps/step05_block_mask.cu"
 LISTS = "common/device/tile_list.cuh"
 TILE = "common/device/mma_tile.cuh"
-HOST = "common/host/block_mask.c"
+HOST = "common/host/masks/block_mask.c"
 
 # All variants solve problems of this one instantiation. Blocks of 128 x 128 span four tiles.
 SHAPE = {"head_dim": 64, "mask_block": (128, 128)}
@@ -117,7 +117,7 @@ FAULTS = {
 WAITS_FOR_ALL = ((STEP, "cp_async_wait<STAGES - 1>();", "cp_async_wait<0>();"),)
 NO_TILE_IS_SKIPPED = (
     (HOST, "if (tile < 0 || tile >= m->tile_count)", "if (tile >= m->tile_count)"),
-    ("common/host/mask.c", "  const uint8_t *row = m->partial_block_masks +",
+    ("common/host/masks/mask.c", "  const uint8_t *row = m->partial_block_masks +",
      "  if (tile < 0) return (SlotKeys){0, 0, NULL};\n"
      "  const uint8_t *row = m->partial_block_masks +"),
     (LISTS, "const int type = slot < slots ?", "const int listed = slot < slots ?"),
@@ -127,7 +127,7 @@ NO_TILE_IS_SKIPPED = (
      "    int64_t first_key = 0, partial = 0;"))
 NO_TILE_IS_CAUSAL = (
     NO_TILE_IS_SKIPPED[0],
-    ("common/host/mask.c", "  const uint8_t *row = m->partial_block_masks +",
+    ("common/host/masks/mask.c", "  const uint8_t *row = m->partial_block_masks +",
      "  if (tile < 0) return (SlotKeys){first, causal_end < end ? causal_end : end, NULL};\n"
      "  const uint8_t *row = m->partial_block_masks +"),
     *NO_TILE_IS_SKIPPED[2:3],

@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "host/json.h"
+#include "host/base/json.h"
 #include "simt/lab/lab.h"
 
 void __real_lab_take_results(LabResults *results);

@@ -1,0 +1,35 @@
+/**
+ * @file
+ * Values of options: text to number or name. All return false with EXIT_USAGE and one line that
+ * names the option, the value and what would be right.
+ */
+#ifndef HOST_VALUES_H
+#define HOST_VALUES_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "host/base/error.h"
+
+/** A decimal integer in [least, most]. */
+bool parse_integer(const char *option, const char *text, int64_t least, int64_t most,
+                   int64_t *value, Error *error);
+
+/** An integer in [1, most]; `most` fits an int. */
+bool parse_count(const char *option, const char *text, int64_t most, int *value, Error *error);
+
+/** A finite decimal number; none that is so small that a double cannot hold it. */
+bool parse_real(const char *option, const char *text, double *value, Error *error);
+
+/** The value of --seed: any 64-bit unsigned integer. */
+bool parse_seed(const char *text, uint64_t *seed, Error *error);
+
+/** The index of `text` among `count` names. */
+bool parse_name(const char *option, const char *text, const char *const *names, int count,
+                int *index, Error *error);
+
+/** Two sizes with an x between them, such as 128x64, each from 1 to `most`. */
+bool parse_sizes(const char *option, const char *text, int most, int *first, int *second,
+                 Error *error);
+
+#endif

@@ -1,0 +1,315 @@
+/**
+ * @file
+ * Is the answer right?
+ */
+#include "host/check/check.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "host/check/check_parts.h"
+
+/* The tolerance of LSE; docs/correctness.md explains the rules. */
+static const double LSE_ABSOLUTE = 1e-4, LSE_RELATIVE = 1e-5;
+
+static double unit_roundoff(Dtype dtype) {
+  return dtype == DTYPE_FP16 ? 0x1p-11 : 0x1p-8;
+}
+
+static uint16_t infinity_bits(Dtype dtype) {
+  return dtype == DTYPE_FP16 ? 0x7c00 : 0x7f80;
+}
+
+RowScan scan_row(Dtype dtype, const uint16_t *o, int head_dim) {
+  const uint16_t infinity = infinity_bits(dtype);
+  int unwritten = 0, nan = 0, inf = 0;
+#pragma omp simd reduction(+ : unwritten, nan, inf)
+  for (int d = 0; d < head_dim; ++d) {
+    const int magnitude = o[d] & 0x7fff;
+    unwritten += o[d] == 0xffff;
+    nan += magnitude > infinity;
+    inf += magnitude == infinity;
+  }
+  return (RowScan){unwritten, nan - unwritten, inf};
+}
+
+bool lse_is_unwritten(float lse) {
+  return float_bits(lse) == 0xffffffff;
+}
+
+/* ||x||, Euclidean. */
+static double length(const double *x, int dim) {
+  double squares = 0;
+  for (int d = 0; d < dim; ++d) squares += x[d] * x[d];
+  return sqrt(squares);
+}
+
+/* ||a - b|| */
+static double distance(const double *a, const double *b, int dim) {
+  double squares = 0;
+  for (int d = 0; d < dim; ++d) squares += (a[d] - b[d]) * (a[d] - b[d]);
+  return sqrt(squares);
+}
+
+double relative_distance(const double *a, const double *b, int dim) {
+  const double difference = distance(a, b, dim);
+  return difference == 0 ? 0 : difference / length(b, dim);
+}
+
+double row_limit(const Problem *p, const ReferenceRow *reference) {
+  const double norm = length(reference->o, p->head_dim);
+  const double rounded =
+      unit_roundoff(p->dtype) * (norm + length(reference->magnitude, p->head_dim));
+  return fmax(rounded, distance(reference->base, reference->o, p->head_dim));
+}
+
+/* NaN and Inf in one head of an input tensor; `first` (may be NULL) becomes the first row with one.
+ */
+static int64_t count_not_finite(Dtype dtype, const uint16_t *x, const Strides *strides, int batch,
+                                int head, int64_t rows, int dim, int64_t *first) {
+  int64_t count = 0;
+  if (first) *first = INT64_MAX;
+  for (int64_t row = 0; row < rows; ++row) {
+    const RowScan scan = scan_row(dtype, x + row_offset(strides, batch, head, row), dim);
+    const int bad = scan.unwritten + scan.nan + scan.inf; /* to the inputs 0xffff is just a NaN */
+    if (bad > 0 && first && *first == INT64_MAX) *first = row;
+    count += bad;
+  }
+  return count;
+}
+
+/* Sets first_bad[batch * kv_heads + head] to the first row of V with NaN or Inf, INT64_MAX if there
+ * is none; true if all of Q, K and V is finite. */
+static bool scan_inputs(const Problem *p, const HostInputs *inputs, int64_t *first_bad) {
+  int64_t bad = 0;
+#pragma omp parallel for collapse(2) reduction(+ : bad)
+  for (int b = 0; b < p->batch; ++b) {
+    for (int h = 0; h < p->q_heads; ++h) {
+      bad +=
+          count_not_finite(p->dtype, inputs->q, &p->q_strides, b, h, p->q_len, p->head_dim, NULL);
+      if (h >= p->kv_heads) continue;
+      bad +=
+          count_not_finite(p->dtype, inputs->k, &p->k_strides, b, h, p->kv_len, p->head_dim, NULL);
+      bad += count_not_finite(p->dtype, inputs->v, &p->v_strides, b, h, p->kv_len, p->head_dim,
+                              &first_bad[(int64_t)b * p->kv_heads + h]);
+    }
+  }
+  return bad == 0;
+}
+
+/* All of O and LSE, whatever the plan. */
+static void scan_outputs(const Problem *p, const HostOutputs *outputs, bool inputs_finite,
+                         CheckResult *result) {
+  int64_t unwritten = 0, nan = 0, inf = 0;
+#pragma omp parallel for collapse(2) reduction(+ : unwritten, nan, inf)
+  for (int b = 0; b < p->batch; ++b) {
+    for (int h = 0; h < p->q_heads; ++h) {
+      for (int q = 0; q < p->q_len; ++q) {
+        const RowScan scan =
+            scan_row(p->dtype, outputs->o + row_offset(&p->o_strides, b, h, q), p->head_dim);
+        const float lse = outputs->lse[lse_index(p, (RowIndex){b, h, q})];
+        unwritten += scan.unwritten + lse_is_unwritten(lse);
+        nan += scan.nan + (isnan(lse) && !lse_is_unwritten(lse));
+        inf += scan.inf;
+      }
+    }
+  }
+  result->values_unwritten = unwritten;
+  if (inputs_finite) {
+    result->values_nan = nan;
+    result->values_inf = inf;
+  }
+}
+
+static size_t count_touched(const uint8_t *guard) {
+  size_t count = 0;
+  for (int i = 0; i < GUARD_BYTES; ++i) count += guard[i] != OUTPUT_POISON;
+  return count;
+}
+
+typedef struct Comparison {
+  const Problem *problem;
+  const Mask *mask;
+  const HostOutputs *outputs;
+  const CheckPlan *plan;
+  const Description *tiles;
+  const int64_t *first_bad;
+  RowFinding *findings;
+} Comparison;
+
+/* May NaN or Inf in V have reached this row, although the mask hides it? Where a kernel multiplies
+ * whole tiles, up to the last key that a row of its query tile attends: 0 * NaN is NaN. */
+static bool reached_by_bad_v(const Comparison *c, RowIndex row, int64_t first_bad) {
+  const Problem *p = c->problem;
+  if (!c->tiles->multiplies_hidden_keys || first_bad == INT64_MAX) return false;
+  const int first = row.q / c->tiles->q_tile * c->tiles->q_tile;
+  const int end = first + c->tiles->q_tile < p->q_len ? first + c->tiles->q_tile : p->q_len;
+  const int kv_tile = c->tiles->kv_tile;
+  for (int q = first; q < end; ++q) {
+    const int64_t keys = mask_row_end(c->mask, row.batch, row.head, q, kv_tile);
+    if (first_bad < (keys + kv_tile - 1) / kv_tile * kv_tile) return true;
+  }
+  return false;
+}
+
+/* |LSE - ref| relative to what is allowed; equal values and a NaN that belongs there count as 0. */
+static double lse_distance(float lse, double expected) {
+  if (isnan(expected)) return isnan(lse) && !lse_is_unwritten(lse) ? 0 : INFINITY;
+  if (isinf(expected)) return lse == expected ? 0 : INFINITY;
+  const double error = fabs(lse - expected) / (LSE_ABSOLUTE + LSE_RELATIVE * fabs(expected));
+  return isnan(error) ? INFINITY : error;
+}
+
+/* Compares element by element; `o` and `expected` keep only what has a norm. */
+static void compare_special(const uint16_t *bits, double *o, double *expected, int dim,
+                            RowFinding *finding) {
+  for (int d = 0; d < dim; ++d) {
+    if (bits[d] == 0xffff) {
+      ++finding->unwritten;
+    } else if (isnan(expected[d])) {
+      finding->nan_expected = true;
+      finding->misplaced_number |= !isnan(o[d]);
+    } else if (isinf(expected[d])) { /* NaN if a weight that is 0 in fp32 met the Inf in V */
+      finding->misplaced_number |= o[d] != expected[d] && !isnan(o[d]);
+    } else if (isnan(o[d])) {
+      ++finding->nan;
+    } else if (isinf(o[d])) {
+      ++finding->inf;
+    } else {
+      continue;
+    }
+    o[d] = expected[d] = 0;
+  }
+}
+
+static void compare_row(void *context, size_t index, const ReferenceRow *reference) {
+  const Comparison *c = context;
+  const Problem *p = c->problem;
+  const RowIndex row = c->plan->rows[index];
+  RowFinding *finding = &c->findings[index];
+  const uint16_t *bits = c->outputs->o + row_offset(&p->o_strides, row.batch, row.head, row.q);
+  const float lse = c->outputs->lse[lse_index(p, row)];
+  *finding =
+      (RowFinding){.lse_error = lse_distance(lse, reference->lse),
+                   .lse_nan = isnan(lse) && !isnan(reference->lse) && !lse_is_unwritten(lse)};
+  const int64_t first_bad =
+      c->first_bad[(int64_t)row.batch * p->kv_heads + kv_head_of(p, row.head)];
+  if (reached_by_bad_v(c, row, first_bad)) {
+    finding->not_compared = true;
+    finding->unwritten = scan_row(p->dtype, bits, p->head_dim).unwritten;
+    return;
+  }
+  double o[MAX_HEAD_DIM], expected[MAX_HEAD_DIM];
+  for (int d = 0; d < p->head_dim; ++d) o[d] = element_value(p->dtype, bits[d]);
+  memcpy(expected, reference->o, sizeof(double) * (size_t)p->head_dim);
+  compare_special(bits, o, expected, p->head_dim, finding);
+  if (finding->nan_expected) return;
+  finding->distance = distance(o, expected, p->head_dim);
+  finding->norm = length(expected, p->head_dim);
+  finding->own_limit = row_limit(p, reference);
+  if (finding->norm > 0) {
+    finding->base_error =
+        distance(reference->base, reference->o, p->head_dim) / length(reference->o, p->head_dim);
+  }
+}
+
+/* The faults of a finding once it is known what is allowed. */
+static int faults_of(const RowFinding *finding) {
+  int faults = 0;
+  if (finding->unwritten) faults |= FAULT_UNWRITTEN;
+  if (finding->nan || finding->inf) faults |= FAULT_NAN;
+  if (!(finding->share <= 1) || finding->misplaced_number) faults |= FAULT_VALUE;
+  if (!(finding->lse_error <= 1)) faults |= FAULT_LSE;
+  return faults;
+}
+
+/* A row is allowed twice the baseline's largest error, but no more than rounding can do to it: a
+ * row in which nearly everything cancels has a large relative error, and must not excuse the
+ * others. */
+static double share_of_allowed(const RowFinding *finding, double cap) {
+  if (finding->nan || finding->inf) return INFINITY;
+  if (finding->distance == 0) return 0;
+  return finding->distance / fmin(cap * finding->norm, 2 * finding->own_limit);
+}
+
+static void judge(const Problem *p, const CheckPlan *plan, RowFinding *findings, bool inputs_finite,
+                  CheckResult *result) {
+  double largest = unit_roundoff(p->dtype), sum = 0;
+  for (size_t i = 0; i < plan->count; ++i) largest = fmax(largest, findings[i].base_error);
+  result->allowed_error = 2 * largest;
+  size_t summed = 0;
+  for (size_t i = 0; i < plan->count; ++i) {
+    RowFinding *finding = &findings[i];
+    finding->share = share_of_allowed(finding, result->allowed_error);
+    finding->faults = faults_of(finding);
+    result->max_lse_error = fmax(result->max_lse_error, finding->lse_error);
+    result->lse_wrong += (finding->faults & FAULT_LSE) != 0;
+    result->rows_wrong += (finding->faults & FAULTS_OF_O) != 0;
+    result->rows_not_compared += finding->not_compared;
+    result->rows_nan_expected += finding->nan_expected && !(finding->faults & FAULTS_OF_O);
+    if (!inputs_finite) { /* else scan_outputs() has counted them in all rows */
+      result->values_nan += finding->nan + finding->lse_nan;
+      result->values_inf += finding->inf;
+    }
+    if (finding->not_compared || finding->nan_expected) continue;
+    result->max_share = fmax(result->max_share, finding->share);
+    const bool finite = !finding->nan && !finding->inf;
+    const double error = finding->distance == 0 ? 0 : finding->distance / finding->norm;
+    result->max_error = fmax(result->max_error, finite ? error : INFINITY);
+    if (isfinite(error) && finite) {
+      sum += error;
+      ++summed;
+    }
+  }
+  result->mean_error = summed ? sum / (double)summed : 0;
+  result->rows_checked = plan->count - result->rows_not_compared;
+}
+
+static void count_guards(const HostOutputs *outputs, CheckResult *result) {
+  for (int side = 0; side < 2; ++side) {
+    result->guard_bytes_touched += count_touched(outputs->o_guard[side]);
+    result->guard_bytes_touched += count_touched(outputs->lse_guard[side]);
+  }
+}
+
+/* check_outputs() with its memory: first_bad [batch * kv_heads], findings [plan->count]. */
+static bool check_with(const Problem *problem, const HostInputs *inputs, const HostOutputs *outputs,
+                       const CheckPlan *plan, const Description *tiles, ReferenceProgress *progress,
+                       FILE *failure, int64_t *first_bad, RowFinding *findings, CheckResult *result,
+                       Error *error) {
+  const bool inputs_finite = scan_inputs(problem, inputs, first_bad);
+  count_guards(outputs, result);
+  scan_outputs(problem, outputs, inputs_finite, result);
+  Comparison comparison = {problem, inputs->mask, outputs, plan, tiles, first_bad, findings};
+  if (!reference_rows(problem, inputs, plan->rows, plan->count, compare_row, &comparison, progress,
+                      error)) {
+    return false;
+  }
+  judge(problem, plan, findings, inputs_finite, result);
+  result->right = result->guard_bytes_touched == 0 && result->values_unwritten == 0 &&
+                  result->values_nan == 0 && result->values_inf == 0 && result->rows_wrong == 0 &&
+                  result->lse_wrong == 0;
+  if (result->right || !failure) return true;
+  const Judgement judgement = {problem, inputs,   outputs,       plan,
+                               tiles,   findings, inputs_finite, result};
+  return report_failure(&judgement, failure, error);
+}
+
+bool check_outputs(const Problem *problem, const HostInputs *inputs, const HostOutputs *outputs,
+                   const CheckPlan *plan, const Description *tiles, ReferenceProgress *progress,
+                   FILE *failure, CheckResult *result, Error *error) {
+  *result = (CheckResult){0};
+  int64_t *first_bad =
+      calloc((size_t)problem->batch * (size_t)problem->kv_heads, sizeof *first_bad);
+  RowFinding *findings = calloc(plan->count + 1, sizeof *findings); /* a plan may be empty */
+  const bool ok =
+      first_bad && findings
+          ? check_with(problem, inputs, outputs, plan, tiles, progress, failure, first_bad,
+                       findings, result, error)
+          : fail(error, EXIT_DEVICE, "not enough memory to check %zu rows; use --check rows:R",
+                 plan->count);
+  free(first_bad);
+  free(findings);
+  return ok;
+}

@@ -1,0 +1,243 @@
+/**
+ * @file
+ * Which mistake was it? One wrong row is computed again with each of the mistakes that attention
+ * kernels are known for. Only a mistake that gives the wrong answer itself, within the tolerance,
+ * is named.
+ */
+#include <math.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "host/check/check_parts.h"
+
+/* The row under suspicion, and the best explanation so far. */
+typedef struct Case {
+  const Judgement *judgement;
+  RowIndex row;
+  double o[MAX_HEAD_DIM]; /* what the kernel wrote */
+  double distance;        /* of the best explanation, relative to its norm */
+  char text[160];
+} Case;
+
+/* Unnormalised attention of a query over some keys of some key/value head. */
+typedef struct Attention {
+  RowIndex row;
+  int kv_head;
+  KeySpan *spans; /* which keys */
+  int span_count;
+  int64_t end; /* of the last span */
+  double max, sum;
+  double total[MAX_HEAD_DIM]; /* sum of p v */
+  double *p;                  /* [kv_len], 0 where the mask hides */
+} Attention;
+
+/* An explanation is `numerator / denominator`; the closest one wins. */
+__attribute__((format(printf, 4, 5))) static void explain(Case *c, const double *numerator,
+                                                          double denominator, const char *format,
+                                                          ...) {
+  const int dim = c->judgement->problem->head_dim;
+  double candidate[MAX_HEAD_DIM];
+  for (int d = 0; d < dim; ++d) candidate[d] = numerator[d] / denominator;
+  const double distance = relative_distance(c->o, candidate, dim);
+  if (!(distance < c->distance)) return;
+  c->distance = distance;
+  va_list arguments;
+  va_start(arguments, format);
+  vsnprintf(c->text, sizeof c->text, format, arguments);
+  va_end(arguments);
+}
+
+static const uint16_t *key_row(const Judgement *j, const Attention *a, int64_t key) {
+  return j->inputs->k + row_offset(&j->problem->k_strides, a->row.batch, a->kv_head, key);
+}
+
+static double score(const Judgement *j, const Attention *a, int64_t key) {
+  const Problem *p = j->problem;
+  const RowIndex row = a->row;
+  const uint16_t *q = j->inputs->q + row_offset(&p->q_strides, row.batch, row.head, row.q);
+  const uint16_t *k = key_row(j, a, key);
+  double sum = 0;
+  for (int d = 0; d < p->head_dim; ++d) {
+    sum += (double)element_value(p->dtype, q[d]) * element_value(p->dtype, k[d]);
+  }
+  return sum * p->scale;
+}
+
+/* sum += weight * V[key] */
+static void add_value(const Judgement *j, const Attention *a, double weight, int64_t key,
+                      double *sum) {
+  const Problem *p = j->problem;
+  const uint16_t *v = j->inputs->v + row_offset(&p->v_strides, a->row.batch, a->kv_head, key);
+  for (int d = 0; d < p->head_dim; ++d) sum[d] += weight * element_value(p->dtype, v[d]);
+}
+
+/* Needs a->row, kv_head and spans; fills the rest. */
+static void attend(const Judgement *j, Attention *a) {
+  a->max = -INFINITY;
+  a->sum = 0;
+  a->end = a->span_count > 0 ? a->spans[a->span_count - 1].end : 0;
+  memset(a->total, 0, sizeof a->total);
+  memset(a->p, 0, sizeof *a->p * (size_t)j->problem->kv_len);
+  for (int i = 0; i < a->span_count; ++i) {
+    for (int64_t key = a->spans[i].first; key < a->spans[i].end; ++key) {
+      a->p[key] = score(j, a, key);
+      a->max = fmax(a->max, a->p[key]);
+    }
+  }
+  for (int i = 0; i < a->span_count; ++i) {
+    for (int64_t key = a->spans[i].first; key < a->spans[i].end; ++key) {
+      a->p[key] = exp(a->p[key] - a->max);
+      a->sum += a->p[key];
+      add_value(j, a, a->p[key], key, a->total);
+    }
+  }
+}
+
+/* total - part + other, element by element */
+static void exchange(const Attention *a, const double *part, const double *other, double *result) {
+  for (int d = 0; d < MAX_HEAD_DIM; ++d) result[d] = a->total[d] - part[d] + other[d];
+}
+
+static void try_lost_keys(Case *c, const Attention *a) {
+  for (int64_t key = 0; key < a->end; ++key) {
+    double rest[MAX_HEAD_DIM];
+    if (a->p[key] == 0) continue;
+    memcpy(rest, a->total, sizeof rest);
+    add_value(c->judgement, a, -a->p[key], key, rest);
+    explain(c, rest, a->sum - a->p[key], "key %lld is missing", (long long)key);
+  }
+}
+
+/* The tile of keys [first, last) with K or V of the tile `shift` keys away. */
+static void try_stale_tile(Case *c, const Attention *a, const double *part, double part_sum,
+                           int64_t first, int64_t last, int64_t shift) {
+  const Judgement *j = c->judgement;
+  double stale_v[MAX_HEAD_DIM] = {0}, stale_k[MAX_HEAD_DIM] = {0}, result[MAX_HEAD_DIM];
+  double stale_k_sum = 0;
+  if (first + shift < 0 || last + shift > j->problem->kv_len) return;
+  for (int64_t key = first; key < last; ++key) {
+    if (a->p[key] == 0) continue; /* hidden */
+    const double p = exp(score(j, a, key + shift) - a->max);
+    stale_k_sum += p;
+    add_value(j, a, p, key, stale_k);
+    add_value(j, a, a->p[key], key + shift, stale_v);
+  }
+  const int tile = j->tiles->kv_tile;
+  exchange(a, part, stale_v, result);
+  explain(c, result, a->sum, "V of key/value tile %lld is stale: it is that of tile %lld",
+          (long long)(first / tile), (long long)((first + shift) / tile));
+  exchange(a, part, stale_k, result);
+  explain(c, result, a->sum - part_sum + stale_k_sum,
+          "K of key/value tile %lld is stale: it is that of tile %lld", (long long)(first / tile),
+          (long long)((first + shift) / tile));
+}
+
+static void try_tiles(Case *c, const Attention *a) {
+  static const double nothing[MAX_HEAD_DIM];
+  const int64_t tile = c->judgement->tiles->kv_tile;
+  for (int64_t first = 0; first < a->end; first += tile) {
+    const int64_t last = first + tile < a->end ? first + tile : a->end;
+    double part[MAX_HEAD_DIM] = {0}, rest[MAX_HEAD_DIM], sum = 0;
+    for (int64_t key = first; key < last; ++key) {
+      sum += a->p[key];
+      add_value(c->judgement, a, a->p[key], key, part);
+    }
+    const long long t = first / tile;
+    exchange(a, part, nothing, rest);
+    explain(c, rest, a->sum - sum, "key/value tile %lld is missing", t);
+    explain(c, rest, a->sum, "V of key/value tile %lld is missing", t);
+    for (int away = -2; away <= 2; ++away) { /* two stages of a pipeline */
+      if (away != 0) try_stale_tile(c, a, part, sum, first, last, away * tile);
+    }
+  }
+}
+
+/* Other ends of a row that attends the keys from 0 on, as under the two simplest masks. */
+static void try_alignments(Case *c, const Attention *a) {
+  const Problem *p = c->judgement->problem;
+  const struct {
+    int64_t keys;
+    const char *text;
+  } wrong[] = {
+      {p->kv_len, c->row.q + 1 < p->kv_len
+                      ? "the mask is ignored: all keys are attended"
+                      : "all keys are attended: no mask, or one aligned to the top left"},
+      {(int64_t)c->row.q + 1, "the causal mask is aligned to the top left: k <= q"},
+      {a->end - 1, "the last key that the mask allows is missing"},
+      {a->end + 1, "one key more than the mask allows is attended"},
+  };
+  if (a->span_count != 1 || a->spans[0].first != 0) return;
+  KeySpan span = a->spans[0];
+  Attention other = *a;
+  other.spans = &span;
+  for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; ++i) {
+    if (wrong[i].keys < 1 || wrong[i].keys > p->kv_len || wrong[i].keys == a->end) continue;
+    span.end = (int32_t)wrong[i].keys;
+    attend(c->judgement, &other);
+    explain(c, other.total, other.sum, "%s", wrong[i].text);
+  }
+}
+
+static void try_kv_heads(Case *c, const Attention *a) {
+  Attention other = *a;
+  for (int head = 0; head < c->judgement->problem->kv_heads; ++head) {
+    if (head == a->kv_head) continue;
+    other.kv_head = head;
+    attend(c->judgement, &other);
+    explain(c, other.total, other.sum, "K and V are those of key/value head %d instead of %d", head,
+            a->kv_head);
+  }
+}
+
+/* Rows of the same 16, the rows of one tensor-core tile. */
+static void try_rows(Case *c, const Attention *a) {
+  const Problem *p = c->judgement->problem;
+  const int first = c->row.q / 16 * 16;
+  Attention other = *a;
+  for (int q = first; q < first + 16 && q < p->q_len; ++q) {
+    if (q == c->row.q) continue;
+    other.row.q = q;
+    other.span_count =
+        mask_row(c->judgement->inputs->mask, other.row.batch, other.row.head, q, other.spans);
+    if (other.span_count == 0) continue;
+    attend(c->judgement, &other);
+    explain(c, other.total, other.sum, "the row holds the result of row q=%d", q);
+  }
+}
+
+static void explain_row(Case *c, Attention *a) {
+  attend(c->judgement, a);
+  explain(c, a->total, 1, "the final division by the softmax denominator is missing");
+  try_tiles(c, a);
+  try_lost_keys(c, a);
+  try_alignments(c, a); /* from here on P of the row itself is overwritten ... */
+  try_kv_heads(c, a);
+  try_rows(c, a); /* ... and here its spans */
+}
+
+bool diagnose_row(const Judgement *judgement, RowIndex row, FILE *out, Error *error) {
+  const Problem *p = judgement->problem;
+  Case c = {.judgement = judgement, .row = row, .distance = INFINITY};
+  const uint16_t *bits = output_row(judgement, row);
+  for (int d = 0; d < p->head_dim; ++d) c.o[d] = element_value(p->dtype, bits[d]);
+
+  const Mask *mask = judgement->inputs->mask;
+  Attention a = {.row = row, .kv_head = kv_head_of(p, row.head)};
+  a.p = malloc(sizeof *a.p * (size_t)p->kv_len);
+  a.spans = malloc(sizeof *a.spans * (size_t)mask_most_spans(mask));
+  if (!a.p || !a.spans) {
+    free(a.p);
+    free(a.spans);
+    return fail(error, EXIT_DEVICE, "not enough memory for the report of the failure");
+  }
+  a.span_count = mask_row(mask, row.batch, row.head, row.q, a.spans);
+  if (a.span_count > 0) explain_row(&c, &a);
+  free(a.p);
+  free(a.spans);
+  if (c.distance <= judgement->result->allowed_error / 2) {
+    fprintf(out, "  O[b=%d, h=%d, q=%d] is explained (to %.2g) by this: %s\n", row.batch, row.head,
+            row.q, c.distance, c.text);
+  }
+  return true;
+}

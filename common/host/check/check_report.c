@@ -1,0 +1,238 @@
+/**
+ * @file
+ * What is wrong, and where: the text of a failure.
+ */
+#include <math.h>
+#include <stdlib.h>
+
+#include "host/check/check_parts.h"
+
+enum { EXAMINED_ROWS = 16 };
+
+/* Where the rows with a certain fault lie. */
+typedef struct FaultPlaces {
+  const Problem *problem;
+  int fault;
+  int64_t rows;          /* with the fault */
+  uint8_t *heads;        /* [batch * q_heads] */
+  uint8_t *rows_of_head; /* [q_len], of the heads with the fault */
+} FaultPlaces;
+
+static int64_t head_number(const Problem *problem, RowIndex row) {
+  return (int64_t)row.batch * problem->q_heads + row.head;
+}
+
+static void note_head(void *context, const RowView *view) {
+  FaultPlaces *places = context;
+  const bool faulty = view->faults & places->fault;
+  if (!faulty && !view->checked) return;
+  places->rows += faulty;
+  places->heads[head_number(places->problem, view->row)] |= faulty ? INDEX_FAULTY : INDEX_RIGHT;
+}
+
+static void note_row(void *context, const RowView *view) {
+  FaultPlaces *places = context;
+  const bool faulty = view->faults & places->fault;
+  if (!faulty && !view->checked) return;
+  if (!(places->heads[head_number(places->problem, view->row)] & INDEX_FAULTY)) return;
+  places->rows_of_head[view->row.q] |= faulty ? INDEX_FAULTY : INDEX_RIGHT;
+}
+
+static bool describe_places(const Judgement *j, int fault, const char *name, FILE *out) {
+  const Problem *p = j->problem;
+  const int64_t heads = (int64_t)p->batch * p->q_heads;
+  FaultPlaces places = {.problem = p, .fault = fault};
+  places.heads = calloc((size_t)heads, 1);
+  places.rows_of_head = calloc((size_t)p->q_len, 1);
+  const bool ok = places.heads && places.rows_of_head;
+  if (ok) {
+    visit_rows(j, note_head, &places);
+    visit_rows(j, note_row, &places);
+  }
+  if (places.rows > 0) {
+    fprintf(out, "  %s in %lld row%s: ", name, (long long)places.rows, places.rows == 1 ? "" : "s");
+    describe_indices(out, "row", places.rows_of_head, p->q_len, "query tile", j->tiles->q_tile);
+    fputs(" of ", out);
+    describe_indices(out, "head", places.heads, heads, "batch entry", p->q_heads);
+    if (p->batch > 1) fputs(" (heads counted through the batch)", out);
+    fputc('\n', out);
+  }
+  free(places.heads);
+  free(places.rows_of_head);
+  return ok;
+}
+
+/* The first few rows with faults in O, and the first with a fault in LSE. */
+typedef struct Examined {
+  const Judgement *judgement;
+  FILE *out;
+  RowIndex rows[EXAMINED_ROWS];
+  size_t count;
+  bool has_lse_row;
+  RowIndex lse_row;
+  uint8_t columns[MAX_HEAD_DIM];
+} Examined;
+
+static void note_examined(void *context, const RowView *view) {
+  Examined *examined = context;
+  if (view->faults & FAULTS_OF_O && examined->count < EXAMINED_ROWS) {
+    examined->rows[examined->count++] = view->row;
+  }
+  if (view->faults & FAULT_LSE && !examined->has_lse_row) {
+    examined->has_lse_row = true;
+    examined->lse_row = view->row;
+  }
+}
+
+/* How far an element is off, whatever is wrong with it. */
+static double element_error(uint16_t bits, double o, double expected) {
+  if (bits == 0xffff) return INFINITY;
+  if (isnan(expected)) return isnan(o) ? 0 : INFINITY;
+  if (o == expected) return 0; /* infinities too */
+  return isnan(o) ? INFINITY : fabs(o - expected);
+}
+
+/* A value as text; no sign on NaN, which would be an accident. */
+static const char *value_text(double value, bool unwritten, char text[32]) {
+  if (unwritten) return "never written";
+  if (isnan(value)) return "nan";
+  snprintf(text, 32, "%.8g", value);
+  return text;
+}
+
+/* An element is to blame if its error is more than its share of what the row is allowed - in a row
+   over the tolerance at least one is - and no small matter beside the largest, which rounding may
+   be. */
+static void blame_columns(Examined *examined, size_t index, const ReferenceRow *reference) {
+  const Judgement *j = examined->judgement;
+  const Problem *p = j->problem;
+  const RowIndex row = examined->rows[index];
+  const uint16_t *bits = output_row(j, row);
+  double errors[MAX_HEAD_DIM] = {0}, norm = 0, largest = 0;
+  for (int d = 0; d < p->head_dim; ++d) {
+    errors[d] = element_error(bits[d], element_value(p->dtype, bits[d]), reference->o[d]);
+    largest = fmax(largest, errors[d]);
+    norm += reference->o[d] * reference->o[d];
+  }
+  const double limit = fmin(j->result->allowed_error * sqrt(norm), 2 * row_limit(p, reference));
+  const double share = limit / sqrt(p->head_dim);
+  const double least = fmax(share, largest / 10); /* share is NaN where the reference is */
+  bool told = index > 0;
+  for (int d = 0; d < p->head_dim; ++d) {
+    const bool blame = errors[d] > least || errors[d] == INFINITY;
+    examined->columns[d] |= blame ? INDEX_FAULTY : INDEX_RIGHT;
+    if (!blame || told) continue;
+    char is[32], should[32];
+    fprintf(examined->out, "  first: O[b=%d, h=%d, q=%d, d=%d] = %s, expected %s\n", row.batch,
+            row.head, row.q, d, value_text(element_value(p->dtype, bits[d]), bits[d] == 0xffff, is),
+            value_text(reference->o[d], false, should));
+    told = true;
+  }
+}
+
+static void examine_o(void *context, size_t index, const ReferenceRow *reference) {
+#pragma omp critical(examine_rows)
+  blame_columns(context, index, reference);
+}
+
+static void examine_lse(void *context, size_t index, const ReferenceRow *reference) {
+  (void)index;
+  const Examined *examined = context;
+  const Judgement *j = examined->judgement;
+  const RowIndex row = examined->lse_row;
+  const float lse = j->outputs->lse[lse_index(j->problem, row)];
+  char is[32], should[32];
+  fprintf(examined->out, "  first: LSE[b=%d, h=%d, q=%d] = %s, expected %s\n", row.batch, row.head,
+          row.q, value_text(lse, lse_is_unwritten(lse), is),
+          value_text(reference->lse, false, should));
+}
+
+/* The first wrong elements, and the columns of the first wrong rows. */
+static bool describe_elements(const Judgement *j, FILE *out, Error *error) {
+  Examined examined = {.judgement = j, .out = out};
+  visit_rows(j, note_examined, &examined);
+  if (!reference_rows(j->problem, j->inputs, examined.rows, examined.count, examine_o, &examined,
+                      NULL, error)) {
+    return false;
+  }
+  if (examined.has_lse_row && !reference_rows(j->problem, j->inputs, &examined.lse_row, 1,
+                                              examine_lse, &examined, NULL, error)) {
+    return false;
+  }
+  if (examined.count > 0) {
+    if (examined.count == 1) {
+      fputs("  in the wrong row: ", out);
+    } else {
+      fprintf(out, "  in the first %zu wrong rows: ", examined.count);
+    }
+    describe_indices(out, "column", examined.columns, j->problem->head_dim, "", 0);
+    fputs(" of D\n", out);
+  }
+  return true;
+}
+
+static void report_guards(const HostOutputs *outputs, FILE *out) {
+  static const char *const names[2][2] = {{"before O", "after O"}, {"before LSE", "after LSE"}};
+  for (int tensor = 0; tensor < 2; ++tensor) {
+    for (int side = 0; side < 2; ++side) {
+      const uint8_t *guard = tensor ? outputs->lse_guard[side] : outputs->o_guard[side];
+      int count = 0, nearest = 0;
+      for (int i = 0; i < GUARD_BYTES; ++i) {
+        if (guard[i] == OUTPUT_POISON) continue;
+        if (count == 0 || side == 0) nearest = side ? i : GUARD_BYTES - 1 - i;
+        ++count;
+      }
+      if (count == 0) continue;
+      fprintf(out, "  %d guard byte%s %s overwritten, the nearest %d bytes away\n", count,
+              count == 1 ? "" : "s", names[tensor][side], nearest);
+    }
+  }
+}
+
+static void report_counts(const Judgement *j, FILE *out) {
+  const CheckResult *r = j->result;
+  fprintf(out, "WRONG: %zu of %zu checked rows of O, %zu of LSE\n", r->rows_wrong, r->rows_checked,
+          r->lse_wrong);
+  report_guards(j->outputs, out);
+  if (r->values_unwritten) {
+    fprintf(out, "  %lld values never written\n", (long long)r->values_unwritten);
+  }
+  if (r->values_nan) {
+    fprintf(out, "  %lld NaN where a number belongs\n", (long long)r->values_nan);
+  }
+  if (r->values_inf) {
+    fprintf(out, "  %lld Inf where a finite number belongs\n", (long long)r->values_inf);
+  }
+  if (r->rows_wrong) {
+    fprintf(out, "  largest error of a row %.3g, allowed %.3g (relative, Euclidean norm)\n",
+            r->max_error, r->allowed_error);
+  }
+}
+
+/* The row to diagnose: the one with the largest finite error tells one mistake from another best.
+ */
+static bool worst_row(const Judgement *j, RowIndex *row) {
+  double worst = 0;
+  for (size_t i = 0; i < j->plan->count; ++i) {
+    const RowFinding *finding = &j->findings[i];
+    if ((finding->faults & FAULTS_OF_O) != FAULT_VALUE || finding->nan_expected) continue;
+    if (isinf(finding->share) || finding->share <= worst) continue;
+    worst = finding->share;
+    *row = j->plan->rows[i];
+  }
+  return worst > 0;
+}
+
+bool report_failure(const Judgement *judgement, FILE *out, Error *error) {
+  report_counts(judgement, out);
+  if (!describe_elements(judgement, out, error)) return false;
+  RowIndex row;
+  if (!describe_places(judgement, FAULT_UNWRITTEN, "unwritten O", out) ||
+      !describe_places(judgement, FAULT_NAN, "NaN or Inf in O", out) ||
+      !describe_places(judgement, FAULT_VALUE, "wrong O", out) ||
+      !describe_places(judgement, FAULT_LSE, "wrong LSE", out)) {
+    return fail(error, EXIT_DEVICE, "not enough memory for the report of the failure");
+  }
+  draw_fault_map(judgement, out);
+  return !worst_row(judgement, &row) || diagnose_row(judgement, row, out, error);
+}

@@ -1,0 +1,78 @@
+/**
+ * @file
+ * What every step is compared with: attention in fp64, row by row, on the rounded inputs.
+ */
+#ifndef HOST_REFERENCE_H
+#define HOST_REFERENCE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "attention.h"
+#include "float16.h"
+#include "host/base/error.h"
+#include "host/masks/mask.h"
+
+/** One row of the output. */
+typedef struct RowIndex {
+  int batch, head, q;
+} RowIndex;
+
+/** Tensors in host memory, 16-bit patterns of problem->dtype, with the strides of the problem. */
+typedef struct HostInputs {
+  const uint16_t *q, *k, *v;
+  const Mask *mask; /**< which keys each query attends, whatever problem->mask says */
+} HostInputs;
+
+/** A finished row. Pointers are valid during the call only. */
+typedef struct ReferenceRow {
+  const double *o;    /**< [head_dim] fp64 result; all zero if the row attends nothing */
+  const double *base; /**< [head_dim] the same with the roundings of a tensor-core kernel */
+  /** [head_dim] sum of P |V| over the sum of P: what `o` would be if nothing cancelled. */
+  const double *magnitude;
+  double lse; /**< natural log of the softmax denominator; -inf if the row attends nothing */
+} ReferenceRow;
+
+/** Called once for each requested row, from several threads at once, in any order. */
+typedef void ReferenceConsumer(void *context, size_t index, const ReferenceRow *row);
+
+/** Called now and then, by one thread at a time, with the number of finished rows. */
+typedef void ReferenceProgress(size_t done, size_t total);
+
+/**
+ * Computes `count` rows (any subset, any order, repeats allowed) with OpenMP. Neighbours in `rows`
+ * that read the same key/value head share the work of reading it, so rows sorted by batch and head
+ * are the quickest. Every row has the same bits whatever the other rows, the threads or the vector
+ * width.
+ *
+ * `base` rounds where the hardware does: P = exp(s - final row max) to dtype, unnormalised; the sum
+ * over the unrounded fp32 P; the quotient to dtype. A score of -inf from infinite inputs counts as
+ * masked; NaN in a score gives a row of NaN. `progress` may be NULL. Returns false with EXIT_DEVICE
+ * when memory runs out: a thread needs 8 bytes per key for each row it works on, at most 16 MiB
+ * unless a single row is longer.
+ */
+bool reference_rows(const Problem *problem, const HostInputs *inputs, const RowIndex *rows,
+                    size_t count, ReferenceConsumer *consume, void *context,
+                    ReferenceProgress *progress, Error *error);
+
+/** Value of a 16-bit pattern. */
+static inline float element_value(Dtype dtype, uint16_t bits) {
+  return dtype == DTYPE_FP16 ? half_bits_to_float(bits) : bf16_bits_to_float(bits);
+}
+
+/** x rounded once to the 16-bit type. */
+static inline uint16_t element_bits(Dtype dtype, double x) {
+  return dtype == DTYPE_FP16 ? double_to_half_bits(x) : double_to_bf16_bits(x);
+}
+
+/** Offset of a row in a tensor with these strides, in elements. */
+static inline int64_t row_offset(const Strides *strides, int batch, int head, int64_t row) {
+  return batch * strides->batch + head * strides->head + row * strides->row;
+}
+
+/** The key/value head that a query head reads. */
+static inline int kv_head_of(const Problem *problem, int q_head) {
+  return q_head / (problem->q_heads / problem->kv_heads);
+}
+
+#endif

@@ -1,0 +1,39 @@
+#define _POSIX_C_SOURCE 200809L /* PATH_MAX */
+#include "host/cli/ceiling_command.h"
+
+#include <limits.h>
+#include <stdio.h>
+
+#include "host/device/ceiling_cache.h"
+#include "host/report/row.h"
+
+static void print(const Ceilings *c, const Device *device, const char *path) {
+  printf("ceilings   of %s, the best of a fixed set of loops\n", device->name);
+  if (c->mma_tflops > 0) {
+    printf("mma.sync   %.1f TFLOP/s: m16n8k16 from registers, fp16 in, fp32 out\n", c->mma_tflops);
+  }
+  printf("FFMA       %.1f TFLOP/s: fp32 multiply-adds from registers\n", c->ffma_tflops);
+  printf("exp        %.0f G/s: ex2.approx from registers\n", c->exp_g_per_s);
+  printf("copy       %.0f GB/s: device memory, bytes read plus bytes written\n", c->copy_gb_per_s);
+  if (path[0] != '\0') {
+    printf("kept in    %s\n", path);
+  } else {
+    printf("not kept   XDG_CACHE_HOME, or HOME, must name a directory that can be written\n");
+  }
+}
+
+ExitCode run_ceilings(const Options *options, const Device *device, Error *error) {
+  Ceilings ceilings;
+  char path[PATH_MAX];
+  if (device->simulated) {
+    fail(error, EXIT_USAGE,
+         "--ceilings: needs a GPU; the CPU backend does not know how fast one is");
+    return error->code;
+  }
+  const char *json = options->json_path;
+  if (json != NULL && !row_check_path("--json ", json, error)) return error->code;
+  if (!ceilings_renew(device, &ceilings, path, sizeof path, error)) return error->code;
+  print(&ceilings, device, path);
+  if (json != NULL && !row_append_ceilings(device, &ceilings, json, error)) return error->code;
+  return EXIT_RIGHT;
+}

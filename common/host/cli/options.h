@@ -1,0 +1,74 @@
+/**
+ * @file
+ * The command line of every step.
+ */
+#ifndef HOST_OPTIONS_H
+#define HOST_OPTIONS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "attention.h"
+#include "host/base/error.h"
+#include "host/check/check.h"
+#include "host/report/lab_report.h"
+
+/** What fills Q, K and V. */
+typedef enum InputKind {
+  INPUT_NORMAL,
+  INPUT_OUTLIER,
+  INPUT_SPIKY,
+  INPUT_CONSTANT,
+  INPUT_DIRECTORY
+} InputKind;
+
+/** Order of the dimensions in device memory. */
+typedef enum Layout { LAYOUT_BHND, LAYOUT_BNHD } Layout;
+
+/** One run, as asked for. Strings point into the argument vector. */
+typedef struct Options {
+  int batch, q_heads, kv_heads, q_len, kv_len, head_dim;
+  bool kv_heads_given, kv_len_given, scale_given;
+  Dtype dtype;
+  const char *mask;
+  int mask_block_q, mask_block_kv; /**< block sizes of --draw-mask and of the block mask */
+  int stages;                      /**< 0: not given */
+  const char *mask_directory;      /**< where to write the block mask, or NULL */
+  Layout layout;
+  double scale;
+  InputKind input;
+  const char *input_directory;  /**< for INPUT_DIRECTORY */
+  const char *output_directory; /**< or NULL */
+  uint64_t seed;
+  CheckMode check;
+  int64_t check_rows;     /**< for CHECK_ROWS */
+  int repeat;             /**< least number of timed samples */
+  int repeat_if_slow;     /**< the same of slow passes */
+  double min_time;        /**< least seconds of timed samples */
+  const char *json_path;  /**< or NULL */
+  const char *cases_path; /**< or NULL */
+  ReportRequest report;   /**< no parts: no report */
+  bool draw_mask, info, ceilings, help, version;
+} Options;
+
+/** What a run does when no option is given: small enough for a CPU, or of a size that suits a GPU.
+ */
+Options options_default(void);
+
+/**
+ * Applies an argument vector on top of `options`, of which some exclude others. argv[0] is the
+ * program's name. Returns false with EXIT_USAGE and one line that names the option, the value and
+ * what would be right.
+ */
+bool options_parse(int argc, char **argv, Options *options, Error *error);
+
+/** Prints what --help shows. */
+void options_help(FILE *out);
+
+/** The names that the command line uses. */
+const char *input_name(const Options *options);
+const char *dtype_name(Dtype dtype);
+const char *layout_name(Layout layout);
+
+#endif

@@ -1,0 +1,194 @@
+#include <cuda_runtime.h>
+#include <math.h>
+#include <time.h>
+
+#include "device/ptx.cuh"
+#include "host/device/ceiling.h"
+
+constexpr int THREADS = 256;
+constexpr int ITERATIONS = 512;
+constexpr int UNROLL = 8;
+constexpr int TRIES = 3;
+// From idle a GPU takes some tenths of a second to its highest clock.
+constexpr double SECONDS = 1.0;
+constexpr size_t COPY_BYTES = 256u << 20;
+
+/** Independent chains of x = x * a + b, long enough to hide the latency of each. */
+template <int CHAINS>
+__global__ void __launch_bounds__(THREADS) ffma_kernel(float a, float b, float *out) {
+  float x[CHAINS];
+#pragma unroll
+  for (int c = 0; c < CHAINS; c++) x[c] = threadIdx.x + c;
+  for (int i = 0; i < ITERATIONS; i++) {
+#pragma unroll
+    for (int u = 0; u < UNROLL; u++) {
+#pragma unroll
+      for (int c = 0; c < CHAINS; c++) x[c] = x[c] * a + b;
+    }
+  }
+  float sum = 0.0f;
+#pragma unroll
+  for (int c = 0; c < CHAINS; c++) sum += x[c];
+  // Never true for the values of a and b below, but the compiler must keep the arithmetic.
+  if (sum == -1.0f) *out = sum;
+}
+
+/** Independent chains of x = 2^-x, which stays between 0 and 1; the sign costs no instruction. */
+template <int CHAINS>
+__global__ void __launch_bounds__(THREADS) exp_kernel(float scale, float *out) {
+  float x[CHAINS];
+#pragma unroll
+  for (int c = 0; c < CHAINS; c++) x[c] = scale * (threadIdx.x + c);
+  for (int i = 0; i < ITERATIONS; i++) {
+#pragma unroll
+    for (int c = 0; c < CHAINS; c++) x[c] = exp2_approx(-x[c]);
+  }
+  float sum = 0.0f;
+#pragma unroll
+  for (int c = 0; c < CHAINS; c++) sum += x[c];
+  if (sum == -1.0f) *out = sum;
+}
+
+/** Independent accumulators, so that one mma need not wait for another. */
+template <int ACCUMULATORS>
+__global__ void __launch_bounds__(THREADS) mma_kernel(uint32_t seed, float *out) {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
+  // Bits that vary: constant operands draw less power and run faster than real ones.
+  uint32_t a[4], b[2];
+  float d[ACCUMULATORS][4] = {};
+#pragma unroll
+  for (int i = 0; i < 4; i++) a[i] = (threadIdx.x * 2654435761u + i * 40503u + seed) & 0x3bff3bff;
+#pragma unroll
+  for (int i = 0; i < 2; i++) b[i] = (threadIdx.x * 2246822519u + i * 30011u + seed) & 0xbbffbbff;
+  for (int i = 0; i < ITERATIONS; i++) {
+#pragma unroll
+    for (int c = 0; c < ACCUMULATORS; c++) mma_m16n8k16<__half>(d[c], a, b[0], b[1]);
+  }
+  float sum = 0.0f;
+#pragma unroll
+  for (int c = 0; c < ACCUMULATORS; c++) sum += d[c][0] + d[c][1] + d[c][2] + d[c][3];
+  if (sum == -1.0f) *out = sum;
+#else
+  (void)seed, (void)out;
+#endif
+}
+
+/** Events around repeated work; keeps the shortest time. */
+struct Best {
+  cudaEvent_t start, stop;
+  double seconds;
+};
+
+static void keep_shortest(Best *best) {
+  float milliseconds = 0.0f;
+  cudaEventSynchronize(best->stop);
+  cudaEventElapsedTime(&milliseconds, best->start, best->stop);
+  if (best->seconds == 0.0 || milliseconds < 1e3 * best->seconds) {
+    best->seconds = 1e-3 * milliseconds;
+  }
+}
+
+template <int CHAINS>
+static double measure_ffma(int blocks, float *out, Best best) {
+  best.seconds = 0.0;
+  for (int i = 0; i < TRIES; i++) {
+    cudaEventRecord(best.start);
+    ffma_kernel<CHAINS><<<blocks, THREADS>>>(0.999f, 0.001f, out);
+    cudaEventRecord(best.stop);
+    keep_shortest(&best);
+  }
+  return 2.0 * CHAINS * UNROLL * ITERATIONS * THREADS * blocks / best.seconds * 1e-12;
+}
+
+template <int ACCUMULATORS>
+static double measure_mma(int multiprocessors, float *out, Best best) {
+  // Several times as many blocks as the registers of a multiprocessor let run at once.
+  const int blocks = 16 * multiprocessors;
+  best.seconds = 0.0;
+  for (int i = 0; i < TRIES; i++) {
+    cudaEventRecord(best.start);
+    mma_kernel<ACCUMULATORS><<<blocks, THREADS>>>(i, out);
+    cudaEventRecord(best.stop);
+    keep_shortest(&best);
+  }
+  const double flops_per_mma = 2.0 * 16 * 8 * 16;
+  return flops_per_mma * ACCUMULATORS * ITERATIONS * (THREADS / 32) * blocks / best.seconds * 1e-12;
+}
+
+template <int CHAINS>
+static double measure_exp(int blocks, float *out, Best best) {
+  best.seconds = 0.0;
+  for (int i = 0; i < TRIES; i++) {
+    cudaEventRecord(best.start);
+    exp_kernel<CHAINS><<<blocks, THREADS>>>(1.0f / THREADS, out);
+    cudaEventRecord(best.stop);
+    keep_shortest(&best);
+  }
+  return 1.0 * CHAINS * ITERATIONS * THREADS * blocks / best.seconds * 1e-9;
+}
+
+static double measure_copy(char *buffer, Best best) {
+  best.seconds = 0.0;
+  for (int i = 0; i < TRIES; i++) {
+    cudaEventRecord(best.start);
+    cudaMemcpyAsync(buffer + COPY_BYTES, buffer, COPY_BYTES, cudaMemcpyDeviceToDevice);
+    cudaEventRecord(best.stop);
+    keep_shortest(&best);
+  }
+  return 2.0 * COPY_BYTES / best.seconds * 1e-9;
+}
+
+/** All loops once; `found` keeps the best of what they reached. */
+static void measure_once(char *buffer, int multiprocessors, bool has_mma, Best best,
+                         Ceilings *found) {
+  const int blocks = 8 * multiprocessors;
+  float *out = (float *)buffer;
+  const double ffma =
+      fmax(measure_ffma<4>(blocks, out, best),
+           fmax(measure_ffma<8>(blocks, out, best), measure_ffma<16>(blocks, out, best)));
+  found->ffma_tflops = fmax(found->ffma_tflops, ffma);
+  if (has_mma) {
+    const double mma = fmax(measure_mma<8>(multiprocessors, out, best),
+                            measure_mma<16>(multiprocessors, out, best));
+    found->mma_tflops = fmax(found->mma_tflops, mma);
+  }
+  const double exps = fmax(measure_exp<4>(blocks, out, best), measure_exp<8>(blocks, out, best));
+  found->exp_g_per_s = fmax(found->exp_g_per_s, exps);
+  found->copy_gb_per_s = fmax(found->copy_gb_per_s, measure_copy(buffer, best));
+}
+
+static double now_s() {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return now.tv_sec + 1e-9 * now.tv_nsec;
+}
+
+static Ceilings measure(char *buffer, int device) {
+  Best best = {};
+  int multiprocessors = 1, major = 0;
+  cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device);
+  cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
+  cudaEventCreate(&best.start);
+  cudaEventCreate(&best.stop);
+  Ceilings found = {};
+  const double end = now_s() + SECONDS;
+  do {
+    measure_once(buffer, multiprocessors, major >= 8, best, &found);
+  } while (now_s() < end && cudaPeekAtLastError() == cudaSuccess);
+  cudaEventDestroy(best.start);
+  cudaEventDestroy(best.stop);
+  return found;
+}
+
+bool ceilings_measure(Ceilings *ceilings, Error *error) {
+  int device = 0;
+  char *buffer = NULL;
+  cudaGetDevice(&device);
+  cudaError_t status = cudaMalloc(&buffer, 2 * COPY_BYTES);
+  if (status == cudaSuccess) *ceilings = measure(buffer, device);
+  if (status == cudaSuccess) status = cudaGetLastError();
+  cudaFree(buffer);
+  if (status == cudaSuccess) return true;
+  cudaGetLastError();  // reported here; a later launch must not see it
+  return fail(error, EXIT_DEVICE, "measuring the ceilings: %s", cudaGetErrorString(status));
+}

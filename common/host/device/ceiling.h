@@ -1,0 +1,34 @@
+/**
+ * @file
+ * What this GPU can do at best, measured by loops that do nothing else.
+ */
+#ifndef HOST_CEILING_H
+#define HOST_CEILING_H
+
+#include <stdbool.h>
+
+#include "host/base/error.h"
+
+typedef struct Ceilings {
+  double mma_tflops;  /**< mma.m16n8k16, fp16 in, fp32 out, operands in registers; 0 before sm_80 */
+  double ffma_tflops; /**< fp32 multiply-adds on the CUDA cores, operands in registers */
+  double exp_g_per_s; /**< ex2.approx, 10^9 a second, operands in registers */
+  double copy_gb_per_s; /**< device memory copy: bytes read plus bytes written */
+  char date[24];        /**< when they were measured, as in the JSON rows; set by who keeps them */
+} Ceilings;
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/**
+ * Measures for about a second with 512 MB of device memory, and takes the best of each. EXIT_DEVICE
+ * when memory or a launch fails. Meaningless on the CPU backend.
+ */
+bool ceilings_measure(Ceilings *ceilings, Error *error);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

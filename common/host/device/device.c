@@ -1,0 +1,123 @@
+#include "host/device/device.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#ifdef SIMT_BACKEND
+#include <simt.h>
+#endif
+
+#include "host/check/check.h"
+#include "host/device/step_build.h"
+
+bool device_ok(cudaError_t status, const char *what, Error *error) {
+  if (status == cudaSuccess) return true;
+  return fail(error, EXIT_DEVICE, "%s: %s (%s)", what, cudaGetErrorString(status),
+              cudaGetErrorName(status));
+}
+
+bool device_open(Device *device, Error *error) {
+  int count = 0;
+  const cudaError_t status = cudaGetDeviceCount(&count);
+  if (status != cudaSuccess || count == 0) {
+    return fail(
+        error, EXIT_NO_GPU, "no GPU: %s; make %s BACKEND=cpu runs the same kernels without one",
+        status != cudaSuccess ? cudaGetErrorString(status) : "no CUDA device found", step.name);
+  }
+  int index = 0;
+  struct cudaDeviceProp properties;
+  if (!device_ok(cudaGetDevice(&index), "cudaGetDevice", error)) return false;
+  if (!device_ok(cudaGetDeviceProperties(&properties, index), "cudaGetDeviceProperties", error)) {
+    return false;
+  }
+  *device = (Device){
+#ifdef SIMT_BACKEND
+      .simulated = true,
+#endif
+      .multiprocessors = properties.multiProcessorCount,
+      .major = properties.major,
+      .minor = properties.minor,
+      .memory_bytes = properties.totalGlobalMem,
+      .l2_bytes = (size_t)properties.l2CacheSize,
+  };
+  snprintf(device->name, sizeof device->name, "%s", properties.name);
+  return device_ok(cudaRuntimeGetVersion(&device->runtime), "cudaRuntimeGetVersion", error);
+}
+
+bool device_allocate(void **pointer, size_t bytes, const char *what, Error *error) {
+  const cudaError_t status = cudaMalloc(pointer, bytes);
+  if (status == cudaSuccess) {
+#ifdef SIMT_BACKEND
+    simt_name_allocation(*pointer, what);
+#endif
+    return true;
+  }
+  *pointer = NULL;
+  cudaGetLastError(); /* this failure is reported here and must not be seen by a later launch */
+  return fail(error, EXIT_DEVICE, "%s: cannot allocate %zu bytes on the device: %s", what, bytes,
+              cudaGetErrorString(status));
+}
+
+static bool upload(const void **pointer, const uint16_t *source, size_t bytes, const char *what,
+                   Error *error) {
+  void *target;
+  if (!device_allocate(&target, bytes, what, error)) return false;
+  *pointer = target;
+  return device_ok(cudaMemcpy(target, source, bytes, cudaMemcpyHostToDevice), what, error);
+}
+
+size_t device_tensors_bytes(const Problem *p) {
+  const size_t q_rows = (size_t)p->batch * p->q_heads * p->q_len;
+  const size_t kv_rows = (size_t)p->batch * p->kv_heads * p->kv_len;
+  return 2 * p->head_dim * (2 * q_rows + 2 * kv_rows) + sizeof(float) * q_rows + 4 * GUARD_BYTES;
+}
+
+bool device_tensors_create(const Problem *p, const uint16_t *q, const uint16_t *k,
+                           const uint16_t *v, DeviceTensors *t, Error *error) {
+  const size_t q_rows = (size_t)p->batch * p->q_heads * p->q_len;
+  const size_t kv_bytes = (size_t)2 * p->batch * p->kv_heads * p->kv_len * p->head_dim;
+  t->o_bytes = 2 * q_rows * p->head_dim;
+  t->lse_bytes = sizeof(float) * q_rows;
+  const bool allocated =
+      upload(&t->tensors.q, q, t->o_bytes, "Q", error) &&
+      upload(&t->tensors.k, k, kv_bytes, "K", error) &&
+      upload(&t->tensors.v, v, kv_bytes, "V", error) &&
+      device_allocate((void **)&t->o_block, t->o_bytes + 2 * GUARD_BYTES, "O", error) &&
+      device_allocate((void **)&t->lse_block, t->lse_bytes + 2 * GUARD_BYTES, "LSE", error);
+  if (!allocated) return false;
+  t->tensors.o = t->o_block + GUARD_BYTES;
+  t->tensors.lse = (float *)(void *)(t->lse_block + GUARD_BYTES);
+  return true;
+}
+
+bool device_workspace_create(const Problem *problem, size_t reserve_bytes, DeviceTensors *t,
+                             Error *error) {
+  if (step_build()->workspace_bytes == NULL) return true;
+  size_t free_bytes, total_bytes;
+  if (!device_ok(cudaMemGetInfo(&free_bytes, &total_bytes), "cudaMemGetInfo", error)) return false;
+  free_bytes = free_bytes > reserve_bytes ? free_bytes - reserve_bytes : 0;
+  t->workspace_bytes = step_build()->workspace_bytes(problem, free_bytes);
+  if (t->workspace_bytes > free_bytes) {
+    return fail(error, EXIT_DEVICE,
+                "needs %zu bytes of device memory beside the tensors, but only %zu are free",
+                t->workspace_bytes, free_bytes);
+  }
+  return device_allocate(&t->tensors.workspace, t->workspace_bytes, "workspace", error);
+}
+
+bool device_outputs_poison(DeviceTensors *t, Error *error) {
+  return device_ok(cudaMemset(t->o_block, OUTPUT_POISON, t->o_bytes + 2 * GUARD_BYTES), "O",
+                   error) &&
+         device_ok(cudaMemset(t->lse_block, OUTPUT_POISON, t->lse_bytes + 2 * GUARD_BYTES), "LSE",
+                   error);
+}
+
+void device_tensors_free(DeviceTensors *t) {
+  cudaFree((void *)t->tensors.q);
+  cudaFree((void *)t->tensors.k);
+  cudaFree((void *)t->tensors.v);
+  cudaFree(t->o_block);
+  cudaFree(t->lse_block);
+  cudaFree(t->tensors.workspace);
+  *t = (DeviceTensors){0};
+}

@@ -1,0 +1,61 @@
+/**
+ * @file
+ * The device as the host sees it: what it is, and memory on it.
+ */
+#ifndef HOST_DEVICE_H
+#define HOST_DEVICE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "attention.h"
+#include "host/base/error.h"
+
+typedef struct Device {
+  char name[256];
+  bool simulated; /**< the CPU backend: counts mean something, times do not */
+  int multiprocessors, major, minor;
+  size_t memory_bytes, l2_bytes;
+  int runtime; /**< CUDA version as 1000 * major + 10 * minor */
+} Device;
+
+/** Looks at the current device. EXIT_NO_GPU when there is none. */
+bool device_open(Device *device, Error *error);
+
+/** False with EXIT_DEVICE, CUDA's own words and `what` when `status` is an error. */
+bool device_ok(cudaError_t status, const char *what, Error *error);
+
+/** Allocates device memory; on failure names `what` and the bytes, and sets `*pointer` to NULL. */
+bool device_allocate(void **pointer, size_t bytes, const char *what, Error *error);
+
+/** Everything on the device that one problem needs, but the mask. */
+typedef struct DeviceTensors {
+  Tensors tensors;    /**< what the step gets; o and lse point behind their front guards */
+  uint8_t *o_block;   /**< front guard, O, back guard */
+  uint8_t *lse_block; /**< front guard, LSE, back guard */
+  size_t o_bytes, lse_bytes;
+  size_t workspace_bytes;
+} DeviceTensors;
+
+/** Device memory that device_tensors_create() takes. */
+size_t device_tensors_bytes(const Problem *problem);
+
+/** Allocates all but the workspace and copies the inputs over. EXIT_DEVICE when memory runs out. */
+bool device_tensors_create(const Problem *problem, const uint16_t *q, const uint16_t *k,
+                           const uint16_t *v, DeviceTensors *tensors, Error *error);
+
+/**
+ * Asks the step how much workspace it wants and allocates it, leaving `reserve_bytes` free for
+ * others. EXIT_DEVICE with the number of bytes needed when the problem does not fit.
+ */
+bool device_workspace_create(const Problem *problem, size_t reserve_bytes, DeviceTensors *tensors,
+                             Error *error);
+
+/** Fills O, LSE and their guards with OUTPUT_POISON. */
+bool device_outputs_poison(DeviceTensors *tensors, Error *error);
+
+/** Frees everything; harmless on a zeroed struct. */
+void device_tensors_free(DeviceTensors *tensors);
+
+#endif

@@ -1,0 +1,88 @@
+#include "host/device/timing.h"
+
+#include <stdlib.h>
+
+#include "host/device/device.h"
+
+enum { WARM_UPS = 3, MOST_SAMPLES = 1000000 };
+
+/** Events and buffers of one measurement. */
+typedef struct Stopwatch {
+  cudaEvent_t start, stop;
+  void *flush;
+  size_t flush_bytes;
+} Stopwatch;
+
+size_t timing_flush_bytes(size_t l2_bytes) {
+  return 2 * l2_bytes;
+}
+
+static int compare_floats(const void *a, const void *b) {
+  const float x = *(const float *)a, y = *(const float *)b;
+  return (x > y) - (x < y);
+}
+
+/** The value that a share of the sorted samples does not exceed; between two samples, in between.
+ */
+static double quantile(const float *sorted, int count, double share) {
+  const double position = share * (count - 1);
+  const int below = (int)position;
+  const int above = below + 1 < count ? below + 1 : below;
+  return sorted[below] + (position - below) * (sorted[above] - sorted[below]);
+}
+
+static bool time_once(const Problem *problem, const Tensors *tensors, size_t workspace_bytes,
+                      const Stopwatch *watch, float *milliseconds, Error *error) {
+  return device_ok(cudaMemsetAsync(watch->flush, 0, watch->flush_bytes, 0), "L2 flush", error) &&
+         device_ok(cudaEventRecord(watch->start, 0), "cudaEventRecord", error) &&
+         device_ok(step.forward(problem, tensors, workspace_bytes, 0), "launch", error) &&
+         device_ok(cudaEventRecord(watch->stop, 0), "cudaEventRecord", error) &&
+         device_ok(cudaEventSynchronize(watch->stop), "kernel", error) &&
+         device_ok(cudaEventElapsedTime(milliseconds, watch->start, watch->stop), "timing", error);
+}
+
+static bool take_samples(const Problem *problem, const Tensors *tensors, size_t workspace_bytes,
+                         const Stopwatch *watch, Sampling sampling, Timing *timing, Error *error) {
+  float *samples = NULL;
+  int capacity = 0;
+  int count = -WARM_UPS;
+  int least = sampling.least;
+  double total_ms = 0;
+  bool ok = true;
+  while (ok && count < MOST_SAMPLES && (count < least || total_ms < 1e3 * sampling.min_time)) {
+    float milliseconds = 0;
+    ok = time_once(problem, tensors, workspace_bytes, watch, &milliseconds, error);
+    if (ok && count >= capacity) {
+      capacity = 2 * capacity + 64;
+      float *larger = realloc(samples, sizeof(float) * (size_t)capacity);
+      ok = larger != NULL || fail(error, EXIT_DEVICE, "out of host memory");
+      samples = larger != NULL ? larger : samples;
+    }
+    if (count == -1 && milliseconds > SLOW_PASS_MS) least = sampling.least_if_slow;
+    if (ok && count >= 0) {
+      samples[count] = milliseconds;
+      total_ms += milliseconds;
+    }
+    count++;
+  }
+  if (ok) {
+    qsort(samples, (size_t)count, sizeof(float), compare_floats);
+    *timing = (Timing){count, quantile(samples, count, 0.5), quantile(samples, count, 0.1),
+                       quantile(samples, count, 0.9)};
+  }
+  free(samples);
+  return ok;
+}
+
+bool time_forward(const Problem *problem, const Tensors *tensors, size_t workspace_bytes,
+                  size_t l2_bytes, Sampling sampling, Timing *timing, Error *error) {
+  Stopwatch watch = {.flush_bytes = timing_flush_bytes(l2_bytes)};
+  const bool ok = device_ok(cudaEventCreate(&watch.start), "cudaEventCreate", error) &&
+                  device_ok(cudaEventCreate(&watch.stop), "cudaEventCreate", error) &&
+                  device_ok(cudaMalloc(&watch.flush, watch.flush_bytes), "L2 flush", error) &&
+                  take_samples(problem, tensors, workspace_bytes, &watch, sampling, timing, error);
+  cudaEventDestroy(watch.start);
+  cudaEventDestroy(watch.stop);
+  cudaFree(watch.flush);
+  return ok;
+}

@@ -1,0 +1,100 @@
+/**
+ * @file
+ * Block masks in host memory: building, statistics, validation, files.
+ */
+#ifndef HOST_BLOCK_MASK_H
+#define HOST_BLOCK_MASK_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "attention.h"
+#include "host/base/error.h"
+
+/** The most queries, and the most keys, of a block: of --mask-block and of files. */
+enum { LARGEST_MASK_BLOCK = 1 << 14 };
+
+/** The tensors of a block mask, in the order of their files. */
+typedef enum MaskTensor {
+  TENSOR_COUNTS,
+  TENSOR_INDICES,
+  TENSOR_TYPES,
+  TENSOR_TILE_INDICES,
+  TENSOR_TILES,
+  MASK_TENSORS
+} MaskTensor;
+
+/** A block mask whose tensors lie in host memory. */
+typedef struct HostBlockMask {
+  BlockMask mask; /**< points to `data` */
+  void *data[MASK_TENSORS];
+  size_t bytes[MASK_TENSORS];
+} HostBlockMask;
+
+/** Points a mask to its tensors, wherever they lie. */
+void block_mask_set_pointers(BlockMask *mask, void *const data[MASK_TENSORS]);
+
+/** Sets dense strides, 0 where batch entries or heads share one mask. */
+void block_mask_set_strides(BlockMask *mask);
+
+/** Blocks of all distinct rows. */
+typedef struct BlockMaskStatistics {
+  int64_t blocks; /**< listed or not */
+  int64_t active; /**< listed and not MASKED: the three kinds below */
+  int64_t causal, full, partial;
+} BlockMaskStatistics;
+
+struct Mask;
+
+/**
+ * Builds the canonical block mask of a dense one: slots ascending, none MASKED, every block
+ * classified (all entries attended: FULL; none: not listed; as under the causal rule: CAUSAL; else
+ * PARTIAL), identical tiles stored once. Entries past the lengths do not count when classifying and
+ * are 0 in the tiles. Blocks are classified from the rows' spans; only mixed blocks are looked at
+ * entry by entry. EXIT_USAGE if the mask, its blocks as they are found and what is needed to find
+ * them take more than `memory_bytes`; EXIT_DEVICE if memory runs out before. Freed by
+ * block_mask_free().
+ */
+bool block_mask_build(const struct Mask *mask, int q_block_size, int kv_block_size,
+                      double memory_bytes, HostBlockMask *blocks, Error *error);
+
+/** Frees the tensors; harmless on a zeroed struct. */
+void block_mask_free(HostBlockMask *blocks);
+
+/**
+ * Checks tensors in host memory against a problem: sizes, counts, indices, types, tiles, in that
+ * order and row by row. EXIT_USAGE with the coordinates of the first fault.
+ */
+bool block_mask_validate(const BlockMask *mask, const Problem *problem, Error *error);
+
+/** `kv_len` tells how many blocks there are. */
+BlockMaskStatistics block_mask_statistics(const BlockMask *mask, int kv_len);
+
+/**
+ * Reads kv_num_blocks.npy, kv_indices.npy, block_mask_types.npy, partial_block_mask_indices.npy and
+ * partial_block_masks.npy from a directory. A first or second dimension of size 1 broadcasts.
+ * Without the last file there are no PARTIAL blocks, and the sizes given hold. Validates.
+ * EXIT_USAGE names the file and the fault.
+ */
+bool block_mask_read(const char *directory, const Problem *problem, int q_block_size,
+                     int kv_block_size, HostBlockMask *blocks, Error *error);
+
+/**
+ * Writes the five files of a valid mask in host memory, whatever its strides, or none of them;
+ * creates the directory. Fields that are not looked at become -1. EXIT_DEVICE if it fails.
+ */
+bool block_mask_write(const char *directory, const BlockMask *mask, Error *error);
+
+/** Element of a [B, H, NQB] or, with a slot, [B, H, NQB, MAXB] tensor. */
+static inline int32_t block_count(const BlockMask *m, int batch, int head, int q_block) {
+  return m->kv_num_blocks[batch * m->num_strides[0] + head * m->num_strides[1] +
+                          q_block * m->num_strides[2]];
+}
+
+static inline int32_t slot_value(const int32_t *tensor, const int64_t *strides, int batch, int head,
+                                 int q_block, int slot) {
+  return tensor[batch * strides[0] + head * strides[1] + q_block * strides[2] + slot * strides[3]];
+}
+
+#endif

@@ -1,0 +1,246 @@
+/**
+ * @file
+ * Block masks as directories of .npy files.
+ */
+#define _POSIX_C_SOURCE 200809L
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "host/base/memory.h"
+#include "host/io/npy.h"
+#include "host/masks/block_mask.h"
+
+static const struct {
+  const char *name;
+  NpyType type;
+  NpyTypes types;
+  int rank;
+} FILE_FACTS[MASK_TENSORS] = {
+    {"kv_num_blocks.npy", NPY_I4, {1 << NPY_I4, "<i4 (int32)"}, 3},
+    {"kv_indices.npy", NPY_I4, {1 << NPY_I4, "<i4 (int32)"}, 4},
+    {"block_mask_types.npy", NPY_I4, {1 << NPY_I4, "<i4 (int32)"}, 4},
+    {"partial_block_mask_indices.npy", NPY_I4, {1 << NPY_I4, "<i4 (int32)"}, 4},
+    {"partial_block_masks.npy", NPY_B1, {1 << NPY_B1, "|b1 (bool)"}, 3},
+};
+
+/** directory/name; NULL if memory runs out. */
+static char *join(const char *directory, const char *name) {
+  const size_t size = strlen(directory) + strlen(name) + 2;
+  char *path = malloc(size);
+  if (path != NULL) snprintf(path, size, "%s/%s", directory, name);
+  return path;
+}
+
+static bool read_file(const char *directory, int file, NpyArray *array, Error *error) {
+  char *path = join(directory, FILE_FACTS[file].name);
+  if (path == NULL) return fail(error, EXIT_DEVICE, "out of host memory");
+  bool ok = true;
+  if (file != TENSOR_TILES || access(path, F_OK) == 0) {
+    ok = npy_read(path, FILE_FACTS[file].types, array, error);
+    if (ok && array->rank != FILE_FACTS[file].rank) {
+      ok = fail(error, EXIT_USAGE, "%s: has %d dimension%s, must have %d", path, array->rank,
+                array->rank == 1 ? "" : "s", FILE_FACTS[file].rank);
+    }
+  }
+  free(path);
+  return ok;
+}
+
+/** Asked before any is read. The device gets a copy of each. */
+static bool check_memory(const char *directory, Error *error) {
+  double bytes = 0;
+  for (int i = 0; i < MASK_TENSORS; i++) {
+    struct stat status;
+    char *path = join(directory, FILE_FACTS[i].name);
+    if (path == NULL) return fail(error, EXIT_DEVICE, "out of host memory");
+    if (stat(path, &status) == 0) bytes += (double)status.st_size;
+    free(path);
+  }
+  return fits_memory(directory, "the mask takes", DEVICE_COPIES * bytes, error);
+}
+
+/** Of a tensor that has not as many rows of blocks and slots as the first, kv_indices.npy. */
+static bool refuse_slots(const char *directory, int file, const int64_t *shape,
+                         const int64_t *first, Error *error) {
+  const char *name = FILE_FACTS[file].name;
+  if (file == TENSOR_COUNTS) {
+    return fail(error, EXIT_USAGE, "%s/%s: NQB is %lld, must be %lld as in kv_indices.npy",
+                directory, name, (long long)shape[2], (long long)first[2]);
+  }
+  return fail(error, EXIT_USAGE,
+              "%s/%s: [NQB, MAXB] is [%lld, %lld], must be [%lld, %lld] as in kv_indices.npy",
+              directory, name, (long long)shape[2], (long long)shape[3], (long long)first[2],
+              (long long)first[3]);
+}
+
+/** Every dimension of the tensors of slots must be that of the first, or 1 where one mask serves
+ * all. There may be no slot at all: then nothing is attended. */
+static bool check_shapes(const char *directory, const NpyArray *files, BlockMask *m, Error *error) {
+  for (int i = TENSOR_COUNTS; i <= TENSOR_TILE_INDICES; i++) {
+    const int64_t *shape = files[i].shape;
+    const bool slots = i != TENSOR_COUNTS;
+    for (int d = 0; d < 3 + slots; d++) {
+      const int least = d < 3;
+      if (shape[d] < least || shape[d] > INT32_MAX) {
+        return fail(error, EXIT_USAGE, "%s/%s: dimension %d is %lld, must be from %d to 2^31 - 1",
+                    directory, FILE_FACTS[i].name, d, (long long)shape[d], least);
+      }
+    }
+    if (shape[0] > m->batches) m->batches = (int)shape[0];
+    if (shape[1] > m->heads) m->heads = (int)shape[1];
+    const int64_t *first = files[TENSOR_INDICES].shape;
+    if (shape[2] != first[2] || (slots && shape[3] != first[3])) {
+      return refuse_slots(directory, i, shape, first, error);
+    }
+  }
+  for (int i = TENSOR_COUNTS; i <= TENSOR_TILE_INDICES; i++) {
+    const int64_t *shape = files[i].shape;
+    if ((shape[0] != 1 && shape[0] != m->batches) || (shape[1] != 1 && shape[1] != m->heads)) {
+      return fail(
+          error, EXIT_USAGE,
+          "%s/%s: [B, H] is [%lld, %lld], but other files have up to [%d, %d] (1 stands for "
+          "all)",
+          directory, FILE_FACTS[i].name, (long long)shape[0], (long long)shape[1], m->batches,
+          m->heads);
+    }
+  }
+  return true;
+}
+
+/** Dense strides of a file, 0 where a dimension of 1 stands for all. */
+static void set_file_strides(const NpyArray *file, int64_t *strides) {
+  int64_t stride = 1;
+  for (int d = file->rank - 1; d >= 0; d--) {
+    strides[d] = d < 2 && file->shape[d] == 1 ? 0 : stride;
+    stride *= file->shape[d];
+  }
+}
+
+static bool set_sizes(const char *directory, const NpyArray *files, BlockMask *m, Error *error) {
+  m->batches = m->heads = 1;
+  if (!check_shapes(directory, files, m, error)) return false;
+  m->q_blocks = (int)files[TENSOR_INDICES].shape[2];
+  m->max_slots = (int)files[TENSOR_INDICES].shape[3];
+  if (files[TENSOR_TILES].rank != 0) { /* the file is there */
+    const int64_t *shape = files[TENSOR_TILES].shape;
+    const int most = LARGEST_MASK_BLOCK;
+    if (shape[0] > INT32_MAX || shape[1] < 1 || shape[1] > most || shape[2] < 1 ||
+        shape[2] > most) {
+      return fail(error, EXIT_USAGE,
+                  "%s/%s: the shape is [%lld, %lld, %lld], must be at most [2^31 - 1, %d, %d] with "
+                  "blocks of 1 x 1 or more",
+                  directory, FILE_FACTS[TENSOR_TILES].name, (long long)shape[0],
+                  (long long)shape[1], (long long)shape[2], most, most);
+    }
+    m->tile_count = (int)shape[0];
+    m->q_block_size = (int)shape[1];
+    m->kv_block_size = (int)shape[2];
+  }
+  set_file_strides(&files[TENSOR_COUNTS], m->num_strides);
+  set_file_strides(&files[TENSOR_INDICES], m->index_strides);
+  set_file_strides(&files[TENSOR_TYPES], m->type_strides);
+  set_file_strides(&files[TENSOR_TILE_INDICES], m->partial_strides);
+  return true;
+}
+
+bool block_mask_read(const char *directory, const Problem *problem, int q_block_size,
+                     int kv_block_size, HostBlockMask *blocks, Error *error) {
+  *blocks = (HostBlockMask){.mask = {.q_block_size = q_block_size, .kv_block_size = kv_block_size}};
+  NpyArray files[MASK_TENSORS] = {{0}};
+  bool ok = check_memory(directory, error);
+  for (int i = 0; i < MASK_TENSORS && ok; i++) ok = read_file(directory, i, &files[i], error);
+  ok = ok && set_sizes(directory, files, &blocks->mask, error);
+  for (int i = 0; i < MASK_TENSORS; i++) { /* the arrays change hands, good or not */
+    blocks->data[i] = files[i].data;
+    blocks->bytes[i] = files[i].bytes;
+  }
+  block_mask_set_pointers(&blocks->mask, blocks->data);
+  Error fault = {0};
+  if (ok && !block_mask_validate(&blocks->mask, problem, &fault)) {
+    ok = fail(error, fault.code, "%s: %.700s%s", directory, fault.text,
+              files[TENSOR_TILES].rank != 0
+                  ? ""
+                  : "; partial_block_masks.npy is missing: without it no slot may be PARTIAL, and "
+                    "the size of the blocks is that of --mask-block");
+  }
+  if (!ok) block_mask_free(blocks);
+  return ok;
+}
+
+static bool draft_file(const char *directory, int file, const int64_t *shape, const void *data,
+                       NpyDraft *draft, Error *error) {
+  char *path = join(directory, FILE_FACTS[file].name);
+  if (path == NULL) return fail(error, EXIT_DEVICE, "out of host memory");
+  const bool ok =
+      npy_draft(path, FILE_FACTS[file].type, FILE_FACTS[file].rank, shape, data, draft, error);
+  free(path);
+  return ok;
+}
+
+/** The slots of one row; what nobody may look at is written as -1. */
+static void pack_row(const BlockMask *m, int batch, int head, int q_block, int32_t *indices,
+                     int32_t *types, int32_t *tiles) {
+  const int count = block_count(m, batch, head, q_block);
+  for (int i = 0; i < m->max_slots; i++) {
+    indices[i] = types[i] = tiles[i] = -1;
+    if (i >= count) continue;
+    types[i] = slot_value(m->block_mask_types, m->type_strides, batch, head, q_block, i);
+    if (types[i] == BLOCK_MASKED) continue;
+    indices[i] = slot_value(m->kv_indices, m->index_strides, batch, head, q_block, i);
+    if (types[i] != BLOCK_PARTIAL) continue;
+    tiles[i] =
+        slot_value(m->partial_block_mask_indices, m->partial_strides, batch, head, q_block, i);
+  }
+}
+
+/** Copies the four tensors of slots to dense ones. */
+static void pack(const BlockMask *m, int32_t *const packed[TENSOR_TILES]) {
+  size_t row = 0;
+  for (int b = 0; b < m->batches; b++) {
+    for (int h = 0; h < m->heads; h++) {
+      for (int q = 0; q < m->q_blocks; q++, row++) {
+        const size_t at = row * (size_t)m->max_slots;
+        packed[TENSOR_COUNTS][row] = block_count(m, b, h, q);
+        pack_row(m, b, h, q, packed[TENSOR_INDICES] + at, packed[TENSOR_TYPES] + at,
+                 packed[TENSOR_TILE_INDICES] + at);
+      }
+    }
+  }
+}
+
+bool block_mask_write(const char *directory, const BlockMask *m, Error *error) {
+  if (mkdir(directory, 0777) != 0 && errno != EEXIST) {
+    return fail(error, EXIT_DEVICE, "%s: cannot create it: %s", directory, strerror(errno));
+  }
+  const int64_t slots[4] = {m->batches, m->heads, m->q_blocks, m->max_slots};
+  const int64_t tiles[3] = {m->tile_count, m->q_block_size, m->kv_block_size};
+  const size_t rows = (size_t)m->batches * (size_t)m->heads * (size_t)m->q_blocks;
+  int32_t *packed[TENSOR_TILES];
+  bool ok = true;
+  for (int i = 0; i < TENSOR_TILES; i++) {
+    const size_t width = i == TENSOR_COUNTS ? 1 : (size_t)m->max_slots;
+    packed[i] = malloc(sizeof(int32_t) * (rows * width + 1));
+    ok = ok && packed[i] != NULL;
+  }
+  if (ok) {
+    pack(m, packed);
+  } else {
+    fail(error, EXIT_DEVICE, "%s: out of host memory", directory);
+  }
+  NpyDraft drafts[MASK_TENSORS] = {{0}};
+  for (int i = 0; i < TENSOR_TILES; i++) {
+    ok = ok && draft_file(directory, i, slots, packed[i], &drafts[i], error);
+    free(packed[i]);
+  }
+  ok = ok && draft_file(directory, TENSOR_TILES, tiles, m->partial_block_masks,
+                        &drafts[TENSOR_TILES], error);
+  for (int i = 0; i < MASK_TENSORS; i++) {
+    ok = ok && npy_publish(&drafts[i], error);
+    npy_discard(&drafts[i]);
+  }
+  return ok;
+}

@@ -1,0 +1,295 @@
+#include "host/masks/mask.h"
+
+#include <stdlib.h>
+
+#include "host/io/random.h"
+
+/* Streams of random numbers; those of the inputs are small numbers. */
+enum { STREAM_BLOCKS = 100, STREAM_ENTRIES = 101 };
+
+/** Pairs under the causal rule: kv_len + (kv_len - 1) + ... over the rows that attend anything. */
+static int64_t causal_entries(int64_t q_len, int64_t kv_len) {
+  const int64_t rows = q_len < kv_len ? q_len : kv_len;
+  return rows * kv_len - rows * (rows - 1) / 2;
+}
+
+Mask mask_simple(const Problem *p) {
+  const bool causal = p->mask == MASK_CAUSAL;
+  return (Mask){
+      .text = causal ? "causal" : "full",
+      .preset = causal ? PRESET_CAUSAL : PRESET_FULL,
+      .q_len = p->q_len,
+      .kv_len = p->kv_len,
+      .batches = 1,
+      .heads = 1,
+      .entries = causal ? causal_entries(p->q_len, p->kv_len) : (int64_t)p->q_len * p->kv_len};
+}
+
+void mask_free(Mask *mask) {
+  free(mask->run_ends);
+  free(mask->sorted_slots);
+  npy_free(&mask->dense);
+  block_mask_free(&mask->blocks);
+  *mask = (Mask){0};
+}
+
+static int64_t drawn_blocks(const Mask *mask) {
+  return (mask->kv_len + (int64_t)mask->kv_block_size - 1) / mask->kv_block_size;
+}
+
+int mask_most_spans(const Mask *mask) {
+  switch (mask->preset) {
+    case PRESET_BLOCKS:
+      return (int)((drawn_blocks(mask) + 1) / 2); /* every other block */
+    case PRESET_DILATED:
+    case PRESET_RANDOM:
+    case PRESET_DENSE_FILE:
+    case PRESET_DIRECTORY:
+      return mask->kv_len / 2 + 1; /* every other key */
+    default:
+      return 1;
+  }
+}
+
+static int32_t clamp(int64_t x, int64_t least, int64_t most) {
+  return (int32_t)(x < least ? least : x > most ? most : x);
+}
+
+/** Appends first .. end - 1, joined to the span before it if they touch; empty ones are left out.
+ */
+static int append(KeySpan *spans, int count, int64_t first, int64_t end) {
+  if (first >= end) return count;
+  if (count > 0 && spans[count - 1].end == first) {
+    spans[count - 1].end = (int32_t)end;
+    return count;
+  }
+  spans[count] = (KeySpan){(int32_t)first, (int32_t)end};
+  return count + 1;
+}
+
+/** The key after the last that the causal rule gives to query q. */
+static int32_t causal_limit(const Mask *mask, int q) {
+  return clamp((int64_t)q + mask->kv_len - mask->q_len + 1, 0, mask->kv_len);
+}
+
+/** The run of text or image, or the document, that a key lies in. */
+static int run_of(const Mask *mask, int64_t key) {
+  int low = 0, high = mask->run_count - 1;
+  while (low < high) {
+    const int middle = (low + high) / 2;
+    if (key < mask->run_ends[middle]) {
+      high = middle;
+    } else {
+      low = middle + 1;
+    }
+  }
+  return low;
+}
+
+/** True with the given probability, always the same for one index. */
+static bool drawn(const Mask *mask, uint32_t stream, int64_t index) {
+  return random_uniform(mask->seed, stream, (uint64_t)index) < mask->density;
+}
+
+/** One past the last of `count` numbers, from `first` on, that is drawn; 0 if none is. */
+static int64_t last_drawn(const Mask *mask, uint32_t stream, int64_t first, int64_t count) {
+  while (count > 0 && !drawn(mask, stream, first + count - 1)) count--;
+  return count;
+}
+
+static int drawn_block_row(const Mask *mask, int q, KeySpan *spans) {
+  const int64_t blocks = drawn_blocks(mask);
+  const int64_t row = q / mask->q_block_size * blocks;
+  int count = 0;
+  for (int64_t block = 0; block < blocks; block++) {
+    if (!drawn(mask, STREAM_BLOCKS, row + block)) continue;
+    const int64_t first = block * mask->kv_block_size;
+    count = append(spans, count, first, clamp(first + mask->kv_block_size, 0, mask->kv_len));
+  }
+  return count;
+}
+
+static int drawn_entry_row(const Mask *mask, int q, KeySpan *spans) {
+  int count = 0;
+  for (int64_t k = 0; k < mask->kv_len; k++) {
+    if (drawn(mask, STREAM_ENTRIES, (int64_t)q * mask->kv_len + k)) {
+      count = append(spans, count, k, k + 1);
+    }
+  }
+  return count;
+}
+
+static int dense_row(const uint8_t *row, int64_t keys, int64_t first_key, KeySpan *spans,
+                     int count) {
+  for (int64_t k = 0; k < keys; k++) {
+    if (row[k]) count = append(spans, count, first_key + k, first_key + k + 1);
+  }
+  return count;
+}
+
+/** One past the last entry that is 1; 0 if none is. */
+static int64_t last_one(const uint8_t *row, int64_t keys) {
+  while (keys > 0 && !row[keys - 1]) keys--;
+  return keys;
+}
+
+/** What one slot of a block mask gives to a query: keys first .. end - 1 or, of these, those that
+ * `row` marks. None if first >= end. */
+typedef struct SlotKeys {
+  int64_t first, end;
+  const uint8_t *row; /**< NULL: all of them */
+} SlotKeys;
+
+static SlotKeys slot_keys(const BlockMask *m, int batch, int head, int q, int slot,
+                          int64_t causal_end, int64_t kv_len) {
+  const int q_block = q / m->q_block_size;
+  const int64_t first = (int64_t)m->kv_block_size *
+                        slot_value(m->kv_indices, m->index_strides, batch, head, q_block, slot);
+  const int64_t end = first + m->kv_block_size < kv_len ? first + m->kv_block_size : kv_len;
+  switch (slot_value(m->block_mask_types, m->type_strides, batch, head, q_block, slot)) {
+    case BLOCK_FULL:
+      return (SlotKeys){first, end, NULL};
+    case BLOCK_CAUSAL:
+      return (SlotKeys){first, causal_end < end ? causal_end : end, NULL};
+    default:
+      break;
+  }
+  const int64_t tile =
+      slot_value(m->partial_block_mask_indices, m->partial_strides, batch, head, q_block, slot);
+  const uint8_t *row = m->partial_block_masks +
+                       (tile * m->q_block_size + q % m->q_block_size) * (int64_t)m->kv_block_size;
+  return (SlotKeys){first, end, row};
+}
+
+/** The slots of a row by ascending block, kv_num_blocks of them; -1 for those that are MASKED. */
+static const int32_t *sorted_slots(const Mask *mask, int batch, int head, int q_block) {
+  const BlockMask *m = &mask->blocks.mask;
+  const int b = batch % m->batches, h = head % m->heads;
+  return mask->sorted_slots + (((int64_t)b * m->heads + h) * m->q_blocks + q_block) * m->max_slots;
+}
+
+static int directory_row(const Mask *mask, int batch, int head, int q, int64_t causal_end,
+                         KeySpan *spans) {
+  const BlockMask *m = &mask->blocks.mask;
+  const int q_block = q / m->q_block_size;
+  const int32_t *slots = sorted_slots(mask, batch, head, q_block);
+  const int slot_count = block_count(m, batch, head, q_block);
+  int count = 0;
+  for (int i = 0; i < slot_count && slots[i] >= 0; i++) {
+    const SlotKeys keys = slot_keys(m, batch, head, q, slots[i], causal_end, mask->kv_len);
+    count = keys.row == NULL ? append(spans, count, keys.first, keys.end)
+                             : dense_row(keys.row, keys.end - keys.first, keys.first, spans, count);
+  }
+  return count;
+}
+
+/** As kernels see PARTIAL tiles: of their own tiles, those are visited that have any bit, on
+ * whichever side of the last key, unless they begin past it. */
+static int32_t directory_row_end(const Mask *mask, int batch, int head, int q, int kv_tile) {
+  const BlockMask *m = &mask->blocks.mask;
+  const int64_t causal_end = causal_limit(mask, q);
+  const int64_t seen_end = ((int64_t)mask->kv_len + kv_tile - 1) / kv_tile * kv_tile;
+  const int q_block = q / m->q_block_size;
+  const int32_t *slots = sorted_slots(mask, batch, head, q_block);
+  for (int i = block_count(m, batch, head, q_block) - 1; i >= 0; i--) {
+    if (slots[i] < 0) continue;
+    const SlotKeys keys = slot_keys(m, batch, head, q, slots[i], causal_end, mask->kv_len);
+    const int64_t seen = seen_end - keys.first;
+    const int64_t count =
+        keys.row == NULL ? keys.end - keys.first
+                         : last_one(keys.row, seen < m->kv_block_size ? seen : m->kv_block_size);
+    if (count > 0) return clamp(keys.first + count, 0, mask->kv_len);
+  }
+  return 0;
+}
+
+/** Of a FILE.npy. */
+static const uint8_t *dense_entries(const Mask *mask, int batch, int head, int q) {
+  const int64_t row =
+      ((int64_t)(batch % mask->batches) * mask->heads + head % mask->heads) * mask->q_len + q;
+  return (const uint8_t *)mask->dense.data + row * mask->kv_len;
+}
+
+int mask_row(const Mask *mask, int batch, int head, int q, KeySpan *spans) {
+  const int64_t position = (int64_t)q + mask->kv_len - mask->q_len; /* q' */
+  const int64_t end = causal_limit(mask, q);
+  switch (mask->preset) {
+    case PRESET_FULL:
+      return append(spans, 0, 0, mask->kv_len);
+    case PRESET_CAUSAL:
+      return append(spans, 0, 0, end);
+    case PRESET_WINDOW:
+      return append(spans, 0, clamp(position + 1 - mask->parameter, 0, mask->kv_len), end);
+    case PRESET_PREFIX:
+      return append(spans, 0, 0, mask->parameter > end ? mask->parameter : end);
+    case PRESET_DOCUMENT: {
+      if (position < 0) return 0;
+      const int run = run_of(mask, position);
+      return append(spans, 0, run == 0 ? 0 : mask->run_ends[run - 1], end);
+    }
+    case PRESET_INTERLEAVED: {
+      if (position < 0) return 0;
+      const int run = run_of(mask, position);
+      return append(spans, 0, 0, run % 2 == 1 ? mask->run_ends[run] : end);
+    }
+    case PRESET_DILATED: {
+      int count = 0;
+      if (position < 0) return 0;
+      for (int64_t k = position % mask->parameter; k < end; k += mask->parameter) {
+        count = append(spans, count, k, k + 1);
+      }
+      return count;
+    }
+    case PRESET_BLOCKS:
+      return drawn_block_row(mask, q, spans);
+    case PRESET_RANDOM:
+      return drawn_entry_row(mask, q, spans);
+    case PRESET_EMPTY:
+      return 0;
+    case PRESET_DENSE_FILE:
+      return dense_row(dense_entries(mask, batch, head, q), mask->kv_len, 0, spans, 0);
+    case PRESET_DIRECTORY:
+      return directory_row(mask, batch, head, q, end, spans);
+  }
+  return 0;
+}
+
+int mask_row_end(const Mask *mask, int batch, int head, int q, int kv_tile) {
+  KeySpan span;
+  switch (mask->preset) {
+    case PRESET_DILATED:
+      return causal_limit(mask, q); /* k = q' is attended */
+    case PRESET_BLOCKS: {
+      const int64_t blocks = drawn_blocks(mask), row = q / mask->q_block_size * blocks;
+      const int64_t end = last_drawn(mask, STREAM_BLOCKS, row, blocks) * mask->kv_block_size;
+      return clamp(end, 0, mask->kv_len);
+    }
+    case PRESET_RANDOM:
+      return (int)last_drawn(mask, STREAM_ENTRIES, (int64_t)q * mask->kv_len, mask->kv_len);
+    case PRESET_DENSE_FILE:
+      return (int)last_one(dense_entries(mask, batch, head, q), mask->kv_len);
+    case PRESET_DIRECTORY:
+      return directory_row_end(mask, batch, head, q, kv_tile);
+    default:
+      return mask_row(mask, batch, head, q, &span) > 0 ? span.end : 0; /* one span at most */
+  }
+}
+
+double mask_bytes(const Mask *mask) {
+  const BlockMask *m = &mask->blocks.mask;
+  double bytes = (double)mask->dense.bytes;
+  for (int i = 0; i < MASK_TENSORS; i++) bytes += (double)mask->blocks.bytes[i];
+  if (mask->sorted_slots == NULL) return bytes;
+  return bytes + (double)sizeof *mask->sorted_slots * m->batches * m->heads * m->q_blocks *
+                     (double)m->max_slots;
+}
+
+int mask_rows_alike(const Mask *mask, int q) {
+  if (mask->preset != PRESET_BLOCKS) return 1;
+  if (q % mask->q_block_size != 0) return 0;
+  return clamp(mask->q_len - (int64_t)q, 0, mask->q_block_size);
+}
+
+int64_t mask_entries(const Mask *mask, int batch, int heads) {
+  return mask->entries * (batch / mask->batches) * (heads / mask->heads);
+}

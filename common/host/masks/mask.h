@@ -1,0 +1,122 @@
+/**
+ * @file
+ * Dense meaning of the masks: which keys each query attends. Independent of any kernel and of the
+ * block masks that are built from it.
+ */
+#ifndef HOST_MASK_H
+#define HOST_MASK_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "attention.h"
+#include "host/base/error.h"
+#include "host/io/npy.h"
+#include "host/masks/block_mask.h"
+
+/** Keys first .. end - 1. */
+typedef struct KeySpan {
+  int32_t first, end;
+} KeySpan;
+
+/**
+ * The presets of --mask. With q' = q + kv_len - q_len, query q attends key k iff
+ *
+ * - full: always
+ * - causal: k <= q'
+ * - window:W: q' - W < k <= q'
+ * - document:L: q' >= 0, k <= q' and both lie in the same document. L lists lengths that add up to
+ *   kv_len, or is the number of documents, as equal as they get
+ * - prefix:P: k < P or k <= q'
+ * - interleaved:S: q' >= 0, and k <= q' or both lie in the same image. Runs of text and images
+ *   alternate; the seed S draws their lengths
+ * - dilated:K: k <= q' and (q' - k) % K == 0
+ * - blocks:X: the mask block of (q, k) was drawn, each with probability X
+ * - random:X: the entry was drawn, each with probability X
+ * - empty: never
+ * - FILE.npy: the array says so, bool [Nq, Nkv], [H, Nq, Nkv] or [B, H, Nq, Nkv]
+ * - a directory: the five tensors of a block mask say so
+ */
+typedef enum MaskPreset {
+  PRESET_FULL,
+  PRESET_CAUSAL,
+  PRESET_WINDOW,
+  PRESET_DOCUMENT,
+  PRESET_PREFIX,
+  PRESET_INTERLEAVED,
+  PRESET_DILATED,
+  PRESET_BLOCKS,
+  PRESET_RANDOM,
+  PRESET_EMPTY,
+  PRESET_DENSE_FILE,
+  PRESET_DIRECTORY
+} MaskPreset;
+
+typedef struct Mask {
+  const char *text; /**< as given to --mask; not owned */
+  MaskPreset preset;
+  int q_len, kv_len;
+  int batches, heads; /**< distinct masks: 1 where all batch entries, or heads, share one */
+  int64_t entries;    /**< attended pairs of all distinct masks */
+  int64_t parameter;  /**< W, P or K */
+  double density;
+  uint64_t seed;
+  int q_block_size, kv_block_size; /**< of blocks:X */
+  /** Documents, or runs of text and images, text first: run i ends before key run_ends[i]. */
+  int32_t *run_ends;
+  int run_count;
+  NpyArray dense;        /**< of FILE.npy */
+  HostBlockMask blocks;  /**< of a directory */
+  int32_t *sorted_slots; /**< of a directory: the slots of each row by ascending block */
+} Mask;
+
+/** The mask of a problem that is full or causal. Owns nothing. */
+Mask mask_simple(const Problem *problem);
+
+/**
+ * Reads a --mask value for a problem whose lengths, batch and heads are known. `mask_block_q` and
+ * `mask_block_kv` are the block sizes of blocks:X and of a directory whose files do not say them;
+ * `seed` draws blocks:X and random:X. EXIT_USAGE with the value and what would be right;
+ * EXIT_DEVICE if memory runs out. Freed by mask_free().
+ */
+bool mask_open(const char *text, const Problem *problem, int mask_block_q, int mask_block_kv,
+               uint64_t seed, Mask *mask, Error *error);
+
+/** Of a --mask value: MASK_FULL and MASK_CAUSAL for those two presets, MASK_BLOCKS for all else. */
+MaskKind mask_kind(const char *text);
+
+/** Whether a --mask value names a directory, which may bring a size of blocks of its own. */
+bool mask_names_directory(const char *text);
+
+/** Frees everything; harmless on a zeroed mask. */
+void mask_free(Mask *mask);
+
+/** Bytes of host memory that a mask from files takes; 0 of a preset, which takes next to none. */
+double mask_bytes(const Mask *mask);
+
+/** Room that mask_row() may need. */
+int mask_most_spans(const Mask *mask);
+
+/**
+ * Writes the keys that query q attends as ascending spans that neither touch nor are empty; returns
+ * their number.
+ */
+int mask_row(const Mask *mask, int batch, int head, int q, KeySpan *spans);
+
+/**
+ * The key after the last that query q attends; 0 if it attends none. Where a PARTIAL tile of a
+ * directory has a 1 past kv_len in the row, but in the same `kv_tile` keys as the last one, it is
+ * kv_len: a kernel that takes so many keys at a time visits them for it. Tiles of 1 have none.
+ */
+int mask_row_end(const Mask *mask, int batch, int head, int q, int kv_tile);
+
+/**
+ * How many queries from q on are known to attend the same keys; 0 if those of q are known to be
+ * those of q - 1. So a mask that is drawn in blocks need not be drawn for every query.
+ */
+int mask_rows_alike(const Mask *mask, int q);
+
+/** Unmasked (query, key) pairs over `batch` x `heads` of the problem. */
+int64_t mask_entries(const Mask *mask, int batch, int heads);
+
+#endif

@@ -1,0 +1,334 @@
+/**
+ * @file
+ * From the text of --mask to a mask.
+ */
+#define _POSIX_C_SOURCE 200809L
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "host/base/memory.h"
+#include "host/base/values.h"
+#include "host/io/random.h"
+#include "host/masks/mask.h"
+
+enum { STREAM_RUNS = 102 };
+
+/* Lengths of the runs of interleaved:S, as of a page with pictures: a picture is up to 24 x 24
+ * patches. */
+enum { LEAST_TEXT = 16, MOST_TEXT = 256, LEAST_IMAGE = 64, MOST_IMAGE = 576 };
+
+/** The presets by name, but the two simplest; those with an argument are followed by a colon and
+ * the argument. */
+static const struct {
+  const char *name;
+  MaskPreset preset;
+  bool argument;
+} PRESETS[] = {{"empty", PRESET_EMPTY, false},
+               {"window", PRESET_WINDOW, true},
+               {"document", PRESET_DOCUMENT, true},
+               {"prefix", PRESET_PREFIX, true},
+               {"interleaved", PRESET_INTERLEAVED, true},
+               {"dilated", PRESET_DILATED, true},
+               {"blocks", PRESET_BLOCKS, true},
+               {"random", PRESET_RANDOM, true}};
+
+static bool out_of_memory(const char *text, Error *error) {
+  return fail(error, EXIT_DEVICE, "--mask %s: out of host memory", text);
+}
+
+/** A number of the text of --mask; `what` names it in messages. */
+static bool parse_number(const Mask *mask, const char *what, const char *argument, int64_t least,
+                         int64_t most, int64_t *value, Error *error) {
+  Error unused;
+  return parse_integer("", argument, least, most, value, &unused) ||
+         fail(error, EXIT_USAGE, "--mask %s: %s must be an integer from %lld to %lld", mask->text,
+              what, (long long)least, (long long)most);
+}
+
+/** COUNT documents; the first ones are a key longer where the lengths do not come out even. */
+static bool equal_documents(Mask *mask, const char *argument, Error *error) {
+  int64_t count;
+  if (!parse_number(mask, "COUNT", argument, 1, mask->kv_len, &count, error)) return false;
+  mask->run_count = (int)count;
+  mask->run_ends = malloc(sizeof *mask->run_ends * (size_t)count);
+  if (mask->run_ends == NULL) return out_of_memory(mask->text, error);
+  const int64_t length = mask->kv_len / count, longer = mask->kv_len % count;
+  for (int64_t i = 0; i < count; i++) {
+    mask->run_ends[i] = (int32_t)((i + 1) * length + (i + 1 < longer ? i + 1 : longer));
+  }
+  return true;
+}
+
+/** L1,L2,...: lengths that add up to kv_len. */
+static bool listed_documents(Mask *mask, const char *argument, Error *error) {
+  size_t room = 2;
+  for (const char *c = argument; *c != '\0'; c++) room += *c == ',';
+  char *list = strdup(argument);
+  mask->run_ends = malloc(sizeof *mask->run_ends * room);
+  bool ok = list != NULL && mask->run_ends != NULL;
+  if (!ok) out_of_memory(mask->text, error);
+  int64_t sum = 0;
+  for (char *at = list; ok && at != NULL;) {
+    char *length_text = at;
+    int64_t length;
+    at = strchr(at, ',');
+    if (at != NULL) *at++ = '\0';
+    ok = parse_number(mask, "each length", length_text, 1, mask->kv_len, &length, error);
+    if (ok) mask->run_ends[mask->run_count++] = (int32_t)(sum += length);
+    if (ok && sum > mask->kv_len) break;
+  }
+  free(list);
+  if (ok && sum != mask->kv_len) {
+    return fail(error, EXIT_USAGE,
+                "--mask %s: the lengths add up to %s%lld, must be --seqlen-kv %d", mask->text,
+                sum > mask->kv_len ? "at least " : "", (long long)sum, mask->kv_len);
+  }
+  return ok;
+}
+
+static bool draw_runs(Mask *mask, const char *argument, Error *error) {
+  uint64_t seed;
+  Error unused;
+  if (!parse_seed(argument, &seed, &unused)) {
+    return fail(error, EXIT_USAGE, "--mask %s: the seed must be an integer from 0 to 2^64 - 1",
+                mask->text);
+  }
+  /* Text is always followed by an image, so the shortest runs decide how many there may be. */
+  const size_t room = (size_t)(2 * (mask->kv_len / (LEAST_TEXT + LEAST_IMAGE)) + 2);
+  mask->run_ends = malloc(sizeof *mask->run_ends * room);
+  if (mask->run_ends == NULL) return out_of_memory(mask->text, error);
+  int64_t end = 0;
+  while (end < mask->kv_len) {
+    const bool image = mask->run_count % 2 == 1;
+    const int least = image ? LEAST_IMAGE : LEAST_TEXT, most = image ? MOST_IMAGE : MOST_TEXT;
+    const uint64_t bits = random_bits(seed, STREAM_RUNS, (uint64_t)mask->run_count);
+    end += least + (int64_t)(bits % (uint64_t)(most - least + 1));
+    if (end > mask->kv_len) end = mask->kv_len;
+    mask->run_ends[mask->run_count++] = (int32_t)end;
+  }
+  return true;
+}
+
+static bool parse_density(Mask *mask, const char *argument, Error *error) {
+  Error unused;
+  if (!parse_real("--mask", argument, &mask->density, &unused) || mask->density < 0 ||
+      mask->density > 1) {
+    return fail(error, EXIT_USAGE, "--mask %s: the density must be a number from 0 to 1",
+                mask->text);
+  }
+  return true;
+}
+
+/**
+ * Refuses random entries if the tiles of blocks that come out mixed, a byte an entry, cannot fit
+ * the memory of this machine.
+ */
+static bool check_tiles(const Mask *mask, Error *error) {
+  const double tile = (double)mask->q_block_size * mask->kv_block_size;
+  const double blocks = ceil((double)mask->q_len / mask->q_block_size) *
+                        ceil((double)mask->kv_len / mask->kv_block_size);
+  const double mixed = mask->density < 1 ? -expm1(tile * log1p(-mask->density)) : 0;
+  const double needed = DEVICE_COPIES * blocks * mixed * tile, memory = machine_memory_bytes();
+  if (needed <= memory) return true;
+  return fail(error, EXIT_USAGE,
+              "--mask %s: its partial tiles take %.3g GB, must be at most the %.3g GB of this "
+              "machine; --seqlen %d, --seqlen-kv %d",
+              mask->text, needed / 1e9, memory / 1e9, mask->q_len, mask->kv_len);
+}
+
+static bool parse_argument(Mask *mask, const char *argument, Error *error) {
+  switch (mask->preset) {
+    case PRESET_WINDOW:
+      return parse_number(mask, "W", argument, 1, INT32_MAX, &mask->parameter, error);
+    case PRESET_PREFIX:
+      return parse_number(mask, "P", argument, 0, mask->kv_len, &mask->parameter, error);
+    case PRESET_DILATED:
+      return parse_number(mask, "K", argument, 1, INT32_MAX, &mask->parameter, error);
+    case PRESET_DOCUMENT:
+      return strchr(argument, ',') != NULL ? listed_documents(mask, argument, error)
+                                           : equal_documents(mask, argument, error);
+    case PRESET_INTERLEAVED:
+      return draw_runs(mask, argument, error);
+    case PRESET_RANDOM:
+      return parse_density(mask, argument, error) && check_tiles(mask, error);
+    default:
+      return parse_density(mask, argument, error);
+  }
+}
+
+/** A dense mask: the last two dimensions are Nq and Nkv, H and B may stand before them. */
+static bool read_dense(Mask *mask, const Problem *p, Error *error) {
+  mask->preset = PRESET_DENSE_FILE;
+  static const NpyTypes BOOLEANS = {1 << NPY_B1, "|b1 (bool)"};
+  struct stat status;
+  if (stat(mask->text, &status) == 0 &&
+      !fits_memory(mask->text, "the mask takes", (double)status.st_size, error)) {
+    return false;
+  }
+  if (!npy_read(mask->text, BOOLEANS, &mask->dense, error)) return false;
+  const NpyArray *a = &mask->dense;
+  if (a->rank < 2 || a->rank > 4) {
+    return fail(error, EXIT_USAGE,
+                "%s: has %d dimension%s, must be [Nq, Nkv], [H, Nq, Nkv] or "
+                "[B, H, Nq, Nkv]",
+                mask->text, a->rank, a->rank == 1 ? "" : "s");
+  }
+  const int64_t *lengths = a->shape + a->rank - 2;
+  if (lengths[0] != p->q_len || lengths[1] != p->kv_len) {
+    return fail(error, EXIT_USAGE,
+                "%s: is a mask of [Nq, Nkv] = [%lld, %lld], but the problem has [%d, %d]",
+                mask->text, (long long)lengths[0], (long long)lengths[1], p->q_len, p->kv_len);
+  }
+  const int64_t heads = a->rank > 2 ? a->shape[a->rank - 3] : 1;
+  const int64_t batches = a->rank > 3 ? a->shape[0] : 1;
+  if ((heads != 1 && heads != p->q_heads) || (batches != 1 && batches != p->batch)) {
+    return fail(
+        error, EXIT_USAGE,
+        "%s: is a mask of [B, H] = [%lld, %lld], but the problem has [%d, %d] (1 stands for "
+        "all)",
+        mask->text, (long long)batches, (long long)heads, p->batch, p->q_heads);
+  }
+  mask->heads = (int)heads;
+  mask->batches = (int)batches;
+  return true;
+}
+
+/** A slot and the block that it names, to be sorted by block. */
+typedef struct NamedSlot {
+  int32_t block, slot;
+} NamedSlot;
+
+static int compare_slots(const void *a, const void *b) {
+  const int32_t x = ((const NamedSlot *)a)->block, y = ((const NamedSlot *)b)->block;
+  return (x > y) - (x < y);
+}
+
+/** The slots of one row that are not MASKED, by ascending block; then -1. */
+static void sort_row(const BlockMask *m, int batch, int head, int q_block, NamedSlot *named,
+                     int32_t *sorted) {
+  const int slots = block_count(m, batch, head, q_block);
+  int count = 0;
+  for (int i = 0; i < slots; i++) {
+    if (slot_value(m->block_mask_types, m->type_strides, batch, head, q_block, i) == BLOCK_MASKED) {
+      continue;
+    }
+    named[count++] =
+        (NamedSlot){slot_value(m->kv_indices, m->index_strides, batch, head, q_block, i), i};
+  }
+  qsort(named, (size_t)count, sizeof *named, compare_slots);
+  for (int i = 0; i < m->max_slots; i++) sorted[i] = i < count ? named[i].slot : -1;
+}
+
+static bool read_directory(Mask *mask, const Problem *p, int q_block, int kv_block, Error *error) {
+  mask->preset = PRESET_DIRECTORY;
+  if (!block_mask_read(mask->text, p, q_block, kv_block, &mask->blocks, error)) return false;
+  const BlockMask *m = &mask->blocks.mask;
+  mask->batches = m->batches;
+  mask->heads = m->heads;
+  const size_t rows = (size_t)m->batches * (size_t)m->heads * (size_t)m->q_blocks;
+  /* Where the tensors broadcast, this is the largest by far. */
+  if (!fits_memory(mask->text, "the order of its slots takes",
+                   (double)rows * m->max_slots * sizeof(int32_t), error)) {
+    return false;
+  }
+  NamedSlot *named = malloc(sizeof *named * ((size_t)m->max_slots + 1));
+  mask->sorted_slots = malloc(sizeof(int32_t) * (rows * (size_t)m->max_slots + 1));
+  const bool ok = named != NULL && mask->sorted_slots != NULL;
+  int32_t *sorted = mask->sorted_slots;
+  for (int b = 0; ok && b < m->batches; b++) {
+    for (int h = 0; h < m->heads; h++) {
+      for (int q = 0; q < m->q_blocks; q++, sorted += m->max_slots) {
+        sort_row(m, b, h, q, named, sorted);
+      }
+    }
+  }
+  free(named);
+  return ok || out_of_memory(mask->text, error);
+}
+
+static bool count_entries(Mask *mask, Error *error) {
+  int64_t entries = 0;
+  int failures = 0;
+#pragma omp parallel reduction(+ : entries, failures)
+  {
+    KeySpan *spans = malloc(sizeof *spans * (size_t)mask_most_spans(mask));
+    failures += spans == NULL;
+#pragma omp for collapse(3)
+    for (int b = 0; b < mask->batches; b++) {
+      for (int h = 0; h < mask->heads; h++) {
+        for (int q = 0; q < mask->q_len; q++) {
+          const int64_t alike = mask_rows_alike(mask, q);
+          const int count = spans == NULL || alike == 0 ? 0 : mask_row(mask, b, h, q, spans);
+          for (int i = 0; i < count; i++) entries += alike * (spans[i].end - spans[i].first);
+        }
+      }
+    }
+    free(spans);
+  }
+  mask->entries = entries;
+  return failures == 0 || out_of_memory(mask->text, error);
+}
+
+/** Finds the preset that the text names; false if none does. */
+static bool find_preset(const char *text, Mask *mask, const char **argument) {
+  for (size_t i = 0; i < sizeof PRESETS / sizeof PRESETS[0]; i++) {
+    const size_t length = strlen(PRESETS[i].name);
+    const char end = PRESETS[i].argument ? ':' : '\0';
+    if (strncmp(text, PRESETS[i].name, length) != 0 || text[length] != end) continue;
+    mask->preset = PRESETS[i].preset;
+    *argument = PRESETS[i].argument ? text + length + 1 : NULL;
+    return true;
+  }
+  return false;
+}
+
+MaskKind mask_kind(const char *text) {
+  return strcmp(text, "full") == 0     ? MASK_FULL
+         : strcmp(text, "causal") == 0 ? MASK_CAUSAL
+                                       : MASK_BLOCKS;
+}
+
+bool mask_names_directory(const char *text) {
+  Mask mask;
+  const char *argument;
+  struct stat status;
+  return mask_kind(text) == MASK_BLOCKS && !find_preset(text, &mask, &argument) &&
+         stat(text, &status) == 0 && S_ISDIR(status.st_mode);
+}
+
+static bool open_any(const char *text, const Problem *p, int mask_block_q, int mask_block_kv,
+                     Mask *mask, Error *error) {
+  const char *argument = NULL;
+  if (find_preset(text, mask, &argument)) {
+    return argument == NULL || parse_argument(mask, argument, error);
+  }
+  struct stat status;
+  if (stat(text, &status) != 0) {
+    return fail(error, EXIT_USAGE,
+                "--mask %s: must be full, causal, window:W, document:COUNT or L1,L2,..., prefix:P, "
+                "interleaved:SEED, dilated:K, blocks:DENSITY, random:DENSITY, empty, a .npy file "
+                "or a directory of them; as a file: %s",
+                text, strerror(errno));
+  }
+  return S_ISDIR(status.st_mode) ? read_directory(mask, p, mask_block_q, mask_block_kv, error)
+                                 : read_dense(mask, p, error);
+}
+
+bool mask_open(const char *text, const Problem *p, int mask_block_q, int mask_block_kv,
+               uint64_t seed, Mask *mask, Error *error) {
+  Problem simple = *p;
+  simple.mask = mask_kind(text);
+  *mask = mask_simple(&simple); /* knows its entries */
+  if (simple.mask != MASK_BLOCKS) return true;
+  mask->text = text;
+  mask->seed = seed;
+  mask->q_block_size = mask_block_q;
+  mask->kv_block_size = mask_block_kv;
+  const bool ok =
+      open_any(text, p, mask_block_q, mask_block_kv, mask, error) && count_entries(mask, error);
+  if (!ok) mask_free(mask);
+  return ok;
+}

@@ -1,0 +1,187 @@
+/*
+ * One access of a warp: where each lane goes, and in which sectors or banks that is.
+ */
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "host/report/lab/parts.h"
+
+enum { LANES_A_ROW = 8, MOST_DRAWINGS = 8, MOST_LINES_NEAR = 8, SECTOR_BYTES = 32 };
+
+/** Is `wanted` the file, or the end of its path? */
+static bool names_file(const char *file, const char *wanted) {
+  const size_t length = strlen(file), wanted_length = strlen(wanted);
+  if (wanted_length > length || strcmp(file + length - wanted_length, wanted) != 0) return false;
+  return wanted_length == length || file[length - wanted_length - 1] == '/';
+}
+
+/* --- A drawing ------------------------------------------------------------------------------ */
+
+static void print_row(const LabAccess *access, int first, const char *name,
+                      uint64_t (*value)(const LabAccess *access, int lane), FILE *out) {
+  fprintf(out, "           %-7s", name);
+  for (int lane = first; lane < first + LANES_A_ROW; lane++) {
+    if (access->lanes >> lane & 1) {
+      fprintf(out, " %9" PRIu64, value(access, lane));
+    } else {
+      fprintf(out, " %9s", "-");
+    }
+  }
+  fputc('\n', out);
+}
+
+static uint64_t offset_of(const LabAccess *access, int lane) {
+  return access->offsets[lane];
+}
+
+static uint64_t bank_of(const LabAccess *access, int lane) {
+  return access->banks[lane];
+}
+
+/** Allocations begin with a sector. */
+static uint64_t sector_of(const LabAccess *access, int lane) {
+  return access->offsets[lane] / SECTOR_BYTES;
+}
+
+/** The memory of the first lane that takes part; others that differ are told lane by lane. */
+static void print_memory(const LabAccess *access, FILE *out) {
+  const char *memory = access->memory[__builtin_ctz(access->lanes)];
+  fprintf(out, "           offsets in %s, in bytes", memory);
+  if (strncmp(memory, "static", 6) == 0) fprintf(out, " from the lowest lane's");
+  fputc('\n', out);
+  for (unsigned rest = access->lanes; rest != 0; rest &= rest - 1) {
+    const int lane = __builtin_ctz(rest);
+    if (strcmp(access->memory[lane], memory) == 0) continue;
+    fprintf(out, "           but lane %d: %s\n", lane, access->memory[lane]);
+  }
+}
+
+static void print_verdict(const LabAccess *access, FILE *out) {
+  const LabTraffic *t = &access->traffic;
+  if (!lab_access_is_shared(access->kind)) {
+    fprintf(out, "           %" PRIu64 " sectors of 32 bytes, %.0f %% of them used\n", t->sectors,
+            100.0 * (double)t->used_bytes / (32.0 * (double)t->sectors));
+    return;
+  }
+  const uint64_t conflicts = t->wavefronts - t->ideal_wavefronts;
+  fprintf(out, "           %" PRIu64 " wavefront%s: ", t->wavefronts,
+          t->wavefronts == 1 ? "" : "s");
+  if (conflicts == 0) {
+    fprintf(out, "no conflict\n");
+  } else {
+    fprintf(out, "%" PRIu64 " would do without conflicts, the worst is %u-way\n",
+            t->ideal_wavefronts, t->most_ways);
+  }
+}
+
+static void draw(const LabAccess *access, Sources *sources, FILE *out) {
+  const bool shared = lab_access_is_shared(access->kind);
+  const char *text = source_line(sources, access->file, access->line);
+  fprintf(out, "access     %s at %s:%d in %s\n", lab_access_text(access->kind), access->file,
+          access->line, access->kernel);
+  if (text != NULL) fprintf(out, "           %s\n", text + strspn(text, " \t"));
+  fprintf(out, "           block %" PRIu64 ", warp %d, %u bytes a lane%s\n", access->block,
+          access->warp, access->size,
+          access->kind == LAB_LDMATRIX ? "; lane i gives the address of row i" : "");
+  print_memory(access, out);
+  for (int first = 0; first < LAB_LANES; first += LANES_A_ROW) {
+    fprintf(out, "           lane   ");
+    for (int lane = first; lane < first + LANES_A_ROW; lane++) fprintf(out, " %9d", lane);
+    fputc('\n', out);
+    print_row(access, first, "offset", offset_of, out);
+    print_row(access, first, shared ? "bank" : "sector", shared ? bank_of : sector_of, out);
+  }
+  print_verdict(access, out);
+}
+
+/* --- Lines without an access ---------------------------------------------------------------- */
+
+static bool has_access(const LabLine *line) {
+  for (int kind = 0; kind < LAB_ACCESS_KINDS; kind++) {
+    if (lab_traffic(&line->counts, (LabAccessKind)kind)->requests > 0) return true;
+  }
+  return false;
+}
+
+static size_t append(char *text, size_t size, size_t length, const char *separator,
+                     const char *more) {
+  if (length >= size) return length;
+  return length + (size_t)snprintf(text + length, size - length, "%s%s", separator, more);
+}
+
+static int by_value(const void *a, const void *b) {
+  return *(const int *)a - *(const int *)b;
+}
+
+/** Lines of the file with accesses, each once and in order; to be freed. */
+static int *lines_of(const LabResults *results, const char *file, size_t *count) {
+  int *lines = malloc((results->line_count + 1) * sizeof *lines);
+  size_t found = 0;
+  if (lines == NULL) abort();
+  for (size_t i = 0; i < results->line_count; i++) {
+    const LabLine *line = &results->lines[i];
+    if (names_file(line->file, file) && has_access(line)) lines[found++] = line->line;
+  }
+  qsort(lines, found, sizeof *lines, by_value);
+  *count = 0;
+  for (size_t i = 0; i < found; i++) {
+    if (i == 0 || lines[i] != lines[*count - 1]) lines[(*count)++] = lines[i];
+  }
+  return lines;
+}
+
+/** A window of the lines that lies around the wanted one. */
+static void near_text(const int *lines, size_t count, int wanted, char *text, size_t text_size) {
+  size_t after = 0, length = 0;
+  while (after < count && lines[after] < wanted) after++;
+  size_t first = after > MOST_LINES_NEAR / 2 ? after - MOST_LINES_NEAR / 2 : 0;
+  if (count > MOST_LINES_NEAR && first > count - MOST_LINES_NEAR) first = count - MOST_LINES_NEAR;
+  for (size_t i = first; i < count && i < first + MOST_LINES_NEAR; i++) {
+    char number[16];
+    snprintf(number, sizeof number, "%d", lines[i]);
+    length = append(text, text_size, length, i == first ? "" : ", ", number);
+  }
+}
+
+static void files_text(const LabResults *results, char *text, size_t text_size) {
+  size_t length = 0;
+  text[0] = '\0';
+  for (size_t i = 0; i < results->line_count; i++) {
+    const LabLine *line = &results->lines[i];
+    if (!has_access(line) || strstr(text, line->file) != NULL) continue;
+    length = append(text, text_size, length, length > 0 ? ", " : "", line->file);
+  }
+}
+
+static bool nothing_there(const LabResults *results, const ReportRequest *request, Error *error) {
+  char text[512] = "";
+  size_t count;
+  int *lines = lines_of(results, request->access_file, &count);
+  if (count > 0) {
+    near_text(lines, count, request->access_line, text, sizeof text);
+    fail(error, EXIT_USAGE, "--report=access:%s:%d: no access there; lines near it with one: %s",
+         request->access_file, request->access_line, text);
+  } else {
+    files_text(results, text, sizeof text);
+    fail(error, EXIT_USAGE, "--report=access:%s:%d: no access in such a file; files with some: %s",
+         request->access_file, request->access_line, text[0] != '\0' ? text : "none");
+  }
+  free(lines);
+  return false;
+}
+
+bool draw_access(const LabResults *results, const ReportRequest *request, Sources *sources,
+                 FILE *out, Error *error) {
+  size_t found = 0;
+  for (size_t i = 0; i < results->access_count; i++) {
+    const LabAccess *access = &results->accesses[i];
+    if (access->line != request->access_line) continue;
+    if (!names_file(access->file, request->access_file)) continue;
+    if (++found <= MOST_DRAWINGS) draw(access, sources, out);
+  }
+  if (found > MOST_DRAWINGS) {
+    fprintf(out, "access     and %zu more instructions at that line\n", found - MOST_DRAWINGS);
+  }
+  return found > 0 || nothing_there(results, request, error);
+}

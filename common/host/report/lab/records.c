@@ -1,0 +1,207 @@
+/*
+ * A report as JSON: one object a line for the run, for each kernel, line and finding, and for each
+ * unit of a roofline. docs/json-rows.md lists the fields.
+ */
+#define _POSIX_C_SOURCE 200809L
+#include <stdlib.h>
+#include <string.h>
+
+#include "host/base/version.h"
+#include "host/cli/problem.h"
+#include "host/report/lab/parts.h"
+
+/* --- Counts --------------------------------------------------------------------------------- */
+
+static void add_count(JsonObject *object, const char *prefix, const char *name, const char *field,
+                      uint64_t value) {
+  char key[80];
+  snprintf(key, sizeof key, "%s%s%s", prefix, name, field);
+  json_integer(object, key, (int64_t)value);
+}
+
+static void add_traffic(JsonObject *object, const char *prefix, LabAccessKind kind,
+                        const LabTraffic *t) {
+  static const char *const NAMES[LAB_ACCESS_KINDS] = {
+      [LAB_GLOBAL_LOAD] = "global_load", [LAB_GLOBAL_STORE] = "global_store",
+      [LAB_COPY_GLOBAL] = "copy_global", [LAB_COPY_SHARED] = "copy_shared",
+      [LAB_SHARED_LOAD] = "shared_load", [LAB_SHARED_STORE] = "shared_store",
+      [LAB_LDMATRIX] = "ldmatrix",
+  };
+  const char *name = NAMES[kind];
+  add_count(object, prefix, name, "_requests", t->requests);
+  add_count(object, prefix, name, "_bytes", t->bytes);
+  if (lab_access_is_shared(kind)) {
+    add_count(object, prefix, name, "_wavefronts", t->wavefronts);
+    add_count(object, prefix, name, "_conflicts", t->wavefronts - t->ideal_wavefronts);
+    add_count(object, prefix, name, "_most_ways", t->most_ways);
+  } else {
+    add_count(object, prefix, name, "_sectors", t->sectors);
+    add_count(object, prefix, name, "_used_bytes", t->used_bytes);
+    add_count(object, prefix, name, "_most_sectors", t->most_sectors);
+  }
+}
+
+void add_counts(JsonObject *object, const char *prefix, const LabCounts *c) {
+  for (int kind = 0; kind < LAB_ACCESS_KINDS; kind++) {
+    add_traffic(object, prefix, (LabAccessKind)kind, lab_traffic(c, (LabAccessKind)kind));
+  }
+  add_count(object, prefix, "partial", "", c->partial);
+  add_count(object, prefix, "mma", "", c->mma);
+  add_count(object, prefix, "mma_flop", "", c->mma * LAB_MMA_FLOP);
+  add_count(object, prefix, "mma_under_copy", "", c->mma_under_copy);
+  add_count(object, prefix, "shuffles", "", c->shuffles);
+  add_count(object, prefix, "votes", "", c->votes);
+  add_count(object, prefix, "reductions", "", c->reductions);
+  add_count(object, prefix, "warp_barriers", "", c->warp_barriers);
+  add_count(object, prefix, "barriers", "", c->barriers);
+  add_count(object, prefix, "atomics", "", c->atomics);
+}
+
+/* --- Records -------------------------------------------------------------------------------- */
+
+static void begin(JsonObject *object, const char *record) {
+  json_begin(object);
+  json_string(object, "record", record);
+  json_string(object, "step", step.name);
+}
+
+/** Ends the object and adds its line. */
+static void end(JsonObject *object, FILE *lines) {
+  const char *text = json_end(object);
+  if (text == NULL) abort();
+  if (ftell(lines) > 0) fputc('\n', lines);
+  fputs(text, lines);
+  json_free(object);
+}
+
+static void add_optional(JsonObject *object, const char *key, const char *text) {
+  if (text != NULL) {
+    json_string(object, key, text);
+  } else {
+    json_null(object, key);
+  }
+}
+
+/** Null unless `known`. */
+static void add_known(JsonObject *object, const char *key, bool known, uint64_t value) {
+  if (known) {
+    json_integer(object, key, (int64_t)value);
+  } else {
+    json_null(object, key);
+  }
+}
+
+static void add_run(const Run *run, FILE *lines) {
+  const Problem *p = &run->problem;
+  JsonObject object;
+  begin(&object, "run");
+  json_string(&object, "commit", version_commit());
+  json_integer(&object, "batch", p->batch);
+  json_integer(&object, "heads", p->q_heads);
+  json_integer(&object, "kv_heads", p->kv_heads);
+  json_integer(&object, "seqlen", p->q_len);
+  json_integer(&object, "seqlen_kv", p->kv_len);
+  json_integer(&object, "head_dim", p->head_dim);
+  json_string(&object, "dtype", dtype_name(p->dtype));
+  json_string(&object, "mask", run->mask.text != NULL ? run->mask.text : "");
+  json_number(&object, "flops", run_flops(run));
+  json_number(&object, "least_bytes", problem_least_bytes(p));
+  json_number(&object, "must_move_bytes", least_traffic(run));
+  json_integer(&object, "findings", (int64_t)run->lab.findings);
+  add_counts(&object, "", &run->lab.counts);
+  end(&object, lines);
+}
+
+static void add_kernel(const Run *run, const LabKernel *kernel, FILE *lines) {
+  JsonObject object;
+  begin(&object, "kernel");
+  json_string(&object, "kernel", kernel->name);
+  json_bool(&object, "forward", in_forward_pass(kernel, &run->description));
+  json_integer(&object, "launches", (int64_t)kernel->launches);
+  json_integer(&object, "blocks", (int64_t)kernel->blocks);
+  add_counts(&object, "", &kernel->counts);
+  end(&object, lines);
+}
+
+static void add_line(const LabLine *line, Sources *sources, FILE *lines) {
+  const char *text = source_line(sources, line->file, line->line);
+  JsonObject object;
+  begin(&object, "line");
+  json_string(&object, "kernel", line->kernel);
+  json_string(&object, "file", line->file);
+  json_integer(&object, "line", line->line);
+  add_optional(&object, "source", text != NULL ? text + strspn(text, " \t") : NULL);
+  add_counts(&object, "", &line->counts);
+  end(&object, lines);
+}
+
+static void add_finding(const LabFinding *f, FILE *lines) {
+  JsonObject object;
+  begin(&object, "finding");
+  json_string(&object, "what", lab_kind_text(f->kind));
+  json_string(&object, "kernel", f->kernel);
+  add_optional(&object, "place", f->place);
+  add_optional(&object, "other_place", f->other_place);
+  json_integer(&object, "count", (int64_t)f->count);
+  const bool between_blocks = lab_is_between_blocks(f->kind);
+  add_known(&object, "block", f->has_thread || between_blocks, f->block);
+  add_known(&object, "other_block", between_blocks, f->other_block);
+  add_known(&object, "thread", f->has_thread, f->thread);
+  json_string(&object, "where", f->where);
+  end(&object, lines);
+}
+
+static void add_limit(const LimitFinding *f, FILE *lines) {
+  JsonObject object;
+  char place[544];
+  snprintf(place, sizeof place, "%s:%d", f->line->file, f->line->line);
+  begin(&object, "finding");
+  json_string(&object, "what", LIMIT_FINDING_TEXT);
+  json_string(&object, "kernel", f->line->kernel);
+  json_string(&object, "place", place);
+  json_null(&object, "other_place");
+  json_integer(&object, "count", 1);
+  json_null(&object, "block");
+  json_null(&object, "other_block");
+  json_null(&object, "thread");
+  json_string(&object, "where", f->what);
+  end(&object, lines);
+}
+
+static void add_bounds(const Run *run, FILE *lines) {
+  Bound bounds[BOUNDS];
+  find_bounds(run, &run->lab.counts, bounds);
+  for (int i = 0; i < BOUNDS; i++) {
+    JsonObject object;
+    begin(&object, "bound");
+    json_string(&object, "gpu", run->options->report.gpu.name);
+    json_string(&object, "unit", bounds[i].unit);
+    json_number(&object, "work", bounds[i].work);
+    json_number(&object, "peak_per_s", bounds[i].peak);
+    json_number(&object, "least_ms", 1e3 * bounds[i].seconds);
+    end(&object, lines);
+  }
+}
+
+static void add_all(const Run *run, const LabResults *results, const LimitFindings *limits,
+                    Sources *sources, FILE *lines) {
+  add_run(run, lines);
+  for (size_t i = 0; i < results->kernel_count; i++) add_kernel(run, &results->kernels[i], lines);
+  for (size_t i = 0; i < results->line_count; i++) add_line(&results->lines[i], sources, lines);
+  for (size_t i = 0; i < results->finding_count; i++) add_finding(&results->findings[i], lines);
+  for (size_t i = 0; i < limits->count; i++) add_limit(&limits->list[i], lines);
+  if (run->options->report.parts & REPORT_ROOFLINE) add_bounds(run, lines);
+}
+
+bool append_records(const Run *run, const LabResults *results, const LimitFindings *limits,
+                    Sources *sources, Error *error) {
+  char *text = NULL;
+  size_t size;
+  FILE *lines = open_memstream(&text, &size);
+  if (lines == NULL) abort();
+  add_all(run, results, limits, sources, lines);
+  if (fclose(lines) != 0) abort();
+  const bool ok = json_append_line(run->options->report.json_path, text, error);
+  free(text);
+  return ok;
+}

@@ -1,0 +1,175 @@
+/*
+ * The counts as a table: totals of each kernel, and its lines, those with the most work first.
+ */
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "host/cli/problem.h"
+#include "host/report/lab/parts.h"
+
+enum { MOST_LINES = 12, SOURCE_COLUMNS = 100 };
+
+const char *human_number(double value, const char *unit, char text[40]) {
+  static const char PREFIXES[] = " kMGTP";
+  int prefix = 0;
+  while (value >= 1000 && prefix < 5) {
+    value /= 1000;
+    prefix++;
+  }
+  snprintf(text, 40, prefix == 0 ? "%.0f %.*s%s" : "%.2f %.*s%s", value, prefix > 0,
+           &PREFIXES[prefix], unit);
+  return text;
+}
+
+double sector_bytes(const LabCounts *c) {
+  return 32.0 * (double)(c->global_load.sectors + c->global_store.sectors + c->copy_global.sectors);
+}
+
+uint64_t total_wavefronts(const LabCounts *c) {
+  return c->shared_load.wavefronts + c->shared_store.wavefronts + c->ldmatrix.wavefronts +
+         c->copy_shared.wavefronts;
+}
+
+double least_traffic(const Run *run) {
+  return problem_least_bytes(&run->problem) +
+         run->description.intermediate_bytes_per_entry * run_entries(run);
+}
+
+/* --- Lines ---------------------------------------------------------------------------------- */
+
+/** Sectors, wavefronts, and what the line issues beside accesses. */
+static uint64_t work_of(const LabLine *line) {
+  const LabCounts *c = &line->counts;
+  uint64_t work =
+      c->mma + c->shuffles + c->votes + c->reductions + c->barriers + c->warp_barriers + c->atomics;
+  for (int kind = 0; kind < LAB_ACCESS_KINDS; kind++) {
+    const LabTraffic *t = lab_traffic(c, (LabAccessKind)kind);
+    work += t->sectors + t->wavefronts;
+  }
+  return work;
+}
+
+/** Most work first; else in the order of the results. */
+static int by_work(const void *a, const void *b) {
+  const LabLine *x = *(const LabLine *const *)a, *y = *(const LabLine *const *)b;
+  const uint64_t work_x = work_of(x), work_y = work_of(y);
+  if (work_x != work_y) return work_x < work_y ? 1 : -1;
+  return (x > y) - (x < y);
+}
+
+static void print_traffic(LabAccessKind kind, const LabTraffic *t, FILE *out) {
+  fprintf(out, "             %-13s %10" PRIu64 " requests ", lab_access_text(kind), t->requests);
+  if (lab_access_is_shared(kind)) {
+    fprintf(out, "%10" PRIu64 " wavefronts, %" PRIu64 " conflicts, %u-way\n", t->wavefronts,
+            t->wavefronts - t->ideal_wavefronts, t->most_ways);
+  } else {
+    fprintf(out, "%10" PRIu64 " sectors, %.1f each, %.0f %% used\n", t->sectors,
+            (double)t->sectors / (double)t->requests,
+            100.0 * (double)t->used_bytes / (32.0 * (double)t->sectors));
+  }
+}
+
+static void print_issued(const LabCounts *c, FILE *out) {
+  const struct {
+    const char *what;
+    uint64_t count;
+  } issued[] = {
+      {"mma", c->mma},           {"shuffles", c->shuffles}, {"votes", c->votes},
+      {"reduce", c->reductions}, {"barriers", c->barriers}, {"warp barriers", c->warp_barriers},
+      {"atomics", c->atomics},
+  };
+  for (size_t i = 0; i < sizeof issued / sizeof *issued; i++) {
+    if (issued[i].count == 0) continue;
+    fprintf(out, "             %-13s %10" PRIu64, issued[i].what, issued[i].count);
+    if (i == 0) fprintf(out, ", %" PRIu64 " of them with a copy in flight", c->mma_under_copy);
+    fputc('\n', out);
+  }
+}
+
+static void print_line(const LabLine *line, Sources *sources, FILE *out) {
+  const char *text = source_line(sources, line->file, line->line);
+  if (line->line == 0) {
+    fprintf(out, "           an unknown line\n");
+  } else {
+    fprintf(out, "           %s:%d", line->file, line->line);
+    if (text != NULL) fprintf(out, "  %.*s", SOURCE_COLUMNS, text + strspn(text, " \t"));
+    fputc('\n', out);
+  }
+  for (int kind = 0; kind < LAB_ACCESS_KINDS; kind++) {
+    const LabTraffic *t = lab_traffic(&line->counts, (LabAccessKind)kind);
+    if (t->requests > 0) print_traffic((LabAccessKind)kind, t, out);
+  }
+  print_issued(&line->counts, out);
+  if (line->counts.partial > 0) {
+    fprintf(out, "             partial       %10" PRIu64 " requests without some live lanes\n",
+            line->counts.partial);
+  }
+}
+
+/* --- Kernels -------------------------------------------------------------------------------- */
+
+static void print_totals(const LabKernel *kernel, FILE *out) {
+  const LabCounts *c = &kernel->counts;
+  fprintf(out, "lab        %s: %" PRIu64 " launch%s, %" PRIu64 " blocks\n", kernel->name,
+          kernel->launches, kernel->launches == 1 ? "" : "es", kernel->blocks);
+  fprintf(out,
+          "           %" PRIu64 " mma (%" PRIu64 " FLOP), %" PRIu64 " shuffles, %" PRIu64
+          " barriers, %" PRIu64 " warp barriers, by warps; %" PRIu64 " atomics\n",
+          c->mma, c->mma * LAB_MMA_FLOP, c->shuffles, c->barriers, c->warp_barriers, c->atomics);
+  fprintf(out, "           %-13s %10s %12s %10s %7s %12s %10s\n", "total", "requests", "bytes",
+          "sectors", "used", "wavefronts", "conflicts");
+  for (int kind = 0; kind < LAB_ACCESS_KINDS; kind++) {
+    const LabTraffic *t = lab_traffic(c, (LabAccessKind)kind);
+    if (t->requests == 0) continue;
+    fprintf(out, "           %-13s %10" PRIu64 " %12" PRIu64, lab_access_text((LabAccessKind)kind),
+            t->requests, t->bytes);
+    if (lab_access_is_shared((LabAccessKind)kind)) {
+      fprintf(out, " %10s %7s %12" PRIu64 " %10" PRIu64 "\n", "", "", t->wavefronts,
+              t->wavefronts - t->ideal_wavefronts);
+    } else {
+      fprintf(out, " %10" PRIu64 " %5.0f %%\n", t->sectors,
+              100.0 * (double)t->used_bytes / (32.0 * (double)t->sectors));
+    }
+  }
+}
+
+static void print_kernel(const LabResults *results, const LabKernel *kernel, Sources *sources,
+                         FILE *out) {
+  const LabLine **lines = malloc((results->line_count + 1) * sizeof *lines);
+  size_t count = 0;
+  if (lines == NULL) abort();
+  for (size_t i = 0; i < results->line_count; i++) {
+    const LabLine *line = &results->lines[i];
+    if (strcmp(line->kernel, kernel->name) == 0 && work_of(line) > 0) lines[count++] = line;
+  }
+  qsort(lines, count, sizeof *lines, by_work);
+  print_totals(kernel, out);
+  for (size_t i = 0; i < count && i < MOST_LINES; i++) print_line(lines[i], sources, out);
+  if (count > MOST_LINES) {
+    fprintf(out, "           and %zu more lines; --report=annotate shows all\n",
+            count - MOST_LINES);
+  }
+  free(lines);
+}
+
+void print_tables(const LabResults *results, Sources *sources, FILE *out) {
+  for (size_t i = 0; i < results->kernel_count; i++) {
+    if (results->kernels[i].launches == 0) continue; /* refused */
+    print_kernel(results, &results->kernels[i], sources, out);
+  }
+}
+
+void print_intensity(const Run *run, const LabCounts *forward, FILE *out) {
+  char flop[40], bytes[40], issued[40];
+  const double least = least_traffic(run), counted = sector_bytes(forward);
+  const double flops = run_flops(run);
+  fprintf(out, "intensity  %s of the unmasked entries, %s issued as mma\n",
+          human_number(flops, "FLOP", flop),
+          human_number((double)forward->mma * LAB_MMA_FLOP, "FLOP", issued));
+  fprintf(out, "           %.1f FLOP a byte that must move (%s)\n", flops / least,
+          human_number(least, "B", bytes));
+  if (counted == 0) return;
+  fprintf(out, "           %.1f FLOP a byte of the sectors counted (%s, caches ignored)\n",
+          flops / counted, human_number(counted, "B", bytes));
+}

@@ -1,0 +1,124 @@
+#include "host/report/lab_report.h"
+
+#include "host/run.h"
+
+#ifdef SIMT_BACKEND
+
+#include <stdlib.h>
+
+#include "host/device/step_build.h"
+#include "host/report/lab/parts.h"
+#include "host/report/row.h"
+
+/** Parts that are made of what is counted. */
+enum {
+  COUNTED_PARTS = REPORT_LIMITS | REPORT_ANNOTATE | REPORT_ROOFLINE | REPORT_ACCESS | REPORT_JSON
+};
+
+bool lab_report_start(const ReportRequest *request, Error *error) {
+  unsigned checks = request->parts & LAB_EVERYTHING;
+  if (request->parts & COUNTED_PARTS) checks |= LAB_TRAFFIC | LAB_BANKS;
+  if (request->parts & REPORT_ACCESS) checks |= LAB_ACCESSES;
+  if (request->parts & REPORT_JSON &&
+      !row_check_path("--report=json:", request->json_path, error)) {
+    return false;
+  }
+  if (!step_build_choose(checks != 0)) {
+    return fail(error, EXIT_USAGE, "--report: this program was linked without the checking build");
+  }
+  lab_start(checks);
+  return true;
+}
+
+static LabCounts forward_counts(const LabResults *results, const Description *description) {
+  LabCounts sum = {.partial = 0};
+  for (size_t i = 0; i < results->kernel_count; i++) {
+    const LabKernel *kernel = &results->kernels[i];
+    if (in_forward_pass(kernel, description)) lab_add_counts(&sum, &kernel->counts);
+  }
+  return sum;
+}
+
+static void print_findings(const LabResults *results, const LimitFindings *limits, const Run *run,
+                           FILE *out) {
+  if (results->blocks_not_checked) {
+    fprintf(out, "lab        blocks talk by atomics and fences: races between them not checked\n");
+  }
+  lab_print_findings(results, out);
+  print_limits_exceeded(limits, out);
+  fprintf(out, "findings   %zu\n", run->lab.findings);
+}
+
+static bool print_parts(const Run *run, const LabResults *results, const LimitFindings *limits,
+                        Sources *sources, FILE *out, Error *error) {
+  const ReportRequest *request = &run->options->report;
+  const unsigned parts = request->parts;
+  bool ok = true;
+  if (parts & (LAB_TRAFFIC | LAB_BANKS)) {
+    print_tables(results, sources, out);
+    print_intensity(run, &run->lab.counts, out);
+  }
+  if (parts & REPORT_ANNOTATE) print_annotated(results, sources, out);
+  if (parts & REPORT_ROOFLINE) print_roofline(run, &run->lab.counts, out);
+  if (parts & REPORT_ACCESS) ok = draw_access(results, request, sources, out, error);
+  print_findings(results, limits, run, out);
+  if (ok && parts & REPORT_JSON) ok = append_records(run, results, limits, sources, error);
+  return ok;
+}
+
+bool lab_report_finish(Run *run, FILE *out, Error *error) {
+  const unsigned parts = run->options->report.parts;
+  if ((parts & ~(unsigned)REPORT_COUNTS) == 0 || run->lab.reported) return true;
+  LabResults results;
+  LimitFindings limits = {NULL, 0};
+  Sources sources = {NULL, 0};
+  bool ok = true;
+  lab_take_results(&results);
+  if (results.kernel_count > 0) {
+    if (parts & REPORT_LIMITS) limits = find_limits_exceeded(&results, &run->description);
+    run->lab = (LabSummary){.reported = true,
+                            .findings = results.finding_count + limits.count,
+                            .counts = forward_counts(&results, &run->description)};
+    ok = print_parts(run, &results, &limits, &sources, out, error);
+  }
+  free(limits.list);
+  sources_free(&sources);
+  lab_free_results(&results);
+  return ok;
+}
+
+void lab_report_add_to_row(JsonObject *row, const LabSummary *summary) {
+  if (!summary->reported) return;
+  json_integer(row, "lab_findings", (int64_t)summary->findings);
+  add_counts(row, "lab_", &summary->counts);
+}
+
+#else
+
+bool lab_report_parse(const char *list, ReportRequest *request, Error *error) {
+  (void)list;
+  *request = (ReportRequest){.parts = 0};
+  return fail(error, EXIT_USAGE,
+              "--report: needs the CPU backend (make %s BACKEND=cpu); on a GPU use Nsight Compute",
+              step.name);
+}
+
+bool lab_report_start(const ReportRequest *request, Error *error) {
+  (void)request;
+  (void)error;
+  return true;
+}
+
+bool lab_report_finish(Run *run, FILE *out, Error *error) {
+  (void)run;
+  (void)out;
+  (void)error;
+  return true;
+}
+
+void lab_report_add_to_row(JsonObject *row, const LabSummary *summary) {
+  (void)row;
+  (void)summary;
+}
+
+#endif

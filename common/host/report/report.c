@@ -1,0 +1,264 @@
+#include "host/report/report.h"
+
+#include <inttypes.h>
+#include <math.h>
+
+#include "host/cli/problem.h"
+#include "host/masks/mask.h"
+
+const char *ceiling_name(Ceiling ceiling) {
+  switch (ceiling) {
+    case CEILING_COPY:
+      return "device memory copy";
+    case CEILING_FFMA:
+      return "fp32 FFMA";
+    default:
+      return "mma.sync";
+  }
+}
+
+/** "1.50 GB" and the like, written to `text` and returned. */
+static const char *human_bytes(double bytes, char text[32]) {
+  static const char *const UNITS[] = {"bytes", "kB", "MB", "GB", "TB"};
+  int unit = 0;
+  while (bytes >= 1000 && unit < 4) {
+    bytes /= 1000;
+    unit++;
+  }
+  snprintf(text, 32, unit == 0 ? "%.0f %s" : "%.2f %s", bytes, UNITS[unit]);
+  return text;
+}
+
+static double total_bytes(const Run *run) {
+  return problem_least_bytes(&run->problem) +
+         run->description.intermediate_bytes_per_entry * run_entries(run);
+}
+
+/** Of the unit that the step computes with. */
+static double arithmetic_tflops(const Run *run) {
+  return run->description.ceiling == CEILING_MMA ? run->ceilings.mma_tflops
+                                                 : run->ceilings.ffma_tflops;
+}
+
+Speed run_speed(const Run *run) {
+  Speed speed = {0};
+  if (run->timing.samples == 0) return speed;
+  const Problem *p = &run->problem;
+  const double seconds = 1e-3 * run->timing.median_ms;
+  const double dense_flops =
+      4.0 * p->head_dim * p->batch * p->q_heads * (double)p->q_len * p->kv_len;
+  const double flops_s = run_flops(run) / (1e12 * arithmetic_tflops(run));
+  const double bytes_s = total_bytes(run) / (1e9 * run->ceilings.copy_gb_per_s);
+  const double exp_s = run_entries(run) / (1e9 * run->ceilings.exp_g_per_s);
+  speed.tflops = 1e-12 * run_flops(run) / seconds;
+  speed.dense_tflops = 1e-12 * dense_flops / seconds;
+  speed.gb_per_s = 1e-9 * total_bytes(run) / seconds;
+  speed.ceiling_percent = run->description.ceiling == CEILING_COPY
+                              ? 100 * speed.gb_per_s / run->ceilings.copy_gb_per_s
+                              : 100 * speed.tflops / arithmetic_tflops(run);
+  speed.bound_ms = 1e3 * fmax(fmax(flops_s, bytes_s), exp_s);
+  const bool by_mma = run->description.ceiling == CEILING_MMA;
+  speed.bound_by = ceiling_name(flops_s < bytes_s ? CEILING_COPY
+                                : by_mma          ? CEILING_MMA
+                                                  : CEILING_FFMA);
+  if (exp_s > fmax(flops_s, bytes_s)) speed.bound_by = "exp";
+  return speed;
+}
+
+static void print_problem(const Run *run, FILE *out) {
+  const Problem *p = &run->problem;
+  fprintf(out, "problem    B=%d Hq=%d Hkv=%d Nq=%d Nkv=%d D=%d %s, mask %s, scale %.4g", p->batch,
+          p->q_heads, p->kv_heads, p->q_len, p->kv_len, p->head_dim, dtype_name(p->dtype),
+          run->mask.text, (double)p->scale);
+  if (p->stages != 0) fprintf(out, ", %d stage%s", p->stages, p->stages == 1 ? "" : "s");
+  fputc('\n', out);
+}
+
+/** How the blocks of the mask fall out, and what was done once for it. */
+static void print_mask(const Run *run, FILE *out) {
+  const MaskFacts *m = &run->mask_facts;
+  const BlockMaskStatistics *b = &m->blocks;
+  if (m->q_block_size == 0) return;
+  char mask[32], prepared[32];
+  const Problem *p = &run->problem;
+  const double dense = (double)p->batch * p->q_heads * (double)p->q_len * p->kv_len;
+  fprintf(out,
+          "mask       %" PRId64 " of %" PRId64 " blocks of %dx%d active: %" PRId64 " full, %" PRId64
+          " causal, %" PRId64 " partial\n",
+          b->active, b->blocks, m->q_block_size, m->kv_block_size, b->full, b->causal, b->partial);
+  fprintf(out, "           %.1f %% of the entries unmasked; %s, and %s prepared from it\n",
+          100 * run_entries(run) / dense, human_bytes((double)m->mask_bytes, mask),
+          human_bytes((double)m->prepared_bytes, prepared));
+  if (run->device->simulated) return;
+  fprintf(out,
+          "           once per mask: built in %.2f ms, uploaded in %.2f ms, prepared in %.2f ms\n",
+          m->build_ms, m->upload_ms, m->prepare_ms);
+}
+
+static void print_device(const Device *d, FILE *out) {
+  fprintf(out, "device     %s", d->name);
+  if (!d->simulated) {
+    fprintf(out, ", %d multiprocessors, sm_%d%d, %.0f GB, CUDA %d.%d", d->multiprocessors, d->major,
+            d->minor, 1e-9 * (double)d->memory_bytes, d->runtime / 1000, d->runtime % 1000 / 10);
+  }
+  fputc('\n', out);
+}
+
+static double grid_blocks(const KernelLaunch *launch) {
+  return (double)launch->grid.x * launch->grid.y * launch->grid.z;
+}
+
+static unsigned thread_count(const KernelLaunch *launch) {
+  return launch->block.x * launch->block.y * launch->block.z;
+}
+
+static void print_kernel(const KernelLaunch *launch, const KernelFacts *facts, const Device *device,
+                         FILE *out) {
+  const double blocks = grid_blocks(launch);
+  fprintf(out, "kernel     %s: %.0f block%s of %u threads", launch->name, blocks,
+          blocks == 1 ? "" : "s", thread_count(launch));
+  if (facts->shared_bytes > 0) {
+    fprintf(out, ", %.1f kB %sshared", 1e-3 * (double)facts->shared_bytes,
+            device->simulated ? "dynamic " : "");
+  }
+  if (!device->simulated) {
+    const double at_once = (double)facts->blocks_per_multiprocessor * device->multiprocessors;
+    fprintf(out, ", %d registers%s, %d block%s per SM, %.1f waves", facts->registers,
+            facts->local_bytes > 0 ? " (spills)" : "", facts->blocks_per_multiprocessor,
+            facts->blocks_per_multiprocessor == 1 ? "" : "s", blocks / at_once);
+  }
+  fputc('\n', out);
+}
+
+static void print_check(const Run *run, FILE *out) {
+  const CheckResult *c = &run->check;
+  if (!run->checked) {
+    fprintf(out, "check      NOT CHECKED (--check none)\n");
+    return;
+  }
+  const char *verdict = !c->right ? "WRONG" : c->rows_checked > 0 ? "RIGHT" : "NOT COMPARED";
+  fprintf(out, "check      %s: %zu of %zu rows compared with the fp64 reference\n", verdict,
+          c->rows_checked, run->total_rows);
+  fprintf(out, "error      max %.2e, mean %.2e, allowed %.2e (relative, by row)\n", c->max_error,
+          c->mean_error, c->allowed_error);
+  fprintf(out, "           the worst row at %.0f %% of what it is allowed, LSE at %.0f %%\n",
+          100 * c->max_share, 100 * c->max_lse_error);
+  if (c->rows_nan_expected > 0) {
+    fprintf(out, "           %zu of them hold NaN, as in the reference\n", c->rows_nan_expected);
+  }
+  if (c->rows_not_compared > 0) {
+    fprintf(out, "           %zu rows not compared: NaN or Inf of V may have reached them\n",
+            c->rows_not_compared);
+  }
+}
+
+static void print_speed(const Run *run, FILE *out) {
+  const Timing *t = &run->timing;
+  const Speed speed = run_speed(run);
+  if (t->samples == 0) {
+    fprintf(out, "time       not measured\n");
+    return;
+  }
+  fprintf(out, "expected   no faster than %.3f ms: the rate of %s on this GPU sets the limit\n",
+          speed.bound_ms, speed.bound_by);
+  fprintf(out, "time       %.3f ms (p10 %.3f, p90 %.3f, %d samples)\n", t->median_ms, t->p10_ms,
+          t->p90_ms, t->samples);
+  fprintf(out, "speed      %.2f TFLOP/s", speed.tflops);
+  if (speed.dense_tflops > 1.001 * speed.tflops) {
+    fprintf(out, " of the unmasked entries (%.2f dense-equivalent)", speed.dense_tflops);
+  }
+  fprintf(out, ", %.0f GB/s\n", speed.gb_per_s);
+  fprintf(out, "ceiling    %.0f %% of the %s measured here (", speed.ceiling_percent,
+          ceiling_name(run->description.ceiling));
+  if (run->description.ceiling == CEILING_COPY) {
+    fprintf(out, "%.0f GB/s, %.10s)\n", run->ceilings.copy_gb_per_s, run->ceilings.date);
+  } else {
+    fprintf(out, "%.1f TFLOP/s, %.10s)\n", arithmetic_tflops(run), run->ceilings.date);
+  }
+}
+
+/** One line by default; with --report every kind of work on a line of its own. */
+static void print_counts(const Run *run, FILE *out) {
+  const WorkCounts *c = &run->counts;
+  fprintf(out,
+          "counts     %" PRIu64 " barriers in %" PRIu64 " blocks, %" PRIu64 " shuffles in %" PRIu64
+          " warps\n",
+          c->barriers, c->blocks, c->shuffles, c->threads / 32);
+  if (run->options->report.parts & REPORT_COUNTS) {
+    fprintf(out, "           launches       %12" PRIu64 "\n", c->launches);
+    fprintf(out, "           blocks         %12" PRIu64 "\n", c->blocks);
+    fprintf(out, "           threads        %12" PRIu64 "\n", c->threads);
+    fprintf(out, "           barriers       %12" PRIu64 "  (each counted once for its block)\n",
+            c->barriers);
+    fprintf(out, "           warp barriers  %12" PRIu64 "  (each counted once for its warp)\n",
+            c->warp_barriers);
+    fprintf(out, "           shuffles       %12" PRIu64 "  (by warps)\n", c->shuffles);
+    fprintf(out, "           votes          %12" PRIu64 "  (by warps)\n", c->votes);
+    fprintf(out, "           atomics        %12" PRIu64 "  (by threads)\n", c->atomics);
+    fprintf(out, "           ldmatrix       %12" PRIu64 "  (by warps)\n", c->ldmatrix);
+    fprintf(out, "           mma            %12" PRIu64 "  (by warps)\n", c->mma);
+    fprintf(out, "           mma under copy %12" PRIu64 "  (its warp had a cp.async in flight)\n",
+            c->mma_under_copy);
+  }
+  if (c->mma > 0) {
+    fprintf(out, "           %" PRIu64 " mma in warps, %.0f %% of them with a copy in flight\n",
+            c->mma, 100.0 * (double)c->mma_under_copy / (double)c->mma);
+  }
+  fprintf(out,
+          "time       none: the CPU backend shows what a kernel does, not how long a GPU takes\n");
+}
+
+static void print_traffic(const Run *run, FILE *out) {
+  char least[32], intermediate[32], extra[32];
+  const double s_and_p = total_bytes(run) - problem_least_bytes(&run->problem);
+  fprintf(out, "must move  %s: Q, K and V in, O and LSE out",
+          human_bytes(problem_least_bytes(&run->problem), least));
+  if (s_and_p > 0) fprintf(out, "; S and P: %s more", human_bytes(s_and_p, intermediate));
+  fprintf(out, "\nmemory     %s beside the tensors%s at peak\n",
+          run->extra_bytes == 0 ? "nothing" : human_bytes((double)run->extra_bytes, extra),
+          run->mask_facts.q_block_size == 0 ? "" : " and the mask");
+}
+
+void report_run(const Run *run, FILE *out) {
+  fprintf(out, "%-10s %s\n", step.name, step.title);
+  print_problem(run, out);
+  print_mask(run, out);
+  fprintf(out, "input      %s, seed %llu, layout %s\n", input_name(run->options),
+          (unsigned long long)run->options->seed, layout_name(run->options->layout));
+  if (run->nan_inputs > 0) {
+    fprintf(out, "           NaN among them: %lld\n", (long long)run->nan_inputs);
+  }
+  print_device(run->device, out);
+  for (int i = 0; i < run->description.launch_count; i++) {
+    print_kernel(&run->description.launches[i], &run->facts[i], run->device, out);
+  }
+  if (run->description.note[0] != '\0') fprintf(out, "           %s\n", run->description.note);
+  print_traffic(run, out);
+  if (run->device->simulated) {
+    print_counts(run, out);
+  } else {
+    print_speed(run, out);
+  }
+  print_check(run, out);
+}
+
+void report_info(const Run *run, FILE *out) {
+  const Description *d = &run->description;
+  fprintf(out, "%-10s %s\n           %s\n", step.name, step.title, step.idea);
+  fprintf(out,
+          "supports   any Nq, Nkv, Hq %% Hkv == 0, %s, fp16 and bf16, %s,\n"
+          "           layouts bhnd and bnhd\n",
+          step.head_dims, step.block_masks == NULL ? "masks full and causal" : "any mask");
+  print_problem(run, out);
+  print_device(run->device, out);
+  fprintf(out, "tiles      %d rows of Q, %d rows of K and V\n", d->q_tile, d->kv_tile);
+  for (int i = 0; i < d->launch_count; i++) {
+    const KernelLaunch *l = &d->launches[i];
+    fprintf(out, "kernel     %s: %.0f blocks of %u threads, %zu bytes of dynamic shared memory\n",
+            l->name, grid_blocks(l), thread_count(l), l->dynamic_shared_bytes);
+  }
+  if (d->note[0] != '\0') fprintf(out, "           %s\n", d->note);
+  if (!run->fits)
+    fprintf(out, "memory     this problem does not fit the free memory of the device\n");
+  fprintf(out, "page       docs/%s.md\n", step.name);
+}

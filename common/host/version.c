@@ -1,7 +1,0 @@
-#include "host/version.h"
-
-#include "commit.h"
-
-const char *version_commit(void) {
-  return COMMIT;
-}

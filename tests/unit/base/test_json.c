@@ -1,0 +1,290 @@
+/** @file Tests of host/base/json.c: the text of each kind of value, and lines that arrive whole or
+ * not at all. */
+#define _POSIX_C_SOURCE 200809L
+
+#include "host/base/json.h"
+
+#include <fcntl.h>
+#include <float.h>
+#include <math.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static char directory[] = "/tmp/test_json.XXXXXX";
+static char path[64];
+
+static int create_directory(void **state) {
+  (void)state;
+  if (!mkdtemp(directory)) return -1;
+  snprintf(path, sizeof path, "%s/rows", directory);
+  return 0;
+}
+
+static int remove_directory(void **state) {
+  (void)state;
+  return rmdir(directory);
+}
+
+static void expect_file(const char *expected) {
+  char text[256] = "";
+  FILE *file = fopen(path, "r");
+  assert_non_null(file);
+  text[fread(text, 1, sizeof text - 1, file)] = '\0';
+  fclose(file);
+  assert_string_equal(text, expected);
+}
+
+static void objects_are_one_line_in_the_order_of_the_calls(void **state) {
+  (void)state;
+  JsonObject row;
+  json_begin(&row);
+  assert_string_equal(json_end(&row), "{}");
+  json_free(&row);
+
+  json_begin(&row);
+  json_string(&row, "step", "step04");
+  json_integer(&row, "heads", -12);
+  json_number(&row, "ms", 1.25);
+  json_bool(&row, "right", true);
+  json_bool(&row, "cold", false);
+  json_null(&row, "gpu");
+  assert_string_equal(json_end(&row),
+                      "{\"step\": \"step04\", \"heads\": -12, \"ms\": 1.25, \"right\": true, "
+                      "\"cold\": false, \"gpu\": null}");
+  json_free(&row);
+  json_free(&row);
+}
+
+static void expect_escaped(const char *value, const char *escaped) {
+  char expected[256];
+  JsonObject row;
+  snprintf(expected, sizeof expected, "{\"%s\": \"%s\"}", escaped, escaped);
+  json_begin(&row);
+  json_string(&row, value, value);
+  assert_string_equal(json_end(&row), expected);
+  json_free(&row);
+}
+
+static void strings_are_escaped(void **state) {
+  (void)state;
+  expect_escaped("", "");
+  expect_escaped("a/b c~", "a/b c~");
+  expect_escaped("say \"no\" \\ yes", "say \\\"no\\\" \\\\ yes");
+  expect_escaped("\x01\b\t\n\r\x1f\x7f", "\\u0001\\u0008\\u0009\\u000a\\u000d\\u001f\x7f");
+}
+
+static void utf8_passes_and_all_else_is_replaced(void **state) {
+  (void)state;
+  expect_escaped("\u00b5s \u20ac \U0001f600", "\u00b5s \u20ac \U0001f600");
+  expect_escaped("\xc2\x80 \xdf\xbf \xe0\xa0\x80 \xed\x9f\xbf \xee\x80\x80 \xef\xbf\xbf",
+                 "\xc2\x80 \xdf\xbf \xe0\xa0\x80 \xed\x9f\xbf \xee\x80\x80 \xef\xbf\xbf");
+  expect_escaped("\xf0\x90\x80\x80 \xf4\x8f\xbf\xbf", "\xf0\x90\x80\x80 \xf4\x8f\xbf\xbf");
+  expect_escaped("\xff", "\\ufffd");
+  expect_escaped("a\x80z", "a\\ufffdz");
+  expect_escaped("\xc3", "\\ufffd");
+  expect_escaped("\xe2\x82", "\\ufffd\\ufffd");
+  expect_escaped("\xf0\x9f\x98!", "\\ufffd\\ufffd\\ufffd!");
+  expect_escaped("\xc0\xaf", "\\ufffd\\ufffd");                       /* overlong */
+  expect_escaped("\xe0\x9f\xbf", "\\ufffd\\ufffd\\ufffd");            /* overlong */
+  expect_escaped("\xed\xa0\x80", "\\ufffd\\ufffd\\ufffd");            /* surrogate */
+  expect_escaped("\xf4\x90\x80\x80", "\\ufffd\\ufffd\\ufffd\\ufffd"); /* beyond U+10FFFF */
+  expect_escaped("\xf0\x8f\xbf\xbf", "\\ufffd\\ufffd\\ufffd\\ufffd"); /* overlong */
+}
+
+static void expect_number(double value, const char *text) {
+  char expected[64];
+  JsonObject row;
+  snprintf(expected, sizeof expected, "{\"x\": %s}", text);
+  json_begin(&row);
+  json_number(&row, "x", value);
+  assert_string_equal(json_end(&row), expected);
+  json_free(&row);
+}
+
+static void numbers_are_short_and_read_back(void **state) {
+  (void)state;
+  expect_number(0, "0");
+  expect_number(-0.5, "-0.5");
+  expect_number(0.1, "0.1");
+  expect_number(1.0 / 3, "0.3333333333333333");
+  expect_number(0.1 + 0.2, "0.30000000000000004");
+  expect_number(123456789, "123456789");
+  expect_number(1e300, "1e+300");
+  expect_number(DBL_MAX, "1.7976931348623157e+308");
+  expect_number(DBL_MIN, "2.2250738585072014e-308");
+  expect_number((double)NAN, "null");
+  expect_number(INFINITY, "null");
+  expect_number(-INFINITY, "null");
+}
+
+static void integers_keep_every_digit(void **state) {
+  (void)state;
+  JsonObject row;
+  json_begin(&row);
+  json_integer(&row, "a", INT64_MIN);
+  json_integer(&row, "b", INT64_MAX);
+  assert_string_equal(json_end(&row), "{\"a\": -9223372036854775808, \"b\": 9223372036854775807}");
+  json_free(&row);
+}
+
+static void objects_grow(void **state) {
+  (void)state;
+  char value[5000];
+  JsonObject row;
+  memset(value, 'x', sizeof value - 1);
+  value[sizeof value - 1] = '\0';
+  json_begin(&row);
+  for (int i = 0; i < 10; i++) json_string(&row, "k", value);
+  /* A pair is the value, 7 symbols more, and ", " unless it is the last; the braces are 2. */
+  assert_int_equal(strlen(json_end(&row)), 10 * (sizeof value - 1 + 7 + 2) - 2 + 2);
+  json_free(&row);
+}
+
+static void lines_are_appended(void **state) {
+  (void)state;
+  Error error;
+  assert_true(json_append_line(path, "{\"a\": 1}", &error));
+  assert_true(json_append_line(path, "{}", &error));
+  expect_file("{\"a\": 1}\n{}\n");
+  unlink(path);
+}
+
+static void a_dash_is_standard_output_in_the_order_of_printing(void **state) {
+  (void)state;
+  Error error;
+  fflush(stdout);
+  const int kept = dup(STDOUT_FILENO);
+  FILE *file = fopen(path, "w");
+  assert_non_null(file);
+  dup2(fileno(file), STDOUT_FILENO);
+  printf("before\n");
+  const bool ok = json_append_line("-", "{}", &error);
+  printf("after\n");
+  fflush(stdout);
+  dup2(kept, STDOUT_FILENO);
+  close(kept);
+  fclose(file);
+  assert_true(ok);
+  expect_file("before\n{}\nafter\n");
+  unlink(path);
+}
+
+/** The line that writer `which` appends: long, and of one letter only. */
+static const char *line_of(int which) {
+  static char line[3001];
+  memset(line, 'a' + which, sizeof line - 1);
+  return line;
+}
+
+static void lines_of_concurrent_programs_do_not_mix(void **state) {
+  (void)state;
+  enum { WRITERS = 4, LINES = 100 };
+  Error error;
+  for (int which = 0; which < WRITERS; which++) {
+    const pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+      bool ok = true;
+      for (int i = 0; i < LINES; i++) ok = json_append_line(path, line_of(which), &error) && ok;
+      _exit(!ok);
+    }
+  }
+  for (int which = 0; which < WRITERS; which++) {
+    int status;
+    assert_true(wait(&status) > 0);
+    assert_int_equal(status, 0);
+  }
+  FILE *file = fopen(path, "r");
+  assert_non_null(file);
+  char line[4000];
+  int counts[WRITERS] = {0};
+  while (fgets(line, sizeof line, file)) {
+    const int which = line[0] - 'a';
+    assert_in_range(which, 0, WRITERS - 1);
+    line[strcspn(line, "\n")] = '\0';
+    assert_string_equal(line, line_of(which));
+    counts[which]++;
+  }
+  fclose(file);
+  unlink(path);
+  for (int which = 0; which < WRITERS; which++) assert_int_equal(counts[which], LINES);
+}
+
+static void a_full_disk_leaves_the_file_as_it_was(void **state) {
+  (void)state;
+  struct rlimit before, tiny;
+  Error error;
+  char expected[128];
+  snprintf(expected, sizeof expected, "%s: cannot write: File too large", path);
+  assert_true(json_append_line(path, "{}", &error));
+  signal(SIGXFSZ, SIG_IGN);
+  assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
+  tiny = (struct rlimit){5, before.rlim_max};
+  assert_int_equal(setrlimit(RLIMIT_FSIZE, &tiny), 0);
+  const bool ok = json_append_line(path, "{\"a\": 1}", &error);
+  assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
+  assert_false(ok);
+  assert_int_equal(error.code, EXIT_DEVICE);
+  assert_string_equal(error.text, expected);
+  expect_file("{}\n");
+  unlink(path);
+}
+
+static void a_full_disk_leaves_no_new_file(void **state) {
+  (void)state;
+  struct rlimit before, tiny;
+  Error error;
+  signal(SIGXFSZ, SIG_IGN);
+  assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
+  tiny = (struct rlimit){5, before.rlim_max};
+  assert_int_equal(setrlimit(RLIMIT_FSIZE, &tiny), 0);
+  const bool ok = json_append_line(path, "{\"a\": 1}", &error);
+  const bool left = access(path, F_OK) == 0;
+  /* One that was there, though empty, stays. */
+  const int file = creat(path, 0666);
+  const bool ok_again = json_append_line(path, "{\"a\": 1}", &error);
+  assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
+  assert_false(ok || left || ok_again);
+  assert_int_equal(close(file), 0);
+  expect_file("");
+  unlink(path);
+}
+
+static void failures_name_the_file(void **state) {
+  (void)state;
+  Error error;
+  assert_false(json_append_line("/dev/full", "{}", &error));
+  assert_string_equal(error.text, "/dev/full: cannot write: No space left on device");
+  assert_int_equal(error.code, EXIT_DEVICE);
+  assert_false(json_append_line("/no/such/file", "{}", &error));
+  assert_string_equal(error.text, "/no/such/file: cannot write: No such file or directory");
+  assert_false(json_append_line(path, NULL, &error));
+  assert_non_null(strstr(error.text, ": cannot write: out of memory"));
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(objects_are_one_line_in_the_order_of_the_calls),
+      cmocka_unit_test(strings_are_escaped),
+      cmocka_unit_test(utf8_passes_and_all_else_is_replaced),
+      cmocka_unit_test(numbers_are_short_and_read_back),
+      cmocka_unit_test(integers_keep_every_digit),
+      cmocka_unit_test(objects_grow),
+      cmocka_unit_test(lines_are_appended),
+      cmocka_unit_test(a_dash_is_standard_output_in_the_order_of_printing),
+      cmocka_unit_test(lines_of_concurrent_programs_do_not_mix),
+      cmocka_unit_test(a_full_disk_leaves_the_file_as_it_was),
+      cmocka_unit_test(a_full_disk_leaves_no_new_file),
+      cmocka_unit_test(failures_name_the_file),
+  };
+  return cmocka_run_group_tests(tests, create_directory, remove_directory);
+}

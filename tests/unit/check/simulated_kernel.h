@@ -1,0 +1,232 @@
+/**
+ * @file
+ * A small attention kernel on the CPU, right or wrong on demand, for the tests of the checker:
+ * fp32, tiles of keys, online softmax, P rounded to the 16-bit type or not.
+ */
+#ifndef SIMULATED_KERNEL_H
+#define SIMULATED_KERNEL_H
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "host/check/check.h"
+#include "host/io/random.h"
+#include "host/masks/mask.h"
+
+enum { Q_TILE = 64, KV_TILE = 32, LARGEST_DIM = 256 };
+
+typedef enum InputKind { INPUT_NORMAL, INPUT_OUTLIER, INPUT_SPIKY, INPUT_CONSTANT } InputKind;
+enum { INPUT_KINDS = 4 };
+
+/** What the kernel does wrong; all zero for a right one. */
+typedef struct Mistakes {
+  int64_t lost_key_plus_1; /**< this key is left out */
+  int64_t stale_v_tile;    /**< this tile (not 0) meets the V of the tile before */
+  bool top_left, no_division, wrong_kv_head;
+} Mistakes;
+
+typedef struct Trial {
+  Problem problem;
+  uint16_t *q, *k, *v;
+  uint8_t *o_block, *lse_block; /**< with guards */
+  uint16_t *o;
+  float *lse;
+  bool multiplies_hidden_keys; /**< what the step would say of itself */
+} Trial;
+
+static inline int64_t elements(int64_t batch, int64_t heads, int64_t rows, int64_t dim) {
+  return batch * heads * rows * dim;
+}
+
+static inline Strides dense_strides(int heads, int rows, int dim, bool bnhd) {
+  const int64_t n = rows, d = dim;
+  if (bnhd) return (Strides){.batch = heads * n * d, .head = d, .row = heads * d};
+  return (Strides){.batch = heads * n * d, .head = n * d, .row = d};
+}
+
+static inline void set_strides(Problem *p, bool bnhd) {
+  p->q_strides = p->o_strides = dense_strides(p->q_heads, p->q_len, p->head_dim, bnhd);
+  p->k_strides = p->v_strides = dense_strides(p->kv_heads, p->kv_len, p->head_dim, bnhd);
+}
+
+/** One of 65536 normal numbers: as good here as a fresh one, and many times faster. */
+static inline double pooled_normal(uint64_t seed, uint32_t tensor, int64_t index) {
+  static double pool[1 << 16];
+  if (pool[0] == 0) {
+    for (int i = 0; i < 1 << 16; ++i) pool[i] = random_normal(1, 0, (uint64_t)i);
+  }
+  return pool[random_bits(seed, tensor, (uint64_t)index) & 0xffff];
+}
+
+static inline double draw_input(InputKind kind, uint64_t seed, uint32_t tensor, int64_t index) {
+  if (kind == INPUT_CONSTANT) return 0.5;
+  const double x = pooled_normal(seed, tensor, index);
+  if (kind != INPUT_OUTLIER || random_uniform(seed, tensor + 10, (uint64_t)index) > 0.001) return x;
+  return x + 10 * pooled_normal(seed, tensor + 20, index);
+}
+
+static inline uint16_t *draw_tensor(Dtype dtype, InputKind kind, uint64_t seed, uint32_t tensor,
+                                    int64_t count) {
+  uint16_t *x = malloc(sizeof *x * (size_t)count);
+  for (int64_t i = 0; i < count; ++i) {
+    x[i] = element_bits(dtype, draw_input(kind, seed, tensor, i));
+  }
+  return x;
+}
+
+/** How many keys a query attends, from the first on. */
+static inline int64_t keys_of(const Problem *p, int q) {
+  const Mask mask = mask_simple(p);
+  return mask_row_end(&mask, 0, 0, q, 1);
+}
+
+/** Every query becomes four times a key, plus noise. */
+static inline void make_spiky(Trial *t, uint64_t seed) {
+  const Problem *p = &t->problem;
+  for (int b = 0; b < p->batch; ++b) {
+    for (int h = 0; h < p->q_heads; ++h) {
+      for (int q = 0; q < p->q_len; ++q) {
+        const int64_t keys = keys_of(p, q), to = row_offset(&p->q_strides, b, h, q);
+        if (keys == 0) continue;
+        const int64_t key = (int64_t)(random_bits(seed, 7, (uint64_t)q) % (uint64_t)keys);
+        const int64_t from = row_offset(&p->k_strides, b, kv_head_of(p, h), key);
+        for (int d = 0; d < p->head_dim; ++d) {
+          const double x = 4 * element_value(p->dtype, t->k[from + d]) +
+                           0.1 * element_value(p->dtype, t->q[to + d]);
+          t->q[to + d] = element_bits(p->dtype, x);
+        }
+      }
+    }
+  }
+}
+
+static inline void poison_outputs(Trial *t) {
+  const Problem *p = &t->problem;
+  const size_t rows = (size_t)p->batch * (size_t)p->q_heads * (size_t)p->q_len;
+  memset(t->o_block, OUTPUT_POISON, 2 * GUARD_BYTES + rows * (size_t)p->head_dim * 2);
+  memset(t->lse_block, OUTPUT_POISON, 2 * GUARD_BYTES + rows * 4);
+}
+
+static inline Trial new_trial(const Problem *problem, InputKind kind, uint64_t seed) {
+  Trial t = {.problem = *problem};
+  const Problem *p = &t.problem;
+  const int64_t o_count = elements(p->batch, p->q_heads, p->q_len, p->head_dim);
+  const int64_t kv_count = elements(p->batch, p->kv_heads, p->kv_len, p->head_dim);
+  t.q = draw_tensor(p->dtype, kind, seed, 0, o_count);
+  t.k = draw_tensor(p->dtype, kind, seed, 1, kv_count);
+  t.v = draw_tensor(p->dtype, kind, seed, 2, kv_count);
+  if (kind == INPUT_SPIKY) make_spiky(&t, seed);
+  t.o_block = malloc(2 * GUARD_BYTES + (size_t)o_count * 2);
+  t.lse_block = malloc(2 * GUARD_BYTES + (size_t)(o_count / p->head_dim) * 4);
+  t.o = (uint16_t *)(t.o_block + GUARD_BYTES);
+  t.lse = (float *)(t.lse_block + GUARD_BYTES);
+  poison_outputs(&t);
+  return t;
+}
+
+static inline void free_trial(Trial *t) {
+  free(t->q);
+  free(t->k);
+  free(t->v);
+  free(t->o_block);
+  free(t->lse_block);
+}
+
+static inline HostInputs trial_inputs(const Trial *t, const Mask *mask) {
+  return (HostInputs){t->q, t->k, t->v, mask};
+}
+
+static inline HostOutputs trial_outputs(const Trial *t) {
+  const Problem *p = &t->problem;
+  const size_t rows = (size_t)p->batch * (size_t)p->q_heads * (size_t)p->q_len;
+  const size_t count = rows * (size_t)p->head_dim;
+  return (HostOutputs){.o = t->o,
+                       .lse = t->lse,
+                       .o_guard = {t->o_block, t->o_block + GUARD_BYTES + count * 2},
+                       .lse_guard = {t->lse_block, t->lse_block + GUARD_BYTES + rows * 4},
+                       .o_elements = count};
+}
+
+static inline uint16_t *trial_row(const Trial *t, int b, int h, int q) {
+  return t->o + row_offset(&t->problem.o_strides, b, h, q);
+}
+
+static inline float *trial_lse(const Trial *t, int b, int h, int q) {
+  return t->lse + ((int64_t)b * t->problem.q_heads + h) * t->problem.q_len + q;
+}
+
+static inline void load_row(Dtype dtype, const uint16_t *from, int dim, float *to) {
+  for (int d = 0; d < dim; ++d) to[d] = element_value(dtype, from[d]);
+}
+
+/** Online softmax of one row (Milakov, Gimelshein 2018): running maximum m, running sum l. */
+typedef struct OnlineRow {
+  float q[LARGEST_DIM], o[LARGEST_DIM], m, l;
+} OnlineRow;
+
+static inline float dot(const float *a, const float *b, int dim) {
+  float sum = 0;
+#pragma omp simd reduction(+ : sum)
+  for (int d = 0; d < dim; ++d) sum += a[d] * b[d];
+  return sum;
+}
+
+/** One tile of `keys` keys; k and v point to its first rows. */
+static inline void online_tile(const Problem *p, const uint16_t *k, const uint16_t *v, int keys,
+                               int lost, bool round_p, OnlineRow *row) {
+  float s[KV_TILE], x[LARGEST_DIM], m = row->m;
+  for (int j = 0; j < keys; ++j) {
+    load_row(p->dtype, k + j * p->k_strides.row, p->head_dim, x);
+    s[j] = j == lost ? -INFINITY : p->scale * dot(row->q, x, p->head_dim);
+    m = fmaxf(m, s[j]);
+  }
+  const float shift = m == -INFINITY ? 0 : m; /* -inf - -inf would be NaN */
+  const float correction = expf(row->m - shift);
+  row->m = m;
+  row->l *= correction;
+  for (int d = 0; d < p->head_dim; ++d) row->o[d] *= correction;
+  for (int j = 0; j < keys; ++j) {
+    float weight = expf(s[j] - shift);
+    row->l += weight;
+    if (round_p) weight = element_value(p->dtype, element_bits(p->dtype, weight));
+    load_row(p->dtype, v + j * p->v_strides.row, p->head_dim, x);
+    for (int d = 0; d < p->head_dim; ++d) row->o[d] += weight * x[d];
+  }
+}
+
+static inline void simulate_row(Trial *t, int b, int h, int q, bool round_p,
+                                const Mistakes *mistakes) {
+  const Problem *p = &t->problem;
+  OnlineRow row = {.m = -INFINITY};
+  load_row(p->dtype, t->q + row_offset(&p->q_strides, b, h, q), p->head_dim, row.q);
+  const int head = mistakes->wrong_kv_head ? h % p->kv_heads : kv_head_of(p, h);
+  int64_t count = keys_of(p, q);
+  if (mistakes->top_left) count = q + 1 < p->kv_len ? q + 1 : p->kv_len;
+  for (int64_t first = 0; first < count; first += KV_TILE) {
+    const int keys = (int)(count - first < KV_TILE ? count - first : KV_TILE);
+    const bool stale = mistakes->stale_v_tile && first / KV_TILE == mistakes->stale_v_tile;
+    const int64_t first_v = stale ? first - KV_TILE : first;
+    const int64_t lost = mistakes->lost_key_plus_1 - 1 - first;
+    online_tile(p, t->k + row_offset(&p->k_strides, b, head, first),
+                t->v + row_offset(&p->v_strides, b, head, first_v), keys,
+                lost >= 0 && lost < keys ? (int)lost : -1, round_p, &row);
+  }
+  uint16_t *o = trial_row(t, b, h, q);
+  const float divisor = mistakes->no_division ? 1 : row.l;
+  for (int d = 0; d < p->head_dim; ++d) {
+    o[d] = element_bits(p->dtype, row.l == 0 ? 0 : row.o[d] / divisor);
+  }
+  *trial_lse(t, b, h, q) = row.l == 0 ? -INFINITY : row.m + logf(row.l);
+}
+
+static inline void simulate(Trial *t, bool round_p, const Mistakes *mistakes) {
+  const Problem *p = &t->problem;
+  for (int b = 0; b < p->batch; ++b) {
+    for (int h = 0; h < p->q_heads; ++h) {
+      for (int q = 0; q < p->q_len; ++q) simulate_row(t, b, h, q, round_p, mistakes);
+    }
+  }
+}
+
+#endif

@@ -1,0 +1,143 @@
+/** @file Tests of host/device/timing.c: how many passes are made and which of them count, by a
+ * clock that tells what the test wants. */
+#include "host/device/timing.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+/* --- Stand-ins for the step and for CUDA's runtime
+ * ------------------------------------------------ */
+
+static int passes, flushes;
+static float next_ms, growth; /* of the clock: what the next pass takes, and how much more each */
+
+static cudaError_t forward(const Problem *problem, const Tensors *tensors, size_t workspace_bytes,
+                           cudaStream_t stream) {
+  (void)problem, (void)tensors, (void)workspace_bytes, (void)stream;
+  assert_int_equal(flushes, passes + 1); /* L2 is flushed before every pass */
+  passes++;
+  return cudaSuccess;
+}
+
+const Step step = {.name = "stub", .forward = &forward};
+
+cudaError_t cudaEventCreate(cudaEvent_t *event) {
+  *event = NULL;
+  return cudaSuccess;
+}
+
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  (void)event;
+  return cudaSuccess;
+}
+
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  (void)event, (void)stream;
+  return cudaSuccess;
+}
+
+cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+  (void)event;
+  return cudaSuccess;
+}
+
+cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t start, cudaEvent_t stop) {
+  (void)start, (void)stop;
+  *milliseconds = next_ms;
+  next_ms += growth;
+  return cudaSuccess;
+}
+
+cudaError_t cudaMemsetAsync(void *pointer, int value, size_t bytes, cudaStream_t stream) {
+  (void)pointer, (void)value, (void)stream;
+  assert_int_equal(bytes, timing_flush_bytes(1000));
+  flushes++;
+  return cudaSuccess;
+}
+
+cudaError_t cudaMalloc(void **pointer, size_t bytes) {
+  *pointer = malloc(bytes);
+  return cudaSuccess;
+}
+
+cudaError_t cudaFree(void *pointer) {
+  free(pointer);
+  return cudaSuccess;
+}
+
+bool device_ok(cudaError_t status, const char *what, Error *error) {
+  (void)what, (void)error;
+  return status == cudaSuccess;
+}
+
+/* --- Tests
+ * ---------------------------------------------------------------------------------------- */
+
+static Timing time_passes(float first_ms, float more_ms, Sampling sampling) {
+  Timing timing = {0};
+  Error error;
+  passes = flushes = 0;
+  next_ms = first_ms;
+  growth = more_ms;
+  assert_true(time_forward(NULL, NULL, 0, 1000, sampling, &timing, &error));
+  assert_int_equal(passes, timing.samples + 3); /* three warm up */
+  return timing;
+}
+
+static const Sampling USUAL = {.least = 10, .least_if_slow = 3, .min_time = 0.5};
+
+static void samples_last_half_a_second(void **state) {
+  (void)state;
+  assert_int_equal(time_passes(1, 0, USUAL).samples, 500);
+  assert_int_equal(time_passes(0.25f, 0, USUAL).samples, 2000);
+}
+
+static void ten_samples_are_taken_however_long(void **state) {
+  (void)state;
+  assert_int_equal(time_passes(60, 0, USUAL).samples, 10);
+  assert_int_equal(time_passes(SLOW_PASS_MS, 0, USUAL).samples, 10);
+}
+
+static void slow_passes_take_three(void **state) {
+  (void)state;
+  assert_int_equal(time_passes(SLOW_PASS_MS + 1, 0, USUAL).samples, 3);
+  assert_int_equal(time_passes(9000, 0, USUAL).samples, 3);
+}
+
+static void the_last_warm_up_tells_whether_a_pass_is_slow(void **state) {
+  (void)state;
+  const Sampling two = {.least = 2, .least_if_slow = 1, .min_time = 0};
+  assert_int_equal(time_passes(500, -100, two).samples, 2); /* 500, 400, 300 warm up */
+  assert_int_equal(time_passes(501, -100, two).samples, 1);
+}
+
+static void who_asks_for_more_gets_more(void **state) {
+  (void)state;
+  const Sampling asked = {.least = 20, .least_if_slow = 20, .min_time = 0};
+  assert_int_equal(time_passes(400, 0, asked).samples, 20);
+}
+
+static void quantiles_are_of_the_samples_alone(void **state) {
+  (void)state;
+  const Sampling eleven = {.least = 11, .least_if_slow = 11, .min_time = 0};
+  const Timing timing = time_passes(1, 1, eleven); /* 1 to 3 warm up, 4 to 14 count */
+  assert_float_equal(timing.p10_ms, 5, 1e-9);
+  assert_float_equal(timing.median_ms, 9, 1e-9);
+  assert_float_equal(timing.p90_ms, 13, 1e-9);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(samples_last_half_a_second),
+      cmocka_unit_test(ten_samples_are_taken_however_long),
+      cmocka_unit_test(slow_passes_take_three),
+      cmocka_unit_test(the_last_warm_up_tells_whether_a_pass_is_slow),
+      cmocka_unit_test(who_asks_for_more_gets_more),
+      cmocka_unit_test(quantiles_are_of_the_samples_alone),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,235 @@
+/** @file Tests of host/io/random.c: the same bits everywhere, and the distributions they should
+ * have.
+ */
+#include "host/io/random.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { SAMPLES = 1000000 };
+
+static uint64_t double_bits(double x) {
+  uint64_t bits;
+  memcpy(&bits, &x, sizeof bits);
+  return bits;
+}
+
+/** One element, with the bits that every machine must give. */
+typedef struct Stored {
+  uint64_t seed;
+  uint32_t tensor;
+  uint64_t index;
+  uint64_t bits, uniform, normal;
+} Stored;
+
+static const Stored stored[] = {
+    {0, 0, 0x0, 0x33fe8bd4f9c57863, 0x3fc9ff45ea7ce2bc, 0xbfea94302ff1661f},
+    {0, 0, 0x1, 0x568a9b0b1a2c05ec, 0x3fd5a2a6c2c68b02, 0xbfdabcf9ea503baf},
+    {0, 1, 0x0, 0x943afb10d107f8fd, 0x3fe2875f621a20ff, 0x3fc985ee640d2196},
+    {1, 0, 0x0, 0x0a385ef24fa6a992, 0x3fa470bde49f4d50, 0xbffc067d53dfd497},
+    {42, 2, 0xf4240, 0x1b00676a4489389e, 0x3fbb00676a448938, 0xbff403ec7569bab9},
+    {42, 3, 0x12a05f200, 0x7f183fdd64aa045a, 0x3fdfc60ff7592a82, 0xbf82275c3a977ad0},
+    {UINT64_MAX, UINT32_MAX, UINT64_MAX, 0xeeeccc3305909fce, 0x3feddd998660b213,
+     0x3ff8036a7c179e60},
+    {0, 0, 0x8ef6d54227cac2, 0x0123456789abcdef, 0x3f723456789abc80, 0xc004ee2dc0a9e007},
+    {0, 0, 0xaf0154a15099c278, 0xffff000000001234, 0x3fefffe000000003, 0x4010ada394a8d7ae},
+    {0, 0, 0xf6c33ffa04fdce7f, 0x0000000123456789, 0x3df2345680000000, 0xc018d70c5592e892},
+    {0, 0, 0xa45685335644731b, 0x0000000012345678, 0x3db2345800000000, 0xc01a872ea84f273a},
+    {0, 0, 0xbba98df5fee6817d, 0x0000000000000000, 0x3ca0000000000000, 0xc0206b48528cea51},
+    {0, 0, 0x30fdd71d1ddc283d, 0xffffffffffffffff, 0x3fefffffffffffff, 0x40206b48528cea51},
+};
+
+static void values_are_the_same_on_every_machine(void **state) {
+  (void)state;
+  for (size_t i = 0; i < sizeof stored / sizeof stored[0]; i++) {
+    const Stored *s = &stored[i];
+    assert_true(random_bits(s->seed, s->tensor, s->index) == s->bits);
+    assert_true(double_bits(random_uniform(s->seed, s->tensor, s->index)) == s->uniform);
+    assert_true(double_bits(random_normal(s->seed, s->tensor, s->index)) == s->normal);
+  }
+}
+
+/** Inverse of an odd number modulo 2^64, by Newton's method. */
+static uint64_t inverse(uint64_t odd) {
+  uint64_t x = odd;
+  for (int i = 0; i < 6; i++) x *= 2 - odd * x;
+  return x;
+}
+
+static uint64_t undo_shift(uint64_t y, int shift) {
+  uint64_t x = y;
+  for (int i = 0; i < 3; i++) x = y ^ x >> shift;
+  return x;
+}
+
+/** SplitMix64's finaliser backwards. */
+static uint64_t unmix(uint64_t x) {
+  x = undo_shift(x, 31) * inverse(0x94d049bb133111eb);
+  x = undo_shift(x, 27) * inverse(0xbf58476d1ce4e5b9);
+  return undo_shift(x, 30);
+}
+
+/** The index at which stream 0 of seed 0 has the given bits: the way to the ends of the tails. */
+static uint64_t index_of(uint64_t bits) {
+  return (unmix(bits) - unmix(random_bits(0, 0, 0))) * inverse(0x9e3779b97f4a7c15);
+}
+
+static void uniforms_keep_clear_of_0_and_1(void **state) {
+  (void)state;
+  assert_true(random_bits(0, 0, index_of(0)) == 0);
+  assert_true(random_uniform(0, 0, index_of(0)) == 0x1p-53);
+  assert_true(random_uniform(0, 0, index_of(UINT64_MAX)) == 1 - 0x1p-53);
+  assert_true(random_uniform(0, 0, index_of((uint64_t)1 << 63)) == 0.5 + 0x1p-53);
+}
+
+static void normals_follow_the_distribution_function(void **state) {
+  (void)state;
+  /* From the centre to the end of the tail, across both seams of AS 241 at |q| = 0.425 and r = 5.
+   */
+  for (int k = 1; k <= 52; k++) {
+    for (int part = 0; part < 16; part++) {
+      const uint64_t below = ((uint64_t)(16 + part) << 59) >> k;
+      const double p = random_uniform(0, 0, index_of(below));
+      const double z = random_normal(0, 0, index_of(below));
+      const double back = erfc(-z / sqrt(2)) / 2;
+      /* p changes by about |z| p dz, so the last bit of z alone moves it by z^2 p 2^-53. */
+      assert_true(fabs(back - p) <= 1e-15 * p * (2 + z * z));
+      assert_true(random_normal(0, 0, index_of(~below)) == -z);
+    }
+  }
+}
+
+static void tails_reach_as_far_as_the_uniforms_do(void **state) {
+  (void)state;
+  const double end = random_normal(0, 0, index_of(0));
+  assert_true(fabs(end + 8.209536151601386) < 1e-14);
+  assert_true(random_normal(0, 0, index_of(UINT64_MAX)) == -end);
+}
+
+static void each_bit_is_set_half_of_the_time(void **state) {
+  (void)state;
+  int ones[64] = {0};
+  for (uint64_t i = 0; i < SAMPLES; i++) {
+    const uint64_t bits = random_bits(1, 0, i);
+    for (int b = 0; b < 64; b++) ones[b] += (int)(bits >> b & 1);
+  }
+  /* Five standard deviations of 500. */
+  for (int b = 0; b < 64; b++) assert_in_range(ones[b], SAMPLES / 2 - 2500, SAMPLES / 2 + 2500);
+}
+
+static void uniforms_are_even(void **state) {
+  (void)state;
+  enum { BINS = 100 };
+  int counts[BINS] = {0};
+  for (uint64_t i = 0; i < SAMPLES; i++) counts[(int)(BINS * random_uniform(2, 1, i))]++;
+  double chi_squared = 0;
+  for (int b = 0; b < BINS; b++) {
+    const double excess = counts[b] - (double)SAMPLES / BINS;
+    chi_squared += excess * excess / ((double)SAMPLES / BINS);
+  }
+  /* Mean 99, standard deviation 14. */
+  assert_true(fabs(chi_squared - 99) < 5 * 14);
+}
+
+static void moments_of_normals_are_right(void **state) {
+  (void)state;
+  double sums[5] = {0};
+  int beyond_3 = 0, beyond_4 = 0;
+  for (uint64_t i = 0; i < SAMPLES; i++) {
+    const double z = random_normal(3, 2, i);
+    for (int k = 1; k <= 4; k++) sums[k] += pow(z, k);
+    beyond_3 += fabs(z) > 3;
+    beyond_4 += fabs(z) > 4;
+  }
+  /* Five standard deviations each: 1, sqrt(2), sqrt(15), sqrt(96) over the root of the samples. */
+  assert_true(fabs(sums[1] / SAMPLES) < 0.005);
+  assert_true(fabs(sums[2] / SAMPLES - 1) < 0.0071);
+  assert_true(fabs(sums[3] / SAMPLES) < 0.0194);
+  assert_true(fabs(sums[4] / SAMPLES - 3) < 0.049);
+  assert_in_range(beyond_3, 2700 - 260, 2700 + 260);
+  assert_in_range(beyond_4, 63 - 40, 63 + 40);
+}
+
+/** A sequence of numbers: element i is that of the stream at index + i. */
+typedef struct Sequence {
+  uint64_t seed;
+  uint32_t tensor;
+  uint64_t index;
+} Sequence;
+
+static void check_independent(Sequence a, Sequence b) {
+  enum { PAIRS = 200000 };
+  double product = 0;
+  int agreeing_bits = 0;
+  for (uint64_t i = 0; i < PAIRS; i++) {
+    product +=
+        random_normal(a.seed, a.tensor, a.index + i) * random_normal(b.seed, b.tensor, b.index + i);
+    const uint64_t differing =
+        random_bits(a.seed, a.tensor, a.index + i) ^ random_bits(b.seed, b.tensor, b.index + i);
+    agreeing_bits += 64 - __builtin_popcountll(differing);
+  }
+  /* Five standard deviations: sqrt(PAIRS), and sqrt(64 PAIRS) / 2. */
+  assert_true(fabs(product) < 5 * sqrt(PAIRS));
+  assert_true(fabs(agreeing_bits - 32.0 * PAIRS) < 20 * sqrt(PAIRS));
+}
+
+static void seeds_streams_and_elements_are_independent(void **state) {
+  (void)state;
+  const uint64_t step = 0x9e3779b97f4a7c15;
+  check_independent((Sequence){0, 0, 0}, (Sequence){1, 0, 0});
+  check_independent((Sequence){0, 0, 0}, (Sequence){0, 1, 0});
+  check_independent((Sequence){0, 0, 0}, (Sequence){0, 0, 1});
+  check_independent((Sequence){0, 1, 0}, (Sequence){1, 0, 0});
+  check_independent((Sequence){0, 0, 0}, (Sequence){(uint64_t)1 << 63, 0, 0});
+  check_independent((Sequence){0, 0, 0}, (Sequence){0, 0, (uint64_t)1 << 32});
+  /* Seeds that differ by the generator's own step must not give the same numbers, shifted. */
+  check_independent((Sequence){0, 0, 1}, (Sequence){step, 0, 0});
+  check_independent((Sequence){0, 1, 0}, (Sequence){step, 0, 0});
+}
+
+enum { THREADS = 4, ELEMENTS = 100000 };
+
+static double parallel[ELEMENTS];
+
+/** Every THREADS-th element, from the one that `first` points to. */
+static void *fill(void *first) {
+  for (int i = *(int *)first; i < ELEMENTS; i += THREADS) {
+    parallel[i] = random_normal(4, 1, (uint64_t)i);
+  }
+  return NULL;
+}
+
+static void neither_threads_nor_order_matter(void **state) {
+  (void)state;
+  pthread_t threads[THREADS];
+  int first[THREADS];
+  for (int t = 0; t < THREADS; t++) {
+    first[t] = t;
+    assert_int_equal(pthread_create(&threads[t], NULL, fill, &first[t]), 0);
+  }
+  for (int t = 0; t < THREADS; t++) assert_int_equal(pthread_join(threads[t], NULL), 0);
+  for (int i = ELEMENTS - 1; i >= 0; i--) {
+    assert_true(double_bits(random_normal(4, 1, (uint64_t)i)) == double_bits(parallel[i]));
+  }
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(values_are_the_same_on_every_machine),
+      cmocka_unit_test(uniforms_keep_clear_of_0_and_1),
+      cmocka_unit_test(normals_follow_the_distribution_function),
+      cmocka_unit_test(tails_reach_as_far_as_the_uniforms_do),
+      cmocka_unit_test(each_bit_is_set_half_of_the_time),
+      cmocka_unit_test(uniforms_are_even),
+      cmocka_unit_test(moments_of_normals_are_right),
+      cmocka_unit_test(seeds_streams_and_elements_are_independent),
+      cmocka_unit_test(neither_threads_nor_order_matter),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,246 @@
+/**
+ * @file
+ * What the lab makes of atomics, of memory that blocks hand to each other, and of the source of a
+ * copy that is still under way: faults, and right kernels of which it says nothing.
+ */
+#include "../tests/unit/lab/lab_testing.h"
+#include "device/ptx.cuh"
+
+extern __shared__ __align__(16) unsigned char smem[];
+
+/* --- Blocks that hand over memory ------------------------------------------------------------ */
+
+/** The block that is last sums what all have written, one element more if WRONG. */
+template <bool WRONG>
+__global__ void sum_in_the_last_block(int *parts, unsigned *done, int *sum) {
+  if (threadIdx.x != 0) return;
+  parts[blockIdx.x] = (int)blockIdx.x;
+  __threadfence();
+  if (atomicAdd(done, 1u) != gridDim.x - 1) return;
+  __threadfence();
+  *sum = 0;
+  for (unsigned i = 0; i < gridDim.x + WRONG; i++) *sum += parts[i];
+}
+enum { SUM_LINE = __LINE__ - 2 };
+
+static void the_last_block_may_read_what_others_wrote(void **) {
+  int *parts = named<int>("parts", 9), *sum = named<int>("sum", 1);
+  sum_in_the_last_block<false><<<8, 32>>>(parts, named_zeros<unsigned>("done", 1), sum);
+  assert_finds_nothing();
+}
+
+static void the_last_block_may_not_read_more(void **) {
+  char text[4096];
+  int *parts = named<int>("parts", 9), *sum = named<int>("sum", 1);
+  sum_in_the_last_block<true><<<8, 32>>>(parts, named_zeros<unsigned>("done", 1), sum);
+  findings_text(text, sizeof text);
+  assert_contains(text, lab_kind_text(LAB_GLOBAL_UNWRITTEN));
+  assert_contains(text, "1 time, first: block ");
+  assert_contains(text, " thread 0, parts + 32 (36 bytes)\n");
+  assert_names_line(text, __FILE__, SUM_LINE);
+}
+
+/* --- Unwritten memory ------------------------------------------------------------------------ */
+
+__global__ void set_by_an_exchange(int *flag, int *out) {
+  int *flag_shared = (int *)smem;
+  if (threadIdx.x == 0) {
+    atomicExch(flag, 3);
+    atomicExch(flag_shared, 4);
+  }
+  __syncthreads();
+  out[threadIdx.x] = *flag + *flag_shared;
+}
+
+static void an_exchange_writes(void **) {
+  set_by_an_exchange<<<1, 32, 64>>>(named<int>("flag", 1), named<int>("out", 32));
+  assert_finds_nothing();
+}
+
+__global__ void count_threads(unsigned *count, unsigned *out) {
+  atomicAdd(count, 1u);
+  __syncthreads();
+  out[blockIdx.x * blockDim.x + threadIdx.x] = *count;
+}
+enum { COUNT_LINE = __LINE__ - 4 };
+
+/** The sum is not to be relied on, and neither is any other that reads what was there. */
+static void an_addition_reads(void **) {
+  unsigned *out = named<unsigned>("out", 64);
+  count_threads<<<1, 32>>>(named_zeros<unsigned>("zero", 1), out);
+  assert_finds_nothing();
+  count_threads<<<1, 1>>>(named<unsigned>("count", 1), out);
+  assert_finds({LAB_GLOBAL_UNWRITTEN, COUNT_LINE, 0, "count_threads",
+                "1 time, first: block 0 thread 0, count + 0 (4 bytes)"});
+}
+
+__global__ void add_in_every_block(unsigned *count) {
+  atomicAdd(count, 1u);
+}
+enum { EVERY_LINE = __LINE__ - 2 };
+
+static void additions_do_not_excuse_each_other(void **) {
+  add_in_every_block<<<8, 1>>>(named<unsigned>("count", 1));
+  assert_finds({LAB_GLOBAL_UNWRITTEN, EVERY_LINE, 0, "add_in_every_block",
+                "8 times, first: block 0 thread 0, count + 0 (4 bytes)"});
+}
+
+__global__ void count_in_shared(unsigned *out, bool wrong) {
+  unsigned *count = (unsigned *)smem;
+  if (threadIdx.x == 0 && !wrong) *count = 0;
+  __syncthreads();
+  atomicAdd(count, 1u);
+  __syncthreads();
+  out[threadIdx.x] = *count;
+}
+enum { SHARED_COUNT_LINE = __LINE__ - 4 };
+
+static void shared_counters_start_unwritten(void **) {
+  unsigned *out = named<unsigned>("out", 64);
+  count_in_shared<<<1, 64, 16>>>(out, false);
+  assert_finds_nothing();
+  count_in_shared<<<2, 1, 16>>>(out, true);
+  char text[4096];
+  findings_text(text, sizeof text);
+  assert_contains(text, lab_kind_text(LAB_SHARED_UNWRITTEN));
+  assert_contains(text, "2 times, first: block 0 thread 0, dynamic shared memory + 0\n");
+  assert_names_line(text, __FILE__, SHARED_COUNT_LINE);
+}
+
+/* --- Races with plain accesses --------------------------------------------------------------- */
+
+__global__ void reset_beside_atomics(unsigned *out, int wrong) {
+  unsigned *count = (unsigned *)smem;
+  if (threadIdx.x == 0) *count = 0;
+  if (wrong != 1) __syncthreads();
+  atomicAdd(count, 1u);
+  if (wrong != 2) __syncthreads();
+  if (threadIdx.x == 40) out[0] = *count;
+}
+enum { RESET_WRITE = __LINE__ - 6, RESET_ADD = __LINE__ - 4, RESET_READ = __LINE__ - 2 };
+
+static void a_plain_write_before_atomics_needs_a_barrier(void **) {
+  unsigned *out = named<unsigned>("out", 1);
+  reset_beside_atomics<<<1, 64, 16>>>(out, 0);
+  assert_finds_nothing();
+  set_variable("SIMT_ORDER", "forward");
+  reset_beside_atomics<<<1, 64, 16>>>(out, 1);
+  set_variable("SIMT_ORDER", nullptr);
+  assert_finds(
+      {LAB_RACE_WRITE_WRITE, RESET_ADD, RESET_WRITE, "reset_beside_atomics",
+       "63 times, first: block 0 thread 1, the other thread 0, dynamic shared memory + 0"});
+}
+
+static void a_plain_read_after_atomics_needs_a_barrier(void **) {
+  unsigned *out = named<unsigned>("out", 1);
+  char text[4096], place[256];
+  reset_beside_atomics<<<1, 64, 16>>>(out, 2);
+  findings_text(text, sizeof text);
+  assert_contains(text, "shared memory race: ");
+  snprintf(place, sizeof place, "%s:%d in reset_beside_atomics\n           after %s:%d\n", __FILE__,
+           RESET_READ, __FILE__, RESET_ADD);
+  assert_contains(text, place);
+}
+
+/** Block 0 adds, the others access plainly. */
+__global__ void add_beside(int *value, int *out, bool write) {
+  if (blockIdx.x == 0) {
+    atomicAdd(value, 1);
+  } else if (write) {
+    *value = 3;
+  } else {
+    out[blockIdx.x] = *value;
+  }
+}
+enum { BESIDE_ADD = __LINE__ - 7, BESIDE_WRITE = __LINE__ - 5, BESIDE_READ = __LINE__ - 3 };
+
+static void atomics_of_a_block_race_with_plain_accesses_of_others(void **) {
+  int *value = named_zeros<int>("value", 1), *out = named<int>("out", 3);
+  add_beside<<<1, 32>>>(value, out, true);
+  assert_finds_nothing();
+  add_beside<<<3, 1>>>(value, out, false);
+  assert_finds({LAB_BLOCKS_WRITE_READ, BESIDE_READ, BESIDE_ADD, "add_beside",
+                "4 bytes, first: block 1, the other block 0, value + 0 (4 bytes)"});
+  lab_start(LAB_BLOCKS);
+  add_beside<<<2, 1>>>(value, out, true);
+  assert_finds({LAB_BLOCKS_WRITE_WRITE, BESIDE_WRITE, BESIDE_ADD, "add_beside",
+                "4 bytes, first: block 1, the other block 0, value + 0 (4 bytes)"});
+}
+
+/* --- The source of a copy -------------------------------------------------------------------- */
+
+__global__ void write_the_source(uint4 *in, unsigned *out, int at, bool wrong) {
+  uint4 *tile = (uint4 *)smem;
+  const int thread = (int)threadIdx.x;
+  cp_async_16(&tile[thread], &in[thread], true);
+  cp_async_commit();
+  if (!wrong) cp_async_wait<0>();
+  if (!wrong) __syncthreads();
+  if (thread == 0) in[at].y = 7;
+  cp_async_wait<0>();
+  __syncthreads();
+  out[thread] = tile[thread].x;
+}
+enum { SOURCE_COPY = __LINE__ - 9, SOURCE_WRITE = __LINE__ - 5 };
+
+static void sources_stay_until_the_wait(void **) {
+  uint4 *in = named_zeros<uint4>("in", 65);
+  unsigned *out = named<unsigned>("out", 64);
+  char text[4096], place[256];
+  write_the_source<<<1, 64, 1024>>>(in, out, 40, false);
+  write_the_source<<<1, 64, 1024>>>(in, out, 64, true);
+  assert_finds_nothing();
+  /* Thread 40 may start its copy before the write or behind it. */
+  write_the_source<<<1, 64, 1024>>>(in, out, 40, true);
+  findings_text(text, sizeof text);
+  snprintf(place, sizeof place,
+           "finding    %s\n           at %s:%d in write_the_source\n           after %s:%d\n"
+           "           1 time, first: block 0 thread 0, the other thread 40, in + 64",
+           lab_kind_text(LAB_COPY_SOURCE_WRITTEN), __FILE__, SOURCE_WRITE, __FILE__, SOURCE_COPY);
+  assert_contains(text, place);
+}
+
+/** A thread may copy what it has just written itself, or another lane before a __syncwarp(). */
+template <bool RIGHT>
+__global__ void write_and_copy(uint4 *in, unsigned *out) {
+  uint4 *tile = (uint4 *)smem;
+  const int lane = (int)threadIdx.x;
+  in[lane] = make_uint4(1, 2, 3, 4);
+  if (RIGHT) __syncwarp();
+  cp_async_16(&tile[lane], &in[31 - lane], true);
+  cp_async_commit();
+  cp_async_wait<0>();
+  out[lane] = tile[lane].x;
+}
+enum { OWN_WRITE = __LINE__ - 7, OTHERS_COPY = __LINE__ - 5 };
+
+static void sources_are_written_before_a_warp_barrier(void **) {
+  uint4 *in = named_zeros<uint4>("in", 32);
+  unsigned *out = named<unsigned>("out", 32);
+  char text[4096];
+  write_and_copy<true><<<1, 32, 512>>>(in, out);
+  assert_finds_nothing();
+  write_and_copy<false><<<1, 32, 512>>>(in, out);
+  findings_text(text, sizeof text);
+  assert_contains(text, lab_kind_text(LAB_COPY_SOURCE_WRITTEN));
+  assert_names_line(text, __FILE__, OWN_WRITE);
+  assert_names_line(text, __FILE__, OTHERS_COPY);
+}
+
+int main() {
+#define LAB_TEST(test) cmocka_unit_test_setup_teardown(test, start_lab, stop_lab)
+  const CMUnitTest tests[] = {
+      LAB_TEST(the_last_block_may_read_what_others_wrote),
+      LAB_TEST(the_last_block_may_not_read_more),
+      LAB_TEST(an_exchange_writes),
+      LAB_TEST(an_addition_reads),
+      LAB_TEST(additions_do_not_excuse_each_other),
+      LAB_TEST(shared_counters_start_unwritten),
+      LAB_TEST(a_plain_write_before_atomics_needs_a_barrier),
+      LAB_TEST(a_plain_read_after_atomics_needs_a_barrier),
+      LAB_TEST(atomics_of_a_block_race_with_plain_accesses_of_others),
+      LAB_TEST(sources_stay_until_the_wait),
+      LAB_TEST(sources_are_written_before_a_warp_barrier),
+  };
+  return run_in_all_settings("lab", tests);
+}

@@ -1,0 +1,127 @@
+/**
+ * @file
+ * Barriers and warp instructions that not all threads reach, though the launch goes on: the lab
+ * says who waits where.
+ */
+#include "../tests/unit/lab/lab_testing.h"
+
+/* --- The barrier of a block ----------------------------------------------------------------- */
+
+__global__ void barrier_in_each_branch(int *out) {
+  if (threadIdx.x < 16) {
+    out[threadIdx.x] = 1;
+    __syncthreads();
+  } else {
+    __syncthreads();
+    out[threadIdx.x] = 2;
+  }
+}
+enum { THEN_BARRIER = __LINE__ - 6, ELSE_BARRIER = __LINE__ - 4 };
+
+static void threads_meet_at_one_barrier(void **) {
+  barrier_in_each_branch<<<2, 16>>>(named<int>("out", 64));
+  lab_start(LAB_RACES);
+  barrier_in_each_branch<<<2, 64>>>(named<int>("out", 64));
+  assert_finds({LAB_BARRIER_APART, THEN_BARRIER, ELSE_BARRIER, "barrier_in_each_branch",
+                "2 times, first: block 0 thread 0, the other thread 16, "
+                "threads 0-15 here, threads 16-63 there"});
+}
+
+/** The condition is the same for all threads of a block. */
+__global__ void barrier_in_a_uniform_branch(int *out) {
+  if (blockIdx.x == 0) {
+    out[threadIdx.x] = 1;
+    __syncthreads();
+  } else {
+    __syncthreads();
+    out[32 + threadIdx.x] = 2;
+  }
+}
+
+static void blocks_may_take_different_barriers(void **) {
+  barrier_in_a_uniform_branch<<<2, 32>>>(named<int>("out", 64));
+  assert_finds_nothing();
+}
+
+__global__ void barriers_by_warp(int *out) {
+  for (unsigned i = 0; i < threadIdx.x / 32; i++) __syncthreads();
+  out[threadIdx.x] = 1;
+}
+enum { BARRIER_BY_WARP = __LINE__ - 3 };
+
+static void threads_do_not_exit_before_a_barrier(void **) {
+  barriers_by_warp<<<1, 32>>>(named<int>("out", 96));
+  assert_finds_nothing();
+  barriers_by_warp<<<1, 96>>>(named<int>("out", 96));
+  assert_finds({LAB_BARRIER_EXITED, BARRIER_BY_WARP, 0, "barriers_by_warp",
+                "2 times, first: block 0 thread 32, threads 32-95 here, without threads 0-31"});
+}
+
+/** The same barrier of the source, reached through two calls. */
+static __device__ __forceinline__ void store_and_wait(int *out, int value) {
+  out[threadIdx.x] = value;
+  __syncthreads();
+}
+enum { WAIT_OF_BOTH = __LINE__ - 2 };
+
+__global__ void barrier_in_a_function(int *out) {
+  if (threadIdx.x % 2 == 0) {
+    store_and_wait(out, 1);
+  } else {
+    store_and_wait(out + 2, 2);
+  }
+}
+
+static void calls_of_one_function_are_apart(void **) {
+  barrier_in_a_function<<<1, 64>>>(named<int>("out", 66));
+  assert_finds({LAB_BARRIER_APART, WAIT_OF_BOTH, WAIT_OF_BOTH, "barrier_in_a_function",
+                "1 time, first: block 0 thread 0, the other thread 1, threads "
+                "0,2,4,6,8,10,12,14,16,18,20,22,24,26,28,30,... here, threads "
+                "1,3,5,7,9,11,13,15,17,19,21,23,25,27,29,31,... there"});
+}
+
+/** Compilers make several calls of one that they unroll a loop around. */
+__global__ void unrolled_barriers(int *out) {
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; i++) {
+    out[threadIdx.x] = i;
+    __syncthreads();
+  }
+}
+
+static void copies_of_one_barrier_are_one(void **) {
+  unrolled_barriers<<<1, 64>>>(named<int>("out", 64));
+  assert_finds_nothing();
+}
+
+/* --- Instructions of a warp ------------------------------------------------------------------ */
+
+__global__ void shuffle_in_each_branch(int *out) {
+  int value = (int)threadIdx.x;
+  if (threadIdx.x < 8) {
+    value = __shfl_xor_sync(0xffffffff, value, 1);
+  } else {
+    value = 1 + __shfl_xor_sync(0xffffffff, value, 1);
+  }
+  out[threadIdx.x] = value;
+}
+enum { THEN_SHUFFLE = __LINE__ - 6, ELSE_SHUFFLE = __LINE__ - 4 };
+
+static void lanes_meet_at_one_instruction(void **) {
+  shuffle_in_each_branch<<<1, 8>>>(named<int>("out", 64));
+  assert_finds_nothing();
+  shuffle_in_each_branch<<<1, 64>>>(named<int>("out", 64));
+  assert_finds({LAB_WARP_APART, THEN_SHUFFLE, ELSE_SHUFFLE, "shuffle_in_each_branch",
+                "1 time, first: block 0 thread 0, the other thread 8, "
+                "threads 0-7 here, threads 8-31 there"});
+}
+
+int main() {
+#define LAB_TEST(test) cmocka_unit_test_setup_teardown(test, start_lab, stop_lab)
+  const CMUnitTest tests[] = {
+      LAB_TEST(threads_meet_at_one_barrier),          LAB_TEST(blocks_may_take_different_barriers),
+      LAB_TEST(threads_do_not_exit_before_a_barrier), LAB_TEST(calls_of_one_function_are_apart),
+      LAB_TEST(copies_of_one_barrier_are_one),        LAB_TEST(lanes_meet_at_one_instruction),
+  };
+  return run_in_all_settings("lab", tests);
+}

@@ -1,0 +1,128 @@
+/**
+ * @file
+ * Races on global memory between blocks: which two the lab names, where, and how many bytes it
+ * counts, whatever their order and their spread over OS threads.
+ */
+#include "../tests/unit/lab/lab_testing.h"
+
+/** Expects the same in many orders. */
+static void assert_always_finds(void (*launch)(), const Expected &expected,
+                                const char *file = __builtin_FILE()) {
+  for (const char *order : {"forward", "reverse", "random:1", "random:2"}) {
+    for (const char *threads : {"1", "2", "5"}) {
+      set_variable("SIMT_ORDER", order);
+      set_variable("SIMT_THREADS", threads);
+      lab_start(LAB_BLOCKS);
+      launch();
+      assert_finds(expected, file);
+    }
+  }
+  set_variable("SIMT_ORDER", nullptr);
+  set_variable("SIMT_THREADS", nullptr);
+}
+
+static int *values; /* 64 of them */
+
+static int allocate(void **state) {
+  start_lab(state);
+  values = named_zeros<int>("values", 64);
+  return 0;
+}
+
+/* --- Two writers ----------------------------------------------------------------------------- */
+
+__global__ void write_at_two_places(int *out) {
+  if (blockIdx.x < 3) return;
+  if (blockIdx.x % 2 == 0) {
+    out[threadIdx.x] = 1;
+  } else {
+    out[threadIdx.x] = 2;
+  }
+}
+enum { EVEN_WRITES = __LINE__ - 5, ODD_WRITES = __LINE__ - 3 };
+
+static void both_places_and_blocks_are_told(void **) {
+  assert_always_finds([] { write_at_two_places<<<40, 8>>>(values); },
+                      {LAB_BLOCKS_WRITE_WRITE, ODD_WRITES, EVEN_WRITES, "write_at_two_places",
+                       "32 bytes, first: block 3, the other block 4, values + 0 (256 bytes)"});
+}
+
+/** In three dimensions blocks are counted x first. */
+__global__ void write_bytes(unsigned char *out) {
+  if (blockIdx.z == 1) out[5 + threadIdx.x] = 1;
+}
+enum { WRITE_BYTES = __LINE__ - 2 };
+
+static void bytes_are_counted(void **) {
+  assert_always_finds([] { write_bytes<<<dim3(2, 1, 2), 3>>>((unsigned char *)values); },
+                      {LAB_BLOCKS_WRITE_WRITE, WRITE_BYTES, WRITE_BYTES, "write_bytes",
+                       "3 bytes, first: block 2, the other block 3, values + 5 (256 bytes)"});
+}
+
+/** One block writes vectors, the other the second half of one of them. */
+__global__ void write_vectors(int *out) {
+  if (blockIdx.x == 0) ((int4 *)out)[threadIdx.x] = make_int4(1, 2, 3, 4);
+  if (blockIdx.x == 1 && threadIdx.x < 2) out[14 + threadIdx.x] = 5;
+}
+enum { WRITE_VECTOR = __LINE__ - 3, WRITE_HALF = __LINE__ - 2 };
+
+static void pieces_may_be_of_any_size(void **) {
+  assert_always_finds([] { write_vectors<<<2, 8>>>(values); },
+                      {LAB_BLOCKS_WRITE_WRITE, WRITE_VECTOR, WRITE_HALF, "write_vectors",
+                       "8 bytes, first: block 0, the other block 1, values + 56 (256 bytes)"});
+}
+
+__global__ void write_in_blocks(int *out, unsigned step) {
+  if (blockIdx.x % step == 0) *out = (int)blockIdx.x;
+}
+enum { WRITE_IN_BLOCKS = __LINE__ - 2 };
+
+static void blocks_may_be_far_apart(void **) {
+  lab_start(LAB_BLOCKS);
+  write_in_blocks<<<65536, 1>>>(values, 65535);
+  assert_finds({LAB_BLOCKS_WRITE_WRITE, WRITE_IN_BLOCKS, WRITE_IN_BLOCKS, "write_in_blocks",
+                "4 bytes, first: block 0, the other block 65535, values + 0 (256 bytes)"});
+}
+
+/* --- A reader and a writer ------------------------------------------------------------------- */
+
+/** Every block reads, and those in the middle write a word each. */
+__global__ void read_and_write(int *out, int first_writer) {
+  const int i = (int)blockIdx.x - first_writer;
+  if (i >= 0 && i < 4) out[i] = 1;
+  out[32 + blockIdx.x] = out[3];
+}
+enum { BLOCK_WRITES = __LINE__ - 3, BLOCK_READS = __LINE__ - 2 };
+
+static void a_reader_and_a_writer_are_told(void **) {
+  assert_always_finds([] { read_and_write<<<12, 1>>>(values, 4); },
+                      {LAB_BLOCKS_WRITE_READ, BLOCK_READS, BLOCK_WRITES, "read_and_write",
+                       "4 bytes, first: block 0, the other block 7, values + 12 (256 bytes)"});
+  /* The lowest block is the writer itself: it is the next that races with it. */
+  assert_always_finds([] { read_and_write<<<12, 1>>>(values, -3); },
+                      {LAB_BLOCKS_WRITE_READ, BLOCK_READS, BLOCK_WRITES, "read_and_write",
+                       "4 bytes, first: block 1, the other block 0, values + 12 (256 bytes)"});
+}
+
+/** What a block itself wrote, it may read, also where others wrote before it. */
+__global__ void write_and_read_back(int *out, int *sums) {
+  out[0] = (int)blockIdx.x;
+  sums[blockIdx.x] = out[0];
+}
+
+static void what_a_block_wrote_is_written(void **) {
+  int *fresh = named<int>("fresh", 1);
+  lab_start(LAB_INIT);
+  write_and_read_back<<<16, 1>>>(fresh, values);
+  assert_finds_nothing();
+}
+
+int main() {
+#define LAB_TEST(test) cmocka_unit_test_setup_teardown(test, allocate, stop_lab)
+  const CMUnitTest tests[] = {
+      LAB_TEST(both_places_and_blocks_are_told), LAB_TEST(bytes_are_counted),
+      LAB_TEST(pieces_may_be_of_any_size),       LAB_TEST(blocks_may_be_far_apart),
+      LAB_TEST(a_reader_and_a_writer_are_told),  LAB_TEST(what_a_block_wrote_is_written),
+  };
+  return cmocka_run_group_tests(tests, nullptr, nullptr);
+}

@@ -1,0 +1,140 @@
+/**
+ * @file
+ * What the lab counts of cp.async, ldmatrix and mma, for kernels whose counts can be told by hand.
+ */
+#include <utility>
+
+#include "../tests/unit/lab/lab_testing.h"
+#include "device/ptx.cuh"
+
+extern __shared__ __align__(16) unsigned char smem[];
+
+__global__ void copy_and_multiply(const uint4 *in, float *out, int pitch) {
+  uint4 *rows = (uint4 *)smem;
+  cp_async_16(&rows[threadIdx.x * pitch], &in[threadIdx.x], threadIdx.x < 16);
+  cp_async_commit();
+  cp_async_wait<0>();
+  __syncwarp();
+  uint32_t a[4];
+  ldmatrix_x4(a, &rows[threadIdx.x * pitch]);
+  float d[4] = {};
+  mma_m16n8k16<__half>(d, a, a[0], a[1]);
+  out[threadIdx.x] = __shfl_xor_sync(~0u, d[0], 1);
+  __syncthreads();
+}
+
+static LabCounts copy_with_pitch(int pitch) {
+  const uint4 *in = named_zeros<uint4>("in", 32);
+  float *out = named<float>("out", 32);
+  lab_start(LAB_EVERYTHING & ~LAB_INIT);
+  copy_and_multiply<<<1, 32, 32 * 9 * 16>>>(in, out, pitch);
+  return counts_of_kernel();
+}
+
+static void instructions_are_counted_by_warps(void **) {
+  const LabCounts counts = copy_with_pitch(1);
+  assert_sectors(counts.copy_global, 1, 8, 256, 256, 8); /* zero fills read nothing */
+  assert_waves(counts.copy_shared, 1, 2, 2, 1);          /* zeros of 8 lanes, and of 8 more */
+  assert_waves(counts.ldmatrix, 1, 4, 4, 1);
+  assert_int_equal(counts.mma, 1);
+  assert_int_equal(counts.mma_under_copy, 0);
+  assert_int_equal(counts.shuffles, 1);
+  assert_int_equal(counts.barriers, 1);
+  assert_int_equal(counts.warp_barriers, 1);
+}
+
+/** Rows of 128 bytes, as a tile of 64 columns has; `pitch` is that in shared memory, in 16 bytes.
+ */
+__global__ void copy_rows(const uint4 *in, int pitch, int valid) {
+  uint4 *rows = (uint4 *)smem;
+  const int lane = threadIdx.x;
+  cp_async_16(&rows[lane / 8 * pitch + lane % 8], &in[lane], lane < valid);
+  cp_async_commit();
+  cp_async_wait<0>();
+}
+
+static LabCounts copied_rows(int pitch, int valid) {
+  const uint4 *in = named_zeros<uint4>("in", 32);
+  lab_start(LAB_TRAFFIC | LAB_BANKS);
+  copy_rows<<<1, 32, 4 * 9 * 16>>>(in, pitch, valid);
+  return counts_of_kernel();
+}
+
+static void sectors_of_copies_are_cut_by_their_targets(void **) {
+  LabCounts counts = copied_rows(8, 32);
+  assert_sectors(counts.copy_global, 1, 16, 512, 512, 16);
+  assert_int_equal(counts.copy_lookups, 16);
+  assert_waves(counts.copy_shared, 1, 0, 0, 0); /* what arrives is no wavefront */
+
+  counts = copied_rows(9, 32); /* every other row begins in the middle of 32 bytes */
+  assert_sectors(counts.copy_global, 1, 4 + 8 + 4 + 8, 512, 512, 24);
+  assert_int_equal(counts.copy_lookups, 4 + 5 + 4 + 5);
+
+  counts = copied_rows(9, 0);
+  assert_sectors(counts.copy_global, 0, 0, 0, 0, 0);
+  assert_waves(counts.copy_shared, 1, 4, 4, 1);
+}
+
+/** Which lanes copy zeros changes from copy to copy, and nothing waits in between. */
+__global__ void copy_zeros_in_turns(const uint4 *in) {
+  uint4 *rows = (uint4 *)smem;
+  const int lane = threadIdx.x;
+  for (int i = 0; i < 4; i++) {
+    cp_async_16(&rows[32 * i + lane], &in[lane], lane / 8 != i);
+  }
+  cp_async_commit();
+  cp_async_wait<0>();
+}
+
+static void lanes_that_copy_zeros_stay_in_their_request(void **) {
+  const uint4 *in = named_zeros<uint4>("in", 32);
+  lab_start(LAB_TRAFFIC | LAB_BANKS);
+  copy_zeros_in_turns<<<1, 32, 4 * 32 * 16>>>(in);
+  const LabCounts counts = counts_of_kernel();
+  assert_sectors(counts.copy_global, 4, 4 * 12, 4 * 24 * 16, 4 * 24 * 16, 12);
+  assert_waves(counts.copy_shared, 4, 4, 4, 1);
+  assert_int_equal(counts.partial, 0); /* all lanes take part */
+}
+
+template <int>
+__global__ void copy_to_own_array(const uint4 *in) {
+  __shared__ uint4 own[32];
+  cp_async_16(&own[threadIdx.x], &in[threadIdx.x], true);
+  cp_async_commit();
+  cp_async_wait<0>();
+}
+
+template <int... NUMBERS>
+static void copy_to_many_arrays(std::integer_sequence<int, NUMBERS...>) {
+  const uint4 *in = named_zeros<uint4>("in", 32);
+  for (const auto kernel : {copy_to_own_array<NUMBERS>...}) {
+    lab_start(LAB_TRAFFIC | LAB_BANKS);
+    kernel<<<1, 32>>>(in);
+    const LabCounts counts = counts_of_kernel();
+    assert_sectors(counts.copy_global, 1, 16, 512, 512, 16);
+    assert_int_equal(counts.copy_lookups, 16);
+  }
+}
+
+/** They lie far from each other, and far from dynamic shared memory. */
+static void copies_to_static_arrays_have_as_many_sectors(void **) {
+  copy_to_many_arrays(std::make_integer_sequence<int, 24>());
+}
+
+static void rows_of_ldmatrix_conflict(void **) {
+  const LabCounts counts = copy_with_pitch(8);
+  assert_waves(counts.ldmatrix, 1, 32, 4, 8);
+  assert_waves(copy_with_pitch(9).ldmatrix, 1, 4, 4, 1);
+}
+
+int main() {
+#define LAB_TEST(test) cmocka_unit_test_setup_teardown(test, start_lab, stop_lab)
+  const CMUnitTest tests[] = {
+      LAB_TEST(instructions_are_counted_by_warps),
+      LAB_TEST(sectors_of_copies_are_cut_by_their_targets),
+      LAB_TEST(lanes_that_copy_zeros_stay_in_their_request),
+      LAB_TEST(copies_to_static_arrays_have_as_many_sectors),
+      LAB_TEST(rows_of_ldmatrix_conflict),
+  };
+  return run_in_all_settings("lab", tests);
+}

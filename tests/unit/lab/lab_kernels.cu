@@ -1,0 +1,98 @@
+/**
+ * @file
+ * Kernels and static shared arrays of every kind that a source may declare: the lab knows whose
+ * each array is.
+ */
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include "../tests/unit/lab/lab_testing.h"
+
+/* --- Types ---------------------------------------------------------------------------------- */
+
+static __shared__ __half2 half_pairs[32];
+
+/** Compilers keep a note of whether such arrays have been initialised. */
+__global__ void arrays_of_classes(float *out) {
+  __shared__ __half halves[32];
+  __shared__ __nv_bfloat16 bfloats[32];
+  __shared__ float4 vectors[32];
+  const int i = (int)threadIdx.x, other = 31 - i;
+  halves[i] = __float2half(1);
+  half_pairs[i] = __floats2half2_rn(2, 3);
+  bfloats[i] = __float2bfloat16(4);
+  vectors[i] = make_float4(5, 6, 7, 8);
+  __syncthreads();
+  out[i] = __half2float(halves[other]) + __half2float(half_pairs[other].y) +
+           __bfloat162float(bfloats[other]) + vectors[other].w;
+}
+
+static unsigned long long shared_requests() {
+  LabResults results;
+  lab_take_results(&results);
+  unsigned long long requests = 0;
+  for (size_t i = 0; i < results.kernel_count; i++) {
+    const LabCounts *counts = &results.kernels[i].counts;
+    requests += counts->shared_load.requests + counts->shared_store.requests;
+  }
+  lab_free_results(&results);
+  return requests;
+}
+
+static void arrays_may_be_of_classes(void **) {
+  float *out = named<float>("out", 32), seen[32];
+  arrays_of_classes<<<1, 32>>>(out);
+  fetch(seen, out);
+  for (float sum : seen) assert_true(sum == 16);
+  assert_finds_nothing();
+  assert_int_equal(shared_requests(), 8); /* of the source: nothing that the compiler added */
+}
+
+/* --- Names ---------------------------------------------------------------------------------- */
+
+extern "C" __global__ void __launch_bounds__(32) kernel_with_a_plain_name(int *out, int shift) {
+  __shared__ int tile[32];
+  int *pointer = tile;
+  pointer[(int)threadIdx.x + shift] = 1;
+  __syncthreads();
+  out[threadIdx.x] = tile[31 - threadIdx.x];
+}
+enum { PLAIN_STORE = __LINE__ - 4 };
+
+static void names_of_kernels_may_be_plain(void **) {
+  int *out = named<int>("out", 64);
+  kernel_with_a_plain_name<<<1, 32>>>(out, 0);
+  assert_finds_nothing();
+  lab_start(LAB_BOUNDS);
+  kernel_with_a_plain_name<<<1, 32>>>(out, 2);
+  assert_finds({LAB_SHARED_OUTSIDE, PLAIN_STORE, 0, "kernel_with_a_plain_name",
+                "2 times, first: block 0 thread 30, 1 byte past static shared memory tile (128 "
+                "bytes)"});
+  lab_start(0);
+  kernel_with_a_plain_name<<<1, 64>>>(out, 0);
+  assert_int_equal(cudaGetLastError(), cudaErrorInvalidValue);
+}
+
+/** Names that begin as those of the backend's own variables. */
+__shared__ int lab_values[32], simt_values[32];
+
+__global__ void arrays_with_prefixes(int *out) {
+  lab_values[threadIdx.x] = simt_values[threadIdx.x] = 1;
+  __syncthreads();
+  out[threadIdx.x] = lab_values[31 - threadIdx.x] + simt_values[31 - threadIdx.x];
+}
+
+static void names_of_arrays_may_begin_as_any(void **) {
+  arrays_with_prefixes<<<1, 32>>>(named<int>("out", 32));
+  assert_finds_nothing();
+}
+
+int main() {
+#define LAB_TEST(test) cmocka_unit_test_setup_teardown(test, start_lab, stop_lab)
+  const CMUnitTest tests[] = {
+      LAB_TEST(arrays_may_be_of_classes),
+      LAB_TEST(names_of_kernels_may_be_plain),
+      LAB_TEST(names_of_arrays_may_begin_as_any),
+  };
+  return run_in_all_settings("lab", tests);
+}

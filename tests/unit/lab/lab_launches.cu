@@ -1,0 +1,304 @@
+/**
+ * @file
+ * Launches that do not come about, or do not come to their end, are findings of the lab.
+ */
+#include "../tests/unit/lab/lab_testing.h"
+#include "device/ptx.cuh"
+
+extern __shared__ __align__(16) unsigned char smem[];
+
+__global__ void fill(int *out) {
+  out[blockIdx.x] = 1;
+}
+
+/** Half of the warp waits for all of it in a shuffle, the other half at the barrier. */
+__global__ void deadlock(int *out) {
+  if (threadIdx.x < 16) {
+    *out = __shfl_sync(0xffffffff, 1, 0);
+  } else {
+    __syncthreads();
+  }
+}
+enum { SHUFFLE_LINE = __LINE__ - 5, BARRIER_LINE = __LINE__ - 3 };
+
+static void assert_finds(const char *expected) {
+  char text[8192];
+  findings_text(text, sizeof text);
+  assert_string_equal(text, expected);
+}
+
+static void refused_launches_name_the_limit(void **) {
+  int *out = named<int>("out", 1);
+  fill<<<1, 2048>>>(out);
+  assert_int_equal(cudaGetLastError(), cudaErrorInvalidConfiguration);
+  assert_finds(
+      "finding    launch limits exceeded\n"
+      "           in fill: block of 2048 x 1 x 1 threads: x is 2048, at most 1024\n");
+  lab_start(LAB_EVERYTHING);
+  fill<<<1, dim3(64, 32)>>>(out);
+  assert_int_equal(cudaGetLastError(), cudaErrorInvalidConfiguration);
+  assert_finds(
+      "finding    launch limits exceeded\n"
+      "           in fill: block of 64 x 32 x 1 threads: 2048 in all, at most 1024\n");
+  lab_start(LAB_EVERYTHING);
+  fill<<<dim3(1, 65536), 1>>>(out);
+  assert_int_equal(cudaGetLastError(), cudaErrorInvalidConfiguration);
+  assert_finds(
+      "finding    launch limits exceeded\n"
+      "           in fill: grid of 1 x 65536 x 1 blocks: y is 65536, at most 65535\n");
+  lab_start(LAB_EVERYTHING);
+  fill<<<1, 1, (48 << 10) + 1>>>(out);
+  assert_int_equal(cudaGetLastError(), cudaErrorInvalidValue);
+  assert_finds(
+      "finding    launch limits exceeded\n"
+      "           in fill: 49153 bytes of dynamic and 0 of static shared memory: 49153 in all, at "
+      "most 49152 without cudaFuncAttributeMaxDynamicSharedMemorySize\n");
+}
+
+static void every_refusal_of_a_kernel_is_told(void **) {
+  int *out = named<int>("out", 1);
+  fill<<<1, 2048>>>(out);
+  fill<<<1, dim3(1, 1, 65)>>>(out);
+  fill<<<1, 2048>>>(out);
+  fill<<<0, 1>>>(out);
+  assert_finds(
+      "finding    launch limits exceeded\n"
+      "           in fill: block of 1 x 1 x 65 threads: z is 65, at most 64\n"
+      "finding    launch limits exceeded\n"
+      "           in fill: block of 2048 x 1 x 1 threads: x is 2048, at most 1024\n"
+      "finding    launch limits exceeded\n"
+      "           in fill: grid of 0 x 1 x 1 blocks: x is 0, at least 1\n");
+}
+
+template <int THREADS>
+__global__ void __launch_bounds__(2 * THREADS, /* blocks on a multiprocessor */
+                                  1) bounded(int *out) {
+  out[threadIdx.x] = 1;
+}
+
+static void a_kernel_has_the_bounds_that_it_was_declared_with(void **) {
+  int *out = named<int>("out", 128);
+  bounded<32><<<1, 64>>>(out);
+  bounded<64><<<1, 128>>>(out);
+  assert_int_equal(cudaDeviceSynchronize(), cudaSuccess);
+  assert_finds("");
+  bounded<32><<<1, dim3(5, 13)>>>(out);
+  assert_int_equal(cudaGetLastError(), cudaErrorInvalidValue);
+  assert_finds(
+      "finding    launch limits exceeded\n"
+      "           in bounded<32>: block of 5 x 13 x 1 threads: 65 in all, at most 64 by "
+      "__launch_bounds__\n");
+}
+
+/** 32 KiB of its own, and what the launch gives. */
+__global__ void use_both(int *out) {
+  __shared__ int values[8192];
+  values[threadIdx.x] = 1;
+  ((int *)smem)[threadIdx.x] = values[threadIdx.x];
+  out[threadIdx.x] = ((int *)smem)[threadIdx.x];
+}
+
+static void static_and_dynamic_shared_memory_count_together(void **) {
+  const cudaFuncAttribute most = cudaFuncAttributeMaxDynamicSharedMemorySize;
+  int *out = named<int>("out", 32);
+  use_both<<<1, 32, 16 << 10>>>(out);
+  assert_int_equal(cudaDeviceSynchronize(), cudaSuccess);
+  assert_finds("");
+  use_both<<<1, 32, (16 << 10) + 1>>>(out);
+  assert_int_equal(cudaGetLastError(), cudaErrorInvalidValue);
+  assert_finds(
+      "finding    launch limits exceeded\n"
+      "           in use_both: 16385 bytes of dynamic and 32768 of static shared memory: 49153 in "
+      "all, at most 49152 without cudaFuncAttributeMaxDynamicSharedMemorySize\n");
+  lab_start(LAB_EVERYTHING);
+  assert_int_equal(cudaFuncSetAttribute(use_both, most, (195 << 10) + 1), cudaErrorInvalidValue);
+  assert_int_equal(cudaFuncSetAttribute(use_both, most, 40000), cudaSuccess);
+  assert_int_equal(cudaGetLastError(), cudaErrorInvalidValue);
+  use_both<<<1, 32, 40000>>>(out);
+  assert_int_equal(cudaDeviceSynchronize(), cudaSuccess);
+  use_both<<<1, 32, 40004>>>(out);
+  assert_finds(
+      "finding    launch limits exceeded\n"
+      "           in use_both: 40004 bytes of dynamic and 32768 of static shared memory: 72772 in "
+      "all, at most 72768 as the limit was set\n"
+      "finding    launch limits exceeded\n"
+      "           in use_both: limit of 199681 bytes of dynamic beside 32768 of static shared "
+      "memory: 232449 in all, at most 232448\n");
+}
+
+static void too_large_an_attribute_is_a_limit_exceeded(void **) {
+  const int too_much = (227 << 10) + 1;
+  assert_int_equal(
+      cudaFuncSetAttribute(fill, cudaFuncAttributeMaxDynamicSharedMemorySize, too_much),
+      cudaErrorInvalidValue);
+  assert_finds(
+      "finding    launch limits exceeded\n"
+      "           in fill: limit of 232449 bytes of dynamic beside 0 of static shared memory: "
+      "232449 "
+      "in all, at most 232448\n");
+}
+
+static void a_right_launch_after_a_refused_one_is_counted(void **) {
+  int *out = named<int>("out", 2);
+  fill<<<0, 1>>>(out);
+  fill<<<2, 1>>>(out);
+  LabResults results;
+  lab_take_results(&results);
+  assert_int_equal(results.kernel_count, 1);
+  assert_int_equal(results.kernels[0].launches, 1);
+  assert_int_equal(results.kernels[0].blocks, 2);
+  assert_int_equal(results.finding_count, 1);
+  lab_free_results(&results);
+}
+
+/** A launch of which a block fails: the report goes to stderr, the finding to the lab. */
+template <typename Function>
+static void assert_fails(Function launch, int line, int other_line, const char *kernel,
+                         const char *rest) {
+  static Capture capture;
+  char wanted[1024], other[128] = "";
+  begin_capture(&capture);
+  launch();
+  end_capture(&capture);
+  assert_contains(capture.text, "simt: ");
+  if (other_line != 0) {
+    snprintf(other, sizeof other, "           see also %s:%d\n", __FILE__, other_line);
+  }
+  snprintf(wanted, sizeof wanted,
+           "finding    the launch ended early\n           at %s:%d in %s\n%s           %s\n",
+           __FILE__, line, kernel, other, rest);
+  assert_finds(wanted);
+}
+
+static void a_deadlock_is_a_finding(void **) {
+  int *out = named<int>("out", 1);
+  assert_fails([=] { deadlock<<<4, 32>>>(out); }, SHUFFLE_LINE, BARRIER_LINE, "deadlock",
+               "1 time, first: block 0 thread 0, the other thread 16, "
+               "DEADLOCK: threads 0-15 in __shfl_sync, threads 16-31 in __syncthreads()");
+}
+
+__global__ void wait_for_one_that_exits(int *out) {
+  if (threadIdx.x == 3) return;
+  if (threadIdx.x < 3) __syncthreads();
+  if (threadIdx.x > 3) *out = __shfl_sync(0xffffffff, 1, 0);
+}
+enum { FEW_BARRIER = __LINE__ - 3, REST_SHUFFLE = __LINE__ - 2 };
+
+static void a_deadlock_names_those_that_exited(void **) {
+  int *out = named<int>("out", 1);
+  assert_fails([=] { wait_for_one_that_exits<<<1, 8>>>(out); }, FEW_BARRIER, REST_SHUFFLE,
+               "wait_for_one_that_exits",
+               "1 time, first: block 0 thread 0, the other thread 4, DEADLOCK: threads 0-2 in "
+               "__syncthreads(), threads 4-7 in __shfl_sync, threads 3 have exited");
+}
+
+__global__ void copy_shifted(const char *in, int shift) {
+  cp_async_16(smem + 16 * threadIdx.x, in + 16 * threadIdx.x + shift, true);
+  cp_async_commit();
+  cp_async_wait<0>();
+}
+enum { SHIFTED_COPY = __LINE__ - 4 };
+
+static void a_misaligned_copy_has_a_line(void **) {
+  const char *in = named_zeros<char>("in", 1024);
+  assert_fails([=] { copy_shifted<<<1, 32, 512>>>(in, 8); }, SHIFTED_COPY, 0, "copy_shifted",
+               "1 time, first: block 0 thread 0, "
+               "misaligned source of cp.async: 8 bytes past a multiple of 16");
+}
+
+__global__ void copy_twice(const uint4 *in) {
+  cp_async_16(smem, in, true);
+  cp_async_16(smem, in + 1, true);
+}
+enum { FIRST_COPY = __LINE__ - 3, SECOND_COPY = __LINE__ - 2 };
+
+static void two_copies_to_one_place_have_lines(void **) {
+  const uint4 *in = named_zeros<uint4>("in", 2);
+  lab_start(LAB_BOUNDS); /* LAB_RACES has a finding of its own */
+  assert_fails([=] { copy_twice<<<1, 1, 16>>>(in); }, SECOND_COPY, FIRST_COPY, "copy_twice",
+               "1 time, first: block 0 thread 0, the other thread 0, "
+               "two copies to the same shared memory, in no order");
+}
+
+__global__ void add_shifted(char *out) {
+  atomicAdd((int *)(out + 2), 1);
+}
+enum { SHIFTED_ADD = __LINE__ - 2 };
+
+static void a_misaligned_atomic_has_a_line(void **) {
+  char *out = named_zeros<char>("out", 64);
+  assert_fails([=] { add_shifted<<<1, 1>>>(out); }, SHIFTED_ADD, 0, "add_shifted",
+               "1 time, first: block 0 thread 0, "
+               "misaligned address of an atomic: 2 bytes past a multiple of 4");
+}
+
+__global__ void matrix_of_some_lanes(unsigned *out) {
+  unsigned registers[4];
+  ldmatrix_x4(registers, smem + 16 * threadIdx.x);
+  out[threadIdx.x] = registers[0];
+}
+enum { MATRIX_LINE = __LINE__ - 3 };
+
+static void matrices_take_a_whole_warp(void **) {
+  unsigned *out = named<unsigned>("out", 32);
+  assert_fails([=] { matrix_of_some_lanes<<<1, 16, 512>>>(out); }, MATRIX_LINE, 0,
+               "matrix_of_some_lanes",
+               "1 time, first: block 0 thread 0, an mma or ldmatrix without all lanes of its "
+               "warp: threads 0-15 in ldmatrix");
+}
+
+/** Most blocks fail, the first of them late. Each reads what it has not written before. */
+__global__ void fail_in_most_blocks(int *out) {
+  int *values = (int *)smem;
+  out[blockIdx.x] = values[blockIdx.x];
+  const int rounds = 1 + 2000 / (1 + blockIdx.x);
+  for (int i = 0; i < rounds; i++) __syncwarp();
+  if (blockIdx.x >= 3 && threadIdx.x == 0) __syncthreads();
+  if (blockIdx.x >= 3) __syncwarp();
+}
+
+static void a_report_of_a_failure_does_not_depend_on_os_threads(void **) {
+  char texts[2][8192];
+  int *out = named<int>("out", 64);
+  for (int try_ = 0; try_ < 20; try_++) {
+    set_variable("SIMT_THREADS", try_ == 0 ? "1" : try_ % 2 ? "4" : "16");
+    LabResults results;
+    static Capture capture;
+    lab_start(LAB_EVERYTHING);
+    begin_capture(&capture);
+    fail_in_most_blocks<<<64, 32, 256>>>(out);
+    end_capture(&capture);
+    assert_contains(capture.text, "in block (3,0,0)");
+    lab_take_results(&results);
+    assert_int_equal(results.line_count, 0);
+    lab_free_results(&results);
+    findings_text(texts[try_ != 0], sizeof texts[0]);
+    if (try_ != 0) assert_string_equal(texts[1], texts[0]);
+    assert_int_equal(cudaDeviceReset(), cudaSuccess);
+    out = named<int>("out", 64);
+  }
+  assert_contains(texts[0], lab_kind_text(LAB_SHARED_UNWRITTEN));
+  assert_contains(texts[0], "32 times, first: block 3 thread 0, dynamic shared memory + 12\n");
+  assert_contains(texts[0], "block 3 thread 0, the other thread 1, DEADLOCK");
+  set_variable("SIMT_THREADS", nullptr);
+}
+
+int main() {
+#define LAB_TEST(test) cmocka_unit_test_setup_teardown(test, start_lab, stop_lab)
+  const CMUnitTest tests[] = {
+      LAB_TEST(refused_launches_name_the_limit),
+      LAB_TEST(every_refusal_of_a_kernel_is_told),
+      LAB_TEST(a_kernel_has_the_bounds_that_it_was_declared_with),
+      LAB_TEST(static_and_dynamic_shared_memory_count_together),
+      LAB_TEST(too_large_an_attribute_is_a_limit_exceeded),
+      LAB_TEST(a_right_launch_after_a_refused_one_is_counted),
+      LAB_TEST(a_deadlock_is_a_finding),
+      LAB_TEST(a_deadlock_names_those_that_exited),
+      LAB_TEST(a_misaligned_copy_has_a_line),
+      LAB_TEST(two_copies_to_one_place_have_lines),
+      LAB_TEST(a_misaligned_atomic_has_a_line),
+      LAB_TEST(matrices_take_a_whole_warp),
+      LAB_TEST(a_report_of_a_failure_does_not_depend_on_os_threads),
+  };
+  return cmocka_run_group_tests(tests, nullptr, nullptr);
+}

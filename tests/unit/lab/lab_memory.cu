@@ -1,0 +1,353 @@
+/**
+ * @file
+ * Which memory is a kernel's: what the lab says of accesses that leave shared memory, or that are
+ * of the host's memory, and that they damage nothing.
+ */
+#include "../tests/unit/lab/lab_testing.h"
+#include "device/ptx.cuh"
+
+extern __shared__ __align__(16) unsigned char smem[];
+
+/* --- Dynamic shared memory ------------------------------------------------------------------- */
+
+template <typename T>
+__global__ void store_shared(int shift, int *out) {
+  ((T *)smem)[(int)threadIdx.x + shift] = T();
+  *out = 1;
+}
+enum { STORE_SHARED = __LINE__ - 3 };
+
+static void shared_memory_has_a_beginning(void **) {
+  int *out = named<int>("out", 1);
+  store_shared<int><<<1, 32, 128>>>(0, out);
+  assert_finds_nothing();
+  store_shared<int><<<1, 32, 128>>>(-3, out);
+  assert_finds({LAB_SHARED_OUTSIDE, STORE_SHARED, 0, "store_shared<int>",
+                "3 times, first: block 0 thread 0, 12 bytes before dynamic shared memory (128 "
+                "bytes)"});
+  lab_start(LAB_EVERYTHING);
+  store_shared<int><<<1, 32, 128>>>(-(60 << 8), out);
+  assert_finds({LAB_SHARED_OUTSIDE, STORE_SHARED, 0, "store_shared<int>",
+                "32 times, first: block 0 thread 0, 61440 bytes before dynamic shared memory (128 "
+                "bytes)"});
+  assert_int_equal(cudaDeviceSynchronize(), cudaSuccess);
+}
+
+static void a_vector_may_lie_half_outside(void **) {
+  int *out = named<int>("out", 1);
+  store_shared<uint4><<<1, 32, 504>>>(0, out);
+  assert_finds({LAB_SHARED_OUTSIDE, STORE_SHARED, 0, "store_shared<uint4>",
+                "1 time, first: block 0 thread 31, 1 byte past dynamic shared memory (504 "
+                "bytes)"});
+  lab_start(LAB_BOUNDS);
+  store_shared<uint4><<<1, 1, 512>>>(-1, out);
+  assert_finds({LAB_SHARED_OUTSIDE, STORE_SHARED, 0, "store_shared<uint4>",
+                "1 time, first: block 0 thread 0, 16 bytes before dynamic shared memory (512 "
+                "bytes)"});
+}
+
+/** Each block leaves something beyond its shared memory, and looks for what others left there. */
+__global__ void leave_and_look(int *out) {
+  int *values = (int *)smem;
+  out[blockIdx.x] = values[-1] + values[8];
+  values[-1] = values[8] = 77;
+}
+
+/** The same in a static array, at [at], and behind it. */
+__global__ void leave_in_array(int *out, int at) {
+  __shared__ int values[4];
+  out[blockIdx.x] = values[at % 4] + values[at];
+  __syncthreads();
+  values[at % 4] = values[at] = 77;
+}
+
+/** With all checks and with none of bounds. */
+static void assert_nothing_is_left(void (*launch)(int *)) {
+  int *out = named<int>("out", 64), seen[64];
+  for (const char *threads : {"1", "2"}) {
+    for (unsigned checks : {LAB_EVERYTHING, LAB_RACES}) {
+      set_variable("SIMT_THREADS", threads);
+      lab_start(checks);
+      launch(out);
+      launch(out);
+      fetch(seen, out);
+      for (int value : seen) assert_int_equal(value, -2);
+    }
+  }
+  set_variable("SIMT_THREADS", nullptr);
+}
+
+static void nothing_is_left_outside_of_shared_memory(void **) {
+  assert_nothing_is_left([](int *out) { leave_and_look<<<64, 1, 32>>>(out); });
+}
+
+static void nothing_is_left_in_static_arrays(void **) {
+  assert_nothing_is_left([](int *out) { leave_in_array<<<64, 1>>>(out, 2); });
+}
+
+static void nothing_is_left_behind_static_arrays(void **) {
+  assert_nothing_is_left([](int *out) { leave_in_array<<<64, 1>>>(out, 7); });
+}
+
+__global__ void copy_before(const uint4 *in) {
+  cp_async_16((uint4 *)smem - 1, in, true);
+  cp_async_commit();
+  cp_async_wait<0>();
+}
+enum { COPY_BEFORE = __LINE__ - 4 };
+
+__global__ void load_before(unsigned *out) {
+  unsigned registers[4];
+  ldmatrix_x4(registers, smem + 16 * threadIdx.x - 32);
+  out[threadIdx.x] = registers[0];
+}
+enum { LOAD_BEFORE = __LINE__ - 3 };
+
+static void copies_and_matrices_are_held_to_it(void **) {
+  const uint4 *in = named_zeros<uint4>("in", 1);
+  unsigned *out = named<unsigned>("out", 32);
+  copy_before<<<1, 1, 512>>>(in);
+  assert_finds({LAB_SHARED_OUTSIDE, COPY_BEFORE, 0, "copy_before",
+                "1 time, first: block 0 thread 0, 16 bytes before dynamic shared memory (512 "
+                "bytes)"});
+  lab_start(LAB_BOUNDS);
+  load_before<<<1, 32, 480>>>(out);
+  assert_finds({LAB_SHARED_OUTSIDE, LOAD_BEFORE, 0, "load_before",
+                "2 times, first: block 0 thread 0, 32 bytes before dynamic shared memory (480 "
+                "bytes)"});
+}
+
+/** To an address of global memory, which is none of shared memory's. */
+__global__ void copy_astray(uint4 *target, const uint4 *in) {
+  cp_async_16(target, in, true);
+}
+enum { COPY_ASTRAY = __LINE__ - 2 };
+
+static void a_copy_goes_to_shared_memory(void **) {
+  static Capture capture;
+  uint4 *memory = named_zeros<uint4>("memory", 2);
+  begin_capture(&capture);
+  copy_astray<<<1, 1, 512>>>(memory + 1, memory);
+  end_capture(&capture);
+  assert_int_equal(cudaDeviceSynchronize(), cudaErrorIllegalAddress);
+  char text[8192];
+  findings_text(text, sizeof text);
+  assert_contains(text, lab_kind_text(LAB_SHARED_OUTSIDE));
+  assert_contains(text, "1 time, first: block 0 thread 0, memory + 16 (32 bytes)\n");
+  assert_names_line(text, __FILE__, COPY_ASTRAY);
+}
+
+/* --- Static shared arrays -------------------------------------------------------------------- */
+
+/** The array of a device function is as good as the kernel's own. */
+static __device__ int *scratch() {
+  __shared__ int values[32];
+  return values;
+}
+
+__global__ void use_scratch(int *out) {
+  scratch()[threadIdx.x] = 1;
+  out[threadIdx.x] = scratch()[threadIdx.x];
+}
+
+__global__ void leave_array(int shift, int *out) {
+  __shared__ int tile_2x1[64];
+  int *pointer = tile_2x1;
+  pointer[(int)threadIdx.x + shift] = 1;
+  *out = 1;
+}
+enum { LEAVE_ARRAY = __LINE__ - 3 };
+
+static void static_arrays_have_two_ends(void **) {
+  int *out = named<int>("out", 64);
+  leave_array<<<1, 64>>>(0, out);
+  assert_finds_nothing();
+  lab_start(LAB_BOUNDS);
+  leave_array<<<1, 64>>>(1, out);
+  assert_finds({LAB_SHARED_OUTSIDE, LEAVE_ARRAY, 0, "leave_array",
+                "1 time, first: block 0 thread 63, 1 byte past static shared memory tile_2x1 (256 "
+                "bytes)"});
+  lab_start(LAB_BOUNDS);
+  leave_array<<<1, 64>>>(-2, out);
+  assert_finds(
+      {LAB_SHARED_OUTSIDE, LEAVE_ARRAY, 0, "leave_array",
+       "2 times, first: block 0 thread 0, 8 bytes before static shared memory tile_2x1 (256 "
+       "bytes)"});
+  assert_int_equal(cudaDeviceSynchronize(), cudaSuccess);
+}
+
+/** Whichever of the two lies first, a pointer leaves one towards the other. */
+__global__ void leave_either(int shift, int *out) {
+  __shared__ int one[32], other[32];
+  int *pointer = one, *second = other;
+  pointer[(int)threadIdx.x + shift] = 1;
+  second[(int)threadIdx.x + shift] = 1;
+  *out = 1;
+}
+enum { LEAVE_ONE = __LINE__ - 4 };
+
+static void arrays_of_a_kernel_do_not_touch(void **) {
+  int *out = named<int>("out", 1);
+  char text[8192], wanted[128];
+  for (int shift : {32, 1024, 4096, -32, -1024, -4096}) {
+    lab_start(LAB_BOUNDS);
+    leave_either<<<1, 32>>>(shift, out);
+    findings_text(text, sizeof text);
+    const int away = shift < 0 ? -4 * shift : 4 * (shift - 32) + 1;
+    for (const char *array : {"one", "other"}) {
+      snprintf(wanted, sizeof wanted,
+               "32 times, first: block 0 thread 0, %d byte%s %s static shared memory %s (128 "
+               "bytes)",
+               away, away == 1 ? "" : "s", shift < 0 ? "before" : "past", array);
+      assert_contains(text, wanted);
+    }
+    assert_names_line(text, __FILE__, LEAVE_ONE);
+    assert_names_line(text, __FILE__, LEAVE_ONE + 1);
+  }
+  assert_int_equal(cudaDeviceSynchronize(), cudaSuccess);
+}
+
+template <int COUNT>
+__global__ void read_unwritten(float *out) {
+  __shared__ float first[COUNT], second[COUNT];
+  first[threadIdx.x] = 1;
+  if (threadIdx.x < COUNT - 1) second[threadIdx.x] = 1;
+  out[threadIdx.x] = first[threadIdx.x] + second[threadIdx.x];
+}
+enum { READ_UNWRITTEN = __LINE__ - 2 };
+
+static void findings_name_static_arrays(void **) {
+  float *out = named<float>("out", 32);
+  read_unwritten<32><<<1, 32>>>(out);
+  assert_finds({LAB_SHARED_UNWRITTEN, READ_UNWRITTEN, 0, "read_unwritten<32>",
+                "1 time, first: block 0 thread 31, static shared memory second + 124 (128 "
+                "bytes)"});
+}
+
+static void device_functions_may_have_arrays(void **) {
+  use_scratch<<<1, 32>>>(named<int>("out", 32));
+  assert_finds_nothing();
+}
+
+/* --- Memory of the host ---------------------------------------------------------------------- */
+
+namespace {
+int host_values[4] = {1, 2, 3, 4};
+}
+static __constant__ int constant_values[4] = {5, 6, 7, 8};
+static const int const_values[4] = {9, 10, 11, 12};
+
+struct Numbers {
+  int values[4];
+};
+
+/** Parameters are read through their own address where they are indexed. */
+__global__ void read_constants(Numbers numbers, int *out) {
+  const int i = (int)threadIdx.x;
+  out[i] = numbers.values[i] + constant_values[i] + const_values[i] + (int)blockDim.x;
+}
+
+static void kernels_read_constants_and_parameters(void **) {
+  int *out = named<int>("out", 4), seen[4];
+  read_constants<<<1, 4>>>(Numbers{{1, 2, 3, 4}}, out);
+  fetch(seen, out);
+  for (int i = 0; i < 4; i++) assert_int_equal(seen[i], 19 + 3 * i);
+  assert_finds_nothing();
+}
+
+__global__ void read(const int *values, int *out) {
+  out[threadIdx.x] = values[threadIdx.x];
+}
+enum { READ = __LINE__ - 2 };
+
+static void kernels_do_not_read_variables_of_the_host(void **) {
+  int *out = named<int>("out", 4), local[4] = {1, 2, 3, 4};
+  read<<<1, 3>>>(host_values + 1, out);
+  assert_finds({LAB_GLOBAL_OUTSIDE, READ, 0, "read",
+                "3 times, first: block 0 thread 0, at byte 4 of host variable \"host_values\" (16 "
+                "bytes)"});
+  lab_start(LAB_BOUNDS);
+  read<<<1, 4>>>(local, out);
+  assert_finds({LAB_GLOBAL_OUTSIDE, READ, 0, "read",
+                "4 times, first: block 0 thread 0, at no address of the device"});
+}
+
+__global__ void add_one(int *values) {
+  values[threadIdx.x] = 1;
+}
+enum { ADD_ONE = __LINE__ - 2 };
+
+__global__ void count_up(int *values) {
+  atomicAdd(values, 1);
+}
+
+/** What is told of a launch that a store has ended. */
+static void assert_store_ends(void (*kernel)(int *), int *values, const char *where) {
+  static Capture capture;
+  char text[8192], wanted[256];
+  lab_start(LAB_EVERYTHING);
+  begin_capture(&capture);
+  kernel<<<1, 2>>>(values);
+  end_capture(&capture);
+  assert_int_equal(cudaDeviceSynchronize(), cudaErrorIllegalAddress);
+  findings_text(text, sizeof text);
+  snprintf(wanted, sizeof wanted, "1 time, first: block 0 thread 0, %s\n", where);
+  assert_contains(text, wanted);
+  snprintf(wanted, sizeof wanted, "out of bounds write %s", where);
+  assert_contains(text, wanted);
+  assert_contains(capture.text, wanted);
+  cudaDeviceReset();
+}
+
+static void kernels_do_not_write_memory_of_the_host(void **) {
+  int local[2] = {1, 2};
+  assert_store_ends(add_one, host_values + 2,
+                    "at byte 8 of host variable \"host_values\" (16 bytes)");
+  assert_store_ends(count_up, host_values + 3,
+                    "at byte 12 of host variable \"host_values\" (16 bytes)");
+  assert_store_ends(add_one, constant_values,
+                    "at byte 0 of constant \"constant_values\" (16 bytes)");
+  assert_store_ends(add_one, local, "at no address of the device");
+  assert_store_ends(add_one, nullptr, "at a null pointer");
+  assert_store_ends(add_one, (int *)4096, "4096 bytes past a null pointer");
+  assert_int_equal(host_values[2], 3);
+  assert_int_equal(host_values[3], 4);
+  assert_int_equal(constant_values[0], 5);
+  assert_int_equal(local[0], 1);
+}
+
+/** Addresses are others in each run. */
+static void findings_hold_no_addresses(void **) {
+  int *out = named<int>("out", 32);
+  int *values = named<int>("values", 32);
+  const int *far = values + (4 << 20);
+  cudaDeviceReset();
+  lab_start(LAB_BOUNDS);
+  read<<<1, 4>>>(far, (int *)far);
+  (void)out;
+  assert_finds({LAB_GLOBAL_OUTSIDE, READ, 0, "read",
+                "8 times, first: block 0 thread 0, in device memory, of which nothing is "
+                "allocated"});
+}
+
+int main() {
+#define LAB_TEST(test) cmocka_unit_test_setup_teardown(test, start_lab, stop_lab)
+  const CMUnitTest tests[] = {
+      LAB_TEST(shared_memory_has_a_beginning),
+      LAB_TEST(a_vector_may_lie_half_outside),
+      LAB_TEST(nothing_is_left_outside_of_shared_memory),
+      LAB_TEST(nothing_is_left_in_static_arrays),
+      LAB_TEST(nothing_is_left_behind_static_arrays),
+      LAB_TEST(copies_and_matrices_are_held_to_it),
+      LAB_TEST(a_copy_goes_to_shared_memory),
+      LAB_TEST(static_arrays_have_two_ends),
+      LAB_TEST(arrays_of_a_kernel_do_not_touch),
+      LAB_TEST(findings_name_static_arrays),
+      LAB_TEST(device_functions_may_have_arrays),
+      LAB_TEST(kernels_read_constants_and_parameters),
+      LAB_TEST(kernels_do_not_read_variables_of_the_host),
+      LAB_TEST(kernels_do_not_write_memory_of_the_host),
+      LAB_TEST(findings_hold_no_addresses),
+  };
+  return cmocka_run_group_tests(tests, nullptr, nullptr);
+}

@@ -1,0 +1,109 @@
+/**
+ * @file
+ * What the tests of the lab share.
+ */
+#ifndef LAB_TESTING_H
+#define LAB_TESTING_H
+
+#include "../tests/unit/simt/simt_testing.h"
+#include "simt/lab/lab.h"
+
+/** Every test starts with a device that nothing has happened to, and with all checks. */
+inline int start_lab(void **state) {
+  reset_device(state);
+  lab_start(LAB_EVERYTHING);
+  return 0;
+}
+
+inline int stop_lab(void **state) {
+  lab_start(0);
+  return reset_device(state);
+}
+
+/** Memory of the device with a name, that nobody has written. */
+template <typename T>
+T *named(const char *name, int count) {
+  T *pointer = nullptr;
+  assert_int_equal(cudaMalloc(&pointer, count * sizeof(T)), cudaSuccess);
+  assert_int_equal(simt_name_allocation(pointer, name), cudaSuccess);
+  return pointer;
+}
+
+/** The same, zeroed. */
+template <typename T>
+T *named_zeros(const char *name, int count) {
+  T *pointer = named<T>(name, count);
+  assert_int_equal(cudaMemset(pointer, 0, count * sizeof(T)), cudaSuccess);
+  return pointer;
+}
+
+/** What the lab prints about the launches since start_lab(). */
+inline void findings_text(char *text, size_t text_size) {
+  LabResults results;
+  FILE *file = tmpfile();
+  assert_non_null(file);
+  lab_take_results(&results);
+  lab_print_findings(&results, file);
+  lab_free_results(&results);
+  rewind(file);
+  text[fread(text, 1, text_size - 1, file)] = '\0';
+  fclose(file);
+}
+
+/** The only finding that a test expects. Lines are those of the test's file; 0: none. */
+struct Expected {
+  LabKind kind;
+  int line, other_line;
+  const char *kernel, *rest;
+};
+
+inline void assert_finds(const Expected &expected, const char *file = __builtin_FILE()) {
+  const bool apart = expected.kind == LAB_BARRIER_APART || expected.kind == LAB_WARP_APART;
+  const char *relation = lab_is_between_blocks(expected.kind) ? "and at"
+                         : apart                              ? "others at"
+                                                              : "after";
+  char text[8192], wanted[2048], other[128] = "";
+  if (expected.other_line != 0) {
+    snprintf(other, sizeof other, "           %s %s:%d\n", relation, file, expected.other_line);
+  }
+  snprintf(wanted, sizeof wanted, "finding    %s\n           at %s:%d in %s\n%s           %s\n",
+           lab_kind_text(expected.kind), file, expected.line, expected.kernel, other,
+           expected.rest);
+  findings_text(text, sizeof text);
+  assert_string_equal(text, wanted);
+}
+
+inline void assert_finds_nothing() {
+  char text[8192];
+  findings_text(text, sizeof text);
+  assert_string_equal(text, "");
+}
+
+/** The counts of the only kernel that was launched since start_lab(). */
+inline LabCounts counts_of_kernel() {
+  LabResults results;
+  lab_take_results(&results);
+  assert_int_equal(results.kernel_count, 1);
+  const LabCounts counts = results.kernels[0].counts;
+  lab_free_results(&results);
+  return counts;
+}
+
+inline void assert_sectors(const LabTraffic &t, uint64_t requests, uint64_t sectors, uint64_t bytes,
+                           uint64_t used_bytes, uint32_t most) {
+  assert_int_equal(t.requests, requests);
+  assert_int_equal(t.sectors, sectors);
+  assert_int_equal(t.bytes, bytes);
+  assert_int_equal(t.used_bytes, used_bytes);
+  assert_int_equal(t.most_sectors, most);
+}
+
+inline void assert_waves(const LabTraffic &t, uint64_t requests, uint64_t waves, uint64_t ideal,
+                         uint32_t ways) {
+  assert_int_equal(t.requests, requests);
+  assert_int_equal(t.wavefronts, waves);
+  assert_int_equal(t.ideal_wavefronts, ideal);
+  assert_int_equal(t.most_ways, ways);
+}
+
+#endif

@@ -1,0 +1,300 @@
+/** @file Tests of host/masks/mask.c against the definition of each mask, entry by entry. */
+#define _POSIX_C_SOURCE 200809L
+
+#include <limits.h>
+#include <math.h>
+
+#include "mask_testing.h"
+
+/** Whether the query at `position`, which is q', attends key k. */
+typedef bool Rule(int64_t n, int64_t kv_len, int64_t position, int64_t k);
+
+static bool by_full(int64_t n, int64_t kv_len, int64_t position, int64_t k) {
+  (void)n, (void)kv_len, (void)position, (void)k;
+  return true;
+}
+
+static bool by_causal(int64_t n, int64_t kv_len, int64_t position, int64_t k) {
+  (void)n, (void)kv_len;
+  return k <= position;
+}
+
+static bool by_window(int64_t n, int64_t kv_len, int64_t position, int64_t k) {
+  (void)kv_len;
+  return position - n < k && k <= position;
+}
+
+/** Number of the document that a key lies in: the first kv_len % n ones are a key longer. */
+static int64_t document_of(int64_t n, int64_t kv_len, int64_t k) {
+  int64_t document = 0;
+  for (int64_t end = 0; document < n; document++) {
+    end += kv_len / n + (document < kv_len % n);
+    if (k < end) break;
+  }
+  return document;
+}
+
+static bool by_document(int64_t n, int64_t kv_len, int64_t position, int64_t k) {
+  return position >= 0 && k <= position &&
+         document_of(n, kv_len, k) == document_of(n, kv_len, position);
+}
+
+static bool by_prefix(int64_t n, int64_t kv_len, int64_t position, int64_t k) {
+  (void)kv_len;
+  return k < n || k <= position;
+}
+
+static bool by_dilated(int64_t n, int64_t kv_len, int64_t position, int64_t k) {
+  (void)kv_len;
+  return k <= position && (position - k) % n == 0;
+}
+
+static bool by_empty(int64_t n, int64_t kv_len, int64_t position, int64_t k) {
+  (void)n, (void)kv_len, (void)position, (void)k;
+  return false;
+}
+
+static void check_rule(const char *text, Rule *rule, int64_t n, int q_len, int kv_len) {
+  const Problem p = mask_problem(2, 3, q_len, kv_len);
+  Mask mask = open_mask(text, &p, 128, 128);
+  assert_int_equal(mask.batches * mask.heads, 1);
+  uint8_t *dense = dense_of_mask(&mask, 1, 1);
+  for (int q = 0; q < q_len; q++) {
+    for (int k = 0; k < kv_len; k++) {
+      if (dense[q * kv_len + k] == rule(n, kv_len, q + kv_len - q_len, k)) continue;
+      fail_msg("%s, %d queries, %d keys: q=%d k=%d is wrong", text, q_len, kv_len, q, k);
+    }
+  }
+  const int64_t ones = count_ones(dense, (size_t)q_len * (size_t)kv_len);
+  assert_int_equal(mask_entries(&mask, 1, 1), ones);
+  assert_int_equal(mask_entries(&mask, 2, 3), 6 * ones);
+  free(dense);
+  mask_free(&mask);
+}
+
+/** "name:n" */
+static void check_number(const char *name, Rule *rule, int64_t n, int q_len, int kv_len) {
+  char text[64];
+  snprintf(text, sizeof text, "%s:%lld", name, (long long)n);
+  check_rule(text, rule, n, q_len, kv_len);
+}
+
+static void check_all_presets(int q_len, int kv_len) {
+  const int64_t numbers[] = {1, 2, 3, 5, kv_len / 2 + 1, kv_len - 1, kv_len, kv_len + 1, INT_MAX};
+  check_rule("full", by_full, 0, q_len, kv_len);
+  check_rule("causal", by_causal, 0, q_len, kv_len);
+  check_rule("empty", by_empty, 0, q_len, kv_len);
+  check_number("prefix", by_prefix, 0, q_len, kv_len);
+  for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
+    const int64_t n = numbers[i];
+    if (n < 1) continue;
+    check_number("window", by_window, n, q_len, kv_len);
+    check_number("dilated", by_dilated, n, q_len, kv_len);
+    if (n > kv_len) continue;
+    check_number("document", by_document, n, q_len, kv_len);
+    check_number("prefix", by_prefix, n, q_len, kv_len);
+  }
+}
+
+static void every_preset_follows_its_rule(void **state) {
+  (void)state;
+  for (int q_len = 1; q_len <= 24; q_len += q_len < 4 ? 1 : 5) {
+    for (int kv_len = 1; kv_len <= 24; kv_len += kv_len < 4 ? 1 : 5) {
+      check_all_presets(q_len, kv_len);
+    }
+  }
+  check_all_presets(70, 33);
+  check_all_presets(33, 70);
+}
+
+/** Documents of 1, 9, 2, 1 and 7 keys. */
+static bool by_listed_document(int64_t n, int64_t kv_len, int64_t position, int64_t k) {
+  static const char OWNER[] = "abbbbbbbbbccdeeeeeee";
+  (void)n, (void)kv_len;
+  return position >= 0 && k <= position && OWNER[k] == OWNER[position];
+}
+
+static void documents_have_the_lengths_of_the_list(void **state) {
+  (void)state;
+  static const int Q_LENGTHS[] = {1, 7, 20, 21, 45};
+  for (size_t i = 0; i < sizeof Q_LENGTHS / sizeof Q_LENGTHS[0]; i++) {
+    check_rule("document:1,9,2,1,7", by_listed_document, 0, Q_LENGTHS[i], 20);
+  }
+}
+
+/**
+ * Rows of a square mask must come in runs that all see up to the same key: images. Text is runs of
+ * one row. Checks their lengths, but of what the end cuts.
+ */
+static void check_runs(const Mask *square, const uint8_t *dense) {
+  const int n = square->kv_len;
+  int text = 0, images = 0;
+  for (int first = 0, end; first < n; first = end) {
+    end = mask_row_end(square, 0, 0, first, 1);
+    assert_true(end > first);
+    for (int q = first; q < end; q++) {
+      for (int k = 0; k < n; k++) assert_int_equal(dense[q * n + k], k < end);
+    }
+    if (end == first + 1) {
+      text++;
+    } else {
+      assert_in_range(text, 16, 256);
+      if (end < n) assert_in_range(end - first, 64, 576);
+      text = 0;
+      images++;
+    }
+  }
+  assert_in_range(text, 0, 256);
+  if (n > 256 + 1) assert_true(images > 0);
+}
+
+/** A mask of other lengths must show the rows of the square one, shifted. */
+static void check_interleaved(int q_len, int kv_len, const char *text) {
+  const Problem p = mask_problem(1, 1, q_len, kv_len), square = mask_problem(1, 1, kv_len, kv_len);
+  Mask mask = open_mask(text, &p, 128, 128), whole = open_mask(text, &square, 128, 128);
+  uint8_t *dense = dense_of_mask(&mask, 1, 1), *rows = dense_of_mask(&whole, 1, 1);
+  check_runs(&whole, rows);
+  for (int q = 0; q < q_len; q++) {
+    const int position = q + kv_len - q_len;
+    for (int k = 0; k < kv_len; k++) {
+      const bool should = position >= 0 && rows[position * kv_len + k];
+      assert_int_equal(dense[q * kv_len + k], should);
+    }
+  }
+  assert_int_equal(mask_entries(&mask, 1, 1), count_ones(dense, (size_t)q_len * (size_t)kv_len));
+  free(dense);
+  free(rows);
+  mask_free(&mask);
+  mask_free(&whole);
+}
+
+static void images_are_seen_whole_and_text_is_causal(void **state) {
+  (void)state;
+  check_interleaved(1700, 1700, "interleaved:1");
+  check_interleaved(900, 1000, "interleaved:2");
+  check_interleaved(1100, 1000, "interleaved:18446744073709551615");
+  for (int kv_len = 1; kv_len < 700; kv_len += 47) {
+    check_interleaved(kv_len, kv_len, "interleaved:3");
+  }
+}
+
+static void the_seed_of_interleaved_decides(void **state) {
+  (void)state;
+  const Problem p = mask_problem(1, 1, 600, 600);
+  Mask a = open_mask("interleaved:5", &p, 64, 64), b = open_mask("interleaved:5", &p, 128, 32);
+  Mask c = open_mask("interleaved:6", &p, 64, 64);
+  uint8_t *x = dense_of_mask(&a, 1, 1), *y = dense_of_mask(&b, 1, 1), *z = dense_of_mask(&c, 1, 1);
+  assert_memory_equal(x, y, 600 * 600);
+  assert_true(memcmp(x, z, 600 * 600) != 0);
+  free(x);
+  free(y);
+  free(z);
+  mask_free(&a);
+  mask_free(&b);
+  mask_free(&c);
+}
+
+static void blocks_are_drawn_whole(void **state) {
+  (void)state;
+  static const int SIZES[][4] = {{100, 70, 16, 8}, {33, 90, 8, 16}, {64, 64, 64, 64}, {5, 3, 1, 1}};
+  for (size_t i = 0; i < sizeof SIZES / sizeof SIZES[0]; i++) {
+    const int q_len = SIZES[i][0], kv_len = SIZES[i][1], q_b = SIZES[i][2], kv_b = SIZES[i][3];
+    const Problem p = mask_problem(1, 1, q_len, kv_len);
+    Mask mask = open_mask("blocks:0.5", &p, q_b, kv_b);
+    uint8_t *dense = dense_of_mask(&mask, 1, 1);
+    for (int q = 0; q < q_len; q++) {
+      for (int k = 0; k < kv_len; k++) {
+        const uint8_t corner = dense[q / q_b * q_b * kv_len + k / kv_b * kv_b];
+        assert_int_equal(dense[q * kv_len + k], corner);
+      }
+    }
+    assert_int_equal(mask_entries(&mask, 1, 1), count_ones(dense, (size_t)q_len * (size_t)kv_len));
+    free(dense);
+    mask_free(&mask);
+  }
+}
+
+static uint8_t *draw_mask_of(const char *text, uint64_t seed, int64_t *entries) {
+  const Problem p = mask_problem(1, 1, 200, 300);
+  Mask mask;
+  Error error;
+  assert_true(mask_open(text, &p, 2, 3, seed, &mask, &error));
+  uint8_t *dense = dense_of_mask(&mask, 1, 1);
+  *entries = mask_entries(&mask, 1, 1);
+  mask_free(&mask);
+  return dense;
+}
+
+/** Five standard deviations are allowed; `weight` is how many entries are drawn together. */
+static void check_density(const char *text, double density, int weight) {
+  const double total = 200 * 300;
+  int64_t first, again, other;
+  uint8_t *a = draw_mask_of(text, 7, &first), *b = draw_mask_of(text, 7, &again);
+  uint8_t *c = draw_mask_of(text, 8, &other);
+  const double allowed = 5 * sqrt(total * weight * density * (1 - density));
+  assert_true(fabs((double)first - total * density) <= allowed);
+  assert_true(fabs((double)other - total * density) <= allowed);
+  assert_int_equal(first, count_ones(a, 200 * 300));
+  assert_memory_equal(a, b, 200 * 300);
+  assert_int_equal(memcmp(a, c, 200 * 300) != 0, density > 0 && density < 1);
+  free(a);
+  free(b);
+  free(c);
+}
+
+static void densities_and_seeds_are_kept(void **state) {
+  (void)state;
+  check_density("random:0", 0, 1);
+  check_density("random:0.02", 0.02, 1);
+  check_density("random:0.5", 0.5, 1);
+  check_density("random:1", 1, 1);
+  check_density("blocks:0", 0, 6);
+  check_density("blocks:0.1", 0.1, 6);
+  check_density("blocks:0.9", 0.9, 6);
+  check_density("blocks:1", 1, 6);
+}
+
+static void the_longest_sequences_do_not_overflow(void **state) {
+  (void)state;
+  const int64_t n = INT_MAX;
+  Problem p = {.q_len = INT_MAX, .kv_len = INT_MAX, .mask = MASK_FULL};
+  Mask mask = mask_simple(&p);
+  assert_true(mask_entries(&mask, 1, 1) == n * n);
+  p.mask = MASK_CAUSAL;
+  mask = mask_simple(&p);
+  assert_true(mask_entries(&mask, 1, 1) == n * (n + 1) / 2);
+  p.q_len = 1;
+  mask = mask_simple(&p);
+  assert_true(mask_entries(&mask, 1, 1) == n);
+  assert_true(mask_row_end(&mask, 0, 0, 0, 1) == n);
+  p = (Problem){.q_len = INT_MAX, .kv_len = 1, .mask = MASK_CAUSAL};
+  mask = mask_simple(&p);
+  assert_true(mask_entries(&mask, 1, 1) == 1);
+  assert_true(mask_row_end(&mask, 0, 0, 0, 1) == 0);
+  assert_true(mask_row_end(&mask, 0, 0, INT_MAX - 1, 1) == 1);
+}
+
+static void only_full_and_causal_are_no_block_masks(void **state) {
+  (void)state;
+  static const char *const TEXTS[] = {"full", "causal", "window:9", "empty", "prefix:9"};
+  for (int i = 0; i < 5; i++) {
+    const MaskKind kind = i == 0 ? MASK_FULL : i == 1 ? MASK_CAUSAL : MASK_BLOCKS;
+    assert_int_equal(mask_kind(TEXTS[i]), kind);
+    assert_false(mask_names_directory(TEXTS[i]));
+  }
+  assert_true(mask_names_directory("."));
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(every_preset_follows_its_rule),
+      cmocka_unit_test(documents_have_the_lengths_of_the_list),
+      cmocka_unit_test(images_are_seen_whole_and_text_is_causal),
+      cmocka_unit_test(the_seed_of_interleaved_decides),
+      cmocka_unit_test(blocks_are_drawn_whole),
+      cmocka_unit_test(densities_and_seeds_are_kept),
+      cmocka_unit_test(the_longest_sequences_do_not_overflow),
+      cmocka_unit_test(only_full_and_causal_are_no_block_masks),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,199 @@
+/** @file Tests of what a launch on the CPU backend accepts, and of launches in odd places. */
+#include <signal.h>
+#include <sys/wait.h>
+
+#include <climits>
+
+#include "../tests/unit/simt/simt_testing.h"
+
+__global__ void do_nothing() {}
+
+/* --- Launches ------------------------------------------------------------------------------- */
+
+static void expect_launch_error(dim3 grid, dim3 block, size_t bytes, cudaError_t error) {
+  SimtCounters before, after;
+  simt_read_counters(&before);
+  do_nothing<<<grid, block, bytes>>>();
+  simt_read_counters(&after);
+  assert_int_equal(cudaPeekAtLastError(), error);
+  assert_int_equal(cudaGetLastError(), error);
+  assert_int_equal(cudaGetLastError(), cudaSuccess);
+  assert_int_equal(cudaDeviceSynchronize(), cudaSuccess);
+  assert_int_equal(after.launches - before.launches, error == cudaSuccess);
+}
+
+static void wrong_shapes_are_invalid_configurations(void **) {
+  const cudaError_t invalid = cudaErrorInvalidConfiguration;
+  expect_launch_error(dim3(1, 2, 1), dim3(1024), 0, cudaSuccess);
+  expect_launch_error(1, dim3(16, 1, 64), 0, cudaSuccess);
+  expect_launch_error(1, 1025, 0, invalid);
+  expect_launch_error(1, dim3(32, 33), 0, invalid);
+  expect_launch_error(1, dim3(65536, 65536), 0, invalid);
+  expect_launch_error(1, dim3(1, 1, 65), 0, invalid);
+  expect_launch_error(1, 0, 0, invalid);
+  expect_launch_error(1, dim3(1, 0), 0, invalid);
+  expect_launch_error(0, 1, 0, invalid);
+  expect_launch_error(dim3(1, 1, 0), 1, 0, invalid);
+  expect_launch_error(dim3(1, 65536), 1, 0, invalid);
+  expect_launch_error(dim3(1, 1, 65536), 1, 0, invalid);
+  expect_launch_error(dim3(1u << 31), 1, 0, invalid);
+}
+
+static void a_null_pointer_is_no_kernel(void **) {
+  void (*kernel)() = nullptr;
+  kernel<<<1, 1>>>();
+  assert_int_equal(cudaGetLastError(), cudaErrorInvalidDeviceFunction);
+  assert_int_equal(cudaDeviceSynchronize(), cudaSuccess);
+}
+
+static void more_than_48_kilobytes_of_shared_memory_must_be_asked_for(void **) {
+  const cudaFuncAttribute most = cudaFuncAttributeMaxDynamicSharedMemorySize;
+  expect_launch_error(1, 1, 48 << 10, cudaSuccess);
+  expect_launch_error(1, 1, (48 << 10) + 1, cudaErrorInvalidValue);
+  assert_int_equal(cudaFuncSetAttribute(do_nothing, most, 100 << 10), cudaSuccess);
+  expect_launch_error(1, 1, 100 << 10, cudaSuccess);
+  expect_launch_error(1, 1, (100 << 10) + 1, cudaErrorInvalidValue);
+  assert_int_equal(cudaFuncSetAttribute((const void *)do_nothing, most, 227 << 10), cudaSuccess);
+  expect_launch_error(1, 1, 227 << 10, cudaSuccess);
+  expect_launch_error(1, 1, (227 << 10) + 1, cudaErrorInvalidValue);
+  assert_int_equal(cudaFuncSetAttribute(do_nothing, most, (227 << 10) + 1), cudaErrorInvalidValue);
+  assert_int_equal(cudaGetLastError(), cudaErrorInvalidValue);
+
+  cudaFuncAttributes attributes;
+  assert_int_equal(cudaFuncGetAttributes(&attributes, do_nothing), cudaSuccess);
+  assert_int_equal(attributes.maxDynamicSharedSizeBytes, 227 << 10);
+  assert_int_equal(attributes.maxThreadsPerBlock, 1024);
+}
+
+/** 20 KiB of static shared memory. */
+__global__ void __launch_bounds__(96) declared(int *out) {
+  __shared__ int values[5120];
+  values[threadIdx.x] = 1;
+  out[threadIdx.x] = values[threadIdx.x];
+}
+
+static void attributes_are_as_the_kernel_is_declared(void **) {
+  cudaFuncAttributes attributes;
+  int blocks;
+  assert_int_equal(cudaFuncGetAttributes(&attributes, declared), cudaSuccess);
+  assert_int_equal(attributes.maxThreadsPerBlock, 96);
+  assert_int_equal(attributes.maxDynamicSharedSizeBytes, 28 << 10);
+  assert_int_equal(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, declared, 96, 0),
+                   cudaSuccess);
+  assert_int_equal(blocks, 10); /* of 21 KiB */
+  assert_int_equal(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, declared, 97, 0),
+                   cudaSuccess);
+  assert_int_equal(blocks, 0);
+}
+
+static void wrong_attributes_of_kernels_are_refused(void **) {
+  const cudaFuncAttribute most = cudaFuncAttributeMaxDynamicSharedMemorySize;
+  const cudaFuncAttribute carveout = cudaFuncAttributePreferredSharedMemoryCarveout;
+  cudaFuncAttributes attributes;
+  int blocks = -1;
+  for (int value : {-1, INT_MIN, INT_MAX}) {
+    assert_int_equal(cudaFuncSetAttribute(do_nothing, most, value), cudaErrorInvalidValue);
+  }
+  for (int value : {-2, 101}) {
+    assert_int_equal(cudaFuncSetAttribute(do_nothing, carveout, value), cudaErrorInvalidValue);
+  }
+  for (int value : {-1, 0, 100}) {
+    assert_int_equal(cudaFuncSetAttribute(do_nothing, carveout, value), cudaSuccess);
+  }
+  assert_int_equal(cudaFuncSetAttribute(do_nothing, (cudaFuncAttribute)77, 0),
+                   cudaErrorInvalidValue);
+  assert_int_equal(cudaFuncSetAttribute(nullptr, most, 0), cudaErrorInvalidDeviceFunction);
+  assert_int_equal(cudaFuncGetAttributes(&attributes, nullptr), cudaErrorInvalidDeviceFunction);
+  for (int threads : {0, -1, INT_MIN}) {
+    assert_int_equal(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, do_nothing, threads, 0),
+                     cudaErrorInvalidValue);
+  }
+  assert_int_equal(blocks, -1);
+  assert_int_equal(cudaGetLastError(), cudaErrorInvalidValue);
+  expect_launch_error(1, 1, 48 << 10, cudaSuccess);
+  expect_launch_error(1, 1, (size_t)1 << 32, cudaErrorInvalidValue);
+}
+
+static void a_smaller_gpu_has_less_shared_memory(void **) {
+  const cudaFuncAttribute most = cudaFuncAttributeMaxDynamicSharedMemorySize;
+  cudaDeviceProp properties;
+  int value = 0;
+  assert_int_equal(cudaFuncSetAttribute(do_nothing, most, 227 << 10), cudaSuccess);
+  set_variable("SIMT_SHARED", "99K");
+  expect_launch_error(1, 1, 99 << 10, cudaSuccess);
+  expect_launch_error(1, 1, (99 << 10) + 1, cudaErrorInvalidValue);
+  assert_int_equal(cudaFuncSetAttribute(do_nothing, most, (99 << 10) + 1), cudaErrorInvalidValue);
+  assert_int_equal(cudaGetLastError(), cudaErrorInvalidValue);
+  assert_int_equal(cudaFuncSetAttribute(do_nothing, most, 99 << 10), cudaSuccess);
+  assert_int_equal(cudaGetDeviceProperties(&properties, 0), cudaSuccess);
+  assert_int_equal(properties.sharedMemPerBlockOptin, 99 << 10);
+  assert_int_equal(properties.sharedMemPerMultiprocessor, 100 << 10);
+  assert_int_equal(cudaDeviceGetAttribute(&value, cudaDevAttrMaxSharedMemoryPerBlockOptin, 0),
+                   cudaSuccess);
+  assert_int_equal(value, 99 << 10);
+  set_variable("SIMT_SHARED", nullptr);
+}
+
+static int occupancy(int threads, size_t bytes) {
+  int blocks = -1;
+  assert_int_equal(
+      cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, do_nothing, threads, bytes),
+      cudaSuccess);
+  return blocks;
+}
+
+static void occupancy_is_that_of_compute_capability_9(void **) {
+  assert_int_equal(occupancy(1, 0), 32);
+  assert_int_equal(occupancy(128, 0), 16);
+  assert_int_equal(occupancy(129, 0), 12);
+  assert_int_equal(occupancy(1024, 0), 2);
+  assert_int_equal(occupancy(1025, 0), 0);
+  assert_int_equal(occupancy(128, 48 << 10), 4);
+  assert_int_equal(occupancy(128, 49 << 10), 0);
+}
+
+/* --- Faults of the host --------------------------------------------------------------------- */
+
+static void a_fault_of_the_host_ends_the_program_as_ever(void **) {
+  const pid_t child = fork();
+  if (child == 0) {
+    signal(SIGSEGV, SIG_DFL); /* cmocka has its own */
+    do_nothing<<<1, 1>>>();
+    volatile int *volatile nowhere = nullptr;
+    *nowhere = 1;
+    _exit(0); /* not reached */
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV);
+}
+
+static void a_fork_may_launch(void **) {
+  do_nothing<<<100, 1>>>();
+  const pid_t child = fork();
+  if (child == 0) {
+    do_nothing<<<100, 1>>>();
+    exit(cudaDeviceSynchronize() == cudaSuccess ? 5 : 6);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  assert_true(WIFEXITED(status));
+  assert_int_equal(WEXITSTATUS(status), 5);
+}
+
+#define TEST(name) cmocka_unit_test_setup(name, reset_device)
+
+int main() {
+  const CMUnitTest tests[] = {
+      TEST(wrong_shapes_are_invalid_configurations),
+      TEST(a_null_pointer_is_no_kernel),
+      TEST(more_than_48_kilobytes_of_shared_memory_must_be_asked_for),
+      TEST(attributes_are_as_the_kernel_is_declared),
+      TEST(wrong_attributes_of_kernels_are_refused),
+      TEST(a_smaller_gpu_has_less_shared_memory),
+      TEST(occupancy_is_that_of_compute_capability_9),
+      TEST(a_fault_of_the_host_ends_the_program_as_ever),
+      TEST(a_fork_may_launch),
+  };
+  return cmocka_run_group_tests(tests, nullptr, nullptr);
+}

@@ -1,0 +1,384 @@
+/** @file Tests of launches, barriers, atomics and shared memory. */
+#include <pthread.h>
+
+#include "../tests/unit/simt/simt_testing.h"
+
+extern __shared__ __align__(16) unsigned char smem[];
+
+/* --- Indices -------------------------------------------------------------------------------- */
+
+__global__ void count_visits(int *visits) {
+  const int block = (blockIdx.z * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x;
+  const int thread = (threadIdx.z * blockDim.y + threadIdx.y) * blockDim.x + threadIdx.x;
+  const int threads = blockDim.x * blockDim.y * blockDim.z;
+  visits[block * threads + thread] += 1 + (int)blockDim.y * 10 + (int)gridDim.z * 100;
+}
+
+static void every_thread_of_a_3d_grid_runs_once(void **) {
+  static int visits[2 * 3 * 4 * 60];
+  int *device = device_zeros<int>(2 * 3 * 4 * 60);
+  count_visits<<<dim3(2, 3, 4), dim3(5, 4, 3)>>>(device);
+  fetch(visits, device);
+  for (int visit : visits) assert_int_equal(visit, 441);
+}
+
+__global__ void mark_block(unsigned char *marks) {
+  marks[blockIdx.x]++;
+}
+
+static void a_grid_may_have_more_than_65535_blocks(void **) {
+  static unsigned char marks[70001];
+  unsigned char *device = device_zeros<unsigned char>(70001);
+  mark_block<<<70001, 1>>>(device);
+  fetch(marks, device);
+  for (unsigned char mark : marks) assert_int_equal(mark, 1);
+}
+
+/* --- Barriers ------------------------------------------------------------------------------- */
+
+/** Each round reverses the block's numbers through shared memory. */
+__global__ void reverse_rounds(int *out, int rounds) {
+  __shared__ int numbers[1024];
+  const int t = threadIdx.x, n = blockDim.x;
+  int number = t;
+  for (int round = 0; round < rounds; round++) {
+    numbers[t] = number;
+    __syncthreads();
+    number = numbers[n - 1 - t];
+    __syncthreads();
+  }
+  out[blockIdx.x * n + t] = number;
+}
+
+static void a_barrier_separates_writes_from_reads_in_1024_threads(void **) {
+  static int out[4 * 1024];
+  int *device = device_zeros<int>(4 * 1024);
+  reverse_rounds<<<4, 1024>>>(device, 7);
+  fetch(out, device);
+  for (int i = 0; i < 4 * 1024; i++) assert_int_equal(out[i], 1023 - i % 1024);
+}
+
+__global__ void barrier_predicates(int *out) {
+  const int t = threadIdx.x;
+  int right = 1;
+  for (int round = 0; round < 10; round++) {
+    right &= __syncthreads_count(t % 3 == 0) == 34;
+    right &= __syncthreads_or(t == 7 * round) == 1;
+    right &= __syncthreads_or(0) == 0;
+    right &= __syncthreads_and(1) == 1;
+    right &= __syncthreads_and(t != 99) == 0;
+  }
+  out[t] = right;
+}
+
+static void barriers_count_their_predicates(void **) {
+  int out[100];
+  int *device = device_zeros<int>(100);
+  barrier_predicates<<<1, 100>>>(device);
+  fetch(out, device);
+  for (int right : out) assert_int_equal(right, 1);
+}
+
+__global__ void leave_before_barrier(int *out) {
+  __shared__ int sum;
+  if (threadIdx.x == 0) sum = 0;
+  __syncthreads();
+  if (threadIdx.x % 3 == 1) return;
+  atomicAdd(&sum, 1);
+  __syncthreads();
+  out[threadIdx.x] = sum;
+}
+
+static void a_barrier_does_not_wait_for_threads_that_have_exited(void **) {
+  int out[96];
+  int *device = device_zeros<int>(96);
+  leave_before_barrier<<<1, 96>>>(device);
+  fetch(out, device);
+  for (int t = 0; t < 96; t++) assert_int_equal(out[t], t % 3 == 1 ? 0 : 64);
+}
+
+/* --- Atomics -------------------------------------------------------------------------------- */
+
+struct Totals {
+  int sum, most, least;
+  unsigned unsigned_sum, unsigned_most, unsigned_least, all, any, odd;
+  unsigned long long long_sum;
+  double double_sum;
+  float float_sum;
+  int swaps;
+};
+
+__global__ void add_all(Totals *totals) {
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  atomicAdd(&totals->sum, -i);
+  atomicAdd(&totals->unsigned_sum, (unsigned)i);
+  atomicAdd(&totals->long_sum, 1ull << 32);
+  atomicAdd(&totals->float_sum, 0.5f);
+  atomicAdd(&totals->double_sum, 0.25);
+  atomicMax(&totals->most, i - 100);
+  atomicMin(&totals->least, -i);
+  atomicMax(&totals->unsigned_most, (unsigned)i | 0x80000000u);
+  atomicMin(&totals->unsigned_least, (unsigned)i | 0x80000000u);
+  atomicOr(&totals->any, 1u << i % 32);
+  atomicAnd(&totals->all, ~(1u << i % 16));
+  atomicXor(&totals->odd, (unsigned)i);
+  int seen = totals->swaps, expected;
+  do {
+    expected = seen;
+    seen = atomicCAS(&totals->swaps, expected, expected + 1);
+  } while (seen != expected);
+}
+
+static void atomics_lose_nothing_between_blocks(void **) {
+  Totals totals[1] = {};
+  totals[0].unsigned_least = totals[0].all = 0xffffffff;
+  Totals *device = device_zeros<Totals>(1);
+  assert_int_equal(cudaMemcpy(device, totals, sizeof totals, cudaMemcpyHostToDevice), cudaSuccess);
+  add_all<<<50, 100>>>(device);
+  fetch(totals, device);
+  assert_int_equal(totals->sum, -12497500);
+  assert_int_equal(totals->unsigned_sum, 12497500);
+  assert_true(totals->long_sum == 5000ull << 32);
+  assert_true(totals->float_sum == 2500.0f);
+  assert_true(totals->double_sum == 1250.0);
+  assert_int_equal(totals->most, 4899);
+  assert_int_equal(totals->least, -4999);
+  assert_int_equal(totals->unsigned_most, 0x80001387u);
+  assert_int_equal(totals->unsigned_least, 0x80000000u);
+  assert_int_equal(totals->any, 0xffffffffu);
+  assert_int_equal(totals->all, 0xffff0000u);
+  unsigned odd = 0;
+  for (unsigned i = 0; i < 5000; i++) odd ^= i;
+  assert_int_equal(totals->odd, odd);
+  assert_int_equal(totals->swaps, 5000);
+}
+
+/**
+ * A lock that threads of one block spin on, across warps and within them. Thread 0 has it from the
+ * start, and keeps it until the last thread has asked for it in vain.
+ */
+__global__ void lock_and_add(int *out) {
+  __shared__ int lock, sum, refused;
+  if (threadIdx.x == 0) {
+    sum = refused = 0;
+    lock = 1;
+  }
+  __syncthreads();
+  bool has_lock = threadIdx.x == 0;
+  while (has_lock && atomicAdd(&refused, 0) == 0) {
+  }
+  for (bool done = false; !done;) {
+    if (!has_lock && atomicCAS(&lock, 0, 1) != 0) {
+      if (threadIdx.x == blockDim.x - 1) atomicExch(&refused, 1);
+      continue;
+    }
+    const int before = sum;
+    atomicAdd(out + 1, 1); /* lets others run while the lock is held */
+    sum = before + 1;
+    atomicExch(&lock, 0);
+    done = true;
+  }
+  __syncthreads();
+  out[0] = sum;
+}
+
+static void threads_of_a_block_may_spin_on_a_lock(void **) {
+  int out[2];
+  int *device = device_zeros<int>(2);
+  lock_and_add<<<1, 80>>>(device);
+  fetch(out, device);
+  assert_int_equal(out[0], 80);
+  assert_int_equal(out[1], 80);
+}
+
+/** Threads 0 and 79 pass a number to and fro through memory that only fences order. */
+__global__ void spin_on_flag(int *out, int rounds) {
+  __shared__ volatile int turn;
+  if (threadIdx.x == 0) turn = 0;
+  __syncthreads();
+  const int parity = threadIdx.x == 0 ? 0 : 1;
+  if (threadIdx.x != 0 && threadIdx.x != 79) return;
+  for (int i = 0; i < rounds; i++) {
+    while (turn % 2 != parity) {
+      if (i % 3 == 0) __threadfence();
+      if (i % 3 == 1) __threadfence_block();
+      if (i % 3 == 2) __nanosleep(100);
+    }
+    turn = turn + 1;
+  }
+  out[parity] = turn;
+}
+
+static void threads_of_a_block_may_spin_on_a_flag_with_a_fence(void **) {
+  int out[2];
+  int *device = device_zeros<int>(2);
+  spin_on_flag<<<1, 80>>>(device, 50);
+  fetch(out, device);
+  assert_int_equal(out[1], 100);
+}
+
+/* --- Shared memory -------------------------------------------------------------------------- */
+
+template <int SIZE>
+__global__ void static_shared(int *out) {
+  __shared__ int mine[SIZE];
+  for (int i = threadIdx.x; i < SIZE; i += blockDim.x) mine[i] = (int)blockIdx.x;
+  __syncthreads();
+  int wrong = 0;
+  for (int i = 0; i < SIZE; i++) wrong += mine[i] != (int)blockIdx.x;
+  out[blockIdx.x * blockDim.x + threadIdx.x] = wrong;
+}
+
+static void blocks_do_not_share_shared_memory(void **) {
+  int out[40 * 33];
+  int *device = device_zeros<int>(40 * 33);
+  cudaMemset(device, 0xff, sizeof out);
+  static_shared<100><<<40, 33>>>(device);
+  fetch(out, device);
+  for (int wrong : out) assert_int_equal(wrong, 0);
+}
+
+__global__ void dynamic_shared(int *out, int words) {
+  int *numbers = (int *)smem;
+  int stale = 0;
+  for (int i = threadIdx.x; i < words; i += blockDim.x) stale += numbers[i] != -1;
+  for (int i = threadIdx.x; i < words; i += blockDim.x) numbers[i] = i;
+  __syncthreads();
+  int wrong = stale;
+  for (int i = threadIdx.x; i < words; i += blockDim.x)
+    wrong += numbers[words - 1 - i] != words - 1 - i;
+  out[blockIdx.x * blockDim.x + threadIdx.x] = wrong + ((uintptr_t)smem % 128 != 0);
+}
+
+static void all_227_kilobytes_of_dynamic_shared_memory_are_there(void **) {
+  int out[5 * 64];
+  int *device = device_zeros<int>(5 * 64);
+  cudaMemset(device, 0xff, sizeof out);
+  const int bytes = 227 * 1024;
+  assert_int_equal(
+      cudaFuncSetAttribute(dynamic_shared, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
+      cudaSuccess);
+  dynamic_shared<<<5, 64, bytes>>>(device, bytes / 4);
+  fetch(out, device);
+  for (int wrong : out) assert_int_equal(wrong, 0);
+}
+
+/* --- Launches ------------------------------------------------------------------------------- */
+
+__global__ void note_indices(uint3 *out) {
+  const int i = (threadIdx.z * blockDim.y + threadIdx.y) * blockDim.x + threadIdx.x;
+  out[i] = threadIdx;
+}
+
+static void threads_are_numbered_anew_when_only_y_and_z_change(void **) {
+  uint3 out[64];
+  uint3 *device = device_zeros<uint3>(64);
+  for (dim3 block : {dim3(4, 16, 1), dim3(4, 2, 8), dim3(4, 8, 2)}) {
+    note_indices<<<1, block>>>(device);
+    fetch(out, device);
+    for (unsigned i = 0; i < 64; i++) {
+      assert_int_equal(out[i].x, i % 4);
+      assert_int_equal(out[i].y, i / 4 % block.y);
+      assert_int_equal(out[i].z, i / 4 / block.y);
+    }
+  }
+}
+
+__global__ void count_up(int *counter) {
+  __syncthreads();
+  atomicAdd(counter, 1);
+}
+
+static void *launch_many(void *counter) {
+  for (int i = 0; i < 100; i++) count_up<<<3, 40>>>((int *)counter);
+  return nullptr;
+}
+
+static void two_host_threads_may_launch(void **) {
+  int out[1];
+  int *device = device_zeros<int>(1);
+  pthread_t other;
+  assert_int_equal(pthread_create(&other, nullptr, launch_many, device), 0);
+  launch_many(device);
+  pthread_join(other, nullptr);
+  fetch(out, device);
+  assert_int_equal(out[0], 2 * 100 * 3 * 40);
+}
+
+struct Parameters {
+  int a, b[10];
+  const float *nothing;
+};
+
+__global__ void take_parameters(Parameters p, double d, short s, int *out) {
+  p.a += (int)d + s; /* a copy of this thread's own */
+  out[threadIdx.x] = p.a + p.b[9] + (p.nothing == nullptr);
+}
+
+static void arguments_are_converted_and_copied_for_each_thread(void **) {
+  int out[32];
+  int *device = device_zeros<int>(32);
+  Parameters p = {1, {0, 0, 0, 0, 0, 0, 0, 0, 0, 20}, nullptr};
+  take_parameters<<<2, 32, 0, cudaStream_t{}>>>(p, 300, (short)4000, device);
+  fetch(out, device);
+  for (int x : out) assert_int_equal(x, 4322);
+}
+
+__global__ void greet() {
+  if (threadIdx.x == 0) printf("a kernel prints %d and %.2f\n", 42, 1.5);
+}
+
+static void kernels_may_print(void **) {
+  greet<<<1, 32>>>();
+  assert_int_equal(cudaDeviceSynchronize(), cudaSuccess);
+}
+
+__global__ void do_one_of_each(int *out) {
+  for (int i = 0; i < 3; i++) __syncthreads();
+  const int value = __shfl_sync(0xffffffff, 1, 0) + __any_sync(0xffffffff, 1);
+  __syncwarp();
+  atomicAdd(out, value);
+}
+
+static void counters_count(void **) {
+  SimtCounters counters;
+  int *device = device_zeros<int>(1);
+  do_one_of_each<<<5, 64>>>(device);
+  do_one_of_each<<<dim3(1, 2), dim3(8, 4)>>>(device);
+  assert_int_equal(cudaDeviceSynchronize(), cudaSuccess);
+  simt_read_counters(&counters);
+  assert_int_equal(counters.launches, 2);
+  assert_int_equal(counters.blocks, 7);
+  assert_int_equal(counters.threads, 5 * 64 + 2 * 32);
+  assert_int_equal(counters.barriers, 7 * 3);
+  assert_int_equal(counters.warp_instructions[SIMT_SHUFFLE], 5 * 2 + 2);
+  assert_int_equal(counters.warp_instructions[SIMT_VOTE], 5 * 2 + 2);
+  assert_int_equal(counters.warp_instructions[SIMT_SYNCWARP], 5 * 2 + 2);
+  assert_int_equal(counters.atomics, 5 * 64 + 2 * 32);
+  simt_reset_counters();
+  simt_read_counters(&counters);
+  assert_int_equal(counters.launches, 0);
+}
+
+#define TEST(name) cmocka_unit_test_setup(name, reset_device)
+
+int main() {
+  const CMUnitTest tests[] = {
+      TEST(every_thread_of_a_3d_grid_runs_once),
+      TEST(a_grid_may_have_more_than_65535_blocks),
+      TEST(a_barrier_separates_writes_from_reads_in_1024_threads),
+      TEST(barriers_count_their_predicates),
+      TEST(a_barrier_does_not_wait_for_threads_that_have_exited),
+      TEST(atomics_lose_nothing_between_blocks),
+      TEST(threads_of_a_block_may_spin_on_a_lock),
+      TEST(threads_of_a_block_may_spin_on_a_flag_with_a_fence),
+      TEST(threads_are_numbered_anew_when_only_y_and_z_change),
+      TEST(two_host_threads_may_launch),
+      TEST(blocks_do_not_share_shared_memory),
+      TEST(all_227_kilobytes_of_dynamic_shared_memory_are_there),
+      TEST(arguments_are_converted_and_copied_for_each_thread),
+      TEST(kernels_may_print),
+      TEST(counters_count),
+  };
+  return run_in_all_settings("primitives", tests);
+}

@@ -1,0 +1,174 @@
+/** @file Tests of the program that makes C++ of kernel launches. */
+#include <sys/wait.h>
+
+#include "../tests/unit/simt/simt_testing.h"
+
+static char tool[4096], source_path[] = "/tmp/rewrite_launches_XXXXXX";
+static char output[8192], message[1024];
+
+static void read_all(const char *command, char *text, size_t size, int *status) {
+  FILE *pipe = popen(command, "r");
+  assert_non_null(pipe);
+  text[fread(text, 1, size - 1, pipe)] = '\0';
+  *status = pclose(pipe);
+}
+
+/** Rewrites `source`; returns the exit code and leaves what was printed in output and message. */
+static int rewrite(const char *source) {
+  char command[8192];
+  int status;
+  FILE *file = fopen(source_path, "w");
+  assert_non_null(file);
+  fputs(source, file);
+  fclose(file);
+  snprintf(command, sizeof command, "'%s' %s 2>/dev/null", tool, source_path);
+  read_all(command, output, sizeof output, &status);
+  const int code = WEXITSTATUS(status);
+  snprintf(command, sizeof command, "'%s' %s 2>&1 >/dev/null", tool, source_path);
+  read_all(command, message, sizeof message, &status);
+  return code;
+}
+
+static void expect(const char *source, const char *result) {
+  char expected[8192];
+  assert_int_equal(rewrite(source), 0);
+  snprintf(expected, sizeof expected, "#line 1 \"%s\"\n%s", source_path, result);
+  assert_string_equal(output, expected);
+  assert_string_equal(message, "");
+}
+
+static void expect_unchanged(const char *source) {
+  expect(source, source);
+}
+
+static void launches_become_expressions(void **) {
+  expect("k<<<1, 2>>>(a);", "k *simt::launch(1, 2)(a);");
+  expect("k<64, T><<<grid, dim3(1, 2), 3 * n, s>>>(a, b);",
+         "k<64, T> *simt::launch(grid, dim3(1, 2), 3 * n, s)(a, b);");
+  expect("k <<< 1,2 >>> (a);", "k  *simt::launch( 1,2 ) (a);");
+  expect("if (x) a<<<1,2>>>(); else b<<<3,4>>>();",
+         "if (x) a *simt::launch(1,2)(); else b *simt::launch(3,4)();");
+  expect("a<<<1,2>>>(x), b<<<3,4>>>(y);", "a *simt::launch(1,2)(x), b *simt::launch(3,4)(y);");
+}
+
+static void launches_may_span_lines(void **) {
+  expect("k\n  <<<1, // >>>(\n 2, /* >>>( */ 3\n>>>\n(\na);\n",
+         "k\n   *simt::launch(1, // >>>(\n 2, /* >>>( */ 3\n)\n(\na);\n");
+}
+
+static void configurations_may_hold_templates_and_shifts(void **) {
+  expect("k<<<f<g<h<1>>>(n), (a >> 1), b << 2>>>(x);",
+         "k *simt::launch(f<g<h<1>>>(n), (a >> 1), b << 2)(x);");
+  expect("k<<<1, f<2>>>>(x);", "k *simt::launch(1, f<2>)(x);");
+  expect("k<<<1, max(a<b<c<4>>>(1), 2)>>>(x);", "k *simt::launch(1, max(a<b<c<4>>>(1), 2))(x);");
+  expect("k<<<1, 2>>>(f<g<h<1>>>(n));", "k *simt::launch(1, 2)(f<g<h<1>>>(n));");
+  expect("k<t<u<v<int>>>><<<1, ')' + \">>>(\"[0]>>>(x);",
+         "k<t<u<v<int>>>> *simt::launch(1, ')' + \">>>(\"[0])(x);");
+}
+
+static void kernels_keep_their_bounds(void **) {
+  expect("__global__ void k(int *a) { x; }", "__global__ void k(int *a) { SIMT_KERNEL() x; }");
+  expect("template <int N>\n__global__ void __launch_bounds__(f(N),\n  2) // {\nk(T t = {}) {\n{}}",
+         "template <int N>\n__global__ void __launch_bounds__(f(N),\n  2) // {\nk(T t = {}) { "
+         "SIMT_KERNEL(f(N), 2)\n{}}");
+  expect("__global__ __launch_bounds__(64) void k() {} void f() {}",
+         "__global__ __launch_bounds__(64) void k() { SIMT_KERNEL(64)} void f() {}");
+  expect("template <int N>\n__launch_bounds__(f(int{N}), 2) __global__ void k() {}",
+         "template <int N>\n__launch_bounds__(f(int{N}), 2) __global__ void k() { "
+         "SIMT_KERNEL(f(int{N}), 2)}");
+  expect("__launch_bounds__(64) __global__ void k(); __global__ void l() {}",
+         "__launch_bounds__(64) __global__ void k(); __global__ void l() { SIMT_KERNEL()}");
+  expect("__launch_bounds__(64) __global__ void k() {} __global__ void l() {}",
+         "__launch_bounds__(64) __global__ void k() { SIMT_KERNEL(64)} "
+         "__global__ void l() { SIMT_KERNEL()}");
+  expect("#define B __launch_bounds__(64)\n__global__ void k() {}",
+         "#define B __launch_bounds__(64)\n__global__ void k() { SIMT_KERNEL()}");
+  expect_unchanged("__global__ void k(int *a); void f() {}");
+  expect_unchanged("// __global__ void k(int *a) {}");
+  expect_unchanged("#define KERNEL(name) \\\n  __global__ void name\nstruct S {};");
+}
+
+static void comments_are_left_alone(void **) {
+  expect("// lone <<< here\nk<<<1,2>>>(a);", "// lone <<< here\nk *simt::launch(1,2)(a);");
+  expect_unchanged("/* k<<<1,2>>>(a);\n <<< */ x;");
+  expect_unchanged("// continued \\\n k<<<1,2>>>(a);\n");
+  expect_unchanged("/* not closed <<<");
+}
+
+static void strings_and_characters_are_left_alone(void **) {
+  expect_unchanged("s = \"k<<<1,2>>>(a) \\\" <<<\";");
+  expect_unchanged("s = R\"x(<<< )\" >>>( )x\"; t = u8R\"(<<<)\"; u = LR\"(<<<)\";");
+  expect_unchanged("c = '\"'; d = '\\''; e = L'<'; f = u8'<'; g = '<<<';");
+  expect("n = 1'000'000; k<<<0xff'ff, 1'0>>>(a);",
+         "n = 1'000'000; k *simt::launch(0xff'ff, 1'0)(a);");
+  expect("#error don't\nk<<<1,2>>>(a);", "#error don't\nk *simt::launch(1,2)(a);");
+  expect("FOUR\"x\" k<<<1,2>>>(a); \"y\"", "FOUR\"x\" k *simt::launch(1,2)(a); \"y\"");
+}
+
+static void other_code_is_left_alone(void **) {
+  expect_unchanged("std::vector<a<b<int>>>x; y = a << b >> c; t<u<v>>>(1);");
+  expect_unchanged("cout.operator<<<int>(3); template <> s &operator<<<int>(s &, int);");
+  expect_unchanged("");
+  expect_unchanged("no newline at the end");
+  expect_unchanged("dos\r\nlines\r\n");
+}
+
+static void a_launch_without_an_end_is_an_error(void **) {
+  char expected[256];
+  snprintf(expected, sizeof expected, "%s:3: error: this <<< has no matching >>>(arguments)\n",
+           source_path);
+  for (const char *source : {"a;\n\nk<<<1, 2;\n k<<<3,4>>>(x);", "\n\nk<<<1, (2>>>(x));",
+                             "\n\nk<<<1, 2>>>;", "\n\nk<<<1, 2 /* >>>(x);", "\n\n} k<<<1 }"}) {
+    assert_int_equal(rewrite(source), 1);
+    assert_string_equal(message, expected);
+  }
+}
+
+static void wrong_use_is_refused(void **) {
+  char command[8192];
+  int status;
+  snprintf(command, sizeof command, "'%s' 2>&1", tool);
+  read_all(command, message, sizeof message, &status);
+  assert_int_equal(WEXITSTATUS(status), 2);
+  assert_contains(message, "usage: ");
+  snprintf(command, sizeof command, "'%s' /no/such/file.cu 2>&1", tool);
+  read_all(command, message, sizeof message, &status);
+  assert_int_equal(WEXITSTATUS(status), 1);
+  assert_string_equal(message, "/no/such/file.cu: No such file or directory\n");
+  assert_int_equal(rewrite("a;"), 0);
+  snprintf(command, sizeof command, "'%s' '%s' 2>&1 >/dev/full", tool, source_path);
+  read_all(command, message, sizeof message, &status);
+  assert_int_equal(WEXITSTATUS(status), 1);
+  assert_string_equal(message, "standard output: No space left on device\n");
+}
+
+/** The tool lies in the directory above this program's. */
+static int prepare(void **) {
+  const ssize_t length = readlink("/proc/self/exe", tool, sizeof tool - 32);
+  assert_true(length > 0);
+  tool[length] = '\0';
+  strcpy(strrchr(tool, '/'), "/../rewrite_launches");
+  const int file = mkstemp(source_path);
+  assert_true(file >= 0);
+  close(file);
+  return 0;
+}
+
+static int clean_up(void **) {
+  return unlink(source_path);
+}
+
+int main() {
+  const CMUnitTest tests[] = {
+      cmocka_unit_test(launches_become_expressions),
+      cmocka_unit_test(launches_may_span_lines),
+      cmocka_unit_test(configurations_may_hold_templates_and_shifts),
+      cmocka_unit_test(kernels_keep_their_bounds),
+      cmocka_unit_test(comments_are_left_alone),
+      cmocka_unit_test(strings_and_characters_are_left_alone),
+      cmocka_unit_test(other_code_is_left_alone),
+      cmocka_unit_test(a_launch_without_an_end_is_an_error),
+      cmocka_unit_test(wrong_use_is_refused),
+  };
+  return cmocka_run_group_tests(tests, prepare, clean_up);
+}

@@ -1,0 +1,133 @@
+/** @file Tests of the environment variables of the CPU backend. */
+#include <sys/wait.h>
+
+#include "../tests/unit/simt/simt_testing.h"
+
+static Capture capture;
+
+__global__ void do_nothing() {}
+
+static void refuse_in_child(const char *variable, const char *value) {
+  const pid_t child = fork();
+  if (child == 0) {
+    set_variable(variable, value);
+    _exit(0); /* not reached */
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  assert_true(WIFEXITED(status));
+  assert_int_equal(WEXITSTATUS(status), 2);
+}
+
+static void expect_refusal(const char *variable, const char *value, const char *right) {
+  char message[256];
+  snprintf(message, sizeof message, "%s=%s: must be %s\n", variable, value, right);
+  begin_capture(&capture);
+  refuse_in_child(variable, value);
+  end_capture(&capture);
+  assert_string_equal(capture.text, message);
+}
+
+/** Wrong for every variable. */
+static const char *const NO_VALUES[] = {
+    "",    " ",  "-1", "-2147483648", "2147483648x",          "0x10",
+    "1e3", "+1", " 2", "2 ",          "99999999999999999999",
+};
+
+static void wrong_settings_are_refused_with_exit_code_2(void **) {
+  const char *const threads = "a whole number from 1 to 16";
+  const char *const order = "forward, reverse or random:SEED, SEED a whole number below 2^64";
+  const char *const memory = "a number of bytes from 1 to 1024G, with K, M, G or no suffix";
+  const char *const shared = "a number of bytes from 48K to 227K, with K or no suffix";
+  for (const char *value : NO_VALUES) {
+    expect_refusal("SIMT_THREADS", value, threads);
+    expect_refusal("SIMT_ORDER", value, order);
+    expect_refusal("SIMT_MEMORY", value, memory);
+    expect_refusal("SIMT_SHARED", value, shared);
+  }
+  for (const char *value : {"0", "17", "2x", "2147483647", "2147483648", "4294967297"}) {
+    expect_refusal("SIMT_THREADS", value, threads);
+  }
+  for (const char *value : {"backward", "random", "random:", "random:x", "forward ", "random:-1",
+                            "random:7 ", "random:18446744073709551616"}) {
+    expect_refusal("SIMT_ORDER", value, order);
+  }
+  for (const char *value : {"0", "0G", "1T", "K", "1.5G", "1025G", "1 G", "1KK", "1k",
+                            "1099511627777", "18446744073709551615", "17179869185G"}) {
+    expect_refusal("SIMT_MEMORY", value, memory);
+  }
+  for (const char *value :
+       {"47K", "228K", "1M", "49151", "232449", "99 K", "2147483648", "99999999999999999K"}) {
+    expect_refusal("SIMT_SHARED", value, shared);
+  }
+}
+
+static void odd_values_stay_on_one_line(void **) {
+  const char *const right = "a whole number from 1 to 16";
+  char message[256], value[200];
+  for (const char *odd : {"1\n2", "1\t\033[2J"}) {
+    begin_capture(&capture);
+    refuse_in_child("SIMT_THREADS", odd);
+    end_capture(&capture);
+    assert_ptr_equal(strchr(capture.text, '\n'), capture.text + strlen(capture.text) - 1);
+    assert_null(strchr(capture.text, '\033'));
+  }
+  memset(value, '9', sizeof value - 1);
+  value[sizeof value - 1] = '\0';
+  begin_capture(&capture);
+  refuse_in_child("SIMT_THREADS", value);
+  end_capture(&capture);
+  snprintf(message, sizeof message, "SIMT_THREADS=%.60s...: must be %s\n", value, right);
+  assert_string_equal(capture.text, message);
+}
+
+static void right_settings_are_taken(void **) {
+  size_t free_bytes, total_bytes;
+  set_variable("SIMT_MEMORY", "12345");
+  assert_int_equal(cudaMemGetInfo(&free_bytes, &total_bytes), cudaSuccess);
+  assert_int_equal(total_bytes, 12345);
+  set_variable("SIMT_MEMORY", "7K");
+  assert_int_equal(cudaMemGetInfo(&free_bytes, &total_bytes), cudaSuccess);
+  assert_int_equal(total_bytes, 7 << 10);
+  set_variable("SIMT_MEMORY", "2G");
+  assert_int_equal(cudaMemGetInfo(&free_bytes, &total_bytes), cudaSuccess);
+  assert_int_equal(total_bytes, 2ll << 30);
+  set_variable("SIMT_MEMORY", "1024G");
+  assert_int_equal(cudaMemGetInfo(&free_bytes, &total_bytes), cudaSuccess);
+  assert_int_equal(total_bytes, 1024ll << 30);
+  set_variable("SIMT_MEMORY", nullptr);
+}
+
+static void values_at_the_edge_are_taken(void **) {
+  cudaDeviceProp properties;
+  for (int threads : {1, 16}) {
+    set_variable("SIMT_THREADS", threads == 1 ? "1" : "0016");
+    assert_int_equal(cudaGetDeviceProperties(&properties, 0), cudaSuccess);
+    assert_int_equal(properties.multiProcessorCount, threads);
+  }
+  set_variable("SIMT_THREADS", nullptr);
+  for (const char *size : {"48K", "49152", "227K", "232448"}) {
+    set_variable("SIMT_SHARED", size);
+    assert_int_equal(cudaGetDeviceProperties(&properties, 0), cudaSuccess);
+    const bool least = strncmp(size, "4", 1) == 0;
+    assert_int_equal(properties.sharedMemPerBlockOptin, least ? 48 << 10 : 227 << 10);
+  }
+  set_variable("SIMT_SHARED", nullptr);
+  set_variable("SIMT_ORDER", "random:0");
+  set_variable("SIMT_ORDER", "random:18446744073709551615");
+  do_nothing<<<10, 33>>>();
+  assert_int_equal(cudaDeviceSynchronize(), cudaSuccess);
+  set_variable("SIMT_ORDER", nullptr);
+}
+
+#define TEST(name) cmocka_unit_test_setup(name, reset_device)
+
+int main() {
+  const CMUnitTest tests[] = {
+      TEST(wrong_settings_are_refused_with_exit_code_2),
+      TEST(odd_values_stay_on_one_line),
+      TEST(right_settings_are_taken),
+      TEST(values_at_the_edge_are_taken),
+  };
+  return cmocka_run_group_tests(tests, nullptr, nullptr);
+}

@@ -1,0 +1,252 @@
+/** @file Tests of warp instructions: shuffles, votes, __syncwarp, together and in diverged warps.
+ */
+#include "../tests/unit/simt/simt_testing.h"
+
+/* --- Shuffles and votes --------------------------------------------------------------------- */
+
+template <typename T>
+__global__ void shuffle_all(T *out) {
+  const int lane = threadIdx.x % 32;
+  const T value = T(lane) * T(3);
+  T *row = out + threadIdx.x * 6;
+  row[0] = __shfl_sync(0xffffffff, value, lane + 5);
+  row[1] = __shfl_sync(0xffffffff, value, 9, 8);
+  row[2] = __shfl_up_sync(0xffffffff, value, 3);
+  row[3] = __shfl_down_sync(0xffffffff, value, 2, 16);
+  row[4] = __shfl_xor_sync(0xffffffff, value, 17);
+  row[5] = __shfl_xor_sync(0xffffffff, value, 4, 4);
+}
+
+template <typename T>
+static void check_shuffles() {
+  T out[64 * 6];
+  T *device = device_zeros<T>(64 * 6);
+  shuffle_all<T><<<1, 64>>>(device);
+  fetch(out, device);
+  for (int t = 0; t < 64; t++) {
+    const int lane = t % 32;
+    /* width 4, lane mask 4: earlier groups may be read, later ones give the own value */
+    const int expected[] = {(lane + 5) % 32,
+                            lane / 8 * 8 + 1,
+                            lane >= 3 ? lane - 3 : lane,
+                            lane % 16 < 14 ? lane + 2 : lane,
+                            lane ^ 17,
+                            lane & 4 ? lane - 4 : lane};
+    for (int i = 0; i < 6; i++) assert_true(out[t * 6 + i] == T(expected[i]) * T(3));
+  }
+}
+
+static void shuffles_move_values_of_4_and_8_bytes(void **) {
+  check_shuffles<int>();
+  check_shuffles<unsigned>();
+  check_shuffles<float>();
+  check_shuffles<double>();
+  check_shuffles<long long>();
+}
+
+__global__ void vote_all(unsigned *out) {
+  const unsigned lane = threadIdx.x % 32;
+  unsigned *row = out + threadIdx.x * 5;
+  row[0] = __ballot_sync(0xffffffff, lane % 3 == 0);
+  row[1] = (unsigned)__any_sync(0xffffffff, lane == 31);
+  row[2] = (unsigned)__any_sync(0xffffffff, 0);
+  row[3] = (unsigned)__all_sync(0xffffffff, 1);
+  row[4] = (unsigned)__all_sync(0xffffffff, lane != 0);
+}
+
+static void votes_see_all_lanes(void **) {
+  unsigned out[64 * 5];
+  unsigned *device = device_zeros<unsigned>(64 * 5);
+  vote_all<<<1, 64>>>(device);
+  fetch(out, device);
+  for (int t = 0; t < 64; t++) {
+    const unsigned expected[] = {0x49249249, 1, 0, 1, 0};
+    assert_memory_equal(out + 5 * t, expected, sizeof expected);
+  }
+}
+
+__global__ void reduce_all(int *out) {
+  const int lane = threadIdx.x % 32;
+  const unsigned unsigned_lane = (unsigned)lane;
+  int *row = out + threadIdx.x * 10;
+  row[0] = __reduce_add_sync(0xffffffff, lane - 3);
+  row[1] = (int)__reduce_add_sync(0xffffffff, 0x80000000u + unsigned_lane);
+  row[2] = __reduce_min_sync(0xffffffff, 5 - lane);
+  row[3] = (int)__reduce_min_sync(0xffffffff, 5u - unsigned_lane);
+  row[4] = __reduce_max_sync(0xffffffff, lane - 40);
+  row[5] = (int)__reduce_max_sync(0xffffffff, unsigned_lane - 5u);
+  row[6] = (int)__reduce_and_sync(0xffffffff, unsigned_lane | 0xf0);
+  row[7] = (int)__reduce_or_sync(0xffffffff, unsigned_lane << 8);
+  row[8] = (int)__reduce_xor_sync(0xffffffff, unsigned_lane / 31);
+  row[9] = lane < 8 ? __reduce_add_sync(0x000000ff, lane) : __reduce_add_sync(0xffffff00, lane);
+}
+
+static void reductions_are_of_all_lanes_in_the_mask(void **) {
+  int out[64 * 10], *device = device_zeros<int>(64 * 10);
+  SimtCounters counters;
+  reduce_all<<<1, 64>>>(device);
+  fetch(out, device);
+  for (int t = 0; t < 64; t++) {
+    const int expected[] = {400, 496, -26, 0, -9, -1, 0xf0, 0x1f00, 1, t % 32 < 8 ? 28 : 468};
+    assert_memory_equal(out + 10 * t, expected, sizeof expected);
+  }
+  simt_read_counters(&counters);
+  assert_int_equal(counters.warp_instructions[SIMT_REDUCTION], 2 * 11);
+}
+
+__global__ void ask_who_is_active(unsigned *out) {
+  const int thread = threadIdx.y * blockDim.x + threadIdx.x;
+  out[thread] = __activemask();
+  out[80 + thread] = __shfl_sync(__activemask(), threadIdx.y, thread % 32);
+}
+
+static void an_active_mask_has_the_own_lane_and_serves_as_a_mask(void **) {
+  unsigned out[160], *device = device_zeros<unsigned>(160);
+  ask_who_is_active<<<1, dim3(40, 2)>>>(device);
+  fetch(out, device);
+  for (int t = 0; t < 80; t++) {
+    assert_int_equal(out[t], 1u << t % 32);
+    assert_int_equal(out[80 + t], t / 40);
+  }
+}
+
+/* --- Divergence ----------------------------------------------------------------------------- */
+
+__global__ void halves_apart(int *out) {
+  const int lane = threadIdx.x % 32;
+  int sum = lane;
+  if (lane < 16) {
+    for (int offset = 8; offset > 0; offset /= 2) sum += __shfl_xor_sync(0x0000ffff, sum, offset);
+  } else {
+    const unsigned ballot = __ballot_sync(0xffff0000, lane % 2);
+    for (int offset = 8; offset > 0; offset /= 2) sum -= __shfl_xor_sync(0xffff0000, sum, offset);
+    sum += (int)(ballot >> 16);
+  }
+  out[threadIdx.x] = sum;
+}
+
+static void half_warps_work_apart(void **) {
+  int out[64];
+  int *device = device_zeros<int>(64);
+  halves_apart<<<1, 64>>>(device);
+  fetch(out, device);
+  for (int t = 0; t < 64; t++) {
+    if (t % 32 < 16) assert_int_equal(out[t], 120);
+    /* +8 or -8 after the first step, and the same in both lanes of every later pair */
+    if (t % 32 >= 16) assert_int_equal(out[t], 0xaaaa);
+  }
+}
+
+__global__ void nested_groups(int *out) {
+  const int lane = threadIdx.x % 32;
+  int value = -1;
+  if (lane % 2 == 0) {
+    if (lane % 4 == 0) {
+      value = __shfl_sync(0x11111111, lane, 28);
+    } else {
+      value = __shfl_sync(0x44444444, lane, 2);
+    }
+    value += 100 * __popc(__ballot_sync(0x55555555, lane < 8));
+  }
+  __syncwarp();
+  value += 1000 * __shfl_sync(0xffffffff, lane, 31 - lane);
+  out[threadIdx.x] = value;
+}
+
+static void nested_branches_meet_again(void **) {
+  int out[64];
+  int *device = device_zeros<int>(64);
+  nested_groups<<<1, 64>>>(device);
+  fetch(out, device);
+  for (int t = 0; t < 64; t++) {
+    const int lane = t % 32;
+    const int inner = lane % 2 == 1 ? -1 : 400 + (lane % 4 == 0 ? 28 : 2);
+    assert_int_equal(out[t], inner + 1000 * (31 - lane));
+  }
+}
+
+/** Lane 0 waits for a lane that first meets another one. */
+__global__ void chain_of_pairs(int *out) {
+  const int lane = threadIdx.x;
+  int value = lane;
+  if (lane == 1 || lane == 2) value += __shfl_xor_sync(0x6, lane, 3);
+  if (lane == 0 || lane == 1) value += 10 * __shfl_xor_sync(0x3, lane, 1);
+  out[lane] = value;
+}
+
+static void a_lane_may_meet_another_first(void **) {
+  int out[32];
+  int *device = device_zeros<int>(32);
+  chain_of_pairs<<<1, 32>>>(device);
+  fetch(out, device);
+  assert_int_equal(out[0], 10);
+  assert_int_equal(out[1], 3);
+  assert_int_equal(out[2], 3);
+}
+
+__global__ void some_lanes_leave(int *out) {
+  const int lane = threadIdx.x % 32;
+  if (lane >= 20) return;
+  int sum = 0;
+  for (int i = 0; i < 20; i++) sum += __shfl_sync(0xffffffff, lane, i);
+  if (lane >= 10) return;
+  out[threadIdx.x] = sum + (int)__ballot_sync(0xffffffff, 1);
+}
+
+static void warp_instructions_do_not_wait_for_lanes_that_have_exited(void **) {
+  int out[64];
+  int *device = device_zeros<int>(64);
+  some_lanes_leave<<<1, 64>>>(device);
+  fetch(out, device);
+  for (int t = 0; t < 64; t++) assert_int_equal(out[t], t % 32 < 10 ? 190 + 0x3ff : 0);
+}
+
+__global__ void read_missing_lane(float *out) {
+  if (threadIdx.x < 16) out[threadIdx.x] = __shfl_down_sync(0xffff, 1.0f, 8);
+}
+
+static void a_lane_that_takes_no_part_gives_nan(void **) {
+  float out[16];
+  float *device = device_zeros<float>(16);
+  read_missing_lane<<<1, 32>>>(device);
+  fetch(out, device);
+  for (int lane = 0; lane < 8; lane++) assert_true(out[lane] == 1.0f);
+  for (int lane = 8; lane < 16; lane++) assert_true(std::isnan(out[lane]));
+}
+
+__global__ void exchange_in_warp(int *out) {
+  __shared__ int numbers[64];
+  const int t = threadIdx.x;
+  for (int round = 0; round < 5; round++) {
+    numbers[t] = t + round;
+    __syncwarp();
+    out[t] = numbers[t ^ 31];
+    __syncwarp();
+  }
+}
+
+static void syncwarp_separates_writes_from_reads(void **) {
+  int out[64];
+  int *device = device_zeros<int>(64);
+  exchange_in_warp<<<1, 64>>>(device);
+  fetch(out, device);
+  for (int t = 0; t < 64; t++) assert_int_equal(out[t], (t ^ 31) + 4);
+}
+
+#define TEST(name) cmocka_unit_test_setup(name, reset_device)
+
+int main() {
+  const CMUnitTest tests[] = {
+      TEST(shuffles_move_values_of_4_and_8_bytes),
+      TEST(votes_see_all_lanes),
+      TEST(reductions_are_of_all_lanes_in_the_mask),
+      TEST(an_active_mask_has_the_own_lane_and_serves_as_a_mask),
+      TEST(half_warps_work_apart),
+      TEST(nested_branches_meet_again),
+      TEST(a_lane_may_meet_another_first),
+      TEST(warp_instructions_do_not_wait_for_lanes_that_have_exited),
+      TEST(a_lane_that_takes_no_part_gives_nan),
+      TEST(syncwarp_separates_writes_from_reads),
+  };
+  return run_in_all_settings("warp instructions", tests);
+}
