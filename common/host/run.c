@@ -12,10 +12,10 @@
 #include "host/base/memory.h"
 #include "host/cli/problem.h"
 #include "host/device/ceiling_cache.h"
-#include "host/device/device_mask.h"
 #include "host/device/step_build.h"
 #include "host/io/inputs.h"
 #include "host/io/outputs.h"
+#include "host/masks/device_mask.h"
 #include "host/masks/draw_mask.h"
 #include "host/report/progress.h"
 #include "host/report/report.h"
@@ -28,7 +28,7 @@ typedef struct Resources {
   const HostBlockMask *block_mask; /**< that one, or that of a directory */
   DeviceMask mask;
   DeviceTensors tensors;
-  Outputs outputs;
+  HostOutputs outputs;
   CheckPlan plan;
 } Resources;
 
@@ -37,7 +37,7 @@ static void resources_free(Resources *resources) {
   block_mask_free(&resources->built);
   device_mask_free(&resources->mask);
   device_tensors_free(&resources->tensors);
-  outputs_free(&resources->outputs);
+  device_outputs_free(&resources->outputs);
   check_plan_free(&resources->plan);
 }
 
@@ -229,7 +229,7 @@ static bool check(Run *run, Resources *r, Error *error) {
   }
   const HostInputs inputs = {r->inputs.q, r->inputs.k, r->inputs.v, &run->mask};
   progress_start();
-  const bool ok = check_outputs(p, &inputs, &r->outputs.view, &r->plan, &run->description,
+  const bool ok = check_outputs(p, &inputs, &r->outputs, &r->plan, &run->description,
                                 progress_update, stderr, &run->check, error);
   progress_end();
   run->checked = ok;
@@ -252,12 +252,21 @@ static bool measure(Run *run, Resources *r, Error *error) {
   return true;
 }
 
-static bool run_problem(Run *run, Resources *r, Error *error) {
+static bool fill_inputs(const Run *run, Inputs *inputs, Error *error) {
   const Options *o = run->options;
+  int32_t *spiky_keys = NULL;
+  bool ok = o->input != INPUT_SPIKY ||
+            mask_draw_keys(&run->mask, &run->problem, o->seed, &spiky_keys, error);
+  ok = ok && inputs_fill(&run->problem, o->input, o->seed, spiky_keys, inputs, error);
+  free(spiky_keys);
+  return ok;
+}
+
+static bool run_problem(Run *run, Resources *r, Error *error) {
   if (!build_mask(run, r, error)) return false; /* first: it is what may be refused yet */
-  if (!inputs_fill(o, &run->problem, &run->mask, &r->inputs, error)) return false;
+  if (!fill_inputs(run, &r->inputs, error)) return false;
   run->nan_inputs = r->inputs.nan_count;
-  return prepare(run, r, error) && outputs_download(&r->tensors, &r->outputs, error) &&
+  return prepare(run, r, error) && device_outputs_download(&r->tensors, &r->outputs, error) &&
          check(run, r, error);
 }
 
@@ -288,7 +297,7 @@ static void remove_created(const Options *o, const Created *created) {
 static bool write_results(const Run *run, const Resources *r, Error *error) {
   const Options *o = run->options;
   if (o->output_directory != NULL &&
-      !outputs_write(&run->problem, &r->outputs, o->output_directory, error)) {
+      !outputs_write(&run->problem, r->outputs.o, r->outputs.lse, o->output_directory, error)) {
     return false;
   }
   return o->json_path == NULL || row_append(run, o->json_path, error);
@@ -329,10 +338,19 @@ static bool draw(Run *run, Resources *r, Error *error) {
 
 /** The problem that the options and the files of --input ask for. */
 static bool open_problem(Options *o, Run *run, Inputs *inputs, Error *error) {
-  if (!inputs_open(o, inputs, error)) return false;
-  if (options_problem(o, &run->problem, &run->mask, error)) return true;
-  if (o->input == INPUT_DIRECTORY) inputs_blame_files(o, error);
-  return false;
+  if (o->input != INPUT_DIRECTORY) return options_problem(o, &run->problem, &run->mask, error);
+  Problem sizes;
+  Error refusal;
+  if (!inputs_open(o->input_directory, o->dtype, &sizes, inputs, error)) return false;
+  o->batch = sizes.batch;
+  o->q_heads = sizes.q_heads;
+  o->q_len = sizes.q_len;
+  o->head_dim = sizes.head_dim;
+  o->kv_heads = sizes.kv_heads;
+  o->kv_len = sizes.kv_len;
+  o->kv_heads_given = o->kv_len_given = true;
+  return options_problem(o, &run->problem, &run->mask, &refusal) ||
+         fail(error, refusal.code, "--input %.300s: %.700s", o->input_directory, refusal.text);
 }
 
 double run_entries(const Run *run) {

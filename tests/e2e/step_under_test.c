@@ -24,7 +24,7 @@
 
 #include "attention.h"
 #include "host/base/error.h"
-#include "host/device/device_mask.h"
+#include "host/masks/device_mask.h"
 #include "host/masks/mask.h"
 #include "place_tensors.h"
 

@@ -14,18 +14,7 @@
 
 #include "attention.h"
 #include "host/check/reference.h"
-
-/** Byte that fills outputs and guards: a NaN in fp16, bf16 and fp32 that no kernel computes. */
-enum { OUTPUT_POISON = 0xff, GUARD_BYTES = 4096 };
-
-/** Copies in host memory of what the kernels wrote, guards included. */
-typedef struct HostOutputs {
-  const uint16_t *o; /**< first element of O; strides as in the problem */
-  const float *lse;  /**< [batch, q_heads, q_len] */
-  /** The bands before and after each tensor, GUARD_BYTES each. */
-  const uint8_t *o_guard[2], *lse_guard[2];
-  size_t o_elements; /**< extent of O in elements: batch * q_heads * q_len * head_dim */
-} HostOutputs;
+#include "host/device/device.h"
 
 /** Which rows to compare with the reference. */
 typedef enum CheckMode { CHECK_DEFAULT, CHECK_ALL, CHECK_ROWS, CHECK_NONE } CheckMode;

@@ -12,16 +12,8 @@
 #include "attention.h"
 #include "host/base/error.h"
 #include "host/check/check.h"
+#include "host/io/inputs.h"
 #include "host/report/lab_report.h"
-
-/** What fills Q, K and V. */
-typedef enum InputKind {
-  INPUT_NORMAL,
-  INPUT_OUTLIER,
-  INPUT_SPIKY,
-  INPUT_CONSTANT,
-  INPUT_DIRECTORY
-} InputKind;
 
 /** Order of the dimensions in device memory. */
 typedef enum Layout { LAYOUT_BHND, LAYOUT_BNHD } Layout;

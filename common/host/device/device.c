@@ -1,13 +1,13 @@
 #include "host/device/device.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #ifdef SIMT_BACKEND
 #include <simt.h>
 #endif
 
-#include "host/check/check.h"
 #include "host/device/step_build.h"
 
 bool device_ok(cudaError_t status, const char *what, Error *error) {
@@ -110,6 +110,35 @@ bool device_outputs_poison(DeviceTensors *t, Error *error) {
                    error) &&
          device_ok(cudaMemset(t->lse_block, OUTPUT_POISON, t->lse_bytes + 2 * GUARD_BYTES), "LSE",
                    error);
+}
+
+static bool download(uint8_t **block, const uint8_t *source, size_t bytes, const char *what,
+                     Error *error) {
+  *block = malloc(bytes);
+  if (*block == NULL) return fail(error, EXIT_DEVICE, "out of host memory: %s", what);
+  return device_ok(cudaMemcpy(*block, source, bytes, cudaMemcpyDeviceToHost), what, error);
+}
+
+bool device_outputs_download(const DeviceTensors *t, HostOutputs *outputs, Error *error) {
+  uint8_t *o = NULL, *lse = NULL;
+  const bool ok = download(&o, t->o_block, t->o_bytes + 2 * GUARD_BYTES, "O", error) &&
+                  download(&lse, t->lse_block, t->lse_bytes + 2 * GUARD_BYTES, "LSE", error);
+  *outputs = (HostOutputs){.o_block = o, .lse_block = lse};
+  if (!ok) return false;
+  outputs->o = (const void *)(o + GUARD_BYTES);
+  outputs->lse = (const void *)(lse + GUARD_BYTES);
+  outputs->o_guard[0] = o;
+  outputs->o_guard[1] = o + GUARD_BYTES + t->o_bytes;
+  outputs->lse_guard[0] = lse;
+  outputs->lse_guard[1] = lse + GUARD_BYTES + t->lse_bytes;
+  outputs->o_elements = t->o_bytes / 2;
+  return true;
+}
+
+void device_outputs_free(HostOutputs *outputs) {
+  free(outputs->o_block);
+  free(outputs->lse_block);
+  *outputs = (HostOutputs){0};
 }
 
 void device_tensors_free(DeviceTensors *t) {

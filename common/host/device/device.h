@@ -12,6 +12,9 @@
 #include "attention.h"
 #include "host/base/error.h"
 
+/** Byte that fills outputs and guards: a NaN in fp16, bf16 and fp32 that no kernel computes. */
+enum { OUTPUT_POISON = 0xff, GUARD_BYTES = 4096 };
+
 typedef struct Device {
   char name[256];
   bool simulated; /**< the CPU backend: counts mean something, times do not */
@@ -54,6 +57,22 @@ bool device_workspace_create(const Problem *problem, size_t reserve_bytes, Devic
 
 /** Fills O, LSE and their guards with OUTPUT_POISON. */
 bool device_outputs_poison(DeviceTensors *tensors, Error *error);
+
+/** Copies in host memory of what the kernels wrote, guards included. */
+typedef struct HostOutputs {
+  const uint16_t *o; /**< first element of O; strides as in the problem */
+  const float *lse;  /**< [batch, q_heads, q_len] */
+  /** The bands before and after each tensor, GUARD_BYTES each. */
+  const uint8_t *o_guard[2], *lse_guard[2];
+  size_t o_elements;            /**< batch * q_heads * q_len * head_dim */
+  uint8_t *o_block, *lse_block; /**< what device_outputs_free() frees */
+} HostOutputs;
+
+/** Copies O, LSE and their guards from the device. EXIT_DEVICE if memory runs out. */
+bool device_outputs_download(const DeviceTensors *tensors, HostOutputs *outputs, Error *error);
+
+/** Frees both copies; harmless on a zeroed struct. */
+void device_outputs_free(HostOutputs *outputs);
 
 /** Frees everything; harmless on a zeroed struct. */
 void device_tensors_free(DeviceTensors *tensors);

@@ -1,6 +1,8 @@
+#define _POSIX_C_SOURCE 200809L
 #include "host/device/timing.h"
 
 #include <stdlib.h>
+#include <time.h>
 
 #include "host/device/device.h"
 
@@ -12,6 +14,12 @@ typedef struct Stopwatch {
   void *flush;
   size_t flush_bytes;
 } Stopwatch;
+
+double clock_ms(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return 1e3 * (double)now.tv_sec + 1e-6 * (double)now.tv_nsec;
+}
 
 size_t timing_flush_bytes(size_t l2_bytes) {
   return 2 * l2_bytes;

@@ -1,6 +1,6 @@
 /**
  * @file
- * How long a forward pass takes on a GPU.
+ * How long things take: a forward pass on a GPU, anything else by the clock of the host.
  */
 #ifndef HOST_TIMING_H
 #define HOST_TIMING_H
@@ -9,6 +9,9 @@
 
 #include "attention.h"
 #include "host/base/error.h"
+
+/** Milliseconds on a clock that only goes forward. */
+double clock_ms(void);
 
 typedef struct Timing {
   int samples; /**< 0: not timed */

@@ -9,9 +9,16 @@
 
 #include "attention.h"
 #include "host/base/error.h"
-#include "host/cli/options.h"
 #include "host/io/npy.h"
-#include "host/masks/mask.h"
+
+/** What fills Q, K and V. */
+typedef enum InputKind {
+  INPUT_NORMAL,
+  INPUT_OUTLIER,
+  INPUT_SPIKY,
+  INPUT_CONSTANT,
+  INPUT_DIRECTORY
+} InputKind;
 
 typedef struct Inputs {
   uint16_t *q, *k, *v; /**< bit patterns of the problem's dtype, with its strides */
@@ -20,27 +27,23 @@ typedef struct Inputs {
 } Inputs;
 
 /**
- * With --input DIR: reads the three files, checks that they fit each other and the dtype, and puts
- * their shapes into `options`, where they win over what the user gave. Otherwise does nothing.
+ * --input DIR: reads the three files and checks that they fit each other and the dtype. Sets the
+ * sizes of `problem`: batch, heads, lengths and head dimension. EXIT_USAGE names the file at fault.
  */
-bool inputs_open(Options *options, Inputs *inputs, Error *error);
-
-/**
- * Rewrites a refusal that names dimensions by their options, "--head-dim 48: ...", so that it names
- * the file that they came from instead: "in/q.npy: head dimension 48: ...".
- */
-void inputs_blame_files(const Options *options, Error *error);
+bool inputs_open(const char *directory, Dtype dtype, Problem *problem, Inputs *inputs,
+                 Error *error);
 
 /**
  * Allocates and fills q, k and v.
  *
  * The value of an element depends on the seed, the tensor and the element's index in [B, H, N, D]
  * order, whatever the layout. normal: N(0,1). outlier: N(0,1), plus N(0,100) with probability
- * 0.001. spiky: a query is four times a key that it attends plus N(0,0.01), so that most rows are
- * nearly one-hot. constant: 0.5 everywhere.
+ * 0.001. spiky: a query is four times the key `spiky_keys` says plus N(0,0.01), so that most rows
+ * are nearly one-hot; that array, [batch, q_heads, q_len], is NULL for other kinds. constant: 0.5
+ * everywhere. A directory: what inputs_open() read.
  */
-bool inputs_fill(const Options *options, const Problem *problem, const Mask *mask, Inputs *inputs,
-                 Error *error);
+bool inputs_fill(const Problem *problem, InputKind kind, uint64_t seed, const int32_t *spiky_keys,
+                 Inputs *inputs, Error *error);
 
 /** Frees everything; harmless on a zeroed struct. */
 void inputs_free(Inputs *inputs);

@@ -12,30 +12,6 @@
 #include "float16.h"
 #include "host/io/npy.h"
 
-static bool download(uint8_t **block, const uint8_t *source, size_t bytes, const char *what,
-                     Error *error) {
-  *block = malloc(bytes);
-  if (*block == NULL) return fail(error, EXIT_DEVICE, "out of host memory: %s", what);
-  return device_ok(cudaMemcpy(*block, source, bytes, cudaMemcpyDeviceToHost), what, error);
-}
-
-bool outputs_download(const DeviceTensors *t, Outputs *outputs, Error *error) {
-  if (!download(&outputs->o_block, t->o_block, t->o_bytes + 2 * GUARD_BYTES, "O", error) ||
-      !download(&outputs->lse_block, t->lse_block, t->lse_bytes + 2 * GUARD_BYTES, "LSE", error)) {
-    return false;
-  }
-  const void *o = outputs->o_block + GUARD_BYTES;
-  const void *lse = outputs->lse_block + GUARD_BYTES;
-  outputs->view = (HostOutputs){
-      .o = o,
-      .lse = lse,
-      .o_guard = {outputs->o_block, outputs->o_block + GUARD_BYTES + t->o_bytes},
-      .lse_guard = {outputs->lse_block, outputs->lse_block + GUARD_BYTES + t->lse_bytes},
-      .o_elements = t->o_bytes / 2,
-  };
-  return true;
-}
-
 /** O in [B, H, N, D] order, whatever its layout: 16-bit patterns for fp16, floats for bf16. */
 static void gather(const Problem *p, const uint16_t *o, void *target) {
   const int64_t rows = (int64_t)p->batch * p->q_heads * p->q_len;
@@ -79,40 +55,36 @@ static bool file_path(const char *directory, const char *name, char path[PATH_MA
   return fail(error, EXIT_DEVICE, "--output: the path is longer than %d bytes", PATH_MAX);
 }
 
-static bool draft_lse(const Problem *p, const Outputs *outputs, const char *directory,
-                      NpyDraft *draft, Error *error) {
+static bool draft_lse(const Problem *p, const float *lse, const char *directory, NpyDraft *draft,
+                      Error *error) {
   char path[PATH_MAX];
   const int64_t shape[3] = {p->batch, p->q_heads, p->q_len};
   return file_path(directory, "lse.npy", path, error) &&
-         npy_draft(path, NPY_F4, 3, shape, outputs->view.lse, draft, error);
+         npy_draft(path, NPY_F4, 3, shape, lse, draft, error);
 }
 
-static bool draft_o(const Problem *p, const Outputs *outputs, const char *directory,
-                    NpyDraft *draft, Error *error) {
+static bool draft_o(const Problem *p, const uint16_t *o, const char *directory, NpyDraft *draft,
+                    Error *error) {
   char path[PATH_MAX];
   const int64_t shape[4] = {p->batch, p->q_heads, p->q_len, p->head_dim};
   const NpyType type = p->dtype == DTYPE_FP16 ? NPY_F2 : NPY_F4;
   if (!file_path(directory, "o.npy", path, error)) return false;
-  void *ordered = malloc(outputs->view.o_elements * npy_type_bytes(type));
+  void *ordered =
+      malloc((size_t)p->batch * p->q_heads * p->q_len * p->head_dim * npy_type_bytes(type));
   if (ordered == NULL) return fail(error, EXIT_DEVICE, "out of host memory: %s", path);
-  gather(p, outputs->view.o, ordered);
+  gather(p, o, ordered);
   const bool ok = npy_draft(path, type, 4, shape, ordered, draft, error);
   free(ordered);
   return ok;
 }
 
-bool outputs_write(const Problem *p, const Outputs *outputs, const char *directory, Error *error) {
-  NpyDraft lse = {0}, o = {0};
+bool outputs_write(const Problem *p, const uint16_t *o, const float *lse, const char *directory,
+                   Error *error) {
+  NpyDraft lse_file = {0}, o_file = {0};
   const bool drafted =
-      draft_lse(p, outputs, directory, &lse, error) && draft_o(p, outputs, directory, &o, error);
-  const bool ok = drafted && npy_publish(&lse, error) && npy_publish(&o, error);
-  npy_discard(&lse);
-  npy_discard(&o);
+      draft_lse(p, lse, directory, &lse_file, error) && draft_o(p, o, directory, &o_file, error);
+  const bool ok = drafted && npy_publish(&lse_file, error) && npy_publish(&o_file, error);
+  npy_discard(&lse_file);
+  npy_discard(&o_file);
   return ok;
-}
-
-void outputs_free(Outputs *outputs) {
-  free(outputs->o_block);
-  free(outputs->lse_block);
-  *outputs = (Outputs){0};
 }

@@ -5,7 +5,7 @@
 #include "host/io/random.h"
 
 /* Streams of random numbers; those of the inputs are small numbers. */
-enum { STREAM_BLOCKS = 100, STREAM_ENTRIES = 101 };
+enum { STREAM_KEYS = 24, STREAM_BLOCKS = 100, STREAM_ENTRIES = 101 };
 
 /** Pairs under the causal rule: kv_len + (kv_len - 1) + ... over the rows that attend anything. */
 static int64_t causal_entries(int64_t q_len, int64_t kv_len) {
@@ -288,6 +288,42 @@ int mask_rows_alike(const Mask *mask, int q) {
   if (mask->preset != PRESET_BLOCKS) return 1;
   if (q % mask->q_block_size != 0) return 0;
   return clamp(mask->q_len - (int64_t)q, 0, mask->q_block_size);
+}
+
+/** A key of query `row`, counted through batch and heads. */
+static int32_t draw_key(const Mask *mask, const Problem *p, uint64_t seed, int64_t row,
+                        KeySpan *spans) {
+  int count = mask_row(mask, (int)(row / p->q_len / p->q_heads), (int)(row / p->q_len % p->q_heads),
+                       (int)(row % p->q_len), spans);
+  if (count == 0) count = append(spans, 0, 0, p->kv_len);
+  int64_t attended = 0;
+  for (int i = 0; i < count; i++) attended += spans[i].end - spans[i].first;
+  const uint64_t bits = random_bits(seed, STREAM_KEYS, (uint64_t)row);
+  int64_t chosen = (int64_t)(bits % (uint64_t)attended);
+  int i = 0;
+  for (; chosen >= spans[i].end - spans[i].first; i++) chosen -= spans[i].end - spans[i].first;
+  return (int32_t)(spans[i].first + chosen);
+}
+
+bool mask_draw_keys(const Mask *mask, const Problem *p, uint64_t seed, int32_t **keys,
+                    Error *error) {
+  const int64_t rows = (int64_t)p->batch * p->q_heads * p->q_len;
+  int32_t *drawn_keys = malloc(sizeof *drawn_keys * (size_t)rows);
+  int failures = drawn_keys == NULL;
+#pragma omp parallel reduction(+ : failures)
+  {
+    KeySpan *spans = malloc(sizeof *spans * (size_t)mask_most_spans(mask));
+    failures += spans == NULL;
+#pragma omp for
+    for (int64_t row = 0; row < rows; row++) {
+      if (spans != NULL && drawn_keys != NULL)
+        drawn_keys[row] = draw_key(mask, p, seed, row, spans);
+    }
+    free(spans);
+  }
+  *keys = drawn_keys;
+  return failures == 0 ||
+         fail(error, EXIT_DEVICE, "out of host memory for the keys of --input spiky");
 }
 
 int64_t mask_entries(const Mask *mask, int batch, int heads) {

@@ -116,6 +116,13 @@ int mask_row_end(const Mask *mask, int batch, int head, int q, int kv_tile);
  */
 int mask_rows_alike(const Mask *mask, int q);
 
+/**
+ * One key for each query, drawn from those that it attends, or from all if it attends none: `keys`
+ * is [batch, q_heads, q_len], to be freed by the caller. EXIT_DEVICE if memory runs out.
+ */
+bool mask_draw_keys(const Mask *mask, const Problem *problem, uint64_t seed, int32_t **keys,
+                    Error *error);
+
 /** Unmasked (query, key) pairs over `batch` x `heads` of the problem. */
 int64_t mask_entries(const Mask *mask, int batch, int heads);
 

@@ -1,16 +1,8 @@
-#define _POSIX_C_SOURCE 200809L
-#include "host/device/device_mask.h"
-
-#include <time.h>
+#include "host/masks/device_mask.h"
 
 #include "host/device/device.h"
 #include "host/device/step_build.h"
-
-double clock_ms(void) {
-  struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return 1e3 * (double)now.tv_sec + 1e-6 * (double)now.tv_nsec;
-}
+#include "host/device/timing.h"
 
 static const char *const TENSOR_NAMES[MASK_TENSORS] = {
     "kv_num_blocks", "kv_indices", "block_mask_types", "partial_block_mask_indices",

@@ -31,7 +31,4 @@ bool device_mask_create(const Problem *problem, const HostBlockMask *blocks, Dev
 /** Frees everything; harmless on a zeroed struct. */
 void device_mask_free(DeviceMask *mask);
 
-/** Milliseconds on a clock that only goes forward. */
-double clock_ms(void);
-
 #endif
