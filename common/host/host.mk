@@ -1,0 +1,39 @@
+# The host code: C11, the same for both backends but for the headers of the runtime.
+
+# No contraction to fused multiply-adds: the generators promise the same bits on every machine.
+HOST_FLAGS = -std=c11 $(OPTIMISE) -g $(WARNINGS) -ffp-contract=off -fopenmp -Icommon
+# -O3 vectorises the two hot loops: the reference, and mma of the CPU backend.
+VECTORISE := $(if $(filter 1,$(DEBUG)),,-O3)
+
+CUDA_INCLUDE = $(abspath $(dir $(shell command -v $(NVCC)))../include)
+RUNTIME_INCLUDE = $(if $(filter cuda,$(BACKEND)),-isystem $(CUDA_INCLUDE),-Icommon/simt/include)
+
+HOST_SOURCES := $(wildcard common/host/*.c common/host/*/*.c) \
+	$(if $(filter cpu,$(BACKEND)),$(wildcard common/host/report/lab/*.c))
+HOST_OBJECTS := $(HOST_SOURCES:common/%.c=$(BUILD)/%.o) $(BUILD)/host/device/ceiling.o
+
+define compile_c
+@mkdir -p $(@D)
+$(call say,CC,$<)
+$(Q)$(CC) $(HOST_FLAGS) $(1) $(RUNTIME_INCLUDE) -MMD -MP -c $< -o $@
+endef
+
+$(BUILD)/host/%.o: common/host/%.c $(BUILD)/flags
+	$(call compile_c)
+
+# Ceilings that other loops measured are not comparable.
+$(BUILD)/ceiling_version.h: common/host/device/ceiling.cu common/device/ptx.cuh
+	@mkdir -p $(@D)
+	@echo "#define CEILING_VERSION \"$$(cat $^ | cksum)\"" > $@
+
+# For the objects in this folder, and in others that are built from the same sources.
+define special_host_objects
+$(1)/host/check/reference.o: private HOST_FLAGS += $(VECTORISE)
+$(1)/host/base/version.o: $(BUILD)/commit.h
+$(1)/host/device/ceiling_cache.o: $(BUILD)/ceiling_version.h
+$(1)/host/base/version.o $(1)/host/device/ceiling_cache.o: private HOST_FLAGS += -I$(BUILD)
+endef
+$(eval $(call special_host_objects,$(BUILD)))
+
+$(BUILD)/host/device/ceiling.o: common/host/device/ceiling.cu $$(REWRITER) $(BUILD)/flags
+	$(call compile_cu,$(call archs_of,step01))

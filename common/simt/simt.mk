@@ -1,0 +1,56 @@
+# The CPU backend: its runtime, its lab, and how it compiles kernels. CUDA builds do not read this file.
+
+# Shared memory is one array of bytes that holds many types, hence -fno-strict-aliasing;
+# -fno-extern-tls-init, which clang does not know, spares a call at each use of shared memory;
+# -fstack-clash-protection lets no large frame jump over the guard below a fiber's stack;
+# -fno-optimize-sibling-calls keeps calls calls, so that reports can say who called. DWARF 4, as
+# addr2line up to binutils 2.40 names the .cpp for lines of the first file in a table of DWARF 5.
+NO_TLS_INIT = $(eval NO_TLS_INIT := $$(call if_known,-fno-extern-tls-init))$(NO_TLS_INIT)
+SIMT_FLAGS = -std=c++17 $(OPTIMISE) $(PIC) -gdwarf-4 $(WARNINGS) -Wno-unknown-pragmas -fno-strict-aliasing \
+	$(NO_TLS_INIT) -ffp-contract=off -fstack-clash-protection -fno-optimize-sibling-calls \
+	-Icommon -Icommon/simt/include
+SIMT_RUNTIME_FLAGS = -std=c11 $(OPTIMISE) -g $(WARNINGS) -fPIC -Icommon -Icommon/simt/include
+# Misaligned accesses, which a GPU refuses, are reported by debug builds and tests.
+CHECK_ALIGNMENT := -fsanitize=alignment
+KERNEL_CHECKS := $(if $(filter 1,$(DEBUG)),$(CHECK_ALIGNMENT))
+
+# The checking build of a kernel calls the lab at each load and store: -fsanitize=thread, but with the
+# lab's own functions; -fsanitize=bounds reports indices outside an array. -O1, as counts do not depend
+# on it and compiling takes half the time. g++ must not move loads of static arrays out of a condition
+# within a loop: threads that do not enter the condition would make them too.
+CHECKING = $(eval CHECKING := -O1 -DSIMT_CHECKING -fsanitize=thread,bounds \
+	$$(call if_known,-fno-gnu-unique) $$(call if_known,-fno-tree-loop-im) \
+	$$(call if_known,--param tsan-instrument-func-entry-exit=0) \
+	$$(call if_known,-mllvm -tsan-instrument-func-entry-exit=0))$(CHECKING)
+
+SIMT_OBJECTS := $(patsubst common/%.c,$(BUILD)/%.o,$(wildcard common/simt/runtime/*.c)) \
+	$(patsubst common/%.S,$(BUILD)/%.o,$(wildcard common/simt/runtime/*.S))
+# The lab, which watches kernels for --report; steps as libraries do without.
+LAB_OBJECTS := $(patsubst common/%.c,$(BUILD)/%.o,$(wildcard common/simt/lab/*.c))
+
+# Rewrites kernel launches as C++; finds them as CUDA's own lexer would.
+REWRITER := $(BUILD)/rewrite_launches
+
+$(REWRITER): common/simt/rewrite_launches.c $(BUILD)/flags
+	@mkdir -p $(@D)
+	$(call say,CC,$<)
+	$(Q)$(CC) -std=c11 -O1 $(WARNINGS) $< -o $@
+
+define compile_cu
+@mkdir -p $(@D)
+$(call say,CXX,$<)
+$(Q)$(REWRITER) $< > $(@:.o=.cpp)
+$(Q)$(CXX) $(SIMT_FLAGS) $(KERNEL_CHECKS) -MMD -MP -MT $@ -c $(@:.o=.cpp) -o $@
+endef
+
+$(BUILD)/simt/runtime/tensor.o: private SIMT_RUNTIME_FLAGS += $(VECTORISE)
+
+$(BUILD)/simt/%.o: common/simt/%.c $(BUILD)/flags
+	@mkdir -p $(@D)
+	$(call say,CC,$<)
+	$(Q)$(CC) $(SIMT_RUNTIME_FLAGS) -MMD -MP -c $< -o $@
+
+$(BUILD)/simt/%.o: common/simt/%.S $(BUILD)/flags
+	@mkdir -p $(@D)
+	$(call say,AS,$<)
+	$(Q)$(CC) -c $< -o $@

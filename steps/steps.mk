@@ -1,0 +1,75 @@
+# How a step becomes a program: with nvcc, or as C++ on the CPU backend.
+
+step_object = $(BUILD)/steps/$(call stem_of,$(1)).o
+# Compiled once more on the CPU backend, for --report.
+checked_object = $(if $(filter cpu,$(BACKEND)),$(BUILD)/checked/$(call stem_of,$(1)).o)
+
+STEP_PROGRAMS := $(STEPS:%=$(BUILD)/%)
+
+ifeq ($(BACKEND),cuda)
+
+NVCC_FLAGS = -std=c++17 -g $(if $(filter 1,$(DEBUG)),-G,-lineinfo) -Icommon \
+	-Xcompiler $(subst $(space),$(comma),$(strip $(WARNINGS) $(PIC))) \
+	$(if $(filter 1,$(WERROR)),-Werror all-warnings)
+# Machine code for each architecture, and PTX of the newest so that later GPUs run too: that of sm_90,
+# since what is made for sm_90a runs nowhere else.
+newest = $(patsubst sm_%,compute_%,$(lastword $(or $(filter-out %a %f,$(1)),$(1))))
+gencode = $(foreach a,$(1),-gencode arch=$(a:sm_%=compute_%)$(comma)code=$(a)) \
+	-gencode arch=$(call newest,$(1))$(comma)code=$(call newest,$(1))
+
+# Steps without tensor cores run on Turing too: sm_75 joins the default list for them alone.
+TURING_STEPS := step01 step02
+short_of = $(firstword $(subst _, ,$(1)))
+runs_on_turing = $(filter $(short_of),$(TURING_STEPS))
+archs_of = $(if $(runs_on_turing),$(if $(subst $(ALL_ARCHS),,$(ARCH)),,sm_75 ))$(ARCH)
+# Said before nvcc says it in a hundred lines.
+too_old = $(if $(runs_on_turing),,$(filter sm_5% sm_6% sm_7%,$(ARCH)))
+refuse_too_old = $(if $(too_old),@echo "$(short_of): needs sm_80 or later$(comma) not $(too_old);\
+	only $(TURING_STEPS) and BACKEND=cpu do without" >&2; exit 1)
+
+define compile_cu
+@mkdir -p $(@D)
+$(call say,NVCC,$<)
+$(Q)$(NVCC) $(NVCC_FLAGS) $(call gencode,$(1)) -MMD -MP -c $< -o $@
+endef
+
+LINK := $(NVCC)
+LINK_FLAGS := -cudart static -Xcompiler -fopenmp -lm
+
+else
+
+LINK := $(CXX)
+LINK_FLAGS := -fopenmp -lpthread -lm
+
+# All names of the checking build become local but that of its descriptor, so that both builds of a
+# step fit into one program.
+$(FULL_NAMES:%=$(BUILD)/checked/%.all.o): $(BUILD)/checked/%.all.o: steps/%.cu $(REWRITER) $(BUILD)/flags
+	$(compile_cu)
+
+$(FULL_NAMES:%=$(BUILD)/checked/%.all.o): private SIMT_FLAGS += $(CHECKING)
+
+$(FULL_NAMES:%=$(BUILD)/checked/%.o): %.o: %.all.o
+	$(Q)$(LD) -r --force-group-allocation $< -o $@
+	$(Q)$(OBJCOPY) --redefine-sym step=step_checked --keep-global-symbol=step_checked $@
+
+endif
+
+ifneq ($(AMBIGUOUS),)
+$(foreach folder,steps checked unit/steps,$(AMBIGUOUS:%=$(BUILD)/$(folder)/%.o)): FORCE
+	@echo "$(call two_files,$(basename $(@F)))" >&2; exit 2
+endif
+
+# Links objects and libraries, with these flags beside the usual ones.
+define link_program
+@mkdir -p $(@D)
+$(call say,LINK,$@)
+$(Q)$(LINK) $(filter %.o %.a,$^) -o $@ $(1) $(LINK_FLAGS)
+endef
+
+$(FULL_NAMES:%=$(BUILD)/steps/%.o): $(BUILD)/steps/%.o: steps/%.cu $(REWRITER) $(BUILD)/flags
+	$(call refuse_too_old,$*)
+	$(call compile_cu,$(call archs_of,$*))
+
+$(STEP_PROGRAMS) $(FULL_NAMES:%=$(BUILD)/%): $(BUILD)/%: $$(call step_object,$$*) \
+    $$(call checked_object,$$*) $(HOST_OBJECTS) $(SIMT_OBJECTS) $(LAB_OBJECTS)
+	$(call link_program)

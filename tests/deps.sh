@@ -1,0 +1,41 @@
+#!/usr/bin/env bash
+# Installs what the tests need and what is not there yet: Debian packages, for which it asks sudo unless
+# it is run by root, and Python packages in .venv, which need no root.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+debian=(gcc g++ libcmocka-dev clang-format cppcheck valgrind gdb binutils git python3 python3-venv)
+python=(numpy pytest pytest-xdist matplotlib)
+status=0
+
+install_debian() {
+  local sudo=
+  [ "$(id -u)" -eq 0 ] || sudo=sudo
+  $sudo apt-get update -q && $sudo env DEBIAN_FRONTEND=noninteractive apt-get install -q -y "$@"
+}
+
+missing=()
+for package in "${debian[@]}"; do
+  [[ $(dpkg-query -W -f='${db:Status-Abbrev}' "$package" 2>/dev/null) == ii* ]] || missing+=("$package")
+done
+if [ ${#missing[@]} -eq 0 ]; then
+  echo "deps: all Debian packages are installed"
+elif ! command -v apt-get >/dev/null; then
+  echo "deps: there is no apt-get (Debian, Ubuntu) here. Install these in another way: ${missing[*]}" >&2
+  status=1
+else
+  echo "deps: installing Debian packages: ${missing[*]}"
+  install_debian "${missing[@]}" || {
+    echo "deps: these are missing. Install them as root: apt-get install ${missing[*]}" >&2
+    status=1
+  }
+fi
+
+.venv/bin/python -m pip --version >/dev/null 2>&1 || { echo "deps: making .venv" && python3 -m venv .venv; }
+if .venv/bin/python -c 'import matplotlib, numpy, pytest, xdist' 2>/dev/null; then
+  echo "deps: all Python packages are installed"
+else
+  echo "deps: installing Python packages in .venv: ${python[*]}"
+  .venv/bin/python -m pip install -q "${python[@]}"
+fi
+exit $status

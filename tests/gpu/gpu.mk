@@ -1,0 +1,31 @@
+# What is compared with evidence from a GPU.
+
+## make lab-counts        programs that write down the lab's counts, to be compared with Nsight Compute
+
+# What a GPU's registers hold after ldmatrix and mma, for the test of the CPU backend's layouts; and, on
+# a GPU, what it counts of cp.async.
+$(BUILD)/gpu/%.o: tests/gpu/%.cu $$(REWRITER) $(BUILD)/flags
+	$(call compile_cu,$(ARCH))
+
+$(BUILD)/layouts $(if $(filter cuda,$(BACKEND)),$(BUILD)/copies): $(BUILD)/%: $(BUILD)/gpu/%.o $(SIMT_OBJECTS)
+	$(call link_program)
+
+# The same of the lab: cp.async alone, and every step.
+LAB_COUNTERS := $(if $(filter cpu,$(BACKEND)),$(STEPS:%=$(BUILD)/counts/%) $(BUILD)/counts/copies)
+.PHONY: lab-counts
+lab-counts: $(LAB_COUNTERS)
+
+$(BUILD)/gpu/%.o: tests/gpu/%.c $(BUILD)/flags
+	$(call compile_c)
+
+$(BUILD)/gpu/copies.o: private SIMT_FLAGS += $(CHECKING)
+
+COUNT := -Wl,--wrap=lab_take_results
+
+$(BUILD)/counts/copies: $(BUILD)/gpu/copies.o $(BUILD)/gpu/lab_counts.o $(BUILD)/plain/libhost.a \
+    $(SIMT_OBJECTS) $(LAB_OBJECTS)
+	$(call link_program,$(COUNT))
+
+$(STEPS:%=$(BUILD)/counts/%): $(BUILD)/counts/%: $(BUILD)/gpu/lab_counts.o $$(call step_object,$$*) \
+    $$(call checked_object,$$*) $(HOST_OBJECTS) $(SIMT_OBJECTS) $(LAB_OBJECTS)
+	$(call link_program,$(COUNT))

@@ -1,0 +1,115 @@
+# Unit tests in C: always on the CPU backend, so that they need no toolkit.
+
+## make test-unit         unit tests, under the address and undefined-behaviour sanitizers
+## make test-valgrind     the unit tests of the host code under valgrind (minutes)
+.PHONY: test-unit test-valgrind
+
+# cmocka is looked for when the tests are built, not when the Makefile is read.
+hash := \#
+HAVE_CMOCKA = $(shell printf '$(hash)include <%s>\n' stdarg.h stddef.h setjmp.h stdint.h cmocka.h | \
+	$(CC) -fsyntax-only -x c - 2>/dev/null && echo yes)
+NO_CMOCKA = cmocka not found. Install it: sudo apt-get install libcmocka-dev
+needs_cmocka = @test "$(HAVE_CMOCKA)" = yes || { echo "$(NO_CMOCKA)" >&2; exit 1; }
+
+ifeq ($(BACKEND),cuda)
+
+test-unit:
+	@if [ "$(HAVE_CMOCKA)" = yes ]; then $(MAKE) BACKEND=cpu test-unit; \
+	else echo "test-unit: skipped: $(NO_CMOCKA)"; fi
+
+test-valgrind:
+	@echo "make test-valgrind: needs BACKEND=cpu" >&2; exit 1
+
+else
+
+SANITIZE := -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
+UNIT := $(BUILD)/unit
+# The names of the tests in these folders that begin with a word.
+tests_named = $(patsubst tests/unit/%$(2),%,$(wildcard tests/unit/*/$(1)_*$(2)))
+HOST_TESTS := $(call tests_named,test,.c)
+# Measure time, so that they are built without sanitizers.
+SPEED_TESTS := $(call tests_named,speed,.c)
+SIMT_TESTS := $(call tests_named,simt,.cu)
+LAB_TESTS := $(call tests_named,lab,.cu)
+
+# --- The host code without main, with sanitizers and without ----------------------------------------
+
+UNIT_HOST_SOURCES := $(filter-out common/host/main.c,$(HOST_SOURCES))
+$(eval $(call special_host_objects,$(UNIT)))
+
+$(UNIT)/host/%.o: common/host/%.c $(BUILD)/flags
+	$(call compile_c,$(SANITIZE))
+
+$(UNIT)/libhost.a: $(UNIT_HOST_SOURCES:common/%.c=$(UNIT)/%.o)
+$(BUILD)/plain/libhost.a: $(UNIT_HOST_SOURCES:common/%.c=$(BUILD)/%.o)
+$(UNIT)/libhost.a $(BUILD)/plain/libhost.a:
+	@mkdir -p $(@D)
+	@rm -f $@
+	$(Q)ar rcs $@ $^
+
+$(UNIT)/%.o: tests/unit/%.c $(BUILD)/flags
+	$(needs_cmocka)
+	$(call compile_c,$(SANITIZE))
+
+# For valgrind, and for the tests of speed.
+$(BUILD)/plain/%.o: tests/unit/%.c $(BUILD)/flags
+	$(needs_cmocka)
+	$(call compile_c)
+
+$(HOST_TESTS:%=$(UNIT)/%): $(UNIT)/%: $(UNIT)/%.o $(UNIT)/libhost.a
+	$(call link_program,$(SANITIZE) -lcmocka)
+
+$(HOST_TESTS:%=$(BUILD)/plain/%) $(SPEED_TESTS:%=$(BUILD)/plain/%): $(BUILD)/plain/%: \
+    $(BUILD)/plain/%.o $(BUILD)/plain/libhost.a
+	$(call link_program,-lcmocka)
+
+# --- The CPU backend and its lab --------------------------------------------------------------------
+
+# The runtime is not instrumented: fibers are not threads.
+$(UNIT)/%.o: tests/unit/%.cu $(REWRITER) $(BUILD)/flags
+	$(needs_cmocka)
+	$(compile_cu)
+
+$(UNIT)/%.o: private KERNEL_CHECKS := $(CHECK_ALIGNMENT)
+
+# Tests of the lab watch themselves: kernels of the checking build.
+$(LAB_TESTS:%=$(UNIT)/%.o): private KERNEL_CHECKS :=
+$(LAB_TESTS:%=$(UNIT)/%.o): private SIMT_FLAGS += $(CHECKING)
+
+$(SIMT_TESTS:%=$(UNIT)/%): $(UNIT)/%: $(UNIT)/%.o $(SIMT_OBJECTS)
+	$(call link_program,-lcmocka)
+
+$(LAB_TESTS:%=$(UNIT)/%): $(UNIT)/%: $(UNIT)/%.o $(SIMT_OBJECTS) $(LAB_OBJECTS)
+	$(call link_program,-lcmocka)
+
+# Calls a step.
+$(UNIT)/simt/simt_many_tiles: $$(UNIT)/steps/$$(call stem_of,step05).o
+
+# --- Whole programs with the host code under the sanitizers -----------------------------------------
+
+$(FULL_NAMES:%=$(UNIT)/steps/%.o): $(UNIT)/steps/%.o: steps/%.cu $(REWRITER) $(BUILD)/flags
+	$(compile_cu)
+
+$(STEPS:%=$(UNIT)/%): $(UNIT)/%: $$(UNIT)/steps/$$(call stem_of,$$*).o $(UNIT)/host/main.o \
+    $(UNIT)/libhost.a $(BUILD)/host/device/ceiling.o $(SIMT_OBJECTS) $(LAB_OBJECTS)
+	$(call link_program,$(SANITIZE))
+
+UNIT_TESTS := $(HOST_TESTS:%=$(UNIT)/%) $(SPEED_TESTS:%=$(BUILD)/plain/%) $(SIMT_TESTS:%=$(UNIT)/%) \
+	$(LAB_TESTS:%=$(UNIT)/%)
+SANITIZED_STEPS := $(STEPS:%=$(UNIT)/%)
+
+test-unit: $(UNIT_TESTS) $(SANITIZED_STEPS) $(REWRITER)
+	@failed=0; \
+	for test in $(UNIT_TESTS); do echo "--- $${test##*/}"; $$test || failed=1; done; \
+	echo "--- every step, sanitized"; \
+	$(call check_steps,$(SANITIZED_STEPS)) || failed=1; \
+	exit $$failed
+
+test-valgrind:
+	$(call recipe_needs,valgrind,valgrind)
+	@$(MAKE) $(HOST_TESTS:%=$(BUILD)/plain/%)
+	@failed=0; for test in $(HOST_TESTS); do echo "--- $$test"; \
+	  TEST_TRIALS=100 OMP_NUM_THREADS=1 valgrind -q --leak-check=full --errors-for-leak-kinds=definite \
+	    --error-exitcode=9 $(BUILD)/plain/$$test || failed=1; done; exit $$failed
+
+endif
