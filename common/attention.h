@@ -82,7 +82,7 @@ typedef struct Problem {
   MaskKind mask;
   float scale;
   int q_block_size, kv_block_size; /**< of the block mask; for steps that take block masks */
-  int stages; /**< key/value buffers, for steps that leave the choice; else 0 */
+  bool shared_kv; /**< K and V take turns in one buffer; for steps that leave the choice */
   Strides q_strides, k_strides, v_strides, o_strides;
 } Problem;
 
@@ -113,23 +113,14 @@ typedef struct KernelLaunch {
 
 enum { MAX_LAUNCHES = 3 };
 
-/** How its kernels treat the memory at worst, as a step declares; a report of the CPU backend holds
- * them to it. 0: the step declares nothing. */
-typedef struct PerformanceLimits {
-  int shared_ways;            /**< of a bank conflict; 1: none */
-  int sectors_per_request;    /**< 32-byte sectors that a warp's access to global memory touches */
-  int mma_under_copy_percent; /**< at least so many of the mma, with a cp.async in flight */
-} PerformanceLimits;
-
 /** How a step goes about one problem. */
 typedef struct Description {
-  int q_tile, kv_tile; /**< rows of Q, and of K and V, that a thread block works on at a time */
+  int block_m, block_n; /**< rows of Q, and of K and V, in the tiles that a thread block works on */
   Ceiling ceiling;
   /** Device memory traffic for S and P per unmasked score entry; 0 when they stay on chip. */
   int intermediate_bytes_per_entry;
   /** Hidden keys are multiplied too, by a weight of 0: NaN or Inf in V spreads within a tile. */
   bool multiplies_hidden_keys;
-  PerformanceLimits limits;
   int launch_count;
   KernelLaunch launches[MAX_LAUNCHES];
   char note[160]; /**< one line for the report, or empty */

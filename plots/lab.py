@@ -58,7 +58,7 @@ def report_of(program: Program, name: str, shape: str, scratch: Path) -> Report:
     path = scratch / "report.jsonl"
     path.unlink(missing_ok=True)
     done = program.run(*shape.split(), f"--report=json:{path},roofline:{GPU},races,bounds,init,"
-                       "alignment,blocks,limits", cwd=REPOSITORY)
+                       "alignment,blocks", cwd=REPOSITORY)
     if done.returncode not in (RIGHT, WRONG):
         raise SystemExit(f"lab: {name} {shape}: {done.stderr.strip()}")
     return Report(name, [json.loads(line) for line in path.read_text().splitlines()])

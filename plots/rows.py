@@ -62,7 +62,7 @@ class Row:
     driver: str | None = None
     sm_clock_mhz: int | None = None
     cuda_runtime: str | None = None
-    stages: int | None = None
+    shared_kv: bool | None = None
     mask_block_q: int | None = None
     mask_block_kv: int | None = None
     mask_blocks: int | None = None
@@ -227,13 +227,13 @@ def read_row(line: str, kind: str, where: str) -> Row:
         wrong = mistimed(found, kind)
     if wrong:
         raise RowsError(f"{where}: {wrong}; see docs/json-rows.md")
+    found.setdefault("shared_kv", found.get("stages") == 1)  # as older rows tell it
     return Row(**{field.name: found.get(field.name) for field in fields(Row)})
 
 
-def counts(row: Row, most_stages: dict[str | None, int]) -> bool:
-    """Timed, not wrong, and not one of those that ask what fewer stages would do."""
-    return (bool(row.samples) and row.right is not False
-            and (row.stages or 0) == most_stages[row.step])
+def counts(row: Row) -> bool:
+    """Timed, not wrong, and not one of those that ask what a shared K/V buffer would cost."""
+    return bool(row.samples) and row.right is not False and not row.shared_kv
 
 
 def read_run(path: Path, kind: str) -> Run:
@@ -244,12 +244,9 @@ def read_run(path: Path, kind: str) -> Run:
         raise RowsError(f"{path}: {error}") from error
     rows = [read_row(line, kind, f"{path}, line {i}") for i, line in enumerate(lines, 1)]
     refuse_other_origins(rows, path)
-    most_stages: dict[str | None, int] = {}
-    for row in rows:
-        most_stages[row.step] = max(row.stages or 0, most_stages.get(row.step, 0))
     latest = {}
     for row in rows:
-        if counts(row, most_stages):
+        if counts(row):
             latest[measurement(row)] = row
     return Run(path, list(latest.values()))
 

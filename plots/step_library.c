@@ -52,7 +52,6 @@ static Problem problem_of(const Shape *s, const BlockMask *mask) {
     p.mask = MASK_BLOCKS;
     p.q_block_size = mask->q_block_size;
     p.kv_block_size = mask->kv_block_size;
-    p.stages = 2;
   }
   return p;
 }

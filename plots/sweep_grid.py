@@ -33,7 +33,7 @@ class Case:
     head_dim: int
     dtype: str = "fp16"
     mask: str = "full"
-    one_stage: bool = False
+    shared_kv: bool = False
     check_rows: int | None = None
 
     @property
@@ -48,28 +48,28 @@ class Case:
         """For the step's program."""
         words = [f"-b {self.batch} -H {self.heads} -n {self.seqlen} -d {self.head_dim}",
                  f"-t {self.dtype} -m {self.mask}"]
-        words += ["--stages 1"] * self.one_stage
         words += [f"-c rows:{self.check_rows}"] * (self.check_rows is not None)
+        words += ["--shared-kv"] * self.shared_kv
         return " ".join(words)
 
     def identity(self) -> tuple:
         """Equal to identity_of() of the row that this case gives."""
         return (self.step, self.batch, self.heads, self.heads, self.seqlen, self.seqlen,
-                self.head_dim, self.dtype, self.mask, self.one_stage)
+                self.head_dim, self.dtype, self.mask, self.shared_kv)
 
 
 def identity_of(row: dict) -> tuple:
     """What tells the rows of one run apart."""
     fields = ("step", "batch", "heads", "kv_heads", "seqlen", "seqlen_kv", "head_dim", "dtype",
               "mask")
-    return (*(row[field] for field in fields), row.get("stages") == 1)
+    return (*(row[field] for field in fields), row.get("shared_kv", row.get("stages") == 1))
 
 
 def case_in_words(identity: tuple) -> str:
     """What identity_of() tells, as the step's options say it."""
-    step, batch, heads, _, seqlen, _, head_dim, dtype, mask, one_stage = identity
+    step, batch, heads, _, seqlen, _, head_dim, dtype, mask, shared_kv = identity
     return (f"{step} -b {batch} -H {heads} -n {seqlen} -d {head_dim} -t {dtype} -m {mask}"
-            f"{' --stages 1' * one_stage}")
+            f"{' --shared-kv' * shared_kv}")
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ def mask_groups(steps: Iterable[str]) -> list[Group]:
         for seqlen in MASK_SEQLENS:
             cases = [Case(step, seqlen, head_dim, mask=mask) for mask in masks_of(seqlen)
                      for step in steps]
-            cases += [Case(step, seqlen, head_dim, mask=mask, one_stage=True)
+            cases += [Case(step, seqlen, head_dim, mask=mask, shared_kv=True)
                       for mask in ONE_STAGE_MASKS for step in steps]
             groups.append(Group(f"masks, D={head_dim} N={seqlen}", tuple(cases)))
         cases = [Case(step, seqlen, head_dim, mask=mask, check_rows=LONG_ROWS)

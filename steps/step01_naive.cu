@@ -209,12 +209,11 @@ static void describe(const Problem *p, size_t workspace_bytes, Description *desc
   const dim3 tile(TILE, TILE), rows(WARP_SIZE, ROWS_PER_BLOCK);
 
   *description = {};
-  description->q_tile = TILE;
-  description->kv_tile = TILE;
+  description->block_m = TILE;
+  description->block_n = TILE;
   description->ceiling = CEILING_COPY;
   description->intermediate_bytes_per_entry =
-      4 * sizeof(float);            // write S, read S, write P, read P
-  description->limits = {1, 5, 0};  // no conflict; 4 sectors, 5 where a row begins within one
+      4 * sizeof(float);  // write S, read S, write P, read P
   description->launch_count = 3;
   description->launches[0] = {
       "scores",

@@ -363,10 +363,9 @@ static bool supports(const Problem *p, char *why, size_t why_size) {
 static void describe(const Problem *p, size_t, Description *description) {
   const Variant *v = choose_variant(p);
   *description = {};
-  description->q_tile = v->q_tile;
-  description->kv_tile = v->kv_tile;
+  description->block_m = v->q_tile;
+  description->block_n = v->kv_tile;
   description->ceiling = CEILING_FFMA;
-  description->limits = {1, 12, 0};  // no conflict; most sectors where rows begin within one
   description->launch_count = 1;
   description->launches[0] = {"attention", (const void *)v->kernel,
                               dim3((unsigned)block_count(p, v)), dim3(LANES * v->q_tile / ROWS),

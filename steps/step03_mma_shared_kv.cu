@@ -160,11 +160,10 @@ static bool supports(const Problem *p, char *why, size_t why_size) {
 static void describe(const Problem *p, size_t, Description *description) {
   const Variant *v = find_variant(p);
   *description = {};
-  description->q_tile = v->q_rows;
-  description->kv_tile = v->kv_rows;
+  description->block_m = v->q_rows;
+  description->block_n = v->kv_rows;
   description->ceiling = CEILING_MMA;
   description->multiplies_hidden_keys = true;
-  description->limits = {2, most_copy_sectors(p->head_dim), 0};
   description->launch_count = 1;
   description->launches[0] = {"attention", (const void *)v->kernel,
                               dim3((unsigned)block_count(p, v)), dim3(THREADS),

@@ -188,7 +188,7 @@ static const Variant VARIANTS[] = {
 /** The variant for this problem and its mask blocks, or NULL. */
 static const Variant *find_variant(const Problem *p) {
   for (const Variant &v : VARIANTS) {
-    if (v.dtype == p->dtype && v.head_dim == p->head_dim && v.stages == p->stages &&
+    if (v.dtype == p->dtype && v.head_dim == p->head_dim && v.stages == (p->shared_kv ? 1 : 2) &&
         p->q_block_size % v.q_rows == 0) {
       return &v;
     }
@@ -204,10 +204,6 @@ static bool supports(const Problem *p, char *why, size_t why_size) {
   if (p->q_block_size % LEAST_BLOCK != 0 || p->kv_block_size % LEAST_BLOCK != 0) {
     snprintf(why, why_size, "mask blocks of %dx%d: %s takes multiples of %d", p->q_block_size,
              p->kv_block_size, step.name, LEAST_BLOCK);
-    return false;
-  }
-  if (p->stages < 1 || p->stages > 2) {
-    snprintf(why, why_size, "--stages %d: must be 1 or 2", p->stages);
     return false;
   }
   const Variant *v = find_variant(p);
@@ -243,15 +239,10 @@ static cudaError_t prepare(const Problem *p, const BlockMask *mask, void *prepar
 static void describe(const Problem *p, size_t, Description *description) {
   const Variant *v = find_variant(p);
   *description = {};
-  description->q_tile = v->q_rows;
-  description->kv_tile = v->kv_rows;
+  description->block_m = v->q_rows;
+  description->block_n = v->kv_rows;
   description->ceiling = CEILING_MMA;
   description->multiplies_hidden_keys = true;
-  // Where every tile is full, Q K^T runs while V travels, and P V while the next K does.
-  const int last_pv = (50 * v->kv_rows + p->kv_len - 1) / p->kv_len;  // percent of the mma
-  const int overlap = p->mask == MASK_FULL ? 100 - last_pv : 50;
-  description->limits = {2, most_copy_sectors(p->head_dim),
-                         v->stages == 2 && p->kv_len % v->kv_rows == 0 ? overlap : 0};
   description->launch_count = 1;
   description->launches[0] = {"attention", (const void *)v->kernel,
                               dim3((unsigned)block_count(p, v)), dim3(THREADS),

@@ -284,11 +284,4 @@ __device__ __forceinline__ void store_rows(const float (&o)[M_TILES][HEAD_DIM / 
   }
 }
 
-/** Sectors that a request of copy_tile() touches at most, to declare. Every other row lies 16 bytes
- * askew in shared memory, and each sector of it is asked for twice. Of 32 lanes' rows that is one
- * row in two; at D = 256, where they have one row, it is all or none of it. */
-static inline int most_copy_sectors(int head_dim) {
-  return head_dim == 256 ? 32 : head_dim == 96 ? 26 : 24;
-}
-
 #endif

@@ -223,7 +223,7 @@ static bool check(Run *run, Resources *r, Error *error) {
   const Options *o = run->options;
   run->total_rows = (size_t)p->batch * p->q_heads * p->q_len;
   if (o->check == CHECK_NONE) return true;
-  if (!check_plan(p, &run->mask, o->check, o->check_rows, run->description.q_tile, o->seed,
+  if (!check_plan(p, &run->mask, o->check, o->check_rows, run->description.block_m, o->seed,
                   &r->plan, error)) {
     return false;
   }

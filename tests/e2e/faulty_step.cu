@@ -105,9 +105,8 @@ static bool supports(const Problem *p, char *why, size_t why_size) {
 
 static void describe(const Problem *p, size_t, Description *description) {
   *description = {};
-  description->q_tile = THREADS;
-  description->kv_tile = THREADS;
-  description->limits = {1, 32, 0};
+  description->block_m = THREADS;
+  description->block_n = THREADS;
   description->launch_count = 1;
   description->launches[0] = {"faulty", (const void *)faulty_kernel, dim3(block_count(p)),
                               dim3(THREADS), SHARED_BYTES};

@@ -14,7 +14,7 @@ HEAD_DIMS, LENGTHS = (64, 128, 256), (512, 1024, 2048, 4096, 8192, 16384)
 DTYPES = {"fp16": 2.0**-11, "bf16": 2.0**-8}
 BLOCK_MASKS = {**{f"blocks:0.{i}": i / 10 for i in range(1, 10)}, "random:0.5": 0.5,
                "window:1024": 0.22, "document:8": 0.07, "prefix:1024": 0.53}
-MASK_FIELDS = {"stages": 2, "mask_block_q": 128, "mask_block_kv": 128}
+MASK_FIELDS = {"shared_kv": False, "mask_block_q": 128, "mask_block_kv": 128}
 SLOW_STEPS = ("step01", "step02")
 
 

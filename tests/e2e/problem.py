@@ -22,7 +22,7 @@ class Problem:
     input: str = "normal"
     seed: int = 1
     mask_block: tuple[int, int] | None = None  # for steps that take block masks: queries, keys
-    stages: int = 0  # 0: the option is not given
+    shared_kv: bool = False
 
     def __post_init__(self) -> None:
         # The dataclass is frozen so that it can be a dictionary's key.
@@ -65,7 +65,7 @@ class Problem:
         words = [] if self.scale is None else [f"--scale={self.scale!r}"]
         if self.mask_block:
             words += ["--mask-block", "{}x{}".format(*self.mask_block)]
-        return [*words, "--stages", str(self.stages)] if self.stages else words
+        return words + ["--shared-kv"] * self.shared_kv
 
     def with_other_layout(self) -> "Problem":
         return replace(self, layout="bnhd" if self.layout == "bhnd" else "bhnd")

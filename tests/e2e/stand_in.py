@@ -32,7 +32,7 @@ def solve(number, line, path):
                         dtype=options["-t"], mask=options["-m"], right=True, samples=10,
                         median_ms=1.0 + began / 1000)
     if name >= "step05":
-        row["stages"] = int(options.get("--stages", 2))
+        row["shared_kv"] = "--shared-kv" in line
     verdict = next((verdict for part, verdict in act["verdicts"].items()
                     if part in f"{{name}} {{line}}"), "right")
     if verdict == "WRONG":

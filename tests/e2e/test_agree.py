@@ -13,7 +13,7 @@ from stand_in import StandIns
 
 def row(seqlen: int, milliseconds: float, **more: object) -> dict:
     return {"step": "step05", "batch": 4, "heads": 16, "kv_heads": 16, "seqlen": seqlen,
-            "seqlen_kv": seqlen, "head_dim": 128, "dtype": "fp16", "mask": "full", "stages": 2,
+            "seqlen_kv": seqlen, "head_dim": 128, "dtype": "fp16", "mask": "full", "shared_kv": False,
             "samples": 10, "median_ms": milliseconds, "right": True} | more
 
 
@@ -53,13 +53,13 @@ def test_worst_shapes_are_named(tmp_path: Path) -> None:
 
 
 def test_only_what_both_have_timed_is_compared(tmp_path: Path) -> None:
-    first = write(tmp_path / "a", [row(1, 1), row(2, 1), row(3, 1), row(2, 5, stages=1)])
+    first = write(tmp_path / "a", [row(1, 1), row(2, 1), row(3, 1), row(2, 5, shared_kv=True)])
     wrong = {name: value for name, value in row(3, 9).items() if name != "samples"}
-    second = write(tmp_path / "b", [row(1, 1), row(2, 1), wrong, row(4, 1), row(2, 5, stages=1)])
+    second = write(tmp_path / "b", [row(1, 1), row(2, 1), wrong, row(4, 1), row(2, 5, shared_kv=True)])
     done = agree(first, second)
     assert done.returncode == RIGHT
     assert done.stdout.startswith("3 problems in both, 1 only in the first, 1 only in the second\n")
-    assert "-n 2 -d 128 -t fp16 -m full --stages 1\n" in done.stdout
+    assert "-n 2 -d 128 -t fp16 -m full --shared-kv\n" in done.stdout
 
 
 def test_sweeps_of_stand_ins(tmp_path: Path) -> None:

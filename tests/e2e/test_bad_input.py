@@ -29,10 +29,8 @@ BAD_OPTIONS = [
     *[(["--scale", value], ["--scale", value, "finite number"])
       for value in ("x", "nan", "inf", "-inf", "1e999", "1.0.0", "", " 1", "+1", "0x1",
                     "infinity")],
-    *[(["--scale", value], [f"--scale {value}", "0 or not so close to it"])
-      for value in ("1e-400", "-1e-320", "1e-39")],
-    *[(["--scale", value], [f"--scale {value}", "from -32 to 32"])
-      for value in ("1e300", "-1e39", "33", "-32.5")],
+    *[(["--scale", value], [f"--scale {value}", "must be positive"])
+      for value in ("0", "-1", "1e-39", "1e300", "33")],
     *[(["--min-time", value], ["--min-time", value, right])
       for value, right in (("x", "finite number"), ("nan", "finite number"), ("-1", "0 or more"))],
     *[(["--repeat", value], ["--repeat", value, "from 0 to"])
@@ -219,7 +217,7 @@ def test_bad_settings(any_step: Program, tmp_path: Path, variable: str, values: 
 # --- The same with a value that is right, so that what refuses everything would be noticed ------
 
 @pytest.mark.parametrize("options", [
-    ["-b", "3"], ["-H", "4", "-G", "2"], ["--scale", "-1e-3"], ["--seed", "18446744073709551615"],
+    ["-b", "3"], ["-H", "4", "-G", "2"], ["--scale", "1e-3"], ["--seed", "18446744073709551615"],
     ["--check", "rows:1"], ["--mask", "causal"], ["--layout=bnhd"], ["--mask-block", "1x1"],
     ["--min-time", "0"], ["-d32", "-tbf16"], ["--head-d", "96"],
 ], ids=" ".join)

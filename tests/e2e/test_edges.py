@@ -123,7 +123,7 @@ def test_value_beyond_fp16_becomes_infinite(any_step: Program, tmp_path: Path) -
     assert np.isfinite(result.o).all() and row["rows_not_compared"] == 0
 
 
-@pytest.mark.parametrize("scale", [1e-30, 30.0, -30.0])
+@pytest.mark.parametrize("scale", [1e-30, 30.0])
 def test_extreme_scales(step: Program, tmp_path: Path, scale: float) -> None:
     """All keys alike, or one key alone: the exponential neither overflows nor becomes 0/0."""
     p = Problem(heads=2, seqlen=66, seqlen_kv=65, dtype="bf16", mask="causal", scale=scale)

@@ -44,7 +44,7 @@ def test_counts_agree_with_those_of_the_runtime(step: Program) -> None:
 
 
 @pytest.mark.parametrize("part", ["races", "bounds", "init", "alignment", "blocks", "traffic",
-                                  "banks", "limits", "traffic,banks"])
+                                  "banks", "traffic,banks"])
 def test_parts_of_a_report(any_step: Program, part: str) -> None:
     any_step.run_right("-n", 64, f"--report={part}")
 
@@ -66,13 +66,6 @@ FAULTS = {
     "less shared memory than used": (
         "static constexpr int SHARED_BYTES = 2 *", "static constexpr int SHARED_BYTES = -64 + 2 *",
         "shared memory out of bounds"),
-    "rows without padding": (
-        "  description->limits = {2, ", "  description->limits = {1, ",
-        "worse than the step declares: ways of a shared memory conflict 2, declared 1"),
-    "no copy while the tensor cores work": (
-        "most_copy_sectors(p->head_dim), 0}", "most_copy_sectors(p->head_dim), 10}",
-        "worse than the step declares: 0.0 % of the mma under copies in flight, declared 10 %\n"
-        "           at common/device/mma_tile.cuh:"),
 }
 
 

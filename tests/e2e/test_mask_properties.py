@@ -158,7 +158,7 @@ def smaller(case: Case) -> Iterator[Case]:
                 yield changed(**{name: length, "mask": cut_preset(p.mask, kv_len)})
     for field, value in (("dtype", "fp16"), ("layout", "bhnd"), ("scale", None),
                          ("input", "normal"), ("head_dim", 32), ("mask_block", (64, 64)),
-                         ("stages", 1), ("seed", 1)):
+                         ("shared_kv", True), ("seed", 1)):
         if getattr(p, field) != value:
             yield changed(**{field: value})
     if case.entries is None:

@@ -40,7 +40,7 @@ PRESETS = ["full", "causal", "empty", "window:1", "window:65", "window:100000", 
 COMBINATIONS = pairwise({
     "mask": PRESETS, "seqlen": [1, 63, 129, 200, 270], "kv": list(KV_LENGTHS),
     "block": BLOCKS, "dtype": ["fp16", "bf16"], "head_dim": [32, 64, 96, 128, 256],
-    "heads": list(HEADS), "stages": [1, 2], "scale": [None, -0.2],
+    "heads": list(HEADS), "shared_kv": [True, False], "scale": [None, 0.2],
 }, seed=PAIRWISE_SEED)
 
 
@@ -49,7 +49,7 @@ def problem_of(row: dict) -> Problem:
     kv_len = KV_LENGTHS[row["kv"]](row["seqlen"])
     return Problem(batch, heads, kv_heads, row["seqlen"], kv_len, row["head_dim"], row["dtype"],
                    preset_text(row["mask"], kv_len), scale=row["scale"], mask_block=row["block"],
-                   stages=row["stages"], seed=7)
+                   shared_kv=row["shared_kv"], seed=7)
 
 
 def assert_right(p: Problem, result: Result, attended: np.ndarray) -> None:
@@ -103,8 +103,8 @@ def test_presets_give_the_canonical_block_mask(tmp_path: Path) -> None:
 
 NASTY = pairwise({
     "seqlen": [65, 129, 270], "kv": list(KV_LENGTHS), "block": BLOCKS,
-    "dtype": ["fp16", "bf16"], "head_dim": [32, 64, 128, 256], "stages": [1, 2],
-    "masks": [(1, 1), (2, 1), (1, 4), (2, 4)], "scale": [None, -0.2], "seed": [1, 2],
+    "dtype": ["fp16", "bf16"], "head_dim": [32, 64, 128, 256], "shared_kv": [True, False],
+    "masks": [(1, 1), (2, 1), (1, 4), (2, 4)], "scale": [None, 0.2], "seed": [1, 2],
 }, seed=PAIRWISE_SEED)
 
 
@@ -163,17 +163,17 @@ def test_order_of_slots_changes_rounding_only(tmp_path: Path) -> None:
         assert_right(p, result, dense)
 
 
-@pytest.mark.parametrize("stages", [1, 2])
+@pytest.mark.parametrize("shared_kv", [True, False])
 @pytest.mark.parametrize("head_dim", [64, 128])
 def test_first_block_masked_and_rows_with_nothing(tmp_path: Path, head_dim: int,
-                                                  stages: int) -> None:
+                                                  shared_kv: bool) -> None:
     """A tile in which some rows attend nothing, before others in which they do; and rows that
     attend nothing at all: O = 0 and LSE = -inf."""
     dense = np.ones((192, 256), bool)
     dense[:, :64] = False  # a first block wholly masked
     dense[1::2, :128] = False  # half of the rows have seen no key when others have
     dense[5] = dense[64:80] = dense[190] = False
-    p = Problem(1, 2, 1, 192, 256, head_dim, mask_block=(64, 64), stages=stages)
+    p = Problem(1, 2, 1, 192, 256, head_dim, mask_block=(64, 64), shared_kv=shared_kv)
     np.save(tmp_path / "mask.npy", dense)
     p = replace(p, mask=str(tmp_path / "mask.npy"))
     result, _ = STEP05.solve(tmp_path / "out", *p.options())
@@ -236,12 +236,12 @@ def test_nan_beside_entries_of_a_tile_past_the_end(tmp_path: Path) -> None:
 
 # --- Bits -----------------------------------------------------------------------------------------
 
-def test_stages_agree_bit_for_bit(tmp_path: Path) -> None:
+def test_one_buffer_and_two_agree_bit_for_bit(tmp_path: Path) -> None:
     """Both do the same arithmetic in the same order: only the copies come at other times."""
-    problems = [replace(problem_of(row), stages=0, batch=1) for row in COMBINATIONS[::4]]
+    problems = [replace(problem_of(row), batch=1) for row in COMBINATIONS[::4]]
     one, two = ([result for result, _ in STEP05.solve_all(
-        tmp_path / str(stages), [[*p.options(), "--stages", stages] for p in problems], "none")]
-        for stages in (1, 2))
+        tmp_path / str(shared), [replace(p, shared_kv=shared).options() for p in problems], "none")]
+        for shared in (True, False))
     assert all(a.same_bits(b) for a, b in zip(one, two, strict=True))
 
 

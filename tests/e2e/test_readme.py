@@ -46,7 +46,7 @@ def headline(rows: list[dict], **wanted: object) -> dict:
     wanted = {"batch": 4, "heads": 16, "seqlen": 4096, "seqlen_kv": 4096, "head_dim": 128,
               "dtype": "fp16", "mask": "full", "layout": "bhnd", **wanted}
     return [row for row in rows if all(row.get(name) == value for name, value in wanted.items())
-            and row.get("stages") in (None, 2)][-1]
+            and not row.get("shared_kv", row.get("stages") == 1)][-1]
 
 
 def rows_with(tmp_path: Path, **changes: str) -> Path:

@@ -26,10 +26,10 @@ ROW = {
     "max_error": NUMBER, "mean_error": NUMBER, "allowed_error": NUMBER, "max_error_share": NUMBER,
     "max_lse_error": NUMBER,
     "flops": NUMBER, "least_bytes": NUMBER, "workspace_bytes": int, "extra_bytes": int,
-    "ceiling": str,
+    "ceiling": str, "block_m": int, "block_n": int,
 }
 # Of steps that take block masks.
-MASK = {"stages": int, "mask_block_q": int, "mask_block_kv": int, "mask_blocks": int,
+MASK = {"shared_kv": bool, "mask_block_q": int, "mask_block_kv": int, "mask_blocks": int,
         "mask_blocks_active": int, "mask_blocks_full": int, "mask_blocks_causal": int,
         "mask_blocks_partial": int, "mask_bytes": int, "mask_prepared_bytes": int,
         "mask_build_ms": NUMBER, "mask_upload_ms": NUMBER, "mask_prepare_ms": NUMBER}
@@ -242,7 +242,7 @@ def test_options_before_cases_hold_for_every_case(any_step: Program, tmp_path: P
 # --- Instead of running --------------------------------------------------------------------------
 
 LONG_OPTIONS = ("batch heads kv-heads seqlen seqlen-kv head-dim dtype mask mask-block layout scale "
-                "stages input output seed check repeat min-time json report cases save-mask "
+                "shared-kv input output seed check repeat min-time json report cases save-mask "
                 "draw-mask info ceilings help version").split()
 SHORT_OPTIONS = "bHGnkdtmioscrj"
 

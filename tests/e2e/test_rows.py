@@ -56,10 +56,10 @@ def at_speed(row: dict, tflops: float) -> dict:
 
 
 def test_rows_that_do_not_count(tmp_path: Path) -> None:
-    """Wrong answers, untimed runs, and fewer stages than the step has by default."""
+    """Wrong answers, untimed runs, and a shared K/V buffer."""
     row = next(row for row in sweep_rows() if row["step"] == "step05")
     others = [row | change for change in ({"right": False}, {"samples": None}, {"samples": 0},
-                                          {"stages": 1})]
+                                          {"shared_kv": True})]
     assert one_run(tmp_path, [at_speed(row, 1.5), *others]).rows[0].tflops == 1.5
     assert len(one_run(tmp_path, [row, *others]).rows) == 1
 

@@ -1,6 +1,6 @@
 """The problems that a mutant must solve: few and small, for the paths through the kernels.
 
-Their head dimensions, stages and mask blocks are those of workspace.VARIANTS.
+Their head dimensions, buffers and mask blocks are those of workspace.VARIANTS.
 """
 
 import random
@@ -120,27 +120,27 @@ TENSOR_CORE = [
     "-b 2 -H 4 -G 2 -n 133 -k 150 -d 64 -m causal --layout bnhd",
     "-b 1 -H 2 -n 129 -k 70 -d 96 -m causal",
     "-b 1 -H 1 -n 300 -k 20 -d 64 -m causal",
-    "-b 1 -H 2 -n 70 -k 65 -d 64 --scale=-0.3",
+    "-b 1 -H 2 -n 70 -k 65 -d 64 --scale 0.3",
     "-b 1 -H 1 -n 20 -k 127 -d 64",
     "-b 1 -H 1 -n 130 -k 192 -d 64 -m causal",
     "-b 1 -H 1 -n 40 -k 129 -d 64",
     "-b 1 -H 1 -n 129 -k 128 -d 64 -m causal",
     "-b 1 -H 1 -n 100 -k 64 -d 96",
-    "-b 1 -H 1 -n 17 -k 70 -d 64 --scale 0",
+    "-b 1 -H 1 -n 17 -k 70 -d 64",
     "-b 1 -H 1 -n 65 -k 130 -d 64 --scale 30 -m causal",
 ]
 BLOCK_MASK = [
     "-b 2 -H 4 -G 2 -n 200 -k 233 -d 64 -m document:3 --layout bnhd",
-    "-b 1 -H 2 -n 200 -k 300 -d 64 -m causal --mask-block 64x64 --stages 1",
-    "-b 1 -H 1 -n 150 -k 192 -d 64 -m random:0.5 --stages 1 --mask-block 64x128",
-    "-b 1 -H 1 -n 300 -k 333 -d 64 -m interleaved:3 --mask-block 128x64 --scale=-0.3",
-    "-b 1 -H 1 -n 20 -k 2200 -d 64 -m window:2100 --mask-block 64x64 --stages 1",
+    "-b 1 -H 2 -n 200 -k 300 -d 64 -m causal --mask-block 64x64 --shared-kv",
+    "-b 1 -H 1 -n 150 -k 192 -d 64 -m random:0.5 --shared-kv --mask-block 64x128",
+    "-b 1 -H 1 -n 300 -k 333 -d 64 -m interleaved:3 --mask-block 128x64 --scale 0.3",
+    "-b 1 -H 1 -n 20 -k 2200 -d 64 -m window:2100 --mask-block 64x64 --shared-kv",
     "-b 1 -H 2 -n 129 -k 70 -d 64 -m causal",
-    "-b 1 -H 1 -n 65 -k 191 -d 64 --scale 0 --stages 1 --mask-block 64x64",
-    "-b 1 -H 1 -n 65 -k 191 -d 64 -m random:0.5 --scale 0 --stages 1 --mask-block 64x64",
+    "-b 1 -H 1 -n 65 -k 191 -d 64 --shared-kv --mask-block 64x64",
+    "-b 1 -H 1 -n 65 -k 191 -d 64 -m random:0.5 --shared-kv --mask-block 64x64",
     "-b 1 -H 1 -n 100 -k 129 -d 64 -m full",
     "-b 1 -H 1 -n 100 -k 128 -d 64 -m full",
-    "-b 1 -H 1 -n 70 -k 100 -d 64 -m empty --stages 1 --mask-block 64x64",
+    "-b 1 -H 1 -n 70 -k 100 -d 64 -m empty --shared-kv --mask-block 64x64",
     "-b 1 -H 1 -n 130 -k 192 -d 64 -m causal",
     "-b 1 -H 1 -n 200 -k 201 -d 64 -m causal",
     "-b 1 -H 1 -n 256 -k 255 -d 64 -m dilated:3 --scale 30",
@@ -183,7 +183,7 @@ def write_cases(step: str, directory: Path) -> list[tuple[Path, dict[str, str]]]
         lists = [({}, [f"-b 2 -H 2 -n 200 -k 300 -d 64 -m {disordered}",
                        f"-b 2 -H 2 -n 200 -k 319 -d 64 -m {edges}",
                        f"-b 2 -H 2 -n 100 -k 130 -d 64 -m {shared} "
-                       "--stages 1", f"--input {unseen} -m {past_the_end}", *BLOCK_MASK, *hidden])]
+                       "--shared-kv", f"--input {unseen} -m {past_the_end}", *BLOCK_MASK, *hidden])]
     files = []
     for i, (environment, lines) in enumerate(lists):
         path = directory / f"{step}_{i}.cases"

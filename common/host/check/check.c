@@ -143,12 +143,12 @@ typedef struct Comparison {
 static bool reached_by_bad_v(const Comparison *c, RowIndex row, int64_t first_bad) {
   const Problem *p = c->problem;
   if (!c->tiles->multiplies_hidden_keys || first_bad == INT64_MAX) return false;
-  const int first = row.q / c->tiles->q_tile * c->tiles->q_tile;
-  const int end = first + c->tiles->q_tile < p->q_len ? first + c->tiles->q_tile : p->q_len;
-  const int kv_tile = c->tiles->kv_tile;
+  const int first = row.q / c->tiles->block_m * c->tiles->block_m;
+  const int end = first + c->tiles->block_m < p->q_len ? first + c->tiles->block_m : p->q_len;
+  const int block_n = c->tiles->block_n;
   for (int q = first; q < end; ++q) {
-    const int64_t keys = mask_row_end(c->mask, row.batch, row.head, q, kv_tile);
-    if (first_bad < (keys + kv_tile - 1) / kv_tile * kv_tile) return true;
+    const int64_t keys = mask_row_end(c->mask, row.batch, row.head, q, block_n);
+    if (first_bad < (keys + block_n - 1) / block_n * block_n) return true;
   }
   return false;
 }

@@ -37,12 +37,12 @@ typedef struct CheckPlan {
  * as take 1.5 s, but up to four times as many where the edges of the tiles need it.
  *
  * A sample is random (by `seed`), spread evenly over the output, without repeats. It holds the
- * first and the last row of every tile of `q_tile` rows in some head - evenly chosen tiles when
+ * first and the last row of every tile of `block_m` rows in some head - evenly chosen tiles when
  * there are more edges than rows - and always the last row of the last head. The rows are in the
  * order of batch, head and q. Freed by check_plan_free().
  */
 bool check_plan(const Problem *problem, const Mask *mask, CheckMode mode, int64_t wanted,
-                int q_tile, uint64_t seed, CheckPlan *plan, Error *error);
+                int block_m, uint64_t seed, CheckPlan *plan, Error *error);
 void check_plan_free(CheckPlan *plan);
 
 /** Errors are relative: ||O - ref|| / ||ref|| of a row, Euclidean norm over the head dimension. */

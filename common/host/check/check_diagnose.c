@@ -123,7 +123,7 @@ static void try_stale_tile(Case *c, const Attention *a, const double *part, doub
     add_value(j, a, p, key, stale_k);
     add_value(j, a, a->p[key], key + shift, stale_v);
   }
-  const int tile = j->tiles->kv_tile;
+  const int tile = j->tiles->block_n;
   exchange(a, part, stale_v, result);
   explain(c, result, a->sum, "V of key/value tile %lld is stale: it is that of tile %lld",
           (long long)(first / tile), (long long)((first + shift) / tile));
@@ -135,7 +135,7 @@ static void try_stale_tile(Case *c, const Attention *a, const double *part, doub
 
 static void try_tiles(Case *c, const Attention *a) {
   static const double nothing[MAX_HEAD_DIM];
-  const int64_t tile = c->judgement->tiles->kv_tile;
+  const int64_t tile = c->judgement->tiles->block_n;
   for (int64_t first = 0; first < a->end; first += tile) {
     const int64_t last = first + tile < a->end ? first + tile : a->end;
     double part[MAX_HEAD_DIM] = {0}, rest[MAX_HEAD_DIM], sum = 0;

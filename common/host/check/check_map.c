@@ -77,12 +77,12 @@ static void mark_cell(void *context, const RowView *view) {
 void draw_fault_map(const Judgement *j, FILE *out) {
   const Problem *p = j->problem;
   const int64_t heads = (int64_t)p->batch * p->q_heads;
-  const int q_tile = j->tiles->q_tile;
-  const int tiles = (p->q_len - 1) / q_tile + 1;
+  const int block_m = j->tiles->block_m;
+  const int tiles = (p->q_len - 1) / block_m + 1;
   const int tiles_per_column = (tiles - 1) / MAP_COLUMNS + 1;
   FaultMap map = {.problem = p,
                   .heads_per_line = (heads - 1) / MAP_LINES + 1,
-                  .rows_per_column = tiles_per_column * q_tile};
+                  .rows_per_column = tiles_per_column * block_m};
   map.lines = (int)((heads - 1) / map.heads_per_line) + 1;
   map.columns = (tiles - 1) / tiles_per_column + 1;
   memset(map.cells, ' ', sizeof map.cells);

@@ -35,17 +35,17 @@ static int64_t count_rows(const Problem *p) {
 }
 
 /* First and last row of every tile; they are the same in a tile of one row. */
-static int64_t count_edges(const Problem *p, int q_tile) {
-  if (q_tile == 1) return p->q_len;
-  const int64_t whole = p->q_len / q_tile, rest = p->q_len % q_tile;
+static int64_t count_edges(const Problem *p, int block_m) {
+  if (block_m == 1) return p->q_len;
+  const int64_t whole = p->q_len / block_m, rest = p->q_len % block_m;
   return 2 * whole + min_int64(rest, 2);
 }
 
 /* The query row of an edge; edges are numbered from the top. */
-static int64_t edge_row(const Problem *p, int q_tile, int64_t edge) {
-  if (q_tile == 1) return edge;
-  const int64_t first = edge / 2 * q_tile;
-  return edge % 2 == 0 ? first : min_int64(first + q_tile, p->q_len) - 1;
+static int64_t edge_row(const Problem *p, int block_m, int64_t edge) {
+  if (block_m == 1) return edge;
+  const int64_t first = edge / 2 * block_m;
+  return edge % 2 == 0 ? first : min_int64(first + block_m, p->q_len) - 1;
 }
 
 static int compare_int64(const void *a, const void *b) {
@@ -55,14 +55,14 @@ static int compare_int64(const void *a, const void *b) {
 
 /* `count` of the edges as sorted row numbers: each in a random head, the last one in the last head.
  */
-static void choose_edges(const Problem *p, int q_tile, uint64_t seed, int64_t count,
+static void choose_edges(const Problem *p, int block_m, uint64_t seed, int64_t count,
                          int64_t *numbers) {
-  const int64_t edges = count_edges(p, q_tile);
+  const int64_t edges = count_edges(p, block_m);
   const uint64_t heads = (uint64_t)p->batch * (uint64_t)p->q_heads;
   for (int64_t i = 0; i < count; ++i) {
     const int64_t head = (int64_t)(random_bits(seed, STREAM_EDGE_HEAD, (uint64_t)i) % heads);
     const int64_t edge = draw(seed, STREAM_EDGE, i, count, edges);
-    numbers[i] = head * p->q_len + edge_row(p, q_tile, edge);
+    numbers[i] = head * p->q_len + edge_row(p, block_m, edge);
   }
   numbers[count - 1] = count_rows(p) - 1;
   qsort(numbers, (size_t)count, sizeof numbers[0], compare_int64);
@@ -90,19 +90,19 @@ static void fill_sample(const Problem *p, uint64_t seed, const int64_t *edges, i
 }
 
 /* Rows to check when the user leaves it to us. */
-static int64_t default_count(const Problem *p, const Mask *mask, int q_tile) {
+static int64_t default_count(const Problem *p, const Mask *mask, int block_m) {
   const double rows = (double)count_rows(p);
   const double entries = (double)mask_entries(mask, p->batch, p->q_heads);
   const double seconds = 4.0 * p->head_dim * entries / REFERENCE_SPEED;
   if (seconds < 1) return count_rows(p);
   const int64_t affordable = (int64_t)(rows * (1.5 / seconds));
   const int64_t count = affordable > LEAST_ROWS ? affordable : LEAST_ROWS;
-  const int64_t edges = count_edges(p, q_tile);
+  const int64_t edges = count_edges(p, block_m);
   return edges > count ? min_int64(edges, EDGE_FACTOR * count) : count;
 }
 
 static int64_t wanted_count(const Problem *p, const Mask *mask, CheckMode mode, int64_t wanted,
-                            int q_tile) {
+                            int block_m) {
   switch (mode) {
     case CHECK_NONE:
       return 0;
@@ -113,16 +113,16 @@ static int64_t wanted_count(const Problem *p, const Mask *mask, CheckMode mode, 
     case CHECK_DEFAULT:
       break;
   }
-  return min_int64(default_count(p, mask, q_tile), count_rows(p));
+  return min_int64(default_count(p, mask, block_m), count_rows(p));
 }
 
 bool check_plan(const Problem *problem, const Mask *mask, CheckMode mode, int64_t wanted,
-                int q_tile, uint64_t seed, CheckPlan *plan, Error *error) {
-  const int64_t count = wanted_count(problem, mask, mode, wanted, q_tile);
+                int block_m, uint64_t seed, CheckPlan *plan, Error *error) {
+  const int64_t count = wanted_count(problem, mask, mode, wanted, block_m);
   *plan = (CheckPlan){.count = (size_t)count, .all = count == count_rows(problem)};
   if (count == 0) return true;
 
-  const int64_t edge_count = plan->all ? 0 : min_int64(count, count_edges(problem, q_tile));
+  const int64_t edge_count = plan->all ? 0 : min_int64(count, count_edges(problem, block_m));
   int64_t *edges = malloc(sizeof *edges * (size_t)(edge_count + 1)); /* malloc(0) may be NULL */
   plan->rows = malloc(sizeof *plan->rows * plan->count);
   if (!edges || !plan->rows) {
@@ -131,7 +131,7 @@ bool check_plan(const Problem *problem, const Mask *mask, CheckMode mode, int64_
     return fail(error, EXIT_DEVICE, "not enough memory to check %lld rows; use --check rows:R",
                 (long long)count);
   }
-  if (edge_count > 0) choose_edges(problem, q_tile, seed, edge_count, edges);
+  if (edge_count > 0) choose_edges(problem, block_m, seed, edge_count, edges);
   fill_sample(problem, seed, edges, edge_count, plan);
   free(edges);
   return true;

@@ -51,7 +51,7 @@ static bool describe_places(const Judgement *j, int fault, const char *name, FIL
   }
   if (places.rows > 0) {
     fprintf(out, "  %s in %lld row%s: ", name, (long long)places.rows, places.rows == 1 ? "" : "s");
-    describe_indices(out, "row", places.rows_of_head, p->q_len, "query tile", j->tiles->q_tile);
+    describe_indices(out, "row", places.rows_of_head, p->q_len, "query tile", j->tiles->block_m);
     fputs(" of ", out);
     describe_indices(out, "head", places.heads, heads, "batch entry", p->q_heads);
     if (p->batch > 1) fputs(" (heads counted through the batch)", out);

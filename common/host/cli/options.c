@@ -2,8 +2,6 @@
 
 #include <argp.h>
 #include <errno.h>
-#include <float.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,12 +13,13 @@
 /* Tiles are rounded up past the last row in 32-bit arithmetic, so lengths stay well below 2^31. */
 enum { LARGEST_LENGTH = 1 << 30 };
 
-/* Beyond, fp32 scores are too coarse for the check: see docs/correctness.md. */
-static const double LARGEST_SCALE = 32;
+/* Kernels take the scale as a normal float. Above the largest, fp32 scores are too coarse for the
+ * check: see docs/correctness.md. */
+static const double SMALLEST_SCALE = 1.2e-38, LARGEST_SCALE = 32;
 
 enum {
   KEY_MASK_BLOCK = 256,
-  KEY_STAGES,
+  KEY_SHARED_KV,
   KEY_SAVE_MASK,
   KEY_LAYOUT,
   KEY_SCALE,
@@ -72,9 +71,9 @@ static const struct argp_option OPTIONS[] = {
      "size of the blocks of the mask, and of its picture, up to 16384x16384; step05 runs "
      "multiples of 64 (default: 128x128)",
      0},
-    {"stages", KEY_STAGES, "N", 0, "step05: 1 or 2 buffers for K and V (default: 2)", 0},
+    {"shared-kv", KEY_SHARED_KV, 0, 0, "step05: K and V take turns in one buffer, as in step03", 0},
     {"scale", KEY_SCALE, "X", 0,
-     "factor of Q K^T, from -32 to 32 (default: 1/sqrt(head dimension))", 0},
+     "factor of Q K^T, greater than 0, at most 32 (default: 1/sqrt(head dimension))", 0},
     {"layout", KEY_LAYOUT, "ORDER", 0,
      "bhnd or bnhd: order of batch, head and row in memory" BY_DEFAULT(bhnd), 0},
     {"input", 'i', "KIND", 0,
@@ -98,7 +97,7 @@ static const struct argp_option OPTIONS[] = {
     {"json", 'j', "FILE", 0, "append one JSON object per run; - is standard output", 0},
     {"report", KEY_REPORT, "LIST", OPTION_ARG_OPTIONAL,
      "CPU backend: examine the kernels by file and line: races, bounds, init, alignment, blocks, "
-     "traffic, banks, limits, counts (default: these); annotate: the source with counts; "
+     "traffic, banks, counts (default: these); annotate: the source with counts; "
      "roofline:h200, a100, rtx4090 or a FILE: least times; access:FILE:LINE: draw one access; "
      "json:FILE: all of it as JSON lines. Accesses are those of the source: nvcc may merge "
      "neighbours into wider ones, or drop some. See docs/lab.md",
@@ -190,21 +189,16 @@ static bool parse_problem_option(int key, char *text, Options *o, Error *error) 
     case KEY_MASK_BLOCK:
       return parse_sizes("--mask-block", text, LARGEST_MASK_BLOCK, &o->mask_block_q,
                          &o->mask_block_kv, error);
-    case KEY_STAGES:
-      if (step.block_masks == NULL) {
-        return fail(error, EXIT_USAGE, "--stages: %s has no choice of stages", step.name);
-      }
-      return parse_count("--stages", text, 2, &o->stages, error);
+    case KEY_SHARED_KV:
+      o->shared_kv = true;
+      return step.block_masks != NULL ||
+             fail(error, EXIT_USAGE, "--shared-kv: %s has no choice of buffers", step.name);
     case KEY_SCALE:
       o->scale_given = true;
       if (!parse_real("--scale", text, &o->scale, error)) return false;
-      if (fabs(o->scale) > LARGEST_SCALE) {
-        return fail(error, EXIT_USAGE, "--scale %s: must be from -32 to 32", text);
-      }
-      if (o->scale != 0 && fabs(o->scale) < FLT_MIN) { /* kernels take it as a float */
-        return fail(error, EXIT_USAGE, "--scale %s: must be 0 or not so close to it", text);
-      }
-      return true;
+      return (o->scale >= SMALLEST_SCALE && o->scale <= LARGEST_SCALE) ||
+             fail(error, EXIT_USAGE, "--scale %s: must be positive, from %g to %g", text,
+                  SMALLEST_SCALE, LARGEST_SCALE);
     case KEY_LAYOUT:
       if (!parse_name("--layout", text, LAYOUT_NAMES, 2, &index, error)) return false;
       o->layout = (Layout)index;

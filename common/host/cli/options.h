@@ -25,8 +25,8 @@ typedef struct Options {
   Dtype dtype;
   const char *mask;
   int mask_block_q, mask_block_kv; /**< block sizes of --draw-mask and of the block mask */
-  int stages;                      /**< 0: not given */
-  const char *mask_directory;      /**< where to write the block mask, or NULL */
+  bool shared_kv;
+  const char *mask_directory; /**< where to write the block mask, or NULL */
   Layout layout;
   double scale;
   InputKind input;

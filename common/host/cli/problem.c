@@ -38,7 +38,7 @@ static bool check_size(const Options *o, const Problem *p, Error *error) {
               memory / 1e9);
 }
 
-enum { DEFAULT_STAGES = 2, BLOCK_OF_ANY_STEP = 128 };
+enum { BLOCK_OF_ANY_STEP = 128 };
 
 static void set_blocks(Problem *p, int q_block_size, int kv_block_size) {
   p->q_block_size = q_block_size;
@@ -79,7 +79,6 @@ static bool open_mask(const Options *o, Problem *p, Mask *mask, Error *error) {
   if (step.block_masks == NULL && p->mask == MASK_BLOCKS) {
     return fail(error, EXIT_USAGE, "--mask %s: %s takes full or causal", o->mask, step.name);
   }
-  if (step.block_masks != NULL) p->stages = o->stages == 0 ? DEFAULT_STAGES : o->stages;
   if (!check_support(p, error)) return false;
   if (step.block_masks != NULL) {
     if (mask_names_directory(o->mask)) return open_directory(o, p, mask, error);
@@ -98,6 +97,7 @@ bool options_problem(const Options *o, Problem *problem, Mask *mask, Error *erro
       .kv_len = o->kv_len_given ? o->kv_len : o->q_len,
       .head_dim = o->head_dim,
       .dtype = o->dtype,
+      .shared_kv = o->shared_kv,
       .scale = (float)(o->scale_given ? o->scale : 1 / sqrt(o->head_dim)),
   };
   if (problem->q_heads % problem->kv_heads != 0) {

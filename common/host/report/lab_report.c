@@ -4,16 +4,12 @@
 
 #ifdef SIMT_BACKEND
 
-#include <stdlib.h>
-
 #include "host/device/step_build.h"
 #include "host/report/lab/parts.h"
 #include "host/report/row.h"
 
 /** Parts that are made of what is counted. */
-enum {
-  COUNTED_PARTS = REPORT_LIMITS | REPORT_ANNOTATE | REPORT_ROOFLINE | REPORT_ACCESS | REPORT_JSON
-};
+enum { COUNTED_PARTS = REPORT_ANNOTATE | REPORT_ROOFLINE | REPORT_ACCESS | REPORT_JSON };
 
 bool lab_report_start(const ReportRequest *request, Error *error) {
   unsigned checks = request->parts & LAB_EVERYTHING;
@@ -30,6 +26,13 @@ bool lab_report_start(const ReportRequest *request, Error *error) {
   return true;
 }
 
+bool in_forward_pass(const LabKernel *kernel, const Description *d) {
+  for (int i = 0; i < d->launch_count; i++) {
+    if (kernel->kernel == d->launches[i].kernel) return true;
+  }
+  return false;
+}
+
 static LabCounts forward_counts(const LabResults *results, const Description *description) {
   LabCounts sum = {.partial = 0};
   for (size_t i = 0; i < results->kernel_count; i++) {
@@ -39,18 +42,16 @@ static LabCounts forward_counts(const LabResults *results, const Description *de
   return sum;
 }
 
-static void print_findings(const LabResults *results, const LimitFindings *limits, const Run *run,
-                           FILE *out) {
+static void print_findings(const LabResults *results, const Run *run, FILE *out) {
   if (results->blocks_not_checked) {
     fprintf(out, "lab        blocks talk by atomics and fences: races between them not checked\n");
   }
   lab_print_findings(results, out);
-  print_limits_exceeded(limits, out);
   fprintf(out, "findings   %zu\n", run->lab.findings);
 }
 
-static bool print_parts(const Run *run, const LabResults *results, const LimitFindings *limits,
-                        Sources *sources, FILE *out, Error *error) {
+static bool print_parts(const Run *run, const LabResults *results, Sources *sources, FILE *out,
+                        Error *error) {
   const ReportRequest *request = &run->options->report;
   const unsigned parts = request->parts;
   bool ok = true;
@@ -61,8 +62,8 @@ static bool print_parts(const Run *run, const LabResults *results, const LimitFi
   if (parts & REPORT_ANNOTATE) print_annotated(results, sources, out);
   if (parts & REPORT_ROOFLINE) print_roofline(run, &run->lab.counts, out);
   if (parts & REPORT_ACCESS) ok = draw_access(results, request, sources, out, error);
-  print_findings(results, limits, run, out);
-  if (ok && parts & REPORT_JSON) ok = append_records(run, results, limits, sources, error);
+  print_findings(results, run, out);
+  if (ok && parts & REPORT_JSON) ok = append_records(run, results, sources, error);
   return ok;
 }
 
@@ -70,18 +71,15 @@ bool lab_report_finish(Run *run, FILE *out, Error *error) {
   const unsigned parts = run->options->report.parts;
   if ((parts & ~(unsigned)REPORT_COUNTS) == 0 || run->lab.reported) return true;
   LabResults results;
-  LimitFindings limits = {NULL, 0};
   Sources sources = {NULL, 0};
   bool ok = true;
   lab_take_results(&results);
   if (results.kernel_count > 0) {
-    if (parts & REPORT_LIMITS) limits = find_limits_exceeded(&results, &run->description);
     run->lab = (LabSummary){.reported = true,
-                            .findings = results.finding_count + limits.count,
+                            .findings = results.finding_count,
                             .counts = forward_counts(&results, &run->description)};
-    ok = print_parts(run, &results, &limits, &sources, out, error);
+    ok = print_parts(run, &results, &sources, out, error);
   }
-  free(limits.list);
   sources_free(&sources);
   lab_free_results(&results);
   return ok;

@@ -15,7 +15,6 @@
 /** Parts of a report beside the checks of lab.h. */
 enum {
   REPORT_COUNTS = 1 << 16,   /**< the totals of the runtime */
-  REPORT_LIMITS = 1 << 17,   /**< what is worse than the step declares */
   REPORT_ANNOTATE = 1 << 18, /**< the source, with counts in the margin */
   REPORT_ROOFLINE = 1 << 19, /**< least times on a GPU */
   REPORT_ACCESS = 1 << 20,   /**< a drawing of one access */
@@ -59,9 +58,8 @@ bool lab_report_parse(const char *list, ReportRequest *request, Error *error);
 bool lab_report_start(const ReportRequest *request, Error *error);
 
 /**
- * Prints, once, what the run's options ask for, and fills run->lab. Lines that launched before the
- * step's forward pass, for a mask, are held to no limit. EXIT_USAGE if there is no access to draw,
- * EXIT_DEVICE if the JSON cannot be written.
+ * Prints, once, what the run's options ask for, and fills run->lab. EXIT_USAGE if there is no
+ * access to draw, EXIT_DEVICE if the JSON cannot be written.
  */
 bool lab_report_finish(struct Run *run, FILE *out, Error *error);
 

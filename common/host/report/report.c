@@ -70,7 +70,7 @@ static void print_problem(const Run *run, FILE *out) {
   fprintf(out, "problem    B=%d Hq=%d Hkv=%d Nq=%d Nkv=%d D=%d %s, mask %s, scale %.4g", p->batch,
           p->q_heads, p->kv_heads, p->q_len, p->kv_len, p->head_dim, dtype_name(p->dtype),
           run->mask.text, (double)p->scale);
-  if (p->stages != 0) fprintf(out, ", %d stage%s", p->stages, p->stages == 1 ? "" : "s");
+  if (p->shared_kv) fprintf(out, ", shared K/V buffer");
   fputc('\n', out);
 }
 
@@ -251,7 +251,7 @@ void report_info(const Run *run, FILE *out) {
           step.head_dims, step.block_masks == NULL ? "masks full and causal" : "any mask");
   print_problem(run, out);
   print_device(run->device, out);
-  fprintf(out, "tiles      %d rows of Q, %d rows of K and V\n", d->q_tile, d->kv_tile);
+  fprintf(out, "tiles      %d rows of Q, %d rows of K and V\n", d->block_m, d->block_n);
   for (int i = 0; i < d->launch_count; i++) {
     const KernelLaunch *l = &d->launches[i];
     fprintf(out, "kernel     %s: %.0f blocks of %u threads, %zu bytes of dynamic shared memory\n",

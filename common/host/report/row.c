@@ -20,7 +20,7 @@
 static void add_mask(JsonObject *row, const Run *run) {
   const MaskFacts *m = &run->mask_facts;
   if (m->q_block_size == 0) return;
-  json_integer(row, "stages", run->problem.stages);
+  json_bool(row, "shared_kv", run->problem.shared_kv);
   json_integer(row, "mask_block_q", m->q_block_size);
   json_integer(row, "mask_block_kv", m->kv_block_size);
   json_integer(row, "mask_blocks", m->blocks.blocks);
@@ -230,6 +230,8 @@ bool row_append(const Run *run, const char *path, Error *error) {
   json_integer(&row, "workspace_bytes", (int64_t)run->workspace_bytes);
   json_integer(&row, "extra_bytes", (int64_t)run->extra_bytes);
   json_string(&row, "ceiling", ceiling_name(run->description.ceiling));
+  json_integer(&row, "block_m", run->description.block_m);
+  json_integer(&row, "block_n", run->description.block_n);
   add_kernels(&row, run);
   if (run->device->simulated) {
     add_counts(&row, &run->counts);

@@ -14,7 +14,7 @@
 #include "host/io/random.h"
 #include "host/masks/mask.h"
 
-enum { Q_TILE = 64, KV_TILE = 32, LARGEST_DIM = 256 };
+enum { BLOCK_M = 64, BLOCK_N = 32, LARGEST_DIM = 256 };
 
 typedef enum InputKind { INPUT_NORMAL, INPUT_OUTLIER, INPUT_SPIKY, INPUT_CONSTANT } InputKind;
 enum { INPUT_KINDS = 4 };
@@ -175,7 +175,7 @@ static inline float dot(const float *a, const float *b, int dim) {
 /** One tile of `keys` keys; k and v point to its first rows. */
 static inline void online_tile(const Problem *p, const uint16_t *k, const uint16_t *v, int keys,
                                int lost, bool round_p, OnlineRow *row) {
-  float s[KV_TILE], x[LARGEST_DIM], m = row->m;
+  float s[BLOCK_N], x[LARGEST_DIM], m = row->m;
   for (int j = 0; j < keys; ++j) {
     load_row(p->dtype, k + j * p->k_strides.row, p->head_dim, x);
     s[j] = j == lost ? -INFINITY : p->scale * dot(row->q, x, p->head_dim);
@@ -203,10 +203,10 @@ static inline void simulate_row(Trial *t, int b, int h, int q, bool round_p,
   const int head = mistakes->wrong_kv_head ? h % p->kv_heads : kv_head_of(p, h);
   int64_t count = keys_of(p, q);
   if (mistakes->top_left) count = q + 1 < p->kv_len ? q + 1 : p->kv_len;
-  for (int64_t first = 0; first < count; first += KV_TILE) {
-    const int keys = (int)(count - first < KV_TILE ? count - first : KV_TILE);
-    const bool stale = mistakes->stale_v_tile && first / KV_TILE == mistakes->stale_v_tile;
-    const int64_t first_v = stale ? first - KV_TILE : first;
+  for (int64_t first = 0; first < count; first += BLOCK_N) {
+    const int keys = (int)(count - first < BLOCK_N ? count - first : BLOCK_N);
+    const bool stale = mistakes->stale_v_tile && first / BLOCK_N == mistakes->stale_v_tile;
+    const int64_t first_v = stale ? first - BLOCK_N : first;
     const int64_t lost = mistakes->lost_key_plus_1 - 1 - first;
     online_tile(p, t->k + row_offset(&p->k_strides, b, head, first),
                 t->v + row_offset(&p->v_strides, b, head, first_v), keys,

@@ -268,7 +268,7 @@ static void heads_with_infinite_v_are_counted_not_compared(void **state) {
 
 static void a_large_output_fits_the_map(void **state) {
   (void)state;
-  Problem p = new_problem(DTYPE_FP16, 50, 50, 100 * Q_TILE, 1);
+  Problem p = new_problem(DTYPE_FP16, 50, 50, 100 * BLOCK_M, 1);
   p.batch = 2;
   p.head_dim = 32;
   set_strides(&p, false);

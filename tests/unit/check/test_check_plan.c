@@ -20,12 +20,12 @@ static Problem new_problem(int batch, int heads, int q_len, int kv_len) {
                    .head_dim = 128};
 }
 
-static CheckPlan new_plan(const Problem *p, CheckMode mode, int64_t wanted, int q_tile,
+static CheckPlan new_plan(const Problem *p, CheckMode mode, int64_t wanted, int block_m,
                           uint64_t seed) {
   CheckPlan plan;
   Error error;
   const Mask mask = mask_simple(p);
-  assert_true(check_plan(p, &mask, mode, wanted, q_tile, seed, &plan, &error));
+  assert_true(check_plan(p, &mask, mode, wanted, block_m, seed, &plan, &error));
   return plan;
 }
 
@@ -50,9 +50,9 @@ static bool has_query_row(const CheckPlan *plan, int q) {
   return false;
 }
 
-static void assert_all_edges(const Problem *p, const CheckPlan *plan, int q_tile) {
-  for (int64_t first = 0; first < p->q_len; first += q_tile) {
-    const int64_t end = first + q_tile < p->q_len ? first + q_tile : p->q_len;
+static void assert_all_edges(const Problem *p, const CheckPlan *plan, int block_m) {
+  for (int64_t first = 0; first < p->q_len; first += block_m) {
+    const int64_t end = first + block_m < p->q_len ? first + block_m : p->q_len;
     assert_true(has_query_row(plan, (int)first));
     assert_true(has_query_row(plan, (int)end - 1));
   }

@@ -41,11 +41,11 @@ static void check_trial(uint64_t trial) {
   const Mask mask = mask_simple(&p);
   const HostInputs inputs = trial_inputs(&t, &mask);
   const HostOutputs outputs = trial_outputs(&t);
-  const Description tiles = {.q_tile = 16, .kv_tile = KV_TILE};
+  const Description tiles = {.block_m = 16, .block_n = BLOCK_N};
   CheckPlan plan;
   CheckResult result;
   Error error;
-  assert_true(check_plan(&p, &mask, CHECK_ALL, 0, tiles.q_tile, trial, &plan, &error));
+  assert_true(check_plan(&p, &mask, CHECK_ALL, 0, tiles.block_m, trial, &plan, &error));
   assert_true(check_outputs(&p, &inputs, &outputs, &plan, &tiles, NULL, stderr, &result, &error));
   if (!result.right) fail_msg("false alarm in trial %d, input kind %d", (int)trial, (int)kind);
   check_plan_free(&plan);

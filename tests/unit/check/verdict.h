@@ -26,14 +26,14 @@ static inline Verdict judge_rows(const Trial *t, CheckMode mode, int64_t rows) {
   const HostInputs inputs = trial_inputs(t, &mask);
   const HostOutputs outputs = trial_outputs(t);
   const Description tiles = {
-      .q_tile = Q_TILE, .kv_tile = KV_TILE, .multiplies_hidden_keys = t->multiplies_hidden_keys};
+      .block_m = BLOCK_M, .block_n = BLOCK_N, .multiplies_hidden_keys = t->multiplies_hidden_keys};
   Verdict verdict;
   size_t size;
   CheckPlan plan;
   Error error;
   FILE *out = open_memstream(&verdict.text, &size);
   assert_non_null(out);
-  assert_true(check_plan(&t->problem, &mask, mode, rows, Q_TILE, 1, &plan, &error));
+  assert_true(check_plan(&t->problem, &mask, mode, rows, BLOCK_M, 1, &plan, &error));
   assert_true(check_outputs(&t->problem, &inputs, &outputs, &plan, &tiles, NULL, out,
                             &verdict.result, &error));
   fclose(out);

@@ -21,7 +21,6 @@ static Problem one_block() {
   p.head_dim = DIM;
   p.mask = MASK_BLOCKS;
   p.scale = 1.0f;
-  p.stages = 2;
   p.q_strides.row = p.k_strides.row = p.v_strides.row = p.o_strides.row = DIM;
   return p;
 }
@@ -47,7 +46,7 @@ static void the_last_of_many_tiles_is_found(void **) {
   const BlockMask mask = one_slot(slot);
   Description description;
   step.describe(&p, 0, &description);
-  assert_int_equal(description.q_tile, ROWS);
+  assert_int_equal(description.block_m, ROWS);
 
   const size_t bytes = step.block_masks->prepared_bytes(&p, &mask);
   assert_true(bytes > ((size_t)LAST_TILE + 1) * WORDS_OF_TILE * sizeof(uint32_t));
@@ -55,8 +54,8 @@ static void the_last_of_many_tiles_is_found(void **) {
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   assert_ptr_not_equal(prepared, MAP_FAILED);
   TileLists lists;
-  lay_out_tile_lists(&p, &mask, ROWS, description.kv_tile, prepared, &lists);
-  const int tiles_in_block = KEYS / description.kv_tile;
+  lay_out_tile_lists(&p, &mask, ROWS, description.block_n, prepared, &lists);
+  const int tiles_in_block = KEYS / description.block_n;
   uint8_t *tile = device_zeros<uint8_t>(ROWS * KEYS);
   for (int q = 0; q < ROWS; q++) tile[q * KEYS + 2 * q] = 1;
   BlockMask last = mask;

@@ -4,7 +4,6 @@
  *
  * - request.c    the LIST of --report; gpu.c: what a GPU can do
  * - table.c      counts by line, hottest first, and intensity; roofline.c: least times
- * - limits.c     what is worse than the step declares
  * - drawing.c    one access; annotate.c: the source with counts; source.c: its text
  * - records.c    all of it as JSON
  */
@@ -31,28 +30,10 @@ void sources_free(Sources *sources);
 /** A GPU by its name, or from a file; EXIT_USAGE in one line. */
 bool gpu_find(const char *name, Gpu *gpu, Error *error);
 
-/* --- limits.c ------------------------------------------------------------------------------- */
-
-/** One line that is worse than the step declares. */
-typedef struct LimitFinding {
-  const LabLine *line;
-  char what[96]; /**< the value and the declared one, in words */
-} LimitFinding;
-
-typedef struct LimitFindings {
-  LimitFinding *list;
-  size_t count;
-} LimitFindings;
-
-/** The headline of each of them. */
-extern const char LIMIT_FINDING_TEXT[];
+/* --- lab_report.c --------------------------------------------------------------------------- */
 
 /** Is it a kernel of the forward pass, and not of what was prepared for a mask? */
 bool in_forward_pass(const LabKernel *kernel, const Description *description);
-
-/** By kernel and line; to be freed. Ends the program when memory runs out. */
-LimitFindings find_limits_exceeded(const LabResults *results, const Description *description);
-void print_limits_exceeded(const LimitFindings *findings, FILE *out);
 
 /* --- What is printed ------------------------------------------------------------------------ */
 
@@ -91,8 +72,7 @@ bool draw_access(const LabResults *results, const ReportRequest *request, Source
                  FILE *out, Error *error);
 
 /** Appends all as JSON lines. */
-bool append_records(const Run *run, const LabResults *results, const LimitFindings *limits,
-                    Sources *sources, Error *error);
+bool append_records(const Run *run, const LabResults *results, Sources *sources, Error *error);
 
 /** Adds the fields of `counts`, their names behind `prefix`. */
 void add_counts(JsonObject *object, const char *prefix, const LabCounts *counts);

@@ -151,23 +151,6 @@ static void add_finding(const LabFinding *f, FILE *lines) {
   end(&object, lines);
 }
 
-static void add_limit(const LimitFinding *f, FILE *lines) {
-  JsonObject object;
-  char place[544];
-  snprintf(place, sizeof place, "%s:%d", f->line->file, f->line->line);
-  begin(&object, "finding");
-  json_string(&object, "what", LIMIT_FINDING_TEXT);
-  json_string(&object, "kernel", f->line->kernel);
-  json_string(&object, "place", place);
-  json_null(&object, "other_place");
-  json_integer(&object, "count", 1);
-  json_null(&object, "block");
-  json_null(&object, "other_block");
-  json_null(&object, "thread");
-  json_string(&object, "where", f->what);
-  end(&object, lines);
-}
-
 static void add_bounds(const Run *run, FILE *lines) {
   Bound bounds[BOUNDS];
   find_bounds(run, &run->lab.counts, bounds);
@@ -183,23 +166,20 @@ static void add_bounds(const Run *run, FILE *lines) {
   }
 }
 
-static void add_all(const Run *run, const LabResults *results, const LimitFindings *limits,
-                    Sources *sources, FILE *lines) {
+static void add_all(const Run *run, const LabResults *results, Sources *sources, FILE *lines) {
   add_run(run, lines);
   for (size_t i = 0; i < results->kernel_count; i++) add_kernel(run, &results->kernels[i], lines);
   for (size_t i = 0; i < results->line_count; i++) add_line(&results->lines[i], sources, lines);
   for (size_t i = 0; i < results->finding_count; i++) add_finding(&results->findings[i], lines);
-  for (size_t i = 0; i < limits->count; i++) add_limit(&limits->list[i], lines);
   if (run->options->report.parts & REPORT_ROOFLINE) add_bounds(run, lines);
 }
 
-bool append_records(const Run *run, const LabResults *results, const LimitFindings *limits,
-                    Sources *sources, Error *error) {
+bool append_records(const Run *run, const LabResults *results, Sources *sources, Error *error) {
   char *text = NULL;
   size_t size;
   FILE *lines = open_memstream(&text, &size);
   if (lines == NULL) abort();
-  add_all(run, results, limits, sources, lines);
+  add_all(run, results, sources, lines);
   if (fclose(lines) != 0) abort();
   const bool ok = json_append_line(run->options->report.json_path, text, error);
   free(text);

@@ -17,7 +17,6 @@ static const struct {
     {"blocks", LAB_BLOCKS, true},
     {"traffic", LAB_TRAFFIC, true},
     {"banks", LAB_BANKS, true},
-    {"limits", REPORT_LIMITS, true},
     {"counts", REPORT_COUNTS, true},
     {"annotate", REPORT_ANNOTATE, false},
     {"roofline:", REPORT_ROOFLINE, false},
@@ -48,7 +47,7 @@ static unsigned part_of(const char *item, const char **argument) {
 static bool unknown_part(const char *list, Error *error) {
   return fail(error, EXIT_USAGE,
               "--report=%s: must be one or more of races, bounds, init, alignment, blocks, "
-              "traffic, banks, limits, counts, annotate, roofline:GPU, access:FILE:LINE and "
+              "traffic, banks, counts, annotate, roofline:GPU, access:FILE:LINE and "
               "json:FILE, with commas between",
               list);
 }
