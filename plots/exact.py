@@ -13,8 +13,8 @@ import numpy as np
 
 from compare_tasks import Rule, Task
 
-sys.path.append(str(Path(__file__).resolve().parents[1] / "tests" / "e2e"))
-from attention_numpy import FORMATS, round_to  # noqa: E402
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+from tests.lib.reference import FORMATS, round_to  # noqa: E402
 
 HEADS, EDGES, OTHERS = 4, 32, 32
 TILE = 64  # the tiles of all contestants are this or a multiple of it

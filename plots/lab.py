@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[1]
-sys.path.append(str(REPOSITORY / "tests" / "e2e"))
+sys.path.append(str(REPOSITORY))
 
-from programs import RIGHT, WRONG, Program, step_names  # noqa: E402
+from tests.lib.programs import RIGHT, WRONG, Program, step_names  # noqa: E402
 from sections import SectionError, with_section  # noqa: E402
-from source_tree import SourceTree  # noqa: E402
+from tests.lib.source_tree import SourceTree  # noqa: E402
 
 SHAPES = ("-n 256 -d 64", "-n 384 -d 64 -m causal", "-n 200 -k 333 -d 128 -t bf16")
 GPU = "h200"

@@ -36,10 +36,10 @@ UNDER_TEST := $(STEPS:%=$(BUILD)/under_test/%)
 # step_under_test.c answers for the device where a test wants an older one.
 WRAP := -Xlinker --wrap=cudaDeviceGetAttribute
 
-$(BUILD)/e2e/%.o: tests/e2e/%.c $(BUILD)/flags
+$(BUILD)/tests/%.o: tests/lib/%.c $(BUILD)/flags
 	$(call compile_c)
 
-$(UNDER_TEST): $(BUILD)/under_test/%: $$(call step_object,$$*) $(BUILD)/e2e/step_under_test.o \
+$(UNDER_TEST): $(BUILD)/under_test/%: $$(call step_object,$$*) $(BUILD)/tests/step_under_test.o \
     $(filter-out %/main.o,$(HOST_OBJECTS)) $(SIMT_OBJECTS) $(LAB_OBJECTS)
 	$(call link_program,$(WRAP))
 
@@ -47,7 +47,7 @@ test-e2e: $(NEEDS_GPU) $(STEP_PROGRAMS) $(BUILD)/layouts $(UNDER_TEST) $(LIBRARI
     $(LAB_COUNTERS)
 	@$(PYTHON) -c 'import numpy, pytest, matplotlib' 2>/dev/null || \
 	  { echo "test-e2e: Python needs numpy, pytest and matplotlib. Install them: make deps"; exit 1; }
-	BACKEND=$(BACKEND) STEP_DIR=$(abspath $(BUILD)) $(PYTHON) -m pytest -q tests/e2e $(PYTEST_ARGS)
+	BACKEND=$(BACKEND) STEP_DIR=$(abspath $(BUILD)) $(PYTHON) -m pytest -q $(PYTEST_ARGS)
 
 # --- Real input ------------------------------------------------------------------------------------
 
@@ -72,7 +72,7 @@ $(ACTIVATIONS)/env/installed: $(ACTIVATIONS_TOOL)/requirements.txt
 # One thread: a sum that several share may be taken in another order the next time.
 activations: $(ACTIVATIONS)/env/installed
 	@rm -rf $(ACTIVATIONS)/dumped
-	OPENBLAS_NUM_THREADS=1 $(<D)/bin/python $(ACTIVATIONS_TOOL)/dump.py $(ACTIVATIONS)/dumped $(KEEP)
+	OPENBLAS_NUM_THREADS=1 $(<D)/bin/python -m tests.activations.dump $(ACTIVATIONS)/dumped $(KEEP)
 
 # --- Checks of the source --------------------------------------------------------------------------
 

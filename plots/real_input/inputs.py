@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-sys.path.append(str(REPOSITORY / "tests" / "e2e"))
+sys.path.append(str(REPOSITORY))
 
 SEED = 1
 

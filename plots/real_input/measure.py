@@ -18,10 +18,10 @@ import numpy as np
 
 from inputs import INPUTS, LONG, RANDOM_32, RANDOM_64, REPOSITORY, Input, draw
 
-import no_maximum
-from attention_numpy import Answer, attention, round_to
-from problem import Problem
-from programs import RIGHT, WRONG, Program, read_result, read_rows, step_names
+from tests.lib import no_maximum
+from tests.lib.reference import Answer, attention, round_to
+from tests.lib.problem import Problem
+from tests.lib.programs import RIGHT, WRONG, Program, read_result, read_rows, step_names
 
 # What the tables and the figure need of a program's row, and what tells its origin.
 FIELDS = ("step", "commit", "date", "backend", "heads", "kv_heads", "seqlen", "head_dim", "dtype",

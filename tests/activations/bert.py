@@ -8,7 +8,7 @@ import numpy as np
 from safetensors.numpy import load_file
 from tokenizers import Tokenizer
 
-from layers import Activations, attend, join_heads, split_heads
+from tests.activations.layers import Activations, attend, join_heads, split_heads
 
 # NumPy has no error function.
 _erf = np.frompyfunc(erf, 1, 1)

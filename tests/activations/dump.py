@@ -1,6 +1,6 @@
 """Writes queries, keys and values of real models: `make activations`.
 
-Usage: dump.py DIRECTORY [--keep]
+Usage: python3 -m tests.activations.dump DIRECTORY [--keep]
 
 DIRECTORY, which must not exist, gets one directory a layer, for `--input`. What tests/data keeps of
 them is compared with it, byte by byte; with --keep it is replaced instead. Needs the packages of
@@ -19,17 +19,14 @@ from pathlib import Path
 try:
     import numpy as np
 
-    import fixtures
-    import proofs
-    import texts
-    from bert import Bert
-    from llama import Llama
+    from tests.activations import fixtures, proofs, texts
+    from tests.activations.bert import Bert
+    from tests.activations.llama import Llama
 except ModuleNotFoundError as missing:
     sys.exit(f"activations: Python needs {missing.name}. `make activations` installs it, "
              "in an environment of its own")
 
-sys.path.append(str(Path(__file__).resolve().parents[1] / "e2e"))
-import masks_numpy  # noqa: E402
+from tests.lib import masks
 
 SEQUENCE = 1024
 SMOLLM2_LAYERS = (0, 12, 18, 29)
@@ -113,7 +110,7 @@ def write_layout(directory: Path, captions: list[int]) -> None:
     """The mask of a page with pictures, as block masks are stored, and the layout it follows."""
     spans = texts.page_layout(captions, SEQUENCE)
     dense = texts.layout_mask(spans)[None, None]
-    masks_numpy.from_dense(dense, LAYOUT_BLOCK).write(directory)
+    masks.from_dense(dense, LAYOUT_BLOCK).write(directory)
     (directory / "layout.json").write_text(json.dumps(spans) + "\n")
 
 

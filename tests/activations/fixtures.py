@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from layers import Activations
+from tests.activations.layers import Activations
 
 # To be raised whenever the tool writes other numbers than before.
 TOOL_VERSION = 1

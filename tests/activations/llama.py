@@ -8,8 +8,8 @@ import gguf
 import numpy as np
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from layers import Activations, attend, join_heads, split_heads
-from rotary import halves_from_neighbours, rotate_halves
+from tests.activations.layers import Activations, attend, join_heads, split_heads
+from tests.activations.rotary import halves_from_neighbours, rotate_halves
 
 
 @dataclass(frozen=True)

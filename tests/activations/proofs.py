@@ -5,11 +5,11 @@ from pathlib import Path
 
 import numpy as np
 
-from bert import Bert
-from layers import Activations
-from llama import Llama
-from rotary import rotate_neighbours
-from texts import packed_mask, packed_positions
+from tests.activations.bert import Bert
+from tests.activations.layers import Activations
+from tests.activations.llama import Llama
+from tests.activations.rotary import rotate_neighbours
+from tests.activations.texts import packed_mask, packed_positions
 
 # Tokens of the text that right and wrong models are compared on.
 PROVED_TOKENS = 256

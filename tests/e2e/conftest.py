@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from programs import BACKEND, MASK_SEED, PAIRWISE_SEED, Program, step_names
-from source_tree import SourceTree
+from tests.lib.programs import BACKEND, MASK_SEED, PAIRWISE_SEED, REPOSITORY, Program, step_names
+from tests.lib.source_tree import SourceTree
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -47,7 +47,7 @@ def any_step() -> Program:
 def faulty(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The program, built from faulty_step.cu with all the rest as it is."""
     tree = SourceTree(tmp_path_factory.mktemp("faulty"), built="cpu")
-    shutil.copy2(Path(__file__).with_name("faulty_step.cu"), tree.root / "steps/step99_faulty.cu")
+    shutil.copy2(REPOSITORY / "tests/lib/faulty_step.cu", tree.root / "steps/step99_faulty.cu")
     done = tree.make("step99", "BACKEND=cpu")
     assert done.returncode == 0, done.stderr
     return tree.root / "step99"

@@ -16,7 +16,7 @@ from collections import Counter
 from functools import lru_cache
 from pathlib import Path
 
-from known_differences import KNOWN, Shape
+from tests.gpu.known_differences import KNOWN, Shape
 
 ROOT = Path(__file__).resolve().parents[2]
 TABLE = ROOT / "plots/results/h200_counts.jsonl"

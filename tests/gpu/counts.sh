@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # What Nsight Compute counts in every step at several shapes, and of cp.async alone, for the comparison with the lab.
 # Usage: tests/gpu/counts.sh DIRECTORY-OF-CUDA-BUILD OUT.jsonl
-# Later, without a GPU: python3 tests/gpu/compare_counts.py OUT.jsonl
+# Later, without a GPU: python3 -m tests.gpu.compare_counts OUT.jsonl
 set -uo pipefail
 build=$1
 out=$2

@@ -21,7 +21,7 @@ test_file() {
 export -f test_file
 
 # Those that fill the card, and those that look at times, come last, alone.
-alone=(tests/e2e/test_gpu_only.py tests/e2e/test_library_time.py)
+alone=(tests/e2e/gpu/test_gpu_only.py tests/e2e/tools/test_library_time.py)
 if [ $# -eq 0 ]; then
   mapfile -t beside < <(find tests/e2e -name 'test_*.py' | sort | grep -vFx "${alone[@]/#/-e}")
 else

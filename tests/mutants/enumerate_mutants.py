@@ -4,8 +4,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from operators import changes
-from source import Part, Source
+from tests.mutants.operators import changes
+from tests.mutants.source import Part, Source
 
 HEADERS = ("mma_tile", "tile_list", "convert", "warp", "heads")
 DEVICE = {"__device__", "__global__"}

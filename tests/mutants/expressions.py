@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 from functools import cached_property
 
-from source import Part, Source
+from tests.mutants.source import Part, Source
 
 INTEGERS = {"int", "int64_t", "unsigned", "size_t"}
 # An operand of a comparison reaches no further than these.

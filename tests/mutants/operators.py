@@ -5,9 +5,9 @@ An operator yields changes (name, first, end, text): tokens first .. end - 1 giv
 
 from collections.abc import Iterator
 
-import expressions
-from expressions import Function
-from source import Part, Source
+from tests.mutants import expressions
+from tests.mutants.expressions import Function
+from tests.mutants.source import Part, Source
 
 Change = tuple[str, int, int, str]
 

@@ -13,11 +13,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tests" / "e2e"))
 
-import test_masks  # noqa: E402
-import test_results  # noqa: E402
-from programs import step_names  # noqa: E402
+from tests.e2e.masks import test_masks
+from tests.e2e.correctness import test_results
+from tests.lib.programs import step_names
 
 ORDERS = ["forward", "reverse", *(f"random:{seed}" for seed in range(1, 21))]
 MASK_BLOCKS = "step05"

@@ -18,12 +18,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
 
-import table
-from cases import write_cases
-from enumerate_mutants import Mutant, assigned_mutants, mutants_of, step_file, steps_of
-from equivalents import read_equivalents
-from judge import SURVIVED, Verdict, judge_all, judge_called
-from workspace import TRIALS, DoesNotCompile, Tools, Workspace
+from tests.mutants import table
+from tests.mutants.cases import write_cases
+from tests.mutants.enumerate_mutants import (Mutant, assigned_mutants, mutants_of, step_file,
+                                             steps_of)
+from tests.mutants.equivalents import read_equivalents
+from tests.mutants.judge import SURVIVED, Verdict, judge_all, judge_called
+from tests.mutants.workspace import TRIALS, DoesNotCompile, Tools, Workspace
 
 ROOT = Path(__file__).resolve().parents[2]
 NOT_COMPILING = "not compiling"
@@ -46,7 +47,7 @@ def sources_hash(step: str) -> str:
     backend = [path for path in sorted((ROOT / "common/simt").rglob("*"))
                if path.suffix in (".cuh", ".c", ".h", ".S")]
     tools = [Path(__file__).with_name(name) for name in ("judge.py", "workspace.py")]
-    called = [ROOT / "tests/e2e" / name for name in ("step_under_test.c", "place_tensors.h")]
+    called = [ROOT / "tests/lib" / name for name in ("step_under_test.c", "place_tensors.h")]
     for path in [*sources, *backend, *tools, *called]:
         whole.update(path.read_bytes())
     return whole.hexdigest()[:16]

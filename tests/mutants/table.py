@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import TextIO
 
-from judge import ANSWER, FAILED, FINDING, HANG, SURVIVED, Verdict
+from tests.mutants.judge import ANSWER, FAILED, FINDING, HANG, SURVIVED, Verdict
 
 LEAST_PERCENT = 98.0
 COLUMNS = ("mutants", "not_compiling", "by_finding", "by_answer", "by_failure", "equivalent",

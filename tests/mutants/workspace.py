@@ -7,7 +7,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from enumerate_mutants import Mutant, step_file
+from tests.mutants.enumerate_mutants import Mutant, step_file
 
 # Few instantiations compile fast. Those for the cases differ in what the code makes of them; the
 # others are those that step_under_test.c calls. The order is that of choosing.

@@ -90,7 +90,7 @@ static inline void to_doubles(const uint16_t *bits, int count, SimtElement eleme
 
 /**
  * D += A B. Products are exact and summed in double, one after the other, so that in effect the sum
- * is rounded once; hardware cuts bits off on the way, as tests/e2e/test_layouts.py measures.
+ * is rounded once; hardware cuts bits off on the way, as tests/e2e/lab/test_layouts.py measures.
  */
 ANY_VECTOR_WIDTH static void multiply(MmaMatrices *m, SimtElement element) {
   typedef double Row __attribute__((vector_size(N * sizeof(double))));

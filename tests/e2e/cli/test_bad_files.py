@@ -1,0 +1,169 @@
+"""Bad .npy files: one line that names the file and what is wrong; exit code 2; nothing written."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.lib.programs import USAGE, Program
+from tests.e2e.cli.test_bad_input import refused
+
+SHAPE = (1, 2, 5, 32)
+GOOD = np.ones(SHAPE, dtype="<f2")
+GOOD_HEADER = "{'descr': '<f2', 'fortran_order': False, 'shape': (1, 2, 5, 32), }"
+
+
+def npy(header: str, data: bytes, version: tuple[int, int] = (1, 0)) -> bytes:
+    """The bytes of an .npy file with any header whatever."""
+    text = header.encode("latin1").ljust(117) + b"\n"
+    width = 2 if version[0] == 1 else 4
+    return b"\x93NUMPY" + bytes(version) + len(text).to_bytes(width, "little") + text + data
+
+
+def of(shape: str = "(1, 2, 5, 32)", descr: str = "'<f2'", order: str = "False",
+       data: bytes = GOOD.tobytes()) -> bytes:
+    return npy(f"{{'descr': {descr}, 'fortran_order': {order}, 'shape': {shape}, }}", data)
+
+
+NO_TYPE = "{'fortran_order': False, 'shape': (1, 2, 5, 32), }"
+GOOD_BYTES = npy(GOOD_HEADER, GOOD.tobytes())
+
+FP16_TYPES = "expected <f2, <f4 or <f8, or <u2 with --dtype bf16\n"
+BF16_TYPES = "expected <f2, <f4, <f8 or <u2 (bits of bf16)\n"
+
+# What q.npy holds, and what the line must say beside the name of the file.
+BAD_FILES = {
+    "empty": (b"", ["no .npy file"]),
+    "text": (b"1 2 3 4\n", ["no .npy file", "1 2 3 4"]),
+    "zip": (b"PK\x03\x04" + bytes(100), ["no .npy file"]),
+    "magic only": (GOOD_BYTES[:6], ["truncated", "6 bytes"]),
+    "half a header": (GOOD_BYTES[:60], ["truncated", "60 bytes"]),
+    "no data": (GOOD_BYTES[:128], ["truncated", "0 bytes", "640"]),
+    "a byte short": (GOOD_BYTES[:-1], ["truncated", "639 bytes", "640"]),
+    "a byte more": (GOOD_BYTES + b"x", ["641 bytes", "640"]),
+    "version 4": (npy(GOOD_HEADER, GOOD.tobytes(), (4, 0)), ["version 4.0", "1.0, 2.0 or 3.0"]),
+    "version 0": (npy(GOOD_HEADER, GOOD.tobytes(), (0, 0)), ["version 0.0", "1.0, 2.0 or 3.0"]),
+    "version 1.1": (npy(GOOD_HEADER, GOOD.tobytes(), (1, 1)), ["version 1.1", "1.0, 2.0 or 3.0"]),
+    "Fortran": (of(order="True"), ["Fortran", "C order"]),
+    "big-endian": (of(descr="'>f2'"), ["big-endian", ">f2", "little-endian"]),
+    "big-endian float": (of(descr="'>f4'"), ["big-endian", ">f4"]),
+    "int32": (of(descr="'<i4'", data=bytes(1280)), ['"<i4"', FP16_TYPES]),
+    "big-endian int32": (of(descr="'>i4'", data=bytes(1280)), ['">i4"', FP16_TYPES]),
+    "bool": (of(descr="'|b1'", data=bytes(320)), ['"|b1"', FP16_TYPES]),
+    "int64": (of(descr="'<i8'"), ['"<i8"', FP16_TYPES]),
+    "complex": (of(descr="'<c8'"), ['"<c8"', FP16_TYPES]),
+    "object": (of(descr="'|O'"), ['"|O"', FP16_TYPES]),
+    "record": (of(descr="[('x', '<f2')]"), ["element type"]),
+    "u2 with fp16": (of(descr="'<u2'"), ['"<u2"', FP16_TYPES]),
+    "lies: larger": (of("(1, 2, 6, 32)"), ["truncated", "640 bytes", "768"]),
+    "lies: smaller": (of("(1, 2, 4, 32)"), ["640 bytes", "512"]),
+    "lies: huge": (of("(1, 2, 5, 1000000000000)"), ["640 bytes"]),
+    "lies: overflow": (of("(4294967296, 4294967296, 1, 32)"), ["too big"]),
+    "lies: overflow of a number": (of("(1, 2, 5, 99999999999999999999)"), ["length"]),
+    "negative": (of("(1, 2, 5, -32)"), ["length"]),
+    "dimension 0": (of("(1, 2, 0, 32)", data=b""), ["dimension 2 is 0", "from 1"]),
+    "no dimension": (of("()", data=b"12"), ["0 dimensions", "4", "[B, H, N, D]"]),
+    "3 dimensions": (of("(2, 5, 32)"), ["3 dimensions", "4", "[B, H, N, D]"]),
+    "5 dimensions": (of("(1, 1, 2, 5, 32)"), ["5 dimensions", "4", "[B, H, N, D]"]),
+    "9 dimensions": (of("(1, 1, 1, 1, 1, 1, 2, 5, 32)"), ["8 dimensions"]),
+    "no shape": (of("None"), ["shape"]),
+    "not closed": (of("(1, 2, 5, 32"), ["expected"]),
+    "no type": (npy(NO_TYPE, GOOD.tobytes()), ["'descr'"]),
+    "no dictionary": (npy("[1, 2, 3]", GOOD.tobytes()), ["expected '{'"]),
+    "key twice": (npy(GOOD_HEADER[:-1] + "'descr': '<f2'}", GOOD.tobytes()), ["once"]),
+    "code": (of("(1, 2, 5, __import__('os').getpid())"), ["length"]),
+}
+
+
+def directory_with(path: Path, **files: bytes) -> Path:
+    """q.npy, k.npy and v.npy that are good unless given here."""
+    path.mkdir()
+    for name in "qkv":
+        (path / f"{name}.npy").write_bytes(files.get(name, GOOD_BYTES))
+    return path
+
+
+def test_good_file_is_good(any_step: Program, tmp_path: Path) -> None:
+    any_step.run_right("--input", directory_with(tmp_path / "in"))
+
+
+@pytest.mark.parametrize("name", BAD_FILES)
+def test_bad_files(any_step: Program, tmp_path: Path, name: str) -> None:
+    content, fragments = BAD_FILES[name]
+    directory = directory_with(tmp_path / "in", q=content)
+    line = refused(any_step, tmp_path, "--input", directory)
+    assert str(directory / "q.npy") in line
+    assert [part for part in fragments if part not in line] == [], line
+
+
+@pytest.mark.parametrize("name", ["q", "k", "v"])
+def test_every_file_is_checked(any_step: Program, tmp_path: Path, name: str) -> None:
+    directory = directory_with(tmp_path / "in", **{name: BAD_FILES["Fortran"][0]})
+    assert f"{directory / name}.npy" in refused(any_step, tmp_path, "--input", directory)
+
+
+@pytest.mark.parametrize("descr", ["'<i4'", "'|b1'", "'<u4'"])
+def test_types_that_bf16_takes_are_named(any_step: Program, tmp_path: Path, descr: str) -> None:
+    directory = directory_with(tmp_path / "in", k=of(descr=descr))
+    line = refused(any_step, tmp_path, "--input", directory, "--dtype", "bf16")
+    assert line.endswith(BF16_TYPES) and f"{directory / 'k.npy'}: element type" in line
+
+
+@pytest.mark.parametrize("name", ["q", "k", "v"])
+def test_missing_file(any_step: Program, tmp_path: Path, name: str) -> None:
+    directory = directory_with(tmp_path / "in")
+    (directory / f"{name}.npy").unlink()
+    line = refused(any_step, tmp_path, "--input", directory)
+    assert f"{directory / name}.npy: cannot open: No such file or directory" in line
+
+
+def test_what_is_no_regular_file(any_step: Program, tmp_path: Path) -> None:
+    """A directory, and a pipe that nobody writes to: refused, and without waiting for anyone."""
+    for make in (Path.mkdir, os.mkfifo):
+        directory = directory_with(tmp_path / make.__name__)
+        (directory / "k.npy").unlink()
+        make(directory / "k.npy")
+        line = refused(any_step, tmp_path, "--input", directory)
+        assert f"{directory / 'k.npy'}: expected a regular file" in line
+
+
+def test_input_that_is_no_directory(any_step: Program, tmp_path: Path) -> None:
+    path = tmp_path / "q.npy"
+    path.write_bytes(GOOD_BYTES)
+    assert str(path) in refused(any_step, tmp_path, "--input", path)
+    missing = tmp_path / "missing"
+    assert f"--input {missing}" in refused(any_step, tmp_path, "--input", missing)
+
+
+@pytest.mark.parametrize("q, k, v, fragments", [
+    ((1, 2, 5, 32), (2, 2, 5, 32), (2, 2, 5, 32), ["k.npy", "dimension 0 is 2", "1 in q.npy"]),
+    ((1, 2, 5, 32), (1, 2, 5, 64), (1, 2, 5, 64), ["k.npy", "dimension 3 is 64", "32 in q.npy"]),
+    ((1, 2, 5, 32), (1, 2, 5, 32), (1, 1, 5, 32), ["v.npy", "dimension 1 is 1", "2 in k.npy"]),
+    ((1, 2, 5, 32), (1, 2, 6, 32), (1, 2, 5, 32), ["v.npy", "dimension 2 is 5", "6 in k.npy"]),
+    ((1, 2, 5, 32), (1, 2, 6, 32), (1, 2, 6, 64), ["v.npy", "dimension 3 is 64", "32 in k.npy"]),
+    ((1, 2, 5, 32), (1, 2, 6, 32), (2, 2, 6, 32), ["v.npy", "dimension 0 is 2", "1 in k.npy"]),
+    ((1, 4, 5, 32), (1, 3, 5, 32), (1, 3, 5, 32), ["k.npy", "3 heads", "divide", "4 of q.npy"]),
+    ((1, 1, 5, 32), (1, 2, 5, 32), (1, 2, 5, 32), ["k.npy", "2 heads", "divide", "1 of q.npy"]),
+])
+def test_shapes_that_disagree(any_step: Program, tmp_path: Path, q: tuple, k: tuple, v: tuple,
+                              fragments: list) -> None:
+    directory = tmp_path / "in"
+    directory.mkdir()
+    for name, shape in (("q", q), ("k", k), ("v", v)):
+        np.save(directory / f"{name}.npy", np.zeros(shape, dtype="<f2"))
+    line = refused(any_step, tmp_path, "--input", directory)
+    assert str(directory) in line
+    assert [part for part in fragments if part not in line] == [], line
+
+
+@pytest.mark.parametrize("head_dim", [300, 65536])
+def test_head_dim_of_files_that_no_step_takes(step: Program, tmp_path: Path,
+                                              head_dim: int) -> None:
+    """The refusal names the directory that the size came from."""
+    directory = tmp_path / "in"
+    directory.mkdir()
+    for name in "qkv":
+        np.save(directory / f"{name}.npy", np.zeros((1, 1, 2, head_dim), dtype="<f2"))
+    line = refused(step, tmp_path, "--input", directory)
+    assert f": --input {directory}: --head-dim {head_dim}: {step.name} takes" in line

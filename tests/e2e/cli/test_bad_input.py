@@ -1,0 +1,226 @@
+"""Bad options: one line that names the option, the value and what would be right; exit code 2."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.lib.programs import BACKEND, RIGHT, USAGE, Program, read_rows
+
+HUGE = "99999999999999999999"
+
+# Options, and what the line must say: the option, the value, what would be right.
+BAD_OPTIONS = [
+    # Numbers that are no numbers, zero, negative, huge.
+    *[([option, value], [name, value, "from 1 to"])
+      for option, name in (("-b", "--batch"), ("-H", "--heads"), ("-G", "--kv-heads"),
+                           ("-n", "--seqlen"), ("-k", "--seqlen-kv"), ("-d", "--head-dim"))
+      for value in ("0", "-1", "two", "1.5", "12x", "0x10", "1e3", "nan", HUGE, f"-{HUGE}",
+                    " 5", "+5", "5 ")],
+    (["--batch", ""], ["--batch", "integer"]),
+    (["--batch=2147483648"], ["--batch 2147483648", "from 1 to 2147483647"]),
+    (["--seqlen", "2000000000"], ["--seqlen 2000000000", "from 1 to 1073741824"]),
+    *[(["--head-dim", value], [f"--head-dim {value}", "from 1 to 256"])
+      for value in ("257", "65536", "65537")],
+    (["-b", "2147483647", "-H", "2147483647", "-n", "1000000000", "-d", "256"],
+     ["--batch 2147483647", "--heads 2147483647", "--seqlen 1000000000", "GB"]),
+    (["-b", "100000", "-n", "1000000"], ["--batch 100000", "--seqlen 1000000", "GB"]),
+    (["-k", "1000000000", "-d", "256", "-H", "64"], ["--seqlen-kv 1000000000", "GB"]),
+    *[(["--scale", value], ["--scale", value, "finite number"])
+      for value in ("x", "nan", "inf", "-inf", "1e999", "1.0.0", "", " 1", "+1", "0x1",
+                    "infinity")],
+    *[(["--scale", value], [f"--scale {value}", "must be positive"])
+      for value in ("0", "-1", "1e-39", "1e300", "33")],
+    *[(["--min-time", value], ["--min-time", value, right])
+      for value, right in (("x", "finite number"), ("nan", "finite number"), ("-1", "0 or more"))],
+    *[(["--repeat", value], ["--repeat", value, "from 0 to"])
+      for value in ("-1", "x", HUGE, "1.5")],
+    *[(["--seed", value], ["--seed", value, "from 0 to 2^64 - 1"])
+      for value in ("-1", "x", "18446744073709551616", HUGE, "1.5", "", " 5", "+5", "- 5")],
+    # Names that do not exist.
+    *[(["--dtype", value], ["--dtype", value, "fp16 or bf16"]) for value in ("fp32", "FP16", "")],
+    *[(["--mask", value], ["--mask", value, "full or causal"])
+      for value in ("diagonal", "window:32", "FULL", "m.npy", "")],
+    *[(["--layout", value], ["--layout", value, "bhnd or bnhd"]) for value in ("nhbd", "")],
+    (["--input", "uniform"], ["--input uniform", "normal, outlier, spiky, constant", "directory"]),
+    *[(["--check", value], ["--check", value, "all, rows:N or none"])
+      for value in ("some", "row:5", "")],
+    *[(["--check", f"rows:{value}"], ["--check rows:", value, "from 1 to"])
+      for value in ("0", "-5", "x", HUGE, "", " 5", "+5")],
+    *[(["--mask-block", value], ["--mask-block", value, "two sizes", "128x64"])
+      for value in ("128", "x64", "64x", "-1x64", "128x64x", "axb", "", " 1x1", "+1x1", "1x 1",
+                    "1x+1")],
+    *[(["--mask-block", value], ["--mask-block", value, "each size must be from 1 to 16384"])
+      for value in ("0x64", "64x0", "0x0", "16385x64", "64x999999999", "12345678901x64",
+                    f"{HUGE}x{HUGE}", "4294967296x64", "64x18446744073709551680")],
+    (["--report=nonsense"], ["--report"]),
+    # Of a value that does not fit the line, only the middle is left out.
+    (["--dtype", "x" * 3000], ["--dtype xxx", "x ... x", "xxx: must be fp16 or bf16"]),
+    # Values that do not fit each other.
+    (["-H", "4", "-G", "3"], ["--kv-heads 3", "divide", "--heads 4"]),
+    (["-H", "2", "-G", "4"], ["--kv-heads 4", "divide", "--heads 2"]),
+    # Options that exclude each other; these tests give --output and --json.
+    (["--draw-mask"], ["--draw-mask", "--output must not be given"]),
+    (["--draw-mask", "--info"], ["--draw-mask", "--info must not be given"]),
+    (["--info"], ["--info: describes", "--output must not be given"]),
+    # Options that do not exist, values that are missing.
+    (["--nonsense"], ["--nonsense", "unknown option", "--help"]),
+    (["--nonsense", "-n", "5"], ["--nonsense", "unknown option", "--help"]),
+    (["-n", "5", "--nonsense=3", "-d", "64"], ["--nonsense=3", "unknown option", "--help"]),
+    (["-z"], ["-z", "unknown option", "--help"]),
+    (["-z", "-n", "5"], ["-z", "unknown option", "--help"]),
+    (["-n", "5", "--batch"], ["--batch: its value is missing", "--help"]),
+    (["-n", "5", "--seqlen"], ["--seqlen: its value is missing"]),  # though --seqlen-kv is longer
+    (["-n", "5", "--lay"], ["--lay: its value is missing"]),
+    (["-n", "5", "-b"], ["-b: its value is missing", "--help"]),
+    (["--se", "5"], ["--se: may stand for several options", "--help"]),
+    (["--mas=full"], ["--mas=full: may stand for several options", "--help"]),
+    (["--info=yes"], ["--info=yes: takes no value", "--help"]),
+    (["attend"], ["attend", "unexpected argument", "--help"]),
+    (["-n", "5", "16"], ["16", "unexpected argument", "--help"]),
+]
+
+
+def refused(program: Program, directory: Path, *options: object, **more) -> str:
+    """Runs it where it may write; it must not. Returns the one line that it says instead."""
+    before = sorted(directory.rglob("*"))
+    done = program.run("--repeat", 0, "-o", directory / "out", "-j", directory / "rows.json",
+                       *options, timeout=60, **more)
+    assert done.returncode == USAGE, done
+    assert done.stdout == ""
+    assert re.fullmatch(r"[^\n]+\n", done.stderr), f"not one line: {done.stderr!r}"
+    assert sorted(directory.rglob("*")) == before
+    return done.stderr
+
+
+@pytest.mark.parametrize("options, fragments", BAD_OPTIONS,
+                         ids=[" ".join(options)[:60] for options, _ in BAD_OPTIONS])
+def test_bad_options(any_step: Program, tmp_path: Path, options: list, fragments: list) -> None:
+    line = refused(any_step, tmp_path, *options)
+    assert line.startswith(f"{any_step.name}: ")
+    assert [part for part in fragments if part not in line] == [], line
+
+
+def test_reports_that_do_not_exist(any_step: Program, tmp_path: Path) -> None:
+    """The lists that a report can hold are named; a GPU build says who can report."""
+    line = refused(any_step, tmp_path, "--report=nonsense")
+    if BACKEND == "cuda":
+        assert "CPU backend" in line and "CPU backend" in refused(any_step, tmp_path, "--report")
+    else:
+        assert "--report=nonsense" in line and "counts" in line
+
+
+@pytest.mark.parametrize("instead", ["--draw-mask", "--info"])
+@pytest.mark.parametrize("other", [["-o", "out"], ["-j", "rows"], ["--save-mask", "mask"]],
+                         ids=" ".join)
+def test_options_that_want_a_run(tmp_path: Path, instead: str, other: list[str]) -> None:
+    """What is not run writes nothing, but the picture of a mask may go with its files. A file of
+    cases is not even read then."""
+    options = [instead, other[0], str(tmp_path / other[1])]
+    if (instead, other[0]) == ("--draw-mask", "--save-mask"):
+        Program("step05").run_right(*options)
+        assert (tmp_path / "mask").is_dir()
+        return
+    name = {"-o": "--output", "-j": "--json"}.get(other[0], other[0])
+    for more in ([], ["--cases", "missing"]):
+        done = Program("step05").run(*options, *more)
+        assert (done.returncode, done.stdout) == (USAGE, "")
+        assert re.fullmatch(rf"step05: {instead}: \w+ instead of running, so {name} must not be "
+                            r"given with it\n", done.stderr)
+    assert list(tmp_path.iterdir()) == []
+
+
+# --- Files of cases ----------------------------------------------------------------------------
+
+BAD_CASES = [
+    ("", ["holds no case"]),
+    ("# only a comment\n\n   \n", ["holds no case"]),
+    ("-n 4\n-n five\n", [":2: ", "--seqlen five", "from 1 to"]),
+    ("-n 4\n--nonsense\n", [":2: ", "--nonsense", "unknown option"]),
+    ("-n 4 -b\n", [":1: ", "-b", "value is missing"]),
+    ("-n 4\n\n--cases other.txt\n",
+     [":3: ", "--cases, --ceilings, --help and --version cannot stand here"]),
+    ("--help\n", [":1: ", "--cases, --ceilings, --help and --version cannot stand here"]),
+    ("-n 4\n" + "-n 4 " * 40, [":2: ", "more than 64 words"]),
+    ('-n 4\n-o "a b\n-n 5\n', [":2: quote without end"]),
+    ("-n 4 --check some", [":1: ", "--check some", "all, rows:N or none"]),
+    ("-n 4\n-n 4 --draw-mask\n", [":2: --draw-mask: ", "--output must not be given"]),
+    ("-n 4\n-n 4 --info\n", [":2: --info: ", "--output must not be given"]),
+]
+
+
+@pytest.mark.parametrize("text, fragments", BAD_CASES, ids=[f[-1] for _, f in BAD_CASES])
+def test_bad_cases(any_step: Program, tmp_path: Path, text: str, fragments: list) -> None:
+    """A mistake anywhere in the file is found before the first case runs."""
+    path = tmp_path / "cases.txt"
+    path.write_text(text)
+    line = refused(any_step, tmp_path, "--cases", path)
+    assert str(path) in line
+    assert [part for part in fragments if part not in line] == [], line
+
+
+@pytest.mark.parametrize("name", ["missing.txt", "."])
+def test_cases_that_cannot_be_read(any_step: Program, tmp_path: Path, name: str) -> None:
+    line = refused(any_step, tmp_path, "--cases", tmp_path / name)
+    assert f"--cases {tmp_path / name}: cannot read it" in line
+
+
+def test_case_that_is_refused_does_not_stop_the_others(any_step: Program, tmp_path: Path) -> None:
+    """What only a run can find: the line is named, the rest goes on, the worst code counts."""
+    path, rows = tmp_path / "cases.txt", tmp_path / "rows.json"
+    path.write_text("-n 4\n-n 4 -H 4 -G 3\n-n 5\n")
+    done = any_step.run("--repeat", 0, "-j", rows, "--cases", path)
+    assert done.returncode == USAGE
+    assert done.stderr == f"{path}:2: --kv-heads 3: must divide --heads 4\n"
+    assert [row["seqlen"] for row in read_rows(rows)] == [4, 5]
+    assert done.stdout.splitlines() == [f"{path}:1: right: -n 4",
+                                        f"{path}:2: refused: -n 4 -H 4 -G 3",
+                                        f"{path}:3: right: -n 5"]
+
+
+def test_cases_take_blanks_comments_and_quotes(any_step: Program, tmp_path: Path) -> None:
+    path, rows = tmp_path / "cases.txt", tmp_path / "two words.json"
+    path.write_text(f'# first\n\n  -n 3\t-b 2 # rest\r\n-n 4 -j "{rows}"\n-n 5 -j "{rows}"')
+    any_step.run_right("--cases", path)
+    assert [row["seqlen"] for row in read_rows(rows)] == [4, 5]
+
+
+def test_quotes_in_the_middle_of_a_word(any_step: Program, tmp_path: Path) -> None:
+    """As in a shell: they take blanks and # their meaning, and may leave an empty word."""
+    path, out = tmp_path / "cases.txt", tmp_path / "a #b"
+    path.write_text(f'-n 3 --output="{out}" "--dtype"=f"p1"6# no comment\n'
+                    f'-n 3 --output="{out}" "--dtype"=f"p1"6 # a "comment\n'
+                    '-n 4 -o ""\n')
+    assert ":1: --dtype fp16#: " in refused(any_step, tmp_path, "--cases", path)
+    path.write_text(path.read_text().split("\n", 1)[1])
+    assert ":2: --output: must name" in refused(any_step, tmp_path, "--cases", path)
+    path.write_text(path.read_text().split("\n", 1)[0])
+    any_step.run_right("--cases", path)
+    assert sorted(file.name for file in out.iterdir()) == ["lse.npy", "o.npy"]
+
+
+# --- Settings of the CPU backend ---------------------------------------------------------------
+
+@pytest.mark.cpu_only("a GPU reads no such settings")
+@pytest.mark.parametrize("variable, values", [
+    ("SIMT_ORDER", ["backward", "random", "random:", "random:x", "random:-1", f"random:{HUGE}",
+                    ""]),
+    ("SIMT_THREADS", ["0", "-1", "two", "2x", "1000000", HUGE, ""]),
+    ("SIMT_MEMORY", ["0", "-1", "much", "5X", "1MB", HUGE, f"{HUGE}G", ""]),
+])
+def test_bad_settings(any_step: Program, tmp_path: Path, variable: str, values: list) -> None:
+    for value in values:
+        line = refused(any_step, tmp_path, "-n", 4, env={variable: value})
+        assert f"{variable}={value}: must be" in line
+
+
+# --- The same with a value that is right, so that what refuses everything would be noticed ------
+
+@pytest.mark.parametrize("options", [
+    ["-b", "3"], ["-H", "4", "-G", "2"], ["--scale", "1e-3"], ["--seed", "18446744073709551615"],
+    ["--check", "rows:1"], ["--mask", "causal"], ["--layout=bnhd"], ["--mask-block", "1x1"],
+    ["--min-time", "0"], ["-d32", "-tbf16"], ["--head-d", "96"],
+], ids=" ".join)
+def test_good_options(any_step: Program, options: list) -> None:
+    done = any_step.run("--repeat", 0, "-n", 4, *options)
+    assert (done.returncode, done.stderr) == (RIGHT, "")

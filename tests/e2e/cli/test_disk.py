@@ -1,0 +1,180 @@
+"""Output that cannot be written: one line, and no half-written file. Exit code 2 where that can be
+known before the run, else 3."""
+
+import os
+import resource
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.lib.programs import DEVICE, Program, read_rows
+from tests.e2e.cli.test_bad_input import refused
+
+OPTIONS = ("--repeat", 0, "-H", 2, "-n", 64, "-d", 64)
+O_BYTES, LSE_BYTES = 128 + 2 * 2 * 64 * 64, 128 + 4 * 2 * 64
+
+
+def failed(program: Program, *options: object, **more) -> str:
+    done = program.run(*OPTIONS, *options, **more)
+    assert done.returncode == DEVICE, done
+    assert done.stderr.startswith(f"{program.name}: ") and done.stderr.count("\n") == 1
+    return done.stderr
+
+
+def file_size_limit(most_bytes: int) -> Callable[[], None]:
+    """Stands in for a full disk: every write past the limit fails, no root needed.
+
+    It also sends SIGXFSZ, which must not end the program."""
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, most_bytes))
+    return limit
+
+
+# A CUDA driver writes files of its own, which the limit would hit too.
+limits_file_sizes = pytest.mark.cpu_only("the limit would hit the driver; the host code is one")
+
+
+def test_full_device_for_json(any_step: Program) -> None:
+    assert "/dev/full: cannot write: No space left on device" in failed(any_step, "-j", "/dev/full")
+
+
+def test_full_standard_output(any_step: Program) -> None:
+    with open("/dev/full", "w") as full:
+        assert "standard output" in failed(any_step, stdout=full)
+
+
+def test_full_standard_output_for_json(any_step: Program) -> None:
+    with open("/dev/full", "w") as full:
+        failed(any_step, "-j", "-", stdout=full)
+
+
+def test_full_standard_output_for_help(any_step: Program) -> None:
+    for option in ("--help", "--version", "--info", "--draw-mask"):
+        with open("/dev/full", "w") as full:
+            done = any_step.run(option, stdout=full)
+        assert done.returncode == DEVICE, option
+
+
+# --- Known before the run ----------------------------------------------------------------------
+
+@pytest.mark.parametrize("path, cause", [
+    ("missing/rows.json", "No such file or directory"), (".", "Is a directory"),
+    ("file/rows.json", "Not a directory"), ("/proc/1/rows.json/x", "No such file or directory"),
+    ("x" * 300, "File name too long")])
+def test_json_that_cannot_be_opened(any_step: Program, tmp_path: Path, path: str,
+                                    cause: str) -> None:
+    (tmp_path / "file").touch()
+    line = refused(any_step, tmp_path, "-j", tmp_path / path)
+    assert line == (f"{any_step.name}: --json {tmp_path / path}: cannot write: {cause}; "
+                    "must be a file that can be written or created, or -\n")
+
+
+@pytest.mark.parametrize("directory, cause", [
+    ("/proc/out", "cannot create it: No such file or directory"),  # nobody can, not even root
+    ("missing/parent/out", "cannot create it: No such file or directory"),
+    ("file", "is no directory"), ("file/out", "cannot create it: Not a directory")])
+def test_output_into_a_directory_that_cannot_be_made(any_step: Program, tmp_path: Path,
+                                                     directory: str, cause: str) -> None:
+    (tmp_path / "file").write_text("keep me")
+    line = refused(any_step, tmp_path, "-o", tmp_path / directory)
+    assert line == (f"{any_step.name}: --output {tmp_path / directory}: {cause}; "
+                    "must be a directory that can be written, or one that can be created\n")
+    saved = refused(Program("step05"), tmp_path, "--save-mask", tmp_path / directory)
+    assert saved == line.replace(f"{any_step.name}: --output", "step05: --save-mask")
+    assert (tmp_path / "file").read_text() == "keep me"
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_places_without_permission(any_step: Program, tmp_path: Path) -> None:
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0o500)
+    for options in (("-j", closed / "rows.json"), ("-o", closed), ("-o", closed / "out")):
+        assert "Permission denied" in refused(any_step, tmp_path, *options)
+
+
+def test_row_in_the_output_directory(any_step: Program, tmp_path: Path) -> None:
+    """The directory is made first, so that the row may lie in it."""
+    out = tmp_path / "out"
+    any_step.run_right(*OPTIONS, "-o", out, "-j", out / "rows.json")
+    assert sorted(path.name for path in out.iterdir()) == ["lse.npy", "o.npy", "rows.json"]
+
+
+def test_row_into_a_pipe(any_step: Program, tmp_path: Path) -> None:
+    """Its reader must see no end before the row: it is opened once."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with subprocess.Popen(["cat", pipe], stdout=subprocess.PIPE, text=True) as reader:
+        any_step.run_right(*OPTIONS, "-j", pipe)
+        assert reader.communicate(timeout=60)[0].startswith('{"step": ')
+
+
+# --- Known when it happens ---------------------------------------------------------------------
+
+def test_output_over_a_directory(any_step: Program, tmp_path: Path) -> None:
+    (tmp_path / "o.npy").mkdir()
+    assert f"{tmp_path / 'o.npy'}: cannot write" in failed(any_step, "-o", tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["o.npy"]
+
+
+@limits_file_sizes
+@pytest.mark.parametrize("limit, broken", [(100, "lse.npy"), (LSE_BYTES + 10, "o.npy"),
+                                           (O_BYTES - 1, "o.npy")])
+def test_full_disk_leaves_no_half_written_file(any_step: Program, tmp_path: Path, limit: int,
+                                               broken: str) -> None:
+    out = tmp_path / "out"
+    line = failed(any_step, "-o", out, preexec_fn=file_size_limit(limit))
+    assert f"{out / broken}: cannot write: File too large" in line
+    assert list(tmp_path.iterdir()) == []
+
+
+@limits_file_sizes
+def test_full_disk_keeps_the_files_that_were_there(any_step: Program, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    any_step.run_right(*OPTIONS, "-o", out)
+    before = {path.name: path.read_bytes() for path in out.iterdir()}
+    assert len(before["o.npy"]) == O_BYTES
+    failed(any_step, "-o", out, "-s", 2, preexec_fn=file_size_limit(O_BYTES - 1))
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == before
+
+
+@limits_file_sizes
+@pytest.mark.parametrize("more", [[], ["--draw-mask"]], ids=["run", "drawn"])
+def test_full_disk_leaves_no_part_of_a_mask(tmp_path: Path, more: list) -> None:
+    """Neither in a new directory nor beside the files of another mask."""
+    step05, mask, limit = Program("step05"), tmp_path / "mask", file_size_limit(8192)
+    options = ["-m", "window:20", *more, "--save-mask", mask]
+    line = failed(step05, *options, preexec_fn=limit)
+    assert f"{mask / 'partial_block_masks.npy'}: cannot write: File too large" in line
+    assert list(tmp_path.iterdir()) == []
+    step05.run_right(*OPTIONS, "-m", "causal", "--save-mask", mask)
+    before = {path.name: path.read_bytes() for path in mask.iterdir()}
+    failed(step05, *options, preexec_fn=limit)
+    assert {path.name: path.read_bytes() for path in mask.iterdir()} == before
+
+
+@limits_file_sizes
+def test_just_enough_room(any_step: Program, tmp_path: Path) -> None:
+    """The limit of the tests above is where they say it is."""
+    any_step.run_right(*OPTIONS, "-o", tmp_path / "out", preexec_fn=file_size_limit(O_BYTES))
+    assert np.load(tmp_path / "out" / "o.npy").shape == (1, 2, 64, 64)
+
+
+@limits_file_sizes
+def test_full_disk_takes_half_a_json_row_back(any_step: Program, tmp_path: Path) -> None:
+    path = tmp_path / "rows.json"
+    any_step.run_right(*OPTIONS, "-j", path)
+    before = path.read_text()
+    line = failed(any_step, "-j", path, preexec_fn=file_size_limit(len(before) + 50))
+    assert f"{path}: cannot write: File too large" in line
+    assert path.read_text() == before and len(read_rows(path)) == 1
+
+
+@limits_file_sizes
+def test_full_disk_leaves_no_new_file_of_rows(any_step: Program, tmp_path: Path) -> None:
+    path = tmp_path / "rows.json"
+    line = failed(any_step, "-j", path, preexec_fn=file_size_limit(50))
+    assert f"{path}: cannot write: File too large" in line
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,348 @@
+"""What a person reads and what a script reads: the report, the JSON rows, the exit codes."""
+
+import json
+import re
+import subprocess
+from datetime import datetime, timezone
+from pathlib import Path
+
+import pytest
+
+from tests.lib.programs import BACKEND, RIGHT, Program, read_rows, step_names
+
+# --- JSON rows -----------------------------------------------------------------------------------
+
+NUMBER = (int, float)  # JSON does not tell 1 from 1.0
+
+ROW = {
+    "step": str, "commit": str, "date": str, "backend": str, "device": str,
+    "gpu_uuid": str, "multiprocessors": int, "compute_capability": int, "cuda_runtime": str,
+    "batch": int, "heads": int, "kv_heads": int, "seqlen": int, "seqlen_kv": int, "head_dim": int,
+    "dtype": str, "mask": str, "layout": str, "scale": NUMBER, "input": str, "seed": str,
+    "nan_inputs": int,
+    "right": bool, "rows": int, "rows_checked": int, "rows_not_compared": int,
+    "rows_nan_expected": int, "rows_wrong": int, "values_unwritten": int,
+    "values_nan": int, "values_inf": int, "guard_bytes_touched": int, "lse_wrong": int,
+    "max_error": NUMBER, "mean_error": NUMBER, "allowed_error": NUMBER, "max_error_share": NUMBER,
+    "max_lse_error": NUMBER,
+    "flops": NUMBER, "least_bytes": NUMBER, "workspace_bytes": int, "extra_bytes": int,
+    "ceiling": str, "block_m": int, "block_n": int,
+}
+# Of steps that take block masks.
+MASK = {"shared_kv": bool, "mask_block_q": int, "mask_block_kv": int, "mask_blocks": int,
+        "mask_blocks_active": int, "mask_blocks_full": int, "mask_blocks_causal": int,
+        "mask_blocks_partial": int, "mask_bytes": int, "mask_prepared_bytes": int,
+        "mask_build_ms": NUMBER, "mask_upload_ms": NUMBER, "mask_prepare_ms": NUMBER}
+KERNEL = {"name": str, "blocks": int, "threads": int, "shared_bytes": int, "registers": int,
+          "local_bytes": int, "blocks_per_multiprocessor": int}
+COUNTS = {"count_launches": int, "count_blocks": int, "count_threads": int, "count_barriers": int,
+          "count_shuffles": int, "count_votes": int, "count_warp_barriers": int,
+          "count_ldmatrix": int, "count_mma": int, "count_mma_under_copy": int,
+          "count_atomics": int, "simulation_ms": NUMBER}
+TIMES = {"samples": int, "median_ms": NUMBER, "p10_ms": NUMBER, "p90_ms": NUMBER,
+         "bound_ms": NUMBER, "bound_by": str, "tflops": NUMBER, "dense_tflops": NUMBER,
+         "gb_per_s": NUMBER,
+         "ceiling_percent": NUMBER, "ceiling_ffma_tflops": NUMBER, "ceiling_mma_tflops": NUMBER,
+         "ceiling_exp_g_per_s": NUMBER, "ceiling_copy_gb_per_s": NUMBER, "ceiling_date": str}
+# Simulated, they would say nothing about a GPU.
+GPU_ONLY = ("gpu_uuid", "multiprocessors", "compute_capability", "cuda_runtime", "registers",
+            "local_bytes", "blocks_per_multiprocessor")
+GPU_STATE = {"driver": str, "sm_clock_mhz": int, "memory_clock_mhz": int}
+
+
+def schema(step: Program, kernels: int, timed: bool = False) -> dict:
+    """The fields of a row of a step with so many kernels."""
+    fields = ROW | (MASK if step.name >= "step05" else {})
+    for i in range(1, kernels + 1):
+        fields |= {f"kernel{i}_{name}": kind for name, kind in KERNEL.items()}
+    if BACKEND == "cpu":
+        fields |= COUNTS
+        fields |= {name: type(None) for name in fields
+                   if re.sub(r"^kernel\d_", "", name) in GPU_ONLY}
+    return fields | TIMES | GPU_STATE if timed else fields
+
+
+def assert_fits(row: dict, fields: dict) -> None:
+    assert sorted(row) == sorted(fields)
+    for name, kind in fields.items():
+        assert isinstance(row[name], kind), f"{name}: {row[name]!r} is no {kind}"
+        assert kind is bool or not isinstance(row[name], bool), name
+
+
+def kernel_count(row: dict) -> int:
+    return sum(re.fullmatch(r"kernel\d_name", name) is not None for name in row)
+
+
+def test_row_has_every_field_and_no_other(step: Program, tmp_path: Path) -> None:
+    _, row = step.solve(tmp_path / "out", "-b", 2, "-H", 4, "-G", 2, "-n", 100, "-k", 50,
+                        "-m", "causal", "-t", "bf16", "-s", 9, "--layout", "bnhd")
+    kernels = kernel_count(row)
+    assert kernels == (3 if step.name == "step01" else 1)
+    assert_fits(row, schema(step, kernels))
+    assert (row["step"], row["backend"]) == (step.name, BACKEND)
+    assert (row["batch"], row["heads"], row["kv_heads"]) == (2, 4, 2)
+    assert (row["seqlen"], row["seqlen_kv"], row["mask"]) == (100, 50, "causal")
+    assert (row["dtype"], row["layout"], row["seed"]) == ("bf16", "bnhd", "9")
+    age = datetime.now(timezone.utc) - datetime.fromisoformat(row["date"])
+    assert -5 < age.total_seconds() < 60
+
+
+def test_row_counts_work_of_the_unmasked_entries(step: Program, tmp_path: Path) -> None:
+    """2 x 4 heads; causal 100 x 50: rows 50..99 attend 1, 2, ..., 50 keys."""
+    _, row = step.solve(tmp_path / "out", "-b", 2, "-H", 4, "-G", 2, "-n", 100, "-k", 50,
+                        "-m", "causal", "-d", 64)
+    assert row["flops"] == 4 * 64 * 8 * (50 * 51 // 2)
+    q_bytes, kv_bytes, lse_bytes = 2 * 8 * 100 * 64, 2 * 4 * 50 * 64, 4 * 8 * 100
+    assert row["least_bytes"] == 2 * q_bytes + 2 * kv_bytes + lse_bytes
+
+
+@pytest.mark.cpu_only("it counts what the kernels do")
+def test_row_counts_what_ran(step: Program, tmp_path: Path) -> None:
+    """The launches of the descriptor are those that happened."""
+    _, row = step.solve(tmp_path / "out", "-H", 3, "-n", 70)
+    kernels = range(1, kernel_count(row) + 1)
+    assert row["count_launches"] == len(kernels)
+    assert row["count_blocks"] == sum(row[f"kernel{i}_blocks"] for i in kernels)
+    assert row["count_threads"] == sum(row[f"kernel{i}_blocks"] * row[f"kernel{i}_threads"]
+                                       for i in kernels)
+    assert row["count_barriers"] > 0 and row["count_shuffles"] > 0
+
+
+def test_rows_are_appended_one_a_line(any_step: Program, tmp_path: Path) -> None:
+    path = tmp_path / "rows.json"
+    for seqlen in (3, 4, 5):
+        any_step.run_right("-j", path, "-n", seqlen)
+    assert [row["seqlen"] for row in read_rows(path)] == [3, 4, 5]
+    assert path.read_text().count("\n") == 3
+
+
+def test_row_on_standard_output(any_step: Program) -> None:
+    """After the report, so that `| tail -1` finds it."""
+    lines = any_step.run_right("-j", "-", "-n", 3).stdout.splitlines()
+    assert json.loads(lines[-1])["seqlen"] == 3
+    assert lines[0].startswith(any_step.name)
+
+
+def test_any_path_survives_json(any_step: Program, tmp_path: Path) -> None:
+    """Quotes, backslashes, control characters and Unicode in the name of the input."""
+    from tests.e2e.cli.test_bad_files import directory_with
+
+    directory = directory_with(tmp_path / 'a "b" \\ \t é €')
+    any_step.run_right("-i", directory, "-j", tmp_path / "rows.json")
+    assert read_rows(tmp_path / "rows.json")[0]["input"] == str(directory)
+
+
+@pytest.mark.gpu_only("only a GPU is timed")
+def test_row_of_a_timed_run(step: Program, tmp_path: Path) -> None:
+    path = tmp_path / "rows.json"
+    done = step.run("-n", 512, "--min-time", 0.05, "--repeat", 12, "-j", path, timeout=300)
+    assert (done.returncode, done.stderr) == (RIGHT, "")
+    (row,) = read_rows(path)
+    assert_fits(row, schema(step, kernel_count(row), timed=True))
+    assert row["samples"] >= 12 and row["samples"] * row["median_ms"] > 25
+    assert 0 < row["p10_ms"] <= row["median_ms"] <= row["p90_ms"]
+    assert row["tflops"] == pytest.approx(row["flops"] / row["median_ms"] * 1e-9, rel=1e-6)
+
+
+# --- The report ----------------------------------------------------------------------------------
+
+@pytest.mark.gpu_only("the CPU backend has no card")
+def test_row_names_the_card_as_nvidia_smi_does(any_step: Program, tmp_path: Path) -> None:
+    any_step.run_right("-n", 64, "-j", tmp_path / "rows")
+    done = subprocess.run(["nvidia-smi", "--query-gpu=uuid", "--format=csv,noheader"],
+                          capture_output=True, text=True, timeout=60, check=True)
+    (row,) = read_rows(tmp_path / "rows")
+    assert row["gpu_uuid"] in done.stdout.split()
+
+
+def test_report_says_what_ran_and_whether_it_is_right(step: Program) -> None:
+    report = step.run_right("-b", 2, "-H", 4, "-G", 1, "-n", 65, "-k", 33, "-m", "causal",
+                            "-t", "bf16", "-s", 77, "-i", "spiky", "-c", "all").stdout
+    assert 9 <= len(report.splitlines()) <= 20
+    for words in (rf"{step.name} +\w.+",
+                  r"problem .*B=2 Hq=4 Hkv=1 Nq=65 Nkv=33 D=\d+ bf16.*causal",
+                  r"input +spiky, seed 77, layout bhnd", r"device +\w.+",
+                  r"kernel +\w+: \d+ blocks? of \d+ threads", r"must move +[\d.]+ \w+",
+                  r"check +RIGHT: 520 of 520 rows", r"error +max \d.*allowed \d"):
+        assert re.search(f"^{words}", report, re.MULTILINE), f"{words} is not in\n{report}"
+
+
+@pytest.mark.cpu_only("on a GPU a time is a time")
+def test_cpu_report_never_states_a_time(step: Program) -> None:
+    report = step.run_right("-n", 64).stdout
+    assert not re.search(r"\d\s*(ms|us|s|TFLOP/s|GB/s)\b", report)
+    assert "none: the CPU backend shows what a kernel does" in report
+
+
+@pytest.mark.gpu_only("the CPU backend never states a time")
+def test_gpu_report_states_speed_and_ceiling(step: Program) -> None:
+    done = step.run("-n", 512, "--min-time", 0.05, timeout=300)
+    for words in (r"kernel .*\d+ registers.*blocks? per SM.*waves", r"expected +no faster than",
+                  r"time +[\d.]+ ms \(p10 [\d.]+, p90 [\d.]+, \d+ samples\)",
+                  r"speed +[\d.]+ TFLOP/s", r"ceiling +\d+ %"):
+        assert re.search(f"^{words}", done.stdout, re.MULTILINE), f"{words}\n{done.stdout}"
+
+
+def test_unchecked_run_says_so(step: Program, tmp_path: Path) -> None:
+    path = tmp_path / "rows.json"
+    report = step.run_right("-c", "none", "-n", 20, "-j", path).stdout
+    assert "NOT CHECKED" in report and "RIGHT" not in report
+    (row,) = read_rows(path)
+    assert (row["right"], row["rows_checked"]) == (None, 0)
+
+
+def test_sample_of_rows(step: Program, tmp_path: Path) -> None:
+    path = tmp_path / "rows.json"
+    report = step.run_right("-c", "rows:5", "-b", 1, "-H", 3, "-n", 100, "-j", path).stdout
+    assert re.search(r"RIGHT: 5 of 300 rows", report)
+    assert (read_rows(path)[0]["rows_checked"], read_rows(path)[0]["rows"]) == (5, 300)
+
+
+def test_sample_larger_than_the_output_is_all_of_it(any_step: Program) -> None:
+    report = any_step.run_right("-c", "rows:1000", "-b", 1, "-H", 1, "-n", 20).stdout
+    assert "RIGHT: 20 of 20 rows" in report
+
+
+@pytest.mark.cpu_only("it counts what the kernels do")
+def test_causal_runs_skip_tiles_above_the_diagonal(step: Program, tmp_path: Path) -> None:
+    """As many queries as keys: about half of the work is left."""
+    counts = {}
+    for mask in ("full", "causal"):
+        path = tmp_path / f"{mask}.json"
+        step.run_right("-b", 1, "-H", 1, "-n", 1024, "-d", 32, "-m", mask, "-c", "rows:20",
+                       "-j", path)
+        counts[mask] = read_rows(path)[0]["count_barriers"]
+    assert 0.5 * counts["full"] <= counts["causal"] <= 0.6 * counts["full"]
+
+
+@pytest.mark.cpu_only("a GPU build refuses --report")
+def test_report_of_counts(step: Program) -> None:
+    for option in ("--report", "--report=counts"):
+        report = step.run_right("-n", 64, option).stdout
+        assert re.search(r"^ +launches +\d+$", report, re.MULTILINE)
+
+
+def test_cases_print_one_verdict_a_line(step: Program, tmp_path: Path) -> None:
+    cases = tmp_path / "cases.txt"
+    cases.write_text("-n 4\n# comment\n-n 5 -t bf16\n")
+    done = step.run_right("-c", "all", "--cases", cases)
+    assert done.stdout == f"{cases}:1: right: -n 4\n{cases}:3: right: -n 5 -t bf16\n"
+    done = step.run_right("-c", "none", "--cases", cases)
+    assert done.stdout.splitlines()[0] == f"{cases}:1: not checked: -n 4"
+
+
+def test_options_before_cases_hold_for_every_case(any_step: Program, tmp_path: Path) -> None:
+    cases, rows = tmp_path / "cases.txt", tmp_path / "rows.json"
+    cases.write_text("-n 4\n-n 5 -t fp16\n")
+    any_step.run_right("-t", "bf16", "-b", 2, "-j", rows, "--cases", cases)
+    assert [(r["seqlen"], r["dtype"], r["batch"]) for r in read_rows(rows)] == [
+        (4, "bf16", 2), (5, "fp16", 2)]
+
+
+# --- Instead of running --------------------------------------------------------------------------
+
+LONG_OPTIONS = ("batch heads kv-heads seqlen seqlen-kv head-dim dtype mask mask-block layout scale "
+                "shared-kv input output seed check repeat min-time json report cases save-mask "
+                "draw-mask info ceilings help version").split()
+SHORT_OPTIONS = "bHGnkdtmioscrj"
+
+
+def test_help_lists_every_option(step: Program) -> None:
+    done = step.run("--help")
+    assert (done.returncode, done.stderr) == (RIGHT, "")
+    for name in LONG_OPTIONS:
+        assert re.search(rf"--{name}[\s=\[]", done.stdout), name
+    for letter in SHORT_OPTIONS:
+        assert re.search(rf"-{letter}, --", done.stdout), letter
+    assert "Exit codes:" in done.stdout
+    listed = set(re.findall(r"^ +(?:-\w, )? *--([\w-]+)", done.stdout, re.MULTILINE))
+    assert listed == set(LONG_OPTIONS)
+
+
+def test_every_short_option_is_its_long_one(any_step: Program, tmp_path: Path) -> None:
+    """Each pair gives the same row as the other spelling, but for date, time, and what other
+    programs take of a GPU's memory meanwhile."""
+    short = "-b 2 -H 4 -G 2 -n 9 -k 8 -d 32 -t bf16 -m causal -i spiky -s 3 -c rows:4 -r 0".split()
+    long = ("--batch 2 --heads 4 --kv-heads 2 --seqlen 9 --seqlen-kv 8 --head-dim 32 --dtype bf16 "
+            "--mask causal --input spiky --seed 3 --check rows:4 --repeat 0").split()
+    path = tmp_path / "rows.json"
+    any_step.run_right(*short, "-j", path)
+    any_step.run_right(*long, "--json", path)
+    first, second = (row | {"date": "", "simulation_ms": 0, "extra_bytes": 0}
+                     for row in read_rows(path))
+    assert first == second and first["kv_heads"] == 2 and first["rows_checked"] == 4
+
+
+def test_version(step: Program) -> None:
+    done = step.run("--version")
+    assert done.returncode == RIGHT and re.fullmatch(rf"{step.name} \S+\n", done.stdout)
+
+
+@pytest.mark.cpu_only("SIMT_MEMORY stands for a smaller GPU")
+@pytest.mark.parametrize("memory, passes", [("1M", "1 pass"), ("600K", "2 passes")])
+def test_info_says_what_the_run_does(memory: str, passes: str) -> None:
+    """How much of the memory the tensors leave for S decides."""
+    for words in (["--info"], []):
+        report = Program("step01").run_right("-n", 256, *words, env={"SIMT_MEMORY": memory}).stdout
+        assert f"heads at a time: {passes}\n" in report
+    small = Program("step01").run_right("-n", 256, "--info", env={"SIMT_MEMORY": "300K"}).stdout
+    assert "does not fit the free memory" in small
+
+
+def test_info(step: Program, tmp_path: Path) -> None:
+    info = step.run_right("--info", cwd=tmp_path).stdout
+    for words in (rf"{step.name} +\w.+", r"supports .*fp16 and bf16", r"tiles +\d+ rows of Q, \d+",
+                  r"kernel .*\d+ bytes of dynamic shared memory", rf"page +docs/{step.name}"):
+        assert re.search(f"^{words}", info, re.MULTILINE), f"{words} is not in\n{info}"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_titles_of_steps_differ() -> None:
+    titles = {Program(name).run_right("--info").stdout.splitlines()[0] for name in step_names()}
+    assert len(titles) == len(step_names())
+
+
+PICTURES = {
+    # Query q attends keys 0 .. q + 3; blocks of 2 x 2.
+    ("-n", 6, "-k", 9, "-m", "causal", "--mask-block", "2x2"): ["##/..", "###/.", "####/"],
+    # Fewer keys than queries: the first four queries attend nothing.
+    ("-n", 8, "-k", 4, "-m", "causal", "--mask-block", "2x2"): ["..", "..", "/.", "#/"],
+    ("-n", 4, "-k", 4, "-m", "causal", "--mask-block", "1x1"): ["#...", "##..", "###.", "####"],
+    ("-n", 5, "-k", 3, "-m", "full", "--mask-block", "4x2"): ["##", "##"],
+}
+
+
+def block_picture(seqlen: int, seqlen_kv: int, q_block: int, kv_block: int) -> list[str]:
+    """The causal picture by counting entries, one by one."""
+    def symbol(first_q: int, first_k: int) -> str:
+        entries = [k <= q + seqlen_kv - seqlen
+                   for q in range(first_q, min(first_q + q_block, seqlen))
+                   for k in range(first_k, min(first_k + kv_block, seqlen_kv))]
+        return "#" if all(entries) else "/" if any(entries) else "."
+    return ["".join(symbol(q, k) for k in range(0, seqlen_kv, kv_block))
+            for q in range(0, seqlen, q_block)]
+
+
+def draw(program: Program, *options: object) -> list[str]:
+    lines = program.run_right("--draw-mask", *options).stdout.splitlines()
+    assert lines[0].startswith("mask ") and "# all attended" in lines[-1]
+    return lines[1:-1]
+
+
+@pytest.mark.parametrize("options", PICTURES)
+def test_picture_by_hand(any_step: Program, options: tuple) -> None:
+    assert draw(any_step, *options) == PICTURES[options]
+
+
+@pytest.mark.parametrize("shape", [(6, 9, 2, 2), (8, 4, 2, 2), (100, 37, 16, 8), (37, 100, 5, 7),
+                                   (1, 60, 1, 1), (60, 1, 1, 1)])
+def test_picture_by_counting(any_step: Program, shape: tuple) -> None:
+    seqlen, seqlen_kv, q_block, kv_block = shape
+    assert draw(any_step, "-n", seqlen, "-k", seqlen_kv, "-m", "causal", "--mask-block",
+                f"{q_block}x{kv_block}") == block_picture(*shape)
+
+
+def test_picture_fits_the_terminal(any_step: Program) -> None:
+    picture = draw(any_step, "-n", 1000000, "-m", "causal", "--mask-block", "16x16")
+    assert len(picture) <= 64 and {len(line) for line in picture} == {len(picture)}
+    assert picture[0][0] == "/" and picture[-1][0] == "#" and picture[0][-1] == "."

@@ -1,0 +1,101 @@
+"""What a program says about a wrong answer, with a step that is wrong on purpose."""
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.lib.programs import DEVICE, RIGHT, USAGE, WRONG, read_rows
+
+pytestmark = pytest.mark.cpu_only("the judge is host code, the same on a GPU machine")
+
+HEADS, SEQLEN, HEAD_DIM = 3, 40, 32
+OPTIONS = ["-H", str(HEADS), "-n", str(SEQLEN), "-d", str(HEAD_DIM), "-m", "causal", "-c", "all"]
+
+
+def run(program: Path, fault: str, *options: object) -> subprocess.CompletedProcess:
+    return subprocess.run([program, *OPTIONS, *map(str, options)], env={"FAULT": fault}, text=True,
+                          capture_output=True, timeout=60, check=False)
+
+
+def test_without_a_fault_it_is_right(faulty: Path) -> None:
+    done = run(faulty, "none")
+    assert (done.returncode, done.stderr) == (RIGHT, "") and "RIGHT" in done.stdout
+
+
+# The mistake, counts of the JSON row that are not 0, and what the text must say.
+FAULTS = [
+    ("lost key", {"rows_wrong": HEADS, "lse_wrong": HEADS},
+     [r"WRONG: 3 of 120 checked rows of O, 3 of LSE", r"first: O\[b=0, h=0, q=5, d=\d+\] = -?\d.*, "
+      r"expected -?\d", r"wrong O in 3 rows: row 5 of", r"largest error of a row"]),
+    ("unwritten row", {"rows_wrong": HEADS, "lse_wrong": HEADS},
+     [r"99 values never written", r"first: O\[b=0, h=0, q=5, d=0\] = never written, expected -?\d",
+      r"unwritten O in 3 rows: row 5 of"]),
+    ("past the end", {}, [r"guard bytes? after O overwritten, the nearest 0 bytes away"]),
+    ("NaN row", {"rows_wrong": HEADS}, [r"96 NaN where a number belongs",
+                                        r"first: O\[b=0, h=0, q=5, d=0\] = -?nan, expected"]),
+    ("wrong LSE", {"lse_wrong": HEADS}, [r"0 of 120 checked rows of O, 3 of LSE",
+                                         r"first: LSE\[b=0, h=0, q=5\] = ",
+                                         r"wrong LSE in 3 rows: row 5 of"]),
+]
+
+
+@pytest.mark.parametrize("fault, counts, texts", FAULTS, ids=[fault for fault, _, _ in FAULTS])
+def test_wrong_answer(faulty: Path, tmp_path: Path, fault: str, counts: dict, texts: list) -> None:
+    path = tmp_path / "rows.json"
+    done = run(faulty, fault, "-j", path)
+    assert done.returncode == WRONG
+    assert re.search(r"^check +WRONG", done.stdout, re.MULTILINE)
+    for text in texts:
+        assert re.search(text, done.stderr), f"{text!r} is not in\n{done.stderr}"
+    (row,) = read_rows(path)
+    assert row["right"] is False
+    assert {name: row[name] for name in ("rows_wrong", "lse_wrong") if row[name]} == counts
+
+
+def test_step_that_launches_nothing(faulty: Path) -> None:
+    """Every value of O and LSE is found unwritten."""
+    done = run(faulty, "no launch")
+    assert done.returncode == WRONG
+    values = HEADS * SEQLEN * (HEAD_DIM + 1)
+    assert f"{values} values never written" in done.stderr
+
+
+def test_map_shows_where(faulty: Path) -> None:
+    """One line for each head, one column for each tile of 32 queries: row 5 lies in the first."""
+    text = run(faulty, "NaN row").stderr
+    assert re.findall(r"\|(.*)\|", text) == ["N."] * HEADS
+
+
+def test_wrong_rows_outside_the_sample_are_found_where_they_show(faulty: Path) -> None:
+    """NaN and unwritten values are looked for in every row, whatever --check says."""
+    for fault in ("NaN row", "unwritten row", "past the end"):
+        assert run(faulty, fault, "-c", "rows:1").returncode == WRONG, fault
+
+
+def test_unchecked_wrong_answer_is_not_called_right(faulty: Path) -> None:
+    done = run(faulty, "lost key", "-c", "none")
+    assert done.returncode == RIGHT
+    assert "NOT CHECKED" in done.stdout and "RIGHT" not in done.stdout
+
+
+def test_failed_launch(faulty: Path, tmp_path: Path) -> None:
+    done = run(faulty, "failed launch", "-o", tmp_path / "out", "-j", tmp_path / "rows.json")
+    assert done.returncode == DEVICE
+    assert re.fullmatch(r"step99: launch: .+ \(cudaErrorLaunchFailure\)\n", done.stderr)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_worst_case_decides_the_exit_code(faulty: Path, tmp_path: Path) -> None:
+    """Right, wrong and refused ones in one process."""
+    cases = tmp_path / "cases.txt"
+    cases.write_text("-n 4\n-n 40\n-n 5\n")  # only the second is long enough to have a row 5
+    done = run(faulty, "NaN row", "--cases", cases)
+    assert done.returncode == WRONG
+    assert [line.split(": ")[1] for line in done.stdout.splitlines()] == ["right", "WRONG", "right"]
+    cases.write_text("-n 40\n-t bf16\n-n 4\n")
+    done = run(faulty, "NaN row", "--cases", cases)
+    assert done.returncode == USAGE
+    verdicts = [line.split(": ")[1] for line in done.stdout.splitlines()]
+    assert verdicts == ["WRONG", "refused", "right"]

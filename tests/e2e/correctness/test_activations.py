@@ -1,0 +1,184 @@
+"""Every step on queries, keys and values of real models, and what is said of bad copies of them."""
+
+import json
+import re
+import shutil
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.lib import masks
+from tests.lib.reference import Answer, attention, mistakes, round_to
+from tests.lib.problem import Problem
+from tests.lib.programs import REPOSITORY, USAGE, Program, step_names
+from tests.activations import fixtures, texts
+
+DATA = texts.DATA
+FIXTURES = sorted(path.parent.name for path in DATA.glob("*/provenance.json"))
+MASK_STEPS = [name for name in step_names() if name >= "step05"]
+MOST_BYTES = 6_000_000
+
+
+@lru_cache
+def inputs(name: str, dtype: str) -> tuple[np.ndarray, ...]:
+    """q, k and v of a fixture as the programs round them."""
+    return tuple(round_to(dtype, np.load(DATA / name / f"{tensor}.npy")) for tensor in "qkv")
+
+
+def problem_of(name: str, dtype: str, mask: str) -> Problem:
+    q, k, _ = inputs(name, dtype)
+    return Problem(heads=q.shape[1], kv_heads=k.shape[1], seqlen=q.shape[2], head_dim=q.shape[3],
+                   dtype=dtype, mask=mask)
+
+
+def attended(p: Problem) -> np.ndarray | None:
+    """The dense mask, where it is neither full nor causal."""
+    if p.mask in ("full", "causal"):
+        return None
+    if not Path(p.mask).is_dir():
+        return masks.preset(p)
+    return masks.to_dense(masks.read(Path(p.mask)), p.seqlen, p.seqlen_kv)
+
+
+@lru_cache
+def answer(name: str, dtype: str, mask: str) -> Answer:
+    p = problem_of(name, dtype, mask)
+    return attention(p, *inputs(name, dtype), attended(p))
+
+
+def mask_for(step: Program, name: str) -> str:
+    """The mask under which the model ran; causal for steps that do not take it."""
+    mask = fixtures.provenance_of(DATA / name)["mask"]
+    return mask if mask in ("full", "causal") or step.name in MASK_STEPS else "causal"
+
+
+def rows_of_the_model(name: str, r: float) -> tuple[Answer, list[int]]:
+    """What the model itself computed, and of which rows, with `r` of the rule for all rows."""
+    directory = DATA / name
+    o, lse = (np.load(directory / f"{tensor}_rows.npy").astype(np.float64)
+              for tensor in ("o", "lse"))
+    return Answer(o, lse, r), fixtures.provenance_of(directory)["rows_of_o"]
+
+
+@pytest.mark.parametrize("name", FIXTURES)
+@pytest.mark.parametrize("dtype", ["fp16", "bf16"])
+def test_every_step_is_right(step: Program, tmp_path: Path, name: str, dtype: str) -> None:
+    """By its own check of all rows, by NumPy, and by the model where the inputs are the model's:
+    its keys and values were half precision, which bf16 rounds once more."""
+    p = problem_of(name, dtype, mask_for(step, name))
+    result, row = step.solve(tmp_path / "out", *p.options_with_files(DATA / name))
+    assert row["rows_checked"] == row["rows"] == p.heads * p.seqlen
+    expected = answer(name, dtype, p.mask)
+    assert mistakes(expected, result.o, result.lse) == []
+    if dtype == "fp16" and p.mask == fixtures.provenance_of(DATA / name)["mask"]:
+        own, rows = rows_of_the_model(name, expected.rounding_error)
+        assert mistakes(own, result.o[:, :, rows], result.lse[:, :, rows]) == []
+
+
+@pytest.mark.parametrize("name", FIXTURES)
+def test_numpy_agrees_with_the_model(name: str) -> None:
+    """To single precision: with another scale, mask or head mapping than the model's it would
+    not."""
+    expected = answer(name, "fp16", fixtures.provenance_of(DATA / name)["mask"])
+    own, rows = rows_of_the_model(name, expected.rounding_error)
+    error = np.linalg.norm(own.o - expected.o[:, :, rows], axis=-1)
+    assert (error <= 1e-5 * np.linalg.norm(own.o, axis=-1)).all()
+    assert np.abs(own.lse - expected.lse[:, :, rows]).max() <= 1e-5
+
+
+# --- Masks ----------------------------------------------------------------------------------------
+
+def layout() -> list[tuple[str, int]]:
+    return [tuple(span) for span in json.loads((DATA / "interleaved" / "layout.json").read_text())]
+
+
+@pytest.mark.parametrize("name", MASK_STEPS)
+@pytest.mark.parametrize("dtype", ["fp16", "bf16"])
+def test_page_with_pictures(tmp_path: Path, name: str, dtype: str) -> None:
+    p = problem_of("smollm2_layer12", dtype, str(DATA / "interleaved"))
+    result, _ = Program(name).solve(tmp_path / "out",
+                                    *p.options_with_files(DATA / "smollm2_layer12"))
+    assert mistakes(answer("smollm2_layer12", dtype, p.mask), result.o, result.lse) == []
+
+
+def test_page_follows_from_its_layout_and_the_captions() -> None:
+    lengths = fixtures.provenance_of(DATA / "smollm2_packed")["tokens"]
+    spans = layout()
+    assert spans == texts.page_layout(lengths, 1024)
+    stored = masks.to_dense(masks.read(DATA / "interleaved"), 1024, 1024)
+    assert np.array_equal(stored[0, 0], texts.layout_mask(spans))
+
+
+def test_layout_mask_entry_by_entry() -> None:
+    spans = [("text", 2), ("image", 3), ("text", 1), ("image", 2)]
+    rows = ["10000000", "11000000", "11111000", "11111000", "11111000", "11111100", "11111111",
+            "11111111"]
+    assert np.array_equal(texts.layout_mask(spans), [[c == "1" for c in row] for row in rows])
+
+
+def test_packed_mask_is_that_of_the_documents() -> None:
+    known = fixtures.provenance_of(DATA / "smollm2_packed")
+    p = problem_of("smollm2_packed", "fp16", known["mask"])
+    assert known["mask"] == "document:" + ",".join(map(str, known["tokens"]))
+    assert np.array_equal(texts.packed_mask(known["tokens"]), masks.preset(p))
+
+
+# --- Bad copies -----------------------------------------------------------------------------------
+
+def test_nothing_has_changed() -> None:
+    assert fixtures.changed_files(DATA) == []
+
+
+def test_every_file_has_its_checksum_and_they_are_small() -> None:
+    listed = {line.split("  ")[1] for line in (DATA / "checksums.txt").read_text().splitlines()}
+    directories = {*FIXTURES, "interleaved", "texts"}
+    files = [path for name in directories for path in (DATA / name).iterdir()]
+    assert {str(path.relative_to(DATA)) for path in files} == listed
+    assert sum(path.stat().st_size for path in files) <= MOST_BYTES
+
+
+def test_a_changed_file_is_named(tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(DATA, tmp_path / "data"))
+    changed, lost = copy / "smollm2_layer12" / "k.npy", copy / "texts" / "ruth.txt"
+    content = bytearray(changed.read_bytes())
+    content[-1] ^= 1
+    changed.write_bytes(content)
+    lost.unlink()
+    assert fixtures.changed_files(copy) == [
+        f"{changed}: has another checksum than checksums.txt says", f"{lost}: missing"]
+
+
+@pytest.mark.parametrize("name", FIXTURES)
+@pytest.mark.parametrize("tensor", "qkv")
+def test_a_truncated_file_is_refused(any_step: Program, tmp_path: Path, name: str,
+                                     tensor: str) -> None:
+    copy = Path(shutil.copytree(DATA / name, tmp_path / name))
+    path = copy / f"{tensor}.npy"
+    data_bytes = path.stat().st_size - 128
+    path.write_bytes(path.read_bytes()[:-100])
+    done = any_step.run("--input", copy, "--output", tmp_path / "out")
+    assert (done.returncode, done.stdout) == (USAGE, "")
+    assert done.stderr.startswith(f"{any_step.name}: {path}: ") and done.stderr.count("\n") == 1
+    assert "truncated" in done.stderr and str(data_bytes - 100) in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+# --- What the documents say -----------------------------------------------------------------------
+
+def test_the_command_of_the_readme() -> None:
+    text = (REPOSITORY / "README.md").read_text()
+    (name, options), = re.findall(r"\./(step\d\d) (--input tests/data/\S+ --mask causal)", text)
+    done = Program(name).run_right(*options.split(), cwd=REPOSITORY)
+    assert "RIGHT: 9216 of 9216 rows" in done.stdout
+
+
+def test_provenance_is_complete() -> None:
+    for name in FIXTURES:
+        known = fixtures.provenance_of(DATA / name)
+        wanted = {"model", "licence", "package", "package_version", "sha256", "layer", "text",
+                  "tokens", "mask", "tools", "tool_version", "rows_of_o"}
+        assert wanted <= known.keys()
+        assert sum(known["tokens"]) == np.load(DATA / name / "q.npy").shape[2]
+        assert all((DATA / "texts" / f"{text}.txt").is_file() for text in known["text"])

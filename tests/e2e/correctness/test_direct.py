@@ -1,0 +1,147 @@
+"""Steps called directly, with tensors that the command line cannot ask for: step_under_test.c.
+
+And the same with steps that are wrong on purpose, so that the tests are known to notice. These are
+the real sources with one line changed, so that they cannot fall behind.
+"""
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.lib.programs import DEVICE, RIGHT, STEP_DIR, USAGE, WRONG, Program, step_names
+from tests.lib.source_tree import SourceTree
+
+SCALAR_STEPS = ("step01", "step02")
+PROBLEMS = 16  # of step_under_test.c: lengths, head dimensions, types and masks, two each
+
+
+def call(program: Path, trial: str) -> subprocess.CompletedProcess:
+    return subprocess.run([program, trial], capture_output=True, text=True, timeout=300,
+                          check=False)
+
+
+def lines_of(step: Program, trial: str) -> list[str]:
+    """What was printed about each problem, when no answer was wrong."""
+    done = call(STEP_DIR / "under_test" / step.name, trial)
+    assert (done.returncode, done.stderr) == (RIGHT, ""), done.stdout + done.stderr
+    return done.stdout.splitlines()
+
+
+@pytest.mark.parametrize("trial, count", [("padded", PROBLEMS), ("poisoned", PROBLEMS),
+                                          ("guarded", 2 * PROBLEMS)])
+def test_same_bits_wherever_the_tensors_lie(step: Program, trial: str, count: int) -> None:
+    lines = lines_of(step, trial)
+    assert len(lines) == count and all(line.endswith(": same bits") for line in lines)
+
+
+def test_odd_strides_are_taken_or_refused_by_name(step: Program) -> None:
+    """Four tensors, three strides each, no mask. Copies of 16 bytes cannot reach such rows."""
+    lines = lines_of(step, "strides")
+    assert len(lines) == 12 * PROBLEMS // 2
+    for line in lines:
+        refused = (f": refused: the strides of {line[0]} must be multiples of 8 elements in this "
+                   "step")
+        assert line.endswith(": same bits" if step.name in SCALAR_STEPS else refused)
+
+
+@pytest.mark.parametrize("name", SCALAR_STEPS)
+def test_scalar_steps_take_rows_that_vectors_do_not_fit(name: str) -> None:
+    """Three head dimensions in the place of two."""
+    lines = lines_of(Program(name), "ragged")
+    assert len(lines) == 3 * PROBLEMS // 2 and all(line.endswith(": same bits") for line in lines)
+
+
+@pytest.mark.parametrize("name", SCALAR_STEPS)
+def test_scalar_steps_take_pointers_to_any_element(name: str) -> None:
+    lines = lines_of(Program(name), "pointers")
+    assert len(lines) == 4 * PROBLEMS and all(line.endswith(": same bits") for line in lines)
+
+
+@pytest.mark.parametrize("name", [name for name in step_names() if name not in SCALAR_STEPS])
+def test_tensor_core_steps_refuse_pointers_that_16_bytes_cannot_reach(name: str) -> None:
+    lines = lines_of(Program(name), "refusals")
+    assert len(lines) == 4 * PROBLEMS
+    assert all(line.endswith(": cudaErrorMisalignedAddress") for line in lines)
+
+
+def test_gpus_without_what_a_step_needs_are_refused(step: Program) -> None:
+    """The device says it has compute capability 7.5: no cp.async, and no such mma."""
+    old = ("taken" if step.name in SCALAR_STEPS else
+           "refused: this GPU has compute capability 7.x: this step needs 8.0 or more")
+    assert lines_of(step, "old-gpu") == [old] * PROBLEMS
+
+
+@pytest.mark.cpu_only("SIMT_SHARED stands for a smaller GPU")
+@pytest.mark.parametrize("head_dim", [32, 64, 96, 128, 256])
+@pytest.mark.parametrize("shared_kb", [48, 64])
+def test_little_shared_memory(step: Program, head_dim: int, shared_kb: int, tmp_path: Path) -> None:
+    """A tile that fits, or one line that names what is needed and what there is."""
+    options = ["-b", 1, "-H", 2, "-n", 70, "-d", head_dim]
+    env = {"SIMT_SHARED": f"{shared_kb}K"}
+    done = step.run(*options, env=env)
+    if done.returncode == RIGHT:
+        _, row = step.solve(tmp_path / "out", *options, env=env)
+        assert all(row[f"kernel{i}_shared_bytes"] <= shared_kb << 10
+                   for i in range(1, row["count_launches"] + 1))
+        return
+    assert done.returncode == USAGE
+    said = re.fullmatch(rf"{step.name}: --head-dim {head_dim}: .*\n", done.stderr)
+    assert said, done.stderr
+    needed, limit = map(int, re.search(r"takes (\d+) bytes .* this device has (\d+)\n",
+                                       done.stderr).groups())
+    assert needed > limit == shared_kb << 10
+
+
+@pytest.mark.cpu_only("SIMT_SHARED stands for a smaller GPU")
+@pytest.mark.parametrize("name, head_dim, fits", [
+    ("step03", 128, True), ("step03", 256, False), ("step04", 64, True), ("step04", 128, False)])
+def test_what_fits_into_48_kb(name: str, head_dim: int, fits: bool) -> None:
+    """Both outcomes of the test above occur. A larger tile would move a line of this table."""
+    done = Program(name).run("-n", 70, "-d", head_dim, env={"SIMT_SHARED": "48K"})
+    assert done.returncode == (RIGHT if fits else USAGE)
+
+
+# --- Wrong on purpose ----------------------------------------------------------------------------
+
+HEADS, TILES = "common/device/heads.cuh", "common/device/mma_tile.cuh"
+FAULTED, OTHER_BITS = (DEVICE, "illegal memory access"), (WRONG, "other bits")
+TOUCHED = (WRONG, "O was written to outside its rows")
+# Step, file, what it says, what it says wrongly instead; the trial that notices, and how.
+FAULTS = {
+    "head of K and V off by one": (
+        "step03", HEADS, "head / (p.q_heads / p.kv_heads)", "head / (p.q_heads / p.kv_heads) + 1",
+        "guarded", FAULTED),
+    "step 01 reads keys past the end": (
+        "step01", "steps/step01_naive.cu", "row < rows && column", "column", "guarded", FAULTED),
+    "rows past the end are copied": (
+        "step03", TILES, "source, first + row < rows", "source, true", "guarded", FAULTED),
+    "the first key tile begins a row early": (
+        "step04", TILES, "matrix + (first + at.row)", "matrix + (first + at.row - 1)", "guarded",
+        FAULTED),
+    "NaN past the end is copied": (
+        "step04", TILES, "source, first + row < rows", "source, true", "poisoned", OTHER_BITS),
+    "rows of O are stored past the end": (
+        "step03", TILES, "store_16(target, values[turn], first + at.row + at.later < rows)",
+        "store_16(target, values[turn], true)", "poisoned", TOUCHED),
+    "rows of O take the stride of Q": (
+        "step04", "steps/step04_prefetch.cu", "p.o_strides.row", "p.q_strides.row", "padded",
+        TOUCHED),
+    "heads of V take the stride of K": (
+        "step02", HEADS, "kv_head * p.v_strides.head", "kv_head * p.k_strides.head", "padded",
+        OTHER_BITS),
+}
+
+
+@pytest.mark.cpu_only("the faults are found by the CPU backend's guard pages")
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_is_noticed(fault: str, tmp_path: Path) -> None:
+    name, path, line, wrong_line, trial, (code, text) = FAULTS[fault]
+    tree = SourceTree(tmp_path, built="cpu")
+    tree.replace(path, line, wrong_line)
+    program = f"build/cpu/under_test/{name}"
+    assert tree.make("BACKEND=cpu", program).returncode == 0
+    done = call(tree.root / program, trial)
+    assert done.returncode == code
+    assert text in done.stdout + done.stderr

@@ -1,0 +1,233 @@
+"""Where kernels like to be wrong: nothing to attend, NaN and Inf, little memory, odd sizes."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.lib.reference import attention, mistakes
+from tests.lib.generators import rounded_inputs
+from tests.lib.problem import Problem
+from tests.lib.programs import (DEVICE, USAGE, Program, read_result, read_rows, step_names,
+                                write_inputs)
+
+TWO_HEADS = Problem(batch=2, heads=2, seqlen=70, head_dim=64, mask="causal")
+
+
+@pytest.mark.parametrize("seqlen, seqlen_kv", [(70, 1), (70, 5), (200, 33), (2, 1), (65, 64)])
+@pytest.mark.parametrize("dtype", ["fp16", "bf16"])
+def test_rows_that_attend_nothing_are_zero(step: Program, tmp_path: Path, seqlen: int,
+                                           seqlen_kv: int, dtype: str) -> None:
+    """Causal with fewer keys than queries: the first Nq - Nkv rows see no key."""
+    p = Problem(batch=2, heads=2, seqlen=seqlen, seqlen_kv=seqlen_kv, dtype=dtype, mask="causal")
+    result, row = step.solve(tmp_path / "out", *p.options())
+    empty = seqlen - seqlen_kv
+    assert not result.o[:, :, :empty].any()
+    assert (result.lse[:, :, :empty] == -np.inf).all()
+    assert np.isfinite(result.lse[:, :, empty:]).all()
+    assert result.o[:, :, empty:].any(axis=-1).all()
+    assert row["right"] is True
+
+
+def test_nan_in_one_query(step: Program, tmp_path: Path) -> None:
+    """It is accepted, counted and reported, and spreads over its row and no further."""
+    q, k, v = rounded_inputs(TWO_HEADS)
+    q[1, 0, 40, 5] = np.nan
+    directory = write_inputs(tmp_path / "in", q, k, v)
+    options = TWO_HEADS.options_with_files(directory)
+    result, row = step.solve(tmp_path / "out", *options)
+    assert mistakes(attention(TWO_HEADS, q, k, v), result.o, result.lse) == []
+    assert np.argwhere(np.isnan(result.lse)).tolist() == [[1, 0, 40]]
+    assert (row["nan_inputs"], row["rows_nan_expected"], row["right"]) == (1, 1, True)
+
+    report = step.run_right("--check", "all", *options).stdout
+    assert "NaN among them: 1" in report
+    assert re.search(r"\b1 of them hold NaN", report)
+
+
+def test_nan_in_one_key(step: Program, tmp_path: Path) -> None:
+    """Under the causal mask the rows before it stay numbers."""
+    q, k, v = rounded_inputs(TWO_HEADS)
+    k[0, 1, 30, 0] = np.nan
+    directory = write_inputs(tmp_path / "in", q, k, v)
+    result, row = step.solve(tmp_path / "out", *TWO_HEADS.options_with_files(directory))
+    assert mistakes(attention(TWO_HEADS, q, k, v), result.o, result.lse) == []
+    nan = np.isnan(result.lse)
+    assert nan[0, 1, 30:].all() and nan.sum() == 40
+    assert (row["nan_inputs"], row["rows_nan_expected"]) == (1, 40)
+
+
+@pytest.mark.parametrize("name", ["q", "k"])
+def test_infinity_in_queries_and_keys(step: Program, tmp_path: Path, name: str) -> None:
+    """A score of -inf counts as masked; one of +inf makes its row NaN."""
+    inputs = dict(zip("qkv", rounded_inputs(TWO_HEADS), strict=True))
+    inputs[name][1, 0, 2, 5] = np.inf
+    directory = write_inputs(tmp_path / "in", *inputs.values())
+    result, row = step.solve(tmp_path / "out", *TWO_HEADS.options_with_files(directory))
+    answer = attention(TWO_HEADS, *inputs.values())
+    assert np.isnan(answer.lse).any()
+    assert mistakes(answer, result.o, result.lse) == []
+    assert (row["nan_inputs"], row["right"]) == (0, True)
+
+
+def multiplies_hidden_keys(step: Program) -> bool:
+    """The tensor cores take whole tiles: a hidden value has weight 0, and 0 * NaN is NaN."""
+    return step.name not in ("step01", "step02")
+
+
+@pytest.mark.parametrize("value, nan_inputs", [(np.inf, 0), (-np.inf, 0), (np.nan, 1)])
+@pytest.mark.parametrize("key", [0, 37, 69])
+def test_values_that_are_no_numbers_in_v(step: Program, tmp_path: Path, key: int, value: float,
+                                         nan_inputs: int) -> None:
+    """They reach the rows that attend that key and, on the tensor cores only, others of the tile.
+
+    The checker does not compare the rows that they may have reached against the mask.
+    """
+    q, k, v = rounded_inputs(TWO_HEADS)
+    v[1, 1, key, 3] = value
+    directory = write_inputs(tmp_path / "in", q, k, v)
+    options = TWO_HEADS.options_with_files(directory)
+    result, row = step.solve(tmp_path / "out", *options)
+    assert (row["nan_inputs"], row["right"]) == (nan_inputs, True)
+    not_compared = row["rows_not_compared"]
+    reached = ~np.isfinite(result.o[1, 1].astype(np.float64))
+    assert reached[key:, 3].all() and not reached[:, :3].any() and not reached[:, 4:].any()
+    if multiplies_hidden_keys(step):
+        assert 70 - key <= not_compared <= 70
+        report = step.run_right("-c", "all", *options).stdout
+        assert re.search(rf"\b{not_compared} rows not compared", report)
+        assert re.search(rf"RIGHT: {280 - not_compared} of 280 rows", report)
+    else:
+        assert not_compared == 0 and not reached[:key].any()
+    assert row["rows_checked"] == 280 - not_compared
+
+    v[1, 1, key, 3] = 0
+    answer = attention(TWO_HEADS, q, k, v)
+    result.o[1, 1, :, 3] = answer.o[1, 1, :, 3] = 0
+    assert mistakes(answer, result.o, result.lse) == []
+
+
+def test_value_beyond_fp16_becomes_infinite(any_step: Program, tmp_path: Path) -> None:
+    """A file may hold more than fp16 can: rounding gives Inf, as every row of that head shows."""
+    q, k, v = rounded_inputs(TWO_HEADS)
+    v[0, 0, 0, 0] = 70000.0
+    directory = write_inputs(tmp_path / "in", q, k, v)
+    result, row = any_step.solve(tmp_path / "out", *TWO_HEADS.options_with_files(directory))
+    assert not np.isfinite(result.o[0, 0, :, 0].astype(np.float64)).any()
+    assert np.isfinite(result.o[0, 0, :, 1:].astype(np.float64)).all()
+    assert row["right"] is True
+    options = replace(TWO_HEADS, dtype="bf16").options_with_files(directory)
+    result, row = any_step.solve(tmp_path / "bf16", *options)
+    assert np.isfinite(result.o).all() and row["rows_not_compared"] == 0
+
+
+@pytest.mark.parametrize("scale", [1e-30, 30.0])
+def test_extreme_scales(step: Program, tmp_path: Path, scale: float) -> None:
+    """All keys alike, or one key alone: the exponential neither overflows nor becomes 0/0."""
+    p = Problem(heads=2, seqlen=66, seqlen_kv=65, dtype="bf16", mask="causal", scale=scale)
+    result, _ = step.solve(tmp_path / "out", *p.options())
+    assert mistakes(attention(p, *rounded_inputs(p)), result.o, result.lse) == []
+
+
+def test_large_scores_do_not_overflow(step: Program, tmp_path: Path) -> None:
+    """Scores above 1000: exp() of them is infinite, but softmax subtracts the maximum."""
+    p = Problem(heads=2, seqlen=64, head_dim=32, dtype="bf16")
+    q, k, v = rounded_inputs(p)
+    q, k = q * 32, k * 32  # a power of two, so still exact in bf16
+    directory = write_inputs(tmp_path / "in", q, k, v)
+    result, _ = step.solve(tmp_path / "out", *p.options_with_files(directory))
+    assert mistakes(attention(p, q, k, v), result.o, result.lse) == []
+
+
+def test_head_dims_that_are_no_multiple_of_8(step: Program, tmp_path: Path) -> None:
+    """The scalar steps take them; the others refuse them by name."""
+    for head_dim in (1, 3, 7, 9, 33, 63, 65, 129, 250):
+        p = Problem(heads=2, seqlen=35, head_dim=head_dim)
+        if step.name in ("step01", "step02"):
+            result, _ = step.solve(tmp_path / str(head_dim), *p.options())
+            assert mistakes(attention(p, *rounded_inputs(p)), result.o, result.lse) == []
+        else:
+            done = step.run(*p.options())
+            assert done.returncode == USAGE
+            assert re.fullmatch(rf"{step.name}: --head-dim {head_dim}: .+\n", done.stderr)
+
+
+MEMORY = "the size of device memory can be chosen only there"
+STEP01 = Program("step01")
+SLICES = Problem(batch=2, heads=3, seqlen=100, head_dim=32, mask="causal")
+SLICE_BYTES = 4 * 100 * 100  # S of one head, fp32
+
+
+@pytest.mark.cpu_only(MEMORY)
+@pytest.mark.parametrize("memory, passes", [("300K", 2), ("250K", 3), ("220K", 6)])
+def test_step01_goes_in_passes_where_memory_is_short(tmp_path: Path, memory: str,
+                                                     passes: int) -> None:
+    whole, row = STEP01.solve(tmp_path / "whole", *SLICES.options())
+    assert row["workspace_bytes"] == 6 * SLICE_BYTES
+    out = tmp_path / "out"
+    done = STEP01.run_right("-c", "all", "-o", out, *SLICES.options(), env={"SIMT_MEMORY": memory})
+    assert f"{passes} passes" in done.stdout
+    assert read_result(out).same_bits(whole)
+
+
+@pytest.mark.cpu_only(MEMORY)
+def test_step01_says_how_much_memory_it_lacks(tmp_path: Path) -> None:
+    """Not even the scores of one head fit beside the tensors."""
+    out = tmp_path / "out"
+    done = STEP01.run(*SLICES.options(), "-o", out, "-j", tmp_path / "j",
+                      env={"SIMT_MEMORY": "200K"})
+    assert done.returncode == DEVICE
+    assert re.fullmatch(rf"step01: .*\b{SLICE_BYTES} bytes.*\n", done.stderr)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.cpu_only(MEMORY)
+def test_tensors_that_do_not_fit(step: Program, tmp_path: Path) -> None:
+    done = step.run(*SLICES.options(), "-o", tmp_path / "out", env={"SIMT_MEMORY": "64K"})
+    assert done.returncode == DEVICE
+    assert re.fullmatch(rf"{step.name}: .*\b\d+ bytes.*\n", done.stderr)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.cpu_only(MEMORY)
+def test_fused_steps_need_no_memory_beside_the_tensors(step: Program, tmp_path: Path) -> None:
+    _, row = step.solve(tmp_path / "out", *SLICES.options())
+    assert (row["workspace_bytes"] > 0) == (step.name == "step01")
+    assert row["extra_bytes"] == row["workspace_bytes"]
+
+
+# 70,000 heads take the CPU a minute for each of the others: they start more threads a head.
+@pytest.mark.cpu_only("test_gpu_only.py does the same with every step")
+def test_more_heads_than_a_grid_dimension(tmp_path: Path) -> None:
+    """B * H > 65535, the limit of gridDim.y and gridDim.z."""
+    p = Problem(batch=70000, seqlen=1, seqlen_kv=2, head_dim=32)
+    result, row = Program("step02").solve(tmp_path / "out", *p.options())
+    assert row["rows"] == 70000
+    assert mistakes(attention(p, *rounded_inputs(p)), result.o, result.lse) == []
+
+
+def test_nothing_left_to_compare_is_no_verdict(tmp_path: Path) -> None:
+    step = next(step for step in map(Program, step_names()) if multiplies_hidden_keys(step))
+    problem = replace(TWO_HEADS, mask="full")
+    q, k, v = rounded_inputs(problem)
+    v[:, :, 0, 0] = np.nan
+    directory = write_inputs(tmp_path / "in", q, k, v)
+    options = problem.options_with_files(directory)
+    assert "NOT COMPARED: 0 of 280 rows" in step.run_right("-c", "all", *options).stdout
+    path = tmp_path / "row.json"
+    step.run_right("-c", "all", "-j", path, *options)
+    assert read_rows(path)[0]["right"] is None
+
+
+@pytest.mark.cpu_only("SIMT_SHARED stands for a smaller GPU")
+@pytest.mark.parametrize("head_dim", [64, 128, 200, 256])
+def test_smaller_tiles_where_shared_memory_is_short(tmp_path: Path, head_dim: int) -> None:
+    """Compute capability 7.5 has 64 KB: step 02 takes every head dimension there too."""
+    problem = replace(TWO_HEADS, head_dim=head_dim)
+    inputs = rounded_inputs(problem)
+    result, row = Program("step02").solve(tmp_path / "out", *problem.options(),
+                                          env={"SIMT_SHARED": "64K"})
+    assert row["kernel1_shared_bytes"] <= 65536 and row["right"]
+    assert mistakes(attention(problem, *inputs), result.o, result.lse) == []

@@ -1,0 +1,99 @@
+"""Inputs from q.npy, k.npy and v.npy, in every element type and format version."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.lib.reference import attention, bf16_bits, mistakes, round_to
+from tests.lib.generators import draw_inputs
+from tests.lib.problem import Problem
+from tests.lib.programs import Program, write_inputs
+
+PROBLEM = Problem(batch=2, heads=4, kv_heads=2, seqlen=37, seqlen_kv=50, head_dim=64, mask="causal")
+
+
+@pytest.mark.parametrize("dtype, file_type", [
+    (dtype, file_type) for dtype in ("fp16", "bf16") for file_type in ("<f2", "<f4", "<f8")
+] + [("bf16", "<u2")])
+def test_every_element_type(step: Program, tmp_path: Path, dtype: str, file_type: str) -> None:
+    """Values are rounded once, from the type of the file to that of the problem."""
+    p = replace(PROBLEM, dtype=dtype)
+    if file_type == "<u2":
+        values = [round_to("bf16", x) for x in draw_inputs(p)]
+        stored = [bf16_bits(x) for x in values]
+    else:
+        stored = [x.astype(file_type) for x in draw_inputs(p)]
+        values = [round_to(dtype, x) for x in stored]
+    directory = write_inputs(tmp_path / "in", *stored)
+    result, row = step.solve(tmp_path / "out", *p.options_with_files(directory))
+    assert mistakes(attention(p, *values), result.o, result.lse) == []
+    assert row["input"] == str(directory)
+
+
+def test_doubles_are_rounded_once(any_step: Program, tmp_path: Path) -> None:
+    """Just above a tie of bf16: by way of float the excess is lost and the tie goes down."""
+    x = 1 + 2.0**-8 + 2.0**-40
+    assert round_to("bf16", np.array(x)) == 1 + 2.0**-7 != round_to("bf16", np.float32(x))
+    one = np.full((1, 1, 1, 8), x)
+    directory = write_inputs(tmp_path / "in", one, one, one)
+    result, _ = any_step.solve(tmp_path / "out", "-i", directory, "--dtype", "bf16")
+    assert (result.o == 1 + 2.0**-7).all()
+
+
+def test_each_file_may_have_its_own_type(step: Program, tmp_path: Path) -> None:
+    q, k, v = (round_to("fp16", x) for x in draw_inputs(PROBLEM))
+    directory = write_inputs(tmp_path / "in", q, k.astype("<f4"), v.astype("<f2"))
+    result, _ = step.solve(tmp_path / "mixed", *PROBLEM.options_with_files(directory))
+    drawn, _ = step.solve(tmp_path / "drawn", *PROBLEM.options())
+    assert result.same_bits(drawn)
+
+
+def test_shapes_of_the_files_win(step: Program, tmp_path: Path) -> None:
+    q, k, v = draw_inputs(PROBLEM)
+    directory = write_inputs(tmp_path / "in", q, k, v)
+    options = PROBLEM.options_with_files(directory)
+    others = ["-b", 7, "-H", 5, "-G", 5, "-n", 11, "-k", 12, "-d", 32]
+    result, row = step.solve(tmp_path / "out", *options, *others)
+    assert result.o.shape == q.shape
+    shape = ("batch", "heads", "kv_heads", "seqlen", "seqlen_kv", "head_dim")
+    assert [row[name] for name in shape] == [2, 4, 2, 37, 50, 64]
+
+
+@pytest.mark.parametrize("version", [(1, 0), (2, 0), (3, 0)])
+def test_every_format_version(any_step: Program, tmp_path: Path, version: tuple) -> None:
+    drawn, _ = any_step.solve(tmp_path / "drawn", *PROBLEM.options())
+    directory = tmp_path / "in"
+    directory.mkdir()
+    for name, array in zip("qkv", draw_inputs(PROBLEM), strict=True):
+        with (directory / f"{name}.npy").open("wb") as file:
+            np.lib.format.write_array(file, array, version=version)
+    result, _ = any_step.solve(tmp_path / "out", *PROBLEM.options_with_files(directory))
+    assert result.same_bits(drawn)
+
+
+@pytest.mark.parametrize("dtype", ["fp16", "bf16"])
+def test_output_becomes_the_next_input(step: Program, tmp_path: Path, dtype: str) -> None:
+    """O as Q, K and V of a second pass: what was written is read back without a change."""
+    p = Problem(heads=2, seqlen=40, dtype=dtype)
+    first, _ = step.solve(tmp_path / "first", *p.options())
+    directory = write_inputs(tmp_path / "in", first.o, first.o, first.o)
+    second, _ = step.solve(tmp_path / "second", *p.options_with_files(directory))
+    o = first.o.astype(np.float64)
+    assert mistakes(attention(p, o, o, o), second.o, second.lse) == []
+
+
+def test_output_directory_is_created_and_used_again(any_step: Program, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    any_step.run_right("-o", out, "-n", 3, "--seed", 1)
+    first = (out / "o.npy").read_bytes()
+    any_step.run_right("-o", out, "-n", 3, "--seed", 2)
+    assert sorted(path.name for path in out.iterdir()) == ["lse.npy", "o.npy"]
+    assert (out / "o.npy").read_bytes() != first
+
+
+def test_same_seed_same_bits_other_seed_other_bits(step: Program, tmp_path: Path) -> None:
+    results = [step.solve(tmp_path / str(i), "-n", 20, "-s", seed)[0]
+               for i, seed in enumerate((5, 5, 6))]
+    assert results[0].same_bits(results[1]) and not results[0].same_bits(results[2])

@@ -1,0 +1,173 @@
+"""Every step over combinations in which every pair of values occurs, against NumPy."""
+
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.lib.reference import attention, bf16_bits, mistakes
+from tests.lib.generators import rounded_inputs
+from tests.lib.pairwise import all_pairs, pairs_of, pairwise
+from tests.lib.problem import Problem
+from tests.lib.programs import BACKEND, PAIRWISE_SEED, Program, Result, write_inputs
+
+
+LENGTHS = [1, 2, 7, 31, 32, 33, 63, 64, 65, 127, 129, 255, 257]
+# How Nkv follows from Nq. Under a causal mask the first rows of "half" attend nothing.
+KV_LENGTHS = {"equal": lambda n: n, "twice": lambda n: 2 * n, "half": lambda n: (n + 1) // 2,
+              "one more": lambda n: n + 1, "one less": lambda n: max(n - 1, 1),
+              "one": lambda n: 1}
+HEAD_DIMS = [32, 64, 96, 128, 256]
+ODD_HEAD_DIMS = [1, 17, 40, 80, 100, 255]
+SCALAR_STEPS = ("step01", "step02")  # these take any head dimension
+
+
+def parameters_of(step_name: str) -> dict[str, list]:
+    return {
+        "seqlen": LENGTHS,
+        "kv_length": list(KV_LENGTHS),
+        "head_dim": HEAD_DIMS + (ODD_HEAD_DIMS if step_name in SCALAR_STEPS else []),
+        "dtype": ["fp16", "bf16"],
+        "heads": [(1, 1), (2, 1), (4, 1), (2, 2), (4, 2), (4, 4)],
+        "mask": ["full", "causal"],
+        "batch": [1, 2],
+        "layout": ["bhnd", "bnhd"],
+        "scale": [None, 0.37, 0.05],
+        "input": ["normal", "outlier", "spiky", "constant"],
+    }
+
+
+def to_problem(row: dict, seed: int) -> Problem:
+    values = {name: value for name, value in row.items() if name not in ("kv_length", "heads")}
+    heads, kv_heads = row["heads"]
+    return Problem(**values, heads=heads, kv_heads=kv_heads, seed=seed,
+                   seqlen_kv=KV_LENGTHS[row["kv_length"]](row["seqlen"]))
+
+
+def problems_of(step_name: str) -> list[Problem]:
+    rows = pairwise(parameters_of(step_name), PAIRWISE_SEED)
+    return [to_problem(row, seed=i) for i, row in enumerate(rows)]
+
+
+@lru_cache(maxsize=1000)  # steps that take the same problems share the answers
+def expected(p: Problem):
+    return attention(p, *rounded_inputs(p))
+
+
+@pytest.fixture(scope="session")
+def problems(step: Program) -> list[Problem]:
+    found = problems_of(step.name)
+    return found
+
+
+@pytest.fixture(scope="session")
+def solved(step: Program, problems: list[Problem],
+           tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Result, dict]]:
+    """The results that the others are compared with: one thread, in order."""
+    directory = tmp_path_factory.mktemp("solved") / step.name
+    return step.solve_all(directory, [p.options() for p in problems],
+                          env={"SIMT_ORDER": "forward", "SIMT_THREADS": "1"})
+
+
+def differing(problems: list[Problem], a: list, b: list) -> list[Problem]:
+    """The problems whose results have other bits."""
+    return [p for p, (x, _), (y, _) in zip(problems, a, b, strict=True) if not x.same_bits(y)]
+
+
+def test_every_pair_of_values_occurs(step: Program) -> None:
+    parameters = parameters_of(step.name)
+    covered = set().union(*map(pairs_of, pairwise(parameters, PAIRWISE_SEED)))
+    assert covered == all_pairs(parameters)
+
+
+def test_program_says_right(problems: list[Problem], solved: list) -> None:
+    """Exit code 0 has been checked already; the rows must say the same and name the problem."""
+    for p, (_, row) in zip(problems, solved, strict=True):
+        rows = p.batch * p.heads * p.seqlen
+        assert row["right"] is True, p
+        assert row["rows"] == row["rows_checked"] == rows, p
+        assert row["rows_wrong"] == row["lse_wrong"] == row["rows_not_compared"] == 0, p
+        # A mean of equal numbers may round to the one above.
+        assert 0 <= row["mean_error"] <= row["max_error"] * (1 + 1e-12), p
+        assert row["max_error"] <= row["allowed_error"] and row["max_lse_error"] <= 1, p
+        for name in ("batch", "heads", "kv_heads", "seqlen", "seqlen_kv", "head_dim", "dtype",
+                     "mask", "layout", "input"):
+            assert row[name] == getattr(p, name), (name, p)
+        assert (row["scale"], row["seed"]) == (p.scale_used(), str(p.seed))
+
+
+def test_numpy_says_right(problems: list[Problem], solved: list) -> None:
+    wrong = {p: mistakes(expected(p), result.o, result.lse)
+             for p, (result, _) in zip(problems, solved, strict=True)}
+    assert {p: found for p, found in wrong.items() if found} == {}
+
+
+def test_program_and_numpy_allow_the_same_error(problems: list[Problem], solved: list) -> None:
+    """2 * r of the rule, computed by two programs that share no line."""
+    for p, (_, row) in zip(problems, solved, strict=True):
+        # Near a tie exp() may round the other way; that moves r by less than a part in a hundred.
+        assert row["allowed_error"] == pytest.approx(2 * expected(p).rounding_error, rel=0.01), p
+
+
+def test_output_types(problems: list[Problem], solved: list) -> None:
+    for p, (result, _) in zip(problems, solved, strict=True):
+        assert result.o.dtype == ("<f2" if p.dtype == "fp16" else "<f4")
+        assert result.lse.dtype == "<f4" and result.lse.shape == p.q_shape()[:3]
+        if p.dtype == "bf16":
+            assert not (result.o.view("<u4") & 0xFFFF).any(), f"not exact bf16: {p}"
+
+
+ORDERS = [{"SIMT_ORDER": "forward", "SIMT_THREADS": "2"},
+          {"SIMT_ORDER": "reverse", "SIMT_THREADS": "1"},
+          {"SIMT_ORDER": "random:7", "SIMT_THREADS": "2"}]
+
+
+@pytest.mark.cpu_only("the order of CUDA threads can be chosen only there")
+@pytest.mark.parametrize("order", ORDERS, ids=lambda order: "-".join(order.values()))
+def test_same_bits_in_every_thread_order(step: Program, problems: list[Problem], solved: list,
+                                         tmp_path: Path, order: dict) -> None:
+    again = step.solve_all(tmp_path / "out", [p.options() for p in problems], "none", env=order)
+    assert differing(problems, solved, again) == []
+
+
+@pytest.mark.gpu_only("on the CPU the test of thread orders runs everything again")
+def test_same_bits_twice(step: Program, problems: list[Problem], solved: list,
+                         tmp_path: Path) -> None:
+    again = step.solve_all(tmp_path / "out", [p.options() for p in problems], "none")
+    assert differing(problems, solved, again) == []
+
+
+def test_same_bits_in_both_layouts(step: Program, problems: list[Problem], solved: list,
+                                   tmp_path: Path) -> None:
+    others = [p.with_other_layout().options() for p in problems]
+    assert differing(problems, solved, step.solve_all(tmp_path / "out", others, "none")) == []
+
+
+def test_same_bits_from_files(step: Program, problems: list[Problem], solved: list,
+                              tmp_path: Path) -> None:
+    """NumPy's inputs through files: both generators and both roundings agree to the last bit."""
+    lines = []
+    for i, p in enumerate(problems):
+        bits = [x.astype("<f2") if p.dtype == "fp16" else bf16_bits(x) for x in rounded_inputs(p)]
+        lines.append(p.options_with_files(write_inputs(tmp_path / f"in{i}", *bits)))
+    again = step.solve_all(tmp_path / "out", lines, "none")
+    assert differing(problems, solved, again) == []
+
+
+def test_values_of_v_come_through_unchanged(step: Program, tmp_path: Path) -> None:
+    """With one key the answer is that row of V: the generator's bits can be seen directly."""
+    kinds = [Problem(batch=2, heads=3, seqlen=2, seqlen_kv=1, head_dim=64, dtype=dtype, input=kind,
+                     seed=2**64 - 1) for dtype in ("fp16", "bf16")
+             for kind in ("normal", "outlier", "spiky", "constant")]
+    solved = step.solve_all(tmp_path / "out", [p.options() for p in kinds])
+    for p, (result, _) in zip(kinds, solved, strict=True):
+        v = rounded_inputs(p)[2]
+        np.testing.assert_array_equal(result.o, np.broadcast_to(v, p.q_shape()), err_msg=str(p))
+
+
+def test_default_problem_is_right(step: Program) -> None:
+    """./stepNN without any option."""
+    done = step.run(*(() if BACKEND == "cpu" else ("--repeat", 0)))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "RIGHT" in done.stdout

@@ -1,0 +1,82 @@
+"""--report: right kernels have no findings, wrong ones do, and it says the same every time."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.lib.programs import RIGHT, WRONG, Program
+from tests.lib.source_tree import SourceTree
+
+pytestmark = pytest.mark.cpu_only("a GPU build refuses --report")
+
+PROBLEMS = ["-n 64", "-n 77 -k 133 -m causal", "-n 65 -k 40 -d 128 -t bf16",
+            "-n 70 -d 32 -G 1 -m causal --layout bnhd",
+            # Copies of D = 96 and of D = 256 ask for more sectors than others.
+            "-n 130 -k 133 -d 96", "-n 192 -d 96 -m causal -t bf16", "-n 66 -k 130 -d 256"]
+
+
+def lab_part(stdout: str) -> str:
+    """What the lab printed, behind the report of the run."""
+    return stdout[stdout.index("\nlab "):]
+
+
+@pytest.mark.parametrize("order", ["forward", "reverse", "random:1", "random:2"])
+@pytest.mark.parametrize("problem", PROBLEMS)
+def test_right_kernels_have_no_findings(step: Program, problem: str, order: str) -> None:
+    report = step.run_right(*problem.split(), "--report", env={"SIMT_ORDER": order}).stdout
+    assert report.endswith("\nfindings   0\n")
+
+
+def test_reports_are_the_same_for_any_number_of_threads(step: Program) -> None:
+    reports = {lab_part(step.run_right("-n", 150, "-m", "causal", "--report",
+                                       env={"SIMT_THREADS": threads}).stdout)
+               for threads in ("1", "2", "5")}
+    assert len(reports) == 1
+
+
+def test_counts_agree_with_those_of_the_runtime(step: Program) -> None:
+    """Two ways of counting, by line of source and by the simulator as a whole."""
+    report = step.run_right("-n", 100, "--report").stdout
+    whole = int(re.search(r"^ +mma +(\d+) ", report, re.MULTILINE)[1])
+    by_kernel = sum(map(int, re.findall(r"^ +(\d+) mma \(", report, re.MULTILINE)))
+    assert by_kernel == whole
+
+
+@pytest.mark.parametrize("part", ["races", "bounds", "init", "alignment", "blocks", "traffic",
+                                  "banks", "traffic,banks"])
+def test_parts_of_a_report(any_step: Program, part: str) -> None:
+    any_step.run_right("-n", 64, f"--report={part}")
+
+
+# A fault each, and what is said of it; the line is that of the second word.
+FAULTS = {
+    "K not waited for": (
+        "    cp_async_wait<0>();  // this thread's copies of K and, the first time, of Q\n", "",
+        "use of shared memory that a cp.async is on its way to"),
+    "no barrier behind K": (
+        "    __syncthreads();  // every warp is done with K before V takes its place\n", "",
+        "cp.async into what another thread may still read"),
+    "K read past its end": (
+        "copy_tile<HEAD_DIM, Tile::KV_ROWS, THREADS>(kv_shared, k_global, p.k_strides.row, "
+        "first_key,\n                                                p.kv_len);",
+        "copy_tile<HEAD_DIM, Tile::KV_ROWS, THREADS>(kv_shared, k_global, p.k_strides.row, "
+        "first_key,\n                                                p.kv_len + 8);",
+        "global memory out of bounds"),
+    "less shared memory than used": (
+        "static constexpr int SHARED_BYTES = 2 *", "static constexpr int SHARED_BYTES = -64 + 2 *",
+        "shared memory out of bounds"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_is_a_finding(tmp_path: Path, fault: str) -> None:
+    old, new, text = FAULTS[fault]
+    tree = SourceTree(tmp_path, built="cpu")
+    tree.replace("steps/step03_mma_shared_kv.cu", old, new)
+    assert tree.make("BACKEND=cpu", "build/cpu/step03").returncode == 0
+    program = Program("step03", tree.root / "build" / "cpu")
+    assert program.run("-n", 100, "-d", 32).returncode in (RIGHT, WRONG, 3)
+    done = program.run("-n", 100, "-d", 32, "--report", cwd=tree.root)
+    assert done.returncode == WRONG, done.stderr
+    assert re.search(rf"^finding    {re.escape(text)}", done.stdout, re.MULTILINE), done.stdout

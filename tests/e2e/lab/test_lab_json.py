@@ -1,0 +1,133 @@
+"""--report=json:FILE and the totals in the rows of --json: fields, sums, and that they repeat."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.lib.programs import REPOSITORY, WRONG, Program, read_rows
+
+pytestmark = pytest.mark.cpu_only("a GPU build refuses --report")
+
+PROBLEM = ("-n", 100, "-k", 150, "-m", "causal")
+SUMMED = ("requests", "bytes", "sectors", "wavefronts", "conflicts")
+ISSUED = ("mma", "mma_flop", "mma_under_copy", "shuffles", "votes", "reductions", "barriers",
+          "warp_barriers", "atomics", "partial")
+
+
+def report(program: Program, directory: Path, *options: object, **more) -> list[dict]:
+    path = directory / "report.jsonl"
+    path.unlink(missing_ok=True)
+    program.run_right(*options, f"--report=json:{path}", cwd=REPOSITORY, **more)
+    return read_rows(path)
+
+
+def of(records: list[dict], record: str) -> list[dict]:
+    return [row for row in records if row["record"] == record]
+
+
+def counts_in(row: dict) -> dict[str, int]:
+    """What adds up from line to kernel to run."""
+    return {field: value for field, value in row.items() if field in ISSUED
+            or field.endswith(SUMMED) and "_most_" not in field
+            and field not in ("least_bytes", "must_move_bytes")}
+
+
+def added(rows: list[dict]) -> dict[str, int]:
+    fields = counts_in(rows[0])
+    return {field: sum(row[field] for row in rows) for field in fields}
+
+
+def test_lines_add_up_to_kernels_and_these_to_the_run(step: Program, tmp_path: Path) -> None:
+    records = report(step, tmp_path, *PROBLEM)
+    (run,) = of(records, "run")
+    kernels, lines = of(records, "kernel"), of(records, "line")
+    for kernel in kernels:
+        own = [line for line in lines if line["kernel"] == kernel["kernel"]]
+        assert added(own) == counts_in(kernel)
+    assert added([kernel for kernel in kernels if kernel["forward"]]) == counts_in(run)
+    assert run["mma_flop"] == 4096 * run["mma"]
+    assert run["findings"] == len(of(records, "finding")) == 0
+
+
+def test_source_is_that_of_the_line(step: Program, tmp_path: Path) -> None:
+    for line in of(report(step, tmp_path, "-n", 64), "line"):
+        text = (REPOSITORY / line["file"]).read_text().splitlines()[line["line"] - 1]
+        assert line["source"] == text.strip()
+
+
+def test_fields_are_documented(step: Program, tmp_path: Path) -> None:
+    """All of each kind of record, in docs/json-rows.md; and those of a row of --json."""
+    text = (REPOSITORY / "docs/json-rows.md").read_text()
+    documented = set(re.findall(r"`([a-z_0-9]+)`", text))
+    for kind in ("global_load", "global_store", "copy_global"):
+        documented |= {f"{kind}_{field}" for field in ("requests", "bytes", "sectors", "used_bytes",
+                                                       "most_sectors")}
+    for kind in ("shared_load", "shared_store", "ldmatrix", "copy_shared"):
+        documented |= {f"{kind}_{field}" for field in ("requests", "bytes", "wavefronts",
+                                                       "conflicts", "most_ways")}
+    rows = tmp_path / "rows"
+    records = report(step, tmp_path, "-n", 64, "-j", rows)
+    (row,) = read_rows(rows)
+    lab = {field.removeprefix("lab_") for field in row if field.startswith("lab_")}
+    assert lab == {"findings", *counts_in(records[0])} | {f for f in records[0] if "most_" in f}
+    assert set().union(*records) | lab <= documented
+
+
+def test_a_row_has_the_totals_only_with_a_report(any_step: Program, tmp_path: Path) -> None:
+    rows = tmp_path / "rows"
+    any_step.run_right("-n", 64, "-j", rows)
+    any_step.run_right("-n", 64, "-j", rows, "--report=traffic")
+    without, with_report = read_rows(rows)
+    assert not [field for field in without if field.startswith("lab_")]
+    assert with_report["lab_findings"] == 0 and with_report["lab_global_load_sectors"] > 0
+    assert set(with_report) - set(without) == {f for f in with_report if f.startswith("lab_")}
+
+
+def test_reports_of_several_cases_follow_each_other(any_step: Program, tmp_path: Path) -> None:
+    cases, path = tmp_path / "cases", tmp_path / "report"
+    cases.write_text(f"-n 32 --report=json:{path}\n-n 64 --report=json:{path}\n")
+    any_step.run_right("--cases", cases)
+    assert [row["seqlen"] for row in of(read_rows(path), "run")] == [32, 64]
+
+
+@pytest.mark.parametrize("order", ["forward", "reverse"])
+def test_same_bytes_for_any_number_of_threads(step: Program, tmp_path: Path, order: str) -> None:
+    """Of the JSON, and of all that is printed behind the report of the run."""
+    seen = set()
+    places = [f"{row['file']}:{row['line']}" for row in of(report(step, tmp_path, *PROBLEM), "line")
+              if row["global_load_requests"] + row["copy_global_requests"] > 0]
+    for threads in ("1", "2", "5"):
+        path = tmp_path / "report"
+        path.unlink(missing_ok=True)
+        parts = f"traffic,banks,annotate,roofline:a100,access:{places[0]},json:{path}"
+        stdout = step.run_right(*PROBLEM, f"--report={parts}", cwd=REPOSITORY,
+                                env={"SIMT_THREADS": threads, "SIMT_ORDER": order}).stdout
+        seen.add((stdout[stdout.index("\nlab "):], path.read_bytes()))
+    assert len(seen) == 1
+
+
+def test_a_refused_case_repeats_no_report(any_step: Program, tmp_path: Path) -> None:
+    cases = tmp_path / "cases"
+    cases.write_text("-n 32 --report\n-n 64 --report -j /no/such/folder/rows\n")
+    done = any_step.run("--cases", cases)
+    assert done.returncode == 2 and done.stdout.count("findings ") == 1
+
+
+def test_a_full_disk_is_told(any_step: Program) -> None:
+    done = any_step.run("-n", 32, "--report=json:/dev/full")
+    assert done.returncode == 3 and "/dev/full: cannot write" in done.stderr
+
+
+def test_standard_output_comes_last(any_step: Program) -> None:
+    stdout = any_step.run_right("-n", 32, "--report=json:-").stdout
+    assert "\nfindings   0\n{\"record\": \"run\"" in stdout
+
+
+def test_wrong_answers_have_a_report_too(faulty: Path, tmp_path: Path) -> None:
+    path = tmp_path / "report"
+    done = Program(faulty.name, faulty.parent).run("-n", 32, "--report", env={"FAULT": "NaN row"})
+    assert done.returncode == WRONG and "\nfindings   0\n" in done.stdout
+    done = Program(faulty.name, faulty.parent).run("-n", 32, f"--report=json:{path}",
+                                                   env={"FAULT": "NaN row"})
+    assert done.returncode == WRONG and of(read_rows(path), "run")[0]["findings"] == 0

@@ -1,0 +1,365 @@
+"""--report: tables with source text, drawings, annotated source, rooflines, and what is refused."""
+
+import json
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.lib.programs import REPOSITORY, RIGHT, USAGE, WRONG, Program, read_rows
+
+pytestmark = pytest.mark.cpu_only("a GPU build refuses --report")
+
+FAULTY_SOURCE = REPOSITORY / "tests/lib/faulty_step.cu"
+DOCUMENT = REPOSITORY / "docs/lab.md"
+FAULTY = "steps/step99_faulty.cu"
+GUARD = 4096  # bytes before O and LSE in their allocations
+SMALL = ("-n", 32, "-H", 1, "-d", 32)
+
+
+def line_of(path: Path, text: str) -> int:
+    """Number of the only line that holds `text`."""
+    (number,) = [i for i, line in enumerate(path.read_text().splitlines(), 1) if text in line]
+    return number
+
+
+def run_faulty(program: Path, fault: str, *options: object,
+               **env: str) -> subprocess.CompletedProcess:
+    """In the folder it was built in, where its source is found."""
+    return Program(program.name, program.parent).run(
+        *SMALL, *options, env={"FAULT": fault, **env}, cwd=program.parent)
+
+
+def part(stdout: str, name: str) -> list[str]:
+    """The lines from the first that begins with `name` on, up to the findings."""
+    lines = stdout.splitlines()
+    first = next(i for i, line in enumerate(lines) if line.startswith(name))
+    return lines[first:next(i for i, line in enumerate(lines) if line.startswith("findings"))]
+
+
+# --- The table ------------------------------------------------------------------------------------
+
+def test_lines_come_with_their_source(step: Program) -> None:
+    table = part(step.run_right("-n", 100, "--report=traffic,banks", cwd=REPOSITORY).stdout, "lab ")
+    places = [re.fullmatch(r" {11}(\S+):(\d+)  (\S.*)", line) for line in table]
+    places = [found for found in places if found]
+    assert len(places) >= 5
+    for file, number, text in (found.groups() for found in places):
+        line = (REPOSITORY / file).read_text().splitlines()[int(number) - 1]
+        assert text == line.strip()[:100].rstrip() or line.strip().startswith(text)
+
+
+def test_lines_with_most_work_come_first(step: Program) -> None:
+    table = part(step.run_right("-n", 100, "--report=traffic,banks", cwd=REPOSITORY).stdout, "lab ")
+    work, sums = 0, []
+    for line in table:
+        if re.match(r" {11}\S+:\d+", line) or line.startswith("lab "):
+            sums.append(work)
+            work = 0
+        count = re.match(r" {13}\S.*? requests +(\d+)", line) or re.match(
+            r" {13}(?:mma|shuffles|barriers|warp barriers|votes) +(\d+)", line)
+        work += int(count[1]) if count else 0
+        if line.startswith("lab "):
+            sums = []
+        assert sums[1:] == sorted(sums[1:], reverse=True), line
+
+
+def test_totals_are_those_of_the_lines(any_step: Program) -> None:
+    table = part(any_step.run_right("-n", 64, "--report=traffic,banks").stdout, "lab ")
+    totals = {}
+    for line in table:
+        total = re.match(r" {11}(global \w+|shared \w+|ldmatrix|cp\.async \w+) +(\d+) ", line)
+        count = re.match(r" {13}(global \w+|shared \w+|ldmatrix|cp\.async \w+) +(\d+) req", line)
+        if line.startswith("lab "):
+            assert not any(totals.values()), line
+            totals = {}
+        if total:
+            totals[total[1]] = int(total[2])
+        if count:
+            totals[count[1]] -= int(count[2])
+    assert totals and not any(totals.values())
+
+
+def test_intensity_is_flop_by_bytes(step: Program, tmp_path: Path) -> None:
+    path = tmp_path / "row.json"
+    stdout = step.run_right("-n", 128, "--report=traffic,banks", "-j", path).stdout
+    (row,) = read_rows(path)
+    sectors = sum(row[f"lab_{kind}_sectors"] for kind in ("global_load", "global_store",
+                                                         "copy_global"))
+    assert f" {row['flops'] / (32 * sectors):.1f} FLOP a byte of the sectors counted" in stdout
+    if row["step"] != "step01":  # which moves S and P too
+        assert f" {row['flops'] / row['least_bytes']:.1f} FLOP a byte that must move" in stdout
+
+
+# --- A drawing ------------------------------------------------------------------------------------
+
+def test_drawing_of_a_bank_conflict(faulty: Path) -> None:
+    line = line_of(FAULTY_SOURCE, "return row_shared[")
+    done = run_faulty(faulty, "bank conflict", f"--report=access:{FAULTY}:{line}")
+    assert done.returncode == RIGHT, done.stderr
+    offsets = [8 * lane for lane in range(32)]
+    expected = [f"access     shared load at {FAULTY}:{line} in faulty_kernel",
+                "           return row_shared[stride * threadIdx.x];",
+                "           block 0, warp 0, 4 bytes a lane",
+                "           offsets in dynamic shared memory, in bytes"]
+    for first in range(0, 32, 8):
+        for name, values in (("lane", range(first, first + 8)),
+                             ("offset", offsets[first:first + 8]),
+                             ("bank", [offset // 4 % 32 for offset in offsets[first:first + 8]])):
+            expected.append(f"           {name:7}" + "".join(f" {value:9}" for value in values))
+    expected.append("           2 wavefronts: 1 would do without conflicts, the worst is 2-way")
+    assert part(done.stdout, "access") == expected
+
+
+def test_drawing_of_sectors(faulty: Path) -> None:
+    """Each of 32 threads stores a row's 16 bits, rows being 64 bytes apart."""
+    line = line_of(FAULTY_SOURCE, "o_row[d] =")
+    drawing = part(run_faulty(faulty, "none", f"--report=access:step99_faulty.cu:{line}").stdout,
+                   "access")
+    assert drawing[0] == f"access     global store at {FAULTY}:{line} in faulty_kernel"
+    assert drawing[3] == "           offsets in O, in bytes"
+    offsets = [GUARD + 64 * i for i in range(8)]
+    assert drawing[5:7] == ["           offset " + "".join(f" {i:9}" for i in offsets),
+                            "           sector " + "".join(f" {i // 32:9}" for i in offsets)]
+    assert drawing[-1] == "           32 sectors of 32 bytes, 6 % of them used"
+
+
+def test_drawing_in_the_documentation() -> None:
+    """docs/lab.md shows the beginning of one, as the program prints it."""
+    (shown,) = re.findall(r"```text\n(access .*?)```", DOCUMENT.read_text(), re.DOTALL)
+    place = re.search(r" at (\S+:\d+) in ", shown)[1]
+    stdout = Program("step03").run_right(f"--report=access:{place}", cwd=REPOSITORY).stdout
+    assert shown in stdout
+
+
+def test_lanes_that_take_no_part_are_marked(faulty: Path) -> None:
+    line = line_of(FAULTY_SOURCE, "o_row[d] =")
+    drawing = part(run_faulty(faulty, "none", "-n", 30, f"--report=access:{FAULTY}:{line}").stdout,
+                   "access")
+    assert drawing[-3].endswith(f" {GUARD + 64 * 29:9} {'-':>9} {'-':>9}")
+
+
+def test_nothing_at_a_line(faulty: Path, tmp_path: Path) -> None:
+    line = line_of(FAULTY_SOURCE, "o_row[d] =")
+    done = run_faulty(faulty, "none", f"--report=access:{FAULTY}:{line + 1}", "-o",
+                      tmp_path / "out", "-j", tmp_path / "rows")
+    assert done.returncode == USAGE and done.stderr.count("\n") == 1
+    assert f"access:{FAULTY}:{line + 1}: no access there; lines near it with one: " in done.stderr
+    assert str(line) in done.stderr.split("one: ")[1].split(", ")[-1]
+    assert not list(tmp_path.iterdir())
+
+
+def test_no_such_file_in_the_kernel(faulty: Path) -> None:
+    done = run_faulty(faulty, "none", "--report=access:faulty.cu:3")
+    assert done.returncode == USAGE and done.stderr.count("\n") == 1
+    assert done.stderr.endswith(f"no access in such a file; files with some: "
+                                f"common/device/convert.cuh, {FAULTY}\n")
+
+
+def test_tensors_of_a_mask_have_names() -> None:
+    """Seen where the prefix of the list of tiles is made: it reads all tensors of a mask."""
+    program, source = Program("step05"), REPOSITORY / "common/device/tile_list.cuh"
+    problem = ("-n", 256, "-m", "window:50")
+    records = program.run_right(*problem, "--report=json:-", cwd=REPOSITORY).stdout.splitlines()
+    lines = [json.loads(line)["line"] for line in records if line.startswith('{"record": "line"')
+             and json.loads(line)["file"].endswith(source.name)
+             and json.loads(line)["global_load_requests"] > 0]
+    drawings = "".join(
+        program.run_right(*problem, f"--report=access:{source.name}:{line}", cwd=REPOSITORY).stdout
+        for line in sorted(set(lines)))
+    for name in ("kv_num_blocks", "kv_indices", "block_mask_types", "partial_block_mask_indices",
+                 "partial_block_masks"):
+        assert f"offsets in {name}, in bytes" in drawings
+
+
+# --- Annotated source -----------------------------------------------------------------------------
+
+def test_counts_in_the_margin(faulty: Path) -> None:
+    source = FAULTY_SOURCE.read_text().splitlines()
+    done = run_faulty(faulty, "bank conflict", "--report=annotate")
+    lines = part(done.stdout, f"annotate   faulty_kernel in {FAULTY}")
+    assert lines[:2] == [f"annotate   faulty_kernel in {FAULTY}",
+                         f"{'sectors':>10} {'wavefronts':>10} {'conflicts':>10} {'issued':13} |"]
+    load = line_of(FAULTY_SOURCE, "return row_shared[")
+    assert f"{'':10} {2:10} {1:10} {'':13} |{load:5}  {source[load - 1]}" in lines
+    store = line_of(FAULTY_SOURCE, "o_row[d] =")  # 32 columns, 32 rows
+    assert f"{32 * 32:10} {'':10} {'':10} {'':13} |{store:5}  {source[store - 1]}" in lines
+    # Whole functions, each line once and as it is; nothing of what was not run.
+    shown = [re.match(r".{47}\|( *\d+)(?:  (.*))?$", line) for line in lines[2:]]
+    numbers = [int(found[1]) for found in shown if found]
+    assert numbers == sorted(set(numbers))
+    assert all((found[2] or "") == source[int(found[1]) - 1] for found in shown if found)
+    assert line_of(FAULTY_SOURCE, "__global__ void faulty_kernel(") in numbers
+    assert line_of(FAULTY_SOURCE, "static Fault chosen_fault() {") not in numbers
+
+
+def test_margin_adds_up(step: Program, tmp_path: Path) -> None:
+    path = tmp_path / "report"
+    stdout = step.run_right("-n", 100, f"--report=annotate,json:{path}", cwd=REPOSITORY).stdout
+    margin = sum(int(line[:10]) for line in part(stdout, "annotate")
+                 if re.match(r" *\d+ .{36}\|", line) and line[:10].strip())
+    counted = sum(row[f"{kind}_sectors"] for row in read_rows(path) if row["record"] == "kernel"
+                  for kind in ("global_load", "global_store", "copy_global"))
+    assert margin == counted > 0
+
+
+def test_source_is_found_from_elsewhere(any_step: Program, tmp_path: Path) -> None:
+    stdout = any_step.run_right("-n", 32, "--report=annotate", cwd=tmp_path).stdout
+    assert f" in {REPOSITORY}/steps/step01_" in stdout and "| " in stdout
+    assert "__global__" in stdout and "cannot read" not in stdout
+
+
+def test_source_that_is_gone_is_said(faulty: Path, tmp_path: Path) -> None:
+    source, hidden = faulty.parent / FAULTY, tmp_path / "hidden.cu"
+    source.rename(hidden)
+    try:
+        done = run_faulty(faulty, "none", "--report=annotate,traffic")
+    finally:
+        hidden.rename(source)
+    assert done.returncode == RIGHT
+    assert f"annotate   faulty_kernel: cannot read {FAULTY}\n" in done.stdout
+    assert re.search(rf"^ {{11}}{FAULTY}:\d+$", done.stdout, re.MULTILINE)
+
+
+# --- A roofline -----------------------------------------------------------------------------------
+
+GPU_FILE = """# numbers that divide well
+name = Small GPU
+multiprocessors = 4
+clock_mhz = 1000   # of each
+mma_tflops = 2
+fp32_tflops = 0.5
+memory_gb_per_s = 100
+"""
+
+
+def test_gpu_file_in_the_documentation(any_step: Program, tmp_path: Path) -> None:
+    (text,) = re.findall(r"```text\n(name = .*?)```", DOCUMENT.read_text(), re.DOTALL)
+    path = tmp_path / "my.gpu"
+    path.write_text(text)
+    assert "roofline   My GPU: " in any_step.run_right("-n", 32, f"--report=roofline:{path}").stdout
+
+
+def bounds_of(stdout: str) -> dict[str, float]:
+    """Unit and microseconds."""
+    found = re.findall(r"^ {11}(\S+ \S+) .* takes at least +([\d.]+) us$", stdout, re.MULTILINE)
+    return {unit: float(time) for unit, time in found}
+
+
+def test_roofline_from_a_file(step: Program, tmp_path: Path) -> None:
+    gpu, rows = tmp_path / "small.gpu", tmp_path / "rows"
+    gpu.write_text(GPU_FILE)
+    stdout = step.run_right("-n", 512, f"--report=roofline:{gpu}", "-j", rows).stdout
+    (row,) = read_rows(rows)
+    bounds = bounds_of(stdout)
+    waves = sum(row[f"lab_{kind}_wavefronts"] for kind in ("shared_load", "shared_store",
+                                                          "ldmatrix", "copy_shared"))
+    expected = {"shared memory": waves / 4e9}
+    if row["lab_mma"]:
+        expected["tensor cores"] = row["lab_mma"] * 4096 / 2e12
+    else:
+        expected["fp32 units"] = row["flops"] / 0.5e12
+    moved = row["least_bytes"] + (16 * 2 * 512 * 512 if row["step"] == "step01" else 0)
+    expected["device memory"] = moved / 100e9
+    assert bounds == {unit: pytest.approx(1e6 * time, abs=6e-4) for unit, time in expected.items()}
+    binding = max(expected, key=expected.get)
+    assert f"bound by {binding}: no pass on this GPU takes less than {bounds[binding]:.3f} us" \
+        in stdout
+    assert "roofline   Small GPU: least times" in stdout and f"peaks from {gpu}\n" in stdout
+
+
+@pytest.mark.parametrize("name", ["h200", "a100", "rtx4090"])
+def test_named_gpus(any_step: Program, name: str) -> None:
+    stdout = any_step.run_right("-n", 64, f"--report=roofline:{name}").stdout
+    assert len(bounds_of(stdout)) == 3 and "peaks from " in stdout and "NVIDIA" in stdout
+
+
+def test_peaks_of_the_h200_are_the_measured_ones(any_step: Program, tmp_path: Path) -> None:
+    """To three digits, or within what the ceilings vary by from run to run."""
+    path = tmp_path / "report"
+    any_step.run_right("-n", 64, f"--report=roofline:h200,json:{path}")
+    peaks = {row["unit"]: row["peak_per_s"] for row in read_rows(path) if row["record"] == "bound"}
+    measured = [row for path in (REPOSITORY / "plots/results/h200").glob("sweep_*.jsonl")
+                for row in read_rows(path)]
+    for unit, field, scale in (("tensor cores", "ceiling_mma_tflops", 1e12),
+                               ("device memory", "ceiling_copy_gb_per_s", 1e9)):
+        best = max(row[field] for row in measured) * scale
+        assert peaks[unit] == pytest.approx(best, rel=0.05), unit
+
+
+def test_a_small_grid_is_told(any_step: Program, tmp_path: Path) -> None:
+    assert "multiprocessors: most of it would idle" in any_step.run_right(
+        "-n", 32, "-H", 1, "--report=roofline:h200").stdout
+
+
+# --- What is refused ------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("change, said", [
+    (("clock_mhz = 1000", "clock_mhz = fast"), "line 4: clock_mhz = fast: must be a number"),
+    (("clock_mhz = 1000", "clock_mhz = -1"), "line 4: clock_mhz = -1: must be a number"),
+    (("clock_mhz", "clock"), "line 4: clock: no such key; must be name, multiprocessors"),
+    (("clock_mhz = 1000", "clock_mhz"), "line 4: clock_mhz: must be key = value"),
+    (("clock_mhz = 1000", ""), "clock_mhz is missing; must hold name, multiprocessors"),
+    (("name = Small GPU", ""), "name is missing"),
+    (("name = Small GPU", "name ="), "line 2: name: must have 1 to 63 characters"),
+    (("memory_gb", "mma_tflops = 3\nmemory_gb"), "line 7: mma_tflops: given twice"),
+    (("# numbers", "#" * 300), "line 1: longer than 254 characters")])
+def test_bad_gpu_files(any_step: Program, tmp_path: Path, change: tuple, said: str) -> None:
+    path = tmp_path / "bad.gpu"
+    assert change[0] in GPU_FILE
+    path.write_text(GPU_FILE.replace(*change, 1))
+    done = any_step.run(f"--report=roofline:{path}")
+    assert (done.returncode, done.stdout) == (USAGE, "")
+    assert done.stderr.count("\n") == 1
+    assert f"--report=roofline:{path}: {said}" in done.stderr
+
+
+@pytest.mark.parametrize("list_, said", [
+    ("roofline:h100", "must be h200, a100, rtx4090 or a file of a GPU: No such file"),
+    ("roofline:", "must be h200, a100, rtx4090 or a file of a GPU"),
+    ("roofline:/", "must be h200, a100, rtx4090 or a file of a GPU: Is a directory"),
+    ("roofline", "must be one or more of races"),
+    ("access:a.cu", "must be a source file, a colon and the number of a line"),
+    ("access:a.cu:0", "must be a source file, a colon and the number of a line"),
+    ("access:a.cu:12x", "must be a source file, a colon and the number of a line"),
+    ("access::12", "must be a source file, a colon and the number of a line"),
+    ("json:", "must name a file"),
+    ("json:/no/such/folder", "cannot write: No such file or directory"),
+    ("json:/", "cannot write: Is a directory"),
+    ("races,races", "races: the part is asked for twice"),
+    ("access:a.cu:1,access:a.cu:2", "access:a.cu:2: the part is asked for twice"),
+    ("races,", "must be one or more of races"),
+    ("annotated", "must be one or more of races"),
+    ("x" * 600, "must be one or more of races")])
+def test_bad_lists(any_step: Program, list_: str, said: str) -> None:
+    done = any_step.run(f"--report={list_}")
+    assert (done.returncode, done.stdout) == (USAGE, "")
+    assert done.stderr.count("\n") == 1 and "--report=" in done.stderr
+    assert said in done.stderr
+
+
+# --- Launches that fail ---------------------------------------------------------------------------
+
+@pytest.mark.parametrize("fault, finding", [
+    ("deadlock", "finding    the launch ended early\n           at steps/step99_faulty.cu:"),
+    ("deadlock", "DEADLOCK: threads 0 in __syncthreads(), threads 1-31 in __syncwarp\n"),
+    ("large block", "finding    launch limits exceeded\n           in faulty_kernel: block of 2048 "
+                    "x 1 x 1 threads: x is 2048, at most 1024\n"),
+    ("bank conflict", "finding    worse than the step declares: ways of a shared memory conflict "
+                      "2, declared 1\n           at steps/step99_faulty.cu:")])
+def test_findings_decide_the_exit_code(faulty: Path, tmp_path: Path, fault: str,
+                                       finding: str) -> None:
+    done = run_faulty(faulty, fault, f"--report=json:{tmp_path / 'report'}")
+    assert done.returncode == WRONG, done.stderr
+    assert finding in done.stdout
+    records = read_rows(tmp_path / "report")
+    findings = [record for record in records if record["record"] == "finding"]
+    assert len(findings) == records[0]["findings"] >= 1
+    assert done.stdout.endswith(f"findings   {len(findings)}\n")
+
+
+def test_without_a_fault_nothing_is_found(faulty: Path) -> None:
+    done = run_faulty(faulty, "none", "--report")
+    assert (done.returncode, done.stderr) == (RIGHT, "")
+    assert done.stdout.endswith("\nfindings   0\n")

@@ -1,0 +1,141 @@
+"""The layouts of ldmatrix and mma: as an H200 has them, and as the PTX manual describes them.
+
+`build/.../layouts` (tests/gpu/layouts.cu) prints what every lane holds;
+tests/data/layouts_h200.txt is what a GPU printed.
+"""
+
+import subprocess
+from collections import defaultdict
+
+import numpy as np
+import pytest
+from tests.lib.programs import REPOSITORY, STEP_DIR
+
+STORED = REPOSITORY / "tests/data/layouts_h200.txt"
+Dump = dict[tuple[str, str], np.ndarray]
+
+
+def parse(text: str) -> Dump:
+    """(instruction, input) -> uint32 [lanes][registers]."""
+    registers = defaultdict(dict)
+    for line in text.splitlines():
+        instruction, inputs, lane, register, value = line.split()
+        registers[instruction, inputs][int(lane), int(register)] = int(value, 16)
+    dump = {}
+    for name, values in registers.items():
+        array = np.zeros((32, len(values) // 32), np.uint32)
+        for where, value in values.items():
+            array[where] = value
+        dump[name] = array
+    return dump
+
+
+@pytest.fixture(scope="module")
+def stored() -> Dump:
+    return parse(STORED.read_text())
+
+
+@pytest.fixture(scope="module")
+def ours() -> Dump:
+    done = subprocess.run([STEP_DIR / "layouts"], capture_output=True, text=True, check=True,
+                          timeout=60)
+    return parse(done.stdout)
+
+
+def as_floats(registers: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(registers).view(np.float32)
+
+
+def pairs(registers: np.ndarray, dtype: str) -> np.ndarray:
+    """The two 16-bit numbers of each register, as float64 [lanes][registers][2]."""
+    halves = np.stack([registers & 0xffff, registers >> 16], axis=-1)
+    if dtype == "fp16":
+        return halves.astype(np.uint16).view(np.float16).astype(np.float64)
+    return (halves.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
+
+
+def matrices(dump: Dump, dtype: str, inputs: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """A [16, 16], B [16, 8] and C [16, 8] from the fragments, by the tables of the PTX manual."""
+    a, b, c = np.zeros((16, 16)), np.zeros((16, 8)), np.zeros((16, 8))
+    a_pairs, b_pairs = (pairs(dump[f"{name}.{dtype}", inputs], dtype) for name in "ab")
+    c_floats = as_floats(dump[f"c.{dtype}", inputs])
+    for lane in range(32):
+        group, column = lane // 4, lane % 4 * 2
+        for register in range(4):
+            row, first = group + register % 2 * 8, column + register // 2 * 8
+            a[row, first:first + 2] = a_pairs[lane, register]
+        for register in range(2):
+            first = column + register * 8
+            b[first:first + 2, group] = b_pairs[lane, register]
+        for register in range(4):
+            c[group + register // 2 * 8, column + register % 2] = c_floats[lane, register]
+    return a, b, c
+
+
+def results(dump: Dump, dtype: str, inputs: str) -> np.ndarray:
+    """D [16, 8]."""
+    d = np.zeros((16, 8))
+    floats = as_floats(dump[f"d.{dtype}", inputs])
+    for lane in range(32):
+        for register in range(4):
+            d[lane // 4 + register // 2 * 8, lane % 4 * 2 + register % 2] = floats[lane, register]
+    return d
+
+
+def test_same_lines(ours: Dump, stored: Dump) -> None:
+    assert ours.keys() == stored.keys() and len(ours) == 22
+
+
+def test_ldmatrix_to_the_bit(ours: Dump, stored: Dump) -> None:
+    names = [name for name in stored if name[0].startswith("ldmatrix")]
+    assert len(names) == 6
+    for name in names:
+        assert np.array_equal(ours[name], stored[name]), name
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_ldmatrix_is_what_the_manual_says(stored: Dump, count: int, transposed: bool) -> None:
+    """Element 64 i + 8 r + c is row r, column c of matrix i."""
+    found = stored[f"ldmatrix.x{count}" + ".trans" * transposed, "counting"]
+    for lane in range(32):
+        for i in range(count):
+            line, pair = lane // 4, lane % 4 * 2
+            step = 8 if transposed else 1
+            low = 64 * i + (8 * pair + line if transposed else 8 * line + pair)
+            assert found[lane, i] == (low + step) << 16 | low
+
+
+@pytest.mark.parametrize("dtype", ["fp16", "bf16"])
+def test_mma_of_integers_to_the_bit(ours: Dump, stored: Dump, dtype: str) -> None:
+    for operand in "abcd":
+        name = (f"{operand}.{dtype}", "integers")
+        assert np.array_equal(ours[name], stored[name]), name
+    a, b, c = matrices(stored, dtype, "integers")
+    assert np.array_equal(results(stored, dtype, "integers"), a @ b + c)
+
+
+@pytest.mark.parametrize("dtype", ["fp16", "bf16"])
+def test_mma_of_random_numbers(ours: Dump, stored: Dump, dtype: str) -> None:
+    """Sums that do not fit fp32. The CPU backend rounds once. The tensor core aligns the products
+    and C to the largest of them and cuts off what lies below its last bits: the difference is at
+    most a unit in the last place of the largest for each of the 17 terms."""
+    for operand in "abc":
+        name = (f"{operand}.{dtype}", "random")
+        assert np.array_equal(ours[name], stored[name]), name
+    a, b, c = matrices(stored, dtype, "random")
+    exact = a @ b + c  # to 53 bits
+    largest = np.maximum(np.abs(a[:, :, None] * b[None]).max(axis=1), np.abs(c))
+    of_gpu = results(stored, dtype, "random")
+    assert (np.abs(of_gpu - exact) <= 17 * largest * 2.0**-23).all()
+    # The inputs must be such that it shows how a sum is rounded.
+    rounded = exact.astype(np.float32)
+    assert np.count_nonzero(rounded != exact) > 100 and (of_gpu != rounded).any()
+    expected = of_gpu if STEP_DIR.name.startswith("cuda") else rounded
+    assert np.array_equal(results(ours, dtype, "random"), expected)
+
+
+def test_lines_are_complete() -> None:
+    """The parser would not notice a register that is missing in the middle."""
+    lines = STORED.read_text().splitlines()
+    assert len(lines) == len(set(lines)) == 32 * (2 * (1 + 2 + 4) + 4 * (4 + 2 + 4 + 4))

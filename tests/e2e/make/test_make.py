@@ -1,0 +1,369 @@
+"""The Makefile: what is built when, for which backend, and what it says when something is missing.
+
+Everything happens in a copy of the sources, with stand-ins for the compilers that only note how
+they were called and write a file. So nothing here takes long or touches the real build.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.lib.programs import step_names
+from tests.lib.source_tree import SourceTree
+
+pytestmark = pytest.mark.cpu_only("it tests the Makefile, which is the same on a GPU machine")
+
+# Lets the real compiler list the headers where a dependency file is wanted, and writes as target a
+# program that prints a .cu and ignores the rest: enough for rewrite_launches and for tests.
+COMPILER = """#!/bin/sh
+test "$1" != --list-gpu-code || {{ printf 'sm_%s\\n' 75 80 86 89 90 100; exit; }}
+case "$*" in *-fsyntax-only*) exit;; esac
+echo "{name} $*" >> {log}
+for word in "$@"; do
+  case $previous in
+    -o) target=$word;;
+    -isystem) flags="$flags -isystem $word";;
+  esac
+  case $word in
+    -MMD) dependencies=yes;;
+    -I*|-std=*) flags="$flags $word";;
+    *.c|*.cpp) source=$word;;
+  esac
+  previous=$word
+done
+test -z "$dependencies" ||
+  {real} $flags -MM -MP -MT "$target" -MF "${{target%.o}}.d" "$source" || exit 1
+test -z "$target" ||
+  {{ printf '#!/bin/sh\\n# {name} made %s\\ncase $1 in *.cu) cat $1;; esac\\n' "$target" > "$target"
+     chmod +x "$target"; }}
+"""
+
+
+def stand_in(directory: Path, name: str, log: Path) -> None:
+    """A compiler that writes down how it was called."""
+    path = directory / name
+    # nvcc's files include its own headers, which nobody has to have here.
+    real = "true" if name == "nvcc" else shutil.which(name)
+    path.write_text(COMPILER.format(name=name, log=log, real=real))
+    path.chmod(0o755)
+
+
+class Tree(SourceTree):
+    """A copy of the sources whose compilers are stand-ins."""
+
+    def __init__(self, directory: Path, compilers: bool = True) -> None:
+        super().__init__(directory)
+        self.log = directory / "calls"
+        for name in ("gcc", "g++", "nvcc", "ld", "objcopy") if compilers else ():
+            stand_in(self.bin, name, self.log)
+        toolkit = directory / "include"  # where it lies beside a real nvcc
+        toolkit.mkdir()
+        (toolkit / "cuda_runtime_api.h").touch()
+
+    def build(self, *words: str) -> list[str]:
+        """Makes something that must succeed; returns how the compilers were called."""
+        self.log.write_text("")
+        done = self.make("COMMIT=test", *words)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return self.log.read_text().splitlines()
+
+    def program(self, name: str) -> str:
+        return (self.root / name).read_text()
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Tree:
+    return Tree(tmp_path)
+
+
+def sources(calls: list[str]) -> set[str]:
+    """What was compiled: common/host/io/npy.c, steps/step01_naive.cu, ..."""
+    compiled = {word for call in calls if " -c " in call for word in call.split()
+                if re.search(r"\.(c|cpp|cu|S)$", word)}
+    return {re.sub(r"^build/[^/]+/", "", word) for word in compiled}
+
+
+def test_make_alone_lists_what_can_be_made(tree: Tree) -> None:
+    done = tree.make()
+    assert done.returncode == 0 and not tree.log.exists()
+    for words in ("stepNN", *step_names(), "make all", "make deps", "make test ", "make test-unit",
+                  "make test-e2e", "make lint", "make clean", "BACKEND=cuda|cpu"):
+        assert words in done.stdout, words
+
+
+def test_every_target_that_is_listed_exists(tree: Tree) -> None:
+    listed = re.findall(r"^make ([\w-]+) ", tree.make().stdout, re.MULTILINE)
+    assert {"all", "deps", "test", "clean"} <= set(listed)
+    for target in listed:
+        name = step_names()[0] if target == "stepNN" else target
+        done = tree.make("-n", name, "BACKEND=cpu")
+        assert done.returncode == 0, done.stderr
+
+
+def test_second_make_does_nothing(tree: Tree) -> None:
+    assert len(tree.build("all", "BACKEND=cpu")) > 10
+    assert tree.build("all", "BACKEND=cpu") == []
+    assert tree.build("all", "BACKEND=cpu", "-j4") == []
+
+
+def test_parallel_make_builds_the_same(tree: Tree, tmp_path: Path) -> None:
+    calls = tree.build("all", "BACKEND=cpu")
+    tree.build("clean")
+    assert sorted(tree.build("all", "BACKEND=cpu", "-j8")) == sorted(calls)
+
+
+@pytest.mark.parametrize("header, rebuilt, not_rebuilt", [
+    ("common/host/io/npy.h", {"common/host/io/npy.c", "common/host/io/inputs.c"}, "steps/"),
+    ("common/attention.h", {"common/host/run.c", "steps/step01_naive.cpp"}, None),
+    ("common/device/heads.cuh", {"steps/step01_naive.cpp", "steps/step02_online_softmax.cpp"}, "common/host/"),
+    ("common/simt/include/cuda_fp16.h", {"steps/step01_naive.cpp"}, None),
+])
+def test_header_rebuilds_what_includes_it(tree: Tree, header: str, rebuilt: set,
+                                          not_rebuilt: str | None) -> None:
+    tree.build("all", "BACKEND=cpu")
+    later = (tree.root / "step01").stat().st_mtime + 10
+    os.utime(tree.root / header, (later, later))
+    compiled = sources(tree.build("all", "BACKEND=cpu"))
+    assert rebuilt <= compiled
+    assert not_rebuilt is None or not [path for path in compiled if path.startswith(not_rebuilt)]
+
+
+def test_other_flags_rebuild_everything(tree: Tree) -> None:
+    everything = sources(tree.build("step01", "BACKEND=cpu"))
+    assert sources(tree.build("step01", "BACKEND=cpu", "OPTIMISE=-O1")) == everything
+
+
+def test_flag_that_clang_does_not_know(tree: Tree) -> None:
+    """The compiler is asked once whether it takes it."""
+    flag = "-fno-extern-tls-init"
+    calls = tree.build("step01", "BACKEND=cpu")
+    assert flag in next(call for call in calls if call.endswith("steps/step01_naive.o"))
+    compiler = tree.bin / "g++"
+    ask = f'case "$*" in *-fsyntax-only*) echo "asked $*" >> {tree.log}; exit 1;; esac'
+    compiler.write_text(compiler.read_text().replace("\n", f"\n{ask}\n", 1))
+    calls = tree.build("step01", "BACKEND=cpu")
+    asked = [call for call in calls if call.startswith("asked")]
+    assert len([call for call in asked if flag in call]) == 1 and len(asked) == len(set(asked))
+    assert flag not in " ".join(call for call in calls if call not in asked)
+    assert [call for call in calls if call.endswith("steps/step01_naive.o")]
+
+
+def test_backends_never_mix(tree: Tree) -> None:
+    """Each backend has its own directory; ./stepNN is the one that was asked for last."""
+    cuda = ("step01", "BACKEND=cuda", "ARCH=sm_90")
+    cpu_calls = tree.build("step01", "BACKEND=cpu")
+    assert tree.program("step01") == tree.program("build/cpu/step01")
+    assert not [call for call in cpu_calls if "build/cuda" in call or call.startswith("nvcc")]
+
+    cuda_calls = tree.build(*cuda)
+    assert tree.program("step01") == tree.program("build/cuda-sm_90/step01")
+    assert "nvcc made build/cuda-sm_90/step01" in tree.program("step01")
+    assert [call for call in cuda_calls if call.startswith("nvcc")]
+    assert not [call for call in cuda_calls if "build/cpu" in call or "common/simt" in call]
+
+    assert tree.build("step01", "BACKEND=cpu") == []
+    assert tree.program("step01") == tree.program("build/cpu/step01")
+    assert tree.build(*cuda) == []
+    assert tree.program("step01") == tree.program("build/cuda-sm_90/step01")
+
+
+def test_debug_build_is_another_build(tree: Tree) -> None:
+    tree.build("step01", "BACKEND=cpu")
+    calls = tree.build("step01", "BACKEND=cpu", "DEBUG=1")
+    assert any(" -O0 " in call for call in calls)
+    assert "build/cpu-debug" in tree.program("step01")
+    assert tree.build("step01", "BACKEND=cpu") == []
+
+
+def test_unknown_backend(tree: Tree) -> None:
+    done = tree.make("all", "BACKEND=tpu")
+    assert done.returncode != 0 and done.stdout == ""
+    assert re.fullmatch(r"[^\n]*BACKEND=tpu: must be cpu or cuda[^\n]*\n", done.stderr)
+
+
+@pytest.mark.parametrize("setting", ["DEBUG=2", "DEBUG=yes", "WERROR=on", "V=", "V=1 0"])
+def test_setting_that_is_neither_0_nor_1(tree: Tree, setting: str) -> None:
+    done = tree.make("all", "BACKEND=cpu", setting)
+    assert done.returncode != 0 and done.stdout == ""
+    assert re.fullmatch(rf"[^\n]*{setting}: must be 0 or 1[^\n]*\n", done.stderr)
+
+
+@pytest.mark.parametrize("arch, unknown", [("foo", "foo"), ("90", "90"), ("sm_80 sm_1", "sm_1"),
+                                          ("sm_80,sm_90", "sm_80,sm_90"), ("sm_90x", "sm_90x")])
+def test_unknown_architecture(tree: Tree, arch: str, unknown: str) -> None:
+    done = tree.make("all", "BACKEND=cuda", f"ARCH={arch}")
+    assert done.returncode != 0 and done.stdout == ""
+    assert re.fullmatch(rf'[^\n]*ARCH="[^\n]*": nvcc does not know {unknown}, must be one or more '
+                        r"of: sm_75 sm_80 sm_86 sm_89 sm_90 sm_100[^\n]*\n", done.stderr)
+    assert not (tree.root / "build").exists()
+
+
+def test_architecture_that_a_step_is_too_new_for(tree: Tree) -> None:
+    tree.build("step01", "step02", "BACKEND=cuda", "ARCH=sm_75 sm_90")
+    done = tree.make("step03", "BACKEND=cuda", "ARCH=sm_75 sm_90")
+    assert done.returncode != 0
+    assert done.stderr.startswith("step03: needs sm_80 or later, not sm_75; ")
+
+
+@pytest.mark.parametrize("archs, ptx", [("sm_80 sm_90", "90"), ("sm_90 sm_80", "90"),
+                                        ("sm_100 sm_90 sm_80", "100"), ("sm_90a sm_90", "90"),
+                                        ("sm_90a", "90a")])
+def test_ptx_is_that_of_the_newest_architecture(tree: Tree, archs: str, ptx: str) -> None:
+    """The order of the list decides nothing: it is the same build."""
+    calls = tree.build("step01", "BACKEND=cuda", f"ARCH={archs}")
+    (call,) = [call for call in calls if "steps/step01_naive.cu" in call]
+    assert re.findall(r"code=compute_(\w+)", call) == [ptx]
+    assert sorted(re.findall(r"code=(sm_\w+)", call)) == sorted(archs.split())
+    backwards = " ".join(reversed(archs.split()))
+    assert tree.build("step01", "BACKEND=cuda", f"ARCH={backwards}") == []
+
+
+def test_unknown_step(tree: Tree) -> None:
+    done = tree.make("step99", "BACKEND=cpu")
+    assert done.returncode != 0 and re.fullmatch(r"[^\n]*step99[^\n]*\n", done.stderr)
+
+
+def path_without(directory: Path, *missing: str) -> str:
+    """A PATH with all that the system has but these programs."""
+    for folder in ("/usr/bin", "/bin"):
+        for program in Path(folder).iterdir():
+            link = directory / program.name
+            if program.name not in missing and not link.is_symlink():
+                link.symlink_to(program)
+    return str(directory)
+
+
+@pytest.mark.parametrize("missing, package", [("gcc", "apt-get install gcc"),
+                                              ("g++", "apt-get install g++")])
+def test_missing_compiler(tmp_path: Path, missing: str, package: str) -> None:
+    """One line that names the package, before anything is built."""
+    tree = Tree(tmp_path, compilers=False)
+    done = tree.make("step01", "BACKEND=cpu", path=path_without(tree.bin, missing))
+    assert done.returncode != 0 and done.stdout == ""
+    assert re.fullmatch(rf"[^\n]*{re.escape(missing)} not found\. Install it: "
+                        rf"sudo {re.escape(package)}[^\n]*\n", done.stderr)
+    assert not (tree.root / "build").exists()
+
+
+@pytest.mark.parametrize("goal, missing, package", [
+    ("readme", "python3", "python3"), ("layouts", "python3", "python3"),
+    ("activations", "python3", "python3 python3-venv"),
+    ("test-valgrind", "valgrind", "valgrind"), ("lint", "cppcheck", "cppcheck")])
+def test_missing_tool(tmp_path: Path, goal: str, missing: str, package: str) -> None:
+    tree = Tree(tmp_path, compilers=False)
+    done = tree.make(goal, "BACKEND=cpu", path=path_without(tree.bin, missing))
+    assert done.returncode != 0 and done.stdout == ""
+    assert re.fullmatch(f"{missing} not found\\. Install it: sudo apt-get install {package}\n"
+                        r"make: \*\*\*[^\n]*\n", done.stderr)
+    assert not (tree.root / "build").exists()
+
+
+def test_missing_toolkit(tmp_path: Path) -> None:
+    tree = Tree(tmp_path, compilers=False)
+    done = tree.make("step01", "BACKEND=cuda", "ARCH=sm_90", "NVCC=nvcc-that-is-missing")
+    assert done.returncode != 0
+    assert re.fullmatch(r"[^\n]*nvcc-that-is-missing not found\. Install it: the CUDA Toolkit[^\n]*"
+                        r"BACKEND=cpu[^\n]*\n", done.stderr)
+
+
+def test_missing_compiler_matters_only_where_it_is_needed(tmp_path: Path) -> None:
+    tree = Tree(tmp_path, compilers=False)
+    path = path_without(tree.bin, "gcc", "g++", "cc", "c++")
+    for goal in ("help", "clean"):
+        assert tree.make(goal, path=path).returncode == 0
+    assert tree.make("diff02", path=path).stdout.startswith("--- steps/step01_naive.cu")
+    for goal in ("deps", "readme", "layouts", "diff02"):
+        assert tree.make("-n", goal, path=path).returncode == 0
+
+
+@pytest.mark.parametrize("goal", ["test", "test-e2e"])
+def test_tests_on_a_gpu_end_at_once_without_one(tree: Tree, goal: str) -> None:
+    """Its programs exit with 77; no step but the first is built to find that out."""
+    nvcc = tree.bin / "nvcc"
+    nvcc.write_text(nvcc.read_text() + '\ntest -z "$target" || echo "exit 77" >> "$target"\n')
+    done = tree.make(goal, "BACKEND=cuda", "ARCH=sm_90")
+    assert done.returncode != 0
+    assert re.fullmatch("BACKEND=cuda: the tests found no GPU; make test BACKEND=cpu needs none\n"
+                        r"make: \*\*\* [^\n]*need-gpu[^\n]*\n", done.stderr)
+    assert sorted(path.name for path in tree.root.glob("build/*/steps/*.o")) == ["step01_naive.o"]
+
+
+# Installs nothing: notes the call, takes its time, and leaves a Python that does the same.
+INSTALLER = """#!/bin/sh
+echo "{name} $*" >> {log}
+case "$*" in *install*|*venv*) sleep 0.2;; esac
+case "$*" in *"import matplotlib"*) exit 1;; *venv*) mkdir -p .venv/bin; cp {path} .venv/bin/python;; esac
+"""
+
+
+def test_deps_come_before_all_else_with_jobs_too(tree: Tree) -> None:
+    """On a fresh machine `make deps test -j` must not compile while gcc is being installed."""
+    for name in ("apt-get", "python3"):
+        path = tree.bin / name
+        path.write_text(INSTALLER.format(name=name, log=tree.log, path=path))
+        path.chmod(0o755)
+    (tree.bin / "dpkg-query").write_text("#!/bin/sh\n")
+    (tree.bin / "dpkg-query").chmod(0o755)
+    (tree.bin / "sudo").write_text('#!/bin/sh\nexec "$@"\n')
+    (tree.bin / "sudo").chmod(0o755)
+    calls = tree.build("deps", "test", "-j8", "BACKEND=cpu")
+    installing = [i for i, call in enumerate(calls) if re.search(r"install|venv", call)]
+    compiling = [i for i, call in enumerate(calls) if re.match(r"(gcc|g\+\+) .* -c ", call)]
+    assert "install" in calls[installing[0]] and "pip install" in calls[installing[-1]]
+    assert len(compiling) > 20
+    assert max(installing) < min(compiling), calls[:max(installing) + 1]
+    assert "-m pytest" in calls[-1]
+
+
+def test_clean_removes_what_was_built(tree: Tree) -> None:
+    before = {path for path in tree.root.rglob("*")}
+    tree.build("all", "BACKEND=cpu")
+    tree.build("clean")
+    assert {path for path in tree.root.rglob("*")} == before
+
+
+def test_commit_is_that_of_the_source(tree: Tree) -> None:
+    """Rows that were measured since, and files git does not know, make it no other."""
+    def commit_of_build() -> str:
+        done = tree.make("step01", "BACKEND=cpu", "-s")
+        assert done.returncode == 0, done.stderr
+        found = re.search(r'"(.*)"', (tree.root / "build/cpu/commit.h").read_text())[1]
+        assert commit_of_comparison() == found
+        return found
+
+    def commit_of_comparison() -> str:
+        """As plots/compare.py finds it when it is not called by make."""
+        env = {name: value for name, value in os.environ.items() if name != "COMMIT"} | hidden
+        words = [sys.executable, "-Bc", "import compare_gpu; print(compare_gpu.commit())"]
+        return subprocess.run(words, cwd=tree.root / "plots", env=env, text=True, check=True,
+                              capture_output=True).stdout.strip()
+
+    def git(*words: str) -> str:
+        who = ("-c", "user.name=Test", "-c", "user.email=test@example.org")
+        done = subprocess.run(["git", *who, *words], cwd=tree.root, text=True, check=True,
+                              capture_output=True, env={**os.environ, **hidden})
+        return done.stdout.strip()
+
+    # Whatever repository is around the copy, and whatever its user has set up.
+    hidden = {"GIT_CEILING_DIRECTORIES": str(tree.root.parent), "GIT_CONFIG_GLOBAL": os.devnull}
+    assert commit_of_build() == "unknown"
+    git("init", "-q")
+    (tree.root / ".gitignore").write_text("/build/\n/step01\n")
+    results = tree.root / "plots" / "results"
+    results.mkdir()
+    (results / "rows.jsonl").write_text("{}\n")
+    git("add", "-A")
+    git("commit", "-q", "-m", "all")
+    head = git("rev-parse", "--short=12", "HEAD")
+    assert commit_of_build() == head and len(head) == 12
+    (results / "rows.jsonl").write_text("{}\n{}\n")
+    (tree.root / "new file").touch()
+    assert commit_of_build() == head
+    with (tree.root / "steps" / "step02_online_softmax.cu").open("a") as source:
+        source.write("\n")
+    assert commit_of_build() == f"{head}-dirty"

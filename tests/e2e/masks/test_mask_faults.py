@@ -1,0 +1,229 @@
+"""Step 05 with each of the classic faults of a block-mask kernel, and that it is noticed.
+
+Numbers are those of the list: 1 strides, 2 the ends, 3 columns of the tile, 4 lanes, 5 prefetch
+past a hole, 6 waits, 7 rows with nothing attended, 8 small tiles in large blocks, 9 PARTIAL without
+a tile.
+Fault 5 in its first form, a loop that skips MASKED slots and prefetches for the slot behind them,
+has no place here: the list of tiles has no holes. Its effect has: the K of another tile.
+
+The variants are the real sources with a line or two changed, so that they cannot fall behind. All
+compile the one instantiation that they are run with, which takes a few seconds each.
+"""
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.lib import masks
+from tests.lib.reference import attention, mistakes
+from tests.lib.generators import rounded_inputs
+from tests.lib.problem import Problem
+from tests.lib.programs import BACKEND, DEVICE, RIGHT, STEP_DIR, USAGE, WRONG, Program, read_result
+from tests.lib.source_tree import SourceTree
+
+STEP = "steps/step05_block_mask.cu"
+LISTS = "common/device/tile_list.cuh"
+TILE = "common/device/mma_tile.cuh"
+HOST = "common/host/masks/block_mask.c"
+
+# All variants solve problems of this one instantiation. Blocks of 128 x 128 span four tiles.
+SHAPE = {"head_dim": 64, "mask_block": (128, 128)}
+ONE_INSTANTIATION = (STEP, """    VARIANTS_OF(32, 2),  VARIANTS_OF(64, 2),  VARIANTS_OF(96, 2),
+    VARIANTS_OF(128, 2), VARIANTS_OF(32, 1),  VARIANTS_OF(64, 1),
+    VARIANTS_OF(96, 1),  VARIANTS_OF(128, 1), VARIANTS_OF(256, 1),
+""", "    variant<__half, 64, 1, 2>(DTYPE_FP16),\n")
+
+CAUSAL = Problem(heads=2, seqlen=200, seqlen_kv=270, mask="causal", **SHAPE)
+PARTIAL = replace(CAUSAL, mask="random:0.5")
+TAIL = replace(CAUSAL, mask="full")
+SHORT = replace(TAIL, seqlen_kv=40)  # nothing has been in the rows past the end
+FAR_APART = replace(CAUSAL, seqlen=128, seqlen_kv=1024, mask="blocks:0.5")
+SEVERAL_EMPTY = replace(CAUSAL, seqlen_kv=150)
+OWN_TILES = replace(PARTIAL, mask="random tiles for each head")
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Patches (path, old, new), the problem that shows them, and what the check must say."""
+
+    patches: tuple[tuple[str, str, str], ...]
+    problem: Problem
+    says: str
+    cpu_only: str = ""
+
+
+ROWS = "rows of O"
+UNWRITTEN = "never written"
+IN_FLIGHT = "reads shared memory that a copy is on its way to"
+NAN = "NaN where a number belongs"
+
+FAULTS = {
+    "1 tiles by the strides of another tensor": Fault(
+        ((LISTS, "row_of(m.partial_block_mask_indices, m.partial_strides)",
+          "row_of(m.partial_block_mask_indices, m.type_strides)"),), OWN_TILES, ROWS),
+    "2 keys past the end are not hidden": Fault(
+        ((LISTS, "const bool ends_here = first_key + lists.kv_rows > p.kv_len;",
+          "const bool ends_here = false;"),), TAIL, ROWS),
+    "2 rows past the end are not loaded": Fault(
+        ((TILE, "cp_async_16(&tile_shared[row * PITCH<HEAD_DIM> + at.column], source, "
+          "first + row < rows);", "if (first + row < rows) "
+          "cp_async_16(&tile_shared[row * PITCH<HEAD_DIM> + at.column], source, true);"),),
+        SHORT, NAN, "shared memory that nobody has written holds NaN there"),
+    "3 causal columns from the block": Fault(
+        ((STEP, "first_q + warp_row, tile.first_key);",
+          "first_q + warp_row, tile.first_key / p.kv_block_size * p.kv_block_size);"),),
+        CAUSAL, ROWS),
+    "3 partial columns from the block": Fault(
+        ((LISTS, "partial + i", "partial"),), PARTIAL, ROWS),
+    "3 partial rows from the block": Fault(
+        ((LISTS, "tile * m.q_block_size + first_q % m.q_block_size", "tile * m.q_block_size"),),
+        PARTIAL, ROWS),
+    "4 causal rows of the wrong lanes": Fault(
+        ((TILE, "const int q = first_q + 16 * i + 8 * half + lane / 4;",
+          "const int q = first_q + 16 * i + lane % 16 / 2 * 2 + half;"),), CAUSAL, ROWS),
+    "4 causal columns of the wrong lanes": Fault(
+        ((TILE, "p.kv_len) - first_key - lane % 4 * 2;",
+          "p.kv_len) - first_key - lane % 8 / 2 * 2;"),), CAUSAL, ROWS),
+    "4 partial bits of the wrong lanes": Fault(
+        ((TILE, "row_bits[(16 * i + 8 * half + lane / 4) * WORDS + word]",
+          "row_bits[(16 * i + lane % 16 / 2 * 2 + half) * WORDS + word]"),), PARTIAL, ROWS),
+    "5 prefetch of the neighbour, not of the next in the list": Fault(
+        ((STEP, "next.first_key, p.kv_len", "tile.first_key + Tile::KV_ROWS, p.kv_len"),),
+        FAR_APART, ROWS),
+    "6 waits for too little": Fault(
+        ((STEP, "cp_async_wait<STAGES - 1>();", "cp_async_wait<STAGES>();"),), TAIL, IN_FLIGHT,
+        "a GPU may be quick enough"),
+    "6 waits for too little at the last tile": Fault(
+        ((STEP, "    cp_async_commit();\n\n    if (tile.mask != plain)",
+          "    if (i + 1 < own.tile_count) cp_async_commit();\n\n    if (tile.mask != plain)"),),
+        TAIL, IN_FLIGHT, "a GPU may be quick enough"),
+    "7 infinity minus infinity": Fault(
+        ((TILE, "row_max == -INFINITY ? 0.0f : row_max", "row_max"),), SEVERAL_EMPTY, NAN),
+    "7 divides by no weight": Fault(
+        ((TILE, "sum == 0.0f ? 0.0f : __fdividef(1.0f, sum)",
+          "__fdividef(1.0f, sum)"),), SEVERAL_EMPTY, NAN),
+    "8 a thread block for each block of queries": Fault(
+        ((LISTS, "lists->q_tiles = (p->q_len + q_rows - 1) / q_rows;",
+          "lists->q_tiles = (p->q_len + p->q_block_size - 1) / p->q_block_size;"),
+         (STEP, "((p->q_len + v->q_rows - 1) / v->q_rows)",
+          "((p->q_len + p->q_block_size - 1) / p->q_block_size)")), TAIL, UNWRITTEN),
+}
+
+# Not wrong answers: a lost overlap, and masks that are no longer refused.
+WAITS_FOR_ALL = ((STEP, "cp_async_wait<STAGES - 1>();", "cp_async_wait<0>();"),)
+NO_TILE_IS_SKIPPED = (
+    (HOST, "if (tile < 0 || tile >= m->tile_count)", "if (tile >= m->tile_count)"),
+    ("common/host/masks/mask.c", "  const uint8_t *row = m->partial_block_masks +",
+     "  if (tile < 0) return (SlotKeys){0, 0, NULL};\n"
+     "  const uint8_t *row = m->partial_block_masks +"),
+    (LISTS, "const int type = slot < slots ?", "const int listed = slot < slots ?"),
+    (LISTS, "    int64_t first_key = 0, partial = 0;",
+     "    const bool none = listed == BLOCK_PARTIAL && partials[slot * m.partial_strides[3]] < 0;\n"
+     "    const int type = none ? (int)BLOCK_MASKED : listed;\n"
+     "    int64_t first_key = 0, partial = 0;"))
+NO_TILE_IS_CAUSAL = (
+    NO_TILE_IS_SKIPPED[0],
+    ("common/host/masks/mask.c", "  const uint8_t *row = m->partial_block_masks +",
+     "  if (tile < 0) return (SlotKeys){first, causal_end < end ? causal_end : end, NULL};\n"
+     "  const uint8_t *row = m->partial_block_masks +"),
+    *NO_TILE_IS_SKIPPED[2:3],
+    (LISTS, NO_TILE_IS_SKIPPED[3][1], NO_TILE_IS_SKIPPED[3][2].replace("MASKED", "CAUSAL")))
+
+BUILDS = {"none": (), **{name: fault.patches for name, fault in FAULTS.items()
+                         if BACKEND == "cpu" or not fault.cpu_only},
+          "6 waits for all": WAITS_FOR_ALL, "9 no tile is skipped": NO_TILE_IS_SKIPPED,
+          "9 no tile is causal": NO_TILE_IS_CAUSAL}
+
+
+def build(directory: Path, patches: tuple) -> Program:
+    """Step 05 with these patches, in a tree of its own."""
+    directory.mkdir()
+    tree = SourceTree(directory, built=STEP_DIR.name)
+    for patch in (ONE_INSTANTIATION, *patches):
+        tree.replace(*patch)
+    arch = [f"ARCH={STEP_DIR.name.removeprefix('cuda-')}"] if BACKEND == "cuda" else []
+    done = tree.make(f"BACKEND={BACKEND}", *arch, f"build/{STEP_DIR.name}/step05")
+    assert done.returncode == 0, done.stderr
+    return Program("step05", tree.root / "build" / STEP_DIR.name)
+
+
+@pytest.fixture(scope="module")
+def variants(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Program]:
+    """All of them, built side by side."""
+    root = tmp_path_factory.mktemp("variants")
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        built = {name: pool.submit(build, root / str(i), patches)
+                 for i, (name, patches) in enumerate(BUILDS.items())}
+        return {name: future.result() for name, future in built.items()}
+
+
+def dense_of(p: Problem) -> np.ndarray:
+    """[1, H, Nq, Nkv]"""
+    if p.mask != OWN_TILES.mask:
+        return masks.preset(p)[None, None]
+    return np.random.default_rng(1).random((1, p.heads, p.seqlen, p.seqlen_kv)) < 0.5
+
+
+def options_of(p: Problem, directory: Path) -> list[str]:
+    """Heads with tiles of their own share all the other tensors."""
+    if p.mask != OWN_TILES.mask:
+        return p.options()
+    m = masks.with_fewest_copies(masks.from_dense(dense_of(p), p.mask_block))
+    assert m.types.shape[1] == 1 and m.tile_indices.shape[1] == p.heads
+    return replace(p, mask=str(m.write(directory))).options()
+
+
+@pytest.mark.parametrize("p", dict.fromkeys(fault.problem for fault in FAULTS.values()),
+                         ids=lambda p: p.mask.replace(" ", "-"))
+def test_without_a_fault_it_is_right(variants: dict, tmp_path: Path, p: Problem) -> None:
+    result, _ = variants["none"].solve(tmp_path / "out", *options_of(p, tmp_path / "mask"))
+    assert mistakes(attention(p, *rounded_inputs(p), dense_of(p)), result.o, result.lse) == []
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_fault_is_noticed(variants: dict, tmp_path: Path, name: str) -> None:
+    """By the program's own check and by NumPy, or by the CPU backend before there is an answer."""
+    fault = FAULTS[name]
+    if name not in variants:
+        pytest.skip(f"BACKEND={BACKEND}: {fault.cpu_only}")
+    p = fault.problem
+    done = variants[name].run("-c", "all", "-r", 0, "-o", tmp_path / "out",
+                              *options_of(p, tmp_path / "mask"))
+    assert fault.says in done.stderr, done.stdout + done.stderr
+    if fault.says == IN_FLIGHT:
+        assert done.returncode == DEVICE
+        return
+    assert done.returncode == WRONG
+    done = variants[name].run("-c", "none", "-r", 0, "-o", tmp_path / "out",
+                              *options_of(p, tmp_path / "mask2"))
+    assert done.returncode == RIGHT
+    result = read_result(tmp_path / "out")
+    assert mistakes(attention(p, *rounded_inputs(p), dense_of(p)), result.o, result.lse) != []
+
+
+@pytest.mark.cpu_only("it counts what the kernel does")
+def test_lost_overlap_is_noticed(variants: dict, tmp_path: Path) -> None:
+    """Fault 6, the other way: waiting for everything gives the right answer, later. Only the mma
+    that are issued while a copy is in flight can tell."""
+    share = {}
+    for name in ("none", "6 waits for all"):
+        _, row = variants[name].solve(tmp_path / name, *FAR_APART.options())
+        share[name] = row["count_mma_under_copy"] / row["count_mma"]
+    assert share["none"] > 0.9 and share["6 waits for all"] == 0.5
+
+
+@pytest.mark.parametrize("name", ["none", "9 no tile is skipped", "9 no tile is causal"])
+def test_partial_slot_without_a_tile(variants: dict, tmp_path: Path, name: str) -> None:
+    """Fault 9 cannot reach the kernel: the host refuses such a mask, by name. A program that skips
+    the slot, or takes the causal rule, calls itself right; only that it must refuse can tell."""
+    m = masks.from_dense(masks.preset(PARTIAL)[None, None], PARTIAL.mask_block)
+    m.tile_indices[0, 0, 1, 2] = -1
+    p = replace(PARTIAL, mask=str(m.write(tmp_path / "mask")))
+    done = variants[name].run("-c", "all", "-r", 0, *p.options())
+    refused = (USAGE, f"step05: {p.mask}: partial_block_mask_indices[b=0, h=0, q_block=1, slot=2] "
+               "= -1, but the slot is PARTIAL and there are 6 tiles\n")
+    assert ((done.returncode, done.stderr) == refused) == (name == "none")

@@ -1,0 +1,351 @@
+"""Masks in files: dense ones, block masks written and read again, and what is refused."""
+
+import math
+import os
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.lib import masks
+from tests.lib.reference import attention, mistakes
+from tests.lib.generators import rounded_inputs
+from tests.lib.problem import Problem
+from tests.lib.programs import USAGE, Program
+
+STEP05 = Program("step05")
+PROBLEM = Problem(2, 2, 2, 200, 300, 32, mask_block=(64, 64))
+
+
+# --- Dense ones -----------------------------------------------------------------------------------
+
+@pytest.mark.parametrize("shape", [(), (1,), (2,), (1, 1), (2, 1), (1, 2), (2, 2)], ids=str)
+def test_dense_file(tmp_path: Path, shape: tuple[int, ...]) -> None:
+    """[Nq, Nkv], [H, Nq, Nkv] and [B, H, Nq, Nkv], where 1 stands for all."""
+    dense = np.random.default_rng(0).random((*shape, 200, 300)) < 0.1
+    np.save(tmp_path / "mask.npy", dense)
+    p = replace(PROBLEM, mask=str(tmp_path / "mask.npy"))
+    result, row = STEP05.solve(tmp_path / "out", *p.options())
+    assert mistakes(attention(p, *rounded_inputs(p), dense), result.o, result.lse) == []
+    kinds = len(dense.reshape(-1, 200, 300))
+    assert (row["mask"], row["mask_blocks"]) == (p.mask, kinds * 4 * 5)
+
+
+def test_heads_and_batch_entries_are_not_mixed_up(tmp_path: Path) -> None:
+    """A mask for each of 2 x 3: each pair attends one key, and so its O is that row of V."""
+    p = Problem(2, 3, 1, 70, 90, 32, mask_block=(64, 64), mask=str(tmp_path / "mask.npy"))
+    dense = np.zeros((2, 3, 70, 90), bool)
+    for b, h, q in np.ndindex(2, 3, 70):
+        dense[b, h, q, (17 * b + 29 * h + q) % 90] = True
+    np.save(tmp_path / "mask.npy", dense)
+    result, _ = STEP05.solve(tmp_path / "out", *p.options())
+    _, _, v = rounded_inputs(p)
+    for b, h, q in np.ndindex(2, 3, 70):
+        assert (result.o[b, h, q] == v[b, 0, (17 * b + 29 * h + q) % 90]).all()
+
+
+@pytest.mark.parametrize("array, says", [
+    (np.ones((300, 200), bool), "is a mask of [Nq, Nkv] = [300, 200], but the problem has "
+     "[200, 300]"),
+    (np.ones((3, 200, 300), bool), "is a mask of [B, H] = [1, 3], but the problem has [2, 2] "
+     "(1 stands for all)"),
+    (np.ones((3, 1, 200, 300), bool), "is a mask of [B, H] = [3, 1], but the problem has [2, 2] "
+     "(1 stands for all)"),
+    (np.ones(300, bool), "has 1 dimension, must be [Nq, Nkv], [H, Nq, Nkv] or [B, H, Nq, Nkv]"),
+    (np.ones((1, 1, 1, 200, 300), bool), "has 5 dimensions, must be [Nq, Nkv], [H, Nq, Nkv] or "
+     "[B, H, Nq, Nkv]"),
+    (np.ones((200, 300), np.uint8), 'element type "|u1": expected |b1 (bool)'),
+], ids=["transposed", "heads", "batch", "rank 1", "rank 5", "bytes"])
+def test_bad_dense_file(tmp_path: Path, array: np.ndarray, says: str) -> None:
+    path = tmp_path / "mask.npy"
+    np.save(path, array)
+    done = STEP05.run(*replace(PROBLEM, mask=str(path)).options())
+    assert (done.returncode, done.stderr) == (USAGE, f"step05: {path}: {says}\n")
+
+
+# --- There and back -------------------------------------------------------------------------------
+
+def test_mask_is_saved_without_a_run(tmp_path: Path) -> None:
+    """--draw-mask --save-mask: the same files, and the picture alone."""
+    p = replace(PROBLEM, mask="prefix:50")
+    STEP05.run_right(*p.options(), "--save-mask", tmp_path / "run")
+    done = STEP05.run_right(*p.options(), "--draw-mask", "--save-mask", tmp_path / "drawn")
+    assert masks.read(tmp_path / "run").same_as(masks.read(tmp_path / "drawn"))
+    assert done.stdout == STEP05.run_right(*p.options(), "--draw-mask").stdout
+
+
+def test_picture_of_a_directory_has_its_blocks(tmp_path: Path) -> None:
+    """Of several masks the first is drawn, and said to be."""
+    p = replace(PROBLEM, mask="window:70")
+    entries = np.stack([masks.preset(p), masks.preset(replace(p, mask="full"))])[None]
+    m = masks.from_dense(entries, (64, 64)).write(tmp_path / "mask")
+    options = replace(p, mask=str(m), mask_block=None).options()
+    said, which, *picture, legend = STEP05.run_right(*options, "--draw-mask").stdout.splitlines()
+    assert said.endswith("a character is 64 x 64 entries")
+    assert which == "the first of 2 masks, that of batch entry 0 and head 0"
+    expected = STEP05.run_right(*replace(p, mask_block=(64, 64)).options(), "--draw-mask")
+    assert picture == expected.stdout.splitlines()[1:-1]
+    assert legend.endswith(f"{100 * entries.mean():.1f} % of the entries of all masks")
+
+
+@pytest.mark.parametrize("mask", ["full", "causal", "empty", "window:70", "document:3",
+                                  "random:0.5"])
+def test_saved_mask_is_the_mask(tmp_path: Path, mask: str) -> None:
+    """--save-mask and --mask of that directory: the same bits, and the same mask saved again."""
+    p = replace(PROBLEM, mask=mask)
+    first, again = tmp_path / "first", tmp_path / "again"
+    expected, row = STEP05.solve(tmp_path / "a", *p.options(), "--save-mask", first)
+    result, second_row = STEP05.solve(tmp_path / "b", *replace(p, mask=str(first)).options(),
+                                      "--save-mask", again)
+    assert result.same_bits(expected)
+    assert masks.read(first).same_as(masks.read(again))
+    assert (masks.to_dense(masks.read(first), 200, 300) == masks.preset(p)).all()
+    same = [name for name in row if name.startswith("mask_") and not name.endswith("_ms")]
+    assert {name: row[name] for name in same} == {name: second_row[name] for name in same}
+    assert {"mask_blocks_partial", "mask_bytes", "mask_prepared_bytes"} <= set(same)
+
+
+def test_saved_mask_is_canonical_whatever_was_read(tmp_path: Path) -> None:
+    """Shuffled, MASKED, with tensors that broadcast each in its own way: in order when saved."""
+    dense = np.random.default_rng(0).random((2, 2, 200, 300)) < 0.5
+    dense[..., :64] = True
+    canonical = masks.from_dense(dense, (64, 64))
+    for i, m in enumerate([masks.disordered(canonical, np.random.default_rng(1)),
+                           masks.with_fewest_copies(canonical)]):
+        p = replace(PROBLEM, mask=str(m.write(tmp_path / f"in{i}")))
+        STEP05.solve(tmp_path / f"out{i}", *p.options(), "--save-mask", tmp_path / f"saved{i}")
+        assert masks.read(tmp_path / f"saved{i}").same_as(canonical)
+
+
+def test_mask_without_tiles_needs_no_file_of_them(tmp_path: Path) -> None:
+    """The block size is then that of --mask-block."""
+    p = replace(PROBLEM, mask="causal")
+    expected, _ = STEP05.solve(tmp_path / "a", *p.options(), "--save-mask", tmp_path / "mask")
+    (tmp_path / "mask" / "partial_block_masks.npy").unlink()
+    options = replace(p, mask=str(tmp_path / "mask")).options()
+    assert STEP05.solve(tmp_path / "b", *options)[0].same_bits(expected)
+
+
+def test_block_size_is_that_of_the_tiles(tmp_path: Path) -> None:
+    """Whatever --mask-block says."""
+    p = replace(PROBLEM, mask="dilated:5", mask_block=(128, 64))
+    expected, _ = STEP05.solve(tmp_path / "a", *p.options(), "--save-mask", tmp_path / "mask")
+    p = replace(p, mask=str(tmp_path / "mask"), mask_block=(256, 256))
+    result, row = STEP05.solve(tmp_path / "b", *p.options())
+    assert result.same_bits(expected) and (row["mask_block_q"], row["mask_block_kv"]) == (128, 64)
+
+
+def test_mask_without_slots_attends_nothing(tmp_path: Path) -> None:
+    """MAXB = 0, with and without a tile that nobody uses."""
+    for tiles in (0, 1):
+        m = masks.BlockMask(np.zeros((2, 1, 4), np.int32),
+                            *(np.zeros((1, 2, 4, 0), np.int32) for _ in range(3)),
+                            np.ones((tiles, 64, 64), bool))
+        p = replace(PROBLEM, mask=str(m.write(tmp_path / f"mask{tiles}")))
+        result, row = STEP05.solve(tmp_path / f"out{tiles}", *p.options())
+        assert not result.o.any() and (result.lse == -np.inf).all()
+        assert (row["mask_blocks"], row["mask_blocks_active"]) == (2 * 2 * 4 * 5, 0)
+
+
+# --- What is refused ------------------------------------------------------------------------------
+
+GOOD = masks.from_dense(np.random.default_rng(0).random((1, 2, 200, 300)) < 0.5, (64, 64))
+AT = "[b=0, h=1, q_block=3, slot=2]"
+TYPES = "must be 0 (MASKED), 1 (CAUSAL), 2 (FULL) or 3 (PARTIAL)"
+
+
+def changed(field: str, value: int) -> masks.BlockMask:
+    """GOOD with another value for q_block 3 of head 1, in slot 2 where there are slots."""
+    tensor = getattr(GOOD, field).copy()
+    tensor[(0, 1, 3) if field == "counts" else (0, 1, 3, 2)] = value
+    return replace(GOOD, **{field: tensor})
+
+
+def sized(*shape: int) -> masks.BlockMask:
+    return replace(GOOD, tiles=np.zeros(shape, bool))
+
+
+BAD_MASKS: dict[str, tuple[masks.BlockMask, str]] = {
+    "count": (changed("counts", 6), ": kv_num_blocks[b=0, h=1, q_block=3] = 6, but a row has 5 "
+              "slots"),
+    "negative count": (changed("counts", -1), ": kv_num_blocks[b=0, h=1, q_block=3] = -1, but a "
+                       "row has 5 slots"),
+    "index": (changed("indices", 17), f": kv_indices{AT} = 17, but there are only 5 key/value "
+              "blocks"),
+    "index one too high": (changed("indices", 5), f": kv_indices{AT} = 5, but there are only 5 "
+                           "key/value blocks"),
+    "negative index": (changed("indices", -1), f": kv_indices{AT} = -1, but there are only 5 "
+                       "key/value blocks"),
+    "listed twice": (changed("indices", 0), f": kv_indices{AT} = 0, but the row lists that block "
+                     "already"),
+    "type": (changed("types", 4), f": block_mask_types{AT} = 4, {TYPES}"),
+    "negative type": (changed("types", -1), f": block_mask_types{AT} = -1, {TYPES}"),
+    "no tile": (changed("tile_indices", -1), f": partial_block_mask_indices{AT} = -1, but the slot "
+                "is PARTIAL and there are 40 tiles"),
+    "tile": (changed("tile_indices", 40), f": partial_block_mask_indices{AT} = 40, but the slot is "
+             "PARTIAL and there are 40 tiles"),
+    "no tiles": (sized(0, 64, 64), ": partial_block_mask_indices[b=0, h=0, q_block=0, slot=0] = 0, "
+                 "but the slot is PARTIAL and there are 0 tiles"),
+    "small blocks": (sized(40, 32, 64), ": NQB is 4, must be 7: --seqlen 200 in blocks of 32"),
+    "large blocks": (sized(40, 128, 64), ": NQB is 4, must be 2: --seqlen 200 in blocks of 128"),
+    "query blocks": (masks.BlockMask(*(t[:, :, :3] for t in GOOD.tensors()[:4]), GOOD.tiles),
+                     ": NQB is 3, must be 4: --seqlen 200 in blocks of 64"),
+    "query blocks of one": (replace(GOOD, types=GOOD.types[:, :, :3]), "/block_mask_types.npy: "
+                            "[NQB, MAXB] is [3, 5], must be [4, 5] as in kv_indices.npy"),
+    "query blocks of counts": (replace(GOOD, counts=GOOD.counts[:, :, :3]), "/kv_num_blocks.npy: "
+                               "NQB is 3, must be 4 as in kv_indices.npy"),
+    "slots of one": (replace(GOOD, types=GOOD.types[..., :3]), "/block_mask_types.npy: "
+                     "[NQB, MAXB] is [4, 3], must be [4, 5] as in kv_indices.npy"),
+    "rank": (replace(GOOD, types=GOOD.types[0]), "/block_mask_types.npy: has 3 dimensions, must "
+             "have 4"),
+    "no slots": (masks.BlockMask(GOOD.counts, *(t[..., :0] for t in GOOD.tensors()[1:4]),
+                                 GOOD.tiles),
+                 ": kv_num_blocks[b=0, h=0, q_block=0] = 5, but a row has 0 slots"),
+    "heads": (masks.BlockMask(*(t.repeat(2, 1) for t in GOOD.tensors()[:4]), GOOD.tiles),
+              ": [B, H] is [1, 4], but the problem has [2, 2] (1 stands for all)"),
+    "heads of one": (replace(GOOD, types=GOOD.types.repeat(2, 1)), "/kv_num_blocks.npy: [B, H] is "
+                     "[1, 2], but other files have up to [1, 4] (1 stands for all)"),
+    "int64": (replace(GOOD, indices=GOOD.indices.astype(np.int64)), '/kv_indices.npy: element type '
+              '"<i8": expected <i4 (int32)'),
+    "bytes": (replace(GOOD, tiles=GOOD.tiles.astype(np.uint8)), '/partial_block_masks.npy: element '
+              'type "|u1": expected |b1 (bool)'),
+}
+
+
+def assert_refused(tmp_path: Path, directory: Path, says: str) -> None:
+    """One line, exit code 2, nothing written."""
+    before = sorted(tmp_path.iterdir())
+    done = STEP05.run(*replace(PROBLEM, mask=str(directory)).options(), "-o", tmp_path / "out",
+                      "-j", tmp_path / "row.json", "--save-mask", tmp_path / "saved")
+    assert (done.returncode, done.stdout) == (USAGE, "")
+    assert done.stderr == f"step05: {directory}{says}\n"
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def refusal(p: Problem) -> str:
+    """The one line of a request that is refused."""
+    done = STEP05.run(*p.options())
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (USAGE, "", 1)
+    return done.stderr
+
+
+@pytest.mark.parametrize("fault", BAD_MASKS)
+def test_bad_block_mask(tmp_path: Path, fault: str) -> None:
+    m, says = BAD_MASKS[fault]
+    assert_refused(tmp_path, m.write(tmp_path / "mask"), says)
+
+
+def test_blocks_that_the_tiles_do_not_divide(tmp_path: Path) -> None:
+    """Whoever said the size of the blocks is named: the option, or the file with the tiles."""
+    says = "mask blocks of 96x64: step05 takes multiples of 64\n"
+    dense = np.ones((1, 1, 200, 300), bool)
+    directory = masks.from_dense(dense, (96, 64)).write(tmp_path / "mask")
+    tiles = directory / "partial_block_masks.npy"
+    p = replace(PROBLEM, mask_block=(96, 64))
+    by_option = f"step05: --mask-block: {says}"
+    assert refusal(p) == by_option
+    assert refusal(replace(PROBLEM, mask=str(directory))) == f"step05: {tiles}: {says}"
+    tiles.unlink()
+    assert refusal(replace(p, mask=str(directory))) == by_option
+    for size in (p.mask_block, PROBLEM.mask_block):  # what no other block would help with
+        assert refusal(replace(p, head_dim=40, mask_block=size)).startswith(
+            "step05: --head-dim 40: step05 takes ")
+
+
+@pytest.mark.parametrize("change, says", [
+    ({"head_dim": 40}, "--head-dim 40: step05 takes 32, 64, 96, 128 or 256"),
+    ({"mask_block": (64, 1)}, "--mask-block: mask blocks of 64x1: step05 takes multiples of 64"),
+], ids=["head dimension", "blocks"])
+@pytest.mark.parametrize("mask", ["window:0", "blocks:2", "missing.npy"])
+def test_step_is_asked_before_the_mask_is_opened(change: dict, says: str, mask: str) -> None:
+    """To count the entries of one may take minutes. So a mask that cannot be is not found out."""
+    assert refusal(replace(PROBLEM, mask=mask, **change)) == f"step05: {says}\n"
+    assert refusal(replace(PROBLEM, mask=mask)).startswith(f"step05: --mask {mask}: ")
+
+
+@pytest.mark.parametrize("block, says", [
+    ((64, 64), "partial_block_mask_indices[b=0, h=0, q_block=0, slot=0] = 0, but the slot is "
+     "PARTIAL and there are 0 tiles"),
+    ((128, 128), "NQB is 4, must be 2: --seqlen 200 in blocks of 128"),
+], ids=["tiles", "size"])
+def test_missing_tiles_are_missed(tmp_path: Path, block: tuple[int, int], says: str) -> None:
+    """Without their file there may be no PARTIAL slot, and --mask-block must be right."""
+    directory = GOOD.write(tmp_path / "mask")
+    (directory / "partial_block_masks.npy").unlink()
+    assert refusal(replace(PROBLEM, mask=str(directory), mask_block=block)) == (
+        f"step05: {directory}: {says}; partial_block_masks.npy is missing: without it no slot may "
+        "be PARTIAL, and the size of the blocks is that of --mask-block\n")
+
+
+def test_masks_beyond_memory(tmp_path: Path) -> None:
+    """Of 8 TB, which take no place on the disk: said before they are read."""
+    dense, directory = tmp_path / "mask.npy", GOOD.write(tmp_path / "mask")
+    np.save(dense, np.ones((200, 300), bool))
+    for path, mask in ((dense, dense), (directory / "partial_block_masks.npy", directory)):
+        os.truncate(path, 1 << 43)
+        assert re.fullmatch(rf"step05: {mask}: the mask takes \d.* GB, must be at most the .* GB "
+                            r"of this machine\n", refusal(replace(PROBLEM, mask=str(mask))))
+
+
+def machine_memory() -> int:
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.mark.cpu_only("a GPU's memory is not the machine's")
+def test_blocks_beyond_what_tensors_leave() -> None:
+    """Six tenths of the memory for either: for the spans of a row of blocks, and for K, V and their
+    copies."""
+    keys = int(0.6 * machine_memory() / (16384 * 8 / 128))
+    p = Problem(4, 1, 1, 16384, keys, 32, mask="blocks:0", mask_block=(16384, 64))
+    assert re.fullmatch(r"step05: --mask blocks:0: its blocks of 16384 x 64 take more than the .* "
+                        r"GB that this machine has for them: --seqlen 16384, --seqlen-kv \d+\n",
+                        refusal(p))
+
+
+@pytest.mark.cpu_only("a GPU's memory is not the machine's")
+def test_lists_beyond_memory(tmp_path: Path) -> None:
+    """8 bytes for every 128 queries and 64 keys, while the blocks are few and large."""
+    length = math.isqrt(int(1.1 * machine_memory() / 8 * 128 * 64))
+    p = Problem(1, 1, 1, length, length, 32, mask="full", mask_block=(16384, 16384))
+    done = STEP05.run(*p.options(), "--save-mask", tmp_path / "mask")
+    assert (done.returncode, done.stdout) == (USAGE, "")
+    assert re.fullmatch(r"step05: --mask full: its blocks of 16384 x 16384 and what step05 prepares "
+                        r"of them take .* GB, must be at most the .* GB that this machine has for "
+                        rf"them: --seqlen {length}, --seqlen-kv {length}\n", done.stderr)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("spoil, says", [
+    (lambda path: (path / "kv_indices.npy").unlink(),
+     "/kv_indices.npy: cannot open: No such file or directory"),
+    (lambda path: (path / "block_mask_types.npy").write_bytes(b"1 2 3\n"),
+     "/block_mask_types.npy: "),
+], ids=["missing", "text"])
+def test_bad_file(tmp_path: Path, spoil: Callable[[Path], object], says: str) -> None:
+    directory = GOOD.write(tmp_path / "mask")
+    spoil(directory)
+    done = STEP05.run(*replace(PROBLEM, mask=str(directory)).options())
+    assert done.returncode == USAGE and done.stderr.count("\n") == 1
+    assert done.stderr.startswith(f"step05: {directory}{says}")
+
+
+@pytest.mark.parametrize("field", ["indices", "types", "tile_indices"])
+def test_what_is_not_read_is_not_validated(tmp_path: Path, field: str) -> None:
+    """Slots past the count, and all but the type of a MASKED slot."""
+    counts, types = GOOD.counts.copy(), GOOD.types.copy()
+    counts[0, 1, 3] = 2
+    if field != "types":
+        types[0, 0, 0, 1] = masks.MASKED
+    m = replace(GOOD, counts=counts, types=types)
+    tensor = getattr(m, field).copy()
+    tensor[0, 1, 3, 2:] = masks.POISON
+    if field != "types":
+        tensor[0, 0, 0, 1] = masks.POISON
+    m = replace(m, **{field: tensor})
+    p = replace(PROBLEM, mask=str(m.write(tmp_path / "mask")))
+    result, _ = STEP05.solve(tmp_path / "out", *p.options())
+    dense = masks.to_dense(m, 200, 300)
+    assert mistakes(attention(p, *rounded_inputs(p), dense), result.o, result.lse) == []

@@ -1,0 +1,308 @@
+"""make profile, make sass and make ptx: what of them needs no GPU, with stand-ins for the tools."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.lib.programs import NO_GPU, REPOSITORY, RIGHT, USAGE, step_names
+from tests.lib.source_tree import MAKES_OWN
+from tests.e2e.make.test_make import Tree
+
+import machine_code
+import profile_step
+from profile_step import BUSY, METRICS
+
+# --- Nsight Compute -------------------------------------------------------------------------------
+
+# What a launch may look like, in the units that ncu chooses.
+COUNTED = {metric: ("10.5", "%") for metric in METRICS} | {
+    BUSY["tensor cores (mma)"]: ("61.25", "%"),
+    profile_step.TIME: ("1.76", "ms"), profile_step.DEVICE_BYTES: ("269.48", "Mbyte"),
+    profile_step.L2_BYTES: ("8.65", "Gbyte"), profile_step.WAVEFRONTS: ("1,677,721,600", ""),
+    profile_step.CONFLICTS: ("419,430,400", ""), profile_step.SPILL_LOADS: ("0", "inst"),
+    profile_step.SPILL_STORES: ("0", "inst"), profile_step.REGISTERS: ("240", "register/thread")}
+KERNEL = "void attention_kernel<__half, 128>(Problem, Tensors)"
+
+
+def raw_page(*launches: tuple[str, dict[str, tuple[str, str]]]) -> str:
+    """As ncu prints it: a line of names, one of units, one for each launch."""
+    names = ["ID", "Kernel Name", *METRICS]
+    units = ["", "", *(launches[0][1][metric][1] for metric in METRICS)]
+    rows = [[str(i), name, *(counted[metric][0] for metric in METRICS)]
+            for i, (name, counted) in enumerate(launches)]
+    lines = [",".join(f'"{cell}"' for cell in cells) for cells in (names, units, *rows)]
+    return "==PROF== Connected\n" + "\n".join(lines) + "\n"
+
+
+@pytest.fixture
+def tools(tmp_path: Path) -> Path:
+    """A program, and an ncu that says what the file `page` holds and notes how it was called."""
+    page = tmp_path / "page"
+    page.write_text(raw_page((KERNEL, COUNTED)))
+    write(tmp_path / "step03", 'echo "kernel     attention: 2048 blocks of 128 threads"')
+    write(tmp_path / "bin" / "ncu", f'echo "$@" >> {tmp_path}/calls\n'
+          f'case $1 in --import) cat {page};; esac')
+    return tmp_path
+
+
+def write(path: Path, text: str) -> None:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+
+
+def profile(tools: Path, *options: str, path: str | None = None) -> subprocess.CompletedProcess:
+    words = [sys.executable, REPOSITORY / "plots/profile_step.py", tools / "step03", *options]
+    env = {**os.environ, "PATH": path or f"{tools / 'bin'}:{os.environ['PATH']}"}
+    return subprocess.run(words, env=env, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_profile_in_words(tools: Path) -> None:
+    done = profile(tools, "-n", "4096", "-m", "causal")
+    assert (done.returncode, done.stderr) == (RIGHT, "")
+    lines = done.stdout.splitlines()
+    assert lines[:4] == ["step03     -n 4096 -m causal",
+                         "kernel     attention_kernel<__half, 128>, 240 registers a thread",
+                         "time       1.760 ms at the base clock, under the profiler",
+                         "busy        61.2 % of the peak of tensor cores (mma)"]
+    assert len([line for line in lines if " % of the peak of " in line]) == len(BUSY)
+    assert lines[-4:] == [
+        "warps       10.5 % of those that a multiprocessor can hold",
+        "traffic    269.48 MB of device memory (153 GB/s), 8.65 GB through L2",
+        "shared     1.68 G wavefronts, 25.0 % of them by bank conflicts", "spills     none"]
+
+
+def test_ncu_is_asked_for_the_forward_pass_alone(tools: Path) -> None:
+    write(tools / "step03", "echo 'kernel     scores: 1\nkernel     softmax: 2\nnote'")
+    assert profile(tools, "-d", "64").returncode == RIGHT
+    count, show = (tools / "calls").read_text().splitlines()
+    assert "--kernel-name regex:^(scores|softmax)_kernel --launch-count 2 " in count
+    assert count.endswith(f"{tools}/step03 -d 64 -c none -r 0")
+    assert set(re.search(r"--metrics (\S+)", count)[1].split(",")) == set(METRICS)
+    assert re.fullmatch(r"--import \S+/report.ncu-rep --page raw --csv", show)
+
+
+def test_every_launch_is_told(tools: Path) -> None:
+    spilling = COUNTED | {profile_step.SPILL_LOADS: ("3,000", "inst"),
+                          profile_step.WAVEFRONTS: ("0", ""), profile_step.TIME: ("1.5", "us")}
+    slower = {name: (value, spilling[name][1]) for name, (value, _) in COUNTED.items()}
+    (tools / "page").write_text(raw_page(("scores_kernel(int)", spilling), (KERNEL, slower)))
+    stdout = profile(tools).stdout
+    assert re.findall(r"^kernel +(.*),", stdout, re.MULTILINE) == [
+        "scores_kernel", "attention_kernel<__half, 128>"]
+    assert "spills     3.00 k accesses of local memory\n" in stdout
+    assert stdout.count("\nshared ") == 1 and "time       0.002 ms" in stdout
+
+
+@pytest.mark.parametrize("value, unit, said", [
+    (7, "B", "7 B"), (1500, "B", "1.50 kB"), (2.5e13, "B", "25000.00 GB"),
+    (7, "wavefronts", "7 wavefronts"), (1.5e6, "wavefronts", "1.50 M wavefronts")])
+def test_amounts(value: float, unit: str, said: str) -> None:
+    assert profile_step.amount(value, unit) == said
+
+
+def test_shares_are_of_the_same_time() -> None:
+    """Of elapsed cycles all, as they stand side by side."""
+    assert {metric.split(".", 1)[1] for metric in BUSY.values()} == {profile_step.ELAPSED}
+
+
+@pytest.mark.parametrize("text, unit, value", [
+    ("1.5", "Gbyte", 1.5e9), ("2", "ms", 0.002), ("2", "msecond", 0.002), ("7", "us", 7e-6),
+    ("1,234", "inst", 1234), ("99.5", "%", 99.5), ("3", "byte", 3), ("4", "s", 4)])
+def test_units(text: str, unit: str, value: float) -> None:
+    assert profile_step.in_base_units(text, unit) == pytest.approx(value)
+
+
+@pytest.mark.parametrize("program, ncu, code, said", [
+    ("echo 'step03: no GPU: none found' >&2; exit 77", "", NO_GPU,
+     r"no GPU here to profile on \(step03: no GPU: none found\)"),
+    ("echo 'step03: --seqlen x: must be' >&2; exit 2", "", USAGE, "step03: --seqlen x: must be"),
+    ("", "echo '==ERROR== ERR_NVGPUCTRPERM - The user does not have permission'; exit 1", 3,
+     "ncu may not read the counters of this GPU: run it as root, or see https://.*"),
+    ("", "echo '==PROF== x'; echo '==ERROR== Failed to find metric'; exit 1", 3,
+     "ncu: Failed to find metric"),
+    ("", "exit 9", 3, "ncu: it said nothing"),
+    ("", "exit 0", 3, "ncu counted no kernel"),
+])
+def test_what_is_wrong_is_one_line(tools: Path, program: str, ncu: str, code: int,
+                                   said: str) -> None:
+    if program:
+        write(tools / "step03", program)
+    if ncu:
+        write(tools / "bin" / "ncu", ncu)
+    done = profile(tools)
+    assert (done.returncode, done.stdout) == (code, "")
+    assert re.fullmatch(f"profile: {said}\n", done.stderr)
+
+
+def test_missing_metric_is_named(tools: Path) -> None:
+    page = (tools / "page").read_text()
+    (tools / "page").write_text(page.replace('"61.25"', '""'))
+    assert profile(tools).stderr == (
+        f"profile: ncu has no {BUSY['tensor cores (mma)']} on this GPU\n")
+
+
+def test_missing_tools_are_named(tools: Path) -> None:
+    (tools / "nothing").mkdir()
+    done = profile(tools, path=str(tools / "nothing"))
+    assert done.returncode == USAGE and done.stderr.startswith("profile: ncu not found. Install ")
+    (tools / "step03").unlink()
+    done = profile(tools)
+    assert done.returncode == USAGE and done.stderr == (
+        f"profile: {tools}/step03: No such file or directory; make all BACKEND=cuda\n")
+
+
+# --- Machine code ---------------------------------------------------------------------------------
+
+NVDISASM = """\t.target\tsm_90
+//--------------------- .text._Z13scores_kernelv --------------------------
+.text._Z13scores_kernelv:
+\t//## File "steps/step03.cu", line 45
+        /*0000*/                   LDC R1, c[0x0][0x28] ;
+        /*0010*/              @!P0 HMMA.16816.F32 R4, R8, R2, R4 ;
+        /*0020*/              @UP1 LDSM.16.M88.4 R8, [R3] ;
+.L_x_1:
+        /*0030*/                   MUFU.EX2 R2, -R2 ;
+        /*0040*/                   STL [R1], R2 ;
+.text._Z13output_kernelv:
+        /*0000*/                   EXIT ;
+"""
+CUOBJDUMP = """\tcode for sm_90
+\t\tFunction : _Z13scores_kernelv
+        /*0000*/                   LDC R1, c[0x0][0x28] ;         /* 0x00000a00ff017b82 */
+                                                                  /* 0x000fe20000000800 */
+        /*0010*/              @!P0 HMMA.16816.F32 R4, R8, R2, R4 ; /* 0x0000870000047ab9 */
+        /*0020*/              @UP1 LDSM.16.M88.4 R8, [R3] ;       /* 0x0000870000047ab9 */
+        /*0030*/                   MUFU.EX2 R2, -R2 ;             /* 0x0000870000047ab9 */
+        /*0040*/                   STL [R1], R2 ;                 /* 0x0000870000047ab9 */
+\t\t..........
+\t\tFunction : _Z13output_kernelv
+        /*0000*/                   EXIT ;                         /* 0x0000870000047ab9 */
+"""
+SUMMARY = """scores_kernel: 5 instructions: 1 mma, 1 ldmatrix, 1 exp and the like, 1 local (spills)
+output_kernel: 1 instructions
+"""
+
+
+@pytest.mark.parametrize("listing", [NVDISASM, CUOBJDUMP], ids=["nvdisasm", "cuobjdump"])
+def test_instructions_are_counted(tmp_path: Path, listing: str, capsys: pytest.CaptureFixture,
+                                  monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "listing"
+    path.write_text(listing)
+    monkeypatch.setattr(sys, "argv", ["", str(path)])
+    assert machine_code.main() == 0
+    assert capsys.readouterr().out == SUMMARY
+    # Without c++filt names stay as they are.
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert machine_code.main() == 0
+    assert capsys.readouterr().out == re.sub(r"(?m)^(\w+):", r"_Z13\1v:", SUMMARY)
+
+
+@pytest.mark.parametrize("content, said", [
+    (None, "No such file or directory"), (b"\x7fELF\xff", "must be a listing of machine code, ")])
+def test_file_that_is_no_listing_is_one_line(tmp_path: Path, content: bytes | None, said: str,
+                                             capsys: pytest.CaptureFixture,
+                                             monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "listing"
+    if content is not None:
+        path.write_bytes(content)
+    monkeypatch.setattr(sys, "argv", ["", str(path)])
+    assert machine_code.main() == USAGE
+    text = capsys.readouterr().err
+    assert text.startswith(f"machine_code: {path}: {said}") and text.count("\n") == 1
+
+
+def test_listing_without_kernels_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture,
+                                            monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "listing").write_text("nothing\n")
+    monkeypatch.setattr(sys, "argv", ["", str(tmp_path / "listing")])
+    assert machine_code.main() == 1 and "holds no kernel" in capsys.readouterr().err
+
+
+# --- make -----------------------------------------------------------------------------------------
+
+makefile = pytest.mark.cpu_only("it tests the Makefile, which is the same on a GPU machine")
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Tree:
+    return Tree(tmp_path)
+
+
+def disassembler(tree: Tree, name: str, listing: str) -> None:
+    write(tree.bin / name, f'echo "{name} $*" >> {tree.log}\ncat <<"END"\n{listing}END')
+
+
+@makefile
+@pytest.mark.parametrize("backend", ["cpu", "cuda"])
+def test_ptx_needs_nvcc_alone(tree: Tree, backend: str) -> None:
+    (call,) = tree.build("ptx", "STEP=03", f"BACKEND={backend}", "ARCH=sm_80 sm_90")
+    assert call.startswith("nvcc ") and " -ptx -arch=sm_90 steps/step03_" in call
+    assert "build/step03_sm_90.ptx" in call and "-gencode" not in call
+
+
+@makefile
+@pytest.mark.parametrize("name, words, listing", [("nvdisasm", "-c -g", NVDISASM),
+                                                  ("cuobjdump", "-sass", CUOBJDUMP)])
+def test_sass_takes_the_disassembler_that_is_there(tree: Tree, name: str, words: str,
+                                                   listing: str) -> None:
+    disassembler(tree, name, listing)
+    done = tree.make("sass", "STEP=02", "BACKEND=cpu", "ARCH=sm_90",
+                     path=f"{tree.bin}:/usr/bin:/bin")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == SUMMARY + "build/step02_sm_90.sass has the machine code of step02\n"
+    cubin, shown = tree.log.read_text().splitlines()
+    assert " -cubin -arch=sm_90 steps/step02_" in cubin
+    assert shown == f"{name} {words} build/step02_sm_90.cubin"
+    assert (tree.root / "build/step02_sm_90.sass").read_text() == listing
+
+
+@makefile
+def test_sass_says_what_is_missing(tree: Tree) -> None:
+    done = tree.make("sass", "STEP=02", "BACKEND=cpu", path=f"{tree.bin}:/usr/bin:/bin")
+    assert done.returncode != 0 and not tree.log.exists()
+    assert done.stderr.startswith("make sass: neither nvdisasm nor cuobjdump found. Install one: ")
+
+
+@makefile
+@pytest.mark.parametrize("target", ["ptx", "sass", "profile"])
+@pytest.mark.parametrize("step", ["", "99", "3", "step03", "*"])
+def test_unknown_step(tree: Tree, target: str, step: str) -> None:
+    done = tree.make(target, f"STEP={step}", "BACKEND=cpu")
+    assert done.returncode != 0 and done.stdout == ""
+    numbers = " ".join(name.removeprefix("step") for name in step_names())
+    assert done.stderr.startswith(f"make {target}: STEP={step}: must be one of: {numbers}\nmake: ")
+
+
+@makefile
+@pytest.mark.parametrize("target", ["ptx", "sass"])
+def test_without_nvcc(tree: Tree, target: str) -> None:
+    done = tree.make(target, "STEP=03", "BACKEND=cpu", "NVCC=/nowhere/nvcc")
+    assert done.returncode != 0 and done.stdout == ""
+    assert done.stderr.startswith(f"make {target}: /nowhere/nvcc not found. Install it: the CUDA")
+
+
+@makefile
+def test_profile_wants_a_gpu(tree: Tree) -> None:
+    done = tree.make("profile", "STEP=03", "BACKEND=cpu")
+    assert done.returncode != 0 and done.stdout == ""
+    assert done.stderr.startswith("make profile: times need a GPU, and this is BACKEND=cpu; ")
+
+
+@makefile
+def test_profile_hands_on_the_problem(tree: Tree) -> None:
+    """The program is built first, by compilers that are stand-ins, as is the one that profiles."""
+    write(tree.bin / "python3", f'echo "python3 $*" >> {tree.log}')
+    calls = tree.build("profile", "STEP=03", "BACKEND=cuda", "ARCH=sm_90",
+                       "PROBLEM=-n 64 -m causal")
+    assert calls[-1] == "python3 plots/profile_step.py build/cuda-sm_90/step03 -n 64 -m causal"
+    assert not [call for call in calls if "steps/step04" in call]
+
+
+def test_makes_own_variables_are_kept_from_tests() -> None:
+    """STEP and PROBLEM of `make test STEP=...` would reach the makes above."""
+    assert {"STEP", "PROBLEM", "QUICK"} <= set(MAKES_OWN)

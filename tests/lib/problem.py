@@ -1,0 +1,71 @@
+"""One problem, as the command line and NumPy both understand it."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Fields are named after the options; kv_heads 0 and seqlen_kv 0 mean: as many as of Q."""
+
+    batch: int = 1
+    heads: int = 1
+    kv_heads: int = 0
+    seqlen: int = 32
+    seqlen_kv: int = 0
+    head_dim: int = 64
+    dtype: str = "fp16"
+    mask: str = "full"
+    layout: str = "bhnd"
+    scale: float | None = None
+    input: str = "normal"
+    seed: int = 1
+    mask_block: tuple[int, int] | None = None  # for steps that take block masks: queries, keys
+    shared_kv: bool = False
+
+    def __post_init__(self) -> None:
+        # The dataclass is frozen so that it can be a dictionary's key.
+        object.__setattr__(self, "kv_heads", self.kv_heads or self.heads)
+        object.__setattr__(self, "seqlen_kv", self.seqlen_kv or self.seqlen)
+
+    def q_shape(self) -> tuple[int, int, int, int]:
+        return (self.batch, self.heads, self.seqlen, self.head_dim)
+
+    def kv_shape(self) -> tuple[int, int, int, int]:
+        return (self.batch, self.kv_heads, self.seqlen_kv, self.head_dim)
+
+    def scale_used(self) -> float:
+        """The factor of Q K^T; the programs hold it in single precision."""
+        return float(np.float32(1 / np.sqrt(self.head_dim) if self.scale is None else self.scale))
+
+    def attended_keys(self) -> np.ndarray:
+        """How many keys each query attends, where these are always the first so many."""
+        if self.mask == "full":
+            return np.full(self.seqlen, self.seqlen_kv)
+        assert self.mask == "causal", f"{self.mask}: tests/lib/masks.py knows it"
+        # Query q attends key k iff k <= q + (Nkv - Nq).
+        return np.clip(np.arange(self.seqlen) + self.seqlen_kv - self.seqlen + 1, 0, self.seqlen_kv)
+
+    def options(self) -> list[str]:
+        """The command line of this problem."""
+        words = []
+        for name in ("batch", "heads", "kv-heads", "seqlen", "seqlen-kv", "head-dim", "dtype",
+                     "mask", "layout", "input", "seed"):
+            words += [f"--{name}", str(getattr(self, name.replace("-", "_")))]
+        return words + self._rarer_options()
+
+    def options_with_files(self, directory) -> list[str]:
+        """The command line when shapes and values come from q.npy, k.npy and v.npy."""
+        words = ["--input", str(directory), "--dtype", self.dtype, "--mask", self.mask,
+                 "--layout", self.layout]
+        return words + self._rarer_options()
+
+    def _rarer_options(self) -> list[str]:
+        words = [] if self.scale is None else [f"--scale={self.scale!r}"]
+        if self.mask_block:
+            words += ["--mask-block", "{}x{}".format(*self.mask_block)]
+        return words + ["--shared-kv"] * self.shared_kv
+
+    def with_other_layout(self) -> "Problem":
+        return replace(self, layout="bnhd" if self.layout == "bhnd" else "bhnd")

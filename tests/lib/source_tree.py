@@ -1,0 +1,51 @@
+"""A copy of the sources in which tests may do what they like, and make in it."""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+from tests.lib.programs import REPOSITORY
+
+# What make leaves in the environment for makes within make would change what is tested.
+MAKES_OWN = ("MAKEFLAGS", "MFLAGS", "MAKELEVEL", "MAKEOVERRIDES", "GNUMAKEFLAGS",
+             "BACKEND", "DEBUG", "WERROR", "V", "ARCH", "NVCC", "CC", "CXX", "STEP_DIR", "STEP",
+             "PROBLEM", "QUICK", "COMMIT")
+
+GENERATED = shutil.ignore_patterns("__pycache__", ".pytest_cache", "results")
+
+
+def without_makes_own() -> dict[str, str]:
+    """The environment as it is outside of make."""
+    return {name: value for name, value in os.environ.items() if name not in MAKES_OWN}
+
+
+class SourceTree:
+    """`root` is the copy; programs in `bin` come before those of the system.
+
+    `built` names a folder of build/ whose objects come along: those that are up to date need no
+    second compilation.
+    """
+
+    def __init__(self, directory: Path, built: str | None = None) -> None:
+        self.root = directory / "tree"
+        self.bin = directory / "bin"
+        self.bin.mkdir()
+        for name in ("common", "steps", "tests", "plots"):
+            shutil.copytree(REPOSITORY / name, self.root / name, ignore=GENERATED)
+        shutil.copy2(REPOSITORY / "Makefile", self.root)
+        if built and (REPOSITORY / "build" / built).is_dir():
+            shutil.copytree(REPOSITORY / "build" / built, self.root / "build" / built)
+
+    def replace(self, path: str, old: str, new: str) -> None:
+        """Changes a source file wherever it says `old`, which it must."""
+        file = self.root / path
+        text = file.read_text()
+        assert old in text, f"{path} does not say {old!r}"
+        file.write_text(text.replace(old, new))
+
+    def make(self, *words: str, path: str | None = None) -> subprocess.CompletedProcess:
+        env = without_makes_own()
+        env["PATH"] = path or f"{self.bin}:{env['PATH']}"
+        return subprocess.run([shutil.which("make"), *words], cwd=self.root, env=env, text=True,
+                              capture_output=True, timeout=300, check=False)
