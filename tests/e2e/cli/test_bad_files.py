@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.lib.programs import USAGE, Program
+from tests.lib.programs import Program
 from tests.e2e.cli.test_bad_input import refused
 
 SHAPE = (1, 2, 5, 32)
