@@ -119,18 +119,15 @@ typedef struct Description {
   Ceiling ceiling;
   /** Device memory traffic for S and P per unmasked score entry; 0 when they stay on chip. */
   int intermediate_bytes_per_entry;
-  /** Hidden keys are multiplied too, by a weight of 0: NaN or Inf in V spreads within a tile. */
+  /** Masked keys are multiplied by a probability of 0: NaN or Inf in V spreads within a tile. */
   bool multiplies_hidden_keys;
   int launch_count;
   KernelLaunch launches[MAX_LAUNCHES];
   char note[160]; /**< one line for the report, or empty */
 } Description;
 
-/** What a step that takes block masks has beside the rest. */
+/** What a step that takes block masks has in addition. */
 typedef struct BlockMaskSupport {
-  /** Options of the runs that show it when the user gives none; NULL at the end. */
-  const char *const *tour;
-
   /**
    * Bytes of device memory for what prepare() makes of a mask. Neither counts as part of the
    * forward pass: they serve every pass with that mask.

@@ -2,19 +2,19 @@
  * @file
  * Step 01: attention as the formula is written, in three kernels.
  *
- * The idea: S = scale * Q K^T, then P = softmax(S), then O = P V, each by a kernel of its own that
- * leaves its result in device memory. One thread computes one entry of a product, one warp one row
- * of the softmax.
+ * The idea: S = scale * Q K^T, then P = softmax(S), then O = P V. Each is a kernel of its own that
+ * writes its result to device memory. One thread computes one entry of a product, and one warp
+ * computes one row of the softmax.
  *
  * What it costs: S has q_len * kv_len fp32 entries per head. They are written, read, written again
- * as P and read again, so memory grows with N^2 and so does the traffic. Where S does not fit for
- * all heads at once, the heads go through in several passes.
+ * as P and read again, so memory and traffic grow with N^2. If S of all heads does not fit into
+ * memory, the three kernels run once for each group of heads that does.
  *
- * What to look at: both products bring their operands through shared memory in coalesced pieces, so
- * nothing here is slow on purpose. It is the round trip of S, and two shared memory loads for every
- * multiply-add, that the next step removes.
+ * What to look at: both products copy their operands to shared memory in coalesced pieces, so
+ * nothing here is slow on purpose. The next step removes what is: the round trip of S through
+ * device memory, and two loads from shared memory for every multiply-add.
  *
- * P stays in fp32 until O is rounded; only the tensor cores, from step 03 on, need it in 16 bits.
+ * P stays in fp32 until O is rounded; only the tensor cores, from step 02b on, need it in 16 bits.
  */
 #include <math.h>
 #include <stdio.h>
@@ -22,10 +22,11 @@
 #include "attention.h"
 #include "device/convert.cuh"
 #include "device/heads.cuh"
+#include "device/launch.cuh"
 #include "device/warp.cuh"
 
-constexpr int TILE = 32;           // S and O are computed in TILE x TILE entries, one thread each
-constexpr int ROWS_PER_BLOCK = 8;  // rows of the softmax that one thread block takes
+constexpr int TILE = 32;           // a thread block computes TILE x TILE entries of S or O
+constexpr int ROWS_PER_BLOCK = 8;  // rows of the softmax per thread block
 
 static_assert(TILE == WARP_SIZE, "a row of the tile is loaded by one warp");
 
@@ -37,14 +38,13 @@ __device__ float element_or_zero(const T *matrix, int64_t row_stride, int row, i
 }
 
 /**
- * S[head][q][k] = scale * Q[q] . K[k], for the heads first_head .. of one pass.
- * A thread block computes a TILE x TILE piece and walks along the head dimension TILE columns at a
- * time.
+ * S[head][q][k] = scale * Q[q] . K[k], for `heads` heads from first_head on. S is in the workspace,
+ * [heads][q_len][kv_len]. A thread block computes TILE x TILE entries and loops over
+ * the head dimension, TILE columns at a time.
  */
 template <typename T>
 __global__ void __launch_bounds__(TILE *TILE)
-    scores_kernel(Problem p, int first_head, const T *q_global, const T *k_global,
-                  float *s_global /* [heads of this pass][q_len][kv_len] */) {
+    scores_kernel(Problem p, Tensors t, int first_head, int) {
   __shared__ float q_shared[TILE][TILE];
   __shared__ float k_shared[TILE][TILE + 1];  // +1: a warp reads a column, one row a lane
 
@@ -56,69 +56,70 @@ __global__ void __launch_bounds__(TILE *TILE)
   const int lane = threadIdx.x;
   const int row = threadIdx.y;
 
-  // No query of this tile attends any of its keys: nobody will read these entries.
+  // If no query of this tile attends any of its keys, these entries are never read.
   const int last_q = min(first_q + TILE, p.q_len) - 1;
   if (first_k >= attended_keys(p, last_q)) return;
 
   const HeadOffsets at = head_offsets(p, first_head + head);
+  const T *q_global = (const T *)t.q + at.q;
+  const T *k_global = (const T *)t.k + at.k;
   float s = 0.0f;
   for (int d = 0; d < p.head_dim; d += TILE) {
-    q_shared[row][lane] = element_or_zero(q_global + at.q, p.q_strides.row, first_q + row, p.q_len,
-                                          d + lane, p.head_dim);
-    k_shared[row][lane] = element_or_zero(k_global + at.k, p.k_strides.row, first_k + row, p.kv_len,
-                                          d + lane, p.head_dim);
-    __syncthreads();  // both pieces are complete
+    q_shared[row][lane] =
+        element_or_zero(q_global, p.q_strides.row, first_q + row, p.q_len, d + lane, p.head_dim);
+    k_shared[row][lane] =
+        element_or_zero(k_global, p.k_strides.row, first_k + row, p.kv_len, d + lane, p.head_dim);
+    __syncthreads();  // both operands are complete
 #pragma unroll
     for (int i = 0; i < TILE; i++) s += q_shared[row][i] * k_shared[lane][i];
-    __syncthreads();  // everyone is done with them before they are overwritten
+    __syncthreads();  // all warps have read both; they can be overwritten
   }
 
   const int q = first_q + row;
   const int k = first_k + lane;
   if (q < p.q_len && k < p.kv_len) {
-    s_global[((int64_t)head * p.q_len + q) * p.kv_len + k] = p.scale * s;
+    ((float *)t.workspace)[((int64_t)head * p.q_len + q) * p.kv_len + k] = p.scale * s;
   }
 }
 
 /**
- * P = softmax(S) row by row, in place; one warp a row, each lane every 32nd entry.
- * Entries that the mask hides are neither read nor written.
+ * P = softmax(S) in place; one warp per row, each lane takes every 32nd entry. Masked entries are
+ * neither read nor written.
  */
 __global__ void __launch_bounds__(ROWS_PER_BLOCK *WARP_SIZE)
-    softmax_kernel(Problem p, int first_head, int64_t rows, float *s_global, float *lse_global) {
+    softmax_kernel(Problem p, Tensors t, int first_head, int heads) {
   const int lane = threadIdx.x;
-  const int64_t row = (int64_t)blockIdx.x * ROWS_PER_BLOCK + threadIdx.y;
-  if (row >= rows) return;  // a whole warp leaves, so the shuffles below stay complete
+  const int64_t row = (int64_t)blockIdx.x * ROWS_PER_BLOCK + threadIdx.y;  // head * q_len + q
+  // The whole warp returns, so the shuffles below have all 32 lanes.
+  if (row >= (int64_t)heads * p.q_len) return;
 
   const int keys = attended_keys(p, (int)(row % p.q_len));
-  float *s_row = s_global + row * p.kv_len;
+  float *s_row = (float *)t.workspace + row * p.kv_len;
 
   float row_max = -INFINITY;
   for (int k = lane; k < keys; k += WARP_SIZE) row_max = fmaxf(row_max, s_row[k]);
-  row_max = lanes_max<WARP_SIZE>(row_max);
-  // Every score is -inf: subtracting -inf from -inf would give NaN, subtracting 0 gives exp(-inf) =
-  // 0.
+  row_max = lanes_reduce_max<WARP_SIZE>(row_max);
+  // If every score is -inf, -inf - -inf would be NaN; -inf - 0 gives exp(-inf) = 0.
   if (row_max == -INFINITY) row_max = 0.0f;
 
   float row_sum = 0.0f;
   for (int k = lane; k < keys; k += WARP_SIZE) row_sum += __expf(s_row[k] - row_max);
-  row_sum = lanes_sum<WARP_SIZE>(row_sum);
+  row_sum = lanes_reduce_sum<WARP_SIZE>(row_sum);
 
   const float inverse_sum = row_sum == 0.0f ? 0.0f : 1.0f / row_sum;
   for (int k = lane; k < keys; k += WARP_SIZE) {
     s_row[k] = __expf(s_row[k] - row_max) * inverse_sum;
   }
-  if (lane == 0) lse_global[(int64_t)first_head * p.q_len + row] = row_max + logf(row_sum);
+  if (lane == 0) t.lse[(int64_t)first_head * p.q_len + row] = row_max + logf(row_sum);
 }
 
 /**
- * O[head][q][d] = sum over k of P[head][q][k] * V[k][d].
- * The same product as for S: a TILE x TILE piece of O, walking along the keys TILE at a time.
+ * O[head][q][d] = sum over k of P[head][q][k] * V[k][d]. Like the product for S: TILE x TILE
+ * entries of O per thread block, and a loop over the keys, TILE at a time.
  */
 template <typename T>
 __global__ void __launch_bounds__(TILE *TILE)
-    output_kernel(Problem p, int first_head, const float *p_global, const T *v_global,
-                  T *o_global) {
+    output_kernel(Problem p, Tensors t, int first_head, int) {
   __shared__ float p_shared[TILE][TILE];
   __shared__ float v_shared[TILE][TILE];
 
@@ -133,140 +134,91 @@ __global__ void __launch_bounds__(TILE *TILE)
   const int d = first_d + lane;
 
   const HeadOffsets at = head_offsets(p, first_head + head);
-  const float *p_head = p_global + (int64_t)head * p.q_len * p.kv_len;
-  const int keys = attended_keys(p, q);  // of this thread's row: P holds nothing past them
+  const float *p_row = (float *)t.workspace + ((int64_t)head * p.q_len + q) * p.kv_len;
+  const T *v_global = (const T *)t.v + at.v;
+  const int keys = attended_keys(p, q);  // of this thread's row; P has no entries behind them
   const int key_end = attended_keys(p, min(first_q + TILE, p.q_len) - 1);  // of the tile's last row
 
   float o = 0.0f;
   for (int k = 0; k < key_end; k += TILE) {
-    p_shared[row][lane] = k + lane < keys ? p_head[(int64_t)q * p.kv_len + k + lane] : 0.0f;
+    p_shared[row][lane] = k + lane < keys ? p_row[k + lane] : 0.0f;
     v_shared[row][lane] =
-        element_or_zero(v_global + at.v, p.v_strides.row, k + row, p.kv_len, d, p.head_dim);
-    __syncthreads();  // both pieces are complete
-    // Hidden keys are left out, not multiplied by a weight of 0: V may hold NaN there.
+        element_or_zero(v_global, p.v_strides.row, k + row, p.kv_len, d, p.head_dim);
+    __syncthreads();  // both operands are complete
+    // Masked keys are left out rather than multiplied by 0: V may hold NaN there.
     const int tile_keys = min(TILE, keys - k);
 #pragma unroll 16
     for (int i = 0; i < tile_keys; i++) o += p_shared[row][i] * v_shared[i][lane];
-    __syncthreads();  // everyone is done with them before they are overwritten
+    __syncthreads();  // all warps have read both; they can be overwritten
   }
   if (q < p.q_len && d < p.head_dim) {
-    o_global[at.o + q * p.o_strides.row + d] = from_float<T>(o);
+    ((T *)t.o)[at.o + q * p.o_strides.row + d] = from_float<T>(o);
   }
 }
 
-/** Thread blocks that each kernel takes for a number of heads; they must fit gridDim.x, 31 bits. */
-struct Grids {
-  int64_t scores, softmax, output;
+struct Tiles {
+  static constexpr int BLOCK_M = TILE, BLOCK_N = TILE;
 };
 
-static Grids grids_for(const Problem *p, int64_t heads) {
-  const int64_t q_tiles = (p->q_len + TILE - 1) / TILE;
-  const int64_t kv_tiles = (p->kv_len + TILE - 1) / TILE;
-  const int64_t d_tiles = (p->head_dim + TILE - 1) / TILE;
-  const int64_t rows = heads * p->q_len;
-  return {heads * q_tiles * kv_tiles, (rows + ROWS_PER_BLOCK - 1) / ROWS_PER_BLOCK,
-          heads * q_tiles * d_tiles};
-}
+template <typename T>
+constexpr auto CONFIG = make_config<T, MAX_HEAD_DIM, Tiles>(scores_kernel<T>, TILE *TILE, 0,
+                                                            CEILING_COPY);
+static constexpr KernelConfig<int, int> CONFIGS[] = {CONFIG<__half>, CONFIG<__nv_bfloat16>};
 
 /** Bytes of S of one head. */
 static size_t score_bytes(const Problem *p) {
   return sizeof(float) * p->q_len * (size_t)p->kv_len;
 }
 
-/** Heads that one pass over the three kernels takes: as many as the workspace holds, at least 1. */
-static int heads_per_pass(const Problem *p, size_t workspace_bytes) {
-  const Grids grids = grids_for(p, 1);
-  const int64_t largest_grid = max(grids.scores, max(grids.softmax, grids.output));
-  int64_t heads = (int64_t)p->batch * p->q_heads;
-  heads = min(heads, (int64_t)(workspace_bytes / score_bytes(p)));
-  heads = min(heads, INT32_MAX / largest_grid);
-  return (int)max(heads, (int64_t)1);
-}
-
-static bool supports(const Problem *p, char *why, size_t why_size) {
-  if (p->head_dim > MAX_HEAD_DIM) {
-    snprintf(why, why_size, "--head-dim %d: step01 takes 1 to %d", p->head_dim, MAX_HEAD_DIM);
-    return false;
-  }
-  if ((int64_t)p->batch * p->q_heads > INT32_MAX) {
-    snprintf(why, why_size, "--batch %d x --heads %d: step01 takes at most 2^31 - 1 heads in all",
-             p->batch, p->q_heads);
-    return false;
-  }
-  return true;
-}
-
+/** Bytes of S of the heads in one pass: as many as there is memory for, at least one. */
 static size_t workspace_bytes(const Problem *p, size_t free_bytes) {
-  return heads_per_pass(p, free_bytes) * score_bytes(p);
+  const size_t heads = min(free_bytes / score_bytes(p), (size_t)p->batch * p->q_heads);
+  return max(heads, (size_t)1) * score_bytes(p);
 }
 
-static void describe(const Problem *p, size_t workspace_bytes, Description *description) {
-  const int heads = heads_per_pass(p, workspace_bytes);
-  const int all_heads = p->batch * p->q_heads;
-  const int passes = all_heads / heads + (all_heads % heads != 0);
-  const Grids grids = grids_for(p, heads);
+static void describe(const Problem *p, size_t workspace_bytes, Description *d) {
+  const auto blocks = [](int64_t length, int size) {
+    return (unsigned)((length + size - 1) / size);
+  };
+  const int all = p->batch * p->q_heads, heads = (int)(workspace_bytes / score_bytes(p));
+  const unsigned q_tiles = heads * blocks(p->q_len, TILE);
   const bool half = p->dtype == DTYPE_FP16;
-  const dim3 tile(TILE, TILE), rows(WARP_SIZE, ROWS_PER_BLOCK);
-
-  *description = {};
-  description->block_m = TILE;
-  description->block_n = TILE;
-  description->ceiling = CEILING_COPY;
-  description->intermediate_bytes_per_entry =
-      4 * sizeof(float);  // write S, read S, write P, read P
-  description->launch_count = 3;
-  description->launches[0] = {
-      "scores",
-      half ? (const void *)scores_kernel<__half> : (const void *)scores_kernel<__nv_bfloat16>,
-      dim3((unsigned)grids.scores), tile, 0};
-  description->launches[1] = {"softmax", (const void *)softmax_kernel,
-                              dim3((unsigned)grids.softmax), rows, 0};
-  description->launches[2] = {
-      "output",
-      half ? (const void *)output_kernel<__half> : (const void *)output_kernel<__nv_bfloat16>,
-      dim3((unsigned)grids.output), tile, 0};
-  snprintf(description->note, sizeof description->note,
-           "S and P hold %d of %d heads at a time: %d pass%s", heads, all_heads, passes,
-           passes == 1 ? "" : "es");
-}
-
-template <typename T>
-static cudaError_t forward_as(const Problem *p, const Tensors *t, size_t workspace_bytes,
-                              cudaStream_t stream) {
-  const int64_t all_heads = (int64_t)p->batch * p->q_heads;
-  const int pass_heads = heads_per_pass(p, workspace_bytes);
-  const dim3 tile(TILE, TILE), rows_block(WARP_SIZE, ROWS_PER_BLOCK);
-  float *s = (float *)t->workspace;
-
-  for (int64_t done = 0; done < all_heads; done += pass_heads) {
-    const int first = (int)done;
-    const int64_t heads = min((int64_t)pass_heads, all_heads - done);
-    const int64_t rows = heads * p->q_len;
-    const Grids grids = grids_for(p, heads);
-
-    scores_kernel<T><<<(unsigned)grids.scores, tile, 0, stream>>>(*p, first, (const T *)t->q,
-                                                                  (const T *)t->k, s);
-    softmax_kernel<<<(unsigned)grids.softmax, rows_block, 0, stream>>>(*p, first, rows, s, t->lse);
-    output_kernel<T>
-        <<<(unsigned)grids.output, tile, 0, stream>>>(*p, first, s, (const T *)t->v, (T *)t->o);
-    const cudaError_t error = cudaGetLastError();
-    if (error != cudaSuccess) return error;
-  }
-  return cudaSuccess;
+  describe_config<CONFIGS>(p, workspace_bytes, d);
+  d->intermediate_bytes_per_entry = 4 * sizeof(float);  // write S, read S, write P, read P
+  d->launch_count = 3;
+  d->launches[0] = {"scores", d->launches[0].kernel, dim3(q_tiles * blocks(p->kv_len, TILE)),
+                    dim3(TILE, TILE), 0};
+  d->launches[1] = {"softmax", (const void *)softmax_kernel,
+                    dim3(blocks((int64_t)heads * p->q_len, ROWS_PER_BLOCK)),
+                    dim3(WARP_SIZE, ROWS_PER_BLOCK), 0};
+  d->launches[2] = {"output",
+                    (const void *)(half ? output_kernel<__half> : output_kernel<__nv_bfloat16>),
+                    dim3(q_tiles * blocks(p->head_dim, TILE)), dim3(TILE, TILE), 0};
+  snprintf(d->note, sizeof d->note, "S and P hold %d of %d heads at a time: %d pass%s", heads, all,
+           (all + heads - 1) / heads, heads < all ? "es" : "");
 }
 
 static cudaError_t forward(const Problem *p, const Tensors *t, size_t workspace_bytes,
                            cudaStream_t stream) {
-  return p->dtype == DTYPE_FP16 ? forward_as<__half>(p, t, workspace_bytes, stream)
-                                : forward_as<__nv_bfloat16>(p, t, workspace_bytes, stream);
+  using Kernel = void (*)(Problem, Tensors, int, int);
+  const int64_t all = (int64_t)p->batch * p->q_heads, pass = workspace_bytes / score_bytes(p);
+  for (int64_t first = 0; first < all; first += pass) {
+    const int heads = (int)min(pass, all - first);  // the last pass may have fewer
+    Description d;
+    describe(p, heads * score_bytes(p), &d);
+    for (const KernelLaunch &l : d.launches) {
+      ((Kernel)l.kernel)<<<l.grid, l.block, 0, stream>>>(*p, *t, (int)first, heads);
+    }
+  }
+  return cudaGetLastError();
 }
 
 const Step step = {
     .name = "step01",
     .title = "Naive attention in three kernels",
-    .idea = "S and P go through device memory; shared memory loads set the speed.",
+    .idea = "S and P go through device memory; shared-memory loads bound the speed.",
     .head_dims = "any D up to 256",
-    .supports = supports,
+    .supports = supports_config<CONFIGS>,
     .workspace_bytes = workspace_bytes,
     .describe = describe,
     .forward = forward,

@@ -1,30 +1,29 @@
 /**
  * @file
- * Step 03: the tensor cores, with K and V taking turns in one shared buffer.
+ * Step 03: asynchronous copies, with K and V sharing one buffer.
  *
- * The idea: both products are made of mma.m16n8k16, and S, P and O live in the fragments that it
- * takes and gives. The accumulator of S has the layout that the A operand of P V wants, so P goes
- * from one product to the next without leaving the registers.
+ * The idea: cp.async copies 16 bytes from global to shared memory without passing through a
+ * register, and without waiting: the thread goes on, and waits when it needs the data. K and V are
+ * needed one after the other, so they can share one buffer.
  *
- * What changed since step 02: a warp owns whole rows of 16-query mma tiles; the running maximum and
- * sum of a row are shared by the four lanes that hold it. K and V stay in 16 bits and come by
- * cp.async. P is rounded to 16 bits before it meets V.
+ * What changed since step 02c: copy_tile() instead of load_tile(), and one buffer instead of two. V
+ * is copied during the softmax, because K has been read by then; K of the next tile cannot be
+ * copied before V has been read.
  *
- * What it costs: one buffer for K and V halves the shared memory, but then nothing can be loaded
- * while it is read: each tile waits for its K, then for its V, and the tensor cores wait with it.
+ * What it costs: half the shared memory for K and V, but four barriers per tile instead of two, and
+ * no mma runs while a copy is in flight.
  *
- * What to look at: device/mma_tile.cuh, which this step introduces and all later ones use. Two
- * 16-row tiles per warp share each K and V fragment, which halves the reads from shared memory;
- * rows are padded by 16 bytes, so that the eight rows of an ldmatrix lie in different banks.
+ * What to look at: the three commands of cp.async. A copy is started, a commit closes the group of
+ * copies started so far, and a wait blocks until groups are complete. A wait covers the copies of
+ * the waiting thread only; the barrier behind it covers those of all threads.
  */
 #include <math.h>
-#include <stdio.h>
 
 #include "attention.h"
 #include "device/heads.cuh"
+#include "device/launch.cuh"
 #include "device/mma_tile.cuh"
 #include "device/ptx.cuh"
-#include "device/requirements.cuh"
 #include "device/warp.cuh"
 
 constexpr int WARPS = 4;
@@ -35,12 +34,31 @@ template <int HEAD_DIM>
 struct Tiles {
   static constexpr int M_TILES = HEAD_DIM <= 128 ? 2 : 1;  // 16-row tiles of Q per warp
   static constexpr int WARP_ROWS = 16 * M_TILES;
-  static constexpr int Q_ROWS = WARPS * WARP_ROWS;
-  static constexpr int KV_ROWS = HEAD_DIM <= 64 ? 64 : 32;
-  static constexpr int SHARED_BYTES = 2 * (Q_ROWS + KV_ROWS) * PITCH<HEAD_DIM>;
+  static constexpr int BLOCK_M = WARPS * WARP_ROWS;         // rows of Q
+  static constexpr int BLOCK_N = HEAD_DIM <= 64 ? 64 : 32;  // rows of K and V
+  static constexpr int SHARED_BYTES = 2 * (BLOCK_M + BLOCK_N) * SMEM_STRIDE<HEAD_DIM>;
 };
 
-/** The whole forward pass: one thread block for Q_ROWS queries of one head. */
+/**
+ * Starts copying rows first .. first + ROWS - 1 of a [rows][HEAD_DIM] matrix to shared memory. Rows
+ * past the end become zero, so that they add nothing to any product.
+ */
+template <int HEAD_DIM, int ROWS, int THREADS, typename T>
+__device__ __forceinline__ void copy_tile(T *tile_shared, const T *matrix, int64_t row_stride,
+                                          int first, int rows) {
+  constexpr int ITERATIONS = ROWS * HEAD_DIM / CHUNK / THREADS;
+  static_assert(ITERATIONS * THREADS * CHUNK == ROWS * HEAD_DIM, "all threads copy as much");
+#pragma unroll
+  for (int i = 0; i < ITERATIONS; i++) {
+    const ChunkPosition at = chunk_position<HEAD_DIM, THREADS>(i, threadIdx.x);
+    const int row = at.row + at.row_offset;
+    const T *source =
+        matrix + (first + at.row) * row_stride + at.column + at.row_offset * row_stride;
+    cp_async_16(&tile_shared[row * SMEM_STRIDE<HEAD_DIM> + at.column], source, first + row < rows);
+  }
+}
+
+/** The whole forward pass: one thread block for BLOCK_M queries of one head. */
 template <typename T, int HEAD_DIM>
 __global__ void __launch_bounds__(THREADS) attention_kernel(Problem p, Tensors t) {
   using Tile = Tiles<HEAD_DIM>;
@@ -48,22 +66,22 @@ __global__ void __launch_bounds__(THREADS) attention_kernel(Problem p, Tensors t
 
   extern __shared__ __align__(16) unsigned char smem[];
   T *q_shared = (T *)smem;
-  T *kv_shared = q_shared + Tile::Q_ROWS * PITCH<HEAD_DIM>;
+  T *kv_shared = q_shared + Tile::BLOCK_M * SMEM_STRIDE<HEAD_DIM>;
 
   // Under the causal mask the last rows have the most work: they start first.
-  const int q_tiles = (p.q_len + Tile::Q_ROWS - 1) / Tile::Q_ROWS;
-  const int first_q = (q_tiles - 1 - blockIdx.x % q_tiles) * Tile::Q_ROWS;
+  const int q_tiles = (p.q_len + Tile::BLOCK_M - 1) / Tile::BLOCK_M;
+  const int first_q = (q_tiles - 1 - blockIdx.x % q_tiles) * Tile::BLOCK_M;
   const HeadOffsets at = head_offsets(p, blockIdx.x / q_tiles);
   const T *q_global = (const T *)t.q + at.q;
   const T *k_global = (const T *)t.k + at.k;
   const T *v_global = (const T *)t.v + at.v;
 
   const int warp_row = threadIdx.x / WARP_SIZE * Tile::WARP_ROWS;
-  T *q_warp = q_shared + warp_row * PITCH<HEAD_DIM>;
+  T *q_warp = q_shared + warp_row * SMEM_STRIDE<HEAD_DIM>;
 
-  // Of the rows lane / 4 and 8 below in each 16-row tile:
+  // Of rows g and g + 8 of each 16-row tile:
   float m[M_TILES][2];  // running maximum of the scores, in units of log2
-  float l[M_TILES][2];  // running sum of the weights, this lane's keys only
+  float l[M_TILES][2];  // running sum of the probabilities, this lane's keys only
   float o[M_TILES][HEAD_DIM / 8][4] = {};
 #pragma unroll
   for (int i = 0; i < M_TILES; i++) {
@@ -73,124 +91,73 @@ __global__ void __launch_bounds__(THREADS) attention_kernel(Problem p, Tensors t
       l[i][half] = 0.0f;
     }
   }
-  // adjust_scores() sees to the sign and to 0: a hidden score is -inf, and -inf * 0 would be NaN.
-  const float scale_log2 = p.scale == 0.0f ? 1.0f : fabsf(p.scale) * 1.4426950408889634f;
-  const int key_end = attended_keys(p, min(first_q + Tile::Q_ROWS, p.q_len) - 1);
-  // Every row attends the keys before this one, so that their scores need no second look.
-  const int plain_end = p.scale <= 0.0f ? 0 : attended_keys(p, first_q);
+  const float scale_log2 = p.scale * 1.4426950408889634f;
+  const int key_end = attended_keys(p, min(first_q + Tile::BLOCK_M, p.q_len) - 1);
+  // Every row attends the keys before this one, so their scores need no mask.
+  const int unmasked_end = attended_keys(p, first_q);
 
-  copy_tile<HEAD_DIM, Tile::Q_ROWS, THREADS>(q_shared, q_global, p.q_strides.row, first_q, p.q_len);
-  cp_async_commit();  // a group of its own, so that it is waited for even if no key is attended
+  copy_tile<HEAD_DIM, Tile::BLOCK_M, THREADS>(q_shared, q_global, p.q_strides.row, first_q,
+                                              p.q_len);
+  cp_async_commit();
 
-  for (int first_key = 0; first_key < key_end; first_key += Tile::KV_ROWS) {
-    copy_tile<HEAD_DIM, Tile::KV_ROWS, THREADS>(kv_shared, k_global, p.k_strides.row, first_key,
+  for (int first_key = 0; first_key < key_end; first_key += Tile::BLOCK_N) {
+    copy_tile<HEAD_DIM, Tile::BLOCK_N, THREADS>(kv_shared, k_global, p.k_strides.row, first_key,
                                                 p.kv_len);
     cp_async_commit();
-    cp_async_wait<0>();  // this thread's copies of K and, the first time, of Q
-    __syncthreads();     // they have arrived, whoever copied them
+    cp_async_wait<0>();  // this thread's copies of K and, in the first iteration, of Q
+    __syncthreads();     // all threads' copies are visible
 
-    float s[M_TILES][Tile::KV_ROWS / 8][4] = {};
+    float s[M_TILES][Tile::BLOCK_N / 8][4] = {};
     multiply_qk<T, HEAD_DIM>(s, q_warp, kv_shared);
-    __syncthreads();  // every warp is done with K before V takes its place
+    __syncthreads();  // all warps have read K; the buffer can be overwritten by V
 
-    copy_tile<HEAD_DIM, Tile::KV_ROWS, THREADS>(kv_shared, v_global, p.v_strides.row, first_key,
+    copy_tile<HEAD_DIM, Tile::BLOCK_N, THREADS>(kv_shared, v_global, p.v_strides.row, first_key,
                                                 p.kv_len);
     cp_async_commit();
-    if (first_key + Tile::KV_ROWS > plain_end) {
-      adjust_scores(s, p, p.mask == MASK_CAUSAL, first_q + warp_row, first_key);
+    if (first_key + Tile::BLOCK_N > unmasked_end) {
+      apply_mask(s, p, p.mask == MASK_CAUSAL, first_q + warp_row, first_key);
     }
     update_softmax(s, m, l, o, scale_log2);
     cp_async_wait<0>();  // this thread's copies of V
-    __syncthreads();     // it has arrived, whoever copied it
+    __syncthreads();     // all threads' copies are visible
 
     multiply_pv<T, HEAD_DIM>(o, s, kv_shared);
-    __syncthreads();  // every warp is done with V before the next K takes its place
+    __syncthreads();  // all warps have read V; the buffer can be overwritten by the next K
   }
 
   cp_async_wait<0>();  // Q, if no key was attended
-  __syncthreads();     // Q is there, even if no key was attended: O takes its place
+  __syncthreads();     // all threads' copies of Q are complete; its rows can be overwritten by O
   store_rows<T, HEAD_DIM>(o, m, l, q_warp, (T *)t.o + at.o, p.o_strides.row, t.lse + at.lse,
                           first_q + warp_row, p.q_len);
 }
 
-/** One instantiation of the kernel, and what it needs. */
-struct Variant {
-  Dtype dtype;
-  int head_dim, q_rows, kv_rows, shared_bytes;
-  void (*kernel)(Problem, Tensors);
-};
-
 template <typename T, int HEAD_DIM>
-static constexpr Variant variant(Dtype dtype) {
-  using Tile = Tiles<HEAD_DIM>;
-  return {dtype,         HEAD_DIM,           Tile::Q_ROWS,
-          Tile::KV_ROWS, Tile::SHARED_BYTES, attention_kernel<T, HEAD_DIM>};
-}
+constexpr auto CONFIG = make_config<T, HEAD_DIM, Tiles<HEAD_DIM>>(attention_kernel<T, HEAD_DIM>,
+                                                                  THREADS,
+                                                                  Tiles<HEAD_DIM>::SHARED_BYTES,
+                                                                  CEILING_MMA);
 
-static const Variant VARIANTS[] = {
-    variant<__half, 32>(DTYPE_FP16),         variant<__half, 64>(DTYPE_FP16),
-    variant<__half, 96>(DTYPE_FP16),         variant<__half, 128>(DTYPE_FP16),
-    variant<__half, 256>(DTYPE_FP16),        variant<__nv_bfloat16, 32>(DTYPE_BF16),
-    variant<__nv_bfloat16, 64>(DTYPE_BF16),  variant<__nv_bfloat16, 96>(DTYPE_BF16),
-    variant<__nv_bfloat16, 128>(DTYPE_BF16), variant<__nv_bfloat16, 256>(DTYPE_BF16),
-};
-
-/** The variant for this dtype and head dimension, or NULL. */
-static const Variant *find_variant(const Problem *p) {
-  for (const Variant &v : VARIANTS) {
-    if (v.dtype == p->dtype && v.head_dim == p->head_dim) return &v;
-  }
-  return NULL;
-}
-
-static int64_t block_count(const Problem *p, const Variant *v) {
-  return (int64_t)p->batch * p->q_heads * ((p->q_len + v->q_rows - 1) / v->q_rows);
-}
-
-static bool supports(const Problem *p, char *why, size_t why_size) {
-  const Variant *v = find_variant(p);
-  if (v == NULL) {
-    snprintf(why, why_size, "--head-dim %d: %s takes 32, 64, 96, 128 or 256", p->head_dim,
-             step.name);
-    return false;
-  }
-  return tensor_core_supports(p, v->shared_bytes, block_count(p, v), why, why_size);
-}
-
-static void describe(const Problem *p, size_t, Description *description) {
-  const Variant *v = find_variant(p);
-  *description = {};
-  description->block_m = v->q_rows;
-  description->block_n = v->kv_rows;
-  description->ceiling = CEILING_MMA;
-  description->multiplies_hidden_keys = true;
-  description->launch_count = 1;
-  description->launches[0] = {"attention", (const void *)v->kernel,
-                              dim3((unsigned)block_count(p, v)), dim3(THREADS),
-                              (size_t)v->shared_bytes};
-}
+static constexpr KernelConfig<> CONFIGS[] = {
+    CONFIG<__half, 32>,        CONFIG<__half, 64>,        CONFIG<__half, 96>,
+    CONFIG<__half, 128>,       CONFIG<__half, 256>,       CONFIG<__nv_bfloat16, 32>,
+    CONFIG<__nv_bfloat16, 64>, CONFIG<__nv_bfloat16, 96>, CONFIG<__nv_bfloat16, 128>,
+    CONFIG<__nv_bfloat16, 256>};
 
 static cudaError_t forward(const Problem *p, const Tensors *t, size_t, cudaStream_t stream) {
-  const Variant *v = find_variant(p);
-  const unsigned blocks = (unsigned)block_count(p, v);
-  cudaError_t error = check_alignment(t);
-  if (error == cudaSuccess) {
-    error = cudaFuncSetAttribute(v->kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                 v->shared_bytes);
-  }
-  if (error != cudaSuccess) return error;
-  v->kernel<<<blocks, THREADS, v->shared_bytes, stream>>>(*p, *t);
+  const auto *config = find_config<CONFIGS>(p);
+  if (const cudaError_t error = prepare_launch(config, t)) return error;
+  config->kernel<<<grid_size(config, p), THREADS, config->shared_bytes, stream>>>(*p, *t);
   return cudaGetLastError();
 }
 
 const Step step = {
     .name = "step03",
-    .title = "Tensor cores, K and V sharing one buffer",
-    .idea = "S, P and O live in mma fragments; every tile waits for its K, then for its V.",
+    .title = "Asynchronous copies, K and V sharing one buffer",
+    .idea = "cp.async copies past the registers; each tile waits for its K, then for its V.",
     .head_dims = "D = 32, 64, 96, 128 or 256",
-    .supports = supports,
+    .supports = supports_config<CONFIGS>,
     .workspace_bytes = NULL,
-    .describe = describe,
+    .describe = describe_config<CONFIGS>,
     .forward = forward,
     .block_masks = NULL,
 };

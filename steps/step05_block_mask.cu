@@ -1,54 +1,96 @@
 /**
  * @file
- * Step 05: any mask, given as blocks: full, causal, partial, and none.
+ * Step 05: block-sparse masks.
  *
- * The idea: most masks of practice are empty or full nearly everywhere. Cut into blocks, only those
- * with something in them are visited, and only those that are mixed run mask code.
+ * The idea: most blocks of practical masks are all-masked or all-unmasked. Cut into blocks, a mask
+ * says which blocks to visit at all, and which of those need mask code.
  *
- * What changed since step 04: the loop walks over a list of key/value tiles instead of all tiles up
- * to the diagonal, so that the prefetch of the next K jumps over whatever is masked. Each tile says
- * how it is masked: not at all, by the causal rule, or by the bits of a partial tile. STAGES = 1
- * runs the same lists with one buffer for K and V, as step 03, to see what prefetch is worth here.
+ * What changed since step 04: the loop goes through a list of key/value tiles instead of all tiles
+ * up to the diagonal, so the prefetch of the next K skips what is masked. Each tile names its mask:
+ * none, the causal rule, or the bits of a PARTIAL block. `--shared-kv` runs the same lists with one
+ * buffer for K and V, as in step 03, to show what prefetch is worth here.
  *
- * What it costs: the lists and the bits are made once per mask by the kernels in
- * device/tile_list.cuh, and take memory.
+ * What it costs: the kernels in device/tile_list.cuh make the lists and the bits once per mask, and
+ * these take memory.
  *
- * What to look at: a FULL tile runs what step 04 runs. Time follows the number of tiles in the
- * lists: `--mask window:1024` or `--mask document:8` against `--mask causal`.
+ * What to look at: a tile without a mask runs what step 04 runs. Time is proportional to the number
+ * of tiles in the lists: compare `--mask window:1024` or `--mask document:8` with `--mask causal`.
  */
 #include <math.h>
-#include <stdio.h>
 
 #include "attention.h"
+#include "device/copy_tile.cuh"
 #include "device/heads.cuh"
+#include "device/launch.cuh"
 #include "device/mma_tile.cuh"
 #include "device/ptx.cuh"
-#include "device/requirements.cuh"
 #include "device/tile_list.cuh"
 #include "device/warp.cuh"
 
 constexpr int WARPS = 4;
 constexpr int THREADS = WARPS * WARP_SIZE;
-constexpr int LEAST_BLOCK = 64;  // mask blocks are multiples of this, and of the tiles
+constexpr int LEAST_BLOCK = 64;  // both sides of a mask block are multiples of this
 
-/** Sizes of the tiles. M_TILES = 1 makes tiles of 64 queries, for mask blocks that are as small. */
-template <int HEAD_DIM, int M_TILES, int STAGES>
+/** Sizes of the tiles. M_TILES = 1 makes tiles of 64 queries, for mask blocks of 64 rows. */
+template <int HEAD_DIM, int M_TILES, bool SHARED_KV>
 struct Tiles {
   static constexpr int WARP_ROWS = 16 * M_TILES;
-  static constexpr int Q_ROWS = WARPS * WARP_ROWS;
-  static constexpr int KV_ROWS = HEAD_DIM <= 64 ? 64 : 32;
-  static constexpr int SHARED_BYTES = 2 * (Q_ROWS + STAGES * KV_ROWS) * PITCH<HEAD_DIM>;
+  static constexpr int BLOCK_M = WARPS * WARP_ROWS;         // rows of Q
+  static constexpr int BLOCK_N = HEAD_DIM <= 64 ? 64 : 32;  // rows of K and V
+  static constexpr int KV_ROWS = SHARED_KV ? BLOCK_N : 2 * BLOCK_N;
+  static constexpr int SHARED_BYTES = 2 * (BLOCK_M + KV_ROWS) * SMEM_STRIDE<HEAD_DIM>;
 };
 
-/** The whole forward pass: one thread block for Q_ROWS queries of one head. */
-template <typename T, int HEAD_DIM, int M_TILES, int STAGES>
+/**
+ * Loads the mask bits of this lane's rows: bit j of a word is key 32 * word + j of the tile. Rows
+ * are WORDS apart; `row_bits` are those of row 0 of this warp.
+ */
+template <int M_TILES, int WORDS>
+__device__ __forceinline__ void load_bitmask(uint32_t (&bits)[M_TILES][2][WORDS],
+                                             const uint32_t *row_bits) {
+  const int lane = threadIdx.x % WARP_SIZE;
+#pragma unroll
+  for (int i = 0; i < M_TILES; i++) {
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+#pragma unroll
+      for (int word = 0; word < WORDS; word++) {
+        bits[i][half][word] = row_bits[(16 * i + 8 * half + lane / 4) * WORDS + word];
+      }
+    }
+  }
+}
+
+/** Sets the scores whose bit is 0 to -inf. */
+template <int M_TILES, int N_TILES>
+__device__ __forceinline__ void apply_bitmask(float (&s)[M_TILES][N_TILES][4],
+                                              const uint32_t (&bits)[M_TILES][2][N_TILES / 4]) {
+  const int lane = threadIdx.x % WARP_SIZE;
+#pragma unroll
+  for (int i = 0; i < M_TILES; i++) {
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+#pragma unroll
+      for (int n = 0; n < N_TILES; n += 4) {  // four accumulator tiles are 32 keys, one word
+        const uint32_t word = bits[i][half][n / 4] >> lane % 4 * 2;
+#pragma unroll
+        for (int j = 0; j < 8; j++) {
+          if ((word >> (j / 2 * 8 + j % 2) & 1) == 0) s[i][n + j / 2][2 * half + j % 2] = -INFINITY;
+        }
+      }
+    }
+  }
+}
+
+/** The whole forward pass: one thread block for BLOCK_M queries of one head. */
+template <typename T, int HEAD_DIM, int M_TILES, bool SHARED_KV>
 __global__ void __launch_bounds__(THREADS) attention_kernel(Problem p, Tensors t, TileLists lists) {
-  using Tile = Tiles<HEAD_DIM, M_TILES, STAGES>;
+  using Tile = Tiles<HEAD_DIM, M_TILES, SHARED_KV>;
 
   extern __shared__ __align__(16) unsigned char smem[];
   T *q_shared = (T *)smem;
-  T *k_shared = q_shared + Tile::Q_ROWS * PITCH<HEAD_DIM>;
-  T *v_shared = k_shared + (STAGES - 1) * Tile::KV_ROWS * PITCH<HEAD_DIM>;
+  T *k_shared = q_shared + Tile::BLOCK_M * SMEM_STRIDE<HEAD_DIM>;
+  T *v_shared = SHARED_KV ? k_shared : k_shared + Tile::BLOCK_N * SMEM_STRIDE<HEAD_DIM>;
 
   const BlockRow row = row_of_block(p, lists, blockIdx.x);
   const int head = row.head;
@@ -56,7 +98,7 @@ __global__ void __launch_bounds__(THREADS) attention_kernel(Problem p, Tensors t
   // The tiles of queries with the longest lists start first.
   const QueryTile own = lists.order[list + row.entry];
   const KeyTile *tiles = lists.tiles + (int64_t)(list + own.q_tile) * lists.most_tiles;
-  const int first_q = own.q_tile * Tile::Q_ROWS;
+  const int first_q = own.q_tile * Tile::BLOCK_M;
 
   const HeadOffsets at = head_offsets(p, head);
   const T *q_global = (const T *)t.q + at.q;
@@ -64,11 +106,11 @@ __global__ void __launch_bounds__(THREADS) attention_kernel(Problem p, Tensors t
   const T *v_global = (const T *)t.v + at.v;
 
   const int warp_row = threadIdx.x / WARP_SIZE * Tile::WARP_ROWS;
-  T *q_warp = q_shared + warp_row * PITCH<HEAD_DIM>;
+  T *q_warp = q_shared + warp_row * SMEM_STRIDE<HEAD_DIM>;
 
-  // Of the rows lane / 4 and 8 below in each 16-row tile:
+  // Of rows g and g + 8 of each 16-row tile:
   float m[M_TILES][2];  // running maximum of the scores, in units of log2
-  float l[M_TILES][2];  // running sum of the weights, this lane's keys only
+  float l[M_TILES][2];  // running sum of the probabilities, this lane's keys only
   float o[M_TILES][HEAD_DIM / 8][4] = {};
 #pragma unroll
   for (int i = 0; i < M_TILES; i++) {
@@ -78,215 +120,133 @@ __global__ void __launch_bounds__(THREADS) attention_kernel(Problem p, Tensors t
       l[i][half] = 0.0f;
     }
   }
-  // adjust_scores() sees to the sign and to 0: a hidden score is -inf, and -inf * 0 would be NaN.
-  const float scale_log2 = p.scale == 0.0f ? 1.0f : fabsf(p.scale) * 1.4426950408889634f;
-  // With a scale that is not positive no tile is plain.
-  const int plain = p.scale <= 0.0f ? (int)NONE_ATTENDED : (int)ALL_ATTENDED;
-  const int plain_end = p.scale <= 0.0f ? 0 : p.kv_len;
+  const float scale_log2 = p.scale * 1.4426950408889634f;
 
-  copy_tile<HEAD_DIM, Tile::Q_ROWS, THREADS>(q_shared, q_global, p.q_strides.row, first_q, p.q_len);
+  copy_tile<HEAD_DIM, Tile::BLOCK_M, THREADS>(q_shared, q_global, p.q_strides.row, first_q,
+                                              p.q_len);
   KeyTile tile = own.first;
-  if (STAGES == 2) {
-    copy_tile<HEAD_DIM, Tile::KV_ROWS, THREADS>(k_shared, k_global, p.k_strides.row, tile.first_key,
+  if (!SHARED_KV) {
+    copy_tile<HEAD_DIM, Tile::BLOCK_N, THREADS>(k_shared, k_global, p.k_strides.row, tile.first_key,
                                                 p.kv_len);
   }
-  cp_async_commit();  // Q and, with two stages, the first K
+  cp_async_commit();  // Q and, with separate buffers, the first K
 
   for (int i = 0; i < own.tile_count; i++) {
-    if (STAGES == 1) {
-      copy_tile<HEAD_DIM, Tile::KV_ROWS, THREADS>(k_shared, k_global, p.k_strides.row,
+    if (SHARED_KV) {
+      copy_tile<HEAD_DIM, Tile::BLOCK_N, THREADS>(k_shared, k_global, p.k_strides.row,
                                                   tile.first_key, p.kv_len);
       cp_async_commit();
     }
     cp_async_wait<0>();  // K of this tile: nothing else is in flight
-    __syncthreads();  // it has arrived, whoever copied it, and every warp is done with the last V
+    __syncthreads();     // all threads' copies are visible, and all warps have read the previous V
 
-    if (STAGES == 2) {
-      copy_tile<HEAD_DIM, Tile::KV_ROWS, THREADS>(v_shared, v_global, p.v_strides.row,
+    if (!SHARED_KV) {
+      copy_tile<HEAD_DIM, Tile::BLOCK_N, THREADS>(v_shared, v_global, p.v_strides.row,
                                                   tile.first_key, p.kv_len);
-      cp_async_commit();  // V of this tile travels during Q K^T
+      cp_async_commit();  // V of this tile is copied during Q K^T
     }
 
-    float s[M_TILES][Tile::KV_ROWS / 8][4] = {};
+    float s[M_TILES][Tile::BLOCK_N / 8][4] = {};
     multiply_qk<T, HEAD_DIM>(s, q_warp, k_shared);
-    // The bits of a partial tile and the next entry of the list are asked for before the barrier
-    // and needed behind it.
-    constexpr int WORDS = Tile::KV_ROWS / 32;  // of a row
+    // The bits of a PARTIAL tile and the next entry of the list are loaded before the barrier and
+    // used behind it, so that the loads overlap the wait.
+    constexpr int WORDS = Tile::BLOCK_N / 32;  // of one row
     uint32_t bits[M_TILES][2][WORDS];
     if (tile.mask >= 0) {
-      load_bits(bits, lists.bits + ((int64_t)tile.mask * Tile::Q_ROWS + warp_row) * WORDS);
+      load_bitmask(bits, lists.bits + ((int64_t)tile.mask * Tile::BLOCK_M + warp_row) * WORDS);
     }
     const KeyTile next = tiles[i + 1];
-    __syncthreads();  // every warp is done with K before something else takes its place
+    __syncthreads();  // all warps have read K; its buffer can be overwritten
 
-    if (STAGES == 2) {
-      // K of the next tile in the list, however far away, travels during the softmax and P V.
-      // Behind the last tile it is all zeros, so that the wait below names the same group.
-      copy_tile<HEAD_DIM, Tile::KV_ROWS, THREADS>(k_shared, k_global, p.k_strides.row,
-                                                  next.first_key, p.kv_len);
-    } else {
-      copy_tile<HEAD_DIM, Tile::KV_ROWS, THREADS>(v_shared, v_global, p.v_strides.row,
+    if (SHARED_KV) {
+      copy_tile<HEAD_DIM, Tile::BLOCK_N, THREADS>(v_shared, v_global, p.v_strides.row,
                                                   tile.first_key, p.kv_len);
+    } else {
+      // K of the next tile in the list is copied during the softmax and P V. Behind the last tile
+      // the copy writes zeros, so that the wait below counts the same groups in every iteration.
+      copy_tile<HEAD_DIM, Tile::BLOCK_N, THREADS>(k_shared, k_global, p.k_strides.row,
+                                                  next.first_key, p.kv_len);
     }
     cp_async_commit();
 
-    if (tile.mask != plain) {
-      if (tile.mask < 0 || tile.first_key + Tile::KV_ROWS > plain_end) {
-        adjust_scores(s, p, tile.mask == CAUSAL_RULE, first_q + warp_row, tile.first_key);
+    if (tile.mask != ALL_ATTENDED) {
+      if (tile.mask < 0 || tile.first_key + Tile::BLOCK_N > p.kv_len) {
+        apply_mask(s, p, tile.mask == CAUSAL_RULE, first_q + warp_row, tile.first_key);
       }
-      if (tile.mask >= 0) hide_by_bits(s, bits);
+      if (tile.mask >= 0) apply_bitmask(s, bits);
     }
     update_softmax(s, m, l, o, scale_log2);
 
-    cp_async_wait<STAGES - 1>();  // V; with two stages the next K stays in flight
-    __syncthreads();              // it has arrived, whoever copied it
+    cp_async_wait<SHARED_KV ? 0 : 1>();  // waits for V; with separate buffers, K stays in flight
+    __syncthreads();                     // all threads' copies are visible
     multiply_pv<T, HEAD_DIM>(o, s, v_shared);
-    if (STAGES == 1) {
-      __syncthreads();  // every warp is done with V before the next K takes its place
+    if (SHARED_KV) {
+      __syncthreads();  // all warps have read V; the buffer can be overwritten by the next K
     }
     tile = next;
   }
 
-  cp_async_wait<0>();  // the zeros behind the last tile, or Q
-  __syncthreads();     // Q is there, even if no key was attended: O takes its place
+  cp_async_wait<0>();  // the zeros behind the last tile or, if the list is empty, Q
+  __syncthreads();     // all threads' copies of Q are complete; its rows can be overwritten by O
   store_rows<T, HEAD_DIM>(o, m, l, q_warp, (T *)t.o + at.o, p.o_strides.row, t.lse + at.lse,
                           first_q + warp_row, p.q_len);
 }
 
-/** One instantiation of the kernel, and what it needs. */
-struct Variant {
-  Dtype dtype;
-  int head_dim, stages, q_rows, kv_rows, shared_bytes;
-  void (*kernel)(Problem, Tensors, TileLists);
-};
+template <typename T, int HEAD_DIM, int M_TILES, bool SHARED_KV>
+constexpr auto CONFIG = make_config<T, HEAD_DIM, Tiles<HEAD_DIM, M_TILES, SHARED_KV>>(
+    attention_kernel<T, HEAD_DIM, M_TILES, SHARED_KV>, THREADS,
+    Tiles<HEAD_DIM, M_TILES, SHARED_KV>::SHARED_BYTES, CEILING_MMA, SHARED_KV);
 
-template <typename T, int HEAD_DIM, int M_TILES, int STAGES>
-static constexpr Variant variant(Dtype dtype) {
-  using Tile = Tiles<HEAD_DIM, M_TILES, STAGES>;
-  return {dtype,
-          HEAD_DIM,
-          STAGES,
-          Tile::Q_ROWS,
-          Tile::KV_ROWS,
-          Tile::SHARED_BYTES,
-          attention_kernel<T, HEAD_DIM, M_TILES, STAGES>};
-}
+#define CONFIGS_OF(HEAD_DIM, M_TILES)                                                \
+  CONFIG<__half, HEAD_DIM, M_TILES, false>, CONFIG<__half, HEAD_DIM, M_TILES, true>, \
+      CONFIG<__nv_bfloat16, HEAD_DIM, M_TILES, false>,                               \
+      CONFIG<__nv_bfloat16, HEAD_DIM, M_TILES, true>
 
-// Of the variants that fit, the first is taken: tiles of 128 queries before tiles of 64.
-#define VARIANTS_OF(HEAD_DIM, M_TILES)                          \
-  variant<__half, HEAD_DIM, M_TILES, 1>(DTYPE_FP16),            \
-      variant<__half, HEAD_DIM, M_TILES, 2>(DTYPE_FP16),        \
-      variant<__nv_bfloat16, HEAD_DIM, M_TILES, 1>(DTYPE_BF16), \
-      variant<__nv_bfloat16, HEAD_DIM, M_TILES, 2>(DTYPE_BF16)
-
-static const Variant VARIANTS[] = {
-    VARIANTS_OF(32, 2),  VARIANTS_OF(64, 2),  VARIANTS_OF(96, 2),
-    VARIANTS_OF(128, 2), VARIANTS_OF(32, 1),  VARIANTS_OF(64, 1),
-    VARIANTS_OF(96, 1),  VARIANTS_OF(128, 1), VARIANTS_OF(256, 1),
-};
-
-/** The variant for this problem and its mask blocks, or NULL. */
-static const Variant *find_variant(const Problem *p) {
-  for (const Variant &v : VARIANTS) {
-    if (v.dtype == p->dtype && v.head_dim == p->head_dim && v.stages == (p->shared_kv ? 1 : 2) &&
-        p->q_block_size % v.q_rows == 0) {
-      return &v;
-    }
-  }
-  return NULL;
-}
-
-static int64_t block_count(const Problem *p, const Variant *v) {
-  return (int64_t)p->batch * p->q_heads * ((p->q_len + v->q_rows - 1) / v->q_rows);
-}
+static constexpr KernelConfig<TileLists> CONFIGS[] = {  // tiles of 128 queries before those of 64
+    CONFIGS_OF(32, 2), CONFIGS_OF(64, 2), CONFIGS_OF(96, 2),  CONFIGS_OF(128, 2), CONFIGS_OF(32, 1),
+    CONFIGS_OF(64, 1), CONFIGS_OF(96, 1), CONFIGS_OF(128, 1), CONFIGS_OF(256, 1)};
 
 static bool supports(const Problem *p, char *why, size_t why_size) {
-  if (p->q_block_size % LEAST_BLOCK != 0 || p->kv_block_size % LEAST_BLOCK != 0) {
-    snprintf(why, why_size, "mask blocks of %dx%d: %s takes multiples of %d", p->q_block_size,
-             p->kv_block_size, step.name, LEAST_BLOCK);
-    return false;
-  }
-  const Variant *v = find_variant(p);
-  if (v == NULL) {
-    snprintf(why, why_size, "--head-dim %d: %s takes 32, 64, 96, 128 or 256", p->head_dim,
-             step.name);
-    return false;
-  }
-  return tensor_core_supports(p, v->shared_bytes, block_count(p, v), why, why_size);
+  const bool odd = p->q_block_size % LEAST_BLOCK != 0 || p->kv_block_size % LEAST_BLOCK != 0;
+  if (!odd) return supports_config<CONFIGS>(p, why, why_size);
+  snprintf(why, why_size, "mask blocks of %dx%d: %s takes multiples of %d", p->q_block_size,
+           p->kv_block_size, step.name, LEAST_BLOCK);
+  return false;
 }
 
 static size_t prepared_bytes(const Problem *p, const BlockMask *mask) {
-  const Variant *v = find_variant(p);
-  TileLists lists;
-  return lay_out_tile_lists(p, mask, v->q_rows, v->kv_rows, NULL, &lists);
+  return lay_out_tile_lists(p, mask, find_config<CONFIGS>(p), NULL).bytes;
 }
 
 static cudaError_t prepare(const Problem *p, const BlockMask *mask, void *prepared,
                            cudaStream_t stream) {
-  const Variant *v = find_variant(p);
-  TileLists lists;
-  lay_out_tile_lists(p, mask, v->q_rows, v->kv_rows, prepared, &lists);
-  const int64_t rows = (int64_t)lists.batches * lists.heads * lists.q_tiles;
-  const unsigned row_blocks = (unsigned)((rows + THREADS - 1) / THREADS);
+  const TileLists lists = lay_out_tile_lists(p, mask, find_config<CONFIGS>(p), prepared);
   if (lists.partial_tiles > 0) {
     pack_bits_kernel<<<(unsigned)lists.partial_tiles, THREADS, 0, stream>>>(*mask, lists);
   }
-  list_tiles_kernel<<<(unsigned)rows, WARP_SIZE, 0, stream>>>(*p, *mask, lists);
-  order_rows_kernel<<<row_blocks, THREADS, 0, stream>>>(lists, rows);
+  list_tiles_kernel<<<lists.rows, WARP_SIZE, 0, stream>>>(*p, *mask, lists);
+  order_rows_kernel<<<(lists.rows + THREADS - 1) / THREADS, THREADS, 0, stream>>>(lists);
   return cudaGetLastError();
-}
-
-static void describe(const Problem *p, size_t, Description *description) {
-  const Variant *v = find_variant(p);
-  *description = {};
-  description->block_m = v->q_rows;
-  description->block_n = v->kv_rows;
-  description->ceiling = CEILING_MMA;
-  description->multiplies_hidden_keys = true;
-  description->launch_count = 1;
-  description->launches[0] = {"attention", (const void *)v->kernel,
-                              dim3((unsigned)block_count(p, v)), dim3(THREADS),
-                              (size_t)v->shared_bytes};
 }
 
 static cudaError_t forward(const Problem *p, const Tensors *t, size_t, cudaStream_t stream) {
-  const Variant *v = find_variant(p);
-  const unsigned blocks = (unsigned)block_count(p, v);
-  cudaError_t error = check_alignment(t);
-  if (error == cudaSuccess) {
-    error = cudaFuncSetAttribute(v->kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                 v->shared_bytes);
-  }
-  if (error != cudaSuccess) return error;
-  TileLists lists;
-  lay_out_tile_lists(p, t->block_mask, v->q_rows, v->kv_rows, t->prepared, &lists);
-  v->kernel<<<blocks, THREADS, v->shared_bytes, stream>>>(*p, *t, lists);
+  const auto *config = find_config<CONFIGS>(p);
+  if (const cudaError_t error = prepare_launch(config, t)) return error;
+  const TileLists lists = lay_out_tile_lists(p, t->block_mask, config, t->prepared);
+  config->kernel<<<grid_size(config, p), THREADS, config->shared_bytes, stream>>>(*p, *t, lists);
   return cudaGetLastError();
 }
 
-static const char *const TOUR[] = {
-    "-b 1 -n 1024 --mask causal --mask-block 64x64 --min-time 0.1",
-    "-b 1 -n 1024 --mask window:200 --mask-block 64x64 --min-time 0.1",
-    "-b 1 -n 1024 --mask document:3 --mask-block 64x64 --min-time 0.1",
-    "-b 1 -n 1024 --mask interleaved:1 --mask-block 64x64 --min-time 0.1",
-    "-b 1 -n 1024 --mask random:0.5 --mask-block 64x64 --min-time 0.1",
-    NULL,
-};
-
-static const BlockMaskSupport BLOCK_MASKS = {
-    .tour = TOUR,
-    .prepared_bytes = prepared_bytes,
-    .prepare = prepare,
-};
+static const BlockMaskSupport BLOCK_MASKS = {.prepared_bytes = prepared_bytes, .prepare = prepare};
 
 const Step step = {
     .name = "step05",
-    .title = "The full block mask",
-    .idea = "Only blocks that the mask leaves are visited; only mixed ones run mask code.",
+    .title = "Block-sparse masks",
+    .idea = "Only blocks with unmasked entries are visited; only mixed ones run mask code.",
     .head_dims = "D = 32, 64, 96, 128 or 256",
     .supports = supports,
     .workspace_bytes = NULL,
-    .describe = describe,
+    .describe = describe_config<CONFIGS>,
     .forward = forward,
     .block_masks = &BLOCK_MASKS,
 };

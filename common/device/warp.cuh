@@ -1,7 +1,7 @@
 /**
  * @file
- * Reductions among neighbouring lanes of a warp. Every lane of the warp takes part, and every lane
- * gets the result.
+ * Reductions among neighbouring lanes of a warp. All 32 lanes take part, and every lane gets the
+ * result of its group.
  */
 #ifndef DEVICE_WARP_CUH
 #define DEVICE_WARP_CUH
@@ -13,7 +13,7 @@ constexpr unsigned FULL_WARP = 0xffffffff;
 
 /** Maximum over each group of LANES neighbouring lanes; LANES is a power of two. */
 template <int LANES>
-__device__ __forceinline__ float lanes_max(float x) {
+__device__ __forceinline__ float lanes_reduce_max(float x) {
 #pragma unroll
   for (int distance = LANES / 2; distance > 0; distance /= 2) {
     x = fmaxf(x, __shfl_xor_sync(FULL_WARP, x, distance));
@@ -23,7 +23,7 @@ __device__ __forceinline__ float lanes_max(float x) {
 
 /** Sum over each group of LANES neighbouring lanes, the same bits in every lane. */
 template <int LANES>
-__device__ __forceinline__ float lanes_sum(float x) {
+__device__ __forceinline__ float lanes_reduce_sum(float x) {
 #pragma unroll
   for (int distance = LANES / 2; distance > 0; distance /= 2) {
     x += __shfl_xor_sync(FULL_WARP, x, distance);

@@ -27,8 +27,7 @@ static ExitCode run(int argc, char **argv, Error *error) {
   if (!device_open(&device, error)) return error->code;
   if (options.ceilings) return run_ceilings(&options, &device, error);
   if (options.cases_path != NULL) return run_cases(options.cases_path, &options, &device, error);
-  if (argc == 1 && step.block_masks != NULL)
-    return run_tour(step.block_masks->tour, &options, &device, error);
+  if (argc == 1 && step.block_masks != NULL) return run_tour(&options, &device, error);
   return run_options(&options, &device, false, error);
 }
 

@@ -18,9 +18,9 @@
 ExitCode run_cases(const char *path, const Options *base, const Device *device, Error *error);
 
 /**
- * Runs the step as its tour says, one line of options after the other: the mask as a picture, then
- * the report. Stops at the first that is not right.
+ * Runs a step that takes block masks with five masks, one after the other: first the mask as a
+ * picture, then the report. Stops at the first run that is not right.
  */
-ExitCode run_tour(const char *const *tour, const Options *base, const Device *device, Error *error);
+ExitCode run_tour(const Options *base, const Device *device, Error *error);
 
 #endif

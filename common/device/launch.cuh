@@ -1,0 +1,146 @@
+/**
+ * @file
+ * From a problem to a kernel launch. A step lists the instantiations of its kernel; the functions
+ * here choose one, say why none will do, describe the launch, and prepare it.
+ */
+#ifndef DEVICE_LAUNCH_CUH
+#define DEVICE_LAUNCH_CUH
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+#include <stdio.h>
+
+#include "attention.h"
+
+/** The Dtype of an element type. */
+template <typename T>
+constexpr Dtype DTYPE_OF = DTYPE_FP16;
+template <>
+constexpr Dtype DTYPE_OF<__nv_bfloat16> = DTYPE_BF16;
+
+/**
+ * One instantiation of a kernel. A thread block computes block_m rows of O of one query head.
+ * `Extra` are the parameters of the kernel behind the problem and the tensors.
+ *
+ * CEILING_MMA means that the kernel uses tensor cores: it takes exactly `head_dim`, copies 16 bytes
+ * at a time, multiplies masked keys by 0, and needs compute capability 8.0. Other kernels take
+ * every head dimension up to `head_dim`.
+ */
+template <typename... Extra>
+struct KernelConfig {
+  void (*kernel)(Problem, Tensors, Extra...);
+  Dtype dtype;
+  int head_dim, block_m, block_n; /**< block_n: rows of K and V per tile */
+  int threads, shared_bytes;
+  Ceiling ceiling;
+  bool shared_kv; /**< the variant that --shared-kv asks for */
+};
+
+/** The configuration of a kernel; `Tiles` tells its BLOCK_M and BLOCK_N. */
+template <typename T, int HEAD_DIM, typename Tiles, typename... Extra>
+constexpr KernelConfig<Extra...> make_config(void (*kernel)(Problem, Tensors, Extra...),
+                                             int threads, int shared_bytes, Ceiling ceiling,
+                                             bool shared_kv = false) {
+  return {kernel,  DTYPE_OF<T>,  HEAD_DIM, Tiles::BLOCK_M, Tiles::BLOCK_N,
+          threads, shared_bytes, ceiling,  shared_kv};
+}
+
+/** An attribute of the current device. */
+static inline int device_attribute(cudaDeviceAttr attribute) {
+  int device = 0, value = 0;
+  cudaGetDevice(&device);
+  cudaDeviceGetAttribute(&value, attribute, device);
+  return value;
+}
+
+/**
+ * The configuration for a problem, or NULL if none takes its head dimension. Of those with the
+ * smallest sufficient head_dim, the first whose shared memory the device has; if the device has too
+ * little for all of them, the last. So a step lists larger tiles first.
+ */
+template <const auto &CONFIGS>
+static auto find_config(const Problem *p) {
+  const size_t shared_limit = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
+  decltype(&CONFIGS[0]) chosen = NULL;
+  for (const auto &c : CONFIGS) {
+    const bool takes_head_dim =
+        c.ceiling == CEILING_MMA ? c.head_dim == p->head_dim : c.head_dim >= p->head_dim;
+    if (c.dtype != p->dtype || !takes_head_dim || c.shared_kv != p->shared_kv) continue;
+    if (p->q_block_size % c.block_m != 0) continue;  // a mask block holds whole tiles
+    if (chosen != NULL && c.head_dim != chosen->head_dim) break;
+    chosen = &c;
+    if ((size_t)c.shared_bytes <= shared_limit) break;
+  }
+  return chosen;
+}
+
+/** Thread blocks of a launch: one per tile of block_m queries of each head. */
+template <typename Config>
+static int64_t grid_size(const Config *config, const Problem *p) {
+  const int64_t q_tiles = (p->q_len + config->block_m - 1) / config->block_m;
+  return q_tiles * p->batch * p->q_heads;
+}
+
+/** Step::supports of a step whose kernel has these configurations. */
+template <const auto &CONFIGS>
+static bool supports_config(const Problem *p, char *why, size_t why_size) {
+  const auto *config = find_config<CONFIGS>(p);
+  if (config == NULL) {
+    snprintf(why, why_size, "--head-dim %d: %s takes %s", p->head_dim, step.name, step.head_dims);
+    return false;
+  }
+  const int major = device_attribute(cudaDevAttrComputeCapabilityMajor);
+  const int shared_limit = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
+  const bool tensor_cores = config->ceiling == CEILING_MMA;
+  const auto odd = [](const Strides &s) { return (s.batch % 8 | s.head % 8 | s.row % 8) != 0; };
+  const char *unaligned = odd(p->q_strides)   ? "Q"
+                          : odd(p->k_strides) ? "K"
+                          : odd(p->v_strides) ? "V"
+                          : odd(p->o_strides) ? "O"
+                                              : NULL;
+  if (tensor_cores && major < 8) {
+    snprintf(why, why_size, "this GPU has compute capability %d.x: %s needs 8.0 or later", major,
+             step.name);
+  } else if (config->shared_bytes > shared_limit) {
+    snprintf(why, why_size, "--head-dim %d: %s needs %d bytes of shared memory, this GPU has %d",
+             p->head_dim, step.name, config->shared_bytes, shared_limit);
+  } else if (tensor_cores && unaligned != NULL) {
+    snprintf(why, why_size, "the strides of %s must be multiples of 8 elements in %s", unaligned,
+             step.name);
+  } else if (grid_size(config, p) > INT32_MAX) {
+    snprintf(why, why_size, "--batch %d x --heads %d x --seqlen %d: at most 2^31 - 1 thread blocks",
+             p->batch, p->q_heads, p->q_len);
+  } else {
+    return true;
+  }
+  return false;
+}
+
+/** Step::describe of a step with one launch. */
+template <const auto &CONFIGS>
+static void describe_config(const Problem *p, size_t, Description *description) {
+  const auto *c = find_config<CONFIGS>(p);
+  *description = {};
+  description->block_m = c->block_m;
+  description->block_n = c->block_n;
+  description->ceiling = c->ceiling;
+  description->multiplies_hidden_keys = c->ceiling == CEILING_MMA;
+  description->launch_count = 1;
+  description->launches[0] = {"attention", (const void *)c->kernel, dim3((unsigned)grid_size(c, p)),
+                              dim3(c->threads), (size_t)c->shared_bytes};
+}
+
+/**
+ * Lets the kernel use its shared memory. Returns cudaErrorMisalignedAddress for a tensor-core
+ * kernel unless all four tensors start at multiples of 16 bytes.
+ */
+template <typename Config>
+static cudaError_t prepare_launch(const Config *config, const Tensors *t) {
+  const uintptr_t all = (uintptr_t)t->q | (uintptr_t)t->k | (uintptr_t)t->v | (uintptr_t)t->o;
+  if (config->ceiling == CEILING_MMA && all % 16 != 0) return cudaErrorMisalignedAddress;
+  return cudaFuncSetAttribute(config->kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                              config->shared_bytes);
+}
+
+#endif

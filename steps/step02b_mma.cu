@@ -1,0 +1,292 @@
+/**
+ * @file
+ * Step 02b: both products on the tensor cores.
+ *
+ * The idea: mma.m16n8k16 is one instruction of a whole warp. It computes D += A B for a 16 x 16
+ * matrix A and a 16 x 8 matrix B of 16-bit elements, with a 16 x 8 matrix D of fp32. The matrices
+ * live in registers, spread over the 32 lanes in a fixed pattern: the part that one lane holds is
+ * its fragment. With g = lane / 4 (0 to 7) and t = 2 (lane % 4) (0, 2, 4 or 6), a lane holds
+ *
+ *     A   a[0]: A[g][t], A[g][t + 1]           a[2]: A[g][t + 8], A[g][t + 9]
+ *         a[1]: A[g + 8][t], A[g + 8][t + 1]   a[3]: A[g + 8][t + 8], A[g + 8][t + 9]
+ *     B   b[0]: B[t][g], B[t + 1][g]           b[1]: B[t + 8][g], B[t + 9][g]
+ *     D   d[0], d[1]: D[g][t], D[g][t + 1]     d[2], d[3]: D[g + 8][t], D[g + 8][t + 1]
+ *
+ * where each register of A and B holds two 16-bit elements. `make layouts` draws the pattern.
+ *
+ * What changed since step 02: a warp owns 16 rows of Q, S and O, and S, P and O stay in fragments.
+ * Q, K and V stay in 16 bits in shared memory. P is rounded to 16 bits before it is multiplied.
+ *
+ * What it costs: fragments are loaded by ordinary shared-memory loads, 4 bytes or 2 bytes per lane.
+ * Every mma waits for two to four of them, so the load instructions bound the speed.
+ *
+ * What to look at: the index of each load in multiply_qk() and multiply_pv(), against the pattern
+ * above; in multiply_pv(), how P goes from D of one product to A of the next without moving.
+ */
+#include <math.h>
+
+#include "attention.h"
+#include "device/convert.cuh"
+#include "device/heads.cuh"
+#include "device/launch.cuh"
+#include "device/ptx.cuh"
+#include "device/warp.cuh"
+
+constexpr int WARPS = 4;
+constexpr int THREADS = WARPS * WARP_SIZE;
+
+/** Elements from one row of a tile in shared memory to the next: 16 bytes of padding let the 8 rows
+ * that a fragment load reads together start in different banks. */
+template <int HEAD_DIM>
+constexpr int SMEM_STRIDE = HEAD_DIM + 8;
+
+/** Sizes of the tiles, by head dimension. */
+template <int HEAD_DIM>
+struct Tiles {
+  static constexpr int BLOCK_M = 16 * WARPS;                // rows of Q; each warp owns 16 of them
+  static constexpr int BLOCK_N = HEAD_DIM <= 64 ? 64 : 32;  // rows of K and V
+  static constexpr int SHARED_BYTES = 2 * (BLOCK_M + 2 * BLOCK_N) * SMEM_STRIDE<HEAD_DIM>;
+};
+
+/**
+ * Copies rows first .. first + ROWS - 1 of a [rows][HEAD_DIM] matrix to shared memory, 16 bytes per
+ * thread and iteration. Rows past the end become zero, so that they add nothing to any product.
+ */
+template <int HEAD_DIM, int ROWS, typename T>
+__device__ __forceinline__ void load_tile(T *tile_shared, const T *matrix, int64_t row_stride,
+                                          int first, int rows) {
+  constexpr int ROW_CHUNKS = HEAD_DIM / 8;  // of 16 bytes
+#pragma unroll
+  for (int i = threadIdx.x; i < ROWS * ROW_CHUNKS; i += THREADS) {
+    const int row = i / ROW_CHUNKS;
+    const int column = i % ROW_CHUNKS * 8;
+    const T *source = matrix + (first + row) * row_stride + column;
+    uint4 chunk = make_uint4(0, 0, 0, 0);
+    if (first + row < rows) chunk = *reinterpret_cast<const uint4 *>(source);
+    *reinterpret_cast<uint4 *>(&tile_shared[row * SMEM_STRIDE<HEAD_DIM> + column]) = chunk;
+  }
+}
+
+/** Two neighbouring elements of a row as one register; `pair` is aligned to 4 bytes. */
+template <typename T>
+__device__ __forceinline__ uint32_t load_row_pair(const T *pair) {
+  return *reinterpret_cast<const uint32_t *>(pair);
+}
+
+/** An element and the one STRIDE behind it, below it in its column, as one register. */
+template <int STRIDE, typename T>
+__device__ __forceinline__ uint32_t load_column_pair(const T *upper) {
+  const uint16_t low = *reinterpret_cast<const uint16_t *>(upper);
+  const uint16_t high = *reinterpret_cast<const uint16_t *>(upper + STRIDE);
+  return low | (uint32_t)high << 16;
+}
+
+/** S += Q K^T for the 16 rows of this warp and the keys of one tile. */
+template <typename T, int HEAD_DIM, int N_TILES>
+__device__ __forceinline__ void multiply_qk(float (&s)[N_TILES][4], const T *q_warp,
+                                            const T *k_shared) {
+  constexpr int STRIDE = SMEM_STRIDE<HEAD_DIM>;
+  const int lane = threadIdx.x % WARP_SIZE;
+  const int g = lane / 4, t = lane % 4 * 2;
+#pragma unroll
+  for (int d = 0; d < HEAD_DIM; d += 16) {
+    // A is rows 0 to 15 and columns d to d + 15 of Q.
+    const T *q = &q_warp[g * STRIDE + d + t];
+    const uint32_t a[4] = {load_row_pair(q), load_row_pair(q + 8 * STRIDE), load_row_pair(q + 8),
+                           load_row_pair(q + 8 * STRIDE + 8)};
+#pragma unroll
+    for (int n = 0; n < N_TILES; n++) {
+      // B is part of K^T: B[i][j] = K[8 n + j][d + i]. A pair in a column of B lies in a row of K.
+      const T *k = &k_shared[(8 * n + g) * STRIDE + d + t];
+      mma_m16n8k16<T>(s[n], a, load_row_pair(k), load_row_pair(k + 8));
+    }
+  }
+}
+
+/**
+ * Sets the scores of keys that their query does not attend to -inf: keys past the last one and,
+ * under the causal mask, keys past the diagonal. Row 0 of `s` is query first_q, column 0 is key
+ * first_key.
+ */
+template <int N_TILES>
+__device__ __forceinline__ void apply_mask(float (&s)[N_TILES][4], const Problem &p, int first_q,
+                                           int first_key) {
+  const int lane = threadIdx.x % WARP_SIZE;
+#pragma unroll
+  for (int half = 0; half < 2; half++) {  // of the 16 rows: upper, lower
+    // Attended keys, counted from the first key of this lane.
+    const int keys = attended_keys(p, first_q + 8 * half + lane / 4) - first_key - lane % 4 * 2;
+#pragma unroll
+    for (int n = 0; n < N_TILES; n++) {
+      if (8 * n >= keys) s[n][2 * half] = -INFINITY;
+      if (8 * n + 1 >= keys) s[n][2 * half + 1] = -INFINITY;
+    }
+  }
+}
+
+/** Replaces scores by probabilities 2^(scale_log2 s - m) and updates m, l and O, as in step 02. */
+template <int N_TILES, int O_TILES>
+__device__ __forceinline__ void update_softmax(float (&s)[N_TILES][4], float (&m)[2], float (&l)[2],
+                                               float (&o)[O_TILES][4], float scale_log2) {
+#pragma unroll
+  for (int half = 0; half < 2; half++) {
+    float row_max = -INFINITY;
+#pragma unroll
+    for (int n = 0; n < N_TILES; n++) {
+      row_max = fmaxf(row_max, fmaxf(s[n][2 * half], s[n][2 * half + 1]));
+    }
+    // Lanes 4 g to 4 g + 3 hold row g. The scale is positive, so scaling the maximum once is the
+    // same as scaling every score.
+    row_max = fmaxf(m[half], lanes_reduce_max<4>(row_max) * scale_log2);
+    const float safe_max = row_max == -INFINITY ? 0.0f : row_max;
+    const float rescale = exp2_approx(m[half] - safe_max);
+    m[half] = row_max;
+    float tile_sum = 0.0f;
+#pragma unroll
+    for (int n = 0; n < N_TILES; n++) {
+#pragma unroll
+      for (int c = 2 * half; c < 2 * half + 2; c++) {
+        s[n][c] = exp2_approx(fmaf(s[n][c], scale_log2, -safe_max));
+        tile_sum += s[n][c];
+      }
+    }
+    l[half] = l[half] * rescale + tile_sum;
+#pragma unroll
+    for (int n = 0; n < O_TILES; n++) {
+      o[n][2 * half] *= rescale;
+      o[n][2 * half + 1] *= rescale;
+    }
+  }
+}
+
+/** Two values, rounded to T, as one register of a fragment: `low` in the lower half. */
+template <typename T>
+__device__ __forceinline__ uint32_t pack(float low, float high) {
+  const typename PairOf<T>::type pair = from_floats<T>(low, high);
+  return *reinterpret_cast<const uint32_t *>(&pair);
+}
+
+/** O += P V for the 16 rows of this warp and the keys of one tile. */
+template <typename T, int HEAD_DIM, int N_TILES>
+__device__ __forceinline__ void multiply_pv(float (&o)[HEAD_DIM / 8][4],
+                                            const float (&p)[N_TILES][4], const T *v_shared) {
+  constexpr int STRIDE = SMEM_STRIDE<HEAD_DIM>;
+  const int lane = threadIdx.x % WARP_SIZE;
+  const int g = lane / 4, t = lane % 4 * 2;
+#pragma unroll
+  for (int n = 0; n < N_TILES; n += 2) {
+    // A is 16 keys of P: two neighbouring D tiles, 8 keys each. Tile n holds columns t and t + 1 of
+    // A, tile n + 1 holds columns t + 8 and t + 9: each lane already has what A asks of it.
+    const uint32_t a[4] = {pack<T>(p[n][0], p[n][1]), pack<T>(p[n][2], p[n][3]),
+                           pack<T>(p[n + 1][0], p[n + 1][1]), pack<T>(p[n + 1][2], p[n + 1][3])};
+#pragma unroll
+    for (int d = 0; d < HEAD_DIM; d += 8) {
+      // B is part of V: B[i][j] = V[8 n + i][d + j]. A pair in a column of B lies in two rows of V.
+      const T *v = &v_shared[(8 * n + t) * STRIDE + d + g];
+      mma_m16n8k16<T>(o[d / 8], a, load_column_pair<STRIDE>(v),
+                      load_column_pair<STRIDE>(v + 8 * STRIDE));
+    }
+  }
+}
+
+/** Divides O by l and stores the rows first .. first + 15 of this warp, and their LSE. */
+template <typename T, int HEAD_DIM>
+__device__ __forceinline__ void store_rows(const float (&o)[HEAD_DIM / 8][4], const float (&m)[2],
+                                           const float (&l)[2], T *o_global, int64_t row_stride,
+                                           float *lse_global, int first, int rows) {
+  const int lane = threadIdx.x % WARP_SIZE;
+#pragma unroll
+  for (int half = 0; half < 2; half++) {
+    const int row = first + 8 * half + lane / 4;
+    const float sum = lanes_reduce_sum<4>(l[half]);
+    const float factor = sum == 0.0f ? 0.0f : __fdividef(1.0f, sum);
+    if (row >= rows) continue;
+#pragma unroll
+    for (int n = 0; n < HEAD_DIM / 8; n++) {
+      *reinterpret_cast<uint32_t *>(&o_global[row * row_stride + 8 * n + lane % 4 * 2]) =
+          pack<T>(o[n][2 * half] * factor, o[n][2 * half + 1] * factor);
+    }
+    // A row that attends nothing has m = -inf and sum = 0, and log2(0) is -inf too.
+    if (lane % 4 == 0) lse_global[row] = (m[half] + log2_approx(sum)) * 0.6931471805599453f;
+  }
+}
+
+/** The whole forward pass: one thread block for BLOCK_M queries of one head. */
+template <typename T, int HEAD_DIM>
+__global__ void __launch_bounds__(THREADS) attention_kernel(Problem p, Tensors t) {
+  using Tile = Tiles<HEAD_DIM>;
+
+  extern __shared__ __align__(16) unsigned char smem[];
+  T *q_shared = (T *)smem;
+  T *k_shared = q_shared + Tile::BLOCK_M * SMEM_STRIDE<HEAD_DIM>;
+  T *v_shared = k_shared + Tile::BLOCK_N * SMEM_STRIDE<HEAD_DIM>;
+
+  // Under the causal mask the last rows have the most work: they start first.
+  const int q_tiles = (p.q_len + Tile::BLOCK_M - 1) / Tile::BLOCK_M;
+  const int first_q = (q_tiles - 1 - blockIdx.x % q_tiles) * Tile::BLOCK_M;
+  const HeadOffsets at = head_offsets(p, blockIdx.x / q_tiles);
+  const T *q_global = (const T *)t.q + at.q;
+  const T *k_global = (const T *)t.k + at.k;
+  const T *v_global = (const T *)t.v + at.v;
+
+  const int warp_row = threadIdx.x / WARP_SIZE * 16;
+  T *q_warp = q_shared + warp_row * SMEM_STRIDE<HEAD_DIM>;
+
+  // Of rows g and g + 8 of this warp:
+  float m[2] = {-INFINITY, -INFINITY};  // running maximum of the scores, in units of log2
+  float l[2] = {0.0f, 0.0f};            // running sum of the probabilities, this lane's keys only
+  float o[HEAD_DIM / 8][4] = {};
+  const float scale_log2 = p.scale * 1.4426950408889634f;
+  const int key_end = attended_keys(p, min(first_q + Tile::BLOCK_M, p.q_len) - 1);
+  // Every row attends the keys before this one, so their scores need no mask.
+  const int unmasked_end = attended_keys(p, first_q);
+
+  load_tile<HEAD_DIM, Tile::BLOCK_M>(q_shared, q_global, p.q_strides.row, first_q, p.q_len);
+
+  for (int first_key = 0; first_key < key_end; first_key += Tile::BLOCK_N) {
+    __syncthreads();  // all warps have read the previous K and V; their buffers can be overwritten
+    load_tile<HEAD_DIM, Tile::BLOCK_N>(k_shared, k_global, p.k_strides.row, first_key, p.kv_len);
+    load_tile<HEAD_DIM, Tile::BLOCK_N>(v_shared, v_global, p.v_strides.row, first_key, p.kv_len);
+    __syncthreads();  // K, V and, in the first iteration, Q are complete
+
+    float s[Tile::BLOCK_N / 8][4] = {};
+    multiply_qk<T, HEAD_DIM>(s, q_warp, k_shared);
+    if (first_key + Tile::BLOCK_N > unmasked_end) apply_mask(s, p, first_q + warp_row, first_key);
+    update_softmax(s, m, l, o, scale_log2);
+    multiply_pv<T, HEAD_DIM>(o, s, v_shared);
+  }
+
+  store_rows<T, HEAD_DIM>(o, m, l, (T *)t.o + at.o, p.o_strides.row, t.lse + at.lse,
+                          first_q + warp_row, p.q_len);
+}
+
+template <typename T, int HEAD_DIM>
+constexpr auto CONFIG = make_config<T, HEAD_DIM, Tiles<HEAD_DIM>>(attention_kernel<T, HEAD_DIM>,
+                                                                  THREADS,
+                                                                  Tiles<HEAD_DIM>::SHARED_BYTES,
+                                                                  CEILING_MMA);
+
+static constexpr KernelConfig<> CONFIGS[] = {
+    CONFIG<__half, 32>,        CONFIG<__half, 64>,        CONFIG<__half, 96>,
+    CONFIG<__half, 128>,       CONFIG<__half, 256>,       CONFIG<__nv_bfloat16, 32>,
+    CONFIG<__nv_bfloat16, 64>, CONFIG<__nv_bfloat16, 96>, CONFIG<__nv_bfloat16, 128>,
+    CONFIG<__nv_bfloat16, 256>};
+
+static cudaError_t forward(const Problem *p, const Tensors *t, size_t, cudaStream_t stream) {
+  const auto *config = find_config<CONFIGS>(p);
+  if (const cudaError_t error = prepare_launch(config, t)) return error;
+  config->kernel<<<grid_size(config, p), THREADS, config->shared_bytes, stream>>>(*p, *t);
+  return cudaGetLastError();
+}
+
+const Step step = {
+    .name = "step02b",
+    .title = "Both products on the tensor cores",
+    .idea = "S, P and O live in mma fragments; ordinary shared-memory loads fill the others.",
+    .head_dims = "D = 32, 64, 96, 128 or 256",
+    .supports = supports_config<CONFIGS>,
+    .workspace_bytes = NULL,
+    .describe = describe_config<CONFIGS>,
+    .forward = forward,
+    .block_masks = NULL,
+};

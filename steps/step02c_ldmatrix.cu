@@ -1,0 +1,243 @@
+/**
+ * @file
+ * Step 02c: ldmatrix, and 32 query rows per warp.
+ *
+ * The idea: ldmatrix loads whole fragments. It takes the addresses of the 8 rows of an 8 x 8 matrix
+ * of 16-bit elements, 16 bytes each, one address per lane, and gives each lane its register of the
+ * fragment: elements t and t + 1 of row g. The form .x4 loads four matrices, one per group of 8
+ * lanes, and .trans gives elements t and t + 1 of column g instead, which is what V needs. One
+ * instruction replaces four 32-bit loads, or eight 16-bit loads and four to pack them.
+ *
+ * What changed since step 02b: the two products use ldmatrix; a warp owns 32 rows of Q (16 at
+ * D = 256, where O fills the registers), so that each fragment of K and V feeds two mma; O is
+ * collected in shared memory and stored 16 bytes at a time. The mask and the softmax are those of
+ * step 02b, for M_TILES tiles of 16 rows, in device/fragments.cuh.
+ *
+ * What it costs: twice the rows per warp need twice the registers for S and O, so that two thread
+ * blocks fit a multiprocessor instead of three. All warps still wait while K and V are loaded.
+ *
+ * What to look at: which 8 rows each group of 8 lanes names in multiply_qk() and multiply_pv().
+ * They start in different banks because rows are padded by 16 bytes.
+ */
+#include <math.h>
+
+#include "attention.h"
+#include "device/fragments.cuh"
+#include "device/heads.cuh"
+#include "device/launch.cuh"
+#include "device/ptx.cuh"
+#include "device/warp.cuh"
+
+constexpr int WARPS = 4;
+constexpr int THREADS = WARPS * WARP_SIZE;
+
+/** Sizes of the tiles, by head dimension: as large as the registers allow. */
+template <int HEAD_DIM>
+struct Tiles {
+  static constexpr int M_TILES = HEAD_DIM <= 128 ? 2 : 1;  // 16-row tiles of Q per warp
+  static constexpr int WARP_ROWS = 16 * M_TILES;
+  static constexpr int BLOCK_M = WARPS * WARP_ROWS;         // rows of Q
+  static constexpr int BLOCK_N = HEAD_DIM <= 64 ? 64 : 32;  // rows of K and V
+  static constexpr int SHARED_BYTES = 2 * (BLOCK_M + 2 * BLOCK_N) * SMEM_STRIDE<HEAD_DIM>;
+};
+
+/** S += Q K^T for this warp's rows and the keys of one tile. */
+template <typename T, int HEAD_DIM, int M_TILES, int N_TILES>
+__device__ __forceinline__ void multiply_qk(float (&s)[M_TILES][N_TILES][4], const T *q_warp,
+                                            const T *k_shared) {
+  const int lane = threadIdx.x % WARP_SIZE;
+#pragma unroll
+  for (int d = 0; d < HEAD_DIM; d += 16) {
+    // Four 8 x 8 matrices of Q: upper and lower rows of the left 8 columns, then of the right 8.
+    uint32_t q[M_TILES][4];
+#pragma unroll
+    for (int i = 0; i < M_TILES; i++) {
+      ldmatrix_x4(q[i], &q_warp[(16 * i + lane % 16) * SMEM_STRIDE<HEAD_DIM> + d + lane / 16 * 8]);
+    }
+#pragma unroll
+    for (int n = 0; n < N_TILES; n += 2) {
+      // Four 8 x 8 matrices of K: left and right columns of 8 keys, then of the next 8 keys.
+      uint32_t k[4];
+      const int key = 8 * n + lane / 16 * 8 + lane % 8;
+      ldmatrix_x4(k, &k_shared[key * SMEM_STRIDE<HEAD_DIM> + d + lane / 8 % 2 * 8]);
+#pragma unroll
+      for (int i = 0; i < M_TILES; i++) {
+        mma_m16n8k16<T>(s[i][n], q[i], k[0], k[1]);
+        mma_m16n8k16<T>(s[i][n + 1], q[i], k[2], k[3]);
+      }
+    }
+  }
+}
+
+/** O += P V for this warp's rows and the keys of one tile. */
+template <typename T, int HEAD_DIM, int M_TILES, int N_TILES>
+__device__ __forceinline__ void multiply_pv(float (&o)[M_TILES][HEAD_DIM / 8][4],
+                                            const float (&p)[M_TILES][N_TILES][4],
+                                            const T *v_shared) {
+  const int lane = threadIdx.x % WARP_SIZE;
+#pragma unroll
+  for (int n = 0; n < N_TILES; n += 2) {
+    // Two neighbouring accumulator tiles of P are the A fragment of 16 keys.
+    uint32_t a[M_TILES][4];
+#pragma unroll
+    for (int i = 0; i < M_TILES; i++) {
+      a[i][0] = pack<T>(p[i][n][0], p[i][n][1]);
+      a[i][1] = pack<T>(p[i][n][2], p[i][n][3]);
+      a[i][2] = pack<T>(p[i][n + 1][0], p[i][n + 1][1]);
+      a[i][3] = pack<T>(p[i][n + 1][2], p[i][n + 1][3]);
+    }
+#pragma unroll
+    for (int d = 0; d < HEAD_DIM; d += 16) {
+      // .trans transposes each 8 x 8 matrix of V: a lane gets two keys of one column.
+      uint32_t v[4];
+      const int key = 8 * n + lane % 16;
+      ldmatrix_x4_trans(v, &v_shared[key * SMEM_STRIDE<HEAD_DIM> + d + lane / 16 * 8]);
+#pragma unroll
+      for (int i = 0; i < M_TILES; i++) {
+        mma_m16n8k16<T>(o[i][d / 8], a[i], v[0], v[1]);
+        mma_m16n8k16<T>(o[i][d / 8 + 1], a[i], v[2], v[3]);
+      }
+    }
+  }
+}
+
+/**
+ * Divides O by l and stores this warp's rows first .. of it, and their LSE. The rows are collected
+ * in `o_warp`, shared memory of this warp alone, so that each lane stores 16 bytes at a time.
+ */
+template <typename T, int HEAD_DIM, int M_TILES>
+__device__ __forceinline__ void store_rows(const float (&o)[M_TILES][HEAD_DIM / 8][4],
+                                           const float (&m)[M_TILES][2],
+                                           const float (&l)[M_TILES][2], T *o_warp, T *o_global,
+                                           int64_t row_stride, float *lse_global, int first,
+                                           int rows) {
+  const int lane = threadIdx.x % WARP_SIZE;
+#pragma unroll
+  for (int i = 0; i < M_TILES; i++) {
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+      const int row = 16 * i + 8 * half + lane / 4;
+      const float sum = lanes_reduce_sum<4>(l[i][half]);
+      const float factor = sum == 0.0f ? 0.0f : __fdividef(1.0f, sum);
+#pragma unroll
+      for (int n = 0; n < HEAD_DIM / 8; n++) {
+        *reinterpret_cast<uint32_t *>(&o_warp[row * SMEM_STRIDE<HEAD_DIM> + 8 * n + lane % 4 * 2]) =
+            pack<T>(o[i][n][2 * half] * factor, o[i][n][2 * half + 1] * factor);
+      }
+      // A row that attends nothing has m = -inf and sum = 0, and log2(0) is -inf too.
+      if (lane % 4 == 0 && first + row < rows) {
+        lse_global[first + row] = (m[i][half] + log2_approx(sum)) * 0.6931471805599453f;
+      }
+    }
+  }
+  __syncwarp();  // the rows are complete: a lane stores what other lanes of the warp have written
+  constexpr int ITERATIONS = 16 * M_TILES * HEAD_DIM / CHUNK / WARP_SIZE;
+  uint4 chunks[ITERATIONS];  // all loads are issued before the first store
+#pragma unroll
+  for (int j = 0; j < ITERATIONS; j++) {
+    const ChunkPosition at = chunk_position<HEAD_DIM, WARP_SIZE>(j, lane);
+    chunks[j] = *reinterpret_cast<const uint4 *>(
+        &o_warp[(at.row + at.row_offset) * SMEM_STRIDE<HEAD_DIM> + at.column]);
+  }
+#pragma unroll
+  for (int j = 0; j < ITERATIONS; j++) {
+    const ChunkPosition at = chunk_position<HEAD_DIM, WARP_SIZE>(j, lane);
+    T *target = o_global + (first + at.row) * row_stride + at.column + at.row_offset * row_stride;
+    store_16(target, chunks[j], first + at.row + at.row_offset < rows);
+  }
+}
+
+/** The whole forward pass: one thread block for BLOCK_M queries of one head. */
+template <typename T, int HEAD_DIM>
+__global__ void __launch_bounds__(THREADS) attention_kernel(Problem p, Tensors t) {
+  using Tile = Tiles<HEAD_DIM>;
+  constexpr int M_TILES = Tile::M_TILES;
+
+  extern __shared__ __align__(16) unsigned char smem[];
+  T *q_shared = (T *)smem;
+  T *k_shared = q_shared + Tile::BLOCK_M * SMEM_STRIDE<HEAD_DIM>;
+  T *v_shared = k_shared + Tile::BLOCK_N * SMEM_STRIDE<HEAD_DIM>;
+
+  // Under the causal mask the last rows have the most work: they start first.
+  const int q_tiles = (p.q_len + Tile::BLOCK_M - 1) / Tile::BLOCK_M;
+  const int first_q = (q_tiles - 1 - blockIdx.x % q_tiles) * Tile::BLOCK_M;
+  const HeadOffsets at = head_offsets(p, blockIdx.x / q_tiles);
+  const T *q_global = (const T *)t.q + at.q;
+  const T *k_global = (const T *)t.k + at.k;
+  const T *v_global = (const T *)t.v + at.v;
+
+  const int warp_row = threadIdx.x / WARP_SIZE * Tile::WARP_ROWS;
+  T *q_warp = q_shared + warp_row * SMEM_STRIDE<HEAD_DIM>;
+
+  // Of rows g and g + 8 of each 16-row tile:
+  float m[M_TILES][2];  // running maximum of the scores, in units of log2
+  float l[M_TILES][2];  // running sum of the probabilities, this lane's keys only
+  float o[M_TILES][HEAD_DIM / 8][4] = {};
+#pragma unroll
+  for (int i = 0; i < M_TILES; i++) {
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+      m[i][half] = -INFINITY;
+      l[i][half] = 0.0f;
+    }
+  }
+  const float scale_log2 = p.scale * 1.4426950408889634f;
+  const int key_end = attended_keys(p, min(first_q + Tile::BLOCK_M, p.q_len) - 1);
+  // Every row attends the keys before this one, so their scores need no mask.
+  const int unmasked_end = attended_keys(p, first_q);
+
+  load_tile<HEAD_DIM, Tile::BLOCK_M, THREADS>(q_shared, q_global, p.q_strides.row, first_q,
+                                              p.q_len);
+
+  for (int first_key = 0; first_key < key_end; first_key += Tile::BLOCK_N) {
+    __syncthreads();  // all warps have read the previous K and V; their buffers can be overwritten
+    load_tile<HEAD_DIM, Tile::BLOCK_N, THREADS>(k_shared, k_global, p.k_strides.row, first_key,
+                                                p.kv_len);
+    load_tile<HEAD_DIM, Tile::BLOCK_N, THREADS>(v_shared, v_global, p.v_strides.row, first_key,
+                                                p.kv_len);
+    __syncthreads();  // K, V and, in the first iteration, Q are complete
+
+    float s[M_TILES][Tile::BLOCK_N / 8][4] = {};
+    multiply_qk<T, HEAD_DIM>(s, q_warp, k_shared);
+    if (first_key + Tile::BLOCK_N > unmasked_end)
+      apply_mask(s, p, p.mask == MASK_CAUSAL, first_q + warp_row, first_key);
+    update_softmax(s, m, l, o, scale_log2);
+    multiply_pv<T, HEAD_DIM>(o, s, v_shared);
+  }
+
+  __syncthreads();  // Q is complete even if no key was attended; its rows can be overwritten by O
+  store_rows<T, HEAD_DIM>(o, m, l, q_warp, (T *)t.o + at.o, p.o_strides.row, t.lse + at.lse,
+                          first_q + warp_row, p.q_len);
+}
+
+template <typename T, int HEAD_DIM>
+constexpr auto CONFIG = make_config<T, HEAD_DIM, Tiles<HEAD_DIM>>(attention_kernel<T, HEAD_DIM>,
+                                                                  THREADS,
+                                                                  Tiles<HEAD_DIM>::SHARED_BYTES,
+                                                                  CEILING_MMA);
+
+static constexpr KernelConfig<> CONFIGS[] = {
+    CONFIG<__half, 32>,        CONFIG<__half, 64>,        CONFIG<__half, 96>,
+    CONFIG<__half, 128>,       CONFIG<__half, 256>,       CONFIG<__nv_bfloat16, 32>,
+    CONFIG<__nv_bfloat16, 64>, CONFIG<__nv_bfloat16, 96>, CONFIG<__nv_bfloat16, 128>,
+    CONFIG<__nv_bfloat16, 256>};
+
+static cudaError_t forward(const Problem *p, const Tensors *t, size_t, cudaStream_t stream) {
+  const auto *config = find_config<CONFIGS>(p);
+  if (const cudaError_t error = prepare_launch(config, t)) return error;
+  config->kernel<<<grid_size(config, p), THREADS, config->shared_bytes, stream>>>(*p, *t);
+  return cudaGetLastError();
+}
+
+const Step step = {
+    .name = "step02c",
+    .title = "ldmatrix, and 32 query rows per warp",
+    .idea =
+        "One instruction loads four 8 x 8 matrices, and each fragment of K and V feeds two mma.",
+    .head_dims = "D = 32, 64, 96, 128 or 256",
+    .supports = supports_config<CONFIGS>,
+    .workspace_bytes = NULL,
+    .describe = describe_config<CONFIGS>,
+    .forward = forward,
+    .block_masks = NULL,
+};
