@@ -99,7 +99,7 @@ needs_step = @test -n "$(filter $(STEP_NAME),$(STEPS) $(FULL_NAMES))" || \
 ## make lab               count what every step does on the CPU backend, into build/lab.md
 ## make deps              install what the tests need (Debian packages, and Python's in .venv)
 ## make test              run the tests: test-unit and test-e2e
-## make sweep             time every step over the standard grid (needs a GPU)
+## make bench             time the steps in turns with PyTorch's kernels (needs a GPU)
 ## make plots             draw the figures from plots/results into build/plots
 ## make clean             remove all that was built
 

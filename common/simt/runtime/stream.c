@@ -62,6 +62,10 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   return simt_result(cudaSuccess);
 }
 
+cudaError_t cudaEventQuery(cudaEvent_t event) {
+  return valid_if(simt_handle_is_live(EVENT, event));
+}
+
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   return valid_if(simt_handle_is_live(EVENT, event));
 }

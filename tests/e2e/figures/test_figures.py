@@ -1,38 +1,150 @@
-"""The figures can be read: labels apart and large enough, colours that all can tell apart, ink."""
+"""The figures equal the records, render, and have labels that do not overlap."""
 
 import contextlib
 import itertools
+import json
 from collections.abc import Iterator
 
 import numpy as np
 import pytest
-
-from tests.e2e.figures import colours
-from tests.e2e.figures.drawing import GIVEN, NAMES, figures, measured, rows_given
-
-matplotlib = pytest.importorskip("matplotlib")
-import style
-from labels import spread
+from matplotlib import rc_context
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-PAGE_WIDTH = 800  # pixels, as GitHub shows a picture
+from plots.figures import style
+from plots.figures.all import FIGURES
+from plots.figures.error import in_short
+from plots.figures.labels import spread
+from plots.figures.records import Results, load
+from plots.figures.waterfall import speed_label
+from tests.lib.programs import REPOSITORY, read_rows
+
+H200 = REPOSITORY / "plots" / "results" / "h200"
+GIVEN = ("committed", "grown", "alone")
+MORE_STEPS = {"step02b": 0.4, "step02c": 0.7, "step06": 1.05, "step07": 1.3, "step08": 1.31,
+              "step09": 1.29}
+
+
+def grown(records: list[dict]) -> list[dict]:
+    """With steps up to 09, as many times as fast as step 04."""
+    return records + [record | {"step": step, "tflops": factor * record["tflops"]}
+                      for step, factor in MORE_STEPS.items() for record in records
+                      if record.get("step") == "step04"
+                      and not any(other.get("step") == step for other in records)]
 
 
 @pytest.fixture(scope="module")
-def given(tmp_path_factory: pytest.TempPathFactory) -> dict[str, measured.Results]:
-    return rows_given(tmp_path_factory.mktemp("given"))
+def given() -> dict[str, Results]:
+    """What is committed; that with more steps; one step alone, without baselines."""
+    committed = load(H200)
+    alone = [{name: value for name, value in record.items() if "flex" not in name}
+             for record in committed.records if record.get("step") == "step05"]
+    return {"committed": committed, "grown": Results(grown(committed.records)),
+            "alone": Results(alone)}
 
+
+def records_of(**wanted: object) -> list[dict]:
+    """Of what is committed, found without what is tested."""
+    (path,) = H200.glob("bench_*.jsonl")
+    return [record for record in read_rows(path) if "median_ms" in record
+            and not record.get("shared_kv")
+            and all(record.get(name) == value for name, value in wanted.items())]
+
+
+# --- The data -------------------------------------------------------------------------------------
+
+def test_waterfall_has_the_speeds_of_the_steps(given: dict) -> None:
+    for panel in FIGURES["waterfall"].data(given["committed"])["panels"]:
+        records = records_of(seqlen=4096, head_dim=128, dtype="fp16", mask=panel["mask"])
+        expected = {record["step"]: record["tflops"] for record in records if "step" in record}
+        del expected["step05"]
+        assert {step["step"]: step["tflops"] for step in panel["steps"]} == expected
+        assert [step["step"] for step in panel["steps"]] == sorted(expected)
+    assert speed_label(None, 7.531) == "7.53"
+    assert speed_label(100, 268.1) == "268\N{EM SPACE}×2.68"
+    assert speed_label(200, 100) == "100\N{EM SPACE}×0.50 slower"
+
+
+def test_tflops_has_every_contestant(given: dict) -> None:
+    for panel in FIGURES["tflops"].data(given["committed"])["panels"]:
+        records = records_of(head_dim=panel["head_dim"], mask=panel["mask"], dtype="fp16")
+        points = {tuple(point) for curve in panel["curves"] for point in curve["points"]}
+        assert points == {(record["seqlen"], record["tflops"]) for record in records}
+        names = [curve["name"] for curve in panel["curves"]]
+        steps = [name for name in names if name[0].isdigit()]
+        assert steps == sorted(steps) and names[len(steps):] == ["FA2", "Flex", "cuDNN"]
+
+
+def test_roofline_has_every_step_at_its_intensity(given: dict) -> None:
+    data = FIGURES["roofline"].data(given["committed"])
+    for point in data["steps"]["04"]:
+        # 4 N N D operations; Q, K, V and O of 2 N D bytes each and LSE of 4 N.
+        assert point["intensity"] == pytest.approx(4 * point["n"] * 128 / (8 * 128 + 4), rel=1e-3)
+        (record,) = records_of(step="step04", seqlen=point["n"], head_dim=128, dtype="fp16",
+                               mask="full")
+        assert point["tflops"] == record["tflops"]
+
+
+def test_sparsity_has_times_over_the_full_mask(given: dict) -> None:
+    data = FIGURES["sparsity"].data(given["committed"])
+    assert len(data["panels"]) == 4 and data["blocks"] == [(128, 128)]
+    for panel in data["panels"]:
+        for record in records_of(step="step05", head_dim=panel["head_dim"],
+                                 seqlen=panel["seqlen"], dtype="fp16"):
+            if record["mask"] == "full":
+                assert panel["full_ms"] == record["median_ms"]
+                continue
+            pairs = record["batch"] * record["heads"] * panel["seqlen"] ** 2
+            masked = 1 - record["flops"] / (4 * panel["head_dim"] * pairs)
+            time = 1 / record["speed_over_full"]
+            assert panel["masks"][record["mask"]] == pytest.approx([masked, time])
+            if "speed_over_flex" in record:
+                assert panel["flex"][record["mask"]] == pytest.approx(
+                    [masked, time * record["speed_over_flex"]])
+            share = record["mask_blocks_active"] / record["mask_blocks"]
+            sure = not (1 / record["speed_over_full_p90"] <= share
+                        <= 1 / record["speed_over_full_p10"])
+            assert (record["mask"] in panel["per_block"]) == sure
+
+
+def test_error_has_every_record(given: dict) -> None:
+    for panel in FIGURES["error"].data(given["committed"])["panels"]:
+        expected: dict[str, list] = {}
+        for record in records_of(dtype=panel["dtype"]):
+            if "step" in record:
+                expected.setdefault(record["step"].removeprefix("step"), []).append(
+                    [record["max_error"], record["allowed_error"]])
+        assert {step: sorted(pairs) for step, pairs in panel["worst"].items()} == {
+            step: sorted(pairs) for step, pairs in expected.items()}
+    order = ["01", "02", "02b", "03", "04", "05"]
+    assert in_short(["02b", "03", "04"], order) == "02b–04"
+    assert in_short(["01", "02", "04"], order) == "01, 02, 04"
+
+
+def test_records_that_do_not_count(tmp_path) -> None:
+    """Wrong ones, failed ones and the other variant of step 05; the newest commit is taken."""
+    base = {"date": "2030-01-02", "step": "step05", "commit": "a", "device": "GPU"}
+    old, new = tmp_path / "bench_a.jsonl", tmp_path / "bench_b.jsonl"
+    old.write_text(json.dumps(base | {"median_ms": 1}) + "\n")
+    new.write_text("".join(json.dumps(base | {"date": "2031-01-02"} | more) + "\n" for more in (
+        {"median_ms": 2, "right": True}, {"median_ms": 3, "right": False}, {"failed": "no memory"},
+        {"median_ms": 4, "shared_kv": True})))
+    results = load(tmp_path)
+    assert [record["median_ms"] for record in results.records] == [2]
+    assert results.origin() == "GPU, commit a, 2031-01-02"
+
+
+# --- The drawing ----------------------------------------------------------------------------------
 
 @contextlib.contextmanager
-def figure_of(name: str, results: measured.Results, theme: style.Theme,
-              dpi: int = 100) -> Iterator[tuple[Figure, FigureCanvasAgg]]:
+def figure_of(name: str, results: Results,
+              theme: style.Theme) -> Iterator[tuple[Figure, FigureCanvasAgg]]:
     """The drawn figure with its renderer, in pixels of a page."""
-    module = figures.FIGURES[name]
-    with matplotlib.rc_context(style.settings(theme)):
-        figure = module.draw(module.data(results), theme)
-        figure.set_dpi(dpi)
+    with rc_context(style.settings(theme)):
+        figure = FIGURES[name].draw(FIGURES[name].data(results), theme)
+        figure.set_dpi(100)
         canvas = FigureCanvasAgg(figure)
         canvas.draw()
         yield figure, canvas
@@ -51,27 +163,23 @@ def seen_texts(figure: Figure) -> list[Text]:
             and text.get_text().strip() and (text.axes is None or text.axes.get_visible())]
 
 
-def boxes_of(figure: Figure, canvas: FigureCanvasAgg) -> list[tuple[str, np.ndarray]]:
-    """Each text with the four corners of its box, which is turned as the text is."""
-    renderer = canvas.get_renderer()
-    boxes = []
-    for text in seen_texts(figure):
-        angle = text.get_rotation()
-        text.set_rotation(0)
-        box = Text.get_window_extent(text, renderer)
-        text.set_rotation(angle)
-        corners = np.array([[box.x0, box.y0], [box.x1, box.y0], [box.x1, box.y1], [box.x0, box.y1]])
-        if angle:
-            turned = Text.get_window_extent(text, renderer)
-            middle = np.array([(turned.x0 + turned.x1) / 2, (turned.y0 + turned.y1) / 2])
-            c, s = np.cos(np.radians(angle)), np.sin(np.radians(angle))
-            corners = (corners - corners.mean(axis=0)) @ np.array([[c, s], [-s, c]]) + middle
-        boxes.append((text.get_text(), corners))
-    return boxes
+def corners_of(text: Text, renderer) -> np.ndarray:
+    """Of its box, which is turned as the text is."""
+    angle = text.get_rotation()
+    text.set_rotation(0)
+    box = Text.get_window_extent(text, renderer)
+    text.set_rotation(angle)
+    corners = np.array([[box.x0, box.y0], [box.x1, box.y0], [box.x1, box.y1], [box.x0, box.y1]])
+    if angle:
+        turned = Text.get_window_extent(text, renderer)
+        middle = np.array([(turned.x0 + turned.x1) / 2, (turned.y0 + turned.y1) / 2])
+        c, s = np.cos(np.radians(angle)), np.sin(np.radians(angle))
+        corners = (corners - corners.mean(axis=0)) @ np.array([[c, s], [-s, c]]) + middle
+    return corners
 
 
 def overlap(one: np.ndarray, other: np.ndarray) -> bool:
-    """Whether two rectangles, each turned as it may be, meet: no axis of theirs parts them."""
+    """Whether two rectangles, each turned as it may be, overlap: no axis of theirs parts them."""
     for corners in (one, other):
         for edge in np.diff(corners[:3], axis=0):
             normal = np.array([-edge[1], edge[0]])
@@ -81,173 +189,44 @@ def overlap(one: np.ndarray, other: np.ndarray) -> bool:
     return True
 
 
-# --- Labels ---------------------------------------------------------------------------------------
-
 @pytest.mark.parametrize("which", GIVEN)
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", FIGURES)
 def test_labels_are_on_the_canvas_and_apart(given: dict, which: str, name: str) -> None:
+    if FIGURES[name].data(given[which]) is None:
+        assert (which, name) == ("alone", "waterfall")
+        return
     with figure_of(name, given[which], style.THEMES[0]) as (figure, canvas):
-        width, height = figure.bbox.size
-        boxes = boxes_of(figure, canvas)
-        assert len(boxes) > 12
-        outside = [text for text, corners in boxes if not (
-            (corners >= 0).all() and (corners <= [width, height]).all())]
-        assert outside == []
+        boxes = [(text.get_text(), corners_of(text, canvas.get_renderer()))
+                 for text in seen_texts(figure)]
+        assert len(boxes) > 10
+        assert [text for text, corners in boxes if not (
+            (corners >= 0).all() and (corners <= figure.bbox.size).all())] == []
         assert [(a, b) for (a, one), (b, other) in itertools.combinations(boxes, 2)
                 if overlap(one, other)] == []
 
 
-def test_overlaps_are_found() -> None:
-    """The judge of the test above, at rest and turned."""
-    square = np.array([[0, 0], [2, 0], [2, 2], [0, 2]], float)
-    assert overlap(square, square + 1.5) and not overlap(square, square + [2.5, 0])
-    diamond = np.array([[0, -1], [1, 0], [0, 1], [-1, 0]], float)
-    assert not overlap(square, diamond - [0.6, 0.6]) and overlap(square, diamond - [0.4, 0.4])
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_labels_can_be_read(given: dict, name: str) -> None:
-    """As wide as a page shows them, no letter is set in less than 11 pixels."""
-    with figure_of(name, given["whole"], style.THEMES[0]) as (figure, _):
-        pixels_a_point = PAGE_WIDTH / (72 * figure.get_figwidth())
-        assert min(text.get_fontsize() for text in seen_texts(figure)) * pixels_a_point >= 11
-
-
-@pytest.mark.parametrize("which", GIVEN)
-def test_every_curve_has_its_name_at_its_end(given: dict, which: str) -> None:
-    with figure_of("tflops", given[which], style.THEMES[0]) as (figure, _):
-        data = figures.FIGURES["tflops"].data(given[which])
-        assert figure.findobj(matplotlib.legend.Legend) == []
-        for axes, panel in zip(figure.axes, data["panels"], strict=False):
-            ends = {text.get_text(): text.xy for text in axes.texts}
-            assert list(ends) == [curve["name"] for curve in panel["curves"]]
-            for curve in panel["curves"]:
-                assert list(ends[curve["name"]]) == max(curve["beside"] + curve["alone"])
-
-
-def drawn_lines(axes) -> list[list[list[float]]]:
-    """The points of each line."""
-    return [np.asarray(line.get_xydata()).tolist() for line in axes.lines]
-
-
-@pytest.mark.parametrize("which", GIVEN)
-def test_tflops_draws_its_data(given: dict, which: str) -> None:
-    data = figures.FIGURES["tflops"].data(given[which])
-    with figure_of("tflops", given[which], style.THEMES[0]) as (figure, _):
-        for axes, panel in zip(figure.axes, data["panels"], strict=False):
-            assert drawn_lines(axes) == [curve[kind] for curve in panel["curves"]
-                                         for kind in ("beside", "alone") if curve[kind]]
-
-
-@pytest.mark.parametrize("which", GIVEN)
-def test_roofline_draws_its_data(given: dict, which: str) -> None:
-    """Beside the ceilings, which are horizontal or one sloping line."""
-    data = figures.FIGURES["roofline"].data(given[which])
-    with figure_of("roofline", given[which], style.THEMES[0]) as (figure, _):
-        lines = drawn_lines(figure.axes[0])
-        slope, *roofs = lines[:1 + sum("tflops" in name for name in data["ceilings"])]
-        copy = data["ceilings"]["ceiling_copy_gb_per_s"] * 1e-3
-        assert all(y == pytest.approx(copy * x) for x, y in slope)
-        assert sorted({y for roof in roofs for _, y in roof}) == sorted(
-            speed for name, speed in data["ceilings"].items() if "tflops" in name)
-        for trail in data["steps"].values():
-            assert [[point["intensity"], point["tflops"]] for point in trail] in lines
-
-
-@pytest.mark.parametrize("which", GIVEN)
-def test_sparsity_draws_its_data(given: dict, which: str) -> None:
-    """Random blocks in one line, every other mask, FlexAttention; labels where they belong, and
-    those beyond the aim stand out."""
-    data = figures.FIGURES["sparsity"].data(given[which])
-    with figure_of("sparsity", given[which], style.THEMES[0]) as (figure, _):
-        for axes, panel in zip(figure.axes, data["panels"], strict=False):
-            lines = drawn_lines(axes)
-            blocks = sorted(point for mask, point in panel["masks"].items() if "blocks" in mask)
-            others = {mask: point for mask, point in panel["masks"].items() if "blocks" not in mask}
-            assert [[0, 1], [1, 0]] in lines and blocks in lines
-            for point in (*others.values(), *panel["flex"].values()):
-                assert [point] in lines
-            labels = {text.get_text().split()[0]: text for text in axes.texts}
-            for mask, point in (*others.items(), ("blocks:0.1", blocks[-1])):
-                assert list(labels[mask].xy) == point
-                assert (labels[mask].get_fontweight() == "bold") == (
-                    panel["per_block"].get(mask, 1) > 1.25)
-
-
-@pytest.mark.parametrize("which", GIVEN)
-def test_waterfall_draws_its_data(given: dict, which: str) -> None:
-    """Bars from the speed before to that of the step."""
-    data = figures.FIGURES["waterfall"].data(given[which])
-    with figure_of("waterfall", given[which], style.THEMES[0]) as (figure, _):
-        for axes, panel in zip(figure.axes, data["panels"], strict=True):
-            speeds = [step["tflops"] for step in panel["steps"]]
-            bars = [(bar.get_x(), bar.get_x() + bar.get_width()) for bar in axes.patches]
-            assert bars == [pytest.approx(pair) for pair in
-                            zip([axes.get_xlim()[0], *speeds], speeds)]
+@pytest.mark.parametrize("theme", style.THEMES, ids=lambda theme: theme.name)
+@pytest.mark.parametrize("name", FIGURES)
+def test_figures_are_not_blank(given: dict, name: str, theme: style.Theme) -> None:
+    """Coloured ink in every panel, on the ground of the theme."""
+    with figure_of(name, given["committed"], theme) as (figure, canvas):
+        pixels = np.asarray(canvas.buffer_rgba())[..., :3].astype(int)
+        ground = np.round(255 * np.array(to_rgb(theme.background))).astype(int)
+        assert pixels.shape[1] == 800 and (pixels[0, 0] == ground).all()
+        for axes in filter(lambda axes: axes.get_visible(), figure.axes):
+            box = axes.bbox
+            inside = pixels[int(len(pixels) - box.y1):int(len(pixels) - box.y0),
+                            int(box.x0):int(box.x1)]
+            coloured = np.abs(np.ptp(inside, axis=2) - np.ptp(ground)) > 40
+            assert coloured.mean() > 0.001, axes.get_title("left")
 
 
 def test_places_of_labels() -> None:
     generator = np.random.default_rng(1)
     for count in (1, 2, 5, 12):
-        for _ in range(50):
-            wanted = list(generator.uniform(0, 100, count).round(generator.integers(0, 3)))
-            places = spread(wanted, 7, 3, 97)
-            order = np.argsort(wanted, kind="stable")
-            assert min(places) >= 3 - 1e-9 and max(places) <= 97 + 1e-9
-            assert (np.diff(np.array(places)[order]) >= 7 - 1e-9).all()
+        wanted = list(generator.uniform(0, 100, count))
+        places = spread(wanted, 7, 3, 97)
+        assert min(places) >= 3 - 1e-9 and max(places) <= 97 + 1e-9
+        assert (np.diff(np.array(places)[np.argsort(wanted)]) >= 7 - 1e-9).all()
     assert spread([10, 50, 90], 7, 0, 100) == [10, 50, 90]
-    assert spread([50, 50], 8, 0, 100) == [46, 54]
     assert spread([50, 50, 1], 8, 0, 100) == [46, 54, 1]
-
-
-# --- Colours and ink ------------------------------------------------------------------------------
-
-@pytest.mark.parametrize("theme", style.THEMES, ids=lambda theme: theme.name)
-def test_colours_stand_out(theme: style.Theme) -> None:
-    """As WCAG 2 wants it of text."""
-    for colour in (theme.text, theme.muted, theme.peer, theme.gain, theme.loss, *theme.steps):
-        assert colours.contrast(colour, theme.background) >= 4.5
-
-
-@pytest.mark.parametrize("eyes", [None, *colours.COLOUR_BLIND])
-@pytest.mark.parametrize("theme", style.THEMES, ids=lambda theme: theme.name)
-def test_colours_differ_to_all_eyes(theme: style.Theme, eyes: str | None) -> None:
-    for one, other in itertools.combinations(theme.steps, 2):
-        assert colours.distance(one, other, eyes) >= 20, (one, other)
-    assert colours.distance(theme.gain, theme.loss, eyes) >= 20
-
-
-def test_measures_of_colours() -> None:
-    """White on black, and red beside green, which some take for one."""
-    assert colours.contrast("#ffffff", "#000000") == pytest.approx(21)
-    assert colours.contrast("#777777", "#ffffff") == pytest.approx(4.48, abs=0.01)
-    assert colours.distance("#a05000", "#607000", "deuteranopia") < 12
-    assert colours.distance("#a05000", "#607000", None) > 40
-
-
-def test_steps_differ_by_marker_too() -> None:
-    looks = {(style.step_colour(style.THEMES[0], i), style.step_marker(i)) for i in range(42)}
-    assert len(looks) == 42
-    assert all(style.step_marker(i) != style.step_marker(i + 1) for i in range(42))
-
-
-@pytest.mark.parametrize("theme", style.THEMES, ids=lambda theme: theme.name)
-@pytest.mark.parametrize("name", NAMES)
-def test_figures_are_not_blank(given: dict, name: str, theme: style.Theme) -> None:
-    """Coloured ink in every panel, on the ground of the theme."""
-    with figure_of(name, given["whole"], theme, style.PNG_DPI) as (figure, canvas):
-        pixels = np.asarray(canvas.buffer_rgba())[..., :3]
-        ground = np.round(255 * np.array(matplotlib.colors.to_rgb(theme.background))).astype(int)
-        assert pixels.shape[1] == 2 * PAGE_WIDTH and (pixels[0, 0] == ground).all()
-        found, counts = np.unique(pixels.astype(int) @ [1 << 16, 1 << 8, 1], return_counts=True)
-        assert len(found) > 100 and 0.01 < 1 - counts.max() / counts.sum() < 0.4
-        for axes in figure.axes:
-            if axes.get_visible():
-                box = axes.bbox
-                inside = pixels[int(len(pixels) - box.y1):int(len(pixels) - box.y0),
-                                int(box.x0):int(box.x1)].astype(int)
-                spread_of = inside.max(axis=2) - inside.min(axis=2)
-                coloured = np.abs(spread_of - (ground.max() - ground.min())) > 40
-                assert coloured.mean() > 0.001, axes.get_title("left")
-
-

@@ -1,4 +1,4 @@
-"""What docs/real-input.md says comes from the measured rows, and how they are made."""
+"""What docs/real-input.md says comes from the measured records, and how they are made."""
 
 import re
 import shutil
@@ -9,65 +9,43 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from plots.tools.real_input import inputs, measure, tables
+from plots.tools.real_input.inputs import INPUTS, Input
 from tests.lib.programs import REPOSITORY, Program, read_rows
 
-PLOTS = REPOSITORY / "plots" / "real_input"
-ROWS = REPOSITORY / "plots" / "results" / "real_input"
+RECORDS = REPOSITORY / "plots" / "results" / "real_input"
 DOCUMENT = REPOSITORY / "docs" / "real-input.md"
-import measure
-import tables
-from inputs import INPUTS, Input
 
 
-def run(script: str, *arguments: object) -> subprocess.CompletedProcess:
-    command = [sys.executable, PLOTS / script, *arguments]
-    return subprocess.run([str(word) for word in command], capture_output=True, text=True,
-                          timeout=60, check=False)
+def run(tool: str, *arguments: object) -> int:
+    command = [sys.executable, "-m", f"plots.tools.real_input.{tool}", *map(str, arguments)]
+    return subprocess.run(command, cwd=REPOSITORY, timeout=60, check=False).returncode
 
 
-def test_the_document_agrees_with_the_rows() -> None:
-    assert run("tables.py", DOCUMENT, ROWS, "--check").returncode == 0
-
-
-@pytest.fixture
-def document(tmp_path: Path) -> Path:
-    """A copy that may be rewritten."""
-    return Path(shutil.copy(DOCUMENT, tmp_path))
-
-
-@pytest.mark.parametrize("file, old, new", [
-    ("scores.jsonl", '"largest_score": ', '"largest_score": 1'),
-    ("errors.jsonl", '"max_error": 0', '"max_error": 1'),
-    ("errors.jsonl", '"mean_norm": ', '"mean_norm": 1'),
-    ("no_maximum.jsonl", '"rows_wrong": ', '"rows_wrong": 1'),
-    ("errors.jsonl", '"commit": "', '"commit": "a')])
-def test_other_rows_make_another_document(document: Path, tmp_path: Path, file: str, old: str,
-                                          new: str) -> None:
-    rows = Path(shutil.copytree(ROWS, tmp_path / "rows"))
-    text = (rows / file).read_text()
-    assert old in text
-    (rows / file).write_text(text.replace(old, new))
-    assert run("tables.py", document, rows, "--check").returncode == 1
-    assert run("tables.py", document, rows).returncode == 0
-    assert document.read_text() != DOCUMENT.read_text()
-    assert run("tables.py", document, rows, "--check").returncode == 0
-
-
-def test_missing_marker_is_said(document: Path) -> None:
-    document.write_text(document.read_text().replace("<!-- /scores -->", ""))
-    done = run("tables.py", document, ROWS)
-    assert done.returncode == 1 and done.stderr.count("\n") == 1
-    assert "must hold once each" in done.stderr and "<!-- /scores -->" in done.stderr
+def test_the_document_equals_the_records(tmp_path: Path) -> None:
+    """And other records make another document."""
+    assert run("tables", DOCUMENT, RECORDS, "--check") == 0
+    records = Path(shutil.copytree(RECORDS, tmp_path / "records"))
+    for file, name in (("scores", "largest_score"), ("errors", "max_error"),
+                       ("no_maximum", "rows_wrong")):
+        path = records / f"{file}.jsonl"
+        path.write_text(path.read_text().replace(f'"{name}": ', f'"{name}": 1'))
+    document = Path(shutil.copy(DOCUMENT, tmp_path))
+    assert run("tables", document, records, "--check") == 1
+    assert run("tables", document, records) == 0
+    changed = sum(a != b for a, b in zip(document.read_text().splitlines(),
+                                         DOCUMENT.read_text().splitlines(), strict=True))
+    assert changed == 3 * len(INPUTS)
 
 
 def errors_by_run() -> dict[tuple, dict]:
-    """Rows by input, step and dtype."""
+    """Records by input, step and dtype."""
     return {(row["name"], row["step"], row["dtype"]): row
-            for row in read_rows(ROWS / "errors.jsonl")}
+            for row in read_rows(RECORDS / "errors.jsonl")}
 
 
 def test_words_on_scores() -> None:
-    scores = {row["name"]: row for row in read_rows(ROWS / "scores.jsonl")}
+    scores = {row["name"]: row for row in read_rows(RECORDS / "scores.jsonl")}
     assert "the entropy at 15 % shows" in DOCUMENT.read_text()
     assert tables.ONE_HOT == 15 and scores["smollm2_layer18"]["entropy"][15] < 0.02
     assert scores["smollm2_layer18"]["first_key"][85] > 0.99
@@ -119,7 +97,7 @@ def test_words_on_errors() -> None:
 def test_words_on_the_maximum() -> None:
     """A step without its maximum is as exact as with it where there is room, and wrong with real
     input only."""
-    missing = read_rows(ROWS / "no_maximum.jsonl")
+    missing = read_rows(RECORDS / "no_maximum.jsonl")
     for row in missing:
         assert row["right"] or not row["name"].startswith("random")
         if row["step"] == "step02" and row["sharper"] == 1:
@@ -152,17 +130,17 @@ def test_commands_of_the_document() -> None:
 
 
 def test_the_figure_is_drawn(tmp_path: Path) -> None:
-    assert run("figure.py", ROWS, tmp_path / "plots").returncode == 0
+    assert run("figure", RECORDS, tmp_path / "plots") == 0
     assert (tmp_path / "plots" / "real_input.svg").read_text().startswith("<?xml")
     assert (tmp_path / "plots" / "real_input.png").stat().st_size > 10_000
 
 
-# --- How the rows are made ------------------------------------------------------------------------
+# --- How the records are made ------------------------------------------------------------------------
 
 @pytest.fixture
 def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Input:
     """One head of two queries and keys; the scores of the first are 0, of the second ln 3 and 0."""
-    monkeypatch.setattr("inputs.REPOSITORY", tmp_path)
+    monkeypatch.setattr(inputs, "REPOSITORY", tmp_path)
     for name, x in (("q", [[0, 0], [1, 0]]), ("k", [[2**0.5 * np.log(3), 0], [0, 0]]),
                     ("v", [[1, 0], [0, 1]])):
         np.save(tmp_path / f"{name}.npy", np.array(x, float)[None, None])
@@ -192,10 +170,3 @@ def test_errors_by_position() -> None:
     assert [span["max_error"] for span in spans] == [0, 0, 0.25, 0]
     assert spans[2]["mean_error"] == pytest.approx(0.25 / 256, rel=1e-3)
     assert {span["mean_norm"] for span in spans} == {2}
-
-
-def test_inputs_exist() -> None:
-    """Of the real ones, the shapes are those that random input is drawn in."""
-    shapes = [[x.shape for x in given.tensors()] for given in INPUTS
-              if given.directory.startswith("tests/")]
-    assert shapes == 2 * [[(1, heads, 1024, 64) for heads in (9, 3, 3)]] + [3 * [(1, 12, 264, 32)]]

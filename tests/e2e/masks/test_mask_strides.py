@@ -5,13 +5,13 @@ dimensions in an order of its own, gaps between its elements, and 0 where it bro
 import numpy as np
 import pytest
 
+from plots.bench.step_library import BlockMask, Device, Memory, StepLibrary
+from tests.e2e.bench.step_calls import Call, library_of
 from tests.lib import masks
-from tests.lib.reference import attention, mistakes
 from tests.lib.generators import rounded_inputs
-from tests.e2e.tools.library_calls import Call, Device, library_of
 from tests.lib.problem import Problem
 from tests.lib.programs import PAIRWISE_SEED, Result
-from step_library import BlockMask, StepLibrary
+from tests.lib.reference import attention, mistakes
 
 PROBLEM = Problem(batch=2, heads=4, kv_heads=2, seqlen=200, seqlen_kv=270, mask_block=(64, 64))
 # Fields of BlockMask, and how many dimensions their tensors have: batch, head, row and slot.
@@ -36,24 +36,20 @@ def spread(tensor: np.ndarray, rng: np.random.Generator,
 
 
 def upload(device: Device, m: masks.BlockMask, rng: np.random.Generator,
-           between: int) -> BlockMask:
-    """The mask with such tensors; that of the tiles is always compact."""
+           between: int) -> tuple[BlockMask, list[Memory]]:
+    """The mask with such tensors, and their memory; that of the tiles is always compact."""
     memories, strides = zip(*(spread(tensor, rng, between) for tensor in m.tensors()[:4]),
                             strict=True)
     batches, heads = np.broadcast_shapes(*(tensor.shape[:2] for tensor in m.tensors()[:4]))
+    kept = [device.upload(array) for array in (*memories, m.tiles)]
     return BlockMask(*m.block_size(), *m.indices.shape[2:], len(m.tiles), batches, heads,
-                     *map(device.upload, memories), device.upload(m.tiles), *strides)
+                     *(memory.address for memory in kept), *strides), kept
 
 
-class Solver:
-    """Calls the library with a mask on the device."""
-
-    def __init__(self, device: Device, library: StepLibrary) -> None:
-        self.device, self.library = device, library
-        self.inputs = [x.astype(np.float16) for x in rounded_inputs(PROBLEM)]
-
-    def result(self, m: BlockMask) -> Result:
-        return Call(self.device, self.library, PROBLEM, self.inputs, m).result()
+def result_of(library: StepLibrary, m: BlockMask) -> Result:
+    """Of the problem, with a mask on the device."""
+    return Call(library, PROBLEM, [x.astype(np.float16) for x in rounded_inputs(PROBLEM)],
+                m).result()
 
 
 def masks_to_try(rng: np.random.Generator) -> dict[str, np.ndarray]:
@@ -74,9 +70,8 @@ def test_any_strides(seed: int) -> None:
         m = masks.from_dense(dense, PROBLEM.mask_block)
         if name != "own tiles":
             m = masks.disordered(m, rng)
-        with Device(library) as device:
-            on_device = upload(device, masks.with_fewest_copies(m), rng, masks.POISON)
-            result = Solver(device, library).result(on_device)
+        on_device, _kept = upload(Device(library), masks.with_fewest_copies(m), rng, masks.POISON)
+        result = result_of(library, on_device)
         expected = attention(PROBLEM, *rounded_inputs(PROBLEM), dense)
         assert mistakes(expected, result.o, result.lse) == [], name
 
@@ -90,13 +85,12 @@ def test_every_stride_counts() -> None:
     library = library_of("step05")
     m = masks.from_dense(masks_to_try(rng)["(2, 4)"], PROBLEM.mask_block)
     m = masks.BlockMask(*(tensor.clip(0) for tensor in m.tensors()[:4]), m.tiles)
-    with Device(library) as device:
-        solver, on_device = Solver(device, library), upload(device, m, rng, 0)
-        right = solver.result(on_device)
-        for field, dimensions in STRIDES.items():
-            strides = getattr(on_device, field)
-            for i in range(dimensions):
-                stride, strides[i] = strides[i], 1
-                assert not solver.result(on_device).same_bits(right), f"{field}[{i}]"
-                strides[i] = stride
-        assert solver.result(on_device).same_bits(right)
+    on_device, _kept = upload(Device(library), m, rng, 0)
+    right = result_of(library, on_device)
+    for field, dimensions in STRIDES.items():
+        strides = getattr(on_device, field)
+        for i in range(dimensions):
+            stride, strides[i] = strides[i], 1
+            assert not result_of(library, on_device).same_bits(right), f"{field}[{i}]"
+            strides[i] = stride
+    assert result_of(library, on_device).same_bits(right)

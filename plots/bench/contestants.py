@@ -1,0 +1,244 @@
+"""Who is measured: the steps, through their libraries, and kernels of PyTorch as baselines."""
+
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+
+import numpy as np
+
+from plots.bench.cases import DENSE, MASK_BLOCK, Case
+from plots.bench.exact import HeadResult, as_doubles
+from plots.bench.step_library import MASK_FILES, BlockMask, Device, Memory, StepLibrary, block_mask
+from tests.lib import masks
+
+# For a step that takes what it can get: it makes more passes in less.
+WORKSPACE_BYTES = 8 << 30
+SEED = 1
+
+
+class Inputs:
+    """Q, K and V of a case: the same random numbers for all cases with as many of them."""
+
+    _known: dict[tuple, tuple] = {}
+
+    def __init__(self, device: Device, case: Case) -> None:
+        self.case, key = case, (id(device), case.elements(), case.dtype)
+        if key not in self._known:
+            generator = np.random.default_rng(SEED)
+            arrays = [to_16_bits(generator.standard_normal(case.elements(), np.float32),
+                                 case.dtype) for _ in range(3)]
+            self._known[key] = arrays, [device.upload(array) for array in arrays]
+        self.arrays, self.memory = self._known[key]
+
+    def head(self, batch: int, head: int) -> tuple[np.ndarray, ...]:
+        """Q, K and V [N, D] of a head, as doubles."""
+        size = self.case.seqlen * self.case.head_dim
+        start = (batch * self.case.heads + head) * size
+        return tuple(as_doubles(array[start:start + size], self.case.dtype)
+                     .reshape(-1, self.case.head_dim) for array in self.arrays)
+
+
+def to_16_bits(x: np.ndarray, dtype: str) -> np.ndarray:
+    """The bits of each number, rounded to fp16 or bf16."""
+    if dtype == "fp16":
+        return x.astype(np.float16).view(np.uint16)
+    bits = x.view(np.uint32)
+    return ((bits + 0x7fff + (bits >> 16 & 1)) >> 16).astype(np.uint16)
+
+
+@dataclass
+class Contestant:
+    """`call` enqueues a pass; `result_of(batch, head)` is what the last one computed."""
+
+    name: str  # as in fields of ratios
+    fields: dict  # of its records
+    call: Callable[[], object]
+    result_of: Callable[[int, int], HeadResult]
+
+
+# --- Block masks ----------------------------------------------------------------------------------
+
+@contextmanager
+def saved_masks(program: Path, wanted: set[tuple[str, int]]) -> Iterator[dict[tuple, Path]]:
+    """By mask and length: folders with the masks of so many queries and keys as the program
+    builds them, for all heads. It is not called if none are wanted."""
+    with tempfile.TemporaryDirectory() as directory:
+        folders = {(mask, n): Path(directory) / f"{mask.replace(':', '_')}_{n}"
+                   for mask, n in sorted(wanted)}
+        (Path(directory) / "cases").write_text("".join(
+            f"-b 1 -H 1 -n {n} -d 64 --mask {mask} --save-mask {folder}\n"
+            for (mask, n), folder in folders.items()))
+        if not folders:
+            yield {}
+            return
+        done = subprocess.run([program, "--mask-block", f"{MASK_BLOCK}x{MASK_BLOCK}",
+                               "--draw-mask", "--cases", f"{directory}/cases"],
+                              capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise RuntimeError(f"{program} --save-mask: {done.stderr.strip()}")
+        yield folders
+
+
+class Mask:
+    """A block mask: of the host, and on the device."""
+
+    def __init__(self, device: Device, folder: Path, case: Case) -> None:
+        self.host = masks.read(folder)
+        self.memory = [device.upload(tensor) for tensor in self.host.tensors()]
+        self.c: BlockMask = block_mask([tensor.shape for tensor in self.host.tensors()],
+                                       [memory.address for memory in self.memory])
+        self.dense = (None if case.mask in DENSE
+                      else masks.to_dense(self.host, case.seqlen, case.seqlen)[0, 0])
+
+    def fields(self) -> dict:
+        """Of records: how many blocks there are, and how many of them have any entry."""
+        used = np.arange(self.host.types.shape[3]) < self.host.counts[..., None]
+        return {"mask_blocks": self.host.counts.shape[2] ** 2,
+                "mask_blocks_active": int((used & (self.host.types != masks.MASKED)).sum())}
+
+
+# --- Steps ----------------------------------------------------------------------------------------
+
+class Outputs:
+    """O and LSE of a case on the device, which all steps share: only one is checked at a time."""
+
+    def __init__(self, device: Device, case: Case) -> None:
+        self.case = case
+        self.o = device.allocate(2 * case.elements())
+        self.lse = device.allocate(4 * case.elements() // case.head_dim)
+
+    def poison(self) -> None:
+        """With NaN, so that what a step leaves out shows."""
+        self.o.fill(0xff)
+        self.lse.fill(0xff)
+
+    def head(self, batch: int, head: int) -> HeadResult:
+        n, d = self.case.seqlen, self.case.head_dim
+        index = batch * self.case.heads + head
+        bits = self.o.download(np.empty((n, d), np.uint16), 2 * index * n * d)
+        lse = self.lse.download(np.empty(n, np.float32), 4 * index * n)
+        return as_doubles(bits, self.case.dtype), lse.astype(np.float64)
+
+
+@dataclass(eq=False)
+class StepCall:
+    """A forward pass of a step, with all memory that it needs."""
+
+    device: Device
+    step: StepLibrary
+    inputs: Inputs
+    outputs: Outputs
+    mask: Mask | None = None
+    shared_kv: bool = False
+    more: dict = field(default_factory=dict)
+    kept: list[Memory] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.shape = self.inputs.case.shape(shared_kv=self.shared_kv)
+        if self.mask is not None:
+            self._keep("prepared", self.step.prepared_bytes(self.shape, self.mask.c))
+            self.more["mask"] = self.mask.c
+            self.step.prepare(self.shape, self.mask.c, self.more["prepared"])
+        elif size := self.step.workspace_bytes(self.shape, WORKSPACE_BYTES):
+            self._keep("workspace", size)
+            self.more["workspace_bytes"] = size
+
+    def _keep(self, name: str, size: int) -> None:
+        self.kept.append(self.device.allocate(size))
+        self.more[name] = self.kept[-1].address
+
+    def __call__(self) -> None:
+        tensors = (*self.inputs.memory, self.outputs.o, self.outputs.lse)
+        self.step.forward(self.shape, *(memory.address for memory in tensors), **self.more)
+
+    def fields(self, entries: int) -> dict:
+        """Of records; with this many entries unmasked in all heads."""
+        ceiling, traffic = self.step.ceiling(self.shape, self.mask and self.mask.c)
+        must_move = 8 * self.inputs.case.elements() + self.outputs.lse.size + traffic * entries
+        return {"step": self.step.name, "must_move_bytes": must_move, "ceiling": ceiling,
+                **({} if self.mask is None else {"shared_kv": self.shared_kv})}
+
+
+def step_contestant(call: StepCall, entries: int) -> Contestant:
+    name = call.step.name + "_shared_kv" * call.shared_kv
+
+    def result_of(batch: int, head: int) -> HeadResult:
+        return call.outputs.head(batch, head)
+    return Contestant(name, call.fields(entries), call, result_of)
+
+
+# --- Baselines ------------------------------------------------------------------------------------
+
+def torch_on_a_gpu():
+    """PyTorch, or None where it is missing or has no GPU."""
+    try:
+        torch = import_module("torch")
+    except (ImportError, OSError):
+        return None
+    return torch if torch.cuda.is_available() else None
+
+
+def as_tensor(torch, memory: Memory, case: Case):
+    """A tensor [B, H, N, D] in the memory, which must outlive it."""
+    shape = (case.batch, case.heads, case.seqlen, case.head_dim)
+    view = type("View", (), {"__cuda_array_interface__": {
+        "shape": shape, "typestr": "<i2", "data": (memory.address, False), "version": 3}})()
+    return torch.as_tensor(view, device="cuda").view(
+        torch.float16 if case.dtype == "fp16" else torch.bfloat16)
+
+
+class TorchCall:
+    """Keeps what the last call returned."""
+
+    def __init__(self, torch, case: Case, call: Callable[[], object]) -> None:
+        self.torch, self.case, self.call, self.o = torch, case, call, None
+
+    def __call__(self) -> None:
+        self.o = self.call()
+
+    def head(self, batch: int, head: int) -> HeadResult:
+        return self.o[batch, head].to(self.torch.float64).cpu().numpy(), None
+
+
+def sdpa(torch, case: Case, tensors: list, backend: str) -> Callable[[], object]:
+    """One backend of scaled_dot_product_attention. Its is_causal is aligned to the top left,
+    which is the same where there are as many queries as keys."""
+    attention = torch.nn.attention
+    backends, causal = [getattr(attention.SDPBackend, backend)], case.mask == "causal"
+
+    def call():
+        with attention.sdpa_kernel(backends):
+            return torch.nn.functional.scaled_dot_product_attention(*tensors, is_causal=causal)
+    return call
+
+
+def flex_attention(torch, case: Case, tensors: list) -> Callable[[], object]:
+    """Compiled for each case anew: a cache of variants would be full after a few."""
+    flex = import_module("torch.nn.attention.flex_attention")
+    torch._dynamo.reset()
+    blocks = None
+    if case.mask != "full":
+        blocks = flex.create_block_mask(case.rule(), None, None, case.seqlen, case.seqlen,
+                                        device="cuda", BLOCK_SIZE=MASK_BLOCK)
+    compiled = torch.compile(flex.flex_attention, dynamic=False)
+    return lambda: compiled(*tensors, block_mask=blocks)
+
+
+# Short name, name, whether it takes part, and what builds its call.
+BASELINES = (
+    ("fa2", "FlashAttention-2", lambda case: case.mask in DENSE,
+     lambda torch, case, tensors: sdpa(torch, case, tensors, "FLASH_ATTENTION")),
+    ("cudnn", "cuDNN", lambda case: case.mask in DENSE,
+     lambda torch, case, tensors: sdpa(torch, case, tensors, "CUDNN_ATTENTION")),
+    ("flex", "FlexAttention", Case.takes_flex, flex_attention),
+)
+
+
+def baseline_contestant(torch, inputs: Inputs, short: str, name: str, build) -> Contestant:
+    tensors = [as_tensor(torch, memory, inputs.case) for memory in inputs.memory]
+    call = TorchCall(torch, inputs.case, build(torch, inputs.case, tensors))
+    return Contestant(short, {"baseline": name, "short": short}, call, call.head)

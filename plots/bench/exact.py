@@ -1,0 +1,138 @@
+"""The exact answer in some rows, and whether a contestant's is right there.
+
+In NumPy and double precision on the host, so that it is no contestant's. The rule is that of
+docs/correctness.md, for steps and baselines alike.
+"""
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+
+import numpy as np
+
+from plots.bench.cases import Case
+from tests.lib.reference import FORMATS, round_to
+
+HEADS, EDGES, OTHERS = 4, 32, 32
+TILE = 64  # the tiles of all contestants are this or a multiple of it
+LSE_ABSOLUTE, LSE_RELATIVE = 1e-4, 1e-5
+
+# What a contestant computed of one head: O [N, D], and LSE [N] or None.
+HeadResult = tuple[np.ndarray, np.ndarray | None]
+
+
+def as_doubles(bits: np.ndarray, dtype: str) -> np.ndarray:
+    """Of the 16 bits of each number."""
+    if dtype == "fp16":
+        return bits.view(np.float16).astype(np.float64)
+    return (bits.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
+
+
+@dataclass(frozen=True)
+class HeadRows:
+    """Some rows of one head; all arrays begin with [rows]."""
+
+    batch: int
+    head: int
+    queries: np.ndarray
+    o: np.ndarray
+    lse: np.ndarray
+    norms: np.ndarray  # of o
+    base_errors: np.ndarray  # of the result with the roundings of tensor cores, absolute
+    own_limits: np.ndarray  # what rounding can do to the row by its own numbers
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Named as in the programs' records; max_lse_error is None where there is no LSE."""
+
+    right: bool
+    rows_checked: int
+    max_error: float
+    allowed_error: float
+    max_error_share: float
+    max_lse_error: float | None
+
+    def fields(self) -> dict:
+        """None for what NaN or infinities made incomparable."""
+        return {name: None if isinstance(value, float) and not np.isfinite(value) else value
+                for name, value in asdict(self).items()}
+
+
+def _norms(x: np.ndarray) -> np.ndarray:
+    return np.linalg.norm(x, axis=-1)
+
+
+def sampled_rows(case: Case) -> list[tuple[int, int, np.ndarray]]:
+    """(batch, head, queries): of the first, the last and other heads the first and the last row,
+    edges of tiles, and others."""
+    generator = np.random.default_rng(1)
+    heads = np.linspace(0, case.batch * case.heads - 1, HEADS).astype(int)
+    found = []
+    for head in sorted(set(heads.tolist())):
+        edges = TILE * generator.integers(0, -(-case.seqlen // TILE), EDGES)
+        edges -= generator.integers(0, 2, EDGES)  # the first row of a tile, or the last of one
+        others = generator.integers(0, case.seqlen, OTHERS)
+        queries = np.unique(np.concatenate([edges, others, [0, case.seqlen - 1]]) % case.seqlen)
+        found.append((head // case.heads, head % case.heads, queries))
+    return found
+
+
+def exact_rows(case: Case, attended: np.ndarray, where: tuple[int, int, np.ndarray],
+               q: np.ndarray, k: np.ndarray, v: np.ndarray) -> HeadRows:
+    """`q` [rows, D] holds the rows asked for, `k` and `v` [N, D] all keys of the head; doubles.
+    `attended` is [rows, N]."""
+    scale = float(np.float32(case.head_dim**-0.5))  # as the kernels have it
+    scores = np.where(attended, scale * (q @ k.T), -np.inf)
+    row_max = scores.max(axis=-1, keepdims=True)
+    row_max[row_max == -np.inf] = 0
+    probs = np.exp(scores - row_max)
+    total = probs.sum(axis=-1, keepdims=True)
+    divisor = np.where(total > 0, total, 1)  # O is 0 where nothing is attended
+    o = probs @ v / divisor
+    base = round_to(case.dtype, round_to(case.dtype, probs) @ v / divisor)
+    unit = 2.0 ** -(FORMATS[case.dtype][0] + 1)
+    norms, base_errors = _norms(o), _norms(base - o)
+    rounded = unit * (norms + _norms(probs @ np.abs(v) / divisor))
+    with np.errstate(divide="ignore"):
+        lse = (row_max + np.log(total))[:, 0]
+    return HeadRows(*where, o, lse, norms, base_errors, np.maximum(rounded, base_errors))
+
+
+class Exact:
+    """What is right for one case. `heads_of(batch, head)` gives Q, K and V of a head as doubles;
+    `attended(queries)` which keys each of the queries attends."""
+
+    def __init__(self, case: Case, heads_of: Callable[[int, int], tuple[np.ndarray, ...]],
+                 attended: Callable[[np.ndarray], np.ndarray]) -> None:
+        self.case, self.heads = case, []
+        for batch, head, queries in sampled_rows(case):
+            q, k, v = heads_of(batch, head)
+            self.heads.append(exact_rows(case, attended(queries), (batch, head, queries),
+                                         q[queries], k, v))
+        unit = 2.0 ** -(FORMATS[case.dtype][0] + 1)
+        shares = np.concatenate([x.base_errors[x.norms > 0] / x.norms[x.norms > 0]
+                                 for x in self.heads])
+        self.allowed = 2 * max(unit, shares.max(initial=0))
+
+    def judge(self, result_of: Callable[[int, int], HeadResult]) -> Verdict:
+        """`result_of(batch, head)` gives what a contestant computed."""
+        errors, shares, lse_errors, right = [], [], [], True
+        for x in self.heads:
+            o, lse = result_of(x.batch, x.head)
+            right &= bool(np.isfinite(o).all())
+            distance, some = _norms(o[x.queries] - x.o), x.norms > 0
+            right &= not distance[~some].any()
+            errors.append(distance[some] / x.norms[some])
+            shares.append(distance[some] / np.minimum(self.allowed * x.norms,
+                                                      2 * x.own_limits)[some])
+            if lse is not None:
+                found, exact = lse[x.queries][some], x.lse[some]
+                lse_errors.append(np.abs(found - exact)
+                                  / (LSE_ABSOLUTE + LSE_RELATIVE * np.abs(exact)))
+                right &= bool((lse[x.queries][~some] == -np.inf).all())
+        error, share = np.concatenate(errors), float(np.concatenate(shares).max(initial=0))
+        lse_error = float(np.concatenate(lse_errors).max(initial=0)) if lse_errors else None
+        # Comparisons with NaN are false.
+        right = right and share <= 1 and (lse_error is None or lse_error <= 1)
+        return Verdict(right, sum(len(x.queries) for x in self.heads),
+                       float(error.max(initial=0)), self.allowed, share, lse_error)

@@ -1,0 +1,265 @@
+"""Measures the steps and PyTorch's kernels in turns, in one process on one GPU.
+
+Usage: python3 -m plots.bench.run [--quick] [--only WORD ...] BUILD RESULTS (`make bench` builds it)
+
+Adds a record for each contestant and case to RESULTS/GPU/bench_COMMIT.jsonl; cases that are there
+are not measured again. With --quick, and where changes are not committed, the records go to
+BUILD/bench.jsonl, which is begun anew. docs/measuring.md explains.
+
+Exit codes: 0; 1 an answer was wrong; 2 bad usage; 3 a step or the device failed; 77 no GPU.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from contextlib import ExitStack
+from dataclasses import replace
+from datetime import datetime, timezone
+from functools import lru_cache
+from importlib import metadata
+from pathlib import Path
+
+import numpy as np
+
+from plots.bench.cases import DENSE, Case, all_cases, quick_cases
+from plots.bench.ceilings import CeilingsError, measure_ceilings, short_name
+from plots.bench.contestants import (BASELINES, SEED, Contestant, Inputs, Mask, Outputs, StepCall,
+                                     baseline_contestant, saved_masks, step_contestant,
+                                     torch_on_a_gpu)
+from plots.bench.exact import Exact
+from plots.bench.step_library import Device, DeviceError, StepLibrary
+from plots.bench.turns import QUICK, Measured, Plan, Stopwatch, measure, reason_of
+
+RIGHT, WRONG, USAGE, FAILED = 0, 1, 2, 3
+FULL = "full"  # the step with all entries unmasked, in turns with its block mask
+UNNAMED = ("-dirty", "unknown")
+
+
+def attended(case: Case, mask: Mask | None, queries: np.ndarray) -> np.ndarray:
+    """[queries, keys]"""
+    if case.mask in DENSE:
+        last = queries if case.mask == "causal" else np.full_like(queries, case.seqlen - 1)
+        return np.arange(case.seqlen) <= last[:, None]
+    return mask.dense[queries]
+
+
+def entries_of(case: Case, mask: Mask | None) -> int:
+    """Unmasked ones, of all heads."""
+    n = case.seqlen
+    dense = {"full": n * n, "causal": n * (n + 1) // 2}
+    one_head = dense[case.mask] if case.mask in DENSE else int(np.count_nonzero(mask.dense))
+    return case.batch * case.heads * one_head
+
+
+class Benchmark:
+    """What all cases share. `masks` has the folders of block masks, by mask and length."""
+
+    def __init__(self, steps: list[StepLibrary], masks: dict[tuple, Path], origin: dict,
+                 plan: Plan, torch=None, **stopwatch: object) -> None:
+        self.steps, self.masks, self.torch, self.plan = steps, masks, torch, plan
+        self.origin = origin
+        self.device = Device(steps[0])
+        self.stopwatch = Stopwatch(self.device, **stopwatch)
+        self.mask = lru_cache(maxsize=2)(self._mask)
+
+    def _mask(self, name: str, seqlen: int) -> Mask:
+        return Mask(self.device, self.masks[name, seqlen], Case(seqlen, 64, name))
+
+    def records(self, case: Case) -> list[dict]:
+        """Of all contestants. Who failed has a record with the reason; the time of a wrong answer
+        is not taken."""
+        inputs, failed = Inputs(self.device, case), []
+        takes_mask = any(step.takes_block_masks for step in self.steps)
+        mask = self.mask(case.mask, case.seqlen) if takes_mask else None
+        contestants = self.steps_of(inputs, mask, failed) + self.baselines_of(inputs, failed)
+        entries = entries_of(case, mask)
+        exact = Exact(case, inputs.head, lambda queries: attended(case, mask, queries))
+        verdicts = {}
+        for contestant in list(contestants):
+            try:
+                contestant.call()
+                self.device.synchronize()
+                verdicts[contestant.name] = exact.judge(contestant.result_of)
+            except DeviceError as error:
+                raise DeviceError(f"{case}: {contestant.name}: {error}") from error
+            except Exception as error:  # pylint: disable=broad-except
+                contestants.remove(contestant)
+                failed.append((contestant.fields, reason_of(error)))
+        found = self.times(inputs, contestants, verdicts)
+        date = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+        problem = {**case.fields(), "seed": SEED, "flops": 4 * case.head_dim * entries,
+                   **(mask.fields() if mask else {})}
+        records = [{**contestant.fields, **self.origin, "date": date, **problem,
+                    **verdicts[contestant.name].fields(),
+                    **time_fields(contestant, contestants, found, problem["flops"])}
+                   for contestant in contestants]
+        return records + [{**fields, **self.origin, "date": date, **problem, "failed": reason}
+                          for fields, reason in failed]
+
+    def steps_of(self, inputs: Inputs, mask: Mask | None,
+                 failed: list[tuple[dict, str]]) -> list[Contestant]:
+        case, found = inputs.case, []
+        outputs = Outputs(self.device, case)
+        outputs.poison()
+        for step in self.steps:
+            if not case.takes_step(step.name) or not (case.mask in DENSE or step.takes_block_masks):
+                continue
+            variants = (False, True)[:1 + (step.takes_block_masks and case.takes_shared_kv())]
+            for shared_kv in variants:
+                try:
+                    call = StepCall(self.device, step, inputs, outputs,
+                                    mask if step.takes_block_masks else None, shared_kv)
+                    found.append(step_contestant(call, entries_of(case, mask)))
+                except (ValueError, DeviceError) as error:
+                    failed.append(({"step": step.name, "shared_kv": shared_kv}, reason_of(error)))
+        return found
+
+    def baselines_of(self, inputs: Inputs, failed: list[tuple[dict, str]]) -> list[Contestant]:
+        found = []
+        for short, name, takes, build in BASELINES if self.torch else ():
+            if takes(inputs.case):
+                try:
+                    found.append(baseline_contestant(self.torch, inputs, short, name, build))
+                except Exception as error:  # pylint: disable=broad-except
+                    failed.append(({"baseline": name, "short": short}, reason_of(error)))
+        return found
+
+    def times(self, inputs: Inputs, contestants: list[Contestant], verdicts: dict) -> Measured:
+        """Of those that are right. A step with a block mask takes turns with the full mask too."""
+        calls = {x.name: x.call for x in contestants if verdicts[x.name].right}
+        case = inputs.case
+        for x in contestants:
+            if case.mask != "full" and x.name in calls and x.fields.get("shared_kv") is False:
+                full = Inputs(self.device, replace(case, mask="full"))
+                calls[FULL] = StepCall(self.device, x.call.step, full, x.call.outputs,
+                                       self.mask("full", case.seqlen))
+        return measure(calls, self.stopwatch, self.plan)
+
+
+def time_fields(contestant: Contestant, all_of_them: list[Contestant], found: Measured,
+                flops: int) -> dict:
+    """Its times, and how many times as fast as each of the others it is by rounds."""
+    own = found.times.get(contestant.name)
+    if own is None:
+        reason = found.failed.get(contestant.name)
+        return {"failed": reason} if reason else {}
+    others = [x.name for x in all_of_them if "short" in x.fields or x.name.endswith("_shared_kv")]
+    others += [FULL] if "shared_kv" in contestant.fields else []
+    ratios = {}
+    for name in others:
+        if name in found.times and name != contestant.name:
+            ratios |= own.speed_over(name, found.times[name])
+    times = own.summary()
+    return {**times, "tflops": flops / times["median_ms"] * 1e-9, **ratios}
+
+
+# --- The file and the screen ----------------------------------------------------------------------
+
+CASE_FIELDS = ("seqlen", "head_dim", "mask", "dtype")
+
+
+def present(path: Path) -> set[tuple]:
+    """The cases that a file has records of."""
+    if not path.exists():
+        return set()
+    records = map(json.loads, path.read_text(encoding="utf-8").splitlines())
+    return {tuple(record[name] for name in CASE_FIELDS) for record in records}
+
+
+def append(path: Path, records: list[dict]) -> None:
+    """At once, so that a case is there in whole or not at all."""
+    with path.open("a", encoding="utf-8") as file:
+        file.write("".join(json.dumps(record) + "\n" for record in records))
+
+
+def line_of(case: Case, records: list[dict]) -> str:
+    """Each contestant's TFLOP/s."""
+    told = []
+    for record in records:
+        name = record.get("short") or record["step"].removeprefix("step")
+        name += "+shared_kv" * record.get("shared_kv", False)
+        told.append(f"{name} " + ("FAILED" if "failed" in record else
+                                  f"{record['tflops']:.4g}" if "tflops" in record else "WRONG"))
+    return f"{case}: {', '.join(told)}"
+
+
+def versions(torch) -> dict:
+    """Of PyTorch and of what it calls."""
+    if torch is None:
+        return {}
+    try:
+        triton = metadata.version("triton")
+    except metadata.PackageNotFoundError:
+        triton = None
+    return {"torch": torch.__version__, "cudnn": str(torch.backends.cudnn.version()),
+            "triton": triton}
+
+
+def output_of(words: argparse.Namespace, origin: dict) -> Path:
+    if words.quick or words.only or origin["commit"].endswith(UNNAMED):
+        path = words.build / "bench.jsonl"
+        path.unlink(missing_ok=True)
+    else:
+        folder = words.results / short_name(origin["device"])
+        path = folder / f"bench_{origin['commit']}.jsonl"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def run(words: argparse.Namespace) -> int:
+    paths = sorted(words.build.resolve().glob("libstep*.so"))
+    if not paths:
+        raise CeilingsError(f"{words.build}: has no libraries; make libraries BACKEND=cuda", USAGE)
+    steps, torch = [StepLibrary(path) for path in paths], torch_on_a_gpu()
+    programs = {step.name: words.build.resolve() / step.name for step in steps}
+    origin = measure_ceilings(programs[steps[0].name]) | versions(torch)
+    path = output_of(words, origin)
+    there = present(path)
+    cases = [case for case in (quick_cases() if words.quick else all_cases())
+             if tuple(getattr(case, name) for name in CASE_FIELDS) not in there
+             and set(words.only) <= set(str(case).split())]
+    print(f"bench: {', '.join(step.name for step in steps)} on {origin['device']}, commit "
+          f"{origin['commit']}: {len(cases)} cases, {len(there)} are in {path}")
+    if torch is None:
+        print("bench: PyTorch not found, or it finds no GPU: the steps are measured alone")
+    started, wrong = time.monotonic(), 0
+    with ExitStack() as stack:
+        masked = [step.name for step in steps if step.takes_block_masks]
+        wanted = {(case.mask, case.seqlen) for case in cases} | {
+            ("full", case.seqlen) for case in cases}
+        folders = stack.enter_context(saved_masks(programs[masked[0]], wanted)) if masked else {}
+        benchmark = Benchmark(steps, folders, origin, QUICK if words.quick else Plan(), torch)
+        for number, case in enumerate(cases, 1):
+            records = benchmark.records(case)
+            append(path, records)
+            wrong += sum(record.get("right") is False for record in records)
+            print(f"[{number}/{len(cases)}, {time.monotonic() - started:.0f} s] "
+                  f"{line_of(case, records)}", flush=True)
+    print(f"bench: {path}")
+    return WRONG if wrong else RIGHT
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("build", type=Path, help="where libstepNN.so and the programs are")
+    parser.add_argument("results", type=Path, help="gets a folder for each GPU")
+    parser.add_argument("--quick", action="store_true", help="a few cases, half a minute")
+    parser.add_argument("--only", nargs="*", default=[], metavar="WORD",
+                        help="cases with all of these words, such as D=128 causal")
+    try:
+        return run(parser.parse_args())
+    except CeilingsError as error:
+        print(f"bench: {error}", file=sys.stderr)
+        return error.code
+    except (DeviceError, OSError, RuntimeError, subprocess.SubprocessError) as error:
+        print(f"bench: {error}", file=sys.stderr)
+        return FAILED
+    except KeyboardInterrupt:
+        print("\nbench: interrupted; the same command goes on with the next case", file=sys.stderr)
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

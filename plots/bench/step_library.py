@@ -1,0 +1,209 @@
+"""Calls a step, and the device it runs on, through libstepNN.so (step_library.c)."""
+
+import contextlib
+import ctypes
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass
+from pathlib import Path
+
+import numpy as np
+
+# The files of a block mask, in the order of its tensors.
+MASK_FILES = ("kv_num_blocks", "kv_indices", "block_mask_types", "partial_block_mask_indices",
+              "partial_block_masks")
+
+
+class _CShape(ctypes.Structure):
+    """Shape in step_library.c."""
+
+    _fields_ = [*((name, ctypes.c_int) for name in (
+        "batch", "q_heads", "kv_heads", "q_len", "kv_len", "head_dim")),
+        ("bf16", ctypes.c_bool), ("causal", ctypes.c_bool), ("shared_kv", ctypes.c_bool),
+        ("scale", ctypes.c_float)]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The problem. `causal` is for steps without block masks, `shared_kv` for those with them."""
+
+    batch: int
+    heads: int
+    kv_heads: int
+    seqlen: int
+    seqlen_kv: int
+    head_dim: int
+    bf16: bool
+    causal: bool
+    shared_kv: bool = False
+
+    def scale(self) -> float:
+        return self.head_dim**-0.5
+
+    def as_c(self) -> _CShape:
+        return _CShape(*astuple(self), self.scale())
+
+
+class BlockMask(ctypes.Structure):
+    """BlockMask in attention.h: tensors on the device."""
+
+    _fields_ = [*((name, ctypes.c_int) for name in (
+        "q_block_size", "kv_block_size", "q_blocks", "max_slots", "tile_count", "batches",
+        "heads")),
+        *((name, ctypes.c_void_p) for name in MASK_FILES),
+        ("num_strides", 3 * ctypes.c_int64), ("index_strides", 4 * ctypes.c_int64),
+        ("type_strides", 4 * ctypes.c_int64), ("partial_strides", 4 * ctypes.c_int64)]
+
+
+def block_mask(shapes: Sequence[Sequence[int]], pointers: Sequence[int]) -> BlockMask:
+    """A mask of compact tensors, in the order of MASK_FILES: their shapes and device addresses.
+
+    In each of the first four, the first two dimensions may be 1 and stand for all.
+    """
+    def strides(shape: Sequence[int]) -> tuple[int, ...]:
+        found, stride = [], 1
+        for i in reversed(range(len(shape))):
+            found.insert(0, 0 if i < 2 and shape[i] == 1 else stride)
+            stride *= shape[i]
+        return tuple(found)
+
+    tiles, q_block, kv_block = shapes[4]
+    q_blocks, slots = shapes[1][2:]
+    batches, heads = (max(shape[i] for shape in shapes[:4]) for i in range(2))
+    return BlockMask(q_block, kv_block, q_blocks, slots, tiles, batches, heads, *pointers,
+                     *map(strides, shapes[:4]))
+
+
+# Ceiling in attention.h, and how records name it.
+CEILINGS = ("device memory copy", "fp32 FFMA", "mma.sync")
+
+
+class StepLibrary:
+    """A step; `library` is what ctypes makes of the file. Refusals are ValueErrors."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.name = path, path.stem.removeprefix("lib")
+        self.library = ctypes.CDLL(str(path))
+        shape, mask, address = (ctypes.POINTER(_CShape), ctypes.POINTER(BlockMask),
+                                ctypes.c_void_p)
+        size, number = ctypes.POINTER(ctypes.c_size_t), ctypes.POINTER(ctypes.c_int)
+        for name, types in {
+                "step_describe": [shape, mask, number, number],
+                "step_prepare": [shape, mask, address, size, address],
+                "step_workspace": [shape, ctypes.c_size_t, size],
+                "step_forward": [shape, mask, address, address, ctypes.c_size_t, *6 * [address]],
+        }.items():
+            if function := getattr(self.library, name, None):  # older builds have no step_describe
+                function.argtypes, function.restype = types, ctypes.c_char_p
+        self.library.step_takes_block_masks.restype = ctypes.c_bool
+        self.takes_block_masks: bool = self.library.step_takes_block_masks()
+
+    def ceiling(self, shape: Shape, mask: BlockMask | None) -> tuple[str, int]:
+        """What bounds the step at best, and bytes of S and P in device memory for each entry."""
+        ceiling, traffic = ctypes.c_int(), ctypes.c_int()
+        _raise(self.library.step_describe(shape.as_c(), mask, ctypes.byref(ceiling),
+                                          ctypes.byref(traffic)))
+        return CEILINGS[ceiling.value], traffic.value
+
+    def prepared_bytes(self, shape: Shape, mask: BlockMask) -> int:
+        """How much device memory prepare() needs."""
+        return self._call_prepare(shape, mask, None, 0)
+
+    def prepare(self, shape: Shape, mask: BlockMask, prepared: int, stream: int = 0) -> None:
+        """Enqueues what is done once per mask, which must be valid; `prepared` is an address."""
+        self._call_prepare(shape, mask, prepared, stream)
+
+    def _call_prepare(self, shape: Shape, mask: BlockMask, prepared: int | None,
+                      stream: int) -> int:
+        size = ctypes.c_size_t()
+        _raise(self.library.step_prepare(shape.as_c(), mask, prepared, ctypes.byref(size), stream))
+        return size.value
+
+    def workspace_bytes(self, shape: Shape, free_bytes: int) -> int:
+        """How much workspace it uses when so much device memory is free; 0: none."""
+        size = ctypes.c_size_t()
+        _raise(self.library.step_workspace(shape.as_c(), free_bytes, ctypes.byref(size)))
+        return size.value
+
+    def forward(self, shape: Shape, q: int, k: int, v: int, o: int, lse: int, stream: int = 0, *,
+                mask: BlockMask | None = None, prepared: int | None = None,
+                workspace: int | None = None, workspace_bytes: int = 0) -> None:
+        """Enqueues a forward pass; the pointers are addresses of compact device tensors.
+
+        `mask` and `prepared` are those of prepare(), for a step that takes block masks;
+        `workspace` has as many bytes as workspace_bytes() said.
+        """
+        _raise(self.library.step_forward(shape.as_c(), mask, prepared, workspace, workspace_bytes,
+                                         q, k, v, o, lse, stream))
+
+
+def _raise(why: bytes | None) -> None:
+    if why is not None:
+        raise ValueError(why.decode())
+
+
+class DeviceError(Exception):
+    """The CUDA runtime failed; after most of its errors nothing works any more."""
+
+
+class Memory:
+    """Device memory, freed with its last reference."""
+
+    def __init__(self, device: "Device", size: int) -> None:
+        self._device, self.size = device, size
+        pointer = ctypes.c_void_p()
+        device.call("device_allocate", ctypes.c_size_t(size), ctypes.byref(pointer))
+        self.address: int = pointer.value
+
+    def __del__(self) -> None:
+        if getattr(self, "address", None):
+            with contextlib.suppress(DeviceError):
+                self._device.call("device_free", ctypes.c_void_p(self.address))
+
+    def upload(self, array: np.ndarray) -> "Memory":
+        self._device.call("device_copy", ctypes.c_void_p(self.address),
+                          ctypes.c_void_p(array.ctypes.data), ctypes.c_size_t(array.nbytes))
+        return self
+
+    def download(self, array: np.ndarray, offset: int = 0) -> np.ndarray:
+        """Fills the array from `offset` bytes on, after what was enqueued before."""
+        self._device.call("device_copy", ctypes.c_void_p(array.ctypes.data),
+                          ctypes.c_void_p(self.address + offset), ctypes.c_size_t(array.nbytes))
+        return array
+
+    def fill(self, value: int = 0) -> None:
+        """Enqueues setting all its bytes."""
+        self._device.call("device_fill", ctypes.c_void_p(self.address), value,
+                          ctypes.c_size_t(self.size))
+
+
+class Device:
+    """Memory and a timer of the device, by the runtime in one step's library. On a GPU its memory
+    serves all libraries, and PyTorch; on the CPU backend each library has a device of its own."""
+
+    def __init__(self, library: StepLibrary) -> None:
+        self.library = library.library
+
+    def call(self, name: str, *arguments: object) -> None:
+        function = getattr(self.library, name)
+        function.restype = ctypes.c_char_p
+        if (why := function(*arguments)) is not None:
+            raise DeviceError(f"{name}: {why.decode()}")
+
+    def allocate(self, size: int) -> Memory:
+        return Memory(self, max(size, 1))
+
+    def upload(self, array: np.ndarray) -> Memory:
+        array = np.ascontiguousarray(array)
+        return self.allocate(array.nbytes).upload(array)
+
+    def synchronize(self) -> None:
+        self.call("device_synchronize")
+
+    def start(self) -> None:
+        self.call("timer_start")
+
+    def stop(self) -> tuple[float, bool]:
+        """Milliseconds since start(); whether the device may have waited for the host."""
+        milliseconds, late = ctypes.c_float(), ctypes.c_bool()
+        self.call("timer_stop", ctypes.byref(milliseconds), ctypes.byref(late))
+        return milliseconds.value, late.value

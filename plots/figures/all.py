@@ -1,0 +1,50 @@
+"""Draws the figures from the stored records of one GPU, in a light and a dark variant.
+
+Usage: python3 -m plots.figures.all [--gpu NAME] RESULTS DIRECTORY
+
+Writes FIGURE_light and FIGURE_dark, .svg and .png, to DIRECTORY for each of: waterfall, tflops,
+roofline, sparsity, error. A figure whose records are missing is left out, and a line says so.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+import matplotlib
+
+from plots.figures import error, roofline, sparsity, style, tflops, waterfall
+from plots.figures.records import RecordsError, gpu_directory, load
+
+FIGURES = {figure.NAME: figure for figure in (waterfall, tflops, roofline, sparsity, error)}
+
+
+def draw_figure(name: str, found: dict, directory: Path, kinds: tuple[str, ...]) -> None:
+    """NAME_light and NAME_dark, of these kinds."""
+    for theme in style.THEMES:
+        with matplotlib.rc_context(style.settings(theme)):
+            style.save(FIGURES[name].draw(found, theme), directory, f"{name}_{theme.name}", found,
+                       kinds)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Draws the figures from the stored records.")
+    parser.add_argument("--gpu", help="whose records (default: the only one's)")
+    parser.add_argument("results", metavar="RESULTS", type=Path)
+    parser.add_argument("directory", metavar="DIRECTORY", type=Path)
+    words = parser.parse_args()
+    try:
+        results = load(gpu_directory(words.results, words.gpu))
+    except RecordsError as problem:
+        print(f"figures: {problem}", file=sys.stderr)
+        return 2
+    for name, figure in FIGURES.items():
+        if (found := figure.data(results)) is None:
+            print(f"figures: {name} left out, as its records are missing: make bench")
+            continue
+        draw_figure(name, found, words.directory, ("svg", "png"))
+        print(f"wrote {words.directory / name}_light and _dark, .svg and .png")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

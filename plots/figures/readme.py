@@ -1,0 +1,145 @@
+"""Writes the README's results table from the benchmark's records, and the pictures of the docs.
+
+Usage: python3 -m plots.figures.readme [--check] README.md RESULTS-OF-A-GPU PICTURES
+
+The table goes between the markers in README.md, two variants of each figure to the directory
+PICTURES. With --check nothing is written: exit code 1 says that the README, or what the pictures
+show, does not equal the records.
+"""
+
+import json
+import os
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+from plots.figures import waterfall
+from plots.figures.all import FIGURES, draw_figure
+from plots.figures.records import (HEADLINE, STEPS, RecordsError, Results, load, name_of,
+                                   source_of, step_names)
+from plots.figures.style import THEMES
+from plots.sections import SectionError, with_section
+
+MMA = "mma.sync"
+DESCRIPTION = "{http://purl.org/dc/elements/1.1/}description"
+
+
+# --- The table -----------------------------------------------------------------------------------
+
+def of_ceiling(record: dict) -> str:
+    """Percent of what mma.sync alone reaches; of the step's own ceiling too where it is another."""
+    share = f"{100 * record['tflops'] / record['ceiling_mma_tflops']:.0f} %"
+    own = {"device memory copy": record["must_move_bytes"] / record["median_ms"] * 1e-6
+           / record["ceiling_copy_gb_per_s"],
+           "fp32 FFMA": record["tflops"] / record["ceiling_ffma_tflops"]}
+    name = record["ceiling"]
+    return share if name == MMA else f"{share} ({100 * own[name]:.0f} % of {name})"
+
+
+def over_fa2(record: dict) -> str:
+    """The median of the rounds' ratios, and their deciles."""
+    if "speed_over_fa2" not in record:
+        return "–"
+    middle, low, high = (f"{record[f'speed_over_fa2{end}']:#.3g}" for end in ("", "_p10", "_p90"))
+    return f"{middle} ({low} – {high})"
+
+
+def table(results: Results) -> str:
+    """In Markdown, with a line that says where its numbers come from."""
+    records = results.headline("full")
+    if not records:
+        raise RecordsError("no record of the table's shape; make bench, on a GPU, measures some")
+    lines = ["| step | idea | TFLOP/s | of mma.sync | speedup over FA2 | error / allowed |",
+             "|---|---|---|---|---|---|"]
+    for record in records:
+        path, title, idea = source_of(record["step"])
+        lines.append(f"| [{name_of(record)} {title}]({STEPS.name}/{path.name}) | {idea} "
+                     f"| {record['tflops']:.1f} | {of_ceiling(record)} | {over_fa2(record)} "
+                     f"| {record['max_error']:.1e} / {record['allowed_error']:.1e} |")
+    first = records[0]
+    shape = ", ".join(f"{letter}={HEADLINE[name]}" for letter, name in
+                      (("B", "batch"), ("H", "heads"), ("N", "seqlen"), ("D", "head_dim")))
+    lines += ["", f"Forward pass, {HEADLINE['dtype']}, {shape}, no mask, on one {first['device']} "
+              f"(CUDA {first['cuda_runtime']}, {first['date'][:10]}, commit {first['commit']}). "
+              "Speedup over FA2: over PyTorch's FlashAttention-2, in interleaved runs: median of "
+              "the rounds, first and last decile in brackets. mma.sync, FFMA and copy: what loops "
+              "of nothing else reach on this GPU."]
+    if missing := sorted(set(step_names()) - {record["step"] for record in records}):
+        lines[-1] += f" Not measured yet: {', '.join(missing)}."
+    return "\n".join(lines)
+
+
+# --- The pictures --------------------------------------------------------------------------------
+
+def picture_path(pictures: Path, name: str, theme: str) -> Path:
+    return pictures / f"{name}_{theme}.svg"
+
+
+def markup(readme: Path, pictures: Path, found: dict) -> str:
+    """The waterfall in HTML, light or dark as the page, with its numbers for who cannot see it."""
+    light, dark = (Path(os.path.relpath(picture_path(pictures, waterfall.NAME, theme.name),
+                                        readme.parent)) for theme in THEMES)
+    told = [f"{step['step'].removeprefix('step')} {waterfall.speed_label(before, speed)}"
+            for panel in found["panels"][:1] for step, (before, speed)
+            in zip(panel["steps"], waterfall.changes(panel["steps"]), strict=True)]
+    alt = " ".join(f"From step to step, TFLOP/s and speedup: {', '.join(told)}".split())
+    return ("<picture>\n"
+            f'  <source media="(prefers-color-scheme: dark)" srcset="{dark.as_posix()}">\n'
+            f'  <img src="{light.as_posix()}" width="800" alt="{alt}">\n'
+            "</picture>")
+
+
+def shows(picture: Path, found: dict) -> bool:
+    """Whether a picture says of itself that it was drawn from these data. Its bytes are not
+    compared: they depend on the version of Matplotlib."""
+    if not picture.exists():
+        return False
+    told = ElementTree.parse(picture).getroot().findtext(f".//{DESCRIPTION}")
+    return json.loads(told or "null") == json.loads(json.dumps(found))
+
+
+def content(readme: Path, pictures: Path, results: Results) -> tuple[dict[str, dict], str]:
+    """What the figures show, by name, and the README as it should be."""
+    figures = {name: found for name, figure in FIGURES.items()
+               if (found := figure.data(results)) is not None}
+    section = f"{table(results)}\n\n{markup(readme, pictures, figures[waterfall.NAME])}"
+    return figures, with_section(readme.read_text(encoding="utf-8"), "results",
+                                 "`make readme` from plots/results", section)
+
+
+def differences(readme: Path, pictures: Path, results: Results) -> list[str]:
+    """The files that do not equal the records."""
+    figures, text = content(readme, pictures, results)
+    wrong = [] if readme.read_text(encoding="utf-8") == text else [str(readme)]
+    return wrong + [str(path) for name, found in figures.items() for theme in THEMES
+                    if not shows(path := picture_path(pictures, name, theme.name), found)]
+
+
+def update(readme: Path, pictures: Path, results: Results) -> None:
+    figures, text = content(readme, pictures, results)
+    for name, found in figures.items():
+        draw_figure(name, found, pictures, ("svg",))
+    readme.write_text(text, encoding="utf-8")
+
+
+def main() -> int:
+    arguments = [argument for argument in sys.argv[1:] if argument != "--check"]
+    if len(arguments) != 3:
+        print(__doc__, file=sys.stderr)
+        return 2
+    readme, directory, pictures = map(Path, arguments)
+    try:
+        if "--check" not in sys.argv:
+            update(readme, pictures, load(directory))
+            return 0
+        wrong = differences(readme, pictures, load(directory))
+    except (RecordsError, SectionError) as problem:
+        print(f"readme: {readme}: {problem}", file=sys.stderr)
+        return 2
+    for path in wrong:
+        print(f"readme: {path} does not equal the records: make readme", file=sys.stderr)
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

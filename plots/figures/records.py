@@ -1,0 +1,110 @@
+"""Reads the benchmark's records of one GPU: plots/results/GPU/bench_COMMIT.jsonl."""
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+STEPS = Path(__file__).resolve().parents[2] / "steps"
+# The shape of the README's table and of the waterfall; a mask comes with it.
+HEADLINE = {"batch": 4, "heads": 16, "seqlen": 4096, "head_dim": 128, "dtype": "fp16"}
+DENSE = ("full", "causal")
+QUERIES = 16384  # B * N in every case of the benchmark
+SHORT_NAMES = {"fa2": "FA2", "cudnn": "cuDNN", "flex": "Flex"}
+
+
+class RecordsError(Exception):
+    """What a user can put right; one line."""
+
+
+def name_of(record: dict) -> str:
+    """Short: 02b, FA2."""
+    return (SHORT_NAMES[record["short"]] if "short" in record
+            else record["step"].removeprefix("step"))
+
+
+def takes_block_masks(record: dict) -> bool:
+    """Whether it is of a step for block masks, which have two variants."""
+    return "shared_kv" in record
+
+
+def density(record: dict) -> float:
+    """The share of entries that the mask leaves."""
+    return record["flops"] / (4 * record["head_dim"] * record["batch"] * record["heads"]
+                              * record["seqlen"] * record["seqlen_kv"])
+
+
+@dataclass(frozen=True)
+class Results:
+    """The records of one commit that count: timed, right, and of each step's usual variant."""
+
+    records: list[dict]
+
+    def select(self, **wanted: object) -> list[dict]:
+        """In the order of names."""
+        return sorted((record for record in self.records
+                       if all(record.get(name) == value for name, value in wanted.items())),
+                      key=name_of)
+
+    def steps(self, **wanted: object) -> list[dict]:
+        return [record for record in self.select(**wanted) if "step" in record]
+
+    def headline(self, mask: str) -> list[dict]:
+        """The steps in turn on the shape of the README's table."""
+        return self.steps(**HEADLINE, mask=mask)
+
+    def panel(self, head_dim: int, mask: str, dtype: str = "fp16") -> list[dict]:
+        """All contestants at all lengths."""
+        return sorted(self.select(head_dim=head_dim, mask=mask, dtype=dtype),
+                      key=lambda record: record["seqlen"])
+
+    def origin(self) -> str:
+        """Where, from which source and when, for the head of a picture."""
+        first = self.records[0]
+        date = max(record["date"] for record in self.records)[:10]
+        return f"{first['device']}, commit {first['commit']}, {date}"
+
+
+def load(directory: Path) -> Results:
+    """Of the commit that was measured last."""
+    runs = [[json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+            for path in sorted(directory.glob("bench_*.jsonl"))]
+    newest = max(filter(None, runs), key=lambda run: max(record["date"] for record in run),
+                 default=[])
+    return Results([record for record in newest if "median_ms" in record
+                    and record.get("right") is not False and not record.get("shared_kv")])
+
+
+def gpu_directory(results: Path, gpu: str | None) -> Path:
+    """The directory of `gpu`; without a name, of the only GPU that was measured."""
+    measured = sorted({path.parent for path in results.glob("*/bench_*.jsonl")})
+    names = ", ".join(path.name for path in measured)
+    if not measured:
+        raise RecordsError(f"no results in {results}: make bench, on a GPU, measures some")
+    if gpu is None and len(measured) > 1:
+        raise RecordsError(f"results of {names} in {results}: choose one with GPU=...")
+    chosen = measured[0] if gpu is None else results / gpu
+    if chosen not in measured:
+        raise RecordsError(f"GPU={gpu}: no results in {results}, there are those of: {names}")
+    return chosen
+
+
+def step_names() -> list[str]:
+    """step01, step02, step02b, ...: one for each source file."""
+    return sorted(path.name.split("_")[0] for path in STEPS.glob("step*_*.cu"))
+
+
+def source_of(step: str) -> tuple[Path, str, str]:
+    """File, title and idea of a step, as its own source states them; empty without a source."""
+    path = next(STEPS.glob(f"{step}_*.cu"), None)
+    if path is None:
+        return STEPS, "", ""
+    text = path.read_text(encoding="utf-8")
+    title, idea = (joined(re.search(rf'\.{name} =\s*((?:"[^"]*"\s*)+)', text)[1])
+                   for name in ("title", "idea"))
+    return path, title, idea
+
+
+def joined(literals: str) -> str:
+    """The text of C string literals that follow each other."""
+    return "".join(re.findall(r'"([^"]*)"', literals))

@@ -1,0 +1,91 @@
+"""Every step under the roofline of the ceilings that the programs measured.
+
+A step's intensity is the operations for each byte that it must move through device memory; caches
+may well move more. The steps from 02 on must move the same, and so stand in one column.
+"""
+
+import math
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from plots.figures import style
+from plots.figures.labels import End, label_ends
+from plots.figures.records import HEADLINE, QUERIES, Results, name_of
+from plots.figures.style import Theme
+from plots.figures.tflops import DTYPE
+
+NAME = "roofline"
+HEAD_DIM = HEADLINE["head_dim"]
+CEILINGS = {"ceiling_mma_tflops": "mma.sync", "ceiling_ffma_tflops": "fp32 FFMA"}
+
+
+def data(results: Results) -> dict | None:
+    records = [record for record in results.panel(HEAD_DIM, "full", DTYPE) if "step" in record]
+    if not any("ceiling_mma_tflops" in record for record in records):
+        return None
+    steps: dict[str, list] = {}
+    for record in records:
+        steps.setdefault(name_of(record), []).append(
+            {"n": record["seqlen"], "intensity": record["flops"] / record["must_move_bytes"],
+             "tflops": record["tflops"]})
+    return {"figure": NAME, "origin": results.origin(), "steps": dict(sorted(steps.items())),
+            "ceilings": {field: records[0][field]
+                         for field in (*CEILINGS, "ceiling_copy_gb_per_s")}}
+
+
+def draw_roof(axes: Axes, ceilings: dict, left: float, right: float, theme: Theme) -> None:
+    """The slope of device memory, and a flat roof for each unit."""
+    per_byte = ceilings["ceiling_copy_gb_per_s"] * 1e-3  # TFLOP/s at one operation a byte
+    top = ceilings["ceiling_mma_tflops"]
+    axes.plot([left, top / per_byte], [left * per_byte, top], color=theme.text, linewidth=1.4)
+    (x0, y0), (x1, y1) = axes.transData.transform([(left, left * per_byte), (top / per_byte, top)])
+    axes.annotate(f"device memory copy: {per_byte:.2f} TB/s", (left * 1.2, left * 1.2 * per_byte),
+                  (-2, 4), textcoords="offset points", rotation=math.degrees(
+                      math.atan2(y1 - y0, x1 - x0)), rotation_mode="anchor", fontsize=style.SMALL)
+    for field, name in CEILINGS.items():
+        speed = ceilings[field]
+        axes.plot([speed / per_byte, right], [speed, speed], color=theme.text, linewidth=1.4,
+                  linestyle="-" if speed == top else (0, (5, 3)))
+        axes.annotate(f"{name}: {speed:.3g} TFLOP/s", (right, speed), (-4, 4),
+                      textcoords="offset points", fontsize=style.SMALL, va="bottom", ha="right")
+
+
+def draw_step(axes: Axes, index: int, name: str, points: list[dict], theme: Theme) -> End:
+    """Small marks for every length, a large one for that of the README's table."""
+    colour, marker = style.step_colour(theme, index), style.step_marker(index)
+    x = [point["intensity"] for point in points]
+    y = [point["tflops"] for point in points]
+    axes.plot(x, y, color=colour, marker=marker, linewidth=1, markersize=4)
+    for point in points:
+        if point["n"] == HEADLINE["seqlen"]:
+            axes.plot(point["intensity"], point["tflops"], color=colour, marker=marker,
+                      markersize=9, markeredgecolor=theme.background, zorder=3)
+    return End(x[-1], y[-1], name, colour)
+
+
+def draw(found: dict, theme: Theme) -> Figure:
+    height = 5.0
+    figure = style.new_figure(
+        height, "The roofline",
+        f"Forward pass, {DTYPE}, no mask, D = {HEAD_DIM}, B·N = {QUERIES}. {found['origin']}\n"
+        f"A mark for each N; the large one is N = {HEADLINE['seqlen']}, B = {HEADLINE['batch']}.")
+    axes = figure.subplots()
+    figure.subplots_adjust(left=0.085, right=0.92, top=1 - 0.85 / height, bottom=0.72 / height)
+    points = [point for trail in found["steps"].values() for point in trail]
+    left = 2.0 ** math.floor(math.log2(min(point["intensity"] for point in points)) - 1)
+    right = 1.3 * max(point["intensity"] for point in points)
+    roofs = [found["ceilings"][field] for field in CEILINGS]
+    bottom = min(*(point["tflops"] for point in points), *roofs) / 2
+    style.log_ticks(axes, "x", [2.0**i for i in range(0, 20) if left <= 2.0**i <= right])
+    style.log_ticks(axes, "y", [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000])
+    axes.set_xlim(left, right)
+    axes.set_ylim(bottom, 1.7 * found["ceilings"]["ceiling_mma_tflops"])
+    draw_roof(axes, found["ceilings"], left, right, theme)
+    label_ends(axes, [draw_step(axes, i, name, trail, theme)
+                      for i, (name, trail) in enumerate(found["steps"].items())])
+    axes.set_xlabel("FLOP for each byte that must pass device memory\n"
+                    "(Q, K, V read once, O and LSE written once; "
+                    "S and P where they leave the chip)")
+    axes.set_ylabel("TFLOP/s")
+    return figure

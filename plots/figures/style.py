@@ -1,0 +1,108 @@
+"""How pictures look: one place for colours, sizes, and how they are written.
+
+A picture is as wide as a page of GitHub shows it, 800 pixels, so that a point of text is 1.39
+pixels there; none is smaller than SMALL. Colour-blind readers can tell the colours apart too; what
+they say is said by a label or a marker as well.
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+matplotlib.use("Agg")
+
+WIDTH = 8.0  # inches, at 100 pixels an inch
+PNG_DPI = 200  # twice that, for screens of high density
+SMALL, NORMAL, LARGE = 8.5, 9.5, 12.0  # points
+# Matplotlib brings the first; who reads an SVG without it has one that is no wider.
+FONTS = ["DejaVu Sans", "Verdana", "Arial", "sans-serif"]
+
+NEUTRAL = "#808080"  # for text on a page that may be white or black
+# Text stays text, and the same data give the same bytes.
+REPRODUCIBLE = {"svg.fonttype": "none", "svg.hashsalt": "plots"}
+
+
+@dataclass(frozen=True)
+class Theme:
+    """Colours on a background. `steps` are for steps in turn, with MARKERS; baselines have one."""
+
+    name: str
+    background: str
+    text: str
+    muted: str
+    grid: str
+    steps: tuple[str, ...]
+    baseline: str
+    gain: str
+    loss: str
+
+
+THEMES = (
+    Theme("light", background="#ffffff", text="#1f2328", muted="#59636e", grid="#d9dee3",
+          steps=("#492163", "#c2410c", "#0a6ebd", "#711414", "#7c2fee", "#a65978",
+                 "#3c061d"),
+          baseline="#59636e", gain="#0a6ebd", loss="#b3400a"),
+    Theme("dark", background="#0d1117", text="#e6edf3", muted="#9aa4ae", grid="#2b323a",
+          steps=("#dbbdbd", "#ff9a5c", "#58b4ff", "#c1ec13", "#f04c6d", "#b06da3",
+                 "#7a65fc"),
+          baseline="#9aa4ae", gain="#58b4ff", loss="#ff9a5c"),
+)
+MARKERS = "osD^vPX"
+BASELINE_DASHES = ((4, 1.5), (1, 1.2), (4, 1.5, 1, 1.5), (7, 2), (2, 2))
+
+
+def step_colour(theme: Theme, index: int) -> str:
+    return theme.steps[index % len(theme.steps)]
+
+
+def step_marker(index: int) -> str:
+    """With the colour: no two of the first 42 steps have both in common."""
+    return MARKERS[index % len(MARKERS)]
+
+
+def settings(theme: Theme) -> dict[str, object]:
+    """For matplotlib.rc_context()."""
+    return {
+        **REPRODUCIBLE, "font.family": "sans-serif", "font.sans-serif": FONTS,
+        "font.size": NORMAL, "axes.titlesize": NORMAL, "axes.labelsize": NORMAL,
+        "xtick.labelsize": SMALL, "ytick.labelsize": SMALL,
+        "figure.facecolor": theme.background, "axes.facecolor": theme.background,
+        "savefig.facecolor": theme.background, "text.color": theme.text,
+        "axes.labelcolor": theme.text, "axes.titlecolor": theme.text,
+        "axes.edgecolor": theme.muted, "xtick.color": theme.muted, "ytick.color": theme.muted,
+        "axes.grid": True, "grid.color": theme.grid, "grid.linewidth": 0.7,
+        "axes.axisbelow": True, "axes.spines.top": False, "axes.spines.right": False,
+        "axes.titlelocation": "left", "lines.linewidth": 1.8, "lines.markersize": 4.5,
+    }
+
+
+def new_figure(height: float, title: str, subtitle: str) -> Figure:
+    """Two lines on top; `height` in inches."""
+    figure = Figure(figsize=(WIDTH, height))
+    figure.text(0.012, 1 - 0.1 / height, title, fontsize=LARGE, fontweight="bold", va="top")
+    figure.text(0.012, 1 - 0.36 / height, subtitle, fontsize=SMALL, va="top",
+                color=matplotlib.rcParams["xtick.color"])
+    return figure
+
+
+def log_ticks(axes: Axes, which: str, ticks: list[float]) -> None:
+    """A logarithmic axis with plain numbers at `ticks` and nowhere else."""
+    (axes.set_xscale if which == "x" else axes.set_yscale)("log")
+    axis = axes.xaxis if which == "x" else axes.yaxis
+    axis.set_major_locator(matplotlib.ticker.FixedLocator(ticks))
+    axis.set_major_formatter(matplotlib.ticker.FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_minor_locator(matplotlib.ticker.NullLocator())
+
+
+def save(figure: Figure, directory: Path, name: str, data: dict, kinds: tuple[str, ...]) -> None:
+    """Writes name.svg and name.png, as `kinds` say; the SVG's description holds `data` as JSON."""
+    about = {"svg": {"metadata": {"Date": None, "Creator": None, "Title": name,
+                                  "Description": json.dumps(data, sort_keys=True)}},
+             "png": {"dpi": PNG_DPI, "metadata": {"Software": None, "Title": name}}}
+    directory.mkdir(parents=True, exist_ok=True)
+    for kind in kinds:
+        figure.savefig(directory / f"{name}.{kind}", **about[kind])

@@ -1,0 +1,119 @@
+"""The speedup from each step to the next, on the shape of the README's table.
+
+The axis is logarithmic: bars of one length are speedups by one factor, wherever they stand. Steps
+for block masks are left out: the figure of masks shows what they are for.
+"""
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from plots.figures import style
+from plots.figures.records import DENSE, HEADLINE, Results, source_of, takes_block_masks
+from plots.figures.style import Theme
+
+NAME = "waterfall"
+
+TICKS = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000]
+BAR = 0.56  # of a step's row
+LEAST_BAR = 2.5  # points: a change by nothing is still seen
+LABEL, SLOWER = 92, 50  # pixels at 100 an inch that a label takes beside its bar, and that word
+TITLES = 2.45  # inches left of the bars
+
+
+def data(results: Results) -> dict | None:
+    """For each mask the speeds of the steps in turn; None without a step of the shape."""
+    panels = []
+    for mask in DENSE:
+        records = [record for record in results.headline(mask) if not takes_block_masks(record)]
+        if records:
+            panels.append({"mask": mask, "ceiling": records[0].get("ceiling_mma_tflops"),
+                           "steps": [{"step": record["step"], "title": source_of(record["step"])[1],
+                                      "tflops": record["tflops"]} for record in records]})
+    return {"figure": NAME, "origin": results.origin(), "panels": panels} if panels else None
+
+
+def changes(steps: list[dict]) -> list[tuple[float | None, float]]:
+    """(speed before, speed) of each step; None before the first."""
+    speeds = [step["tflops"] for step in steps]
+    return list(zip([None, *speeds[:-1]], speeds, strict=True))
+
+
+def speed_label(before: float | None, speed: float) -> str:
+    if before is None:
+        return f"{speed:.3g}"
+    slower = " slower" if speed < before else ""
+    return f"{speed:.3g}\N{EM SPACE}×{speed / before:.2f}{slower}"
+
+
+def draw_bar(axes: Axes, at: int, before: float | None, speed: float, theme: Theme) -> None:
+    """From the speed before to that of this step; the first from the edge."""
+    start = axes.get_xlim()[0] if before is None else before
+    colour = theme.muted if before is None else theme.gain if speed >= before else theme.loss
+    axes.barh(at, speed - start, left=start, height=BAR, color=colour, edgecolor=colour,
+              linewidth=LEAST_BAR / 2, zorder=2)
+    pixel = axes.figure.dpi / 100
+    ends = [axes.transData.transform((x, at))[0] for x in sorted((start, speed))]
+    room = (LABEL + (SLOWER if colour == theme.loss else 0)) * pixel
+    left = before is not None and ends[0] - axes.bbox.x0 > room
+    beside = min(start, speed) if left else max(start, speed)
+    axes.annotate(speed_label(before, speed), (beside, at), (-5 if left else 5, 0),
+                  textcoords="offset points", fontsize=style.SMALL,
+                  ha="right" if left else "left", va="center",
+                  color=theme.loss if colour == theme.loss else theme.text,
+                  fontweight="bold" if colour == theme.loss else "normal")
+
+
+def draw_panel(axes: Axes, panel: dict, limits: tuple[float, float], theme: Theme) -> None:
+    steps = panel["steps"]
+    style.log_ticks(axes, "x", [tick for tick in TICKS if limits[0] <= tick <= limits[1]])
+    axes.set_xlim(limits)
+    axes.set_ylim(len(steps) - 0.4, -1.0)
+    axes.grid(visible=False, axis="y")
+    axes.spines["left"].set_visible(False)
+    axes.tick_params(axis="y", length=0)
+    for at, (before, speed) in enumerate(changes(steps)):
+        if at + 1 < len(steps):
+            axes.plot([speed, speed], [at + BAR / 2, at + 1 - BAR / 2], color=theme.muted,
+                      linewidth=1, zorder=1)
+        draw_bar(axes, at, before, speed, theme)
+    if panel["ceiling"]:
+        axes.axvline(panel["ceiling"], color=theme.muted, linewidth=1.2, dashes=(4, 3))
+        axes.annotate(f"mma.sync alone: {panel['ceiling']:.0f}", (panel["ceiling"], -0.75),
+                      (-5, 0), textcoords="offset points", ha="right", va="center",
+                      fontsize=style.SMALL, color=theme.muted)
+    axes.set_xlabel("TFLOP/s")
+    axes.set_title("no mask" if panel["mask"] == "full" else "causal", fontweight="bold")
+
+
+def wrapped(step: dict) -> str:
+    """The step's number and title, in two lines where one is too long."""
+    number, words = step["step"].removeprefix("step"), step["title"].split()
+    lines = [f"{number} "]
+    for word in words:
+        if len(lines[-1]) + len(word) > 31 and len(lines) == 1:
+            lines.append("")
+        lines[-1] += f"{word} "
+    return "\n".join(line.strip() for line in lines)
+
+
+def draw(found: dict, theme: Theme) -> Figure:
+    panels = found["panels"]
+    height = 1.75 + 0.44 * max(len(panel["steps"]) for panel in panels)
+    figure = style.new_figure(
+        height, "From step to step",
+        f"Forward pass, {HEADLINE['dtype']}, B={HEADLINE['batch']}, H={HEADLINE['heads']}, "
+        f"N={HEADLINE['seqlen']}, D={HEADLINE['head_dim']}. {found['origin']}")
+    speeds = [step["tflops"] for panel in panels for step in panel["steps"]]
+    tops = [panel["ceiling"] or 0 for panel in panels]
+    limits = (min(speeds) / 2, 1.25 * max(*speeds, *tops))
+    all_axes = figure.subplots(1, len(panels), squeeze=False)[0]
+    figure.subplots_adjust(left=TITLES / style.WIDTH, right=0.985, wspace=0.07,
+                           top=1 - 0.85 / height, bottom=0.52 / height)
+    for axes, panel in zip(all_axes, panels, strict=True):
+        draw_panel(axes, panel, limits, theme)
+        names = [wrapped(step) for step in panel["steps"]] if axes is all_axes[0] else []
+        axes.set_yticks(range(len(names)), names, color=matplotlib.rcParams["text.color"],
+                        fontsize=style.SMALL, ha="left")
+        axes.tick_params(axis="y", pad=(TITLES - 0.1) * 72)
+    return figure

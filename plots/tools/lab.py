@@ -1,0 +1,193 @@
+"""Writes what the lab counts of all steps, side by side, as a page of Markdown.
+
+Usage: python3 -m plots.tools.lab FILE.md DOCUMENT.md
+
+FILE gets the whole page, DOCUMENT the tables of the first shape, between its markers. Needs the
+programs of the CPU backend (`make all BACKEND=cpu`). Each step is run on a few shapes with
+--report, and so is step 03 with the padding of its rows removed.
+"""
+
+import json
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from plots.sections import SectionError, with_section
+from tests.lib.programs import REPOSITORY, RIGHT, WRONG, Program, step_names
+from tests.lib.source_tree import SourceTree
+
+SHAPES = ("-n 256 -d 64", "-n 384 -d 64 -m causal", "-n 200 -k 333 -d 128 -t bf16")
+GPU = "h200"
+PADDED_STEP = "step03"
+PADDING = ("common/device/mma_tile.cuh", "constexpr int PITCH = HEAD_DIM + VECTOR;",
+           "constexpr int PITCH = HEAD_DIM;")
+GLOBAL = ("global_load", "copy_global", "global_store")
+SHARED = ("shared_load", "shared_store", "ldmatrix", "copy_shared")
+SECTOR_BYTES = 32
+
+
+@dataclass(frozen=True)
+class Report:
+    """What one run said; `name` is the row's in the tables."""
+
+    name: str
+    records: list[dict]
+
+    def of(self, record: str) -> list[dict]:
+        return [row for row in self.records if row["record"] == record]
+
+    @property
+    def run(self) -> dict:
+        (row,) = self.of("run")
+        return row
+
+    def sector_bytes(self, kinds: tuple[str, ...] = GLOBAL) -> int:
+        return SECTOR_BYTES * sum(self.run[f"{kind}_sectors"] for kind in kinds)
+
+    def sum_of(self, field: str) -> int:
+        """Over all kinds of shared memory access."""
+        return sum(self.run[f"{kind}_{field}"] for kind in SHARED)
+
+
+def report_of(program: Program, name: str, shape: str, scratch: Path) -> Report:
+    """Runs a step; findings are for the page to show."""
+    path = scratch / "report.jsonl"
+    path.unlink(missing_ok=True)
+    done = program.run(*shape.split(), f"--report=json:{path},roofline:{GPU},races,bounds,init,"
+                       "alignment,blocks", cwd=REPOSITORY)
+    if done.returncode not in (RIGHT, WRONG):
+        raise SystemExit(f"lab: {name} {shape}: {done.stderr.strip()}")
+    return Report(name, [json.loads(line) for line in path.read_text().splitlines()])
+
+
+def without_padding(scratch: Path) -> Program:
+    """Step 03 with rows of K, V and Q one right behind the other."""
+    tree = SourceTree(scratch, built="cpu")
+    tree.replace(*PADDING)
+    target = f"build/cpu/{PADDED_STEP}"
+    done = tree.make("BACKEND=cpu", target)
+    if done.returncode != 0:
+        raise SystemExit(f"lab: {target} without padding: {done.stderr.strip()}")
+    return Program(PADDED_STEP, tree.root / "build" / "cpu")
+
+
+def human(value: float) -> str:
+    """1500000 as 1.5 M."""
+    for prefix in ("", "k", "M"):
+        if value < 1000:
+            return f"{value:.4g} {prefix}".rstrip()
+        value /= 1000
+    return f"{value:.4g} G"
+
+
+def table(head: list[str], rows: list[list[str]]) -> list[str]:
+    rule = ["---"] + ["---:"] * (len(head) - 1)
+    return [f"| {' | '.join(cells)} |" for cells in (head, rule, *rows)] + [""]
+
+
+def memory_row(report: Report) -> list[str]:
+    run = report.run
+    requests = sum(run[f"{kind}_requests"] for kind in GLOBAL)
+    used = sum(run[f"{kind}_used_bytes"] for kind in GLOBAL)
+    everything = report.sector_bytes()
+    return [report.name, human(run["must_move_bytes"]),
+            human(report.sector_bytes(("global_load", "copy_global"))),
+            human(report.sector_bytes(("global_store",))),
+            f"{everything / SECTOR_BYTES / requests:.1f}", f"{100 * used / everything:.0f} %",
+            f"{run['flops'] / everything:.1f}"]
+
+
+def shared_row(report: Report) -> list[str]:
+    run = report.run
+    return [report.name, *(human(run[f"{kind}_wavefronts"]) for kind in SHARED),
+            human(report.sum_of("conflicts")),
+            f"{max(run[f'{kind}_most_ways'] for kind in SHARED)}-way"]
+
+
+def issue_row(report: Report) -> list[str]:
+    run = report.run
+    share = f"{100 * run['mma_under_copy'] / run['mma']:.0f} %" if run["mma"] else "-"
+    return [report.name, human(run["mma"]), share, human(run["ldmatrix_requests"]),
+            human(run["copy_shared_requests"]), human(run["shuffles"]), human(run["barriers"]),
+            str(run["findings"])]
+
+
+def bound_row(report: Report) -> list[str]:
+    bounds = {row["unit"]: row for row in report.of("bound")}
+    binding = max(bounds, key=lambda unit: bounds[unit]["least_ms"])
+    return [report.name, *(f"{1e3 * row['least_ms']:.3f}" if row["work"] else "-"
+                           for row in bounds.values()), binding]
+
+
+def lesson(reports: list[Report]) -> list[str]:
+    """What the tables are there to show, in numbers of theirs."""
+    by_name = {report.name: report for report in reports}
+    first, second, padded = by_name["step01"], by_name["step02"], by_name[PADDED_STEP]
+    bare = reports[-1]
+    loads = bare.run["ldmatrix_wavefronts"] / padded.run["ldmatrix_wavefronts"]
+    return [
+        f"- From step01 to step02 what must move falls from "
+        f"{human(first.run['must_move_bytes'])}B to {human(second.run['must_move_bytes'])}B: "
+        f"S and P stay on the chip.",
+        f"- Without its padding {PADDED_STEP} has {human(bare.sum_of('conflicts'))} conflicts in "
+        f"place of {human(padded.sum_of('conflicts'))}; ldmatrix takes {loads:.1f} times the "
+        f"wavefronts.", ""]
+
+
+def tables_of(reports: list[Report]) -> list[str]:
+    (gpu,) = {row["gpu"] for report in reports for row in report.of("bound")}
+    units = [row["unit"] for row in reports[0].of("bound")]
+    return [
+        *lesson(reports),
+        "Device memory, in bytes. What must move, what the sectors of all loads and cp.async and "
+        "of all stores add up to, and floating-point operations for each of these bytes:", "",
+        *table(["", "must move", "loaded", "stored", "sectors a request", "used", "FLOP a byte"],
+               [memory_row(report) for report in reports]),
+        "Shared memory, in wavefronts:", "",
+        *table(["", "loads", "stores", "ldmatrix", "cp.async", "conflicts", "worst"],
+               [shared_row(report) for report in reports]),
+        "What is issued, by warps:", "",
+        *table(["", "mma", "with a copy in flight", "ldmatrix", "cp.async", "shuffles", "barriers",
+                "findings"], [issue_row(report) for report in reports]),
+        f"Bounds, not times: microseconds that each unit of one {gpu} needs at least for its "
+        "share:",
+        "",
+        *table(["", *units, "bound by"], [bound_row(report) for report in reports])]
+
+
+def page(by_shape: dict[str, list[Report]]) -> str:
+    commits = sorted({report.run["commit"] for reports in by_shape.values()
+                      for report in reports if report.name in step_names()})
+    lines = ["# All steps in the lab", "",
+             "Written by `make lab` from `--report=json:FILE` of the CPU backend, commit "
+             f"{', '.join(commits)}. What the counts mean: [the lab](../docs/lab.md). B=1, H=2, "
+             "and fp16 where nothing else is said.", ""]
+    for shape, reports in by_shape.items():
+        lines += [f"## `{shape}`", "", *tables_of(reports)]
+    return "\n".join(lines)
+
+
+def main() -> int:
+    if len(sys.argv) != 3:
+        print(__doc__, file=sys.stderr)
+        return 2
+    file, document = map(Path, sys.argv[1:])
+    with tempfile.TemporaryDirectory() as directory:
+        scratch = Path(directory)
+        programs = {name: Program(name, REPOSITORY / "build" / "cpu") for name in step_names()}
+        programs[f"{PADDED_STEP}, rows without padding"] = without_padding(scratch)
+        by_shape = {shape: [report_of(program, name, shape, scratch)
+                            for name, program in programs.items()] for shape in SHAPES}
+    file.write_text(page(by_shape))
+    first = "\n".join(tables_of(by_shape[SHAPES[0]])).strip()
+    try:
+        document.write_text(with_section(document.read_text(), "lab", "`make lab`", first))
+    except SectionError as error:
+        print(f"lab: {document} {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,172 @@
+"""What Nsight Compute counts in one forward pass of a step, in words.
+
+Usage: python3 -m plots.tools.profile PROGRAM [OPTION ...]
+
+Options are those of the program and say which problem. Needs a GPU and ncu. Clocks are held at
+their base while ncu counts, so times are longer than those of the reports; shares are what counts.
+"""
+
+import csv
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+NO_GPU = 77
+ELAPSED = "avg.pct_of_peak_sustained_elapsed"
+# Units that a forward pass can be bound by, and the share of its peak that each reached.
+BUSY = {
+    "tensor cores (mma)": f"sm__pipe_tensor_op_hmma_cycles_active.{ELAPSED}",
+    "fp32 arithmetic": f"sm__inst_executed_pipe_fma.{ELAPSED}",
+    "exp and conversions": f"sm__inst_executed_pipe_xu.{ELAPSED}",
+    "shared memory and L1": f"l1tex__data_pipe_lsu_wavefronts.{ELAPSED}",
+    "device memory": f"gpu__dram_throughput.{ELAPSED}",
+    "issue of instructions": f"smsp__issue_active.{ELAPSED}",
+}
+TIME = "gpu__time_duration.sum"
+DEVICE_BYTES, L2_BYTES = "dram__bytes.sum", "lts__t_bytes.sum"
+# As the hardware counts: what ncu derives of addresses has conflicts of cp.async that are none.
+WAVEFRONTS = "l1tex__data_pipe_lsu_wavefronts_mem_shared.sum"
+CONFLICTS = "l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum"
+WARPS = "sm__warps_active.avg.pct_of_peak_sustained_active"
+SPILL_LOADS, SPILL_STORES = ("smsp__inst_executed_op_local_ld.sum",
+                             "smsp__inst_executed_op_local_st.sum")
+REGISTERS = "launch__registers_per_thread"
+METRICS = (*BUSY.values(), TIME, DEVICE_BYTES, L2_BYTES, WAVEFRONTS, CONFLICTS, WARPS, SPILL_LOADS,
+           SPILL_STORES, REGISTERS)
+PREFIXES = {"n": 1e-9, "u": 1e-6, "m": 1e-3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
+
+
+class ProfileError(Exception):
+    """One line for the user, and the exit code."""
+
+    def __init__(self, text: str, code: int = 3) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+def first_line(text: str) -> str:
+    """What a program said."""
+    return text.strip().splitlines()[0] if text.strip() else "it said nothing"
+
+
+def in_base_units(text: str, unit: str) -> float:
+    """1.5 of "Gbyte" as 1500000000, 2 of "ms" as 0.002; shares stay percent."""
+    value = float(text.replace(",", ""))
+    scaled = re.fullmatch(r"([numKMGT])(byte|s|second)", unit)
+    return value * PREFIXES[scaled[1]] if scaled else value
+
+
+def read_report(text: str) -> list[tuple[str, dict[str, float]]]:
+    """Name and metrics of each launch, from ncu's raw page; its second line has the units."""
+    rows = list(csv.reader(line for line in text.splitlines() if line.startswith('"')))
+    if len(rows) < 3:
+        raise ProfileError("ncu counted no kernel")
+    names, units = rows[:2]
+    launches = []
+    for row in rows[2:]:
+        cells = {name: (value, unit) for name, value, unit in zip(names, row, units)}
+        name = re.search(r"(\w+_kernel)(<[^()]*>)?", cells["Kernel Name"][0])
+        missing = [metric for metric in METRICS if not cells.get(metric, ("",))[0]]
+        if missing or not name:
+            raise ProfileError(f"ncu has no {', '.join(missing) or 'kernel name'} on this GPU")
+        launches.append((name[0], {metric: in_base_units(*cells[metric]) for metric in METRICS}))
+    return launches
+
+
+def amount(value: float, unit: str) -> str:
+    """1500000 bytes as 1.50 MB; a unit that is a word stands apart, as in 1.50 M wavefronts."""
+    for prefix in ("", "k", "M", "G"):
+        if value < 1000 or prefix == "G":
+            break
+        value /= 1000
+    if not prefix:
+        return f"{value:.0f} {unit}"
+    return f"{value:.2f} {prefix}{unit if len(unit) == 1 else f' {unit}'}"
+
+
+def in_words(name: str, counted: dict[str, float]) -> str:
+    """The report of one launch."""
+    seconds, moved = counted[TIME], counted[DEVICE_BYTES]
+    wavefronts, conflicts = counted[WAVEFRONTS], counted[CONFLICTS]
+    shares = sorted(((counted[metric], unit) for unit, metric in BUSY.items()), reverse=True)
+    lines = [f"kernel     {name}, {counted[REGISTERS]:.0f} registers a thread",
+             f"time       {1e3 * seconds:.3f} ms at the base clock, under the profiler",
+             *(f"{'busy' if i == 0 else '':10} {share:5.1f} % of the peak of {unit}"
+               for i, (share, unit) in enumerate(shares)),
+             f"warps      {counted[WARPS]:5.1f} % of those that a multiprocessor can hold",
+             f"traffic    {amount(moved, 'B')} of device memory ({1e-9 * moved / seconds:.0f} GB/s)"
+             f", {amount(counted[L2_BYTES], 'B')} through L2"]
+    if wavefronts > 0:
+        lines.append(f"shared     {amount(wavefronts, 'wavefronts')}, "
+                     f"{100 * conflicts / wavefronts:.1f} % of them by bank conflicts")
+    spills = counted[SPILL_LOADS] + counted[SPILL_STORES]
+    lines.append(f"spills     {amount(spills, 'accesses of local memory') if spills else 'none'}")
+    return "\n".join(lines)
+
+
+def kernels_of(program: Path, options: list[str]) -> list[str]:
+    """The launches of a forward pass, by name; what prepares a mask is none of it."""
+    try:
+        done = subprocess.run([program, *options, "--info"], capture_output=True, text=True,
+                              check=False)
+    except OSError as error:
+        raise ProfileError(f"{program}: {error.strerror}; make all BACKEND=cuda", 2) from error
+    if done.returncode == NO_GPU:
+        raise ProfileError(f"no GPU here to profile on ({first_line(done.stderr)})", NO_GPU)
+    if done.returncode != 0:
+        raise ProfileError(first_line(done.stderr), done.returncode)
+    return re.findall(r"^kernel +(\w+):", done.stdout, re.MULTILINE)
+
+
+def explain(output: str) -> str:
+    """Why ncu failed, in one line."""
+    if "ERR_NVGPUCTRPERM" in output:
+        return ("ncu may not read the counters of this GPU: run it as root, or see "
+                "https://developer.nvidia.com/ERR_NVGPUCTRPERM")
+    errors = re.findall(r"^==ERROR== (.*)", output, re.MULTILINE)
+    return f"ncu: {errors[0] if errors else first_line(output)}"
+
+
+def profile(program: Path, options: list[str]) -> list[tuple[str, dict[str, float]]]:
+    """Counts one forward pass."""
+    names = kernels_of(program, options)
+    if shutil.which("ncu") is None:
+        raise ProfileError("ncu not found. Install it: Nsight Compute, which comes with the CUDA "
+                           "Toolkit", 2)
+    with tempfile.TemporaryDirectory() as scratch:
+        report = Path(scratch) / "report"
+        counted = subprocess.run(
+            ["ncu", "--export", report, "--metrics", ",".join(METRICS),
+             "--kernel-name", f"regex:^({'|'.join(names)})_kernel", "--launch-count",
+             str(len(names)), program, *options, "-c", "none", "-r", "0"],
+            capture_output=True, text=True, check=False)
+        if counted.returncode != 0:
+            raise ProfileError(explain(counted.stdout + counted.stderr))
+        shown = subprocess.run(["ncu", "--import", f"{report}.ncu-rep", "--page", "raw", "--csv"],
+                               capture_output=True, text=True, check=False)
+        if shown.returncode != 0:
+            raise ProfileError(explain(counted.stdout + shown.stdout + shown.stderr))
+    return read_report(shown.stdout)
+
+
+def main() -> int:
+    if len(sys.argv) < 2:
+        print(__doc__, file=sys.stderr)
+        return 2
+    program, options = Path(sys.argv[1]), sys.argv[2:]
+    try:
+        launches = profile(program, options)
+    except ProfileError as error:
+        print(f"profile: {error}", file=sys.stderr)
+        return error.code
+    print(f"{program.name:10} {' '.join(options)}")
+    for launch in launches:
+        print(in_words(*launch))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

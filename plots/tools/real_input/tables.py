@@ -1,0 +1,154 @@
+"""Writes the tables of docs/real-input.md from measured rows, between their markers.
+
+Usage: python3 -m plots.tools.real_input.tables real-input.md DIRECTORY [--check]
+
+DIRECTORY is where measure.py has written. With --check it only compares, and exits with 1 if they
+differ.
+"""
+
+import json
+import math
+import sys
+from pathlib import Path
+
+from plots.sections import SectionError, with_section
+from plots.tools.real_input.inputs import INPUTS, LONG
+from tests.lib.programs import REPOSITORY, read_rows
+
+# Of 101 quantiles.
+MEDIAN, LAST_PERCENT = 50, 99
+ONE_HOT = 15  # at this end of the entropies, and as far from the other end of the weights
+# Steps that share their arithmetic, and so their bits: the first of each stands for all.
+SHOWN_STEPS = ("step02", "step04")
+TITLES = {given.name: given.title for given in (*INPUTS, LONG)}
+
+
+def in_markdown(head: list[str], rows: list[list[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def provenance_of(name: str) -> dict:
+    """What `make activations` has written beside a fixture."""
+    return json.loads((REPOSITORY / "tests" / "data" / name / "provenance.json").read_text())
+
+
+def proof_table() -> str:
+    known, packed = provenance_of("smollm2_layer12"), provenance_of("smollm2_packed")
+    tokens = str(known["perplexities_tokens"])
+    return in_markdown(["SmolLM2", "tokens", "perplexity"], [
+        *([name, tokens, f"{x:.4g}"] for name, x in known["perplexities"].items()),
+        ["as it should be, all that is kept", str(sum(known["tokens"])),
+         f"{known['perplexity']:.4g}"],
+        ["the six psalms", str(sum(packed["tokens"])), f"{packed['perplexity']:.4g}"]])
+
+
+def cosine_table() -> str:
+    known = provenance_of("minilm_layer0")
+    return in_markdown(["sentences", "cosine here", "published"], [
+        [f"{a} / {b}", f"{found:.5f}", f"{published:.4f}"]
+        for a, b, found, published in known["cosines_found_and_published"]])
+
+
+def scores_table(directory: Path) -> str:
+    head = ["input", "largest score", "largest score of a row: median, 99 %",
+            f"entropy: 1 %, {ONE_HOT} %, median",
+            f"weight on the first key: median, {100 - ONE_HOT} %, 99 %",
+            "heads that mostly put half of it there"]
+    return in_markdown(head, [[
+        TITLES[row["name"]], f"{row['largest_score']:.1f}",
+        f"{row['row_max'][MEDIAN]:.1f}, {row['row_max'][LAST_PERCENT]:.1f}",
+        ", ".join(f"{row['entropy'][at]:.2f}" for at in (1, ONE_HOT, MEDIAN)),
+        ", ".join(f"{row['first_key'][at]:.3f}" for at in (MEDIAN, 100 - ONE_HOT, LAST_PERCENT)),
+        str(row["heads_half_on_first_key"])] for row in read_rows(directory / "scores.jsonl")])
+
+
+def errors_table(directory: Path) -> str:
+    rows = {(row["name"], row["step"], row["dtype"]): row
+            for row in read_rows(directory / "errors.jsonl")}
+    head = ["input", *(f"{step}, {dtype}" for dtype in ("fp16", "bf16") for step in SHOWN_STEPS),
+            "rounding the input to bf16"]
+    table = []
+    for given in INPUTS:
+        cells = [rows[given.name, step, dtype] for dtype in ("fp16", "bf16")
+                 for step in SHOWN_STEPS]
+        inputs = rows[given.name, "step04", "bf16"]
+        table.append([given.title,
+                      *(f"{row['mean_error']:.1e}, {row['max_error']:.1e}" for row in cells),
+                      f"{inputs['mean_error_of_inputs']:.1e}, "
+                      f"{inputs['max_error_of_inputs']:.1e}"])
+    return in_markdown(head, table)
+
+
+def length_table(directory: Path) -> str:
+    rows = [row for row in read_rows(directory / "errors.jsonl")
+            if (row["step"], row["dtype"], row["mask"]) == ("step04", "fp16", "causal")]
+    spans = max((row["by_position"] for row in rows), key=len)
+    head = ["step04, fp16", *(f"queries {span['first']}-{span['last']}" for span in spans)]
+    table = []
+    for row in rows:
+        cells = [f"{span['mean_error']:.2e}, {span['mean_norm']:.2f}"
+                 for span in row["by_position"]]
+        table.append([TITLES[row["name"]], *cells, *[""] * (len(spans) - len(cells))])
+    return in_markdown(head, table)
+
+
+def limits_table() -> str:
+    """Where exp(s) leaves a format, by its bits behind the point and its exponents."""
+    formats = {"fp16": (10, 15, -14), "bf16": (7, 127, -126), "single precision": (23, 127, -126)}
+    return in_markdown(["P in", "infinite beyond a score of", "loses bits below"], [
+        [name, f"{math.log((2 - 2.0**-bits) * 2.0**largest):.1f}",
+         f"{math.log(2.0**smallest):.1f}"]
+        for name, (bits, largest, smallest) in formats.items()])
+
+
+def no_maximum_table(directory: Path) -> str:
+    wrong: dict[tuple, list] = {}
+    rows = read_rows(directory / "no_maximum.jsonl")
+    for row in rows:
+        found = wrong.setdefault((row["name"], row["step"], row["dtype"]), [])
+        found.append(str(row["rows_wrong"]))
+    columns = [(step, dtype) for step in SHOWN_STEPS for dtype in ("fp16", "bf16")]
+    sharper = list(dict.fromkeys(f"{row['sharper']:g}" for row in rows))
+    head = [f"wrong rows at {', '.join(sharper)} times the scores", "rows",
+            *(f"{step}, {dtype}" for step, dtype in columns)]
+    counts = {row["name"]: str(row["rows"]) for row in rows}
+    return in_markdown(head, [
+        [given.title, counts[given.name],
+         *(", ".join(wrong[given.name, step, dtype]) for step, dtype in columns)]
+        for given in INPUTS])
+
+
+def origin(directory: Path) -> str:
+    rows = read_rows(directory / "errors.jsonl") + read_rows(directory / "no_maximum.jsonl")
+    commits = sorted({row["commit"] for row in rows})
+    dates = sorted({row["date"][:10] for row in rows})
+    return f"Measured on the CPU backend, {', '.join(dates)}, commit {', '.join(commits)}."
+
+
+def main() -> int:
+    arguments = [argument for argument in sys.argv[1:] if argument != "--check"]
+    if len(arguments) != 2:
+        print(__doc__, file=sys.stderr)
+        return 2
+    document, directory = map(Path, arguments)
+    sections = {"proof": proof_table(), "cosines": cosine_table(),
+                "scores": scores_table(directory), "errors": errors_table(directory),
+                "length": length_table(directory), "no-maximum": no_maximum_table(directory),
+                "limits": limits_table(), "origin": origin(directory)}
+    old = document.read_text()
+    new = old
+    try:
+        for name, content in sections.items():
+            new = with_section(new, name, "`make real-input`", content)
+    except SectionError as error:
+        print(f"tables: {document} {error}", file=sys.stderr)
+        return 1
+    if "--check" in sys.argv:
+        return int(old != new)
+    document.write_text(new)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

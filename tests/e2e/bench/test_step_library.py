@@ -1,0 +1,124 @@
+"""Steps as shared libraries, called from Python."""
+
+import math
+import os
+import re
+import shutil
+import subprocess
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from plots.bench.step_library import MASK_FILES, BlockMask, Shape
+from tests.e2e.bench.step_calls import Call, library_of, shape_of
+from tests.lib import masks
+from tests.lib.generators import rounded_inputs
+from tests.lib.problem import Problem
+from tests.lib.programs import Program, write_inputs
+from tests.lib.reference import bf16_bits
+from tests.lib.source_tree import SourceTree
+
+NVCC = shutil.which("nvcc") or shutil.which("/usr/local/cuda/bin/nvcc")
+
+SMALL = Shape(1, 1, 1, 8, 8, 64, False, False)
+
+
+def program_mask(program: Program, p: Problem, directory: Path) -> masks.BlockMask:
+    """The block mask that a program makes of the problem's."""
+    program.run_right(*p.options(), "--check", "none", "--save-mask", directory)
+    return masks.BlockMask(*(np.load(directory / f"{name}.npy") for name in MASK_FILES))
+
+
+@pytest.mark.parametrize("p", [
+    Problem(batch=2, heads=4, kv_heads=2, seqlen=70, seqlen_kv=101, head_dim=64, mask="causal"),
+    Problem(heads=2, seqlen=133, seqlen_kv=70, head_dim=128, dtype="bf16"),
+], ids=["fp16 causal", "bf16 full"])
+def test_library_gives_the_bits_of_the_program(step: Program, p: Problem, tmp_path: Path) -> None:
+    """O and LSE of the same inputs; a step that takes block masks has that of its program."""
+    inputs = [x.astype(np.float16) if p.dtype == "fp16" else bf16_bits(x)
+              for x in rounded_inputs(p)]
+    expected, _ = step.solve(
+        tmp_path / "out", *p.options_with_files(write_inputs(tmp_path / "in", *inputs)))
+    library = library_of(step.name)
+    mask = program_mask(step, p, tmp_path / "mask") if library.takes_block_masks else None
+    assert Call(library, p, inputs, mask).result().same_bits(expected)
+
+
+def test_workspace_of_any_size_gives_the_same_bits() -> None:
+    """Room for one head of four: as many passes."""
+    p = Problem(batch=2, heads=2, seqlen=70)
+    inputs = [x.astype(np.float16) for x in rounded_inputs(p)]
+    library = library_of("step01")
+    one_head = library.workspace_bytes(shape_of(p), 0)
+    assert library.workspace_bytes(shape_of(p), 1 << 40) == 4 * one_head > 0
+    calls = [Call(library, p, inputs, free_bytes=heads * one_head) for heads in (1, 4)]
+    assert calls[0].result().same_bits(calls[1].result())
+
+
+def test_library_takes_block_masks(tmp_path: Path) -> None:
+    """All kinds of blocks, in no order, a mask for each head; both variants."""
+    p = Problem(batch=2, heads=2, seqlen=300, seqlen_kv=330, mask_block=(128, 64))
+    dense = np.stack([masks.preset(replace(p, mask=mask)) for mask in ("prefix:100", "window:150")])
+    m = masks.disordered(masks.from_dense(dense[None], p.mask_block), np.random.default_rng(1))
+    m = masks.with_fewest_copies(m)
+    p = replace(p, mask=str(m.write(tmp_path / "mask")))
+    inputs = [x.astype(np.float16) for x in rounded_inputs(p)]
+    expected, record = Program("step05").solve(
+        tmp_path / "out", *p.options_with_files(write_inputs(tmp_path / "in", *inputs)))
+    assert min(record[f"mask_blocks_{kind}"] for kind in ("full", "causal", "partial")) > 0
+    call = Call(library_of("step05"), p, inputs, m)
+    assert call.result().same_bits(expected)
+    call.shape = replace(call.shape, shared_kv=True)
+    assert call.result().same_bits(expected)
+
+
+@pytest.mark.cpu_only("it is about the speed of the CPU backend")
+@pytest.mark.skipif("SIMT_SLOW" in os.environ, reason="SIMT_SLOW: no verdict on speed")
+@pytest.mark.parametrize("name", ["step03", "step04"])
+def test_small_problem_is_quick(name: str) -> None:
+    """B=1 H=2 N=256 D=64 in 15 ms on two cores. The best of many, for the sake of busy machines."""
+    p = Problem(heads=2, seqlen=256, head_dim=64)
+    best = math.inf
+    call = Call(library_of(name), p, [x.astype(np.float16) for x in rounded_inputs(p)])
+    for _ in range(100):
+        start = time.perf_counter()
+        call.enqueue()
+        best = min(best, time.perf_counter() - start)
+        if best < 0.015:
+            return
+    raise AssertionError(f"{name}: {1e3 * best:.1f} ms")
+
+
+def test_libraries_refuse_in_one_sentence() -> None:
+    """Each finds its own `step`, whose name the refusal has."""
+    refused = Shape(1, 1, 1, 8, 8, 40, False, False)
+    for library in [library_of(name) for name in ("step03", "step04")]:
+        with pytest.raises(ValueError, match=f"--head-dim 40: {library.name} takes 32, 64"):
+            library.forward(refused, 0, 0, 0, 0, 0)
+    for name, more, why in (
+            ("step01", {"workspace_bytes": 255}, "needs a workspace of 256 bytes or more, not 255"),
+            ("step05", {}, "needs a block mask"),
+            ("step04", {"mask": BlockMask()}, "takes no block mask")):
+        with pytest.raises(ValueError, match=f"{name} {why}"):
+            library_of(name).forward(SMALL, 0, 0, 0, 0, 0, **more)
+    odd = BlockMask(q_block_size=64, kv_block_size=32)
+    with pytest.raises(ValueError, match="mask blocks of 64x32: step05 takes multiples of 64"):
+        library_of("step05").prepare(SMALL, odd, 256)
+
+
+@pytest.mark.skipif(NVCC is None, reason="no nvcc")
+def test_library_builds_with_nvcc_and_exports_its_functions(tmp_path: Path) -> None:
+    """CUDA's own functions must not leak: the process may have another runtime."""
+    tree = SourceTree(tmp_path)
+    path = "build/cuda-sm_90/libstep03.so"
+    done = tree.make("BACKEND=cuda", "ARCH=sm_90", path)
+    assert done.returncode == 0, done.stderr
+    symbols = subprocess.run(["nm", "-D", tree.root / path], capture_output=True, text=True,
+                             check=True)
+    exported = re.findall(r" [A-TV-Z] (\w+)$", symbols.stdout, re.MULTILINE)
+    assert "step_forward" in exported
+    assert all(name.startswith(("step_", "device_", "timer_")) for name in exported)
+    assert not re.search(r" U cu", symbols.stdout)
