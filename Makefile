@@ -57,7 +57,7 @@ PIC := -fPIC -fvisibility=hidden
 if_known = $(shell $(CXX) $(1) -fsyntax-only -x c++ /dev/null 2>/dev/null && echo $(1))
 
 BUILD_NAME := $(BACKEND)$(if $(filter cuda,$(BACKEND)),-$(subst $(space),-,$(strip $(ARCH))))
-BUILD := build/$(BUILD_NAME)$(if $(filter 1,$(DEBUG)),-debug)$(if $(filter 1,$(WERROR)),-werror)
+BUILD := build/$(BUILD_NAME)$(if $(filter 1,$(DEBUG)),-debug)
 
 # Compiling and linking print one short line; V=1 prints the commands.
 Q := $(if $(filter 1,$(V)),,@)
@@ -160,10 +160,12 @@ write_if_changed = mkdir -p $(@D); echo '$(1)' | cmp -s - $@ || echo '$(1)' > $@
 build/selected: FORCE
 	@$(call write_if_changed,$(BUILD))
 
-# Flags of one target are private to it: this file, made on the way, must not see them.
+# Flags of one target are private to it: this file, made on the way, must not see them. -Werror does not
+# change what is compiled.
+all_flags = $(CC) $(CXX) $(HOST_FLAGS) $(VECTORISE) $(SIMT_FLAGS) $(CHECKING) \
+	$(if $(filter cuda,$(BACKEND)),$(NVCC) $(NVCC_FLAGS))
 $(BUILD)/flags: FORCE
-	@$(call write_if_changed,$(CC) $(CXX) $(HOST_FLAGS) $(VECTORISE) $(SIMT_FLAGS) $(CHECKING) \
-	  $(if $(filter cuda,$(BACKEND)),$(NVCC) $(NVCC_FLAGS)))
+	@$(call write_if_changed,$(filter-out -Werror all-warnings,$(subst $(comma)-Werror,,$(all_flags))))
 
 $(BUILD)/commit.h: FORCE
 	@$(call write_if_changed,#define COMMIT "$(COMMIT)")

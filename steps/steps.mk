@@ -55,7 +55,7 @@ $(FULL_NAMES:%=$(BUILD)/checked/%.o): %.o: %.all.o
 endif
 
 ifneq ($(AMBIGUOUS),)
-$(foreach folder,steps checked unit/steps,$(AMBIGUOUS:%=$(BUILD)/$(folder)/%.o)): FORCE
+$(foreach folder,steps checked,$(AMBIGUOUS:%=$(BUILD)/$(folder)/%.o)): FORCE
 	@echo "$(call two_files,$(basename $(@F)))" >&2; exit 2
 endif
 

@@ -2,10 +2,10 @@
 
 ## make test-e2e          the programs end to end, against NumPy
 ## make check-format      check the layout of the source with clang-format
-## make lint              cppcheck on the host code; compiler warnings as errors
+## make lint              make cppcheck, and every compiler warning is an error
 ## make activations       run language models, which it installs, for the inputs in tests/data
-.PHONY: deps test test-e2e need-gpu activations check-format lint lint-build
-COMPILE_NOTHING += deps check-format activations
+.PHONY: deps test test-e2e need-gpu activations check-format cppcheck lint lint-build
+COMPILE_NOTHING += deps check-format cppcheck activations
 
 include tests/unit/unit.mk
 include tests/gpu/gpu.mk
@@ -24,10 +24,13 @@ need-gpu: $(BUILD)/$(firstword $(STEPS))
 	@$< --info >/dev/null 2>&1; test $$? -ne 77 || \
 	  { echo "BACKEND=cuda: the tests found no GPU; make test BACKEND=cpu needs none" >&2; exit 1; }
 
+# All cores, unless make was given a number of jobs.
+JOBS = $(if $(findstring jobserver,$(MAKEFLAGS)),,-j$(shell nproc))
+
 # One after the other, with -j too: their outputs do not mix.
 test: $(NEEDS_GPU)
-	@$(MAKE) test-unit
-	@$(MAKE) test-e2e
+	@$(MAKE) --no-print-directory $(JOBS) test-unit
+	@$(MAKE) --no-print-directory $(JOBS) test-e2e
 
 # --- End to end ------------------------------------------------------------------------------------
 
@@ -82,13 +85,17 @@ check-format:
 	$(call recipe_needs,clang-format,clang-format)
 	@clang-format --dry-run -Werror $(C_SOURCES) && echo "check-format: $(words $(C_SOURCES)) files are formatted"
 
-lint:
+cppcheck:
 	$(call recipe_needs,cppcheck,cppcheck)
-	cppcheck --quiet --std=c11 --enable=warning,performance,portability --inline-suppr \
+	cppcheck -j$(shell nproc) --quiet --std=c11 --enable=warning,performance,portability --inline-suppr \
 	  --suppress=missingIncludeSystem --error-exitcode=1 -Icommon -Icommon/simt/include \
 	  common/host common/simt/runtime common/simt/lab common/simt/rewrite_launches.c
-	$(MAKE) BACKEND=cpu WERROR=1 lint-build
-	@if command -v $(NVCC) >/dev/null; then $(MAKE) BACKEND=cuda WERROR=1 ARCH="$(ARCH)" lint-build; \
+
+# Everything is compiled anew in a folder of its own, as objects show no warnings.
+lint: cppcheck
+	$(MAKE) $(JOBS) BACKEND=cpu WERROR=1 BUILD=build/lint-cpu lint-build
+	@if command -v $(NVCC) >/dev/null; then \
+	  $(MAKE) $(JOBS) BACKEND=cuda WERROR=1 BUILD=build/lint-cuda ARCH="$(ARCH)" lint-build; \
 	else echo "lint: no nvcc, so only g++ has been asked"; fi
 
 lint-build: $(STEP_PROGRAMS) $(UNDER_TEST) $(LIBRARIES)

@@ -27,9 +27,10 @@ UNIT := $(BUILD)/unit
 # The names of the tests in these folders that begin with a word.
 tests_named = $(patsubst tests/unit/%$(2),%,$(wildcard tests/unit/*/$(1)_*$(2)))
 HOST_TESTS := $(call tests_named,test,.c)
-# Measure time, so that they are built without sanitizers.
+# Measure time, so that they are built without sanitizers and run alone.
 SPEED_TESTS := $(call tests_named,speed,.c)
 SIMT_TESTS := $(call tests_named,simt,.cu)
+SIMT_SPEED := $(filter %/simt_speed,$(SIMT_TESTS))
 LAB_TESTS := $(call tests_named,lab,.cu)
 
 # --- The host code without main, with sanitizers and without ----------------------------------------
@@ -83,27 +84,37 @@ $(LAB_TESTS:%=$(UNIT)/%): $(UNIT)/%: $(UNIT)/%.o $(SIMT_OBJECTS) $(LAB_OBJECTS)
 	$(call link_program,-lcmocka)
 
 # Calls a step.
-$(UNIT)/simt/simt_many_tiles: $$(UNIT)/steps/$$(call stem_of,step05).o
+$(UNIT)/simt/simt_many_tiles: $$(call step_object,step05)
 
-# --- Whole programs with the host code under the sanitizers -----------------------------------------
-
-$(FULL_NAMES:%=$(UNIT)/steps/%.o): $(UNIT)/steps/%.o: steps/%.cu $(REWRITER) $(BUILD)/flags
-	$(compile_cu)
-
-$(STEPS:%=$(UNIT)/%): $(UNIT)/%: $$(UNIT)/steps/$$(call stem_of,$$*).o $(UNIT)/host/main.o \
+# Whole programs with the host code under the sanitizers.
+$(STEPS:%=$(UNIT)/%): $(UNIT)/%: $$(call step_object,$$*) $$(call checked_object,$$*) $(UNIT)/host/main.o \
     $(UNIT)/libhost.a $(BUILD)/host/device/ceiling.o $(SIMT_OBJECTS) $(LAB_OBJECTS)
 	$(call link_program,$(SANITIZE))
 
-UNIT_TESTS := $(HOST_TESTS:%=$(UNIT)/%) $(SPEED_TESTS:%=$(BUILD)/plain/%) $(SIMT_TESTS:%=$(UNIT)/%) \
-	$(LAB_TESTS:%=$(UNIT)/%)
-SANITIZED_STEPS := $(STEPS:%=$(UNIT)/%)
+# --- Running them -----------------------------------------------------------------------------------
 
-test-unit: $(UNIT_TESTS) $(SANITIZED_STEPS) $(REWRITER)
-	@failed=0; \
-	for test in $(UNIT_TESTS); do echo "--- $${test##*/}"; $$test || failed=1; done; \
-	echo "--- every step, sanitized"; \
-	$(call check_steps,$(SANITIZED_STEPS)) || failed=1; \
-	exit $$failed
+UNIT_TESTS := $(HOST_TESTS:%=$(UNIT)/%) $(filter-out %/simt_speed,$(SIMT_TESTS:%=$(UNIT)/%)) $(LAB_TESTS:%=$(UNIT)/%)
+SANITIZED_STEPS := $(STEPS:%=$(UNIT)/%)
+RUNS := $(UNIT_TESTS:%=%.run) $(SANITIZED_STEPS:%=%.run)
+.PHONY: $(RUNS)
+
+# One line a test, and all that it printed if it failed.
+run_logged = { $(1); } >$<.log 2>&1 && echo "  ok     $<" || { cat $<.log; echo "  FAILED $<"; exit 1; }
+
+# How many random problems test_check_right draws; `make test-all` takes its own, larger number.
+TRIALS := 2000
+
+$(UNIT_TESTS:%=%.run): %.run: % $(REWRITER)
+	@$(call run_logged,TEST_TRIALS=$(TRIALS) $<)
+
+$(SANITIZED_STEPS:%=%.run): %.run: %
+	@$(call run_logged,$(call check_steps,$<) && \
+	  $< --cases tests/sanitize.cases --heads 2 --check all --report=alignment)
+
+# All of them, even if one fails; those that measure time last, when nothing else runs.
+test-unit: $(SPEED_TESTS:%=$(BUILD)/plain/%) $(SIMT_SPEED:%=$(UNIT)/%)
+	@$(MAKE) --no-print-directory -k $(JOBS) $(RUNS)
+	@for test in $^; do $$test || exit 1; done
 
 test-valgrind:
 	$(call recipe_needs,valgrind,valgrind)
