@@ -9,6 +9,7 @@ $(if $(filter x0 x1,$(subst $() ,,x$(QUICK))),,$(error QUICK=$(QUICK): must be 0
 ## make bench QUICK=1     five cases in half a minute; ONLY="D=128 causal": those with these words
 ## make builds OLD=DIR    is any step slower than in DIR, which has libstepNN.so of another commit? (GPU)
 ## make ceilings          measure what this GPU can do at best, for the reports to compare with
+## make variants          what each idea of steps 02c and 03 gives: measures changed copies of them (GPU)
 ## make profile           count one pass of STEP=03 with Nsight Compute (GPU); PROBLEM="-n 1024 -d 64": another problem
 ## make sass              the machine code of STEP=03, and what it is made of (nvcc, no GPU)
 ## make ptx               the PTX of STEP=03
@@ -16,7 +17,7 @@ $(if $(filter x0 x1,$(subst $() ,,x$(QUICK))),,$(error QUICK=$(QUICK): must be 0
 ## make layouts           draw the registers of ldmatrix and mma, as a GPU filled them, into build/plots
 ## make real-input        run every step on tests/data and on random inputs, for docs/real-input.md
 ## make libraries         every step as a shared library, for callers in Python
-.PHONY: libraries bench ceilings builds profile sass ptx plots readme layouts real-input lab
+.PHONY: libraries bench ceilings builds variants profile sass ptx plots readme layouts real-input lab
 COMPILE_NOTHING += layouts plots readme
 
 needs_numpy = @$(PYTHON) -c 'import numpy' 2>/dev/null || \
@@ -72,6 +73,17 @@ builds: $(TIMED_STEPS) $(TIMED_LIBRARIES)
 	$(times_need_gpu)
 	$(bench_needs_numpy)
 	@$(BENCH_PYTHON) -m plots.bench.builds "$(OLD)" $(BUILD)
+
+# Changed copies of steps, whose sources plots/bench/variants.py writes.
+$(BUILD)/variants/lib%.so: $(BUILD)/variants/%.cu $(BUILD)/plots/bench/step_library.o
+	$(call say,NVCC,$@)
+	$(Q)$(NVCC) $(NVCC_FLAGS) $(call gencode,$(ARCH)) -shared $^ -o $@ -cudart static \
+	  -Xlinker -Bsymbolic -Xlinker --exclude-libs=ALL
+
+variants: $(TIMED_LIBRARIES)
+	$(times_need_gpu)
+	$(bench_needs_numpy)
+	@$(BENCH_PYTHON) -m plots.bench.variants $(BUILD) $(COMMIT)
 
 # --- What a profiler and the compiler report of one step ----------------------------------------------
 

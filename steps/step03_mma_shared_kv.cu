@@ -10,8 +10,11 @@
  * is copied during the softmax, because K has been read by then; K of the next tile cannot be
  * copied before V has been read.
  *
- * What it costs: half the shared memory for K and V, but four barriers per tile instead of two, and
- * no mma runs while a copy is in flight.
+ * What it costs: K and V need half the shared memory, but this step is slower than step 02c. There
+ * both tiles are loaded together and a thread block waits once per tile; here it waits for K, then
+ * for V, at four barriers instead of two, and no mma runs while a copy is in flight. Step 02c with
+ * one buffer is as slow: cp.async alone gives nothing when every copy is waited for at once. It
+ * pays in step 04, where copies overlap compute.
  *
  * What to look at: the three commands of cp.async. A copy is started, a commit closes the group of
  * copies started so far, and a wait blocks until groups are complete. A wait covers the copies of

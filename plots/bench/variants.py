@@ -1,0 +1,128 @@
+"""What does each idea of a step give? Measures changed copies of steps in turns with the steps.
+
+Usage: python3 -m plots.bench.variants BUILD COMMIT (`make variants` calls it, on a GPU)
+
+A variant is a step with pieces of its source replaced. Writes the tables of docs/step02c.md and
+docs/step03.md. Exits with 1 if a variant computes another answer than its step.
+"""
+
+import subprocess
+import sys
+from datetime import date
+from pathlib import Path
+
+import numpy as np
+
+from plots.bench.cases import case
+from plots.bench.contestants import Inputs, Outputs, StepCall
+from plots.bench.step_library import Device, StepLibrary
+from plots.bench.turns import Plan, Stopwatch, measure
+from plots.sections import with_section
+
+HEAD_DIMS, SEQLEN = (64, 128, 256), 4096
+PLAN = Plan(200.0, least=21)
+
+ONE_TILE = ("HEAD_DIM <= 128 ? 2 : 1;", "1;")
+# Rows of O stored from the fragments, 4 bytes per lane, as in step 02b.
+SMALL_STORES = ("""  __syncwarp();  // the rows are complete: a lane stores what other lanes of the warp have written
+""", """  for (int i = 0; i < M_TILES; i++) {
+    for (int half = 0; half < 2; half++) {
+      const int row = 16 * i + 8 * half + lane / 4;
+      if (first + row >= rows) continue;
+      for (int n = 0; n < HEAD_DIM / 8; n++) {
+        const int column = 8 * n + lane % 4 * 2;
+        *(uint32_t *)&o_global[(first + row) * row_stride + column] =
+            *(const uint32_t *)&o_warp[row * SMEM_STRIDE<HEAD_DIM> + column];
+      }
+    }
+  }
+  return;
+""")
+ONE_BUFFER = [
+    ("2 * (BLOCK_M + 2 * BLOCK_N) *", "2 * (BLOCK_M + BLOCK_N) *"),
+    ("T *v_shared = k_shared + Tile::BLOCK_N * SMEM_STRIDE<HEAD_DIM>;", "T *v_shared = k_shared;"),
+    ("""    load_tile<HEAD_DIM, Tile::BLOCK_N, THREADS>(v_shared, v_global, p.v_strides.row, first_key,
+                                                p.kv_len);
+    __syncthreads();  // K,""", "    __syncthreads();  // K,"),
+    ("""    multiply_qk<T, HEAD_DIM>(s, q_warp, k_shared);
+""", """    multiply_qk<T, HEAD_DIM>(s, q_warp, k_shared);
+    __syncthreads();
+    load_tile<HEAD_DIM, Tile::BLOCK_N, THREADS>(v_shared, v_global, p.v_strides.row, first_key,
+                                                p.kv_len);
+"""),
+    ("    update_softmax(s, m, l, o, scale_log2);\n",
+     "    update_softmax(s, m, l, o, scale_log2);\n    __syncthreads();\n"),
+]
+VARIANTS = {  # name: step, replacements
+    "02c_ldmatrix": ("step02c", [ONE_TILE, SMALL_STORES]),
+    "02c_32_rows": ("step02c", [SMALL_STORES]),
+    "02c_one_buffer": ("step02c", ONE_BUFFER),
+}
+TABLES = {  # page: rows of its table
+    "docs/step02c.md": {
+        "step02b": "step 02b", "02c_ldmatrix": "ldmatrix, with 16 rows per warp",
+        "02c_32_rows": "32 rows per warp (D ≤ 128)",
+        "step02c": "O in 16-byte stores: step 02c"},
+    "docs/step03.md": {
+        "step02c": "step 02c", "02c_one_buffer": "step 02c with one buffer for K and V",
+        "step03": "cp.async: step 03", "step04": "two buffers again: step 04"},
+}
+
+
+def build(folder: Path) -> None:
+    """Makes lib*.so of all variants; the Makefile has the rule."""
+    sources = folder / "variants"
+    sources.mkdir(exist_ok=True)
+    for name, (step, replacements) in VARIANTS.items():
+        text = next(Path("steps").glob(f"{step}_*.cu")).read_text()
+        for old, new in replacements:
+            if text.count(old) != 1:
+                sys.exit(f"variants: {name}: {step} must hold once: {old.strip()}")
+            text = text.replace(old, new)
+        (sources / f"{name}.cu").write_text(text)
+    subprocess.run(["make", "-j8", "BACKEND=cuda",
+                    *(f"{sources}/lib{name}.so" for name in VARIANTS)], check=True)
+
+
+def main() -> int:
+    folder = Path(sys.argv[1])
+    build(folder)
+    paths = {name: (folder / "variants" if name in VARIANTS else folder) / f"lib{name}.so"
+             for rows in TABLES.values() for name in rows}
+    steps = {name: StepLibrary(path.resolve()) for name, path in paths.items()}
+    device, speeds, wrong = Device(steps["step04"]), {}, []
+    clock = Stopwatch(device)
+    for head_dim in HEAD_DIMS:
+        problem = case(SEQLEN, head_dim)
+        inputs, outputs = Inputs(device, problem), Outputs(device, problem)
+        calls = {name: StepCall(device, step, inputs, outputs) for name, step in steps.items()}
+        answers = {}
+        for name, call in calls.items():
+            outputs.poison()
+            call()
+            answers[name] = outputs.head(0, 0)[0]
+        wrong += [name for name, (step, _) in VARIANTS.items()
+                  if not np.array_equal(answers[name], answers[step])]
+        operations = 4 * problem.batch * problem.heads * SEQLEN**2 * head_dim
+        for name, times in measure(calls, clock, PLAN).times.items():
+            speeds[name, head_dim] = operations / times.summary()["median_ms"] * 1e-9
+    gpu = subprocess.run(["nvidia-smi", "--query-gpu=name", "--format=csv,noheader", "-i", "0"],
+                         capture_output=True, text=True, check=True).stdout.strip()
+    for page, rows in TABLES.items():
+        lines = [f"TFLOP/s, fp16, 16384 queries in all, N = {SEQLEN}, no mask, all in turns in one "
+                 f"run on an {gpu} ({date.today()}, commit {sys.argv[2]}):", "",
+                 "| | " + " | ".join(f"D = {d}" for d in HEAD_DIMS) + " |",
+                 "|---|" + "---|" * len(HEAD_DIMS),
+                 *(f"| {text} | " + " | ".join(f"{speeds[name, d]:.0f}" for d in HEAD_DIMS) + " |"
+                   for name, text in rows.items())]
+        path = Path(page)
+        path.write_text(with_section(path.read_text(), "variants", "`make variants`",
+                                     "\n".join(lines)))
+        print(f"{page}\n" + "\n".join(lines))
+    if wrong:
+        print(f"variants: other answers than their steps: {', '.join(wrong)}", file=sys.stderr)
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
