@@ -120,31 +120,29 @@ static bool run_once(Run *run, DeviceTensors *t, Error *error) {
   return ok;
 }
 
-/** Host memory that a mask and its blocks may take: the tensors of a run, not of a picture, take
- * theirs too. */
-static double room_for_mask(const Run *run) {
+/** Bytes of host memory that the run takes beside its mask; a picture needs no tensors. */
+static double held_bytes(const Run *run) {
   const Options *o = run->options;
-  return machine_memory_bytes() - (o->draw_mask ? 0 : options_host_bytes(o, &run->problem));
+  return o->draw_mask ? 0 : options_host_bytes(o, &run->problem);
 }
 
-/** Refuses blocks that leave no room for what the step prepares of them, where the device's memory
- * is this machine's; builders know only of the blocks. */
-static bool check_prepared(const Run *run, const HostBlockMask *blocks, Error *error) {
-  const BlockMask *m = &blocks->mask;
-  const bool read = run->mask.preset == PRESET_DIRECTORY; /* and so part of the mask */
-  double bytes = mask_bytes(&run->mask);
-  for (int i = 0; i < MASK_TENSORS; i++) {
-    bytes += (double)blocks->bytes[i] * (read ? DEVICE_COPIES - 1 : DEVICE_COPIES);
+/** Whether all of the run fits: the tensors, the mask, its blocks, and on the CPU backend the
+ * device's copy of these and what the step prepares from them. */
+static bool check_memory(const Run *run, const HostBlockMask *blocks, Error *error) {
+  char what[512];
+  const bool read = run->mask.preset == PRESET_DIRECTORY; /* its blocks are part of the mask */
+  const bool copied = run->device->simulated && !run->options->draw_mask;
+  double block_bytes = 0, bytes = held_bytes(run) + mask_bytes(&run->mask);
+  for (int i = 0; i < MASK_TENSORS; i++) block_bytes += (double)blocks->bytes[i];
+  if (!read) bytes += block_bytes;
+  if (copied) {
+    bytes += block_bytes +
+             (double)step_build()->block_masks->prepared_bytes(&run->problem, &blocks->mask);
   }
-  const size_t prepared = step_build()->block_masks->prepared_bytes(&run->problem, m);
-  bytes += (DEVICE_COPIES - 1) * (double)prepared;
-  const double room = room_for_mask(run);
-  if (bytes <= room) return true;
-  return fail(error, EXIT_USAGE,
-              "--mask %s: its blocks of %d x %d and what %s prepares of them take %.3g GB, must be "
-              "at most the %.3g GB that this machine has for them: --seqlen %d, --seqlen-kv %d",
-              run->mask.text, m->q_block_size, m->kv_block_size, step.name, bytes / 1e9, room / 1e9,
-              run->problem.q_len, run->problem.kv_len);
+  snprintf(what, sizeof what, "--mask %.200s in blocks of %d x %d, --seqlen %d, --seqlen-kv %d",
+           run->mask.text, blocks->mask.q_block_size, blocks->mask.kv_block_size,
+           run->problem.q_len, run->problem.kv_len);
+  return memory_fits(what, bytes, error);
 }
 
 /** Writes the block mask where --save-mask says; one from files in its canonical form. */
@@ -154,8 +152,8 @@ static bool save_mask(const Run *run, const HostBlockMask *blocks, Error *error)
   if (directory == NULL) return true;
   if (run->mask.preset != PRESET_DIRECTORY) return block_mask_write(directory, m, error);
   HostBlockMask canonical;
-  const bool ok = block_mask_build(&run->mask, m->q_block_size, m->kv_block_size,
-                                   room_for_mask(run), &canonical, error) &&
+  const bool ok = block_mask_build(&run->mask, m->q_block_size, m->kv_block_size, held_bytes(run),
+                                   &canonical, error) &&
                   block_mask_write(directory, &canonical.mask, error);
   block_mask_free(&canonical);
   return ok;
@@ -169,18 +167,17 @@ static bool build_mask(Run *run, Resources *r, Error *error) {
   r->block_mask = &run->mask.blocks; /* of a directory, as it was read */
   if (run->mask.preset != PRESET_DIRECTORY) {
     r->block_mask = &r->built;
-    if (!block_mask_build(&run->mask, p->q_block_size, p->kv_block_size, room_for_mask(run),
-                          &r->built, error)) {
+    if (!block_mask_build(&run->mask, p->q_block_size, p->kv_block_size, held_bytes(run), &r->built,
+                          error)) {
       return false;
     }
   }
   const BlockMask *m = &r->block_mask->mask;
-  if (!block_mask_validate(m, p, error)) return false;
   run->mask_facts = (MaskFacts){.q_block_size = p->q_block_size,
                                 .kv_block_size = p->kv_block_size,
                                 .blocks = block_mask_statistics(m, p->kv_len),
                                 .build_ms = clock_ms() - start};
-  return run->options->draw_mask || check_prepared(run, r->block_mask, error);
+  return check_memory(run, r->block_mask, error);
 }
 
 /** Saves the block mask, and puts it on the device. */

@@ -84,7 +84,7 @@ static DeviceMask mask_in_blocks(const Problem *p, bool spread) {
                                               : "window:20";
   const int rows = p->q_block_size, columns = p->kv_block_size;
   require_mask(mask_open(text, p, rows, columns, 0, &mask, &error), &error);
-  require_mask(block_mask_build(&mask, rows, columns, INFINITY, &blocks, &error), &error);
+  require_mask(block_mask_build(&mask, rows, columns, 0, &blocks, &error), &error);
   if (spread) spread_mask(&blocks);
   require_mask(device_mask_create(p, &blocks, &on_device, &error), &error);
   block_mask_free(&blocks);

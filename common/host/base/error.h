@@ -18,7 +18,7 @@ typedef enum ExitCode {
 
 typedef struct Error {
   ExitCode code;
-  char text[1024];
+  char text[6000]; /**< room for a path, PATH_MAX, and what is to be said of it */
 } Error;
 
 #ifdef __cplusplus

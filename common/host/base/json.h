@@ -1,33 +1,34 @@
 /**
  * @file
- * Writes flat JSON objects, one per line ("JSON lines"). A reader is not needed here.
+ * Writes flat JSON objects, one per line ("JSON lines").
  *
- *     JsonObject row;
- *     json_begin(&row);
- *     json_string(&row, "step", "step04");
- *     json_number(&row, "ms", 1.25);
- *     const char *line = json_end(&row);
- *     bool ok = json_append_line("rows.jsonl", line, &error);
- *     json_free(&row);
+ *     JsonObject record;
+ *     json_begin(&record);
+ *     json_string(&record, "step", "step04");
+ *     json_number(&record, "ms", 1.25);
+ *     bool ok = json_append_line("records.jsonl", json_end(&record), &error);
+ *     json_free(&record);
  */
 #ifndef HOST_JSON_H
 #define HOST_JSON_H
 
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 
 #include "host/base/error.h"
 
 /** An object being built. */
 typedef struct JsonObject {
-  char *text; /**< what has been written so far; NULL when memory ran out */
-  size_t length, capacity;
+  FILE *stream; /**< NULL when memory ran out */
+  char *text;   /**< set by json_end() */
+  size_t length;
 } JsonObject;
 
 /** Starts an empty object; freed by json_free(). */
 void json_begin(JsonObject *object);
 
-/** Adds text. Bytes that are not UTF-8 become U+FFFD, so that the line is valid whatever comes. */
+/** Adds text. A byte that is not part of valid UTF-8 becomes U+FFFD. */
 void json_string(JsonObject *object, const char *key, const char *value);
 
 void json_integer(JsonObject *object, const char *key, int64_t value);
@@ -45,10 +46,9 @@ const char *json_end(JsonObject *object);
 void json_free(JsonObject *object);
 
 /**
- * Appends `line` and a newline to a file that is created if need be, or to standard output if
- * `path` is
- * "-". Programs that append to one file at the same time do not mix their lines. On failure
- * (EXIT_DEVICE, also for a NULL line) a file is left as it was.
+ * Appends `line` and a newline to a file, which is created if need be, or to standard output if
+ * `path` is "-". The line is one write() in append mode, so that the lines of several programs do
+ * not mix. EXIT_DEVICE on failure, also for a NULL line; a part of a line is cut off again.
  */
 bool json_append_line(const char *path, const char *line, Error *error);
 

@@ -1,29 +1,24 @@
 /**
  * @file
- * What this machine has room for.
+ * How much memory this program may use.
  */
 #ifndef HOST_MEMORY_H
 #define HOST_MEMORY_H
 
 #include <stdbool.h>
 
-#include "attention.h"
 #include "host/base/error.h"
 
-/** How often this machine's memory holds what goes to the device: the CPU backend's lies in it. */
-#ifdef SIMT_BACKEND
-enum { DEVICE_COPIES = 2 };
-#else
-enum { DEVICE_COPIES = 1 };
-#endif
-
-/** Bytes of memory of this machine, free or not. */
-double machine_memory_bytes(void);
+/**
+ * Bytes of memory that a new program could use: what the kernel calls available, or the limit of
+ * the memory cgroup (v1 or v2) of this process or of one above it, if that is less.
+ */
+double memory_available_bytes(void);
 
 /**
- * True if this machine has that much memory. Otherwise EXIT_USAGE and a line that begins with the
- * name of a file and a phrase with its verb: "mask.npy", "the mask takes".
+ * True if `bytes` and what the program needs beside its data fit into the available memory.
+ * Otherwise EXIT_USAGE and one line that begins with `what`, such as a file or an option.
  */
-bool fits_memory(const char *file, const char *phrase, double bytes, Error *error);
+bool memory_fits(const char *what, double bytes, Error *error);
 
 #endif

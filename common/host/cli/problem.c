@@ -1,41 +1,31 @@
 #include "host/cli/problem.h"
 
 #include <math.h>
+#include <stdio.h>
 
 #include "host/base/memory.h"
-#include "host/check/check.h"
 #include "host/device/step_build.h"
 
-double problem_host_bytes(const Problem *p, HostCopies copies) {
-  const double q_rows = (double)p->batch * p->q_heads * p->q_len;
-  const double kv_rows = (double)p->batch * p->kv_heads * p->kv_len;
-  const double inputs = 2.0 * p->head_dim * (q_rows + 2 * kv_rows);
-  const double outputs = 2.0 * p->head_dim * q_rows + sizeof(float) * q_rows + 4.0 * GUARD_BYTES;
-  const double o_element = p->dtype == DTYPE_FP16 ? 2 : 4; /* bf16 is written as fp32 */
-  return (inputs + outputs) * (copies.device ? 2 : 1) +
-         (copies.files ? o_element * p->head_dim * q_rows : 0);
-}
+#ifdef SIMT_BACKEND
+enum { COPIES = 2 }; /* the device's memory is this machine's */
+#else
+enum { COPIES = 1 };
+#endif
 
 double options_host_bytes(const Options *o, const Problem *p) {
-  const HostCopies copies = {
-#ifdef SIMT_BACKEND
-      .device = true,
-#endif
-      .files = o->output_directory != NULL,
-  };
-  return problem_host_bytes(p, copies);
+  const double q_rows = (double)p->batch * p->q_heads * p->q_len;
+  const double kv_rows = (double)p->batch * p->kv_heads * p->kv_len;
+  const double tensors = 2.0 * p->head_dim * (2 * q_rows + 2 * kv_rows) + sizeof(float) * q_rows;
+  const double o_element = p->dtype == DTYPE_FP16 ? 2 : 4; /* bf16 is written as fp32 */
+  return COPIES * tensors + (o->output_directory != NULL ? o_element * p->head_dim * q_rows : 0);
 }
 
-/** Refuses a problem that cannot fit the memory of this machine, let alone 64 bits. */
 static bool check_size(const Options *o, const Problem *p, Error *error) {
-  const double needed = options_host_bytes(o, p);
-  const double memory = machine_memory_bytes();
-  if (needed <= memory) return true;
-  return fail(error, EXIT_USAGE,
-              "--batch %d --heads %d --kv-heads %d --seqlen %d --seqlen-kv %d --head-dim %d: the "
-              "tensors and their copies take %.3g GB, must be at most the %.3g GB of this machine",
-              p->batch, p->q_heads, p->kv_heads, p->q_len, p->kv_len, p->head_dim, needed / 1e9,
-              memory / 1e9);
+  char sizes[256];
+  snprintf(sizes, sizeof sizes,
+           "--batch %d --heads %d --kv-heads %d --seqlen %d --seqlen-kv %d --head-dim %d", p->batch,
+           p->q_heads, p->kv_heads, p->q_len, p->kv_len, p->head_dim);
+  return memory_fits(sizes, options_host_bytes(o, p), error);
 }
 
 enum { BLOCK_OF_ANY_STEP = 128 };

@@ -20,20 +20,11 @@ bool options_problem(const Options *options, Problem *problem, Mask *mask, Error
 /** Sets dense strides of all four tensors in the given layout. */
 void problem_set_layout(Problem *problem, Layout layout);
 
-/** What a run keeps in host memory beside the tensors themselves. */
-typedef struct HostCopies {
-  bool device; /**< the device's memory is this machine's: the CPU backend */
-  bool files;  /**< O is put in the order of a file: --output */
-} HostCopies;
-
 /**
- * Bytes of host memory at the peak of a run: Q, K and V; O and LSE read back, with their guards;
- * and the copies. Not counted is what depends on more than the shapes: a step's workspace, which
- * makes do with what is free, and the rows that a check compares.
+ * Bytes of memory of this machine at the peak of a run: Q, K, V, O and LSE, once more on the CPU
+ * backend as the device's, and O in the order of a file for --output. Not counted is what depends
+ * on more than the shapes: masks, and a step's workspace, which adapts to what is free.
  */
-double problem_host_bytes(const Problem *problem, HostCopies copies);
-
-/** The same of a run as the options have it. */
 double options_host_bytes(const Options *options, const Problem *problem);
 
 /** Least device memory traffic: Q, K and V read once, O and LSE written once. */

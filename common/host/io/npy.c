@@ -4,31 +4,29 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "host/io/npy_header.h"
+#include "host/base/memory.h"
 
-_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "data is read and written as it lies");
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "data is read and written unchanged");
 
 static const struct {
   const char *name;
   size_t bytes;
-} types[] = {[NPY_F2] = {"<f2", 2}, [NPY_F4] = {"<f4", 4}, [NPY_F8] = {"<f8", 8},
+} TYPES[] = {[NPY_F2] = {"<f2", 2}, [NPY_F4] = {"<f4", 4}, [NPY_F8] = {"<f8", 8},
              [NPY_U2] = {"<u2", 2}, [NPY_I4] = {"<i4", 4}, [NPY_B1] = {"|b1", 1}};
 
-static const char MAGIC[6] = {'\x93', 'N', 'U', 'M', 'P', 'Y'};
+/* The magic, the version, and the length of the header in 2 bytes; version 1. */
+enum { MAGIC_BYTES = 6, PREAMBLE_BYTES = 10, MOST_HEADER_BYTES = 4096, ALIGNMENT = 64 };
 
-const char *npy_type_name(NpyType type) {
-  return types[type].name;
-}
+static const char MAGIC[] = "\x93NUMPY";
 
-size_t npy_type_bytes(NpyType type) {
-  return types[type].bytes;
-}
+#define BLANKS " \t\r\n"
 
 void npy_free(NpyArray *array) {
   free(array->data);
@@ -37,7 +35,7 @@ void npy_free(NpyArray *array) {
 
 /** False if the size of the data does not fit 63 bits. */
 static bool data_bytes(NpyType type, int rank, const int64_t *shape, size_t *bytes) {
-  int64_t product = (int64_t)npy_type_bytes(type);
+  int64_t product = (int64_t)TYPES[type].bytes;
   for (int i = 0; i < rank; i++) {
     if (__builtin_mul_overflow(product, shape[i], &product)) return false;
   }
@@ -45,231 +43,215 @@ static bool data_bytes(NpyType type, int rank, const int64_t *shape, size_t *byt
   return true;
 }
 
-/** A shape as Python writes it, for headers and messages. */
-typedef struct ShapeText {
-  char text[NPY_MAX_RANK * sizeof "9223372036854775807, "];
-} ShapeText;
+/* --- Reading ---------------------------------------------------------------------------------- */
 
-static const char *shape_text(int rank, const int64_t *shape, ShapeText *out) {
-  char *at = out->text;
-  at += sprintf(at, "(");
-  for (int i = 0; i < rank; i++) at += sprintf(at, i == 0 ? "%" PRId64 : ", %" PRId64, shape[i]);
-  sprintf(at, rank == 1 ? ",)" : ")");
-  return out->text;
+/** The header is a Python dictionary: where the value of `key` starts, or NULL. */
+static const char *find_value(const char *header, const char *key) {
+  for (const char *at = strstr(header, key); at != NULL; at = strstr(at + 1, key)) {
+    const char *end = at + strlen(key);
+    if (at == header || (at[-1] != '\'' && at[-1] != '"') || *end != at[-1]) continue;
+    const char *colon = end + 1 + strspn(end + 1, BLANKS);
+    if (*colon == ':') return colon + 1 + strspn(colon + 1, BLANKS);
+  }
+  return NULL;
 }
 
-/** A file being read. Every claim of its header is held against its size, known beforehand. */
-typedef struct Source {
-  const char *path;
-  FILE *file;
-  uint64_t size;
-  NpyTypes types;
-  Error *error;
-} Source;
-
-static bool read_bytes(const Source *source, void *bytes, size_t count) {
-  if (fread(bytes, 1, count, source->file) == count) return true;
-  return fail(source->error, EXIT_DEVICE, "%s: cannot read: %s", source->path,
-              ferror(source->file) ? strerror(errno) : "the file became shorter");
+/** Whether `value` is the quoted name of a type in this order of bytes, '<' or '>'. */
+static bool is_type(const char *value, NpyType type, char order) {
+  if (strlen(value) < 5 || (*value != '\'' && *value != '"') || value[4] != value[0]) return false;
+  if (memcmp(value + 2, TYPES[type].name + 1, 2) != 0) return false;
+  return type == NPY_B1 || value[1] == order; /* one byte has no order: '|', '<' or '>' */
 }
 
-/** Reads everything before the dictionary. `offset` is where the dictionary starts. */
-static bool read_preamble(const Source *source, uint64_t *offset, uint64_t *length) {
-  enum { VERSION_END = sizeof MAGIC + 2 };
-  unsigned char bytes[VERSION_END + 4];
-  const size_t available = source->size < VERSION_END ? (size_t)source->size : VERSION_END;
-  if (!read_bytes(source, bytes, available)) return false;
-  const size_t compared = available < sizeof MAGIC ? available : sizeof MAGIC;
-  if (available == 0 || memcmp(bytes, MAGIC, compared) != 0) {
-    Excerpt found = {""};
-    excerpt((const char *)bytes, available, &found);
-    return fail(source->error, EXIT_USAGE,
-                "%s: no .npy file: it starts with \"%s\", expected \"\\x93NUMPY\"", source->path,
-                found.text);
+static bool parse_type(const char *path, const char *value, NpyTypes types, NpyType *type,
+                       Error *error) {
+  for (int i = 0; i <= NPY_B1; i++) {
+    *type = (NpyType)i;
+    if (!(types.set >> i & 1)) continue;
+    if (is_type(value, *type, '<')) return true;
+    if (is_type(value, *type, '>')) {
+      return fail(error, EXIT_USAGE,
+                  "%s: big-endian elements (>%s): expected little-endian, .astype('%s')", path,
+                  TYPES[i].name + 1, TYPES[i].name);
+    }
   }
-  const char *const truncated = "%s: truncated: %" PRIu64 " bytes, expected at least %" PRIu64;
-  const uint64_t shortest = VERSION_END + 2;
-  if (source->size < shortest) {
-    return fail(source->error, EXIT_USAGE, truncated, source->path, source->size, shortest);
-  }
-  const int major = bytes[VERSION_END - 2], minor = bytes[VERSION_END - 1];
-  if (major < 1 || major > 3 || minor != 0) {
-    return fail(source->error, EXIT_USAGE, "%s: format version %d.%d: expected 1.0, 2.0 or 3.0",
-                source->path, major, minor);
-  }
-  const size_t width = major == 1 ? 2 : 4;
-  *offset = VERSION_END + width;
-  *length = 0;
-  if (source->size >= *offset) {
-    if (!read_bytes(source, bytes, width)) return false;
-    for (size_t i = 0; i < width; i++) *length |= (uint64_t)bytes[i] << 8 * i;
-  }
-  if (source->size >= *offset + *length) return true;
-  return fail(source->error, EXIT_USAGE, truncated, source->path, source->size, *offset + *length);
+  return fail(error, EXIT_USAGE, "%s: element type %.*s: expected %s", path,
+              (int)strcspn(value, ","), value, types.names);
 }
 
-static bool read_header(const Source *source, NpyArray *array, uint64_t *data_offset) {
-  uint64_t offset = 0, length = 0;
-  if (!read_preamble(source, &offset, &length)) return false;
-  *data_offset = offset + length;
-  char *text = malloc((size_t)length + 1);
-  if (!text) return fail(source->error, EXIT_DEVICE, "%s: out of memory", source->path);
-  const bool ok =
-      read_bytes(source, text, (size_t)length) &&
-      npy_parse_header(source->path, text, (size_t)length, source->types, array, source->error);
-  free(text);
-  return ok;
+/** A tuple of lengths: "(3, 4)", "(3,)", "()". Returns its end, or NULL if it is malformed. */
+static const char *parse_shape(const char *text, NpyArray *array) {
+  if (*text++ != '(') return NULL;
+  for (array->rank = 0;; array->rank++) {
+    char *end;
+    text += strspn(text, BLANKS);
+    if (*text == ')') return text + 1;
+    if (*text < '0' || *text > '9' || array->rank == NPY_MAX_RANK) return NULL;
+    errno = 0;
+    array->shape[array->rank] = strtoll(text, &end, 10);
+    if (errno != 0) return NULL;
+    text = end + (*end == 'L'); /* Python 2 */
+    text += strspn(text, BLANKS);
+    if (*text == ',') {
+      text++;
+    } else if (*text != ')') {
+      return NULL;
+    }
+  }
 }
 
-/** The data must be what the header says, to the byte: anything else is a damaged file. */
-static bool check_size(const Source *source, NpyArray *array, uint64_t data_offset) {
-  ShapeText shape = {""};
-  shape_text(array->rank, array->shape, &shape);
+/** Sets type, rank, shape and bytes of the array. `found` is the size of the data in the file. */
+static bool parse_header(const char *path, const char *header, NpyTypes types, uint64_t found,
+                         NpyArray *array, Error *error) {
+  const char *type = find_value(header, "descr"), *order = find_value(header, "fortran_order");
+  const char *shape = find_value(header, "shape");
+  if (type == NULL || order == NULL || shape == NULL) {
+    return fail(error, EXIT_USAGE,
+                "%s: expected a header with 'descr', 'fortran_order' and 'shape'", path);
+  }
+  if (!parse_type(path, type, types, &array->type, error)) return false;
+  if (strncmp(order, "False", 5) != 0) {
+    return fail(error, EXIT_USAGE,
+                "%s: Fortran order: expected C order, numpy.ascontiguousarray(...)", path);
+  }
+  const char *end = parse_shape(shape, array);
+  if (end == NULL) {
+    return fail(error, EXIT_USAGE,
+                "%s: shape %.40s: expected at most %d dimensions, each a length from 0 to 2^63 - 1",
+                path, shape, NPY_MAX_RANK);
+  }
+  const int length = (int)(end - shape);
+  const char *type_name = TYPES[array->type].name;
   if (!data_bytes(array->type, array->rank, array->shape, &array->bytes)) {
-    return fail(source->error, EXIT_USAGE,
-                "%s: shape %s of %s is too big: expected below 2^63 bytes", source->path,
-                shape.text, npy_type_name(array->type));
+    return fail(error, EXIT_USAGE, "%s: shape %.*s of %s is too big: expected below 2^63 bytes",
+                path, length, shape, type_name);
   }
-  const uint64_t found = source->size - data_offset;
   if (found == array->bytes) return true;
-  return fail(source->error, EXIT_USAGE,
-              "%s: %s: %" PRIu64 " bytes of data, expected %zu for shape %s of %s", source->path,
-              found < array->bytes ? "truncated" : "trailing bytes", found, array->bytes,
-              shape.text, npy_type_name(array->type));
+  return fail(error, EXIT_USAGE,
+              "%s: %s: %" PRIu64 " bytes of data, expected %zu for shape %.*s of %s", path,
+              found < array->bytes ? "truncated" : "trailing bytes", found, array->bytes, length,
+              shape, type_name);
 }
 
-static bool check_bools(const Source *source, const NpyArray *array) {
-  const uint8_t *values = array->data;
-  for (size_t i = 0; i < array->bytes; i++) {
-    if (values[i] <= 1) continue;
-    return fail(source->error, EXIT_USAGE, "%s: element %zu is %d: expected a bool, 0 or 1",
-                source->path, i, values[i]);
+/** Reads all that comes before the data. `size` is that of the file. */
+static bool read_header(const char *path, FILE *file, uint64_t size, NpyTypes types,
+                        NpyArray *array, Error *error) {
+  unsigned char preamble[PREAMBLE_BYTES + 2] = {0};
+  char header[MOST_HEADER_BYTES + 1];
+  if (fread(preamble, 1, PREAMBLE_BYTES, file) != PREAMBLE_BYTES && ferror(file)) {
+    return fail(error, EXIT_DEVICE, "%s: cannot read: %s", path, strerror(errno));
+  }
+  if (memcmp(preamble, MAGIC, MAGIC_BYTES) != 0) {
+    return fail(error, EXIT_USAGE, "%s: no .npy file: does not start with \"\\x93NUMPY\"", path);
+  }
+  const int major = preamble[MAGIC_BYTES], minor = preamble[MAGIC_BYTES + 1];
+  if (size >= PREAMBLE_BYTES && (major < 1 || major > 3 || minor != 0)) {
+    return fail(error, EXIT_USAGE, "%s: format version %d.%d: expected 1.0, 2.0 or 3.0", path,
+                major, minor);
+  }
+  size_t length = preamble[8] | (size_t)preamble[9] << 8;
+  size_t offset = PREAMBLE_BYTES;
+  if (major > 1) { /* the length has 4 bytes */
+    offset += fread(preamble + PREAMBLE_BYTES, 1, 2, file);
+    length |= (size_t)preamble[10] << 16 | (size_t)preamble[11] << 24;
+  }
+  if (length > MOST_HEADER_BYTES) {
+    return fail(error, EXIT_USAGE, "%s: a header of %zu bytes: expected at most %d", path, length,
+                MOST_HEADER_BYTES);
+  }
+  if (fread(header, 1, length, file) != length || size < offset + length) {
+    return fail(error, EXIT_USAGE, "%s: truncated: %" PRIu64 " bytes end within the header", path,
+                size);
+  }
+  header[length] = '\0';
+  for (size_t i = 0; i < length; i++) { /* parts of it are shown in messages */
+    if (header[i] < ' ' || header[i] > '~') header[i] = ' ';
+  }
+  return parse_header(path, header, types, size - offset - length, array, error);
+}
+
+static bool read_data(const char *path, FILE *file, NpyArray *array, Error *error) {
+  if (!memory_fits(path, (double)array->bytes, error)) return false;
+  array->data = malloc(array->bytes + 1);
+  if (array->data == NULL) return fail(error, EXIT_DEVICE, "%s: out of host memory", path);
+  if (fread(array->data, 1, array->bytes, file) != array->bytes) {
+    return fail(error, EXIT_DEVICE, "%s: cannot read: %s", path,
+                ferror(file) ? strerror(errno) : "the file became shorter");
+  }
+  const uint8_t *bools = array->data;
+  for (size_t i = 0; array->type == NPY_B1 && i < array->bytes; i++) {
+    if (bools[i] <= 1) continue;
+    return fail(error, EXIT_USAGE, "%s: element %zu is %d: expected a bool, 0 or 1", path, i,
+                bools[i]);
   }
   return true;
 }
 
-static bool read_array(const Source *source, NpyArray *array) {
-  uint64_t data_offset = 0;
-  if (!read_header(source, array, &data_offset)) return false;
-  if (!check_size(source, array, data_offset)) return false;
-  array->data = malloc(array->bytes ? array->bytes : 1);
-  if (!array->data) {
-    return fail(source->error, EXIT_DEVICE, "%s: out of memory: %zu bytes", source->path,
-                array->bytes);
-  }
-  if (!read_bytes(source, array->data, array->bytes)) return false;
-  return array->type != NPY_B1 || check_bools(source, array);
-}
-
 bool npy_read(const char *path, NpyTypes types, NpyArray *array, Error *error) {
-  *array = (NpyArray){.rank = 0};
+  *array = (NpyArray){0};
   /* Asked before the file is opened, because opening a pipe would wait for its other end. */
   struct stat status;
-  if (stat(path, &status) != 0) {
-    return fail(error, EXIT_USAGE, "%s: cannot open: %s", path, strerror(errno));
+  const bool known = stat(path, &status) == 0;
+  if (known && !S_ISREG(status.st_mode)) {
+    return fail(error, EXIT_USAGE, "%s: expected a regular file", path);
   }
-  if (!S_ISREG(status.st_mode)) return fail(error, EXIT_USAGE, "%s: expected a regular file", path);
-  FILE *file = fopen(path, "rb");
-  if (!file) return fail(error, EXIT_USAGE, "%s: cannot open: %s", path, strerror(errno));
-  const Source source = {path, file, (uint64_t)status.st_size, types, error};
-  const bool ok = read_array(&source, array);
+  FILE *file = known ? fopen(path, "rb") : NULL;
+  if (file == NULL) return fail(error, EXIT_USAGE, "%s: cannot open: %s", path, strerror(errno));
+  const bool ok = read_header(path, file, (uint64_t)status.st_size, types, array, error) &&
+                  read_data(path, file, array, error);
   fclose(file);
   if (!ok) npy_free(array);
   return ok;
 }
 
-enum { ALIGNMENT = 64, PREAMBLE_BYTES = sizeof MAGIC + 4 };
+/* --- Writing ---------------------------------------------------------------------------------- */
 
 /** The bytes before the data: padded so that the data can be mapped to memory and read in place. */
-static size_t format_header(NpyType type, int rank, const int64_t *shape,
-                            char header[static 6 * ALIGNMENT]) {
-  ShapeText text = {""};
-  memset(header, ' ', 6 * ALIGNMENT);
-  const int length =
-      sprintf(header + PREAMBLE_BYTES, "{'descr': '%s', 'fortran_order': False, 'shape': %s, }",
-              npy_type_name(type), shape_text(rank, shape, &text));
-  header[PREAMBLE_BYTES + length] = ' ';
-  const size_t unpadded = PREAMBLE_BYTES + (size_t)length + 1; /* the newline */
-  const size_t bytes = (unpadded + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
-  header[bytes - 1] = '\n';
-  memcpy(header, MAGIC, sizeof MAGIC);
-  const uint8_t fields[] = {1, 0, (uint8_t)(bytes - PREAMBLE_BYTES),
-                            (uint8_t)((bytes - PREAMBLE_BYTES) >> 8)}; /* version, length */
-  memcpy(header + sizeof MAGIC, fields, sizeof fields);
+static size_t format_header(const NpyFile *file, char header[static MOST_HEADER_BYTES]) {
+  char *at = header + PREAMBLE_BYTES;
+  at += sprintf(at, "{'descr': '%s', 'fortran_order': False, 'shape': (", TYPES[file->type].name);
+  for (int i = 0; i < file->rank; i++) {
+    at += sprintf(at, i == 0 ? "%" PRId64 : ", %" PRId64, file->shape[i]);
+  }
+  at += sprintf(at, file->rank == 1 ? ",), }" : "), }");
+  while ((at + 1 - header) % ALIGNMENT != 0) *at++ = ' ';
+  *at++ = '\n';
+  const size_t bytes = (size_t)(at - header), length = bytes - PREAMBLE_BYTES;
+  memcpy(header, MAGIC, MAGIC_BYTES);
+  header[6] = 1; /* version 1.0 */
+  header[7] = 0;
+  header[8] = (char)(length & 0xff);
+  header[9] = (char)(length >> 8);
   return bytes;
 }
 
-/** Opens a new file that no other program uses, beside `path` so that it can be renamed to it. */
-static FILE *create_beside(const char *path, char *name, size_t name_size) {
-  FILE *file = NULL;
-  for (int attempt = 0; attempt < 100; attempt++) {
-    snprintf(name, name_size, "%s.%ld-%d.tmp", path, (long)getpid(), attempt);
-    file = fopen(name, "wbx");
-    if (file || errno != EEXIST) break;
-  }
-  return file;
-}
-
-/** Returns 0 when everything has reached the disk, else the errno of what failed first. */
-static int write_and_close(FILE *file, const void *header, size_t header_bytes, const void *data,
-                           size_t bytes) {
-  const bool ok = fwrite(header, 1, header_bytes, file) == header_bytes &&
-                  (bytes == 0 || fwrite(data, 1, bytes, file) == bytes) && fflush(file) == 0 &&
-                  fsync(fileno(file)) == 0;
-  int cause = ok ? 0 : errno;
-  if (fclose(file) != 0 && !cause) cause = errno;
-  return cause;
-}
-
-static void free_draft(NpyDraft *draft) {
-  free(draft->path);
-  free(draft->temporary);
-  *draft = (NpyDraft){0};
-}
-
-bool npy_draft(const char *path, NpyType type, int rank, const int64_t *shape, const void *data,
-               NpyDraft *draft, Error *error) {
-  *draft = (NpyDraft){0};
+static bool write_one(const char *path, const NpyFile *file) {
+  char header[MOST_HEADER_BYTES];
   size_t bytes;
-  if (rank > NPY_MAX_RANK || !data_bytes(type, rank, shape, &bytes)) {
-    return fail(error, EXIT_DEVICE, "%s: cannot write: the shape is too big", path);
-  }
-  struct stat status;
-  if (stat(path, &status) == 0 && !S_ISREG(status.st_mode)) {
-    return fail(error, EXIT_DEVICE, "%s: cannot write: expected a regular file", path);
-  }
-  char header[6 * ALIGNMENT];
-  const size_t header_bytes = format_header(type, rank, shape, header);
-  const size_t name_size = strlen(path) + 64;
-  *draft = (NpyDraft){strdup(path), malloc(name_size)};
-  int cause = draft->path && draft->temporary ? 0 : ENOMEM;
-  if (!cause) {
-    FILE *file = create_beside(path, draft->temporary, name_size);
-    cause = file ? write_and_close(file, header, header_bytes, data, bytes) : errno;
-    if (cause && file) unlink(draft->temporary);
-  }
-  if (!cause) return true;
-  free_draft(draft);
-  return fail(error, EXIT_DEVICE, "%s: cannot write: %s", path, strerror(cause));
-}
-
-bool npy_publish(NpyDraft *draft, Error *error) {
-  if (rename(draft->temporary, draft->path) == 0) {
-    free_draft(draft);
-    return true;
-  }
-  fail(error, EXIT_DEVICE, "%s: cannot write: %s", draft->path, strerror(errno));
-  npy_discard(draft);
+  if (!data_bytes(file->type, file->rank, file->shape, &bytes)) return errno = EFBIG, false;
+  FILE *stream = fopen(path, "wb");
+  if (stream == NULL) return false;
+  const size_t header_bytes = format_header(file, header);
+  const bool written = fwrite(header, 1, header_bytes, stream) == header_bytes &&
+                       (bytes == 0 || fwrite(file->data, 1, bytes, stream) == bytes);
+  const int cause = errno;
+  if (fclose(stream) == 0 && written) return true;
+  if (!written) errno = cause;
   return false;
 }
 
-void npy_discard(NpyDraft *draft) {
-  if (draft->temporary) unlink(draft->temporary);
-  free_draft(draft);
-}
-
-bool npy_write(const char *path, NpyType type, int rank, const int64_t *shape, const void *data,
-               Error *error) {
-  NpyDraft draft;
-  return npy_draft(path, type, rank, shape, data, &draft, error) && npy_publish(&draft, error);
+bool npy_write(const char *directory, const NpyFile *files, int count, Error *error) {
+  char path[2 * PATH_MAX], temporary[2 * PATH_MAX + 32];
+  bool ok = true;
+  /* First all temporary files are written, then all are renamed, or removed after a failure. */
+  for (int i = 0; i < 2 * count; i++) {
+    const NpyFile *file = &files[i % count];
+    snprintf(path, sizeof path, "%s/%s", directory, file->name);
+    snprintf(temporary, sizeof temporary, "%s.%ld.tmp", path, (long)getpid());
+    if (ok && !(i < count ? write_one(temporary, file) : rename(temporary, path) == 0)) {
+      ok = fail(error, EXIT_DEVICE, "%s: cannot write: %s", path, strerror(errno));
+    }
+    if (!ok && i >= count) unlink(temporary);
+  }
+  return ok;
 }

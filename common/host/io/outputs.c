@@ -2,8 +2,6 @@
 #include "host/io/outputs.h"
 
 #include <errno.h>
-#include <limits.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -50,41 +48,17 @@ bool outputs_directory_create(const char *option, const char *directory, bool *c
   return true;
 }
 
-static bool file_path(const char *directory, const char *name, char path[PATH_MAX], Error *error) {
-  if (snprintf(path, PATH_MAX, "%s/%s", directory, name) < PATH_MAX) return true;
-  return fail(error, EXIT_DEVICE, "--output: the path is longer than %d bytes", PATH_MAX);
-}
-
-static bool draft_lse(const Problem *p, const float *lse, const char *directory, NpyDraft *draft,
-                      Error *error) {
-  char path[PATH_MAX];
-  const int64_t shape[3] = {p->batch, p->q_heads, p->q_len};
-  return file_path(directory, "lse.npy", path, error) &&
-         npy_draft(path, NPY_F4, 3, shape, lse, draft, error);
-}
-
-static bool draft_o(const Problem *p, const uint16_t *o, const char *directory, NpyDraft *draft,
-                    Error *error) {
-  char path[PATH_MAX];
-  const int64_t shape[4] = {p->batch, p->q_heads, p->q_len, p->head_dim};
-  const NpyType type = p->dtype == DTYPE_FP16 ? NPY_F2 : NPY_F4;
-  if (!file_path(directory, "o.npy", path, error)) return false;
-  void *ordered =
-      malloc((size_t)p->batch * p->q_heads * p->q_len * p->head_dim * npy_type_bytes(type));
-  if (ordered == NULL) return fail(error, EXIT_DEVICE, "out of host memory: %s", path);
-  gather(p, o, ordered);
-  const bool ok = npy_draft(path, type, 4, shape, ordered, draft, error);
-  free(ordered);
-  return ok;
-}
-
 bool outputs_write(const Problem *p, const uint16_t *o, const float *lse, const char *directory,
                    Error *error) {
-  NpyDraft lse_file = {0}, o_file = {0};
-  const bool drafted =
-      draft_lse(p, lse, directory, &lse_file, error) && draft_o(p, o, directory, &o_file, error);
-  const bool ok = drafted && npy_publish(&lse_file, error) && npy_publish(&o_file, error);
-  npy_discard(&lse_file);
-  npy_discard(&o_file);
+  const int64_t shape[4] = {p->batch, p->q_heads, p->q_len, p->head_dim};
+  const bool half = p->dtype == DTYPE_FP16;
+  const size_t elements = (size_t)p->batch * p->q_heads * p->q_len * p->head_dim;
+  void *ordered = malloc(elements * (half ? sizeof(uint16_t) : sizeof(float)));
+  if (ordered == NULL) return fail(error, EXIT_DEVICE, "%s/o.npy: out of host memory", directory);
+  gather(p, o, ordered);
+  const NpyFile files[] = {{"o.npy", half ? NPY_F2 : NPY_F4, 4, shape, ordered},
+                           {"lse.npy", NPY_F4, 3, shape, lse}};
+  const bool ok = npy_write(directory, files, 2, error);
+  free(ordered);
   return ok;
 }

@@ -52,12 +52,11 @@ struct Mask;
  * classified (all entries attended: FULL; none: not listed; as under the causal rule: CAUSAL; else
  * PARTIAL), identical tiles stored once. Entries past the lengths do not count when classifying and
  * are 0 in the tiles. Blocks are classified from the rows' spans; only mixed blocks are looked at
- * entry by entry. EXIT_USAGE if the mask, its blocks as they are found and what is needed to find
- * them take more than `memory_bytes`; EXIT_DEVICE if memory runs out before. Freed by
- * block_mask_free().
+ * entry by entry. EXIT_USAGE if the mask, its blocks and the `held_bytes` of the rest of the run
+ * need more than the available memory. Freed by block_mask_free().
  */
 bool block_mask_build(const struct Mask *mask, int q_block_size, int kv_block_size,
-                      double memory_bytes, HostBlockMask *blocks, Error *error);
+                      double held_bytes, HostBlockMask *blocks, Error *error);
 
 /** Frees the tensors; harmless on a zeroed struct. */
 void block_mask_free(HostBlockMask *blocks);

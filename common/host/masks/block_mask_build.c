@@ -6,6 +6,7 @@
  * by a running sum, only its two ends one by one. So a causal, window or document mask costs a few
  * operations per query. Blocks that turn out mixed are then written out as tiles.
  */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -41,7 +42,7 @@ typedef struct Builder {
   int32_t *row_slots; /**< [batches][heads][q_blocks]: how many of them */
   int32_t longest;    /**< of the rows: there is one slot at least */
   TileTable table;
-  double memory_bytes; /**< that may be taken */
+  double taken_bytes, most_bytes; /**< of memory */
   bool too_large;
 } Builder;
 
@@ -75,8 +76,16 @@ static bool grow_entries(TileTable *t) {
   return true;
 }
 
+/** Notes that `bytes` more will be allocated; false if the memory has no room for them. */
+static bool take(Builder *b, double bytes) {
+  b->taken_bytes += bytes;
+  b->too_large = b->too_large || b->taken_bytes > b->most_bytes;
+  return !b->too_large;
+}
+
 /** Index of a tile, stored if it is new; -1 if memory runs out. */
-static int32_t find_tile(TileTable *t, const uint8_t *tile) {
+static int32_t find_tile(Builder *b, const uint8_t *tile) {
+  TileTable *t = &b->table;
   if (!grow_entries(t)) return -1;
   size_t at = hash_bytes(tile, t->tile_bytes) & (t->entry_count - 1);
   for (; t->entries[at] >= 0; at = (at + 1) & (t->entry_count - 1)) {
@@ -85,7 +94,8 @@ static int32_t find_tile(TileTable *t, const uint8_t *tile) {
   }
   if ((size_t)t->count == t->capacity) {
     const size_t capacity = t->capacity == 0 ? 16 : t->capacity + t->capacity / 2;
-    uint8_t *tiles = realloc(t->tiles, capacity * t->tile_bytes);
+    const double more = (double)(capacity - t->capacity) * (double)t->tile_bytes;
+    uint8_t *tiles = take(b, more) ? realloc(t->tiles, capacity * t->tile_bytes) : NULL;
     if (tiles == NULL) return -1;
     t->tiles = tiles;
     t->capacity = capacity;
@@ -100,29 +110,11 @@ static size_t count_rows(const Builder *b) {
   return (size_t)b->mask->batches * (size_t)b->mask->heads * (size_t)b->q_blocks;
 }
 
-/** Bytes of what allocate() takes, but for the counts, which become one of the tensors. */
-static double scratch_bytes(const Builder *b) {
-  const double row = (double)sizeof *b->spans * b->most_spans + 2 * sizeof(int);
-  return row * b->most_rows + 2.0 * sizeof(int64_t) * (b->kv_blocks + 1.0) +
-         2.0 * (double)b->table.tile_bytes;
-}
-
-/** Whether there is memory: first for the tensors and all that they are made from, then, beside the
- * mask itself, for the tensors and their copy on the device. */
-static bool fits(Builder *b) {
-  const double tensors = (double)count_rows(b) * sizeof(int32_t) * (1 + 3.0 * b->longest) +
-                         (double)b->table.count * (double)b->table.tile_bytes;
-  const double parts = scratch_bytes(b) + (double)b->slot_count * sizeof(Slot);
-  const double copies = (DEVICE_COPIES - 1) * tensors;
-  const double bytes = mask_bytes(b->mask) + tensors + (parts > copies ? parts : copies);
-  b->too_large = bytes > b->memory_bytes;
-  return !b->too_large;
-}
-
 static bool add_slot(Builder *b, Slot slot) {
   if (b->slot_count == b->slot_capacity) {
     const size_t capacity = b->slot_capacity == 0 ? 1024 : 2 * b->slot_capacity;
-    Slot *slots = realloc(b->slots, sizeof *slots * capacity);
+    const double more = (double)((capacity - b->slot_capacity) * sizeof *b->slots);
+    Slot *slots = take(b, more) ? realloc(b->slots, sizeof *slots * capacity) : NULL;
     if (slots == NULL) return false;
     b->slots = slots;
     b->slot_capacity = capacity;
@@ -216,13 +208,12 @@ static bool build_row(Builder *b, int batch, int head, int q_block) {
     if (b->attended[block] < rows * width) {
       fill_tile(b, rows, block);
       slot.type = is_causal(b, first_q, rows, block) ? BLOCK_CAUSAL : BLOCK_PARTIAL;
-      if (slot.type == BLOCK_PARTIAL) slot.tile = find_tile(&b->table, b->tile);
+      if (slot.type == BLOCK_PARTIAL) slot.tile = find_tile(b, b->tile);
       if (slot.type == BLOCK_PARTIAL && slot.tile < 0) return false;
     }
     if (!add_slot(b, slot)) return false;
     const int32_t count = (int32_t)(b->slot_count - slots_before);
     if (count > b->longest) b->longest = count;
-    if (!fits(b)) return false;
   }
   b->row_slots[(batch * m->heads + head) * b->q_blocks + q_block] =
       (int32_t)(b->slot_count - slots_before);
@@ -254,6 +245,7 @@ static bool lay_out(Builder *b, HostBlockMask *result) {
                              .heads = m->heads};
   block_mask_set_strides(&result->mask);
   const size_t slot_bytes = sizeof(int32_t) * rows * (size_t)b->longest;
+  if (!take(b, 3.0 * (double)slot_bytes)) return false;
   for (int i = TENSOR_INDICES; i <= TENSOR_TILE_INDICES; i++) {
     result->data[i] = malloc(slot_bytes);
     result->bytes[i] = slot_bytes;
@@ -284,6 +276,11 @@ static bool lay_out(Builder *b, HostBlockMask *result) {
 
 static bool allocate(Builder *b) {
   const size_t rows = (size_t)b->most_rows, blocks = (size_t)b->kv_blocks + 1;
+  const double row_bytes = (double)sizeof *b->spans * b->most_spans + 2 * sizeof(int);
+  if (!take(b, row_bytes * (double)rows + 2.0 * sizeof(int64_t) * (double)blocks +
+                   2.0 * (double)b->table.tile_bytes + sizeof(int32_t) * (double)count_rows(b))) {
+    return false;
+  }
   b->spans = malloc(sizeof *b->spans * rows * (size_t)b->most_spans);
   b->span_counts = malloc(sizeof *b->span_counts * rows);
   b->next_span = malloc(sizeof *b->next_span * rows);
@@ -311,7 +308,7 @@ static void free_builder(Builder *b) {
   free(b->table.entries);
 }
 
-bool block_mask_build(const Mask *mask, int q_block_size, int kv_block_size, double memory_bytes,
+bool block_mask_build(const Mask *mask, int q_block_size, int kv_block_size, double held_bytes,
                       HostBlockMask *blocks, Error *error) {
   *blocks = (HostBlockMask){0};
   Builder b = {.mask = mask,
@@ -323,17 +320,15 @@ bool block_mask_build(const Mask *mask, int q_block_size, int kv_block_size, dou
                .most_spans = mask_most_spans(mask),
                .longest = 1,
                .table.tile_bytes = (size_t)q_block_size * (size_t)kv_block_size,
-               .memory_bytes = memory_bytes};
-  const bool ok = fits(&b) && allocate(&b) && build_rows(&b) && lay_out(&b, blocks);
+               .taken_bytes = held_bytes + mask_bytes(mask),
+               .most_bytes = memory_available_bytes()};
+  const bool ok = allocate(&b) && build_rows(&b) && lay_out(&b, blocks);
   free_builder(&b);
   if (ok) return true;
   block_mask_free(blocks);
-  if (b.too_large) {
-    return fail(error, EXIT_USAGE,
-                "--mask %s: its blocks of %d x %d take more than the %.3g GB that this "
-                "machine has for them: --seqlen %d, --seqlen-kv %d",
-                mask->text, q_block_size, kv_block_size, memory_bytes / 1e9, mask->q_len,
-                mask->kv_len);
-  }
-  return fail(error, EXIT_DEVICE, "--mask %s: out of host memory for its blocks", mask->text);
+  char what[512];
+  snprintf(what, sizeof what, "--mask %.200s in blocks of %d x %d, --seqlen %d, --seqlen-kv %d",
+           mask->text, q_block_size, kv_block_size, mask->q_len, mask->kv_len);
+  if (b.too_large && !memory_fits(what, b.taken_bytes, error)) return false;
+  return fail(error, EXIT_DEVICE, "%s: out of host memory for the blocks", what);
 }

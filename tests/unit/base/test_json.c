@@ -1,5 +1,4 @@
-/** @file Tests of host/base/json.c: the text of each kind of value, and lines that arrive whole or
- * not at all. */
+/** @file Tests of host/base/json.c: the text of each kind of value, and whole lines or none. */
 #define _POSIX_C_SOURCE 200809L
 
 #include "host/base/json.h"
@@ -52,14 +51,15 @@ static void objects_are_one_line_in_the_order_of_the_calls(void **state) {
 
   json_begin(&row);
   json_string(&row, "step", "step04");
-  json_integer(&row, "heads", -12);
+  json_integer(&row, "heads", INT64_MIN);
   json_number(&row, "ms", 1.25);
   json_bool(&row, "right", true);
   json_bool(&row, "cold", false);
   json_null(&row, "gpu");
-  assert_string_equal(json_end(&row),
-                      "{\"step\": \"step04\", \"heads\": -12, \"ms\": 1.25, \"right\": true, "
-                      "\"cold\": false, \"gpu\": null}");
+  assert_string_equal(
+      json_end(&row),
+      "{\"step\": \"step04\", \"heads\": -9223372036854775808, \"ms\": 1.25, \"right\": true, "
+      "\"cold\": false, \"gpu\": null}");
   json_free(&row);
   json_free(&row);
 }
@@ -82,22 +82,14 @@ static void strings_are_escaped(void **state) {
   expect_escaped("\x01\b\t\n\r\x1f\x7f", "\\u0001\\u0008\\u0009\\u000a\\u000d\\u001f\x7f");
 }
 
-static void utf8_passes_and_all_else_is_replaced(void **state) {
+static void bytes_that_are_not_utf8_are_replaced(void **state) {
   (void)state;
   expect_escaped("\u00b5s \u20ac \U0001f600", "\u00b5s \u20ac \U0001f600");
-  expect_escaped("\xc2\x80 \xdf\xbf \xe0\xa0\x80 \xed\x9f\xbf \xee\x80\x80 \xef\xbf\xbf",
-                 "\xc2\x80 \xdf\xbf \xe0\xa0\x80 \xed\x9f\xbf \xee\x80\x80 \xef\xbf\xbf");
-  expect_escaped("\xf0\x90\x80\x80 \xf4\x8f\xbf\xbf", "\xf0\x90\x80\x80 \xf4\x8f\xbf\xbf");
-  expect_escaped("\xff", "\\ufffd");
   expect_escaped("a\x80z", "a\\ufffdz");
-  expect_escaped("\xc3", "\\ufffd");
-  expect_escaped("\xe2\x82", "\\ufffd\\ufffd");
-  expect_escaped("\xf0\x9f\x98!", "\\ufffd\\ufffd\\ufffd!");
-  expect_escaped("\xc0\xaf", "\\ufffd\\ufffd");                       /* overlong */
+  expect_escaped("\xe2\x82", "\\ufffd\\ufffd");                       /* cut short */
   expect_escaped("\xe0\x9f\xbf", "\\ufffd\\ufffd\\ufffd");            /* overlong */
   expect_escaped("\xed\xa0\x80", "\\ufffd\\ufffd\\ufffd");            /* surrogate */
   expect_escaped("\xf4\x90\x80\x80", "\\ufffd\\ufffd\\ufffd\\ufffd"); /* beyond U+10FFFF */
-  expect_escaped("\xf0\x8f\xbf\xbf", "\\ufffd\\ufffd\\ufffd\\ufffd"); /* overlong */
 }
 
 static void expect_number(double value, const char *text) {
@@ -124,38 +116,6 @@ static void numbers_are_short_and_read_back(void **state) {
   expect_number((double)NAN, "null");
   expect_number(INFINITY, "null");
   expect_number(-INFINITY, "null");
-}
-
-static void integers_keep_every_digit(void **state) {
-  (void)state;
-  JsonObject row;
-  json_begin(&row);
-  json_integer(&row, "a", INT64_MIN);
-  json_integer(&row, "b", INT64_MAX);
-  assert_string_equal(json_end(&row), "{\"a\": -9223372036854775808, \"b\": 9223372036854775807}");
-  json_free(&row);
-}
-
-static void objects_grow(void **state) {
-  (void)state;
-  char value[5000];
-  JsonObject row;
-  memset(value, 'x', sizeof value - 1);
-  value[sizeof value - 1] = '\0';
-  json_begin(&row);
-  for (int i = 0; i < 10; i++) json_string(&row, "k", value);
-  /* A pair is the value, 7 symbols more, and ", " unless it is the last; the braces are 2. */
-  assert_int_equal(strlen(json_end(&row)), 10 * (sizeof value - 1 + 7 + 2) - 2 + 2);
-  json_free(&row);
-}
-
-static void lines_are_appended(void **state) {
-  (void)state;
-  Error error;
-  assert_true(json_append_line(path, "{\"a\": 1}", &error));
-  assert_true(json_append_line(path, "{}", &error));
-  expect_file("{\"a\": 1}\n{}\n");
-  unlink(path);
 }
 
 static void a_dash_is_standard_output_in_the_order_of_printing(void **state) {
@@ -239,26 +199,6 @@ static void a_full_disk_leaves_the_file_as_it_was(void **state) {
   unlink(path);
 }
 
-static void a_full_disk_leaves_no_new_file(void **state) {
-  (void)state;
-  struct rlimit before, tiny;
-  Error error;
-  signal(SIGXFSZ, SIG_IGN);
-  assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
-  tiny = (struct rlimit){5, before.rlim_max};
-  assert_int_equal(setrlimit(RLIMIT_FSIZE, &tiny), 0);
-  const bool ok = json_append_line(path, "{\"a\": 1}", &error);
-  const bool left = access(path, F_OK) == 0;
-  /* One that was there, though empty, stays. */
-  const int file = creat(path, 0666);
-  const bool ok_again = json_append_line(path, "{\"a\": 1}", &error);
-  assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
-  assert_false(ok || left || ok_again);
-  assert_int_equal(close(file), 0);
-  expect_file("");
-  unlink(path);
-}
-
 static void failures_name_the_file(void **state) {
   (void)state;
   Error error;
@@ -268,22 +208,18 @@ static void failures_name_the_file(void **state) {
   assert_false(json_append_line("/no/such/file", "{}", &error));
   assert_string_equal(error.text, "/no/such/file: cannot write: No such file or directory");
   assert_false(json_append_line(path, NULL, &error));
-  assert_non_null(strstr(error.text, ": cannot write: out of memory"));
+  assert_non_null(strstr(error.text, ": cannot write: Cannot allocate memory"));
 }
 
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(objects_are_one_line_in_the_order_of_the_calls),
       cmocka_unit_test(strings_are_escaped),
-      cmocka_unit_test(utf8_passes_and_all_else_is_replaced),
+      cmocka_unit_test(bytes_that_are_not_utf8_are_replaced),
       cmocka_unit_test(numbers_are_short_and_read_back),
-      cmocka_unit_test(integers_keep_every_digit),
-      cmocka_unit_test(objects_grow),
-      cmocka_unit_test(lines_are_appended),
       cmocka_unit_test(a_dash_is_standard_output_in_the_order_of_printing),
       cmocka_unit_test(lines_of_concurrent_programs_do_not_mix),
       cmocka_unit_test(a_full_disk_leaves_the_file_as_it_was),
-      cmocka_unit_test(a_full_disk_leaves_no_new_file),
       cmocka_unit_test(failures_name_the_file),
   };
   return cmocka_run_group_tests(tests, create_directory, remove_directory);

@@ -132,8 +132,11 @@ static inline TestPath test_path(const char *name) {
 
 static inline void write_array(const char *path, NpyType type, int rank, const int64_t *shape,
                                const void *data) {
+  char directory[128];
   Error error = {0};
-  if (!npy_write(path, type, rank, shape, data, &error)) fail_msg("%s", error.text);
+  snprintf(directory, sizeof directory, "%.*s", (int)(strrchr(path, '/') - path), path);
+  const NpyFile file = {strrchr(path, '/') + 1, type, rank, shape, data};
+  if (!npy_write(directory, &file, 1, &error)) fail_msg("%s", error.text);
 }
 
 static const char *const BLOCK_MASK_FILES[MASK_TENSORS] = {

@@ -1,7 +1,6 @@
 /** @file Tests of host/masks/block_mask_build.c: the canonical block mask, block by block. */
 #define _POSIX_C_SOURCE 200809L
 
-#include <math.h>
 #include <omp.h>
 
 #include "host/io/random.h"
@@ -31,7 +30,8 @@ static void check_tile(const Problem *p, const uint8_t *dense, int first_q, int 
   for (int q = first_q; q < first_q + m->q_block_size; q++) {
     for (int k = first_k; k < first_k + m->kv_block_size; k++) {
       const bool inside = q < p->q_len && k < p->kv_len;
-      assert_int_equal(*entry++, inside && dense[(size_t)q * (size_t)p->kv_len + (size_t)k]);
+      const uint8_t should = inside && dense[(size_t)q * (size_t)p->kv_len + (size_t)k];
+      if (*entry++ != should) fail_msg("tile %d is wrong at q=%d k=%d", tile, q, k);
     }
   }
 }
@@ -87,7 +87,7 @@ static void check_statistics(const BlockMaskStatistics *is, const BlockMaskStati
 static void check_build(const Problem *p, const Mask *mask, int q_size, int kv_size) {
   HostBlockMask blocks;
   Error error = {0};
-  assert_true(block_mask_build(mask, q_size, kv_size, INFINITY, &blocks, &error));
+  assert_true(block_mask_build(mask, q_size, kv_size, 0, &blocks, &error));
   const BlockMask *m = &blocks.mask;
   if (!block_mask_validate(m, p, &error)) fail_msg("%s", error.text);
   assert_int_equal(m->batches, mask->batches);
@@ -114,7 +114,7 @@ static void check_build(const Problem *p, const Mask *mask, int q_size, int kv_s
   block_mask_free(&blocks); /* harmless */
 }
 
-static const int BLOCK_SIZES[][2] = {{1, 1}, {8, 8}, {16, 5}, {7, 32}, {64, 64}, {128, 256}};
+static const int BLOCK_SIZES[][2] = {{1, 1}, {16, 5}, {7, 32}, {128, 256}};
 enum { BLOCK_SIZE_COUNT = sizeof BLOCK_SIZES / sizeof BLOCK_SIZES[0] };
 
 static void every_preset_is_built_as_defined(void **state) {
@@ -124,7 +124,7 @@ static void every_preset_is_built_as_defined(void **state) {
       "document:5", "prefix:0", "prefix:13",    "prefix:31",  "dilated:1",  "dilated:3",
       "dilated:99", "blocks:0", "blocks:1",     "blocks:0.3", "random:0.4", "random:0",
       "random:1",   "empty",    "interleaved:1"};
-  static const int LENGTHS[][2] = {{1, 31}, {40, 31}, {64, 64}, {17, 96}, {130, 90}};
+  static const int LENGTHS[][2] = {{1, 31}, {40, 31}, {64, 64}, {17, 96}};
   for (size_t t = 0; t < sizeof TEXTS / sizeof TEXTS[0]; t++) {
     for (size_t l = 0; l < sizeof LENGTHS / sizeof LENGTHS[0]; l++) {
       for (int s = 0; s < BLOCK_SIZE_COUNT; s++) {
@@ -183,7 +183,7 @@ static Mask open_mixed(uint64_t seed, const Problem *p, int batches, int heads) 
 
 static void dense_masks_of_all_kinds_are_built_as_defined(void **state) {
   (void)state;
-  for (uint64_t seed = 1; seed <= 60; seed++) {
+  for (uint64_t seed = 1; seed <= 15; seed++) {
     const Problem p =
         mask_problem(1 + (int)(draw(seed, 5, 0) % 2), 1 + (int)(draw(seed, 5, 1) % 3),
                      1 + (int)(draw(seed, 5, 2) % 50), 1 + (int)(draw(seed, 5, 3) % 60));
@@ -202,7 +202,7 @@ static void one_tile_serves_all_equal_blocks(void **state) {
   Mask mask = open_mask("dilated:4", &p, 64, 64);
   HostBlockMask blocks;
   Error error;
-  assert_true(block_mask_build(&mask, 64, 64, INFINITY, &blocks, &error));
+  assert_true(block_mask_build(&mask, 64, 64, 0, &blocks, &error));
   assert_int_equal(blocks.mask.tile_count, 2); /* on the diagonal, and below it */
   assert_int_equal(block_mask_statistics(&blocks.mask, 256).partial, 10);
   block_mask_free(&blocks);
@@ -218,7 +218,7 @@ static void threads_do_not_change_the_blocks(void **state) {
   for (int i = 0; i < 2; i++) {
     omp_set_num_threads(i == 0 ? 1 : 3);
     Mask mask = open_mask("random:0.3", &p, 64, 64);
-    assert_true(block_mask_build(&mask, 64, 32, INFINITY, &blocks[i], &error));
+    assert_true(block_mask_build(&mask, 64, 32, 0, &blocks[i], &error));
     mask_free(&mask);
   }
   omp_set_num_threads(threads);
@@ -230,53 +230,17 @@ static void threads_do_not_change_the_blocks(void **state) {
   block_mask_free(&blocks[1]);
 }
 
-/** What it takes to build 4 x 4 blocks of 64 x 64, half of every row of which is spans. */
 static void blocks_beyond_memory_are_refused(void **state) {
   (void)state;
   const Problem p = mask_problem(1, 1, 256, 256);
   Mask mask = open_mask("dilated:4", &p, 64, 64);
-  const double scratch = 64 * (129 * sizeof(KeySpan) + 2 * 4) + 5 * 2 * 8 + 2 * 64 * 64;
-  const double slots = 10 * 12, tensors = 4 * 4 * (1 + 3 * 4) + 2 * 64 * 64; /* 2 kinds of tiles */
   HostBlockMask blocks;
   Error error = {0};
-  assert_true(block_mask_build(&mask, 64, 64, scratch + slots + tensors, &blocks, &error));
-  block_mask_free(&blocks);
-  for (int i = 0; i < 2; i++) { /* found out at the last slot, and before anything is allocated */
-    const double room = i == 0 ? scratch + slots + tensors - 1 : scratch - 1;
-    assert_false(block_mask_build(&mask, 64, 64, room, &blocks, &error));
-    assert_int_equal(error.code, EXIT_USAGE);
-    assert_non_null(strstr(error.text, "--mask dilated:4: its blocks of 64 x 64 take more than "));
-    assert_non_null(strstr(error.text, " GB that this machine has for them: --seqlen 256, "));
-    for (int t = 0; t < MASK_TENSORS; t++) assert_null(blocks.data[t]);
-  }
-  mask_free(&mask);
-}
-
-/** 16 x 16 blocks, each with a tile: on the CPU's device a second time, when the rest is gone. */
-static void copies_of_the_blocks_are_counted(void **state) {
-  (void)state;
-  const Problem p = mask_problem(1, 1, 256, 256);
-  Mask mask = open_mask("random:0.5", &p, 16, 16);
-  const double tensors = 4 * 16 * (1 + 3 * 16) + 256 * 256;
-  HostBlockMask blocks;
-  Error error = {0};
-  assert_true(block_mask_build(&mask, 16, 16, 2 * tensors, &blocks, &error));
-  block_mask_free(&blocks);
-  assert_false(block_mask_build(&mask, 16, 16, 2 * tensors - 1, &blocks, &error));
+  assert_false(block_mask_build(&mask, 64, 64, 1e18, &blocks, &error)); /* the rest of the run */
   assert_int_equal(error.code, EXIT_USAGE);
-  mask_free(&mask);
-}
-
-/** Room for spans is for the queries there are, not for those that a block could hold. */
-static void large_blocks_of_few_queries_take_little(void **state) {
-  (void)state;
-  const Problem p = mask_problem(1, 1, 1, 10000);
-  Mask mask = open_mask("dilated:2", &p, 1 << 14, 64);
-  HostBlockMask blocks;
-  Error error = {0};
-  assert_true(block_mask_build(&mask, 1 << 14, 64, 1e7, &blocks, &error)); /* 650 MB else */
-  assert_int_equal(blocks.mask.tile_count, 2); /* the last block ends in the middle */
-  block_mask_free(&blocks);
+  assert_non_null(strstr(error.text, "--mask dilated:4 in blocks of 64 x 64, --seqlen 256, "));
+  assert_non_null(strstr(error.text, " GB of memory, but only "));
+  for (int t = 0; t < MASK_TENSORS; t++) assert_null(blocks.data[t]);
   mask_free(&mask);
 }
 
@@ -287,8 +251,6 @@ int main(void) {
       cmocka_unit_test(one_tile_serves_all_equal_blocks),
       cmocka_unit_test(threads_do_not_change_the_blocks),
       cmocka_unit_test(blocks_beyond_memory_are_refused),
-      cmocka_unit_test(copies_of_the_blocks_are_counted),
-      cmocka_unit_test(large_blocks_of_few_queries_take_little),
   };
   return cmocka_run_group_tests(tests, create_test_directory, remove_test_directory);
 }
