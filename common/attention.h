@@ -6,7 +6,7 @@
  * knows a step only by the descriptor `step` declared at the end of this file.
  *
  * All tensors are row-major with the head dimension contiguous. Strides and sizes are counted in
- * elements unless a name ends in `_bytes`.
+ * elements unless a name contains `bytes`.
  */
 #ifndef ATTENTION_H
 #define ATTENTION_H
@@ -29,20 +29,20 @@ typedef enum MaskKind {
   MASK_BLOCKS /**< as Tensors::block_mask says; for steps that take block masks */
 } MaskKind;
 
-/** What a slot of a block mask says of its block. */
+/** The mask of one block; a slot is one entry of a query block's list of key/value blocks. */
 typedef enum BlockType {
-  BLOCK_MASKED,  /**< no entry is attended: skipped, its other fields are not looked at */
-  BLOCK_CAUSAL,  /**< the causal rule on absolute positions, wherever the block lies */
+  BLOCK_MASKED,  /**< no entry is attended: the slot is skipped, its index and tile are not read */
+  BLOCK_CAUSAL,  /**< the causal rule, applied to positions in the whole sequence */
   BLOCK_FULL,    /**< all entries */
-  BLOCK_PARTIAL, /**< as a tile of partial_block_masks says */
+  BLOCK_PARTIAL, /**< each entry has its own value, in a tile of partial_block_masks */
   BLOCK_TYPES
 } BlockType;
 
 /**
  * A sparse description of any mask. Queries and keys are cut into mask blocks; for each block of
- * queries, `kv_num_blocks` slots name the key/value blocks to look at, in any order, and how. Slots
- * past kv_num_blocks are never read. B and H below are the batch and the query heads; a stride of 0
- * broadcasts. Strides are in elements, each tensor has its own.
+ * queries, each of `kv_num_blocks` slots names a key/value block and a BlockType, in any order.
+ * Slots past kv_num_blocks are never read. B and H below are the batch and the query heads; a
+ * stride of 0 broadcasts. Strides are in elements, each tensor has its own.
  */
 typedef struct BlockMask {
   int q_block_size, kv_block_size;
@@ -69,7 +69,8 @@ typedef struct Strides {
 } Strides;
 
 /**
- * O = softmax(scale * Q K^T + mask) V for every batch entry and head.
+ * O = softmax(scale * Q K^T + mask) V for every batch entry and head. S = scale * Q K^T are the
+ * scores, P = softmax(S) the probabilities.
  *
  * Q and O are [batch, q_heads, q_len, head_dim], K and V are [batch, kv_heads, kv_len, head_dim].
  * Query head h reads key/value head h / (q_heads / kv_heads).
@@ -80,9 +81,9 @@ typedef struct Problem {
   int head_dim;
   Dtype dtype;
   MaskKind mask;
-  float scale;
-  int q_block_size, kv_block_size; /**< of the block mask; for steps that take block masks */
-  bool shared_kv; /**< K and V take turns in one buffer; for steps that leave the choice */
+  float scale;                     /**< > 0 */
+  int q_block_size, kv_block_size; /**< of the block mask; 0 without one */
+  bool shared_kv; /**< one buffer for K and V, in steps that have both variants; else false */
   Strides q_strides, k_strides, v_strides, o_strides;
 } Problem;
 
@@ -90,13 +91,13 @@ typedef struct Problem {
 typedef struct Tensors {
   const void *q, *k, *v;
   void *o;
-  float *lse;      /**< [batch, q_heads, q_len]: natural log of the softmax denominator */
+  float *lse;      /**< [batch, q_heads, q_len]: ln of the sum of e^score over the attended keys */
   void *workspace; /**< as many bytes as the step's workspace_bytes() returned, or NULL */
   const BlockMask *block_mask; /**< in host memory, its tensors in device memory; or NULL */
-  void *prepared;              /**< what prepare() made of it, or NULL */
+  void *prepared;              /**< what BlockMaskSupport::prepare() made of block_mask, or NULL */
 } Tensors;
 
-/** What bounds a step at best; the report compares the measured speed with it. */
+/** The hardware limit that a perfect version of a step would reach; reports compare with it. */
 typedef enum Ceiling {
   CEILING_COPY, /**< device memory: a plain copy, bytes read + written per second */
   CEILING_FFMA, /**< fp32 multiply-adds on the CUDA cores */
@@ -117,9 +118,10 @@ enum { MAX_LAUNCHES = 3 };
 typedef struct Description {
   int block_m, block_n; /**< rows of Q, and of K and V, in the tiles that a thread block works on */
   Ceiling ceiling;
-  /** Device memory traffic for S and P per unmasked score entry; 0 when they stay on chip. */
+  /** Device memory traffic for S and P per attended pair of query and key; 0 if they stay on chip.
+   */
   int intermediate_bytes_per_entry;
-  /** Masked keys are multiplied by a probability of 0: NaN or Inf in V spreads within a tile. */
+  /** V of masked keys is multiplied by 0 instead of skipped: NaN or Inf in it spreads in a tile. */
   bool multiplies_hidden_keys;
   int launch_count;
   KernelLaunch launches[MAX_LAUNCHES];
@@ -129,8 +131,8 @@ typedef struct Description {
 /** What a step that takes block masks has in addition. */
 typedef struct BlockMaskSupport {
   /**
-   * Bytes of device memory for what prepare() makes of a mask. Neither counts as part of the
-   * forward pass: they serve every pass with that mask.
+   * Bytes of device memory for what prepare() makes of a mask. Neither this memory nor the time of
+   * prepare() counts as part of the forward pass: they serve every pass with that mask.
    */
   size_t (*prepared_bytes)(const Problem *problem, const BlockMask *mask);
 
@@ -156,8 +158,9 @@ typedef struct Step {
   bool (*supports)(const Problem *problem, char *why, size_t why_size);
 
   /**
-   * Bytes of device memory that forward() wants beside the tensors, given `free_bytes` of free
-   * memory. A result above `free_bytes` is the least it can work with: the problem does not fit.
+   * Bytes of device memory that forward() needs beside the tensors, given `free_bytes` of free
+   * memory. If the result exceeds `free_bytes`, the problem does not fit; it is the least that
+   * would.
    */
   size_t (*workspace_bytes)(const Problem *problem, size_t free_bytes);
 

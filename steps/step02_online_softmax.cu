@@ -7,15 +7,15 @@
  * later tile raises m, the sums so far are multiplied by 2^(m_old - m_new). At the end O is divided
  * by l. (Milakov and Gimelshein 2018; Dao 2023, algorithm 1.)
  *
- * What changed since step 01: S and P never leave the chip, so the kernel needs O(N) device memory
- * and moves only Q, K, V and O.
+ * What changed since step 01: S and P never leave the chip. Device memory holds Q, K, V, O and LSE,
+ * so it grows linearly with the sequence length; each tile of queries reads K and V once.
  *
- * What it costs: the arithmetic is fp32 on the CUDA cores, and every operand is read from shared
- * memory.
+ * What it costs: the arithmetic is fp32 on the CUDA cores, and its operands are read from shared
+ * memory again and again.
  *
- * What to look at: a thread holds a 4 x 4 part of S and a 4 x (HEAD_DIM / 8) part of O in
- * registers, so that eight 16-byte loads feed 64 multiply-adds. P stays in fp32; only the tensor
- * cores, from step 02b on, need it in 16 bits.
+ * What to look at: a thread holds 4 x 4 entries of S and 4 x (HEAD_DIM / 8) entries of O in
+ * registers. In multiply_qk() four loads of Q and four of K, 16 bytes each, feed 64 multiply-adds.
+ * P stays in fp32; only the tensor cores, from step 02b on, need it in 16 bits.
  */
 #include <math.h>
 
@@ -42,7 +42,8 @@ struct SharedTiles {
   static constexpr int ROW_STEP = BLOCK_M / ROWS;        // a thread's rows are this far apart
   static constexpr int CHUNKS = HEAD_DIM / (4 * LANES);  // float4s of a row of O per thread
 
-  // +4 and +8: the rows that a warp reads or writes together start in different banks.
+  // Padding: a row of q or k starts 4 banks after the row before, so eight rows are read without
+  // conflict, 16 bytes each. A row of p starts 8 banks after, as eight lanes write 4 bytes each.
   float q[BLOCK_M][HEAD_DIM + 4];
   float k[BLOCK_N][HEAD_DIM + 4];
   float v[BLOCK_N][HEAD_DIM];
@@ -58,7 +59,8 @@ __device__ __forceinline__ bool takes_vectors(const void *tensor, const Strides 
 
 /**
  * Copies rows first .. first + TILE_ROWS - 1 of a [rows][head_dim] matrix to shared memory as fp32.
- * Elements past the last row or column become 0, so that they add nothing to any product.
+ * Elements past the last row or column become 0, so that they add nothing to any product. (Keys
+ * past the last one still need the mask: their score would be 0.)
  */
 template <int TILE_ROWS, int HEAD_DIM, int THREADS, int SMEM_STRIDE, typename T>
 __device__ void load_tile(float (&tile_shared)[TILE_ROWS][SMEM_STRIDE], const T *matrix,
@@ -84,7 +86,7 @@ __device__ void load_tile(float (&tile_shared)[TILE_ROWS][SMEM_STRIDE], const T 
   }
 }
 
-/** S = Q K^T for the rows and keys of one thread: its `row` and `lane` are the first of each. */
+/** S += Q K^T for one thread: rows row + i ROW_STEP, keys lane + j LANES. */
 template <typename Tiles>
 __device__ __forceinline__ void multiply_qk(float (&s)[ROWS][Tiles::KEYS], const Tiles &tiles,
                                             int row, int lane) {
@@ -114,9 +116,10 @@ __device__ __forceinline__ void multiply_qk(float (&s)[ROWS][Tiles::KEYS], const
 }
 
 /**
- * Replaces the scores of one row by probabilities 2^(scale_log2 s - m), writes them to `p_row`, and
- * updates m, l and O. The row attends the first `keys` keys of the tile; this lane holds every
- * LANES-th key.
+ * Replaces the scores of one row by unnormalised probabilities 2^(scale_log2 s - m), writes them to
+ * `p_row`, and updates m, l and O. The row attends the first `keys` keys of the tile: none if that
+ * is
+ * <= 0, all if it is large enough. This lane holds every LANES-th key.
  */
 template <int KEYS, int CHUNKS>
 __device__ __forceinline__ void update_softmax(float (&s)[KEYS], int keys, float scale_log2,
@@ -129,7 +132,8 @@ __device__ __forceinline__ void update_softmax(float (&s)[KEYS], int keys, float
     row_max = fmaxf(row_max, s[j]);
   }
   row_max = lanes_reduce_max<LANES>(row_max);
-  // A row that has attended nothing yet: -inf - -inf would be NaN, -inf - 0 gives 2^-inf = 0.
+  // If the row has attended nothing yet, m and row_max are -inf and their difference would be NaN.
+  // With 0 instead, the exponents are -inf and the powers 0.
   const float safe_max = row_max == -INFINITY ? 0.0f : row_max;
   const float rescale = exp2f(m - safe_max);
   m = row_max;
@@ -205,7 +209,7 @@ __device__ void store_row(T *o_row, const float (&o)[CHUNKS][4], float factor, i
 
 /**
  * The whole forward pass: one thread block for BLOCK_M queries of one head. HEAD_DIM is the head
- * dimension rounded up to a size of the tiles; columns past p.head_dim are zero in shared memory
+ * dimension rounded up to one of CONFIGS; columns past p.head_dim are zero in shared memory
  * and never stored.
  */
 template <typename T, int HEAD_DIM, int BLOCK_M, int BLOCK_N>
@@ -224,14 +228,14 @@ __global__ void __launch_bounds__(LANES *BLOCK_M / ROWS, 1) attention_kernel(Pro
   const bool k_vectors = takes_vectors(t.k, p.k_strides, p.head_dim);
   const bool v_vectors = takes_vectors(t.v, p.v_strides, p.head_dim);
 
-  const int lane = threadIdx.x % LANES;
+  const int lane = threadIdx.x % LANES;  // 0 to 7, among the lanes that share these rows
   const int row = threadIdx.x / LANES;
 
   load_tile<BLOCK_M, HEAD_DIM, Tiles::THREADS>(tiles.q, q_global, p.q_strides.row, first_q, p.q_len,
                                                p.head_dim,
                                                takes_vectors(t.q, p.q_strides, p.head_dim));
 
-  float m[ROWS];                         // running maximum of the scores, in units of log2
+  float m[ROWS];                         // running maximum of score * scale * log2(e)
   float l[ROWS];                         // running sum of 2^(score - m), this thread's keys only
   float o[ROWS][Tiles::CHUNKS][4] = {};  // running sum of 2^(score - m) * V
 #pragma unroll
@@ -240,9 +244,9 @@ __global__ void __launch_bounds__(LANES *BLOCK_M / ROWS, 1) attention_kernel(Pro
     l[i] = 0.0f;
   }
 
-  // e^x = 2^(x log2 e), and the GPU computes powers of two: scores are kept in units of log2.
+  // e^x = 2^(x log2(e)): the GPU has an instruction for 2^x and none for e^x.
   const float scale_log2 = p.scale * 1.4426950408889634f;
-  // Keys from here on are attended by no row of this tile.
+  // No row of this tile attends this key or a later one.
   const int key_end = attended_keys(p, min(first_q + BLOCK_M, p.q_len) - 1);
   // Every row attends the keys before this one.
   const int unmasked_end = attended_keys(p, first_q);
@@ -255,7 +259,7 @@ __global__ void __launch_bounds__(LANES *BLOCK_M / ROWS, 1) attention_kernel(Pro
                                                  p.kv_len, p.head_dim, v_vectors);
     __syncthreads();  // K, V and, in the first iteration, Q are complete
 
-    int keys[ROWS];  // attended keys of row i, counted from the first key of this tile
+    int keys[ROWS];  // attended keys of row i from the first key of this tile on; may be negative
     float s[ROWS][Tiles::KEYS] = {};
     multiply_qk(s, tiles, row, lane);
 #pragma unroll
@@ -286,13 +290,11 @@ __global__ void __launch_bounds__(LANES *BLOCK_M / ROWS, 1) attention_kernel(Pro
   }
 }
 
-template <typename T, int HEAD_DIM, int BLOCK_M, int BLOCK_N>
-constexpr auto CONFIG = make_config<T, HEAD_DIM, SharedTiles<HEAD_DIM, BLOCK_M, BLOCK_N>>(
-    attention_kernel<T, HEAD_DIM, BLOCK_M, BLOCK_N>, LANES *BLOCK_M / ROWS,
-    sizeof(SharedTiles<HEAD_DIM, BLOCK_M, BLOCK_N>), CEILING_FFMA);
-
-// Larger tiles first; the smaller ones are for GPUs with less shared memory, down to 64 KiB.
-static constexpr KernelConfig<> CONFIGS[] = {
+template <typename T, int HEAD_DIM, int BLOCK_M, int BLOCK_N,
+          typename Tiles = SharedTiles<HEAD_DIM, BLOCK_M, BLOCK_N>>
+constexpr auto CONFIG = make_config<T, HEAD_DIM, Tiles>(
+    attention_kernel<T, HEAD_DIM, BLOCK_M, BLOCK_N>, Tiles::THREADS, sizeof(Tiles), CEILING_FFMA);
+static constexpr KernelConfig<> CONFIGS[] = {  // the smaller tiles fit GPUs with 64 KiB per block
     CONFIG<__half, 32, 64, 32>,  CONFIG<__nv_bfloat16, 32, 64, 32>,
     CONFIG<__half, 64, 64, 32>,  CONFIG<__nv_bfloat16, 64, 64, 32>,
     CONFIG<__half, 96, 64, 32>,  CONFIG<__nv_bfloat16, 96, 64, 32>,

@@ -2,26 +2,30 @@
  * @file
  * Step 02b: both products on the tensor cores.
  *
- * The idea: mma.m16n8k16 is one instruction of a whole warp. It computes D += A B for a 16 x 16
- * matrix A and a 16 x 8 matrix B of 16-bit elements, with a 16 x 8 matrix D of fp32. The matrices
- * live in registers, spread over the 32 lanes in a fixed pattern: the part that one lane holds is
- * its fragment. With g = lane / 4 (0 to 7) and t = 2 (lane % 4) (0, 2, 4 or 6), a lane holds
+ * The idea: mma.m16n8k16 is one instruction of a whole warp. It computes C += A B for a 16 x 16
+ * matrix A and a 16 x 8 matrix B of 16-bit elements and a 16 x 8 matrix C of fp32 accumulators. The
+ * matrices are in registers, spread over the 32 lanes in a fixed pattern. The part that one lane
+ * holds is its fragment. With g = lane / 4 (0 to 7) and j = 2 * (lane % 4) (0, 2, 4 or 6), a lane
+ * holds
  *
- *     A   a[0]: A[g][t], A[g][t + 1]           a[2]: A[g][t + 8], A[g][t + 9]
- *         a[1]: A[g + 8][t], A[g + 8][t + 1]   a[3]: A[g + 8][t + 8], A[g + 8][t + 9]
- *     B   b[0]: B[t][g], B[t + 1][g]           b[1]: B[t + 8][g], B[t + 9][g]
- *     D   d[0], d[1]: D[g][t], D[g][t + 1]     d[2], d[3]: D[g + 8][t], D[g + 8][t + 1]
+ *     A   a[0]: A[g][j], A[g][j + 1]           a[2]: A[g][j + 8], A[g][j + 9]
+ *         a[1]: A[g + 8][j], A[g + 8][j + 1]   a[3]: A[g + 8][j + 8], A[g + 8][j + 9]
+ *     B   b[0]: B[j][g], B[j + 1][g]           b[1]: B[j + 8][g], B[j + 9][g]
+ *     C   c[0], c[1]: C[g][j], C[g][j + 1]     c[2], c[3]: C[g + 8][j], C[g + 8][j + 1]
  *
- * where each register of A and B holds two 16-bit elements. `make layouts` draws the pattern.
+ * where each register of A and B holds two 16-bit elements. Lane 5, for example, has g = 1 and
+ * j = 2. `make layouts` draws the pattern.
  *
  * What changed since step 02: a warp owns 16 rows of Q, S and O, and S, P and O stay in fragments.
- * Q, K and V stay in 16 bits in shared memory. P is rounded to 16 bits before it is multiplied.
+ * Q, K and V stay in 16 bits in shared memory. P is computed in fp32 and rounded to 16 bits before
+ * it is multiplied by V; l is the sum of the unrounded P. Under the causal mask the tiles of
+ * queries with the most keys come first.
  *
- * What it costs: fragments are loaded by ordinary shared-memory loads, 4 bytes or 2 bytes per lane.
- * Every mma waits for two to four of them, so the load instructions bound the speed.
+ * What it costs: fragments are filled by ordinary loads from shared memory. An mma of Q K^T needs
+ * two 4-byte loads for B, an mma of P V four 2-byte loads and two instructions to pack them.
  *
  * What to look at: the index of each load in multiply_qk() and multiply_pv(), against the pattern
- * above; in multiply_pv(), how P goes from D of one product to A of the next without moving.
+ * above; in multiply_pv(), how C of one product becomes A of the next within the same lane.
  */
 #include <math.h>
 
@@ -35,8 +39,8 @@
 constexpr int WARPS = 4;
 constexpr int THREADS = WARPS * WARP_SIZE;
 
-/** Elements from one row of a tile in shared memory to the next: 16 bytes of padding let the 8 rows
- * that a fragment load reads together start in different banks. */
+/** Elements from one row of a tile in shared memory to the next: 16 bytes of padding let the rows
+ * that a load of a fragment reads together (8 of Q or K, 4 of V) start in different banks. */
 template <int HEAD_DIM>
 constexpr int SMEM_STRIDE = HEAD_DIM + 8;
 
@@ -73,7 +77,8 @@ __device__ __forceinline__ uint32_t load_row_pair(const T *pair) {
   return *reinterpret_cast<const uint32_t *>(pair);
 }
 
-/** An element and the one STRIDE behind it, below it in its column, as one register. */
+/** Two elements of one column, in neighbouring rows, as one register: the upper one in the low
+ * half. */
 template <int STRIDE, typename T>
 __device__ __forceinline__ uint32_t load_column_pair(const T *upper) {
   const uint16_t low = *reinterpret_cast<const uint16_t *>(upper);
@@ -81,23 +86,24 @@ __device__ __forceinline__ uint32_t load_column_pair(const T *upper) {
   return low | (uint32_t)high << 16;
 }
 
-/** S += Q K^T for the 16 rows of this warp and the keys of one tile. */
+/** S += Q K^T for the 16 rows of this warp and the keys of one tile, 8 keys per 16 x 8 tile of S.
+ */
 template <typename T, int HEAD_DIM, int N_TILES>
 __device__ __forceinline__ void multiply_qk(float (&s)[N_TILES][4], const T *q_warp,
                                             const T *k_shared) {
   constexpr int STRIDE = SMEM_STRIDE<HEAD_DIM>;
   const int lane = threadIdx.x % WARP_SIZE;
-  const int g = lane / 4, t = lane % 4 * 2;
+  const int g = lane / 4, j = lane % 4 * 2;
 #pragma unroll
   for (int d = 0; d < HEAD_DIM; d += 16) {
     // A is rows 0 to 15 and columns d to d + 15 of Q.
-    const T *q = &q_warp[g * STRIDE + d + t];
+    const T *q = &q_warp[g * STRIDE + d + j];
     const uint32_t a[4] = {load_row_pair(q), load_row_pair(q + 8 * STRIDE), load_row_pair(q + 8),
                            load_row_pair(q + 8 * STRIDE + 8)};
 #pragma unroll
     for (int n = 0; n < N_TILES; n++) {
-      // B is part of K^T: B[i][j] = K[8 n + j][d + i]. A pair in a column of B lies in a row of K.
-      const T *k = &k_shared[(8 * n + g) * STRIDE + d + t];
+      // B is part of K^T: B[j][g] and B[j + 1][g] are K[8 n + g][d + j] and its right neighbour.
+      const T *k = &k_shared[(8 * n + g) * STRIDE + d + j];
       mma_m16n8k16<T>(s[n], a, load_row_pair(k), load_row_pair(k + 8));
     }
   }
@@ -114,7 +120,7 @@ __device__ __forceinline__ void apply_mask(float (&s)[N_TILES][4], const Problem
   const int lane = threadIdx.x % WARP_SIZE;
 #pragma unroll
   for (int half = 0; half < 2; half++) {  // of the 16 rows: upper, lower
-    // Attended keys, counted from the first key of this lane.
+    // Attended keys from the first key of this lane on; may be negative.
     const int keys = attended_keys(p, first_q + 8 * half + lane / 4) - first_key - lane % 4 * 2;
 #pragma unroll
     for (int n = 0; n < N_TILES; n++) {
@@ -124,7 +130,7 @@ __device__ __forceinline__ void apply_mask(float (&s)[N_TILES][4], const Problem
   }
 }
 
-/** Replaces scores by probabilities 2^(scale_log2 s - m) and updates m, l and O, as in step 02. */
+/** Replaces scores by unnormalised probabilities 2^(scale_log2 s - m) and updates m, l and O. */
 template <int N_TILES, int O_TILES>
 __device__ __forceinline__ void update_softmax(float (&s)[N_TILES][4], float (&m)[2], float (&l)[2],
                                                float (&o)[O_TILES][4], float scale_log2) {
@@ -135,8 +141,8 @@ __device__ __forceinline__ void update_softmax(float (&s)[N_TILES][4], float (&m
     for (int n = 0; n < N_TILES; n++) {
       row_max = fmaxf(row_max, fmaxf(s[n][2 * half], s[n][2 * half + 1]));
     }
-    // Lanes 4 g to 4 g + 3 hold row g. The scale is positive, so scaling the maximum once is the
-    // same as scaling every score.
+    // Lanes 4 g to 4 g + 3 hold rows g and g + 8. The scale is positive, so scaling the maximum
+    // once is the same as scaling every score.
     row_max = fmaxf(m[half], lanes_reduce_max<4>(row_max) * scale_log2);
     const float safe_max = row_max == -INFINITY ? 0.0f : row_max;
     const float rescale = exp2_approx(m[half] - safe_max);
@@ -169,27 +175,28 @@ __device__ __forceinline__ uint32_t pack(float low, float high) {
 /** O += P V for the 16 rows of this warp and the keys of one tile. */
 template <typename T, int HEAD_DIM, int N_TILES>
 __device__ __forceinline__ void multiply_pv(float (&o)[HEAD_DIM / 8][4],
-                                            const float (&p)[N_TILES][4], const T *v_shared) {
+                                            const float (&probs)[N_TILES][4], const T *v_shared) {
   constexpr int STRIDE = SMEM_STRIDE<HEAD_DIM>;
   const int lane = threadIdx.x % WARP_SIZE;
-  const int g = lane / 4, t = lane % 4 * 2;
+  const int g = lane / 4, j = lane % 4 * 2;
 #pragma unroll
   for (int n = 0; n < N_TILES; n += 2) {
-    // A is 16 keys of P: two neighbouring D tiles, 8 keys each. Tile n holds columns t and t + 1 of
-    // A, tile n + 1 holds columns t + 8 and t + 9: each lane already has what A asks of it.
-    const uint32_t a[4] = {pack<T>(p[n][0], p[n][1]), pack<T>(p[n][2], p[n][3]),
-                           pack<T>(p[n + 1][0], p[n + 1][1]), pack<T>(p[n + 1][2], p[n + 1][3])};
+    // A is 16 keys of P. Of it this lane needs columns j and j + 1, which it has in tile n of P,
+    // and columns j + 8 and j + 9, which it has in tile n + 1.
+    const uint32_t a[4] = {pack<T>(probs[n][0], probs[n][1]), pack<T>(probs[n][2], probs[n][3]),
+                           pack<T>(probs[n + 1][0], probs[n + 1][1]),
+                           pack<T>(probs[n + 1][2], probs[n + 1][3])};
 #pragma unroll
     for (int d = 0; d < HEAD_DIM; d += 8) {
-      // B is part of V: B[i][j] = V[8 n + i][d + j]. A pair in a column of B lies in two rows of V.
-      const T *v = &v_shared[(8 * n + t) * STRIDE + d + g];
+      // B is part of V: B[j][g] and B[j + 1][g] are V[8 n + j][d + g] and the element below it.
+      const T *v = &v_shared[(8 * n + j) * STRIDE + d + g];
       mma_m16n8k16<T>(o[d / 8], a, load_column_pair<STRIDE>(v),
                       load_column_pair<STRIDE>(v + 8 * STRIDE));
     }
   }
 }
 
-/** Divides O by l and stores the rows first .. first + 15 of this warp, and their LSE. */
+/** Divides O by l and stores this warp's rows of O and LSE; its first row is query `first`. */
 template <typename T, int HEAD_DIM>
 __device__ __forceinline__ void store_rows(const float (&o)[HEAD_DIM / 8][4], const float (&m)[2],
                                            const float (&l)[2], T *o_global, int64_t row_stride,
@@ -221,7 +228,7 @@ __global__ void __launch_bounds__(THREADS) attention_kernel(Problem p, Tensors t
   T *k_shared = q_shared + Tile::BLOCK_M * SMEM_STRIDE<HEAD_DIM>;
   T *v_shared = k_shared + Tile::BLOCK_N * SMEM_STRIDE<HEAD_DIM>;
 
-  // Under the causal mask the last rows have the most work: they start first.
+  // Under the causal mask the last rows of a head have the most work: they come first.
   const int q_tiles = (p.q_len + Tile::BLOCK_M - 1) / Tile::BLOCK_M;
   const int first_q = (q_tiles - 1 - blockIdx.x % q_tiles) * Tile::BLOCK_M;
   const HeadOffsets at = head_offsets(p, blockIdx.x / q_tiles);
@@ -232,9 +239,9 @@ __global__ void __launch_bounds__(THREADS) attention_kernel(Problem p, Tensors t
   const int warp_row = threadIdx.x / WARP_SIZE * 16;
   T *q_warp = q_shared + warp_row * SMEM_STRIDE<HEAD_DIM>;
 
-  // Of rows g and g + 8 of this warp:
-  float m[2] = {-INFINITY, -INFINITY};  // running maximum of the scores, in units of log2
-  float l[2] = {0.0f, 0.0f};            // running sum of the probabilities, this lane's keys only
+  // Index 0 belongs to row g of this warp, index 1 to row g + 8.
+  float m[2] = {-INFINITY, -INFINITY};  // running maximum of score * scale * log2(e)
+  float l[2] = {0.0f, 0.0f};            // running sum of the probabilities of this lane's keys
   float o[HEAD_DIM / 8][4] = {};
   const float scale_log2 = p.scale * 1.4426950408889634f;
   const int key_end = attended_keys(p, min(first_q + Tile::BLOCK_M, p.q_len) - 1);
@@ -253,7 +260,7 @@ __global__ void __launch_bounds__(THREADS) attention_kernel(Problem p, Tensors t
     multiply_qk<T, HEAD_DIM>(s, q_warp, k_shared);
     if (first_key + Tile::BLOCK_N > unmasked_end) apply_mask(s, p, first_q + warp_row, first_key);
     update_softmax(s, m, l, o, scale_log2);
-    multiply_pv<T, HEAD_DIM>(o, s, v_shared);
+    multiply_pv<T, HEAD_DIM>(o, s, v_shared);  // s holds probabilities now
   }
 
   store_rows<T, HEAD_DIM>(o, m, l, (T *)t.o + at.o, p.o_strides.row, t.lse + at.lse,
@@ -282,7 +289,7 @@ static cudaError_t forward(const Problem *p, const Tensors *t, size_t, cudaStrea
 const Step step = {
     .name = "step02b",
     .title = "Both products on the tensor cores",
-    .idea = "S, P and O live in mma fragments; ordinary shared-memory loads fill the others.",
+    .idea = "S, P and O live in mma fragments; ordinary loads from shared memory fill the others.",
     .head_dims = "D = 32, 64, 96, 128 or 256",
     .supports = supports_config<CONFIGS>,
     .workspace_bytes = NULL,

@@ -2,19 +2,21 @@
  * @file
  * Step 02c: ldmatrix, and 32 query rows per warp.
  *
- * The idea: ldmatrix loads whole fragments. It takes the addresses of the 8 rows of an 8 x 8 matrix
- * of 16-bit elements, 16 bytes each, one address per lane, and gives each lane its register of the
- * fragment: elements t and t + 1 of row g. The form .x4 loads four matrices, one per group of 8
- * lanes, and .trans gives elements t and t + 1 of column g instead, which is what V needs. One
- * instruction replaces four 32-bit loads, or eight 16-bit loads and four to pack them.
+ * The idea: ldmatrix fills fragments with one instruction. For an 8 x 8 matrix of 16-bit elements,
+ * lanes 0 to 7 each give the address of one row, 16 bytes, and all 32 lanes receive one register:
+ * elements j and j + 1 of row g, with g and j as in step 02b. The form .x4 loads four matrices, and
+ * each group of 8 lanes names the rows of one. The form .trans gives elements j and j + 1 of column
+ * g instead, which is what V needs. One ldmatrix.x4 replaces four 32-bit loads, or eight 16-bit
+ * loads and four instructions that pack pairs.
  *
- * What changed since step 02b: the two products use ldmatrix; a warp owns 32 rows of Q (16 at
- * D = 256, where O fills the registers), so that each fragment of K and V feeds two mma; O is
- * collected in shared memory and stored 16 bytes at a time. The mask and the softmax are those of
- * step 02b, for M_TILES tiles of 16 rows, in device/fragments.cuh.
+ * What changed since step 02b: the two products use ldmatrix. A warp owns 32 rows of Q (16 at
+ * HEAD_DIM 256, where O fills the registers), so that what is loaded of K and V serves two mma. O
+ * is collected in shared memory and stored 16 bytes at a time. Mask and softmax are those of step
+ * 02b, for M_TILES tiles of 16 rows, in device/fragments.cuh. Later steps find multiply_qk(),
+ * multiply_pv() and store_rows() in device/mma_tile.cuh.
  *
- * What it costs: twice the rows per warp need twice the registers for S and O, so that two thread
- * blocks fit a multiprocessor instead of three. All warps still wait while K and V are loaded.
+ * What it costs: twice the rows per warp need twice the registers for S and O, so fewer thread
+ * blocks fit a multiprocessor. All warps still wait while K and V are loaded.
  *
  * What to look at: which 8 rows each group of 8 lanes names in multiply_qk() and multiply_pv().
  * They start in different banks because rows are padded by 16 bytes.
@@ -31,7 +33,7 @@
 constexpr int WARPS = 4;
 constexpr int THREADS = WARPS * WARP_SIZE;
 
-/** Sizes of the tiles, by head dimension: as large as the registers allow. */
+/** Sizes of the tiles, by head dimension: S and O must fit the registers. */
 template <int HEAD_DIM>
 struct Tiles {
   static constexpr int M_TILES = HEAD_DIM <= 128 ? 2 : 1;  // 16-row tiles of Q per warp
@@ -48,7 +50,8 @@ __device__ __forceinline__ void multiply_qk(float (&s)[M_TILES][N_TILES][4], con
   const int lane = threadIdx.x % WARP_SIZE;
 #pragma unroll
   for (int d = 0; d < HEAD_DIM; d += 16) {
-    // Four 8 x 8 matrices of Q: upper and lower rows of the left 8 columns, then of the right 8.
+    // Lanes 0-7 name the upper left 8 x 8 matrix of Q, then 8 lanes each the lower left, the upper
+    // right and the lower right one: registers a[0] to a[3] of operand A.
     uint32_t q[M_TILES][4];
 #pragma unroll
     for (int i = 0; i < M_TILES; i++) {
@@ -56,7 +59,7 @@ __device__ __forceinline__ void multiply_qk(float (&s)[M_TILES][N_TILES][4], con
     }
 #pragma unroll
     for (int n = 0; n < N_TILES; n += 2) {
-      // Four 8 x 8 matrices of K: left and right columns of 8 keys, then of the next 8 keys.
+      // Left and right 8 columns of 8 keys, then of the next 8 keys: operand B of two mma.
       uint32_t k[4];
       const int key = 8 * n + lane / 16 * 8 + lane % 8;
       ldmatrix_x4(k, &k_shared[key * SMEM_STRIDE<HEAD_DIM> + d + lane / 8 % 2 * 8]);
@@ -72,23 +75,24 @@ __device__ __forceinline__ void multiply_qk(float (&s)[M_TILES][N_TILES][4], con
 /** O += P V for this warp's rows and the keys of one tile. */
 template <typename T, int HEAD_DIM, int M_TILES, int N_TILES>
 __device__ __forceinline__ void multiply_pv(float (&o)[M_TILES][HEAD_DIM / 8][4],
-                                            const float (&p)[M_TILES][N_TILES][4],
+                                            const float (&probs)[M_TILES][N_TILES][4],
                                             const T *v_shared) {
   const int lane = threadIdx.x % WARP_SIZE;
 #pragma unroll
   for (int n = 0; n < N_TILES; n += 2) {
-    // Two neighbouring accumulator tiles of P are the A fragment of 16 keys.
+    // Two neighbouring tiles of P, 8 keys each, are operand A of one mma.
     uint32_t a[M_TILES][4];
 #pragma unroll
     for (int i = 0; i < M_TILES; i++) {
-      a[i][0] = pack<T>(p[i][n][0], p[i][n][1]);
-      a[i][1] = pack<T>(p[i][n][2], p[i][n][3]);
-      a[i][2] = pack<T>(p[i][n + 1][0], p[i][n + 1][1]);
-      a[i][3] = pack<T>(p[i][n + 1][2], p[i][n + 1][3]);
+      a[i][0] = pack<T>(probs[i][n][0], probs[i][n][1]);
+      a[i][1] = pack<T>(probs[i][n][2], probs[i][n][3]);
+      a[i][2] = pack<T>(probs[i][n + 1][0], probs[i][n + 1][1]);
+      a[i][3] = pack<T>(probs[i][n + 1][2], probs[i][n + 1][3]);
     }
 #pragma unroll
     for (int d = 0; d < HEAD_DIM; d += 16) {
-      // .trans transposes each 8 x 8 matrix of V: a lane gets two keys of one column.
+      // 16 keys of the left 8 columns, then of the right 8: operand B of two mma. .trans transposes
+      // each 8 x 8 matrix, so that a lane gets two keys of one column.
       uint32_t v[4];
       const int key = 8 * n + lane % 16;
       ldmatrix_x4_trans(v, &v_shared[key * SMEM_STRIDE<HEAD_DIM> + d + lane / 16 * 8]);
@@ -102,8 +106,9 @@ __device__ __forceinline__ void multiply_pv(float (&o)[M_TILES][HEAD_DIM / 8][4]
 }
 
 /**
- * Divides O by l and stores this warp's rows first .. of it, and their LSE. The rows are collected
- * in `o_warp`, shared memory of this warp alone, so that each lane stores 16 bytes at a time.
+ * Divides O by l and stores this warp's rows of O and LSE; its first row is query `first`. The rows
+ * are collected in `o_warp`, shared memory of this warp alone, so that a lane stores 16 bytes at a
+ * time.
  */
 template <typename T, int HEAD_DIM, int M_TILES>
 __device__ __forceinline__ void store_rows(const float (&o)[M_TILES][HEAD_DIM / 8][4],
@@ -132,7 +137,7 @@ __device__ __forceinline__ void store_rows(const float (&o)[M_TILES][HEAD_DIM / 
   }
   __syncwarp();  // the rows are complete: a lane stores what other lanes of the warp have written
   constexpr int ITERATIONS = 16 * M_TILES * HEAD_DIM / CHUNK / WARP_SIZE;
-  uint4 chunks[ITERATIONS];  // all loads are issued before the first store
+  uint4 chunks[ITERATIONS];  // all loads come before the first store, so they overlap each other
 #pragma unroll
   for (int j = 0; j < ITERATIONS; j++) {
     const ChunkPosition at = chunk_position<HEAD_DIM, WARP_SIZE>(j, lane);
@@ -158,7 +163,7 @@ __global__ void __launch_bounds__(THREADS) attention_kernel(Problem p, Tensors t
   T *k_shared = q_shared + Tile::BLOCK_M * SMEM_STRIDE<HEAD_DIM>;
   T *v_shared = k_shared + Tile::BLOCK_N * SMEM_STRIDE<HEAD_DIM>;
 
-  // Under the causal mask the last rows have the most work: they start first.
+  // Under the causal mask the last rows of a head have the most work: they come first.
   const int q_tiles = (p.q_len + Tile::BLOCK_M - 1) / Tile::BLOCK_M;
   const int first_q = (q_tiles - 1 - blockIdx.x % q_tiles) * Tile::BLOCK_M;
   const HeadOffsets at = head_offsets(p, blockIdx.x / q_tiles);
@@ -169,9 +174,9 @@ __global__ void __launch_bounds__(THREADS) attention_kernel(Problem p, Tensors t
   const int warp_row = threadIdx.x / WARP_SIZE * Tile::WARP_ROWS;
   T *q_warp = q_shared + warp_row * SMEM_STRIDE<HEAD_DIM>;
 
-  // Of rows g and g + 8 of each 16-row tile:
-  float m[M_TILES][2];  // running maximum of the scores, in units of log2
-  float l[M_TILES][2];  // running sum of the probabilities, this lane's keys only
+  // [i][0] belongs to row g of 16-row tile i, [i][1] to row g + 8.
+  float m[M_TILES][2];  // running maximum of score * scale * log2(e)
+  float l[M_TILES][2];  // running sum of the probabilities of this lane's keys
   float o[M_TILES][HEAD_DIM / 8][4] = {};
 #pragma unroll
   for (int i = 0; i < M_TILES; i++) {
@@ -205,7 +210,8 @@ __global__ void __launch_bounds__(THREADS) attention_kernel(Problem p, Tensors t
     multiply_pv<T, HEAD_DIM>(o, s, v_shared);
   }
 
-  __syncthreads();  // Q is complete even if no key was attended; its rows can be overwritten by O
+  // If the loop did not run, other threads may still write Q, and O goes to the same memory.
+  __syncthreads();
   store_rows<T, HEAD_DIM>(o, m, l, q_warp, (T *)t.o + at.o, p.o_strides.row, t.lse + at.lse,
                           first_q + warp_row, p.q_len);
 }
@@ -232,8 +238,7 @@ static cudaError_t forward(const Problem *p, const Tensors *t, size_t, cudaStrea
 const Step step = {
     .name = "step02c",
     .title = "ldmatrix, and 32 query rows per warp",
-    .idea =
-        "One instruction loads four 8 x 8 matrices, and each fragment of K and V feeds two mma.",
+    .idea = "One load fills four registers, and what is loaded of K and V serves two mma.",
     .head_dims = "D = 32, 64, 96, 128 or 256",
     .supports = supports_config<CONFIGS>,
     .workspace_bytes = NULL,

@@ -2,23 +2,24 @@
  * @file
  * Step 03: asynchronous copies, with K and V sharing one buffer.
  *
- * The idea: cp.async copies 16 bytes from global to shared memory without passing through a
- * register, and without waiting: the thread goes on, and waits when it needs the data. K and V are
- * needed one after the other, so they can share one buffer.
+ * The idea: cp.async copies 16 bytes from global to shared memory without using a register and
+ * without waiting: the thread continues, and waits when it needs the data. K and V are needed one
+ * after the other, so they can share one buffer.
  *
- * What changed since step 02c: copy_tile() instead of load_tile(), and one buffer instead of two. V
- * is copied during the softmax, because K has been read by then; K of the next tile cannot be
- * copied before V has been read.
+ * What changed since step 02c: copy_tile() instead of load_tile(), and one buffer instead of two.
+ * After Q K^T the buffer is free, so V is copied during the softmax; after P V the next K is
+ * copied, and all warps wait for it. The products and store_rows() are those of step 02c, in
+ * device/mma_tile.cuh.
  *
- * What it costs: K and V need half the shared memory, but this step is slower than step 02c. There
+ * What it costs: K and V need half the shared memory, yet this step is slower than step 02c. There
  * both tiles are loaded together and a thread block waits once per tile; here it waits for K, then
- * for V, at four barriers instead of two, and no mma runs while a copy is in flight. Step 02c with
- * one buffer is as slow: cp.async alone gives nothing when every copy is waited for at once. It
- * pays in step 04, where copies overlap compute.
+ * for V, at four barriers instead of two, and no mma of a thread block runs while its copies are in
+ * flight. Step 02c with one buffer is as slow: cp.async alone gives nothing when every copy is
+ * waited for at once. It pays in step 04, where copies overlap compute.
  *
- * What to look at: the three commands of cp.async. A copy is started, a commit closes the group of
- * copies started so far, and a wait blocks until groups are complete. A wait covers the copies of
- * the waiting thread only; the barrier behind it covers those of all threads.
+ * What to look at: a commit puts the copies since the last commit into a group, and
+ * cp_async_wait<N> waits until at most the N newest groups are unfinished. A wait covers the copies
+ * of the waiting thread only; the barrier after it covers those of all threads.
  */
 #include <math.h>
 
@@ -32,7 +33,7 @@
 constexpr int WARPS = 4;
 constexpr int THREADS = WARPS * WARP_SIZE;
 
-/** Sizes of the tiles, by head dimension: as large as the registers allow. */
+/** Sizes of the tiles, by head dimension: S and O must fit the registers. */
 template <int HEAD_DIM>
 struct Tiles {
   static constexpr int M_TILES = HEAD_DIM <= 128 ? 2 : 1;  // 16-row tiles of Q per warp
@@ -71,7 +72,7 @@ __global__ void __launch_bounds__(THREADS) attention_kernel(Problem p, Tensors t
   T *q_shared = (T *)smem;
   T *kv_shared = q_shared + Tile::BLOCK_M * SMEM_STRIDE<HEAD_DIM>;
 
-  // Under the causal mask the last rows have the most work: they start first.
+  // Under the causal mask the last rows of a head have the most work: they come first.
   const int q_tiles = (p.q_len + Tile::BLOCK_M - 1) / Tile::BLOCK_M;
   const int first_q = (q_tiles - 1 - blockIdx.x % q_tiles) * Tile::BLOCK_M;
   const HeadOffsets at = head_offsets(p, blockIdx.x / q_tiles);
@@ -82,9 +83,9 @@ __global__ void __launch_bounds__(THREADS) attention_kernel(Problem p, Tensors t
   const int warp_row = threadIdx.x / WARP_SIZE * Tile::WARP_ROWS;
   T *q_warp = q_shared + warp_row * SMEM_STRIDE<HEAD_DIM>;
 
-  // Of rows g and g + 8 of each 16-row tile:
-  float m[M_TILES][2];  // running maximum of the scores, in units of log2
-  float l[M_TILES][2];  // running sum of the probabilities, this lane's keys only
+  // [i][0] belongs to row g of 16-row tile i, [i][1] to row g + 8.
+  float m[M_TILES][2];  // running maximum of score * scale * log2(e)
+  float l[M_TILES][2];  // running sum of the probabilities of this lane's keys
   float o[M_TILES][HEAD_DIM / 8][4] = {};
 #pragma unroll
   for (int i = 0; i < M_TILES; i++) {
@@ -128,7 +129,7 @@ __global__ void __launch_bounds__(THREADS) attention_kernel(Problem p, Tensors t
     __syncthreads();  // all warps have read V; the buffer can be overwritten by the next K
   }
 
-  cp_async_wait<0>();  // Q, if no key was attended
+  cp_async_wait<0>();  // if the loop did not run, the copy of Q may still be in flight
   __syncthreads();     // all threads' copies of Q are complete; its rows can be overwritten by O
   store_rows<T, HEAD_DIM>(o, m, l, q_warp, (T *)t.o + at.o, p.o_strides.row, t.lse + at.lse,
                           first_q + warp_row, p.q_len);
@@ -156,7 +157,7 @@ static cudaError_t forward(const Problem *p, const Tensors *t, size_t, cudaStrea
 const Step step = {
     .name = "step03",
     .title = "Asynchronous copies, K and V sharing one buffer",
-    .idea = "cp.async copies past the registers; each tile waits for its K, then for its V.",
+    .idea = "cp.async copies without registers; each tile waits for its K, then for its V.",
     .head_dims = "D = 32, 64, 96, 128 or 256",
     .supports = supports_config<CONFIGS>,
     .workspace_bytes = NULL,

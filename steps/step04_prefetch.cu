@@ -9,7 +9,7 @@
  * What changed since step 03: two buffers instead of one, and the order of copies and waits in the
  * loop. Every other line is the same; `make diff04` shows the difference.
  *
- * What it costs: shared memory for one more tile, and a copy of zeros behind the last tile.
+ * What it costs: shared memory for one more tile, and a copy of zeros after the last tile.
  *
  * What to look at: what each wait leaves in flight. With cp_async_wait<0> in place of <1> the
  * answer stays right, and half of the overlap is lost: V is still copied during Q K^T, but the next
@@ -28,7 +28,7 @@
 constexpr int WARPS = 4;
 constexpr int THREADS = WARPS * WARP_SIZE;
 
-/** Sizes of the tiles, by head dimension: as large as the registers allow. */
+/** Sizes of the tiles, by head dimension: S and O must fit the registers. */
 template <int HEAD_DIM>
 struct Tiles {
   static constexpr int M_TILES = HEAD_DIM <= 128 ? 2 : 1;  // 16-row tiles of Q per warp
@@ -49,7 +49,7 @@ __global__ void __launch_bounds__(THREADS) attention_kernel(Problem p, Tensors t
   T *k_shared = q_shared + Tile::BLOCK_M * SMEM_STRIDE<HEAD_DIM>;
   T *v_shared = k_shared + Tile::BLOCK_N * SMEM_STRIDE<HEAD_DIM>;
 
-  // Under the causal mask the last rows have the most work: they start first.
+  // Under the causal mask the last rows of a head have the most work: they come first.
   const int q_tiles = (p.q_len + Tile::BLOCK_M - 1) / Tile::BLOCK_M;
   const int first_q = (q_tiles - 1 - blockIdx.x % q_tiles) * Tile::BLOCK_M;
   const HeadOffsets at = head_offsets(p, blockIdx.x / q_tiles);
@@ -60,9 +60,9 @@ __global__ void __launch_bounds__(THREADS) attention_kernel(Problem p, Tensors t
   const int warp_row = threadIdx.x / WARP_SIZE * Tile::WARP_ROWS;
   T *q_warp = q_shared + warp_row * SMEM_STRIDE<HEAD_DIM>;
 
-  // Of rows g and g + 8 of each 16-row tile:
-  float m[M_TILES][2];  // running maximum of the scores, in units of log2
-  float l[M_TILES][2];  // running sum of the probabilities, this lane's keys only
+  // [i][0] belongs to row g of 16-row tile i, [i][1] to row g + 8.
+  float m[M_TILES][2];  // running maximum of score * scale * log2(e)
+  float l[M_TILES][2];  // running sum of the probabilities of this lane's keys
   float o[M_TILES][HEAD_DIM / 8][4] = {};
 #pragma unroll
   for (int i = 0; i < M_TILES; i++) {
@@ -94,7 +94,7 @@ __global__ void __launch_bounds__(THREADS) attention_kernel(Problem p, Tensors t
     multiply_qk<T, HEAD_DIM>(s, q_warp, k_shared);
     __syncthreads();  // all warps have read K; its buffer can be overwritten by the next
 
-    // K of the next tile is copied during the softmax and P V. Behind the last tile the copy writes
+    // K of the next tile is copied during the softmax and P V. After the last tile the copy writes
     // zeros, so that the wait below counts the same groups in every iteration.
     const int next_key = first_key + Tile::BLOCK_N;
     copy_tile<HEAD_DIM, Tile::BLOCK_N, THREADS>(k_shared, k_global, p.k_strides.row, next_key,
@@ -111,7 +111,7 @@ __global__ void __launch_bounds__(THREADS) attention_kernel(Problem p, Tensors t
     multiply_pv<T, HEAD_DIM>(o, s, v_shared);
   }
 
-  cp_async_wait<0>();  // the zeros behind the last tile or, if no key was attended, Q
+  cp_async_wait<0>();  // the zeros after the last tile or, if no key was attended, Q
   __syncthreads();     // all threads' copies of Q are complete; its rows can be overwritten by O
   store_rows<T, HEAD_DIM>(o, m, l, q_warp, (T *)t.o + at.o, p.o_strides.row, t.lse + at.lse,
                           first_q + warp_row, p.q_len);

@@ -108,9 +108,9 @@ __global__ void __launch_bounds__(THREADS) attention_kernel(Problem p, Tensors t
   const int warp_row = threadIdx.x / WARP_SIZE * Tile::WARP_ROWS;
   T *q_warp = q_shared + warp_row * SMEM_STRIDE<HEAD_DIM>;
 
-  // Of rows g and g + 8 of each 16-row tile:
-  float m[M_TILES][2];  // running maximum of the scores, in units of log2
-  float l[M_TILES][2];  // running sum of the probabilities, this lane's keys only
+  // [i][0] belongs to row g of 16-row tile i, [i][1] to row g + 8.
+  float m[M_TILES][2];  // running maximum of score * scale * log2(e)
+  float l[M_TILES][2];  // running sum of the probabilities of this lane's keys
   float o[M_TILES][HEAD_DIM / 8][4] = {};
 #pragma unroll
   for (int i = 0; i < M_TILES; i++) {
@@ -149,7 +149,7 @@ __global__ void __launch_bounds__(THREADS) attention_kernel(Problem p, Tensors t
     float s[M_TILES][Tile::BLOCK_N / 8][4] = {};
     multiply_qk<T, HEAD_DIM>(s, q_warp, k_shared);
     // The bits of a PARTIAL tile and the next entry of the list are loaded before the barrier and
-    // used behind it, so that the loads overlap the wait.
+    // used after it, so that the loads overlap the wait.
     constexpr int WORDS = Tile::BLOCK_N / 32;  // of one row
     uint32_t bits[M_TILES][2][WORDS];
     if (tile.mask >= 0) {
@@ -162,7 +162,7 @@ __global__ void __launch_bounds__(THREADS) attention_kernel(Problem p, Tensors t
       copy_tile<HEAD_DIM, Tile::BLOCK_N, THREADS>(v_shared, v_global, p.v_strides.row,
                                                   tile.first_key, p.kv_len);
     } else {
-      // K of the next tile in the list is copied during the softmax and P V. Behind the last tile
+      // K of the next tile in the list is copied during the softmax and P V. After the last tile
       // the copy writes zeros, so that the wait below counts the same groups in every iteration.
       copy_tile<HEAD_DIM, Tile::BLOCK_N, THREADS>(k_shared, k_global, p.k_strides.row,
                                                   next.first_key, p.kv_len);
@@ -186,7 +186,7 @@ __global__ void __launch_bounds__(THREADS) attention_kernel(Problem p, Tensors t
     tile = next;
   }
 
-  cp_async_wait<0>();  // the zeros behind the last tile or, if the list is empty, Q
+  cp_async_wait<0>();  // the zeros after the last tile or, if the list is empty, Q
   __syncthreads();     // all threads' copies of Q are complete; its rows can be overwritten by O
   store_rows<T, HEAD_DIM>(o, m, l, q_warp, (T *)t.o + at.o, p.o_strides.row, t.lse + at.lse,
                           first_q + warp_row, p.q_len);

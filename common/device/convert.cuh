@@ -31,7 +31,7 @@ __device__ __forceinline__ __nv_bfloat16 from_float<__nv_bfloat16>(float x) {
   return __float2bfloat16_rn(x);
 }
 
-/** The pair type of an element type: two elements that travel as one 32-bit word. */
+/** The pair type of an element type: two elements in one 32-bit word. */
 template <typename T>
 struct PairOf;
 

@@ -1,6 +1,6 @@
 /**
  * @file
- * What step 03 introduces: a tile copied by cp.async, past the registers and without waiting.
+ * What step 03 introduces: a tile copied by cp.async, without registers and without waiting.
  */
 #ifndef DEVICE_COPY_TILE_CUH
 #define DEVICE_COPY_TILE_CUH

@@ -5,8 +5,9 @@
  *
  * A warp owns M_TILES x 16 rows of Q. S is an array [M_TILES][N_TILES] of 16 x 8 accumulator tiles,
  * N_TILES = keys / 8, and O is [M_TILES][HEAD_DIM / 8] of them. Of each tile, a lane holds c[0] and
- * c[1] in row lane / 4, and c[2] and c[3] in the row 8 below, at columns 2 (lane % 4) and the next
- * (see mma_m16n8k16() in ptx.cuh). Four lanes share a row; each of them keeps m and l of that row.
+ * c[1] in row lane / 4, and c[2] and c[3] in the row 8 below, at columns 2 * (lane % 4) and the
+ * next (see mma_m16n8k16() in ptx.cuh). Four lanes share a row: each keeps m of the row, and l of
+ * its own keys.
  */
 #ifndef DEVICE_FRAGMENTS_CUH
 #define DEVICE_FRAGMENTS_CUH
@@ -23,14 +24,15 @@
 constexpr int CHUNK = 8;  // elements in 16 bytes, the most that one thread copies at a time
 
 /** Elements from one row of a tile in shared memory to the next: 16 bytes of padding let the 8 rows
- * that a fragment load reads together start in different banks. */
+ * that ldmatrix reads together start in different banks. */
 template <int HEAD_DIM>
 constexpr int SMEM_STRIDE = HEAD_DIM + CHUNK;
 
 /**
  * The chunk that a thread copies in one iteration, when THREADS threads copy a tile row by row. Its
- * row is `row + row_offset`: `row` depends on the thread alone and `row_offset` on the iteration
- * alone, so that the compiler computes one address per thread and adds constants to it.
+ * row is `row + row_offset`. If THREADS is a multiple of the chunks in a row, `row` depends on the
+ * thread alone and `row_offset` on the iteration alone, so that a thread computes one address and
+ * adds the same offsets as all others.
  */
 struct ChunkPosition {
   int row, column, row_offset;
@@ -80,7 +82,7 @@ __device__ __forceinline__ void apply_mask(float (&s)[M_TILES][N_TILES][4], cons
 #pragma unroll
     for (int half = 0; half < 2; half++) {  // of the 16 rows: upper, lower
       const int q = first_q + 16 * i + 8 * half + lane / 4;
-      // Attended keys, counted from the first key of this lane.
+      // Attended keys from the first key of this lane on; may be negative.
       const int keys = (causal ? causal_keys(p, q) : p.kv_len) - first_key - lane % 4 * 2;
 #pragma unroll
       for (int n = 0; n < N_TILES; n++) {
@@ -93,7 +95,7 @@ __device__ __forceinline__ void apply_mask(float (&s)[M_TILES][N_TILES][4], cons
   }
 }
 
-/** Replaces scores by probabilities 2^(scale_log2 s - m) and updates m, l and O, as in step 02. */
+/** Replaces scores by unnormalised probabilities 2^(scale_log2 s - m) and updates m, l and O. */
 template <int M_TILES, int N_TILES, int O_TILES>
 __device__ __forceinline__ void update_softmax(float (&s)[M_TILES][N_TILES][4],
                                                float (&m)[M_TILES][2], float (&l)[M_TILES][2],

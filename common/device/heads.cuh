@@ -25,14 +25,15 @@ __device__ __forceinline__ HeadOffsets head_offsets(const Problem &p, int index)
           batch * p.o_strides.batch + head * p.o_strides.head, (int64_t)index * p.q_len};
 }
 
-/** Keys that query q sees under the causal rule: 0 .. causal_keys - 1. Past the end, none. */
+/** The number of keys that query q attends under the causal rule: keys 0 to that number - 1. It is
+ * 0 for q >= q_len. */
 __host__ __device__ inline int causal_keys(const Problem &p, int q) {
   if (q >= p.q_len) return 0;
   const int last = p.kv_len + (q - p.q_len);
   return last < 0 ? 0 : last + 1;
 }
 
-/** Query q attends the keys 0 .. attended_keys - 1; none if q is past the end. */
+/** The number of keys that query q attends under the full or the causal mask, as above. */
 __host__ __device__ inline int attended_keys(const Problem &p, int q) {
   if (p.mask == MASK_CAUSAL) return causal_keys(p, q);
   return q >= p.q_len ? 0 : p.kv_len;

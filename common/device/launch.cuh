@@ -1,7 +1,8 @@
 /**
  * @file
- * From a problem to a kernel launch. A step lists the instantiations of its kernel; the functions
- * here choose one, say why none will do, describe the launch, and prepare it.
+ * From a problem to a kernel launch; readers of the kernels can skip this file. A step lists the
+ * instantiations of its kernel. The functions here choose one, say why none will do, describe the
+ * launch, and prepare it.
  */
 #ifndef DEVICE_LAUNCH_CUH
 #define DEVICE_LAUNCH_CUH
@@ -21,7 +22,7 @@ constexpr Dtype DTYPE_OF<__nv_bfloat16> = DTYPE_BF16;
 
 /**
  * One instantiation of a kernel. A thread block computes block_m rows of O of one query head.
- * `Extra` are the parameters of the kernel behind the problem and the tensors.
+ * `Extra` are parameters of the kernel after the problem and the tensors; most have none.
  *
  * CEILING_MMA means that the kernel uses tensor cores: it takes exactly `head_dim`, copies 16 bytes
  * at a time, multiplies masked keys by 0, and needs compute capability 8.0. Other kernels take
@@ -55,9 +56,9 @@ static inline int device_attribute(cudaDeviceAttr attribute) {
 }
 
 /**
- * The configuration for a problem, or NULL if none takes its head dimension. Of those with the
- * smallest sufficient head_dim, the first whose shared memory the device has; if the device has too
- * little for all of them, the last. So a step lists larger tiles first.
+ * The configuration for a problem, or NULL if none takes its head dimension. CONFIGS has ascending
+ * head dimensions, and larger tiles first: chosen is the first sufficient head_dim, and of its
+ * configurations the first whose shared memory the device has, or else the last.
  */
 template <const auto &CONFIGS>
 static auto find_config(const Problem *p) {
@@ -132,8 +133,9 @@ static void describe_config(const Problem *p, size_t, Description *description) 
 }
 
 /**
- * Lets the kernel use its shared memory. Returns cudaErrorMisalignedAddress for a tensor-core
- * kernel unless all four tensors start at multiples of 16 bytes.
+ * Lets the kernel use its shared memory: more than 48 KiB per thread block need permission. Returns
+ * cudaErrorMisalignedAddress for a tensor-core kernel unless all four tensors start at multiples of
+ * 16 bytes.
  */
 template <typename Config>
 static cudaError_t prepare_launch(const Config *config, const Tensors *t) {

@@ -15,7 +15,8 @@ __device__ __forceinline__ void multiply_qk(float (&s)[M_TILES][N_TILES][4], con
   const int lane = threadIdx.x % WARP_SIZE;
 #pragma unroll
   for (int d = 0; d < HEAD_DIM; d += 16) {
-    // Four 8 x 8 matrices of Q: upper and lower rows of the left 8 columns, then of the right 8.
+    // Lanes 0-7 name the upper left 8 x 8 matrix of Q, then 8 lanes each the lower left, the upper
+    // right and the lower right one: registers a[0] to a[3] of operand A.
     uint32_t q[M_TILES][4];
 #pragma unroll
     for (int i = 0; i < M_TILES; i++) {
@@ -23,7 +24,7 @@ __device__ __forceinline__ void multiply_qk(float (&s)[M_TILES][N_TILES][4], con
     }
 #pragma unroll
     for (int n = 0; n < N_TILES; n += 2) {
-      // Four 8 x 8 matrices of K: left and right columns of 8 keys, then of the next 8 keys.
+      // Left and right 8 columns of 8 keys, then of the next 8 keys: operand B of two mma.
       uint32_t k[4];
       const int key = 8 * n + lane / 16 * 8 + lane % 8;
       ldmatrix_x4(k, &k_shared[key * SMEM_STRIDE<HEAD_DIM> + d + lane / 8 % 2 * 8]);
@@ -39,23 +40,24 @@ __device__ __forceinline__ void multiply_qk(float (&s)[M_TILES][N_TILES][4], con
 /** O += P V for this warp's rows and the keys of one tile. */
 template <typename T, int HEAD_DIM, int M_TILES, int N_TILES>
 __device__ __forceinline__ void multiply_pv(float (&o)[M_TILES][HEAD_DIM / 8][4],
-                                            const float (&p)[M_TILES][N_TILES][4],
+                                            const float (&probs)[M_TILES][N_TILES][4],
                                             const T *v_shared) {
   const int lane = threadIdx.x % WARP_SIZE;
 #pragma unroll
   for (int n = 0; n < N_TILES; n += 2) {
-    // Two neighbouring accumulator tiles of P are the A fragment of 16 keys.
+    // Two neighbouring tiles of P, 8 keys each, are operand A of one mma.
     uint32_t a[M_TILES][4];
 #pragma unroll
     for (int i = 0; i < M_TILES; i++) {
-      a[i][0] = pack<T>(p[i][n][0], p[i][n][1]);
-      a[i][1] = pack<T>(p[i][n][2], p[i][n][3]);
-      a[i][2] = pack<T>(p[i][n + 1][0], p[i][n + 1][1]);
-      a[i][3] = pack<T>(p[i][n + 1][2], p[i][n + 1][3]);
+      a[i][0] = pack<T>(probs[i][n][0], probs[i][n][1]);
+      a[i][1] = pack<T>(probs[i][n][2], probs[i][n][3]);
+      a[i][2] = pack<T>(probs[i][n + 1][0], probs[i][n + 1][1]);
+      a[i][3] = pack<T>(probs[i][n + 1][2], probs[i][n + 1][3]);
     }
 #pragma unroll
     for (int d = 0; d < HEAD_DIM; d += 16) {
-      // .trans transposes each 8 x 8 matrix of V: a lane gets two keys of one column.
+      // 16 keys of the left 8 columns, then of the right 8: operand B of two mma. .trans transposes
+      // each 8 x 8 matrix, so that a lane gets two keys of one column.
       uint32_t v[4];
       const int key = 8 * n + lane % 16;
       ldmatrix_x4_trans(v, &v_shared[key * SMEM_STRIDE<HEAD_DIM> + d + lane / 16 * 8]);
@@ -69,8 +71,9 @@ __device__ __forceinline__ void multiply_pv(float (&o)[M_TILES][HEAD_DIM / 8][4]
 }
 
 /**
- * Divides O by l and stores this warp's rows first .. of it, and their LSE. The rows are collected
- * in `o_warp`, shared memory of this warp alone, so that each lane stores 16 bytes at a time.
+ * Divides O by l and stores this warp's rows of O and LSE; its first row is query `first`. The rows
+ * are collected in `o_warp`, shared memory of this warp alone, so that a lane stores 16 bytes at a
+ * time.
  */
 template <typename T, int HEAD_DIM, int M_TILES>
 __device__ __forceinline__ void store_rows(const float (&o)[M_TILES][HEAD_DIM / 8][4],
@@ -99,7 +102,7 @@ __device__ __forceinline__ void store_rows(const float (&o)[M_TILES][HEAD_DIM / 
   }
   __syncwarp();  // the rows are complete: a lane stores what other lanes of the warp have written
   constexpr int ITERATIONS = 16 * M_TILES * HEAD_DIM / CHUNK / WARP_SIZE;
-  uint4 chunks[ITERATIONS];  // all loads are issued before the first store
+  uint4 chunks[ITERATIONS];  // all loads come before the first store, so they overlap each other
 #pragma unroll
   for (int j = 0; j < ITERATIONS; j++) {
     const ChunkPosition at = chunk_position<HEAD_DIM, WARP_SIZE>(j, lane);

@@ -1,11 +1,12 @@
 /**
  * @file
- * The tensor-core and asynchronous-copy instructions of PTX, its power and its logarithm of two, a
- * function each: the only inline assembly of the project. Section numbers are those of the PTX
- * ISA 8.7. On the CPU backend the second body calls the simulator, which does what the manual says.
+ * The PTX instructions of the kernels, a function each: tensor cores, asynchronous copies, a
+ * 16-byte store, 2^x and log2(x). No other file has inline assembly. Section numbers are those of
+ * the PTX ISA 8.7.  Each function has two bodies: nvcc compiles the first; the CPU backend compiles
+ * the second, which simulates the instruction.
  *
- * All but power and logarithm are volatile: these instructions read or write memory, or take part
- * in a warp's agreement, and must stay where they are written.
+ * All but 2^x and log2(x) are volatile: they read or write memory, or all lanes of a warp execute
+ * them together, so they must not be moved.
  */
 #ifndef DEVICE_PTX_CUH
 #define DEVICE_PTX_CUH
@@ -25,8 +26,8 @@ __device__ __forceinline__ uint32_t shared_address(const void *pointer) {
 
 /**
  * ldmatrix .x1 (9.7.14.5.15): loads an 8 x 8 matrix of 16-bit elements. Lanes 0-7 give the
- * addresses of its rows, 16 bytes each and aligned so. A lane gets elements 2 (lane % 4) and the
- * next of row lane / 4.
+ * addresses of its rows, 16 bytes each, at multiples of 16. A lane gets elements 2 (lane % 4) and
+ * the next of row lane / 4.
  */
 __device__ __forceinline__ void ldmatrix_x1(uint32_t &r, const void *row) {
 #ifdef __CUDACC__
@@ -105,9 +106,9 @@ __device__ __forceinline__ void ldmatrix_x4_trans(uint32_t (&r)[4], const void *
 
 /**
  * mma.m16n8k16 (9.7.14.5.8): D += A B for a 16 x 16 matrix A and a 16 x 8 matrix B of 16-bit
- * elements, with fp32 accumulators. With g = lane / 4 and t = 2 (lane % 4), a lane holds of A, in
- * pairs along a row: (g, t), (g + 8, t), (g, t + 8), (g + 8, t + 8); of B, in pairs down a
- * column: (t, g), (t + 8, g); of D, in pairs along a row: (g, t), (g + 8, t).
+ * elements, with fp32 accumulators. With g = lane / 4 and j = 2 * (lane % 4), a lane holds of A, in
+ * pairs along a row: (g, j), (g + 8, j), (g, j + 8), (g + 8, j + 8); of B, in pairs down a
+ * column: (j, g), (j + 8, g); of D, in pairs along a row: (g, j), (g + 8, j).
  */
 template <typename T>
 __device__ __forceinline__ void mma_m16n8k16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0,
@@ -160,8 +161,8 @@ __device__ __forceinline__ void mma_m16n8k16<__nv_bfloat16>(float (&d)[4], const
 #endif
 
 /**
- * cp.async.cg (9.7.9.25.3.1): starts a copy of 16 bytes from global to shared memory, past the
- * registers and L1. With `valid` false nothing is read, and the 16 bytes become zero.
+ * cp.async.cg (9.7.9.25.3.1): starts a copy of 16 bytes from global to shared memory, without
+ * registers or L1. With `valid` false nothing is read, and the 16 bytes become zero.
  */
 __device__ __forceinline__ void cp_async_16(void *shared, const void *global, bool valid) {
 #ifdef __CUDACC__
@@ -184,7 +185,7 @@ __device__ __forceinline__ void cp_async_commit() {
 
 /**
  * cp.async.wait_group (9.7.9.25.3.3): waits until at most the latest PENDING groups of this thread
- * are unfinished. What other threads copied is there after a barrier behind their wait.
+ * are unfinished. Copies of other threads are visible after their wait and a barrier.
  */
 template <int PENDING>
 __device__ __forceinline__ void cp_async_wait() {
@@ -196,8 +197,8 @@ __device__ __forceinline__ void cp_async_wait() {
 }
 
 /**
- * st.global.v4.u32 (9.7.9.11): stores 16 bytes, aligned so, if `valid`. An assignment says the
- * same, but nvcc makes four stores of 4 bytes of one that depends on a condition.
+ * st.global.v4.u32 (9.7.9.11): stores 16 bytes to a multiple of 16, if `valid`. nvcc would split a
+ * conditional assignment of 16 bytes into four stores of 4 bytes.
  */
 __device__ __forceinline__ void store_16(void *global, const uint4 &value, bool valid) {
 #ifdef __CUDACC__
