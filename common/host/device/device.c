@@ -85,6 +85,10 @@ bool device_tensors_create(const Problem *p, const uint16_t *q, const uint16_t *
       device_allocate((void **)&t->o_block, t->o_bytes + 2 * GUARD_BYTES, "O", error) &&
       device_allocate((void **)&t->lse_block, t->lse_bytes + 2 * GUARD_BYTES, "LSE", error);
   if (!allocated) return false;
+#ifdef SIMT_BACKEND
+  simt_guard_allocation(t->o_block, GUARD_BYTES);
+  simt_guard_allocation(t->lse_block, GUARD_BYTES);
+#endif
   t->tensors.o = t->o_block + GUARD_BYTES;
   t->tensors.lse = (float *)(void *)(t->lse_block + GUARD_BYTES);
   return true;

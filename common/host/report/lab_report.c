@@ -42,10 +42,14 @@ static LabCounts forward_counts(const LabResults *results, const Description *de
   return sum;
 }
 
-static void print_findings(const LabResults *results, const Run *run, FILE *out) {
+static void print_findings(const LabResults *results, Sources *sources, const Run *run, FILE *out) {
   if (results->blocks_not_checked) {
     fprintf(out, "lab        blocks talk by atomics and fences: races between them not checked\n");
   }
+  for (size_t i = 0; i < results->line_count; i++) {
+    source_line(sources, results->lines[i].file, results->lines[i].line);
+  }
+  print_newer_sources(sources, out);
   lab_print_findings(results, out);
   fprintf(out, "findings   %zu\n", run->lab.findings);
 }
@@ -62,7 +66,7 @@ static bool print_parts(const Run *run, const LabResults *results, Sources *sour
   if (parts & REPORT_ANNOTATE) print_annotated(results, sources, out);
   if (parts & REPORT_ROOFLINE) print_roofline(run, &run->lab.counts, out);
   if (parts & REPORT_ACCESS) ok = draw_access(results, request, sources, out, error);
-  print_findings(results, run, out);
+  print_findings(results, sources, run, out);
   if (ok && parts & REPORT_JSON) ok = append_records(run, results, sources, error);
   return ok;
 }

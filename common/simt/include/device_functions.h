@@ -72,11 +72,32 @@ SIMT_INLINE T from_bits(Bits bits) {
   return value;
 }
 
+/** The value; the checking build tells of a float that nobody has set. */
+template <typename T>
+SIMT_INLINE T checked(T value) {
+  return value;
+}
+
+#ifdef SIMT_CHECKING
+template <>
+SIMT_INLINE float checked(float value) {
+  if (bits_of<uint32_t>(value) == UINT32_MAX) simt_use_unset();
+  return value;
+}
+
+/** A float that has become a double. */
+template <>
+SIMT_INLINE double checked(double value) {
+  if (bits_of<uint64_t>(value) == 0xffffffffe0000000) simt_use_unset();
+  return value;
+}
+#endif
+
 template <typename T>
 SIMT_INLINE T shuffle(const SimtWarpOperation &operation, unsigned mask, T value, unsigned argument,
                       int width) {
   static_assert(sizeof(T) == 4 || sizeof(T) == 8, "shuffles take values of 4 or 8 bytes");
-  const uint64_t bits = bits_of<uint64_t>(value);
+  const uint64_t bits = bits_of<uint64_t>(checked(value));
   return from_bits<T>(simt_shuffle(&operation, mask, bits, argument, width));
 }
 

@@ -39,6 +39,22 @@ void simt_reread_environment(void);
  */
 cudaError_t simt_name_allocation(const void *pointer, const char *name);
 
+/** The first and the last `bytes`, a multiple of 256, of the allocation are guard bands: the lab
+ * reports kernels that use them, and reports count bytes from what lies between. */
+cudaError_t simt_guard_allocation(const void *pointer, size_t bytes);
+
+/**
+ * Kernels have so many seconds from now on, all together; 0: as many as they like. The launch that
+ * takes longer ends with cudaErrorLaunchTimeout and a line that says how many of its blocks were
+ * done. A kernel that is extern "C", or in a program without symbols, is stopped only between two
+ * blocks.
+ */
+void simt_set_time_limit(double seconds);
+
+/** While a kernel runs, `show` is called ten times a second, in a thread of its own; NULL: no
+ * more. */
+void simt_set_progress(void (*show)(uint64_t blocks_done, uint64_t blocks));
+
 /* --- Counters ------------------------------------------------------------------------------- */
 
 /** What a warp instruction is counted as. */
@@ -180,6 +196,9 @@ SimtFloats simt_mma_m16n8k16(SimtFloats d, SimtWords a, uint32_t b0, uint32_t b1
 void simt_copy_async_16(void *shared, const void *global, unsigned source_bytes);
 void simt_commit_group(void);
 void simt_wait_group(unsigned still_pending);
+
+/** Tells who watches that a float is used whose bits are those of new memory and new stacks. */
+void simt_use_unset(void);
 
 /** End the launch with a report; outside a kernel the program, as abort() does. */
 __attribute__((noreturn)) void simt_trap(void);

@@ -67,6 +67,7 @@ const char *lab_kind_text(LabKind kind) {
       [LAB_SHARED_UNWRITTEN] = "read of shared memory that nobody wrote",
       [LAB_SHARED_OUTSIDE] = "shared memory out of bounds",
       [LAB_GLOBAL_OUTSIDE] = "global memory out of bounds",
+      [LAB_FLOAT_UNSET] = "use of a float that nobody has set",
       [LAB_GLOBAL_UNWRITTEN] = "read of global memory that nobody wrote",
       [LAB_INDEX_OUTSIDE] = "index out of the bounds of an array",
       [LAB_MISALIGNED] = "misaligned access",
@@ -114,9 +115,9 @@ static void print_finding(const LabFinding *f, FILE *out) {
     fprintf(out, "           in %s: %s\n", f->kernel, f->where);
     return;
   }
-  fprintf(out, "           at %s in %s\n", f->place, f->kernel);
+  fprintf(out, "           at %s%s in %s\n", f->place, f->calls, f->kernel);
   if (f->other_place != NULL) {
-    fprintf(out, "           %s %s\n", relation(f->kind), f->other_place);
+    fprintf(out, "           %s %s%s\n", relation(f->kind), f->other_place, f->other_calls);
   }
   print_occurrences(f, out);
 }

@@ -120,7 +120,9 @@ void lab_begin_regions(void) {
     Region *region = &lab_regions[i];
     const Region *before = find_known(live[i].begin);
     *region = (Region){.begin = live[i].begin, .end = live[i].end};
-    if (before != NULL) region->initialised = before->initialised;
+    if (before != NULL && before->initialised != NULL) {
+      region->initialised = before->initialised + live[i].guard / 64;
+    }
     if (live[i].name[0] != '\0') {
       snprintf(region->name, sizeof region->name, "%s", live[i].name);
     } else {

@@ -25,6 +25,7 @@
 enum {
   LOG_RECORDS = 128, /* of a lane; when it is full, the logs of the warp are emptied */
   SECTOR_BYTES = 32,
+  LINE_BYTES = 128, /* of L1 */
   BANKS = 32,
   BANK_BYTES = 4,
   COPY_LANES = 8 /* of cp.async, taken together */

@@ -23,9 +23,9 @@ extern "C" {
 
 /** What to look at; any set of them. */
 enum {
-  LAB_RACES = 1 << 0,     /**< shared memory: races, copies used too early; divergent barriers */
-  LAB_BOUNDS = 1 << 1,    /**< accesses outside of allocations, requested shared memory, arrays */
-  LAB_INIT = 1 << 2,      /**< reads of shared and global memory that nobody wrote */
+  LAB_RACES = 1 << 0,  /**< shared memory: races, copies used too early; divergent barriers */
+  LAB_BOUNDS = 1 << 1, /**< accesses outside of allocations, requested shared memory, arrays */
+  LAB_INIT = 1 << 2,   /**< reads of shared and global memory, and of floats, that nobody wrote */
   LAB_ALIGNMENT = 1 << 3, /**< accesses that are not aligned to their size */
   LAB_BLOCKS = 1 << 4,    /**< races on global memory between thread blocks */
   LAB_TRAFFIC = 1 << 5,   /**< requests, sectors and bytes of global memory; instructions */
@@ -63,8 +63,8 @@ typedef struct LabCounts {
   LabTraffic ldmatrix;
   LabTraffic copy_global; /**< cp.async as it reads global memory; zero fills do not. A sector
                              counts once for each 32 bytes of shared memory it goes to */
-  uint64_t copy_lookups;  /**< what Nsight Compute calls L1 sectors of these: 32 bytes of shared
-                             memory, by eight lanes */
+  uint64_t copy_lookups;  /**< what Nsight Compute calls L1 sectors of these: 32-byte pieces of
+                             shared memory, counted for each 128-byte line of the source */
   LabTraffic copy_shared; /**< cp.async as it writes shared memory: its requests are instructions */
   uint64_t partial;       /**< of all requests, those without some live lanes of their warp */
   uint64_t mma;           /**< by warps; 2 * 16 * 8 * 16 floating-point operations each */
@@ -143,6 +143,7 @@ typedef enum LabKind {
   LAB_SHARED_UNWRITTEN,    /**< read, but nobody wrote it in this block */
   LAB_SHARED_OUTSIDE,      /**< neither in what the launch requested nor in the kernel's arrays */
   LAB_GLOBAL_OUTSIDE,   /**< outside of every allocation, in a freed one, or memory of the host */
+  LAB_FLOAT_UNSET,      /**< used by mma, a shuffle or a conversion, but nobody has set it */
   LAB_GLOBAL_UNWRITTEN, /**< read, but neither host, nor an earlier launch, nor this block wrote it
                          */
   LAB_INDEX_OUTSIDE,    /**< of an array whose length is known, in registers or anywhere */
@@ -161,6 +162,8 @@ typedef struct LabFinding {
   const char *place; /**< "file:line" of the access; NULL for those of a launch */
   /** Of the earlier access, of the other block's, or where others wait; or NULL. */
   const char *other_place;
+  /** Of each of the two, the calls that led there: ", called at file:line", innermost first. */
+  const char *calls, *other_calls;
   uint64_t count;         /**< accesses; of races between blocks, bytes */
   bool has_thread;        /**< false for races between blocks, and for launches */
   uint64_t block, thread; /**< of the first, in the order of blocks and threads */
@@ -201,6 +204,9 @@ void lab_free_results(LabResults *results);
 
 /** Adds every count of `other`; of the worst cases, the worse. */
 void lab_add_counts(LabCounts *sum, const LabCounts *other);
+
+/** Has the file been changed since the program was built? Then its lines may be others. */
+bool lab_source_is_newer(const char *file);
 
 /** Prints the findings for people, one paragraph each. */
 void lab_print_findings(const LabResults *results, FILE *out);

@@ -267,6 +267,14 @@ static void fence(Worker *worker) {
   if (lab_worker != NULL) lab_worker->fences = lab_worker->talked = true;
 }
 
+static void unset_used(Worker *worker, const void *call_site) {
+  (void)worker;
+  LabWorker *lab = lab_worker;
+  if (lab == NULL || !(lab->checks & LAB_INIT)) return;
+  RawFinding *finding = lab_count_finding(lab, LAB_FLOAT_UNSET, lab_pc(call_site), 0, 0);
+  if (finding != NULL) snprintf(finding->where, sizeof finding->where, "0xffffffff, a NaN");
+}
+
 static bool fault(Worker *worker, uintptr_t address) {
   (void)worker;
   return lab_worker != NULL && lab_worker->checks & LAB_BOUNDS && simt_memory_lend(address);
@@ -291,6 +299,7 @@ static const Observer observer = {
     .copy_arrived = copy_arrived,
     .atomic = atomic,
     .fence = fence,
+    .unset_used = unset_used,
     .fault = fault,
     .tells_bounds = tells_bounds,
     .memory_allocated = lab_memory_allocated,

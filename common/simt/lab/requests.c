@@ -56,19 +56,16 @@ static void count_sectors(const Request *request, LabTraffic *traffic) {
   if ((uint32_t)s.count > traffic->most_sectors) traffic->most_sectors = (uint32_t)s.count;
 }
 
-/** What L1 looks up for cp.async: 32 bytes of shared memory at a time, for eight lanes. */
+/** What L1 counts as sectors of cp.async: for each line of 128 bytes that a request reads, the
+ * aligned 32-byte pieces of shared memory that its bytes go to. */
 static uint64_t copy_lookups(const Request *request) {
-  uint64_t lookups = 0;
-  for (int first = 0; first < WARP_SIZE; first += COPY_LANES) {
-    Sectors s = {.count = 0};
-    for (int lane = first; lane < first + COPY_LANES; lane++) {
-      if (request->lanes >> lane & 1) {
-        add_to_sector(&s, request->copies[lane] / (SECTOR_BYTES / COPY_BYTES), 0, 1);
-      }
-    }
-    lookups += (uint64_t)s.count;
+  Sectors s = {.count = 0};
+  for (unsigned rest = request->lanes; rest != 0; rest &= rest - 1) {
+    const int lane = __builtin_ctz(rest);
+    add_to_sector(&s, request->addresses[lane] / LINE_BYTES,
+                  request->copies[lane] / (SECTOR_BYTES / COPY_BYTES), 1);
   }
-  return lookups;
+  return (uint64_t)s.count;
 }
 
 /* --- Banks ---------------------------------------------------------------------------------- */

@@ -169,11 +169,16 @@ static const SourcePlace *place_of(const Places *places, uint32_t pc) {
 
 static const char *place_text(const Places *places, uint32_t pc, Names *names) {
   if (pc == 0) return NULL;
-  char text[544];
   const SourcePlace *place = place_of(places, pc);
-  if (place->file[0] == '\0') return name_of(names, "an unknown line");
-  snprintf(text, sizeof text, "%s:%d", place->file, place->line);
-  return name_of(names, text);
+  return name_of(names, place->file[0] != '\0' ? place->innermost : "an unknown line");
+}
+
+static const char *calls_text(const Places *places, uint32_t pc, Names *names) {
+  return name_of(names, pc != 0 ? place_of(places, pc)->calls : "");
+}
+
+bool lab_source_is_newer(const char *file) {
+  return simt_source_is_newer(file);
 }
 
 /* --- Lines ---------------------------------------------------------------------------------- */
@@ -241,7 +246,10 @@ static int by_kind_and_place(const void *a, const void *b) {
   const int places = compare_names(x->place, y->place);
   if (places != 0) return places;
   if (x->place == NULL) return strcmp(x->where, y->where);
-  return compare_names(x->other_place, y->other_place);
+  const int calls = strcmp(x->calls, y->calls);
+  if (calls != 0) return calls;
+  const int others = compare_names(x->other_place, y->other_place);
+  return others != 0 ? others : strcmp(x->other_calls, y->other_calls);
 }
 
 /** Of two pcs on one line, the occurrences of both, and the earlier one as the first. */
@@ -313,6 +321,8 @@ static void take_findings(LabResults *results, const Places *places, Names *name
         .kernel = store_of(raw->kernel)->name,
         .place = place_text(places, raw->pc, names),
         .other_place = place_text(places, raw->other_pc, names),
+        .calls = calls_text(places, raw->pc, names),
+        .other_calls = calls_text(places, raw->other_pc, names),
         .count = raw->count,
         .has_thread = raw->has_thread,
         .block = raw->block,

@@ -60,10 +60,21 @@ static bool is_write(const ucontext_t *context) {
 
 #endif
 
-static bool caused_by_kernel(const ucontext_t *context) {
+static bool caused_by_kernel(ucontext_t *context) {
   const Worker *worker = simt_worker;
-  return worker != NULL && worker->in_kernel &&
-         simt_in_fibers(worker, *stack_pointer((ucontext_t *)context));
+  return worker != NULL && worker->in_kernel && simt_in_fibers(worker, *stack_pointer(context));
+}
+
+uintptr_t simt_interrupted_pc(void *context) {
+  return *program_counter(context);
+}
+
+bool simt_leave_block(void *context, Outcome outcome) {
+  if (!caused_by_kernel(context)) return false;
+  simt_worker->outcome = outcome;
+  *stack_pointer(context) = (uintptr_t)simt_worker->own_stack;
+  *program_counter(context) = (uintptr_t)simt_switch_resume;
+  return true;
 }
 
 /** Does what would have happened without us. */
@@ -90,7 +101,6 @@ static void handle(int signal, siginfo_t *info, void *context) {
     return; /* the access is made again */
   }
   const uintptr_t call_site = (uintptr_t)worker->access_call_site;
-  worker->outcome = FAULTED;
   worker->fault = (Fault){
       .signal = signal,
       .code = info->si_code,
@@ -98,8 +108,7 @@ static void handle(int signal, siginfo_t *info, void *context) {
       .pc = call_site != 0 ? call_site - 1 : *program_counter(context),
       .is_write = is_write(context) || (call_site != 0 && worker->access_is_write),
   };
-  *stack_pointer(context) = (uintptr_t)worker->own_stack;
-  *program_counter(context) = (uintptr_t)simt_switch_resume;
+  simt_leave_block(context, FAULTED);
 }
 
 static pthread_key_t signal_stack_key;

@@ -11,8 +11,9 @@
 #define VALGRIND_STACK_REGISTER(begin, end) ((void)0)
 #endif
 
-/* The lower half of a slot is a page for the SimtThread, and inaccessible from there on. */
-enum { STACK_BYTES = SIMT_SLOT_BYTES / 2 };
+/* The lower half of a slot is a page for the SimtThread, and inaccessible from there on. Of the
+   stack, the part that is filled with NaN is more than kernels use. */
+enum { STACK_BYTES = SIMT_SLOT_BYTES / 2, FILLED_BYTES = 8192 };
 
 #if defined(__x86_64__)
 enum { SAVED_WORDS = 6 };
@@ -23,6 +24,12 @@ void simt_fiber_begin(void); /* calls what x19 points at */
 
 static char *slot_of(const Worker *worker, int index) {
   return worker->slots + (size_t)index * SIMT_SLOT_BYTES;
+}
+
+/** Stacks that all began at the same offset in their slots would compete for the same few cache
+ * lines. */
+static char *stack_top(const Worker *worker, int index) {
+  return slot_of(worker, index) + SIMT_SLOT_BYTES - (size_t)index % 64 * 64;
 }
 
 static bool reserve_slots(Worker *worker) {
@@ -47,6 +54,7 @@ bool simt_fibers_create(Worker *worker, int count) {
     char *stack = slot + SIMT_SLOT_BYTES - STACK_BYTES;
     if (mprotect(slot + page, (size_t)(stack - slot) - page, PROT_NONE) != 0) return false;
     VALGRIND_STACK_REGISTER(stack, stack + STACK_BYTES - 1);
+    memset(stack_top(worker, worker->fiber_count) - FILLED_BYTES, 0xff, FILLED_BYTES);
   }
   return true;
 }
@@ -57,11 +65,18 @@ void simt_fibers_destroy(Worker *worker) {
   worker->fiber_count = 0;
 }
 
+void simt_fibers_refill(Worker *worker, int count) {
+  const char *clean = stack_top(worker, 0) - FILLED_BYTES;
+  while (clean < stack_top(worker, 0) && *(const uint64_t *)clean == UINT64_MAX) clean += 8;
+  const size_t used = (size_t)(stack_top(worker, 0) - clean);
+  if (used > worker->stack_used) worker->stack_used = used;
+  for (int i = 0; i < count; i++) {
+    memset(stack_top(worker, i) - worker->stack_used, 0xff, worker->stack_used);
+  }
+}
+
 void simt_fiber_start(Worker *worker, int index, void (*begin)(void)) {
-  /* Stacks that all begin at the same offset in their slots would compete for the same few cache
-     lines. */
-  const size_t colour = (size_t)index % 64 * 64;
-  uintptr_t *top = (uintptr_t *)(slot_of(worker, index) + SIMT_SLOT_BYTES - colour);
+  uintptr_t *top = (uintptr_t *)stack_top(worker, index);
   /* A return address of zero: there debuggers and unwinders stop. */
 #if defined(__x86_64__)
   *--top = 0;

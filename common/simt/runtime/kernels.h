@@ -43,6 +43,9 @@ typedef struct SimtVariable {
 /** All thread-local variables of the program, by offset, in an array to be freed; 0: none known. */
 size_t simt_shared_variables(const void *kernel, SimtVariable **list);
 
+/** Is it an instruction of C++, as all of kernels is and nothing of the runtime? */
+bool simt_is_kernel_code(uintptr_t pc);
+
 /** May kernels read there, as it is read-only or `__constant__`? */
 bool simt_is_constant(uintptr_t address);
 

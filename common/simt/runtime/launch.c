@@ -110,7 +110,10 @@ static void run_blocks(Worker *worker, Launch *launch) {
                                   (unsigned)(i / grid.x / grid.y)};
     /* Not 0, which the generator would never leave. */
     worker->random_state = hash(settings->seed ^ hash(launch->ordinal ^ hash(i))) | 1;
-    if (simt_run_block(worker) != FINISHED) {
+    const Outcome outcome = simt_run_block(worker);
+    if (outcome == FINISHED) {
+      atomic_fetch_add(&launch->blocks_done, 1);
+    } else if (outcome != TIMED_OUT) {
       worker->failed_launch = launch->ordinal;
       worker->failed_turn = n;
       atomic_store(&launch->failed, true);
@@ -130,6 +133,7 @@ static void run_blocks(Worker *worker, Launch *launch) {
 static void *serve(void *argument) {
   Worker *worker = argument;
   uint64_t last_ordinal = 0;
+  worker->os_thread = pthread_self();
   simt_faults_use_own_stack();
   pthread_mutex_lock(&pool.lock);
   for (;;) {
@@ -215,6 +219,8 @@ static void run_grid(Launch *launch) {
     pthread_cond_signal(&pool.work);
   }
   pthread_mutex_unlock(&pool.lock);
+  pool.workers[0]->os_thread = pthread_self();
+  simt_watch_begin(launch, pool.workers);
   run_blocks(pool.workers[0], launch);
 
   pthread_mutex_lock(&pool.lock);
@@ -222,6 +228,7 @@ static void run_grid(Launch *launch) {
   while (pool.busy > 0) pthread_cond_wait(&pool.done, &pool.lock);
   pool.counters.launches++;
   pthread_mutex_unlock(&pool.lock);
+  simt_watch_end();
 }
 
 /**
@@ -235,7 +242,12 @@ static void report_first_failure(Launch *launch) {
     if (worker == NULL || worker->failed_launch != launch->ordinal) continue;
     if (first == NULL || worker->failed_turn < first->failed_turn) first = worker;
   }
-  if (first != NULL) launch->error = simt_report_failure(first);
+  if (first != NULL) {
+    launch->error = simt_report_failure(first);
+  } else if (launch->timed_out) {
+    launch->failed = launch->blocks_done < launch->block_count;
+    if (launch->failed) launch->error = simt_report_timeout(launch);
+  }
 }
 
 /* --- Launches ------------------------------------------------------------------------------- */

@@ -21,6 +21,7 @@ static const unsigned char FILL = 0xff;
 typedef struct Allocation {
   uintptr_t begin, end;             /* what was asked for */
   uintptr_t pages_begin, pages_end; /* what is accessible; the rest of it is slack */
+  size_t guard;                     /* bytes at either end that are not for kernels */
   unsigned ordinal;
   char name[NAME_BYTES];
 } Allocation;
@@ -198,6 +199,15 @@ cudaError_t simt_name_allocation(const void *pointer, const char *name) {
   return a != NULL ? cudaSuccess : simt_set_last_error(cudaErrorInvalidValue);
 }
 
+cudaError_t simt_guard_allocation(const void *pointer, size_t bytes) {
+  pthread_mutex_lock(&memory.lock);
+  Allocation *a = find_live(pointer);
+  const bool ok = a != NULL && bytes % ALIGNMENT == 0 && bytes <= (a->end - a->begin) / 2;
+  if (ok) a->guard = bytes;
+  pthread_mutex_unlock(&memory.lock);
+  return ok ? cudaSuccess : simt_set_last_error(cudaErrorInvalidValue);
+}
+
 size_t simt_memory_list(SimtAllocation **list) {
   pthread_mutex_lock(&memory.lock);
   const size_t count = memory.live_count;
@@ -206,7 +216,10 @@ size_t simt_memory_list(SimtAllocation **list) {
   for (size_t i = 0; i < count; i++) {
     const Allocation *a = &memory.live[i];
     SimtAllocation *own = &(*list)[i];
-    *own = (SimtAllocation){.begin = a->begin, .end = a->end, .ordinal = a->ordinal};
+    *own = (SimtAllocation){.begin = a->begin + a->guard,
+                            .end = a->end - a->guard,
+                            .guard = a->guard,
+                            .ordinal = a->ordinal};
     memcpy(own->name, a->name, sizeof own->name);
   }
   pthread_mutex_unlock(&memory.lock);
@@ -256,10 +269,12 @@ bool simt_memory_contains(const void *pointer, size_t size) {
   return found;
 }
 
-/** Bytes between the address and the allocation; 0 within it, 1 for its neighbours. */
+/** Bytes between the address and what kernels may use of the allocation; 0 within it, 1 for its
+ * neighbours. */
 static uintptr_t distance(const Allocation *a, uintptr_t address) {
-  if (address < a->begin) return a->begin - address;
-  return address < a->end ? 0 : address - a->end + 1;
+  const uintptr_t begin = a->begin + a->guard, end = a->end - a->guard;
+  if (address < begin) return begin - address;
+  return address < end ? 0 : address - end + 1;
 }
 
 static const Allocation *nearest(const Allocation *list, size_t count, uintptr_t address) {
@@ -274,17 +289,16 @@ static void describe_position(const Allocation *a, bool freed, uintptr_t address
                               size_t text_size) {
   const size_t away = distance(a, address);
   char where[64];
-  if (address < a->begin) {
-    snprintf(where, sizeof where, "%zu %s before", away, simt_bytes(away));
-  } else if (address >= a->end) {
-    snprintf(where, sizeof where, "%zu %s past", away, simt_bytes(away));
+  if (away == 0) {
+    snprintf(where, sizeof where, "at byte %zu of", (size_t)(address - a->begin - a->guard));
   } else {
-    snprintf(where, sizeof where, "at byte %zu of", (size_t)(address - a->begin));
+    snprintf(where, sizeof where, "%zu %s %s", away, simt_bytes(away),
+             address < a->begin + a->guard ? "before" : "past");
   }
   const bool named = a->name[0] != '\0';
   snprintf(text, text_size, "%s %s %u%s%s%s (%zu bytes)", where,
            freed ? "freed allocation" : "allocation", a->ordinal, named ? " \"" : "", a->name,
-           named ? "\"" : "", (size_t)(a->end - a->begin));
+           named ? "\"" : "", (size_t)(a->end - a->begin - 2 * a->guard));
 }
 
 /** Of what is not the device's. No address is told: it would be another one in each run. */

@@ -42,6 +42,7 @@ typedef struct Observer {
   void (*copy_arrived)(Worker *worker, const AsyncCopy *copy);
   void (*atomic)(Worker *worker, void *address, unsigned size, bool reads, const void *call_site);
   void (*fence)(Worker *worker); /* that orders memory for other blocks too */
+  void (*unset_used)(Worker *worker, const void *call_site); /* see simt_use_unset() */
   /** An access of a kernel has faulted at `address` of the device: has this been told, so that the
       kernel may go on? */
   bool (*fault)(Worker *worker, uintptr_t address);

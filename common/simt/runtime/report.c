@@ -342,9 +342,20 @@ cudaError_t simt_report_failure(const Worker *worker) {
       report_waits(worker, "DEADLOCK");
       break;
     case FINISHED:
+    case TIMED_OUT: /* of the whole launch */
       break;
   }
   return cudaErrorLaunchFailure;
+}
+
+cudaError_t simt_report_timeout(const Launch *launch) {
+  char what[TEXT_BYTES];
+  snprintf(what, sizeof what, "time limit of %g s reached with %llu of %llu blocks done",
+           simt_time_limit(), (unsigned long long)launch->blocks_done,
+           (unsigned long long)launch->block_count);
+  print_headline(launch, what);
+  tell(&(Failure){.kernel = launch->kernel, .what = what});
+  return cudaErrorLaunchTimeout;
 }
 
 void simt_report_damage(const Launch *launch, const char *damage) {

@@ -6,7 +6,7 @@
  * - fiber.c      stacks of CUDA threads; switch_*.S: the step from one to the other
  * - scheduler.c  a block's life: who runs, who waits for whom; dynamic_shared.c: its memory
  * - warp.c, atomic.c, tensor.c, copy_async.c   what threads do together, or have done for them
- * - launch.c     the grid, and the OS threads that take blocks from it
+ * - launch.c     the grid, and the OS threads that take blocks from it; watch.c: its time limit
  * - memory.c     device memory
  * - fault.c      signals that kernels cause; alignment.c: what does not cause one, but should
  * - report.c     what went wrong, in words; source_line.c: and where
@@ -80,8 +80,9 @@ typedef struct Launch {
   uint64_t ordinal; /* 1 for the program's first launch */
   uint64_t block_count;
   uint64_t block_stride, first_block; /* of a random order */
-  _Atomic uint64_t next_block;
+  _Atomic uint64_t next_block, blocks_done;
   atomic_bool failed; /* no more blocks are started; the first that failed is reported */
+  atomic_bool timed_out;
   cudaError_t error;
 } Launch;
 
@@ -105,7 +106,8 @@ typedef enum Outcome {
   COPIED_TWICE,
   READ_TOO_EARLY,
   COPY_ABANDONED,
-  FAULTED
+  FAULTED,
+  TIMED_OUT
 } Outcome;
 
 /** What a waiting thread waits in. */
@@ -168,10 +170,12 @@ typedef struct Fault {
 
 /** An OS thread that runs blocks. Nothing in it is shared with others while a kernel runs. */
 typedef struct Worker {
+  pthread_t os_thread;
   void *own_stack;           /* stack pointer of the OS thread while a fiber runs */
   void *stacks[MAX_THREADS]; /* stack pointers of the fibers that do not run */
   char *slots;               /* memory of the fibers */
   int fiber_count;
+  size_t stack_used; /* bytes at the top of a stack, by the kernels so far */
 
   const Launch *launch;
   SimtBlock block;
@@ -269,6 +273,10 @@ void simt_free_copies(Worker *worker);
 bool simt_fibers_create(Worker *worker, int count);
 void simt_fibers_destroy(Worker *worker);
 
+/** Fills what the last block used of the stacks, as measured at its first, with NaN: so that a
+ * local variable that nobody has set does not hold the value that it had in that block. */
+void simt_fibers_refill(Worker *worker, int count);
+
 /** Lets the fiber call `begin`, which must not return, when it is next switched to. */
 void simt_fiber_start(Worker *worker, int index, void (*begin)(void));
 
@@ -296,7 +304,8 @@ bool simt_memory_contains(const void *pointer, size_t size);
 
 /** An allocation, for whoever asks. */
 typedef struct SimtAllocation {
-  uintptr_t begin, end;
+  uintptr_t begin, end; /* of what kernels may use */
+  size_t guard;         /* bytes before and behind that */
   unsigned ordinal;
   char name[32];
 } SimtAllocation;
@@ -326,6 +335,17 @@ void simt_faults_watch(void);
 /** To be called by each OS thread that runs blocks. */
 void simt_faults_use_own_stack(void);
 
+/** For handlers of signals: where the interrupted code was; and lets the worker, where that was in
+ * a kernel, go on as if the running thread had ended the block so. Returns whether it was. */
+uintptr_t simt_interrupted_pc(void *context);
+bool simt_leave_block(void *context, Outcome outcome);
+
+/* --- watch.c -------------------------------------------------------------------------------- */
+
+void simt_watch_begin(Launch *launch, Worker *const *workers);
+void simt_watch_end(void);
+double simt_time_limit(void);
+
 /* --- report.c, source_line.c ---------------------------------------------------------------- */
 
 /** The numbers of threads, given by warp and lane, as ranges: "0-15,32,40-47"; what does not fit
@@ -338,18 +358,27 @@ cudaError_t simt_report_failure(const Worker *worker);
 /** Tells the observer of a launch that asks for more than the device has. */
 void simt_tell_refusal(const void *kernel, const char *why);
 
+/** Reports that the launch had no time left. */
+cudaError_t simt_report_timeout(const Launch *launch);
+
 /** Reports a damaged slack after the launch. */
 void simt_report_damage(const Launch *launch, const char *damage);
 
-/** "file:line" of the code at `pc`, or as much as is known of it. */
+/** "file:line" of the code at `pc` and of the calls that led there, or as much as is known. */
 void simt_source_line(uintptr_t pc, char *text, size_t text_size);
+
 /** Where in kernel source an instruction is: the innermost line outside of the wrappers of PTX. */
 typedef struct SourcePlace {
   uintptr_t pc;
   char file[512]; /* empty: unknown */
   int line;
-  uint64_t chain; /* a hash of that line and of all calls that were inlined around it */
+  char innermost[528]; /* "file:line" */
+  char calls[512];     /* ", called at file:line" for each call that was inlined around it */
+  uint64_t chain;      /* a hash of all these lines */
 } SourcePlace;
+
+/** Has the file been changed since the program was built? Then its lines may be others. */
+bool simt_source_is_newer(const char *file);
 
 /** Fills in file and line for each pc; all at once, as addr2line is slow to start. */
 void simt_source_places(SourcePlace *places, size_t count);

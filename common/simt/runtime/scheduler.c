@@ -282,6 +282,11 @@ static void thread_main(void) {
   exit_thread(simt_worker);
 }
 
+void simt_use_unset(void) {
+  if (simt_worker == NULL || simt_observer == NULL) return;
+  simt_observer->unset_used(simt_worker, __builtin_return_address(0));
+}
+
 void simt_trap(void) {
   if (simt_worker == NULL) {
     fprintf(stderr, "%s: __trap() outside a kernel\n", program_invocation_short_name);
@@ -323,6 +328,7 @@ static void number_threads(Worker *w, int count) {
 Outcome simt_run_block(Worker *w) {
   const int count = (int)(w->block.dim.x * w->block.dim.y * w->block.dim.z);
   number_threads(w, count);
+  simt_fibers_refill(w, count);
   memset(w->warps, 0, sizeof w->warps);
   w->ready_warps = 0;
   for (int i = 0; i < count; i++) {

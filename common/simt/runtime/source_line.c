@@ -6,6 +6,7 @@
 #include <link.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "runtime.h"
@@ -41,15 +42,6 @@ static bool find_module(uintptr_t pc, Module *module) {
   return length > 0;
 }
 
-/** Starts addr2line; NULL if that is impossible. */
-static FILE *ask_addr2line(const Module *module, const char *options) {
-  char command[PATH_BYTES + 128];
-  if (strchr(module->path, '\'') != NULL) return NULL;
-  snprintf(command, sizeof command, "addr2line %s -e '%s' %#zx 2>/dev/null", options, module->path,
-           (size_t)module->offset);
-  return popen(command, "r");
-}
-
 static bool read_line(FILE *pipe, char *line, size_t size) {
   if (fgets(line, (int)size, pipe) == NULL) return false;
   line[strcspn(line, "\n")] = '\0';
@@ -66,8 +58,11 @@ static const char *shorten(char *line) {
   return strncmp(line, directory, length) == 0 && line[length] == '/' ? line + length + 1 : line;
 }
 
-static bool is_kernel_source(const char *line) {
-  return strstr(line, ".cu:") != NULL || strstr(line, ".cuh:") != NULL;
+/** Is it source of kernels, but none of the functions that only stand for an instruction? */
+static bool is_kernel_source(const char *place) {
+  const char *slash = strrchr(place, '/');
+  return (strstr(place, ".cu:") != NULL || strstr(place, ".cuh:") != NULL) &&
+         strncmp(slash != NULL ? slash + 1 : place, "ptx", 3) != 0;
 }
 
 static bool ends_with(const char *text, const char *end) {
@@ -75,74 +70,34 @@ static bool ends_with(const char *text, const char *end) {
   return text_length >= end_length && strcmp(text + text_length - end_length, end) == 0;
 }
 
-/** The lines of kernel source that led to the address, innermost first; else the first line known.
- */
-static bool ask_source_line(const Module *module, char *text, size_t text_size) {
-  char line[LINE_BYTES];
-  size_t length = 0;
-  bool in_kernel = false;
-  FILE *pipe = ask_addr2line(module, "-i");
-  if (pipe == NULL) return false;
-  while (read_line(pipe, line, sizeof line)) {
-    if (strncmp(line, "??", 2) == 0 || length >= text_size) continue;
-    const char *place = shorten(line);
-    if (is_kernel_source(place)) {
-      if (in_kernel && ends_with(text, place)) continue; /* a lambda, say, on the same line */
-      if (!in_kernel) length = 0;
-      length += (size_t)snprintf(text + length, text_size - length, "%s%s",
-                                 in_kernel ? ", called at " : "", place);
-      in_kernel = true;
-    } else if (length == 0) {
-      length += (size_t)snprintf(text, text_size, "%s", place);
-    }
-  }
-  pclose(pipe);
-  return length > 0;
-}
-
-void simt_source_line(uintptr_t pc, char *text, size_t text_size) {
-  Module module;
-  Dl_info symbol;
-  if (!find_module(pc, &module)) {
-    snprintf(text, text_size, "address %#zx", (size_t)pc);
-  } else if (!ask_source_line(&module, text, text_size)) {
-    if (dladdr((void *)pc, &symbol) != 0 && symbol.dli_sname != NULL) {
-      snprintf(text, text_size, "%s+%#zx in %s", symbol.dli_sname,
-               (size_t)(pc - (uintptr_t)symbol.dli_saddr), module.path);
-    } else {
-      snprintf(text, text_size, "%s+%#zx (addr2line, of binutils, would tell the line)",
-               module.path, (size_t)module.offset);
-    }
-  }
-}
-
-/* --- Many places at once -------------------------------------------------------------------- */
+/* --- Places --------------------------------------------------------------------------------- */
 
 enum { PLACES_AT_ONCE = 2000, ADDRESS_TEXT = 20 };
-
-/** Is it one of the functions that only stand for an instruction? */
-static bool is_wrapper(const char *place) {
-  const char *slash = strrchr(place, '/');
-  return strncmp(slash != NULL ? slash + 1 : place, "ptx", 3) == 0;
-}
 
 static uint64_t add_to_hash(uint64_t hash, const char *text) {
   for (; *text != '\0'; text++) hash = (hash ^ (unsigned char)*text) * 0x100000001b3;
   return hash;
 }
 
-/** Takes the first line of kernel source that is told of a place. */
+/** Takes one of the lines that led to a place; the innermost comes first. */
 static void take_line(SourcePlace *place, char *line) {
   const char *text = shorten(line);
   place->chain = add_to_hash(place->chain * 31 + 1, text);
+  if (!is_kernel_source(text)) return;
   const char *colon = strrchr(text, ':');
-  if (place->file[0] != '\0' || colon == NULL) return;
-  if (!is_kernel_source(text) || is_wrapper(text)) return;
-  snprintf(place->file, sizeof place->file, "%.*s", (int)(colon - text), text);
-  place->line = (int)strtol(colon + 1, NULL, 10);
+  const size_t length = strlen(place->calls);
+  if (place->file[0] == '\0') {
+    snprintf(place->file, sizeof place->file, "%.*s", (int)(colon - text), text);
+    place->line = (int)strtol(colon + 1, NULL, 10);
+    snprintf(place->innermost, sizeof place->innermost, "%s", text);
+  } else if (!ends_with(length > 0 ? place->calls : place->innermost, text)) { /* a lambda, say */
+    snprintf(place->calls + length, sizeof place->calls - length, ", called at %s", text);
+  }
 }
 
-static FILE *ask_for_places(const Module *module, const SourcePlace *places, size_t count) {
+/** Starts addr2line; NULL if that is impossible. */
+static FILE *ask_addr2line(const Module *module, const char *options, const SourcePlace *places,
+                           size_t count) {
   const uintptr_t base = module->pc - module->offset;
   const size_t size = PATH_BYTES + 128 + count * ADDRESS_TEXT;
   char *command = malloc(size);
@@ -150,7 +105,7 @@ static FILE *ask_for_places(const Module *module, const SourcePlace *places, siz
     free(command);
     return NULL;
   }
-  size_t length = (size_t)snprintf(command, size, "addr2line -a -i -e '%s'", module->path);
+  size_t length = (size_t)snprintf(command, size, "addr2line %s -e '%s'", options, module->path);
   for (size_t i = 0; i < count; i++) {
     length +=
         (size_t)snprintf(command + length, size - length, " %#zx", (size_t)(places[i].pc - base));
@@ -163,7 +118,7 @@ static FILE *ask_for_places(const Module *module, const SourcePlace *places, siz
 
 static void find_places(const Module *module, SourcePlace *places, size_t count) {
   char line[LINE_BYTES];
-  FILE *pipe = ask_for_places(module, places, count);
+  FILE *pipe = ask_addr2line(module, "-a -i", places, count);
   if (pipe == NULL) return;
   size_t next = 0; /* each answer begins with the address */
   while (read_line(pipe, line, sizeof line)) {
@@ -178,11 +133,7 @@ static void find_places(const Module *module, SourcePlace *places, size_t count)
 
 void simt_source_places(SourcePlace *places, size_t count) {
   Module module;
-  for (size_t i = 0; i < count; i++) {
-    places[i].file[0] = '\0';
-    places[i].line = 0;
-    places[i].chain = 0;
-  }
+  for (size_t i = 0; i < count; i++) places[i] = (SourcePlace){.pc = places[i].pc};
   if (count == 0 || !find_module(places[0].pc, &module)) return;
   for (size_t i = 0; i < count; i += PLACES_AT_ONCE) {
     const size_t left = count - i;
@@ -190,12 +141,41 @@ void simt_source_places(SourcePlace *places, size_t count) {
   }
 }
 
+void simt_source_line(uintptr_t pc, char *text, size_t text_size) {
+  Module module;
+  Dl_info symbol;
+  SourcePlace place = {.pc = pc};
+  simt_source_places(&place, 1);
+  if (place.file[0] != '\0') {
+    snprintf(
+        text, text_size, "%s%s%s", place.innermost, place.calls,
+        simt_source_is_newer(place.file) ? " (newer than this program: lines may differ)" : "");
+  } else if (!find_module(pc, &module)) {
+    snprintf(text, text_size, "address %#zx", (size_t)pc);
+  } else if (dladdr((void *)pc, &symbol) != 0 && symbol.dli_sname != NULL) {
+    snprintf(text, text_size, "%s+%#zx in %s", symbol.dli_sname,
+             (size_t)(pc - (uintptr_t)symbol.dli_saddr), module.path);
+  } else {
+    snprintf(text, text_size, "%s+%#zx (addr2line, of binutils, would tell the line)", module.path,
+             (size_t)module.offset);
+  }
+}
+
+bool simt_source_is_newer(const char *file) {
+  struct stat source, program;
+  if (stat(file, &source) != 0 || stat("/proc/self/exe", &program) != 0) return false;
+  const struct timespec s = source.st_mtim, p = program.st_mtim;
+  return s.tv_sec != p.tv_sec ? s.tv_sec > p.tv_sec : s.tv_nsec > p.tv_nsec;
+}
+
 /* --- Kernels -------------------------------------------------------------------------------- */
 
 void simt_kernel_name(const void *kernel, char *text, size_t text_size) {
   char line[LINE_BYTES], name[LINE_BYTES] = "";
   Module module;
-  FILE *pipe = find_module((uintptr_t)kernel, &module) ? ask_addr2line(&module, "-f -C -i") : NULL;
+  const SourcePlace place = {.pc = (uintptr_t)kernel};
+  FILE *pipe =
+      find_module(place.pc, &module) ? ask_addr2line(&module, "-f -C -i", &place, 1) : NULL;
   /* Names and places by turns. What is inlined at the kernel's first instruction comes first. */
   while (pipe != NULL && read_line(pipe, name, sizeof name) && read_line(pipe, line, sizeof line)) {
   }

@@ -280,6 +280,17 @@ size_t simt_shared_variables(const void *kernel, SimtVariable **list) {
 
 /* --- Addresses ------------------------------------------------------------------------------ */
 
+bool simt_is_kernel_code(uintptr_t pc) {
+  read_once();
+  for (size_t i = 0; i < symbols.count; i++) {
+    const ElfW(Sym) *symbol = &symbols.list[i];
+    if (ELF64_ST_TYPE(symbol->st_info) != STT_FUNC) continue;
+    if (pc - symbols.base - symbol->st_value >= symbol->st_size) continue;
+    return strncmp(name_of(symbol), "_Z", 2) == 0;
+  }
+  return false;
+}
+
 bool simt_is_constant(uintptr_t address) {
   read_once();
   for (size_t i = 0; i < symbols.constant_count; i++) {

@@ -154,6 +154,12 @@ static const SimtWarpOperation mma = {"mma", SIMT_MMA, execute_mma};
 SimtFloats simt_mma_m16n8k16(SimtFloats d, SimtWords a, uint32_t b0, uint32_t b1,
                              SimtElement element) {
   MmaOperands operands = {d, a, {b0, b1}, element};
+  if (simt_observer != NULL) {
+    const SimtWords unset = (SimtWords)d == UINT32_MAX;
+    if (unset[0] | unset[1] | unset[2] | unset[3]) {
+      simt_observer->unset_used(simt_worker, __builtin_return_address(0));
+    }
+  }
   simt_warp_instruction_at(&mma, ~0u, &operands, __builtin_return_address(0));
   return operands.d;
 }

@@ -1,6 +1,7 @@
 """--report: tables with source text, drawings, annotated source, rooflines, and what is refused."""
 
 import json
+import os
 import re
 import subprocess
 from pathlib import Path
@@ -14,7 +15,7 @@ pytestmark = pytest.mark.cpu_only("a GPU build refuses --report")
 FAULTY_SOURCE = REPOSITORY / "tests/lib/faulty_step.cu"
 DOCUMENT = REPOSITORY / "docs/lab.md"
 FAULTY = "steps/step99_faulty.cu"
-GUARD = 4096  # bytes before O and LSE in their allocations
+
 SMALL = ("-n", 32, "-H", 1, "-d", 32)
 
 
@@ -119,7 +120,7 @@ def test_drawing_of_sectors(faulty: Path) -> None:
                    "access")
     assert drawing[0] == f"access     global store at {FAULTY}:{line} in faulty_kernel"
     assert drawing[3] == "           offsets in O, in bytes"
-    offsets = [GUARD + 64 * i for i in range(8)]
+    offsets = [64 * i for i in range(8)]
     assert drawing[5:7] == ["           offset " + "".join(f" {i:9}" for i in offsets),
                             "           sector " + "".join(f" {i // 32:9}" for i in offsets)]
     assert drawing[-1] == "           32 sectors of 32 bytes, 6 % of them used"
@@ -137,7 +138,7 @@ def test_lanes_that_take_no_part_are_marked(faulty: Path) -> None:
     line = line_of(FAULTY_SOURCE, "o_row[d] =")
     drawing = part(run_faulty(faulty, "none", "-n", 30, f"--report=access:{FAULTY}:{line}").stdout,
                    "access")
-    assert drawing[-3].endswith(f" {GUARD + 64 * 29:9} {'-':>9} {'-':>9}")
+    assert drawing[-3].endswith(f" {64 * 29:9} {'-':>9} {'-':>9}")
 
 
 def test_nothing_at_a_line(faulty: Path, tmp_path: Path) -> None:
@@ -218,8 +219,21 @@ def test_source_that_is_gone_is_said(faulty: Path, tmp_path: Path) -> None:
     finally:
         hidden.rename(source)
     assert done.returncode == RIGHT
-    assert f"annotate   faulty_kernel: cannot read {FAULTY}\n" in done.stdout
+    assert f"annotate   faulty_kernel: no lines of {FAULTY}\n" in done.stdout
     assert re.search(rf"^ {{11}}{FAULTY}:\d+$", done.stdout, re.MULTILINE)
+
+
+def test_source_that_was_edited_is_not_quoted(faulty: Path) -> None:
+    source = faulty.parent / FAULTY
+    times = source.stat().st_atime_ns, source.stat().st_mtime_ns
+    os.utime(source)
+    try:
+        done = run_faulty(faulty, "none", "--report=annotate,traffic")
+    finally:
+        os.utime(source, ns=times)
+    assert (f"lab        {FAULTY} is newer than this program: lines may differ and are not quoted\n"
+            f"findings   0\n") in done.stdout
+    assert f"annotate   faulty_kernel: no lines of {FAULTY}\n" in done.stdout
 
 
 # --- A roofline -----------------------------------------------------------------------------------

@@ -72,12 +72,15 @@ __global__ void barrier_in_a_function(int *out) {
   }
 }
 
+enum { FIRST_CALL = __LINE__ - 6 };
+
 static void calls_of_one_function_are_apart(void **) {
   barrier_in_a_function<<<1, 64>>>(named<int>("out", 66));
   assert_finds({LAB_BARRIER_APART, WAIT_OF_BOTH, WAIT_OF_BOTH, "barrier_in_a_function",
                 "1 time, first: block 0 thread 0, the other thread 1, threads "
                 "0,2,4,6,8,10,12,14,16,18,20,22,24,26,28,30,... here, threads "
-                "1,3,5,7,9,11,13,15,17,19,21,23,25,27,29,31,... there"});
+                "1,3,5,7,9,11,13,15,17,19,21,23,25,27,29,31,... there",
+                FIRST_CALL, FIRST_CALL + 2});
 }
 
 /** Compilers make several calls of one that they unroll a loop around. */

@@ -5,6 +5,8 @@
 #ifndef LAB_TESTING_H
 #define LAB_TESTING_H
 
+#include <string>
+
 #include "../tests/unit/simt/simt_testing.h"
 #include "simt/lab/lab.h"
 
@@ -55,22 +57,33 @@ struct Expected {
   LabKind kind;
   int line, other_line;
   const char *kernel, *rest;
+  int call = 0, other_call = 0; /* lines of the calls that led there; 0: none */
 };
+
+/** "file:line", and from where it was called. */
+inline std::string place_text(const char *file, int line, int call) {
+  const std::string name(file);
+  return name + ":" + std::to_string(line) +
+         (call != 0 ? ", called at " + name + ":" + std::to_string(call) : "");
+}
 
 inline void assert_finds(const Expected &expected, const char *file = __builtin_FILE()) {
   const bool apart = expected.kind == LAB_BARRIER_APART || expected.kind == LAB_WARP_APART;
   const char *relation = lab_is_between_blocks(expected.kind) ? "and at"
                          : apart                              ? "others at"
                                                               : "after";
-  char text[8192], wanted[2048], other[128] = "";
+  const std::string margin(11, ' ');
+  std::string wanted = std::string("finding    ") + lab_kind_text(expected.kind) + "\n" + margin +
+                       "at " + place_text(file, expected.line, expected.call) + " in " +
+                       expected.kernel + "\n";
   if (expected.other_line != 0) {
-    snprintf(other, sizeof other, "           %s %s:%d\n", relation, file, expected.other_line);
+    wanted +=
+        margin + relation + " " + place_text(file, expected.other_line, expected.other_call) + "\n";
   }
-  snprintf(wanted, sizeof wanted, "finding    %s\n           at %s:%d in %s\n%s           %s\n",
-           lab_kind_text(expected.kind), file, expected.line, expected.kernel, other,
-           expected.rest);
+  wanted += margin + expected.rest + "\n";
+  char text[8192];
   findings_text(text, sizeof text);
-  assert_string_equal(text, wanted);
+  assert_string_equal(text, wanted.c_str());
 }
 
 inline void assert_finds_nothing() {

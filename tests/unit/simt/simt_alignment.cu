@@ -7,7 +7,7 @@
 
 #include "../tests/unit/simt/simt_testing.h"
 
-static const char *const FILE_NAME = "tests/unit/simt_alignment.cu";
+static const char *const FILE_NAME = __FILE__;
 static Capture capture;
 
 extern __shared__ __align__(16) unsigned char smem[];

@@ -2,7 +2,7 @@
 #include "../tests/unit/simt/simt_testing.h"
 #include "device/ptx.cuh"
 
-static const char *const FILE_NAME = "tests/unit/simt_copy_async.cu";
+static const char *const FILE_NAME = __FILE__;
 static Capture capture;
 
 extern __shared__ __align__(16) unsigned char smem[];

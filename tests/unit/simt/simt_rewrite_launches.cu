@@ -147,7 +147,7 @@ static int prepare(void **) {
   const ssize_t length = readlink("/proc/self/exe", tool, sizeof tool - 32);
   assert_true(length > 0);
   tool[length] = '\0';
-  strcpy(strrchr(tool, '/'), "/../rewrite_launches");
+  strcpy(strrchr(tool, '/'), "/../../rewrite_launches");
   const int file = mkstemp(source_path);
   assert_true(file >= 0);
   close(file);

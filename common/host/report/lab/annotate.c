@@ -113,7 +113,7 @@ void print_annotated(const LabResults *results, Sources *sources, FILE *out) {
     if (line->line == 0) {
       fprintf(out, "annotate   %s: some counts belong to no known line\n", line->kernel);
     } else if (source_line(sources, line->file, line->line) == NULL) {
-      fprintf(out, "annotate   %s: cannot read %s\n", line->kernel, line->file);
+      fprintf(out, "annotate   %s: no lines of %s\n", line->kernel, line->file);
     } else {
       print_file(results, first, end, sources, out);
     }

@@ -21,8 +21,10 @@ typedef struct Sources {
   size_t count;
 } Sources;
 
-/** Line `line` of a file, from 1 on, without its end; NULL if there is no such line or file. */
+/** Line `line` of a file, from 1 on, without its end; NULL if there is no such line or file, or if
+ * the file is newer than the program. */
 const char *source_line(Sources *sources, const char *file, int line);
+void print_newer_sources(const Sources *sources, FILE *out);
 void sources_free(Sources *sources);
 
 /* --- gpu.c ---------------------------------------------------------------------------------- */

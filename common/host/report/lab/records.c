@@ -142,6 +142,9 @@ static void add_finding(const LabFinding *f, FILE *lines) {
   json_string(&object, "kernel", f->kernel);
   add_optional(&object, "place", f->place);
   add_optional(&object, "other_place", f->other_place);
+  add_optional(&object, "calls", f->calls[0] != '\0' ? f->calls + strlen(", ") : NULL);
+  add_optional(&object, "other_calls",
+               f->other_calls[0] != '\0' ? f->other_calls + strlen(", ") : NULL);
   json_integer(&object, "count", (int64_t)f->count);
   const bool between_blocks = lab_is_between_blocks(f->kind);
   add_known(&object, "block", f->has_thread || between_blocks, f->block);

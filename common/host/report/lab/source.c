@@ -5,6 +5,7 @@
 
 typedef struct SourceFile {
   char *name;
+  bool newer;   /* than the program: its lines are not those that were compiled */
   char *text;   /* with zeros for the ends of lines */
   char **lines; /* into the text */
   int line_count;
@@ -51,8 +52,9 @@ static SourceFile *find_file(Sources *sources, const char *name) {
   char *own_name = malloc(strlen(name) + 1);
   if (sources->files == NULL || own_name == NULL) abort();
   SourceFile *file = &sources->files[sources->count++];
-  *file = (SourceFile){.name = strcpy(own_name, name), .text = read_text(name)};
-  cut_lines(file);
+  *file = (SourceFile){
+      .name = strcpy(own_name, name), .newer = lab_source_is_newer(name), .text = read_text(name)};
+  if (!file->newer) cut_lines(file);
   return file;
 }
 
@@ -60,6 +62,14 @@ const char *source_line(Sources *sources, const char *file, int line) {
   if (file[0] == '\0') return NULL;
   const SourceFile *found = find_file(sources, file);
   return line >= 1 && line <= found->line_count ? found->lines[line - 1] : NULL;
+}
+
+void print_newer_sources(const Sources *sources, FILE *out) {
+  for (size_t i = 0; i < sources->count; i++) {
+    if (!sources->files[i].newer) continue;
+    fprintf(out, "lab        %s is newer than this program: lines may differ and are not quoted\n",
+            sources->files[i].name);
+  }
 }
 
 void sources_free(Sources *sources) {

@@ -1,0 +1,84 @@
+/**
+ * @file
+ * Tests of the time limit of kernels, and of their progress.
+ */
+#include <atomic>
+
+#include "../tests/unit/simt/simt_testing.h"
+
+/** Only the last block never ends; it spins without any call, or waits for ever. */
+__global__ void never_end(volatile int *flag, bool in_barriers) {
+  if (blockIdx.x + 1 < gridDim.x) return;
+  while (*flag == 0) {
+    if (in_barriers) __syncthreads();
+  }
+}
+
+__global__ void spin_for_a_while() {
+  const long long start = clock64();
+  while (clock64() - start < 400000000) __syncthreads();
+}
+
+static void a_kernel_that_never_ends_is_stopped_at_the_time_limit(void **) {
+  for (const bool in_barriers : {false, true}) {
+    Capture capture;
+    int *flag = device_zeros<int>(1);
+    set_variable("SIMT_THREADS", "2");
+    simt_set_time_limit(0.25);
+    begin_capture(&capture);
+    never_end<<<7, 64>>>(flag, in_barriers);
+    end_capture(&capture);
+    simt_set_time_limit(0);
+    set_variable("SIMT_THREADS", nullptr);
+    assert_int_equal(cudaDeviceSynchronize(), cudaErrorLaunchTimeout);
+    assert_contains(capture.text,
+                    "simt: time limit of 0.25 s reached with 6 of 7 blocks done in never_end, "
+                    "launch ");
+    assert_int_equal(cudaDeviceReset(), cudaSuccess);
+  }
+}
+
+/** A limit holds for all launches together, and no longer once it is taken back. */
+static void the_limit_is_a_point_in_time(void **) {
+  simt_set_time_limit(1000);
+  spin_for_a_while<<<1, 32>>>();
+  assert_int_equal(cudaDeviceSynchronize(), cudaSuccess);
+  simt_set_time_limit(0.1);
+  usleep(150000);
+  Capture capture;
+  begin_capture(&capture);
+  spin_for_a_while<<<1, 32>>>();
+  end_capture(&capture);
+  assert_int_equal(cudaDeviceSynchronize(), cudaErrorLaunchTimeout);
+  simt_set_time_limit(0);
+  assert_int_equal(cudaDeviceReset(), cudaSuccess);
+  spin_for_a_while<<<1, 32>>>();
+  assert_int_equal(cudaDeviceSynchronize(), cudaSuccess);
+}
+
+static std::atomic<uint64_t> times_shown, done_shown, blocks_shown;
+
+static void progress_is_shown_while_a_kernel_runs(void **) {
+  set_variable("SIMT_THREADS", "1");
+  simt_set_progress([](uint64_t blocks_done, uint64_t blocks) {
+    times_shown++;
+    done_shown = blocks_done;
+    blocks_shown = blocks;
+  });
+  spin_for_a_while<<<2, 32>>>();
+  simt_set_progress(nullptr);
+  set_variable("SIMT_THREADS", nullptr);
+  assert_int_equal(cudaDeviceSynchronize(), cudaSuccess);
+  assert_in_range(times_shown, 2, 8);
+  assert_int_equal(done_shown, 1);
+  assert_int_equal(blocks_shown, 2);
+}
+
+int main() {
+  const CMUnitTest tests[] = {
+      cmocka_unit_test_setup(a_kernel_that_never_ends_is_stopped_at_the_time_limit, reset_device),
+      cmocka_unit_test_setup(the_limit_is_a_point_in_time, reset_device),
+      cmocka_unit_test_setup(progress_is_shown_while_a_kernel_runs, reset_device),
+  };
+  return cmocka_run_group_tests(tests, nullptr, nullptr);
+}
