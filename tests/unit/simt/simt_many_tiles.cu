@@ -53,8 +53,8 @@ static void the_last_of_many_tiles_is_found(void **) {
   void *prepared = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   assert_ptr_not_equal(prepared, MAP_FAILED);
-  TileLists lists;
-  lay_out_tile_lists(&p, &mask, ROWS, description.block_n, prepared, &lists);
+  const struct { int block_m, block_n; } tiles = {ROWS, description.block_n};
+  const TileLists lists = lay_out_tile_lists(&p, &mask, &tiles, prepared);
   const int tiles_in_block = KEYS / description.block_n;
   uint8_t *tile = device_zeros<uint8_t>(ROWS * KEYS);
   for (int q = 0; q < ROWS; q++) tile[q * KEYS + 2 * q] = 1;
@@ -64,7 +64,7 @@ static void the_last_of_many_tiles_is_found(void **) {
   end.bits = bits_of_tile(lists, (int64_t)LAST_TILE * tiles_in_block);
   pack_bits_kernel<<<(unsigned)tiles_in_block, 128>>>(last, end);
   list_tiles_kernel<<<1, WARP_SIZE>>>(p, mask, lists);
-  order_rows_kernel<<<1, 1>>>(lists, 1);
+  order_rows_kernel<<<1, 1>>>(lists);
 
   Tensors t = {};
   __half *v = device_zeros<__half>(KEYS * DIM), *o = device_zeros<__half>(ROWS * DIM);
