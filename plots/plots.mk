@@ -6,7 +6,7 @@ QUICK ?= 0
 ONLY ?=
 $(if $(filter x0 x1,$(subst $() ,,x$(QUICK))),,$(error QUICK=$(QUICK): must be 0 or 1))
 
-## make bench QUICK=1     five cases in half a minute; ONLY="D=128 causal": those with these words
+## make bench QUICK=1     three cases in half a minute; ONLY="D=128 causal": those with these words
 ## make builds OLD=DIR    is any step slower than in DIR, which has libstepNN.so of another commit? (GPU)
 ## make ceilings          measure what this GPU can do at best, for the reports to compare with
 ## make variants          what each idea of steps 02c and 03 gives: measures changed copies of them (GPU)

@@ -179,7 +179,10 @@ def torch_on_a_gpu():
         torch = import_module("torch")
     except (ImportError, OSError):
         return None
-    return torch if torch.cuda.is_available() else None
+    if not torch.cuda.is_available():
+        return None
+    torch.cuda.init()
+    return torch
 
 
 def as_tensor(torch, memory: Memory, case: Case):

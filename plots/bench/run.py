@@ -145,8 +145,9 @@ def time_fields(contestant: Contestant, all_of_them: list[Contestant], found: Me
     if own is None:
         reason = found.failed.get(contestant.name)
         return {"failed": reason} if reason else {}
-    others = [x.name for x in all_of_them if "short" in x.fields or x.name.endswith("_shared_kv")]
-    others += [FULL] if "shared_kv" in contestant.fields else []
+    others = [x.name for x in all_of_them if "short" in x.fields]
+    if "shared_kv" in contestant.fields:
+        others += [FULL, f"{contestant.name}_shared_kv"]
     ratios = {}
     for name in others:
         if name in found.times and name != contestant.name:

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Everything that only a GPU can show: tests, compute-sanitizer, measurements, PyTorch beside them, profiles, counts.
-# Usage: tests/gpu/run.sh OUTPUT-DIRECTORY [test] [sanitize] [measure] [compare] [profile] [counts]
+# Everything that only a GPU can show: tests, compute-sanitizer, the benchmark, profiles, counts.
+# Usage: tests/gpu/run.sh OUTPUT-DIRECTORY [test] [sanitize] [bench] [profile] [counts]
 # Without a part named, all of them. Run it at the root of a clean checkout on a machine with a GPU.
 # Where there is no git history, COMMIT says which commit this is.
 set -uo pipefail
 out=$1
 shift
-parts=${*:-test sanitize measure compare profile counts}
+parts=${*:-test sanitize bench profile counts}
 mkdir -p "$out"
 arch=sm_$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader | head -1 | tr -d .)
 build=build/cuda-$arch
@@ -38,13 +38,9 @@ for part in $parts; do
       run test.log tests/gpu/test.sh "$build"
       ;;
     sanitize) run sanitize.log tests/gpu/sanitize.sh "$build" ;;
-    measure) run measure.log make sweep BACKEND=cuda ARCH="$arch" RESULTS="$out" ;;
-    compare)
-      run compare.log make -j"$(nproc)" compare BACKEND=cuda ARCH="$arch" \
-        COMPARE_ARGS="--rows $out/compare.jsonl"
-      ;;
+    bench) run bench.log make -j"$(nproc)" bench BACKEND=cuda ARCH="$arch" RESULTS="$out" ;;
     profile)
-      for program in "$build"/step[0-9][0-9]; do
+      for program in "$build"/step[0-9][0-9] "$build"/step[0-9][0-9][a-z]; do
         run profile.log make -s profile STEP="${program#"$build"/step}" BACKEND=cuda ARCH="$arch"
       done
       # A mask with short rows, where step 05 misses a goal.
