@@ -54,8 +54,8 @@ times_need_gpu = @test "$(BACKEND)" = cuda || \
 
 # On a GPU machine PyTorch is rarely in .venv.
 BENCH_PYTHON ?= python3
-bench_needs_numpy = @$(BENCH_PYTHON) -c 'import numpy' 2>/dev/null || \
-	{ echo "make $@: $(BENCH_PYTHON) needs numpy (and PyTorch for baselines); BENCH_PYTHON= names another" >&2; exit 1; }
+bench_needs_numpy = @$(BENCH_PYTHON) -c 'import numpy' || \
+	{ echo "make $@: BENCH_PYTHON=$(BENCH_PYTHON) needs numpy, and PyTorch for baselines" >&2; exit 1; }
 
 bench: $(TIMED_STEPS) $(TIMED_LIBRARIES)
 	$(times_need_gpu)
@@ -65,8 +65,7 @@ bench: $(TIMED_STEPS) $(TIMED_LIBRARIES)
 
 ceilings: $(firstword $(TIMED_STEPS))
 	$(times_need_gpu)
-	$(call recipe_needs,$(PYTHON),python3)
-	@$(PYTHON) -m plots.bench.ceilings $< "$(RESULTS)"
+	@$< --ceilings --json "$(RESULTS)/ceilings.jsonl"
 
 # Is any step slower than in OLD=FOLDER of libstepNN.so, built from another commit?
 builds: $(TIMED_STEPS) $(TIMED_LIBRARIES)
@@ -149,11 +148,10 @@ layouts:
 REAL_INPUT := $(RESULTS)/real_input
 
 real-input:
-	$(needs_matplotlib)
+	$(needs_numpy)
 	@$(MAKE) BACKEND=cpu DEBUG=0 WERROR=0 $(STEPS:%=build/cpu/%)
 	$(PYTHON) -m plots.tools.real_input.measure $(REAL_INPUT)
 	$(PYTHON) -m plots.tools.real_input.tables docs/real-input.md $(REAL_INPUT)
-	$(PYTHON) -m plots.tools.real_input.figure $(REAL_INPUT) build/plots
 
 # What the lab of the CPU backend counts of all steps, side by side; of one shape in docs/lab.md too.
 lab:

@@ -6,13 +6,15 @@ Adds a record for each contestant and case to RESULTS/GPU/bench_COMMIT.jsonl; ca
 are not measured again. With --quick, and where changes are not committed, the records go to
 BUILD/bench.jsonl, which is begun anew. docs/measuring.md explains.
 
-Exit codes: 0; 1 an answer was wrong; 2 bad usage; 3 a step or the device failed; 77 no GPU.
+Exit codes: 0; 1 an answer was wrong; 2 bad usage; 3 the device failed; 77 no GPU.
 """
 
 import argparse
 import json
+import re
 import subprocess
 import sys
+import tempfile
 import time
 from contextlib import ExitStack
 from dataclasses import replace
@@ -24,7 +26,6 @@ from pathlib import Path
 import numpy as np
 
 from plots.bench.cases import DENSE, Case, all_cases, quick_cases
-from plots.bench.ceilings import CeilingsError, measure_ceilings, short_name
 from plots.bench.contestants import (BASELINES, SEED, Contestant, Inputs, Mask, Outputs, StepCall,
                                      baseline_contestant, saved_masks, step_contestant,
                                      torch_on_a_gpu)
@@ -32,7 +33,9 @@ from plots.bench.exact import Exact
 from plots.bench.step_library import Device, DeviceError, StepLibrary
 from plots.bench.turns import QUICK, Measured, Plan, Stopwatch, measure, reason_of
 
-RIGHT, WRONG, USAGE, FAILED = 0, 1, 2, 3
+RIGHT, WRONG, FAILED = 0, 1, 3
+# What makers put around the name of a GPU that people use.
+BRANDS = ("nvidia", "geforce", "tesla")
 FULL = "full"  # the step with all entries unmasked, in turns with its block mask
 UNNAMED = ("-dirty", "unknown")
 
@@ -198,6 +201,22 @@ def versions(torch) -> dict:
             "triton": triton}
 
 
+def measure_ceilings(program: Path) -> dict:
+    """The record of a step's --ceilings, which names the GPU and the commit too."""
+    with tempfile.TemporaryDirectory() as scratch:
+        path = Path(scratch) / "record"
+        done = subprocess.run([program, "--ceilings", "--json", path], check=False)
+        if done.returncode != 0:
+            sys.exit(done.returncode)
+        return json.loads(path.read_text(encoding="utf-8"))
+
+
+def short_name(device: str) -> str:
+    """The folder of a GPU: `h200` for "NVIDIA H200"."""
+    words = re.findall(r"[a-z0-9]+", device.lower())
+    return "_".join([word for word in words if word not in BRANDS] or words)
+
+
 def output_of(words: argparse.Namespace, origin: dict) -> Path:
     if words.quick or words.only or origin["commit"].endswith(UNNAMED):
         path = words.build / "bench.jsonl"
@@ -212,7 +231,7 @@ def output_of(words: argparse.Namespace, origin: dict) -> Path:
 def run(words: argparse.Namespace) -> int:
     paths = sorted(words.build.resolve().glob("libstep*.so"))
     if not paths:
-        raise CeilingsError(f"{words.build}: has no libraries; make libraries BACKEND=cuda", USAGE)
+        raise RuntimeError(f"{words.build}: has no libraries; make libraries BACKEND=cuda")
     steps, torch = [StepLibrary(path) for path in paths], torch_on_a_gpu()
     programs = {step.name: words.build.resolve() / step.name for step in steps}
     origin = measure_ceilings(programs[steps[0].name]) | versions(torch)
@@ -251,15 +270,9 @@ def main() -> int:
                         help="cases with all of these words, such as D=128 causal")
     try:
         return run(parser.parse_args())
-    except CeilingsError as error:
-        print(f"bench: {error}", file=sys.stderr)
-        return error.code
-    except (DeviceError, OSError, RuntimeError, subprocess.SubprocessError) as error:
+    except (DeviceError, OSError, RuntimeError) as error:
         print(f"bench: {error}", file=sys.stderr)
         return FAILED
-    except KeyboardInterrupt:
-        print("\nbench: interrupted; the same command goes on with the next case", file=sys.stderr)
-        return 130
 
 
 if __name__ == "__main__":

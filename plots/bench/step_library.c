@@ -20,24 +20,6 @@ typedef struct Shape {
 
 #define EXPORTED __attribute__((visibility("default")))
 
-EXPORTED bool step_takes_block_masks(void);
-EXPORTED const char *step_describe(const Shape *shape, const BlockMask *mask, int *ceiling,
-                                   int *intermediate_bytes_per_entry);
-EXPORTED const char *step_prepare(const Shape *shape, const BlockMask *mask, void *prepared,
-                                  size_t *bytes, cudaStream_t stream);
-EXPORTED const char *step_workspace(const Shape *shape, size_t free_bytes, size_t *bytes);
-EXPORTED const char *step_forward(const Shape *shape, const BlockMask *mask, void *prepared,
-                                  void *workspace, size_t workspace_bytes, const void *q,
-                                  const void *k, const void *v, void *o, float *lse,
-                                  cudaStream_t stream);
-EXPORTED const char *device_allocate(size_t bytes, void **pointer);
-EXPORTED const char *device_free(void *pointer);
-EXPORTED const char *device_copy(void *target, const void *source, size_t bytes);
-EXPORTED const char *device_fill(void *pointer, int value, size_t bytes);
-EXPORTED const char *device_synchronize(void);
-EXPORTED const char *timer_start(void);
-EXPORTED const char *timer_stop(float *milliseconds, bool *late);
-
 static char why[256];
 
 static Strides compact(int64_t heads, int64_t rows, int64_t head_dim) {
@@ -69,18 +51,14 @@ static Problem problem_of(const Shape *s, const BlockMask *mask) {
   return p;
 }
 
-/** How many bytes of workspace the step wants when so many are free. */
 static size_t workspace_of(const Problem *p, size_t free_bytes) {
   return step.workspace_bytes != NULL ? step.workspace_bytes(p, free_bytes) : 0;
 }
 
 /** NULL if the step can be called for this problem, else why not. */
 static const char *refusal(const Problem *p, const BlockMask *mask) {
-  const char *what = NULL;
-  if (step.block_masks != NULL && mask == NULL) what = "needs a block mask";
-  if (step.block_masks == NULL && mask != NULL) what = "takes no block mask";
-  if (what != NULL) {
-    snprintf(why, sizeof why, "%s %s", step.name, what);
+  if ((step.block_masks != NULL) != (mask != NULL)) {
+    snprintf(why, sizeof why, "%s %s block mask", step.name, mask == NULL ? "needs a" : "takes no");
     return why;
   }
   return step.supports(p, why, sizeof why) ? NULL : why;
@@ -93,13 +71,13 @@ static const char *sentence(cudaError_t error) {
 /* --- The step ------------------------------------------------------------------------------- */
 
 /** True if every call needs a block mask; false if none may have one. */
-bool step_takes_block_masks(void) {
+EXPORTED bool step_takes_block_masks(void) {
   return step.block_masks != NULL;
 }
 
 /** What bounds the step at best, a Ceiling, and the traffic of S and P per unmasked entry. */
-const char *step_describe(const Shape *shape, const BlockMask *mask, int *ceiling,
-                          int *intermediate_bytes_per_entry) {
+EXPORTED const char *step_describe(const Shape *shape, const BlockMask *mask, int *ceiling,
+                                   int *intermediate_bytes_per_entry) {
   const Problem p = problem_of(shape, mask);
   const char *refused = refusal(&p, mask);
   if (refused != NULL) return refused;
@@ -116,8 +94,8 @@ const char *step_describe(const Shape *shape, const BlockMask *mask, int *ceilin
  * mask and lengths, before the forward passes with it. `mask` lies in host memory, its tensors in
  * device memory; it is trusted to be valid.
  */
-const char *step_prepare(const Shape *shape, const BlockMask *mask, void *prepared, size_t *bytes,
-                         cudaStream_t stream) {
+EXPORTED const char *step_prepare(const Shape *shape, const BlockMask *mask, void *prepared,
+                                  size_t *bytes, cudaStream_t stream) {
   const Problem p = problem_of(shape, mask);
   const char *refused = refusal(&p, mask);
   if (refused != NULL) return refused;
@@ -134,7 +112,7 @@ const char *step_prepare(const Shape *shape, const BlockMask *mask, void *prepar
  * Writes to `bytes` how much workspace the step wants when `free_bytes` of device memory are free:
  * 0 if none; more than `free_bytes` if that is too little for it.
  */
-const char *step_workspace(const Shape *shape, size_t free_bytes, size_t *bytes) {
+EXPORTED const char *step_workspace(const Shape *shape, size_t free_bytes, size_t *bytes) {
   const Problem p = problem_of(shape, NULL);
   *bytes = 0;
   if (step.workspace_bytes == NULL) return NULL;
@@ -149,9 +127,10 @@ const char *step_workspace(const Shape *shape, size_t free_bytes, size_t *bytes)
  * step without block masks; `workspace` has as many bytes as step_workspace() said, or is NULL for
  * a step that wants none.
  */
-const char *step_forward(const Shape *shape, const BlockMask *mask, void *prepared, void *workspace,
-                         size_t workspace_bytes, const void *q, const void *k, const void *v,
-                         void *o, float *lse, cudaStream_t stream) {
+EXPORTED const char *step_forward(const Shape *shape, const BlockMask *mask, void *prepared,
+                                  void *workspace, size_t workspace_bytes, const void *q,
+                                  const void *k, const void *v, void *o, float *lse,
+                                  cudaStream_t stream) {
   const Problem p = problem_of(shape, mask);
   const Tensors t = {.q = q,
                      .k = k,
@@ -174,32 +153,32 @@ const char *step_forward(const Shape *shape, const BlockMask *mask, void *prepar
 
 /* --- The device: memory of one library serves all of them ------------------------------------ */
 
-const char *device_allocate(size_t bytes, void **pointer) {
+EXPORTED const char *device_allocate(size_t bytes, void **pointer) {
   return sentence(cudaMalloc(pointer, bytes));
 }
 
-const char *device_free(void *pointer) {
+EXPORTED const char *device_free(void *pointer) {
   return sentence(cudaFree(pointer));
 }
 
 /** In either direction; waits for what was enqueued before. */
-const char *device_copy(void *target, const void *source, size_t bytes) {
+EXPORTED const char *device_copy(void *target, const void *source, size_t bytes) {
   return sentence(cudaMemcpy(target, source, bytes, cudaMemcpyDefault));
 }
 
 /** Enqueued. */
-const char *device_fill(void *pointer, int value, size_t bytes) {
+EXPORTED const char *device_fill(void *pointer, int value, size_t bytes) {
   return sentence(cudaMemsetAsync(pointer, value, bytes, NULL));
 }
 
-const char *device_synchronize(void) {
+EXPORTED const char *device_synchronize(void) {
   return sentence(cudaDeviceSynchronize());
 }
 
 static cudaEvent_t begin, end;
 
 /** Enqueues the start of a time. */
-const char *timer_start(void) {
+EXPORTED const char *timer_start(void) {
   cudaError_t error = cudaSuccess;
   if (begin == NULL) error = cudaEventCreate(&begin);
   if (error == cudaSuccess && end == NULL) error = cudaEventCreate(&end);
@@ -210,7 +189,7 @@ const char *timer_start(void) {
  * The time of what was enqueued since timer_start(). It is `late` if the device had got to the
  * start before all of it was enqueued: it may have waited for the host in between.
  */
-const char *timer_stop(float *milliseconds, bool *late) {
+EXPORTED const char *timer_stop(float *milliseconds, bool *late) {
   cudaError_t error = cudaEventRecord(end, NULL);
   if (error != cudaSuccess) return sentence(error);
   *late = cudaEventQuery(begin) == cudaSuccess;

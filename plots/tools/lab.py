@@ -3,8 +3,8 @@
 Usage: python3 -m plots.tools.lab FILE.md DOCUMENT.md
 
 FILE gets the whole page, DOCUMENT the tables of the first shape, between its markers. Needs the
-programs of the CPU backend (`make all BACKEND=cpu`). Each step is run on a few shapes with
---report, and so is step 03 with the padding of its rows removed.
+programs of the CPU backend (`make all BACKEND=cpu`). Runs each step, and step 03 without the
+padding of its rows, on a few shapes with --report.
 """
 
 import json
@@ -13,15 +13,15 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from plots.sections import SectionError, with_section
+from plots.sections import with_section
 from tests.lib.programs import REPOSITORY, RIGHT, WRONG, Program, step_names
 from tests.lib.source_tree import SourceTree
 
 SHAPES = ("-n 256 -d 64", "-n 384 -d 64 -m causal", "-n 200 -k 333 -d 128 -t bf16")
 GPU = "h200"
 PADDED_STEP = "step03"
-PADDING = ("common/device/mma_tile.cuh", "constexpr int PITCH = HEAD_DIM + VECTOR;",
-           "constexpr int PITCH = HEAD_DIM;")
+PADDING = ("common/device/fragments.cuh", "constexpr int SMEM_STRIDE = HEAD_DIM + CHUNK;",
+           "constexpr int SMEM_STRIDE = HEAD_DIM;")
 GLOBAL = ("global_load", "copy_global", "global_store")
 SHARED = ("shared_load", "shared_store", "ldmatrix", "copy_shared")
 SECTOR_BYTES = 32
@@ -29,13 +29,13 @@ SECTOR_BYTES = 32
 
 @dataclass(frozen=True)
 class Report:
-    """What one run said; `name` is the row's in the tables."""
+    """The records of one run; `name` is that of its row in the tables."""
 
     name: str
     records: list[dict]
 
-    def of(self, record: str) -> list[dict]:
-        return [row for row in self.records if row["record"] == record]
+    def of(self, kind: str) -> list[dict]:
+        return [record for record in self.records if record["record"] == kind]
 
     @property
     def run(self) -> dict:
@@ -51,7 +51,7 @@ class Report:
 
 
 def report_of(program: Program, name: str, shape: str, scratch: Path) -> Report:
-    """Runs a step; findings are for the page to show."""
+    """Runs a step; the page shows its findings."""
     path = scratch / "report.jsonl"
     path.unlink(missing_ok=True)
     done = program.run(*shape.split(), f"--report=json:{path},roofline:{GPU},races,bounds,init,"
@@ -121,15 +121,14 @@ def bound_row(report: Report) -> list[str]:
 
 
 def lesson(reports: list[Report]) -> list[str]:
-    """What the tables are there to show, in numbers of theirs."""
+    """What the tables show, in numbers from them."""
     by_name = {report.name: report for report in reports}
-    first, second, padded = by_name["step01"], by_name["step02"], by_name[PADDED_STEP]
-    bare = reports[-1]
+    padded, bare = by_name[PADDED_STEP], reports[-1]
+    first, second = (human(by_name[name].run["must_move_bytes"]) for name in ("step01", "step02"))
     loads = bare.run["ldmatrix_wavefronts"] / padded.run["ldmatrix_wavefronts"]
     return [
-        f"- From step01 to step02 what must move falls from "
-        f"{human(first.run['must_move_bytes'])}B to {human(second.run['must_move_bytes'])}B: "
-        f"S and P stay on the chip.",
+        f"- From step01 to step02 what must move falls from {first}B to {second}B: S and P stay "
+        "on the chip.",
         f"- Without its padding {PADDED_STEP} has {human(bare.sum_of('conflicts'))} conflicts in "
         f"place of {human(padded.sum_of('conflicts'))}; ldmatrix takes {loads:.1f} times the "
         f"wavefronts.", ""]
@@ -140,19 +139,17 @@ def tables_of(reports: list[Report]) -> list[str]:
     units = [row["unit"] for row in reports[0].of("bound")]
     return [
         *lesson(reports),
-        "Device memory, in bytes. What must move, what the sectors of all loads and cp.async and "
-        "of all stores add up to, and floating-point operations for each of these bytes:", "",
+        "Device memory, in bytes: what must move; the sectors of all loads and cp.async, and of "
+        "all stores; floating-point operations for each byte of these sectors:", "",
         *table(["", "must move", "loaded", "stored", "sectors a request", "used", "FLOP a byte"],
                [memory_row(report) for report in reports]),
         "Shared memory, in wavefronts:", "",
         *table(["", "loads", "stores", "ldmatrix", "cp.async", "conflicts", "worst"],
                [shared_row(report) for report in reports]),
-        "What is issued, by warps:", "",
+        "Instructions that warps issue:", "",
         *table(["", "mma", "with a copy in flight", "ldmatrix", "cp.async", "shuffles", "barriers",
                 "findings"], [issue_row(report) for report in reports]),
-        f"Bounds, not times: microseconds that each unit of one {gpu} needs at least for its "
-        "share:",
-        "",
+        f"Bounds, not times: microseconds that each unit of one {gpu} needs at least:", "",
         *table(["", *units, "bound by"], [bound_row(report) for report in reports])]
 
 
@@ -162,7 +159,7 @@ def page(by_shape: dict[str, list[Report]]) -> str:
     lines = ["# All steps in the lab", "",
              "Written by `make lab` from `--report=json:FILE` of the CPU backend, commit "
              f"{', '.join(commits)}. What the counts mean: [the lab](../docs/lab.md). B=1, H=2, "
-             "and fp16 where nothing else is said.", ""]
+             "and fp16 unless the options differ.", ""]
     for shape, reports in by_shape.items():
         lines += [f"## `{shape}`", "", *tables_of(reports)]
     return "\n".join(lines)
@@ -181,11 +178,7 @@ def main() -> int:
                             for name, program in programs.items()] for shape in SHAPES}
     file.write_text(page(by_shape))
     first = "\n".join(tables_of(by_shape[SHAPES[0]])).strip()
-    try:
-        document.write_text(with_section(document.read_text(), "lab", "`make lab`", first))
-    except SectionError as error:
-        print(f"lab: {document} {error}", file=sys.stderr)
-        return 1
+    document.write_text(with_section(document.read_text(), "lab", "`make lab`", first))
     return 0
 
 

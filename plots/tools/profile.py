@@ -2,7 +2,7 @@
 
 Usage: python3 -m plots.tools.profile PROGRAM [OPTION ...]
 
-Options are those of the program and say which problem. Needs a GPU and ncu. Clocks are held at
+Options are those of the program and choose the problem. Needs a GPU and ncu. Clocks are held at
 their base while ncu counts, so times are longer than those of the reports; shares are what counts.
 """
 
@@ -14,7 +14,6 @@ import sys
 import tempfile
 from pathlib import Path
 
-NO_GPU = 77
 ELAPSED = "avg.pct_of_peak_sustained_elapsed"
 # Units that a forward pass can be bound by, and the share of its peak that each reached.
 BUSY = {
@@ -27,15 +26,15 @@ BUSY = {
 }
 TIME = "gpu__time_duration.sum"
 DEVICE_BYTES, L2_BYTES = "dram__bytes.sum", "lts__t_bytes.sum"
-# As the hardware counts: what ncu derives of addresses has conflicts of cp.async that are none.
+# As the hardware counts: what ncu derives from addresses reports conflicts of cp.async that are
+# none.
 WAVEFRONTS = "l1tex__data_pipe_lsu_wavefronts_mem_shared.sum"
 CONFLICTS = "l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum"
 WARPS = "sm__warps_active.avg.pct_of_peak_sustained_active"
-SPILL_LOADS, SPILL_STORES = ("smsp__inst_executed_op_local_ld.sum",
-                             "smsp__inst_executed_op_local_st.sum")
+SPILLS = ("smsp__inst_executed_op_local_ld.sum", "smsp__inst_executed_op_local_st.sum")
 REGISTERS = "launch__registers_per_thread"
-METRICS = (*BUSY.values(), TIME, DEVICE_BYTES, L2_BYTES, WAVEFRONTS, CONFLICTS, WARPS, SPILL_LOADS,
-           SPILL_STORES, REGISTERS)
+METRICS = (*BUSY.values(), TIME, DEVICE_BYTES, L2_BYTES, WAVEFRONTS, CONFLICTS, WARPS, *SPILLS,
+           REGISTERS)
 PREFIXES = {"n": 1e-9, "u": 1e-6, "m": 1e-3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 
 
@@ -45,11 +44,6 @@ class ProfileError(Exception):
     def __init__(self, text: str, code: int = 3) -> None:
         super().__init__(text)
         self.code = code
-
-
-def first_line(text: str) -> str:
-    """What a program said."""
-    return text.strip().splitlines()[0] if text.strip() else "it said nothing"
 
 
 def in_base_units(text: str, unit: str) -> float:
@@ -69,9 +63,6 @@ def read_report(text: str) -> list[tuple[str, dict[str, float]]]:
     for row in rows[2:]:
         cells = {name: (value, unit) for name, value, unit in zip(names, row, units)}
         name = re.search(r"(\w+_kernel)(<[^()]*>)?", cells["Kernel Name"][0])
-        missing = [metric for metric in METRICS if not cells.get(metric, ("",))[0]]
-        if missing or not name:
-            raise ProfileError(f"ncu has no {', '.join(missing) or 'kernel name'} on this GPU")
         launches.append((name[0], {metric: in_base_units(*cells[metric]) for metric in METRICS}))
     return launches
 
@@ -102,54 +93,37 @@ def in_words(name: str, counted: dict[str, float]) -> str:
     if wavefronts > 0:
         lines.append(f"shared     {amount(wavefronts, 'wavefronts')}, "
                      f"{100 * conflicts / wavefronts:.1f} % of them by bank conflicts")
-    spills = counted[SPILL_LOADS] + counted[SPILL_STORES]
+    spills = sum(counted[metric] for metric in SPILLS)
     lines.append(f"spills     {amount(spills, 'accesses of local memory') if spills else 'none'}")
     return "\n".join(lines)
 
 
-def kernels_of(program: Path, options: list[str]) -> list[str]:
-    """The launches of a forward pass, by name; what prepares a mask is none of it."""
-    try:
-        done = subprocess.run([program, *options, "--info"], capture_output=True, text=True,
-                              check=False)
-    except OSError as error:
-        raise ProfileError(f"{program}: {error.strerror}; make all BACKEND=cuda", 2) from error
-    if done.returncode == NO_GPU:
-        raise ProfileError(f"no GPU here to profile on ({first_line(done.stderr)})", NO_GPU)
-    if done.returncode != 0:
-        raise ProfileError(first_line(done.stderr), done.returncode)
-    return re.findall(r"^kernel +(\w+):", done.stdout, re.MULTILINE)
-
-
-def explain(output: str) -> str:
-    """Why ncu failed, in one line."""
-    if "ERR_NVGPUCTRPERM" in output:
-        return ("ncu may not read the counters of this GPU: run it as root, or see "
-                "https://developer.nvidia.com/ERR_NVGPUCTRPERM")
-    errors = re.findall(r"^==ERROR== (.*)", output, re.MULTILINE)
-    return f"ncu: {errors[0] if errors else first_line(output)}"
+def output_of(*command: object) -> str:
+    """What a command prints; its first error if it fails."""
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
+    if done.returncode == 0:
+        return done.stdout
+    said = done.stdout + done.stderr
+    if "ERR_NVGPUCTRPERM" in said:
+        raise ProfileError("ncu may not read the counters of this GPU: run it as root, or see "
+                           "https://developer.nvidia.com/ERR_NVGPUCTRPERM")
+    errors = re.findall(r"^==ERROR== (.*)", said, re.MULTILINE) or said.splitlines()
+    raise ProfileError(errors[0] if errors else f"{command[0]} failed", done.returncode)
 
 
 def profile(program: Path, options: list[str]) -> list[tuple[str, dict[str, float]]]:
-    """Counts one forward pass."""
-    names = kernels_of(program, options)
+    """Counts one forward pass; what prepares a mask is no part of it."""
+    names = re.findall(r"^kernel +(\w+):", output_of(program, *options, "--info"), re.MULTILINE)
     if shutil.which("ncu") is None:
         raise ProfileError("ncu not found. Install it: Nsight Compute, which comes with the CUDA "
                            "Toolkit", 2)
     with tempfile.TemporaryDirectory() as scratch:
         report = Path(scratch) / "report"
-        counted = subprocess.run(
-            ["ncu", "--export", report, "--metrics", ",".join(METRICS),
-             "--kernel-name", f"regex:^({'|'.join(names)})_kernel", "--launch-count",
-             str(len(names)), program, *options, "-c", "none", "-r", "0"],
-            capture_output=True, text=True, check=False)
-        if counted.returncode != 0:
-            raise ProfileError(explain(counted.stdout + counted.stderr))
-        shown = subprocess.run(["ncu", "--import", f"{report}.ncu-rep", "--page", "raw", "--csv"],
-                               capture_output=True, text=True, check=False)
-        if shown.returncode != 0:
-            raise ProfileError(explain(counted.stdout + shown.stdout + shown.stderr))
-    return read_report(shown.stdout)
+        output_of("ncu", "--export", report, "--metrics", ",".join(METRICS),
+                  "--kernel-name", f"regex:^({'|'.join(names)})_kernel", "--launch-count",
+                  len(names), program, *options, "-c", "none", "-r", 0)
+        return read_report(output_of("ncu", "--import", f"{report}.ncu-rep", "--page", "raw",
+                                     "--csv"))
 
 
 def main() -> int:

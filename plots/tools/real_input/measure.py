@@ -23,7 +23,7 @@ from tests.lib.programs import (REPOSITORY, RIGHT, WRONG, Program, read_result, 
                                 step_names)
 from tests.lib.reference import Answer, attention, round_to
 
-# What the tables and the figure need of a program's row, and what tells its origin.
+# What the tables need of a program's row, and what tells its origin.
 FIELDS = ("step", "commit", "date", "backend", "heads", "kv_heads", "seqlen", "head_dim", "dtype",
           "mask", "scale", "input", "right", "rows", "rows_checked", "rows_wrong", "lse_wrong",
           "values_nan", "values_inf", "max_error", "mean_error", "allowed_error")

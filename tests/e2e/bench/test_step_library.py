@@ -79,15 +79,15 @@ def test_library_takes_block_masks(tmp_path: Path) -> None:
 @pytest.mark.skipif("SIMT_SLOW" in os.environ, reason="SIMT_SLOW: no verdict on speed")
 @pytest.mark.parametrize("name", ["step03", "step04"])
 def test_small_problem_is_quick(name: str) -> None:
-    """B=1 H=2 N=256 D=64 in 15 ms on two cores. The best of many, for the sake of busy machines."""
+    """B=1 H=2 N=256 D=64 in 30 ms of the CPU's time, on any number of cores: the best of many."""
     p = Problem(heads=2, seqlen=256, head_dim=64)
     best = math.inf
     call = Call(library_of(name), p, [x.astype(np.float16) for x in rounded_inputs(p)])
     for _ in range(100):
-        start = time.perf_counter()
+        start = time.process_time()
         call.enqueue()
-        best = min(best, time.perf_counter() - start)
-        if best < 0.015:
+        best = min(best, time.process_time() - start)
+        if best < 0.03:
             return
     raise AssertionError(f"{name}: {1e3 * best:.1f} ms")
 
@@ -96,7 +96,7 @@ def test_libraries_refuse_in_one_sentence() -> None:
     """Each finds its own `step`, whose name the refusal has."""
     refused = Shape(1, 1, 1, 8, 8, 40, False, False)
     for library in [library_of(name) for name in ("step03", "step04")]:
-        with pytest.raises(ValueError, match=f"--head-dim 40: {library.name} takes 32, 64"):
+        with pytest.raises(ValueError, match=f"--head-dim 40: {library.name} takes D = 32, 64,"):
             library.forward(refused, 0, 0, 0, 0, 0)
     for name, more, why in (
             ("step01", {"workspace_bytes": 255}, "needs a workspace of 256 bytes or more, not 255"),

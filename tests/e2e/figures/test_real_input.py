@@ -129,12 +129,6 @@ def test_commands_of_the_document() -> None:
     assert len(made) >= 3
 
 
-def test_the_figure_is_drawn(tmp_path: Path) -> None:
-    assert run("figure", RECORDS, tmp_path / "plots") == 0
-    assert (tmp_path / "plots" / "real_input.svg").read_text().startswith("<?xml")
-    assert (tmp_path / "plots" / "real_input.png").stat().st_size > 10_000
-
-
 # --- How the records are made ------------------------------------------------------------------------
 
 @pytest.fixture

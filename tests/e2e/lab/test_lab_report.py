@@ -294,7 +294,7 @@ def test_peaks_of_the_h200_are_the_measured_ones(any_step: Program, tmp_path: Pa
     path = tmp_path / "report"
     any_step.run_right("-n", 64, f"--report=roofline:h200,json:{path}")
     peaks = {row["unit"]: row["peak_per_s"] for row in read_rows(path) if row["record"] == "bound"}
-    measured = read_rows(REPOSITORY / "plots/results/h200/ceilings.jsonl")
+    measured = read_rows(REPOSITORY / "plots/results/ceilings.jsonl")
     for unit, field, scale in (("tensor cores", "ceiling_mma_tflops", 1e12),
                                ("device memory", "ceiling_copy_gb_per_s", 1e9)):
         best = max(row[field] for row in measured) * scale
