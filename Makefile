@@ -94,7 +94,7 @@ needs_step = @test -n "$(filter $(STEP_NAME),$(STEPS) $(FULL_NAMES))" || \
 
 ## make stepNN            build one step; then run ./stepNN (--help lists its options)
 ## make all               build every step
-## make check STEP=04     is the step right on small problems with tails, masks, empty rows? all steps without STEP
+## make check STEP=04     is the step right where tiles are incomplete, masked or empty? without STEP: every step
 ## make diffNN            what step NN changes in the step before it
 ## make lab               count what every step does on the CPU backend, into build/lab.md
 ## make deps              install what the tests need (Debian packages, and Python's in .venv)
@@ -129,9 +129,9 @@ check_steps = failed=0; for step in $(1); do wrong=0; \
 	done; test $$failed = 0
 
 CHECKED_STEPS = $(if $(STEP),$(filter $(STEP_NAME),$(STEPS) $(FULL_NAMES)),$(STEPS))
-check: $$(addprefix $$(BUILD)/,$$(CHECKED_STEPS))
+check: $$(CHECKED_STEPS)
 	$(if $(STEP),$(needs_step))
-	@$(call check_steps,$^)
+	@$(call check_steps,$(^:%=./%))
 
 # A source without its comments and blank lines.
 code_of = sed -e 's:/\*.*\*/::' -e '/\/\*/,/\*\//d' -e 's://.*::' -e 's/ *$$//' -e '/^$$/d' $(1)

@@ -1,10 +1,11 @@
 # Tests, checks of the source, and what they need installed.
 
+## make test-all          the tests, every variant of them; valgrind; lint (long: CONTRIBUTING.md)
 ## make test-e2e          the programs end to end, against NumPy
 ## make check-format      check the layout of the source with clang-format
 ## make lint              make cppcheck, and every compiler warning is an error
 ## make activations       run language models, which it installs, for the inputs in tests/data
-.PHONY: deps test test-e2e need-gpu activations check-format cppcheck lint lint-build
+.PHONY: deps test test-all test-e2e need-gpu activations check-format cppcheck lint lint-build
 COMPILE_NOTHING += deps check-format cppcheck activations
 
 include tests/unit/unit.mk
@@ -32,6 +33,15 @@ test: $(NEEDS_GPU)
 	@$(MAKE) --no-print-directory $(JOBS) test-unit
 	@$(MAKE) --no-print-directory $(JOBS) test-e2e
 
+# What `make test` leaves out because other tests hold it already, and what takes long.
+test-all: $(NEEDS_GPU)
+	@$(MAKE) --no-print-directory $(JOBS) test-unit TRIALS=20000
+	@$(MAKE) --no-print-directory $(JOBS) test-e2e EXHAUSTIVE=1
+ifeq ($(BACKEND),cpu)
+	@$(MAKE) --no-print-directory $(JOBS) test-valgrind
+	@$(MAKE) --no-print-directory $(JOBS) lint
+endif
+
 # --- End to end ------------------------------------------------------------------------------------
 
 # A step called directly, without the command line around it.
@@ -46,11 +56,15 @@ $(UNDER_TEST): $(BUILD)/under_test/%: $$(call step_object,$$*) $(BUILD)/tests/st
     $(filter-out %/main.o,$(HOST_OBJECTS)) $(SIMT_OBJECTS) $(LAB_OBJECTS)
 	$(call link_program,$(WRAP))
 
+# A GPU runs one test at a time, so that none of them runs out of memory.
+TEST_JOBS = $(if $(filter cuda,$(BACKEND)),0,$(shell nproc))
+
 test-e2e: $(NEEDS_GPU) $(STEP_PROGRAMS) $(BUILD)/layouts $(UNDER_TEST) $(LIBRARIES) \
     $(LAB_COUNTERS)
-	@$(PYTHON) -c 'import numpy, pytest, matplotlib' 2>/dev/null || \
-	  { echo "test-e2e: Python needs numpy, pytest and matplotlib. Install them: make deps"; exit 1; }
-	BACKEND=$(BACKEND) STEP_DIR=$(abspath $(BUILD)) $(PYTHON) -m pytest -q $(PYTEST_ARGS)
+	@$(PYTHON) -c 'import numpy, pytest, xdist, matplotlib' 2>/dev/null || \
+	  { echo "test-e2e: Python needs numpy, pytest, pytest-xdist and matplotlib. Install them: make deps"; exit 1; }
+	BACKEND=$(BACKEND) STEP_DIR=$(abspath $(BUILD)) $(PYTHON) -m pytest -q -n $(TEST_JOBS) \
+	  $(if $(EXHAUSTIVE),,-m "not exhaustive") $(PYTEST_ARGS)
 
 # --- Real input ------------------------------------------------------------------------------------
 

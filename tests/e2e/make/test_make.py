@@ -227,6 +227,42 @@ def test_unknown_step(tree: Tree) -> None:
     assert done.returncode != 0 and re.fullmatch(r"[^\n]*step99[^\n]*\n", done.stderr)
 
 
+def test_two_files_for_one_step(tree: Tree) -> None:
+    """Neither is taken silently; each can be built by its full name, and the other steps as ever."""
+    shutil.copy2(tree.root / "steps/step02_online_softmax.cu", tree.root / "steps/step02_mine.cu")
+    for goal in ("step02", "all", "diff02"):
+        done = tree.make(goal, "BACKEND=cpu")
+        assert done.returncode != 0
+        for words in ("step02 is the name of 2 files", "steps/step02_mine.cu",
+                      "steps/step02_online_softmax.cu", "as in: make step02_"):
+            assert words in done.stderr, (goal, words)
+    for name in ("step02_mine", "step02_online_softmax"):
+        assert f"steps/{name}.cpp" in sources(tree.build(name, "BACKEND=cpu"))
+        assert (tree.root / name).exists()
+    tree.build("step03", "BACKEND=cpu")
+
+
+def test_new_step_rebuilds_nothing_else(tree: Tree) -> None:
+    tree.build("step02", "BACKEND=cpu")
+    shutil.copy2(tree.root / "steps/step02_online_softmax.cu", tree.root / "steps/step06_mine.cu")
+    assert sources(tree.build("step06", "BACKEND=cpu")) == {"steps/step06_mine.cpp",
+                                                            "checked/step06_mine.all.cpp"}
+    assert "-Ibuild/cpu" not in (tree.root / "build/cpu/flags").read_text().split()
+
+
+def test_diff_counts_added_code(tree: Tree) -> None:
+    """Comments and blank lines apart; step 01 comes before step 02 and step 02 before step 02b."""
+    source = (tree.root / "steps/step01_naive.cu").read_text()
+    for name in ("step02_online_softmax", "step02b_mma"):
+        (tree.root / f"steps/{name}.cu").write_text(source)
+    with (tree.root / "steps/step02b_mma.cu").open("a") as file:
+        file.write("\n/** Two lines\n * of comment. */\n// one\nint a; // two\n/* b */\n*c = {};\n\n")
+    for step, count in (("02", 0), ("02b", 2)):
+        lines = tree.make(f"diff{step}").stdout.splitlines()
+        assert lines[-1].startswith(f"{count} lines of code added")
+    assert lines[0].startswith("--- steps/step02_online") and lines[1].startswith("+++ steps/step02b")
+
+
 def path_without(directory: Path, *missing: str) -> str:
     """A PATH with all that the system has but these programs."""
     for folder in ("/usr/bin", "/bin"):
@@ -250,7 +286,6 @@ def test_missing_compiler(tmp_path: Path, missing: str, package: str) -> None:
 
 
 @pytest.mark.parametrize("goal, missing, package", [
-    ("readme", "python3", "python3"), ("layouts", "python3", "python3"),
     ("activations", "python3", "python3 python3-venv"),
     ("test-valgrind", "valgrind", "valgrind"), ("lint", "cppcheck", "cppcheck")])
 def test_missing_tool(tmp_path: Path, goal: str, missing: str, package: str) -> None:
