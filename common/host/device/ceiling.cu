@@ -73,88 +73,71 @@ __global__ void __launch_bounds__(THREADS) mma_kernel(uint32_t seed, float *out)
 #endif
 }
 
-/** Events around repeated work; keeps the shortest time. */
-struct Best {
+/** Seconds of the fastest of some tries. `enqueue` starts the work. */
+template <typename Enqueue>
+static double shortest(Enqueue enqueue) {
   cudaEvent_t start, stop;
-  double seconds;
-};
-
-static void keep_shortest(Best *best) {
-  float milliseconds = 0.0f;
-  cudaEventSynchronize(best->stop);
-  cudaEventElapsedTime(&milliseconds, best->start, best->stop);
-  if (best->seconds == 0.0 || milliseconds < 1e3 * best->seconds) {
-    best->seconds = 1e-3 * milliseconds;
+  float best = INFINITY;
+  cudaEventCreate(&start);
+  cudaEventCreate(&stop);
+  for (int i = 0; i < TRIES; i++) {
+    float milliseconds = 0.0f;
+    cudaEventRecord(start);
+    enqueue();
+    cudaEventRecord(stop);
+    cudaEventSynchronize(stop);
+    cudaEventElapsedTime(&milliseconds, start, stop);
+    best = fminf(best, milliseconds);
   }
+  cudaEventDestroy(start);
+  cudaEventDestroy(stop);
+  return 1e-3 * best;
 }
 
 template <int CHAINS>
-static double measure_ffma(int blocks, float *out, Best best) {
-  best.seconds = 0.0;
-  for (int i = 0; i < TRIES; i++) {
-    cudaEventRecord(best.start);
-    ffma_kernel<CHAINS><<<blocks, THREADS>>>(0.999f, 0.001f, out);
-    cudaEventRecord(best.stop);
-    keep_shortest(&best);
-  }
-  return 2.0 * CHAINS * UNROLL * ITERATIONS * THREADS * blocks / best.seconds * 1e-12;
+static double measure_ffma(int blocks, float *out) {
+  const double seconds =
+      shortest([=] { ffma_kernel<CHAINS><<<blocks, THREADS>>>(0.999f, 0.001f, out); });
+  return 2.0 * CHAINS * UNROLL * ITERATIONS * THREADS * blocks / seconds * 1e-12;
 }
 
 template <int ACCUMULATORS>
-static double measure_mma(int multiprocessors, float *out, Best best) {
+static double measure_mma(int multiprocessors, float *out) {
   // Several times as many blocks as the registers of a multiprocessor let run at once.
   const int blocks = 16 * multiprocessors;
-  best.seconds = 0.0;
-  for (int i = 0; i < TRIES; i++) {
-    cudaEventRecord(best.start);
-    mma_kernel<ACCUMULATORS><<<blocks, THREADS>>>(i, out);
-    cudaEventRecord(best.stop);
-    keep_shortest(&best);
-  }
+  const double seconds = shortest([=] { mma_kernel<ACCUMULATORS><<<blocks, THREADS>>>(1, out); });
   const double flops_per_mma = 2.0 * 16 * 8 * 16;
-  return flops_per_mma * ACCUMULATORS * ITERATIONS * (THREADS / 32) * blocks / best.seconds * 1e-12;
+  return flops_per_mma * ACCUMULATORS * ITERATIONS * (THREADS / 32) * blocks / seconds * 1e-12;
 }
 
 template <int CHAINS>
-static double measure_exp(int blocks, float *out, Best best) {
-  best.seconds = 0.0;
-  for (int i = 0; i < TRIES; i++) {
-    cudaEventRecord(best.start);
-    exp_kernel<CHAINS><<<blocks, THREADS>>>(1.0f / THREADS, out);
-    cudaEventRecord(best.stop);
-    keep_shortest(&best);
-  }
-  return 1.0 * CHAINS * ITERATIONS * THREADS * blocks / best.seconds * 1e-9;
+static double measure_exp(int blocks, float *out) {
+  const double seconds =
+      shortest([=] { exp_kernel<CHAINS><<<blocks, THREADS>>>(1.0f / THREADS, out); });
+  return 1.0 * CHAINS * ITERATIONS * THREADS * blocks / seconds * 1e-9;
 }
 
-static double measure_copy(char *buffer, Best best) {
-  best.seconds = 0.0;
-  for (int i = 0; i < TRIES; i++) {
-    cudaEventRecord(best.start);
-    cudaMemcpyAsync(buffer + COPY_BYTES, buffer, COPY_BYTES, cudaMemcpyDeviceToDevice);
-    cudaEventRecord(best.stop);
-    keep_shortest(&best);
-  }
-  return 2.0 * COPY_BYTES / best.seconds * 1e-9;
+static double measure_copy(char *buffer) {
+  const double seconds = shortest(
+      [=] { cudaMemcpyAsync(buffer + COPY_BYTES, buffer, COPY_BYTES, cudaMemcpyDeviceToDevice); });
+  return 2.0 * COPY_BYTES / seconds * 1e-9;
 }
 
 /** All loops once; `found` keeps the best of what they reached. */
-static void measure_once(char *buffer, int multiprocessors, bool has_mma, Best best,
-                         Ceilings *found) {
+static void measure_once(char *buffer, int multiprocessors, bool has_mma, Ceilings *found) {
   const int blocks = 8 * multiprocessors;
   float *out = (float *)buffer;
-  const double ffma =
-      fmax(measure_ffma<4>(blocks, out, best),
-           fmax(measure_ffma<8>(blocks, out, best), measure_ffma<16>(blocks, out, best)));
+  const double ffma = fmax(measure_ffma<4>(blocks, out),
+                           fmax(measure_ffma<8>(blocks, out), measure_ffma<16>(blocks, out)));
   found->ffma_tflops = fmax(found->ffma_tflops, ffma);
   if (has_mma) {
-    const double mma = fmax(measure_mma<8>(multiprocessors, out, best),
-                            measure_mma<16>(multiprocessors, out, best));
+    const double mma =
+        fmax(measure_mma<8>(multiprocessors, out), measure_mma<16>(multiprocessors, out));
     found->mma_tflops = fmax(found->mma_tflops, mma);
   }
-  const double exps = fmax(measure_exp<4>(blocks, out, best), measure_exp<8>(blocks, out, best));
+  const double exps = fmax(measure_exp<4>(blocks, out), measure_exp<8>(blocks, out));
   found->exp_g_per_s = fmax(found->exp_g_per_s, exps);
-  found->copy_gb_per_s = fmax(found->copy_gb_per_s, measure_copy(buffer, best));
+  found->copy_gb_per_s = fmax(found->copy_gb_per_s, measure_copy(buffer));
 }
 
 static double now_s() {
@@ -164,19 +147,14 @@ static double now_s() {
 }
 
 static Ceilings measure(char *buffer, int device) {
-  Best best = {};
   int multiprocessors = 1, major = 0;
   cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device);
   cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
-  cudaEventCreate(&best.start);
-  cudaEventCreate(&best.stop);
   Ceilings found = {};
   const double end = now_s() + SECONDS;
   do {
-    measure_once(buffer, multiprocessors, major >= 8, best, &found);
+    measure_once(buffer, multiprocessors, major >= 8, &found);
   } while (now_s() < end && cudaPeekAtLastError() == cudaSuccess);
-  cudaEventDestroy(best.start);
-  cudaEventDestroy(best.stop);
   return found;
 }
 

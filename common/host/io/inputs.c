@@ -67,20 +67,41 @@ static double drawn_value(const Source *source, const Problem *p, int stream, in
   return 4 * random_normal(seed, STREAM_K, (uint64_t)(key * p->head_dim + d)) + 0.1 * x;
 }
 
-/** Element `index` of a file in the problem's dtype, rounded once. */
+/** Element `index` of a file of floating-point numbers. */
+static double file_number(const NpyArray *file, int64_t index) {
+  return file->type == NPY_F8   ? ((const double *)file->data)[index]
+         : file->type == NPY_F4 ? ((const float *)file->data)[index]
+                                : half_bits_to_float(((const uint16_t *)file->data)[index]);
+}
+
+/** The same in the problem's dtype, rounded once. */
 static uint16_t file_value(const NpyArray *file, Dtype dtype, int64_t index) {
-  switch (file->type) {
-    case NPY_F8:
-      return round_to(dtype, ((const double *)file->data)[index]);
-    case NPY_F4:
-      return round_to(dtype, ((const float *)file->data)[index]);
-    case NPY_F2: {
-      const uint16_t bits = ((const uint16_t *)file->data)[index];
-      return dtype == DTYPE_FP16 ? bits : double_to_bf16_bits(half_bits_to_float(bits));
-    }
-    default: /* NPY_U2 holds the bits of bf16 */
-      return ((const uint16_t *)file->data)[index];
+  const bool same = file->type == NPY_U2 || (file->type == NPY_F2 && dtype == DTYPE_FP16);
+  return same ? ((const uint16_t *)file->data)[index] : round_to(dtype, file_number(file, index));
+}
+
+/** Whether a finite number of a file becomes infinite in the problem's dtype. */
+static bool overflows(const NpyArray *file, Dtype dtype, int64_t index) {
+  return file->type != NPY_U2 && isfinite(file_number(file, index)) &&
+         (file_value(file, dtype, index) & 0x7fff) == (dtype == DTYPE_FP16 ? 0x7c00 : 0x7f80);
+}
+
+/** Refuses a file with a number that the dtype cannot hold; names the first one. */
+static bool check_range(const char *path, const NpyArray *file, Dtype dtype, Error *error) {
+  const int64_t *n = file->shape, count = n[0] * n[1] * n[2] * n[3];
+  int64_t first = count;
+#pragma omp parallel for reduction(min : first)
+  for (int64_t i = 0; i < count; i++) {
+    if (i < first && overflows(file, dtype, i)) first = i;
   }
+  if (first == count) return true;
+  return fail(
+      error, EXIT_USAGE,
+      "%s: element [%lld, %lld, %lld, %lld] is %g, beyond the largest %s; scale the tensor%s", path,
+      (long long)(first / n[3] / n[2] / n[1]), (long long)(first / n[3] / n[2] % n[1]),
+      (long long)(first / n[3] % n[2]), (long long)(first % n[3]), file_number(file, first),
+      dtype == DTYPE_FP16 ? "fp16, 65504" : "bf16, 3.39e38",
+      dtype == DTYPE_FP16 ? ", or use --dtype bf16" : "");
 }
 
 /** Returns the number of NaN. */
@@ -143,7 +164,7 @@ static bool open_file(const char *directory, Dtype dtype, int index, Inputs *inp
                   (long long)file->shape[i]);
     }
   }
-  return true;
+  return check_range(path, file, dtype, error);
 }
 
 /** Dimension `i` of a file must equal that of another. */

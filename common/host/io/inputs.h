@@ -28,7 +28,8 @@ typedef struct Inputs {
 
 /**
  * --input DIR: reads the three files and checks that they fit each other and the dtype. Sets the
- * sizes of `problem`: batch, heads, lengths and head dimension. EXIT_USAGE names the file at fault.
+ * sizes of `problem`: batch, heads, lengths and head dimension. EXIT_USAGE names the file at fault,
+ * and the element if a finite number is too large for the dtype.
  */
 bool inputs_open(const char *directory, Dtype dtype, Problem *problem, Inputs *inputs,
                  Error *error);

@@ -166,3 +166,19 @@ def test_head_dim_of_files_that_no_step_takes(step: Program, tmp_path: Path,
         np.save(directory / f"{name}.npy", np.zeros((1, 1, 2, head_dim), dtype="<f2"))
     line = refused(step, tmp_path, "--input", directory)
     assert f": --input {directory}: --head-dim {head_dim}: {step.name} takes" in line
+
+
+@pytest.mark.parametrize("dtype, value", [("<f4", 1e6), ("<f8", -1e300)])
+def test_numbers_beyond_fp16(any_step: Program, tmp_path: Path, dtype: str,
+                             value: float) -> None:
+    """Named when they are read; an infinity that the file holds is none of them."""
+    directory = directory_with(tmp_path / "in")
+    k = np.zeros((1, 2, 5, 32), dtype)
+    k[0, 1, 3, 4] = np.inf
+    np.save(directory / "k.npy", k)
+    any_step.run_right("--input", directory)
+    k[0, 1, 4, 31] = value
+    np.save(directory / "k.npy", k)
+    line = refused(any_step, tmp_path, "--input", directory)
+    assert f"{directory / 'k.npy'}: element [0, 1, 4, 31] is {value:g}, beyond" in line
+    assert line.endswith("scale the tensor, or use --dtype bf16\n")
