@@ -120,10 +120,12 @@ all: $(STEPS)
 $(STEPS) $(FULL_NAMES): %: $(BUILD)/% build/selected
 	@cp --remove-destination $< $@
 
-# Runs programs on small problems that reach every path of a kernel, more where the step takes any head
-# dimension, and prints one line a problem.
+# Runs programs on small problems that reach every path of a kernel, with more head dimensions and masks
+# where the step takes them, and prints one line a problem.
 check_steps = failed=0; for step in $(1); do wrong=0; \
-	  for file in tests/sanitize.cases $$($$step --info -d 17 >/dev/null 2>&1 && echo tests/sanitize_any_d.cases); do \
+	  for file in tests/sanitize.cases \
+	      $$($$step --info -d 17 >/dev/null 2>&1 && echo tests/sanitize_any_d.cases) \
+	      $$($$step --info -m empty >/dev/null 2>&1 && echo tests/sanitize_masks.cases); do \
 	    $$step --cases $$file --heads 2 --repeat 0 --check all || wrong=1; done; \
 	  if test $$wrong = 0; then echo "$${step\#\#*/}: right"; else echo "$${step\#\#*/}: WRONG"; failed=1; fi; \
 	done; test $$failed = 0
