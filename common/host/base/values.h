@@ -1,7 +1,7 @@
 /**
  * @file
- * Values of options: text to number or name. All return false with EXIT_USAGE and one line that
- * names the option, the value and what would be right.
+ * Values of options: text to number or name. On failure all return false with EXIT_USAGE and one
+ * line that names the option, the value and what would be right.
  */
 #ifndef HOST_VALUES_H
 #define HOST_VALUES_H
@@ -18,7 +18,7 @@ bool parse_integer(const char *option, const char *text, int64_t least, int64_t 
 /** An integer in [1, most]; `most` fits an int. */
 bool parse_count(const char *option, const char *text, int64_t most, int *value, Error *error);
 
-/** A finite decimal number; none that is so small that a double cannot hold it. */
+/** A finite decimal number that a double can hold without underflow. */
 bool parse_real(const char *option, const char *text, double *value, Error *error);
 
 /** The value of --seed: any 64-bit unsigned integer. */

@@ -1,6 +1,6 @@
 /**
  * @file
- * The device as the host sees it: what it is, and memory on it.
+ * The device: its properties, and the tensors of a problem in its memory.
  */
 #ifndef HOST_DEVICE_H
 #define HOST_DEVICE_H
@@ -17,31 +17,31 @@ enum { OUTPUT_POISON = 0xff, GUARD_BYTES = 4096 };
 
 typedef struct Device {
   char name[256];
-  bool simulated; /**< the CPU backend: counts mean something, times do not */
+  bool simulated; /**< the CPU backend: its times say nothing about a GPU */
   int multiprocessors, major, minor;
   size_t memory_bytes, l2_bytes;
   int runtime; /**< CUDA version as 1000 * major + 10 * minor */
 } Device;
 
-/** Looks at the current device. EXIT_NO_GPU when there is none. */
+/** Reads the properties of the current device. EXIT_NO_GPU if there is none. */
 bool device_open(Device *device, Error *error);
 
-/** False with EXIT_DEVICE, CUDA's own words and `what` when `status` is an error. */
+/** True on success, else EXIT_DEVICE with `what` failed and CUDA's error text. */
 bool device_ok(cudaError_t status, const char *what, Error *error);
 
 /** Allocates device memory; on failure names `what` and the bytes, and sets `*pointer` to NULL. */
 bool device_allocate(void **pointer, size_t bytes, const char *what, Error *error);
 
-/** Everything on the device that one problem needs, but the mask. */
+/** Device memory of one problem, except the mask. */
 typedef struct DeviceTensors {
-  Tensors tensors;    /**< what the step gets; o and lse point behind their front guards */
+  Tensors tensors;    /**< passed to the step; o and lse point past the front guards */
   uint8_t *o_block;   /**< front guard, O, back guard */
   uint8_t *lse_block; /**< front guard, LSE, back guard */
   size_t o_bytes, lse_bytes;
   size_t workspace_bytes;
 } DeviceTensors;
 
-/** Device memory that device_tensors_create() takes. */
+/** Bytes of device memory that device_tensors_create() allocates. */
 size_t device_tensors_bytes(const Problem *problem);
 
 /** Allocates all but the workspace and copies the inputs over. EXIT_DEVICE when memory runs out. */
@@ -49,8 +49,8 @@ bool device_tensors_create(const Problem *problem, const uint16_t *q, const uint
                            const uint16_t *v, DeviceTensors *tensors, Error *error);
 
 /**
- * Asks the step how much workspace it wants and allocates it, leaving `reserve_bytes` free for
- * others. EXIT_DEVICE with the number of bytes needed when the problem does not fit.
+ * Asks the step how much workspace it needs and allocates it; `reserve_bytes` stay free.
+ * EXIT_DEVICE with the number of bytes needed if the problem does not fit.
  */
 bool device_workspace_create(const Problem *problem, size_t reserve_bytes, DeviceTensors *tensors,
                              Error *error);

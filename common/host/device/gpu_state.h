@@ -1,6 +1,6 @@
 /**
  * @file
- * What only nvidia-smi and the driver know of a GPU.
+ * What only nvidia-smi and the driver know about a GPU.
  */
 #ifndef HOST_GPU_STATE_H
 #define HOST_GPU_STATE_H
@@ -9,8 +9,8 @@
 #include <stddef.h>
 
 /**
- * One line of nvidia-smi about the current device: values of `fields` (as --query-gpu names them),
- * separated by ", ", without units. False without nvidia-smi, and on the CPU backend.
+ * Asks nvidia-smi about the current device: the values of `fields` (names of --query-gpu),
+ * separated by ", ", without units. False if there is no nvidia-smi, and on the CPU backend.
  */
 bool gpu_query(const char *fields, char *line, size_t size);
 

@@ -1,6 +1,6 @@
 #include "host/device/step_build.h"
 
-/** The Makefile links it where there is one. */
+/** Linked into programs of the CPU backend only. */
 extern const Step step_checked __attribute__((weak));
 
 static bool is_checking;

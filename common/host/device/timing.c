@@ -30,8 +30,7 @@ static int compare_floats(const void *a, const void *b) {
   return (x > y) - (x < y);
 }
 
-/** The value that a share of the sorted samples does not exceed; between two samples, in between.
- */
+/** Quantile of sorted samples, interpolated linearly between two of them. */
 static double quantile(const float *sorted, int count, double share) {
   const double position = share * (count - 1);
   const int below = (int)position;

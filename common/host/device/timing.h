@@ -1,6 +1,6 @@
 /**
  * @file
- * How long things take: a forward pass on a GPU, anything else by the clock of the host.
+ * Time of a forward pass on a GPU, and the host clock.
  */
 #ifndef HOST_TIMING_H
 #define HOST_TIMING_H
@@ -18,21 +18,21 @@ typedef struct Timing {
   double median_ms, p10_ms, p90_ms;
 } Timing;
 
-/** What a sample needs beside the step's own memory: a buffer that pushes everything out of L2. */
+/** Bytes of the buffer that is overwritten before each sample to evict everything from L2. */
 size_t timing_flush_bytes(size_t l2_bytes);
 
-/** How many samples are enough. */
+/** How many samples to take: at least so many, and for at least `min_time` seconds. */
 typedef struct Sampling {
-  int least;         /**< so many at least */
-  int least_if_slow; /**< the same where a pass takes longer than SLOW_PASS_MS */
-  double min_time;   /**< and so many seconds of them */
+  int least;         /**< at least so many */
+  int least_if_slow; /**< the same if a pass takes longer than SLOW_PASS_MS */
+  double min_time;   /**< seconds, of all samples together */
 } Sampling;
 
 #define SLOW_PASS_MS 300
 
 /**
- * Times step.forward() with CUDA events around each pass, L2 flushed before it: 3 warm-ups, then
- * samples until there are enough of them.
+ * Times step.forward() with CUDA events around each pass; L2 is flushed before it. 3 warm-up
+ * passes, then samples as `sampling` says. EXIT_DEVICE if a launch or memory fails.
  */
 bool time_forward(const Problem *problem, const Tensors *tensors, size_t workspace_bytes,
                   size_t l2_bytes, Sampling sampling, Timing *timing, Error *error);

@@ -8,7 +8,7 @@
 #include "float16.h"
 #include "host/io/random.h"
 
-/* Streams of the generator. Each tensor has one, and one for each further draw. */
+/* Streams of the random numbers: one for each tensor and draw. Tensor i has stream base + i. */
 enum { STREAM_Q, STREAM_K, STREAM_V, STREAM_OUTLIER_DRAW = 8, STREAM_OUTLIER = 16 };
 
 static const char *const FILE_NAMES[3] = {"q.npy", "k.npy", "v.npy"};

@@ -22,14 +22,14 @@ typedef enum InputKind {
 
 typedef struct Inputs {
   uint16_t *q, *k, *v; /**< bit patterns of the problem's dtype, with its strides */
-  int64_t nan_count;   /**< NaN among them */
-  NpyArray files[3];   /**< q.npy, k.npy, v.npy until inputs_fill() has taken them over */
+  int64_t nan_count;   /**< number of NaN in q, k and v */
+  NpyArray files[3];   /**< q.npy, k.npy, v.npy: from inputs_open() to inputs_fill() */
 } Inputs;
 
 /**
- * --input DIR: reads the three files and checks that they fit each other and the dtype. Sets the
- * sizes of `problem`: batch, heads, lengths and head dimension. EXIT_USAGE names the file at fault,
- * and the element if a finite number is too large for the dtype.
+ * Reads q.npy, k.npy and v.npy from a directory and checks that they fit each other and the dtype.
+ * Sets the sizes of `problem`: batch, heads, lengths and head dimension. EXIT_USAGE names the file
+ * at fault, and the element if a finite number is too large for the dtype.
  */
 bool inputs_open(const char *directory, Dtype dtype, Problem *problem, Inputs *inputs,
                  Error *error);

@@ -1,5 +1,5 @@
 /* Compile with -ffp-contract=off: a fused multiply-add rounds once where a product and a sum round
- * twice, and then machines that have one would draw other numbers than machines that do not. */
+ * twice, so machines with and without it would draw different numbers. */
 
 #include "host/io/random.h"
 

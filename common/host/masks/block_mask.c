@@ -48,7 +48,7 @@ BlockMaskStatistics block_mask_statistics(const BlockMask *m, int kv_len) {
   return s;
 }
 
-/** Where in the tensors, for messages. */
+/** A place in the tensors, for messages. */
 typedef struct Place {
   int batch, head, q_block, slot;
 } Place;
@@ -144,7 +144,8 @@ static bool validate_shape(const BlockMask *m, const Problem *p, Error *error) {
 bool block_mask_validate(const BlockMask *m, const Problem *p, Error *error) {
   if (!validate_shape(m, p, error)) return false;
   const int64_t kv_blocks = ((int64_t)p->kv_len + m->kv_block_size - 1) / m->kv_block_size;
-  int32_t *seen_in = malloc(sizeof *seen_in * (size_t)kv_blocks); /* the last row that lists it */
+  int32_t *seen_in =
+      malloc(sizeof *seen_in * (size_t)kv_blocks); /* [kv_blocks]: last row that lists the block */
   if (seen_in == NULL) return fail(error, EXIT_DEVICE, "out of host memory to validate the mask");
   memset(seen_in, 0xff, sizeof *seen_in * (size_t)kv_blocks);
   const bool ok = validate_rows(m, kv_blocks, seen_in, error);

@@ -12,7 +12,7 @@
 #include "attention.h"
 #include "host/base/error.h"
 
-/** The most queries, and the most keys, of a block: of --mask-block and of files. */
+/** Most queries, and most keys, of a block. */
 enum { LARGEST_MASK_BLOCK = 1 << 14 };
 
 /** The tensors of a block mask, in the order of their files. */
@@ -32,13 +32,13 @@ typedef struct HostBlockMask {
   size_t bytes[MASK_TENSORS];
 } HostBlockMask;
 
-/** Points a mask to its tensors, wherever they lie. */
+/** Sets the pointers of a mask to its tensors, in host or device memory. */
 void block_mask_set_pointers(BlockMask *mask, void *const data[MASK_TENSORS]);
 
-/** Sets dense strides, 0 where batch entries or heads share one mask. */
+/** Sets dense strides; 0 for batch entries or heads that share one mask. */
 void block_mask_set_strides(BlockMask *mask);
 
-/** Blocks of all distinct rows. */
+/** Numbers of blocks, over all distinct masks. */
 typedef struct BlockMaskStatistics {
   int64_t blocks; /**< listed or not */
   int64_t active; /**< listed and not MASKED: the three kinds below */
@@ -62,26 +62,26 @@ bool block_mask_build(const struct Mask *mask, int q_block_size, int kv_block_si
 void block_mask_free(HostBlockMask *blocks);
 
 /**
- * Checks tensors in host memory against a problem: sizes, counts, indices, types, tiles, in that
- * order and row by row. EXIT_USAGE with the coordinates of the first fault.
+ * Checks tensors in host memory against a problem: sizes, then counts, types, indices and tiles
+ * row by row. EXIT_USAGE with the coordinates of the first fault.
  */
 bool block_mask_validate(const BlockMask *mask, const Problem *problem, Error *error);
 
-/** `kv_len` tells how many blocks there are. */
+/** Counts the blocks of a valid mask for `kv_len` keys. */
 BlockMaskStatistics block_mask_statistics(const BlockMask *mask, int kv_len);
 
 /**
  * Reads kv_num_blocks.npy, kv_indices.npy, block_mask_types.npy, partial_block_mask_indices.npy and
- * partial_block_masks.npy from a directory. A first or second dimension of size 1 broadcasts.
- * Without the last file there are no PARTIAL blocks, and the sizes given hold. Validates.
- * EXIT_USAGE names the file and the fault.
+ * partial_block_masks.npy from a directory, and validates the mask. A first or second dimension of
+ * size 1 broadcasts. The tiles give the size of the blocks; without the last file it is the size
+ * passed, and no block may be PARTIAL. EXIT_USAGE names the file and the fault.
  */
 bool block_mask_read(const char *directory, const Problem *problem, int q_block_size,
                      int kv_block_size, HostBlockMask *blocks, Error *error);
 
 /**
  * Writes the five files of a valid mask in host memory, whatever its strides, or none of them;
- * creates the directory. Fields that are not looked at become -1. EXIT_DEVICE if it fails.
+ * creates the directory. Unused fields are written as -1. EXIT_DEVICE if it fails.
  */
 bool block_mask_write(const char *directory, const BlockMask *mask, Error *error);
 

@@ -19,7 +19,7 @@ typedef struct Slot {
   int32_t block, type, tile;
 } Slot;
 
-/** Tiles seen so far, found again by their hash: open addressing, a power of two of entries. */
+/** Distinct tiles, in a hash table with open addressing; entry_count is a power of two. */
 typedef struct TileTable {
   uint8_t *tiles;
   size_t tile_bytes, capacity;
@@ -31,18 +31,18 @@ typedef struct TileTable {
 typedef struct Builder {
   const Mask *mask;
   int q_size, kv_size, q_blocks, kv_blocks;
-  int most_rows; /**< of queries in a row of blocks: q_size, or all there are */
+  int most_rows; /**< most queries in a row of blocks: q_size or q_len */
   int most_spans;
   KeySpan *spans;                 /**< [most_rows][most_spans] */
   int *span_counts, *next_span;   /**< [most_rows] */
   int64_t *attended, *whole_rows; /**< [kv_blocks + 1] */
   uint8_t *tile, *causal_tile;    /**< [q_size][kv_size], zeros from row most_rows on */
-  Slot *slots;                    /**< of all rows, one after the other */
+  Slot *slots;                    /**< of all rows, in order */
   size_t slot_count, slot_capacity;
-  int32_t *row_slots; /**< [batches][heads][q_blocks]: how many of them */
-  int32_t longest;    /**< of the rows: there is one slot at least */
+  int32_t *row_slots; /**< [batches][heads][q_blocks]: slots of the row */
+  int32_t longest;    /**< most slots of a row, at least 1 */
   TileTable table;
-  double taken_bytes, most_bytes; /**< of memory */
+  double taken_bytes, most_bytes; /**< memory needed so far, and available */
   bool too_large;
 } Builder;
 
@@ -76,7 +76,7 @@ static bool grow_entries(TileTable *t) {
   return true;
 }
 
-/** Notes that `bytes` more will be allocated; false if the memory has no room for them. */
+/** Adds to the memory needed; false if it is more than there is. */
 static bool take(Builder *b, double bytes) {
   b->taken_bytes += bytes;
   b->too_large = b->too_large || b->taken_bytes > b->most_bytes;
@@ -105,7 +105,7 @@ static int32_t find_tile(Builder *b, const uint8_t *tile) {
   return t->count++;
 }
 
-/** Rows of blocks of all distinct masks. */
+/** Number of rows of blocks, over all distinct masks. */
 static size_t count_rows(const Builder *b) {
   return (size_t)b->mask->batches * (size_t)b->mask->heads * (size_t)b->q_blocks;
 }
@@ -148,7 +148,7 @@ static void count_attended(Builder *b, int rows) {
   }
 }
 
-/** The spans of a row; of one that is like the row before, without asking the mask. */
+/** Finds the spans of row r, or copies those of the row before if they are known to be equal. */
 static void find_spans(Builder *b, int batch, int head, int first_q, int r) {
   KeySpan *spans = b->spans + (size_t)r * (size_t)b->most_spans;
   if (r > 0 && mask_rows_alike(b->mask, first_q + r) == 0) {
@@ -160,7 +160,7 @@ static void find_spans(Builder *b, int batch, int head, int first_q, int r) {
   b->next_span[r] = 0;
 }
 
-/** Writes out a mixed block. Blocks must come in ascending order: next_span only moves on. */
+/** Writes the entries of a mixed block to b->tile. Blocks must be passed in ascending order. */
 static void fill_tile(Builder *b, int rows, int block) {
   const int64_t first = (int64_t)block * b->kv_size, end = first + b->kv_size;
   memset(b->tile, 0, (size_t)b->most_rows * (size_t)b->kv_size);
@@ -177,7 +177,7 @@ static void fill_tile(Builder *b, int rows, int block) {
   }
 }
 
-/** Whether the block just written out is what the causal rule gives there. */
+/** Whether the entries in b->tile are those of the causal rule. */
 static bool is_causal(Builder *b, int first_q, int rows, int block) {
   const Mask *m = b->mask;
   const int64_t first = (int64_t)block * b->kv_size;
@@ -196,7 +196,7 @@ static bool build_row(Builder *b, int batch, int head, int q_block) {
   const int first_q = q_block * b->q_size;
   const int rows = m->q_len - first_q < b->q_size ? m->q_len - first_q : b->q_size;
   const size_t slots_before = b->slot_count;
-  /* All other rows take less time than the threads take to meet, or need the row before. */
+  /* Other masks are so fast that threads do not pay, or need the row before. */
 #pragma omp parallel for if (m->preset == PRESET_RANDOM)
   for (int r = 0; r < rows; r++) find_spans(b, batch, head, first_q, r);
   count_attended(b, rows);
@@ -231,8 +231,8 @@ static bool build_rows(Builder *b) {
   return true;
 }
 
-/** Lays the slots of all rows side by side, each row with room for the longest. Takes over the
- * counts and the tiles. */
+/** Copies the slots to tensors in which every row has room for the longest. The counts and the
+ * tiles are moved, not copied. */
 static bool lay_out(Builder *b, HostBlockMask *result) {
   const Mask *m = b->mask;
   const size_t rows = count_rows(b);
@@ -250,7 +250,7 @@ static bool lay_out(Builder *b, HostBlockMask *result) {
     result->data[i] = malloc(slot_bytes);
     result->bytes[i] = slot_bytes;
     if (result->data[i] == NULL) return false;
-    memset(result->data[i], 0xff, slot_bytes); /* slots that nobody uses say so: -1 */
+    memset(result->data[i], 0xff, slot_bytes); /* unused slots are -1 */
   }
   const int32_t *counts = b->row_slots;
   int32_t *indices = result->data[TENSOR_INDICES], *types = result->data[TENSOR_TYPES];

@@ -4,6 +4,7 @@
  */
 #define _POSIX_C_SOURCE 200809L
 #include <errno.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,88 +17,69 @@
 static const struct {
   const char *name;
   NpyType type;
-  NpyTypes types;
+  const char *type_name;
   int rank;
-} FILE_FACTS[MASK_TENSORS] = {
-    {"kv_num_blocks.npy", NPY_I4, {1 << NPY_I4, "<i4 (int32)"}, 3},
-    {"kv_indices.npy", NPY_I4, {1 << NPY_I4, "<i4 (int32)"}, 4},
-    {"block_mask_types.npy", NPY_I4, {1 << NPY_I4, "<i4 (int32)"}, 4},
-    {"partial_block_mask_indices.npy", NPY_I4, {1 << NPY_I4, "<i4 (int32)"}, 4},
-    {"partial_block_masks.npy", NPY_B1, {1 << NPY_B1, "|b1 (bool)"}, 3},
+} FILES[MASK_TENSORS] = {
+    {"kv_num_blocks.npy", NPY_I4, "<i4 (int32)", 3},
+    {"kv_indices.npy", NPY_I4, "<i4 (int32)", 4},
+    {"block_mask_types.npy", NPY_I4, "<i4 (int32)", 4},
+    {"partial_block_mask_indices.npy", NPY_I4, "<i4 (int32)", 4},
+    {"partial_block_masks.npy", NPY_B1, "|b1 (bool)", 3},
 };
 
-/** directory/name; NULL if memory runs out. */
-static char *join(const char *directory, const char *name) {
-  const size_t size = strlen(directory) + strlen(name) + 2;
-  char *path = malloc(size);
-  if (path != NULL) snprintf(path, size, "%s/%s", directory, name);
-  return path;
-}
-
+/** Reads one file. The one of the tiles may be missing; its rank is then 0. */
 static bool read_file(const char *directory, int file, NpyArray *array, Error *error) {
-  char *path = join(directory, FILE_FACTS[file].name);
-  if (path == NULL) return fail(error, EXIT_DEVICE, "out of host memory");
-  bool ok = true;
-  if (file != TENSOR_TILES || access(path, F_OK) == 0) {
-    ok = npy_read(path, FILE_FACTS[file].types, array, error);
-    if (ok && array->rank != FILE_FACTS[file].rank) {
-      ok = fail(error, EXIT_USAGE, "%s: has %d dimension%s, must have %d", path, array->rank,
-                array->rank == 1 ? "" : "s", FILE_FACTS[file].rank);
-    }
-  }
-  free(path);
-  return ok;
+  char path[2 * PATH_MAX];
+  const NpyTypes types = {1u << FILES[file].type, FILES[file].type_name};
+  snprintf(path, sizeof path, "%s/%s", directory, FILES[file].name);
+  if (file == TENSOR_TILES && access(path, F_OK) != 0) return true;
+  if (!npy_read(path, types, array, error)) return false;
+  if (array->rank == FILES[file].rank) return true;
+  return fail(error, EXIT_USAGE, "%s: has %d dimension%s, must have %d", path, array->rank,
+              array->rank == 1 ? "" : "s", FILES[file].rank);
 }
 
-/** Of a tensor that has not as many rows of blocks and slots as the first, kv_indices.npy. */
-static bool refuse_slots(const char *directory, int file, const int64_t *shape,
-                         const int64_t *first, Error *error) {
-  const char *name = FILE_FACTS[file].name;
-  if (file == TENSOR_COUNTS) {
-    return fail(error, EXIT_USAGE, "%s/%s: NQB is %lld, must be %lld as in kv_indices.npy",
-                directory, name, (long long)shape[2], (long long)first[2]);
-  }
-  return fail(error, EXIT_USAGE,
-              "%s/%s: [NQB, MAXB] is [%lld, %lld], must be [%lld, %lld] as in kv_indices.npy",
-              directory, name, (long long)shape[2], (long long)shape[3], (long long)first[2],
-              (long long)first[3]);
-}
-
-/** Every dimension of the tensors of slots must be that of the first, or 1 where one mask serves
- * all. There may be no slot at all: then nothing is attended. */
-static bool check_shapes(const char *directory, const NpyArray *files, BlockMask *m, Error *error) {
-  for (int i = TENSOR_COUNTS; i <= TENSOR_TILE_INDICES; i++) {
-    const int64_t *shape = files[i].shape;
-    const bool slots = i != TENSOR_COUNTS;
-    for (int d = 0; d < 3 + slots; d++) {
-      const int least = d < 3;
-      if (shape[d] < least || shape[d] > INT32_MAX) {
-        return fail(error, EXIT_USAGE, "%s/%s: dimension %d is %lld, must be from %d to 2^31 - 1",
-                    directory, FILE_FACTS[i].name, d, (long long)shape[d], least);
-      }
+/** NQB and MAXB must be those of kv_indices.npy. MAXB may be 0: then nothing is attended. */
+static bool check_slots(const char *directory, const NpyArray *files, int file, Error *error) {
+  static const char *const NAMES[4] = {"B", "H", "NQB", "MAXB"};
+  const int64_t *shape = files[file].shape, *expected = files[TENSOR_INDICES].shape;
+  for (int d = 0; d < FILES[file].rank; d++) {
+    const int least = d < 3;
+    if (shape[d] < least || shape[d] > INT32_MAX) {
+      return fail(error, EXIT_USAGE, "%s/%s: %s is %lld, must be from %d to 2^31 - 1", directory,
+                  FILES[file].name, NAMES[d], (long long)shape[d], least);
     }
-    if (shape[0] > m->batches) m->batches = (int)shape[0];
-    if (shape[1] > m->heads) m->heads = (int)shape[1];
-    const int64_t *first = files[TENSOR_INDICES].shape;
-    if (shape[2] != first[2] || (slots && shape[3] != first[3])) {
-      return refuse_slots(directory, i, shape, first, error);
-    }
-  }
-  for (int i = TENSOR_COUNTS; i <= TENSOR_TILE_INDICES; i++) {
-    const int64_t *shape = files[i].shape;
-    if ((shape[0] != 1 && shape[0] != m->batches) || (shape[1] != 1 && shape[1] != m->heads)) {
-      return fail(
-          error, EXIT_USAGE,
-          "%s/%s: [B, H] is [%lld, %lld], but other files have up to [%d, %d] (1 stands for "
-          "all)",
-          directory, FILE_FACTS[i].name, (long long)shape[0], (long long)shape[1], m->batches,
-          m->heads);
+    if (d >= 2 && shape[d] != expected[d]) {
+      return fail(error, EXIT_USAGE, "%s/%s: %s is %lld, must be %lld as in kv_indices.npy",
+                  directory, FILES[file].name, NAMES[d], (long long)shape[d],
+                  (long long)expected[d]);
     }
   }
   return true;
 }
 
-/** Dense strides of a file, 0 where a dimension of 1 stands for all. */
+/** Sets batches and heads of the mask. In each file they are these or 1, which broadcasts. */
+static bool check_shapes(const char *directory, const NpyArray *files, BlockMask *m, Error *error) {
+  m->batches = m->heads = 1;
+  for (int i = TENSOR_COUNTS; i <= TENSOR_TILE_INDICES; i++) {
+    if (!check_slots(directory, files, i, error)) return false;
+    if (files[i].shape[0] > m->batches) m->batches = (int)files[i].shape[0];
+    if (files[i].shape[1] > m->heads) m->heads = (int)files[i].shape[1];
+  }
+  for (int i = TENSOR_COUNTS; i <= TENSOR_TILE_INDICES; i++) {
+    const int64_t *shape = files[i].shape;
+    if ((shape[0] != 1 && shape[0] != m->batches) || (shape[1] != 1 && shape[1] != m->heads)) {
+      return fail(error, EXIT_USAGE,
+                  "%s/%s: [B, H] is [%lld, %lld], but other files have up to [%d, %d] (1 stands "
+                  "for all)",
+                  directory, FILES[i].name, (long long)shape[0], (long long)shape[1], m->batches,
+                  m->heads);
+    }
+  }
+  return true;
+}
+
+/** Dense strides of a file; 0 for B or H of size 1, which broadcasts. */
 static void set_file_strides(const NpyArray *file, int64_t *strides) {
   int64_t stride = 1;
   for (int d = file->rank - 1; d >= 0; d--) {
@@ -107,7 +89,6 @@ static void set_file_strides(const NpyArray *file, int64_t *strides) {
 }
 
 static bool set_sizes(const char *directory, const NpyArray *files, BlockMask *m, Error *error) {
-  m->batches = m->heads = 1;
   if (!check_shapes(directory, files, m, error)) return false;
   m->q_blocks = (int)files[TENSOR_INDICES].shape[2];
   m->max_slots = (int)files[TENSOR_INDICES].shape[3];
@@ -119,8 +100,8 @@ static bool set_sizes(const char *directory, const NpyArray *files, BlockMask *m
       return fail(error, EXIT_USAGE,
                   "%s/%s: the shape is [%lld, %lld, %lld], must be at most [2^31 - 1, %d, %d] with "
                   "blocks of 1 x 1 or more",
-                  directory, FILE_FACTS[TENSOR_TILES].name, (long long)shape[0],
-                  (long long)shape[1], (long long)shape[2], most, most);
+                  directory, FILES[TENSOR_TILES].name, (long long)shape[0], (long long)shape[1],
+                  (long long)shape[2], most, most);
     }
     m->tile_count = (int)shape[0];
     m->q_block_size = (int)shape[1];
@@ -140,7 +121,7 @@ bool block_mask_read(const char *directory, const Problem *problem, int q_block_
   bool ok = true;
   for (int i = 0; i < MASK_TENSORS && ok; i++) ok = read_file(directory, i, &files[i], error);
   ok = ok && set_sizes(directory, files, &blocks->mask, error);
-  for (int i = 0; i < MASK_TENSORS; i++) { /* the arrays change hands, good or not */
+  for (int i = 0; i < MASK_TENSORS; i++) { /* after a failure too: they are freed below */
     blocks->data[i] = files[i].data;
     blocks->bytes[i] = files[i].bytes;
   }
@@ -157,7 +138,7 @@ bool block_mask_read(const char *directory, const Problem *problem, int q_block_
   return ok;
 }
 
-/** The slots of one row; what nobody may look at is written as -1. */
+/** The slots of one row. Unused fields are written as -1. */
 static void pack_row(const BlockMask *m, int batch, int head, int q_block, int32_t *indices,
                      int32_t *types, int32_t *tiles) {
   const int count = block_count(m, batch, head, q_block);
@@ -173,7 +154,7 @@ static void pack_row(const BlockMask *m, int batch, int head, int q_block, int32
   }
 }
 
-/** Copies the four tensors of slots to dense ones. */
+/** Copies the four tensors of slots, which may have any strides, to dense ones. */
 static void pack(const BlockMask *m, int32_t *const packed[TENSOR_TILES]) {
   size_t row = 0;
   for (int b = 0; b < m->batches; b++) {
@@ -199,7 +180,7 @@ bool block_mask_write(const char *directory, const BlockMask *m, Error *error) {
   NpyFile files[MASK_TENSORS];
   bool ok = true;
   for (int i = 0; i < MASK_TENSORS; i++) {
-    files[i] = (NpyFile){FILE_FACTS[i].name, FILE_FACTS[i].type, FILE_FACTS[i].rank, slots, NULL};
+    files[i] = (NpyFile){FILES[i].name, FILES[i].type, FILES[i].rank, slots, NULL};
     if (i == TENSOR_TILES) break;
     const size_t width = i == TENSOR_COUNTS ? 1 : (size_t)m->max_slots;
     packed[i] = malloc(sizeof(int32_t) * (rows * width + 1));

@@ -12,7 +12,7 @@ static bool upload(const HostBlockMask *blocks, DeviceMask *d, Error *error) {
   for (int i = 0; i < MASK_TENSORS; i++) {
     const size_t bytes = blocks->bytes[i];
     d->mask_bytes += bytes;
-    if (bytes == 0) continue; /* no tile: nobody will look for one */
+    if (bytes == 0) continue; /* no tile, so no slot is PARTIAL */
     if (!device_allocate(&d->tensors[i], bytes, TENSOR_NAMES[i], error) ||
         !device_ok(cudaMemcpy(d->tensors[i], blocks->data[i], bytes, cudaMemcpyHostToDevice),
                    TENSOR_NAMES[i], error)) {

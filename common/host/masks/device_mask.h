@@ -17,12 +17,12 @@ typedef struct DeviceMask {
   void *tensors[MASK_TENSORS];
   void *prepared;
   size_t mask_bytes, prepared_bytes;
-  double upload_ms;  /**< allocating and copying the tensors, by the clock of the host */
-  double prepare_ms; /**< allocating for Step::prepare() and running it, by the same clock */
+  double upload_ms;  /**< for allocating and copying the tensors, by the host clock */
+  double prepare_ms; /**< for allocating for prepare() and running it, by the host clock */
 } DeviceMask;
 
 /**
- * Copies a validated mask to the device and lets the step prepare. EXIT_DEVICE if memory runs out
+ * Copies a valid mask to the device and runs the step's prepare(). EXIT_DEVICE if memory runs out
  * or a kernel fails. Freed by device_mask_free().
  */
 bool device_mask_create(const Problem *problem, const HostBlockMask *blocks, DeviceMask *mask,

@@ -5,7 +5,7 @@
 
 enum { MOST_CHARACTERS = 64 };
 
-/** Blocks that one character stands for, so that `blocks` of them fit a line. */
+/** How many blocks one character must stand for, so that `blocks` of them fit a line. */
 static int64_t blocks_per_character(int64_t blocks) {
   return (blocks + MOST_CHARACTERS - 1) / MOST_CHARACTERS;
 }

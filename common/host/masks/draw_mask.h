@@ -10,8 +10,9 @@
 #include "host/masks/mask.h"
 
 /**
- * Prints one character per block of `q_block` x `kv_block` entries of the first mask, at most about
- * 64 x 64 of them. EXIT_DEVICE if memory runs out.
+ * Prints one character per block of `q_block` x `kv_block` entries of the first mask. If that gives
+ * more than 64 rows or columns, a character stands for several blocks. EXIT_DEVICE if memory runs
+ * out.
  */
 bool draw_mask(const Mask *mask, int q_block, int kv_block, FILE *out, Error *error);
 

@@ -4,10 +4,11 @@
 
 #include "host/io/random.h"
 
-/* Streams of random numbers; those of the inputs are small numbers. */
+/* Streams of random numbers, none of which the inputs use. */
 enum { STREAM_KEYS = 24, STREAM_BLOCKS = 100, STREAM_ENTRIES = 101 };
 
-/** Pairs under the causal rule: kv_len + (kv_len - 1) + ... over the rows that attend anything. */
+/** Attended pairs under the causal rule: kv_len + (kv_len - 1) + ... for the rows that attend any.
+ */
 static int64_t causal_entries(int64_t q_len, int64_t kv_len) {
   const int64_t rows = q_len < kv_len ? q_len : kv_len;
   return rows * kv_len - rows * (rows - 1) / 2;
@@ -55,8 +56,7 @@ static int32_t clamp(int64_t x, int64_t least, int64_t most) {
   return (int32_t)(x < least ? least : x > most ? most : x);
 }
 
-/** Appends first .. end - 1, joined to the span before it if they touch; empty ones are left out.
- */
+/** Appends the keys first .. end - 1, if any; joins them to the last span if they touch it. */
 static int append(KeySpan *spans, int count, int64_t first, int64_t end) {
   if (first >= end) return count;
   if (count > 0 && spans[count - 1].end == first) {
@@ -67,12 +67,12 @@ static int append(KeySpan *spans, int count, int64_t first, int64_t end) {
   return count + 1;
 }
 
-/** The key after the last that the causal rule gives to query q. */
+/** One past the last key that query q attends under the causal rule. */
 static int32_t causal_limit(const Mask *mask, int q) {
   return clamp((int64_t)q + mask->kv_len - mask->q_len + 1, 0, mask->kv_len);
 }
 
-/** The run of text or image, or the document, that a key lies in. */
+/** Index of the document, or the run of text or image, that contains a key. */
 static int run_of(const Mask *mask, int64_t key) {
   int low = 0, high = mask->run_count - 1;
   while (low < high) {
@@ -86,12 +86,12 @@ static int run_of(const Mask *mask, int64_t key) {
   return low;
 }
 
-/** True with the given probability, always the same for one index. */
+/** True with probability mask->density; a function of the seed and the index. */
 static bool drawn(const Mask *mask, uint32_t stream, int64_t index) {
   return random_uniform(mask->seed, stream, (uint64_t)index) < mask->density;
 }
 
-/** One past the last of `count` numbers, from `first` on, that is drawn; 0 if none is. */
+/** One past the last index below `count` for which first + index is drawn; 0 if there is none. */
 static int64_t last_drawn(const Mask *mask, uint32_t stream, int64_t first, int64_t count) {
   while (count > 0 && !drawn(mask, stream, first + count - 1)) count--;
   return count;
@@ -127,14 +127,14 @@ static int dense_row(const uint8_t *row, int64_t keys, int64_t first_key, KeySpa
   return count;
 }
 
-/** One past the last entry that is 1; 0 if none is. */
+/** One past the last entry that is 1; 0 if there is none. */
 static int64_t last_one(const uint8_t *row, int64_t keys) {
   while (keys > 0 && !row[keys - 1]) keys--;
   return keys;
 }
 
-/** What one slot of a block mask gives to a query: keys first .. end - 1 or, of these, those that
- * `row` marks. None if first >= end. */
+/** The keys that a query attends through one slot: first .. end - 1, or those of them that `row`
+ * marks. None if first >= end. */
 typedef struct SlotKeys {
   int64_t first, end;
   const uint8_t *row; /**< NULL: all of them */
@@ -188,8 +188,8 @@ static int directory_row(const Mask *mask, int batch, int head, int q, int64_t c
   return joined;
 }
 
-/** As kernels see PARTIAL tiles: they visit those of their own tiles that have any bit set, also
- * behind the last key, unless the tile begins there. */
+/** See mask_row_end(). A kernel tile is visited if any entry of the PARTIAL block in it is 1, also
+ * past kv_len. */
 static int32_t directory_row_end(const Mask *mask, int batch, int head, int q, int kv_tile) {
   const BlockMask *m = &mask->blocks.mask;
   const int slots = block_count(m, batch, head, q / m->q_block_size);
@@ -207,7 +207,7 @@ static int32_t directory_row_end(const Mask *mask, int batch, int head, int q, i
   return clamp(row_end, 0, mask->kv_len);
 }
 
-/** Of a FILE.npy. */
+/** Row of query q in FILE.npy: [kv_len]. */
 static const uint8_t *dense_entries(const Mask *mask, int batch, int head, int q) {
   const int64_t row =
       ((int64_t)(batch % mask->batches) * mask->heads + head % mask->heads) * mask->q_len + q;
@@ -291,7 +291,7 @@ int mask_rows_alike(const Mask *mask, int q) {
   return clamp(mask->q_len - (int64_t)q, 0, mask->q_block_size);
 }
 
-/** A key of query `row`, counted through batch and heads. */
+/** Draws a key for one query; `row` counts queries over batch and heads. */
 static int32_t draw_key(const Mask *mask, const Problem *p, uint64_t seed, int64_t row,
                         KeySpan *spans) {
   int count = mask_row(mask, (int)(row / p->q_len / p->q_heads), (int)(row / p->q_len % p->q_heads),
@@ -300,8 +300,6 @@ static int32_t draw_key(const Mask *mask, const Problem *p, uint64_t seed, int64
   int64_t attended = 0;
   for (int i = 0; i < count; i++) attended += spans[i].end - spans[i].first;
   const uint64_t bits = random_bits(seed, STREAM_KEYS, (uint64_t)row);
-  /* There is at least one span, and spans are not empty. */
-  /* cppcheck-suppress zerodiv */
   int64_t chosen = (int64_t)(bits % (uint64_t)attended);
   int i = 0;
   for (; chosen >= spans[i].end - spans[i].first; i++) chosen -= spans[i].end - spans[i].first;

@@ -29,13 +29,13 @@ typedef struct KeySpan {
  *   kv_len, or is the number of documents, as equal as they get
  * - prefix:P: k < P or k <= q'
  * - interleaved:S: q' >= 0, and k <= q' or both lie in the same image. Runs of text and images
- *   alternate; the seed S draws their lengths
+ *   alternate; their lengths are drawn from the seed S
  * - dilated:K: k <= q' and (q' - k) % K == 0
  * - blocks:X: the mask block of (q, k) was drawn, each with probability X
  * - random:X: the entry was drawn, each with probability X
  * - empty: never
- * - FILE.npy: the array says so, bool [Nq, Nkv], [H, Nq, Nkv] or [B, H, Nq, Nkv]
- * - a directory: the five tensors of a block mask say so
+ * - FILE.npy: its entry is 1; bool [Nq, Nkv], [H, Nq, Nkv] or [B, H, Nq, Nkv]
+ * - a directory: its block mask attends it
  */
 typedef enum MaskPreset {
   PRESET_FULL,
@@ -74,8 +74,8 @@ Mask mask_simple(const Problem *problem);
 
 /**
  * Reads a --mask value for a problem whose lengths, batch and heads are known. `mask_block_q` and
- * `mask_block_kv` are the block sizes of blocks:X and of a directory whose files do not say them;
- * `seed` draws blocks:X and random:X. EXIT_USAGE with the value and what would be right;
+ * `mask_block_kv` are the block sizes of blocks:X and of a directory without tiles; blocks:X and
+ * random:X are drawn from `seed`. EXIT_USAGE with the value and what would be right;
  * EXIT_DEVICE if memory runs out. Freed by mask_free().
  */
 bool mask_open(const char *text, const Problem *problem, int mask_block_q, int mask_block_kv,
@@ -84,16 +84,16 @@ bool mask_open(const char *text, const Problem *problem, int mask_block_q, int m
 /** Of a --mask value: MASK_FULL and MASK_CAUSAL for those two presets, MASK_BLOCKS for all else. */
 MaskKind mask_kind(const char *text);
 
-/** Whether a --mask value names a directory, which may bring a size of blocks of its own. */
+/** Whether a --mask value names a directory, whose tiles may set the size of the blocks. */
 bool mask_names_directory(const char *text);
 
 /** Frees everything; harmless on a zeroed mask. */
 void mask_free(Mask *mask);
 
-/** Bytes of host memory that a mask from files takes; 0 of a preset, which takes next to none. */
+/** Bytes of host memory of a mask from files; 0 for a preset. */
 double mask_bytes(const Mask *mask);
 
-/** Room that mask_row() may need. */
+/** Most spans that mask_row() writes. */
 int mask_most_spans(const Mask *mask);
 
 /**
@@ -103,15 +103,15 @@ int mask_most_spans(const Mask *mask);
 int mask_row(const Mask *mask, int batch, int head, int q, KeySpan *spans);
 
 /**
- * The key after the last that query q attends; 0 if it attends none. Where a PARTIAL tile of a
- * directory has a 1 past kv_len in the row, but in the same `kv_tile` keys as the last one, it is
- * kv_len: a kernel that takes so many keys at a time visits them for it. Tiles of 1 have none.
+ * One past the last key that query q attends; 0 if it attends none. With `kv_tile` > 1, a kernel is
+ * meant that processes so many keys at a time and skips a tile if no entry of its block mask is 1:
+ * then the result is kv_len if a PARTIAL block of a directory has a 1 past kv_len in the last tile.
  */
 int mask_row_end(const Mask *mask, int batch, int head, int q, int kv_tile);
 
 /**
- * How many queries from q on are known to attend the same keys; 0 if those of q are known to be
- * those of q - 1. So a mask that is drawn in blocks need not be drawn for every query.
+ * Number of queries from q on that are known to attend the same keys; 0 if q is known to attend the
+ * same keys as q - 1. Saves drawing blocks:X for every query.
  */
 int mask_rows_alike(const Mask *mask, int q);
 
@@ -122,7 +122,7 @@ int mask_rows_alike(const Mask *mask, int q);
 bool mask_draw_keys(const Mask *mask, const Problem *problem, uint64_t seed, int32_t **keys,
                     Error *error);
 
-/** Unmasked (query, key) pairs over `batch` x `heads` of the problem. */
+/** Attended (query, key) pairs of a problem with `batch` x `heads`. */
 int64_t mask_entries(const Mask *mask, int batch, int heads);
 
 #endif

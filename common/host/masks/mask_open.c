@@ -17,12 +17,10 @@
 
 enum { STREAM_RUNS = 102 };
 
-/* Lengths of the runs of interleaved:S, as of a page with pictures: a picture is up to 24 x 24
- * patches. */
+/* Lengths of the runs of interleaved:S. An image is 64 to 576 = 24 x 24 patches. */
 enum { LEAST_TEXT = 16, MOST_TEXT = 256, LEAST_IMAGE = 64, MOST_IMAGE = 576 };
 
-/** The presets by name, but the two simplest; those with an argument are followed by a colon and
- * the argument. */
+/** The presets other than full and causal. An argument follows the name and a colon. */
 static const struct {
   const char *name;
   MaskPreset preset;
@@ -40,7 +38,7 @@ static bool out_of_memory(const char *text, Error *error) {
   return fail(error, EXIT_DEVICE, "--mask %s: out of host memory", text);
 }
 
-/** A number of the text of --mask; `what` names it in messages. */
+/** Parses a number of the --mask text; messages call it `what`. */
 static bool parse_number(const Mask *mask, const char *what, const char *argument, int64_t least,
                          int64_t most, int64_t *value, Error *error) {
   Error unused;
@@ -49,7 +47,7 @@ static bool parse_number(const Mask *mask, const char *what, const char *argumen
               what, (long long)least, (long long)most);
 }
 
-/** COUNT documents; the first ones are a key longer where the lengths do not come out even. */
+/** COUNT documents; the first kv_len % COUNT of them are one key longer. */
 static bool equal_documents(Mask *mask, const char *argument, Error *error) {
   int64_t count;
   if (!parse_number(mask, "COUNT", argument, 1, mask->kv_len, &count, error)) return false;
@@ -97,7 +95,7 @@ static bool draw_runs(Mask *mask, const char *argument, Error *error) {
     return fail(error, EXIT_USAGE, "--mask %s: the seed must be an integer from 0 to 2^64 - 1",
                 mask->text);
   }
-  /* Text is always followed by an image, so the shortest runs decide how many there may be. */
+  /* Most runs there can be: text and images alternate, and all are of the least length. */
   const size_t room = (size_t)(2 * (mask->kv_len / (LEAST_TEXT + LEAST_IMAGE)) + 2);
   mask->run_ends = malloc(sizeof *mask->run_ends * room);
   if (mask->run_ends == NULL) return out_of_memory(mask->text, error);
@@ -155,7 +153,7 @@ static bool parse_argument(Mask *mask, const char *argument, Error *error) {
   }
 }
 
-/** A dense mask: the last two dimensions are Nq and Nkv, H and B may stand before them. */
+/** A dense mask: [Nq, Nkv], [H, Nq, Nkv] or [B, H, Nq, Nkv]. */
 static bool read_dense(Mask *mask, const Problem *p, Error *error) {
   mask->preset = PRESET_DENSE_FILE;
   static const NpyTypes BOOLEANS = {1 << NPY_B1, "|b1 (bool)"};
@@ -267,7 +265,7 @@ bool mask_open(const char *text, const Problem *p, int mask_block_q, int mask_bl
                uint64_t seed, Mask *mask, Error *error) {
   Problem simple = *p;
   simple.mask = mask_kind(text);
-  *mask = mask_simple(&simple); /* knows its entries */
+  *mask = mask_simple(&simple); /* sets the lengths, and the entries of full and causal */
   if (simple.mask != MASK_BLOCKS) return true;
   mask->text = text;
   mask->seed = seed;

@@ -194,11 +194,11 @@ BAD_MASKS: dict[str, tuple[masks.BlockMask, str]] = {
     "query blocks": (masks.BlockMask(*(t[:, :, :3] for t in GOOD.tensors()[:4]), GOOD.tiles),
                      ": NQB is 3, must be 4: --seqlen 200 in blocks of 64"),
     "query blocks of one": (replace(GOOD, types=GOOD.types[:, :, :3]), "/block_mask_types.npy: "
-                            "[NQB, MAXB] is [3, 5], must be [4, 5] as in kv_indices.npy"),
+                            "NQB is 3, must be 4 as in kv_indices.npy"),
     "query blocks of counts": (replace(GOOD, counts=GOOD.counts[:, :, :3]), "/kv_num_blocks.npy: "
                                "NQB is 3, must be 4 as in kv_indices.npy"),
     "slots of one": (replace(GOOD, types=GOOD.types[..., :3]), "/block_mask_types.npy: "
-                     "[NQB, MAXB] is [4, 3], must be [4, 5] as in kv_indices.npy"),
+                     "MAXB is 3, must be 5 as in kv_indices.npy"),
     "rank": (replace(GOOD, types=GOOD.types[0]), "/block_mask_types.npy: has 3 dimensions, must "
              "have 4"),
     "no slots": (masks.BlockMask(GOOD.counts, *(t[..., :0] for t in GOOD.tensors()[1:4]),
