@@ -20,9 +20,7 @@ $(if $(filter x0 x1,$(subst $() ,,x$(QUICK))),,$(error QUICK=$(QUICK): must be 0
 .PHONY: libraries bench ceilings builds variants profile sass ptx plots readme layouts real-input lab
 COMPILE_NOTHING += layouts plots readme
 
-needs_numpy = @$(PYTHON) -c 'import numpy' 2>/dev/null || \
-	{ echo "make $@: Python needs numpy. Install it: make deps" >&2; exit 1; }
-needs_matplotlib = @$(PYTHON) -c 'import numpy, matplotlib' 2>/dev/null || \
+needs_packages = @$(PYTHON) -c 'import numpy, matplotlib' 2>/dev/null || \
 	{ echo "make $@: Python needs numpy and matplotlib. Install them: make deps" >&2; exit 1; }
 
 # --- Steps as shared libraries, for callers in Python ------------------------------------------------
@@ -71,7 +69,7 @@ ceilings: $(firstword $(TIMED_STEPS))
 builds: $(TIMED_STEPS) $(TIMED_LIBRARIES)
 	$(times_need_gpu)
 	$(bench_needs_numpy)
-	@$(BENCH_PYTHON) -m plots.bench.builds "$(OLD)" $(BUILD)
+	@ls $(OLD)/libstep*.so >/dev/null && $(BENCH_PYTHON) -m plots.bench.builds "$(OLD)" $(BUILD)
 
 # Changed copies of steps, whose sources plots/bench/variants.py writes.
 $(BUILD)/variants/lib%.so: $(BUILD)/variants/%.cu $(BUILD)/plots/bench/step_library.o
@@ -126,35 +124,33 @@ sass:
 
 # --- Pictures and pages ------------------------------------------------------------------------------
 
-# Where the figures go, and whose records they are drawn from: by default the only GPU's.
+# Where the figures go, and whose records they are drawn from. The README has those of the H200.
 PLOTS := build/plots
-GPU :=
-# The GPU of the README's table.
-README_GPU := h200
+GPU := h200
 
 plots:
-	$(needs_matplotlib)
-	@$(PYTHON) -m plots.figures.all $(if $(GPU),--gpu "$(GPU)") "$(RESULTS)" "$(PLOTS)"
+	$(needs_packages)
+	@$(PYTHON) -m plots.figures.all "$(RESULTS)/$(GPU)" "$(PLOTS)"
 
 readme:
-	$(needs_matplotlib)
-	$(PYTHON) -m plots.figures.readme README.md "$(RESULTS)/$(README_GPU)" docs/pictures
+	$(needs_packages)
+	$(PYTHON) -m plots.figures.readme README.md "$(RESULTS)/h200" docs/pictures
 
 layouts:
-	$(needs_matplotlib)
+	$(needs_packages)
 	@$(PYTHON) -m plots.tools.layouts tests/data/layouts_h200.txt build/plots
 
 # What real input does to the steps: measures anew, writes the tables of docs/real-input.md, draws.
 REAL_INPUT := $(RESULTS)/real_input
 
 real-input:
-	$(needs_numpy)
+	$(needs_packages)
 	@$(MAKE) BACKEND=cpu DEBUG=0 WERROR=0 $(STEPS:%=build/cpu/%)
 	$(PYTHON) -m plots.tools.real_input.measure $(REAL_INPUT)
 	$(PYTHON) -m plots.tools.real_input.tables docs/real-input.md $(REAL_INPUT)
 
 # What the lab of the CPU backend counts of all steps, side by side; of one shape in docs/lab.md too.
 lab:
-	$(needs_numpy)
+	$(needs_packages)
 	@$(MAKE) BACKEND=cpu DEBUG=0 WERROR=0 $(STEPS:%=build/cpu/%)
 	$(PYTHON) -m plots.tools.lab build/lab.md docs/lab.md

@@ -58,9 +58,6 @@ def compare(old: Path, new: Path, cases: list[Case], rounds: int = ROUNDS,
 
 
 def main() -> int:
-    if len(sys.argv) != 3:
-        print(__doc__, file=sys.stderr)
-        return 2
     found = compare(Path(sys.argv[1]), Path(sys.argv[2]), CASES)
     for step in dict.fromkeys(step for step, _ in found):
         ratios = {case: ratio for (name, case), ratio in found.items() if name == step}

@@ -14,8 +14,6 @@ MASK_BLOCK = 128
 
 # These take too long on longer sequences.
 LONGEST = {"step01": 4096}
-# The variant of step 05 with one buffer for K and V is measured on these masks only.
-SHARED_KV_MASKS = (*DENSE, "window:1024", "document:8")
 # FlexAttention compiles each problem anew, which takes seconds.
 FLEX_MASKS = (*DENSE, "window", "document", "prefix")
 
@@ -37,9 +35,9 @@ class Case:
     def __str__(self) -> str:
         return f"D={self.head_dim} N={self.seqlen} {self.dtype} {self.mask}"
 
-    def shape(self, mask: str | None = None, shared_kv: bool = False) -> Shape:
+    def shape(self) -> Shape:
         return Shape(self.batch, self.heads, self.heads, self.seqlen, self.seqlen, self.head_dim,
-                     self.dtype == "bf16", (mask or self.mask) == "causal", shared_kv)
+                     self.dtype == "bf16", self.mask == "causal")
 
     def elements(self) -> int:
         """Of each tensor."""
@@ -47,17 +45,11 @@ class Case:
 
     def fields(self) -> dict:
         """Of its records."""
-        blocks = {} if self.mask in DENSE else {"mask_block_q": MASK_BLOCK,
-                                                "mask_block_kv": MASK_BLOCK}
         return {**asdict(self), "kv_heads": self.heads, "seqlen_kv": self.seqlen,
-                "scale": self.head_dim**-0.5, "input": "normal", **blocks}
+                "scale": self.head_dim**-0.5, "input": "normal"}
 
     def takes_step(self, step: str) -> bool:
         return self.seqlen <= LONGEST.get(step, self.seqlen)
-
-    def takes_shared_kv(self) -> bool:
-        return (self.mask in SHARED_KV_MASKS and self.dtype == "fp16"
-                and self.head_dim in MASK_HEAD_DIMS and self.seqlen in MASK_SEQLENS)
 
     def takes_flex(self) -> bool:
         return (self.mask.split(":")[0] in FLEX_MASKS and self.dtype == "fp16"

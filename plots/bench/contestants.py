@@ -97,7 +97,8 @@ class Mask:
     def fields(self) -> dict:
         """Of records: how many blocks there are, and how many of them have any entry."""
         used = np.arange(self.host.types.shape[3]) < self.host.counts[..., None]
-        return {"mask_blocks": self.host.counts.shape[2] ** 2,
+        return {"mask_block_q": MASK_BLOCK, "mask_block_kv": MASK_BLOCK,
+                "mask_blocks": self.host.counts.shape[2] ** 2,
                 "mask_blocks_active": int((used & (self.host.types != masks.MASKED)).sum())}
 
 
@@ -133,14 +134,13 @@ class StepCall:
     inputs: Inputs
     outputs: Outputs
     mask: Mask | None = None
-    shared_kv: bool = False
     more: dict = field(default_factory=dict)
     kept: list[Memory] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.shape = self.inputs.case.shape(shared_kv=self.shared_kv)
+        self.shape = self.inputs.case.shape()
         if self.mask is not None:
-            self._keep("prepared", self.step.prepared_bytes(self.shape, self.mask.c))
+            self._keep("prepared", self.step.prepare(self.shape, self.mask.c))
             self.more["mask"] = self.mask.c
             self.step.prepare(self.shape, self.mask.c, self.more["prepared"])
         elif size := self.step.workspace_bytes(self.shape, WORKSPACE_BYTES):
@@ -155,20 +155,13 @@ class StepCall:
         tensors = (*self.inputs.memory, self.outputs.o, self.outputs.lse)
         self.step.forward(self.shape, *(memory.address for memory in tensors), **self.more)
 
-    def fields(self, entries: int) -> dict:
-        """Of records; with this many entries unmasked in all heads."""
+    def contestant(self, entries: int) -> Contestant:
+        """With this many entries unmasked in all heads."""
         ceiling, traffic = self.step.ceiling(self.shape, self.mask and self.mask.c)
         must_move = 8 * self.inputs.case.elements() + self.outputs.lse.size + traffic * entries
-        return {"step": self.step.name, "must_move_bytes": must_move, "ceiling": ceiling,
-                **({} if self.mask is None else {"shared_kv": self.shared_kv})}
-
-
-def step_contestant(call: StepCall, entries: int) -> Contestant:
-    name = call.step.name + "_shared_kv" * call.shared_kv
-
-    def result_of(batch: int, head: int) -> HeadResult:
-        return call.outputs.head(batch, head)
-    return Contestant(name, call.fields(entries), call, result_of)
+        fields = {"step": self.step.name, "must_move_bytes": must_move, "ceiling": ceiling,
+                  **(self.mask.fields() if self.mask else {})}
+        return Contestant(self.step.name, fields, self, self.outputs.head)
 
 
 # --- Baselines ------------------------------------------------------------------------------------
@@ -185,20 +178,20 @@ def torch_on_a_gpu():
     return torch
 
 
-def as_tensor(torch, memory: Memory, case: Case):
-    """A tensor [B, H, N, D] in the memory, which must outlive it."""
-    shape = (case.batch, case.heads, case.seqlen, case.head_dim)
-    view = type("View", (), {"__cuda_array_interface__": {
-        "shape": shape, "typestr": "<i2", "data": (memory.address, False), "version": 3}})()
-    return torch.as_tensor(view, device="cuda").view(
-        torch.float16 if case.dtype == "fp16" else torch.bfloat16)
+class BaselineCall:
+    """A pass of a kernel of PyTorch, which keeps what the last one returned."""
 
+    def __init__(self, torch, inputs: Inputs, build: Callable[..., Callable[[], object]]) -> None:
+        case, self.torch, self.memory = inputs.case, torch, inputs.memory
+        self.dtype = torch.float16 if case.dtype == "fp16" else torch.bfloat16
+        self.call = build(torch, case, [self.tensor(memory, case) for memory in self.memory])
 
-class TorchCall:
-    """Keeps what the last call returned."""
-
-    def __init__(self, torch, case: Case, call: Callable[[], object]) -> None:
-        self.torch, self.case, self.call, self.o = torch, case, call, None
+    def tensor(self, memory: Memory, case: Case):
+        """[B, H, N, D] in the memory."""
+        view = type("View", (), {"__cuda_array_interface__": {
+            "shape": (case.batch, case.heads, case.seqlen, case.head_dim), "typestr": "<i2",
+            "data": (memory.address, False), "version": 3}})()
+        return self.torch.as_tensor(view, device="cuda").view(self.dtype)
 
     def __call__(self) -> None:
         self.o = self.call()
@@ -239,9 +232,3 @@ BASELINES = (
      lambda torch, case, tensors: sdpa(torch, case, tensors, "CUDNN_ATTENTION")),
     ("flex", "FlexAttention", Case.takes_flex, flex_attention),
 )
-
-
-def baseline_contestant(torch, inputs: Inputs, short: str, name: str, build) -> Contestant:
-    tensors = [as_tensor(torch, memory, inputs.case) for memory in inputs.memory]
-    call = TorchCall(torch, inputs.case, build(torch, inputs.case, tensors))
-    return Contestant(short, {"baseline": name, "short": short}, call, call.head)

@@ -5,7 +5,7 @@ docs/correctness.md, for steps and baselines alike.
 """
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -39,23 +39,6 @@ class HeadRows:
     norms: np.ndarray  # of o
     base_errors: np.ndarray  # of the result with the roundings of tensor cores, absolute
     own_limits: np.ndarray  # what rounding can do to the row by its own numbers
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """Named as in the programs' records; max_lse_error is None where there is no LSE."""
-
-    right: bool
-    rows_checked: int
-    max_error: float
-    allowed_error: float
-    max_error_share: float
-    max_lse_error: float | None
-
-    def fields(self) -> dict:
-        """None for what NaN or infinities made incomparable."""
-        return {name: None if isinstance(value, float) and not np.isfinite(value) else value
-                for name, value in asdict(self).items()}
 
 
 def _norms(x: np.ndarray) -> np.ndarray:
@@ -114,8 +97,9 @@ class Exact:
                                  for x in self.heads])
         self.allowed = 2 * max(unit, shares.max(initial=0))
 
-    def judge(self, result_of: Callable[[int, int], HeadResult]) -> Verdict:
-        """`result_of(batch, head)` gives what a contestant computed."""
+    def judge(self, result_of: Callable[[int, int], HeadResult]) -> dict:
+        """Fields of a record, as the programs name them, for what `result_of(batch, head)` gives;
+        None where there is no LSE, and for what NaN or infinities made incomparable."""
         errors, shares, lse_errors, right = [], [], [], True
         for x in self.heads:
             o, lse = result_of(x.batch, x.head)
@@ -134,5 +118,8 @@ class Exact:
         lse_error = float(np.concatenate(lse_errors).max(initial=0)) if lse_errors else None
         # Comparisons with NaN are false.
         right = right and share <= 1 and (lse_error is None or lse_error <= 1)
-        return Verdict(right, sum(len(x.queries) for x in self.heads),
-                       float(error.max(initial=0)), self.allowed, share, lse_error)
+        numbers = {"max_error": float(error.max(initial=0)), "allowed_error": float(self.allowed),
+                   "max_error_share": share, "max_lse_error": lse_error}
+        return {"right": right, "rows_checked": sum(len(x.queries) for x in self.heads),
+                **{name: x if x is not None and np.isfinite(x) else None
+                   for name, x in numbers.items()}}

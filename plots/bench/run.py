@@ -20,24 +20,20 @@ from contextlib import ExitStack
 from dataclasses import replace
 from datetime import datetime, timezone
 from functools import lru_cache
-from importlib import metadata
 from pathlib import Path
 
 import numpy as np
 
 from plots.bench.cases import DENSE, Case, all_cases, quick_cases
-from plots.bench.contestants import (BASELINES, SEED, Contestant, Inputs, Mask, Outputs, StepCall,
-                                     baseline_contestant, saved_masks, step_contestant,
-                                     torch_on_a_gpu)
+from plots.bench.contestants import (BASELINES, SEED, BaselineCall, Contestant, Inputs, Mask,
+                                     Outputs, StepCall, saved_masks, torch_on_a_gpu)
 from plots.bench.exact import Exact
 from plots.bench.step_library import Device, DeviceError, StepLibrary
 from plots.bench.turns import QUICK, Measured, Plan, Stopwatch, measure, reason_of
 
 RIGHT, WRONG, FAILED = 0, 1, 3
-# What makers put around the name of a GPU that people use.
-BRANDS = ("nvidia", "geforce", "tesla")
 FULL = "full"  # the step with all entries unmasked, in turns with its block mask
-UNNAMED = ("-dirty", "unknown")
+CASE_FIELDS = ("seqlen", "head_dim", "mask", "dtype")  # tell the cases of a file apart
 
 
 def attended(case: Case, mask: Mask | None, queries: np.ndarray) -> np.ndarray:
@@ -51,9 +47,8 @@ def attended(case: Case, mask: Mask | None, queries: np.ndarray) -> np.ndarray:
 def entries_of(case: Case, mask: Mask | None) -> int:
     """Unmasked ones, of all heads."""
     n = case.seqlen
-    dense = {"full": n * n, "causal": n * (n + 1) // 2}
-    one_head = dense[case.mask] if case.mask in DENSE else int(np.count_nonzero(mask.dense))
-    return case.batch * case.heads * one_head
+    one_head = {"full": n * n, "causal": n * (n + 1) // 2}.get(case.mask)
+    return case.batch * case.heads * (one_head or int(np.count_nonzero(mask.dense)))
 
 
 class Benchmark:
@@ -92,10 +87,9 @@ class Benchmark:
                 failed.append((contestant.fields, reason_of(error)))
         found = self.times(inputs, contestants, verdicts)
         date = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
-        problem = {**case.fields(), "seed": SEED, "flops": 4 * case.head_dim * entries,
-                   **(mask.fields() if mask else {})}
+        problem = {**case.fields(), "seed": SEED, "flops": 4 * case.head_dim * entries}
         records = [{**contestant.fields, **self.origin, "date": date, **problem,
-                    **verdicts[contestant.name].fields(),
+                    **verdicts[contestant.name],
                     **time_fields(contestant, contestants, found, problem["flops"])}
                    for contestant in contestants]
         return records + [{**fields, **self.origin, "date": date, **problem, "failed": reason}
@@ -109,32 +103,32 @@ class Benchmark:
         for step in self.steps:
             if not case.takes_step(step.name) or not (case.mask in DENSE or step.takes_block_masks):
                 continue
-            variants = (False, True)[:1 + (step.takes_block_masks and case.takes_shared_kv())]
-            for shared_kv in variants:
-                try:
-                    call = StepCall(self.device, step, inputs, outputs,
-                                    mask if step.takes_block_masks else None, shared_kv)
-                    found.append(step_contestant(call, entries_of(case, mask)))
-                except (ValueError, DeviceError) as error:
-                    failed.append(({"step": step.name, "shared_kv": shared_kv}, reason_of(error)))
+            try:
+                call = StepCall(self.device, step, inputs, outputs,
+                                mask if step.takes_block_masks else None)
+                found.append(call.contestant(entries_of(case, mask)))
+            except (ValueError, DeviceError) as error:
+                failed.append(({"step": step.name}, reason_of(error)))
         return found
 
     def baselines_of(self, inputs: Inputs, failed: list[tuple[dict, str]]) -> list[Contestant]:
         found = []
         for short, name, takes, build in BASELINES if self.torch else ():
             if takes(inputs.case):
+                fields = {"baseline": name, "short": short}
                 try:
-                    found.append(baseline_contestant(self.torch, inputs, short, name, build))
+                    call = BaselineCall(self.torch, inputs, build)
+                    found.append(Contestant(short, fields, call, call.head))
                 except Exception as error:  # pylint: disable=broad-except
-                    failed.append(({"baseline": name, "short": short}, reason_of(error)))
+                    failed.append((fields, reason_of(error)))
         return found
 
     def times(self, inputs: Inputs, contestants: list[Contestant], verdicts: dict) -> Measured:
         """Of those that are right. A step with a block mask takes turns with the full mask too."""
-        calls = {x.name: x.call for x in contestants if verdicts[x.name].right}
+        calls = {x.name: x.call for x in contestants if verdicts[x.name]["right"]}
         case = inputs.case
         for x in contestants:
-            if case.mask != "full" and x.name in calls and x.fields.get("shared_kv") is False:
+            if case.mask != "full" and x.name in calls and "mask_blocks" in x.fields:
                 full = Inputs(self.device, replace(case, mask="full"))
                 calls[FULL] = StepCall(self.device, x.call.step, full, x.call.outputs,
                                        self.mask("full", case.seqlen))
@@ -149,20 +143,17 @@ def time_fields(contestant: Contestant, all_of_them: list[Contestant], found: Me
         reason = found.failed.get(contestant.name)
         return {"failed": reason} if reason else {}
     others = [x.name for x in all_of_them if "short" in x.fields]
-    if "shared_kv" in contestant.fields:
-        others += [FULL, f"{contestant.name}_shared_kv"]
-    ratios = {}
+    if "mask_blocks" in contestant.fields:
+        others.append(FULL)
+    fields = own.summary()
+    fields["tflops"] = flops / fields["median_ms"] * 1e-9
     for name in others:
         if name in found.times and name != contestant.name:
-            ratios |= own.speed_over(name, found.times[name])
-    times = own.summary()
-    return {**times, "tflops": flops / times["median_ms"] * 1e-9, **ratios}
+            fields |= own.speed_over(name, found.times[name])
+    return fields
 
 
 # --- The file and the screen ----------------------------------------------------------------------
-
-CASE_FIELDS = ("seqlen", "head_dim", "mask", "dtype")
-
 
 def present(path: Path) -> set[tuple]:
     """The cases that a file has records of."""
@@ -172,33 +163,14 @@ def present(path: Path) -> set[tuple]:
     return {tuple(record[name] for name in CASE_FIELDS) for record in records}
 
 
-def append(path: Path, records: list[dict]) -> None:
-    """At once, so that a case is there in whole or not at all."""
-    with path.open("a", encoding="utf-8") as file:
-        file.write("".join(json.dumps(record) + "\n" for record in records))
-
-
 def line_of(case: Case, records: list[dict]) -> str:
     """Each contestant's TFLOP/s."""
     told = []
     for record in records:
         name = record.get("short") or record["step"].removeprefix("step")
-        name += "+shared_kv" * record.get("shared_kv", False)
         told.append(f"{name} " + ("FAILED" if "failed" in record else
                                   f"{record['tflops']:.4g}" if "tflops" in record else "WRONG"))
     return f"{case}: {', '.join(told)}"
-
-
-def versions(torch) -> dict:
-    """Of PyTorch and of what it calls."""
-    if torch is None:
-        return {}
-    try:
-        triton = metadata.version("triton")
-    except metadata.PackageNotFoundError:
-        triton = None
-    return {"torch": torch.__version__, "cudnn": str(torch.backends.cudnn.version()),
-            "triton": triton}
 
 
 def measure_ceilings(program: Path) -> dict:
@@ -213,17 +185,15 @@ def measure_ceilings(program: Path) -> dict:
 
 def short_name(device: str) -> str:
     """The folder of a GPU: `h200` for "NVIDIA H200"."""
-    words = re.findall(r"[a-z0-9]+", device.lower())
-    return "_".join([word for word in words if word not in BRANDS] or words)
+    return "_".join(re.sub(r"nvidia|geforce|tesla|\W+", " ", device.lower()).split())
 
 
 def output_of(words: argparse.Namespace, origin: dict) -> Path:
-    if words.quick or words.only or origin["commit"].endswith(UNNAMED):
+    if words.quick or words.only or origin["commit"].endswith(("-dirty", "unknown")):
         path = words.build / "bench.jsonl"
         path.unlink(missing_ok=True)
-    else:
-        folder = words.results / short_name(origin["device"])
-        path = folder / f"bench_{origin['commit']}.jsonl"
+        return path
+    path = words.results / short_name(origin["device"]) / f"bench_{origin['commit']}.jsonl"
     path.parent.mkdir(parents=True, exist_ok=True)
     return path
 
@@ -234,7 +204,9 @@ def run(words: argparse.Namespace) -> int:
         raise RuntimeError(f"{words.build}: has no libraries; make libraries BACKEND=cuda")
     steps, torch = [StepLibrary(path) for path in paths], torch_on_a_gpu()
     programs = {step.name: words.build.resolve() / step.name for step in steps}
-    origin = measure_ceilings(programs[steps[0].name]) | versions(torch)
+    origin = measure_ceilings(programs[steps[0].name])
+    if torch is not None:
+        origin |= {"torch": torch.__version__, "cudnn": str(torch.backends.cudnn.version())}
     path = output_of(words, origin)
     there = present(path)
     cases = [case for case in (quick_cases() if words.quick else all_cases())
@@ -253,7 +225,8 @@ def run(words: argparse.Namespace) -> int:
         benchmark = Benchmark(steps, folders, origin, QUICK if words.quick else Plan(), torch)
         for number, case in enumerate(cases, 1):
             records = benchmark.records(case)
-            append(path, records)
+            with path.open("a", encoding="utf-8") as file:  # one write, so all of a case or nothing
+                file.write("".join(json.dumps(record) + "\n" for record in records))
             wrong += sum(record.get("right") is False for record in records)
             print(f"[{number}/{len(cases)}, {time.monotonic() - started:.0f} s] "
                   f"{line_of(case, records)}", flush=True)

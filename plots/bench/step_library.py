@@ -104,18 +104,11 @@ class StepLibrary:
                                           ctypes.byref(traffic)))
         return CEILINGS[ceiling.value], traffic.value
 
-    def prepared_bytes(self, shape: Shape, mask: BlockMask) -> int:
-        """How much device memory prepare() needs."""
-        return self._call_prepare(shape, mask, None, 0)
-
-    def prepare(self, shape: Shape, mask: BlockMask, prepared: int, stream: int = 0) -> None:
-        """Enqueues what is done once per mask, which must be valid; `prepared` is an address."""
-        self._call_prepare(shape, mask, prepared, stream)
-
-    def _call_prepare(self, shape: Shape, mask: BlockMask, prepared: int | None,
-                      stream: int) -> int:
+    def prepare(self, shape: Shape, mask: BlockMask, prepared: int | None = None) -> int:
+        """How much device memory is needed for what is done once per mask, which must be valid;
+        with the address of so much this is enqueued."""
         size = ctypes.c_size_t()
-        _raise(self.library.step_prepare(shape.as_c(), mask, prepared, ctypes.byref(size), stream))
+        _raise(self.library.step_prepare(shape.as_c(), mask, prepared, ctypes.byref(size), None))
         return size.value
 
     def workspace_bytes(self, shape: Shape, free_bytes: int) -> int:
@@ -124,7 +117,7 @@ class StepLibrary:
         _raise(self.library.step_workspace(shape.as_c(), free_bytes, ctypes.byref(size)))
         return size.value
 
-    def forward(self, shape: Shape, q: int, k: int, v: int, o: int, lse: int, stream: int = 0, *,
+    def forward(self, shape: Shape, q: int, k: int, v: int, o: int, lse: int, *,
                 mask: BlockMask | None = None, prepared: int | None = None,
                 workspace: int | None = None, workspace_bytes: int = 0) -> None:
         """Enqueues a forward pass; the pointers are addresses of compact device tensors.
@@ -133,7 +126,7 @@ class StepLibrary:
         `workspace` has as many bytes as workspace_bytes() said.
         """
         _raise(self.library.step_forward(shape.as_c(), mask, prepared, workspace, workspace_bytes,
-                                         q, k, v, o, lse, stream))
+                                         q, k, v, o, lse, None))
 
 
 def _raise(why: bytes | None) -> None:

@@ -1,19 +1,18 @@
 """Draws the figures from the stored records of one GPU, in a light and a dark variant.
 
-Usage: python3 -m plots.figures.all [--gpu NAME] RESULTS DIRECTORY
+Usage: python3 -m plots.figures.all RESULTS-OF-A-GPU DIRECTORY
 
 Writes FIGURE_light and FIGURE_dark, .svg and .png, to DIRECTORY for each of: waterfall, tflops,
 roofline, sparsity, error. A figure whose records are missing is left out, and a line says so.
 """
 
-import argparse
 import sys
 from pathlib import Path
 
 import matplotlib
 
 from plots.figures import error, roofline, sparsity, style, tflops, waterfall
-from plots.figures.records import RecordsError, gpu_directory, load
+from plots.figures.records import load
 
 FIGURES = {figure.NAME: figure for figure in (waterfall, tflops, roofline, sparsity, error)}
 
@@ -27,22 +26,13 @@ def draw_figure(name: str, found: dict, directory: Path, kinds: tuple[str, ...])
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Draws the figures from the stored records.")
-    parser.add_argument("--gpu", help="whose records (default: the only one's)")
-    parser.add_argument("results", metavar="RESULTS", type=Path)
-    parser.add_argument("directory", metavar="DIRECTORY", type=Path)
-    words = parser.parse_args()
-    try:
-        results = load(gpu_directory(words.results, words.gpu))
-    except RecordsError as problem:
-        print(f"figures: {problem}", file=sys.stderr)
-        return 2
+    results, directory = load(Path(sys.argv[1])), Path(sys.argv[2])
     for name, figure in FIGURES.items():
         if (found := figure.data(results)) is None:
-            print(f"figures: {name} left out, as its records are missing: make bench")
+            print(f"figures: {name} left out, as {sys.argv[1]} has no records of it: make bench")
             continue
-        draw_figure(name, found, words.directory, ("svg", "png"))
-        print(f"wrote {words.directory / name}_light and _dark, .svg and .png")
+        draw_figure(name, found, directory, ("svg", "png"))
+        print(f"wrote {directory / name}_light and _dark, .svg and .png")
     return 0
 
 

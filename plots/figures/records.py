@@ -13,10 +13,6 @@ QUERIES = 16384  # B * N in every case of the benchmark
 SHORT_NAMES = {"fa2": "FA2", "cudnn": "cuDNN", "flex": "Flex"}
 
 
-class RecordsError(Exception):
-    """What a user can put right; one line."""
-
-
 def name_of(record: dict) -> str:
     """Short: 02b, FA2."""
     return (SHORT_NAMES[record["short"]] if "short" in record
@@ -24,8 +20,8 @@ def name_of(record: dict) -> str:
 
 
 def takes_block_masks(record: dict) -> bool:
-    """Whether it is of a step for block masks, which have two variants."""
-    return "shared_kv" in record
+    """Whether it is of a step for block masks."""
+    return "mask_blocks" in record
 
 
 def density(record: dict) -> float:
@@ -36,7 +32,7 @@ def density(record: dict) -> float:
 
 @dataclass(frozen=True)
 class Results:
-    """The records of one commit that count: timed, right, and of each step's usual variant."""
+    """The records of one commit that count: timed and right."""
 
     records: list[dict]
 
@@ -72,21 +68,7 @@ def load(directory: Path) -> Results:
     newest = max(filter(None, runs), key=lambda run: max(record["date"] for record in run),
                  default=[])
     return Results([record for record in newest if "median_ms" in record
-                    and record.get("right") is not False and not record.get("shared_kv")])
-
-
-def gpu_directory(results: Path, gpu: str | None) -> Path:
-    """The directory of `gpu`; without a name, of the only GPU that was measured."""
-    measured = sorted({path.parent for path in results.glob("*/bench_*.jsonl")})
-    names = ", ".join(path.name for path in measured)
-    if not measured:
-        raise RecordsError(f"no results in {results}: make bench, on a GPU, measures some")
-    if gpu is None and len(measured) > 1:
-        raise RecordsError(f"results of {names} in {results}: choose one with GPU=...")
-    chosen = measured[0] if gpu is None else results / gpu
-    if chosen not in measured:
-        raise RecordsError(f"GPU={gpu}: no results in {results}, there are those of: {names}")
-    return chosen
+                    and record.get("right") is not False])
 
 
 def step_names() -> list[str]:

@@ -48,8 +48,7 @@ def data(results: Results) -> dict | None:
         records = [record for record in results.select(**shape) if record in masked]
         if full and any(record["mask"].startswith(RANDOM_BLOCKS) for record in records):
             panels.append(panel_of(records, full[0]["median_ms"]))
-    blocks = sorted({(record["mask_block_q"], record["mask_block_kv"]) for record in masked
-                     if "mask_block_q" in record})
+    blocks = sorted({(record["mask_block_q"], record["mask_block_kv"]) for record in masked})
     return {"figure": NAME, "step": step, "origin": results.origin(), "blocks": blocks,
             "panels": panels} if panels else None
 

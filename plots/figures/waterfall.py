@@ -4,6 +4,8 @@ The axis is logarithmic: bars of one length are speedups by one factor, wherever
 for block masks are left out: the figure of masks shows what they are for.
 """
 
+import textwrap
+
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -52,16 +54,14 @@ def draw_bar(axes: Axes, at: int, before: float | None, speed: float, theme: The
     colour = theme.muted if before is None else theme.gain if speed >= before else theme.loss
     axes.barh(at, speed - start, left=start, height=BAR, color=colour, edgecolor=colour,
               linewidth=LEAST_BAR / 2, zorder=2)
-    pixel = axes.figure.dpi / 100
-    ends = [axes.transData.transform((x, at))[0] for x in sorted((start, speed))]
-    room = (LABEL + (SLOWER if colour == theme.loss else 0)) * pixel
-    left = before is not None and ends[0] - axes.bbox.x0 > room
-    beside = min(start, speed) if left else max(start, speed)
-    axes.annotate(speed_label(before, speed), (beside, at), (-5 if left else 5, 0),
-                  textcoords="offset points", fontsize=style.SMALL,
+    is_loss = before is not None and speed < before
+    room = (LABEL + SLOWER * is_loss) * axes.figure.dpi / 100
+    left = axes.transData.transform((min(start, speed), at))[0] - axes.bbox.x0 > room
+    axes.annotate(speed_label(before, speed), ((min if left else max)(start, speed), at),
+                  (-5 if left else 5, 0), textcoords="offset points", fontsize=style.SMALL,
                   ha="right" if left else "left", va="center",
-                  color=theme.loss if colour == theme.loss else theme.text,
-                  fontweight="bold" if colour == theme.loss else "normal")
+                  color=theme.loss if is_loss else theme.text,
+                  fontweight="bold" if is_loss else "normal")
 
 
 def draw_panel(axes: Axes, panel: dict, limits: tuple[float, float], theme: Theme) -> None:
@@ -87,14 +87,8 @@ def draw_panel(axes: Axes, panel: dict, limits: tuple[float, float], theme: Them
 
 
 def wrapped(step: dict) -> str:
-    """The step's number and title, in two lines where one is too long."""
-    number, words = step["step"].removeprefix("step"), step["title"].split()
-    lines = [f"{number} "]
-    for word in words:
-        if len(lines[-1]) + len(word) > 31 and len(lines) == 1:
-            lines.append("")
-        lines[-1] += f"{word} "
-    return "\n".join(line.strip() for line in lines)
+    """The step's number and title, in lines."""
+    return textwrap.fill(f"{step['step'].removeprefix('step')} {step['title']}", 33)
 
 
 def draw(found: dict, theme: Theme) -> Figure:

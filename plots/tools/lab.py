@@ -10,6 +10,7 @@ padding of its rows, on a few shapes with --report.
 import json
 import sys
 import tempfile
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -81,9 +82,9 @@ def human(value: float) -> str:
     return f"{value:.4g} G"
 
 
-def table(head: list[str], rows: list[list[str]]) -> list[str]:
+def table(title: str, head: list[str], rows: Iterable[list[str]]) -> list[str]:
     rule = ["---"] + ["---:"] * (len(head) - 1)
-    return [f"| {' | '.join(cells)} |" for cells in (head, rule, *rows)] + [""]
+    return [title, "", *(f"| {' | '.join(cells)} |" for cells in (head, rule, *rows)), ""]
 
 
 def memory_row(report: Report) -> list[str]:
@@ -139,18 +140,18 @@ def tables_of(reports: list[Report]) -> list[str]:
     units = [row["unit"] for row in reports[0].of("bound")]
     return [
         *lesson(reports),
-        "Device memory, in bytes: what must move; the sectors of all loads and cp.async, and of "
-        "all stores; floating-point operations for each byte of these sectors:", "",
-        *table(["", "must move", "loaded", "stored", "sectors a request", "used", "FLOP a byte"],
-               [memory_row(report) for report in reports]),
-        "Shared memory, in wavefronts:", "",
-        *table(["", "loads", "stores", "ldmatrix", "cp.async", "conflicts", "worst"],
-               [shared_row(report) for report in reports]),
-        "Instructions that warps issue:", "",
-        *table(["", "mma", "with a copy in flight", "ldmatrix", "cp.async", "shuffles", "barriers",
-                "findings"], [issue_row(report) for report in reports]),
-        f"Bounds, not times: microseconds that each unit of one {gpu} needs at least:", "",
-        *table(["", *units, "bound by"], [bound_row(report) for report in reports])]
+        *table("Device memory, in bytes: what must move; the sectors of all loads and cp.async, "
+               "and of all stores; floating-point operations for each byte of these sectors:",
+               ["", "must move", "loaded", "stored", "sectors a request", "used", "FLOP a byte"],
+               map(memory_row, reports)),
+        *table("Shared memory, in wavefronts:",
+               ["", "loads", "stores", "ldmatrix", "cp.async", "conflicts", "worst"],
+               map(shared_row, reports)),
+        *table("Instructions that warps issue:",
+               ["", "mma", "with a copy in flight", "ldmatrix", "cp.async", "shuffles", "barriers",
+                "findings"], map(issue_row, reports)),
+        *table(f"Bounds, not times: microseconds that each unit of one {gpu} needs at least:",
+               ["", *units, "bound by"], map(bound_row, reports))]
 
 
 def page(by_shape: dict[str, list[Report]]) -> str:
@@ -166,9 +167,6 @@ def page(by_shape: dict[str, list[Report]]) -> str:
 
 
 def main() -> int:
-    if len(sys.argv) != 3:
-        print(__doc__, file=sys.stderr)
-        return 2
     file, document = map(Path, sys.argv[1:])
     with tempfile.TemporaryDirectory() as directory:
         scratch = Path(directory)

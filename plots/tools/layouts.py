@@ -55,10 +55,9 @@ def matrix_cells(table: Table, instruction: str) -> list[Cells]:
     return matrices
 
 
-def row_lanes(matrix: int) -> list[int]:
+def row_lanes(matrix: int) -> range:
     """The lanes that gave the addresses of a matrix's rows: lane n that of elements 8 n and on."""
-    first_elements = range(64 * matrix, 64 * (matrix + 1), 8)
-    return [element // 8 for element in first_elements]
+    return range(8 * matrix, 8 * matrix + 8)
 
 
 def a_cells(table: Table) -> Cells:
@@ -121,12 +120,11 @@ def draw_grid(axes: Axes, cells: Cells, title: str, row_names: list[str] | None 
         axes.add_patch(Rectangle((column, row), 1, 1, facecolor=colour_of(lane), edgecolor="white"))
         axes.text(column + 0.5, row + 0.5, f"T{lane}\n{name}", ha="center", va="center", fontsize=7,
                   color="black")
+    small = {"fontsize": 7, "color": NEUTRAL}
     for column in range(columns):
-        axes.text(column + 0.5, -0.15, str(column), ha="center", va="bottom", fontsize=7,
-                  color=NEUTRAL)
-    for row in range(rows):
-        name = row_names[row] if row_names else str(row)
-        axes.text(-0.15, row + 0.5, name, ha="right", va="center", fontsize=7, color=NEUTRAL)
+        axes.text(column + 0.5, -0.15, str(column), ha="center", va="bottom", **small)
+    for row, name in enumerate(row_names or range(rows)):
+        axes.text(-0.15, row + 0.5, name, ha="right", va="center", **small)
     axes.set_xlim(-1.3, columns + 0.1)
     axes.set_ylim(rows + 0.1, -1.5)
     axes.set_aspect("equal")
@@ -135,8 +133,10 @@ def draw_grid(axes: Axes, cells: Cells, title: str, row_names: list[str] | None 
               fontweight="bold")
 
 
-def write_legend(figure: Figure, text: str) -> None:
+def with_legend(figure: Figure, text: str) -> Figure:
     figure.text(0.5, 0.005, text, ha="center", fontsize=9, color=NEUTRAL)
+    figure.subplots_adjust(left=0, right=1, top=1, bottom=0.03, wspace=0, hspace=0)
+    return figure
 
 
 def draw_mma(table: Table) -> Figure:
@@ -146,10 +146,8 @@ def draw_mma(table: Table) -> Figure:
     draw_grid(axes[0], a_cells(table), "A of mma.m16n8k16: 16 x 16")
     draw_grid(axes[1], b_cells(table), "B: 16 x 8")
     draw_grid(axes[2], accumulator_cells(table), "C and D: 16 x 8, fp32")
-    write_legend(figure, "T5 r1.lo: lane 5 holds this element, in the lower half of its register 1 "
-                 "of this operand.")
-    figure.subplots_adjust(left=0, right=1, top=1, bottom=0.03, wspace=0)
-    return figure
+    return with_legend(figure, "T5 r1.lo: lane 5 holds this element, in the lower half of its "
+                       "register 1 of this operand.")
 
 
 def draw_ldmatrix(table: Table) -> Figure:
@@ -160,16 +158,11 @@ def draw_ldmatrix(table: Table) -> Figure:
         for i, cells in enumerate(matrix_cells(table, instruction)):
             addresses = [f"T{lane} \N{RIGHTWARDS ARROW}" for lane in row_lanes(i)]
             draw_grid(axes_row[i], cells, f"{instruction}, matrix {i}", addresses)
-    write_legend(figure, "T0 \N{RIGHTWARDS ARROW}: lane 0 gives the address of this row.   "
-                 "T5 r1.lo: lane 5 gets this element, in the lower half of its register 1.")
-    figure.subplots_adjust(left=0, right=1, top=1, bottom=0.03, wspace=0, hspace=0)
-    return figure
+    return with_legend(figure, "T0 \N{RIGHTWARDS ARROW}: lane 0 gives the address of this row.   "
+                       "T5 r1.lo: lane 5 gets this element, in the lower half of its register 1.")
 
 
 def main() -> int:
-    if len(sys.argv) != 3:
-        print(__doc__, file=sys.stderr)
-        return 2
     table, directory = read_table(Path(sys.argv[1])), Path(sys.argv[2])
     matplotlib.rcParams.update(REPRODUCIBLE)
     figures = {"layouts_mma": draw_mma(table), "layouts_ldmatrix": draw_ldmatrix(table)}

@@ -48,9 +48,6 @@ def in_words(opcodes: Counter) -> str:
 
 
 def main() -> int:
-    if len(sys.argv) != 2:
-        print(__doc__, file=sys.stderr)
-        return 2
     kernels = count(Path(sys.argv[1]).read_text(encoding="utf-8"))
     if not kernels:
         print(f"machine_code: {sys.argv[1]}: holds no kernel", file=sys.stderr)

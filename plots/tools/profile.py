@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import NoReturn
 
 ELAPSED = "avg.pct_of_peak_sustained_elapsed"
 # Units that a forward pass can be bound by, and the share of its peak that each reached.
@@ -38,12 +39,9 @@ METRICS = (*BUSY.values(), TIME, DEVICE_BYTES, L2_BYTES, WAVEFRONTS, CONFLICTS, 
 PREFIXES = {"n": 1e-9, "u": 1e-6, "m": 1e-3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 
 
-class ProfileError(Exception):
-    """One line for the user, and the exit code."""
-
-    def __init__(self, text: str, code: int = 3) -> None:
-        super().__init__(text)
-        self.code = code
+def fail(text: str, code: int) -> NoReturn:
+    print(f"profile: {text}", file=sys.stderr)
+    sys.exit(code)
 
 
 def in_base_units(text: str, unit: str) -> float:
@@ -57,7 +55,7 @@ def read_report(text: str) -> list[tuple[str, dict[str, float]]]:
     """Name and metrics of each launch, from ncu's raw page; its second line has the units."""
     rows = list(csv.reader(line for line in text.splitlines() if line.startswith('"')))
     if len(rows) < 3:
-        raise ProfileError("ncu counted no kernel")
+        fail("ncu counted no kernel", 3)
     names, units = rows[:2]
     launches = []
     for row in rows[2:]:
@@ -69,13 +67,11 @@ def read_report(text: str) -> list[tuple[str, dict[str, float]]]:
 
 def amount(value: float, unit: str) -> str:
     """1500000 bytes as 1.50 MB; a unit that is a word stands apart, as in 1.50 M wavefronts."""
-    for prefix in ("", "k", "M", "G"):
-        if value < 1000 or prefix == "G":
-            break
+    for prefix in ("", "k", "M"):
+        if value < 1000:
+            return f"{value:.{2 if prefix else 0}f} {prefix}{' ' * (len(unit) > 1)}{unit}"
         value /= 1000
-    if not prefix:
-        return f"{value:.0f} {unit}"
-    return f"{value:.2f} {prefix}{unit if len(unit) == 1 else f' {unit}'}"
+    return f"{value:.2f} G{' ' * (len(unit) > 1)}{unit}"
 
 
 def in_words(name: str, counted: dict[str, float]) -> str:
@@ -105,18 +101,17 @@ def output_of(*command: object) -> str:
         return done.stdout
     said = done.stdout + done.stderr
     if "ERR_NVGPUCTRPERM" in said:
-        raise ProfileError("ncu may not read the counters of this GPU: run it as root, or see "
-                           "https://developer.nvidia.com/ERR_NVGPUCTRPERM")
+        fail("ncu may not read the counters of this GPU: run it as root, or see "
+             "https://developer.nvidia.com/ERR_NVGPUCTRPERM", 3)
     errors = re.findall(r"^==ERROR== (.*)", said, re.MULTILINE) or said.splitlines()
-    raise ProfileError(errors[0] if errors else f"{command[0]} failed", done.returncode)
+    fail(errors[0] if errors else f"{command[0]} failed", done.returncode)
 
 
 def profile(program: Path, options: list[str]) -> list[tuple[str, dict[str, float]]]:
     """Counts one forward pass; what prepares a mask is no part of it."""
     names = re.findall(r"^kernel +(\w+):", output_of(program, *options, "--info"), re.MULTILINE)
     if shutil.which("ncu") is None:
-        raise ProfileError("ncu not found. Install it: Nsight Compute, which comes with the CUDA "
-                           "Toolkit", 2)
+        fail("ncu not found. Install it: Nsight Compute, which comes with the CUDA Toolkit", 2)
     with tempfile.TemporaryDirectory() as scratch:
         report = Path(scratch) / "report"
         output_of("ncu", "--export", report, "--metrics", ",".join(METRICS),
@@ -127,15 +122,8 @@ def profile(program: Path, options: list[str]) -> list[tuple[str, dict[str, floa
 
 
 def main() -> int:
-    if len(sys.argv) < 2:
-        print(__doc__, file=sys.stderr)
-        return 2
     program, options = Path(sys.argv[1]), sys.argv[2:]
-    try:
-        launches = profile(program, options)
-    except ProfileError as error:
-        print(f"profile: {error}", file=sys.stderr)
-        return error.code
+    launches = profile(program, options)
     print(f"{program.name:10} {' '.join(options)}")
     for launch in launches:
         print(in_words(*launch))

@@ -66,7 +66,7 @@ def scores_of(given: Input) -> dict:
 
 
 def rows_of(o: np.ndarray, expected: np.ndarray) -> np.ndarray:
-    """Relative errors of the rows of O, [rows]."""
+    """Relative errors of the rows of O."""
     difference = np.linalg.norm(o.astype(np.float64) - expected, axis=-1)
     return (difference / np.linalg.norm(expected, axis=-1))[0]
 
@@ -138,14 +138,7 @@ def measure_without_maximum(scratch: Path, commit: str) -> list[dict]:
     return rows
 
 
-def write(path: Path, rows: list[dict]) -> None:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-
-
 def main() -> int:
-    if len(sys.argv) != 2:
-        print(__doc__, file=sys.stderr)
-        return 2
     directory = Path(sys.argv[1])
     directory.mkdir(parents=True, exist_ok=True)
     shutil.rmtree(REPOSITORY / "build" / "real_input", ignore_errors=True)
@@ -155,11 +148,12 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as scratch:
         errors = [row for given in (*INPUTS, LONG)
                   for row in measure_errors(given, Path(scratch))]
-        write(directory / "errors.jsonl", errors)
         made = {field: errors[0][field] for field in ("commit", "date")}
-        write(directory / "scores.jsonl", [made | scores_of(given) for given in INPUTS])
-        write(directory / "no_maximum.jsonl",
-              measure_without_maximum(Path(scratch), errors[0]["commit"]))
+        for name, rows in {
+                "errors": errors, "scores": [made | scores_of(given) for given in INPUTS],
+                "no_maximum": measure_without_maximum(Path(scratch), made["commit"])}.items():
+            (directory / f"{name}.jsonl").write_text(
+                "".join(json.dumps(row) + "\n" for row in rows))
     return 0
 
 

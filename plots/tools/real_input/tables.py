@@ -1,4 +1,4 @@
-"""Writes the tables of docs/real-input.md from measured rows, between their markers.
+"""Writes the tables of docs/real-input.md from measured records, between their markers.
 
 Usage: python3 -m plots.tools.real_input.tables real-input.md DIRECTORY [--check]
 
@@ -11,7 +11,7 @@ import math
 import sys
 from pathlib import Path
 
-from plots.sections import SectionError, with_section
+from plots.sections import with_section
 from plots.tools.real_input.inputs import INPUTS, LONG
 from tests.lib.programs import REPOSITORY, read_rows
 
@@ -66,18 +66,14 @@ def scores_table(directory: Path) -> str:
 def errors_table(directory: Path) -> str:
     rows = {(row["name"], row["step"], row["dtype"]): row
             for row in read_rows(directory / "errors.jsonl")}
-    head = ["input", *(f"{step}, {dtype}" for dtype in ("fp16", "bf16") for step in SHOWN_STEPS),
-            "rounding the input to bf16"]
+    columns = [(step, dtype) for dtype in ("fp16", "bf16") for step in SHOWN_STEPS]
     table = []
     for given in INPUTS:
-        cells = [rows[given.name, step, dtype] for dtype in ("fp16", "bf16")
-                 for step in SHOWN_STEPS]
-        inputs = rows[given.name, "step04", "bf16"]
-        table.append([given.title,
-                      *(f"{row['mean_error']:.1e}, {row['max_error']:.1e}" for row in cells),
-                      f"{inputs['mean_error_of_inputs']:.1e}, "
-                      f"{inputs['max_error_of_inputs']:.1e}"])
-    return in_markdown(head, table)
+        cells = [(rows[given.name, *column], "") for column in columns]
+        cells.append((rows[given.name, "step04", "bf16"], "_of_inputs"))
+        table.append([given.title, *(f"{row['mean_error' + of]:.1e}, {row['max_error' + of]:.1e}"
+                                     for row, of in cells)])
+    return in_markdown(["input", *map(", ".join, columns), "rounding the input to bf16"], table)
 
 
 def length_table(directory: Path) -> str:
@@ -106,12 +102,12 @@ def no_maximum_table(directory: Path) -> str:
     wrong: dict[tuple, list] = {}
     rows = read_rows(directory / "no_maximum.jsonl")
     for row in rows:
-        found = wrong.setdefault((row["name"], row["step"], row["dtype"]), [])
-        found.append(str(row["rows_wrong"]))
+        wrong.setdefault((row["name"], row["step"], row["dtype"]), []).append(
+            str(row["rows_wrong"]))
     columns = [(step, dtype) for step in SHOWN_STEPS for dtype in ("fp16", "bf16")]
     sharper = list(dict.fromkeys(f"{row['sharper']:g}" for row in rows))
     head = [f"wrong rows at {', '.join(sharper)} times the scores", "rows",
-            *(f"{step}, {dtype}" for step, dtype in columns)]
+            *map(", ".join, columns)]
     counts = {row["name"]: str(row["rows"]) for row in rows}
     return in_markdown(head, [
         [given.title, counts[given.name],
@@ -127,26 +123,17 @@ def origin(directory: Path) -> str:
 
 
 def main() -> int:
-    arguments = [argument for argument in sys.argv[1:] if argument != "--check"]
-    if len(arguments) != 2:
-        print(__doc__, file=sys.stderr)
-        return 2
-    document, directory = map(Path, arguments)
+    document, directory = map(Path, sys.argv[1:3])
     sections = {"proof": proof_table(), "cosines": cosine_table(),
                 "scores": scores_table(directory), "errors": errors_table(directory),
                 "length": length_table(directory), "no-maximum": no_maximum_table(directory),
                 "limits": limits_table(), "origin": origin(directory)}
-    old = document.read_text()
-    new = old
-    try:
-        for name, content in sections.items():
-            new = with_section(new, name, "`make real-input`", content)
-    except SectionError as error:
-        print(f"tables: {document} {error}", file=sys.stderr)
-        return 1
+    text = document.read_text()
+    for name, content in sections.items():
+        text = with_section(text, name, "`make real-input`", content)
     if "--check" in sys.argv:
-        return int(old != new)
-    document.write_text(new)
+        return int(document.read_text() != text)
+    document.write_text(text)
     return 0
 
 

@@ -32,7 +32,7 @@ class Call:
             m = block_mask([tensor.shape for tensor in m.tensors()],
                            [memory.address for memory in self.kept])
         if m is not None:
-            self.kept.append(device.allocate(library.prepared_bytes(self.shape, m)))
+            self.kept.append(device.allocate(library.prepare(self.shape, m)))
             self.more = {"mask": m, "prepared": self.kept[-1].address}
             library.prepare(self.shape, m, self.kept[-1].address)
         elif size := library.workspace_bytes(self.shape, free_bytes):

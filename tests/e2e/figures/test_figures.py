@@ -48,7 +48,6 @@ def records_of(**wanted: object) -> list[dict]:
     """Of what is committed, found without what is tested."""
     (path,) = H200.glob("bench_*.jsonl")
     return [record for record in read_rows(path) if "median_ms" in record
-            and not record.get("shared_kv")
             and all(record.get(name) == value for name, value in wanted.items())]
 
 
@@ -120,13 +119,13 @@ def test_error_has_every_record(given: dict) -> None:
 
 
 def test_records_that_do_not_count(tmp_path) -> None:
-    """Wrong ones, failed ones and the other variant of step 05; the newest commit is taken."""
+    """Wrong and failed ones; the newest commit is taken."""
     base = {"date": "2030-01-02", "step": "step05", "commit": "a", "device": "GPU"}
     old, new = tmp_path / "bench_a.jsonl", tmp_path / "bench_b.jsonl"
     old.write_text(json.dumps(base | {"median_ms": 1}) + "\n")
     new.write_text("".join(json.dumps(base | {"date": "2031-01-02"} | more) + "\n" for more in (
-        {"median_ms": 2, "right": True}, {"median_ms": 3, "right": False}, {"failed": "no memory"},
-        {"median_ms": 4, "shared_kv": True})))
+        {"median_ms": 2, "right": True}, {"median_ms": 3, "right": False},
+        {"failed": "no memory"})))
     results = load(tmp_path)
     assert [record["median_ms"] for record in results.records] == [2]
     assert results.origin() == "GPU, commit a, 2031-01-02"

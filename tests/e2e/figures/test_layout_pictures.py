@@ -41,7 +41,7 @@ def test_cells_of_ldmatrix(table: layouts.Table) -> None:
     for i in range(4):
         assert plain[i][3, 5] == (14, f"r{i}.hi") and turned[i][3, 5] == (21, f"r{i}.hi")
         assert {(c, r): holder for (r, c), holder in turned[i].items()} == plain[i]
-        assert layouts.row_lanes(i) == list(range(8 * i, 8 * i + 8))
+        assert list(layouts.row_lanes(i)) == list(range(8 * i, 8 * i + 8))
 
 
 @pytest.mark.parametrize("operand", ["a", "b", "d"])
