@@ -300,6 +300,8 @@ static int32_t draw_key(const Mask *mask, const Problem *p, uint64_t seed, int64
   int64_t attended = 0;
   for (int i = 0; i < count; i++) attended += spans[i].end - spans[i].first;
   const uint64_t bits = random_bits(seed, STREAM_KEYS, (uint64_t)row);
+  /* There is at least one span, and spans are not empty. */
+  /* cppcheck-suppress zerodiv */
   int64_t chosen = (int64_t)(bits % (uint64_t)attended);
   int i = 0;
   for (; chosen >= spans[i].end - spans[i].first; i++) chosen -= spans[i].end - spans[i].first;
