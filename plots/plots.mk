@@ -3,7 +3,6 @@
 
 RESULTS := plots/results
 QUICK ?= 0
-ONLY ?=
 $(if $(filter x0 x1,$(subst $() ,,x$(QUICK))),,$(error QUICK=$(QUICK): must be 0 or 1))
 
 ## make bench QUICK=1     three cases in half a minute; ONLY="D=128 causal": those with these words
@@ -50,14 +49,11 @@ TIMED_LIBRARIES := $(if $(filter cuda,$(BACKEND)),$(LIBRARIES))
 times_need_gpu = @test "$(BACKEND)" = cuda || \
 	{ echo "make $@: times need a GPU, and this is BACKEND=$(BACKEND); BACKEND=cuda, where there is one" >&2; exit 77; }
 
-# On a GPU machine PyTorch is rarely in .venv.
+# With NumPy, and PyTorch for the baselines, which is rarely in .venv.
 BENCH_PYTHON ?= python3
-bench_needs_numpy = @$(BENCH_PYTHON) -c 'import numpy' || \
-	{ echo "make $@: BENCH_PYTHON=$(BENCH_PYTHON) needs numpy, and PyTorch for baselines" >&2; exit 1; }
 
 bench: $(TIMED_STEPS) $(TIMED_LIBRARIES)
 	$(times_need_gpu)
-	$(bench_needs_numpy)
 	@$(BENCH_PYTHON) -m plots.bench.run $(if $(filter 1,$(QUICK)),--quick) $(BUILD) "$(RESULTS)" \
 	  $(if $(ONLY),--only $(ONLY))
 
@@ -68,7 +64,6 @@ ceilings: $(firstword $(TIMED_STEPS))
 # Is any step slower than in OLD=FOLDER of libstepNN.so, built from another commit?
 builds: $(TIMED_STEPS) $(TIMED_LIBRARIES)
 	$(times_need_gpu)
-	$(bench_needs_numpy)
 	@ls $(OLD)/libstep*.so >/dev/null && $(BENCH_PYTHON) -m plots.bench.builds "$(OLD)" $(BUILD)
 
 # Changed copies of steps, whose sources plots/bench/variants.py writes.
@@ -79,7 +74,6 @@ $(BUILD)/variants/lib%.so: $(BUILD)/variants/%.cu $(BUILD)/plots/bench/step_libr
 
 variants: $(TIMED_LIBRARIES)
 	$(times_need_gpu)
-	$(bench_needs_numpy)
 	@$(BENCH_PYTHON) -m plots.bench.variants $(BUILD) $(COMMIT)
 
 # --- What a profiler and the compiler report of one step ----------------------------------------------
@@ -140,7 +134,7 @@ layouts:
 	$(needs_packages)
 	@$(PYTHON) -m plots.tools.layouts tests/data/layouts_h200.txt build/plots
 
-# What real input does to the steps: measures anew, writes the tables of docs/real-input.md, draws.
+# What real input does to the steps: measures anew, writes the tables of docs/real-input.md.
 REAL_INPUT := $(RESULTS)/real_input
 
 real-input:

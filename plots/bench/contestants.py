@@ -196,6 +196,9 @@ class BaselineCall:
     def __call__(self) -> None:
         self.o = self.call()
 
+    def contestant(self, fields: dict) -> Contestant:
+        return Contestant(fields["short"], fields, self, self.head)
+
     def head(self, batch: int, head: int) -> HeadResult:
         return self.o[batch, head].to(self.torch.float64).cpu().numpy(), None
 

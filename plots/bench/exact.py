@@ -5,7 +5,7 @@ docs/correctness.md, for steps and baselines alike.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from types import SimpleNamespace
 
 import numpy as np
 
@@ -25,20 +25,6 @@ def as_doubles(bits: np.ndarray, dtype: str) -> np.ndarray:
     if dtype == "fp16":
         return bits.view(np.float16).astype(np.float64)
     return (bits.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
-
-
-@dataclass(frozen=True)
-class HeadRows:
-    """Some rows of one head; all arrays begin with [rows]."""
-
-    batch: int
-    head: int
-    queries: np.ndarray
-    o: np.ndarray
-    lse: np.ndarray
-    norms: np.ndarray  # of o
-    base_errors: np.ndarray  # of the result with the roundings of tensor cores, absolute
-    own_limits: np.ndarray  # what rounding can do to the row by its own numbers
 
 
 def _norms(x: np.ndarray) -> np.ndarray:
@@ -61,9 +47,10 @@ def sampled_rows(case: Case) -> list[tuple[int, int, np.ndarray]]:
 
 
 def exact_rows(case: Case, attended: np.ndarray, where: tuple[int, int, np.ndarray],
-               q: np.ndarray, k: np.ndarray, v: np.ndarray) -> HeadRows:
-    """`q` [rows, D] holds the rows asked for, `k` and `v` [N, D] all keys of the head; doubles.
-    `attended` is [rows, N]."""
+               q: np.ndarray, k: np.ndarray, v: np.ndarray) -> SimpleNamespace:
+    """Of one head: `q` [rows, D] are the rows asked for, `k` and `v` [N, D] all keys, in doubles;
+    `attended` is [rows, N]. `base_errors` are those of the result with the roundings of tensor
+    cores, `own_limits` what rounding can do to a row by its own numbers; both are absolute."""
     scale = float(np.float32(case.head_dim**-0.5))  # as the kernels have it
     scores = np.where(attended, scale * (q @ k.T), -np.inf)
     row_max = scores.max(axis=-1, keepdims=True)
@@ -78,7 +65,9 @@ def exact_rows(case: Case, attended: np.ndarray, where: tuple[int, int, np.ndarr
     rounded = unit * (norms + _norms(probs @ np.abs(v) / divisor))
     with np.errstate(divide="ignore"):
         lse = (row_max + np.log(total))[:, 0]
-    return HeadRows(*where, o, lse, norms, base_errors, np.maximum(rounded, base_errors))
+    batch, head, queries = where
+    return SimpleNamespace(batch=batch, head=head, queries=queries, o=o, lse=lse, norms=norms,
+                           base_errors=base_errors, own_limits=np.maximum(rounded, base_errors))
 
 
 class Exact:

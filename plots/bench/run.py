@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from datetime import datetime, timezone
@@ -68,70 +69,55 @@ class Benchmark:
     def records(self, case: Case) -> list[dict]:
         """Of all contestants. Who failed has a record with the reason; the time of a wrong answer
         is not taken."""
-        inputs, failed = Inputs(self.device, case), []
         takes_mask = any(step.takes_block_masks for step in self.steps)
         mask = self.mask(case.mask, case.seqlen) if takes_mask else None
-        contestants = self.steps_of(inputs, mask, failed) + self.baselines_of(inputs, failed)
-        entries = entries_of(case, mask)
+        inputs, outputs = Inputs(self.device, case), Outputs(self.device, case)
         exact = Exact(case, inputs.head, lambda queries: attended(case, mask, queries))
-        verdicts = {}
-        for contestant in list(contestants):
+        contestants, verdicts, failed = [], {}, []
+        for fields, build in self.builders(inputs, outputs, mask):
+            outputs.poison()
             try:
+                contestant = build()
                 contestant.call()
                 self.device.synchronize()
                 verdicts[contestant.name] = exact.judge(contestant.result_of)
+                contestants.append(contestant)
             except DeviceError as error:
-                raise DeviceError(f"{case}: {contestant.name}: {error}") from error
+                raise DeviceError(f"{case}: {fields}: {error}") from error
             except Exception as error:  # pylint: disable=broad-except
-                contestants.remove(contestant)
-                failed.append((contestant.fields, reason_of(error)))
+                failed.append((fields, reason_of(error)))
         found = self.times(inputs, contestants, verdicts)
-        date = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
-        problem = {**case.fields(), "seed": SEED, "flops": 4 * case.head_dim * entries}
-        records = [{**contestant.fields, **self.origin, "date": date, **problem,
-                    **verdicts[contestant.name],
+        problem = {**self.origin, **case.fields(), "seed": SEED,
+                   "date": datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+                   "flops": 4 * case.head_dim * entries_of(case, mask)}
+        records = [{**contestant.fields, **problem, **verdicts[contestant.name],
                     **time_fields(contestant, contestants, found, problem["flops"])}
                    for contestant in contestants]
-        return records + [{**fields, **self.origin, "date": date, **problem, "failed": reason}
-                          for fields, reason in failed]
+        return records + [{**fields, **problem, "failed": reason} for fields, reason in failed]
 
-    def steps_of(self, inputs: Inputs, mask: Mask | None,
-                 failed: list[tuple[dict, str]]) -> list[Contestant]:
-        case, found = inputs.case, []
-        outputs = Outputs(self.device, case)
-        outputs.poison()
+    def builders(self, inputs: Inputs, outputs: Outputs,
+                 mask: Mask | None) -> Iterator[tuple[dict, Callable[[], Contestant]]]:
+        """Of the contestants that can solve the case, with fields of a record of failure."""
+        case = inputs.case
         for step in self.steps:
-            if not case.takes_step(step.name) or not (case.mask in DENSE or step.takes_block_masks):
-                continue
-            try:
-                call = StepCall(self.device, step, inputs, outputs,
-                                mask if step.takes_block_masks else None)
-                found.append(call.contestant(entries_of(case, mask)))
-            except (ValueError, DeviceError) as error:
-                failed.append(({"step": step.name}, reason_of(error)))
-        return found
-
-    def baselines_of(self, inputs: Inputs, failed: list[tuple[dict, str]]) -> list[Contestant]:
-        found = []
+            if case.takes_step(step.name) and (case.mask in DENSE or step.takes_block_masks):
+                yield {"step": step.name}, lambda step=step: StepCall(
+                    self.device, step, inputs, outputs, mask if step.takes_block_masks else None
+                ).contestant(entries_of(case, mask))
         for short, name, takes, build in BASELINES if self.torch else ():
-            if takes(inputs.case):
+            if takes(case):
                 fields = {"baseline": name, "short": short}
-                try:
-                    call = BaselineCall(self.torch, inputs, build)
-                    found.append(Contestant(short, fields, call, call.head))
-                except Exception as error:  # pylint: disable=broad-except
-                    failed.append((fields, reason_of(error)))
-        return found
+                yield fields, lambda fields=fields, build=build: BaselineCall(
+                    self.torch, inputs, build).contestant(fields)
 
     def times(self, inputs: Inputs, contestants: list[Contestant], verdicts: dict) -> Measured:
         """Of those that are right. A step with a block mask takes turns with the full mask too."""
         calls = {x.name: x.call for x in contestants if verdicts[x.name]["right"]}
-        case = inputs.case
+        full = Inputs(self.device, replace(inputs.case, mask="full"))
         for x in contestants:
-            if case.mask != "full" and x.name in calls and "mask_blocks" in x.fields:
-                full = Inputs(self.device, replace(case, mask="full"))
+            if inputs.case.mask != "full" and x.name in calls and "mask_blocks" in x.fields:
                 calls[FULL] = StepCall(self.device, x.call.step, full, x.call.outputs,
-                                       self.mask("full", case.seqlen))
+                                       self.mask("full", full.case.seqlen))
         return measure(calls, self.stopwatch, self.plan)
 
 

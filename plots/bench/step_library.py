@@ -144,7 +144,10 @@ class Memory:
     def __init__(self, device: "Device", size: int) -> None:
         self._device, self.size = device, size
         pointer = ctypes.c_void_p()
-        device.call("device_allocate", ctypes.c_size_t(size), ctypes.byref(pointer))
+        try:
+            device.call("device_allocate", ctypes.c_size_t(size), ctypes.byref(pointer))
+        except DeviceError as error:  # which leaves the device as it was
+            raise MemoryError(f"{size} bytes: {error}") from error
         self.address: int = pointer.value
 
     def __del__(self) -> None:

@@ -3,7 +3,7 @@
 Usage: python3 -m plots.figures.all RESULTS-OF-A-GPU DIRECTORY
 
 Writes FIGURE_light and FIGURE_dark, .svg and .png, to DIRECTORY for each of: waterfall, tflops,
-roofline, sparsity, error. A figure whose records are missing is left out, and a line says so.
+roofline, sparsity. A figure whose records are missing is left out, and a line says so.
 """
 
 import sys
@@ -11,10 +11,10 @@ from pathlib import Path
 
 import matplotlib
 
-from plots.figures import error, roofline, sparsity, style, tflops, waterfall
+from plots.figures import roofline, sparsity, style, tflops, waterfall
 from plots.figures.records import load
 
-FIGURES = {figure.NAME: figure for figure in (waterfall, tflops, roofline, sparsity, error)}
+FIGURES = {figure.NAME: figure for figure in (waterfall, tflops, roofline, sparsity)}
 
 
 def draw_figure(name: str, found: dict, directory: Path, kinds: tuple[str, ...]) -> None:

@@ -23,27 +23,17 @@ class End:
 
 
 def spread(wanted: list[float], gap: float, low: float, high: float) -> list[float]:
-    """Places nearest to the wanted ones, in their order, at least `gap` apart, in [low, high].
-
-    Places that would be closer form a group, which lies as near to what its members want as it can.
-    """
+    """Places near the wanted ones, in their order, at least `gap` apart, in [low, high]: halfway
+    between pushing every label up as far as needed, and down."""
     order = sorted(range(len(wanted)), key=lambda i: wanted[i])
-    groups: list[tuple[float, list[int]]] = []  # lowest place, members
-    for i in order:
-        members = [i]
-        start = wanted[i]
-        while True:
-            span = gap * (len(members) - 1)
-            start = max(low, min(start, high - span))
-            if not groups or groups[-1][0] + gap * len(groups[-1][1]) <= start:
-                break
-            members = groups.pop()[1] + members
-            start = sum(wanted[k] - gap * rank for rank, k in enumerate(members)) / len(members)
-        groups.append((start, members))
-    places = [0.0] * len(wanted)
-    for start, members in groups:
-        for rank, i in enumerate(members):
-            places[i] = start + gap * rank
+    count, places = len(order), [0.0] * len(wanted)
+    up, down = [wanted[i] for i in order], [wanted[i] for i in order]
+    for i in range(count):
+        up[i] = max(up[i], up[i - 1] + gap if i else low)
+        down[-1 - i] = min(down[-1 - i], down[-i] - gap if i else high)
+    for rank, i in enumerate(order):
+        lowest, highest = low + gap * rank, high - gap * (count - 1 - rank)
+        places[i] = (min(up[rank], highest) + max(down[rank], lowest)) / 2
     return places
 
 

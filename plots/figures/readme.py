@@ -69,13 +69,9 @@ def table(results: Results) -> str:
 
 # --- The pictures --------------------------------------------------------------------------------
 
-def picture_path(pictures: Path, name: str, theme: str) -> Path:
-    return pictures / f"{name}_{theme}.svg"
-
-
 def markup(readme: Path, pictures: Path, found: dict) -> str:
     """The waterfall in HTML, light or dark as the page, with its numbers for who cannot see it."""
-    light, dark = (Path(os.path.relpath(picture_path(pictures, waterfall.NAME, theme.name),
+    light, dark = (Path(os.path.relpath(pictures / f"{waterfall.NAME}_{theme.name}.svg",
                                         readme.parent)) for theme in THEMES)
     told = [f"{step['step'].removeprefix('step')} {waterfall.speed_label(before, speed)}"
             for panel in found["panels"][:1] for step, (before, speed)
@@ -115,7 +111,7 @@ def main() -> int:
         return 0
     wrong = [] if readme.read_text(encoding="utf-8") == text else [readme]
     wrong += [path for name, found in figures.items() for theme in THEMES
-              if not shows(path := picture_path(pictures, name, theme.name), found)]
+              if not shows(path := pictures / f"{name}_{theme.name}.svg", found)]
     for path in wrong:
         print(f"readme: {path} does not equal the records: make readme", file=sys.stderr)
     return 1 if wrong else 0

@@ -95,11 +95,10 @@ def draw_panel(axes: Axes, panel: dict, theme: Theme) -> None:
 
 def explanation(found: dict) -> str:
     """Four lines on what the marks are."""
-    number = found["step"].removeprefix("step")
-    sizes = [f"mask blocks of {q} x {kv}" for q, kv in found["blocks"]]
+    sizes = ", ".join(f"{q} x {kv}" for q, kv in found["blocks"])
     flex = any(panel["flex"] for panel in found["panels"])
-    facts = ", ".join([f"Step {number}", "forward pass", DTYPE, *sizes])
-    return (f"{facts}.\n{found['origin']}\n"
+    return (f"Step {found['step'].removeprefix('step')}, forward pass, {DTYPE}, mask blocks of "
+            f"{sizes}.\n{found['origin']}\n"
             "blocks: random ones, at several densities. Dotted: time in proportion to the entries "
             f"left.{' Hollow: FlexAttention.' if flex else ''}\n"
             "%: how much longer a visited block takes than one of the full mask. Bold: over the "

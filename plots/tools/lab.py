@@ -40,8 +40,7 @@ class Report:
 
     @property
     def run(self) -> dict:
-        (row,) = self.of("run")
-        return row
+        return self.of("run")[0]
 
     def sector_bytes(self, kinds: tuple[str, ...] = GLOBAL) -> int:
         return SECTOR_BYTES * sum(self.run[f"{kind}_sectors"] for kind in kinds)

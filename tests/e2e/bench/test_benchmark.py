@@ -10,9 +10,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from plots.bench import builds, contestants, run
+from plots.bench import builds, run
 from plots.bench.cases import Case, all_cases, quick_cases
-from plots.bench.contestants import Inputs, saved_masks, to_16_bits
+from plots.bench.contestants import Inputs, StepCall, saved_masks, to_16_bits
 from plots.bench.exact import Exact, as_doubles
 from plots.bench.step_library import StepLibrary
 from plots.bench.turns import Plan, Stopwatch
@@ -178,9 +178,12 @@ def test_what_has_no_name_is_begun_anew(monkeypatch: pytest.MonkeyPatch, tmp_pat
         assert len(read_rows(path)) == 2 - ("only" in changes)
 
 
-def test_a_wrong_answer_has_no_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    head = Inputs.head
-    monkeypatch.setattr(contestants.Inputs, "head", lambda *x: [1.01 * y for y in head(*x)])
+@pytest.mark.parametrize("target, name, wrong", [
+    (Inputs, "head", lambda head: lambda *x: [1.01 * y for y in head(*x)]),
+    (StepCall, "__call__", lambda call: lambda self: None)], ids=["other inputs", "nothing written"])
+def test_a_wrong_answer_has_no_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, target: type,
+                                    name: str, wrong) -> None:
+    monkeypatch.setattr(target, name, wrong(getattr(target, name)))
     code, path = command(monkeypatch, tmp_path)
     assert code == 1
     for record in read_rows(path):

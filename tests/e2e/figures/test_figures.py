@@ -107,17 +107,6 @@ def test_sparsity_has_times_over_the_full_mask(given: dict) -> None:
             assert (record["mask"] in panel["per_block"]) == sure
 
 
-def test_error_has_every_record(given: dict) -> None:
-    for panel in FIGURES["error"].data(given["committed"])["panels"]:
-        expected: dict[str, list] = {}
-        for record in records_of(dtype=panel["dtype"]):
-            if "step" in record:
-                expected.setdefault(record["step"].removeprefix("step"), []).append(
-                    [record["max_error"], record["allowed_error"]])
-        assert {step: sorted(pairs) for step, pairs in panel["steps"].items()} == {
-            step: sorted(pairs) for step, pairs in expected.items()}
-
-
 def test_records_that_do_not_count(tmp_path) -> None:
     """Wrong and failed ones; the newest commit is taken."""
     base = {"date": "2030-01-02", "step": "step05", "commit": "a", "device": "GPU"}
