@@ -9,7 +9,7 @@ from tests.lib.programs import Program
 from tests.lib.source_tree import SourceTree
 
 STEP_02 = "steps/step02_online_softmax.cu"
-TILE = "common/device/mma_tile.cuh"
+SOFTMAX = "common/device/fragments.cuh"
 
 PATCHES = {
     "step02": (
@@ -18,11 +18,11 @@ PATCHES = {
         (STEP_02, "const float rescale = exp2f(m - safe_max);", "const float rescale = 1.0f;"),
         (STEP_02, "  m = row_max;", "  m = safe_max;")),
     "step04": (
-        (TILE, "const float safe_max = row_max == -INFINITY ? 0.0f : row_max;",
+        (SOFTMAX, "const float safe_max = row_max == -INFINITY ? 0.0f : row_max;",
          "const float safe_max = 0.0f;"),
-        (TILE, "const float rescale = exp2_approx(m[i][half] - safe_max);",
+        (SOFTMAX, "const float rescale = exp2_approx(m[i][half] - safe_max);",
          "const float rescale = 1.0f;"),
-        (TILE, "m[i][half] = row_max;", "m[i][half] = safe_max;")),
+        (SOFTMAX, "m[i][half] = row_max;", "m[i][half] = safe_max;")),
 }
 
 
@@ -32,6 +32,9 @@ def build(directory: Path, step: str, commit: str = "unknown") -> Program:
     tree = SourceTree(directory, built="cpu")
     for patch in PATCHES[step]:
         tree.replace(*patch)
+    tiles = ", 64, 32" if step == "step02" else ""
+    tree.compile_only(step, ", ".join(f"CONFIG<{element}, {head_dim}{tiles}>" for head_dim in (32, 64)
+                                      for element in ("__half", "__nv_bfloat16")))
     done = tree.make("BACKEND=cpu", f"COMMIT={commit}", f"build/cpu/{step}")
     assert done.returncode == 0, done.stderr
     return Program(step, tree.root / "build" / "cpu")

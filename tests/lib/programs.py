@@ -21,8 +21,12 @@ RIGHT, WRONG, USAGE, DEVICE, NO_GPU = 0, 1, 2, 3, 77
 QUIET = {"OMP_WAIT_POLICY": "passive"}
 
 
+# These compute on the CUDA cores: they take any head dimension, and tensors at any element.
+SCALAR_STEPS = ("step01", "step02")
+
+
 def step_names() -> list[str]:
-    """step01, step02, ...: one for each source file."""
+    """step01, step02, step02b, ...: one for each source file, in the order of the ladder."""
     return sorted(path.name.split("_")[0] for path in (REPOSITORY / "steps").glob("step*_*.cu"))
 
 

@@ -5,6 +5,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
+from tests.lib.configs import with_configs
 from tests.lib.programs import REPOSITORY
 
 # What make leaves in the environment for makes within make would change what is tested.
@@ -13,6 +14,7 @@ MAKES_OWN = ("MAKEFLAGS", "MFLAGS", "MAKELEVEL", "MAKEOVERRIDES", "GNUMAKEFLAGS"
              "PROBLEM", "QUICK", "COMMIT")
 
 GENERATED = shutil.ignore_patterns("__pycache__", ".pytest_cache", "results")
+NOT_NEEDED = shutil.ignore_patterns("unit", "plain", "counts", "under_test", "gpu", "*.so", "step[0-9]*")
 
 
 def without_makes_own() -> dict[str, str]:
@@ -35,7 +37,13 @@ class SourceTree:
             shutil.copytree(REPOSITORY / name, self.root / name, ignore=GENERATED)
         shutil.copy2(REPOSITORY / "Makefile", self.root)
         if built and (REPOSITORY / "build" / built).is_dir():
-            shutil.copytree(REPOSITORY / "build" / built, self.root / "build" / built)
+            shutil.copytree(REPOSITORY / "build" / built, self.root / "build" / built,
+                            ignore=NOT_NEEDED)
+
+    def compile_only(self, step: str, configs: str) -> None:
+        """Leaves a step no other configurations of its kernel than these."""
+        (file,) = (self.root / "steps").glob(f"{step}_*.cu")
+        file.write_text(with_configs(file.read_text(), configs))
 
     def replace(self, path: str, old: str, new: str) -> None:
         """Changes a source file wherever it says `old`, which it must."""

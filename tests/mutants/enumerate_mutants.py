@@ -7,7 +7,7 @@ from pathlib import Path
 from tests.mutants.operators import changes
 from tests.mutants.source import Part, Source
 
-HEADERS = ("mma_tile", "tile_list", "convert", "warp", "heads")
+HEADERS = ("fragments", "mma_tile", "copy_tile", "tile_list", "convert", "warp", "heads")
 DEVICE = {"__device__", "__global__"}
 
 
@@ -55,12 +55,15 @@ def _examined(root: Path, step: str) -> list[tuple[Source, Part]]:
     path = step_file(root, step)
     own = Source(path, (root / path).read_text())
     chosen = [(own, part) for part in own.parts if not part.is_function or _is_device(own, part)]
-    included = set(re.findall(r'#include "device/(\w+)\.cuh"', own.text))
     pending = {call for part in own.parts if part.is_function for call in part.calls}
     headers = [Source(path, (root / path).read_text())
                for path in (f"common/device/{name}.cuh" for name in HEADERS)]
-    if "mma_tile" in included:
-        included |= {"convert"}
+    texts = {Path(header.path).stem: header.text for header in headers}
+    included, new = set(), {own.text}
+    while new:
+        names = {name for text in new for name in re.findall(r'#include "device/(\w+)\.cuh"', text)}
+        new = {texts[name] for name in names - included if name in texts}
+        included |= names
     functions = [(header, part) for header in headers for part in header.parts
                  if part.is_function and Path(header.path).stem in included]
     reached: set[str] = set()

@@ -1,5 +1,6 @@
 """Runs a program on its cases with --report, and says what, if anything, was noticed."""
 
+import json
 import os
 import resource
 import signal
@@ -7,6 +8,8 @@ import subprocess
 import threading
 from dataclasses import dataclass
 from pathlib import Path
+
+from tests.lib.limits import exceeded
 
 CPU_SECONDS = 20  # of a run: many times what right kernels take
 WALL_SECONDS = 300  # for one that waits forever
@@ -28,7 +31,9 @@ def limit() -> None:
 
 def judge(program: Path, cases: Path, environment: dict[str, str]) -> Verdict:
     """Ends the program at the first case that is not right."""
-    command = [program, "--report", "--check", "all", "--cases", cases]
+    records = program.with_suffix(".jsonl")
+    records.unlink(missing_ok=True)
+    command = [program, "--report", "--check", "all", "--json", records, "--cases", cases]
     env = {**os.environ, "SIMT_THREADS": "1", "OMP_NUM_THREADS": "1", **environment}
     finding = ""
     with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
@@ -47,12 +52,21 @@ def judge(program: Path, cases: Path, environment: dict[str, str]) -> Verdict:
                 return Verdict(ANSWER if said == "WRONG" else FAILED, said, case)
     alarm.cancel()
     if process.returncode == 0:
-        return Verdict(SURVIVED)
+        return worse_than_promised(records, cases)
     if finding:
         return Verdict(FINDING, finding)
     if process.returncode in (-signal.SIGXCPU, -signal.SIGKILL):
         return Verdict(HANG, f"no end within {CPU_SECONDS} s")
     return Verdict(FAILED, f"exit code {process.returncode}")
+
+
+def worse_than_promised(records: Path, cases: Path) -> Verdict:
+    """Of right answers: conflicts, sectors and overlap against the limits of the step."""
+    lines = cases.read_text().splitlines()
+    for case, record in zip(lines, map(json.loads, records.read_text().splitlines()), strict=True):
+        if found := exceeded(record):
+            return Verdict(FINDING, found[0], case)
+    return Verdict(SURVIVED)
 
 
 def judge_all(program: Path, runs: list[tuple[Path, dict[str, str]]]) -> Verdict:

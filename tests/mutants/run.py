@@ -47,7 +47,8 @@ def sources_hash(step: str) -> str:
     backend = [path for path in sorted((ROOT / "common/simt").rglob("*"))
                if path.suffix in (".cuh", ".c", ".h", ".S")]
     tools = [Path(__file__).with_name(name) for name in ("judge.py", "workspace.py")]
-    called = [ROOT / "tests/lib" / name for name in ("step_under_test.c", "place_tensors.h")]
+    called = [ROOT / "tests/lib" / name
+              for name in ("step_under_test.c", "place_tensors.h", "limits.py")]
     for path in [*sources, *backend, *tools, *called]:
         whole.update(path.read_bytes())
     return whole.hexdigest()[:16]
@@ -112,7 +113,7 @@ def try_step(step: str, mutants: list[Mutant], directory: Path, tools: Tools) ->
     left = [mutant for mutant in mutants if (mutant.name, mutant.text) not in known]
     if left and (right := runner.verdict(None)).how != SURVIVED:
         sys.exit(f"{step}: without any change it is {right.how}: {right.what}")
-    with path.open("a") as file, ThreadPoolExecutor(os.cpu_count()) as pool:
+    with path.open("a") as file, ThreadPoolExecutor(tools.jobs) as pool:
         verdicts = pool.map(runner.verdict, left)
         for i, (mutant, verdict) in enumerate(zip(left, verdicts, strict=True), 1):
             known[mutant.name, mutant.text] = verdict

@@ -1,37 +1,22 @@
 """Builds programs with one mutant each: all but the mutated kernels is compiled once."""
 
 import os
-import re
 import shutil
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.lib.configs import MMA_STEPS, called_configs, with_configs
 from tests.mutants.enumerate_mutants import Mutant, step_file
 
-# Few instantiations compile fast. Those for the cases differ in what the code makes of them; the
-# others are those that step_under_test.c calls. The order is that of choosing.
-VARIANTS = {
-    "step02": "variant<__half, 64, 64, 32>(DTYPE_FP16)",
-    "step03": "variant<__half, 64>(DTYPE_FP16), variant<__half, 96>(DTYPE_FP16)",
-    "step04": "variant<__half, 64>(DTYPE_FP16), variant<__half, 96>(DTYPE_FP16)",
-    "step05": "variant<__half, 64, 2, 2>(DTYPE_FP16), variant<__half, 64, 1, 1>(DTYPE_FP16)",
+# Those for the cases differ in what the code makes of them. The order is that of choosing.
+CONFIGS = {
+    "step02": "CONFIG<__half, 64, 64, 32>",
+    **dict.fromkeys(MMA_STEPS, "CONFIG<__half, 64>, CONFIG<__half, 96>"),
+    "step05": "CONFIG<__half, 64, 2, false>, CONFIG<__half, 64, 1, true>",
 }
-CALLED = {
-    "step02": ("64, 64, 32", "128, 64, 32"),
-    "step03": ("64", "128"),
-    "step04": ("64", "128"),
-    "step05": ("64, 2, 1", "64, 2, 2", "128, 2, 1", "128, 2, 2"),
-}
-# Its trials; steps that look how tensors lie before they load vectors get more of them.
+# Trials of step_under_test.c; steps that look how tensors lie before they load vectors get more.
 TRIALS = {"step02": ("padded", "ragged", "strides", "pointers")}
-TABLE = re.compile(r"(static const Variant VARIANTS\[\] = \{).*?(\n\};)", re.DOTALL)
-
-
-def _called_variants(step: str) -> str:
-    return ", ".join(f"variant<{element}, {integers}>({dtype})" for integers in CALLED[step]
-                     for element, dtype in (("__half", "DTYPE_FP16"),
-                                            ("__nv_bfloat16", "DTYPE_BF16")))
 
 
 class DoesNotCompile(Exception):
@@ -48,12 +33,14 @@ class Tools:
     objects: tuple[str, ...]  # of a program, without the step and without main
     main: str
     under_test: str  # the main of step_under_test.c
+    jobs: int  # mutants at a time
 
     @staticmethod
     def from_environment() -> "Tools":
         return Tools(os.environ["REWRITE"], tuple(os.environ["COMPILE"].split()),
                      tuple(os.environ["LINK"].split()), tuple(os.environ["OBJECTS"].split()),
-                     os.environ["MAIN_OBJECT"], os.environ["UNDER_TEST_OBJECT"])
+                     os.environ["MAIN_OBJECT"], os.environ["UNDER_TEST_OBJECT"],
+                     int(os.environ.get("JOBS") or os.cpu_count()))
 
 
 class Workspace:
@@ -74,10 +61,8 @@ class Workspace:
         elif mutant is not None:
             changed = mutant.applied((self.root / mutant.file).read_text())
             (device / Path(mutant.file).name).write_text(changed)
-        if step in VARIANTS:
-            variants = _called_variants(step) if called else VARIANTS[step]
-            text, count = TABLE.subn(rf"\g<1>{variants}\g<2>", text)
-            assert count == 1, f"{own}: no table of variants"
+        if step in CONFIGS:
+            text = with_configs(text, called_configs(step) if called else CONFIGS[step])
         source = self.directory / Path(own).name
         source.write_text(text)
         return self._compile(source, called)

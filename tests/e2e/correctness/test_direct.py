@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.lib.programs import DEVICE, RIGHT, STEP_DIR, USAGE, WRONG, Program, step_names
+from tests.lib.configs import CALLED, called_configs
+from tests.lib.programs import (DEVICE, RIGHT, SCALAR_STEPS, STEP_DIR, USAGE, WRONG, Program,
+                                step_names)
 from tests.lib.source_tree import SourceTree
 
-SCALAR_STEPS = ("step01", "step02")
 PROBLEMS = 16  # of step_under_test.c: lengths, head dimensions, types and masks, two each
 
 
@@ -41,8 +42,8 @@ def test_odd_strides_are_taken_or_refused_by_name(step: Program) -> None:
     lines = lines_of(step, "strides")
     assert len(lines) == 12 * PROBLEMS // 2
     for line in lines:
-        refused = (f": refused: the strides of {line[0]} must be multiples of 8 elements in this "
-                   "step")
+        refused = (f": refused: the strides of {line[0]} must be multiples of 8 elements in "
+                   f"{step.name}")
         assert line.endswith(": same bits" if step.name in SCALAR_STEPS else refused)
 
 
@@ -69,7 +70,7 @@ def test_tensor_core_steps_refuse_pointers_that_16_bytes_cannot_reach(name: str)
 def test_gpus_without_what_a_step_needs_are_refused(step: Program) -> None:
     """The device says it has compute capability 7.5: no cp.async, and no such mma."""
     old = ("taken" if step.name in SCALAR_STEPS else
-           "refused: this GPU has compute capability 7.x: this step needs 8.0 or more")
+           f"refused: this GPU has compute capability 7.x: {step.name} needs 8.0 or later")
     assert lines_of(step, "old-gpu") == [old] * PROBLEMS
 
 
@@ -89,7 +90,7 @@ def test_little_shared_memory(step: Program, head_dim: int, shared_kb: int, tmp_
     assert done.returncode == USAGE
     said = re.fullmatch(rf"{step.name}: --head-dim {head_dim}: .*\n", done.stderr)
     assert said, done.stderr
-    needed, limit = map(int, re.search(r"takes (\d+) bytes .* this device has (\d+)\n",
+    needed, limit = map(int, re.search(r"needs (\d+) bytes .* this GPU has (\d+)\n",
                                        done.stderr).groups())
     assert needed > limit == shared_kb << 10
 
@@ -105,7 +106,8 @@ def test_what_fits_into_48_kb(name: str, head_dim: int, fits: bool) -> None:
 
 # --- Wrong on purpose ----------------------------------------------------------------------------
 
-HEADS, TILES = "common/device/heads.cuh", "common/device/mma_tile.cuh"
+HEADS, COPIES = "common/device/heads.cuh", "common/device/copy_tile.cuh"
+TILES = "common/device/mma_tile.cuh"
 FAULTED, OTHER_BITS = (DEVICE, "illegal memory access"), (WRONG, "other bits")
 TOUCHED = (WRONG, "O was written to outside its rows")
 # Step, file, what it says, what it says wrongly instead; the trial that notices, and how.
@@ -116,15 +118,15 @@ FAULTS = {
     "step 01 reads keys past the end": (
         "step01", "steps/step01_naive.cu", "row < rows && column", "column", "guarded", FAULTED),
     "rows past the end are copied": (
-        "step03", TILES, "source, first + row < rows", "source, true", "guarded", FAULTED),
+        "step04", COPIES, "source, first + row < rows", "source, true", "guarded", FAULTED),
     "the first key tile begins a row early": (
-        "step04", TILES, "matrix + (first + at.row)", "matrix + (first + at.row - 1)", "guarded",
+        "step04", COPIES, "matrix + (first + at.row)", "matrix + (first + at.row - 1)", "guarded",
         FAULTED),
     "NaN past the end is copied": (
-        "step04", TILES, "source, first + row < rows", "source, true", "poisoned", OTHER_BITS),
+        "step04", COPIES, "source, first + row < rows", "source, true", "poisoned", OTHER_BITS),
     "rows of O are stored past the end": (
-        "step03", TILES, "store_16(target, values[turn], first + at.row + at.later < rows)",
-        "store_16(target, values[turn], true)", "poisoned", TOUCHED),
+        "step03", TILES, "store_16(target, chunks[j], first + at.row + at.row_offset < rows)",
+        "store_16(target, chunks[j], true)", "poisoned", TOUCHED),
     "rows of O take the stride of Q": (
         "step04", "steps/step04_prefetch.cu", "p.o_strides.row", "p.q_strides.row", "padded",
         TOUCHED),
@@ -140,6 +142,8 @@ def test_a_fault_is_noticed(fault: str, tmp_path: Path) -> None:
     name, path, line, wrong_line, trial, (code, text) = FAULTS[fault]
     tree = SourceTree(tmp_path, built="cpu")
     tree.replace(path, line, wrong_line)
+    if name in CALLED:
+        tree.compile_only(name, called_configs(name))
     program = f"build/cpu/under_test/{name}"
     assert tree.make("BACKEND=cpu", program).returncode == 0
     done = call(tree.root / program, trial)

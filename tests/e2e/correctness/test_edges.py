@@ -10,7 +10,7 @@ import pytest
 from tests.lib.reference import attention, mistakes
 from tests.lib.generators import rounded_inputs
 from tests.lib.problem import Problem
-from tests.lib.programs import (DEVICE, USAGE, Program, read_result, read_rows, step_names,
+from tests.lib.programs import (DEVICE, SCALAR_STEPS, USAGE, Program, read_result, read_rows, step_names,
                                 write_inputs)
 
 TWO_HEADS = Problem(batch=2, heads=2, seqlen=70, head_dim=64, mask="causal")
@@ -74,7 +74,7 @@ def test_infinity_in_queries_and_keys(step: Program, tmp_path: Path, name: str) 
 
 def multiplies_hidden_keys(step: Program) -> bool:
     """The tensor cores take whole tiles: a hidden value has weight 0, and 0 * NaN is NaN."""
-    return step.name not in ("step01", "step02")
+    return step.name not in SCALAR_STEPS
 
 
 @pytest.mark.parametrize("value, nan_inputs", [(np.inf, 0), (-np.inf, 0), (np.nan, 1)])
@@ -145,7 +145,7 @@ def test_head_dims_that_are_no_multiple_of_8(step: Program, tmp_path: Path) -> N
     """The scalar steps take them; the others refuse them by name."""
     for head_dim in (1, 3, 7, 9, 33, 63, 65, 129, 250):
         p = Problem(heads=2, seqlen=35, head_dim=head_dim)
-        if step.name in ("step01", "step02"):
+        if step.name in SCALAR_STEPS:
             result, _ = step.solve(tmp_path / str(head_dim), *p.options())
             assert mistakes(attention(p, *rounded_inputs(p)), result.o, result.lse) == []
         else:

@@ -10,7 +10,8 @@ from tests.lib.reference import attention, bf16_bits, mistakes
 from tests.lib.generators import rounded_inputs
 from tests.lib.pairwise import all_pairs, pairs_of, pairwise
 from tests.lib.problem import Problem
-from tests.lib.programs import BACKEND, PAIRWISE_SEED, Program, Result, write_inputs
+from tests.lib.programs import (BACKEND, PAIRWISE_SEED, SCALAR_STEPS, Program, Result,
+                                write_inputs)
 
 
 LENGTHS = [1, 2, 7, 31, 32, 33, 63, 64, 65, 127, 129, 255, 257]
@@ -20,7 +21,6 @@ KV_LENGTHS = {"equal": lambda n: n, "twice": lambda n: 2 * n, "half": lambda n: 
               "one": lambda n: 1}
 HEAD_DIMS = [32, 64, 96, 128, 256]
 ODD_HEAD_DIMS = [1, 17, 40, 80, 100, 255]
-SCALAR_STEPS = ("step01", "step02")  # these take any head dimension
 
 
 def parameters_of(step_name: str) -> dict[str, list]:

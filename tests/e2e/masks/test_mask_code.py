@@ -13,16 +13,18 @@ from tests.lib.source_tree import SourceTree
 
 pytestmark = pytest.mark.cpu_only("which tiles run what is the same on a GPU")
 
-STEPS = ("step03", "step04", "step05")
-Q_TILE, KV_TILE = 128, 64  # at a head dimension of 64
+STEPS = ("step02c", "step03", "step04", "step05")
+BLOCK_M, BLOCK_N = 128, 64  # at a head dimension of 64
 
 
 @pytest.fixture(scope="module")
 def hiding(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Program]:
     """The steps, with mask code that leaves nothing of a tile."""
     tree = SourceTree(tmp_path_factory.mktemp("hiding"), built="cpu")
-    tree.replace("common/device/mma_tile.cuh",
-                 "          if (8 * n + c >= keys) score", "          (void)keys, score")
+    tree.replace("common/device/fragments.cuh", "if (8 * n + c >= keys) s[i]", "(void)keys, s[i]")
+    for name in STEPS:
+        more = ", 2, false" if name == "step05" else ""
+        tree.compile_only(name, f"CONFIG<__half, 64{more}>")
     done = tree.make("BACKEND=cpu", "-j2", *(f"build/cpu/{name}" for name in STEPS))
     assert done.returncode == 0, done.stderr
     return {name: Program(name, tree.root / "build" / "cpu") for name in STEPS}
@@ -30,16 +32,16 @@ def hiding(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Program]:
 
 @pytest.mark.parametrize("name", STEPS)
 def test_no_tile_of_a_full_mask_runs_mask_code(hiding: dict, name: str) -> None:
-    hiding[name].run_right("-H", 1, "-n", 4 * Q_TILE, "-d", 64)
+    hiding[name].run_right("-H", 1, "-n", 4 * BLOCK_M, "-d", 64)
 
 
 @pytest.mark.parametrize("name", STEPS)
 def test_tiles_below_the_diagonal_run_none(hiding: dict, tmp_path: Path, name: str) -> None:
     """What is left is the tiles that every row of a tile of queries attends."""
-    p = Problem(seqlen=4 * Q_TILE, head_dim=64, mask="causal")
+    p = Problem(seqlen=4 * BLOCK_M, head_dim=64, mask="causal")
     hiding[name].run("-o", tmp_path / "out", "-c", "none", *p.options())
-    first_of_tile = np.arange(p.seqlen) // Q_TILE * Q_TILE
-    plain_end = (first_of_tile + 1) // KV_TILE * KV_TILE
-    attended = np.arange(p.seqlen) < plain_end[:, None]
+    first_of_tile = np.arange(p.seqlen) // BLOCK_M * BLOCK_M
+    unmasked_end = (first_of_tile + 1) // BLOCK_N * BLOCK_N
+    attended = np.arange(p.seqlen) < unmasked_end[:, None]
     result = read_result(tmp_path / "out")
     assert mistakes(attention(p, *rounded_inputs(p), attended), result.o, result.lse) == []

@@ -7,7 +7,7 @@ Fault 5 in its first form, a loop that skips MASKED slots and prefetches for the
 has no place here: the list of tiles has no holes. Its effect has: the K of another tile.
 
 The variants are the real sources with a line or two changed, so that they cannot fall behind. All
-compile the one instantiation that they are run with, which takes a few seconds each.
+compile the one configuration that they are run with, which takes a few seconds each.
 """
 
 import os
@@ -27,15 +27,13 @@ from tests.lib.source_tree import SourceTree
 
 STEP = "steps/step05_block_mask.cu"
 LISTS = "common/device/tile_list.cuh"
+COPY, SOFTMAX = "common/device/copy_tile.cuh", "common/device/fragments.cuh"
 TILE = "common/device/mma_tile.cuh"
 HOST = "common/host/masks/block_mask.c"
 
-# All variants solve problems of this one instantiation. Blocks of 128 x 128 span four tiles.
+# All variants solve problems of this one configuration. Blocks of 128 x 128 span four tiles.
 SHAPE = {"head_dim": 64, "mask_block": (128, 128)}
-ONE_INSTANTIATION = (STEP, """    VARIANTS_OF(32, 2),  VARIANTS_OF(64, 2),  VARIANTS_OF(96, 2),
-    VARIANTS_OF(128, 2), VARIANTS_OF(32, 1),  VARIANTS_OF(64, 1),
-    VARIANTS_OF(96, 1),  VARIANTS_OF(128, 1), VARIANTS_OF(256, 1),
-""", "    variant<__half, 64, 1, 2>(DTYPE_FP16),\n")
+CONFIG = "CONFIG<__half, 64, 1, false>"
 
 CAUSAL = Problem(heads=2, seqlen=200, seqlen_kv=270, mask="causal", **SHAPE)
 PARTIAL = replace(CAUSAL, mask="random:0.5")
@@ -66,12 +64,12 @@ FAULTS = {
         ((LISTS, "row_of(m.partial_block_mask_indices, m.partial_strides)",
           "row_of(m.partial_block_mask_indices, m.type_strides)"),), OWN_TILES, ROWS),
     "2 keys past the end are not hidden": Fault(
-        ((LISTS, "const bool ends_here = first_key + lists.kv_rows > p.kv_len;",
+        ((LISTS, "const bool ends_here = first_key + lists.block_n > p.kv_len;",
           "const bool ends_here = false;"),), TAIL, ROWS),
     "2 rows past the end are not loaded": Fault(
-        ((TILE, "cp_async_16(&tile_shared[row * PITCH<HEAD_DIM> + at.column], source, "
+        ((COPY, "cp_async_16(&tile_shared[row * SMEM_STRIDE<HEAD_DIM> + at.column], source, "
           "first + row < rows);", "if (first + row < rows) "
-          "cp_async_16(&tile_shared[row * PITCH<HEAD_DIM> + at.column], source, true);"),),
+          "cp_async_16(&tile_shared[row * SMEM_STRIDE<HEAD_DIM> + at.column], source, true);"),),
         SHORT, NAN, "shared memory that nobody has written holds NaN there"),
     "3 causal columns from the block": Fault(
         ((STEP, "first_q + warp_row, tile.first_key);",
@@ -83,38 +81,38 @@ FAULTS = {
         ((LISTS, "tile * m.q_block_size + first_q % m.q_block_size", "tile * m.q_block_size"),),
         PARTIAL, ROWS),
     "4 causal rows of the wrong lanes": Fault(
-        ((TILE, "const int q = first_q + 16 * i + 8 * half + lane / 4;",
+        ((SOFTMAX, "const int q = first_q + 16 * i + 8 * half + lane / 4;",
           "const int q = first_q + 16 * i + lane % 16 / 2 * 2 + half;"),), CAUSAL, ROWS),
     "4 causal columns of the wrong lanes": Fault(
-        ((TILE, "p.kv_len) - first_key - lane % 4 * 2;",
+        ((SOFTMAX, "p.kv_len) - first_key - lane % 4 * 2;",
           "p.kv_len) - first_key - lane % 8 / 2 * 2;"),), CAUSAL, ROWS),
     "4 partial bits of the wrong lanes": Fault(
-        ((TILE, "row_bits[(16 * i + 8 * half + lane / 4) * WORDS + word]",
+        ((STEP, "row_bits[(16 * i + 8 * half + lane / 4) * WORDS + word]",
           "row_bits[(16 * i + lane % 16 / 2 * 2 + half) * WORDS + word]"),), PARTIAL, ROWS),
     "5 prefetch of the neighbour, not of the next in the list": Fault(
-        ((STEP, "next.first_key, p.kv_len", "tile.first_key + Tile::KV_ROWS, p.kv_len"),),
+        ((STEP, "next.first_key, p.kv_len", "tile.first_key + Tile::BLOCK_N, p.kv_len"),),
         FAR_APART, ROWS),
     "6 waits for too little": Fault(
-        ((STEP, "cp_async_wait<STAGES - 1>();", "cp_async_wait<STAGES>();"),), TAIL, IN_FLIGHT,
+        ((STEP, "cp_async_wait<SHARED_KV ? 0 : 1>();", "cp_async_wait<2>();"),), TAIL, IN_FLIGHT,
         "a GPU may be quick enough"),
     "6 waits for too little at the last tile": Fault(
-        ((STEP, "    cp_async_commit();\n\n    if (tile.mask != plain)",
-          "    if (i + 1 < own.tile_count) cp_async_commit();\n\n    if (tile.mask != plain)"),),
+        ((STEP, "    cp_async_commit();\n\n    if (tile.mask != ALL_ATTENDED)",
+          "    if (i + 1 < own.tile_count) cp_async_commit();\n\n    if (tile.mask != ALL_ATTENDED)"),),
         TAIL, IN_FLIGHT, "a GPU may be quick enough"),
     "7 infinity minus infinity": Fault(
-        ((TILE, "row_max == -INFINITY ? 0.0f : row_max", "row_max"),), SEVERAL_EMPTY, NAN),
+        ((SOFTMAX, "row_max == -INFINITY ? 0.0f : row_max", "row_max"),), SEVERAL_EMPTY, NAN),
     "7 divides by no weight": Fault(
         ((TILE, "sum == 0.0f ? 0.0f : __fdividef(1.0f, sum)",
           "__fdividef(1.0f, sum)"),), SEVERAL_EMPTY, NAN),
     "8 a thread block for each block of queries": Fault(
-        ((LISTS, "lists->q_tiles = (p->q_len + q_rows - 1) / q_rows;",
-          "lists->q_tiles = (p->q_len + p->q_block_size - 1) / p->q_block_size;"),
-         (STEP, "((p->q_len + v->q_rows - 1) / v->q_rows)",
-          "((p->q_len + p->q_block_size - 1) / p->q_block_size)")), TAIL, UNWRITTEN),
+        ((LISTS, "lists.q_tiles = (p->q_len + lists.block_m - 1) / lists.block_m;",
+          "lists.q_tiles = (p->q_len + p->q_block_size - 1) / p->q_block_size;"),
+         ("common/device/launch.cuh", "(p->q_len + config->block_m - 1) / config->block_m",
+          "(p->q_len + p->q_block_size - 1) / p->q_block_size")), TAIL, UNWRITTEN),
 }
 
 # Not wrong answers: a lost overlap, and masks that are no longer refused.
-WAITS_FOR_ALL = ((STEP, "cp_async_wait<STAGES - 1>();", "cp_async_wait<0>();"),)
+WAITS_FOR_ALL = ((STEP, "cp_async_wait<SHARED_KV ? 0 : 1>();", "cp_async_wait<0>();"),)
 NO_TILE_IS_SKIPPED = (
     (HOST, "if (tile < 0 || tile >= m->tile_count)", "if (tile >= m->tile_count)"),
     ("common/host/masks/mask.c", "  const uint8_t *row = m->partial_block_masks +",
@@ -143,8 +141,9 @@ def build(directory: Path, patches: tuple) -> Program:
     """Step 05 with these patches, in a tree of its own."""
     directory.mkdir()
     tree = SourceTree(directory, built=STEP_DIR.name)
-    for patch in (ONE_INSTANTIATION, *patches):
+    for patch in patches:
         tree.replace(*patch)
+    tree.compile_only("step05", CONFIG)
     arch = [f"ARCH={STEP_DIR.name.removeprefix('cuda-')}"] if BACKEND == "cuda" else []
     done = tree.make(f"BACKEND={BACKEND}", *arch, f"build/{STEP_DIR.name}/step05")
     assert done.returncode == 0, done.stderr

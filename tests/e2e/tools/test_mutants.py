@@ -31,13 +31,6 @@ def test_mutants_are_the_same_every_time(assigned: dict) -> None:
     assert all(len(mutants) > 100 for mutants in assigned.values())
 
 
-def test_every_mutant_changes_its_file(assigned: dict) -> None:
-    for mutants in assigned.values():
-        for mutant in mutants:
-            source = (REPOSITORY / mutant.file).read_text()
-            assert mutant.applied(source) != source, mutant.name
-
-
 @pytest.mark.parametrize("operator, original, text", [
     ("barrier removed", "__syncthreads ( ) ;", ";"),
     ("wait weakened", "0", "(0) + 1"),
@@ -51,14 +44,6 @@ def test_what_operators_do(assigned: dict, operator: str, original: str, text: s
     (mutant,) = [m for m in assigned["step03"]
                  if m.name == f"{KERNEL} | {operator} | {original} | 1"]
     assert mutant.text == text
-
-
-def test_names_do_not_depend_on_lines(tmp_path: Path, assigned: dict) -> None:
-    tree = SourceTree(tmp_path)
-    tree.replace("steps/step03_mma_shared_kv.cu", "constexpr int WARPS = 4;",
-                 "\n\n// Moved down.\nconstexpr int WARPS = 4;")
-    moved = [mutant.name for mutant in assigned_mutants(tree.root)["step03"]]
-    assert moved == [mutant.name for mutant in assigned["step03"]]
 
 
 def test_equivalents_are_mutants_and_have_reasons(assigned: dict) -> None:
@@ -76,7 +61,7 @@ def test_score(capsys: pytest.CaptureFixture) -> None:
     assert score(row) == 100.0 and report([row], sys.stdout) == 0
     assert "survived" not in capsys.readouterr().out
     row = row_of("step01", verdicts, {})
-    assert 97.9 < score(row) < 98.0 and report([row], sys.stdout) == 1
+    assert 97.9 < score(row) < 98 and report([row], sys.stdout) == 1
     assert "survived: equal\n" in capsys.readouterr().out
     row = row_of("step01", verdicts, {"equal": "why", "mutant 3": "wrong"})
     assert report([row], sys.stdout) == 1

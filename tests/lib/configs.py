@@ -1,0 +1,24 @@
+"""Which instantiations of a step's kernel are compiled: a few of them compile fast."""
+
+import re
+
+MMA_STEPS = ("step02b", "step02c", "step03", "step04")  # one configuration for each head dimension
+# Those that step_under_test.c calls. The order is that of choosing.
+CALLED = {
+    "step02": ("64, 64, 32", "128, 64, 32"),
+    **dict.fromkeys(MMA_STEPS, ("64", "128")),
+    "step05": ("64, 2, true", "64, 2, false", "128, 2, true", "128, 2, false"),
+}
+TABLE = re.compile(r"(static constexpr KernelConfig<\w*> CONFIGS\[\] = \{).*?(\};)", re.DOTALL)
+
+
+def called_configs(step: str) -> str:
+    return ", ".join(f"CONFIG<{element}, {integers}>" for integers in CALLED[step]
+                     for element in ("__half", "__nv_bfloat16"))
+
+
+def with_configs(text: str, configs: str) -> str:
+    """The source of a step with these configurations in the place of its own."""
+    text, count = TABLE.subn(rf"\g<1>{configs}\g<2>", text)
+    assert count == 1, "no table of configurations"
+    return text
