@@ -313,7 +313,7 @@ static void for_each_problem(void (*try)(Problem)) {
     p.scale = (float)(1 / sqrt(p.head_dim));
     p.q_block_size = 128; /* only some steps look at these */
     p.kv_block_size = 64;
-    p.shared_kv = ((i ^ i >> 1 ^ i >> 2 ^ i >> 3) & 1) == 0;
+    p.shared_kv = step.block_masks != NULL && ((i ^ i >> 1 ^ i >> 2 ^ i >> 3) & 1) == 0;
     try(p);
   }
 }

@@ -75,9 +75,9 @@ class Workspace:
         if called:  # without --report
             flags[flags.index("-fsanitize=thread,bounds")] = "-fsanitize=alignment"
         # -Og is right for kernels that run for milliseconds.
-        done = subprocess.run([command, f"-I{self.directory}", *flags, "-Og", "-w", "-c", generated,
-                               "-o",
-                               target], capture_output=True, text=True, check=False)
+        done = subprocess.run([command, f"-I{self.directory}", *flags, "-Og", "-g0", "-w", "-c",
+                               generated, "-o", target], capture_output=True, text=True,
+                              check=False)
         if done.returncode != 0:
             raise DoesNotCompile(done.stderr)
         return target
