@@ -42,7 +42,8 @@ count() {
 }
 
 : >"$out"
-for program in "$build"/step[0-9][0-9]; do
+for program in "$build"/step[0-9][0-9] "$build"/step[0-9][0-9][a-z]; do
+  [ -x "$program" ] || continue
   step=$(basename "$program")
   count "$step" -b 1 -H 2 -n 256 -d 64
   count "$step" -b 1 -H 4 -G 2 -n 333 -k 500 -d 128 -m causal

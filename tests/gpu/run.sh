@@ -1,64 +1,65 @@
 #!/usr/bin/env bash
-# Everything that only a GPU can show: tests, compute-sanitizer, the benchmark, profiles, counts.
-# Usage: tests/gpu/run.sh OUTPUT-DIRECTORY [test] [sanitize] [bench] [profile] [counts]
-# Without a part named, all of them. Run it at the root of a clean checkout on a machine with a GPU.
-# Where there is no git history, COMMIT says which commit this is.
+# What only a GPU can show: the end-to-end tests on the device, compute-sanitizer, counts of Nsight Compute.
+# Usage: tests/gpu/run.sh OUTPUT-DIRECTORY test|sanitize|counts...
+# OUTPUT-DIRECTORY gets PART.log, and test.xml or counts.jsonl; the exit code is 1 if a part has failed.
 set -uo pipefail
-out=$1
+cd "$(dirname "$0")/../.."
+mkdir -p "$1"
+out=$(realpath "$1")
 shift
-parts=${*:-test sanitize bench profile counts}
-mkdir -p "$out"
 arch=sm_$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader | head -1 | tr -d .)
-build=build/cuda-$arch
+export build=build/cuda-$arch
 failed=0
 
-run() {
-  local log=$1
-  shift
-  printf '\n$%s\n' "$(printf ' %q' "$@")" | tee -a "$out/$log"
-  "$@" 2>&1 | tee -a "$out/$log"
-  local code=${PIPESTATUS[0]}
-  printf 'exit %d\n' "$code" | tee -a "$out/$log"
-  [ "$code" -eq 0 ] || failed=1
+# compute-sanitizer on one program: TOOL PROGRAM ARGUMENTS..., in one line.
+sanitize() {
+  local log code
+  log=$(compute-sanitizer --tool "$1" --error-exitcode 9 "${@:2}" 2>&1)
+  code=$?
+  [ "$code" -eq 0 ] || tail -40 <<<"$log"
+  printf '%s %-9s exit %d: %s\n' "${2#"$build"/}" "$1" "$code" "$(grep -E 'SUMMARY|RACECHECK' <<<"$log" | tail -1)"
+  return "$code"
+}
+export -f sanitize
+
+# Every step under four tools, and with tensors whose heads are allocations of their own, under memcheck.
+sanitize_all() {
+  local program cases tool
+  for program in "$build"/step[0-9][0-9] "$build"/step[0-9][0-9][a-z]; do
+    [ -x "$program" ] || continue
+    cases=$out/$(basename "$program").cases
+    cp tests/sanitize.cases "$cases"
+    "$program" --info -d 17 >/dev/null 2>&1 && cat tests/sanitize_any_d.cases >>"$cases"
+    for tool in memcheck racecheck initcheck synccheck; do
+      echo "sanitize $tool $program --cases $cases --heads 2 --repeat 0 --check all"
+    done
+    echo "sanitize memcheck $build/under_test/$(basename "$program") guarded"
+  done | xargs -P 12 -d '\n' -I{} bash -c '{}'
+}
+
+test_all() {
+  local tests=(env BACKEND=cuda STEP_DIR="$PWD/$build" python3 -m pytest -q -rs)
+  "${tests[@]}" -n 16 -m "not gpu_only" --junitxml "$out/test.xml" || failed=1
+  # These fill the card or look at times.
+  "${tests[@]}" -n 0 -m gpu_only --junitxml "$out/test_gpu_only.xml" || failed=1
 }
 
 {
   date -u +%Y-%m-%dT%H:%M:%SZ
-  nvidia-smi --query-gpu=name,driver_version,clocks.sm,clocks.max.sm --format=csv
+  nvidia-smi --query-gpu=name,driver_version --format=csv
   nvcc --version | tail -2
-  compute-sanitizer --version | tail -1
   echo "commit ${COMMIT:-$(git rev-parse HEAD 2>/dev/null)}"
 } >"$out/versions.txt" 2>&1
-
-run build.log make -j"$(nproc)" all libraries BACKEND=cuda ARCH="$arch"
-for part in $parts; do
+make -j"$(nproc)" BACKEND=cuda ARCH="$arch" all "$build/copies" >"$out/build.log" 2>&1 &&
+  make -j"$(nproc)" BACKEND=cuda ARCH="$arch" test-e2e PYTEST_ARGS=--collect-only >>"$out/build.log" 2>&1 ||
+  { tail -20 "$out/build.log"; exit 1; }
+for part; do
   case $part in
-    test)
-      run test.log make -j"$(nproc)" test-e2e BACKEND=cuda ARCH="$arch" PYTEST_ARGS="--collect-only -qq"
-      run test.log tests/gpu/test.sh "$build"
-      ;;
-    sanitize) run sanitize.log tests/gpu/sanitize.sh "$build" ;;
-    bench) run bench.log make -j"$(nproc)" bench BACKEND=cuda ARCH="$arch" RESULTS="$out" ;;
-    profile)
-      for program in "$build"/step[0-9][0-9] "$build"/step[0-9][0-9][a-z]; do
-        run profile.log make -s profile STEP="${program#"$build"/step}" BACKEND=cuda ARCH="$arch"
-      done
-      # A mask with short rows, where step 05 misses a goal.
-      for shape in "-H 32 -d 64" "-H 16 -d 128"; do
-        for mask in full document:8; do
-          run profile.log make -s profile STEP=05 BACKEND=cuda ARCH="$arch" \
-            PROBLEM="-b 4 $shape -n 4096 -m $mask"
-        done
-      done
-      ;;
-    counts)
-      run build.log make BACKEND=cuda ARCH="$arch" "$build/copies"
-      run counts.log tests/gpu/counts.sh "$build" "$out/counts.jsonl"
-      ;;
-    *)
-      echo "$part: must be test, sanitize, measure, compare, profile or counts" >&2
-      exit 2
-      ;;
+    test) test_all > >(tee "$out/test.log") 2>&1 ;;
+    sanitize) sanitize_all > >(tee "$out/sanitize.log") 2>&1 || failed=1 ;;
+    counts) tests/gpu/counts.sh "$build" "$out/counts.jsonl" > >(tee "$out/counts.log") 2>&1 || failed=1 ;;
+    *) echo "$part: must be test, sanitize or counts" >&2; exit 2 ;;
   esac
+  wait
 done
 exit "$failed"

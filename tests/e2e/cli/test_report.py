@@ -312,17 +312,6 @@ PICTURES = {
 }
 
 
-def block_picture(seqlen: int, seqlen_kv: int, q_block: int, kv_block: int) -> list[str]:
-    """The causal picture by counting entries, one by one."""
-    def symbol(first_q: int, first_k: int) -> str:
-        entries = [k <= q + seqlen_kv - seqlen
-                   for q in range(first_q, min(first_q + q_block, seqlen))
-                   for k in range(first_k, min(first_k + kv_block, seqlen_kv))]
-        return "#" if all(entries) else "/" if any(entries) else "."
-    return ["".join(symbol(q, k) for k in range(0, seqlen_kv, kv_block))
-            for q in range(0, seqlen, q_block)]
-
-
 def draw(program: Program, *options: object) -> list[str]:
     lines = program.run_right("--draw-mask", *options).stdout.splitlines()
     assert lines[0].startswith("mask ") and "# all attended" in lines[-1]
@@ -332,14 +321,6 @@ def draw(program: Program, *options: object) -> list[str]:
 @pytest.mark.parametrize("options", PICTURES)
 def test_picture_by_hand(any_step: Program, options: tuple) -> None:
     assert draw(any_step, *options) == PICTURES[options]
-
-
-@pytest.mark.parametrize("shape", [(6, 9, 2, 2), (8, 4, 2, 2), (100, 37, 16, 8), (37, 100, 5, 7),
-                                   (1, 60, 1, 1), (60, 1, 1, 1)])
-def test_picture_by_counting(any_step: Program, shape: tuple) -> None:
-    seqlen, seqlen_kv, q_block, kv_block = shape
-    assert draw(any_step, "-n", seqlen, "-k", seqlen_kv, "-m", "causal", "--mask-block",
-                f"{q_block}x{kv_block}") == block_picture(*shape)
 
 
 def test_picture_fits_the_terminal(any_step: Program) -> None:

@@ -63,7 +63,7 @@ def rows_of_the_model(name: str, r: float) -> tuple[Answer, list[int]]:
 
 
 @pytest.mark.parametrize("name", FIXTURES)
-@pytest.mark.parametrize("dtype", ["fp16", "bf16"])
+@pytest.mark.parametrize("dtype", ["fp16", pytest.param("bf16", marks=pytest.mark.exhaustive)])
 def test_every_step_is_right(step: Program, tmp_path: Path, name: str, dtype: str) -> None:
     """By its own check of all rows, by NumPy, and by the model where the inputs are the model's:
     its keys and values were half precision, which bf16 rounds once more."""

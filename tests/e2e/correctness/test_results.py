@@ -57,8 +57,7 @@ def expected(p: Problem):
 
 @pytest.fixture(scope="session")
 def problems(step: Program) -> list[Problem]:
-    found = problems_of(step.name)
-    return found
+    return problems_of(step.name)
 
 
 @pytest.fixture(scope="session")
@@ -75,6 +74,7 @@ def differing(problems: list[Problem], a: list, b: list) -> list[Problem]:
     return [p for p, (x, _), (y, _) in zip(problems, a, b, strict=True) if not x.same_bits(y)]
 
 
+@pytest.mark.exhaustive
 def test_every_pair_of_values_occurs(step: Program) -> None:
     parameters = parameters_of(step.name)
     covered = set().union(*map(pairs_of, pairwise(parameters, PAIRWISE_SEED)))
@@ -118,8 +118,8 @@ def test_output_types(problems: list[Problem], solved: list) -> None:
             assert not (result.o.view("<u4") & 0xFFFF).any(), f"not exact bf16: {p}"
 
 
-ORDERS = [{"SIMT_ORDER": "forward", "SIMT_THREADS": "2"},
-          {"SIMT_ORDER": "reverse", "SIMT_THREADS": "1"},
+ORDERS = [pytest.param({"SIMT_ORDER": "forward", "SIMT_THREADS": "2"}, marks=pytest.mark.exhaustive),
+          pytest.param({"SIMT_ORDER": "reverse", "SIMT_THREADS": "1"}, marks=pytest.mark.exhaustive),
           {"SIMT_ORDER": "random:7", "SIMT_THREADS": "2"}]
 
 

@@ -110,12 +110,6 @@ def test_second_make_does_nothing(tree: Tree) -> None:
     assert tree.build("all", "BACKEND=cpu", "-j4") == []
 
 
-def test_parallel_make_builds_the_same(tree: Tree, tmp_path: Path) -> None:
-    calls = tree.build("all", "BACKEND=cpu")
-    tree.build("clean")
-    assert sorted(tree.build("all", "BACKEND=cpu", "-j8")) == sorted(calls)
-
-
 @pytest.mark.parametrize("header, rebuilt, not_rebuilt", [
     ("common/host/io/npy.h", {"common/host/io/npy.c", "common/host/io/inputs.c"}, "steps/"),
     ("common/attention.h", {"common/host/run.c", "steps/step01_naive.cpp"}, None),
@@ -137,21 +131,6 @@ def test_other_flags_rebuild_everything(tree: Tree) -> None:
     assert sources(tree.build("step01", "BACKEND=cpu", "OPTIMISE=-O1")) == everything
 
 
-def test_flag_that_clang_does_not_know(tree: Tree) -> None:
-    """The compiler is asked once whether it takes it."""
-    flag = "-fno-extern-tls-init"
-    calls = tree.build("step01", "BACKEND=cpu")
-    assert flag in next(call for call in calls if call.endswith("steps/step01_naive.o"))
-    compiler = tree.bin / "g++"
-    ask = f'case "$*" in *-fsyntax-only*) echo "asked $*" >> {tree.log}; exit 1;; esac'
-    compiler.write_text(compiler.read_text().replace("\n", f"\n{ask}\n", 1))
-    calls = tree.build("step01", "BACKEND=cpu")
-    asked = [call for call in calls if call.startswith("asked")]
-    assert len([call for call in asked if flag in call]) == 1 and len(asked) == len(set(asked))
-    assert flag not in " ".join(call for call in calls if call not in asked)
-    assert [call for call in calls if call.endswith("steps/step01_naive.o")]
-
-
 def test_backends_never_mix(tree: Tree) -> None:
     """Each backend has its own directory; ./stepNN is the one that was asked for last."""
     cuda = ("step01", "BACKEND=cuda", "ARCH=sm_90")
@@ -171,29 +150,14 @@ def test_backends_never_mix(tree: Tree) -> None:
     assert tree.program("step01") == tree.program("build/cuda-sm_90/step01")
 
 
-def test_debug_build_is_another_build(tree: Tree) -> None:
-    tree.build("step01", "BACKEND=cpu")
-    calls = tree.build("step01", "BACKEND=cpu", "DEBUG=1")
-    assert any(" -O0 " in call for call in calls)
-    assert "build/cpu-debug" in tree.program("step01")
-    assert tree.build("step01", "BACKEND=cpu") == []
-
-
-def test_unknown_backend(tree: Tree) -> None:
-    done = tree.make("all", "BACKEND=tpu")
-    assert done.returncode != 0 and done.stdout == ""
-    assert re.fullmatch(r"[^\n]*BACKEND=tpu: must be cpu or cuda[^\n]*\n", done.stderr)
-
-
-@pytest.mark.parametrize("setting", ["DEBUG=2", "DEBUG=yes", "WERROR=on", "V=", "V=1 0"])
+@pytest.mark.parametrize("setting", ["DEBUG=2", "V=1 0"])
 def test_setting_that_is_neither_0_nor_1(tree: Tree, setting: str) -> None:
     done = tree.make("all", "BACKEND=cpu", setting)
     assert done.returncode != 0 and done.stdout == ""
     assert re.fullmatch(rf"[^\n]*{setting}: must be 0 or 1[^\n]*\n", done.stderr)
 
 
-@pytest.mark.parametrize("arch, unknown", [("foo", "foo"), ("90", "90"), ("sm_80 sm_1", "sm_1"),
-                                          ("sm_80,sm_90", "sm_80,sm_90"), ("sm_90x", "sm_90x")])
+@pytest.mark.parametrize("arch, unknown", [("90", "90"), ("sm_80 sm_1", "sm_1")])
 def test_unknown_architecture(tree: Tree, arch: str, unknown: str) -> None:
     done = tree.make("all", "BACKEND=cuda", f"ARCH={arch}")
     assert done.returncode != 0 and done.stdout == ""
@@ -209,9 +173,7 @@ def test_architecture_that_a_step_is_too_new_for(tree: Tree) -> None:
     assert done.stderr.startswith("step03: needs sm_80 or later, not sm_75; ")
 
 
-@pytest.mark.parametrize("archs, ptx", [("sm_80 sm_90", "90"), ("sm_90 sm_80", "90"),
-                                        ("sm_100 sm_90 sm_80", "100"), ("sm_90a sm_90", "90"),
-                                        ("sm_90a", "90a")])
+@pytest.mark.parametrize("archs, ptx", [("sm_90 sm_80", "90"), ("sm_90a sm_90", "90")])
 def test_ptx_is_that_of_the_newest_architecture(tree: Tree, archs: str, ptx: str) -> None:
     """The order of the list decides nothing: it is the same build."""
     calls = tree.build("step01", "BACKEND=cuda", f"ARCH={archs}")
@@ -273,8 +235,7 @@ def path_without(directory: Path, *missing: str) -> str:
     return str(directory)
 
 
-@pytest.mark.parametrize("missing, package", [("gcc", "apt-get install gcc"),
-                                              ("g++", "apt-get install g++")])
+@pytest.mark.parametrize("missing, package", [("g++", "apt-get install g++")])
 def test_missing_compiler(tmp_path: Path, missing: str, package: str) -> None:
     """One line that names the package, before anything is built."""
     tree = Tree(tmp_path, compilers=False)
@@ -285,42 +246,11 @@ def test_missing_compiler(tmp_path: Path, missing: str, package: str) -> None:
     assert not (tree.root / "build").exists()
 
 
-@pytest.mark.parametrize("goal, missing, package", [
-    ("activations", "python3", "python3 python3-venv"),
-    ("test-valgrind", "valgrind", "valgrind"), ("lint", "cppcheck", "cppcheck")])
-def test_missing_tool(tmp_path: Path, goal: str, missing: str, package: str) -> None:
-    tree = Tree(tmp_path, compilers=False)
-    done = tree.make(goal, "BACKEND=cpu", path=path_without(tree.bin, missing))
-    assert done.returncode != 0 and done.stdout == ""
-    assert re.fullmatch(f"{missing} not found\\. Install it: sudo apt-get install {package}\n"
-                        r"make: \*\*\*[^\n]*\n", done.stderr)
-    assert not (tree.root / "build").exists()
-
-
-def test_missing_toolkit(tmp_path: Path) -> None:
-    tree = Tree(tmp_path, compilers=False)
-    done = tree.make("step01", "BACKEND=cuda", "ARCH=sm_90", "NVCC=nvcc-that-is-missing")
-    assert done.returncode != 0
-    assert re.fullmatch(r"[^\n]*nvcc-that-is-missing not found\. Install it: the CUDA Toolkit[^\n]*"
-                        r"BACKEND=cpu[^\n]*\n", done.stderr)
-
-
-def test_missing_compiler_matters_only_where_it_is_needed(tmp_path: Path) -> None:
-    tree = Tree(tmp_path, compilers=False)
-    path = path_without(tree.bin, "gcc", "g++", "cc", "c++")
-    for goal in ("help", "clean"):
-        assert tree.make(goal, path=path).returncode == 0
-    assert tree.make("diff02", path=path).stdout.startswith("--- steps/step01_naive.cu")
-    for goal in ("deps", "readme", "layouts", "diff02"):
-        assert tree.make("-n", goal, path=path).returncode == 0
-
-
-@pytest.mark.parametrize("goal", ["test", "test-e2e"])
-def test_tests_on_a_gpu_end_at_once_without_one(tree: Tree, goal: str) -> None:
+def test_tests_on_a_gpu_end_at_once_without_one(tree: Tree) -> None:
     """Its programs exit with 77; no step but the first is built to find that out."""
     nvcc = tree.bin / "nvcc"
     nvcc.write_text(nvcc.read_text() + '\ntest -z "$target" || echo "exit 77" >> "$target"\n')
-    done = tree.make(goal, "BACKEND=cuda", "ARCH=sm_90")
+    done = tree.make("test-e2e", "BACKEND=cuda", "ARCH=sm_90")
     assert done.returncode != 0
     assert re.fullmatch("BACKEND=cuda: the tests found no GPU; make test BACKEND=cpu needs none\n"
                         r"make: \*\*\* [^\n]*need-gpu[^\n]*\n", done.stderr)
@@ -352,13 +282,6 @@ def test_deps_come_before_all_else_with_jobs_too(tree: Tree) -> None:
     assert len(compiling) > 20
     assert max(installing) < min(compiling), calls[:max(installing) + 1]
     assert "-m pytest" in calls[-1]
-
-
-def test_clean_removes_what_was_built(tree: Tree) -> None:
-    before = {path for path in tree.root.rglob("*")}
-    tree.build("all", "BACKEND=cpu")
-    tree.build("clean")
-    assert {path for path in tree.root.rglob("*")} == before
 
 
 def test_commit_is_that_of_the_source(tree: Tree) -> None:
