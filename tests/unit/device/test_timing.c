@@ -115,12 +115,6 @@ static void the_last_warm_up_tells_whether_a_pass_is_slow(void **state) {
   assert_int_equal(time_passes(501, -100, two).samples, 1);
 }
 
-static void who_asks_for_more_gets_more(void **state) {
-  (void)state;
-  const Sampling asked = {.least = 20, .least_if_slow = 20, .min_time = 0};
-  assert_int_equal(time_passes(400, 0, asked).samples, 20);
-}
-
 static void quantiles_are_of_the_samples_alone(void **state) {
   (void)state;
   const Sampling eleven = {.least = 11, .least_if_slow = 11, .min_time = 0};
@@ -136,7 +130,6 @@ int main(void) {
       cmocka_unit_test(ten_samples_are_taken_however_long),
       cmocka_unit_test(slow_passes_take_three),
       cmocka_unit_test(the_last_warm_up_tells_whether_a_pass_is_slow),
-      cmocka_unit_test(who_asks_for_more_gets_more),
       cmocka_unit_test(quantiles_are_of_the_samples_alone),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

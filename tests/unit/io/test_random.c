@@ -4,7 +4,6 @@
 #include "host/io/random.h"
 
 #include <math.h>
-#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -12,7 +11,7 @@
 
 #include <cmocka.h>
 
-enum { SAMPLES = 1000000 };
+enum { SAMPLES = 200000 };
 
 static uint64_t double_bits(double x) {
   uint64_t bits;
@@ -105,24 +104,6 @@ static void normals_follow_the_distribution_function(void **state) {
   }
 }
 
-static void tails_reach_as_far_as_the_uniforms_do(void **state) {
-  (void)state;
-  const double end = random_normal(0, 0, index_of(0));
-  assert_true(fabs(end + 8.209536151601386) < 1e-14);
-  assert_true(random_normal(0, 0, index_of(UINT64_MAX)) == -end);
-}
-
-static void each_bit_is_set_half_of_the_time(void **state) {
-  (void)state;
-  int ones[64] = {0};
-  for (uint64_t i = 0; i < SAMPLES; i++) {
-    const uint64_t bits = random_bits(1, 0, i);
-    for (int b = 0; b < 64; b++) ones[b] += (int)(bits >> b & 1);
-  }
-  /* Five standard deviations of 500. */
-  for (int b = 0; b < 64; b++) assert_in_range(ones[b], SAMPLES / 2 - 2500, SAMPLES / 2 + 2500);
-}
-
 static void uniforms_are_even(void **state) {
   (void)state;
   enum { BINS = 100 };
@@ -140,20 +121,18 @@ static void uniforms_are_even(void **state) {
 static void moments_of_normals_are_right(void **state) {
   (void)state;
   double sums[5] = {0};
-  int beyond_3 = 0, beyond_4 = 0;
+  int beyond_3 = 0;
   for (uint64_t i = 0; i < SAMPLES; i++) {
     const double z = random_normal(3, 2, i);
     for (int k = 1; k <= 4; k++) sums[k] += pow(z, k);
     beyond_3 += fabs(z) > 3;
-    beyond_4 += fabs(z) > 4;
   }
   /* Five standard deviations each: 1, sqrt(2), sqrt(15), sqrt(96) over the root of the samples. */
-  assert_true(fabs(sums[1] / SAMPLES) < 0.005);
-  assert_true(fabs(sums[2] / SAMPLES - 1) < 0.0071);
-  assert_true(fabs(sums[3] / SAMPLES) < 0.0194);
-  assert_true(fabs(sums[4] / SAMPLES - 3) < 0.049);
-  assert_in_range(beyond_3, 2700 - 260, 2700 + 260);
-  assert_in_range(beyond_4, 63 - 40, 63 + 40);
+  assert_true(fabs(sums[1]) < 5 * sqrt(SAMPLES));
+  assert_true(fabs(sums[2] - SAMPLES) < 5 * sqrt(2.0 * SAMPLES));
+  assert_true(fabs(sums[3]) < 5 * sqrt(15.0 * SAMPLES));
+  assert_true(fabs(sums[4] - 3.0 * SAMPLES) < 5 * sqrt(96.0 * SAMPLES));
+  assert_in_range(beyond_3, 540 - 116, 540 + 116);
 }
 
 /** A sequence of numbers: element i is that of the stream at index + i. */
@@ -164,7 +143,7 @@ typedef struct Sequence {
 } Sequence;
 
 static void check_independent(Sequence a, Sequence b) {
-  enum { PAIRS = 200000 };
+  enum { PAIRS = 50000 };
   double product = 0;
   int agreeing_bits = 0;
   for (uint64_t i = 0; i < PAIRS; i++) {
@@ -185,38 +164,9 @@ static void seeds_streams_and_elements_are_independent(void **state) {
   check_independent((Sequence){0, 0, 0}, (Sequence){1, 0, 0});
   check_independent((Sequence){0, 0, 0}, (Sequence){0, 1, 0});
   check_independent((Sequence){0, 0, 0}, (Sequence){0, 0, 1});
-  check_independent((Sequence){0, 1, 0}, (Sequence){1, 0, 0});
   check_independent((Sequence){0, 0, 0}, (Sequence){(uint64_t)1 << 63, 0, 0});
-  check_independent((Sequence){0, 0, 0}, (Sequence){0, 0, (uint64_t)1 << 32});
   /* Seeds that differ by the generator's own step must not give the same numbers, shifted. */
   check_independent((Sequence){0, 0, 1}, (Sequence){step, 0, 0});
-  check_independent((Sequence){0, 1, 0}, (Sequence){step, 0, 0});
-}
-
-enum { THREADS = 4, ELEMENTS = 100000 };
-
-static double parallel[ELEMENTS];
-
-/** Every THREADS-th element, from the one that `first` points to. */
-static void *fill(void *first) {
-  for (int i = *(int *)first; i < ELEMENTS; i += THREADS) {
-    parallel[i] = random_normal(4, 1, (uint64_t)i);
-  }
-  return NULL;
-}
-
-static void neither_threads_nor_order_matter(void **state) {
-  (void)state;
-  pthread_t threads[THREADS];
-  int first[THREADS];
-  for (int t = 0; t < THREADS; t++) {
-    first[t] = t;
-    assert_int_equal(pthread_create(&threads[t], NULL, fill, &first[t]), 0);
-  }
-  for (int t = 0; t < THREADS; t++) assert_int_equal(pthread_join(threads[t], NULL), 0);
-  for (int i = ELEMENTS - 1; i >= 0; i--) {
-    assert_true(double_bits(random_normal(4, 1, (uint64_t)i)) == double_bits(parallel[i]));
-  }
 }
 
 int main(void) {
@@ -224,12 +174,9 @@ int main(void) {
       cmocka_unit_test(values_are_the_same_on_every_machine),
       cmocka_unit_test(uniforms_keep_clear_of_0_and_1),
       cmocka_unit_test(normals_follow_the_distribution_function),
-      cmocka_unit_test(tails_reach_as_far_as_the_uniforms_do),
-      cmocka_unit_test(each_bit_is_set_half_of_the_time),
       cmocka_unit_test(uniforms_are_even),
       cmocka_unit_test(moments_of_normals_are_right),
       cmocka_unit_test(seeds_streams_and_elements_are_independent),
-      cmocka_unit_test(neither_threads_nor_order_matter),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -117,18 +117,6 @@ static void partial_slots_need_a_tile(void **state) {
   free_own(&own);
 }
 
-static void the_first_fault_is_the_one_told(void **state) {
-  (void)state;
-  OwnMask own = make_valid();
-  *element(&own, TENSOR_INDICES, 1, 0, 0, 0) = 17;
-  *element(&own, TENSOR_TYPES, 0, 1, 2, 3) = 9;
-  *element(&own, TENSOR_COUNTS, 0, 2, 0, 0) = 9;
-  expect(&own.mask, &PROBLEM,
-         "block_mask_types[b=0, h=1, q_block=2, slot=3] = 9, must be 0 (MASKED), 1 (CAUSAL), 2 "
-         "(FULL) or 3 (PARTIAL)");
-  free_own(&own);
-}
-
 /** Each change makes one size wrong. */
 static void sizes_must_fit_the_problem(void **state) {
   (void)state;
@@ -198,7 +186,6 @@ int main(void) {
       cmocka_unit_test(a_row_lists_a_block_once),
       cmocka_unit_test(types_must_be_known),
       cmocka_unit_test(partial_slots_need_a_tile),
-      cmocka_unit_test(the_first_fault_is_the_one_told),
       cmocka_unit_test(sizes_must_fit_the_problem),
       cmocka_unit_test(slots_past_the_count_are_not_read),
   };
