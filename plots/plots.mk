@@ -22,9 +22,8 @@ COMPILE_NOTHING += layouts plots readme
 needs_packages = @$(PYTHON) -c 'import numpy, matplotlib' 2>/dev/null || \
 	{ echo "make $@: Python needs numpy and matplotlib. Install them: make deps" >&2; exit 1; }
 
-# --- Steps as shared libraries, for callers in Python ------------------------------------------------
+# --- Steps as shared libraries, for callers in Python, from the objects of the programs --------------
 
-# From the objects of the programs.
 LIBRARIES := $(STEPS:%=$(BUILD)/lib%.so)
 
 libraries: $(LIBRARIES)
@@ -61,7 +60,6 @@ ceilings: $(firstword $(TIMED_STEPS))
 	$(times_need_gpu)
 	@$< --ceilings --json "$(RESULTS)/ceilings.jsonl"
 
-# Is any step slower than in OLD=FOLDER of libstepNN.so, built from another commit?
 builds: $(TIMED_STEPS) $(TIMED_LIBRARIES)
 	$(times_need_gpu)
 	@ls $(OLD)/libstep*.so >/dev/null && $(BENCH_PYTHON) -m plots.bench.builds "$(OLD)" $(BUILD)
@@ -80,7 +78,6 @@ variants: $(TIMED_LIBRARIES)
 
 PROBLEM ?= -b 4 -H 16 -n 4096 -d 128
 STEP_SOURCE = $(call source_of,$(STEP_NAME))
-# The GPU's architecture, or the newest of those that are built for.
 ONE_ARCH := $(lastword $(ARCH))
 LISTING = build/step$(STEP)_$(ONE_ARCH)
 
@@ -94,7 +91,6 @@ tool = $(addsuffix $() $(2),$(firstword $(shell command -v $(1)) \
 profile: $$(filter %/$$(STEP_NAME),$(TIMED_STEPS))
 	$(needs_step)
 	$(times_need_gpu)
-	$(call recipe_needs,$(PYTHON),python3)
 	@$(PYTHON) -m plots.tools.profile $< $(PROBLEM)
 
 ptx:
@@ -112,7 +108,6 @@ sass:
 	@mkdir -p build
 	$(Q)$(NVCC) $(NVCC_FLAGS) -cubin -arch=$(ONE_ARCH) $(STEP_SOURCE) -o $(LISTING).cubin
 	$(Q)$(disassembler) $(LISTING).cubin > $(LISTING).sass
-	$(call recipe_needs,$(PYTHON),python3)
 	@$(PYTHON) -m plots.tools.machine_code $(LISTING).sass
 	@echo "$(LISTING).sass has the machine code of step$(STEP)"
 
@@ -134,16 +129,13 @@ layouts:
 	$(needs_packages)
 	@$(PYTHON) -m plots.tools.layouts tests/data/layouts_h200.txt build/plots
 
-# What real input does to the steps: measures anew, writes the tables of docs/real-input.md.
 REAL_INPUT := $(RESULTS)/real_input
-
 real-input:
 	$(needs_packages)
 	@$(MAKE) BACKEND=cpu DEBUG=0 WERROR=0 $(STEPS:%=build/cpu/%)
 	$(PYTHON) -m plots.tools.real_input.measure $(REAL_INPUT)
 	$(PYTHON) -m plots.tools.real_input.tables docs/real-input.md $(REAL_INPUT)
 
-# What the lab of the CPU backend counts of all steps, side by side; of one shape in docs/lab.md too.
 lab:
 	$(needs_packages)
 	@$(MAKE) BACKEND=cpu DEBUG=0 WERROR=0 $(STEPS:%=build/cpu/%)

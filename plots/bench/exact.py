@@ -1,8 +1,5 @@
-"""The exact answer in some rows, and whether a contestant's is right there.
-
-In NumPy and double precision on the host, so that it is no contestant's. The rule is that of
-docs/correctness.md, for steps and baselines alike.
-"""
+"""The exact answer in some rows, and whether a contestant's is right there: in NumPy and double
+precision on the host, by the rule of docs/correctness.md for steps and baselines alike."""
 
 from collections.abc import Callable
 from types import SimpleNamespace

@@ -2,9 +2,8 @@
 
 Usage: python3 -m plots.bench.run [--quick] [--only WORD ...] BUILD RESULTS (`make bench` builds it)
 
-Adds a record for each contestant and case to RESULTS/GPU/bench_COMMIT.jsonl; cases that are there
-are not measured again. With --quick, and where changes are not committed, the records go to
-BUILD/bench.jsonl, which is begun anew. docs/measuring.md explains.
+Adds records to RESULTS/GPU/bench_COMMIT.jsonl and skips cases that are there. With --quick, --only
+or uncommitted changes BUILD/bench.jsonl is begun anew instead. docs/measuring.md explains.
 
 Exit codes: 0; 1 an answer was wrong; 2 bad usage; 3 the device failed; 77 no GPU.
 """

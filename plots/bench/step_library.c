@@ -179,8 +179,7 @@ static cudaEvent_t begin, end;
 
 /** Enqueues the start of a time. */
 EXPORTED const char *timer_start(void) {
-  cudaError_t error = cudaSuccess;
-  if (begin == NULL) error = cudaEventCreate(&begin);
+  cudaError_t error = begin == NULL ? cudaEventCreate(&begin) : cudaSuccess;
   if (error == cudaSuccess && end == NULL) error = cudaEventCreate(&end);
   return sentence(error == cudaSuccess ? cudaEventRecord(begin, NULL) : error);
 }

@@ -1,8 +1,6 @@
-"""Contestants measured in turns, in one process.
-
-In a round each has at most one turn, after as many L2 flushes as all the others have, in an order
-that is drawn anew: whatever the clocks do meanwhile affects all alike, and nobody always comes
-after the same one. Ratios are taken between times of the same round.
+"""Contestants measured in turns, in one process. In a round each has at most one turn, after as
+many L2 flushes as all the others have, in an order that is drawn anew: whatever the clocks do
+meanwhile affects all alike. Ratios are taken between times of the same round.
 """
 
 import math

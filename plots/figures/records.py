@@ -82,11 +82,7 @@ def source_of(step: str) -> tuple[Path, str, str]:
     if path is None:
         return STEPS, "", ""
     text = path.read_text(encoding="utf-8")
-    title, idea = (joined(re.search(rf'\.{name} =\s*((?:"[^"]*"\s*)+)', text)[1])
-                   for name in ("title", "idea"))
+    literals = (re.search(rf'\.{name} =\s*((?:"[^"]*"\s*)+)', text)[1]
+                for name in ("title", "idea"))
+    title, idea = ("".join(re.findall(r'"([^"]*)"', literal)) for literal in literals)
     return path, title, idea
-
-
-def joined(literals: str) -> str:
-    """The text of C string literals that follow each other."""
-    return "".join(re.findall(r'"([^"]*)"', literals))

@@ -1,8 +1,7 @@
 """How pictures look: one place for colours, sizes, and how they are written.
 
-A picture is as wide as a page of GitHub shows it, 800 pixels, so that a point of text is 1.39
-pixels there; none is smaller than SMALL. Colour-blind readers can tell the colours apart too; what
-they say is said by a label or a marker as well.
+A picture is as wide as a page of GitHub shows it, 800 pixels; no text is smaller than SMALL.
+Colour-blind readers can tell the colours apart too, and labels and markers say the same.
 """
 
 import json
@@ -43,12 +42,10 @@ class Theme:
 
 THEMES = (
     Theme("light", background="#ffffff", text="#1f2328", muted="#59636e", grid="#d9dee3",
-          steps=("#492163", "#c2410c", "#0a6ebd", "#711414", "#7c2fee", "#a65978",
-                 "#3c061d"),
+          steps=("#492163", "#c2410c", "#0a6ebd", "#711414", "#7c2fee", "#a65978", "#3c061d"),
           baseline="#59636e", gain="#0a6ebd", loss="#b3400a"),
     Theme("dark", background="#0d1117", text="#e6edf3", muted="#9aa4ae", grid="#2b323a",
-          steps=("#dbbdbd", "#ff9a5c", "#58b4ff", "#c1ec13", "#f04c6d", "#b06da3",
-                 "#7a65fc"),
+          steps=("#dbbdbd", "#ff9a5c", "#58b4ff", "#c1ec13", "#f04c6d", "#b06da3", "#7a65fc"),
           baseline="#9aa4ae", gain="#58b4ff", loss="#ff9a5c"),
 )
 MARKERS = "osD^vPX"

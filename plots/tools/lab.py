@@ -127,8 +127,8 @@ def lesson(reports: list[Report]) -> list[str]:
     first, second = (human(by_name[name].run["must_move_bytes"]) for name in ("step01", "step02"))
     loads = bare.run["ldmatrix_wavefronts"] / padded.run["ldmatrix_wavefronts"]
     return [
-        f"- From step01 to step02 what must move falls from {first}B to {second}B: S and P stay "
-        "on the chip.",
+        f"- From step01 to step02 what must move falls from {first}B to {second}B: S and P "
+        "stay on the chip.",
         f"- Without its padding {PADDED_STEP} has {human(bare.sum_of('conflicts'))} conflicts in "
         f"place of {human(padded.sum_of('conflicts'))}; ldmatrix takes {loads:.1f} times the "
         f"wavefronts.", ""]

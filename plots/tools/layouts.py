@@ -165,9 +165,9 @@ def draw_ldmatrix(table: Table) -> Figure:
 def main() -> int:
     table, directory = read_table(Path(sys.argv[1])), Path(sys.argv[2])
     matplotlib.rcParams.update(REPRODUCIBLE)
-    figures = {"layouts_mma": draw_mma(table), "layouts_ldmatrix": draw_ldmatrix(table)}
     directory.mkdir(parents=True, exist_ok=True)
-    for name, figure in figures.items():
+    for name, figure in {"layouts_mma": draw_mma(table),
+                         "layouts_ldmatrix": draw_ldmatrix(table)}.items():
         figure.savefig(directory / f"{name}.svg", transparent=True, metadata={"Date": None})
         figure.savefig(directory / f"{name}.png", transparent=True, dpi=110)
         print(f"wrote {directory / name}.svg and .png")

@@ -48,11 +48,10 @@ def test_make_lab(tmp_path) -> None:
         for column in ("must move", "loaded", "stored"):
             assert number(table["step02"][column]) < number(table["step01"][column]) / 3
     for table in tables_with(page, "worst"):
-        assert table["step03"]["conflicts"] == "0"
+        assert all(table[name]["conflicts"] == "0" for name in step_names())
         assert number(table[VARIANT]["conflicts"]) > 10_000
         assert number(table[VARIANT]["ldmatrix"]) == pytest.approx(
             8 * number(table["step03"]["ldmatrix"]), rel=1e-3)
     for table in tables_with(page, "findings"):
-        assert all(table[name]["findings"] == "0" for name in step_names())
-        assert int(table[VARIANT]["findings"]) >= 2
+        assert all(row["findings"] == "0" for row in table.values())
     assert not re.search(r"\b(ms|milliseconds|TFLOP/s)\b", page)  # bounds are not times
