@@ -30,6 +30,7 @@ sanitize_all() {
     cases=$out/$(basename "$program").cases
     cp tests/sanitize.cases "$cases"
     "$program" --info -d 17 >/dev/null 2>&1 && cat tests/sanitize_any_d.cases >>"$cases"
+    "$program" --info -m empty >/dev/null 2>&1 && cat tests/sanitize_masks.cases >>"$cases"
     for tool in memcheck racecheck initcheck synccheck; do
       echo "sanitize $tool $program --cases $cases --heads 2 --repeat 0 --check all"
     done
