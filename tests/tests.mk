@@ -58,12 +58,14 @@ $(UNDER_TEST): $(BUILD)/under_test/%: $$(call step_object,$$*) $(BUILD)/tests/st
 
 # A GPU runs one test at a time, so that none of them runs out of memory.
 TEST_JOBS = $(if $(filter cuda,$(BACKEND)),0,$(shell nproc))
+# There are as many tests at a time as cores, so that a program is quickest with one thread.
+ONE_THREAD = $(if $(filter cpu,$(BACKEND)),OMP_NUM_THREADS=1 SIMT_THREADS=1)
 
 test-e2e: $(NEEDS_GPU) $(STEP_PROGRAMS) $(BUILD)/layouts $(UNDER_TEST) $(LIBRARIES) \
     $(LAB_COUNTERS)
 	@$(PYTHON) -c 'import numpy, pytest, xdist, matplotlib' 2>/dev/null || \
 	  { echo "test-e2e: Python needs numpy, pytest, pytest-xdist and matplotlib. Install them: make deps"; exit 1; }
-	BACKEND=$(BACKEND) STEP_DIR=$(abspath $(BUILD)) $(PYTHON) -m pytest -q -n $(TEST_JOBS) \
+	$(ONE_THREAD) BACKEND=$(BACKEND) STEP_DIR=$(abspath $(BUILD)) $(PYTHON) -m pytest -q -n $(TEST_JOBS) \
 	  $(if $(EXHAUSTIVE),,-m "not exhaustive") $(PYTEST_ARGS)
 
 # --- Real input ------------------------------------------------------------------------------------

@@ -109,15 +109,14 @@ def test_values_that_are_no_numbers_in_v(step: Program, tmp_path: Path, key: int
     assert mistakes(answer, result.o, result.lse) == []
 
 
-def test_value_beyond_fp16_becomes_infinite(any_step: Program, tmp_path: Path) -> None:
-    """A file may hold more than fp16 can: rounding gives Inf, as every row of that head shows."""
+def test_value_beyond_fp16_is_named(any_step: Program, tmp_path: Path) -> None:
+    """A file may hold more than fp16 can, and bf16 holds it."""
     q, k, v = rounded_inputs(TWO_HEADS)
     v[0, 0, 0, 0] = 70000.0
     directory = write_inputs(tmp_path / "in", q, k, v)
-    result, row = any_step.solve(tmp_path / "out", *TWO_HEADS.options_with_files(directory))
-    assert not np.isfinite(result.o[0, 0, :, 0].astype(np.float64)).any()
-    assert np.isfinite(result.o[0, 0, :, 1:].astype(np.float64)).all()
-    assert row["right"] is True
+    refused = any_step.run(*TWO_HEADS.options_with_files(directory))
+    assert refused.returncode == 2 and refused.stdout == ""
+    assert "v.npy: element [0, 0, 0, 0] is 70000, beyond the largest fp16" in refused.stderr
     options = replace(TWO_HEADS, dtype="bf16").options_with_files(directory)
     result, row = any_step.solve(tmp_path / "bf16", *options)
     assert np.isfinite(result.o).all() and row["rows_not_compared"] == 0

@@ -172,7 +172,7 @@ BAD_MASKS: dict[str, tuple[masks.BlockMask, str]] = {
     "small blocks": (replace(GOOD, tiles=np.zeros((40, 32, 64), bool)),
                      ": NQB is 4, must be 7: --seqlen 200 in blocks of 32"),
     "int64": (replace(GOOD, indices=GOOD.indices.astype(np.int64)), '/kv_indices.npy: element type '
-              "'<i8': expected <i4 (int32)"),
+              '"<i8": expected <i4 (int32)'),
 }
 
 
@@ -217,7 +217,7 @@ def test_blocks_that_the_tiles_do_not_divide(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("change, says", [
-    ({"head_dim": 40}, "--head-dim 40: step05 takes 32, 64, 96, 128 or 256"),
+    ({"head_dim": 40}, "--head-dim 40: step05 takes D = 32, 64, 96, 128 or 256"),
     ({"mask_block": (64, 1)}, "--mask-block: mask blocks of 64x1: step05 takes multiples of 64"),
 ], ids=["head dimension", "blocks"])
 @pytest.mark.parametrize("mask", ["window:0", "blocks:2", "missing.npy"])
