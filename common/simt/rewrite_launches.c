@@ -15,6 +15,7 @@
  *
  * Usage: rewrite_launches FILE.cu > FILE.cpp
  */
+#define _GNU_SOURCE
 #include <ctype.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -65,17 +66,6 @@ static const char *skip_quoted(const char *p) {
   return *p == quote ? p + 1 : p;
 }
 
-/** Past R"delimiter( ... )delimiter"; p is at the quote. */
-static const char *skip_raw_string(const char *p) {
-  const size_t delimiter_length = strcspn(p + 1, "(");
-  for (const char *end = strchr(p, ')'); end != NULL; end = strchr(end + 1, ')')) {
-    if (strncmp(end + 1, p + 1, delimiter_length) == 0 && end[1 + delimiter_length] == '"') {
-      return end + delimiter_length + 2;
-    }
-  }
-  return p + strlen(p);
-}
-
 /** Past a number as the preprocessor sees it: 1'000, 0x1p-3f, 1e+5. */
 static const char *skip_number(const char *p) {
   while (is_name_char(*p) || *p == '.' || (*p == '\'' && is_name_char(p[1]))) {
@@ -85,17 +75,10 @@ static const char *skip_number(const char *p) {
   return p;
 }
 
-/** A name, or the literal that it is the prefix of, as in u8"text", L'c' or R"(text)". */
-static Token name_or_prefixed_literal(const char *p) {
+/** Also the prefix of a literal, as in u8"text"; raw strings are not known. */
+static Token name(const char *p) {
   Token token = {NAME, p, p};
   while (is_name_char(*token.end)) token.end++;
-  const size_t length = (size_t)(token.end - p);
-  const bool raw = token.end[-1] == 'R';
-  const bool prefix = length - raw == 0 || (length - raw == 1 && strchr("uUL", *p) != NULL) ||
-                      (length - raw == 2 && starts_with(p, "u8"));
-  if (!prefix || (*token.end != '"' && (*token.end != '\'' || raw))) return token;
-  token.kind = LITERAL;
-  token.end = raw ? skip_raw_string(token.end) : skip_quoted(token.end);
   return token;
 }
 
@@ -107,7 +90,7 @@ static Token next_token(const char *p) {
   if (*p == '"' || *p == '\'') return (Token){LITERAL, p, skip_quoted(p)};
   const char *digit = *p == '.' ? p + 1 : p;
   if (isdigit((unsigned char)*digit)) return (Token){LITERAL, p, skip_number(p)};
-  if (is_name_char(*p)) return name_or_prefixed_literal(p);
+  if (is_name_char(*p)) return name(p);
   if (starts_with(p, "<<<")) return (Token){LAUNCH_OPEN, p, p + 3};
   /* Of >>>> the last three may end a launch: the first ends a template in its configuration. */
   if (starts_with(p, ">>>") && p[3] != '>') return (Token){LAUNCH_CLOSE, p, p + 3};
@@ -257,42 +240,23 @@ static bool rewrite(const char *path, const char *source) {
   return true;
 }
 
-/** The whole file with a terminating zero, or NULL with errno set. */
-static char *read_file(const char *path) {
-  FILE *file = fopen(path, "rb");
-  if (file == NULL) return NULL;
-  size_t size = 0, capacity = 1 << 16;
-  char *text = malloc(capacity);
-  while (text != NULL) {
-    size += fread(text + size, 1, capacity - size - 1, file);
-    if (size < capacity - 1) break;
-    capacity *= 2;
-    char *larger = realloc(text, capacity);
-    if (larger == NULL) free(text);
-    text = larger;
-  }
-  if (text != NULL) text[size] = '\0';
-  if (ferror(file)) {
-    free(text);
-    text = NULL;
-  }
-  fclose(file);
-  return text;
-}
-
 int main(int argc, char **argv) {
   if (argc != 2) {
     fprintf(stderr, "usage: %s FILE.cu > FILE.cpp\n", argv[0]);
     return 2;
   }
-  char *source = read_file(argv[1]);
-  if (source == NULL) {
+  char *text = NULL;
+  size_t room = 0;
+  FILE *file = fopen(argv[1], "r");
+  const char *source = file != NULL && getdelim(&text, &room, '\0', file) > 0 ? text : "";
+  if (file == NULL || ferror(file)) {
     perror(argv[1]);
     return 1;
   }
+  fclose(file);
   write_line_directive(argv[1]);
   const bool ok = rewrite(argv[1], source);
-  free(source);
+  free(text);
   if (fflush(stdout) != 0) {
     perror("standard output");
     return 1;

@@ -7,9 +7,7 @@
  * A kernel that failed leaves a sticky error: every later call that touches the device returns it,
  * until cudaDeviceReset().
  *
- * A null pointer where a result should go is cudaErrorInvalidValue. A stream or an event that was
- * never created, or has been destroyed, is cudaErrorInvalidResourceHandle also where CUDA leaves it
- * undefined.
+ * A null pointer where a result should go is cudaErrorInvalidValue.
  */
 #ifndef CUDA_RUNTIME_API_H
 #define CUDA_RUNTIME_API_H

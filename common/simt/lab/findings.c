@@ -16,8 +16,7 @@ RawFinding *lab_find_or_make(FindingList *list, const RawFinding *key, bool *mad
   }
   if (list->count == list->capacity) {
     list->capacity = 2 * list->capacity + 16;
-    list->list = realloc(list->list, list->capacity * sizeof *list->list);
-    if (list->list == NULL) abort();
+    list->list = lab_grown(list->list, list->capacity * sizeof *list->list);
   }
   *made = true;
   RawFinding *finding = &list->list[list->count++];

@@ -69,8 +69,7 @@ void lab_memory_allocated(uintptr_t begin, size_t size) {
   pthread_mutex_lock(&known.lock);
   if (known.count == known.capacity) {
     known.capacity = 2 * known.capacity + 16;
-    known.list = realloc(known.list, known.capacity * sizeof *known.list);
-    if (known.list == NULL) abort();
+    known.list = lab_grown(known.list, known.capacity * sizeof *known.list);
   }
   /* Without memory for the bits, the allocation counts as written. */
   known.list[known.count++] =

@@ -6,7 +6,7 @@
  * - access.c     what an address is; alignment, bounds, logs
  * - arrays.c     which shared memory the running kernel has
  * - requests.c   logs of lanes become requests of warps; sectors and banks
- * - behind.c     the same, for lanes that others wait for with full logs
+ * - behind.c     the same, for lanes that are not all at the same access; table.c: numbers by key
  * - first.c      the first access of each instruction, for drawings
  * - shared.c     who wrote and read shared memory; global.c: and global memory
  * - blocks.c     of global memory, what all blocks of a launch together did
@@ -63,6 +63,23 @@ typedef struct Request {
   uint16_t copies[WARP_SIZE]; /* as in Record */
 } Request;
 
+/* --- table.c -------------------------------------------------------------------------------- */
+
+/** Numbers by key; to begin with all zeros. */
+typedef struct Table {
+  struct Entry *entries; /* open addressing */
+  size_t size, count;
+  uint32_t round; /* how often it was cleared */
+} Table;
+
+/** The number of this key, 0 if it is new; the pointer holds until the next key. */
+uint32_t *lab_entry(Table *table, uint64_t key);
+void lab_clear_table(Table *table);
+void lab_free_table(Table *table);
+
+/** What realloc() gives; ends the program where there is no memory. */
+void *lab_grown(void *memory, size_t size);
+
 /* --- Sites: program counters ---------------------------------------------------------------- */
 
 typedef struct Site {
@@ -74,8 +91,7 @@ typedef struct Site {
 typedef struct SiteTable {
   Site *sites;
   uint32_t count, capacity;
-  uint32_t *index; /* open addressing, by pc */
-  uint32_t index_size;
+  Table by_pc;
 } SiteTable;
 
 /** Of this pc, made where there is none. */
@@ -218,8 +234,7 @@ typedef struct LabWorker {
   SiteTable sites;
   FindingList findings, block_findings; /* of blocks that have ended, and of the running one */
   FirstTable first;
-  uint64_t requests; /* seen with LAB_ACCESSES */
-  struct Grouping *grouping;
+  uint64_t requests;                /* seen with LAB_ACCESSES */
   struct Behind *behind[MAX_WARPS]; /* NULL: the warp never had need of it */
   bool atomics, fences;             /* of global memory */
   bool talked;                      /* in this block there was one that other blocks can notice */
@@ -328,8 +343,9 @@ void lab_count_ldmatrix(LabWorker *lab, const void *const *rows, int matrices, u
 /* behind.c */
 /** Is there something that lanes of the warp may still join? */
 bool lab_is_behind(const LabWorker *lab, int warp);
-/** Empties the logs of a warp of which the lanes `going` wait for nobody; 0: all wait. */
-void lab_flush_some(LabWorker *lab, int warp, unsigned going);
+/** Empties the logs of a warp, from the `first` record of each lane on, of which the lanes `going`
+ * wait for nobody; 0: all wait. */
+void lab_flush_apart(LabWorker *lab, int warp, unsigned first, unsigned going);
 void lab_free_behind(LabWorker *lab);
 
 /* first.c */

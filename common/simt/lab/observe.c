@@ -64,7 +64,6 @@ static void worker_ended(Worker *worker) {
 
 static void free_worker(LabWorker *lab) {
   munmap(lab->logs, (size_t)MAX_THREADS * LOG_RECORDS * sizeof(Record));
-  free(lab->grouping);
   lab_free_behind(lab);
   lab_free_suspects(lab);
   lab_free_sources(lab);

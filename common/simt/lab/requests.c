@@ -2,11 +2,8 @@
  * Logs of lanes become requests of warps, and these sectors and wavefronts.
  *
  * While all lanes of a warp have logged the same program counters, their k-th accesses are one
- * request. From where they differ on, accesses are taken together that have the same program
- * counter and are, in their lane, the n-th at it since the warp last waited. behind.c does so where
- * a log is full while lanes are not at the same access.
+ * request. From where they differ on, behind.c finds out which belong together.
  */
-#include <stdlib.h>
 #include <string.h>
 
 #include "internal.h"
@@ -263,67 +260,6 @@ static bool gather(const LabWorker *lab, int warp, unsigned lanes, unsigned k, R
   return true;
 }
 
-/* --- Requests of lanes that went apart ------------------------------------------------------- */
-
-enum { GROUPS = WARP_SIZE * LOG_RECORDS, SLOTS = 2 * GROUPS };
-
-/** Requests in the making, found by kind, pc and how often the lane had been there. */
-typedef struct Grouping {
-  Request requests[GROUPS];
-  uint32_t visits[GROUPS];
-  int count;
-  uint16_t slots[SLOTS]; /* 1 + index; 0: free */
-} Grouping;
-
-static uint32_t hash_of(uint32_t pc, uint32_t kind, uint32_t visit) {
-  return (pc * 0x9e3779b1u ^ kind * 0x85ebca6bu ^ visit * 0xc2b2ae35u) * 0x27d4eb2fu >> 8;
-}
-
-static Request *find_group(Grouping *g, const Record *record, uint32_t visit) {
-  uint32_t slot = hash_of(record->pc, record->kind, visit) % SLOTS;
-  for (; g->slots[slot] != 0; slot = (slot + 1) % SLOTS) {
-    const int i = g->slots[slot] - 1;
-    Request *request = &g->requests[i];
-    if (request->pc == record->pc && request->kind == record->kind && g->visits[i] == visit) {
-      return request;
-    }
-  }
-  const int i = g->count++;
-  g->slots[slot] = (uint16_t)g->count;
-  g->visits[i] = visit;
-  g->requests[i] =
-      (Request){.kind = (RecordKind)record->kind, .pc = record->pc, .size = record->size};
-  return &g->requests[i];
-}
-
-/** How often the lane logged the same before its k-th access, not counting before `first`. */
-static uint32_t visits_before(const Record *log, unsigned first, unsigned k) {
-  uint32_t visits = 0;
-  for (unsigned i = first; i < k; i++) {
-    visits += log[i].pc == log[k].pc && log[i].kind == log[k].kind;
-  }
-  return visits;
-}
-
-static void count_apart(LabWorker *lab, int warp, unsigned first, unsigned live) {
-  if (lab->grouping == NULL) lab->grouping = malloc(sizeof *lab->grouping);
-  Grouping *g = lab->grouping;
-  if (g == NULL) abort();
-  g->count = 0;
-  memset(g->slots, 0, sizeof g->slots);
-  for (int lane = 0; lane < WARP_SIZE; lane++) {
-    const Record *log = lab_log_of(lab, warp, lane);
-    const unsigned count = lab->log_counts[warp * WARP_SIZE + lane];
-    for (unsigned k = first; k < count; k++) {
-      Request *request = find_group(g, &log[k], visits_before(log, first, k));
-      request->lanes |= 1u << lane;
-      request->addresses[lane] = log[k].address;
-      request->copies[lane] = log[k].copy;
-    }
-  }
-  for (int i = 0; i < g->count; i++) lab_count_request(lab, &g->requests[i], warp, live);
-}
-
 /** The logs of a warp whose lanes all wait, or are all at the same access. */
 static void flush_all(LabWorker *lab, int warp) {
   uint16_t *counts = &lab->log_counts[warp * WARP_SIZE];
@@ -339,7 +275,10 @@ static void flush_all(LabWorker *lab, int warp) {
   for (Request request; k < least && gather(lab, warp, lanes, k, &request); k++) {
     lab_count_request(lab, &request, warp, live);
   }
-  if (k < most) count_apart(lab, warp, k, live);
+  if (k < most) {
+    lab_flush_apart(lab, warp, k, 0);
+    return;
+  }
   memset(counts, 0, WARP_SIZE * sizeof *counts);
   lab->dirty_warps &= ~(1u << warp);
 }
@@ -364,7 +303,7 @@ void lab_flush_warp(LabWorker *lab, int warp) {
   const Warp *w = &lab->worker->warps[warp];
   const unsigned going = w->ready | w->held; /* they wait for no other thread */
   if (lab_is_behind(lab, warp) || (going != 0 && !in_step(lab, warp, going))) {
-    lab_flush_some(lab, warp, going);
+    lab_flush_apart(lab, warp, 0, going);
   } else {
     flush_all(lab, warp);
   }

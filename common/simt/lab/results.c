@@ -24,12 +24,6 @@ static struct {
   double milliseconds;
 } store;
 
-static void *grown(void *memory, size_t size) {
-  void *larger = realloc(memory, size + 1); /* never 0 */
-  if (larger == NULL) abort();
-  return larger;
-}
-
 /* --- Launches that have ended --------------------------------------------------------------- */
 
 void lab_forget_store(void) {
@@ -46,7 +40,7 @@ static KernelStore *store_of(const void *kernel) {
   for (size_t i = 0; i < store.kernel_count; i++) {
     if (store.kernels[i].kernel == kernel) return &store.kernels[i];
   }
-  store.kernels = grown(store.kernels, (store.kernel_count + 1) * sizeof *store.kernels);
+  store.kernels = lab_grown(store.kernels, (store.kernel_count + 1) * sizeof *store.kernels);
   KernelStore *made = &store.kernels[store.kernel_count++];
   *made = (KernelStore){.kernel = kernel};
   return made;
@@ -116,7 +110,7 @@ static const char *name_of(Names *names, const char *text) {
   for (size_t i = 0; i < names->count; i++) {
     if (strcmp(names->list[i], text) == 0) return names->list[i];
   }
-  names->list = grown(names->list, (names->count + 1) * sizeof *names->list);
+  names->list = lab_grown(names->list, (names->count + 1) * sizeof *names->list);
   names->list[names->count] = strdup(text);
   if (names->list[names->count] == NULL) abort();
   return names->list[names->count++];
@@ -131,7 +125,7 @@ typedef struct Places {
 static void want_place(Places *places, uint32_t pc) {
   if (pc == 0) return;
   if ((places->count & (places->count - 1)) == 0) {
-    places->list = grown(places->list, 2 * (places->count + 1) * sizeof *places->list);
+    places->list = lab_grown(places->list, 2 * (places->count + 1) * sizeof *places->list);
   }
   places->list[places->count++] = (SourcePlace){.pc = (uintptr_t)__executable_start + pc};
 }
@@ -208,8 +202,8 @@ static int by_name(const void *a, const void *b) {
 static void take_kernels(LabResults *results, const Places *places, Names *names) {
   size_t sites = 0;
   for (size_t k = 0; k < store.kernel_count; k++) sites += store.kernels[k].sites.count;
-  results->kernels = grown(NULL, store.kernel_count * sizeof *results->kernels);
-  results->lines = grown(NULL, sites * sizeof *results->lines);
+  results->kernels = lab_grown(NULL, store.kernel_count * sizeof *results->kernels);
+  results->lines = lab_grown(NULL, sites * sizeof *results->lines);
   for (size_t k = 0; k < store.kernel_count; k++) {
     KernelStore *kernel = &store.kernels[k];
     char name[256];
@@ -284,7 +278,7 @@ static int by_line_and_time(const void *a, const void *b) {
 static void take_accesses(LabResults *results, const Places *places, Names *names) {
   size_t most = 0, count = 0;
   for (size_t k = 0; k < store.kernel_count; k++) most += store.kernels[k].first.count;
-  FirstAccess *all = grown(NULL, most * sizeof *all);
+  FirstAccess *all = lab_grown(NULL, most * sizeof *all);
   for (size_t k = 0; k < store.kernel_count; k++) {
     const KernelStore *kernel = &store.kernels[k];
     for (size_t i = 0; i < kernel->first.count; i++) {
@@ -298,7 +292,7 @@ static void take_accesses(LabResults *results, const Places *places, Names *name
     }
   }
   qsort(all, count, sizeof *all, by_line_and_time);
-  results->accesses = grown(NULL, count * sizeof *results->accesses);
+  results->accesses = lab_grown(NULL, count * sizeof *results->accesses);
   for (size_t i = 0; i < count; i++) results->accesses[i] = all[i].access;
   results->access_count = count;
   free(all);
@@ -312,7 +306,7 @@ static bool is_one_place(const Places *places, const RawFinding *raw) {
 }
 
 static void take_findings(LabResults *results, const Places *places, Names *names) {
-  results->findings = grown(NULL, store.findings.count * sizeof *results->findings);
+  results->findings = lab_grown(NULL, store.findings.count * sizeof *results->findings);
   for (size_t i = 0; i < store.findings.count; i++) {
     const RawFinding *raw = &store.findings.list[i];
     if (is_one_place(places, raw)) continue;
@@ -337,7 +331,7 @@ static void take_findings(LabResults *results, const Places *places, Names *name
 }
 
 void lab_take_results(LabResults *results) {
-  Names *names = grown(NULL, sizeof *names);
+  Names *names = lab_grown(NULL, sizeof *names);
   *names = (Names){NULL, 0};
   Places places = find_places();
   *results = (LabResults){.blocks_not_checked = store.blocks_not_checked,

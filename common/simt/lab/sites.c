@@ -3,37 +3,16 @@
 
 #include "internal.h"
 
-enum { FIRST_SIZE = 1024 };
-
-static uint32_t slot_of(const SiteTable *table, uint32_t pc) {
-  uint32_t slot = pc * 0x9e3779b1u >> 7;
-  for (;; slot++) {
-    const uint32_t site = table->index[slot % table->index_size];
-    if (site == 0 || table->sites[site].pc == pc) return slot % table->index_size;
-  }
-}
-
-static void grow(SiteTable *table) {
-  free(table->index);
-  table->index_size = table->index_size == 0 ? FIRST_SIZE : 2 * table->index_size;
-  table->capacity = table->index_size / 2;
-  table->index = calloc(table->index_size, sizeof *table->index);
-  table->sites = realloc(table->sites, table->capacity * sizeof *table->sites);
-  if (table->index == NULL || table->sites == NULL) abort();
-  if (table->count == 0) table->count = 1; /* 0 is none */
-  for (uint32_t site = 1; site < table->count; site++) {
-    table->index[slot_of(table, table->sites[site].pc)] = site;
-  }
-}
-
 uint32_t lab_site(SiteTable *table, uint32_t pc) {
-  if (table->count >= table->capacity) grow(table);
-  const uint32_t slot = slot_of(table, pc);
-  if (table->index[slot] == 0) {
-    table->sites[table->count] = (Site){.pc = pc};
-    table->index[slot] = table->count++;
+  uint32_t *site = lab_entry(&table->by_pc, pc);
+  if (*site != 0) return *site;
+  if (table->count >= table->capacity) {
+    table->capacity = 2 * table->capacity + 512;
+    table->sites = lab_grown(table->sites, table->capacity * sizeof *table->sites);
   }
-  return table->index[slot];
+  if (table->count == 0) table->count = 1; /* 0 is none */
+  table->sites[table->count] = (Site){.pc = pc};
+  return *site = table->count++;
 }
 
 LabCounts *lab_counts(SiteTable *table, uint32_t pc) {
@@ -43,7 +22,7 @@ LabCounts *lab_counts(SiteTable *table, uint32_t pc) {
 
 void lab_free_sites(SiteTable *table) {
   free(table->sites);
-  free(table->index);
+  lab_free_table(&table->by_pc);
   *table = (SiteTable){0};
 }
 

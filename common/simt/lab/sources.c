@@ -9,63 +9,47 @@
 
 enum { UNIT = COPY_BYTES };
 
-/** Who has written some of a unit, and who has waited for copies from it. It counts only in its
- * epoch. */
+/** Who has written some of 16 bytes since the last barrier, and who has waited for copies of them.
+ */
 typedef struct Source {
-  uintptr_t unit;
-  uint32_t epoch;
   User writers[3], copiers[3];
 } Source;
 
-/** Of the current epoch; open addressing. */
+/** Of the current epoch. */
 typedef struct Sources {
   Source *list;
-  size_t count, size;
+  size_t count, capacity;
+  Table by_unit; /* 1 + index */
   uint32_t epoch;
 } Sources;
 
 /* --- Units ---------------------------------------------------------------------------------- */
 
-/** What is known of this unit, or a place for it. */
-static Source *place_of(const Sources *s, uintptr_t unit) {
-  for (size_t i = unit * 0x9e3779b97f4a7c15 >> 32;; i++) {
-    Source *place = &s->list[i % s->size];
-    if (place->epoch != s->epoch || place->unit == unit) return place;
-  }
-}
-
-static void grow(Sources *s) {
-  const Sources old = *s;
-  s->size = 2 * old.size + 256;
-  s->list = calloc(s->size, sizeof *s->list);
-  if (s->list == NULL) abort();
-  for (size_t i = 0; i < old.size; i++) {
-    if (old.list[i].epoch == s->epoch) *place_of(s, old.list[i].unit) = old.list[i];
-  }
-  free(old.list);
-}
-
-/** With what happens from now on in it. */
 static Sources *current_sources(LabWorker *lab) {
   if (lab->recent_sources == NULL) lab->recent_sources = calloc(1, sizeof(Sources));
   Sources *s = lab->recent_sources;
   if (s == NULL) abort();
-  if (s->epoch != lab->epoch) s->count = 0;
-  s->epoch = lab->epoch;
+  if (s->epoch != lab->epoch) {
+    s->epoch = lab->epoch;
+    s->count = 0;
+    lab_clear_table(&s->by_unit);
+  }
   return s;
 }
 
 static Source *source_at(LabWorker *lab, uintptr_t unit) {
   Sources *s = current_sources(lab);
-  if (2 * s->count >= s->size) grow(s);
-  Source *source = place_of(s, unit);
-  if (source->epoch == s->epoch) return source;
-  s->count++;
-  source->unit = unit;
-  source->epoch = s->epoch;
-  lab_forget_users(source->writers);
-  lab_forget_users(source->copiers);
-  return source;
+  uint32_t *place = lab_entry(&s->by_unit, unit);
+  if (*place == 0) {
+    if (s->count == s->capacity) {
+      s->capacity = 2 * s->capacity + 256;
+      s->list = lab_grown(s->list, s->capacity * sizeof *s->list);
+    }
+    lab_forget_users(s->list[s->count].writers);
+    lab_forget_users(s->list[s->count].copiers);
+    *place = (uint32_t)++s->count;
+  }
+  return &s->list[*place - 1];
 }
 
 static User running_user(const LabWorker *lab, uint32_t pc) {
@@ -77,10 +61,8 @@ static User running_user(const LabWorker *lab, uint32_t pc) {
 
 /** Has another thread written the source, with nothing between that and the copy? */
 static void check_writes(LabWorker *lab, const AsyncCopy *copy) {
-  const Sources *s = current_sources(lab);
-  if (s->count == 0) return;
-  const Source *source = place_of(s, (uintptr_t)copy->global / UNIT);
-  if (source->epoch != s->epoch) return;
+  if (current_sources(lab)->count == 0) return;
+  const Source *source = source_at(lab, (uintptr_t)copy->global / UNIT);
   const User *writer = lab_find_unordered(lab, source->writers);
   if (writer == NULL) return;
   const int thread = lab_thread(lab);
@@ -145,6 +127,8 @@ void lab_source_written(LabWorker *lab, uintptr_t address, unsigned size, uint32
 }
 
 void lab_free_sources(LabWorker *lab) {
-  if (lab->recent_sources != NULL) free(lab->recent_sources->list);
+  if (lab->recent_sources == NULL) return;
+  free(lab->recent_sources->list);
+  lab_free_table(&lab->recent_sources->by_unit);
   free(lab->recent_sources);
 }

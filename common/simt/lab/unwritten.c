@@ -23,43 +23,16 @@ typedef struct Suspect {
 typedef struct Suspects {
   Suspect *list;
   size_t count, capacity;
-  uint32_t *index; /* open addressing: 1 + place in the list; 0: free */
+  Table by_place; /* 1 + index */
   Suspect *kept;
   size_t kept_count;
 } Suspects;
-
-static size_t index_size(const Suspects *s) {
-  return 2 * s->capacity;
-}
-
-static bool same(const Suspect *a, const Suspect *b) {
-  return a->region == b->region && a->offset == b->offset && a->pc == b->pc && a->size == b->size;
-}
-
-static uint32_t *slot_of(const Suspects *s, const Suspect *key) {
-  const uint64_t mixed = (key->region * 31 + key->pc) * 7919 + key->offset;
-  size_t slot = mixed * 0x9e3779b97f4a7c15 >> 32;
-  for (;; slot++) {
-    uint32_t *entry = &s->index[slot % index_size(s)];
-    if (*entry == 0 || same(&s->list[*entry - 1], key)) return entry;
-  }
-}
-
-static void grow(Suspects *s) {
-  s->capacity = 2 * s->capacity + 512;
-  s->list = realloc(s->list, s->capacity * sizeof *s->list);
-  free(s->index);
-  s->index = calloc(index_size(s), sizeof *s->index);
-  if (s->list == NULL || s->index == NULL) abort();
-  for (size_t i = 0; i < s->count; i++) *slot_of(s, &s->list[i]) = (uint32_t)i + 1;
-}
 
 void lab_suspect_read(LabWorker *lab, size_t region, size_t offset, unsigned size, Use use,
                       uint32_t pc) {
   if (lab->suspects == NULL) lab->suspects = calloc(1, sizeof *lab->suspects);
   Suspects *s = lab->suspects;
   if (s == NULL) abort();
-  if (s->count == s->capacity) grow(s);
   const Suspect own = {.region = region,
                        .offset = offset,
                        .block = lab->block,
@@ -67,8 +40,14 @@ void lab_suspect_read(LabWorker *lab, size_t region, size_t offset, unsigned siz
                        .pc = pc,
                        .size = (uint8_t)size,
                        .atomic = use == ATOMICALLY};
-  uint32_t *entry = slot_of(s, &own);
+  /* Of one place and instruction the size is always the same. */
+  const uint64_t site = lab_site(&lab->sites, pc);
+  uint32_t *entry = lab_entry(&s->by_place, (lab_regions[region].begin + offset) << 16 ^ site);
   if (*entry == 0) {
+    if (s->count == s->capacity) {
+      s->capacity = 2 * s->capacity + 512;
+      s->list = lab_grown(s->list, s->capacity * sizeof *s->list);
+    }
     s->list[s->count++] = own;
     *entry = (uint32_t)s->count;
   }
@@ -104,14 +83,13 @@ void lab_end_suspects(LabWorker *lab) {
   /* Of what a thread reads at several places the lowest is told. */
   qsort(s->list, s->count, sizeof *s->list, by_place);
   if (lab->talked) {
-    s->kept = realloc(s->kept, (s->kept_count + s->count) * sizeof *s->kept);
-    if (s->kept == NULL) abort();
+    s->kept = lab_grown(s->kept, (s->kept_count + s->count) * sizeof *s->kept);
     memcpy(s->kept + s->kept_count, s->list, s->count * sizeof *s->list);
     s->kept_count += s->count;
   } else {
     for (size_t i = 0; i < s->count; i++) add(lab, &s->list[i], &lab->block_findings);
   }
-  memset(s->index, 0, index_size(s) * sizeof *s->index);
+  lab_clear_table(&s->by_place);
   s->count = 0;
 }
 
@@ -160,7 +138,7 @@ void lab_judge_suspects(LabWorker *const *workers, int count, bool talk, Finding
 void lab_free_suspects(LabWorker *lab) {
   if (lab->suspects == NULL) return;
   free(lab->suspects->list);
-  free(lab->suspects->index);
+  lab_free_table(&lab->suspects->by_place);
   free(lab->suspects->kept);
   free(lab->suspects);
 }

@@ -2,6 +2,7 @@
  * CUDA's runtime API but for launches and error texts.
  */
 #define _GNU_SOURCE
+#include <stdlib.h>
 #include <string.h>
 
 #include "kernels.h"
@@ -71,41 +72,32 @@ cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr attribute, int dev
   cudaDeviceProp p;
   const cudaError_t error = cudaGetDeviceProperties(&p, device);
   if (error != cudaSuccess) return error;
-  switch (attribute) {
-    case cudaDevAttrMaxThreadsPerBlock:
-      return answer(value, p.maxThreadsPerBlock);
-    case cudaDevAttrMaxSharedMemoryPerBlock:
-      return answer(value, (int)p.sharedMemPerBlock);
-    case cudaDevAttrWarpSize:
-      return answer(value, p.warpSize);
-    case cudaDevAttrMaxRegistersPerBlock:
-      return answer(value, p.regsPerBlock);
-    case cudaDevAttrMultiProcessorCount:
-      return answer(value, p.multiProcessorCount);
-    case cudaDevAttrClockRate:
-    case cudaDevAttrMemoryClockRate:
-    case cudaDevAttrGlobalMemoryBusWidth:
-    case cudaDevAttrL2CacheSize:
-      return answer(value, 0);
-    case cudaDevAttrMaxThreadsPerMultiProcessor:
-      return answer(value, p.maxThreadsPerMultiProcessor);
-    case cudaDevAttrComputeCapabilityMajor:
-      return answer(value, p.major);
-    case cudaDevAttrComputeCapabilityMinor:
-      return answer(value, p.minor);
-    case cudaDevAttrMaxSharedMemoryPerMultiprocessor:
-      return answer(value, (int)p.sharedMemPerMultiprocessor);
-    case cudaDevAttrMaxRegistersPerMultiprocessor:
-      return answer(value, p.regsPerMultiprocessor);
-    case cudaDevAttrMaxSharedMemoryPerBlockOptin:
-      return answer(value, (int)p.sharedMemPerBlockOptin);
-    case cudaDevAttrMaxBlocksPerMultiprocessor:
-      return answer(value, p.maxBlocksPerMultiProcessor);
-    case cudaDevAttrReservedSharedMemoryPerBlock:
-      return answer(value, (int)p.reservedSharedMemPerBlock);
-    default:
-      return simt_result(cudaErrorInvalidValue);
+  const struct {
+    cudaDeviceAttr attribute;
+    size_t value;
+  } known[] = {
+      {cudaDevAttrMaxThreadsPerBlock, (size_t)p.maxThreadsPerBlock},
+      {cudaDevAttrMaxSharedMemoryPerBlock, p.sharedMemPerBlock},
+      {cudaDevAttrWarpSize, (size_t)p.warpSize},
+      {cudaDevAttrMaxRegistersPerBlock, (size_t)p.regsPerBlock},
+      {cudaDevAttrClockRate, 0},
+      {cudaDevAttrMultiProcessorCount, (size_t)p.multiProcessorCount},
+      {cudaDevAttrMemoryClockRate, 0},
+      {cudaDevAttrGlobalMemoryBusWidth, 0},
+      {cudaDevAttrL2CacheSize, 0},
+      {cudaDevAttrMaxThreadsPerMultiProcessor, (size_t)p.maxThreadsPerMultiProcessor},
+      {cudaDevAttrComputeCapabilityMajor, (size_t)p.major},
+      {cudaDevAttrComputeCapabilityMinor, (size_t)p.minor},
+      {cudaDevAttrMaxSharedMemoryPerMultiprocessor, p.sharedMemPerMultiprocessor},
+      {cudaDevAttrMaxRegistersPerMultiprocessor, (size_t)p.regsPerMultiprocessor},
+      {cudaDevAttrMaxSharedMemoryPerBlockOptin, p.sharedMemPerBlockOptin},
+      {cudaDevAttrMaxBlocksPerMultiprocessor, (size_t)p.maxBlocksPerMultiProcessor},
+      {cudaDevAttrReservedSharedMemoryPerBlock, p.reservedSharedMemPerBlock},
+  };
+  for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+    if (known[i].attribute == attribute) return answer(value, (int)known[i].value);
   }
+  return simt_result(cudaErrorInvalidValue);
 }
 
 cudaError_t cudaRuntimeGetVersion(int *version) {
@@ -122,7 +114,6 @@ cudaError_t cudaDeviceSynchronize(void) {
 
 cudaError_t cudaDeviceReset(void) {
   simt_memory_reset();
-  simt_handles_reset();
   simt_forget_kernel_attributes();
   simt_forget_errors();
   return cudaSuccess;
@@ -142,13 +133,13 @@ cudaError_t cudaFree(void *pointer) {
 
 cudaError_t cudaMallocHost(void **pointer, size_t size) {
   if (failed_before() || pointer == NULL) return simt_result(cudaErrorInvalidValue);
-  *pointer = size > 0 ? simt_handle_create(HOST_MEMORY, size) : NULL;
+  *pointer = size > 0 ? calloc(1, size) : NULL;
   return simt_result(*pointer != NULL || size == 0 ? cudaSuccess : cudaErrorMemoryAllocation);
 }
 
 cudaError_t cudaFreeHost(void *pointer) {
-  const bool ok = pointer == NULL || simt_handle_destroy(HOST_MEMORY, pointer);
-  return simt_result(ok ? cudaSuccess : cudaErrorInvalidValue);
+  free(pointer);
+  return simt_result(cudaSuccess);
 }
 
 cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes) {
@@ -189,7 +180,7 @@ cudaError_t cudaMemcpy(void *target, const void *source, size_t count, cudaMemcp
 
 cudaError_t cudaMemcpyAsync(void *target, const void *source, size_t count, cudaMemcpyKind kind,
                             cudaStream_t stream) {
-  if (!simt_stream_is_live(stream)) return simt_result(cudaErrorInvalidResourceHandle);
+  (void)stream;
   return cudaMemcpy(target, source, count, kind);
 }
 
@@ -202,6 +193,6 @@ cudaError_t cudaMemset(void *pointer, int value, size_t count) {
 }
 
 cudaError_t cudaMemsetAsync(void *pointer, int value, size_t count, cudaStream_t stream) {
-  if (!simt_stream_is_live(stream)) return simt_result(cudaErrorInvalidResourceHandle);
+  (void)stream;
   return cudaMemset(pointer, value, count);
 }

@@ -5,12 +5,6 @@
 
 #include "runtime.h"
 
-#if __has_include(<valgrind/valgrind.h>)
-#include <valgrind/valgrind.h>
-#else
-#define VALGRIND_STACK_REGISTER(begin, end) ((void)0)
-#endif
-
 /* The lower half of a slot is a page for the SimtThread, and inaccessible from there on. Of the
    stack, the part that is filled with NaN is more than kernels use. */
 enum { STACK_BYTES = SIMT_SLOT_BYTES / 2, FILLED_BYTES = 8192 };
@@ -53,7 +47,6 @@ bool simt_fibers_create(Worker *worker, int count) {
     char *slot = slot_of(worker, worker->fiber_count);
     char *stack = slot + SIMT_SLOT_BYTES - STACK_BYTES;
     if (mprotect(slot + page, (size_t)(stack - slot) - page, PROT_NONE) != 0) return false;
-    VALGRIND_STACK_REGISTER(stack, stack + STACK_BYTES - 1);
     memset(stack_top(worker, worker->fiber_count) - FILLED_BYTES, 0xff, FILLED_BYTES);
   }
   return true;

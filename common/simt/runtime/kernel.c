@@ -21,14 +21,12 @@ static struct {
   size_t count;
 } kernels = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-/** NULL if there is no memory. */
 static Kernel *find_or_make(const void *kernel) {
   for (size_t i = 0; i < kernels.count; i++) {
     if (kernels.list[i].kernel == kernel) return &kernels.list[i];
   }
-  Kernel *larger = realloc(kernels.list, (kernels.count + 1) * sizeof *larger);
-  if (larger == NULL) return NULL;
-  kernels.list = larger;
+  kernels.list = realloc(kernels.list, (kernels.count + 1) * sizeof *kernels.list);
+  if (kernels.list == NULL) abort();
   Kernel *made = &kernels.list[kernels.count++];
   *made = (Kernel){.kernel = kernel, .declared = simt_declaration(kernel)};
   return made;
@@ -48,23 +46,19 @@ static Kernel look_up(const void *kernel) {
   const size_t most =
       simt_settings()->shared_bytes; /* may have shrunk since; may end the program */
   pthread_mutex_lock(&kernels.lock);
-  const Kernel *known = find_or_make(kernel);
-  Kernel own = known != NULL ? *known : (Kernel){.kernel = kernel};
+  Kernel own = *find_or_make(kernel);
   pthread_mutex_unlock(&kernels.lock);
   if (!own.raised) own.dynamic_shared_bytes = beside_static(&own, DEFAULT_SHARED_BYTES);
   own.dynamic_shared_bytes = smaller(own.dynamic_shared_bytes, beside_static(&own, most));
   return own;
 }
 
-static bool raise_limit(const void *kernel, size_t bytes) {
+static void set_limit(const void *kernel, size_t bytes) {
   pthread_mutex_lock(&kernels.lock);
   Kernel *known = find_or_make(kernel);
-  if (known != NULL) {
-    known->raised = true;
-    known->dynamic_shared_bytes = bytes;
-  }
+  known->raised = true;
+  known->dynamic_shared_bytes = bytes;
   pthread_mutex_unlock(&kernels.lock);
-  return known != NULL;
 }
 
 void simt_forget_kernel_attributes(void) {
@@ -164,7 +158,8 @@ cudaError_t cudaFuncSetAttribute(const void *kernel, cudaFuncAttribute attribute
     return simt_result(refuse(kernel, why, cudaErrorInvalidValue));
   }
   /* Also a smaller value than the default is what launches are held to from now on. */
-  return simt_result(raise_limit(kernel, (size_t)value) ? cudaSuccess : cudaErrorMemoryAllocation);
+  set_limit(kernel, (size_t)value);
+  return simt_result(cudaSuccess);
 }
 
 cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *attributes, const void *kernel) {

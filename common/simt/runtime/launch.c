@@ -29,8 +29,6 @@ static struct {
     .done = PTHREAD_COND_INITIALIZER,
 };
 
-static pthread_once_t forks_watched = PTHREAD_ONCE_INIT;
-
 /* --- Blocks --------------------------------------------------------------------------------- */
 
 /** Spreads the bits of a number evenly (splitmix64). */
@@ -153,24 +151,10 @@ static void *serve(void *argument) {
   return NULL;
 }
 
-/** A fork has no other threads than the one that forked. */
-static void forget_threads(void) {
-  pthread_mutex_init(&pool.launching, NULL);
-  pthread_mutex_init(&pool.lock, NULL);
-  pthread_cond_init(&pool.work, NULL);
-  pthread_cond_init(&pool.done, NULL);
-  pool.thread_count = 0;
-}
-
-static void watch_forks(void) {
-  pthread_atfork(NULL, NULL, forget_threads);
-}
-
 /** Makes the workers that `count` needs; fewer, at least one, if the system has no more. */
 static bool start_workers(int count) {
   if (pool.workers[0] == NULL) pool.workers[0] = calloc(1, sizeof(Worker));
   if (pool.workers[0] == NULL) return false;
-  pthread_once(&forks_watched, watch_forks);
   pthread_attr_t attributes;
   pthread_attr_init(&attributes);
   pthread_attr_setstacksize(&attributes, OS_STACK_BYTES);
@@ -294,8 +278,8 @@ void simt_launch(const void *kernel, dim3 grid, dim3 block, size_t dynamic_share
     simt_end_block(NESTED_LAUNCH, &(Wait){.call_site = __builtin_return_address(0)});
   }
   if (simt_sticky_error() != cudaSuccess) return;
-  const cudaError_t error =
-      simt_stream_is_live(stream) ? simt_check_launch(&launch) : cudaErrorInvalidResourceHandle;
+  (void)stream; /* orders nothing */
+  const cudaError_t error = simt_check_launch(&launch);
   if (error != cudaSuccess) {
     simt_set_last_error(error);
     return;

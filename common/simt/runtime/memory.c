@@ -103,14 +103,11 @@ static Allocation *find_live(const void *pointer) {
   return NULL;
 }
 
-static bool make_place_in_list(void) {
-  if (memory.live_count < memory.live_capacity) return true;
-  const size_t capacity = 2 * memory.live_capacity + 16;
-  Allocation *larger = realloc(memory.live, capacity * sizeof *larger);
-  if (larger == NULL) return false;
-  memory.live = larger;
-  memory.live_capacity = capacity;
-  return true;
+static void make_place_in_list(void) {
+  if (memory.live_count < memory.live_capacity) return;
+  memory.live_capacity = 2 * memory.live_capacity + 16;
+  memory.live = realloc(memory.live, memory.live_capacity * sizeof *memory.live);
+  if (memory.live == NULL) abort();
 }
 
 static void fill_new(const Allocation *a) {
@@ -128,9 +125,8 @@ static cudaError_t allocate(void **pointer, size_t size, size_t limit) {
   if (memory.live_count >= MAX_ALLOCATIONS) return cudaErrorMemoryAllocation;
   if (size > limit || memory.used > limit) return cudaErrorMemoryAllocation;
   const size_t pages = round_up(size, page);
-  if (size > limit - memory.used || !make_place_in_list() || !reserve_addresses()) {
-    return cudaErrorMemoryAllocation;
-  }
+  if (size > limit - memory.used || !reserve_addresses()) return cudaErrorMemoryAllocation;
+  make_place_in_list();
   Allocation a = {.pages_begin = 0};
   if (!find_room(pages, &a.pages_begin)) return cudaErrorMemoryAllocation;
   a.pages_end = a.pages_begin + pages;

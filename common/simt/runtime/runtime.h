@@ -10,7 +10,7 @@
  * - memory.c     device memory
  * - fault.c      signals that kernels cause; alignment.c: what does not cause one, but should
  * - report.c     what went wrong, in words; source_line.c: and where
- * - api.c, stream.c, errors.c    CUDA's own interface; handles.c: what it has given out
+ * - api.c, stream.c, errors.c    CUDA's own interface
  * - kernel.c, symbols.c    what is known of kernels and variables: kernels.h
  *
  * Who wants to watch kernels, as the lab does, sets simt_observer: observer.h.
@@ -383,21 +383,6 @@ bool simt_source_is_newer(const char *file);
 /** Fills in file and line for each pc; all at once, as addr2line is slow to start. */
 void simt_source_places(SourcePlace *places, size_t count);
 void simt_kernel_name(const void *kernel, char *text, size_t text_size);
-
-/* --- handles.c, stream.c -------------------------------------------------------------------- */
-
-typedef enum HandleKind { STREAM, EVENT, HOST_MEMORY } HandleKind;
-
-/** `size` bytes of zeros, not 0, as a handle of this kind; NULL when there is no memory. */
-void *simt_handle_create(HandleKind kind, size_t size);
-bool simt_handle_is_live(HandleKind kind, const void *pointer);
-
-/** False, and nothing is done, when it is not live. */
-bool simt_handle_destroy(HandleKind kind, void *pointer);
-void simt_handles_reset(void);
-
-/** Is it the default stream, or one that was created and not destroyed? */
-bool simt_stream_is_live(cudaStream_t stream);
 
 /* --- errors.c ------------------------------------------------------------------------------- */
 

@@ -12,15 +12,8 @@
 static Settings settings;
 static pthread_once_t settings_read = PTHREAD_ONCE_INIT;
 
-/** Ends the program with one line, whatever the value. */
 _Noreturn static void refuse(const char *variable, const char *value, const char *right) {
-  const int shown = 60; /* characters of the value: more would hide what is said about it */
-  fprintf(stderr, "%s=", variable);
-  for (int i = 0; i < shown && value[i] != '\0'; i++) {
-    const unsigned char c = (unsigned char)value[i];
-    fputc(c < ' ' || c == 127 ? '?' : c, stderr);
-  }
-  fprintf(stderr, "%s: must be %s\n", strlen(value) > (size_t)shown ? "..." : "", right);
+  fprintf(stderr, "%s=%.60s: must be %s\n", variable, value, right);
   exit(2);
 }
 

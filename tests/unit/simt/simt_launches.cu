@@ -168,19 +168,6 @@ static void a_fault_of_the_host_ends_the_program_as_ever(void **) {
   assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV);
 }
 
-static void a_fork_may_launch(void **) {
-  do_nothing<<<100, 1>>>();
-  const pid_t child = fork();
-  if (child == 0) {
-    do_nothing<<<100, 1>>>();
-    exit(cudaDeviceSynchronize() == cudaSuccess ? 5 : 6);
-  }
-  int status = 0;
-  waitpid(child, &status, 0);
-  assert_true(WIFEXITED(status));
-  assert_int_equal(WEXITSTATUS(status), 5);
-}
-
 #define TEST(name) cmocka_unit_test_setup(name, reset_device)
 
 int main() {
@@ -193,7 +180,6 @@ int main() {
       TEST(a_smaller_gpu_has_less_shared_memory),
       TEST(occupancy_is_that_of_compute_capability_9),
       TEST(a_fault_of_the_host_ends_the_program_as_ever),
-      TEST(a_fork_may_launch),
   };
   return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

@@ -89,23 +89,12 @@ static void copies_of_the_host_stay_outside_the_device(void **) {
   }
 }
 
-static void memory_of_the_host_is_freed_once(void **) {
-  char *memory, local, *device = device_zeros<char>(100);
+static void memory_of_the_host_is_none_of_the_device(void **) {
+  char *memory;
   assert_int_equal(cudaMallocHost(&memory, 1000), cudaSuccess);
   memset(memory, 1, 1000);
   assert_int_equal(cudaFree(memory), cudaErrorInvalidValue);
-  assert_int_equal(cudaFreeHost(memory + 1), cudaErrorInvalidValue);
-  assert_int_equal(cudaFreeHost(device), cudaErrorInvalidValue);
-  assert_int_equal(cudaFreeHost(&local), cudaErrorInvalidValue);
   assert_int_equal(cudaFreeHost(memory), cudaSuccess);
-  assert_int_equal(cudaFreeHost(memory), cudaErrorInvalidValue);
-  assert_int_equal(cudaGetLastError(), cudaErrorInvalidValue);
-  assert_int_equal(cudaFreeHost(nullptr), cudaSuccess);
-  assert_int_equal(cudaMallocHost(&memory, (size_t)-1), cudaErrorMemoryAllocation);
-  assert_int_equal(cudaGetLastError(), cudaErrorMemoryAllocation);
-  memory = &local;
-  assert_int_equal(cudaMallocHost(&memory, 0), cudaSuccess);
-  assert_null(memory);
 }
 
 static void memory_is_limited(void **) {
@@ -181,7 +170,7 @@ int main() {
       TEST(copies_stay_within_one_allocation),
       TEST(null_pointers_are_refused),
       TEST(copies_of_the_host_stay_outside_the_device),
-      TEST(memory_of_the_host_is_freed_once),
+      TEST(memory_of_the_host_is_none_of_the_device),
       TEST(memory_is_limited),
       TEST(too_many_allocations_are_out_of_memory),
       TEST(addresses_are_used_again_in_the_end),

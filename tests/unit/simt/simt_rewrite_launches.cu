@@ -97,7 +97,6 @@ static void comments_are_left_alone(void **) {
 
 static void strings_and_characters_are_left_alone(void **) {
   expect_unchanged("s = \"k<<<1,2>>>(a) \\\" <<<\";");
-  expect_unchanged("s = R\"x(<<< )\" >>>( )x\"; t = u8R\"(<<<)\"; u = LR\"(<<<)\";");
   expect_unchanged("c = '\"'; d = '\\''; e = L'<'; f = u8'<'; g = '<<<';");
   expect("n = 1'000'000; k<<<0xff'ff, 1'0>>>(a);",
          "n = 1'000'000; k *simt::launch(0xff'ff, 1'0)(a);");

@@ -1,0 +1,54 @@
+#include <stdlib.h>
+
+#include "internal.h"
+
+/** Of an earlier round: free. */
+typedef struct Entry {
+  uint64_t key;
+  uint32_t round, value;
+} Entry;
+
+static Entry *entry_of(const Table *table, uint64_t key) {
+  for (size_t i = key * 0x9e3779b97f4a7c15 >> 32;; i++) {
+    Entry *entry = &table->entries[i & (table->size - 1)];
+    if (entry->round != table->round || entry->key == key) return entry;
+  }
+}
+
+static void grow(Table *table) {
+  const Table old = *table;
+  table->size = old.size != 0 ? 2 * old.size : 256;
+  table->entries = calloc(table->size, sizeof *table->entries);
+  if (table->entries == NULL) abort();
+  if (table->round == 0) table->round = 1;
+  for (size_t i = 0; i < old.size; i++) {
+    if (old.entries[i].round == old.round) *entry_of(table, old.entries[i].key) = old.entries[i];
+  }
+  free(old.entries);
+}
+
+uint32_t *lab_entry(Table *table, uint64_t key) {
+  if (2 * table->count >= table->size) grow(table);
+  Entry *entry = entry_of(table, key);
+  if (entry->round != table->round) {
+    *entry = (Entry){.key = key, .round = table->round};
+    table->count++;
+  }
+  return &entry->value;
+}
+
+void lab_clear_table(Table *table) {
+  table->round++;
+  table->count = 0;
+}
+
+void lab_free_table(Table *table) {
+  free(table->entries);
+  *table = (Table){NULL, 0, 0, 0};
+}
+
+void *lab_grown(void *memory, size_t size) {
+  void *larger = realloc(memory, size + 1); /* never 0 */
+  if (larger == NULL) abort();
+  return larger;
+}
