@@ -1,13 +1,13 @@
 /**
  * @file
- * The CPU backend beyond what CUDA has: what its stand-in headers call, and what programs and tests
- * may ask of it.
+ * What the CPU backend has beyond CUDA: the functions that its headers call, and those that
+ * programs and tests may call.
  *
  * CUDA threads are fibers; thread blocks are spread over OS threads, one block at a time on each.
- * A fiber runs until it waits: at a barrier or at a warp instruction. A warp instruction is carried
- * out once for all, when the last lane that it waits for arrives. Atomics and fences let other
- * threads go first, so that a lock or a flag within a block works. But a thread that spins on
- * memory without either, or on another block, may spin forever.
+ * A fiber runs until it waits: at a barrier or at a warp instruction. A warp instruction is
+ * executed once for the whole warp, when the last lane that it waits for arrives. Atomics and
+ * fences let other threads run first, so a lock or a flag within a block works. A thread that spins
+ * on memory without either, or on another block, may spin forever.
  *
  * Four environment variables, read at first use; a wrong value ends the program with exit code 2:
  *
@@ -44,8 +44,8 @@ cudaError_t simt_name_allocation(const void *pointer, const char *name);
 cudaError_t simt_guard_allocation(const void *pointer, size_t bytes);
 
 /**
- * Kernels have so many seconds from now on, all together; 0: as many as they like. The launch that
- * takes longer ends with cudaErrorLaunchTimeout and a line that says how many of its blocks were
+ * All kernels together may take this many seconds from now on; 0: no limit. A launch that is not
+ * done by then ends with cudaErrorLaunchTimeout and a line that says how many of its blocks were
  * done. A kernel that is extern "C", or in a program without symbols, is stopped only between two
  * blocks.
  */
@@ -197,7 +197,7 @@ void simt_copy_async_16(void *shared, const void *global, unsigned source_bytes)
 void simt_commit_group(void);
 void simt_wait_group(unsigned still_pending);
 
-/** Tells who watches that a float is used whose bits are those of new memory and new stacks. */
+/** Tells the observer that a float is used whose bits are those of new memory and new stacks. */
 void simt_use_unset(void);
 
 /** End the launch with a report; outside a kernel the program, as abort() does. */

@@ -1,6 +1,6 @@
 /**
  * @file
- * What the parts of the lab know of each other:
+ * Declarations shared by the files of the lab:
  *
  * - hooks.c      what the compiler has instrumented kernels call
  * - access.c     what an address is; alignment, bounds, logs
@@ -144,9 +144,8 @@ void lab_add_findings(FindingList *list, const FindingList *others);
 
 /* --- Shared memory -------------------------------------------------------------------------- */
 
-/** Who has accessed something since the last barrier. Of all of them three are kept: the latest,
- * one of another thread of its warp, and one of another warp. So whoever comes next finds one that
- * it races with, if there is any. */
+/** An access since the last barrier. Three are kept: the latest, one of another thread of its
+ * warp, and one of another warp. If the next access races with any, it races with one of these. */
 typedef struct User {
   uint32_t pc, warp_epoch;
   uint16_t thread;

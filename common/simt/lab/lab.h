@@ -1,13 +1,13 @@
 /**
  * @file
- * The lab: what a kernel of the checking build did, counted by line of source, and what it did
- * wrong.
+ * The lab, a profiler and sanitizer for kernels on the CPU backend: counts by line of source, and
+ * findings.
  *
  * A program asks for checks with lab_start(), launches kernels that were compiled with
  * -fsanitize=thread, and takes the results. What is not compiled so still counts where it calls the
  * runtime: barriers, warp instructions, cp.async. Results are the same for any SIMT_THREADS.
  *
- * docs/lab.md tells the models. Nothing here is for kernels to call.
+ * docs/lab.md explains what is counted and found. Kernels call nothing of this.
  */
 #ifndef LAB_H
 #define LAB_H

@@ -1,6 +1,6 @@
 /**
  * @file
- * How the CPU backend's runtime tells what happens while kernels run.
+ * The interface through which the runtime reports what happens while kernels run.
  */
 #ifndef SIMT_OBSERVER_H
 #define SIMT_OBSERVER_H
@@ -12,7 +12,7 @@ typedef struct Launch Launch;
 typedef struct Worker Worker;
 typedef struct AsyncCopy AsyncCopy;
 
-/** A launch that did not come about, or not to its end. */
+/** A launch that was refused or ended early. */
 typedef struct Failure {
   const void *kernel;
   bool refused;
@@ -23,8 +23,7 @@ typedef struct Failure {
 } Failure;
 
 /**
- * Told what happens while kernels run; every function must be there. Those with a Worker are called
- * by the OS thread that it belongs to.
+ * Every function must be set. Those with a Worker are called by the OS thread that it belongs to.
  */
 typedef struct Observer {
   void (*launch_begins)(const Launch *launch);

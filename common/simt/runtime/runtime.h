@@ -1,19 +1,19 @@
 /**
  * @file
- * What the parts of the CPU backend's runtime know of each other:
+ * Declarations shared by the files of the CPU backend's runtime:
  *
  * - settings.c   the environment variables
  * - fiber.c      stacks of CUDA threads; switch_*.S: the step from one to the other
- * - scheduler.c  a block's life: who runs, who waits for whom; dynamic_shared.c: its memory
- * - warp.c, atomic.c, tensor.c, copy_async.c   what threads do together, or have done for them
+ * - scheduler.c  runs a block: which thread runs next, who waits; dynamic_shared.c: its memory
+ * - warp.c, atomic.c, tensor.c, copy_async.c   warp instructions, atomics, mma, cp.async
  * - launch.c     the grid, and the OS threads that take blocks from it; watch.c: its time limit
  * - memory.c     device memory
- * - fault.c      signals that kernels cause; alignment.c: what does not cause one, but should
- * - report.c     what went wrong, in words; source_line.c: and where
+ * - fault.c      signals that kernels cause; alignment.c: misaligned accesses, which cause none
+ * - report.c     error reports; source_line.c: file and line of an instruction
  * - api.c, stream.c, errors.c    CUDA's own interface
- * - kernel.c, symbols.c    what is known of kernels and variables: kernels.h
+ * - kernel.c, symbols.c    attributes of kernels and variables: kernels.h
  *
- * Who wants to watch kernels, as the lab does, sets simt_observer: observer.h.
+ * An observer such as the lab sets simt_observer: observer.h.
  */
 #ifndef SIMT_RUNTIME_H
 #define SIMT_RUNTIME_H
@@ -38,7 +38,7 @@ enum {
   DEFAULT_SHARED_BYTES = 48 << 10
 };
 
-/** Bytes before and behind dynamic shared memory: who leaves it by less damages nothing. Static
+/** Unused bytes before and behind dynamic shared memory, for accesses out of bounds. Static
  * arrays of the checking build are as far apart: see cuda_runtime.h. */
 #define SHARED_MARGIN 65536
 
@@ -273,8 +273,8 @@ void simt_free_copies(Worker *worker);
 bool simt_fibers_create(Worker *worker, int count);
 void simt_fibers_destroy(Worker *worker);
 
-/** Fills what the last block used of the stacks, as measured at its first, with NaN: so that a
- * local variable that nobody has set does not hold the value that it had in that block. */
+/** Fills the part of the stacks that blocks have used with NaN, so that a local variable that
+ * nobody has set does not keep its value from the last block. */
 void simt_fibers_refill(Worker *worker, int count);
 
 /** Lets the fiber call `begin`, which must not return, when it is next switched to. */
@@ -335,8 +335,8 @@ void simt_faults_watch(void);
 /** To be called by each OS thread that runs blocks. */
 void simt_faults_use_own_stack(void);
 
-/** For handlers of signals: where the interrupted code was; and lets the worker, where that was in
- * a kernel, go on as if the running thread had ended the block so. Returns whether it was. */
+/** For signal handlers: the interrupted program counter; and, if a kernel was interrupted, ends its
+ * block with this outcome when the handler returns. False: it was no kernel. */
 uintptr_t simt_interrupted_pc(void *context);
 bool simt_leave_block(void *context, Outcome outcome);
 
