@@ -46,11 +46,6 @@ def test_full_standard_output(any_step: Program) -> None:
         assert "standard output" in failed(any_step, stdout=full)
 
 
-def test_full_standard_output_for_json(any_step: Program) -> None:
-    with open("/dev/full", "w") as full:
-        failed(any_step, "-j", "-", stdout=full)
-
-
 def test_full_standard_output_for_help(any_step: Program) -> None:
     for option in ("--help", "--version", "--info", "--draw-mask"):
         with open("/dev/full", "w") as full:

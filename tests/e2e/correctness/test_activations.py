@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 from functools import lru_cache
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import pytest
 from tests.lib import masks
 from tests.lib.reference import Answer, attention, mistakes, round_to
 from tests.lib.problem import Problem
-from tests.lib.programs import REPOSITORY, USAGE, Program, step_names
+from tests.lib.programs import REPOSITORY, Program, step_names
 from tests.activations import fixtures, texts
 
 DATA = texts.DATA
@@ -111,13 +110,6 @@ def test_page_follows_from_its_layout_and_the_captions() -> None:
     assert np.array_equal(stored[0, 0], texts.layout_mask(spans))
 
 
-def test_layout_mask_entry_by_entry() -> None:
-    spans = [("text", 2), ("image", 3), ("text", 1), ("image", 2)]
-    rows = ["10000000", "11000000", "11111000", "11111000", "11111000", "11111100", "11111111",
-            "11111111"]
-    assert np.array_equal(texts.layout_mask(spans), [[c == "1" for c in row] for row in rows])
-
-
 def test_packed_mask_is_that_of_the_documents() -> None:
     known = fixtures.provenance_of(DATA / "smollm2_packed")
     p = problem_of("smollm2_packed", "fp16", known["mask"])
@@ -125,44 +117,8 @@ def test_packed_mask_is_that_of_the_documents() -> None:
     assert np.array_equal(texts.packed_mask(known["tokens"]), masks.preset(p))
 
 
-# --- Bad copies -----------------------------------------------------------------------------------
-
 def test_nothing_has_changed() -> None:
     assert fixtures.changed_files(DATA) == []
-
-
-def test_every_file_has_its_checksum_and_they_are_small() -> None:
-    listed = {line.split("  ")[1] for line in (DATA / "checksums.txt").read_text().splitlines()}
-    directories = {*FIXTURES, "interleaved", "texts"}
-    files = [path for name in directories for path in (DATA / name).iterdir()]
-    assert {str(path.relative_to(DATA)) for path in files} == listed
-    assert sum(path.stat().st_size for path in files) <= MOST_BYTES
-
-
-def test_a_changed_file_is_named(tmp_path: Path) -> None:
-    copy = Path(shutil.copytree(DATA, tmp_path / "data"))
-    changed, lost = copy / "smollm2_layer12" / "k.npy", copy / "texts" / "ruth.txt"
-    content = bytearray(changed.read_bytes())
-    content[-1] ^= 1
-    changed.write_bytes(content)
-    lost.unlink()
-    assert fixtures.changed_files(copy) == [
-        f"{changed}: has another checksum than checksums.txt says", f"{lost}: missing"]
-
-
-@pytest.mark.parametrize("name", FIXTURES)
-@pytest.mark.parametrize("tensor", "qkv")
-def test_a_truncated_file_is_refused(any_step: Program, tmp_path: Path, name: str,
-                                     tensor: str) -> None:
-    copy = Path(shutil.copytree(DATA / name, tmp_path / name))
-    path = copy / f"{tensor}.npy"
-    data_bytes = path.stat().st_size - 128
-    path.write_bytes(path.read_bytes()[:-100])
-    done = any_step.run("--input", copy, "--output", tmp_path / "out")
-    assert (done.returncode, done.stdout) == (USAGE, "")
-    assert done.stderr.startswith(f"{any_step.name}: {path}: ") and done.stderr.count("\n") == 1
-    assert "truncated" in done.stderr and str(data_bytes - 100) in done.stderr
-    assert not (tmp_path / "out").exists()
 
 
 # --- What the documents say -----------------------------------------------------------------------
@@ -172,13 +128,3 @@ def test_the_command_of_the_readme() -> None:
     (name, options), = re.findall(r"\./(step\d\d) (--input tests/data/\S+ --mask causal)", text)
     done = Program(name).run_right(*options.split(), cwd=REPOSITORY)
     assert "RIGHT: 9216 of 9216 rows" in done.stdout
-
-
-def test_provenance_is_complete() -> None:
-    for name in FIXTURES:
-        known = fixtures.provenance_of(DATA / name)
-        wanted = {"model", "licence", "package", "package_version", "sha256", "layer", "text",
-                  "tokens", "mask", "tools", "tool_version", "rows_of_o"}
-        assert wanted <= known.keys()
-        assert sum(known["tokens"]) == np.load(DATA / name / "q.npy").shape[2]
-        assert all((DATA / "texts" / f"{text}.txt").is_file() for text in known["text"])

@@ -1,8 +1,7 @@
 """Step 05 with each of the classic faults of a block-mask kernel, and that it is noticed.
 
 Numbers are those of the list: 1 strides, 2 the ends, 3 columns of the tile, 4 lanes, 5 prefetch
-past a hole, 6 waits, 7 rows with nothing attended, 8 small tiles in large blocks, 9 PARTIAL without
-a tile.
+past a hole, 6 waits, 7 rows with nothing attended, 8 small tiles in large blocks.
 Fault 5 in its first form, a loop that skips MASKED slots and prefetches for the slot behind them,
 has no place here: the list of tiles has no holes. Its effect has: the K of another tile.
 
@@ -22,7 +21,7 @@ from tests.lib import masks
 from tests.lib.reference import attention, mistakes
 from tests.lib.generators import rounded_inputs
 from tests.lib.problem import Problem
-from tests.lib.programs import BACKEND, DEVICE, RIGHT, STEP_DIR, USAGE, WRONG, Program, read_result
+from tests.lib.programs import BACKEND, DEVICE, RIGHT, STEP_DIR, WRONG, Program, read_result
 from tests.lib.source_tree import SourceTree
 
 STEP = "steps/step05_block_mask.cu"
@@ -111,30 +110,12 @@ FAULTS = {
           "(p->q_len + p->q_block_size - 1) / p->q_block_size")), TAIL, UNWRITTEN),
 }
 
-# Not wrong answers: a lost overlap, and masks that are no longer refused.
+# Not a wrong answer, but a lost overlap.
 WAITS_FOR_ALL = ((STEP, "cp_async_wait<SHARED_KV ? 0 : 1>();", "cp_async_wait<0>();"),)
-NO_TILE_IS_SKIPPED = (
-    (HOST, "if (tile < 0 || tile >= m->tile_count)", "if (tile >= m->tile_count)"),
-    ("common/host/masks/mask.c", "  const uint8_t *row = m->partial_block_masks +",
-     "  if (tile < 0) return (SlotKeys){0, 0, NULL};\n"
-     "  const uint8_t *row = m->partial_block_masks +"),
-    (LISTS, "const int type = slot < slots ?", "const int listed = slot < slots ?"),
-    (LISTS, "    int64_t first_key = 0, partial = 0;",
-     "    const bool none = listed == BLOCK_PARTIAL && partials[slot * m.partial_strides[3]] < 0;\n"
-     "    const int type = none ? (int)BLOCK_MASKED : listed;\n"
-     "    int64_t first_key = 0, partial = 0;"))
-NO_TILE_IS_CAUSAL = (
-    NO_TILE_IS_SKIPPED[0],
-    ("common/host/masks/mask.c", "  const uint8_t *row = m->partial_block_masks +",
-     "  if (tile < 0) return (SlotKeys){first, causal_end < end ? causal_end : end, NULL};\n"
-     "  const uint8_t *row = m->partial_block_masks +"),
-    *NO_TILE_IS_SKIPPED[2:3],
-    (LISTS, NO_TILE_IS_SKIPPED[3][1], NO_TILE_IS_SKIPPED[3][2].replace("MASKED", "CAUSAL")))
 
 BUILDS = {"none": (), **{name: fault.patches for name, fault in FAULTS.items()
                          if BACKEND == "cpu" or not fault.cpu_only},
-          "6 waits for all": WAITS_FOR_ALL, "9 no tile is skipped": NO_TILE_IS_SKIPPED,
-          "9 no tile is causal": NO_TILE_IS_CAUSAL}
+          "6 waits for all": WAITS_FOR_ALL}
 
 
 def build(directory: Path, patches: tuple) -> Program:
@@ -213,16 +194,3 @@ def test_lost_overlap_is_noticed(variants: dict, tmp_path: Path) -> None:
         _, row = variants[name].solve(tmp_path / name, *FAR_APART.options())
         share[name] = row["count_mma_under_copy"] / row["count_mma"]
     assert share["none"] > 0.9 and share["6 waits for all"] == 0.5
-
-
-@pytest.mark.parametrize("name", ["none", "9 no tile is skipped", "9 no tile is causal"])
-def test_partial_slot_without_a_tile(variants: dict, tmp_path: Path, name: str) -> None:
-    """Fault 9 cannot reach the kernel: the host refuses such a mask, by name. A program that skips
-    the slot, or takes the causal rule, calls itself right; only that it must refuse can tell."""
-    m = masks.from_dense(masks.preset(PARTIAL)[None, None], PARTIAL.mask_block)
-    m.tile_indices[0, 0, 1, 2] = -1
-    p = replace(PARTIAL, mask=str(m.write(tmp_path / "mask")))
-    done = variants[name].run("-c", "all", "-r", 0, *p.options())
-    refused = (USAGE, f"step05: {p.mask}: partial_block_mask_indices[b=0, h=0, q_block=1, slot=2] "
-               "= -1, but the slot is PARTIAL and there are 6 tiles\n")
-    assert ((done.returncode, done.stderr) == refused) == (name == "none")
