@@ -82,21 +82,6 @@ def test_output_into_a_directory_that_cannot_be_made(any_step: Program, tmp_path
     assert (tmp_path / "file").read_text() == "keep me"
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_places_without_permission(any_step: Program, tmp_path: Path) -> None:
-    closed = tmp_path / "closed"
-    closed.mkdir(mode=0o500)
-    for options in (("-j", closed / "rows.json"), ("-o", closed), ("-o", closed / "out")):
-        assert "Permission denied" in refused(any_step, tmp_path, *options)
-
-
-def test_row_in_the_output_directory(any_step: Program, tmp_path: Path) -> None:
-    """The directory is made first, so that the row may lie in it."""
-    out = tmp_path / "out"
-    any_step.run_right(*OPTIONS, "-o", out, "-j", out / "rows.json")
-    assert sorted(path.name for path in out.iterdir()) == ["lse.npy", "o.npy", "rows.json"]
-
-
 def test_row_into_a_pipe(any_step: Program, tmp_path: Path) -> None:
     """Its reader must see no end before the row: it is opened once."""
     pipe = tmp_path / "pipe"
@@ -107,12 +92,6 @@ def test_row_into_a_pipe(any_step: Program, tmp_path: Path) -> None:
 
 
 # --- Known when it happens ---------------------------------------------------------------------
-
-def test_output_over_a_directory(any_step: Program, tmp_path: Path) -> None:
-    (tmp_path / "o.npy").mkdir()
-    assert f"{tmp_path / 'o.npy'}: cannot write" in failed(any_step, "-o", tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["o.npy"]
-
 
 @limits_file_sizes
 @pytest.mark.parametrize("limit, broken", [(100, "o.npy"), (O_BYTES - 1, "o.npy")])

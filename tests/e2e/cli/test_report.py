@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.lib.programs import BACKEND, RIGHT, Program, read_rows, step_names
+from tests.lib.programs import BACKEND, RIGHT, Program, read_rows
 
 # --- JSON rows -----------------------------------------------------------------------------------
 
@@ -198,11 +198,6 @@ def test_sample_of_rows(step: Program, tmp_path: Path) -> None:
     assert (read_rows(path)[0]["rows_checked"], read_rows(path)[0]["rows"]) == (5, 300)
 
 
-def test_sample_larger_than_the_output_is_all_of_it(any_step: Program) -> None:
-    report = any_step.run_right("-c", "rows:1000", "-b", 1, "-H", 1, "-n", 20).stdout
-    assert "RIGHT: 20 of 20 rows" in report
-
-
 @pytest.mark.cpu_only("it counts what the kernels do")
 def test_causal_runs_skip_tiles_above_the_diagonal(step: Program, tmp_path: Path) -> None:
     """As many queries as keys: about half of the work is left."""
@@ -213,13 +208,6 @@ def test_causal_runs_skip_tiles_above_the_diagonal(step: Program, tmp_path: Path
                        "-j", path)
         counts[mask] = read_rows(path)[0]["count_barriers"]
     assert 0.5 * counts["full"] <= counts["causal"] <= 0.6 * counts["full"]
-
-
-@pytest.mark.cpu_only("a GPU build refuses --report")
-def test_report_of_counts(step: Program) -> None:
-    for option in ("--report", "--report=counts"):
-        report = step.run_right("-n", 64, option).stdout
-        assert re.search(r"^ +launches +\d+$", report, re.MULTILINE)
 
 
 def test_cases_print_one_verdict_a_line(step: Program, tmp_path: Path) -> None:
@@ -295,11 +283,6 @@ def test_info(step: Program, tmp_path: Path) -> None:
                   r"kernel .*\d+ bytes of dynamic shared memory", rf"page +docs/{step.name}"):
         assert re.search(f"^{words}", info, re.MULTILINE), f"{words} is not in\n{info}"
     assert list(tmp_path.iterdir()) == []
-
-
-def test_titles_of_steps_differ() -> None:
-    titles = {Program(name).run_right("--info").stdout.splitlines()[0] for name in step_names()}
-    assert len(titles) == len(step_names())
 
 
 PICTURES = {

@@ -51,37 +51,6 @@ def test_lines_come_with_their_source(step: Program) -> None:
         assert text == line.strip()[:100].rstrip() or line.strip().startswith(text)
 
 
-def test_lines_with_most_work_come_first(step: Program) -> None:
-    table = part(step.run_right("-n", 100, "--report=traffic,banks", cwd=REPOSITORY).stdout, "lab ")
-    work, sums = 0, []
-    for line in table:
-        if re.match(r" {11}\S+:\d+", line) or line.startswith("lab "):
-            sums.append(work)
-            work = 0
-        count = re.match(r" {13}\S.*? requests +(\d+)", line) or re.match(
-            r" {13}(?:mma|shuffles|barriers|warp barriers|votes) +(\d+)", line)
-        work += int(count[1]) if count else 0
-        if line.startswith("lab "):
-            sums = []
-        assert sums[1:] == sorted(sums[1:], reverse=True), line
-
-
-def test_totals_are_those_of_the_lines(any_step: Program) -> None:
-    table = part(any_step.run_right("-n", 64, "--report=traffic,banks").stdout, "lab ")
-    totals = {}
-    for line in table:
-        total = re.match(r" {11}(global \w+|shared \w+|ldmatrix|cp\.async \w+) +(\d+) ", line)
-        count = re.match(r" {13}(global \w+|shared \w+|ldmatrix|cp\.async \w+) +(\d+) req", line)
-        if line.startswith("lab "):
-            assert not any(totals.values()), line
-            totals = {}
-        if total:
-            totals[total[1]] = int(total[2])
-        if count:
-            totals[count[1]] -= int(count[2])
-    assert totals and not any(totals.values())
-
-
 def test_intensity_is_flop_by_bytes(step: Program, tmp_path: Path) -> None:
     path = tmp_path / "row.json"
     stdout = step.run_right("-n", 128, "--report=traffic,banks", "-j", path).stdout
@@ -203,12 +172,6 @@ def test_margin_adds_up(step: Program, tmp_path: Path) -> None:
     counted = sum(row[f"{kind}_sectors"] for row in read_rows(path) if row["record"] == "kernel"
                   for kind in ("global_load", "global_store", "copy_global"))
     assert margin == counted > 0
-
-
-def test_source_is_found_from_elsewhere(any_step: Program, tmp_path: Path) -> None:
-    stdout = any_step.run_right("-n", 32, "--report=annotate", cwd=tmp_path).stdout
-    assert f" in {REPOSITORY}/steps/step01_" in stdout and "| " in stdout
-    assert "__global__" in stdout and "cannot read" not in stdout
 
 
 def test_source_that_is_gone_is_said(faulty: Path, tmp_path: Path) -> None:

@@ -7,14 +7,12 @@ fill a block, so PyTorch lists none of theirs as full.
 """
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tests.lib import flex_masks
-from tests.lib import masks
+from tests.lib import flex_masks, masks
 from tests.lib.reference import Answer, attention, mistakes
 from tests.lib.flex_masks import FlexMask, as_torch_makes_it, convert
 from tests.lib.generators import rounded_inputs
@@ -92,29 +90,6 @@ def test_conversion_is_exact(block: tuple[int, int], separate_full: bool) -> Non
             past = np.arange(flex.kv_indices.shape[3]) >= getattr(flex, counts)[..., None]
             getattr(flex, indices)[past] = masks.POISON
         assert convert(flex, dense).same_as(masks.from_dense(dense, block)), f"seed {seed}"
-
-
-def test_both_lists_count() -> None:
-    """Either alone gives another mask: what a converter that forgets one would give."""
-    flex, whole = stored(), convert(stored(), stored_mask_mod)
-    only_partial = replace(flex, full_kv_num_blocks=None, full_kv_indices=None)
-    only_full = replace(flex, kv_num_blocks=0 * flex.kv_num_blocks)
-    for part in (only_partial, only_full):
-        dense = masks.to_dense(convert(part, stored_mask_mod), 300, 300)
-        assert (dense <= masks.to_dense(whole, 300, 300)).all()
-        assert not (dense == masks.to_dense(whole, 300, 300)).all()
-
-
-def test_mask_mod_is_asked_for_partial_blocks_alone() -> None:
-    asked = []
-
-    def mask_mod(b: int, h: int, q: np.ndarray, k: np.ndarray) -> np.ndarray:
-        asked.append((b, h, q[0, 0] // 128, k[0, 0] // 128))
-        return stored_mask_mod(b, h, q, k)
-
-    convert(stored(), mask_mod)
-    assert asked == [(0, 0, 0, 0), (0, 0, 1, 0), (0, 0, 1, 1), (0, 0, 2, 1), (0, 0, 2, 2),
-                     (0, 1, 0, 0), (0, 1, 1, 1), (0, 1, 2, 0), (0, 1, 2, 1), (0, 1, 2, 2)]
 
 
 # --- With PyTorch ---------------------------------------------------------------------------------
