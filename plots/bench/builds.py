@@ -2,9 +2,9 @@
 
 Usage: python3 -m plots.bench.builds OLD NEW
 
-OLD and NEW are folders with libstepNN.so of two commits (`make libraries BACKEND=cuda`); NEW has the
-programs too, of which step 05's draws the block masks. Prints new time over old, the median of
-the rounds, of every step that is in both. Exits with 1 if one is over 1.01.
+OLD and NEW are folders with libstepNN.so of two commits (`make libraries BACKEND=cuda`); NEW has
+the programs too: step 05's writes the block masks. Prints new time over old, the median of the
+rounds, of every step that is in both. Exits with 1 if one is over 1.01.
 """
 
 import random

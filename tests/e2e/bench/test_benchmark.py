@@ -180,7 +180,7 @@ def test_what_has_no_name_is_begun_anew(monkeypatch: pytest.MonkeyPatch, tmp_pat
 
 @pytest.mark.parametrize("target, name, wrong", [
     (Inputs, "head", lambda head: lambda *x: [1.01 * y for y in head(*x)]),
-    (StepCall, "__call__", lambda call: lambda self: None)], ids=["other inputs", "nothing written"])
+    (StepCall, "__call__", lambda call: lambda self: None)], ids=["other inputs", "no output"])
 def test_a_wrong_answer_has_no_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, target: type,
                                     name: str, wrong) -> None:
     monkeypatch.setattr(target, name, wrong(getattr(target, name)))

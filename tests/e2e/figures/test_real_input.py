@@ -129,7 +129,7 @@ def test_commands_of_the_document() -> None:
     assert len(made) >= 3
 
 
-# --- How the records are made ------------------------------------------------------------------------
+# --- How the records are made ---------------------------------------------------------------------
 
 @pytest.fixture
 def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Input:
