@@ -66,6 +66,11 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   return simt_result(cudaSuccess);
 }
 
+cudaError_t cudaEventQuery(cudaEvent_t event) {
+  (void)event;
+  return simt_result(cudaSuccess);
+}
+
 cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t start, cudaEvent_t stop) {
   if (milliseconds == NULL) return simt_result(cudaErrorInvalidValue);
   if (!start->recorded || !stop->recorded) return simt_result(cudaErrorInvalidResourceHandle);
