@@ -2,6 +2,7 @@
  * @file
  * The main program of every step.
  */
+#include <omp.h>
 #include <signal.h>
 #include <stdio.h>
 
@@ -11,6 +12,59 @@
 #include "host/cli/options.h"
 #include "host/device/device.h"
 #include "host/run.h"
+
+/** libgomp keeps a table of its threads on the stack, which has no room for very many. */
+enum { MOST_THREADS = 256 };
+
+/** Runs each case and prints a line for it. Returns the largest exit code of all cases. */
+static ExitCode run_cases(const Options *base, const Device *device, Error *error) {
+  const char *path = base->cases_path;
+  CaseList list = {0};
+  ExitCode worst = EXIT_RIGHT;
+  if (!cases_read(path, base, &list, error)) worst = error->code;
+  for (size_t i = 0; i < list.count && error->text[0] == '\0'; i++) {
+    static const char *const VERDICTS[] = {"right", "WRONG", "refused", "failed"};
+    const Case *c = &list.cases[i];
+    const Options *o = &c->options;
+    Error reason = {0};
+    const ExitCode code = run_options(o, device, true, &reason);
+    const bool unchecked =
+        code == EXIT_RIGHT && (o->check == CHECK_NONE || o->info || o->draw_mask);
+    FILE *out = options_report_stream(o);
+    fprintf(out, "%s:%d: %s: %s\n", path, c->line, unchecked ? "not checked" : VERDICTS[code],
+            c->text);
+    fflush(out);
+    if (code >= EXIT_USAGE) fprintf(stderr, "%s:%d: %s\n", path, c->line, reason.text);
+    if (code > worst) worst = code;
+  }
+  cases_free(&list);
+  return worst;
+}
+
+/**
+ * Runs a step that takes block masks with five masks, one after the other: first the mask as a
+ * picture, then the report. Stops at the first run that is not right.
+ */
+static ExitCode run_tour(const Options *base, const Device *device, Error *error) {
+  static const char *const MASKS[] = {"causal", "window:200", "document:3", "interleaved:1",
+                                      "random:0.5"};
+  ExitCode code = EXIT_RIGHT;
+  for (size_t i = 0; i < sizeof MASKS / sizeof *MASKS && code == EXIT_RIGHT; i++) {
+    Options options = *base;
+    options.batch = 1;
+    options.q_len = 1024;
+    options.mask = MASKS[i];
+    options.mask_block_q = options.mask_block_kv = 64;
+    options.min_time = 0.1;
+    printf("%s./%s -b 1 -n 1024 --mask %s --mask-block 64x64 --min-time 0.1\n\n",
+           i == 0 ? "" : "\n", step.name, MASKS[i]);
+    options.draw_mask = true;
+    code = run_options(&options, device, false, error);
+    options.draw_mask = false;
+    if (code == EXIT_RIGHT) code = run_options(&options, device, false, error);
+  }
+  return code;
+}
 
 static ExitCode run(int argc, char **argv, Error *error) {
   Options options = options_default();
@@ -26,7 +80,7 @@ static ExitCode run(int argc, char **argv, Error *error) {
   }
   if (!device_open(&device, error)) return error->code;
   if (options.ceilings) return run_ceilings(&options, &device, error);
-  if (options.cases_path != NULL) return run_cases(options.cases_path, &options, &device, error);
+  if (options.cases_path != NULL) return run_cases(&options, &device, error);
   if (argc == 1 && step.block_masks != NULL) return run_tour(&options, &device, error);
   return run_options(&options, &device, false, error);
 }
@@ -34,6 +88,7 @@ static ExitCode run(int argc, char **argv, Error *error) {
 int main(int argc, char **argv) {
   Error error = {0};
   signal(SIGXFSZ, SIG_IGN); /* a file beyond the limit is a write that fails, and is told as one */
+  if (omp_get_max_threads() > MOST_THREADS) omp_set_num_threads(MOST_THREADS);
   const ExitCode code = run(argc, argv, &error);
   const bool written = fflush(stdout) == 0 && !ferror(stdout);
   if (error.text[0] != '\0') {

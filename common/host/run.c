@@ -17,12 +17,25 @@
 #include "host/io/outputs.h"
 #include "host/masks/device_mask.h"
 #include "host/masks/draw_mask.h"
+#include "host/report/json_record.h"
 #include "host/report/progress.h"
 #include "host/report/report.h"
-#include "host/report/row.h"
+
+/** Directories that were not there before this run. */
+typedef struct Created {
+  bool output, mask;
+} Created;
+
+/** Takes back what a run that failed has created: rmdir() fails unless they are empty. */
+static void remove_created(const Options *o, const Created *created) {
+  if (created->output) rmdir(o->output_directory);
+  if (created->mask) rmdir(o->mask_directory);
+}
 
 /** What must be given back at the end of a run, however it ends. */
 typedef struct Resources {
+  const Options *options;
+  Created created;
   Inputs inputs;
   HostBlockMask built;
   const HostBlockMask *block_mask; /**< that one, or that of a directory */
@@ -89,19 +102,24 @@ static bool find_facts(Run *run, Error *error) {
 }
 
 /** One forward pass on poisoned outputs, waited for. */
-static bool run_once(Run *run, DeviceTensors *t, Error *error) {
+static bool run_once(Run *run, Resources *r, Error *error) {
+  DeviceTensors *t = &r->tensors;
 #ifdef SIMT_BACKEND
   simt_reset_counters();
+  simt_set_time_limit(r->options->time_limit);
+  simt_set_progress(isatty(STDERR_FILENO) ? progress_blocks : NULL);
   /* Idle threads of OpenMP spin for some milliseconds; the cores are the kernel's now. */
   omp_pause_resource_all(omp_pause_soft);
 #endif
   if (!device_outputs_poison(t, error)) return false;
-  run->simulation_ms = -clock_ms(); /* the end is added below */
+  progress_start();
+  const double start = clock_ms();
   const bool ok =
       device_ok(step_build()->forward(&run->problem, &t->tensors, t->workspace_bytes, 0), "launch",
                 error) &&
       device_ok(cudaDeviceSynchronize(), "kernel", error);
-  run->simulation_ms += clock_ms();
+  run->simulation_ms = clock_ms() - start;
+  progress_end();
 #ifdef SIMT_BACKEND
   SimtCounters c;
   simt_read_counters(&c);
@@ -121,18 +139,18 @@ static bool run_once(Run *run, DeviceTensors *t, Error *error) {
 }
 
 /** Bytes of host memory that the run takes beside its mask; a picture needs no tensors. */
-static double held_bytes(const Run *run) {
-  const Options *o = run->options;
+static double held_bytes(const Run *run, const Options *o) {
   return o->draw_mask ? 0 : options_host_bytes(o, &run->problem);
 }
 
 /** Whether all of the run fits: the tensors, the mask, its blocks, and on the CPU backend the
  * device's copy of these and what the step prepares from them. */
-static bool check_memory(const Run *run, const HostBlockMask *blocks, Error *error) {
+static bool check_memory(const Run *run, const Resources *r, Error *error) {
+  const HostBlockMask *blocks = r->block_mask;
   char what[512];
   const bool read = run->mask.preset == PRESET_DIRECTORY; /* its blocks are part of the mask */
-  const bool copied = run->device->simulated && !run->options->draw_mask;
-  double block_bytes = 0, bytes = held_bytes(run) + mask_bytes(&run->mask);
+  const bool copied = run->device->simulated && !r->options->draw_mask;
+  double block_bytes = 0, bytes = held_bytes(run, r->options) + mask_bytes(&run->mask);
   for (int i = 0; i < MASK_TENSORS; i++) block_bytes += (double)blocks->bytes[i];
   if (!read) bytes += block_bytes;
   if (copied) {
@@ -146,14 +164,14 @@ static bool check_memory(const Run *run, const HostBlockMask *blocks, Error *err
 }
 
 /** Writes the block mask where --save-mask says; one from files in its canonical form. */
-static bool save_mask(const Run *run, const HostBlockMask *blocks, Error *error) {
-  const char *directory = run->options->mask_directory;
-  const BlockMask *m = &blocks->mask;
+static bool save_mask(const Run *run, const Resources *r, Error *error) {
+  const char *directory = r->options->mask_directory;
+  const BlockMask *m = &r->block_mask->mask;
   if (directory == NULL) return true;
   if (run->mask.preset != PRESET_DIRECTORY) return block_mask_write(directory, m, error);
   HostBlockMask canonical;
-  const bool ok = block_mask_build(&run->mask, m->q_block_size, m->kv_block_size, held_bytes(run),
-                                   &canonical, error) &&
+  const bool ok = block_mask_build(&run->mask, m->q_block_size, m->kv_block_size,
+                                   held_bytes(run, r->options), &canonical, error) &&
                   block_mask_write(directory, &canonical.mask, error);
   block_mask_free(&canonical);
   return ok;
@@ -167,8 +185,8 @@ static bool build_mask(Run *run, Resources *r, Error *error) {
   r->block_mask = &run->mask.blocks; /* of a directory, as it was read */
   if (run->mask.preset != PRESET_DIRECTORY) {
     r->block_mask = &r->built;
-    if (!block_mask_build(&run->mask, p->q_block_size, p->kv_block_size, held_bytes(run), &r->built,
-                          error)) {
+    if (!block_mask_build(&run->mask, p->q_block_size, p->kv_block_size,
+                          held_bytes(run, r->options), &r->built, error)) {
       return false;
     }
   }
@@ -177,13 +195,13 @@ static bool build_mask(Run *run, Resources *r, Error *error) {
                                 .kv_block_size = p->kv_block_size,
                                 .blocks = block_mask_statistics(m, p->kv_len),
                                 .build_ms = clock_ms() - start};
-  return check_memory(run, r->block_mask, error);
+  return check_memory(run, r, error);
 }
 
 /** Saves the block mask, and puts it on the device. */
 static bool prepare_mask(Run *run, Resources *r, Error *error) {
   if (step.block_masks == NULL) return true;
-  if (!save_mask(run, r->block_mask, error) ||
+  if (!save_mask(run, r, error) ||
       !device_mask_create(&run->problem, r->block_mask, &r->mask, error)) {
     return false;
   }
@@ -196,7 +214,7 @@ static bool prepare_mask(Run *run, Resources *r, Error *error) {
   return true;
 }
 
-/** Puts the problem on the device and makes the pass that is checked. */
+/** Puts the problem on the device and asks the step how it will go about it. */
 static bool prepare(Run *run, Resources *r, Error *error) {
   const Problem *p = &run->problem;
   if (!device_tensors_create(p, r->inputs.q, r->inputs.k, r->inputs.v, &r->tensors, error)) {
@@ -206,18 +224,24 @@ static bool prepare(Run *run, Resources *r, Error *error) {
   if (!device_workspace_create(p, workspace_reserve(run->device), &r->tensors, error)) return false;
   run->workspace_bytes = r->tensors.workspace_bytes;
   step_build()->describe(p, run->workspace_bytes, &run->description);
-  if (!find_facts(run, error)) return false; /* this loads the kernels, so that only ... */
-  const size_t before = free_device_bytes();
-  if (!run_once(run, &r->tensors, error)) return false;
-  const size_t after = free_device_bytes(); /* ... what the pass itself takes is missing here */
-  run->extra_bytes = run->workspace_bytes + (before > after ? before - after : 0);
-  return true;
+  record_work(run);
+  return find_facts(run, error);
 }
 
-/** Judges the outputs of the pass that prepare() made. */
+/** Makes the pass that is checked. The kernels are loaded: what is missing afterwards of the
+ * device's memory is what the pass itself took. */
+static bool make_pass(Run *run, Resources *r, Error *error) {
+  const size_t before = free_device_bytes();
+  if (!run_once(run, r, error)) return false;
+  const size_t after = free_device_bytes();
+  run->extra_bytes = run->workspace_bytes + (before > after ? before - after : 0);
+  return device_outputs_download(&r->tensors, &r->outputs, error);
+}
+
+/** Judges the outputs of that pass. */
 static bool check(Run *run, Resources *r, Error *error) {
   const Problem *p = &run->problem;
-  const Options *o = run->options;
+  const Options *o = r->options;
   run->total_rows = (size_t)p->batch * p->q_heads * p->q_len;
   if (o->check == CHECK_NONE) return true;
   if (!check_plan(p, &run->mask, o->check, o->check_rows, run->description.block_m, o->seed,
@@ -226,8 +250,8 @@ static bool check(Run *run, Resources *r, Error *error) {
   }
   const HostInputs inputs = {r->inputs.q, r->inputs.k, r->inputs.v, &run->mask};
   progress_start();
-  const bool ok = check_outputs(p, &inputs, &r->outputs, &r->plan, &run->description,
-                                progress_update, stderr, &run->check, error);
+  const bool ok = check_outputs(p, &inputs, &r->outputs, &r->plan, &run->description, progress_rows,
+                                stderr, &run->check, error);
   progress_end();
   run->checked = ok;
   return ok;
@@ -235,7 +259,7 @@ static bool check(Run *run, Resources *r, Error *error) {
 
 /** Times the pass. Gives the device's memory back, which the ceilings need. */
 static bool measure(Run *run, Resources *r, Error *error) {
-  const Options *o = run->options;
+  const Options *o = r->options;
   if (run->device->simulated || o->repeat == 0) return true;
   if (run->checked && !run->check.right) return true; /* the time of a wrong answer means nothing */
   Timing timing;
@@ -246,31 +270,30 @@ static bool measure(Run *run, Resources *r, Error *error) {
   device_tensors_free(&r->tensors);
   if (!ceilings_find(run->device, &run->ceilings, error)) return false;
   run->timing = timing; /* only now: a report of it needs the ceilings */
+  record_speed(run);
   return true;
 }
 
-static bool fill_inputs(const Run *run, Inputs *inputs, Error *error) {
-  const Options *o = run->options;
+static bool fill_inputs(Run *run, const Options *o, Inputs *inputs, Error *error) {
   int32_t *spiky_keys = NULL;
   bool ok = o->input != INPUT_SPIKY ||
             mask_draw_keys(&run->mask, &run->problem, o->seed, &spiky_keys, error);
   ok = ok && inputs_fill(&run->problem, o->input, o->seed, spiky_keys, inputs, error);
   free(spiky_keys);
+  run->nan_inputs = inputs->nan_count;
   return ok;
 }
 
-static bool run_problem(Run *run, Resources *r, Error *error) {
-  if (!build_mask(run, r, error)) return false; /* first: it is what may be refused yet */
-  if (!fill_inputs(run, &r->inputs, error)) return false;
-  run->nan_inputs = r->inputs.nan_count;
-  return prepare(run, r, error) && device_outputs_download(&r->tensors, &r->outputs, error) &&
-         check(run, r, error);
+/** Computes and judges. `out` is NULL for a quiet run. */
+static bool run_problem(Run *run, Resources *r, FILE *out, Error *error) {
+  /* The mask first: it is what may be refused yet. */
+  if (!build_mask(run, r, error) || !fill_inputs(run, r->options, &r->inputs, error) ||
+      !prepare(run, r, error)) {
+    return false;
+  }
+  if (out != NULL) report_request(run, out);
+  return make_pass(run, r, error) && check(run, r, error);
 }
-
-/** Directories that were not there before this run. */
-typedef struct Created {
-  bool output, mask;
-} Created;
 
 /** Finds out before the run whether its results have somewhere to go. */
 static bool check_destinations(const Options *o, Created *created, Error *error) {
@@ -282,55 +305,47 @@ static bool check_destinations(const Options *o, Created *created, Error *error)
       !outputs_directory_create("--save-mask", o->mask_directory, &created->mask, error)) {
     return false;
   }
-  return o->json_path == NULL || row_check_path("--json ", o->json_path, error);
-}
-
-/** Takes back what a run that failed has created: rmdir() fails unless they are empty. */
-static void remove_created(const Options *o, const Created *created) {
-  if (created->output) rmdir(o->output_directory);
-  if (created->mask) rmdir(o->mask_directory);
+  return o->json_path == NULL || json_check_path("--json ", o->json_path, error);
 }
 
 static bool write_results(const Run *run, const Resources *r, Error *error) {
-  const Options *o = run->options;
+  const Options *o = r->options;
   if (o->output_directory != NULL &&
       !outputs_write(&run->problem, r->outputs.o, r->outputs.lse, o->output_directory, error)) {
     return false;
   }
-  return o->json_path == NULL || row_append(run, o->json_path, error);
+  return o->json_path == NULL || json_append_run(run, o->json_path, error);
 }
 
 /** The run proper, between the checks of the request and the verdict. */
 static bool run_and_write(Run *run, Resources *r, bool quiet, Error *error) {
-  Created created = {0};
-  const bool started = check_destinations(run->options, &created, error) &&
-                       lab_report_start(&run->options->report, error);
-  bool ok = started && run_problem(run, r, error);
+  const Options *o = r->options;
+  FILE *out = options_report_stream(o);
+  const bool started =
+      check_destinations(o, &r->created, error) && lab_report_start(&o->report, error);
+  bool ok = started && run_problem(run, r, quiet ? NULL : out, error);
   if (ok) {
     const bool measured = measure(run, r, error); /* if not, the verdict is told all the same */
-    if (!quiet) report_run(run, stdout);
-    ok = lab_report_finish(run, stdout, error) && write_results(run, r, error) && measured;
+    if (!quiet) report_result(run, out);
+    ok = lab_report_finish(run, out, error) && write_results(run, r, error) && measured;
   } else if (started) {
     Error unused;
-    lab_report_finish(run, stdout, &unused); /* what ended a kernel may be among the findings */
+    lab_report_finish(run, out, &unused); /* what ended a kernel may be among the findings */
   }
-  if (!ok) remove_created(run->options, &created);
   return ok;
 }
 
 /** --draw-mask, with which --save-mask needs no run. */
 static bool draw(Run *run, Resources *r, Error *error) {
-  const Options *o = run->options;
+  const Options *o = r->options;
   const Problem *p = &run->problem;
   const bool blocks = step.block_masks != NULL; /* those of a directory are what they are */
-  Created created = {0};
-  bool ok = o->mask_directory == NULL ||
-            (outputs_directory_create("--save-mask", o->mask_directory, &created.mask, error) &&
-             build_mask(run, r, error) && save_mask(run, r->block_mask, error));
-  ok = ok && draw_mask(&run->mask, blocks ? p->q_block_size : o->mask_block_q,
-                       blocks ? p->kv_block_size : o->mask_block_kv, stdout, error);
-  if (!ok) remove_created(o, &created);
-  return ok;
+  if (o->mask_directory != NULL && (!check_destinations(o, &r->created, error) ||
+                                    !build_mask(run, r, error) || !save_mask(run, r, error))) {
+    return false;
+  }
+  return draw_mask(&run->mask, blocks ? p->q_block_size : o->mask_block_q,
+                   blocks ? p->kv_block_size : o->mask_block_kv, stdout, error);
 }
 
 /** The problem that the options and the files of --input ask for. */
@@ -350,18 +365,20 @@ static bool open_problem(Options *o, Run *run, Inputs *inputs, Error *error) {
          fail(error, refusal.code, "--input %.300s: %.700s", o->input_directory, refusal.text);
 }
 
-double run_entries(const Run *run) {
-  return (double)mask_entries(&run->mask, run->problem.batch, run->problem.q_heads);
-}
-
-double run_flops(const Run *run) {
-  return 4.0 * run->problem.head_dim * run_entries(run);
+/** 1 also where nothing could be judged: that is not right. */
+static ExitCode verdict(const Run *run) {
+  const bool right = !run->checked || (run->check.right && run->check.judged);
+  return right && run->lab.findings == 0 ? EXIT_RIGHT : EXIT_WRONG;
 }
 
 ExitCode run_options(const Options *options, const Device *device, bool quiet, Error *error) {
   Options o = *options;
-  Run run = {.options = &o, .device = device};
-  Resources resources = {0};
+  Resources resources = {.options = &o};
+  Run run = {.device = device,
+             .request = &o.report,
+             .input = input_name(&o),
+             .layout = layout_name(o.layout),
+             .seed = o.seed};
   bool ok = open_problem(&o, &run, &resources.inputs, error);
   if (ok && o.draw_mask) {
     ok = draw(&run, &resources, error);
@@ -371,8 +388,9 @@ ExitCode run_options(const Options *options, const Device *device, bool quiet, E
   } else if (ok) {
     ok = run_and_write(&run, &resources, quiet, error);
   }
+  if (!ok) remove_created(&o, &resources.created);
   resources_free(&resources);
   mask_free(&run.mask);
   if (!ok) return run.lab.findings > 0 ? EXIT_WRONG : error->code;
-  return (run.checked && !run.check.right) || run.lab.findings > 0 ? EXIT_WRONG : EXIT_RIGHT;
+  return verdict(&run);
 }

@@ -227,10 +227,11 @@ static int faults_of(const RowFinding *finding) {
 /* A row is allowed twice the baseline's largest error, but no more than rounding can do to it: a
  * row in which nearly everything cancels has a large relative error, and must not excuse the
  * others. */
-static double share_of_allowed(const RowFinding *finding, double cap) {
-  if (finding->nan || finding->inf) return INFINITY;
-  if (finding->distance == 0) return 0;
-  return finding->distance / fmin(cap * finding->norm, 2 * finding->own_limit);
+static void compare_with_allowed(RowFinding *finding, double cap) {
+  const double allowed = fmin(cap * finding->norm, 2 * finding->own_limit);
+  finding->not_judged = finding->norm > 0 && allowed >= finding->norm;
+  finding->share = finding->distance == 0 ? 0 : finding->distance / allowed;
+  if (finding->nan || finding->inf) finding->share = INFINITY;
 }
 
 static void judge(const Problem *p, const CheckPlan *plan, RowFinding *findings, bool inputs_finite,
@@ -241,13 +242,15 @@ static void judge(const Problem *p, const CheckPlan *plan, RowFinding *findings,
   size_t summed = 0;
   for (size_t i = 0; i < plan->count; ++i) {
     RowFinding *finding = &findings[i];
-    finding->share = share_of_allowed(finding, result->allowed_error);
+    compare_with_allowed(finding, result->allowed_error);
     finding->faults = faults_of(finding);
     result->max_lse_error = fmax(result->max_lse_error, finding->lse_error);
     result->lse_wrong += (finding->faults & FAULT_LSE) != 0;
     result->rows_wrong += (finding->faults & FAULTS_OF_O) != 0;
     result->rows_not_compared += finding->not_compared;
     result->rows_nan_expected += finding->nan_expected && !(finding->faults & FAULTS_OF_O);
+    result->rows_not_judged += finding->not_judged;
+    result->judged |= !finding->not_compared && !finding->nan_expected && !finding->not_judged;
     if (!inputs_finite) { /* else scan_outputs() has counted them in all rows */
       result->values_nan += finding->nan + finding->lse_nan;
       result->values_inf += finding->inf;

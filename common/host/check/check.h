@@ -48,9 +48,11 @@ void check_plan_free(CheckPlan *plan);
 /** Errors are relative: ||O - ref|| / ||ref|| of a row, Euclidean norm over the head dimension. */
 typedef struct CheckResult {
   bool right;
+  bool judged;              /**< at least one row told a right kernel from a wrong one */
   size_t rows_checked;      /**< compared with the reference */
   size_t rows_not_compared; /**< NaN or Inf of V may have reached them: counted, not compared */
   size_t rows_nan_expected; /**< rows where the reference itself is NaN, and the output is too */
+  size_t rows_not_judged;   /**< allowed an error as large as the row: all 0 would pass */
   double max_error, mean_error, allowed_error;
   double max_share;     /**< error by what is allowed to its row, at worst: right if <= 1 */
   double max_lse_error; /**< |LSE - ref| at worst, relative to what is allowed: right if <= 1 */

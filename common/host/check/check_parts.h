@@ -25,6 +25,7 @@ typedef struct RowFinding {
   double base_error; /**< ||base - ref|| / ||ref||; 0 where ref is 0 */
   double own_limit;  /**< what rounding can do to this row at most, see row_limit() */
   double share;      /**< of what the row is allowed; right if <= 1 */
+  bool not_judged;   /**< the row is allowed an error as large as itself */
   double lse_error;  /**< |LSE - ref| relative to what is allowed */
   int unwritten, nan, inf;
   bool lse_nan;          /**< NaN, neither expected nor the poison */

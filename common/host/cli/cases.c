@@ -6,31 +6,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "host/run.h"
-
 enum { MOST_WORDS = 64 };
 
 #define BLANKS " \t\r\n"
 
-/** One line of the file. */
-typedef struct Case {
-  int line;
-  char *text;  /**< as written, for the report */
-  char *words; /**< cut into words; the options point into it */
-  Options options;
-} Case;
-
-typedef struct CaseList {
-  Case *cases;
-  size_t count;
-} CaseList;
-
-static void cases_free(CaseList *list) {
+void cases_free(CaseList *list) {
   for (size_t i = 0; i < list->count; i++) {
     free(list->cases[i].text);
     free(list->cases[i].words);
   }
   free(list->cases);
+  *list = (CaseList){0};
 }
 
 enum { TOO_MANY_WORDS = -1, OPEN_QUOTE = -2 };
@@ -60,44 +46,41 @@ static int split(char *text, char **words) {
   }
 }
 
-/** Parses one line; an empty one adds no case. */
-static bool add_case(CaseList *list, const char *path, int line, const char *text,
-                     const Options *base, Error *error) {
+/** Applies a line on top of `options`, which keep pointing into it. */
+static bool parse_line(char *line, Options *options, int *count, Error *error) {
   char program[] = "";
   char *argv[MOST_WORDS + 2] = {program};
-  Case new_case = {line, strdup(text), strdup(text), *base};
-  Case *larger = realloc(list->cases, sizeof(Case) * (list->count + 1));
-  if (larger != NULL) list->cases = larger;
-  if (larger == NULL || new_case.text == NULL || new_case.words == NULL) {
-    return fail(error, EXIT_DEVICE, "out of host memory: %s", path);
-  }
-  list->cases[list->count++] = new_case;
-  Case *added = &list->cases[list->count - 1];
-  added->text[strcspn(added->text, "\r\n")] = '\0';
-
-  const int words = split(added->words, argv + 1);
-  if (words == OPEN_QUOTE) return fail(error, EXIT_USAGE, "%s:%d: quote without end", path, line);
-  if (words == TOO_MANY_WORDS) {
-    return fail(error, EXIT_USAGE, "%s:%d: more than %d words", path, line, MOST_WORDS);
-  }
-  Error reason = {0};
-  if (!options_parse(words + 1, argv, &added->options, &reason)) {
-    return fail(error, EXIT_USAGE, "%s:%d: %.900s", path, line, reason.text);
-  }
-  const Options *o = &added->options;
-  if (o->cases_path != NULL || o->ceilings || o->help || o->version) {
-    return fail(error, EXIT_USAGE,
-                "%s:%d: --cases, --ceilings, --help and --version cannot stand here", path, line);
-  }
-  if (words == 0) {
-    free(added->text);
-    free(added->words);
-    list->count--;
-  }
-  return true;
+  *count = split(line, argv + 1);
+  if (*count == OPEN_QUOTE) return fail(error, EXIT_USAGE, "quote without end");
+  if (*count == TOO_MANY_WORDS) return fail(error, EXIT_USAGE, "more than %d words", MOST_WORDS);
+  return options_parse(*count + 1, argv, options, error);
 }
 
-static bool read_cases(const char *path, const Options *base, CaseList *list, Error *error) {
+/** Adds a case; none for an empty line. */
+static bool add_case(CaseList *list, int line, const char *text, const Options *base,
+                     Error *error) {
+  Case added = {line, strdup(text), strdup(text), *base};
+  Case *larger = realloc(list->cases, sizeof(Case) * (list->count + 1));
+  if (larger != NULL) list->cases = larger;
+  int words = 0;
+  bool ok = (larger != NULL && added.text != NULL && added.words != NULL) ||
+            fail(error, EXIT_DEVICE, "out of host memory");
+  ok = ok && parse_line(added.words, &added.options, &words, error);
+  const Options *o = &added.options;
+  if (ok && (o->cases_path != NULL || o->ceilings || o->help || o->version)) {
+    ok = fail(error, EXIT_USAGE, "--cases, --ceilings, --help and --version cannot stand here");
+  }
+  if (ok && words > 0) {
+    added.text[strcspn(added.text, "\r\n")] = '\0';
+    list->cases[list->count++] = added;
+  } else {
+    free(added.text);
+    free(added.words);
+  }
+  return ok;
+}
+
+bool cases_read(const char *path, const Options *base, CaseList *list, Error *error) {
   FILE *file = fopen(path, "r");
   if (file == NULL) {
     return fail(error, EXIT_USAGE, "--cases %s: cannot read it: %s", path, strerror(errno));
@@ -109,61 +92,14 @@ static bool read_cases(const char *path, const Options *base, CaseList *list, Er
   bool ok = true;
   ssize_t length;
   for (int line = 1; ok && (length = getline(&text, &capacity, file)) >= 0; line++) {
-    if (strlen(text) != (size_t)length) {
-      ok = fail(error, EXIT_USAGE, "%s:%d: holds a NUL byte, must be text", path, line);
-      break;
-    }
-    ok = add_case(list, path, line, text, &without_cases, error);
+    Error reason = {0};
+    ok = strlen(text) == (size_t)length ? add_case(list, line, text, &without_cases, &reason)
+                                        : fail(&reason, EXIT_USAGE, "holds a NUL byte");
+    if (!ok) fail(error, reason.code, "%s:%d: %s", path, line, reason.text);
   }
   if (ok && ferror(file)) ok = fail(error, EXIT_USAGE, "--cases %s: cannot read it", path);
   if (ok && list->count == 0) ok = fail(error, EXIT_USAGE, "--cases %s: holds no case", path);
   free(text);
   fclose(file);
   return ok;
-}
-
-ExitCode run_cases(const char *path, const Options *base, const Device *device, Error *error) {
-  CaseList list = {0};
-  ExitCode worst = EXIT_RIGHT;
-  if (!read_cases(path, base, &list, error)) {
-    cases_free(&list);
-    return error->code;
-  }
-  for (size_t i = 0; i < list.count; i++) {
-    static const char *const VERDICTS[] = {"right", "WRONG", "refused", "failed"};
-    const Case *c = &list.cases[i];
-    Error reason = {0};
-    const ExitCode code = run_options(&c->options, device, true, &reason);
-    const Options *o = &c->options;
-    const bool unchecked =
-        code == EXIT_RIGHT && (o->check == CHECK_NONE || o->info || o->draw_mask);
-    printf("%s:%d: %s: %s\n", path, c->line, unchecked ? "not checked" : VERDICTS[code], c->text);
-    fflush(stdout);
-    if (code >= EXIT_USAGE) fprintf(stderr, "%s:%d: %s\n", path, c->line, reason.text);
-    if (code > worst) worst = code;
-  }
-  cases_free(&list);
-  error->text[0] = '\0';
-  return worst;
-}
-
-ExitCode run_tour(const Options *base, const Device *device, Error *error) {
-  static const char *const MASKS[] = {"causal", "window:200", "document:3", "interleaved:1",
-                                      "random:0.5"};
-  ExitCode code = EXIT_RIGHT;
-  for (size_t i = 0; i < sizeof MASKS / sizeof *MASKS && code == EXIT_RIGHT; i++) {
-    char program[] = "", words[256];
-    char *argv[MOST_WORDS + 2] = {program};
-    snprintf(words, sizeof words, "-b 1 -n 1024 --mask %s --mask-block 64x64 --min-time 0.1",
-             MASKS[i]);
-    printf("%s./%s %s\n\n", i == 0 ? "" : "\n", step.name, words);
-    Options options = *base;
-    const int count = split(words, argv + 1);
-    if (!options_parse(count + 1, argv, &options, error)) return error->code;
-    options.draw_mask = true;
-    code = run_options(&options, device, false, error);
-    options.draw_mask = false;
-    if (code == EXIT_RIGHT) code = run_options(&options, device, false, error);
-  }
-  return code;
 }

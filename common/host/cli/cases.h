@@ -1,26 +1,32 @@
 /**
  * @file
- * Many problems in one process.
+ * Many problems in one process: a file of options.
  */
 #ifndef HOST_CASES_H
 #define HOST_CASES_H
 
 #include "host/base/error.h"
 #include "host/cli/options.h"
-#include "host/device/device.h"
+
+/** One line of the file. */
+typedef struct Case {
+  int line;
+  char *text;  /**< as written, for the report */
+  char *words; /**< cut into words; the options point into it */
+  Options options;
+} Case;
+
+typedef struct CaseList {
+  Case *cases;
+  size_t count;
+} CaseList;
 
 /**
- * Runs the step once for each line of the file, in order. A line holds options, separated by
- * blanks; a value with blanks stands in double quotes; what follows a # is a comment. They apply on
- * top of `base`. Each case prints one line. A malformed line is refused before anything runs.
- * Returns the largest exit code of all cases.
+ * Reads the lines of a file, which apply on top of `base`. A line holds options, separated by
+ * blanks; a value with blanks stands in double quotes; what follows a # is a comment. EXIT_USAGE
+ * names the first malformed line. Freed by cases_free(), after a failure too.
  */
-ExitCode run_cases(const char *path, const Options *base, const Device *device, Error *error);
-
-/**
- * Runs a step that takes block masks with five masks, one after the other: first the mask as a
- * picture, then the report. Stops at the first run that is not right.
- */
-ExitCode run_tour(const Options *base, const Device *device, Error *error);
+bool cases_read(const char *path, const Options *base, CaseList *list, Error *error);
+void cases_free(CaseList *list);
 
 #endif

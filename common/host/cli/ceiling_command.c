@@ -5,7 +5,7 @@
 #include <stdio.h>
 
 #include "host/device/ceiling_cache.h"
-#include "host/report/row.h"
+#include "host/report/json_record.h"
 
 static void print(const Ceilings *c, const Device *device, const char *path) {
   printf("ceilings   of %s, the best of a fixed set of loops\n", device->name);
@@ -31,9 +31,9 @@ ExitCode run_ceilings(const Options *options, const Device *device, Error *error
     return error->code;
   }
   const char *json = options->json_path;
-  if (json != NULL && !row_check_path("--json ", json, error)) return error->code;
+  if (json != NULL && !json_check_path("--json ", json, error)) return error->code;
   if (!ceilings_renew(device, &ceilings, path, sizeof path, error)) return error->code;
   print(&ceilings, device, path);
-  if (json != NULL && !row_append_ceilings(device, &ceilings, json, error)) return error->code;
+  if (json != NULL && !json_append_ceilings(device, &ceilings, json, error)) return error->code;
   return EXIT_RIGHT;
 }

@@ -9,6 +9,7 @@
 
 #include "host/base/values.h"
 #include "host/masks/block_mask.h"
+#include "host/report/record.h"
 
 /* Tiles are rounded up past the last row in 32-bit arithmetic, so lengths stay well below 2^31. */
 enum { LARGEST_LENGTH = 1 << 30 };
@@ -26,6 +27,7 @@ enum {
   KEY_MIN_TIME,
   KEY_REPORT,
   KEY_CASES,
+  KEY_TIME_LIMIT,
   KEY_DRAW_MASK,
   KEY_INFO,
   KEY_CEILINGS,
@@ -91,10 +93,14 @@ static const struct argp_option OPTIONS[] = {
      0},
     {"min-time", KEY_MIN_TIME, "SECONDS", 0,
      "and at least so long (GPU)" BY_DEFAULT(DEFAULT_MIN_TIME), 0},
+    {"time-limit", KEY_TIME_LIMIT, "SECONDS", 0,
+     "CPU backend: stop a kernel that takes longer, with exit code 3 (default: no limit)", 0},
     {"output", 'o', "DIR", 0, "create DIR and write o.npy and lse.npy", 0},
     {"save-mask", KEY_SAVE_MASK, "DIR", 0,
      "step05: create DIR and write the block mask as five .npy files", 0},
-    {"json", 'j', "FILE", 0, "append one JSON object per run; - is standard output", 0},
+    {"json", 'j', "FILE", 0,
+     "append one JSON object per run; - is standard output, and the report goes to standard error",
+     0},
     {"report", KEY_REPORT, "LIST", OPTION_ARG_OPTIONAL,
      "CPU backend: examine the kernels by file and line: races, bounds, init, alignment, blocks, "
      "traffic, banks, counts (default: these); annotate: the source with counts; "
@@ -139,7 +145,6 @@ static bool parse_check(const char *text, Options *options, Error *error) {
   return true;
 }
 
-static const char *const DTYPE_NAMES[] = {"fp16", "bf16"};
 static const char *const LAYOUT_NAMES[] = {"bhnd", "bnhd"};
 static const char *const INPUT_NAMES[] = {"normal", "outlier", "spiky", "constant"};
 
@@ -161,26 +166,34 @@ static bool parse_input(const char *text, Options *options, Error *error) {
   return true;
 }
 
+/** A size of the problem, which excludes --input DIR. */
+static bool parse_size(const char *option, const char *text, int64_t most, int *size, Options *o,
+                       Error *error) {
+  o->size_option = option;
+  return parse_count(option, text, most, size, error);
+}
+
 /** Options that describe the problem. */
 static bool parse_problem_option(int key, char *text, Options *o, Error *error) {
+  const char *const DTYPES[] = {dtype_name(DTYPE_FP16), dtype_name(DTYPE_BF16)};
   int index = 0;
   switch (key) {
     case 'b':
-      return parse_count("--batch", text, INT32_MAX, &o->batch, error);
+      return parse_size("--batch", text, INT32_MAX, &o->batch, o, error);
     case 'H':
-      return parse_count("--heads", text, INT32_MAX, &o->q_heads, error);
+      return parse_size("--heads", text, INT32_MAX, &o->q_heads, o, error);
     case 'G':
       o->kv_heads_given = true;
-      return parse_count("--kv-heads", text, INT32_MAX, &o->kv_heads, error);
+      return parse_size("--kv-heads", text, INT32_MAX, &o->kv_heads, o, error);
     case 'n':
-      return parse_count("--seqlen", text, LARGEST_LENGTH, &o->q_len, error);
+      return parse_size("--seqlen", text, LARGEST_LENGTH, &o->q_len, o, error);
     case 'k':
       o->kv_len_given = true;
-      return parse_count("--seqlen-kv", text, LARGEST_LENGTH, &o->kv_len, error);
+      return parse_size("--seqlen-kv", text, LARGEST_LENGTH, &o->kv_len, o, error);
     case 'd':
-      return parse_count("--head-dim", text, MAX_HEAD_DIM, &o->head_dim, error);
+      return parse_size("--head-dim", text, MAX_HEAD_DIM, &o->head_dim, o, error);
     case 't':
-      if (!parse_name("--dtype", text, DTYPE_NAMES, 2, &index, error)) return false;
+      if (!parse_name("--dtype", text, DTYPES, 2, &index, error)) return false;
       o->dtype = (Dtype)index;
       return true;
     case 'm':
@@ -228,6 +241,13 @@ static bool parse_action_option(int key, char *text, Options *o, Error *error) {
         return fail(error, EXIT_USAGE, "--min-time %s: must be 0 or more", text);
       }
       return true;
+    case KEY_TIME_LIMIT:
+#ifndef SIMT_BACKEND
+      return fail(error, EXIT_USAGE, "--time-limit: needs the CPU backend");
+#endif
+      if (!parse_real("--time-limit", text, &o->time_limit, error)) return false;
+      return o->time_limit > 0 ||
+             fail(error, EXIT_USAGE, "--time-limit %s: must be greater than 0", text);
     case 'o':
       o->output_directory = text;
       return *text != '\0' || fail(error, EXIT_USAGE, "--output: must name a directory");
@@ -343,8 +363,12 @@ Options options_default(void) {
   };
 }
 
-/** Finds what cannot be had without a run, where there is none. */
+/** Finds options that exclude each other. */
 static bool check_exclusions(const Options *o, Error *error) {
+  if (o->input == INPUT_DIRECTORY && o->size_option != NULL) {
+    return fail(error, EXIT_USAGE, "%s: must not be given with --input %s, whose files set sizes",
+                o->size_option, o->input_directory);
+  }
   if (o->help || o->version || (!o->draw_mask && !o->info)) return true;
   const char *other = o->draw_mask && o->info                ? "--info"
                       : o->output_directory != NULL          ? "--output"
@@ -372,12 +396,14 @@ void options_help(FILE *out) {
   argp_help(&ARGP, out, ARGP_HELP_STD_HELP, name);
 }
 
-const char *input_name(const Options *options) {
-  return options->input == INPUT_DIRECTORY ? options->input_directory : INPUT_NAMES[options->input];
+FILE *options_report_stream(const Options *o) {
+  const bool taken = (o->json_path != NULL && strcmp(o->json_path, "-") == 0) ||
+                     strcmp(o->report.json_path, "-") == 0;
+  return taken ? stderr : stdout;
 }
 
-const char *dtype_name(Dtype dtype) {
-  return DTYPE_NAMES[dtype];
+const char *input_name(const Options *options) {
+  return options->input == INPUT_DIRECTORY ? options->input_directory : INPUT_NAMES[options->input];
 }
 
 const char *layout_name(Layout layout) {

@@ -34,13 +34,15 @@ typedef struct Options {
   const char *output_directory; /**< or NULL */
   uint64_t seed;
   CheckMode check;
-  int64_t check_rows;     /**< for CHECK_ROWS */
-  int repeat;             /**< least number of timed samples */
-  int repeat_if_slow;     /**< the same of slow passes */
-  double min_time;        /**< least seconds of timed samples */
-  const char *json_path;  /**< or NULL */
-  const char *cases_path; /**< or NULL */
-  ReportRequest report;   /**< no parts: no report */
+  int64_t check_rows;      /**< for CHECK_ROWS */
+  int repeat;              /**< least number of timed samples */
+  int repeat_if_slow;      /**< the same of slow passes */
+  double min_time;         /**< least seconds of timed samples */
+  const char *json_path;   /**< or NULL */
+  const char *cases_path;  /**< or NULL */
+  ReportRequest report;    /**< no parts: no report */
+  double time_limit;       /**< seconds of the checked pass; 0: none */
+  const char *size_option; /**< the last option that named a size, or NULL */
   bool draw_mask, info, ceilings, help, version;
 } Options;
 
@@ -58,9 +60,11 @@ bool options_parse(int argc, char **argv, Options *options, Error *error);
 /** Prints what --help shows. */
 void options_help(FILE *out);
 
+/** Where the report of a run goes: standard output, unless --json or --report=json is there. */
+FILE *options_report_stream(const Options *options);
+
 /** The names that the command line uses. */
 const char *input_name(const Options *options);
-const char *dtype_name(Dtype dtype);
 const char *layout_name(Layout layout);
 
 #endif

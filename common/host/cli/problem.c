@@ -110,9 +110,3 @@ void problem_set_layout(Problem *p, Layout layout) {
   p->q_strides = p->o_strides = dense_strides(layout, p->q_heads, p->q_len, p->head_dim);
   p->k_strides = p->v_strides = dense_strides(layout, p->kv_heads, p->kv_len, p->head_dim);
 }
-
-double problem_least_bytes(const Problem *p) {
-  const double q_rows = (double)p->batch * p->q_heads * p->q_len;
-  const double kv_rows = (double)p->batch * p->kv_heads * p->kv_len;
-  return 2.0 * p->head_dim * 2 * (q_rows + kv_rows) + sizeof(float) * q_rows;
-}

@@ -27,7 +27,4 @@ void problem_set_layout(Problem *problem, Layout layout);
  */
 double options_host_bytes(const Options *options, const Problem *problem);
 
-/** Least device memory traffic: Q, K and V read once, O and LSE written once. */
-double problem_least_bytes(const Problem *problem);
-
 #endif

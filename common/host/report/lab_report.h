@@ -1,18 +1,19 @@
 /**
  * @file
- * --report: what the lab of the CPU backend saw, in words, drawings and JSON. On a GPU there is no
- * such lab. What makes the parts of a report is in host/lab.
+ * --report: what the lab, a profiler and sanitizer for kernels on the CPU backend, found: in words,
+ * drawings and JSON. The parts of a report are made in report/lab.
  */
 #ifndef HOST_LAB_REPORT_H
 #define HOST_LAB_REPORT_H
 
+#include <limits.h>
 #include <stdio.h>
 
+#include "attention.h"
 #include "host/base/error.h"
 #include "host/base/json.h"
-#include "simt/lab/lab.h"
 
-/** Parts of a report beside the checks of lab.h. */
+/** Parts of a report beside the checks of simt/lab/lab.h, which take the lower bits. */
 enum {
   REPORT_COUNTS = 1 << 16,   /**< the totals of the runtime */
   REPORT_ANNOTATE = 1 << 18, /**< the source, with counts in the margin */
@@ -36,19 +37,14 @@ typedef struct Gpu {
 typedef struct ReportRequest {
   unsigned parts; /**< checks of lab.h and parts of the report; 0: no report */
   Gpu gpu;        /**< for REPORT_ROOFLINE */
-  char access_file[256];
-  int access_line;     /**< both for REPORT_ACCESS */
-  char json_path[256]; /**< for REPORT_JSON */
+  char access_file[PATH_MAX];
+  int access_line;          /**< both for REPORT_ACCESS */
+  char json_path[PATH_MAX]; /**< for REPORT_JSON */
 } ReportRequest;
 
-/** What a report leaves for the run's own JSON row. */
-typedef struct LabSummary {
-  bool reported; /**< what follows is known */
-  size_t findings;
-  LabCounts counts; /**< of the forward pass */
-} LabSummary;
-
 struct Run;
+
+#ifdef SIMT_BACKEND
 
 /** Reads the LIST of --report; NULL: everything. EXIT_USAGE in one line that says what would be
  * right. */
@@ -63,7 +59,32 @@ bool lab_report_start(const ReportRequest *request, Error *error);
  */
 bool lab_report_finish(struct Run *run, FILE *out, Error *error);
 
-/** Adds what is known of the run to its JSON row. */
-void lab_report_add_to_row(JsonObject *row, const LabSummary *summary);
+/** Adds what is known of the run to its JSON record. */
+void lab_report_add_to_record(JsonObject *object, const struct Run *run);
+
+#else /* on a GPU there is no lab */
+
+static inline bool lab_report_parse(const char *list, ReportRequest *request, Error *error) {
+  (void)list, (void)request;
+  return fail(error, EXIT_USAGE,
+              "--report: needs the CPU backend (make %s BACKEND=cpu); on a GPU use Nsight Compute",
+              step.name);
+}
+
+static inline bool lab_report_start(const ReportRequest *request, Error *error) {
+  (void)request, (void)error;
+  return true;
+}
+
+static inline bool lab_report_finish(struct Run *run, FILE *out, Error *error) {
+  (void)run, (void)out, (void)error;
+  return true;
+}
+
+static inline void lab_report_add_to_record(JsonObject *object, const struct Run *run) {
+  (void)object, (void)run;
+}
+
+#endif
 
 #endif

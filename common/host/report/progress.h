@@ -1,20 +1,23 @@
 /**
  * @file
- * A bar on stderr while the reference is computed.
+ * A line on stderr, if that is a terminal, that shows every second how far a long work is.
  */
 #ifndef HOST_PROGRESS_H
 #define HOST_PROGRESS_H
 
 #include <stddef.h>
+#include <stdint.h>
 
-/** Starts a new bar; it appears only after one second, and only if stderr is a terminal. */
+/** Before the work; its line appears after one second. */
 void progress_start(void);
 
-/** Draws at times, and wipes the bar away when all is done; has the signature of ReferenceProgress.
- */
-void progress_update(size_t done, size_t total);
+/** Of a kernel on the CPU backend. */
+void progress_blocks(uint64_t done, uint64_t total);
 
-/** Wipes the bar away if it is there still. */
+/** Of the reference. Takes the line away when all rows are done. */
+void progress_rows(size_t done, size_t total);
+
+/** Takes the line away if it is there. */
 void progress_end(void);
 
 #endif

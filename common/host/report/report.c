@@ -1,21 +1,7 @@
 #include "host/report/report.h"
 
 #include <inttypes.h>
-#include <math.h>
-
-#include "host/cli/problem.h"
-#include "host/masks/mask.h"
-
-const char *ceiling_name(Ceiling ceiling) {
-  switch (ceiling) {
-    case CEILING_COPY:
-      return "device memory copy";
-    case CEILING_FFMA:
-      return "fp32 FFMA";
-    default:
-      return "mma.sync";
-  }
-}
+#include <string.h>
 
 /** "1.50 GB" and the like, written to `text` and returned. */
 static const char *human_bytes(double bytes, char text[32]) {
@@ -27,42 +13,6 @@ static const char *human_bytes(double bytes, char text[32]) {
   }
   snprintf(text, 32, unit == 0 ? "%.0f %s" : "%.2f %s", bytes, UNITS[unit]);
   return text;
-}
-
-static double total_bytes(const Run *run) {
-  return problem_least_bytes(&run->problem) +
-         run->description.intermediate_bytes_per_entry * run_entries(run);
-}
-
-/** Of the unit that the step computes with. */
-static double arithmetic_tflops(const Run *run) {
-  return run->description.ceiling == CEILING_MMA ? run->ceilings.mma_tflops
-                                                 : run->ceilings.ffma_tflops;
-}
-
-Speed run_speed(const Run *run) {
-  Speed speed = {0};
-  if (run->timing.samples == 0) return speed;
-  const Problem *p = &run->problem;
-  const double seconds = 1e-3 * run->timing.median_ms;
-  const double dense_flops =
-      4.0 * p->head_dim * p->batch * p->q_heads * (double)p->q_len * p->kv_len;
-  const double flops_s = run_flops(run) / (1e12 * arithmetic_tflops(run));
-  const double bytes_s = total_bytes(run) / (1e9 * run->ceilings.copy_gb_per_s);
-  const double exp_s = run_entries(run) / (1e9 * run->ceilings.exp_g_per_s);
-  speed.tflops = 1e-12 * run_flops(run) / seconds;
-  speed.dense_tflops = 1e-12 * dense_flops / seconds;
-  speed.gb_per_s = 1e-9 * total_bytes(run) / seconds;
-  speed.ceiling_percent = run->description.ceiling == CEILING_COPY
-                              ? 100 * speed.gb_per_s / run->ceilings.copy_gb_per_s
-                              : 100 * speed.tflops / arithmetic_tflops(run);
-  speed.bound_ms = 1e3 * fmax(fmax(flops_s, bytes_s), exp_s);
-  const bool by_mma = run->description.ceiling == CEILING_MMA;
-  speed.bound_by = ceiling_name(flops_s < bytes_s ? CEILING_COPY
-                                : by_mma          ? CEILING_MMA
-                                                  : CEILING_FFMA);
-  if (exp_s > fmax(flops_s, bytes_s)) speed.bound_by = "exp";
-  return speed;
 }
 
 static void print_problem(const Run *run, FILE *out) {
@@ -80,14 +30,12 @@ static void print_mask(const Run *run, FILE *out) {
   const BlockMaskStatistics *b = &m->blocks;
   if (m->q_block_size == 0) return;
   char mask[32], prepared[32];
-  const Problem *p = &run->problem;
-  const double dense = (double)p->batch * p->q_heads * (double)p->q_len * p->kv_len;
   fprintf(out,
           "mask       %" PRId64 " of %" PRId64 " blocks of %dx%d active: %" PRId64 " full, %" PRId64
           " causal, %" PRId64 " partial\n",
           b->active, b->blocks, m->q_block_size, m->kv_block_size, b->full, b->causal, b->partial);
   fprintf(out, "           %.1f %% of the entries unmasked; %s, and %s prepared from it\n",
-          100 * run_entries(run) / dense, human_bytes((double)m->mask_bytes, mask),
+          100 * run->work.flops / run->work.dense_flops, human_bytes((double)m->mask_bytes, mask),
           human_bytes((double)m->prepared_bytes, prepared));
   if (run->device->simulated) return;
   fprintf(out,
@@ -136,9 +84,13 @@ static void print_check(const Run *run, FILE *out) {
     fprintf(out, "check      NOT CHECKED (--check none)\n");
     return;
   }
-  const char *verdict = !c->right ? "WRONG" : c->rows_checked > 0 ? "RIGHT" : "NOT COMPARED";
-  fprintf(out, "check      %s: %zu of %zu rows compared with the fp64 reference\n", verdict,
-          c->rows_checked, run->total_rows);
+  if (!c->right) {
+    fprintf(out, "check      WRONG: %zu of %zu rows wrong, LSE of %zu; %zu rows compared\n",
+            c->rows_wrong, run->total_rows, c->lse_wrong, c->rows_checked);
+  } else {
+    fprintf(out, "check      %s: %zu of %zu rows compared with the fp64 reference\n",
+            c->judged ? "RIGHT" : "NOT JUDGED", c->rows_checked, run->total_rows);
+  }
   fprintf(out, "error      max %.2e, mean %.2e, allowed %.2e (relative, by row)\n", c->max_error,
           c->mean_error, c->allowed_error);
   fprintf(out, "           the worst row at %.0f %% of what it is allowed, LSE at %.0f %%\n",
@@ -146,59 +98,92 @@ static void print_check(const Run *run, FILE *out) {
   if (c->rows_nan_expected > 0) {
     fprintf(out, "           %zu of them hold NaN, as in the reference\n", c->rows_nan_expected);
   }
+  if (c->rows_not_judged > 0) {
+    fprintf(
+        out,
+        "           %zu rows cannot be judged: rounding alone may err by as much as they hold\n",
+        c->rows_not_judged);
+  }
   if (c->rows_not_compared > 0) {
     fprintf(out, "           %zu rows not compared: NaN or Inf of V may have reached them\n",
             c->rows_not_compared);
   }
 }
 
+/** What other problems would show, and how to run them. */
+static void print_not_covered(const Run *run, FILE *out) {
+  const Problem *p = &run->problem;
+  const Description *d = &run->description;
+  const struct {
+    bool missing;
+    const char *what;
+  } cases[] = {
+      {p->q_len % d->block_m == 0 && p->kv_len % d->block_n == 0, "tail tiles"},
+      {p->mask == MASK_FULL, "causal mask"},
+      {p->mask == MASK_FULL || p->q_len <= p->kv_len, "rows that attend nothing"},
+      {p->q_heads == p->kv_heads, "grouped heads"},
+  };
+  const char *separator = "           not covered: ";
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    if (!cases[i].missing) continue;
+    fprintf(out, "%s%s", separator, cases[i].what);
+    separator = ", ";
+  }
+  if (separator[0] == ',') fprintf(out, ": make check STEP=%s\n", step.name + strlen("step"));
+}
+
 static void print_speed(const Run *run, FILE *out) {
   const Timing *t = &run->timing;
-  const Speed speed = run_speed(run);
+  const Speed *s = &run->speed;
   if (t->samples == 0) {
     fprintf(out, "time       not measured\n");
     return;
   }
   fprintf(out, "expected   no faster than %.3f ms: the rate of %s on this GPU sets the limit\n",
-          speed.bound_ms, speed.bound_by);
+          s->bound_ms, s->bound_by);
   fprintf(out, "time       %.3f ms (p10 %.3f, p90 %.3f, %d samples)\n", t->median_ms, t->p10_ms,
           t->p90_ms, t->samples);
-  fprintf(out, "speed      %.2f TFLOP/s", speed.tflops);
-  if (speed.dense_tflops > 1.001 * speed.tflops) {
-    fprintf(out, " of the unmasked entries (%.2f dense-equivalent)", speed.dense_tflops);
+  fprintf(out, "speed      %.2f TFLOP/s", s->tflops);
+  if (s->dense_tflops > 1.001 * s->tflops) {
+    fprintf(out, " of the unmasked entries (%.2f dense-equivalent)", s->dense_tflops);
   }
-  fprintf(out, ", %.0f GB/s\n", speed.gb_per_s);
-  fprintf(out, "ceiling    %.0f %% of the %s measured here (", speed.ceiling_percent,
+  fprintf(out, ", %.0f GB/s\n", s->gb_per_s);
+  fprintf(out, "ceiling    %.0f %% of the %s measured here (", s->ceiling_percent,
           ceiling_name(run->description.ceiling));
   if (run->description.ceiling == CEILING_COPY) {
     fprintf(out, "%.0f GB/s, %.10s)\n", run->ceilings.copy_gb_per_s, run->ceilings.date);
   } else {
-    fprintf(out, "%.1f TFLOP/s, %.10s)\n", arithmetic_tflops(run), run->ceilings.date);
+    fprintf(out, "%.1f TFLOP/s, %.10s)\n", record_arithmetic_tflops(run), run->ceilings.date);
   }
 }
 
-/** One line by default; with --report every kind of work on a line of its own. */
+/** A line by default; with --report=counts each kind of work on a line of its own. */
 static void print_counts(const Run *run, FILE *out) {
   const WorkCounts *c = &run->counts;
+  const struct {
+    const char *name;
+    uint64_t count;
+    const char *unit;
+  } lines[] = {
+      {"launches", c->launches, ""},
+      {"blocks", c->blocks, ""},
+      {"threads", c->threads, ""},
+      {"barriers", c->barriers, "by blocks"},
+      {"warp barriers", c->warp_barriers, "by warps"},
+      {"shuffles", c->shuffles, "by warps"},
+      {"votes", c->votes, "by warps"},
+      {"atomics", c->atomics, "by threads"},
+      {"ldmatrix", c->ldmatrix, "by warps"},
+      {"mma", c->mma, "by warps"},
+      {"mma under copy", c->mma_under_copy, "its warp had a cp.async in flight"},
+  };
   fprintf(out,
           "counts     %" PRIu64 " barriers in %" PRIu64 " blocks, %" PRIu64 " shuffles in %" PRIu64
           " warps\n",
           c->barriers, c->blocks, c->shuffles, c->threads / 32);
-  if (run->options->report.parts & REPORT_COUNTS) {
-    fprintf(out, "           launches       %12" PRIu64 "\n", c->launches);
-    fprintf(out, "           blocks         %12" PRIu64 "\n", c->blocks);
-    fprintf(out, "           threads        %12" PRIu64 "\n", c->threads);
-    fprintf(out, "           barriers       %12" PRIu64 "  (each counted once for its block)\n",
-            c->barriers);
-    fprintf(out, "           warp barriers  %12" PRIu64 "  (each counted once for its warp)\n",
-            c->warp_barriers);
-    fprintf(out, "           shuffles       %12" PRIu64 "  (by warps)\n", c->shuffles);
-    fprintf(out, "           votes          %12" PRIu64 "  (by warps)\n", c->votes);
-    fprintf(out, "           atomics        %12" PRIu64 "  (by threads)\n", c->atomics);
-    fprintf(out, "           ldmatrix       %12" PRIu64 "  (by warps)\n", c->ldmatrix);
-    fprintf(out, "           mma            %12" PRIu64 "  (by warps)\n", c->mma);
-    fprintf(out, "           mma under copy %12" PRIu64 "  (its warp had a cp.async in flight)\n",
-            c->mma_under_copy);
+  for (size_t i = 0; i < sizeof lines / sizeof *lines && run->request->parts & REPORT_COUNTS; i++) {
+    fprintf(out, "           %-14s %12" PRIu64 "  %s\n", lines[i].name, lines[i].count,
+            lines[i].unit);
   }
   if (c->mma > 0) {
     fprintf(out, "           %" PRIu64 " mma in warps, %.0f %% of them with a copy in flight\n",
@@ -210,29 +195,31 @@ static void print_counts(const Run *run, FILE *out) {
 
 static void print_traffic(const Run *run, FILE *out) {
   char least[32], intermediate[32], extra[32];
-  const double s_and_p = total_bytes(run) - problem_least_bytes(&run->problem);
+  const double s_and_p = run->work.must_move_bytes - run->work.least_bytes;
   fprintf(out, "must move  %s: Q, K and V in, O and LSE out",
-          human_bytes(problem_least_bytes(&run->problem), least));
+          human_bytes(run->work.least_bytes, least));
   if (s_and_p > 0) fprintf(out, "; S and P: %s more", human_bytes(s_and_p, intermediate));
   fprintf(out, "\nmemory     %s beside the tensors%s at peak\n",
           run->extra_bytes == 0 ? "nothing" : human_bytes((double)run->extra_bytes, extra),
           run->mask_facts.q_block_size == 0 ? "" : " and the mask");
 }
 
-void report_run(const Run *run, FILE *out) {
+void report_request(const Run *run, FILE *out) {
   fprintf(out, "%-10s %s\n", step.name, step.title);
   print_problem(run, out);
   print_mask(run, out);
-  fprintf(out, "input      %s, seed %llu, layout %s\n", input_name(run->options),
-          (unsigned long long)run->options->seed, layout_name(run->options->layout));
-  if (run->nan_inputs > 0) {
-    fprintf(out, "           NaN among them: %lld\n", (long long)run->nan_inputs);
-  }
+  fprintf(out, "input      %s, seed %" PRIu64 ", layout %s\n", run->input, run->seed, run->layout);
+  if (run->nan_inputs > 0)
+    fprintf(out, "           NaN among them: %" PRId64 "\n", run->nan_inputs);
   print_device(run->device, out);
   for (int i = 0; i < run->description.launch_count; i++) {
     print_kernel(&run->description.launches[i], &run->facts[i], run->device, out);
   }
   if (run->description.note[0] != '\0') fprintf(out, "           %s\n", run->description.note);
+  fflush(out); /* the pass may take long */
+}
+
+void report_result(const Run *run, FILE *out) {
   print_traffic(run, out);
   if (run->device->simulated) {
     print_counts(run, out);
@@ -240,6 +227,7 @@ void report_run(const Run *run, FILE *out) {
     print_speed(run, out);
   }
   print_check(run, out);
+  if (run->checked && run->check.right) print_not_covered(run, out);
 }
 
 void report_info(const Run *run, FILE *out) {

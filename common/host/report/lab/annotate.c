@@ -37,24 +37,11 @@ static Span function_of(Sources *sources, const char *file, int line) {
 
 /** What a line issues beside accesses: "8192 mma". */
 static void issued_text(const LabCounts *c, char *text, size_t text_size) {
-  const struct {
-    const char *what;
-    uint64_t count;
-  } issued[] = {
-      {"mma", c->mma},
-      {"shfl", c->shuffles},
-      {"vote", c->votes},
-      {"redux", c->reductions},
-      {"bar", c->barriers},
-      {"atom", c->atomics},
-      {"wbar", c->warp_barriers},
-  };
   size_t length = 0;
-  text[0] = '\0';
-  for (size_t i = 0; i < sizeof issued / sizeof *issued && length < text_size; i++) {
-    if (issued[i].count == 0) continue;
+  for (int kind = 0; kind < ISSUED_KINDS && length < text_size; kind++) {
+    if (issued(c, kind) == 0) continue;
     length += (size_t)snprintf(text + length, text_size - length, "%s%" PRIu64 " %s",
-                               length > 0 ? ", " : "", issued[i].count, issued[i].what);
+                               length > 0 ? ", " : "", issued(c, kind), ISSUED[kind].brief);
   }
 }
 
@@ -68,17 +55,17 @@ static void print_count(uint64_t count, int width, FILE *out) {
 
 static void print_margin(const LabCounts *c, FILE *out) {
   uint64_t sectors = 0, conflicts = 0;
-  char issued[64] = "";
+  char others[64] = "";
   for (int kind = 0; kind < LAB_ACCESS_KINDS; kind++) {
     const LabTraffic *t = lab_traffic(c, (LabAccessKind)kind);
     sectors += t->sectors;
     conflicts += t->wavefronts - t->ideal_wavefronts;
   }
-  issued_text(c, issued, sizeof issued);
+  issued_text(c, others, sizeof others);
   print_count(sectors, 10, out);
   print_count(total_wavefronts(c), 10, out);
   print_count(conflicts, 10, out);
-  fprintf(out, "%-13s |", issued);
+  fprintf(out, "%-13s |", others);
 }
 
 /** The lines of one kernel in one file: results->lines[first .. end - 1]. */

@@ -7,7 +7,7 @@
 
 #include "host/report/lab/parts.h"
 
-enum { LANES_A_ROW = 8, MOST_DRAWINGS = 8, MOST_LINES_NEAR = 8, SECTOR_BYTES = 32 };
+enum { LANES_A_ROW = 8, MOST_DRAWINGS = 8, SECTOR_BYTES = 32 };
 
 /** Is `wanted` the file, or the end of its path? */
 static bool names_file(const char *file, const char *wanted) {
@@ -15,8 +15,6 @@ static bool names_file(const char *file, const char *wanted) {
   if (wanted_length > length || strcmp(file + length - wanted_length, wanted) != 0) return false;
   return wanted_length == length || file[length - wanted_length - 1] == '/';
 }
-
-/* --- A drawing ------------------------------------------------------------------------------ */
 
 static void print_row(const LabAccess *access, int first, const char *name,
                       uint64_t (*value)(const LabAccess *access, int lane), FILE *out) {
@@ -95,82 +93,6 @@ static void draw(const LabAccess *access, Sources *sources, FILE *out) {
   print_verdict(access, out);
 }
 
-/* --- Lines without an access ---------------------------------------------------------------- */
-
-static bool has_access(const LabLine *line) {
-  for (int kind = 0; kind < LAB_ACCESS_KINDS; kind++) {
-    if (lab_traffic(&line->counts, (LabAccessKind)kind)->requests > 0) return true;
-  }
-  return false;
-}
-
-static size_t append(char *text, size_t size, size_t length, const char *separator,
-                     const char *more) {
-  if (length >= size) return length;
-  return length + (size_t)snprintf(text + length, size - length, "%s%s", separator, more);
-}
-
-static int by_value(const void *a, const void *b) {
-  return *(const int *)a - *(const int *)b;
-}
-
-/** Lines of the file with accesses, each once and in order; to be freed. */
-static int *lines_of(const LabResults *results, const char *file, size_t *count) {
-  int *lines = malloc((results->line_count + 1) * sizeof *lines);
-  size_t found = 0;
-  if (lines == NULL) abort();
-  for (size_t i = 0; i < results->line_count; i++) {
-    const LabLine *line = &results->lines[i];
-    if (names_file(line->file, file) && has_access(line)) lines[found++] = line->line;
-  }
-  qsort(lines, found, sizeof *lines, by_value);
-  *count = 0;
-  for (size_t i = 0; i < found; i++) {
-    if (i == 0 || lines[i] != lines[*count - 1]) lines[(*count)++] = lines[i];
-  }
-  return lines;
-}
-
-/** A window of the lines that lies around the wanted one. */
-static void near_text(const int *lines, size_t count, int wanted, char *text, size_t text_size) {
-  size_t after = 0, length = 0;
-  while (after < count && lines[after] < wanted) after++;
-  size_t first = after > MOST_LINES_NEAR / 2 ? after - MOST_LINES_NEAR / 2 : 0;
-  if (count > MOST_LINES_NEAR && first > count - MOST_LINES_NEAR) first = count - MOST_LINES_NEAR;
-  for (size_t i = first; i < count && i < first + MOST_LINES_NEAR; i++) {
-    char number[16];
-    snprintf(number, sizeof number, "%d", lines[i]);
-    length = append(text, text_size, length, i == first ? "" : ", ", number);
-  }
-}
-
-static void files_text(const LabResults *results, char *text, size_t text_size) {
-  size_t length = 0;
-  text[0] = '\0';
-  for (size_t i = 0; i < results->line_count; i++) {
-    const LabLine *line = &results->lines[i];
-    if (!has_access(line) || strstr(text, line->file) != NULL) continue;
-    length = append(text, text_size, length, length > 0 ? ", " : "", line->file);
-  }
-}
-
-static bool nothing_there(const LabResults *results, const ReportRequest *request, Error *error) {
-  char text[512] = "";
-  size_t count;
-  int *lines = lines_of(results, request->access_file, &count);
-  if (count > 0) {
-    near_text(lines, count, request->access_line, text, sizeof text);
-    fail(error, EXIT_USAGE, "--report=access:%s:%d: no access there; lines near it with one: %s",
-         request->access_file, request->access_line, text);
-  } else {
-    files_text(results, text, sizeof text);
-    fail(error, EXIT_USAGE, "--report=access:%s:%d: no access in such a file; files with some: %s",
-         request->access_file, request->access_line, text[0] != '\0' ? text : "none");
-  }
-  free(lines);
-  return false;
-}
-
 bool draw_access(const LabResults *results, const ReportRequest *request, Sources *sources,
                  FILE *out, Error *error) {
   size_t found = 0;
@@ -183,5 +105,8 @@ bool draw_access(const LabResults *results, const ReportRequest *request, Source
   if (found > MOST_DRAWINGS) {
     fprintf(out, "access     and %zu more instructions at that line\n", found - MOST_DRAWINGS);
   }
-  return found > 0 || nothing_there(results, request, error);
+  return found > 0 ||
+         fail(error, EXIT_USAGE,
+              "--report=access:%s:%d: no access there; --report=annotate shows the lines with some",
+              request->access_file, request->access_line);
 }

@@ -11,7 +11,8 @@
 #define HOST_LAB_PARTS_H
 
 #include "host/report/lab_report.h"
-#include "host/run.h"
+#include "host/report/record.h"
+#include "simt/lab/lab.h"
 
 /* --- source.c ------------------------------------------------------------------------------- */
 
@@ -48,9 +49,18 @@ double sector_bytes(const LabCounts *counts);
 /** All passes through the banks of shared memory. */
 uint64_t total_wavefronts(const LabCounts *counts);
 
-/** Bytes that must move between device memory and the chip, S and P where they leave it included.
- */
-double least_traffic(const Run *run);
+/** What a line issues beside accesses, in the order of reports. */
+typedef struct IssuedKind {
+  const char *name, *brief; /**< in the JSON and in tables; in the margin of the source */
+  size_t offset;            /**< of a uint64_t in LabCounts */
+} IssuedKind;
+
+enum { ISSUED_KINDS = 7 };
+extern const IssuedKind ISSUED[ISSUED_KINDS];
+
+static inline uint64_t issued(const LabCounts *counts, int kind) {
+  return *(const uint64_t *)((const char *)counts + ISSUED[kind].offset);
+}
 
 void print_tables(const LabResults *results, Sources *sources, FILE *out);
 void print_intensity(const Run *run, const LabCounts *forward, FILE *out);
@@ -69,7 +79,7 @@ void print_roofline(const Run *run, const LabCounts *forward, FILE *out);
 
 void print_annotated(const LabResults *results, Sources *sources, FILE *out);
 
-/** EXIT_USAGE, with lines near it, if there was no access at that line. */
+/** EXIT_USAGE if there was no access at that line. */
 bool draw_access(const LabResults *results, const ReportRequest *request, Sources *sources,
                  FILE *out, Error *error);
 

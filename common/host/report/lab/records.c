@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "host/base/version.h"
-#include "host/cli/problem.h"
+#include "host/report/json_record.h"
 #include "host/report/lab/parts.h"
 
 /* --- Counts --------------------------------------------------------------------------------- */
@@ -45,16 +45,12 @@ void add_counts(JsonObject *object, const char *prefix, const LabCounts *c) {
   for (int kind = 0; kind < LAB_ACCESS_KINDS; kind++) {
     add_traffic(object, prefix, (LabAccessKind)kind, lab_traffic(c, (LabAccessKind)kind));
   }
+  for (int kind = 0; kind < ISSUED_KINDS; kind++) {
+    add_count(object, prefix, ISSUED[kind].name, "", issued(c, kind));
+  }
   add_count(object, prefix, "partial", "", c->partial);
-  add_count(object, prefix, "mma", "", c->mma);
   add_count(object, prefix, "mma_flop", "", c->mma * LAB_MMA_FLOP);
   add_count(object, prefix, "mma_under_copy", "", c->mma_under_copy);
-  add_count(object, prefix, "shuffles", "", c->shuffles);
-  add_count(object, prefix, "votes", "", c->votes);
-  add_count(object, prefix, "reductions", "", c->reductions);
-  add_count(object, prefix, "warp_barriers", "", c->warp_barriers);
-  add_count(object, prefix, "barriers", "", c->barriers);
-  add_count(object, prefix, "atomics", "", c->atomics);
 }
 
 /* --- Records -------------------------------------------------------------------------------- */
@@ -92,21 +88,10 @@ static void add_known(JsonObject *object, const char *key, bool known, uint64_t 
 }
 
 static void add_run(const Run *run, FILE *lines) {
-  const Problem *p = &run->problem;
   JsonObject object;
   begin(&object, "run");
   json_string(&object, "commit", version_commit());
-  json_integer(&object, "batch", p->batch);
-  json_integer(&object, "heads", p->q_heads);
-  json_integer(&object, "kv_heads", p->kv_heads);
-  json_integer(&object, "seqlen", p->q_len);
-  json_integer(&object, "seqlen_kv", p->kv_len);
-  json_integer(&object, "head_dim", p->head_dim);
-  json_string(&object, "dtype", dtype_name(p->dtype));
-  json_string(&object, "mask", run->mask.text != NULL ? run->mask.text : "");
-  json_number(&object, "flops", run_flops(run));
-  json_number(&object, "least_bytes", problem_least_bytes(p));
-  json_number(&object, "must_move_bytes", least_traffic(run));
+  json_add_problem(&object, run);
   json_integer(&object, "findings", (int64_t)run->lab.findings);
   add_counts(&object, "", &run->lab.counts);
   end(&object, lines);
@@ -160,7 +145,7 @@ static void add_bounds(const Run *run, FILE *lines) {
   for (int i = 0; i < BOUNDS; i++) {
     JsonObject object;
     begin(&object, "bound");
-    json_string(&object, "gpu", run->options->report.gpu.name);
+    json_string(&object, "gpu", run->request->gpu.name);
     json_string(&object, "unit", bounds[i].unit);
     json_number(&object, "work", bounds[i].work);
     json_number(&object, "peak_per_s", bounds[i].peak);
@@ -174,7 +159,7 @@ static void add_all(const Run *run, const LabResults *results, Sources *sources,
   for (size_t i = 0; i < results->kernel_count; i++) add_kernel(run, &results->kernels[i], lines);
   for (size_t i = 0; i < results->line_count; i++) add_line(&results->lines[i], sources, lines);
   for (size_t i = 0; i < results->finding_count; i++) add_finding(&results->findings[i], lines);
-  if (run->options->report.parts & REPORT_ROOFLINE) add_bounds(run, lines);
+  if (run->request->parts & REPORT_ROOFLINE) add_bounds(run, lines);
 }
 
 bool append_records(const Run *run, const LabResults *results, Sources *sources, Error *error) {
@@ -184,7 +169,7 @@ bool append_records(const Run *run, const LabResults *results, Sources *sources,
   if (lines == NULL) abort();
   add_all(run, results, sources, lines);
   if (fclose(lines) != 0) abort();
-  const bool ok = json_append_line(run->options->report.json_path, text, error);
+  const bool ok = json_append_line(run->request->json_path, text, error);
   free(text);
   return ok;
 }

@@ -4,7 +4,7 @@
 #include "host/base/values.h"
 #include "host/report/lab/parts.h"
 
-/** Names of parts; those that end in a colon want something behind it. */
+/** Names of parts; those that end in a colon take an argument behind it. */
 static const struct {
   const char *name;
   unsigned part;
@@ -55,29 +55,21 @@ static bool unknown_part(const char *list, Error *error) {
 /** FILE:LINE, of which FILE may hold colons. */
 static bool parse_access(const char *text, ReportRequest *request, Error *error) {
   const char *colon = strrchr(text, ':');
-  const size_t length = colon == NULL ? 0 : (size_t)(colon - text);
   int64_t line;
   Error unused;
-  if (length == 0 || length >= sizeof request->access_file ||
-      !parse_integer("", colon + 1, 1, INT_MAX, &line, &unused)) {
+  if (colon == NULL || colon == text || !parse_integer("", colon + 1, 1, INT_MAX, &line, &unused)) {
     return fail(error, EXIT_USAGE,
                 "--report=access:%s: must be a source file, a colon and the number of a line",
                 text);
   }
-  memcpy(request->access_file, text, length);
-  request->access_file[length] = '\0';
+  snprintf(request->access_file, sizeof request->access_file, "%.*s", (int)(colon - text), text);
   request->access_line = (int)line;
   return true;
 }
 
 static bool parse_json_path(const char *text, ReportRequest *request, Error *error) {
-  const size_t length = strlen(text);
-  if (length == 0 || length >= sizeof request->json_path) {
-    return fail(error, EXIT_USAGE, "--report=json:%s: must name a file, in at most %zu characters",
-                text, sizeof request->json_path - 1);
-  }
-  memcpy(request->json_path, text, length + 1);
-  return true;
+  snprintf(request->json_path, sizeof request->json_path, "%s", text);
+  return *text != '\0' || fail(error, EXIT_USAGE, "--report=json: must name a file");
 }
 
 static bool parse_item(const char *list, const char *item, ReportRequest *request, Error *error) {
@@ -104,11 +96,10 @@ bool lab_report_parse(const char *list, ReportRequest *request, Error *error) {
   *request = (ReportRequest){.parts = list == NULL ? default_parts() : 0};
   if (list == NULL) return true;
   for (const char *at = list;; at++) {
-    char item[512];
+    char item[PATH_MAX + 32];
     const size_t length = strcspn(at, ",");
     if (length >= sizeof item) return unknown_part(list, error);
-    memcpy(item, at, length);
-    item[length] = '\0';
+    snprintf(item, sizeof item, "%.*s", (int)length, at);
     if (!parse_item(list, item, request, error)) return false;
     at += length;
     if (*at == '\0') break;

@@ -5,14 +5,14 @@
 #include "host/report/lab/parts.h"
 
 void find_bounds(const Run *run, const LabCounts *forward, Bound bounds[BOUNDS]) {
-  const Gpu *gpu = &run->options->report.gpu;
+  const Gpu *gpu = &run->request->gpu;
   const double mma_flop = (double)forward->mma * LAB_MMA_FLOP;
   /* Multiply-adds of CUDA cores are not counted: without mma, they are those of the products. */
-  const double fp32_flop = forward->mma == 0 ? run_flops(run) : 0;
+  const double fp32_flop = forward->mma == 0 ? run->work.flops : 0;
   const Bound all[BOUNDS] = {
       {"tensor cores", "FLOP", "FLOP/s", mma_flop, 1e12 * gpu->mma_tflops, 0},
       {"fp32 units", "FLOP", "FLOP/s", fp32_flop, 1e12 * gpu->fp32_tflops, 0},
-      {"device memory", "B", "B/s", least_traffic(run), 1e9 * gpu->memory_gb_per_s, 0},
+      {"device memory", "B", "B/s", run->work.must_move_bytes, 1e9 * gpu->memory_gb_per_s, 0},
       {"shared memory", " wavefronts", " wavefronts/s", (double)total_wavefronts(forward),
        1e6 * gpu->clock_mhz * gpu->multiprocessors, 0},
   };
@@ -34,7 +34,7 @@ static double most_blocks(const Run *run) {
 }
 
 void print_roofline(const Run *run, const LabCounts *forward, FILE *out) {
-  const Gpu *gpu = &run->options->report.gpu;
+  const Gpu *gpu = &run->request->gpu;
   const double blocks = most_blocks(run);
   Bound bounds[BOUNDS];
   const Bound *binding = &bounds[0];

@@ -1,3 +1,4 @@
+#define _POSIX_C_SOURCE 200809L
 #include <stdlib.h>
 #include <string.h>
 
@@ -6,42 +7,24 @@
 typedef struct SourceFile {
   char *name;
   bool newer;   /* than the program: its lines are not those that were compiled */
-  char *text;   /* with zeros for the ends of lines */
-  char **lines; /* into the text */
+  char **lines; /* without their ends */
   int line_count;
 } SourceFile;
 
-/** The whole file; an empty text if it cannot be read. */
-static char *read_text(const char *name) {
-  FILE *file = fopen(name, "r");
-  size_t length = 0, capacity = 1 << 16;
-  char *text = malloc(capacity);
-  if (text == NULL) abort();
-  while (file != NULL) {
-    const size_t got = fread(text + length, 1, capacity - length - 1, file);
-    length += got;
-    if (got == 0) break;
-    if (capacity - length > 1) continue;
-    capacity *= 2;
-    text = realloc(text, capacity);
-    if (text == NULL) abort();
+/** Reads all lines; none if the file cannot be read. */
+static void read_lines(SourceFile *source) {
+  FILE *file = fopen(source->name, "r");
+  char *line = NULL;
+  size_t capacity = 0;
+  while (file != NULL && getline(&line, &capacity, file) >= 0) {
+    source->lines = realloc(source->lines, (size_t)(source->line_count + 1) * sizeof(char *));
+    if (source->lines == NULL) abort();
+    line[strcspn(line, "\n")] = '\0';
+    source->lines[source->line_count++] = line;
+    line = NULL; /* getline() allocates the next */
   }
+  free(line);
   if (file != NULL) fclose(file);
-  text[length] = '\0';
-  return text;
-}
-
-static void cut_lines(SourceFile *file) {
-  for (char *at = file->text; *at != '\0';) {
-    if ((file->line_count & (file->line_count - 1)) == 0) {
-      const size_t room = 2 * (size_t)file->line_count + 1;
-      file->lines = realloc(file->lines, room * sizeof *file->lines);
-      if (file->lines == NULL) abort();
-    }
-    file->lines[file->line_count++] = at;
-    at += strcspn(at, "\n");
-    if (*at != '\0') *at++ = '\0';
-  }
 }
 
 static SourceFile *find_file(Sources *sources, const char *name) {
@@ -49,19 +32,18 @@ static SourceFile *find_file(Sources *sources, const char *name) {
     if (strcmp(sources->files[i].name, name) == 0) return &sources->files[i];
   }
   sources->files = realloc(sources->files, (sources->count + 1) * sizeof *sources->files);
-  char *own_name = malloc(strlen(name) + 1);
-  if (sources->files == NULL || own_name == NULL) abort();
-  SourceFile *file = &sources->files[sources->count++];
-  *file = (SourceFile){
-      .name = strcpy(own_name, name), .newer = lab_source_is_newer(name), .text = read_text(name)};
-  if (!file->newer) cut_lines(file);
-  return file;
+  if (sources->files == NULL) abort();
+  SourceFile *source = &sources->files[sources->count++];
+  *source = (SourceFile){.name = strdup(name), .newer = lab_source_is_newer(name)};
+  if (source->name == NULL) abort();
+  if (!source->newer) read_lines(source);
+  return source;
 }
 
 const char *source_line(Sources *sources, const char *file, int line) {
   if (file[0] == '\0') return NULL;
-  const SourceFile *found = find_file(sources, file);
-  return line >= 1 && line <= found->line_count ? found->lines[line - 1] : NULL;
+  const SourceFile *source = find_file(sources, file);
+  return line >= 1 && line <= source->line_count ? source->lines[line - 1] : NULL;
 }
 
 void print_newer_sources(const Sources *sources, FILE *out) {
@@ -74,9 +56,10 @@ void print_newer_sources(const Sources *sources, FILE *out) {
 
 void sources_free(Sources *sources) {
   for (size_t i = 0; i < sources->count; i++) {
-    free(sources->files[i].name);
-    free(sources->files[i].text);
-    free(sources->files[i].lines);
+    SourceFile *source = &sources->files[i];
+    for (int line = 0; line < source->line_count; line++) free(source->lines[line]);
+    free(source->lines);
+    free(source->name);
   }
   free(sources->files);
   *sources = (Sources){NULL, 0};

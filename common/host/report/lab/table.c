@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "host/cli/problem.h"
 #include "host/report/lab/parts.h"
 
 enum { MOST_LINES = 12, SOURCE_COLUMNS = 100 };
@@ -31,20 +30,24 @@ uint64_t total_wavefronts(const LabCounts *c) {
          c->copy_shared.wavefronts;
 }
 
-double least_traffic(const Run *run) {
-  return problem_least_bytes(&run->problem) +
-         run->description.intermediate_bytes_per_entry * run_entries(run);
-}
+const IssuedKind ISSUED[ISSUED_KINDS] = {
+    {"mma", "mma", offsetof(LabCounts, mma)},
+    {"shuffles", "shfl", offsetof(LabCounts, shuffles)},
+    {"votes", "vote", offsetof(LabCounts, votes)},
+    {"reductions", "redux", offsetof(LabCounts, reductions)},
+    {"barriers", "bar", offsetof(LabCounts, barriers)},
+    {"warp_barriers", "wbar", offsetof(LabCounts, warp_barriers)},
+    {"atomics", "atom", offsetof(LabCounts, atomics)},
+};
 
 /* --- Lines ---------------------------------------------------------------------------------- */
 
 /** Sectors, wavefronts, and what the line issues beside accesses. */
 static uint64_t work_of(const LabLine *line) {
-  const LabCounts *c = &line->counts;
-  uint64_t work =
-      c->mma + c->shuffles + c->votes + c->reductions + c->barriers + c->warp_barriers + c->atomics;
+  uint64_t work = 0;
+  for (int kind = 0; kind < ISSUED_KINDS; kind++) work += issued(&line->counts, kind);
   for (int kind = 0; kind < LAB_ACCESS_KINDS; kind++) {
-    const LabTraffic *t = lab_traffic(c, (LabAccessKind)kind);
+    const LabTraffic *t = lab_traffic(&line->counts, (LabAccessKind)kind);
     work += t->sectors + t->wavefronts;
   }
   return work;
@@ -71,18 +74,10 @@ static void print_traffic(LabAccessKind kind, const LabTraffic *t, FILE *out) {
 }
 
 static void print_issued(const LabCounts *c, FILE *out) {
-  const struct {
-    const char *what;
-    uint64_t count;
-  } issued[] = {
-      {"mma", c->mma},           {"shuffles", c->shuffles}, {"votes", c->votes},
-      {"reduce", c->reductions}, {"barriers", c->barriers}, {"warp barriers", c->warp_barriers},
-      {"atomics", c->atomics},
-  };
-  for (size_t i = 0; i < sizeof issued / sizeof *issued; i++) {
-    if (issued[i].count == 0) continue;
-    fprintf(out, "             %-13s %10" PRIu64, issued[i].what, issued[i].count);
-    if (i == 0) fprintf(out, ", %" PRIu64 " of them with a copy in flight", c->mma_under_copy);
+  for (int kind = 0; kind < ISSUED_KINDS; kind++) {
+    if (issued(c, kind) == 0) continue;
+    fprintf(out, "             %-13s %10" PRIu64, ISSUED[kind].name, issued(c, kind));
+    if (kind == 0) fprintf(out, ", %" PRIu64 " of them with a copy in flight", c->mma_under_copy);
     fputc('\n', out);
   }
 }
@@ -162,8 +157,8 @@ void print_tables(const LabResults *results, Sources *sources, FILE *out) {
 
 void print_intensity(const Run *run, const LabCounts *forward, FILE *out) {
   char flop[40], bytes[40], issued[40];
-  const double least = least_traffic(run), counted = sector_bytes(forward);
-  const double flops = run_flops(run);
+  const double least = run->work.must_move_bytes, counted = sector_bytes(forward);
+  const double flops = run->work.flops;
   fprintf(out, "intensity  %s of the unmasked entries, %s issued as mma\n",
           human_number(flops, "FLOP", flop),
           human_number((double)forward->mma * LAB_MMA_FLOP, "FLOP", issued));

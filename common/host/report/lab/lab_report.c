@@ -1,12 +1,6 @@
-#include "host/report/lab_report.h"
-
-#include "host/run.h"
-
-#ifdef SIMT_BACKEND
-
 #include "host/device/step_build.h"
+#include "host/report/json_record.h"
 #include "host/report/lab/parts.h"
-#include "host/report/row.h"
 
 /** Parts that are made of what is counted. */
 enum { COUNTED_PARTS = REPORT_ANNOTATE | REPORT_ROOFLINE | REPORT_ACCESS | REPORT_JSON };
@@ -16,7 +10,7 @@ bool lab_report_start(const ReportRequest *request, Error *error) {
   if (request->parts & COUNTED_PARTS) checks |= LAB_TRAFFIC | LAB_BANKS;
   if (request->parts & REPORT_ACCESS) checks |= LAB_ACCESSES;
   if (request->parts & REPORT_JSON &&
-      !row_check_path("--report=json:", request->json_path, error)) {
+      !json_check_path("--report=json:", request->json_path, error)) {
     return false;
   }
   if (!step_build_choose(checks != 0)) {
@@ -56,7 +50,7 @@ static void print_findings(const LabResults *results, Sources *sources, const Ru
 
 static bool print_parts(const Run *run, const LabResults *results, Sources *sources, FILE *out,
                         Error *error) {
-  const ReportRequest *request = &run->options->report;
+  const ReportRequest *request = run->request;
   const unsigned parts = request->parts;
   bool ok = true;
   if (parts & (LAB_TRAFFIC | LAB_BANKS)) {
@@ -72,7 +66,7 @@ static bool print_parts(const Run *run, const LabResults *results, Sources *sour
 }
 
 bool lab_report_finish(Run *run, FILE *out, Error *error) {
-  const unsigned parts = run->options->report.parts;
+  const unsigned parts = run->request->parts;
   if ((parts & ~(unsigned)REPORT_COUNTS) == 0 || run->lab.reported) return true;
   LabResults results;
   Sources sources = {NULL, 0};
@@ -89,38 +83,8 @@ bool lab_report_finish(Run *run, FILE *out, Error *error) {
   return ok;
 }
 
-void lab_report_add_to_row(JsonObject *row, const LabSummary *summary) {
-  if (!summary->reported) return;
-  json_integer(row, "lab_findings", (int64_t)summary->findings);
-  add_counts(row, "lab_", &summary->counts);
+void lab_report_add_to_record(JsonObject *object, const Run *run) {
+  if (!run->lab.reported) return;
+  json_integer(object, "lab_findings", (int64_t)run->lab.findings);
+  add_counts(object, "lab_", &run->lab.counts);
 }
-
-#else
-
-bool lab_report_parse(const char *list, ReportRequest *request, Error *error) {
-  (void)list;
-  *request = (ReportRequest){.parts = 0};
-  return fail(error, EXIT_USAGE,
-              "--report: needs the CPU backend (make %s BACKEND=cpu); on a GPU use Nsight Compute",
-              step.name);
-}
-
-bool lab_report_start(const ReportRequest *request, Error *error) {
-  (void)request;
-  (void)error;
-  return true;
-}
-
-bool lab_report_finish(Run *run, FILE *out, Error *error) {
-  (void)run;
-  (void)out;
-  (void)error;
-  return true;
-}
-
-void lab_report_add_to_row(JsonObject *row, const LabSummary *summary) {
-  (void)row;
-  (void)summary;
-}
-
-#endif

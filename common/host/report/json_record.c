@@ -1,0 +1,312 @@
+#define _POSIX_C_SOURCE 200809L
+#include "host/report/json_record.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "host/base/version.h"
+#include "host/device/gpu_state.h"
+
+/* --- Fields that are copied as they are ------------------------------------------------------ */
+
+typedef enum FieldType { INT, INT64, UINT64, FLOAT, DOUBLE, BOOL, STRING } FieldType;
+
+/** Which records have a field. */
+enum { PROBLEM = 1, BLOCK_MASK = 2, RESULT = 4, COUNTED = 8, TIMED = 16 };
+
+typedef struct Field {
+  unsigned group;
+  const char *name;
+  FieldType type;
+  size_t offset; /* in Run */
+} Field;
+
+#define TYPE_OF(member) \
+  _Generic(((Run *)0)->member,         \
+      int: INT,                        \
+      int64_t: INT64,                  \
+      uint64_t: UINT64,                \
+      float: FLOAT,                    \
+      double: DOUBLE,                  \
+      bool: BOOL,                      \
+      const char *: STRING)
+#define FIELD(group, name, member) \
+  { group, name, TYPE_OF(member), offsetof(Run, member) }
+#define CHECK(name) FIELD(RESULT, #name, check.name)
+#define COUNT(name) FIELD(COUNTED, "count_" #name, counts.name)
+#define SPEED(name) FIELD(TIMED, #name, speed.name)
+#define BLOCKS(name, member) FIELD(BLOCK_MASK, "mask_" name, mask_facts.member)
+
+/* clang-format off: one line for what belongs together */
+static const Field FIELDS[] = {
+    FIELD(PROBLEM, "batch", problem.batch),
+    FIELD(PROBLEM, "heads", problem.q_heads),
+    FIELD(PROBLEM, "kv_heads", problem.kv_heads),
+    FIELD(PROBLEM, "seqlen", problem.q_len),
+    FIELD(PROBLEM, "seqlen_kv", problem.kv_len),
+    FIELD(PROBLEM, "head_dim", problem.head_dim),
+    FIELD(PROBLEM, "mask", mask.text),
+    FIELD(PROBLEM, "layout", layout),
+    FIELD(PROBLEM, "scale", problem.scale),
+    FIELD(PROBLEM, "input", input),
+    FIELD(PROBLEM, "flops", work.flops),
+    FIELD(PROBLEM, "least_bytes", work.least_bytes),
+    FIELD(PROBLEM, "must_move_bytes", work.must_move_bytes),
+    FIELD(BLOCK_MASK, "shared_kv", problem.shared_kv),
+    BLOCKS("block_q", q_block_size),
+    BLOCKS("block_kv", kv_block_size),
+    BLOCKS("blocks", blocks.blocks),
+    BLOCKS("blocks_active", blocks.active),
+    BLOCKS("blocks_full", blocks.full),
+    BLOCKS("blocks_causal", blocks.causal),
+    BLOCKS("blocks_partial", blocks.partial),
+    BLOCKS("bytes", mask_bytes),
+    BLOCKS("prepared_bytes", prepared_bytes),
+    BLOCKS("build_ms", build_ms),
+    BLOCKS("upload_ms", upload_ms),
+    BLOCKS("prepare_ms", prepare_ms),
+    FIELD(RESULT, "nan_inputs", nan_inputs),
+
+    FIELD(RESULT, "rows", total_rows),
+    CHECK(rows_checked),
+    CHECK(rows_not_compared),
+    CHECK(rows_nan_expected),
+    CHECK(rows_not_judged),
+    CHECK(rows_wrong),
+    CHECK(lse_wrong),
+    CHECK(values_unwritten),
+    CHECK(values_nan),
+    CHECK(values_inf),
+    CHECK(guard_bytes_touched),
+    CHECK(max_error),
+    CHECK(mean_error),
+    CHECK(allowed_error),
+    CHECK(max_lse_error),
+    FIELD(RESULT, "max_error_share", check.max_share),
+    FIELD(RESULT, "workspace_bytes", workspace_bytes),
+    FIELD(RESULT, "extra_bytes", extra_bytes),
+    FIELD(RESULT, "block_m", description.block_m),
+    FIELD(RESULT, "block_n", description.block_n),
+    COUNT(launches),
+    COUNT(blocks),
+    COUNT(threads),
+    COUNT(barriers),
+    COUNT(shuffles),
+    COUNT(votes),
+    COUNT(warp_barriers),
+    COUNT(ldmatrix),
+    COUNT(mma),
+    COUNT(mma_under_copy),
+    COUNT(atomics),
+    FIELD(COUNTED, "simulation_ms", simulation_ms),
+    FIELD(TIMED, "samples", timing.samples),
+    FIELD(TIMED, "median_ms", timing.median_ms),
+    FIELD(TIMED, "p10_ms", timing.p10_ms),
+    FIELD(TIMED, "p90_ms", timing.p90_ms),
+    SPEED(bound_ms),
+    SPEED(bound_by),
+    SPEED(tflops),
+    SPEED(dense_tflops),
+    SPEED(gb_per_s),
+    SPEED(ceiling_percent),
+};
+/* clang-format on */
+
+static void add_field(JsonObject *object, const Field *field, const Run *run) {
+  const void *value = (const char *)run + field->offset;
+  switch (field->type) {
+    case INT:
+      return json_integer(object, field->name, *(const int *)value);
+    case INT64:
+      return json_integer(object, field->name, *(const int64_t *)value);
+    case UINT64:
+      return json_integer(object, field->name, (int64_t) * (const uint64_t *)value);
+    case FLOAT:
+      return json_number(object, field->name, (double)*(const float *)value);
+    case DOUBLE:
+      return json_number(object, field->name, *(const double *)value);
+    case BOOL:
+      return json_bool(object, field->name, *(const bool *)value);
+    case STRING:
+      return json_string(object, field->name, *(const char *const *)value);
+  }
+}
+
+static void add_fields(JsonObject *object, const Run *run, unsigned groups) {
+  for (size_t i = 0; i < sizeof FIELDS / sizeof *FIELDS; i++) {
+    if (FIELDS[i].group & groups) add_field(object, &FIELDS[i], run);
+  }
+}
+
+void json_add_problem(JsonObject *object, const Run *run) {
+  add_fields(object, run, PROBLEM);
+  json_string(object, "dtype", dtype_name(run->problem.dtype));
+  /* A string: JSON readers hold numbers as doubles, which lose bits above 2^53. */
+  char seed[24];
+  snprintf(seed, sizeof seed, "%" PRIu64, run->seed);
+  json_string(object, "seed", seed);
+}
+
+/* --- Fields that are derived ----------------------------------------------------------------- */
+
+/** Null on the CPU backend: only a GPU has a value for it. */
+static void gpu_integer(JsonObject *object, const Device *device, const char *key, int64_t value) {
+  if (device->simulated) {
+    json_null(object, key);
+  } else {
+    json_integer(object, key, value);
+  }
+}
+
+/** kernel1_name, kernel1_blocks, ... for each launch. */
+static void add_kernels(JsonObject *object, const Run *run) {
+  for (int i = 0; i < run->description.launch_count; i++) {
+    const KernelLaunch *launch = &run->description.launches[i];
+    const KernelFacts *facts = &run->facts[i];
+    const struct {
+      const char *name;
+      int64_t value;
+      bool gpu_only;
+    } numbers[] = {
+        {"blocks", (int64_t)launch->grid.x * launch->grid.y * launch->grid.z, false},
+        {"threads", launch->block.x * launch->block.y * launch->block.z, false},
+        {"shared_bytes", (int64_t)facts->shared_bytes, false},
+        {"registers", facts->registers, true},
+        {"local_bytes", facts->local_bytes, true},
+        {"blocks_per_multiprocessor", facts->blocks_per_multiprocessor, true},
+    };
+    char key[64];
+    snprintf(key, sizeof key, "kernel%d_name", i + 1);
+    json_string(object, key, launch->name);
+    for (size_t n = 0; n < sizeof numbers / sizeof *numbers; n++) {
+      snprintf(key, sizeof key, "kernel%d_%s", i + 1, numbers[n].name);
+      if (numbers[n].gpu_only) {
+        gpu_integer(object, run->device, key, numbers[n].value);
+      } else {
+        json_integer(object, key, numbers[n].value);
+      }
+    }
+  }
+}
+
+static void add_ceilings(JsonObject *object, const Ceilings *c) {
+  json_number(object, "ceiling_ffma_tflops", c->ffma_tflops);
+  json_number(object, "ceiling_mma_tflops", c->mma_tflops);
+  json_number(object, "ceiling_exp_g_per_s", c->exp_g_per_s);
+  json_number(object, "ceiling_copy_gb_per_s", c->copy_gb_per_s);
+  json_string(object, "ceiling_date", c->date);
+}
+
+/** Driver and clocks as nvidia-smi tells them right after the measurement; absent without it. */
+static void add_gpu_state(JsonObject *object) {
+  char line[128], driver[64];
+  int sm_mhz, memory_mhz;
+  if (gpu_query("driver_version,clocks.sm,clocks.mem", line, sizeof line) &&
+      sscanf(line, "%63[^,], %d, %d", driver, &sm_mhz, &memory_mhz) == 3) {
+    json_string(object, "driver", driver);
+    json_integer(object, "sm_clock_mhz", sm_mhz);
+    json_integer(object, "memory_clock_mhz", memory_mhz);
+  }
+}
+
+/** The card, as nvidia-smi names it: a machine may have several of one model. */
+static void add_uuid(JsonObject *object) {
+  char uuid[33], name[48];
+  gpu_uuid(uuid);
+  if (uuid[0] == '\0') {
+    json_null(object, "gpu_uuid");
+    return;
+  }
+  snprintf(name, sizeof name, "GPU-%.8s-%.4s-%.4s-%.4s-%.12s", uuid, uuid + 8, uuid + 12, uuid + 16,
+           uuid + 20);
+  json_string(object, "gpu_uuid", name);
+}
+
+/** Which program, from which source, when and where. */
+static void add_origin(JsonObject *object, const Device *device) {
+  char date[32], cuda[16];
+  const time_t now = time(NULL);
+  struct tm utc;
+  strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&now, &utc));
+  snprintf(cuda, sizeof cuda, "%d.%d", device->runtime / 1000, device->runtime % 1000 / 10);
+  json_string(object, "commit", version_commit());
+  json_string(object, "date", date);
+  json_string(object, "backend", device->simulated ? "cpu" : "cuda");
+  json_string(object, "device", device->name);
+  add_uuid(object);
+  gpu_integer(object, device, "multiprocessors", device->multiprocessors);
+  gpu_integer(object, device, "compute_capability", 10 * device->major + device->minor);
+  if (device->simulated) {
+    json_null(object, "cuda_runtime");
+  } else {
+    json_string(object, "cuda_runtime", cuda);
+  }
+}
+
+/* --- Records --------------------------------------------------------------------------------- */
+
+bool json_append_run(const Run *run, const char *path, Error *error) {
+  const bool timed = run->timing.samples > 0;
+  JsonObject object;
+  json_begin(&object);
+  json_string(&object, "step", step.name);
+  add_origin(&object, run->device);
+  if (timed) add_gpu_state(&object);
+  json_add_problem(&object, run);
+  if (run->checked && (run->check.judged || !run->check.right)) {
+    json_bool(&object, "right", run->check.right);
+  } else {
+    json_null(&object, "right");
+  }
+  add_fields(&object, run,
+             RESULT | (run->mask_facts.q_block_size > 0 ? BLOCK_MASK : 0) |
+                 (run->device->simulated ? COUNTED : 0) | (timed ? TIMED : 0));
+  json_string(&object, "ceiling", ceiling_name(run->description.ceiling));
+  add_kernels(&object, run);
+  lab_report_add_to_record(&object, run);
+  if (timed) add_ceilings(&object, &run->ceilings);
+  const bool ok = json_append_line(path, json_end(&object), error);
+  json_free(&object);
+  return ok;
+}
+
+bool json_append_ceilings(const Device *device, const Ceilings *ceilings, const char *path,
+                          Error *error) {
+  JsonObject object;
+  json_begin(&object);
+  add_origin(&object, device);
+  add_gpu_state(&object);
+  add_ceilings(&object, ceilings);
+  const bool ok = json_append_line(path, json_end(&object), error);
+  json_free(&object);
+  return ok;
+}
+
+/** The errno of a file that cannot be written or created, or 0. */
+static int obstacle(const char *path) {
+  struct stat status;
+  if (stat(path, &status) == 0) {
+    if (S_ISDIR(status.st_mode)) return EISDIR;
+    return access(path, W_OK) == 0 ? 0 : errno;
+  }
+  if (errno != ENOENT) return errno;
+  char parent[PATH_MAX];
+  const char *slash = strrchr(path, '/');
+  const int length = slash == NULL ? 0 : (int)(slash - path) + 1;
+  if (snprintf(parent, sizeof parent, "%.*s.", length, path) >= PATH_MAX) return ENAMETOOLONG;
+  return access(parent, W_OK | X_OK) == 0 ? 0 : errno;
+}
+
+bool json_check_path(const char *option, const char *path, Error *error) {
+  const int cause = strcmp(path, "-") == 0 ? 0 : obstacle(path);
+  return cause == 0 || fail(error, EXIT_USAGE,
+                            "%s%s: cannot write: %s; must be a file that can be written or "
+                            "created, or -",
+                            option, path, strerror(cause));
+}

@@ -1,0 +1,53 @@
+#include "host/report/record.h"
+
+#include <math.h>
+
+const char *ceiling_name(Ceiling ceiling) {
+  static const char *const NAMES[] = {"device memory copy", "fp32 FFMA", "mma.sync"};
+  return NAMES[ceiling];
+}
+
+const char *dtype_name(Dtype dtype) {
+  return dtype == DTYPE_FP16 ? "fp16" : "bf16";
+}
+
+void record_work(Run *run) {
+  const Problem *p = &run->problem;
+  const double q_rows = (double)p->batch * p->q_heads * p->q_len;
+  const double kv_rows = (double)p->batch * p->kv_heads * p->kv_len;
+  Work *w = &run->work;
+  w->entries = (double)mask_entries(&run->mask, p->batch, p->q_heads);
+  w->flops = 4.0 * p->head_dim * w->entries;
+  w->dense_flops = 4.0 * p->head_dim * q_rows * p->kv_len;
+  w->least_bytes = 2.0 * p->head_dim * 2 * (q_rows + kv_rows) + sizeof(float) * q_rows;
+  w->must_move_bytes = w->least_bytes + run->description.intermediate_bytes_per_entry * w->entries;
+}
+
+double record_arithmetic_tflops(const Run *run) {
+  return run->description.ceiling == CEILING_MMA ? run->ceilings.mma_tflops
+                                                 : run->ceilings.ffma_tflops;
+}
+
+void record_speed(Run *run) {
+  const Work *w = &run->work;
+  const double tflops = record_arithmetic_tflops(run);
+  const bool by_copy = run->description.ceiling == CEILING_COPY;
+  const double seconds = 1e-3 * run->timing.median_ms;
+  const double flops_s = w->flops / (1e12 * tflops);
+  const double bytes_s = w->must_move_bytes / (1e9 * run->ceilings.copy_gb_per_s);
+  const double exp_s = w->entries / (1e9 * run->ceilings.exp_g_per_s);
+  Speed *s = &run->speed;
+  s->tflops = 1e-12 * w->flops / seconds;
+  s->dense_tflops = 1e-12 * w->dense_flops / seconds;
+  s->gb_per_s = 1e-9 * w->must_move_bytes / seconds;
+  s->ceiling_percent =
+      100 * (by_copy ? s->gb_per_s / run->ceilings.copy_gb_per_s : s->tflops / tflops);
+  s->bound_ms = 1e3 * fmax(fmax(flops_s, bytes_s), exp_s);
+  if (exp_s > fmax(flops_s, bytes_s)) {
+    s->bound_by = "exp";
+  } else if (flops_s < bytes_s) {
+    s->bound_by = ceiling_name(CEILING_COPY);
+  } else {
+    s->bound_by = ceiling_name(by_copy ? CEILING_FFMA : run->description.ceiling);
+  }
+}

@@ -1,0 +1,113 @@
+/**
+ * @file
+ * The record of a run: all that is known of it. run.c fills it; the text, the JSON record and the
+ * report of the lab are made from it.
+ */
+#ifndef HOST_RECORD_H
+#define HOST_RECORD_H
+
+#include "attention.h"
+#include "host/check/check.h"
+#include "host/device/ceiling.h"
+#include "host/device/device.h"
+#include "host/device/timing.h"
+#include "host/masks/mask.h"
+#include "host/report/lab_report.h"
+
+#ifdef SIMT_BACKEND
+#include "simt/lab/lab.h"
+#endif
+
+/** What one kernel takes on this device; zeros on the CPU backend. */
+typedef struct KernelFacts {
+  int registers, local_bytes;
+  size_t shared_bytes; /**< static and dynamic */
+  int blocks_per_multiprocessor;
+} KernelFacts;
+
+/** Work counted by the CPU backend during the checked pass; zeros on a GPU. */
+typedef struct WorkCounts {
+  uint64_t launches, blocks, threads;
+  uint64_t barriers;                       /**< by blocks */
+  uint64_t shuffles, votes, warp_barriers; /**< by warps */
+  uint64_t ldmatrix, mma;                  /**< by warps */
+  uint64_t mma_under_copy; /**< of the mma, those with a cp.async of their warp in flight */
+  uint64_t atomics;        /**< by threads */
+} WorkCounts;
+
+/** The block mask of a step that takes one. */
+typedef struct MaskFacts {
+  int q_block_size, kv_block_size; /**< 0: the step takes none */
+  BlockMaskStatistics blocks;
+  size_t mask_bytes, prepared_bytes;      /**< on the device */
+  double build_ms, upload_ms, prepare_ms; /**< by the clock of the host, once per mask */
+} MaskFacts;
+
+/** Work and traffic of the whole problem: every batch entry, every query head. */
+typedef struct Work {
+  double entries;         /**< unmasked score entries */
+  double flops;           /**< of these: 4 * head_dim for each */
+  double dense_flops;     /**< as if nothing were masked */
+  double least_bytes;     /**< Q, K and V read once, O and LSE written once */
+  double must_move_bytes; /**< the same, and S and P where they leave the chip */
+} Work;
+
+/** How fast a timed run was. All 0 when it was not timed. */
+typedef struct Speed {
+  double tflops;          /**< of the unmasked entries */
+  double dense_tflops;    /**< as if nothing were masked */
+  double gb_per_s;        /**< of Work::must_move_bytes */
+  double ceiling_percent; /**< of the ceiling that the step is judged against */
+  double bound_ms;        /**< no faster than this, by the measured ceilings */
+  const char *bound_by;   /**< the ceiling that says so, by name; "exp" beside those of steps */
+} Speed;
+
+/** What a report of the lab leaves for the JSON record. */
+typedef struct LabSummary {
+  bool reported; /**< what follows is known */
+  size_t findings;
+#ifdef SIMT_BACKEND
+  LabCounts counts; /**< of the forward pass */
+#endif
+} LabSummary;
+
+typedef struct Run {
+  const Device *device;
+  const ReportRequest *request; /**< --report */
+  const char *input, *layout;   /**< as the command line names them */
+  uint64_t seed;
+  Problem problem;
+  Mask mask;
+  MaskFacts mask_facts;
+  Description description;
+  KernelFacts facts[MAX_LAUNCHES];
+  Work work;
+  size_t workspace_bytes;
+  bool fits;          /**< --info: the device's memory will do */
+  size_t extra_bytes; /**< peak device memory beside Q, K, V, O and LSE */
+  int64_t nan_inputs; /**< NaN in Q, K and V */
+  bool checked;
+  size_t total_rows; /**< of O */
+  CheckResult check;
+  WorkCounts counts;
+  double simulation_ms; /**< of the checked pass on the CPU backend, by the clock of the host */
+  Timing timing;        /**< no samples: not timed */
+  Ceilings ceilings;
+  Speed speed;
+  LabSummary lab;
+} Run;
+
+/** Fills run->work from the problem, the mask and the description. */
+void record_work(Run *run);
+
+/** Fills run->speed from the times and the ceilings. */
+void record_speed(Run *run);
+
+/** The ceiling of the unit that the step computes with. */
+double record_arithmetic_tflops(const Run *run);
+
+/** The names that reports and the command line use. */
+const char *ceiling_name(Ceiling ceiling);
+const char *dtype_name(Dtype dtype);
+
+#endif

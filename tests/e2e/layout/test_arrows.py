@@ -1,0 +1,48 @@
+"""Which part of the sources may include or import which other: the arrows point one way."""
+
+import re
+
+import pytest
+
+from tests.lib.programs import REPOSITORY
+
+COMMON = REPOSITORY / "common"
+HOST = ["cli", "report", "check", "masks", "device", "io", "base"]  # a folder uses those behind it
+
+
+def includes(path) -> list[str]:
+    """Names of project headers, without those that only the CPU backend sees."""
+    text = re.sub(r"#ifdef SIMT_BACKEND\n.*?#(else|endif)", "", path.read_text(), flags=re.DOTALL)
+    return re.findall(r'#include "(.*?)"', text)
+
+
+def sources(folder: str) -> list:
+    return sorted(path for path in (REPOSITORY / folder).rglob("*")
+                  if path.suffix in (".c", ".h", ".cu", ".cuh"))
+
+
+@pytest.mark.parametrize("path", sources("common/host"), ids=lambda path: path.name)
+def test_host_folders_include_only_those_below(path) -> None:
+    folder = path.relative_to(COMMON / "host").parts[0]
+    below = HOST[HOST.index(folder):] if folder in HOST else [*HOST, "run.h"]
+    allowed = [f"host/{name}" for name in below] + ["attention.h", "float16.h", "vector_width.h"]
+    allowed += ["simt/"] * ("report/lab" in str(path))  # not compiled for a GPU
+    allowed += ["device/ptx.cuh"] * (path.name == "ceiling.cu")
+    allowed += ["ceiling_version.h", "commit.h"]  # generated
+    assert [name for name in includes(path) if not name.startswith(tuple(allowed))] == []
+
+
+def test_the_cpu_backend_knows_nothing_of_attention() -> None:
+    assert [(path, name) for path in sources("common/simt") for name in includes(path)
+            if name.startswith(("attention.h", "host/", "device/"))] == []
+
+
+def test_steps_and_device_code_know_nothing_of_the_host() -> None:
+    assert [(path, name) for folder in ("steps", "common/device") for path in sources(folder)
+            for name in includes(path) if not name.startswith(("attention.h", "device/"))] == []
+
+
+def test_plots_import_only_plots_and_the_library_of_the_tests() -> None:
+    imports = [(path, name) for path in (REPOSITORY / "plots").rglob("*.py")
+               for name in re.findall(r"^(?:from|import) (tests\S*)", path.read_text(), re.M)]
+    assert [found for found in imports if not found[1].startswith("tests.lib")] == []
