@@ -165,9 +165,9 @@ static void print_counts(const Run *run, FILE *out) {
     uint64_t count;
     const char *unit;
   } lines[] = {
-      {"launches", c->launches, ""},
-      {"blocks", c->blocks, ""},
-      {"threads", c->threads, ""},
+      {"launches", c->launches, "in all"},
+      {"blocks", c->blocks, "in all"},
+      {"threads", c->threads, "in all"},
       {"barriers", c->barriers, "by blocks"},
       {"warp barriers", c->warp_barriers, "by warps"},
       {"shuffles", c->shuffles, "by warps"},

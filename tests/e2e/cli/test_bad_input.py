@@ -214,6 +214,16 @@ def test_bad_settings(any_step: Program, tmp_path: Path, variable: str, values: 
         assert f"{variable}={value}: must be" in line
 
 
+def test_sizes_beside_files_that_set_them(any_step: Program, tmp_path: Path) -> None:
+    for option in ("-b", "-H", "-G", "-n", "-k", "-d"):
+        line = refused(any_step, tmp_path, "--input", tmp_path, option, 8)
+        assert f"must not be given with --input {tmp_path}" in line
+
+
+def test_more_threads_than_a_stack_has_room_for(any_step: Program) -> None:
+    any_step.run_right("-n", 4, env={"OMP_NUM_THREADS": "65536"})
+
+
 # --- The same with a value that is right, so that what refuses everything would be noticed ------
 
 @pytest.mark.parametrize("options", [

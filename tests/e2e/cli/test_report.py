@@ -19,13 +19,13 @@ ROW = {
     "gpu_uuid": str, "multiprocessors": int, "compute_capability": int, "cuda_runtime": str,
     "batch": int, "heads": int, "kv_heads": int, "seqlen": int, "seqlen_kv": int, "head_dim": int,
     "dtype": str, "mask": str, "layout": str, "scale": NUMBER, "input": str, "seed": str,
-    "nan_inputs": int,
-    "right": bool, "rows": int, "rows_checked": int, "rows_not_compared": int,
+    "nan_inputs": int, "overflowed_inputs": int,
+    "right": bool, "rows": int, "rows_checked": int, "rows_not_compared": int, "rows_not_judged": int,
     "rows_nan_expected": int, "rows_wrong": int, "values_unwritten": int,
     "values_nan": int, "values_inf": int, "guard_bytes_touched": int, "lse_wrong": int,
     "max_error": NUMBER, "mean_error": NUMBER, "allowed_error": NUMBER, "max_error_share": NUMBER,
     "max_lse_error": NUMBER,
-    "flops": NUMBER, "least_bytes": NUMBER, "workspace_bytes": int, "extra_bytes": int,
+    "flops": NUMBER, "least_bytes": NUMBER, "must_move_bytes": NUMBER, "workspace_bytes": int, "extra_bytes": int,
     "ceiling": str, "block_m": int, "block_n": int,
 }
 # Of steps that take block masks.
@@ -117,10 +117,10 @@ def test_rows_are_appended_one_a_line(any_step: Program, tmp_path: Path) -> None
 
 
 def test_row_on_standard_output(any_step: Program) -> None:
-    """After the report, so that `| tail -1` finds it."""
-    lines = any_step.run_right("-j", "-", "-n", 3).stdout.splitlines()
-    assert json.loads(lines[-1])["seqlen"] == 3
-    assert lines[0].startswith(any_step.name)
+    """Alone: the report goes to standard error."""
+    done = any_step.run("-j", "-", "-n", 3)
+    assert json.loads(done.stdout)["seqlen"] == 3
+    assert done.stderr.startswith(any_step.name)
 
 
 def test_any_path_survives_json(any_step: Program, tmp_path: Path) -> None:
@@ -230,7 +230,7 @@ def test_options_before_cases_hold_for_every_case(any_step: Program, tmp_path: P
 # --- Instead of running --------------------------------------------------------------------------
 
 LONG_OPTIONS = ("batch heads kv-heads seqlen seqlen-kv head-dim dtype mask mask-block layout scale "
-                "shared-kv input output seed check repeat min-time json report cases save-mask "
+                "shared-kv input output seed check repeat min-time time-limit json report cases save-mask "
                 "draw-mask info ceilings help version").split()
 SHORT_OPTIONS = "bHGnkdtmioscrj"
 

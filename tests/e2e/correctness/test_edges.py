@@ -10,8 +10,8 @@ import pytest
 from tests.lib.reference import attention, mistakes
 from tests.lib.generators import rounded_inputs
 from tests.lib.problem import Problem
-from tests.lib.programs import (DEVICE, SCALAR_STEPS, USAGE, Program, read_result, read_rows, step_names,
-                                write_inputs)
+from tests.lib.programs import (DEVICE, SCALAR_STEPS, USAGE, WRONG, Program, read_result,
+                                read_rows, step_names, write_inputs)
 
 TWO_HEADS = Problem(batch=2, heads=2, seqlen=70, head_dim=64, mask="causal")
 
@@ -208,16 +208,19 @@ def test_more_heads_than_a_grid_dimension(tmp_path: Path) -> None:
 
 
 def test_nothing_left_to_compare_is_no_verdict(tmp_path: Path) -> None:
-    step = next(step for step in map(Program, step_names()) if multiplies_hidden_keys(step))
+    """NaN in all rows, also where the reference has it; or V so small that rounding P is an error
+    as large as O. Such a run is not right."""
     problem = replace(TWO_HEADS, mask="full")
     q, k, v = rounded_inputs(problem)
-    v[:, :, 0, 0] = np.nan
-    directory = write_inputs(tmp_path / "in", q, k, v)
-    options = problem.options_with_files(directory)
-    assert "NOT COMPARED: 0 of 280 rows" in step.run_right("-c", "all", *options).stdout
+    nan = v.copy()
+    nan[:, :, 0, :] = np.nan
     path = tmp_path / "row.json"
-    step.run_right("-c", "all", "-j", path, *options)
-    assert read_rows(path)[0]["right"] is None
+    for name, values in (("nan", nan), ("subnormal", v * 2.0**-24)):
+        directory = write_inputs(tmp_path / name, q, k, values)
+        for step in map(Program, step_names()):
+            done = step.run("-c", "all", "-j", path, *problem.options_with_files(directory))
+            assert done.returncode == WRONG and "check      NOT JUDGED: " in done.stdout
+            assert read_rows(path)[-1]["right"] is None
 
 
 @pytest.mark.cpu_only("SIMT_SHARED stands for a smaller GPU")
