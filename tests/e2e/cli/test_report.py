@@ -19,7 +19,7 @@ ROW = {
     "gpu_uuid": str, "multiprocessors": int, "compute_capability": int, "cuda_runtime": str,
     "batch": int, "heads": int, "kv_heads": int, "seqlen": int, "seqlen_kv": int, "head_dim": int,
     "dtype": str, "mask": str, "layout": str, "scale": NUMBER, "input": str, "seed": str,
-    "nan_inputs": int, "overflowed_inputs": int,
+    "nan_inputs": int,
     "right": bool, "rows": int, "rows_checked": int, "rows_not_compared": int, "rows_not_judged": int,
     "rows_nan_expected": int, "rows_wrong": int, "values_unwritten": int,
     "values_nan": int, "values_inf": int, "guard_bytes_touched": int, "lse_wrong": int,
