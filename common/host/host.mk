@@ -21,17 +21,11 @@ endef
 $(BUILD)/host/%.o: common/host/%.c $(BUILD)/flags
 	$(call compile_c)
 
-# Ceilings that other loops measured are not comparable.
-$(BUILD)/ceiling_version.h: common/host/device/ceiling.cu common/device/ptx.cuh
-	@mkdir -p $(@D)
-	@echo "#define CEILING_VERSION \"$$(cat $^ | cksum)\"" > $@
-
 # For the objects in this folder, and in others that are built from the same sources.
 define special_host_objects
 $(1)/host/check/reference.o: private HOST_FLAGS += $(VECTORISE)
 $(1)/host/base/version.o: $(BUILD)/commit.h
-$(1)/host/device/ceiling_cache.o: $(BUILD)/ceiling_version.h
-$(1)/host/base/version.o $(1)/host/device/ceiling_cache.o: private HOST_FLAGS += -I$(BUILD)
+$(1)/host/base/version.o: private HOST_FLAGS += -I$(BUILD)
 endef
 $(eval $(call special_host_objects,$(BUILD)))
 

@@ -11,7 +11,6 @@
 
 #include "host/base/memory.h"
 #include "host/cli/problem.h"
-#include "host/device/ceiling_cache.h"
 #include "host/device/step_build.h"
 #include "host/io/inputs.h"
 #include "host/io/outputs.h"
@@ -257,19 +256,16 @@ static bool check(Run *run, Resources *r, Error *error) {
   return ok;
 }
 
-/** Times the pass. Gives the device's memory back, which the ceilings need. */
+/** Times the pass. */
 static bool measure(Run *run, Resources *r, Error *error) {
   const Options *o = r->options;
   if (run->device->simulated || o->repeat == 0) return true;
   if (run->checked && !run->check.right) return true; /* the time of a wrong answer means nothing */
-  Timing timing;
+  ceilings_read(run->device->name, &run->ceilings);   /* zeros if none are known */
   if (!time_forward(&run->problem, &r->tensors.tensors, run->workspace_bytes, run->device->l2_bytes,
-                    (Sampling){o->repeat, o->repeat_if_slow, o->min_time}, &timing, error)) {
+                    (Sampling){o->repeat, o->repeat_if_slow, o->min_time}, &run->timing, error)) {
     return false;
   }
-  device_tensors_free(&r->tensors);
-  if (!ceilings_find(run->device, &run->ceilings, error)) return false;
-  run->timing = timing; /* only now: a report of it needs the ceilings */
   record_speed(run);
   return true;
 }

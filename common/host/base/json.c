@@ -56,8 +56,8 @@ void json_begin(JsonObject *object) {
 }
 
 void json_string(JsonObject *object, const char *key, const char *value) {
-  add(object, key, NULL);
-  if (object->stream != NULL) write_quoted(object->stream, value);
+  add(object, key, value == NULL ? "null" : NULL);
+  if (object->stream != NULL && value != NULL) write_quoted(object->stream, value);
 }
 
 void json_integer(JsonObject *object, const char *key, int64_t value) {

@@ -28,7 +28,7 @@ typedef struct JsonObject {
 /** Starts an empty object; freed by json_free(). */
 void json_begin(JsonObject *object);
 
-/** Adds text. A byte that is not part of valid UTF-8 becomes U+FFFD. */
+/** Adds text, null for NULL. A byte that is not part of valid UTF-8 becomes U+FFFD. */
 void json_string(JsonObject *object, const char *key, const char *value);
 
 void json_integer(JsonObject *object, const char *key, int64_t value);

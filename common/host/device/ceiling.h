@@ -5,6 +5,7 @@
 #ifndef HOST_CEILING_H
 #define HOST_CEILING_H
 
+#include <limits.h>
 #include <stdbool.h>
 
 #include "host/base/error.h"
@@ -14,7 +15,7 @@ typedef struct Ceilings {
   double ffma_tflops; /**< fp32 multiply-adds on the CUDA cores, operands in registers */
   double exp_g_per_s; /**< ex2.approx, 10^9 a second, operands in registers */
   double copy_gb_per_s; /**< device memory copy: bytes read plus bytes written */
-  char date[24];        /**< when they were measured, as in the JSON rows; set by who keeps them */
+  char date[24];        /**< when they were measured, in UTC; set by ceilings_write() */
 } Ceilings;
 
 #ifdef __cplusplus
@@ -26,6 +27,16 @@ extern "C" {
  * when memory or a launch fails. Meaningless on the CPU backend.
  */
 bool ceilings_measure(Ceilings *ceilings, Error *error);
+
+/**
+ * Reads what ceilings_write() kept of a device with this name; false if there is nothing. The file
+ * is attention-steps/ceilings.txt in XDG_CACHE_HOME or ~/.cache.
+ */
+bool ceilings_read(const char *device_name, Ceilings *ceilings);
+
+/** Dates the ceilings and keeps them in that file, whose path is returned; false if it cannot be
+ * written. */
+bool ceilings_write(const char *device_name, Ceilings *ceilings, char path[PATH_MAX]);
 
 #ifdef __cplusplus
 }

@@ -270,7 +270,7 @@ bool json_append_run(const Run *run, const char *path, Error *error) {
   json_string(&object, "ceiling", ceiling_name(run->description.ceiling));
   add_kernels(&object, run);
   lab_report_add_to_record(&object, run);
-  if (timed) add_ceilings(&object, &run->ceilings);
+  if (run->speed.bound_by != NULL) add_ceilings(&object, &run->ceilings);
   const bool ok = json_append_line(path, json_end(&object), error);
   json_free(&object);
   return ok;

@@ -40,6 +40,10 @@ void record_speed(Run *run) {
   s->tflops = 1e-12 * w->flops / seconds;
   s->dense_tflops = 1e-12 * w->dense_flops / seconds;
   s->gb_per_s = 1e-9 * w->must_move_bytes / seconds;
+  if (run->ceilings.date[0] == '\0') { /* none are known */
+    s->ceiling_percent = s->bound_ms = (double)NAN;
+    return;
+  }
   s->ceiling_percent =
       100 * (by_copy ? s->gb_per_s / run->ceilings.copy_gb_per_s : s->tflops / tflops);
   s->bound_ms = 1e3 * fmax(fmax(flops_s, bytes_s), exp_s);

@@ -57,9 +57,10 @@ typedef struct Speed {
   double tflops;          /**< of the unmasked entries */
   double dense_tflops;    /**< as if nothing were masked */
   double gb_per_s;        /**< of Work::must_move_bytes */
-  double ceiling_percent; /**< of the ceiling that the step is judged against */
-  double bound_ms;        /**< no faster than this, by the measured ceilings */
-  const char *bound_by;   /**< the ceiling that says so, by name; "exp" beside those of steps */
+  double ceiling_percent; /**< of the ceiling that the step is judged against; NaN if unknown */
+  double bound_ms;        /**< no faster than this, by the measured ceilings; NaN if unknown */
+  const char *bound_by; /**< the ceiling that says so, by name; "exp" beside those of steps; NULL if
+                           unknown */
 } Speed;
 
 /** What a report of the lab leaves for the JSON record. */

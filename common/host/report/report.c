@@ -139,8 +139,10 @@ static void print_speed(const Run *run, FILE *out) {
     fprintf(out, "time       not measured\n");
     return;
   }
-  fprintf(out, "expected   no faster than %.3f ms: the rate of %s on this GPU sets the limit\n",
-          s->bound_ms, s->bound_by);
+  if (s->bound_by != NULL) {
+    fprintf(out, "expected   no faster than %.3f ms: the rate of %s on this GPU sets the limit\n",
+            s->bound_ms, s->bound_by);
+  }
   fprintf(out, "time       %.3f ms (p10 %.3f, p90 %.3f, %d samples)\n", t->median_ms, t->p10_ms,
           t->p90_ms, t->samples);
   fprintf(out, "speed      %.2f TFLOP/s", s->tflops);
@@ -148,6 +150,10 @@ static void print_speed(const Run *run, FILE *out) {
     fprintf(out, " of the unmasked entries (%.2f dense-equivalent)", s->dense_tflops);
   }
   fprintf(out, ", %.0f GB/s\n", s->gb_per_s);
+  if (s->bound_by == NULL) {
+    fprintf(out, "ceiling    unknown for this GPU: ./%s --ceilings measures it\n", step.name);
+    return;
+  }
   fprintf(out, "ceiling    %.0f %% of the %s measured here (", s->ceiling_percent,
           ceiling_name(run->description.ceiling));
   if (run->description.ceiling == CEILING_COPY) {
