@@ -35,7 +35,7 @@ test: $(NEEDS_GPU)
 
 # What `make test` leaves out because other tests hold it already, and what takes long.
 test-all: $(NEEDS_GPU)
-	@$(MAKE) --no-print-directory $(JOBS) test-unit TRIALS=20000
+	@$(MAKE) --no-print-directory $(JOBS) test-unit EXHAUSTIVE=1 TRIALS=20000
 	@$(MAKE) --no-print-directory $(JOBS) test-e2e EXHAUSTIVE=1
 ifeq ($(BACKEND),cpu)
 	@$(MAKE) --no-print-directory $(JOBS) test-valgrind

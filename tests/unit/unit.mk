@@ -93,7 +93,10 @@ $(STEPS:%=$(UNIT)/%): $(UNIT)/%: $$(call step_object,$$*) $$(call checked_object
 
 # --- Running them -----------------------------------------------------------------------------------
 
-UNIT_TESTS := $(HOST_TESTS:%=$(UNIT)/%) $(filter-out %/simt_speed,$(SIMT_TESTS:%=$(UNIT)/%)) $(LAB_TESTS:%=$(UNIT)/%)
+# Sanitizers make these six times as long; `make test-all` runs them sanitized.
+LONG_TESTS := $(if $(EXHAUSTIVE),,$(filter %/test_check_diagnose %/test_check_right,$(HOST_TESTS)))
+UNIT_TESTS := $(filter-out $(LONG_TESTS:%=$(UNIT)/%),$(HOST_TESTS:%=$(UNIT)/%)) $(LONG_TESTS:%=$(BUILD)/plain/%) \
+	$(filter-out %/simt_speed,$(SIMT_TESTS:%=$(UNIT)/%)) $(LAB_TESTS:%=$(UNIT)/%)
 SANITIZED_STEPS := $(STEPS:%=$(UNIT)/%)
 RUNS := $(UNIT_TESTS:%=%.run) $(SANITIZED_STEPS:%=%.run)
 .PHONY: $(RUNS)
