@@ -8,7 +8,8 @@
 #include "host/cli/options.h"
 #include "host/device/device.h"
 
-/** Measures the ceilings, prints them, keeps them, and appends a JSON row if --json asks for one.
+/** Measures the ceilings, prints them, keeps them, and appends a JSON record if --json asks for
+ * one.
  */
 ExitCode run_ceilings(const Options *options, const Device *device, Error *error);
 

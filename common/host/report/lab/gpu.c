@@ -39,7 +39,7 @@ static const struct {
 enum { NUMBER_COUNT = sizeof NUMBERS / sizeof *NUMBERS };
 
 static double *number_at(Gpu *gpu, int i) {
-  return (double *)((char *)gpu + NUMBERS[i].offset);
+  return (double *)(void *)((char *)gpu + NUMBERS[i].offset);
 }
 
 /** "key = value"; false if the key is unknown or the number not greater than 0. */

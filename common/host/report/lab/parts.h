@@ -59,7 +59,8 @@ enum { ISSUED_KINDS = 7 };
 extern const IssuedKind ISSUED[ISSUED_KINDS];
 
 static inline uint64_t issued(const LabCounts *counts, int kind) {
-  return *(const uint64_t *)((const char *)counts + ISSUED[kind].offset);
+  const void *count = (const char *)counts + ISSUED[kind].offset;
+  return *(const uint64_t *)count;
 }
 
 void print_tables(const LabResults *results, Sources *sources, FILE *out);
