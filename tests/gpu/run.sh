@@ -39,7 +39,7 @@ sanitize_all() {
 }
 
 test_all() {
-  local tests=(env BACKEND=cuda STEP_DIR="$PWD/$build" python3 -m pytest -q -rs)
+  local tests=(env BACKEND=cuda STEP_DIR="$PWD/$build" python3 -m pytest -v -rs -p no:benchmark)
   "${tests[@]}" -n 16 -m "not gpu_only" --junitxml "$out/test.xml" || failed=1
   # These fill the card or look at times.
   "${tests[@]}" -n 0 -m gpu_only --junitxml "$out/test_gpu_only.xml" || failed=1
