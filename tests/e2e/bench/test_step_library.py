@@ -78,6 +78,7 @@ def test_library_takes_block_masks(tmp_path: Path) -> None:
 @pytest.mark.cpu_only("it is about the speed of the CPU backend")
 @pytest.mark.skipif("SIMT_SLOW" in os.environ or os.getloadavg()[0] > 2 * os.cpu_count(),
                     reason="SIMT_SLOW, or a busy machine: no verdict on speed")
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", ["step03", "step04"])
 def test_small_problem_is_quick(name: str) -> None:
     """B=1 H=2 N=256 D=64 in 30 ms of the CPU's time, on any number of cores: the best of many."""
