@@ -7,7 +7,7 @@
  * needed now and leaves later ones in flight.
  *
  * What changed since step 03: two buffers instead of one, and the order of copies and waits in the
- * loop. Every other line is the same; `make diff04` shows the difference.
+ * loop. copy_tile() is in device/copy_tile.cuh; every other line is the same (`make diff04`).
  *
  * What it costs: shared memory for one more tile, and a copy of zeros after the last tile.
  *

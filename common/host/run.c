@@ -120,6 +120,8 @@ static bool run_once(Run *run, Resources *r, Error *error) {
   run->simulation_ms = clock_ms() - start;
   progress_end();
 #ifdef SIMT_BACKEND
+  simt_set_time_limit(0); /* what prepares a later mask is not limited */
+  simt_set_progress(NULL);
   SimtCounters c;
   simt_read_counters(&c);
   run->counts = (WorkCounts){.launches = c.launches,

@@ -144,7 +144,10 @@ def present(path: Path) -> set[tuple]:
     """The cases that a file has records of."""
     if not path.exists():
         return set()
-    records = map(json.loads, path.read_text(encoding="utf-8").splitlines())
+    try:
+        records = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    except ValueError as error:
+        raise RuntimeError(f"{path}: has a line that was cut off; remove it: {error}") from error
     return {tuple(record[name] for name in CASE_FIELDS) for record in records}
 
 
@@ -184,7 +187,8 @@ def output_of(words: argparse.Namespace, origin: dict) -> Path:
 
 
 def run(words: argparse.Namespace) -> int:
-    paths = sorted(words.build.resolve().glob("libstep*.so"))
+    paths = sorted(path for path in words.build.resolve().glob("libstep*.so")
+                   if path.with_name(path.stem.removeprefix("lib")).exists())
     if not paths:
         raise RuntimeError(f"{words.build}: has no libraries; make libraries BACKEND=cuda")
     steps, torch = [StepLibrary(path) for path in paths], torch_on_a_gpu()

@@ -108,6 +108,9 @@ def main() -> int:
             speeds[name, head_dim] = operations / times.summary()["median_ms"] * 1e-9
     gpu = subprocess.run(["nvidia-smi", "--query-gpu=name", "--format=csv,noheader", "-i", "0"],
                          capture_output=True, text=True, check=True).stdout.strip()
+    if wrong:
+        print(f"variants: other answers than their steps: {', '.join(wrong)}", file=sys.stderr)
+        return 1
     for page, rows in TABLES.items():
         lines = [f"TFLOP/s, fp16, 16384 queries in all, N = {SEQLEN}, no mask, all in turns in one "
                  f"run on an {gpu} ({date.today()}, commit {sys.argv[2]}):", "",
@@ -119,9 +122,7 @@ def main() -> int:
         path.write_text(with_section(path.read_text(), "variants", "`make variants`",
                                      "\n".join(lines)))
         print(f"{page}\n" + "\n".join(lines))
-    if wrong:
-        print(f"variants: other answers than their steps: {', '.join(wrong)}", file=sys.stderr)
-    return 1 if wrong else 0
+    return 0
 
 
 if __name__ == "__main__":

@@ -7,14 +7,16 @@
 #include "host/device/ceiling.h"
 #include "host/report/json_record.h"
 
-static void print(const Ceilings *c, const Device *device) {
-  printf("ceilings   of %s, the best of a fixed set of loops\n", device->name);
+static void print(const Ceilings *c, const Device *device, FILE *out) {
+  fprintf(out, "ceilings   of %s, the best of a fixed set of loops\n", device->name);
   if (c->mma_tflops > 0) {
-    printf("mma.sync   %.1f TFLOP/s: m16n8k16 from registers, fp16 in, fp32 out\n", c->mma_tflops);
+    fprintf(out, "mma.sync   %.1f TFLOP/s: m16n8k16 from registers, fp16 in, fp32 out\n",
+            c->mma_tflops);
   }
-  printf("FFMA       %.1f TFLOP/s: fp32 multiply-adds from registers\n", c->ffma_tflops);
-  printf("exp        %.0f G/s: ex2.approx from registers\n", c->exp_g_per_s);
-  printf("copy       %.0f GB/s: device memory, bytes read plus bytes written\n", c->copy_gb_per_s);
+  fprintf(out, "FFMA       %.1f TFLOP/s: fp32 multiply-adds from registers\n", c->ffma_tflops);
+  fprintf(out, "exp        %.0f G/s: ex2.approx from registers\n", c->exp_g_per_s);
+  fprintf(out, "copy       %.0f GB/s: device memory, bytes read plus bytes written\n",
+          c->copy_gb_per_s);
 }
 
 ExitCode run_ceilings(const Options *options, const Device *device, Error *error) {
@@ -29,11 +31,12 @@ ExitCode run_ceilings(const Options *options, const Device *device, Error *error
   if (json != NULL && !json_check_path("--json ", json, error)) return error->code;
   if (!ceilings_measure(&ceilings, error)) return error->code;
   const bool kept = ceilings_write(device->name, &ceilings, path);
-  print(&ceilings, device);
+  FILE *out = options_report_stream(options);
+  print(&ceilings, device, out);
   if (kept) {
-    printf("kept in    %s\n", path);
+    fprintf(out, "kept in    %s\n", path);
   } else {
-    printf("not kept   XDG_CACHE_HOME, or HOME, must name a directory that can be written\n");
+    fprintf(out, "not kept   XDG_CACHE_HOME, or HOME, must name a directory that can be written\n");
   }
   if (json != NULL && !json_append_ceilings(device, &ceilings, json, error)) return error->code;
   return EXIT_RIGHT;

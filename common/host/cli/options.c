@@ -246,8 +246,8 @@ static bool parse_action_option(int key, char *text, Options *o, Error *error) {
       return fail(error, EXIT_USAGE, "--time-limit: needs the CPU backend");
 #endif
       if (!parse_real("--time-limit", text, &o->time_limit, error)) return false;
-      return o->time_limit > 0 ||
-             fail(error, EXIT_USAGE, "--time-limit %s: must be greater than 0", text);
+      return (o->time_limit > 0 && o->time_limit <= 1e9) ||
+             fail(error, EXIT_USAGE, "--time-limit %s: must be greater than 0, at most 1e9", text);
     case 'o':
       o->output_directory = text;
       return *text != '\0' || fail(error, EXIT_USAGE, "--output: must name a directory");
@@ -313,7 +313,8 @@ static const struct argp ARGP = {
     .doc =
         "Computes O = softmax(scale * Q K^T + mask) V, checks it against a reference in double "
         "precision and, on a GPU, times it.\v"
-        "Exit codes: 0 right, 1 wrong answer or a finding of --report, 2 bad usage, 3 device or "
+        "Exit codes: 0 right, 1 wrong answer, none that can be judged, or a finding of --report, "
+        "2 bad usage, 3 device or "
         "output failed, "
         "77 a CUDA build without a GPU.",
 };

@@ -86,7 +86,7 @@ static void print_check(const Run *run, FILE *out) {
   }
   if (!c->right) {
     fprintf(out, "check      WRONG: %zu of %zu rows wrong, LSE of %zu; %zu rows compared\n",
-            c->rows_wrong, run->total_rows, c->lse_wrong, c->rows_checked);
+            c->rows_wrong, c->rows_checked, c->lse_wrong, c->rows_checked);
   } else {
     fprintf(out, "check      %s: %zu of %zu rows compared with the fp64 reference\n",
             c->judged ? "RIGHT" : "NOT JUDGED", c->rows_checked, run->total_rows);
@@ -120,7 +120,8 @@ static void print_not_covered(const Run *run, FILE *out) {
   } cases[] = {
       {p->q_len % d->block_m == 0 && p->kv_len % d->block_n == 0, "tail tiles"},
       {p->mask == MASK_FULL, "causal mask"},
-      {p->mask == MASK_FULL || p->q_len <= p->kv_len, "rows that attend nothing"},
+      {p->mask == MASK_FULL || (p->mask == MASK_CAUSAL && p->q_len <= p->kv_len),
+       "rows that attend nothing"},
       {p->q_heads == p->kv_heads, "grouped heads"},
   };
   const char *separator = "           not covered: ";

@@ -56,6 +56,7 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
 
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   (void)stream;
+  if (event == NULL) return simt_result(cudaErrorInvalidResourceHandle);
   event->recorded = true;
   clock_gettime(CLOCK_MONOTONIC, &event->time);
   return simt_result(cudaSuccess);
@@ -67,13 +68,13 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
 }
 
 cudaError_t cudaEventQuery(cudaEvent_t event) {
-  (void)event;
-  return simt_result(cudaSuccess);
+  return simt_result(event != NULL ? cudaSuccess : cudaErrorInvalidResourceHandle);
 }
 
 cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t start, cudaEvent_t stop) {
   if (milliseconds == NULL) return simt_result(cudaErrorInvalidValue);
-  if (!start->recorded || !stop->recorded) return simt_result(cudaErrorInvalidResourceHandle);
+  if (start == NULL || stop == NULL || !start->recorded || !stop->recorded)
+    return simt_result(cudaErrorInvalidResourceHandle);
   const double seconds = (double)(stop->time.tv_sec - start->time.tv_sec);
   *milliseconds = (float)(1e3 * seconds + 1e-6 * (stop->time.tv_nsec - start->time.tv_nsec));
   return simt_result(cudaSuccess);
