@@ -50,15 +50,21 @@ def test_each_file_may_have_its_own_type(step: Program, tmp_path: Path) -> None:
     assert result.same_bits(drawn)
 
 
-def test_shapes_of_the_files_win(step: Program, tmp_path: Path) -> None:
+def test_shapes_come_from_the_files(step: Program, tmp_path: Path) -> None:
     q, k, v = draw_inputs(PROBLEM)
     directory = write_inputs(tmp_path / "in", q, k, v)
-    options = PROBLEM.options_with_files(directory)
-    others = ["-b", 7, "-H", 5, "-G", 5, "-n", 11, "-k", 12, "-d", 32]
-    result, row = step.solve(tmp_path / "out", *options, *others)
+    result, row = step.solve(tmp_path / "out", *PROBLEM.options_with_files(directory))
     assert result.o.shape == q.shape
     shape = ("batch", "heads", "kv_heads", "seqlen", "seqlen_kv", "head_dim")
     assert [row[name] for name in shape] == [2, 4, 2, 37, 50, 64]
+
+
+@pytest.mark.parametrize("size", [("-b", 7), ("-n", 11), ("-d", 32)])
+def test_sizes_beside_files_are_refused(any_step: Program, tmp_path: Path, size: tuple) -> None:
+    directory = write_inputs(tmp_path / "in", *draw_inputs(PROBLEM))
+    done = any_step.run(*PROBLEM.options_with_files(directory), *size)
+    assert done.returncode == 2 and done.stdout == ""
+    assert f"must not be given with --input {directory}, whose files set sizes" in done.stderr
 
 
 @pytest.mark.parametrize("version", [(1, 0), (2, 0), (3, 0)])

@@ -171,8 +171,8 @@ BAD_MASKS: dict[str, tuple[masks.BlockMask, str]] = {
              "PARTIAL and there are 40 tiles"),
     "small blocks": (replace(GOOD, tiles=np.zeros((40, 32, 64), bool)),
                      ": NQB is 4, must be 7: --seqlen 200 in blocks of 32"),
-    "int64": (replace(GOOD, indices=GOOD.indices.astype(np.int64)), '/kv_indices.npy: element type '
-              '"<i8": expected <i4 (int32)'),
+    "int64": (replace(GOOD, indices=GOOD.indices.astype(np.int64)), "/kv_indices.npy: element type "
+              "'<i8': expected <i4 (int32)"),
 }
 
 

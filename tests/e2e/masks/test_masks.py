@@ -207,8 +207,9 @@ def test_masked_slots_cost_nothing(tmp_path: Path) -> None:
 def test_nan_in_a_tile_that_only_entries_past_the_end_attend(tmp_path: Path, past: str,
                                                              not_compared: int) -> None:
     """Of V. Tiles of keys that no query attends are not visited. But where the mask has a query
-    attend keys past the last one, the tile may be: the check knows, and compares no such row."""
-    p = Problem(1, 1, 1, 200, 200, mask_block=(256, 256))
+    attend keys past the last one, the tile may be: the check knows, and compares no such row. The
+    second head has no NaN."""
+    p = Problem(1, 2, 2, 200, 200, mask_block=(256, 256))
     m = masks.from_dense(np.pad(np.ones((200, 64), bool), [(0, 0), (0, 136)])[None, None],
                          p.mask_block)
     m.tiles[(0, np.s_[200:], np.s_[:200]) if past == "queries" else (0, np.s_[:], np.s_[200:])] = 1
