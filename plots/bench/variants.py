@@ -29,11 +29,9 @@ SMALL_STORES = ("""  __syncwarp();  // the rows are complete: a lane stores what
     for (int half = 0; half < 2; half++) {
       const int row = 16 * i + 8 * half + lane / 4;
       if (first + row >= rows) continue;
-      for (int n = 0; n < HEAD_DIM / 8; n++) {
-        const int column = 8 * n + lane % 4 * 2;
+      for (int column = lane % 4 * 2; column < HEAD_DIM; column += 8)
         *(uint32_t *)&o_global[(first + row) * row_stride + column] =
             *(const uint32_t *)&o_warp[row * SMEM_STRIDE<HEAD_DIM> + column];
-      }
     }
   }
   return;
@@ -71,8 +69,7 @@ TABLES = {  # page: rows of its table
 
 def build(folder: Path) -> None:
     """Makes lib*.so of all variants; the Makefile has the rule."""
-    sources = folder / "variants"
-    sources.mkdir(exist_ok=True)
+    (sources := folder / "variants").mkdir(exist_ok=True)
     for name, (step, replacements) in VARIANTS.items():
         text = next(Path("steps").glob(f"{step}_*.cu")).read_text()
         for old, new in replacements:
@@ -80,8 +77,8 @@ def build(folder: Path) -> None:
                 sys.exit(f"variants: {name}: {step} must hold once: {old.strip()}")
             text = text.replace(old, new)
         (sources / f"{name}.cu").write_text(text)
-    subprocess.run(["make", "-j8", "BACKEND=cuda",
-                    *(f"{sources}/lib{name}.so" for name in VARIANTS)], check=True)
+    libraries = [f"{sources}/lib{name}.so" for name in VARIANTS]
+    subprocess.run(["make", "-j8", "BACKEND=cuda", *libraries], check=True)
 
 
 def main() -> int:
@@ -91,12 +88,10 @@ def main() -> int:
              for rows in TABLES.values() for name in rows}
     steps = {name: StepLibrary(path.resolve()) for name, path in paths.items()}
     device, speeds, wrong = Device(steps["step04"]), {}, []
-    clock = Stopwatch(device)
     for head_dim in HEAD_DIMS:
         problem = case(SEQLEN, head_dim)
-        inputs, outputs = Inputs(device, problem), Outputs(device, problem)
+        inputs, outputs, answers = Inputs(device, problem), Outputs(device, problem), {}
         calls = {name: StepCall(device, step, inputs, outputs) for name, step in steps.items()}
-        answers = {}
         for name, call in calls.items():
             outputs.poison()
             call()
@@ -104,7 +99,7 @@ def main() -> int:
         wrong += [name for name, (step, _) in VARIANTS.items()
                   if not np.array_equal(answers[name], answers[step])]
         operations = 4 * problem.batch * problem.heads * SEQLEN**2 * head_dim
-        for name, times in measure(calls, clock, PLAN).times.items():
+        for name, times in measure(calls, Stopwatch(device), PLAN).times.items():
             speeds[name, head_dim] = operations / times.summary()["median_ms"] * 1e-9
     gpu = subprocess.run(["nvidia-smi", "--query-gpu=name", "--format=csv,noheader", "-i", "0"],
                          capture_output=True, text=True, check=True).stdout.strip()
