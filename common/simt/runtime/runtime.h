@@ -302,7 +302,7 @@ size_t simt_memory_used(void);
 /** Is the whole range within one allocation? */
 bool simt_memory_contains(const void *pointer, size_t size);
 
-/** An allocation, for whoever asks. */
+/** An allocation, as lookups return it. */
 typedef struct SimtAllocation {
   uintptr_t begin, end; /* of what kernels may use */
   size_t guard;         /* bytes before and behind that */

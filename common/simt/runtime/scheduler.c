@@ -61,7 +61,7 @@ static int next_in_round(unsigned bits, unsigned start, bool upwards) {
 typedef enum Preference {
   SAME_WARP,  /* a warp goes on until all its lanes wait */
   WARP_GO_ON, /* the same, when the warp has just finished an instruction */
-  NEXT,       /* whoever comes behind the running thread */
+  NEXT,       /* the thread after the running one */
   WHOLE_BLOCK /* from the start, after a barrier */
 } Preference;
 

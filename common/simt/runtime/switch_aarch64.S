@@ -2,7 +2,7 @@
  * void simt_switch(void **save, void *load)
  *
  * Only what the ABI lets a function expect to survive a call needs saving. The stack pointer tells
- * where the rest is. The link register leads back to whoever called on the stack that is loaded.
+ * where the rest is. The link register returns to the caller on the stack that is loaded.
  */
 #if defined(__aarch64__)
         .text
