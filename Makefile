@@ -49,7 +49,7 @@ comma := ,
 empty :=
 space := $(empty) $(empty)
 
-WARNINGS := -Wall -Wextra $(if $(filter 1,$(WERROR)),-Werror)
+WARNINGS := -Wall -Wextra -Wno-missing-field-initializers $(if $(filter 1,$(WERROR)),-Werror)
 OPTIMISE := $(if $(filter 1,$(DEBUG)),-O0,-O2)
 # The objects of programs serve as shared libraries too.
 PIC := -fPIC -fvisibility=hidden

@@ -92,7 +92,7 @@ typedef struct Tensors {
   const void *q, *k, *v;
   void *o;
   float *lse;      /**< [batch, q_heads, q_len]: ln of the sum of e^score over the attended keys */
-  void *workspace; /**< as many bytes as the step's workspace_bytes() returned, or NULL */
+  void *workspace; /**< Step::workspace_bytes() for each head of a pass, or NULL */
   const BlockMask *block_mask; /**< in host memory, its tensors in device memory; or NULL */
   void *prepared;              /**< what BlockMaskSupport::prepare() made of block_mask, or NULL */
 } Tensors;
@@ -122,10 +122,9 @@ typedef struct Description {
    */
   int intermediate_bytes_per_entry;
   /** V of masked keys is multiplied by 0 instead of skipped: NaN or Inf in it spreads in a tile. */
-  bool multiplies_hidden_keys;
+  bool multiplies_masked_keys;
   int launch_count;
   KernelLaunch launches[MAX_LAUNCHES];
-  char note[160]; /**< one line for the report, or empty */
 } Description;
 
 /** What a step that takes block masks has in addition. */
@@ -149,26 +148,29 @@ typedef struct Step {
   const char *name;      /**< "step01" */
   const char *title;     /**< a few words: what this step is */
   const char *idea;      /**< one sentence: what it teaches */
-  const char *head_dims; /**< in words: which head dimensions it takes */
+  const char *head_dims; /**< in words: which head dimensions it takes; NULL: all */
 
   /**
    * True if this step can solve `problem` on the current device. Otherwise writes to `why` one
-   * sentence that names the option at fault, the value and what would be right.
+   * sentence that names the option at fault, the value and what would be right. NULL: it can solve
+   * every problem that has no block mask.
    */
   bool (*supports)(const Problem *problem, char *why, size_t why_size);
 
   /**
-   * Bytes of device memory that forward() needs beside the tensors, given `free_bytes` of free
-   * memory. If the result exceeds `free_bytes`, the problem does not fit; it is the least that
-   * would.
+   * Bytes of device memory that forward() needs for each query head that it works on at a time.
+   * NULL: none, and forward() works on all heads at once.
    */
-  size_t (*workspace_bytes)(const Problem *problem, size_t free_bytes);
+  size_t (*workspace_bytes)(const Problem *problem);
 
-  /** Fills `description` for a problem that supports() accepted. */
-  void (*describe)(const Problem *problem, size_t workspace_bytes, Description *description);
+  /** Describes the work on `heads` query heads of a problem that supports() accepted. */
+  void (*describe)(const Problem *problem, int heads, Description *description);
 
-  /** Enqueues the kernels on `stream`; allocates nothing and waits for nothing. */
-  cudaError_t (*forward)(const Problem *problem, const Tensors *tensors, size_t workspace_bytes,
+  /**
+   * Enqueues the kernels on `stream`, for `heads` query heads at a time if the step needs a
+   * workspace; allocates nothing and waits for nothing.
+   */
+  cudaError_t (*forward)(const Problem *problem, const Tensors *tensors, int heads,
                          cudaStream_t stream);
 
   const BlockMaskSupport *block_masks; /**< NULL: the step takes the masks full and causal */
@@ -180,6 +182,16 @@ extern "C" {
 
 /** The one step this program is linked to. */
 extern const Step step;
+
+/** Query heads that forward() can work on at a time with so much workspace; 0: it is too little. */
+static inline int heads_at_a_time(const Problem *problem, size_t workspace_bytes) {
+  const size_t most = 65535; /* gridDim.y */
+  const size_t all = (size_t)problem->batch * (size_t)problem->q_heads;
+  if (step.workspace_bytes == NULL) return (int)all;
+  size_t heads = workspace_bytes / step.workspace_bytes(problem);
+  if (heads > all) heads = all;
+  return (int)(heads < most ? heads : most);
+}
 
 #ifdef __cplusplus
 }

@@ -17,18 +17,24 @@
  * P stays in fp32 until O is rounded; only the tensor cores, from step 02b on, need it in 16 bits.
  */
 #include <math.h>
-#include <stdio.h>
 
 #include "attention.h"
 #include "device/convert.cuh"
 #include "device/heads.cuh"
-#include "device/launch.cuh"
 #include "device/warp.cuh"
 
 constexpr int TILE = 32;           // a thread block computes TILE x TILE entries of S or O
 constexpr int ROWS_PER_BLOCK = 8;  // rows of the softmax per thread block
 
 static_assert(TILE == WARP_SIZE, "a row of the tile is loaded by one warp");
+
+/** The three kernels work on gridDim.y heads, from first_head on. */
+using Kernel = void (*)(Problem p, Tensors t, int first_head);
+
+/** A grid for a rows x columns matrix per head, in tiles; blockIdx.x is the tile, y the head. */
+static dim3 tile_grid(int64_t rows, int64_t columns, int heads) {
+  return dim3((rows + TILE - 1) / TILE * ((columns + TILE - 1) / TILE), heads);
+}
 
 /** Element (row, column) of a [rows][head_dim] matrix, or 0 outside it. */
 template <typename T>
@@ -38,21 +44,19 @@ __device__ float element_or_zero(const T *matrix, int64_t row_stride, int row, i
 }
 
 /**
- * S[head][q][k] = scale * Q[q] . K[k], for `heads` heads from first_head on. S is in the workspace,
- * [heads][q_len][kv_len]. A thread block computes TILE x TILE entries and loops over
+ * S[head][q][k] = scale * Q[q] . K[k], for gridDim.y heads from first_head on. S is in the
+ * workspace, [gridDim.y][q_len][kv_len]. A thread block computes TILE x TILE entries and loops over
  * the head dimension, TILE columns at a time.
  */
 template <typename T>
-__global__ void __launch_bounds__(TILE *TILE)
-    scores_kernel(Problem p, Tensors t, int first_head, int) {
+__global__ void __launch_bounds__(TILE *TILE) scores_kernel(Problem p, Tensors t, int first_head) {
   __shared__ float q_shared[TILE][TILE];
   __shared__ float k_shared[TILE][TILE + 1];  // +1: a warp reads a column, one row a lane
 
-  const int q_tiles = (p.q_len + TILE - 1) / TILE;
   const int kv_tiles = (p.kv_len + TILE - 1) / TILE;
   const int first_k = blockIdx.x % kv_tiles * TILE;
-  const int first_q = blockIdx.x / kv_tiles % q_tiles * TILE;
-  const int head = blockIdx.x / kv_tiles / q_tiles;
+  const int first_q = blockIdx.x / kv_tiles * TILE;
+  const int head = blockIdx.y;
   const int lane = threadIdx.x;
   const int row = threadIdx.y;
 
@@ -87,13 +91,14 @@ __global__ void __launch_bounds__(TILE *TILE)
  * neither read nor written.
  */
 __global__ void __launch_bounds__(ROWS_PER_BLOCK *WARP_SIZE)
-    softmax_kernel(Problem p, Tensors t, int first_head, int heads) {
+    softmax_kernel(Problem p, Tensors t, int first_head) {
   const int lane = threadIdx.x;
-  const int64_t row = (int64_t)blockIdx.x * ROWS_PER_BLOCK + threadIdx.y;  // head * q_len + q
+  const int q = blockIdx.x * ROWS_PER_BLOCK + threadIdx.y;
   // The whole warp returns, so the shuffles below have all 32 lanes.
-  if (row >= (int64_t)heads * p.q_len) return;
+  if (q >= p.q_len) return;
 
-  const int keys = attended_keys(p, (int)(row % p.q_len));
+  const int keys = attended_keys(p, q);
+  const int64_t row = (int64_t)blockIdx.y * p.q_len + q;
   float *s_row = (float *)t.workspace + row * p.kv_len;
 
   float row_max = -INFINITY;
@@ -118,16 +123,14 @@ __global__ void __launch_bounds__(ROWS_PER_BLOCK *WARP_SIZE)
  * entries of O per thread block, and a loop over the keys, TILE at a time.
  */
 template <typename T>
-__global__ void __launch_bounds__(TILE *TILE)
-    output_kernel(Problem p, Tensors t, int first_head, int) {
+__global__ void __launch_bounds__(TILE *TILE) output_kernel(Problem p, Tensors t, int first_head) {
   __shared__ float p_shared[TILE][TILE];
   __shared__ float v_shared[TILE][TILE];
 
-  const int q_tiles = (p.q_len + TILE - 1) / TILE;
   const int d_tiles = (p.head_dim + TILE - 1) / TILE;
   const int first_d = blockIdx.x % d_tiles * TILE;
-  const int first_q = blockIdx.x / d_tiles % q_tiles * TILE;
-  const int head = blockIdx.x / d_tiles / q_tiles;
+  const int first_q = blockIdx.x / d_tiles * TILE;
+  const int head = blockIdx.y;
   const int lane = threadIdx.x;
   const int row = threadIdx.y;
   const int q = first_q + row;
@@ -156,59 +159,23 @@ __global__ void __launch_bounds__(TILE *TILE)
   }
 }
 
-struct Tiles {
-  static constexpr int BLOCK_M = TILE, BLOCK_N = TILE;
-};
+static constexpr Kernel SCORES[] = {scores_kernel<__half>, scores_kernel<__nv_bfloat16>};
+static constexpr Kernel OUTPUT[] = {output_kernel<__half>, output_kernel<__nv_bfloat16>};
 
-template <typename T>
-constexpr auto CONFIG = make_config<T, MAX_HEAD_DIM, Tiles>(scores_kernel<T>, TILE *TILE, 0,
-                                                            CEILING_COPY);
-static constexpr KernelConfig<int, int> CONFIGS[] = {CONFIG<__half>, CONFIG<__nv_bfloat16>};
-
-/** Bytes of S of one head. */
-static size_t score_bytes(const Problem *p) {
-  return sizeof(float) * p->q_len * (size_t)p->kv_len;
+static void describe(const Problem *p, int heads, Description *d) {
+  const dim3 s = tile_grid(p->q_len, p->kv_len, heads), o = tile_grid(p->q_len, p->head_dim, heads);
+  const dim3 rows((p->q_len + ROWS_PER_BLOCK - 1) / ROWS_PER_BLOCK, heads);
+  *d = {TILE, TILE, CEILING_COPY, 4 * sizeof(float), false, 3};  // S and P: 2 writes, 2 reads
+  d->launches[0] = {"scores", (void *)SCORES[p->dtype], s, dim3(TILE, TILE), 0};
+  d->launches[1] = {"softmax", (void *)softmax_kernel, rows, dim3(WARP_SIZE, ROWS_PER_BLOCK), 0};
+  d->launches[2] = {"output", (void *)OUTPUT[p->dtype], o, dim3(TILE, TILE), 0};
 }
 
-/** Bytes of S of the heads in one pass: as many as there is memory for, at least one. */
-static size_t workspace_bytes(const Problem *p, size_t free_bytes) {
-  const size_t heads = min(free_bytes / score_bytes(p), (size_t)p->batch * p->q_heads);
-  return max(heads, (size_t)1) * score_bytes(p);
-}
-
-static void describe(const Problem *p, size_t workspace_bytes, Description *d) {
-  const auto blocks = [](int64_t length, int size) {
-    return (unsigned)((length + size - 1) / size);
-  };
-  const int all = p->batch * p->q_heads, heads = (int)(workspace_bytes / score_bytes(p));
-  const unsigned q_tiles = heads * blocks(p->q_len, TILE);
-  const bool half = p->dtype == DTYPE_FP16;
-  describe_config<CONFIGS>(p, workspace_bytes, d);
-  d->intermediate_bytes_per_entry = 4 * sizeof(float);  // write S, read S, write P, read P
-  d->launch_count = 3;
-  d->launches[0] = {"scores", d->launches[0].kernel, dim3(q_tiles * blocks(p->kv_len, TILE)),
-                    dim3(TILE, TILE), 0};
-  d->launches[1] = {"softmax", (const void *)softmax_kernel,
-                    dim3(blocks((int64_t)heads * p->q_len, ROWS_PER_BLOCK)),
-                    dim3(WARP_SIZE, ROWS_PER_BLOCK), 0};
-  d->launches[2] = {"output",
-                    (const void *)(half ? output_kernel<__half> : output_kernel<__nv_bfloat16>),
-                    dim3(q_tiles * blocks(p->head_dim, TILE)), dim3(TILE, TILE), 0};
-  snprintf(d->note, sizeof d->note, "S and P hold %d of %d heads at a time: %d pass%s", heads, all,
-           (all + heads - 1) / heads, heads < all ? "es" : "");
-}
-
-static cudaError_t forward(const Problem *p, const Tensors *t, size_t workspace_bytes,
-                           cudaStream_t stream) {
-  using Kernel = void (*)(Problem, Tensors, int, int);
-  const int64_t all = (int64_t)p->batch * p->q_heads, pass = workspace_bytes / score_bytes(p);
-  for (int64_t first = 0; first < all; first += pass) {
-    const int heads = (int)min(pass, all - first);  // the last pass may have fewer
-    Description d;
-    describe(p, heads * score_bytes(p), &d);
-    for (const KernelLaunch &l : d.launches) {
-      ((Kernel)l.kernel)<<<l.grid, l.block, 0, stream>>>(*p, *t, (int)first, heads);
-    }
+static cudaError_t forward(const Problem *p, const Tensors *t, int heads, cudaStream_t stream) {
+  Description d;
+  for (int first = 0, all = p->batch * p->q_heads; first < all; first += heads) {
+    describe(p, min(heads, all - first), &d);  // the last pass may have fewer
+    for (auto &l : d.launches) ((Kernel)l.kernel)<<<l.grid, l.block, 0, stream>>>(*p, *t, first);
   }
   return cudaGetLastError();
 }
@@ -217,10 +184,7 @@ const Step step = {
     .name = "step01",
     .title = "Naive attention in three kernels",
     .idea = "S and P go through device memory; shared-memory loads bound the speed.",
-    .head_dims = "any D up to 256",
-    .supports = supports_config<CONFIGS>,
-    .workspace_bytes = workspace_bytes,
+    .workspace_bytes = [](const Problem *p) { return sizeof(float) * p->q_len * p->kv_len; },
     .describe = describe,
     .forward = forward,
-    .block_masks = NULL,
 };

@@ -303,7 +303,7 @@ static constexpr KernelConfig<> CONFIGS[] = {  // the smaller tiles fit GPUs wit
     CONFIG<__half, 256, 64, 32>, CONFIG<__nv_bfloat16, 256, 64, 32>,
     CONFIG<__half, 256, 16, 16>, CONFIG<__nv_bfloat16, 256, 16, 16>};
 
-static cudaError_t forward(const Problem *p, const Tensors *t, size_t, cudaStream_t stream) {
+static cudaError_t forward(const Problem *p, const Tensors *t, int, cudaStream_t stream) {
   const auto *config = find_config<CONFIGS>(p);
   if (const cudaError_t error = prepare_launch(config, t)) return error;
   config->kernel<<<grid_size(config, p), config->threads, config->shared_bytes, stream>>>(*p, *t);
@@ -316,8 +316,6 @@ const Step step = {
     .idea = "One fused kernel: S and P never leave the chip, memory is O(N).",
     .head_dims = "any D up to 256",
     .supports = supports_config<CONFIGS>,
-    .workspace_bytes = NULL,
     .describe = describe_config<CONFIGS>,
     .forward = forward,
-    .block_masks = NULL,
 };

@@ -228,7 +228,7 @@ static constexpr KernelConfig<> CONFIGS[] = {
     CONFIG<__nv_bfloat16, 64>, CONFIG<__nv_bfloat16, 96>, CONFIG<__nv_bfloat16, 128>,
     CONFIG<__nv_bfloat16, 256>};
 
-static cudaError_t forward(const Problem *p, const Tensors *t, size_t, cudaStream_t stream) {
+static cudaError_t forward(const Problem *p, const Tensors *t, int, cudaStream_t stream) {
   const auto *config = find_config<CONFIGS>(p);
   if (const cudaError_t error = prepare_launch(config, t)) return error;
   config->kernel<<<grid_size(config, p), THREADS, config->shared_bytes, stream>>>(*p, *t);
@@ -241,8 +241,6 @@ const Step step = {
     .idea = "One load fills four registers, and what is loaded of K and V serves two mma.",
     .head_dims = "D = 32, 64, 96, 128 or 256",
     .supports = supports_config<CONFIGS>,
-    .workspace_bytes = NULL,
     .describe = describe_config<CONFIGS>,
     .forward = forward,
-    .block_masks = NULL,
 };

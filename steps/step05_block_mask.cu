@@ -229,7 +229,7 @@ static cudaError_t prepare(const Problem *p, const BlockMask *mask, void *prepar
   return cudaGetLastError();
 }
 
-static cudaError_t forward(const Problem *p, const Tensors *t, size_t, cudaStream_t stream) {
+static cudaError_t forward(const Problem *p, const Tensors *t, int, cudaStream_t stream) {
   const auto *config = find_config<CONFIGS>(p);
   if (const cudaError_t error = prepare_launch(config, t)) return error;
   const TileLists lists = lay_out_tile_lists(p, t->block_mask, config, t->prepared);
@@ -245,7 +245,6 @@ const Step step = {
     .idea = "Only blocks with unmasked entries are visited; only mixed ones run mask code.",
     .head_dims = "D = 32, 64, 96, 128 or 256",
     .supports = supports,
-    .workspace_bytes = NULL,
     .describe = describe_config<CONFIGS>,
     .forward = forward,
     .block_masks = &BLOCK_MASKS,

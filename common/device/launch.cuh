@@ -120,13 +120,13 @@ static bool supports_config(const Problem *p, char *why, size_t why_size) {
 
 /** Step::describe of a step with one launch. */
 template <const auto &CONFIGS>
-static void describe_config(const Problem *p, size_t, Description *description) {
+static void describe_config(const Problem *p, int, Description *description) {
   const auto *c = find_config<CONFIGS>(p);
   *description = {};
   description->block_m = c->block_m;
   description->block_n = c->block_n;
   description->ceiling = c->ceiling;
-  description->multiplies_hidden_keys = c->ceiling == CEILING_MMA;
+  description->multiplies_masked_keys = c->ceiling == CEILING_MMA;
   description->launch_count = 1;
   description->launches[0] = {"attention", (const void *)c->kernel, dim3((unsigned)grid_size(c, p)),
                               dim3(c->threads), (size_t)c->shared_bytes};

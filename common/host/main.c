@@ -2,19 +2,57 @@
  * @file
  * The main program of every step.
  */
+#include <limits.h>
 #include <omp.h>
 #include <signal.h>
 #include <stdio.h>
 
 #include "host/base/version.h"
 #include "host/cli/cases.h"
-#include "host/cli/ceiling_command.h"
 #include "host/cli/options.h"
+#include "host/device/ceiling.h"
 #include "host/device/device.h"
+#include "host/report/report.h"
 #include "host/run.h"
 
 /** libgomp keeps a table of its threads on the stack, which has no room for very many. */
 enum { MOST_THREADS = 256 };
+
+static void print_ceilings(const Ceilings *c, const Device *device, FILE *out) {
+  fprintf(out, "ceilings   of %s, the best of a fixed set of loops\n", device->name);
+  if (c->mma_tflops > 0) {
+    fprintf(out, "mma.sync   %.1f TFLOP/s: m16n8k16 from registers, fp16 in, fp32 out\n",
+            c->mma_tflops);
+  }
+  fprintf(out, "FFMA       %.1f TFLOP/s: fp32 multiply-adds from registers\n", c->ffma_tflops);
+  fprintf(out, "exp        %.0f G/s: ex2.approx from registers\n", c->exp_g_per_s);
+  fprintf(out, "copy       %.0f GB/s: device memory, bytes read plus bytes written\n",
+          c->copy_gb_per_s);
+}
+
+/** --ceilings: measures, prints and keeps them, and appends a JSON record if --json asks for it. */
+static ExitCode run_ceilings(const Options *options, const Device *device, Error *error) {
+  Ceilings ceilings;
+  char path[PATH_MAX];
+  if (device->simulated) {
+    fail(error, EXIT_USAGE,
+         "--ceilings: needs a GPU; the CPU backend does not know how fast one is");
+    return error->code;
+  }
+  const char *json = options->json_path;
+  if (json != NULL && !json_check_path("--json ", json, error)) return error->code;
+  if (!ceilings_measure(&ceilings, error)) return error->code;
+  const bool kept = ceilings_write(device->name, &ceilings, path);
+  FILE *out = options_report_stream(options);
+  print_ceilings(&ceilings, device, out);
+  if (kept) {
+    fprintf(out, "kept in    %s\n", path);
+  } else {
+    fprintf(out, "not kept   XDG_CACHE_HOME, or HOME, must name a directory that can be written\n");
+  }
+  if (json != NULL && !json_append_ceilings(device, &ceilings, json, error)) return error->code;
+  return EXIT_RIGHT;
+}
 
 /** Runs each case and prints a line for it. Returns the largest exit code of all cases. */
 static ExitCode run_cases(const Options *base, const Device *device, Error *error) {

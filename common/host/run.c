@@ -10,31 +10,17 @@
 #endif
 
 #include "host/base/memory.h"
-#include "host/cli/problem.h"
-#include "host/device/step_build.h"
+#include "host/cli/options.h"
+#include "host/device/device.h"
 #include "host/io/inputs.h"
 #include "host/io/outputs.h"
-#include "host/masks/device_mask.h"
-#include "host/masks/draw_mask.h"
-#include "host/report/json_record.h"
-#include "host/report/progress.h"
+#include "host/masks/block_mask.h"
+#include "host/masks/mask.h"
 #include "host/report/report.h"
-
-/** Directories that were not there before this run. */
-typedef struct Created {
-  bool output, mask;
-} Created;
-
-/** Takes back what a run that failed has created: rmdir() fails unless they are empty. */
-static void remove_created(const Options *o, const Created *created) {
-  if (created->output) rmdir(o->output_directory);
-  if (created->mask) rmdir(o->mask_directory);
-}
 
 /** What must be given back at the end of a run, however it ends. */
 typedef struct Resources {
   const Options *options;
-  Created created;
   Inputs inputs;
   HostBlockMask built;
   const HostBlockMask *block_mask; /**< that one, or that of a directory */
@@ -53,12 +39,6 @@ static void resources_free(Resources *resources) {
   check_plan_free(&resources->plan);
 }
 
-static size_t free_device_bytes(void) {
-  size_t free_bytes = 0, total_bytes;
-  cudaMemGetInfo(&free_bytes, &total_bytes);
-  return free_bytes;
-}
-
 /** What a step's workspace must leave free: room to flush L2, and for the runtime. */
 static size_t workspace_reserve(const Device *device) {
   return device->simulated ? 0 : timing_flush_bytes(device->l2_bytes) + (64u << 20);
@@ -67,13 +47,11 @@ static size_t workspace_reserve(const Device *device) {
 /** --info: as prepare() would describe it, were the tensors on the device. */
 static void describe_only(Run *run) {
   const Problem *p = &run->problem;
-  const size_t taken = device_tensors_bytes(p) + workspace_reserve(run->device);
-  const size_t free_bytes = free_device_bytes();
-  const size_t room = free_bytes > taken ? free_bytes - taken : 0;
-  if (step_build()->workspace_bytes != NULL)
-    run->workspace_bytes = step_build()->workspace_bytes(p, room);
-  run->fits = free_bytes >= taken && run->workspace_bytes <= room;
-  step_build()->describe(p, run->workspace_bytes, &run->description);
+  const size_t taken = (size_t)device_tensors_bytes(p) + workspace_reserve(run->device);
+  const size_t room = device_free_bytes(taken);
+  run->heads_at_a_time = heads_at_a_time(p, room);
+  run->fits = room > 0 && run->heads_at_a_time > 0;
+  step_build()->describe(p, run->heads_at_a_time > 0 ? run->heads_at_a_time : 1, &run->description);
 }
 
 /** Asks the runtime what each kernel needs and how many of its blocks share a multiprocessor. */
@@ -114,54 +92,26 @@ static bool run_once(Run *run, Resources *r, Error *error) {
   progress_start();
   const double start = clock_ms();
   const bool ok =
-      device_ok(step_build()->forward(&run->problem, &t->tensors, t->workspace_bytes, 0), "launch",
-                error) &&
+      device_ok(step_build()->forward(&run->problem, &t->tensors, t->heads, 0), "launch", error) &&
       device_ok(cudaDeviceSynchronize(), "kernel", error);
   run->simulation_ms = clock_ms() - start;
   progress_end();
 #ifdef SIMT_BACKEND
   simt_set_time_limit(0); /* what prepares a later mask is not limited */
   simt_set_progress(NULL);
-  SimtCounters c;
-  simt_read_counters(&c);
-  run->counts = (WorkCounts){.launches = c.launches,
-                             .blocks = c.blocks,
-                             .threads = c.threads,
-                             .barriers = c.barriers,
-                             .shuffles = c.warp_instructions[SIMT_SHUFFLE],
-                             .votes = c.warp_instructions[SIMT_VOTE],
-                             .warp_barriers = c.warp_instructions[SIMT_SYNCWARP],
-                             .ldmatrix = c.warp_instructions[SIMT_LDMATRIX],
-                             .mma = c.warp_instructions[SIMT_MMA],
-                             .mma_under_copy = c.mma_under_copy,
-                             .atomics = c.atomics};
+  simt_read_counters(&run->counts);
 #endif
   return ok;
 }
 
-/** Bytes of host memory that the run takes beside its mask; a picture needs no tensors. */
-static double held_bytes(const Run *run, const Options *o) {
-  return o->draw_mask ? 0 : options_host_bytes(o, &run->problem);
-}
-
-/** Whether all of the run fits: the tensors, the mask, its blocks, and on the CPU backend the
- * device's copy of these and what the step prepares from them. */
-static bool check_memory(const Run *run, const Resources *r, Error *error) {
-  const HostBlockMask *blocks = r->block_mask;
-  char what[512];
-  const bool read = run->mask.preset == PRESET_DIRECTORY; /* its blocks are part of the mask */
-  const bool copied = run->device->simulated && !r->options->draw_mask;
-  double block_bytes = 0, bytes = held_bytes(run, r->options) + mask_bytes(&run->mask);
-  for (int i = 0; i < MASK_TENSORS; i++) block_bytes += (double)blocks->bytes[i];
-  if (!read) bytes += block_bytes;
-  if (copied) {
-    bytes += block_bytes +
-             (double)step_build()->block_masks->prepared_bytes(&run->problem, &blocks->mask);
-  }
-  snprintf(what, sizeof what, "--mask %.200s in blocks of %d x %d, --seqlen %d, --seqlen-kv %d",
-           run->mask.text, blocks->mask.q_block_size, blocks->mask.kv_block_size,
-           run->problem.q_len, run->problem.kv_len);
-  return memory_fits(what, bytes, error);
+/** The device of the CPU backend: takes memory for its copy of the blocks, and for what the step
+ * prepares from them. */
+static bool take_device_mask(const Run *run, const HostBlockMask *blocks, Error *error) {
+  char what[256];
+  double bytes = (double)step.block_masks->prepared_bytes(&run->problem, &blocks->mask);
+  for (int i = 0; i < MASK_TENSORS; i++) bytes += (double)blocks->bytes[i];
+  snprintf(what, sizeof what, "--mask %.200s", run->mask.text);
+  return memory_take(what, bytes, error);
 }
 
 /** Writes the block mask where --save-mask says; one from files in its canonical form. */
@@ -169,11 +119,12 @@ static bool save_mask(const Run *run, const Resources *r, Error *error) {
   const char *directory = r->options->mask_directory;
   const BlockMask *m = &r->block_mask->mask;
   if (directory == NULL) return true;
-  if (run->mask.preset != PRESET_DIRECTORY) return block_mask_write(directory, m, error);
+  if (run->mask.preset != PRESET_DIRECTORY)
+    return block_mask_write(directory, r->block_mask, error);
   HostBlockMask canonical;
-  const bool ok = block_mask_build(&run->mask, m->q_block_size, m->kv_block_size,
-                                   held_bytes(run, r->options), &canonical, error) &&
-                  block_mask_write(directory, &canonical.mask, error);
+  const bool ok =
+      block_mask_build(&run->mask, m->q_block_size, m->kv_block_size, &canonical, error) &&
+      block_mask_write(directory, &canonical, error);
   block_mask_free(&canonical);
   return ok;
 }
@@ -186,8 +137,7 @@ static bool build_mask(Run *run, Resources *r, Error *error) {
   r->block_mask = &run->mask.blocks; /* of a directory, as it was read */
   if (run->mask.preset != PRESET_DIRECTORY) {
     r->block_mask = &r->built;
-    if (!block_mask_build(&run->mask, p->q_block_size, p->kv_block_size,
-                          held_bytes(run, r->options), &r->built, error)) {
+    if (!block_mask_build(&run->mask, p->q_block_size, p->kv_block_size, &r->built, error)) {
       return false;
     }
   }
@@ -196,7 +146,8 @@ static bool build_mask(Run *run, Resources *r, Error *error) {
                                 .kv_block_size = p->kv_block_size,
                                 .blocks = block_mask_statistics(m, p->kv_len),
                                 .build_ms = clock_ms() - start};
-  return check_memory(run, r, error);
+  return !run->device->simulated || r->options->draw_mask ||
+         take_device_mask(run, r->block_mask, error);
 }
 
 /** Saves the block mask, and puts it on the device. */
@@ -222,9 +173,12 @@ static bool prepare(Run *run, Resources *r, Error *error) {
     return false;
   }
   if (!prepare_mask(run, r, error)) return false;
-  if (!device_workspace_create(p, workspace_reserve(run->device), &r->tensors, error)) return false;
+  if (!device_workspace_create(p, device_free_bytes(workspace_reserve(run->device)), &r->tensors,
+                               error))
+    return false;
+  run->heads_at_a_time = r->tensors.heads;
   run->workspace_bytes = r->tensors.workspace_bytes;
-  step_build()->describe(p, run->workspace_bytes, &run->description);
+  step_build()->describe(p, run->heads_at_a_time, &run->description);
   record_work(run);
   return find_facts(run, error);
 }
@@ -232,9 +186,9 @@ static bool prepare(Run *run, Resources *r, Error *error) {
 /** Makes the pass that is checked. The kernels are loaded: what is missing afterwards of the
  * device's memory is what the pass itself took. */
 static bool make_pass(Run *run, Resources *r, Error *error) {
-  const size_t before = free_device_bytes();
+  const size_t before = device_free_bytes(0);
   if (!run_once(run, r, error)) return false;
-  const size_t after = free_device_bytes();
+  const size_t after = device_free_bytes(0);
   run->extra_bytes = run->workspace_bytes + (before > after ? before - after : 0);
   return device_outputs_download(&r->tensors, &r->outputs, error);
 }
@@ -264,7 +218,7 @@ static bool measure(Run *run, Resources *r, Error *error) {
   if (run->device->simulated || o->repeat == 0) return true;
   if (run->checked && !run->check.right) return true; /* the time of a wrong answer means nothing */
   ceilings_read(run->device->name, &run->ceilings);   /* zeros if none are known */
-  if (!time_forward(&run->problem, &r->tensors.tensors, run->workspace_bytes, run->device->l2_bytes,
+  if (!time_forward(&run->problem, &r->tensors.tensors, run->heads_at_a_time, run->device->l2_bytes,
                     (Sampling){o->repeat, o->repeat_if_slow, o->min_time}, &run->timing, error)) {
     return false;
   }
@@ -294,16 +248,10 @@ static bool run_problem(Run *run, Resources *r, FILE *out, Error *error) {
 }
 
 /** Finds out before the run whether its results have somewhere to go. */
-static bool check_destinations(const Options *o, Created *created, Error *error) {
-  if (o->output_directory != NULL &&
-      !outputs_directory_create("--output", o->output_directory, &created->output, error)) {
-    return false;
-  }
-  if (o->mask_directory != NULL &&
-      !outputs_directory_create("--save-mask", o->mask_directory, &created->mask, error)) {
-    return false;
-  }
-  return o->json_path == NULL || json_check_path("--json ", o->json_path, error);
+static bool check_destinations(const Options *o, Error *error) {
+  return outputs_directory_create("--output", o->output_directory, error) &&
+         outputs_directory_create("--save-mask", o->mask_directory, error) &&
+         (o->json_path == NULL || json_check_path("--json ", o->json_path, error));
 }
 
 static bool write_results(const Run *run, const Resources *r, Error *error) {
@@ -319,8 +267,7 @@ static bool write_results(const Run *run, const Resources *r, Error *error) {
 static bool run_and_write(Run *run, Resources *r, bool quiet, Error *error) {
   const Options *o = r->options;
   FILE *out = options_report_stream(o);
-  const bool started =
-      check_destinations(o, &r->created, error) && lab_report_start(&o->report, error);
+  const bool started = check_destinations(o, error) && lab_report_start(&o->report, error);
   bool ok = started && run_problem(run, r, quiet ? NULL : out, error);
   if (ok) {
     const bool measured = measure(run, r, error); /* if not, the verdict is told all the same */
@@ -338,8 +285,8 @@ static bool draw(Run *run, Resources *r, Error *error) {
   const Options *o = r->options;
   const Problem *p = &run->problem;
   const bool blocks = step.block_masks != NULL; /* those of a directory are what they are */
-  if (o->mask_directory != NULL && (!check_destinations(o, &r->created, error) ||
-                                    !build_mask(run, r, error) || !save_mask(run, r, error))) {
+  if (o->mask_directory != NULL &&
+      (!check_destinations(o, error) || !build_mask(run, r, error) || !save_mask(run, r, error))) {
     return false;
   }
   return draw_mask(&run->mask, blocks ? p->q_block_size : o->mask_block_q,
@@ -358,7 +305,6 @@ static bool open_problem(Options *o, Run *run, Inputs *inputs, Error *error) {
   o->head_dim = sizes.head_dim;
   o->kv_heads = sizes.kv_heads;
   o->kv_len = sizes.kv_len;
-  o->kv_heads_given = o->kv_len_given = true;
   return options_problem(o, &run->problem, &run->mask, &refusal) ||
          fail(error, refusal.code, "--input %.300s: %.700s", o->input_directory, refusal.text);
 }
@@ -377,6 +323,7 @@ ExitCode run_options(const Options *options, const Device *device, bool quiet, E
              .input = input_name(&o),
              .layout = layout_name(o.layout),
              .seed = o.seed};
+  memory_start();
   bool ok = open_problem(&o, &run, &resources.inputs, error);
   if (ok && o.draw_mask) {
     ok = draw(&run, &resources, error);
@@ -386,7 +333,6 @@ ExitCode run_options(const Options *options, const Device *device, bool quiet, E
   } else if (ok) {
     ok = run_and_write(&run, &resources, quiet, error);
   }
-  if (!ok) remove_created(&o, &resources.created);
   resources_free(&resources);
   mask_free(&run.mask);
   if (!ok) return run.lab.findings > 0 ? EXIT_WRONG : error->code;

@@ -15,7 +15,6 @@
  *
  * Usage: rewrite_launches FILE.cu > FILE.cpp
  */
-#define _GNU_SOURCE
 #include <ctype.h>
 #include <stdbool.h>
 #include <stdio.h>

@@ -9,7 +9,7 @@ NO_TLS_INIT = $(eval NO_TLS_INIT := $$(call if_known,-fno-extern-tls-init))$(NO_
 SIMT_FLAGS = -std=c++17 $(OPTIMISE) $(PIC) -gdwarf-4 $(WARNINGS) -Wno-unknown-pragmas -fno-strict-aliasing \
 	$(NO_TLS_INIT) -ffp-contract=off -fstack-clash-protection -fno-optimize-sibling-calls \
 	-Icommon -Icommon/simt/include
-SIMT_RUNTIME_FLAGS = -std=c11 $(OPTIMISE) -g $(WARNINGS) -fPIC -Icommon -Icommon/simt/include
+SIMT_RUNTIME_FLAGS = -std=c11 -D_GNU_SOURCE $(OPTIMISE) -g $(WARNINGS) -fPIC -Icommon -Icommon/simt/include
 # Misaligned accesses, which a GPU refuses, are reported by debug builds and tests.
 CHECK_ALIGNMENT := -fsanitize=alignment
 KERNEL_CHECKS := $(if $(filter 1,$(DEBUG)),$(CHECK_ALIGNMENT))
@@ -34,7 +34,7 @@ REWRITER := $(BUILD)/rewrite_launches
 $(REWRITER): common/simt/rewrite_launches.c $(BUILD)/flags
 	@mkdir -p $(@D)
 	$(call say,CC,$<)
-	$(Q)$(CC) -std=c11 -O1 $(WARNINGS) $< -o $@
+	$(Q)$(CC) -std=gnu11 -O1 $(WARNINGS) $< -o $@
 
 define compile_cu
 @mkdir -p $(@D)

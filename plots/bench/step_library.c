@@ -51,17 +51,13 @@ static Problem problem_of(const Shape *s, const BlockMask *mask) {
   return p;
 }
 
-static size_t workspace_of(const Problem *p, size_t free_bytes) {
-  return step.workspace_bytes != NULL ? step.workspace_bytes(p, free_bytes) : 0;
-}
-
 /** NULL if the step can be called for this problem, else why not. */
 static const char *refusal(const Problem *p, const BlockMask *mask) {
   if ((step.block_masks != NULL) != (mask != NULL)) {
     snprintf(why, sizeof why, "%s %s block mask", step.name, mask == NULL ? "needs a" : "takes no");
     return why;
   }
-  return step.supports(p, why, sizeof why) ? NULL : why;
+  return step.supports == NULL || step.supports(p, why, sizeof why) ? NULL : why;
 }
 
 static const char *sentence(cudaError_t error) {
@@ -82,7 +78,7 @@ EXPORTED const char *step_describe(const Shape *shape, const BlockMask *mask, in
   const char *refused = refusal(&p, mask);
   if (refused != NULL) return refused;
   Description description = {0};
-  step.describe(&p, workspace_of(&p, SIZE_MAX), &description);
+  step.describe(&p, 1, &description);
   *ceiling = (int)description.ceiling;
   *intermediate_bytes_per_entry = description.intermediate_bytes_per_entry;
   return NULL;
@@ -109,16 +105,16 @@ EXPORTED const char *step_prepare(const Shape *shape, const BlockMask *mask, voi
 }
 
 /**
- * Writes to `bytes` how much workspace the step wants when `free_bytes` of device memory are free:
+ * Writes to `bytes` how much workspace the step wants when `free_bytes` of device memory are free,
  * 0 if none; more than `free_bytes` if that is too little for it.
  */
 EXPORTED const char *step_workspace(const Shape *shape, size_t free_bytes, size_t *bytes) {
   const Problem p = problem_of(shape, NULL);
   *bytes = 0;
   if (step.workspace_bytes == NULL) return NULL;
-  const char *refused = refusal(&p, NULL);
-  if (refused == NULL) *bytes = workspace_of(&p, free_bytes);
-  return refused;
+  const int heads = heads_at_a_time(&p, free_bytes);
+  *bytes = (size_t)(heads > 0 ? heads : 1) * step.workspace_bytes(&p);
+  return NULL;
 }
 
 /**
@@ -142,13 +138,11 @@ EXPORTED const char *step_forward(const Shape *shape, const BlockMask *mask, voi
                      .prepared = prepared};
   const char *refused = refusal(&p, mask);
   if (refused != NULL) return refused;
-  const size_t needed = workspace_of(&p, workspace_bytes);
-  if (needed > workspace_bytes) {
-    snprintf(why, sizeof why, "%s needs a workspace of %zu bytes or more, not %zu", step.name,
-             needed, workspace_bytes);
-    return why;
-  }
-  return sentence(step.forward(&p, &t, workspace_bytes, stream));
+  const int heads = heads_at_a_time(&p, workspace_bytes);
+  if (heads > 0) return sentence(step.forward(&p, &t, heads, stream));
+  snprintf(why, sizeof why, "%s needs a workspace of %zu bytes or more, not %zu", step.name,
+           step.workspace_bytes(&p), workspace_bytes);
+  return why;
 }
 
 /* --- The device: memory of one library serves all of them ------------------------------------ */

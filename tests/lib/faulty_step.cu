@@ -103,7 +103,7 @@ static bool supports(const Problem *p, char *why, size_t why_size) {
   return p->dtype == DTYPE_FP16;
 }
 
-static void describe(const Problem *p, size_t, Description *description) {
+static void describe(const Problem *p, int, Description *description) {
   *description = {};
   description->block_m = THREADS;
   description->block_n = THREADS;
@@ -112,7 +112,7 @@ static void describe(const Problem *p, size_t, Description *description) {
                               dim3(THREADS), SHARED_BYTES};
 }
 
-static cudaError_t forward(const Problem *p, const Tensors *t, size_t, cudaStream_t stream) {
+static cudaError_t forward(const Problem *p, const Tensors *t, int, cudaStream_t stream) {
   const Fault fault = chosen_fault();
   if (fault == NO_LAUNCH) return cudaSuccess;
   if (fault == FAILED_LAUNCH) return cudaErrorLaunchFailure;
@@ -127,7 +127,6 @@ const Step step = {
     .idea = "One row of every head has the mistake that FAULT names.",
     .head_dims = "any D",
     .supports = supports,
-    .workspace_bytes = NULL,
     .describe = describe,
     .forward = forward,
     .block_masks = NULL,

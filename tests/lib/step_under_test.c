@@ -24,7 +24,7 @@
 
 #include "attention.h"
 #include "host/base/error.h"
-#include "host/masks/device_mask.h"
+#include "host/masks/block_mask.h"
 #include "host/masks/mask.h"
 #include "place_tensors.h"
 
@@ -84,7 +84,7 @@ static DeviceMask mask_in_blocks(const Problem *p, bool spread) {
                                               : "window:20";
   const int rows = p->q_block_size, columns = p->kv_block_size;
   require_mask(mask_open(text, p, rows, columns, 0, &mask, &error), &error);
-  require_mask(block_mask_build(&mask, rows, columns, 0, &blocks, &error), &error);
+  require_mask(block_mask_build(&mask, rows, columns, &blocks, &error), &error);
   if (spread) spread_mask(&blocks);
   require_mask(device_mask_create(p, &blocks, &on_device, &error), &error);
   block_mask_free(&blocks);
@@ -97,7 +97,7 @@ static Answer solve(Problem *p, Place places[TENSORS], bool spread) {
   const size_t lse_bytes = sizeof(float) * (size_t)row_count(p, O);
   size_t free_bytes = 0, total_bytes = 0;
   require(cudaMemGetInfo(&free_bytes, &total_bytes), "memory");
-  const size_t workspace_bytes = step.workspace_bytes ? step.workspace_bytes(p, free_bytes) : 0;
+  const int heads = heads_at_a_time(p, free_bytes);
   for (int tensor = Q; tensor <= V; tensor++) fill(p, tensor, places[tensor].base);
 
   DeviceMask mask = mask_in_blocks(p, spread);
@@ -108,8 +108,9 @@ static Answer solve(Problem *p, Place places[TENSORS], bool spread) {
                .block_mask = &mask.mask,
                .prepared = mask.prepared};
   t.lse = device_memory(lse_bytes);
-  t.workspace = device_memory(workspace_bytes);
-  require(step.forward(p, &t, workspace_bytes, 0), "launch");
+  t.workspace =
+      step.workspace_bytes ? device_memory((size_t)heads * step.workspace_bytes(p)) : NULL;
+  require(step.forward(p, &t, heads, 0), "launch");
   require(cudaDeviceSynchronize(), "kernel");
 
   Answer answer = {host_memory(sizeof(uint16_t) * (size_t)(row_count(p, O) * p->head_dim)),
@@ -244,7 +245,7 @@ static void compare_odd_strides(Problem p) {
         *strides_of(&p, tensor) =
             strides_with_gaps(&p, tensor, 8, 1, 1, tensor == odd_tensor ? odd : NO_STRIDE);
       }
-      if (!step.supports(&p, why, sizeof why)) {
+      if (step.supports != NULL && !step.supports(&p, why, sizeof why)) {
         printf("%s: refused: %s\n", what, why);
         continue;
       }
@@ -295,7 +296,7 @@ static void ask_on_old_gpu(Problem p) {
     *strides_of(&p, tensor) = strides_with_gaps(&p, tensor, 0, 0, 0, NO_STRIDE);
   }
   pretended_major = 7;
-  const bool supported = step.supports(&p, why, sizeof why);
+  const bool supported = step.supports == NULL || step.supports(&p, why, sizeof why);
   printf("%s%s\n", supported ? "taken" : "refused: ", supported ? "" : why);
 }
 

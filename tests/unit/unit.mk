@@ -27,10 +27,7 @@ UNIT := $(BUILD)/unit
 # The names of the tests in these folders that begin with a word.
 tests_named = $(patsubst tests/unit/%$(2),%,$(wildcard tests/unit/*/$(1)_*$(2)))
 HOST_TESTS := $(call tests_named,test,.c)
-# Measure time, so that they are built without sanitizers and run alone.
-SPEED_TESTS := $(call tests_named,speed,.c)
 SIMT_TESTS := $(call tests_named,simt,.cu)
-SIMT_SPEED := $(filter %/simt_speed,$(SIMT_TESTS))
 LAB_TESTS := $(call tests_named,lab,.cu)
 
 # --- The host code without main, with sanitizers and without ----------------------------------------
@@ -52,7 +49,7 @@ $(UNIT)/%.o: tests/unit/%.c $(BUILD)/flags
 	$(needs_cmocka)
 	$(call compile_c,$(SANITIZE))
 
-# For valgrind, and for the tests of speed.
+# For valgrind.
 $(BUILD)/plain/%.o: tests/unit/%.c $(BUILD)/flags
 	$(needs_cmocka)
 	$(call compile_c)
@@ -60,8 +57,7 @@ $(BUILD)/plain/%.o: tests/unit/%.c $(BUILD)/flags
 $(HOST_TESTS:%=$(UNIT)/%): $(UNIT)/%: $(UNIT)/%.o $(UNIT)/libhost.a
 	$(call link_program,$(SANITIZE) -lcmocka)
 
-$(HOST_TESTS:%=$(BUILD)/plain/%) $(SPEED_TESTS:%=$(BUILD)/plain/%): $(BUILD)/plain/%: \
-    $(BUILD)/plain/%.o $(BUILD)/plain/libhost.a
+$(HOST_TESTS:%=$(BUILD)/plain/%): $(BUILD)/plain/%: $(BUILD)/plain/%.o $(BUILD)/plain/libhost.a
 	$(call link_program,-lcmocka)
 
 # --- The CPU backend and its lab --------------------------------------------------------------------
@@ -96,7 +92,7 @@ $(STEPS:%=$(UNIT)/%): $(UNIT)/%: $$(call step_object,$$*) $$(call checked_object
 # Sanitizers make these six times as long; `make test-all` runs them sanitized.
 LONG_TESTS := $(if $(EXHAUSTIVE),,$(filter %/test_check_diagnose %/test_check_right,$(HOST_TESTS)))
 UNIT_TESTS := $(filter-out $(LONG_TESTS:%=$(UNIT)/%),$(HOST_TESTS:%=$(UNIT)/%)) $(LONG_TESTS:%=$(BUILD)/plain/%) \
-	$(filter-out %/simt_speed,$(SIMT_TESTS:%=$(UNIT)/%)) $(LAB_TESTS:%=$(UNIT)/%)
+	$(SIMT_TESTS:%=$(UNIT)/%) $(LAB_TESTS:%=$(UNIT)/%)
 SANITIZED_STEPS := $(STEPS:%=$(UNIT)/%)
 RUNS := $(UNIT_TESTS:%=%.run) $(SANITIZED_STEPS:%=%.run)
 .PHONY: $(RUNS)
@@ -114,11 +110,9 @@ $(SANITIZED_STEPS:%=%.run): %.run: %
 	@$(call run_logged,$(call check_steps,$<) && \
 	  $< --cases tests/sanitize.cases --heads 2 --check all --report=alignment)
 
-# All of them, even if one fails. `make test-all` adds those that measure time, last, when nothing else
-# runs: a machine that is slow or busy fails them.
-test-unit: $(if $(EXHAUSTIVE),$(SPEED_TESTS:%=$(BUILD)/plain/%) $(SIMT_SPEED:%=$(UNIT)/%))
+# All of them, even if one fails.
+test-unit:
 	@$(MAKE) --no-print-directory -k $(JOBS) $(RUNS)
-	@for test in $^; do $$test || exit 1; done
 
 test-valgrind:
 	$(call recipe_needs,valgrind,valgrind)

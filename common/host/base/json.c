@@ -1,5 +1,3 @@
-#define _POSIX_C_SOURCE 200809L
-
 #include "host/base/json.h"
 
 #include <errno.h>
@@ -79,8 +77,12 @@ void json_bool(JsonObject *object, const char *key, bool value) {
   add(object, key, value ? "true" : "false");
 }
 
-void json_null(JsonObject *object, const char *key) {
-  add(object, key, "null");
+void json_known(JsonObject *object, const char *key, bool known, int64_t value) {
+  if (known) {
+    json_integer(object, key, value);
+  } else {
+    add(object, key, "null");
+  }
 }
 
 const char *json_end(JsonObject *object) {
@@ -102,18 +104,11 @@ void json_free(JsonObject *object) {
 static int append(const char *path, const char *bytes, size_t length) {
   const int file = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
   if (file < 0) return errno;
-  off_t size = lseek(file, 0, SEEK_END); /* -1: a pipe or a terminal */
-  int cause = 0;
-  while (length > 0 && cause == 0) { /* once, unless the disk is nearly full */
-    const ssize_t written = write(file, bytes, length);
-    if (written < 0) {
-      cause = errno;
-    } else {
-      bytes += written;
-      length -= (size_t)written;
-    }
+  const ssize_t written = write(file, bytes, length);
+  int cause = written < 0 ? errno : (size_t)written < length ? ENOSPC : 0;
+  if (written > 0 && cause != 0 && ftruncate(file, lseek(file, 0, SEEK_CUR) - written) != 0) {
+    cause = errno;
   }
-  if (cause != 0 && size >= 0 && ftruncate(file, size) != 0) size = -1; /* /dev/full, say */
   return close(file) == 0 || cause != 0 ? cause : errno;
 }
 
@@ -122,11 +117,10 @@ bool json_append_line(const char *path, const char *line, Error *error) {
   if (cause == 0 && strcmp(path, "-") == 0) {
     cause = puts(line) >= 0 && fflush(stdout) == 0 ? 0 : errno;
   } else if (cause == 0) {
-    const size_t length = strlen(line);
-    char *bytes = malloc(length + 2);
-    if (bytes != NULL) sprintf(bytes, "%s\n", line);
-    cause = bytes == NULL ? ENOMEM : append(path, bytes, length + 1);
-    free(bytes);
+    char *bytes;
+    const int length = asprintf(&bytes, "%s\n", line);
+    cause = length < 0 ? ENOMEM : append(path, bytes, (size_t)length);
+    if (length >= 0) free(bytes);
   }
   return cause == 0 || fail(error, EXIT_DEVICE, "%s: cannot write: %s", path, strerror(cause));
 }

@@ -38,7 +38,8 @@ void json_number(JsonObject *object, const char *key, double value);
 
 void json_bool(JsonObject *object, const char *key, bool value);
 
-void json_null(JsonObject *object, const char *key);
+/** Adds an integer, or null unless it is `known`. */
+void json_known(JsonObject *object, const char *key, bool known, int64_t value);
 
 /** Closes the object. Returns its line, without a newline, or NULL when memory ran out. */
 const char *json_end(JsonObject *object);

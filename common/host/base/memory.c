@@ -56,11 +56,25 @@ double memory_available_bytes(void) {
   return available;
 }
 
-bool memory_fits(const char *what, double bytes, Error *error) {
-  const double needed = bytes + PROGRAM_BYTES, available = memory_available_bytes();
-  if (needed <= available) return true;
+static double available_bytes = INFINITY, taken_bytes;
+
+void memory_start(void) {
+  available_bytes = memory_available_bytes();
+  taken_bytes = PROGRAM_BYTES;
+}
+
+double memory_left_bytes(void) {
+  return available_bytes - taken_bytes;
+}
+
+bool memory_take(const char *what, double bytes, Error *error) {
+  const double needed = taken_bytes + bytes;
   const bool small = needed < 1e9;
   const double unit = small ? 1e6 : 1e9;
-  return fail(error, EXIT_USAGE, "%s: needs %.3g %s of memory, but only %.3g are available", what,
-              needed / unit, small ? "MB" : "GB", available / unit);
+  if (needed > available_bytes) {
+    return fail(error, EXIT_USAGE, "%s: needs %.3g %s of memory, but only %.3g are available", what,
+                needed / unit, small ? "MB" : "GB", available_bytes / unit);
+  }
+  taken_bytes = needed;
+  return true;
 }

@@ -15,10 +15,16 @@
  */
 double memory_available_bytes(void);
 
+/** Begins a run, which has taken no memory yet. */
+void memory_start(void);
+
 /**
- * True if `bytes` and what the program needs beside its data fit into the available memory.
- * Otherwise EXIT_USAGE and one line that begins with `what`, such as a file or an option.
+ * Notes that `bytes` are about to be taken. EXIT_USAGE if the run would then hold more than was
+ * available at its start, in one line that begins with `what`, such as a file or an option.
  */
-bool memory_fits(const char *what, double bytes, Error *error);
+bool memory_take(const char *what, double bytes, Error *error);
+
+/** What is left of the available memory. */
+double memory_left_bytes(void);
 
 #endif

@@ -1,7 +1,7 @@
 /**
  * @file
- * Values of options: text to number or name. On failure all return false with EXIT_USAGE and one
- * line that names the option, the value and what would be right.
+ * Values of options: text to number or name. On failure all that parse return false with EXIT_USAGE
+ * and one line that names the option, the value and what would be right.
  */
 #ifndef HOST_VALUES_H
 #define HOST_VALUES_H
@@ -10,6 +10,10 @@
 #include <stdint.h>
 
 #include "host/base/error.h"
+
+static inline int64_t min_int64(int64_t a, int64_t b) {
+  return a < b ? a : b;
+}
 
 /** A decimal integer in [least, most]. */
 bool parse_integer(const char *option, const char *text, int64_t least, int64_t most,

@@ -142,7 +142,7 @@ typedef struct Comparison {
  * whole tiles, up to the last key that a row of its query tile attends: 0 * NaN is NaN. */
 static bool reached_by_bad_v(const Comparison *c, RowIndex row, int64_t first_bad) {
   const Problem *p = c->problem;
-  if (!c->tiles->multiplies_hidden_keys || first_bad == INT64_MAX) return false;
+  if (!c->tiles->multiplies_masked_keys || first_bad == INT64_MAX) return false;
   const int first = row.q / c->tiles->block_m * c->tiles->block_m;
   const int end = first + c->tiles->block_m < p->q_len ? first + c->tiles->block_m : p->q_len;
   const int block_n = c->tiles->block_n;
@@ -170,7 +170,7 @@ static void compare_special(const uint16_t *bits, double *o, double *expected, i
     } else if (isnan(expected[d])) {
       finding->nan_expected = true;
       finding->misplaced_number |= !isnan(o[d]);
-    } else if (isinf(expected[d])) { /* NaN if a weight that is 0 in fp32 met the Inf in V */
+    } else if (isinf(expected[d])) { /* NaN if a probability that is 0 in fp32 met the Inf in V */
       finding->misplaced_number |= o[d] != expected[d] && !isnan(o[d]);
     } else if (isnan(o[d])) {
       ++finding->nan;

@@ -64,12 +64,12 @@ static double score(const Judgement *j, const Attention *a, int64_t key) {
   return sum * p->scale;
 }
 
-/* sum += weight * V[key] */
-static void add_value(const Judgement *j, const Attention *a, double weight, int64_t key,
+/* sum += prob * V[key] */
+static void add_value(const Judgement *j, const Attention *a, double prob, int64_t key,
                       double *sum) {
   const Problem *p = j->problem;
   const uint16_t *v = j->inputs->v + row_offset(&p->v_strides, a->row.batch, a->kv_head, key);
-  for (int d = 0; d < p->head_dim; ++d) sum[d] += weight * element_value(p->dtype, v[d]);
+  for (int d = 0; d < p->head_dim; ++d) sum[d] += prob * element_value(p->dtype, v[d]);
 }
 
 /* Needs a->row, kv_head and spans; fills the rest. */
@@ -117,7 +117,7 @@ static void try_stale_tile(Case *c, const Attention *a, const double *part, doub
   double stale_k_sum = 0;
   if (first + shift < 0 || last + shift > j->problem->kv_len) return;
   for (int64_t key = first; key < last; ++key) {
-    if (a->p[key] == 0) continue; /* hidden */
+    if (a->p[key] == 0) continue; /* masked */
     const double p = exp(score(j, a, key + shift) - a->max);
     stale_k_sum += p;
     add_value(j, a, p, key, stale_k);

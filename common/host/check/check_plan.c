@@ -9,6 +9,7 @@
  */
 #include <stdlib.h>
 
+#include "host/base/values.h"
 #include "host/check/check.h"
 #include "host/io/random.h"
 #include "host/masks/mask.h"
@@ -17,10 +18,6 @@ enum { LEAST_ROWS = 16, EDGE_FACTOR = 4 };
 
 /* Streams of random numbers, apart from those of the input tensors. */
 enum { STREAM_EDGE = 100, STREAM_EDGE_HEAD, STREAM_ROW };
-
-static int64_t min_int64(int64_t a, int64_t b) {
-  return a < b ? a : b;
-}
 
 /* A random number from the i-th of `parts` equal parts of 0 .. total-1. */
 static int64_t draw(uint64_t seed, uint32_t stream, int64_t i, int64_t parts, int64_t total) {

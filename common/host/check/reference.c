@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "host/base/values.h"
 #include "vector_width.h"
 
 enum {
@@ -33,8 +34,8 @@ typedef struct Job {
   ReferenceProgress *progress;
   int group_size;
   int most_spans;
-  int64_t score_pitch; /* doubles from one row of scores to the next */
-  int padded_dim;      /* the inner loop of Q K^T takes four dimensions at a time */
+  int64_t score_stride; /* doubles from one row of scores to the next */
+  int padded_dim;       /* the inner loop of Q K^T takes four dimensions at a time */
   size_t next, done;
   bool failed;
 } Job;
@@ -56,16 +57,12 @@ typedef struct RowSums {
 /* Scratch memory of one thread. */
 typedef struct Workspace {
   double *q;                    /* [group_size][padded_dim] */
-  double *scores;               /* [group_size][score_pitch] */
+  double *scores;               /* [group_size][score_stride] */
   double *block;                /* K as [padded_dim][KEY_BLOCK], later V as [KEY_BLOCK][head_dim] */
   double *o, *base, *magnitude; /* [group_size][head_dim] */
   KeySpan *spans;               /* [group_size][most_spans] */
   RowSums sums[MAX_GROUP];
 } Workspace;
-
-static int64_t min_int64(int64_t a, int64_t b) {
-  return a < b ? a : b;
-}
 
 static double *new_doubles(int64_t count) {
   const size_t bytes = (size_t)count * sizeof(double);
@@ -85,7 +82,7 @@ static void free_workspace(Workspace *work) {
 static bool new_workspace(const Job *job, Workspace *work) {
   const int64_t dim = job->problem->head_dim;
   work->q = new_doubles(job->group_size * job->padded_dim);
-  work->scores = new_doubles(job->group_size * job->score_pitch);
+  work->scores = new_doubles(job->group_size * job->score_stride);
   work->block = new_doubles((int64_t)job->padded_dim * KEY_BLOCK);
   work->o = new_doubles(job->group_size * dim);
   work->base = new_doubles(job->group_size * dim);
@@ -99,12 +96,12 @@ static bool new_workspace(const Job *job, Workspace *work) {
   return false;
 }
 
-/* One head_dim long row as doubles, `pitch` apart. */
-static void convert_row(Dtype dtype, const uint16_t *from, int dim, double *to, int pitch) {
+/* One head_dim long row as doubles, `stride` elements apart. */
+static void convert_row(Dtype dtype, const uint16_t *from, int dim, double *to, int stride) {
   if (dtype == DTYPE_FP16) {
-    for (int d = 0; d < dim; ++d) to[d * pitch] = half_bits_to_float(from[d]);
+    for (int d = 0; d < dim; ++d) to[d * stride] = half_bits_to_float(from[d]);
   } else {
-    for (int d = 0; d < dim; ++d) to[d * pitch] = bf16_bits_to_float(from[d]);
+    for (int d = 0; d < dim; ++d) to[d * stride] = bf16_bits_to_float(from[d]);
   }
 }
 
@@ -216,7 +213,7 @@ static void compute_scores(const Job *job, const Group *group, Workspace *work) 
     for (int r = 0; r < group->count; ++r) {
       RowSums *sums = &work->sums[r];
       if (!attends_any(sums, first, last)) continue;
-      double *scores = work->scores + r * job->score_pitch + first;
+      double *scores = work->scores + r * job->score_stride + first;
       score_block(work->q + r * job->padded_dim, work->block, job->padded_dim, scores);
       int from, to;
       for (int i = sums->next_span; span_in_block(sums, i, first, last, &from, &to); ++i) {
@@ -260,7 +257,7 @@ static void weigh_values(const Job *job, const Group *group, Workspace *work) {
     for (int r = 0; r < group->count; ++r) {
       RowSums *sums = &work->sums[r];
       if (!attends_any(sums, first, last)) continue;
-      const double *scores = work->scores + r * job->score_pitch + first;
+      const double *scores = work->scores + r * job->score_stride + first;
       double p[KEY_BLOCK], rounded_p[KEY_BLOCK];
       int from, to;
       for (int i = sums->next_span; span_in_block(sums, i, first, last, &from, &to); ++i) {
@@ -344,8 +341,8 @@ bool reference_rows(const Problem *problem, const HostInputs *inputs, const RowI
              .progress = progress,
              .most_spans = mask_most_spans(inputs->mask)};
   job.padded_dim = (problem->head_dim + 3) / 4 * 4;
-  job.score_pitch = ((int64_t)problem->kv_len + KEY_BLOCK - 1) / KEY_BLOCK * KEY_BLOCK;
-  const int64_t fitting = MAX_SCORE_BYTES / (job.score_pitch * (int64_t)sizeof(double));
+  job.score_stride = ((int64_t)problem->kv_len + KEY_BLOCK - 1) / KEY_BLOCK * KEY_BLOCK;
+  const int64_t fitting = MAX_SCORE_BYTES / (job.score_stride * (int64_t)sizeof(double));
   job.group_size = fitting < 1 ? 1 : (int)min_int64(fitting, MAX_GROUP);
 
 #pragma omp parallel if (count > 1)

@@ -1,4 +1,3 @@
-#define _POSIX_C_SOURCE 200809L
 #include "host/cli/cases.h"
 
 #include <errno.h>
@@ -6,78 +5,41 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_WORDS = 64 };
-
-#define BLANKS " \t\r\n"
-
 void cases_free(CaseList *list) {
   for (size_t i = 0; i < list->count; i++) {
     free(list->cases[i].text);
-    free(list->cases[i].words);
+    wordfree(&list->cases[i].words);
   }
   free(list->cases);
   *list = (CaseList){0};
 }
 
-enum { TOO_MANY_WORDS = -1, OPEN_QUOTE = -2 };
-
-/**
- * Cuts `text` into words in place. As in a shell, quotes may stand anywhere in a word; they vanish,
- * and what is between them means nothing else. Returns the number of words, or what is wrong.
- */
-static int split(char *text, char **words) {
-  int count = 0;
-  for (const char *from = text;;) {
-    from += strspn(from, BLANKS);
-    if (*from == '\0' || *from == '#') return count;
-    if (count == MOST_WORDS) return TOO_MANY_WORDS;
-    words[count++] = text;
-    bool quoted = false;
-    for (; *from != '\0' && (quoted || strchr(BLANKS, *from) == NULL); from++) {
-      if (*from == '"') {
-        quoted = !quoted;
-      } else {
-        *text++ = *from;
-      }
-    }
-    if (quoted) return OPEN_QUOTE;
-    if (*from != '\0') from++;
-    *text++ = '\0'; /* never beyond `from`: the word is no longer than what it was made from */
+/** Cuts a line into words as a shell does, and applies them on top of `options`, which point into
+ * `words` from then on. */
+static bool parse_line(const char *line, wordexp_t *words, Options *options, Error *error) {
+  words->we_offs = 1; /* room for the name of the program */
+  if (wordexp(line, words, WRDE_NOCMD | WRDE_UNDEF | WRDE_DOOFFS) != 0) {
+    return fail(error, EXIT_USAGE, "cannot be split into words as a shell does");
   }
+  words->we_wordv[0] = (char *)(uintptr_t)step.name;
+  return options_parse((int)words->we_wordc + 1, words->we_wordv, options, error);
 }
 
-/** Applies a line on top of `options`, which keep pointing into it. */
-static bool parse_line(char *line, Options *options, int *count, Error *error) {
-  char program[] = "";
-  char *argv[MOST_WORDS + 2] = {program};
-  *count = split(line, argv + 1);
-  if (*count == OPEN_QUOTE) return fail(error, EXIT_USAGE, "quote without end");
-  if (*count == TOO_MANY_WORDS) return fail(error, EXIT_USAGE, "more than %d words", MOST_WORDS);
-  return options_parse(*count + 1, argv, options, error);
-}
-
-/** Adds a case; none for an empty line. */
-static bool add_case(CaseList *list, int line, const char *text, const Options *base,
-                     Error *error) {
-  Case added = {line, strdup(text), strdup(text), *base};
+/** Adds a case; none for an empty line or a comment. */
+static bool add_case(CaseList *list, int line, char *text, const Options *base, Error *error) {
+  text[strcspn(text, "\r\n")] = '\0';
+  char *comment = strstr(text, " #");
+  if (comment != NULL) *comment = '\0';
+  if (strchr("#", text[strspn(text, " \t")]) != NULL) return true;
   Case *larger = realloc(list->cases, sizeof(Case) * (list->count + 1));
-  if (larger != NULL) list->cases = larger;
-  int words = 0;
-  bool ok = (larger != NULL && added.text != NULL && added.words != NULL) ||
-            fail(error, EXIT_DEVICE, "out of host memory");
-  ok = ok && parse_line(added.words, &added.options, &words, error);
-  const Options *o = &added.options;
-  if (ok && (o->cases_path != NULL || o->ceilings || o->help || o->version)) {
-    ok = fail(error, EXIT_USAGE, "--cases, --ceilings, --help and --version cannot stand here");
-  }
-  if (ok && words > 0) {
-    added.text[strcspn(added.text, "\r\n")] = '\0';
-    list->cases[list->count++] = added;
-  } else {
-    free(added.text);
-    free(added.words);
-  }
-  return ok;
+  if (larger == NULL) return fail(error, EXIT_DEVICE, "out of host memory");
+  list->cases = larger;
+  Case *added = &list->cases[list->count++];
+  *added = (Case){.line = line, .text = strdup(text), .options = *base};
+  if (!parse_line(text, &added->words, &added->options, error)) return false;
+  const Options *o = &added->options;
+  return (o->cases_path == NULL && !o->ceilings && !o->help && !o->version) ||
+         fail(error, EXIT_USAGE, "--cases, --ceilings, --help and --version cannot stand here");
 }
 
 bool cases_read(const char *path, const Options *base, CaseList *list, Error *error) {

@@ -183,12 +183,10 @@ static bool parse_problem_option(int key, char *text, Options *o, Error *error) 
     case 'H':
       return parse_size("--heads", text, INT32_MAX, &o->q_heads, o, error);
     case 'G':
-      o->kv_heads_given = true;
       return parse_size("--kv-heads", text, INT32_MAX, &o->kv_heads, o, error);
     case 'n':
       return parse_size("--seqlen", text, LARGEST_LENGTH, &o->q_len, o, error);
     case 'k':
-      o->kv_len_given = true;
       return parse_size("--seqlen-kv", text, LARGEST_LENGTH, &o->kv_len, o, error);
     case 'd':
       return parse_size("--head-dim", text, MAX_HEAD_DIM, &o->head_dim, o, error);
@@ -207,7 +205,6 @@ static bool parse_problem_option(int key, char *text, Options *o, Error *error) 
       return step.block_masks != NULL ||
              fail(error, EXIT_USAGE, "--shared-kv: %s has no choice of buffers", step.name);
     case KEY_SCALE:
-      o->scale_given = true;
       if (!parse_real("--scale", text, &o->scale, error)) return false;
       return (o->scale >= SMALLEST_SCALE && o->scale <= LARGEST_SCALE) ||
              fail(error, EXIT_USAGE, "--scale %s: must be positive, from %g to %g", text,
@@ -285,26 +282,6 @@ static bool parse_action_option(int key, char *text, Options *o, Error *error) {
   }
 }
 
-/** What is wrong with a word that argp does not take for an option. Of one letter, all want values.
- */
-static const char *find_fault(const char *word) {
-  const bool is_long = word[1] == '-';
-  const size_t length = is_long ? strcspn(word + 2, "=") : 0;
-  const struct argp_option *found = NULL;
-  int alike = 0;
-  for (const struct argp_option *o = OPTIONS; o->name != NULL || o->doc != NULL; o++) {
-    if (o->name == NULL) continue;
-    if (is_long ? strncmp(o->name, word + 2, length) != 0 : o->key != word[1]) continue;
-    const bool whole = !is_long || o->name[length] == '\0';
-    alike = whole ? 1 : alike + 1;
-    found = o;
-    if (whole) break;
-  }
-  if (alike > 1) return "may stand for several options";
-  if (found == NULL) return "unknown option";
-  return found->arg == NULL ? "takes no value" : "its value is missing";
-}
-
 static error_t parse_option(int key, char *text, struct argp_state *state);
 
 static const struct argp ARGP = {
@@ -336,7 +313,9 @@ static error_t parse_option(int key, char *text, struct argp_state *state) {
     case ARGP_KEY_ERROR:
       if (error->text[0] == '\0') {
         const char *word = state->argv[state->next > 1 ? state->next - 1 : 1];
-        fail(error, EXIT_USAGE, "%s: %s; --help lists the options", word, find_fault(word));
+        fail(error, EXIT_USAGE,
+             "%s: no such option, or its value is missing or not allowed; --help lists the options",
+             word);
       }
       return 0;
     default:

@@ -13,6 +13,7 @@
 #include "host/base/error.h"
 #include "host/check/check.h"
 #include "host/io/inputs.h"
+#include "host/masks/mask.h"
 #include "host/report/lab_report.h"
 
 /** Order of the dimensions in device memory. */
@@ -20,15 +21,15 @@ typedef enum Layout { LAYOUT_BHND, LAYOUT_BNHD } Layout;
 
 /** One run, as asked for. Strings point into the argument vector. */
 typedef struct Options {
-  int batch, q_heads, kv_heads, q_len, kv_len, head_dim;
-  bool kv_heads_given, kv_len_given, scale_given;
+  int batch, q_heads, q_len, head_dim;
+  int kv_heads, kv_len; /**< 0: those of Q */
   Dtype dtype;
   const char *mask;
   int mask_block_q, mask_block_kv; /**< block sizes of --draw-mask and of the block mask */
   bool shared_kv;
   const char *mask_directory; /**< where to write the block mask, or NULL */
   Layout layout;
-  double scale;
+  double scale; /**< 0: 1 / sqrt(head_dim) */
   InputKind input;
   const char *input_directory;  /**< for INPUT_DIRECTORY */
   const char *output_directory; /**< or NULL */
@@ -66,5 +67,15 @@ FILE *options_report_stream(const Options *options);
 /** The names that the command line uses. */
 const char *input_name(const Options *options);
 const char *layout_name(Layout layout);
+
+/**
+ * Checks what can be checked only when all options are known, and derives the problem, with dense
+ * strides in the layout asked for, and its mask. EXIT_USAGE as above. On success the mask is to be
+ * freed by mask_free().
+ */
+bool options_problem(const Options *options, Problem *problem, Mask *mask, Error *error);
+
+/** Sets dense strides of all four tensors in the given layout. */
+void problem_set_layout(Problem *problem, Layout layout);
 
 #endif

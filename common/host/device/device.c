@@ -8,7 +8,22 @@
 #include <simt.h>
 #endif
 
-#include "host/device/step_build.h"
+#include "host/base/memory.h"
+
+/** Linked into programs of the CPU backend only. */
+extern const Step step_checked __attribute__((weak));
+
+static bool is_checking;
+
+const Step *step_build(void) {
+  return is_checking ? &step_checked : &step;
+}
+
+bool step_build_choose(bool checking) {
+  if (checking && &step_checked == NULL) return false;
+  is_checking = checking;
+  return true;
+}
 
 bool device_ok(cudaError_t status, const char *what, Error *error) {
   if (status == cudaSuccess) return true;
@@ -66,10 +81,10 @@ static bool upload(const void **pointer, const uint16_t *source, size_t bytes, c
   return device_ok(cudaMemcpy(target, source, bytes, cudaMemcpyHostToDevice), what, error);
 }
 
-size_t device_tensors_bytes(const Problem *p) {
-  const size_t q_rows = (size_t)p->batch * p->q_heads * p->q_len;
-  const size_t kv_rows = (size_t)p->batch * p->kv_heads * p->kv_len;
-  return 2 * p->head_dim * (2 * q_rows + 2 * kv_rows) + sizeof(float) * q_rows + 4 * GUARD_BYTES;
+double device_tensors_bytes(const Problem *p) {
+  const double q_rows = (double)p->batch * p->q_heads * p->q_len;
+  const double kv_rows = (double)p->batch * p->kv_heads * p->kv_len;
+  return 2.0 * p->head_dim * (2 * q_rows + 2 * kv_rows) + sizeof(float) * q_rows;
 }
 
 bool device_tensors_create(const Problem *p, const uint16_t *q, const uint16_t *k,
@@ -94,18 +109,27 @@ bool device_tensors_create(const Problem *p, const uint16_t *q, const uint16_t *
   return true;
 }
 
-bool device_workspace_create(const Problem *problem, size_t reserve_bytes, DeviceTensors *t,
+size_t device_free_bytes(size_t taken) {
+  size_t free_bytes = 0, total_bytes;
+  cudaMemGetInfo(&free_bytes, &total_bytes);
+  free_bytes = free_bytes > taken ? free_bytes - taken : 0;
+#ifdef SIMT_BACKEND
+  const double left = memory_left_bytes();
+  if (left < (double)free_bytes) free_bytes = left > 0 ? (size_t)left : 0;
+#endif
+  return free_bytes;
+}
+
+bool device_workspace_create(const Problem *problem, size_t free_bytes, DeviceTensors *t,
                              Error *error) {
-  if (step_build()->workspace_bytes == NULL) return true;
-  size_t free_bytes, total_bytes;
-  if (!device_ok(cudaMemGetInfo(&free_bytes, &total_bytes), "cudaMemGetInfo", error)) return false;
-  free_bytes = free_bytes > reserve_bytes ? free_bytes - reserve_bytes : 0;
-  t->workspace_bytes = step_build()->workspace_bytes(problem, free_bytes);
-  if (t->workspace_bytes > free_bytes) {
+  t->heads = heads_at_a_time(problem, free_bytes);
+  if (step.workspace_bytes == NULL) return true;
+  if (t->heads == 0) {
     return fail(error, EXIT_DEVICE,
                 "needs %zu bytes of device memory beside the tensors, but only %zu are free",
-                t->workspace_bytes, free_bytes);
+                step.workspace_bytes(problem), free_bytes);
   }
+  t->workspace_bytes = (size_t)t->heads * step.workspace_bytes(problem);
   return device_allocate(&t->tensors.workspace, t->workspace_bytes, "workspace", error);
 }
 

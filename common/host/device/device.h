@@ -23,6 +23,15 @@ typedef struct Device {
   int runtime; /**< CUDA version as 1000 * major + 10 * minor */
 } Device;
 
+/**
+ * The step to call. A program of the CPU backend has two builds of it: the plain one, which is
+ * fast, and the checking one, whose kernels report each load and store to the lab.
+ */
+const Step *step_build(void);
+
+/** Chooses the checking build, or the plain one; false if this program has no checking build. */
+bool step_build_choose(bool checking);
+
 /** Reads the properties of the current device. EXIT_NO_GPU if there is none. */
 bool device_open(Device *device, Error *error);
 
@@ -38,22 +47,27 @@ typedef struct DeviceTensors {
   uint8_t *o_block;   /**< front guard, O, back guard */
   uint8_t *lse_block; /**< front guard, LSE, back guard */
   size_t o_bytes, lse_bytes;
+  int heads; /**< query heads that the workspace holds */
   size_t workspace_bytes;
 } DeviceTensors;
 
-/** Bytes of device memory that device_tensors_create() allocates. */
-size_t device_tensors_bytes(const Problem *problem);
+/** Bytes of Q, K, V, O and LSE. */
+double device_tensors_bytes(const Problem *problem);
 
 /** Allocates all but the workspace and copies the inputs over. EXIT_DEVICE when memory runs out. */
 bool device_tensors_create(const Problem *problem, const uint16_t *q, const uint16_t *k,
                            const uint16_t *v, DeviceTensors *tensors, Error *error);
 
 /**
- * Asks the step how much workspace it needs and allocates it; `reserve_bytes` stay free.
- * EXIT_DEVICE with the number of bytes needed if the problem does not fit.
+ * Allocates the step's workspace, for as many heads as fit into `free_bytes`. EXIT_DEVICE if that
+ * is none.
  */
-bool device_workspace_create(const Problem *problem, size_t reserve_bytes, DeviceTensors *tensors,
+bool device_workspace_create(const Problem *problem, size_t free_bytes, DeviceTensors *tensors,
                              Error *error);
+
+/** Device memory that is free once `taken` more bytes are in use; on the CPU backend no more than
+ * this program may still take. */
+size_t device_free_bytes(size_t taken);
 
 /** Fills O, LSE and their guards with OUTPUT_POISON. */
 bool device_outputs_poison(DeviceTensors *tensors, Error *error);

@@ -1,4 +1,3 @@
-#define _POSIX_C_SOURCE 200809L
 #include "host/device/timing.h"
 
 #include <stdlib.h>
@@ -38,17 +37,17 @@ static double quantile(const float *sorted, int count, double share) {
   return sorted[below] + (position - below) * (sorted[above] - sorted[below]);
 }
 
-static bool time_once(const Problem *problem, const Tensors *tensors, size_t workspace_bytes,
+static bool time_once(const Problem *problem, const Tensors *tensors, int heads,
                       const Stopwatch *watch, float *milliseconds, Error *error) {
   return device_ok(cudaMemsetAsync(watch->flush, 0, watch->flush_bytes, 0), "L2 flush", error) &&
          device_ok(cudaEventRecord(watch->start, 0), "cudaEventRecord", error) &&
-         device_ok(step.forward(problem, tensors, workspace_bytes, 0), "launch", error) &&
+         device_ok(step.forward(problem, tensors, heads, 0), "launch", error) &&
          device_ok(cudaEventRecord(watch->stop, 0), "cudaEventRecord", error) &&
          device_ok(cudaEventSynchronize(watch->stop), "kernel", error) &&
          device_ok(cudaEventElapsedTime(milliseconds, watch->start, watch->stop), "timing", error);
 }
 
-static bool take_samples(const Problem *problem, const Tensors *tensors, size_t workspace_bytes,
+static bool take_samples(const Problem *problem, const Tensors *tensors, int heads,
                          const Stopwatch *watch, Sampling sampling, Timing *timing, Error *error) {
   float *samples = NULL;
   int capacity = 0;
@@ -58,7 +57,7 @@ static bool take_samples(const Problem *problem, const Tensors *tensors, size_t 
   bool ok = true;
   while (ok && count < MOST_SAMPLES && (count < least || total_ms < 1e3 * sampling.min_time)) {
     float milliseconds = 0;
-    ok = time_once(problem, tensors, workspace_bytes, watch, &milliseconds, error);
+    ok = time_once(problem, tensors, heads, watch, &milliseconds, error);
     if (ok && count >= capacity) {
       capacity = 2 * capacity + 64;
       float *larger = realloc(samples, sizeof(float) * (size_t)capacity);
@@ -81,13 +80,13 @@ static bool take_samples(const Problem *problem, const Tensors *tensors, size_t 
   return ok;
 }
 
-bool time_forward(const Problem *problem, const Tensors *tensors, size_t workspace_bytes,
-                  size_t l2_bytes, Sampling sampling, Timing *timing, Error *error) {
+bool time_forward(const Problem *problem, const Tensors *tensors, int heads, size_t l2_bytes,
+                  Sampling sampling, Timing *timing, Error *error) {
   Stopwatch watch = {.flush_bytes = timing_flush_bytes(l2_bytes)};
   const bool ok = device_ok(cudaEventCreate(&watch.start), "cudaEventCreate", error) &&
                   device_ok(cudaEventCreate(&watch.stop), "cudaEventCreate", error) &&
                   device_ok(cudaMalloc(&watch.flush, watch.flush_bytes), "L2 flush", error) &&
-                  take_samples(problem, tensors, workspace_bytes, &watch, sampling, timing, error);
+                  take_samples(problem, tensors, heads, &watch, sampling, timing, error);
   cudaEventDestroy(watch.start);
   cudaEventDestroy(watch.stop);
   cudaFree(watch.flush);

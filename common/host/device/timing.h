@@ -34,7 +34,7 @@ typedef struct Sampling {
  * Times step.forward() with CUDA events around each pass; L2 is flushed before it. 3 warm-up
  * passes, then samples as `sampling` says. EXIT_DEVICE if a launch or memory fails.
  */
-bool time_forward(const Problem *problem, const Tensors *tensors, size_t workspace_bytes,
-                  size_t l2_bytes, Sampling sampling, Timing *timing, Error *error);
+bool time_forward(const Problem *problem, const Tensors *tensors, int heads, size_t l2_bytes,
+                  Sampling sampling, Timing *timing, Error *error);
 
 #endif

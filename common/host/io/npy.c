@@ -1,5 +1,3 @@
-#define _POSIX_C_SOURCE 200809L
-
 #include "host/io/npy.h"
 
 #include <errno.h>
@@ -142,7 +140,8 @@ static bool read_header(const char *path, FILE *file, uint64_t size, NpyTypes ty
     return fail(error, EXIT_DEVICE, "%s: cannot read: %s", path, strerror(errno));
   }
   if (memcmp(preamble, MAGIC, MAGIC_BYTES) != 0) {
-    return fail(error, EXIT_USAGE, "%s: no .npy file: does not start with \"\\x93NUMPY\"", path);
+    return fail(error, EXIT_USAGE, "%s: not a .npy file: it does not start with \"\\x93NUMPY\"",
+                path);
   }
   const int major = preamble[MAGIC_BYTES], minor = preamble[MAGIC_BYTES + 1];
   if (size >= PREAMBLE_BYTES && (major < 1 || major > 3 || minor != 0)) {
@@ -171,7 +170,7 @@ static bool read_header(const char *path, FILE *file, uint64_t size, NpyTypes ty
 }
 
 static bool read_data(const char *path, FILE *file, NpyArray *array, Error *error) {
-  if (!memory_fits(path, (double)array->bytes, error)) return false;
+  if (!memory_take(path, (double)array->bytes, error)) return false;
   array->data = malloc(array->bytes + 1);
   if (array->data == NULL) return fail(error, EXIT_DEVICE, "%s: out of host memory", path);
   if (fread(array->data, 1, array->bytes, file) != array->bytes) {

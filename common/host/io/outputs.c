@@ -1,4 +1,3 @@
-#define _POSIX_C_SOURCE 200809L
 #include "host/io/outputs.h"
 
 #include <errno.h>
@@ -27,25 +26,17 @@ static void gather(const Problem *p, const uint16_t *o, void *target) {
   }
 }
 
-bool outputs_directory_create(const char *option, const char *directory, bool *created,
-                              Error *error) {
-  const char *const right = "must be a directory that can be written, or one that can be created";
+bool outputs_directory_create(const char *option, const char *directory, Error *error) {
   struct stat status;
-  *created = mkdir(directory, 0777) == 0;
-  if (*created) return true;
-  if (errno != EEXIST) {
-    const int cause = errno;
-    return fail(error, cause == ENOSPC ? EXIT_DEVICE : EXIT_USAGE,
-                "%s %s: cannot create it: %s; %s", option, directory, strerror(cause), right);
+  if (directory == NULL || mkdir(directory, 0777) == 0) return true;
+  int cause = errno;
+  if (cause == EEXIST) {
+    const bool is_directory = stat(directory, &status) == 0 && S_ISDIR(status.st_mode);
+    cause = !is_directory ? ENOTDIR : access(directory, W_OK | X_OK) == 0 ? 0 : errno;
   }
-  if (stat(directory, &status) == 0 && !S_ISDIR(status.st_mode)) {
-    return fail(error, EXIT_USAGE, "%s %s: is no directory; %s", option, directory, right);
-  }
-  if (access(directory, W_OK | X_OK) != 0) {
-    return fail(error, EXIT_USAGE, "%s %s: cannot write into it: %s; %s", option, directory,
-                strerror(errno), right);
-  }
-  return true;
+  return cause == 0 || fail(error, cause == ENOSPC ? EXIT_DEVICE : EXIT_USAGE,
+                            "%s %s: %s; must be a directory that can be written or created", option,
+                            directory, strerror(cause));
 }
 
 bool outputs_write(const Problem *p, const uint16_t *o, const float *lse, const char *directory,

@@ -12,12 +12,11 @@
 #include "host/base/error.h"
 
 /**
- * Creates `directory` if it does not exist; `created` tells whether it did. Called before a run, so
- * that a long one does not end without a place for its results. EXIT_USAGE, with the name of the
- * `option`, if the directory cannot be created or written to.
+ * Creates `directory`, unless it exists or is NULL. Called before a run, so that a long one does
+ * not end without a place for its results. EXIT_USAGE, with the name of the `option`, if the
+ * directory cannot be created or written to.
  */
-bool outputs_directory_create(const char *option, const char *directory, bool *created,
-                              Error *error);
+bool outputs_directory_create(const char *option, const char *directory, Error *error);
 
 /**
  * Writes o.npy, [B, H, N, D], and lse.npy, [B, H, N], into a directory, or neither of them. `o` has

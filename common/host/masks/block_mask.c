@@ -54,43 +54,39 @@ typedef struct Place {
 } Place;
 
 /** Name of an element for messages: "kv_indices[b=0, h=1, q_block=3, slot=2]". */
-typedef struct SlotName {
-  char text[128];
-} SlotName;
-
-static const char *name_slot(const char *tensor, Place at, SlotName *name) {
-  snprintf(name->text, sizeof name->text, "%s[b=%d, h=%d, q_block=%d, slot=%d]", tensor, at.batch,
-           at.head, at.q_block, at.slot);
-  return name->text;
+static const char *name_slot(const char *tensor, Place at) {
+  static char text[128];
+  snprintf(text, sizeof text, "%s[b=%d, h=%d, q_block=%d, slot=%d]", tensor, at.batch, at.head,
+           at.q_block, at.slot);
+  return text;
 }
 
 static bool validate_slot(const BlockMask *m, Place at, int64_t kv_blocks, int32_t *seen_in,
                           int32_t row, Error *error) {
   const int b = at.batch, h = at.head, q = at.q_block, i = at.slot;
-  SlotName name = {""};
   const int type = slot_value(m->block_mask_types, m->type_strides, b, h, q, i);
   if (type < 0 || type >= BLOCK_TYPES) {
     return fail(error, EXIT_USAGE,
                 "%s = %d, must be 0 (MASKED), 1 (CAUSAL), 2 (FULL) or 3 (PARTIAL)",
-                name_slot("block_mask_types", at, &name), type);
+                name_slot("block_mask_types", at), type);
   }
   if (type == BLOCK_MASKED) return true;
   const int block = slot_value(m->kv_indices, m->index_strides, b, h, q, i);
   if (block < 0 || block >= kv_blocks) {
     return fail(error, EXIT_USAGE, "%s = %d, but there %s only %lld key/value block%s",
-                name_slot("kv_indices", at, &name), block, kv_blocks == 1 ? "is" : "are",
+                name_slot("kv_indices", at), block, kv_blocks == 1 ? "is" : "are",
                 (long long)kv_blocks, kv_blocks == 1 ? "" : "s");
   }
   if (seen_in[block] == row) {
     return fail(error, EXIT_USAGE, "%s = %d, but the row lists that block already",
-                name_slot("kv_indices", at, &name), block);
+                name_slot("kv_indices", at), block);
   }
   seen_in[block] = row;
   if (type != BLOCK_PARTIAL) return true;
   const int tile = slot_value(m->partial_block_mask_indices, m->partial_strides, b, h, q, i);
   if (tile < 0 || tile >= m->tile_count) {
     return fail(error, EXIT_USAGE, "%s = %d, but the slot is PARTIAL and there %s %d tile%s",
-                name_slot("partial_block_mask_indices", at, &name), tile,
+                name_slot("partial_block_mask_indices", at), tile,
                 m->tile_count == 1 ? "is" : "are", m->tile_count, m->tile_count == 1 ? "" : "s");
   }
   return true;

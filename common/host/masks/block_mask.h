@@ -52,11 +52,11 @@ struct Mask;
  * classified (all entries attended: FULL; none: not listed; as under the causal rule: CAUSAL; else
  * PARTIAL), identical tiles stored once. Entries past the lengths do not count when classifying and
  * are 0 in the tiles. Blocks are classified from the rows' spans; only mixed blocks are looked at
- * entry by entry. EXIT_USAGE if the mask, its blocks and the `held_bytes` of the rest of the run
- * need more than the available memory. Freed by block_mask_free().
+ * entry by entry. EXIT_USAGE if that needs more than the available memory. Freed by
+ * block_mask_free().
  */
 bool block_mask_build(const struct Mask *mask, int q_block_size, int kv_block_size,
-                      double held_bytes, HostBlockMask *blocks, Error *error);
+                      HostBlockMask *blocks, Error *error);
 
 /** Frees the tensors; harmless on a zeroed struct. */
 void block_mask_free(HostBlockMask *blocks);
@@ -80,10 +80,10 @@ bool block_mask_read(const char *directory, const Problem *problem, int q_block_
                      int kv_block_size, HostBlockMask *blocks, Error *error);
 
 /**
- * Writes the five files of a valid mask in host memory, whatever its strides, or none of them;
- * creates the directory. Unused fields are written as -1. EXIT_DEVICE if it fails.
+ * Writes what block_mask_build() made as five files into a directory, or none of them. EXIT_DEVICE
+ * if that fails.
  */
-bool block_mask_write(const char *directory, const BlockMask *mask, Error *error);
+bool block_mask_write(const char *directory, const HostBlockMask *blocks, Error *error);
 
 /** Element of a [B, H, NQB] or, with a slot, [B, H, NQB, MAXB] tensor. */
 static inline int32_t block_count(const BlockMask *m, int batch, int head, int q_block) {
@@ -95,5 +95,24 @@ static inline int32_t slot_value(const int32_t *tensor, const int64_t *strides, 
                                  int q_block, int slot) {
   return tensor[batch * strides[0] + head * strides[1] + q_block * strides[2] + slot * strides[3]];
 }
+
+typedef struct DeviceMask {
+  BlockMask mask; /**< in host memory; its tensors are on the device */
+  void *tensors[MASK_TENSORS];
+  void *prepared;
+  size_t mask_bytes, prepared_bytes;
+  double upload_ms;  /**< for allocating and copying the tensors, by the host clock */
+  double prepare_ms; /**< for allocating for prepare() and running it, by the host clock */
+} DeviceMask;
+
+/**
+ * Copies a valid mask to the device and runs the step's prepare(). EXIT_DEVICE if memory runs out
+ * or a kernel fails. Freed by device_mask_free().
+ */
+bool device_mask_create(const Problem *problem, const HostBlockMask *blocks, DeviceMask *mask,
+                        Error *error);
+
+/** Frees everything; harmless on a zeroed struct. */
+void device_mask_free(DeviceMask *mask);
 
 #endif

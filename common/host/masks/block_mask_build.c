@@ -42,8 +42,8 @@ typedef struct Builder {
   int32_t *row_slots; /**< [batches][heads][q_blocks]: slots of the row */
   int32_t longest;    /**< most slots of a row, at least 1 */
   TileTable table;
-  double taken_bytes, most_bytes; /**< memory needed so far, and available */
-  bool too_large;
+  const char *what; /**< begins a message */
+  Error *error;     /**< set once memory that is not available was asked for */
 } Builder;
 
 static uint64_t hash_bytes(const uint8_t *bytes, size_t count) {
@@ -76,11 +76,8 @@ static bool grow_entries(TileTable *t) {
   return true;
 }
 
-/** Adds to the memory needed; false if it is more than there is. */
 static bool take(Builder *b, double bytes) {
-  b->taken_bytes += bytes;
-  b->too_large = b->too_large || b->taken_bytes > b->most_bytes;
-  return !b->too_large;
+  return memory_take(b->what, bytes, b->error);
 }
 
 /** Index of a tile, stored if it is new; -1 if memory runs out. */
@@ -308,9 +305,13 @@ static void free_builder(Builder *b) {
   free(b->table.entries);
 }
 
-bool block_mask_build(const Mask *mask, int q_block_size, int kv_block_size, double held_bytes,
-                      HostBlockMask *blocks, Error *error) {
+bool block_mask_build(const Mask *mask, int q_block_size, int kv_block_size, HostBlockMask *blocks,
+                      Error *error) {
+  char what[512];
+  snprintf(what, sizeof what, "--mask %.200s in blocks of %d x %d, --seqlen %d, --seqlen-kv %d",
+           mask->text, q_block_size, kv_block_size, mask->q_len, mask->kv_len);
   *blocks = (HostBlockMask){0};
+  error->text[0] = '\0';
   Builder b = {.mask = mask,
                .q_size = q_block_size,
                .kv_size = kv_block_size,
@@ -320,15 +321,11 @@ bool block_mask_build(const Mask *mask, int q_block_size, int kv_block_size, dou
                .most_spans = mask_most_spans(mask),
                .longest = 1,
                .table.tile_bytes = (size_t)q_block_size * (size_t)kv_block_size,
-               .taken_bytes = held_bytes + mask_bytes(mask),
-               .most_bytes = memory_available_bytes()};
+               .what = what,
+               .error = error};
   const bool ok = allocate(&b) && build_rows(&b) && lay_out(&b, blocks);
   free_builder(&b);
   if (ok) return true;
   block_mask_free(blocks);
-  char what[512];
-  snprintf(what, sizeof what, "--mask %.200s in blocks of %d x %d, --seqlen %d, --seqlen-kv %d",
-           mask->text, q_block_size, kv_block_size, mask->q_len, mask->kv_len);
-  if (b.too_large && !memory_fits(what, b.taken_bytes, error)) return false;
-  return fail(error, EXIT_DEVICE, "%s: out of host memory for the blocks", what);
+  return error->text[0] == '\0' ? fail(error, EXIT_DEVICE, "%s: out of host memory", what) : false;
 }

@@ -2,7 +2,6 @@
  * @file
  * Block masks as directories of .npy files.
  */
-#define _POSIX_C_SOURCE 200809L
 #include <errno.h>
 #include <limits.h>
 #include <stdio.h>
@@ -138,63 +137,14 @@ bool block_mask_read(const char *directory, const Problem *problem, int q_block_
   return ok;
 }
 
-/** The slots of one row. Unused fields are written as -1. */
-static void pack_row(const BlockMask *m, int batch, int head, int q_block, int32_t *indices,
-                     int32_t *types, int32_t *tiles) {
-  const int count = block_count(m, batch, head, q_block);
-  for (int i = 0; i < m->max_slots; i++) {
-    indices[i] = types[i] = tiles[i] = -1;
-    if (i >= count) continue;
-    types[i] = slot_value(m->block_mask_types, m->type_strides, batch, head, q_block, i);
-    if (types[i] == BLOCK_MASKED) continue;
-    indices[i] = slot_value(m->kv_indices, m->index_strides, batch, head, q_block, i);
-    if (types[i] != BLOCK_PARTIAL) continue;
-    tiles[i] =
-        slot_value(m->partial_block_mask_indices, m->partial_strides, batch, head, q_block, i);
-  }
-}
-
-/** Copies the four tensors of slots, which may have any strides, to dense ones. */
-static void pack(const BlockMask *m, int32_t *const packed[TENSOR_TILES]) {
-  size_t row = 0;
-  for (int b = 0; b < m->batches; b++) {
-    for (int h = 0; h < m->heads; h++) {
-      for (int q = 0; q < m->q_blocks; q++, row++) {
-        const size_t at = row * (size_t)m->max_slots;
-        packed[TENSOR_COUNTS][row] = block_count(m, b, h, q);
-        pack_row(m, b, h, q, packed[TENSOR_INDICES] + at, packed[TENSOR_TYPES] + at,
-                 packed[TENSOR_TILE_INDICES] + at);
-      }
-    }
-  }
-}
-
-bool block_mask_write(const char *directory, const BlockMask *m, Error *error) {
-  if (mkdir(directory, 0777) != 0 && errno != EEXIST) {
-    return fail(error, EXIT_DEVICE, "%s: cannot create it: %s", directory, strerror(errno));
-  }
+bool block_mask_write(const char *directory, const HostBlockMask *blocks, Error *error) {
+  const BlockMask *m = &blocks->mask;
   const int64_t slots[4] = {m->batches, m->heads, m->q_blocks, m->max_slots};
   const int64_t tiles[3] = {m->tile_count, m->q_block_size, m->kv_block_size};
-  const size_t rows = (size_t)m->batches * (size_t)m->heads * (size_t)m->q_blocks;
-  int32_t *packed[TENSOR_TILES];
   NpyFile files[MASK_TENSORS];
-  bool ok = true;
   for (int i = 0; i < MASK_TENSORS; i++) {
-    files[i] = (NpyFile){FILES[i].name, FILES[i].type, FILES[i].rank, slots, NULL};
-    if (i == TENSOR_TILES) break;
-    const size_t width = i == TENSOR_COUNTS ? 1 : (size_t)m->max_slots;
-    packed[i] = malloc(sizeof(int32_t) * (rows * width + 1));
-    files[i].data = packed[i];
-    ok = ok && packed[i] != NULL;
+    const int64_t *shape = i == TENSOR_TILES ? tiles : slots;
+    files[i] = (NpyFile){FILES[i].name, FILES[i].type, FILES[i].rank, shape, blocks->data[i]};
   }
-  files[TENSOR_TILES].shape = tiles;
-  files[TENSOR_TILES].data = m->partial_block_masks;
-  if (ok) {
-    pack(m, packed);
-    ok = npy_write(directory, files, MASK_TENSORS, error);
-  } else {
-    fail(error, EXIT_DEVICE, "%s: out of host memory", directory);
-  }
-  for (int i = 0; i < TENSOR_TILES; i++) free(packed[i]);
-  return ok;
+  return npy_write(directory, files, MASK_TENSORS, error);
 }

@@ -1,7 +1,6 @@
-#include "host/masks/device_mask.h"
+#include "host/masks/block_mask.h"
 
 #include "host/device/device.h"
-#include "host/device/step_build.h"
 #include "host/device/timing.h"
 
 static const char *const TENSOR_NAMES[MASK_TENSORS] = {

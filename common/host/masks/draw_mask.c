@@ -1,7 +1,8 @@
-#include "host/masks/draw_mask.h"
-
 #include <stdlib.h>
 #include <string.h>
+
+#include "host/base/values.h"
+#include "host/masks/mask.h"
 
 enum { MOST_CHARACTERS = 64 };
 
@@ -25,10 +26,6 @@ static void add_row(const KeySpan *spans, int count, int64_t step, int64_t *cell
 /** '#' if every entry of a cell is attended, '.' if none, '/' if some. */
 static char character(int64_t attended, int64_t entries) {
   return attended == 0 ? '.' : attended == entries ? '#' : '/';
-}
-
-static int64_t min_int64(int64_t a, int64_t b) {
-  return a < b ? a : b;
 }
 
 bool draw_mask(const Mask *mask, int q_block, int kv_block, FILE *out, Error *error) {

@@ -91,12 +91,6 @@ static bool drawn(const Mask *mask, uint32_t stream, int64_t index) {
   return random_uniform(mask->seed, stream, (uint64_t)index) < mask->density;
 }
 
-/** One past the last index below `count` for which first + index is drawn; 0 if there is none. */
-static int64_t last_drawn(const Mask *mask, uint32_t stream, int64_t first, int64_t count) {
-  while (count > 0 && !drawn(mask, stream, first + count - 1)) count--;
-  return count;
-}
-
 static int drawn_block_row(const Mask *mask, int q, KeySpan *spans) {
   const int64_t blocks = drawn_blocks(mask);
   const int64_t row = q / mask->q_block_size * blocks;
@@ -259,30 +253,13 @@ int mask_row(const Mask *mask, int batch, int head, int q, KeySpan *spans) {
 }
 
 int mask_row_end(const Mask *mask, int batch, int head, int q, int kv_tile) {
-  KeySpan span;
-  switch (mask->preset) {
-    case PRESET_DILATED:
-      return causal_limit(mask, q); /* k = q' is attended */
-    case PRESET_BLOCKS: {
-      const int64_t blocks = drawn_blocks(mask), row = q / mask->q_block_size * blocks;
-      const int64_t end = last_drawn(mask, STREAM_BLOCKS, row, blocks) * mask->kv_block_size;
-      return clamp(end, 0, mask->kv_len);
-    }
-    case PRESET_RANDOM:
-      return (int)last_drawn(mask, STREAM_ENTRIES, (int64_t)q * mask->kv_len, mask->kv_len);
-    case PRESET_DENSE_FILE:
-      return (int)last_one(dense_entries(mask, batch, head, q), mask->kv_len);
-    case PRESET_DIRECTORY:
-      return directory_row_end(mask, batch, head, q, kv_tile);
-    default:
-      return mask_row(mask, batch, head, q, &span) > 0 ? span.end : 0; /* one span at most */
-  }
-}
-
-double mask_bytes(const Mask *mask) {
-  double bytes = (double)mask->dense.bytes;
-  for (int i = 0; i < MASK_TENSORS; i++) bytes += (double)mask->blocks.bytes[i];
-  return bytes;
+  if (mask->preset == PRESET_DIRECTORY) return directory_row_end(mask, batch, head, q, kv_tile);
+  KeySpan *spans = malloc(sizeof *spans * (size_t)mask_most_spans(mask));
+  if (spans == NULL) return mask->kv_len;
+  const int count = mask_row(mask, batch, head, q, spans);
+  const int end = count > 0 ? spans[count - 1].end : 0;
+  free(spans);
+  return end;
 }
 
 int mask_rows_alike(const Mask *mask, int q) {

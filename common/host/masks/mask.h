@@ -9,6 +9,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include <stdio.h>
 #include "attention.h"
 #include "host/base/error.h"
 #include "host/io/npy.h"
@@ -90,9 +91,6 @@ bool mask_names_directory(const char *text);
 /** Frees everything; harmless on a zeroed mask. */
 void mask_free(Mask *mask);
 
-/** Bytes of host memory of a mask from files; 0 for a preset. */
-double mask_bytes(const Mask *mask);
-
 /** Most spans that mask_row() writes. */
 int mask_most_spans(const Mask *mask);
 
@@ -124,5 +122,12 @@ bool mask_draw_keys(const Mask *mask, const Problem *problem, uint64_t seed, int
 
 /** Attended (query, key) pairs of a problem with `batch` x `heads`. */
 int64_t mask_entries(const Mask *mask, int batch, int heads);
+
+/**
+ * Prints one character per block of `q_block` x `kv_block` entries of the first mask. If that gives
+ * more than 64 rows or columns, a character stands for several blocks. EXIT_DEVICE if memory runs
+ * out.
+ */
+bool draw_mask(const Mask *mask, int q_block, int kv_block, FILE *out, Error *error);
 
 #endif

@@ -2,7 +2,6 @@
  * @file
  * From the text of --mask to a mask.
  */
-#define _POSIX_C_SOURCE 200809L
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -121,7 +120,8 @@ static bool parse_density(Mask *mask, const char *argument, Error *error) {
   return true;
 }
 
-/** Refuses random entries early if their PARTIAL tiles, a byte an entry, cannot fit the memory. */
+/** Refuses random entries if their PARTIAL tiles, a byte an entry, cannot fit: drawing them takes
+ * long. */
 static bool check_tiles(const Mask *mask, Error *error) {
   const double tile = (double)mask->q_block_size * mask->kv_block_size;
   const double blocks = ceil((double)mask->q_len / mask->q_block_size) *
@@ -130,7 +130,8 @@ static bool check_tiles(const Mask *mask, Error *error) {
   char what[512];
   snprintf(what, sizeof what, "--mask %.200s, --seqlen %d, --seqlen-kv %d", mask->text, mask->q_len,
            mask->kv_len);
-  return memory_fits(what, blocks * mixed * tile, error);
+  const double bytes = blocks * mixed * tile; /* the tiles are not taken yet */
+  return memory_take(what, bytes, error) && memory_take(what, -bytes, error);
 }
 
 static bool parse_argument(Mask *mask, const char *argument, Error *error) {

@@ -1,5 +1,4 @@
-#define _POSIX_C_SOURCE 200809L
-#include "host/report/json_record.h"
+#include "host/report/report.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -11,7 +10,6 @@
 #include <unistd.h>
 
 #include "host/base/version.h"
-#include "host/device/gpu_state.h"
 
 /* --- Fields that are copied as they are ------------------------------------------------------ */
 
@@ -39,7 +37,8 @@ typedef struct Field {
 #define FIELD(group, name, member) \
   { group, name, TYPE_OF(member), offsetof(Run, member) }
 #define CHECK(name) FIELD(RESULT, #name, check.name)
-#define COUNT(name) FIELD(COUNTED, "count_" #name, counts.name)
+#define COUNT(name, member) FIELD(COUNTED, "count_" name, counts.member)
+#define WARPS(name, kind) COUNT(name, warp_instructions[kind])
 #define SPEED(name) FIELD(TIMED, #name, speed.name)
 #define BLOCKS(name, member) FIELD(BLOCK_MASK, "mask_" name, mask_facts.member)
 
@@ -93,18 +92,20 @@ static const Field FIELDS[] = {
     FIELD(RESULT, "extra_bytes", extra_bytes),
     FIELD(RESULT, "block_m", description.block_m),
     FIELD(RESULT, "block_n", description.block_n),
-    COUNT(launches),
-    COUNT(blocks),
-    COUNT(threads),
-    COUNT(barriers),
-    COUNT(shuffles),
-    COUNT(votes),
-    COUNT(warp_barriers),
-    COUNT(ldmatrix),
-    COUNT(mma),
-    COUNT(mma_under_copy),
-    COUNT(atomics),
+#ifdef SIMT_BACKEND
+    COUNT("launches", launches),
+    COUNT("blocks", blocks),
+    COUNT("threads", threads),
+    COUNT("barriers", barriers),
+    WARPS("shuffles", SIMT_SHUFFLE),
+    WARPS("votes", SIMT_VOTE),
+    WARPS("warp_barriers", SIMT_SYNCWARP),
+    WARPS("ldmatrix", SIMT_LDMATRIX),
+    WARPS("mma", SIMT_MMA),
+    COUNT("mma_under_copy", mma_under_copy),
+    COUNT("atomics", atomics),
     FIELD(COUNTED, "simulation_ms", simulation_ms),
+#endif
     FIELD(TIMED, "samples", timing.samples),
     FIELD(TIMED, "median_ms", timing.median_ms),
     FIELD(TIMED, "p10_ms", timing.p10_ms),
@@ -155,15 +156,6 @@ void json_add_problem(JsonObject *object, const Run *run) {
 
 /* --- Fields that are derived ----------------------------------------------------------------- */
 
-/** Null on the CPU backend: only a GPU has a value for it. */
-static void gpu_integer(JsonObject *object, const Device *device, const char *key, int64_t value) {
-  if (device->simulated) {
-    json_null(object, key);
-  } else {
-    json_integer(object, key, value);
-  }
-}
-
 /** kernel1_name, kernel1_blocks, ... for each launch. */
 static void add_kernels(JsonObject *object, const Run *run) {
   for (int i = 0; i < run->description.launch_count; i++) {
@@ -186,11 +178,7 @@ static void add_kernels(JsonObject *object, const Run *run) {
     json_string(object, key, launch->name);
     for (size_t n = 0; n < sizeof numbers / sizeof *numbers; n++) {
       snprintf(key, sizeof key, "kernel%d_%s", i + 1, numbers[n].name);
-      if (numbers[n].gpu_only) {
-        gpu_integer(object, run->device, key, numbers[n].value);
-      } else {
-        json_integer(object, key, numbers[n].value);
-      }
+      json_known(object, key, !numbers[n].gpu_only || !run->device->simulated, numbers[n].value);
     }
   }
 }
@@ -205,27 +193,26 @@ static void add_ceilings(JsonObject *object, const Ceilings *c) {
 
 /** Driver and clocks as nvidia-smi tells them right after the measurement; absent without it. */
 static void add_gpu_state(JsonObject *object) {
-  char line[128], driver[64];
-  int sm_mhz, memory_mhz;
-  if (gpu_query("driver_version,clocks.sm,clocks.mem", line, sizeof line) &&
-      sscanf(line, "%63[^,], %d, %d", driver, &sm_mhz, &memory_mhz) == 3) {
+#ifndef SIMT_BACKEND
+  int device = 0, sm_mhz, memory_mhz;
+  char bus[32] = "", command[256], driver[64];
+  cudaGetDevice(&device);
+  cudaDeviceGetPCIBusId(bus, sizeof bus, device);
+  snprintf(command, sizeof command,
+           "nvidia-smi -i %s --query-gpu=driver_version,clocks.sm,clocks.mem "
+           "--format=csv,noheader,nounits 2>/dev/null",
+           bus);
+  FILE *answer = popen(command, "r");
+  if (answer == NULL) return;
+  if (fscanf(answer, "%63[^,], %d, %d", driver, &sm_mhz, &memory_mhz) == 3) {
     json_string(object, "driver", driver);
     json_integer(object, "sm_clock_mhz", sm_mhz);
     json_integer(object, "memory_clock_mhz", memory_mhz);
   }
-}
-
-/** The card, as nvidia-smi names it: a machine may have several of one model. */
-static void add_uuid(JsonObject *object) {
-  char uuid[33], name[48];
-  gpu_uuid(uuid);
-  if (uuid[0] == '\0') {
-    json_null(object, "gpu_uuid");
-    return;
-  }
-  snprintf(name, sizeof name, "GPU-%.8s-%.4s-%.4s-%.4s-%.12s", uuid, uuid + 8, uuid + 12, uuid + 16,
-           uuid + 20);
-  json_string(object, "gpu_uuid", name);
+  pclose(answer);
+#else
+  (void)object;
+#endif
 }
 
 /** Which program, from which source, when and where. */
@@ -239,14 +226,9 @@ static void add_origin(JsonObject *object, const Device *device) {
   json_string(object, "date", date);
   json_string(object, "backend", device->simulated ? "cpu" : "cuda");
   json_string(object, "device", device->name);
-  add_uuid(object);
-  gpu_integer(object, device, "multiprocessors", device->multiprocessors);
-  gpu_integer(object, device, "compute_capability", 10 * device->major + device->minor);
-  if (device->simulated) {
-    json_null(object, "cuda_runtime");
-  } else {
-    json_string(object, "cuda_runtime", cuda);
-  }
+  json_known(object, "multiprocessors", !device->simulated, device->multiprocessors);
+  json_known(object, "compute_capability", !device->simulated, 10 * device->major + device->minor);
+  json_string(object, "cuda_runtime", device->simulated ? NULL : cuda);
 }
 
 /* --- Records --------------------------------------------------------------------------------- */
@@ -262,7 +244,7 @@ bool json_append_run(const Run *run, const char *path, Error *error) {
   if (run->checked && (run->check.judged || !run->check.right)) {
     json_bool(&object, "right", run->check.right);
   } else {
-    json_null(&object, "right");
+    json_string(&object, "right", NULL);
   }
   add_fields(&object, run,
              RESULT | (run->mask_facts.q_block_size > 0 ? BLOCK_MASK : 0) |
@@ -288,25 +270,13 @@ bool json_append_ceilings(const Device *device, const Ceilings *ceilings, const 
   return ok;
 }
 
-/** The errno of a file that cannot be written or created, or 0. */
-static int obstacle(const char *path) {
-  struct stat status;
-  if (stat(path, &status) == 0) {
-    if (S_ISDIR(status.st_mode)) return EISDIR;
-    return access(path, W_OK) == 0 ? 0 : errno;
-  }
-  if (errno != ENOENT) return errno;
-  char parent[PATH_MAX];
-  const char *slash = strrchr(path, '/');
-  const int length = slash == NULL ? 0 : (int)(slash - path) + 1;
-  if (snprintf(parent, sizeof parent, "%.*s.", length, path) >= PATH_MAX) return ENAMETOOLONG;
-  return access(parent, W_OK | X_OK) == 0 ? 0 : errno;
-}
-
 bool json_check_path(const char *option, const char *path, Error *error) {
-  const int cause = strcmp(path, "-") == 0 ? 0 : obstacle(path);
-  return cause == 0 || fail(error, EXIT_USAGE,
-                            "%s%s: cannot write: %s; must be a file that can be written or "
-                            "created, or -",
-                            option, path, strerror(cause));
+  struct stat status;
+  if (strcmp(path, "-") == 0) return true;
+  if (stat(path, &status) == 0 && S_ISFIFO(status.st_mode)) return true;
+  FILE *file = fopen(path, "a");
+  if (file != NULL && fclose(file) == 0) return true;
+  return fail(error, EXIT_USAGE,
+              "%s%s: cannot write: %s; must be a file that can be written or created, or -", option,
+              path, strerror(errno));
 }

@@ -1,6 +1,7 @@
 #include "host/report/record.h"
 
 #include <math.h>
+#include <stdio.h>
 
 const char *ceiling_name(Ceiling ceiling) {
   static const char *const NAMES[] = {"device memory copy", "fp32 FFMA", "mma.sync"};
@@ -9,6 +10,18 @@ const char *ceiling_name(Ceiling ceiling) {
 
 const char *dtype_name(Dtype dtype) {
   return dtype == DTYPE_FP16 ? "fp16" : "bf16";
+}
+
+const char *human_number(double value, const char *unit, char text[40]) {
+  static const char PREFIXES[] = " kMGTP";
+  int prefix = 0;
+  while (value >= 1000 && prefix < 5) {
+    value /= 1000;
+    prefix++;
+  }
+  snprintf(text, 40, prefix == 0 ? "%.0f %.*s%s" : "%.2f %.*s%s", value, prefix > 0,
+           &PREFIXES[prefix], unit);
+  return text;
 }
 
 void record_work(Run *run) {

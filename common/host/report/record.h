@@ -15,6 +15,8 @@
 #include "host/report/lab_report.h"
 
 #ifdef SIMT_BACKEND
+#include <simt.h>
+
 #include "simt/lab/lab.h"
 #endif
 
@@ -24,16 +26,6 @@ typedef struct KernelFacts {
   size_t shared_bytes; /**< static and dynamic */
   int blocks_per_multiprocessor;
 } KernelFacts;
-
-/** Work counted by the CPU backend during the checked pass; zeros on a GPU. */
-typedef struct WorkCounts {
-  uint64_t launches, blocks, threads;
-  uint64_t barriers;                       /**< by blocks */
-  uint64_t shuffles, votes, warp_barriers; /**< by warps */
-  uint64_t ldmatrix, mma;                  /**< by warps */
-  uint64_t mma_under_copy; /**< of the mma, those with a cp.async of their warp in flight */
-  uint64_t atomics;        /**< by threads */
-} WorkCounts;
 
 /** The block mask of a step that takes one. */
 typedef struct MaskFacts {
@@ -83,6 +75,7 @@ typedef struct Run {
   Description description;
   KernelFacts facts[MAX_LAUNCHES];
   Work work;
+  int heads_at_a_time; /**< query heads of a pass, as Step::forward() takes them */
   size_t workspace_bytes;
   bool fits;          /**< --info: the device's memory will do */
   size_t extra_bytes; /**< peak device memory beside Q, K, V, O and LSE */
@@ -90,7 +83,9 @@ typedef struct Run {
   bool checked;
   size_t total_rows; /**< of O */
   CheckResult check;
-  WorkCounts counts;
+#ifdef SIMT_BACKEND
+  SimtCounters counts; /**< of the checked pass */
+#endif
   double simulation_ms; /**< of the checked pass on the CPU backend, by the clock of the host */
   Timing timing;        /**< no samples: not timed */
   Ceilings ceilings;
@@ -110,5 +105,8 @@ double record_arithmetic_tflops(const Run *run);
 /** The names that reports and the command line use. */
 const char *ceiling_name(Ceiling ceiling);
 const char *dtype_name(Dtype dtype);
+
+/** "1.50 MFLOP" and the like, with the prefix that suits, written to `text` and returned. */
+const char *human_number(double value, const char *unit, char text[40]);
 
 #endif

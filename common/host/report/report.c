@@ -2,18 +2,7 @@
 
 #include <inttypes.h>
 #include <string.h>
-
-/** "1.50 GB" and the like, written to `text` and returned. */
-static const char *human_bytes(double bytes, char text[32]) {
-  static const char *const UNITS[] = {"bytes", "kB", "MB", "GB", "TB"};
-  int unit = 0;
-  while (bytes >= 1000 && unit < 4) {
-    bytes /= 1000;
-    unit++;
-  }
-  snprintf(text, 32, unit == 0 ? "%.0f %s" : "%.2f %s", bytes, UNITS[unit]);
-  return text;
-}
+#include <unistd.h>
 
 static void print_problem(const Run *run, FILE *out) {
   const Problem *p = &run->problem;
@@ -29,14 +18,15 @@ static void print_mask(const Run *run, FILE *out) {
   const MaskFacts *m = &run->mask_facts;
   const BlockMaskStatistics *b = &m->blocks;
   if (m->q_block_size == 0) return;
-  char mask[32], prepared[32];
+  char mask[40], prepared[40];
   fprintf(out,
           "mask       %" PRId64 " of %" PRId64 " blocks of %dx%d active: %" PRId64 " full, %" PRId64
           " causal, %" PRId64 " partial\n",
           b->active, b->blocks, m->q_block_size, m->kv_block_size, b->full, b->causal, b->partial);
   fprintf(out, "           %.1f %% of the entries unmasked; %s, and %s prepared from it\n",
-          100 * run->work.flops / run->work.dense_flops, human_bytes((double)m->mask_bytes, mask),
-          human_bytes((double)m->prepared_bytes, prepared));
+          100 * run->work.flops / run->work.dense_flops,
+          human_number((double)m->mask_bytes, "B", mask),
+          human_number((double)m->prepared_bytes, "B", prepared));
   if (run->device->simulated) return;
   fprintf(out,
           "           once per mask: built in %.2f ms, uploaded in %.2f ms, prepared in %.2f ms\n",
@@ -76,6 +66,14 @@ static void print_kernel(const KernelLaunch *launch, const KernelFacts *facts, c
             facts->blocks_per_multiprocessor == 1 ? "" : "s", blocks / at_once);
   }
   fputc('\n', out);
+}
+
+/** How often the kernels are launched where the workspace does not hold all heads. */
+static void print_passes(const Run *run, FILE *out) {
+  const int all = run->problem.batch * run->problem.q_heads, heads = run->heads_at_a_time;
+  if (step.workspace_bytes == NULL || heads == 0) return;
+  fprintf(out, "           S and P hold %d of %d heads at a time: %d pass%s\n", heads, all,
+          (all + heads - 1) / heads, heads < all ? "es" : "");
 }
 
 static void print_check(const Run *run, FILE *out) {
@@ -133,6 +131,7 @@ static void print_not_covered(const Run *run, FILE *out) {
   if (separator[0] == ',') fprintf(out, ": make check STEP=%s\n", step.name + strlen("step"));
 }
 
+#ifndef SIMT_BACKEND
 static void print_speed(const Run *run, FILE *out) {
   const Timing *t = &run->timing;
   const Speed *s = &run->speed;
@@ -163,51 +162,41 @@ static void print_speed(const Run *run, FILE *out) {
     fprintf(out, "%.1f TFLOP/s, %.10s)\n", record_arithmetic_tflops(run), run->ceilings.date);
   }
 }
-
+#else
 /** A line by default; with --report=counts each kind of work on a line of its own. */
 static void print_counts(const Run *run, FILE *out) {
-  const WorkCounts *c = &run->counts;
-  const struct {
-    const char *name;
-    uint64_t count;
-    const char *unit;
-  } lines[] = {
-      {"launches", c->launches, "in all"},
-      {"blocks", c->blocks, "in all"},
-      {"threads", c->threads, "in all"},
-      {"barriers", c->barriers, "by blocks"},
-      {"warp barriers", c->warp_barriers, "by warps"},
-      {"shuffles", c->shuffles, "by warps"},
-      {"votes", c->votes, "by warps"},
-      {"atomics", c->atomics, "by threads"},
-      {"ldmatrix", c->ldmatrix, "by warps"},
-      {"mma", c->mma, "by warps"},
-      {"mma under copy", c->mma_under_copy, "its warp had a cp.async in flight"},
-  };
+  static const char *const KINDS[SIMT_KINDS] = {"shuffles",      "votes",    "reductions",
+                                                "warp barriers", "ldmatrix", "mma"};
+  const SimtCounters *c = &run->counts;
+  const uint64_t mma = c->warp_instructions[SIMT_MMA];
   fprintf(out,
           "counts     %" PRIu64 " barriers in %" PRIu64 " blocks, %" PRIu64 " shuffles in %" PRIu64
           " warps\n",
-          c->barriers, c->blocks, c->shuffles, c->threads / 32);
-  for (size_t i = 0; i < sizeof lines / sizeof *lines && run->request->parts & REPORT_COUNTS; i++) {
-    fprintf(out, "           %-14s %12" PRIu64 "  %s\n", lines[i].name, lines[i].count,
-            lines[i].unit);
+          c->barriers, c->blocks, c->warp_instructions[SIMT_SHUFFLE], c->threads / 32);
+  if (run->request->parts & REPORT_COUNTS) {
+    fprintf(out, "           %" PRIu64 " launches, %" PRIu64 " threads, %" PRIu64 " atomics\n",
+            c->launches, c->threads, c->atomics);
+    for (int i = 0; i < SIMT_KINDS; i++) {
+      fprintf(out, "           %-14s %12" PRIu64 "  by warps\n", KINDS[i], c->warp_instructions[i]);
+    }
   }
-  if (c->mma > 0) {
+  if (mma > 0) {
     fprintf(out, "           %" PRIu64 " mma in warps, %.0f %% of them with a copy in flight\n",
-            c->mma, 100.0 * (double)c->mma_under_copy / (double)c->mma);
+            mma, 100.0 * (double)c->mma_under_copy / (double)mma);
   }
   fprintf(out,
           "time       none: the CPU backend shows what a kernel does, not how long a GPU takes\n");
 }
+#endif
 
 static void print_traffic(const Run *run, FILE *out) {
-  char least[32], intermediate[32], extra[32];
+  char least[40], intermediate[40], extra[40];
   const double s_and_p = run->work.must_move_bytes - run->work.least_bytes;
   fprintf(out, "must move  %s: Q, K and V in, O and LSE out",
-          human_bytes(run->work.least_bytes, least));
-  if (s_and_p > 0) fprintf(out, "; S and P: %s more", human_bytes(s_and_p, intermediate));
+          human_number(run->work.least_bytes, "B", least));
+  if (s_and_p > 0) fprintf(out, "; S and P: %s more", human_number(s_and_p, "B", intermediate));
   fprintf(out, "\nmemory     %s beside the tensors%s at peak\n",
-          run->extra_bytes == 0 ? "nothing" : human_bytes((double)run->extra_bytes, extra),
+          run->extra_bytes == 0 ? "nothing" : human_number((double)run->extra_bytes, "B", extra),
           run->mask_facts.q_block_size == 0 ? "" : " and the mask");
 }
 
@@ -222,17 +211,17 @@ void report_request(const Run *run, FILE *out) {
   for (int i = 0; i < run->description.launch_count; i++) {
     print_kernel(&run->description.launches[i], &run->facts[i], run->device, out);
   }
-  if (run->description.note[0] != '\0') fprintf(out, "           %s\n", run->description.note);
+  print_passes(run, out);
   fflush(out); /* the pass may take long */
 }
 
 void report_result(const Run *run, FILE *out) {
   print_traffic(run, out);
-  if (run->device->simulated) {
-    print_counts(run, out);
-  } else {
-    print_speed(run, out);
-  }
+#ifdef SIMT_BACKEND
+  print_counts(run, out);
+#else
+  print_speed(run, out);
+#endif
   print_check(run, out);
   if (run->checked && run->check.right) print_not_covered(run, out);
 }
@@ -243,7 +232,8 @@ void report_info(const Run *run, FILE *out) {
   fprintf(out,
           "supports   any Nq, Nkv, Hq %% Hkv == 0, %s, fp16 and bf16, %s,\n"
           "           layouts bhnd and bnhd\n",
-          step.head_dims, step.block_masks == NULL ? "masks full and causal" : "any mask");
+          step.head_dims != NULL ? step.head_dims : "any D up to 256",
+          step.block_masks == NULL ? "masks full and causal" : "any mask");
   print_problem(run, out);
   print_device(run->device, out);
   fprintf(out, "tiles      %d rows of Q, %d rows of K and V\n", d->block_m, d->block_n);
@@ -252,8 +242,43 @@ void report_info(const Run *run, FILE *out) {
     fprintf(out, "kernel     %s: %.0f blocks of %u threads, %zu bytes of dynamic shared memory\n",
             l->name, grid_blocks(l), thread_count(l), l->dynamic_shared_bytes);
   }
-  if (d->note[0] != '\0') fprintf(out, "           %s\n", d->note);
+  print_passes(run, out);
   if (!run->fits)
     fprintf(out, "memory     this problem does not fit the free memory of the device\n");
   fprintf(out, "page       docs/%s.md\n", step.name);
+}
+
+/* --- Progress -------------------------------------------------------------------------------- */
+
+static double start_ms;
+static int shown_seconds; /* 0: there is no line */
+
+static void show(const char *doing, uint64_t done, uint64_t total, const char *what) {
+  const int seconds = (int)(1e-3 * (clock_ms() - start_ms));
+  if (seconds == shown_seconds || !isatty(STDERR_FILENO)) return;
+  fprintf(stderr, "\r%s: %llu of %llu %s, %d s\033[K", doing, (unsigned long long)done,
+          (unsigned long long)total, what, seconds);
+  shown_seconds = seconds;
+}
+
+void progress_start(void) {
+  start_ms = clock_ms();
+  shown_seconds = 0;
+}
+
+void progress_blocks(uint64_t done, uint64_t total) {
+  show("running", done, total, "blocks");
+}
+
+void progress_rows(size_t done, size_t total) {
+  if (done < total) {
+    show("checking", done, total, "rows");
+  } else {
+    progress_end(); /* before the text of a failure */
+  }
+}
+
+void progress_end(void) {
+  if (shown_seconds > 0) fprintf(stderr, "\r\033[K");
+  shown_seconds = 0;
 }

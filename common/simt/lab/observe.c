@@ -1,7 +1,6 @@
 /*
  * What the runtime tells of a launch, and how it reaches the rest of the lab.
  */
-#define _GNU_SOURCE
 #include <link.h>
 #include <stdlib.h>
 #include <string.h>

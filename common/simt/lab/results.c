@@ -1,7 +1,6 @@
 /*
  * What the launches left, put in order by kernel and line of source.
  */
-#define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
 

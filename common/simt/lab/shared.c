@@ -5,7 +5,6 @@
  * threads of one warp make them with a __syncwarp() between. If one of two that are not ordered
  * writes, it is a race; two atomics are none. Shuffles order no memory.
  */
-#define _GNU_SOURCE
 #include <stdlib.h>
 #include <sys/mman.h>
 

@@ -1,7 +1,6 @@
 /*
  * CUDA's runtime API but for launches and error texts.
  */
-#define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
 

@@ -2,7 +2,6 @@
  * Signals that a kernel causes: noted, and the block ended, as if the thread had called the end of
  * it. All else - reporting above all - happens afterwards, outside the signal handler.
  */
-#define _GNU_SOURCE
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>

@@ -2,7 +2,6 @@
  * What a program may ask and set about a kernel, and what it may be launched with. Kernels are
  * known by their addresses.
  */
-#define _GNU_SOURCE
 #include <stdlib.h>
 
 #include "kernels.h"

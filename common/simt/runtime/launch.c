@@ -2,7 +2,6 @@
  * A launch: blocks are handed out one at a time to a few OS threads that live from the first launch
  * on. The launching thread takes blocks too; a small grid is done before others have woken up.
  */
-#define _GNU_SOURCE
 #include <stdlib.h>
 
 #include "kernels.h"

@@ -4,7 +4,6 @@
  * the whole range has been gone through once: so accesses outside allocations fault, and so do
  * stale ones.
  */
-#define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>

@@ -1,4 +1,3 @@
-#define _GNU_SOURCE
 #include <signal.h>
 #include <string.h>
 

@@ -1,7 +1,6 @@
 /*
  * Where in the source an address of the program is: asked of addr2line, where there is one.
  */
-#define _GNU_SOURCE
 #include <dlfcn.h>
 #include <link.h>
 #include <stdlib.h>

@@ -2,7 +2,6 @@
  * Streams and events. Work is done when the call that starts it returns, so an event only has to
  * remember when it was recorded.
  */
-#define _GNU_SOURCE
 #include <stdlib.h>
 #include <time.h>
 

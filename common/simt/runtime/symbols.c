@@ -7,7 +7,6 @@
  * function is `_Z<f>`, or `_ZZ<length><f>E<length><v>` where it is `f`, as `extern "C"` has it.
  * SIMT_KERNEL() in cuda_runtime.h gives every kernel one, which tells it from other functions.
  */
-#define _GNU_SOURCE
 #include <ctype.h>
 #include <fcntl.h>
 #include <limits.h>

@@ -7,7 +7,6 @@
  * does so only in code of the kernel itself: the runtime, the lab and the C library may hold locks.
  * Elsewhere it does nothing, and the signal comes again a millisecond later.
  */
-#define _GNU_SOURCE
 #include <errno.h>
 #include <signal.h>
 #include <time.h>

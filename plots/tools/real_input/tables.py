@@ -53,7 +53,7 @@ def cosine_table() -> str:
 def scores_table(directory: Path) -> str:
     head = ["input", "largest score", "largest score of a row: median, 99 %",
             f"entropy: 1 %, {ONE_HOT} %, median",
-            f"weight on the first key: median, {100 - ONE_HOT} %, 99 %",
+            f"probability of the first key: median, {100 - ONE_HOT} %, 99 %",
             "heads that mostly put half of it there"]
     return in_markdown(head, [[
         TITLES[row["name"]], f"{row['largest_score']:.1f}",

@@ -23,7 +23,7 @@ from tests.lib.reference import attention, round_to
 
 pytestmark = pytest.mark.cpu_only("make bench itself is the test on a GPU")
 
-ORIGIN = {"commit": "0123456789ab", "device": "NVIDIA H200", "gpu_uuid": "GPU-1"}
+ORIGIN = {"commit": "0123456789ab", "device": "NVIDIA H200"}
 STOPWATCH = {"flush_bytes": 4096, "is_asynchronous": False}
 SMALL = Case(128, 64, "causal")
 

@@ -14,11 +14,10 @@ GOOD = np.ones(SHAPE, dtype="<f2")
 GOOD_HEADER = "{'descr': '<f2', 'fortran_order': False, 'shape': (1, 2, 5, 32), }"
 
 
-def npy(header: str, data: bytes, version: tuple[int, int] = (1, 0)) -> bytes:
+def npy(header: str, data: bytes) -> bytes:
     """The bytes of an .npy file with any header whatever."""
     text = header.encode("latin1").ljust(117) + b"\n"
-    width = 2 if version[0] == 1 else 4
-    return b"\x93NUMPY" + bytes(version) + len(text).to_bytes(width, "little") + text + data
+    return b"\x93NUMPY\1\0" + len(text).to_bytes(2, "little") + text + data
 
 
 def of(shape: str = "(1, 2, 5, 32)", descr: str = "'<f2'", order: str = "False",
@@ -26,27 +25,19 @@ def of(shape: str = "(1, 2, 5, 32)", descr: str = "'<f2'", order: str = "False",
     return npy(f"{{'descr': {descr}, 'fortran_order': {order}, 'shape': {shape}, }}", data)
 
 
-NO_TYPE = "{'fortran_order': False, 'shape': (1, 2, 5, 32), }"
 GOOD_BYTES = npy(GOOD_HEADER, GOOD.tobytes())
 
 FP16_TYPES = "expected <f2, <f4 or <f8, or <u2 with --dtype bf16\n"
 BF16_TYPES = "expected <f2, <f4, <f8 or <u2 (bits of bf16)\n"
 
-# A few of what tests/unit/io has: what q.npy holds, and what the line must say beside the name of the file.
+# A few of what tests/unit/io has: what q.npy holds, and what the line must say beside its name.
 BAD_FILES = {
-    "text": (b"1 2 3 4\n", ["no .npy file"]),
-    "half a header": (GOOD_BYTES[:60], ["truncated", "60 bytes"]),
+    "text": (b"1 2 3 4\n", ["not a .npy file"]),
     "a byte short": (GOOD_BYTES[:-1], ["truncated", "639 bytes", "640"]),
-    "a byte more": (GOOD_BYTES + b"x", ["641 bytes", "640"]),
-    "version 4": (npy(GOOD_HEADER, GOOD.tobytes(), (4, 0)), ["version 4.0", "1.0, 2.0 or 3.0"]),
     "Fortran": (of(order="True"), ["Fortran", "C order"]),
-    "big-endian": (of(descr="'>f2'"), ["big-endian", ">f2", "little-endian"]),
     "int32": (of(descr="'<i4'", data=bytes(1280)), ["'<i4'", FP16_TYPES]),
-    "u2 with fp16": (of(descr="'<u2'"), ["'<u2'", FP16_TYPES]),
-    "lies: overflow": (of("(4294967296, 4294967296, 1, 32)"), ["too big"]),
     "dimension 0": (of("(1, 2, 0, 32)", data=b""), ["dimension 2 is 0", "from 1"]),
     "3 dimensions": (of("(2, 5, 32)"), ["3 dimensions", "4", "[B, H, N, D]"]),
-    "code": (of("(1, 2, 5, __import__('os').getpid())"), ["length"]),
 }
 
 
@@ -131,16 +122,14 @@ def test_shapes_that_disagree(any_step: Program, tmp_path: Path, q: tuple, k: tu
     assert [part for part in fragments if part not in line] == [], line
 
 
-@pytest.mark.parametrize("head_dim", [300, 65536])
-def test_head_dim_of_files_that_no_step_takes(step: Program, tmp_path: Path,
-                                              head_dim: int) -> None:
+def test_head_dim_of_files_that_no_step_takes(any_step: Program, tmp_path: Path) -> None:
     """The refusal names the directory that the size came from."""
     directory = tmp_path / "in"
     directory.mkdir()
     for name in "qkv":
-        np.save(directory / f"{name}.npy", np.zeros((1, 1, 2, head_dim), dtype="<f2"))
-    line = refused(step, tmp_path, "--input", directory)
-    assert f": --input {directory}: --head-dim {head_dim}: {step.name} takes" in line
+        np.save(directory / f"{name}.npy", np.zeros((1, 1, 2, 300), dtype="<f2"))
+    line = refused(any_step, tmp_path, "--input", directory)
+    assert f": --input {directory}: --head-dim 300: must be from 1 to 256" in line
 
 
 @pytest.mark.parametrize("dtype, value", [("<f4", 1e6), ("<f8", -1e300)])

@@ -2,12 +2,12 @@
 
 import json
 import re
-import subprocess
 from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
 
+from tests.e2e.cli.test_bad_input import files_in
 from tests.lib.programs import BACKEND, RIGHT, Program, read_rows
 
 # --- JSON rows -----------------------------------------------------------------------------------
@@ -16,7 +16,7 @@ NUMBER = (int, float)  # JSON does not tell 1 from 1.0
 
 ROW = {
     "step": str, "commit": str, "date": str, "backend": str, "device": str,
-    "gpu_uuid": str, "multiprocessors": int, "compute_capability": int, "cuda_runtime": str,
+    "multiprocessors": int, "compute_capability": int, "cuda_runtime": str,
     "batch": int, "heads": int, "kv_heads": int, "seqlen": int, "seqlen_kv": int, "head_dim": int,
     "dtype": str, "mask": str, "layout": str, "scale": NUMBER, "input": str, "seed": str,
     "nan_inputs": int,
@@ -45,7 +45,7 @@ TIMES = {"samples": int, "median_ms": NUMBER, "p10_ms": NUMBER, "p90_ms": NUMBER
          "ceiling_percent": NUMBER, "ceiling_ffma_tflops": NUMBER, "ceiling_mma_tflops": NUMBER,
          "ceiling_exp_g_per_s": NUMBER, "ceiling_copy_gb_per_s": NUMBER, "ceiling_date": str}
 # Simulated, they would say nothing about a GPU.
-GPU_ONLY = ("gpu_uuid", "multiprocessors", "compute_capability", "cuda_runtime", "registers",
+GPU_ONLY = ("multiprocessors", "compute_capability", "cuda_runtime", "registers",
             "local_bytes", "blocks_per_multiprocessor")
 GPU_STATE = {"driver": str, "sm_clock_mhz": int, "memory_clock_mhz": int}
 
@@ -145,15 +145,6 @@ def test_row_of_a_timed_run(step: Program, tmp_path: Path) -> None:
 
 
 # --- The report ----------------------------------------------------------------------------------
-
-@pytest.mark.gpu_only("the CPU backend has no card")
-def test_row_names_the_card_as_nvidia_smi_does(any_step: Program, tmp_path: Path) -> None:
-    any_step.run_right("-n", 64, "-j", tmp_path / "rows")
-    done = subprocess.run(["nvidia-smi", "--query-gpu=uuid", "--format=csv,noheader"],
-                          capture_output=True, text=True, timeout=60, check=True)
-    (row,) = read_rows(tmp_path / "rows")
-    assert row["gpu_uuid"] in done.stdout.split()
-
 
 def test_report_says_what_ran_and_whether_it_is_right(step: Program) -> None:
     report = step.run_right("-b", 2, "-H", 4, "-G", 1, "-n", 65, "-k", 33, "-m", "causal",
@@ -282,7 +273,7 @@ def test_info(step: Program, tmp_path: Path) -> None:
     for words in (rf"{step.name} +\w.+", r"supports .*fp16 and bf16", r"tiles +\d+ rows of Q, \d+",
                   r"kernel .*\d+ bytes of dynamic shared memory", rf"page +docs/{step.name}"):
         assert re.search(f"^{words}", info, re.MULTILINE), f"{words} is not in\n{info}"
-    assert list(tmp_path.iterdir()) == []
+    assert files_in(tmp_path) == []
 
 
 PICTURES = {

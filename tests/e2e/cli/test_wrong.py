@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.e2e.cli.test_bad_input import files_in
 from tests.lib.programs import DEVICE, RIGHT, USAGE, WRONG, read_rows
 
 pytestmark = pytest.mark.cpu_only("the judge is host code, the same on a GPU machine")
@@ -84,7 +85,7 @@ def test_failed_launch(faulty: Path, tmp_path: Path) -> None:
     done = run(faulty, "failed launch", "-o", tmp_path / "out", "-j", tmp_path / "rows.json")
     assert done.returncode == DEVICE
     assert re.fullmatch(r"step99: launch: .+ \(cudaErrorLaunchFailure\)\n", done.stderr)
-    assert list(tmp_path.iterdir()) == []
+    assert files_in(tmp_path) == []
 
 
 def test_worst_case_decides_the_exit_code(faulty: Path, tmp_path: Path) -> None:

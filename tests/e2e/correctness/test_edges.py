@@ -10,6 +10,7 @@ import pytest
 from tests.lib.reference import attention, mistakes
 from tests.lib.generators import rounded_inputs
 from tests.lib.problem import Problem
+from tests.e2e.cli.test_bad_input import files_in
 from tests.lib.programs import (DEVICE, SCALAR_STEPS, USAGE, WRONG, Program, read_result,
                                 read_rows, step_names, write_inputs)
 
@@ -72,8 +73,8 @@ def test_infinity_in_queries_and_keys(step: Program, tmp_path: Path, name: str) 
     assert (row["nan_inputs"], row["right"]) == (0, True)
 
 
-def multiplies_hidden_keys(step: Program) -> bool:
-    """The tensor cores take whole tiles: a hidden value has weight 0, and 0 * NaN is NaN."""
+def multiplies_masked_keys(step: Program) -> bool:
+    """The tensor cores take whole tiles: a masked value has probability 0, and 0 * NaN is NaN."""
     return step.name not in SCALAR_STEPS
 
 
@@ -94,7 +95,7 @@ def test_values_that_are_no_numbers_in_v(step: Program, tmp_path: Path, key: int
     not_compared = row["rows_not_compared"]
     reached = ~np.isfinite(result.o[1, 1].astype(np.float64))
     assert reached[key:, 3].all() and not reached[:, :3].any() and not reached[:, 4:].any()
-    if multiplies_hidden_keys(step):
+    if multiplies_masked_keys(step):
         assert 70 - key <= not_compared <= 70
         report = step.run_right("-c", "all", *options).stdout
         assert re.search(rf"\b{not_compared} rows not compared", report)
@@ -179,7 +180,7 @@ def test_step01_says_how_much_memory_it_lacks(tmp_path: Path) -> None:
                       env={"SIMT_MEMORY": "200K"})
     assert done.returncode == DEVICE
     assert re.fullmatch(rf"step01: .*\b{SLICE_BYTES} bytes.*\n", done.stderr)
-    assert list(tmp_path.iterdir()) == []
+    assert files_in(tmp_path) == []
 
 
 @pytest.mark.cpu_only(MEMORY)
@@ -187,7 +188,7 @@ def test_tensors_that_do_not_fit(step: Program, tmp_path: Path) -> None:
     done = step.run(*SLICES.options(), "-o", tmp_path / "out", env={"SIMT_MEMORY": "64K"})
     assert done.returncode == DEVICE
     assert re.fullmatch(rf"{step.name}: .*\b\d+ bytes.*\n", done.stderr)
-    assert list(tmp_path.iterdir()) == []
+    assert files_in(tmp_path) == []
 
 
 @pytest.mark.cpu_only(MEMORY)

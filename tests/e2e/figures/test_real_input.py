@@ -11,7 +11,7 @@ import pytest
 
 from plots.tools.real_input import inputs, measure, tables
 from plots.tools.real_input.inputs import INPUTS, Input
-from tests.lib.programs import REPOSITORY, Program, read_rows
+from tests.lib.programs import REPOSITORY, Program
 
 RECORDS = REPOSITORY / "plots" / "results" / "real_input"
 DOCUMENT = REPOSITORY / "docs" / "real-input.md"
@@ -36,74 +36,6 @@ def test_the_document_equals_the_records(tmp_path: Path) -> None:
     changed = sum(a != b for a, b in zip(document.read_text().splitlines(),
                                          DOCUMENT.read_text().splitlines(), strict=True))
     assert changed == 3 * len(INPUTS)
-
-
-def errors_by_run() -> dict[tuple, dict]:
-    """Records by input, step and dtype."""
-    return {(row["name"], row["step"], row["dtype"]): row
-            for row in read_rows(RECORDS / "errors.jsonl")}
-
-
-def test_words_on_scores() -> None:
-    scores = {row["name"]: row for row in read_rows(RECORDS / "scores.jsonl")}
-    assert "the entropy at 15 % shows" in DOCUMENT.read_text()
-    assert tables.ONE_HOT == 15 and scores["smollm2_layer18"]["entropy"][15] < 0.02
-    assert scores["smollm2_layer18"]["first_key"][85] > 0.99
-    assert scores["minilm_layer0"]["largest_score"] > 10 * scores["random_32"]["largest_score"]
-    # No row is lost below what fp16 holds in full.
-    assert min(row["row_max"][0] for row in scores.values()) > np.log(2.0**-14)
-
-
-def test_words_on_sinks_and_on_the_token_before() -> None:
-    tensors = {given.name: given.tensors() for given in INPUTS
-               if given.directory.startswith("tests/")}
-    for name in ("smollm2_layer12", "smollm2_layer18"):
-        lengths = np.linalg.norm(tensors[name][2][0], axis=-1)
-        assert (lengths[:, 0] < 0.5 * np.median(lengths, axis=-1)).all()
-    q, k, _ = tensors["minilm_layer0"]
-    found = (q[0, 2] @ k[0, 2].T).argmax(axis=-1)
-    assert np.mean(found[1:] == np.arange(len(found) - 1)) > 0.5
-
-
-def test_words_on_growth() -> None:
-    def means(name: str) -> list[float]:
-        row = errors_by_run()[name, "step04", "fp16"]
-        return [span["mean_error"] for span in row["by_position"]]
-
-    real, other, random = (means(name) for name in
-                           ("smollm2_layer12", "smollm2_layer18", "random_64"))
-    assert real[-1] <= real[0] < 1.03 * min(real)
-    assert other[-1] < 1.03 * other[1]
-    assert random == sorted(random) and random[-1] > 1.05 * random[0]
-
-
-def test_words_on_errors() -> None:
-    errors = errors_by_run()
-    assert all(row["right"] and row["rows_checked"] == row["rows"] for row in errors.values())
-    for (name, step, dtype), row in errors.items():
-        if name.startswith("random"):
-            continue
-        random = errors["random_32" if name == "minilm_layer0" else "random_64", step, dtype]
-        # Figures of the table, which has two digits.
-        assert float(f"{row['mean_error']:.1e}") <= float(f"{random['mean_error']:.1e}")
-        worse = row["max_error"] > random["max_error"]
-        assert worse == (name != "minilm_layer0" or step in ("step01", "step02"))
-        if step >= "step03":
-            assert row["mean_error"] < 0.9 * random["mean_error"]
-        if dtype == "bf16":
-            assert row["max_error_of_inputs"] > 2 * random["max_error_of_inputs"]
-
-
-def test_words_on_the_maximum() -> None:
-    """A step without its maximum is as exact as with it where there is room, and wrong with real
-    input only."""
-    missing = read_rows(RECORDS / "no_maximum.jsonl")
-    for row in missing:
-        assert row["right"] or not row["name"].startswith("random")
-        if row["step"] == "step02" and row["sharper"] == 1:
-            real = errors_by_run()[row["name"], "step02", row["dtype"]]
-            assert row["max_error"] == pytest.approx(real["max_error"], rel=1e-2)
-    assert {row["step"] for row in missing if not row["right"]} == {"step02", "step04"}
 
 
 def test_limits_are_those_of_the_formats() -> None:

@@ -57,8 +57,8 @@ def test_source_is_that_of_the_line(step: Program, tmp_path: Path) -> None:
 
 
 def test_fields_are_documented(step: Program, tmp_path: Path) -> None:
-    """All of each kind of record, in docs/json-rows.md; and those of a row of --json."""
-    text = (REPOSITORY / "docs/json-rows.md").read_text()
+    """All of each kind of record, in docs/json-records.md; and those of a row of --json."""
+    text = (REPOSITORY / "docs/json-records.md").read_text()
     documented = set(re.findall(r"`([a-z_0-9]+)`", text))
     for kind in ("global_load", "global_store", "copy_global"):
         documented |= {f"{kind}_{field}" for field in ("requests", "bytes", "sectors", "used_bytes",

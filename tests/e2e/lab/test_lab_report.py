@@ -116,7 +116,7 @@ def test_nothing_at_a_line(faulty: Path, tmp_path: Path) -> None:
                       tmp_path / "out", "-j", tmp_path / "rows")
     assert done.returncode == USAGE and done.stderr.count("\n") == 1
     assert f"access:{FAULTY}:{line + 1}: no access there; " in done.stderr
-    assert not list(tmp_path.iterdir())
+    assert not list((tmp_path / "out").iterdir())
 
 
 def test_no_such_file_in_the_kernel(faulty: Path) -> None:

@@ -32,7 +32,7 @@ typedef struct Trial {
   uint8_t *o_block, *lse_block; /**< with guards */
   uint16_t *o;
   float *lse;
-  bool multiplies_hidden_keys; /**< what the step would say of itself */
+  bool multiplies_masked_keys; /**< what the step would say of itself */
 } Trial;
 
 static inline int64_t elements(int64_t batch, int64_t heads, int64_t rows, int64_t dim) {

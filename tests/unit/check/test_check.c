@@ -2,8 +2,6 @@
  * @file
  * The checker catches every kind of wrong output, and its text says what and where.
  */
-#define _POSIX_C_SOURCE 200809L /* open_memstream() */
-
 #include <omp.h>
 
 #include "verdict.h"
@@ -256,7 +254,7 @@ static void heads_with_infinite_v_are_counted_not_compared(void **state) {
   simulate(&t, true, &NO_MISTAKE);
   for (int q = 32; q < 50; ++q) trial_row(&t, 0, 1, q)[0] = 0x7fff; /* 0 * Inf */
   EXPECT_WRONG(&t, "head 1", "NaN");
-  t.multiplies_hidden_keys = true;
+  t.multiplies_masked_keys = true;
   assert_int_equal(expect_right(&t).rows_not_compared, 50);
   trial_row(&t, 0, 0, 3)[0] = 0x7fff;
   EXPECT_WRONG(&t, "row 3 of head 0", "|-|");

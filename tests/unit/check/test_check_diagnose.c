@@ -2,8 +2,6 @@
  * @file
  * Kernels with the usual mistakes: the checker catches them and names the mistake.
  */
-#define _POSIX_C_SOURCE 200809L /* open_memstream() */
-
 #include <omp.h>
 
 #include "verdict.h"

@@ -26,7 +26,7 @@ static inline Verdict judge_rows(const Trial *t, CheckMode mode, int64_t rows) {
   const HostInputs inputs = trial_inputs(t, &mask);
   const HostOutputs outputs = trial_outputs(t);
   const Description tiles = {
-      .block_m = BLOCK_M, .block_n = BLOCK_N, .multiplies_hidden_keys = t->multiplies_hidden_keys};
+      .block_m = BLOCK_M, .block_n = BLOCK_N, .multiplies_masked_keys = t->multiplies_masked_keys};
   Verdict verdict;
   size_t size;
   CheckPlan plan;

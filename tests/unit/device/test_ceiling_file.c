@@ -1,6 +1,4 @@
 /** @file Tests of host/device/ceiling_file.c: what is kept comes back as it was, or not at all. */
-#define _POSIX_C_SOURCE 200809L
-
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -3,8 +3,6 @@
  * Tests of host/io/npy.c: what is written is read back, files by others are read or refused, and
  * nothing half-written is ever left.
  */
-#define _POSIX_C_SOURCE 200809L
-
 #include "host/io/npy.h"
 
 #include <setjmp.h>

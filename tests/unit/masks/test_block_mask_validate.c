@@ -1,6 +1,4 @@
 /** @file Tests of block_mask_validate(): every refusal, by its exact text and coordinates. */
-#define _POSIX_C_SOURCE 200809L
-
 #include "block_mask_testing.h"
 
 enum { BATCH = 2, HEADS = 3, SLOTS = 5 };

@@ -1,7 +1,5 @@
 /** @file Tests of host/masks/draw_mask.c: small pictures, compared as text. */
-#define _POSIX_C_SOURCE 200809L
-
-#include "host/masks/draw_mask.h"
+#include "host/masks/mask.h"
 #include "mask_testing.h"
 
 static char *draw(const char *text, int q_len, int kv_len, int q_block, int kv_block) {

@@ -1,6 +1,4 @@
 /** @file Tests of host/masks/mask.c against the definition of each mask, entry by entry. */
-#define _POSIX_C_SOURCE 200809L
-
 #include <limits.h>
 #include <math.h>
 

@@ -1,6 +1,6 @@
-#include "host/device/step_build.h"
-#include "host/report/json_record.h"
+#include "host/device/device.h"
 #include "host/report/lab/parts.h"
+#include "host/report/report.h"
 
 /** Parts that are made of what is counted. */
 enum { COUNTED_PARTS = REPORT_ANNOTATE | REPORT_ROOFLINE | REPORT_ACCESS | REPORT_JSON };

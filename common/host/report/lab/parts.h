@@ -40,9 +40,6 @@ bool in_forward_pass(const LabKernel *kernel, const Description *description);
 
 /* --- What is printed ------------------------------------------------------------------------ */
 
-/** "1.50 MFLOP" and the like, with the prefix that suits, written to `text` and returned. */
-const char *human_number(double value, const char *unit, char text[40]);
-
 /** All accesses that touch memory of the device, in bytes of whole sectors. */
 double sector_bytes(const LabCounts *counts);
 

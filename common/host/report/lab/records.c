@@ -1,14 +1,13 @@
 /*
  * A report as JSON: one object a line for the run, for each kernel, line and finding, and for each
- * unit of a roofline. docs/json-rows.md lists the fields.
+ * unit of a roofline. docs/json-records.md lists the fields.
  */
-#define _POSIX_C_SOURCE 200809L
 #include <stdlib.h>
 #include <string.h>
 
 #include "host/base/version.h"
-#include "host/report/json_record.h"
 #include "host/report/lab/parts.h"
+#include "host/report/report.h"
 
 /* --- Counts --------------------------------------------------------------------------------- */
 
@@ -70,23 +69,6 @@ static void end(JsonObject *object, FILE *lines) {
   json_free(object);
 }
 
-static void add_optional(JsonObject *object, const char *key, const char *text) {
-  if (text != NULL) {
-    json_string(object, key, text);
-  } else {
-    json_null(object, key);
-  }
-}
-
-/** Null unless `known`. */
-static void add_known(JsonObject *object, const char *key, bool known, uint64_t value) {
-  if (known) {
-    json_integer(object, key, (int64_t)value);
-  } else {
-    json_null(object, key);
-  }
-}
-
 static void add_run(const Run *run, FILE *lines) {
   JsonObject object;
   begin(&object, "run");
@@ -115,7 +97,7 @@ static void add_line(const LabLine *line, Sources *sources, FILE *lines) {
   json_string(&object, "kernel", line->kernel);
   json_string(&object, "file", line->file);
   json_integer(&object, "line", line->line);
-  add_optional(&object, "source", text != NULL ? text + strspn(text, " \t") : NULL);
+  json_string(&object, "source", text != NULL ? text + strspn(text, " \t") : NULL);
   add_counts(&object, "", &line->counts);
   end(&object, lines);
 }
@@ -125,16 +107,16 @@ static void add_finding(const LabFinding *f, FILE *lines) {
   begin(&object, "finding");
   json_string(&object, "what", lab_kind_text(f->kind));
   json_string(&object, "kernel", f->kernel);
-  add_optional(&object, "place", f->place);
-  add_optional(&object, "other_place", f->other_place);
-  add_optional(&object, "calls", f->calls[0] != '\0' ? f->calls + strlen(", ") : NULL);
-  add_optional(&object, "other_calls",
-               f->other_calls[0] != '\0' ? f->other_calls + strlen(", ") : NULL);
+  json_string(&object, "place", f->place);
+  json_string(&object, "other_place", f->other_place);
+  json_string(&object, "calls", f->calls[0] != '\0' ? f->calls + strlen(", ") : NULL);
+  json_string(&object, "other_calls",
+              f->other_calls[0] != '\0' ? f->other_calls + strlen(", ") : NULL);
   json_integer(&object, "count", (int64_t)f->count);
   const bool between_blocks = lab_is_between_blocks(f->kind);
-  add_known(&object, "block", f->has_thread || between_blocks, f->block);
-  add_known(&object, "other_block", between_blocks, f->other_block);
-  add_known(&object, "thread", f->has_thread, f->thread);
+  json_known(&object, "block", f->has_thread || between_blocks, f->block);
+  json_known(&object, "other_block", between_blocks, f->other_block);
+  json_known(&object, "thread", f->has_thread, f->thread);
   json_string(&object, "where", f->where);
   end(&object, lines);
 }

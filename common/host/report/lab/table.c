@@ -9,18 +9,6 @@
 
 enum { MOST_LINES = 12, SOURCE_COLUMNS = 100 };
 
-const char *human_number(double value, const char *unit, char text[40]) {
-  static const char PREFIXES[] = " kMGTP";
-  int prefix = 0;
-  while (value >= 1000 && prefix < 5) {
-    value /= 1000;
-    prefix++;
-  }
-  snprintf(text, 40, prefix == 0 ? "%.0f %.*s%s" : "%.2f %.*s%s", value, prefix > 0,
-           &PREFIXES[prefix], unit);
-  return text;
-}
-
 double sector_bytes(const LabCounts *c) {
   return 32.0 * (double)(c->global_load.sectors + c->global_store.sectors + c->copy_global.sectors);
 }
