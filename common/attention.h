@@ -114,7 +114,7 @@ typedef struct KernelLaunch {
 
 enum { MAX_LAUNCHES = 3 };
 
-/** How a step goes about one problem. */
+/** What a step does with one problem: its tiles, its traffic and its launches. */
 typedef struct Description {
   int block_m, block_n; /**< rows of Q, and of K and V, in the tiles that a thread block works on */
   Ceiling ceiling;

@@ -238,7 +238,7 @@ static bool fill_inputs(Run *run, const Options *o, Inputs *inputs, Error *error
 
 /** Computes and judges. `out` is NULL for a quiet run. */
 static bool run_problem(Run *run, Resources *r, FILE *out, Error *error) {
-  /* The mask first: it is what may be refused yet. */
+  /* The mask first, because it may still be refused. */
   if (!build_mask(run, r, error) || !fill_inputs(run, r->options, &r->inputs, error) ||
       !prepare(run, r, error)) {
     return false;

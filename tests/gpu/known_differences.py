@@ -13,7 +13,7 @@ WARP = 32
 TILE = 32  # step 01: rows and columns of a block
 SECTOR_FLOATS = 8
 LANES = 8  # step 02: threads that share a row
-WARPS = 4  # steps 03 to 05: of a thread block
+WARPS = 4  # from step 02b on: of a thread block
 VECTOR = 8  # elements in 16 bytes
 
 
@@ -51,7 +51,7 @@ def wide_loads(lab: Counter, _: Shape) -> Counter:
                    shared_load_wavefronts=2 * (q_loads // 4) - q_loads)
 
 
-def wide_loads_of_weights(_: Counter, shape: Shape) -> Counter:
+def wide_loads_of_probs(_: Counter, shape: Shape) -> Counter:
     """Step 01, output: the same of p_shared[row][i]; of the keys behind the last four, one load of
     16 bytes as well."""
     requests = wavefronts = 0
@@ -116,7 +116,7 @@ def split_stores(lab: Counter, shape: Shape) -> Counter:
 
 
 def tile_rows(shape: Shape) -> tuple[int, int]:
-    """Steps 03 to 05: rows of Q and of K in a tile."""
+    """From step 02c on: rows of Q and of K in a tile."""
     return 128 if shape.head_dim <= 128 else 64, 64 if shape.head_dim <= 64 else 32
 
 
@@ -131,7 +131,7 @@ def vector_load(places: list[tuple[int, int]], vectors: int) -> Counter:
 
 
 def last_load(_: Counter, shape: Shape) -> Counter:
-    """Steps 03 to 05, store of O: lanes that have nothing to store leave the kernel before the
+    """From step 02c on, store of O: lanes that have nothing to store leave the kernel before the
     last of their loads."""
     q_rows = tile_rows(shape)[0]
     rows, vectors = q_rows // WARPS, shape.head_dim // VECTOR
@@ -167,10 +167,12 @@ class Known:
 KNOWN = {
     ("step01", "scores_kernel"): Known("nvcc: four loads of q_shared are one", wide_loads),
     ("step01", "output_kernel"): Known("nvcc: four loads of p_shared are one",
-                                       wide_loads_of_weights),
+                                       wide_loads_of_probs),
     ("step01", "softmax_kernel"): Known("nvcc: unrolled loops, lanes at different places",
                                         unrolled_loops),
     ("step02", "attention_kernel"): Known("nvcc: one store of a row is made as two", split_stores),
+    ("step02c", "attention_kernel"): Known("nvcc: the last load is made by what stores it",
+                                           last_load),
     ("step03", "attention_kernel"): Known("nvcc: the last load is made by what stores it",
                                           last_load),
     ("step04", "attention_kernel"): Known("nvcc: the last load is made by what stores it",

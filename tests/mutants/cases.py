@@ -155,8 +155,8 @@ BLOCK_MASK = [
 def write_cases(step: str, directory: Path) -> list[tuple[Path, dict[str, str]]]:
     """Files for --cases, and what must be in the environment."""
     directory.mkdir(parents=True, exist_ok=True)
-    # NaN where the causal mask hides it: the scalar steps look at no hidden key, the others at none
-    # in a tile that is hidden from all their queries.
+    # NaN where the causal mask excludes it: the scalar steps look at no masked key, the others at none
+    # in a tile that is masked for all their queries.
     scalar = step in ("step01", "step02")
     length, key = (70, 37) if scalar else (256, 130)
     inputs = [write_inputs(directory / f"{step}_nan", length, length,
@@ -167,8 +167,8 @@ def write_cases(step: str, directory: Path) -> list[tuple[Path, dict[str, str]]]
     if scalar:  # of the first tile of keys the first query attends all but the last
         inputs.append(write_inputs(directory / f"{step}_last_key", 40, 70,
                                    {("v", 31, 3): float("nan")}))
-    hidden = [f"--input {directory} -m causal" for directory in inputs]
-    lists = [({}, [*(SCALAR if scalar else TENSOR_CORE), *hidden])]
+    masked = [f"--input {directory} -m causal" for directory in inputs]
+    lists = [({}, [*(SCALAR if scalar else TENSOR_CORE), *masked])]
     if step == "step01":  # the second pass does not begin with head 0
         lists.append(({"SIMT_MEMORY": "250K"}, ["-b 2 -H 3 -n 100 -d 32 -m causal"]))
     if step == "step05":
@@ -178,12 +178,12 @@ def write_cases(step: str, directory: Path) -> list[tuple[Path, dict[str, str]]]
         past_the_end = write_mask_past_the_end(directory / "past_the_end")
         unseen = write_inputs(directory / f"{step}_unseen", 200, 200, {("v", 70, 3): float("nan")})
         # Tiles that no query of theirs attends, within a block that some attend.
-        hidden += [f"--input {inputs[0]} -m {mask} --mask-block 256x256"
+        masked += [f"--input {inputs[0]} -m {mask} --mask-block 256x256"
                    for mask in ("causal", "window:100")]
         lists = [({}, [f"-b 2 -H 2 -n 200 -k 300 -d 64 -m {disordered}",
                        f"-b 2 -H 2 -n 200 -k 319 -d 64 -m {edges}",
                        f"-b 2 -H 2 -n 100 -k 130 -d 64 -m {shared} "
-                       "--shared-kv", f"--input {unseen} -m {past_the_end}", *BLOCK_MASK, *hidden])]
+                       "--shared-kv", f"--input {unseen} -m {past_the_end}", *BLOCK_MASK, *masked])]
     files = []
     for i, (environment, lines) in enumerate(lists):
         path = directory / f"{step}_{i}.cases"

@@ -1,7 +1,7 @@
 """make mutants: tries every mutant of the steps, and tells the score.
 
 A mutant is built into the checking build of its step, which solves a few problems with --report. It
-is caught by a finding, by a wrong answer, or by a run that fails or does not end. Who survives is
+is caught by a finding, by a wrong answer, or by a run that fails or does not end. A mutant that survives is
 built once more in full and called with tensors that no command line asks for. docs/mutants.md
 says what the score means.
 """

@@ -31,7 +31,7 @@ typedef struct NpyArray {
 
 /**
  * Reads a whole array of one of the `types`. Refuses with EXIT_USAGE, the name of the file, what is
- * wrong and what would be right: a file that is missing, no .npy, of another type, in Fortran
+ * wrong and what would be right: a file that is missing, that is not .npy, of another type, in Fortran
  * order or big-endian, of a size that is not what its header says, larger than the available
  * memory, or with a bool that is not 0 or 1. EXIT_DEVICE if reading fails. On failure
  * `array->data` is NULL.
