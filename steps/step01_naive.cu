@@ -28,12 +28,12 @@ constexpr int ROWS_PER_BLOCK = 8;  // rows of the softmax per thread block
 
 static_assert(TILE == WARP_SIZE, "a row of the tile is loaded by one warp");
 
-/** The three kernels work on gridDim.y heads, from first_head on. */
+/** All three kernels work on some heads, from first_head on. */
 using Kernel = void (*)(Problem p, Tensors t, int first_head);
 
-/** A grid for a rows x columns matrix per head, in tiles; blockIdx.x is the tile, y the head. */
+/** Thread blocks for a rows x columns matrix per head: blockIdx.x counts columns, rows, heads. */
 static dim3 tile_grid(int64_t rows, int64_t columns, int heads) {
-  return dim3((rows + TILE - 1) / TILE * ((columns + TILE - 1) / TILE), heads);
+  return dim3(heads * ((rows + TILE - 1) / TILE) * ((columns + TILE - 1) / TILE));
 }
 
 /** Element (row, column) of a [rows][head_dim] matrix, or 0 outside it. */
@@ -44,19 +44,19 @@ __device__ float element_or_zero(const T *matrix, int64_t row_stride, int row, i
 }
 
 /**
- * S[head][q][k] = scale * Q[q] . K[k], for gridDim.y heads from first_head on. S is in the
- * workspace, [gridDim.y][q_len][kv_len]. A thread block computes TILE x TILE entries and loops over
- * the head dimension, TILE columns at a time.
+ * S[head][q][k] = scale * Q[q] . K[k]. S is in the workspace, [heads][q_len][kv_len]. A thread
+ * block computes TILE x TILE entries and loops over the head dimension, TILE columns at a time.
  */
 template <typename T>
 __global__ void __launch_bounds__(TILE *TILE) scores_kernel(Problem p, Tensors t, int first_head) {
   __shared__ float q_shared[TILE][TILE];
   __shared__ float k_shared[TILE][TILE + 1];  // +1: a warp reads a column, one row a lane
 
+  const int q_tiles = (p.q_len + TILE - 1) / TILE;
   const int kv_tiles = (p.kv_len + TILE - 1) / TILE;
   const int first_k = blockIdx.x % kv_tiles * TILE;
-  const int first_q = blockIdx.x / kv_tiles * TILE;
-  const int head = blockIdx.y;
+  const int first_q = blockIdx.x / kv_tiles % q_tiles * TILE;
+  const int head = blockIdx.x / kv_tiles / q_tiles;
   const int lane = threadIdx.x;
   const int row = threadIdx.y;
 
@@ -98,7 +98,7 @@ __global__ void __launch_bounds__(ROWS_PER_BLOCK *WARP_SIZE)
   if (q >= p.q_len) return;
 
   const int keys = attended_keys(p, q);
-  const int64_t row = (int64_t)blockIdx.y * p.q_len + q;
+  const int64_t row = (int64_t)blockIdx.y * p.q_len + q;  // blockIdx.y is the head
   float *s_row = (float *)t.workspace + row * p.kv_len;
 
   float row_max = -INFINITY;
@@ -127,10 +127,11 @@ __global__ void __launch_bounds__(TILE *TILE) output_kernel(Problem p, Tensors t
   __shared__ float p_shared[TILE][TILE];
   __shared__ float v_shared[TILE][TILE];
 
+  const int q_tiles = (p.q_len + TILE - 1) / TILE;
   const int d_tiles = (p.head_dim + TILE - 1) / TILE;
   const int first_d = blockIdx.x % d_tiles * TILE;
-  const int first_q = blockIdx.x / d_tiles * TILE;
-  const int head = blockIdx.y;
+  const int first_q = blockIdx.x / d_tiles % q_tiles * TILE;
+  const int head = blockIdx.x / d_tiles / q_tiles;
   const int lane = threadIdx.x;
   const int row = threadIdx.y;
   const int q = first_q + row;

@@ -1,7 +1,7 @@
 /**
  * @file
- * Makes C++ of CUDA C: rewrites each kernel launch into an expression that any C++ compiler takes,
- * and lets each kernel keep the bounds that it was declared with.
+ * Translates CUDA C to C++: rewrites each kernel launch into an expression that any C++ compiler
+ * accepts, and stores each kernel's launch bounds in its body.
  *
  *     kernel<64><<<grid, block, bytes, stream>>>(a, b)
  *     kernel<64> *simt::launch(grid, block, bytes, stream)(a, b)
@@ -9,9 +9,8 @@
  *     __global__ void __launch_bounds__(128) kernel(int *a) {
  *     __global__ void __launch_bounds__(128) kernel(int *a) { SIMT_KERNEL(128)
  *
- * Everything else is copied byte for byte, so that line numbers stay and the .cu remains the source
- * that diagnostics and debuggers show. Comments, strings and characters are recognised and left
- * alone.
+ * Everything else is copied unchanged, so that line numbers stay the same, and diagnostics and
+ * debuggers show the .cu file. Comments, strings and characters are recognised and not changed.
  *
  * Usage: rewrite_launches FILE.cu > FILE.cpp
  */
@@ -74,7 +73,7 @@ static const char *skip_number(const char *p) {
   return p;
 }
 
-/** Also the prefix of a literal, as in u8"text"; raw strings are not known. */
+/** Also the prefix of a literal, as in u8"text"; raw strings are not supported. */
 static Token name(const char *p) {
   Token token = {NAME, p, p};
   while (is_name_char(*token.end)) token.end++;
@@ -91,7 +90,7 @@ static Token next_token(const char *p) {
   if (isdigit((unsigned char)*digit)) return (Token){LITERAL, p, skip_number(p)};
   if (is_name_char(*p)) return name(p);
   if (starts_with(p, "<<<")) return (Token){LAUNCH_OPEN, p, p + 3};
-  /* Of >>>> the last three may end a launch: the first ends a template in its configuration. */
+  /* In >>>> the last three may end a launch; the first ends a template argument list. */
   if (starts_with(p, ">>>") && p[3] != '>') return (Token){LAUNCH_CLOSE, p, p + 3};
   if (strchr("([{", *p) != NULL) return (Token){OPENING, p, p + 1};
   if (strchr(")]}", *p) != NULL) return (Token){CLOSING, p, p + 1};
@@ -105,9 +104,9 @@ static bool arguments_follow(const char *p) {
 }
 
 /**
- * The >>> that ends the configuration which begins at p, or NULL. It stands outside parentheses and
- * has the kernel's arguments behind it. Of several the last one: before it, >>> closes nested
- * templates, as in k<<<f<g<h<1>>>(n), 64>>>(x).
+ * The >>> that ends the configuration which begins at p, or NULL. It is outside of parentheses, and
+ * the kernel's arguments follow it. If there are several, it is the last one: the others close
+ * nested templates, as in k<<<f<g<h<1>>>(n), 64>>>(x).
  */
 static const char *find_launch_close(const char *p) {
   const char *close = NULL;
@@ -143,14 +142,14 @@ static bool is_name(Token token, const char *name) {
          starts_with(token.begin, name);
 }
 
-/** Is p in a line of the preprocessor, or in one that continues it? */
+/** Is p in a preprocessor directive or its continuation lines? */
 static bool in_directive(const char *source, const char *p) {
   while (p > source && (p[-1] != '\n' || (p - source >= 2 && p[-2] == '\\'))) p--;
   while (isspace((unsigned char)*p)) p++;
   return *p == '#';
 }
 
-/** What is in the parentheses of __launch_bounds__. */
+/** The text in the parentheses of __launch_bounds__. */
 typedef struct Bounds {
   const char *begin, *end;
 } Bounds;
@@ -161,7 +160,7 @@ typedef struct Kernel {
   Bounds bounds;
 } Kernel;
 
-/** Reads on behind `__launch_bounds__`. */
+/** p is the text after `__launch_bounds__`. */
 static Bounds find_bounds(const char *p) {
   Bounds bounds = {NULL, NULL};
   int depth = 0;
@@ -174,7 +173,7 @@ static Bounds find_bounds(const char *p) {
   return bounds;
 }
 
-/** Reads on behind `__global__`, before which `bounds` stand. A mere declaration has no body. */
+/** p is the text after `__global__`, `bounds` are those before it. A declaration has no body. */
 static Kernel find_kernel(const char *p, Bounds bounds) {
   Kernel kernel = {NULL, bounds};
   int depth = 0;
@@ -190,7 +189,7 @@ static Kernel find_kernel(const char *p, Bounds bounds) {
   return kernel;
 }
 
-/** Line breaks are left out, so that lines keep their numbers. */
+/** Line breaks are omitted, so that lines keep their numbers. */
 static void write_bounds(Bounds bounds) {
   fputs(" SIMT_KERNEL(", stdout);
   for (const char *p = bounds.begin; p < bounds.end;) {
@@ -206,10 +205,10 @@ static void write_bounds(Bounds bounds) {
 }
 
 static bool rewrite(const char *path, const char *source) {
-  const char *close = NULL; /* of the launch we are in */
+  const char *close = NULL; /* of the current launch */
   static const Bounds none = {NULL, NULL};
-  Kernel kernel = {NULL, none};         /* whose body is to come */
-  Bounds bounds = none;                 /* of a kernel whose __global__ is to come */
+  Kernel kernel = {NULL, none};         /* whose body follows */
+  Bounds bounds = none;                 /* of a kernel whose __global__ follows */
   Token before = {END, source, source}; /* the last token that is not blank */
   for (Token token = next_token(source); token.kind != END; token = next_token(token.end)) {
     /* a.operator<<<int>(b) is a shift operator and a template argument */

@@ -1,8 +1,7 @@
 /**
  * @file
- * The C library's header, for all that includes it; and behind cuda_runtime.h an assert() for
- * kernels, in which a failure ends the launch and not the program. No guard: as NDEBUG says each
- * time.
+ * The C library's header; after cuda_runtime.h also an assert() for kernels, whose failure ends the
+ * launch and not the program. No include guard: each inclusion evaluates NDEBUG again.
  */
 #include_next <assert.h>
 

@@ -1,6 +1,6 @@
 /**
  * @file
- * Stands in for the CUDA toolkit's header of the same name, so that a C++ compiler takes CUDA C:
+ * Stands in for the CUDA toolkit's header of the same name, so that a C++ compiler accepts CUDA C:
  * qualifiers, built-in variables, launches, and the runtime API with typed pointers.
  *
  * A launch reaches the compiler as `kernel *simt::launch(grid, block, bytes, stream)(arguments)`,
@@ -27,16 +27,16 @@
 #define SIMT_TEXT_OF(x) #x
 #define SIMT_AS_TEXT(x) SIMT_TEXT_OF(x)
 
-/** A section each, as one cannot hold both what is const and what is not. */
+/** One section per variable: a section cannot hold both const and non-const variables. */
 #define __constant__ __attribute__((section("simt_constant." SIMT_AS_TEXT(__COUNTER__))))
 
-/** What the runtime reads of a kernel before it is launched. It is found by its name: symbols.c. */
+/** The kernel's launch bound. The runtime finds it by its symbol name: see symbols.c. */
 #define SIMT_KERNEL(...) \
   static constexpr int simt_launch_bound __attribute__((used)) = simt::most_threads(__VA_ARGS__);
 
 /**
- * An OS thread runs one block at a time, so what belongs to the OS thread belongs to the block. In
- * the checking build no static array, of 48 KiB at most, touches another: what leaves one is seen.
+ * An OS thread runs one block at a time, so its thread-local variables belong to the block. In the
+ * checking build there are gaps between static arrays (48 KiB at most) to detect bad accesses.
  */
 #ifdef SIMT_CHECKING
 #define __shared__ thread_local __attribute__((aligned(65536)))
@@ -55,7 +55,7 @@ constexpr int warpSize = 32;
 
 namespace simt {
 
-/** The arguments of __launch_bounds__; 0: there are none. */
+/** The first argument of __launch_bounds__; 0 if there is none. */
 constexpr int most_threads(int threads = 0, int blocks = 0, int cluster = 0) {
   (void)blocks;
   (void)cluster;
@@ -81,7 +81,7 @@ struct Configuration {
   }
 };
 
-/** The brackets of `kernel<<<...>>>`. Streams order nothing: a launch ends before it returns. */
+/** The configuration in `kernel<<<...>>>`. Streams order nothing: a launch returns when done. */
 inline Configuration launch(dim3 grid, dim3 block, size_t dynamic_shared_bytes = 0,
                             cudaStream_t stream = nullptr) {
   return {grid, block, dynamic_shared_bytes, stream};
@@ -93,8 +93,8 @@ struct Invocation {
   std::tuple<Parameters...> parameters;
 };
 
-/** Arguments become parameters once, before the launch; each thread then gets its own copy. Inline,
- * so that a report of a launch that a kernel tries names the kernel's line. */
+/** Arguments are converted to parameters once, before the launch; each thread gets its own copy.
+ * Inline, so that the report of a launch by a kernel names the kernel's line. */
 template <typename... Parameters, typename... Arguments>
 SIMT_INLINE void operator*(void (*kernel)(Parameters...), Call<Arguments...> call) {
   static_assert(sizeof...(Parameters) == sizeof...(Arguments), "wrong number of kernel arguments");

@@ -1,13 +1,13 @@
 /**
  * @file
  * The part of the CUDA runtime API that the CPU backend has, for C and C++. Values of enumerators
- * are CUDA's. What a call does differently from CUDA is said at its declaration.
+ * are CUDA's. Comments at the declarations name the differences from CUDA.
  *
  * Kernels and copies are done when the call that starts them returns: streams order nothing.
  * A kernel that failed leaves a sticky error: every later call that touches the device returns it,
  * until cudaDeviceReset().
  *
- * A null pointer where a result should go is cudaErrorInvalidValue.
+ * A null pointer for a result gives cudaErrorInvalidValue.
  */
 #ifndef CUDA_RUNTIME_API_H
 #define CUDA_RUNTIME_API_H
@@ -58,7 +58,7 @@ cudaError_t cudaPeekAtLastError(void);
 
 /* --- The device ----------------------------------------------------------------------------- */
 
-/** What a kernel may rely on is that of compute capability 9.0; the rest describes this machine. */
+/** The limits of kernels are those of compute capability 9.0; the rest describes this machine. */
 typedef struct cudaDeviceProp {
   char name[256];
   size_t totalGlobalMem;
@@ -71,7 +71,7 @@ typedef struct cudaDeviceProp {
   size_t totalConstMem;
   int major;
   int minor;
-  int multiProcessorCount; /**< OS threads: as many blocks run at a time */
+  int multiProcessorCount; /**< OS threads: the number of blocks that run at a time */
   int l2CacheSize;         /**< 0: no cache is simulated */
   int maxThreadsPerMultiProcessor;
   size_t sharedMemPerMultiprocessor;
@@ -132,14 +132,14 @@ typedef enum cudaMemcpyKind {
 typedef struct CUstream_st *cudaStream_t;
 
 /**
- * Aligned to 256 bytes, with inaccessible pages on both sides, and with its end as near to them as
- * the alignment lets it. A kernel that leaves it is stopped and reported; so is one that uses it
- * after cudaFree(). New memory is filled with 0xff, which is NaN in every float format (of
- * allocations over 64 MiB: the first and the last 32 MiB; the rest is zero). After 15000
- * allocations, memory counts as used up: Linux grants a program no more inaccessible pages.
+ * Memory is aligned to 256 bytes, with inaccessible pages on both sides; its end is as close to
+ * them as the alignment allows. A kernel that accesses these pages, or memory after cudaFree(), is
+ * stopped and reported. New memory is filled with 0xff, which is NaN in every float format
+ * (allocations over 64 MiB: only the first and the last 32 MiB; the rest is zero). More than 15000
+ * allocations at a time are refused: Linux limits the number of a program's mappings.
  *
- * Not detected: a kernel that uses memory of the host, but by the lab; and a host that uses memory
- * of the device.
+ * Not detected: kernels that access host memory (only the lab detects them), and host code that
+ * accesses device memory.
  */
 cudaError_t cudaMalloc(void **pointer, size_t size);
 cudaError_t cudaFree(void *pointer);
@@ -148,8 +148,8 @@ cudaError_t cudaFreeHost(void *pointer);
 cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes);
 
 /**
- * cudaErrorInvalidValue, and nothing is copied, when a device range is not within one allocation or
- * a host range is null or overlaps the device's. A host range that is too large is not detected.
+ * Returns cudaErrorInvalidValue and copies nothing if a device range is not within one allocation,
+ * or a host range is null or overlaps device memory. Host ranges that are too large go undetected.
  */
 cudaError_t cudaMemcpy(void *target, const void *source, size_t count, cudaMemcpyKind kind);
 cudaError_t cudaMemcpyAsync(void *target, const void *source, size_t count, cudaMemcpyKind kind,
@@ -176,7 +176,7 @@ cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t start, cudaEve
 
 /* --- Kernels -------------------------------------------------------------------------------- */
 
-/** Registers are the compiler's affair and, as sharedSizeBytes, are reported as 0. */
+/** numRegs and sharedSizeBytes are not known and always 0. */
 typedef struct cudaFuncAttributes {
   size_t sharedSizeBytes;
   size_t constSizeBytes;
@@ -196,7 +196,7 @@ typedef enum cudaFuncAttribute {
 cudaError_t cudaFuncSetAttribute(const void *kernel, cudaFuncAttribute attribute, int value);
 cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *attributes, const void *kernel);
 
-/** As threads and shared memory allow on compute capability 9.0; registers are unknown. */
+/** Limited by the threads and shared memory of compute capability 9.0; registers are ignored. */
 cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, const void *kernel,
                                                           int block_threads,
                                                           size_t dynamic_shared_bytes);

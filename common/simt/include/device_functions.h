@@ -1,7 +1,7 @@
 /**
  * @file
- * What a kernel may call: barriers, warp instructions, atomics and arithmetic, for the CPU backend.
- * All is forced inline, so that a report names the line of the kernel and not one of this file.
+ * Functions that kernels may call, for the CPU backend: barriers, warp instructions, atomics and
+ * arithmetic. All are forced inline, so that reports name lines of the kernel and not of this file.
  */
 #ifndef DEVICE_FUNCTIONS_H
 #define DEVICE_FUNCTIONS_H
@@ -47,7 +47,7 @@ SIMT_INLINE void __threadfence_block() {
   simt_block_fence();
 }
 
-/** Lets the others run, however long it is meant to last. */
+/** Lets other threads run; the duration is ignored. */
 SIMT_INLINE void __nanosleep(unsigned) {
   simt_block_fence();
 }
@@ -72,7 +72,7 @@ SIMT_INLINE T from_bits(Bits bits) {
   return value;
 }
 
-/** The value; the checking build tells of a float that nobody has set. */
+/** Returns the value; the checking build reports an uninitialised float. */
 template <typename T>
 SIMT_INLINE T checked(T value) {
   return value;
@@ -85,7 +85,7 @@ SIMT_INLINE float checked(float value) {
   return value;
 }
 
-/** A float that has become a double. */
+/** A float that was converted to double. */
 template <>
 SIMT_INLINE double checked(double value) {
   if (bits_of<uint64_t>(value) == 0xffffffffe0000000) simt_use_unset();
@@ -155,8 +155,8 @@ SIMT_REDUCE(__reduce_or_sync, unsigned, SIMT_ATOMIC_OR)
 SIMT_REDUCE(__reduce_xor_sync, unsigned, SIMT_ATOMIC_XOR)
 
 /**
- * The calling lane alone: CUDA promises no more than that it is one of them. Who takes this for the
- * lanes in the same branch gets a wrong answer here, as they may on a GPU.
+ * Returns only the calling lane: CUDA guarantees no more. Code that expects all lanes in the same
+ * branch gets a wrong result here, as it may on a GPU.
  */
 SIMT_INLINE unsigned __activemask() {
   const uint3 index = simt_self()->index;
@@ -264,7 +264,7 @@ SIMT_INLINE int __clzll(long long x) {
   return x == 0 ? 64 : __builtin_clzll((unsigned long long)x);
 }
 
-/** Neighbours change places, then pairs, and so on; the bytes in the end. */
+/** Swaps adjacent bits, pairs, and groups of four; then reverses the bytes. */
 SIMT_INLINE unsigned __brev(unsigned x) {
   x = (x >> 1 & 0x55555555u) | (x & 0x55555555u) << 1;
   x = (x >> 2 & 0x33333333u) | (x & 0x33333333u) << 2;
@@ -275,14 +275,14 @@ SIMT_INLINE unsigned long long __brevll(unsigned long long x) {
   return (unsigned long long)__brev((unsigned)x) << 32 | __brev((unsigned)(x >> 32));
 }
 
-/** Nanoseconds of this machine: a GPU counts cycles of its own. */
+/** Nanoseconds on this machine; a GPU counts its clock cycles. */
 SIMT_INLINE long long clock64() {
   timespec time;
   clock_gettime(CLOCK_MONOTONIC, &time);
   return 1000000000ll * time.tv_sec + time.tv_nsec;
 }
 
-/* As the CUDA toolkit has them: unsigned wins over signed, and a number over NaN. */
+/* As in the CUDA toolkit: signed and unsigned give unsigned; a number is preferred to NaN. */
 #define SIMT_MIN_MAX(T, A, B)         \
   SIMT_INLINE T min(A a, B b) {       \
     return (T)b < (T)a ? (T)b : (T)a; \

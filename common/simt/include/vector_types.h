@@ -2,8 +2,8 @@
  * @file
  * CUDA's small vectors, for the CPU backend.
  *
- * A copy of a vector is one access of its full width, as on a GPU. Without that a compiler may
- * split it into one access per member, and counts of memory transactions would come out wrong.
+ * A copy of a vector is one access of its full width, as on a GPU. Otherwise a compiler may
+ * split it into one access per member, and counts of memory transactions would be wrong.
  */
 #ifndef VECTOR_TYPES_H
 #define VECTOR_TYPES_H
@@ -35,7 +35,7 @@ struct dim3 {
 
 namespace simt {
 
-/** What `bytes` bytes are copied as: one machine word or vector. */
+/** WordN copies N bytes as one machine word or vector. */
 typedef unsigned Word4 __attribute__((may_alias));
 typedef unsigned long long Word8 __attribute__((may_alias));
 typedef float Word16 __attribute__((vector_size(16), may_alias));

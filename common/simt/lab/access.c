@@ -1,5 +1,5 @@
 /*
- * One access of one thread: which memory it is, whether it may be made, and its place in the log.
+ * One access of one thread: finds its memory space, checks the access and logs it.
  */
 #include <signal.h>
 #include <string.h>
@@ -7,8 +7,7 @@
 #include "internal.h"
 #include "simt/runtime/kernels.h"
 
-/** Memory of the host that kernels may read: constants, parameters, what threads know of their
- * block. */
+/** Host memory that kernels may read: constants, parameters, blockIdx, blockDim and gridDim. */
 static bool may_read(const LabWorker *lab, uintptr_t address) {
   return address - (uintptr_t)&lab->worker->block < sizeof lab->worker->block ||
          address - (uintptr_t)lab->launch->arguments < lab->launch->arguments_bytes ||
@@ -59,7 +58,7 @@ void lab_report_here(LabWorker *lab, LabKind kind, uint32_t pc, uint32_t other_p
   if (finding != NULL) describe(lab, address, finding->where, sizeof finding->where);
 }
 
-/** Regions do not overlap and are in order. */
+/** Regions are sorted and do not overlap. */
 static bool find_region(LabWorker *lab, uintptr_t address, size_t *found) {
   if (lab->last_region < lab_region_count) {
     const Region *last = &lab_regions[lab->last_region];
@@ -82,13 +81,13 @@ static bool find_region(LabWorker *lab, uintptr_t address, size_t *found) {
   return true;
 }
 
-/** Is it an access within an allocation? If not, it is reported. */
+/** Is the access within an allocation? Reports it if not. */
 static bool check_bounds(LabWorker *lab, uintptr_t address, unsigned size, uint32_t pc,
                          size_t *region) {
   const bool found = find_region(lab, address, region);
   if (found && lab_regions[*region].end - address >= size) return true;
   if (lab->checks & LAB_BOUNDS) {
-    /* Of an access that begins well, what is told is where it leaves. */
+    /* Report the first byte that is out of bounds. */
     const uintptr_t culprit = found ? lab_regions[*region].end : address;
     lab_report_here(lab, LAB_GLOBAL_OUTSIDE, pc, 0, 0, culprit);
   }
@@ -105,8 +104,7 @@ void lab_log(LabWorker *lab, RecordKind kind, uintptr_t address, unsigned size, 
   lab->dirty_warps |= 1u << thread / WARP_SIZE;
 }
 
-/** A store that cannot be made without damage to the program itself ends the launch, as on a GPU.
- */
+/** Ends the launch, as on a GPU, because the store would damage the program itself. */
 __attribute__((noreturn)) static void end_launch(const LabWorker *lab, uintptr_t address,
                                                  uint32_t pc) {
   lab->worker->fault = (Fault){.signal = SIGSEGV,
@@ -116,7 +114,7 @@ __attribute__((noreturn)) static void end_launch(const LabWorker *lab, uintptr_t
   simt_end_block(FAULTED, &(Wait){.call_site = NULL});
 }
 
-/** Is all of it in the kernel's shared memory? */
+/** Is the whole access in the kernel's shared memory? */
 static inline bool has_shared(const LabWorker *lab, uintptr_t address, unsigned size) {
   uintptr_t offset = address - lab->dynamic;
   const size_t requested = lab->launch->dynamic_shared_bytes;
@@ -132,7 +130,7 @@ static inline bool has_shared(const LabWorker *lab, uintptr_t address, unsigned 
 static void leave_shared(LabWorker *lab, uintptr_t address, unsigned size, Use use, uint32_t pc) {
   const bool harmless = lab_may_leave_shared(lab, address, size);
   if (!(lab->checks & LAB_BOUNDS)) return;
-  /* Of an access that begins well, what is told is where it leaves. */
+  /* Report the first byte that is out of bounds. */
   uintptr_t culprit = address;
   while (has_shared(lab, culprit, 1)) culprit++;
   lab_report_here(lab, LAB_SHARED_OUTSIDE, pc, 0, 0, culprit);
@@ -147,7 +145,7 @@ void lab_check_shared(LabWorker *lab, uintptr_t address, unsigned size, Use use,
   }
 }
 
-/** Memory of neither the device nor the block. */
+/** An access to memory of neither the device nor the block. */
 static void use_host(LabWorker *lab, uintptr_t address, Use use, uint32_t pc) {
   if (!(lab->checks & LAB_BOUNDS) || (use == READS && may_read(lab, address))) return;
   lab_report_here(lab, LAB_GLOBAL_OUTSIDE, pc, 0, 0, address);

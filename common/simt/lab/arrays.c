@@ -1,6 +1,6 @@
 /*
- * What of the thread-local variables is shared memory that the running kernel may use: as much of
- * the dynamic part as it asked for, and its static arrays, by name.
+ * The thread-local variables that are shared memory of the running kernel: the part of the dynamic
+ * memory that it requested, and its static arrays by name.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -11,11 +11,11 @@
 SharedArray *lab_arrays;
 size_t lab_array_count;
 
-/** Of the running launch. Without symbols none is known, and all static memory counts as one. */
+/** Of the running launch. Without symbols none is known, and all static memory is one array. */
 static struct {
   SimtVariable *list; /* thread-local, by offset */
   size_t count;
-  SharedArray *guards; /* of the compiler, behind the arrays */
+  SharedArray *guards; /* guard variables of the compiler; stored after the arrays */
   size_t guard_count;
 } variables;
 
@@ -50,7 +50,7 @@ static bool is_around_dynamic(const LabWorker *lab, uintptr_t address) {
 }
 
 bool lab_is_of_compiler(const LabWorker *lab, uintptr_t address, unsigned size) {
-  if (size != 1) return false; /* a kernel's, which has left one of its arrays */
+  if (size != 1) return false; /* an access of the kernel out of the bounds of an array */
   for (size_t i = 0; i < variables.guard_count; i++) {
     if (address - lab->shared == variables.guards[i].begin) return true;
   }
@@ -62,7 +62,7 @@ bool lab_is_unnamed_static(const LabWorker *lab, uintptr_t address) {
          !is_around_dynamic(lab, address);
 }
 
-/* --- In words ------------------------------------------------------------------------------- */
+/* --- Descriptions ----------------------------------------------------------------------------- */
 
 /** A piece of shared memory: dynamic, or an array. */
 typedef struct Piece {
@@ -71,7 +71,7 @@ typedef struct Piece {
   char name[80];
 } Piece;
 
-/** Bytes between the address and the piece; 0 within it, 1 for its neighbours. */
+/** Distance in bytes between address and piece; 0 within it, 1 for the adjacent bytes. */
 static uintptr_t distance(const Piece *piece, uintptr_t address) {
   if (address < piece->begin) return piece->begin - address;
   return address - piece->begin < piece->size ? 0 : address - piece->begin - piece->size + 1;
@@ -106,7 +106,7 @@ void lab_describe_shared(const LabWorker *lab, uintptr_t address, char *text, si
   }
 }
 
-/* --- What blocks find there ------------------------------------------------------------------ */
+/* --- Values of other blocks ------------------------------------------------------------------- */
 
 void lab_fill_arrays(const LabWorker *lab) {
   for (size_t i = 0; i < lab_array_count; i++) {
@@ -114,7 +114,7 @@ void lab_fill_arrays(const LabWorker *lab) {
   }
 }
 
-/** So that what is read there depends on no other block. */
+/** Reads around the dynamic memory must not return values of other blocks. */
 static void wipe_around_dynamic(LabWorker *lab) {
   if (lab->wiped_around_dynamic) return;
   lab->wiped_around_dynamic = true;
@@ -124,8 +124,8 @@ static void wipe_around_dynamic(LabWorker *lab) {
   memset(dynamic + requested, 0xff, MAX_SHARED_BYTES - requested + SHARED_MARGIN);
 }
 
-/** The same of all that is neither the runtime's nor an array that the kernel may use. A guard that
- * is wiped says what it said: that its array needs nothing. */
+/** The same for all memory except the runtime's variables and the kernel's arrays. A wiped guard
+ * still has the meaning that its array is initialised. */
 static void wipe_between_arrays(LabWorker *lab) {
   if (lab->wiped_between_arrays) return;
   lab->wiped_between_arrays = true;
@@ -140,7 +140,7 @@ static void wipe_between_arrays(LabWorker *lab) {
   memset(shared + at, 0xff, lab->shared_bytes - at);
 }
 
-/* --- Accesses that leave it ------------------------------------------------------------------ */
+/* --- Accesses out of bounds ------------------------------------------------------------------- */
 
 static bool is_of_runtime(const LabWorker *lab, uintptr_t address) {
   for (size_t i = 0; i < variables.count; i++) {

@@ -1,8 +1,8 @@
 /*
- * Barriers and warp instructions that not all threads reach which should: every thread of the block
- * for a __syncthreads(), every lane that it names for a shuffle or an mma. The runtime lets those
- * go on that meet at different places, or without threads that have exited, so that all of it is
- * seen.
+ * Barriers and warp instructions that not all required threads reach. A __syncthreads() requires
+ * all threads of the block, a shuffle or an mma all lanes of its mask. The runtime continues
+ * threads that wait at different places, or without exited threads, so that later errors are found
+ * too.
  */
 #include "internal.h"
 
@@ -21,7 +21,7 @@ static const void *site_of(const LabWorker *lab, int thread) {
   return lab->worker->waits[thread].call_site;
 }
 
-/** Takes those out of `*rest` that wait at `site`. */
+/** Moves the threads that wait at `site` out of `*rest`. */
 static ThreadSet take_waiting_at(const LabWorker *lab, const void *site, ThreadSet *rest,
                                  bool *some_left) {
   ThreadSet taken = {{0}};
@@ -37,7 +37,7 @@ static ThreadSet take_waiting_at(const LabWorker *lab, const void *site, ThreadS
   return taken;
 }
 
-/** Those who are missing wait at another place, or not at all. */
+/** The missing threads wait at another place, or have exited. */
 static void report(LabWorker *lab, LabKind kind, const ThreadSet *here, const ThreadSet *missing,
                    bool elsewhere) {
   const int thread = lowest_thread(here), other = lowest_thread(missing);
@@ -55,7 +55,7 @@ static void report(LabWorker *lab, LabKind kind, const ThreadSet *here, const Th
            elsewhere ? "" : "without ", theirs, elsewhere ? " there" : "");
 }
 
-/** Reports the places beside that of the lowest thread; returns who is at that. */
+/** Reports all places except that of the lowest thread; returns the threads at that place. */
 static ThreadSet report_places(LabWorker *lab, LabKind kind, ThreadSet waiting) {
   bool some_left;
   const ThreadSet first =
@@ -93,7 +93,7 @@ void lab_check_barrier(LabWorker *lab) {
 }
 
 void lab_check_lanes(LabWorker *lab, const SimtWarpOperation *operation, int warp, unsigned lanes) {
-  if (operation->kind == SIMT_SYNCWARP) return; /* may stand at several places */
+  if (operation->kind == SIMT_SYNCWARP) return; /* lanes may be at different places */
   const Wait *waits = &lab->worker->waits[warp * WARP_SIZE];
   const void *site = waits[__builtin_ctz(lanes)].call_site;
   bool apart = false;

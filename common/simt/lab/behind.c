@@ -1,33 +1,33 @@
 /*
- * Lanes of a warp that are not all at the same access: some may come later to what others have
- * done. Accesses are taken together that have the same program counter and are, in their lane, the
- * n-th at it since the warp last waited. Where a log is full, what lanes may still join is kept
- * here until they have joined it or the warp waits.
+ * Requests of a warp whose lanes are not all at the same access: some lanes may make an access
+ * later than others. Accesses form one request if they have the same program counter and are the
+ * n-th at it in their lane since the warp last waited. When a log is full, requests that lanes may
+ * still join are kept here until they have joined or the warp waits.
  */
 #include <stdlib.h>
 #include <string.h>
 
 #include "internal.h"
 
-/* So many requests are kept; behind by more, lanes make requests of their own. */
+/* If more requests are kept, all are counted; lanes that come later form requests of their own. */
 enum { MOST_KEPT = 1 << 14 };
 
-/** Of one warp. */
+/** The kept requests of one warp. */
 typedef struct Behind {
   bool active;
   unsigned live; /* lanes that were live since the warp last waited */
   Request *requests;
-  uint64_t *keys; /* of these */
+  uint64_t *keys; /* of the requests */
   size_t count, capacity;
   Table places; /* 1 + index, by key */
-  Table visits; /* how often a lane has been at an instruction */
+  Table visits; /* how often a lane has executed an instruction */
 } Behind;
 
 bool lab_is_behind(const LabWorker *lab, int warp) {
   return lab->behind[warp] != NULL && lab->behind[warp]->active;
 }
 
-/** A number for what a record tells of: an instruction may use one memory and another. */
+/** Includes the kind, because one instruction may access both memory spaces. */
 static uint64_t key_of(const Record *record, uint32_t number) {
   return (uint64_t)record->pc << 32 | (uint64_t)record->kind << 29 | number;
 }
@@ -48,7 +48,7 @@ static Request *request_of(Behind *b, const Record *record, uint64_t key) {
   return &b->requests[*place - 1];
 }
 
-/** From the `first` record of each lane on; those before it have been counted. */
+/** Adds the logs, from record `first` of each lane on; those before it have been counted. */
 static void take_logs(LabWorker *lab, int warp, unsigned first, Behind *b) {
   uint16_t *counts = &lab->log_counts[warp * WARP_SIZE];
   b->live |= lab->worker->warps[warp].live;
@@ -66,7 +66,7 @@ static void take_logs(LabWorker *lab, int warp, unsigned first, Behind *b) {
   }
 }
 
-/** Counts the requests that none of the lanes `going` can join any more. */
+/** Counts the requests that no lane of `going` can still join. */
 static void count_complete(LabWorker *lab, int warp, Behind *b, unsigned going) {
   size_t kept = 0;
   lab_clear_table(&b->places);
@@ -91,7 +91,7 @@ void lab_flush_apart(LabWorker *lab, int warp, unsigned first, unsigned going) {
   const bool too_many = b->count > MOST_KEPT;
   count_complete(lab, warp, b, too_many ? 0 : going);
   if (going != 0 && (b->count > 0 || too_many)) return; /* the warp stays dirty */
-  /* All wait; or all that go on have been at each instruction equally often. */
+  /* All lanes wait, or all others have executed each instruction equally often. */
   b->active = false;
   b->live = 0;
   lab_clear_table(&b->visits);

@@ -1,22 +1,22 @@
 /*
- * What all blocks of a launch did to global memory, put together when it has ended: races between
- * blocks. The result depends neither on the order of blocks nor on their spread over OS threads.
+ * Races between blocks: merges the global memory accesses of all blocks when a launch has ended.
+ * The result depends neither on the order of blocks nor on their distribution over OS threads.
  */
 #include <stdlib.h>
 
 #include "internal.h"
 
-/** A block, counted from 1, and where it touched a byte; 0: none. */
+/** A block, counted from 1 (0: none), and where it accessed a byte. */
 typedef struct Visit {
   uint32_t block, pc;
 } Visit;
 
-/** What all workers together know of a byte: the two lowest blocks of each kind. */
+/** The accesses to a byte in all workers: the two lowest blocks of each kind. */
 typedef struct Summary {
   Visit writers[2], readers[2], users[2]; /* users: by atomics */
 } Summary;
 
-/** A block runs on one worker, so that it comes but once. */
+/** Each block runs on one worker, so it is merged only once. */
 static void merge(Visit *visits, const uint32_t blocks[2], const uint16_t sites[2],
                   const SiteTable *table) {
   for (int i = 0; i < 2 && blocks[i] != 0; i++) {
@@ -36,7 +36,7 @@ static const Chunk *chunk_of(const LabWorker *lab, size_t region, size_t chunk) 
   return c->touchers != NULL ? c : NULL;
 }
 
-/** What is known of byte `at` of a chunk. */
+/** The accesses to byte `at` of a chunk. */
 static Summary summarise(LabWorker *const *workers, int count, size_t region, size_t chunk,
                          unsigned at) {
   Summary s = {.writers = {{0}}};
@@ -53,7 +53,7 @@ static Summary summarise(LabWorker *const *workers, int count, size_t region, si
   return s;
 }
 
-/** Some bytes that all the same blocks touched. */
+/** Bytes that the same blocks accessed. */
 typedef struct Piece {
   const Launch *launch;
   const Region *region;
@@ -79,7 +79,7 @@ static void add_race(FindingList *findings, const Piece *piece, LabKind kind, Vi
   }
 }
 
-/** Of the blocks of two kinds the lowest two that are not the same. */
+/** Reports a race between the lowest two different blocks of `visits` and `others`. */
 static void judge_pair(LabKind kind, const Visit *visits, const Visit *others, const Piece *piece,
                        FindingList *findings) {
   if (visits[0].block == 0 || others[0].block == 0) return;

@@ -3,7 +3,7 @@
 
 #include "internal.h"
 
-/** Those of launches have no place: each reason is a finding. */
+/** Findings of launches have no place: each reason is a finding. */
 static bool same(const RawFinding *a, const RawFinding *b) {
   return a->kernel == b->kernel && a->kind == b->kind && a->pc == b->pc &&
          a->other_pc == b->other_pc && (a->pc != 0 || strcmp(a->where, b->where) == 0);
@@ -59,7 +59,7 @@ const char *lab_kind_text(LabKind kind) {
       [LAB_WARP_APART] = "warp instruction that not all its lanes reach: others are elsewhere",
       [LAB_COPY_NOT_WAITED] = "use of shared memory that a cp.async is on its way to",
       [LAB_COPY_NO_BARRIER] =
-          "read of what another thread's cp.async brought, no barrier since "
+          "read of what another thread's cp.async copied, no barrier since "
           "its wait",
       [LAB_COPY_OVER_READ] = "cp.async into what another thread may still read, no barrier between",
       [LAB_COPY_SOURCE_WRITTEN] = "write to the source of a cp.async, no wait and barrier between",
@@ -82,14 +82,14 @@ bool lab_is_between_blocks(LabKind kind) {
   return kind == LAB_BLOCKS_WRITE_WRITE || kind == LAB_BLOCKS_WRITE_READ;
 }
 
-/** What the other place of such a finding is to the first. */
+/** How the other place of a finding relates to the first. */
 static const char *relation(LabKind kind) {
   if (lab_is_between_blocks(kind)) return "and at";
   if (kind == LAB_LAUNCH_FAILED) return "see also";
   return kind == LAB_BARRIER_APART || kind == LAB_WARP_APART ? "others at" : "after";
 }
 
-/** How often, and who was the first. */
+/** Prints the number of occurrences and the first one. */
 static void print_occurrences(const LabFinding *f, FILE *out) {
   const char *unit = lab_is_between_blocks(f->kind) ? "byte" : "time";
   fprintf(out, "           %llu %s%s, first: ", (unsigned long long)f->count, unit,

@@ -1,8 +1,8 @@
 /*
- * The first access that each instruction made: a drawing of it shows how its lanes lie in memory.
+ * The first access of each instruction, for drawings of the addresses of its lanes.
  *
- * First is the first launch, in it the block of the lowest number, in it the lowest warp, and of
- * that warp what it did first. So it is the same however blocks are spread and ordered.
+ * It is the first one by the lowest warp of the lowest block of the first launch. So it does not
+ * depend on the order of blocks or their distribution over OS threads.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -13,10 +13,10 @@ bool lab_first_is_earlier(const FirstAccess *a, const FirstAccess *b) {
   if (a->launch != b->launch) return a->launch < b->launch;
   if (a->access.block != b->access.block) return a->access.block < b->access.block;
   if (a->access.warp != b->access.warp) return a->access.warp < b->access.warp;
-  return a->order < b->order; /* of one block, so of one worker */
+  return a->order < b->order; /* same block, so same worker */
 }
 
-/** Place of an instruction's access; the pointer holds until the next one is asked for. */
+/** The entry of an instruction; the pointer is valid until the next call. */
 static FirstAccess *first_at(SiteTable *sites, FirstTable *table, uint32_t pc, LabAccessKind kind) {
   const size_t at = 2 * (size_t)lab_site(sites, pc) + lab_access_is_shared(kind);
   if (at >= table->count) {
@@ -39,7 +39,7 @@ static void describe_global(LabAccess *access, int lane, uintptr_t address) {
   snprintf(access->memory[lane], sizeof access->memory[lane], "outside of all allocations");
 }
 
-/** Static arrays lie where the linker puts them: only how lanes lie to each other has a meaning. */
+/** The linker places static arrays: only the distances between lanes are meaningful. */
 static void describe_shared(const LabWorker *lab, LabAccess *access, int lane, uintptr_t address,
                             uintptr_t lowest) {
   const bool dynamic = address - lab->dynamic < MAX_SHARED_BYTES;

@@ -1,8 +1,8 @@
 /*
- * Global memory: which bytes have ever been written, and which blocks touch them during a launch.
+ * Global memory: which bytes have ever been written, and which blocks access them during a launch.
  *
- * Blocks run at the same time on several OS threads. Each notes on its own who touched what;
- * blocks.c puts together what they say.
+ * Blocks run at the same time on several OS threads. Each OS thread has its own records of the
+ * accesses; blocks.c merges them.
  */
 #include <pthread.h>
 #include <stdlib.h>
@@ -15,7 +15,7 @@ enum { LARGEST_GRAIN = 16, GRAIN_STEP = 4 };
 Region *lab_regions;
 size_t lab_region_count;
 
-/** What has been written of each allocation. The host may allocate from any thread. */
+/** The written bytes of each allocation. The host may allocate from any thread. */
 static struct {
   pthread_mutex_t lock;
   Region *list;
@@ -108,7 +108,7 @@ static int by_address(const void *a, const void *b) {
   return (x->begin > y->begin) - (x->begin < y->begin);
 }
 
-/** Allocations do not come and go while a kernel runs. */
+/** The allocations do not change while a kernel runs. */
 void lab_begin_regions(void) {
   SimtAllocation *live;
   lab_region_count = simt_memory_list(&live);
@@ -177,12 +177,12 @@ static void divide(Chunk *chunk) {
   chunk->atomics = divided(chunk->atomics, chunk->grain);
 }
 
-/** Of two sites the one that comes first in the program: it does not depend on who came first. */
+/** The site with the lower pc, so that the result does not depend on the order of accesses. */
 static uint16_t first_site(const LabWorker *lab, uint16_t old, uint16_t site) {
   return lab->sites.sites[old].pc <= lab->sites.sites[site].pc ? old : site;
 }
 
-/** The running block among the two lowest. */
+/** Adds the running block to the two lowest if it belongs there. */
 static void note(const LabWorker *lab, uint32_t blocks[2], uint16_t sites[2], uint16_t site) {
   const uint32_t own = lab->block_tag;
   for (int i = 0; i < 2; i++) {
@@ -215,7 +215,7 @@ static bool wrote_last(const LabWorker *lab, const Chunk *chunk, unsigned i) {
          (chunk->atomics != NULL && chunk->atomics[i].last_writer == lab->block_tag);
 }
 
-/** Bytes of one chunk; returns whether the running block had written them all. */
+/** Notes an access to bytes of one chunk; returns whether the running block had written them. */
 static bool use_chunk(LabWorker *lab, Chunk *chunk, unsigned begin, unsigned end, Use use,
                       uint16_t site) {
   while ((begin | end) % chunk->grain != 0) divide(chunk);

@@ -1,12 +1,12 @@
 /*
- * What g++ makes a kernel call at each of its loads and stores under -fsanitize=thread. The library
- * of that sanitizer is not linked.
+ * The functions that kernels compiled with -fsanitize=thread call at each load and store. The
+ * library of that sanitizer is not linked.
  */
 #include "internal.h"
 
 _Thread_local LabWorker *lab_worker;
 
-/** Local memory of the threads is not looked at; nor is anything that the host does. */
+/** Accesses to local memory of the threads, and accesses by the host, are ignored. */
 static inline __attribute__((always_inline)) void access(void *address, unsigned size,
                                                          bool is_write, const void *caller) {
   LabWorker *lab = lab_worker;
@@ -33,8 +33,8 @@ HOOK(__tsan_write8, 8, true)
 HOOK(__tsan_write16, 16, true)
 
 /**
- * Of structures, and of what is less aligned than it is large. A GPU does it in pieces, of words
- * where address and size allow.
+ * Accesses to structures, and to values that are aligned to less than their size. A GPU splits them
+ * into pieces: words if address and size allow.
  */
 static void access_range(char *address, size_t size, bool is_write, const void *caller) {
   const unsigned piece = ((uintptr_t)address | size) % 4 == 0   ? 4

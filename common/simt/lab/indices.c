@@ -1,11 +1,11 @@
 /*
- * What g++ makes a kernel call under -fsanitize=bounds: an index that an array of known length does
- * not have. That is how arrays in registers, which are no memory, are held to their bounds. The
+ * The function that kernels compiled with -fsanitize=bounds call for an index out of the bounds of
+ * an array of known length. This also checks arrays in registers, which have no addresses. The
  * library of that sanitizer is not linked.
  */
 #include "internal.h"
 
-/** A type and a place, as the compiler lays them down. */
+/** A type and a place, in the compiler's layout. */
 typedef struct Type {
   uint16_t kind, details;
   char name[];

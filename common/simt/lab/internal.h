@@ -2,19 +2,19 @@
  * @file
  * Declarations shared by the files of the lab:
  *
- * - hooks.c      what the compiler has instrumented kernels call
- * - access.c     what an address is; alignment, bounds, logs
- * - arrays.c     which shared memory the running kernel has
- * - requests.c   logs of lanes become requests of warps; sectors and banks
- * - behind.c     the same, for lanes that are not all at the same access; table.c: numbers by key
+ * - hooks.c, indices.c   functions that instrumented kernels call
+ * - access.c     one access: its memory space, alignment and bounds checks, log record
+ * - arrays.c     the shared memory of the running kernel
+ * - requests.c   turns logs of lanes into requests of warps; counts sectors and bank conflicts
+ * - behind.c     the same for lanes at different accesses; table.c: a hash table
  * - first.c      the first access of each instruction, for drawings
- * - shared.c     who wrote and read shared memory; global.c: and global memory
- * - blocks.c     of global memory, what all blocks of a launch together did
- * - barriers.c   who waits where, when not all of a block or warp wait at one place
- * - unwritten.c  reads of global memory that perhaps nobody wrote
- * - sources.c    global memory that a cp.async is yet to read
- * - findings.c   what went wrong; sites.c: counts by program counter; results.c: by line of source
- * - observe.c    what the runtime tells: launches, blocks, barriers, warp instructions
+ * - shared.c     who wrote and read shared memory; global.c: the same for global memory
+ * - blocks.c     races on global memory between the blocks of a launch
+ * - barriers.c   barriers and warp instructions that not all threads reach at the same place
+ * - unwritten.c  reads of global memory that may be uninitialised
+ * - sources.c    global memory that a cp.async has yet to read
+ * - findings.c   the findings; sites.c: counts by program counter; results.c: by line of source
+ * - observe.c    handles the runtime's events: launches, blocks, barriers, warp instructions
  */
 #ifndef LAB_INTERNAL_H
 #define LAB_INTERNAL_H
@@ -23,12 +23,12 @@
 #include "simt/runtime/runtime.h"
 
 enum {
-  LOG_RECORDS = 128, /* of a lane; when it is full, the logs of the warp are emptied */
+  LOG_RECORDS = 128, /* per lane; when a log is full, the warp's logs are emptied */
   SECTOR_BYTES = 32,
   LINE_BYTES = 128, /* of L1 */
   BANKS = 32,
   BANK_BYTES = 4,
-  COPY_LANES = 8 /* of cp.async, taken together */
+  COPY_LANES = 8 /* of cp.async, processed together */
 };
 
 typedef enum RecordKind {
@@ -44,13 +44,14 @@ typedef enum RecordKind {
 /** One access of one lane. */
 typedef struct Record {
   uintptr_t address;
-  uint32_t pc; /* behind the start of the program */
+  uint32_t pc; /* relative to the start of the program */
   uint8_t size, kind;
-  uint16_t copy; /* COPY_GLOBAL: to which 16 bytes of shared memory, or NO_SOURCE; COPY_SHARED:
-                    bytes it reads; else 0 */
+  uint16_t copy; /* COPY_GLOBAL: target as a 16-byte unit of shared memory, or NO_SOURCE;
+                    COPY_SHARED: bytes it reads; else 0 */
 } Record;
 
-/* Pieces are told apart up to an even number: two are a sector. NO_SOURCE: a copy of zeros. */
+/* Target units are numbered modulo PIECES, which is even: two are a sector. NO_SOURCE: zero fill.
+ */
 enum { PIECES = UINT16_MAX - 1, NO_SOURCE };
 
 /** The accesses of one request, by lane. */
@@ -65,19 +66,19 @@ typedef struct Request {
 
 /* --- table.c -------------------------------------------------------------------------------- */
 
-/** Numbers by key; to begin with all zeros. */
+/** A hash table of numbers, initially all 0. */
 typedef struct Table {
   struct Entry *entries; /* open addressing */
   size_t size, count;
-  uint32_t round; /* how often it was cleared */
+  uint32_t round; /* incremented when the table is cleared */
 } Table;
 
-/** The number of this key, 0 if it is new; the pointer holds until the next key. */
+/** The number of this key, 0 if it is new; the pointer is valid until the next call. */
 uint32_t *lab_entry(Table *table, uint64_t key);
 void lab_clear_table(Table *table);
 void lab_free_table(Table *table);
 
-/** What realloc() gives; ends the program where there is no memory. */
+/** realloc(); ends the program if there is no memory. */
 void *lab_grown(void *memory, size_t size);
 
 /* --- Sites: program counters ---------------------------------------------------------------- */
@@ -87,31 +88,31 @@ typedef struct Site {
   LabCounts counts;
 } Site;
 
-/** Sites in the order of first use; 0 is none. */
+/** Sites in the order of first use; index 0 is unused. */
 typedef struct SiteTable {
   Site *sites;
   uint32_t count, capacity;
   Table by_pc;
 } SiteTable;
 
-/** Of this pc, made where there is none. */
+/** The index of this pc's site, which is created if there is none. */
 uint32_t lab_site(SiteTable *table, uint32_t pc);
 
-/** Its counts; the pointer holds until the next site is made. */
+/** The counts of this pc; the pointer is valid until the next site is created. */
 LabCounts *lab_counts(SiteTable *table, uint32_t pc);
 void lab_free_sites(SiteTable *table);
 
 /* --- First accesses -------------------------------------------------------------------------- */
 
-/** The first access of an instruction; `taken` is false where there was none yet. */
+/** The first access of an instruction; `taken` is false if there was none yet. */
 typedef struct FirstAccess {
   bool taken;
   uint32_t pc;
-  uint64_t launch, order; /* which launch; how many requests its worker had seen before */
-  LabAccess access;       /* but for its names */
+  uint64_t launch, order; /* ordinal of the launch; number of the request in its worker */
+  LabAccess access;       /* without its names */
 } FirstAccess;
 
-/** By site, two each: an instruction may read one memory and write another. */
+/** Two entries per site: an instruction may read one memory space and write another. */
 typedef struct FirstTable {
   FirstAccess *list;
   size_t count;
@@ -126,7 +127,7 @@ typedef struct RawFinding {
   uint64_t count;
   bool has_thread;
   uint64_t block, thread, other_thread;
-  uint64_t other_block; /* of races between blocks */
+  uint64_t other_block; /* for races between blocks */
   char where[160];
 } RawFinding;
 
@@ -135,69 +136,64 @@ typedef struct FindingList {
   size_t count, capacity;
 } FindingList;
 
-/** The finding of this kind and these places, made where there is none; `*made` says which. */
+/** Finds the finding of this kind and these places, or creates it and sets `*made`. */
 RawFinding *lab_find_or_make(FindingList *list, const RawFinding *key, bool *made);
 
-/** Adds `other`, with all its occurrences. */
 void lab_add_finding(FindingList *list, const RawFinding *other);
 void lab_add_findings(FindingList *list, const FindingList *others);
 
 /* --- Shared memory -------------------------------------------------------------------------- */
 
-/** An access since the last barrier. Three are kept: the latest, one of another thread of its
- * warp, and one of another warp. If the next access races with any, it races with one of these. */
+/** An access since the last barrier. Three are kept: the latest, one by another thread of its warp,
+ * and one by another warp. If the next access races with any access, it races with one of these. */
 typedef struct User {
   uint32_t pc, warp_epoch;
   uint16_t thread;
   bool present;
 } User;
 
-typedef enum CellState { STORED, COPY_UNDER_WAY, COPIED, UPDATED /* by atomics alone */ } CellState;
+typedef enum CellState { STORED, COPY_UNDER_WAY, COPIED, UPDATED /* by atomics only */ } CellState;
 
-/** Who last wrote some bytes, and who has read them since the last barrier. */
+/** The last write to some bytes, and the reads since the last barrier. */
 typedef struct Cell {
   uint32_t write_pc, write_epoch, write_warp_epoch;
   uint16_t writer;
   uint8_t state;
-  bool split; /* what is known is in the finer cells */
+  bool split; /* the finer cells hold the state */
   uint32_t read_epoch;
   User readers[3];
 } Cell;
 
-/** Three grains, so that each access finds cells as large as itself: 16 bytes, 4 and 1. */
+/** Cells of 16, 4 and 1 bytes, so that each access finds cells of its own size. */
 typedef struct SharedShadow {
   Cell *units, *words, *bytes;
-  Cell *atomics; /* by word: its readers are those that used it atomically; NULL: nobody has */
+  Cell *atomics; /* by word: `readers` are the atomic accesses; NULL: there were none */
   size_t unit_count;
 } SharedShadow;
 
 /* --- Global memory -------------------------------------------------------------------------- */
 
-/** An allocation as a launch finds it. */
+/** An allocation at the start of a launch. */
 typedef struct Region {
   uintptr_t begin, end;
-  uint64_t *initialised; /* a bit for each byte; NULL: all of it */
+  uint64_t *initialised; /* one bit per byte; NULL: all bytes are */
   char name[48];
 } Region;
 
-/**
- * Who touched a piece of memory in this launch: of the blocks that wrote it, and of those that read
- * it, the two of the lowest numbers, lowest first. Blocks are counted from 1; 0: nobody.
- */
+/** The blocks that accessed a piece of memory in this launch: the two lowest writers and the two
+ * lowest readers, lowest first. Blocks are counted from 1; 0: none. */
 typedef struct Toucher {
   uint32_t writers[2], readers[2], last_writer;
-  uint16_t write_sites[2], read_sites[2]; /* of each, the first in the program */
+  uint16_t write_sites[2], read_sites[2]; /* of each block, the lowest in the program */
 } Toucher;
 
 enum { CHUNK_BYTES = 4096 };
 
-/** Of CHUNK_BYTES of memory, in pieces as large as all accesses allow. */
+/** CHUNK_BYTES of memory, in the largest pieces that no access divides. */
 typedef struct Chunk {
-  unsigned grain; /* bytes of a piece: 16, 4 or 1 */
+  unsigned grain; /* bytes per piece: 16, 4 or 1 */
   Toucher *touchers;
-  /* Of atomics: `writers` are all who used it, `readers` those who set it whatever was there. NULL:
-     there were none. */
-  Toucher *atomics;
+  Toucher *atomics; /* `writers`: all atomics; `readers`: only exchanges; NULL: none */
 } Chunk;
 
 static inline size_t lab_chunk_count(const Region *region) {
@@ -206,7 +202,7 @@ static inline size_t lab_chunk_count(const Region *region) {
 
 /* --- Workers -------------------------------------------------------------------------------- */
 
-/** What the lab keeps for an OS thread that runs blocks. */
+/** The lab's state of an OS thread that runs blocks. */
 typedef struct LabWorker {
   Worker *worker;
   const Launch *launch;
@@ -214,11 +210,11 @@ typedef struct LabWorker {
   uintptr_t fibers;          /* local memory of the threads */
   uintptr_t shared, dynamic; /* all shared memory; its dynamic part */
   size_t shared_bytes;
-  bool wiped_around_dynamic;       /* in this block, what lies around its dynamic shared memory */
-  bool wiped_between_arrays;       /* the same of its static arrays */
+  bool wiped_around_dynamic;       /* in this block, around the dynamic shared memory */
+  bool wiped_between_arrays;       /* in this block, between the static arrays */
   uint64_t block;                  /* its number in the grid */
-  uint32_t block_tag;              /* the same, as touchers have it */
-  uint32_t epoch, first_epoch;     /* counts barriers; the block's first */
+  uint32_t block_tag;              /* the same, as in Toucher */
+  uint32_t epoch, first_epoch;     /* counts barriers; value at the block's start */
   uint32_t warp_epochs[MAX_WARPS]; /* counts __syncwarp() */
 
   Record *logs;
@@ -231,16 +227,16 @@ typedef struct LabWorker {
   size_t last_region;
 
   SiteTable sites;
-  FindingList findings, block_findings; /* of blocks that have ended, and of the running one */
+  FindingList findings, block_findings; /* of ended blocks; of the running block */
   FirstTable first;
-  uint64_t requests;                /* seen with LAB_ACCESSES */
-  struct Behind *behind[MAX_WARPS]; /* NULL: the warp never had need of it */
-  bool atomics, fences;             /* of global memory */
-  bool talked;                      /* in this block there was one that other blocks can notice */
+  uint64_t requests;                /* counted with LAB_ACCESSES */
+  struct Behind *behind[MAX_WARPS]; /* NULL: not needed so far */
+  bool atomics, fences;             /* used: atomics on global memory; fences */
+  bool talked;                      /* this block used one that other blocks can observe */
   struct Suspects *suspects;
 
-  unsigned copies_reading;        /* cp.async of this block that are under way from global memory */
-  uintptr_t sources, sources_end; /* what they read lies between these */
+  unsigned copies_reading;        /* cp.async of this block in flight from global memory */
+  uintptr_t sources, sources_end; /* range of their source addresses */
   struct Sources *recent_sources;
 } LabWorker;
 
@@ -250,26 +246,25 @@ static inline uint64_t lab_block_number(const Worker *worker) {
   return i.x + grid.x * (i.y + (uint64_t)grid.y * i.z);
 }
 
-/** A block as Toucher knows it. */
+/** The number of a block in Toucher. */
 static inline uint32_t lab_block_tag(uint64_t block) {
   return (uint32_t)(1 + block % UINT32_MAX);
 }
 
-/** Of this OS thread, while it runs blocks of a launch that is watched. */
+/** Of this OS thread, while it runs blocks of a launch that the lab observes. */
 extern _Thread_local LabWorker *lab_worker;
 
-/** Regions of the running launch, by address. */
+/** Regions of the running launch, sorted by address. */
 extern Region *lab_regions;
 extern size_t lab_region_count;
 
-/** A static array that the kernel of the running launch may use. */
+/** A static array that the running kernel may use. lab_arrays begins with the kernel's own ones. */
 typedef struct SharedArray {
-  uintptr_t begin; /* behind LabWorker.shared */
+  uintptr_t begin; /* relative to LabWorker.shared */
   size_t size;
   const char *name;
 } SharedArray;
 
-/** The kernel's own ones first. */
 extern SharedArray *lab_arrays;
 extern size_t lab_array_count;
 
@@ -277,7 +272,7 @@ static inline int lab_thread(const LabWorker *lab) {
   return lab->worker->running;
 }
 
-/** Program counters are stored relative to this. */
+/** Program counters are stored relative to this symbol. */
 extern const char __executable_start[];
 static inline uint32_t lab_pc(const void *return_address) {
   return (uint32_t)((const char *)return_address - __executable_start - 1);
@@ -291,7 +286,7 @@ static inline const Record *lab_log_of(const LabWorker *lab, int warp, int lane)
 void lab_access(LabWorker *lab, uintptr_t address, unsigned size, bool is_write, uint32_t pc);
 void lab_log(LabWorker *lab, RecordKind kind, uintptr_t address, unsigned size, uint32_t pc,
              unsigned copy);
-/** One more of the running thread's; it is returned if `where` is still to be told, else NULL. */
+/** Counts a finding of the running thread; returns it if its `where` must be set, else NULL. */
 RawFinding *lab_count_finding(LabWorker *lab, LabKind kind, uint32_t pc, uint32_t other_pc,
                               uint64_t other_thread);
 void lab_report_here(LabWorker *lab, LabKind kind, uint32_t pc, uint32_t other_pc,
@@ -300,58 +295,48 @@ void lab_report_here(LabWorker *lab, LabKind kind, uint32_t pc, uint32_t other_p
 /* arrays.c */
 void lab_begin_arrays(const Launch *launch);
 void lab_end_arrays(void);
-/** Is it no access of the source, but one that the compiler has added for itself? */
+/** Was the access added by the compiler, so that it is not in the source? */
 bool lab_is_of_compiler(const LabWorker *lab, uintptr_t address, unsigned size);
-/** Static shared memory of a program without symbols. */
+/** Is it static shared memory of a program without symbols? */
 bool lab_is_unnamed_static(const LabWorker *lab, uintptr_t address);
-/** Says where the address is in the kernel's shared memory, or how far from it. */
+/** Describes where the address is in the kernel's shared memory, or how far from it. */
 void lab_describe_shared(const LabWorker *lab, uintptr_t address, char *text, size_t text_size);
-/** Leaves nothing of other blocks in static arrays. */
+/** Removes the values of other blocks from static arrays. */
 void lab_fill_arrays(const LabWorker *lab);
-/** May an access be made that is not in the kernel's shared memory, as it damages nothing? What it
- * finds there is then nothing of other blocks either. */
+/** Is an access outside of shared memory harmless? If so, removes values of other blocks there. */
 bool lab_may_leave_shared(LabWorker *lab, uintptr_t address, unsigned size);
 
-/** What becomes of the memory that a thread accesses. */
-typedef enum Use {
-  READS,
-  WRITES,
-  COPIES /* cp.async, to shared memory */,
-  ATOMICALLY,
-  EXCHANGES /* atomically, whatever was there */
-} Use;
+/** The kind of an access. COPIES: cp.async to shared memory; EXCHANGES: an atomic that ignores the
+ * old value. */
+typedef enum Use { READS, WRITES, COPIES, ATOMICALLY, EXCHANGES } Use;
 
-/** All checks of an access, but alignment. */
+/** All checks of an access except alignment. */
 void lab_check_shared(LabWorker *lab, uintptr_t address, unsigned size, Use use, uint32_t pc);
 void lab_check_global(LabWorker *lab, uintptr_t address, unsigned size, Use use, uint32_t pc);
-/** ATOMICALLY or EXCHANGES, of either memory. */
+/** `use` is ATOMICALLY or EXCHANGES; either memory space. */
 void lab_check_atomic(LabWorker *lab, uintptr_t address, unsigned size, Use use, uint32_t pc);
 
-/* barriers.c */
-/** To be called when a barrier opens. */
+/* barriers.c: called when a barrier opens, and when these lanes execute a warp instruction */
 void lab_check_barrier(LabWorker *lab);
-/** To be called when these lanes carry out a warp instruction. */
 void lab_check_lanes(LabWorker *lab, const SimtWarpOperation *operation, int warp, unsigned lanes);
 
-/* requests.c */
-/** Makes requests of the logs of a warp, and empties them. */
+/* requests.c: lab_flush_warp() turns the logs of a warp into requests and empties them */
 void lab_flush_warp(LabWorker *lab, int warp);
 void lab_count_request(LabWorker *lab, Request *request, int warp, unsigned live);
 void lab_count_ldmatrix(LabWorker *lab, const void *const *rows, int matrices, uint32_t pc);
 
 /* behind.c */
-/** Is there something that lanes of the warp may still join? */
+/** Are there requests that lanes of the warp may still join? */
 bool lab_is_behind(const LabWorker *lab, int warp);
-/** Empties the logs of a warp, from the `first` record of each lane on, of which the lanes `going`
- * wait for nobody; 0: all wait. */
+/** Empties the logs of a warp, from record `first` of each lane on. `going`: the lanes that wait
+ * for no other thread; 0: all lanes wait. */
 void lab_flush_apart(LabWorker *lab, int warp, unsigned first, unsigned going);
 void lab_free_behind(LabWorker *lab);
 
-/* first.c */
-/** One access of the warp of the running thread, and its counts. */
+/* first.c: lab_note_first() notes one access by the running thread's warp, and its counts */
 void lab_note_first(LabWorker *lab, LabAccessKind kind, uint32_t pc, int warp, unsigned size,
                     uint32_t lanes, const uintptr_t *addresses, const LabTraffic *traffic);
-/** Of two tables of a kernel, of which `sites` goes with the first, the first access of each. */
+/** Merges `other` into `sum`, whose sites are `sites`: keeps the earlier access of each entry. */
 void lab_add_first(SiteTable *sites, FirstTable *sum, const FirstTable *other);
 bool lab_first_is_earlier(const FirstAccess *a, const FirstAccess *b);
 void lab_free_first(FirstTable *table);
@@ -364,14 +349,13 @@ void lab_use_shared(LabWorker *lab, uintptr_t address, unsigned size, Use use, i
 void lab_copy_arrived(LabWorker *lab, uintptr_t address, int thread, uint32_t pc);
 void lab_note_user(User users[3], User own);
 void lab_forget_users(User users[3]);
-/** One with nothing between it and the running thread's access; NULL: none. */
+/** A user that is not ordered before the running thread's access; NULL: none. */
 const User *lab_find_unordered(const LabWorker *lab, const User users[3]);
 
 /* global.c */
 void lab_use_global(LabWorker *lab, size_t region, uintptr_t address, unsigned size, Use use,
                     uint32_t pc);
 void lab_begin_regions(void);
-/** These offsets count as written from now on. */
 void lab_mark_written(const Region *region, size_t begin, size_t end);
 void lab_free_regions(void);
 void lab_memory_allocated(uintptr_t begin, size_t size);
@@ -381,17 +365,15 @@ void lab_memory_written(uintptr_t begin, size_t size);
 /* blocks.c */
 void lab_end_regions(LabWorker *const *workers, int count, const Launch *launch, bool check_blocks,
                      FindingList *findings);
-/** Frees what is known of the launch. */
 void lab_forget_touched(LabWorker *const *workers, int count);
 
 /* unwritten.c */
-/** A read of what neither the host, nor an earlier launch, nor the running block has written, but
- * another block may have. */
+/** Notes a read of memory that only another block of this launch can have written. */
 void lab_suspect_read(LabWorker *lab, size_t region, size_t offset, unsigned size, Use use,
                       uint32_t pc);
-/** When the running block ends: where it has not talked, makes findings of its suspects. */
+/** When the running block ends: turns its suspects into findings, unless LabWorker.talked. */
 void lab_end_suspects(LabWorker *lab);
-/** Makes findings of those that no other block can have written before. */
+/** Turns kept suspects into findings if no other block can have written their memory. */
 void lab_judge_suspects(LabWorker *const *workers, int count, bool talk, FindingList *findings);
 void lab_free_suspects(LabWorker *lab);
 
@@ -401,11 +383,10 @@ void lab_source_arrived(LabWorker *lab, const AsyncCopy *copy);
 void lab_source_written(LabWorker *lab, uintptr_t address, unsigned size, uint32_t pc);
 void lab_free_sources(LabWorker *lab);
 
-/* results.c: what has been seen in the launches that have ended */
+/* results.c: the results of launches that have ended */
 void lab_forget_store(void);
 FindingList *lab_begin_store(const Launch *launch, bool blocks_not_checked);
 void lab_store(const Launch *launch, const LabWorker *lab);
-/** Findings alone. */
 void lab_store_findings(const FindingList *findings);
 void lab_store_time(double milliseconds);
 void lab_store_failure(const Failure *failure);

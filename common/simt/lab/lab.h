@@ -3,11 +3,11 @@
  * The lab, a profiler and sanitizer for kernels on the CPU backend: counts by line of source, and
  * findings.
  *
- * A program asks for checks with lab_start(), launches kernels that were compiled with
- * -fsanitize=thread, and takes the results. What is not compiled so still counts where it calls the
- * runtime: barriers, warp instructions, cp.async. Results are the same for any SIMT_THREADS.
+ * A program requests checks with lab_start(), launches kernels that were compiled with
+ * -fsanitize=thread, and takes the results. Of other kernels, only calls of the runtime are
+ * counted: barriers, warp instructions, cp.async. Results do not depend on SIMT_THREADS.
  *
- * docs/lab.md explains what is counted and found. Kernels call nothing of this.
+ * docs/lab.md explains the counts and findings. Kernels do not call these functions.
  */
 #ifndef LAB_H
 #define LAB_H
@@ -21,11 +21,11 @@
 extern "C" {
 #endif
 
-/** What to look at; any set of them. */
+/** The checks; any combination is allowed. */
 enum {
-  LAB_RACES = 1 << 0,  /**< shared memory: races, copies used too early; divergent barriers */
-  LAB_BOUNDS = 1 << 1, /**< accesses outside of allocations, requested shared memory, arrays */
-  LAB_INIT = 1 << 2,   /**< reads of shared and global memory, and of floats, that nobody wrote */
+  LAB_RACES = 1 << 0,     /**< races on shared memory, early use of copies, divergent barriers */
+  LAB_BOUNDS = 1 << 1,    /**< accesses outside of allocations, requested shared memory, arrays */
+  LAB_INIT = 1 << 2,      /**< reads of uninitialised shared memory, global memory and floats */
   LAB_ALIGNMENT = 1 << 3, /**< accesses that are not aligned to their size */
   LAB_BLOCKS = 1 << 4,    /**< races on global memory between thread blocks */
   LAB_TRAFFIC = 1 << 5,   /**< requests, sectors and bytes of global memory; instructions */
@@ -35,7 +35,7 @@ enum {
   LAB_ACCESSES = 1 << 7
 };
 
-/** Begins anew with these checks: earlier results are forgotten. 0 ends all checks. */
+/** Starts these checks and drops earlier results. 0 ends all checks. */
 void lab_start(unsigned checks);
 
 /* --- Counts --------------------------------------------------------------------------------- */
@@ -46,14 +46,14 @@ void lab_start(unsigned checks);
  */
 typedef struct LabTraffic {
   uint64_t requests;
-  uint64_t bytes; /**< asked for, by all lanes together */
+  uint64_t bytes; /**< requested by all lanes together */
 
   uint64_t sectors;      /**< distinct 32-byte sectors, by request */
-  uint64_t used_bytes;   /**< distinct bytes of these that were asked for */
-  uint32_t most_sectors; /**< of one request */
+  uint64_t used_bytes;   /**< distinct bytes of these that were requested */
+  uint32_t most_sectors; /**< maximum per request */
 
   uint64_t wavefronts;       /**< passes through the banks */
-  uint64_t ideal_wavefronts; /**< had no two words shared a bank; the difference are conflicts */
+  uint64_t ideal_wavefronts; /**< wavefronts if there were no bank conflicts */
   uint32_t most_ways;        /**< distinct words of one bank in one pass; 1: no conflict */
 } LabTraffic;
 
@@ -61,14 +61,14 @@ typedef struct LabCounts {
   LabTraffic global_load, global_store; /**< without cp.async */
   LabTraffic shared_load, shared_store; /**< without ldmatrix and cp.async */
   LabTraffic ldmatrix;
-  LabTraffic copy_global; /**< cp.async as it reads global memory; zero fills do not. A sector
-                             counts once for each 32 bytes of shared memory it goes to */
-  uint64_t copy_lookups;  /**< what Nsight Compute calls L1 sectors of these: 32-byte pieces of
-                             shared memory, counted for each 128-byte line of the source */
-  LabTraffic copy_shared; /**< cp.async as it writes shared memory: its requests are instructions */
-  uint64_t partial;       /**< of all requests, those without some live lanes of their warp */
-  uint64_t mma;           /**< by warps; 2 * 16 * 8 * 16 floating-point operations each */
-  uint64_t mma_under_copy;                             /**< with a cp.async of the warp in flight */
+  LabTraffic copy_global;  /**< reads by cp.async, without zero fills. A sector counts once for
+                              each 32 bytes of shared memory that it is copied to */
+  uint64_t copy_lookups;   /**< what Nsight Compute calls L1 sectors of these: 32-byte pieces of
+                              shared memory, counted per 128-byte line of the source */
+  LabTraffic copy_shared;  /**< writes by cp.async: one request per instruction */
+  uint64_t partial;        /**< requests in which not all live lanes of the warp take part */
+  uint64_t mma;            /**< by warps; 2 * 16 * 8 * 16 floating-point operations each */
+  uint64_t mma_under_copy; /**< with a cp.async of the warp in flight */
   uint64_t shuffles, votes, reductions, warp_barriers; /**< by warps */
   uint64_t barriers;                                   /**< __syncthreads(), by warps */
   uint64_t atomics;                                    /**< by threads */
@@ -76,7 +76,7 @@ typedef struct LabCounts {
 
 enum { LAB_MMA_FLOP = 2 * 16 * 8 * 16, LAB_LANES = 32 };
 
-/** The kinds of access that LabCounts tells apart. */
+/** The kinds of access that LabCounts distinguishes. */
 typedef enum LabAccessKind {
   LAB_GLOBAL_LOAD,
   LAB_GLOBAL_STORE,
@@ -96,7 +96,7 @@ const LabTraffic *lab_traffic(const LabCounts *counts, LabAccessKind kind);
 /** One line of source in one kernel. */
 typedef struct LabLine {
   const char *kernel; /**< name with template arguments */
-  const char *file;   /**< as the compiler was given it */
+  const char *file;   /**< as passed to the compiler */
   int line;           /**< 0: unknown */
   LabCounts counts;
 } LabLine;
@@ -110,8 +110,8 @@ typedef struct LabKernel {
 } LabKernel;
 
 /**
- * One access: the first that an instruction made, of the first launch, the first block and its
- * first warp to come there. Of ldmatrix, lane i is the lane that gives the address of row i.
+ * The first access of an instruction: in the first launch, by the lowest block and its lowest warp
+ * that executes it. For ldmatrix, lane i is the lane that passes the address of row i.
  */
 typedef struct LabAccess {
   const char *kernel, *file;
@@ -119,70 +119,69 @@ typedef struct LabAccess {
   LabAccessKind kind;
   uint64_t block;
   int warp;
-  unsigned size;               /**< bytes of each lane */
+  unsigned size;               /**< bytes per lane */
   uint32_t lanes;              /**< bit i: lane i takes part */
   LabTraffic traffic;          /**< of this access alone */
-  char memory[LAB_LANES][48];  /**< what memory it is of */
-  uint64_t offsets[LAB_LANES]; /**< in that memory; in static shared memory from the lowest lane */
+  char memory[LAB_LANES][48];  /**< name of the memory */
+  uint64_t offsets[LAB_LANES]; /**< in that memory; in static shared memory, from the lowest lane */
   uint8_t banks[LAB_LANES];    /**< of the first byte; shared memory only */
 } LabAccess;
 
 /* --- Findings ------------------------------------------------------------------------------- */
 
 typedef enum LabKind {
-  LAB_RACE_WRITE_READ, /**< shared memory, no barrier in between */
+  LAB_RACE_WRITE_READ, /**< shared memory, no barrier between the accesses */
   LAB_RACE_READ_WRITE,
   LAB_RACE_WRITE_WRITE,
   LAB_BARRIER_APART,       /**< threads of a block wait in __syncthreads() at two places */
   LAB_BARRIER_EXITED,      /**< threads wait in __syncthreads(), others have exited */
-  LAB_WARP_APART,          /**< lanes in one warp instruction, but at two places */
-  LAB_COPY_NOT_WAITED,     /**< read or written while a cp.async is on its way there */
-  LAB_COPY_NO_BARRIER,     /**< another thread's cp.async, waited for by it, but no barrier since */
-  LAB_COPY_OVER_READ,      /**< cp.async to what another thread may still read */
-  LAB_COPY_SOURCE_WRITTEN, /**< global memory that a cp.async may still read */
-  LAB_SHARED_UNWRITTEN,    /**< read, but nobody wrote it in this block */
-  LAB_SHARED_OUTSIDE,      /**< neither in what the launch requested nor in the kernel's arrays */
-  LAB_GLOBAL_OUTSIDE,   /**< outside of every allocation, in a freed one, or memory of the host */
-  LAB_FLOAT_UNSET,      /**< used by mma, a shuffle or a conversion, but nobody has set it */
-  LAB_GLOBAL_UNWRITTEN, /**< read, but neither host, nor an earlier launch, nor this block wrote it
-                         */
-  LAB_INDEX_OUTSIDE,    /**< of an array whose length is known, in registers or anywhere */
+  LAB_WARP_APART,          /**< lanes execute one warp instruction at two places */
+  LAB_COPY_NOT_WAITED,     /**< read or written while a cp.async to it is in flight */
+  LAB_COPY_NO_BARRIER,     /**< another thread's cp.async: it has waited, but no barrier since */
+  LAB_COPY_OVER_READ,      /**< cp.async to memory that another thread may still read */
+  LAB_COPY_SOURCE_WRITTEN, /**< write to global memory that a cp.async may still read */
+  LAB_SHARED_UNWRITTEN,    /**< read, but not written in this block */
+  LAB_SHARED_OUTSIDE,      /**< outside of the requested dynamic memory and the kernel's arrays */
+  LAB_GLOBAL_OUTSIDE,      /**< outside of every allocation, in a freed one, or host memory */
+  LAB_FLOAT_UNSET,         /**< uninitialised, used by mma, a shuffle or a conversion */
+  LAB_GLOBAL_UNWRITTEN,    /**< read, not written by host, earlier launch or this block */
+  LAB_INDEX_OUTSIDE,       /**< of an array of known length, in registers or memory */
   LAB_MISALIGNED,
   LAB_BLOCKS_WRITE_WRITE, /**< global memory, two blocks of one launch */
   LAB_BLOCKS_WRITE_READ,
-  LAB_LAUNCH_REFUSED, /**< asked for more than the device has */
-  LAB_LAUNCH_FAILED,  /**< ended early: a deadlock, lanes apart in a warp instruction, a fault */
+  LAB_LAUNCH_REFUSED, /**< exceeded the limits of the device */
+  LAB_LAUNCH_FAILED,  /**< ended early: deadlock, divergent warp instruction, fault */
   LAB_KINDS
 } LabKind;
 
-/** All that went wrong in the same way at the same place or pair of places. */
+/** All errors of one kind at the same place or pair of places. */
 typedef struct LabFinding {
   LabKind kind;
   const char *kernel;
   const char *place; /**< "file:line" of the access; NULL for those of a launch */
-  /** Of the earlier access, of the other block's, or where others wait; or NULL. */
+  /** Place of the earlier access, of the other block's access, or where others wait; or NULL. */
   const char *other_place;
-  /** Of each of the two, the calls that led there: ", called at file:line", innermost first. */
+  /** The inlined calls around each of the two: ", called at file:line", innermost first. */
   const char *calls, *other_calls;
-  uint64_t count;         /**< accesses; of races between blocks, bytes */
+  uint64_t count;         /**< accesses; for races between blocks, bytes */
   bool has_thread;        /**< false for races between blocks, and for launches */
-  uint64_t block, thread; /**< of the first, in the order of blocks and threads */
-  uint64_t other_thread;  /**< who did the earlier access, or waits at the other place */
-  uint64_t other_block;   /**< races between blocks: who wrote at the other place */
-  char where[160];        /**< memory and offset of the first, or who waits where, in words */
+  uint64_t block, thread; /**< of the first occurrence, by block and thread */
+  uint64_t other_thread;  /**< made the earlier access, or waits at the other place */
+  uint64_t other_block;   /**< races between blocks: the block at the other place */
+  char where[160];        /**< memory and offset of the first, or which threads wait */
 } LabFinding;
 
-/** One sentence without a full stop: what such a finding means. */
+/** One sentence without a full stop: the meaning of such a finding. */
 const char *lab_kind_text(LabKind kind);
 
-/** Is it a race between two blocks? Then `block` and `other_block` say between which. */
+/** Is it a race between two blocks, `block` and `other_block`? */
 bool lab_is_between_blocks(LabKind kind);
 
 /* --- Results -------------------------------------------------------------------------------- */
 
 /**
- * What was seen since lab_start(). Kernels by name; lines and accesses by kernel, file and line;
- * findings by kind and place.
+ * The results since lab_start(). Kernels are sorted by name; lines and accesses by kernel, file and
+ * line; findings by kind and place.
  */
 typedef struct LabResults {
   LabKernel *kernels;
@@ -193,22 +192,22 @@ typedef struct LabResults {
   size_t finding_count;
   LabAccess *accesses; /**< with LAB_ACCESSES: those of one line in the order they were made */
   size_t access_count;
-  bool blocks_not_checked; /**< blocks talked by atomics and fences: LAB_BLOCKS was off */
+  bool blocks_not_checked; /**< LAB_BLOCKS was off: blocks used atomics and fences */
   double kernel_ms;        /**< wall time of the launches, on this machine */
-  void *strings;           /**< owned: what the names point into */
+  void *strings;           /**< owned: storage of the names */
 } LabResults;
 
 /** Ends the program when memory runs out. To be freed with lab_free_results(). */
 void lab_take_results(LabResults *results);
 void lab_free_results(LabResults *results);
 
-/** Adds every count of `other`; of the worst cases, the worse. */
+/** Adds the counts of `other`; takes the larger of two maxima. */
 void lab_add_counts(LabCounts *sum, const LabCounts *other);
 
-/** Has the file been changed since the program was built? Then its lines may be others. */
+/** Is the file newer than the program? If so, its line numbers may differ. */
 bool lab_source_is_newer(const char *file);
 
-/** Prints the findings for people, one paragraph each. */
+/** Prints the findings as text, one paragraph each. */
 void lab_print_findings(const LabResults *results, FILE *out);
 
 #ifdef __cplusplus

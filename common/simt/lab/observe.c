@@ -1,5 +1,5 @@
 /*
- * What the runtime tells of a launch, and how it reaches the rest of the lab.
+ * The observer of the lab: passes the runtime's events to the rest of the lab.
  */
 #include <link.h>
 #include <stdlib.h>
@@ -12,13 +12,13 @@
 extern _Thread_local unsigned char smem[];
 
 static unsigned checks;
-static LabWorker *watched[MAX_WORKERS]; /* those with blocks of the running launch, in any order */
+static LabWorker *watched[MAX_WORKERS]; /* with blocks of the running launch, in any order */
 static _Atomic int watched_count;
 static struct timespec launch_start;
 
 /* --- Workers -------------------------------------------------------------------------------- */
 
-/** All thread-local variables of the program: shared memory is among them. */
+/** Finds the thread-local variables of the program, which include all shared memory. */
 static int find_shared(struct dl_phdr_info *info, size_t size, void *argument) {
   (void)size;
   LabWorker *lab = argument;
@@ -91,7 +91,7 @@ static double milliseconds_since(const struct timespec *start) {
   return 1e3 * (double)(now.tv_sec - start->tv_sec) + 1e-6 * (double)(now.tv_nsec - start->tv_nsec);
 }
 
-/** What was found in a block that has come to its end. */
+/** Stores the findings of a block that has ended. */
 static void end_block(LabWorker *lab) {
   lab_end_suspects(lab);
   lab_add_findings(&lab->findings, &lab->block_findings);
@@ -108,7 +108,7 @@ static void launch_failed(const Failure *failure) {
   }
 }
 
-/** All blocks have come to their end. */
+/** Stores the results of a launch whose blocks have all finished. */
 static void store_launch(const Launch *launch) {
   bool atomics = false, fences = false;
   for (int i = 0; i < watched_count; i++) {
@@ -116,7 +116,7 @@ static void store_launch(const Launch *launch) {
     atomics |= watched[i]->atomics;
     fences |= watched[i]->fences;
   }
-  /* Blocks may then tell each other when something is ready. */
+  /* With both, blocks may signal each other that data is ready. */
   const bool talk = atomics && fences;
   FindingList *findings = lab_begin_store(launch, talk && (checks & LAB_BLOCKS) != 0);
   lab_judge_suspects(watched, watched_count, talk, findings);
@@ -125,8 +125,8 @@ static void store_launch(const Launch *launch) {
 }
 
 /**
- * Of a launch that failed, which blocks had run before depends on the OS threads. Only what the
- * failed block did is told.
+ * Which blocks ran before a failure depends on the OS threads. So for a failed launch, only the
+ * findings of the failed block are reported.
  */
 static void launch_ended(const Launch *launch) {
   if (checks == 0) return;

@@ -1,8 +1,8 @@
 /*
- * Logs of lanes become requests of warps, and these sectors and wavefronts.
+ * Turns the logs of lanes into requests of warps, and counts their sectors and wavefronts.
  *
- * While all lanes of a warp have logged the same program counters, their k-th accesses are one
- * request. From where they differ on, behind.c finds out which belong together.
+ * As long as all lanes of a warp have logged the same program counters, their k-th accesses are one
+ * request. After the first difference, behind.c matches the accesses.
  */
 #include <string.h>
 
@@ -11,18 +11,18 @@
 /* --- Sectors -------------------------------------------------------------------------------- */
 
 /**
- * Distinct sectors of a request, and which of their bytes it asked for. cp.async gets a sector once
- * for each 32 bytes of shared memory that parts of it go to.
+ * The distinct sectors of a request, and the requested bytes of each. For cp.async, a sector counts
+ * once for each 32 bytes of shared memory that parts of it are copied to.
  */
 typedef struct Sectors {
   uintptr_t sector[2 * WARP_SIZE];
   uint32_t bytes[2 * WARP_SIZE];
-  uint16_t target[2 * WARP_SIZE]; /* in sectors; 0 if not of cp.async */
+  uint16_t target[2 * WARP_SIZE]; /* 32-byte unit of shared memory; 0 if not cp.async */
   int count;
 } Sectors;
 
 static void add_to_sector(Sectors *s, uintptr_t sector, uint16_t target, uint32_t bytes) {
-  int i = s->count - 1; /* neighbours tend to come one after the other */
+  int i = s->count - 1; /* adjacent lanes often use the same sector */
   while (i >= 0 && (s->sector[i] != sector || s->target[i] != target)) i--;
   if (i < 0) {
     i = s->count++;
@@ -54,7 +54,7 @@ static void count_sectors(const Request *request, LabTraffic *traffic) {
 }
 
 /** What L1 counts as sectors of cp.async: for each line of 128 bytes that a request reads, the
- * aligned 32-byte pieces of shared memory that its bytes go to. */
+ * aligned 32-byte pieces of shared memory that its bytes are copied to. */
 static uint64_t copy_lookups(const Request *request) {
   Sectors s = {.count = 0};
   for (unsigned rest = request->lanes; rest != 0; rest &= rest - 1) {
@@ -106,7 +106,7 @@ static int lanes_of_pass(unsigned size) {
   return size <= 4 ? 32 : size <= 8 ? 16 : 8;
 }
 
-/** Does each lane that takes part read the same as the one whose number differs in bit `bit`? */
+/** Do all active lanes whose numbers differ only in the bit `bit` read the same address? */
 static bool read_in_pairs(const Request *request, int bit) {
   for (int lane = 0; lane < WARP_SIZE; lane++) {
     const int other = lane ^ bit;
@@ -118,7 +118,7 @@ static bool read_in_pairs(const Request *request, int bit) {
   return true;
 }
 
-/** Words of `lanes` in one pass; returns the most of one bank. */
+/** The maximum number of distinct words per bank if `lanes` share one pass. */
 static unsigned ways_of(const Request *request, unsigned lanes) {
   Pass pass;
   begin_pass(&pass);
@@ -148,8 +148,8 @@ static void count_banks(const Request *request, LabTraffic *traffic) {
 }
 
 /**
- * cp.async: what it reads is written to the banks beside what the load/store unit does, and is no
- * wavefront. The zeros of lanes that read nothing are stored eight lanes at a time.
+ * cp.async: the data that it reads is written to the banks without wavefronts of the load/store
+ * unit. The zeros of lanes that read nothing are stored eight lanes at a time.
  */
 static void count_copy_banks(const Request *request, LabTraffic *traffic) {
   unsigned zeros = 0;
@@ -227,7 +227,7 @@ static void note_first(LabWorker *lab, const Request *request, int warp) {
                  lab_traffic(&own, kind));
 }
 
-/** The lanes whose copy reads something, of a request of COPY_GLOBAL. */
+/** The lanes of a COPY_GLOBAL request that are not zero fills. */
 static unsigned reading_lanes(const Request *request) {
   unsigned lanes = 0;
   for (unsigned rest = request->lanes; rest != 0; rest &= rest - 1) {
@@ -245,7 +245,7 @@ void lab_count_request(LabWorker *lab, Request *request, int warp, unsigned live
   if (lab->checks & LAB_ACCESSES) note_first(lab, request, warp);
 }
 
-/** The k-th accesses of `lanes`, all of which have one; false if they do not belong together. */
+/** Gathers the k-th accesses of `lanes` into a request; false if their pc or kind differ. */
 static bool gather(const LabWorker *lab, int warp, unsigned lanes, unsigned k, Request *request) {
   const Record *first = &lab_log_of(lab, warp, __builtin_ctz(lanes))[k];
   *request = (Request){
@@ -260,7 +260,7 @@ static bool gather(const LabWorker *lab, int warp, unsigned lanes, unsigned k, R
   return true;
 }
 
-/** The logs of a warp whose lanes all wait, or are all at the same access. */
+/** Empties the logs of a warp whose lanes all wait, or are all at the same access. */
 static void flush_all(LabWorker *lab, int warp) {
   uint16_t *counts = &lab->log_counts[warp * WARP_SIZE];
   unsigned lanes = 0, least = LOG_RECORDS, most = 0;
@@ -283,7 +283,7 @@ static void flush_all(LabWorker *lab, int warp) {
   lab->dirty_warps &= ~(1u << warp);
 }
 
-/** Have these lanes logged the same, so that all of them go on from the same access? */
+/** Have these lanes logged the same accesses, so that all continue from the same one? */
 static bool in_step(const LabWorker *lab, int warp, unsigned lanes) {
   const int first_lane = __builtin_ctz(lanes);
   const Record *first = lab_log_of(lab, warp, first_lane);
@@ -301,7 +301,7 @@ static bool in_step(const LabWorker *lab, int warp, unsigned lanes) {
 
 void lab_flush_warp(LabWorker *lab, int warp) {
   const Warp *w = &lab->worker->warps[warp];
-  const unsigned going = w->ready | w->held; /* they wait for no other thread */
+  const unsigned going = w->ready | w->held; /* these wait for no other thread */
   if (lab_is_behind(lab, warp) || (going != 0 && !in_step(lab, warp, going))) {
     lab_flush_apart(lab, warp, 0, going);
   } else {

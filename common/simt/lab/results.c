@@ -1,5 +1,5 @@
 /*
- * What the launches left, put in order by kernel and line of source.
+ * Results of all launches, sorted by kernel and line of source.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -12,7 +12,7 @@ typedef struct KernelStore {
   uint64_t launches, blocks;
   SiteTable sites;
   FirstTable first;
-  const char *name; /* of the results that are being taken */
+  const char *name; /* set while results are taken */
 } KernelStore;
 
 static struct {
@@ -71,9 +71,9 @@ void lab_store_time(double milliseconds) {
   store.milliseconds += milliseconds;
 }
 
-extern const char _end[]; /* of the program's own data */
+extern const char _end[]; /* of the program's data */
 
-/** 0 unless it is in the program. */
+/** The pc relative to the program; 0 if it is outside. */
 static uint32_t own_pc(uintptr_t pc) {
   const uintptr_t begin = (uintptr_t)__executable_start;
   return pc >= begin && pc < (uintptr_t)_end ? (uint32_t)(pc - begin) : 0;
@@ -89,17 +89,17 @@ void lab_store_failure(const Failure *failure) {
                         .thread = (uint64_t)failure->thread,
                         .other_thread = (uint64_t)failure->other_thread};
   if (failure->worker != NULL) finding.block = lab_block_number(failure->worker);
-  /* Headlines that go on with "in KERNEL" may end in a comma. */
+  /* Headlines may end in a comma, because reports append "in KERNEL". */
   const size_t length = strlen(failure->what);
   const bool comma = length > 0 && failure->what[length - 1] == ',';
   snprintf(finding.where, sizeof finding.where, "%.*s", (int)(length - comma), failure->what);
-  store_of(failure->kernel); /* it may never be launched */
+  store_of(failure->kernel); /* the kernel may never be launched */
   lab_add_finding(&store.findings, &finding);
 }
 
 /* --- Names ---------------------------------------------------------------------------------- */
 
-/** Names that results point at, each once. */
+/** The names that results point to, without duplicates. */
 typedef struct Names {
   char **list;
   size_t count;
@@ -115,7 +115,7 @@ static const char *name_of(Names *names, const char *text) {
   return names->list[names->count++];
 }
 
-/** Where each pc that is needed lies, sorted by pc. */
+/** The source place of each pc, sorted by pc. */
 typedef struct Places {
   SourcePlace *list;
   size_t count;
@@ -245,7 +245,7 @@ static int by_kind_and_place(const void *a, const void *b) {
   return others != 0 ? others : strcmp(x->other_calls, y->other_calls);
 }
 
-/** Of two pcs on one line, the occurrences of both, and the earlier one as the first. */
+/** Merges findings of several pcs on one line: adds the counts and keeps the earliest. */
 static void add_result(LabResults *results, const LabFinding *finding) {
   for (size_t i = 0; i < results->finding_count; i++) {
     LabFinding *own = &results->findings[i];
@@ -297,7 +297,7 @@ static void take_accesses(LabResults *results, const Places *places, Names *name
   free(all);
 }
 
-/** A compiler may make two calls of one in the source: nobody is apart then. */
+/** Are both pcs the same place in the source? The compiler may duplicate a call. */
 static bool is_one_place(const Places *places, const RawFinding *raw) {
   if (raw->kind != LAB_BARRIER_APART && raw->kind != LAB_WARP_APART) return false;
   const SourcePlace *a = place_of(places, raw->pc), *b = place_of(places, raw->other_pc);

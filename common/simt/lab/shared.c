@@ -2,8 +2,8 @@
  * Shared memory: who wrote each byte, and who has read it since the last barrier.
  *
  * Two accesses are ordered if the same thread makes them, if a barrier lies between them, or if
- * threads of one warp make them with a __syncwarp() between. If one of two that are not ordered
- * writes, it is a race; two atomics are none. Shuffles order no memory.
+ * threads of one warp make them with a __syncwarp() between. Two accesses that are not ordered are
+ * a race if one of them writes, unless both are atomic. Shuffles do not order memory.
  */
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -12,7 +12,7 @@
 
 enum { UNIT = 16, WORD = 4, WORDS = UNIT / WORD, BYTES = WORD };
 
-/** One access, as cells see it. */
+/** One access to cells. */
 typedef struct Access {
   LabWorker *lab;
   uintptr_t address;
@@ -51,7 +51,7 @@ void lab_free_shadow(SharedShadow *shadow) {
 
 /* --- One cell ------------------------------------------------------------------------------- */
 
-/** Is nothing between the other access, of this epoch, and ours? */
+/** Is our access not ordered with the other access of this epoch? */
 static inline bool unordered(const Access *access, uint16_t thread, uint32_t warp_epoch) {
   if (thread == access->thread) return false;
   return thread / WARP_SIZE != access->thread / WARP_SIZE || warp_epoch == access->warp_epoch;
@@ -97,8 +97,7 @@ static inline bool written_in_block(const Access *access, const Cell *cell) {
   return cell->write_epoch >= access->lab->first_epoch;
 }
 
-/** Is what was last written there, other than by atomics, from another thread, with nothing in
- * between? */
+/** Was the last write a plain one by another thread that is not ordered before this access? */
 static inline bool fresh_from_another(const Access *access, const Cell *cell) {
   return cell->write_epoch == access->lab->epoch && cell->state != UPDATED &&
          unordered(access, cell->writer, cell->write_warp_epoch);
@@ -154,7 +153,7 @@ static void note_write(const Access *access, Cell *cell) {
   cell->read_epoch = 0;
 }
 
-/** Plain writes stay noted: every atomic of another thread that follows races with them. */
+/** Keeps the note of a plain write, because all later atomics of other threads race with it. */
 static void use_cell_atomically(const Access *access, Cell *cell) {
   const bool written = written_in_block(access, cell);
   if (!written && access->use == ATOMICALLY && access->lab->checks & LAB_INIT) {
@@ -176,7 +175,7 @@ static void use_cell(const Access *access, Cell *cell) {
   }
 }
 
-/* --- Cells within cells --------------------------------------------------------------------- */
+/* --- Split cells ------------------------------------------------------------------------------ */
 
 static void split(Cell *cell, Cell *finer, int count) {
   if (cell->split) return;
@@ -184,7 +183,7 @@ static void split(Cell *cell, Cell *finer, int count) {
   cell->split = true;
 }
 
-/** After a write of the whole all parts are the same. */
+/** After a write of the whole cell, all its parts are equal. */
 static void join(const Access *access, Cell *cell, const Cell *finer) {
   if (access->use == READS || is_atomic(access->use)) return;
   *cell = finer[0];
@@ -240,7 +239,7 @@ static void note_atomic(const Access *access, unsigned size) {
   }
 }
 
-/** Another thread's atomic on what is now accessed plainly, with nothing in between, is a race. */
+/** A plain access races with an atomic of another thread that is not ordered before it. */
 static void check_against_atomics(const Access *access, unsigned size) {
   const uintptr_t last = access->address + size - 1;
   for (uintptr_t at = access->address / WORD * WORD; at <= last; at += WORD) {
@@ -280,7 +279,7 @@ static void arrive(const Access *access, Cell *cell) {
   cell->state = COPIED;
 }
 
-/** From its wait on, a copy is like a store that its thread has just made. */
+/** From its wait on, a copy counts as a store that its thread makes at that point. */
 void lab_copy_arrived(LabWorker *lab, uintptr_t address, int thread, uint32_t pc) {
   const Access access = {lab, address, COPIES, thread, pc, lab->warp_epochs[thread / WARP_SIZE]};
   const size_t unit = unit_of(lab, address);

@@ -10,7 +10,7 @@ uint32_t lab_site(SiteTable *table, uint32_t pc) {
     table->capacity = 2 * table->capacity + 512;
     table->sites = lab_grown(table->sites, table->capacity * sizeof *table->sites);
   }
-  if (table->count == 0) table->count = 1; /* 0 is none */
+  if (table->count == 0) table->count = 1; /* index 0 is unused */
   table->sites[table->count] = (Site){.pc = pc};
   return *site = table->count++;
 }

@@ -1,7 +1,7 @@
 /*
- * A cp.async may read its source at any time until its thread has waited for it. So nobody may
- * write it meanwhile, nor may another thread just before or behind, with no barrier between; the
- * runtime reads it as late as it may, in that wait.
+ * A cp.async may read its source at any time until its thread has waited for it. So no thread may
+ * write the source in between. A write by another thread before the cp.async or after the wait
+ * needs a barrier in between. The runtime reads the source at the latest time: in the wait.
  */
 #include <stdlib.h>
 
@@ -9,13 +9,12 @@
 
 enum { UNIT = COPY_BYTES };
 
-/** Who has written some of 16 bytes since the last barrier, and who has waited for copies of them.
- */
+/** The threads that wrote 16 bytes, or waited for copies of them, since the last barrier. */
 typedef struct Source {
   User writers[3], copiers[3];
 } Source;
 
-/** Of the current epoch. */
+/** The sources used in the current epoch. */
 typedef struct Sources {
   Source *list;
   size_t count, capacity;
@@ -59,14 +58,14 @@ static User running_user(const LabWorker *lab, uint32_t pc) {
 
 /* --- Copies --------------------------------------------------------------------------------- */
 
-/** Has another thread written the source, with nothing between that and the copy? */
+/** Reports a write of the source by another thread that is not ordered before the copy. */
 static void check_writes(LabWorker *lab, const AsyncCopy *copy) {
   if (current_sources(lab)->count == 0) return;
   const Source *source = source_at(lab, (uintptr_t)copy->global / UNIT);
   const User *writer = lab_find_unordered(lab, source->writers);
   if (writer == NULL) return;
   const int thread = lab_thread(lab);
-  lab->worker->running = writer->thread; /* whose write is told */
+  lab->worker->running = writer->thread; /* the report names the writer */
   lab_report_here(lab, LAB_COPY_SOURCE_WRITTEN, writer->pc, lab_pc(copy->call_site),
                   (uint64_t)thread, (uintptr_t)copy->global);
   lab->worker->running = thread;
@@ -95,7 +94,7 @@ static bool reads_from(const AsyncCopy *copy, uintptr_t begin, uintptr_t end) {
   return source < end && source + copy->source_bytes > begin;
 }
 
-/** Reports the first copy under way that reads some of this, and whether there is one. */
+/** Reports the first copy in flight that reads this range; returns whether there is one. */
 static bool check_copies(LabWorker *lab, uintptr_t begin, uintptr_t end, uint32_t pc) {
   if (lab->copies_reading == 0 || end <= lab->sources || begin >= lab->sources_end) return false;
   for (int thread = 0; thread < MAX_THREADS; thread++) {

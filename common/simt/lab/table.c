@@ -2,7 +2,7 @@
 
 #include "internal.h"
 
-/** Of an earlier round: free. */
+/** An entry of an earlier round is free. */
 typedef struct Entry {
   uint64_t key;
   uint32_t round, value;

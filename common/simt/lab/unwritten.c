@@ -1,8 +1,8 @@
 /*
  * Reads of global memory that neither the host, nor an earlier launch, nor the reading block wrote.
- * Where the block uses atomics or fences, another block may have written it and said so: the first
- * is known when the block has ended, the second when the launch has, and neither depends on any
- * order.
+ * If the block uses no atomics or fences, they become findings when it ends. Otherwise another
+ * block may have written the memory and signalled it; this is decided when the launch ends. The
+ * result does not depend on the order of blocks.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -19,7 +19,7 @@ typedef struct Suspect {
   bool atomic;
 } Suspect;
 
-/** Of the running block, in the order in which they were first seen, and of blocks before it. */
+/** `list`: of the running block, in the order of their first read; `kept`: of earlier blocks. */
 typedef struct Suspects {
   Suspect *list;
   size_t count, capacity;
@@ -40,7 +40,7 @@ void lab_suspect_read(LabWorker *lab, size_t region, size_t offset, unsigned siz
                        .pc = pc,
                        .size = (uint8_t)size,
                        .atomic = use == ATOMICALLY};
-  /* Of one place and instruction the size is always the same. */
+  /* All reads of one place by one instruction have the same size. */
   const uint64_t site = lab_site(&lab->sites, pc);
   uint32_t *entry = lab_entry(&s->by_place, (lab_regions[region].begin + offset) << 16 ^ site);
   if (*entry == 0) {
@@ -80,7 +80,7 @@ static int by_place(const void *a, const void *b) {
 void lab_end_suspects(LabWorker *lab) {
   Suspects *s = lab->suspects;
   if (s == NULL || s->count == 0) return;
-  /* Of what a thread reads at several places the lowest is told. */
+  /* Of several places that a thread reads, the lowest is reported. */
   qsort(s->list, s->count, sizeof *s->list, by_place);
   if (lab->talked) {
     s->kept = lab_grown(s->kept, (s->kept_count + s->count) * sizeof *s->kept);
@@ -95,12 +95,12 @@ void lab_end_suspects(LabWorker *lab) {
 
 /* --- When the launch has ended --------------------------------------------------------------- */
 
-/** Blocks are the two lowest of their kind. */
+/** Does `blocks`, the two lowest or 0, contain a block other than `own`? */
 static bool has_another(const uint32_t blocks[2], uint32_t own) {
   return blocks[0] != 0 && (blocks[0] != own || blocks[1] != 0);
 }
 
-/** Has another block than `own` written this byte, or set it by an atomic? */
+/** Has a block other than `own` written this byte, or set it by an atomic? */
 static bool written_elsewhere(const LabWorker *lab, size_t region, size_t offset, uint32_t own) {
   if (lab->chunks == NULL || lab->chunks[region] == NULL) return false;
   const Chunk *chunk = &lab->chunks[region][offset / CHUNK_BYTES];
@@ -127,7 +127,7 @@ void lab_judge_suspects(LabWorker *const *workers, int count, bool talk, Finding
     const Suspects *s = workers[w]->suspects;
     for (size_t i = 0; s != NULL && i < s->kept_count; i++) {
       const Suspect *suspect = &s->kept[i];
-      /* Without fences only an atomic can tell what another block's atomic has set. */
+      /* Without fences, only an atomic reliably reads a value that another block has set. */
       const bool excused =
           (talk || suspect->atomic) && all_written_elsewhere(workers, count, suspect);
       if (!excused) add(workers[w], suspect, findings);

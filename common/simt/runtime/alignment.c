@@ -1,12 +1,12 @@
 /*
- * Kernels compiled with -fsanitize=alignment call this where a pointer is not aligned as its type
- * asks. A GPU refuses such an access; most processors do not.
+ * Kernels compiled with -fsanitize=alignment call this if a pointer is not aligned for its type. A
+ * GPU rejects such an access; most CPUs do not.
  */
 #include <stdlib.h>
 
 #include "runtime.h"
 
-/* As g++ lays them out for the library of its sanitizer, which is not linked. */
+/* The layout that g++ uses for its sanitizer library, which is not linked. */
 typedef struct TypeDescriptor {
   uint16_t kind, info;
   char name[]; /* in quotes */

@@ -1,5 +1,5 @@
 /*
- * CUDA's runtime API but for launches and error texts.
+ * The CUDA runtime API, except launches and error texts.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -8,12 +8,12 @@
 
 enum { COMPUTE_MAJOR = 9, COMPUTE_MINOR = 0, REGISTERS = 65536 };
 
-/** After a kernel failed nothing is done any more; simt_result() then returns its error. */
+/** After a kernel has failed, calls do nothing, and simt_result() returns the kernel's error. */
 static bool failed_before(void) {
   return simt_sticky_error() != cudaSuccess;
 }
 
-/** What a query ends with: the answer goes to where the caller wants it. */
+/** Stores the result of a query. */
 static cudaError_t answer(int *target, int value) {
   if (target == NULL) return simt_result(cudaErrorInvalidValue);
   *target = value;
@@ -151,7 +151,7 @@ cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes) {
   return cudaSuccess;
 }
 
-/** May a copy use this range as memory of the device, or else of the host? Not empty. */
+/** May a copy use this non-empty range as device memory, or otherwise as host memory? */
 static bool range_ok(const void *pointer, size_t count, bool on_device) {
   if (on_device) return simt_memory_contains(pointer, count);
   const uintptr_t begin = (uintptr_t)pointer, last = begin + (count - 1);

@@ -1,6 +1,6 @@
 /*
  * Atomics on device memory, which other OS threads may change at the same time, and on shared
- * memory. One loop of compare-and-swap serves every operation: these are simple, not fast.
+ * memory. Every operation is a compare-and-swap loop: simple, not fast.
  */
 #include <string.h>
 
@@ -24,7 +24,7 @@ static uint64_t add_doubles(uint64_t a, uint64_t b) {
   return a;
 }
 
-/* The same for both widths, but for linkage, type and the addition of floating-point numbers. */
+/* Both widths share this code; linkage, types and floating-point addition differ. */
 #define DEFINE_APPLY(linkage, name, Unsigned, Signed, add_floating)     \
   linkage Unsigned name(SimtAtomic operation, Unsigned a, Unsigned b) { \
     switch (operation) {                                                \
@@ -56,8 +56,8 @@ DEFINE_APPLY(extern, simt_apply_32, uint32_t, int32_t, add_floats)
 DEFINE_APPLY(static, apply_64, uint64_t, int64_t, add_doubles)
 
 /**
- * `reads`: what it writes depends on what was there. A fault from here to the end is the caller's:
- * what faults is a write on behalf of the kernel.
+ * `reads`: the new value depends on the old one. A fault before end_atomic() is reported as a write
+ * at the caller's line.
  */
 static void begin_atomic(const void *address, unsigned size, bool reads, const void *call_site) {
   simt_require_aligned(address, size, "address of an atomic", call_site);
@@ -68,7 +68,7 @@ static void begin_atomic(const void *address, unsigned size, bool reads, const v
   simt_worker->access_call_site = call_site;
 }
 
-/** A thread may spin on what another has yet to write, so every atomic lets the others run. */
+/** A thread may spin until another thread writes, so every atomic lets other threads run. */
 static void end_atomic(void) {
   simt_worker->access_call_site = NULL;
   simt_worker->counters.atomics++;
@@ -111,7 +111,7 @@ uint64_t simt_compare_and_swap_64(void *address, uint64_t expected, uint64_t des
   return expected;
 }
 
-/** A fence often stands in a loop that reads a flag: it lets the others run, as atomics do. */
+/** Loops that poll a flag often contain a fence, so it lets other threads run, as atomics do. */
 void simt_block_fence(void) {
   atomic_thread_fence(memory_order_seq_cst);
   if (simt_worker != NULL) simt_yield();

@@ -1,11 +1,11 @@
 /*
- * cp.async (PTX ISA 8.7, section 9.7.9.25.3): copies that are promised at once and made at the last
- * legal moment, when the thread that issued them waits for their group. Until then their target
- * holds NaN, so that a wait that names too few groups, or comes too late, shows in the result.
+ * cp.async (PTX ISA 8.7, section 9.7.9.25.3). A copy is made at the last legal moment: when the
+ * thread that issued it waits for its group. Until then its target holds NaN, so that a wait for
+ * too few groups, or one that comes too late, gives a wrong result.
  *
- * What is wrong whatever the timing ends the launch with a report: see simt_refuse_read(),
- * simt_copy_async_16() and simt_refuse_exit(). A wait while copies are in no group yet is legal: it
- * does not cover them, and they may be committed and waited for later.
+ * Errors that do not depend on timing end the launch with a report: see simt_refuse_read(),
+ * simt_copy_async_16() and simt_refuse_exit(). A wait before copies are committed is legal: it does
+ * not cover them, and they may be committed and waited for later.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -23,7 +23,7 @@ static void make_place(AsyncQueue *queue) {
   if (queue->copies == NULL) abort();
 }
 
-/* --- Who copies where ----------------------------------------------------------------------- */
+/* --- Copies in flight ------------------------------------------------------------------------- */
 
 __attribute__((noreturn)) static void end_block(Outcome outcome, const AsyncCopy *copy,
                                                 int thread_of_copy, const void *call_site) {
@@ -31,7 +31,7 @@ __attribute__((noreturn)) static void end_block(Outcome outcome, const AsyncCopy
   simt_end_block(outcome, &(Wait){.call_site = call_site});
 }
 
-/** Ends the block if a copy is on its way to these 16 bytes. */
+/** Ends the block if a copy to these 16 bytes is in flight. */
 static void refuse_target(Worker *worker, const void *shared, Outcome outcome,
                           const void *call_site) {
   for (int thread = 0; thread < MAX_THREADS; thread++) {
@@ -53,7 +53,7 @@ void simt_refuse_exit(Worker *worker) {
   end_block(COPY_ABANDONED, &queue->copies[0], worker->running, queue->last_wait);
 }
 
-/* --- What the kernel calls ------------------------------------------------------------------ */
+/* --- Called by kernels ------------------------------------------------------------------------ */
 
 void simt_copy_async_16(void *shared, const void *global, unsigned source_bytes) {
   Worker *worker = simt_worker;
@@ -76,12 +76,12 @@ void simt_copy_async_16(void *shared, const void *global, unsigned source_bytes)
     simt_require_aligned(global, COPY_BYTES, "source of cp.async", copy.call_site);
   }
   if (simt_observer != NULL) simt_observer->copy_issued(worker, &copy);
-  /* Nothing orders two copies but a wait between them, not even that their groups differ. */
+  /* Only a wait between them orders two copies, even if their groups differ. */
   if (*simt_under_way_to(worker, shared) != 0) {
     refuse_target(worker, shared, COPIED_TWICE, copy.call_site);
   }
   make_place(queue);
-  /* The source is touched here too, so that a bad address is reported where it was given. */
+  /* Read the source here too, so that a bad address is reported at the cp.async. */
   worker->access_call_site = copy.call_site;
   worker->access_is_write = false;
   if (source_bytes > 0) (void)*(const volatile char *)global;
@@ -120,12 +120,12 @@ void simt_wait_group(unsigned still_pending) {
   queue->last_wait = __builtin_return_address(0);
 }
 
-/* --- What the runtime asks ------------------------------------------------------------------ */
+/* --- Called by the runtime -------------------------------------------------------------------- */
 
 bool simt_warp_copies_in_flight(const Worker *worker) {
   const AsyncQueue *queues = &worker->async[worker->running / WARP_SIZE * WARP_SIZE];
   for (int lane = 0; lane < WARP_SIZE; lane++) {
-    if (queues[lane].reading > 0) return true; /* zeros come from nowhere */
+    if (queues[lane].reading > 0) return true; /* zero fills read nothing */
   }
   return false;
 }

@@ -51,7 +51,7 @@ const char *cudaGetErrorString(cudaError_t error) {
   return entry != NULL ? entry->text : "unrecognized error code";
 }
 
-/* CUDA keeps the last error per host thread; a failed kernel spoils the device for all of them. */
+/* CUDA keeps the last error per host thread; the error of a failed kernel is sticky for all. */
 static _Thread_local cudaError_t simt_last_error;
 static _Atomic cudaError_t sticky_error;
 

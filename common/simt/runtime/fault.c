@@ -1,6 +1,6 @@
 /*
- * Signals that a kernel causes: noted, and the block ended, as if the thread had called the end of
- * it. All else - reporting above all - happens afterwards, outside the signal handler.
+ * Signals that a kernel causes. The handler stores the fault and ends the block as if the thread
+ * had called simt_end_block(). The report is written later, outside the signal handler.
  */
 #include <pthread.h>
 #include <signal.h>
@@ -16,7 +16,7 @@ enum { WATCHED_COUNT = sizeof WATCHED / sizeof *WATCHED };
 static struct sigaction previous[WATCHED_COUNT];
 static pthread_once_t key_created = PTHREAD_ONCE_INIT;
 
-/* The stack of a fiber may be what overflowed, so the handler has its own. */
+/* A fiber's stack may have overflowed, so the handler has its own stack. */
 static const size_t SIGNAL_STACK_BYTES = (size_t)64 << 10;
 
 #if defined(__x86_64__)
@@ -50,9 +50,8 @@ static bool is_write(const ucontext_t *context) {
     if (record->magic == ESR_MAGIC) return ((const struct esr_context *)record)->esr >> 6 & 1;
     record = (const void *)((const char *)record + record->size);
   }
-  /* Emulators leave it out. In nearly all loads and stores this bit of the instruction says load.
-   */
-  if (context->uc_mcontext.pc == context->uc_mcontext.fault_address) return false; /* a wild call */
+  /* Emulators omit it. This bit is set in nearly all loads and clear in nearly all stores. */
+  if (context->uc_mcontext.pc == context->uc_mcontext.fault_address) return false; /* a bad jump */
   const uint32_t instruction = *(const uint32_t *)context->uc_mcontext.pc;
   return (instruction >> 22 & 1) == 0;
 }
@@ -76,7 +75,7 @@ bool simt_leave_block(void *context, Outcome outcome) {
   return true;
 }
 
-/** Does what would have happened without us. */
+/** Calls the handler that was installed before, or restores the default action. */
 static void pass_on(int signal, siginfo_t *info, void *context) {
   int i = 0;
   while (WATCHED[i] != signal) i++;
@@ -97,7 +96,7 @@ static void handle(int signal, siginfo_t *info, void *context) {
   Worker *worker = simt_worker;
   if (signal == SIGSEGV && simt_observer != NULL &&
       simt_observer->fault(worker, (uintptr_t)info->si_addr)) {
-    return; /* the access is made again */
+    return; /* the access is repeated */
   }
   const uintptr_t call_site = (uintptr_t)worker->access_call_site;
   worker->fault = (Fault){

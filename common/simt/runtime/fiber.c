@@ -4,29 +4,28 @@
 
 #include "runtime.h"
 
-/* The lower half of a slot is a page for the SimtThread, and inaccessible from there on. Of the
-   stack, the part that is filled with NaN is more than kernels use. */
+/* The lower half of a slot is one page for the SimtThread, followed by inaccessible pages. The top
+   FILLED_BYTES of the stack are filled with NaN; kernels use less. */
 enum { STACK_BYTES = SIMT_SLOT_BYTES / 2, FILLED_BYTES = 8192 };
 
 #if defined(__x86_64__)
 enum { SAVED_WORDS = 6 };
 #else
 enum { SAVED_WORDS = 20, SAVED_X19 = 0, SAVED_LINK_REGISTER = 11 };
-void simt_fiber_begin(void); /* calls what x19 points at */
+void simt_fiber_begin(void); /* calls the function in x19 */
 #endif
 
 static char *slot_of(const Worker *worker, int index) {
   return worker->slots + (size_t)index * SIMT_SLOT_BYTES;
 }
 
-/** Stacks that all began at the same offset in their slots would compete for the same few cache
- * lines. */
+/** Staggered: stacks at equal offsets in their slots would compete for a few cache sets. */
 static char *stack_top(const Worker *worker, int index) {
   return slot_of(worker, index) + SIMT_SLOT_BYTES - (size_t)index % 64 * 64;
 }
 
 static bool reserve_slots(Worker *worker) {
-  const size_t size = (MAX_THREADS + 1) * SIMT_SLOT_BYTES; /* one more, to align */
+  const size_t size = (MAX_THREADS + 1) * SIMT_SLOT_BYTES; /* one more, for alignment */
   char *memory = mmap(NULL, size, PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_STACK, -1, 0);
   if (memory == MAP_FAILED) return false;
@@ -69,7 +68,7 @@ void simt_fibers_refill(Worker *worker, int count) {
 
 void simt_fiber_start(Worker *worker, int index, void (*begin)(void)) {
   uintptr_t *top = (uintptr_t *)stack_top(worker, index);
-  /* A return address of zero: there debuggers and unwinders stop. */
+  /* Debuggers and unwinders stop at a return address of zero. */
 #if defined(__x86_64__)
   *--top = 0;
   *--top = (uintptr_t)begin;

@@ -1,12 +1,12 @@
 /*
- * What a program may ask and set about a kernel, and what it may be launched with. Kernels are
- * known by their addresses.
+ * Attributes of kernels, which programs query and set, and limits of launches. A kernel is
+ * identified by its address.
  */
 #include <stdlib.h>
 
 #include "kernels.h"
 
-/** A kernel that has been asked about. */
+/** A kernel whose attributes have been used. */
 typedef struct Kernel {
   const void *kernel;
   SimtDeclaration declared;
@@ -35,15 +35,15 @@ static size_t smaller(size_t a, size_t b) {
   return a < b ? a : b;
 }
 
-/** What is left of `bytes` beside the kernel's static arrays. */
+/** `bytes` minus the kernel's static arrays, at least 0. */
 static size_t beside_static(const Kernel *kernel, size_t bytes) {
   return bytes - smaller(bytes, kernel->declared.static_shared_bytes);
 }
 
-/** As it is now; `dynamic_shared_bytes` is what launches may ask for. */
+/** The kernel's current attributes; `dynamic_shared_bytes` is the limit for launches. */
 static Kernel look_up(const void *kernel) {
   const size_t most =
-      simt_settings()->shared_bytes; /* may have shrunk since; may end the program */
+      simt_settings()->shared_bytes; /* may be lower than before; may end the program */
   pthread_mutex_lock(&kernels.lock);
   Kernel own = *find_or_make(kernel);
   pthread_mutex_unlock(&kernels.lock);
@@ -72,13 +72,13 @@ void simt_forget_kernel_attributes(void) {
 
 enum { WHY_BYTES = 160 };
 
-/** Tells who watches which limit it was. */
+/** Reports the exceeded limit to the observer. */
 static cudaError_t refuse(const void *kernel, const char *why, cudaError_t error) {
   simt_tell_refusal(kernel, why);
   return error;
 }
 
-/** Says which of the three numbers is out of its limits; false if none is. */
+/** Describes which of the three numbers is out of its limits; false if none is. */
 static bool describe_excess(const char *what, const char *unit, dim3 given, dim3 most, char *why) {
   const unsigned numbers[] = {given.x, given.y, given.z}, limits[] = {most.x, most.y, most.z};
   for (int i = 0; i < 3; i++) {
@@ -101,7 +101,7 @@ static bool has_too_many_threads(dim3 block, int bound, char *why) {
   return true;
 }
 
-/** Of both together where the limit has not been raised, and else of what it was raised to. */
+/** Unless a limit was set, static and dynamic shared memory share the default size. */
 static bool has_too_much_shared(const Kernel *kernel, size_t dynamic, char *why) {
   const size_t fixed = kernel->declared.static_shared_bytes;
   if (fixed > DEFAULT_SHARED_BYTES) {
@@ -156,7 +156,7 @@ cudaError_t cudaFuncSetAttribute(const void *kernel, cudaFuncAttribute attribute
              value, fixed, (size_t)value + fixed, most);
     return simt_result(refuse(kernel, why, cudaErrorInvalidValue));
   }
-  /* Also a smaller value than the default is what launches are held to from now on. */
+  /* A value below the default limits later launches too. */
   set_limit(kernel, (size_t)value);
   return simt_result(cudaSuccess);
 }

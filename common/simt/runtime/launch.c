@@ -1,19 +1,19 @@
 /*
- * A launch: blocks are handed out one at a time to a few OS threads that live from the first launch
- * on. The launching thread takes blocks too; a small grid is done before others have woken up.
+ * Launches. OS threads, which the first launch starts, take one block at a time. The launching
+ * thread takes blocks too: it may finish a small grid before the others have woken up.
  */
 #include <stdlib.h>
 
 #include "kernels.h"
 
-/* Shared memory of all kernels lies on the stacks of OS threads, as thread-local storage. */
+/* Shared memory is thread-local storage, which lies on the stacks of the OS threads. */
 static const size_t OS_STACK_BYTES = (size_t)64 << 20;
 
 static struct {
   pthread_mutex_t launching; /* one launch at a time */
-  pthread_mutex_t lock;      /* for what follows */
+  pthread_mutex_t lock;      /* protects the rest */
   pthread_cond_t work, done;
-  Launch *launch; /* to join, or NULL */
+  Launch *launch; /* the running launch, or NULL */
   uint64_t launches;
   int busy;
   bool stop;
@@ -47,7 +47,7 @@ static uint64_t greatest_common_divisor(uint64_t a, uint64_t b) {
   return a;
 }
 
-/** The order of blocks is a step of fixed size round the grid; it visits all when coprime to it. */
+/** Blocks follow each other at a fixed stride, modulo their count; a coprime stride visits all. */
 static void choose_block_order(Launch *launch, const Settings *settings) {
   const uint64_t count = launch->block_count;
   launch->block_stride = 1;
@@ -105,7 +105,7 @@ static void run_blocks(Worker *worker, Launch *launch) {
     const uint64_t i = nth_block(launch, n);
     worker->block.index = (uint3){(unsigned)(i % grid.x), (unsigned)(i / grid.x % grid.y),
                                   (unsigned)(i / grid.x / grid.y)};
-    /* Not 0, which the generator would never leave. */
+    /* Not 0: the generator would only return 0. */
     worker->random_state = hash(settings->seed ^ hash(launch->ordinal ^ hash(i))) | 1;
     const Outcome outcome = simt_run_block(worker);
     if (outcome == FINISHED) {
@@ -150,7 +150,7 @@ static void *serve(void *argument) {
   return NULL;
 }
 
-/** Makes the workers that `count` needs; fewer, at least one, if the system has no more. */
+/** Creates `count` workers; fewer, but at least one, if the system allows no more. */
 static bool start_workers(int count) {
   if (pool.workers[0] == NULL) pool.workers[0] = calloc(1, sizeof(Worker));
   if (pool.workers[0] == NULL) return false;
@@ -188,7 +188,7 @@ void simt_stop_workers(void) {
   pthread_mutex_unlock(&pool.launching);
 }
 
-/** So that leak checkers find nothing. */
+/** Frees all memory, so that leak checkers find nothing. */
 __attribute__((destructor)) static void stop_at_exit(void) {
   const bool in_kernel = simt_worker != NULL; /* which called exit() */
   if (!in_kernel) simt_stop_workers();
@@ -215,8 +215,8 @@ static void run_grid(Launch *launch) {
 }
 
 /**
- * Of the blocks that failed, the one that was started first: whatever the number of OS threads, all
- * that were started before it have run to their end.
+ * Reports the failed block that was started first. All blocks started before it have finished, so
+ * the report does not depend on the number of OS threads.
  */
 static void report_first_failure(Launch *launch) {
   const Worker *first = NULL;
@@ -273,17 +273,17 @@ void simt_launch(const void *kernel, dim3 grid, dim3 block, size_t dynamic_share
       .dynamic_shared_bytes = dynamic_shared_bytes,
   };
   if (simt_worker != NULL) {
-    /* It would wait for the launch that it is part of. */
+    /* It would wait for the launch that it belongs to. */
     simt_end_block(NESTED_LAUNCH, &(Wait){.call_site = __builtin_return_address(0)});
   }
   if (simt_sticky_error() != cudaSuccess) return;
-  (void)stream; /* orders nothing */
+  (void)stream; /* streams order nothing */
   const cudaError_t error = simt_check_launch(&launch);
   if (error != cudaSuccess) {
     simt_set_last_error(error);
     return;
   }
-  const Settings *settings = simt_settings(); /* unlocked: may end the program */
+  const Settings *settings = simt_settings(); /* before the lock: may end the program */
   pthread_mutex_lock(&pool.launching);
   run_launch(&launch, settings);
   pthread_mutex_unlock(&pool.launching);

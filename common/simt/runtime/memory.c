@@ -1,8 +1,7 @@
 /*
- * Device memory: one large range of addresses, inaccessible but for the allocations. An
- * allocation's pages are given back when it is freed, and its addresses are not used again before
- * the whole range has been gone through once: so accesses outside allocations fault, and so do
- * stale ones.
+ * Device memory: one large range of addresses, of which only the allocations are accessible.
+ * Freeing an allocation unmaps its pages; its addresses are reused only after the rest of the range
+ * has been used. So accesses outside of allocations, and accesses after a free, fault.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -18,9 +17,9 @@ static const size_t FILL_BYTES = (size_t)32 << 20; /* at each end of a new alloc
 static const unsigned char FILL = 0xff;
 
 typedef struct Allocation {
-  uintptr_t begin, end;             /* what was asked for */
-  uintptr_t pages_begin, pages_end; /* what is accessible; the rest of it is slack */
-  size_t guard;                     /* bytes at either end that are not for kernels */
+  uintptr_t begin, end;             /* the requested bytes */
+  uintptr_t pages_begin, pages_end; /* accessible; the bytes around the request are slack */
+  size_t guard;                     /* bytes at each end that kernels must not use */
   unsigned ordinal;
   char name[NAME_BYTES];
 } Allocation;
@@ -28,7 +27,7 @@ typedef struct Allocation {
 static struct {
   pthread_mutex_t lock;
   uintptr_t begin, end; /* the range of addresses */
-  uintptr_t next;       /* where to look for room */
+  uintptr_t next;       /* where the search for room starts */
   size_t used;
   unsigned ordinal;
   Allocation *live;
@@ -43,7 +42,7 @@ static size_t round_up(size_t size, size_t unit) {
 
 /* --- Addresses ------------------------------------------------------------------------------ */
 
-/** Takes addresses for four times the memory, or what the machine gives. */
+/** Reserves addresses for four times the memory, or fewer if the machine refuses. */
 static bool reserve_addresses(void) {
   if (memory.begin != 0) return true;
   const size_t least = (size_t)64 << 20;
@@ -58,7 +57,7 @@ static bool reserve_addresses(void) {
   return false;
 }
 
-/** Maps the pages anew, all zero. */
+/** Maps fresh pages, all zero. */
 static bool map_pages(uintptr_t begin, uintptr_t end, int protection) {
   return mmap((void *)begin, end - begin, protection,
               MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) != MAP_FAILED;
@@ -73,7 +72,7 @@ static const Allocation *overlapping(uintptr_t begin, uintptr_t end) {
   return NULL;
 }
 
-/** Addresses for `size` bytes of pages, at the first place behind the last one given. */
+/** Finds addresses for `size` bytes of pages, searching from the last allocation on. */
 static bool find_room(size_t size, uintptr_t *begin) {
   for (int rounds = 0; rounds < 2;) {
     const uintptr_t candidate = memory.next + RED_ZONE;
@@ -157,7 +156,7 @@ static cudaError_t release(void *pointer) {
 cudaError_t simt_memory_allocate(void **pointer, size_t size) {
   *pointer = NULL;
   if (size == 0) return cudaSuccess;
-  const size_t limit = simt_settings()->memory_bytes; /* unlocked: may end the program */
+  const size_t limit = simt_settings()->memory_bytes; /* before the lock: may end the program */
   pthread_mutex_lock(&memory.lock);
   const cudaError_t error = allocate(pointer, size, limit);
   pthread_mutex_unlock(&memory.lock);
@@ -221,7 +220,7 @@ size_t simt_memory_list(SimtAllocation **list) {
   return count;
 }
 
-/* --- Pages lent to kernels that leave their allocations ------------------------------------- */
+/* --- Pages lent to accesses out of bounds ----------------------------------------------------- */
 
 enum { MAX_LENT = 4096, LENT_BYTES = 4096 };
 
@@ -246,7 +245,7 @@ void simt_memory_take_back(void) {
   }
 }
 
-/* --- Questions ------------------------------------------------------------------------------ */
+/* --- Queries ---------------------------------------------------------------------------------- */
 
 bool simt_memory_is_device(const void *pointer) {
   return (uintptr_t)pointer - memory.begin < memory.end - memory.begin;
@@ -264,8 +263,8 @@ bool simt_memory_contains(const void *pointer, size_t size) {
   return found;
 }
 
-/** Bytes between the address and what kernels may use of the allocation; 0 within it, 1 for its
- * neighbours. */
+/** Distance in bytes from the part of the allocation that kernels may use; 0 within it, 1 for the
+ * adjacent bytes. */
 static uintptr_t distance(const Allocation *a, uintptr_t address) {
   const uintptr_t begin = a->begin + a->guard, end = a->end - a->guard;
   if (address < begin) return begin - address;
@@ -296,7 +295,7 @@ static void describe_position(const Allocation *a, bool freed, uintptr_t address
            named ? "\"" : "", (size_t)(a->end - a->begin - 2 * a->guard));
 }
 
-/** Of what is not the device's. No address is told: it would be another one in each run. */
+/** Describes an address outside of the device. The number is omitted: it differs in each run. */
 static void describe_host(uintptr_t address, char *text, size_t text_size) {
   SimtVariable variable;
   if (address == 0) {
@@ -331,7 +330,7 @@ void simt_memory_describe(uintptr_t address, char *text, size_t text_size) {
   pthread_mutex_unlock(&memory.lock);
 }
 
-/** The first byte of [begin, end) that is not as it was filled, or `end`. */
+/** The first byte of [begin, end) that is not FILL, or `end`. */
 static uintptr_t first_damage(uintptr_t begin, uintptr_t end) {
   uintptr_t p = begin;
   while (p < end && *(const unsigned char *)p == FILL) p++;

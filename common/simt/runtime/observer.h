@@ -7,7 +7,7 @@
 
 #include <simt.h>
 
-/* runtime.h says what these are. */
+/* Defined in runtime.h. */
 typedef struct Launch Launch;
 typedef struct Worker Worker;
 typedef struct AsyncCopy AsyncCopy;
@@ -17,41 +17,41 @@ typedef struct Failure {
   const void *kernel;
   bool refused;
   const char *what;
-  const Worker *worker;   /* whose block it was; NULL: it was in none */
-  uintptr_t pc, other_pc; /* of what went wrong and of what it goes with; 0: none is known */
+  const Worker *worker;   /* whose block failed; NULL: no block */
+  uintptr_t pc, other_pc; /* of the failure and of a related place; 0: unknown */
   int thread, other_thread;
 } Failure;
 
 /**
- * Every function must be set. Those with a Worker are called by the OS thread that it belongs to.
+ * Every function must be set. Functions with a Worker are called by that worker's OS thread.
  */
 typedef struct Observer {
   void (*launch_begins)(const Launch *launch);
   void (*launch_ended)(const Launch *launch);
   void (*launch_failed)(const Failure *failure); /* before the launch has ended */
-  void (*worker_begins)(Worker *worker);         /* with its first block of the launch */
+  void (*worker_begins)(Worker *worker);         /* before its first block of the launch */
   void (*worker_ended)(Worker *worker);
   void (*block_begins)(Worker *worker);
-  void (*barrier_opens)(Worker *worker);        /* all that are live are there */
-  void (*warp_waits)(Worker *worker, int warp); /* no lane of it is ready, or held ones go on */
+  void (*barrier_opens)(Worker *worker);        /* all live threads have arrived */
+  void (*warp_waits)(Worker *worker, int warp); /* no lane is ready, or held lanes continue */
   void (*warp_instruction)(Worker *worker, const SimtWarpOperation *operation, unsigned lanes,
-                           int warp, const void *call_site); /* before it is carried out */
+                           int warp, const void *call_site); /* before it is executed */
   void (*ldmatrix)(Worker *worker, const void *const *rows, int matrices); /* before it reads */
   void (*copy_issued)(Worker *worker, const AsyncCopy *copy);
   void (*copy_arrived)(Worker *worker, const AsyncCopy *copy);
   void (*atomic)(Worker *worker, void *address, unsigned size, bool reads, const void *call_site);
-  void (*fence)(Worker *worker); /* that orders memory for other blocks too */
+  void (*fence)(Worker *worker);                             /* one that other blocks can observe */
   void (*unset_used)(Worker *worker, const void *call_site); /* see simt_use_unset() */
-  /** An access of a kernel has faulted at `address` of the device: has this been told, so that the
-      kernel may go on? */
+  /** A kernel's access faulted at `address` of the device. Returns whether this was reported, so
+     that the kernel may continue. */
   bool (*fault)(Worker *worker, uintptr_t address);
-  bool (*tells_bounds)(void); /* then damage beside allocations is not reported once more */
+  bool (*tells_bounds)(void); /* if so, damage next to allocations is not reported again */
   void (*memory_allocated)(uintptr_t begin, size_t size);
   void (*memory_freed)(uintptr_t begin);
   void (*memory_written)(uintptr_t begin, size_t size); /* by the host */
 } Observer;
 
-/** NULL: nobody watches. Not to be changed while a kernel runs. */
+/** NULL: no observer. Must not change while a kernel runs. */
 extern const Observer *simt_observer;
 
 #endif

@@ -9,11 +9,11 @@ static void format_index(uint3 index, char *text, size_t text_size) {
   snprintf(text, text_size, "(%u,%u,%u)", index.x, index.y, index.z);
 }
 
-/** First line of every report: what happened, in which launch. */
+/** First line of every report: what happened and in which launch. */
 static void print_headline(const Launch *launch, const char *what) {
   char kernel[TEXT_BYTES];
   simt_kernel_name(launch->kernel, kernel, sizeof kernel);
-  fflush(stdout); /* what the program printed before stays before */
+  fflush(stdout); /* keeps the order of stdout and stderr */
   fprintf(stderr, "simt: %s in %s, launch %llu\n", what, kernel,
           (unsigned long long)launch->ordinal);
 }
@@ -26,7 +26,7 @@ void simt_tell_refusal(const void *kernel, const char *why) {
   tell(&(Failure){.kernel = kernel, .refused = true, .what = why});
 }
 
-/** What the running thread did wrong at `pc`. */
+/** Reports a failure of the running thread at `pc` to the observer. */
 static void tell_of_thread(const Worker *worker, const char *what, uintptr_t pc) {
   tell(&(Failure){.kernel = worker->launch->kernel,
                   .what = what,
@@ -115,7 +115,7 @@ static bool is_first_of_group(const Worker *w, int thread) {
 static void print_group(const Worker *w, int first) {
   const Wait *wait = &w->waits[first];
   char where[TEXT_BYTES];
-  /* A return address is behind the call; the call is what we look for. */
+  /* Subtract 1: a return address lies behind the call. */
   simt_source_line((uintptr_t)wait->call_site - 1, where, sizeof where);
   print_threads(w, first);
   if (wait->operation == NULL) {
@@ -126,7 +126,7 @@ static void print_group(const Worker *w, int first) {
   }
 }
 
-/** Who waits where, one group of threads after the other. */
+/** Prints where threads wait, one group of threads after the other. */
 static void print_waits(const Worker *w) {
   char block[48];
   const int count = thread_count(w);
@@ -148,7 +148,7 @@ static void print_waits(const Worker *w) {
   }
 }
 
-/** The first two groups of threads that wait, or have exited. */
+/** Reports the first two groups of waiting threads, and the exited threads. */
 static void tell_of_waits(const Worker *w, const char *what) {
   char text[TEXT_BYTES], threads[48];
   Failure failure = {.kernel = w->launch->kernel, .what = text, .worker = w};
@@ -188,7 +188,7 @@ static cudaError_t report_fault(const Worker *worker) {
     snprintf(what, sizeof what, "integer division by zero");
     error = cudaErrorLaunchFailure;
   } else if (fault->signal == SIGBUS || fault->code == SI_KERNEL) {
-    /* The processor does not say which address it was. */
+    /* The processor does not report the address. */
     snprintf(what, sizeof what, "misaligned access, or an address far out of any range,");
     error = cudaErrorMisalignedAddress;
   } else {
@@ -274,14 +274,14 @@ static void report_abandoned_copy(const Worker *worker, const void *last_wait) {
 
 /* --- All failures --------------------------------------------------------------------------- */
 
-/** Of the running thread, which is called from `pc`. */
+/** A failed call of the running thread at `pc`. */
 static void report_call(const Worker *worker, const char *what, uintptr_t pc) {
   print_headline(worker->launch, what);
   print_culprit(worker, pc);
   tell_of_thread(worker, what, pc);
 }
 
-/** The same in a warp instruction, with what is wrong about it. */
+/** A failed warp instruction; `name` and `value` are the wrong operand. */
 static void report_instruction(const Worker *worker, const char *what, const char *name,
                                int value) {
   const Wait *wait = &worker->waits[worker->running];
@@ -361,6 +361,6 @@ void simt_report_damage(const Launch *launch, const char *damage) {
   char what[TEXT_BYTES];
   snprintf(what, sizeof what, "out of bounds write %s", damage);
   print_headline(launch, what);
-  fprintf(stderr, "  found after the launch; who wrote is not known\n");
+  fprintf(stderr, "  found after the launch; the writer is unknown\n");
   tell(&(Failure){.kernel = launch->kernel, .what = what});
 }

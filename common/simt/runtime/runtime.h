@@ -3,7 +3,7 @@
  * Declarations shared by the files of the CPU backend's runtime:
  *
  * - settings.c   the environment variables
- * - fiber.c      stacks of CUDA threads; switch_*.S: the step from one to the other
+ * - fiber.c      stacks of CUDA threads; switch_*.S: switches between them
  * - scheduler.c  runs a block: which thread runs next, who waits; dynamic_shared.c: its memory
  * - warp.c, atomic.c, tensor.c, copy_async.c   warp instructions, atomics, mma, cp.async
  * - launch.c     the grid, and the OS threads that take blocks from it; watch.c: its time limit
@@ -33,23 +33,23 @@ enum {
   MAX_WORKERS = 16,
   MAX_ALLOCATIONS = 15000,
   MAX_SHARED_BYTES = 227 << 10,
-  COPY_BYTES = 16,        /* what a cp.async moves, and a row of ldmatrix has */
-  COPY_TARGETS = 1 << 14, /* places of so many bytes: more than shared memory has */
+  COPY_BYTES = 16,        /* of a cp.async, and of a row of ldmatrix */
+  COPY_TARGETS = 1 << 14, /* slots of COPY_BYTES: more than shared memory has */
   DEFAULT_SHARED_BYTES = 48 << 10
 };
 
 /** Unused bytes before and behind dynamic shared memory, for accesses out of bounds. Static
- * arrays of the checking build are as far apart: see cuda_runtime.h. */
+ * arrays of the checking build have equal distances: see cuda_runtime.h. */
 #define SHARED_MARGIN 65536
 
 /* A multiprocessor of compute capability 9.0. */
 enum {
   THREADS_PER_MULTIPROCESSOR = 2048,
   BLOCKS_PER_MULTIPROCESSOR = 32,
-  RESERVED_SHARED_BYTES = 1 << 10 /* of its shared memory, taken for each block */
+  RESERVED_SHARED_BYTES = 1 << 10 /* of its shared memory, reserved for each block */
 };
 
-/** The noun behind a number. */
+/** The noun after a number. */
 static inline const char *simt_bytes(size_t count) {
   return count == 1 ? "byte" : "bytes";
 }
@@ -63,7 +63,7 @@ typedef struct Settings {
   Order order;
   uint64_t seed;
   size_t memory_bytes;
-  size_t shared_bytes; /* that a block may ask for */
+  size_t shared_bytes; /* the most that a block may request */
 } Settings;
 
 const Settings *simt_settings(void);
@@ -79,14 +79,14 @@ typedef struct Launch {
   size_t dynamic_shared_bytes;
   uint64_t ordinal; /* 1 for the program's first launch */
   uint64_t block_count;
-  uint64_t block_stride, first_block; /* of a random order */
+  uint64_t block_stride, first_block; /* the order of the blocks */
   _Atomic uint64_t next_block, blocks_done;
-  atomic_bool failed; /* no more blocks are started; the first that failed is reported */
+  atomic_bool failed; /* no more blocks are started; the first failure is reported */
   atomic_bool timed_out;
   cudaError_t error;
 } Launch;
 
-/** Stops the OS threads; the next launch starts as many as the settings then say. */
+/** Stops the OS threads; the next launch starts as many as the settings require. */
 void simt_stop_workers(void);
 
 /* --- scheduler.c ---------------------------------------------------------------------------- */
@@ -110,7 +110,7 @@ typedef enum Outcome {
   TIMED_OUT
 } Outcome;
 
-/** What a waiting thread waits in. */
+/** What a waiting thread waits for. */
 typedef struct Wait {
   const SimtWarpOperation *operation; /* NULL: the block's barrier */
   unsigned mask;
@@ -135,7 +135,7 @@ typedef struct AsyncCopy {
   void *shared;
   const void *global;
   unsigned source_bytes; /* 16, or 0: zeros */
-  unsigned group;        /* counted by the thread's commits */
+  unsigned group;        /* number of groups the thread committed before */
   const void *call_site;
 } AsyncCopy;
 
@@ -143,7 +143,7 @@ typedef struct AsyncCopy {
 typedef struct AsyncQueue {
   AsyncCopy *copies;
   int count, capacity;
-  int reading; /* of the copies, those with anything to fetch */
+  int reading; /* copies that are not zero fills */
   unsigned committed;
   const void *last_wait; /* where in the kernel; NULL: nowhere yet */
 } AsyncQueue;
@@ -154,9 +154,9 @@ typedef struct BadCopy {
   int thread;
 } BadCopy;
 
-/** An address that is no multiple of what it must be one of. */
+/** An address that is not aligned as required. */
 typedef struct Misalignment {
-  const char *what, *type; /* its name in reports is both, one after the other */
+  const char *what, *type; /* reports print both, one after the other */
   uintptr_t address;
   unsigned alignment;
 } Misalignment;
@@ -175,11 +175,11 @@ typedef struct Worker {
   void *stacks[MAX_THREADS]; /* stack pointers of the fibers that do not run */
   char *slots;               /* memory of the fibers */
   int fiber_count;
-  size_t stack_used; /* bytes at the top of a stack, by the kernels so far */
+  size_t stack_used; /* most bytes of a stack that kernels have used */
 
   const Launch *launch;
   SimtBlock block;
-  dim3 threads_dim; /* the block shape that the fibers' SimtThreads are made for */
+  dim3 threads_dim; /* the block shape of the fibers' SimtThreads */
   bool in_kernel;
 
   int running; /* index of the running thread in its block */
@@ -189,20 +189,20 @@ typedef struct Worker {
   Warp warps[MAX_WARPS];
   Wait waits[MAX_THREADS];
   AsyncQueue async[MAX_THREADS];
-  uint16_t under_way[COPY_TARGETS]; /* copies to each place, by the low bits of its address */
+  uint16_t under_way[COPY_TARGETS]; /* copies to each slot, by the low bits of the address */
 
   Order order;
   uint64_t random_state;
-  bool random_upwards; /* the way round its lanes that the running warp takes */
+  bool random_upwards; /* direction in which the running warp's lanes are chosen */
   SimtCounters counters;
 
-  /* While the runtime uses memory for a kernel: who called it, and whether it writes. */
+  /* While the runtime accesses memory for a kernel: the call site, and whether it writes. */
   const void *access_call_site;
   bool access_is_write;
 
   Outcome outcome;
-  uint64_t failed_launch; /* ordinal of the last launch of which a block failed here, 0: none yet */
-  uint64_t failed_turn;   /* how many blocks of that launch had been started before */
+  uint64_t failed_launch; /* ordinal of the last launch with a failed block here, 0: none */
+  uint64_t failed_turn;   /* number of blocks started before that block */
   Fault fault;
   Misalignment misalignment;
   BadCopy bad_copy;
@@ -211,27 +211,26 @@ typedef struct Worker {
   int assertion_line;
 } Worker;
 
-/** Of this OS thread; NULL unless it runs blocks. */
+/** The worker of this OS thread; NULL unless it runs blocks. */
 extern _Thread_local Worker *simt_worker;
 
 /** Runs the block worker->block of worker->launch to its end. */
 Outcome simt_run_block(Worker *worker);
 
-/** Ends the running thread's block, which failed in what the kernel called. */
+/** Ends the running thread's block after a failed call. */
 __attribute__((noreturn)) void simt_end_block(Outcome outcome, const Wait *culprit);
 
-/** Lets other threads of the block go first. */
+/** Lets other threads of the block run. */
 void simt_yield(void);
 
-/** Lets the running thread wait until no other lane of its warp is ready, or one of them yields. */
+/** Suspends the running thread until no other lane of its warp is ready, or one of them yields. */
 void simt_hold(void);
 
 /** simt_warp_instruction() for a caller that is itself called from the kernel. */
 void simt_warp_instruction_at(const SimtWarpOperation *operation, unsigned mask, void *operands,
                               const void *call_site);
 
-/** Ends the block if the address is no multiple of `alignment`; `what` is its name in the report.
- */
+/** Ends the block if the address is not aligned; `what` is its name in the report. */
 static inline void simt_require_aligned(const void *address, unsigned alignment, const char *what,
                                         const void *call_site) {
   if ((uintptr_t)address % alignment == 0) return;
@@ -241,43 +240,43 @@ static inline void simt_require_aligned(const void *address, unsigned alignment,
 
 /* --- atomic.c ------------------------------------------------------------------------------- */
 
-/** What an atomic writes where `a` was. */
+/** The value that an atomic stores in place of `a`. */
 uint32_t simt_apply_32(SimtAtomic operation, uint32_t a, uint32_t b);
 
 /* --- copy_async.c --------------------------------------------------------------------------- */
 
-/** Has a lane of the running warp a copy that it has not waited for? */
+/** Does a lane of the running warp have a copy from memory in flight? */
 bool simt_warp_copies_in_flight(const Worker *worker);
 
-/** How many copies are on their way to this address, or to one that shares its place. */
+/** The number of copies in flight to this address, or to another one of its slot. */
 static inline uint16_t *simt_under_way_to(Worker *worker, const void *shared) {
   return &worker->under_way[(uintptr_t)shared / COPY_BYTES % COPY_TARGETS];
 }
 
-/** Ends the block if the running thread is about to read 16 bytes that are yet to be copied. */
+/** Ends the block if a copy is in flight to 16 bytes that the running thread is about to read. */
 void simt_refuse_read(Worker *worker, const void *shared);
 
 /** Ends the block if the running thread, which is about to exit, has copies in flight. */
 void simt_refuse_exit(Worker *worker);
 
-/** At the start of a thread. */
+/** Called at the start of a thread. */
 void simt_start_copies(Worker *worker, int thread);
 
-/** After a block that failed: whatever its threads had not waited for is dropped. */
+/** Drops the copies of a failed block that are in flight. */
 void simt_forget_copies(Worker *worker);
 void simt_free_copies(Worker *worker);
 
 /* --- fiber.c -------------------------------------------------------------------------------- */
 
-/** Gives the worker at least `count` fibers; false when there is no memory for them. */
+/** Gives the worker at least `count` fibers; false if there is no memory for them. */
 bool simt_fibers_create(Worker *worker, int count);
 void simt_fibers_destroy(Worker *worker);
 
-/** Fills the part of the stacks that blocks have used with NaN, so that a local variable that
- * nobody has set does not keep its value from the last block. */
+/** Fills the part of the stacks that blocks have used with NaN, so that an uninitialised local
+ * variable does not hold a value of the last block. */
 void simt_fibers_refill(Worker *worker, int count);
 
-/** Lets the fiber call `begin`, which must not return, when it is next switched to. */
+/** Makes the fiber call `begin`, which must not return, at the next switch to it. */
 void simt_fiber_start(Worker *worker, int index, void (*begin)(void));
 
 SimtThread *simt_fiber_thread(const Worker *worker, int index);
@@ -286,10 +285,10 @@ SimtThread *simt_fiber_thread(const Worker *worker, int index);
 bool simt_in_fibers(const Worker *worker, uintptr_t address);
 bool simt_in_stack_guard(const Worker *worker, uintptr_t address);
 
-/** Stores the stack pointer in *save and goes on where `load` was stored. */
+/** Stores the stack pointer in *save and continues where `load` was stored. */
 void simt_switch(void **save, void *load);
 
-/** The second half of simt_switch(), entered by the signal handler with its stack pointer set. */
+/** The second half of simt_switch(); the signal handler continues here with a new stack pointer. */
 void simt_switch_resume(void);
 
 /* --- memory.c ------------------------------------------------------------------------------- */
@@ -304,24 +303,24 @@ bool simt_memory_contains(const void *pointer, size_t size);
 
 /** An allocation, as lookups return it. */
 typedef struct SimtAllocation {
-  uintptr_t begin, end; /* of what kernels may use */
+  uintptr_t begin, end; /* of the part that kernels may use */
   size_t guard;         /* bytes before and behind that */
   unsigned ordinal;
   char name[32];
 } SimtAllocation;
 
-/** All that are live, in an array to be freed; returns their number. */
+/** Lists the live allocations and returns their number; the caller frees the list. */
 size_t simt_memory_list(SimtAllocation **list);
 
-/** Makes the page of an address outside of all allocations accessible; undone by the next call of
- * simt_memory_take_back(). Allowed in a signal handler. */
+/** Makes the page of an address outside of all allocations accessible until the next call of
+ * simt_memory_take_back(). May be called in a signal handler. */
 bool simt_memory_lend(uintptr_t address);
 void simt_memory_take_back(void);
 
-/** Is the address one of the device's, allocated or not? */
+/** Is it an address of device memory, allocated or not? */
 bool simt_memory_is_device(const void *pointer);
 
-/** Says in words where the address lies relative to the nearest allocation. */
+/** Describes where the address lies relative to the nearest allocation. */
 void simt_memory_describe(uintptr_t address, char *text, size_t text_size);
 
 /** Finds an allocation with damaged slack, repairs it, and describes the damage. */
@@ -329,14 +328,14 @@ bool simt_memory_find_damage(char *text, size_t text_size);
 
 /* --- fault.c -------------------------------------------------------------------------------- */
 
-/** Catches the signals of kernels, also when the host has caught them since the last launch. */
+/** Installs the signal handlers, again if the host has replaced them since the last launch. */
 void simt_faults_watch(void);
 
-/** To be called by each OS thread that runs blocks. */
+/** Called by each OS thread that runs blocks: gives it a signal stack. */
 void simt_faults_use_own_stack(void);
 
-/** For signal handlers: the interrupted program counter; and, if a kernel was interrupted, ends its
- * block with this outcome when the handler returns. False: it was no kernel. */
+/** For signal handlers. The second function ends the block that was interrupted, when the handler
+ * returns; it returns false if no kernel was interrupted. */
 uintptr_t simt_interrupted_pc(void *context);
 bool simt_leave_block(void *context, Outcome outcome);
 
@@ -348,26 +347,26 @@ double simt_time_limit(void);
 
 /* --- report.c, source_line.c ---------------------------------------------------------------- */
 
-/** The numbers of threads, given by warp and lane, as ranges: "0-15,32,40-47"; what does not fit
- * ends in "...". */
+/** Formats the threads whose bits are set in lanes[warp] as ranges: "0-15,32,40-47". A list that
+ * does not fit ends in "...". */
 void simt_format_threads(const unsigned *lanes, char *text, size_t text_size);
 
-/** Writes to stderr how the worker's block failed; returns the error that the launch ends with. */
+/** Writes to stderr how the worker's block failed; returns the error of the launch. */
 cudaError_t simt_report_failure(const Worker *worker);
 
-/** Tells the observer of a launch that asks for more than the device has. */
+/** Tells the observer of a launch that exceeds the limits. */
 void simt_tell_refusal(const void *kernel, const char *why);
 
-/** Reports that the launch had no time left. */
+/** Reports that the launch exceeded the time limit. */
 cudaError_t simt_report_timeout(const Launch *launch);
 
-/** Reports a damaged slack after the launch. */
+/** Reports damaged slack after the launch. */
 void simt_report_damage(const Launch *launch, const char *damage);
 
 /** "file:line" of the code at `pc` and of the calls that led there, or as much as is known. */
 void simt_source_line(uintptr_t pc, char *text, size_t text_size);
 
-/** Where in kernel source an instruction is: the innermost line outside of the wrappers of PTX. */
+/** Source place of an instruction: the innermost line of a kernel outside of PTX wrappers. */
 typedef struct SourcePlace {
   uintptr_t pc;
   char file[512]; /* empty: unknown */
@@ -377,22 +376,22 @@ typedef struct SourcePlace {
   uint64_t chain;      /* a hash of all these lines */
 } SourcePlace;
 
-/** Has the file been changed since the program was built? Then its lines may be others. */
+/** Is the file newer than the program? If so, its line numbers may differ. */
 bool simt_source_is_newer(const char *file);
 
-/** Fills in file and line for each pc; all at once, as addr2line is slow to start. */
+/** Fills in file and line of all pcs in one call, because addr2line is slow to start. */
 void simt_source_places(SourcePlace *places, size_t count);
 void simt_kernel_name(const void *kernel, char *text, size_t text_size);
 
 /* --- errors.c ------------------------------------------------------------------------------- */
 
-/** Makes `error`, unless it is cudaSuccess, what cudaGetLastError() returns next; returns it. */
+/** Stores `error`, unless it is cudaSuccess, for cudaGetLastError(); returns it. */
 cudaError_t simt_set_last_error(cudaError_t error);
 
-/** What a call of the API returns: the sticky error before its own. */
+/** The result of an API call: the sticky error, or otherwise its own error. */
 cudaError_t simt_result(cudaError_t error);
 
-/** The error that every call returns since a kernel failed. */
+/** The error that every call returns after a kernel has failed. */
 cudaError_t simt_sticky_error(void);
 void simt_set_sticky_error(cudaError_t error);
 void simt_forget_errors(void);

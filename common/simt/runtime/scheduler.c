@@ -19,7 +19,7 @@ static int highest_bit(unsigned bits) {
   return 31 - __builtin_clz(bits);
 }
 
-/** The first thread from `start` on that is ready, going round the block upwards. */
+/** The first ready thread from `start` upwards, continuing at 0 after the last. */
 static int next_upwards(const Worker *w, int start) {
   const unsigned warp = (unsigned)start / WARP_SIZE;
   const unsigned in_warp = w->warps[warp].ready & ~0u << start % WARP_SIZE;
@@ -46,7 +46,7 @@ static unsigned random_bits(Worker *w) {
   return (unsigned)(w->random_state * 0x2545f4914f6cdd1d >> 32);
 }
 
-/** The first bit from `start` on that is set, going round all 32 upwards or downwards. */
+/** The first set bit from `start` upwards or downwards, wrapping around. */
 static int next_in_round(unsigned bits, unsigned start, bool upwards) {
   if (upwards) {
     const unsigned rotated = bits >> start | bits << (-start & 31);
@@ -58,15 +58,15 @@ static int next_in_round(unsigned bits, unsigned start, bool upwards) {
 
 /** Where to look for the next thread. */
 typedef enum Preference {
-  SAME_WARP,  /* a warp goes on until all its lanes wait */
-  WARP_GO_ON, /* the same, when the warp has just finished an instruction */
+  SAME_WARP,  /* a warp runs until all its lanes wait */
+  WARP_GO_ON, /* the same, after a warp instruction */
   NEXT,       /* the thread after the running one */
   WHOLE_BLOCK /* from the start, after a barrier */
 } Preference;
 
 /**
- * A random warp, and its lanes round from a random one, up or down, until all of them wait or have
- * done something together; then again. A random number for each switch would cost more than it.
+ * Chooses a random warp, and runs its lanes from a random one up or down until all of them wait or
+ * a warp instruction is done. A random number for each switch would cost more than the switch.
  */
 static int choose_at_random(Worker *w, Preference preference) {
   unsigned warp = (unsigned)w->running / WARP_SIZE, lane = (unsigned)w->running % WARP_SIZE;
@@ -92,7 +92,7 @@ static int choose_next(Worker *w, Preference preference) {
   return next_upwards(w, start[preference]);
 }
 
-/** Leaves the fibers as they are; simt_run_block() goes on. */
+/** Abandons the fibers and returns to simt_run_block(). */
 __attribute__((noreturn)) static void end_block(Worker *w, Outcome outcome) {
   void *abandoned;
   w->outcome = outcome;
@@ -112,7 +112,7 @@ static bool name_each_other_in_vain(const Wait *waits, int lane, int other) {
   return differ && (a->mask >> other & 1) && (b->mask >> lane & 1);
 }
 
-/** Why nobody can go on. */
+/** Why no thread can continue. */
 static Outcome why_stuck(const Worker *w) {
   for (int warp = 0; warp < MAX_WARPS; warp++) {
     const unsigned waiting = w->warps[warp].in_instruction;
@@ -158,7 +158,7 @@ static void clear_ready(Worker *w, int warp, unsigned lanes) {
 void simt_yield(void) {
   Worker *w = simt_worker;
   const int warp = w->running / WARP_SIZE;
-  if (w->warps[warp].held != 0) { /* what the running thread spins on may be theirs to write */
+  if (w->warps[warp].held != 0) { /* the running thread may spin until they write */
     simt_observer->warp_waits(w, warp);
     release_held(w, warp);
   }
@@ -176,7 +176,7 @@ void simt_hold(void) {
 
 /* --- The barrier ---------------------------------------------------------------------------- */
 
-/** Opens the barrier if nobody is missing. Threads that have exited are not waited for. */
+/** Opens the barrier if all threads that have not exited have arrived. */
 static bool open_barrier(Worker *w) {
   if (w->barrier_arrived == 0 || w->barrier_arrived < w->live_threads) return false;
   if (simt_observer != NULL) simt_observer->barrier_opens(w);
@@ -185,7 +185,7 @@ static bool open_barrier(Worker *w) {
     set_ready(w, warp, w->warps[warp].at_barrier);
     w->warps[warp].at_barrier = 0;
   }
-  /* Nobody can add to the next result before everybody has read this one: they all run again. */
+  /* The next barrier opens only after all threads have run again and read this result. */
   w->barrier_result = w->barrier_true;
   w->barrier_true = w->barrier_arrived = 0;
   w->counters.barriers++;
@@ -208,9 +208,9 @@ unsigned simt_barrier(int predicate) {
 /* --- Warp instructions ---------------------------------------------------------------------- */
 
 /**
- * Carries out the instruction that `lane` waits in, if all lanes that it names have arrived there.
- * Returns whether it did. A lane that waits in another instruction may still come; if it never can,
- * all end up stuck.
+ * Executes the instruction that `lane` waits in if all live lanes of its mask wait in it; returns
+ * whether it did. A lane that waits in another instruction may still arrive; if it never does, no
+ * thread can continue in the end, and run_others() ends the block.
  */
 static bool try_instruction(Worker *w, int warp_index, int lane) {
   Warp *warp = &w->warps[warp_index];
@@ -258,9 +258,9 @@ void simt_warp_instruction(const SimtWarpOperation *operation, unsigned mask, vo
   simt_warp_instruction_at(operation, mask, operands, __builtin_return_address(0));
 }
 
-/* --- A thread's life ------------------------------------------------------------------------ */
+/* --- Threads ---------------------------------------------------------------------------------- */
 
-/** Others may have waited for this thread alone. */
+/** Continues threads that waited only for this one. */
 __attribute__((noreturn)) static void exit_thread(Worker *w) {
   const int warp = w->running / WARP_SIZE;
   const unsigned lane_bit = 1u << w->running % WARP_SIZE;
@@ -296,7 +296,7 @@ void simt_trap(void) {
 
 void simt_assert_fail(const char *expression, const char *file, int line, const char *function) {
   Worker *w = simt_worker;
-  if (w == NULL) { /* as the C library has it */
+  if (w == NULL) { /* like assert() of the C library */
     fflush(stdout);
     fprintf(stderr, "%s: %s:%d: %s: Assertion `%s' failed.\n", program_invocation_short_name, file,
             line, function, expression);
@@ -308,9 +308,9 @@ void simt_assert_fail(const char *expression, const char *file, int line, const 
   simt_end_block(ASSERTED, &(Wait){.call_site = __builtin_return_address(0)});
 }
 
-/* --- A block's life ------------------------------------------------------------------------- */
+/* --- Blocks ----------------------------------------------------------------------------------- */
 
-/** What threads know of themselves changes only with the shape of the block. */
+/** Sets the threads' indices, which change only with the shape of the block. */
 static void number_threads(Worker *w, int count) {
   const dim3 dim = w->block.dim;
   if (memcmp(&w->threads_dim, &dim, sizeof dim) == 0) return;
@@ -339,9 +339,9 @@ Outcome simt_run_block(Worker *w) {
   w->live_threads = (unsigned)count;
   w->barrier_arrived = w->barrier_true = 0;
   w->access_call_site = NULL;
-  /* What a kernel has not written must not look like zeros, nor like the last block's values.
-     Static arrays, though, keep these, but where the lab watches: they lie among the thread-local
-     variables of the whole program. */
+  /* Memory that a kernel has not written must hold neither zeros nor values of the last block.
+     Static arrays keep such values, unless the lab fills them: they lie among all thread-local
+     variables of the program. */
   memset(smem, 0xff, w->launch->dynamic_shared_bytes);
   if (simt_observer != NULL) simt_observer->block_begins(w);
 

@@ -16,7 +16,7 @@ _Noreturn static void refuse(const char *variable, const char *value, const char
   exit(2);
 }
 
-/** A plain decimal number: strtoull alone would take signs and leading blanks. */
+/** A plain decimal number: strtoull alone would accept signs and leading blanks. */
 static bool parse_number(const char *text, unsigned long long *number, const char **end) {
   if (*text < '0' || *text > '9') return false;
   char *stopped;

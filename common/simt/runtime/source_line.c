@@ -1,5 +1,5 @@
 /*
- * Where in the source an address of the program is: asked of addr2line, where there is one.
+ * Finds the source line of an address in the program with addr2line, if that is installed.
  */
 #include <dlfcn.h>
 #include <link.h>
@@ -15,7 +15,7 @@ enum { PATH_BYTES = 1024, LINE_BYTES = 4096 };
 /** The object file that holds `pc`. */
 typedef struct Module {
   uintptr_t pc;
-  uintptr_t offset; /* of pc, as the file counts addresses */
+  uintptr_t offset; /* pc as an address in the file */
   char path[PATH_BYTES];
 } Module;
 
@@ -47,7 +47,7 @@ static bool read_line(FILE *pipe, char *line, size_t size) {
   return true;
 }
 
-/** Makes "/where/we/are/step.cu:12 (discriminator 3)" of a line "step.cu:12". */
+/** Shortens "/current/directory/step.cu:12 (discriminator 3)" to "step.cu:12". */
 static const char *shorten(char *line) {
   char *discriminator = strstr(line, " (discriminator");
   if (discriminator != NULL) *discriminator = '\0';
@@ -57,7 +57,7 @@ static const char *shorten(char *line) {
   return strncmp(line, directory, length) == 0 && line[length] == '/' ? line + length + 1 : line;
 }
 
-/** Is it source of kernels, but none of the functions that only stand for an instruction? */
+/** Is it kernel source, except the ptx*.cuh files, whose functions wrap one instruction each? */
 static bool is_kernel_source(const char *place) {
   const char *slash = strrchr(place, '/');
   return (strstr(place, ".cu:") != NULL || strstr(place, ".cuh:") != NULL) &&
@@ -78,7 +78,7 @@ static uint64_t add_to_hash(uint64_t hash, const char *text) {
   return hash;
 }
 
-/** Takes one of the lines that led to a place; the innermost comes first. */
+/** Adds one line of the inlined calls around a place; the innermost comes first. */
 static void take_line(SourcePlace *place, char *line) {
   const char *text = shorten(line);
   place->chain = add_to_hash(place->chain * 31 + 1, text);
@@ -89,12 +89,12 @@ static void take_line(SourcePlace *place, char *line) {
     snprintf(place->file, sizeof place->file, "%.*s", (int)(colon - text), text);
     place->line = (int)strtol(colon + 1, NULL, 10);
     snprintf(place->innermost, sizeof place->innermost, "%s", text);
-  } else if (!ends_with(length > 0 ? place->calls : place->innermost, text)) { /* a lambda, say */
+  } else if (!ends_with(length > 0 ? place->calls : place->innermost, text)) { /* no repeats */
     snprintf(place->calls + length, sizeof place->calls - length, ", called at %s", text);
   }
 }
 
-/** Starts addr2line; NULL if that is impossible. */
+/** Starts addr2line; NULL if that fails. */
 static FILE *ask_addr2line(const Module *module, const char *options, const SourcePlace *places,
                            size_t count) {
   const uintptr_t base = module->pc - module->offset;
@@ -119,7 +119,7 @@ static void find_places(const Module *module, SourcePlace *places, size_t count)
   char line[LINE_BYTES];
   FILE *pipe = ask_addr2line(module, "-a -i", places, count);
   if (pipe == NULL) return;
-  size_t next = 0; /* each answer begins with the address */
+  size_t next = 0; /* each answer begins with its address */
   while (read_line(pipe, line, sizeof line)) {
     if (strncmp(line, "0x", 2) == 0) {
       next++;
@@ -175,7 +175,7 @@ void simt_kernel_name(const void *kernel, char *text, size_t text_size) {
   const SourcePlace place = {.pc = (uintptr_t)kernel};
   FILE *pipe =
       find_module(place.pc, &module) ? ask_addr2line(&module, "-f -C -i", &place, 1) : NULL;
-  /* Names and places by turns. What is inlined at the kernel's first instruction comes first. */
+  /* Names and places alternate, inlined functions first: the last name is the kernel's. */
   while (pipe != NULL && read_line(pipe, name, sizeof name) && read_line(pipe, line, sizeof line)) {
   }
   if (pipe != NULL) pclose(pipe);

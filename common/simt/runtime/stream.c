@@ -1,6 +1,6 @@
 /*
- * Streams and events. Work is done when the call that starts it returns, so an event only has to
- * remember when it was recorded.
+ * Streams and events. Work is done when the call that starts it returns, so an event only stores
+ * the time at which it was recorded.
  */
 #include <stdlib.h>
 #include <time.h>
@@ -16,7 +16,7 @@ struct CUevent_st {
   struct timespec time;
 };
 
-/** `handle` is what calloc() has given. */
+/** `handle` is the result of calloc(). */
 static cudaError_t give(void *handle, void **target) {
   if (target == NULL) return simt_result(cudaErrorInvalidValue);
   *target = handle;

@@ -1,11 +1,11 @@
 /*
- * What the compiler left in the program's table of symbols: which static shared arrays there are
- * and whose, how many threads a kernel was declared for, where constants and variables lie. Of a
- * program without symbols nothing is known.
+ * Reads the program's symbol table: the static shared arrays and their owners, the number of
+ * threads that a kernel was declared for, the addresses of constants and variables. If a program
+ * has no symbols, nothing is known of these.
  *
- * A local variable `v` of the function `f` has the symbol `_ZZ<f>E<length><v>` where that of the
- * function is `_Z<f>`, or `_ZZ<length><f>E<length><v>` where it is `f`, as `extern "C"` has it.
- * SIMT_KERNEL() in cuda_runtime.h gives every kernel one, which tells it from other functions.
+ * A local variable `v` of the function `f` has the symbol `_ZZ<f>E<length><v>` if that of the
+ * function is `_Z<f>`, or `_ZZ<length><f>E<length><v>` if it is `f` (`extern "C"`). SIMT_KERNEL()
+ * in cuda_runtime.h adds one to every kernel, which distinguishes kernels from other functions.
  */
 #include <ctype.h>
 #include <fcntl.h>
@@ -30,7 +30,7 @@ typedef struct Range {
 
 static struct {
   pthread_once_t read;
-  uintptr_t base; /* where the program lies in memory, less where its file says */
+  uintptr_t base; /* load address minus the address in the file */
   const ElfW(Sym) * list;
   size_t count;
   const char *names;
@@ -59,7 +59,7 @@ static void note_constants(uintptr_t begin, size_t size) {
   symbols.constants[symbols.constant_count++] = (Range){begin, begin + size};
 }
 
-/** Kernels may read what the linker made read-only, and what is `__constant__`. */
+/** Finds the program's file, and notes its read-only segments as constants. */
 static int find_program(struct dl_phdr_info *info, size_t size, void *argument) {
   (void)size;
   char *path = argument;
@@ -90,7 +90,7 @@ static const char *name_of(const ElfW(Sym) * symbol) {
   return symbols.names + symbol->st_name;
 }
 
-/** The last part of a mangled name: "tile" of "_ZZ1kPiE4tile"; other names as they are. */
+/** The last part of a mangled name: "tile" of "_ZZ1kPiE4tile". Other names are copied. */
 static void shorten(const char *symbol, char *text, size_t text_size) {
   snprintf(text, text_size, "%s", symbol);
   if (strncmp(symbol, "_Z", 2) != 0) return;
@@ -99,7 +99,7 @@ static void shorten(const char *symbol, char *text, size_t text_size) {
     char *name;
     const size_t length = strtoul(p, &name, 10);
     if (length == 0 || length > strlen(name)) continue;
-    /* Behind it may be the end of what it belongs to, or the number of a variable of its name. */
+    /* Only the end of its scope, or a number that distinguishes equal names, may follow. */
     const char *rest = name + length;
     if (rest[strspn(rest, "_0123456789")] != '\0' && strcmp(rest, "E") != 0) continue;
     snprintf(text, text_size, "%.*s", (int)length, name);
@@ -114,7 +114,7 @@ static SimtVariable variable_of(const ElfW(Sym) * symbol, uintptr_t base) {
   return variable;
 }
 
-/** Is it a local variable of a kernel? What device functions have, any kernel may use. */
+/** Is it a local variable of a kernel? Any kernel may use those of device functions. */
 static bool is_in_a_kernel(const SimtVariable *array) {
   for (size_t i = 0; i < symbols.count; i++) {
     const ElfW(Sym) *symbol = &symbols.list[i];
@@ -126,7 +126,7 @@ static bool is_in_a_kernel(const SimtVariable *array) {
   return false;
 }
 
-/** By their full names: kernels may have arrays that begin alike. */
+/** Compares full names: a kernel's arrays may have names with the same beginning. */
 static bool is_of_runtime(const SimtVariable *variable) {
   static const char *const names[] = {"smem", "simt_shared_space", "simt_worker", "simt_last_error",
                                       "lab_worker"};
@@ -136,7 +136,7 @@ static bool is_of_runtime(const SimtVariable *variable) {
   return false;
 }
 
-/** Arrays of a class with constructors get a guard, though these do nothing. */
+/** Arrays of a class with constructors have a guard, even if the constructors do nothing. */
 static bool is_guard(const SimtVariable *variable) {
   return strncmp(variable->symbol, "_ZGV", 4) == 0 || strcmp(variable->symbol, "__tls_guard") == 0;
 }
@@ -167,7 +167,7 @@ static void list_shared(void) {
 static void read_symbols(void) {
   char path[PATH_MAX];
   if (dl_iterate_phdr(find_program, path) == 0) return;
-  const char *file = map_file(path); /* stays: names are in it */
+  const char *file = map_file(path); /* stays mapped: it holds the names */
   if (file == NULL) return;
   const ElfW(Ehdr) *header = (const void *)file;
   const ElfW(Shdr) *sections = (const void *)(file + header->e_shoff);
@@ -218,8 +218,8 @@ static const ElfW(Sym) * kernel_symbol(const void *kernel) {
 }
 
 /**
- * How many symbols of the same type and name lie below this value. A program may hold two builds of
- * a kernel; the linker has put all that belongs to one before what belongs to the other.
+ * The number of symbols of the same type and name below this value. A program may hold two builds
+ * of a kernel; the linker places all symbols of one build before those of the other.
  */
 static int rank_of(int type, const char *name, uintptr_t value) {
   int rank = 0;
@@ -231,7 +231,7 @@ static int rank_of(int type, const char *name, uintptr_t value) {
   return rank;
 }
 
-/** Static shared arrays of the function itself. */
+/** Is it a static shared array of the function itself? */
 static bool is_own_array(const SimtVariable *array, const ElfW(Sym) * function) {
   const char *variable, *name = name_of(function);
   return is_local_of(array->symbol, name, &variable) &&

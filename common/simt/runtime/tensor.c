@@ -14,7 +14,7 @@ typedef struct LdmatrixOperands {
   bool transposed;
 } LdmatrixOperands;
 
-/** Ends the block, on behalf of the lane, if its row is misaligned or yet to be copied. */
+/** Ends the block if the lane's row is misaligned or a copy to it is in flight. */
 static inline void check_row(Worker *worker, const void *row, int lane) {
   if ((uintptr_t)row % COPY_BYTES == 0 && *simt_under_way_to(worker, row) == 0) return;
   const int running = worker->running;
@@ -25,11 +25,11 @@ static inline void check_row(Worker *worker, const void *row, int lane) {
 }
 
 /**
- * Row r of matrix i lies where lane 8 i + r says. A lane gets two neighbours of row lane / 4,
- * columns 2 (lane % 4) and the next; with .trans two of column lane / 4.
+ * Lane 8 i + r passes the address of row r of matrix i. Each lane receives two adjacent elements of
+ * row lane / 4, from column 2 (lane % 4) on; with .trans, of column lane / 4.
  */
 static void execute_ldmatrix(void **operands, unsigned mask) {
-  (void)mask; /* .aligned: all lanes, and they agree on everything but the addresses */
+  (void)mask; /* .aligned: all lanes take part; only their addresses differ */
   const LdmatrixOperands *first = operands[0];
   if (simt_observer != NULL) {
     const void *rows[WARP_SIZE];
@@ -73,7 +73,7 @@ typedef struct MmaOperands {
   SimtElement element;
 } MmaOperands;
 
-/** All of A, B transposed, and D, out of the fragments. */
+/** A, B transposed and D, assembled from the fragments. */
 typedef struct MmaMatrices {
   uint16_t a[M][K], b[N][K];
   float d[M][N];
@@ -89,12 +89,12 @@ static inline void to_doubles(const uint16_t *bits, int count, SimtElement eleme
 }
 
 /**
- * D += A B. Products are exact and summed in double, one after the other, so that in effect the sum
- * is rounded once; hardware cuts bits off on the way, as tests/e2e/lab/test_layouts.py measures.
+ * D += A B. Products are exact and summed in double, so the sum is in effect rounded once. Hardware
+ * truncates intermediate sums: tests/e2e/lab/test_layouts.py measures the difference.
  */
 ANY_VECTOR_WIDTH static void multiply(MmaMatrices *m, SimtElement element) {
   typedef double Row __attribute__((vector_size(N * sizeof(double))));
-  enum { ROWS = 4 }; /* at a time: their sums do not wait for each other */
+  enum { ROWS = 4 }; /* at a time: independent sums */
   double a[M][K], b[N][K];
   Row b_rows[K];
   to_doubles(m->a[0], M * K, element, a[0]);
@@ -118,9 +118,9 @@ ANY_VECTOR_WIDTH static void multiply(MmaMatrices *m, SimtElement element) {
 }
 
 /**
- * With g = lane / 4 and t = 2 (lane % 4), a lane holds of A the pairs (g, t), (g + 8, t), (g, t +
- * 8) and (g + 8, t + 8); of B, whose pairs run down a column, (t, g) and (t + 8, g); of C and D (g,
- * t) and (g + 8, t).
+ * A lane holds pairs of adjacent elements, with g = lane / 4 and t = 2 (lane % 4). A: (g, t),
+ * (g + 8, t), (g, t + 8) and (g + 8, t + 8). B, with pairs along a column: (t, g) and (t + 8, g).
+ * C and D: (g, t) and (g + 8, t).
  */
 static void execute_mma(void **operands, unsigned mask) {
   (void)mask;

@@ -12,7 +12,7 @@ static void execute_shuffle(void **operands, unsigned mask) {
     if ((mask >> lane & 1) == 0) continue;
     ShuffleOperands *own = operands[lane];
     const ShuffleOperands *source = operands[own->source_lane];
-    /* What a lane that takes no part would give is undefined: all ones, a NaN, so that it shows. */
+    /* The value of a lane outside the mask is undefined: return all ones, a NaN. */
     own->result = source != NULL ? source->value : UINT64_MAX;
   }
 }

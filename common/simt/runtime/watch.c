@@ -1,11 +1,11 @@
 /*
- * The time limit of kernels, and their progress: a thread that looks at the running launch ten
- * times a second. It exists only while a launch runs that has a limit or whose progress is shown.
+ * The time limit and the progress of kernels: a thread checks the running launch ten times a
+ * second. It exists only during launches that have a limit or show progress.
  *
- * A kernel that never ends may never call the runtime either. So past the limit each OS thread that
- * runs blocks gets a signal, whose handler leaves the block as it leaves one that has faulted. It
- * does so only in code of the kernel itself: the runtime, the lab and the C library may hold locks.
- * Elsewhere it does nothing, and the signal comes again a millisecond later.
+ * A kernel that never ends may never call the runtime. So after the limit each OS thread that runs
+ * blocks gets a signal, and the handler ends the block as after a fault. It does so only in code of
+ * the kernel itself: the runtime, the lab and the C library may hold locks. Elsewhere the handler
+ * does nothing, and the signal is sent again a millisecond later.
  */
 #include <errno.h>
 #include <signal.h>
@@ -15,11 +15,11 @@
 
 enum { TICK_MS = 100, AGAIN_MS = 1 };
 
-static double limit_seconds; /* as it was set, for the report */
+static double limit_seconds; /* as set, for the report */
 static struct timespec deadline;
 static void (*show_progress)(uint64_t blocks_done, uint64_t blocks);
 
-/** Of the running launch. */
+/** State of the running launch. */
 static struct {
   pthread_mutex_t lock;
   pthread_cond_t ended;
@@ -38,7 +38,7 @@ static struct timespec later(struct timespec time, double seconds) {
 
 static struct timespec now(void) {
   struct timespec time;
-  clock_gettime(CLOCK_REALTIME, &time); /* as conditions have it */
+  clock_gettime(CLOCK_REALTIME, &time); /* the clock of pthread_cond_timedwait() */
   return time;
 }
 
@@ -59,7 +59,7 @@ double simt_time_limit(void) {
   return limit_seconds;
 }
 
-/** Lets the workers know that no time is left. */
+/** Tells the workers that the time limit has passed. */
 static void stop_workers(Launch *launch) {
   atomic_store(&launch->timed_out, true);
   atomic_store(&launch->failed, true);
@@ -87,7 +87,7 @@ static void *look(void *unused) {
   return NULL;
 }
 
-/** Left where it is, the kernel may go on. */
+/** If the handler only returns, the interrupted code continues. */
 static void handle(int signal, siginfo_t *info, void *context) {
   (void)signal;
   (void)info;
