@@ -1,5 +1,4 @@
-# What is measured, and what is drawn from it. Included by the Makefile; docs/measuring.md and
-# docs/figures.md explain.
+# Measurements and figures, for the Makefile; see docs/measuring.md and docs/figures.md.
 
 RESULTS := plots/results
 QUICK ?= 0
@@ -42,13 +41,13 @@ endif
 
 # --- Times ------------------------------------------------------------------------------------------
 
-# Nothing is compiled for a backend whose times would mean nothing.
+# Nothing is compiled for the CPU backend, whose times say nothing about a GPU.
 TIMED_STEPS := $(if $(filter cuda,$(BACKEND)),$(STEP_PROGRAMS))
 TIMED_LIBRARIES := $(if $(filter cuda,$(BACKEND)),$(LIBRARIES))
 times_need_gpu = @test "$(BACKEND)" = cuda || \
 	{ echo "make $@: times need a GPU, and this is BACKEND=$(BACKEND); BACKEND=cuda, where there is one" >&2; exit 77; }
 
-# With NumPy, and PyTorch for the baselines, which is rarely in .venv.
+# A Python with NumPy and, for the baselines, PyTorch, which is rarely in .venv.
 BENCH_PYTHON ?= python3
 
 bench: $(TIMED_STEPS) $(TIMED_LIBRARIES)
@@ -64,7 +63,7 @@ builds: $(TIMED_STEPS) $(TIMED_LIBRARIES)
 	$(times_need_gpu)
 	@ls $(OLD)/libstep*.so >/dev/null && $(BENCH_PYTHON) -m plots.bench.builds "$(OLD)" $(BUILD)
 
-# Changed copies of steps, whose sources plots/bench/variants.py writes.
+# Changed copies of steps; plots/bench/variants.py writes their sources.
 $(BUILD)/variants/lib%.so: $(BUILD)/variants/%.cu $(BUILD)/plots/bench/step_library.o
 	$(call say,NVCC,$@)
 	$(Q)$(NVCC) $(NVCC_FLAGS) $(call gencode,$(ARCH)) -shared $^ -o $@ -cudart static \
@@ -83,7 +82,7 @@ LISTING = build/step$(STEP)_$(ONE_ARCH)
 
 needs_nvcc = @command -v $(NVCC) >/dev/null || { echo "make $@: $(NVCC) not found. Install it:" \
 	"the CUDA Toolkit 12.4 or later from developer.nvidia.com/cuda-downloads" >&2; exit 1; }
-# Toolkits may come in parts, and both of these print machine code; the first names source lines too.
+# Either tool prints machine code, and a toolkit may lack one; nvdisasm also names source lines.
 disassembler = $(or $(call tool,nvdisasm,-c -g),$(call tool,cuobjdump,-sass))
 tool = $(addsuffix $() $(2),$(firstword $(shell command -v $(1)) \
 	$(wildcard $(dir $(shell command -v $(NVCC)))$(1))))
@@ -113,7 +112,7 @@ sass:
 
 # --- Pictures and pages ------------------------------------------------------------------------------
 
-# Where the figures go, and whose records they are drawn from. The README has those of the H200.
+# The directory of the figures, and the GPU whose records they show. The README shows the H200's.
 PLOTS := build/plots
 GPU := h200
 

@@ -1,4 +1,4 @@
-# The host code: C11, the same for both backends but for the headers of the runtime.
+# The host code: C11, the same for both backends except for the headers of the CUDA runtime.
 
 # No contraction to fused multiply-adds: the generators promise the same bits on every machine.
 HOST_FLAGS = -std=c11 -D_GNU_SOURCE $(OPTIMISE) -g $(WARNINGS) -ffp-contract=off -fopenmp -Icommon
@@ -21,7 +21,7 @@ endef
 $(BUILD)/host/%.o: common/host/%.c $(BUILD)/flags
 	$(call compile_c)
 
-# For the objects in this folder, and in others that are built from the same sources.
+# Flags of single objects; $(1) is the build folder.
 define special_host_objects
 $(1)/host/check/reference.o: private HOST_FLAGS += $(VECTORISE)
 $(1)/host/base/version.o: $(BUILD)/commit.h

@@ -15,7 +15,7 @@
 #include "host/report/report.h"
 #include "host/run.h"
 
-/** libgomp keeps a table of its threads on the stack, which has no room for very many. */
+/** libgomp keeps a table of its threads on the stack; a very long table would overflow it. */
 enum { MOST_THREADS = 256 };
 
 static void print_ceilings(const Ceilings *c, const Device *device, FILE *out) {
@@ -30,7 +30,7 @@ static void print_ceilings(const Ceilings *c, const Device *device, FILE *out) {
           c->copy_gb_per_s);
 }
 
-/** --ceilings: measures, prints and keeps them, and appends a JSON record if --json asks for it. */
+/** --ceilings: measures, prints and saves the ceilings; appends a JSON record for --json. */
 static ExitCode run_ceilings(const Options *options, const Device *device, Error *error) {
   Ceilings ceilings;
   char path[PATH_MAX];
@@ -80,8 +80,8 @@ static ExitCode run_cases(const Options *base, const Device *device, Error *erro
 }
 
 /**
- * Runs a step that takes block masks with five masks, one after the other: first the mask as a
- * picture, then the report. Stops at the first run that is not right.
+ * Runs a step that takes block masks with five masks in turn: draws each mask, then runs it and
+ * prints the report. Stops at the first run that is not right.
  */
 static ExitCode run_tour(const Options *base, const Device *device, Error *error) {
   static const char *const MASKS[] = {"causal", "window:200", "document:3", "interleaved:1",
@@ -125,7 +125,7 @@ static ExitCode run(int argc, char **argv, Error *error) {
 
 int main(int argc, char **argv) {
   Error error = {0};
-  signal(SIGXFSZ, SIG_IGN); /* a file beyond the limit is a write that fails, and is told as one */
+  signal(SIGXFSZ, SIG_IGN); /* a file over the size limit gives an error of write() */
   if (omp_get_max_threads() > MOST_THREADS) omp_set_num_threads(MOST_THREADS);
   const ExitCode code = run(argc, argv, &error);
   const bool written = fflush(stdout) == 0 && !ferror(stdout);

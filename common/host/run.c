@@ -18,12 +18,12 @@
 #include "host/masks/mask.h"
 #include "host/report/report.h"
 
-/** What must be given back at the end of a run, however it ends. */
+/** What a run frees at its end, also after a failure. */
 typedef struct Resources {
   const Options *options;
   Inputs inputs;
   HostBlockMask built;
-  const HostBlockMask *block_mask; /**< that one, or that of a directory */
+  const HostBlockMask *block_mask; /**< `built`, or the mask of a directory */
   DeviceMask mask;
   DeviceTensors tensors;
   HostOutputs outputs;
@@ -39,12 +39,12 @@ static void resources_free(Resources *resources) {
   check_plan_free(&resources->plan);
 }
 
-/** What a step's workspace must leave free: room to flush L2, and for the runtime. */
+/** Bytes that a step's workspace must leave free, for the L2 flush and for the runtime. */
 static size_t workspace_reserve(const Device *device) {
   return device->simulated ? 0 : timing_flush_bytes(device->l2_bytes) + (64u << 20);
 }
 
-/** --info: as prepare() would describe it, were the tensors on the device. */
+/** --info: describes the run as prepare() does, without allocating the tensors. */
 static void describe_only(Run *run) {
   const Problem *p = &run->problem;
   const size_t taken = (size_t)device_tensors_bytes(p) + workspace_reserve(run->device);
@@ -78,14 +78,14 @@ static bool find_facts(Run *run, Error *error) {
   return true;
 }
 
-/** One forward pass on poisoned outputs, waited for. */
+/** Runs one forward pass on poisoned outputs and waits for it. */
 static bool run_once(Run *run, Resources *r, Error *error) {
   DeviceTensors *t = &r->tensors;
 #ifdef SIMT_BACKEND
   simt_reset_counters();
   simt_set_time_limit(r->options->time_limit);
   simt_set_progress(isatty(STDERR_FILENO) ? progress_blocks : NULL);
-  /* Idle threads of OpenMP spin for some milliseconds; the cores are the kernel's now. */
+  /* Idle OpenMP threads would spin for some milliseconds on cores that the kernel needs. */
   omp_pause_resource_all(omp_pause_soft);
 #endif
   if (!device_outputs_poison(t, error)) return false;
@@ -97,15 +97,15 @@ static bool run_once(Run *run, Resources *r, Error *error) {
   run->simulation_ms = clock_ms() - start;
   progress_end();
 #ifdef SIMT_BACKEND
-  simt_set_time_limit(0); /* what prepares a later mask is not limited */
+  simt_set_time_limit(0); /* kernels that prepare a later mask have no limit */
   simt_set_progress(NULL);
   simt_read_counters(&run->counts);
 #endif
   return ok;
 }
 
-/** The device of the CPU backend: takes memory for its copy of the blocks, and for what the step
- * prepares from them. */
+/** CPU backend: counts the memory of the device's copy of the blocks, and of what the step prepares
+ * from them. */
 static bool take_device_mask(const Run *run, const HostBlockMask *blocks, Error *error) {
   char what[256];
   double bytes = (double)step.block_masks->prepared_bytes(&run->problem, &blocks->mask);
@@ -114,7 +114,7 @@ static bool take_device_mask(const Run *run, const HostBlockMask *blocks, Error 
   return memory_take(what, bytes, error);
 }
 
-/** Writes the block mask where --save-mask says; one from files in its canonical form. */
+/** Writes the block mask for --save-mask; a mask from files is written in canonical form. */
 static bool save_mask(const Run *run, const Resources *r, Error *error) {
   const char *directory = r->options->mask_directory;
   const BlockMask *m = &r->block_mask->mask;
@@ -129,7 +129,7 @@ static bool save_mask(const Run *run, const Resources *r, Error *error) {
   return ok;
 }
 
-/** The block mask of a step that takes one, built and counted. */
+/** Builds the block mask, if the step takes one, and counts its blocks. */
 static bool build_mask(Run *run, Resources *r, Error *error) {
   if (step.block_masks == NULL) return true;
   const Problem *p = &run->problem;
@@ -150,7 +150,7 @@ static bool build_mask(Run *run, Resources *r, Error *error) {
          take_device_mask(run, r->block_mask, error);
 }
 
-/** Saves the block mask, and puts it on the device. */
+/** Saves the block mask and copies it to the device. */
 static bool prepare_mask(Run *run, Resources *r, Error *error) {
   if (step.block_masks == NULL) return true;
   if (!save_mask(run, r, error) ||
@@ -166,7 +166,7 @@ static bool prepare_mask(Run *run, Resources *r, Error *error) {
   return true;
 }
 
-/** Puts the problem on the device and asks the step how it will go about it. */
+/** Copies the problem to the device and asks the step for its launches. */
 static bool prepare(Run *run, Resources *r, Error *error) {
   const Problem *p = &run->problem;
   if (!device_tensors_create(p, r->inputs.q, r->inputs.k, r->inputs.v, &r->tensors, error)) {
@@ -183,8 +183,8 @@ static bool prepare(Run *run, Resources *r, Error *error) {
   return find_facts(run, error);
 }
 
-/** Makes the pass that is checked. The kernels are loaded: what is missing afterwards of the
- * device's memory is what the pass itself took. */
+/** Runs the pass that is checked. The kernels are loaded already, so device memory that is missing
+ * afterwards was allocated by the pass itself. */
 static bool make_pass(Run *run, Resources *r, Error *error) {
   const size_t before = device_free_bytes(0);
   if (!run_once(run, r, error)) return false;
@@ -193,7 +193,7 @@ static bool make_pass(Run *run, Resources *r, Error *error) {
   return device_outputs_download(&r->tensors, &r->outputs, error);
 }
 
-/** Judges the outputs of that pass. */
+/** Checks the outputs of that pass. */
 static bool check(Run *run, Resources *r, Error *error) {
   const Problem *p = &run->problem;
   const Options *o = r->options;
@@ -236,7 +236,7 @@ static bool fill_inputs(Run *run, const Options *o, Inputs *inputs, Error *error
   return ok;
 }
 
-/** Computes and judges. `out` is NULL for a quiet run. */
+/** Runs one pass and checks it. `out` is NULL for a quiet run. */
 static bool run_problem(Run *run, Resources *r, FILE *out, Error *error) {
   /* The mask first, because it may still be refused. */
   if (!build_mask(run, r, error) || !fill_inputs(run, r->options, &r->inputs, error) ||
@@ -247,7 +247,7 @@ static bool run_problem(Run *run, Resources *r, FILE *out, Error *error) {
   return make_pass(run, r, error) && check(run, r, error);
 }
 
-/** Finds out before the run whether its results have somewhere to go. */
+/** Checks before the run that its results can be written. */
 static bool check_destinations(const Options *o, Error *error) {
   return outputs_directory_create("--output", o->output_directory, error) &&
          outputs_directory_create("--save-mask", o->mask_directory, error) &&
@@ -263,28 +263,28 @@ static bool write_results(const Run *run, const Resources *r, Error *error) {
   return o->json_path == NULL || json_append_run(run, o->json_path, error);
 }
 
-/** The run proper, between the checks of the request and the verdict. */
+/** Runs the problem, prints the report and writes the results. */
 static bool run_and_write(Run *run, Resources *r, bool quiet, Error *error) {
   const Options *o = r->options;
   FILE *out = options_report_stream(o);
   const bool started = check_destinations(o, error) && lab_report_start(&o->report, error);
   bool ok = started && run_problem(run, r, quiet ? NULL : out, error);
   if (ok) {
-    const bool measured = measure(run, r, error); /* if not, the verdict is told all the same */
+    const bool measured = measure(run, r, error); /* a failure does not stop the report */
     if (!quiet) report_result(run, out);
     ok = lab_report_finish(run, out, error) && write_results(run, r, error) && measured;
   } else if (started) {
     Error unused;
-    lab_report_finish(run, out, &unused); /* what ended a kernel may be among the findings */
+    lab_report_finish(run, out, &unused); /* the findings may show why a kernel failed */
   }
   return ok;
 }
 
-/** --draw-mask, with which --save-mask needs no run. */
+/** --draw-mask: prints the mask; --save-mask then needs no run. */
 static bool draw(Run *run, Resources *r, Error *error) {
   const Options *o = r->options;
   const Problem *p = &run->problem;
-  const bool blocks = step.block_masks != NULL; /* those of a directory are what they are */
+  const bool blocks = step.block_masks != NULL; /* a directory sets its block sizes */
   if (o->mask_directory != NULL &&
       (!check_destinations(o, error) || !build_mask(run, r, error) || !save_mask(run, r, error))) {
     return false;
@@ -293,7 +293,7 @@ static bool draw(Run *run, Resources *r, Error *error) {
                    blocks ? p->kv_block_size : o->mask_block_kv, stdout, error);
 }
 
-/** The problem that the options and the files of --input ask for. */
+/** Derives the problem from the options and the files of --input. */
 static bool open_problem(Options *o, Run *run, Inputs *inputs, Error *error) {
   if (o->input != INPUT_DIRECTORY) return options_problem(o, &run->problem, &run->mask, error);
   Problem sizes;
@@ -309,7 +309,7 @@ static bool open_problem(Options *o, Run *run, Inputs *inputs, Error *error) {
          fail(error, refusal.code, "--input %.300s: %.700s", o->input_directory, refusal.text);
 }
 
-/** 1 also where nothing could be judged: that is not right. */
+/** EXIT_WRONG also if no row could be judged. */
 static ExitCode verdict(const Run *run) {
   const bool right = !run->checked || (run->check.right && run->check.judged);
   return right && run->lab.findings == 0 ? EXIT_RIGHT : EXIT_WRONG;

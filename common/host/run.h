@@ -10,9 +10,9 @@
 #include "host/device/device.h"
 
 /**
- * Runs the step as the options say, prints the report unless `quiet`, and writes what was asked
- * for. EXIT_WRONG is no error: what is wrong has been printed. Every other failure is described in
- * `error`.
+ * Runs the step as the options say, prints the report unless `quiet`, and writes the files of
+ * --output, --save-mask and --json. For EXIT_WRONG the report shows what is wrong; every other
+ * failure is described in `error`.
  */
 ExitCode run_options(const Options *options, const Device *device, bool quiet, Error *error);
 

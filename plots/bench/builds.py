@@ -1,10 +1,10 @@
-"""Is any step slower than it was? Measures two builds of the steps in turns.
+"""Compares two builds of the steps for slowdowns, in interleaved runs.
 
 Usage: python3 -m plots.bench.builds OLD NEW
 
-OLD and NEW are folders with libstepNN.so of two commits (`make libraries BACKEND=cuda`); NEW has
-the programs too: step 05's writes the block masks. Prints new time over old, the median of the
-rounds, of every step that is in both. Exits with 1 if one is over 1.01.
+OLD and NEW are folders with libstepNN.so of two commits (`make libraries BACKEND=cuda`); NEW also
+has the programs, because step 05's writes the block masks. Prints new time / old time, the median
+of the rounds, of every step that is in both. Exits with 1 if a ratio is over 1.01.
 """
 
 import random
@@ -25,7 +25,7 @@ CASES = [Case(n, d, mask, "fp16", QUERIES // n, WIDTH // d)
 
 
 def new_over_old(stopwatch: Stopwatch, old: StepCall, new: StepCall, rounds: int) -> float:
-    """The median of the rounds; in each, one after the other in an order that is drawn."""
+    """New time / old time, the median of the rounds. Each round runs both in random order."""
     times, draw = {old: Times(), new: Times()}, random.Random(1)
     for turn in range(-WARM_UPS, rounds):
         for call in draw.sample([old, new], 2):
@@ -35,7 +35,7 @@ def new_over_old(stopwatch: Stopwatch, old: StepCall, new: StepCall, rounds: int
 
 def compare(old: Path, new: Path, cases: list[Case], rounds: int = ROUNDS,
             **stopwatch: object) -> dict[tuple[str, str], float]:
-    """New time over old, by step and case; a line for each case."""
+    """Returns new time / old time by step and case; prints a line for each case."""
     names = sorted(path.name for path in old.glob("libstep*.so") if (new / path.name).exists())
     pairs = [tuple(StepLibrary((folder / name).resolve()) for folder in (old, new))
              for name in names]

@@ -1,4 +1,4 @@
-"""Who is measured: the steps, through their libraries, and kernels of PyTorch as baselines."""
+"""What is measured: the steps, through their libraries, and kernels of PyTorch as baselines."""
 
 import subprocess
 import tempfile
@@ -15,13 +15,13 @@ from plots.bench.exact import HeadResult, as_doubles
 from plots.bench.step_library import MASK_FILES, BlockMask, Device, Memory, StepLibrary, block_mask
 from tests.lib import masks
 
-# For a step that takes what it can get: it makes more passes in less.
+# The workspace of steps that need one; with a smaller one they make more passes.
 WORKSPACE_BYTES = 8 << 30
 SEED = 1
 
 
 class Inputs:
-    """Q, K and V of a case: the same random numbers for all cases with as many of them."""
+    """Q, K and V of a case. Cases with the same number of elements share the random numbers."""
 
     _known: dict[tuple, tuple] = {}
 
@@ -35,7 +35,7 @@ class Inputs:
         self.arrays, self.memory = self._known[key]
 
     def head(self, batch: int, head: int) -> tuple[np.ndarray, ...]:
-        """Q, K and V [N, D] of a head, as doubles."""
+        """Q, K and V of a head as doubles, each [N, D]."""
         size = self.case.seqlen * self.case.head_dim
         start = (batch * self.case.heads + head) * size
         return tuple(as_doubles(array[start:start + size], self.case.dtype)
@@ -43,7 +43,7 @@ class Inputs:
 
 
 def to_16_bits(x: np.ndarray, dtype: str) -> np.ndarray:
-    """The bits of each number, rounded to fp16 or bf16."""
+    """The 16 bits of each number, rounded to fp16 or bf16."""
     if dtype == "fp16":
         return x.astype(np.float16).view(np.uint16)
     bits = x.view(np.uint32)
@@ -52,9 +52,9 @@ def to_16_bits(x: np.ndarray, dtype: str) -> np.ndarray:
 
 @dataclass
 class Contestant:
-    """`call` enqueues a pass; `result_of(batch, head)` is what the last one computed."""
+    """A step or baseline: `call` enqueues a pass, `result_of(batch, head)` is its last result."""
 
-    name: str  # as in fields of ratios
+    name: str  # as in the fields speed_over_NAME
     fields: dict  # of its records
     call: Callable[[], object]
     result_of: Callable[[int, int], HeadResult]
@@ -64,8 +64,8 @@ class Contestant:
 
 @contextmanager
 def saved_masks(program: Path, wanted: set[tuple[str, int]]) -> Iterator[dict[tuple, Path]]:
-    """By mask and length: folders with the masks of so many queries and keys as the program
-    builds them, for all heads. It is not called if none are wanted."""
+    """Folders with block masks that the program writes, by mask and length, with as many keys as
+    queries, for all heads. The program is not called if no masks are wanted."""
     with tempfile.TemporaryDirectory() as directory:
         folders = {(mask, n): Path(directory) / f"{mask.replace(':', '_')}_{n}"
                    for mask, n in sorted(wanted)}
@@ -84,7 +84,7 @@ def saved_masks(program: Path, wanted: set[tuple[str, int]]) -> Iterator[dict[tu
 
 
 class Mask:
-    """A block mask: of the host, and on the device."""
+    """A block mask in host and device memory; `dense`, [N, N], is None for full and causal."""
 
     def __init__(self, device: Device, folder: Path, case: Case) -> None:
         self.host = masks.read(folder)
@@ -95,7 +95,7 @@ class Mask:
                       else masks.to_dense(self.host, case.seqlen, case.seqlen)[0, 0])
 
     def fields(self) -> dict:
-        """Of records: how many blocks there are, and how many of them have any entry."""
+        """Fields of a record: the number of blocks, and of those that are not masked."""
         used = np.arange(self.host.types.shape[3]) < self.host.counts[..., None]
         return {"mask_block_q": MASK_BLOCK, "mask_block_kv": MASK_BLOCK,
                 "mask_blocks": self.host.counts.shape[2] ** 2,
@@ -113,7 +113,7 @@ class Outputs:
         self.lse = device.allocate(4 * case.elements() // case.head_dim)
 
     def poison(self) -> None:
-        """With NaN, so that what a step leaves out shows."""
+        """Fills both with NaN, which shows elements that a step does not write."""
         self.o.fill(0xff)
         self.lse.fill(0xff)
 
@@ -127,7 +127,7 @@ class Outputs:
 
 @dataclass(eq=False)
 class StepCall:
-    """A forward pass of a step, with all memory that it needs."""
+    """A forward pass of a step, with all the memory that it needs."""
 
     device: Device
     step: StepLibrary
@@ -156,7 +156,7 @@ class StepCall:
         self.step.forward(self.shape, *(memory.address for memory in tensors), **self.more)
 
     def contestant(self, entries: int) -> Contestant:
-        """With this many entries unmasked in all heads."""
+        """The pass as a Contestant; `entries` is the number of unmasked entries in all heads."""
         ceiling, traffic = self.step.ceiling(self.shape, self.mask and self.mask.c)
         must_move = 8 * self.inputs.case.elements() + self.outputs.lse.size + traffic * entries
         fields = {"step": self.step.name, "must_move_bytes": must_move, "ceiling": ceiling,
@@ -167,7 +167,7 @@ class StepCall:
 # --- Baselines ------------------------------------------------------------------------------------
 
 def torch_on_a_gpu():
-    """PyTorch, or None where it is missing or has no GPU."""
+    """The module torch, or None if it is missing or finds no GPU."""
     try:
         torch = import_module("torch")
     except (ImportError, OSError):
@@ -179,7 +179,7 @@ def torch_on_a_gpu():
 
 
 class BaselineCall:
-    """A pass of a kernel of PyTorch, which keeps what the last one returned."""
+    """A pass of a kernel of PyTorch; keeps the result of the last pass."""
 
     def __init__(self, torch, inputs: Inputs, build: Callable[..., Callable[[], object]]) -> None:
         case, self.torch, self.memory = inputs.case, torch, inputs.memory
@@ -187,7 +187,7 @@ class BaselineCall:
         self.call = build(torch, case, [self.tensor(memory, case) for memory in self.memory])
 
     def tensor(self, memory: Memory, case: Case):
-        """[B, H, N, D] in the memory."""
+        """The memory as a tensor [B, H, N, D], without a copy."""
         view = type("View", (), {"__cuda_array_interface__": {
             "shape": (case.batch, case.heads, case.seqlen, case.head_dim), "typestr": "<i2",
             "data": (memory.address, False), "version": 3}})()
@@ -204,8 +204,8 @@ class BaselineCall:
 
 
 def sdpa(torch, case: Case, tensors: list, backend: str) -> Callable[[], object]:
-    """One backend of scaled_dot_product_attention. Its is_causal is aligned to the top left,
-    which is the same where there are as many queries as keys."""
+    """A backend of scaled_dot_product_attention. Its is_causal is aligned to the top left, which
+    makes no difference with as many queries as keys."""
     attention = torch.nn.attention
     backends, causal = [getattr(attention.SDPBackend, backend)], case.mask == "causal"
 
@@ -216,7 +216,7 @@ def sdpa(torch, case: Case, tensors: list, backend: str) -> Callable[[], object]
 
 
 def flex_attention(torch, case: Case, tensors: list) -> Callable[[], object]:
-    """Compiled for each case anew: a cache of variants would be full after a few."""
+    """FlexAttention, compiled for each case; the compiler's cache would be full after a few."""
     flex = import_module("torch.nn.attention.flex_attention")
     torch._dynamo.reset()
     blocks = None
@@ -227,7 +227,7 @@ def flex_attention(torch, case: Case, tensors: list) -> Callable[[], object]:
     return lambda: compiled(*tensors, block_mask=blocks)
 
 
-# Short name, name, whether it takes part, and what builds its call.
+# Short name, name, a test for the cases that it runs, and a function that builds its call.
 BASELINES = (
     ("fa2", "FlashAttention-2", lambda case: case.mask in DENSE,
      lambda torch, case, tensors: sdpa(torch, case, tensors, "FLASH_ATTENTION")),

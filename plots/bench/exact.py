@@ -1,5 +1,5 @@
-"""The exact answer in some rows, and whether a contestant's is right there: in NumPy and double
-precision on the host, by the rule of docs/correctness.md for steps and baselines alike."""
+"""Checks some rows of a result against the exact answer, in NumPy and double precision on the host.
+The rule of docs/correctness.md holds for steps and baselines."""
 
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -10,15 +10,15 @@ from plots.bench.cases import Case
 from tests.lib.reference import FORMATS, round_to
 
 HEADS, EDGES, OTHERS = 4, 32, 32
-TILE = 64  # the tiles of all contestants are this or a multiple of it
+TILE = 64  # the tiles of all steps and baselines are multiples of this
 LSE_ABSOLUTE, LSE_RELATIVE = 1e-4, 1e-5
 
-# What a contestant computed of one head: O [N, D], and LSE [N] or None.
+# The result of one head: O [N, D], and LSE [N] or None.
 HeadResult = tuple[np.ndarray, np.ndarray | None]
 
 
 def as_doubles(bits: np.ndarray, dtype: str) -> np.ndarray:
-    """Of the 16 bits of each number."""
+    """The numbers of a dtype whose 16 bits are given, as doubles."""
     if dtype == "fp16":
         return bits.view(np.float16).astype(np.float64)
     return (bits.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
@@ -29,8 +29,8 @@ def _norms(x: np.ndarray) -> np.ndarray:
 
 
 def sampled_rows(case: Case) -> list[tuple[int, int, np.ndarray]]:
-    """(batch, head, queries): of the first, the last and other heads the first and the last row,
-    edges of tiles, and others."""
+    """(batch, head, queries) for the first, the last and other heads. Queries are the first, the
+    last, and random ones, half of them at edges of tiles."""
     generator = np.random.default_rng(1)
     heads = np.linspace(0, case.batch * case.heads - 1, HEADS).astype(int)
     found = []
@@ -45,10 +45,10 @@ def sampled_rows(case: Case) -> list[tuple[int, int, np.ndarray]]:
 
 def exact_rows(case: Case, attended: np.ndarray, where: tuple[int, int, np.ndarray],
                q: np.ndarray, k: np.ndarray, v: np.ndarray) -> SimpleNamespace:
-    """Of one head: `q` [rows, D] are the rows asked for, `k` and `v` [N, D] all keys, in doubles;
-    `attended` is [rows, N]. `base_errors` are those of the result with the roundings of tensor
-    cores, `own_limits` what rounding can do to a row by its own numbers; both are absolute."""
-    scale = float(np.float32(case.head_dim**-0.5))  # as the kernels have it
+    """Exact rows of one head. `q` [rows, D] has the rows, `k` and `v` [N, D] all keys, in doubles;
+    `attended` is [rows, N]. `base_errors` are the errors of the reference that rounds as tensor
+    cores do, `own_limits` the largest rounding errors by a row's own numbers; both are absolute."""
+    scale = float(np.float32(case.head_dim**-0.5))  # fp32, as in the kernels
     scores = np.where(attended, scale * (q @ k.T), -np.inf)
     row_max = scores.max(axis=-1, keepdims=True)
     row_max[row_max == -np.inf] = 0
@@ -68,8 +68,8 @@ def exact_rows(case: Case, attended: np.ndarray, where: tuple[int, int, np.ndarr
 
 
 class Exact:
-    """What is right for one case. `heads_of(batch, head)` gives Q, K and V of a head as doubles;
-    `attended(queries)` which keys each of the queries attends."""
+    """The exact rows of one case. `heads_of(batch, head)` returns Q, K and V of a head as doubles;
+    `attended(queries)` the keys that each query attends, as bool [queries, N]."""
 
     def __init__(self, case: Case, heads_of: Callable[[int, int], tuple[np.ndarray, ...]],
                  attended: Callable[[np.ndarray], np.ndarray]) -> None:
@@ -84,8 +84,8 @@ class Exact:
         self.allowed = 2 * max(unit, shares.max(initial=0))
 
     def judge(self, result_of: Callable[[int, int], HeadResult]) -> dict:
-        """Fields of a record, as the programs name them, for what `result_of(batch, head)` gives;
-        None where there is no LSE, and for what NaN or infinities made incomparable."""
+        """Returns fields of a record, named as by the programs, for the results of
+        `result_of(batch, head)`. A number is None if it is not finite or needs a missing LSE."""
         errors, shares, lse_errors, right = [], [], [], True
         for x in self.heads:
             o, lse = result_of(x.batch, x.head)

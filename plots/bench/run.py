@@ -1,11 +1,11 @@
-"""Measures the steps and PyTorch's kernels in turns, in one process on one GPU.
+"""Measures the steps and PyTorch's kernels in interleaved runs, in one process on one GPU.
 
 Usage: python3 -m plots.bench.run [--quick] [--only WORD ...] BUILD RESULTS (`make bench` builds it)
 
-Adds records to RESULTS/GPU/bench_COMMIT.jsonl and skips cases that are there. With --quick, --only
-or uncommitted changes BUILD/bench.jsonl is begun anew instead. docs/measuring.md explains.
+Adds records to RESULTS/GPU/bench_COMMIT.jsonl and skips cases that it has. With --quick, --only or
+uncommitted changes, writes a new BUILD/bench.jsonl instead. docs/measuring.md explains the method.
 
-Exit codes: 0; 1 an answer was wrong; 2 bad usage; 3 the device failed; 77 no GPU.
+Exit codes: 0 success, 1 a wrong answer, 2 bad usage, 3 device failed, 77 no GPU.
 """
 
 import argparse
@@ -32,12 +32,12 @@ from plots.bench.step_library import Device, DeviceError, StepLibrary
 from plots.bench.turns import QUICK, Measured, Plan, Stopwatch, measure, reason_of
 
 RIGHT, WRONG, FAILED = 0, 1, 3
-FULL = "full"  # the step with all entries unmasked, in turns with its block mask
-CASE_FIELDS = ("seqlen", "head_dim", "mask", "dtype")  # tell the cases of a file apart
+FULL = "full"  # the step with a full block mask, interleaved with the measured mask
+CASE_FIELDS = ("seqlen", "head_dim", "mask", "dtype")  # identify a case in a file
 
 
 def attended(case: Case, mask: Mask | None, queries: np.ndarray) -> np.ndarray:
-    """[queries, keys]"""
+    """The keys that the queries attend, as bool [queries, keys]."""
     if case.mask in DENSE:
         last = queries if case.mask == "causal" else np.full_like(queries, case.seqlen - 1)
         return np.arange(case.seqlen) <= last[:, None]
@@ -45,14 +45,14 @@ def attended(case: Case, mask: Mask | None, queries: np.ndarray) -> np.ndarray:
 
 
 def entries_of(case: Case, mask: Mask | None) -> int:
-    """Unmasked ones, of all heads."""
+    """The number of unmasked entries of all heads."""
     n = case.seqlen
     one_head = {"full": n * n, "causal": n * (n + 1) // 2}.get(case.mask)
     return case.batch * case.heads * (one_head or int(np.count_nonzero(mask.dense)))
 
 
 class Benchmark:
-    """What all cases share. `masks` has the folders of block masks, by mask and length."""
+    """The state shared by all cases. `masks` has the folders of block masks, by mask and length."""
 
     def __init__(self, steps: list[StepLibrary], masks: dict[tuple, Path], origin: dict,
                  plan: Plan, torch=None, **stopwatch: object) -> None:
@@ -66,8 +66,8 @@ class Benchmark:
         return Mask(self.device, self.masks[name, seqlen], Case(seqlen, 64, name))
 
     def records(self, case: Case) -> list[dict]:
-        """Of all contestants. Who failed has a record with the reason; the time of a wrong answer
-        is not taken."""
+        """The records of all steps and baselines. The record of a failure has its reason; wrong
+        answers are not timed."""
         takes_mask = any(step.takes_block_masks for step in self.steps)
         mask = self.mask(case.mask, case.seqlen) if takes_mask else None
         inputs, outputs = Inputs(self.device, case), Outputs(self.device, case)
@@ -96,7 +96,7 @@ class Benchmark:
 
     def builders(self, inputs: Inputs, outputs: Outputs,
                  mask: Mask | None) -> Iterator[tuple[dict, Callable[[], Contestant]]]:
-        """Of the contestants that can solve the case, with fields of a record of failure."""
+        """Builders of the steps and baselines that can run the case, with fields for a failure."""
         case = inputs.case
         for step in self.steps:
             if case.takes_step(step.name) and (case.mask in DENSE or step.takes_block_masks):
@@ -110,7 +110,7 @@ class Benchmark:
                     self.torch, inputs, build).contestant(fields)
 
     def times(self, inputs: Inputs, contestants: list[Contestant], verdicts: dict) -> Measured:
-        """Of those that are right. A step with a block mask takes turns with the full mask too."""
+        """Times those that are right. A step with a block mask also runs the full mask."""
         calls = {x.name: x.call for x in contestants if verdicts[x.name]["right"]}
         full = Inputs(self.device, replace(inputs.case, mask="full"))
         for x in contestants:
@@ -122,7 +122,7 @@ class Benchmark:
 
 def time_fields(contestant: Contestant, all_of_them: list[Contestant], found: Measured,
                 flops: int) -> dict:
-    """Its times, and how many times as fast as each of the others it is by rounds."""
+    """Fields of a record: its times, and its speedup over each of the others by rounds."""
     own = found.times.get(contestant.name)
     if own is None:
         reason = found.failed.get(contestant.name)
@@ -141,7 +141,7 @@ def time_fields(contestant: Contestant, all_of_them: list[Contestant], found: Me
 # --- The file and the screen ----------------------------------------------------------------------
 
 def present(path: Path) -> set[tuple]:
-    """The cases that a file has records of."""
+    """The cases that have records in a file."""
     if not path.exists():
         return set()
     try:
@@ -152,7 +152,7 @@ def present(path: Path) -> set[tuple]:
 
 
 def line_of(case: Case, records: list[dict]) -> str:
-    """Each contestant's TFLOP/s."""
+    """A line with the TFLOP/s of each step and baseline."""
     told = []
     for record in records:
         name = record.get("short") or record["step"].removeprefix("step")
@@ -162,7 +162,7 @@ def line_of(case: Case, records: list[dict]) -> str:
 
 
 def measure_ceilings(program: Path) -> dict:
-    """The record of a step's --ceilings, which names the GPU and the commit too."""
+    """The record of a step's --ceilings, which also names the GPU and the commit."""
     with tempfile.TemporaryDirectory() as scratch:
         path = Path(scratch) / "record"
         done = subprocess.run([program, "--ceilings", "--json", path], check=False)
@@ -172,7 +172,7 @@ def measure_ceilings(program: Path) -> dict:
 
 
 def short_name(device: str) -> str:
-    """The folder of a GPU: `h200` for "NVIDIA H200"."""
+    """The folder name of a GPU: `h200` for "NVIDIA H200"."""
     return "_".join(re.sub(r"nvidia|geforce|tesla|\W+", " ", device.lower()).split())
 
 
@@ -214,7 +214,7 @@ def run(words: argparse.Namespace) -> int:
         benchmark = Benchmark(steps, folders, origin, QUICK if words.quick else Plan(), torch)
         for number, case in enumerate(cases, 1):
             records = benchmark.records(case)
-            with path.open("a", encoding="utf-8") as file:  # one write, so all of a case or nothing
+            with path.open("a", encoding="utf-8") as file:  # one write for all records of a case
                 file.write("".join(json.dumps(record) + "\n" for record in records))
             wrong += sum(record.get("right") is False for record in records)
             print(f"[{number}/{len(cases)}, {time.monotonic() - started:.0f} s] "

@@ -1,9 +1,9 @@
 /**
  * @file
  * One step as a shared library, libstepNN.so, for callers that are not written in C: the step, and
- * what of the CUDA runtime a caller needs to use it. step_library.py declares the structures and
- * functions once more. A function that can fail returns NULL, or one sentence that is valid until
- * the next call.
+ * the functions of the CUDA runtime that its callers need. step_library.py declares the same
+ * structures and functions. A function that can fail returns NULL on success, or an error message
+ * that is valid until the next call.
  */
 #include <stdio.h>
 
@@ -13,7 +13,7 @@
 typedef struct Shape {
   int batch, q_heads, kv_heads, q_len, kv_len, head_dim;
   bool bf16;
-  bool causal;    /**< ignored where there is a block mask */
+  bool causal;    /**< ignored with a block mask */
   bool shared_kv; /**< the variant of a step that takes block masks; ignored elsewhere */
   float scale;
 } Shape;
@@ -51,7 +51,7 @@ static Problem problem_of(const Shape *s, const BlockMask *mask) {
   return p;
 }
 
-/** NULL if the step can be called for this problem, else why not. */
+/** NULL if the step supports this problem, else the reason. */
 static const char *refusal(const Problem *p, const BlockMask *mask) {
   if ((step.block_masks != NULL) != (mask != NULL)) {
     snprintf(why, sizeof why, "%s %s block mask", step.name, mask == NULL ? "needs a" : "takes no");
@@ -66,12 +66,12 @@ static const char *sentence(cudaError_t error) {
 
 /* --- The step ------------------------------------------------------------------------------- */
 
-/** True if every call needs a block mask; false if none may have one. */
+/** True if every call needs a block mask, false if no call may have one. */
 EXPORTED bool step_takes_block_masks(void) {
   return step.block_masks != NULL;
 }
 
-/** What bounds the step at best, a Ceiling, and the traffic of S and P per unmasked entry. */
+/** Sets the step's Ceiling and the bytes of S and P in device memory per unmasked entry. */
 EXPORTED const char *step_describe(const Shape *shape, const BlockMask *mask, int *ceiling,
                                    int *intermediate_bytes_per_entry) {
   const Problem p = problem_of(shape, mask);
@@ -85,10 +85,10 @@ EXPORTED const char *step_describe(const Shape *shape, const BlockMask *mask, in
 }
 
 /**
- * Writes to `bytes` how much device memory the step wants for what it prepares of a mask. Unless
- * `prepared` is NULL, it points to as much, and the preparation is enqueued on `stream`: once per
- * mask and lengths, before the forward passes with it. `mask` lies in host memory, its tensors in
- * device memory; it is trusted to be valid.
+ * Sets `bytes` to the device memory that the step needs to prepare a mask. Unless `prepared`,
+ * device memory of as many bytes, is NULL, also enqueues the preparation on `stream`: once per mask
+ * and lengths, before the forward passes with it. `mask` is in host memory, its tensors are in
+ * device memory; the mask must be valid, it is not checked.
  */
 EXPORTED const char *step_prepare(const Shape *shape, const BlockMask *mask, void *prepared,
                                   size_t *bytes, cudaStream_t stream) {
@@ -105,8 +105,8 @@ EXPORTED const char *step_prepare(const Shape *shape, const BlockMask *mask, voi
 }
 
 /**
- * Writes to `bytes` how much workspace the step wants when `free_bytes` of device memory are free,
- * 0 if none; more than `free_bytes` if that is too little for it.
+ * Sets `bytes` to the workspace that the step uses if `free_bytes` of device memory are free: 0 if
+ * it uses none, more than `free_bytes` if these are too few.
  */
 EXPORTED const char *step_workspace(const Shape *shape, size_t free_bytes, size_t *bytes) {
   const Problem p = problem_of(shape, NULL);
@@ -118,10 +118,10 @@ EXPORTED const char *step_workspace(const Shape *shape, size_t free_bytes, size_
 }
 
 /**
- * Enqueues a forward pass on `stream`. The pointers are to device memory, [batch][heads][rows] or
- * [batch][heads][rows][head_dim]; `mask` and `prepared` are those of step_prepare(), or NULL for a
- * step without block masks; `workspace` has as many bytes as step_workspace() said, or is NULL for
- * a step that wants none.
+ * Enqueues a forward pass on `stream`. `lse`, [batch][heads][rows], and the other tensors,
+ * [batch][heads][rows][head_dim], are device memory; `mask` and `prepared` are those of
+ * step_prepare(), or NULL for a step without block masks; `workspace` has the bytes that
+ * step_workspace() set, or is NULL if they are 0.
  */
 EXPORTED const char *step_forward(const Shape *shape, const BlockMask *mask, void *prepared,
                                   void *workspace, size_t workspace_bytes, const void *q,
@@ -155,12 +155,12 @@ EXPORTED const char *device_free(void *pointer) {
   return sentence(cudaFree(pointer));
 }
 
-/** In either direction; waits for what was enqueued before. */
+/** Copies in either direction, after the work enqueued before, and waits for the copy. */
 EXPORTED const char *device_copy(void *target, const void *source, size_t bytes) {
   return sentence(cudaMemcpy(target, source, bytes, cudaMemcpyDefault));
 }
 
-/** Enqueued. */
+/** Enqueues setting all bytes to `value`. */
 EXPORTED const char *device_fill(void *pointer, int value, size_t bytes) {
   return sentence(cudaMemsetAsync(pointer, value, bytes, NULL));
 }
@@ -171,7 +171,7 @@ EXPORTED const char *device_synchronize(void) {
 
 static cudaEvent_t begin, end;
 
-/** Enqueues the start of a time. */
+/** Enqueues the start of a timing. */
 EXPORTED const char *timer_start(void) {
   cudaError_t error = begin == NULL ? cudaEventCreate(&begin) : cudaSuccess;
   if (error == cudaSuccess && end == NULL) error = cudaEventCreate(&end);
@@ -179,8 +179,8 @@ EXPORTED const char *timer_start(void) {
 }
 
 /**
- * The time of what was enqueued since timer_start(). It is `late` if the device had got to the
- * start before all of it was enqueued: it may have waited for the host in between.
+ * Sets the time of the work enqueued since timer_start(). `late` is true if the device reached the
+ * start before all the work was enqueued, so that it may have waited for the host.
  */
 EXPORTED const char *timer_stop(float *milliseconds, bool *late) {
   cudaError_t error = cudaEventRecord(end, NULL);

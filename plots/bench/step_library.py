@@ -1,4 +1,4 @@
-"""Calls a step, and the device it runs on, through libstepNN.so (step_library.c)."""
+"""Calls a step and its CUDA runtime through libstepNN.so (step_library.c)."""
 
 import contextlib
 import ctypes
@@ -44,7 +44,7 @@ class Shape:
 
 
 class BlockMask(ctypes.Structure):
-    """BlockMask in attention.h: tensors on the device."""
+    """BlockMask in attention.h; its tensors are on the device."""
 
     _fields_ = [*((name, ctypes.c_int) for name in (
         "q_block_size", "kv_block_size", "q_blocks", "max_slots", "tile_count", "batches",
@@ -57,7 +57,7 @@ class BlockMask(ctypes.Structure):
 def block_mask(shapes: Sequence[Sequence[int]], pointers: Sequence[int]) -> BlockMask:
     """A mask of compact tensors, in the order of MASK_FILES: their shapes and device addresses.
 
-    In each of the first four, the first two dimensions may be 1 and stand for all.
+    In each of the first four, a first or second dimension of 1 broadcasts.
     """
     def strides(shape: Sequence[int]) -> tuple[int, ...]:
         found, stride = [], 1
@@ -73,12 +73,12 @@ def block_mask(shapes: Sequence[Sequence[int]], pointers: Sequence[int]) -> Bloc
                      *map(strides, shapes[:4]))
 
 
-# Ceiling in attention.h, and how records name it.
+# The names of Ceiling (attention.h) in records.
 CEILINGS = ("device memory copy", "fp32 FFMA", "mma.sync")
 
 
 class StepLibrary:
-    """A step; `library` is what ctypes makes of the file. Refusals are ValueErrors."""
+    """A step; `library` is its ctypes library. Raises ValueError for unsupported problems."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.name = path, path.stem.removeprefix("lib")
@@ -98,21 +98,21 @@ class StepLibrary:
         self.takes_block_masks: bool = self.library.step_takes_block_masks()
 
     def ceiling(self, shape: Shape, mask: BlockMask | None) -> tuple[str, int]:
-        """What bounds the step at best, and bytes of S and P in device memory for each entry."""
+        """The step's ceiling, and the bytes of S and P in device memory per unmasked entry."""
         ceiling, traffic = ctypes.c_int(), ctypes.c_int()
         _raise(self.library.step_describe(shape.as_c(), mask, ctypes.byref(ceiling),
                                           ctypes.byref(traffic)))
         return CEILINGS[ceiling.value], traffic.value
 
     def prepare(self, shape: Shape, mask: BlockMask, prepared: int | None = None) -> int:
-        """How much device memory is needed for what is done once per mask, which must be valid;
-        with the address of so much this is enqueued."""
+        """Returns the bytes of device memory that the preparation of a valid mask needs. If
+        `prepared` is the address of as many, also enqueues the preparation, once per mask."""
         size = ctypes.c_size_t()
         _raise(self.library.step_prepare(shape.as_c(), mask, prepared, ctypes.byref(size), None))
         return size.value
 
     def workspace_bytes(self, shape: Shape, free_bytes: int) -> int:
-        """How much workspace it uses when so much device memory is free; 0: none."""
+        """The bytes of workspace that the step uses if `free_bytes` of device memory are free."""
         size = ctypes.c_size_t()
         _raise(self.library.step_workspace(shape.as_c(), free_bytes, ctypes.byref(size)))
         return size.value
@@ -123,7 +123,7 @@ class StepLibrary:
         """Enqueues a forward pass; the pointers are addresses of compact device tensors.
 
         `mask` and `prepared` are those of prepare(), for a step that takes block masks;
-        `workspace` has as many bytes as workspace_bytes() said.
+        `workspace` is the address of `workspace_bytes` bytes.
         """
         _raise(self.library.step_forward(shape.as_c(), mask, prepared, workspace, workspace_bytes,
                                          q, k, v, o, lse, None))
@@ -135,7 +135,7 @@ def _raise(why: bytes | None) -> None:
 
 
 class DeviceError(Exception):
-    """The CUDA runtime failed; after most of its errors nothing works any more."""
+    """An error of the CUDA runtime; after most of them, every later call fails too."""
 
 
 class Memory:
@@ -146,7 +146,7 @@ class Memory:
         pointer = ctypes.c_void_p()
         try:
             device.call("device_allocate", ctypes.c_size_t(size), ctypes.byref(pointer))
-        except DeviceError as error:  # which leaves the device as it was
+        except DeviceError as error:  # the device can still be used
             raise MemoryError(f"{size} bytes: {error}") from error
         self.address: int = pointer.value
 
@@ -161,20 +161,20 @@ class Memory:
         return self
 
     def download(self, array: np.ndarray, offset: int = 0) -> np.ndarray:
-        """Fills the array from `offset` bytes on, after what was enqueued before."""
+        """Fills the array from `offset` bytes on, after the work enqueued before."""
         self._device.call("device_copy", ctypes.c_void_p(array.ctypes.data),
                           ctypes.c_void_p(self.address + offset), ctypes.c_size_t(array.nbytes))
         return array
 
     def fill(self, value: int = 0) -> None:
-        """Enqueues setting all its bytes."""
+        """Enqueues setting all bytes to `value`."""
         self._device.call("device_fill", ctypes.c_void_p(self.address), value,
                           ctypes.c_size_t(self.size))
 
 
 class Device:
-    """Memory and a timer of the device, by the runtime in one step's library. On a GPU its memory
-    serves all libraries, and PyTorch; on the CPU backend each library has a device of its own."""
+    """Memory and a timer of the device, from the runtime in one step's library. On a GPU, all
+    libraries and PyTorch can use its memory; on the CPU backend each library has its own device."""
 
     def __init__(self, library: StepLibrary) -> None:
         self.library = library.library

@@ -1,6 +1,6 @@
-"""Contestants measured in turns, in one process. In a round each has at most one turn, after as
-many L2 flushes as all the others have, in an order that is drawn anew: whatever the clocks do
-meanwhile affects all alike. Ratios are taken between times of the same round.
+"""Measures steps and baselines in interleaved runs, in one process. In a round each runs at most
+once, after the same number of L2 flushes, in a random order, so a change of the clocks affects all
+of them. Ratios are taken between times of the same round.
 """
 
 import math
@@ -20,7 +20,7 @@ Call = Callable[[], object]
 
 @dataclass(frozen=True)
 class Plan:
-    """How many turns a contestant has: so many milliseconds of calls, within limits."""
+    """How many rounds a call takes part in: `milliseconds` of calls, between `least` and `most`."""
 
     milliseconds: float = 250.0
     least: int = 3
@@ -42,41 +42,41 @@ class Times(dict[int, float]):
                 **deciles("p{}_ms", list(self.values()))}
 
     def speed_over(self, name: str, other: "Times") -> dict[str, float]:
-        """Fields of a record: how many times as fast as the other in the rounds of both."""
+        """Fields of a record: the speedup over the other in the rounds of both."""
         ratios = [other[turn] / self[turn] for turn in self if turn in other]
         return {f"speed_over_{name}": statistics.median(ratios),
                 **deciles(f"speed_over_{name}_p{{}}", ratios)}
 
 
 def deciles(name: str, values: list[float]) -> dict[str, float]:
-    """The first and the last."""
+    """The first and the last decile; `name` has {} for 10 or 90."""
     cuts = statistics.quantiles(values if len(values) > 1 else 2 * values, n=10, method="inclusive")
     return {name.format(10): cuts[0], name.format(90): cuts[-1]}
 
 
 @dataclass
 class Measured:
-    """What came of all turns, by name: times, or why there are none."""
+    """The times by name, or the reasons why there are none."""
 
     times: dict[str, Times] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
 
 
 def reason_of(error: Exception) -> str:
-    """One line, not too long."""
+    """The error as one line of at most 200 characters."""
     return (" ".join(str(error).split()) or type(error).__name__)[:200]
 
 
 def strides(turns: dict[str, int]) -> dict[str, int]:
-    """Who needs fewer turns has one only every so many rounds: a power of two, so that any two
-    contestants share the rounds of the one with fewer."""
+    """The distance of the rounds of each call, which is larger if it needs fewer. Powers of two, so
+    that of any two calls, one takes part in all rounds of the other."""
     rounds = max(turns.values(), default=0)
     return {name: 2 ** int(math.log2(rounds / count)) for name, count in turns.items()}
 
 
 def measure(calls: dict[str, Call], stopwatch: "Stopwatch", plan: Plan) -> Measured:
-    """All in turns, after some that warm up. Whose call raises is left out from then on; errors
-    of the device itself end everything."""
+    """Measures all calls in interleaved rounds, after warm-up calls. A call that raises an
+    exception is left out from then on; a DeviceError ends the measurement."""
     found, turns = Measured(), {}
 
     def time_ms(name: str) -> float | None:
@@ -106,10 +106,10 @@ def measure(calls: dict[str, Call], stopwatch: "Stopwatch", plan: Plan) -> Measu
 
 
 class Stopwatch:
-    """Times calls in which the GPU did not have to wait for the host.
+    """Times calls in which the GPU did not wait for the host.
 
-    Flushing L2 keeps the GPU busy while a call is enqueued. Where one flush is too short for that,
-    the sample is repeated with more, and from then on all calls have as many.
+    Flushing L2 keeps the GPU busy while a call is enqueued. If one flush is too short for that, the
+    sample is repeated with more flushes, and all later calls use as many.
     """
 
     def __init__(self, device: Device, flush_bytes: int = FLUSH_BYTES,

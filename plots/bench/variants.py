@@ -1,8 +1,8 @@
-"""What does each idea of a step give? Measures changed copies of steps in turns with the steps.
+"""Measures the gain of each idea of a step: changed copies of steps, interleaved with the steps.
 
 Usage: python3 -m plots.bench.variants BUILD COMMIT (`make variants` calls it, on a GPU)
 
-A variant is a step with pieces of its source replaced. Writes the tables of docs/step02c.md and
+A variant is a step with parts of its source replaced. Writes the tables of docs/step02c.md and
 docs/step03.md. Exits with 1 if a variant computes another answer than its step.
 """
 
@@ -68,7 +68,7 @@ TABLES = {  # page: rows of its table
 
 
 def build(folder: Path) -> None:
-    """Makes lib*.so of all variants; the Makefile has the rule."""
+    """Builds lib*.so of all variants with a rule of the Makefile."""
     (sources := folder / "variants").mkdir(exist_ok=True)
     for name, (step, replacements) in VARIANTS.items():
         text = next(Path("steps").glob(f"{step}_*.cu")).read_text()

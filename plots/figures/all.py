@@ -3,7 +3,7 @@
 Usage: python3 -m plots.figures.all RESULTS-OF-A-GPU DIRECTORY
 
 Writes FIGURE_light and FIGURE_dark, .svg and .png, to DIRECTORY for each of: waterfall, tflops,
-roofline, sparsity. A figure whose records are missing is left out, and a line says so.
+roofline, sparsity. Prints a line for a figure that is left out because its records are missing.
 """
 
 import sys
@@ -18,7 +18,7 @@ FIGURES = {figure.NAME: figure for figure in (waterfall, tflops, roofline, spars
 
 
 def draw_figure(name: str, found: dict, directory: Path, kinds: tuple[str, ...]) -> None:
-    """NAME_light and NAME_dark, of these kinds."""
+    """Writes NAME_light and NAME_dark to the directory, with each suffix of `kinds`."""
     for theme in style.THEMES:
         with matplotlib.rc_context(style.settings(theme)):
             style.save(FIGURES[name].draw(found, theme), directory, f"{name}_{theme.name}", found,

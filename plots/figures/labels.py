@@ -1,4 +1,4 @@
-"""Labels at the ends of curves, moved apart where curves end close together."""
+"""Labels at the ends of curves. Labels of curves that end close together are moved apart."""
 
 from dataclasses import dataclass
 
@@ -6,14 +6,14 @@ from matplotlib.axes import Axes
 
 from plots.figures.style import SMALL
 
-LEADER = 14  # pixels at 100 an inch, from the end of a curve to its label
-LINE_HEIGHT = 1.32  # of a line of text, in sizes of its font
-LINE = SMALL * LINE_HEIGHT / 72  # inches that a label takes
+LEADER = 14  # pixels at 100 per inch, from the end of a curve to its label
+LINE_HEIGHT = 1.32  # of a line of text, relative to its font size
+LINE = SMALL * LINE_HEIGHT / 72  # height of a label, in inches
 
 
 @dataclass(frozen=True)
 class End:
-    """Where a curve ends, in data coordinates, and what is said there."""
+    """The end of a curve, in data coordinates, and its label."""
 
     x: float
     y: float
@@ -23,8 +23,8 @@ class End:
 
 
 def spread(wanted: list[float], gap: float, low: float, high: float) -> list[float]:
-    """Places near the wanted ones, in their order, at least `gap` apart, in [low, high]: halfway
-    between pushing every label up as far as needed, and down."""
+    """Returns places near the wanted ones, in the same order, at least `gap` apart, in [low, high].
+    A place is the mean of two: all labels pushed up as far as needed, and all pushed down."""
     order = sorted(range(len(wanted)), key=lambda i: wanted[i])
     count, places = len(order), [0.0] * len(wanted)
     up, down = [wanted[i] for i in order], [wanted[i] for i in order]
@@ -38,11 +38,8 @@ def spread(wanted: list[float], gap: float, low: float, high: float) -> list[flo
 
 
 def label_ends(axes: Axes, ends: list[End]) -> None:
-    """Writes each label right of the axes' data, on a line to its curve's end.
-
-    The limits of the axes must stand. All labels begin in one column, right of the last
-    curve and of the axes.
-    """
+    """Writes the labels in one column to the right of the axes and of the last curve, each with a
+    line to the end of its curve. The limits of the axes must be set before."""
     if not ends:
         return
     figure = axes.figure

@@ -1,10 +1,10 @@
-"""Writes the README's results table from the benchmark's records, and the pictures of the docs.
+"""Writes the README's results table and the pictures of the docs from the benchmark's records.
 
 Usage: python3 -m plots.figures.readme README.md RESULTS-OF-A-GPU PICTURES [--check]
 
-The table goes between the markers in README.md, two variants of each figure to the directory
-PICTURES. With --check nothing is written: exit code 1 says that the README, or what the pictures
-show, does not equal the records.
+Writes the table between the markers in README.md, and two variants of each figure to the directory
+PICTURES. With --check, writes nothing and exits with 1 if the README or the data in a picture
+differ from the records.
 """
 
 import json
@@ -27,7 +27,7 @@ DESCRIPTION = "{http://purl.org/dc/elements/1.1/}description"
 # --- The table -----------------------------------------------------------------------------------
 
 def of_ceiling(record: dict) -> str:
-    """Percent of what mma.sync alone reaches; of the step's own ceiling too where it is another."""
+    """Percent of the mma.sync ceiling, and of the step's own ceiling if that is another."""
     share = f"{100 * record['tflops'] / record['ceiling_mma_tflops']:.0f} %"
     own = {"device memory copy": record["must_move_bytes"] / record["median_ms"] * 1e-6
            / record["ceiling_copy_gb_per_s"],
@@ -37,7 +37,7 @@ def of_ceiling(record: dict) -> str:
 
 
 def over_fa2(record: dict) -> str:
-    """The median of the rounds' ratios, and their deciles."""
+    """Median, first and last decile of the speedup over FA2 in the rounds; a dash without one."""
     if "speed_over_fa2" not in record:
         return "–"
     middle, low, high = (f"{record[f'speed_over_fa2{end}']:#.3g}" for end in ("", "_p10", "_p90"))
@@ -45,7 +45,7 @@ def over_fa2(record: dict) -> str:
 
 
 def table(results: Results) -> str:
-    """In Markdown, with a line that says where its numbers come from."""
+    """The results table in Markdown, with a line on the origin of its numbers."""
     records = results.headline("full")
     lines = ["| step | idea | TFLOP/s | of mma.sync | speedup over FA2 | error / allowed |",
              "|---|---|---|---|---|---|"]
@@ -70,7 +70,7 @@ def table(results: Results) -> str:
 # --- The pictures --------------------------------------------------------------------------------
 
 def markup(readme: Path, pictures: Path, found: dict) -> str:
-    """The waterfall in HTML, light or dark as the page, with its numbers for who cannot see it."""
+    """The waterfall in HTML, in the page's light or dark theme, with its numbers as alt text."""
     light, dark = (Path(os.path.relpath(pictures / f"{waterfall.NAME}_{theme.name}.svg",
                                         readme.parent)) for theme in THEMES)
     told = [f"{step['step'].removeprefix('step')} {waterfall.speed_label(before, speed)}"
@@ -84,8 +84,8 @@ def markup(readme: Path, pictures: Path, found: dict) -> str:
 
 
 def shows(picture: Path, found: dict) -> bool:
-    """Whether a picture says of itself that it was drawn from these data. Its bytes are not
-    compared: they depend on the version of Matplotlib."""
+    """True if the data in the picture's description equal `found`. The bytes of the picture are
+    not compared, because they depend on the version of Matplotlib."""
     if not picture.exists():
         return False
     told = ElementTree.parse(picture).getroot().findtext(f".//{DESCRIPTION}")
@@ -93,7 +93,7 @@ def shows(picture: Path, found: dict) -> bool:
 
 
 def content(readme: Path, pictures: Path, results: Results) -> tuple[dict[str, dict], str]:
-    """What the figures show, by name, and the README as it should be."""
+    """The data of each figure, by name, and the expected text of the README."""
     figures = {name: found for name, figure in FIGURES.items()
                if (found := figure.data(results)) is not None}
     section = f"{table(results)}\n\n{markup(readme, pictures, figures[waterfall.NAME])}"

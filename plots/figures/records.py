@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 STEPS = Path(__file__).resolve().parents[2] / "steps"
-# The shape of the README's table and of the waterfall; a mask comes with it.
+# The shape of the README's table and of the waterfall, without the mask.
 HEADLINE = {"batch": 4, "heads": 16, "seqlen": 4096, "head_dim": 128, "dtype": "fp16"}
 DENSE = ("full", "causal")
 QUERIES = 16384  # B * N in every case of the benchmark
@@ -14,30 +14,30 @@ SHORT_NAMES = {"fa2": "FA2", "cudnn": "cuDNN", "flex": "Flex"}
 
 
 def name_of(record: dict) -> str:
-    """Short: 02b, FA2."""
+    """The short name of a step or baseline: 02b, FA2."""
     return (SHORT_NAMES[record["short"]] if "short" in record
             else record["step"].removeprefix("step"))
 
 
 def takes_block_masks(record: dict) -> bool:
-    """Whether it is of a step for block masks."""
+    """True for the record of a step that takes block masks."""
     return "mask_blocks" in record
 
 
 def density(record: dict) -> float:
-    """The share of entries that the mask leaves."""
+    """The share of entries that are unmasked."""
     return record["flops"] / (4 * record["head_dim"] * record["batch"] * record["heads"]
                               * record["seqlen"] * record["seqlen_kv"])
 
 
 @dataclass(frozen=True)
 class Results:
-    """The records of one commit that count: timed and right."""
+    """The records of one commit that have a time and are not wrong."""
 
     records: list[dict]
 
     def select(self, **wanted: object) -> list[dict]:
-        """In the order of names."""
+        """The records with these fields, sorted by name."""
         return sorted((record for record in self.records
                        if all(record.get(name) == value for name, value in wanted.items())),
                       key=name_of)
@@ -46,23 +46,23 @@ class Results:
         return [record for record in self.select(**wanted) if "step" in record]
 
     def headline(self, mask: str) -> list[dict]:
-        """The steps in turn on the shape of the README's table."""
+        """The records of the steps, in order, on the shape of the README's table."""
         return self.steps(**HEADLINE, mask=mask)
 
     def panel(self, head_dim: int, mask: str, dtype: str = "fp16") -> list[dict]:
-        """All contestants at all lengths."""
+        """The records of all steps and baselines, sorted by length."""
         return sorted(self.select(head_dim=head_dim, mask=mask, dtype=dtype),
                       key=lambda record: record["seqlen"])
 
     def origin(self) -> str:
-        """Where, from which source and when, for the head of a picture."""
+        """GPU, commit and date, for the subtitle of a picture."""
         first = self.records[0]
         date = max(record["date"] for record in self.records)[:10]
         return f"{first['device']}, commit {first['commit']}, {date}"
 
 
 def load(directory: Path) -> Results:
-    """Of the commit that was measured last."""
+    """Reads the records of the commit that was measured last."""
     runs = [[json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
             for path in sorted(directory.glob("bench_*.jsonl"))]
     newest = max(filter(None, runs), key=lambda run: max(record["date"] for record in run),
@@ -72,12 +72,12 @@ def load(directory: Path) -> Results:
 
 
 def step_names() -> list[str]:
-    """step01, step02, step02b, ...: one for each source file."""
+    """step01, step02, step02b, ...: a name for each source file."""
     return sorted(path.name.split("_")[0] for path in STEPS.glob("step*_*.cu"))
 
 
 def source_of(step: str) -> tuple[Path, str, str]:
-    """File, title and idea of a step, as its own source states them; empty without a source."""
+    """File, title and idea of a step, from its source; empty texts if there is none."""
     path = next(STEPS.glob(f"{step}_*.cu"), None)
     if path is None:
         return STEPS, "", ""

@@ -1,7 +1,7 @@
 """Every step under the roofline of the ceilings that the programs measured.
 
-A step's intensity is the operations for each byte that it must move through device memory; caches
-may well move more. The steps from 02 on must move the same, and so stand in one column.
+The intensity of a step is its FLOP per byte that must move to or from device memory; the actual
+traffic may be larger. All steps from 02 on must move the same bytes, so they are in one column.
 """
 
 import math
@@ -35,7 +35,7 @@ def data(results: Results) -> dict | None:
 
 
 def draw_roof(axes: Axes, ceilings: dict, left: float, right: float, theme: Theme) -> None:
-    """The slope of device memory, and a flat roof for each unit."""
+    """Draws the slope of device memory, and a flat roof for each unit."""
     per_byte = ceilings["ceiling_copy_gb_per_s"] * 1e-3  # TFLOP/s at one operation a byte
     top = ceilings["ceiling_mma_tflops"]
     axes.plot([left, top / per_byte], [left * per_byte, top], color=theme.text, linewidth=1.4)
@@ -52,7 +52,7 @@ def draw_roof(axes: Axes, ceilings: dict, left: float, right: float, theme: Them
 
 
 def draw_step(axes: Axes, index: int, name: str, points: list[dict], theme: Theme) -> End:
-    """Small marks for every length, a large one for that of the README's table."""
+    """Draws a small mark for each length, and a large one for that of the README's table."""
     colour, marker = style.step_colour(theme, index), style.step_marker(index)
     x = [point["intensity"] for point in points]
     y = [point["tflops"] for point in points]

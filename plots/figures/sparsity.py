@@ -1,8 +1,8 @@
-"""The time of block masks over how much they mask, beside the full mask and FlexAttention.
+"""The time of block masks over the share of masked entries, with the full mask and FlexAttention.
 
-Behind a mask's name: how much longer a block that is visited takes than one of the full mask. A
-mask, the full mask and FlexAttention took turns: all are shares of the full mask's time in the
-same rounds.
+After a mask's name: how much longer a visited block takes than a block of the full mask. A mask,
+the full mask and FlexAttention were measured in interleaved rounds; times are relative to the full
+mask's time in the same rounds.
 """
 
 from matplotlib.axes import Axes
@@ -17,12 +17,12 @@ NAME = "sparsity"
 DTYPE = "fp16"
 COLUMNS = 2
 RANDOM_BLOCKS = "blocks:"
-AIM = 1.25  # at most this many times as long should a visited block take as one of the full mask
+AIM = 1.25  # goal for the time of a visited block, relative to a block of the full mask
 
 
 def panel_of(records: list[dict], full_ms: float) -> dict:
-    """Of one shape. Points are [share that is masked, time over the full mask's]. What a visited
-    block costs is told where the deciles of the rounds leave no doubt that it is more or less."""
+    """The data of one shape. Points are [masked share, time / full mask's time]. `per_block` has
+    the relative time of a visited block, if the deciles of the rounds show that it is not 1."""
     masks, per_block, flex = {}, {}, {}
     for record in records:
         name, share = record["mask"], record["mask_blocks_active"] / record["mask_blocks"]
@@ -37,7 +37,7 @@ def panel_of(records: list[dict], full_ms: float) -> dict:
 
 
 def data(results: Results) -> dict | None:
-    """Of the last step that took random blocks."""
+    """The data of the last step that was measured with random blocks; None if there is none."""
     masked = [record for record in results.steps(dtype=DTYPE) if "speed_over_full" in record]
     if not masked:
         return None
@@ -54,14 +54,14 @@ def data(results: Results) -> dict | None:
 
 
 def label_of(mask: str, panel: dict) -> str:
-    """`document:8 +34 %`"""
+    """The label of a mask: `document:8 +34 %`."""
     if mask not in panel["per_block"]:
         return mask
     return f"{mask} {100 * (panel['per_block'][mask] - 1):+.0f} %"
 
 
 def marked(panel: dict) -> dict[str, list[float]]:
-    """The points that have a label, by mask: of the random blocks the sparsest."""
+    """The points to label, by mask; of the random blocks only the sparsest."""
     blocks = {mask: point for mask, point in panel["masks"].items()
               if mask.startswith(RANDOM_BLOCKS)}
     sparsest = max(blocks, key=lambda mask: blocks[mask])
@@ -94,7 +94,7 @@ def draw_panel(axes: Axes, panel: dict, theme: Theme) -> None:
 
 
 def explanation(found: dict) -> str:
-    """Four lines on what the marks are."""
+    """The subtitle: four lines that explain the marks."""
     sizes = ", ".join(f"{q} x {kv}" for q, kv in found["blocks"])
     flex = any(panel["flex"] for panel in found["panels"])
     return (f"Step {found['step'].removeprefix('step')}, forward pass, {DTYPE}, mask blocks of "

@@ -1,7 +1,7 @@
-"""How pictures look: one place for colours, sizes, and how they are written.
+"""The style of all pictures: colours, sizes, file formats.
 
-A picture is as wide as a page of GitHub shows it, 800 pixels; no text is smaller than SMALL.
-Colour-blind readers can tell the colours apart too, and labels and markers say the same.
+A picture is 800 pixels wide, as on a page of GitHub; no text is smaller than SMALL. Colour-blind
+readers can distinguish the colours, and labels and markers give the same information.
 """
 
 import json
@@ -14,20 +14,20 @@ from matplotlib.figure import Figure
 
 matplotlib.use("Agg")
 
-WIDTH = 8.0  # inches, at 100 pixels an inch
+WIDTH = 8.0  # inches, at 100 pixels per inch
 PNG_DPI = 200  # twice that, for screens of high density
 SMALL, NORMAL, LARGE = 8.5, 9.5, 12.0  # points
-# Matplotlib brings the first; who reads an SVG without it has one that is no wider.
+# Matplotlib comes with the first; the others, for readers without it, are not wider.
 FONTS = ["DejaVu Sans", "Verdana", "Arial", "sans-serif"]
 
 NEUTRAL = "#808080"  # for text on a page that may be white or black
-# Text stays text, and the same data give the same bytes.
+# SVGs keep text as text, and the same data give the same bytes.
 REPRODUCIBLE = {"svg.fonttype": "none", "svg.hashsalt": "plots"}
 
 
 @dataclass(frozen=True)
 class Theme:
-    """Colours on a background. `steps` are for steps in turn, with MARKERS; baselines have one."""
+    """Colours on a background: one of `steps` for each step, `baseline` for all baselines."""
 
     name: str
     background: str
@@ -57,12 +57,12 @@ def step_colour(theme: Theme, index: int) -> str:
 
 
 def step_marker(index: int) -> str:
-    """With the colour: no two of the first 42 steps have both in common."""
+    """The marker; the first 42 steps have distinct pairs of colour and marker."""
     return MARKERS[index % len(MARKERS)]
 
 
 def settings(theme: Theme) -> dict[str, object]:
-    """For matplotlib.rc_context()."""
+    """The settings of a theme for matplotlib.rc_context()."""
     return {
         **REPRODUCIBLE, "font.family": "sans-serif", "font.sans-serif": FONTS,
         "font.size": NORMAL, "axes.titlesize": NORMAL, "axes.labelsize": NORMAL,
@@ -78,7 +78,7 @@ def settings(theme: Theme) -> dict[str, object]:
 
 
 def new_figure(height: float, title: str, subtitle: str) -> Figure:
-    """Two lines on top; `height` in inches."""
+    """A figure with a title and a subtitle; `height` is in inches."""
     figure = Figure(figsize=(WIDTH, height))
     figure.text(0.012, 1 - 0.1 / height, title, fontsize=LARGE, fontweight="bold", va="top")
     figure.text(0.012, 1 - 0.36 / height, subtitle, fontsize=SMALL, va="top",
@@ -87,7 +87,7 @@ def new_figure(height: float, title: str, subtitle: str) -> Figure:
 
 
 def log_ticks(axes: Axes, which: str, ticks: list[float]) -> None:
-    """A logarithmic axis with plain numbers at `ticks` and nowhere else."""
+    """Makes an axis logarithmic, with plain numbers at `ticks` only."""
     (axes.set_xscale if which == "x" else axes.set_yscale)("log")
     axis = axes.xaxis if which == "x" else axes.yaxis
     axis.set_major_locator(matplotlib.ticker.FixedLocator(ticks))
@@ -96,7 +96,7 @@ def log_ticks(axes: Axes, which: str, ticks: list[float]) -> None:
 
 
 def save(figure: Figure, directory: Path, name: str, data: dict, kinds: tuple[str, ...]) -> None:
-    """Writes name.svg and name.png, as `kinds` say; the SVG's description holds `data` as JSON."""
+    """Writes name.KIND for each of `kinds`, svg or png; the SVG's description is `data` as JSON."""
     about = {"svg": {"metadata": {"Date": None, "Creator": None, "Title": name,
                                   "Description": json.dumps(data, sort_keys=True)}},
              "png": {"dpi": PNG_DPI, "metadata": {"Software": None, "Title": name}}}

@@ -1,4 +1,4 @@
-"""TFLOP/s over the length of the sequence, of every step and every baseline."""
+"""TFLOP/s over the sequence length, for every step and every baseline."""
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -14,7 +14,7 @@ ABOVE, BETWEEN, BELOW = 1.0, 0.64, 0.5  # inches around the panels
 
 
 def curves_of(records: list[dict]) -> list[dict]:
-    """Steps, then baselines; points are [N, TFLOP/s]."""
+    """The curves of the steps, then of the baselines; points are [N, TFLOP/s]."""
     curves: dict[str, dict] = {}
     for record in records:
         curve = curves.setdefault(name_of(record), {
@@ -32,7 +32,7 @@ def data(results: Results) -> dict | None:
 
 
 def draw_curve(axes: Axes, curve: dict, names: dict[bool, list[str]], theme: Theme) -> End:
-    """Returns where to write its name."""
+    """Draws a curve. Returns its end and its label."""
     index = names[curve["baseline"]].index(curve["name"])
     if curve["baseline"]:
         look = {"color": theme.baseline, "linewidth": 1.4, "marker": ".", "markersize": 4,
@@ -61,7 +61,7 @@ def draw(found: dict, theme: Theme) -> Figure:
     lengths = sorted({length for curve in every for length, _ in curve["points"]})
     top = 1.06 * max(speed for curve in every for _, speed in curve["points"])
     lines = -(-len(panels) // len(DENSE))
-    # Every label has its place beside its panel.
+    # A panel is tall enough for a column of all its labels.
     tall = max(2.0, LINE * max(len(panel["curves"]) for panel in panels))
     height = ABOVE + lines * tall + (lines - 1) * BETWEEN + BELOW
     figure = style.new_figure(

@@ -1,7 +1,7 @@
 """The speedup from each step to the next, on the shape of the README's table.
 
-The axis is logarithmic: bars of one length are speedups by one factor, wherever they stand. Steps
-for block masks are left out: the figure of masks shows what they are for.
+The axis is logarithmic: bars of the same length are speedups by the same factor. Steps for block
+masks are left out; the sparsity figure shows them.
 """
 
 import textwrap
@@ -17,14 +17,14 @@ from plots.figures.style import Theme
 NAME = "waterfall"
 
 TICKS = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000]
-BAR = 0.56  # of a step's row
-LEAST_BAR = 2.5  # points: a change by nothing is still seen
-LABEL, SLOWER = 92, 50  # pixels at 100 an inch that a label takes beside its bar, and that word
-TITLES = 2.45  # inches left of the bars
+BAR = 0.56  # height of a bar, relative to the distance of two bars
+LEAST_BAR = 2.5  # points, so that a change by 0 is visible
+LABEL, SLOWER = 92, 50  # widths of a bar's label and of "slower" in it: pixels at 100 per inch
+TITLES = 2.45  # width of the titles left of the bars, in inches
 
 
 def data(results: Results) -> dict | None:
-    """For each mask the speeds of the steps in turn; None without a step of the shape."""
+    """The speeds of the steps, in order, for each mask; None if no step was measured."""
     panels = []
     for mask in DENSE:
         records = [record for record in results.headline(mask) if not takes_block_masks(record)]
@@ -49,7 +49,7 @@ def speed_label(before: float | None, speed: float) -> str:
 
 
 def draw_bar(axes: Axes, at: int, before: float | None, speed: float, theme: Theme) -> None:
-    """From the speed before to that of this step; the first from the edge."""
+    """Draws a bar from the speed of the previous step, or from the edge, to that of this step."""
     start = axes.get_xlim()[0] if before is None else before
     colour = theme.muted if before is None else theme.gain if speed >= before else theme.loss
     axes.barh(at, speed - start, left=start, height=BAR, color=colour, edgecolor=colour,
@@ -87,7 +87,7 @@ def draw_panel(axes: Axes, panel: dict, limits: tuple[float, float], theme: Them
 
 
 def wrapped(step: dict) -> str:
-    """The step's number and title, in lines."""
+    """The step's number and title, broken into lines."""
     return textwrap.fill(f"{step['step'].removeprefix('step')} {step['title']}", 33)
 
 

@@ -1,10 +1,10 @@
-"""Writes what the lab counts of all steps, side by side, as a page of Markdown.
+"""Writes the lab's counts of all steps, side by side, as a page of Markdown.
 
 Usage: python3 -m plots.tools.lab FILE.md DOCUMENT.md
 
-FILE gets the whole page, DOCUMENT the tables of the first shape, between its markers. Needs the
-programs of the CPU backend (`make all BACKEND=cpu`). Runs each step, and step 03 without the
-padding of its rows, on a few shapes with --report.
+Writes the whole page to FILE, and the tables of the first shape between the markers of DOCUMENT.
+Needs the programs of the CPU backend (`make all BACKEND=cpu`). Runs each step, and step 03 without
+padded rows, on a few shapes with --report.
 """
 
 import json
@@ -30,7 +30,7 @@ SECTOR_BYTES = 32
 
 @dataclass(frozen=True)
 class Report:
-    """The records of one run; `name` is that of its row in the tables."""
+    """The records of one run; `name` labels its row in the tables."""
 
     name: str
     records: list[dict]
@@ -46,12 +46,12 @@ class Report:
         return SECTOR_BYTES * sum(self.run[f"{kind}_sectors"] for kind in kinds)
 
     def sum_of(self, field: str) -> int:
-        """Over all kinds of shared memory access."""
+        """The sum of a field over all kinds of shared memory access."""
         return sum(self.run[f"{kind}_{field}"] for kind in SHARED)
 
 
 def report_of(program: Program, name: str, shape: str, scratch: Path) -> Report:
-    """Runs a step; the page shows its findings."""
+    """Runs a step with --report. Findings are no failure: the page shows them."""
     path = scratch / "report.jsonl"
     path.unlink(missing_ok=True)
     done = program.run(*shape.split(), f"--report=json:{path},roofline:{GPU},races,bounds,init,"
@@ -62,7 +62,7 @@ def report_of(program: Program, name: str, shape: str, scratch: Path) -> Report:
 
 
 def without_padding(scratch: Path) -> Program:
-    """Step 03 with rows of K, V and Q one right behind the other."""
+    """Step 03 without padding between the rows of Q, K and V in shared memory."""
     tree = SourceTree(scratch, built="cpu")
     tree.replace(*PADDING)
     target = f"build/cpu/{PADDED_STEP}"
@@ -73,7 +73,7 @@ def without_padding(scratch: Path) -> Program:
 
 
 def human(value: float) -> str:
-    """1500000 as 1.5 M."""
+    """A number with a prefix: 1500000 is 1.5 M."""
     for prefix in ("", "k", "M"):
         if value < 1000:
             return f"{value:.4g} {prefix}".rstrip()
@@ -114,14 +114,14 @@ def issue_row(report: Report) -> list[str]:
 
 
 def bound_row(report: Report) -> list[str]:
-    bounds = {row["unit"]: row for row in report.of("bound")}
+    bounds = {record["unit"]: record for record in report.of("bound")}
     binding = max(bounds, key=lambda unit: bounds[unit]["least_ms"])
-    return [report.name, *(f"{1e3 * row['least_ms']:.3f}" if row["work"] else "-"
-                           for row in bounds.values()), binding]
+    return [report.name, *(f"{1e3 * record['least_ms']:.3f}" if record["work"] else "-"
+                           for record in bounds.values()), binding]
 
 
 def lesson(reports: list[Report]) -> list[str]:
-    """What the tables show, in numbers from them."""
+    """A summary of the tables, with numbers from them."""
     by_name = {report.name: report for report in reports}
     padded, bare = by_name[PADDED_STEP], reports[-1]
     first, second = (human(by_name[name].run["must_move_bytes"]) for name in ("step01", "step02"))
@@ -135,8 +135,8 @@ def lesson(reports: list[Report]) -> list[str]:
 
 
 def tables_of(reports: list[Report]) -> list[str]:
-    (gpu,) = {row["gpu"] for report in reports for row in report.of("bound")}
-    units = [row["unit"] for row in reports[0].of("bound")]
+    (gpu,) = {record["gpu"] for report in reports for record in report.of("bound")}
+    units = [record["unit"] for record in reports[0].of("bound")]
     return [
         *lesson(reports),
         *table("Device memory, in bytes: what must move; the sectors of all loads and cp.async, "

@@ -1,12 +1,12 @@
-"""Draws which lane holds what after ldmatrix, and in the operands of mma.m16n8k16.
+"""Draws which lane and register holds each element of ldmatrix and mma.m16n8k16.
 
 Usage: python3 -m plots.tools.layouts layouts_h200.txt DIRECTORY
 Writes layouts_mma and layouts_ldmatrix there, as .svg and .png.
 
-Every label comes from what a GPU printed (tests/gpu/layouts.cu), none from a formula. ldmatrix
-loaded elements that count, so its registers name them. A and B are what kernels load with ldmatrix.
-Where C and D lie is found by multiplying: for random numbers each entry of A B occurs once among
-the differences D - C of the lanes.
+Every label comes from the output of a GPU (tests/gpu/layouts.cu), none from a formula. ldmatrix
+loaded a matrix of its own element indices, so its registers name the elements. A and B have the
+layout of ldmatrix. The layout of C and D is found by multiplying random numbers: each entry of A B
+occurs once among the differences D - C of the lanes.
 """
 
 import colorsys
@@ -23,11 +23,11 @@ from plots.figures.style import NEUTRAL, REPRODUCIBLE
 
 LANES = 32
 Table = dict[tuple[str, str], np.ndarray]  # (instruction, input) -> uint32 [LANES][registers]
-Cells = dict[tuple[int, int], tuple[int, str]]  # (row, column) -> lane, what of it
+Cells = dict[tuple[int, int], tuple[int, str]]  # (row, column) -> lane, register and half
 
 
 def read_table(path: Path) -> Table:
-    """The lines "INSTRUCTION INPUT LANE REGISTER VALUE", the value in hexadecimal."""
+    """Reads lines "INSTRUCTION INPUT LANE REGISTER VALUE" with hexadecimal values."""
     registers: dict[tuple[str, str], list] = {}
     for line in path.read_text().splitlines():
         instruction, numbers, lane, register, value = line.split()
@@ -44,7 +44,7 @@ def read_table(path: Path) -> Table:
 # --- What lies where -----------------------------------------------------------------------------
 
 def matrix_cells(table: Table, instruction: str) -> list[Cells]:
-    """For each 8 x 8 matrix of an ldmatrix: the lane, register and half that get an element."""
+    """For each 8 x 8 matrix of an ldmatrix: the lane, register and half of each element."""
     registers = table[instruction, "counting"]
     matrices: list[Cells] = [{} for _ in range(registers.shape[1])]
     for lane in range(LANES):
@@ -56,12 +56,12 @@ def matrix_cells(table: Table, instruction: str) -> list[Cells]:
 
 
 def row_lanes(matrix: int) -> range:
-    """The lanes that gave the addresses of a matrix's rows: lane n that of elements 8 n and on."""
+    """The lanes that give the row addresses of a matrix: lane n that of element 8 n."""
     return range(8 * matrix, 8 * matrix + 8)
 
 
 def a_cells(table: Table) -> Cells:
-    """A [16][16]: upper left, lower left, upper right and lower right matrix of an ldmatrix.x4."""
+    """A [16][16]: the upper left, lower left, upper right, lower right matrix of an ldmatrix.x4."""
     cells = {}
     for i, matrix in enumerate(matrix_cells(table, "ldmatrix.x4")):
         cells |= {(row + i % 2 * 8, column + i // 2 * 8): holder
@@ -70,7 +70,7 @@ def a_cells(table: Table) -> Cells:
 
 
 def b_cells(table: Table) -> Cells:
-    """B [16][8]: its transpose by an ldmatrix.x2, whose rows are B's columns."""
+    """B [16][8]: the transpose of an ldmatrix.x2, whose rows are the columns of B."""
     cells = {}
     for i, matrix in enumerate(matrix_cells(table, "ldmatrix.x2")):
         cells |= {(column + i * 8, row): holder for (row, column), holder in matrix.items()}
@@ -78,7 +78,7 @@ def b_cells(table: Table) -> Cells:
 
 
 def assemble(cells: Cells, registers: np.ndarray) -> np.ndarray:
-    """The matrix of fp16 numbers that the registers hold between them."""
+    """The matrix of fp16 numbers in the registers of all lanes."""
     halves = np.ascontiguousarray(registers, "<u4").view("<f2").astype(np.float64)
     rows, columns = (max(where[i] for where in cells) + 1 for i in (0, 1))
     matrix = np.zeros((rows, columns))
@@ -89,7 +89,7 @@ def assemble(cells: Cells, registers: np.ndarray) -> np.ndarray:
 
 
 def accumulator_cells(table: Table) -> Cells:
-    """C and D [16][8]: where D - C of a lane is the entry of A B, on the random numbers."""
+    """C and D [16][8]: an element is where D - C of a lane equals an entry of A B."""
     a = assemble(a_cells(table), table["a.fp16", "random"])
     b = assemble(b_cells(table), table["b.fp16", "random"])
     c, d = (table[f"{name}.fp16", "random"].view(np.float32).astype(np.float64) for name in "cd")
@@ -109,12 +109,12 @@ def accumulator_cells(table: Table) -> Cells:
 # --- Pictures ------------------------------------------------------------------------------------
 
 def colour_of(lane: int) -> tuple[float, float, float]:
-    """A hue for each four lanes, a shade for each of them: light enough for black text."""
+    """A hue for each four lanes and a shade for each lane, light enough for black text."""
     return colorsys.hls_to_rgb(lane // 4 / 8, 0.86 - 0.07 * (lane % 4), 0.75)
 
 
 def draw_grid(axes: Axes, cells: Cells, title: str, row_names: list[str] | None = None) -> None:
-    """One matrix; row 0 is at the top."""
+    """Draws one matrix; row 0 is at the top."""
     rows, columns = (max(where[i] for where in cells) + 1 for i in (0, 1))
     for (row, column), (lane, name) in cells.items():
         axes.add_patch(Rectangle((column, row), 1, 1, facecolor=colour_of(lane), edgecolor="white"))
@@ -140,7 +140,7 @@ def with_legend(figure: Figure, text: str) -> Figure:
 
 
 def draw_mma(table: Table) -> Figure:
-    """A on the left, B and C or D beside it, a cell as large in each."""
+    """A, B, and C or D side by side, with cells of one size."""
     figure = Figure(figsize=(16, 8.2))
     axes = figure.subplots(1, 3, width_ratios=[17.4, 9.4, 9.4])
     draw_grid(axes[0], a_cells(table), "A of mma.m16n8k16: 16 x 16")
@@ -151,7 +151,7 @@ def draw_mma(table: Table) -> Figure:
 
 
 def draw_ldmatrix(table: Table) -> Figure:
-    """The four matrices in a row, plain above and transposed below."""
+    """The four matrices side by side, without .trans above and with it below."""
     figure = Figure(figsize=(17, 9))
     instructions = ("ldmatrix.x4", "ldmatrix.x4.trans")
     for axes_row, instruction in zip(figure.subplots(2, 4), instructions, strict=True):

@@ -1,6 +1,6 @@
-"""Which instructions each kernel of a listing has, counted as they stand there.
+"""Counts the instructions of each kernel in a listing of machine code, each line once.
 
-Usage: python3 -m plots.tools.machine_code LISTING ; as nvdisasm or cuobjdump print machine code
+Usage: python3 -m plots.tools.machine_code LISTING, the output of nvdisasm or cuobjdump
 """
 
 import re
@@ -9,10 +9,10 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-# Both programs name a kernel before its code, each in its own way.
+# Both programs name a kernel before its code, in different formats.
 KERNEL = re.compile(r"^(?:\.text\.(\w+):|\s*Function : (\w+))")
 INSTRUCTION = re.compile(r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z]\w*)")
-# What the kernels of this project are made of, by opcode.
+# The opcodes that are reported, by name.
 WORDS = {"mma": ("HMMA",), "ldmatrix": ("LDSM",), "cp.async": ("LDGSTS",),
          "global": ("LDG", "STG"), "shared": ("LDS", "STS"), "exp and the like": ("MUFU",),
          "fp32": ("FFMA", "FMUL", "FADD", "FMNMX"), "shuffles": ("SHFL",), "barriers": ("BAR",),
@@ -20,7 +20,7 @@ WORDS = {"mma": ("HMMA",), "ldmatrix": ("LDSM",), "cp.async": ("LDGSTS",),
 
 
 def count(listing: str) -> dict[str, Counter]:
-    """Opcodes of each kernel, by its mangled name."""
+    """The opcodes of each kernel, by its mangled name."""
     kernels, opcodes = {}, None
     for line in listing.splitlines():
         if found := KERNEL.match(line):
@@ -31,7 +31,7 @@ def count(listing: str) -> dict[str, Counter]:
 
 
 def readable(names: list[str]) -> list[str]:
-    """`attention_kernel<__half, 64>`, where c++filt is there to tell."""
+    """Names such as `attention_kernel<__half, 64>`; unchanged without c++filt."""
     try:
         done = subprocess.run(["c++filt", *names], capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError):
@@ -41,7 +41,7 @@ def readable(names: list[str]) -> list[str]:
 
 
 def in_words(opcodes: Counter) -> str:
-    """`2410 instructions: 128 mma, 40 ldmatrix, ...`; what a kernel does without is left out."""
+    """`2410 instructions: 128 mma, 40 ldmatrix, ...`, without those that do not occur."""
     counts = {word: sum(opcodes[name] for name in names) for word, names in WORDS.items()}
     parts = ", ".join(f"{number} {word}" for word, number in counts.items() if number)
     return f"{sum(opcodes.values())} instructions{': ' if parts else ''}{parts}"

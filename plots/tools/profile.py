@@ -1,9 +1,9 @@
-"""What Nsight Compute counts in one forward pass of a step, in words.
+"""Reports what Nsight Compute counts in one forward pass of a step.
 
 Usage: python3 -m plots.tools.profile PROGRAM [OPTION ...]
 
-Options are those of the program and choose the problem. Needs a GPU and ncu. Clocks are held at
-their base while ncu counts, so times are longer than those of the reports; shares are what counts.
+Options are those of the program and choose the problem. Needs a GPU and ncu. While ncu counts, it
+keeps the clocks at their base, so times are longer than in the reports; compare the shares.
 """
 
 import csv
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NoReturn
 
 ELAPSED = "avg.pct_of_peak_sustained_elapsed"
-# Units that a forward pass can be bound by, and the share of its peak that each reached.
+# Units that can bound a forward pass, and the metric of the share of its peak.
 BUSY = {
     "tensor cores (mma)": f"sm__pipe_tensor_op_hmma_cycles_active.{ELAPSED}",
     "fp32 arithmetic": f"sm__inst_executed_pipe_fma.{ELAPSED}",
@@ -27,8 +27,8 @@ BUSY = {
 }
 TIME = "gpu__time_duration.sum"
 DEVICE_BYTES, L2_BYTES = "dram__bytes.sum", "lts__t_bytes.sum"
-# As the hardware counts: what ncu derives from addresses reports conflicts of cp.async that are
-# none.
+# Hardware counters. Metrics that ncu derives from addresses report conflicts of cp.async that do
+# not exist.
 WAVEFRONTS = "l1tex__data_pipe_lsu_wavefronts_mem_shared.sum"
 CONFLICTS = "l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum"
 WARPS = "sm__warps_active.avg.pct_of_peak_sustained_active"
@@ -45,14 +45,14 @@ def fail(text: str, code: int) -> NoReturn:
 
 
 def in_base_units(text: str, unit: str) -> float:
-    """1.5 of "Gbyte" as 1500000000, 2 of "ms" as 0.002; shares stay percent."""
+    """1.5 "Gbyte" is 1500000000, 2 "ms" is 0.002; percentages are unchanged."""
     value = float(text.replace(",", ""))
     scaled = re.fullmatch(r"([numKMGT])(byte|s|second)", unit)
     return value * PREFIXES[scaled[1]] if scaled else value
 
 
 def read_report(text: str) -> list[tuple[str, dict[str, float]]]:
-    """Name and metrics of each launch, from ncu's raw page; its second line has the units."""
+    """Name and metrics of each launch, from ncu's raw page, whose second line has the units."""
     rows = list(csv.reader(line for line in text.splitlines() if line.startswith('"')))
     if len(rows) < 3:
         fail("ncu counted no kernel", 3)
@@ -66,7 +66,7 @@ def read_report(text: str) -> list[tuple[str, dict[str, float]]]:
 
 
 def amount(value: float, unit: str) -> str:
-    """1500000 bytes as 1.50 MB; a unit that is a word stands apart, as in 1.50 M wavefronts."""
+    """1500000 bytes is 1.50 MB; before a unit that is a word is a space: 1.50 M wavefronts."""
     for prefix in ("", "k", "M"):
         if value < 1000:
             return f"{value:.{2 if prefix else 0}f} {prefix}{' ' * (len(unit) > 1)}{unit}"
@@ -95,7 +95,7 @@ def in_words(name: str, counted: dict[str, float]) -> str:
 
 
 def output_of(*command: object) -> str:
-    """What a command prints; its first error if it fails."""
+    """The output of a command; if it fails, exits with its first error."""
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
     if done.returncode == 0:
         return done.stdout
@@ -108,7 +108,7 @@ def output_of(*command: object) -> str:
 
 
 def profile(program: Path, options: list[str]) -> list[tuple[str, dict[str, float]]]:
-    """Counts one forward pass; what prepares a mask is no part of it."""
+    """Counts one forward pass, without the kernels that prepare a mask."""
     names = re.findall(r"^kernel +(\w+):", output_of(program, *options, "--info"), re.MULTILINE)
     if shutil.which("ncu") is None:
         fail("ncu not found. Install it: Nsight Compute, which comes with the CUDA Toolkit", 2)

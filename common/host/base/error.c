@@ -9,7 +9,7 @@ bool fail(Error *error, ExitCode code, const char *format, ...) {
   error->code = code;
   vsnprintf(error->text, sizeof error->text, format, arguments);
   va_end(arguments);
-  /* File names and values may hold anything; the message stays one line. */
+  /* File names and values may hold control characters; the message must stay one line. */
   for (char *c = error->text; *c != '\0'; c++) {
     if ((unsigned char)*c < ' ') *c = '?';
   }

@@ -1,6 +1,6 @@
 /**
  * @file
- * One line for the user, and the exit code that goes with it.
+ * Errors: a message of one line for the user, and the exit code of the program.
  */
 #ifndef HOST_ERROR_H
 #define HOST_ERROR_H
@@ -10,7 +10,7 @@
 /** What the programs return to the shell. */
 typedef enum ExitCode {
   EXIT_RIGHT = 0,  /**< the answer is right, or the user asked not to check it */
-  EXIT_WRONG = 1,  /**< wrong answer, or a fault found by a report */
+  EXIT_WRONG = 1,  /**< wrong answer, no row that can be judged, or a finding of --report */
   EXIT_USAGE = 2,  /**< bad usage or unsupported request */
   EXIT_DEVICE = 3, /**< device or output failed: out of memory, launch error, disk full */
   EXIT_NO_GPU = 77 /**< a CUDA build on a machine with no GPU */
@@ -18,7 +18,7 @@ typedef enum ExitCode {
 
 typedef struct Error {
   ExitCode code;
-  char text[6000]; /**< room for a path, PATH_MAX, and what is to be said of it */
+  char text[6000]; /**< one line; room for a path of PATH_MAX bytes and a message */
 } Error;
 
 #ifdef __cplusplus

@@ -8,14 +8,14 @@
 #include <string.h>
 #include <unistd.h>
 
-/** Length of the UTF-8 sequence at `s` (Unicode, table 3-7), or 0 if there is no valid one. */
+/** Bytes of the UTF-8 sequence at `s` (Unicode, table 3-7), or 0 if it is invalid. */
 static int utf8_length(const unsigned char *s) {
   if (s[0] < 0x80) return 1;
   const int length = s[0] < 0xc2 ? 0 : s[0] < 0xe0 ? 2 : s[0] < 0xf0 ? 3 : s[0] < 0xf5 ? 4 : 0;
   for (int i = 1; i < length; i++) {
     if ((s[i] & 0xc0) != 0x80) return 0;
   }
-  /* Overlong forms, surrogates, and what lies beyond U+10FFFF. */
+  /* Overlong forms, surrogates, and code points above U+10FFFF. */
   const bool invalid = (s[0] == 0xe0 && s[1] < 0xa0) || (s[0] == 0xed && s[1] > 0x9f) ||
                        (s[0] == 0xf0 && s[1] < 0x90) || (s[0] == 0xf4 && s[1] > 0x8f);
   return invalid ? 0 : length;
@@ -38,7 +38,7 @@ static void write_quoted(FILE *stream, const char *text) {
   fputc('"', stream);
 }
 
-/** Adds a key, and a value that needs no quotes unless it is NULL. */
+/** Adds a key and, unless it is NULL, a value that needs no quotes. */
 static void add(JsonObject *object, const char *key, const char *value) {
   if (object->stream == NULL) return;
   if (ftell(object->stream) > 1) fputs(", ", object->stream);
@@ -100,7 +100,7 @@ void json_free(JsonObject *object) {
   *object = (JsonObject){0};
 }
 
-/** Returns 0, or the errno of what failed. */
+/** Appends the bytes with one write(). Returns 0, or the errno of the call that failed. */
 static int append(const char *path, const char *bytes, size_t length) {
   const int file = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
   if (file < 0) return errno;

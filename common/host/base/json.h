@@ -28,17 +28,17 @@ typedef struct JsonObject {
 /** Starts an empty object; freed by json_free(). */
 void json_begin(JsonObject *object);
 
-/** Adds text, null for NULL. A byte that is not part of valid UTF-8 becomes U+FFFD. */
+/** Adds a string; null if `value` is NULL. Bytes that are not valid UTF-8 become U+FFFD. */
 void json_string(JsonObject *object, const char *key, const char *value);
 
 void json_integer(JsonObject *object, const char *key, int64_t value);
 
-/** Adds the shortest of 15 to 17 digits that reads back as `value`; null for NaN and infinities. */
+/** Adds `value` with the fewest digits, 15 to 17, that keep all its bits; null if not finite. */
 void json_number(JsonObject *object, const char *key, double value);
 
 void json_bool(JsonObject *object, const char *key, bool value);
 
-/** Adds an integer, or null unless it is `known`. */
+/** Adds an integer if it is `known`, else null. */
 void json_known(JsonObject *object, const char *key, bool known, int64_t value);
 
 /** Closes the object. Returns its line, without a newline, or NULL when memory ran out. */
@@ -47,9 +47,9 @@ const char *json_end(JsonObject *object);
 void json_free(JsonObject *object);
 
 /**
- * Appends `line` and a newline to a file, which is created if need be, or to standard output if
- * `path` is "-". The line is one write() in append mode, so that the lines of several programs do
- * not mix. EXIT_DEVICE on failure, also for a NULL line; a part of a line is cut off again.
+ * Appends `line` and a newline to a file, created if missing, or to standard output if `path` is
+ * "-". The line is one write() in append mode, so lines of several programs do not mix. Fails with
+ * EXIT_DEVICE if writing fails or `line` is NULL; a partly written line is removed.
  */
 bool json_append_line(const char *path, const char *line, Error *error);
 

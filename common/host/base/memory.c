@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/** Code, stacks of the threads and of simulated threads, libraries: about 25 MB were measured. */
+/** Code, libraries and the stacks of threads and simulated threads: about 25 MB were measured. */
 static const double PROGRAM_BYTES = 32e6;
 
 /** MemAvailable of /proc/meminfo: free memory and caches that can be dropped. */
@@ -22,7 +22,7 @@ static double machine_available_bytes(void) {
                        : (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
 }
 
-/** The least limit of a group and of the groups above it, up to the root that a container sees. */
+/** Smallest limit of a cgroup and its ancestors, up to the visible root; "max" is no limit. */
 static double least_limit(const char *root, char *group, const char *file_name) {
   double least = INFINITY;
   for (;;) {
@@ -30,7 +30,7 @@ static double least_limit(const char *root, char *group, const char *file_name) 
     double limit;
     snprintf(path, sizeof path, "%s%s/%s", root, group, file_name);
     FILE *file = fopen(path, "r");
-    if (file != NULL && fscanf(file, "%lf", &limit) == 1) least = fmin(least, limit); /* or "max" */
+    if (file != NULL && fscanf(file, "%lf", &limit) == 1) least = fmin(least, limit);
     if (file != NULL) fclose(file);
     char *slash = strrchr(group, '/');
     if (slash == NULL) return least;

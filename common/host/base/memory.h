@@ -10,21 +10,21 @@
 #include "host/base/error.h"
 
 /**
- * Bytes of memory that a new program could use: what the kernel calls available, or the limit of
- * the memory cgroup (v1 or v2) of this process or of one above it, if that is less.
+ * Bytes of memory that a new program could use: MemAvailable of the kernel, or the limit of the
+ * memory cgroup (v1 or v2) of this process or of an ancestor, whichever is smaller.
  */
 double memory_available_bytes(void);
 
-/** Begins a run, which has taken no memory yet. */
+/** Starts a run: measures the available memory; the run has taken none of it yet. */
 void memory_start(void);
 
 /**
- * Notes that `bytes` are about to be taken. EXIT_USAGE if the run would then hold more than was
- * available at its start, in one line that begins with `what`, such as a file or an option.
+ * Counts `bytes` as taken by the run; negative `bytes` give memory back. EXIT_USAGE if the run
+ * would hold more than was available at its start; `what`, a file or an option, begins the message.
  */
 bool memory_take(const char *what, double bytes, Error *error);
 
-/** What is left of the available memory. */
+/** Bytes of the available memory that the run has not taken. */
 double memory_left_bytes(void);
 
 #endif

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/** A decimal integer and nothing else: strtoll alone would take a plus sign and leading blanks. */
+/** True for a decimal integer alone; strtoll would also accept a plus sign and leading blanks. */
 static bool is_integer(const char *text) {
   const size_t digits = strspn(text + (*text == '-'), "0123456789");
   return digits > 0 && text[(*text == '-') + digits] == '\0';
@@ -38,7 +38,7 @@ bool parse_real(const char *option, const char *text, double *value, Error *erro
   char *end;
   errno = 0;
   const double parsed = strtod(text, &end);
-  /* strtod alone would take a plus sign, leading blanks and hexadecimal numbers. */
+  /* strtod alone would also accept a plus sign, leading blanks and hexadecimal numbers. */
   const bool decimal = *text != '+' && text[strspn(text, "0123456789.eE+-")] == '\0';
   if (!decimal || end == text || *end != '\0' || !isfinite(parsed)) {
     return fail(error, EXIT_USAGE, "%s %s: must be a finite number", option, text);

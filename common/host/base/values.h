@@ -1,7 +1,7 @@
 /**
  * @file
- * Values of options: text to number or name. On failure all that parse return false with EXIT_USAGE
- * and one line that names the option, the value and what would be right.
+ * Parses values of options. On failure, each parse function returns false with EXIT_USAGE and one
+ * line that names the option, the value and what is allowed.
  */
 #ifndef HOST_VALUES_H
 #define HOST_VALUES_H

@@ -1,6 +1,6 @@
 /**
  * @file
- * Is the answer right?
+ * The verdict: compares the outputs with the reference and applies the tolerances.
  */
 #include "host/check/check.h"
 
@@ -64,15 +64,14 @@ double row_limit(const Problem *p, const ReferenceRow *reference) {
   return fmax(rounded, distance(reference->base, reference->o, p->head_dim));
 }
 
-/* NaN and Inf in one head of an input tensor; `first` (may be NULL) becomes the first row with one.
- */
+/* Counts NaN and Inf in one head of an input; `first` (may be NULL) is set to their first row. */
 static int64_t count_not_finite(Dtype dtype, const uint16_t *x, const Strides *strides, int batch,
                                 int head, int64_t rows, int dim, int64_t *first) {
   int64_t count = 0;
   if (first) *first = INT64_MAX;
   for (int64_t row = 0; row < rows; ++row) {
     const RowScan scan = scan_row(dtype, x + row_offset(strides, batch, head, row), dim);
-    const int bad = scan.unwritten + scan.nan + scan.inf; /* to the inputs 0xffff is just a NaN */
+    const int bad = scan.unwritten + scan.nan + scan.inf; /* in an input, 0xffff is any NaN */
     if (bad > 0 && first && *first == INT64_MAX) *first = row;
     count += bad;
   }
@@ -98,7 +97,7 @@ static bool scan_inputs(const Problem *p, const HostInputs *inputs, int64_t *fir
   return bad == 0;
 }
 
-/* All of O and LSE, whatever the plan. */
+/* Scans all of O and LSE, whatever the plan. */
 static void scan_outputs(const Problem *p, const HostOutputs *outputs, bool inputs_finite,
                          CheckResult *result) {
   int64_t unwritten = 0, nan = 0, inf = 0;
@@ -138,8 +137,8 @@ typedef struct Comparison {
   RowFinding *findings;
 } Comparison;
 
-/* May NaN or Inf in V have reached this row, although the mask hides it? Where a kernel multiplies
- * whole tiles, up to the last key that a row of its query tile attends: 0 * NaN is NaN. */
+/* True if NaN or Inf of a masked key may be in this row: a kernel that multiplies whole tiles, up
+ * to the last key that its query tile attends, computes 0 * NaN = NaN. */
 static bool reached_by_bad_v(const Comparison *c, RowIndex row, int64_t first_bad) {
   const Problem *p = c->problem;
   if (!c->tiles->multiplies_masked_keys || first_bad == INT64_MAX) return false;
@@ -153,7 +152,7 @@ static bool reached_by_bad_v(const Comparison *c, RowIndex row, int64_t first_ba
   return false;
 }
 
-/* |LSE - ref| relative to what is allowed; equal values and a NaN that belongs there count as 0. */
+/* |LSE - ref| divided by its tolerance; 0 for equal infinities and for an expected NaN. */
 static double lse_distance(float lse, double expected) {
   if (isnan(expected)) return isnan(lse) && !lse_is_unwritten(lse) ? 0 : INFINITY;
   if (isinf(expected)) return lse == expected ? 0 : INFINITY;
@@ -161,7 +160,7 @@ static double lse_distance(float lse, double expected) {
   return isnan(error) ? INFINITY : error;
 }
 
-/* Compares element by element; `o` and `expected` keep only what has a norm. */
+/* Compares NaN, Inf and unwritten elements, and sets them to 0 in `o` and `expected`. */
 static void compare_special(const uint16_t *bits, double *o, double *expected, int dim,
                             RowFinding *finding) {
   for (int d = 0; d < dim; ++d) {
@@ -170,7 +169,7 @@ static void compare_special(const uint16_t *bits, double *o, double *expected, i
     } else if (isnan(expected[d])) {
       finding->nan_expected = true;
       finding->misplaced_number |= !isnan(o[d]);
-    } else if (isinf(expected[d])) { /* NaN if a probability that is 0 in fp32 met the Inf in V */
+    } else if (isinf(expected[d])) { /* or NaN: a prob of 0 in fp32, times Inf */
       finding->misplaced_number |= o[d] != expected[d] && !isnan(o[d]);
     } else if (isnan(o[d])) {
       ++finding->nan;
@@ -214,7 +213,7 @@ static void compare_row(void *context, size_t index, const ReferenceRow *referen
   }
 }
 
-/* The faults of a finding once it is known what is allowed. */
+/* The faults of a row; finding->share must be set. */
 static int faults_of(const RowFinding *finding) {
   int faults = 0;
   if (finding->unwritten) faults |= FAULT_UNWRITTEN;
@@ -224,9 +223,9 @@ static int faults_of(const RowFinding *finding) {
   return faults;
 }
 
-/* A row is allowed twice the baseline's largest error, but no more than rounding can do to it: a
- * row in which nearly everything cancels has a large relative error, and must not excuse the
- * others. */
+/* The tolerance of a row: `cap`, twice the largest relative error of the rounded reference, but at
+ * most twice the row's own limit. A row in which nearly everything cancels has a large relative
+ * error, which must not raise the tolerance of the others. */
 static void compare_with_allowed(RowFinding *finding, double cap) {
   const double allowed = fmin(cap * finding->norm, 2 * finding->own_limit);
   finding->not_judged = finding->norm > 0 && allowed >= finding->norm;
@@ -276,7 +275,7 @@ static void count_guards(const HostOutputs *outputs, CheckResult *result) {
   }
 }
 
-/* check_outputs() with its memory: first_bad [batch * kv_heads], findings [plan->count]. */
+/* check_outputs() with its buffers: first_bad [batch * kv_heads], findings [plan->count]. */
 static bool check_with(const Problem *problem, const HostInputs *inputs, const HostOutputs *outputs,
                        const CheckPlan *plan, const Description *tiles, ReferenceProgress *progress,
                        FILE *failure, int64_t *first_bad, RowFinding *findings, CheckResult *result,

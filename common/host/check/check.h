@@ -1,9 +1,9 @@
 /**
  * @file
- * When an answer is right: the rules, the failure text that says where it is wrong.
+ * The checker: compares outputs with the reference and reports where they are wrong.
  *
- * Outputs are filled with OUTPUT_POISON before a checked run and lie between guard bands of the
- * same pattern, so that a value never written, or written out of place, is seen as such.
+ * Before a checked run, the outputs and the guard bands around them are filled with OUTPUT_POISON.
+ * This shows values that were never written and writes outside of the outputs.
  */
 #ifndef HOST_CHECK_H
 #define HOST_CHECK_H
@@ -20,8 +20,8 @@
 typedef enum CheckMode { CHECK_DEFAULT, CHECK_ALL, CHECK_ROWS, CHECK_NONE } CheckMode;
 
 /**
- * Speed assumed of the reference, in flops (4 * head_dim for each score) per second: what one core
- * does with room to spare. Fixed, so that a seed chooses the same rows on every machine.
+ * Assumed speed of the reference in FLOP/s, with 4 * head_dim FLOP for each score; one core is
+ * faster. A constant, so that a seed chooses the same rows on every machine.
  */
 #define REFERENCE_SPEED 5e9
 
@@ -33,13 +33,13 @@ typedef struct CheckPlan {
 
 /**
  * Chooses the rows. CHECK_ALL: every row. CHECK_NONE: none. CHECK_ROWS: a sample of `wanted` rows.
- * CHECK_DEFAULT: every row if the reference takes under a second at REFERENCE_SPEED, else as many
- * as take 1.5 s, but up to four times as many where the edges of the tiles need it.
+ * CHECK_DEFAULT: every row if the reference takes under a second at REFERENCE_SPEED, else a sample
+ * that takes 1.5 s, or up to four times as many rows to include all tile edges.
  *
  * A sample is random (by `seed`), spread evenly over the output, without repeats. It holds the
- * first and the last row of every tile of `block_m` rows in some head - evenly chosen tiles when
- * there are more edges than rows - and always the last row of the last head. The rows are in the
- * order of batch, head and q. Freed by check_plan_free().
+ * first and the last row of every tile of `block_m` rows in some head (of evenly chosen tiles if
+ * there are more edges than rows) and the last row of the last head. Rows are in the order of
+ * batch, head and q. EXIT_DEVICE if memory runs out. Freed by check_plan_free().
  */
 bool check_plan(const Problem *problem, const Mask *mask, CheckMode mode, int64_t wanted,
                 int block_m, uint64_t seed, CheckPlan *plan, Error *error);
@@ -48,14 +48,14 @@ void check_plan_free(CheckPlan *plan);
 /** Errors are relative: ||O - ref|| / ||ref|| of a row, Euclidean norm over the head dimension. */
 typedef struct CheckResult {
   bool right;
-  bool judged;              /**< at least one row told a right kernel from a wrong one */
+  bool judged;              /**< at least one row could be judged */
   size_t rows_checked;      /**< compared with the reference */
-  size_t rows_not_compared; /**< NaN or Inf of V may have reached them: counted, not compared */
+  size_t rows_not_compared; /**< NaN or Inf of masked keys may be in them */
   size_t rows_nan_expected; /**< rows where the reference itself is NaN, and the output is too */
-  size_t rows_not_judged;   /**< allowed an error as large as the row: all 0 would pass */
+  size_t rows_not_judged;   /**< tolerance as large as the row: all 0 would pass */
   double max_error, mean_error, allowed_error;
-  double max_share;     /**< error by what is allowed to its row, at worst: right if <= 1 */
-  double max_lse_error; /**< |LSE - ref| at worst, relative to what is allowed: right if <= 1 */
+  double max_share;     /**< largest error divided by its row's tolerance: right if <= 1 */
+  double max_lse_error; /**< largest |LSE - ref| divided by its tolerance: right if <= 1 */
   size_t guard_bytes_touched;
   int64_t values_unwritten; /**< elements of O and LSE that still hold the poison, over all rows */
   int64_t values_nan;       /**< NaN where the reference has a number */
@@ -65,13 +65,12 @@ typedef struct CheckResult {
 } CheckResult;
 
 /**
- * Judges the outputs. All of O and LSE is scanned for unwritten values and, if the inputs are
- * finite, for NaN and Inf; the rows of the plan (in the order that check_plan() gives them) are
- * compared with the reference. When something is wrong the report goes to `failure` (may be NULL):
- * the counts, the first wrong element as (b, h, q, d) with both values, where the errors lie, a
- * text heat map of the tiles, and the mistake that would explain the worst row if a known one does.
- * `progress` may be NULL. Returns false with EXIT_DEVICE if memory runs out; the verdict is
- * result->right.
+ * Checks the outputs and sets result->right. All of O and LSE is scanned for unwritten values and,
+ * if the inputs are finite, for NaN and Inf; the rows of the plan, in check_plan()'s order, are
+ * compared with the reference. If something is wrong, `failure` (may be NULL) gets a report: the
+ * counts, the first wrong element as (b, h, q, d) with both values, the positions of the errors, a
+ * text heat map of the tiles, and the known mistake, if any, that explains the worst row.
+ * `progress` may be NULL. Returns false with EXIT_DEVICE if memory runs out.
  */
 bool check_outputs(const Problem *problem, const HostInputs *inputs, const HostOutputs *outputs,
                    const CheckPlan *plan, const Description *tiles, ReferenceProgress *progress,

@@ -1,8 +1,7 @@
 /**
  * @file
- * Which mistake was it? One wrong row is computed again with each of the mistakes that attention
- * kernels are known for. Only a mistake that gives the wrong answer itself, within the tolerance,
- * is named.
+ * The diagnosis: computes one wrong row again with each common mistake of attention kernels. A
+ * mistake is named only if it reproduces the wrong row within the tolerance.
  */
 #include <math.h>
 #include <stdarg.h>
@@ -11,7 +10,7 @@
 
 #include "host/check/check_parts.h"
 
-/* The row under suspicion, and the best explanation so far. */
+/* The row to diagnose, and the best explanation so far. */
 typedef struct Case {
   const Judgement *judgement;
   RowIndex row;
@@ -29,10 +28,10 @@ typedef struct Attention {
   int64_t end; /* of the last span */
   double max, sum;
   double total[MAX_HEAD_DIM]; /* sum of p v */
-  double *p;                  /* [kv_len], 0 where the mask hides */
+  double *p;                  /* [kv_len], 0 for masked keys */
 } Attention;
 
-/* An explanation is `numerator / denominator`; the closest one wins. */
+/* Keeps the explanation if `numerator / denominator` is the closest to the row so far. */
 __attribute__((format(printf, 4, 5))) static void explain(Case *c, const double *numerator,
                                                           double denominator, const char *format,
                                                           ...) {
@@ -72,7 +71,7 @@ static void add_value(const Judgement *j, const Attention *a, double prob, int64
   for (int d = 0; d < p->head_dim; ++d) sum[d] += prob * element_value(p->dtype, v[d]);
 }
 
-/* Needs a->row, kv_head and spans; fills the rest. */
+/* Attention of a->row over a->spans of a->kv_head; fills the other fields. */
 static void attend(const Judgement *j, Attention *a) {
   a->max = -INFINITY;
   a->sum = 0;
@@ -109,7 +108,7 @@ static void try_lost_keys(Case *c, const Attention *a) {
   }
 }
 
-/* The tile of keys [first, last) with K or V of the tile `shift` keys away. */
+/* Tries K or V of the tile `shift` keys away in place of the tile of keys [first, last). */
 static void try_stale_tile(Case *c, const Attention *a, const double *part, double part_sum,
                            int64_t first, int64_t last, int64_t shift) {
   const Judgement *j = c->judgement;
@@ -153,7 +152,7 @@ static void try_tiles(Case *c, const Attention *a) {
   }
 }
 
-/* Other ends of a row that attends the keys from 0 on, as under the two simplest masks. */
+/* Tries other last keys for a row that attends keys 0 to end - 1, as full and causal masks do. */
 static void try_alignments(Case *c, const Attention *a) {
   const Problem *p = c->judgement->problem;
   const struct {
@@ -190,7 +189,7 @@ static void try_kv_heads(Case *c, const Attention *a) {
   }
 }
 
-/* Rows of the same 16, the rows of one tensor-core tile. */
+/* Tries the results of the other rows of the 16 in one tensor-core tile. */
 static void try_rows(Case *c, const Attention *a) {
   const Problem *p = c->judgement->problem;
   const int first = c->row.q / 16 * 16;
@@ -211,9 +210,9 @@ static void explain_row(Case *c, Attention *a) {
   explain(c, a->total, 1, "the final division by the softmax denominator is missing");
   try_tiles(c, a);
   try_lost_keys(c, a);
-  try_alignments(c, a); /* from here on P of the row itself is overwritten ... */
+  try_alignments(c, a); /* overwrites a->p */
   try_kv_heads(c, a);
-  try_rows(c, a); /* ... and here its spans */
+  try_rows(c, a); /* overwrites a->spans */
 }
 
 bool diagnose_row(const Judgement *judgement, RowIndex row, FILE *out, Error *error) {

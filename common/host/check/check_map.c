@@ -1,6 +1,6 @@
 /**
  * @file
- * The whole output at a glance: every row in order, and a text heat map of heads and query tiles.
+ * Visits every row of the output in order, and draws a text heat map of heads and query tiles.
  */
 #include <math.h>
 #include <string.h>
@@ -9,11 +9,10 @@
 
 enum { MAP_LINES = 40, MAP_COLUMNS = 64 };
 
-/* Symbols of the heat map, the worse the later. */
+/* Symbols of the heat map, from best to worst. */
 static const char SYMBOLS[] = " -.L123456789NU";
 
-/* Looks at a row of the output. `planned` walks through the plan, whose rows come in the same
- * order. */
+/* The state of a row. `planned` is the next entry of the plan, whose rows have the same order. */
 static RowView view_row(const Judgement *j, RowIndex row, size_t *planned) {
   RowView view = {.row = row};
   if (*planned < j->plan->count) {
@@ -47,7 +46,7 @@ void visit_rows(const Judgement *j, RowVisitor *visit, void *context) {
   }
 }
 
-/* A cell holds some heads and some query tiles, and the symbol of its worst row. */
+/* A cell stands for some heads and query tiles and holds the symbol of their worst row. */
 typedef struct FaultMap {
   const Problem *problem;
   int64_t heads_per_line;

@@ -1,8 +1,7 @@
 /**
  * @file
- * What the parts of the checker share: check.c judges, check_report.c tells, check_map.c draws,
- * check_pattern.c puts sets of rows into words, check_diagnose.c looks for the mistake. Of interest
- * to nobody else.
+ * Internal to the checker: check.c decides, check_report.c writes the failure text, check_map.c
+ * draws, check_pattern.c describes sets of rows, check_diagnose.c looks for the mistake.
  */
 #ifndef HOST_CHECK_PARTS_H
 #define HOST_CHECK_PARTS_H
@@ -23,10 +22,10 @@ typedef struct RowFinding {
   double distance;   /**< ||O - ref|| */
   double norm;       /**< ||ref|| */
   double base_error; /**< ||base - ref|| / ||ref||; 0 where ref is 0 */
-  double own_limit;  /**< what rounding can do to this row at most, see row_limit() */
-  double share;      /**< of what the row is allowed; right if <= 1 */
-  bool not_judged;   /**< the row is allowed an error as large as itself */
-  double lse_error;  /**< |LSE - ref| relative to what is allowed */
+  double own_limit;  /**< largest rounding error of this row, see row_limit() */
+  double share;      /**< error divided by the row's tolerance; right if <= 1 */
+  bool not_judged;   /**< the tolerance is as large as the row */
+  double lse_error;  /**< |LSE - ref| divided by its tolerance */
   int unwritten, nan, inf;
   bool lse_nan;          /**< NaN, neither expected nor the poison */
   bool misplaced_number; /**< a number where the reference is NaN or infinite */
@@ -35,16 +34,16 @@ typedef struct RowFinding {
   int faults;
 } RowFinding;
 
-/** How the checker sees a row of the output, of the plan or not. */
+/** The state of a row of the output, in the plan or not. */
 typedef struct RowView {
   RowIndex row;
   bool checked;      /**< compared with the reference */
   bool not_compared; /**< V holds NaN or Inf */
   int faults;
-  double share; /**< error by what is allowed; 0 if not checked */
+  double share; /**< error divided by the row's tolerance; 0 if not checked */
 } RowView;
 
-/** Everything known when the verdict is reached. */
+/** The inputs and the results of a finished check. */
 typedef struct Judgement {
   const Problem *problem;
   const HostInputs *inputs;
@@ -78,9 +77,9 @@ static inline const uint16_t *output_row(const Judgement *judgement, RowIndex ro
 }
 
 /**
- * What rounding can do to a row by its own numbers: each P and O rounded once, u (||P |V||| +
- * ||ref||), or what it did to the baseline if that is more (subnormal numbers round more coarsely).
- * Half of what is allowed; the other half is for the order of the sums.
+ * Largest rounding error of a row by its own numbers: each P and O rounded once, u (||P |V||| +
+ * ||ref||), or the error of the rounded reference if that is larger (subnormal numbers round more
+ * coarsely). It is half of the tolerance; the other half is for the order of the sums.
  */
 double row_limit(const Problem *problem, const ReferenceRow *reference);
 
@@ -95,22 +94,21 @@ void visit_rows(const Judgement *judgement, RowVisitor *visit, void *context);
 /** Draws heads and query tiles as text, at most 40 lines of 64 columns. */
 void draw_fault_map(const Judgement *judgement, FILE *out);
 
-/** Writes the failure text. */
+/** Writes the failure text. EXIT_DEVICE if memory runs out. */
 bool report_failure(const Judgement *judgement, FILE *out, Error *error);
 
-/** What is known of an index: of a row, a head, a column. */
+/** Flags of an index of a row, a head or a column. */
 enum { INDEX_RIGHT = 1, INDEX_FAULTY = 2 };
 
 /**
- * Writes which of `n` indices are faulty in the fewest words that are true: "row 5", "the last 17
- * rows", "rows 8..15 of every 16", "every head but 0". `seen` holds INDEX_RIGHT, INDEX_FAULTY, both
- * or neither. `tile` indices make a `tile_noun`; 0 if there are none.
+ * Writes which of `n` indices are faulty as a short phrase: "row 5", "the last 17 rows", "rows
+ * 8..15 of every 16", "every head but 0". `seen`, [n], holds INDEX_RIGHT, INDEX_FAULTY, both or
+ * neither. A `tile_noun` has `tile` indices; 0 if there are no tiles.
  */
 void describe_indices(FILE *out, const char *noun, const uint8_t *seen, int64_t n,
                       const char *tile_noun, int tile);
 
-/** Writes the known mistake that explains a wrong row best, if one explains it within the
- * tolerance. */
+/** Writes the mistake that explains a wrong row within the tolerance, if a known one does. */
 bool diagnose_row(const Judgement *judgement, RowIndex row, FILE *out, Error *error);
 
 #endif

@@ -1,6 +1,6 @@
 /**
  * @file
- * A set of indices in the fewest words that are true.
+ * Describes a set of indices as a short phrase.
  */
 #include <inttypes.h>
 #include <string.h>
@@ -9,7 +9,7 @@
 
 enum { SHORT_LIST = 4, MAX_PERIOD = 256 };
 
-/* What is to be described. Unknown indices belong to neither side and contradict nothing. */
+/* The set to describe. Unknown indices are neither faulty nor right. */
 typedef struct IndexSet {
   FILE *out;
   const char *noun;
@@ -43,7 +43,7 @@ static void list_indices(const IndexSet *set, bool (*belongs)(const IndexSet *, 
   }
 }
 
-/* One unbroken range. */
+/* Describes one unbroken range; false if the set is none. */
 static bool describe_range(const IndexSet *set, const char *tile_noun, int tile) {
   if (any_right(set, set->first, set->last)) return false;
   const bool to_end = !any_right(set, set->last, set->n);
@@ -64,7 +64,7 @@ static bool describe_range(const IndexSet *set, const char *tile_noun, int tile)
   return true;
 }
 
-/* The same range of residues in every period; a period that is a query tile has warps. */
+/* Describes the same range of residues in every period; a period of a query tile has warps. */
 static bool describe_period(const IndexSet *set, int period, bool has_warps) {
   if (period < 2 || period > MAX_PERIOD || 2 * period > set->n) return false;
   uint8_t residues[MAX_PERIOD] = {0};
@@ -73,7 +73,7 @@ static bool describe_period(const IndexSet *set, int period, bool has_warps) {
   for (int r = 0; r < period; ++r) {
     const bool right = residues[r] & INDEX_RIGHT;
     if (is_faulty(&one, r)) {
-      if (right) return false; /* unknown whether this residue is good or bad */
+      if (right) return false; /* right in some periods only */
       one.first = r < one.first ? r : one.first;
       one.last = r;
     }
@@ -92,7 +92,7 @@ static bool describe_period(const IndexSet *set, int period, bool has_warps) {
   return true;
 }
 
-/* Some tiles, each of them wholly; nothing else. */
+/* Describes a set of whole tiles; false if the set is none. */
 static bool describe_tiles(const IndexSet *set, const char *tile_noun, int tile) {
   if (tile < 2) return false;
   for (int64_t start = 0; start < set->n; start += tile) {

@@ -1,11 +1,10 @@
 /**
  * @file
- * Which rows to compare with the reference.
+ * Chooses the rows to compare with the reference.
  *
- * Rows are numbered (batch * q_heads + head) * q_len + q. Tile edges come first because that is
- * where kernels go wrong; the rest is drawn from the other rows. Both draws are stratified: the
- * range is cut into equal parts and one number is drawn from each, which spreads them, sorts them
- * and repeats none.
+ * Rows are numbered (batch * q_heads + head) * q_len + q. Tile edges are chosen first, because
+ * kernels often fail there; the rest is drawn from the other rows. Both draws are stratified: one
+ * number is drawn from each of equal parts of the range, so they are spread, sorted and distinct.
  */
 #include <stdlib.h>
 
@@ -16,7 +15,7 @@
 
 enum { LEAST_ROWS = 16, EDGE_FACTOR = 4 };
 
-/* Streams of random numbers, apart from those of the input tensors. */
+/* Streams of random numbers that the input tensors do not use. */
 enum { STREAM_EDGE = 100, STREAM_EDGE_HEAD, STREAM_ROW };
 
 /* A random number from the i-th of `parts` equal parts of 0 .. total-1. */
@@ -31,7 +30,7 @@ static int64_t count_rows(const Problem *p) {
   return (int64_t)p->batch * p->q_heads * p->q_len;
 }
 
-/* First and last row of every tile; they are the same in a tile of one row. */
+/* Number of first and last rows of all tiles; a tile of one row has one edge. */
 static int64_t count_edges(const Problem *p, int block_m) {
   if (block_m == 1) return p->q_len;
   const int64_t whole = p->q_len / block_m, rest = p->q_len % block_m;
@@ -50,8 +49,7 @@ static int compare_int64(const void *a, const void *b) {
   return (x > y) - (x < y);
 }
 
-/* `count` of the edges as sorted row numbers: each in a random head, the last one in the last head.
- */
+/* Draws `count` edges in random heads as sorted numbers; the last is the output's last row. */
 static void choose_edges(const Problem *p, int block_m, uint64_t seed, int64_t count,
                          int64_t *numbers) {
   const int64_t edges = count_edges(p, block_m);
@@ -76,7 +74,7 @@ static void fill_sample(const Problem *p, uint64_t seed, const int64_t *edges, i
   const int64_t others = (int64_t)plan->count - edge_count;
   int64_t edge = 0, row = 0;
   for (int64_t i = 0; i < others; ++i) {
-    /* The k-th row that is no edge is row k plus the edges before it. */
+    /* The k-th row that is no edge has the number k plus the count of edges before it. */
     const int64_t k = draw(seed, STREAM_ROW, i, others, count_rows(p) - edge_count);
     while (edge < edge_count && edges[edge] <= k + edge) {
       plan->rows[row++] = row_of_number(p, edges[edge++]);
@@ -86,7 +84,7 @@ static void fill_sample(const Problem *p, uint64_t seed, const int64_t *edges, i
   while (edge < edge_count) plan->rows[row++] = row_of_number(p, edges[edge++]);
 }
 
-/* Rows to check when the user leaves it to us. */
+/* Number of rows to check by default. */
 static int64_t default_count(const Problem *p, const Mask *mask, int block_m) {
   const double rows = (double)count_rows(p);
   const double entries = (double)mask_entries(mask, p->batch, p->q_heads);

@@ -1,6 +1,6 @@
 /**
  * @file
- * What is wrong, and where: the text of a failure.
+ * The failure text: what is wrong, and where.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -9,7 +9,7 @@
 
 enum { EXAMINED_ROWS = 16 };
 
-/* Where the rows with a certain fault lie. */
+/* Positions of the rows with one fault. */
 typedef struct FaultPlaces {
   const Problem *problem;
   int fault;
@@ -84,7 +84,7 @@ static void note_examined(void *context, const RowView *view) {
   }
 }
 
-/* How far an element is off, whatever is wrong with it. */
+/* Absolute error of an element; INFINITY if it is unwritten or a misplaced NaN. */
 static double element_error(uint16_t bits, double o, double expected) {
   if (bits == 0xffff) return INFINITY;
   if (isnan(expected)) return isnan(o) ? 0 : INFINITY;
@@ -92,7 +92,7 @@ static double element_error(uint16_t bits, double o, double expected) {
   return isnan(o) ? INFINITY : fabs(o - expected);
 }
 
-/* A value as text; no sign on NaN, which would be an accident. */
+/* A value as text; the sign of NaN has no meaning and is left out. */
 static const char *value_text(double value, bool unwritten, char text[32]) {
   if (unwritten) return "never written";
   if (isnan(value)) return "nan";
@@ -100,9 +100,8 @@ static const char *value_text(double value, bool unwritten, char text[32]) {
   return text;
 }
 
-/* An element is to blame if its error is more than its share of what the row is allowed - in a row
-   over the tolerance at least one is - and no small matter beside the largest, which rounding may
-   be. */
+/* Marks the wrong columns of a row. Their error exceeds the row's tolerance / sqrt(head_dim), as at
+ * least one does in a wrong row, and a tenth of the largest error, which excludes mere rounding. */
 static void blame_columns(Examined *examined, size_t index, const ReferenceRow *reference) {
   const Judgement *j = examined->judgement;
   const Problem *p = j->problem;
@@ -116,7 +115,7 @@ static void blame_columns(Examined *examined, size_t index, const ReferenceRow *
   }
   const double limit = fmin(j->result->allowed_error * sqrt(norm), 2 * row_limit(p, reference));
   const double share = limit / sqrt(p->head_dim);
-  const double least = fmax(share, largest / 10); /* share is NaN where the reference is */
+  const double least = fmax(share, largest / 10); /* fmax() ignores a share of NaN */
   bool told = index > 0;
   for (int d = 0; d < p->head_dim; ++d) {
     const bool blame = errors[d] > least || errors[d] == INFINITY;
@@ -147,7 +146,7 @@ static void examine_lse(void *context, size_t index, const ReferenceRow *referen
           value_text(reference->lse, false, should));
 }
 
-/* The first wrong elements, and the columns of the first wrong rows. */
+/* Writes the first wrong elements, and the wrong columns of the first wrong rows. */
 static bool describe_elements(const Judgement *j, FILE *out, Error *error) {
   Examined examined = {.judgement = j, .out = out};
   visit_rows(j, note_examined, &examined);
@@ -209,8 +208,7 @@ static void report_counts(const Judgement *j, FILE *out) {
   }
 }
 
-/* The row to diagnose: the one with the largest finite error tells one mistake from another best.
- */
+/* Finds the row to diagnose: the one with the largest finite error. False if there is none. */
 static bool worst_row(const Judgement *j, RowIndex *row) {
   double worst = 0;
   for (size_t i = 0; i < j->plan->count; ++i) {

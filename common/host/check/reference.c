@@ -2,10 +2,10 @@
  * @file
  * Attention in fp64 for any set of rows.
  *
- * A group of rows that read the same key/value head goes through K and V together, a block of keys
- * at a time, so that converting a block to double is paid once per group. K is transposed within
- * its block: then the inner loop of Q K^T runs over keys and that of P V over columns, and both
- * vectorise without changing the order of any sum.
+ * Rows that read the same key/value head form a group. A group reads K and V in blocks of keys, and
+ * converts a block to double once for all its rows. K is transposed within its block: the inner
+ * loop of Q K^T runs over keys and that of P V over columns, so both vectorise without changing the
+ * order of any sum.
  */
 #include "host/check/reference.h"
 
@@ -45,7 +45,7 @@ typedef struct Group {
   const RowIndex *rows;
   size_t first;
   int count;
-  int64_t first_key, end_key; /* no row attends a key outside; the first is that of a block */
+  int64_t first_key, end_key; /* all attended keys; first_key begins a block */
 } Group;
 
 typedef struct RowSums {
@@ -96,7 +96,7 @@ static bool new_workspace(const Job *job, Workspace *work) {
   return false;
 }
 
-/* One head_dim long row as doubles, `stride` elements apart. */
+/* Converts a row of `dim` elements to doubles, which are written `stride` elements apart. */
 static void convert_row(Dtype dtype, const uint16_t *from, int dim, double *to, int stride) {
   if (dtype == DTYPE_FP16) {
     for (int d = 0; d < dim; ++d) to[d * stride] = half_bits_to_float(from[d]);
@@ -105,8 +105,7 @@ static void convert_row(Dtype dtype, const uint16_t *from, int dim, double *to, 
   }
 }
 
-/* scores[key] = q . k[key] for a whole block; keys past its end are zero and give a score of zero.
- */
+/* scores[key] = q . k[key] for a whole block; scores past the last key are not used. */
 ANY_VECTOR_WIDTH
 static void score_block(const double *q, const double *k_transposed, int padded_dim,
                         double *scores) {
@@ -171,7 +170,7 @@ static void load_queries(const Job *job, Group *group, Workspace *work) {
   }
 }
 
-/* Moves on to the first span that reaches past key `first`; true if it begins before `last`. */
+/* Advances to the first span that ends past key `first`; true if it begins before `last`. */
 static bool attends_any(RowSums *sums, int64_t first, int64_t last) {
   while (sums->next_span < sums->span_count && sums->spans[sums->next_span].end <= first) {
     ++sums->next_span;
@@ -186,8 +185,8 @@ static bool group_attends(const Group *group, Workspace *work, int64_t first, in
   return any;
 }
 
-/* The part of span `i` of a row among the keys first .. last - 1, counted from `first`; false if
- * there is none. */
+/* Sets `from` and `to` - 1 to the first and last key of span `i` within first .. last - 1, relative
+ * to `first`; false if there are none. */
 static bool span_in_block(const RowSums *sums, int i, int64_t first, int64_t last, int *from,
                           int *to) {
   if (i >= sums->span_count || sums->spans[i].first >= last) return false;
@@ -196,7 +195,7 @@ static bool span_in_block(const RowSums *sums, int i, int64_t first, int64_t las
   return true;
 }
 
-/* First pass: all scores of the group, and the maximum of each row. */
+/* First pass: computes all scores of the group and the maximum of each row. */
 static void compute_scores(const Job *job, const Group *group, Workspace *work) {
   const Problem *problem = job->problem;
   const RowIndex row = group->rows[0];
@@ -269,7 +268,7 @@ static void weigh_values(const Job *job, const Group *group, Workspace *work) {
   }
 }
 
-/* Divides by the sums and hands the rows over. */
+/* Divides by the sums and passes the rows to the consumer. */
 static void finish_rows(const Job *job, const Group *group, Workspace *work) {
   const Dtype dtype = job->problem->dtype;
   const int dim = job->problem->head_dim;
@@ -288,8 +287,7 @@ static void finish_rows(const Job *job, const Group *group, Workspace *work) {
   }
 }
 
-/* The next rows to work on; false when there are none left. `finished` rows are reported as done.
- */
+/* Takes the next rows; false if none are left. `finished` rows are reported as done. */
 static bool take_group(Job *job, int finished, Group *group) {
   const Problem *problem = job->problem;
 #pragma omp critical(reference_job)

@@ -1,6 +1,6 @@
 /**
  * @file
- * What every step is compared with: attention in fp64, row by row, on the rounded inputs.
+ * The reference for every step: attention in fp64, row by row, on the 16-bit inputs.
  */
 #ifndef HOST_REFERENCE_H
 #define HOST_REFERENCE_H
@@ -28,7 +28,7 @@ typedef struct HostInputs {
 typedef struct ReferenceRow {
   const double *o;    /**< [head_dim] fp64 result; all zero if the row attends nothing */
   const double *base; /**< [head_dim] the same with the roundings of a tensor-core kernel */
-  /** [head_dim] sum of P |V| over the sum of P: what `o` would be if nothing cancelled. */
+  /** [head_dim] sum of P |V| divided by the sum of P: |o| if no terms cancelled. */
   const double *magnitude;
   double lse; /**< natural log of the softmax denominator; -inf if the row attends nothing */
 } ReferenceRow;
@@ -40,16 +40,15 @@ typedef void ReferenceConsumer(void *context, size_t index, const ReferenceRow *
 typedef void ReferenceProgress(size_t done, size_t total);
 
 /**
- * Computes `count` rows (any subset, any order, repeats allowed) with OpenMP. Neighbours in `rows`
- * that read the same key/value head share the work of reading it, so rows sorted by batch and head
- * are the quickest. Every row has the same bits whatever the other rows, the threads or the vector
- * width.
+ * Computes `count` rows (any subset, any order, repeats allowed) with OpenMP. Consecutive rows of
+ * one key/value head share the work of converting it, so rows sorted by batch and head are fastest.
+ * The bits of a row do not depend on the other rows, the threads or the vector width.
  *
- * `base` rounds where the hardware does: P = exp(s - final row max) to dtype, unnormalised; the sum
- * over the unrounded fp32 P; the quotient to dtype. A score of -inf from infinite inputs counts as
- * masked; NaN in a score gives a row of NaN. `progress` may be NULL. Returns false with EXIT_DEVICE
- * when memory runs out: a thread needs 8 bytes per key for each row it works on, at most 16 MiB
- * unless a single row is longer.
+ * `base` rounds as a tensor-core kernel does: P = exp(s - final row max) to dtype, unnormalised;
+ * its sum from unrounded fp32 P; the quotient to dtype. A score of -inf from infinite inputs counts
+ * as masked; NaN in a score gives a row of NaN. `progress` may be NULL. Returns false with
+ * EXIT_DEVICE if memory runs out: a thread needs 8 bytes per key for each of up to 16 rows, at most
+ * 16 MiB unless a single row needs more.
  */
 bool reference_rows(const Problem *problem, const HostInputs *inputs, const RowIndex *rows,
                     size_t count, ReferenceConsumer *consume, void *context,

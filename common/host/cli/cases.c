@@ -14,8 +14,8 @@ void cases_free(CaseList *list) {
   *list = (CaseList){0};
 }
 
-/** Cuts a line into words as a shell does, and applies them on top of `options`, which point into
- * `words` from then on. */
+/** Splits a line into words as a shell does and applies them on top of `options`, whose strings
+ * then point into `words`. */
 static bool parse_line(const char *line, wordexp_t *words, Options *options, Error *error) {
   words->we_offs = 1; /* room for the name of the program */
   if (wordexp(line, words, WRDE_NOCMD | WRDE_UNDEF | WRDE_DOOFFS) != 0) {
@@ -25,7 +25,7 @@ static bool parse_line(const char *line, wordexp_t *words, Options *options, Err
   return options_parse((int)words->we_wordc + 1, words->we_wordv, options, error);
 }
 
-/** Adds a case; none for an empty line or a comment. */
+/** Adds the case of a line; skips an empty line and a comment. */
 static bool add_case(CaseList *list, int line, char *text, const Options *base, Error *error) {
   text[strcspn(text, "\r\n")] = '\0';
   char *comment = strstr(text, " #");

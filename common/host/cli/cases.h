@@ -1,6 +1,6 @@
 /**
  * @file
- * Many problems in one process: a file of options.
+ * --cases: one run for each line of a file of options, all in one process.
  */
 #ifndef HOST_CASES_H
 #define HOST_CASES_H
@@ -24,9 +24,9 @@ typedef struct CaseList {
 } CaseList;
 
 /**
- * Reads the lines of a file, which apply on top of `base`. A line holds options as a shell takes
- * them, without commands; what follows a # is a comment. EXIT_USAGE names the first malformed line.
- * Freed by cases_free(), after a failure too.
+ * Reads a file of cases. Each line holds options as a shell reads them, without command
+ * substitution; they apply on top of `base`. A # begins a comment. EXIT_USAGE names the first
+ * malformed line. Call cases_free() afterwards, also after a failure.
  */
 bool cases_read(const char *path, const Options *base, CaseList *list, Error *error);
 void cases_free(CaseList *list);

@@ -11,10 +11,10 @@
 #include "host/masks/block_mask.h"
 #include "host/report/record.h"
 
-/* Tiles are rounded up past the last row in 32-bit arithmetic, so lengths stay well below 2^31. */
+/* Kernels round lengths up to whole tiles in 32-bit arithmetic, so they stay well below 2^31. */
 enum { LARGEST_LENGTH = 1 << 30 };
 
-/* Kernels take the scale as a normal float. Above the largest, fp32 scores are too coarse for the
+/* Kernels need the scale as a normal float. Above LARGEST_SCALE, fp32 scores are too coarse for the
  * check: see docs/correctness.md. */
 static const double SMALLEST_SCALE = 1.2e-38, LARGEST_SCALE = 32;
 
@@ -35,7 +35,7 @@ enum {
   KEY_VERSION
 };
 
-/* A run without options: of a size that suits a GPU, or small enough for a CPU. */
+/* The default problem: small enough for the CPU backend, or of a size that suits a GPU. */
 #ifdef SIMT_BACKEND
 #define DEFAULT_BATCH 1
 #define DEFAULT_HEADS 2
@@ -52,7 +52,7 @@ enum {
 #define DEFAULT_MIN_TIME 0.5
 #define DEFAULT_SEED 1
 #define QUOTE(x) #x
-/* One more level, so that a macro's value is quoted and not its name. */
+/* This extra macro level makes QUOTE() see the value of a macro and not its name. */
 #define BY_DEFAULT(value) " (default: " QUOTE(value) ")"
 
 static const struct argp_option OPTIONS[] = {
@@ -121,7 +121,7 @@ static const struct argp_option OPTIONS[] = {
     {0, 0, 0, 0, 0, 0},
 };
 
-/** What the parser carries from option to option. */
+/** The parser's state. */
 typedef struct Parse {
   Options *options;
   Error *error;
@@ -148,7 +148,7 @@ static bool parse_check(const char *text, Options *options, Error *error) {
 static const char *const LAYOUT_NAMES[] = {"bhnd", "bnhd"};
 static const char *const INPUT_NAMES[] = {"normal", "outlier", "spiky", "constant"};
 
-/** A name of a kind of input, or the path of a directory. */
+/** Parses a name of a kind of input, or the path of a directory. */
 static bool parse_input(const char *text, Options *options, Error *error) {
   int kind;
   Error unused = {0};
@@ -166,14 +166,14 @@ static bool parse_input(const char *text, Options *options, Error *error) {
   return true;
 }
 
-/** A size of the problem, which excludes --input DIR. */
+/** Parses a size of the problem; --input DIR excludes sizes. */
 static bool parse_size(const char *option, const char *text, int64_t most, int *size, Options *o,
                        Error *error) {
   o->size_option = option;
   return parse_count(option, text, most, size, error);
 }
 
-/** Options that describe the problem. */
+/** Parses an option of the problem; for any other option, returns false and sets no error. */
 static bool parse_problem_option(int key, char *text, Options *o, Error *error) {
   const char *const DTYPES[] = {dtype_name(DTYPE_FP16), dtype_name(DTYPE_BF16)};
   int index = 0;
@@ -222,7 +222,7 @@ static bool parse_problem_option(int key, char *text, Options *o, Error *error) 
   }
 }
 
-/** Options that say what to do with it. */
+/** The same for an option that says what to do with the problem. */
 static bool parse_action_option(int key, char *text, Options *o, Error *error) {
   int64_t count;
   switch (key) {
@@ -343,7 +343,7 @@ Options options_default(void) {
   };
 }
 
-/** Finds options that exclude each other. */
+/** Refuses options that exclude each other. */
 static bool check_exclusions(const Options *o, Error *error) {
   if (o->input == INPUT_DIRECTORY && o->size_option != NULL) {
     return fail(error, EXIT_USAGE, "%s: must not be given with --input %s, whose files set sizes",
@@ -363,7 +363,7 @@ static bool check_exclusions(const Options *o, Error *error) {
 
 bool options_parse(int argc, char **argv, Options *options, Error *error) {
   Parse parse = {options, error};
-  /* In order, so that the option at fault is the last one that was looked at. */
+  /* ARGP_IN_ORDER: if parsing fails, the last option that argp read is the one at fault. */
   const unsigned flags = ARGP_NO_ERRS | ARGP_NO_HELP | ARGP_NO_EXIT | ARGP_IN_ORDER;
   error->text[0] = '\0';
   return argp_parse(&ARGP, argc, argv, flags, NULL, &parse) == 0 &&

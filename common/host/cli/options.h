@@ -19,10 +19,10 @@
 /** Order of the dimensions in device memory. */
 typedef enum Layout { LAYOUT_BHND, LAYOUT_BNHD } Layout;
 
-/** One run, as asked for. Strings point into the argument vector. */
+/** The options of one run. Strings point into the argument vector. */
 typedef struct Options {
   int batch, q_heads, q_len, head_dim;
-  int kv_heads, kv_len; /**< 0: those of Q */
+  int kv_heads, kv_len; /**< 0: as q_heads, q_len */
   Dtype dtype;
   const char *mask;
   int mask_block_q, mask_block_kv; /**< block sizes of --draw-mask and of the block mask */
@@ -37,7 +37,7 @@ typedef struct Options {
   CheckMode check;
   int64_t check_rows;      /**< for CHECK_ROWS */
   int repeat;              /**< least number of timed samples */
-  int repeat_if_slow;      /**< the same of slow passes */
+  int repeat_if_slow;      /**< the same if a pass is slow */
   double min_time;         /**< least seconds of timed samples */
   const char *json_path;   /**< or NULL */
   const char *cases_path;  /**< or NULL */
@@ -47,21 +47,20 @@ typedef struct Options {
   bool draw_mask, info, ceilings, help, version;
 } Options;
 
-/** What a run does when no option is given: small enough for a CPU, or of a size that suits a GPU.
- */
+/** The options of a run that gives none: a problem for a GPU, or a smaller one for a CPU. */
 Options options_default(void);
 
 /**
- * Applies an argument vector on top of `options`, of which some exclude others. argv[0] is the
- * program's name. Returns false with EXIT_USAGE and one line that names the option, the value and
- * what would be right.
+ * Parses an argument vector, in which argv[0] is the program's name, on top of `options`. If an
+ * option is wrong or excludes another, returns false with EXIT_USAGE and one line that names the
+ * option, the value and what is allowed.
  */
 bool options_parse(int argc, char **argv, Options *options, Error *error);
 
 /** Prints what --help shows. */
 void options_help(FILE *out);
 
-/** Where the report of a run goes: standard output, unless --json or --report=json is there. */
+/** Stream of the report: standard output, or standard error if JSON goes to standard output. */
 FILE *options_report_stream(const Options *options);
 
 /** The names that the command line uses. */
@@ -69,9 +68,9 @@ const char *input_name(const Options *options);
 const char *layout_name(Layout layout);
 
 /**
- * Checks what can be checked only when all options are known, and derives the problem, with dense
- * strides in the layout asked for, and its mask. EXIT_USAGE as above. On success the mask is to be
- * freed by mask_free().
+ * Derives the problem, with dense strides in the requested layout, and its mask; checks what
+ * depends on several options. EXIT_USAGE as above. On success, the caller frees the mask with
+ * mask_free().
  */
 bool options_problem(const Options *options, Problem *problem, Mask *mask, Error *error);
 

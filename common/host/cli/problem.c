@@ -7,12 +7,12 @@
 #include "host/device/device.h"
 
 #ifdef SIMT_BACKEND
-enum { COPIES = 2 }; /* the device's memory is this machine's */
+enum { COPIES = 2 }; /* the simulated device uses this machine's memory */
 #else
 enum { COPIES = 1 };
 #endif
 
-/** Takes memory for the tensors, and for O as --output writes it: bf16 as fp32. */
+/** Counts the memory of the tensors, and of O as --output writes it: bf16 as fp32. */
 static bool take_memory(const Options *o, const Problem *p, Error *error) {
   const double o_element = p->dtype == DTYPE_FP16 ? 2 : 4;
   const double written = o_element * p->batch * p->q_heads * p->q_len * p->head_dim;
@@ -34,8 +34,8 @@ static bool check_support(const Problem *p, Error *error) {
          fail(error, EXIT_USAGE, "%s", why);
 }
 
-/** Opens the mask, which may take long, once the step has agreed to the rest. A directory comes
- * first: its tiles may set the size of the blocks. */
+/** Opens the mask. Opening may take long, so check_support() comes first, except for a directory:
+ * its tiles may set the size of the blocks. */
 static bool open_mask(const Options *o, Problem *p, Mask *mask, Error *error) {
   p->mask = mask_kind(o->mask);
   if (step.block_masks == NULL && p->mask == MASK_BLOCKS) {

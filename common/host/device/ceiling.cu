@@ -9,11 +9,11 @@ constexpr int THREADS = 256;
 constexpr int ITERATIONS = 512;
 constexpr int UNROLL = 8;
 constexpr int TRIES = 3;
-// From idle a GPU takes some tenths of a second to its highest clock.
+// An idle GPU needs some tenths of a second to reach its highest clock.
 constexpr double SECONDS = 1.0;
 constexpr size_t COPY_BYTES = 256u << 20;
 
-/** Independent chains of x = x * a + b, long enough to hide the latency of each. */
+/** CHAINS independent chains of x = x * a + b: one issues while the others wait for results. */
 template <int CHAINS>
 __global__ void __launch_bounds__(THREADS) ffma_kernel(float a, float b, float *out) {
   float x[CHAINS];
@@ -33,7 +33,7 @@ __global__ void __launch_bounds__(THREADS) ffma_kernel(float a, float b, float *
   if (sum == -1.0f) *out = sum;
 }
 
-/** Independent chains of x = 2^-x, which stays between 0 and 1; the sign costs no instruction. */
+/** Independent chains of x = 2^-x, which stays in [0, 1]; the sign costs no instruction. */
 template <int CHAINS>
 __global__ void __launch_bounds__(THREADS) exp_kernel(float scale, float *out) {
   float x[CHAINS];
@@ -49,7 +49,7 @@ __global__ void __launch_bounds__(THREADS) exp_kernel(float scale, float *out) {
   if (sum == -1.0f) *out = sum;
 }
 
-/** Independent accumulators, so that one mma need not wait for another. */
+/** Independent accumulators, so that no mma waits for the result of another. */
 template <int ACCUMULATORS>
 __global__ void __launch_bounds__(THREADS) mma_kernel(uint32_t seed, float *out) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
@@ -73,7 +73,7 @@ __global__ void __launch_bounds__(THREADS) mma_kernel(uint32_t seed, float *out)
 #endif
 }
 
-/** Seconds of the fastest of some tries. `enqueue` starts the work. */
+/** Seconds of the fastest of TRIES runs. `enqueue` starts the work. */
 template <typename Enqueue>
 static double shortest(Enqueue enqueue) {
   cudaEvent_t start, stop;
@@ -103,7 +103,7 @@ static double measure_ffma(int blocks, float *out) {
 
 template <int ACCUMULATORS>
 static double measure_mma(int multiprocessors, float *out) {
-  // Several times as many blocks as the registers of a multiprocessor let run at once.
+  // Several times the number of blocks that run at once.
   const int blocks = 16 * multiprocessors;
   const double seconds = shortest([=] { mma_kernel<ACCUMULATORS><<<blocks, THREADS>>>(1, out); });
   const double flops_per_mma = 2.0 * 16 * 8 * 16;
@@ -123,7 +123,7 @@ static double measure_copy(char *buffer) {
   return 2.0 * COPY_BYTES / seconds * 1e-9;
 }
 
-/** All loops once; `found` keeps the best of what they reached. */
+/** Runs all loops once; `found` keeps the best rate of each. */
 static void measure_once(char *buffer, int multiprocessors, bool has_mma, Ceilings *found) {
   const int blocks = 8 * multiprocessors;
   float *out = (float *)buffer;

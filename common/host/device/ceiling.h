@@ -1,6 +1,6 @@
 /**
  * @file
- * What this GPU can do at best, measured by loops that do nothing else.
+ * Ceilings: the rates that this GPU reaches in loops of a single kind of instruction.
  */
 #ifndef HOST_CEILING_H
 #define HOST_CEILING_H
@@ -23,19 +23,18 @@ extern "C" {
 #endif
 
 /**
- * Measures for about a second with 512 MB of device memory, and takes the best of each. EXIT_DEVICE
- * when memory or a launch fails. Meaningless on the CPU backend.
+ * Measures for about a second with 512 MiB of device memory and keeps the best of each rate.
+ * EXIT_DEVICE if an allocation or a launch fails. Meaningless on the CPU backend.
  */
 bool ceilings_measure(Ceilings *ceilings, Error *error);
 
 /**
- * Reads what ceilings_write() kept of a device with this name; false if there is nothing. The file
- * is attention-steps/ceilings.txt in XDG_CACHE_HOME or ~/.cache.
+ * Reads the ceilings that ceilings_write() saved for a device of this name; false if there are
+ * none. The file is attention-steps/ceilings.txt in XDG_CACHE_HOME or ~/.cache.
  */
 bool ceilings_read(const char *device_name, Ceilings *ceilings);
 
-/** Dates the ceilings and keeps them in that file, whose path is returned; false if it cannot be
- * written. */
+/** Sets the date, saves the ceilings in that file and sets `path` to it; false if that fails. */
 bool ceilings_write(const char *device_name, Ceilings *ceilings, char path[PATH_MAX]);
 
 #ifdef __cplusplus

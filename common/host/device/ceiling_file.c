@@ -7,11 +7,11 @@
 
 #include "host/device/ceiling.h"
 
-/** Sets the path of the file, and creates its directory if asked to; false without a HOME. */
+/** Sets the path of the file; creates its directory if `create`. False if HOME is not set. */
 static bool find_path(bool create, char path[PATH_MAX]) {
   const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
   char directory[PATH_MAX / 2];
-  const bool standard = cache == NULL || cache[0] != '/'; /* relative ones are to be ignored */
+  const bool standard = cache == NULL || cache[0] != '/'; /* a relative path is ignored */
   if (standard && home == NULL) return false;
   snprintf(directory, sizeof directory, "%s%s", standard ? home : cache, standard ? "/.cache" : "");
   if (create) mkdir(directory, 0777);
@@ -43,7 +43,7 @@ bool ceilings_write(const char *device_name, Ceilings *c, char path[PATH_MAX]) {
   strftime(c->date, sizeof c->date, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&now, &utc));
   FILE *file = find_path(true, path) ? fopen(path, "w") : NULL;
   if (file == NULL) return false;
-  /* The device comes last: a file that a full disk cut short names none. */
+  /* The device comes last, so a file that a full disk truncated names no device. */
   const bool written =
       fprintf(file,
               "mma_tflops %.17g\nffma_tflops %.17g\nexp_g_per_s %.17g\ncopy_gb_per_s %.17g\n"

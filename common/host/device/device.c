@@ -68,7 +68,7 @@ bool device_allocate(void **pointer, size_t bytes, const char *what, Error *erro
     return true;
   }
   *pointer = NULL;
-  cudaGetLastError(); /* this failure is reported here and must not be seen by a later launch */
+  cudaGetLastError(); /* reported here; a later launch must not see it */
   return fail(error, EXIT_DEVICE, "%s: cannot allocate %zu bytes on the device: %s", what, bytes,
               cudaGetErrorString(status));
 }

@@ -35,10 +35,10 @@ bool step_build_choose(bool checking);
 /** Reads the properties of the current device. EXIT_NO_GPU if there is none. */
 bool device_open(Device *device, Error *error);
 
-/** True on success, else EXIT_DEVICE with `what` failed and CUDA's error text. */
+/** True on success; else fails with EXIT_DEVICE, naming `what` and CUDA's error. */
 bool device_ok(cudaError_t status, const char *what, Error *error);
 
-/** Allocates device memory; on failure names `what` and the bytes, and sets `*pointer` to NULL. */
+/** Allocates device memory. On failure EXIT_DEVICE names `what`, and `*pointer` is NULL. */
 bool device_allocate(void **pointer, size_t bytes, const char *what, Error *error);
 
 /** Device memory of one problem, except the mask. */
@@ -54,25 +54,23 @@ typedef struct DeviceTensors {
 /** Bytes of Q, K, V, O and LSE. */
 double device_tensors_bytes(const Problem *problem);
 
-/** Allocates all but the workspace and copies the inputs over. EXIT_DEVICE when memory runs out. */
+/** Allocates all but the workspace and copies `q`, `k` and `v`, 16-bit patterns with the problem's
+ * strides, to the device. EXIT_DEVICE if memory runs out. */
 bool device_tensors_create(const Problem *problem, const uint16_t *q, const uint16_t *k,
                            const uint16_t *v, DeviceTensors *tensors, Error *error);
 
-/**
- * Allocates the step's workspace, for as many heads as fit into `free_bytes`. EXIT_DEVICE if that
- * is none.
- */
+/** Allocates the step's workspace for as many heads as fit `free_bytes`. EXIT_DEVICE if none do. */
 bool device_workspace_create(const Problem *problem, size_t free_bytes, DeviceTensors *tensors,
                              Error *error);
 
-/** Device memory that is free once `taken` more bytes are in use; on the CPU backend no more than
- * this program may still take. */
+/** Bytes of device memory that are free once `taken` more bytes are in use; on the CPU backend at
+ * most memory_left_bytes(). */
 size_t device_free_bytes(size_t taken);
 
 /** Fills O, LSE and their guards with OUTPUT_POISON. */
 bool device_outputs_poison(DeviceTensors *tensors, Error *error);
 
-/** Copies in host memory of what the kernels wrote, guards included. */
+/** Copies in host memory of O, LSE and their guards. */
 typedef struct HostOutputs {
   const uint16_t *o; /**< first element of O; strides as in the problem */
   const float *lse;  /**< [batch, q_heads, q_len] */

@@ -21,18 +21,18 @@ typedef struct Timing {
 /** Bytes of the buffer that is overwritten before each sample to evict everything from L2. */
 size_t timing_flush_bytes(size_t l2_bytes);
 
-/** How many samples to take: at least so many, and for at least `min_time` seconds. */
+/** How many samples to take; all limits apply. */
 typedef struct Sampling {
-  int least;         /**< at least so many */
+  int least;         /**< minimum number of samples */
   int least_if_slow; /**< the same if a pass takes longer than SLOW_PASS_MS */
-  double min_time;   /**< seconds, of all samples together */
+  double min_time;   /**< minimum time of all samples together, in seconds */
 } Sampling;
 
 #define SLOW_PASS_MS 300
 
 /**
- * Times step.forward() with CUDA events around each pass; L2 is flushed before it. 3 warm-up
- * passes, then samples as `sampling` says. EXIT_DEVICE if a launch or memory fails.
+ * Times step.forward() with CUDA events around each pass, after an L2 flush; 3 passes warm up
+ * before the samples. EXIT_DEVICE if a launch or an allocation fails.
  */
 bool time_forward(const Problem *problem, const Tensors *tensors, int heads, size_t l2_bytes,
                   Sampling sampling, Timing *timing, Error *error);

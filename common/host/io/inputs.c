@@ -49,14 +49,14 @@ typedef struct Source {
   const int32_t *spiky_keys;
 } Source;
 
-/** Row of K, counted through batch and heads, that a row of Q resembles in spiky inputs. */
+/** Row of K, numbered over batch and heads, that a row of Q resembles in spiky inputs. */
 static int64_t spiky_row(const Problem *p, const int32_t *spiky_keys, int64_t row) {
   const int64_t head = row / p->q_len % p->q_heads, batch = row / p->q_len / p->q_heads;
   const int64_t kv_head = head / (p->q_heads / p->kv_heads);
   return (batch * p->kv_heads + kv_head) * p->kv_len + spiky_keys[row];
 }
 
-/** Element d of a row of a tensor; rows are counted through batch, head and length. */
+/** Element d of a row of a tensor; rows are numbered over batch, head and length. */
 static double drawn_value(const Source *source, const Problem *p, int stream, int64_t row, int d) {
   const uint64_t seed = source->seed, index = (uint64_t)(row * p->head_dim + d);
   if (source->kind == INPUT_CONSTANT) return 0.5;
@@ -80,7 +80,7 @@ static uint16_t file_value(const NpyArray *file, Dtype dtype, int64_t index) {
   return same ? ((const uint16_t *)file->data)[index] : round_to(dtype, file_number(file, index));
 }
 
-/** Whether a finite number of a file becomes infinite in the problem's dtype. */
+/** True if a finite number of a file becomes infinite in the problem's dtype. */
 static bool overflows(const NpyArray *file, Dtype dtype, int64_t index) {
   return file->type != NPY_U2 && isfinite(file_number(file, index)) &&
          (file_value(file, dtype, index) & 0x7fff) == (dtype == DTYPE_FP16 ? 0x7c00 : 0x7f80);
@@ -104,7 +104,7 @@ static bool check_range(const char *path, const NpyArray *file, Dtype dtype, Err
       dtype == DTYPE_FP16 ? ", or use --dtype bf16" : "");
 }
 
-/** Returns the number of NaN. */
+/** Fills a tensor. Returns the number of NaN. */
 static int64_t fill_tensor(const Source *source, const Problem *p, const NpyArray *file,
                            const Tensor *tensor) {
   const int64_t rows = (int64_t)p->batch * tensor->heads * tensor->length;
@@ -167,7 +167,7 @@ static bool open_file(const char *directory, Dtype dtype, int index, Inputs *inp
   return check_range(path, file, dtype, error);
 }
 
-/** Dimension `i` of a file must equal that of another. */
+/** Checks that dimension `i` of a file equals that of another. */
 static bool same_dimension(const char *directory, const Inputs *inputs, int file, int other, int i,
                            Error *error) {
   const int64_t found = inputs->files[file].shape[i];

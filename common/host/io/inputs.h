@@ -35,13 +35,13 @@ bool inputs_open(const char *directory, Dtype dtype, Problem *problem, Inputs *i
                  Error *error);
 
 /**
- * Allocates and fills q, k and v.
+ * Allocates and fills q, k and v; sets nan_count. EXIT_DEVICE if memory runs out.
  *
  * The value of an element depends on the seed, the tensor and the element's index in [B, H, N, D]
- * order, whatever the layout. normal: N(0,1). outlier: N(0,1), plus N(0,100) with probability
- * 0.001. spiky: a query is four times the key `spiky_keys` says plus N(0,0.01), so that most rows
- * are nearly one-hot; that array, [batch, q_heads, q_len], is NULL for other kinds. constant: 0.5
- * everywhere. A directory: what inputs_open() read.
+ * order, but not on the layout. normal: N(0,1). outlier: N(0,1), plus N(0,100) with probability
+ * 0.001. spiky: a query is four times its key of `spiky_keys` plus N(0,0.01), so that most rows of
+ * P are nearly one-hot; `spiky_keys`, [batch, q_heads, q_len], is NULL for other kinds. constant:
+ * 0.5 everywhere. A directory: what inputs_open() read.
  */
 bool inputs_fill(const Problem *problem, InputKind kind, uint64_t seed, const int32_t *spiky_keys,
                  Inputs *inputs, Error *error);

@@ -19,7 +19,7 @@ static const struct {
 } TYPES[] = {[NPY_F2] = {"<f2", 2}, [NPY_F4] = {"<f4", 4}, [NPY_F8] = {"<f8", 8},
              [NPY_U2] = {"<u2", 2}, [NPY_I4] = {"<i4", 4}, [NPY_B1] = {"|b1", 1}};
 
-/* The magic, the version, and the length of the header in 2 bytes; version 1. */
+/* A file of version 1 begins with the magic, 2 bytes of version and 2 of header length. */
 enum { MAGIC_BYTES = 6, PREAMBLE_BYTES = 10, MOST_HEADER_BYTES = 4096, ALIGNMENT = 64 };
 
 static const char MAGIC[] = "\x93NUMPY";
@@ -43,7 +43,7 @@ static bool data_bytes(NpyType type, int rank, const int64_t *shape, size_t *byt
 
 /* --- Reading ---------------------------------------------------------------------------------- */
 
-/** The header is a Python dictionary: where the value of `key` starts, or NULL. */
+/** Start of the value of `key` in the header, a Python dictionary; NULL if it is missing. */
 static const char *find_value(const char *header, const char *key) {
   for (const char *at = strstr(header, key); at != NULL; at = strstr(at + 1, key)) {
     const char *end = at + strlen(key);
@@ -54,7 +54,7 @@ static const char *find_value(const char *header, const char *key) {
   return NULL;
 }
 
-/** Whether `value` is the quoted name of a type in this order of bytes, '<' or '>'. */
+/** True if `value` is the quoted name of a type in this byte order, '<' or '>'. */
 static bool is_type(const char *value, NpyType type, char order) {
   if (strlen(value) < 5 || (*value != '\'' && *value != '"') || value[4] != value[0]) return false;
   if (memcmp(value + 2, TYPES[type].name + 1, 2) != 0) return false;
@@ -77,7 +77,7 @@ static bool parse_type(const char *path, const char *value, NpyTypes types, NpyT
               (int)strcspn(value, ","), value, types.names);
 }
 
-/** A tuple of lengths: "(3, 4)", "(3,)", "()". Returns its end, or NULL if it is malformed. */
+/** Parses a tuple of lengths: "(3, 4)", "(3,)", "()". Returns its end; NULL if malformed. */
 static const char *parse_shape(const char *text, NpyArray *array) {
   if (*text++ != '(') return NULL;
   for (array->rank = 0;; array->rank++) {
@@ -131,7 +131,7 @@ static bool parse_header(const char *path, const char *header, NpyTypes types, u
               shape, type_name);
 }
 
-/** Reads all that comes before the data. `size` is that of the file. */
+/** Reads and parses the header. `size` is that of the file, in bytes. */
 static bool read_header(const char *path, FILE *file, uint64_t size, NpyTypes types,
                         NpyArray *array, Error *error) {
   unsigned char preamble[PREAMBLE_BYTES + 2] = {0};
@@ -163,7 +163,7 @@ static bool read_header(const char *path, FILE *file, uint64_t size, NpyTypes ty
                 size);
   }
   header[length] = '\0';
-  for (size_t i = 0; i < length; i++) { /* parts of it are shown in messages */
+  for (size_t i = 0; i < length; i++) { /* messages show parts of it */
     if (header[i] < ' ' || header[i] > '~') header[i] = ' ';
   }
   return parse_header(path, header, types, size - offset - length, array, error);
@@ -188,7 +188,7 @@ static bool read_data(const char *path, FILE *file, NpyArray *array, Error *erro
 
 bool npy_read(const char *path, NpyTypes types, NpyArray *array, Error *error) {
   *array = (NpyArray){0};
-  /* Asked before the file is opened, because opening a pipe would wait for its other end. */
+  /* Before fopen(), because opening a pipe would wait for its other end. */
   struct stat status;
   const bool known = stat(path, &status) == 0;
   if (known && !S_ISREG(status.st_mode)) {
@@ -205,7 +205,7 @@ bool npy_read(const char *path, NpyTypes types, NpyArray *array, Error *error) {
 
 /* --- Writing ---------------------------------------------------------------------------------- */
 
-/** The bytes before the data: padded so that the data can be mapped to memory and read in place. */
+/** Writes the header, padded so that the data is aligned for mmap(). Returns its size. */
 static size_t format_header(const NpyFile *file, char header[static MOST_HEADER_BYTES]) {
   char *at = header + PREAMBLE_BYTES;
   at += sprintf(at, "{'descr': '%s', 'fortran_order': False, 'shape': (", TYPES[file->type].name);

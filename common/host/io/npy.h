@@ -30,11 +30,10 @@ typedef struct NpyArray {
 } NpyArray;
 
 /**
- * Reads a whole array of one of the `types`. Refuses with EXIT_USAGE, the name of the file, what is
- * wrong and what would be right: a file that is missing, that is not .npy, of another type, in Fortran
- * order or big-endian, of a size that is not what its header says, larger than the available
- * memory, or with a bool that is not 0 or 1. EXIT_DEVICE if reading fails. On failure
- * `array->data` is NULL.
+ * Reads a whole array of one of the `types`. EXIT_USAGE names the file, the fault and what was
+ * expected: the file is missing, is not .npy, has another type, Fortran order or big-endian data,
+ * has another size than its header says, is larger than the available memory, or has a bool that is
+ * not 0 or 1. EXIT_DEVICE if reading fails. On failure `array->data` is NULL.
  */
 bool npy_read(const char *path, NpyTypes types, NpyArray *array, Error *error);
 
@@ -51,9 +50,8 @@ typedef struct NpyFile {
 } NpyFile;
 
 /**
- * Writes all the files into a directory, or none of them: each is written under a temporary name,
- * and renamed when all are complete. EXIT_DEVICE on failure; files of these names that were there
- * before are then kept.
+ * Writes all files into a directory, or none: each is written under a temporary name and renamed
+ * when all are complete. EXIT_DEVICE on failure; existing files of these names are then kept.
  */
 bool npy_write(const char *directory, const NpyFile *files, int count, Error *error);
 

@@ -9,7 +9,7 @@
 #include "float16.h"
 #include "host/io/npy.h"
 
-/** O in [B, H, N, D] order, whatever its layout: 16-bit patterns for fp16, floats for bf16. */
+/** Copies O to `target` in [B, H, N, D] order: 16-bit patterns for fp16, floats for bf16. */
 static void gather(const Problem *p, const uint16_t *o, void *target) {
   const int64_t rows = (int64_t)p->batch * p->q_heads * p->q_len;
 #pragma omp parallel for

@@ -1,6 +1,6 @@
 /**
  * @file
- * The results as files.
+ * Writes the results as files.
  */
 #ifndef HOST_OUTPUTS_H
 #define HOST_OUTPUTS_H
@@ -12,16 +12,16 @@
 #include "host/base/error.h"
 
 /**
- * Creates `directory`, unless it exists or is NULL. Called before a run, so that a long one does
- * not end without a place for its results. EXIT_USAGE, with the name of the `option`, if the
- * directory cannot be created or written to.
+ * Creates `directory`, unless it exists or is NULL. Called before a run, so that a long run does
+ * not fail when it writes its results. EXIT_USAGE names the `option` if the directory cannot be
+ * created or written to; EXIT_DEVICE if the disk is full.
  */
 bool outputs_directory_create(const char *option, const char *directory, Error *error);
 
 /**
  * Writes o.npy, [B, H, N, D], and lse.npy, [B, H, N], into a directory, or neither of them. `o` has
- * the strides of the problem. The file has type <f2 for fp16 and <f4, which is exact, for bf16.
- * EXIT_DEVICE if that fails.
+ * the strides of the problem; o.npy has type <f2 for fp16 and <f4, which is exact, for bf16. `lse`
+ * is dense. EXIT_DEVICE if that fails.
  */
 bool outputs_write(const Problem *problem, const uint16_t *o, const float *lse,
                    const char *directory, Error *error);

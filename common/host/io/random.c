@@ -17,14 +17,13 @@ static inline uint64_t mix(uint64_t x) {
 }
 
 uint64_t random_bits(uint64_t seed, uint32_t tensor, uint64_t index) {
-  /* Hashed twice, so that neither nearby seeds nor nearby streams are shifted copies of each other.
-   */
+  /* Hashed twice: otherwise nearby seeds or streams would be shifted copies of each other. */
   const uint64_t start = mix(mix(seed + STEP) + tensor);
   return mix(start + index * STEP);
 }
 
 double random_uniform(uint64_t seed, uint32_t tensor, uint64_t index) {
-  /* 52 random bits and the half that keeps clear of 0 and 1 fill a double's 53 bits exactly. */
+  /* 52 random bits and a last bit of 1, which excludes 0 and 1, fill a double's 53 bits exactly. */
   return (double)(random_bits(seed, tensor, index) >> 12) * 0x1p-52 + 0x1p-53;
 }
 

@@ -12,7 +12,7 @@
 #include "attention.h"
 #include "host/base/error.h"
 
-/** Most queries, and most keys, of a block. */
+/** Largest number of queries, and of keys, in a block. */
 enum { LARGEST_MASK_BLOCK = 1 << 14 };
 
 /** The tensors of a block mask, in the order of their files. */
@@ -48,12 +48,10 @@ typedef struct BlockMaskStatistics {
 struct Mask;
 
 /**
- * Builds the canonical block mask of a dense one: slots ascending, none MASKED, every block
- * classified (all entries attended: FULL; none: not listed; as under the causal rule: CAUSAL; else
- * PARTIAL), identical tiles stored once. Entries past the lengths do not count when classifying and
- * are 0 in the tiles. Blocks are classified from the rows' spans; only mixed blocks are looked at
- * entry by entry. EXIT_USAGE if that needs more than the available memory. Freed by
- * block_mask_free().
+ * Builds the canonical block mask of a dense mask. Slots ascend; a block with all entries attended
+ * is FULL, one that follows the causal rule is CAUSAL, one with no entry is not listed, every other
+ * is PARTIAL. Identical tiles are stored once. Entries past the lengths do not count and are 0 in
+ * the tiles. EXIT_USAGE if this needs more than the available memory. Freed by block_mask_free().
  */
 bool block_mask_build(const struct Mask *mask, int q_block_size, int kv_block_size,
                       HostBlockMask *blocks, Error *error);
@@ -73,24 +71,23 @@ BlockMaskStatistics block_mask_statistics(const BlockMask *mask, int kv_len);
 /**
  * Reads kv_num_blocks.npy, kv_indices.npy, block_mask_types.npy, partial_block_mask_indices.npy and
  * partial_block_masks.npy from a directory, and validates the mask. A first or second dimension of
- * size 1 broadcasts. The tiles give the size of the blocks; without the last file it is the size
- * passed, and no block may be PARTIAL. EXIT_USAGE names the file and the fault.
+ * size 1 broadcasts. The tiles give the size of the blocks; without the last file, blocks have the
+ * size passed and none may be PARTIAL. EXIT_USAGE names the file and the fault.
  */
 bool block_mask_read(const char *directory, const Problem *problem, int q_block_size,
                      int kv_block_size, HostBlockMask *blocks, Error *error);
 
-/**
- * Writes what block_mask_build() made as five files into a directory, or none of them. EXIT_DEVICE
- * if that fails.
- */
+/** Writes a mask of block_mask_build() as five files into a directory. On failure, EXIT_DEVICE and
+ * no file. */
 bool block_mask_write(const char *directory, const HostBlockMask *blocks, Error *error);
 
-/** Element of a [B, H, NQB] or, with a slot, [B, H, NQB, MAXB] tensor. */
+/** Number of slots of a row of blocks: an element of kv_num_blocks, [B, H, NQB]. */
 static inline int32_t block_count(const BlockMask *m, int batch, int head, int q_block) {
   return m->kv_num_blocks[batch * m->num_strides[0] + head * m->num_strides[1] +
                           q_block * m->num_strides[2]];
 }
 
+/** Element of a [B, H, NQB, MAXB] tensor. */
 static inline int32_t slot_value(const int32_t *tensor, const int64_t *strides, int batch, int head,
                                  int q_block, int slot) {
   return tensor[batch * strides[0] + head * strides[1] + q_block * strides[2] + slot * strides[3]];

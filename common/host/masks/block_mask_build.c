@@ -1,10 +1,10 @@
 /**
  * @file
- * From a dense mask to the canonical block mask.
+ * Builds the canonical block mask of a dense mask.
  *
- * A row of blocks is classified from the spans of its rows: whole blocks inside a span are counted
- * by a running sum, only its two ends one by one. So a causal, window or document mask costs a few
- * operations per query. Blocks that turn out mixed are then written out as tiles.
+ * A row of blocks is classified from the spans of its queries: a running sum counts the blocks that
+ * a span covers, and only the span's two ends are added one by one. A causal, window or document
+ * mask thus costs a few operations per query. Mixed blocks are then written out as tiles.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,7 +14,7 @@
 #include "host/masks/block_mask.h"
 #include "host/masks/mask.h"
 
-/** One active block, before the rows are laid out side by side. */
+/** One active block. */
 typedef struct Slot {
   int32_t block, type, tile;
 } Slot;
@@ -43,7 +43,7 @@ typedef struct Builder {
   int32_t longest;    /**< most slots of a row, at least 1 */
   TileTable table;
   const char *what; /**< begins a message */
-  Error *error;     /**< set once memory that is not available was asked for */
+  Error *error;     /**< set if memory is not available */
 } Builder;
 
 static uint64_t hash_bytes(const uint8_t *bytes, size_t count) {
@@ -145,7 +145,7 @@ static void count_attended(Builder *b, int rows) {
   }
 }
 
-/** Finds the spans of row r, or copies those of the row before if they are known to be equal. */
+/** Finds the spans of row r, or copies those of row r - 1 if they are known to be equal. */
 static void find_spans(Builder *b, int batch, int head, int first_q, int r) {
   KeySpan *spans = b->spans + (size_t)r * (size_t)b->most_spans;
   if (r > 0 && mask_rows_alike(b->mask, first_q + r) == 0) {
@@ -174,7 +174,7 @@ static void fill_tile(Builder *b, int rows, int block) {
   }
 }
 
-/** Whether the entries in b->tile are those of the causal rule. */
+/** True if the entries in b->tile are those of the causal rule. */
 static bool is_causal(Builder *b, int first_q, int rows, int block) {
   const Mask *m = b->mask;
   const int64_t first = (int64_t)block * b->kv_size;
@@ -193,7 +193,7 @@ static bool build_row(Builder *b, int batch, int head, int q_block) {
   const int first_q = q_block * b->q_size;
   const int rows = m->q_len - first_q < b->q_size ? m->q_len - first_q : b->q_size;
   const size_t slots_before = b->slot_count;
-  /* Other masks are so fast that threads do not pay, or need the row before. */
+  /* Other masks are too fast for threads to help, or copy the spans of the previous row. */
 #pragma omp parallel for if (m->preset == PRESET_RANDOM)
   for (int r = 0; r < rows; r++) find_spans(b, batch, head, first_q, r);
   count_attended(b, rows);

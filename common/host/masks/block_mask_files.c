@@ -26,7 +26,7 @@ static const struct {
     {"partial_block_masks.npy", NPY_B1, "|b1 (bool)", 3},
 };
 
-/** Reads one file. The one of the tiles may be missing; its rank is then 0. */
+/** Reads one file. The file of the tiles may be missing; its rank is then 0. */
 static bool read_file(const char *directory, int file, NpyArray *array, Error *error) {
   char path[2 * PATH_MAX];
   const NpyTypes types = {1u << FILES[file].type, FILES[file].type_name};
@@ -38,7 +38,7 @@ static bool read_file(const char *directory, int file, NpyArray *array, Error *e
               array->rank == 1 ? "" : "s", FILES[file].rank);
 }
 
-/** NQB and MAXB must be those of kv_indices.npy. MAXB may be 0: then nothing is attended. */
+/** Checks that NQB and MAXB are those of kv_indices.npy. MAXB may be 0: nothing is attended. */
 static bool check_slots(const char *directory, const NpyArray *files, int file, Error *error) {
   static const char *const NAMES[4] = {"B", "H", "NQB", "MAXB"};
   const int64_t *shape = files[file].shape, *expected = files[TENSOR_INDICES].shape;
@@ -57,7 +57,7 @@ static bool check_slots(const char *directory, const NpyArray *files, int file, 
   return true;
 }
 
-/** Sets batches and heads of the mask. In each file they are these or 1, which broadcasts. */
+/** Sets batches and heads of the mask. Each file must have the same or 1, which broadcasts. */
 static bool check_shapes(const char *directory, const NpyArray *files, BlockMask *m, Error *error) {
   m->batches = m->heads = 1;
   for (int i = TENSOR_COUNTS; i <= TENSOR_TILE_INDICES; i++) {

@@ -6,7 +6,7 @@
 
 enum { MOST_CHARACTERS = 64 };
 
-/** How many blocks one character must stand for, so that `blocks` of them fit a line. */
+/** Number of blocks for each character, so that `blocks` of them fit a line. */
 static int64_t blocks_per_character(int64_t blocks) {
   return (blocks + MOST_CHARACTERS - 1) / MOST_CHARACTERS;
 }

@@ -4,11 +4,10 @@
 
 #include "host/io/random.h"
 
-/* Streams of random numbers, none of which the inputs use. */
+/* Streams of random numbers that the inputs do not use. */
 enum { STREAM_KEYS = 24, STREAM_BLOCKS = 100, STREAM_ENTRIES = 101 };
 
-/** Attended pairs under the causal rule: kv_len + (kv_len - 1) + ... for the rows that attend any.
- */
+/** Attended pairs under the causal rule: kv_len + (kv_len - 1) + ..., from the last query on. */
 static int64_t causal_entries(int64_t q_len, int64_t kv_len) {
   const int64_t rows = q_len < kv_len ? q_len : kv_len;
   return rows * kv_len - rows * (rows - 1) / 2;
@@ -56,7 +55,7 @@ static int32_t clamp(int64_t x, int64_t least, int64_t most) {
   return (int32_t)(x < least ? least : x > most ? most : x);
 }
 
-/** Appends the keys first .. end - 1, if any; joins them to the last span if they touch it. */
+/** Appends keys first .. end - 1, joined to the last span if adjacent. Returns the new count. */
 static int append(KeySpan *spans, int count, int64_t first, int64_t end) {
   if (first >= end) return count;
   if (count > 0 && spans[count - 1].end == first) {
@@ -127,8 +126,8 @@ static int64_t last_one(const uint8_t *row, int64_t keys) {
   return keys;
 }
 
-/** The keys that a query attends through one slot: first .. end - 1, or those of them that `row`
- * marks. None if first >= end. */
+/** The keys that a query attends by one slot: first .. end - 1, or those of them with a 1 in `row`.
+ * None if first >= end. */
 typedef struct SlotKeys {
   int64_t first, end;
   const uint8_t *row; /**< NULL: all of them */
@@ -182,8 +181,7 @@ static int directory_row(const Mask *mask, int batch, int head, int q, int64_t c
   return joined;
 }
 
-/** See mask_row_end(). A kernel tile is visited if any entry of the PARTIAL block in it is 1, also
- * past kv_len. */
+/** See mask_row_end(). A kernel visits a tile if its part of a PARTIAL block has a 1 at all. */
 static int32_t directory_row_end(const Mask *mask, int batch, int head, int q, int kv_tile) {
   const BlockMask *m = &mask->blocks.mask;
   const int slots = block_count(m, batch, head, q / m->q_block_size);
@@ -268,7 +266,7 @@ int mask_rows_alike(const Mask *mask, int q) {
   return clamp(mask->q_len - (int64_t)q, 0, mask->q_block_size);
 }
 
-/** Draws a key for one query; `row` counts queries over batch and heads. */
+/** Draws a key for one query; `row` numbers queries over batch and heads. */
 static int32_t draw_key(const Mask *mask, const Problem *p, uint64_t seed, int64_t row,
                         KeySpan *spans) {
   int count = mask_row(mask, (int)(row / p->q_len / p->q_heads), (int)(row / p->q_len % p->q_heads),

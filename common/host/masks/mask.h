@@ -1,7 +1,6 @@
 /**
  * @file
- * Dense meaning of the masks: which keys each query attends. Independent of any kernel and of the
- * block masks that are built from it.
+ * Masks as dense rules: which keys each query attends. Independent of kernels and built masks.
  */
 #ifndef HOST_MASK_H
 #define HOST_MASK_H
@@ -27,7 +26,7 @@ typedef struct KeySpan {
  * - causal: k <= q'
  * - window:W: q' - W < k <= q'
  * - document:L: q' >= 0, k <= q' and both lie in the same document. L lists lengths that add up to
- *   kv_len, or is the number of documents, as equal as they get
+ *   kv_len, or is a number of documents, whose lengths then differ by at most 1
  * - prefix:P: k < P or k <= q'
  * - interleaved:S: q' >= 0, and k <= q' or both lie in the same image. Runs of text and images
  *   alternate; their lengths are drawn from the seed S
@@ -76,16 +75,16 @@ Mask mask_simple(const Problem *problem);
 /**
  * Reads a --mask value for a problem whose lengths, batch and heads are known. `mask_block_q` and
  * `mask_block_kv` are the block sizes of blocks:X and of a directory without tiles; blocks:X and
- * random:X are drawn from `seed`. EXIT_USAGE with the value and what would be right;
+ * random:X are drawn from `seed`. EXIT_USAGE names the value and what is allowed;
  * EXIT_DEVICE if memory runs out. Freed by mask_free().
  */
 bool mask_open(const char *text, const Problem *problem, int mask_block_q, int mask_block_kv,
                uint64_t seed, Mask *mask, Error *error);
 
-/** Of a --mask value: MASK_FULL and MASK_CAUSAL for those two presets, MASK_BLOCKS for all else. */
+/** Kind of a --mask value: MASK_FULL or MASK_CAUSAL for these presets, else MASK_BLOCKS. */
 MaskKind mask_kind(const char *text);
 
-/** Whether a --mask value names a directory, whose tiles may set the size of the blocks. */
+/** True if a --mask value names a directory, whose tiles may set the size of the blocks. */
 bool mask_names_directory(const char *text);
 
 /** Frees everything; harmless on a zeroed mask. */
@@ -95,27 +94,27 @@ void mask_free(Mask *mask);
 int mask_most_spans(const Mask *mask);
 
 /**
- * Writes the keys that query q attends as ascending spans that neither touch nor are empty; returns
- * their number.
+ * Writes the keys that query q attends as ascending spans, none empty or adjacent to another, to
+ * `spans`, [mask_most_spans()]. Returns their number.
  */
 int mask_row(const Mask *mask, int batch, int head, int q, KeySpan *spans);
 
 /**
- * One past the last key that query q attends; 0 if it attends none. With `kv_tile` > 1, a kernel is
- * meant that processes so many keys at a time and skips a tile if no entry of its block mask is 1:
- * then the result is kv_len if a PARTIAL block of a directory has a 1 past kv_len in the last tile.
+ * One past the last key that query q attends, 0 if it attends none, for a kernel that reads tiles
+ * of `kv_tile` keys and skips those whose mask has no 1. If a PARTIAL block of a directory has a 1
+ * past kv_len in the last tile, the kernel visits that tile and the result is kv_len.
  */
 int mask_row_end(const Mask *mask, int batch, int head, int q, int kv_tile);
 
 /**
  * Number of queries from q on that are known to attend the same keys; 0 if q is known to attend the
- * same keys as q - 1. Saves drawing blocks:X for every query.
+ * same keys as q - 1. With it, blocks:X is not drawn anew for every query.
  */
 int mask_rows_alike(const Mask *mask, int q);
 
 /**
- * One key for each query, drawn from those that it attends, or from all if it attends none: `keys`
- * is [batch, q_heads, q_len], to be freed by the caller. EXIT_DEVICE if memory runs out.
+ * Draws one key for each query, from those that it attends, or from all if it attends none. The
+ * caller frees `*keys`, [batch, q_heads, q_len]. EXIT_DEVICE if memory runs out.
  */
 bool mask_draw_keys(const Mask *mask, const Problem *problem, uint64_t seed, int32_t **keys,
                     Error *error);

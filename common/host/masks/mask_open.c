@@ -1,6 +1,6 @@
 /**
  * @file
- * From the text of --mask to a mask.
+ * Parses the text of --mask.
  */
 #include <errno.h>
 #include <math.h>
@@ -94,7 +94,7 @@ static bool draw_runs(Mask *mask, const char *argument, Error *error) {
     return fail(error, EXIT_USAGE, "--mask %s: the seed must be an integer from 0 to 2^64 - 1",
                 mask->text);
   }
-  /* Most runs there can be: text and images alternate, and all are of the least length. */
+  /* The largest number of runs: text and images alternate, and all have the least length. */
   const size_t room = (size_t)(2 * (mask->kv_len / (LEAST_TEXT + LEAST_IMAGE)) + 2);
   mask->run_ends = malloc(sizeof *mask->run_ends * room);
   if (mask->run_ends == NULL) return out_of_memory(mask->text, error);
@@ -120,8 +120,7 @@ static bool parse_density(Mask *mask, const char *argument, Error *error) {
   return true;
 }
 
-/** Refuses random entries if their PARTIAL tiles, a byte an entry, cannot fit: drawing them takes
- * long. */
+/** Refuses random:X early if its PARTIAL tiles, a byte per entry, cannot fit: drawing is slow. */
 static bool check_tiles(const Mask *mask, Error *error) {
   const double tile = (double)mask->q_block_size * mask->kv_block_size;
   const double blocks = ceil((double)mask->q_len / mask->q_block_size) *
@@ -130,7 +129,7 @@ static bool check_tiles(const Mask *mask, Error *error) {
   char what[512];
   snprintf(what, sizeof what, "--mask %.200s, --seqlen %d, --seqlen-kv %d", mask->text, mask->q_len,
            mask->kv_len);
-  const double bytes = blocks * mixed * tile; /* the tiles are not taken yet */
+  const double bytes = blocks * mixed * tile; /* only tried: given back at once */
   return memory_take(what, bytes, error) && memory_take(what, -bytes, error);
 }
 

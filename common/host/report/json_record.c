@@ -15,7 +15,7 @@
 
 typedef enum FieldType { INT, INT64, UINT64, FLOAT, DOUBLE, BOOL, STRING } FieldType;
 
-/** Which records have a field. */
+/** Groups of fields; a record has all fields of some groups. */
 enum { PROBLEM = 1, BLOCK_MASK = 2, RESULT = 4, COUNTED = 8, TIMED = 16 };
 
 typedef struct Field {
@@ -42,7 +42,7 @@ typedef struct Field {
 #define SPEED(name) FIELD(TIMED, #name, speed.name)
 #define BLOCKS(name, member) FIELD(BLOCK_MASK, "mask_" name, mask_facts.member)
 
-/* clang-format off: one line for what belongs together */
+/* clang-format off: one line for each field */
 static const Field FIELDS[] = {
     FIELD(PROBLEM, "batch", problem.batch),
     FIELD(PROBLEM, "heads", problem.q_heads),
@@ -156,7 +156,7 @@ void json_add_problem(JsonObject *object, const Run *run) {
 
 /* --- Fields that are derived ----------------------------------------------------------------- */
 
-/** kernel1_name, kernel1_blocks, ... for each launch. */
+/** Adds kernel1_name, kernel1_blocks, ... for each launch. */
 static void add_kernels(JsonObject *object, const Run *run) {
   for (int i = 0; i < run->description.launch_count; i++) {
     const KernelLaunch *launch = &run->description.launches[i];
@@ -191,7 +191,7 @@ static void add_ceilings(JsonObject *object, const Ceilings *c) {
   json_string(object, "ceiling_date", c->date);
 }
 
-/** Driver and clocks as nvidia-smi tells them right after the measurement; absent without it. */
+/** Adds driver and clocks as nvidia-smi shows them after the measurement; nothing without it. */
 static void add_gpu_state(JsonObject *object) {
 #ifndef SIMT_BACKEND
   int device = 0, sm_mhz, memory_mhz;
@@ -215,7 +215,7 @@ static void add_gpu_state(JsonObject *object) {
 #endif
 }
 
-/** Which program, from which source, when and where. */
+/** Adds the commit, the date, the backend and the device. */
 static void add_origin(JsonObject *object, const Device *device) {
   char date[32], cuda[16];
   const time_t now = time(NULL);

@@ -1,7 +1,7 @@
 /**
  * @file
- * --report: what the lab, a profiler and sanitizer for kernels on the CPU backend, found: in words,
- * drawings and JSON. The parts of a report are made in report/lab.
+ * --report: the findings of the lab, a profiler and sanitizer for kernels on the CPU backend, as
+ * text, drawings and JSON. The code is in report/lab.
  */
 #ifndef HOST_LAB_REPORT_H
 #define HOST_LAB_REPORT_H
@@ -13,7 +13,7 @@
 #include "host/base/error.h"
 #include "host/base/json.h"
 
-/** Parts of a report beside the checks of simt/lab/lab.h, which take the lower bits. */
+/** Parts of a report; the checks of simt/lab/lab.h use the lower bits. */
 enum {
   REPORT_COUNTS = 1 << 16,   /**< the totals of the runtime */
   REPORT_ANNOTATE = 1 << 18, /**< the source, with counts in the margin */
@@ -22,13 +22,13 @@ enum {
   REPORT_JSON = 1 << 21
 };
 
-/** What a GPU can do at best. */
+/** Peak rates of a GPU. */
 typedef struct Gpu {
   char name[64];
   double multiprocessors;
   double clock_mhz;       /**< of the multiprocessors */
   double mma_tflops;      /**< mma.sync, 16 bits in, fp32 out */
-  double fp32_tflops;     /**< multiply-adds outside of the tensor cores */
+  double fp32_tflops;     /**< multiply-adds on CUDA cores */
   double memory_gb_per_s; /**< device memory */
   char source[192];       /**< where these numbers come from */
 } Gpu;
@@ -46,20 +46,19 @@ struct Run;
 
 #ifdef SIMT_BACKEND
 
-/** Reads the LIST of --report; NULL: everything. EXIT_USAGE in one line that says what would be
- * right. */
+/** Parses the LIST of --report; NULL: the default parts. EXIT_USAGE says what is allowed. */
 bool lab_report_parse(const char *list, ReportRequest *request, Error *error);
 
-/** Chooses the build of the step that the request needs, and starts or stops the lab. */
+/** Chooses the build of the step that the request needs and starts the lab, or else stops it. */
 bool lab_report_start(const ReportRequest *request, Error *error);
 
 /**
- * Prints, once, what the run's options ask for, and fills run->lab. EXIT_USAGE if there is no
- * access to draw, EXIT_DEVICE if the JSON cannot be written.
+ * Prints the requested report, once for a run, and fills run->lab. EXIT_USAGE if there is no access
+ * to draw, EXIT_DEVICE if the JSON cannot be written.
  */
 bool lab_report_finish(struct Run *run, FILE *out, Error *error);
 
-/** Adds what is known of the run to its JSON record. */
+/** Adds findings and counts of the lab to the JSON record of a run. */
 void lab_report_add_to_record(JsonObject *object, const struct Run *run);
 
 #else /* on a GPU there is no lab */

@@ -1,7 +1,7 @@
 /**
  * @file
- * The record of a run: all that is known of it. run.c fills it; the text, the JSON record and the
- * report of the lab are made from it.
+ * The record of a run: everything known about it. run.c fills it; the text, the JSON record and
+ * the report of the lab are made from it.
  */
 #ifndef HOST_RECORD_H
 #define HOST_RECORD_H
@@ -39,25 +39,24 @@ typedef struct MaskFacts {
 typedef struct Work {
   double entries;         /**< unmasked score entries */
   double flops;           /**< of these: 4 * head_dim for each */
-  double dense_flops;     /**< as if nothing were masked */
+  double dense_flops;     /**< with no entry masked */
   double least_bytes;     /**< Q, K and V read once, O and LSE written once */
-  double must_move_bytes; /**< the same, and S and P where they leave the chip */
+  double must_move_bytes; /**< the same, plus S and P if they are in device memory */
 } Work;
 
 /** How fast a timed run was. All 0 when it was not timed. */
 typedef struct Speed {
   double tflops;          /**< of the unmasked entries */
-  double dense_tflops;    /**< as if nothing were masked */
+  double dense_tflops;    /**< with no entry masked */
   double gb_per_s;        /**< of Work::must_move_bytes */
   double ceiling_percent; /**< of the ceiling that the step is judged against; NaN if unknown */
-  double bound_ms;        /**< no faster than this, by the measured ceilings; NaN if unknown */
-  const char *bound_by; /**< the ceiling that says so, by name; "exp" beside those of steps; NULL if
-                           unknown */
+  double bound_ms;        /**< lower bound by the measured ceilings; NaN if unknown */
+  const char *bound_by;   /**< the ceiling that sets bound_ms, or "exp"; NULL if unknown */
 } Speed;
 
-/** What a report of the lab leaves for the JSON record. */
+/** Results of a report of the lab, for the JSON record. */
 typedef struct LabSummary {
-  bool reported; /**< what follows is known */
+  bool reported; /**< the other fields are set */
   size_t findings;
 #ifdef SIMT_BACKEND
   LabCounts counts; /**< of the forward pass */
@@ -77,7 +76,7 @@ typedef struct Run {
   Work work;
   int heads_at_a_time; /**< query heads of a pass, as Step::forward() takes them */
   size_t workspace_bytes;
-  bool fits;          /**< --info: the device's memory will do */
+  bool fits;          /**< --info: the problem fits the device's memory */
   size_t extra_bytes; /**< peak device memory beside Q, K, V, O and LSE */
   int64_t nan_inputs; /**< NaN in Q, K and V */
   bool checked;
@@ -99,7 +98,7 @@ void record_work(Run *run);
 /** Fills run->speed from the times and the ceilings. */
 void record_speed(Run *run);
 
-/** The ceiling of the unit that the step computes with. */
+/** The ceiling in TFLOP/s of the unit that the step computes with. */
 double record_arithmetic_tflops(const Run *run);
 
 /** The names that reports and the command line use. */

@@ -13,7 +13,7 @@ static void print_problem(const Run *run, FILE *out) {
   fputc('\n', out);
 }
 
-/** How the blocks of the mask fall out, and what was done once for it. */
+/** Prints the numbers of mask blocks by type, and the cost of preparing the mask. */
 static void print_mask(const Run *run, FILE *out) {
   const MaskFacts *m = &run->mask_facts;
   const BlockMaskStatistics *b = &m->blocks;
@@ -68,7 +68,7 @@ static void print_kernel(const KernelLaunch *launch, const KernelFacts *facts, c
   fputc('\n', out);
 }
 
-/** How often the kernels are launched where the workspace does not hold all heads. */
+/** Prints the number of passes, more than one if the workspace does not hold all heads. */
 static void print_passes(const Run *run, FILE *out) {
   const int all = run->problem.batch * run->problem.q_heads, heads = run->heads_at_a_time;
   if (step.workspace_bytes == NULL || heads == 0) return;
@@ -108,7 +108,7 @@ static void print_check(const Run *run, FILE *out) {
   }
 }
 
-/** What other problems would show, and how to run them. */
+/** Prints which cases this problem does not cover, and how to run them. */
 static void print_not_covered(const Run *run, FILE *out) {
   const Problem *p = &run->problem;
   const Description *d = &run->description;
@@ -163,7 +163,7 @@ static void print_speed(const Run *run, FILE *out) {
   }
 }
 #else
-/** A line by default; with --report=counts each kind of work on a line of its own. */
+/** Prints one line of counts; with --report=counts, one more for each kind of work. */
 static void print_counts(const Run *run, FILE *out) {
   static const char *const KINDS[SIMT_KINDS] = {"shuffles",      "votes",    "reductions",
                                                 "warp barriers", "ldmatrix", "mma"};

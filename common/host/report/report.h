@@ -1,7 +1,7 @@
 /**
  * @file
- * A run as text, with a line on a terminal's stderr that shows every second how far it is, and as
- * one JSON object. docs/json-records.md lists the fields of that.
+ * Reports of a run: as text, as a progress line on a terminal's stderr, updated every second, and
+ * as one JSON object, whose fields docs/json-records.md lists.
  */
 #ifndef HOST_REPORT_H
 #define HOST_REPORT_H
@@ -14,38 +14,37 @@
 #include "host/base/json.h"
 #include "host/report/record.h"
 
-/** Before the pass: the step, the problem, the device and the kernels. */
+/** Prints, before the pass, the step, the problem, the device and the kernels. */
 void report_request(const Run *run, FILE *out);
 
-/** After it: traffic, counts or speed, the verdict, and what the run did not cover. */
+/** Prints, after it, traffic, counts or speed, the verdict, and what the run did not cover. */
 void report_result(const Run *run, FILE *out);
 
-/** What the step supports and how it would run this problem. */
+/** Prints what the step supports and how it would run this problem. */
 void report_info(const Run *run, FILE *out);
 
-/** Before long work; the line appears after one second. */
+/** Begins the progress line of long work; it appears after one second. */
 void progress_start(void);
 
-/** Of a kernel on the CPU backend. */
+/** Shows how many blocks of a kernel are done, on the CPU backend. */
 void progress_blocks(uint64_t done, uint64_t total);
 
-/** Of the reference. Takes the line away when all rows are done. */
+/** Shows how many rows of the reference are done; removes the line after the last. */
 void progress_rows(size_t done, size_t total);
 
-/** Takes the line away if it is there. */
+/** Removes the progress line, if there is one. */
 void progress_end(void);
 
 /**
- * Whether lines can be appended to `path`, which is created. A pipe is not tried: its reader would
- * take the closing for the end. EXIT_USAGE if not; `option` is what the message names before the
- * path.
+ * Checks that lines can be appended to `path`, which is created if missing. A pipe is not opened,
+ * because its reader would see the end of the file. EXIT_USAGE if not; `option` begins the message.
  */
 bool json_check_path(const char *option, const char *path, Error *error);
 
 /** Appends the record of a run to a file, or prints it if `path` is "-". EXIT_DEVICE on failure. */
 bool json_append_run(const Run *run, const char *path, Error *error);
 
-/** The same for what --ceilings measured. */
+/** The same for the ceilings that --ceilings measured. */
 bool json_append_ceilings(const Device *device, const Ceilings *ceilings, const char *path,
                           Error *error);
 

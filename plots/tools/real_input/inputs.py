@@ -1,4 +1,4 @@
-"""The inputs that are compared: what tests/data keeps of real models, and random numbers."""
+"""The inputs that are compared: tensors of real models in tests/data, and random numbers."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ SEED = 1
 
 @dataclass(frozen=True)
 class Input:
-    """`directory`, relative to the repository, is what --input is given."""
+    """One input; `directory`, the value of --input, is relative to the repository."""
 
     name: str
     title: str
@@ -19,12 +19,12 @@ class Input:
     mask: str
 
     def tensors(self) -> tuple[np.ndarray, ...]:
-        """q, k and v as doubles, [1, H, N, D]."""
+        """q, k and v as doubles, each [1, H, N, D]."""
         return tuple(np.load(REPOSITORY / self.directory / f"{name}.npy").astype(np.float64)
                      for name in "qkv")
 
 
-# The shapes of random input are those of the real input of the same head dimension.
+# Random inputs have the shape of the real input with the same head dimension.
 RANDOM_64 = Input("random_64", "random, D=64", "build/real_input/random_64", "causal")
 RANDOM_32 = Input("random_32", "random, D=32", "build/real_input/random_32", "full")
 LONG = Input("random_long", "random, longer", "build/real_input/random_long", "causal")
@@ -38,7 +38,7 @@ INPUTS = (
 
 
 def draw(random: Input, heads: int, kv_heads: int, length: int, head_dim: int) -> None:
-    """Standard normal numbers in half precision."""
+    """Writes q, k and v of standard normal numbers in half precision."""
     rng = np.random.default_rng(SEED)
     directory = REPOSITORY / random.directory
     directory.mkdir(parents=True)

@@ -2,7 +2,7 @@
 
 Usage: python3 -m plots.tools.real_input.tables real-input.md DIRECTORY [--check]
 
-DIRECTORY is where measure.py has written. With --check it only compares, and exits with 1 if they
+DIRECTORY has the records of measure.py. With --check, only compares, and exits with 1 if the tables
 differ.
 """
 
@@ -13,12 +13,12 @@ from pathlib import Path
 
 from plots.sections import with_section
 from plots.tools.real_input.inputs import INPUTS, LONG
-from tests.lib.programs import REPOSITORY, read_rows
+from tests.lib.programs import REPOSITORY, read_records
 
-# Of 101 quantiles.
+# Indices of 101 quantiles.
 MEDIAN, LAST_PERCENT = 50, 99
-ONE_HOT = 15  # at this end of the entropies, and as far from the other end of the weights
-# Steps that share their arithmetic, and so their bits: the first of each stands for all.
+ONE_HOT = 15  # of the entropies, from the start; of P of the first key, from the end
+# The first step of each group whose steps give the same bits, because they share their arithmetic.
 SHOWN_STEPS = ("step02", "step04")
 TITLES = {given.name: given.title for given in (*INPUTS, LONG)}
 
@@ -29,7 +29,7 @@ def in_markdown(head: list[str], rows: list[list[str]]) -> str:
 
 
 def provenance_of(name: str) -> dict:
-    """What `make activations` has written beside a fixture."""
+    """The provenance that `make activations` writes next to a fixture."""
     return json.loads((REPOSITORY / "tests" / "data" / name / "provenance.json").read_text())
 
 
@@ -56,41 +56,43 @@ def scores_table(directory: Path) -> str:
             f"probability of the first key: median, {100 - ONE_HOT} %, 99 %",
             "heads that mostly put half of it there"]
     return in_markdown(head, [[
-        TITLES[row["name"]], f"{row['largest_score']:.1f}",
-        f"{row['row_max'][MEDIAN]:.1f}, {row['row_max'][LAST_PERCENT]:.1f}",
-        ", ".join(f"{row['entropy'][at]:.2f}" for at in (1, ONE_HOT, MEDIAN)),
-        ", ".join(f"{row['first_key'][at]:.3f}" for at in (MEDIAN, 100 - ONE_HOT, LAST_PERCENT)),
-        str(row["heads_half_on_first_key"])] for row in read_rows(directory / "scores.jsonl")])
+        TITLES[record["name"]], f"{record['largest_score']:.1f}",
+        f"{record['row_max'][MEDIAN]:.1f}, {record['row_max'][LAST_PERCENT]:.1f}",
+        ", ".join(f"{record['entropy'][at]:.2f}" for at in (1, ONE_HOT, MEDIAN)),
+        ", ".join(f"{record['first_key'][at]:.3f}" for at in (MEDIAN, 100 - ONE_HOT, LAST_PERCENT)),
+        str(record["heads_half_on_first_key"])]
+        for record in read_records(directory / "scores.jsonl")])
 
 
 def errors_table(directory: Path) -> str:
-    rows = {(row["name"], row["step"], row["dtype"]): row
-            for row in read_rows(directory / "errors.jsonl")}
+    records = {(record["name"], record["step"], record["dtype"]): record
+               for record in read_records(directory / "errors.jsonl")}
     columns = [(step, dtype) for dtype in ("fp16", "bf16") for step in SHOWN_STEPS]
     table = []
     for given in INPUTS:
-        cells = [(rows[given.name, *column], "") for column in columns]
-        cells.append((rows[given.name, "step04", "bf16"], "_of_inputs"))
-        table.append([given.title, *(f"{row['mean_error' + of]:.1e}, {row['max_error' + of]:.1e}"
-                                     for row, of in cells)])
+        cells = [(records[given.name, *column], "") for column in columns]
+        cells.append((records[given.name, "step04", "bf16"], "_of_inputs"))
+        table.append([given.title, *(
+            f"{record['mean_error' + of]:.1e}, {record['max_error' + of]:.1e}"
+            for record, of in cells)])
     return in_markdown(["input", *map(", ".join, columns), "rounding the input to bf16"], table)
 
 
 def length_table(directory: Path) -> str:
-    rows = [row for row in read_rows(directory / "errors.jsonl")
-            if (row["step"], row["dtype"], row["mask"]) == ("step04", "fp16", "causal")]
-    spans = max((row["by_position"] for row in rows), key=len)
+    records = [record for record in read_records(directory / "errors.jsonl")
+               if (record["step"], record["dtype"], record["mask"]) == ("step04", "fp16", "causal")]
+    spans = max((record["by_position"] for record in records), key=len)
     head = ["step04, fp16", *(f"queries {span['first']}-{span['last']}" for span in spans)]
     table = []
-    for row in rows:
+    for record in records:
         cells = [f"{span['mean_error']:.2e}, {span['mean_norm']:.2f}"
-                 for span in row["by_position"]]
-        table.append([TITLES[row["name"]], *cells, *[""] * (len(spans) - len(cells))])
+                 for span in record["by_position"]]
+        table.append([TITLES[record["name"]], *cells, *[""] * (len(spans) - len(cells))])
     return in_markdown(head, table)
 
 
 def limits_table() -> str:
-    """Where exp(s) leaves a format, by its bits behind the point and its exponents."""
+    """The scores s at which exp(s) leaves a format, by its mantissa bits and exponents."""
     formats = {"fp16": (10, 15, -14), "bf16": (7, 127, -126), "single precision": (23, 127, -126)}
     return in_markdown(["P in", "infinite beyond a score of", "loses bits below"], [
         [name, f"{math.log((2 - 2.0**-bits) * 2.0**largest):.1f}",
@@ -100,15 +102,15 @@ def limits_table() -> str:
 
 def no_maximum_table(directory: Path) -> str:
     wrong: dict[tuple, list] = {}
-    rows = read_rows(directory / "no_maximum.jsonl")
-    for row in rows:
-        wrong.setdefault((row["name"], row["step"], row["dtype"]), []).append(
-            str(row["rows_wrong"]))
+    records = read_records(directory / "no_maximum.jsonl")
+    for record in records:
+        wrong.setdefault((record["name"], record["step"], record["dtype"]), []).append(
+            str(record["rows_wrong"]))
     columns = [(step, dtype) for step in SHOWN_STEPS for dtype in ("fp16", "bf16")]
-    sharper = list(dict.fromkeys(f"{row['sharper']:g}" for row in rows))
+    sharper = list(dict.fromkeys(f"{record['sharper']:g}" for record in records))
     head = [f"wrong rows at {', '.join(sharper)} times the scores", "rows",
             *map(", ".join, columns)]
-    counts = {row["name"]: str(row["rows"]) for row in rows}
+    counts = {record["name"]: str(record["rows"]) for record in records}
     return in_markdown(head, [
         [given.title, counts[given.name],
          *(", ".join(wrong[given.name, step, dtype]) for step, dtype in columns)]
@@ -116,9 +118,10 @@ def no_maximum_table(directory: Path) -> str:
 
 
 def origin(directory: Path) -> str:
-    rows = read_rows(directory / "errors.jsonl") + read_rows(directory / "no_maximum.jsonl")
-    commits = sorted({row["commit"] for row in rows})
-    dates = sorted({row["date"][:10] for row in rows})
+    records = [record for name in ("errors", "no_maximum")
+               for record in read_records(directory / f"{name}.jsonl")]
+    commits = sorted({record["commit"] for record in records})
+    dates = sorted({record["date"][:10] for record in records})
     return f"Measured on the CPU backend, {', '.join(dates)}, commit {', '.join(commits)}."
 
 

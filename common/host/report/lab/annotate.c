@@ -1,14 +1,11 @@
-/*
- * The source of a kernel with counts in the margin: of each file, the functions in which anything
- * was counted.
- */
+/* Prints the source of a kernel with counts in the margin: all functions that have counts. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "host/report/lab/parts.h"
 
-/** Lines first .. last of a file, which hold a function. */
+/** Lines first .. last of a file: one function. */
 typedef struct Span {
   int first, last;
 } Span;
@@ -18,7 +15,7 @@ static const char *line_at(Sources *sources, const char *file, int line) {
   return text != NULL ? text : "";
 }
 
-/** Does a declaration begin or go on here at the margin? Code within functions is indented. */
+/** True if a declaration begins or continues on this line; code within functions is indented. */
 static bool is_heading(const char *text) {
   return text[0] != '\0' && strchr(" \t}#/*", text[0]) == NULL;
 }
@@ -35,7 +32,7 @@ static Span function_of(Sources *sources, const char *file, int line) {
   return span;
 }
 
-/** What a line issues beside accesses: "8192 mma". */
+/** Writes what a line issues besides accesses: "8192 mma". */
 static void issued_text(const LabCounts *c, char *text, size_t text_size) {
   size_t length = 0;
   for (int kind = 0; kind < ISSUED_KINDS && length < text_size; kind++) {
@@ -68,7 +65,7 @@ static void print_margin(const LabCounts *c, FILE *out) {
   fprintf(out, "%-13s |", others);
 }
 
-/** The lines of one kernel in one file: results->lines[first .. end - 1]. */
+/** Prints the lines of one kernel in one file: results->lines[first .. end - 1]. */
 static void print_file(const LabResults *results, size_t first, size_t end, Sources *sources,
                        FILE *out) {
   const char *file = results->lines[first].file;

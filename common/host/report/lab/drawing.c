@@ -1,5 +1,5 @@
 /*
- * One access of a warp: where each lane goes, and in which sectors or banks that is.
+ * Draws one access of a warp: the offset of each lane, and its sector or bank.
  */
 #include <inttypes.h>
 #include <stdlib.h>
@@ -9,7 +9,7 @@
 
 enum { LANES_A_ROW = 8, MOST_DRAWINGS = 8, SECTOR_BYTES = 32 };
 
-/** Is `wanted` the file, or the end of its path? */
+/** True if `wanted` is the file, or the end of its path. */
 static bool names_file(const char *file, const char *wanted) {
   const size_t length = strlen(file), wanted_length = strlen(wanted);
   if (wanted_length > length || strcmp(file + length - wanted_length, wanted) != 0) return false;
@@ -37,12 +37,12 @@ static uint64_t bank_of(const LabAccess *access, int lane) {
   return access->banks[lane];
 }
 
-/** Allocations begin with a sector. */
+/** The sector, counted from the start of the allocation, which is aligned. */
 static uint64_t sector_of(const LabAccess *access, int lane) {
   return access->offsets[lane] / SECTOR_BYTES;
 }
 
-/** The memory of the first lane that takes part; others that differ are told lane by lane. */
+/** Prints the memory of the first active lane, and each lane that accesses other memory. */
 static void print_memory(const LabAccess *access, FILE *out) {
   const char *memory = access->memory[__builtin_ctz(access->lanes)];
   fprintf(out, "           offsets in %s, in bytes", memory);

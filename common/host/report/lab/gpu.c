@@ -25,7 +25,7 @@ static const struct {
 };
 enum { KNOWN_COUNT = sizeof KNOWN / sizeof *KNOWN };
 
-/** The keys of a file, beside the name. */
+/** The keys of a file, besides the name. */
 static const struct {
   const char *key;
   size_t offset; /* of a double in Gpu */
@@ -42,7 +42,7 @@ static double *number_at(Gpu *gpu, int i) {
   return (double *)(void *)((char *)gpu + NUMBERS[i].offset);
 }
 
-/** "key = value"; false if the key is unknown or the number not greater than 0. */
+/** Sets the value of a key; false if the key is unknown or the number not greater than 0. */
 static bool set_value(Gpu *gpu, const char *key, const char *value) {
   Error unused;
   if (strcmp(key, "name") == 0) {
@@ -55,7 +55,7 @@ static bool set_value(Gpu *gpu, const char *key, const char *value) {
   return false;
 }
 
-/** Lines of "key = value"; what follows a # is a comment. */
+/** Reads lines of "key = value"; a # begins a comment. */
 static bool read_gpu(const char *path, Gpu *gpu, Error *error) {
   char line[256], key[64], value[192];
   FILE *file = fopen(path, "r");

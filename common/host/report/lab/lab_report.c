@@ -2,7 +2,7 @@
 #include "host/report/lab/parts.h"
 #include "host/report/report.h"
 
-/** Parts that are made of what is counted. */
+/** Parts that need counts. */
 enum { COUNTED_PARTS = REPORT_ANNOTATE | REPORT_ROOFLINE | REPORT_ACCESS | REPORT_JSON };
 
 bool lab_report_start(const ReportRequest *request, Error *error) {

@@ -1,6 +1,6 @@
 /**
  * @file
- * What the parts of a report of the lab know of each other:
+ * Internal to the reports of the lab:
  *
  * - request.c    the LIST of --report; gpu.c: what a GPU can do
  * - table.c      counts by line, hottest first, and intensity; roofline.c: least times
@@ -16,7 +16,7 @@
 
 /* --- source.c ------------------------------------------------------------------------------- */
 
-/** Text of the source files that a report names; to begin with all zeros. */
+/** Text of the source files that a report names; starts with all zeros. */
 typedef struct Sources {
   struct SourceFile *files;
   size_t count;
@@ -25,28 +25,29 @@ typedef struct Sources {
 /** Line `line` of a file, from 1 on, without its end; NULL if there is no such line or file, or if
  * the file is newer than the program. */
 const char *source_line(Sources *sources, const char *file, int line);
+/** Prints the source files that are newer than the program. */
 void print_newer_sources(const Sources *sources, FILE *out);
 void sources_free(Sources *sources);
 
 /* --- gpu.c ---------------------------------------------------------------------------------- */
 
-/** A GPU by its name, or from a file; EXIT_USAGE in one line. */
+/** Finds a GPU by its name, or reads it from a file; EXIT_USAGE if that fails. */
 bool gpu_find(const char *name, Gpu *gpu, Error *error);
 
 /* --- lab_report.c --------------------------------------------------------------------------- */
 
-/** Is it a kernel of the forward pass, and not of what was prepared for a mask? */
+/** True for a kernel of the forward pass, false for one that prepares a mask. */
 bool in_forward_pass(const LabKernel *kernel, const Description *description);
 
 /* --- What is printed ------------------------------------------------------------------------ */
 
-/** All accesses that touch memory of the device, in bytes of whole sectors. */
+/** Bytes of all sectors that accesses to device memory touch. */
 double sector_bytes(const LabCounts *counts);
 
-/** All passes through the banks of shared memory. */
+/** Wavefronts of all accesses to shared memory. */
 uint64_t total_wavefronts(const LabCounts *counts);
 
-/** What a line issues beside accesses, in the order of reports. */
+/** What a line issues besides accesses, in the order of reports. */
 typedef struct IssuedKind {
   const char *name, *brief; /**< in the JSON and in tables; in the margin of the source */
   size_t offset;            /**< of a uint64_t in LabCounts */
@@ -60,31 +61,35 @@ static inline uint64_t issued(const LabCounts *counts, int kind) {
   return *(const uint64_t *)count;
 }
 
+/** Prints the counts of each kernel and of its lines. */
 void print_tables(const LabResults *results, Sources *sources, FILE *out);
+/** Prints the FLOP per byte of the forward pass. */
 void print_intensity(const Run *run, const LabCounts *forward, FILE *out);
 
 /** A unit of a GPU, and the least time that its share of the work takes there. */
 typedef struct Bound {
   const char *unit, *work_unit, *peak_unit;
-  double work, peak; /**< 0 work: the unit has none that is counted */
+  double work, peak; /**< peak per second; work 0: none is counted */
   double seconds;
 } Bound;
 
 enum { BOUNDS = 4 };
 
+/** Finds the bounds of the requested GPU from the counts of the forward pass. */
 void find_bounds(const Run *run, const LabCounts *forward, Bound bounds[BOUNDS]);
 void print_roofline(const Run *run, const LabCounts *forward, FILE *out);
 
+/** Prints the source of the kernels with counts in the margin. */
 void print_annotated(const LabResults *results, Sources *sources, FILE *out);
 
-/** EXIT_USAGE if there was no access at that line. */
+/** Draws the accesses of the requested line. EXIT_USAGE if there are none. */
 bool draw_access(const LabResults *results, const ReportRequest *request, Sources *sources,
                  FILE *out, Error *error);
 
-/** Appends all as JSON lines. */
+/** Appends the report as JSON lines. EXIT_DEVICE if that fails. */
 bool append_records(const Run *run, const LabResults *results, Sources *sources, Error *error);
 
-/** Adds the fields of `counts`, their names behind `prefix`. */
+/** Adds the fields of `counts`; `prefix` begins their names. */
 void add_counts(JsonObject *object, const char *prefix, const LabCounts *counts);
 
 #endif

@@ -1,5 +1,5 @@
 /*
- * A report as JSON: one object a line for the run, for each kernel, line and finding, and for each
+ * A report as JSON lines: a record of the run, of each kernel, source line and finding, and of each
  * unit of a roofline. docs/json-records.md lists the fields.
  */
 #include <stdlib.h>
@@ -60,7 +60,7 @@ static void begin(JsonObject *object, const char *record) {
   json_string(object, "step", step.name);
 }
 
-/** Ends the object and adds its line. */
+/** Ends the object and appends its line. */
 static void end(JsonObject *object, FILE *lines) {
   const char *text = json_end(object);
   if (text == NULL) abort();

@@ -4,7 +4,7 @@
 #include "host/base/values.h"
 #include "host/report/lab/parts.h"
 
-/** Names of parts; those that end in a colon take an argument behind it. */
+/** Names of parts; a name that ends in a colon takes an argument. */
 static const struct {
   const char *name;
   unsigned part;
@@ -31,7 +31,7 @@ static unsigned default_parts(void) {
   return parts;
 }
 
-/** The part that an item of the list begins with, and what follows its colon; 0: none. */
+/** The part that an item of the list names, and its argument; 0 if there is no such part. */
 static unsigned part_of(const char *item, const char **argument) {
   for (int i = 0; i < PART_COUNT; i++) {
     const size_t length = strlen(PARTS[i].name);
@@ -52,7 +52,7 @@ static bool unknown_part(const char *list, Error *error) {
               list);
 }
 
-/** FILE:LINE, of which FILE may hold colons. */
+/** Parses FILE:LINE; FILE may hold colons. */
 static bool parse_access(const char *text, ReportRequest *request, Error *error) {
   const char *colon = strrchr(text, ':');
   int64_t line;
@@ -104,7 +104,7 @@ bool lab_report_parse(const char *list, ReportRequest *request, Error *error) {
     at += length;
     if (*at == '\0') break;
   }
-  /* A file for the report without a word on what is to be in it: everything. */
+  /* json:FILE alone asks for the default parts. */
   if (request->parts == REPORT_JSON) request->parts |= default_parts();
   return true;
 }

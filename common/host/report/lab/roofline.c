@@ -1,13 +1,13 @@
 /*
- * The roofline of a GPU: how long each of its units needs for its share of the counted work. The
- * longest of these is a bound from below for the time of the pass, and nothing more.
+ * The roofline of a GPU: the least time of each unit for its share of the counted work. The longest
+ * of these times is a lower bound of the time of a pass, not an estimate.
  */
 #include "host/report/lab/parts.h"
 
 void find_bounds(const Run *run, const LabCounts *forward, Bound bounds[BOUNDS]) {
   const Gpu *gpu = &run->request->gpu;
   const double mma_flop = (double)forward->mma * LAB_MMA_FLOP;
-  /* Multiply-adds of CUDA cores are not counted: without mma, they are those of the products. */
+  /* Multiply-adds on CUDA cores are not counted; without mma, they do both matrix products. */
   const double fp32_flop = forward->mma == 0 ? run->work.flops : 0;
   const Bound all[BOUNDS] = {
       {"tensor cores", "FLOP", "FLOP/s", mma_flop, 1e12 * gpu->mma_tflops, 0},

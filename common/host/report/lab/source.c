@@ -5,8 +5,8 @@
 
 typedef struct SourceFile {
   char *name;
-  bool newer;   /* than the program: its lines are not those that were compiled */
-  char **lines; /* without their ends */
+  bool newer;   /* than the program: its lines may differ from those that were compiled */
+  char **lines; /* without newlines */
   int line_count;
 } SourceFile;
 

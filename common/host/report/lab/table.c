@@ -1,6 +1,4 @@
-/*
- * The counts as a table: totals of each kernel, and its lines, those with the most work first.
- */
+/* Prints the counts as a table: totals of each kernel, and its lines, most work first. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,7 +28,7 @@ const IssuedKind ISSUED[ISSUED_KINDS] = {
 
 /* --- Lines ---------------------------------------------------------------------------------- */
 
-/** Sectors, wavefronts, and what the line issues beside accesses. */
+/** Sectors, wavefronts, and what the line issues besides accesses. */
 static uint64_t work_of(const LabLine *line) {
   uint64_t work = 0;
   for (int kind = 0; kind < ISSUED_KINDS; kind++) work += issued(&line->counts, kind);
@@ -41,7 +39,7 @@ static uint64_t work_of(const LabLine *line) {
   return work;
 }
 
-/** Most work first; else in the order of the results. */
+/** Most work first; equal work in the order of the results. */
 static int by_work(const void *a, const void *b) {
   const LabLine *x = *(const LabLine *const *)a, *y = *(const LabLine *const *)b;
   const uint64_t work_x = work_of(x), work_y = work_of(y);
@@ -138,7 +136,7 @@ static void print_kernel(const LabResults *results, const LabKernel *kernel, Sou
 
 void print_tables(const LabResults *results, Sources *sources, FILE *out) {
   for (size_t i = 0; i < results->kernel_count; i++) {
-    if (results->kernels[i].launches == 0) continue; /* refused */
+    if (results->kernels[i].launches == 0) continue; /* the launch was refused */
     print_kernel(results, &results->kernels[i], sources, out);
   }
 }
