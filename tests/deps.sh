@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs what the tests need and what is not there yet: Debian packages, for which it asks sudo unless
-# it is run by root, and Python packages in .venv, which need no root.
+# Installs what the tests need and is missing: Debian packages, with sudo unless run by root, and
+# Python packages in .venv, without root.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -1,4 +1,4 @@
-# Tests, checks of the source, and what they need installed.
+# Tests, checks of the source, and the packages they need.
 
 ## make test-all          the tests, every variant of them; valgrind; lint (long: CONTRIBUTING.md)
 ## make test-e2e          the programs end to end, against NumPy
@@ -19,7 +19,7 @@ deps:
 
 # --- Every test ------------------------------------------------------------------------------------
 
-# A program tells whether there is a GPU, by its exit code: no test is worth starting without one.
+# A program's exit code says whether there is a GPU; without one no test is started.
 NEEDS_GPU := $(if $(filter cuda,$(BACKEND)),need-gpu)
 need-gpu: $(BUILD)/$(firstword $(STEPS))
 	@$< --info >/dev/null 2>&1; test $$? -ne 77 || \
@@ -28,12 +28,12 @@ need-gpu: $(BUILD)/$(firstword $(STEPS))
 # All cores, unless make was given a number of jobs.
 JOBS = $(if $(findstring jobserver,$(MAKEFLAGS)),,-j$(shell nproc))
 
-# One after the other, with -j too: their outputs do not mix.
+# One after the other, also with -j, so that their outputs do not mix.
 test: $(NEEDS_GPU)
 	@$(MAKE) --no-print-directory $(JOBS) test-unit
 	@$(MAKE) --no-print-directory $(JOBS) test-e2e
 
-# What `make test` leaves out because other tests hold it already, and what takes long.
+# `make test` leaves out tests that take long or repeat what others test.
 test-all: $(NEEDS_GPU)
 	@$(MAKE) --no-print-directory $(JOBS) test-unit EXHAUSTIVE=1 TRIALS=20000
 	@$(MAKE) --no-print-directory $(JOBS) test-e2e EXHAUSTIVE=1
@@ -44,9 +44,9 @@ endif
 
 # --- End to end ------------------------------------------------------------------------------------
 
-# A step called directly, without the command line around it.
+# Steps called directly, without the command line.
 UNDER_TEST := $(STEPS:%=$(BUILD)/under_test/%)
-# step_under_test.c answers for the device where a test wants an older one.
+# step_under_test.c replaces this function, so that a test can report an older device.
 WRAP := -Xlinker --wrap=cudaDeviceGetAttribute
 
 $(BUILD)/tests/%.o: tests/lib/%.c $(BUILD)/flags
@@ -58,7 +58,7 @@ $(UNDER_TEST): $(BUILD)/under_test/%: $$(call step_object,$$*) $(BUILD)/tests/st
 
 # A GPU runs one test at a time, so that none of them runs out of memory.
 TEST_JOBS = $(if $(filter cuda,$(BACKEND)),0,$(shell nproc))
-# There are as many tests at a time as cores, so that a program is quickest with one thread.
+# With as many tests at a time as cores, a program is fastest with one thread.
 ONE_THREAD = $(if $(filter cpu,$(BACKEND)),OMP_NUM_THREADS=1 SIMT_THREADS=1)
 
 test-e2e: $(NEEDS_GPU) $(STEP_PROGRAMS) $(BUILD)/layouts $(UNDER_TEST) $(LIBRARIES) \
@@ -70,7 +70,7 @@ test-e2e: $(NEEDS_GPU) $(STEP_PROGRAMS) $(BUILD)/layouts $(UNDER_TEST) $(LIBRARI
 
 # --- Real input ------------------------------------------------------------------------------------
 
-# Its packages are many times as large as all of .venv, so they have an environment of their own.
+# These packages are many times as large as .venv, so they have an environment of their own.
 ACTIVATIONS := build/activations
 ACTIVATIONS_TOOL := tests/activations
 
@@ -88,7 +88,7 @@ $(ACTIVATIONS)/env/installed: $(ACTIVATIONS_TOOL)/requirements.txt
 	  { echo "activations: pip could not fetch all of $<; it needs a network for that" >&2; exit 1; }
 	@touch $@
 
-# One thread: a sum that several share may be taken in another order the next time.
+# One thread: with several, the order of a sum may differ from run to run.
 activations: $(ACTIVATIONS)/env/installed
 	@rm -rf $(ACTIVATIONS)/dumped
 	OPENBLAS_NUM_THREADS=1 $(<D)/bin/python -m tests.activations.dump $(ACTIVATIONS)/dumped $(KEEP)
@@ -107,7 +107,7 @@ cppcheck:
 	  --suppress=missingIncludeSystem --error-exitcode=1 -Icommon -Icommon/simt/include \
 	  common/host common/simt/runtime common/simt/lab common/simt/rewrite_launches.c
 
-# Everything is compiled anew in a folder of its own, as objects show no warnings.
+# Everything is compiled again in a separate folder, because existing objects show no warnings.
 lint: cppcheck
 	$(MAKE) $(JOBS) BACKEND=cpu WERROR=1 BUILD=build/lint-cpu lint-build
 	@if command -v $(NVCC) >/dev/null; then \

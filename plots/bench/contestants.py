@@ -12,7 +12,7 @@ import numpy as np
 
 from plots.bench.cases import DENSE, MASK_BLOCK, Case
 from plots.bench.exact import HeadResult, as_doubles
-from plots.bench.step_library import MASK_FILES, BlockMask, Device, Memory, StepLibrary, block_mask
+from plots.bench.step_library import BlockMask, Device, Memory, StepLibrary, block_mask
 from tests.lib import masks
 
 # The workspace of steps that need one; with a smaller one they make more passes.

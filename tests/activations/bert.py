@@ -36,7 +36,7 @@ class Bert:
 
     def run(self, tokens: list[int],
             wanted: tuple[int, ...] = ()) -> tuple[np.ndarray, dict[int, Activations]]:
-        """The last hidden states, [N, width], and the activations of the wanted layers."""
+        """The last hidden states, [N, width], and the activations of the requested layers."""
         kept = {}
         table = {name: self._weights[f"embeddings.{name}_embeddings.weight"]
                  for name in ("word", "position", "token_type")}
@@ -68,7 +68,7 @@ class Bert:
                 + self._weights[f"{at}.LayerNorm.bias"])
 
     def embedding(self, sentence: str) -> np.ndarray:
-        """The mean of the last hidden states, of length 1."""
+        """The mean of the last hidden states, scaled to length 1."""
         hidden, _ = self.run(self.tokenizer.encode(sentence).ids)
         mean = hidden.mean(axis=0)
         return mean / np.linalg.norm(mean)

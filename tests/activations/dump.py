@@ -2,9 +2,9 @@
 
 Usage: python3 -m tests.activations.dump DIRECTORY [--keep]
 
-DIRECTORY, which must not exist, gets one directory a layer, for `--input`. What tests/data keeps of
-them is compared with it, byte by byte; with --keep it is replaced instead. Needs the packages of
-requirements.txt.
+DIRECTORY must not exist; it gets one directory for each layer, for `--input`. The files are
+compared byte by byte with those stored in tests/data; with --keep they replace those. Needs the
+packages of requirements.txt.
 """
 
 import argparse
@@ -55,8 +55,8 @@ def say(line: str) -> None:
 
 
 def weights_of(model: dict) -> Path:
-    """Where the package has put them; ends the program unless they are those that are known."""
-    # The packages are not imported: that would need the libraries that usually run the models.
+    """The file in its installed package; ends the program unless its checksum is the known one."""
+    # Importing the packages would need the libraries that usually run the models.
     package = importlib.util.find_spec(model["package"].replace("-", "_"))
     path = Path(package.origin).parent / model["file"]
     found = fixtures.sha256(path)
@@ -66,7 +66,7 @@ def weights_of(model: dict) -> Path:
 
 
 def origin(model: dict, **more: object) -> dict:
-    """What provenance.json says."""
+    """The contents of provenance.json."""
     package = model["package"]
     tools = {name: importlib.metadata.version(name)
              for name in ("numpy", "gguf", "safetensors", "tokenizers")}
@@ -95,7 +95,7 @@ def dump_smollm2(out: Path) -> None:
 
 
 def dump_packed(out: Path, model: Llama) -> None:
-    """Documents end to end, each with its own positions and attending itself alone."""
+    """Documents packed into one sequence; each has its own positions and attends only itself."""
     documents = [model.tokenizer().encode(texts.read(name)).ids for name in texts.PACKED]
     lengths = [len(tokens) for tokens in documents]
     activations, found = proofs.prove_packing(model, documents, PACKED_LAYER, say)
@@ -107,7 +107,7 @@ def dump_packed(out: Path, model: Llama) -> None:
 
 
 def write_layout(directory: Path, captions: list[int]) -> None:
-    """The mask of a page with pictures, as block masks are stored, and the layout it follows."""
+    """The mask of a page with pictures, stored as a block mask, and the layout of the page."""
     spans = texts.page_layout(captions, SEQUENCE)
     dense = texts.layout_mask(spans)[None, None]
     masks.from_dense(dense, LAYOUT_BLOCK).write(directory)
@@ -115,7 +115,7 @@ def write_layout(directory: Path, captions: list[int]) -> None:
 
 
 def dump_minilm(out: Path) -> None:
-    """A psalm, where every token attends every other."""
+    """A psalm; every token attends every other."""
     model = Bert(weights_of(MINILM).parent)
     say(f"{MINILM['model']}: {model.layers} layers, {model.heads} heads of {model.head_dim}")
     cosines = proofs.prove_bert(model, say)

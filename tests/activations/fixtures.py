@@ -1,4 +1,4 @@
-"""Directories of tensors that the programs read, with where they come from and their checksums."""
+"""Directories of tensors that the programs read, with their origin and checksums."""
 
 import hashlib
 import json
@@ -9,22 +9,22 @@ import numpy as np
 
 from tests.activations.layers import Activations
 
-# To be raised whenever the tool writes other numbers than before.
+# To be raised whenever the tool writes different numbers.
 TOOL_VERSION = 1
 CHECKSUMS = "checksums.txt"
 SAMPLED_ROWS = 16
 
 
 def _save(path: Path, array: np.ndarray) -> None:
-    """With a dimension in front, which is the batch."""
+    """Saves the array with a batch dimension in front."""
     np.save(path, np.ascontiguousarray(array[None]))
 
 
 def write(directory: Path, a: Activations, provenance: dict) -> Path:
-    """q, k and v for `--input`; some rows of the model's own output; where they come from."""
+    """q, k and v for `--input`, some rows of the model's own output, and their origin."""
     directory.mkdir(parents=True)
     rows = np.linspace(0, a.q.shape[1] - 1, SAMPLED_ROWS).astype(int)
-    # The last bits of a double are not the same on every machine; those of a float are.
+    # The last bits of a double differ between machines; those of a float do not.
     for name, array in (("q", a.q), ("k", a.k), ("v", a.v),
                         ("o_rows", a.o[:, rows].astype(np.float32)),
                         ("lse_rows", a.lse[:, rows].astype(np.float32))):
@@ -35,7 +35,7 @@ def write(directory: Path, a: Activations, provenance: dict) -> Path:
 
 
 def provenance_of(directory: Path) -> dict:
-    """What write() was told, with the rows that it kept of O."""
+    """The provenance as given to write(), with the indices of the stored rows of O."""
     return json.loads((directory / "provenance.json").read_text())
 
 
@@ -44,13 +44,13 @@ def sha256(path: Path) -> str:
 
 
 def checksum_lines(root: Path, directories: list[str]) -> list[str]:
-    """One line a file, as `sha256sum` writes and checks them."""
+    """One line for each file, in the format of `sha256sum`."""
     files = sorted(path for name in directories for path in (root / name).iterdir())
     return [f"{sha256(path)}  {path.relative_to(root)}" for path in files]
 
 
 def changed_files(root: Path) -> list[str]:
-    """What is wrong with the files that the list of checksums names, one sentence each."""
+    """A sentence for each file in the list of checksums that is missing or different."""
     found = []
     for line in (root / CHECKSUMS).read_text().splitlines():
         expected, name = line.split("  ")
@@ -62,14 +62,14 @@ def changed_files(root: Path) -> list[str]:
 
 
 def differences(fresh: Path, kept: Path, directories: list[str]) -> list[str]:
-    """Names of the files that `fresh` and `kept` do not both hold with the same bytes."""
+    """Names of the files that are not the same in `fresh` and `kept`."""
     lines = [{line for name in directories if (root / name).is_dir()
               for line in checksum_lines(root, [name])} for root in (fresh, kept)]
     return sorted({line.split("  ")[1] for line in lines[0] ^ lines[1]})
 
 
 def keep(fresh: Path, kept: Path, directories: list[str]) -> None:
-    """Replaces what is kept of these directories, and the list of checksums, by what is fresh."""
+    """Replaces these directories in `kept` and the list of checksums."""
     for name in directories:
         shutil.rmtree(kept / name, ignore_errors=True)
         shutil.copytree(fresh / name, kept / name)

@@ -1,8 +1,8 @@
-"""What both models are made of, in double precision.
+"""The parts that both models share, in double precision.
 
-Whatever differs between machines in double precision, the order of a sum or the last bit of an
-exponential, is some 2^40 times finer than the half-precision numbers that are written, so it all
-but never shows in them.
+Double-precision results differ between machines in the order of a sum or the last bit of an
+exponential. These differences are about 2^40 times smaller than the precision of the half-precision
+numbers that are written, so they almost never change them.
 """
 
 from dataclasses import dataclass
@@ -12,10 +12,11 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Activations:
-    """What went into the attention of one layer, and what came out.
+    """Inputs and results of the attention of one layer.
 
-    Of shape [H, N, D], with the queries' H for q and o and the keys' for k and v; lse is [H, N].
-    q, k and v are half precision, and just what the model used; o and lse are doubles.
+    Shapes are [H, N, D], with the number of query heads for q and o and of key/value heads for k
+    and v; lse is [H, N]. q, k and v are in half precision, as the model used them; o and lse are
+    doubles.
     """
 
     q: np.ndarray
@@ -37,7 +38,7 @@ def join_heads(x: np.ndarray) -> np.ndarray:
 
 def attend(q: np.ndarray, k: np.ndarray, v: np.ndarray, attended: np.ndarray,
            kv_heads_of: np.ndarray) -> Activations:
-    """Attention on q, k and v as rounded to half precision, as a GPU would hold them.
+    """Attention on q, k and v rounded to half precision, as a GPU holds them.
 
     `attended` is [N, N], bool; query head h reads key/value head kv_heads_of[h].
     """
@@ -49,8 +50,8 @@ def attend(q: np.ndarray, k: np.ndarray, v: np.ndarray, attended: np.ndarray,
                                  for x in (q16[head], k16[kv_head], v16[kv_head]))
         scores = np.where(attended, queries @ keys.T / np.sqrt(q.shape[-1]), -np.inf)
         row_max = scores.max(axis=-1, keepdims=True)
-        weights = np.exp(scores - row_max)
-        total = weights.sum(axis=-1, keepdims=True)
-        o[head] = weights @ values / total
+        probs = np.exp(scores - row_max)
+        total = probs.sum(axis=-1, keepdims=True)
+        o[head] = probs @ values / total
         lse[head] = (row_max + np.log(total))[:, 0]
     return Activations(q16, k16, v16, o, lse)

@@ -14,7 +14,7 @@ from tests.activations.rotary import halves_from_neighbours, rotate_halves
 
 @dataclass(frozen=True)
 class Config:
-    """As the file states it."""
+    """The parameters in the file."""
 
     layers: int
     heads: int
@@ -38,9 +38,9 @@ def _silu(x: np.ndarray) -> np.ndarray:
 
 
 class Llama:
-    """Weights are dequantised when used: all of them in double precision would take 1 GB.
+    """Model weights are dequantised when used: all of them in double precision would take 1 GB.
 
-    `rotate` and `kv_heads_of` can be replaced, by what is wrong, to see that it shows.
+    A test can replace `rotate` and `kv_heads_of` by wrong ones.
     """
 
     def __init__(self, path: Path, rotate: Callable = rotate_halves,
@@ -57,7 +57,7 @@ class Llama:
         self._kv_heads = kv_heads_of(heads, self.config.kv_heads)
 
     def tokenizer(self) -> Tokenizer:
-        """The one that the file carries: byte-level pairs, digits one by one."""
+        """The tokenizer in the file: byte-level pairs, digits one by one."""
         words = self._fields["tokenizer.ggml.tokens"]
         merges = [tuple(merge.split(" ")) for merge in self._fields["tokenizer.ggml.merges"]]
         tokenizer = Tokenizer(models.BPE({word: i for i, word in enumerate(words)}, merges))
@@ -73,9 +73,9 @@ class Llama:
 
     def run(self, tokens: list[int], positions: np.ndarray, attended: np.ndarray,
             wanted: tuple[int, ...] = ()) -> tuple[np.ndarray, dict[int, Activations]]:
-        """The last hidden states, [N, width], and the activations of the wanted layers.
+        """The last hidden states, [N, width], and the activations of the requested layers.
 
-        `positions`, [N], are what the rotary embedding sees; `attended`, bool, is [N, N].
+        `positions`, [N], are for the rotary embedding; `attended`, bool, is [N, N].
         """
         kept = {}
         x = self._weights("token_embd.weight")[tokens]
@@ -91,7 +91,7 @@ class Llama:
                    layer: int) -> Activations:
         c = self.config
         x = _rms_norm(x, self._weights(f"blk.{layer}.attn_norm.weight"), c.epsilon)
-        # llama.cpp stores each pair of columns that the rotary embedding turns side by side.
+        # llama.cpp stores the two columns of each rotated pair side by side.
         wq = halves_from_neighbours(self._weights(f"blk.{layer}.attn_q.weight"), c.heads)
         wk = halves_from_neighbours(self._weights(f"blk.{layer}.attn_k.weight"), c.kv_heads)
         wv = self._weights(f"blk.{layer}.attn_v.weight")
@@ -106,7 +106,7 @@ class Llama:
         return (_silu(x @ gate.T) * (x @ up.T)) @ down.T
 
     def next_token_losses(self, hidden: np.ndarray, tokens: list[int]) -> np.ndarray:
-        """-ln P of each token but the first, given those before it."""
+        """-ln P of each token except the first, given those before it."""
         embedding = self._weights("token_embd.weight")  # the output layer shares it
         losses = []
         for first in range(0, len(tokens) - 1, 256):  # 256 rows of logits are 100 MB

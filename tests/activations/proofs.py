@@ -1,4 +1,4 @@
-"""That a model was run right: it does what the model is known to do, and wrong ones do not."""
+"""Checks that a model was run right: it gives its known results, and wrong variants do not."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -11,16 +11,16 @@ from tests.activations.llama import Llama
 from tests.activations.rotary import rotate_neighbours
 from tests.activations.texts import packed_mask, packed_positions
 
-# Tokens of the text that right and wrong models are compared on.
+# The number of tokens on which right and wrong models are compared.
 PROVED_TOKENS = 256
-# Perplexity on the book of Ruth: the right model has less, each of the wrong ones more.
+# Perplexity on the book of Ruth: the right model's is lower, each wrong one's is higher.
 PERPLEXITY_BOUND = 25.0
-# Perplexities of documents packed and one by one differ by rounding only; a token that saw one of
-# another document would change them by per cents.
+# Perplexities of packed and of single documents differ by rounding only; a token that attended
+# another document would change them by several per cent.
 PACKING_BOUND = 1e-4
 
-# Cosines of sentences as published for all-MiniLM-L6-v2: by the documentation of the library that
-# it belongs to, to four digits, and as the standard example of a public inference service.
+# Cosines of sentences as published for all-MiniLM-L6-v2: in the documentation of its library, to
+# four digits, and as the standard example of a public inference service.
 PUBLISHED_COSINES = (
     ("The weather is lovely today.", "It's so sunny outside!", 0.6660),
     ("The weather is lovely today.", "He drove to the stadium.", 0.1046),
@@ -29,7 +29,7 @@ PUBLISHED_COSINES = (
     ("That is a happy person", "That is a very happy person", 0.94291508),
     ("That is a happy person", "Today is a sunny day", 0.25687608),
 )
-# Half-precision q, k and v, as here, move a cosine by some 1e-5.
+# Half-precision q, k and v, as here, change a cosine by about 1e-5.
 COSINE_BOUND = 1e-4
 
 
@@ -49,7 +49,7 @@ WRONG: dict[str, dict[str, Callable]] = {
 
 
 def _losses(model: Llama, tokens: list[int]) -> np.ndarray:
-    """Of the next token, where a token sees all before it."""
+    """The loss of each next token, where a token attends all before it."""
     count = len(tokens)
     hidden, _ = model.run(tokens, np.arange(count), np.tri(count, dtype=bool))
     return model.next_token_losses(hidden, tokens)
@@ -62,7 +62,7 @@ def perplexity(losses: np.ndarray) -> float:
 def prove_llama(path: Path, tokens: list[int], say: Callable[[str], None]) -> dict[str, float]:
     """Perplexities of the right model and of wrong ones, on the first tokens.
 
-    Ends the program unless the first stays below the bound and the others do not.
+    Ends the program unless the right one is below the bound and the others are above it.
     """
     tokens = tokens[:PROVED_TOKENS]
     perplexities = {}
@@ -78,11 +78,11 @@ def prove_llama(path: Path, tokens: list[int], say: Callable[[str], None]) -> di
 
 def prove_packing(model: Llama, documents: list[list[int]], layer: int,
                   say: Callable[[str], None]) -> tuple[Activations, float]:
-    """Activations and perplexity of documents end to end, which must be those of each alone."""
+    """Activations and perplexity of packed documents; they must equal those of each alone."""
     lengths = [len(tokens) for tokens in documents]
     tokens = sum(documents, [])
     hidden, kept = model.run(tokens, packed_positions(lengths), packed_mask(lengths), (layer,))
-    # The first token of a document is not foretold by the last of the document before.
+    # The last token of a document does not predict the first one of the next document.
     ends = np.cumsum(lengths)[:-1]
     packed = perplexity(np.delete(model.next_token_losses(hidden, tokens), ends - 1))
     alone = perplexity(np.concatenate([_losses(model, document) for document in documents]))
@@ -93,7 +93,7 @@ def prove_packing(model: Llama, documents: list[list[int]], layer: int,
 
 
 def prove_bert(model: Bert, say: Callable[[str], None]) -> list[list]:
-    """Both sentences, their cosine and the published one, of each pair.
+    """For each pair: both sentences, their cosine and the published cosine.
 
     Ends the program if they differ by more than the bound.
     """

@@ -5,7 +5,7 @@ import numpy as np
 
 def _turn(a: np.ndarray, b: np.ndarray, positions: np.ndarray,
           base: float) -> tuple[np.ndarray, np.ndarray]:
-    """Pairs (a, b), [H, N, D/2], turned by position times base^(-2 i / D)."""
+    """Rotates the pairs (a, b), [H, N, D/2], by position times base^(-2 i / D)."""
     pairs = a.shape[-1]
     angles = np.outer(positions, base ** (-np.arange(pairs) / pairs))
     cos, sin = np.cos(angles), np.sin(angles)
@@ -19,12 +19,12 @@ def rotate_halves(x: np.ndarray, positions: np.ndarray, base: float) -> np.ndarr
 
 
 def rotate_neighbours(x: np.ndarray, positions: np.ndarray, base: float) -> np.ndarray:
-    """Columns 2 d and 2 d + 1 are a pair: the order in which llama.cpp stores the weights."""
+    """Columns 2 d and 2 d + 1 are a pair, as llama.cpp stores them."""
     return np.stack(_turn(x[..., ::2], x[..., 1::2], positions, base), axis=-1).reshape(x.shape)
 
 
 def halves_from_neighbours(rows: np.ndarray, heads: int) -> np.ndarray:
-    """Rows of Wq or Wk, [H * D, width], so that rotate_halves() is right for what was stored for
-    rotate_neighbours()."""
+    """Reorders the rows of Wq or Wk, [H * D, width], from the order of rotate_neighbours() to that
+    of rotate_halves()."""
     pairs = rows.reshape(heads, -1, 2, rows.shape[1])
     return pairs.transpose(0, 2, 1, 3).reshape(rows.shape)

@@ -1,4 +1,4 @@
-"""The texts that the models read, and masks that follow from their lengths."""
+"""The texts that the models read, and the masks for them."""
 
 from pathlib import Path
 
@@ -11,28 +11,28 @@ PACKED = ("psalm_117", "psalm_134", "psalm_131", "psalm_133", "psalm_123", "psal
 
 # Patches of a picture of 224 x 224 pixels, 16 x 16 pixels each.
 IMAGE = 14 * 14
-# A page with three pictures: their captions are as long as the packed psalms are.
+# A page with three pictures; the captions are as long as the packed psalms.
 PICTURES = 3
 
 
 def read(name: str) -> str:
-    """A text of tests/data/texts as one paragraph; the files hold a verse a line."""
+    """A text of tests/data/texts as one paragraph; the files hold one verse a line."""
     return " ".join((DATA / "texts" / f"{name}.txt").read_text().split())
 
 
 def packed_positions(lengths: list[int]) -> np.ndarray:
-    """Positions in a batch of documents laid end to end: each counts from 0."""
+    """Positions of packed documents: each document counts from 0."""
     return np.concatenate([np.arange(length) for length in lengths])
 
 
 def packed_mask(lengths: list[int]) -> np.ndarray:
-    """[N, N], bool: causal, within one's own document. What `--mask document:...` says."""
+    """[N, N], bool: causal within each document, the same as `--mask document:...`."""
     document = np.repeat(np.arange(len(lengths)), lengths)
     return (document[:, None] == document) & np.tri(len(document), dtype=bool)
 
 
 def page_layout(captions: list[int], length: int) -> list[tuple[str, int]]:
-    """Captions and pictures in turn, up to `length` tokens; the last caption takes what is left."""
+    """Alternating captions and pictures, up to `length` tokens; the last caption fills the rest."""
     spans = []
     for caption in captions[:PICTURES]:
         spans += [("text", caption), ("image", IMAGE)]
@@ -42,7 +42,7 @@ def page_layout(captions: list[int], length: int) -> list[tuple[str, int]]:
 
 
 def layout_mask(spans: list[tuple[str, int]]) -> np.ndarray:
-    """[N, N], bool: text is causal; the patches of a picture see all of it, and what was before."""
+    """[N, N], bool: text is causal; patches attend their whole picture and all before it."""
     starts = np.cumsum([0, *(count for _, count in spans)])
     mask = np.tri(starts[-1], dtype=bool)
     for (kind, count), start in zip(spans, starts):

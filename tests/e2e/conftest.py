@@ -1,6 +1,6 @@
 """Fixtures and marks of the end-to-end tests.
 
-BACKEND (cpu or cuda) and STEP_DIR (where the built programs are) come from `make test-e2e`.
+`make test-e2e` sets BACKEND (cpu or cuda) and STEP_DIR (the directory of the built programs).
 """
 
 import shutil
@@ -16,7 +16,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "cpu_only(why): needs the CPU backend")
     config.addinivalue_line("markers", "gpu_only(why): needs a GPU")
     if BACKEND == "cuda" and not hasattr(config, "workerinput"):  # once, not in xdist's workers
-        Program(step_names()[0]).run("--ceilings")  # timed runs compare with what it keeps
+        Program(step_names()[0]).run("--ceilings")  # timed runs compare with the saved ceilings
 
 
 def pytest_report_header() -> str:
@@ -35,19 +35,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session", params=step_names())
 def step(request: pytest.FixtureRequest) -> Program:
-    """Each step in turn."""
+    """Each step."""
     return Program(request.param)
 
 
 @pytest.fixture(scope="session")
 def any_step() -> Program:
-    """One step, for what is the same code in all of them: they share main and all it calls."""
+    """One step, to test what all steps share: main and everything it calls."""
     return Program(step_names()[0])
 
 
 @pytest.fixture(scope="session")
 def faulty(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The program, built from faulty_step.cu with all the rest as it is."""
+    """The program built from faulty_step.cu; all other sources are unchanged."""
     tree = SourceTree(tmp_path_factory.mktemp("faulty"), built="cpu")
     shutil.copy2(REPOSITORY / "tests/lib/faulty_step.cu", tree.root / "steps/step99_faulty.cu")
     done = tree.make("step99", "BACKEND=cpu")

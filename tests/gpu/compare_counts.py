@@ -1,10 +1,10 @@
-"""Compares what the lab counts with what Nsight Compute counted on a GPU.
+"""Compares the lab's counts with those of Nsight Compute on a GPU.
 
 Usage: compare_counts.py COUNTS.jsonl [TABLE.jsonl]
 
-COUNTS.jsonl is what counts.sh wrote, for the kernels of this source. Builds them for the CPU
-backend, prints the table, writes it to TABLE.jsonl (plots/results/h200_counts.jsonl unless named),
-and exits with 1 if any count differs beyond its rule.
+COUNTS.jsonl is the output of counts.sh for the kernels of this source. Builds them for the CPU
+backend, prints the table, writes it to TABLE.jsonl (default plots/results/h200_counts.jsonl), and
+exits with 1 if a count differs by more than its tolerance.
 """
 
 import json
@@ -22,15 +22,15 @@ ROOT = Path(__file__).resolve().parents[2]
 TABLE = ROOT / "plots/results/h200_counts.jsonl"
 PROGRAMS = ROOT / "build/cpu/counts"
 
-# What only a GPU counts: instructions of the machine code that the source has not, or that no lane
-# takes part in.
+# Counted on a GPU only: instructions that are in the machine code but not in the source, or that no
+# lane executes.
 GPU_ALONE = ("thread_index_reads", "block_barriers", "empty_shared_loads", "global_loads",
              "global_stores")
 PASSING = "what passes through the load/store unit without an access"
 
-# All shared-memory wavefronts and conflicts as the hardware counted them: a few more, different
-# from run to run, where warps meet. What it counts as conflicts are wavefronts, so they have the
-# same room. All else is exact.
+# All shared-memory wavefronts and conflicts as the hardware counted them: arbitration between warps
+# adds a few, which differ from run to run. The hardware's conflicts are wavefronts, so they have
+# the same tolerance. All other counts are exact.
 INEXACT = {"shared_wavefronts", "measured_conflicts"}
 
 
@@ -46,44 +46,45 @@ def run_lab(step: str, options: str) -> dict[str, dict]:
         report = [] if step == "copies" else ["--report=traffic,banks"]  # copies.cu always counts
         subprocess.run([PROGRAMS / step, *options.split(), *report], check=True,
                        stdout=subprocess.DEVNULL, env={**os.environ, "LAB_COUNTS": str(path)})
-        rows = map(json.loads, path.read_text().splitlines())
-        return {row["kernel"].split("<")[0]: row for row in rows if row["file"] == ""}
+        records = map(json.loads, path.read_text().splitlines())
+        return {record["kernel"].split("<")[0]: record
+                for record in records if record["file"] == ""}
 
 
-def lab_counts(row: dict) -> Counter:
-    """The lab's counts under the names that read_ncu.py gives those of the GPU."""
-    loads, stores = row["shared_load_wavefronts"], row["shared_store_wavefronts"]
+def lab_counts(record: dict) -> Counter:
+    """The lab's counts under the names that read_ncu.py gives to the GPU's."""
+    loads, stores = record["shared_load_wavefronts"], record["shared_store_wavefronts"]
     return Counter({
-        "mma": row["mma"],
-        "ldmatrix": row["ldmatrix_requests"],
-        "copies": row["copy_shared_requests"],
-        "shuffles": row["shuffles"],
-        "barriers": row["barriers"],
-        "global_load_requests": row["global_load_requests"] + row["copy_global_requests"],
-        "global_store_requests": row["global_store_requests"],
-        "global_load_sectors": row["global_load_sectors"],
-        "global_store_sectors": row["global_store_sectors"],
-        "copy_sectors": row["copy_global_sectors"],
-        "l1_load_sectors": row["global_load_sectors"] + row["copy_lookups"],
-        "shared_load_requests": row["shared_load_requests"],
-        "shared_store_requests": row["shared_store_requests"],
-        "shared_load_wavefronts": loads + row["ldmatrix_wavefronts"],
+        "mma": record["mma"],
+        "ldmatrix": record["ldmatrix_requests"],
+        "copies": record["copy_shared_requests"],
+        "shuffles": record["shuffles"],
+        "barriers": record["barriers"],
+        "global_load_requests": record["global_load_requests"] + record["copy_global_requests"],
+        "global_store_requests": record["global_store_requests"],
+        "global_load_sectors": record["global_load_sectors"],
+        "global_store_sectors": record["global_store_sectors"],
+        "copy_sectors": record["copy_global_sectors"],
+        "l1_load_sectors": record["global_load_sectors"] + record["copy_lookups"],
+        "shared_load_requests": record["shared_load_requests"],
+        "shared_store_requests": record["shared_store_requests"],
+        "shared_load_wavefronts": loads + record["ldmatrix_wavefronts"],
         "shared_store_wavefronts": stores,
-        "shared_conflicts": sum(row[f"{kind}_wavefronts"] - row[f"{kind}_ideal_wavefronts"]
+        "shared_conflicts": sum(record[f"{kind}_wavefronts"] - record[f"{kind}_ideal_wavefronts"]
                                 for kind in ("shared_load", "shared_store", "ldmatrix")),
-        "copy_requests": row["copy_global_requests"],
-        "copy_wavefronts": row["copy_shared_wavefronts"],
-        "copy_conflicts": (row["copy_shared_wavefronts"]
-                           - row["copy_shared_ideal_wavefronts"]),
+        "copy_requests": record["copy_global_requests"],
+        "copy_wavefronts": record["copy_shared_wavefronts"],
+        "copy_conflicts": (record["copy_shared_wavefronts"]
+                           - record["copy_shared_ideal_wavefronts"]),
     })
 
 
 @lru_cache(maxsize=None)
 def expected_counts(step: str, options: str) -> dict[str, tuple[Counter, Counter]]:
-    """By kernel, the lab's counts, and how many more are known to be on the GPU."""
+    """By kernel, the lab's counts, and the known additional counts of the GPU."""
     result = {}
-    for kernel, row in run_lab(step, options).items():
-        lab = lab_counts(row)
+    for kernel, record in run_lab(step, options).items():
+        lab = lab_counts(record)
         known = KNOWN.get((step, kernel))
         more = known.amount(lab, Shape.of(options)) if known else Counter()
         result[kernel] = lab, more
@@ -91,9 +92,9 @@ def expected_counts(step: str, options: str) -> dict[str, tuple[Counter, Counter
 
 
 def passing(counted: dict[str, dict], copy_requests: int) -> int:
-    """Wavefronts of shared memory that move nothing: one for each read of threadIdx, for each
-    barrier of a block, and for each memory instruction that is left to no lane."""
-    ncu = {count: row["ncu"] for count, row in counted.items()}
+    """Wavefronts of shared memory that transfer nothing: one for each read of threadIdx, each
+    barrier of a block, and each memory instruction without active lanes."""
+    ncu = {count: record["ncu"] for count, record in counted.items()}
     waves = sum(ncu.get(count, 0) for count in GPU_ALONE)
     if "global_loads" in ncu:
         waves -= ncu["global_load_requests"] - copy_requests + ncu["global_store_requests"]
@@ -101,13 +102,13 @@ def passing(counted: dict[str, dict], copy_requests: int) -> int:
 
 
 def compare(counted: dict[str, dict]) -> list[dict]:
-    """The table of one kernel at one shape; `counted` are the rows of read_ncu.py by count."""
-    any_row = next(iter(counted.values()))
-    step, kernel = any_row["step"], any_row["kernel"]
-    lab, more = expected_counts(step, any_row["options"])[kernel]
+    """The table of one kernel at one shape; `counted` maps counts to records of read_ncu.py."""
+    any_record = next(iter(counted.values()))
+    step, kernel = any_record["step"], any_record["kernel"]
+    lab, more = expected_counts(step, any_record["options"])[kernel]
     lab, more = lab.copy(), more.copy()
     reasons = {count: KNOWN[step, kernel].reason for count, amount in more.items() if amount}
-    # The hardware's total holds what else passes through.
+    # The hardware's total includes those that transfer nothing.
     extra = passing(counted, lab["copy_requests"])
     lab["shared_wavefronts"] = (lab["shared_load_wavefronts"] + lab["shared_store_wavefronts"]
                                 + lab["copy_wavefronts"] + lab["shuffles"])
@@ -122,50 +123,50 @@ def compare(counted: dict[str, dict]) -> list[dict]:
         reasons[count] = PASSING
     room = counted["shared_wavefronts"]["ncu"] // 100 + 100
     table = []
-    for count, row in counted.items():
+    for count, record in counted.items():
         allowed = room if count in INEXACT else 0
-        difference = row["ncu"] - lab[count] - more[count]
-        table.append({"step": step, "options": row["options"], "kernel": kernel, "count": count,
-                      "ncu": row["ncu"], "lab": lab[count], "known": more[count],
+        difference = record["ncu"] - lab[count] - more[count]
+        table.append({"step": step, "options": record["options"], "kernel": kernel, "count": count,
+                      "ncu": record["ncu"], "lab": lab[count], "known": more[count],
                       "reason": reasons.get(count, "") if more[count] else "",
                       "allowed": allowed, "agrees": abs(difference) <= allowed,
-                      "commit": row["commit"]})
+                      "commit": record["commit"]})
     return table
 
 
-def grouped(rows: list[dict]) -> list[dict[str, dict]]:
-    """The rows of each kernel at each shape, by count."""
+def grouped(records: list[dict]) -> list[dict[str, dict]]:
+    """The records of each kernel at each shape, by count."""
     groups: dict[tuple, dict[str, dict]] = {}
-    for row in rows:
-        key = row["step"], row["options"], row["kernel"]
-        groups.setdefault(key, {})[row["count"]] = row
+    for record in records:
+        key = record["step"], record["options"], record["kernel"]
+        groups.setdefault(key, {})[record["count"]] = record
     return list(groups.values())
 
 
 def print_table(table: list[dict]) -> None:
-    """What is not 0, under a heading for each kernel and shape."""
+    """Prints the counts that are not 0, with a heading for each kernel and shape."""
     heading = None
-    for row in table:
-        if (row["step"], row["options"], row["kernel"]) != heading:
-            heading = row["step"], row["options"], row["kernel"]
+    for record in table:
+        if (record["step"], record["options"], record["kernel"]) != heading:
+            heading = record["step"], record["options"], record["kernel"]
             print(f"\n{' '.join(heading)}")
             print(f"  {'count':<24}{'lab':>10}{'known':>9}{'ncu':>10}  differs")
-        if row["ncu"] == row["lab"] == 0:
+        if record["ncu"] == record["lab"] == 0:
             continue
-        off = row["ncu"] - row["lab"] - row["known"]
-        verdict = "" if row["agrees"] else "  WRONG"
-        print(f"  {row['count']:<24}{row['lab']:>10}{row['known']:>9}{row['ncu']:>10}  {off}"
-              f"{verdict}  {row['reason']}".rstrip())
+        off = record["ncu"] - record["lab"] - record["known"]
+        verdict = "" if record["agrees"] else "  WRONG"
+        print(f"  {record['count']:<24}{record['lab']:>10}{record['known']:>9}"
+              f"{record['ncu']:>10}  {off}{verdict}  {record['reason']}".rstrip())
 
 
 def main() -> int:
     if len(sys.argv) not in (2, 3):
         print("usage: compare_counts.py COUNTS.jsonl [TABLE.jsonl]", file=sys.stderr)
         return 2
-    rows = [json.loads(line) for line in Path(sys.argv[1]).read_text().splitlines()]
+    records = [json.loads(line) for line in Path(sys.argv[1]).read_text().splitlines()]
     out = Path(sys.argv[2]) if len(sys.argv) == 3 else TABLE
     build()
-    table = [line for counted in grouped(rows) for line in compare(counted)]
+    table = [line for counted in grouped(records) for line in compare(counted)]
     print_table(table)
     out.write_text("".join(json.dumps(line) + "\n" for line in table))
     wrong = sum(not line["agrees"] for line in table)

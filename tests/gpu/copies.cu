@@ -1,14 +1,14 @@
 /**
  * @file
- * cp.async alone, so that what it costs in wavefronts, sectors and requests stands by itself: into
+ * cp.async alone, so that its own wavefronts, sectors and requests can be counted. Copies go into
  * rows with and without padding, in order and scattered, with and without lanes that copy zeros.
  *
  * Usage: copies ROW PADDING ORDER ZEROS
- *   ROW, PADDING  bytes of a row of shared memory, and behind it
- *   ORDER         the place that a lane copies to
- *   ZEROS         lanes that copy zeros
  *
- * counts.sh has Nsight Compute count it, and compare_counts.py holds the lab against that.
+ * ROW and PADDING are bytes of a row of shared memory and after it, ORDER is the place that a lane
+ * copies to, ZEROS are the lanes that copy zeros.
+ *
+ * counts.sh has Nsight Compute count it, and compare_counts.py compares the lab with that.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -39,8 +39,7 @@ struct Pattern {
   Zeros zeros;
 };
 
-/** Where the chunk that is `i`-th in global memory goes to, in the order of rows without padding.
- */
+/** The place in shared memory of chunk `i` of global memory, counted in rows without padding. */
 __device__ int place_of(Pattern pattern, int i) {
   const int row = i / pattern.row_chunks, column = i % pattern.row_chunks;
   switch (pattern.order) {
@@ -86,7 +85,7 @@ __global__ void copies_kernel(const uint4 *source /* [PASSES][THREADS] */, Patte
   }
 }
 
-/** The number of `word` in a list, or -1. */
+/** The index of `word` in a list, or -1. */
 template <int COUNT>
 static int find(const char *word, const char *const (&list)[COUNT]) {
   for (int i = 0; i < COUNT; i++) {

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# What Nsight Compute counts in every step at several shapes, and of cp.async alone, for the comparison with the lab.
+# Nsight Compute's counts of every step at several shapes, and of cp.async alone, to compare with
+# the lab.
 # Usage: tests/gpu/counts.sh DIRECTORY-OF-CUDA-BUILD OUT.jsonl
 # Later, without a GPU: python3 -m tests.gpu.compare_counts OUT.jsonl
 set -uo pipefail

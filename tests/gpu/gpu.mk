@@ -1,16 +1,16 @@
-# What is compared with evidence from a GPU.
+# Programs whose results are compared with a GPU's.
 
 ## make lab-counts        programs that write down the lab's counts, to be compared with Nsight Compute
 
-# What a GPU's registers hold after ldmatrix and mma, for the test of the CPU backend's layouts; and, on
-# a GPU, what it counts of cp.async.
+# The contents of a GPU's registers after ldmatrix and mma, to test the layouts of the CPU backend;
+# and, on a GPU, the counts of cp.async.
 $(BUILD)/gpu/%.o: tests/gpu/%.cu $$(REWRITER) $(BUILD)/flags
 	$(call compile_cu,$(ARCH))
 
 $(BUILD)/layouts $(if $(filter cuda,$(BACKEND)),$(BUILD)/copies): $(BUILD)/%: $(BUILD)/gpu/%.o $(SIMT_OBJECTS)
 	$(call link_program)
 
-# The same of the lab: cp.async alone, and every step.
+# The lab's counts of the same: cp.async alone, and every step.
 LAB_COUNTERS := $(if $(filter cpu,$(BACKEND)),$(STEPS:%=$(BUILD)/counts/%) $(BUILD)/counts/copies)
 .PHONY: lab-counts
 lab-counts: $(LAB_COUNTERS)

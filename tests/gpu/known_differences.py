@@ -1,8 +1,8 @@
-"""What nvcc makes of the steps' source that g++ does not: differences between the lab and Nsight
-Compute, each computed exactly, so that none can hide another.
+"""What nvcc generates differently from g++: differences between the lab and Nsight Compute, each
+computed exactly, so that none can cover up another.
 
-Each function returns, by count, how many more the GPU has than the lab. Addresses: tensors of the
-device begin at multiples of 256 bytes.
+Each function returns, by count, how many more the GPU has than the lab. Tensors on the device begin
+at multiples of 256 bytes.
 """
 
 from collections import Counter
@@ -19,7 +19,7 @@ VECTOR = 8  # elements in 16 bytes
 
 @dataclass(frozen=True)
 class Shape:
-    """The problem, as the options of a run name it."""
+    """The problem that the options of a run describe."""
 
     batch: int
     heads: int
@@ -44,16 +44,16 @@ class Shape:
 
 
 def wide_loads(lab: Counter, _: Shape) -> Counter:
-    """Step 01, scores: four q_shared[row][i] in a row, the same for all lanes, are one load of 16
-    bytes, which takes two wavefronts. Half of all loads are of q_shared."""
+    """Step 01, scores: four consecutive q_shared[row][i], the same for all lanes, are one load of
+    16 bytes, which takes two wavefronts. Half of all loads are of q_shared."""
     q_loads = lab["shared_load_requests"] // 2
     return Counter(shared_load_requests=q_loads // 4 - q_loads,
                    shared_load_wavefronts=2 * (q_loads // 4) - q_loads)
 
 
 def wide_loads_of_probs(_: Counter, shape: Shape) -> Counter:
-    """Step 01, output: the same of p_shared[row][i]; of the keys behind the last four, one load of
-    16 bytes as well."""
+    """Step 01, output: the same for p_shared[row][i]; the keys after the last group of four are
+    also one load of 16 bytes."""
     requests = wavefronts = 0
     for first_q in range(0, shape.seqlen, TILE):
         for q in range(first_q, min(first_q + TILE, shape.seqlen)):
@@ -68,25 +68,25 @@ def wide_loads_of_probs(_: Counter, shape: Shape) -> Counter:
 
 
 def loop_requests(keys: int, first: int, blocks: list[int]) -> tuple[int, int]:
-    """Requests and sectors of one pass over a row of `keys` floats from element `first` on. A lane
-    makes the turns that no block of 4 has room for one by one, and first; of the rest as many at a
-    time as the largest block takes. Lanes that make the same turn of the same block go together,
-    wherever in the row each of them is."""
+    """Requests and sectors of one pass over a row of `keys` floats that begins at element `first`.
+    Each lane first does the iterations that fit in no unrolled block of 4, one by one; then it uses
+    the largest blocks that still fit. Lanes that execute the same load of the same block form one
+    request, even if they are at different positions of the row."""
     requests: dict[tuple, set[int]] = {}
     for lane in range(WARP):
-        turn, left = 0, max(-(-(keys - lane) // WARP), 0)
+        iteration, left = 0, max(-(-(keys - lane) // WARP), 0)
         for block in blocks:
-            turns = left % 4 if block == 1 else left // block * block
-            for i in range(turns):
-                sector = (first + (turn + i) * WARP + lane) // SECTOR_FLOATS
+            count = left % 4 if block == 1 else left // block * block
+            for i in range(count):
+                sector = (first + (iteration + i) * WARP + lane) // SECTOR_FLOATS
                 requests.setdefault((block, i), set()).add(sector)
-            turn, left = turn + turns, left - turns
+            iteration, left = iteration + count, left - count
     return len(requests), sum(map(len, requests.values()))
 
 
 def unrolled_loops(lab: Counter, shape: Shape) -> Counter:
     """Step 01, softmax: the loops over a row are unrolled, the first two by 16, 8 and 4, the last
-    by 4. Where only some lanes have one more turn, lanes are at different places of the row."""
+    by 4. If only some lanes have one more iteration, lanes are at different positions."""
     gpu = Counter()
     heads = shape.batch * shape.heads
     for row in range(heads * shape.seqlen):
@@ -106,8 +106,8 @@ def unrolled_loops(lab: Counter, shape: Shape) -> Counter:
 
 
 def split_stores(lab: Counter, shape: Shape) -> Counter:
-    """Step 02: of a row's stores of 8 bytes, the first is made as two of 4 bytes, which touch the
-    same sectors. LSE has one request for each group of rows that has one of O."""
+    """Step 02: the first of a row's stores of 8 bytes is split into two of 4 bytes, which access
+    the same sectors. LSE has one request for each group of rows that has one of O."""
     chunks = -(-shape.head_dim // (4 * LANES))
     requests = lab["global_store_requests"] // (chunks + 1)
     rows = shape.batch * shape.heads * shape.seqlen
@@ -121,8 +121,8 @@ def tile_rows(shape: Shape) -> tuple[int, int]:
 
 
 def vector_load(places: list[tuple[int, int]], vectors: int) -> Counter:
-    """One request for vectors of 16 bytes: the row and the vector in it that each lane loads, of
-    rows of so many vectors, padded by one. Eight lanes are served at a time."""
+    """One request for vectors of 16 bytes: for each lane, its row and its vector in the row. A row
+    has `vectors` vectors and one of padding. Eight lanes are served at a time."""
     groups = [Counter((row * (vectors + 1) + vector) % 8 for row, vector in places[i:i + 8])
               for i in range(0, len(places), 8)]
     wavefronts = sum(max(group.values()) for group in groups)
@@ -131,8 +131,8 @@ def vector_load(places: list[tuple[int, int]], vectors: int) -> Counter:
 
 
 def last_load(_: Counter, shape: Shape) -> Counter:
-    """From step 02c on, store of O: lanes that have nothing to store leave the kernel before the
-    last of their loads."""
+    """From step 02c on, store of O: lanes with nothing to store exit before the last of their
+    loads."""
     q_rows = tile_rows(shape)[0]
     rows, vectors = q_rows // WARPS, shape.head_dim // VECTOR
     places = [divmod(i, vectors) for i in range(rows * vectors - WARP, rows * vectors)]
@@ -145,8 +145,8 @@ def last_load(_: Counter, shape: Shape) -> Counter:
 
 
 def whole_entries(lab: Counter, shape: Shape) -> Counter:
-    """Step 05: the four numbers of a QueryTile, once a warp, and the two of a KeyTile, once a tile
-    of a warp, are one load each. All lanes read the same sector."""
+    """Step 05: the four numbers of a QueryTile, once for each warp, and the two of a KeyTile, once
+    for each tile of a warp, are one load each. All lanes read the same sector."""
     q_rows, kv_rows = tile_rows(shape)
     warps = shape.batch * shape.heads * -(-shape.seqlen // q_rows) * WARPS
     mma_of_tile = 2 * (q_rows // WARPS // 16) * (kv_rows // 8) * (shape.head_dim // 16)
@@ -158,7 +158,7 @@ def whole_entries(lab: Counter, shape: Shape) -> Counter:
 
 @dataclass(frozen=True)
 class Known:
-    """A difference and its reason in a few words."""
+    """A difference and a short reason."""
 
     reason: str
     amount: Callable[[Counter, Shape], Counter]

@@ -1,11 +1,11 @@
 /**
  * @file
- * Dumps what every lane holds in every register after ldmatrix, in all its forms, and after
- * mma.m16n8k16, for known inputs: one line "INSTRUCTION INPUT LANE REGISTER VALUE" each, the value
+ * Prints what every lane holds in every register after each form of ldmatrix and after
+ * mma.m16n8k16, for known inputs: one line "INSTRUCTION INPUT LANE REGISTER VALUE" each, with VALUE
  * in hexadecimal.
  *
- * tests/data/layouts_h200.txt holds what an H200 printed. The CPU backend must print the same: to
- * the bit, but for mma on random numbers, where the order of the sums differs.
+ * tests/data/layouts_h200.txt holds what an H200 printed. The CPU backend must print the same bits,
+ * except for mma on random numbers, where the order of the sums differs.
  */
 #include <math.h>
 #include <stdio.h>
@@ -14,8 +14,7 @@
 
 constexpr int LANES = 32;
 
-/** The 16-bit elements 64 i + 8 r + c of row r of matrix i, its rows scattered over shared memory.
- */
+/** Element c of row r of matrix i is 64 i + 8 r + c; the rows are scattered over shared memory. */
 template <int MATRICES, bool TRANSPOSED>
 __global__ void ldmatrix_kernel(uint32_t *registers /* [LANES][MATRICES] */) {
   __shared__ __align__(16) uint16_t rows[LANES][8];
@@ -36,7 +35,7 @@ __global__ void ldmatrix_kernel(uint32_t *registers /* [LANES][MATRICES] */) {
   for (int i = 0; i < MATRICES; i++) registers[lane * MATRICES + i] = r[i];
 }
 
-/** A, B and C as a lane holds them. */
+/** A, B and C in the registers of one lane. */
 struct MmaInput {
   uint32_t a[4], b[2];
   float c[4];
@@ -50,14 +49,14 @@ __global__ void mma_kernel(const MmaInput *inputs /* [LANES] */, float *results 
   for (int i = 0; i < 4; i++) results[threadIdx.x * 4 + i] = d[i];
 }
 
-/** A number from a counter; the same on every machine. */
+/** A pseudo-random number from a counter; the same on every machine. */
 static uint32_t scramble(uint32_t x) {
   x = (x ^ x >> 16) * 0x7feb352d;
   x = (x ^ x >> 15) * 0x846ca68b;
   return x ^ x >> 16;
 }
 
-/** An integer from -8 to 8, which both types hold exactly, or a number with all 24 bits and an
+/** An integer from -8 to 8, which both types hold exactly; or a number with all 24 bits and an
  * exponent from -4 to 4, so that sums of products do not fit fp32. */
 static float input_value(bool integers, uint32_t counter) {
   const uint32_t random = scramble(counter);

@@ -1,9 +1,9 @@
-"""Prints what Nsight Compute counted in one run, a JSON object for each kernel and count.
+"""Prints the counts of Nsight Compute in one run, one JSON object for each kernel and count.
 
 Usage: read_ncu.py RAW.csv SOURCE.csv COMMIT STEP OPTIONS
 
 The two files are pages of one report, as `ncu --import ... --page raw|source --csv` prints them.
-Instructions and what they cost by rule are sums over the lines of the machine code; what the
+Instructions and their theoretical costs are sums over the lines of the machine code; what the
 hardware counted comes from the raw page.
 """
 
@@ -19,7 +19,7 @@ from pathlib import Path
 OPCODES = {"HMMA": "mma", "LDSM": "ldmatrix", "LDGSTS": "copies", "SHFL": "shuffles",
            "BAR": "barriers"}
 SECTORS = {"LDG": "global_load_sectors", "STG": "global_store_sectors", "LDGSTS": "copy_sectors"}
-# Executed, whether or not a lane was left to make a request.
+# Executed, whether or not a lane was active.
 MEMORY = {"LDG": "global_loads", "STG": "global_stores"}
 WAVEFRONTS = {"LDS": "shared_load_wavefronts", "LDSM": "shared_load_wavefronts",
               "STS": "shared_store_wavefronts"}
@@ -54,7 +54,7 @@ def read_source(path: Path) -> dict[str, list[dict]]:
 
 
 def count_source(rows: list[dict]) -> Counter:
-    """Counts of one kernel by opcode. What is always predicated off counts as such alone."""
+    """Counts of one kernel by opcode; instructions always predicated off count separately."""
     counts = Counter(dict.fromkeys([*OPCODES.values(), *SECTORS.values(), *MEMORY.values(),
                                     *WAVEFRONTS.values(), "shared_conflicts",
                                     "thread_index_reads", "empty_shared_loads"], 0))
@@ -81,7 +81,7 @@ def count_source(rows: list[dict]) -> Counter:
 
 
 def read_raw(path: Path) -> Iterator[tuple[str, int, dict[str, int]]]:
-    """Each kernel, the warps of a block, and its counters. The second line has the units."""
+    """Each kernel, the warps of a block, and its counters. The second line holds the units."""
     header, _, *rows = csv.reader(path.open())
     for row in rows:
         values = dict(zip(header, row))

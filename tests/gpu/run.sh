@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
-# What only a GPU can show: the end-to-end tests on the device, compute-sanitizer, counts of Nsight Compute.
+# Tests that need a GPU: the end-to-end tests on the device, compute-sanitizer, Nsight Compute's
+# counts.
 # Usage: tests/gpu/run.sh OUTPUT-DIRECTORY test|sanitize|counts...
-# OUTPUT-DIRECTORY gets PART.log, and test.xml or counts.jsonl; the exit code is 1 if a part has failed.
+# OUTPUT-DIRECTORY gets PART.log, and test.xml or counts.jsonl; the exit code is 1 if a part has
+# failed.
 set -uo pipefail
 cd "$(dirname "$0")/../.."
 mkdir -p "$1"
@@ -11,7 +13,7 @@ arch=sm_$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader | head -1 | t
 export build=build/cuda-$arch
 failed=0
 
-# compute-sanitizer on one program: TOOL PROGRAM ARGUMENTS..., in one line.
+# Runs compute-sanitizer on one program: TOOL PROGRAM ARGUMENTS..., and prints one line.
 sanitize() {
   local log code
   log=$(compute-sanitizer --tool "$1" --error-exitcode 9 "${@:2}" 2>&1)
@@ -22,7 +24,7 @@ sanitize() {
 }
 export -f sanitize
 
-# Every step under four tools, and with tensors whose heads are allocations of their own, under memcheck.
+# Every step with four tools; and with memcheck, every head in an allocation of its own.
 sanitize_all() {
   local program cases tool
   for program in "$build"/step[0-9][0-9] "$build"/step[0-9][0-9][a-z]; do
@@ -41,7 +43,7 @@ sanitize_all() {
 test_all() {
   local tests=(env BACKEND=cuda STEP_DIR="$PWD/$build" python3 -m pytest -v -rs -p no:benchmark)
   "${tests[@]}" -n 16 -m "not gpu_only" --junitxml "$out/test.xml" || failed=1
-  # These fill the card or look at times.
+  # These fill the GPU's memory or measure times.
   "${tests[@]}" -n 0 -m gpu_only --junitxml "$out/test_gpu_only.xml" || failed=1
 }
 

@@ -1,9 +1,9 @@
-"""Which instantiations of a step's kernel are compiled: a few of them compile fast."""
+"""Which instantiations of a step's kernel are compiled: a few instead of all, to save time."""
 
 import re
 
 MMA_STEPS = ("step02b", "step02c", "step03", "step04")  # one configuration for each head dimension
-# Those that step_under_test.c calls. The order is that of choosing.
+# The configurations that step_under_test.c calls. The order is the order of selection.
 CALLED = {
     "step02": ("64, 64, 32", "128, 64, 32"),
     **dict.fromkeys(MMA_STEPS, ("64", "128")),
@@ -18,7 +18,7 @@ def called_configs(step: str) -> str:
 
 
 def with_configs(text: str, configs: str) -> str:
-    """The source of a step with these configurations in the place of its own."""
+    """The source of a step with these configurations instead of its own."""
     text, count = TABLE.subn(rf"\g<1>{configs}\g<2>", text)
     assert count == 1, "no table of configurations"
     return text

@@ -1,6 +1,6 @@
 /**
  * @file
- * A step that is wrong on purpose, for the test of what a program says about a wrong answer. The
+ * A step that is wrong on purpose, to test what a program says about a wrong answer. The
  * environment variable FAULT chooses the mistake; without it the answer is right.
  *
  * fp16 only; one thread computes one row of O, straight from the formula.
@@ -38,7 +38,7 @@ __device__ float score(const Problem &p, const __half *q_row, const __half *k_ro
   return p.scale * s;
 }
 
-/** The answer does not depend on it: every lane reads back what it has written. */
+/** Does not change the value: every lane reads back what it has written. */
 __device__ float through_shared_memory(float x, int stride) {
   extern __shared__ __align__(16) unsigned char smem[];
   float *row_shared = (float *)smem;
@@ -57,7 +57,7 @@ __global__ void faulty_kernel(Problem p, Tensors t, Fault fault) {
   __half *o_row = (__half *)t.o + at.o + q * p.o_strides.row;
   const bool hit = q == FAULTY_ROW;
   if (fault == DEADLOCKED && threadIdx.x == 0) __syncthreads();
-  if (fault == DEADLOCKED) __syncwarp();  // of which one lane stays behind
+  if (fault == DEADLOCKED) __syncwarp();  // one lane of the warp does not reach it
   const int keys = attended_keys(p, q) - (hit && fault == LOST_KEY);
 
   float row_max = -INFINITY, row_sum = 0.0f;

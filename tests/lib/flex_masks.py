@@ -1,11 +1,11 @@
-"""From the BlockMask of PyTorch's FlexAttention to the block masks of step 05.
+"""Converts the BlockMask of PyTorch's FlexAttention to the block masks of step 05.
 
-Plain arrays and NumPy only: PyTorch is needed to have a BlockMask, not to convert it.
+It uses plain arrays and NumPy only: PyTorch is needed to create a BlockMask, not to convert it.
 
-FlexAttention keeps two lists for each block of queries: kv_num_blocks and kv_indices name the
-blocks in which its mask_mod has to be asked, full_kv_num_blocks and full_kv_indices those that are
-attended throughout. Both must be taken: the second holds most of the work. Neither says anything of
-the values past its count.
+FlexAttention has two lists for each block of queries: kv_num_blocks and kv_indices list the blocks
+for which its mask_mod must be evaluated, full_kv_num_blocks and full_kv_indices those that are
+fully attended. Both are needed: the second contains most of the work. Values past the count are
+undefined in both.
 """
 
 from collections.abc import Callable
@@ -42,11 +42,11 @@ def from_torch(block_mask: object) -> FlexMask:
 def convert(flex: FlexMask, attends: MaskMod | np.ndarray) -> masks.BlockMask:
     """The same mask in canonical form.
 
-    `attends` is the mask_mod, or what it gives: a dense mask [B, H, Nq, Nkv]. It is asked for the
-    blocks of the partial list alone, for as many batch entries and heads as the lists have: where
-    these have one for all, it must not tell them apart. PyTorch pads the lengths with what is not
-    attended, so a block at the end is never in the full list; here it is FULL if all that is inside
-    the lengths is attended.
+    `attends` is the mask_mod, or its result: a dense mask [B, H, Nq, Nkv]. It is evaluated only for
+    blocks of the partial list, and only for the batch entries and heads of the lists: where a list
+    has one for all, the result must not depend on the entry or head. PyTorch pads the lengths with
+    masked entries, so a block at the end is never in the full list; here it is FULL if all entries
+    inside the lengths are attended.
     """
     if isinstance(attends, np.ndarray):
         dense = attends
@@ -86,13 +86,13 @@ def _kind(part: np.ndarray, causal: np.ndarray) -> int:
 
 
 def _listed(counts: np.ndarray | None, indices: np.ndarray | None, at: tuple) -> np.ndarray:
-    """The blocks of one row; none if the list is left out."""
+    """The blocks of one row; none if there is no list."""
     return np.empty(0, int) if counts is None else indices[at][:counts[at]]
 
 
 def as_torch_makes_it(dense: np.ndarray, block: tuple[int, int],
                       separate_full: bool = True) -> FlexMask:
-    """What create_block_mask() makes of a mask_mod that gives `dense`, bool [B, H, Nq, Nkv]."""
+    """The result of create_block_mask() for a mask_mod that gives `dense`, bool [B, H, Nq, Nkv]."""
     q_len, kv_len = dense.shape[2:]
     padding = [(0, -q_len % block[0]), (0, -kv_len % block[1])]
     padded = np.pad(dense, [(0, 0), (0, 0), *padding])
@@ -104,6 +104,6 @@ def as_torch_makes_it(dense: np.ndarray, block: tuple[int, int],
 
 
 def _ordered(blocks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """How many blocks of each row are listed, and all of them, the listed ones first."""
+    """The number of listed blocks of each row, and all its blocks, the listed ones first."""
     order = np.argsort(~blocks, axis=-1, kind="stable")
     return blocks.sum(axis=-1).astype(np.int32), order.astype(np.int32)

@@ -1,7 +1,7 @@
-"""The inputs that the programs draw, drawn once more.
+"""The inputs that the programs draw, computed again in NumPy.
 
 Written from the descriptions in common/host/io/random.h and inputs.h. Only integer operations and
-double-precision + - * / sqrt occur, in the documented order, so every element has the same bits.
+double-precision + - * / sqrt are used, in the documented order, so every element has the same bits.
 """
 
 import numpy as np
@@ -13,7 +13,7 @@ GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 SQRT_HALF_BITS = np.int64(0x3FE6A09E667F3BCD)
 LN_2 = float.fromhex("0x1.62e42fefa39efp-1")
 
-# Streams: one for each tensor, and one for each further draw.
+# Streams: one for each tensor, and one for each other draw.
 Q, K, V, OUTLIER_DRAW, OUTLIER, TARGET = 0, 1, 2, 8, 16, 24
 
 # Wichura's algorithm AS 241 (1988), routine PPND16: numerator and denominator of three rational
@@ -62,7 +62,7 @@ def random_uniform(seed: int, stream: int, index: np.ndarray) -> np.ndarray:
 
 
 def _log(x: np.ndarray) -> np.ndarray:
-    """Natural logarithm without a call of the C library, which differs between machines."""
+    """Natural logarithm without the C library's, which differs between machines."""
     bits = x.view(np.int64)
     exponent = (bits - SQRT_HALF_BITS) >> np.int64(52)
     m = (bits - (exponent << np.int64(52))).view(np.float64)

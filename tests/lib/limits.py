@@ -1,23 +1,23 @@
-"""What each step promises of its memory accesses and its overlap, held against the lab's record.
+"""The limits of each step's memory accesses and overlap, compared with the record of a run.
 
-The record is a line of --json of a run with --report. A bank conflict of n ways makes a request take
-n wavefronts; a sector is 32 bytes.
+The record is a line of --json of a run with --report. A bank conflict of n ways makes a request
+take n wavefronts; a sector is 32 bytes.
 """
 
-# 16 bytes per lane. Where 32 lanes take parts of rows (D = 32, 96), two of 8 lanes that are served
-# together may need the same banks.
+# 16 bytes per lane. Where 32 lanes access parts of rows (D = 32, 96), two of 8 lanes that are
+# served together may access the same banks.
 CHUNKS = {"step02b": ("shared_store",), "step02c": ("shared_store", "shared_load")} | dict.fromkeys(
     ("step03", "step04", "step05"), ("copy_shared", "shared_load"))
 
 
 def most_ways(step: str, head_dim: int) -> dict[str, int]:
-    """Of a bank conflict, by kind of access to shared memory. 1 is no conflict."""
+    """The most ways of a bank conflict, by kind of access to shared memory. 1 is no conflict."""
     kinds = dict.fromkeys(("shared_load", "shared_store", "ldmatrix", "copy_shared"), 1)
     return kinds | dict.fromkeys(CHUNKS.get(step, ()), 2 if head_dim % 64 == 32 else 1)
 
 
 def most_sectors(step: str, head_dim: int) -> dict[str, int]:
-    """Of a request, by kind of access to global memory."""
+    """The most sectors of a request, by kind of access to global memory."""
     if step == "step01":  # 32 floats are 4 sectors, 5 where a row begins within one
         return {"global_load": 5, "global_store": 5, "copy_global": 0}
     if step == "step02":  # 8 bytes per lane; more than 8 sectors where rows begin within one
@@ -26,24 +26,24 @@ def most_sectors(step: str, head_dim: int) -> dict[str, int]:
         return {"global_load": 16, "global_store": 8, "copy_global": 0}
     if step == "step02c":  # 16 bytes per lane
         return {"global_load": 16, "global_store": 16, "copy_global": 0}
-    # cp.async asks twice for each sector of a row that starts 16 bytes off in shared memory. Of 32
-    # lanes' rows that is one row in two; at D = 256, where they have one row, all or none of it.
-    # Loads are those of tile lists and bit masks.
+    # cp.async requests each sector of a row twice if the row is 16 bytes off alignment in shared
+    # memory. Of the rows that 32 lanes copy this is every second one; at D = 256 the lanes copy one
+    # row, which is aligned or not. Loads are those of tile lists and bit masks.
     return {"global_load": 2 if step == "step05" else 0, "global_store": 16,
             "copy_global": {96: 26, 256: 32}.get(head_dim, 24)}
 
 
 def least_overlap(record: dict) -> int:
-    """Percent of the mma with a cp.async in flight, where all tiles are whole."""
+    """The least percentage of mma with a cp.async in flight, where all tiles are whole."""
     step, keys, block_n = record["step"], record["seqlen_kv"], record["block_n"]
     if step not in ("step04", "step05") or record.get("shared_kv") or keys % block_n != 0:
         return 0
-    # Q K^T runs while V is copied, and P V while the next K is: all of them but the last.
+    # Q K^T runs while V is copied, and P V while the next K is: all of them except the last.
     return 100 - -(-50 * block_n // keys) if record["mask"] == "full" else 50
 
 
 def exceeded(record: dict) -> list[str]:
-    """What is worse than promised, in words."""
+    """The limits that are exceeded, in words."""
     step, head_dim = record["step"], record["head_dim"]
     found = [f"{kind}: {value} {what}, at most {most}"
              for table, field, what in ((most_ways, "most_ways", "ways of a bank conflict"),

@@ -1,6 +1,6 @@
-"""Masks in NumPy: the dense meaning of each preset, and block masks to and from it.
+"""Masks in NumPy: the dense mask of each preset, and conversion to and from block masks.
 
-Written from docs/specification.md and docs/block-masks.md; nothing here is shared with the C code.
+Written from docs/specification.md and docs/block-masks.md; no code is shared with the C sources.
 """
 
 from dataclasses import dataclass, field, replace
@@ -13,10 +13,10 @@ from tests.lib.problem import Problem
 
 MASKED, CAUSAL, FULL, PARTIAL = range(4)
 
-# What unused fields hold in the nasty masks below: whoever looks there is far out of range.
+# The value of unused fields in disordered masks: an index far out of range.
 POISON = np.int32(-2**31 + 7)
 
-# Streams of random numbers, beside those of the inputs.
+# Streams of random numbers, in addition to those of the inputs.
 BLOCK_DRAW, ENTRY_DRAW, RUN_DRAW = 100, 101, 102
 
 FILES = ("kv_num_blocks", "kv_indices", "block_mask_types", "partial_block_mask_indices",
@@ -26,7 +26,7 @@ FILES = ("kv_num_blocks", "kv_indices", "block_mask_types", "partial_block_mask_
 # --- Presets --------------------------------------------------------------------------------------
 
 def document_ends(argument: str, keys: int) -> np.ndarray:
-    """Key at which each document ends. Of equal ones, the first are a key longer if need be."""
+    """The key at which each document ends. Of N equal ones, the first may be a key longer."""
     if "," in argument:
         return np.cumsum([int(length) for length in argument.split(",")])
     count = int(argument)
@@ -114,7 +114,7 @@ class BlockMask:
         return directory
 
     def same_as(self, other: "BlockMask") -> bool:
-        """To the last byte, unused slots too."""
+        """Equal to the last byte, unused slots included."""
         return all(a.dtype == b.dtype and np.array_equal(a, b)
                    for a, b in zip(self.tensors(), other.tensors(), strict=True))
 
@@ -199,7 +199,7 @@ def to_dense(m: BlockMask, q_len: int, kv_len: int) -> np.ndarray:
 
 def random_blocks(rng: np.random.Generator, shape: tuple[int, int, int, int],
                   block: tuple[int, int]) -> np.ndarray:
-    """A dense mask whose blocks are of every kind, drawn one by one; some rows of blocks empty."""
+    """A dense mask with blocks of every kind, drawn one by one; some rows of blocks are empty."""
     batches, heads, q_len, kv_len = shape
     dense = np.zeros(shape, bool)
     causal = _causal_rule(q_len, kv_len)
@@ -215,12 +215,12 @@ def random_blocks(rng: np.random.Generator, shape: tuple[int, int, int, int],
     return dense
 
 
-# --- The same mask, as nobody would write it ------------------------------------------------------
+# --- The same mask in unusual forms ---------------------------------------------------------------
 
 def disordered(m: BlockMask, rng: np.random.Generator) -> BlockMask:
-    """Slots shuffled, MASKED ones between them, room for more; poison wherever nobody may look.
+    """Shuffled slots with MASKED slots between them, unused slots, poison in unused fields.
 
-    Tiles are shuffled too, some stand there twice and one that nobody uses is all ones.
+    Tiles are shuffled too; some occur twice, and an unused one is all ones.
     """
     shape, (q_block, kv_block) = m.counts.shape, m.block_size()
     order = rng.permutation(np.concatenate([np.arange(len(m.tiles)), np.arange(len(m.tiles))]))
@@ -244,7 +244,7 @@ def disordered(m: BlockMask, rng: np.random.Generator) -> BlockMask:
 
 
 def with_fewest_copies(m: BlockMask) -> BlockMask:
-    """Each tensor by itself loses the dimensions along which it repeats: their sizes become 1."""
+    """Each tensor loses the dimensions along which it repeats: their sizes become 1."""
     def shrunk(tensor: np.ndarray) -> np.ndarray:
         for axis in (0, 1):
             first = tensor.take([0], axis)
@@ -254,9 +254,9 @@ def with_fewest_copies(m: BlockMask) -> BlockMask:
 
 
 def with_bits_past_the_end(m: BlockMask, q_len: int, kv_len: int) -> BlockMask:
-    """Tiles may say what they like of queries and keys past the end. Here they attend them all.
+    """Tiles may have any value for queries and keys past the end. Here they attend them all.
 
-    Only those tiles are changed that no row or column inside the lengths sees in full.
+    Only tiles that are at the end wherever they are used are changed.
     """
     q_block, kv_block = m.block_size()
     rows, columns = (q_len - 1) % q_block + 1, (kv_len - 1) % kv_block + 1

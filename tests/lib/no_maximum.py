@@ -1,6 +1,6 @@
-"""Steps whose softmax does without the running maximum: P = 2^(scale s log2 e), as it stands.
+"""Steps whose softmax does not subtract the running maximum: P = 2^(scale s log2 e).
 
-They are the real sources with three lines changed, so that they cannot fall behind.
+They are the real sources with three lines changed.
 """
 
 from pathlib import Path
@@ -27,7 +27,7 @@ PATCHES = {
 
 
 def build(directory: Path, step: str, commit: str = "unknown") -> Program:
-    """The step without its maximum for the CPU backend, in a tree of its own."""
+    """The step without its maximum for the CPU backend, in its own source tree."""
     directory.mkdir(parents=True)
     tree = SourceTree(directory, built="cpu")
     for patch in PATCHES[step]:

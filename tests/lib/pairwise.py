@@ -1,4 +1,4 @@
-"""Combinations that cover every pair of values: most bugs need no more than two to meet."""
+"""Combinations that cover every pair of values: most bugs need at most two particular values."""
 
 import random
 from itertools import combinations
@@ -10,13 +10,13 @@ def pairs_of(row: dict) -> set:
 
 
 def all_pairs(parameters: dict[str, list]) -> set:
-    """Every pair that there is."""
+    """All pairs of values of different parameters."""
     return {((a, x), (b, y)) for a, b in combinations(parameters, 2)
             for x in parameters[a] for y in parameters[b]}
 
 
 def _grow(parameters: dict[str, list], missing: set, start: tuple, rng: random.Random) -> dict:
-    """A row that holds the pair `start`; each further value covers as much as it can."""
+    """A row with the pair `start`; each further value is chosen to cover the most missing pairs."""
     row = dict(start)
     others = [name for name in parameters if name not in row]
     rng.shuffle(others)
@@ -32,12 +32,12 @@ def _grow(parameters: dict[str, list], missing: set, start: tuple, rng: random.R
 
 
 def pairwise(parameters: dict[str, list], seed: int, candidates: int = 5) -> list[dict]:
-    """Rows that cover every pair, the same ones for the same seed. Greedy, so not the fewest."""
+    """Rows that cover every pair, determined by the seed. Greedy, so not the fewest."""
     rng = random.Random(seed)
     missing = all_pairs(parameters)
     rows = []
     while missing:
-        # A pair that is still missing starts the row, so every row makes progress.
+        # A missing pair starts the row, so every row covers at least one more.
         starts = rng.sample(sorted(missing, key=repr), min(candidates, len(missing)))
         grown = [_grow(parameters, missing, start, rng) for start in starts]
         rows.append(max(grown, key=lambda row: len(pairs_of(row) & missing)))

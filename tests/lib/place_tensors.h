@@ -1,8 +1,8 @@
 /**
  * @file
- * Tensors for step_under_test.c, where its trials want them: strides with gaps, offsets, heads that
- * are allocations of their own. What holds no number of a tensor holds NaN; in those of a mask,
- * what is no type, count or index.
+ * Tensors for step_under_test.c, at the places that its trials need: strides with gaps, offsets,
+ * heads in separate allocations. Memory between the elements holds NaN; in a mask's tensors it
+ * holds invalid types, counts and indices.
  */
 #ifndef PLACE_TENSORS_H
 #define PLACE_TENSORS_H
@@ -23,10 +23,11 @@
 enum { Q, K, V, O, TENSORS };
 enum { NO_STRIDE = -1, BATCH_STRIDE, HEAD_STRIDE, ROW_STRIDE };
 
-/** NaN in both types, and what is in memory that nothing was written to. */
+/** NaN in both types. Memory that nothing was written to holds these bits. */
 static const uint16_t NAN_BITS = 0xffff;
 
-/** Where one tensor lies. K and V may have a second allocation, which `base` reaches by stride. */
+/** Where one tensor lies. K and V may have a second allocation, which is a stride away from `base`.
+ * */
 typedef struct Place {
   uint16_t *allocation, *second_allocation; /* on the device */
   int64_t elements;                         /* of each */
@@ -75,7 +76,7 @@ static int64_t row_count(const Problem *p, int tensor) {
   return (int64_t)p->batch * heads_of(p, tensor) * rows_of(p, tensor);
 }
 
-/** Elements from the base to row `index`, counted through heads and batch. */
+/** Elements from the base to row `index`; rows are counted through heads and batch. */
 static int64_t row_offset(Problem *p, int tensor, int64_t index) {
   const Strides *s = strides_of(p, tensor);
   const int64_t rows = rows_of(p, tensor), heads = heads_of(p, tensor);
@@ -86,7 +87,7 @@ static int64_t round_up(int64_t count, int64_t unit) {
   return (count + unit - 1) / unit * unit;
 }
 
-/** Strides with so many elements, rows and heads to spare; `odd` names one that is to be odd. */
+/** Strides with extra elements, rows and heads; `odd` names the stride that must be odd. */
 static Strides strides_with_gaps(const Problem *p, int tensor, int elements, int rows, int heads,
                                  int odd) {
   Strides s;
@@ -96,7 +97,7 @@ static Strides strides_with_gaps(const Problem *p, int tensor, int elements, int
   return s;
 }
 
-/** Memory for the whole tensor as its strides want it, and for `offset` elements before it. */
+/** Memory for the whole tensor with its strides, and for `offset` elements before it. */
 static Place place_in_one(Problem *p, int tensor, int64_t offset) {
   Place place = {.elements = offset + p->batch * strides_of(p, tensor)->batch};
   place.allocation = device_memory(sizeof(uint16_t) * (size_t)place.elements);
@@ -109,7 +110,7 @@ static uint16_t value_of(const Problem *p, int tensor, int64_t index) {
   return p->dtype == DTYPE_FP16 ? double_to_half_bits(x) : double_to_bf16_bits(x);
 }
 
-/** Writes the numbers of Q, K or V, which depend on the element's index alone. */
+/** Writes the numbers of Q, K or V; a number depends on the element's index alone. */
 static void fill(Problem *p, int tensor, uint16_t *base) {
   const size_t row_bytes = sizeof(uint16_t) * (size_t)p->head_dim;
   uint16_t *row = host_memory(row_bytes);
@@ -121,7 +122,7 @@ static void fill(Problem *p, int tensor, uint16_t *base) {
   free(row);
 }
 
-/** Takes the rows of O out of its memory. False if anything else in there was written to. */
+/** Copies the rows of O out of its memory. False if anything outside the rows was written to. */
 static bool collect(Problem *p, const Place *place, uint16_t *o) {
   const size_t bytes = sizeof(uint16_t) * (size_t)place->elements;
   const size_t row_bytes = sizeof(uint16_t) * (size_t)p->head_dim;
@@ -155,7 +156,7 @@ static void place_heads_apart(Problem *p, Place places[TENSORS]) {
   }
 }
 
-/** Gives each tensor of rows and slots strides of its own, from a slot to the next one too. */
+/** Gives each tensor of rows and slots its own strides, also between slots. */
 static void spread_mask(HostBlockMask *blocks) {
   BlockMask *m = &blocks->mask;
   int64_t *const strides[] = {m->num_strides, m->index_strides, m->type_strides,

@@ -1,4 +1,4 @@
-"""One problem, as the command line and NumPy both understand it."""
+"""One problem, for the command line and for NumPy."""
 
 from dataclasses import dataclass, replace
 
@@ -7,7 +7,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Problem:
-    """Fields are named after the options; kv_heads 0 and seqlen_kv 0 mean: as many as of Q."""
+    """Fields have the names of options; kv_heads 0 and seqlen_kv 0 mean as many as for Q."""
 
     batch: int = 1
     heads: int = 1
@@ -40,7 +40,7 @@ class Problem:
         return float(np.float32(1 / np.sqrt(self.head_dim) if self.scale is None else self.scale))
 
     def attended_keys(self) -> np.ndarray:
-        """How many keys each query attends, where these are always the first so many."""
+        """How many keys each query attends, where these are always the first ones."""
         if self.mask == "full":
             return np.full(self.seqlen, self.seqlen_kv)
         assert self.mask == "causal", f"{self.mask}: tests/lib/masks.py knows it"

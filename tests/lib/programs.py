@@ -1,4 +1,4 @@
-"""Runs the programs: where they are, how they are called, what they leave behind."""
+"""Runs the programs: finds them, calls them, reads their results."""
 
 import json
 import os
@@ -17,16 +17,16 @@ STEP_DIR = Path(os.environ.get("STEP_DIR", REPOSITORY / "build" / "cpu"))
 
 RIGHT, WRONG, USAGE, DEVICE, NO_GPU = 0, 1, 2, 3, 77
 
-# Most cases are so small that the reference's threads would spend their time waiting for the next.
+# Most cases are so small that more threads of the reference would mostly wait for work.
 QUIET = {"OMP_WAIT_POLICY": "passive"}
 
 
-# These compute on the CUDA cores: they take any head dimension, and tensors at any element.
+# These compute on CUDA cores: they take any head dimension, and pointers to any element.
 SCALAR_STEPS = ("step01", "step02")
 
 
 def step_names() -> list[str]:
-    """step01, step02, step02b, ...: one for each source file, in the order of the ladder."""
+    """step01, step02, step02b, ...: one for each source file, in the order of the tutorial."""
     return sorted(path.name.split("_")[0] for path in (REPOSITORY / "steps").glob("step*_*.cu"))
 
 
@@ -38,7 +38,7 @@ class Result:
     lse: np.ndarray
 
     def same_bits(self, other: "Result") -> bool:
-        """Bits, not values: NaN equals NaN and 0 differs from -0."""
+        """Compares bits, not values: NaN equals NaN and 0 differs from -0."""
         return all(a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
                    for a, b in ((self.o, other.o), (self.lse, other.lse)))
 
@@ -47,13 +47,13 @@ def read_result(directory: Path) -> Result:
     return Result(np.load(directory / "o.npy"), np.load(directory / "lse.npy"))
 
 
-def read_rows(path: Path) -> list[dict]:
-    """The JSON rows of a file, one a line."""
+def read_records(path: Path) -> list[dict]:
+    """The JSON records of a file, one a line."""
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 def run_on_terminal(command: list, env: dict | None = None) -> tuple[int, str]:
-    """The exit code, and all that a terminal gets on stderr."""
+    """The exit code, and all that is written to stderr when it is a terminal."""
     ours, theirs = pty.openpty()
     process = subprocess.Popen(command, env={**os.environ, **(env or {})},
                                stdout=subprocess.DEVNULL, stderr=theirs)
@@ -62,7 +62,7 @@ def run_on_terminal(command: list, env: dict | None = None) -> tuple[int, str]:
     try:
         while chunk := os.read(ours, 4096):
             received += chunk
-    except OSError:  # what Linux says when nobody holds the other end any more
+    except OSError:  # Linux's error when the other end is closed
         pass
     os.close(ours)
     return process.wait(timeout=60), received.decode()
@@ -77,7 +77,7 @@ def write_inputs(directory: Path, q: np.ndarray, k: np.ndarray, v: np.ndarray) -
 
 @dataclass(frozen=True)
 class Program:
-    """One step, built."""
+    """The program of one step."""
 
     name: str
     directory: Path = STEP_DIR
@@ -96,23 +96,23 @@ class Program:
                               **output, **more)
 
     def run_right(self, *options: object, **more) -> subprocess.CompletedProcess:
-        """The same, and it must say nothing on stderr and exit with 0. Never timed."""
+        """The same; it must write nothing to stderr and exit with 0. Never timed."""
         done = self.run("--repeat", 0, *options, **more)
         assert (done.returncode, done.stderr) == (RIGHT, ""), f"{done.args}\n{done.stderr}"
         return done
 
     def solve(self, directory: Path, *options: object, **more) -> tuple[Result, dict]:
-        """One problem, checked in full by the program: its result and its JSON row."""
-        json_path = directory / "row.json"
+        """Solves one problem, checked in full by the program: its result and its JSON record."""
+        json_path = directory / "record.json"
         directory.mkdir(parents=True)
         self.run_right("--check", "all", "--output", directory, "--json", json_path, *options,
                        **more)
-        (row,) = read_rows(json_path)
-        return read_result(directory), row
+        (record,) = read_records(json_path)
+        return read_result(directory), record
 
     def solve_all(self, directory: Path, lines: list[list[str]], check: str = "all",
                   env: dict | None = None, timeout: float = 300) -> list[tuple[Result, dict]]:
-        """Many problems in one process, one list of options each: results and JSON rows."""
+        """Solves problems in one process, one list of options each: results and JSON records."""
         directory.mkdir(parents=True)
         cases = directory / "cases.txt"
         with cases.open("w") as file:
@@ -121,5 +121,5 @@ class Program:
                 file.write(" ".join([*map(str, line), "--output", str(case),
                                      "--json", f"{case}.json"]) + "\n")
         self.run_right("--check", check, "--cases", cases, env=env, timeout=timeout)
-        return [(read_result(directory / str(i)), read_rows(directory / f"{i}.json")[0])
+        return [(read_result(directory / str(i)), read_records(directory / f"{i}.json")[0])
                 for i in range(len(lines))]

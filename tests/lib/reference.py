@@ -1,4 +1,4 @@
-"""Attention in NumPy, and when an answer is right: nothing here is shared with the C code."""
+"""Attention in NumPy, and when an answer is right; no code is shared with the C sources."""
 
 from dataclasses import dataclass
 
@@ -28,7 +28,7 @@ def bf16_bits(x: np.ndarray) -> np.ndarray:
 
 @dataclass
 class Answer:
-    """What the programs should have computed."""
+    """The right result."""
 
     o: np.ndarray  # [B, Hq, Nq, D], fp64
     lse: np.ndarray  # [B, Hq, Nq], fp64
@@ -40,7 +40,7 @@ def _row_norms(x: np.ndarray) -> np.ndarray:
 
 
 def _divide(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """a / b, and 0 where b is 0: there nothing is attended, so a is 0 too."""
+    """a / b, and 0 where b is 0: nothing is attended there, so a is 0 too."""
     return np.divide(a, b, out=np.zeros_like(a), where=b != 0)
 
 
@@ -49,7 +49,7 @@ def attention(p: Problem, q: np.ndarray, k: np.ndarray, v: np.ndarray,
     """The exact result, and how much the roundings of a tensor-core kernel may change it.
 
     `attended` is a dense mask, bool, of any shape that broadcasts to [B, Hq, Nq, Nkv]; without it
-    the mask is that of the problem, full or causal.
+    the mask is the problem's, full or causal.
     """
     group = p.heads // p.kv_heads
     if attended is None:
@@ -61,18 +61,18 @@ def attention(p: Problem, q: np.ndarray, k: np.ndarray, v: np.ndarray,
     for b in range(p.batch):
         for h in range(p.heads):
             keys, values = k[b, h // group], v[b, h // group]
-            # NaN and Inf are meant to come through, and log(0) is -inf, as it should be.
+            # NaN and Inf are propagated on purpose, and log(0) must be -inf.
             with np.errstate(invalid="ignore", divide="ignore"):
                 scores = np.where(attended[b, h], p.scale_used() * (q[b, h] @ keys.T), -np.inf)
                 row_max = scores.max(axis=-1, keepdims=True)
                 row_max[row_max == -np.inf] = 0  # -inf - -inf would be NaN
-                weights = np.exp(scores - row_max)
-                # The hardware rounds P to the dtype and sums it up before rounding, in fp32.
-                weights_32 = weights.astype(np.float32).astype(np.float64)
-                total = weights.sum(axis=-1, keepdims=True)
-                total_32 = weights_32.sum(axis=-1, keepdims=True)
-                o[b, h] = _divide(weights @ values, total)
-                rounded = _divide(round_to(p.dtype, weights_32) @ values, total_32)
+                probs = np.exp(scores - row_max)
+                # The hardware multiplies P rounded to the dtype, but sums the unrounded P in fp32.
+                probs_32 = probs.astype(np.float32).astype(np.float64)
+                total = probs.sum(axis=-1, keepdims=True)
+                total_32 = probs_32.sum(axis=-1, keepdims=True)
+                o[b, h] = _divide(probs @ values, total)
+                rounded = _divide(round_to(p.dtype, probs_32) @ values, total_32)
                 base[b, h] = round_to(p.dtype, rounded)
                 lse[b, h] = (row_max + np.log(total))[:, 0]
     return Answer(o, lse, _rounding_error(p.dtype, o, base))
@@ -87,7 +87,7 @@ def _rounding_error(dtype: str, o: np.ndarray, base: np.ndarray) -> float:
 
 
 def mistakes(answer: Answer, o: np.ndarray, lse: np.ndarray) -> list[str]:
-    """What is wrong with a result, in words; empty when it is right."""
+    """What is wrong with a result, in words; empty if it is right."""
     if o.shape != answer.o.shape or lse.shape != answer.lse.shape:
         return [f"shapes {o.shape} and {lse.shape}, not {answer.o.shape} and {answer.lse.shape}"]
     o, lse = o.astype(np.float64), lse.astype(np.float64)

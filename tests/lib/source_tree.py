@@ -1,4 +1,4 @@
-"""A copy of the sources in which tests may do what they like, and make in it."""
+"""A copy of the sources in which tests may change files and run make."""
 
 import os
 import shutil
@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.lib.configs import with_configs
 from tests.lib.programs import REPOSITORY
 
-# What make leaves in the environment for makes within make would change what is tested.
+# Variables that make sets for makes within make, which would change what is tested.
 MAKES_OWN = ("MAKEFLAGS", "MFLAGS", "MAKELEVEL", "MAKEOVERRIDES", "GNUMAKEFLAGS",
              "BACKEND", "DEBUG", "WERROR", "V", "ARCH", "NVCC", "CC", "CXX", "STEP_DIR", "STEP",
              "PROBLEM", "QUICK", "COMMIT")
@@ -18,15 +18,15 @@ NOT_NEEDED = shutil.ignore_patterns("unit", "plain", "counts", "under_test", "gp
 
 
 def without_makes_own() -> dict[str, str]:
-    """The environment as it is outside of make."""
+    """The environment without the variables that make sets."""
     return {name: value for name, value in os.environ.items() if name not in MAKES_OWN}
 
 
 class SourceTree:
     """`root` is the copy; programs in `bin` come before those of the system.
 
-    `built` names a folder of build/ whose objects come along: those that are up to date need no
-    second compilation.
+    `built` names a folder of build/ whose objects are copied as well: those that are up to date are
+    not compiled again.
     """
 
     def __init__(self, directory: Path, built: str | None = None) -> None:
@@ -41,12 +41,12 @@ class SourceTree:
                             ignore=NOT_NEEDED)
 
     def compile_only(self, step: str, configs: str) -> None:
-        """Leaves a step no other configurations of its kernel than these."""
+        """Restricts a step to these configurations of its kernel."""
         (file,) = (self.root / "steps").glob(f"{step}_*.cu")
         file.write_text(with_configs(file.read_text(), configs))
 
     def replace(self, path: str, old: str, new: str) -> None:
-        """Changes a source file wherever it says `old`, which it must."""
+        """Replaces every `old` in a source file; there must be at least one."""
         file = self.root / path
         text = file.read_text()
         assert old in text, f"{path} does not say {old!r}"

@@ -1,19 +1,18 @@
 /**
  * @file
  * Calls a step directly, with tensors that the command line cannot ask for, and compares the bits
- * of the answer with those of the same problem in compact tensors. The argument chooses what is
- * done:
+ * of the answer with those of the same problem in compact tensors. The argument chooses the trial:
  *
- * padded     gaps behind every row, head and batch entry, other ones in each tensor
- * ragged     head dimensions that are no multiple of 4 in rows that are, and the other way round
- * poisoned   gaps only behind the last row and the last head
- * guarded    every head of K and of V is an allocation of its own, of exactly its size
- * strides    one of the twelve strides at a time is odd
- * pointers   one of the four tensors at a time begins at an odd element
- * refusals   the same, of a step that takes no such pointer
- * old-gpu    the device says that its compute capability is 7.5
+ * padded     gaps after every row, head and batch entry, different ones in each tensor
+ * ragged     head dimensions that are no multiple of 4 with strides that are, and the reverse
+ * poisoned   gaps only after the last row and the last head
+ * guarded    every head of K and of V in an allocation of its own, of exactly its size
+ * strides    each of the twelve strides in turn is odd
+ * pointers   each of the four tensors in turn begins at an odd element
+ * refusals   the same, for a step that refuses such pointers
+ * old-gpu    the device reports compute capability 7.5
  *
- * Gaps hold NaN; those of O must still hold the same bits afterwards. One line is printed for each
+ * Gaps hold NaN; the gaps of O must hold the same bits afterwards. One line is printed for each
  * problem. The exit code is 0, 1 when an answer is wrong, or 3 when the device failed.
  */
 #include <cuda_runtime_api.h>
@@ -38,7 +37,7 @@ typedef struct Answer {
 
 /* --- The device ----------------------------------------------------------------------------- */
 
-/* The linker puts these in the place of the runtime's function (--wrap). */
+/* The linker replaces the runtime's functions with these (--wrap). */
 static int pretended_major = 0;
 cudaError_t __real_cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, int device);
 cudaError_t __wrap_cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, int device);
@@ -70,8 +69,8 @@ static void require_mask(bool done, const Error *error) {
 }
 
 /**
- * A mask in blocks, for a step that wants it so: the problem's or, in the place of every other
- * causal one, a window, whose rows have several partial blocks. `spread` has its tensors lie apart.
+ * A block mask, for a step that takes one: the problem's mask. For every second causal problem it
+ * is a window instead, whose rows have several partial blocks. `spread` puts gaps into its tensors.
  */
 static DeviceMask mask_in_blocks(const Problem *p, bool spread) {
   DeviceMask on_device = {0};
@@ -92,7 +91,7 @@ static DeviceMask mask_in_blocks(const Problem *p, bool spread) {
   return on_device;
 }
 
-/** Runs the step on tensors that lie in `places`, and frees these; `spread` is for the mask. */
+/** Runs the step on the tensors in `places` and frees them; `spread` is for the mask. */
 static Answer solve(Problem *p, Place places[TENSORS], bool spread) {
   const size_t lse_bytes = sizeof(float) * (size_t)row_count(p, O);
   size_t free_bytes = 0, total_bytes = 0;
@@ -128,8 +127,9 @@ static Answer solve(Problem *p, Place places[TENSORS], bool spread) {
 }
 
 /**
- * The same problem without gaps, which the other tests hold against a reference. Two heads of zeros
- * follow each batch entry: a step that reads on there gets numbers where other trials have NaN.
+ * The same problem without gaps, which other tests compare with a reference. Two heads of zeros
+ * follow each batch entry: a step that reads past the end gets numbers here and NaN in other
+ * trials.
  */
 static Answer solve_compact(Problem p) {
   Place places[TENSORS];
@@ -143,7 +143,7 @@ static Answer solve_compact(Problem p) {
   return solve(&p, places, false);
 }
 
-/** Solves the problem as it lies in `places` and compares; `what` begins the line printed. */
+/** Solves the problem with the tensors in `places` and compares; `what` begins the printed line. */
 static void compare_with(const Answer *expected, Problem *p, Place places[TENSORS],
                          const char *what) {
   Answer found = solve(p, places, true);
@@ -179,11 +179,11 @@ static void compare_with_gaps(Problem p) {
   compare(&p, places, "gaps everywhere");
 }
 
-/** For steps that take any head dimension. Vectors of four end past the end of a row, or cannot be
- * loaded although the head dimension would allow it. */
+/** For steps that take any head dimension. Vectors of four reach past the end of a row, or rows are
+ * not aligned to vectors although the head dimension is a multiple of 4. */
 static void compare_ragged_rows(Problem p) {
   static const int ROWS[][2] = {{33, 36}, {35, 36}, {40, 41}}; /* head dimension, stride */
-  if (p.head_dim != 64) return; /* once for all that is not the head dimension */
+  if (p.head_dim != 64) return; /* the head dimension replaces 64, so one is enough */
   for (size_t i = 0; i < sizeof ROWS / sizeof *ROWS; i++) {
     Place places[TENSORS];
     p.head_dim = ROWS[i][0];
@@ -216,14 +216,14 @@ static void compare_guarded(Problem p, int kv_len) {
   }
   places[Q] = place_in_one(&p, Q, 0);
   places[O] = place_in_one(&p, O, 0);
-  place_heads_apart(&p, places); /* last: nothing lies behind, where a third head would be */
+  place_heads_apart(&p, places); /* last: nothing is allocated where a third head would be */
   compare(&p, places, "a head an allocation");
 }
 
 /**
- * On the CPU backend the page behind an allocation cannot be read if the size is a multiple of 256,
- * and neither can the one before it if it is a multiple of 4096. One length for each; neither is a
- * multiple of a key tile of 64.
+ * On the CPU backend the page after an allocation cannot be read if the size is a multiple of 256,
+ * and the page before it cannot be read if the size is a multiple of 4096. One length for each;
+ * neither is a multiple of a key tile of 64.
  */
 static void compare_both_guards(Problem p) {
   compare_guarded(p, p.head_dim == 64 ? 66 : 65);
@@ -231,7 +231,7 @@ static void compare_both_guards(Problem p) {
 }
 
 static void compare_odd_strides(Problem p) {
-  /* Where rows lie is the same under any mask, and for both types of two bytes. */
+  /* The place of a row does not depend on the mask, nor on which 16-bit type it is. */
   if (p.mask != MASK_FULL || p.dtype != DTYPE_FP16) return;
   Answer expected = solve_compact(p);
   for (int odd_tensor = Q; odd_tensor <= O; odd_tensor++) {
@@ -300,8 +300,8 @@ static void ask_on_old_gpu(Problem p) {
   printf("%s%s\n", supported ? "taken" : "refused: ", supported ? "" : why);
 }
 
-/** No length is a multiple of a tile; under a causal mask the first rows of the second see nothing.
- */
+/** No length is a multiple of a tile; under a causal mask the first rows of the second pair of
+ * lengths attend nothing. */
 static void for_each_problem(void (*try)(Problem)) {
   static const int LENGTHS[][2] = {{70, 101}, {133, 70}};
   static const int HEAD_DIMS[] = {64, 128};
@@ -313,7 +313,7 @@ static void for_each_problem(void (*try)(Problem)) {
     p.dtype = i & 4 ? DTYPE_BF16 : DTYPE_FP16;
     p.mask = i & 8 ? MASK_CAUSAL : MASK_FULL;
     p.scale = (float)(1 / sqrt(p.head_dim));
-    p.q_block_size = 128; /* only some steps look at these */
+    p.q_block_size = 128; /* read by some steps only */
     p.kv_block_size = 64;
     p.shared_kv = step.block_masks != NULL && ((i ^ i >> 1 ^ i >> 2 ^ i >> 3) & 1) == 0;
     try(p);

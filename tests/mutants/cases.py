@@ -1,4 +1,4 @@
-"""The problems that a mutant must solve: few and small, for the paths through the kernels.
+"""The problems that a mutant must solve: few and small, but enough for the kernels' code paths.
 
 Their head dimensions, buffers and mask blocks are those of workspace.VARIANTS.
 """
@@ -11,7 +11,7 @@ from pathlib import Path
 MASKED, CAUSAL, FULL, PARTIAL = range(4)
 Tiles = Callable[[random.Random], list[list[bool]]]
 
-POISON = -2**31 + 7  # in fields that nobody may look at
+POISON = -2**31 + 7  # in fields that must not be read
 
 
 def write_npy(path: Path, dtype: str, shape: tuple[int, ...], values: list) -> None:
@@ -25,7 +25,7 @@ def write_npy(path: Path, dtype: str, shape: tuple[int, ...], values: list) -> N
 
 def write_inputs(directory: Path, q_len: int, kv_len: int,
                  changes: dict[tuple[str, int, int], float]) -> Path:
-    """2 heads, D=64. `changes` are of the first head: by tensor, row and column."""
+    """2 heads, D=64. `changes` are for the first head: by tensor, row and column."""
     directory.mkdir(parents=True, exist_ok=True)
     rng = random.Random(1)
     for name in "qkv":
@@ -51,8 +51,8 @@ def _write_mask(directory: Path, shapes: list[tuple[int, int]], rows: int, slots
 
 
 def write_disordered_mask(directory: Path, tiles: Tiles) -> Path:
-    """2 batch entries, 2 heads, 200 x 257 or more in blocks of 128: slots in disorder and of every
-    type, MASKED ones between."""
+    """2 batch entries, 2 heads, 200 x 257 or more in blocks of 128: shuffled slots of every type,
+    with MASKED ones between them."""
     rng = random.Random(2)
     rows, slots, most = 2, 6, 3
     counts, indices, types, partials = [], [], [], []
@@ -77,8 +77,8 @@ def mixed_tiles(rng: random.Random) -> list[list[bool]]:
 
 
 def edge_tiles(rng: random.Random) -> list[list[bool]]:
-    """Of the halves, which are tiles of the kernel: all but one of the last row, one of the last
-    row; some, none; all, one."""
+    """Each half is a tile of the kernel. First: all entries but one, one entry, both of the last
+    row; second: some entries, none; third: all entries, one."""
     full_but_one, one = 127 * 128 + 5, 127 * 128 + 70
     return [[i % 128 < 64 and i != full_but_one or i == one for i in range(128 * 128)],
             [i % 128 < 64 and rng.random() < 0.3 for i in range(128 * 128)],
@@ -86,7 +86,7 @@ def edge_tiles(rng: random.Random) -> list[list[bool]]:
 
 
 def write_mask_past_the_end(directory: Path) -> Path:
-    """200 queries in blocks of 128: all attend keys 0 .. 63, and those past the last one all."""
+    """200 queries in blocks of 128: all attend keys 0 .. 63; those past the last one attend all."""
     tiles = [[i % 128 < 64 or tile == 1 and i // 128 >= 72 for i in range(128 * 128)]
              for tile in range(2)]
     return _write_mask(directory, [(1, 1)] * 4, 2, 1, [[1, 1], [0, 0], [PARTIAL] * 2, [0, 1]], 128,
@@ -94,7 +94,7 @@ def write_mask_past_the_end(directory: Path) -> Path:
 
 
 def write_shared_mask(directory: Path) -> Path:
-    """2 batch entries, 2 heads, 100 x 130 in blocks of 64: each tensor broadcasts otherwise."""
+    """2 batch entries, 2 heads, 100 x 130 in blocks of 64: each tensor broadcasts differently."""
     rng = random.Random(3)
     rows, slots = 2, 3
     counts = [3, 2]
@@ -145,18 +145,18 @@ BLOCK_MASK = [
     "-b 1 -H 1 -n 200 -k 201 -d 64 -m causal",
     "-b 1 -H 1 -n 256 -k 255 -d 64 -m dilated:3 --scale 30",
     "-b 1 -H 1 -n 300 -k 130 -d 64 -m causal",
-    # Rows of two heads are dealt out together, then of the last; and K and V of one head are more
-    # than a cache holds.
+    # The rows of two heads are dealt out together, then those of the last; and K and V of one head
+    # are larger than a cache.
     "-b 1 -H 5 -n 130 -k 32768 -d 64 -m window:64",
     "-b 1 -H 1 -n 5 -k 70000 -d 64 -m window:64",
 ]
 
 
 def write_cases(step: str, directory: Path) -> list[tuple[Path, dict[str, str]]]:
-    """Files for --cases, and what must be in the environment."""
+    """Files for --cases, and the environment variables for each."""
     directory.mkdir(parents=True, exist_ok=True)
-    # NaN where the causal mask excludes it: the scalar steps look at no masked key, the others at none
-    # in a tile that is masked for all their queries.
+    # NaN where the causal mask excludes it: the scalar steps read no masked key, the others none in
+    # a tile that is masked for all their queries.
     scalar = step in ("step01", "step02")
     length, key = (70, 37) if scalar else (256, 130)
     inputs = [write_inputs(directory / f"{step}_nan", length, length,
@@ -164,7 +164,7 @@ def write_cases(step: str, directory: Path) -> list[tuple[Path, dict[str, str]]]
               # The first query has one key, of score -inf.
               write_inputs(directory / f"{step}_inf", 70, 70,
                            {("k", 0, 0): float("inf"), ("q", 0, 0): -1.0})]
-    if scalar:  # of the first tile of keys the first query attends all but the last
+    if scalar:  # the first query attends all keys of the first tile but the last
         inputs.append(write_inputs(directory / f"{step}_last_key", 40, 70,
                                    {("v", 31, 3): float("nan")}))
     masked = [f"--input {directory} -m causal" for directory in inputs]
@@ -177,7 +177,7 @@ def write_cases(step: str, directory: Path) -> list[tuple[Path, dict[str, str]]]
         shared = write_shared_mask(directory / "shared")
         past_the_end = write_mask_past_the_end(directory / "past_the_end")
         unseen = write_inputs(directory / f"{step}_unseen", 200, 200, {("v", 70, 3): float("nan")})
-        # Tiles that no query of theirs attends, within a block that some attend.
+        # Tiles that no query attends, in a block that some queries attend.
         masked += [f"--input {inputs[0]} -m {mask} --mask-block 256x256"
                    for mask in ("causal", "window:100")]
         lists = [({}, [f"-b 2 -H 2 -n 200 -k 300 -d 64 -m {disordered}",

@@ -13,14 +13,14 @@ DEVICE = {"__device__", "__global__"}
 
 @dataclass(frozen=True)
 class Mutant:
-    """One change to one file. The first five fields name it, wherever its line may go."""
+    """One change to one file. The first five fields identify it, even if its line moves."""
 
     file: str  # relative to the repository
     function: str
     operator: str
-    original: str  # the text that gives way, with single spaces
-    occurrence: int  # among those with the same four fields, from 1 on
-    start: int  # the change as characters of the file
+    original: str  # the text that is replaced, with single spaces
+    occurrence: int  # among mutants with the same four fields, from 1 on
+    start: int  # the position of the change, in characters of the file
     end: int
     text: str
 
@@ -50,8 +50,8 @@ def _is_device(source: Source, part: Part) -> bool:
 
 
 def _examined(root: Path, step: str) -> list[tuple[Source, Part]]:
-    """What is mutated for this step. Host code of the step itself only launches; of headers,
-    functions that nothing in the step leads to are left out."""
+    """What is mutated for this step: not host code of the step, which only launches, nor functions
+    of headers that the step does not reach."""
     path = step_file(root, step)
     own = Source(path, (root / path).read_text())
     chosen = [(own, part) for part in own.parts if not part.is_function or _is_device(own, part)]
@@ -92,7 +92,7 @@ def mutants_of(root: Path, step: str) -> list[Mutant]:
 
 
 def assigned_mutants(root: Path) -> dict[str, list[Mutant]]:
-    """Those of every step. A mutant of a header goes with the first step that has it."""
+    """The mutants of every step. A mutant of a header belongs to the first step that reaches it."""
     taken: set[str] = set()
     assigned = {}
     for step in steps_of(root):

@@ -1,4 +1,4 @@
-"""The list of mutants that change nothing that counts, each with the reason why."""
+"""The list of mutants whose behaviour is equivalent, each with the reason."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ LIST = Path(__file__).with_name("equivalents.txt")
 
 
 def read_equivalents(path: Path = LIST) -> dict[str, str]:
-    """From the name of a mutant to the reason: the lines with # above it."""
+    """From the name of a mutant to the reason, which is the comment above it."""
     reasons, reason, after_names = {}, [], False
     for number, line in enumerate(path.read_text().splitlines(), 1):
         if line.startswith("#"):

@@ -1,4 +1,4 @@
-"""Where the statements, conditions and indices of a function are."""
+"""Finds the statements, conditions and indices of a function."""
 
 import re
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from functools import cached_property
 from tests.mutants.source import Part, Source
 
 INTEGERS = {"int", "int64_t", "unsigned", "size_t"}
-# An operand of a comparison reaches no further than these.
+# An operand of a comparison ends before any of these.
 WEAKER = {"&&", "||", "?", ":", ",", ";", "return", "(", "[", "{", ")", "]", "}", "=", "+=", "-=",
           "*=", "/=", "|=", "&="}
 NO_EXPRESSIONS = {"return", "if", "for", "while", "else", "continue", "break", "using", "const",
@@ -27,7 +27,7 @@ def is_name(word: str) -> bool:
 
 
 def is_size(word: str) -> bool:
-    """A constant or template integer, by the rule for names."""
+    """A constant or template integer, by the naming convention."""
     return re.fullmatch(r"[A-Z][A-Z_]*", word) is not None
 
 
@@ -77,7 +77,7 @@ class Function:
         return i + 1
 
     def is_declaration(self, i: int) -> bool:
-        """Does a declaration begin here? Types stand before names, as in `T *x`, `float4 y`."""
+        """Whether a declaration begins here. Types come before names, as in `T *x`, `float4 y`."""
         while self.word(i) in ("const", "extern", "static", "constexpr", "__shared__"):
             i += 1
         if not is_name(self.word(i)) or self.word(i) in NO_EXPRESSIONS - {"auto", "typename"}:
@@ -89,7 +89,7 @@ class Function:
 
     @cached_property
     def loop_conditions(self) -> set[int]:
-        """Tokens of the middle of each for."""
+        """Tokens of the condition of each for."""
         found = set()
         for first, end in self._for_heads:
             semicolons = [i for i in range(first, end) if self.word(i) == ";"]
@@ -98,7 +98,7 @@ class Function:
 
     @cached_property
     def static_asserts(self) -> set[int]:
-        """Tokens of what the compiler alone looks at."""
+        """Tokens of static_assert, which only the compiler evaluates."""
         return {k for i in range(self.first, self.end) if self.word(i) == "static_assert"
                 for k in range(i, self.partner[i + 1])}
 
@@ -111,13 +111,13 @@ class Function:
             self.source.text[token.end].isspace()
 
     def is_flag(self, i: int) -> bool:
-        """A name that is a condition, or part of one, by itself."""
+        """A name that is a condition by itself, or an operand of one."""
         return is_name(self.word(i)) and self.word(i) not in NO_EXPRESSIONS and \
             (self.word(i - 1) in ("(", "&&", "=", "||") and self.word(i + 1) in ("?", "&&", "||")
              or self.word(i - 2) == "if" and self.word(i + 1) == ")")
 
     def operands(self, i: int) -> tuple[int, int]:
-        """First and end of a comparison, both operands with it."""
+        """First and end of a comparison, both operands included."""
         first, end = i, i + 1
         while self.word(first - 1) not in WEAKER or self.word(first - 1) in (")", "]"):
             if self.word(first - 1) == ")" and self._begins_statement(first):
@@ -128,7 +128,7 @@ class Function:
         return first, end
 
     def arguments(self, opening: int) -> list[tuple[int, int]]:
-        """What stands between commas in the brackets that open here."""
+        """The parts between commas in the brackets that open here."""
         found, first, i = [], opening + 1, opening + 1
         close = self.partner[opening]
         while i < close:
@@ -162,7 +162,7 @@ class Function:
                     end = (self.partner[end] if self.word(end) in ("(", "[", "{") else end) + 1
 
     def index_expressions(self) -> Iterator[tuple[int, int]]:
-        """Subscripts, integers as they are set, offsets of pointers, and integers passed on."""
+        """Subscripts, integers that are assigned, offsets of pointers, and integer arguments."""
         for i in range(self.first, self.end):
             if self.word(i) == "[" and self._is_subscript(i):
                 yield i + 1, self.partner[i]
@@ -201,7 +201,7 @@ class Function:
         return "constexpr" in [self.word(k) for k in range(self._start_of_statement(i), i)]
 
     def _initialiser(self, i: int) -> tuple[int, int]:
-        """Of the declaration or assignment whose = this is."""
+        """The right-hand side of the declaration or assignment with this =."""
         end = i + 1
         while self.word(end) not in (",", ";", ")"):
             end = (self.partner[end] if self.word(end) in ("(", "[", "{") else end) + 1
@@ -240,7 +240,7 @@ class Function:
     # --- Names -------------------------------------------------------------------------------
 
     def buffer_groups(self) -> list[list[int]]:
-        """Uses of buffers, strides and the like that could stand for each other."""
+        """Uses of buffers, strides and the like that could replace each other."""
         groups: dict[str, list[int]] = {}
         for i in range(self.first, self.end):
             match = BUFFER.fullmatch(self.word(i))

@@ -1,4 +1,4 @@
-"""Runs a program on its cases with --report, and says what, if anything, was noticed."""
+"""Runs a program on its cases with --report, and says whether anything was noticed."""
 
 import json
 import os
@@ -11,8 +11,8 @@ from pathlib import Path
 
 from tests.lib.limits import exceeded
 
-CPU_SECONDS = 20  # of a run: many times what right kernels take
-WALL_SECONDS = 300  # for one that waits forever
+CPU_SECONDS = 20  # per run: many times what right kernels take
+WALL_SECONDS = 300  # for a run that waits forever
 
 FINDING, ANSWER, FAILED, HANG, SURVIVED = "finding", "answer", "failed", "hang", "survived"
 
@@ -61,7 +61,7 @@ def judge(program: Path, cases: Path, environment: dict[str, str]) -> Verdict:
 
 
 def worse_than_promised(records: Path, cases: Path) -> Verdict:
-    """Of right answers: conflicts, sectors and overlap against the limits of the step."""
+    """For right answers: compares conflicts, sectors and overlap with the limits of the step."""
     lines = cases.read_text().splitlines()
     for case, record in zip(lines, map(json.loads, records.read_text().splitlines()), strict=True):
         if found := exceeded(record):
@@ -78,7 +78,7 @@ def judge_all(program: Path, runs: list[tuple[Path, dict[str, str]]]) -> Verdict
 
 
 def judge_called(program: Path, trials: tuple[str, ...]) -> Verdict:
-    """Of step_under_test.c: tensors that no command line asks for."""
+    """With step_under_test.c: tensors that the command line cannot ask for."""
     for trial in trials:
         done = subprocess.run([program, trial], stdout=subprocess.DEVNULL,
                               stderr=subprocess.DEVNULL, check=False, preexec_fn=limit)

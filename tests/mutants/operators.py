@@ -1,6 +1,6 @@
 """What a mutant changes: each operator finds its places in one function or declaration.
 
-An operator yields changes (name, first, end, text): tokens first .. end - 1 give way to the text.
+An operator yields changes (name, first, end, text): the text replaces tokens first .. end - 1.
 """
 
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ Change = tuple[str, int, int, str]
 
 BARRIERS = {"__syncthreads", "__syncwarp"}
 ASYNC = {"cp_async_wait", "cp_async_commit"}
-# Past these a commit makes a difference: what it closes, and who waits for it.
+# Moving a commit past one of these changes the group it closes or the wait for it.
 COPIES_AND_WAITS = {"copy_tile", "cp_async_wait"}
 COMPARISONS = {"<": "<=", "<=": "<", ">": ">=", ">=": ">", "==": None, "!=": None}
 CHOICES = {"min", "max", "fmaxf"}
@@ -63,7 +63,7 @@ def conditions(f: Function) -> Iterator[Change]:
         if f.word(i) in COMPARISONS and f.is_comparison(i):
             first, end = f.operands(i)
             yield "condition never holds", first, end, "false"
-            if i not in f.loop_conditions:  # which would never end
+            if i not in f.loop_conditions:  # the loop would never end
                 yield "condition always holds", first, end, "true"
             if COMPARISONS[f.word(i)]:
                 yield ("bound off by one", first, end, f"{f.between(first, i)} "
@@ -97,7 +97,7 @@ def swaps(f: Function) -> Iterator[Change]:
 
 
 def factors(f: Function) -> Iterator[Change]:
-    """Terms that are one scalar of floating point: a rescale, a scale, a maximum."""
+    """Terms that are one floating-point scalar: a rescale, a scale, a maximum."""
     for i in range(f.first, f.end):
         if f.word(i) not in f.floats or f.word(i + 1) in (".", "[", "("):
             continue
@@ -108,7 +108,7 @@ def factors(f: Function) -> Iterator[Change]:
 
 
 def paddings(source: Source, part: Part) -> Iterator[Change]:
-    """What arrays have behind a row, and constants that are a sum: both are there for padding."""
+    """The padding of arrays' rows, and constants that are a sum: both are for padding."""
     for i in range(part.first + 1, part.end - 3):
         word = source.word
         array = word(i - 1) == "[" and word(i + 3) == "]"

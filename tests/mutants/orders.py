@@ -1,4 +1,4 @@
-"""make lab-orders: right kernels have no finding, in whatever order their threads run.
+"""make lab-orders: right kernels have no finding in any order of their threads.
 
 Every step solves the problems of the end-to-end tests with --report, in forward, in reverse and in
 20 random orders. One process takes all problems of a step in one order.
@@ -31,7 +31,7 @@ def problems_of(step: str) -> list[list[str]]:
 
 
 def findings(program: Path, cases: Path, order: str) -> list[str]:
-    """What was said beside `right`, a line for each finding and each case that was not right."""
+    """A line for each finding and for each case that was not right."""
     env = {**os.environ, "SIMT_ORDER": order, "SIMT_THREADS": "1", "OMP_NUM_THREADS": "1"}
     done = subprocess.run([program, "--report", "--check", "all", "--cases", cases], env=env,
                           capture_output=True, text=True, check=False)

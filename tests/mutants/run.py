@@ -1,8 +1,8 @@
-"""make mutants: tries every mutant of the steps, and tells the score.
+"""make mutants: tries every mutant of the steps and prints the score.
 
-A mutant is built into the checking build of its step, which solves a few problems with --report. It
-is caught by a finding, by a wrong answer, or by a run that fails or does not end. A mutant that survives is
-built once more in full and called with tensors that no command line asks for. docs/mutants.md
+A mutant is built into the checking build of its step, which solves a few problems with --report. A
+finding, a wrong answer, or a run that fails or does not end catches it. A mutant that survives is
+built again in full and called with tensors that the command line cannot ask for. docs/mutants.md
 says what the score means.
 """
 
@@ -32,7 +32,7 @@ WRAP = "-Wl,--wrap=cudaDeviceGetAttribute"  # as the Makefile links step_under_t
 
 
 def included(path: Path, found: dict[Path, None]) -> None:
-    """Adds a source and what it includes of common/, in the order in which a compiler sees it."""
+    """Adds a source and the files of common/ that it includes, in the order of inclusion."""
     if path in found or not path.exists():
         return
     found[path] = None
@@ -41,7 +41,7 @@ def included(path: Path, found: dict[Path, None]) -> None:
 
 
 def sources_hash(step: str) -> str:
-    """Of all that a verdict depends on but the mutant itself and the cases."""
+    """The hash of all that a verdict depends on, except the mutant itself and the cases."""
     whole, sources = hashlib.sha256(), {}
     included(ROOT / step_file(ROOT, step), sources)
     backend = [path for path in sorted((ROOT / "common/simt").rglob("*"))
@@ -92,20 +92,21 @@ class Runner:
 
 
 def read_verdicts(path: Path, sources: str, cases: set[str]) -> dict[tuple[str, str], Verdict]:
-    """Those of earlier runs that still hold, by name and text: of the same sources and, for who was
-    caught, with the case that did it; for who was not, with all cases as they are."""
-    rows = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    """Verdicts of earlier runs that still hold, by name and text: of the same sources and, for
+    caught mutants, with the case that caught them; for survivors, with the same cases."""
+    records = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
     known = {}
-    for row in rows:
-        holds = (row["cases"] == cases_hash(cases) if row["how"] == SURVIVED else
-                 row["case"] in cases | {""})
-        if row["sources"] == sources and holds:
-            known[row["mutant"], row["text"]] = Verdict(row["how"], row["what"], row["case"])
+    for record in records:
+        holds = (record["cases"] == cases_hash(cases) if record["how"] == SURVIVED else
+                 record["case"] in cases | {""})
+        if record["sources"] == sources and holds:
+            known[record["mutant"], record["text"]] = Verdict(record["how"], record["what"],
+                                                              record["case"])
     return known
 
 
 def try_step(step: str, mutants: list[Mutant], directory: Path, tools: Tools) -> dict:
-    """The verdict on each mutant, by name. What is known already is not tried again."""
+    """The verdict on each mutant, by name. Known verdicts are used again."""
     path, sources = directory / f"{step}.jsonl", sources_hash(step)
     runner, start = Runner(step, directory, tools), time.monotonic()
     cases = {line for file, _ in runner.runs for line in file.read_text().splitlines()}
@@ -129,7 +130,7 @@ def try_step(step: str, mutants: list[Mutant], directory: Path, tools: Tools) ->
 
 def ask_later_steps(step: str, mutants: list[Mutant], verdicts: dict[str, Verdict],
                     reasons: dict[str, str], directory: Path, tools: Tools) -> None:
-    """A header may hold what this step has no use for: survivors go on to the steps behind it."""
+    """A header may hold code that this step does not use: later steps try the survivors."""
     later = [name for name in steps_of(ROOT) if name > step]
     for name in later:
         known_there = {mutant.name for mutant in mutants_of(ROOT, name)}
@@ -145,7 +146,7 @@ def main() -> int:
     parser.add_argument("--step", action="append", help="as step03; all when not given")
     parser.add_argument("--only", default=re.compile(""), type=re.compile,
                         help="mutants whose name has this pattern, as Python writes it")
-    parser.add_argument("--summary", type=Path, help="JSON rows to write, one a step")
+    parser.add_argument("--summary", type=Path, help="JSON records to write, one a step")
     parser.add_argument("--list", action="store_true", help="name the mutants and try none")
     options = parser.parse_args()
     assigned = assigned_mutants(ROOT)
@@ -160,14 +161,14 @@ def main() -> int:
     options.directory.mkdir(parents=True, exist_ok=True)
     reasons = read_equivalents()
     tools = Tools.from_environment()
-    rows = []
+    records = []
     for step, mutants in chosen.items():
         verdicts = try_step(step, mutants, options.directory, tools) if mutants else {}
         ask_later_steps(step, mutants, verdicts, reasons, options.directory, tools)
-        rows += [table.row_of(step, verdicts, reasons)] if mutants else []
+        records += [table.record_of(step, verdicts, reasons)] if mutants else []
     if options.summary:
-        table.write_rows(options.summary, rows, os.environ.get("COMMIT", "unknown"))
-    return table.report(rows, sys.stdout)
+        table.write_records(options.summary, records, os.environ.get("COMMIT", "unknown"))
+    return table.report(records, sys.stdout)
 
 
 if __name__ == "__main__":

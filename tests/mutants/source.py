@@ -1,4 +1,4 @@
-"""CUDA source as tokens and functions: as much of the language as clang-format's layout needs."""
+"""CUDA source as tokens and functions: the part of the language that formatted sources need."""
 
 import re
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ TOKEN = re.compile(r"""
     """, re.VERBOSE | re.DOTALL | re.MULTILINE)
 
 BRACKETS = {"(": ")", "[": "]", "{": "}"}
-# They stand before a function's name as calls do.
+# Words before a parenthesis that are not a function's name.
 NOT_FUNCTIONS = {"__launch_bounds__", "__align__", "alignas", "static_assert", "sizeof"}
 
 
@@ -29,7 +29,7 @@ class Token:
 class Part:
     """A function, or another declaration at the top of a file: tokens first .. end - 1.
 
-    `body` is the first token within its braces; of what has none, it is `end`.
+    `body` is the first token within its braces; without braces it is `end`.
     """
 
     name: str
@@ -65,7 +65,7 @@ class Source:
         return self.tokens[i].text if 0 <= i < len(self.tokens) else ""
 
     def between(self, first: int, end: int) -> str:
-        """The text of tokens first .. end - 1, as it stands."""
+        """The unchanged text of tokens first .. end - 1."""
         return self.text[self.tokens[first].start:self.tokens[end - 1].end] if first < end else ""
 
     @cached_property
@@ -84,7 +84,7 @@ class Source:
                 body = i + 1
                 i = self.partner[i]
                 if not assigned and self.word(i + 1) != ";":
-                    break  # a function: nothing ends it but its brace
+                    break  # a function ends at its closing brace
             elif self.word(i) in BRACKETS:
                 i = self.partner[i]
             assigned = assigned or self.word(i) == "="

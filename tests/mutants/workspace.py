@@ -1,4 +1,4 @@
-"""Builds programs with one mutant each: all but the mutated kernels is compiled once."""
+"""Builds programs with one mutant each; everything except the mutated kernels is compiled once."""
 
 import os
 import shutil
@@ -9,13 +9,13 @@ from pathlib import Path
 from tests.lib.configs import MMA_STEPS, called_configs, with_configs
 from tests.mutants.enumerate_mutants import Mutant, step_file
 
-# Those for the cases differ in what the code makes of them. The order is that of choosing.
+# The configurations of the cases, which differ in code. The order is the order of selection.
 CONFIGS = {
     "step02": "CONFIG<__half, 64, 64, 32>",
     **dict.fromkeys(MMA_STEPS, "CONFIG<__half, 64>, CONFIG<__half, 96>"),
     "step05": "CONFIG<__half, 64, 2, false>, CONFIG<__half, 64, 1, true>",
 }
-# Trials of step_under_test.c; steps that look how tensors lie before they load vectors get more.
+# Trials of step_under_test.c; steps that check alignment before they load vectors have more.
 TRIALS = {"step02": ("padded", "ragged", "strides", "pointers")}
 
 
@@ -25,7 +25,7 @@ class DoesNotCompile(Exception):
 
 @dataclass(frozen=True)
 class Tools:
-    """From make: what it compiles and links with."""
+    """Settings from make: what it compiles and links with."""
 
     rewrite: str
     compile: tuple[str, ...]  # a .cpp of the checking build into an object
@@ -50,7 +50,7 @@ class Workspace:
         self.root, self.directory, self.tools = root, directory, tools
 
     def build(self, step: str, mutant: Mutant | None, called: bool = False) -> Path:
-        """The object of the step with this mutant; `called` by step_under_test.c, or not."""
+        """The object of the step with this mutant; `called`: for step_under_test.c."""
         shutil.rmtree(self.directory, ignore_errors=True)
         device = self.directory / "device"
         device.mkdir(parents=True)
@@ -74,7 +74,7 @@ class Workspace:
         command, *flags = self.tools.compile
         if called:  # without --report
             flags[flags.index("-fsanitize=thread,bounds")] = "-fsanitize=alignment"
-        # -Og is right for kernels that run for milliseconds.
+        # -Og is enough for kernels that run for milliseconds.
         done = subprocess.run([command, f"-I{self.directory}", *flags, "-Og", "-g0", "-w", "-c",
                                generated, "-o", target], capture_output=True, text=True,
                               check=False)

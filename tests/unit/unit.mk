@@ -4,7 +4,7 @@
 ## make test-valgrind     the unit tests of the host code under valgrind (minutes)
 .PHONY: test-unit test-valgrind
 
-# cmocka is looked for when the tests are built, not when the Makefile is read.
+# The check for cmocka runs when the tests are built, not when the Makefile is read.
 hash := \#
 HAVE_CMOCKA = $(shell printf '$(hash)include <%s>\n' stdarg.h stddef.h setjmp.h stdint.h cmocka.h | \
 	$(CC) -fsyntax-only -x c - 2>/dev/null && echo yes)
@@ -24,7 +24,7 @@ else
 
 SANITIZE := -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
 UNIT := $(BUILD)/unit
-# The names of the tests in these folders that begin with a word.
+# The tests in the folders of tests/unit whose names begin with a word.
 tests_named = $(patsubst tests/unit/%$(2),%,$(wildcard tests/unit/*/$(1)_*$(2)))
 HOST_TESTS := $(call tests_named,test,.c)
 SIMT_TESTS := $(call tests_named,simt,.cu)
@@ -69,7 +69,7 @@ $(UNIT)/%.o: tests/unit/%.cu $(REWRITER) $(BUILD)/flags
 
 $(UNIT)/%.o: private KERNEL_CHECKS := $(CHECK_ALIGNMENT)
 
-# Tests of the lab watch themselves: kernels of the checking build.
+# The kernels of the lab's tests are compiled with the lab's checks.
 $(LAB_TESTS:%=$(UNIT)/%.o): private KERNEL_CHECKS :=
 $(LAB_TESTS:%=$(UNIT)/%.o): private SIMT_FLAGS += $(CHECKING)
 
@@ -79,17 +79,17 @@ $(SIMT_TESTS:%=$(UNIT)/%): $(UNIT)/%: $(UNIT)/%.o $(SIMT_OBJECTS)
 $(LAB_TESTS:%=$(UNIT)/%): $(UNIT)/%: $(UNIT)/%.o $(SIMT_OBJECTS) $(LAB_OBJECTS)
 	$(call link_program,-lcmocka)
 
-# Calls a step.
+# It calls a step.
 $(UNIT)/simt/simt_many_tiles: $$(call step_object,step05)
 
-# Whole programs with the host code under the sanitizers.
+# Whole programs, with the host code under the sanitizers.
 $(STEPS:%=$(UNIT)/%): $(UNIT)/%: $$(call step_object,$$*) $$(call checked_object,$$*) $(UNIT)/host/main.o \
     $(UNIT)/libhost.a $(BUILD)/host/device/ceiling.o $(SIMT_OBJECTS) $(LAB_OBJECTS)
 	$(call link_program,$(SANITIZE))
 
 # --- Running them -----------------------------------------------------------------------------------
 
-# Sanitizers make these six times as long; `make test-all` runs them sanitized.
+# With sanitizers these take six times as long; `make test-all` runs them so.
 LONG_TESTS := $(if $(EXHAUSTIVE),,$(filter %/test_check_diagnose %/test_check_right,$(HOST_TESTS)))
 UNIT_TESTS := $(filter-out $(LONG_TESTS:%=$(UNIT)/%),$(HOST_TESTS:%=$(UNIT)/%)) $(LONG_TESTS:%=$(BUILD)/plain/%) \
 	$(SIMT_TESTS:%=$(UNIT)/%) $(LAB_TESTS:%=$(UNIT)/%)
@@ -97,10 +97,10 @@ SANITIZED_STEPS := $(STEPS:%=$(UNIT)/%)
 RUNS := $(UNIT_TESTS:%=%.run) $(SANITIZED_STEPS:%=%.run)
 .PHONY: $(RUNS)
 
-# One line a test, and all that it printed if it failed.
+# One line for each test, and all of its output if it failed.
 run_logged = { $(1); } >$<.log 2>&1 && echo "  ok     $<" || { cat $<.log; echo "  FAILED $<"; exit 1; }
 
-# How many random problems test_check_right draws; `make test-all` takes its own, larger number.
+# The number of random problems of test_check_right; `make test-all` uses a larger one.
 TRIALS := 2000
 
 $(UNIT_TESTS:%=%.run): %.run: % $(REWRITER)

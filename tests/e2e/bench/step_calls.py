@@ -18,7 +18,7 @@ def shape_of(p: Problem) -> Shape:
 
 
 class Call:
-    """A forward pass with everything on the device, to which a mask of NumPy is copied."""
+    """A forward pass with all tensors on the device; the mask is copied from NumPy arrays."""
 
     def __init__(self, library: StepLibrary, p: Problem, inputs: list[np.ndarray],
                  m: masks.BlockMask | BlockMask | None = None, free_bytes: int = 1 << 40) -> None:
@@ -43,7 +43,7 @@ class Call:
         self.library.forward(self.shape, *(memory.address for memory in self.memory), **self.more)
 
     def result(self) -> Result:
-        """O and LSE as the program would write them."""
+        """O and LSE in the types that the program would write."""
         self.enqueue()
         bits = self.memory[3].download(np.empty(self.p.q_shape(), np.uint16))
         lse = self.memory[4].download(np.empty(self.p.q_shape()[:3], np.float32))

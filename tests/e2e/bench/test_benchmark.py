@@ -1,4 +1,4 @@
-"""make bench: its cases, whose answer is right, its records and their file, on the CPU backend."""
+"""make bench on the CPU backend: its cases, how it judges answers, its records and their file."""
 
 import json
 import subprocess
@@ -18,7 +18,7 @@ from plots.bench.step_library import StepLibrary
 from plots.bench.turns import Plan, Stopwatch
 from tests.lib import masks
 from tests.lib.problem import Problem
-from tests.lib.programs import REPOSITORY, STEP_DIR, read_rows, step_names
+from tests.lib.programs import REPOSITORY, STEP_DIR, read_records, step_names
 from tests.lib.reference import attention, round_to
 
 pytestmark = pytest.mark.cpu_only("make bench itself is the test on a GPU")
@@ -30,7 +30,7 @@ SMALL = Case(128, 64, "causal")
 
 # --- Cases ----------------------------------------------------------------------------------------
 
-def test_every_case_is_there_once() -> None:
+def test_no_case_is_missing_or_repeated() -> None:
     cases = all_cases()
     assert len(set(map(str, cases))) == len(cases)
     assert str(cases[0]) == "D=128 N=4096 fp16 full" and (cases[0].batch, cases[0].heads) == (4, 16)
@@ -54,12 +54,12 @@ def test_inputs_are_rounded_to_nearest(dtype: str) -> None:
     assert (as_doubles(to_16_bits(x, dtype), dtype) == round_to(dtype, x)).all()
 
 
-# --- What is right --------------------------------------------------------------------------------
+# --- Which answers are right ----------------------------------------------------------------------
 
 @pytest.mark.parametrize("dtype", ["fp16", "bf16"])
 @pytest.mark.parametrize("mask", ["full", "window:50"])
-def test_verdicts_are_those_of_the_reference(dtype: str, mask: str) -> None:
-    """Of the exact answer, rounded; of one with an error in one row; of NaN and of a wrong LSE."""
+def test_verdicts_agree_with_the_reference(dtype: str, mask: str) -> None:
+    """The exact answer rounded, an answer with an error in one row, NaN, and a wrong LSE."""
     case = Case(150, 64, mask, dtype, batch=2, heads=2)
     p = Problem(batch=2, heads=2, seqlen=150, head_dim=64, dtype=dtype, mask="full")
     dense = masks.preset(replace(p, mask=mask))
@@ -91,14 +91,14 @@ def libraries() -> list[StepLibrary]:
 
 
 class BrokenTorch:
-    """PyTorch with kernels that do not take the problem."""
+    """A PyTorch whose kernels do not support the problem."""
 
     def __getattr__(self, name: str):
         raise RuntimeError("No available kernel.\nAborting.")
 
 
 def test_records_of_a_case(libraries: list[StepLibrary]) -> None:
-    """Each step, right, with its times; baselines that fail say why."""
+    """Each step is right and has times; for baselines that fail the record holds the reason."""
     case = replace(SMALL, batch=2)
     with saved_masks(STEP_DIR / "step05", {("causal", 128), ("full", 128)}) as folders:
         benchmark = run.Benchmark(libraries, folders, ORIGIN, Plan(0.0), BrokenTorch(), **STOPWATCH)
@@ -117,8 +117,8 @@ def test_records_of_a_case(libraries: list[StepLibrary]) -> None:
     assert (one["ceiling"], steps["step02"]["ceiling"]) == ("mma.sync", "fp32 FFMA")
     failed = {record["short"]: record["failed"] for record in records if "short" in record}
     assert set(failed) == {"fa2", "cudnn"} and "No available kernel. Aborting." in failed.values()
-    told = run.line_of(case, records)
-    assert told.startswith("D=64 N=128 fp16 causal: 01 ") and told.endswith("cudnn FAILED")
+    printed = run.line_of(case, records)
+    assert printed.startswith("D=64 N=128 fp16 causal: 01 ") and printed.endswith("cudnn FAILED")
 
 
 def test_block_masks_are_those_of_the_program(libraries: list[StepLibrary]) -> None:
@@ -154,28 +154,28 @@ def command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, commit: str = "0123
     return code, path
 
 
-def test_cases_that_are_there_are_not_measured_again(monkeypatch: pytest.MonkeyPatch,
-                                                     tmp_path: Path, capsys) -> None:
+def test_recorded_cases_are_not_measured_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
+                                               capsys) -> None:
     assert command(monkeypatch, tmp_path) == (0, tmp_path / "results/h200/bench_0123456789ab.jsonl")
     path = tmp_path / "results/h200/bench_0123456789ab.jsonl"
     first, _ = lines = path.read_text().splitlines()
-    assert [record["mask"] for record in read_rows(path)] == ["causal", "full"]
+    assert [record["mask"] for record in read_records(path)] == ["causal", "full"]
     path.write_text(f"{first}\n")
     capsys.readouterr()
     command(monkeypatch, tmp_path)
-    assert path.read_text().splitlines()[0] == first and len(read_rows(path)) == len(lines)
-    told = capsys.readouterr().out
-    assert "1 cases, 1 are in" in told and "the steps are measured alone" in told
-    assert told.count("\n[") == 1 and "] D=64 N=128 fp16 full: 04 " in told
+    assert path.read_text().splitlines()[0] == first and len(read_records(path)) == len(lines)
+    printed = capsys.readouterr().out
+    assert "1 cases, 1 are in" in printed and "the steps are measured alone" in printed
+    assert printed.count("\n[") == 1 and "] D=64 N=128 fp16 full: 04 " in printed
 
 
 @pytest.mark.parametrize("changes", [{"commit": "0123456789ab-dirty"}, {"only": ["full"]}])
-def test_what_has_no_name_is_begun_anew(monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
-                                        changes: dict) -> None:
+def test_dirty_or_partial_runs_start_a_new_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
+                                                changes: dict) -> None:
     for _ in range(2):
         code, path = command(monkeypatch, tmp_path, **changes)
         assert (code, path) == (0, tmp_path / "build" / "bench.jsonl")
-        assert len(read_rows(path)) == 2 - ("only" in changes)
+        assert len(read_records(path)) == 2 - ("only" in changes)
 
 
 @pytest.mark.parametrize("target, name, wrong", [
@@ -186,12 +186,12 @@ def test_a_wrong_answer_has_no_time(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     monkeypatch.setattr(target, name, wrong(getattr(target, name)))
     code, path = command(monkeypatch, tmp_path)
     assert code == 1
-    for record in read_rows(path):
+    for record in read_records(path):
         assert record["right"] is False and "median_ms" not in record
 
 
 def test_two_builds_are_compared(tmp_path: Path) -> None:
-    """Of the steps in both; here one build with itself."""
+    """Compares the steps that are in both; here both builds are the same."""
     for name in ("libstep04.so", "libstep05.so"):
         (tmp_path / name).symlink_to(STEP_DIR / name)
     found = builds.compare(tmp_path, STEP_DIR, [SMALL], rounds=1, **STOPWATCH)

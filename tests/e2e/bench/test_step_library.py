@@ -27,7 +27,7 @@ SMALL = Shape(1, 1, 1, 8, 8, 64, False, False)
 
 
 def program_mask(program: Program, p: Problem, directory: Path) -> masks.BlockMask:
-    """The block mask that a program makes of the problem's."""
+    """The block mask that a program builds for the problem."""
     program.run_right(*p.options(), "--check", "none", "--save-mask", directory)
     return masks.BlockMask(*(np.load(directory / f"{name}.npy") for name in MASK_FILES))
 
@@ -37,7 +37,7 @@ def program_mask(program: Program, p: Problem, directory: Path) -> masks.BlockMa
     Problem(heads=2, seqlen=133, seqlen_kv=70, head_dim=128, dtype="bf16"),
 ], ids=["fp16 causal", "bf16 full"])
 def test_library_gives_the_bits_of_the_program(step: Program, p: Problem, tmp_path: Path) -> None:
-    """O and LSE of the same inputs; a step that takes block masks has that of its program."""
+    """O and LSE of the same inputs; steps with block masks get the mask that the program built."""
     inputs = [x.astype(np.float16) if p.dtype == "fp16" else bf16_bits(x)
               for x in rounded_inputs(p)]
     expected, _ = step.solve(
@@ -48,7 +48,7 @@ def test_library_gives_the_bits_of_the_program(step: Program, p: Problem, tmp_pa
 
 
 def test_workspace_of_any_size_gives_the_same_bits() -> None:
-    """Room for one head of four: as many passes."""
+    """A workspace for one of four heads needs four passes."""
     p = Problem(batch=2, heads=2, seqlen=70)
     inputs = [x.astype(np.float16) for x in rounded_inputs(p)]
     library = library_of("step01")
@@ -59,7 +59,7 @@ def test_workspace_of_any_size_gives_the_same_bits() -> None:
 
 
 def test_library_takes_block_masks(tmp_path: Path) -> None:
-    """All kinds of blocks, in no order, a mask for each head; both variants."""
+    """Blocks of all types, in random order, a different mask for each head; both variants."""
     p = Problem(batch=2, heads=2, seqlen=300, seqlen_kv=330, mask_block=(128, 64))
     dense = np.stack([masks.preset(replace(p, mask=mask)) for mask in ("prefix:100", "window:150")])
     m = masks.disordered(masks.from_dense(dense[None], p.mask_block), np.random.default_rng(1))
@@ -81,7 +81,7 @@ def test_library_takes_block_masks(tmp_path: Path) -> None:
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("name", ["step03", "step04"])
 def test_small_problem_is_quick(name: str) -> None:
-    """B=1 H=2 N=256 D=64 in 30 ms of the CPU's time, on any number of cores: the best of many."""
+    """B=1 H=2 N=256 D=64 takes at most 30 ms of CPU time on any number of cores."""
     p = Problem(heads=2, seqlen=256, head_dim=64)
     best = math.inf
     call = Call(library_of(name), p, [x.astype(np.float16) for x in rounded_inputs(p)])
@@ -95,7 +95,7 @@ def test_small_problem_is_quick(name: str) -> None:
 
 
 def test_libraries_refuse_in_one_sentence() -> None:
-    """Each finds its own `step`, whose name the refusal has."""
+    """Each library finds its own `step`: the refusal has its name."""
     refused = Shape(1, 1, 1, 8, 8, 40, False, False)
     for library in [library_of(name) for name in ("step03", "step04")]:
         with pytest.raises(ValueError, match=f"--head-dim 40: {library.name} takes D = 32, 64,"):
@@ -113,7 +113,7 @@ def test_libraries_refuse_in_one_sentence() -> None:
 
 @pytest.mark.skipif(NVCC is None, reason="no nvcc")
 def test_library_builds_with_nvcc_and_exports_its_functions(tmp_path: Path) -> None:
-    """CUDA's own functions must not leak: the process may have another runtime."""
+    """CUDA's own functions must not be exported: the process may use another runtime."""
     tree = SourceTree(tmp_path)
     path = "build/cuda-sm_90/libstep03.so"
     done = tree.make("BACKEND=cuda", "ARCH=sm_90", path)

@@ -1,4 +1,4 @@
-"""Turns: who is measured how often, what is compared with what, and what becomes of failures."""
+"""How the benchmark takes turns: how often each kernel is measured, ratios, and failures."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -11,8 +11,8 @@ from plots.bench.turns import MOST_FLUSHES, Plan, Stopwatch, Times, measure
 
 @dataclass
 class Clock:
-    """A device and its calls: each adds to the time. The device starts on what comes before the
-    call after `busy` of enqueueing for each flush."""
+    """A simulated device whose calls advance the time. For each flush it is busy for `busy`; a call
+    that takes longer to enqueue than all flushes together is late."""
 
     log: list[str] = field(default_factory=list)
     now: float = 0.0
@@ -42,7 +42,7 @@ class Clock:
         return call
 
 
-def test_everybody_is_called_once_a_round_and_slow_ones_in_fewer() -> None:
+def test_kernels_are_called_once_a_round_and_slow_ones_in_fewer() -> None:
     clock = Clock()
     calls = {"fast": clock.call("fast", 1), "other": clock.call("other", 1.5),
              "slow": clock.call("slow", 100)}
@@ -59,14 +59,14 @@ def test_everybody_is_called_once_a_round_and_slow_ones_in_fewer() -> None:
 
 
 def test_ratios_are_of_the_same_rounds() -> None:
-    """The clock of the first three rounds is half as fast."""
+    """The device is half as fast in the first three rounds."""
     ours, theirs = Times(enumerate([2, 2, 2, 1, 1])), Times({0: 4, 3: 2})
     found = ours.speed_over("fa2", theirs)
     assert found == {"speed_over_fa2": 2, "speed_over_fa2_p10": 2, "speed_over_fa2_p90": 2}
     assert ours.summary()["median_ms"] == 2 and ours.summary()["rounds"] == 5
 
 
-def test_a_contestant_that_fails_is_left_out() -> None:
+def test_a_baseline_that_fails_is_left_out() -> None:
     clock, calls_left = Clock(), [4]
 
     def fails() -> None:

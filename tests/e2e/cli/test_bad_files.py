@@ -1,4 +1,4 @@
-"""Bad .npy files: one line that names the file and what is wrong; exit code 2; nothing written."""
+"""Bad .npy files: one line with the file and what is wrong; exit code 2; nothing is written."""
 
 import os
 from pathlib import Path
@@ -15,7 +15,7 @@ GOOD_HEADER = "{'descr': '<f2', 'fortran_order': False, 'shape': (1, 2, 5, 32), 
 
 
 def npy(header: str, data: bytes) -> bytes:
-    """The bytes of an .npy file with any header whatever."""
+    """The bytes of an .npy file with any header."""
     text = header.encode("latin1").ljust(117) + b"\n"
     return b"\x93NUMPY\1\0" + len(text).to_bytes(2, "little") + text + data
 
@@ -30,7 +30,7 @@ GOOD_BYTES = npy(GOOD_HEADER, GOOD.tobytes())
 FP16_TYPES = "expected <f2, <f4 or <f8, or <u2 with --dtype bf16\n"
 BF16_TYPES = "expected <f2, <f4, <f8 or <u2 (bits of bf16)\n"
 
-# A few of what tests/unit/io has: what q.npy holds, and what the line must say beside its name.
+# A few of the cases in tests/unit/io: what q.npy holds, and what the message must say.
 BAD_FILES = {
     "text": (b"1 2 3 4\n", ["not a .npy file"]),
     "a byte short": (GOOD_BYTES[:-1], ["truncated", "639 bytes", "640"]),
@@ -42,7 +42,7 @@ BAD_FILES = {
 
 
 def directory_with(path: Path, **files: bytes) -> Path:
-    """q.npy, k.npy and v.npy that are good unless given here."""
+    """q.npy, k.npy and v.npy; valid ones unless given here."""
     path.mkdir()
     for name in "qkv":
         (path / f"{name}.npy").write_bytes(files.get(name, GOOD_BYTES))
@@ -83,8 +83,8 @@ def test_missing_file(any_step: Program, tmp_path: Path, name: str) -> None:
     assert f"{directory / name}.npy: cannot open: No such file or directory" in line
 
 
-def test_what_is_no_regular_file(any_step: Program, tmp_path: Path) -> None:
-    """A directory, and a pipe that nobody writes to: refused, and without waiting for anyone."""
+def test_directories_and_pipes_as_files(any_step: Program, tmp_path: Path) -> None:
+    """A directory, and a pipe without a writer: both are refused, without waiting."""
     for make in (Path.mkdir, os.mkfifo):
         directory = directory_with(tmp_path / make.__name__)
         (directory / "k.npy").unlink()
@@ -123,7 +123,7 @@ def test_shapes_that_disagree(any_step: Program, tmp_path: Path, q: tuple, k: tu
 
 
 def test_head_dim_of_files_that_no_step_takes(any_step: Program, tmp_path: Path) -> None:
-    """The refusal names the directory that the size came from."""
+    """The refusal names the directory that the size comes from."""
     directory = tmp_path / "in"
     directory.mkdir()
     for name in "qkv":
@@ -133,9 +133,8 @@ def test_head_dim_of_files_that_no_step_takes(any_step: Program, tmp_path: Path)
 
 
 @pytest.mark.parametrize("dtype, value", [("<f4", 1e6), ("<f8", -1e300)])
-def test_numbers_beyond_fp16(any_step: Program, tmp_path: Path, dtype: str,
-                             value: float) -> None:
-    """Named when they are read; an infinity that the file holds is none of them."""
+def test_numbers_beyond_fp16(any_step: Program, tmp_path: Path, dtype: str, value: float) -> None:
+    """They are reported when they are read; an infinity in the file is not."""
     directory = directory_with(tmp_path / "in")
     k = np.zeros((1, 2, 5, 32), dtype)
     k[0, 1, 3, 4] = np.inf

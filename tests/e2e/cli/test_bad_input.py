@@ -1,17 +1,17 @@
-"""Bad options: one line that names the option, the value and what would be right; exit code 2."""
+"""Bad options: one line that names the option, the value and valid values; exit code 2."""
 
 import re
 from pathlib import Path
 
 import pytest
 
-from tests.lib.programs import BACKEND, RIGHT, USAGE, Program, read_rows
+from tests.lib.programs import BACKEND, RIGHT, USAGE, Program, read_records
 
 HUGE = "99999999999999999999"
 
-# Options, and what the line must say: the option, the value, what would be right.
+# Options, and what the line must contain: the option, the value, valid values.
 BAD_OPTIONS = [
-    # Numbers that are no numbers, zero, negative, huge.
+    # Numbers that are malformed, zero, negative or huge.
     *[([option, value], [name, value, "from 1 to"])
       for option, name in (("-b", "--batch"), ("-H", "--heads"), ("-G", "--kv-heads"),
                            ("-n", "--seqlen"), ("-k", "--seqlen-kv"), ("-d", "--head-dim"))
@@ -54,16 +54,16 @@ BAD_OPTIONS = [
       for value in ("0x64", "64x0", "0x0", "16385x64", "64x999999999", "12345678901x64",
                     f"{HUGE}x{HUGE}", "4294967296x64", "64x18446744073709551680")],
     (["--report=nonsense"], ["--report"]),
-    # Of a value that does not fit the line, only the middle is left out.
+    # If a value does not fit in the line, only its middle is left out.
     (["--dtype", "x" * 3000], ["--dtype xxx", "xxx: must be fp16 or bf16"]),
-    # Values that do not fit each other.
+    # Values that contradict each other.
     (["-H", "4", "-G", "3"], ["--kv-heads 3", "divide", "--heads 4"]),
     (["-H", "2", "-G", "4"], ["--kv-heads 4", "divide", "--heads 2"]),
-    # Options that exclude each other; these tests give --output and --json.
+    # Options that exclude each other; the test itself adds --output and --json.
     (["--draw-mask"], ["--draw-mask", "--output must not be given"]),
     (["--draw-mask", "--info"], ["--draw-mask", "--info must not be given"]),
     (["--info"], ["--info: describes", "--output must not be given"]),
-    # Options that do not exist or stand for several, values that are missing or too many.
+    # Options that do not exist or are ambiguous; values that are missing or too many.
     *[([*before, option, *after], [f": {option}: no such option, or its value is missing or not"])
       for before, option, after in (
           ([], "--nonsense", ["-n", "5"]), (["-n", "5"], "--nonsense=3", ["-d", "64"]),
@@ -75,14 +75,14 @@ BAD_OPTIONS = [
 
 
 def files_in(directory: Path) -> list[Path]:
-    """Files that hold anything; a directory for results, and the file of --json, are created first."""
+    """Files that are not empty: --output and --json create theirs before the run."""
     return sorted(p for p in directory.rglob("*") if p.is_file() and p.stat().st_size > 0)
 
 
 def refused(program: Program, directory: Path, *options: object, **more) -> str:
-    """Runs it where it may write; it must not. Returns the one line that it says instead."""
+    """Runs it where it could write files; it must write none. Returns the one line on stderr."""
     before = files_in(directory)
-    done = program.run("--repeat", 0, "-o", directory / "out", "-j", directory / "rows.json",
+    done = program.run("--repeat", 0, "-o", directory / "out", "-j", directory / "records.json",
                        *options, timeout=60, **more)
     assert done.returncode == USAGE, done
     assert done.stdout == ""
@@ -100,7 +100,7 @@ def test_bad_options(any_step: Program, tmp_path: Path, options: list, fragments
 
 
 def test_reports_that_do_not_exist(any_step: Program, tmp_path: Path) -> None:
-    """The lists that a report can hold are named; a GPU build says who can report."""
+    """The message names the possible lists; a GPU build says which build can report."""
     line = refused(any_step, tmp_path, "--report=nonsense")
     if BACKEND == "cuda":
         assert "CPU backend" in line and "CPU backend" in refused(any_step, tmp_path, "--report")
@@ -109,11 +109,11 @@ def test_reports_that_do_not_exist(any_step: Program, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("instead", ["--draw-mask", "--info"])
-@pytest.mark.parametrize("other", [["-o", "out"], ["-j", "rows"], ["--save-mask", "mask"]],
+@pytest.mark.parametrize("other", [["-o", "out"], ["-j", "records"], ["--save-mask", "mask"]],
                          ids=" ".join)
-def test_options_that_want_a_run(tmp_path: Path, instead: str, other: list[str]) -> None:
-    """What is not run writes nothing, but the picture of a mask may go with its files. A file of
-    cases is not even read then."""
+def test_options_that_need_a_run(tmp_path: Path, instead: str, other: list[str]) -> None:
+    """Without a run nothing is written, except a mask with --draw-mask --save-mask. A file of cases
+    is not even read."""
     options = [instead, other[0], str(tmp_path / other[1])]
     if (instead, other[0]) == ("--draw-mask", "--save-mask"):
         Program("step05").run_right(*options)
@@ -164,23 +164,23 @@ def test_cases_that_cannot_be_read(any_step: Program, tmp_path: Path, name: str)
 
 
 def test_case_that_is_refused_does_not_stop_the_others(any_step: Program, tmp_path: Path) -> None:
-    """What only a run can find: the line is named, the rest goes on, the worst code counts."""
-    path, rows = tmp_path / "cases.txt", tmp_path / "rows.json"
+    """Only the run finds the mistake: the line is named, other cases run, the worst code counts."""
+    path, records = tmp_path / "cases.txt", tmp_path / "records.json"
     path.write_text("-n 4\n-n 4 -H 4 -G 3\n-n 5\n")
-    done = any_step.run("--repeat", 0, "-j", rows, "--cases", path)
+    done = any_step.run("--repeat", 0, "-j", records, "--cases", path)
     assert done.returncode == USAGE
     assert done.stderr == f"{path}:2: --kv-heads 3: must divide --heads 4\n"
-    assert [row["seqlen"] for row in read_rows(rows)] == [4, 5]
+    assert [record["seqlen"] for record in read_records(records)] == [4, 5]
     assert done.stdout.splitlines() == [f"{path}:1: right: -n 4",
                                         f"{path}:2: refused: -n 4 -H 4 -G 3",
                                         f"{path}:3: right: -n 5"]
 
 
 def test_cases_take_blanks_comments_and_quotes(any_step: Program, tmp_path: Path) -> None:
-    path, rows = tmp_path / "cases.txt", tmp_path / "two words.json"
-    path.write_text(f'# first\n\n  -n 3\t-b 2 # rest\r\n-n 4 -j "{rows}"\n-n 5 -j "{rows}"')
+    path, records = tmp_path / "cases.txt", tmp_path / "two words.json"
+    path.write_text(f'# first\n\n  -n 3\t-b 2 # rest\r\n-n 4 -j "{records}"\n-n 5 -j "{records}"')
     any_step.run_right("--cases", path)
-    assert [row["seqlen"] for row in read_rows(rows)] == [4, 5]
+    assert [record["seqlen"] for record in read_records(records)] == [4, 5]
 
 
 # --- Settings of the CPU backend ---------------------------------------------------------------
@@ -208,7 +208,7 @@ def test_more_threads_than_a_stack_has_room_for(any_step: Program) -> None:
     any_step.run_right("-n", 4, env={"OMP_NUM_THREADS": "65536"})
 
 
-# --- The same with a value that is right, so that what refuses everything would be noticed ------
+# --- The same options with valid values: a program that refuses everything fails here -----------
 
 @pytest.mark.parametrize("options", [
     ["-b", "3"], ["-H", "4", "-G", "2"], ["--scale", "1e-3"], ["--seed", "18446744073709551615"],

@@ -1,5 +1,5 @@
-"""Output that cannot be written: one line, and no half-written file. Exit code 2 where that can be
-known before the run, else 3."""
+"""Output that cannot be written: one line and no half-written file. The exit code is 2 where the
+error is known before the run, else 3."""
 
 import os
 import resource
@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.lib.programs import DEVICE, Program, read_rows
+from tests.lib.programs import DEVICE, Program, read_records
 from tests.e2e.cli.test_bad_input import files_in, refused
 
 OPTIONS = ("--repeat", 0, "-H", 2, "-n", 64, "-d", 64)
@@ -25,15 +25,15 @@ def failed(program: Program, *options: object, **more) -> str:
 
 
 def file_size_limit(most_bytes: int) -> Callable[[], None]:
-    """Stands in for a full disk: every write past the limit fails, no root needed.
+    """Replaces a full disk: every write past the limit fails, and no root is needed.
 
-    It also sends SIGXFSZ, which must not end the program."""
+    The limit also sends SIGXFSZ, which must not end the program."""
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, most_bytes))
     return limit
 
 
-# A CUDA driver writes files of its own, which the limit would hit too.
+# A CUDA driver writes its own files, which the limit would affect too.
 limits_file_sizes = pytest.mark.cpu_only("the limit would hit the driver; the host code is one")
 
 
@@ -53,12 +53,12 @@ def test_full_standard_output_for_help(any_step: Program) -> None:
         assert done.returncode == DEVICE, option
 
 
-# --- Known before the run ----------------------------------------------------------------------
+# --- Errors before the run ---------------------------------------------------------------------
 
 @pytest.mark.parametrize("path, cause", [
-    ("missing/rows.json", "No such file or directory"), (".", "Is a directory"),
-    ("file/rows.json", "Not a directory"), ("/proc/1/rows.json/x", "No such file or directory"),
-    ("x" * 300, "File name too long")])
+    ("missing/records.json", "No such file or directory"), (".", "Is a directory"),
+    ("file/records.json", "Not a directory"), ("x" * 300, "File name too long"),
+    ("/proc/1/records.json/x", "No such file or directory")])
 def test_json_that_cannot_be_opened(any_step: Program, tmp_path: Path, path: str,
                                     cause: str) -> None:
     (tmp_path / "file").touch()
@@ -68,7 +68,7 @@ def test_json_that_cannot_be_opened(any_step: Program, tmp_path: Path, path: str
 
 
 @pytest.mark.parametrize("directory, cause", [
-    ("/proc/out", "No such file or directory"),  # nobody can, not even root
+    ("/proc/out", "No such file or directory"),  # not even root can create it
     ("missing/parent/out", "No such file or directory"),
     ("file", "Not a directory"), ("file/out", "Not a directory")])
 def test_output_into_a_directory_that_cannot_be_made(any_step: Program, tmp_path: Path,
@@ -82,8 +82,8 @@ def test_output_into_a_directory_that_cannot_be_made(any_step: Program, tmp_path
     assert (tmp_path / "file").read_text() == "keep me"
 
 
-def test_row_into_a_pipe(any_step: Program, tmp_path: Path) -> None:
-    """Its reader must see no end before the row: it is opened once."""
+def test_record_into_a_pipe(any_step: Program, tmp_path: Path) -> None:
+    """The pipe is opened once, so its reader sees no end of file before the record."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     with subprocess.Popen(["cat", pipe], stdout=subprocess.PIPE, text=True) as reader:
@@ -91,7 +91,7 @@ def test_row_into_a_pipe(any_step: Program, tmp_path: Path) -> None:
         assert reader.communicate(timeout=60)[0].startswith('{"step": ')
 
 
-# --- Known when it happens ---------------------------------------------------------------------
+# --- Errors during the run ---------------------------------------------------------------------
 
 @limits_file_sizes
 @pytest.mark.parametrize("limit, broken", [(100, "o.npy"), (O_BYTES - 1, "o.npy")])
@@ -116,7 +116,7 @@ def test_full_disk_keeps_the_files_that_were_there(any_step: Program, tmp_path: 
 @limits_file_sizes
 @pytest.mark.parametrize("more", [[], ["--draw-mask"]], ids=["run", "drawn"])
 def test_full_disk_leaves_no_part_of_a_mask(tmp_path: Path, more: list) -> None:
-    """Neither in a new directory nor beside the files of another mask."""
+    """Neither in a new directory nor next to the files of another mask."""
     step05, mask, limit = Program("step05"), tmp_path / "mask", file_size_limit(8192)
     options = ["-m", "window:20", *more, "--save-mask", mask]
     line = failed(step05, *options, preexec_fn=limit)
@@ -129,17 +129,17 @@ def test_full_disk_leaves_no_part_of_a_mask(tmp_path: Path, more: list) -> None:
 
 
 @limits_file_sizes
-def test_just_enough_room(any_step: Program, tmp_path: Path) -> None:
-    """The limit of the tests above is where they say it is."""
+def test_files_up_to_the_limit_are_written(any_step: Program, tmp_path: Path) -> None:
+    """With a limit of exactly the size of the largest file, all files are written."""
     any_step.run_right(*OPTIONS, "-o", tmp_path / "out", preexec_fn=file_size_limit(O_BYTES))
     assert np.load(tmp_path / "out" / "o.npy").shape == (1, 2, 64, 64)
 
 
 @limits_file_sizes
-def test_full_disk_takes_half_a_json_row_back(any_step: Program, tmp_path: Path) -> None:
-    path = tmp_path / "rows.json"
+def test_full_disk_leaves_no_half_written_json_record(any_step: Program, tmp_path: Path) -> None:
+    path = tmp_path / "records.json"
     any_step.run_right(*OPTIONS, "-j", path)
     before = path.read_text()
     line = failed(any_step, "-j", path, preexec_fn=file_size_limit(len(before) + 50))
     assert f"{path}: cannot write: No space left on device" in line
-    assert path.read_text() == before and len(read_rows(path)) == 1
+    assert path.read_text() == before and len(read_records(path)) == 1

@@ -1,5 +1,5 @@
-"""The line on stderr while kernels run and rows are checked: seen on a terminal, nowhere else, and
-gone at the end; and the time limit."""
+"""The progress line on stderr while kernels run and rows are checked: it is shown on a terminal
+only and erased at the end; and the time limit."""
 
 import os
 import re
@@ -10,7 +10,7 @@ import pytest
 
 from tests.lib.programs import DEVICE, RIGHT, WRONG, Program, run_on_terminal
 
-# Some seconds on one core, far above the one second after which the line comes.
+# A run of several seconds on one core; the line appears after one second.
 SLOW = ["-r", "0", "-b", "1", "-H", "4", "-n", "4096", "-d", "128", "-c", "all"]
 ONE_CORE = {"OMP_NUM_THREADS": "1"}
 LINE = re.compile(r"\r(running|checking): (\d+) of \d+ (?:blocks|rows), (\d+) s\x1b\[K")
@@ -18,7 +18,7 @@ GONE = "\r\x1b[K"
 
 
 @pytest.mark.cpu_only("the step that is wrong on purpose is built for the CPU backend")
-def test_line_is_gone_before_a_failure_is_told(faulty: Path) -> None:
+def test_line_is_erased_before_a_failure_is_reported(faulty: Path) -> None:
     code, text = run_on_terminal([faulty, *SLOW], {**ONE_CORE, "FAULT": "no launch"})
     lines, rest = text.split("WRONG", 1)
     assert code == WRONG and lines.endswith(GONE) and not LINE.search(rest)
@@ -38,7 +38,7 @@ def test_no_line_in_a_pipe(faulty: Path) -> None:
 
 @pytest.mark.cpu_only("a GPU build refuses --time-limit")
 def test_time_limit(any_step: Program, tmp_path: Path) -> None:
-    """The header is there, the kernel stopped, and what the run created is taken back."""
+    """The header is printed, the kernel is stopped, and files that the run created are removed."""
     done = any_step.run("-n", 16384, "--time-limit", 0.5, "-o", tmp_path / "out")
     assert done.returncode == DEVICE and "Nq=16384" in done.stdout and "0.5" in done.stderr
     assert not list((tmp_path / "out").iterdir())

@@ -1,4 +1,4 @@
-"""What a person reads and what a script reads: the report, the JSON rows, the exit codes."""
+"""Output for people and for scripts: the report, the JSON records, the exit codes."""
 
 import json
 import re
@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.cli.test_bad_input import files_in
-from tests.lib.programs import BACKEND, RIGHT, Program, read_rows
+from tests.lib.programs import BACKEND, RIGHT, Program, read_records
 
-# --- JSON rows -----------------------------------------------------------------------------------
+# --- JSON records --------------------------------------------------------------------------------
 
-NUMBER = (int, float)  # JSON does not tell 1 from 1.0
+NUMBER = (int, float)  # JSON does not distinguish 1 from 1.0
 
 ROW = {
     "step": str, "commit": str, "date": str, "backend": str, "device": str,
@@ -28,7 +28,7 @@ ROW = {
     "flops": NUMBER, "least_bytes": NUMBER, "must_move_bytes": NUMBER, "workspace_bytes": int, "extra_bytes": int,
     "ceiling": str, "block_m": int, "block_n": int,
 }
-# Of steps that take block masks.
+# Fields of steps that take block masks.
 MASK = {"shared_kv": bool, "mask_block_q": int, "mask_block_kv": int, "mask_blocks": int,
         "mask_blocks_active": int, "mask_blocks_full": int, "mask_blocks_causal": int,
         "mask_blocks_partial": int, "mask_bytes": int, "mask_prepared_bytes": int,
@@ -44,14 +44,14 @@ TIMES = {"samples": int, "median_ms": NUMBER, "p10_ms": NUMBER, "p90_ms": NUMBER
          "gb_per_s": NUMBER,
          "ceiling_percent": NUMBER, "ceiling_ffma_tflops": NUMBER, "ceiling_mma_tflops": NUMBER,
          "ceiling_exp_g_per_s": NUMBER, "ceiling_copy_gb_per_s": NUMBER, "ceiling_date": str}
-# Simulated, they would say nothing about a GPU.
+# Left out on the CPU backend, where they would say nothing about a GPU.
 GPU_ONLY = ("multiprocessors", "compute_capability", "cuda_runtime", "registers",
             "local_bytes", "blocks_per_multiprocessor")
 GPU_STATE = {"driver": str, "sm_clock_mhz": int, "memory_clock_mhz": int}
 
 
 def schema(step: Program, kernels: int, timed: bool = False) -> dict:
-    """The fields of a row of a step with so many kernels."""
+    """The fields in the record of a step with this number of kernels."""
     fields = ROW | (MASK if step.name >= "step05" else {})
     for i in range(1, kernels + 1):
         fields |= {f"kernel{i}_{name}": kind for name, kind in KERNEL.items()}
@@ -62,62 +62,62 @@ def schema(step: Program, kernels: int, timed: bool = False) -> dict:
     return fields | TIMES | GPU_STATE if timed else fields
 
 
-def assert_fits(row: dict, fields: dict) -> None:
-    assert sorted(row) == sorted(fields)
+def assert_fits(record: dict, fields: dict) -> None:
+    assert sorted(record) == sorted(fields)
     for name, kind in fields.items():
-        assert isinstance(row[name], kind), f"{name}: {row[name]!r} is no {kind}"
-        assert kind is bool or not isinstance(row[name], bool), name
+        assert isinstance(record[name], kind), f"{name}: {record[name]!r} is no {kind}"
+        assert kind is bool or not isinstance(record[name], bool), name
 
 
-def kernel_count(row: dict) -> int:
-    return sum(re.fullmatch(r"kernel\d_name", name) is not None for name in row)
+def kernel_count(record: dict) -> int:
+    return sum(re.fullmatch(r"kernel\d_name", name) is not None for name in record)
 
 
-def test_row_has_every_field_and_no_other(step: Program, tmp_path: Path) -> None:
-    _, row = step.solve(tmp_path / "out", "-b", 2, "-H", 4, "-G", 2, "-n", 100, "-k", 50,
-                        "-m", "causal", "-t", "bf16", "-s", 9, "--layout", "bnhd")
-    kernels = kernel_count(row)
+def test_record_has_every_field_and_no_other(step: Program, tmp_path: Path) -> None:
+    _, record = step.solve(tmp_path / "out", "-b", 2, "-H", 4, "-G", 2, "-n", 100, "-k", 50,
+                           "-m", "causal", "-t", "bf16", "-s", 9, "--layout", "bnhd")
+    kernels = kernel_count(record)
     assert kernels == (3 if step.name == "step01" else 1)
-    assert_fits(row, schema(step, kernels))
-    assert (row["step"], row["backend"]) == (step.name, BACKEND)
-    assert (row["batch"], row["heads"], row["kv_heads"]) == (2, 4, 2)
-    assert (row["seqlen"], row["seqlen_kv"], row["mask"]) == (100, 50, "causal")
-    assert (row["dtype"], row["layout"], row["seed"]) == ("bf16", "bnhd", "9")
-    age = datetime.now(timezone.utc) - datetime.fromisoformat(row["date"])
+    assert_fits(record, schema(step, kernels))
+    assert (record["step"], record["backend"]) == (step.name, BACKEND)
+    assert (record["batch"], record["heads"], record["kv_heads"]) == (2, 4, 2)
+    assert (record["seqlen"], record["seqlen_kv"], record["mask"]) == (100, 50, "causal")
+    assert (record["dtype"], record["layout"], record["seed"]) == ("bf16", "bnhd", "9")
+    age = datetime.now(timezone.utc) - datetime.fromisoformat(record["date"])
     assert -5 < age.total_seconds() < 60
 
 
-def test_row_counts_work_of_the_unmasked_entries(step: Program, tmp_path: Path) -> None:
+def test_record_counts_work_of_the_unmasked_entries(step: Program, tmp_path: Path) -> None:
     """2 x 4 heads; causal 100 x 50: rows 50..99 attend 1, 2, ..., 50 keys."""
-    _, row = step.solve(tmp_path / "out", "-b", 2, "-H", 4, "-G", 2, "-n", 100, "-k", 50,
-                        "-m", "causal", "-d", 64)
-    assert row["flops"] == 4 * 64 * 8 * (50 * 51 // 2)
+    _, record = step.solve(tmp_path / "out", "-b", 2, "-H", 4, "-G", 2, "-n", 100, "-k", 50,
+                           "-m", "causal", "-d", 64)
+    assert record["flops"] == 4 * 64 * 8 * (50 * 51 // 2)
     q_bytes, kv_bytes, lse_bytes = 2 * 8 * 100 * 64, 2 * 4 * 50 * 64, 4 * 8 * 100
-    assert row["least_bytes"] == 2 * q_bytes + 2 * kv_bytes + lse_bytes
+    assert record["least_bytes"] == 2 * q_bytes + 2 * kv_bytes + lse_bytes
 
 
 @pytest.mark.cpu_only("it counts what the kernels do")
-def test_row_counts_what_ran(step: Program, tmp_path: Path) -> None:
-    """The launches of the descriptor are those that happened."""
-    _, row = step.solve(tmp_path / "out", "-H", 3, "-n", 70)
-    kernels = range(1, kernel_count(row) + 1)
-    assert row["count_launches"] == len(kernels)
-    assert row["count_blocks"] == sum(row[f"kernel{i}_blocks"] for i in kernels)
-    assert row["count_threads"] == sum(row[f"kernel{i}_blocks"] * row[f"kernel{i}_threads"]
-                                       for i in kernels)
-    assert row["count_barriers"] > 0 and row["count_shuffles"] > 0
+def test_record_counts_what_ran(step: Program, tmp_path: Path) -> None:
+    """The kernels, blocks and threads in the step's description are those that were launched."""
+    _, record = step.solve(tmp_path / "out", "-H", 3, "-n", 70)
+    kernels = range(1, kernel_count(record) + 1)
+    assert record["count_launches"] == len(kernels)
+    assert record["count_blocks"] == sum(record[f"kernel{i}_blocks"] for i in kernels)
+    assert record["count_threads"] == sum(record[f"kernel{i}_blocks"] * record[f"kernel{i}_threads"]
+                                          for i in kernels)
+    assert record["count_barriers"] > 0 and record["count_shuffles"] > 0
 
 
-def test_rows_are_appended_one_a_line(any_step: Program, tmp_path: Path) -> None:
-    path = tmp_path / "rows.json"
+def test_records_are_appended_one_a_line(any_step: Program, tmp_path: Path) -> None:
+    path = tmp_path / "records.json"
     for seqlen in (3, 4, 5):
         any_step.run_right("-j", path, "-n", seqlen)
-    assert [row["seqlen"] for row in read_rows(path)] == [3, 4, 5]
+    assert [record["seqlen"] for record in read_records(path)] == [3, 4, 5]
     assert path.read_text().count("\n") == 3
 
 
-def test_row_on_standard_output(any_step: Program) -> None:
-    """Alone: the report goes to standard error."""
+def test_record_on_standard_output(any_step: Program) -> None:
+    """Standard output has only the record; the report goes to standard error."""
     done = any_step.run("-j", "-", "-n", 3)
     assert json.loads(done.stdout)["seqlen"] == 3
     assert done.stderr.startswith(any_step.name)
@@ -128,20 +128,20 @@ def test_any_path_survives_json(any_step: Program, tmp_path: Path) -> None:
     from tests.e2e.cli.test_bad_files import directory_with
 
     directory = directory_with(tmp_path / 'a "b" \\ \t é €')
-    any_step.run_right("-i", directory, "-j", tmp_path / "rows.json")
-    assert read_rows(tmp_path / "rows.json")[0]["input"] == str(directory)
+    any_step.run_right("-i", directory, "-j", tmp_path / "records.json")
+    assert read_records(tmp_path / "records.json")[0]["input"] == str(directory)
 
 
 @pytest.mark.gpu_only("only a GPU is timed")
-def test_row_of_a_timed_run(step: Program, tmp_path: Path) -> None:
-    path = tmp_path / "rows.json"
+def test_record_of_a_timed_run(step: Program, tmp_path: Path) -> None:
+    path = tmp_path / "records.json"
     done = step.run("-n", 512, "--min-time", 0.05, "--repeat", 12, "-j", path, timeout=300)
     assert (done.returncode, done.stderr) == (RIGHT, "")
-    (row,) = read_rows(path)
-    assert_fits(row, schema(step, kernel_count(row), timed=True))
-    assert row["samples"] >= 12 and row["samples"] * row["median_ms"] > 25
-    assert 0 < row["p10_ms"] <= row["median_ms"] <= row["p90_ms"]
-    assert row["tflops"] == pytest.approx(row["flops"] / row["median_ms"] * 1e-9, rel=1e-6)
+    (record,) = read_records(path)
+    assert_fits(record, schema(step, kernel_count(record), timed=True))
+    assert record["samples"] >= 12 and record["samples"] * record["median_ms"] > 25
+    assert 0 < record["p10_ms"] <= record["median_ms"] <= record["p90_ms"]
+    assert record["tflops"] == pytest.approx(record["flops"] / record["median_ms"] * 1e-9, rel=1e-6)
 
 
 # --- The report ----------------------------------------------------------------------------------
@@ -175,29 +175,29 @@ def test_gpu_report_states_speed_and_ceiling(step: Program) -> None:
 
 
 def test_unchecked_run_says_so(step: Program, tmp_path: Path) -> None:
-    path = tmp_path / "rows.json"
+    path = tmp_path / "records.json"
     report = step.run_right("-c", "none", "-n", 20, "-j", path).stdout
     assert "NOT CHECKED" in report and "RIGHT" not in report
-    (row,) = read_rows(path)
-    assert (row["right"], row["rows_checked"]) == (None, 0)
+    (record,) = read_records(path)
+    assert (record["right"], record["rows_checked"]) == (None, 0)
 
 
 def test_sample_of_rows(step: Program, tmp_path: Path) -> None:
-    path = tmp_path / "rows.json"
+    path = tmp_path / "records.json"
     report = step.run_right("-c", "rows:5", "-b", 1, "-H", 3, "-n", 100, "-j", path).stdout
     assert re.search(r"RIGHT: 5 of 300 rows", report)
-    assert (read_rows(path)[0]["rows_checked"], read_rows(path)[0]["rows"]) == (5, 300)
+    assert (read_records(path)[0]["rows_checked"], read_records(path)[0]["rows"]) == (5, 300)
 
 
 @pytest.mark.cpu_only("it counts what the kernels do")
 def test_causal_runs_skip_tiles_above_the_diagonal(step: Program, tmp_path: Path) -> None:
-    """As many queries as keys: about half of the work is left."""
+    """With as many queries as keys about half of the work is skipped."""
     counts = {}
     for mask in ("full", "causal"):
         path = tmp_path / f"{mask}.json"
         step.run_right("-b", 1, "-H", 1, "-n", 1024, "-d", 32, "-m", mask, "-c", "rows:20",
                        "-j", path)
-        counts[mask] = read_rows(path)[0]["count_barriers"]
+        counts[mask] = read_records(path)[0]["count_barriers"]
     assert 0.5 * counts["full"] <= counts["causal"] <= 0.6 * counts["full"]
 
 
@@ -211,14 +211,14 @@ def test_cases_print_one_verdict_a_line(step: Program, tmp_path: Path) -> None:
 
 
 def test_options_before_cases_hold_for_every_case(any_step: Program, tmp_path: Path) -> None:
-    cases, rows = tmp_path / "cases.txt", tmp_path / "rows.json"
+    cases, records = tmp_path / "cases.txt", tmp_path / "records.json"
     cases.write_text("-n 4\n-n 5 -t fp16\n")
-    any_step.run_right("-t", "bf16", "-b", 2, "-j", rows, "--cases", cases)
-    assert [(r["seqlen"], r["dtype"], r["batch"]) for r in read_rows(rows)] == [
+    any_step.run_right("-t", "bf16", "-b", 2, "-j", records, "--cases", cases)
+    assert [(r["seqlen"], r["dtype"], r["batch"]) for r in read_records(records)] == [
         (4, "bf16", 2), (5, "fp16", 2)]
 
 
-# --- Instead of running --------------------------------------------------------------------------
+# --- Options that replace a run ------------------------------------------------------------------
 
 LONG_OPTIONS = ("batch heads kv-heads seqlen seqlen-kv head-dim dtype mask mask-block layout scale "
                 "shared-kv input output seed check repeat min-time time-limit json report cases save-mask "
@@ -239,16 +239,16 @@ def test_help_lists_every_option(step: Program) -> None:
 
 
 def test_every_short_option_is_its_long_one(any_step: Program, tmp_path: Path) -> None:
-    """Each pair gives the same row as the other spelling, but for date, time, and what other
-    programs take of a GPU's memory meanwhile."""
+    """Short and long options give the same record, except for the date, the time, and the memory
+    that other programs take on a GPU meanwhile."""
     short = "-b 2 -H 4 -G 2 -n 9 -k 8 -d 32 -t bf16 -m causal -i spiky -s 3 -c rows:4 -r 0".split()
     long = ("--batch 2 --heads 4 --kv-heads 2 --seqlen 9 --seqlen-kv 8 --head-dim 32 --dtype bf16 "
             "--mask causal --input spiky --seed 3 --check rows:4 --repeat 0").split()
-    path = tmp_path / "rows.json"
+    path = tmp_path / "records.json"
     any_step.run_right(*short, "-j", path)
     any_step.run_right(*long, "--json", path)
-    first, second = (row | {"date": "", "simulation_ms": 0, "extra_bytes": 0}
-                     for row in read_rows(path))
+    first, second = (record | {"date": "", "simulation_ms": 0, "extra_bytes": 0}
+                     for record in read_records(path))
     assert first == second and first["kv_heads"] == 2 and first["rows_checked"] == 4
 
 
@@ -260,7 +260,7 @@ def test_version(step: Program) -> None:
 @pytest.mark.cpu_only("SIMT_MEMORY stands for a smaller GPU")
 @pytest.mark.parametrize("memory, passes", [("1M", "1 pass"), ("600K", "2 passes")])
 def test_info_says_what_the_run_does(memory: str, passes: str) -> None:
-    """How much of the memory the tensors leave for S decides."""
+    """It depends on the memory that the tensors leave for S."""
     for words in (["--info"], []):
         report = Program("step01").run_right("-n", 256, *words, env={"SIMT_MEMORY": memory}).stdout
         assert f"heads at a time: {passes}\n" in report

@@ -1,4 +1,4 @@
-"""What a program says about a wrong answer, with a step that is wrong on purpose."""
+"""What a program says about a wrong answer, tested with a step that is wrong on purpose."""
 
 import re
 import subprocess
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.cli.test_bad_input import files_in
-from tests.lib.programs import DEVICE, RIGHT, USAGE, WRONG, read_rows
+from tests.lib.programs import DEVICE, RIGHT, USAGE, WRONG, read_records
 
 pytestmark = pytest.mark.cpu_only("the judge is host code, the same on a GPU machine")
 
@@ -25,7 +25,7 @@ def test_without_a_fault_it_is_right(faulty: Path) -> None:
     assert (done.returncode, done.stderr) == (RIGHT, "") and "RIGHT" in done.stdout
 
 
-# The mistake, counts of the JSON row that are not 0, and what the text must say.
+# The mistake, the counts of the JSON record that are not 0, and what the text must contain.
 FAULTS = [
     ("lost key", {"rows_wrong": HEADS, "lse_wrong": HEADS},
      [r"WRONG: 3 of 120 checked rows of O, 3 of LSE", r"first: O\[b=0, h=0, q=5, d=\d+\] = -?\d.*, "
@@ -44,19 +44,19 @@ FAULTS = [
 
 @pytest.mark.parametrize("fault, counts, texts", FAULTS, ids=[fault for fault, _, _ in FAULTS])
 def test_wrong_answer(faulty: Path, tmp_path: Path, fault: str, counts: dict, texts: list) -> None:
-    path = tmp_path / "rows.json"
+    path = tmp_path / "records.json"
     done = run(faulty, fault, "-j", path)
     assert done.returncode == WRONG
     assert re.search(r"^check +WRONG", done.stdout, re.MULTILINE)
     for text in texts:
         assert re.search(text, done.stderr), f"{text!r} is not in\n{done.stderr}"
-    (row,) = read_rows(path)
-    assert row["right"] is False
-    assert {name: row[name] for name in ("rows_wrong", "lse_wrong") if row[name]} == counts
+    (record,) = read_records(path)
+    assert record["right"] is False
+    assert {name: record[name] for name in ("rows_wrong", "lse_wrong") if record[name]} == counts
 
 
 def test_step_that_launches_nothing(faulty: Path) -> None:
-    """Every value of O and LSE is found unwritten."""
+    """Every value of O and LSE is reported as unwritten."""
     done = run(faulty, "no launch")
     assert done.returncode == WRONG
     values = HEADS * SEQLEN * (HEAD_DIM + 1)
@@ -70,7 +70,7 @@ def test_map_shows_where(faulty: Path) -> None:
 
 
 def test_wrong_rows_outside_the_sample_are_found_where_they_show(faulty: Path) -> None:
-    """NaN and unwritten values are looked for in every row, whatever --check says."""
+    """The check looks for NaN and unwritten values in every row, whatever --check says."""
     for fault in ("NaN row", "unwritten row", "past the end"):
         assert run(faulty, fault, "-c", "rows:1").returncode == WRONG, fault
 
@@ -82,16 +82,16 @@ def test_unchecked_wrong_answer_is_not_called_right(faulty: Path) -> None:
 
 
 def test_failed_launch(faulty: Path, tmp_path: Path) -> None:
-    done = run(faulty, "failed launch", "-o", tmp_path / "out", "-j", tmp_path / "rows.json")
+    done = run(faulty, "failed launch", "-o", tmp_path / "out", "-j", tmp_path / "records.json")
     assert done.returncode == DEVICE
     assert re.fullmatch(r"step99: launch: .+ \(cudaErrorLaunchFailure\)\n", done.stderr)
     assert files_in(tmp_path) == []
 
 
 def test_worst_case_decides_the_exit_code(faulty: Path, tmp_path: Path) -> None:
-    """Right, wrong and refused ones in one process."""
+    """Right, wrong and refused cases in one process."""
     cases = tmp_path / "cases.txt"
-    cases.write_text("-n 4\n-n 40\n-n 5\n")  # only the second is long enough to have a row 5
+    cases.write_text("-n 4\n-n 40\n-n 5\n")  # only the second has a row 5
     done = run(faulty, "NaN row", "--cases", cases)
     assert done.returncode == WRONG
     assert [line.split(": ")[1] for line in done.stdout.splitlines()] == ["right", "WRONG", "right"]

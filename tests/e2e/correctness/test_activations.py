@@ -1,4 +1,4 @@
-"""Every step on queries, keys and values of real models, and what is said of bad copies of them."""
+"""Every step on queries, keys and values of real models, and the checks of the stored files."""
 
 import json
 import re
@@ -33,7 +33,7 @@ def problem_of(name: str, dtype: str, mask: str) -> Problem:
 
 
 def attended(p: Problem) -> np.ndarray | None:
-    """The dense mask, where it is neither full nor causal."""
+    """The dense mask; None where it is full or causal."""
     if p.mask in ("full", "causal"):
         return None
     if not Path(p.mask).is_dir():
@@ -48,13 +48,13 @@ def answer(name: str, dtype: str, mask: str) -> Answer:
 
 
 def mask_for(step: Program, name: str) -> str:
-    """The mask under which the model ran; causal for steps that do not take it."""
+    """The mask that the model was run with; causal for steps that do not take it."""
     mask = fixtures.provenance_of(DATA / name)["mask"]
     return mask if mask in ("full", "causal") or step.name in MASK_STEPS else "causal"
 
 
 def rows_of_the_model(name: str, r: float) -> tuple[Answer, list[int]]:
-    """What the model itself computed, and of which rows, with `r` of the rule for all rows."""
+    """The model's own output as an Answer with rounding error `r`, and the indices of its rows."""
     directory = DATA / name
     o, lse = (np.load(directory / f"{tensor}_rows.npy").astype(np.float64)
               for tensor in ("o", "lse"))
@@ -64,11 +64,11 @@ def rows_of_the_model(name: str, r: float) -> tuple[Answer, list[int]]:
 @pytest.mark.parametrize("name", FIXTURES)
 @pytest.mark.parametrize("dtype", ["fp16", pytest.param("bf16", marks=pytest.mark.exhaustive)])
 def test_every_step_is_right(step: Program, tmp_path: Path, name: str, dtype: str) -> None:
-    """By its own check of all rows, by NumPy, and by the model where the inputs are the model's:
-    its keys and values were half precision, which bf16 rounds once more."""
+    """Checked in all rows by the program, by NumPy, and by the model's own output where the inputs
+    are exactly the model's (fp16)."""
     p = problem_of(name, dtype, mask_for(step, name))
-    result, row = step.solve(tmp_path / "out", *p.options_with_files(DATA / name))
-    assert row["rows_checked"] == row["rows"] == p.heads * p.seqlen
+    result, record = step.solve(tmp_path / "out", *p.options_with_files(DATA / name))
+    assert record["rows_checked"] == record["rows"] == p.heads * p.seqlen
     expected = answer(name, dtype, p.mask)
     assert mistakes(expected, result.o, result.lse) == []
     if dtype == "fp16" and p.mask == fixtures.provenance_of(DATA / name)["mask"]:
@@ -78,8 +78,7 @@ def test_every_step_is_right(step: Program, tmp_path: Path, name: str, dtype: st
 
 @pytest.mark.parametrize("name", FIXTURES)
 def test_numpy_agrees_with_the_model(name: str) -> None:
-    """To single precision: with another scale, mask or head mapping than the model's it would
-    not."""
+    """To single precision; another scale, mask or head mapping would not agree."""
     expected = answer(name, "fp16", fixtures.provenance_of(DATA / name)["mask"])
     own, rows = rows_of_the_model(name, expected.rounding_error)
     error = np.linalg.norm(own.o - expected.o[:, :, rows], axis=-1)
@@ -117,11 +116,11 @@ def test_packed_mask_is_that_of_the_documents() -> None:
     assert np.array_equal(texts.packed_mask(known["tokens"]), masks.preset(p))
 
 
-def test_nothing_has_changed() -> None:
+def test_stored_files_have_their_checksums() -> None:
     assert fixtures.changed_files(DATA) == []
 
 
-# --- What the documents say -----------------------------------------------------------------------
+# --- The command in the README --------------------------------------------------------------------
 
 def test_the_command_of_the_readme() -> None:
     text = (REPOSITORY / "README.md").read_text()

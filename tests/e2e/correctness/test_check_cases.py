@@ -1,4 +1,4 @@
-"""The problems of `make check` notice the faults that the default problem does not show."""
+"""The problems of `make check` reveal faults that the default problem does not."""
 
 from pathlib import Path
 
@@ -24,7 +24,7 @@ FAULTS = {
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_faults_are_noticed(tmp_path: Path, fault: str) -> None:
-    """In the head dimensions that are compiled; the program refuses the others."""
+    """Only two head dimensions are compiled; the program refuses problems with others."""
     tree = SourceTree(tmp_path, built="cpu")
     tree.replace(*FAULTS[fault])
     tree.compile_only("step04", "CONFIG<__half, 64>, CONFIG<__nv_bfloat16, 128>")

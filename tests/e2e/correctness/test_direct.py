@@ -1,7 +1,7 @@
 """Steps called directly, with tensors that the command line cannot ask for: step_under_test.c.
 
-And the same with steps that are wrong on purpose, so that the tests are known to notice. These are
-the real sources with one line changed, so that they cannot fall behind.
+The trials also run on steps that are wrong on purpose and must notice the faults. These are the
+real sources with one line changed.
 """
 
 import re
@@ -15,7 +15,7 @@ from tests.lib.programs import (DEVICE, RIGHT, SCALAR_STEPS, STEP_DIR, USAGE, WR
                                 step_names)
 from tests.lib.source_tree import SourceTree
 
-PROBLEMS = 16  # of step_under_test.c: lengths, head dimensions, types and masks, two each
+PROBLEMS = 16  # in step_under_test.c: 2 lengths x 2 head dimensions x 2 types x 2 masks
 
 
 def call(program: Path, trial: str) -> subprocess.CompletedProcess:
@@ -24,7 +24,7 @@ def call(program: Path, trial: str) -> subprocess.CompletedProcess:
 
 
 def lines_of(step: Program, trial: str) -> list[str]:
-    """What was printed about each problem, when no answer was wrong."""
+    """The line printed for each problem; no answer may be wrong."""
     done = call(STEP_DIR / "under_test" / step.name, trial)
     assert (done.returncode, done.stderr) == (RIGHT, ""), done.stdout + done.stderr
     return done.stdout.splitlines()
@@ -38,7 +38,7 @@ def test_same_bits_wherever_the_tensors_lie(step: Program, trial: str, count: in
 
 
 def test_odd_strides_are_taken_or_refused_by_name(step: Program) -> None:
-    """Four tensors, three strides each, no mask, fp16. Copies of 16 bytes cannot reach such rows."""
+    """Four tensors, three strides each, fp16, no mask. Copies of 16 bytes need aligned rows."""
     lines = lines_of(step, "strides")
     assert len(lines) == 12 * PROBLEMS // 4
     for line in lines:
@@ -49,7 +49,7 @@ def test_odd_strides_are_taken_or_refused_by_name(step: Program) -> None:
 
 @pytest.mark.parametrize("name", SCALAR_STEPS)
 def test_scalar_steps_take_rows_that_vectors_do_not_fit(name: str) -> None:
-    """Three head dimensions in the place of two."""
+    """Three head dimensions, where other trials have two."""
     lines = lines_of(Program(name), "ragged")
     assert len(lines) == 3 * PROBLEMS // 2 and all(line.endswith(": same bits") for line in lines)
 
@@ -68,7 +68,7 @@ def test_tensor_core_steps_refuse_pointers_that_16_bytes_cannot_reach(name: str)
 
 
 def test_gpus_without_what_a_step_needs_are_refused(step: Program) -> None:
-    """The device says it has compute capability 7.5: no cp.async, and no such mma."""
+    """The device reports compute capability 7.5, which has neither cp.async nor this mma."""
     old = ("taken" if step.name in SCALAR_STEPS else
            f"refused: this GPU has compute capability 7.x: {step.name} needs 8.0 or later")
     assert lines_of(step, "old-gpu") == [old] * PROBLEMS
@@ -77,15 +77,16 @@ def test_gpus_without_what_a_step_needs_are_refused(step: Program) -> None:
 @pytest.mark.cpu_only("SIMT_SHARED stands for a smaller GPU")
 @pytest.mark.parametrize("head_dim", [32, 64, 96, 128, 256])
 @pytest.mark.parametrize("shared_kb", [48, 64])
-def test_little_shared_memory(step: Program, head_dim: int, shared_kb: int, tmp_path: Path) -> None:
-    """A tile that fits, or one line that names what is needed and what there is."""
+def test_steps_with_little_shared_memory(step: Program, head_dim: int, shared_kb: int,
+                                         tmp_path: Path) -> None:
+    """Either the tile fits, or one line says how much is needed and how much there is."""
     options = ["-b", 1, "-H", 2, "-n", 70, "-d", head_dim]
     env = {"SIMT_SHARED": f"{shared_kb}K"}
     done = step.run(*options, env=env)
     if done.returncode == RIGHT:
-        _, row = step.solve(tmp_path / "out", *options, env=env)
-        assert all(row[f"kernel{i}_shared_bytes"] <= shared_kb << 10
-                   for i in range(1, row["count_launches"] + 1))
+        _, record = step.solve(tmp_path / "out", *options, env=env)
+        assert all(record[f"kernel{i}_shared_bytes"] <= shared_kb << 10
+                   for i in range(1, record["count_launches"] + 1))
         return
     assert done.returncode == USAGE
     said = re.fullmatch(rf"{step.name}: --head-dim {head_dim}: .*\n", done.stderr)
@@ -98,8 +99,8 @@ def test_little_shared_memory(step: Program, head_dim: int, shared_kb: int, tmp_
 @pytest.mark.cpu_only("SIMT_SHARED stands for a smaller GPU")
 @pytest.mark.parametrize("name, head_dim, fits", [
     ("step03", 128, True), ("step03", 256, False), ("step04", 64, True), ("step04", 128, False)])
-def test_what_fits_into_48_kb(name: str, head_dim: int, fits: bool) -> None:
-    """Both outcomes of the test above occur. A larger tile would move a line of this table."""
+def test_tiles_that_fit_into_48_kb(name: str, head_dim: int, fits: bool) -> None:
+    """The test above has both outcomes. A larger tile would change a line of this table."""
     done = Program(name).run("-n", 70, "-d", head_dim, env={"SIMT_SHARED": "48K"})
     assert done.returncode == (RIGHT if fits else USAGE)
 
@@ -110,7 +111,7 @@ HEADS, COPIES = "common/device/heads.cuh", "common/device/copy_tile.cuh"
 TILES = "common/device/mma_tile.cuh"
 FAULTED, OTHER_BITS = (DEVICE, "illegal memory access"), (WRONG, "other bits")
 TOUCHED = (WRONG, "O was written to outside its rows")
-# Step, file, what it says, what it says wrongly instead; the trial that notices, and how.
+# Step, file, original text, faulty text; the trial that notices the fault, and how.
 FAULTS = {
     "head of K and V off by one": (
         "step03", HEADS, "head / (p.q_heads / p.kv_heads)", "head / (p.q_heads / p.kv_heads) + 1",

@@ -1,4 +1,4 @@
-"""Where kernels like to be wrong: nothing to attend, NaN and Inf, little memory, odd sizes."""
+"""Edge cases: rows that attend nothing, NaN and Inf, little memory, odd sizes."""
 
 import re
 from dataclasses import replace
@@ -12,7 +12,7 @@ from tests.lib.generators import rounded_inputs
 from tests.lib.problem import Problem
 from tests.e2e.cli.test_bad_input import files_in
 from tests.lib.programs import (DEVICE, SCALAR_STEPS, USAGE, WRONG, Program, read_result,
-                                read_rows, step_names, write_inputs)
+                                read_records, step_names, write_inputs)
 
 TWO_HEADS = Problem(batch=2, heads=2, seqlen=70, head_dim=64, mask="causal")
 
@@ -21,27 +21,27 @@ TWO_HEADS = Problem(batch=2, heads=2, seqlen=70, head_dim=64, mask="causal")
 @pytest.mark.parametrize("dtype", ["fp16", "bf16"])
 def test_rows_that_attend_nothing_are_zero(step: Program, tmp_path: Path, seqlen: int,
                                            seqlen_kv: int, dtype: str) -> None:
-    """Causal with fewer keys than queries: the first Nq - Nkv rows see no key."""
+    """Causal with fewer keys than queries: the first Nq - Nkv rows attend no key."""
     p = Problem(batch=2, heads=2, seqlen=seqlen, seqlen_kv=seqlen_kv, dtype=dtype, mask="causal")
-    result, row = step.solve(tmp_path / "out", *p.options())
+    result, record = step.solve(tmp_path / "out", *p.options())
     empty = seqlen - seqlen_kv
     assert not result.o[:, :, :empty].any()
     assert (result.lse[:, :, :empty] == -np.inf).all()
     assert np.isfinite(result.lse[:, :, empty:]).all()
     assert result.o[:, :, empty:].any(axis=-1).all()
-    assert row["right"] is True
+    assert record["right"] is True
 
 
 def test_nan_in_one_query(step: Program, tmp_path: Path) -> None:
-    """It is accepted, counted and reported, and spreads over its row and no further."""
+    """NaN is accepted, counted and reported; it affects its own row only."""
     q, k, v = rounded_inputs(TWO_HEADS)
     q[1, 0, 40, 5] = np.nan
     directory = write_inputs(tmp_path / "in", q, k, v)
     options = TWO_HEADS.options_with_files(directory)
-    result, row = step.solve(tmp_path / "out", *options)
+    result, record = step.solve(tmp_path / "out", *options)
     assert mistakes(attention(TWO_HEADS, q, k, v), result.o, result.lse) == []
     assert np.argwhere(np.isnan(result.lse)).tolist() == [[1, 0, 40]]
-    assert (row["nan_inputs"], row["rows_nan_expected"], row["right"]) == (1, 1, True)
+    assert (record["nan_inputs"], record["rows_nan_expected"], record["right"]) == (1, 1, True)
 
     report = step.run_right("--check", "all", *options).stdout
     assert "NaN among them: 1" in report
@@ -49,15 +49,15 @@ def test_nan_in_one_query(step: Program, tmp_path: Path) -> None:
 
 
 def test_nan_in_one_key(step: Program, tmp_path: Path) -> None:
-    """Under the causal mask the rows before it stay numbers."""
+    """Under the causal mask the rows before it have no NaN."""
     q, k, v = rounded_inputs(TWO_HEADS)
     k[0, 1, 30, 0] = np.nan
     directory = write_inputs(tmp_path / "in", q, k, v)
-    result, row = step.solve(tmp_path / "out", *TWO_HEADS.options_with_files(directory))
+    result, record = step.solve(tmp_path / "out", *TWO_HEADS.options_with_files(directory))
     assert mistakes(attention(TWO_HEADS, q, k, v), result.o, result.lse) == []
     nan = np.isnan(result.lse)
     assert nan[0, 1, 30:].all() and nan.sum() == 40
-    assert (row["nan_inputs"], row["rows_nan_expected"]) == (1, 40)
+    assert (record["nan_inputs"], record["rows_nan_expected"]) == (1, 40)
 
 
 @pytest.mark.parametrize("name", ["q", "k"])
@@ -66,15 +66,15 @@ def test_infinity_in_queries_and_keys(step: Program, tmp_path: Path, name: str) 
     inputs = dict(zip("qkv", rounded_inputs(TWO_HEADS), strict=True))
     inputs[name][1, 0, 2, 5] = np.inf
     directory = write_inputs(tmp_path / "in", *inputs.values())
-    result, row = step.solve(tmp_path / "out", *TWO_HEADS.options_with_files(directory))
+    result, record = step.solve(tmp_path / "out", *TWO_HEADS.options_with_files(directory))
     answer = attention(TWO_HEADS, *inputs.values())
     assert np.isnan(answer.lse).any()
     assert mistakes(answer, result.o, result.lse) == []
-    assert (row["nan_inputs"], row["right"]) == (0, True)
+    assert (record["nan_inputs"], record["right"]) == (0, True)
 
 
 def multiplies_masked_keys(step: Program) -> bool:
-    """The tensor cores take whole tiles: a masked value has probability 0, and 0 * NaN is NaN."""
+    """Tensor cores compute whole tiles: a masked value has probability 0, and 0 * NaN is NaN."""
     return step.name not in SCALAR_STEPS
 
 
@@ -82,17 +82,17 @@ def multiplies_masked_keys(step: Program) -> bool:
 @pytest.mark.parametrize("key", [0, 37, 69])
 def test_values_that_are_no_numbers_in_v(step: Program, tmp_path: Path, key: int, value: float,
                                          nan_inputs: int) -> None:
-    """They reach the rows that attend that key and, on the tensor cores only, others of the tile.
+    """They change the rows that attend that key and, on tensor cores, other rows of the tile too.
 
-    The checker does not compare the rows that they may have reached against the mask.
+    The checker does not compare rows that mask the key, because the value may change them too.
     """
     q, k, v = rounded_inputs(TWO_HEADS)
     v[1, 1, key, 3] = value
     directory = write_inputs(tmp_path / "in", q, k, v)
     options = TWO_HEADS.options_with_files(directory)
-    result, row = step.solve(tmp_path / "out", *options)
-    assert (row["nan_inputs"], row["right"]) == (nan_inputs, True)
-    not_compared = row["rows_not_compared"]
+    result, record = step.solve(tmp_path / "out", *options)
+    assert (record["nan_inputs"], record["right"]) == (nan_inputs, True)
+    not_compared = record["rows_not_compared"]
     reached = ~np.isfinite(result.o[1, 1].astype(np.float64))
     assert reached[key:, 3].all() and not reached[:, :3].any() and not reached[:, 4:].any()
     if multiplies_masked_keys(step):
@@ -102,7 +102,7 @@ def test_values_that_are_no_numbers_in_v(step: Program, tmp_path: Path, key: int
         assert re.search(rf"RIGHT: {280 - not_compared} of 280 rows", report)
     else:
         assert not_compared == 0 and not reached[:key].any()
-    assert row["rows_checked"] == 280 - not_compared
+    assert record["rows_checked"] == 280 - not_compared
 
     v[1, 1, key, 3] = 0
     answer = attention(TWO_HEADS, q, k, v)
@@ -111,7 +111,7 @@ def test_values_that_are_no_numbers_in_v(step: Program, tmp_path: Path, key: int
 
 
 def test_value_beyond_fp16_is_named(any_step: Program, tmp_path: Path) -> None:
-    """A file may hold more than fp16 can, and bf16 holds it."""
+    """A file may hold a number that is too large for fp16; bf16 can hold it."""
     q, k, v = rounded_inputs(TWO_HEADS)
     v[0, 0, 0, 0] = 70000.0
     directory = write_inputs(tmp_path / "in", q, k, v)
@@ -119,13 +119,13 @@ def test_value_beyond_fp16_is_named(any_step: Program, tmp_path: Path) -> None:
     assert refused.returncode == 2 and refused.stdout == ""
     assert "v.npy: element [0, 0, 0, 0] is 70000, beyond the largest fp16" in refused.stderr
     options = replace(TWO_HEADS, dtype="bf16").options_with_files(directory)
-    result, row = any_step.solve(tmp_path / "bf16", *options)
-    assert np.isfinite(result.o).all() and row["rows_not_compared"] == 0
+    result, record = any_step.solve(tmp_path / "bf16", *options)
+    assert np.isfinite(result.o).all() and record["rows_not_compared"] == 0
 
 
 @pytest.mark.parametrize("scale", [1e-30, 30.0])
 def test_extreme_scales(step: Program, tmp_path: Path, scale: float) -> None:
-    """All keys alike, or one key alone: the exponential neither overflows nor becomes 0/0."""
+    """All keys equal, or one key dominant: the exponential neither overflows nor gives 0/0."""
     p = Problem(heads=2, seqlen=66, seqlen_kv=65, dtype="bf16", mask="causal", scale=scale)
     result, _ = step.solve(tmp_path / "out", *p.options())
     assert mistakes(attention(p, *rounded_inputs(p)), result.o, result.lse) == []
@@ -142,7 +142,7 @@ def test_large_scores_do_not_overflow(step: Program, tmp_path: Path) -> None:
 
 
 def test_head_dims_that_are_no_multiple_of_8(step: Program, tmp_path: Path) -> None:
-    """The scalar steps take them; the others refuse them by name."""
+    """The scalar steps take them; the others refuse them and name the option."""
     for head_dim in (1, 3, 7, 9, 33, 63, 65, 129, 250):
         p = Problem(heads=2, seqlen=35, head_dim=head_dim)
         if step.name in SCALAR_STEPS:
@@ -164,8 +164,8 @@ SLICE_BYTES = 4 * 100 * 100  # S of one head, fp32
 @pytest.mark.parametrize("memory, passes", [("300K", 2), ("250K", 3), ("220K", 6)])
 def test_step01_goes_in_passes_where_memory_is_short(tmp_path: Path, memory: str,
                                                      passes: int) -> None:
-    whole, row = STEP01.solve(tmp_path / "whole", *SLICES.options())
-    assert row["workspace_bytes"] == 6 * SLICE_BYTES
+    whole, record = STEP01.solve(tmp_path / "whole", *SLICES.options())
+    assert record["workspace_bytes"] == 6 * SLICE_BYTES
     out = tmp_path / "out"
     done = STEP01.run_right("-c", "all", "-o", out, *SLICES.options(), env={"SIMT_MEMORY": memory})
     assert f"{passes} passes" in done.stdout
@@ -174,7 +174,7 @@ def test_step01_goes_in_passes_where_memory_is_short(tmp_path: Path, memory: str
 
 @pytest.mark.cpu_only(MEMORY)
 def test_step01_says_how_much_memory_it_lacks(tmp_path: Path) -> None:
-    """Not even the scores of one head fit beside the tensors."""
+    """Not even the scores of one head fit next to the tensors."""
     out = tmp_path / "out"
     done = STEP01.run(*SLICES.options(), "-o", out, "-j", tmp_path / "j",
                       env={"SIMT_MEMORY": "200K"})
@@ -193,35 +193,35 @@ def test_tensors_that_do_not_fit(step: Program, tmp_path: Path) -> None:
 
 @pytest.mark.cpu_only(MEMORY)
 def test_fused_steps_need_no_memory_beside_the_tensors(step: Program, tmp_path: Path) -> None:
-    _, row = step.solve(tmp_path / "out", *SLICES.options())
-    assert (row["workspace_bytes"] > 0) == (step.name == "step01")
-    assert row["extra_bytes"] == row["workspace_bytes"]
+    _, record = step.solve(tmp_path / "out", *SLICES.options())
+    assert (record["workspace_bytes"] > 0) == (step.name == "step01")
+    assert record["extra_bytes"] == record["workspace_bytes"]
 
 
-# 70,000 heads take the CPU a minute for each of the others: they start more threads a head.
+# The other steps start more threads for each head: 70,000 heads take them a minute on the CPU.
 @pytest.mark.cpu_only("test_gpu_only.py does the same with every step")
 def test_more_heads_than_a_grid_dimension(tmp_path: Path) -> None:
     """B * H > 65535, the limit of gridDim.y and gridDim.z."""
     p = Problem(batch=70000, seqlen=1, seqlen_kv=2, head_dim=32)
-    result, row = Program("step02").solve(tmp_path / "out", *p.options())
-    assert row["rows"] == 70000
+    result, record = Program("step02").solve(tmp_path / "out", *p.options())
+    assert record["rows"] == 70000
     assert mistakes(attention(p, *rounded_inputs(p)), result.o, result.lse) == []
 
 
-def test_nothing_left_to_compare_is_no_verdict(tmp_path: Path) -> None:
-    """NaN in all rows, also where the reference has it; or V so small that rounding P is an error
-    as large as O. Such a run is not right."""
+def test_a_run_with_nothing_to_compare_is_not_right(tmp_path: Path) -> None:
+    """NaN in all rows, also in the reference; or V so small that rounding P causes an error as
+    large as O. Such a run is not right."""
     problem = replace(TWO_HEADS, mask="full")
     q, k, v = rounded_inputs(problem)
     nan = v.copy()
     nan[:, :, 0, :] = np.nan
-    path = tmp_path / "row.json"
+    path = tmp_path / "record.json"
     for name, values in (("nan", nan), ("subnormal", v * 2.0**-24)):
         directory = write_inputs(tmp_path / name, q, k, values)
         for step in map(Program, step_names()):
             done = step.run("-c", "all", "-j", path, *problem.options_with_files(directory))
             assert done.returncode == WRONG and "check      NOT JUDGED: " in done.stdout
-            assert read_rows(path)[-1]["right"] is None
+            assert read_records(path)[-1]["right"] is None
 
 
 @pytest.mark.cpu_only("SIMT_SHARED stands for a smaller GPU")
@@ -230,7 +230,7 @@ def test_smaller_tiles_where_shared_memory_is_short(tmp_path: Path, head_dim: in
     """Compute capability 7.5 has 64 KB: step 02 takes every head dimension there too."""
     problem = replace(TWO_HEADS, head_dim=head_dim)
     inputs = rounded_inputs(problem)
-    result, row = Program("step02").solve(tmp_path / "out", *problem.options(),
-                                          env={"SIMT_SHARED": "64K"})
-    assert row["kernel1_shared_bytes"] <= 65536 and row["right"]
+    result, record = Program("step02").solve(tmp_path / "out", *problem.options(),
+                                             env={"SIMT_SHARED": "64K"})
+    assert record["kernel1_shared_bytes"] <= 65536 and record["right"]
     assert mistakes(attention(problem, *inputs), result.o, result.lse) == []

@@ -27,13 +27,13 @@ def test_every_element_type(step: Program, tmp_path: Path, dtype: str, file_type
         stored = [x.astype(file_type) for x in draw_inputs(p)]
         values = [round_to(dtype, x) for x in stored]
     directory = write_inputs(tmp_path / "in", *stored)
-    result, row = step.solve(tmp_path / "out", *p.options_with_files(directory))
+    result, record = step.solve(tmp_path / "out", *p.options_with_files(directory))
     assert mistakes(attention(p, *values), result.o, result.lse) == []
-    assert row["input"] == str(directory)
+    assert record["input"] == str(directory)
 
 
 def test_doubles_are_rounded_once(any_step: Program, tmp_path: Path) -> None:
-    """Just above a tie of bf16: by way of float the excess is lost and the tie goes down."""
+    """Just above a tie of bf16: rounding to float first would give a tie, which rounds down."""
     x = 1 + 2.0**-8 + 2.0**-40
     assert round_to("bf16", np.array(x)) == 1 + 2.0**-7 != round_to("bf16", np.float32(x))
     one = np.full((1, 1, 1, 8), x)
@@ -53,10 +53,10 @@ def test_each_file_may_have_its_own_type(step: Program, tmp_path: Path) -> None:
 def test_shapes_come_from_the_files(step: Program, tmp_path: Path) -> None:
     q, k, v = draw_inputs(PROBLEM)
     directory = write_inputs(tmp_path / "in", q, k, v)
-    result, row = step.solve(tmp_path / "out", *PROBLEM.options_with_files(directory))
+    result, record = step.solve(tmp_path / "out", *PROBLEM.options_with_files(directory))
     assert result.o.shape == q.shape
     shape = ("batch", "heads", "kv_heads", "seqlen", "seqlen_kv", "head_dim")
-    assert [row[name] for name in shape] == [2, 4, 2, 37, 50, 64]
+    assert [record[name] for name in shape] == [2, 4, 2, 37, 50, 64]
 
 
 @pytest.mark.parametrize("size", [("-b", 7), ("-n", 11), ("-d", 32)])
@@ -81,7 +81,7 @@ def test_every_format_version(any_step: Program, tmp_path: Path, version: tuple)
 
 @pytest.mark.parametrize("dtype", ["fp16", "bf16"])
 def test_output_becomes_the_next_input(step: Program, tmp_path: Path, dtype: str) -> None:
-    """O as Q, K and V of a second pass: what was written is read back without a change."""
+    """O as Q, K and V of a second pass: the values written are read back unchanged."""
     p = Problem(heads=2, seqlen=40, dtype=dtype)
     first, _ = step.solve(tmp_path / "first", *p.options())
     directory = write_inputs(tmp_path / "in", first.o, first.o, first.o)

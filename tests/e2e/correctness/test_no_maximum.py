@@ -1,4 +1,4 @@
-"""Steps without the running maximum: random numbers do not notice, real input does."""
+"""Steps without the running maximum: right on random numbers, wrong on real input."""
 
 import os
 from concurrent.futures import ThreadPoolExecutor
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.lib import no_maximum
-from tests.lib.programs import REPOSITORY, RIGHT, WRONG, Program, read_rows
+from tests.lib.programs import REPOSITORY, RIGHT, WRONG, Program, read_records
 
 pytestmark = pytest.mark.cpu_only("it builds changed steps for the CPU backend")
 
@@ -15,7 +15,7 @@ DATA = REPOSITORY / "tests" / "data"
 RANDOM = ["--heads", 2, "--seqlen", 300, "--mask", "causal"]
 SMOLLM2 = ["--input", DATA / "smollm2_layer18", "--mask", "causal"]
 MINILM = ["--input", DATA / "minilm_layer0"]
-# Half as sharp again as the model: its largest score is then beyond what exp() can hold.
+# The scale is 1.5 times the model's: exp() of its largest score then overflows.
 SHARPER = ["--scale", 1.5 / 32**0.5]
 
 
@@ -31,8 +31,8 @@ def variants(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Program]:
 @pytest.mark.parametrize("step, dtype, options", [
     ("step02", "fp16", RANDOM), ("step02", "bf16", RANDOM),
     ("step04", "fp16", RANDOM), ("step04", "bf16", RANDOM),
-    # P in single precision, or as wide, has room for all scores of MiniLM. It must be the maximum
-    # that is missing, and not something else that is wrong.
+    # P in fp32, or in bf16 with the same range, has room for all scores of MiniLM. So the steps are
+    # wrong only because of the missing maximum.
     ("step02", "fp16", MINILM), ("step04", "bf16", MINILM)])
 def test_enough_room(variants: dict, step: str, dtype: str, options: list) -> None:
     variants[step].run_right("--check", "all", "--dtype", dtype, *options)
@@ -42,11 +42,11 @@ def test_enough_room(variants: dict, step: str, dtype: str, options: list) -> No
     ("step04", "fp16", SMOLLM2), ("step04", "fp16", MINILM),
     ("step02", "fp16", MINILM + SHARPER), ("step04", "bf16", MINILM + SHARPER)])
 def test_overflow(variants: dict, tmp_path: Path, step: str, dtype: str, options: list) -> None:
-    """The real step is right on the very same; without the maximum, infinities and NaN appear."""
+    """The real step is right on the same input; without the maximum, Inf and NaN appear."""
     Program(step).run_right("--check", "all", "--dtype", dtype, *options)
     done = variants[step].run("--check", "all", "--repeat", 0, "--dtype", dtype, *options,
-                              "--json", tmp_path / "row.json")
-    (row,) = read_rows(tmp_path / "row.json")
+                              "--json", tmp_path / "record.json")
+    (record,) = read_records(tmp_path / "record.json")
     assert done.returncode == WRONG != RIGHT
-    assert 0 < row["rows_wrong"] < row["rows"]
-    assert row["values_nan"] + row["values_inf"] > 0
+    assert 0 < record["rows_wrong"] < record["rows"]
+    assert record["values_nan"] + record["values_inf"] > 0

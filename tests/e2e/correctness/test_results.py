@@ -1,4 +1,4 @@
-"""Every step over combinations in which every pair of values occurs, against NumPy."""
+"""Every step, compared with NumPy on combinations in which every pair of values occurs."""
 
 from functools import lru_cache
 from pathlib import Path
@@ -15,7 +15,7 @@ from tests.lib.programs import (BACKEND, PAIRWISE_SEED, SCALAR_STEPS, Program, R
 
 
 LENGTHS = [1, 2, 7, 31, 32, 33, 63, 64, 65, 127, 129, 255, 257]
-# How Nkv follows from Nq. Under a causal mask the first rows of "half" attend nothing.
+# How Nkv depends on Nq. Under a causal mask the first rows of "half" attend nothing.
 KV_LENGTHS = {"equal": lambda n: n, "twice": lambda n: 2 * n, "half": lambda n: (n + 1) // 2,
               "one more": lambda n: n + 1, "one less": lambda n: max(n - 1, 1),
               "one": lambda n: 1}
@@ -50,7 +50,7 @@ def problems_of(step_name: str) -> list[Problem]:
     return [to_problem(row, seed=i) for i, row in enumerate(rows)]
 
 
-@lru_cache(maxsize=1000)  # steps that take the same problems share the answers
+@lru_cache(maxsize=1000)  # steps with the same problems share the answers
 def expected(p: Problem):
     return attention(p, *rounded_inputs(p))
 
@@ -63,14 +63,14 @@ def problems(step: Program) -> list[Problem]:
 @pytest.fixture(scope="session")
 def solved(step: Program, problems: list[Problem],
            tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Result, dict]]:
-    """The results that the others are compared with: one thread, in order."""
+    """The results that the others are compared with: one thread, forward order."""
     directory = tmp_path_factory.mktemp("solved") / step.name
     return step.solve_all(directory, [p.options() for p in problems],
                           env={"SIMT_ORDER": "forward", "SIMT_THREADS": "1"})
 
 
 def differing(problems: list[Problem], a: list, b: list) -> list[Problem]:
-    """The problems whose results have other bits."""
+    """The problems whose results have different bits."""
     return [p for p, (x, _), (y, _) in zip(problems, a, b, strict=True) if not x.same_bits(y)]
 
 
@@ -82,19 +82,19 @@ def test_every_pair_of_values_occurs(step: Program) -> None:
 
 
 def test_program_says_right(problems: list[Problem], solved: list) -> None:
-    """Exit code 0 has been checked already; the rows must say the same and name the problem."""
-    for p, (_, row) in zip(problems, solved, strict=True):
+    """The exit code has been checked before; the records must agree and name the problem."""
+    for p, (_, record) in zip(problems, solved, strict=True):
         rows = p.batch * p.heads * p.seqlen
-        assert row["right"] is True, p
-        assert row["rows"] == row["rows_checked"] == rows, p
-        assert row["rows_wrong"] == row["lse_wrong"] == row["rows_not_compared"] == 0, p
-        # A mean of equal numbers may round to the one above.
-        assert 0 <= row["mean_error"] <= row["max_error"] * (1 + 1e-12), p
-        assert row["max_error"] <= row["allowed_error"] and row["max_lse_error"] <= 1, p
+        assert record["right"] is True, p
+        assert record["rows"] == record["rows_checked"] == rows, p
+        assert record["rows_wrong"] == record["lse_wrong"] == record["rows_not_compared"] == 0, p
+        # A mean of equal numbers may be rounded up.
+        assert 0 <= record["mean_error"] <= record["max_error"] * (1 + 1e-12), p
+        assert record["max_error"] <= record["allowed_error"] and record["max_lse_error"] <= 1, p
         for name in ("batch", "heads", "kv_heads", "seqlen", "seqlen_kv", "head_dim", "dtype",
                      "mask", "layout", "input"):
-            assert row[name] == getattr(p, name), (name, p)
-        assert (row["scale"], row["seed"]) == (p.scale_used(), str(p.seed))
+            assert record[name] == getattr(p, name), (name, p)
+        assert (record["scale"], record["seed"]) == (p.scale_used(), str(p.seed))
 
 
 def test_numpy_says_right(problems: list[Problem], solved: list) -> None:
@@ -104,10 +104,10 @@ def test_numpy_says_right(problems: list[Problem], solved: list) -> None:
 
 
 def test_program_and_numpy_allow_the_same_error(problems: list[Problem], solved: list) -> None:
-    """2 * r of the rule, computed by two programs that share no line."""
-    for p, (_, row) in zip(problems, solved, strict=True):
-        # Near a tie exp() may round the other way; that moves r by less than a part in a hundred.
-        assert row["allowed_error"] == pytest.approx(2 * expected(p).rounding_error, rel=0.01), p
+    """2 * r of the rule, computed by two programs that share no code."""
+    for p, (_, record) in zip(problems, solved, strict=True):
+        # Near a tie exp() may be rounded differently, which changes r by less than one percent.
+        assert record["allowed_error"] == pytest.approx(2 * expected(p).rounding_error, rel=0.01), p
 
 
 def test_output_types(problems: list[Problem], solved: list) -> None:
@@ -155,8 +155,8 @@ def test_same_bits_from_files(step: Program, problems: list[Problem], solved: li
     assert differing(problems, solved, again) == []
 
 
-def test_values_of_v_come_through_unchanged(step: Program, tmp_path: Path) -> None:
-    """With one key the answer is that row of V: the generator's bits can be seen directly."""
+def test_values_of_v_are_copied_unchanged_with_one_key(step: Program, tmp_path: Path) -> None:
+    """With one key, O is that row of V, so the generator's bits are visible in the result."""
     kinds = [Problem(batch=2, heads=3, seqlen=2, seqlen_kv=1, head_dim=64, dtype=dtype, input=kind,
                      seed=2**64 - 1) for dtype in ("fp16", "bf16")
              for kind in ("normal", "outlier", "spiky", "constant")]

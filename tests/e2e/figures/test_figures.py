@@ -1,4 +1,4 @@
-"""The figures equal the records, render, and have labels that do not overlap."""
+"""The figures show the records, are drawn, and have labels that do not overlap."""
 
 import contextlib
 import itertools
@@ -18,7 +18,7 @@ from plots.figures.all import FIGURES
 from plots.figures.labels import spread
 from plots.figures.records import Results, load
 from plots.figures.waterfall import speed_label
-from tests.lib.programs import REPOSITORY, read_rows
+from tests.lib.programs import REPOSITORY, read_records
 
 H200 = REPOSITORY / "plots" / "results" / "h200"
 GIVEN = ("committed", "grown", "alone")
@@ -27,7 +27,7 @@ MORE_STEPS = {"step02b": 0.4, "step02c": 0.7, "step06": 1.05, "step07": 1.3, "st
 
 
 def grown(records: list[dict]) -> list[dict]:
-    """With steps up to 09, as many times as fast as step 04."""
+    """The records with steps up to 09 added, which are multiples of step 04's speed."""
     return records + [record | {"step": step, "tflops": factor * record["tflops"]}
                       for step, factor in MORE_STEPS.items() for record in records
                       if record.get("step") == "step04"
@@ -36,7 +36,7 @@ def grown(records: list[dict]) -> list[dict]:
 
 @pytest.fixture(scope="module")
 def given() -> dict[str, Results]:
-    """What is committed; that with more steps; one step alone, without baselines."""
+    """The committed records; the same with more steps; one step alone, without baselines."""
     committed = load(H200)
     alone = [{name: value for name, value in record.items() if "flex" not in name}
              for record in committed.records if record.get("step") == "step05"]
@@ -45,9 +45,9 @@ def given() -> dict[str, Results]:
 
 
 def records_of(**wanted: object) -> list[dict]:
-    """Of what is committed, found without what is tested."""
+    """The committed records with these values, found without the code under test."""
     (path,) = H200.glob("bench_*.jsonl")
-    return [record for record in read_rows(path) if "median_ms" in record
+    return [record for record in read_records(path) if "median_ms" in record
             and all(record.get(name) == value for name, value in wanted.items())]
 
 
@@ -65,7 +65,7 @@ def test_waterfall_has_the_speeds_of_the_steps(given: dict) -> None:
     assert speed_label(200, 100) == "100\N{EM SPACE}×0.50 slower"
 
 
-def test_tflops_has_every_contestant(given: dict) -> None:
+def test_tflops_has_every_step_and_baseline(given: dict) -> None:
     for panel in FIGURES["tflops"].data(given["committed"])["panels"]:
         records = records_of(head_dim=panel["head_dim"], mask=panel["mask"], dtype="fp16")
         points = {tuple(point) for curve in panel["curves"] for point in curve["points"]}
@@ -107,8 +107,8 @@ def test_sparsity_has_times_over_the_full_mask(given: dict) -> None:
             assert (record["mask"] in panel["per_block"]) == sure
 
 
-def test_records_that_do_not_count(tmp_path) -> None:
-    """Wrong and failed ones; the newest commit is taken."""
+def test_wrong_failed_and_old_records_are_left_out(tmp_path) -> None:
+    """Wrong and failed records are left out; those of the newest commit are used."""
     base = {"date": "2030-01-02", "step": "step05", "commit": "a", "device": "GPU"}
     old, new = tmp_path / "bench_a.jsonl", tmp_path / "bench_b.jsonl"
     old.write_text(json.dumps(base | {"median_ms": 1}) + "\n")
@@ -135,20 +135,20 @@ def figure_of(name: str, results: Results,
 
 
 def seen_texts(figure: Figure) -> list[Text]:
-    """All but the labels of ticks beyond the ends of an axis."""
-    hidden = set()
+    """All texts except tick labels beyond the ends of an axis."""
+    unseen = set()
     for axes in figure.axes:
         for axis in (axes.xaxis, axes.yaxis):
             low, high = sorted(axis.get_view_interval())
             for tick in axis.get_major_ticks() + axis.get_minor_ticks():
                 if not axes.get_visible() or not low <= tick.get_loc() <= high:
-                    hidden |= {tick.label1, tick.label2}
-    return [text for text in figure.findobj(Text) if text.get_visible() and text not in hidden
+                    unseen |= {tick.label1, tick.label2}
+    return [text for text in figure.findobj(Text) if text.get_visible() and text not in unseen
             and text.get_text().strip() and (text.axes is None or text.axes.get_visible())]
 
 
 def corners_of(text: Text, renderer) -> np.ndarray:
-    """Of its box, which is turned as the text is."""
+    """The corners of the text's box, rotated with the text."""
     angle = text.get_rotation()
     text.set_rotation(0)
     box = Text.get_window_extent(text, renderer)
@@ -163,7 +163,7 @@ def corners_of(text: Text, renderer) -> np.ndarray:
 
 
 def overlap(one: np.ndarray, other: np.ndarray) -> bool:
-    """Whether two rectangles, each turned as it may be, overlap: no axis of theirs parts them."""
+    """Whether two rotated rectangles overlap: no axis of either separates them."""
     for corners in (one, other):
         for edge in np.diff(corners[:3], axis=0):
             normal = np.array([-edge[1], edge[0]])
@@ -192,7 +192,7 @@ def test_labels_are_on_the_canvas_and_apart(given: dict, which: str, name: str) 
 @pytest.mark.parametrize("theme", style.THEMES, ids=lambda theme: theme.name)
 @pytest.mark.parametrize("name", FIGURES)
 def test_figures_are_not_blank(given: dict, name: str, theme: style.Theme) -> None:
-    """Coloured ink in every panel, on the ground of the theme."""
+    """Every panel has colours on the background of the theme."""
     with figure_of(name, given["committed"], theme) as (figure, canvas):
         pixels = np.asarray(canvas.buffer_rgba())[..., :3].astype(int)
         ground = np.round(255 * np.array(to_rgb(theme.background))).astype(int)
@@ -205,7 +205,7 @@ def test_figures_are_not_blank(given: dict, name: str, theme: style.Theme) -> No
             assert coloured.mean() > 0.001, axes.get_title("left")
 
 
-def test_places_of_labels() -> None:
+def test_labels_are_spread_without_overlap() -> None:
     generator = np.random.default_rng(1)
     for count in (1, 2, 5, 12):
         wanted = list(generator.uniform(0, 100, count))

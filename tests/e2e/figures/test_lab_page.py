@@ -1,4 +1,4 @@
-"""make lab: one page with the counts of all steps, made of the JSON reports."""
+"""make lab: one page with the counts of all steps, made from the JSON reports."""
 
 import re
 import subprocess
@@ -16,7 +16,7 @@ DOCUMENT = REPOSITORY / "docs" / "lab.md"
 
 
 def tables_with(page: str, column: str) -> list[dict[str, dict[str, str]]]:
-    """Of each table with such a column: row and column to the cell."""
+    """For each table with such a column, a dictionary from row and column to the cell."""
     found = []
     for block in page.split("\n\n"):
         lines = [line.strip("| ").split(" | ") for line in block.splitlines() if line[:1] == "|"]
@@ -32,8 +32,8 @@ def number(cell: str) -> float:
 
 
 def test_make_lab(tmp_path) -> None:
-    """Every step is in every table, docs/lab.md has its part of the page, and the tables show what
-    the page says they show."""
+    """Every step is in every table, docs/lab.md has its part of the page, and the tables confirm
+    what the page says."""
     file, document = tmp_path / "page.md", tmp_path / "document.md"
     document.write_text(DOCUMENT.read_text())
     done = subprocess.run([sys.executable, "-m", "plots.tools.lab", file, document], text=True,

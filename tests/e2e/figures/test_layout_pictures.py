@@ -1,4 +1,4 @@
-"""The pictures of the register layouts: from the stored table, and as the PTX manual has it."""
+"""The pictures of the register layouts, drawn from the stored table, agree with the PTX manual."""
 
 import sys
 from pathlib import Path
@@ -17,7 +17,7 @@ def table() -> layouts.Table:
     return layouts.read_table(TABLE)
 
 
-# The manual: with g = lane / 4 and t = 2 (lane % 4), where the low half of register i lies.
+# From the manual: with g = lane / 4 and t = 2 (lane % 4), the place of the low half of register i.
 
 def test_cells_of_operands(table: layouts.Table) -> None:
     a, b, d = (cells(table) for cells in (layouts.a_cells, layouts.b_cells,
@@ -35,7 +35,7 @@ def test_cells_of_operands(table: layouts.Table) -> None:
 
 
 def test_cells_of_ldmatrix(table: layouts.Table) -> None:
-    """Transposed: rows and columns exchanged. Lane 8 i + r gives row r of matrix i."""
+    """When transposed, rows and columns are exchanged. Lane 8 i + r gives row r of matrix i."""
     plain, turned = (layouts.matrix_cells(table, f"ldmatrix.x4{form}") for form in ("", ".trans"))
     assert len(plain) == len(turned) == 4
     for i in range(4):

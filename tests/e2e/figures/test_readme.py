@@ -10,7 +10,7 @@ import pytest
 from plots.figures import readme
 from plots.figures.all import FIGURES
 from plots.figures.records import Results, load, step_names
-from tests.lib.programs import REPOSITORY, read_rows
+from tests.lib.programs import REPOSITORY, read_records
 
 README = REPOSITORY / "README.md"
 H200 = REPOSITORY / "plots" / "results" / "h200"
@@ -26,7 +26,7 @@ def write(results: Results, directory: Path) -> Path:
 
 @pytest.fixture
 def page(tmp_path: Path) -> tuple[Path, Path]:
-    """Copies of the README and its pictures that may be rewritten."""
+    """Copies of the README and its pictures, which may be rewritten."""
     return (Path(shutil.copy(README, tmp_path)),
             shutil.copytree(PICTURES, tmp_path / "docs" / "pictures"))
 
@@ -43,7 +43,7 @@ def test_readme_and_pictures_equal_the_records(monkeypatch: pytest.MonkeyPatch) 
 def test_the_table_has_the_measured_numbers() -> None:
     (path,) = H200.glob("bench_*.jsonl")
     lines = README.read_text().splitlines()
-    for record in read_rows(path):
+    for record in read_records(path):
         if "step" in record and "median_ms" in record and [
                 record[name] for name in ("seqlen", "head_dim", "dtype", "mask")] == [
                 4096, 128, "fp16", "full"]:
@@ -55,9 +55,9 @@ def test_the_table_has_the_measured_numbers() -> None:
                 assert f"| {number}" in line
 
 
-def test_what_does_not_equal_the_records_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
-                                                  page: tuple[Path, Path], capsys) -> None:
-    """Other records change the README and all pictures, until they are written."""
+def test_outdated_pages_and_pictures_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
+                                               page: tuple[Path, Path], capsys) -> None:
+    """Other records make the README and all pictures outdated, until they are written again."""
     path, pictures = page
     other = write(Results([record | {"tflops": 2 * record["tflops"], "max_error": 1e-4,
                                      "date": "2031-02-03T04:05:06Z"}

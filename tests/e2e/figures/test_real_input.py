@@ -1,4 +1,4 @@
-"""What docs/real-input.md says comes from the measured records, and how they are made."""
+"""docs/real-input.md agrees with the measured records; and how the records are made."""
 
 import re
 import shutil
@@ -23,7 +23,7 @@ def run(tool: str, *arguments: object) -> int:
 
 
 def test_the_document_equals_the_records(tmp_path: Path) -> None:
-    """And other records make another document."""
+    """Other records give another document."""
     assert run("tables", DOCUMENT, RECORDS, "--check") == 0
     records = Path(shutil.copytree(RECORDS, tmp_path / "records"))
     for file, name in (("scores", "largest_score"), ("errors", "max_error"),
@@ -39,7 +39,7 @@ def test_the_document_equals_the_records(tmp_path: Path) -> None:
 
 
 def test_limits_are_those_of_the_formats() -> None:
-    """Of numbers beside those of the table, one is finite and one is not."""
+    """Of the numbers just below and just above a limit, one is finite and one is not."""
     cells = dict(re.findall(r"^\| (fp16|single precision) \| ([\d.]+) \|", tables.limits_table(),
                             re.MULTILINE))
     for name, dtype in (("fp16", np.float16), ("single precision", np.float32)):
@@ -49,7 +49,7 @@ def test_limits_are_those_of_the_formats() -> None:
 
 
 def test_commands_of_the_document() -> None:
-    """Each makes its program first, and all are right."""
+    """Each command builds its program first, and all runs are right."""
     (block,) = re.findall(r"```sh\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
     made = set()
     for line in block.splitlines():
@@ -65,7 +65,7 @@ def test_commands_of_the_document() -> None:
 
 @pytest.fixture
 def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Input:
-    """One head of two queries and keys; the scores of the first are 0, of the second ln 3 and 0."""
+    """One head of two queries and keys; the scores of query 0 are 0, of query 1 ln 3 and 0."""
     monkeypatch.setattr(inputs, "REPOSITORY", tmp_path)
     for name, x in (("q", [[0, 0], [1, 0]]), ("k", [[2**0.5 * np.log(3), 0], [0, 0]]),
                     ("v", [[1, 0], [0, 1]])):

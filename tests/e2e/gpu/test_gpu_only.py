@@ -1,4 +1,4 @@
-"""What only a GPU can show, or only a GPU is quick enough for."""
+"""Tests that need a GPU, or would take too long without one."""
 
 import re
 import subprocess
@@ -9,32 +9,32 @@ import pytest
 from tests.lib.reference import attention, mistakes
 from tests.lib.generators import rounded_inputs
 from tests.lib.problem import Problem
-from tests.lib.programs import NO_GPU, RIGHT, USAGE, Program, read_rows
+from tests.lib.programs import NO_GPU, RIGHT, USAGE, Program, read_records
 
 pytestmark = pytest.mark.gpu_only("too slow without one, or about GPUs themselves")
 
-HIDDEN = {"CUDA_VISIBLE_DEVICES": ""}
+NO_DEVICES = {"CUDA_VISIBLE_DEVICES": ""}
 
 
 def check_sample(step: Program, directory: Path, *options: object, rows: int) -> dict:
-    """Runs a problem too large to check in full; returns its JSON row."""
-    path = directory / "row.json"
+    """Runs a problem too large to check in full; returns its JSON record."""
+    path = directory / "record.json"
     step.run_right("--check", f"rows:{rows}", "--json", path, *options, timeout=300)
-    (row,) = read_rows(path)
-    assert row["right"] is True and row["rows_checked"] >= rows
-    return row
+    (record,) = read_records(path)
+    assert record["right"] is True and record["rows_checked"] >= rows
+    return record
 
 
 def test_more_heads_than_a_grid_dimension(step: Program, tmp_path: Path) -> None:
     """B * H > 65535, the limit of gridDim.y and gridDim.z."""
     p = Problem(batch=70000, seqlen=4, head_dim=32)
-    result, row = step.solve(tmp_path / "out", *p.options(), timeout=300)
-    assert row["rows"] == 4 * 70000
+    result, record = step.solve(tmp_path / "out", *p.options(), timeout=300)
+    assert record["rows"] == 4 * 70000
     assert mistakes(attention(p, *rounded_inputs(p)), result.o, result.lse) == []
 
 
 def test_q_and_o_of_more_than_2_31_elements(step: Program, tmp_path: Path) -> None:
-    """The last rows lie where an offset of 32 bits does not reach; the sample holds the last."""
+    """The last rows are beyond the reach of a 32-bit offset; the sample contains them."""
     seqlen = 17_000_000
     assert seqlen * 128 > 2**31
     check_sample(step, tmp_path, "-b", 1, "-H", 1, "-n", seqlen, "-k", 16, "-d", 128, rows=2000)
@@ -51,32 +51,32 @@ def test_k_and_v_of_more_than_2_31_elements(step: Program, tmp_path: Path, layou
 @pytest.mark.parametrize("dtype", ["fp16", "bf16"])
 @pytest.mark.parametrize("mask", ["full", "causal"])
 def test_longest_sequence(step: Program, tmp_path: Path, dtype: str, mask: str) -> None:
-    """The largest shape that the figures show."""
+    """The largest shape in the figures."""
     check_sample(step, tmp_path, "-b", 1, "-H", 16, "-n", 16384, "-d", 128, "-t", dtype, "-m", mask,
                  rows=2000)
 
 
 def test_scores_that_do_not_fit_are_computed_and_timed_in_passes(tmp_path: Path) -> None:
-    """All that is free holds S, and what the measurement needs must still be found."""
+    """S fills the free memory; the measurement must still have the memory it needs."""
     memory = int(subprocess.run(["nvidia-smi", "--query-gpu=memory.total", "--id=0",
                                  "--format=csv,noheader,nounits"], capture_output=True, text=True,
                                 check=True).stdout) << 20
     seqlen = 8192
     heads = memory // (4 * seqlen * seqlen) + 1
-    row = check_sample(Program("step01"), tmp_path, "-b", 1, "-H", heads, "-n", seqlen, "-d", 32,
-                       "-r", 3, "--min-time", 0, rows=50)
-    assert row["samples"] >= 3 and row["kernel1_blocks"] < heads * (seqlen // 32) ** 2
+    record = check_sample(Program("step01"), tmp_path, "-b", 1, "-H", heads, "-n", seqlen, "-d", 32,
+                          "-r", 3, "--min-time", 0, rows=50)
+    assert record["samples"] >= 3 and record["kernel1_blocks"] < heads * (seqlen // 32) ** 2
 
 
 def test_no_gpu(step: Program, tmp_path: Path) -> None:
-    done = step.run("-o", tmp_path / "out", env=HIDDEN)
+    done = step.run("-o", tmp_path / "out", env=NO_DEVICES)
     assert done.returncode == NO_GPU
     assert re.fullmatch(rf"{step.name}: no GPU: .*BACKEND=cpu.*\n", done.stderr)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_usage_comes_before_the_gpu(step: Program) -> None:
-    """A typing error is told even where nothing can run, and help and version work there."""
-    assert step.run("--nonsense", env=HIDDEN).returncode == USAGE
-    assert step.run("--help", env=HIDDEN).returncode == RIGHT
-    assert step.run("--version", env=HIDDEN).returncode == RIGHT
+def test_wrong_options_are_reported_without_a_gpu(step: Program) -> None:
+    """A wrong option is reported even where nothing can run; --help and --version work there."""
+    assert step.run("--nonsense", env=NO_DEVICES).returncode == USAGE
+    assert step.run("--help", env=NO_DEVICES).returncode == RIGHT
+    assert step.run("--version", env=NO_DEVICES).returncode == RIGHT

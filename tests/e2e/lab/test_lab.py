@@ -1,4 +1,4 @@
-"""--report: right kernels have no findings, wrong ones do, and it says the same every time."""
+"""--report: right kernels have no findings, wrong ones do, and the report is reproducible."""
 
 import re
 from pathlib import Path
@@ -13,7 +13,7 @@ exhaustive = pytest.mark.exhaustive
 
 PROBLEMS = ["-n 64", "-n 77 -k 133 -m causal", "-n 65 -k 40 -d 128 -t bf16",
             "-n 70 -d 32 -G 1 -m causal --layout bnhd",
-            # Copies of D = 96 and of D = 256 ask for more sectors than others.
+            # D = 96 and D = 256 have the most sectors a request
             "-n 130 -k 133 -d 96", "-n 192 -d 96 -m causal -t bf16", "-n 66 -k 130 -d 256"]
 
 
@@ -27,7 +27,7 @@ def test_right_kernels_have_no_findings(step: Program, tmp_path: Path, order: st
 
 
 def test_counts_agree_with_those_of_the_runtime(step: Program) -> None:
-    """Two ways of counting, by line of source and by the simulator as a whole."""
+    """The lab counts by source line, the simulator in total."""
     report = step.run_right("-n", 100, "--report").stdout
     whole = int(re.search(r"^ +mma +(\d+) ", report, re.MULTILINE)[1])
     by_kernel = sum(map(int, re.findall(r"^ +(\d+) mma \(", report, re.MULTILINE)))
@@ -40,12 +40,12 @@ def test_parts_of_a_report(any_step: Program, part: str) -> None:
     any_step.run_right("-n", 64, f"--report={part}")
 
 
-# A fault each, and what is said of it; the line is that of the second word.
+# Of each fault the original text, the faulty text, and the finding.
 FAULTS = {
     "K not waited for": (
         "    cp_async_wait<0>();  // this thread's copies of K and, in the first iteration, of Q\n", "",
         "use of shared memory that a cp.async is on its way to"),
-    "no barrier behind K": (
+    "no barrier after K": (
         "    __syncthreads();  // all warps have read K; the buffer can be overwritten by V\n", "",
         "cp.async into what another thread may still read"),
     "K read past its end": (

@@ -1,11 +1,11 @@
-"""--report=json:FILE and the totals in the rows of --json: fields, sums, and that they repeat."""
+"""--report=json:FILE and the totals in the records of --json: fields, sums, reproducibility."""
 
 import re
 from pathlib import Path
 
 import pytest
 
-from tests.lib.programs import REPOSITORY, WRONG, Program, read_rows
+from tests.lib.programs import REPOSITORY, WRONG, Program, read_records
 
 pytestmark = pytest.mark.cpu_only("a GPU build refuses --report")
 
@@ -19,23 +19,23 @@ def report(program: Program, directory: Path, *options: object, **more) -> list[
     path = directory / "report.jsonl"
     path.unlink(missing_ok=True)
     program.run_right(*options, f"--report=json:{path}", cwd=REPOSITORY, **more)
-    return read_rows(path)
+    return read_records(path)
 
 
-def of(records: list[dict], record: str) -> list[dict]:
-    return [row for row in records if row["record"] == record]
+def of(records: list[dict], kind: str) -> list[dict]:
+    return [record for record in records if record["record"] == kind]
 
 
-def counts_in(row: dict) -> dict[str, int]:
-    """What adds up from line to kernel to run."""
-    return {field: value for field, value in row.items() if field in ISSUED
+def counts_in(record: dict) -> dict[str, int]:
+    """The counts that lines of a kernel, and kernels of a run, add up to."""
+    return {field: value for field, value in record.items() if field in ISSUED
             or field.endswith(SUMMED) and "_most_" not in field
             and field not in ("least_bytes", "must_move_bytes")}
 
 
-def added(rows: list[dict]) -> dict[str, int]:
-    fields = counts_in(rows[0])
-    return {field: sum(row[field] for row in rows) for field in fields}
+def added(records: list[dict]) -> dict[str, int]:
+    fields = counts_in(records[0])
+    return {field: sum(record[field] for record in records) for field in fields}
 
 
 def test_lines_add_up_to_kernels_and_these_to_the_run(step: Program, tmp_path: Path) -> None:
@@ -57,7 +57,7 @@ def test_source_is_that_of_the_line(step: Program, tmp_path: Path) -> None:
 
 
 def test_fields_are_documented(step: Program, tmp_path: Path) -> None:
-    """All of each kind of record, in docs/json-records.md; and those of a row of --json."""
+    """All fields of each kind of record, and of a record of --json, are in docs/json-records.md."""
     text = (REPOSITORY / "docs/json-records.md").read_text()
     documented = set(re.findall(r"`([a-z_0-9]+)`", text))
     for kind in ("global_load", "global_store", "copy_global"):
@@ -66,19 +66,19 @@ def test_fields_are_documented(step: Program, tmp_path: Path) -> None:
     for kind in ("shared_load", "shared_store", "ldmatrix", "copy_shared"):
         documented |= {f"{kind}_{field}" for field in ("requests", "bytes", "wavefronts",
                                                        "conflicts", "most_ways")}
-    rows = tmp_path / "rows"
-    records = report(step, tmp_path, "-n", 64, "-j", rows)
-    (row,) = read_rows(rows)
-    lab = {field.removeprefix("lab_") for field in row if field.startswith("lab_")}
+    path = tmp_path / "records"
+    records = report(step, tmp_path, "-n", 64, "-j", path)
+    (record,) = read_records(path)
+    lab = {field.removeprefix("lab_") for field in record if field.startswith("lab_")}
     assert lab == {"findings", *counts_in(records[0])} | {f for f in records[0] if "most_" in f}
     assert set().union(*records) | lab <= documented
 
 
-def test_a_row_has_the_totals_only_with_a_report(any_step: Program, tmp_path: Path) -> None:
-    rows = tmp_path / "rows"
-    any_step.run_right("-n", 64, "-j", rows)
-    any_step.run_right("-n", 64, "-j", rows, "--report=traffic")
-    without, with_report = read_rows(rows)
+def test_a_record_has_the_totals_only_with_a_report(any_step: Program, tmp_path: Path) -> None:
+    path = tmp_path / "records"
+    any_step.run_right("-n", 64, "-j", path)
+    any_step.run_right("-n", 64, "-j", path, "--report=traffic")
+    without, with_report = read_records(path)
     assert not [field for field in without if field.startswith("lab_")]
     assert with_report["lab_findings"] == 0 and with_report["lab_global_load_sectors"] > 0
     assert set(with_report) - set(without) == {f for f in with_report if f.startswith("lab_")}
@@ -88,16 +88,17 @@ def test_reports_of_several_cases_follow_each_other(any_step: Program, tmp_path:
     cases, path = tmp_path / "cases", tmp_path / "report"
     cases.write_text(f"-n 32 --report=json:{path}\n-n 64 --report=json:{path}\n")
     any_step.run_right("--cases", cases)
-    assert [row["seqlen"] for row in of(read_rows(path), "run")] == [32, 64]
+    assert [record["seqlen"] for record in of(read_records(path), "run")] == [32, 64]
 
 
 @pytest.mark.parametrize("order", ["forward",
                                    pytest.param("reverse", marks=pytest.mark.exhaustive)])
 def test_same_bytes_for_any_number_of_threads(step: Program, tmp_path: Path, order: str) -> None:
-    """Of the JSON, and of all that is printed behind the report of the run."""
+    """The same JSON, and the same text after the report of the run."""
     seen = set()
-    places = [f"{row['file']}:{row['line']}" for row in of(report(step, tmp_path, *PROBLEM), "line")
-              if row["global_load_requests"] + row["copy_global_requests"] > 0]
+    lines = of(report(step, tmp_path, *PROBLEM), "line")
+    places = [f"{record['file']}:{record['line']}" for record in lines
+              if record["global_load_requests"] + record["copy_global_requests"] > 0]
     for threads in ("1", "5"):
         path = tmp_path / "report"
         path.unlink(missing_ok=True)
@@ -115,7 +116,7 @@ def test_a_refused_case_repeats_no_report(any_step: Program, tmp_path: Path) -> 
     assert done.returncode == 2 and done.stdout.count("findings ") == 1
 
 
-def test_a_full_disk_is_told(any_step: Program) -> None:
+def test_a_full_disk_is_reported(any_step: Program) -> None:
     done = any_step.run("-n", 32, "--report=json:/dev/full")
     assert done.returncode == 3 and "/dev/full: cannot write" in done.stderr
 
@@ -131,4 +132,4 @@ def test_wrong_answers_have_a_report_too(faulty: Path, tmp_path: Path) -> None:
     assert done.returncode == WRONG and "\nfindings   0\n" in done.stdout
     done = Program(faulty.name, faulty.parent).run("-n", 32, f"--report=json:{path}",
                                                    env={"FAULT": "NaN row"})
-    assert done.returncode == WRONG and of(read_rows(path), "run")[0]["findings"] == 0
+    assert done.returncode == WRONG and of(read_records(path), "run")[0]["findings"] == 0

@@ -1,4 +1,4 @@
-"""--report: tables with source text, drawings, annotated source, rooflines, and what is refused."""
+"""--report: tables with source text, drawings, annotated source, rooflines, and refusals."""
 
 import json
 import os
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.lib.programs import REPOSITORY, RIGHT, USAGE, WRONG, Program, read_rows
+from tests.lib.programs import REPOSITORY, RIGHT, USAGE, WRONG, Program, read_records
 
 pytestmark = pytest.mark.cpu_only("a GPU build refuses --report")
 
@@ -20,20 +20,20 @@ SMALL = ("-n", 32, "-H", 1, "-d", 32)
 
 
 def line_of(path: Path, text: str) -> int:
-    """Number of the only line that holds `text`."""
+    """The number of the only line that contains `text`."""
     (number,) = [i for i, line in enumerate(path.read_text().splitlines(), 1) if text in line]
     return number
 
 
 def run_faulty(program: Path, fault: str, *options: object,
                **env: str) -> subprocess.CompletedProcess:
-    """In the folder it was built in, where its source is found."""
+    """Runs in the directory where it was built, where its source is found."""
     return Program(program.name, program.parent).run(
         *SMALL, *options, env={"FAULT": fault, **env}, cwd=program.parent)
 
 
 def part(stdout: str, name: str) -> list[str]:
-    """The lines from the first that begins with `name` on, up to the findings."""
+    """The lines from the first that begins with `name`, up to the findings."""
     lines = stdout.splitlines()
     first = next(i for i, line in enumerate(lines) if line.startswith(name))
     return lines[first:next(i for i, line in enumerate(lines) if line.startswith("findings"))]
@@ -52,14 +52,15 @@ def test_lines_come_with_their_source(step: Program) -> None:
 
 
 def test_intensity_is_flop_by_bytes(step: Program, tmp_path: Path) -> None:
-    path = tmp_path / "row.json"
+    path = tmp_path / "record.json"
     stdout = step.run_right("-n", 128, "--report=traffic,banks", "-j", path).stdout
-    (row,) = read_rows(path)
-    sectors = sum(row[f"lab_{kind}_sectors"] for kind in ("global_load", "global_store",
-                                                         "copy_global"))
-    assert f" {row['flops'] / (32 * sectors):.1f} FLOP a byte of the sectors counted" in stdout
-    if row["step"] != "step01":  # which moves S and P too
-        assert f" {row['flops'] / row['least_bytes']:.1f} FLOP a byte that must move" in stdout
+    (record,) = read_records(path)
+    sectors = sum(record[f"lab_{kind}_sectors"] for kind in ("global_load", "global_store",
+                                                             "copy_global"))
+    assert f" {record['flops'] / (32 * sectors):.1f} FLOP a byte of the sectors counted" in stdout
+    if record["step"] != "step01":  # which moves S and P too
+        intensity = record["flops"] / record["least_bytes"]
+        assert f" {intensity:.1f} FLOP a byte that must move" in stdout
 
 
 # --- A drawing ------------------------------------------------------------------------------------
@@ -83,7 +84,7 @@ def test_drawing_of_a_bank_conflict(faulty: Path) -> None:
 
 
 def test_drawing_of_sectors(faulty: Path) -> None:
-    """Each of 32 threads stores a row's 16 bits, rows being 64 bytes apart."""
+    """Each of 32 threads stores 16 bits in its own row; rows are 64 bytes apart."""
     line = line_of(FAULTY_SOURCE, "o_row[d] =")
     drawing = part(run_faulty(faulty, "none", f"--report=access:step99_faulty.cu:{line}").stdout,
                    "access")
@@ -96,7 +97,7 @@ def test_drawing_of_sectors(faulty: Path) -> None:
 
 
 def test_drawing_in_the_documentation() -> None:
-    """docs/lab.md shows the beginning of one, as the program prints it."""
+    """docs/lab.md shows the beginning of a drawing as the program prints it."""
     (shown,) = re.findall(r"```text\n(access .*?)```", DOCUMENT.read_text(), re.DOTALL)
     place = re.search(r" at (\S+:\d+) in ", shown)[1]
     stdout = Program("step03").run_right(f"--report=access:{place}", cwd=REPOSITORY).stdout
@@ -113,7 +114,7 @@ def test_lanes_that_take_no_part_are_marked(faulty: Path) -> None:
 def test_nothing_at_a_line(faulty: Path, tmp_path: Path) -> None:
     line = line_of(FAULTY_SOURCE, "o_row[d] =")
     done = run_faulty(faulty, "none", f"--report=access:{FAULTY}:{line + 1}", "-o",
-                      tmp_path / "out", "-j", tmp_path / "rows")
+                      tmp_path / "out", "-j", tmp_path / "records")
     assert done.returncode == USAGE and done.stderr.count("\n") == 1
     assert f"access:{FAULTY}:{line + 1}: no access there; " in done.stderr
     assert not list((tmp_path / "out").iterdir())
@@ -126,7 +127,7 @@ def test_no_such_file_in_the_kernel(faulty: Path) -> None:
 
 
 def test_tensors_of_a_mask_have_names() -> None:
-    """Seen where the prefix of the list of tiles is made: it reads all tensors of a mask."""
+    """The kernel that lists the tiles reads all tensors of a mask, so it is the one tested."""
     program, source = Program("step05"), REPOSITORY / "common/device/tile_list.cuh"
     problem = ("-n", 256, "-m", "window:50")
     records = program.run(*problem, "--report=json:-", cwd=REPOSITORY).stdout.splitlines()
@@ -153,7 +154,7 @@ def test_counts_in_the_margin(faulty: Path) -> None:
     assert f"{'':10} {2:10} {1:10} {'':13} |{load:5}  {source[load - 1]}" in lines
     store = line_of(FAULTY_SOURCE, "o_row[d] =")  # 32 columns, 32 rows
     assert f"{32 * 32:10} {'':10} {'':10} {'':13} |{store:5}  {source[store - 1]}" in lines
-    # Whole functions, each line once and as it is; nothing of what was not run.
+    # Whole functions; each line once and unchanged; no code that was not executed.
     shown = [re.match(r".{47}\|( *\d+)(?:  (.*))?$", line) for line in lines[2:]]
     numbers = [int(found[1]) for found in shown if found]
     assert numbers == sorted(set(numbers))
@@ -167,18 +168,19 @@ def test_margin_adds_up(step: Program, tmp_path: Path) -> None:
     stdout = step.run_right("-n", 100, f"--report=annotate,json:{path}", cwd=REPOSITORY).stdout
     margin = sum(int(line[:10]) for line in part(stdout, "annotate")
                  if re.match(r" *\d+ .{36}\|", line) and line[:10].strip())
-    counted = sum(row[f"{kind}_sectors"] for row in read_rows(path) if row["record"] == "kernel"
+    counted = sum(record[f"{kind}_sectors"] for record in read_records(path)
+                  if record["record"] == "kernel"
                   for kind in ("global_load", "global_store", "copy_global"))
     assert margin == counted > 0
 
 
-def test_source_that_is_gone_is_said(faulty: Path, tmp_path: Path) -> None:
-    source, hidden = faulty.parent / FAULTY, tmp_path / "hidden.cu"
-    source.rename(hidden)
+def test_missing_source_is_reported(faulty: Path, tmp_path: Path) -> None:
+    source, elsewhere = faulty.parent / FAULTY, tmp_path / "elsewhere.cu"
+    source.rename(elsewhere)
     try:
         done = run_faulty(faulty, "none", "--report=annotate,traffic")
     finally:
-        hidden.rename(source)
+        elsewhere.rename(source)
     assert done.returncode == RIGHT
     assert f"annotate   faulty_kernel: no lines of {FAULTY}\n" in done.stdout
     assert re.search(rf"^ {{11}}{FAULTY}:\d+$", done.stdout, re.MULTILINE)
@@ -217,25 +219,25 @@ def test_gpu_file_in_the_documentation(any_step: Program, tmp_path: Path) -> Non
 
 
 def bounds_of(stdout: str) -> dict[str, float]:
-    """Unit and microseconds."""
+    """From the unit to its time in microseconds."""
     found = re.findall(r"^ {11}(\S+ \S+) .* takes at least +([\d.]+) us$", stdout, re.MULTILINE)
     return {unit: float(time) for unit, time in found}
 
 
 def test_roofline_from_a_file(step: Program, tmp_path: Path) -> None:
-    gpu, rows = tmp_path / "small.gpu", tmp_path / "rows"
+    gpu, records = tmp_path / "small.gpu", tmp_path / "records"
     gpu.write_text(GPU_FILE)
-    stdout = step.run_right("-n", 512, f"--report=roofline:{gpu}", "-j", rows).stdout
-    (row,) = read_rows(rows)
+    stdout = step.run_right("-n", 512, f"--report=roofline:{gpu}", "-j", records).stdout
+    (record,) = read_records(records)
     bounds = bounds_of(stdout)
-    waves = sum(row[f"lab_{kind}_wavefronts"] for kind in ("shared_load", "shared_store",
-                                                          "ldmatrix", "copy_shared"))
+    waves = sum(record[f"lab_{kind}_wavefronts"] for kind in ("shared_load", "shared_store",
+                                                              "ldmatrix", "copy_shared"))
     expected = {"shared memory": waves / 4e9}
-    if row["lab_mma"]:
-        expected["tensor cores"] = row["lab_mma"] * 4096 / 2e12
+    if record["lab_mma"]:
+        expected["tensor cores"] = record["lab_mma"] * 4096 / 2e12
     else:
-        expected["fp32 units"] = row["flops"] / 0.5e12
-    moved = row["least_bytes"] + (16 * 2 * 512 * 512 if row["step"] == "step01" else 0)
+        expected["fp32 units"] = record["flops"] / 0.5e12
+    moved = record["least_bytes"] + (16 * 2 * 512 * 512 if record["step"] == "step01" else 0)
     expected["device memory"] = moved / 100e9
     assert bounds == {unit: pytest.approx(1e6 * time, abs=6e-4) for unit, time in expected.items()}
     binding = max(expected, key=expected.get)
@@ -251,18 +253,19 @@ def test_named_gpus(any_step: Program, name: str) -> None:
 
 
 def test_peaks_of_the_h200_are_the_measured_ones(any_step: Program, tmp_path: Path) -> None:
-    """To three digits, or within what the ceilings vary by from run to run."""
+    """To three digits, or within the variation of the ceilings from run to run."""
     path = tmp_path / "report"
     any_step.run_right("-n", 64, f"--report=roofline:h200,json:{path}")
-    peaks = {row["unit"]: row["peak_per_s"] for row in read_rows(path) if row["record"] == "bound"}
-    measured = read_rows(REPOSITORY / "plots/results/ceilings.jsonl")
+    peaks = {record["unit"]: record["peak_per_s"] for record in read_records(path)
+             if record["record"] == "bound"}
+    measured = read_records(REPOSITORY / "plots/results/ceilings.jsonl")
     for unit, field, scale in (("tensor cores", "ceiling_mma_tflops", 1e12),
                                ("device memory", "ceiling_copy_gb_per_s", 1e9)):
-        best = max(row[field] for row in measured) * scale
+        best = max(record[field] for record in measured) * scale
         assert peaks[unit] == pytest.approx(best, rel=0.05), unit
 
 
-def test_a_small_grid_is_told(any_step: Program, tmp_path: Path) -> None:
+def test_a_small_grid_is_reported(any_step: Program, tmp_path: Path) -> None:
     assert "multiprocessors: most of it would idle" in any_step.run_right(
         "-n", 32, "-H", 1, "--report=roofline:h200").stdout
 
@@ -320,7 +323,7 @@ def test_findings_decide_the_exit_code(faulty: Path, tmp_path: Path, fault: str,
     done = run_faulty(faulty, fault, f"--report=json:{tmp_path / 'report'}")
     assert done.returncode == WRONG, done.stderr
     assert finding in done.stdout
-    records = read_rows(tmp_path / "report")
+    records = read_records(tmp_path / "report")
     findings = [record for record in records if record["record"] == "finding"]
     assert len(findings) == records[0]["findings"] >= 1
     assert done.stdout.endswith(f"findings   {len(findings)}\n")

@@ -1,10 +1,10 @@
-"""The lab counts what Nsight Compute counted on a GPU: the stored table, of steps at its small
-shapes and of cp.async alone."""
+"""The lab's counts agree with those of Nsight Compute on a GPU: the stored table, for steps at
+small shapes and for cp.async alone."""
 
 
 import pytest
 
-from tests.lib.programs import STEP_DIR, Program, read_rows
+from tests.lib.programs import STEP_DIR, Program, read_records
 
 from tests.gpu import compare_counts
 
@@ -27,25 +27,26 @@ def check_counts(stored: list[dict], monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("options", SMALL)
 def test_counts_are_those_of_a_gpu(step: Program, options: str,
                                    monkeypatch: pytest.MonkeyPatch) -> None:
-    check_counts([row for row in read_rows(compare_counts.TABLE)
-                  if row["step"] == step.name and row["options"] == options], monkeypatch)
+    check_counts([record for record in read_records(compare_counts.TABLE)
+                  if record["step"] == step.name and record["options"] == options], monkeypatch)
 
 
 def test_counts_of_copies_alone_are_those_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    stored = [row for row in read_rows(compare_counts.TABLE) if row["step"] == "copies"]
+    stored = [record for record in read_records(compare_counts.TABLE) if record["step"] == "copies"]
     assert stored
     check_counts(stored, monkeypatch)
 
 
-def test_a_wrong_count_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every exact count of one kernel is one too high, every other is beyond its room."""
+def test_a_wrong_count_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each count of one kernel in turn: exact ones are off by one, others by more than allowed."""
     monkeypatch.setattr(compare_counts, "PROGRAMS", STEP_DIR / "counts")
-    stored = [row for row in read_rows(compare_counts.TABLE) if row["options"] == SMALL[0]]
-    for name in (row["count"] for row in stored if row["kernel"] == stored[0]["kernel"]):
+    stored = [record for record in read_records(compare_counts.TABLE)
+              if record["options"] == SMALL[0]]
+    for name in (record["count"] for record in stored if record["kernel"] == stored[0]["kernel"]):
         if name in compare_counts.GPU_ALONE:
-            continue  # known from the GPU alone
-        counted = {row["count"]: dict(row) for row in stored
-                   if row["kernel"] == stored[0]["kernel"]}
+            continue  # counted on a GPU only
+        counted = {record["count"]: dict(record) for record in stored
+                   if record["kernel"] == stored[0]["kernel"]}
         counted[name]["ncu"] += 1 + 2 * counted[name]["allowed"]
         wrong = [line["count"] for line in compare_counts.compare(counted) if not line["agrees"]]
         assert name in wrong

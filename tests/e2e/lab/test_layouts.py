@@ -1,7 +1,7 @@
-"""The layouts of ldmatrix and mma: as an H200 has them, and as the PTX manual describes them.
+"""The layouts of ldmatrix and mma, compared with an H200 and with the PTX manual.
 
-`build/.../layouts` (tests/gpu/layouts.cu) prints what every lane holds;
-tests/data/layouts_h200.txt is what a GPU printed.
+`build/.../layouts` (tests/gpu/layouts.cu) prints the registers of every lane;
+tests/data/layouts_h200.txt holds what a GPU printed.
 """
 
 import subprocess
@@ -118,8 +118,8 @@ def test_mma_of_integers_to_the_bit(ours: Dump, stored: Dump, dtype: str) -> Non
 @pytest.mark.parametrize("dtype", ["fp16", "bf16"])
 def test_mma_of_random_numbers(ours: Dump, stored: Dump, dtype: str) -> None:
     """Sums that do not fit fp32. The CPU backend rounds once. The tensor core aligns the products
-    and C to the largest of them and cuts off what lies below its last bits: the difference is at
-    most a unit in the last place of the largest for each of the 17 terms."""
+    and C to the largest of them and truncates: for each of the 17 terms the difference is at most
+    one unit in the last place of the largest."""
     for operand in "abc":
         name = (f"{operand}.{dtype}", "random")
         assert np.array_equal(ours[name], stored[name]), name
@@ -128,7 +128,7 @@ def test_mma_of_random_numbers(ours: Dump, stored: Dump, dtype: str) -> None:
     largest = np.maximum(np.abs(a[:, :, None] * b[None]).max(axis=1), np.abs(c))
     of_gpu = results(stored, dtype, "random")
     assert (np.abs(of_gpu - exact) <= 17 * largest * 2.0**-23).all()
-    # The inputs must be such that it shows how a sum is rounded.
+    # The inputs must show how a sum is rounded.
     rounded = exact.astype(np.float32)
     assert np.count_nonzero(rounded != exact) > 100 and (of_gpu != rounded).any()
     expected = of_gpu if STEP_DIR.name.startswith("cuda") else rounded
@@ -136,6 +136,6 @@ def test_mma_of_random_numbers(ours: Dump, stored: Dump, dtype: str) -> None:
 
 
 def test_lines_are_complete() -> None:
-    """The parser would not notice a register that is missing in the middle."""
+    """The parser would not notice a register missing in the middle."""
     lines = STORED.read_text().splitlines()
     assert len(lines) == len(set(lines)) == 32 * (2 * (1 + 2 + 4) + 4 * (4 + 2 + 4 + 4))

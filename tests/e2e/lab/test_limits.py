@@ -1,7 +1,7 @@
-"""Every step keeps the limits of tests/lib/limits.py, and kernels that do not are noticed.
+"""Every step keeps the limits of tests/lib/limits.py, and kernels that exceed them are noticed.
 
-The copies of the CPU backend arrive when they are waited for, so that the share of the mma with a
-copy in flight depends on the order of the instructions alone.
+On the CPU backend a copy completes at the wait for it, so the share of mma with a copy in flight
+depends on the order of the instructions alone.
 """
 
 from pathlib import Path
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.lib.limits import exceeded
-from tests.lib.programs import Program, read_rows
+from tests.lib.programs import Program, read_records
 from tests.lib.source_tree import SourceTree
 
 pytestmark = pytest.mark.cpu_only("it counts what the kernels do")
@@ -23,7 +23,7 @@ def records_of(program: Program, directory: Path, problems: list[str]) -> list[d
     cases, path = directory / "cases", directory / "records"
     cases.write_text("\n".join(problems) + "\n")
     program.run_right("--report=traffic,banks", "-j", path, "--cases", cases)
-    return read_rows(path)
+    return read_records(path)
 
 
 def test_steps_keep_their_limits(step: Program, tmp_path: Path) -> None:
@@ -33,7 +33,7 @@ def test_steps_keep_their_limits(step: Program, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name, path, old, new, problem, found", [
-    # V is still copied during Q K^T, but K no longer during P V.
+    # V is still copied during Q K^T, but K is no longer copied during P V.
     ("step04", "steps/step04_prefetch.cu", "cp_async_wait<1>();", "cp_async_wait<0>();",
      "-n 128 -k 1024", "50.0 % of the mma with a copy in flight, at least 96 %"),
     ("step02b", "steps/step02b_mma.cu", "SMEM_STRIDE = HEAD_DIM + 8", "SMEM_STRIDE = HEAD_DIM",
@@ -43,7 +43,7 @@ def test_steps_keep_their_limits(step: Program, tmp_path: Path) -> None:
 ], ids=["waits for all", "02b without padding", "02c without padding"])
 def test_slower_kernels_are_noticed(tmp_path: Path, name: str, path: str, old: str, new: str,
                                     problem: str, found: str) -> None:
-    """Their answers stay right: only the counts can tell."""
+    """Their answers are right: only the counts show the difference."""
     tree = SourceTree(tmp_path, built="cpu")
     tree.replace(path, old, new)
     tree.compile_only(name, "CONFIG<__half, 64>")

@@ -1,4 +1,4 @@
-"""Which part of the sources may include or import which other: the arrows point one way."""
+"""Which part of the sources may include or import which other part: there are no cycles."""
 
 import re
 
@@ -7,11 +7,11 @@ import pytest
 from tests.lib.programs import REPOSITORY
 
 COMMON = REPOSITORY / "common"
-HOST = ["cli", "report", "check", "masks", "device", "io", "base"]  # a folder uses those behind it
+HOST = ["cli", "report", "check", "masks", "device", "io", "base"]  # each may use those after it
 
 
 def includes(path) -> list[str]:
-    """Names of project headers, without those that only the CPU backend sees."""
+    """Names of project headers, without those that only the CPU backend includes."""
     text = re.sub(r"#ifdef SIMT_BACKEND\n.*?#(else|endif)", "", path.read_text(), flags=re.DOTALL)
     return re.findall(r'#include "(.*?)"', text)
 
@@ -32,12 +32,12 @@ def test_host_folders_include_only_those_below(path) -> None:
     assert [name for name in includes(path) if not name.startswith(tuple(allowed))] == []
 
 
-def test_the_cpu_backend_knows_nothing_of_attention() -> None:
+def test_the_cpu_backend_includes_nothing_of_attention() -> None:
     assert [(path, name) for path in sources("common/simt") for name in includes(path)
             if name.startswith(("attention.h", "host/", "device/"))] == []
 
 
-def test_steps_and_device_code_know_nothing_of_the_host() -> None:
+def test_steps_and_device_code_include_no_host_code() -> None:
     assert [(path, name) for folder in ("steps", "common/device") for path in sources(folder)
             for name in includes(path) if not name.startswith(("attention.h", "device/"))] == []
 

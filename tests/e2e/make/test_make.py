@@ -1,7 +1,7 @@
-"""The Makefile: what is built when, for which backend, and what it says when something is missing.
+"""The Makefile: what is built when, for which backend, and the errors when a program is missing.
 
-Everything happens in a copy of the sources, with stand-ins for the compilers that only note how
-they were called and write a file. So nothing here takes long or touches the real build.
+All tests run in a copy of the sources, with fake compilers that only log their calls and write a
+file. So the tests are fast and do not touch the real build.
 """
 
 import os
@@ -17,8 +17,8 @@ from tests.lib.source_tree import SourceTree
 
 pytestmark = pytest.mark.cpu_only("it tests the Makefile, which is the same on a GPU machine")
 
-# Lets the real compiler list the headers where a dependency file is wanted, and writes as target a
-# program that prints a .cu and ignores the rest: enough for rewrite_launches and for tests.
+# Calls the real compiler to list headers where a dependency file is requested. As target it writes
+# a program that prints a .cu and ignores the rest, which is enough for rewrite_launches and tests.
 COMPILER = """#!/bin/sh
 test "$1" != --list-gpu-code || {{ printf 'sm_%s\\n' 75 80 86 89 90 100; exit; }}
 case "$*" in *-fsyntax-only*) exit;; esac
@@ -44,28 +44,28 @@ test -z "$target" ||
 
 
 def stand_in(directory: Path, name: str, log: Path) -> None:
-    """A compiler that writes down how it was called."""
+    """A fake compiler that logs its calls."""
     path = directory / name
-    # nvcc's files include its own headers, which nobody has to have here.
+    # nvcc includes its own headers, which need not be installed here.
     real = "true" if name == "nvcc" else shutil.which(name)
     path.write_text(COMPILER.format(name=name, log=log, real=real))
     path.chmod(0o755)
 
 
 class Tree(SourceTree):
-    """A copy of the sources whose compilers are stand-ins."""
+    """A copy of the sources with fake compilers."""
 
     def __init__(self, directory: Path, compilers: bool = True) -> None:
         super().__init__(directory)
         self.log = directory / "calls"
         for name in ("gcc", "g++", "nvcc", "ld", "objcopy") if compilers else ():
             stand_in(self.bin, name, self.log)
-        toolkit = directory / "include"  # where it lies beside a real nvcc
+        toolkit = directory / "include"  # next to a real nvcc
         toolkit.mkdir()
         (toolkit / "cuda_runtime_api.h").touch()
 
     def build(self, *words: str) -> list[str]:
-        """Makes something that must succeed; returns how the compilers were called."""
+        """Makes the targets, which must succeed; returns the calls of the compilers."""
         self.log.write_text("")
         done = self.make("COMMIT=test", *words)
         assert done.returncode == 0, done.stdout + done.stderr
@@ -81,7 +81,7 @@ def tree(tmp_path: Path) -> Tree:
 
 
 def sources(calls: list[str]) -> set[str]:
-    """What was compiled: common/host/io/npy.c, steps/step01_naive.cu, ..."""
+    """The compiled files: common/host/io/npy.c, steps/step01_naive.cu, ..."""
     compiled = {word for call in calls if " -c " in call for word in call.split()
                 if re.search(r"\.(c|cpp|cu|S)$", word)}
     return {re.sub(r"^build/[^/]+/", "", word) for word in compiled}
@@ -132,7 +132,7 @@ def test_other_flags_rebuild_everything(tree: Tree) -> None:
 
 
 def test_backends_never_mix(tree: Tree) -> None:
-    """Each backend has its own directory; ./stepNN is the one that was asked for last."""
+    """Each backend has its own directory; ./stepNN is of the backend that was built last."""
     cuda = ("step01", "BACKEND=cuda", "ARCH=sm_90")
     cpu_calls = tree.build("step01", "BACKEND=cpu")
     assert tree.program("step01") == tree.program("build/cpu/step01")
@@ -175,7 +175,7 @@ def test_architecture_that_a_step_is_too_new_for(tree: Tree) -> None:
 
 @pytest.mark.parametrize("archs, ptx", [("sm_90 sm_80", "90"), ("sm_90a sm_90", "90")])
 def test_ptx_is_that_of_the_newest_architecture(tree: Tree, archs: str, ptx: str) -> None:
-    """The order of the list decides nothing: it is the same build."""
+    """The result does not depend on the order of the list: it is the same build."""
     calls = tree.build("step01", "BACKEND=cuda", f"ARCH={archs}")
     (call,) = [call for call in calls if "steps/step01_naive.cu" in call]
     assert re.findall(r"code=compute_(\w+)", call) == [ptx]
@@ -190,7 +190,7 @@ def test_unknown_step(tree: Tree) -> None:
 
 
 def test_two_files_for_one_step(tree: Tree) -> None:
-    """Neither is taken silently; each can be built by its full name, and the other steps as ever."""
+    """Neither is built as stepNN; each can be built by its full name, as can other steps."""
     shutil.copy2(tree.root / "steps/step02_online_softmax.cu", tree.root / "steps/step02_mine.cu")
     for goal in ("step02", "all", "diff02"):
         done = tree.make(goal, "BACKEND=cpu")
@@ -213,7 +213,7 @@ def test_new_step_rebuilds_nothing_else(tree: Tree) -> None:
 
 
 def test_diff_counts_added_code(tree: Tree) -> None:
-    """Comments and blank lines apart; step 01 comes before step 02 and step 02 before step 02b."""
+    """Comments and blank lines do not count; the order is step 01, step 02, step 02b."""
     source = (tree.root / "steps/step01_naive.cu").read_text()
     for name in ("step02_online_softmax", "step02b_mma"):
         (tree.root / f"steps/{name}.cu").write_text(source)
@@ -226,7 +226,7 @@ def test_diff_counts_added_code(tree: Tree) -> None:
 
 
 def path_without(directory: Path, *missing: str) -> str:
-    """A PATH with all that the system has but these programs."""
+    """A PATH with all programs of the system except these."""
     for folder in ("/usr/bin", "/bin"):
         for program in Path(folder).iterdir():
             link = directory / program.name
@@ -237,7 +237,7 @@ def path_without(directory: Path, *missing: str) -> str:
 
 @pytest.mark.parametrize("missing, package", [("g++", "apt-get install g++")])
 def test_missing_compiler(tmp_path: Path, missing: str, package: str) -> None:
-    """One line that names the package, before anything is built."""
+    """One line names the package, before anything is built."""
     tree = Tree(tmp_path, compilers=False)
     done = tree.make("step01", "BACKEND=cpu", path=path_without(tree.bin, missing))
     assert done.returncode != 0 and done.stdout == ""
@@ -247,7 +247,7 @@ def test_missing_compiler(tmp_path: Path, missing: str, package: str) -> None:
 
 
 def test_tests_on_a_gpu_end_at_once_without_one(tree: Tree) -> None:
-    """Its programs exit with 77; no step but the first is built to find that out."""
+    """The programs exit with 77; only the first step is built to find out."""
     nvcc = tree.bin / "nvcc"
     nvcc.write_text(nvcc.read_text() + '\ntest -z "$target" || echo "exit 77" >> "$target"\n')
     done = tree.make("test-e2e", "BACKEND=cuda", "ARCH=sm_90")
@@ -257,7 +257,7 @@ def test_tests_on_a_gpu_end_at_once_without_one(tree: Tree) -> None:
     assert sorted(path.name for path in tree.root.glob("build/*/steps/*.o")) == ["step01_naive.o"]
 
 
-# Installs nothing: notes the call, takes its time, and leaves a Python that does the same.
+# Installs nothing: logs the call, waits, and leaves a Python that does the same.
 INSTALLER = """#!/bin/sh
 echo "{name} $*" >> {log}
 case "$*" in *install*|*venv*) sleep 0.2;; esac
@@ -285,7 +285,7 @@ def test_deps_come_before_all_else_with_jobs_too(tree: Tree) -> None:
 
 
 def test_commit_is_that_of_the_source(tree: Tree) -> None:
-    """Records that were measured since, and files git does not know, make it no other."""
+    """Files of results and files unknown to git do not mark the commit as changed."""
     def commit_of_build() -> str:
         done = tree.make("step01", "BACKEND=cpu", "-s")
         assert done.returncode == 0, done.stderr
@@ -295,22 +295,22 @@ def test_commit_is_that_of_the_source(tree: Tree) -> None:
     def git(*words: str) -> str:
         who = ("-c", "user.name=Test", "-c", "user.email=test@example.org")
         done = subprocess.run(["git", *who, *words], cwd=tree.root, text=True, check=True,
-                              capture_output=True, env={**os.environ, **hidden})
+                              capture_output=True, env={**os.environ, **isolated})
         return done.stdout.strip()
 
-    # Whatever repository is around the copy, and whatever its user has set up.
-    hidden = {"GIT_CEILING_DIRECTORIES": str(tree.root.parent), "GIT_CONFIG_GLOBAL": os.devnull}
+    # Independent of any repository around the copy, and of the user's settings.
+    isolated = {"GIT_CEILING_DIRECTORIES": str(tree.root.parent), "GIT_CONFIG_GLOBAL": os.devnull}
     assert commit_of_build() == "unknown"
     git("init", "-q")
     (tree.root / ".gitignore").write_text("/build/\n/step01\n")
     results = tree.root / "plots" / "results"
     results.mkdir()
-    (results / "rows.jsonl").write_text("{}\n")
+    (results / "records.jsonl").write_text("{}\n")
     git("add", "-A")
     git("commit", "-q", "-m", "all")
     head = git("rev-parse", "--short=12", "HEAD")
     assert commit_of_build() == head and len(head) == 12
-    (results / "rows.jsonl").write_text("{}\n{}\n")
+    (results / "records.jsonl").write_text("{}\n{}\n")
     (tree.root / "new file").touch()
     assert commit_of_build() == head
     with (tree.root / "steps" / "step02_online_softmax.cu").open("a") as source:

@@ -1,9 +1,9 @@
-"""Masks of PyTorch's FlexAttention: their conversion, and the same attention as theirs.
+"""Masks of PyTorch's FlexAttention: their conversion, and the same attention results.
 
 tests/data/flex_mask.json is a BlockMask as plain arrays: 300 queries and keys, two heads, the first
-with documents of 110 keys, the second with a prefix of 100. Written by hand; where there is
-PyTorch, a test compares it with what create_block_mask() makes. The last 44 queries do not
-fill a block, so PyTorch lists none of theirs as full.
+with documents of 110 keys, the second with a prefix of 100. It was written by hand; where PyTorch
+is installed, a test compares it with the result of create_block_mask(). The last 44 queries do not
+fill a block, so PyTorch lists none of their blocks as full.
 """
 
 import json
@@ -30,7 +30,7 @@ def stored() -> FlexMask:
 
 
 def stored_mask_mod(batch: object, head: object, q: object, k: object) -> object:
-    """The mask_mod of the stored mask: the same for NumPy's arrays and PyTorch's tensors."""
+    """The mask_mod of the stored mask, for NumPy arrays and for PyTorch tensors."""
     documents = (k <= q) & (q // 110 == k // 110)
     prefix = (k <= q) | (k < 100)
     return ((head == 0) & documents) | ((head == 1) & prefix)
@@ -65,14 +65,14 @@ def test_stored_mask_is_as_torch_makes_it() -> None:
 def test_stored_mask_runs(tmp_path: Path) -> None:
     m = convert(stored(), stored_mask_mod)
     p = Problem(2, 2, 1, 300, mask=str(m.write(tmp_path / "mask")))
-    result, row = STEP05.solve(tmp_path / "out", *p.options())
+    result, record = STEP05.solve(tmp_path / "out", *p.options())
     dense = dense_of(stored_mask_mod, (1, 2, 300, 300))
     assert mistakes(attention(p, *rounded_inputs(p), dense), result.o, result.lse) == []
-    assert [row[f"mask_blocks_{kind}"] for kind in ("full", "causal", "partial")] == [3, 3, 5]
+    assert [record[f"mask_blocks_{kind}"] for kind in ("full", "causal", "partial")] == [3, 3, 5]
 
 
 def random_dense(rng: np.random.Generator) -> np.ndarray:
-    """Blocks of 64 that are empty, full or mixed, at lengths that end anywhere."""
+    """Blocks of 64 that are empty, full or mixed; the lengths are not multiples of 64."""
     shape = (*rng.integers(1, 3, 2), *rng.integers(1, 300, 2))
     kinds = rng.choice([0, 0.5, 1], (*shape[:2], 5, 5)).repeat(64, 2).repeat(64, 3)
     return rng.random(shape) < kinds[:, :, :shape[2], :shape[3]]
@@ -81,7 +81,7 @@ def random_dense(rng: np.random.Generator) -> np.ndarray:
 @pytest.mark.parametrize("block", [(64, 64), (128, 128), (64, 128), (256, 64)], ids=str)
 @pytest.mark.parametrize("separate_full", [True, False])
 def test_conversion_is_exact(block: tuple[int, int], separate_full: bool) -> None:
-    """With and without the list of full blocks; poison where PyTorch says nothing."""
+    """With and without the list of full blocks; poison where PyTorch leaves values undefined."""
     for seed in range(20):
         dense = random_dense(np.random.default_rng(seed))
         flex = as_torch_makes_it(dense, block, separate_full)
@@ -126,9 +126,9 @@ def test_stored_mask_is_that_of_torch() -> None:
 @pytest.mark.parametrize("name", MASK_MODS)
 @pytest.mark.parametrize("n", [512, 449])
 def test_same_attention_as_flex_attention(tmp_path: Path, name: str, n: int) -> None:
-    """FlexAttention in single precision, uncompiled; ours within twice what roundings explain."""
+    """FlexAttention in fp32, uncompiled; the difference is at most twice the rounding error."""
     flex = flex_attention_module()
-    import torch  # there, since FlexAttention is
+    import torch  # installed, because FlexAttention is
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
     mask_mod = MASK_MODS[name]

@@ -1,4 +1,4 @@
-"""Only tiles on the diagonal run mask code: seen by kernels whose mask code hides all it touches."""
+"""Only tiles on the diagonal run mask code: in these kernels mask code masks the whole tile."""
 
 from pathlib import Path
 
@@ -18,9 +18,9 @@ BLOCK_M, BLOCK_N = 128, 64  # at a head dimension of 64
 
 
 @pytest.fixture(scope="module")
-def hiding(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Program]:
-    """The steps, with mask code that leaves nothing of a tile."""
-    tree = SourceTree(tmp_path_factory.mktemp("hiding"), built="cpu")
+def masking(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Program]:
+    """The steps, with mask code that masks all keys of a tile."""
+    tree = SourceTree(tmp_path_factory.mktemp("masking"), built="cpu")
     tree.replace("common/device/fragments.cuh", "if (8 * n + c >= keys) s[i]", "(void)keys, s[i]")
     for name in STEPS:
         more = ", 2, false" if name == "step05" else ""
@@ -31,15 +31,16 @@ def hiding(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Program]:
 
 
 @pytest.mark.parametrize("name", STEPS)
-def test_no_tile_of_a_full_mask_runs_mask_code(hiding: dict, name: str) -> None:
-    hiding[name].run_right("-H", 1, "-n", 4 * BLOCK_M, "-d", 64)
+def test_no_tile_of_a_full_mask_runs_mask_code(masking: dict, name: str) -> None:
+    masking[name].run_right("-H", 1, "-n", 4 * BLOCK_M, "-d", 64)
 
 
 @pytest.mark.parametrize("name", STEPS)
-def test_tiles_below_the_diagonal_run_none(hiding: dict, tmp_path: Path, name: str) -> None:
-    """What is left is the tiles that every row of a tile of queries attends."""
+def test_tiles_below_the_diagonal_run_no_mask_code(masking: dict, tmp_path: Path,
+                                                   name: str) -> None:
+    """The result is attention to the tiles that every row of a tile of queries attends."""
     p = Problem(seqlen=4 * BLOCK_M, head_dim=64, mask="causal")
-    hiding[name].run("-o", tmp_path / "out", "-c", "none", *p.options())
+    masking[name].run("-o", tmp_path / "out", "-c", "none", *p.options())
     first_of_tile = np.arange(p.seqlen) // BLOCK_M * BLOCK_M
     unmasked_end = (first_of_tile + 1) // BLOCK_N * BLOCK_N
     attended = np.arange(p.seqlen) < unmasked_end[:, None]

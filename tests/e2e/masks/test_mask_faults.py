@@ -1,12 +1,12 @@
-"""Step 05 with each of the classic faults of a block-mask kernel, and that it is noticed.
+"""Step 05 with each of the classic faults of a block-mask kernel; the tests notice all of them.
 
-Numbers are those of the list: 1 strides, 2 the ends, 3 columns of the tile, 4 lanes, 5 prefetch
-past a hole, 6 waits, 7 rows with nothing attended, 8 small tiles in large blocks.
-Fault 5 in its first form, a loop that skips MASKED slots and prefetches for the slot behind them,
-has no place here: the list of tiles has no holes. Its effect has: the K of another tile.
+The numbers mean: 1 strides, 2 lengths, 3 columns of the tile, 4 lanes, 5 prefetch past a gap, 6
+waits, 7 rows that attend nothing, 8 small tiles in large blocks. The original fault 5 is a loop
+that skips MASKED slots and prefetches for the slot after them. It cannot occur here, because the
+list of tiles has no gaps; its effect, K of another tile, can.
 
-The variants are the real sources with a line or two changed, so that they cannot fall behind. All
-compile the one configuration that they are run with, which takes a few seconds each.
+The variants are the real sources with a line or two changed. All compile only the configuration
+that they are run with, which takes a few seconds each.
 """
 
 import os
@@ -30,14 +30,14 @@ COPY, SOFTMAX = "common/device/copy_tile.cuh", "common/device/fragments.cuh"
 TILE = "common/device/mma_tile.cuh"
 HOST = "common/host/masks/block_mask.c"
 
-# All variants solve problems of this one configuration. Blocks of 128 x 128 span four tiles.
+# All variants solve problems of this configuration. Blocks of 128 x 128 contain four tiles.
 SHAPE = {"head_dim": 64, "mask_block": (128, 128)}
 CONFIG = "CONFIG<__half, 64, 1, false>"
 
 CAUSAL = Problem(heads=2, seqlen=200, seqlen_kv=270, mask="causal", **SHAPE)
 PARTIAL = replace(CAUSAL, mask="random:0.5")
 TAIL = replace(CAUSAL, mask="full")
-SHORT = replace(TAIL, seqlen_kv=40)  # nothing has been in the rows past the end
+SHORT = replace(TAIL, seqlen_kv=40)  # the rows past the end were never written
 FAR_APART = replace(CAUSAL, seqlen=128, seqlen_kv=1024, mask="blocks:0.5")
 SEVERAL_EMPTY = replace(CAUSAL, seqlen_kv=150)
 OWN_TILES = replace(PARTIAL, mask="random tiles for each head")
@@ -45,7 +45,7 @@ OWN_TILES = replace(PARTIAL, mask="random tiles for each head")
 
 @dataclass(frozen=True)
 class Fault:
-    """Patches (path, old, new), the problem that shows them, and what the check must say."""
+    """Patches (path, old, new), a problem that shows the fault, the text of the check."""
 
     patches: tuple[tuple[str, str, str], ...]
     problem: Problem
@@ -62,7 +62,7 @@ FAULTS = {
     "1 tiles by the strides of another tensor": Fault(
         ((LISTS, "row_of(m.partial_block_mask_indices, m.partial_strides)",
           "row_of(m.partial_block_mask_indices, m.type_strides)"),), OWN_TILES, ROWS),
-    "2 keys past the end are not hidden": Fault(
+    "2 keys past the end are not masked": Fault(
         ((LISTS, "const bool ends_here = first_key + lists.block_n > p.kv_len;",
           "const bool ends_here = false;"),), TAIL, ROWS),
     "2 rows past the end are not loaded": Fault(
@@ -100,7 +100,7 @@ FAULTS = {
         TAIL, IN_FLIGHT, "a GPU may be quick enough"),
     "7 infinity minus infinity": Fault(
         ((SOFTMAX, "row_max == -INFINITY ? 0.0f : row_max", "row_max"),), SEVERAL_EMPTY, NAN),
-    "7 divides by no weight": Fault(
+    "7 divides by a sum of 0": Fault(
         ((TILE, "sum == 0.0f ? 0.0f : __fdividef(1.0f, sum)",
           "__fdividef(1.0f, sum)"),), SEVERAL_EMPTY, NAN),
     "8 a thread block for each block of queries": Fault(
@@ -110,7 +110,7 @@ FAULTS = {
           "(p->q_len + p->q_block_size - 1) / p->q_block_size")), TAIL, UNWRITTEN),
 }
 
-# Not a wrong answer, but a lost overlap.
+# The answer is right, but the overlap is lost.
 WAITS_FOR_ALL = ((STEP, "cp_async_wait<SHARED_KV ? 0 : 1>();", "cp_async_wait<0>();"),)
 
 BUILDS = {"none": (), **{name: fault.patches for name, fault in FAULTS.items()
@@ -119,7 +119,7 @@ BUILDS = {"none": (), **{name: fault.patches for name, fault in FAULTS.items()
 
 
 def build(directory: Path, patches: tuple) -> Program:
-    """Step 05 with these patches, in a tree of its own."""
+    """Step 05 with these patches, in its own source tree."""
     directory.mkdir()
     tree = SourceTree(directory, built=STEP_DIR.name)
     for patch in patches:
@@ -133,7 +133,7 @@ def build(directory: Path, patches: tuple) -> Program:
 
 @pytest.fixture(scope="module")
 def variants(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Program]:
-    """All of them, built side by side."""
+    """All variants, built in parallel."""
     root = tmp_path_factory.mktemp("variants")
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         built = {name: pool.submit(build, root / str(i), patches)
@@ -166,7 +166,7 @@ def test_without_a_fault_it_is_right(variants: dict, tmp_path: Path, p: Problem)
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_fault_is_noticed(variants: dict, tmp_path: Path, name: str) -> None:
-    """By the program's own check and by NumPy, or by the CPU backend before there is an answer."""
+    """By the program's check and by NumPy, or by a finding of the CPU backend during the run."""
     fault = FAULTS[name]
     if name not in variants:
         pytest.skip(f"BACKEND={BACKEND}: {fault.cpu_only}")
@@ -187,10 +187,10 @@ def test_fault_is_noticed(variants: dict, tmp_path: Path, name: str) -> None:
 
 @pytest.mark.cpu_only("it counts what the kernel does")
 def test_lost_overlap_is_noticed(variants: dict, tmp_path: Path) -> None:
-    """Fault 6, the other way: waiting for everything gives the right answer, later. Only the mma
-    that are issued while a copy is in flight can tell."""
+    """The opposite of fault 6: waiting for all copies gives the right answer, later. Only the
+    number of mma issued while a copy is in flight shows it."""
     share = {}
     for name in ("none", "6 waits for all"):
-        _, row = variants[name].solve(tmp_path / name, *FAR_APART.options())
-        share[name] = row["count_mma_under_copy"] / row["count_mma"]
+        _, record = variants[name].solve(tmp_path / name, *FAR_APART.options())
+        share[name] = record["count_mma_under_copy"] / record["count_mma"]
     assert share["none"] > 0.9 and share["6 waits for all"] == 0.5

@@ -1,4 +1,4 @@
-"""Masks in files: dense ones, block masks written and read again, and what is refused."""
+"""Masks in files: dense masks, block masks written and read again, and refusals."""
 
 import math
 import os
@@ -20,7 +20,7 @@ STEP05 = Program("step05")
 PROBLEM = Problem(2, 2, 2, 200, 300, 32, mask_block=(64, 64))
 
 
-# --- Dense ones -----------------------------------------------------------------------------------
+# --- Dense masks ----------------------------------------------------------------------------------
 
 @pytest.mark.parametrize("shape", [(), (1,), (2,), (1, 1), (2, 1), (1, 2), (2, 2)], ids=str)
 def test_dense_file(tmp_path: Path, shape: tuple[int, ...]) -> None:
@@ -28,14 +28,14 @@ def test_dense_file(tmp_path: Path, shape: tuple[int, ...]) -> None:
     dense = np.random.default_rng(0).random((*shape, 200, 300)) < 0.1
     np.save(tmp_path / "mask.npy", dense)
     p = replace(PROBLEM, mask=str(tmp_path / "mask.npy"))
-    result, row = STEP05.solve(tmp_path / "out", *p.options())
+    result, record = STEP05.solve(tmp_path / "out", *p.options())
     assert mistakes(attention(p, *rounded_inputs(p), dense), result.o, result.lse) == []
     kinds = len(dense.reshape(-1, 200, 300))
-    assert (row["mask"], row["mask_blocks"]) == (p.mask, kinds * 4 * 5)
+    assert (record["mask"], record["mask_blocks"]) == (p.mask, kinds * 4 * 5)
 
 
 def test_heads_and_batch_entries_are_not_mixed_up(tmp_path: Path) -> None:
-    """A mask for each of 2 x 3: each pair attends one key, and so its O is that row of V."""
+    """A mask for each of 2 x 3: each pair attends one key, so its O is that row of V."""
     p = Problem(2, 3, 1, 70, 90, 32, mask_block=(64, 64), mask=str(tmp_path / "mask.npy"))
     dense = np.zeros((2, 3, 70, 90), bool)
     for b, h, q in np.ndindex(2, 3, 70):
@@ -66,10 +66,10 @@ def test_bad_dense_file(tmp_path: Path, array: np.ndarray, says: str) -> None:
     assert (done.returncode, done.stderr) == (USAGE, f"step05: {path}: {says}\n")
 
 
-# --- There and back -------------------------------------------------------------------------------
+# --- Saved and read again -------------------------------------------------------------------------
 
 def test_mask_is_saved_without_a_run(tmp_path: Path) -> None:
-    """--draw-mask --save-mask: the same files, and the picture alone."""
+    """--draw-mask --save-mask: the same files, and only the picture is printed."""
     p = replace(PROBLEM, mask="prefix:50")
     STEP05.run_right(*p.options(), "--save-mask", tmp_path / "run")
     done = STEP05.run_right(*p.options(), "--draw-mask", "--save-mask", tmp_path / "drawn")
@@ -78,7 +78,7 @@ def test_mask_is_saved_without_a_run(tmp_path: Path) -> None:
 
 
 def test_picture_of_a_directory_has_its_blocks(tmp_path: Path) -> None:
-    """Of several masks the first is drawn, and said to be."""
+    """If there are several masks, the first is drawn, and the picture says so."""
     p = replace(PROBLEM, mask="window:70")
     entries = np.stack([masks.preset(p), masks.preset(replace(p, mask="full"))])[None]
     m = masks.from_dense(entries, (64, 64)).write(tmp_path / "mask")
@@ -97,19 +97,19 @@ def test_saved_mask_is_the_mask(tmp_path: Path, mask: str) -> None:
     """--save-mask and --mask of that directory: the same bits, and the same mask saved again."""
     p = replace(PROBLEM, mask=mask)
     first, again = tmp_path / "first", tmp_path / "again"
-    expected, row = STEP05.solve(tmp_path / "a", *p.options(), "--save-mask", first)
-    result, second_row = STEP05.solve(tmp_path / "b", *replace(p, mask=str(first)).options(),
-                                      "--save-mask", again)
+    expected, record = STEP05.solve(tmp_path / "a", *p.options(), "--save-mask", first)
+    result, second_record = STEP05.solve(tmp_path / "b", *replace(p, mask=str(first)).options(),
+                                         "--save-mask", again)
     assert result.same_bits(expected)
     assert masks.read(first).same_as(masks.read(again))
     assert (masks.to_dense(masks.read(first), 200, 300) == masks.preset(p)).all()
-    same = [name for name in row if name.startswith("mask_") and not name.endswith("_ms")]
-    assert {name: row[name] for name in same} == {name: second_row[name] for name in same}
+    same = [name for name in record if name.startswith("mask_") and not name.endswith("_ms")]
+    assert {name: record[name] for name in same} == {name: second_record[name] for name in same}
     assert {"mask_blocks_partial", "mask_bytes", "mask_prepared_bytes"} <= set(same)
 
 
 def test_saved_mask_is_canonical_whatever_was_read(tmp_path: Path) -> None:
-    """Shuffled, MASKED, with tensors that broadcast each in its own way: in order when saved."""
+    """Shuffled slots, MASKED slots and broadcast tensors are read; the saved mask is canonical."""
     dense = np.random.default_rng(0).random((2, 2, 200, 300)) < 0.5
     dense[..., :64] = True
     canonical = masks.from_dense(dense, (64, 64))
@@ -134,20 +134,21 @@ def test_block_size_is_that_of_the_tiles(tmp_path: Path) -> None:
     p = replace(PROBLEM, mask="dilated:5", mask_block=(128, 64))
     expected, _ = STEP05.solve(tmp_path / "a", *p.options(), "--save-mask", tmp_path / "mask")
     p = replace(p, mask=str(tmp_path / "mask"), mask_block=(256, 256))
-    result, row = STEP05.solve(tmp_path / "b", *p.options())
-    assert result.same_bits(expected) and (row["mask_block_q"], row["mask_block_kv"]) == (128, 64)
+    result, record = STEP05.solve(tmp_path / "b", *p.options())
+    assert result.same_bits(expected)
+    assert (record["mask_block_q"], record["mask_block_kv"]) == (128, 64)
 
 
 def test_mask_without_slots_attends_nothing(tmp_path: Path) -> None:
-    """MAXB = 0, with and without a tile that nobody uses."""
+    """MAXB = 0, with and without an unused tile."""
     for tiles in (0, 1):
         m = masks.BlockMask(np.zeros((2, 1, 4), np.int32),
                             *(np.zeros((1, 2, 4, 0), np.int32) for _ in range(3)),
                             np.ones((tiles, 64, 64), bool))
         p = replace(PROBLEM, mask=str(m.write(tmp_path / f"mask{tiles}")))
-        result, row = STEP05.solve(tmp_path / f"out{tiles}", *p.options())
+        result, record = STEP05.solve(tmp_path / f"out{tiles}", *p.options())
         assert not result.o.any() and (result.lse == -np.inf).all()
-        assert (row["mask_blocks"], row["mask_blocks_active"]) == (2 * 2 * 4 * 5, 0)
+        assert (record["mask_blocks"], record["mask_blocks_active"]) == (2 * 2 * 4 * 5, 0)
 
 
 # --- What is refused ------------------------------------------------------------------------------
@@ -163,7 +164,7 @@ def changed(field: str, value: int) -> masks.BlockMask:
     return replace(GOOD, **{field: tensor})
 
 
-# One of each origin: a slot, a tile, a shape, an element type. The unit tests have all of them.
+# One for each place of an error: slot, tile, shape, element type. The unit tests have all.
 BAD_MASKS: dict[str, tuple[masks.BlockMask, str]] = {
     "index": (changed("indices", 17), f": kv_indices{AT} = 17, but there are only 5 key/value "
               "blocks"),
@@ -180,14 +181,14 @@ def assert_refused(tmp_path: Path, directory: Path, says: str) -> None:
     """One line, exit code 2, nothing written."""
     before = sorted(tmp_path.iterdir())
     done = STEP05.run(*replace(PROBLEM, mask=str(directory)).options(), "-o", tmp_path / "out",
-                      "-j", tmp_path / "row.json", "--save-mask", tmp_path / "saved")
+                      "-j", tmp_path / "record.json", "--save-mask", tmp_path / "saved")
     assert (done.returncode, done.stdout) == (USAGE, "")
     assert done.stderr == f"step05: {directory}{says}\n"
     assert sorted(tmp_path.iterdir()) == before
 
 
 def refusal(p: Problem) -> str:
-    """The one line of a request that is refused."""
+    """The error message of a request that is refused."""
     done = STEP05.run(*p.options())
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (USAGE, "", 1)
     return done.stderr
@@ -215,8 +216,8 @@ def test_blocks_that_the_tiles_do_not_divide(tmp_path: Path) -> None:
     ({"mask_block": (64, 1)}, "mask blocks of 64x1: step05 takes multiples of 64"),
 ], ids=["head dimension", "blocks"])
 @pytest.mark.parametrize("mask", ["window:0", "blocks:2", "missing.npy"])
-def test_step_is_asked_before_the_mask_is_opened(change: dict, says: str, mask: str) -> None:
-    """To count the entries of one may take minutes. So a mask that cannot be is not found out."""
+def test_step_refuses_before_the_mask_is_opened(change: dict, says: str, mask: str) -> None:
+    """Counting the entries of a mask may take minutes, so an invalid mask is not noticed before."""
     assert refusal(replace(PROBLEM, mask=mask, **change)) == f"step05: {says}\n"
     assert refusal(replace(PROBLEM, mask=mask)).startswith(f"step05: --mask {mask}: ")
 
@@ -226,8 +227,8 @@ def test_step_is_asked_before_the_mask_is_opened(change: dict, says: str, mask: 
      "PARTIAL and there are 0 tiles"),
     ((128, 128), "NQB is 4, must be 2: --seqlen 200 in blocks of 128"),
 ], ids=["tiles", "size"])
-def test_missing_tiles_are_missed(tmp_path: Path, block: tuple[int, int], says: str) -> None:
-    """Without their file there may be no PARTIAL slot, and --mask-block must be right."""
+def test_missing_tiles_are_reported(tmp_path: Path, block: tuple[int, int], says: str) -> None:
+    """Without a file of tiles there may be no PARTIAL slot, and --mask-block must be right."""
     directory = GOOD.write(tmp_path / "mask")
     (directory / "partial_block_masks.npy").unlink()
     assert refusal(replace(PROBLEM, mask=str(directory), mask_block=block)) == (
@@ -237,7 +238,7 @@ def test_missing_tiles_are_missed(tmp_path: Path, block: tuple[int, int], says: 
 
 @pytest.mark.cpu_only("a GPU's memory is not the machine's")
 def test_blocks_beyond_memory(tmp_path: Path) -> None:
-    """The list of tiles: 8 bytes for every 128 queries and 64 keys, while the blocks are few."""
+    """The list of tiles takes 8 bytes for every 128 queries and 64 keys, though blocks are few."""
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     length = math.isqrt(int(1.1 * memory / 8 * 128 * 64))
     p = Problem(1, 1, 1, length, length, 32, mask="full", mask_block=(16384, 16384))
@@ -263,8 +264,8 @@ def test_bad_file(tmp_path: Path, spoil: Callable[[Path], object], says: str) ->
 
 
 @pytest.mark.parametrize("field", ["indices", "types", "tile_indices"])
-def test_what_is_not_read_is_not_validated(tmp_path: Path, field: str) -> None:
-    """Slots past the count, and all but the type of a MASKED slot."""
+def test_unused_elements_are_not_validated(tmp_path: Path, field: str) -> None:
+    """Slots past the count, and all of a MASKED slot except its type."""
     counts, types = GOOD.counts.copy(), GOOD.types.copy()
     counts[0, 1, 3] = 2
     if field != "types":

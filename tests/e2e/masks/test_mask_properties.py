@@ -1,8 +1,8 @@
 """Random masks of all kinds in step 05, every one checked.
 
-MASK_SEED draws others, MASK_CASES more or fewer. The program checks every row against its reference
-in double precision, whose meaning of the presets test_masks.py compares with NumPy's; one case in
-twenty is compared with NumPy here too, and so is every mask in a file.
+MASK_SEED selects other masks, MASK_CASES their number. The program checks every row against its
+reference in double precision, whose presets test_masks.py compares with NumPy's. Here one case in
+twenty is compared with NumPy too, and so is every mask in a file.
 """
 
 import os
@@ -21,27 +21,27 @@ from tests.lib.problem import Problem
 from tests.lib.programs import MASK_SEED, RIGHT, Program, read_result
 
 STEP05 = Program("step05")
-MASK_CASES = int(os.environ.get("MASK_CASES", "2000"))  # of make test-all
-# Wide heads take the CPU longest, and masks do not look at them: some forty cases of each do. The
+MASK_CASES = int(os.environ.get("MASK_CASES", "2000"))  # for make test-all
+# Large head dimensions take the CPU longest and do not affect masks: some forty cases of each. The
 # average is 40.
 HEAD_DIMS = [32] * 48 + [64, 96, 128, 256]
-SAMPLE = 20  # one case in so many is compared with NumPy, whatever its mask
+SAMPLE = 20  # one case in this many is compared with NumPy, whatever its mask
 
 
 @dataclass(frozen=True)
 class Case:
-    """A problem; its mask is a preset, or `entries`, [B, H, Nq, Nkv], put into files."""
+    """A problem; its mask is a preset, or `entries`, [B, H, Nq, Nkv], written to files."""
 
     problem: Problem
     entries: np.ndarray | None = None
-    as_blocks: bool = False  # a directory in disorder, not a dense file
-    order: int = 0  # seed of the disorder
+    as_blocks: bool = False  # a shuffled directory instead of a dense file
+    order: int = 0  # seed of the shuffle
 
     def dense(self) -> np.ndarray:
         return masks.preset(self.problem) if self.entries is None else self.entries
 
     def with_files(self, path: Path) -> Problem:
-        """The problem as the program gets it; what it reads is written to `path`."""
+        """The problem as given to the program; its input files are written to `path`."""
         if self.entries is None:
             return self.problem
         if self.as_blocks:
@@ -69,7 +69,7 @@ def drawn_preset(rng: random.Random, kv_len: int) -> str:
 
 
 def drawn_entries(rng: random.Random, p: Problem) -> np.ndarray:
-    """Blocks of 32 x 32, each with a density of its own, in which whole rows may be hidden."""
+    """Blocks of 32 x 32, each with its own density, in which whole rows may be masked."""
     numbers = np.random.default_rng(rng.getrandbits(32))
     shape = (rng.choice([1, p.batch]), rng.choice([1, p.heads]), p.seqlen, p.seqlen_kv)
     density = numbers.choice([0, 0, 0.02, 0.5, 0.98, 1, 1], (*shape[:2], 7, 7))
@@ -109,7 +109,7 @@ def failures(program: Program, directory: Path, cases: list[Case]) -> list[int]:
     path.write_text("".join(lines))
     done = program.run("--check", "all", "--repeat", 0, "--cases", path, timeout=300)
     verdicts = dict(re.findall(r"^.*?:(\d+): (\w+): ", done.stdout, re.MULTILINE))
-    # A process that dies says nothing of the rest: the case that killed it is the first without.
+    # If the process dies, later cases have no result: the first case without one killed it.
     wrong = {i for i in range(len(cases)) if verdicts.get(str(i + 1)) != "right"}
     assert (done.returncode == RIGHT) == (not wrong), done.stderr
     return sorted(wrong | {i for i in compared if i not in wrong and

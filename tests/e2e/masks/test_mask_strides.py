@@ -1,6 +1,5 @@
 """Step 05 with mask tensors of any strides, which no file can have: each tensor of slots has its
-dimensions in an order of its own, gaps between its elements, and 0 where it broadcasts.
-"""
+own order of dimensions, gaps between its elements, and stride 0 where it broadcasts."""
 
 import numpy as np
 import pytest
@@ -20,7 +19,7 @@ STRIDES = {"num_strides": 3, "index_strides": 4, "type_strides": 4, "partial_str
 
 def spread(tensor: np.ndarray, rng: np.random.Generator,
            between: int) -> tuple[np.ndarray, tuple[int, ...]]:
-    """Memory in which the elements lie apart, and their strides; `between` is what else it holds.
+    """Memory with gaps between the elements, and their strides; `between` fills the gaps.
 
     No stride is 1; it is 0 where one batch entry, or one head, stands for all.
     """
@@ -37,7 +36,7 @@ def spread(tensor: np.ndarray, rng: np.random.Generator,
 
 def upload(device: Device, m: masks.BlockMask, rng: np.random.Generator,
            between: int) -> tuple[BlockMask, list[Memory]]:
-    """The mask with such tensors, and their memory; that of the tiles is always compact."""
+    """The mask with such tensors, and their memory; the tensor of tiles is always compact."""
     memories, strides = zip(*(spread(tensor, rng, between) for tensor in m.tensors()[:4]),
                             strict=True)
     batches, heads = np.broadcast_shapes(*(tensor.shape[:2] for tensor in m.tensors()[:4]))
@@ -47,14 +46,14 @@ def upload(device: Device, m: masks.BlockMask, rng: np.random.Generator,
 
 
 def result_of(library: StepLibrary, m: BlockMask) -> Result:
-    """Of the problem, with a mask on the device."""
+    """The result of the problem with a mask on the device."""
     return Call(library, PROBLEM, [x.astype(np.float16) for x in rounded_inputs(PROBLEM)],
                 m).result()
 
 
 def masks_to_try(rng: np.random.Generator) -> dict[str, np.ndarray]:
-    """Dense ones: for each batch entry and head, for all, for either; and lists that all share of
-    tiles that are each one's own."""
+    """Dense masks: for each batch entry and head, for all, for either; and lists that are shared
+    while the tiles are not."""
     lengths = (PROBLEM.seqlen, PROBLEM.seqlen_kv)
     found = {str(shape): masks.random_blocks(rng, (*shape, *lengths), PROBLEM.mask_block)
              for shape in ((2, 4), (2, 1), (1, 4), (1, 1))}
@@ -63,7 +62,7 @@ def masks_to_try(rng: np.random.Generator) -> dict[str, np.ndarray]:
 
 @pytest.mark.parametrize("seed", range(2))
 def test_any_strides(seed: int) -> None:
-    """Poison lies between the elements, and in them wherever nobody may look."""
+    """Poison fills the gaps between elements, and elements that must not be read."""
     rng = np.random.default_rng([PAIRWISE_SEED, seed])
     library = library_of("step05")
     for name, dense in masks_to_try(rng).items():
@@ -76,10 +75,10 @@ def test_any_strides(seed: int) -> None:
         assert mistakes(expected, result.o, result.lse) == [], name
 
 
-def test_every_stride_counts() -> None:
-    """A kernel that leaves out a stride takes 1 in its place: all would be noticed above.
+def test_every_stride_is_used() -> None:
+    """A kernel that ignores a stride uses 1 in its place: the test above notices each of them.
 
-    Here 0 stands wherever nobody may look, with which a wrong stride leads nowhere out of bounds.
+    Here zeros replace the poison, so that a wrong stride leads to no access out of bounds.
     """
     rng = np.random.default_rng(0)
     library = library_of("step05")

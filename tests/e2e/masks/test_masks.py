@@ -15,14 +15,14 @@ from tests.lib.programs import PAIRWISE_SEED, Program, Result, write_inputs
 
 STEP05 = Program("step05")
 
-# How Nkv follows from Nq. With "half" the first queries stand before the first key.
+# How Nkv depends on Nq. With "half" the first queries come before the first key.
 KV_LENGTHS = {"equal": lambda n: n, "longer": lambda n: n + 45, "half": lambda n: (n + 1) // 2}
 HEADS = {"one": (1, 1, 1), "grouped": (1, 4, 2), "multi-query": (2, 2, 1)}
 BLOCKS = [(64, 64), (128, 128), (64, 128), (256, 64), (128, 256)]
 
 
 def preset_text(mask: str, kv_len: int) -> str:
-    """The masks below whose argument depends on the length: shares of it in percent."""
+    """The masks below with an argument that depends on the length: a percentage of it."""
     name, _, shares = mask.partition("%")
     if not shares:
         return mask
@@ -65,31 +65,31 @@ def counts_of(m: masks.BlockMask, heads: int) -> dict:
     return {**counts, "mask_blocks_active": int(m.counts.sum()), "heads": heads}
 
 
-def assert_counts(p: Problem, row: dict, dense: np.ndarray) -> None:
+def assert_counts(p: Problem, record: dict, dense: np.ndarray) -> None:
     """`dense` has as many heads and batch entries as there are different masks."""
     block = p.mask_block
     expected = counts_of(masks.from_dense(dense, block), p.heads)
-    assert {name: row[name] for name in expected} == expected, p.options()
+    assert {name: record[name] for name in expected} == expected, p.options()
     q_blocks, kv_blocks = -(-p.seqlen // block[0]), -(-p.seqlen_kv // block[1])
-    assert (row["mask_block_q"], row["mask_block_kv"]) == block
-    assert row["mask_blocks"] == dense.shape[0] * dense.shape[1] * q_blocks * kv_blocks
+    assert (record["mask_block_q"], record["mask_block_kv"]) == block
+    assert record["mask_blocks"] == dense.shape[0] * dense.shape[1] * q_blocks * kv_blocks
     shape = (p.batch, p.heads, p.seqlen, p.seqlen_kv)
-    assert row["flops"] == 4 * p.head_dim * int(np.broadcast_to(dense, shape).sum())
+    assert record["flops"] == 4 * p.head_dim * int(np.broadcast_to(dense, shape).sum())
 
 
 def test_every_preset(tmp_path: Path) -> None:
-    """Every pair of values of the parameters above; O, LSE and what the JSON row says."""
+    """Every pair of values of the parameters above; O, LSE and the JSON record."""
     problems = [problem_of(row) for row in COMBINATIONS]
     solved = STEP05.solve_all(tmp_path / "out", [p.options() for p in problems])
-    for p, (result, row) in zip(problems, solved, strict=True):
+    for p, (result, record) in zip(problems, solved, strict=True):
         dense = masks.preset(p)
         assert_right(p, result, dense)
-        assert_counts(p, row, dense[None, None])
-        assert row["mask"] == p.mask
+        assert_counts(p, record, dense[None, None])
+        assert record["mask"] == p.mask
 
 
 def test_presets_give_the_canonical_block_mask(tmp_path: Path) -> None:
-    """--save-mask: the five tensors that NumPy makes from the dense meaning, to the last byte."""
+    """--save-mask writes the same five tensors as NumPy computes from the dense mask."""
     problems = [replace(problem_of(row), batch=1, heads=1, kv_heads=1, head_dim=32)
                 for row in COMBINATIONS]
     lines = [[*p.options(), "--save-mask", tmp_path / f"mask{i}"] for i, p in enumerate(problems)]
@@ -109,7 +109,7 @@ NASTY = pairwise({
 
 
 def test_random_block_masks(tmp_path: Path) -> None:
-    """Shuffled slots, MASKED ones between them, poison where nobody may look, shared dimensions."""
+    """Shuffled slots, MASKED slots, poison in elements that must not be read, shared dimensions."""
     problems, dense_masks = [], []
     for i, row in enumerate(NASTY):
         rng = np.random.default_rng([PAIRWISE_SEED, i])
@@ -121,17 +121,17 @@ def test_random_block_masks(tmp_path: Path) -> None:
         m = masks.with_fewest_copies(masks.disordered(m, rng))
         assert (masks.to_dense(m, p.seqlen, p.seqlen_kv) == dense).all()
         m.write(tmp_path / f"mask{i}")
-        # The block sizes are those of the files, if there is a tile to tell them.
+        # The block size is that of the tiles, if there are tiles.
         problems.append(replace(p, mask=str(tmp_path / f"mask{i}")))
         dense_masks.append(dense)
     solved = STEP05.solve_all(tmp_path / "out", [p.options() for p in problems])
-    for p, dense, (result, row) in zip(problems, dense_masks, solved, strict=True):
+    for p, dense, (result, record) in zip(problems, dense_masks, solved, strict=True):
         assert_right(p, result, dense)
-        assert_counts(p, row, dense)
+        assert_counts(p, record, dense)
 
 
 def test_each_tensor_broadcasts_by_itself(tmp_path: Path) -> None:
-    """Two batch entries and four heads, which share any of the four tensors but have own tiles."""
+    """Two batch entries and four heads share any of the four tensors but have their own tiles."""
     p = Problem(2, 4, 2, 130, 190, mask_block=(64, 64))
     rng = np.random.default_rng(PAIRWISE_SEED)
     dense = rng.random((2, 4, 130, 190)) < 0.3
@@ -167,11 +167,11 @@ def test_order_of_slots_changes_rounding_only(tmp_path: Path) -> None:
 @pytest.mark.parametrize("head_dim", [64, 128])
 def test_first_block_masked_and_rows_with_nothing(tmp_path: Path, head_dim: int,
                                                   shared_kv: bool) -> None:
-    """A tile in which some rows attend nothing, before others in which they do; and rows that
+    """A tile in which some rows attend nothing, followed by tiles that they attend; and rows that
     attend nothing at all: O = 0 and LSE = -inf."""
     dense = np.ones((192, 256), bool)
-    dense[:, :64] = False  # a first block wholly masked
-    dense[1::2, :128] = False  # half of the rows have seen no key when others have
+    dense[:, :64] = False  # the first block is masked
+    dense[1::2, :128] = False  # half of the rows attend their first key later than the others
     dense[5] = dense[64:80] = dense[190] = False
     p = Problem(1, 2, 1, 192, 256, head_dim, mask_block=(64, 64), shared_kv=shared_kv)
     np.save(tmp_path / "mask.npy", dense)
@@ -183,8 +183,8 @@ def test_first_block_masked_and_rows_with_nothing(tmp_path: Path, head_dim: int,
 
 
 def test_masked_slots_cost_nothing(tmp_path: Path) -> None:
-    """The same bits with any number of MASKED slots at any place, and, where the CPU backend
-    counts, the same barriers, copies and mma."""
+    """The same bits with any number of MASKED slots anywhere. Where the CPU backend counts: the
+    same number of barriers, copies and mma."""
     p = Problem(1, 2, 2, 300, 300, mask_block=(64, 64), mask="window:90")
     m = masks.from_dense(masks.preset(p)[None, None], p.mask_block)
     rows = [[(m.indices[at][i], m.types[at][i], m.tile_indices[at][i]) for i in range(count)]
@@ -197,18 +197,18 @@ def test_masked_slots_cost_nothing(tmp_path: Path) -> None:
         sparse = masks.from_slots(slots, m.counts.shape, list(m.tiles), p.mask_block)
         lines.append(replace(p, mask=str(sparse.write(tmp_path / name))).options())
     solved = STEP05.solve_all(tmp_path / "out", lines)
-    for result, row in solved[1:]:
+    for result, record in solved[1:]:
         assert result.same_bits(solved[0][0])
         for count in ("count_barriers", "count_mma", "count_ldmatrix"):
-            assert row.get(count) == solved[0][1].get(count)
+            assert record.get(count) == solved[0][1].get(count)
 
 
 @pytest.mark.parametrize("past, not_compared", [("queries", 0), ("keys", 200)])
 def test_nan_in_a_tile_that_only_entries_past_the_end_attend(tmp_path: Path, past: str,
                                                              not_compared: int) -> None:
-    """Of V. Tiles of keys that no query attends are not visited. But where the mask has a query
-    attend keys past the last one, the tile may be: the check knows, and compares no such row. The
-    second head has no NaN."""
+    """NaN in V. Tiles of keys that no query attends are skipped. If the mask says that a query
+    attends keys past the last one, the tile may be visited: the check does not compare such rows.
+    The second head has no NaN."""
     p = Problem(1, 2, 2, 200, 200, mask_block=(256, 256))
     m = masks.from_dense(np.pad(np.ones((200, 64), bool), [(0, 0), (0, 136)])[None, None],
                          p.mask_block)
@@ -217,12 +217,12 @@ def test_nan_in_a_tile_that_only_entries_past_the_end_attend(tmp_path: Path, pas
     v[0, 0, 70 if past == "queries" else 195] = np.nan
     directory = write_inputs(tmp_path / "in", q, k, v)
     p = replace(p, mask=str(m.write(tmp_path / "mask")))
-    _, row = STEP05.solve(tmp_path / "out", *p.options_with_files(directory))
-    assert row["rows_not_compared"] == not_compared
+    _, record = STEP05.solve(tmp_path / "out", *p.options_with_files(directory))
+    assert record["rows_not_compared"] == not_compared
 
 
 def test_nan_beside_entries_of_a_tile_past_the_end(tmp_path: Path) -> None:
-    """Of V in its last row. A tile of keys that begins past it is not visited, whatever it says."""
+    """NaN in the last row of V. A tile of keys after it is skipped, whatever its mask is."""
     p = Problem(1, 1, 1, 64, 130, mask_block=(64, 256))
     m = masks.from_dense(np.pad(np.ones((64, 10), bool), [(0, 0), (0, 120)])[None, None],
                          p.mask_block)
@@ -231,14 +231,14 @@ def test_nan_beside_entries_of_a_tile_past_the_end(tmp_path: Path) -> None:
     v[0, 0, 129] = np.nan
     directory = write_inputs(tmp_path / "in", q, k, v)
     p = replace(p, mask=str(m.write(tmp_path / "mask")))
-    result, row = STEP05.solve(tmp_path / "out", *p.options_with_files(directory))
-    assert row["rows_not_compared"] == 0 and np.isfinite(result.o).all()
+    result, record = STEP05.solve(tmp_path / "out", *p.options_with_files(directory))
+    assert record["rows_not_compared"] == 0 and np.isfinite(result.o).all()
 
 
 # --- Bits -----------------------------------------------------------------------------------------
 
 def test_one_buffer_and_two_agree_bit_for_bit(tmp_path: Path) -> None:
-    """Both do the same arithmetic in the same order: only the copies come at other times."""
+    """Both do the same arithmetic in the same order: only the copies start at other times."""
     problems = [replace(problem_of(row), batch=1) for row in COMBINATIONS[::4]]
     one, two = ([result for result, _ in STEP05.solve_all(
         tmp_path / str(shared), [replace(p, shared_kv=shared).options() for p in problems], "none")]
@@ -249,7 +249,7 @@ def test_one_buffer_and_two_agree_bit_for_bit(tmp_path: Path) -> None:
 @pytest.mark.parametrize("mask", ["full", "causal"])
 @pytest.mark.parametrize("head_dim", [32, 64, 96, 128, 256])
 def test_steps_03_to_05_agree_bit_for_bit(tmp_path: Path, head_dim: int, mask: str) -> None:
-    """The tiles are of the same keys, in the same order."""
+    """The tiles have the same keys, in the same order."""
     problems = [Problem(1, 1, 1, n, kv, head_dim, dtype, mask) for dtype in ("fp16", "bf16")
                 for n, kv in ((1, 70), (200, 100), (130, 233))]
     lines = [p.options() for p in problems]

@@ -17,7 +17,7 @@ rng = np.random.default_rng(6)
 # --- The rotary embedding -------------------------------------------------------------------------
 
 def test_rotation_is_that_of_complex_numbers() -> None:
-    """Columns d and d + D/2 are the parts of a number that exp(i position base^(-2d/D)) turns."""
+    """Columns d and d + D/2 are a complex number, times exp(i position base^(-2d/D))."""
     x = rng.normal(size=(2, 5, 8))
     positions = np.array([0, 1, 2, 7, 1000])
     turns = np.exp(1j * positions[:, None] * BASE ** (-2 * np.arange(4) / 8))
@@ -26,8 +26,8 @@ def test_rotation_is_that_of_complex_numbers() -> None:
     assert np.allclose(rotate_halves(x, positions, BASE), expected, rtol=0, atol=1e-12)
 
 
-def test_stored_weights_are_put_in_order() -> None:
-    """Scores of permuted weights with neighbours turned are those of the ordered with halves."""
+def test_stored_weights_are_reordered() -> None:
+    """rotate_neighbours() on stored weights gives the scores of rotate_halves() on ordered ones."""
     x = rng.normal(size=(7, 12))
     stored = [rng.normal(size=(3 * 8, 12)) for _ in "qk"]
     positions = np.arange(7)
@@ -59,7 +59,7 @@ def test_attention_is_that_of_the_programs() -> None:
     assert np.allclose(a.lse, expected.lse[0], rtol=0, atol=1e-6)
 
 
-def test_what_is_kept_and_compared(tmp_path: Path) -> None:
+def test_stored_files_are_compared(tmp_path: Path) -> None:
     fresh, kept = tmp_path / "fresh", tmp_path / "kept"
     for name in ("one", "two"):
         fixtures.write(fresh / name, activations(), {"mask": "causal"})

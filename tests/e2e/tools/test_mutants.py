@@ -1,4 +1,4 @@
-"""The machinery of `make mutants`, on a few of them: the whole run takes too long for every day."""
+"""The code of `make mutants` on a few mutants: all of them would take too long."""
 
 import re
 import sys
@@ -13,7 +13,7 @@ from tests.lib.source_tree import SourceTree
 from tests.mutants.enumerate_mutants import Mutant, assigned_mutants
 from tests.mutants.equivalents import read_equivalents
 from tests.mutants.judge import ANSWER, FINDING, SURVIVED, Verdict
-from tests.mutants.table import report, row_of, score
+from tests.mutants.table import report, record_of, score
 
 KERNEL = "steps/step03_mma_shared_kv.cu | attention_kernel"
 
@@ -40,7 +40,8 @@ def test_mutants_are_the_same_every_time(assigned: dict) -> None:
     ("bound off by one", "first_key < key_end", "first_key <= key_end"),
     ("index + 1", "first_q + warp_row", "(first_q + warp_row) + 1"),
 ])
-def test_what_operators_do(assigned: dict, operator: str, original: str, text: str) -> None:
+def test_operators_make_these_mutants(assigned: dict, operator: str, original: str,
+                                      text: str) -> None:
     (mutant,) = [m for m in assigned["step03"]
                  if m.name == f"{KERNEL} | {operator} | {original} | 1"]
     assert mutant.text == text
@@ -54,17 +55,17 @@ def test_equivalents_are_mutants_and_have_reasons(assigned: dict) -> None:
 
 
 def test_score(capsys: pytest.CaptureFixture) -> None:
-    """Who does not compile, or is equivalent, does not count; who is listed must survive."""
+    """Mutants that do not compile or are equivalent do not count; listed ones must survive."""
     verdicts = {f"mutant {i}": Verdict(FINDING if i % 2 else ANSWER) for i in range(48)}
     verdicts |= {"equal": Verdict(SURVIVED), "broken": Verdict("not compiling")}
-    row = row_of("step01", verdicts, {"equal": "why"})
-    assert score(row) == 100.0 and report([row], sys.stdout) == 0
+    record = record_of("step01", verdicts, {"equal": "why"})
+    assert score(record) == 100.0 and report([record], sys.stdout) == 0
     assert "survived" not in capsys.readouterr().out
-    row = row_of("step01", verdicts, {})
-    assert 97.9 < score(row) < 98 and report([row], sys.stdout) == 1
+    record = record_of("step01", verdicts, {})
+    assert 97.9 < score(record) < 98 and report([record], sys.stdout) == 1
     assert "survived: equal\n" in capsys.readouterr().out
-    row = row_of("step01", verdicts, {"equal": "why", "mutant 3": "wrong"})
-    assert report([row], sys.stdout) == 1
+    record = record_of("step01", verdicts, {"equal": "why", "mutant 3": "wrong"})
+    assert report([record], sys.stdout) == 1
     assert "listed as equivalent, but caught: mutant 3\n" in capsys.readouterr().out
 
 
@@ -78,4 +79,4 @@ def test_three_mutants_are_caught(tmp_path: Path) -> None:
     (counts,) = [line.split() for line in done.stdout.splitlines() if re.match("step03  +3 ", line)]
     assert counts[1:3] == ["3", "0"] and counts[6:] == ["0", "0", "100.00", "%"]
     again = tree.make("mutants", "BACKEND=cpu", "STEP=03", f"ONLY={only}")
-    assert again.returncode == RIGHT and " of " not in again.stdout  # all are known
+    assert again.returncode == RIGHT and " of " not in again.stdout  # all verdicts are known

@@ -1,4 +1,4 @@
-"""make profile, make sass and make ptx: what of them needs no GPU, with stand-ins for the tools."""
+"""make profile, make sass and make ptx, as far as they need no GPU, with fake tools."""
 
 import os
 import re
@@ -17,7 +17,7 @@ from plots.tools.profile import BUSY, METRICS
 
 # --- Nsight Compute -------------------------------------------------------------------------------
 
-# What a launch may look like, in the units that ncu chooses.
+# Example launches, in the units that ncu chooses.
 COUNTED = {metric: ("10.5", "%") for metric in METRICS} | {
     BUSY["tensor cores (mma)"]: ("61.25", "%"),
     profiler.TIME: ("1.76", "ms"), profiler.DEVICE_BYTES: ("269.48", "Mbyte"),
@@ -28,7 +28,7 @@ KERNEL = "void attention_kernel<__half, 128>(Problem, Tensors)"
 
 
 def raw_page(*launches: tuple[str, dict[str, tuple[str, str]]]) -> str:
-    """As ncu prints it: a line of names, one of units, one for each launch."""
+    """A page as ncu prints it: a line of names, a line of units, a line for each launch."""
     names = ["ID", "Kernel Name", *METRICS]
     units = ["", "", *(launches[0][1][metric][1] for metric in METRICS)]
     rows = [[str(i), name, *(counted[metric][0] for metric in METRICS)]
@@ -39,7 +39,7 @@ def raw_page(*launches: tuple[str, dict[str, tuple[str, str]]]) -> str:
 
 @pytest.fixture
 def tools(tmp_path: Path) -> Path:
-    """A program, and an ncu that says what the file `page` holds and notes how it was called."""
+    """A program, and a fake ncu that prints the file `page` and logs its calls."""
     page = tmp_path / "page"
     page.write_text(raw_page((KERNEL, COUNTED)))
     write(tmp_path / "step03", 'echo "kernel     attention: 2048 blocks of 128 threads"')
@@ -61,7 +61,7 @@ def profile(tools: Path, *options: str, path: str | None = None) -> subprocess.C
                           timeout=60, check=False)
 
 
-def test_profile_in_words(tools: Path) -> None:
+def test_profile_explains_the_counts(tools: Path) -> None:
     done = profile(tools, "-n", "4096", "-m", "causal")
     assert (done.returncode, done.stderr) == (RIGHT, "")
     lines = done.stdout.splitlines()
@@ -86,7 +86,7 @@ def test_ncu_is_asked_for_the_forward_pass_alone(tools: Path) -> None:
     assert re.fullmatch(r"--import \S+/report.ncu-rep --page raw --csv", show)
 
 
-def test_every_launch_is_told(tools: Path) -> None:
+def test_every_launch_is_reported(tools: Path) -> None:
     spilling = COUNTED | {profiler.SPILLS[0]: ("3,000", "inst"),
                           profiler.WAVEFRONTS: ("0", ""), profiler.TIME: ("1.5", "us")}
     slower = {name: (value, spilling[name][1]) for name, (value, _) in COUNTED.items()}
@@ -115,8 +115,8 @@ def test_units(text: str, unit: str, value: float) -> None:
      "Failed to find metric"),
     ("", "exit 0", 3, "ncu counted no kernel"),
 ])
-def test_what_is_wrong_is_one_line(tools: Path, program: str, ncu: str, code: int,
-                                   said: str) -> None:
+def test_errors_of_the_tools_are_one_line(tools: Path, program: str, ncu: str, code: int,
+                                          said: str) -> None:
     if program:
         write(tools / "step03", program)
     if ncu:
@@ -153,7 +153,7 @@ def test_instructions_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture,
     monkeypatch.setattr(sys, "argv", ["", str(path)])
     assert machine_code.main() == 0
     assert capsys.readouterr().out == SUMMARY
-    # Without c++filt names stay as they are.
+    # Without c++filt names stay mangled.
     monkeypatch.setenv("PATH", str(tmp_path))
     assert machine_code.main() == 0
     assert capsys.readouterr().out == re.sub(r"(?m)^(\w+):", r"_Z13\1v:", SUMMARY)
@@ -195,8 +195,8 @@ def test_unknown_step(tree: Tree, target: str, step: str) -> None:
 
 
 @makefile
-def test_profile_hands_on_the_problem(tree: Tree) -> None:
-    """The program is built first, by compilers that are stand-ins, as is the one that profiles."""
+def test_make_profile_passes_the_problem_on(tree: Tree) -> None:
+    """The program is built first, with fake compilers; a fake ncu profiles it."""
     write(tree.bin / "python3", f'echo "python3 $*" >> {tree.log}')
     calls = tree.build("profile", "STEP=03", "BACKEND=cuda", "ARCH=sm_90",
                        "PROBLEM=-n 64 -m causal")

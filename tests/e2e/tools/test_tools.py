@@ -1,4 +1,4 @@
-"""The tools of the other tests, tested by themselves: a judge that cannot say no is none."""
+"""Tests of the tests' own tools: a check that never fails checks nothing."""
 
 import math
 from dataclasses import replace
@@ -37,7 +37,7 @@ def test_rounding_to_bf16_takes_the_nearest_and_of_two_the_even_one() -> None:
 
 
 def test_attention_by_hand() -> None:
-    """Two keys with scores 0 and ln 3: weights 1/4 and 3/4."""
+    """Two keys with scores 0 and ln 3: probabilities 1/4 and 3/4."""
     p = Problem(seqlen=1, seqlen_kv=2, head_dim=1, scale=1.0)
     q, k = np.array([[[[1.0]]]]), np.array([[[[0.0], [math.log(3)]]]])
     answer = attention(p, q, k, np.array([[[[8.0], [4.0]]]]))
@@ -87,7 +87,7 @@ def test_rule_finds_one_wrong_lse(index: tuple, value: float) -> None:
     assert found.startswith("LSE: 1 of 72 rows")
 
 
-def test_rule_wants_nan_where_nan_belongs() -> None:
+def test_rule_requires_nan_where_nan_is_expected() -> None:
     q, k, v = generator.rounded_inputs(SMALL)
     q[1, 1, 8, 0] = np.nan
     answer = attention(SMALL, q, k, v)
@@ -98,7 +98,7 @@ def test_rule_wants_nan_where_nan_belongs() -> None:
 
 
 def test_rule_finds_a_lost_key() -> None:
-    """The last key of 200 left out: the smallest mistake that a wrong tile end makes."""
+    """The last key of 200 is left out: the smallest error of a wrong tile boundary."""
     p = Problem(seqlen=64, seqlen_kv=200, dtype="bf16")
     q, k, v = generator.rounded_inputs(p)
     lost = attention(replace(p, seqlen_kv=199), q, k[:, :, :-1], v[:, :, :-1])

@@ -1,4 +1,5 @@
-/** @file Tests of host/base/json.c: the text of each kind of value, and whole lines or none. */
+/** @file Tests of host/base/json.c: the text of each kind of value; lines are written whole or not
+ * at all. */
 #include "host/base/json.h"
 
 #include <fcntl.h>
@@ -136,7 +137,7 @@ static void a_dash_is_standard_output_in_the_order_of_printing(void **state) {
   unlink(path);
 }
 
-/** The line that writer `which` appends: long, and of one letter only. */
+/** The line that writer `which` appends: long, and made of one letter. */
 static const char *line_of(int which) {
   static char line[3001];
   memset(line, 'a' + which, sizeof line - 1);

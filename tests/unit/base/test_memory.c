@@ -26,7 +26,7 @@ static void too_much_is_refused_by_name_and_size(void **state) {
   assert_memory_equal(error.text, "mask.npy: needs 4e+09 GB of memory, but only ", 45);
 }
 
-/** What is taken adds up until the next run begins. */
+/** The bytes allocated add up until the next run begins. */
 static void a_run_counts_what_it_takes(void **state) {
   (void)state;
   Error error;

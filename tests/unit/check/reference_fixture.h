@@ -1,6 +1,6 @@
 /**
  * @file
- * For the tests of the reference: random tensors and the results of all their rows. Includes
+ * Random tensors and the results of all their rows, for the tests of the reference. Includes
  * cmocka.h.
  */
 #ifndef REFERENCE_FIXTURE_H
@@ -15,7 +15,7 @@
 #include "host/check/reference.h"
 #include "host/io/random.h"
 
-#include <cmocka.h> /* last: its macro fail() would hide ours */
+#include <cmocka.h> /* last: its macro fail() would replace ours */
 
 /* Tensors and the results of all rows: o and base [rows][head_dim], lse [rows]. */
 typedef struct Fixture {

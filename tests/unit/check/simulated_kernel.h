@@ -1,6 +1,6 @@
 /**
  * @file
- * A small attention kernel on the CPU, right or wrong on demand, for the tests of the checker:
+ * A small attention kernel on the CPU for the tests of the checker, right or with a chosen mistake:
  * fp32, tiles of keys, online softmax, P rounded to the 16-bit type or not.
  */
 #ifndef SIMULATED_KERNEL_H
@@ -19,10 +19,10 @@ enum { BLOCK_M = 64, BLOCK_N = 32, LARGEST_DIM = 256 };
 typedef enum InputKind { INPUT_NORMAL, INPUT_OUTLIER, INPUT_SPIKY, INPUT_CONSTANT } InputKind;
 enum { INPUT_KINDS = 4 };
 
-/** What the kernel does wrong; all zero for a right one. */
+/** What the kernel does wrong; all zero for a right kernel. */
 typedef struct Mistakes {
   int64_t lost_key_plus_1; /**< this key is left out */
-  int64_t stale_v_tile;    /**< this tile (not 0) meets the V of the tile before */
+  int64_t stale_v_tile;    /**< this tile (not 0) is multiplied by the V of the tile before */
   bool top_left, no_division, wrong_kv_head;
 } Mistakes;
 
@@ -32,7 +32,7 @@ typedef struct Trial {
   uint8_t *o_block, *lse_block; /**< with guards */
   uint16_t *o;
   float *lse;
-  bool multiplies_masked_keys; /**< what the step would say of itself */
+  bool multiplies_masked_keys; /**< as the step would describe itself */
 } Trial;
 
 static inline int64_t elements(int64_t batch, int64_t heads, int64_t rows, int64_t dim) {
@@ -50,7 +50,7 @@ static inline void set_strides(Problem *p, bool bnhd) {
   p->k_strides = p->v_strides = dense_strides(p->kv_heads, p->kv_len, p->head_dim, bnhd);
 }
 
-/** One of 65536 normal numbers: as good here as a fresh one, and many times faster. */
+/** One of 65536 normal numbers: as good as a new one here, and many times faster. */
 static inline double pooled_normal(uint64_t seed, uint32_t tensor, int64_t index) {
   static double pool[1 << 16];
   if (pool[0] == 0) {
@@ -75,7 +75,7 @@ static inline uint16_t *draw_tensor(Dtype dtype, InputKind kind, uint64_t seed, 
   return x;
 }
 
-/** How many keys a query attends, from the first on. */
+/** How many keys a query attends, counted from the first key. */
 static inline int64_t keys_of(const Problem *p, int q) {
   const Mask mask = mask_simple(p);
   return mask_row_end(&mask, 0, 0, q, 1);
@@ -187,11 +187,11 @@ static inline void online_tile(const Problem *p, const uint16_t *k, const uint16
   row->l *= correction;
   for (int d = 0; d < p->head_dim; ++d) row->o[d] *= correction;
   for (int j = 0; j < keys; ++j) {
-    float weight = expf(s[j] - shift);
-    row->l += weight;
-    if (round_p) weight = element_value(p->dtype, element_bits(p->dtype, weight));
+    float prob = expf(s[j] - shift);
+    row->l += prob;
+    if (round_p) prob = element_value(p->dtype, element_bits(p->dtype, prob));
     load_row(p->dtype, v + j * p->v_strides.row, p->head_dim, x);
-    for (int d = 0; d < p->head_dim; ++d) row->o[d] += weight * x[d];
+    for (int d = 0; d < p->head_dim; ++d) row->o[d] += prob * x[d];
   }
 }
 

@@ -1,12 +1,12 @@
 /**
  * @file
- * The checker catches every kind of wrong output, and its text says what and where.
+ * The checker notices every kind of wrong output, and its text says what is wrong and where.
  */
 #include <omp.h>
 
 #include "verdict.h"
 
-/* Two heads of 150 x 150, solved rightly. */
+/* A right answer for two heads of 150 x 150. */
 static Trial solved(Dtype dtype) {
   const Problem p = new_problem(dtype, 2, 2, 150, 150);
   Trial t = new_trial(&p, INPUT_NORMAL, 3);
@@ -135,7 +135,7 @@ static void one_tile_unwritten(void **state) {
       "unwritten O in 64 rows: query tile 1 (rows 64..127) wholly of head 1", "|.U.|");
   assert_int_equal(r.values_unwritten, 4096);
   assert_int_equal(r.values_nan, 0);
-  /* And when none of its rows is in the sample. */
+  /* The same when none of its rows is in the sample. */
   expect_wrong(&t, CHECK_ROWS, 1,
                (const char *const[]){"4096 values never written", "| U.|", NULL});
   free_trial(&t);
@@ -221,9 +221,9 @@ static void nan_inputs_give_nan_outputs(void **state) {
   free_trial(&t);
 }
 
-/* Two values of V that all but cancel make the relative error of one row enormous; the other rows
- * are wrong all the same. */
-static void a_row_that_cancels_excuses_no_other(void **state) {
+/* Two values of V that nearly cancel make the relative error of one row very large; the other rows
+   are wrong too and must still be reported. */
+static void cancellation_in_one_row_excuses_no_other_row(void **state) {
   (void)state;
   const Problem p = new_problem(DTYPE_FP16, 1, 1, 64, 64);
   Trial t = new_trial(&p, INPUT_NORMAL, 7);
@@ -298,7 +298,7 @@ int main(void) {
       cmocka_unit_test(lse_wrong),
       cmocka_unit_test(a_row_with_nothing_to_attend_must_be_zero),
       cmocka_unit_test(nan_inputs_give_nan_outputs),
-      cmocka_unit_test(a_row_that_cancels_excuses_no_other),
+      cmocka_unit_test(cancellation_in_one_row_excuses_no_other_row),
       cmocka_unit_test(heads_with_infinite_v_are_counted_not_compared),
       cmocka_unit_test(a_large_output_fits_the_map),
   };

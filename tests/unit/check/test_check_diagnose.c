@@ -1,12 +1,9 @@
-/**
- * @file
- * Kernels with the usual mistakes: the checker catches them and names the mistake.
- */
+/** @file Kernels with common mistakes: the checker notices them and names the mistake. */
 #include <omp.h>
 
 #include "verdict.h"
 
-/* A kernel with a mistake must be caught in both types, and the mistake must be named. */
+/* A kernel with a mistake must be noticed in both types, and the mistake must be named. */
 static void expect_diagnosis(Problem p, const Mistakes *mistakes, const char *phrase) {
   for (int dtype = DTYPE_FP16; dtype <= DTYPE_BF16; ++dtype) {
     p.dtype = (Dtype)dtype;
@@ -49,7 +46,7 @@ static void mask_ignored(void **state) {
   free_trial(&t);
 }
 
-/* The last 64 of 16384 rows, all keys or as many as the causal mask leaves. */
+/* The last 64 of 16384 rows, with a full or a causal mask. */
 static void expect_diagnosis_of_long_rows(const Mistakes *mistakes, const char *phrase) {
   Problem p = new_problem(DTYPE_FP16, 1, 1, 64, 16384);
   p.mask = MASK_CAUSAL;

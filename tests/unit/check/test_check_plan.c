@@ -1,7 +1,4 @@
-/**
- * @file
- * Which rows the checker chooses.
- */
+/** @file Which rows the checker chooses. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -9,7 +6,7 @@
 
 #include "host/check/check.h"
 
-#include <cmocka.h> /* last: its macro fail() would hide ours */
+#include <cmocka.h> /* last: its macro fail() would replace ours */
 
 static Problem new_problem(int batch, int heads, int q_len, int kv_len) {
   return (Problem){.batch = batch,
@@ -36,7 +33,7 @@ static int64_t number(const Problem *p, RowIndex row) {
   return ((int64_t)row.batch * p->q_heads + row.head) * p->q_len + row.q;
 }
 
-/* In order, which also means that none is there twice. */
+/* In ascending order, so no row is there twice. */
 static void assert_ascending(const Problem *p, const CheckPlan *plan) {
   for (size_t i = 1; i < plan->count; ++i) {
     assert_true(number(p, plan->rows[i - 1]) < number(p, plan->rows[i]));
@@ -73,7 +70,7 @@ static void a_small_problem_is_checked_whole(void **state) {
   check_plan_free(&plan);
 }
 
-static void all_means_all(void **state) {
+static void check_all_chooses_all_rows(void **state) {
   (void)state;
   const Problem p = new_problem(1, 2, 5000, 1 << 20);
   CheckPlan plan = new_plan(&p, CHECK_ALL, 3, 64, 1);
@@ -83,7 +80,7 @@ static void all_means_all(void **state) {
   check_plan_free(&plan);
 }
 
-static void none_means_none(void **state) {
+static void check_none_chooses_no_rows(void **state) {
   (void)state;
   const Problem p = new_problem(1, 2, 50, 50);
   CheckPlan plan = new_plan(&p, CHECK_NONE, 3, 64, 1);
@@ -121,7 +118,7 @@ static void a_sample_has_the_size_wanted(void **state) {
   }
 }
 
-static void the_seed_alone_decides(void **state) {
+static void the_sample_depends_on_the_seed_alone(void **state) {
   (void)state;
   const Problem p = new_problem(4, 16, 4096, 4096);
   CheckPlan one = new_plan(&p, CHECK_DEFAULT, 0, 64, 7);
@@ -181,11 +178,11 @@ static void more_than_2_to_the_31_rows_can_be_sampled(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(a_small_problem_is_checked_whole),
-      cmocka_unit_test(all_means_all),
-      cmocka_unit_test(none_means_none),
+      cmocka_unit_test(check_all_chooses_all_rows),
+      cmocka_unit_test(check_none_chooses_no_rows),
       cmocka_unit_test(a_sample_holds_every_tile_edge),
       cmocka_unit_test(a_sample_has_the_size_wanted),
-      cmocka_unit_test(the_seed_alone_decides),
+      cmocka_unit_test(the_sample_depends_on_the_seed_alone),
       cmocka_unit_test(a_default_sample_is_affordable_and_reaches_every_head),
       cmocka_unit_test(edges_are_thinned_out_only_where_they_take_too_long),
       cmocka_unit_test(more_than_2_to_the_31_rows_can_be_sampled),

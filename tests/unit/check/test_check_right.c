@@ -1,6 +1,6 @@
 /**
  * @file
- * The checker never raises a false alarm: 20,000 right results of random shapes, from a kernel that
+ * The checker raises no false alarm: 20,000 right results of random shapes, from a kernel that
  * keeps P in fp32 and from one that rounds it as tensor cores do. TEST_TRIALS=N changes the number,
  * for sanitizers and valgrind.
  */
@@ -11,14 +11,14 @@
 
 #include "simulated_kernel.h"
 
-#include <cmocka.h> /* last: its macro fail() would hide ours */
+#include <cmocka.h> /* last: its macro fail() would replace ours */
 
 static int pick(uint64_t trial, uint32_t what, int choices) {
   return (int)(random_bits(99, what, trial) % (uint64_t)choices);
 }
 
 static Problem random_problem(uint64_t trial) {
-  /* Small dimensions more often: the time goes with the dimension, the surprises do not. */
+  /* Small dimensions are more frequent: large ones take longer and find no more mistakes. */
   static const int dims[] = {32, 32, 32, 64, 64, 96, 128, 256};
   Problem p = {.batch = 1 + pick(trial, 0, 2),
                .kv_heads = 1 + pick(trial, 1, 2),

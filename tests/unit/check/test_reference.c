@@ -1,7 +1,7 @@
 /**
  * @file
- * The reference, against closed forms and against a second implementation that shares no code with
- * it.
+ * The reference, compared with closed forms and with a second implementation that shares no code
+ * with it.
  */
 #include "reference_fixture.h"
 
@@ -30,12 +30,12 @@ static void equal_scores_give_the_mean_of_v(void **state) {
   free_fixture(&f);
 }
 
-static void one_large_score_picks_its_row_of_v(void **state) {
+static void one_large_score_selects_its_row_of_v(void **state) {
   (void)state;
   Fixture f = new_fixture(DTYPE_BF16, 1, 1, 40, 130, 160);
   memset(f.q, 0, row_count(&f.p) * 160 * 2);
   memset(f.k, 0, 2 * 130 * 160 * 2);
-  for (int b = 0; b < 2; ++b) { /* query q and key 3q + 1 meet in dimension q */
+  for (int b = 0; b < 2; ++b) { /* query q and key 3q + 1 are 1 in dimension q alone */
     for (int q = 0; q < 40; ++q) {
       f.q[(b * 40 + q) * 160 + q] = element_bits(DTYPE_BF16, 1024);
       f.k[(b * 130 + 3 * q + 1) * 160 + q] = element_bits(DTYPE_BF16, 1024);
@@ -54,7 +54,7 @@ static void one_large_score_picks_its_row_of_v(void **state) {
   free_fixture(&f);
 }
 
-static void a_constant_in_all_scores_moves_only_lse(void **state) {
+static void a_constant_in_all_scores_changes_only_lse(void **state) {
   (void)state;
   Fixture f = new_fixture(DTYPE_FP16, 1, 1, 7, 90, 64);
   for (int i = 0; i < 2 * 90; ++i) f.k[i * 64] = element_bits(DTYPE_FP16, 1); /* extra dimension */
@@ -87,8 +87,7 @@ static void only_the_product_of_q_and_scale_matters(void **state) {
   free_fixture(&f);
 }
 
-/* The obvious three loops, with the definitions of mask, grouping and rounding written out again.
- */
+/* Three plain loops, with the definitions of mask, grouping and rounding written again. */
 static void naive_row(const Fixture *f, RowIndex row, double *o, double *base, double *lse) {
   const Problem *p = &f->p;
   const int kv_head = row.head * p->kv_heads / p->q_heads;
@@ -113,13 +112,13 @@ static void naive_row(const Fixture *f, RowIndex row, double *o, double *base, d
   *lse = -INFINITY;
   if (max == -INFINITY) return;
   for (int key = 0; key < p->kv_len; ++key) {
-    const double weight = exp(s[key] - max);
-    const float weight32 = (float)weight;
-    const double rounded = element_value(p->dtype, element_bits(p->dtype, (double)weight32));
-    sum += weight;
-    base_sum += (double)weight32;
+    const double prob = exp(s[key] - max);
+    const float prob32 = (float)prob;
+    const double rounded = element_value(p->dtype, element_bits(p->dtype, (double)prob32));
+    sum += prob;
+    base_sum += (double)prob32;
     for (int d = 0; d < p->head_dim; ++d) {
-      o[d] += weight * v_at(f, row.batch, kv_head, key, d);
+      o[d] += prob * v_at(f, row.batch, kv_head, key, d);
       base[d] += rounded * v_at(f, row.batch, kv_head, key, d);
     }
   }
@@ -143,13 +142,13 @@ static void assert_same_as_naive(Fixture *f) {
     }
     for (size_t d = 0; d < dim; ++d) {
       assert_close(f->o[i * dim + d], o[d], 1e-13);
-      /* The same sums in the same order, so the same bits, and no rounding goes the other way. */
+      /* The same sums in the same order have the same bits, so no rounding differs. */
       assert_true(f->base[i * dim + d] == base[d]);
     }
   }
 }
 
-static void any_problem_is_as_the_naive_loops_have_it(void **state) {
+static void random_problems_agree_with_naive_loops(void **state) {
   (void)state;
   static const struct {
     int q_heads, kv_heads, q_len, kv_len, dim;
@@ -169,10 +168,10 @@ static void any_problem_is_as_the_naive_loops_have_it(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(equal_scores_give_the_mean_of_v),
-      cmocka_unit_test(one_large_score_picks_its_row_of_v),
-      cmocka_unit_test(a_constant_in_all_scores_moves_only_lse),
+      cmocka_unit_test(one_large_score_selects_its_row_of_v),
+      cmocka_unit_test(a_constant_in_all_scores_changes_only_lse),
       cmocka_unit_test(only_the_product_of_q_and_scale_matters),
-      cmocka_unit_test(any_problem_is_as_the_naive_loops_have_it),
+      cmocka_unit_test(random_problems_agree_with_naive_loops),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,7 +1,7 @@
 /**
  * @file
- * The rows of the reference: those that attend nothing or something infinite, in any layout, order
- * and company, each delivered once.
+ * The rows of the reference: rows that attend nothing or something infinite, in any layout and
+ * order, each delivered once.
  */
 #include <omp.h>
 
@@ -10,7 +10,7 @@
 static void a_row_with_nothing_to_attend_is_zero(void **state) {
   (void)state;
   Fixture f = new_fixture(DTYPE_FP16, 1, 1, 10, 4, 32);
-  f.p.mask = MASK_CAUSAL; /* rows 0..5 see nothing */
+  f.p.mask = MASK_CAUSAL; /* rows 0..5 attend nothing */
   f.v[0] = element_bits(DTYPE_FP16, NAN);
   run(&f);
   for (size_t q = 0; q < 6; ++q) {
@@ -84,7 +84,7 @@ static void the_layout_does_not_matter(void **state) {
 static void assert_row_is(void *context, size_t index, const ReferenceRow *row) {
   const Fixture *f = context;
   const size_t dim = (size_t)f->p.head_dim, i = (index * 37) % row_count(&f->p);
-#pragma omp critical(cmocka) /* whose assertions may not run in two threads at once */
+#pragma omp critical(cmocka) /* its assertions may not run in two threads at once */
   {
     assert_memory_equal(row->o, f->o + i * dim, dim * sizeof(double));
     assert_memory_equal(row->base, f->base + i * dim, dim * sizeof(double));
@@ -92,12 +92,12 @@ static void assert_row_is(void *context, size_t index, const ReferenceRow *row) 
   }
 }
 
-static void a_row_has_the_same_bits_in_any_company(void **state) {
+static void a_row_does_not_depend_on_the_other_rows(void **state) {
   (void)state;
   Fixture f = new_fixture(DTYPE_BF16, 4, 2, 50, 150, 96);
   f.p.mask = MASK_CAUSAL;
   run(&f);
-  RowIndex rows[500]; /* any order, repeats, several heads in a row */
+  RowIndex rows[500]; /* any order, with repeats, several rows of one head in sequence */
   for (size_t i = 0; i < 500; ++i) rows[i] = row_at(&f.p, i * 37 % row_count(&f.p));
   const Mask mask = mask_simple(&f.p);
   const HostInputs inputs = {f.q, f.k, f.v, &mask};
@@ -150,7 +150,7 @@ int main(void) {
       cmocka_unit_test(masked_keys_are_never_read),
       cmocka_unit_test(infinite_scores_follow_the_formula),
       cmocka_unit_test(the_layout_does_not_matter),
-      cmocka_unit_test(a_row_has_the_same_bits_in_any_company),
+      cmocka_unit_test(a_row_does_not_depend_on_the_other_rows),
       cmocka_unit_test(every_row_is_delivered_once_and_progress_ends_at_all),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,7 +1,7 @@
 /**
  * @file
- * For the tests of the checker: its verdict on a trial, and what its text must say. Includes
- * cmocka.h.
+ * For the tests of the checker: its verdict on a trial, and the phrases its text must contain.
+ * Includes cmocka.h.
  */
 #ifndef VERDICT_H
 #define VERDICT_H
@@ -12,7 +12,7 @@
 
 #include "simulated_kernel.h"
 
-#include <cmocka.h> /* last: its macro fail() would hide ours */
+#include <cmocka.h> /* last: its macro fail() would replace ours */
 
 static const Mistakes NO_MISTAKE;
 
@@ -41,7 +41,7 @@ static inline Verdict judge_rows(const Trial *t, CheckMode mode, int64_t rows) {
   return verdict;
 }
 
-/* The answer must be wrong and the text must hold every phrase; a NULL ends them. */
+/* The answer must be judged wrong and the text must contain every phrase; NULL ends the list. */
 static inline CheckResult expect_wrong(const Trial *t, CheckMode mode, int64_t rows,
                                        const char *const *phrases) {
   Verdict verdict = judge_rows(t, mode, rows);

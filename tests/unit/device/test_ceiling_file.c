@@ -1,4 +1,5 @@
-/** @file Tests of host/device/ceiling_file.c: what is kept comes back as it was, or not at all. */
+/** @file Tests of host/device/ceiling_file.c: saved ceilings are read back unchanged, or not at
+ * all. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -14,7 +15,7 @@
 
 static char directory[] = "/tmp/test_ceilings.XXXXXX";
 
-static int open_directory(void **state) {
+static int create_directory(void **state) {
   (void)state;
   return mkdtemp(directory) == NULL ? -1 : setenv("HOME", directory, 1);
 }
@@ -26,7 +27,7 @@ static int remove_directory(void **state) {
   return system(command);
 }
 
-static void what_is_kept_comes_back_for_the_same_device(void **state) {
+static void saved_ceilings_are_read_for_the_same_device(void **state) {
   (void)state;
   char path[PATH_MAX], expected[PATH_MAX];
   Ceilings read, some = {
@@ -48,7 +49,7 @@ static void what_is_kept_comes_back_for_the_same_device(void **state) {
   assert_false(ceilings_read("NVIDIA H200", &read));
 }
 
-static void without_a_place_nothing_is_kept(void **state) {
+static void nothing_is_saved_without_a_directory(void **state) {
   (void)state;
   char path[PATH_MAX];
   Ceilings some = {0};
@@ -59,8 +60,8 @@ static void without_a_place_nothing_is_kept(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(what_is_kept_comes_back_for_the_same_device),
-      cmocka_unit_test(without_a_place_nothing_is_kept),
+      cmocka_unit_test(saved_ceilings_are_read_for_the_same_device),
+      cmocka_unit_test(nothing_is_saved_without_a_directory),
   };
-  return cmocka_run_group_tests(tests, open_directory, remove_directory);
+  return cmocka_run_group_tests(tests, create_directory, remove_directory);
 }

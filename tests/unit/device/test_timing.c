@@ -1,5 +1,5 @@
-/** @file Tests of host/device/timing.c: how many passes are made and which of them count, by a
- * clock that tells what the test wants. */
+/** @file Tests of host/device/timing.c: how many passes are made and which of them are samples. A
+ * simulated clock gives the time of each pass. */
 #include "host/device/timing.h"
 
 #include <setjmp.h>
@@ -9,11 +9,10 @@
 
 #include <cmocka.h>
 
-/* --- Stand-ins for the step and for CUDA's runtime
- * ------------------------------------------------ */
+/* --- Replacements for the step and for CUDA's runtime ---------------------------------------- */
 
 static int passes, flushes;
-static float next_ms, growth; /* of the clock: what the next pass takes, and how much more each */
+static float next_ms, growth; /* of the next pass; its increase a pass */
 
 static cudaError_t forward(const Problem *problem, const Tensors *tensors, int heads,
                            cudaStream_t stream) {
@@ -74,8 +73,7 @@ bool device_ok(cudaError_t status, const char *what, Error *error) {
   return status == cudaSuccess;
 }
 
-/* --- Tests
- * ---------------------------------------------------------------------------------------- */
+/* --- Tests ----------------------------------------------------------------------------------- */
 
 static Timing time_passes(float first_ms, float more_ms, Sampling sampling) {
   Timing timing = {0};
@@ -84,7 +82,7 @@ static Timing time_passes(float first_ms, float more_ms, Sampling sampling) {
   next_ms = first_ms;
   growth = more_ms;
   assert_true(time_forward(NULL, NULL, 0, 1000, sampling, &timing, &error));
-  assert_int_equal(passes, timing.samples + 3); /* three warm up */
+  assert_int_equal(passes, timing.samples + 3); /* the first three are warm-up */
   return timing;
 }
 
@@ -111,14 +109,14 @@ static void slow_passes_take_three(void **state) {
 static void the_last_warm_up_tells_whether_a_pass_is_slow(void **state) {
   (void)state;
   const Sampling two = {.least = 2, .least_if_slow = 1, .min_time = 0};
-  assert_int_equal(time_passes(500, -100, two).samples, 2); /* 500, 400, 300 warm up */
+  assert_int_equal(time_passes(500, -100, two).samples, 2); /* 500, 400 and 300 are warm-up */
   assert_int_equal(time_passes(501, -100, two).samples, 1);
 }
 
 static void quantiles_are_of_the_samples_alone(void **state) {
   (void)state;
   const Sampling eleven = {.least = 11, .least_if_slow = 11, .min_time = 0};
-  const Timing timing = time_passes(1, 1, eleven); /* 1 to 3 warm up, 4 to 14 count */
+  const Timing timing = time_passes(1, 1, eleven); /* 1 to 3 are warm-up, 4 to 14 are samples */
   assert_float_equal(timing.p10_ms, 5, 1e-9);
   assert_float_equal(timing.median_ms, 9, 1e-9);
   assert_float_equal(timing.p90_ms, 13, 1e-9);

@@ -1,5 +1,4 @@
-/** @file Tests of float16.h: every 16-bit value, and every point where rounding changes its mind.
- */
+/** @file Tests of float16.h: every 16-bit value, and every double at which the rounding changes. */
 #include "float16.h"
 
 #include <math.h>
@@ -14,7 +13,7 @@ typedef struct Format {
   uint16_t (*round)(double x);
   float (*widen)(uint16_t bits);
   uint16_t infinity; /**< also the number of finite values of one sign, which are 0 .. infinity-1 */
-  double overflow;   /**< what follows the largest finite value, if exponents went on */
+  double overflow;   /**< the number that would follow the largest finite value */
 } Format;
 
 static const Format half_format = {double_to_half_bits, half_bits_to_float, 0x7c00, 0x1p16};
@@ -38,7 +37,7 @@ static void all_values_survive_a_round_trip(void **state) {
   check_round_trips(&bf16_format);
 }
 
-/** Neighbouring values a < b, and the doubles at and next to the middle between them. */
+/** Neighbouring values a < b, and the doubles at and next to their midpoint. */
 static void check_ties(const Format *format) {
   for (uint16_t a = 0; a < format->infinity; a++) {
     const uint16_t b = (uint16_t)(a + 1), sign = 0x8000;
@@ -71,7 +70,7 @@ static void values_are_those_of_the_standards(void **state) {
   assert_true(bf16_bits_to_float(0x7f7f) == 0x1.fep127f);
   assert_true(bf16_bits_to_float(0x0001) == 0x1p-133f);
   assert_true(bf16_bits_to_float(0xc049) == -3.140625f);
-  /* Every value in turn, against the definition: sign, exponent, fraction. */
+  /* Every value, compared with the definition: sign, exponent, fraction. */
   for (int bits = 0; bits < 0x7c00; bits++) {
     const int exponent = bits >> 10, fraction = bits & 0x3ff;
     const double expected = exponent ? ldexp(1024 + fraction, exponent - 25) : ldexp(fraction, -24);
@@ -103,11 +102,11 @@ static void zeros_infinities_and_nan_keep_their_meaning(void **state) {
 
 static void doubles_are_rounded_once(void **state) {
   (void)state;
-  /* Rounded to float first, these would land on a tie and then go down to even. */
+  /* Rounded to float first, these would become a tie and then be rounded down to even. */
   assert_int_equal(double_to_half_bits(1 + 0x1p-11 + 0x1p-40), 0x3c01);
   assert_int_equal(double_to_half_bits(0x1p-25 + 0x1p-60), 0x0001);
   assert_int_equal(double_to_bf16_bits(1 + 0x1p-8 + 0x1p-40), 0x3f81);
-  /* And these would land on a tie and then go up to even. */
+  /* And these would become a tie and then be rounded up to even. */
   assert_int_equal(double_to_half_bits(1 + 0x1.8p-10 - 0x1p-40), 0x3c01);
   assert_int_equal(double_to_bf16_bits(1 + 0x1.8p-7 - 0x1p-40), 0x3f81);
 }
@@ -128,7 +127,7 @@ static void halves_agree_with_the_compiler(void **state) {
   uint64_t random = 1;
   for (int i = 0; i < 200000; i++) {
     random = random * 6364136223846793005 + 1442695040888963407;
-    /* Exponents from under the smallest subnormal to over the largest value. */
+    /* Exponents from below the smallest subnormal to above the largest value. */
     const double x = ldexp((double)(int64_t)random, (int)(random >> 20 & 63) - 63 - 32);
     const Half half = (Half)x;
     uint16_t bits;

@@ -1,7 +1,7 @@
 /**
  * @file
- * Tests of host/io/npy.c: what is written is read back, files by others are read or refused, and
- * nothing half-written is ever left.
+ * Tests of host/io/npy.c: files are read back as they were written, files of other programs are
+ * read or refused, and no half-written file is left.
  */
 #include "host/io/npy.h"
 
@@ -15,7 +15,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cmocka.h> /* last: its macro fail() would hide ours */
+#include <cmocka.h> /* last: its macro fail() would replace ours */
 
 static const NpyTypes ANY_TYPE = {0x3f, "any"};
 static const NpyTypes HALF_OR_BOOL = {1 << NPY_F2 | 1 << NPY_B1, "<f2 or |b1"};
@@ -30,7 +30,7 @@ static int create_directory(void **state) {
   return 0;
 }
 
-/** Removing fails, and so do the tests, if one of them left a file behind. */
+/** Removing the directory fails, and so do the tests, if a test left a file behind. */
 static int remove_directory(void **state) {
   (void)state;
   return rmdir(directory);
@@ -220,7 +220,7 @@ static void a_failed_write_leaves_all_files_as_they_were(void **state) {
   assert_non_null(file);
   assert_int_equal(fread(kept, 1, sizeof kept, file), 3);
   fclose(file);
-  unlink(path); /* and nothing else is left, or removing the directory fails */
+  unlink(path); /* removing the directory fails if anything else is left */
   assert_false(npy_write("/no/such", files, 2, &error));
   assert_string_equal(error.text, "/no/such/b.npy: cannot write: No such file or directory");
 }

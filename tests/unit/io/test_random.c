@@ -1,6 +1,4 @@
-/** @file Tests of host/io/random.c: the same bits everywhere, and the distributions they should
- * have.
- */
+/** @file Tests of host/io/random.c: the same bits on every machine, and the right distributions. */
 #include "host/io/random.h"
 
 #include <math.h>
@@ -19,7 +17,7 @@ static uint64_t double_bits(double x) {
   return bits;
 }
 
-/** One element, with the bits that every machine must give. */
+/** One element, with its bits, which are the same on every machine. */
 typedef struct Stored {
   uint64_t seed;
   uint32_t tensor;
@@ -67,14 +65,14 @@ static uint64_t undo_shift(uint64_t y, int shift) {
   return x;
 }
 
-/** SplitMix64's finaliser backwards. */
+/** The inverse of SplitMix64's finaliser. */
 static uint64_t unmix(uint64_t x) {
   x = undo_shift(x, 31) * inverse(0x94d049bb133111eb);
   x = undo_shift(x, 27) * inverse(0xbf58476d1ce4e5b9);
   return undo_shift(x, 30);
 }
 
-/** The index at which stream 0 of seed 0 has the given bits: the way to the ends of the tails. */
+/** The index at which stream 0 of seed 0 has the given bits, to reach the ends of the tails. */
 static uint64_t index_of(uint64_t bits) {
   return (unmix(bits) - unmix(random_bits(0, 0, 0))) * inverse(0x9e3779b97f4a7c15);
 }
@@ -89,15 +87,15 @@ static void uniforms_keep_clear_of_0_and_1(void **state) {
 
 static void normals_follow_the_distribution_function(void **state) {
   (void)state;
-  /* From the centre to the end of the tail, across both seams of AS 241 at |q| = 0.425 and r = 5.
-   */
+  /* From the centre to the end of the tail, across both boundaries of AS 241, |q| = 0.425 and r =
+     5. */
   for (int k = 1; k <= 52; k++) {
     for (int part = 0; part < 16; part++) {
       const uint64_t below = ((uint64_t)(16 + part) << 59) >> k;
       const double p = random_uniform(0, 0, index_of(below));
       const double z = random_normal(0, 0, index_of(below));
       const double back = erfc(-z / sqrt(2)) / 2;
-      /* p changes by about |z| p dz, so the last bit of z alone moves it by z^2 p 2^-53. */
+      /* p changes by about |z| p dz, so the last bit of z alone changes it by z^2 p 2^-53. */
       assert_true(fabs(back - p) <= 1e-15 * p * (2 + z * z));
       assert_true(random_normal(0, 0, index_of(~below)) == -z);
     }
@@ -127,7 +125,7 @@ static void moments_of_normals_are_right(void **state) {
     for (int k = 1; k <= 4; k++) sums[k] += pow(z, k);
     beyond_3 += fabs(z) > 3;
   }
-  /* Five standard deviations each: 1, sqrt(2), sqrt(15), sqrt(96) over the root of the samples. */
+  /* Five standard deviations each: 1, sqrt(2), sqrt(15), sqrt(96), over the root of the samples. */
   assert_true(fabs(sums[1]) < 5 * sqrt(SAMPLES));
   assert_true(fabs(sums[2] - SAMPLES) < 5 * sqrt(2.0 * SAMPLES));
   assert_true(fabs(sums[3]) < 5 * sqrt(15.0 * SAMPLES));
@@ -135,7 +133,7 @@ static void moments_of_normals_are_right(void **state) {
   assert_in_range(beyond_3, 540 - 116, 540 + 116);
 }
 
-/** A sequence of numbers: element i is that of the stream at index + i. */
+/** A sequence of numbers: element i is the stream's number at index + i. */
 typedef struct Sequence {
   uint64_t seed;
   uint32_t tensor;

@@ -1,16 +1,16 @@
 /**
  * @file
- * What the lab makes of atomics, of memory that blocks hand to each other, and of the source of a
- * copy that is still under way: faults, and right kernels of which it says nothing.
+ * What the lab says about atomics, about memory that one block writes and another reads, and about
+ * writes to the source of a copy in flight: faulty kernels, and right ones without findings.
  */
 #include "../tests/unit/lab/lab_testing.h"
 #include "device/ptx.cuh"
 
 extern __shared__ __align__(16) unsigned char smem[];
 
-/* --- Blocks that hand over memory ------------------------------------------------------------ */
+/* --- Blocks that read what others wrote ------------------------------------------------------ */
 
-/** The block that is last sums what all have written, one element more if WRONG. */
+/** The last block sums what all blocks have written, and one element more if WRONG. */
 template <bool WRONG>
 __global__ void sum_in_the_last_block(int *parts, unsigned *done, int *sum) {
   if (threadIdx.x != 0) return;
@@ -29,7 +29,7 @@ static void the_last_block_may_read_what_others_wrote(void **) {
   assert_finds_nothing();
 }
 
-static void the_last_block_may_not_read_more(void **) {
+static void a_read_of_unwritten_memory_is_reported_after_atomics(void **) {
   char text[4096];
   int *parts = named<int>("parts", 9), *sum = named<int>("sum", 1);
   sum_in_the_last_block<true><<<8, 32>>>(parts, named_zeros<unsigned>("done", 1), sum);
@@ -64,8 +64,8 @@ __global__ void count_threads(unsigned *count, unsigned *out) {
 }
 enum { COUNT_LINE = __LINE__ - 4 };
 
-/** The sum is not to be relied on, and neither is any other that reads what was there. */
-static void an_addition_reads(void **) {
+/** An atomic addition reads its target, so the target must have been written before. */
+static void an_addition_to_unwritten_memory_is_reported(void **) {
   unsigned *out = named<unsigned>("out", 64);
   count_threads<<<1, 32>>>(named_zeros<unsigned>("zero", 1), out);
   assert_finds_nothing();
@@ -79,7 +79,7 @@ __global__ void add_in_every_block(unsigned *count) {
 }
 enum { EVERY_LINE = __LINE__ - 2 };
 
-static void additions_do_not_excuse_each_other(void **) {
+static void every_addition_to_unwritten_memory_is_reported(void **) {
   add_in_every_block<<<8, 1>>>(named<unsigned>("count", 1));
   assert_finds({LAB_GLOBAL_UNWRITTEN, EVERY_LINE, 0, "add_in_every_block",
                 "8 times, first: block 0 thread 0, count + 0 (4 bytes)"});
@@ -142,7 +142,7 @@ static void a_plain_read_after_atomics_needs_a_barrier(void **) {
   assert_contains(text, place);
 }
 
-/** Block 0 adds, the others access plainly. */
+/** Block 0 uses atomics, the other blocks plain accesses. */
 __global__ void add_beside(int *value, int *out, bool write) {
   if (blockIdx.x == 0) {
     atomicAdd(value, 1);
@@ -183,14 +183,14 @@ __global__ void write_the_source(uint4 *in, unsigned *out, int at, bool wrong) {
 }
 enum { SOURCE_COPY = __LINE__ - 9, SOURCE_WRITE = __LINE__ - 5 };
 
-static void sources_stay_until_the_wait(void **) {
+static void a_source_must_not_change_before_the_wait(void **) {
   uint4 *in = named_zeros<uint4>("in", 65);
   unsigned *out = named<unsigned>("out", 64);
   char text[4096], place[256];
   write_the_source<<<1, 64, 1024>>>(in, out, 40, false);
   write_the_source<<<1, 64, 1024>>>(in, out, 64, true);
   assert_finds_nothing();
-  /* Thread 40 may start its copy before the write or behind it. */
+  /* Thread 40 may start its copy before or after the write. */
   write_the_source<<<1, 64, 1024>>>(in, out, 40, true);
   findings_text(text, sizeof text);
   snprintf(place, sizeof place,
@@ -200,7 +200,8 @@ static void sources_stay_until_the_wait(void **) {
   assert_contains(text, place);
 }
 
-/** A thread may copy what it has just written itself, or another lane before a __syncwarp(). */
+/** A thread may copy what it has written itself, or what another lane wrote before a __syncwarp().
+ * */
 template <bool RIGHT>
 __global__ void write_and_copy(uint4 *in, unsigned *out) {
   uint4 *tile = (uint4 *)smem;
@@ -214,7 +215,7 @@ __global__ void write_and_copy(uint4 *in, unsigned *out) {
 }
 enum { OWN_WRITE = __LINE__ - 7, OTHERS_COPY = __LINE__ - 5 };
 
-static void sources_are_written_before_a_warp_barrier(void **) {
+static void a_source_written_by_another_lane_needs_a_warp_barrier(void **) {
   uint4 *in = named_zeros<uint4>("in", 32);
   unsigned *out = named<unsigned>("out", 32);
   char text[4096];
@@ -231,16 +232,16 @@ int main() {
 #define LAB_TEST(test) cmocka_unit_test_setup_teardown(test, start_lab, stop_lab)
   const CMUnitTest tests[] = {
       LAB_TEST(the_last_block_may_read_what_others_wrote),
-      LAB_TEST(the_last_block_may_not_read_more),
+      LAB_TEST(a_read_of_unwritten_memory_is_reported_after_atomics),
       LAB_TEST(an_exchange_writes),
-      LAB_TEST(an_addition_reads),
-      LAB_TEST(additions_do_not_excuse_each_other),
+      LAB_TEST(an_addition_to_unwritten_memory_is_reported),
+      LAB_TEST(every_addition_to_unwritten_memory_is_reported),
       LAB_TEST(shared_counters_start_unwritten),
       LAB_TEST(a_plain_write_before_atomics_needs_a_barrier),
       LAB_TEST(a_plain_read_after_atomics_needs_a_barrier),
       LAB_TEST(atomics_of_a_block_race_with_plain_accesses_of_others),
-      LAB_TEST(sources_stay_until_the_wait),
-      LAB_TEST(sources_are_written_before_a_warp_barrier),
+      LAB_TEST(a_source_must_not_change_before_the_wait),
+      LAB_TEST(a_source_written_by_another_lane_needs_a_warp_barrier),
   };
   return run_in_all_settings("lab", tests);
 }

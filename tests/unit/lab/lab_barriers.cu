@@ -1,7 +1,7 @@
 /**
  * @file
- * Barriers and warp instructions that not all threads reach, though the launch goes on: the lab
- * says who waits where.
+ * Barriers and warp instructions that not all threads reach, in launches that complete: the lab
+ * says which threads wait where.
  */
 #include "../tests/unit/lab/lab_testing.h"
 
@@ -18,7 +18,7 @@ __global__ void barrier_in_each_branch(int *out) {
 }
 enum { THEN_BARRIER = __LINE__ - 6, ELSE_BARRIER = __LINE__ - 4 };
 
-static void threads_meet_at_one_barrier(void **) {
+static void threads_at_different_barriers_are_reported(void **) {
   barrier_in_each_branch<<<2, 16>>>(named<int>("out", 64));
   lab_start(LAB_RACES);
   barrier_in_each_branch<<<2, 64>>>(named<int>("out", 64));
@@ -49,7 +49,7 @@ __global__ void barriers_by_warp(int *out) {
 }
 enum { BARRIER_BY_WARP = __LINE__ - 3 };
 
-static void threads_do_not_exit_before_a_barrier(void **) {
+static void exits_before_a_barrier_are_reported(void **) {
   barriers_by_warp<<<1, 32>>>(named<int>("out", 96));
   assert_finds_nothing();
   barriers_by_warp<<<1, 96>>>(named<int>("out", 96));
@@ -57,7 +57,7 @@ static void threads_do_not_exit_before_a_barrier(void **) {
                 "2 times, first: block 0 thread 32, threads 32-95 here, without threads 0-31"});
 }
 
-/** The same barrier of the source, reached through two calls. */
+/** One barrier in the source, reached through two calls. */
 static __device__ __forceinline__ void store_and_wait(int *out, int value) {
   out[threadIdx.x] = value;
   __syncthreads();
@@ -74,7 +74,7 @@ __global__ void barrier_in_a_function(int *out) {
 
 enum { FIRST_CALL = __LINE__ - 6 };
 
-static void calls_of_one_function_are_apart(void **) {
+static void two_calls_of_one_function_are_two_barriers(void **) {
   barrier_in_a_function<<<1, 64>>>(named<int>("out", 66));
   assert_finds({LAB_BARRIER_APART, WAIT_OF_BOTH, WAIT_OF_BOTH, "barrier_in_a_function",
                 "1 time, first: block 0 thread 0, the other thread 1, threads "
@@ -83,7 +83,7 @@ static void calls_of_one_function_are_apart(void **) {
                 FIRST_CALL, FIRST_CALL + 2});
 }
 
-/** Compilers make several calls of one that they unroll a loop around. */
+/** A compiler that unrolls the loop makes several calls of the one in the source. */
 __global__ void unrolled_barriers(int *out) {
 #pragma GCC unroll 4
   for (int i = 0; i < 4; i++) {
@@ -92,7 +92,7 @@ __global__ void unrolled_barriers(int *out) {
   }
 }
 
-static void copies_of_one_barrier_are_one(void **) {
+static void an_unrolled_barrier_is_one_barrier(void **) {
   unrolled_barriers<<<1, 64>>>(named<int>("out", 64));
   assert_finds_nothing();
 }
@@ -110,7 +110,7 @@ __global__ void shuffle_in_each_branch(int *out) {
 }
 enum { THEN_SHUFFLE = __LINE__ - 6, ELSE_SHUFFLE = __LINE__ - 4 };
 
-static void lanes_meet_at_one_instruction(void **) {
+static void lanes_at_different_shuffles_are_reported(void **) {
   shuffle_in_each_branch<<<1, 8>>>(named<int>("out", 64));
   assert_finds_nothing();
   shuffle_in_each_branch<<<1, 64>>>(named<int>("out", 64));
@@ -122,9 +122,12 @@ static void lanes_meet_at_one_instruction(void **) {
 int main() {
 #define LAB_TEST(test) cmocka_unit_test_setup_teardown(test, start_lab, stop_lab)
   const CMUnitTest tests[] = {
-      LAB_TEST(threads_meet_at_one_barrier),          LAB_TEST(blocks_may_take_different_barriers),
-      LAB_TEST(threads_do_not_exit_before_a_barrier), LAB_TEST(calls_of_one_function_are_apart),
-      LAB_TEST(copies_of_one_barrier_are_one),        LAB_TEST(lanes_meet_at_one_instruction),
+      LAB_TEST(threads_at_different_barriers_are_reported),
+      LAB_TEST(blocks_may_take_different_barriers),
+      LAB_TEST(exits_before_a_barrier_are_reported),
+      LAB_TEST(two_calls_of_one_function_are_two_barriers),
+      LAB_TEST(an_unrolled_barrier_is_one_barrier),
+      LAB_TEST(lanes_at_different_shuffles_are_reported),
   };
   return run_in_all_settings("lab", tests);
 }

@@ -1,11 +1,11 @@
 /**
  * @file
- * Races on global memory between blocks: which two the lab names, where, and how many bytes it
- * counts, whatever their order and their spread over OS threads.
+ * Races between blocks on global memory: which two accesses the lab names, at which lines, and how
+ * many bytes it counts, in every order and on any number of OS threads.
  */
 #include "../tests/unit/lab/lab_testing.h"
 
-/** Expects the same in many orders. */
+/** Expects the same finding in many orders. */
 static void assert_always_finds(void (*launch)(), const Expected &expected,
                                 const char *file = __builtin_FILE()) {
   for (const char *order : {"forward", "reverse", "random:1", "random:2"}) {
@@ -41,32 +41,32 @@ __global__ void write_at_two_places(int *out) {
 }
 enum { EVEN_WRITES = __LINE__ - 5, ODD_WRITES = __LINE__ - 3 };
 
-static void both_places_and_blocks_are_told(void **) {
+static void both_lines_and_blocks_are_reported(void **) {
   assert_always_finds([] { write_at_two_places<<<40, 8>>>(values); },
                       {LAB_BLOCKS_WRITE_WRITE, ODD_WRITES, EVEN_WRITES, "write_at_two_places",
                        "32 bytes, first: block 3, the other block 4, values + 0 (256 bytes)"});
 }
 
-/** In three dimensions blocks are counted x first. */
+/** Blocks of a three-dimensional grid are numbered x first. */
 __global__ void write_bytes(unsigned char *out) {
   if (blockIdx.z == 1) out[5 + threadIdx.x] = 1;
 }
 enum { WRITE_BYTES = __LINE__ - 2 };
 
-static void bytes_are_counted(void **) {
+static void racing_bytes_are_counted(void **) {
   assert_always_finds([] { write_bytes<<<dim3(2, 1, 2), 3>>>((unsigned char *)values); },
                       {LAB_BLOCKS_WRITE_WRITE, WRITE_BYTES, WRITE_BYTES, "write_bytes",
                        "3 bytes, first: block 2, the other block 3, values + 5 (256 bytes)"});
 }
 
-/** One block writes vectors, the other the second half of one of them. */
+/** One block writes vectors, the other writes the second half of one of them. */
 __global__ void write_vectors(int *out) {
   if (blockIdx.x == 0) ((int4 *)out)[threadIdx.x] = make_int4(1, 2, 3, 4);
   if (blockIdx.x == 1 && threadIdx.x < 2) out[14 + threadIdx.x] = 5;
 }
 enum { WRITE_VECTOR = __LINE__ - 3, WRITE_HALF = __LINE__ - 2 };
 
-static void pieces_may_be_of_any_size(void **) {
+static void accesses_of_different_sizes_race(void **) {
   assert_always_finds([] { write_vectors<<<2, 8>>>(values); },
                       {LAB_BLOCKS_WRITE_WRITE, WRITE_VECTOR, WRITE_HALF, "write_vectors",
                        "8 bytes, first: block 0, the other block 1, values + 56 (256 bytes)"});
@@ -77,7 +77,7 @@ __global__ void write_in_blocks(int *out, unsigned step) {
 }
 enum { WRITE_IN_BLOCKS = __LINE__ - 2 };
 
-static void blocks_may_be_far_apart(void **) {
+static void distant_blocks_race(void **) {
   lab_start(LAB_BLOCKS);
   write_in_blocks<<<65536, 1>>>(values, 65535);
   assert_finds({LAB_BLOCKS_WRITE_WRITE, WRITE_IN_BLOCKS, WRITE_IN_BLOCKS, "write_in_blocks",
@@ -86,7 +86,7 @@ static void blocks_may_be_far_apart(void **) {
 
 /* --- A reader and a writer ------------------------------------------------------------------- */
 
-/** Every block reads, and those in the middle write a word each. */
+/** Every block reads; four blocks also write a word each. */
 __global__ void read_and_write(int *out, int first_writer) {
   const int i = (int)blockIdx.x - first_writer;
   if (i >= 0 && i < 4) out[i] = 1;
@@ -94,23 +94,23 @@ __global__ void read_and_write(int *out, int first_writer) {
 }
 enum { BLOCK_WRITES = __LINE__ - 3, BLOCK_READS = __LINE__ - 2 };
 
-static void a_reader_and_a_writer_are_told(void **) {
+static void a_reader_and_a_writer_are_reported(void **) {
   assert_always_finds([] { read_and_write<<<12, 1>>>(values, 4); },
                       {LAB_BLOCKS_WRITE_READ, BLOCK_READS, BLOCK_WRITES, "read_and_write",
                        "4 bytes, first: block 0, the other block 7, values + 12 (256 bytes)"});
-  /* The lowest block is the writer itself: it is the next that races with it. */
+  /* The lowest block is the writer itself, so the next block races with it. */
   assert_always_finds([] { read_and_write<<<12, 1>>>(values, -3); },
                       {LAB_BLOCKS_WRITE_READ, BLOCK_READS, BLOCK_WRITES, "read_and_write",
                        "4 bytes, first: block 1, the other block 0, values + 12 (256 bytes)"});
 }
 
-/** What a block itself wrote, it may read, also where others wrote before it. */
+/** A block may read what it wrote, even if other blocks wrote there before. */
 __global__ void write_and_read_back(int *out, int *sums) {
   out[0] = (int)blockIdx.x;
   sums[blockIdx.x] = out[0];
 }
 
-static void what_a_block_wrote_is_written(void **) {
+static void a_block_may_read_what_it_wrote(void **) {
   int *fresh = named<int>("fresh", 1);
   lab_start(LAB_INIT);
   write_and_read_back<<<16, 1>>>(fresh, values);
@@ -120,9 +120,9 @@ static void what_a_block_wrote_is_written(void **) {
 int main() {
 #define LAB_TEST(test) cmocka_unit_test_setup_teardown(test, allocate, stop_lab)
   const CMUnitTest tests[] = {
-      LAB_TEST(both_places_and_blocks_are_told), LAB_TEST(bytes_are_counted),
-      LAB_TEST(pieces_may_be_of_any_size),       LAB_TEST(blocks_may_be_far_apart),
-      LAB_TEST(a_reader_and_a_writer_are_told),  LAB_TEST(what_a_block_wrote_is_written),
+      LAB_TEST(both_lines_and_blocks_are_reported), LAB_TEST(racing_bytes_are_counted),
+      LAB_TEST(accesses_of_different_sizes_race),   LAB_TEST(distant_blocks_race),
+      LAB_TEST(a_reader_and_a_writer_are_reported), LAB_TEST(a_block_may_read_what_it_wrote),
   };
   return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

@@ -1,6 +1,7 @@
 /**
  * @file
- * What the lab counts of cp.async, ldmatrix and mma, for kernels whose counts can be told by hand.
+ * What the lab counts for cp.async, ldmatrix and mma, in kernels whose counts can be computed by
+ * hand.
  */
 #include <utility>
 
@@ -9,30 +10,30 @@
 
 extern __shared__ __align__(16) unsigned char smem[];
 
-__global__ void copy_and_multiply(const uint4 *in, float *out, int pitch) {
+__global__ void copy_and_multiply(const uint4 *in, float *out, int stride) {
   uint4 *rows = (uint4 *)smem;
-  cp_async_16(&rows[threadIdx.x * pitch], &in[threadIdx.x], threadIdx.x < 16);
+  cp_async_16(&rows[threadIdx.x * stride], &in[threadIdx.x], threadIdx.x < 16);
   cp_async_commit();
   cp_async_wait<0>();
   __syncwarp();
   uint32_t a[4];
-  ldmatrix_x4(a, &rows[threadIdx.x * pitch]);
+  ldmatrix_x4(a, &rows[threadIdx.x * stride]);
   float d[4] = {};
   mma_m16n8k16<__half>(d, a, a[0], a[1]);
   out[threadIdx.x] = __shfl_xor_sync(~0u, d[0], 1);
   __syncthreads();
 }
 
-static LabCounts copy_with_pitch(int pitch) {
+static LabCounts copy_with_stride(int stride) {
   const uint4 *in = named_zeros<uint4>("in", 32);
   float *out = named<float>("out", 32);
   lab_start(LAB_EVERYTHING & ~LAB_INIT);
-  copy_and_multiply<<<1, 32, 32 * 9 * 16>>>(in, out, pitch);
+  copy_and_multiply<<<1, 32, 32 * 9 * 16>>>(in, out, stride);
   return counts_of_kernel();
 }
 
 static void instructions_are_counted_by_warps(void **) {
-  const LabCounts counts = copy_with_pitch(1);
+  const LabCounts counts = copy_with_stride(1);
   assert_sectors(counts.copy_global, 1, 8, 256, 256, 8); /* zero fills read nothing */
   assert_waves(counts.copy_shared, 1, 2, 2, 1);          /* zeros of 8 lanes, and of 8 more */
   assert_waves(counts.ldmatrix, 1, 4, 4, 1);
@@ -43,30 +44,30 @@ static void instructions_are_counted_by_warps(void **) {
   assert_int_equal(counts.warp_barriers, 1);
 }
 
-/** Rows of 128 bytes, as a tile of 64 columns has; `pitch` is that in shared memory, in 16 bytes.
- */
-__global__ void copy_rows(const uint4 *in, int pitch, int valid) {
+/** Rows of 128 bytes, as in a tile of 64 columns; `stride` is in shared memory, in units of 16
+ * bytes. */
+__global__ void copy_rows(const uint4 *in, int stride, int valid) {
   uint4 *rows = (uint4 *)smem;
   const int lane = threadIdx.x;
-  cp_async_16(&rows[lane / 8 * pitch + lane % 8], &in[lane], lane < valid);
+  cp_async_16(&rows[lane / 8 * stride + lane % 8], &in[lane], lane < valid);
   cp_async_commit();
   cp_async_wait<0>();
 }
 
-static LabCounts copied_rows(int pitch, int valid) {
+static LabCounts copied_rows(int stride, int valid) {
   const uint4 *in = named_zeros<uint4>("in", 32);
   lab_start(LAB_TRAFFIC | LAB_BANKS);
-  copy_rows<<<1, 32, 4 * 9 * 16>>>(in, pitch, valid);
+  copy_rows<<<1, 32, 4 * 9 * 16>>>(in, stride, valid);
   return counts_of_kernel();
 }
 
-static void sectors_of_copies_are_cut_by_their_targets(void **) {
+static void unaligned_targets_split_the_sectors_of_copies(void **) {
   LabCounts counts = copied_rows(8, 32);
   assert_sectors(counts.copy_global, 1, 16, 512, 512, 16);
   assert_int_equal(counts.copy_lookups, 16);
-  assert_waves(counts.copy_shared, 1, 0, 0, 0); /* what arrives is no wavefront */
+  assert_waves(counts.copy_shared, 1, 0, 0, 0); /* data that arrives is no wavefront */
 
-  counts = copied_rows(9, 32); /* every other row begins in the middle of 32 bytes */
+  counts = copied_rows(9, 32); /* every second row begins in the middle of 32 bytes */
   assert_sectors(counts.copy_global, 1, 4 + 8 + 4 + 8, 512, 512, 24);
   assert_int_equal(counts.copy_lookups, 4 + 5 + 4 + 5);
 
@@ -75,8 +76,8 @@ static void sectors_of_copies_are_cut_by_their_targets(void **) {
   assert_waves(counts.copy_shared, 1, 4, 4, 1);
 }
 
-/** Which lanes copy zeros changes from copy to copy, and nothing waits in between. */
-__global__ void copy_zeros_in_turns(const uint4 *in) {
+/** The lanes that copy zeros are different in each copy, and no copy is waited for in between. */
+__global__ void copy_zeros_by_turns(const uint4 *in) {
   uint4 *rows = (uint4 *)smem;
   const int lane = threadIdx.x;
   for (int i = 0; i < 4; i++) {
@@ -86,10 +87,10 @@ __global__ void copy_zeros_in_turns(const uint4 *in) {
   cp_async_wait<0>();
 }
 
-static void lanes_that_copy_zeros_stay_in_their_request(void **) {
+static void zero_fills_belong_to_the_request_of_their_warp(void **) {
   const uint4 *in = named_zeros<uint4>("in", 32);
   lab_start(LAB_TRAFFIC | LAB_BANKS);
-  copy_zeros_in_turns<<<1, 32, 4 * 32 * 16>>>(in);
+  copy_zeros_by_turns<<<1, 32, 4 * 32 * 16>>>(in);
   const LabCounts counts = counts_of_kernel();
   assert_sectors(counts.copy_global, 4, 4 * 12, 4 * 24 * 16, 4 * 24 * 16, 12);
   assert_waves(counts.copy_shared, 4, 4, 4, 1);
@@ -116,25 +117,25 @@ static void copy_to_many_arrays(std::integer_sequence<int, NUMBERS...>) {
   }
 }
 
-/** They lie far from each other, and far from dynamic shared memory. */
+/** The arrays lie far from each other, and far from dynamic shared memory. */
 static void copies_to_static_arrays_have_as_many_sectors(void **) {
   copy_to_many_arrays(std::make_integer_sequence<int, 24>());
 }
 
-static void rows_of_ldmatrix_conflict(void **) {
-  const LabCounts counts = copy_with_pitch(8);
+static void unpadded_rows_of_ldmatrix_conflict(void **) {
+  const LabCounts counts = copy_with_stride(8);
   assert_waves(counts.ldmatrix, 1, 32, 4, 8);
-  assert_waves(copy_with_pitch(9).ldmatrix, 1, 4, 4, 1);
+  assert_waves(copy_with_stride(9).ldmatrix, 1, 4, 4, 1);
 }
 
 int main() {
 #define LAB_TEST(test) cmocka_unit_test_setup_teardown(test, start_lab, stop_lab)
   const CMUnitTest tests[] = {
       LAB_TEST(instructions_are_counted_by_warps),
-      LAB_TEST(sectors_of_copies_are_cut_by_their_targets),
-      LAB_TEST(lanes_that_copy_zeros_stay_in_their_request),
+      LAB_TEST(unaligned_targets_split_the_sectors_of_copies),
+      LAB_TEST(zero_fills_belong_to_the_request_of_their_warp),
       LAB_TEST(copies_to_static_arrays_have_as_many_sectors),
-      LAB_TEST(rows_of_ldmatrix_conflict),
+      LAB_TEST(unpadded_rows_of_ldmatrix_conflict),
   };
   return run_in_all_settings("lab", tests);
 }

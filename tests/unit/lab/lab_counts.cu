@@ -1,7 +1,4 @@
-/**
- * @file
- * What the lab counts, for kernels whose counts can be told by hand.
- */
+/** @file What the lab counts, in kernels whose counts can be computed by hand. */
 #include <cuda_fp16.h>
 
 #include "../tests/unit/lab/lab_testing.h"
@@ -85,7 +82,7 @@ static void words_of_one_bank_conflict(void **) {
   assert_waves(loads_with_stride<__half>(2), 1, 1, 1, 1);
 }
 
-static void wide_accesses_take_turns(void **) {
+static void wide_accesses_take_several_wavefronts(void **) {
   assert_waves(loads_with_stride<uint2>(1), 1, 2, 2, 1);
   assert_waves(loads_with_stride<uint2>(2), 1, 4, 2, 2);
   assert_waves(loads_with_stride<uint4>(1), 1, 4, 4, 1);
@@ -93,7 +90,7 @@ static void wide_accesses_take_turns(void **) {
   assert_waves(loads_with_stride<uint4>(9), 1, 4, 4, 1);
 }
 
-/** Lane i loads the 16 bytes of number i / share % distinct. */
+/** Lane i loads vector i / share % distinct, of 16 bytes. */
 __global__ void load_shared_vectors(uint4 *out, int share, int distinct) {
   uint4 *values = (uint4 *)smem;
   values[threadIdx.x] = uint4();
@@ -108,12 +105,12 @@ static LabTraffic loads_of_vectors(int share, int distinct) {
   return counts_of_kernel().shared_load;
 }
 
-static void lanes_that_share_vectors_take_half_the_turns(void **) {
+static void lanes_that_share_vectors_halve_the_wavefronts(void **) {
   assert_waves(loads_of_vectors(1, 1), 1, 2, 2, 1);  /* all the same */
   assert_waves(loads_of_vectors(8, 4), 1, 2, 2, 1);  /* eight lanes the same */
   assert_waves(loads_of_vectors(2, 16), 1, 2, 2, 1); /* pairs of neighbours */
-  assert_waves(loads_of_vectors(1, 2), 1, 2, 2, 1);  /* pairs that are two apart */
-  assert_waves(loads_of_vectors(1, 8), 1, 4, 4, 1);  /* only with lanes of other turns */
+  assert_waves(loads_of_vectors(1, 2), 1, 2, 2, 1);  /* every second lane the same */
+  assert_waves(loads_of_vectors(1, 8), 1, 4, 4, 1);  /* only across wavefronts */
 }
 
 __global__ void load_one_word(float *out) {
@@ -131,7 +128,7 @@ static void one_word_for_all_is_no_conflict(void **) {
   assert_int_equal(counts.partial, 1);
 }
 
-/* --- Lanes that go apart -------------------------------------------------------------------- */
+/* --- Diverged lanes ------------------------------------------------------------------------- */
 
 __global__ void branch_apart(int *out) {
   int sum = 0;
@@ -142,11 +139,11 @@ __global__ void branch_apart(int *out) {
   out[threadIdx.x] = sum;
 }
 
-static void lanes_meet_again_after_a_branch(void **) {
+static void lanes_reconverge_after_a_branch(void **) {
   branch_apart<<<1, 32>>>(named_zeros<int>("out", 64));
   const LabCounts counts = counts_of_kernel();
-  /* In its second iteration, one half is at its second visit of the branch, the other at its
-     first: visits meet by number, so that there are two whole requests instead of three halves. */
+  /* In the second iteration, one half makes its second visit of the branch and the other its first.
+     Visits are grouped by number, so there are two whole requests and not three halves. */
   assert_int_equal(counts.global_load.requests, 3 + 2);
   assert_int_equal(counts.global_store.requests, 1);
 }
@@ -155,13 +152,13 @@ __global__ void long_loop(int *out, int count) {
   for (int i = 0; i < count; i++) out[i * 32 + threadIdx.x] = 1;
 }
 
-static void a_long_loop_is_no_limit(void **) {
+static void long_loops_are_counted_in_full(void **) {
   enum { COUNT = 1000 };
   long_loop<<<1, 32>>>(named<int>("out", COUNT * 32), COUNT);
   assert_sectors(counts_of_kernel().global_store, COUNT, COUNT * 4, COUNT * 128, COUNT * 128, 4);
 }
 
-/** Lane 0 is one access ahead of the others, and stays so. */
+/** Lane 0 stays one access ahead of the other lanes. */
 __global__ void loop_behind_a_branch(const int *in, int *out, int count) {
   int sum = threadIdx.x == 0 ? out[0] : 0;
   for (int i = 0; i < count; i++) sum += in[i * 32 + threadIdx.x];
@@ -169,7 +166,7 @@ __global__ void loop_behind_a_branch(const int *in, int *out, int count) {
   out[threadIdx.x] = sum;
 }
 
-static void full_logs_do_not_cut_requests(void **) {
+static void full_logs_do_not_split_requests(void **) {
   enum { COUNT = 1000 };
   const int *in = named_zeros<int>("in", COUNT * 32);
   loop_behind_a_branch<<<1, 32>>>(in, named_zeros<int>("out", 32), COUNT);
@@ -178,7 +175,7 @@ static void full_logs_do_not_cut_requests(void **) {
   assert_int_equal(counts.partial, 1);
 }
 
-/** Half of the lanes make `count` accesses, the others a third of that, and then all as many. */
+/** Half of the lanes make `count` accesses, the others a third of that; then all make `count`. */
 __global__ void loops_apart(const int *in, int *out, int count) {
   int sum = 0;
   if (threadIdx.x % 2 == 0) {
@@ -190,7 +187,7 @@ __global__ void loops_apart(const int *in, int *out, int count) {
   out[threadIdx.x] = sum;
 }
 
-static void lanes_meet_again_after_full_logs(void **) {
+static void lanes_reconverge_after_full_logs(void **) {
   enum { COUNT = 450, APART = COUNT / 3 + COUNT };
   const int *in = named_zeros<int>("in", COUNT * 32);
   loops_apart<<<1, 32>>>(in, named_zeros<int>("out", 32), COUNT);
@@ -200,7 +197,7 @@ static void lanes_meet_again_after_full_logs(void **) {
   assert_int_equal(counts.partial, APART);
 }
 
-/** One lane makes more accesses than a log holds, of which another waits for the last. */
+/** One lane makes more accesses than a log holds, and another lane waits until it has finished. */
 __global__ void spin_on_a_long_loop(int *flag, const int *in, int *out) {
   if (threadIdx.x == 1) {
     while (atomicAdd(flag, 0) == 0) {
@@ -214,7 +211,7 @@ __global__ void spin_on_a_long_loop(int *flag, const int *in, int *out) {
   }
 }
 
-static void a_full_log_does_not_keep_its_lane(void **) {
+static void a_lane_continues_when_its_log_is_full(void **) {
   const int *in = named_zeros<int>("in", 300);
   spin_on_a_long_loop<<<1, 32>>>(named_zeros<int>("flag", 1), in, named<int>("out", 2));
   const LabCounts counts = counts_of_kernel();
@@ -228,7 +225,7 @@ __global__ void lines_of_this_file(int *out) {
 }
 enum { LINE_OF_STORE = __LINE__ - 2 };
 
-static void counts_are_told_by_line(void **) {
+static void counts_are_reported_by_line(void **) {
   LabResults results;
   lines_of_this_file<<<4, 32>>>(named<int>("out", 32));
   lab_take_results(&results);
@@ -249,15 +246,15 @@ int main() {
       LAB_TEST(vectors_are_one_request),
       LAB_TEST(halves_share_sectors),
       LAB_TEST(words_of_one_bank_conflict),
-      LAB_TEST(wide_accesses_take_turns),
-      LAB_TEST(lanes_that_share_vectors_take_half_the_turns),
+      LAB_TEST(wide_accesses_take_several_wavefronts),
+      LAB_TEST(lanes_that_share_vectors_halve_the_wavefronts),
       LAB_TEST(one_word_for_all_is_no_conflict),
-      LAB_TEST(lanes_meet_again_after_a_branch),
-      LAB_TEST(a_long_loop_is_no_limit),
-      LAB_TEST(full_logs_do_not_cut_requests),
-      LAB_TEST(lanes_meet_again_after_full_logs),
-      LAB_TEST(a_full_log_does_not_keep_its_lane),
-      LAB_TEST(counts_are_told_by_line),
+      LAB_TEST(lanes_reconverge_after_a_branch),
+      LAB_TEST(long_loops_are_counted_in_full),
+      LAB_TEST(full_logs_do_not_split_requests),
+      LAB_TEST(lanes_reconverge_after_full_logs),
+      LAB_TEST(a_lane_continues_when_its_log_is_full),
+      LAB_TEST(counts_are_reported_by_line),
   };
   return run_in_all_settings("lab", tests);
 }

@@ -1,7 +1,7 @@
 /**
  * @file
- * One small kernel for each fault that the lab finds, with the whole text of what it says, and its
- * right twin, of which it says nothing.
+ * One small kernel for each fault that the lab finds, with the whole text of the finding, and a
+ * right version of the kernel, which has no finding.
  */
 #include "../tests/unit/lab/lab_testing.h"
 #include "device/ptx.cuh"
@@ -25,7 +25,7 @@ static void read_after_write_needs_a_barrier(void **) {
   assert_finds_nothing();
   lab_start(LAB_RACES);
   read_neighbour<false><<<1, 64>>>(out);
-  /* The first warp reads before the second has written: what races then is that write. */
+  /* The first warp reads before the second writes, so the lab reports that write as the race. */
   char text[8192], place[512];
   findings_text(text, sizeof text);
   assert_contains(text, lab_kind_text(LAB_RACE_WRITE_READ));
@@ -102,7 +102,7 @@ static void lanes_need_a_warp_barrier(void **) {
                 "1 time, first: block 0 thread 31, the other thread 0, dynamic shared memory + 0"});
 }
 
-/** Threads that write bytes beside each other do not race, nor do readers of one word. */
+/** Threads that write neighbouring bytes do not race, nor do readers of one word. */
 __global__ void bytes_of_one_word(unsigned *out) {
   smem[threadIdx.x] = (unsigned char)threadIdx.x;
   __syncthreads();
@@ -148,9 +148,9 @@ static void a_wait_is_no_barrier(void **) {
   assert_names_line(text, __FILE__, COPY_LINE);
 }
 
-/** One thread reads a part of the copy of another too early; all read it in time. */
+/** One thread reads part of another thread's copy too early; later all read it after the wait. */
 template <typename T>
-__global__ void peep(const uint4 *in, unsigned *out) {
+__global__ void read_early(const uint4 *in, unsigned *out) {
   uint4 *tile = (uint4 *)smem;
   cp_async_16(&tile[threadIdx.x], &in[threadIdx.x], true);
   cp_async_commit();
@@ -160,18 +160,18 @@ __global__ void peep(const uint4 *in, unsigned *out) {
   __syncthreads();
   out[threadIdx.x] = tile[63 - threadIdx.x].y;
 }
-enum { PEEP_COPY = __LINE__ - 8, PEEP_READ = __LINE__ - 5 };
+enum { EARLY_COPY = __LINE__ - 8, EARLY_READ = __LINE__ - 5 };
 
-static void a_read_too_early_spoils_no_other(void **) {
+static void an_early_read_alone_is_reported(void **) {
   const uint4 *in = named_zeros<uint4>("in", 64);
   unsigned *out = named<unsigned>("out", 65);
-  peep<unsigned><<<1, 64, 1024>>>(in, out);
-  assert_finds({LAB_COPY_NOT_WAITED, PEEP_READ, PEEP_COPY, "peep<unsigned int>",
+  read_early<unsigned><<<1, 64, 1024>>>(in, out);
+  assert_finds({LAB_COPY_NOT_WAITED, EARLY_READ, EARLY_COPY, "read_early<unsigned int>",
                 "1 time, first: block 0 thread 40, the other thread 45, dynamic shared memory + "
                 "724"});
   lab_start(LAB_EVERYTHING);
-  peep<unsigned char><<<1, 64, 1024>>>(in, out);
-  assert_finds({LAB_COPY_NOT_WAITED, PEEP_READ, PEEP_COPY, "peep<unsigned char>",
+  read_early<unsigned char><<<1, 64, 1024>>>(in, out);
+  assert_finds({LAB_COPY_NOT_WAITED, EARLY_READ, EARLY_COPY, "read_early<unsigned char>",
                 "1 time, first: block 0 thread 40, the other thread 45, dynamic shared memory + "
                 "724"});
 }
@@ -189,7 +189,7 @@ __global__ void refill(const uint4 *in, unsigned *out) {
 }
 enum { REFILL_READ = __LINE__ - 6, REFILL_COPY = __LINE__ - 4 };
 
-static void a_refill_waits_for_readers(void **) {
+static void a_refill_before_readers_finish_is_reported(void **) {
   const uint4 *in = named_zeros<uint4>("in", 64);
   unsigned *out = named<unsigned>("out", 64);
   refill<true><<<1, 32, 512>>>(in, out);
@@ -199,7 +199,7 @@ static void a_refill_waits_for_readers(void **) {
                 "1 time, first: block 0 thread 5, the other thread 3, dynamic shared memory + 64"});
 }
 
-/* --- Memory that nobody wrote, or nobody has ------------------------------------------------- */
+/* --- Unwritten memory, and accesses out of bounds -------------------------------------------- */
 
 __global__ void read_unwritten_shared(int *out) {
   int *values = (int *)smem;
@@ -214,7 +214,7 @@ static void shared_memory_starts_unwritten(void **) {
   read_unwritten_shared<<<3, 32, 128>>>(out);
   char text[8192];
   findings_text(text, sizeof text);
-  /* All blocks write the same `out`, too. */
+  /* All blocks write the same `out` as well. */
   assert_contains(text, lab_kind_text(LAB_BLOCKS_WRITE_WRITE));
   assert_contains(text, "3 times, first: block 0 thread 31, dynamic shared memory + 124\n");
   assert_names_line(text, __FILE__, UNWRITTEN_SHARED);
@@ -239,7 +239,7 @@ __global__ void copy_floats(float *out, const float *in, int shift) {
 }
 enum { COPY_FLOATS = __LINE__ - 2 };
 
-static void global_memory_has_an_end(void **) {
+static void global_memory_ends_where_allocated(void **) {
   const float *in = named_zeros<float>("in", 32);
   float *out = named<float>("out", 32);
   copy_floats<<<1, 32>>>(out, in, 2);
@@ -258,7 +258,7 @@ static void far_out_of_bounds_does_not_end_the_launch(void **) {
                 "bytes)"});
 }
 
-static void freed_memory_is_no_longer_there(void **) {
+static void reads_of_freed_memory_are_reported(void **) {
   float *in = named_zeros<float>("in", 32);
   float *out = named<float>("out", 32);
   cudaFree(in);
@@ -274,7 +274,7 @@ static void global_memory_starts_unwritten(void **) {
   float *out = named<float>("out", 32);
   assert_int_equal(cudaMemset(in, 0, 39 * sizeof(float) - 1), cudaSuccess);
   copy_floats<<<1, 32>>>(out, in, 0);
-  copy_floats<<<1, 32>>>(in, out, 0); /* a kernel has written it */
+  copy_floats<<<1, 32>>>(in, out, 0); /* the kernel above has written it */
   assert_finds_nothing();
   copy_floats<<<1, 32>>>(out, in, 8);
   assert_finds({LAB_GLOBAL_UNWRITTEN, COPY_FLOATS, 0, "copy_floats",
@@ -329,7 +329,7 @@ __global__ void read_what_another_writes(int *values) {
 }
 enum { OTHERS_WRITE = __LINE__ - 3, OTHERS_READ = __LINE__ - 2 };
 
-static void blocks_do_not_share_what_they_write(void **) {
+static void blocks_that_access_the_same_memory_race(void **) {
   int *values = named_zeros<int>("values", 64);
   write_same<<<8, 1>>>(values, 1);
   assert_finds_nothing();
@@ -358,17 +358,17 @@ int main() {
       LAB_TEST(bytes_of_one_word_do_not_race),
       LAB_TEST(copies_need_wait_and_barrier),
       LAB_TEST(a_wait_is_no_barrier),
-      LAB_TEST(a_read_too_early_spoils_no_other),
-      LAB_TEST(a_refill_waits_for_readers),
+      LAB_TEST(an_early_read_alone_is_reported),
+      LAB_TEST(a_refill_before_readers_finish_is_reported),
       LAB_TEST(shared_memory_starts_unwritten),
       LAB_TEST(shared_memory_ends_where_requested),
-      LAB_TEST(global_memory_has_an_end),
+      LAB_TEST(global_memory_ends_where_allocated),
       LAB_TEST(far_out_of_bounds_does_not_end_the_launch),
-      LAB_TEST(freed_memory_is_no_longer_there),
+      LAB_TEST(reads_of_freed_memory_are_reported),
       LAB_TEST(global_memory_starts_unwritten),
       LAB_TEST(vectors_are_aligned),
       LAB_TEST(arrays_in_registers_have_bounds),
-      LAB_TEST(blocks_do_not_share_what_they_write),
+      LAB_TEST(blocks_that_access_the_same_memory_race),
   };
   return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

@@ -1,7 +1,4 @@
-/**
- * @file
- * Which access of an instruction the lab keeps for a drawing, and what it says of it.
- */
+/** @file Which access of an instruction the lab keeps for a drawing, and what it keeps of it. */
 #include "../tests/unit/lab/lab_testing.h"
 #include "device/ptx.cuh"
 
@@ -30,7 +27,7 @@ __global__ void store_from(int *out, int first_block) {
   out[blockIdx.x * 64 + threadIdx.x] = 1;
 }
 
-static void the_first_block_and_warp_in_any_order(void **) {
+static void the_kept_access_is_of_the_first_block_and_warp(void **) {
   int *out = named<int>("out", 8 * 64);
   for (const char *order : {"forward", "reverse", "random:3"}) {
     for (const char *threads : {"1", "2", "5"}) {
@@ -38,7 +35,7 @@ static void the_first_block_and_warp_in_any_order(void **) {
       set_variable("SIMT_THREADS", threads);
       lab_start(CHECKS);
       store_from<<<8, 64>>>(out, 3);
-      store_from<<<8, 64>>>(out, 1); /* a later launch does not count */
+      store_from<<<8, 64>>>(out, 1); /* a later launch is not kept */
       const LabAccess access = only_access(LAB_GLOBAL_STORE);
       assert_int_equal(access.block, 3);
       assert_int_equal(access.warp, 1);
@@ -62,7 +59,7 @@ __global__ void every_second_word(float *out) {
   out[threadIdx.x] = values[2 * threadIdx.x];
 }
 
-static void banks_and_conflicts_of_shared_memory(void **) {
+static void banks_and_conflicts_of_shared_memory_are_kept(void **) {
   float *out = named<float>("out", 32);
   lab_start(CHECKS);
   every_second_word<<<1, 32, 256>>>(out);
@@ -75,14 +72,14 @@ static void banks_and_conflicts_of_shared_memory(void **) {
   assert_int_equal(access.traffic.most_ways, 2);
 }
 
-/** A column of an array whose rows are one word longer than there are banks. */
+/** A column of an array whose rows are one word longer than the number of banks. */
 __global__ void static_column(float *out) {
   __shared__ float values[32][33];
   values[threadIdx.x][5] = 1.0f;
   out[threadIdx.x] = values[threadIdx.x][5];
 }
 
-static void static_shared_memory_counts_from_the_lowest_lane(void **) {
+static void offsets_in_static_shared_memory_start_at_the_lowest_lane(void **) {
   float *out = named<float>("out", 32);
   lab_start(CHECKS);
   static_column<<<1, 32>>>(out);
@@ -103,7 +100,7 @@ __global__ void load_matrices(unsigned *out) {
   out[lane] = fragment[0];
 }
 
-static void rows_of_ldmatrix(void **) {
+static void addresses_of_ldmatrix_are_kept(void **) {
   unsigned *out = named<unsigned>("out", 32);
   lab_start(CHECKS);
   load_matrices<<<1, 32, 1024>>>(out);
@@ -128,10 +125,10 @@ static void nothing_is_kept_unless_asked_for(void **) {
 int main() {
 #define LAB_TEST(test) cmocka_unit_test_setup_teardown(test, start_lab, stop_lab)
   const CMUnitTest tests[] = {
-      LAB_TEST(the_first_block_and_warp_in_any_order),
-      LAB_TEST(banks_and_conflicts_of_shared_memory),
-      LAB_TEST(static_shared_memory_counts_from_the_lowest_lane),
-      LAB_TEST(rows_of_ldmatrix),
+      LAB_TEST(the_kept_access_is_of_the_first_block_and_warp),
+      LAB_TEST(banks_and_conflicts_of_shared_memory_are_kept),
+      LAB_TEST(offsets_in_static_shared_memory_start_at_the_lowest_lane),
+      LAB_TEST(addresses_of_ldmatrix_are_kept),
       LAB_TEST(nothing_is_kept_unless_asked_for),
   };
   return cmocka_run_group_tests(tests, nullptr, nullptr);

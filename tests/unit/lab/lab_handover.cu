@@ -1,7 +1,7 @@
 /**
  * @file
- * When blocks may tell each other what they have written: by atomics and fences that other blocks
- * can notice, wherever in the block these stand.
+ * When one block may read what another has written: after atomics and fences on global memory,
+ * whichever warp of the block executes them.
  */
 #include "../tests/unit/lab/lab_testing.h"
 
@@ -13,11 +13,12 @@ static bool blocks_were_checked() {
   return checked;
 }
 
-/* --- What blocks can notice ------------------------------------------------------------------ */
+/* --- Scope ----------------------------------------------------------------------------------- */
 
 enum { NO_FENCE, BLOCK_FENCE, DEVICE_FENCE, SYSTEM_FENCE };
 
-/** All blocks write `out`; each counts its threads in shared memory, or all in global memory. */
+/** All blocks write `out`; each counts its threads in shared memory, or all count in global memory.
+ * */
 template <int FENCE>
 __global__ void count_and_write(int *out, int *global_count) {
   __shared__ int count;
@@ -38,7 +39,7 @@ static void assert_race_is_found(const char *kernel) {
                 "4 bytes, first: block 0, the other block 1, out + 0 (4 bytes)"});
 }
 
-static void what_stays_in_the_block_tells_others_nothing(void **) {
+static void block_scope_does_not_order_blocks(void **) {
   int *out = named<int>("out", 1), *count = named_zeros<int>("count", 1);
   count_and_write<DEVICE_FENCE><<<4, 8>>>(out, nullptr);
   assert_race_is_found("count_and_write<2>");
@@ -50,7 +51,7 @@ static void what_stays_in_the_block_tells_others_nothing(void **) {
   assert_race_is_found("count_and_write<0>");
 }
 
-static void fences_and_atomics_of_global_memory_tell(void **) {
+static void fences_with_global_atomics_order_blocks(void **) {
   int *out = named<int>("out", 1), *count = named_zeros<int>("count", 1);
   count_and_write<DEVICE_FENCE><<<4, 8>>>(out, count);
   assert_false(blocks_were_checked());
@@ -60,12 +61,12 @@ static void fences_and_atomics_of_global_memory_tell(void **) {
   assert_finds_nothing();
 }
 
-/* --- In which order -------------------------------------------------------------------------- */
+/* --- Order ----------------------------------------------------------------------------------- */
 
-/** One warp of a block talks, the other reads: before it or behind, as the order has it. */
-template <bool TALKS>
-__global__ void talk_and_read(int *data, int *count, int *out) {
-  if (TALKS && threadIdx.x == 0) {
+/** One warp of a block publishes, the other reads, in the order that the test sets. */
+template <bool PUBLISHES>
+__global__ void publish_and_read(int *data, int *count, int *out) {
+  if (PUBLISHES && threadIdx.x == 0) {
     __threadfence();
     atomicAdd(count, 1);
   }
@@ -75,42 +76,42 @@ __global__ void talk_and_read(int *data, int *count, int *out) {
 }
 enum { READ_OTHERS = __LINE__ - 2 };
 
-static void a_block_talks_as_a_whole(void **) {
+static void a_fence_of_one_warp_covers_its_block(void **) {
   int *data = named<int>("data", 32), *out = named<int>("out", 32);
-  talk_and_read<true><<<2, 64>>>(data, named_zeros<int>("count", 1), out);
+  publish_and_read<true><<<2, 64>>>(data, named_zeros<int>("count", 1), out);
   assert_finds_nothing();
 }
 
-static void unwritten_reads_are_told_in_no_order(void **) {
+static void reads_of_unwritten_memory_are_reported_in_any_order(void **) {
   int *data = named<int>("data", 32), *out = named<int>("out", 32);
   lab_start(LAB_INIT);
-  talk_and_read<false><<<2, 64>>>(data, nullptr, out);
-  assert_finds({LAB_GLOBAL_UNWRITTEN, READ_OTHERS, 0, "talk_and_read<false>",
+  publish_and_read<false><<<2, 64>>>(data, nullptr, out);
+  assert_finds({LAB_GLOBAL_UNWRITTEN, READ_OTHERS, 0, "publish_and_read<false>",
                 "32 times, first: block 1 thread 32, data + 124 (128 bytes)"});
 }
 
-/** Each thread reads all that nobody wrote, beginning elsewhere. */
-__global__ void read_round(const int *data, int *out) {
+/** Each thread reads all elements, unwritten as they are, beginning at its own. */
+__global__ void read_all_elements(const int *data, int *out) {
   int sum = 0;
   for (unsigned i = 0; i < 8; i++) sum += data[(i + threadIdx.x) % 8];
   out[threadIdx.x] = sum;
 }
-enum { READ_ROUND = __LINE__ - 3 };
+enum { READ_ALL = __LINE__ - 3 };
 
-static void the_lowest_unwritten_place_is_told(void **) {
-  read_round<<<1, 8>>>(named<int>("data", 8), named<int>("out", 8));
-  assert_finds({LAB_GLOBAL_UNWRITTEN, READ_ROUND, 0, "read_round",
+static void the_lowest_unwritten_address_is_reported(void **) {
+  read_all_elements<<<1, 8>>>(named<int>("data", 8), named<int>("out", 8));
+  assert_finds({LAB_GLOBAL_UNWRITTEN, READ_ALL, 0, "read_all_elements",
                 "64 times, first: block 0 thread 0, data + 0 (32 bytes)"});
 }
 
 int main() {
 #define LAB_TEST(test) cmocka_unit_test_setup_teardown(test, start_lab, stop_lab)
   const CMUnitTest tests[] = {
-      LAB_TEST(what_stays_in_the_block_tells_others_nothing),
-      LAB_TEST(fences_and_atomics_of_global_memory_tell),
-      LAB_TEST(a_block_talks_as_a_whole),
-      LAB_TEST(unwritten_reads_are_told_in_no_order),
-      LAB_TEST(the_lowest_unwritten_place_is_told),
+      LAB_TEST(block_scope_does_not_order_blocks),
+      LAB_TEST(fences_with_global_atomics_order_blocks),
+      LAB_TEST(a_fence_of_one_warp_covers_its_block),
+      LAB_TEST(reads_of_unwritten_memory_are_reported_in_any_order),
+      LAB_TEST(the_lowest_unwritten_address_is_reported),
   };
   return run_in_all_settings("lab", tests);
 }

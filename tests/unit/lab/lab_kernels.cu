@@ -1,7 +1,7 @@
 /**
  * @file
- * Kernels and static shared arrays of every kind that a source may declare: the lab knows whose
- * each array is.
+ * Kernels and static shared arrays of every kind that a source may declare: the lab knows the
+ * kernel of each array.
  */
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -12,7 +12,7 @@
 
 static __shared__ __half2 half_pairs[32];
 
-/** Compilers keep a note of whether such arrays have been initialised. */
+/** For such arrays compilers keep a flag that says whether they have been initialised. */
 __global__ void arrays_of_classes(float *out) {
   __shared__ __half halves[32];
   __shared__ __nv_bfloat16 bfloats[32];
@@ -45,7 +45,7 @@ static void arrays_may_be_of_classes(void **) {
   fetch(seen, out);
   for (float sum : seen) assert_true(sum == 16);
   assert_finds_nothing();
-  assert_int_equal(shared_requests(), 8); /* of the source: nothing that the compiler added */
+  assert_int_equal(shared_requests(), 8); /* those of the source, without what the compiler added */
 }
 
 /* --- Names ---------------------------------------------------------------------------------- */
@@ -59,7 +59,7 @@ extern "C" __global__ void __launch_bounds__(32) kernel_with_a_plain_name(int *o
 }
 enum { PLAIN_STORE = __LINE__ - 4 };
 
-static void names_of_kernels_may_be_plain(void **) {
+static void kernel_names_may_be_plain(void **) {
   int *out = named<int>("out", 64);
   kernel_with_a_plain_name<<<1, 32>>>(out, 0);
   assert_finds_nothing();
@@ -73,7 +73,7 @@ static void names_of_kernels_may_be_plain(void **) {
   assert_int_equal(cudaGetLastError(), cudaErrorInvalidValue);
 }
 
-/** Names that begin as those of the backend's own variables. */
+/** Names with the same prefixes as the backend's own variables. */
 __shared__ int lab_values[32], simt_values[32];
 
 __global__ void arrays_with_prefixes(int *out) {
@@ -82,7 +82,7 @@ __global__ void arrays_with_prefixes(int *out) {
   out[threadIdx.x] = lab_values[31 - threadIdx.x] + simt_values[31 - threadIdx.x];
 }
 
-static void names_of_arrays_may_begin_as_any(void **) {
+static void array_names_may_have_the_backends_prefixes(void **) {
   arrays_with_prefixes<<<1, 32>>>(named<int>("out", 32));
   assert_finds_nothing();
 }
@@ -91,8 +91,8 @@ int main() {
 #define LAB_TEST(test) cmocka_unit_test_setup_teardown(test, start_lab, stop_lab)
   const CMUnitTest tests[] = {
       LAB_TEST(arrays_may_be_of_classes),
-      LAB_TEST(names_of_kernels_may_be_plain),
-      LAB_TEST(names_of_arrays_may_begin_as_any),
+      LAB_TEST(kernel_names_may_be_plain),
+      LAB_TEST(array_names_may_have_the_backends_prefixes),
   };
   return run_in_all_settings("lab", tests);
 }

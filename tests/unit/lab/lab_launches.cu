@@ -1,7 +1,4 @@
-/**
- * @file
- * Launches that do not come about, or do not come to their end, are findings of the lab.
- */
+/** @file Launches that are refused, or end early, are findings of the lab. */
 #include "../tests/unit/lab/lab_testing.h"
 #include "device/ptx.cuh"
 
@@ -55,7 +52,7 @@ static void refused_launches_name_the_limit(void **) {
       "most 49152 without cudaFuncAttributeMaxDynamicSharedMemorySize\n");
 }
 
-static void every_refusal_of_a_kernel_is_told(void **) {
+static void every_refusal_of_a_kernel_is_reported(void **) {
   int *out = named<int>("out", 1);
   fill<<<1, 2048>>>(out);
   fill<<<1, dim3(1, 1, 65)>>>(out);
@@ -76,7 +73,7 @@ __global__ void __launch_bounds__(2 * THREADS, /* blocks on a multiprocessor */
   out[threadIdx.x] = 1;
 }
 
-static void a_kernel_has_the_bounds_that_it_was_declared_with(void **) {
+static void launch_bounds_of_a_kernel_are_checked(void **) {
   int *out = named<int>("out", 128);
   bounded<32><<<1, 64>>>(out);
   bounded<64><<<1, 128>>>(out);
@@ -90,7 +87,7 @@ static void a_kernel_has_the_bounds_that_it_was_declared_with(void **) {
       "__launch_bounds__\n");
 }
 
-/** 32 KiB of its own, and what the launch gives. */
+/** 32 KiB of static shared memory, and the dynamic shared memory of the launch. */
 __global__ void use_both(int *out) {
   __shared__ int values[8192];
   values[threadIdx.x] = 1;
@@ -126,7 +123,7 @@ static void static_and_dynamic_shared_memory_count_together(void **) {
       "memory: 232449 in all, at most 232448\n");
 }
 
-static void too_large_an_attribute_is_a_limit_exceeded(void **) {
+static void too_large_an_attribute_is_reported(void **) {
   const int too_much = (227 << 10) + 1;
   assert_int_equal(
       cudaFuncSetAttribute(fill, cudaFuncAttributeMaxDynamicSharedMemorySize, too_much),
@@ -151,7 +148,7 @@ static void a_right_launch_after_a_refused_one_is_counted(void **) {
   lab_free_results(&results);
 }
 
-/** A launch of which a block fails: the report goes to stderr, the finding to the lab. */
+/** Expects a launch in which a block fails: the report goes to stderr, the finding to the lab. */
 template <typename Function>
 static void assert_fails(Function launch, int line, int other_line, const char *kernel,
                          const char *rest) {
@@ -214,7 +211,7 @@ enum { FIRST_COPY = __LINE__ - 3, SECOND_COPY = __LINE__ - 2 };
 
 static void two_copies_to_one_place_have_lines(void **) {
   const uint4 *in = named_zeros<uint4>("in", 2);
-  lab_start(LAB_BOUNDS); /* LAB_RACES has a finding of its own */
+  lab_start(LAB_BOUNDS); /* LAB_RACES has another finding for this */
   assert_fails([=] { copy_twice<<<1, 1, 16>>>(in); }, SECOND_COPY, FIRST_COPY, "copy_twice",
                "1 time, first: block 0 thread 0, the other thread 0, "
                "two copies to the same shared memory, in no order");
@@ -247,7 +244,7 @@ static void matrices_take_a_whole_warp(void **) {
                "warp: threads 0-15 in ldmatrix");
 }
 
-/** Most blocks fail, the first of them late. Each reads what it has not written before. */
+/** Most blocks fail; the first of them fails late. Each reads unwritten memory before. */
 __global__ void fail_in_most_blocks(int *out) {
   int *values = (int *)smem;
   out[blockIdx.x] = values[blockIdx.x];
@@ -287,10 +284,10 @@ int main() {
 #define LAB_TEST(test) cmocka_unit_test_setup_teardown(test, start_lab, stop_lab)
   const CMUnitTest tests[] = {
       LAB_TEST(refused_launches_name_the_limit),
-      LAB_TEST(every_refusal_of_a_kernel_is_told),
-      LAB_TEST(a_kernel_has_the_bounds_that_it_was_declared_with),
+      LAB_TEST(every_refusal_of_a_kernel_is_reported),
+      LAB_TEST(launch_bounds_of_a_kernel_are_checked),
       LAB_TEST(static_and_dynamic_shared_memory_count_together),
-      LAB_TEST(too_large_an_attribute_is_a_limit_exceeded),
+      LAB_TEST(too_large_an_attribute_is_reported),
       LAB_TEST(a_right_launch_after_a_refused_one_is_counted),
       LAB_TEST(a_deadlock_is_a_finding),
       LAB_TEST(a_deadlock_names_those_that_exited),

@@ -1,7 +1,7 @@
 /**
  * @file
- * Which memory is a kernel's: what the lab says of accesses that leave shared memory, or that are
- * of the host's memory, and that they damage nothing.
+ * Which memory a kernel may use: what the lab says about accesses outside shared memory and to
+ * memory of the host, and that such accesses do no damage.
  */
 #include "../tests/unit/lab/lab_testing.h"
 #include "device/ptx.cuh"
@@ -17,7 +17,7 @@ __global__ void store_shared(int shift, int *out) {
 }
 enum { STORE_SHARED = __LINE__ - 3 };
 
-static void shared_memory_has_a_beginning(void **) {
+static void stores_before_shared_memory_are_reported(void **) {
   int *out = named<int>("out", 1);
   store_shared<int><<<1, 32, 128>>>(0, out);
   assert_finds_nothing();
@@ -33,7 +33,7 @@ static void shared_memory_has_a_beginning(void **) {
   assert_int_equal(cudaDeviceSynchronize(), cudaSuccess);
 }
 
-static void a_vector_may_lie_half_outside(void **) {
+static void a_vector_half_outside_is_reported(void **) {
   int *out = named<int>("out", 1);
   store_shared<uint4><<<1, 32, 504>>>(0, out);
   assert_finds({LAB_SHARED_OUTSIDE, STORE_SHARED, 0, "store_shared<uint4>",
@@ -46,23 +46,23 @@ static void a_vector_may_lie_half_outside(void **) {
                 "bytes)"});
 }
 
-/** Each block leaves something beyond its shared memory, and looks for what others left there. */
-__global__ void leave_and_look(int *out) {
+/** Each block writes outside its shared memory, and reads what other blocks wrote there. */
+__global__ void write_and_read_outside(int *out) {
   int *values = (int *)smem;
   out[blockIdx.x] = values[-1] + values[8];
   values[-1] = values[8] = 77;
 }
 
-/** The same in a static array, at [at], and behind it. */
-__global__ void leave_in_array(int *out, int at) {
+/** The same in a static array: at [at % 4], inside, and at [at], which may be outside. */
+__global__ void write_and_read_in_array(int *out, int at) {
   __shared__ int values[4];
   out[blockIdx.x] = values[at % 4] + values[at];
   __syncthreads();
   values[at % 4] = values[at] = 77;
 }
 
-/** With all checks and with none of bounds. */
-static void assert_nothing_is_left(void (*launch)(int *)) {
+/** Runs with all checks, and without the check of bounds. */
+static void assert_nothing_is_visible(void (*launch)(int *)) {
   int *out = named<int>("out", 64), seen[64];
   for (const char *threads : {"1", "2"}) {
     for (unsigned checks : {LAB_EVERYTHING, LAB_RACES}) {
@@ -77,16 +77,16 @@ static void assert_nothing_is_left(void (*launch)(int *)) {
   set_variable("SIMT_THREADS", nullptr);
 }
 
-static void nothing_is_left_outside_of_shared_memory(void **) {
-  assert_nothing_is_left([](int *out) { leave_and_look<<<64, 1, 32>>>(out); });
+static void writes_outside_shared_memory_reach_no_other_block(void **) {
+  assert_nothing_is_visible([](int *out) { write_and_read_outside<<<64, 1, 32>>>(out); });
 }
 
-static void nothing_is_left_in_static_arrays(void **) {
-  assert_nothing_is_left([](int *out) { leave_in_array<<<64, 1>>>(out, 2); });
+static void static_arrays_keep_nothing_from_other_blocks(void **) {
+  assert_nothing_is_visible([](int *out) { write_and_read_in_array<<<64, 1>>>(out, 2); });
 }
 
-static void nothing_is_left_behind_static_arrays(void **) {
-  assert_nothing_is_left([](int *out) { leave_in_array<<<64, 1>>>(out, 7); });
+static void writes_past_static_arrays_reach_no_other_block(void **) {
+  assert_nothing_is_visible([](int *out) { write_and_read_in_array<<<64, 1>>>(out, 7); });
 }
 
 __global__ void copy_before(const uint4 *in) {
@@ -103,7 +103,7 @@ __global__ void load_before(unsigned *out) {
 }
 enum { LOAD_BEFORE = __LINE__ - 3 };
 
-static void copies_and_matrices_are_held_to_it(void **) {
+static void copies_and_ldmatrix_before_shared_memory_are_reported(void **) {
   const uint4 *in = named_zeros<uint4>("in", 1);
   unsigned *out = named<unsigned>("out", 32);
   copy_before<<<1, 1, 512>>>(in);
@@ -117,29 +117,29 @@ static void copies_and_matrices_are_held_to_it(void **) {
                 "bytes)"});
 }
 
-/** To an address of global memory, which is none of shared memory's. */
-__global__ void copy_astray(uint4 *target, const uint4 *in) {
+/** To an address in global memory instead of shared memory. */
+__global__ void copy_to_global(uint4 *target, const uint4 *in) {
   cp_async_16(target, in, true);
 }
-enum { COPY_ASTRAY = __LINE__ - 2 };
+enum { COPY_TO_GLOBAL = __LINE__ - 2 };
 
-static void a_copy_goes_to_shared_memory(void **) {
+static void a_copy_to_global_memory_is_reported(void **) {
   static Capture capture;
   uint4 *memory = named_zeros<uint4>("memory", 2);
   begin_capture(&capture);
-  copy_astray<<<1, 1, 512>>>(memory + 1, memory);
+  copy_to_global<<<1, 1, 512>>>(memory + 1, memory);
   end_capture(&capture);
   assert_int_equal(cudaDeviceSynchronize(), cudaErrorIllegalAddress);
   char text[8192];
   findings_text(text, sizeof text);
   assert_contains(text, lab_kind_text(LAB_SHARED_OUTSIDE));
   assert_contains(text, "1 time, first: block 0 thread 0, memory + 16 (32 bytes)\n");
-  assert_names_line(text, __FILE__, COPY_ASTRAY);
+  assert_names_line(text, __FILE__, COPY_TO_GLOBAL);
 }
 
 /* --- Static shared arrays -------------------------------------------------------------------- */
 
-/** The array of a device function is as good as the kernel's own. */
+/** An array of a device function is treated as the kernel's own. */
 static __device__ int *scratch() {
   __shared__ int values[32];
   return values;
@@ -158,7 +158,7 @@ __global__ void leave_array(int shift, int *out) {
 }
 enum { LEAVE_ARRAY = __LINE__ - 3 };
 
-static void static_arrays_have_two_ends(void **) {
+static void stores_outside_static_arrays_are_reported(void **) {
   int *out = named<int>("out", 64);
   leave_array<<<1, 64>>>(0, out);
   assert_finds_nothing();
@@ -176,7 +176,8 @@ static void static_arrays_have_two_ends(void **) {
   assert_int_equal(cudaDeviceSynchronize(), cudaSuccess);
 }
 
-/** Whichever of the two lies first, a pointer leaves one towards the other. */
+/** Either array may come first in memory; one of the pointers then points towards the other array.
+ * */
 __global__ void leave_either(int shift, int *out) {
   __shared__ int one[32], other[32];
   int *pointer = one, *second = other;
@@ -186,7 +187,7 @@ __global__ void leave_either(int shift, int *out) {
 }
 enum { LEAVE_ONE = __LINE__ - 4 };
 
-static void arrays_of_a_kernel_do_not_touch(void **) {
+static void stores_between_static_arrays_are_reported(void **) {
   int *out = named<int>("out", 1);
   char text[8192], wanted[128];
   for (int shift : {32, 1024, 4096, -32, -1024, -4096}) {
@@ -241,7 +242,7 @@ struct Numbers {
   int values[4];
 };
 
-/** Parameters are read through their own address where they are indexed. */
+/** Indexed parameters are read through their own address. */
 __global__ void read_constants(Numbers numbers, int *out) {
   const int i = (int)threadIdx.x;
   out[i] = numbers.values[i] + constant_values[i] + const_values[i] + (int)blockDim.x;
@@ -281,7 +282,7 @@ __global__ void count_up(int *values) {
   atomicAdd(values, 1);
 }
 
-/** What is told of a launch that a store has ended. */
+/** Expects the finding of a launch that a store has ended. */
 static void assert_store_ends(void (*kernel)(int *), int *values, const char *where) {
   static Capture capture;
   char text[8192], wanted[256];
@@ -316,7 +317,7 @@ static void kernels_do_not_write_memory_of_the_host(void **) {
   assert_int_equal(local[0], 1);
 }
 
-/** Addresses are others in each run. */
+/** Addresses differ from run to run, so findings must not contain them. */
 static void findings_hold_no_addresses(void **) {
   int *out = named<int>("out", 32);
   int *values = named<int>("values", 32);
@@ -333,15 +334,15 @@ static void findings_hold_no_addresses(void **) {
 int main() {
 #define LAB_TEST(test) cmocka_unit_test_setup_teardown(test, start_lab, stop_lab)
   const CMUnitTest tests[] = {
-      LAB_TEST(shared_memory_has_a_beginning),
-      LAB_TEST(a_vector_may_lie_half_outside),
-      LAB_TEST(nothing_is_left_outside_of_shared_memory),
-      LAB_TEST(nothing_is_left_in_static_arrays),
-      LAB_TEST(nothing_is_left_behind_static_arrays),
-      LAB_TEST(copies_and_matrices_are_held_to_it),
-      LAB_TEST(a_copy_goes_to_shared_memory),
-      LAB_TEST(static_arrays_have_two_ends),
-      LAB_TEST(arrays_of_a_kernel_do_not_touch),
+      LAB_TEST(stores_before_shared_memory_are_reported),
+      LAB_TEST(a_vector_half_outside_is_reported),
+      LAB_TEST(writes_outside_shared_memory_reach_no_other_block),
+      LAB_TEST(static_arrays_keep_nothing_from_other_blocks),
+      LAB_TEST(writes_past_static_arrays_reach_no_other_block),
+      LAB_TEST(copies_and_ldmatrix_before_shared_memory_are_reported),
+      LAB_TEST(a_copy_to_global_memory_is_reported),
+      LAB_TEST(stores_outside_static_arrays_are_reported),
+      LAB_TEST(stores_between_static_arrays_are_reported),
       LAB_TEST(findings_name_static_arrays),
       LAB_TEST(device_functions_may_have_arrays),
       LAB_TEST(kernels_read_constants_and_parameters),

@@ -1,7 +1,7 @@
 /**
  * @file
- * Writes to the source of a cp.async by several threads, before it and behind it: those that race
- * are told in every order of the threads.
+ * Writes to the source of a cp.async by several threads, before and after it: the lab reports the
+ * races in every order of the threads.
  */
 #include "../tests/unit/lab/lab_testing.h"
 #include "device/ptx.cuh"
@@ -15,8 +15,8 @@ static __device__ void copy_unit(const uint4 *from) {
 }
 enum { COPY = __LINE__ - 4 };
 
-/** A write and the copy, whichever came first: the offset told is that of the second. */
-static void assert_race_is_told(const char *kernel, int line, const char *threads) {
+/** A race of a write with the copy, in either order. The offset reported is the second access's. */
+static void assert_race_is_reported(const char *kernel, int line, const char *threads) {
   char text[4096], wanted[512];
   findings_text(text, sizeof text);
   snprintf(wanted, sizeof wanted,
@@ -26,38 +26,38 @@ static void assert_race_is_told(const char *kernel, int line, const char *thread
   assert_contains(text, wanted);
 }
 
-/** After the wait of thread 0, and perhaps with a barrier between. */
+/** Writes after the wait of thread 0, with a barrier in between if RIGHT. */
 template <bool RIGHT>
-__global__ void write_behind(unsigned *in) {
+__global__ void write_after(unsigned *in) {
   if (threadIdx.x == 0) copy_unit((uint4 *)in);
   if (RIGHT) __syncthreads();
   if (threadIdx.x == 1) in[3] = 7;
 }
-enum { WRITE_BEHIND = __LINE__ - 2 };
+enum { WRITE_AFTER = __LINE__ - 2 };
 
-static void a_wait_of_one_thread_is_none_of_another(void **) {
+static void a_wait_covers_its_own_thread_only(void **) {
   unsigned *in = named_zeros<unsigned>("in", 4);
-  write_behind<true><<<1, 32, 64>>>(in);
+  write_after<true><<<1, 32, 64>>>(in);
   assert_finds_nothing();
-  write_behind<false><<<1, 32, 64>>>(in);
-  assert_race_is_told("write_behind<false>", WRITE_BEHIND, "thread 1, the other thread 0");
+  write_after<false><<<1, 32, 64>>>(in);
+  assert_race_is_reported("write_after<false>", WRITE_AFTER, "thread 1, the other thread 0");
 }
 
-/** Before a later warp barrier than the wait of another lane. */
-__global__ void write_behind_a_warp_barrier(unsigned *in) {
+/** The write comes after a __syncwarp() that follows the wait of another lane. */
+__global__ void write_after_a_warp_barrier(unsigned *in) {
   if (threadIdx.x == 0) copy_unit((uint4 *)in);
   __syncwarp();
   if (threadIdx.x == 1) in[3] = 7;
 }
 
 static void a_warp_barrier_orders_copies_too(void **) {
-  write_behind_a_warp_barrier<<<1, 32, 64>>>(named_zeros<unsigned>("in", 4));
+  write_after_a_warp_barrier<<<1, 32, 64>>>(named_zeros<unsigned>("in", 4));
   assert_finds_nothing();
 }
 
-/** The last write before the copy is of the thread that copies, or of one of its warp before a
- * barrier of that: an earlier one is of thread 1. */
-__global__ void write_and_hide(unsigned *in, unsigned last_writer) {
+/** The last write before the copy is by the copying thread, or by another thread of its warp with a
+ * __syncwarp() after it. An earlier write is by thread 1 of another warp. */
+__global__ void write_twice_and_copy(unsigned *in, unsigned last_writer) {
   if (threadIdx.x == 1) in[3] = 7;
   if (threadIdx.x / 32 == 1) {
     if (threadIdx.x == last_writer) in[2] = 7;
@@ -65,12 +65,12 @@ __global__ void write_and_hide(unsigned *in, unsigned last_writer) {
     if (threadIdx.x == 33) copy_unit((uint4 *)in);
   }
 }
-enum { HIDDEN_WRITE = __LINE__ - 7 };
+enum { EARLIER_WRITE = __LINE__ - 7 };
 
-static void later_writes_do_not_hide_earlier_ones(void **) {
+static void a_race_is_reported_despite_later_writes(void **) {
   for (unsigned last_writer : {33, 34}) {
-    write_and_hide<<<1, 64, 64>>>(named_zeros<unsigned>("in", 4), last_writer);
-    assert_race_is_told("write_and_hide", HIDDEN_WRITE, "thread 1, the other thread 33");
+    write_twice_and_copy<<<1, 64, 64>>>(named_zeros<unsigned>("in", 4), last_writer);
+    assert_race_is_reported("write_twice_and_copy", EARLIER_WRITE, "thread 1, the other thread 33");
     start_lab(nullptr);
   }
 }
@@ -92,9 +92,9 @@ static void own_writes_need_no_barrier(void **) {
 int main() {
 #define LAB_TEST(test) cmocka_unit_test_setup_teardown(test, start_lab, stop_lab)
   const CMUnitTest tests[] = {
-      LAB_TEST(a_wait_of_one_thread_is_none_of_another),
+      LAB_TEST(a_wait_covers_its_own_thread_only),
       LAB_TEST(a_warp_barrier_orders_copies_too),
-      LAB_TEST(later_writes_do_not_hide_earlier_ones),
+      LAB_TEST(a_race_is_reported_despite_later_writes),
       LAB_TEST(own_writes_need_no_barrier),
   };
   return run_in_all_settings("lab", tests);

@@ -10,7 +10,7 @@
 #include "../tests/unit/simt/simt_testing.h"
 #include "simt/lab/lab.h"
 
-/** Every test starts with a device that nothing has happened to, and with all checks. */
+/** Every test starts with a reset device and all checks. */
 inline int start_lab(void **state) {
   reset_device(state);
   lab_start(LAB_EVERYTHING);
@@ -22,7 +22,7 @@ inline int stop_lab(void **state) {
   return reset_device(state);
 }
 
-/** Memory of the device with a name, that nobody has written. */
+/** Named memory of the device that nothing has been written to. */
 template <typename T>
 T *named(const char *name, int count) {
   T *pointer = nullptr;
@@ -31,7 +31,7 @@ T *named(const char *name, int count) {
   return pointer;
 }
 
-/** The same, zeroed. */
+/** The same, filled with zeros. */
 template <typename T>
 T *named_zeros(const char *name, int count) {
   T *pointer = named<T>(name, count);
@@ -52,15 +52,15 @@ inline void findings_text(char *text, size_t text_size) {
   fclose(file);
 }
 
-/** The only finding that a test expects. Lines are those of the test's file; 0: none. */
+/** The only finding that a test expects. Lines are lines of the test's file; 0: none. */
 struct Expected {
   LabKind kind;
   int line, other_line;
   const char *kernel, *rest;
-  int call = 0, other_call = 0; /* lines of the calls that led there; 0: none */
+  int call = 0, other_call = 0; /* lines of the calls that led to these; 0: none */
 };
 
-/** "file:line", and from where it was called. */
+/** "file:line", and the line of the call. */
 inline std::string place_text(const char *file, int line, int call) {
   const std::string name(file);
   return name + ":" + std::to_string(line) +

@@ -1,17 +1,14 @@
-/**
- * @file
- * Floats that nobody has set, guard bands, and what findings say of the calls that led to them.
- */
+/** @file Floats that were never set, guard bands, and the calls that findings name. */
 #include "../tests/unit/lab/lab_testing.h"
 #include "device/ptx.cuh"
 
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 
-/* --- Floats that nobody has set -------------------------------------------------------------- */
+/* --- Unset floats ---------------------------------------------------------------------------- */
 
 enum Use { SHUFFLE, CONVERSION, PRODUCT };
 
-/** An array that no compiler keeps in registers, of which the first `set` rows are set. */
+/** An array that no compiler keeps in registers; only its first `set` rows are set. */
 template <int USE>
 __global__ void use_row(__half *out, int set, int row) {
   float values[8][4];
@@ -25,7 +22,7 @@ __global__ void use_row(__half *out, int set, int row) {
 }
 enum { SHUFFLED = __LINE__ - 5, MULTIPLIED = __LINE__ - 4, CONVERTED = __LINE__ - 3 };
 
-/** Of a row that the first block of two sets, but not the launch that is watched. */
+/** Uses a row that the kernel sets in the first launch, but not in the second. */
 template <int USE>
 static void check_use(int line, const char *kernel) {
   __half *out = named<__half>("out", 64);
@@ -37,7 +34,7 @@ static void check_use(int line, const char *kernel) {
   lab_start(LAB_EVERYTHING);
 }
 
-static void floats_are_set_before_they_are_used(void **) {
+static void uses_of_unset_floats_are_reported(void **) {
   set_variable("SIMT_THREADS", "1");
   check_use<SHUFFLE>(SHUFFLED, "use_row<0>");
   check_use<CONVERSION>(CONVERTED, "use_row<1>");
@@ -119,7 +116,7 @@ static void a_source_that_was_edited_is_newer(void **) {
 int main() {
 #define LAB_TEST(test) cmocka_unit_test_setup_teardown(test, start_lab, stop_lab)
   const CMUnitTest tests[] = {
-      LAB_TEST(floats_are_set_before_they_are_used),
+      LAB_TEST(uses_of_unset_floats_are_reported),
       LAB_TEST(guard_bands_are_out_of_bounds),
       LAB_TEST(findings_name_the_calls_that_led_to_them),
       LAB_TEST(a_source_that_was_edited_is_newer),

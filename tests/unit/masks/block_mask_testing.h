@@ -1,6 +1,6 @@
 /**
  * @file
- * For the tests of block masks: structs made by hand, with strides of their own for every tensor.
+ * For the tests of block masks: masks made by hand, with different strides for every tensor.
  * Includes cmocka.h.
  */
 #ifndef BLOCK_MASK_TESTING_H
@@ -13,7 +13,7 @@
 
 enum { POISON = INT_MIN + 12345 };
 
-/** Random numbers, one after the other. */
+/** A sequence of random numbers. */
 typedef struct Dice {
   uint64_t seed, count;
 } Dice;
@@ -23,15 +23,15 @@ static inline int roll(Dice *dice, int sides) {
   return (int)((random_bits(dice->seed, 77, dice->count++) >> 16) % (uint64_t)sides);
 }
 
-/** A block mask whose tensors can be written to. */
+/** A block mask with writable tensors. */
 typedef struct OwnMask {
   BlockMask mask;
   int32_t *tensors[TENSOR_TILES]; /**< counts, indices, types, tile indices */
   uint8_t *tiles;
 } OwnMask;
 
-/** Strides for `rank` dimensions in any order, with gaps; a dimension of 1 among the first two
- * broadcasts. Returns the elements needed. */
+/** Strides for `rank` dimensions in any order, with gaps. If one of the first two dimensions is 1,
+ * it broadcasts. Returns the elements needed. */
 static inline size_t draw_strides(Dice *dice, int rank, const int *sizes, int64_t *strides) {
   int order[4] = {0, 1, 2, 3};
   for (int i = rank - 1; i > 0; i--) {
@@ -50,7 +50,7 @@ static inline size_t draw_strides(Dice *dice, int rank, const int *sizes, int64_
   return last + 1;
 }
 
-/** An element of one of the four tensors of slots; the counts have no slots. */
+/** An element of one of the four tensors; `slot` is ignored for the counts. */
 static inline int32_t *element(const OwnMask *own, int tensor, int b, int h, int q, int slot) {
   const BlockMask *m = &own->mask;
   const int64_t *strides[TENSOR_TILES] = {m->num_strides, m->index_strides, m->type_strides,
@@ -60,7 +60,7 @@ static inline int32_t *element(const OwnMask *own, int tensor, int b, int h, int
          (tensor == TENSOR_COUNTS ? 0 : slot * s[3]);
 }
 
-/** Tensors of the sizes in `own->mask`, each with its strides; everything is poison, tiles are
+/** Tensors of the sizes in `own->mask`, each with its strides; all elements are poison, tiles are
  * random. Broadcast dimensions of `mask` are 1. */
 static inline void allocate_own(OwnMask *own, Dice *dice) {
   BlockMask *m = &own->mask;
@@ -85,7 +85,8 @@ static inline void free_own(OwnMask *own) {
   free(own->tiles);
 }
 
-/** One row: blocks in any order, MASKED slots anywhere, poison where nobody may look. */
+/** One row: blocks in any order, MASKED slots anywhere, poison in elements that must not be read.
+ * */
 static inline void draw_row(OwnMask *own, Dice *dice, int kv_blocks, int b, int h, int q) {
   const BlockMask *m = &own->mask;
   const int count = roll(dice, m->max_slots + 1);
@@ -107,7 +108,7 @@ static inline void draw_row(OwnMask *own, Dice *dice, int kv_blocks, int b, int 
   free(unlisted);
 }
 
-/** A valid mask for the problem: for all batch entries and heads, or one for each. */
+/** A valid mask for the problem, with one batch entry and head for all, or one for each. */
 static inline OwnMask draw_own(Dice *dice, const Problem *p, int q_size, int kv_size) {
   const int kv_blocks = (p->kv_len + kv_size - 1) / kv_size;
   OwnMask own = {.mask = {.q_block_size = q_size,

@@ -1,7 +1,4 @@
-/**
- * @file
- * For the tests of masks: opening them, and what they mean entry by entry. Includes cmocka.h.
- */
+/** @file For the tests of masks: opens masks and expands them to dense ones. Includes cmocka.h. */
 #ifndef MASK_TESTING_H
 #define MASK_TESTING_H
 
@@ -15,14 +12,14 @@
 #include "host/masks/block_mask.h"
 #include "host/masks/mask.h"
 
-#include <cmocka.h> /* last: its macro fail() would hide ours */
+#include <cmocka.h> /* last: its macro fail() would replace ours */
 
 static inline Problem mask_problem(int batch, int heads, int q_len, int kv_len) {
   return (Problem){
       .batch = batch, .q_heads = heads, .kv_heads = 1, .q_len = q_len, .kv_len = kv_len};
 }
 
-/** A mask that must open, with seed 1. */
+/** Opens a mask, with seed 1; it must succeed. */
 static inline Mask open_mask(const char *text, const Problem *p, int q_block, int kv_block) {
   Mask mask;
   Error error = {0};
@@ -31,13 +28,13 @@ static inline Mask open_mask(const char *text, const Problem *p, int q_block, in
 }
 
 /**
- * The first `batches` x `heads` of a mask as [batches][heads][q_len][kv_len] bytes, 1 = attend.
- * Checks on the way that spans ascend, neither touch nor are empty, are no more than announced and
- * end at mask_row_end(), and that rows said to be alike are. Freed by the caller.
+ * The first `batches` x `heads` of a mask as [batches][heads][q_len][kv_len] bytes, 1 = attended.
+ * Checks that spans ascend, are not empty and do not touch, that there are no more than announced,
+ * that they end at mask_row_end(), and that rows said to be equal are equal. The caller frees it.
  */
 static inline uint8_t *dense_of_mask(const Mask *mask, int batches, int heads) {
   const size_t most = (size_t)mask_most_spans(mask), kv_len = (size_t)mask->kv_len;
-  KeySpan *spans = malloc(most * sizeof *spans); /* exactly: one more is seen by the sanitizer */
+  KeySpan *spans = malloc(most * sizeof *spans); /* exactly: the sanitizer notices one more */
   uint8_t *dense = calloc((size_t)batches * (size_t)heads * (size_t)mask->q_len, kv_len);
   uint8_t *row = dense;
   assert_true(spans != NULL && dense != NULL);
@@ -68,7 +65,7 @@ static inline int64_t count_ones(const uint8_t *bytes, size_t count) {
   return ones;
 }
 
-/** What a block mask says of one entry, by the definition of its tensors alone. */
+/** Whether a block mask attends one entry, from the definition of its tensors alone. */
 static inline bool block_mask_attends(const BlockMask *m, const Problem *p, int b, int h, int q,
                                       int k) {
   const int row = q / m->q_block_size;
@@ -106,7 +103,7 @@ static inline void check_block_mask(const BlockMask *m, const Problem *p, const 
   }
 }
 
-/** A directory of their own for the files of a test, and paths in it. */
+/** A directory for the files of a test, and paths in it. */
 static char test_directory[] = "/tmp/test_mask.XXXXXX";
 
 static inline int create_test_directory(void **state) {
@@ -114,7 +111,7 @@ static inline int create_test_directory(void **state) {
   return mkdtemp(test_directory) == NULL ? -1 : 0;
 }
 
-/** Fails, and so do the tests, if one of them left a file behind. */
+/** Removing fails, and so do the tests, if a test left a file behind. */
 static inline int remove_test_directory(void **state) {
   (void)state;
   return rmdir(test_directory);

@@ -5,7 +5,7 @@
 #include "host/io/random.h"
 #include "mask_testing.h"
 
-/** What a block must be called, from its entries alone. */
+/** The type that a block must have, from its entries alone. */
 static BlockType classify(const Problem *p, const uint8_t *dense, int first_q, int first_k,
                           int q_size, int kv_size) {
   bool any = false, all = true, causal = true;
@@ -20,7 +20,7 @@ static BlockType classify(const Problem *p, const uint8_t *dense, int first_q, i
   return !any ? BLOCK_MASKED : all ? BLOCK_FULL : causal ? BLOCK_CAUSAL : BLOCK_PARTIAL;
 }
 
-/** A tile must be the block's entries, and 0 past the lengths. */
+/** A tile must have the block's entries, and 0 past the lengths. */
 static void check_tile(const Problem *p, const uint8_t *dense, int first_q, int first_k,
                        const BlockMask *m, int tile) {
   assert_in_range(tile, 0, m->tile_count - 1);
@@ -82,7 +82,7 @@ static void check_statistics(const BlockMaskStatistics *is, const BlockMaskStati
   assert_int_equal(is->partial, should->partial);
 }
 
-/** Builds the blocks of a mask and checks everything that is promised of them. */
+/** Builds the block mask and checks everything that the interface promises. */
 static void check_build(const Problem *p, const Mask *mask, int q_size, int kv_size) {
   HostBlockMask blocks;
   Error error = {0};
@@ -92,7 +92,7 @@ static void check_build(const Problem *p, const Mask *mask, int q_size, int kv_s
   assert_int_equal(m->batches, mask->batches);
   assert_int_equal(m->heads, mask->heads);
   uint8_t *dense = dense_of_mask(mask, p->batch, p->q_heads);
-  check_block_mask(m, p, dense); /* the identity, broadcasts included */
+  check_block_mask(m, p, dense); /* the same entries, with broadcasting */
 
   bool *used = calloc((size_t)m->tile_count + 1, sizeof *used);
   BlockMaskStatistics should = {0};
@@ -110,7 +110,7 @@ static void check_build(const Problem *p, const Mask *mask, int q_size, int kv_s
   free(used);
   free(dense);
   block_mask_free(&blocks);
-  block_mask_free(&blocks); /* harmless */
+  block_mask_free(&blocks); /* a second time is harmless */
 }
 
 static const int BLOCK_SIZES[][2] = {{1, 1}, {16, 5}, {7, 32}, {128, 256}};
@@ -142,7 +142,7 @@ static uint64_t draw(uint64_t seed, uint32_t stream, size_t index) {
 
 /**
  * Entry (q, k) of one mask whose blocks of 8 x 8 are empty, full, causal, random, or one of few
- * patterns; at times a single entry is the other way round.
+ * patterns; in some of them a single entry is flipped.
  */
 static uint8_t mixed_entry(uint64_t seed, const Problem *p, int q, int k) {
   const size_t block = (size_t)(q / 8 * 1000 + k / 8), entry = (size_t)q * 4096 + (size_t)k;

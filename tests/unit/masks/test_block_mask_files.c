@@ -25,7 +25,7 @@ static void check_same_entries(const Problem *p, const uint8_t *x, const uint8_t
   }
 }
 
-/** Made canonical, the mask stays the same. */
+/** The canonical form attends the same entries. */
 static void check_own(const OwnMask *own, const Problem *p) {
   Error error = {0};
   if (!block_mask_validate(&own->mask, p, &error)) fail_msg("%s", error.text);
@@ -130,7 +130,7 @@ static void files_that_do_not_fit_are_refused(void **state) {
                "/kv_indices.npy: [B, H] is [2, 2], but other files have up to [3, 2] (1 stands "
                "for all)");
   files = good_files();
-  files.tiles_shape[0] = 0; /* what takes no bytes */
+  files.tiles_shape[0] = 0; /* no bytes at all */
   files.tiles_shape[1] = 1 << 20;
   files.tiles_shape[2] = 1 << 20;
   refuse_files(&files,
@@ -146,7 +146,7 @@ static void files_that_do_not_fit_are_refused(void **state) {
                "key/value blocks");
 }
 
-/** Every tensor may broadcast on its own. */
+/** Every tensor may broadcast by itself. */
 static void every_file_broadcasts_on_its_own(void **state) {
   (void)state;
   for (int combination = 0; combination < 1 << 2 * TENSOR_TILES; combination += 5) {
@@ -172,7 +172,7 @@ static void every_file_broadcasts_on_its_own(void **state) {
   }
 }
 
-/** A row of no slots attends nothing. */
+/** A row without slots attends nothing. */
 static void masks_may_have_no_slots_at_all(void **state) {
   (void)state;
   static const int32_t NO_BLOCKS[4] = {0};

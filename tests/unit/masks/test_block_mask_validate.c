@@ -1,9 +1,9 @@
-/** @file Tests of block_mask_validate(): every refusal, by its exact text and coordinates. */
+/** @file Tests of block_mask_validate(): every refusal, with its exact text and coordinates. */
 #include "block_mask_testing.h"
 
 enum { BATCH = 2, HEADS = 3, SLOTS = 5 };
 
-/* 3 blocks of 8 queries, the last cut; 16 blocks of 4 keys. */
+/* 3 blocks of 8 queries, the last cut off; 16 blocks of 4 keys. */
 static const Problem PROBLEM = {
     .batch = BATCH, .q_heads = HEADS, .kv_heads = 1, .q_len = 20, .kv_len = 64};
 
@@ -44,7 +44,7 @@ static void expect(const BlockMask *mask, const Problem *problem, const char *te
   assert_int_equal(error.code, EXIT_USAGE);
 }
 
-/** What a valid mask with another value in slot 3, PARTIAL, or slot 0, FULL, is refused with. */
+/** Expects this refusal of a mask with another value in slot 3, PARTIAL, or slot 0, FULL. */
 static void with_value(MaskTensor tensor, int slot, int32_t value, const char *text) {
   OwnMask own = make_valid();
   *element(&own, tensor, 1, 2, 1, slot) = value;
@@ -85,7 +85,7 @@ static void a_row_lists_a_block_once(void **state) {
   (void)state;
   with_value(TENSOR_INDICES, 2, 9,
              "kv_indices[b=1, h=2, q_block=1, slot=2] = 9, but the row lists that block already");
-  with_value(TENSOR_INDICES, 1, 9, NULL); /* MASKED: not looked at */
+  with_value(TENSOR_INDICES, 1, 9, NULL); /* MASKED: not read */
 }
 
 static void types_must_be_known(void **state) {
@@ -143,8 +143,9 @@ static void sizes_must_fit_the_problem(void **state) {
 }
 
 /**
- * The tensors end where the counts do: dense, one row, so that AddressSanitizer sees every look at
- * a slot past the count, and at the index or the tile of the MASKED slot that comes last.
+ * The tensors end where the counts do: one row, without gaps, so that AddressSanitizer notices any
+ * read of a slot past the count, and of the index or the tile of the MASKED slot, which is the
+ * last.
  */
 static void slots_past_the_count_are_not_read(void **state) {
   (void)state;

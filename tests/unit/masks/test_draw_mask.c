@@ -23,7 +23,7 @@ static void expect(const char *text, int q_len, int kv_len, int q_block, int kv_
   free(picture);
 }
 
-static void small_masks_look_like_this(void **state) {
+static void small_masks_are_drawn_as_expected(void **state) {
   (void)state;
   expect("causal", 16, 20, 4, 4,
          "mask causal, 16 queries down, 20 keys across, a character is 4 x 4 entries\n"
@@ -39,7 +39,7 @@ static void small_masks_look_like_this(void **state) {
          "....//..\n"
          ".....#//\n"
          "# all attended   / some   . none   unmasked: 23.4 % of the entries\n");
-  expect("blocks:0.5", 14, 32, 4, 4, /* the last row of blocks is cut */
+  expect("blocks:0.5", 14, 32, 4, 4, /* the last row of blocks is cut off */
          "mask blocks:0.5, 14 queries down, 32 keys across, a character is 4 x 4 entries\n"
          "##.##..#\n"
          "#.....##\n"
@@ -59,7 +59,7 @@ static void a_picture_is_at_most_64_characters_wide_and_high(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(small_masks_look_like_this),
+      cmocka_unit_test(small_masks_are_drawn_as_expected),
       cmocka_unit_test(a_picture_is_at_most_64_characters_wide_and_high),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

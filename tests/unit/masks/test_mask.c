@@ -22,7 +22,7 @@ static bool by_window(int64_t n, int64_t kv_len, int64_t position, int64_t k) {
   return position - n < k && k <= position;
 }
 
-/** Number of the document that a key lies in: the first kv_len % n ones are a key longer. */
+/** The document of a key: the first kv_len % n documents are one key longer. */
 static int64_t document_of(int64_t n, int64_t kv_len, int64_t k) {
   int64_t document = 0;
   for (int64_t end = 0; document < n; document++) {
@@ -121,8 +121,9 @@ static void documents_have_the_lengths_of_the_list(void **state) {
 }
 
 /**
- * Rows of a square mask must come in runs that all see up to the same key: images. Text is runs of
- * one row. Checks their lengths, but of what the end cuts.
+ * Rows of a square mask must come in runs: the rows of an image attend the same keys, up to its
+ * end, and each row of text is a run of its own. Checks the lengths, except where the end cuts a
+ * run off.
  */
 static void check_runs(const Mask *square, const uint8_t *dense) {
   const int n = square->kv_len;
@@ -148,7 +149,7 @@ static void check_runs(const Mask *square, const uint8_t *dense) {
   if (n > 256 + 1) assert_true(images > 0);
 }
 
-/** A mask of other lengths must show the rows of the square one, shifted. */
+/** A mask with other lengths must have the rows of the square one, shifted. */
 static void check_interleaved(int q_len, int kv_len, const char *text) {
   const Problem p = mask_problem(1, 1, q_len, kv_len), square = mask_problem(1, 1, kv_len, kv_len);
   Mask mask = open_mask(text, &p, 128, 128), whole = open_mask(text, &square, 128, 128);
@@ -168,7 +169,7 @@ static void check_interleaved(int q_len, int kv_len, const char *text) {
   mask_free(&whole);
 }
 
-static void images_are_seen_whole_and_text_is_causal(void **state) {
+static void images_are_attended_whole_and_text_is_causal(void **state) {
   (void)state;
   check_interleaved(700, 1000, "interleaved:2");
   check_interleaved(1100, 1000, "interleaved:18446744073709551615");
@@ -177,7 +178,7 @@ static void images_are_seen_whole_and_text_is_causal(void **state) {
   }
 }
 
-static void the_seed_of_interleaved_decides(void **state) {
+static void interleaved_masks_depend_on_the_seed(void **state) {
   (void)state;
   const Problem p = mask_problem(1, 1, 600, 600);
   Mask a = open_mask("interleaved:5", &p, 64, 64), b = open_mask("interleaved:5", &p, 128, 32);
@@ -224,13 +225,13 @@ static uint8_t *draw_mask_of(const char *text, uint64_t seed, int64_t *entries) 
   return dense;
 }
 
-/** Five standard deviations are allowed; `weight` is how many entries are drawn together. */
-static void check_density(const char *text, double density, int weight) {
+/** Five standard deviations are allowed; `group` is how many entries are drawn together. */
+static void check_density(const char *text, double density, int group) {
   const double total = 200 * 300;
   int64_t first, again, other;
   uint8_t *a = draw_mask_of(text, 7, &first), *b = draw_mask_of(text, 7, &again);
   uint8_t *c = draw_mask_of(text, 8, &other);
-  const double allowed = 5 * sqrt(total * weight * density * (1 - density));
+  const double allowed = 5 * sqrt(total * group * density * (1 - density));
   assert_true(fabs((double)first - total * density) <= allowed);
   assert_true(fabs((double)other - total * density) <= allowed);
   assert_int_equal(first, count_ones(a, 200 * 300));
@@ -241,7 +242,7 @@ static void check_density(const char *text, double density, int weight) {
   free(c);
 }
 
-static void densities_and_seeds_are_kept(void **state) {
+static void random_masks_have_their_density_and_seed(void **state) {
   (void)state;
   check_density("random:0", 0, 1);
   check_density("random:0.5", 0.5, 1);
@@ -271,7 +272,7 @@ static void the_longest_sequences_do_not_overflow(void **state) {
   assert_true(mask_row_end(&mask, 0, 0, INT_MAX - 1, 1) == 1);
 }
 
-static void only_full_and_causal_are_no_block_masks(void **state) {
+static void all_masks_but_full_and_causal_are_block_masks(void **state) {
   (void)state;
   static const char *const TEXTS[] = {"full", "causal", "window:9", "empty", "prefix:9"};
   for (int i = 0; i < 5; i++) {
@@ -286,12 +287,12 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(every_preset_follows_its_rule),
       cmocka_unit_test(documents_have_the_lengths_of_the_list),
-      cmocka_unit_test(images_are_seen_whole_and_text_is_causal),
-      cmocka_unit_test(the_seed_of_interleaved_decides),
+      cmocka_unit_test(images_are_attended_whole_and_text_is_causal),
+      cmocka_unit_test(interleaved_masks_depend_on_the_seed),
       cmocka_unit_test(blocks_are_drawn_whole),
-      cmocka_unit_test(densities_and_seeds_are_kept),
+      cmocka_unit_test(random_masks_have_their_density_and_seed),
       cmocka_unit_test(the_longest_sequences_do_not_overflow),
-      cmocka_unit_test(only_full_and_causal_are_no_block_masks),
+      cmocka_unit_test(all_masks_but_full_and_causal_are_block_masks),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

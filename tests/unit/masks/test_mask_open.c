@@ -1,4 +1,4 @@
-/** @file Tests of host/masks/mask_open.c: what it refuses, and masks that come from files. */
+/** @file Tests of host/masks/mask_open.c: what it refuses, and masks from files. */
 #include <sys/stat.h>
 
 #include "host/base/memory.h"
@@ -33,7 +33,7 @@ static void unknown_presets_are_refused(void **state) {
   }
 }
 
-/** Said before anything is drawn. */
+/** Refused before anything is drawn. */
 static void tiles_beyond_memory_are_refused(void **state) {
   (void)state;
   memory_start();
@@ -80,7 +80,7 @@ static void lengths_of_documents_must_add_up(void **state) {
   refuse("document:5,5,", "--mask document:5,5,: each length must be an integer from 1 to 10");
 }
 
-/** The file at `path` is refused; the text goes on after its name. */
+/** The file at `path` is refused; the message has `text` after the file's name. */
 static void refuse_file(const char *path, const char *text) {
   char why[512];
   snprintf(why, sizeof why, "%s: %s", path, text);
@@ -109,12 +109,12 @@ static void dense_files_must_fit_the_problem(void **state) {
                "is a mask of [B, H] = [3, 1], but the problem has [2, 3] (1 stands for all)");
 }
 
-/** Entry i of a dense file: as good as random. */
+/** Entry i of a dense file, pseudo-random. */
 static uint8_t bit(size_t i) {
   return (uint8_t)((i * 2654435761u >> 13) % 3 == 0);
 }
 
-/** A file of `batches` x `heads` masks, with as many dimensions as the rank says. */
+/** A file of `batches` x `heads` masks, with `rank` dimensions. */
 static void check_dense_file(int rank, int batches, int heads) {
   enum { B = 2, H = 3, NQ = 5, NKV = 7 };
   uint8_t data[B * H * NQ * NKV];
@@ -139,7 +139,7 @@ static void check_dense_file(int rank, int batches, int heads) {
   mask_free(&mask);
 }
 
-static void dense_files_say_it_entry_by_entry(void **state) {
+static void dense_files_are_read_entry_by_entry(void **state) {
   (void)state;
   check_dense_file(2, 1, 1);
   check_dense_file(3, 1, 1);
@@ -150,7 +150,7 @@ static void dense_files_say_it_entry_by_entry(void **state) {
   check_dense_file(4, 2, 3);
 }
 
-static void directories_give_back_what_was_built(void **state) {
+static void saved_block_masks_are_read_back(void **state) {
   (void)state;
   static const char *const TEXTS[] = {"full",       "causal",     "window:5",
                                       "document:3", "prefix:4",   "dilated:2",
@@ -198,8 +198,8 @@ int main(void) {
       cmocka_unit_test(densities_must_lie_between_0_and_1),
       cmocka_unit_test(lengths_of_documents_must_add_up),
       cmocka_unit_test(dense_files_must_fit_the_problem),
-      cmocka_unit_test(dense_files_say_it_entry_by_entry),
-      cmocka_unit_test(directories_give_back_what_was_built),
+      cmocka_unit_test(dense_files_are_read_entry_by_entry),
+      cmocka_unit_test(saved_block_masks_are_read_back),
       cmocka_unit_test(directories_without_the_files_are_refused),
   };
   return cmocka_run_group_tests(tests, create_test_directory, remove_test_directory);

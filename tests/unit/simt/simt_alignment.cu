@@ -1,7 +1,7 @@
 /**
  * @file
- * Tests that misaligned accesses, which a GPU refuses, are reported. Tests are compiled with the
- * check, as debug builds are; other programs are not, and notice only what the processor does.
+ * Tests that misaligned accesses, which a GPU refuses, are reported. Tests and debug builds are
+ * compiled with the check; other programs report only what the processor refuses.
  */
 #include <cuda_fp16.h>
 

@@ -1,4 +1,4 @@
-/** @file Tests of the rest of CUDA's API as the CPU backend has it: the device, events, errors. */
+/** @file Tests of the rest of CUDA's API in the CPU backend: the device, events, errors. */
 #include "../tests/unit/simt/simt_testing.h"
 
 __global__ void do_nothing() {}
@@ -50,7 +50,7 @@ static void expect_invalid_value(cudaError_t error) {
   assert_int_equal(cudaGetLastError(), cudaErrorInvalidValue);
 }
 
-static void results_need_a_place(void **) {
+static void null_results_are_refused(void **) {
   size_t bytes;
   cudaEvent_t event;
   assert_int_equal(cudaEventCreate(&event), cudaSuccess);
@@ -82,7 +82,7 @@ int main() {
   const CMUnitTest tests[] = {
       TEST(the_device_says_what_it_is),
       TEST(events_measure_time_on_this_machine),
-      TEST(results_need_a_place),
+      TEST(null_results_are_refused),
       TEST(errors_have_names_and_texts),
   };
   return cmocka_run_group_tests(tests, nullptr, nullptr);

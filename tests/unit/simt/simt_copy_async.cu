@@ -1,4 +1,5 @@
-/** @file Tests of cp.async on the CPU backend: when copies arrive, and what is reported. */
+/** @file Tests of cp.async on the CPU backend: when data arrives, and which mistakes are reported.
+ * */
 #include "../tests/unit/simt/simt_testing.h"
 #include "device/ptx.cuh"
 
@@ -7,7 +8,7 @@ static Capture capture;
 
 extern __shared__ __align__(16) unsigned char smem[];
 
-/** A copy into the thread's own 16 bytes; each test's kernel does something else with it. */
+/** A copy into the thread's own 16 bytes; the kernel of each test uses it differently. */
 __device__ void start_copy(const uint4 *from, bool valid = true) {
   cp_async_16(smem + 16 * threadIdx.x, from + threadIdx.x, valid);
 }
@@ -21,9 +22,9 @@ static uint4 *device_numbers() {
   return device;
 }
 
-/* --- What is right -------------------------------------------------------------------------- */
+/* --- Right kernels -------------------------------------------------------------------------- */
 
-/** What the target holds after each of: two copies, a wait that leaves one, a wait for all. */
+/** Reads the target after each of: two copies, a wait that leaves one in flight, a wait for all. */
 __global__ void copy_two(const uint4 *from, unsigned *out) {
   unsigned *first = (unsigned *)(smem + 32 * threadIdx.x), *second = first + 4;
   cp_async_16(first, from, true);
@@ -67,9 +68,9 @@ static void a_second_copy_to_one_place_may_follow_a_wait(void **) {
   assert_int_equal(out[0], 5);
 }
 
-/* --- Copies that nobody waits for ----------------------------------------------------------- */
+/* --- Copies that are not waited for --------------------------------------------------------- */
 
-/** `mistaken` threads leave out the commit or the wait. */
+/** `mistaken` threads omit the commit or the wait. */
 __global__ void forget(const uint4 *from, int mistaken, bool commit, bool wait) {
   const bool right = (int)threadIdx.x != mistaken;
   start_copy(from, threadIdx.x % 2 == 0);
@@ -100,7 +101,7 @@ static const char *expect_abandoned(int mistaken, bool commit, bool wait) {
 }
 
 static void a_copy_that_is_not_waited_for_is_reported(void **) {
-  /* What these threads waited for is not what later ones did. */
+  /* The waits of these threads do not cover the copies of the threads in the next launch. */
   forget<<<64, 64, SHARED>>>(device_numbers(), -1, true, true);
   const char *report = expect_abandoned(37, true, false);
   assert_contains(report, "\n  thread (37,0,0) of block (0,0,0)\n");
@@ -126,9 +127,9 @@ static void a_right_kernel_after_a_report_is_right(void **) {
   assert_int_equal(cudaDeviceSynchronize(), cudaSuccess);
 }
 
-/* --- Targets that are used too early -------------------------------------------------------- */
+/* --- Targets that are read too early -------------------------------------------------------- */
 
-/** All lanes copy a row each and read the rows; `late` waits only then. */
+/** Each lane copies a row and reads it with ldmatrix; lane `late` waits only after that. */
 __global__ void read_rows(const uint4 *from, unsigned *out, int late) {
   start_copy(from);
   cp_async_commit();
@@ -159,7 +160,7 @@ static void ldmatrix_before_the_wait_is_reported(void **) {
   assert_names_line(report, FILE_NAME, COPY_LINE);
 }
 
-/** Thread `second` copies to where thread 0 does. */
+/** Thread `second` copies to the same place as thread 0. */
 __global__ void copy_to_one_place(const uint4 *from, int second, bool commit) {
   if (threadIdx.x == 0) start_copy(from);
   if (commit) cp_async_commit();
@@ -218,16 +219,16 @@ static void bad_addresses_are_reported_where_they_were_given(void **) {
                      "out of bounds read 1 byte past allocation 1 (1024 bytes) in copy_from");
 }
 
-__global__ void copy_a_part(const char *from) {
+__global__ void copy_part(const char *from) {
   simt_copy_async_16(smem, from, 8);
   simt_commit_group();
   simt_wait_group(0);
 }
 
-static void copies_are_of_all_or_nothing(void **) {
+static void a_copy_of_part_of_16_bytes_is_refused(void **) {
   begin_capture(&capture);
-  copy_a_part<<<1, 1, SHARED>>>((char *)device_numbers());
-  const char *report = expect_failure(cudaErrorAssert, "failed assertion in copy_a_part");
+  copy_part<<<1, 1, SHARED>>>((char *)device_numbers());
+  const char *report = expect_failure(cudaErrorAssert, "failed assertion in copy_part");
   assert_contains(report, "source_bytes == 0 || source_bytes == 16");
 }
 
@@ -241,7 +242,7 @@ enum { ROW_LINE = __LINE__ - 3 };
 
 static void a_misaligned_row_of_ldmatrix_is_reported(void **) {
   unsigned *device = device_zeros<unsigned>(32);
-  read_misaligned_row<<<1, 32, SHARED>>>(16, device); /* this lane's address does not count */
+  read_misaligned_row<<<1, 32, SHARED>>>(16, device); /* the address of this lane is not used */
   assert_int_equal(cudaDeviceSynchronize(), cudaSuccess);
   begin_capture(&capture);
   read_misaligned_row<<<1, 32, SHARED>>>(15, device);
@@ -251,13 +252,13 @@ static void a_misaligned_row_of_ldmatrix_is_reported(void **) {
   assert_names_line(report, FILE_NAME, ROW_LINE);
 }
 
-/* --- What is counted ------------------------------------------------------------------------ */
+/* --- Counters ------------------------------------------------------------------------------- */
 
-/** `under` mma while a copy is in flight, `clear` after it has been waited for, per warp. */
+/** Per warp, `under` mma while a copy is in flight and `clear` mma after it has been waited for. */
 __global__ void multiply(const uint4 *from, int under, int clear, float *out) {
   const uint32_t a[4] = {};
   float d[4] = {};
-  /* One lane's copy is enough: its warp has it in flight. */
+  /* One lane's copy is enough: it counts as in flight for the whole warp. */
   if (threadIdx.x % 32 == 9) start_copy(from);
   cp_async_commit();
   for (int i = 0; i < under; i++) mma_m16n8k16<__half>(d, a, 0, 0);
@@ -285,7 +286,7 @@ static void mma_under_a_copy_are_counted(void **) {
   expect_counts(3, 3);
 }
 
-/** Warp 0 has copies in flight while warp 1 multiplies. */
+/** Warp 0 has copies in flight while warp 1 executes mma. */
 __global__ void multiply_in_the_other_warp(const uint4 *from, float *out) {
   const uint32_t a[4] = {};
   float d[4] = {};
@@ -321,7 +322,7 @@ int main() {
       TEST(ldmatrix_before_the_wait_is_reported),
       TEST(two_copies_to_one_place_are_reported),
       TEST(bad_addresses_are_reported_where_they_were_given),
-      TEST(copies_are_of_all_or_nothing),
+      TEST(a_copy_of_part_of_16_bytes_is_refused),
       TEST(a_misaligned_row_of_ldmatrix_is_reported),
       TEST(mma_under_a_copy_are_counted),
       TEST(copies_of_other_warps_do_not_count),

@@ -5,7 +5,7 @@
 
 static Capture capture;
 
-/** After a kernel that must have failed: the error, stays until the device is reset. */
+/** After a kernel that must have failed: the error stays until the device is reset. */
 static void expect_sticky(cudaError_t error) {
   int *pointer = nullptr, count = 0;
   size_t free_bytes, total_bytes;
@@ -92,7 +92,7 @@ static void use_after_free_is_reported(void **) {
   float *array = device_zeros<float>(1024);
   assert_int_equal(simt_name_allocation(array, "old"), cudaSuccess);
   assert_int_equal(cudaFree(array), cudaSuccess);
-  device_zeros<float>(1024); /* does not get the addresses of the other */
+  device_zeros<float>(1024); /* is not put at the freed addresses */
   run_read(array, 3);
   expect_report(cudaErrorIllegalAddress,
                 "out of bounds read at byte 12 of freed allocation 1 \"old\" (4096 bytes)",
@@ -148,7 +148,7 @@ static void what_the_processor_finds_misaligned_is_reported(void **) {
 #endif
 }
 
-static void a_failed_kernel_stops_the_program_of_launches(void **) {
+static void no_kernel_is_launched_after_a_failed_one(void **) {
   SimtCounters counters;
   float *array = device_zeros<float>(1);
   run_write(nullptr, 2);
@@ -205,9 +205,9 @@ static void a_division_by_zero_is_reported(void **) {
 #endif
 }
 
-/* --- Threads that wait for ever ------------------------------------------------------------- */
+/* --- Deadlocks ------------------------------------------------------------------------------ */
 
-/** Lanes shuffle, wait for the block or vote; those above `last` do nothing. */
+/** Lanes shuffle, wait at a barrier or vote; lanes above `last` do nothing. */
 __global__ void diverge(int first_barrier, int first_vote, int last, unsigned mask) {
   const int t = threadIdx.x;
   if (t < first_barrier) {
@@ -355,7 +355,7 @@ int main() {
       TEST(a_write_into_the_slack_is_found_after_the_launch),
       TEST(the_first_and_last_byte_may_be_used),
       TEST(what_the_processor_finds_misaligned_is_reported),
-      TEST(a_failed_kernel_stops_the_program_of_launches),
+      TEST(no_kernel_is_launched_after_a_failed_one),
       TEST(a_stack_overflow_is_reported),
       TEST(a_trap_is_reported),
       TEST(a_division_by_zero_is_reported),

@@ -1,4 +1,4 @@
-/** @file Tests of what a launch on the CPU backend accepts, and of launches in odd places. */
+/** @file Tests of which launches the CPU backend accepts. */
 #include <signal.h>
 #include <sys/wait.h>
 
@@ -80,7 +80,7 @@ static void attributes_are_as_the_kernel_is_declared(void **) {
   assert_int_equal(attributes.maxDynamicSharedSizeBytes, 28 << 10);
   assert_int_equal(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, declared, 96, 0),
                    cudaSuccess);
-  assert_int_equal(blocks, 10); /* of 21 KiB */
+  assert_int_equal(blocks, 10); /* at 21 KiB each */
   assert_int_equal(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, declared, 97, 0),
                    cudaSuccess);
   assert_int_equal(blocks, 0);
@@ -154,7 +154,7 @@ static void occupancy_is_that_of_compute_capability_9(void **) {
 
 /* --- Faults of the host --------------------------------------------------------------------- */
 
-static void a_fault_of_the_host_ends_the_program_as_ever(void **) {
+static void a_fault_of_the_host_ends_the_program(void **) {
   const pid_t child = fork();
   if (child == 0) {
     signal(SIGSEGV, SIG_DFL); /* cmocka has its own */
@@ -179,7 +179,7 @@ int main() {
       TEST(wrong_attributes_of_kernels_are_refused),
       TEST(a_smaller_gpu_has_less_shared_memory),
       TEST(occupancy_is_that_of_compute_capability_9),
-      TEST(a_fault_of_the_host_ends_the_program_as_ever),
+      TEST(a_fault_of_the_host_ends_the_program),
   };
   return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

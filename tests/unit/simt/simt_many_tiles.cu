@@ -1,7 +1,7 @@
 /**
  * @file
- * A mask of more partial tiles than an int counts words of: step 05 on the very last of them. Only
- * addresses are claimed; of 8 GiB of bits no more is touched than that tile.
+ * A mask with so many partial tiles that the index of a word overflows an int: step 05 on the last
+ * of them. The memory is only reserved; of 8 GiB of bits only that tile is used.
  */
 #include <cuda_fp16.h>
 #include <sys/mman.h>
@@ -39,7 +39,7 @@ static BlockMask one_slot(const int32_t *slot) {
   return m;
 }
 
-/** Query q attends key 2 q, and V of key k is k: so O of query q is 2 q. */
+/** Query q attends key 2 q, and V of key k is k, so O of query q is 2 q. */
 static void the_last_of_many_tiles_is_found(void **) {
   const Problem p = one_block();
   const int32_t slot[4] = {1, 0, BLOCK_PARTIAL, LAST_TILE};
@@ -82,8 +82,9 @@ static void the_last_of_many_tiles_is_found(void **) {
   munmap(prepared, bytes);
 }
 
-/** A row may have any number of slots; what it lists is no more than there are blocks. */
-static void room_in_lists_is_that_of_blocks(void **) {
+/** A row may have any number of slots, but its list has at most as many tiles as there are blocks.
+ * */
+static void a_list_has_room_for_as_many_tiles_as_blocks(void **) {
   const Problem p = one_block();
   const int32_t slot[4] = {1, 0, BLOCK_PARTIAL, 0};
   BlockMask mask = one_slot(slot);
@@ -96,7 +97,7 @@ static void room_in_lists_is_that_of_blocks(void **) {
 int main() {
   const CMUnitTest tests[] = {
       cmocka_unit_test_setup(the_last_of_many_tiles_is_found, reset_device),
-      cmocka_unit_test_setup(room_in_lists_is_that_of_blocks, reset_device),
+      cmocka_unit_test_setup(a_list_has_room_for_as_many_tiles_as_blocks, reset_device),
   };
   return cmocka_run_group_tests_name("many tiles", tests, nullptr, nullptr);
 }

@@ -1,4 +1,4 @@
-/** @file Tests of CUDA's memory as the CPU backend has it. */
+/** @file Tests of CUDA's memory functions in the CPU backend. */
 #include "../tests/unit/simt/simt_testing.h"
 
 __global__ void write_number(int *out) {
@@ -78,7 +78,7 @@ static void null_pointers_are_refused(void **) {
   assert_int_equal(cudaMemcpy(nullptr, nullptr, 0, down), cudaSuccess);
 }
 
-static void copies_of_the_host_stay_outside_the_device(void **) {
+static void host_copies_of_device_memory_are_refused(void **) {
   char *device = device_zeros<char>(4096), host[16];
   const cudaMemcpyKind within = cudaMemcpyHostToHost;
   assert_int_equal(cudaMemcpy(host, device, 16, within), cudaErrorInvalidValue);
@@ -89,7 +89,7 @@ static void copies_of_the_host_stay_outside_the_device(void **) {
   }
 }
 
-static void memory_of_the_host_is_none_of_the_device(void **) {
+static void host_memory_is_not_device_memory(void **) {
   char *memory;
   assert_int_equal(cudaMallocHost(&memory, 1000), cudaSuccess);
   memset(memory, 1, 1000);
@@ -118,7 +118,8 @@ static void memory_is_limited(void **) {
   set_variable("SIMT_MEMORY", nullptr);
 }
 
-/** Each takes two of the mappings that Linux grants a program; kernels need some as well. */
+/** Each allocation takes two of the mappings that Linux allows a program; kernels need some as
+ * well. */
 static void too_many_allocations_are_out_of_memory(void **) {
   enum { MANY = 40000 };
   static int *pointers[MANY];
@@ -145,8 +146,8 @@ static void too_many_allocations_are_out_of_memory(void **) {
   assert_int_equal(cudaMalloc(&pointers[0], 4), cudaSuccess);
 }
 
-/** Addresses ascend, until all that were set aside have been used once. */
-static void addresses_are_used_again_in_the_end(void **) {
+/** Addresses ascend until all reserved ones have been used once. */
+static void addresses_are_reused(void **) {
   char *kept = device_zeros<char>(1 << 20);
   char *pointer, *before = nullptr;
   for (int round = 0; round < 2; round++) {
@@ -169,11 +170,11 @@ int main() {
       TEST(what_was_not_allocated_cannot_be_freed),
       TEST(copies_stay_within_one_allocation),
       TEST(null_pointers_are_refused),
-      TEST(copies_of_the_host_stay_outside_the_device),
-      TEST(memory_of_the_host_is_none_of_the_device),
+      TEST(host_copies_of_device_memory_are_refused),
+      TEST(host_memory_is_not_device_memory),
       TEST(memory_is_limited),
       TEST(too_many_allocations_are_out_of_memory),
-      TEST(addresses_are_used_again_in_the_end),
+      TEST(addresses_are_reused),
   };
   return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

@@ -4,7 +4,7 @@
 #include "../tests/unit/simt/simt_testing.h"
 #include "device/ptx.cuh"
 
-/** Thread 0 of each block notes when it ran; atomics alone order the notes. */
+/** Thread 0 of each block notes its number in the order of execution, with an atomic. */
 __global__ void note_order(int *next, int *order) {
   const int place = atomicAdd(next, 1);
   order[place] = blockIdx.x * blockDim.x + threadIdx.x;
@@ -37,7 +37,7 @@ static void threads_and_blocks_run_in_the_order_asked_for(void **) {
   for (int count : seen) assert_int_equal(count, 1);
 }
 
-/** Which thread of 128 is the first behind a barrier. */
+/** Which thread of 128 is the first after a barrier. */
 __global__ void note_first(int *first) {
   __shared__ int taken;
   if (threadIdx.x == 0) taken = 0;
@@ -69,7 +69,7 @@ static void random_orders_differ(void **) {
 
 enum { BLOCKS = 6, THREADS = 96, VISITS = 4 * THREADS };
 
-/** Each block's threads in the order in which they got past a barrier, shuffles and an atomic. */
+/** Each block's threads in the order in which they passed a barrier, shuffles and an atomic. */
 __global__ void trace(int *order) {
   __shared__ int next;
   int *trace_of_block = order + blockIdx.x * VISITS;
@@ -88,7 +88,8 @@ struct Trace {
   int order[BLOCKS * VISITS];
 };
 
-/** Traces in a process of its own: the order also depends on how many launches went before. */
+/** Runs in a process of its own, because the order also depends on the number of earlier launches.
+ * */
 static void trace_in_child(const char *order, const char *threads, Trace *result) {
   int ends[2], status = 0;
   assert_int_equal(pipe(ends), 0);
@@ -120,7 +121,7 @@ static void the_same_seed_gives_the_same_order(void **) {
     trace_in_child(order, "1", &first);
     trace_in_child(order, "1", &again);
     assert_memory_equal(&first, &again, sizeof first);
-    /* Which blocks run side by side is up to the machine; within a block it is not. */
+    /* Which blocks run at the same time varies; the order within a block does not. */
     trace_in_child(order, "4", &many_threads);
     assert_memory_equal(&first, &many_threads, sizeof first);
   }
@@ -143,7 +144,7 @@ static void other_seeds_give_other_orders(void **) {
 
 /* --- A right kernel does not depend on the order -------------------------------------------- */
 
-/** Sums of inexact floats: by a tree in shared memory, by shuffles, and by the tensor cores. */
+/** Sums of inexact floats: with a tree in shared memory, with shuffles, and on the tensor cores. */
 __global__ void add_up(const float *from, float *out) {
   __shared__ float partial[128];
   const int t = threadIdx.x, i = blockIdx.x * blockDim.x + t;
@@ -155,7 +156,7 @@ __global__ void add_up(const float *from, float *out) {
   }
   float sum = from[i];
   for (int offset = 16; offset > 0; offset /= 2) sum += __shfl_xor_sync(0xffffffff, sum, offset);
-  const uint32_t bits = 0x3555 | (uint32_t)t << 16; /* 1/3 as fp16, and something small */
+  const uint32_t bits = 0x3555 | (uint32_t)t << 16; /* 1/3 as fp16, and a very small number */
   const uint32_t a[4] = {bits, bits + 1, bits + 2, bits + 3};
   float d[4] = {sum, partial[0], sum, partial[0]};
   mma_m16n8k16<__half>(d, a, bits, bits + 4);

@@ -155,7 +155,7 @@ static void atomics_lose_nothing_between_blocks(void **) {
 
 /**
  * A lock that threads of one block spin on, across warps and within them. Thread 0 has it from the
- * start, and keeps it until the last thread has asked for it in vain.
+ * start, and keeps it until the last thread has tried to take it and failed.
  */
 __global__ void lock_and_add(int *out) {
   __shared__ int lock, sum, refused;
@@ -173,7 +173,7 @@ __global__ void lock_and_add(int *out) {
       continue;
     }
     const int before = sum;
-    atomicAdd(out + 1, 1); /* lets others run while the lock is held */
+    atomicAdd(out + 1, 1); /* a point at which other threads can run while the lock is held */
     sum = before + 1;
     atomicExch(&lock, 0);
     done = true;
@@ -191,7 +191,7 @@ static void threads_of_a_block_may_spin_on_a_lock(void **) {
   assert_int_equal(out[1], 80);
 }
 
-/** Threads 0 and 79 pass a number to and fro through memory that only fences order. */
+/** Threads 0 and 79 alternate in counting up a variable that only fences order. */
 __global__ void spin_on_flag(int *out, int rounds) {
   __shared__ volatile int turn;
   if (threadIdx.x == 0) turn = 0;
@@ -311,7 +311,7 @@ struct Parameters {
 };
 
 __global__ void take_parameters(Parameters p, double d, short s, int *out) {
-  p.a += (int)d + s; /* a copy of this thread's own */
+  p.a += (int)d + s; /* each thread has its own copy */
   out[threadIdx.x] = p.a + p.b[9] + (p.nothing == nullptr);
 }
 

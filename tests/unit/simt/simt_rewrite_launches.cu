@@ -1,4 +1,4 @@
-/** @file Tests of the program that makes C++ of kernel launches. */
+/** @file Tests of the program that translates kernel launches into C++. */
 #include <sys/wait.h>
 
 #include "../tests/unit/simt/simt_testing.h"
@@ -141,7 +141,7 @@ static void wrong_use_is_refused(void **) {
   assert_string_equal(message, "standard output: No space left on device\n");
 }
 
-/** The tool lies in the directory above this program's. */
+/** The tool is in the directory above this program's. */
 static int prepare(void **) {
   const ssize_t length = readlink("/proc/self/exe", tool, sizeof tool - 32);
   assert_true(length > 0);

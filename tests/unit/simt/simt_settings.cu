@@ -28,7 +28,7 @@ static void expect_refusal(const char *variable, const char *value, const char *
   assert_string_equal(capture.text, message);
 }
 
-/** Wrong for every variable. */
+/** Not valid for any variable. */
 static const char *const NO_VALUES[] = {
     "",    " ",  "-1", "-2147483648", "2147483648x",          "0x10",
     "1e3", "+1", " 2", "2 ",          "99999999999999999999",

@@ -18,7 +18,7 @@ extern "C" {
 #include <cmocka.h>
 }
 
-/** Memory of the device, zeroed. */
+/** Memory of the device, filled with zeros. */
 template <typename T>
 T *device_zeros(int count) {
   T *pointer = nullptr;
@@ -27,7 +27,7 @@ T *device_zeros(int count) {
   return pointer;
 }
 
-/** Fetches the first N elements, after the kernels before it have succeeded. */
+/** Copies the first N elements to the host, after the kernels before it have succeeded. */
 template <typename T, int N>
 void fetch(T (&target)[N], const T *source) {
   assert_int_equal(cudaDeviceSynchronize(), cudaSuccess);
@@ -44,14 +44,14 @@ inline void set_variable(const char *name, const char *value) {
   simt_reread_environment();
 }
 
-/** Every test starts with a device that nothing has happened to. */
+/** Every test starts with a reset device. */
 inline int reset_device(void **) {
   assert_int_equal(cudaDeviceReset(), cudaSuccess);
   simt_reset_counters();
   return 0;
 }
 
-/** What was written to stderr between begin_capture() and end_capture(). */
+/** Collects what is written to stderr between begin_capture() and end_capture(). */
 struct Capture {
   int saved_stderr;
   FILE *file;
@@ -78,7 +78,7 @@ inline void assert_contains(const char *text, const char *part) {
   if (strstr(text, part) == nullptr) fail_msg("\"%s\" is not in:\n%s", part, text);
 }
 
-/** Is "file:line" of this test in the text? Not asked where nothing tells lines. */
+/** Checks that the text contains "file:line" of this test, unless addr2line is missing. */
 inline void assert_names_line(const char *text, const char *file, int line) {
   char place[128];
   if (system("command -v addr2line >/dev/null") != 0) return;

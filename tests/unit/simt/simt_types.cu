@@ -10,7 +10,7 @@
 
 #include "../tests/unit/simt/simt_testing.h"
 
-/** Shared memory and `extern` arrays of them must need no constructor to run. */
+/** Types in shared memory, and in `extern` arrays of it, must need no constructor. */
 static_assert(std::is_trivially_default_constructible<__half2>::value, "");
 static_assert(std::is_trivially_default_constructible<__nv_bfloat162>::value, "");
 static_assert(std::is_trivially_default_constructible<float4>::value, "");
@@ -52,10 +52,11 @@ static void check_operators() {
   assert_false(nan == nan || nan < a || nan > a);
 }
 
-static void sixteen_bit_types_calculate(void **) {
+static void arithmetic_of_16_bit_types_is_right(void **) {
   check_operators<__half>();
   check_operators<__nv_bfloat16>();
-  /* 2^-11 is half of the last place of 1: the tie goes to even, and one bit more does not */
+  /* 2^-11 is half of the last place of 1: the tie is rounded to even, and one bit more is not a tie
+   */
   assert_int_equal(__half_as_ushort(__half(1.0f) + __half(0x1p-11f)), 0x3c00);
   assert_int_equal(__half_as_ushort(__half(1.0f) + __half(0x1.004p-11f)), 0x3c01);
 }
@@ -141,7 +142,7 @@ __global__ void calculate(float *f, int *i) {
   __threadfence();
 }
 
-static void arithmetic_functions_give_what_they_say(void **) {
+static void arithmetic_functions_are_right(void **) {
   static const float expected[] = {expf(1.0f), 8,  0,  3, 0.25f, 0.25f,
                                    0.125f,     10, 24, 1, -1.5f, 2.5f};
   static const int expected_ints[] = {8, 4, 0, 31, 32, -4, 3, 3, 1, 33};
@@ -167,7 +168,7 @@ __global__ void reverse_and_count(unsigned long long *out, long long *waited) {
   out[7] = (unsigned long long)__clzll(0);
   const long long begin = clock64();
   long long end = begin;
-  while (end < begin + 1000) end = clock64(); /* ends, as the clock goes on */
+  while (end < begin + 1000) end = clock64(); /* ends, because the clock advances */
   *waited = end - begin;
 }
 
@@ -210,7 +211,7 @@ static void minimum_and_maximum_are_those_of_cuda(void **) {
 
 static Capture capture;
 
-#include <assert.h> /* again: must leave kernels their assert() */
+#include <assert.h> /* included again: kernels must keep their assert() */
 
 static void expect_abort(void (*function)(), const char *message) {
   int status = 0;
@@ -251,11 +252,11 @@ int main() {
   const CMUnitTest tests[] = {
       cmocka_unit_test(halves_round_to_nearest_even),
       cmocka_unit_test(bfloat16_rounds_to_nearest_even),
-      cmocka_unit_test(sixteen_bit_types_calculate),
+      cmocka_unit_test(arithmetic_of_16_bit_types_is_right),
       cmocka_unit_test(pairs_have_a_low_and_a_high_half),
       cmocka_unit_test(pairs_are_shuffled_as_bits),
       cmocka_unit_test(vectors_are_made_and_copied),
-      cmocka_unit_test(arithmetic_functions_give_what_they_say),
+      cmocka_unit_test(arithmetic_functions_are_right),
       cmocka_unit_test(bits_are_reversed_and_counted_and_the_clock_goes_on),
       cmocka_unit_test(minimum_and_maximum_are_those_of_cuda),
       cmocka_unit_test(assertions_and_traps_of_the_host_end_the_program),

@@ -1,5 +1,4 @@
-/** @file Tests of warp instructions: shuffles, votes, __syncwarp, together and in diverged warps.
- */
+/** @file Tests of warp instructions: shuffles, votes, __syncwarp, in whole and diverged warps. */
 #include "../tests/unit/simt/simt_testing.h"
 
 /* --- Shuffles and votes --------------------------------------------------------------------- */
@@ -25,7 +24,8 @@ static void check_shuffles() {
   fetch(out, device);
   for (int t = 0; t < 64; t++) {
     const int lane = t % 32;
-    /* width 4, lane mask 4: earlier groups may be read, later ones give the own value */
+    /* width 4, lane mask 4: a lane of an earlier group can be read; otherwise the own value results
+     */
     const int expected[] = {(lane + 5) % 32,
                             lane / 8 * 8 + 1,
                             lane >= 3 ? lane - 3 : lane,
@@ -36,7 +36,7 @@ static void check_shuffles() {
   }
 }
 
-static void shuffles_move_values_of_4_and_8_bytes(void **) {
+static void shuffles_exchange_values_of_4_and_8_bytes(void **) {
   check_shuffles<int>();
   check_shuffles<unsigned>();
   check_shuffles<float>();
@@ -125,7 +125,7 @@ __global__ void halves_apart(int *out) {
   out[threadIdx.x] = sum;
 }
 
-static void half_warps_work_apart(void **) {
+static void half_warps_shuffle_separately(void **) {
   int out[64];
   int *device = device_zeros<int>(64);
   halves_apart<<<1, 64>>>(device);
@@ -153,7 +153,7 @@ __global__ void nested_groups(int *out) {
   out[threadIdx.x] = value;
 }
 
-static void nested_branches_meet_again(void **) {
+static void nested_branches_reconverge(void **) {
   int out[64];
   int *device = device_zeros<int>(64);
   nested_groups<<<1, 64>>>(device);
@@ -165,7 +165,7 @@ static void nested_branches_meet_again(void **) {
   }
 }
 
-/** Lane 0 waits for a lane that first meets another one. */
+/** Lane 0 waits for lane 1, which first exchanges values with lane 2. */
 __global__ void chain_of_pairs(int *out) {
   const int lane = threadIdx.x;
   int value = lane;
@@ -174,7 +174,7 @@ __global__ void chain_of_pairs(int *out) {
   out[lane] = value;
 }
 
-static void a_lane_may_meet_another_first(void **) {
+static void a_lane_may_exchange_with_others_in_sequence(void **) {
   int out[32];
   int *device = device_zeros<int>(32);
   chain_of_pairs<<<1, 32>>>(device);
@@ -237,13 +237,13 @@ static void syncwarp_separates_writes_from_reads(void **) {
 
 int main() {
   const CMUnitTest tests[] = {
-      TEST(shuffles_move_values_of_4_and_8_bytes),
+      TEST(shuffles_exchange_values_of_4_and_8_bytes),
       TEST(votes_see_all_lanes),
       TEST(reductions_are_of_all_lanes_in_the_mask),
       TEST(an_active_mask_has_the_own_lane_and_serves_as_a_mask),
-      TEST(half_warps_work_apart),
-      TEST(nested_branches_meet_again),
-      TEST(a_lane_may_meet_another_first),
+      TEST(half_warps_shuffle_separately),
+      TEST(nested_branches_reconverge),
+      TEST(a_lane_may_exchange_with_others_in_sequence),
       TEST(warp_instructions_do_not_wait_for_lanes_that_have_exited),
       TEST(a_lane_that_takes_no_part_gives_nan),
       TEST(syncwarp_separates_writes_from_reads),

@@ -1,12 +1,9 @@
-/**
- * @file
- * Tests of the time limit of kernels, and of their progress.
- */
+/** @file Tests of the time limit of kernels, and of the progress display. */
 #include <atomic>
 
 #include "../tests/unit/simt/simt_testing.h"
 
-/** Only the last block never ends; it spins without any call, or waits for ever. */
+/** Only the last block does not end; it spins without any call, or waits for ever. */
 __global__ void never_end(volatile int *flag, bool in_barriers) {
   if (blockIdx.x + 1 < gridDim.x) return;
   while (*flag == 0) {
@@ -38,7 +35,7 @@ static void a_kernel_that_never_ends_is_stopped_at_the_time_limit(void **) {
   }
 }
 
-/** A limit holds for all launches together, and no longer once it is taken back. */
+/** The limit applies to all launches together, until it is removed. */
 static void the_limit_is_a_point_in_time(void **) {
   simt_set_time_limit(1000);
   spin_for_a_while<<<1, 32>>>();
