@@ -52,7 +52,6 @@ for program in "$build"/step[0-9][0-9] "$build"/step[0-9][0-9][a-z]; do
   count "$step" -b 1 -H 2 -n 450 -d 64 -m causal
   count "$step" -b 1 -H 2 -n 150 -d 256
   count "$step" -b 1 -H 2 -n 150 -d 96
-  count "$step" -b 2 -H 2 -G 1 -n 95 -k 301 -d 96
 done
 count step05 -b 1 -H 2 -n 450 -d 128 -m window:100
 count step05 -b 1 -H 2 -n 450 -d 64 -m random:0.3

@@ -1,7 +1,6 @@
 """The lab's counts agree with those of Nsight Compute on a GPU: the stored table, for steps at
 small shapes and for cp.async alone."""
 
-
 import pytest
 
 from tests.lib.programs import STEP_DIR, Program, read_records
@@ -35,6 +34,15 @@ def test_counts_of_copies_alone_are_those_of_a_gpu(monkeypatch: pytest.MonkeyPat
     stored = [record for record in read_records(compare_counts.TABLE) if record["step"] == "copies"]
     assert stored
     check_counts(stored, monkeypatch)
+
+
+def test_sectors_where_rows_begin_in_the_middle_of_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An H200 counted 19,676 in steps 03 and 04."""
+    monkeypatch.setattr(compare_counts, "PROGRAMS", STEP_DIR / "counts")
+    for name in ("step03", "step04"):
+        lab, _ = compare_counts.expected_counts(name, "-b 2 -H 2 -G 1 -n 95 -k 301 -d 96")[
+            "attention_kernel"]
+        assert lab["l1_load_sectors"] == 19676
 
 
 def test_a_wrong_count_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
