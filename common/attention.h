@@ -167,8 +167,8 @@ typedef struct Step {
   void (*describe)(const Problem *problem, int heads, Description *description);
 
   /**
-   * Enqueues the kernels on `stream`, for `heads` query heads at a time if the step needs a
-   * workspace; allocates nothing and waits for nothing.
+   * Enqueues the kernels on `stream`, for `heads` query heads at a time, 1 to 65535, if the step
+   * needs a workspace; allocates nothing and waits for nothing.
    */
   cudaError_t (*forward)(const Problem *problem, const Tensors *tensors, int heads,
                          cudaStream_t stream);

@@ -209,8 +209,9 @@ static constexpr KernelConfig<TileLists> CONFIGS[] = {  // tiles of 128 queries 
 static bool supports(const Problem *p, char *why, size_t why_size) {
   const bool odd = p->q_block_size % LEAST_BLOCK != 0 || p->kv_block_size % LEAST_BLOCK != 0;
   if (!odd) return supports_config<CONFIGS>(p, why, why_size);
-  snprintf(why, why_size, "mask blocks of %dx%d: %s takes multiples of %d", p->q_block_size,
-           p->kv_block_size, step.name, LEAST_BLOCK);
+  snprintf(why, why_size,
+           "mask blocks of %dx%d (--mask-block or the tiles): must be multiples of %d",
+           p->q_block_size, p->kv_block_size, LEAST_BLOCK);
   return false;
 }
 

@@ -25,21 +25,39 @@ static bool parse_line(const char *line, wordexp_t *words, Options *options, Err
   return options_parse((int)words->we_wordc + 1, words->we_wordv, options, error);
 }
 
-/** Adds the case of a line; skips an empty line and a comment. */
+/** Cuts off a comment: a # that begins a word and is not in double quotes. */
+static void cut_comment(char *text) {
+  bool quoted = false;
+  for (char *c = text; *c != '\0'; c++) {
+    quoted ^= *c == '"';
+    if (*c != '#' || quoted || (c > text && strchr(" \t", c[-1]) == NULL)) continue;
+    *c = '\0';
+    return;
+  }
+}
+
+/** Adds a case. A line without words adds none. */
 static bool add_case(CaseList *list, int line, char *text, const Options *base, Error *error) {
+  Case added = {.line = line, .options = *base};
   text[strcspn(text, "\r\n")] = '\0';
-  char *comment = strstr(text, " #");
-  if (comment != NULL) *comment = '\0';
-  if (strchr("#", text[strspn(text, " \t")]) != NULL) return true;
+  added.text = strdup(text);
+  cut_comment(text);
   Case *larger = realloc(list->cases, sizeof(Case) * (list->count + 1));
-  if (larger == NULL) return fail(error, EXIT_DEVICE, "out of host memory");
-  list->cases = larger;
-  Case *added = &list->cases[list->count++];
-  *added = (Case){.line = line, .text = strdup(text), .options = *base};
-  if (!parse_line(text, &added->words, &added->options, error)) return false;
-  const Options *o = &added->options;
-  return (o->cases_path == NULL && !o->ceilings && !o->help && !o->version) ||
-         fail(error, EXIT_USAGE, "--cases, --ceilings, --help and --version cannot stand here");
+  if (larger != NULL) list->cases = larger;
+  bool ok =
+      (larger != NULL && added.text != NULL) || fail(error, EXIT_DEVICE, "out of host memory");
+  ok = ok && parse_line(text, &added.words, &added.options, error);
+  const Options *o = &added.options;
+  if (ok && (o->cases_path != NULL || o->ceilings || o->help || o->version)) {
+    ok = fail(error, EXIT_USAGE, "--cases, --ceilings, --help and --version cannot stand here");
+  }
+  if (ok && added.words.we_wordc > 0) {
+    list->cases[list->count++] = added;
+  } else {
+    free(added.text);
+    wordfree(&added.words);
+  }
+  return ok;
 }
 
 bool cases_read(const char *path, const Options *base, CaseList *list, Error *error) {

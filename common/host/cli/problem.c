@@ -26,6 +26,10 @@ static bool take_memory(const Options *o, const Problem *p, Error *error) {
 
 static bool check_support(const Problem *p, Error *error) {
   char why[1024];
+  if ((int64_t)p->batch * p->q_heads > INT32_MAX) {
+    return fail(error, EXIT_USAGE, "--batch %d x --heads %d: at most 2^31 - 1 heads in all",
+                p->batch, p->q_heads);
+  }
   if (p->head_dim > MAX_HEAD_DIM) {
     return fail(error, EXIT_USAGE, "--head-dim %d: must be from 1 to %d", p->head_dim,
                 MAX_HEAD_DIM);

@@ -42,8 +42,9 @@ typedef struct Builder {
   int32_t *row_slots; /**< [batches][heads][q_blocks]: slots of the row */
   int32_t longest;    /**< most slots of a row, at least 1 */
   TileTable table;
-  const char *what; /**< begins a message */
-  Error *error;     /**< set if memory is not available */
+  double taken_bytes; /**< by take() */
+  const char *what;   /**< begins a message */
+  Error *error;       /**< set if memory is not available */
 } Builder;
 
 static uint64_t hash_bytes(const uint8_t *bytes, size_t count) {
@@ -77,7 +78,9 @@ static bool grow_entries(TileTable *t) {
 }
 
 static bool take(Builder *b, double bytes) {
-  return memory_take(b->what, bytes, b->error);
+  if (!memory_take(b->what, bytes, b->error)) return false;
+  b->taken_bytes += bytes;
+  return true;
 }
 
 /** Index of a tile, stored if it is new; -1 if memory runs out. */
@@ -323,8 +326,11 @@ bool block_mask_build(const Mask *mask, int q_block_size, int kv_block_size, Hos
                .table.tile_bytes = (size_t)q_block_size * (size_t)kv_block_size,
                .what = what,
                .error = error};
+  double kept = 0;
   const bool ok = allocate(&b) && build_rows(&b) && lay_out(&b, blocks);
   free_builder(&b);
+  for (int i = 0; ok && i < MASK_TENSORS; i++) kept += (double)blocks->bytes[i];
+  memory_take(what, kept - b.taken_bytes, error); /* gives the rest back */
   if (ok) return true;
   block_mask_free(blocks);
   return error->text[0] == '\0' ? fail(error, EXIT_DEVICE, "%s: out of host memory", what) : false;

@@ -273,7 +273,7 @@ bool json_append_ceilings(const Device *device, const Ceilings *ceilings, const 
 bool json_check_path(const char *option, const char *path, Error *error) {
   struct stat status;
   if (strcmp(path, "-") == 0) return true;
-  if (stat(path, &status) == 0 && S_ISFIFO(status.st_mode)) return true;
+  if (stat(path, &status) == 0 && S_ISFIFO(status.st_mode) && access(path, W_OK) == 0) return true;
   FILE *file = fopen(path, "a");
   if (file != NULL && fclose(file) == 0) return true;
   return fail(error, EXIT_USAGE,

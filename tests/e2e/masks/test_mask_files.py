@@ -202,7 +202,7 @@ def test_bad_block_mask(tmp_path: Path, fault: str) -> None:
 
 def test_blocks_that_the_tiles_do_not_divide(tmp_path: Path) -> None:
     """Of --mask-block, of a directory's tiles, and of a directory without tiles."""
-    says = "step05: mask blocks of 96x64: step05 takes multiples of 64\n"
+    says = "step05: mask blocks of 96x64 (--mask-block or the tiles): must be multiples of 64\n"
     directory = masks.from_dense(np.ones((1, 1, 200, 300), bool), (96, 64)).write(tmp_path / "mask")
     p = replace(PROBLEM, mask_block=(96, 64))
     assert refusal(p) == says
@@ -213,7 +213,7 @@ def test_blocks_that_the_tiles_do_not_divide(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("change, says", [
     ({"head_dim": 40}, "--head-dim 40: step05 takes D = 32, 64, 96, 128 or 256"),
-    ({"mask_block": (64, 1)}, "mask blocks of 64x1: step05 takes multiples of 64"),
+    ({"mask_block": (64, 1)}, "mask blocks of 64x1 (--mask-block or the tiles): must be multiples of 64"),
 ], ids=["head dimension", "blocks"])
 @pytest.mark.parametrize("mask", ["window:0", "blocks:2", "missing.npy"])
 def test_step_refuses_before_the_mask_is_opened(change: dict, says: str, mask: str) -> None:
