@@ -20,8 +20,8 @@ DEBUG ?= 0
 V ?= 0
 WERROR ?= 0
 
-# Without a GPU to ask: every generation since Ampere, and Turing for the steps that run there.
-ALL_ARCHS = sm_80 sm_86 sm_89 sm_90
+# Without a GPU to ask: every generation since Turing that nvcc knows.
+ALL_ARCHS = $(filter sm_75 sm_80 sm_86 sm_89 sm_90 sm_100 sm_120,$(shell $(NVCC) --list-gpu-code))
 ARCH ?= $(or $(GPU_ARCH),$(ALL_ARCHS))
 # Oldest first, whatever the order they were given in.
 override ARCH := $(shell printf '%s\n' $(ARCH) | sort -Vu)

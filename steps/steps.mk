@@ -17,16 +17,6 @@ newest = $(patsubst sm_%,compute_%,$(lastword $(or $(filter-out %a %f,$(1)),$(1)
 gencode = $(foreach a,$(1),-gencode arch=$(a:sm_%=compute_%)$(comma)code=$(a)) \
 	-gencode arch=$(call newest,$(1))$(comma)code=$(call newest,$(1))
 
-# Steps without tensor cores run on Turing too: sm_75 joins the default list for them alone.
-TURING_STEPS := step01 step02
-short_of = $(firstword $(subst _, ,$(1)))
-runs_on_turing = $(filter $(short_of),$(TURING_STEPS))
-archs_of = $(if $(runs_on_turing),$(if $(subst $(ALL_ARCHS),,$(ARCH)),,sm_75 ))$(ARCH)
-# Said before nvcc says it in a hundred lines.
-too_old = $(if $(runs_on_turing),,$(filter sm_5% sm_6% sm_7%,$(ARCH)))
-refuse_too_old = $(if $(too_old),@echo "$(short_of): needs sm_80 or later$(comma) not $(too_old);\
-	only $(TURING_STEPS) and BACKEND=cpu do without" >&2; exit 1)
-
 define compile_cu
 @mkdir -p $(@D)
 $(call say,NVCC,$<)
@@ -67,8 +57,7 @@ $(Q)$(LINK) $(filter %.o %.a,$^) -o $@ $(1) $(LINK_FLAGS)
 endef
 
 $(FULL_NAMES:%=$(BUILD)/steps/%.o): $(BUILD)/steps/%.o: steps/%.cu $(REWRITER) $(BUILD)/flags
-	$(call refuse_too_old,$*)
-	$(call compile_cu,$(call archs_of,$*))
+	$(call compile_cu,$(ARCH))
 
 $(STEP_PROGRAMS) $(FULL_NAMES:%=$(BUILD)/%): $(BUILD)/%: $$(call step_object,$$*) \
     $$(call checked_object,$$*) $(HOST_OBJECTS) $(SIMT_OBJECTS) $(LAB_OBJECTS)

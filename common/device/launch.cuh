@@ -25,7 +25,7 @@ constexpr Dtype DTYPE_OF<__nv_bfloat16> = DTYPE_BF16;
  * `Extra` are parameters of the kernel after the problem and the tensors; most have none.
  *
  * CEILING_MMA means that the kernel uses tensor cores: it takes exactly `head_dim`, copies 16 bytes
- * at a time, multiplies masked keys by 0, and needs compute capability 8.0. Other kernels take
+ * at a time, multiplies masked keys by 0, and needs compute capability 7.5. Other kernels take
  * every head dimension up to `head_dim`.
  */
 template <typename... Extra>
@@ -92,6 +92,8 @@ static bool supports_config(const Problem *p, char *why, size_t why_size) {
     return false;
   }
   const int major = device_attribute(cudaDevAttrComputeCapabilityMajor);
+  const int capability = 10 * major + device_attribute(cudaDevAttrComputeCapabilityMinor);
+  const bool bf16 = p->dtype == DTYPE_BF16;
   const int shared_limit = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
   const bool tensor_cores = config->ceiling == CEILING_MMA;
   const auto odd = [](const Strides &s) { return (s.batch % 8 | s.head % 8 | s.row % 8) != 0; };
@@ -100,9 +102,9 @@ static bool supports_config(const Problem *p, char *why, size_t why_size) {
                           : odd(p->v_strides) ? "V"
                           : odd(p->o_strides) ? "O"
                                               : NULL;
-  if (tensor_cores && major < 8) {
-    snprintf(why, why_size, "this GPU has compute capability %d.x: %s needs 8.0 or later", major,
-             step.name);
+  if (tensor_cores && capability < (bf16 ? 80 : 75)) {
+    snprintf(why, why_size, "this GPU has compute capability %d.%d: %s needs %s", major,
+             capability % 10, step.name, bf16 ? "8.0 for bf16" : "7.5");
   } else if (config->shared_bytes > shared_limit) {
     snprintf(why, why_size, "--head-dim %d: %s needs %d bytes of shared memory, this GPU has %d",
              p->head_dim, step.name, config->shared_bytes, shared_limit);

@@ -3,7 +3,8 @@
  * The PTX instructions of the kernels, a function each: tensor cores, asynchronous copies, a
  * 16-byte store, 2^x and log2(x). No other file has inline assembly. Section numbers are those of
  * the PTX ISA 8.7.  Each function has two bodies: nvcc compiles the first; the CPU backend compiles
- * the second, which simulates the instruction.
+ * the second, which simulates the instruction. GPUs of compute capability 7.5 (Turing) lack some
+ * of the instructions; for them the first body has others instead.
  *
  * All but 2^x and log2(x) are volatile: they read or write memory, or all lanes of a warp execute
  * them together, so they must not be moved.
@@ -119,21 +120,36 @@ __device__ __forceinline__ void mma_m16n8k16(float (&d)[4], const uint32_t (&a)[
 template <>
 __device__ __forceinline__ void mma_m16n8k16<__half>(float (&d)[4], const uint32_t (&a)[4],
                                                      uint32_t b0, uint32_t b1) {
+#if __CUDA_ARCH__ >= 800
   asm volatile(
       "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
       "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+#else
+  // mma.m16n8k8 with the left 8 columns of A, then with the right 8.
+  asm volatile(
+      "mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 "
+      "{%0, %1, %2, %3}, {%4, %5}, {%8}, {%0, %1, %2, %3};\n"
+      "mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 "
+      "{%0, %1, %2, %3}, {%6, %7}, {%9}, {%0, %1, %2, %3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+#endif
 }
 
 template <>
 __device__ __forceinline__ void mma_m16n8k16<__nv_bfloat16>(float (&d)[4], const uint32_t (&a)[4],
                                                             uint32_t b0, uint32_t b1) {
+#if __CUDA_ARCH__ >= 800
   asm volatile(
       "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
       "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+#else
+  __trap();  // never launched: supports_config() in launch.cuh refuses bf16 there
+#endif
 }
 
 #else
@@ -162,10 +178,13 @@ __device__ __forceinline__ void mma_m16n8k16<__nv_bfloat16>(float (&d)[4], const
 
 /**
  * cp.async.cg (9.7.9.25.3.1): starts a copy of 16 bytes from global to shared memory, without
- * registers or L1. With `valid` false nothing is read, and the 16 bytes become zero.
+ * registers or L1. With `valid` false nothing is read, and the 16 bytes become zero. Compute
+ * capability 7.5 copies at once, through registers.
  */
 __device__ __forceinline__ void cp_async_16(void *shared, const void *global, bool valid) {
-#ifdef __CUDACC__
+#if defined(__CUDACC__) && __CUDA_ARCH__ < 800
+  *(uint4 *)shared = valid ? *(const uint4 *)global : make_uint4(0, 0, 0, 0);
+#elif defined(__CUDACC__)
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(shared)),
                "l"(global), "r"(valid ? 16 : 0)
                : "memory");
@@ -176,9 +195,9 @@ __device__ __forceinline__ void cp_async_16(void *shared, const void *global, bo
 
 /** cp.async.commit_group (9.7.9.25.3.2): the copies since the last one become a group. */
 __device__ __forceinline__ void cp_async_commit() {
-#ifdef __CUDACC__
+#if __CUDA_ARCH__ >= 800
   asm volatile("cp.async.commit_group;" ::: "memory");
-#else
+#elif !defined(__CUDACC__)
   simt_commit_group();
 #endif
 }
@@ -189,9 +208,9 @@ __device__ __forceinline__ void cp_async_commit() {
  */
 template <int PENDING>
 __device__ __forceinline__ void cp_async_wait() {
-#ifdef __CUDACC__
+#if __CUDA_ARCH__ >= 800
   asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
-#else
+#elif !defined(__CUDACC__)
   simt_wait_group(PENDING);
 #endif
 }

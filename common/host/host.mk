@@ -30,4 +30,4 @@ endef
 $(eval $(call special_host_objects,$(BUILD)))
 
 $(BUILD)/host/device/ceiling.o: common/host/device/ceiling.cu $$(REWRITER) $(BUILD)/flags
-	$(call compile_cu,$(call archs_of,step01))
+	$(call compile_cu,$(ARCH))

@@ -10,7 +10,7 @@
  * strides    each of the twelve strides in turn is odd
  * pointers   each of the four tensors in turn begins at an odd element
  * refusals   the same, for a step that refuses such pointers
- * old-gpu    the device reports compute capability 7.5
+ * old-gpu    the device reports compute capability 7.5, then 7.0
  *
  * Gaps hold NaN; the gaps of O must hold the same bits afterwards. One line is printed for each
  * problem. The exit code is 0, 1 when an answer is wrong, or 3 when the device failed.
@@ -38,15 +38,14 @@ typedef struct Answer {
 /* --- The device ----------------------------------------------------------------------------- */
 
 /* The linker replaces the runtime's functions with these (--wrap). */
-static int pretended_major = 0;
+static int pretended = 0; /* compute capability times 10; 0: that of the device */
 cudaError_t __real_cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, int device);
 cudaError_t __wrap_cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, int device);
 
 cudaError_t __wrap_cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, int device) {
   const cudaError_t status = __real_cudaDeviceGetAttribute(value, attribute, device);
-  if (attribute == cudaDevAttrComputeCapabilityMajor && pretended_major != 0) {
-    *value = pretended_major;
-  }
+  if (pretended != 0 && attribute == cudaDevAttrComputeCapabilityMajor) *value = pretended / 10;
+  if (pretended != 0 && attribute == cudaDevAttrComputeCapabilityMinor) *value = pretended % 10;
   return status;
 }
 
@@ -295,9 +294,11 @@ static void ask_on_old_gpu(Problem p) {
   for (int tensor = Q; tensor <= O; tensor++) {
     *strides_of(&p, tensor) = strides_with_gaps(&p, tensor, 0, 0, 0, NO_STRIDE);
   }
-  pretended_major = 7;
-  const bool supported = step.supports == NULL || step.supports(&p, why, sizeof why);
-  printf("%s%s\n", supported ? "taken" : "refused: ", supported ? "" : why);
+  for (pretended = 75; pretended >= 70; pretended -= 5) {
+    const bool supported = step.supports == NULL || step.supports(&p, why, sizeof why);
+    printf("%s%s\n", supported ? "taken" : "refused: ", supported ? "" : why);
+  }
+  pretended = 0;
 }
 
 /** No length is a multiple of a tile; under a causal mask the first rows of the second pair of

@@ -166,13 +166,6 @@ def test_unknown_architecture(tree: Tree, arch: str, unknown: str) -> None:
     assert not (tree.root / "build").exists()
 
 
-def test_architecture_that_a_step_is_too_new_for(tree: Tree) -> None:
-    tree.build("step01", "step02", "BACKEND=cuda", "ARCH=sm_75 sm_90")
-    done = tree.make("step03", "BACKEND=cuda", "ARCH=sm_75 sm_90")
-    assert done.returncode != 0
-    assert done.stderr.startswith("step03: needs sm_80 or later, not sm_75; ")
-
-
 @pytest.mark.parametrize("archs, ptx", [("sm_90 sm_80", "90"), ("sm_90a sm_90", "90")])
 def test_ptx_is_that_of_the_newest_architecture(tree: Tree, archs: str, ptx: str) -> None:
     """The result does not depend on the order of the list: it is the same build."""
