@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Tests that need a GPU: the end-to-end tests on the device, compute-sanitizer, Nsight Compute's
 # counts.
-# Usage: tests/gpu/run.sh OUTPUT-DIRECTORY test|sanitize|counts...
-# OUTPUT-DIRECTORY gets PART.log, and test.xml or counts.jsonl; the exit code is 1 if a part has
+# Usage: tests/gpu/run.sh OUTPUT-DIRECTORY test|test-serial|sanitize|counts...
+# OUTPUT-DIRECTORY gets PART.log, and PART.xml or counts.jsonl; the exit code is 1 if a part has
 # failed.
 set -uo pipefail
 cd "$(dirname "$0")/../.."
@@ -40,11 +40,10 @@ sanitize_all() {
   done | xargs -P 12 -d '\n' -I{} bash -c '{}'
 }
 
-test_all() {
-  local tests=(env BACKEND=cuda STEP_DIR="$PWD/$build" python3 -m pytest -v -rs -p no:benchmark)
-  "${tests[@]}" -n 16 -m "not gpu_only" --junitxml "$out/test.xml" || failed=1
-  # These fill the GPU's memory or measure times.
-  "${tests[@]}" -n 0 -m gpu_only --junitxml "$out/test_gpu_only.xml" || failed=1
+# run_tests NAME PYTEST-OPTIONS...
+run_tests() {
+  BACKEND=cuda STEP_DIR="$PWD/$build" python3 -m pytest -v -rs --durations 20 -p no:benchmark \
+    --junitxml "$out/$1.xml" "${@:2}" > >(tee "$out/$1.log") 2>&1 || failed=1
 }
 
 {
@@ -58,10 +57,11 @@ make -j"$(nproc)" BACKEND=cuda ARCH="$arch" all "$build/copies" >"$out/build.log
   { tail -20 "$out/build.log"; exit 1; }
 for part; do
   case $part in
-    test) test_all > >(tee "$out/test.log") 2>&1 ;;
+    test) run_tests test -n 16 -m "not gpu_only" ;;
+    test-serial) run_tests test-serial -n 0 -m gpu_only ;; # they fill the memory or measure times
     sanitize) sanitize_all > >(tee "$out/sanitize.log") 2>&1 || failed=1 ;;
     counts) tests/gpu/counts.sh "$build" "$out/counts.jsonl" > >(tee "$out/counts.log") 2>&1 || failed=1 ;;
-    *) echo "$part: must be test, sanitize or counts" >&2; exit 2 ;;
+    *) echo "$part: must be test, test-serial, sanitize or counts" >&2; exit 2 ;;
   esac
   wait
 done

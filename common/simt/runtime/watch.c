@@ -38,7 +38,7 @@ static struct timespec later(struct timespec time, double seconds) {
 
 static struct timespec now(void) {
   struct timespec time;
-  clock_gettime(CLOCK_REALTIME, &time); /* the clock of pthread_cond_timedwait() */
+  clock_gettime(CLOCK_MONOTONIC, &time);
   return time;
 }
 
@@ -76,7 +76,9 @@ static void *look(void *unused) {
     const bool past = atomic_load(&watch.launch->timed_out);
     struct timespec next = later(now(), 1e-3 * (past ? AGAIN_MS : TICK_MS));
     if (!past && limit_seconds > 0 && is_before(&deadline, &next)) next = deadline;
-    if (pthread_cond_timedwait(&watch.ended, &watch.lock, &next) != ETIMEDOUT) continue;
+    if (pthread_cond_clockwait(&watch.ended, &watch.lock, CLOCK_MONOTONIC, &next) != ETIMEDOUT) {
+      continue;
+    }
     const struct timespec time = now();
     if (limit_seconds > 0 && !is_before(&time, &deadline)) stop_workers(watch.launch);
     if (show_progress != NULL && !past) {
