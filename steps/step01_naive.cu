@@ -32,7 +32,7 @@ static_assert(TILE == WARP_SIZE, "a row of the tile is loaded by one warp");
 using Kernel = void (*)(Problem p, Tensors t, int first_head);
 
 /** Thread blocks for a rows x columns matrix per head: blockIdx.x counts columns, rows, heads. */
-static dim3 tile_grid(int64_t rows, int64_t columns, int heads) {
+static dim3 grid(int64_t rows, int64_t columns, int heads) {
   return dim3(heads * ((rows + TILE - 1) / TILE) * ((columns + TILE - 1) / TILE));
 }
 
@@ -164,12 +164,12 @@ static constexpr Kernel SCORES[] = {scores_kernel<__half>, scores_kernel<__nv_bf
 static constexpr Kernel OUTPUT[] = {output_kernel<__half>, output_kernel<__nv_bfloat16>};
 
 static void describe(const Problem *p, int heads, Description *d) {
-  const dim3 s = tile_grid(p->q_len, p->kv_len, heads), o = tile_grid(p->q_len, p->head_dim, heads);
-  const dim3 rows((p->q_len + ROWS_PER_BLOCK - 1) / ROWS_PER_BLOCK, heads);
-  *d = {TILE, TILE, CEILING_COPY, 4 * sizeof(float), false, 3};  // S and P: 2 writes, 2 reads
-  d->launches[0] = {"scores", (void *)SCORES[p->dtype], s, dim3(TILE, TILE), 0};
-  d->launches[1] = {"softmax", (void *)softmax_kernel, rows, dim3(WARP_SIZE, ROWS_PER_BLOCK), 0};
-  d->launches[2] = {"output", (void *)OUTPUT[p->dtype], o, dim3(TILE, TILE), 0};
+  const dim3 tile(TILE, TILE), rows((p->q_len + ROWS_PER_BLOCK - 1) / ROWS_PER_BLOCK, heads);
+  *d = {.block_m = TILE, .block_n = TILE, .ceiling = CEILING_COPY, .launch_count = 3};
+  d->intermediate_bytes_per_entry = 4 * sizeof(float);  // write S, read S, write P, read P
+  d->launches[0] = {"scores", (void *)SCORES[p->dtype], grid(p->q_len, p->kv_len, heads), tile};
+  d->launches[1] = {"softmax", (void *)softmax_kernel, rows, dim3(WARP_SIZE, ROWS_PER_BLOCK)};
+  d->launches[2] = {"output", (void *)OUTPUT[p->dtype], grid(p->q_len, p->head_dim, heads), tile};
 }
 
 static cudaError_t forward(const Problem *p, const Tensors *t, int heads, cudaStream_t stream) {
