@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Tests that need a GPU: the end-to-end tests on the device, compute-sanitizer, Nsight Compute's
 # counts.
-# Usage: tests/gpu/run.sh OUTPUT-DIRECTORY test|test-serial|sanitize|counts...
+# Usage: tests/gpu/run.sh OUTPUT-DIRECTORY test|test-gpu-only|sanitize|counts...
 # OUTPUT-DIRECTORY gets PART.log, and PART.xml or counts.jsonl; the exit code is 1 if a part has
 # failed.
 set -uo pipefail
@@ -58,10 +58,14 @@ make -j"$(nproc)" BACKEND=cuda ARCH="$arch" all "$build/copies" >"$out/build.log
 for part; do
   case $part in
     test) run_tests test -n 16 -m "not gpu_only" ;;
-    test-serial) run_tests test-serial -n 0 -m gpu_only ;; # they fill the memory or measure times
+    test-gpu-only)
+      run_tests test-gpu-only -n 3 -m gpu_only -k "not do_not_fit" # each needs up to 20 GB of host memory
+      wait
+      run_tests test-full-memory -n 0 -k do_not_fit
+      ;;
     sanitize) sanitize_all > >(tee "$out/sanitize.log") 2>&1 || failed=1 ;;
     counts) tests/gpu/counts.sh "$build" "$out/counts.jsonl" > >(tee "$out/counts.log") 2>&1 || failed=1 ;;
-    *) echo "$part: must be test, test-serial, sanitize or counts" >&2; exit 2 ;;
+    *) echo "$part: must be test, test-gpu-only, sanitize or counts" >&2; exit 2 ;;
   esac
   wait
 done
