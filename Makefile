@@ -125,7 +125,8 @@ $(STEPS) $(FULL_NAMES): %: $(BUILD)/% build/selected
 check_steps = failed=0; for step in $(1); do wrong=0; \
 	  for file in tests/sanitize.cases \
 	      $$($$step --info -d 17 >/dev/null 2>&1 && echo tests/sanitize_any_d.cases) \
-	      $$($$step --info -m empty >/dev/null 2>&1 && echo tests/sanitize_masks.cases); do \
+	      $$($$step --info -m empty >/dev/null 2>&1 && echo tests/sanitize_masks.cases) \
+	      $$($$step --info -m full --shared-kv >/dev/null 2>&1 && echo tests/sanitize_shared_kv.cases); do \
 	    $$step --cases $$file --heads 2 --repeat 0 --check all || wrong=1; done; \
 	  if test $$wrong = 0; then echo "$${step\#\#*/}: right"; else echo "$${step\#\#*/}: WRONG"; failed=1; fi; \
 	done; test $$failed = 0

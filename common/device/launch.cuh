@@ -68,7 +68,7 @@ static auto find_config(const Problem *p) {
     const bool takes_head_dim =
         c.ceiling == CEILING_MMA ? c.head_dim == p->head_dim : c.head_dim >= p->head_dim;
     if (c.dtype != p->dtype || !takes_head_dim || c.shared_kv != p->shared_kv) continue;
-    if (p->q_block_size % c.block_m != 0) continue;  // a mask block holds whole tiles
+    if (p->q_block_size % c.block_m != 0 || p->kv_block_size % c.block_n != 0) continue;
     if (chosen != NULL && c.head_dim != chosen->head_dim) break;
     chosen = &c;
     if ((size_t)c.shared_bytes <= shared_limit) break;

@@ -17,12 +17,26 @@
 #include <cuda_runtime.h>
 #include <stdint.h>
 
+/**
+ * The 32-bit address of a pointer to shared memory, and back. It takes half of the registers of a
+ * pointer. On the CPU backend it counts from the start of dynamic shared memory.
+ */
 #ifdef __CUDACC__
-
 __device__ __forceinline__ uint32_t shared_address(const void *pointer) {
   return (uint32_t)__cvta_generic_to_shared(pointer);
 }
+__device__ __forceinline__ void *shared_pointer(uint32_t address) {
+  return __cvta_shared_to_generic(address);
+}
+#else
+extern __shared__ unsigned char smem[];
 
+__device__ __forceinline__ uint32_t shared_address(const void *pointer) {
+  return (uint32_t)((const unsigned char *)pointer - smem);
+}
+__device__ __forceinline__ void *shared_pointer(uint32_t address) {
+  return smem + address;
+}
 #endif
 
 /**
@@ -243,6 +257,16 @@ __device__ __forceinline__ float exp2_approx(float x) {
 #else
   const float y = exp2f(x);
   return y < 0x1p-126f ? 0.0f : y;
+#endif
+}
+
+/** nvcc computes x here and keeps it in a register. Otherwise it may compute x again at each use.
+ */
+__device__ __forceinline__ void compute_once(uint32_t &x) {
+#ifdef __CUDACC__
+  asm volatile("" : "+r"(x));
+#else
+  (void)x;
 #endif
 }
 

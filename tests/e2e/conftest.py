@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.lib.programs import BACKEND, MASK_SEED, PAIRWISE_SEED, REPOSITORY, Program, step_names
+from tests.lib.programs import BACKEND, MASK_SEED, MASK_STEPS, PAIRWISE_SEED, REPOSITORY, Program, step_names
 from tests.lib.source_tree import SourceTree
 
 
@@ -36,6 +36,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session", params=step_names())
 def step(request: pytest.FixtureRequest) -> Program:
     """Each step."""
+    return Program(request.param)
+
+
+@pytest.fixture(scope="session", params=MASK_STEPS)
+def mask_step(request: pytest.FixtureRequest) -> Program:
+    """Each step that takes block masks."""
     return Program(request.param)
 
 

@@ -7,6 +7,7 @@ MMA_STEPS = ("step02b", "step02c", "step03", "step04")  # one configuration for 
 CALLED = {
     "step02": ("64, 64, 32", "128, 64, 32"),
     **dict.fromkeys(MMA_STEPS, ("64", "128")),
+    "step06": ("64, true", "64, false", "128, true", "128, false"),
     "step05": ("64, 2, true", "64, 2, false", "128, 2, true", "128, 2, false"),
 }
 TABLE = re.compile(r"(static constexpr KernelConfig<\w*> CONFIGS\[\] = \{).*?(\};)", re.DOTALL)

@@ -24,6 +24,8 @@ def most_sectors(step: str, head_dim: int) -> dict[str, int]:
         return {"global_load": 9, "global_store": 12, "copy_global": 0}
     if step == "step02b":  # O in 4 bytes per lane: 8 rows
         return {"global_load": 16, "global_store": 8, "copy_global": 0}
+    if step == "step06":  # swizzled rows are as aligned as those in global memory
+        return {"global_load": 2, "global_store": 16, "copy_global": 16}
     if step == "step02c":  # 16 bytes per lane
         return {"global_load": 16, "global_store": 16, "copy_global": 0}
     # cp.async requests each sector of a row twice if the row is 16 bytes off alignment in shared
@@ -36,6 +38,10 @@ def most_sectors(step: str, head_dim: int) -> dict[str, int]:
 def least_overlap(record: dict) -> int:
     """The least percentage of mma with a cp.async in flight, where all tiles are whole."""
     step, keys, block_n = record["step"], record["seqlen_kv"], record["block_n"]
+    if step == "step06" and record["mask"] == "full":
+        # At D = 256 all but the last P V. Else P V of all tiles but the last.
+        tiles = -(-keys // block_n)
+        return 100 - -(-50 // tiles) if record["head_dim"] == 256 else 50 - -(-50 // tiles)
     if step not in ("step04", "step05") or record.get("shared_kv") or keys % block_n != 0:
         return 0
     # Q K^T runs while V is copied, and P V while the next K is: all of them except the last.

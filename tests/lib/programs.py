@@ -30,6 +30,9 @@ def step_names() -> list[str]:
     return sorted(path.name.split("_")[0] for path in (REPOSITORY / "steps").glob("step*_*.cu"))
 
 
+MASK_STEPS = [name for name in step_names() if name >= "step05"]  # they take block masks
+
+
 @dataclass
 class Result:
     """O and LSE as a program wrote them."""

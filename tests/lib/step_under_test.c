@@ -315,8 +315,10 @@ static void for_each_problem(void (*try)(Problem)) {
     p.mask = i & 8 ? MASK_CAUSAL : MASK_FULL;
     p.scale = (float)(1 / sqrt(p.head_dim));
     p.q_block_size = 128; /* read by some steps only */
-    p.kv_block_size = 64;
+    p.kv_block_size = 128;
+    char why[200];
     p.shared_kv = step.block_masks != NULL && ((i ^ i >> 1 ^ i >> 2 ^ i >> 3) & 1) == 0;
+    if (p.shared_kv && !step.supports(&p, why, sizeof why)) p.shared_kv = false;
     try(p);
   }
 }

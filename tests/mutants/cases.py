@@ -150,6 +150,14 @@ BLOCK_MASK = [
     "-b 1 -H 5 -n 130 -k 32768 -d 64 -m window:64",
     "-b 1 -H 1 -n 5 -k 70000 -d 64 -m window:64",
 ]
+# Of step 06, whose kernel for D = 256 is another one.
+PAIRS = [
+    "-b 2 -H 4 -G 2 -n 200 -k 233 -d 256 -m document:3 --layout bnhd",
+    "-b 1 -H 1 -n 300 -k 333 -d 256 -m interleaved:3 --scale 0.3",
+    "-b 1 -H 5 -n 129 -k 70 -d 256 -m causal",
+    "-b 1 -H 1 -n 100 -k 129 -d 256",
+    "-b 1 -H 1 -n 256 -k 255 -d 256 -m dilated:3 --scale 30",
+]
 
 
 def write_cases(step: str, directory: Path) -> list[tuple[Path, dict[str, str]]]:
@@ -171,7 +179,7 @@ def write_cases(step: str, directory: Path) -> list[tuple[Path, dict[str, str]]]
     lists = [({}, [*(SCALAR if scalar else TENSOR_CORE), *masked])]
     if step == "step01":  # the second pass does not begin with head 0
         lists.append(({"SIMT_MEMORY": "250K"}, ["-b 2 -H 3 -n 100 -d 32 -m causal"]))
-    if step == "step05":
+    if step in ("step05", "step06"):
         disordered = write_disordered_mask(directory / "disordered", mixed_tiles)
         edges = write_disordered_mask(directory / "edges", edge_tiles)
         shared = write_shared_mask(directory / "shared")
@@ -184,6 +192,9 @@ def write_cases(step: str, directory: Path) -> list[tuple[Path, dict[str, str]]]
                        f"-b 2 -H 2 -n 200 -k 319 -d 64 -m {edges}",
                        f"-b 2 -H 2 -n 100 -k 130 -d 64 -m {shared} "
                        "--shared-kv", f"--input {unseen} -m {past_the_end}", *BLOCK_MASK, *masked])]
+    if step == "step06":  # its tiles have 128 keys: one is attended if its other half is
+        lists = [({}, [line.replace(" --shared-kv", "") for line in lists[0][1]
+                       if str(unseen) not in line] + PAIRS)]
     files = []
     for i, (environment, lines) in enumerate(lists):
         path = directory / f"{step}_{i}.cases"

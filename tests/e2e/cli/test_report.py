@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.cli.test_bad_input import files_in
-from tests.lib.programs import BACKEND, RIGHT, Program, read_records
+from tests.lib.programs import BACKEND, MASK_STEPS, RIGHT, Program, read_records
 
 # --- JSON records --------------------------------------------------------------------------------
 
@@ -52,7 +52,7 @@ GPU_STATE = {"driver": str, "sm_clock_mhz": int, "memory_clock_mhz": int}
 
 def schema(step: Program, kernels: int, timed: bool = False) -> dict:
     """The fields in the record of a step with this number of kernels."""
-    fields = ROW | (MASK if step.name >= "step05" else {})
+    fields = ROW | (MASK if step.name in MASK_STEPS else {})
     for i in range(1, kernels + 1):
         fields |= {f"kernel{i}_{name}": kind for name, kind in KERNEL.items()}
     if BACKEND == "cpu":
@@ -195,7 +195,7 @@ def test_causal_runs_skip_tiles_above_the_diagonal(step: Program, tmp_path: Path
     counts = {}
     for mask in ("full", "causal"):
         path = tmp_path / f"{mask}.json"
-        step.run_right("-b", 1, "-H", 1, "-n", 1024, "-d", 32, "-m", mask, "-c", "rows:20",
+        step.run_right("-b", 1, "-H", 1, "-n", 2048, "-d", 32, "-m", mask, "-c", "rows:20",
                        "-j", path)
         counts[mask] = read_records(path)[0]["count_barriers"]
     assert 0.5 * counts["full"] <= counts["causal"] <= 0.6 * counts["full"]

@@ -11,12 +11,11 @@ import pytest
 from tests.lib import masks
 from tests.lib.reference import Answer, attention, mistakes, round_to
 from tests.lib.problem import Problem
-from tests.lib.programs import REPOSITORY, Program, step_names
+from tests.lib.programs import MASK_STEPS, REPOSITORY, Program
 from tests.activations import fixtures, texts
 
 DATA = texts.DATA
 FIXTURES = sorted(path.parent.name for path in DATA.glob("*/provenance.json"))
-MASK_STEPS = [name for name in step_names() if name >= "step05"]
 MOST_BYTES = 6_000_000
 
 

@@ -1,4 +1,4 @@
-"""Random masks of all kinds in step 05, every one checked.
+"""Random masks of all kinds, every one checked.
 
 MASK_SEED selects other masks, MASK_CASES their number. The program checks every row against its
 reference in double precision, whose presets test_masks.py compares with NumPy's. Here one case in
@@ -14,13 +14,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.e2e.masks.test_masks import taken
 from tests.lib import masks
 from tests.lib.reference import attention, mistakes
 from tests.lib.generators import rounded_inputs
 from tests.lib.problem import Problem
 from tests.lib.programs import MASK_SEED, RIGHT, Program, read_result
 
-STEP05 = Program("step05")
 MASK_CASES = int(os.environ.get("MASK_CASES", "2000"))  # for make test-all
 # Large head dimensions take the CPU longest and do not affect masks: some forty cases of each. The
 # average is 40.
@@ -86,7 +86,7 @@ def drawn_case(rng: random.Random) -> Case:
                 rng.choice(HEAD_DIMS), rng.choice(["fp16", "bf16"]), drawn_preset(rng, kv),
                 rng.choice(["bhnd", "bnhd"]), rng.choice([None, None, None, 0.3, 1.0]),
                 rng.choice(["normal", "normal", "outlier"]), rng.getrandbits(31),
-                rng.choice([(64, 64), (64, 64), (128, 64), (64, 128)]), rng.choice([False, True]))
+                rng.choice([(64, 64), (64, 64), (128, 64), (64, 128), (128, 128)]), rng.choice([False, True]))
     kind = rng.choice(["preset", "preset", "preset", "dense", "blocks"])
     if kind == "preset":
         return Case(p)
@@ -124,9 +124,10 @@ def differs_from_numpy(case: Case, directory: Path) -> bool:
 # --- Tests ----------------------------------------------------------------------------------------
 
 @pytest.mark.parametrize("count", [200, pytest.param(MASK_CASES, marks=pytest.mark.exhaustive)])
-def test_random_masks(tmp_path: Path, count: int) -> None:
+def test_random_masks(mask_step: Program, tmp_path: Path, count: int) -> None:
     rng = random.Random(MASK_SEED)
     cases = [drawn_case(rng) for _ in range(count)]
-    failed = failures(STEP05, tmp_path / "all", cases)
+    cases = [replace(case, problem=taken(mask_step, case.problem)) for case in cases]
+    failed = failures(mask_step, tmp_path / "all", cases)
     lines = (tmp_path / "all" / "cases.txt").read_text().splitlines()
     assert [lines[i] for i in failed] == [], f"MASK_SEED={MASK_SEED}"

@@ -1,4 +1,4 @@
-"""Block masks in step 05: every preset, and masks from files, against NumPy."""
+"""Block masks: every preset, and masks from files, against NumPy."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -52,6 +52,11 @@ def problem_of(row: dict) -> Problem:
                    shared_kv=row["shared_kv"], seed=7)
 
 
+def taken(step: Program, p: Problem) -> Problem:
+    """Only step 05 has --shared-kv."""
+    return replace(p, shared_kv=p.shared_kv and step.name == "step05")
+
+
 def assert_right(p: Problem, result: Result, attended: np.ndarray) -> None:
     found = mistakes(attention(p, *rounded_inputs(p), attended), result.o, result.lse)
     assert found == [], f"{' '.join(p.options())}\n{found}"
@@ -77,10 +82,10 @@ def assert_counts(p: Problem, record: dict, dense: np.ndarray) -> None:
     assert record["flops"] == 4 * p.head_dim * int(np.broadcast_to(dense, shape).sum())
 
 
-def test_every_preset(tmp_path: Path) -> None:
+def test_every_preset(mask_step: Program, tmp_path: Path) -> None:
     """Every pair of values of the parameters above; O, LSE and the JSON record."""
-    problems = [problem_of(row) for row in COMBINATIONS]
-    solved = STEP05.solve_all(tmp_path / "out", [p.options() for p in problems])
+    problems = [taken(mask_step, problem_of(row)) for row in COMBINATIONS]
+    solved = mask_step.solve_all(tmp_path / "out", [p.options() for p in problems])
     for p, (result, record) in zip(problems, solved, strict=True):
         dense = masks.preset(p)
         assert_right(p, result, dense)
@@ -108,13 +113,13 @@ NASTY = pairwise({
 }, seed=PAIRWISE_SEED)
 
 
-def test_random_block_masks(tmp_path: Path) -> None:
+def test_random_block_masks(mask_step: Program, tmp_path: Path) -> None:
     """Shuffled slots, MASKED slots, poison in elements that must not be read, shared dimensions."""
     problems, dense_masks = [], []
     for i, row in enumerate(NASTY):
         rng = np.random.default_rng([PAIRWISE_SEED, i])
-        p = replace(problem_of({**row, "heads": "grouped", "mask": "full"}),
-                    batch=row["masks"][0])
+        p = taken(mask_step, replace(problem_of({**row, "heads": "grouped", "mask": "full"}),
+                                     batch=row["masks"][0]))
         dense = masks.random_blocks(rng, (*row["masks"], p.seqlen, p.seqlen_kv), p.mask_block)
         m = masks.with_bits_past_the_end(masks.from_dense(dense, p.mask_block), p.seqlen,
                                          p.seqlen_kv)
@@ -124,13 +129,13 @@ def test_random_block_masks(tmp_path: Path) -> None:
         # The block size is that of the tiles, if there are tiles.
         problems.append(replace(p, mask=str(tmp_path / f"mask{i}")))
         dense_masks.append(dense)
-    solved = STEP05.solve_all(tmp_path / "out", [p.options() for p in problems])
+    solved = mask_step.solve_all(tmp_path / "out", [p.options() for p in problems])
     for p, dense, (result, record) in zip(problems, dense_masks, solved, strict=True):
         assert_right(p, result, dense)
         assert_counts(p, record, dense)
 
 
-def test_each_tensor_broadcasts_by_itself(tmp_path: Path) -> None:
+def test_each_tensor_broadcasts_by_itself(mask_step: Program, tmp_path: Path) -> None:
     """Two batch entries and four heads share any of the four tensors but have their own tiles."""
     p = Problem(2, 4, 2, 130, 190, mask_block=(64, 64))
     rng = np.random.default_rng(PAIRWISE_SEED)
@@ -146,12 +151,12 @@ def test_each_tensor_broadcasts_by_itself(tmp_path: Path) -> None:
     variants += [replace(whole, **half), replace(fewest, types=whole.types[:, :1])]
     lines = [[*replace(p, mask=str(m.write(tmp_path / f"mask{i}"))).options()]
              for i, m in enumerate(variants)]
-    results = [result for result, _ in STEP05.solve_all(tmp_path / "out", lines)]
+    results = [result for result, _ in mask_step.solve_all(tmp_path / "out", lines)]
     assert_right(p, results[0], dense)
     assert all(result.same_bits(results[0]) for result in results[1:])
 
 
-def test_order_of_slots_changes_rounding_only(tmp_path: Path) -> None:
+def test_order_of_slots_changes_rounding_only(mask_step: Program, tmp_path: Path) -> None:
     p = Problem(1, 2, 2, 200, 450, mask_block=(64, 64), mask="interleaved:3")
     dense = masks.preset(p)
     ordered = masks.from_dense(dense[None, None], p.mask_block)
@@ -159,13 +164,13 @@ def test_order_of_slots_changes_rounding_only(tmp_path: Path) -> None:
     for i in range(8):
         m = masks.disordered(ordered, np.random.default_rng(i))
         lines.append(replace(p, mask=str(m.write(tmp_path / f"mask{i}"))).options())
-    for result, _ in STEP05.solve_all(tmp_path / "out", lines):
+    for result, _ in mask_step.solve_all(tmp_path / "out", lines):
         assert_right(p, result, dense)
 
 
 @pytest.mark.parametrize("shared_kv", [True, False])
 @pytest.mark.parametrize("head_dim", [64, 128])
-def test_first_block_masked_and_rows_with_nothing(tmp_path: Path, head_dim: int,
+def test_first_block_masked_and_rows_with_nothing(mask_step: Program, tmp_path: Path, head_dim: int,
                                                   shared_kv: bool) -> None:
     """A tile in which some rows attend nothing, followed by tiles that they attend; and rows that
     attend nothing at all: O = 0 and LSE = -inf."""
@@ -173,16 +178,17 @@ def test_first_block_masked_and_rows_with_nothing(tmp_path: Path, head_dim: int,
     dense[:, :64] = False  # the first block is masked
     dense[1::2, :128] = False  # half of the rows attend their first key later than the others
     dense[5] = dense[64:80] = dense[190] = False
-    p = Problem(1, 2, 1, 192, 256, head_dim, mask_block=(64, 64), shared_kv=shared_kv)
+    p = taken(mask_step, Problem(1, 2, 1, 192, 256, head_dim, mask_block=(64, 64),
+                                 shared_kv=shared_kv))
     np.save(tmp_path / "mask.npy", dense)
     p = replace(p, mask=str(tmp_path / "mask.npy"))
-    result, _ = STEP05.solve(tmp_path / "out", *p.options())
+    result, _ = mask_step.solve(tmp_path / "out", *p.options())
     assert_right(p, result, dense)
     empty = ~dense.any(axis=1)
     assert (result.o[:, :, empty] == 0).all() and (result.lse[:, :, empty] == -np.inf).all()
 
 
-def test_masked_slots_cost_nothing(tmp_path: Path) -> None:
+def test_masked_slots_cost_nothing(mask_step: Program, tmp_path: Path) -> None:
     """The same bits with any number of MASKED slots anywhere. Where the CPU backend counts: the
     same number of barriers, copies and mma."""
     p = Problem(1, 2, 2, 300, 300, mask_block=(64, 64), mask="window:90")
@@ -196,7 +202,7 @@ def test_masked_slots_cost_nothing(tmp_path: Path) -> None:
     for name, slots in sparse_rows.items():
         sparse = masks.from_slots(slots, m.counts.shape, list(m.tiles), p.mask_block)
         lines.append(replace(p, mask=str(sparse.write(tmp_path / name))).options())
-    solved = STEP05.solve_all(tmp_path / "out", lines)
+    solved = mask_step.solve_all(tmp_path / "out", lines)
     for result, record in solved[1:]:
         assert result.same_bits(solved[0][0])
         for count in ("count_barriers", "count_mma", "count_ldmatrix"):
@@ -204,7 +210,7 @@ def test_masked_slots_cost_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("past, not_compared", [("queries", 0), ("keys", 200)])
-def test_nan_in_a_tile_that_only_entries_past_the_end_attend(tmp_path: Path, past: str,
+def test_nan_in_a_tile_that_only_entries_past_the_end_attend(mask_step: Program, tmp_path: Path, past: str,
                                                              not_compared: int) -> None:
     """NaN in V. Tiles of keys that no query attends are skipped. If the mask says that a query
     attends keys past the last one, the tile may be visited: the check does not compare such rows.
@@ -214,14 +220,14 @@ def test_nan_in_a_tile_that_only_entries_past_the_end_attend(tmp_path: Path, pas
                          p.mask_block)
     m.tiles[(0, np.s_[200:], np.s_[:200]) if past == "queries" else (0, np.s_[:], np.s_[200:])] = 1
     q, k, v = rounded_inputs(p)
-    v[0, 0, 70 if past == "queries" else 195] = np.nan
+    v[0, 0, 130 if past == "queries" else 195] = np.nan
     directory = write_inputs(tmp_path / "in", q, k, v)
     p = replace(p, mask=str(m.write(tmp_path / "mask")))
-    _, record = STEP05.solve(tmp_path / "out", *p.options_with_files(directory))
+    _, record = mask_step.solve(tmp_path / "out", *p.options_with_files(directory))
     assert record["rows_not_compared"] == not_compared
 
 
-def test_nan_beside_entries_of_a_tile_past_the_end(tmp_path: Path) -> None:
+def test_nan_beside_entries_of_a_tile_past_the_end(mask_step: Program, tmp_path: Path) -> None:
     """NaN in the last row of V. A tile of keys after it is skipped, whatever its mask is."""
     p = Problem(1, 1, 1, 64, 130, mask_block=(64, 256))
     m = masks.from_dense(np.pad(np.ones((64, 10), bool), [(0, 0), (0, 120)])[None, None],
@@ -231,7 +237,7 @@ def test_nan_beside_entries_of_a_tile_past_the_end(tmp_path: Path) -> None:
     v[0, 0, 129] = np.nan
     directory = write_inputs(tmp_path / "in", q, k, v)
     p = replace(p, mask=str(m.write(tmp_path / "mask")))
-    result, record = STEP05.solve(tmp_path / "out", *p.options_with_files(directory))
+    result, record = mask_step.solve(tmp_path / "out", *p.options_with_files(directory))
     assert record["rows_not_compared"] == 0 and np.isfinite(result.o).all()
 
 
