@@ -2,8 +2,8 @@
 
 Usage: python3 -m plots.bench.variants BUILD COMMIT (`make variants` calls it, on a GPU)
 
-A variant is a step with parts of its source replaced. Writes the tables of docs/step02c.md and
-docs/step03.md. Exits with 1 if a variant computes another answer than its step.
+A variant is a step with parts of its source replaced. Writes the tables of docs/step02c.md,
+docs/step03.md and docs/step06.md. Exits with 1 if a variant computes another answer than its step.
 """
 
 import subprocess
@@ -14,13 +14,14 @@ from pathlib import Path
 import numpy as np
 
 from plots.bench.cases import case
-from plots.bench.contestants import Inputs, Outputs, StepCall
+from plots.bench.contestants import Inputs, Mask, Outputs, StepCall, saved_masks
 from plots.bench.step_library import Device, StepLibrary
 from plots.bench.turns import Plan, Stopwatch, measure
 from plots.sections import with_section
 
 HEAD_DIMS, SEQLEN = (64, 128, 256), 4096
 PLAN = Plan(200.0, least=21)
+ROUNDING = 2.0**-10  # of O, whose entries are below 1
 
 ONE_TILE = ("HEAD_DIM <= 128 ? 2 : 1;", "1;")
 # Rows of O stored from the fragments, 4 bytes per lane, as in step 02b.
@@ -51,10 +52,40 @@ ONE_BUFFER = [
     ("    update_softmax(s, m, l, o, scale_log2);\n",
      "    update_softmax(s, m, l, o, scale_log2);\n    __syncthreads();\n"),
 ]
+# Step 06 with the online softmax of the steps before it.
+EVERY_MAXIMUM = [
+    ("constexpr float MOST_SUM = 512;", "constexpr float MOST_SUM = INFINITY;"),
+    ("    exponentiate<T>(probs[0], sums[0], s, 0, m, scale_log2);\n",
+     """    float maxima[M_TILES][2], finite_m[M_TILES][2];
+    row_maxima(maxima, s, 0);
+    raise_m(m, finite_m, l, o, maxima, scale_log2);
+    exponentiate<T>(probs[0], sums[0], s, 0, finite_m, scale_log2);
+"""),
+    ("s, (part + 1) * PART / 8, m, scale_log2);", "s, (part + 1) * PART / 8, finite_m, scale_log2);"),
+    ("    exponentiate<T>(probs, sums, s, 0, m, scale_log2);\n", """      float maxima[M_TILES][2], finite_m[M_TILES][2];
+      row_maxima(maxima, s, 0);
+      exchange(maxima, exchanged + pair_row, side, [](float a, float b) { return fmaxf(a, b); });
+      raise_m(m, finite_m, l, o, maxima, scale_log2);
+      exponentiate<T>(probs, sums, s, 0, finite_m, scale_log2);
+"""),
+]
+COPIES_FIRST = [
+    ("    if (list < end) copy_keys(next, 1 - stage);\n", ""),
+    ("    float s[M_TILES][BLOCK_N / 8][4] = {};\n    multiply_qk",
+     """    if (list < end) copy_keys(next, 1 - stage);
+    float s[M_TILES][BLOCK_N / 8][4] = {};
+    multiply_qk"""),
+]
 VARIANTS = {  # name: step, replacements
     "02c_ldmatrix": ("step02c", [ONE_TILE, SMALL_STORES]),
     "02c_32_rows": ("step02c", [SMALL_STORES]),
     "02c_one_buffer": ("step02c", ONE_BUFFER),
+    "06_every_maximum": ("step06", EVERY_MAXIMUM),
+    "06_addresses": ("step06", [('#include "device/warp.cuh"\n',
+                                 '#include "device/warp.cuh"\n#define compute_once(x) (void)(x)\n')]),
+    "06_copies_first": ("step06", COPIES_FIRST),
+    "06_fewer_keys": ("step06", [("(LARGE ? 64 : 32)", "32")]),
+    "06_no_pairs": ("step06", [("PAIR_CONFIG<__half>,  PAIR_CONFIG<__nv_bfloat16>, ", "")]),
 }
 TABLES = {  # page: rows of its table
     "docs/step02c.md": {
@@ -64,6 +95,12 @@ TABLES = {  # page: rows of its table
     "docs/step03.md": {
         "step02c": "step 02c", "02c_one_buffer": "step 02c with one buffer for K and V",
         "step03": "cp.async: step 03", "step04": "two buffers again: step 04"},
+    "docs/step06.md": {
+        "step05": "step 05", "step06": "step 06",
+        "06_every_maximum": "step 06 with the maximum of every tile, as in step 05",
+        "06_addresses": "without `compute_once`", "06_copies_first": "copies before Q K^T",
+        "06_fewer_keys": "half as many keys per tile",
+        "06_no_pairs": "without pairs of warps: 64 queries, 32 keys (D = 256)"},
 }
 
 
@@ -88,16 +125,20 @@ def main() -> int:
              for rows in TABLES.values() for name in rows}
     steps = {name: StepLibrary(path.resolve()) for name, path in paths.items()}
     device, speeds, wrong = Device(steps["step04"]), {}, []
+    with saved_masks(folder.resolve() / "step06", {("full", SEQLEN)}) as folders:
+        mask = Mask(device, folders["full", SEQLEN], case(SEQLEN, 64))
     for head_dim in HEAD_DIMS:
         problem = case(SEQLEN, head_dim)
         inputs, outputs, answers = Inputs(device, problem), Outputs(device, problem), {}
-        calls = {name: StepCall(device, step, inputs, outputs) for name, step in steps.items()}
+        calls = {name: StepCall(device, step, inputs, outputs,
+                                mask if step.takes_block_masks else None)
+                 for name, step in steps.items()}
         for name, call in calls.items():
             outputs.poison()
             call()
             answers[name] = outputs.head(0, 0)[0]
         wrong += [name for name, (step, _) in VARIANTS.items()
-                  if not np.array_equal(answers[name], answers[step])]
+                  if not np.allclose(answers[name], answers[step], rtol=0, atol=ROUNDING)]
         operations = 4 * problem.batch * problem.heads * SEQLEN**2 * head_dim
         for name, times in measure(calls, Stopwatch(device), PLAN).times.items():
             speeds[name, head_dim] = operations / times.summary()["median_ms"] * 1e-9
