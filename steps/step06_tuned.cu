@@ -91,7 +91,6 @@ struct TileCopy {
     row = threadIdx.x / GROUP<HEAD_DIM>;
     column = threadIdx.x % GROUP<HEAD_DIM> * CHUNK;
     target = shared_address(tile) + chunk_offset<HEAD_DIM>(row, column / CHUNK);
-    compute_once(target);
   }
 
   /** Starts copying rows first .. first + ROWS - 1 of a [rows][HEAD_DIM] matrix to `offset` bytes
@@ -587,9 +586,8 @@ __global__ void __launch_bounds__(PairTiles::THREADS, 1)
   const uint32_t k_lane = lane_of_keys<HEAD_DIM>(k_shared + side * PART * 2 * HEAD_DIM);
   const uint32_t v_lane = lane_of_rows<HEAD_DIM>(v_shared + side * HEAD_DIM);
   const uint32_t p_lane = lane_of_rows<BLOCK_N>(p_rows);
-  uint32_t p_own =
+  const uint32_t p_own =
       shared_address(p_rows) + lane % 4 * 4 + chunk_offset<BLOCK_N>(lane / 4, side * PART / CHUNK);
-  compute_once(p_own);
 
   const TileCopy<HEAD_DIM, BLOCK_N, THREADS> copy(k_shared);
   const Work work = work_of_block(p, lists);

@@ -11,6 +11,7 @@
  * pointers   each of the four tensors in turn begins at an odd element
  * refusals   the same, for a step that refuses such pointers
  * old-gpu    the device reports compute capability 7.5, then 7.0
+ * less-shared  the device reports 99 KiB of shared memory per block, then 64 KiB
  *
  * Gaps hold NaN; the gaps of O must hold the same bits afterwards. One line is printed for each
  * problem. The exit code is 0, 1 when an answer is wrong, or 3 when the device failed.
@@ -38,7 +39,8 @@ typedef struct Answer {
 /* --- The device ----------------------------------------------------------------------------- */
 
 /* The linker replaces the runtime's functions with these (--wrap). */
-static int pretended = 0; /* compute capability times 10; 0: that of the device */
+static int pretended = 0;        /* compute capability times 10; 0: that of the device */
+static int pretended_shared = 0; /* bytes per thread block; 0: those of the device */
 cudaError_t __real_cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, int device);
 cudaError_t __wrap_cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, int device);
 
@@ -46,6 +48,8 @@ cudaError_t __wrap_cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attrib
   const cudaError_t status = __real_cudaDeviceGetAttribute(value, attribute, device);
   if (pretended != 0 && attribute == cudaDevAttrComputeCapabilityMajor) *value = pretended / 10;
   if (pretended != 0 && attribute == cudaDevAttrComputeCapabilityMinor) *value = pretended % 10;
+  const bool shared = attribute == cudaDevAttrMaxSharedMemoryPerBlockOptin;
+  if (pretended_shared != 0 && shared) *value = pretended_shared;
   return status;
 }
 
@@ -301,6 +305,31 @@ static void ask_on_old_gpu(Problem p) {
   pretended = 0;
 }
 
+/** Smaller tiles add in another order, so the answers differ by rounding. */
+static void compare_with_less_shared(Problem p) {
+  Answer expected = solve_compact(p);
+  for (int kib = 99; kib >= 64; kib -= 35) {
+    pretended_shared = kib << 10;
+    Answer found = solve_compact(p);
+    float most = 0;
+    for (int64_t i = 0; i < row_count(&p, O) * p.head_dim; i++) {
+      const bool bf16 = p.dtype == DTYPE_BF16;
+      const float a = bf16 ? bf16_bits_to_float(found.o[i]) : half_bits_to_float(found.o[i]);
+      const float b = bf16 ? bf16_bits_to_float(expected.o[i]) : half_bits_to_float(expected.o[i]);
+      most = fmaxf(most, isnan(a) ? INFINITY : fabsf(a - b) / fmaxf(1, fabsf(b)));
+    }
+    printf("%d KiB: ", kib);
+    if (most <= (p.dtype == DTYPE_BF16 ? 0x1p-6F : 0x1p-9F)) {
+      printf("differs by rounding\n");
+    } else {
+      wrong("differs by more than rounding");
+    }
+    free_answer(&found);
+  }
+  pretended_shared = 0;
+  free_answer(&expected);
+}
+
 /** No length is a multiple of a tile; under a causal mask the first rows of the second pair of
  * lengths attend nothing. */
 static void for_each_problem(void (*try)(Problem)) {
@@ -336,13 +365,16 @@ int main(int argc, char **argv) {
       {"pointers", compare_odd_pointers},
       {"refusals", ask_with_odd_pointers},
       {"old-gpu", ask_on_old_gpu},
+      {"less-shared", compare_with_less_shared},
   };
   for (size_t i = 0; argc == 2 && i < sizeof TRIALS / sizeof *TRIALS; i++) {
     if (strcmp(argv[1], TRIALS[i].name) != 0) continue;
     for_each_problem(TRIALS[i].try);
     return all_right ? EXIT_RIGHT : EXIT_WRONG;
   }
-  fprintf(stderr, "usage: %s padded|ragged|poisoned|guarded|strides|pointers|refusals|old-gpu\n",
+  fprintf(stderr,
+          "usage: %s padded|ragged|poisoned|guarded|strides|pointers|refusals|old-gpu|"
+          "less-shared\n",
           argv[0]);
   return EXIT_USAGE;
 }

@@ -79,9 +79,15 @@ def test_gpus_without_what_a_step_needs_are_refused(step: Program) -> None:
     assert set(lines[1::2]) == {refused.format(0, "7.5"), refused.format(0, "8.0 for bf16")}
 
 
+def test_tiles_for_less_shared_memory_are_right(step: Program) -> None:
+    """The device reports 99 KiB per thread block, then 64 KiB, for each problem."""
+    lines = lines_of(step, "less-shared")
+    assert lines == ["99 KiB: differs by rounding", "64 KiB: differs by rounding"] * PROBLEMS
+
+
 @pytest.mark.cpu_only("SIMT_SHARED stands for a smaller GPU")
 @pytest.mark.parametrize("head_dim", [32, 64, 96, 128, 256])
-@pytest.mark.parametrize("shared_kb", [48, 64])
+@pytest.mark.parametrize("shared_kb", [48, 64, 99])
 def test_steps_with_little_shared_memory(step: Program, head_dim: int, shared_kb: int,
                                          tmp_path: Path) -> None:
     """Either the tile fits, or one line says how much is needed and how much there is."""
