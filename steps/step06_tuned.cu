@@ -1,24 +1,26 @@
 /**
  * @file
- * Step 06: the fastest attention that mma.sync allows.
+ * Step 06: step 05, tuned towards the limit of mma.sync.
  *
  * The idea: the result is that of step 05. Everything beside the mma instructions is removed, made
  * smaller, or executed while the tensor cores are busy.
  *
  * What changed since step 05:
- * - Tiles are swizzled instead of padded: chunk c of row r is stored at chunk c ^ (r % 8).
- * - K and V have two stages each, so one barrier per tile is enough.
- * - Tiles have more keys. What a lane needs to address them is computed once.
- * - The maximum m of a row is not updated by every tile. P is computed with the m that is there; a
- *   sum of probabilities above MOST_SUM shows that m is too small, and only then the tile's maximum
- *   is taken and O is rescaled.
- * - P is computed 32 keys at a time: those of the next 32 keys beside P V of these.
+ * - Tiles are swizzled instead of padded: chunk c of row r is at place c ^ (r % 8). (GROUP below
+ * says what differs at D = 32 and 96.)
+ * - K and V have two buffers each, so one barrier per tile is enough.
+ * - Tiles have more keys. A lane computes its address in each tile once.
+ * - The maximum m of a row is rarely updated. P is computed with the old m. Only if a sum of P
+ * exceeds MOST_SUM, m becomes the maximum of the tile, O is rescaled, and P is computed again.
+ * - P is computed for 32 keys at a time. The exponentials of the next 32 keys overlap P V of the
+ *   current ones.
  * - D = 256 has a kernel of its own, in which two warps share 32 rows.
  *
- * What it costs: shared memory for two more tiles, and a loop whose parts are no longer separate.
+ * What it costs: two more buffers for larger tiles, and a loop whose parts are interleaved.
  *
- * What to look at: docs/step06.md says what each idea gave, and what else was tried.
+ * What to look at: docs/step06.md says what the changes gave, and what else was tried.
  */
+#include <float.h>
 #include <math.h>
 
 #include "attention.h"
@@ -31,15 +33,14 @@
 
 constexpr int LEAST_BLOCK = 64;  // both sides of a mask block are multiples of this
 constexpr int PART = 32;         // keys whose probabilities are computed at a time
-constexpr float MOST_SUM = 512;  // of a lane's probabilities in PART keys; fp16 ends at 65504
+constexpr float MOST_SUM = 512;  // of a lane's P of PART keys; in fp16, P must be below 65504
 
 /* --- Swizzled tiles in shared memory ---------------------------------------------------------- */
 
 /**
- * 8 chunks of 16 bytes are as wide as all banks. ldmatrix reads the same chunk of 8 rows, so each
- * of these rows has it in another place: chunk c is at place c ^ (row % 8) of its group of 8. If a
- * row is no multiple of 8 chunks, the next row begins in the other half of the banks, so there
- * groups of 4 are enough.
+ * 8 chunks of 16 bytes span all banks. ldmatrix reads chunk c of 8 rows, so each of these rows has
+ * it at another place of its group of 8 chunks: c ^ (row % 8). At D = 32 and 96 neighbouring rows
+ * start in different halves of the banks. There groups of 4 chunks are enough: c ^ (row / 2 % 4).
  */
 template <int HEAD_DIM>
 constexpr int GROUP = HEAD_DIM % 64 == 0 ? 8 : 4;
@@ -51,15 +52,15 @@ __device__ __forceinline__ uint32_t chunk_offset(int row, int chunk) {
   return row * 2 * HEAD_DIM + (chunk ^ place) * 16;
 }
 
-/** From the address of chunk c of a row to that of chunk c + `more`, if this changes no bit that is
- * 1 in c. Tiles start at multiples of 128, so one XOR moves the address within its group. */
+/** The address of chunk c + `more` of a row, given that of chunk c; c and `more` must have no 1 in
+ * the same bit. Tiles start at multiples of 128, so one XOR moves the address within its group. */
 template <int HEAD_DIM>
 __device__ __forceinline__ uint32_t more_chunks(uint32_t address, int more) {
   return (address ^ more % GROUP<HEAD_DIM> * 16) + more / GROUP<HEAD_DIM> * GROUP<HEAD_DIM> * 16;
 }
 
 /** What a lane passes to ldmatrix for 16 rows and 16 columns of a tile of Q, P or, transposed, V:
- * lanes 0-15 name the left 8 columns, lanes 16-31 the right ones. */
+ * lanes 0-15 pass the rows of the left 8 columns, lanes 16-31 those of the right ones. */
 template <int HEAD_DIM>
 __device__ __forceinline__ uint32_t lane_of_rows(const unsigned char *tile) {
   const int lane = threadIdx.x % WARP_SIZE;
@@ -68,7 +69,7 @@ __device__ __forceinline__ uint32_t lane_of_rows(const unsigned char *tile) {
   return address;
 }
 
-/** The same for K: the left and right columns of 8 keys, then of the next 8. */
+/** The same for K: columns 0-7 and 8-15 of 8 keys, then of the next 8 keys. */
 template <int HEAD_DIM>
 __device__ __forceinline__ uint32_t lane_of_keys(const unsigned char *tile) {
   const int lane = threadIdx.x % WARP_SIZE;
@@ -83,7 +84,8 @@ __device__ __forceinline__ uint32_t lane_of_keys(const unsigned char *tile) {
 template <int HEAD_DIM, int ROWS, int THREADS>
 struct TileCopy {
   static constexpr int ROW_STEP = THREADS / GROUP<HEAD_DIM>;  // rows that are copied at a time
-  static_assert(ROWS % ROW_STEP == 0 && ROW_STEP % 8 == 0, "all threads copy as much");
+  static_assert(ROWS % ROW_STEP == 0 && ROW_STEP % 8 == 0,
+                "each thread copies the same number of chunks");
   int row, column;  // of this thread's first chunk
   uint32_t target;
 
@@ -225,8 +227,11 @@ __device__ __forceinline__ void exponentiate(uint32_t (&probs)[PART / 16][M_TILE
   }
 }
 
-/** Whether m is too small for a row of this lane. m = -inf, of a row without attended keys so far,
- * gives an infinite sum or NaN; so does a score that is not finite. */
+/**
+ * Whether m is too small for a row of this lane. Before its first attended key a row has m =
+ * -FLT_MAX: P of a masked key is 0, and P of any other is infinite. A score of NaN or +inf makes
+ * the sum NaN or infinite, too.
+ */
 template <int M_TILES>
 __device__ __forceinline__ bool too_large(const float (&sums)[M_TILES][2]) {
   bool large = false;
@@ -256,19 +261,17 @@ __device__ __forceinline__ void row_maxima(float (&maxima)[M_TILES][2],
   }
 }
 
-/** Raises m to these maxima and rescales l and O. `finite_m` is what to subtract from the scores:
- * m, or 0 for a row without attended keys, whose scores are all -inf. */
+/** Raises m to these maxima and rescales l and O. */
 template <int M_TILES, int O_TILES>
-__device__ __forceinline__ void raise_m(float (&m)[M_TILES][2], float (&finite_m)[M_TILES][2],
-                                        float (&l)[M_TILES][2], float (&o)[M_TILES][O_TILES][4],
+__device__ __forceinline__ void raise_m(float (&m)[M_TILES][2], float (&l)[M_TILES][2],
+                                        float (&o)[M_TILES][O_TILES][4],
                                         const float (&maxima)[M_TILES][2], float scale_log2) {
 #pragma unroll
   for (int i = 0; i < M_TILES; i++) {
 #pragma unroll
     for (int half = 0; half < 2; half++) {
       const float raised = fmaxf(m[i][half], maxima[i][half] * scale_log2);
-      finite_m[i][half] = raised == -INFINITY ? 0.0f : raised;
-      const float rescale = exp2_approx(m[i][half] - finite_m[i][half]);
+      const float rescale = exp2_approx(m[i][half] - raised);
       m[i][half] = raised;
       l[i][half] *= rescale;
 #pragma unroll
@@ -296,13 +299,23 @@ __device__ __forceinline__ void start_rows(float (&m)[M_TILES][2], float (&l)[M_
   for (int i = 0; i < M_TILES; i++) {
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-      m[i][half] = -INFINITY;
+      m[i][half] = -FLT_MAX;
       l[i][half] = 0.0f;
     }
   }
 }
 
 /* --- Results ---------------------------------------------------------------------------------- */
+
+/** From sums over the keys of this lane to sums of whole rows. */
+template <int M_TILES>
+__device__ __forceinline__ void sum_lanes(float (&l)[M_TILES][2]) {
+#pragma unroll
+  for (int i = 0; i < M_TILES; i++) {
+#pragma unroll
+    for (int half = 0; half < 2; half++) l[i][half] = lanes_reduce_sum<4>(l[i][half]);
+  }
+}
 
 /** Stores the LSE of this warp's rows; `sums` are l of whole rows. The first row is query `first`.
  */
@@ -378,8 +391,9 @@ __device__ __forceinline__ Work work_of_block(const Problem &p, const TileLists 
 }
 
 /**
- * Shapes of the tiles, by measurement on an H200. LARGE needs mask blocks of multiples of 128 and
- * 64 KiB of shared memory or more. Tiles that are not LARGE are for all other cases.
+ * Shapes of the tiles, by measurement on an H200. LARGE tiles need mask blocks whose sides are
+ * multiples of BLOCK_M and BLOCK_N, and up to 98 KiB of shared memory. The others are for smaller
+ * mask blocks or less shared memory.
  */
 template <int HEAD_DIM, bool LARGE>
 struct Tiles {
@@ -432,7 +446,7 @@ __global__ void __launch_bounds__(Tiles<HEAD_DIM, LARGE>::THREADS,
     cp_async_commit();
   };
 
-  float m[M_TILES][2];  // a maximum of score * scale * log2(e) that is, or was, the row's
+  float m[M_TILES][2];  // maximum of score * scale * log2(e) over some of the keys so far
   float l[M_TILES][2];  // running sum of the probabilities of this lane's keys
   float o[M_TILES][HEAD_DIM / 8][4] = {};
   start_rows(m, l);
@@ -466,13 +480,13 @@ __global__ void __launch_bounds__(Tiles<HEAD_DIM, LARGE>::THREADS,
     for (int part = 0; part < PARTS; part++) {
       const int now = part % 2;
       if (__any_sync(FULL_WARP, too_large(sums[now]))) {
-        float maxima[M_TILES][2], finite_m[M_TILES][2];
+        float maxima[M_TILES][2];
         row_maxima(maxima, s, part * PART / 8);
-        raise_m(m, finite_m, l, o, maxima, scale_log2);
-        exponentiate<T>(probs[now], sums[now], s, part * PART / 8, finite_m, scale_log2);
+        raise_m(m, l, o, maxima, scale_log2);
+        exponentiate<T>(probs[now], sums[now], s, part * PART / 8, m, scale_log2);
       }
       add_sums(l, sums[now]);
-      // In the same block of code as P V, so that nvcc puts the exponentials between its mma.
+      // No branch separates this from P V, so nvcc can put the exponentials between its mma.
       if (part + 1 < PARTS) {
         exponentiate<T>(probs[1 - now], sums[1 - now], s, (part + 1) * PART / 8, m, scale_log2);
       }
@@ -486,16 +500,11 @@ __global__ void __launch_bounds__(Tiles<HEAD_DIM, LARGE>::THREADS,
     tile = next;
   }
 
-  cp_async_wait<0>();  // Q, if no key was attended
+  cp_async_wait<0>();  // Q and the tiles of zeros, if no key was attended
   __syncthreads();     // all threads' copies of Q are complete; its rows can be overwritten by O
-  float sums[M_TILES][2];
-#pragma unroll
-  for (int i = 0; i < M_TILES; i++) {
-#pragma unroll
-    for (int half = 0; half < 2; half++) sums[i][half] = lanes_reduce_sum<4>(l[i][half]);
-  }
-  store_lse(m, sums, t.lse + at.lse, first_q + warp_row, p.q_len);
-  store_rows(o, sums, q_warp, (T *)t.o + at.o, p.o_strides.row, first_q + warp_row, p.q_len);
+  sum_lanes(l);
+  store_lse(m, l, t.lse + at.lse, first_q + warp_row, p.q_len);
+  store_rows(o, l, q_warp, (T *)t.o + at.o, p.o_strides.row, first_q + warp_row, p.q_len);
 }
 
 /* --- The kernel for D = 256 ------------------------------------------------------------------- */
@@ -563,7 +572,7 @@ __device__ __forceinline__ void store_probs(uint32_t p,
   }
 }
 
-/** The forward pass as above; the only thread block of its multiprocessor. */
+/** The whole forward pass at D = 256. It takes all shared memory of a multiprocessor. */
 template <typename T>
 __global__ void __launch_bounds__(PairTiles::THREADS, 1)
     pair_kernel(Problem p, Tensors t, TileLists lists) {
@@ -626,7 +635,7 @@ __global__ void __launch_bounds__(PairTiles::THREADS, 1)
   int stage = 1;
   while (list < end) {
     stage ^= 1;
-    const KeyTile next = list + 1 < end ? list[1] : tile;
+    const KeyTile next = list[1];
     const KeyTile after = list + 2 < end ? list[2] : tile;
 
     float s[M_TILES][PART / 8][4] = {};
@@ -642,11 +651,11 @@ __global__ void __launch_bounds__(PairTiles::THREADS, 1)
     cp_async_wait<0>();  // V of this tile and K of the next: nothing else is in flight
     // P and all threads' copies are visible; all warps are done with this K and the last V.
     if (__syncthreads_or(too_large(sums))) {
-      float maxima[M_TILES][2], finite_m[M_TILES][2];
+      float maxima[M_TILES][2];
       row_maxima(maxima, s, 0);
       exchange(maxima, exchanged + pair_row, side, [](float a, float b) { return fmaxf(a, b); });
-      raise_m(m, finite_m, l, o, maxima, scale_log2);
-      exponentiate<T>(probs, sums, s, 0, finite_m, scale_log2);
+      raise_m(m, l, o, maxima, scale_log2);
+      exponentiate<T>(probs, sums, s, 0, m, scale_log2);
       store_probs(p_own + stage * Tile::P_BYTES, probs);
       __syncthreads();  // the new P is visible
     }
@@ -673,18 +682,12 @@ __global__ void __launch_bounds__(PairTiles::THREADS, 1)
   }
 
   cp_async_wait<0>();  // Q and the tiles of zeros, if no key was attended
-  float sums[M_TILES][2];
-#pragma unroll
-  for (int i = 0; i < M_TILES; i++) {
-#pragma unroll
-    for (int half = 0; half < 2; half++) sums[i][half] = lanes_reduce_sum<4>(l[i][half]);
-  }
-  exchange(sums, exchanged + pair_row, side, [](float a, float b) { return a + b; });
-  if (side == 0) store_lse(m, sums, t.lse + at.lse, first_q + pair_row, p.q_len);
-  // No warp reads the other stage of P.
-  unsigned char *own_rows =
-      p_shared + (stage ^ 1) * Tile::P_BYTES + threadIdx.x / WARP_SIZE * 8 * HEAD_DIM;
-  store_rows(o, sums, own_rows, (T *)t.o + at.o + side * HEAD_DIM / 2, p.o_strides.row,
+  sum_lanes(l);
+  exchange(l, exchanged + pair_row, side, [](float a, float b) { return a + b; });
+  if (side == 0) store_lse(m, l, t.lse + at.lse, first_q + pair_row, p.q_len);
+  // exchange() has a barrier: no warp reads Q any more.
+  unsigned char *own_rows = smem + threadIdx.x / WARP_SIZE * 8 * HEAD_DIM;
+  store_rows(o, l, own_rows, (T *)t.o + at.o + side * HEAD_DIM / 2, p.o_strides.row,
              first_q + pair_row, p.q_len);
 }
 
@@ -749,8 +752,8 @@ static const BlockMaskSupport BLOCK_MASKS = {.prepared_bytes = prepared_bytes, .
 
 const Step step = {
     .name = "step06",
-    .title = "As fast as mma.sync allows",
-    .idea = "Swizzled tiles, two stages, one barrier per tile, shapes chosen by measurement.",
+    .title = "Tuned: less beside mma.sync",
+    .idea = "Swizzled tiles, one barrier per tile, and a row maximum that is rarely updated.",
     .head_dims = "D = 32, 64, 96, 128 or 256",
     .supports = supports,
     .describe = describe_config<CONFIGS>,

@@ -39,6 +39,16 @@ __device__ __forceinline__ void *shared_pointer(uint32_t address) {
 }
 #endif
 
+/** Not an instruction: it stops nvcc from computing x again at each use, instead of keeping it in a
+ * register. */
+__device__ __forceinline__ void compute_once(uint32_t &x) {
+#ifdef __CUDACC__
+  asm volatile("" : "+r"(x));
+#else
+  (void)x;
+#endif
+}
+
 /**
  * ldmatrix .x1 (9.7.14.5.15): loads an 8 x 8 matrix of 16-bit elements. Lanes 0-7 give the
  * addresses of its rows, 16 bytes each, at multiples of 16. A lane gets elements 2 (lane % 4) and
@@ -257,16 +267,6 @@ __device__ __forceinline__ float exp2_approx(float x) {
 #else
   const float y = exp2f(x);
   return y < 0x1p-126f ? 0.0f : y;
-#endif
-}
-
-/** nvcc computes x here and keeps it in a register. Otherwise it may compute x again at each use.
- */
-__device__ __forceinline__ void compute_once(uint32_t &x) {
-#ifdef __CUDACC__
-  asm volatile("" : "+r"(x));
-#else
-  (void)x;
 #endif
 }
 

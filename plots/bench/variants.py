@@ -56,18 +56,17 @@ ONE_BUFFER = [
 EVERY_MAXIMUM = [
     ("constexpr float MOST_SUM = 512;", "constexpr float MOST_SUM = INFINITY;"),
     ("    exponentiate<T>(probs[0], sums[0], s, 0, m, scale_log2);\n",
-     """    float maxima[M_TILES][2], finite_m[M_TILES][2];
+     """    float maxima[M_TILES][2];
     row_maxima(maxima, s, 0);
-    raise_m(m, finite_m, l, o, maxima, scale_log2);
-    exponentiate<T>(probs[0], sums[0], s, 0, finite_m, scale_log2);
+    raise_m(m, l, o, maxima, scale_log2);
+    exponentiate<T>(probs[0], sums[0], s, 0, m, scale_log2);
 """),
-    ("s, (part + 1) * PART / 8, m, scale_log2);", "s, (part + 1) * PART / 8, finite_m, scale_log2);"),
-    ("    exponentiate<T>(probs, sums, s, 0, m, scale_log2);\n", """      float maxima[M_TILES][2], finite_m[M_TILES][2];
+    ("    exponentiate<T>(probs, sums, s, 0, m, scale_log2);\n    store_probs", """      float maxima[M_TILES][2];
       row_maxima(maxima, s, 0);
       exchange(maxima, exchanged + pair_row, side, [](float a, float b) { return fmaxf(a, b); });
-      raise_m(m, finite_m, l, o, maxima, scale_log2);
-      exponentiate<T>(probs, sums, s, 0, finite_m, scale_log2);
-"""),
+      raise_m(m, l, o, maxima, scale_log2);
+      exponentiate<T>(probs, sums, s, 0, m, scale_log2);
+    store_probs"""),
 ]
 COPIES_FIRST = [
     ("    if (list < end) copy_keys(next, 1 - stage);\n", ""),
@@ -97,9 +96,9 @@ TABLES = {  # page: rows of its table
         "step03": "cp.async: step 03", "step04": "two buffers again: step 04"},
     "docs/step06.md": {
         "step05": "step 05", "step06": "step 06",
-        "06_every_maximum": "step 06 with the maximum of every tile, as in step 05",
-        "06_addresses": "without `compute_once`", "06_copies_first": "copies before Q K^T",
-        "06_fewer_keys": "half as many keys per tile",
+        "06_every_maximum": "the maximum of every tile; at D = 256 a second barrier per tile",
+        "06_addresses": "without `compute_once`", "06_copies_first": "copies before Q K^T (D ≤ 128)",
+        "06_fewer_keys": "half as many keys per tile (D ≤ 128)",
         "06_no_pairs": "without pairs of warps: 64 queries, 32 keys (D = 256)"},
 }
 

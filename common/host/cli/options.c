@@ -70,8 +70,8 @@ static const struct argp_option OPTIONS[] = {
      "FILE.npy or a directory of the five tensors" BY_DEFAULT(full),
      0},
     {"mask-block", KEY_MASK_BLOCK, "QxK", 0,
-     "size of the blocks of the mask, and of its picture, up to 16384x16384; step05 runs "
-     "multiples of 64 (default: 128x128)",
+     "size of the blocks of the mask, and of its picture, up to 16384x16384; from "
+     "step05 on multiples of 64 (default: 128x128)",
      0},
     {"shared-kv", KEY_SHARED_KV, 0, 0, "step05: K and V take turns in one buffer, as in step03", 0},
     {"scale", KEY_SCALE, "X", 0,
@@ -97,7 +97,7 @@ static const struct argp_option OPTIONS[] = {
      "CPU backend: stop a kernel that takes longer, with exit code 3 (default: no limit)", 0},
     {"output", 'o', "DIR", 0, "create DIR and write o.npy and lse.npy", 0},
     {"save-mask", KEY_SAVE_MASK, "DIR", 0,
-     "step05: create DIR and write the block mask as five .npy files", 0},
+     "from step05 on: create DIR and write the block mask as five .npy files", 0},
     {"json", 'j', "FILE", 0,
      "append one JSON object per run; - is standard output, and the report goes to standard error",
      0},
