@@ -75,6 +75,18 @@ COPIES_FIRST = [
     float s[M_TILES][BLOCK_N / 8][4] = {};
     multiply_qk"""),
 ]
+# The exponentials of the next keys after P V: __syncwarp() keeps nvcc from moving them.
+NEXT_EXPONENTIALS = """      if (part + 1 < PARTS) {
+        exponentiate<T>(probs[1 - now], sums[1 - now], s, (part + 1) * PART / 8, m, scale_log2);
+      }
+"""
+EXPONENTIALS_APART = [
+    (NEXT_EXPONENTIALS, ""),
+    ("    }\n    tile = next;\n  }\n\n  cp_async_wait<0>();  // Q and the tiles of zeros, if no key was "
+     "attended\n  __syncthreads();",
+     "      __syncwarp();\n" + NEXT_EXPONENTIALS + "    }\n    tile = next;\n  }\n\n"
+     "  cp_async_wait<0>();\n  __syncthreads();"),
+]
 VARIANTS = {  # name: step, replacements
     "02c_ldmatrix": ("step02c", [ONE_TILE, SMALL_STORES]),
     "02c_32_rows": ("step02c", [SMALL_STORES]),
@@ -83,9 +95,13 @@ VARIANTS = {  # name: step, replacements
     "06_addresses": ("step06", [('#include "device/warp.cuh"\n',
                                  '#include "device/warp.cuh"\n#define compute_once(x) (void)(x)\n')]),
     "06_copies_first": ("step06", COPIES_FIRST),
+    "06_apart": ("step06", EXPONENTIALS_APART),
     "06_fewer_keys": ("step06", [("(LARGE ? 64 : 32)", "32")]),
     "06_no_pairs": ("step06", [("PAIR_CONFIG<__half>,  PAIR_CONFIG<__nv_bfloat16>, ", "")]),
 }
+# The head dimensions whose kernels a variant changes, where these are not all.
+CHANGED = dict.fromkeys(("06_copies_first", "06_apart", "06_fewer_keys"), (64, 128)) | {
+    "06_no_pairs": (256,)}
 TABLES = {  # page: rows of its table
     "docs/step02c.md": {
         "step02b": "step 02b", "02c_ldmatrix": "ldmatrix, with 16 rows per warp",
@@ -98,6 +114,7 @@ TABLES = {  # page: rows of its table
         "step05": "step 05", "step06": "step 06",
         "06_every_maximum": "the maximum of every tile; at D = 256 a second barrier per tile",
         "06_addresses": "without `compute_once`", "06_copies_first": "copies before Q K^T (D ≤ 128)",
+        "06_apart": "exponentials after P V, not beside it (D ≤ 128)",
         "06_fewer_keys": "half as many keys per tile (D ≤ 128)",
         "06_no_pairs": "without pairs of warps: 64 queries, 32 keys (D = 256)"},
 }
@@ -151,8 +168,9 @@ def main() -> int:
                  f"run on an {gpu} ({date.today()}, commit {sys.argv[2]}):", "",
                  "| | " + " | ".join(f"D = {d}" for d in HEAD_DIMS) + " |",
                  "|---|" + "---|" * len(HEAD_DIMS),
-                 *(f"| {text} | " + " | ".join(f"{speeds[name, d]:.0f}" for d in HEAD_DIMS) + " |"
-                   for name, text in rows.items())]
+                 *(f"| {text} | " + " | ".join(
+                     f"{speeds[name, d]:.0f}" if d in CHANGED.get(name, HEAD_DIMS) else "–"
+                     for d in HEAD_DIMS) + " |" for name, text in rows.items())]
         path = Path(page)
         path.write_text(with_section(path.read_text(), "variants", "`make variants`",
                                      "\n".join(lines)))
