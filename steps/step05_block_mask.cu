@@ -29,7 +29,6 @@
 
 constexpr int WARPS = 4;
 constexpr int THREADS = WARPS * WARP_SIZE;
-constexpr int LEAST_BLOCK = 64;  // both sides of a mask block are multiples of this
 
 /** Sizes of the tiles. M_TILES = 1 makes tiles of 64 queries, for mask blocks of 64 rows. */
 template <int HEAD_DIM, int M_TILES, bool SHARED_KV>
@@ -206,19 +205,6 @@ static constexpr KernelConfig<TileLists> CONFIGS[] = {  // tiles of 128 queries 
     CONFIGS_OF(32, 2), CONFIGS_OF(64, 2), CONFIGS_OF(96, 2),  CONFIGS_OF(128, 2), CONFIGS_OF(32, 1),
     CONFIGS_OF(64, 1), CONFIGS_OF(96, 1), CONFIGS_OF(128, 1), CONFIGS_OF(256, 1)};
 
-static bool supports(const Problem *p, char *why, size_t why_size) {
-  const bool odd = p->q_block_size % LEAST_BLOCK != 0 || p->kv_block_size % LEAST_BLOCK != 0;
-  if (!odd) return supports_config<CONFIGS>(p, why, why_size);
-  snprintf(why, why_size,
-           "mask blocks of %dx%d (--mask-block or the tiles): must be multiples of %d",
-           p->q_block_size, p->kv_block_size, LEAST_BLOCK);
-  return false;
-}
-
-static size_t prepared_bytes(const Problem *p, const BlockMask *mask) {
-  return lay_out_tile_lists(p, mask, find_config<CONFIGS>(p), NULL).bytes;
-}
-
 static cudaError_t prepare(const Problem *p, const BlockMask *mask, void *prepared,
                            cudaStream_t stream) {
   const TileLists lists = lay_out_tile_lists(p, mask, find_config<CONFIGS>(p), prepared);
@@ -238,14 +224,15 @@ static cudaError_t forward(const Problem *p, const Tensors *t, int, cudaStream_t
   return cudaGetLastError();
 }
 
-static const BlockMaskSupport BLOCK_MASKS = {.prepared_bytes = prepared_bytes, .prepare = prepare};
+static const BlockMaskSupport BLOCK_MASKS = {.prepared_bytes = tile_list_bytes<CONFIGS>,
+                                             .prepare = prepare};
 
 const Step step = {
     .name = "step05",
     .title = "Block-sparse masks",
     .idea = "Only blocks with unmasked entries are visited; only mixed ones run mask code.",
     .head_dims = "D = 32, 64, 96, 128 or 256",
-    .supports = supports,
+    .supports = supports_block_masks<CONFIGS>,
     .describe = describe_config<CONFIGS>,
     .forward = forward,
     .block_masks = &BLOCK_MASKS,

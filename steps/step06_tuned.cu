@@ -31,7 +31,6 @@
 #include "device/tile_list.cuh"
 #include "device/warp.cuh"
 
-constexpr int LEAST_BLOCK = 64;  // both sides of a mask block are multiples of this
 constexpr int PART = 32;         // keys whose probabilities are computed at a time
 constexpr float MOST_SUM = 512;  // of a lane's P of PART keys; in fp16, P must be below 65504
 
@@ -711,21 +710,9 @@ static constexpr KernelConfig<TileLists> CONFIGS[] = {
     PAIR_CONFIG<__half>,  PAIR_CONFIG<__nv_bfloat16>, CONFIGS_OF(256, false)};
 
 static bool supports(const Problem *p, char *why, size_t why_size) {
-  const bool odd = p->q_block_size % LEAST_BLOCK != 0 || p->kv_block_size % LEAST_BLOCK != 0;
-  if (p->shared_kv) {
-    snprintf(why, why_size, "--shared-kv: %s has no choice of buffers", step.name);
-  } else if (odd) {
-    snprintf(why, why_size,
-             "mask blocks of %dx%d (--mask-block or the tiles): must be multiples of %d",
-             p->q_block_size, p->kv_block_size, LEAST_BLOCK);
-  } else {
-    return supports_config<CONFIGS>(p, why, why_size);
-  }
+  if (!p->shared_kv) return supports_block_masks<CONFIGS>(p, why, why_size);
+  snprintf(why, why_size, "--shared-kv: %s has no choice of buffers", step.name);
   return false;
-}
-
-static size_t prepared_bytes(const Problem *p, const BlockMask *mask) {
-  return lay_out_tile_lists(p, mask, find_config<CONFIGS>(p), NULL).bytes;
 }
 
 static cudaError_t prepare(const Problem *p, const BlockMask *mask, void *prepared,
@@ -748,7 +735,8 @@ static cudaError_t forward(const Problem *p, const Tensors *t, int, cudaStream_t
   return cudaGetLastError();
 }
 
-static const BlockMaskSupport BLOCK_MASKS = {.prepared_bytes = prepared_bytes, .prepare = prepare};
+static const BlockMaskSupport BLOCK_MASKS = {.prepared_bytes = tile_list_bytes<CONFIGS>,
+                                             .prepare = prepare};
 
 const Step step = {
     .name = "step06",

@@ -15,6 +15,7 @@
 
 #include "attention.h"
 #include "device/heads.cuh"
+#include "device/launch.cuh"
 #include "device/warp.cuh"
 
 /** How a tile is masked. A value from 0 on is the number of a PARTIAL tile: its bits apply. Keys
@@ -237,6 +238,24 @@ static __global__ void order_rows_kernel(TileLists lists) {
     rank += difference > 0 || (difference == 0 && other > q_tile);
   }
   lists.order[row - q_tile + rank] = {q_tile, counts[q_tile], lists.tiles[row * lists.most_tiles]};
+}
+
+/** Step::supports of a step with block masks: both sides of a block are multiples of 64. */
+template <const auto &CONFIGS>
+static bool supports_block_masks(const Problem *p, char *why, size_t why_size) {
+  if (p->q_block_size % 64 == 0 && p->kv_block_size % 64 == 0) {
+    return supports_config<CONFIGS>(p, why, why_size);
+  }
+  snprintf(why, why_size,
+           "mask blocks of %dx%d (--mask-block or the tiles): must be multiples of 64",
+           p->q_block_size, p->kv_block_size);
+  return false;
+}
+
+/** BlockMaskSupport::prepared_bytes of such a step. */
+template <const auto &CONFIGS>
+static size_t tile_list_bytes(const Problem *p, const BlockMask *mask) {
+  return lay_out_tile_lists(p, mask, find_config<CONFIGS>(p), NULL).bytes;
 }
 
 #endif
