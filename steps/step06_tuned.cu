@@ -6,12 +6,12 @@
  * smaller, or executed while the tensor cores are busy.
  *
  * What changed since step 05:
- * - Tiles are swizzled instead of padded: chunk c of row r is at place c ^ (r % 8). (GROUP below
- * says what differs at D = 32 and 96.)
+ * - Tiles are swizzled instead of padded: chunk c of row r is at place c ^ (r % 8). At D = 32 and
+ *   96 it is c ^ (r / 2 % 4).
  * - K and V have two buffers each, so one barrier per tile is enough.
  * - Tiles have more keys. A lane computes its address in each tile once.
- * - The maximum m of a row is rarely updated. P is computed with the old m. Only if a sum of P
- * exceeds MOST_SUM, m becomes the maximum of the tile, O is rescaled, and P is computed again.
+ * - The maximum m of a row is rarely updated. P is computed with the old m. If a sum of P exceeds
+ *   MOST_SUM, m is raised to the maximum of the tile, O is rescaled, and P is computed again.
  * - P is computed for 32 keys at a time. The exponentials of the next 32 keys overlap P V of the
  *   current ones.
  * - D = 256 has a kernel of its own, in which two warps share 32 rows.
@@ -282,6 +282,7 @@ __device__ __forceinline__ void raise_m(float (&m)[M_TILES][2], float (&l)[M_TIL
   }
 }
 
+/** Adds the sums of PART keys to l. */
 template <int M_TILES>
 __device__ __forceinline__ void add_sums(float (&l)[M_TILES][2], const float (&sums)[M_TILES][2]) {
 #pragma unroll
@@ -328,7 +329,7 @@ __device__ __forceinline__ void store_lse(const float (&m)[M_TILES][2],
 #pragma unroll
     for (int half = 0; half < 2; half++) {
       const int row = first + 16 * i + 8 * half + lane / 4;
-      // A row that attends nothing has m = -inf and sum = 0, and log2(0) is -inf too.
+      // A row that attends nothing has m = -FLT_MAX and sum = 0; log2(0) is -inf, and so is LSE.
       if (lane % 4 == 0 && row < rows) {
         lse_global[row] = (m[i][half] + log2_approx(sums[i][half])) * 0.6931471805599453f;
       }
@@ -461,7 +462,7 @@ __global__ void __launch_bounds__(Tiles<HEAD_DIM, LARGE>::THREADS,
   while (list < end) {
     stage ^= 1;
     const KeyTile next = *++list;
-    cp_async_wait<0>();  // K and V of this tile: nothing else is in flight
+    cp_async_wait<0>();  // K and V of this tile, at first also Q: nothing else is in flight
     __syncthreads();  // all threads' copies are visible, and all warps are done with the last tile
 
     float s[M_TILES][BLOCK_N / 8][4] = {};
@@ -541,7 +542,7 @@ __device__ __forceinline__ void exchange(float (&numbers)[M_TILES][2], float (*p
       if (lane % 4 == 0) pair_rows[16 * i + 8 * half + lane / 4][side] = numbers[i][half];
     }
   }
-  __syncthreads();
+  __syncthreads();  // the numbers of the other warp are visible
 #pragma unroll
   for (int i = 0; i < M_TILES; i++) {
 #pragma unroll
