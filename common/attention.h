@@ -45,10 +45,10 @@ typedef enum BlockType {
  * stride of 0 broadcasts. Strides are in elements, each tensor has its own.
  */
 typedef struct BlockMask {
-  int q_block_size, kv_block_size;
-  int q_blocks;  /**< ceil(q_len / q_block_size) */
-  int max_slots; /**< slots that a row has room for */
-  int tile_count;
+  int q_block_size, kv_block_size; /**< rows and columns of a mask block */
+  int q_blocks;                    /**< ceil(q_len / q_block_size) */
+  int max_slots;                   /**< slots that a row has room for */
+  int tile_count;                  /**< tiles in partial_block_masks */
   int batches, heads; /**< distinct masks: 1 if all batch entries, or all heads, share one */
 
   const int32_t *kv_num_blocks;              /**< [B, H, q_blocks] */
@@ -56,8 +56,10 @@ typedef struct BlockMask {
   const int32_t *block_mask_types;           /**< the same shape: BlockType */
   const int32_t *partial_block_mask_indices; /**< the same shape: tile of a PARTIAL slot */
   const uint8_t *partial_block_masks; /**< [tile_count, q_block_size, kv_block_size], 1 = attend */
-  int64_t num_strides[3];
-  int64_t index_strides[4], type_strides[4], partial_strides[4];
+  int64_t num_strides[3];             /**< of kv_num_blocks: batch, head, row of blocks */
+  int64_t index_strides[4];           /**< of kv_indices: batch, head, row of blocks, slot */
+  int64_t type_strides[4];            /**< of block_mask_types, likewise */
+  int64_t partial_strides[4];         /**< of partial_block_mask_indices, likewise */
 } BlockMask;
 
 /** No step takes a larger head dimension. */
@@ -65,7 +67,7 @@ enum { MAX_HEAD_DIM = 256 };
 
 /** Distance from one batch entry, head or row to the next. */
 typedef struct Strides {
-  int64_t batch, head, row;
+  int64_t batch, head, row; /**< in elements */
 } Strides;
 
 /**
@@ -76,21 +78,21 @@ typedef struct Strides {
  * Query head h reads key/value head h / (q_heads / kv_heads).
  */
 typedef struct Problem {
-  int batch, q_heads, kv_heads;
-  int q_len, kv_len;
-  int head_dim;
-  Dtype dtype;
-  MaskKind mask;
+  int batch, q_heads, kv_heads;    /**< q_heads is a multiple of kv_heads */
+  int q_len, kv_len;               /**< rows of Q and O, and of K and V */
+  int head_dim;                    /**< columns of all four, 1 to MAX_HEAD_DIM */
+  Dtype dtype;                     /**< of all four */
+  MaskKind mask;                   /**< which keys a query attends */
   float scale;                     /**< > 0 */
   int q_block_size, kv_block_size; /**< of the block mask; 0 without one */
   bool shared_kv; /**< one buffer for K and V, in steps that have both variants; else false */
-  Strides q_strides, k_strides, v_strides, o_strides;
+  Strides q_strides, k_strides, v_strides, o_strides; /**< of each tensor */
 } Problem;
 
 /** Device pointers of one forward pass. */
 typedef struct Tensors {
-  const void *q, *k, *v;
-  void *o;
+  const void *q, *k, *v; /**< the inputs, of Problem::dtype */
+  void *o;               /**< the output, of the same type */
   float *lse;      /**< [batch, q_heads, q_len]: ln of the sum of e^score over the attended keys */
   void *workspace; /**< Step::workspace_bytes() for each head of a pass, or NULL */
   const BlockMask *block_mask; /**< in host memory, its tensors in device memory; or NULL */
@@ -106,10 +108,10 @@ typedef enum Ceiling {
 
 /** One kernel launch of a forward pass. */
 typedef struct KernelLaunch {
-  const char *name;
-  const void *kernel;
-  dim3 grid, block;
-  size_t dynamic_shared_bytes;
+  const char *name;            /**< "scores" for scores_kernel */
+  const void *kernel;          /**< as cudaFuncGetAttributes() takes it */
+  dim3 grid, block;            /**< thread blocks, and threads of a block */
+  size_t dynamic_shared_bytes; /**< of a thread block */
 } KernelLaunch;
 
 enum { MAX_LAUNCHES = 3 };
@@ -117,14 +119,14 @@ enum { MAX_LAUNCHES = 3 };
 /** What a step does with one problem: its tiles, its traffic and its launches. */
 typedef struct Description {
   int block_m, block_n; /**< rows of Q, and of K and V, in the tiles that a thread block works on */
-  Ceiling ceiling;
+  Ceiling ceiling;      /**< what the report compares the speed with */
   /** Device memory traffic for S and P per attended pair of query and key; 0 if they stay on chip.
    */
   int intermediate_bytes_per_entry;
   /** V of masked keys is multiplied by 0 instead of skipped: NaN or Inf in it spreads in a tile. */
   bool multiplies_masked_keys;
-  int launch_count;
-  KernelLaunch launches[MAX_LAUNCHES];
+  int launch_count;                    /**< kernels of a forward pass */
+  KernelLaunch launches[MAX_LAUNCHES]; /**< in this order */
 } Description;
 
 /** What a step that takes block masks has in addition. */

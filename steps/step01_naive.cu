@@ -10,9 +10,9 @@
  * as P and read again, so memory and traffic grow with N^2. If S of all heads does not fit into
  * memory, the three kernels run once for each group of heads that does.
  *
- * What to look at: both products copy their operands to shared memory in coalesced pieces, so
- * nothing here is slow on purpose. The next step removes what is: the round trip of S through
- * device memory, and two loads from shared memory for every multiply-add.
+ * What to look at: both products copy their operands to shared memory in coalesced pieces; no
+ * access is slow on purpose. The next step removes what costs time here: S and P go through device
+ * memory, and two loads from shared memory for every multiply-add.
  *
  * P stays in fp32 until O is rounded; only the tensor cores, from step 02b on, need it in 16 bits.
  */
@@ -23,6 +23,7 @@
 #include "device/heads.cuh"
 #include "device/warp.cuh"
 
+// [grid]
 constexpr int TILE = 32;           // a thread block computes TILE x TILE entries of S or O
 constexpr int ROWS_PER_BLOCK = 8;  // rows of the softmax per thread block
 
@@ -35,13 +36,16 @@ using Kernel = void (*)(Problem p, Tensors t, int first_head);
 static dim3 grid(int64_t rows, int64_t columns, int heads) {
   return dim3(heads * ((rows + TILE - 1) / TILE) * ((columns + TILE - 1) / TILE));
 }
+// [grid]
 
+// [element_or_zero]
 /** Element (row, column) of a [rows][head_dim] matrix, or 0 outside it. */
 template <typename T>
 __device__ float element_or_zero(const T *matrix, int64_t row_stride, int row, int rows, int column,
                                  int columns) {
   return row < rows && column < columns ? to_float(matrix[row * row_stride + column]) : 0.0f;
 }
+// [element_or_zero]
 
 /**
  * S[head][q][k] = scale * Q[q] . K[k]. S is in the workspace, [heads][q_len][kv_len]. A thread
@@ -49,6 +53,7 @@ __device__ float element_or_zero(const T *matrix, int64_t row_stride, int row, i
  */
 template <typename T>
 __global__ void __launch_bounds__(TILE *TILE) scores_kernel(Problem p, Tensors t, int first_head) {
+  // [scores_indices]
   __shared__ float q_shared[TILE][TILE];
   __shared__ float k_shared[TILE][TILE + 1];  // +1: a warp reads a column, one row a lane
 
@@ -63,10 +68,12 @@ __global__ void __launch_bounds__(TILE *TILE) scores_kernel(Problem p, Tensors t
   // If no query of this tile attends any of its keys, these entries are never read.
   const int last_q = min(first_q + TILE, p.q_len) - 1;
   if (first_k >= attended_keys(p, last_q)) return;
+  // [scores_indices]
 
   const HeadOffsets at = head_offsets(p, first_head + head);
   const T *q_global = (const T *)t.q + at.q;
   const T *k_global = (const T *)t.k + at.k;
+  // [scores_loop]
   float s = 0.0f;
   for (int d = 0; d < p.head_dim; d += TILE) {
     q_shared[row][lane] =
@@ -84,6 +91,7 @@ __global__ void __launch_bounds__(TILE *TILE) scores_kernel(Problem p, Tensors t
   if (q < p.q_len && k < p.kv_len) {
     ((float *)t.workspace)[((int64_t)head * p.q_len + q) * p.kv_len + k] = p.scale * s;
   }
+  // [scores_loop]
 }
 
 /**
@@ -92,6 +100,7 @@ __global__ void __launch_bounds__(TILE *TILE) scores_kernel(Problem p, Tensors t
  */
 __global__ void __launch_bounds__(ROWS_PER_BLOCK *WARP_SIZE)
     softmax_kernel(Problem p, Tensors t, int first_head) {
+  // [softmax_max]
   const int lane = threadIdx.x;
   const int q = blockIdx.x * ROWS_PER_BLOCK + threadIdx.y;
   // The whole warp returns, so the shuffles below have all 32 lanes.
@@ -106,7 +115,9 @@ __global__ void __launch_bounds__(ROWS_PER_BLOCK *WARP_SIZE)
   row_max = lanes_reduce_max<WARP_SIZE>(row_max);
   // If every score is -inf, -inf - -inf would be NaN; -inf - 0 gives exp(-inf) = 0.
   if (row_max == -INFINITY) row_max = 0.0f;
+  // [softmax_max]
 
+  // [softmax_probs]
   float row_sum = 0.0f;
   for (int k = lane; k < keys; k += WARP_SIZE) row_sum += __expf(s_row[k] - row_max);
   row_sum = lanes_reduce_sum<WARP_SIZE>(row_sum);
@@ -116,6 +127,7 @@ __global__ void __launch_bounds__(ROWS_PER_BLOCK *WARP_SIZE)
     s_row[k] = __expf(s_row[k] - row_max) * inverse_sum;
   }
   if (lane == 0) t.lse[(int64_t)first_head * p.q_len + row] = row_max + logf(row_sum);
+  // [softmax_probs]
 }
 
 /**
@@ -137,6 +149,7 @@ __global__ void __launch_bounds__(TILE *TILE) output_kernel(Problem p, Tensors t
   const int q = first_q + row;
   const int d = first_d + lane;
 
+  // [output_loop]
   const HeadOffsets at = head_offsets(p, first_head + head);
   const float *p_row = (float *)t.workspace + ((int64_t)head * p.q_len + q) * p.kv_len;
   const T *v_global = (const T *)t.v + at.v;
@@ -158,6 +171,7 @@ __global__ void __launch_bounds__(TILE *TILE) output_kernel(Problem p, Tensors t
   if (q < p.q_len && d < p.head_dim) {
     ((T *)t.o)[at.o + q * p.o_strides.row + d] = from_float<T>(o);
   }
+  // [output_loop]
 }
 
 static constexpr Kernel SCORES[] = {scores_kernel<__half>, scores_kernel<__nv_bfloat16>};
@@ -172,6 +186,7 @@ static void describe(const Problem *p, int heads, Description *d) {
   d->launches[2] = {"output", (void *)OUTPUT[p->dtype], grid(p->q_len, p->head_dim, heads), tile};
 }
 
+// [forward]
 static cudaError_t forward(const Problem *p, const Tensors *t, int heads, cudaStream_t stream) {
   Description d;
   for (int first = 0, all = p->batch * p->q_heads; first < all; first += heads) {
@@ -180,6 +195,7 @@ static cudaError_t forward(const Problem *p, const Tensors *t, int heads, cudaSt
   }
   return cudaGetLastError();
 }
+// [forward]
 
 const Step step = {
     .name = "step01",

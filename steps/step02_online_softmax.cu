@@ -13,9 +13,9 @@
  * What it costs: the arithmetic is fp32 on the CUDA cores, and its operands are read from shared
  * memory again and again.
  *
- * What to look at: a thread holds 4 x 4 entries of S and 4 x (HEAD_DIM / 8) entries of O in
- * registers. In multiply_qk() four loads of Q and four of K, 16 bytes each, feed 64 multiply-adds.
- * P stays in fp32; only the tensor cores, from step 02b on, need it in 16 bits.
+ * What to look at: with tiles of 32 keys, a thread holds 4 x 4 entries of S, and 4 x (HEAD_DIM / 8)
+ * of O, in registers. In multiply_qk() it uses four loads of Q and four of K, 16 bytes each, for 64
+ * multiply-adds. P stays in fp32; only the tensor cores, from step 02b on, need it in 16 bits.
  */
 #include <math.h>
 
@@ -25,6 +25,7 @@
 #include "device/launch.cuh"
 #include "device/warp.cuh"
 
+// [shared_tiles]
 constexpr int ROWS = 4;   // rows of Q, S and O that a thread works on
 constexpr int LANES = 8;  // lanes that share those rows: neighbours in one warp
 
@@ -42,13 +43,14 @@ struct SharedTiles {
   static constexpr int ROW_STEP = BLOCK_M / ROWS;        // a thread's rows are this far apart
   static constexpr int CHUNKS = HEAD_DIM / (4 * LANES);  // float4s of a row of O per thread
 
-  // Padding: a row of q or k starts 4 banks after the row before, so eight rows are read without
+  // Padding: a row of q or k starts 4 banks after the row before, so eight of k are read without
   // conflict, 16 bytes each. A row of p starts 8 banks after, as eight lanes write 4 bytes each.
   float q[BLOCK_M][HEAD_DIM + 4];
   float k[BLOCK_N][HEAD_DIM + 4];
   float v[BLOCK_N][HEAD_DIM];
   float p[BLOCK_M][BLOCK_N + 8];
 };
+// [shared_tiles]
 
 /** True if every row of this tensor can be loaded or stored four elements at a time. */
 __device__ __forceinline__ bool takes_vectors(const void *tensor, const Strides &strides,
@@ -57,6 +59,7 @@ __device__ __forceinline__ bool takes_vectors(const void *tensor, const Strides 
           head_dim % 4) == 0;
 }
 
+// [load_tile]
 /**
  * Copies rows first .. first + TILE_ROWS - 1 of a [rows][head_dim] matrix to shared memory as fp32.
  * Elements past the last row or column become 0, so that they add nothing to any product. (Keys
@@ -85,7 +88,9 @@ __device__ void load_tile(float (&tile_shared)[TILE_ROWS][SMEM_STRIDE], const T 
     *reinterpret_cast<float4 *>(&tile_shared[row][column]) = x;
   }
 }
+// [load_tile]
 
+// [multiply_qk]
 /** S += Q K^T for one thread: rows row + i ROW_STEP, keys lane + j LANES. */
 template <typename Tiles>
 __device__ __forceinline__ void multiply_qk(float (&s)[ROWS][Tiles::KEYS], const Tiles &tiles,
@@ -114,6 +119,7 @@ __device__ __forceinline__ void multiply_qk(float (&s)[ROWS][Tiles::KEYS], const
     }
   }
 }
+// [multiply_qk]
 
 /**
  * Replaces the scores of one row by unnormalised probabilities 2^(scale_log2 s - m), writes them to
@@ -125,6 +131,7 @@ template <int KEYS, int CHUNKS>
 __device__ __forceinline__ void update_softmax(float (&s)[KEYS], int keys, float scale_log2,
                                                float *p_row, int lane, float &m, float &l,
                                                float (&o)[CHUNKS][4]) {
+  // [update_softmax]
   float row_max = m;
 #pragma unroll
   for (int j = 0; j < KEYS; j++) {
@@ -149,6 +156,7 @@ __device__ __forceinline__ void update_softmax(float (&s)[KEYS], int keys, float
 #pragma unroll
     for (int x = 0; x < 4; x++) o[c][x] *= rescale;
   }
+  // [update_softmax]
 }
 
 /**
@@ -159,6 +167,7 @@ template <bool MASKED, typename Tiles>
 __device__ __forceinline__ void multiply_pv(float (&o)[ROWS][Tiles::CHUNKS][4], const Tiles &tiles,
                                             const int (&keys)[ROWS], int row, int lane) {
   constexpr int BLOCK_N = LANES * Tiles::KEYS;
+  // [multiply_pv]
 #pragma unroll 2
   for (int key = 0; key < BLOCK_N; key += 4) {
     float probs[ROWS][4];
@@ -184,6 +193,7 @@ __device__ __forceinline__ void multiply_pv(float (&o)[ROWS][Tiles::CHUNKS][4], 
       }
     }
   }
+  // [multiply_pv]
 }
 
 /** Multiplies one row of this thread's part of O by `factor`, rounds it and stores it. */
@@ -235,6 +245,7 @@ __global__ void __launch_bounds__(LANES *BLOCK_M / ROWS, 1) attention_kernel(Pro
                                                p.head_dim,
                                                takes_vectors(t.q, p.q_strides, p.head_dim));
 
+  // [state]
   float m[ROWS];                         // running maximum of score * scale * log2(e)
   float l[ROWS];                         // running sum of 2^(score - m), this thread's keys only
   float o[ROWS][Tiles::CHUNKS][4] = {};  // running sum of 2^(score - m) * V
@@ -250,7 +261,9 @@ __global__ void __launch_bounds__(LANES *BLOCK_M / ROWS, 1) attention_kernel(Pro
   const int key_end = attended_keys(p, min(first_q + BLOCK_M, p.q_len) - 1);
   // Every row attends the keys before this one.
   const int unmasked_end = attended_keys(p, first_q);
+  // [state]
 
+  // [kv_loop]
   for (int first_key = 0; first_key < key_end; first_key += BLOCK_N) {
     __syncthreads();  // all warps have read the previous K and V; their buffers can be overwritten
     load_tile<BLOCK_N, HEAD_DIM, Tiles::THREADS>(tiles.k, k_global, p.k_strides.row, first_key,
@@ -275,7 +288,9 @@ __global__ void __launch_bounds__(LANES *BLOCK_M / ROWS, 1) attention_kernel(Pro
       multiply_pv<true>(o, tiles, keys, row, lane);
     }
   }
+  // [kv_loop]
 
+  // [epilogue]
   const bool o_vectors = takes_vectors(t.o, p.o_strides, p.head_dim);
 #pragma unroll
   for (int i = 0; i < ROWS; i++) {
@@ -288,6 +303,7 @@ __global__ void __launch_bounds__(LANES *BLOCK_M / ROWS, 1) attention_kernel(Pro
     if (lane == 0)
       t.lse[at.lse + q] = sum == 0.0f ? -INFINITY : m[i] * 0.6931471805599453f + logf(sum);
   }
+  // [epilogue]
 }
 
 template <typename T, int HEAD_DIM, int BLOCK_M, int BLOCK_N,

@@ -39,6 +39,7 @@
 constexpr int WARPS = 4;
 constexpr int THREADS = WARPS * WARP_SIZE;
 
+// [tile_sizes]
 /** Elements from one row of a tile in shared memory to the next: 16 bytes of padding let the rows
  * that a load of a fragment reads together (8 of Q or K, 4 of V) start in different banks. */
 template <int HEAD_DIM>
@@ -51,6 +52,7 @@ struct Tiles {
   static constexpr int BLOCK_N = HEAD_DIM <= 64 ? 64 : 32;  // rows of K and V
   static constexpr int SHARED_BYTES = 2 * (BLOCK_M + 2 * BLOCK_N) * SMEM_STRIDE<HEAD_DIM>;
 };
+// [tile_sizes]
 
 /**
  * Copies rows first .. first + ROWS - 1 of a [rows][HEAD_DIM] matrix to shared memory, 16 bytes per
@@ -71,6 +73,7 @@ __device__ __forceinline__ void load_tile(T *tile_shared, const T *matrix, int64
   }
 }
 
+// [load_pairs]
 /** Two neighbouring elements of a row as one register; `pair` is aligned to 4 bytes. */
 template <typename T>
 __device__ __forceinline__ uint32_t load_row_pair(const T *pair) {
@@ -85,7 +88,9 @@ __device__ __forceinline__ uint32_t load_column_pair(const T *upper) {
   const uint16_t high = *reinterpret_cast<const uint16_t *>(upper + STRIDE);
   return low | (uint32_t)high << 16;
 }
+// [load_pairs]
 
+// [scores_mma]
 /** S += Q K^T for the 16 rows of this warp and the keys of one tile, 8 keys per 16 x 8 tile of S.
  */
 template <typename T, int HEAD_DIM, int N_TILES>
@@ -108,7 +113,9 @@ __device__ __forceinline__ void multiply_qk(float (&s)[N_TILES][4], const T *q_w
     }
   }
 }
+// [scores_mma]
 
+// [mask_rows]
 /**
  * Sets the scores of keys that their query does not attend to -inf: keys past the last one and,
  * under the causal mask, keys past the diagonal. Row 0 of `s` is query first_q, column 0 is key
@@ -129,11 +136,13 @@ __device__ __forceinline__ void apply_mask(float (&s)[N_TILES][4], const Problem
     }
   }
 }
+// [mask_rows]
 
 /** Replaces scores by unnormalised probabilities 2^(scale_log2 s - m) and updates m, l and O. */
 template <int N_TILES, int O_TILES>
 __device__ __forceinline__ void update_softmax(float (&s)[N_TILES][4], float (&m)[2], float (&l)[2],
                                                float (&o)[O_TILES][4], float scale_log2) {
+  // [softmax_rows]
 #pragma unroll
   for (int half = 0; half < 2; half++) {
     float row_max = -INFINITY;
@@ -163,8 +172,10 @@ __device__ __forceinline__ void update_softmax(float (&s)[N_TILES][4], float (&m
       o[n][2 * half + 1] *= rescale;
     }
   }
+  // [softmax_rows]
 }
 
+// [output_mma]
 /** Two values, rounded to T, as one register of a fragment: `low` in the lower half. */
 template <typename T>
 __device__ __forceinline__ uint32_t pack(float low, float high) {
@@ -195,7 +206,9 @@ __device__ __forceinline__ void multiply_pv(float (&o)[HEAD_DIM / 8][4],
     }
   }
 }
+// [output_mma]
 
+// [store_fragments]
 /** Divides O by l and stores this warp's rows of O and LSE; its first row is query `first`. */
 template <typename T, int HEAD_DIM>
 __device__ __forceinline__ void store_rows(const float (&o)[HEAD_DIM / 8][4], const float (&m)[2],
@@ -217,6 +230,7 @@ __device__ __forceinline__ void store_rows(const float (&o)[HEAD_DIM / 8][4], co
     if (lane % 4 == 0) lse_global[row] = (m[half] + log2_approx(sum)) * 0.6931471805599453f;
   }
 }
+// [store_fragments]
 
 /** The whole forward pass: one thread block for BLOCK_M queries of one head. */
 template <typename T, int HEAD_DIM>
@@ -239,6 +253,7 @@ __global__ void __launch_bounds__(THREADS) attention_kernel(Problem p, Tensors t
   const int warp_row = threadIdx.x / WARP_SIZE * 16;
   T *q_warp = q_shared + warp_row * SMEM_STRIDE<HEAD_DIM>;
 
+  // [tile_loop]
   // Index 0 belongs to row g of this warp, index 1 to row g + 8.
   float m[2] = {-INFINITY, -INFINITY};  // running maximum of score * scale * log2(e)
   float l[2] = {0.0f, 0.0f};            // running sum of the probabilities of this lane's keys
@@ -262,6 +277,7 @@ __global__ void __launch_bounds__(THREADS) attention_kernel(Problem p, Tensors t
     update_softmax(s, m, l, o, scale_log2);
     multiply_pv<T, HEAD_DIM>(o, s, v_shared);  // s holds probabilities now
   }
+  // [tile_loop]
 
   store_rows<T, HEAD_DIM>(o, m, l, (T *)t.o + at.o, p.o_strides.row, t.lse + at.lse,
                           first_q + warp_row, p.q_len);

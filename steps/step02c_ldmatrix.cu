@@ -33,6 +33,7 @@
 constexpr int WARPS = 4;
 constexpr int THREADS = WARPS * WARP_SIZE;
 
+// [tile_sizes]
 /** Sizes of the tiles, by head dimension: S and O must fit the registers. */
 template <int HEAD_DIM>
 struct Tiles {
@@ -42,7 +43,9 @@ struct Tiles {
   static constexpr int BLOCK_N = HEAD_DIM <= 64 ? 64 : 32;  // rows of K and V
   static constexpr int SHARED_BYTES = 2 * (BLOCK_M + 2 * BLOCK_N) * SMEM_STRIDE<HEAD_DIM>;
 };
+// [tile_sizes]
 
+// [scores_ldmatrix]
 /** S += Q K^T for this warp's rows and the keys of one tile. */
 template <typename T, int HEAD_DIM, int M_TILES, int N_TILES>
 __device__ __forceinline__ void multiply_qk(float (&s)[M_TILES][N_TILES][4], const T *q_warp,
@@ -71,7 +74,9 @@ __device__ __forceinline__ void multiply_qk(float (&s)[M_TILES][N_TILES][4], con
     }
   }
 }
+// [scores_ldmatrix]
 
+// [output_ldmatrix]
 /** O += P V for this warp's rows and the keys of one tile. */
 template <typename T, int HEAD_DIM, int M_TILES, int N_TILES>
 __device__ __forceinline__ void multiply_pv(float (&o)[M_TILES][HEAD_DIM / 8][4],
@@ -104,6 +109,7 @@ __device__ __forceinline__ void multiply_pv(float (&o)[M_TILES][HEAD_DIM / 8][4]
     }
   }
 }
+// [output_ldmatrix]
 
 /**
  * Divides O by l and stores this warp's rows of O and LSE; its first row is query `first`. The rows
@@ -117,6 +123,7 @@ __device__ __forceinline__ void store_rows(const float (&o)[M_TILES][HEAD_DIM / 
                                            int64_t row_stride, float *lse_global, int first,
                                            int rows) {
   const int lane = threadIdx.x % WARP_SIZE;
+  // [collect_rows]
 #pragma unroll
   for (int i = 0; i < M_TILES; i++) {
 #pragma unroll
@@ -136,6 +143,8 @@ __device__ __forceinline__ void store_rows(const float (&o)[M_TILES][HEAD_DIM / 
     }
   }
   __syncwarp();  // the rows are complete: a lane stores what other lanes of the warp have written
+  // [collect_rows]
+  // [store_chunks]
   constexpr int ITERATIONS = 16 * M_TILES * HEAD_DIM / CHUNK / WARP_SIZE;
   uint4 chunks[ITERATIONS];  // all loads come before the first store, so they overlap each other
 #pragma unroll
@@ -150,6 +159,7 @@ __device__ __forceinline__ void store_rows(const float (&o)[M_TILES][HEAD_DIM / 
     T *target = o_global + (first + at.row) * row_stride + at.column + at.row_offset * row_stride;
     store_16(target, chunks[j], first + at.row + at.row_offset < rows);
   }
+  // [store_chunks]
 }
 
 /** The whole forward pass: one thread block for BLOCK_M queries of one head. */
@@ -210,10 +220,12 @@ __global__ void __launch_bounds__(THREADS) attention_kernel(Problem p, Tensors t
     multiply_pv<T, HEAD_DIM>(o, s, v_shared);
   }
 
-  // If the loop did not run, other threads may still write Q, and O goes to the same memory.
+  // [reuse_q]
+  // Other lanes may still read Q or, if the loop did not run, write it. O goes to the same memory.
   __syncthreads();
   store_rows<T, HEAD_DIM>(o, m, l, q_warp, (T *)t.o + at.o, p.o_strides.row, t.lse + at.lse,
                           first_q + warp_row, p.q_len);
+  // [reuse_q]
 }
 
 template <typename T, int HEAD_DIM>

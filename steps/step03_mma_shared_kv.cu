@@ -33,6 +33,7 @@
 constexpr int WARPS = 4;
 constexpr int THREADS = WARPS * WARP_SIZE;
 
+// [tile_sizes]
 /** Sizes of the tiles, by head dimension: S and O must fit the registers. */
 template <int HEAD_DIM>
 struct Tiles {
@@ -42,7 +43,9 @@ struct Tiles {
   static constexpr int BLOCK_N = HEAD_DIM <= 64 ? 64 : 32;  // rows of K and V
   static constexpr int SHARED_BYTES = 2 * (BLOCK_M + BLOCK_N) * SMEM_STRIDE<HEAD_DIM>;
 };
+// [tile_sizes]
 
+// [copy_tile]
 /**
  * Starts copying rows first .. first + ROWS - 1 of a [rows][HEAD_DIM] matrix to shared memory. Rows
  * past the end become zero, so that they add nothing to any product.
@@ -61,6 +64,7 @@ __device__ __forceinline__ void copy_tile(T *tile_shared, const T *matrix, int64
     cp_async_16(&tile_shared[row * SMEM_STRIDE<HEAD_DIM> + at.column], source, first + row < rows);
   }
 }
+// [copy_tile]
 
 /** The whole forward pass: one thread block for BLOCK_M queries of one head. */
 template <typename T, int HEAD_DIM>
@@ -96,6 +100,7 @@ __global__ void __launch_bounds__(THREADS) attention_kernel(Problem p, Tensors t
     }
   }
   const float scale_log2 = p.scale * 1.4426950408889634f;
+  // [first_copy]
   const int key_end = attended_keys(p, min(first_q + Tile::BLOCK_M, p.q_len) - 1);
   // Every row attends the keys before this one, so their scores need no mask.
   const int unmasked_end = attended_keys(p, first_q);
@@ -103,14 +108,18 @@ __global__ void __launch_bounds__(THREADS) attention_kernel(Problem p, Tensors t
   copy_tile<HEAD_DIM, Tile::BLOCK_M, THREADS>(q_shared, q_global, p.q_strides.row, first_q,
                                               p.q_len);
   cp_async_commit();
+  // [first_copy]
 
   for (int first_key = 0; first_key < key_end; first_key += Tile::BLOCK_N) {
+    // [copy_k]
     copy_tile<HEAD_DIM, Tile::BLOCK_N, THREADS>(kv_shared, k_global, p.k_strides.row, first_key,
                                                 p.kv_len);
     cp_async_commit();
     cp_async_wait<0>();  // this thread's copies of K and, in the first iteration, of Q
     __syncthreads();     // all threads' copies are visible
+    // [copy_k]
 
+    // [scores_then_v]
     float s[M_TILES][Tile::BLOCK_N / 8][4] = {};
     multiply_qk<T, HEAD_DIM>(s, q_warp, kv_shared);
     __syncthreads();  // all warps have read K; the buffer can be overwritten by V
@@ -118,6 +127,8 @@ __global__ void __launch_bounds__(THREADS) attention_kernel(Problem p, Tensors t
     copy_tile<HEAD_DIM, Tile::BLOCK_N, THREADS>(kv_shared, v_global, p.v_strides.row, first_key,
                                                 p.kv_len);
     cp_async_commit();
+    // [scores_then_v]
+    // [softmax_then_output]
     if (first_key + Tile::BLOCK_N > unmasked_end) {
       apply_mask(s, p, p.mask == MASK_CAUSAL, first_q + warp_row, first_key);
     }
@@ -127,12 +138,15 @@ __global__ void __launch_bounds__(THREADS) attention_kernel(Problem p, Tensors t
 
     multiply_pv<T, HEAD_DIM>(o, s, kv_shared);
     __syncthreads();  // all warps have read V; the buffer can be overwritten by the next K
+    // [softmax_then_output]
   }
 
+  // [end_of_rows]
   cp_async_wait<0>();  // if the loop did not run, the copy of Q may still be in flight
   __syncthreads();     // all threads' copies of Q are complete; its rows can be overwritten by O
   store_rows<T, HEAD_DIM>(o, m, l, q_warp, (T *)t.o + at.o, p.o_strides.row, t.lse + at.lse,
                           first_q + warp_row, p.q_len);
+  // [end_of_rows]
 }
 
 template <typename T, int HEAD_DIM>

@@ -44,10 +44,12 @@ __global__ void __launch_bounds__(THREADS) attention_kernel(Problem p, Tensors t
   using Tile = Tiles<HEAD_DIM>;
   constexpr int M_TILES = Tile::M_TILES;
 
+  // [buffers]
   extern __shared__ __align__(16) unsigned char smem[];
   T *q_shared = (T *)smem;
   T *k_shared = q_shared + Tile::BLOCK_M * SMEM_STRIDE<HEAD_DIM>;
   T *v_shared = k_shared + Tile::BLOCK_N * SMEM_STRIDE<HEAD_DIM>;
+  // [buffers]
 
   // Under the causal mask the last rows of a head have the most work: they come first.
   const int q_tiles = (p.q_len + Tile::BLOCK_M - 1) / Tile::BLOCK_M;
@@ -77,30 +79,37 @@ __global__ void __launch_bounds__(THREADS) attention_kernel(Problem p, Tensors t
   // Every row attends the keys before this one, so their scores need no mask.
   const int unmasked_end = attended_keys(p, first_q);
 
+  // [first_group]
   copy_tile<HEAD_DIM, Tile::BLOCK_M, THREADS>(q_shared, q_global, p.q_strides.row, first_q,
                                               p.q_len);
   copy_tile<HEAD_DIM, Tile::BLOCK_N, THREADS>(k_shared, k_global, p.k_strides.row, 0, p.kv_len);
   cp_async_commit();  // Q and the first K
+  // [first_group]
 
   for (int first_key = 0; first_key < key_end; first_key += Tile::BLOCK_N) {
+    // [copy_v]
     cp_async_wait<0>();  // K of this tile: nothing else is in flight
     __syncthreads();     // all threads' copies are visible, and all warps have read the previous V
 
     copy_tile<HEAD_DIM, Tile::BLOCK_N, THREADS>(v_shared, v_global, p.v_strides.row, first_key,
                                                 p.kv_len);
     cp_async_commit();  // V of this tile is copied during Q K^T
+    // [copy_v]
 
+    // [next_k]
     float s[M_TILES][Tile::BLOCK_N / 8][4] = {};
     multiply_qk<T, HEAD_DIM>(s, q_warp, k_shared);
     __syncthreads();  // all warps have read K; its buffer can be overwritten by the next
 
-    // K of the next tile is copied during the softmax and P V. After the last tile the copy writes
-    // zeros, so that the wait below counts the same groups in every iteration.
+    // K of the next tile is copied during the softmax and P V. After the last tile zeros
+    // are copied. Every iteration commits a group, so that the wait below counts the same groups.
     const int next_key = first_key + Tile::BLOCK_N;
     copy_tile<HEAD_DIM, Tile::BLOCK_N, THREADS>(k_shared, k_global, p.k_strides.row, next_key,
                                                 next_key < key_end ? p.kv_len : 0);
     cp_async_commit();
+    // [next_k]
 
+    // [softmax_then_output]
     if (next_key > unmasked_end) {
       apply_mask(s, p, p.mask == MASK_CAUSAL, first_q + warp_row, first_key);
     }
@@ -109,12 +118,15 @@ __global__ void __launch_bounds__(THREADS) attention_kernel(Problem p, Tensors t
     cp_async_wait<1>();  // waits for V, the older group; the next K stays in flight
     __syncthreads();     // all threads' copies are visible
     multiply_pv<T, HEAD_DIM>(o, s, v_shared);
+    // [softmax_then_output]
   }
 
-  cp_async_wait<0>();  // the zeros after the last tile or, if no key was attended, Q
+  // [end_of_rows]
+  cp_async_wait<0>();  // the zeros after the last tile or, if no key was attended, Q and K
   __syncthreads();     // all threads' copies of Q are complete; its rows can be overwritten by O
   store_rows<T, HEAD_DIM>(o, m, l, q_warp, (T *)t.o + at.o, p.o_strides.row, t.lse + at.lse,
                           first_q + warp_row, p.q_len);
+  // [end_of_rows]
 }
 
 template <typename T, int HEAD_DIM>

@@ -40,6 +40,7 @@ struct Tiles {
   static constexpr int SHARED_BYTES = 2 * (BLOCK_M + KV_ROWS) * SMEM_STRIDE<HEAD_DIM>;
 };
 
+// [load_bits]
 /**
  * Loads the mask bits of this lane's rows: bit j of a word is key 32 * word + j of the tile. Rows
  * are WORDS apart; `row_bits` are those of row 0 of this warp.
@@ -59,7 +60,9 @@ __device__ __forceinline__ void load_bitmask(uint32_t (&bits)[M_TILES][2][WORDS]
     }
   }
 }
+// [load_bits]
 
+// [apply_bits]
 /** Sets the scores whose bit is 0 to -inf. */
 template <int M_TILES, int N_TILES>
 __device__ __forceinline__ void apply_bitmask(float (&s)[M_TILES][N_TILES][4],
@@ -80,6 +83,7 @@ __device__ __forceinline__ void apply_bitmask(float (&s)[M_TILES][N_TILES][4],
     }
   }
 }
+// [apply_bits]
 
 /** The whole forward pass: one thread block for BLOCK_M queries of one head. */
 template <typename T, int HEAD_DIM, int M_TILES, bool SHARED_KV>
@@ -91,6 +95,7 @@ __global__ void __launch_bounds__(THREADS) attention_kernel(Problem p, Tensors t
   T *k_shared = q_shared + Tile::BLOCK_M * SMEM_STRIDE<HEAD_DIM>;
   T *v_shared = SHARED_KV ? k_shared : k_shared + Tile::BLOCK_N * SMEM_STRIDE<HEAD_DIM>;
 
+  // [find_row]
   const BlockRow row = row_of_block(p, lists, blockIdx.x);
   const int head = row.head;
   const int list = list_of_head(lists, head / p.q_heads, head % p.q_heads) * lists.q_tiles;
@@ -98,6 +103,7 @@ __global__ void __launch_bounds__(THREADS) attention_kernel(Problem p, Tensors t
   const QueryTile own = lists.order[list + row.entry];
   const KeyTile *tiles = lists.tiles + (int64_t)(list + own.q_tile) * lists.most_tiles;
   const int first_q = own.q_tile * Tile::BLOCK_M;
+  // [find_row]
 
   const HeadOffsets at = head_offsets(p, head);
   const T *q_global = (const T *)t.q + at.q;
@@ -121,6 +127,7 @@ __global__ void __launch_bounds__(THREADS) attention_kernel(Problem p, Tensors t
   }
   const float scale_log2 = p.scale * 1.4426950408889634f;
 
+  // [first_copies]
   copy_tile<HEAD_DIM, Tile::BLOCK_M, THREADS>(q_shared, q_global, p.q_strides.row, first_q,
                                               p.q_len);
   KeyTile tile = own.first;
@@ -129,6 +136,7 @@ __global__ void __launch_bounds__(THREADS) attention_kernel(Problem p, Tensors t
                                                 p.kv_len);
   }
   cp_async_commit();  // Q and, with separate buffers, the first K
+  // [first_copies]
 
   for (int i = 0; i < own.tile_count; i++) {
     if (SHARED_KV) {
@@ -145,6 +153,7 @@ __global__ void __launch_bounds__(THREADS) attention_kernel(Problem p, Tensors t
       cp_async_commit();  // V of this tile is copied during Q K^T
     }
 
+    // [next_entry]
     float s[M_TILES][Tile::BLOCK_N / 8][4] = {};
     multiply_qk<T, HEAD_DIM>(s, q_warp, k_shared);
     // The bits of a PARTIAL tile and the next entry of the list are loaded before the barrier and
@@ -156,7 +165,9 @@ __global__ void __launch_bounds__(THREADS) attention_kernel(Problem p, Tensors t
     }
     const KeyTile next = tiles[i + 1];
     __syncthreads();  // all warps have read K; its buffer can be overwritten
+    // [next_entry]
 
+    // [copy_and_mask]
     if (SHARED_KV) {
       copy_tile<HEAD_DIM, Tile::BLOCK_N, THREADS>(v_shared, v_global, p.v_strides.row,
                                                   tile.first_key, p.kv_len);
@@ -175,6 +186,7 @@ __global__ void __launch_bounds__(THREADS) attention_kernel(Problem p, Tensors t
       if (tile.mask >= 0) apply_bitmask(s, bits);
     }
     update_softmax(s, m, l, o, scale_log2);
+    // [copy_and_mask]
 
     cp_async_wait<SHARED_KV ? 0 : 1>();  // waits for V; with separate buffers, K stays in flight
     __syncthreads();                     // all threads' copies are visible
@@ -205,6 +217,7 @@ static constexpr KernelConfig<TileLists> CONFIGS[] = {  // tiles of 128 queries 
     CONFIGS_OF(32, 2), CONFIGS_OF(64, 2), CONFIGS_OF(96, 2),  CONFIGS_OF(128, 2), CONFIGS_OF(32, 1),
     CONFIGS_OF(64, 1), CONFIGS_OF(96, 1), CONFIGS_OF(128, 1), CONFIGS_OF(256, 1)};
 
+// [prepare_lists]
 static cudaError_t prepare(const Problem *p, const BlockMask *mask, void *prepared,
                            cudaStream_t stream) {
   const TileLists lists = lay_out_tile_lists(p, mask, find_config<CONFIGS>(p), prepared);
@@ -215,6 +228,7 @@ static cudaError_t prepare(const Problem *p, const BlockMask *mask, void *prepar
   order_rows_kernel<<<(lists.rows + THREADS - 1) / THREADS, THREADS, 0, stream>>>(lists);
   return cudaGetLastError();
 }
+// [prepare_lists]
 
 static cudaError_t forward(const Problem *p, const Tensors *t, int, cudaStream_t stream) {
   const auto *config = find_config<CONFIGS>(p);

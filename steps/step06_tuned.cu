@@ -32,10 +32,11 @@
 #include "device/warp.cuh"
 
 constexpr int PART = 32;         // keys whose probabilities are computed at a time
-constexpr float MOST_SUM = 512;  // of a lane's P of PART keys; in fp16, P must be below 65504
+constexpr float MOST_SUM = 512;  // of the P of a row in one lane; in fp16, P must be below 65504
 
 /* --- Swizzled tiles in shared memory ---------------------------------------------------------- */
 
+// [swizzle_place]
 /**
  * 8 chunks of 16 bytes span all banks. ldmatrix reads chunk c of 8 rows, so each of these rows has
  * it at another place of its group of 8 chunks: c ^ (row % 8). At D = 32 and 96 neighbouring rows
@@ -50,7 +51,9 @@ __device__ __forceinline__ uint32_t chunk_offset(int row, int chunk) {
   const int place = GROUP<HEAD_DIM> == 8 ? row % 8 : row / 2 % 4;
   return row * 2 * HEAD_DIM + (chunk ^ place) * 16;
 }
+// [swizzle_place]
 
+// [lane_addresses]
 /** The address of chunk c + `more` of a row, given that of chunk c; c and `more` must have no 1 in
  * the same bit. Tiles start at multiples of 128, so one XOR moves the address within its group. */
 template <int HEAD_DIM>
@@ -67,6 +70,7 @@ __device__ __forceinline__ uint32_t lane_of_rows(const unsigned char *tile) {
   compute_once(address);
   return address;
 }
+// [lane_addresses]
 
 /** The same for K: columns 0-7 and 8-15 of 8 keys, then of the next 8 keys. */
 template <int HEAD_DIM>
@@ -94,15 +98,23 @@ struct TileCopy {
     target = shared_address(tile) + chunk_offset<HEAD_DIM>(row, column / CHUNK);
   }
 
-  /** Starts copying rows first .. first + ROWS - 1 of a [rows][HEAD_DIM] matrix to `offset` bytes
-   * after the tile. Rows past the end become zero. */
+  /** This thread's first chunk of a [rows][HEAD_DIM] matrix that starts at row `first`. */
   template <typename T>
-  __device__ __forceinline__ void start(int offset, const T *matrix, int64_t row_stride, int first,
+  __device__ __forceinline__ const T *first_chunk(const T *matrix, int64_t row_stride,
+                                                  int first = 0) const {
+    return matrix + (first + row) * row_stride + column;
+  }
+
+  /** Starts copying rows first .. first + ROWS - 1 of the matrix with this first chunk to `offset`
+   * bytes after the tile. Rows past the end become zero. */
+  template <typename T>
+  __device__ __forceinline__ void start(int offset, const T *chunk, int64_t row_stride, int first,
                                         int rows) const {
-    const T *source = matrix + (first + row) * row_stride + column;
+    const T *source = chunk + first * row_stride;
+    const int left = rows - first - row;
 #pragma unroll
     for (int i = 0; i < ROWS; i += ROW_STEP) {
-      const bool valid = first + row + i < rows;
+      const bool valid = i < left;
 #pragma unroll
       for (int c = 0; c < HEAD_DIM / CHUNK; c += GROUP<HEAD_DIM>) {
         cp_async_16(shared_pointer(target + offset + i * 2 * HEAD_DIM + c * 16), source + c * CHUNK,
@@ -201,6 +213,7 @@ __device__ __forceinline__ void mask_scores(float (&s)[M_TILES][N_TILES][4], con
 
 /* --- Softmax ---------------------------------------------------------------------------------- */
 
+// [probabilities]
 /** Probabilities 2^(scale_log2 s - m) of PART keys from accumulator tile `first` on, as operand A
  * of one mma per 16 keys, and their sums over the keys of this lane. */
 template <typename T, int M_TILES, int N_TILES>
@@ -225,6 +238,7 @@ __device__ __forceinline__ void exponentiate(uint32_t (&probs)[PART / 16][M_TILE
     }
   }
 }
+// [probabilities]
 
 /**
  * Whether m is too small for a row of this lane. Before its first attended key a row has m =
@@ -260,6 +274,20 @@ __device__ __forceinline__ void row_maxima(float (&maxima)[M_TILES][2],
   }
 }
 
+/** Gives m of rows without an attended key so far, whose l and O are 0, these maxima. */
+template <int M_TILES>
+__device__ __forceinline__ void start_m(float (&m)[M_TILES][2], const float (&maxima)[M_TILES][2],
+                                        float scale_log2) {
+#pragma unroll
+  for (int i = 0; i < M_TILES; i++) {
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+      if (m[i][half] == -FLT_MAX) m[i][half] = fmaxf(-FLT_MAX, maxima[i][half] * scale_log2);
+    }
+  }
+}
+
+// [raise_maximum]
 /** Raises m to these maxima and rescales l and O. */
 template <int M_TILES, int O_TILES>
 __device__ __forceinline__ void raise_m(float (&m)[M_TILES][2], float (&l)[M_TILES][2],
@@ -281,6 +309,7 @@ __device__ __forceinline__ void raise_m(float (&m)[M_TILES][2], float (&l)[M_TIL
     }
   }
 }
+// [raise_maximum]
 
 /** Adds the sums of PART keys to l. */
 template <int M_TILES>
@@ -390,6 +419,7 @@ __device__ __forceinline__ Work work_of_block(const Problem &p, const TileLists 
   return {row.head, own, lists.tiles + (int64_t)(list + own.q_tile) * lists.most_tiles};
 }
 
+// [tile_shapes]
 /**
  * Shapes of the tiles, by measurement on an H200. LARGE tiles need mask blocks whose sides are
  * multiples of BLOCK_M and BLOCK_N, and up to 98 KiB of shared memory. The others are for smaller
@@ -409,6 +439,7 @@ struct Tiles {
   static constexpr int SHARED_BYTES = Q_BYTES + 4 * KV_BYTES + 2 * BITS_BYTES;
   static constexpr int BLOCKS_PER_SM = HEAD_DIM == 256 ? 1 : 2;
 };
+// [tile_shapes]
 
 /** The whole forward pass: one thread block for BLOCK_M queries of one head. */
 template <typename T, int HEAD_DIM, bool LARGE>
@@ -434,11 +465,11 @@ __global__ void __launch_bounds__(Tiles<HEAD_DIM, LARGE>::THREADS,
   const uint32_t v_lane = lane_of_rows<HEAD_DIM>(v_shared);
 
   const TileCopy<HEAD_DIM, BLOCK_N, THREADS> copy(k_shared);
+  const T *k_chunk = copy.first_chunk((const T *)t.k + at.k, p.k_strides.row);
+  const T *v_chunk = copy.first_chunk((const T *)t.v + at.v, p.v_strides.row);
   const auto copy_keys = [&](KeyTile tile, int stage) {
-    copy.start(stage * Tile::KV_BYTES, (const T *)t.k + at.k, p.k_strides.row, tile.first_key,
-               p.kv_len);
-    copy.start((2 + stage) * Tile::KV_BYTES, (const T *)t.v + at.v, p.v_strides.row, tile.first_key,
-               p.kv_len);
+    copy.start(stage * Tile::KV_BYTES, k_chunk, p.k_strides.row, tile.first_key, p.kv_len);
+    copy.start((2 + stage) * Tile::KV_BYTES, v_chunk, p.v_strides.row, tile.first_key, p.kv_len);
     if (tile.mask >= 0) {
       copy_bits<Tile::BITS_BYTES, THREADS>(bits_shared + stage * Tile::BITS_BYTES,
                                            bits_of_tile(lists, tile.mask));
@@ -452,32 +483,43 @@ __global__ void __launch_bounds__(Tiles<HEAD_DIM, LARGE>::THREADS,
   start_rows(m, l);
   const float scale_log2 = p.scale * 1.4426950408889634f;
 
-  TileCopy<HEAD_DIM, BLOCK_M, THREADS>(smem).start(0, (const T *)t.q + at.q, p.q_strides.row,
-                                                   first_q, p.q_len);
+  const TileCopy<HEAD_DIM, BLOCK_M, THREADS> copy_q(smem);
+  copy_q.start(0, copy_q.first_chunk((const T *)t.q + at.q, p.q_strides.row, first_q),
+               p.q_strides.row, 0, p.q_len - first_q);
   KeyTile tile = work.own.first;
   copy_keys(tile, 0);  // zeros, if no key is attended
 
   const KeyTile *list = work.tiles, *end = list + work.own.tile_count;
   int stage = 1;
   while (list < end) {
+    // [iteration_start]
     stage ^= 1;
-    const KeyTile next = *++list;
     cp_async_wait<0>();  // K and V of this tile, at first also Q: nothing else is in flight
     __syncthreads();  // all threads' copies are visible, and all warps are done with the last tile
 
     float s[M_TILES][BLOCK_N / 8][4] = {};
     multiply_qk<T, HEAD_DIM>(s, q_lane, k_lane + stage * Tile::KV_BYTES);
     // The copies come after Q K^T, so that the tensor cores have work after the barrier at once.
+    const KeyTile next = *++list;
     if (list < end) copy_keys(next, 1 - stage);
     mask_scores<WORDS>(
         s, p, tile.mask, first_q + warp_row, tile.first_key,
         (const uint32_t *)(bits_shared + stage * Tile::BITS_BYTES) + warp_row * WORDS);
+    if (__any_sync(FULL_WARP, m[0][0] == -FLT_MAX)) {
+      // Usually the first tile. Without this branch, its P would be computed twice. One row decides
+      // for all of the warp: others without an attended key so far have P computed twice.
+      float maxima[M_TILES][2];
+      row_maxima(maxima, s, 0);
+      start_m(m, maxima, scale_log2);
+    }
+    // [iteration_start]
 
     uint32_t probs[2][PART / 16][M_TILES][4];  // of this part and the next
     float sums[2][M_TILES][2];
     exponentiate<T>(probs[0], sums[0], s, 0, m, scale_log2);
 #pragma unroll
     for (int part = 0; part < PARTS; part++) {
+      // [parts_overlap]
       const int now = part % 2;
       if (__any_sync(FULL_WARP, too_large(sums[now]))) {
         float maxima[M_TILES][2];
@@ -496,6 +538,7 @@ __global__ void __launch_bounds__(Tiles<HEAD_DIM, LARGE>::THREADS,
         multiply_pv<T, HEAD_DIM>(o, probs[now][j],
                                  v_lane + stage * Tile::KV_BYTES + key * 2 * HEAD_DIM);
       }
+      // [parts_overlap]
     }
     tile = next;
   }
@@ -602,17 +645,17 @@ __global__ void __launch_bounds__(PairTiles::THREADS, 1)
   const Work work = work_of_block(p, lists);
   const int first_q = work.own.q_tile * BLOCK_M;
   const HeadOffsets at = head_offsets(p, work.head);
+  const T *k_chunk = copy.first_chunk((const T *)t.k + at.k, p.k_strides.row);
+  const T *v_chunk = copy.first_chunk((const T *)t.v + at.v, p.v_strides.row);
   const auto copy_k = [&](KeyTile tile, int stage) {
-    copy.start(stage * Tile::KV_BYTES, (const T *)t.k + at.k, p.k_strides.row, tile.first_key,
-               p.kv_len);
+    copy.start(stage * Tile::KV_BYTES, k_chunk, p.k_strides.row, tile.first_key, p.kv_len);
     if (tile.mask >= 0) {
       copy_bits<Tile::BITS_BYTES, THREADS>(bits_shared + stage * Tile::BITS_BYTES,
                                            bits_of_tile(lists, tile.mask));
     }
   };
   const auto copy_v = [&](KeyTile tile, int stage) {
-    copy.start((2 + stage) * Tile::KV_BYTES, (const T *)t.v + at.v, p.v_strides.row, tile.first_key,
-               p.kv_len);
+    copy.start((2 + stage) * Tile::KV_BYTES, v_chunk, p.v_strides.row, tile.first_key, p.kv_len);
   };
 
   float m[M_TILES][2], l[M_TILES][2];
@@ -620,16 +663,13 @@ __global__ void __launch_bounds__(PairTiles::THREADS, 1)
   start_rows(m, l);
   const float scale_log2 = p.scale * 1.4426950408889634f;
 
-  TileCopy<HEAD_DIM, BLOCK_M, THREADS>(smem).start(0, (const T *)t.q + at.q, p.q_strides.row,
-                                                   first_q, p.q_len);
+  const TileCopy<HEAD_DIM, BLOCK_M, THREADS> copy_q(smem);
+  copy_q.start(0, copy_q.first_chunk((const T *)t.q + at.q, p.q_strides.row), p.q_strides.row,
+               first_q, p.q_len);
   KeyTile tile = work.own.first;
   copy_k(tile, 0);  // zeros, if no key is attended
   cp_async_commit();
-  copy_v(tile, 0);
-  if (work.own.tile_count > 1) copy_k(work.tiles[1], 1);
-  cp_async_commit();
-
-  cp_async_wait<1>();  // Q and the first K; the first V and the second K stay in flight
+  cp_async_wait<0>();  // Q and the first K
   __syncthreads();     // all threads' copies are visible
   const KeyTile *list = work.tiles, *end = list + work.own.tile_count;
   int stage = 1;
@@ -643,6 +683,17 @@ __global__ void __launch_bounds__(PairTiles::THREADS, 1)
     mask_scores<WORDS>(
         s, p, tile.mask, first_q + pair_row, tile.first_key + side * PART,
         (const uint32_t *)(bits_shared + stage * Tile::BITS_BYTES) + pair_row * WORDS + side);
+    if (list == work.tiles) {
+      // These copies start now, so that the first Q K^T need not wait for them.
+      copy_v(tile, 0);
+      if (list + 1 < end) copy_k(next, 1);
+      cp_async_commit();
+      float maxima[M_TILES][2];  // without them, P of the first tile would be computed twice
+      row_maxima(maxima, s, 0);
+      exchange(maxima, exchanged + pair_row, side, [](float a, float b) { return fmaxf(a, b); });
+      start_m(m, maxima, scale_log2);
+    }
+    // [pair_barrier]
     uint32_t probs[PART / 16][M_TILES][4];
     float sums[M_TILES][2];
     exponentiate<T>(probs, sums, s, 0, m, scale_log2);
@@ -660,6 +711,7 @@ __global__ void __launch_bounds__(PairTiles::THREADS, 1)
       __syncthreads();  // the new P is visible
     }
     add_sums(l, sums);
+    // [pair_barrier]
 
     if (list + 1 < end) {
       copy_v(next, 1 - stage);
@@ -681,7 +733,6 @@ __global__ void __launch_bounds__(PairTiles::THREADS, 1)
     list++;
   }
 
-  cp_async_wait<0>();  // Q and the tiles of zeros, if no key was attended
   sum_lanes(l);
   exchange(l, exchanged + pair_row, side, [](float a, float b) { return a + b; });
   if (side == 0) store_lse(m, l, t.lse + at.lse, first_q + pair_row, p.q_len);
@@ -700,7 +751,8 @@ constexpr auto CONFIG = make_config<T, HEAD_DIM, Tiles<HEAD_DIM, LARGE>>(
 
 template <typename T>
 constexpr auto PAIR_CONFIG = make_config<T, 256, PairTiles>(pair_kernel<T>, PairTiles::THREADS,
-                                                            PairTiles::SHARED_BYTES, CEILING_MMA);
+                                                            PairTiles::SHARED_BYTES, CEILING_MMA,
+                                                            /* shared_kv */ false, "pair");
 
 #define CONFIGS_OF(HEAD_DIM, LARGE) \
   CONFIG<__half, HEAD_DIM, LARGE>, CONFIG<__nv_bfloat16, HEAD_DIM, LARGE>

@@ -9,10 +9,12 @@
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
+/** Exact. */
 __device__ __forceinline__ float to_float(__half x) {
   return __half2float(x);
 }
 
+/** Exact. */
 __device__ __forceinline__ float to_float(__nv_bfloat16 x) {
   return __bfloat162float(x);
 }
@@ -37,18 +39,20 @@ struct PairOf;
 
 template <>
 struct PairOf<__half> {
-  using type = __half2;
+  using type = __half2; /**< the pair */
 };
 
 template <>
 struct PairOf<__nv_bfloat16> {
-  using type = __nv_bfloat162;
+  using type = __nv_bfloat162; /**< the pair */
 };
 
+/** Exact; x of the result is the first in memory. */
 __device__ __forceinline__ float2 to_float2(__half2 x) {
   return __half22float2(x);
 }
 
+/** Exact; x of the result is the first in memory. */
 __device__ __forceinline__ float2 to_float2(__nv_bfloat162 x) {
   return __bfloat1622float2(x);
 }
@@ -70,7 +74,8 @@ __device__ __forceinline__ __nv_bfloat162 from_floats<__nv_bfloat16>(float low, 
 /** Four elements as one 64-bit word, so that a load or store of them is one instruction. */
 template <typename T>
 struct alignas(8) Four {
-  typename PairOf<T>::type low, high;
+  typename PairOf<T>::type low;  /**< elements 0 and 1 */
+  typename PairOf<T>::type high; /**< elements 2 and 3 */
 };
 
 /** Loads four consecutive elements; `source` is aligned to 8 bytes. */

@@ -21,7 +21,7 @@
 #include "device/ptx.cuh"
 #include "device/warp.cuh"
 
-constexpr int CHUNK = 8;  // elements in 16 bytes, the most that one thread copies at a time
+constexpr int CHUNK = 8; /**< elements in 16 bytes, the most that one thread copies at a time */
 
 /** Elements from one row of a tile in shared memory to the next: 16 bytes of padding let the 8 rows
  * that ldmatrix reads together start in different banks. */
@@ -35,9 +35,10 @@ constexpr int SMEM_STRIDE = HEAD_DIM + CHUNK;
  * adds the same offsets as all others.
  */
 struct ChunkPosition {
-  int row, column, row_offset;
+  int row, column, row_offset; /**< column: of the first of its 8 elements */
 };
 
+/** The chunk of a thread in one iteration of copying a tile of HEAD_DIM columns. */
 template <int HEAD_DIM, int THREADS>
 __device__ __forceinline__ ChunkPosition chunk_position(int iteration, int thread) {
   constexpr int ROW_CHUNKS = HEAD_DIM / CHUNK;

@@ -11,7 +11,7 @@
 
 /** Offsets in elements from the start of each tensor to row 0 of one query head. */
 struct HeadOffsets {
-  int64_t q, k, v, o, lse;
+  int64_t q, k, v, o, lse; /**< from the start of this tensor */
 };
 
 /** `index` counts query heads through the whole batch: batch * q_heads + head. */

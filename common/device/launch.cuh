@@ -30,21 +30,24 @@ constexpr Dtype DTYPE_OF<__nv_bfloat16> = DTYPE_BF16;
  */
 template <typename... Extra>
 struct KernelConfig {
-  void (*kernel)(Problem, Tensors, Extra...);
-  Dtype dtype;
-  int head_dim, block_m, block_n; /**< block_n: rows of K and V per tile */
-  int threads, shared_bytes;
-  Ceiling ceiling;
-  bool shared_kv; /**< the variant that --shared-kv asks for */
+  void (*kernel)(Problem, Tensors, Extra...); /**< the instantiation */
+  const char *name;                           /**< "attention" for attention_kernel */
+  Dtype dtype;                                /**< of its element type */
+  int head_dim;                               /**< the greatest that it takes */
+  int block_m, block_n;                       /**< rows of Q, and of K and V, per tile */
+  int threads, shared_bytes; /**< of a thread block; the shared memory is dynamic */
+  Ceiling ceiling;           /**< see above */
+  bool shared_kv;            /**< the variant that --shared-kv asks for */
 };
 
 /** The configuration of a kernel; `Tiles` tells its BLOCK_M and BLOCK_N. */
 template <typename T, int HEAD_DIM, typename Tiles, typename... Extra>
 constexpr KernelConfig<Extra...> make_config(void (*kernel)(Problem, Tensors, Extra...),
                                              int threads, int shared_bytes, Ceiling ceiling,
-                                             bool shared_kv = false) {
-  return {kernel,  DTYPE_OF<T>,  HEAD_DIM, Tiles::BLOCK_M, Tiles::BLOCK_N,
-          threads, shared_bytes, ceiling,  shared_kv};
+                                             bool shared_kv = false,
+                                             const char *name = "attention") {
+  return {kernel,         name,    DTYPE_OF<T>,  HEAD_DIM, Tiles::BLOCK_M,
+          Tiles::BLOCK_N, threads, shared_bytes, ceiling,  shared_kv};
 }
 
 /** An attribute of the current device. */
@@ -120,6 +123,18 @@ static bool supports_config(const Problem *p, char *why, size_t why_size) {
   return false;
 }
 
+/** Step::supports of a step with block masks: both sides of a block are multiples of 64. */
+template <const auto &CONFIGS>
+static bool supports_block_masks(const Problem *p, char *why, size_t why_size) {
+  if (p->q_block_size % 64 == 0 && p->kv_block_size % 64 == 0) {
+    return supports_config<CONFIGS>(p, why, why_size);
+  }
+  snprintf(why, why_size,
+           "mask blocks of %dx%d (--mask-block or the tiles): must be multiples of 64",
+           p->q_block_size, p->kv_block_size);
+  return false;
+}
+
 /** Step::describe of a step with one launch. */
 template <const auto &CONFIGS>
 static void describe_config(const Problem *p, int, Description *description) {
@@ -130,7 +145,7 @@ static void describe_config(const Problem *p, int, Description *description) {
   description->ceiling = c->ceiling;
   description->multiplies_masked_keys = c->ceiling == CEILING_MMA;
   description->launch_count = 1;
-  description->launches[0] = {"attention", (const void *)c->kernel, dim3((unsigned)grid_size(c, p)),
+  description->launches[0] = {c->name, (const void *)c->kernel, dim3((unsigned)grid_size(c, p)),
                               dim3(c->threads), (size_t)c->shared_bytes};
 }
 

@@ -25,6 +25,7 @@
 __device__ __forceinline__ uint32_t shared_address(const void *pointer) {
   return (uint32_t)__cvta_generic_to_shared(pointer);
 }
+/** The pointer to a 32-bit address of shared memory. */
 __device__ __forceinline__ void *shared_pointer(uint32_t address) {
   return __cvta_shared_to_generic(address);
 }

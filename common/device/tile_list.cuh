@@ -24,15 +24,15 @@ enum TileMask : int { ALL_ATTENDED = -1, PAST_THE_END = -2, CAUSAL_RULE = -3, NO
 
 /** One key/value tile that a tile of queries attends; read by one load. */
 struct alignas(8) KeyTile {
-  int first_key;
-  int mask; /**< TileMask */
+  int first_key; /**< its keys are first_key to first_key + block_n - 1 */
+  int mask;      /**< TileMask */
 };
 
 /** What a thread block needs to know of its tile of queries first; read by one load. */
 struct alignas(16) QueryTile {
-  int q_tile;
-  int tile_count;
-  KeyTile first; /**< the first tile of its list */
+  int q_tile;     /**< its queries begin at q_tile * block_m */
+  int tile_count; /**< length of its list */
+  KeyTile first;  /**< the first tile of its list */
 };
 
 /** Bytes of K and V that stay in the L2 cache of an H200 beside everything else: the best of four
@@ -62,8 +62,8 @@ __device__ __forceinline__ int list_of_head(const TileLists &lists, int batch, i
 
 /** The work of a thread block: one head, and an index into the head's `order`. */
 struct BlockRow {
-  int head; /**< counted through the whole batch */
-  int entry;
+  int head;  /**< counted through the whole batch */
+  int entry; /**< index into TileLists::order of this head */
 };
 
 /**
@@ -238,18 +238,6 @@ static __global__ void order_rows_kernel(TileLists lists) {
     rank += difference > 0 || (difference == 0 && other > q_tile);
   }
   lists.order[row - q_tile + rank] = {q_tile, counts[q_tile], lists.tiles[row * lists.most_tiles]};
-}
-
-/** Step::supports of a step with block masks: both sides of a block are multiples of 64. */
-template <const auto &CONFIGS>
-static bool supports_block_masks(const Problem *p, char *why, size_t why_size) {
-  if (p->q_block_size % 64 == 0 && p->kv_block_size % 64 == 0) {
-    return supports_config<CONFIGS>(p, why, why_size);
-  }
-  snprintf(why, why_size,
-           "mask blocks of %dx%d (--mask-block or the tiles): must be multiples of 64",
-           p->q_block_size, p->kv_block_size);
-  return false;
 }
 
 /** BlockMaskSupport::prepared_bytes of such a step. */

@@ -8,8 +8,8 @@
 
 #include <cuda_runtime.h>
 
-constexpr int WARP_SIZE = 32;
-constexpr unsigned FULL_WARP = 0xffffffff;
+constexpr int WARP_SIZE = 32;              /**< lanes of a warp */
+constexpr unsigned FULL_WARP = 0xffffffff; /**< the mask of all lanes */
 
 /** Maximum over each group of LANES neighbouring lanes; LANES is a power of two. */
 template <int LANES>

@@ -69,9 +69,10 @@ EVERY_MAXIMUM = [
     store_probs"""),
 ]
 COPIES_FIRST = [
-    ("    if (list < end) copy_keys(next, 1 - stage);\n", ""),
+    ("    const KeyTile next = *++list;\n    if (list < end) copy_keys(next, 1 - stage);\n", ""),
     ("    float s[M_TILES][BLOCK_N / 8][4] = {};\n    multiply_qk",
-     """    if (list < end) copy_keys(next, 1 - stage);
+     """    const KeyTile next = *++list;
+    if (list < end) copy_keys(next, 1 - stage);
     float s[M_TILES][BLOCK_N / 8][4] = {};
     multiply_qk"""),
 ]

@@ -19,11 +19,6 @@ def name_of(record: dict) -> str:
             else record["step"].removeprefix("step"))
 
 
-def takes_block_masks(record: dict) -> bool:
-    """True for the record of a step that takes block masks."""
-    return "mask_blocks" in record
-
-
 def density(record: dict) -> float:
     """The share of entries that are unmasked."""
     return record["flops"] / (4 * record["head_dim"] * record["batch"] * record["heads"]

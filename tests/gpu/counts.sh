@@ -34,7 +34,7 @@ count() {
   [ "$step" = copies ] || once=(-c none -r 1 --min-time 0)
   rm -f "$report"/*
   ncu --force-overwrite --export "$report/run" --section SourceCounters --metrics "$metrics" \
-    --launch-count $launches --kernel-name 'regex:^(attention|scores|softmax|output|copies)_kernel' \
+    --launch-count $launches --kernel-name 'regex:^(attention|pair|scores|softmax|output|copies)_kernel' \
     "$build/$step" "$@" "${once[@]}" >"$report/log" 2>&1 &&
     ncu --import "$report/run.ncu-rep" --page raw --csv >"$report/raw.csv" &&
     ncu --import "$report/run.ncu-rep" --page source --csv >"$report/source.csv" &&
@@ -53,8 +53,10 @@ for program in "$build"/step[0-9][0-9] "$build"/step[0-9][0-9][a-z]; do
   count "$step" -b 1 -H 2 -n 150 -d 256
   count "$step" -b 1 -H 2 -n 150 -d 96
 done
-count step05 -b 1 -H 2 -n 450 -d 128 -m window:100
-count step05 -b 1 -H 2 -n 450 -d 64 -m random:0.3
+for step in step05 step06; do
+  count $step -b 1 -H 2 -n 450 -d 128 -m window:100
+  count $step -b 1 -H 2 -n 450 -d 64 -m random:0.3
+done
 
 for rows in "128 16" "256 16" "512 16" "192 16" "64 16" "128 0" "256 0"; do
   # shellcheck disable=SC2086

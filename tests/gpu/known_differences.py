@@ -156,6 +156,36 @@ def whole_entries(lab: Counter, shape: Shape) -> Counter:
     return more
 
 
+def fewer_loads(lab: Counter, shape: Shape) -> Counter:
+    """Step 06: the numbers of a QueryTile, of a KeyTile and of a row of mask bits are one load each.
+    At the end all lanes load 16 bytes of O, also those that have nothing to store."""
+    pairs = shape.head_dim == 256  # two warps share 32 rows, and each has half of the columns
+    vectors = (128 if pairs else shape.head_dim) // VECTOR
+    rows = [first for first in range(0, -(-shape.seqlen // 128) * 128, 8)
+            for _ in range(1 + pairs) for _ in range(shape.batch * shape.heads)]
+    warps, gpu, stored = len(rows) // 4, Counter(), Counter()
+    for first in rows:
+        for i in range(0, 8 * vectors, WARP):
+            served = sum(first + j // vectors < shape.seqlen for j in range(i, i + WARP, 8))
+            stored.update(requests=int(served > 0), wavefronts=served)
+            gpu.update(shared_load_requests=1, shared_load_wavefronts=4)
+    gpu.subtract(shared_load_requests=stored["requests"],
+                 shared_load_wavefronts=stored["wavefronts"])
+    entries = lab["global_load_requests"] - lab["copy_requests"] - 4 * warps
+    loads = -3 * warps - (entries // 2 if pairs else 0)
+    gpu.update(global_load_requests=loads, global_load_sectors=loads, l1_load_sectors=loads)
+    if not pairs:
+        bits, words = lab["shared_load_requests"] - stored["requests"], tile_words(shape)
+        gpu.update(shared_load_requests=bits // words - bits,
+                   shared_load_wavefronts=bits // words * (words // 2) - bits)
+    return gpu
+
+
+def tile_words(shape: Shape) -> int:
+    """Step 06: words of 32 keys in a row of a tile's mask bits."""
+    return 4 if shape.head_dim <= 64 else 2
+
+
 @dataclass(frozen=True)
 class Known:
     """A difference and a short reason."""
@@ -177,6 +207,8 @@ KNOWN = {
                                           last_load),
     ("step04", "attention_kernel"): Known("nvcc: the last load is made by what stores it",
                                           last_load),
+    ("step06", "attention_kernel"): Known("nvcc: wider loads", fewer_loads),
+    ("step06", "pair_kernel"): Known("nvcc: wider loads", fewer_loads),
     ("step05", "attention_kernel"): Known("nvcc: an entry of a list is one load, the last load is "
                                           "made by what stores it", whole_entries),
 }

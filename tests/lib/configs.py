@@ -3,19 +3,20 @@
 import re
 
 MMA_STEPS = ("step02b", "step02c", "step03", "step04")  # one configuration for each head dimension
-# The configurations that step_under_test.c calls. The order is the order of selection.
+# The configurations that step_under_test.c calls; "" is that of pairs of warps. The order is the
+# order of selection.
 CALLED = {
     "step02": ("64, 64, 32", "128, 64, 32"),
     **dict.fromkeys(MMA_STEPS, ("64", "128")),
-    "step06": ("64, true", "64, false", "128, true", "128, false"),
+    "step06": ("64, true", "64, false", "128, true", "128, false", ""),
     "step05": ("64, 2, true", "64, 2, false", "128, 2, true", "128, 2, false"),
 }
 TABLE = re.compile(r"(static constexpr KernelConfig<\w*> CONFIGS\[\] = \{).*?(\};)", re.DOTALL)
 
 
 def called_configs(step: str) -> str:
-    return ", ".join(f"CONFIG<{element}, {integers}>" for integers in CALLED[step]
-                     for element in ("__half", "__nv_bfloat16"))
+    return ", ".join(f"CONFIG<{element}, {integers}>" if integers else f"PAIR_CONFIG<{element}>"
+                     for integers in CALLED[step] for element in ("__half", "__nv_bfloat16"))
 
 
 def with_configs(text: str, configs: str) -> str:

@@ -38,14 +38,17 @@ def most_sectors(step: str, head_dim: int) -> dict[str, int]:
 def least_overlap(record: dict) -> int:
     """The least percentage of mma with a cp.async in flight, where all tiles are whole."""
     step, keys, block_n = record["step"], record["seqlen_kv"], record["block_n"]
-    if step == "step06" and record["mask"] == "full":
-        # At D = 256 all but the last P V. Else P V of all tiles but the last.
-        tiles = -(-keys // block_n)
-        return 100 - -(-50 // tiles) if record["head_dim"] == 256 else 50 - -(-50 // tiles)
-    if step not in ("step04", "step05") or record.get("shared_kv") or keys % block_n != 0:
+    if (step not in ("step04", "step05", "step06") or record.get("shared_kv")
+            or keys % block_n != 0):
         return 0
+    of_one_tile = -(-50 * block_n // keys)
+    if step == "step06":
+        if record["mask"] != "full":
+            return 0
+        # At D = 256 all but the first Q K^T and the last P V. Else P V of all tiles but the last.
+        return 100 - 2 * of_one_tile if record["head_dim"] == 256 else 50 - of_one_tile
     # Q K^T runs while V is copied, and P V while the next K is: all of them except the last.
-    return 100 - -(-50 * block_n // keys) if record["mask"] == "full" else 50
+    return 100 - of_one_tile if record["mask"] == "full" else 50
 
 
 def exceeded(record: dict) -> list[str]:

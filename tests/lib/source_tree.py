@@ -14,7 +14,8 @@ MAKES_OWN = ("MAKEFLAGS", "MFLAGS", "MAKELEVEL", "MAKEOVERRIDES", "GNUMAKEFLAGS"
              "PROBLEM", "QUICK", "COMMIT")
 
 GENERATED = shutil.ignore_patterns("__pycache__", ".pytest_cache", "results")
-NOT_NEEDED = shutil.ignore_patterns("unit", "plain", "counts", "under_test", "gpu", "*.so", "step[0-9]*")
+NOT_NEEDED = shutil.ignore_patterns("unit", "plain", "counts", "under_test", "gpu", "explorers",
+                                    "*.so", "step[0-9]*")
 
 
 def without_makes_own() -> dict[str, str]:
@@ -33,7 +34,7 @@ class SourceTree:
         self.root = directory / "tree"
         self.bin = directory / "bin"
         self.bin.mkdir()
-        for name in ("common", "steps", "tests", "plots"):
+        for name in ("common", "steps", "tests", "plots", "docs"):
             shutil.copytree(REPOSITORY / name, self.root / name, ignore=GENERATED)
         shutil.copy2(REPOSITORY / "Makefile", self.root)
         if built and (REPOSITORY / "build" / built).is_dir():

@@ -4,6 +4,7 @@
  * of the answer with those of the same problem in compact tensors. The argument chooses the trial:
  *
  * padded     gaps after every row, head and batch entry, different ones in each tensor
+ * wide       the same at D = 256
  * ragged     head dimensions that are no multiple of 4 with strides that are, and the reverse
  * poisoned   gaps only after the last row and the last head
  * guarded    every head of K and of V in an allocation of its own, of exactly its size
@@ -182,6 +183,12 @@ static void compare_with_gaps(Problem p) {
   compare(&p, places, "gaps everywhere");
 }
 
+static void compare_wide(Problem p) {
+  if (p.head_dim == 64) return; /* the head dimension replaces 128 */
+  p.head_dim = 256;
+  compare_with_gaps(p);
+}
+
 /** For steps that take any head dimension. Vectors of four reach past the end of a row, or rows are
  * not aligned to vectors although the head dimension is a multiple of 4. */
 static void compare_ragged_rows(Problem p) {
@@ -357,15 +364,11 @@ int main(int argc, char **argv) {
     const char *name;
     void (*try)(Problem);
   } TRIALS[] = {
-      {"padded", compare_with_gaps},
-      {"ragged", compare_ragged_rows},
-      {"poisoned", compare_with_poisoned_tails},
-      {"guarded", compare_both_guards},
-      {"strides", compare_odd_strides},
-      {"pointers", compare_odd_pointers},
-      {"refusals", ask_with_odd_pointers},
-      {"old-gpu", ask_on_old_gpu},
-      {"less-shared", compare_with_less_shared},
+      {"padded", compare_with_gaps},      {"wide", compare_wide},
+      {"ragged", compare_ragged_rows},    {"poisoned", compare_with_poisoned_tails},
+      {"guarded", compare_both_guards},   {"strides", compare_odd_strides},
+      {"pointers", compare_odd_pointers}, {"refusals", ask_with_odd_pointers},
+      {"old-gpu", ask_on_old_gpu},        {"less-shared", compare_with_less_shared},
   };
   for (size_t i = 0; argc == 2 && i < sizeof TRIALS / sizeof *TRIALS; i++) {
     if (strcmp(argv[1], TRIALS[i].name) != 0) continue;
@@ -373,7 +376,7 @@ int main(int argc, char **argv) {
     return all_right ? EXIT_RIGHT : EXIT_WRONG;
   }
   fprintf(stderr,
-          "usage: %s padded|ragged|poisoned|guarded|strides|pointers|refusals|old-gpu|"
+          "usage: %s padded|wide|ragged|poisoned|guarded|strides|pointers|refusals|old-gpu|"
           "less-shared\n",
           argv[0]);
   return EXIT_USAGE;

@@ -150,8 +150,9 @@ BLOCK_MASK = [
     "-b 1 -H 5 -n 130 -k 32768 -d 64 -m window:64",
     "-b 1 -H 1 -n 5 -k 70000 -d 64 -m window:64",
 ]
-# Of step 06, whose kernel for D = 256 is another one.
+# Of step 06, whose kernel for D = 256 is another one; and at D = 96 tiles have another swizzle.
 PAIRS = [
+    "-b 1 -H 2 -n 129 -k 70 -d 96 -m causal",
     "-b 2 -H 4 -G 2 -n 200 -k 233 -d 256 -m document:3 --layout bnhd",
     "-b 1 -H 1 -n 300 -k 333 -d 256 -m interleaved:3 --scale 0.3",
     "-b 1 -H 5 -n 129 -k 70 -d 256 -m causal",
@@ -193,8 +194,12 @@ def write_cases(step: str, directory: Path) -> list[tuple[Path, dict[str, str]]]
                        f"-b 2 -H 2 -n 100 -k 130 -d 64 -m {shared} "
                        "--shared-kv", f"--input {unseen} -m {past_the_end}", *BLOCK_MASK, *masked])]
     if step == "step06":  # its tiles have 128 keys: one is attended if its other half is
+        # In tile 1, one score of one row is far above all of tile 0.
+        alone = {("q", row, 63): 0.0 for row in range(1, 32)}
+        jump = write_inputs(directory / "jump", 64, 256,
+                            alone | {("q", 0, 63): 30.0, ("k", 150, 63): 30.0})
         lists = [({}, [line.replace(" --shared-kv", "") for line in lists[0][1]
-                       if str(unseen) not in line] + PAIRS)]
+                       if str(unseen) not in line] + PAIRS + [f"--input {jump}"])]
     files = []
     for i, (environment, lines) in enumerate(lists):
         path = directory / f"{step}_{i}.cases"

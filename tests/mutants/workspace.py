@@ -13,11 +13,12 @@ from tests.mutants.enumerate_mutants import Mutant, step_file
 CONFIGS = {
     "step02": "CONFIG<__half, 64, 64, 32>",
     **dict.fromkeys(MMA_STEPS, "CONFIG<__half, 64>, CONFIG<__half, 96>"),
-    "step06": "CONFIG<__half, 64, true>, CONFIG<__half, 64, false>, PAIR_CONFIG<__half>",
+    "step06": "CONFIG<__half, 64, true>, CONFIG<__half, 64, false>, CONFIG<__half, 96, true>, "
+              "PAIR_CONFIG<__half>",
     "step05": "CONFIG<__half, 64, 2, false>, CONFIG<__half, 64, 1, true>",
 }
 # Trials of step_under_test.c; steps that check alignment before they load vectors have more.
-TRIALS = {"step02": ("padded", "ragged", "strides", "pointers")}
+TRIALS = {"step02": ("padded", "ragged", "strides", "pointers"), "step06": ("padded", "wide")}
 
 
 class DoesNotCompile(Exception):

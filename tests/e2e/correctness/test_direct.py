@@ -30,8 +30,8 @@ def lines_of(step: Program, trial: str) -> list[str]:
     return done.stdout.splitlines()
 
 
-@pytest.mark.parametrize("trial, count", [("padded", PROBLEMS), ("poisoned", PROBLEMS),
-                                          ("guarded", 2 * PROBLEMS)])
+@pytest.mark.parametrize("trial, count", [("padded", PROBLEMS), ("wide", PROBLEMS // 2),
+                                          ("poisoned", PROBLEMS), ("guarded", 2 * PROBLEMS)])
 def test_same_bits_wherever_the_tensors_lie(step: Program, trial: str, count: int) -> None:
     lines = lines_of(step, trial)
     assert len(lines) == count and all(line.endswith(": same bits") for line in lines)
