@@ -1,8 +1,8 @@
-"""Writes the README's results table and the pictures of the docs from the benchmark's records.
+"""Writes the README's table of steps and the pictures of the docs from the benchmark's records.
 
 Usage: python3 -m plots.figures.readme README.md RESULTS-OF-A-GPU PICTURES [--check]
 
-Writes the table between the markers in README.md, and two variants of each figure to the directory
+Writes the table and the picture of the ladder between markers in README.md, and two variants of each figure to the directory
 PICTURES. With --check, writes nothing and exits with 1 if the README or the data in a picture
 differ from the records.
 """
@@ -51,7 +51,8 @@ def table(results: Results) -> str:
              "|---|---|---|---|---|---|"]
     for record in records:
         path, title, idea = source_of(record["step"])
-        lines.append(f"| [{name_of(record)} {title}]({STEPS.name}/{path.name}) | {idea} "
+        page = f"docs/{record['step']}.md"
+        lines.append(f"| [{name_of(record)}]({page}) [{title}]({STEPS.name}/{path.name}) | {idea} "
                      f"| {record['tflops']:.1f} | {of_ceiling(record)} | {over_fa2(record)} "
                      f"| {record['max_error']:.1e} / {record['allowed_error']:.1e} |")
     first = records[0]
@@ -96,9 +97,11 @@ def content(readme: Path, pictures: Path, results: Results) -> tuple[dict[str, d
     """The data of each figure, by name, and the expected text of the README."""
     figures = {name: found for name, figure in FIGURES.items()
                if (found := figure.data(results)) is not None}
-    section = f"{table(results)}\n\n{markup(readme, pictures, figures[waterfall.NAME])}"
-    return figures, with_section(readme.read_text(encoding="utf-8"), "results",
-                                 "`make readme` from plots/results", section)
+    text = readme.read_text(encoding="utf-8")
+    for name, section in (("results", table(results)),
+                          ("ladder", markup(readme, pictures, figures[waterfall.NAME]))):
+        text = with_section(text, name, "`make readme` from plots/results", section)
+    return figures, text
 
 
 def main() -> int:

@@ -48,7 +48,7 @@ def test_the_table_has_the_measured_numbers() -> None:
                 record[name] for name in ("seqlen", "head_dim", "dtype", "mask")] == [
                 4096, 128, "fp16", "full"]:
             (line,) = [line for line in lines
-                       if line.startswith(f"| [{record['step'].removeprefix('step')} ")]
+                       if line.startswith(f"| [{record['step'].removeprefix('step')}](")]
             for number in (f"{record['tflops']:.1f}", f"{record['speed_over_fa2']:#.3g} (",
                            f"{100 * record['tflops'] / record['ceiling_mma_tflops']:.0f} %",
                            f"{record['max_error']:.1e} / "):
