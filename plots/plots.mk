@@ -12,11 +12,13 @@ $(if $(filter x0 x1,$(subst $() ,,x$(QUICK))),,$(error QUICK=$(QUICK): must be 0
 ## make sass              the machine code of STEP=03, and what it is made of (nvcc, no GPU)
 ## make ptx               the PTX of STEP=03
 ## make readme            rewrite the table of README.md, and its pictures, from plots/results
+## make pictures          draw the pictures of the pages on the steps, into docs/pictures
 ## make layouts           draw the registers of ldmatrix and mma, as a GPU filled them, into build/plots
 ## make real-input        run every step on tests/data and on random inputs, for docs/real-input.md
 ## make libraries         every step as a shared library, for callers in Python
-.PHONY: libraries bench ceilings builds variants profile sass ptx plots readme layouts real-input lab
-COMPILE_NOTHING += layouts plots readme
+.PHONY: libraries bench ceilings builds variants profile sass ptx plots readme pictures layouts \
+	real-input lab
+COMPILE_NOTHING += layouts pictures plots readme
 
 needs_packages = @$(PYTHON) -c 'import numpy, matplotlib' 2>/dev/null || \
 	{ echo "make $@: Python needs numpy and matplotlib. Install them: make deps" >&2; exit 1; }
@@ -127,6 +129,27 @@ readme:
 layouts:
 	$(needs_packages)
 	@$(PYTHON) -m plots.tools.layouts tests/data/layouts_h200.txt build/plots
+
+# Step 02 without the rescaling of O, for a map of what that does.
+BROKEN := build/pictures/step02_broken
+ifeq ($(BACKEND),cpu)
+$(BROKEN).cu: $(firstword $(call sources_of,step02)) plots/figures/pictures_numbers.py
+	@mkdir -p $(@D)
+	$(Q)$(PYTHON) -m plots.figures.pictures --broken $< $@
+
+$(BROKEN).o: $(BROKEN).cu $(REWRITER) $(BUILD)/flags
+	$(call compile_cu,$(ARCH))
+
+$(BROKEN): $(BROKEN).o $(HOST_OBJECTS) $(SIMT_OBJECTS) $(LAB_OBJECTS)
+	$(call link_program)
+
+-include $(wildcard $(BROKEN).d)
+endif
+
+pictures:
+	$(needs_packages)
+	@$(MAKE) BACKEND=cpu DEBUG=0 WERROR=0 $(STEPS:%=build/cpu/%) $(BROKEN)
+	$(PYTHON) -m plots.figures.pictures build/cpu $(BROKEN) docs/pictures
 
 REAL_INPUT := $(RESULTS)/real_input
 real-input:

@@ -1,0 +1,122 @@
+"""Writes what is measured and counted into the pages of the steps: speed, lab, roofline; and the
+programs' options into their page.
+
+Usage: python3 -m plots.figures.pages RESULTS-OF-A-GPU DOCS PROGRAMS
+
+Reads the benchmark's records in RESULTS-OF-A-GPU and runs the steps of the CPU backend in PROGRAMS.
+Writes between the markers of DOCS/stepNN.md and DOCS/options.md.
+"""
+
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from plots.figures.records import Results, load, step_names
+from plots.sections import with_section
+from plots.tools.lab import Report, human, report_of
+from tests.lib.programs import Program
+
+SHAPE = "-n 256 -d 64"
+SEQLEN, HEAD_DIMS, MASKS = 4096, (64, 128, 256), ("full", "causal")
+LOADS_AND_STORES = ("shared_load", "shared_store", "ldmatrix")
+WRITER = "`make pages`"
+
+
+def cells(*words: object) -> str:
+    return f"| {' | '.join(map(str, words))} |"
+
+
+def grid(head: list[str], rows: list[list[str]]) -> list[str]:
+    return [cells(*head), cells("---", *["---:"] * (len(head) - 1)), *(cells(*row) for row in rows)]
+
+
+def record_of(results: Results, step: str, head_dim: int, mask: str) -> dict | None:
+    found = results.select(step=step, seqlen=SEQLEN, head_dim=head_dim, mask=mask, dtype="fp16")
+    return found[0] if found else None
+
+
+def speed(results: Results, step: str, before: str | None) -> list[str]:
+    """TFLOP/s of the step and the one before, and relative to FlashAttention-2 and mma.sync."""
+    columns = [(head_dim, mask) for head_dim in HEAD_DIMS for mask in MASKS]
+    own = [record_of(results, step, *column) for column in columns]
+    if not any(own):
+        return ["Not measured on a GPU yet: `make bench`."]
+    rows = []
+    old = [before and record_of(results, before, *column) for column in columns]
+    if before:
+        rows.append([f"step {before.removeprefix('step')}, TFLOP/s",
+                     *(f"{r['tflops']:.4g}" if r else "–" for r in old)])
+    rows.append([f"**step {step.removeprefix('step')}, TFLOP/s**",
+                 *(f"**{r['tflops']:.4g}**" if r else "–" for r in own)])
+    if before:
+        rows.append(["times the step before",
+                     *(f"{r['tflops'] / o['tflops']:.2f}" if r and o else "–"
+                       for r, o in zip(own, old, strict=True))])
+    rows.append(["times FlashAttention-2",
+                 *(f"{r['speed_over_fa2']:.3g}" if r and "speed_over_fa2" in r else "–"
+                   for r in own)])
+    rows.append(["of the mma.sync ceiling",
+                 *(f"{100 * r['tflops'] / r['ceiling_mma_tflops']:.0f} %" if r else "–"
+                   for r in own)])
+    first = next(r for r in own if r)
+    return [f"Speed on one {first['device']}, fp16, N = {SEQLEN}, 16384 queries in all (commit "
+            f"{first['commit']}, {first['date'][:10]}):", "",
+            *grid(["", *(f"D = {d}, {mask}" for d, mask in columns)], rows)]
+
+
+def roofline(results: Results, step: str) -> list[str]:
+    """Where the step stands in the roofline figure."""
+    record = record_of(results, step, 128, "full")
+    if record is None:
+        return []
+    intensity = record["flops"] / record["must_move_bytes"]
+    ridge = record["ceiling_mma_tflops"] * 1e3 / record["ceiling_copy_gb_per_s"]
+    traffic = record["must_move_bytes"] / record["median_ms"] * 1e-6
+    share = 100 * traffic / record["ceiling_copy_gb_per_s"]
+    return ["", f"Roofline at D = 128, no mask: {intensity:.4g} floating-point operations per byte "
+            f"that must move. From {ridge:.0f} on, mma.sync and not device memory is the limit. "
+            f"What must move takes {share:.0f} % of the bandwidth of a copy."]
+
+
+def counts(report: Report) -> list[str]:
+    run = report.run
+    under = f"{100 * run['mma_under_copy'] / run['mma']:.0f} %" if run["mma"] else "–"
+    return [human(report.sector_bytes(("global_load", "copy_global"))) + "B",
+            human(report.sector_bytes(("global_store",))) + "B",
+            *(human(run[f"{kind}_wavefronts"]) for kind in LOADS_AND_STORES),
+            human(report.sum_of("conflicts")), human(run["mma"]), under, human(run["barriers"])]
+
+
+def lab(reports: dict[str, Report], step: str, before: str | None) -> list[str]:
+    """What the lab counts for the step and the one before."""
+    names = ([before] if before else []) + [step]
+    labels = ["loaded from device memory", "stored to it", "wavefronts of shared-memory loads",
+              "of stores", "of ldmatrix", "bank conflicts, in wavefronts", "mma",
+              "mma with a copy in flight", "barriers of a warp"]
+    columns = zip(labels, *(counts(reports[name]) for name in names), strict=True)
+    return ["", f"The lab counts on the CPU backend, `./{step} {SHAPE} --report`:", "",
+            *grid(["", *(f"step {name.removeprefix('step')}" for name in names)],
+                  [list(row) for row in columns])]
+
+
+def main() -> int:
+    results, docs, programs = load(Path(sys.argv[1])), Path(sys.argv[2]), Path(sys.argv[3])
+    steps = step_names()
+    with tempfile.TemporaryDirectory() as scratch:
+        reports = {step: report_of(Program(step, programs), step, SHAPE, Path(scratch))
+                   for step in steps}
+    for before, step in zip([None, *steps], steps):
+        page = docs / f"{step}.md"
+        content = "\n".join([*speed(results, step, before), *roofline(results, step),
+                             *lab(reports, step, before)])
+        page.write_text(with_section(page.read_text(), "numbers", WRITER, content))
+    shown = subprocess.run([programs / steps[-1], "--help"], capture_output=True, text=True,
+                           check=True).stdout.replace(str(programs / steps[-1]), "./stepNN")
+    page = docs / "options.md"
+    page.write_text(with_section(page.read_text(), "options", WRITER, f"```text\n{shown}```"))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,54 @@
+"""Writes the pictures of the pages on the steps, as SVG text: tiles, fragments, banks, pipelines,
+masks, the online softmax, and maps of errors.
+
+Usage: python3 -m plots.figures.pictures PROGRAMS BROKEN DIRECTORY
+       python3 -m plots.figures.pictures --broken STEP02.cu COPY.cu
+
+PROGRAMS has the steps of the CPU backend. BROKEN is step 02 built from the copy that the second
+form writes, in which O is not rescaled. `make pictures` calls both.
+"""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from plots.figures import (pictures_hardware, pictures_masks, pictures_numbers, pictures_order,
+                           pictures_tiles)
+from plots.figures.pictures_loops import LOOPS
+
+
+def writers(programs: Path, broken: Path) -> dict[str, Callable[[Path], None]]:
+    """For each group of pictures, a function that writes them to a directory."""
+    return {
+        "tiles": lambda to: [
+            pictures_tiles.three_kernels(programs / "step01", to),
+            *(pictures_tiles.fused(step, programs / step, to) for step in LOOPS)],
+        "fragments": lambda to: [pictures_hardware.fragment(operand, to)
+                                 for operand in pictures_hardware.OPERANDS],
+        "banks": lambda to: [pictures_hardware.banks(kind, to)
+                             for kind in pictures_hardware.BANK_TITLES],
+        "threads": lambda to: [pictures_hardware.grid_to_lane(programs / "step02b", to),
+                               pictures_hardware.coalescing(to)],
+        "pipelines": lambda to: [pictures_order.pipeline(step, programs / step, to)
+                                 for step in pictures_order.CHARTS],
+        "softmax": pictures_numbers.online_softmax,
+        "masks": lambda to: pictures_masks.mask_pictures(programs / "step05", to),
+        "errors": lambda to: [
+            pictures_numbers.error_map("error_right", programs / "step02", to),
+            pictures_numbers.error_map("error_broken", broken, to)],
+    }
+
+
+def main() -> int:
+    if sys.argv[1] == "--broken":
+        source, copy = map(Path, sys.argv[2:])
+        copy.write_text(pictures_numbers.broken_source(source.read_text()))
+        return 0
+    programs, broken, directory = map(Path, sys.argv[1:])
+    for write in writers(programs, broken).values():
+        write(directory)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
