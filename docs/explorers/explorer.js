@@ -1,0 +1,102 @@
+/* What both explorers share: SVG elements, selects, the address, keys, and drawing to a width. */
+'use strict';
+
+function byId(id) {
+  return document.getElementById(id);
+}
+
+/** Adds an SVG element to `parent`. */
+function addSvg(parent, tag, attributes, text) {
+  const element = document.createElementNS('http://www.w3.org/2000/svg', tag);
+  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
+  if (text !== undefined) element.textContent = text;
+  parent.append(element);
+  return element;
+}
+
+function addRect(parent, box, attributes) {
+  const { x, y, width, height } = box;
+  return addSvg(parent, 'rect', { x, y, width, height, ...attributes });
+}
+
+/** Lines of text in the middle of a box. */
+function addLabel(parent, box, lines, className = '') {
+  const height = 12;
+  lines.forEach((line, i) => addSvg(parent, 'text', {
+    x: box.x + box.width / 2,
+    y: box.y + box.height / 2 + (i - (lines.length - 1) / 2) * height,
+    class: className,
+  }, line));
+}
+
+/**
+ * Empties an SVG, sets its size and adds layers. Marks are drawn between the cells and the text, so
+ * that they hide neither.
+ */
+function startDrawing(svg, width, height) {
+  svg.replaceChildren();
+  svg.setAttribute('width', width);
+  svg.setAttribute('height', height);
+  const [cells, marks, labels] = [0, 1, 2].map(() => addSvg(svg, 'g', {}));
+  return { cells, marks, labels };
+}
+
+/** Fills a select with [value, label] pairs, and keeps its value if that is one of them. */
+function fillSelect(select, choices, wanted = select.value) {
+  select.replaceChildren(...choices.map(([value, label]) => new Option(label, value)));
+  select.value = choices.some(([value]) => value === wanted) ? wanted : choices[0][0];
+}
+
+/** The values of the controls are in the address, so that a page can link to them:
+ * banks.html#03,64,q_ldmatrix,own or banks.html?03,64. */
+function readAddress() {
+  return decodeURIComponent((location.hash || location.search).slice(1)).split(',');
+}
+
+function writeAddress(values) {
+  history.replaceState(null, '', `#${values.join(',')}`);
+}
+
+/** Calls choose(index) when the pointer is over or presses an element with a data-index. */
+function onPointer(svg, choose) {
+  for (const name of ['pointerover', 'pointerdown']) {
+    svg.addEventListener(name, (event) => {
+      const { index } = event.target.dataset;
+      if (index !== undefined) choose(Number(index));
+    });
+  }
+}
+
+const KEYS = {
+  ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1],
+  Home: [-Infinity, 0], End: [Infinity, 0], PageUp: [0, -Infinity], PageDown: [0, Infinity],
+};
+
+/** Calls move(columns, rows) for the arrow keys. */
+function onArrows(svg, move) {
+  svg.addEventListener('keydown', (event) => {
+    if (!(event.key in KEYS) || event.ctrlKey || event.altKey || event.metaKey) return;
+    event.preventDefault();
+    move(...KEYS[event.key]);
+  });
+}
+
+function clamp(value, most) {
+  return Math.max(0, Math.min(most, value));
+}
+
+/** The width that a drawing may have; 0 before the page has its layout. */
+function roomFor(svg) {
+  return svg.parentElement.clientWidth;
+}
+
+/** Calls draw() when the page gets its layout, and when its width changes. */
+function onWidth(draw) {
+  const main = document.querySelector('main');
+  let width = 0;
+  new ResizeObserver(() => {
+    if (main.clientWidth === width) return;
+    width = main.clientWidth;
+    draw();
+  }).observe(main);
+}

@@ -1,0 +1,33 @@
+# The data of the timeline: a program for each step, which prints the events of a warp. See timeline.h.
+
+TIMELINE := $(EXPLORERS)/data/timeline.js
+TIMELINE_STEPS := step02 step02b step02c step03 step04 step05 step06
+
+.PHONY: timeline-data
+explorers: timeline-data
+
+timeline-data:
+	@$(MAKE) --no-print-directory BACKEND=cpu $(TIMELINE)
+
+ifeq ($(BACKEND),cpu)
+
+TIMELINE_PROGRAMS := $(TIMELINE_STEPS:%=$(BUILD)/explorers/timeline_%)
+TIMELINE_OBJECTS := $(patsubst docs/explorers/%.c,$(BUILD)/explorers/%.o,$(wildcard docs/explorers/timeline_*.c))
+# Functions that the linker replaces by those of timeline_record.c.
+TIMELINE_WRAPS := simt_copy_async_16 simt_commit_group simt_wait_group simt_barrier simt_ldmatrix \
+	simt_mma_m16n8k16 simt_shuffle simt_vote exp2f
+
+$(TIMELINE_OBJECTS): $(BUILD)/explorers/%.o: docs/explorers/%.c $(BUILD)/flags
+	$(call compile_c,-Idocs/explorers)
+
+# The checking build is recorded; the plain one is there because the host library refers to it.
+$(TIMELINE_PROGRAMS): $(BUILD)/explorers/timeline_%: $(TIMELINE_OBJECTS) $$(call step_object,$$*) \
+    $$(call checked_object,$$*) $(BUILD)/plain/libhost.a $(SIMT_OBJECTS)
+	$(call link_program,$(TIMELINE_WRAPS:%=-Wl$(comma)--wrap=%))
+
+$(TIMELINE): $(TIMELINE_PROGRAMS)
+	@mkdir -p $(@D)
+	$(Q){ echo 'const TIMELINE = {"steps": ['; before=; \
+	  for program in $^; do echo "$$before"; $$program || exit 1; before=,; done; echo ']};'; } > $@
+
+endif

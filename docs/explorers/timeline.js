@@ -1,0 +1,285 @@
+/*
+ * The explorer of the timeline. TIMELINE, in data/timeline.js, has a problem for each step and
+ * mask: the buffers of shared memory, and the events of one warp in program order.
+ */
+'use strict';
+
+const ROW = 26; // height of a row of the chart
+const AXIS = 18; // and of the numbers above it
+const NAMES = 84; // width of the names of the rows
+const NARROWEST = 15; // column of one event
+const MILLISECONDS = 900; // between two events when playing
+const PATTERNS = ['flight', 'waited']; // states that are drawn as a pattern
+
+let problem; // of TIMELINE
+let moments; // of replay()
+let at = 0; // the current event
+let column; // width
+let cursor;
+let timer;
+
+/* --- The chart -------------------------------------------------------------------------------- */
+
+/** Runs of events in which a buffer has the same content in the same state. */
+function spansOf(index) {
+  const spans = [];
+  moments.forEach(({ buffers }, i) => {
+    const { item, state } = buffers[index];
+    const last = spans[spans.length - 1];
+    if (last && last.item === item && last.state === state) {
+      last.end = i + 1;
+    } else {
+      spans.push({ item, state, begin: i, end: i + 1 });
+    }
+  });
+  return spans.filter((span) => span.item);
+}
+
+function rowNames() {
+  return [...problem.buffers.map((buffer) => buffer.name), 'sync', ...Object.values(PRODUCTS)];
+}
+
+function box(begin, end, row) {
+  const width = (end - begin) * column - 1;
+  return { x: begin * column + 0.5, y: AXIS + row * ROW + 3.5, width, height: ROW - 7 };
+}
+
+/** A bar for events begin to end - 1. */
+function addBar(layers, place, kind) {
+  addRect(layers.cells, place, { class: `bar ${kind}` });
+  if (PATTERNS.includes(kind)) addRect(layers.cells, place, { fill: `url(#${kind})` });
+}
+
+function drawBuffer(layers, index) {
+  for (const { begin, end, state, item } of spansOf(index)) {
+    const place = box(begin, end, index);
+    addBar(layers, place, state);
+    const behindBarrier = state === 'ready' ? column / 2 : 0;
+    const width = 6.5 * item.label.length + 6;
+    if (state === 'waited' || behindBarrier + width > place.width) continue;
+    const plate = { x: place.x + behindBarrier, y: place.y + 3, width, height: place.height - 6 };
+    addRect(layers.labels, plate, { class: `plate ${state}` });
+    addLabel(layers.labels, plate, [item.label]);
+  }
+}
+
+function drawEvent(layers, event, i) {
+  const sync = problem.buffers.length;
+  const place = box(i, i + 1, sync);
+  const product = Object.keys(PRODUCTS).indexOf(event.op);
+  if (product >= 0) {
+    const own = box(i, i + 1, sync + 1 + product);
+    addBar(layers, own, event.op);
+    addLabel(layers.labels, own, [event.tile ?? '']);
+  } else if (event.op === 'commit') {
+    addLabel(layers.labels, place, ['c']);
+  } else if (event.op === 'wait') {
+    addBar(layers, place, 'wait');
+    addLabel(layers.labels, place, [`w${event.pending}`]);
+  } else if (event.op === 'barrier') {
+    const start = `M${place.x + place.width / 2}`;
+    const bottom = AXIS + rowNames().length * ROW;
+    const d = `${start} ${AXIS}V${place.y}${start} ${place.y + place.height}V${bottom}`;
+    addSvg(layers.marks, 'path', { d, class: 'barrier' });
+    addLabel(layers.labels, place, ['B']);
+  }
+}
+
+function drawNames() {
+  const svg = byId('names');
+  const names = rowNames();
+  startDrawing(svg, NAMES, AXIS + names.length * ROW);
+  names.forEach((name, row) => addSvg(svg, 'text', { x: 6, y: AXIS + (row + 0.5) * ROW }, name));
+}
+
+function addPattern(id, size, tag, attributes) {
+  const box = { width: size, height: size, patternUnits: 'userSpaceOnUse' };
+  addSvg(addSvg(byId('chart'), 'pattern', { id, ...box }), tag, attributes);
+}
+
+function drawChart() {
+  const { events, buffers } = problem;
+  const bottom = AXIS + rowNames().length * ROW;
+  column = Math.max(NARROWEST, byId('scroll').clientWidth / events.length);
+  const width = column * events.length;
+  const layers = startDrawing(byId('chart'), width, bottom);
+  addPattern('flight', 6, 'path', { d: 'M-1 7L7 -1M-1 1L1 -1M5 7L7 5', class: 'hatch' });
+  addPattern('waited', 5, 'circle', { cx: 2.5, cy: 2.5, r: 1, class: 'dot' });
+  for (let y = AXIS; y <= bottom; y += ROW) {
+    addSvg(layers.cells, 'path', { d: `M0 ${y}H${width}`, class: 'guide' });
+  }
+  for (let i = 9; i < events.length; i += 10) {
+    const place = { x: i * column, y: 0, width: column, height: AXIS };
+    addLabel(layers.labels, place, [i + 1], 'quiet');
+  }
+  buffers.forEach((_, index) => drawBuffer(layers, index));
+  events.forEach((event, i) => drawEvent(layers, event, i));
+  const first = { x: 0, y: AXIS - 2, width: column, height: bottom - AXIS + 1 };
+  cursor = addRect(layers.marks, first, { class: 'mark current' });
+  drawNames();
+  showEvent();
+}
+
+/* --- The problem and the current event -------------------------------------------------------- */
+
+const STATES = {
+  empty: 'empty',
+  flight: 'in flight',
+  waited: 'complete for this warp; visible to all threads after a barrier',
+  ready: 'complete, visible to all threads',
+  own: 'complete; a warp reads only its own rows',
+};
+
+function problemText() {
+  const { events, kv_len: keys, block_m: rows, block_n: keysPerTile, first_query: first } = problem;
+  const all = Math.ceil(keys / keysPerTile);
+  const tiles = [...new Set(events.filter(({ op }) => op === 'qk').map(({ tile }) => tile))];
+  const visits = tiles.length === all ? `visits all ${all} tiles of ${keysPerTile} keys`
+    : `visits tiles ${listed(tiles)} of ${all} tiles of ${keysPerTile} keys`;
+  const mma = (list) => list.reduce((sum, event) => sum + (event.mma || 0), 0);
+  const isOverlapped = (_, i) => moments[i].flying.some((item) => !item.empty);
+  const overlap = mma(events) === 0 ? 'No mma: fp32 on the CUDA cores.'
+    : `mma with a copy in flight: ${mma(events.filter(isOverlapped))} of ${mma(events)}.`;
+  return `Warp 0 of ${problem.warps} of the thread block of queries ${first} to ` +
+    `${first + rows - 1} ${visits}. ${overlap}`;
+}
+
+function cell(tag, text, swatch) {
+  const element = document.createElement(tag);
+  if (swatch) element.innerHTML = `<i class="swatch ${swatch}"></i>`;
+  element.append(text);
+  return element;
+}
+
+function bufferRow({ name, offset, bytes }, { item, state, over }, isRead) {
+  const row = document.createElement('tr');
+  const head = cell('th', name);
+  const rows = item && rowsText(item);
+  const overwrites = over && state !== 'ready' ? `; overwrites ${over.name}` : '';
+  head.scope = 'row';
+  head.title = `${bytes} bytes from byte ${offset} on`;
+  row.className = isRead ? 'read' : '';
+  row.append(head, cell('td', item ? item.name + (rows && `, ${rows}`) : 'nothing yet'),
+    cell('td', STATES[state] + overwrites + (isRead ? '. Read now.' : ''), state));
+  return row;
+}
+
+/** Scrolls the chart so far that the current event and some before and after it are visible. */
+function scrollToEvent() {
+  const scroll = byId('scroll');
+  const margin = 3 * column;
+  const least = (at + 1) * column + margin - scroll.clientWidth;
+  scroll.scrollLeft = Math.max(least, Math.min(scroll.scrollLeft, at * column - margin));
+}
+
+function showEvent() {
+  const { events, buffers } = problem;
+  const { reads = [] } = events[at];
+  const { text, buffers: now } = moments[at];
+  const number = `${at + 1} of ${events.length}`;
+  byId('event').textContent = `${number}. ${text}`;
+  byId('buffers').replaceChildren(
+    ...buffers.map((buffer, i) => bufferRow(buffer, now[i], reads.includes(i))));
+  byId('position').value = at;
+  byId('position').setAttribute('aria-valuetext', number);
+  byId('list').querySelector('[aria-current]')?.removeAttribute('aria-current');
+  byId('list').children[at].setAttribute('aria-current', 'step');
+  cursor.setAttribute('x', at * column);
+  scrollToEvent();
+}
+
+function go(index) {
+  at = clamp(index, problem.events.length - 1);
+  showEvent();
+}
+
+function stop() {
+  clearInterval(timer);
+  timer = undefined;
+  byId('play').textContent = 'Play';
+}
+
+function playOrPause() {
+  if (timer !== undefined) {
+    stop();
+    return;
+  }
+  const last = problem.events.length - 1;
+  byId('play').textContent = 'Pause';
+  if (at === last) go(0);
+  timer = setInterval(() => {
+    go(at + 1);
+    if (at === last) stop();
+  }, MILLISECONDS);
+}
+
+/* --- Controls --------------------------------------------------------------------------------- */
+
+function chosenStep() {
+  return TIMELINE.steps.find(({ step }) => step === byId('step').value);
+}
+
+function chooseProblem() {
+  const { step, problems } = chosenStep();
+  problem = problems.find(({ mask }) => mask === byId('mask').value);
+  moments = replay(problem);
+  at = 0;
+  stop();
+  writeAddress([step.slice(4), problem.mask]);
+  byId('problem').textContent = problemText();
+  byId('command').textContent =
+    `./${step} -H 1 -n ${problem.q_len} -k ${problem.kv_len} -m ${problem.mask} --report`;
+  byId('position').max = problem.events.length - 1;
+  byId('list').replaceChildren(...moments.map(({ text }) => cell('li', text)));
+  drawChart();
+}
+
+function chooseStep(mask) {
+  fillSelect(byId('mask'), chosenStep().problems.map((p) => [p.mask, p.mask]), mask);
+  chooseProblem();
+}
+
+function followAddress() {
+  const [wanted, mask] = readAddress();
+  const choices = TIMELINE.steps.map(({ step, title }) => [step, `${step.slice(4)} ${title}`]);
+  fillSelect(byId('step'), choices, `step${wanted}`);
+  chooseStep(mask);
+}
+
+const ACTIONS = {
+  first: () => go(0),
+  back: () => go(at - 1),
+  forward: () => go(at + 1),
+  last: () => go(Infinity),
+  play: playOrPause,
+};
+const BUTTONS = {
+  Home: 'first', ArrowLeft: 'back', ArrowRight: 'forward', End: 'last', ' ': 'play',
+};
+
+for (const [id, action] of Object.entries(ACTIONS)) {
+  byId(id).addEventListener('click', () => {
+    if (id !== 'play') stop();
+    action();
+  });
+}
+document.addEventListener('keydown', (event) => {
+  const id = BUTTONS[event.key];
+  if (!id || event.ctrlKey || event.altKey || event.metaKey) return;
+  if (event.target.closest(event.key === ' ' ? 'select, button, summary' : 'select')) return;
+  event.preventDefault();
+  byId(id).click();
+});
+byId('position').addEventListener('input', () => go(Number(byId('position').value)));
+byId('chart').addEventListener('click', (event) => {
+  go(Math.floor((event.clientX - byId('chart').getBoundingClientRect().left) / column));
+});
+byId('list').addEventListener('click', (event) => {
+  const item = event.target.closest('li');
+  if (item) go([...byId('list').children].indexOf(item));
+});
+byId('step').addEventListener('change', () => chooseStep());
+byId('mask').addEventListener('change', chooseProblem);
+window.addEventListener('hashchange', followAddress);
+followAddress();
+onWidth(drawChart);

@@ -1,0 +1,154 @@
+/**
+ * @file
+ * Runs one step on small problems and prints, as one JSON object, what a warp does in the order of
+ * its program: tiles that are loaded, copies and their groups, waits, barriers, products, softmax.
+ * There is no time in it. timeline_record.c records, timeline_events.c makes events of the records.
+ */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "host/base/error.h"
+#include "host/device/device.h"
+#include "host/masks/mask.h"
+#include "timeline.h"
+
+/** Which tile of queries to watch: that of this query. */
+typedef struct Trial {
+  const char *mask;
+  int kv_len, query;
+} Trial;
+
+enum { HEAD_DIM = 64, Q_LEN = 256, MASK_BLOCK = 128, SEED = 1 }; /* the defaults of the programs */
+
+/* In the causal trial keys are left out after the tiles of these queries, in the window trial
+   before them, in the last one between them. The first two are for all steps. */
+static const Trial TRIALS[] = {
+    {"full", 320, 0},
+    {"causal", 320, 0},
+    {"window:64", 320, 128},
+    {"blocks:0.5", 640, 0},
+};
+
+static void require(bool done, const char *what) {
+  if (done) return;
+  fprintf(stderr, "%s: timeline: %s\n", step.name, what);
+  exit(EXIT_FAILURE);
+}
+
+static void require_cuda(cudaError_t status) {
+  require(status == cudaSuccess, cudaGetErrorString(status));
+}
+
+/** Device memory. Q, K and V have as many rows again behind the last one, so that the address of a
+ * copy of zeros is one of its tensor. */
+static Range allocate(size_t bytes) {
+  void *memory = NULL;
+  require_cuda(cudaMalloc(&memory, bytes));
+  require_cuda(cudaMemset(memory, 0, bytes));
+  return (Range){(uintptr_t)memory, (uintptr_t)memory + bytes};
+}
+
+/** Any values will do that are not all alike: in step 06 scores decide what is computed. */
+static void fill(Range range, unsigned seed) {
+  const size_t count = (range.end - range.begin) / 2;
+  uint16_t *values = malloc(2 * count);
+  require(values != NULL, "out of memory");
+  for (size_t i = 0; i < count; i++) {
+    seed = seed * 1664525 + 1013904223;
+    values[i] = (uint16_t)((seed >> 31) << 15 | (0x3400 + (seed >> 16) % 0x800)); /* 0.25 to 1 */
+  }
+  require_cuda(cudaMemcpy((void *)range.begin, values, 2 * count, cudaMemcpyHostToDevice));
+  free(values);
+}
+
+static Problem problem_of(const Trial *trial) {
+  const Strides q = {(int64_t)Q_LEN * HEAD_DIM, (int64_t)Q_LEN * HEAD_DIM, HEAD_DIM};
+  const Strides kv = {(int64_t)trial->kv_len * HEAD_DIM, (int64_t)trial->kv_len * HEAD_DIM,
+                      HEAD_DIM};
+  Problem p = {.batch = 1,
+               .q_heads = 1,
+               .kv_heads = 1,
+               .q_len = Q_LEN,
+               .kv_len = trial->kv_len,
+               .head_dim = HEAD_DIM,
+               .dtype = DTYPE_FP16,
+               .mask = mask_kind(trial->mask),
+               .scale = 0.125F,
+               .q_strides = q,
+               .k_strides = kv,
+               .v_strides = kv,
+               .o_strides = q};
+  if (step.block_masks != NULL) {
+    p.mask = MASK_BLOCKS;
+    p.q_block_size = p.kv_block_size = MASK_BLOCK;
+  }
+  return p;
+}
+
+static DeviceMask make_mask(const Problem *p, const char *text) {
+  DeviceMask on_device = {0};
+  HostBlockMask blocks;
+  Mask mask;
+  Error error;
+  require(mask_open(text, p, MASK_BLOCK, MASK_BLOCK, SEED, &mask, &error), error.text);
+  require(block_mask_build(&mask, MASK_BLOCK, MASK_BLOCK, &blocks, &error), error.text);
+  require(device_mask_create(p, &blocks, &on_device, &error), error.text);
+  block_mask_free(&blocks);
+  mask_free(&mask);
+  return on_device;
+}
+
+static void print_trial(const Trial *trial) {
+  const Problem p = problem_of(trial);
+  const size_t row = 2 * HEAD_DIM;
+  Range memory[SHARED] = {[Q] = allocate(2 * row * Q_LEN),
+                          [K] = allocate(2 * row * (size_t)p.kv_len),
+                          [V] = allocate(2 * row * (size_t)p.kv_len),
+                          [O] = allocate(row * Q_LEN),
+                          [LSE] = allocate(sizeof(float) * Q_LEN)};
+  for (int i = Q; i <= V; i++) fill(memory[i], (unsigned)i);
+  DeviceMask mask = {0};
+  if (step.block_masks != NULL) mask = make_mask(&p, trial->mask);
+  memory[MASK_BITS] =
+      (Range){(uintptr_t)mask.prepared, (uintptr_t)mask.prepared + mask.prepared_bytes};
+  const Tensors tensors = {.q = (void *)memory[Q].begin,
+                           .k = (void *)memory[K].begin,
+                           .v = (void *)memory[V].begin,
+                           .o = (void *)memory[O].begin,
+                           .lse = (float *)memory[LSE].begin,
+                           .block_mask = &mask.mask,
+                           .prepared = mask.prepared};
+  Description d;
+  step_build()->describe(&p, 1, &d);
+  record_block(memory, (uint32_t)(row * (size_t)trial->query));
+  require_cuda(step_build()->forward(&p, &tensors, 1, 0));
+  require_cuda(cudaDeviceSynchronize());
+  const Log *log = recorded_block();
+  require(log != NULL, "no thread block has read the query");
+  const unsigned shared_bytes = (unsigned)d.launches[0].dynamic_shared_bytes;
+  printf("{\"mask\": \"%s\", \"q_len\": %d, \"kv_len\": %d, \"head_dim\": %d,\n", trial->mask,
+         p.q_len, p.kv_len, p.head_dim);
+  printf("\"block_m\": %d, \"block_n\": %d, \"first_query\": %d, \"warps\": %d, \"blocks\": %u,\n",
+         d.block_m, d.block_n, trial->query / d.block_m * d.block_m, log->threads / 32,
+         d.launches[0].grid.x);
+  printf("\"shared_bytes\": %u,\n", shared_bytes);
+  print_timeline(log, &p, d.block_n, shared_bytes);
+  printf("}");
+  for (int i = Q; i <= LSE; i++) require_cuda(cudaFree((void *)memory[i].begin));
+  device_mask_free(&mask);
+}
+
+int main(void) {
+  const size_t trials = step.block_masks == NULL ? 2 : sizeof TRIALS / sizeof *TRIALS;
+  setenv("SIMT_THREADS", "1", 1);
+  setenv("SIMT_ORDER", "forward", 1);
+  require(step_build_choose(true), "linked without the checking build");
+  printf("{\"step\": \"%s\", \"title\": \"%s\", \"problems\": [\n", step.name, step.title);
+  for (size_t i = 0; i < trials; i++) {
+    if (i > 0) printf(",\n");
+    print_trial(&TRIALS[i]);
+  }
+  printf("]}\n");
+  return ferror(stdout) ? EXIT_FAILURE : EXIT_SUCCESS;
+}

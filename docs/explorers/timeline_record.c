@@ -1,0 +1,183 @@
+/*
+ * Records what the threads of one block do. The linker replaces functions that the kernel calls
+ * with those here (--wrap). The checking build of a step calls the __tsan functions at each load
+ * and store; neither the lab nor that sanitizer's library is linked.
+ */
+#include <simt.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "timeline.h"
+
+extern _Thread_local unsigned char smem[];
+
+enum { MOST_SHARED = 227 << 10 };
+
+static struct {
+  bool recording, has_query, done;
+  unsigned block; /* whose records are in the log */
+  uint32_t place_in_q;
+  Range memory[SHARED];
+  Log log;
+} state;
+
+void record_block(const Range memory[SHARED], uint32_t place_in_q) {
+  memset(state.log.counts, 0, sizeof state.log.counts);
+  memcpy(state.memory, memory, sizeof state.memory);
+  state.place_in_q = place_in_q;
+  state.block = 0;
+  state.has_query = state.done = false;
+  state.recording = true;
+}
+
+const Log *recorded_block(void) {
+  state.recording = false;
+  return state.has_query ? &state.log : NULL;
+}
+
+/** Blocks run one after another, as SIMT_THREADS is 1. */
+static void change_block(unsigned block) {
+  state.block = block;
+  state.done = state.has_query;
+  if (!state.done) memset(state.log.counts, 0, sizeof state.log.counts);
+}
+
+static void append(Record record) {
+  const SimtThread *self = simt_self();
+  const unsigned thread = self->index.x;
+  Log *log = &state.log;
+  if (self->block->index.x != state.block) change_block(self->block->index.x);
+  if (state.done || thread >= MOST_THREADS) return;
+  if (log->counts[thread] == log->capacities[thread]) {
+    log->capacities[thread] = 2 * log->capacities[thread] + 1024;
+    log->records[thread] = realloc(log->records[thread], log->capacities[thread] * sizeof record);
+    if (log->records[thread] == NULL) abort();
+  }
+  log->records[thread][log->counts[thread]++] = record;
+  log->threads = (int)self->block->dim.x;
+  state.has_query |= record.memory == Q && record.place == state.place_in_q;
+}
+
+/** The memory and the place of an address; false if it is in none. */
+static bool find(const void *pointer, Record *record) {
+  const uint64_t address = (uintptr_t)pointer, in_shared = address - (uintptr_t)smem;
+  if (in_shared < MOST_SHARED) {
+    record->memory = SHARED;
+    record->place = (uint32_t)in_shared;
+    return true;
+  }
+  for (int i = 0; i < SHARED; i++) {
+    if (address < state.memory[i].begin || address >= state.memory[i].end) continue;
+    record->memory = (uint8_t)i;
+    record->place = (uint32_t)(address - state.memory[i].begin);
+    return true;
+  }
+  return false;
+}
+
+static void record_access(Action action, const void *pointer) {
+  Record record = {.action = action};
+  if (state.recording && find(pointer, &record)) append(record);
+}
+
+static void record_other(Action action, unsigned pending) {
+  if (!state.recording) return;
+  append((Record){.action = action, .memory = MEMORIES, .pending = (uint8_t)pending});
+}
+
+/* --- Functions of the CPU backend, and 2^x ---------------------------------------------------- */
+
+#define WRAP(result, name, ...)      \
+  result __real_##name(__VA_ARGS__); \
+  result __wrap_##name(__VA_ARGS__); \
+  result __wrap_##name(__VA_ARGS__)
+
+WRAP(void, simt_copy_async_16, void *shared, const void *global, unsigned source_bytes) {
+  Record record = {.action = COPY, .zeros = source_bytes == 0};
+  if (state.recording && find(shared, &record)) {
+    record.target = record.place;
+    if (find(global, &record)) append(record);
+  }
+  __real_simt_copy_async_16(shared, global, source_bytes);
+}
+
+WRAP(void, simt_commit_group, void) {
+  record_other(COMMIT, 0);
+  __real_simt_commit_group();
+}
+
+WRAP(void, simt_wait_group, unsigned still_pending) {
+  record_other(WAIT, still_pending);
+  __real_simt_wait_group(still_pending);
+}
+
+WRAP(unsigned, simt_barrier, int predicate) {
+  record_other(BARRIER, 0);
+  return __real_simt_barrier(predicate);
+}
+
+WRAP(SimtWords, simt_ldmatrix, const void *row, int matrices, bool transposed) {
+  record_access(LDMATRIX, row);
+  return __real_simt_ldmatrix(row, matrices, transposed);
+}
+
+WRAP(SimtFloats, simt_mma_m16n8k16, SimtFloats d, SimtWords a, uint32_t b0, uint32_t b1,
+     SimtElement element) {
+  record_other(MMA, 0);
+  return __real_simt_mma_m16n8k16(d, a, b0, b1, element);
+}
+
+WRAP(uint64_t, simt_shuffle, const SimtWarpOperation *shuffle, unsigned mask, uint64_t bits,
+     unsigned lane_argument, int width) {
+  record_other(SHUFFLE, 0);
+  return __real_simt_shuffle(shuffle, mask, bits, lane_argument, width);
+}
+
+WRAP(unsigned, simt_vote, const SimtWarpOperation *vote, unsigned mask, int predicate) {
+  record_other(VOTE, 0);
+  return __real_simt_vote(vote, mask, predicate);
+}
+
+WRAP(float, exp2f, float x) {
+  record_other(EXP, 0);
+  return __real_exp2f(x);
+}
+
+/* --- Loads and stores of the checking build --------------------------------------------------- */
+
+#define HOOK(name, action)          \
+  void name(const void *address);   \
+  void name(const void *address) {  \
+    record_access(action, address); \
+  }
+
+#define HOOKS(size)                       \
+  HOOK(__tsan_read##size, READ)           \
+  HOOK(__tsan_write##size, WRITE)         \
+  HOOK(__tsan_unaligned_read##size, READ) \
+  HOOK(__tsan_unaligned_write##size, WRITE)
+
+HOOKS(1)
+HOOKS(2)
+HOOKS(4)
+HOOKS(8)
+HOOKS(16)
+
+#define RANGE_HOOK(name, action)                \
+  void name(const void *address, size_t size);  \
+  void name(const void *address, size_t size) { \
+    (void)size;                                 \
+    record_access(action, address);             \
+  }
+
+RANGE_HOOK(__tsan_read_range, READ)
+RANGE_HOOK(__tsan_write_range, WRITE)
+
+void __tsan_init(void);
+void __tsan_init(void) {}
+
+/** Called for an index outside of an array. The tests of the lab say that there is none. */
+void __ubsan_handle_out_of_bounds(void);
+void __ubsan_handle_out_of_bounds(void) {
+  abort();
+}
