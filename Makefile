@@ -187,6 +187,7 @@ include common/simt/simt.mk
 endif
 include steps/steps.mk
 include plots/plots.mk
+include docs/docs.mk
 include tests/tests.mk
 
 # --- What must be there ----------------------------------------------------------------------------

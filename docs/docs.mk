@@ -1,0 +1,78 @@
+# The documentation site: the pages, the reference, the explorers.
+
+## make docs              the documentation site: build/docs/site/index.html
+## make pages             write speed, lab counts and options into the pages
+## make explorers         the interactive explorers of fragments, banks and pipelines: build/docs/explorers
+## make check-docs        look at the site with headless Chromium, and run the commands in the pages
+.PHONY: docs pages check-docs
+
+SITE := build/docs/site
+EXPLORERS := build/docs/explorers
+MATHJAX := /usr/share/javascript/mathjax
+
+docs: explorers
+	$(call recipe_needs,doxygen,doxygen)
+	@test -d /usr/share/doxygen-awesome-css -a -d $(MATHJAX) || \
+	  { echo "make docs: doxygen-awesome-css or libjs-mathjax is missing. Install them: make deps"; exit 1; }
+	$(Q)rm -rf $(SITE) && mkdir -p $(SITE)
+	$(Q)doxygen docs/Doxyfile
+	$(Q)cp -r docs/pictures $(SITE)/pictures && cp -r $(EXPLORERS) $(SITE)/explorers
+	$(Q)for part in MathJax.js config extensions jax/input jax/element jax/output/SVG/config.js \
+	    jax/output/SVG/jax.js jax/output/SVG/autoload jax/output/SVG/fonts/TeX; do \
+	  mkdir -p $(SITE)/mathjax/$$(dirname $$part) && \
+	  cp -r $(MATHJAX)/$$part $(SITE)/mathjax/$$(dirname $$part) || exit 1; done
+	@echo "docs: $(SITE)/index.html, $$(du -sh $(SITE) | cut -f1)"
+
+pages:
+	$(needs_packages)
+	@$(MAKE) BACKEND=cpu $(STEPS:%=build/cpu/%)
+	$(PYTHON) -m plots.figures.pages $(RESULTS)/h200 docs build/cpu
+
+check-docs: docs
+	@$(MAKE) --no-print-directory BACKEND=cpu $(STEPS:%=build/cpu/%)
+	@$(PYTHON) -c 'import playwright, pytest' 2>/dev/null || \
+	  { echo "check-docs: Python needs playwright and pytest. Install them: make deps"; exit 1; }
+	$(PYTHON) -m pytest -q -n 4 tests/docs
+
+# --- The explorers ----------------------------------------------------------------------------------
+
+.PHONY: explorers
+
+# Classic scripts and data in scripts, so that the pages work from file://.
+explorers:
+	@$(MAKE) --no-print-directory BACKEND=cpu $(EXPLORERS)/data/fragments.js $(EXPLORERS)/data/banks.js
+	$(Q)cp docs/explorers/*.html docs/explorers/*.css docs/explorers/*.js $(EXPLORERS)
+	@echo "explorers: fragments.html, banks.html and timeline.html in $(EXPLORERS)"
+
+ifeq ($(BACKEND),cpu)
+
+EXPLORER_OBJECTS := $(patsubst docs/explorers/%.cu,$(BUILD)/explorers/%.o,$(wildcard docs/explorers/*.cu))
+EXPLORED_STEPS := step02b step02c step03 step04 step05
+
+# It is included by access.cu, and has the descriptor `step`.
+$(BUILD)/explorers/step06.cuh: $(call sources_of,step06) $(REWRITER)
+	@mkdir -p $(@D)
+	$(Q)$(REWRITER) $(call source_of,step06) > $@
+
+# Of the other steps the checking builds, each descriptor by its own name.
+$(EXPLORED_STEPS:%=$(BUILD)/explorers/%.o): $(BUILD)/explorers/%.o: $$(call checked_object,$$*)
+	@mkdir -p $(@D)
+	$(Q)$(OBJCOPY) --redefine-sym step_checked=$*_checked $< $@
+
+$(EXPLORER_OBJECTS): $(BUILD)/explorers/%.o: docs/explorers/%.cu $(BUILD)/explorers/step06.cuh $(REWRITER) $(BUILD)/flags
+	$(compile_cu)
+
+$(EXPLORER_OBJECTS): private SIMT_FLAGS += -Idocs/explorers -I$(BUILD)/explorers
+$(BUILD)/explorers/access.o: private SIMT_FLAGS += $(CHECKING)
+
+$(BUILD)/explorers/explorer_data: $(EXPLORER_OBJECTS) $(EXPLORED_STEPS:%=$(BUILD)/explorers/%.o) \
+    $(SIMT_OBJECTS) $(LAB_OBJECTS)
+	$(call link_program)
+
+$(EXPLORERS)/data/%.js: $(BUILD)/explorers/explorer_data
+	@mkdir -p $(@D)
+	$(Q)$< $* > $@
+
+endif
+
+include docs/explorers/explorers.mk

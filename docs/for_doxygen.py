@@ -1,0 +1,128 @@
+"""Prints a file as Doxygen understands it; Doxygen calls this for each: INPUT_FILTER in Doxyfile.
+
+Pages are Markdown as repositories show it. Of a step only the comment at its head is documentation;
+the site shows the rest as source. In headers, the comment after `int a, b;` is that of both.
+
+Usage: for_doxygen.py PAGE.md|STEP.cu|HEADER.h|HEADER.cuh
+"""
+
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+SOURCES = re.compile(r"^(steps/|common/device/).*\.(cu|cuh)$|^common/attention\.h$")
+# Pages with tables of contents: the site's tree has the pages that their lists link below them.
+CONTENTS = ("README.md", "steps.md", "primers.md", "reference.md")
+# `int a, *b, c[2]; /**< what they are */`
+MEMBERS = re.compile(r"^( +)((?:const )?\w+) ((?:\*?\w+(?:\[\w+\])?, )+\*?\w+(?:\[\w+\])?);[ \n]+"
+                     r"(/\*\*<(?:[^*]|\*(?!/))*\*/)", re.MULTILINE)
+REGION = re.compile(r"^\[(\S+), region (\w+)\]\(\S+\)$")
+
+
+def slug(heading: str) -> str:
+    """The anchor that GitHub gives to a heading."""
+    text = re.sub(r"[`*]|\[([^\]]*)\]\([^)]*\)", r"\1", heading).strip().lower()
+    return re.sub(r"[^\w\- ]", "", text).replace(" ", "-")
+
+
+def label(page: Path, anchor: str = "") -> str:
+    """The label of a page or, with an anchor, of one of its headings."""
+    name = "index" if page.name == "README.md" else page.stem.lower()
+    return f"{name}_{anchor}" if anchor else name
+
+
+def link(page: Path, line: str, text: str, target: str) -> str:
+    """A link in a line of a page. Files that are not part of the site become plain text."""
+    if re.match(r"https?:", target):
+        return f"[{text}]({target})"
+    path, _, anchor = target.partition("#")
+    file = (page.parent / path).resolve() if path else page
+    if file.suffix == ".md" and (file.parent == ROOT or ROOT / "docs" in file.parents):
+        if page.name in CONTENTS and line.startswith("- [") and not anchor:
+            return f"@subpage {label(file)} \"{text}\""
+        return f"[{text}](@ref {label(file, anchor)})"
+    if file.suffix in (".html", ".ipynb"):
+        return f"<a href=\"{file.relative_to(ROOT / 'docs')}\">{text}</a>"
+    relative = file.relative_to(ROOT).as_posix()
+    return f"[{text}](@ref {file.name})" if SOURCES.match(relative) else text
+
+
+def html(text: str) -> str:
+    return f"\\htmlonly {text} \\endhtmlonly"
+
+
+def convert(page: Path, text: str) -> str:
+    def image(match: re.Match) -> str:
+        source = (page.parent / match[2]).resolve().relative_to(ROOT / "docs").as_posix()
+        return html(f'<img class="picture" src="{source}" alt="{match[1]}">')
+
+    def inline(line: str) -> str:
+        line = re.sub(r"\$`([^`]*)`\$", lambda m: f"\\f$ {m[1]} \\f$", line)
+        parts = re.split(r"(`[^`]*`)", line)  # no pictures in code
+        for i in range(0, len(parts), 2):
+            parts[i] = re.sub(r"!\[([^\]]*)\]\(([^)\s]+)\)", image, parts[i])
+        line = "".join(parts)
+        return re.sub(r"(?<!!)\[((?:[^\[\]`]|`[^`]*`)+)\]\(([^)\s]+)\)",
+                      lambda m: link(page, line, m[1], m[2]), line)
+
+    lines, fence, margin, item = [], "", "", False
+    source = iter(join_links(text).split("\n"))
+    for line in source:
+        mark = re.match(r"^\s*(`{3,})\s*(\w*)", line)
+        if fence:
+            if mark and not mark[2]:
+                line, fence = ("\\f]" if fence == "math" else line), ""
+        elif mark:
+            fence = mark[2] or "text"
+            line = "\\f[" if fence == "math" else line
+        elif line.startswith("<picture"):
+            block = [line]
+            while not block[-1].startswith("</picture"):
+                block.append(next(source))
+            line = html(" ".join(block).replace('"docs/', '"'))
+        elif re.match(r"^\s*</?(details|summary)", line):
+            # An answer belongs to the question before it, an item of a list.
+            margin = "   " if item and line.startswith("<details") else margin
+            line = html(line.strip())
+        elif match := re.match(r"^(#{1,4}) (.*)$", line):
+            anchor = slug(match[2]) if len(match[1]) > 1 else ""
+            name = label(page, anchor)
+            line = f"{match[1]} {inline(match[2])}" + (f" {{#{name}}}" if name != "index" else "")
+        elif match := REGION.match(line):
+            line = f"\\snippet{{lineno}} {match[1]} {match[2]}"
+        else:
+            line = inline(line)
+        lines.append((margin + line).rstrip())
+        if "</details>" in line:
+            margin = ""
+        elif re.match(r"(\d+\.|-) ", line) or (not margin and re.match(r"[^\s\\]", line)):
+            item = bool(re.match(r"(\d+\.|-) ", line))
+    return "\n".join(lines)
+
+
+def split_members(text: str) -> str:
+    """A header with one declaration of a member each, with comments on specialisations, and without
+    the macro against reading it twice, which needs no comment."""
+    def split(match: re.Match) -> str:
+        indent, kind, names, comment = match.groups()
+        return indent + " ".join(f"{kind} {name.strip()}; {comment}" for name in names.split(","))
+
+    text = MEMBERS.sub(split, text)
+    text = re.sub(r"^#ifndef (\w+)\n#define \1\n", "#if 1\n\n", text, flags=re.MULTILINE)
+    return re.sub(r"^template <>", "/** As declared above, for one type. */ template <>", text,
+                  flags=re.MULTILINE)
+
+
+def join_links(text: str) -> str:
+    """A link whose text is broken over two lines, on one line."""
+    return re.sub(r"\[([^\]\n`]*)\n\s*([^\]\n`]*)\]\(", r"[\1 \2](", text)
+
+
+if __name__ == "__main__":
+    this = Path(sys.argv[1]).resolve()
+    content = this.read_text()
+    if this.suffix == ".md":
+        print(convert(this, content), end="")
+    else:
+        print(content.split("*/")[0] + "*/" if this.suffix == ".cu" else split_members(content))

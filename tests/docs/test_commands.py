@@ -1,0 +1,34 @@
+"""The commands in the README and in the pages, in blocks of the language sh, run as they are."""
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.docs.browser import ROOT
+
+LONGEST_S = 60  # of a block
+BLOCK = re.compile(r"^```sh\n(.*?)^```", re.MULTILINE | re.DOTALL)
+PAGES = [path for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+         if BLOCK.search(path.read_text())]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=[page.stem for page in PAGES])
+def test_commands_run(page: Path, tmp_path: Path) -> None:
+    """The blocks of a page, one after the other, in a copy of the tree with its build."""
+    for path in ROOT.iterdir():
+        if path.name == "build":
+            subprocess.run(["cp", "-rl", path, tmp_path / "build"], check=True)
+        elif not re.fullmatch(r"step\d.*|\.git|\.venv|__pycache__|\.pytest_cache", path.name):
+            (tmp_path / path.name).symlink_to(path)
+    text = page.read_text()
+    for match in BLOCK.finditer(text):
+        done = subprocess.run(["bash", "-euo", "pipefail", "-c", match[1]], cwd=tmp_path,
+                              capture_output=True, text=True, timeout=LONGEST_S, check=False,
+                              env={"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": str(tmp_path),
+                                   "BACKEND": "cpu", "WERROR": os.environ.get("WERROR", "0")})
+        line = text[:match.start()].count("\n") + 2
+        assert done.returncode == 0, (f"{page.name}:{line}\n{done.stdout[-1500:]}\n"
+                                      f"{done.stderr[-1500:]}")
