@@ -8,6 +8,7 @@
 
 SITE := build/docs/site
 EXPLORERS := build/docs/explorers
+DATA := $(EXPLORERS)/data/fragments.js $(EXPLORERS)/data/banks.js $(EXPLORERS)/data/timeline.js
 MATHJAX := /usr/share/javascript/mathjax
 
 docs: explorers
@@ -29,7 +30,7 @@ pages:
 	$(PYTHON) -m plots.figures.pages $(RESULTS)/h200 docs build/cpu
 
 check-docs: docs
-	@$(MAKE) --no-print-directory BACKEND=cpu $(STEPS:%=build/cpu/%)
+	@$(MAKE) --no-print-directory $(JOBS) BACKEND=cpu $(STEPS:%=build/cpu/%)
 	@$(PYTHON) -c 'import playwright, pytest' 2>/dev/null || \
 	  { echo "check-docs: Python needs playwright and pytest. Install them: make deps"; exit 1; }
 	$(PYTHON) -m pytest -q -n 4 tests/docs
@@ -40,7 +41,7 @@ check-docs: docs
 
 # Classic scripts and data in scripts, so that the pages work from file://.
 explorers:
-	@$(MAKE) --no-print-directory BACKEND=cpu $(EXPLORERS)/data/fragments.js $(EXPLORERS)/data/banks.js
+	@$(MAKE) --no-print-directory $(JOBS) BACKEND=cpu $(DATA)
 	$(Q)cp docs/explorers/*.html docs/explorers/*.css docs/explorers/*.js $(EXPLORERS)
 	@echo "explorers: fragments.html, banks.html and timeline.html in $(EXPLORERS)"
 
@@ -69,7 +70,7 @@ $(BUILD)/explorers/explorer_data: $(EXPLORER_OBJECTS) $(EXPLORED_STEPS:%=$(BUILD
     $(SIMT_OBJECTS) $(LAB_OBJECTS)
 	$(call link_program)
 
-$(EXPLORERS)/data/%.js: $(BUILD)/explorers/explorer_data
+$(EXPLORERS)/data/fragments.js $(EXPLORERS)/data/banks.js: $(EXPLORERS)/data/%.js: $(BUILD)/explorers/explorer_data
 	@mkdir -p $(@D)
 	$(Q)$< $* > $@
 

@@ -1,13 +1,6 @@
 # The data of the timeline: a program for each step, which prints the events of a warp. See timeline.h.
 
-TIMELINE := $(EXPLORERS)/data/timeline.js
 TIMELINE_STEPS := step02 step02b step02c step03 step04 step05 step06
-
-.PHONY: timeline-data
-explorers: timeline-data
-
-timeline-data:
-	@$(MAKE) --no-print-directory BACKEND=cpu $(TIMELINE)
 
 ifeq ($(BACKEND),cpu)
 
@@ -25,7 +18,7 @@ $(TIMELINE_PROGRAMS): $(BUILD)/explorers/timeline_%: $(TIMELINE_OBJECTS) $$(call
     $$(call checked_object,$$*) $(BUILD)/plain/libhost.a $(SIMT_OBJECTS)
 	$(call link_program,$(TIMELINE_WRAPS:%=-Wl$(comma)--wrap=%))
 
-$(TIMELINE): $(TIMELINE_PROGRAMS)
+$(EXPLORERS)/data/timeline.js: $(TIMELINE_PROGRAMS)
 	@mkdir -p $(@D)
 	$(Q){ echo 'const TIMELINE = {"steps": ['; before=; \
 	  for program in $^; do echo "$$before"; $$program || exit 1; before=,; done; echo ']};'; } > $@
