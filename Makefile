@@ -21,7 +21,7 @@ V ?= 0
 WERROR ?= 0
 
 # Without a GPU to ask: every generation since Turing that nvcc knows.
-ALL_ARCHS = $(filter sm_75 sm_80 sm_86 sm_89 sm_90 sm_100 sm_120,$(shell $(NVCC) --list-gpu-code))
+ALL_ARCHS = $(filter sm_75 sm_80 sm_86 sm_89 sm_90 sm_100 sm_120,$(shell $(NVCC) --list-gpu-code 2>/dev/null))
 ARCH ?= $(or $(GPU_ARCH),$(ALL_ARCHS))
 # Oldest first, whatever the order they were given in.
 override ARCH := $(shell printf '%s\n' $(ARCH) | sort -Vu)

@@ -4,6 +4,10 @@ Pages are Markdown as repositories show it. Of a step only the comment at its he
 the site shows the rest as source. In headers, the comment after `int a, b;` is that of both.
 
 Usage: for_doxygen.py PAGE.md|STEP.cu|HEADER.h|HEADER.cuh
+       for_doxygen.py --unlink SITE
+
+Doxygen finds a name in a listing without its scope. The second form removes links from names that
+the step itself defines and from members, as these may be others of the same name.
 """
 
 import re
@@ -119,7 +123,24 @@ def join_links(text: str) -> str:
     return re.sub(r"\[([^\]\n`]*)\n\s*([^\]\n`]*)\]\(", r"[\1 \2](", text)
 
 
+DEFINED = re.compile(r"(?:__device__|__global__|\bstatic|\bconstexpr|\bstruct|\benum|#define)\b[^;(={]*?"
+                     r"(\w+)(?:\[[^\]]*\])*\s*[(={]")
+CODE_LINK = re.compile(r'(\.|-&gt;)?<a class="code [^>]*>(\w+)</a>')
+
+
+def unlink(site: Path) -> None:
+    for step in (ROOT / "steps").glob("step*.cu"):
+        text = step.read_text()
+        own = {*DEFINED.findall(text), *re.findall(r"(?:int|typename) (\w+)(?=[,>])", text)}
+        source = step.name.replace("_", "__").replace(".", "_8") + "_source"
+        for page in (site / f"{name}.html" for name in (step.stem.split("_")[0], source)):
+            page.write_text(CODE_LINK.sub(lambda link: f"{link[1] or ''}{link[2]}" if link[1]
+                                          or link[2] in own else link[0], page.read_text()))
+
+
 if __name__ == "__main__":
+    if sys.argv[1] == "--unlink":
+        sys.exit(unlink(Path(sys.argv[2])))
     this = Path(sys.argv[1]).resolve()
     content = this.read_text()
     if this.suffix == ".md":

@@ -47,13 +47,13 @@ __device__ float element_or_zero(const T *matrix, int64_t row_stride, int row, i
 }
 // [element_or_zero]
 
+// [scores_indices]
 /**
  * S[head][q][k] = scale * Q[q] . K[k]. S is in the workspace, [heads][q_len][kv_len]. A thread
  * block computes TILE x TILE entries and loops over the head dimension, TILE columns at a time.
  */
 template <typename T>
 __global__ void __launch_bounds__(TILE *TILE) scores_kernel(Problem p, Tensors t, int first_head) {
-  // [scores_indices]
   __shared__ float q_shared[TILE][TILE];
   __shared__ float k_shared[TILE][TILE + 1];  // +1: a warp reads a column, one row a lane
 
@@ -68,11 +68,12 @@ __global__ void __launch_bounds__(TILE *TILE) scores_kernel(Problem p, Tensors t
   // If no query of this tile attends any of its keys, these entries are never read.
   const int last_q = min(first_q + TILE, p.q_len) - 1;
   if (first_k >= attended_keys(p, last_q)) return;
-  // [scores_indices]
 
   const HeadOffsets at = head_offsets(p, first_head + head);
   const T *q_global = (const T *)t.q + at.q;
   const T *k_global = (const T *)t.k + at.k;
+  // [scores_indices]
+
   // [scores_loop]
   float s = 0.0f;
   for (int d = 0; d < p.head_dim; d += TILE) {
@@ -94,13 +95,13 @@ __global__ void __launch_bounds__(TILE *TILE) scores_kernel(Problem p, Tensors t
   // [scores_loop]
 }
 
+// [softmax_max]
 /**
  * P = softmax(S) in place; one warp per row, each lane takes every 32nd entry. Masked entries are
  * neither read nor written.
  */
 __global__ void __launch_bounds__(ROWS_PER_BLOCK *WARP_SIZE)
     softmax_kernel(Problem p, Tensors t, int first_head) {
-  // [softmax_max]
   const int lane = threadIdx.x;
   const int q = blockIdx.x * ROWS_PER_BLOCK + threadIdx.y;
   // The whole warp returns, so the shuffles below have all 32 lanes.
@@ -130,6 +131,7 @@ __global__ void __launch_bounds__(ROWS_PER_BLOCK *WARP_SIZE)
   // [softmax_probs]
 }
 
+// [output_loop]
 /**
  * O[head][q][d] = sum over k of P[head][q][k] * V[k][d]. Like the product for S: TILE x TILE
  * entries of O per thread block, and a loop over the keys, TILE at a time.
@@ -149,7 +151,6 @@ __global__ void __launch_bounds__(TILE *TILE) output_kernel(Problem p, Tensors t
   const int q = first_q + row;
   const int d = first_d + lane;
 
-  // [output_loop]
   const HeadOffsets at = head_offsets(p, first_head + head);
   const float *p_row = (float *)t.workspace + ((int64_t)head * p.q_len + q) * p.kv_len;
   const T *v_global = (const T *)t.v + at.v;
@@ -171,9 +172,10 @@ __global__ void __launch_bounds__(TILE *TILE) output_kernel(Problem p, Tensors t
   if (q < p.q_len && d < p.head_dim) {
     ((T *)t.o)[at.o + q * p.o_strides.row + d] = from_float<T>(o);
   }
-  // [output_loop]
 }
+// [output_loop]
 
+// [forward]
 static constexpr Kernel SCORES[] = {scores_kernel<__half>, scores_kernel<__nv_bfloat16>};
 static constexpr Kernel OUTPUT[] = {output_kernel<__half>, output_kernel<__nv_bfloat16>};
 
@@ -186,7 +188,6 @@ static void describe(const Problem *p, int heads, Description *d) {
   d->launches[2] = {"output", (void *)OUTPUT[p->dtype], grid(p->q_len, p->head_dim, heads), tile};
 }
 
-// [forward]
 static cudaError_t forward(const Problem *p, const Tensors *t, int heads, cudaStream_t stream) {
   Description d;
   for (int first = 0, all = p->batch * p->q_heads; first < all; first += heads) {

@@ -61,7 +61,7 @@ __device__ __forceinline__ bool takes_vectors(const void *tensor, const Strides 
 
 // [load_tile]
 /**
- * Copies rows first .. first + TILE_ROWS - 1 of a [rows][head_dim] matrix to shared memory as fp32.
+ * Copies rows first to first + TILE_ROWS - 1 of a [rows][head_dim] matrix to shared memory as fp32.
  * Elements past the last row or column become 0, so that they add nothing to any product. (Keys
  * past the last one still need the mask: their score would be 0.)
  */
@@ -121,6 +121,7 @@ __device__ __forceinline__ void multiply_qk(float (&s)[ROWS][Tiles::KEYS], const
 }
 // [multiply_qk]
 
+// [update_softmax]
 /**
  * Replaces the scores of one row by unnormalised probabilities 2^(scale_log2 s - m), writes them to
  * `p_row`, and updates m, l and O.
@@ -131,7 +132,6 @@ template <int KEYS, int CHUNKS>
 __device__ __forceinline__ void update_softmax(float (&s)[KEYS], int keys, float scale_log2,
                                                float *p_row, int lane, float &m, float &l,
                                                float (&o)[CHUNKS][4]) {
-  // [update_softmax]
   float row_max = m;
 #pragma unroll
   for (int j = 0; j < KEYS; j++) {
@@ -156,9 +156,10 @@ __device__ __forceinline__ void update_softmax(float (&s)[KEYS], int keys, float
 #pragma unroll
     for (int x = 0; x < 4; x++) o[c][x] *= rescale;
   }
-  // [update_softmax]
 }
+// [update_softmax]
 
+// [multiply_pv]
 /**
  * O += P V for this thread's rows and columns. With MASKED, row i uses only the first keys[i] keys
  * of the tile: masked keys have probability 0, but V may hold NaN there, and 0 * NaN is NaN.
@@ -167,7 +168,6 @@ template <bool MASKED, typename Tiles>
 __device__ __forceinline__ void multiply_pv(float (&o)[ROWS][Tiles::CHUNKS][4], const Tiles &tiles,
                                             const int (&keys)[ROWS], int row, int lane) {
   constexpr int BLOCK_N = LANES * Tiles::KEYS;
-  // [multiply_pv]
 #pragma unroll 2
   for (int key = 0; key < BLOCK_N; key += 4) {
     float probs[ROWS][4];
@@ -193,8 +193,8 @@ __device__ __forceinline__ void multiply_pv(float (&o)[ROWS][Tiles::CHUNKS][4], 
       }
     }
   }
-  // [multiply_pv]
 }
+// [multiply_pv]
 
 /** Multiplies one row of this thread's part of O by `factor`, rounds it and stores it. */
 template <int CHUNKS, typename T>
@@ -217,6 +217,7 @@ __device__ void store_row(T *o_row, const float (&o)[CHUNKS][4], float factor, i
   }
 }
 
+// [thread_block]
 /**
  * The whole forward pass: one thread block for BLOCK_M queries of one head. HEAD_DIM is the head
  * dimension rounded up to one of CONFIGS; columns past p.head_dim are zero in shared memory
@@ -240,12 +241,13 @@ __global__ void __launch_bounds__(LANES *BLOCK_M / ROWS, 1) attention_kernel(Pro
 
   const int lane = threadIdx.x % LANES;  // 0 to 7, among the lanes that share these rows
   const int row = threadIdx.x / LANES;
+  // [thread_block]
 
+  // [state]
   load_tile<BLOCK_M, HEAD_DIM, Tiles::THREADS>(tiles.q, q_global, p.q_strides.row, first_q, p.q_len,
                                                p.head_dim,
                                                takes_vectors(t.q, p.q_strides, p.head_dim));
 
-  // [state]
   float m[ROWS];                         // running maximum of score * scale * log2(e)
   float l[ROWS];                         // running sum of 2^(score - m), this thread's keys only
   float o[ROWS][Tiles::CHUNKS][4] = {};  // running sum of 2^(score - m) * V
@@ -310,6 +312,7 @@ template <typename T, int HEAD_DIM, int BLOCK_M, int BLOCK_N,
           typename Tiles = SharedTiles<HEAD_DIM, BLOCK_M, BLOCK_N>>
 constexpr auto CONFIG = make_config<T, HEAD_DIM, Tiles>(
     attention_kernel<T, HEAD_DIM, BLOCK_M, BLOCK_N>, Tiles::THREADS, sizeof(Tiles), CEILING_FFMA);
+// [configs]
 static constexpr KernelConfig<> CONFIGS[] = {  // the smaller tiles fit GPUs with 64 KiB per block
     CONFIG<__half, 32, 64, 32>,  CONFIG<__nv_bfloat16, 32, 64, 32>,
     CONFIG<__half, 64, 64, 32>,  CONFIG<__nv_bfloat16, 64, 64, 32>,
@@ -318,6 +321,7 @@ static constexpr KernelConfig<> CONFIGS[] = {  // the smaller tiles fit GPUs wit
     CONFIG<__half, 128, 32, 32>, CONFIG<__nv_bfloat16, 128, 32, 32>,
     CONFIG<__half, 256, 64, 32>, CONFIG<__nv_bfloat16, 256, 64, 32>,
     CONFIG<__half, 256, 16, 16>, CONFIG<__nv_bfloat16, 256, 16, 16>};
+// [configs]
 
 static cudaError_t forward(const Problem *p, const Tensors *t, int, cudaStream_t stream) {
   const auto *config = find_config<CONFIGS>(p);

@@ -36,10 +36,10 @@
 #include "device/ptx.cuh"
 #include "device/warp.cuh"
 
+// [tile_sizes]
 constexpr int WARPS = 4;
 constexpr int THREADS = WARPS * WARP_SIZE;
 
-// [tile_sizes]
 /** Elements from one row of a tile in shared memory to the next: 16 bytes of padding let the rows
  * that a load of a fragment reads together (8 of Q or K, 4 of V) start in different banks. */
 template <int HEAD_DIM>
@@ -55,7 +55,7 @@ struct Tiles {
 // [tile_sizes]
 
 /**
- * Copies rows first .. first + ROWS - 1 of a [rows][HEAD_DIM] matrix to shared memory, 16 bytes per
+ * Copies rows first to first + ROWS - 1 of a [rows][HEAD_DIM] matrix to shared memory, 16 bytes per
  * thread and iteration. Rows past the end become zero, so that they add nothing to any product.
  */
 template <int HEAD_DIM, int ROWS, typename T>
@@ -138,11 +138,11 @@ __device__ __forceinline__ void apply_mask(float (&s)[N_TILES][4], const Problem
 }
 // [mask_rows]
 
+// [softmax_rows]
 /** Replaces scores by unnormalised probabilities 2^(scale_log2 s - m) and updates m, l and O. */
 template <int N_TILES, int O_TILES>
 __device__ __forceinline__ void update_softmax(float (&s)[N_TILES][4], float (&m)[2], float (&l)[2],
                                                float (&o)[O_TILES][4], float scale_log2) {
-  // [softmax_rows]
 #pragma unroll
   for (int half = 0; half < 2; half++) {
     float row_max = -INFINITY;
@@ -172,8 +172,8 @@ __device__ __forceinline__ void update_softmax(float (&s)[N_TILES][4], float (&m
       o[n][2 * half + 1] *= rescale;
     }
   }
-  // [softmax_rows]
 }
+// [softmax_rows]
 
 // [output_mma]
 /** Two values, rounded to T, as one register of a fragment: `low` in the lower half. */
@@ -232,6 +232,7 @@ __device__ __forceinline__ void store_rows(const float (&o)[HEAD_DIM / 8][4], co
 }
 // [store_fragments]
 
+// [tile_loop]
 /** The whole forward pass: one thread block for BLOCK_M queries of one head. */
 template <typename T, int HEAD_DIM>
 __global__ void __launch_bounds__(THREADS) attention_kernel(Problem p, Tensors t) {
@@ -253,7 +254,6 @@ __global__ void __launch_bounds__(THREADS) attention_kernel(Problem p, Tensors t
   const int warp_row = threadIdx.x / WARP_SIZE * 16;
   T *q_warp = q_shared + warp_row * SMEM_STRIDE<HEAD_DIM>;
 
-  // [tile_loop]
   // Index 0 belongs to row g of this warp, index 1 to row g + 8.
   float m[2] = {-INFINITY, -INFINITY};  // running maximum of score * scale * log2(e)
   float l[2] = {0.0f, 0.0f};            // running sum of the probabilities of this lane's keys

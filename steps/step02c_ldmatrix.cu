@@ -111,6 +111,7 @@ __device__ __forceinline__ void multiply_pv(float (&o)[M_TILES][HEAD_DIM / 8][4]
 }
 // [output_ldmatrix]
 
+// [collect_rows]
 /**
  * Divides O by l and stores this warp's rows of O and LSE; its first row is query `first`. The rows
  * are collected in `o_warp`, shared memory of this warp alone, so that a lane stores 16 bytes at a
@@ -123,7 +124,6 @@ __device__ __forceinline__ void store_rows(const float (&o)[M_TILES][HEAD_DIM / 
                                            int64_t row_stride, float *lse_global, int first,
                                            int rows) {
   const int lane = threadIdx.x % WARP_SIZE;
-  // [collect_rows]
 #pragma unroll
   for (int i = 0; i < M_TILES; i++) {
 #pragma unroll
@@ -181,6 +181,7 @@ __global__ void __launch_bounds__(THREADS) attention_kernel(Problem p, Tensors t
   const T *k_global = (const T *)t.k + at.k;
   const T *v_global = (const T *)t.v + at.v;
 
+  // [warp_rows]
   const int warp_row = threadIdx.x / WARP_SIZE * Tile::WARP_ROWS;
   T *q_warp = q_shared + warp_row * SMEM_STRIDE<HEAD_DIM>;
 
@@ -188,6 +189,7 @@ __global__ void __launch_bounds__(THREADS) attention_kernel(Problem p, Tensors t
   float m[M_TILES][2];  // running maximum of score * scale * log2(e)
   float l[M_TILES][2];  // running sum of the probabilities of this lane's keys
   float o[M_TILES][HEAD_DIM / 8][4] = {};
+  // [warp_rows]
 #pragma unroll
   for (int i = 0; i < M_TILES; i++) {
 #pragma unroll
@@ -201,6 +203,7 @@ __global__ void __launch_bounds__(THREADS) attention_kernel(Problem p, Tensors t
   // Every row attends the keys before this one, so their scores need no mask.
   const int unmasked_end = attended_keys(p, first_q);
 
+  // [reuse_q]
   load_tile<HEAD_DIM, Tile::BLOCK_M, THREADS>(q_shared, q_global, p.q_strides.row, first_q,
                                               p.q_len);
 
@@ -220,8 +223,8 @@ __global__ void __launch_bounds__(THREADS) attention_kernel(Problem p, Tensors t
     multiply_pv<T, HEAD_DIM>(o, s, v_shared);
   }
 
-  // [reuse_q]
-  // Other lanes may still read Q or, if the loop did not run, write it. O goes to the same memory.
+  // O goes to the memory of Q. Other lanes of the warp may still read it; if the loop did not run,
+  // other warps may still write it.
   __syncthreads();
   store_rows<T, HEAD_DIM>(o, m, l, q_warp, (T *)t.o + at.o, p.o_strides.row, t.lse + at.lse,
                           first_q + warp_row, p.q_len);

@@ -47,7 +47,7 @@ struct Tiles {
 
 // [copy_tile]
 /**
- * Starts copying rows first .. first + ROWS - 1 of a [rows][HEAD_DIM] matrix to shared memory. Rows
+ * Starts copying rows first to first + ROWS - 1 of a [rows][HEAD_DIM] matrix to shared memory. Rows
  * past the end become zero, so that they add nothing to any product.
  */
 template <int HEAD_DIM, int ROWS, int THREADS, typename T>
@@ -71,7 +71,7 @@ template <typename T, int HEAD_DIM>
 __global__ void __launch_bounds__(THREADS) attention_kernel(Problem p, Tensors t) {
   using Tile = Tiles<HEAD_DIM>;
   constexpr int M_TILES = Tile::M_TILES;
-
+  // [buffers]
   extern __shared__ __align__(16) unsigned char smem[];
   T *q_shared = (T *)smem;
   T *kv_shared = q_shared + Tile::BLOCK_M * SMEM_STRIDE<HEAD_DIM>;
@@ -86,7 +86,7 @@ __global__ void __launch_bounds__(THREADS) attention_kernel(Problem p, Tensors t
 
   const int warp_row = threadIdx.x / WARP_SIZE * Tile::WARP_ROWS;
   T *q_warp = q_shared + warp_row * SMEM_STRIDE<HEAD_DIM>;
-
+  // [buffers]
   // [i][0] belongs to row g of 16-row tile i, [i][1] to row g + 8.
   float m[M_TILES][2];  // running maximum of score * scale * log2(e)
   float l[M_TILES][2];  // running sum of the probabilities of this lane's keys
@@ -110,8 +110,8 @@ __global__ void __launch_bounds__(THREADS) attention_kernel(Problem p, Tensors t
   cp_async_commit();
   // [first_copy]
 
+  // [copy_k]
   for (int first_key = 0; first_key < key_end; first_key += Tile::BLOCK_N) {
-    // [copy_k]
     copy_tile<HEAD_DIM, Tile::BLOCK_N, THREADS>(kv_shared, k_global, p.k_strides.row, first_key,
                                                 p.kv_len);
     cp_async_commit();

@@ -3,8 +3,8 @@
  * Step 04: prefetch, with a buffer for K and another for V.
  *
  * The idea: loads for later work overlap the compute at hand. V of this tile is copied during
- * Q K^T, and K of the next tile during the softmax and P V. Each wait names the copies that are
- * needed now and leaves later ones in flight.
+ * Q K^T and the softmax, and K of the next tile during the softmax and P V. A wait covers the
+ * copies that are needed now and leaves later ones in flight.
  *
  * What changed since step 03: two buffers instead of one, and the order of copies and waits in the
  * loop. copy_tile() is in device/copy_tile.cuh; every other line is the same (`make diff04`).
@@ -86,14 +86,14 @@ __global__ void __launch_bounds__(THREADS) attention_kernel(Problem p, Tensors t
   cp_async_commit();  // Q and the first K
   // [first_group]
 
+  // [copy_v]
   for (int first_key = 0; first_key < key_end; first_key += Tile::BLOCK_N) {
-    // [copy_v]
     cp_async_wait<0>();  // K of this tile: nothing else is in flight
     __syncthreads();     // all threads' copies are visible, and all warps have read the previous V
 
     copy_tile<HEAD_DIM, Tile::BLOCK_N, THREADS>(v_shared, v_global, p.v_strides.row, first_key,
                                                 p.kv_len);
-    cp_async_commit();  // V of this tile is copied during Q K^T
+    cp_async_commit();  // V of this tile is copied during Q K^T and the softmax
     // [copy_v]
 
     // [next_k]

@@ -85,6 +85,7 @@ __device__ __forceinline__ void apply_bitmask(float (&s)[M_TILES][N_TILES][4],
 }
 // [apply_bits]
 
+// [find_row]
 /** The whole forward pass: one thread block for BLOCK_M queries of one head. */
 template <typename T, int HEAD_DIM, int M_TILES, bool SHARED_KV>
 __global__ void __launch_bounds__(THREADS) attention_kernel(Problem p, Tensors t, TileLists lists) {
@@ -95,7 +96,6 @@ __global__ void __launch_bounds__(THREADS) attention_kernel(Problem p, Tensors t
   T *k_shared = q_shared + Tile::BLOCK_M * SMEM_STRIDE<HEAD_DIM>;
   T *v_shared = SHARED_KV ? k_shared : k_shared + Tile::BLOCK_N * SMEM_STRIDE<HEAD_DIM>;
 
-  // [find_row]
   const BlockRow row = row_of_block(p, lists, blockIdx.x);
   const int head = row.head;
   const int list = list_of_head(lists, head / p.q_heads, head % p.q_heads) * lists.q_tiles;
@@ -138,6 +138,7 @@ __global__ void __launch_bounds__(THREADS) attention_kernel(Problem p, Tensors t
   cp_async_commit();  // Q and, with separate buffers, the first K
   // [first_copies]
 
+  // [next_entry]
   for (int i = 0; i < own.tile_count; i++) {
     if (SHARED_KV) {
       copy_tile<HEAD_DIM, Tile::BLOCK_N, THREADS>(k_shared, k_global, p.k_strides.row,
@@ -150,10 +151,9 @@ __global__ void __launch_bounds__(THREADS) attention_kernel(Problem p, Tensors t
     if (!SHARED_KV) {
       copy_tile<HEAD_DIM, Tile::BLOCK_N, THREADS>(v_shared, v_global, p.v_strides.row,
                                                   tile.first_key, p.kv_len);
-      cp_async_commit();  // V of this tile is copied during Q K^T
+      cp_async_commit();  // V of this tile is copied during Q K^T and the softmax
     }
 
-    // [next_entry]
     float s[M_TILES][Tile::BLOCK_N / 8][4] = {};
     multiply_qk<T, HEAD_DIM>(s, q_warp, k_shared);
     // The bits of a PARTIAL tile and the next entry of the list are loaded before the barrier and
@@ -186,7 +186,6 @@ __global__ void __launch_bounds__(THREADS) attention_kernel(Problem p, Tensors t
       if (tile.mask >= 0) apply_bitmask(s, bits);
     }
     update_softmax(s, m, l, o, scale_log2);
-    // [copy_and_mask]
 
     cp_async_wait<SHARED_KV ? 0 : 1>();  // waits for V; with separate buffers, K stays in flight
     __syncthreads();                     // all threads' copies are visible
@@ -196,6 +195,7 @@ __global__ void __launch_bounds__(THREADS) attention_kernel(Problem p, Tensors t
     }
     tile = next;
   }
+  // [copy_and_mask]
 
   cp_async_wait<0>();  // the zeros after the last tile or, if the list is empty, Q
   __syncthreads();     // all threads' copies of Q are complete; its rows can be overwritten by O

@@ -105,7 +105,7 @@ struct TileCopy {
     return matrix + (first + row) * row_stride + column;
   }
 
-  /** Starts copying rows first .. first + ROWS - 1 of the matrix with this first chunk to `offset`
+  /** Starts copying rows first to first + ROWS - 1 of the matrix with this first chunk to `offset`
    * bytes after the tile. Rows past the end become zero. */
   template <typename T>
   __device__ __forceinline__ void start(int offset, const T *chunk, int64_t row_stride, int first,
@@ -238,7 +238,6 @@ __device__ __forceinline__ void exponentiate(uint32_t (&probs)[PART / 16][M_TILE
     }
   }
 }
-// [probabilities]
 
 /**
  * Whether m is too small for a row of this lane. Before its first attended key a row has m =
@@ -255,6 +254,7 @@ __device__ __forceinline__ bool too_large(const float (&sums)[M_TILES][2]) {
   }
   return large;
 }
+// [probabilities]
 
 /** The maximum score of each row from accumulator tile `first` on. */
 template <int M_TILES, int N_TILES>
@@ -455,6 +455,7 @@ __global__ void __launch_bounds__(Tiles<HEAD_DIM, LARGE>::THREADS,
   unsigned char *v_shared = k_shared + 2 * Tile::KV_BYTES;     // [2 stages]
   unsigned char *bits_shared = v_shared + 2 * Tile::KV_BYTES;  // [2 stages][BLOCK_M][WORDS]
 
+  // [lanes_and_copies]
   const Work work = work_of_block(p, lists);
   const int first_q = work.own.q_tile * BLOCK_M;
   const HeadOffsets at = head_offsets(p, work.head);
@@ -476,6 +477,7 @@ __global__ void __launch_bounds__(Tiles<HEAD_DIM, LARGE>::THREADS,
     }
     cp_async_commit();
   };
+  // [lanes_and_copies]
 
   float m[M_TILES][2];  // maximum of score * scale * log2(e) over some of the keys so far
   float l[M_TILES][2];  // running sum of the probabilities of this lane's keys
@@ -489,10 +491,10 @@ __global__ void __launch_bounds__(Tiles<HEAD_DIM, LARGE>::THREADS,
   KeyTile tile = work.own.first;
   copy_keys(tile, 0);  // zeros, if no key is attended
 
+  // [iteration_start]
   const KeyTile *list = work.tiles, *end = list + work.own.tile_count;
   int stage = 1;
   while (list < end) {
-    // [iteration_start]
     stage ^= 1;
     cp_async_wait<0>();  // K and V of this tile, at first also Q: nothing else is in flight
     __syncthreads();  // all threads' copies are visible, and all warps are done with the last tile
@@ -514,12 +516,12 @@ __global__ void __launch_bounds__(Tiles<HEAD_DIM, LARGE>::THREADS,
     }
     // [iteration_start]
 
+    // [parts_overlap]
     uint32_t probs[2][PART / 16][M_TILES][4];  // of this part and the next
     float sums[2][M_TILES][2];
     exponentiate<T>(probs[0], sums[0], s, 0, m, scale_log2);
 #pragma unroll
     for (int part = 0; part < PARTS; part++) {
-      // [parts_overlap]
       const int now = part % 2;
       if (__any_sync(FULL_WARP, too_large(sums[now]))) {
         float maxima[M_TILES][2];

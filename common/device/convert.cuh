@@ -9,12 +9,12 @@
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
-/** Exact. */
+/** The same number in fp32. */
 __device__ __forceinline__ float to_float(__half x) {
   return __half2float(x);
 }
 
-/** Exact. */
+/** The same number in fp32. */
 __device__ __forceinline__ float to_float(__nv_bfloat16 x) {
   return __bfloat162float(x);
 }
@@ -47,12 +47,12 @@ struct PairOf<__nv_bfloat16> {
   using type = __nv_bfloat162; /**< the pair */
 };
 
-/** Exact; x of the result is the first in memory. */
+/** The same numbers in fp32; x is the first in memory. */
 __device__ __forceinline__ float2 to_float2(__half2 x) {
   return __half22float2(x);
 }
 
-/** Exact; x of the result is the first in memory. */
+/** The same numbers in fp32; x is the first in memory. */
 __device__ __forceinline__ float2 to_float2(__nv_bfloat162 x) {
   return __bfloat1622float2(x);
 }

@@ -8,7 +8,7 @@
 #include "device/fragments.cuh"
 
 /**
- * Starts copying rows first .. first + ROWS - 1 of a [rows][HEAD_DIM] matrix to shared memory. Rows
+ * Starts copying rows first to first + ROWS - 1 of a [rows][HEAD_DIM] matrix to shared memory. Rows
  * past the end become zero, so that they add nothing to any product.
  */
 template <int HEAD_DIM, int ROWS, int THREADS, typename T>

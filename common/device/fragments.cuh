@@ -35,7 +35,9 @@ constexpr int SMEM_STRIDE = HEAD_DIM + CHUNK;
  * adds the same offsets as all others.
  */
 struct ChunkPosition {
-  int row, column, row_offset; /**< column: of the first of its 8 elements */
+  int row;        /**< plus row_offset: the row of the tile */
+  int column;     /**< of the first of its 8 elements */
+  int row_offset; /**< the part of the row that is the same for all threads */
 };
 
 /** The chunk of a thread in one iteration of copying a tile of HEAD_DIM columns. */
@@ -50,7 +52,7 @@ __device__ __forceinline__ ChunkPosition chunk_position(int iteration, int threa
 }
 
 /**
- * Copies rows first .. first + ROWS - 1 of a [rows][HEAD_DIM] matrix to shared memory, through
+ * Copies rows first to first + ROWS - 1 of a [rows][HEAD_DIM] matrix to shared memory, through
  * registers. Rows past the end become zero, so that they add nothing to any product.
  */
 template <int HEAD_DIM, int ROWS, int THREADS, typename T>

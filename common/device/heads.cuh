@@ -14,7 +14,8 @@ struct HeadOffsets {
   int64_t q, k, v, o, lse; /**< from the start of this tensor */
 };
 
-/** `index` counts query heads through the whole batch: batch * q_heads + head. */
+/** Where the rows of one query head begin. `index` counts query heads through the whole batch:
+ * batch * q_heads + head. */
 __device__ __forceinline__ HeadOffsets head_offsets(const Problem &p, int index) {
   const int64_t batch = index / p.q_heads;
   const int64_t head = index % p.q_heads;

@@ -2,7 +2,7 @@
  * @file
  * The PTX instructions of the kernels, a function each: tensor cores, asynchronous copies, a
  * 16-byte store, 2^x and log2(x). No other file has inline assembly. Section numbers are those of
- * the PTX ISA 8.7.  Each function has two bodies: nvcc compiles the first; the CPU backend compiles
+ * the PTX ISA 8.7. Each function has two bodies: nvcc compiles the first; the CPU backend compiles
  * the second, which simulates the instruction. GPUs of compute capability 7.5 (Turing) lack some
  * of the instructions; for them the first body has others instead.
  *

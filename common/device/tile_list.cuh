@@ -136,7 +136,7 @@ static __global__ void pack_bits_kernel(BlockMask m, TileLists lists) {
   }
 }
 
-/** The TileMask of one tile inside a mask block; its queries are first_q .. last_q. */
+/** The TileMask of one tile inside a mask block; its queries are first_q to last_q. */
 static __device__ int classify_tile(const Problem &p, const TileLists &lists, int type,
                                     int64_t partial, int first_q, int last_q, int first_key) {
   if (first_key >= p.kv_len) return NONE_ATTENDED;

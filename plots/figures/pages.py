@@ -19,7 +19,8 @@ from tests.lib.programs import Program
 
 SHAPE = "-n 256 -d 64"
 SEQLEN, HEAD_DIMS, MASKS = 4096, (64, 128, 256), ("full", "causal")
-LOADS_AND_STORES = ("shared_load", "shared_store", "ldmatrix")
+SHARED = {"shared_load": "loads", "shared_store": "stores", "ldmatrix": "ldmatrix",
+          "copy_shared": "cp.async"}
 WRITER = "`make pages`"
 
 
@@ -60,8 +61,9 @@ def speed(results: Results, step: str, before: str | None) -> list[str]:
                  *(f"{100 * r['tflops'] / r['ceiling_mma_tflops']:.0f} %" if r else "–"
                    for r in own)])
     first = next(r for r in own if r)
-    return [f"Speed on one {first['device']}, fp16, N = {SEQLEN}, 16384 queries in all (commit "
-            f"{first['commit']}, {first['date'][:10]}):", "",
+    return [f"Speed on one {first['device']}, fp16, N = {SEQLEN}, batch {first['batch']}, "
+            f"{first['heads'] * first['head_dim']} / D heads (commit {first['commit']}, "
+            f"{first['date'][:10]}):", "",
             *grid(["", *(f"D = {d}, {mask}" for d, mask in columns)], rows)]
 
 
@@ -71,33 +73,39 @@ def roofline(results: Results, step: str) -> list[str]:
     if record is None:
         return []
     intensity = record["flops"] / record["must_move_bytes"]
-    ridge = record["ceiling_mma_tflops"] * 1e3 / record["ceiling_copy_gb_per_s"]
-    traffic = record["must_move_bytes"] / record["median_ms"] * 1e-6
-    share = 100 * traffic / record["ceiling_copy_gb_per_s"]
-    return ["", f"Roofline at D = 128, no mask: {intensity:.4g} floating-point operations per byte "
-            f"that must move. From {ridge:.0f} on, mma.sync and not device memory is the limit. "
-            f"What must move takes {share:.0f} % of the bandwidth of a copy."]
+    mma, copy = record["ceiling_mma_tflops"], record["ceiling_copy_gb_per_s"]
+    share = 100 * record["must_move_bytes"] / record["median_ms"] * 1e-6 / copy
+    ridge = f"{mma * 1e3 / copy:.0f}"
+    return ["", f"[Roofline](roofline.md) at D = 128, no mask: step {step.removeprefix('step')} "
+            f"does {intensity:.4g} operations for each byte that must move to or from device "
+            f"memory. Up to {ridge} operations per byte, device memory is the tighter limit, "
+            f"beyond that the tensor cores. ({ridge} is the {mma:.0f} TFLOP/s of `mma.sync` "
+            f"divided by the {copy * 1e-3:.2f} TB/s of a copy.) The step moves these bytes at "
+            f"{'less than ' * (share < 1)}{max(share, 1):.0f} % of the speed of a copy."]
 
 
-def counts(report: Report) -> list[str]:
+def counts(report: Report) -> dict[str, str]:
     run = report.run
-    under = f"{100 * run['mma_under_copy'] / run['mma']:.0f} %" if run["mma"] else "–"
-    return [human(report.sector_bytes(("global_load", "copy_global"))) + "B",
-            human(report.sector_bytes(("global_store",))) + "B",
-            *(human(run[f"{kind}_wavefronts"]) for kind in LOADS_AND_STORES),
-            human(report.sum_of("conflicts")), human(run["mma"]), under, human(run["barriers"])]
+    loaded, stored = (human(report.sector_bytes(kinds)) + "B"
+                      for kinds in (("global_load", "copy_global"), ("global_store",)))
+    return {"loaded from device memory": loaded, "stored to device memory": stored,
+            **{f"wavefronts of shared memory: {name}": human(run[f"{kind}_wavefronts"])
+               for kind, name in SHARED.items()},
+            "bank conflicts, in wavefronts": human(report.sum_of("conflicts")),
+            "mma": human(run["mma"]),
+            "mma with a copy in flight": f"{100 * run['mma_under_copy'] / run['mma']:.0f} %"
+            if run["copy_shared_requests"] else "–",
+            "barriers, counted once per warp": human(run["barriers"])}
 
 
 def lab(reports: dict[str, Report], step: str, before: str | None) -> list[str]:
-    """What the lab counts for the step and the one before."""
+    """What the lab counts for the step and the one before, without what neither has."""
     names = ([before] if before else []) + [step]
-    labels = ["loaded from device memory", "stored to it", "wavefronts of shared-memory loads",
-              "of stores", "of ldmatrix", "bank conflicts, in wavefronts", "mma",
-              "mma with a copy in flight", "barriers of a warp"]
-    columns = zip(labels, *(counts(reports[name]) for name in names), strict=True)
-    return ["", f"The lab counts on the CPU backend, `./{step} {SHAPE} --report`:", "",
-            *grid(["", *(f"step {name.removeprefix('step')}" for name in names)],
-                  [list(row) for row in columns])]
+    columns = [counts(reports[name]) for name in names]
+    rows = [[label, *(column[label] for column in columns)] for label in columns[0]]
+    head = ["", *(f"step {name.removeprefix('step')}" for name in names)]
+    return ["", f"The lab counts on the CPU backend, `./{step} {SHAPE} --report` (rows of zeros "
+            "are left out):", "", *grid(head, [row for row in rows if set(row[1:]) - {"0", "–"}])]
 
 
 def main() -> int:

@@ -237,7 +237,7 @@ def coalescing(directory: Path) -> None:
     picture.rect(248, y - 11, 30, 14, "k thin")
     picture.text(286, y, "rest of a sector, loaded too")
     picture.rect(508, y - 11, 30, 14, "none faint")
-    picture.text(546, y, "not loaded (a line is 128 bytes)")
+    picture.text(546, y, "not loaded")
     picture.height = y + 16
     picture.save(directory)
 
@@ -268,11 +268,10 @@ def draw_boxes(picture: Picture, column: int, names: list[str], per_row: int,
 
 def grid_to_lane(program: Path, directory: Path) -> None:
     shape = shape_of(program)
-    blocks, threads, shared = shape.kernels["attention"]
-    warps, tiles = threads // LANES, N // shape.block_m
-    thread = LANES * WARP + LANE
+    blocks, threads, _ = shape.kernels["attention"]
+    warps, thread = threads // LANES, LANES * WARP + LANE
     picture = Picture(
-        "grid_to_lane", 880, 392, "From the grid to a lane",
+        "grid_to_lane", 880, 366, "From the grid to a lane",
         f"Step 02b with 2 heads of {N} queries: a grid of {blocks} thread blocks, each of "
         f"{threads} threads in {warps} warps of 32 lanes. Lane {LANE} of warp {WARP} has "
         f"threadIdx.x = {thread}.")
@@ -282,7 +281,7 @@ def grid_to_lane(program: Path, directory: Path) -> None:
     lane = draw_boxes(picture, 2, list(map(str, range(LANES))), 4, (40, 20), (0, 0), LANE)
     picture.tile(COLUMNS[3], GRID_TOP, 190, 160, "q", "registers", "thick")
     for i, line in enumerate((f"threadIdx.x = {thread}", f"= 32 * {WARP} + {LANE}",
-                              "its registers:", "parts of S, P, O, m, l")):
+                              "its registers:", "its own variables")):
         picture.label(COLUMNS[3] + 95, GRID_TOP + 34 + 31 * i, line, "q",
                       "small" if i else "small bold")
     for (right, top, bottom), x, end in ((block, COLUMNS[1], 158), (warp, COLUMNS[2], 160),
@@ -290,18 +289,15 @@ def grid_to_lane(program: Path, directory: Path) -> None:
         picture.line(right, top, x, GRID_TOP, "thin dash")
         picture.line(right, bottom, x, GRID_TOP + end, "thin dash")
     for x, (title, count, *lines) in zip(COLUMNS, (
-            ("Grid", f"{blocks} thread blocks", f"blockIdx.x: 0 to {blocks - 1}",
-             f"2 heads x {tiles} tiles of Q", "", "All share device", "memory: Q, K, V, O.",
-             "Blocks do not wait", "for each other."),
+            ("Grid", f"{blocks} thread blocks", f"blockIdx.x: 0 to {blocks - 1}", "",
+             "All share device memory.", "Blocks do not wait", "for each other."),
             ("Thread block", f"{threads} threads = {warps} warps",
-             f"threadIdx.x: 0 to {threads - 1}", f"computes {shape.block_m} rows of O", "",
-             f"shares {shared:,} bytes", "of shared memory.", "__syncthreads()",
-             "is its barrier."),
-            ("Warp", "32 lanes", "lane = threadIdx.x % 32",
-             f"computes {shape.block_m // warps} rows of O", "", "executes an mma as one,",
-             "exchanges registers", "by shuffles."),
-            ("Lane", "one thread", "executes its own loads,", "stores and arithmetic", "",
-             "Registers of a lane are", "visible to that lane", "only.")), strict=True):
+             f"threadIdx.x: 0 to {threads - 1}", "", "Its threads share", "shared memory.",
+             "__syncthreads()", "is its barrier."),
+            ("Warp", "32 lanes", "lane = threadIdx.x % 32", "", "Its lanes execute one",
+             "instruction together.", "Shuffles exchange", "registers."),
+            ("Lane", "one thread", "", "", "Registers of a lane are", "visible to that lane",
+             "only.")), strict=True):
         picture.text(x, 22, title, "large")
         picture.text(x, 44, count, "small muted")
         picture.texts(x, GRID_TOP + 196, lines, "small", 18)

@@ -66,19 +66,21 @@ def height_of(score: float) -> float:
 
 def draw_scores(picture: Picture, found: list[State]) -> None:
     """Bars of the scores, and m as a staircase."""
-    picture.text(8, 20, "Scores of one row, and its running maximum m", "bold")
+    picture.text(8, 20, "Scores of one row, its running maximum m, and one column v of V", "bold")
     base, bottom = height_of(0), height_of(LOWEST)
     for i, scores in enumerate(SCORES):
         x = LEFT + i * TILE_WIDTH
         picture.rect(x, TOP, TILE_WIDTH, bottom - TOP, "none faint")
-        picture.text(x + TILE_WIDTH / 2, bottom + 18, f"tile {i}", "small", "middle")
+        picture.text(x + TILE_WIDTH / 2, bottom + 36, f"tile {i + 1}", "small", "middle")
         for j, score in enumerate(scores):
             x_bar, y = x + 10 + 26 * j, height_of(score)
+            picture.text(x_bar + 11, bottom + 17, f"{VALUES[i, j]:g}", "small", "middle")
             picture.rect(x_bar, min(base, y), 22, abs(y - base), "s thin")
             picture.text(x_bar + 11, y - 4 if score >= 0 else y + 14, f"{score:g}", "small",
                          "middle")
     picture.line(LEFT, base, LEFT + TILES * TILE_WIDTH, base, "thin")
-    picture.text(LEFT - 8, base + 4, "0", "small muted", "end")
+    for y, text in ((base + 4, "0"), (bottom + 17, "v")):
+        picture.text(LEFT - 8, y, text, "small muted", "end")
     picture.path("".join(f"{'L' if i else 'M'}{LEFT + i * TILE_WIDTH} {height_of(s.m):.1f}"
                          f"h{TILE_WIDTH}" for i, s in enumerate(found)), "none thick")
     for i, s in enumerate(found):
@@ -93,7 +95,7 @@ def draw_state(picture: Picture, found: list[State], x: float) -> None:
     floor, scale = 164, 100 / max(max(s.m, s.l, s.o) for s in found)
     for i, s in enumerate(found):
         now = f"now now{i}"
-        picture.text(x, 46, f"after tile {i}", now)
+        picture.text(x, 46, f"after tile {i + 1}", now)
         for j, (value, fill) in enumerate(((s.m, "q"), (s.l, "v"), (s.o, "o"))):
             left = x + 8 + 90 * j
             picture.rect(left, floor - value * scale, 60, value * scale, f"{fill} line {now}")
@@ -113,7 +115,7 @@ def draw_table(picture: Picture, found: list[State], y: float) -> float:
     for i, s in enumerate(found):
         line = y + 30 + 26 * i
         picture.rect(2, line - 18, 874, 25, f"none line now now{i}")
-        cells = (f"tile {i}", f"{s.tile_max:g}", f"{s.m:g}{' raised' if s.factor < 1 else ''}",
+        cells = (f"tile {i + 1}", f"{s.tile_max:g}", f"{s.m:g}{' (new)' if s.factor < 1 else ''}",
                  f"{s.factor:.4g}" if i else "0 (m_old = -inf)", f"{s.l:.4f}", f"{s.o:.4f}",
                  f"{s.o / s.l:.4f}" if i + 1 == TILES else "")
         for (x, _), cell in zip(columns, cells, strict=True):
@@ -128,11 +130,12 @@ def online_softmax(directory: Path) -> None:
         "online_softmax", 880, 0, "Online softmax: one row over four tiles",
         "Scores of one row in units of log2, four tiles of four keys. " + " ".join(
             f"After tile {i}: m = {s.m:g}, l = {s.l:.4f}, O = {s.o:.4f}."
-            for i, s in enumerate(found)) + f" At the end O / l = {found[-1].o / found[-1].l:.4f}.",
+            for i, s in enumerate(found, 1))
+        + f" At the end O / l = {found[-1].o / found[-1].l:.4f}.",
         animation())
     draw_scores(picture, found)
     draw_state(picture, found, LEFT + TILES * TILE_WIDTH + 36)
-    y = draw_table(picture, found, height_of(LOWEST) + 58)
+    y = draw_table(picture, found, height_of(LOWEST) + 76)
     picture.height = picture.texts(8, y, (
         "Each tile: m = max(m_old, max of the tile); l = l * 2^(m_old - m) + sum of 2^(s - m); "
         "O = O * 2^(m_old - m) + sum of 2^(s - m) * v.",

@@ -73,7 +73,7 @@ class Drawing:
             picture.text(x + depth / 2, self.s_y - 6, name.upper(), "bold", "middle")
         for name, y in (("k", self.k_y), ("v", self.v_y)):
             picture.rect(self.s_x, y, side, depth, f"{name} line")
-            picture.text(self.s_x - 6, y + depth / 2 + 4, f"{name.upper()}^T", "bold", "end")
+            picture.text(self.s_x - 6, y + depth / 2 + 4, name.upper(), "bold", "end")
         for buffer in self.loop.buffers:
             picture.rect(self.column + self.n * buffer.next_tile,
                          {"k": self.k_y, "v": self.v_y}[buffer.content], self.n, depth,
@@ -83,8 +83,7 @@ class Drawing:
                      "middle")
         picture.text(self.q_x - 6, self.s_y + side / 2, f"{N} queries", "small muted", "middle",
                      turned=True)
-        picture.text(self.s_x + side / 2, self.s_y - 7, f"{N} keys, one per column", "small muted",
-                     "middle")
+        picture.text(self.s_x + side / 2, self.s_y - 7, f"{N} keys", "small muted", "middle")
 
     def row_of_tiles(self) -> None:
         """The tiles of S that the thread block visits, and the direction of the loop."""
@@ -197,7 +196,8 @@ class Drawing:
         """Sizes, the list of tiles, and the order of the loop, in which the moment is marked."""
         picture, loop, shape = self.picture, self.loop, self.shape
         y = legend(picture, y, (
-            ("", f"Device memory: Q, K, V, O, each {N} x {HEAD_DIM} for one head."),
+            ("", f"Device memory: Q, K, V, O, each {N} x {HEAD_DIM} for one head. K and V are "
+             "drawn turned, one key per column."),
             ("shared", f"Shared memory, {shape.shared_bytes:,} bytes: {loop.shared}."),
             ("registers", f"Registers of {shape.threads} threads: {loop.registers}.")))
         in_flight = any(buffer.in_flight for buffer in loop.buffers)
@@ -209,7 +209,7 @@ class Drawing:
             numbers(picture, DEVICE_X + 9, y - 4, str(i))
             picture.text(DEVICE_X + 26, y, event, "bold" if i == loop.moment else "")
             if i == loop.moment:
-                picture.text(WIDTH - 8, y, "shown above", "mark bold", "end")
+                picture.text(WIDTH - 8, y, "the moment drawn above", "mark bold", "end")
             y += LINE
         picture.text(DEVICE_X + 26, y, f"Before the loop: {loop.before}. After the loop: O / l is "
                      "written to device memory.")
@@ -270,7 +270,7 @@ def product_panel(picture: Picture, x: float, tile: int, scores: bool) -> None:
     picture.rect(thin_x, top_y, depth, side, f"{thin} line")
     picture.rect(wide_x, top_y - depth - 24, side, depth, f"{flat} line")
     picture.text(thin_x + depth / 2, top_y - 6, thin.upper(), "bold", "middle")
-    picture.text(wide_x - 6, top_y - depth / 2 - 20, f"{flat.upper()}^T", "bold", "end")
+    picture.text(wide_x - 6, top_y - depth / 2 - 20, "K^T" if scores else "V", "bold", "end")
     picture.text(wide_x - 6, top_y + 12, "S" if scores else "P", "bold", "end")
     picture.text(wide_x + side / 2, top_y - 8, f"{N} keys", "small muted", "middle")
     picture.rect(column, row, small, small, "none thick")
@@ -341,5 +341,6 @@ def three_kernels(program: Path, directory: Path) -> None:
              f"{N} x {N} in fp32, for each head."),
         ("shared", f"Shared memory, in fp32: {static[0]:,} bytes in scores, {static[1]:,} bytes in "
                    "output."),
-        ("registers", "Registers. Outlined: what one thread block works on at one moment.")))
+        ("registers", "Registers. Outlined: what one thread block works on at one moment. V is "
+                      "drawn turned, one key per column.")))
     picture.save(directory)

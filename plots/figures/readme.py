@@ -58,11 +58,14 @@ def table(results: Results) -> str:
     first = records[0]
     shape = ", ".join(f"{letter}={HEADLINE[name]}" for letter, name in
                       (("B", "batch"), ("H", "heads"), ("N", "seqlen"), ("D", "head_dim")))
-    lines += ["", f"Forward pass, {HEADLINE['dtype']}, {shape}, no mask, on one {first['device']} "
-              f"(CUDA {first['cuda_runtime']}, {first['date'][:10]}, commit {first['commit']}). "
-              "Speedup over FA2: over PyTorch's FlashAttention-2, in interleaved runs: median of "
-              "the rounds, first and last decile in brackets. mma.sync, FFMA and copy: what loops "
-              "of nothing else reach on this GPU."]
+    lines += ["", f"Forward pass, {HEADLINE['dtype']}, no mask, {shape} (batch entries, heads, "
+              f"queries and keys, numbers per row), on one {first['device']} (CUDA "
+              f"{first['cuda_runtime']}, {first['date'][:10]}, commit {first['commit']}). "
+              "`mma.sync` is the instruction of the tensor cores, FFMA the ordinary fp32 "
+              "multiply-add; shares are of what loops of nothing else reach on this GPU. FA2 is "
+              "FlashAttention-2, PyTorch's attention kernel: median of interleaved runs, first and "
+              "last decile in brackets. Error: the largest of a row, and the largest that "
+              "[the rule](docs/correctness.md) allows."]
     if missing := sorted(set(step_names()) - {record["step"] for record in records}):
         lines[-1] += f" Not measured yet: {', '.join(missing)}."
     return "\n".join(lines)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.browser import ROOT
+from tests.lib.programs import REPOSITORY as ROOT
 
 LONGEST_S = 60  # of a block
 BLOCK = re.compile(r"^```sh\n(.*?)^```", re.MULTILINE | re.DOTALL)

@@ -1,6 +1,7 @@
 """The documentation site: links, pictures, formulas, contrast and width, as a browser has them."""
 
 import io
+import re
 from functools import lru_cache
 from html.parser import HTMLParser
 from pathlib import Path
@@ -8,38 +9,72 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 from PIL import Image
+from playwright.sync_api import Page
 
-from tests.docs.browser import SCHEMES, SITE, WIDTHS, browser_page, written_pages
+from tests.docs.conftest import EXPLORERS, SITE, WRITTEN
+from tests.lib.programs import REPOSITORY
 
 LARGEST_BYTES = 25 << 20
 LONGEST_START_MS = 1000
+SCHEMES = ("light", "dark")
+PICTURES = sorted((SITE / "pictures").glob("*.svg"))
 
-# The texts of a page whose contrast is below 4.5, or 3 for large ones: WCAG 2.1, level AA.
+# The texts of a page whose contrast is below 4.5, or 3 for large ones: WCAG 2.1, level AA. The ground
+# of a text in a picture is what was painted last below its centre.
 LOW_CONTRAST = """() => {
   const channel = c => (c /= 255) <= 0.03928 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4;
   const parts = text => (text.match(/[\\d.]+/g) || [0, 0, 0, 0]).map(Number);
   const light = ([r, g, b]) => 0.2126 * channel(r) + 0.7152 * channel(g) + 0.0722 * channel(b);
+  const opaque = color => color.length < 4 || color[3] === 1;
   const behind = element => {
     for (let e = element; e; e = e.parentElement) {
       const color = parts(getComputedStyle(e).backgroundColor);
-      if (color.length < 4 || color[3] === 1) return color;
+      if (opaque(color)) return color;
     }
     return matchMedia('(prefers-color-scheme: dark)').matches ? [0, 0, 0] : [255, 255, 255];
   };
+  const painted = new Map();  // the filled rectangles of each picture
+  const below = text => {
+    const svg = text.ownerSVGElement, box = text.getBoundingClientRect();
+    const x = box.x + box.width / 2, y = box.y + box.height / 2;
+    if (!painted.has(svg)) painted.set(svg, [...svg.querySelectorAll('rect')].map(rect => (
+        { rect, box: rect.getBoundingClientRect(), fill: getComputedStyle(rect).fill }))
+      .filter(({ fill }) => fill.startsWith('rgb') && opaque(parts(fill))));
+    const found = painted.get(svg).filter(({ rect, box }) => box.left <= x && x <= box.right
+      && box.top <= y && y <= box.bottom
+      && rect.compareDocumentPosition(text) & Node.DOCUMENT_POSITION_FOLLOWING);
+    return found.length ? parts(found[found.length - 1].fill) : behind(svg);
+  };
   const low = [];
-  const walker = document.createTreeWalker(document.querySelector('.contents') || document.body,
-                                           NodeFilter.SHOW_TEXT);
+  const root = document.querySelector('.contents') || document.body || document.documentElement;
+  const walker = document.createTreeWalker(root, NodeFilter.SHOW_TEXT);
   while (walker.nextNode()) {
     const element = walker.currentNode.parentElement, text = walker.currentNode.data.trim();
-    if (!text || !element.checkVisibility()) continue;
-    if (element.closest('svg, script, style, .MathJax_Preview')) continue;
+    if (!text || !element.checkVisibility({ checkOpacity: true })) continue;
+    if (element.closest('script, style, title, desc, .MathJax_Preview, .MathJax_SVG')) continue;
     const style = getComputedStyle(element), size = parseFloat(style.fontSize);
-    const [a, b] = [light(parts(style.color)), light(behind(element))].sort((x, y) => y - x);
+    const drawn = element.closest('svg');
+    const [color, ground] = drawn ? [style.fill, below(element)] : [style.color, behind(element)];
+    const [a, b] = [light(parts(color)), light(ground)].sort((x, y) => y - x);
     const least = size >= 24 || (size >= 18.66 && style.fontWeight >= 700) ? 3 : 4.5;
-    if ((a + 0.05) / (b + 0.05) < least)
-      low.push(`${text.slice(0, 40)}: ${style.color} on ${behind(element)}`);
+    if ((a + 0.05) / (b + 0.05) < least) low.push(`${text.slice(0, 40)}: ${color} on ${ground}`);
   }
   return [...new Set(low)].slice(0, 5);
+}"""
+
+# The texts of a picture that leave it or overlap, in the fonts of this browser.
+MISPLACED = """() => {
+  const svg = document.documentElement, { width, height } = svg.viewBox.baseVal;
+  const texts = [...svg.querySelectorAll('text')].filter(t => t.checkVisibility({ checkOpacity: true }));
+  const boxes = texts.map(text => text.getBoundingClientRect());
+  const wrong = texts.filter((text, i) => boxes[i].left < 0 || boxes[i].top < 0
+    || boxes[i].right > width || boxes[i].bottom > height).map(text => `outside: ${text.textContent}`);
+  boxes.forEach((a, i) => boxes.slice(0, i).forEach((b, j) => {
+    if (Math.min(a.right, b.right) - Math.max(a.left, b.left) > 1
+        && Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top) > 4)
+      wrong.push(`${texts[j].textContent} and ${texts[i].textContent}`);
+  }));
+  return wrong;
 }"""
 
 
@@ -86,45 +121,69 @@ def test_every_link_leads_somewhere() -> None:
     assert broken == []
 
 
-@pytest.mark.parametrize("name", written_pages())
-def test_pictures_have_alternative_texts(name: str) -> None:
-    assert [src for src, alt in links_of(SITE / f"{name}.html").pictures if not alt] == []
+def test_pictures_have_alternative_texts() -> None:
+    assert [(name, src) for name in WRITTEN
+            for src, alt in links_of(SITE / f"{name}.html").pictures if not alt] == []
 
 
-def test_size_and_start() -> None:
+def test_size_and_start(page: Page) -> None:
     files = [path for path in SITE.rglob("*") if path.is_file()]
     assert sum(path.stat().st_size for path in files) < LARGEST_BYTES
-    with browser_page() as (page, _):
-        page.goto((SITE / "index.html").as_uri())
-        start = page.evaluate("(t => t.domInteractive - t.navigationStart)(performance.timing)")
-        assert start < LONGEST_START_MS
+    page.goto((SITE / "index.html").as_uri())
+    assert page.evaluate("(t => t.domInteractive - t.navigationStart)(performance.timing)"
+                         ) < LONGEST_START_MS
 
 
 def is_blank(png: bytes) -> bool:
     return all(low == high for low, high in Image.open(io.BytesIO(png)).convert("RGB").getextrema())
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
-@pytest.mark.parametrize("width", WIDTHS)
-def test_pages_in_a_browser(width: int, scheme: str) -> None:
+def wrong_in(page: Page, width: int) -> list[str]:
+    """What is wrong with the page that is open, in both schemes."""
+    wrong = []
+    if page.locator("script[type^='math/tex']").count():
+        page.wait_for_function("window.MathJax && MathJax.Hub && !MathJax.Hub.queue.pending"
+                               " && document.querySelector('.MathJax_SVG')")
+        if count := page.locator(".merror, .MathJax_Error").count():
+            wrong.append(f"{count} formulas are wrong")
+    if (wide := page.evaluate("document.documentElement.scrollWidth")) > width:
+        wrong.append(f"{wide} pixels wide")
+    page.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")
+    pictures = page.locator(".contents img")
+    for scheme in SCHEMES:
+        page.emulate_media(color_scheme=scheme)
+        wrong += [f"low contrast: {text}" for text in page.evaluate(LOW_CONTRAST)]
+    for picture in pictures.locator("visible=true").all():
+        if picture.evaluate("i => !i.complete || i.naturalWidth === 0"):
+            wrong.append(f"not loaded: {picture.get_attribute('src')}")
+    return wrong
+
+
+@pytest.mark.parametrize("part", range(2))
+@pytest.mark.parametrize("width", [390, 1280])
+def test_pages_in_a_browser(page: Page, width: int, part: int) -> None:
     wrong = {}
-    with browser_page(width, scheme) as (page, errors):
-        for name in written_pages():
-            found = wrong.setdefault(name, [])
-            errors.clear()
-            page.goto((SITE / f"{name}.html").as_uri(), wait_until="load")
-            if page.locator("script[type^='math/tex']").count():
-                page.wait_for_function("window.MathJax && MathJax.Hub && !MathJax.Hub.queue.pending"
-                                       " && document.querySelector('.MathJax_SVG')")
-                if count := page.locator(".merror, .MathJax_Error").count():
-                    found.append(f"{count} formulas are wrong")
-            found += errors
-            if (wide := page.evaluate("document.documentElement.scrollWidth")) > width:
-                found.append(f"{wide} pixels wide")
-            page.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")
-            found += [f"low contrast: {text}" for text in page.evaluate(LOW_CONTRAST)]
-            for picture in page.locator(".contents img:visible").all():
-                if picture.evaluate("i => !i.complete || i.naturalWidth === 0") or is_blank(
-                        picture.screenshot()):
-                    found.append(f"blank: {picture.get_attribute('src')}")
+    for name in [*WRITTEN, *(f"explorers/{name}" for name in EXPLORERS)][part::2]:
+        page.goto((SITE / f"{name}.html").as_uri(), wait_until="load")
+        wrong[name] = wrong_in(page, width)
     assert {name: found for name, found in wrong.items() if found} == {}
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_pictures_can_be_read(page: Page, scheme: str) -> None:
+    wrong = {}
+    page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
+    for path in PICTURES:
+        page.goto(path.as_uri())
+        found = wrong[path.name] = ["blank"] if is_blank(page.screenshot()) else []
+        if not re.search("_(light|dark)$", path.stem):  # those are drawn for one scheme each
+            found += page.evaluate(LOW_CONTRAST) + page.evaluate(MISPLACED)
+    assert PICTURES and {name: found for name, found in wrong.items() if found} == {}
+
+
+def test_pictures_are_of_one_size_and_described() -> None:
+    for path in (REPOSITORY / "docs/pictures").glob("*.svg"):
+        if not re.search("_(light|dark)$", path.stem):
+            text = path.read_text()
+            assert len(text) <= 60_000 and re.search(r"<title .*>.+</title>\n<desc .{60,}", text)
+            assert int(re.search(r'viewBox="0 0 (\d+)', text)[1]) <= 900

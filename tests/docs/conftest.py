@@ -1,0 +1,44 @@
+"""A headless Chromium, and the files of the site that it opens."""
+
+import shutil
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Browser, Page, sync_playwright
+
+from tests.lib.programs import REPOSITORY
+
+SITE = REPOSITORY / "build/docs/site"
+EXPLORERS = ("fragments", "banks", "timeline")
+WRITTEN = ["index", "contributing",
+           *sorted(path.stem for path in (REPOSITORY / "docs").glob("*.md"))]
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=shutil.which("chromium"),
+                                             args=["--no-sandbox"])
+        yield started
+        started.close()
+
+
+@pytest.fixture
+def page(browser: Browser, request: pytest.FixtureRequest) -> Iterator[Page]:
+    """As wide as the test's argument `width`, if it has one. It must report no errors and load
+    nothing from a network."""
+    width = request.getfixturevalue("width") if "width" in request.fixturenames else 1280
+    page, errors = browser.new_page(viewport={"width": width, "height": 900}), []
+
+    def report(error: object) -> None:
+        errors.append(f"{page.url}: {error}")
+    page.on("console", lambda said: said.type in ("error", "warning") and report(said.text))
+    page.on("pageerror", report)
+    page.on("request", lambda request: request.url.startswith(("file:", "data:"))
+            or report(f"from the network: {request.url}"))
+    # What a page still loads when the next one opens is aborted.
+    page.on("requestfailed", lambda request: request.failure == "net::ERR_ABORTED"
+            or report(f"not loaded: {request.url}: {request.failure}"))
+    yield page
+    page.close()
+    assert errors == []
