@@ -10,6 +10,7 @@ Writes between the markers of DOCS/stepNN.md and DOCS/options.md.
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 from plots.figures.records import Results, load, step_names
@@ -43,23 +44,20 @@ def speed(results: Results, step: str, before: str | None) -> list[str]:
     own = [record_of(results, step, *column) for column in columns]
     if not any(own):
         return ["Not measured on a GPU yet: `make bench`."]
-    rows = []
     old = [before and record_of(results, before, *column) for column in columns]
+
+    def row(label: str, cell: Callable[[dict, dict | None], str]) -> list[str]:
+        return [label, *(cell(r, o) if r else "–" for r, o in zip(own, old, strict=True))]
+    name = f"step {step.removeprefix('step')}, TFLOP/s"
+    rows = [row(f"**{name}**", lambda r, _: f"**{r['tflops']:.4g}**"),
+            row("times FlashAttention-2", lambda r, _: f"{r['speed_over_fa2']:.3g}"),
+            row("of the mma.sync ceiling",
+                lambda r, _: f"{100 * r['tflops'] / r['ceiling_mma_tflops']:.0f} %")]
     if before:
-        rows.append([f"step {before.removeprefix('step')}, TFLOP/s",
-                     *(f"{r['tflops']:.4g}" if r else "–" for r in old)])
-    rows.append([f"**step {step.removeprefix('step')}, TFLOP/s**",
-                 *(f"**{r['tflops']:.4g}**" if r else "–" for r in own)])
-    if before:
-        rows.append(["times the step before",
-                     *(f"{r['tflops'] / o['tflops']:.2f}" if r and o else "–"
-                       for r, o in zip(own, old, strict=True))])
-    rows.append(["times FlashAttention-2",
-                 *(f"{r['speed_over_fa2']:.3g}" if r and "speed_over_fa2" in r else "–"
-                   for r in own)])
-    rows.append(["of the mma.sync ceiling",
-                 *(f"{100 * r['tflops'] / r['ceiling_mma_tflops']:.0f} %" if r else "–"
-                   for r in own)])
+        name = f"step {before.removeprefix('step')}, TFLOP/s"
+        rows.insert(0, row(name, lambda _, o: f"{o['tflops']:.4g}" if o else "–"))
+        rows.insert(2, row("times the step before",
+                           lambda r, o: f"{r['tflops'] / o['tflops']:.2f}" if o else "–"))
     first = next(r for r in own if r)
     return [f"Speed on one {first['device']}, fp16, N = {SEQLEN}, batch {first['batch']}, "
             f"{first['heads'] * first['head_dim']} / D heads (commit {first['commit']}, "

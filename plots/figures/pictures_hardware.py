@@ -60,8 +60,6 @@ def fragment(operand: str, directory: Path) -> None:
                                            key=lambda item: (item[0][0] == EXAMPLE_LANE, item)):
         row, column = places[0]
         last_row, last_column = places[-1]
-        if (last_row - row, last_column - column) not in ((0, 0), (0, 1), (1, 0)):
-            raise ValueError(f"{LAYOUTS}: lane {lane} holds no neighbours in {operand}[{register}]")
         box = (left + column * width, top + row * height, (last_column - column + 1) * width,
                (last_row - row + 1) * height)
         own = lane == EXAMPLE_LANE
@@ -83,10 +81,8 @@ READ_CHUNK = 2  # of each row, by one phase of ldmatrix
 
 def expression(path: str, pattern: str) -> str:
     """A C expression from a source, which must hold it once."""
-    found = re.findall(pattern, (ROOT / path).read_text())
-    if len(found) != 1:
-        raise ValueError(f"{path} must hold once: {pattern}")
-    return found[0].replace("/", "//")
+    (found,) = re.findall(pattern, (ROOT / path).read_text())
+    return found.replace("/", "//")
 
 
 def chunk_offsets(kind: str) -> dict[tuple[int, int], int]:

@@ -7,6 +7,7 @@ colour alone. Text has SMALL units at least; a unit is a pixel unless the page s
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+from string import Template
 from xml.sax.saxutils import escape
 
 import numpy as np
@@ -15,13 +16,20 @@ SMALL, NORMAL, LARGE = 12, 13, 15  # sizes of text
 LETTER = 0.62  # width of an average letter of DejaVu Sans or Verdana, relative to its size
 FONTS = "Verdana,'DejaVu Sans',Arial,Helvetica,sans-serif"
 
-# (light, dark). GitHub's pages have these backgrounds.
-BACKGROUND = ("#ffffff", "#0d1117")
-TEXT = {"ink": ("#1f2328", "#e6edf3"), "muted": ("#59636e", "#9aa4ae"),
-        "mark": ("#a8330a", "#ff9a5c")}
-FAINT = ("#c3cad1", "#444c56")  # lines that only guide the eye
-FILLS = {"q": ("#cfe3f7", "#17395c"), "k": ("#fbdcbd", "#5a3513"), "v": ("#d5ecca", "#22481f"),
-         "s": ("#e7dbf5", "#43305f"), "o": ("#f8d5da", "#5f2a35"), "n": ("#e9edf1", "#272e37")}
+COLOURS = {  # (light, dark)
+    "ink": ("#1f2328", "#e6edf3"), "muted": ("#59636e", "#9aa4ae"), "mark": ("#a8330a", "#ff9a5c"),
+    "faint": ("#c3cad1", "#444c56"),  # lines that only guide the eye
+    "q": ("#cfe3f7", "#17395c"), "k": ("#fbdcbd", "#5a3513"), "v": ("#d5ecca", "#22481f"),
+    "s": ("#e7dbf5", "#43305f"), "o": ("#f8d5da", "#5f2a35"), "n": ("#e9edf1", "#272e37")}
+PLAIN = (f"text{{font:{NORMAL}px {FONTS}}}.small{{font-size:{SMALL}px}}.bold{{font-weight:bold}}"
+         f".large{{font-size:{LARGE}px;font-weight:bold}}.huge{{font-size:44px;font-weight:bold}}"
+         ".line{stroke-width:1.2}.thick{stroke-width:2.6}.none{fill:none}"
+         ".dash{stroke-dasharray:5 3}.hatch{stroke-width:1.1;stroke-opacity:.55}"
+         ".arrow{fill:none;stroke-width:1.5;marker-end:url(#arrow)}.dot{fill-opacity:.75}")
+COLOURED = Template("text,.ink,.dot{fill:$ink}.muted{fill:$muted}.mark{fill:$mark}.q{fill:$q}"
+                    ".k{fill:$k}.v{fill:$v}.s{fill:$s}.o{fill:$o}.n{fill:$n}.thick{stroke:$mark}"
+                    ".line,.stroke,.arrow,.hatch{stroke:$ink}.thin{stroke:$muted}"
+                    ".faint{stroke:$faint}")
 HATCHES = {  # what a tile lies in, or how often it was visited
     "shared": '<pattern id="shared" width="7" height="7" patternUnits="userSpaceOnUse" '
               'patternTransform="rotate(45)"><path d="M1 0v7" class="hatch"/></pattern>',
@@ -35,43 +43,10 @@ ARROW = ('<marker id="arrow" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="8"
          '</marker>')
 
 
-def _rules() -> list[tuple[str, str, str | None, str | None]]:
-    """(selector, declarations, and those with a colour for the light and the dark scheme)."""
-    def colour(prop: str, pair: tuple[str, str]) -> tuple[str, str]:
-        return f"{prop}:{pair[0]}", f"{prop}:{pair[1]}"
-    ink, muted, mark = TEXT["ink"], TEXT["muted"], TEXT["mark"]
-    return [
-        ("text", f"font:{NORMAL}px {FONTS}", *colour("fill", ink)),
-        (".small", f"font-size:{SMALL}px", None, None),
-        (".large", f"font-size:{LARGE}px;font-weight:bold", None, None),
-        (".huge", "font-size:44px;font-weight:bold", None, None),
-        (".bold", "font-weight:bold", None, None),
-        (".muted", "", *colour("fill", muted)), (".mark", "", *colour("fill", mark)),
-        (".ink", "", *colour("fill", ink)),
-        *((f".{name}", "", *colour("fill", pair)) for name, pair in FILLS.items()),
-        (".line", "stroke-width:1.2", *colour("stroke", ink)),
-        (".thin", "stroke-width:1", *colour("stroke", muted)),
-        (".faint", "stroke-width:1", *colour("stroke", FAINT)),
-        (".thick", "stroke-width:2.6", *colour("stroke", mark)),
-        (".stroke", "", *colour("stroke", ink)), (".alarm", "", *colour("stroke", mark)),
-        (".none", "fill:none", None, None), (".dash", "stroke-dasharray:5 3", None, None),
-        (".arrow", "fill:none;stroke-width:1.5;marker-end:url(#arrow)", *colour("stroke", ink)),
-        (".hatch", "stroke-width:1.1;stroke-opacity:.55", *colour("stroke", ink)),
-        (".dot", "fill-opacity:.75", *colour("fill", ink)),
-    ]
-
-
-def style_sheet(body: str) -> str:
-    """The rules that the body uses."""
-    def used(selector: str) -> bool:
-        name = selector.lstrip(".")
-        return selector == "text" or any(f"{before}{name}{after}" in body
-                                         for before in ('"', " ") for after in ('"', " "))
-    rules = [rule for rule in _rules() if used(rule[0])]
-    light = "".join(f"{selector}{{{';'.join(filter(None, (plain, light)))}}}"
-                    for selector, plain, light, _ in rules)
-    dark = "".join(f"{selector}{{{dark}}}" for selector, _, _, dark in rules if dark)
-    return f"{light}@media (prefers-color-scheme: dark){{{dark}}}"
+def style_sheet() -> str:
+    light, dark = (COLOURED.substitute({name: pair[scheme] for name, pair in COLOURS.items()})
+                   for scheme in (0, 1))
+    return f"{PLAIN}{light}@media (prefers-color-scheme: dark){{{dark}}}"
 
 
 def number(value: float) -> str:
@@ -103,7 +78,7 @@ def outline(entries: np.ndarray) -> str:
     add_edges(np.diff(padded, axis=1)[1:-1].T, vertical=True)
     data = []
     while ends:
-        first = at = min(ends)
+        at = min(ends)
         data.append(f"M{at[0]} {at[1]}")
         while at in ends:
             end = ends[at].pop()
@@ -111,8 +86,6 @@ def outline(entries: np.ndarray) -> str:
                 del ends[at]
             data.append(f"h{end[0] - at[0]}" if end[1] == at[1] else f"v{end[1] - at[1]}")
             at = end
-        if at != first:
-            raise ValueError("the edges of an area are closed")
         data[-1] = "z"
     return "".join(data)
 
@@ -192,7 +165,7 @@ class Picture:
         parts.append('class="arrow"' in body and ARROW)
         definitions = "".join(filter(None, parts))
         definitions = f"<defs>{definitions}</defs>\n" if definitions else ""
-        style = style_sheet(body + definitions) + self.more_style
+        style = style_sheet() + self.more_style
         size = f'width="{number(self.width)}" height="{number(self.height)}"'
         directory.mkdir(parents=True, exist_ok=True)
         (directory / f"{self.name}.svg").write_text(

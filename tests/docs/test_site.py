@@ -12,7 +12,6 @@ from PIL import Image
 from playwright.sync_api import Page
 
 from tests.docs.conftest import EXPLORERS, SITE, WRITTEN
-from tests.lib.programs import REPOSITORY
 
 LARGEST_BYTES = 25 << 20
 LONGEST_START_MS = 1000
@@ -179,11 +178,3 @@ def test_pictures_can_be_read(page: Page, scheme: str) -> None:
         if not re.search("_(light|dark)$", path.stem):  # those are drawn for one scheme each
             found += page.evaluate(LOW_CONTRAST) + page.evaluate(MISPLACED)
     assert PICTURES and {name: found for name, found in wrong.items() if found} == {}
-
-
-def test_pictures_are_of_one_size_and_described() -> None:
-    for path in (REPOSITORY / "docs/pictures").glob("*.svg"):
-        if not re.search("_(light|dark)$", path.stem):
-            text = path.read_text()
-            assert len(text) <= 60_000 and re.search(r"<title .*>.+</title>\n<desc .{60,}", text)
-            assert int(re.search(r'viewBox="0 0 (\d+)', text)[1]) <= 900

@@ -7,18 +7,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from plots.figures import pictures_hardware, pictures_numbers, pictures_order
+from plots.figures import pictures_hardware, pictures_order
 from plots.figures.pictures import writers
 from plots.figures.pictures_loops import PROBLEM, shape_of
-from tests.lib.programs import REPOSITORY, STEP_DIR, Program, read_records, step_names
+from tests.lib.programs import REPOSITORY, STEP_DIR, Program, read_records
 from tests.lib.source_tree import SourceTree
 
 PICTURES = REPOSITORY / "docs" / "pictures"
-NAMES = sorted([
-    *(f"{step}_tiles" for step in step_names()), "fragment_a", "fragment_b", "fragment_c",
-    "banks_plain", "banks_padded", "banks_swizzled", "grid_to_lane", "coalescing",
-    "pipeline_step03", "pipeline_step04", "pipeline_step06", "mask_blocks", "mask_window",
-    "mask_document", "mask_prefix", "online_softmax", "error_right", "error_broken"])
+NAMES = sorted(path.stem for path in PICTURES.glob("*.svg")
+               if not path.stem.endswith(("_light", "_dark")))
 GROUPS = [name for name in writers(Path(), Path()) if name != "errors"]
 cpu_only = pytest.mark.cpu_only("the pictures show the programs of the CPU backend")
 
@@ -77,10 +74,3 @@ def test_overlap_is_what_the_backend_counts(step: str, tmp_path: Path) -> None:
         record["count_mma_under_copy"] / record["count_mma"])
     barriers = sum(mark == "b" for _, mark in chart.marks)
     assert barriers * record["kernel1_blocks"] == record["count_barriers"]
-
-
-def test_the_online_softmax_ends_with_the_softmax() -> None:
-    last = pictures_numbers.states()[-1]
-    probs = np.exp2(pictures_numbers.SCORES)
-    assert last.o / last.l == pytest.approx((probs * pictures_numbers.VALUES).sum() / probs.sum())
-    assert last.m + np.log2(last.l) == pytest.approx(np.log2(probs.sum()))
