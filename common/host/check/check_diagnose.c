@@ -152,9 +152,42 @@ static void try_tiles(Case *c, const Attention *a) {
   }
 }
 
+/* Tries an online softmax that does not bring O, l or both to a new maximum. The keys come in
+ * tiles, in order; a->p is relative to the last maximum. */
+static void try_rescales(Case *c, const Attention *a) {
+  const int64_t tile = c->judgement->tiles->block_n;
+  double o[MAX_HEAD_DIM] = {0}, l = 0, max = 0; /* each tile relative to its own maximum */
+  for (int64_t first = 0; first < a->end; first += tile) {
+    const int64_t last = first + tile < a->end ? first + tile : a->end;
+    for (int64_t key = first; key < last; ++key) max = fmax(max, a->p[key]);
+    for (int64_t key = first; key < last; ++key) {
+      if (a->p[key] == 0) continue;
+      l += a->p[key] / max;
+      add_value(c->judgement, a, a->p[key] / max, key, o);
+    }
+  }
+  explain(c, o, a->sum, "O is not rescaled when a later tile of keys raises the maximum");
+  explain(c, a->total, l, "the sum l is not rescaled when a later tile of keys raises the maximum");
+  explain(c, o, l, "neither O nor l is rescaled when a later tile of keys raises the maximum");
+}
+
+/* Tries keys of score 0 and value 0: rows of zeros that are not masked. */
+static void try_zero_keys(Case *c, const Attention *a) {
+  const int64_t tile = c->judgement->tiles->block_n, keys = c->judgement->problem->kv_len;
+  const int64_t padding = (tile - keys % tile) % tile;
+  const double zero = exp(-a->max);
+  explain(c, a->total, a->sum + zero, "one more key takes part, of score 0 and value 0");
+  if (padding > 0) {
+    explain(c, a->total, a->sum + (double)padding * zero,
+            "the %lld rows of zeros past the last key take part: they must be masked",
+            (long long)padding);
+  }
+}
+
 /* Tries other last keys for a row that attends keys 0 to end - 1, as full and causal masks do. */
 static void try_alignments(Case *c, const Attention *a) {
   const Problem *p = c->judgement->problem;
+  const int64_t tile = c->judgement->tiles->block_n;
   const struct {
     int64_t keys;
     const char *text;
@@ -165,6 +198,7 @@ static void try_alignments(Case *c, const Attention *a) {
       {(int64_t)c->row.q + 1, "the causal mask is aligned to the top left: k <= q"},
       {a->end - 1, "the last key that the mask allows is missing"},
       {a->end + 1, "one key more than the mask allows is attended"},
+      {(a->end + tile - 1) / tile * tile, "the tile of keys on the diagonal is not masked"},
   };
   if (a->span_count != 1 || a->spans[0].first != 0) return;
   KeySpan span = a->spans[0];
@@ -208,6 +242,8 @@ static void try_rows(Case *c, const Attention *a) {
 static void explain_row(Case *c, Attention *a) {
   attend(c->judgement, a);
   explain(c, a->total, 1, "the final division by the softmax denominator is missing");
+  try_rescales(c, a);
+  try_zero_keys(c, a);
   try_tiles(c, a);
   try_lost_keys(c, a);
   try_alignments(c, a); /* overwrites a->p */

@@ -134,6 +134,15 @@ static void examine_o(void *context, size_t index, const ReferenceRow *reference
   blame_columns(context, index, reference);
 }
 
+/* What a wrong LSE is instead, if it is a known mistake. */
+static const char *lse_mistake(double lse, double expected) {
+  const double log2_e = 1.4426950408889634, near = 1e-4 * (1 + fabs(expected));
+  if (isinf(expected)) return ": the row attends no key";
+  if (fabs(lse - expected * log2_e) < near) return ": it is a log2, not a natural logarithm";
+  if (fabs(lse - expected / log2_e) < near) return ": it has the factor ln 2 once too often";
+  return "";
+}
+
 static void examine_lse(void *context, size_t index, const ReferenceRow *reference) {
   (void)index;
   const Examined *examined = context;
@@ -141,9 +150,9 @@ static void examine_lse(void *context, size_t index, const ReferenceRow *referen
   const RowIndex row = examined->lse_row;
   const float lse = j->outputs->lse[lse_index(j->problem, row)];
   char is[32], should[32];
-  fprintf(examined->out, "  first: LSE[b=%d, h=%d, q=%d] = %s, expected %s\n", row.batch, row.head,
-          row.q, value_text(lse, lse_is_unwritten(lse), is),
-          value_text(reference->lse, false, should));
+  fprintf(examined->out, "  first: LSE[b=%d, h=%d, q=%d] = %s, expected %s%s\n", row.batch,
+          row.head, row.q, value_text(lse, lse_is_unwritten(lse), is),
+          value_text(reference->lse, false, should), lse_mistake(lse, reference->lse));
 }
 
 /* Writes the first wrong elements, and the wrong columns of the first wrong rows. */
@@ -208,6 +217,30 @@ static void report_counts(const Judgement *j, FILE *out) {
   }
 }
 
+/* Tells what the right results exclude, and whether all wrong rows attend no key. */
+static bool report_hints(const Judgement *j, FILE *out) {
+  const CheckResult *r = j->result;
+  KeySpan *spans = malloc(sizeof *spans * (size_t)mask_most_spans(j->inputs->mask));
+  size_t wrong = 0, empty = 0;
+  if (spans == NULL) return false;
+  for (size_t i = 0; i < j->plan->count; ++i) {
+    const RowIndex row = j->plan->rows[i];
+    if (j->findings[i].faults == 0) continue;
+    ++wrong;
+    empty += mask_row(j->inputs->mask, row.batch, row.head, row.q, spans) == 0;
+  }
+  free(spans);
+  if (wrong > 0 && empty == wrong) {
+    fputs("  all wrong rows attend no key: their O must be 0 and their LSE -inf\n", out);
+  } else if (r->rows_wrong > 0 && r->lse_wrong == 0) {
+    fputs("  LSE is right: the scores and l are, so look at P V, the rescale of O, its store\n",
+          out);
+  } else if (wrong > 0 && r->rows_wrong == 0) {
+    fputs("  O is right: look at what is stored as LSE\n", out);
+  }
+  return true;
+}
+
 /* Finds the row to diagnose: the one with the largest finite error. False if there is none. */
 static bool worst_row(const Judgement *j, RowIndex *row) {
   double worst = 0;
@@ -225,7 +258,8 @@ bool report_failure(const Judgement *judgement, FILE *out, Error *error) {
   report_counts(judgement, out);
   if (!describe_elements(judgement, out, error)) return false;
   RowIndex row;
-  if (!describe_places(judgement, FAULT_UNWRITTEN, "unwritten O", out) ||
+  if (!report_hints(judgement, out) ||
+      !describe_places(judgement, FAULT_UNWRITTEN, "unwritten O", out) ||
       !describe_places(judgement, FAULT_NAN, "NaN or Inf in O", out) ||
       !describe_places(judgement, FAULT_VALUE, "wrong O", out) ||
       !describe_places(judgement, FAULT_LSE, "wrong LSE", out)) {

@@ -24,6 +24,10 @@ typedef struct Mistakes {
   int64_t lost_key_plus_1; /**< this key is left out */
   int64_t stale_v_tile;    /**< this tile (not 0) is multiplied by the V of the tile before */
   bool top_left, no_division, wrong_kv_head;
+  bool keeps_o, keeps_l; /**< not rescaled */
+  bool zero_tail;        /**< rows of zeros past the last key take part */
+  bool whole_tile;       /**< the tile on the diagonal is not masked */
+  bool log2_lse;
 } Mistakes;
 
 typedef struct Trial {
@@ -174,7 +178,7 @@ static inline float dot(const float *a, const float *b, int dim) {
 
 /** One tile of `keys` keys; k and v point to its first rows. */
 static inline void online_tile(const Problem *p, const uint16_t *k, const uint16_t *v, int keys,
-                               int lost, bool round_p, OnlineRow *row) {
+                               int lost, bool round_p, const Mistakes *mistakes, OnlineRow *row) {
   float s[BLOCK_N], x[LARGEST_DIM], m = row->m;
   for (int j = 0; j < keys; ++j) {
     load_row(p->dtype, k + j * p->k_strides.row, p->head_dim, x);
@@ -184,8 +188,8 @@ static inline void online_tile(const Problem *p, const uint16_t *k, const uint16
   const float shift = m == -INFINITY ? 0 : m; /* -inf - -inf would be NaN */
   const float correction = expf(row->m - shift);
   row->m = m;
-  row->l *= correction;
-  for (int d = 0; d < p->head_dim; ++d) row->o[d] *= correction;
+  if (!mistakes->keeps_l) row->l *= correction;
+  for (int d = 0; d < p->head_dim && !mistakes->keeps_o; ++d) row->o[d] *= correction;
   for (int j = 0; j < keys; ++j) {
     float prob = expf(s[j] - shift);
     row->l += prob;
@@ -203,6 +207,10 @@ static inline void simulate_row(Trial *t, int b, int h, int q, bool round_p,
   const int head = mistakes->wrong_kv_head ? h % p->kv_heads : kv_head_of(p, h);
   int64_t count = keys_of(p, q);
   if (mistakes->top_left) count = q + 1 < p->kv_len ? q + 1 : p->kv_len;
+  if (mistakes->whole_tile && count > 0) {
+    const int64_t whole = (count + BLOCK_N - 1) / BLOCK_N * BLOCK_N;
+    count = whole < p->kv_len ? whole : p->kv_len;
+  }
   for (int64_t first = 0; first < count; first += BLOCK_N) {
     const int keys = (int)(count - first < BLOCK_N ? count - first : BLOCK_N);
     const bool stale = mistakes->stale_v_tile && first / BLOCK_N == mistakes->stale_v_tile;
@@ -210,14 +218,16 @@ static inline void simulate_row(Trial *t, int b, int h, int q, bool round_p,
     const int64_t lost = mistakes->lost_key_plus_1 - 1 - first;
     online_tile(p, t->k + row_offset(&p->k_strides, b, head, first),
                 t->v + row_offset(&p->v_strides, b, head, first_v), keys,
-                lost >= 0 && lost < keys ? (int)lost : -1, round_p, &row);
+                lost >= 0 && lost < keys ? (int)lost : -1, round_p, mistakes, &row);
   }
+  if (mistakes->zero_tail) row.l += (float)((BLOCK_N - count % BLOCK_N) % BLOCK_N) * expf(-row.m);
   uint16_t *o = trial_row(t, b, h, q);
   const float divisor = mistakes->no_division ? 1 : row.l;
   for (int d = 0; d < p->head_dim; ++d) {
     o[d] = element_bits(p->dtype, row.l == 0 ? 0 : row.o[d] / divisor);
   }
-  *trial_lse(t, b, h, q) = row.l == 0 ? -INFINITY : row.m + logf(row.l);
+  const float lse = row.l == 0 ? -INFINITY : row.m + logf(row.l);
+  *trial_lse(t, b, h, q) = mistakes->log2_lse ? lse * 1.44269504f : lse;
 }
 
 static inline void simulate(Trial *t, bool round_p, const Mistakes *mistakes) {

@@ -72,12 +72,64 @@ static void one_lost_key_among_16384(void **state) {
   expect_diagnosis_of_long_rows(&(Mistakes){.lost_key_plus_1 = 12346}, "key 12345 is missing");
 }
 
+static void no_rescale(void **state) {
+  (void)state;
+  const Problem p = new_problem(DTYPE_FP16, 1, 1, 40, 90);
+  const char *when = "rescaled when a later tile of keys raises the maximum";
+  expect_diagnosis(p, &(Mistakes){.keeps_o = true}, "O is not rescaled when a later tile");
+  expect_diagnosis(p, &(Mistakes){.keeps_o = true}, "LSE is right");
+  expect_diagnosis(p, &(Mistakes){.keeps_l = true}, "the sum l is not rescaled when a later tile");
+  expect_diagnosis(p, &(Mistakes){.keeps_o = true, .keeps_l = true}, "neither O nor l is");
+  expect_diagnosis(p, &(Mistakes){.keeps_o = true, .keeps_l = true}, when);
+}
+
+static void rows_of_zeros(void **state) {
+  (void)state;
+  expect_diagnosis(new_problem(DTYPE_FP16, 1, 1, 40, 90), &(Mistakes){.zero_tail = true},
+                   "the 6 rows of zeros past the last key take part");
+  expect_diagnosis(new_problem(DTYPE_FP16, 1, 1, 40, 95), &(Mistakes){.zero_tail = true},
+                   "one more key takes part, of score 0");
+}
+
+static void a_diagonal_without_mask(void **state) {
+  (void)state;
+  Problem p = new_problem(DTYPE_FP16, 1, 1, 90, 90);
+  p.mask = MASK_CAUSAL;
+  expect_diagnosis(p, &(Mistakes){.whole_tile = true}, "the tile of keys on the diagonal");
+}
+
+static void lse_of_another_base(void **state) {
+  (void)state;
+  const Problem p = new_problem(DTYPE_FP16, 1, 1, 40, 90);
+  expect_diagnosis(p, &(Mistakes){.log2_lse = true}, "it is a log2, not a natural logarithm");
+  expect_diagnosis(p, &(Mistakes){.log2_lse = true}, "O is right");
+}
+
+static void rows_without_a_key(void **state) {
+  (void)state;
+  Problem p = new_problem(DTYPE_FP16, 1, 1, 90, 40);
+  p.mask = MASK_CAUSAL; /* the first 50 rows attend nothing */
+  Trial t = new_trial(&p, INPUT_NORMAL, 4);
+  simulate(&t, true, &NO_MISTAKE);
+  memset(trial_row(&t, 0, 0, 7), 0x7e, (size_t)p.head_dim * 2); /* NaN */
+  EXPECT_WRONG(&t, "all wrong rows attend no key");
+  free_trial(&t);
+}
+
 int main(void) {
   omp_set_num_threads(1); /* small problems: starting threads would take longer */
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(wrong_causal_alignment), cmocka_unit_test(missing_division),
-      cmocka_unit_test(wrong_kv_head),          cmocka_unit_test(mask_ignored),
-      cmocka_unit_test(a_stale_tile_among_512), cmocka_unit_test(one_lost_key_among_16384),
+      cmocka_unit_test(wrong_causal_alignment),
+      cmocka_unit_test(missing_division),
+      cmocka_unit_test(wrong_kv_head),
+      cmocka_unit_test(mask_ignored),
+      cmocka_unit_test(a_stale_tile_among_512),
+      cmocka_unit_test(one_lost_key_among_16384),
+      cmocka_unit_test(no_rescale),
+      cmocka_unit_test(rows_of_zeros),
+      cmocka_unit_test(a_diagonal_without_mask),
+      cmocka_unit_test(lse_of_another_base),
+      cmocka_unit_test(rows_without_a_key),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
