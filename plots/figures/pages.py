@@ -71,15 +71,18 @@ def roofline(results: Results, step: str) -> list[str]:
     if record is None:
         return []
     intensity = record["flops"] / record["must_move_bytes"]
-    mma, copy = record["ceiling_mma_tflops"], record["ceiling_copy_gb_per_s"]
+    units, loop, kind = (("tensor cores", "`mma.sync`", "mma") if record["ceiling"] == "mma.sync"
+                         else ("fp32 multiply-adds (FFMA)", "FFMA", "ffma"))
+    peak, copy = record[f"ceiling_{kind}_tflops"], record["ceiling_copy_gb_per_s"]
     share = 100 * record["must_move_bytes"] / record["median_ms"] * 1e-6 / copy
-    ridge = f"{mma * 1e3 / copy:.0f}"
+    ridge = f"{peak * 1e3 / copy:.0f}"
     return ["", f"[Roofline](roofline.md) at D = 128, no mask: step {step.removeprefix('step')} "
             f"does {intensity:.4g} operations for each byte that must move to or from device "
             f"memory. Up to {ridge} operations per byte, device memory is the tighter limit, "
-            f"beyond that the tensor cores. ({ridge} is the {mma:.0f} TFLOP/s of `mma.sync` "
-            f"divided by the {copy * 1e-3:.2f} TB/s of a copy.) The step moves these bytes at "
-            f"{'less than ' * (share < 1)}{max(share, 1):.0f} % of the speed of a copy."]
+            f"beyond that the {units}. ({ridge} is the {peak:.0f} TFLOP/s of {loop} "
+            f"divided by the {copy * 1e-3:.2f} TB/s of a copy.) The step reaches "
+            f"{'less than ' * (share < 1)}{max(share, 1):.0f} % of the speed of a copy and "
+            f"{100 * record['tflops'] / peak:.0f} % of that of {loop}."]
 
 
 def counts(report: Report) -> dict[str, str]:
@@ -92,8 +95,8 @@ def counts(report: Report) -> dict[str, str]:
             "bank conflicts, in wavefronts": human(report.sum_of("conflicts")),
             "mma": human(run["mma"]),
             "mma with a copy in flight": f"{100 * run['mma_under_copy'] / run['mma']:.0f} %"
-            if run["copy_shared_requests"] else "–",
-            "barriers, counted once per warp": human(run["barriers"])}
+            if run["mma"] else "–",
+            "barriers (`__syncthreads()`), counted once per warp": human(run["barriers"])}
 
 
 def lab(reports: dict[str, Report], step: str, before: str | None) -> list[str]:
@@ -101,9 +104,11 @@ def lab(reports: dict[str, Report], step: str, before: str | None) -> list[str]:
     names = ([before] if before else []) + [step]
     columns = [counts(reports[name]) for name in names]
     rows = [[label, *(column[label] for column in columns)] for label in columns[0]]
+    zeros = {"0", "–"} if reports[step].run["copy_shared_requests"] else {"0", "–", "0 %"}
     head = ["", *(f"step {name.removeprefix('step')}" for name in names)]
-    return ["", f"The lab counts on the CPU backend, `./{step} {SHAPE} --report` (rows of zeros "
-            "are left out):", "", *grid(head, [row for row in rows if set(row[1:]) - {"0", "–"}])]
+    return ["", f"The lab counts on the CPU backend, `./{step} {SHAPE} --report` (one batch entry, "
+            "two heads; rows of zeros are left out):", "",
+            *grid(head, [row for row in rows if set(row[1:]) - zeros])]
 
 
 def main() -> int:
