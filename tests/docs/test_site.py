@@ -148,11 +148,10 @@ def wrong_in(page: Page, width: int) -> list[str]:
     if (wide := page.evaluate("document.documentElement.scrollWidth")) > width:
         wrong.append(f"{wide} pixels wide")
     page.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")
-    pictures = page.locator(".contents img")
     for scheme in SCHEMES:
         page.emulate_media(color_scheme=scheme)
         wrong += [f"low contrast: {text}" for text in page.evaluate(LOW_CONTRAST)]
-    for picture in pictures.locator("visible=true").all():
+    for picture in page.locator(".contents img:visible").all():
         if picture.evaluate("i => !i.complete || i.naturalWidth === 0"):
             wrong.append(f"not loaded: {picture.get_attribute('src')}")
     return wrong

@@ -20,8 +20,6 @@ GROUPS = [name for name in writers(Path(), Path()) if name != "errors"]
 cpu_only = pytest.mark.cpu_only("the pictures show the programs of the CPU backend")
 
 
-# --- The files are up to date ---------------------------------------------------------------------
-
 def compare(directory: Path) -> list[str]:
     """The names of the pictures in the directory; they must equal the committed ones."""
     written = sorted(directory.glob("*.svg"))
@@ -48,8 +46,6 @@ def test_committed_maps_of_errors_are_up_to_date(tmp_path: Path) -> None:
     writers(STEP_DIR, tree.root / "build" / "pictures" / "step02_broken")["errors"](tmp_path)
     assert compare(tmp_path) == ["error_broken", "error_right"]
 
-
-# --- What they say --------------------------------------------------------------------------------
 
 def test_banks_and_wavefronts() -> None:
     offsets = {kind: pictures_hardware.chunk_offsets(kind)
