@@ -132,6 +132,16 @@ static void try_stale_tile(Case *c, const Attention *a, const double *part, doub
           (long long)((first + shift) / tile));
 }
 
+/* Tries a softmax denominator of too few or too many lanes. */
+static void try_factors(Case *c, const Attention *a) {
+  for (int power = -5; power <= 5; ++power) {
+    const double factor = exp2(power);
+    if (power == 0) continue;
+    explain(c, a->total, a->sum / factor, "O is %g times what is expected: so is l, inversely",
+            factor);
+  }
+}
+
 static void try_tiles(Case *c, const Attention *a) {
   static const double nothing[MAX_HEAD_DIM];
   const int64_t tile = c->judgement->tiles->block_n;
@@ -176,6 +186,14 @@ static void try_zero_keys(Case *c, const Attention *a) {
   const int64_t tile = c->judgement->tiles->block_n, keys = c->judgement->problem->kv_len;
   const int64_t padding = (tile - keys % tile) % tile;
   const double zero = exp(-a->max);
+  double total[MAX_HEAD_DIM], sum = a->sum;
+  memcpy(total, a->total, sizeof total);
+  for (int64_t key = a->end; key < keys; ++key) {
+    if (key % tile == 0) break;
+    add_value(c->judgement, a, zero, key, total);
+    sum += zero;
+  }
+  explain(c, total, sum, "masked keys take part with the score 0 instead of -inf");
   explain(c, a->total, a->sum + zero, "one more key takes part, of score 0 and value 0");
   if (padding > 0) {
     explain(c, a->total, a->sum + (double)padding * zero,
@@ -241,7 +259,12 @@ static void try_rows(Case *c, const Attention *a) {
 
 static void explain_row(Case *c, Attention *a) {
   attend(c->judgement, a);
+  if (reference_rule.score != NULL || reference_rule.sink != NULL) {
+    explain(c, a->total, a->sum, "this is plain attention: the variant has no effect");
+    return;
+  }
   explain(c, a->total, 1, "the final division by the softmax denominator is missing");
+  try_factors(c, a);
   try_rescales(c, a);
   try_zero_keys(c, a);
   try_tiles(c, a);

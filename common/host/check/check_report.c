@@ -173,6 +173,9 @@ static bool describe_elements(const Judgement *j, FILE *out, Error *error) {
     } else {
       fprintf(out, "  in the first %zu wrong rows: ", examined.count);
     }
+    for (int d = 0; d < j->problem->head_dim; ++d) { /* wrong in one row is wrong */
+      if (examined.columns[d] & INDEX_FAULTY) examined.columns[d] = INDEX_FAULTY;
+    }
     describe_indices(out, "column", examined.columns, j->problem->head_dim, "", 0);
     fputs(" of D\n", out);
   }
@@ -230,7 +233,7 @@ static bool report_hints(const Judgement *j, FILE *out) {
     empty += mask_row(j->inputs->mask, row.batch, row.head, row.q, spans) == 0;
   }
   free(spans);
-  if (wrong > 0 && empty == wrong) {
+  if (wrong > 0 && empty == wrong && reference_rule.sink == NULL) {
     fputs("  all wrong rows attend no key: their O must be 0 and their LSE -inf\n", out);
   } else if (r->rows_wrong > 0 && r->lse_wrong == 0) {
     fputs("  LSE is right: the scores and l are, so look at P V, the rescale of O, its store\n",

@@ -23,6 +23,8 @@ enum {
   VECTOR_BYTES = 64
 };
 
+ReferenceRule reference_rule;
+
 /* What all threads share. */
 typedef struct Job {
   const Problem *problem;
@@ -218,12 +220,23 @@ static void compute_scores(const Job *job, const Group *group, Workspace *work) 
       for (int i = sums->next_span; span_in_block(sums, i, first, last, &from, &to); ++i) {
         for (int key = from; key < to; ++key) {
           scores[key] *= problem->scale;
+          if (reference_rule.score != NULL) {
+            scores[key] = reference_rule.score(problem, group->rows[r], first + key, scores[key]);
+          }
           if (scores[key] > sums->max) sums->max = scores[key];
         }
       }
     }
   }
-  for (int r = 0; r < group->count; ++r) work->sums[r].next_span = 0; /* for the second pass */
+  for (int r = 0; r < group->count; ++r) {
+    RowSums *sums = &work->sums[r];
+    sums->next_span = 0; /* for the second pass */
+    if (reference_rule.sink != NULL) {
+      const double sink = reference_rule.sink(problem, group->rows[r]);
+      sums->max = fmax(sums->max, sink);
+      sums->sum = sums->base_sum = exp(sink - sums->max);
+    }
+  }
 }
 
 /* P of one row and one block: exact, and as a tensor-core kernel rounds it. */

@@ -39,6 +39,17 @@ typedef void ReferenceConsumer(void *context, size_t index, const ReferenceRow *
 /** Called now and then, by one thread at a time, with the number of finished rows. */
 typedef void ReferenceProgress(size_t done, size_t total);
 
+/** A variant of attention. Functions left NULL change nothing. */
+typedef struct ReferenceRule {
+  /** The score that takes the place of `score`, which is scale * q . k of an attended key. */
+  double (*score)(const Problem *problem, RowIndex row, int64_t key, double score);
+  /** The score of one more key, whose value is 0: an attention sink. */
+  double (*sink)(const Problem *problem, RowIndex row);
+} ReferenceRule;
+
+/** What the reference computes; all zero in the steps. The judge of the exercises sets it. */
+extern ReferenceRule reference_rule;
+
 /**
  * Computes `count` rows (any subset, any order, repeats allowed) with OpenMP. Consecutive rows of
  * one key/value head share the work of converting it, so rows sorted by batch and head are fastest.

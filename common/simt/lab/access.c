@@ -43,6 +43,7 @@ RawFinding *lab_count_finding(LabWorker *lab, LabKind kind, uint32_t pc, uint32_
   bool made;
   RawFinding *finding = lab_find_or_make(&lab->block_findings, &key, &made);
   finding->count++;
+  if (made) finding->order = (unsigned)lab->block_findings.count;
   const bool earlier =
       key.block < finding->block || (key.block == finding->block && key.thread < finding->thread);
   if (!made && !earlier) return NULL;

@@ -128,6 +128,7 @@ typedef struct RawFinding {
   bool has_thread;
   uint64_t block, thread, other_thread;
   uint64_t other_block; /* for races between blocks */
+  unsigned order;       /* in its block */
   char where[160];
 } RawFinding;
 

@@ -129,13 +129,14 @@ typedef struct LabAccess {
 
 /* --- Findings ------------------------------------------------------------------------------- */
 
+/** In the order of reports: a barrier that threads miss is the cause of races after it. */
 typedef enum LabKind {
+  LAB_BARRIER_APART,   /**< threads of a block wait in __syncthreads() at two places */
+  LAB_BARRIER_EXITED,  /**< threads wait in __syncthreads(), others have exited */
+  LAB_WARP_APART,      /**< lanes execute one warp instruction at two places */
   LAB_RACE_WRITE_READ, /**< shared memory, no barrier between the accesses */
   LAB_RACE_READ_WRITE,
   LAB_RACE_WRITE_WRITE,
-  LAB_BARRIER_APART,       /**< threads of a block wait in __syncthreads() at two places */
-  LAB_BARRIER_EXITED,      /**< threads wait in __syncthreads(), others have exited */
-  LAB_WARP_APART,          /**< lanes execute one warp instruction at two places */
   LAB_COPY_NOT_WAITED,     /**< read or written while a cp.async to it is in flight */
   LAB_COPY_NO_BARRIER,     /**< another thread's cp.async: it has waited, but no barrier since */
   LAB_COPY_OVER_READ,      /**< cp.async to memory that another thread may still read */
@@ -168,6 +169,7 @@ typedef struct LabFinding {
   uint64_t block, thread; /**< of the first occurrence, by block and thread */
   uint64_t other_thread;  /**< made the earlier access, or waits at the other place */
   uint64_t other_block;   /**< races between blocks: the block at the other place */
+  unsigned order;         /**< of the first occurrence among the findings of its block */
   char where[160];        /**< memory and offset of the first, or which threads wait */
 } LabFinding;
 

@@ -261,6 +261,16 @@ static void add_result(LabResults *results, const LabFinding *finding) {
   results->findings[results->finding_count++] = *finding;
 }
 
+/** Barriers that threads miss come in the order of time: the first of them is the cause. */
+static int by_kind_and_time(const void *a, const void *b) {
+  const LabFinding *x = a, *y = b;
+  if (x->kind == y->kind && (x->kind == LAB_BARRIER_APART || x->kind == LAB_BARRIER_EXITED)) {
+    if (x->block != y->block) return x->block < y->block ? -1 : 1;
+    if (x->order != y->order) return x->order < y->order ? -1 : 1;
+  }
+  return by_kind_and_place(a, b);
+}
+
 /* --- First accesses ------------------------------------------------------------------------- */
 
 static int by_line_and_time(const void *a, const void *b) {
@@ -322,11 +332,12 @@ static void take_findings(LabResults *results, const Places *places, Names *name
         .thread = raw->thread,
         .other_thread = raw->other_thread,
         .other_block = raw->other_block,
+        .order = raw->order,
     };
     memcpy(finding.where, raw->where, sizeof finding.where);
     add_result(results, &finding);
   }
-  qsort(results->findings, results->finding_count, sizeof *results->findings, by_kind_and_place);
+  qsort(results->findings, results->finding_count, sizeof *results->findings, by_kind_and_time);
 }
 
 void lab_take_results(LabResults *results) {
