@@ -186,6 +186,7 @@ ifeq ($(BACKEND),cpu)
 include common/simt/simt.mk
 endif
 include steps/steps.mk
+include steps/exercises/exercises.mk
 include plots/plots.mk
 include docs/docs.mk
 include tests/tests.mk

@@ -93,7 +93,8 @@ class Function:
         found = set()
         for first, end in self._for_heads:
             semicolons = [i for i in range(first, end) if self.word(i) == ";"]
-            found.update(range(semicolons[0], semicolons[1]))
+            if semicolons:  # else it is a loop over a range
+                found.update(range(semicolons[0], semicolons[1]))
         return found
 
     @cached_property

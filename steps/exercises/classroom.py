@@ -1,0 +1,361 @@
+"""Writes, builds, checks and grades the exercises; `make exercises`, `make ex07`, `make grade` and
+`make hint N=07` call it. It needs Python's standard library only.
+
+Usage: classroom.py list | grade | check NAME | hint NN    (exercises.mk sets the environment)
+
+A student's kernel runs in a process of its own, with limits on time, output and memory. That process
+only writes O and LSE; the judge, another program, compares them with the reference.
+"""
+
+import json
+import os
+import re
+import resource
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from table import EXERCISES, Exercise, Part
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER = ROOT / "steps" / "exercises"
+BACKEND = os.environ.get("BACKEND", "cpu")
+BUILD = ROOT / os.environ.get("BUILD", "build/cpu")
+MADE = BUILD / "exercises" / "made"
+INCLUDED = f"{BUILD.relative_to(ROOT)}/exercises/include/"  # leads to common/
+JUDGE = ROOT / "build" / "cpu" / "judge"
+MAKE = os.environ.get("MAKE", "make")
+
+LONGEST_S, LARGEST_OUTPUT, LARGEST_FILE = 10, 1 << 20, 256 << 20
+LARGEST_MEMORY = 4 << 30  # in use, with the CPU backend
+LARGEST_RANGE = 96 << 30  # of addresses; the CPU backend reserves a third of it for stacks
+STOPPED = "it was stopped"
+FULL, NONE = 1.2, 10  # times the solution's counts or time
+REGION = re.compile(r"^ *// \[\w+\]\n", re.MULTILINE)  # which the pages show
+MAP = re.compile(r" +(Map:|-?\d+,-?\d+ +\||\. right|L only)")  # of the heads, in a failure text
+CONFIGS = re.compile(r"(KernelConfig<\w*> CONFIGS\[\] = \{).*?(\};)", re.DOTALL)
+
+
+# --- Files -----------------------------------------------------------------------------------------
+
+def file_of(name: str, ending: str) -> Path | None:
+    return next(FOLDER.glob(f"{name}_*{ending}"), None)
+
+
+def title_of(name: str) -> str:
+    return file_of(name, ".md").read_text().split("\n", 1)[0].lstrip("# ")
+
+
+def patched(text: str, patch: Path | None) -> str:
+    """Applies a unified diff. Its old lines must be in the text once; line numbers do not matter."""
+    if patch is None:
+        return text
+    for hunk in re.split(r"^@@.*\n", patch.read_text(), flags=re.MULTILINE)[1:]:
+        lines = hunk.splitlines(keepends=True)
+        old, new = ("".join(line[1:] for line in lines if line[0] in kept) for kept in (" -", " +"))
+        if text.count(old) != 1:
+            raise ValueError(f"{patch.name}: these lines must be in the source once:\n{old}")
+        text = text.replace(old, new)
+    return text
+
+
+def sources(exercise: Exercise) -> tuple[str, str]:
+    """The solution, and the file that the student starts from."""
+    whole = file_of(exercise.name, ".solution.cu")
+    step = whole or next((ROOT / "steps").glob(f"{exercise.step}_*.cu"))
+    solution = patched(REGION.sub("", step.read_text()), file_of(exercise.name, ".solution.patch"))
+    (start_patch,) = (path for path in FOLDER.glob(f"{exercise.name}_*.patch")
+                      if ".solution" not in path.name)
+    configs = ", ".join(f"CONFIG<{config}>" for config in exercise.configs)
+    return tuple(CONFIGS.sub(lambda match: match[1] + configs + match[2], text)
+                 if configs else text for text in (solution, patched(solution, start_patch)))
+
+
+def write_if_changed(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if not path.exists() or path.read_text() != text:
+        path.write_text(text)
+
+
+def built(name: str) -> tuple[Path | None, str]:
+    """The program of steps/exercises/NAME.cu or of a file in MADE, or the compiler's first error."""
+    program = BUILD / "exercises" / name
+    done = subprocess.run([MAKE, "--no-print-directory", f"BACKEND={BACKEND}",
+                           str(program.relative_to(ROOT))], cwd=ROOT, capture_output=True, text=True,
+                          check=False, env={**os.environ, "MAKEFLAGS": "", "MAKELEVEL": "0"})
+    said = [line for line in done.stderr.splitlines() if not line.startswith("make")]
+    first = next((i for i, line in enumerate(said) if "error" in line), 0)
+    return (program if done.returncode == 0 else None), "\n".join(said[first:first + 8])
+
+
+# --- Runs ------------------------------------------------------------------------------------------
+
+@dataclass
+class Outcome:
+    """What one run of a kernel gave: one line if it failed, else its records."""
+
+    failure: str = ""
+    record: dict = field(default_factory=dict)
+    lab: list = field(default_factory=list)
+
+
+def limit() -> None:
+    """In the child, before it starts."""
+    resource.setrlimit(resource.RLIMIT_CPU, (2 * LONGEST_S, 2 * LONGEST_S))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (LARGEST_FILE, LARGEST_FILE))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if BACKEND == "cpu":
+        resource.setrlimit(resource.RLIMIT_AS, (LARGEST_RANGE, LARGEST_RANGE))
+
+
+def memory_of(process: int) -> int:
+    """Bytes in use; 0 if it has ended."""
+    try:
+        return int(Path(f"/proc/{process}/statm").read_text().split()[1]) * resource.getpagesize()
+    except (OSError, IndexError):
+        return 0
+
+
+def run_limited(command: list[str], setting: str = "") -> tuple[int | None, str]:
+    """The exit code, None if a limit was reached, and what the program said last."""
+    child = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                             stderr=subprocess.STDOUT, preexec_fn=limit, start_new_session=True,
+                             env={**os.environ, "OMP_NUM_THREADS": "2",
+                                  **dict(item.split("=") for item in setting.split())})
+    os.set_blocking(child.stdout.fileno(), False)
+    said, size, end, reason = b"", 0, time.monotonic() + LONGEST_S, ""
+    while child.poll() is None and not reason:
+        time.sleep(0.005)
+        chunk = child.stdout.read(1 << 16) or b""
+        size, said = size + len(chunk), (said + chunk)[-4000:]
+        if size > LARGEST_OUTPUT:
+            reason = f"it wrote more than {LARGEST_OUTPUT >> 20} MB of output"
+        elif BACKEND == "cpu" and memory_of(child.pid) > LARGEST_MEMORY:
+            reason = f"it used more than {LARGEST_MEMORY / 1e9:.3g} GB of memory"
+        elif time.monotonic() > end:
+            reason = f"{STOPPED} after {LONGEST_S} s: does a loop end?"
+    try:
+        os.killpg(child.pid, signal.SIGKILL)  # whatever it has started
+    except ProcessLookupError:
+        pass
+    said += child.stdout.read() or b""
+    child.wait()
+    return (None, reason) if reason else (child.returncode, said.decode(errors="replace"))
+
+
+def run_kernel(program: Path, options: list[str], scratch: Path, timed: bool = False,
+               setting: str = "") -> Outcome:
+    lab, record = scratch / "lab.jsonl", scratch / "record.jsonl"
+    command = [str(program), *options, "--check", "none", "--output", str(scratch), "--json",
+               str(record), "--repeat", "10" if timed else "0"]
+    if BACKEND == "cpu":
+        command += ["--time-limit", str(LONGEST_S - 2), f"--report=json:{lab},races,bounds,init,"
+                    "alignment,blocks,traffic,banks,counts"]
+    code, said = run_limited(command, setting)
+    lab_records = read_lines(lab)
+    findings = [line for line in lab_records if line["record"] == "finding"]
+    failure = ""
+    if code is None:
+        failure = said
+    elif code < 0:
+        failure = f"it crashed: {signal.strsignal(-code)}"
+    elif findings:
+        run = " ".join([setting, str(program.relative_to(ROOT)), *options]).strip()
+        failure = in_words(findings, run)
+    elif code not in (0, 1):
+        failure = said.strip().splitlines()[-1] if said.strip() else f"it ended with code {code}"
+    elif not (scratch / "o.npy").exists() or not (records := read_lines(record)):
+        failure = "it ended without an answer"
+    if failure:
+        return Outcome(failure)
+    return Outcome("", records[-1], lab_records)
+
+
+def read_lines(path: Path) -> list[dict]:
+    """Records of a file that a student's program may have spoiled."""
+    try:
+        return [json.loads(line) for line in path.read_text().splitlines()]
+    except (OSError, ValueError):
+        return []
+
+
+def in_words(findings: list[dict], command: str) -> str:
+    """The first finding of the lab: what, where, and after what; and how to see the others."""
+    finding, more = findings[0], len(findings) - 1
+
+    def at(place: str, calls: str) -> str:
+        places = ", ".join(filter(None, (finding.get(place), finding.get(calls))))
+        return places.replace(INCLUDED, "common/")
+    barrier = "barrier that" in finding["what"]
+    others = at("other_place", "other_calls")
+    return (f"{finding['what']}: at {at('place', 'calls')}"
+            + (f"; {'others at' if barrier else 'after'} {others}" if others else "")
+            + f" ({finding['where']})"
+            + (f"\n{more} more finding{'s' * (more > 1)}: {command} --report" if more else ""))
+
+
+def judge(options: list[str], scratch: Path, outcome: Outcome, rule: str) -> str:
+    """Empty if O and LSE are right, else what is wrong with them."""
+    tiles = f"{outcome.record.get('block_m', 64)}x{outcome.record.get('block_n', 64)}"
+    done = subprocess.run([str(JUDGE), *options, "--check", "all"], capture_output=True, text=True,
+                          check=False, env={**os.environ, "ANSWER": str(scratch),
+                                            "ANSWER_TILES": tiles, "ANSWER_RULE": rule})
+    if done.returncode == 0:
+        return ""
+    if done.returncode != 1:
+        return f"the answer cannot be read: {done.stderr.strip()}"
+    lines = [line.strip() for line in done.stderr.splitlines() if not MAP.match(line)]
+    return "\n".join(sorted(lines, key=lambda line: " is explained " not in line))
+
+
+# --- Grading ---------------------------------------------------------------------------------------
+
+@dataclass
+class Mark:
+    """Points for a part, and why some are missing."""
+
+    what: str
+    reached: float
+    points: int
+    why: str = ""
+
+
+def cost(outcome: Outcome, part: Part) -> float:
+    if BACKEND == "cuda":
+        return outcome.record["median_ms"]
+    (run,) = (line for line in outcome.lab if line["record"] == "run")
+    return sum(-run[name[1:]] if name[0] == "-" else run[name] for name in part.counts)
+
+
+def share(own: float, best: float, limits: tuple[float, float]) -> float:
+    """Of the points, for these counts or this time and those of the solution."""
+    full, none = limits
+    if own <= full * best:
+        return 1
+    return full * best / own if own < none * best else 0
+
+
+def mark_cost(program: Path, solution: Path, part: Part) -> Mark:
+    cuda = BACKEND == "cuda"
+    case, costs = part.gpu if cuda and part.gpu else part.cases[-1], []
+    for each in (program, solution):
+        with tempfile.TemporaryDirectory() as folder:
+            outcome = run_kernel(each, shlex.split(case), Path(folder), cuda, part.setting)
+        if outcome.failure:
+            return Mark(part.what, 0, part.points, f"with {case}: {outcome.failure}")
+        costs.append(cost(outcome, part))
+    reached = share(*costs, part.gpu_limits if cuda else (FULL, NONE))
+    what = "ms" if cuda else " + ".join(part.counts).replace("+ -", "- ")
+    why = f"with {case}: {what} is {costs[0]:g}, the solution's {costs[1]:g}" if reached < 1 else ""
+    return Mark(part.what, round(part.points * reached, 1), part.points, why)
+
+
+def mark_part(program: Path, solution: Path | None, exercise: Exercise, part: Part) -> Mark:
+    for case in part.cases:
+        with tempfile.TemporaryDirectory() as folder:
+            options, scratch = shlex.split(case), Path(folder)
+            outcome = run_kernel(program, options, scratch, setting=part.setting)
+            why = outcome.failure or judge(options, scratch, outcome, exercise.rule)
+        if why:
+            with_what = " ".join(filter(None, (part.setting, case)))
+            return Mark(part.what, 0, part.points, f"with {with_what}: {why}")
+    if part.counts:
+        return mark_cost(program, solution, part)
+    return Mark(part.what, part.points, part.points)
+
+
+def marks_of(exercise: Exercise, name: str) -> list[Mark]:
+    """Grades steps/exercises/NAME.cu, or made/NAME."""
+    program, said = built(name)
+    if program is None:
+        return [Mark("compiles", 0, exercise.points, said)]
+    solution = None
+    if any(part.counts for part in exercise.parts):
+        write_if_changed(MADE / f"{exercise.name}.solution.cu", sources(exercise)[0])
+        solution, _ = built(f"made/{exercise.name}.solution")
+    marks: list[Mark] = []
+    for part in exercise.parts:
+        if marks and STOPPED in marks[-1].why:  # the others would take as long
+            marks.append(Mark(part.what, 0, part.points, f"not run, as {STOPPED}"))
+        else:
+            marks.append(mark_part(program, solution, exercise, part))
+    return marks
+
+
+def prepare_judge() -> None:
+    subprocess.run([MAKE, "--no-print-directory", "BACKEND=cpu", str(JUDGE.relative_to(ROOT))],
+                   cwd=ROOT, check=True, env={**os.environ, "MAKEFLAGS": "", "MAKELEVEL": "0"})
+
+
+# --- Commands --------------------------------------------------------------------------------------
+
+def check(name: str) -> int:
+    exercise = EXERCISES[name]
+    text, path = file_of(name, ".md"), FOLDER / f"{name}.cu"
+    print(f"{title_of(name)}\n  task: {text.relative_to(ROOT)}   your file: {path.relative_to(ROOT)}")
+    if not path.exists():
+        path.write_text(sources(exercise)[1])
+        print("  (just written; it will not be overwritten: edit it, then run this again)")
+    sys.stdout.flush()
+    prepare_judge()
+    for mark in marks_of(exercise, name):
+        print(f"  {mark.reached:g} of {mark.points} points: {mark.what}")
+        for line in mark.why.splitlines():
+            print(f"      {line}")
+    return 0
+
+
+def listing() -> int:
+    for name, exercise in EXERCISES.items():
+        started = "started" if (FOLDER / f"{name}.cu").exists() else ""
+        print(f"{name:9} {exercise.points:3} points  {title_of(name):60} {started}".rstrip())
+    return 0
+
+
+def grade() -> int:
+    prepare_judge()
+    table = []
+    for name, exercise in EXERCISES.items():
+        if not (FOLDER / f"{name}.cu").exists():
+            continue
+        marks = marks_of(exercise, name)
+        reached = sum(mark.reached for mark in marks)
+        table.append({"exercise": name, "points": reached, "of": exercise.points,
+                      "parts": [vars(mark) for mark in marks]})
+        failed = next((mark for mark in marks if mark.why), None)
+        why = f"{failed.what}: {failed.why.splitlines()[0]}" if failed else ""
+        print(f"{name:9} {reached:4g} of {exercise.points:2}  {why}", flush=True)
+    total, most = (sum(row[key] for row in table) for key in ("points", "of"))
+    print(f"total     {total:4g} of {most:2}, of the exercises that were started")
+    (ROOT / "build" / "grade.json").write_text(json.dumps(
+        {"backend": BACKEND, "points": total, "of": most, "exercises": table}, indent=1))
+    return 0
+
+
+def hint(number: str = "") -> int:
+    """Prints the first hint of a broken kernel, the next time the second, and so on."""
+    text = file_of(f"broken{number}", ".md")
+    if text is None:
+        names = sorted(path.name[6:8] for path in FOLDER.glob("broken*.md"))
+        print(f"make hint: N={number}: must be one of: {' '.join(names)}", file=sys.stderr)
+        return 2
+    hints = re.findall(r"<summary>(.*?)</summary>\s*(.*?)\s*</details>", text.read_text(), re.DOTALL)
+    seen = MADE / f"hints{number}"
+    level = min(int(seen.read_text()) if seen.exists() else 0, len(hints) - 1)
+    print(f"{hints[level][0]}: {hints[level][1]}")
+    write_if_changed(seen, str(level + 1))
+    return 0
+
+
+def main() -> int:
+    command, *arguments = sys.argv[1:] or ["list"]
+    return {"list": listing, "grade": grade, "check": check, "hint": hint}[command](*arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

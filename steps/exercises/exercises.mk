@@ -1,0 +1,61 @@
+# The exercises and the kernels that are broken on purpose; see docs/classroom.md.
+
+EXERCISES := $(sort $(foreach file,$(wildcard steps/exercises/ex*.md steps/exercises/broken*.md),\
+	$(firstword $(subst _, ,$(basename $(notdir $(file)))))))
+
+## make exercises         list the exercises, their points, and what you have reached
+## make ex07              write the starting file steps/exercises/ex07.cu once; then build and check it
+## make broken07          the same for a kernel with a fault; make hint N=07 gives the next hint
+## make grade             check all exercises that were started; writes build/grade.json
+.PHONY: exercises grade hint $(EXERCISES)
+
+CLASSROOM = BACKEND=$(BACKEND) BUILD=$(BUILD) MAKE="$(MAKE)" $(PYTHON) steps/exercises/classroom.py
+needs_python = $(call recipe_needs,$(PYTHON),python3)
+
+exercises:
+	$(needs_python)
+	@$(CLASSROOM) list
+
+$(EXERCISES):
+	$(needs_python)
+	@$(CLASSROOM) check $@
+
+grade:
+	$(needs_python)
+	@$(CLASSROOM) grade
+
+hint:
+	$(needs_python)
+	@$(CLASSROOM) hint $(N)
+
+# Programs of the files in this folder, and of those that classroom.py makes. They may include
+# common/device and attention.h, and nothing of the host.
+EXERCISE_FOLDER := $(BUILD)/exercises
+EXERCISE_INCLUDE := $(EXERCISE_FOLDER)/include
+exercise_flags = $(patsubst -Icommon,-I$(EXERCISE_INCLUDE),$(1))
+
+$(EXERCISE_INCLUDE)/attention.h:
+	@mkdir -p $(@D) && ln -sfn $(abspath common/device common/float16.h common/attention.h) $(@D)
+
+$(EXERCISE_FOLDER)/%.o: steps/exercises/%.cu $(EXERCISE_INCLUDE)/attention.h $(REWRITER) $(BUILD)/flags
+	$(call compile_cu,$(ARCH))
+
+$(EXERCISE_FOLDER)/made/%.o: $(EXERCISE_FOLDER)/made/%.cu $(EXERCISE_INCLUDE)/attention.h $(REWRITER) $(BUILD)/flags
+	$(call compile_cu,$(ARCH))
+
+$(EXERCISE_FOLDER)/%: $(EXERCISE_FOLDER)/%.o $(HOST_OBJECTS) $(SIMT_OBJECTS) $(LAB_OBJECTS)
+	$(call link_program,$(SAME_STEP))
+
+ifeq ($(BACKEND),cuda)
+$(EXERCISE_FOLDER)/%.o: private NVCC_FLAGS := $(call exercise_flags,$(NVCC_FLAGS))
+else
+# Only the checking build is made; it serves as the plain one, too.
+$(EXERCISE_FOLDER)/%.o: private SIMT_FLAGS := $(call exercise_flags,$(SIMT_FLAGS)) $(CHECKING)
+SAME_STEP := -Xlinker --defsym=step_checked=step
+
+$(BUILD)/judge.o: steps/exercises/judge.c $(BUILD)/flags
+	$(call compile_c)
+
+$(BUILD)/judge: $(BUILD)/judge.o $(HOST_OBJECTS) $(SIMT_OBJECTS) $(LAB_OBJECTS)
+	$(call link_program)
+endif

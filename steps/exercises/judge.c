@@ -1,0 +1,116 @@
+/**
+ * @file
+ * Judges an answer that another program has written. It is linked like a step, so it takes the same
+ * options and checks in the same way, but forward() reads O and LSE from files. The kernel that
+ * computed them runs elsewhere and cannot change the verdict.
+ *
+ * The environment says what to judge:
+ *   ANSWER        directory with o.npy and lse.npy, as --output writes them
+ *   ANSWER_TILES  for the words of the diagnosis: BLOCK_MxBLOCK_N of the kernel
+ *   ANSWER_RULE   alibi, softcap or sinks; otherwise plain attention
+ */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "attention.h"
+#include "host/check/reference.h"
+#include "host/io/npy.h"
+
+/* The variants; the task texts give the same formulas. */
+enum { SOFTCAP = 20 };
+
+static double alibi(const Problem *p, RowIndex row, int64_t key, double score) {
+  const double slope = exp2(-8.0 * (row.head + 1) / p->q_heads);
+  return score - slope * fabs((double)row.q + p->kv_len - p->q_len - (double)key);
+}
+
+static double softcap(const Problem *p, RowIndex row, int64_t key, double score) {
+  (void)p, (void)row, (void)key;
+  return SOFTCAP * tanh(score / SOFTCAP);
+}
+
+static double sink(const Problem *p, RowIndex row) {
+  return 1 + (double)row.head / p->q_heads;
+}
+
+static void set_rule(const char *name) {
+  if (strcmp(name, "alibi") == 0) reference_rule.score = alibi;
+  if (strcmp(name, "softcap") == 0) reference_rule.score = softcap;
+  if (strcmp(name, "sinks") == 0) reference_rule.sink = sink;
+}
+
+static void describe(const Problem *p, int heads, Description *description) {
+  const char *tiles = getenv("ANSWER_TILES");
+  (void)p, (void)heads;
+  *description = (Description){.block_m = 64, .block_n = 64, .multiplies_masked_keys = true};
+  if (tiles != NULL) sscanf(tiles, "%dx%d", &description->block_m, &description->block_n);
+}
+
+/** Reads one file of the answer, with as many elements as the problem has. */
+static bool read_answer(const char *name, size_t elements, NpyArray *array) {
+  char path[4096];
+  Error error = {0};
+  const NpyTypes types = {1u << NPY_F2 | 1u << NPY_F4, "<f2 or <f4"};
+  snprintf(path, sizeof path, "%s/%s", getenv("ANSWER"), name);
+  if (!npy_read(path, types, array, &error)) {
+    fprintf(stderr, "judge: %s\n", error.text);
+    return false;
+  }
+  return array->bytes == elements * (array->type == NPY_F2 ? 2 : 4);
+}
+
+static cudaError_t forward(const Problem *p, const Tensors *t, int heads, cudaStream_t stream) {
+  const size_t rows = (size_t)p->batch * (size_t)p->q_heads * (size_t)p->q_len;
+  NpyArray o = {0}, lse = {0};
+  (void)heads, (void)stream;
+  const bool ok = read_answer("o.npy", rows * (size_t)p->head_dim, &o) &&
+                  read_answer("lse.npy", rows, &lse) && lse.type == NPY_F4;
+  if (ok) {
+    for (size_t i = 0; i < rows * (size_t)p->head_dim; i++) { /* [B, H, N, D] in the file */
+      const int64_t row = (int64_t)i / p->head_dim, head = row / p->q_len;
+      uint16_t *target = (uint16_t *)t->o + row_offset(&p->o_strides, (int)(head / p->q_heads),
+                                                       (int)(head % p->q_heads), row % p->q_len);
+      target[(int64_t)i % p->head_dim] = o.type == NPY_F2
+                                             ? ((const uint16_t *)o.data)[i]
+                                             : element_bits(p->dtype, ((const float *)o.data)[i]);
+    }
+    memcpy(t->lse, lse.data, lse.bytes);
+  }
+  npy_free(&o);
+  npy_free(&lse);
+  return ok ? cudaSuccess : cudaErrorInvalidValue;
+}
+
+static bool supports(const Problem *p, char *why, size_t why_size) {
+  const char *rule = getenv("ANSWER_RULE");
+  (void)p;
+  set_rule(rule != NULL ? rule : "");
+  if (getenv("ANSWER") != NULL) return true;
+  snprintf(why, why_size, "the judge needs ANSWER=DIRECTORY in the environment");
+  return false;
+}
+
+static size_t prepared_bytes(const Problem *p, const BlockMask *mask) {
+  (void)p, (void)mask;
+  return 1;
+}
+
+static cudaError_t prepare(const Problem *p, const BlockMask *mask, void *prepared,
+                           cudaStream_t stream) {
+  (void)p, (void)mask, (void)prepared, (void)stream;
+  return cudaSuccess;
+}
+
+static const BlockMaskSupport MASKS = {prepared_bytes, prepare};
+
+const Step step = {
+    .name = "judge",
+    .title = "Judge of the exercises",
+    .idea = "Checks O and LSE that another program wrote.",
+    .supports = supports,
+    .describe = describe,
+    .forward = forward,
+    .block_masks = &MASKS,
+};

@@ -1,0 +1,355 @@
+"""The exercises and the broken kernels: where each comes from, how it is checked, what it is worth.
+
+The task text of ex07 is ex07_NAME.md. Its solution is a step, with ex07_NAME.solution.patch applied
+if there is one, or ex07_NAME.solution.cu; ex07_NAME.patch turns the solution into the file that the
+student starts from. A broken kernel is the same: broken07_NAME.patch puts one fault into a step.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of an exercise, and what it is worth. Each of `cases` is a line of options of a step,
+    such as "-n 100 -m causal". All of them must have the right answer and no finding of the lab.
+
+    counts: fields of the lab's record of a run (docs/json-records.md) whose sum is compared with the
+        solution's in the last of the cases; one with a minus is subtracted. A GPU compares times
+        instead. Full points up to 1.2 times as much, none from 10 times on.
+    gpu: the problem that a GPU is timed with; without it, the last of the cases.
+    gpu_limits: full points up to so many times the solution's time, none from so many times on.
+    setting: of the CPU backend, such as "SIMT_SHARED=48K" (docs/cpu-backend.md).
+    """
+
+    what: str
+    points: int
+    cases: tuple[str, ...]
+    counts: tuple[str, ...] = ()
+    gpu: str = ""
+    gpu_limits: tuple[float, float] = (1.2, 10)
+    setting: str = ""
+
+
+@dataclass(frozen=True)
+class Exercise:
+    """step: the source, "step02". configs: the arguments of CONFIG<...> in its table that are kept,
+    so that it compiles in a second. rule: see judge.c. fails: words that the check of the untouched
+    starting file prints."""
+
+    name: str
+    step: str
+    configs: tuple[str, ...]
+    parts: tuple[Part, ...]
+    fails: str
+    rule: str = ""
+
+    @property
+    def points(self) -> int:
+        return sum(part.points for part in self.parts)
+
+
+EXERCISES = {exercise.name: exercise for exercise in (
+    Exercise("ex01", "step01", (), (
+        Part("several heads", 1, ("-n 40 -k 70 -H 3",)),
+        Part("several batch entries", 1, ("-n 70 -k 40 -H 2 -b 3",)),
+        Part("heads that share keys and values", 2,
+             ("-n 40 -k 70 -H 6 -G 2", "-n 64 -H 6 -G 3 -m causal", "-n 33 -k 50 -H 4 -G 1 -b 2"))),
+        fails="two blocks write the same bytes"),
+    Exercise("ex02", "step01", (), (
+        Part("rows of up to 32 keys", 1, ("-n 32", "-n 40 -k 9")),
+        Part("longer rows, large and small scores, a causal mask", 2,
+             ("-n 40 -k 75", "-n 32 -m causal", "-n 64 -i spiky --scale 2",
+              "-n 70 -m causal --scale 32", "-n 90 -k 40 -m causal")),
+        Part("ten shuffles for each row", 1, ("-n 64",),
+             counts=("shuffles",), gpu="-b 4 -H 16 -n 2048 -d 8"),
+        Part("sectors of global memory", 1, ("-n 128 -k 256 -d 8",),
+             counts=("global_load_sectors",), gpu="-b 4 -H 16 -n 2048 -d 8")),
+        fails="64 of 64 checked rows of O, 64 of LSE"),
+    Exercise("ex03", "step01", (), (
+        Part("a head dimension that is no multiple of 32", 1, ("-n 64 -d 40", "-n 32 -d 7")),
+        Part("queries and keys that are no multiples of 32", 2,
+             ("-n 65 -k 64", "-n 64 -k 75", "-n 33 -k 31")),
+        Part("all of it, a causal mask, one key", 1,
+             ("-n 77 -d 50 -m causal", "-n 90 -k 40 -d 33 -m causal", "-n 1 -k 1 -d 1"))),
+        fails="out of bounds"),
+    Exercise("ex04", "step02", ("__half, 64, 64, 32",), (
+        Part("an incomplete tile of keys", 1, ("-n 64 -k 75", "-n 100 -k 5")),
+        Part("a causal mask, as many queries as keys", 1, ("-n 128 -m causal", "-n 77 -m causal")),
+        Part("more keys than queries, and fewer", 2,
+             ("-n 40 -k 100 -m causal", "-n 100 -k 40 -m causal", "-n 70 -k 1 -m causal")),
+        Part("tiles that nobody attends are left out", 1, ("-n 258 -k 64 -m causal",),
+             counts=("barriers",), gpu="-b 4 -H 16 -n 4096 -k 1024 -m causal")),
+        fails="rows of zeros past the last key take part"),
+    Exercise("ex05", "step02", ("__half, 64, 64, 32",), (
+        Part("one tile of keys", 1, ("-n 64 -k 32",)),
+        Part("a maximum that grows from tile to tile", 3, ("-n 128", "-n 256 -i spiky")),
+        Part("incomplete tiles, a causal mask, rows without a key", 2,
+             ("-n 100 -k 75", "-n 77 -m causal", "-n 90 -k 40 -m causal"))),
+        fails="a maximum that grows"),
+    Exercise("ex06", "step02", ("__half, 64, 64, 32",), (
+        Part("the rows of whole tiles", 2, ("-n 64 -k 32", "-n 128 -i spiky --scale 2")),
+        Part("incomplete tiles", 1, ("-n 77 -k 100 -d 37", "-n 1 -k 1")),
+        Part("rows without a key", 2, ("-n 100 -k 40 -m causal", "-n 70 -k 1 -m causal"))),
+        fails="the final division by the softmax denominator is missing"),
+    Exercise("ex07", "step02", ("__half, 64, 64, 32",), (
+        Part("one tile", 2, ("-n 64 -k 32",)),
+        Part("several tiles, incomplete ones, fewer columns", 1,
+             ("-n 100 -k 75", "-n 77 -m causal -d 40")),
+        Part("few loads from shared memory", 3, ("-n 64",),
+             counts=("shared_load_requests", "shared_load_wavefronts"), gpu="-b 4 -H 16 -n 2048")),
+        fails="128 of 128 checked rows of O, 128 of LSE"),
+    Exercise("ex08", "step02b", ("__half, 64", "__half, 128"), (
+        Part("8 queries: a[0] and a[2]", 1, ("-n 8 -k 64",)),
+        Part("16 rows for each warp: a[1] and a[3], too", 2, ("-n 64", "-n 128 -k 64 -d 128")),
+        Part("incomplete tiles, a causal mask, grouped heads", 1,
+             ("-n 100 -k 75", "-n 150 -m causal -d 128", "-n 77 -k 130 -H 4 -G 2"))),
+        fails="16 of 16 checked rows of O, 16 of LSE"),
+    Exercise("ex09", "step02b", ("__half, 64", "__nv_bfloat16, 64"), (
+        Part("8 queries and 8 keys: a[0]", 1, ("-n 8 -k 8",)),
+        Part("16 rows for each warp: a[1]", 1, ("-n 64 -k 8",)),
+        Part("tiles of 64 keys: a[2] and a[3], too", 2, ("-n 64", "-n 128 -i spiky")),
+        Part("incomplete tiles, a causal mask, bf16", 1,
+             ("-n 100 -k 75", "-n 150 -m causal", "-n 77 -k 130 -m causal -t bf16"))),
+        fails="16 of 16 checked rows of O, 0 of LSE"),
+    Exercise("ex10", "step02b", ("__half, 64",), (
+        Part("an incomplete tile of keys", 2, ("-n 64 -k 75", "-n 64 -k 1", "-n 128 -k 110")),
+        Part("a causal mask", 2, ("-n 128 -m causal",)),
+        Part("both; more keys than queries and fewer; rows without a key", 2,
+             ("-n 77 -m causal", "-n 40 -k 109 -m causal", "-n 150 -k 43 -m causal -H 4 -G 2"))),
+        fails="128 of 128 checked rows of O, 128 of LSE"),
+    Exercise("ex11", "step02b", ("__half, 64",), (
+        Part("equal scores: the sum", 1, ("-n 64 -i constant",)),
+        Part("different scores: the maximum, too", 2, ("-n 64", "-n 256 -i spiky --scale 2")),
+        Part("incomplete tiles, a causal mask, rows without a key", 2,
+             ("-n 100 -k 75", "-n 77 -m causal", "-n 90 -k 40 -m causal")),
+        Part("no more shuffles than needed", 1, ("-n 64 -k 256",),
+             counts=("shuffles",), gpu="-b 4 -H 16 -n 2048")),
+        fails="128 of 128 checked rows of O, 128 of LSE"),
+    Exercise("ex12", "step02c", ("__half, 64", "__half, 128"), (
+        Part("8 queries and 8 keys", 1, ("-n 8 -k 8",)),
+        Part("all rows of a warp", 1, ("-n 128 -k 8",)),
+        Part("tiles of 64 keys", 2, ("-n 128 -k 64", "-n 128 -i spiky", "-n 200 -d 128")),
+        Part("incomplete tiles, a causal mask, grouped heads", 1,
+             ("-n 77 -k 130 -m causal", "-n 150 -k 75 -H 4 -G 2")),
+        Part("one load for four registers", 1, ("-n 128",),
+             counts=("ldmatrix_requests", "shared_load_requests"), gpu="-b 4 -H 16 -n 2048")),
+        fails="16 of 16 checked rows of O, 16 of LSE"),
+    Exercise("ex13", "step02c", ("__half, 64", "__half, 128"), (
+        Part("8 keys", 1, ("-n 8 -k 8",)),
+        Part("tiles of 64 keys", 2, ("-n 128 -k 64", "-n 128 -i spiky", "-n 200 -d 128")),
+        Part("incomplete tiles, a causal mask, grouped heads", 1,
+             ("-n 77 -k 130 -m causal", "-n 150 -k 75 -H 4 -G 2")),
+        Part("one load for four registers", 1, ("-n 128",),
+             counts=("ldmatrix_requests", "shared_load_requests"), gpu="-b 4 -H 16 -n 2048")),
+        fails="16 of 16 checked rows of O, 0 of LSE"),
+    Exercise("ex14", "step02b", ("__half, 32", "__half, 64", "__half, 96"), (
+        Part("right answers", 1, ("-n 64", "-n 100 -k 75", "-n 77 -k 130 -m causal")),
+        Part("wavefronts at D = 64", 2, ("-n 100 -m causal", "-n 64 -k 256 -H 1"),
+             counts=("shared_load_wavefronts", "shared_store_wavefronts"),
+             gpu="-b 4 -H 16 -n 2048", gpu_limits=(1.1, 3)),
+        Part("wavefronts at D = 32 and 96", 2,
+             ("-n 100 -d 96", "-n 64 -k 256 -d 32 -H 1", "-n 64 -k 128 -d 96 -H 1"),
+             counts=("shared_load_wavefronts", "shared_store_wavefronts"),
+             gpu="-b 4 -H 16 -n 2048 -d 96", gpu_limits=(1.1, 3))),
+        fails="shared_load_wavefronts"),
+    Exercise("ex15", "step02b", ("__half, 64", "__half, 96"), (
+        Part("right answers", 1, ("-n 64", "-n 100 -k 75", "-n 100 -H 3 --layout bnhd -m causal")),
+        Part("sectors", 2, ("-n 100 -k 75 -d 96", "-n 128 -k 256"),
+             counts=("global_load_sectors",), gpu="-b 4 -H 16 -n 2048", gpu_limits=(1.1, 3)),
+        Part("instructions", 2, ("-n 90 -H 3 --layout bnhd -d 96", "-n 128 -k 256 -H 1"),
+             counts=("global_load_requests", "shared_store_requests"),
+             gpu="-b 4 -H 16 -n 2048 -d 96", gpu_limits=(1.1, 3))),
+        fails="global_load_sectors is"),
+    Exercise("ex16", "step03", ("__half, 64",), (
+        Part("one tile of keys", 1, ("-n 128 -k 64",)),
+        Part("several tiles of keys", 2, ("-n 128", "-n 256")),
+        Part("incomplete tiles, grouped heads, a causal mask", 1,
+             ("-n 100 -k 75", "-n 40 -k 150 -H 4 -G 2", "-n 130 -m causal")),
+        Part("tiles of queries without a key", 1, ("-n 300 -k 20 -m causal",))),
+        fails="use of shared memory that a cp.async is on its way to"),
+    Exercise("ex17", "step04", ("__half, 64",), (
+        Part("right answers", 1, ("-n 128 -k 192", "-n 100 -k 150 -m causal",
+                                  "-n 300 -k 20 -m causal")),
+        Part("copies in flight, two tiles of keys", 2,
+             ("-n 130 -k 65", "-n 150 -k 100 -m causal", "-n 128 -k 128"),
+             counts=("mma", "-mma_under_copy"),
+             gpu="-b 4 -H 16 -n 2048 -m causal", gpu_limits=(1.05, 1.2)),
+        Part("copies in flight, eight tiles of keys", 2, ("-n 300 -k 40 -m causal", "-n 128 -k 512"),
+             counts=("mma", "-mma_under_copy"),
+             gpu="-b 4 -H 16 -n 2048", gpu_limits=(1.05, 1.2))),
+        fails="mma - mma_under_copy is"),
+    Exercise("ex18", "step04", ("__half, 64",), (
+        Part("right answers", 1, ("-n 128 -k 192", "-n 200 -k 129", "-n 129 -m causal",
+                                  "-n 100 -k 162 -m causal", "-n 250 -k 100 -m causal")),
+        Part("no more tiles than needed", 2, ("-n 200 -m causal", "-n 640 -k 192 -H 1 -m causal"),
+             counts=("mma",), gpu="-b 4 -H 16 -n 2048 -m causal", gpu_limits=(1.1, 1.6)),
+        Part("no more masks than needed", 2,
+             ("-n 200 -k 90 -m causal", "-n 128 -k 200", "-n 300 -m causal",
+              "-n 65 -k 1024 -H 1 -m causal"),
+             counts=("shared_load_requests",), gpu="-b 4 -H 16 -n 2048", gpu_limits=(1.05, 1.2))),
+        fails="mma is"),
+    Exercise("ex19", "step05", ("__half, 64, 2, false",), (
+        Part("full mask", 1, ("-n 128", "-n 100 -k 75")),
+        Part("causal mask, and a mask with gaps", 2,
+             ("-n 256 -m causal", "-n 128 -k 320 -m blocks:0.5 --mask-block 128x64 -s 4",
+              "-n 300 -k 500 -m blocks:0.5 --mask-block 128x64")),
+        Part("rows without a slot", 1,
+             ("-n 128 -k 64 -m empty", "-n 300 -k 20 -m causal",
+              "-n 300 -k 300 -m blocks:0.2 --mask-block 128x64")),
+        Part("the next K in flight", 1, ("-n 128 -k 512 -m blocks:0.6 --mask-block 128x64",),
+             counts=("mma", "-mma_under_copy"),
+             gpu="-b 4 -H 16 -n 2048", gpu_limits=(1.05, 1.2))),
+        fails="256 of 256 checked rows of O, 256 of LSE"),
+    Exercise("ex20", "step05", ("__half, 64, 2, false", "__half, 128, 2, false"), (
+        Part("one query", 2, ("-n 1 -k 64 -m random:0.5", "-n 1 -k 200 -m random:0.5")),
+        Part("many queries", 2, ("-n 128 -k 64 -m random:0.5", "-n 256 -m window:100")),
+        Part("incomplete tiles, D = 128, rows without a key", 1,
+             ("-n 100 -k 150 -m random:0.5", "-n 128 -k 200 -d 128 -m random:0.01"))),
+        fails="2 of 2 checked rows of O, 2 of LSE"),
+    Exercise("ex21", "step04", ("__half, 64",), (
+        Part("one head, whole tiles", 2, ("-n 128 -H 1 -m causal",)),
+        Part("several heads and batch entries, grouped heads", 2,
+             ("-n 128 -k 64 -H 4 -m causal", "-n 64 -b 2 -H 4 -G 2 -m causal")),
+        Part("no mask, incomplete tiles, other lengths, rows without a key", 2,
+             ("-n 100", "-n 77 -k 150", "-n 70 -k 150 -m causal", "-n 90 -k 40 -m causal"))),
+        fails="one head", rule="alibi"),
+    Exercise("ex22", "step04", ("__half, 64",), (
+        Part("whole tiles, scores of all sizes", 2,
+             ("-n 128", "-n 128 --scale 2", "-n 128 -i spiky")),
+        Part("incomplete tiles, a causal mask, rows without a key", 2,
+             ("-n 100 -k 75", "-n 77 -m causal", "-n 90 -k 40 -m causal"))),
+        fails="whole tiles", rule="softcap"),
+    Exercise("ex23", "step04", ("__half, 64",), (
+        Part("one head, whole tiles", 2, ("-n 128 -H 1",)),
+        Part("several heads and batch entries, grouped heads", 2,
+             ("-n 64 -H 4", "-n 64 -b 2 -H 4 -G 2")),
+        Part("rows with few keys or none, large scores", 2,
+             ("-n 100 -m causal", "-n 90 -k 40 -m causal", "-n 100 -k 75 -i spiky",
+              "-n 20 -H 8 -m causal --scale 32"))),
+        fails="one head", rule="sinks"),
+    Exercise("ex24", "step02c", ("__half, 32", "__half, 64", "__half, 128"), (
+        Part("the answer is right, with no shared memory for padding", 1,
+             ("-n 100 -k 75 -m causal", "-n 128 -d 128"),
+             setting="SIMT_SHARED=48K"),
+        Part("ldmatrix without bank conflicts, rows of 128 bytes", 2, ("-n 128 -d 128", "-n 128"),
+             counts=("ldmatrix_conflicts",), gpu="-b 4 -H 16 -n 2048", setting="SIMT_SHARED=48K"),
+        Part("no bank conflict at all, rows of 128 and 256 bytes", 2,
+             ("-n 100 -m causal", "-n 128 -d 128"),
+             counts=("shared_load_conflicts", "shared_store_conflicts", "ldmatrix_conflicts"),
+             gpu="-b 4 -H 16 -n 2048 -d 128", setting="SIMT_SHARED=48K"),
+        Part("no bank conflict at all, rows of 64 bytes", 1, ("-n 77 -k 140 -d 32", "-n 128 -d 32"),
+             counts=("shared_load_conflicts", "shared_store_conflicts", "ldmatrix_conflicts"),
+             gpu="-b 4 -H 16 -n 2048 -d 32")),
+        fails="ldmatrix_conflicts is"),
+    Exercise("ex25", "step02", ("__half, 64",), (
+        Part("one tile of keys", 1, ("-n 64 -k 32 -H 1",)),
+        Part("several tiles of keys, a maximum that grows", 3,
+             ("-n 128 -H 1", "-n 64 -k 128 -H 1 -i spiky")),
+        Part("incomplete tiles, several heads, a causal mask, rows without a key", 2,
+             ("-n 70 -k 45 -H 4 -G 2", "-n 77 -b 2 -H 1 -m causal", "-n 90 -k 40 -m causal")),
+        Part("no more traffic than is needed", 1, ("-n 128 -H 1",),
+             counts=("global_load_sectors", "global_store_sectors"), gpu="-b 8 -H 32 -n 512")),
+        fails="one tile of keys"),
+    Exercise("ex26", "step04", ("__half, 64", "__half, 128"), (
+        Part("the answer is right", 1,
+             ("-n 100 -k 75", "-n 140 -k 100 -m causal", "-n 100 -d 128")),
+        Part("products wait for fewer copies and barriers", 5, ("-n 128 -k 1024 -H 1",),
+             counts=("mma", "-mma_under_copy", "barriers"),
+             gpu="-b 4 -H 16 -n 4096 -d 128", gpu_limits=(1.05, 1.2))),
+        fails="mma - mma_under_copy + barriers is"),
+    Exercise("broken01", "step02", ("__half, 64, 64, 32",), (
+        Part("two tiles of keys", 2, ("-n 64",)),
+        Part("more tiles, incomplete ones, a causal mask, grouped heads", 1,
+             ("-n 128", "-n 100 -k 75", "-n 90 -k 70 -m causal", "-n 77 -H 4 -G 2"))),
+        fails="no barrier between: at build/cpu/exercises/made/broken01.start.cu:103"),
+    Exercise("broken02", "step04", ("__half, 64",), (
+        Part("one tile of keys", 1, ("-n 128 -k 64",)),
+        Part("several tiles, incomplete ones, a causal mask, no keys", 2,
+             ("-n 256", "-n 100 -k 175 -m causal", "-n 300 -k 20 -m causal")),
+        Part("the copies overlap the products as in step 04", 1, ("-n 256",),
+             counts=("mma", "-mma_under_copy"), gpu="-b 4 -H 16 -n 2048")),
+        fails="mma_tile.cuh:23, called at build/cpu/exercises/made/broken02.start.cu:94"),
+    Exercise("broken03", "step04", ("__half, 64",), (
+        Part("one tile of keys", 1, ("-n 128 -k 64",)),
+        Part("several tiles, incomplete ones, a causal mask, no keys", 1,
+             ("-n 256", "-n 100 -k 175 -m causal", "-n 300 -k 20 -m causal")),
+        Part("the copies overlap the products as in step 04", 2, ("-n 256",),
+             counts=("mma", "-mma_under_copy"), gpu="-b 4 -H 16 -n 2048")),
+        fails="mma_tile.cuh:63, called at build/cpu/exercises/made/broken03.start.cu:112"),
+    Exercise("broken04", "step03", ("__half, 64",), (
+        Part("one tile of keys", 1, ("-n 90 -k 64", "-n 128 -k 64")),
+        Part("several tiles, a causal mask, grouped heads", 2,
+             ("-n 90", "-n 200 -k 130", "-n 70 -k 100 -m causal", "-n 130 -H 4 -G 2"))),
+        fails="others wait elsewhere: at build/cpu/exercises/made/broken04.start.cu:115"),
+    Exercise("broken05", "step05", ("__half, 64, 2, false",), (
+        Part("no mask", 1, ("-n 256",)),
+        Part("a causal mask, a window, grouped heads", 2,
+             ("-n 200 -m causal", "-n 200 -k 256 -m window:80", "-n 130 -H 4 -G 2"))),
+        fails="no barrier between: at build/cpu/exercises/made/broken05.start.cu:96"),
+    Exercise("broken06", "step05", ("__half, 64, 2, false",), (
+        Part("three documents", 2, ("-n 256 -m document:3",)),
+        Part("windows, other masks, grouped heads", 1,
+             ("-n 256 -m window:80", "-n 200 -m causal", "-n 256 -m blocks:0.5",
+              "-n 200 -k 256 -H 4 -G 2 -m window:50"))),
+        fails="V of key/value tile 2 is stale"),
+    Exercise("broken07", "step02b", ("__half, 64",), (
+        Part("two tiles of keys, and scores that grow from tile to tile", 2,
+             ("-n 64 -k 128", "-n 64 -k 256 -i spiky")),
+        Part("incomplete tiles, a causal mask, rows without a key, grouped heads", 1,
+             ("-n 100 -k 75", "-n 100 -m causal", "-n 90 -k 70 -m causal", "-n 70 -H 4 -G 2"))),
+        fails="O is not rescaled"),
+    Exercise("broken08", "step02b", ("__half, 64",), (
+        Part("more queries than keys", 2, ("-n 90 -k 40 -m causal",)),
+        Part("other scales and lengths, grouped heads", 1,
+             ("-n 90 -k 40 -m causal --scale 0.3", "-n 200 -k 100 -m causal --scale 0.05",
+              "-n 40 -k 90 -m causal", "-n 100 -k 75", "-n 70 -k 60 -H 4 -G 2 -m causal"))),
+        fails="expected -inf: the row attends no key"),
+    Exercise("broken09", "step02b", ("__half, 64",), (
+        Part("full mask", 1, ("-n 64", "-n 100 -k 75")),
+        Part("causal, as many keys as queries and more", 1,
+             ("-n 130 -m causal", "-n 77 -k 130 -m causal")),
+        Part("causal, fewer keys than queries", 2,
+             ("-n 90 -k 40 -m causal", "-n 130 -k 65 -m causal -H 4 -G 2"))),
+        fails="all wrong rows attend no key"),
+    Exercise("broken10", "step02b", ("__half, 64", "__nv_bfloat16, 64"), (
+        Part("normal inputs", 1, ("-n 130", "-n 77 -m causal -i outlier")),
+        Part("spiky inputs, bf16", 1, ("-n 256 -i spiky --scale 0.07 -t bf16",)),
+        Part("spiky inputs, fp16", 2,
+             ("-n 256 -i spiky --scale 0.07", "-n 200 -i spiky -m causal",
+              "-n 130 -k 300 -i spiky --scale 2",
+              "-n 269 -k 128 -H 1 -i spiky --scale 0.069999 -s 104"))),  # growth of almost 16
+        fails="Inf where a finite number belongs"),
+    Exercise("broken11", "step02c", ("__half, 32",), (
+        Part("few heads", 1, ("-n 300 -H 4 -d 32", "-n 5 -k 16 -H 256 -d 32")),
+        Part("many heads", 3,
+             ("-n 5 -k 16 -H 300 -d 32", "-n 130 -k 20 -b 10 -H 18 -G 3 -d 32 -m causal"))),
+        fails="two blocks write the same bytes: at build/cpu/exercises/made/broken11.start.cu:134"),
+    Exercise("broken12", "step02b", ("__half, 64",), (
+        Part("full mask, an even number of keys", 1, ("-n 64", "-n 128 -k 74")),
+        Part("full mask, an odd number of keys", 1, ("-n 64 -k 75",)),
+        Part("causal", 2, ("-n 64 -m causal", "-n 77 -k 130 -m causal", "-n 90 -k 40 -m causal"))),
+        fails="an odd number of keys: with -n 64 -k 75"),
+    Exercise("broken13", "step02", ("__half, 64, 64, 32",), (
+        Part("full mask", 1, ("-n 100 -k 75",)),
+        Part("causal, as many keys as queries", 1, ("-n 130 -m causal",)),
+        Part("causal, more keys than queries and fewer", 2,
+             ("-n 1 -k 100 -m causal", "-n 77 -k 130 -m causal", "-n 90 -k 40 -m causal"))),
+        fails="the causal mask is aligned to the top left"),
+    Exercise("broken14", "step03", ("__half, 64",), (
+        Part("whole tiles of keys", 1, ("-n 128", "-n 70 -k 64")),
+        Part("causal", 1, ("-n 100 -m causal", "-n 77 -k 130 -m causal", "-n 90 -k 40 -m causal")),
+        Part("incomplete tiles of keys", 2, ("-n 70 -k 65", "-n 130 -k 100", "-n 70 -k 1 --scale 4"))),
+        fails="rows of zeros past the last key take part"),
+    Exercise("broken15", "step02b", ("__half, 64",), (
+        Part("the answer is right", 1, ("-n 64", "-n 100 -k 75", "-n 77 -m causal")),
+        Part("wavefronts of the loads from shared memory", 3, ("-n 128",),
+             counts=("shared_load_wavefronts",), gpu="-b 4 -H 16 -n 2048")),
+        fails="shared_load_wavefronts is"),
+    Exercise("broken16", "step01", (), (
+        Part("the answer is right", 1,
+             ("-n 64 -d 32", "-n 100 -k 75 -d 40", "-n 77 -k 40 -m causal -d 32")),
+        Part("sectors of global memory", 3, ("-n 40 -k 512 -H 1 -d 32",),
+             counts=("global_load_sectors", "global_store_sectors"),
+             gpu="-b 4 -H 16 -n 2048 -d 32")),
+        fails="global_load_sectors + global_store_sectors is"),
+)}

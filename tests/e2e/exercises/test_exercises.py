@@ -1,0 +1,154 @@
+"""The exercises: every starting file fails for the reason that the table names, every solution has
+all points, and a student's file can do the grader no harm."""
+
+import difflib
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.lib.programs import BACKEND, REPOSITORY
+from tests.mutants.operators import changes
+from tests.mutants.source import Source
+
+FOLDER = REPOSITORY / "steps/exercises"
+sys.path.insert(0, str(FOLDER))
+import classroom  # noqa: E402
+from table import EXERCISES, Exercise, Part  # noqa: E402
+
+FAULTS = 12  # that are tried in each solution
+# Small faults that change no answer, each with the reason.
+EQUIVALENT: dict[str, str] = {
+    "ex02 | warp_max | index + 1 | WARP_SIZE / 2":
+        "distances 17, 8, 4, 2 and 1 reach each lane once, as 16, 8, 4, 2 and 1 do",
+    "ex02 | warp_sum | index + 1 | WARP_SIZE / 2":
+        "distances 17, 8, 4, 2 and 1 reach each lane once, as 16, 8, 4, 2 and 1 do",
+    "ex14 | load_tile | index + 1 | 0":
+        "rows past the end may hold any finite numbers: their probability is 0",
+    "ex15 | load_tile | index + 1 | 0":
+        "rows past the end may hold any finite numbers: their probability is 0",
+    "ex16 | attention_kernel | buffer swapped | k_strides":
+        "K and V have the same strides in every problem that the options describe",
+    "ex26 | attention_kernel | buffer swapped | k_strides":
+        "K and V have the same strides in every problem that the options describe",
+}
+
+pytestmark = pytest.mark.cpu_only("starting files and solutions are compiled for the CPU backend")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def judge() -> None:
+    classroom.prepare_judge()
+
+
+def graded(exercise: Exercise, kind: str, text: str) -> list[classroom.Mark]:
+    name = f"{exercise.name}.{kind}"
+    classroom.write_if_changed(classroom.MADE / f"{name}.cu", text)
+    return classroom.marks_of(exercise, f"made/{name}")
+
+
+@pytest.mark.parametrize("name", EXERCISES)
+def test_the_starting_file_fails_as_intended_and_the_solution_passes(name: str) -> None:
+    exercise = EXERCISES[name]
+    solution, start = classroom.sources(exercise)
+    marks = graded(exercise, "start", start)
+    assert marks[0].what != "compiles", marks[0].why
+    assert sum(mark.reached for mark in marks) <= exercise.points / 2
+    assert exercise.fails in "\n".join(f"{mark.what}: {mark.why}" for mark in marks if mark.why)
+    marks = graded(exercise, "solution", solution)
+    assert [mark.why for mark in marks] == [""] * len(exercise.parts)
+
+
+def mutants(exercise: Exercise) -> list[tuple[str, str]]:
+    """Small faults in the functions that the student works on, those in his lines first: a name and
+    the changed solution."""
+    solution, start = classroom.sources(exercise)
+    matcher = difflib.SequenceMatcher(None, solution.split("\n"), start.split("\n"), autojunk=False)
+    own = {line for tag, i, j, *_ in matcher.get_opcodes() if tag in ("delete", "replace")
+           for line in range(i, j)}
+    source = Source(f"{exercise.name}.cu", solution)
+    found = []
+    for part in source.parts:
+        for operator, first, end, text in changes(source, part):
+            at, to = source.tokens[first].start, source.tokens[end - 1].end
+            line = solution.count("\n", 0, at)
+            near = min((abs(line - other) for other in own), default=0)
+            name = f"{exercise.name} | {part.name} | {operator} | {solution[at:to]}"
+            found.append((near, at, name, solution[:at] + text + solution[to:]))
+    return [(name, text) for _, _, name, text in sorted(found)]
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", [name for name in EXERCISES if name.startswith("ex")])
+def test_small_faults_lose_points(name: str) -> None:
+    exercise, survivors, tried = EXERCISES[name], [], 0
+    for mutant, text in mutants(exercise):
+        marks = graded(exercise, "mutant", text)
+        if marks[0].what == "compiles":
+            continue
+        tried += 1
+        if not any(mark.why for mark in marks) and mutant not in EQUIVALENT:
+            survivors.append(mutant)
+        if tried == FAULTS:
+            break
+    assert survivors == [] and tried == FAULTS
+
+
+def test_every_file_belongs_to_an_exercise() -> None:
+    names = {path.name.split("_")[0] for path in FOLDER.glob("*_*.*")} - {""}
+    assert names == set(EXERCISES)
+    for name in EXERCISES:
+        text = classroom.file_of(name, ".md").read_text()
+        hints = re.findall(r"<summary>(Hint \d|Explanation)</summary>", text)
+        assert hints == (["Hint 1", "Hint 2", "Hint 3", "Explanation"] if "broken" in name else [])
+
+
+PROBE = Exercise("probe", "step01", (), (Part("whole tiles", 1, ("-n 64",)),), fails="")
+HOSTILE = {
+    "a loop without end": ("while (1) { volatile int x = 0; (void)x; }", "does a loop end"),
+    "a crash": ("*(volatile int *)8 = 1;", "crashed"),
+    "much memory": ("*(volatile char *)malloc((size_t)100 << 30) = 1;",
+                    "crashed"),
+    "memory in use": ("memset(malloc((size_t)2 << 30), 1, (size_t)2 << 30);", "GB of memory"),
+    "much output": ("while (1) puts(\"PASS PASS PASS PASS PASS PASS PASS PASS\");", "of output"),
+    "a lie": ("puts(\"check RIGHT\"); fflush(stdout); _exit(0);", "without an answer"),
+}
+
+
+@pytest.mark.parametrize("fault", HOSTILE)
+def test_a_file_cannot_harm_the_grader(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(classroom, "LONGEST_S", 4)
+    monkeypatch.setattr(classroom, "LARGEST_MEMORY", 256 << 20)
+    code, words = HOSTILE[fault]
+    text = next((REPOSITORY / "steps").glob("step01_*.cu")).read_text()
+    assert text.count("static cudaError_t forward(") == 1
+    text = "#include <stdio.h>\n#include <stdlib.h>\n#include <string.h>\n#include <unistd.h>\n" + re.sub(
+        r"(static cudaError_t forward\([^{]*\{)", lambda match: match[1] + code, text)
+    (mark,) = graded(PROBE, re.sub(r"\W", "_", fault), text)
+    assert mark.reached == 0 and words in mark.why and "\n" not in mark.why
+
+
+def test_commands(tmp_path: Path) -> None:
+    """`make ex01` writes a file once and keeps it; `make grade` and `make exercises` name it."""
+    for name in ("Makefile", "common", "steps", "docs", "plots", "tests"):
+        (tmp_path / name).symlink_to(REPOSITORY / name)
+    (tmp_path / "steps").unlink()
+    shutil.copytree(REPOSITORY / "steps", tmp_path / "steps", ignore=shutil.ignore_patterns("*[0-9].cu"))
+    subprocess.run(["cp", "-rl", REPOSITORY / "build", tmp_path / "build"], check=True)
+
+    def make(target: str) -> str:
+        done = subprocess.run(["make", target, f"BACKEND={BACKEND}"], cwd=tmp_path, text=True,
+                              capture_output=True, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+    assert "just written" in make("ex01")
+    path = tmp_path / "steps/exercises/ex01.cu"
+    path.write_text(path.read_text() + "// mine\n")
+    assert "just written" not in make("ex01") and path.read_text().endswith("// mine\n")
+    make("clean")
+    assert path.exists()
+    assert re.search(r"^ex01 .*started$", make("exercises"), re.MULTILINE)
+    assert re.search(r"^ex01 +0 of +\d", make("grade"), re.MULTILINE)
