@@ -17,7 +17,7 @@ docs: explorers
 	  { echo "make docs: doxygen-awesome-css or libjs-mathjax is missing. Install them: make deps"; exit 1; }
 	$(Q)rm -rf $(SITE) && mkdir -p $(SITE)
 	$(Q)doxygen docs/Doxyfile && python3 docs/for_doxygen.py --unlink $(SITE)
-	$(Q)cp -r docs/pictures $(SITE)/pictures && cp -r $(EXPLORERS) $(SITE)/explorers
+	$(Q)cp docs/classroom.ipynb $(SITE) && cp -r docs/pictures $(SITE)/pictures && cp -r $(EXPLORERS) $(SITE)/explorers
 	$(Q)for part in MathJax.js config extensions jax/input jax/element jax/output/SVG/config.js \
 	    jax/output/SVG/jax.js jax/output/SVG/autoload jax/output/SVG/fonts/TeX; do \
 	  mkdir -p $(SITE)/mathjax/$$(dirname $$part) && \
