@@ -34,6 +34,7 @@ MAKE = os.environ.get("MAKE", "make")
 LONGEST_S, LARGEST_OUTPUT, LARGEST_FILE = 10, 1 << 20, 256 << 20
 LARGEST_MEMORY = 4 << 30  # in use, with the CPU backend
 LARGEST_RANGE = 96 << 30  # of addresses; the CPU backend reserves a third of it for stacks
+FINDINGS = 3  # of the lab that are printed
 STOPPED = "it was stopped"
 FULL, NONE = 1.2, 10  # times the solution's counts or time
 REGION = re.compile(r"^ *// \[\w+\]\n", re.MULTILINE)  # which the pages show
@@ -185,18 +186,20 @@ def read_lines(path: Path) -> list[dict]:
 
 
 def in_words(findings: list[dict], command: str) -> str:
-    """The first finding of the lab: what, where, and after what; and how to see the others."""
-    finding, more = findings[0], len(findings) - 1
-
-    def at(place: str, calls: str) -> str:
-        places = ", ".join(filter(None, (finding.get(place), finding.get(calls))))
-        return places.replace(INCLUDED, "common/")
-    barrier = "barrier that" in finding["what"]
-    others = at("other_place", "other_calls")
-    return (f"{finding['what']}: at {at('place', 'calls')}"
-            + (f"; {'others at' if barrier else 'after'} {others}" if others else "")
-            + f" ({finding['where']})"
-            + (f"\n{more} more finding{'s' * (more > 1)}: {command} --report" if more else ""))
+    """The first findings of the lab, a line each: what, where, and after what."""
+    lines = []
+    for finding in findings[:FINDINGS]:
+        def at(place: str, calls: str) -> str:
+            places = ", ".join(filter(None, (finding.get(place), finding.get(calls))))
+            return places.replace(INCLUDED, "common/")
+        barrier = "barrier that" in finding["what"]
+        others = at("other_place", "other_calls")
+        lines.append(f"{finding['what']}: at {at('place', 'calls')}"
+                     + (f"; {'others at' if barrier else 'after'} {others}" if others else "")
+                     + f" ({finding['where']})")
+    if len(findings) > FINDINGS:
+        lines.append(f"{len(findings) - FINDINGS} more: {command} --report")
+    return "\n".join(lines)
 
 
 def judge(options: list[str], scratch: Path, outcome: Outcome, rule: str) -> str:
@@ -249,9 +252,15 @@ def mark_cost(program: Path, solution: Path, part: Part) -> Mark:
         if outcome.failure:
             return Mark(part.what, 0, part.points, f"with {case}: {outcome.failure}")
         costs.append(cost(outcome, part))
+        if each == program and not cuda:
+            names = [name for name in part.counts if name[0] != "-"]
+            lines = [line for line in outcome.lab if line["record"] == "line"]
+            most = max(lines, key=lambda line: sum(line.get(name) or 0 for name in names))
     reached = share(*costs, part.gpu_limits if cuda else (FULL, NONE))
     what = "ms" if cuda else " + ".join(part.counts).replace("+ -", "- ")
     why = f"with {case}: {what} is {costs[0]:g}, the solution's {costs[1]:g}" if reached < 1 else ""
+    if why and not cuda:
+        why += f"; most of it at {most['file']}:{most['line']}".replace(INCLUDED, "common/")
     return Mark(part.what, round(part.points * reached, 1), part.points, why)
 
 
@@ -303,10 +312,14 @@ def check(name: str) -> int:
         print("  (just written; it will not be overwritten: edit it, then run this again)")
     sys.stdout.flush()
     prepare_judge()
+    failed = 0
     for mark in marks_of(exercise, name):
         print(f"  {mark.reached:g} of {mark.points} points: {mark.what}")
-        for line in mark.why.splitlines():
+        for line in mark.why.splitlines()[:1 if failed else None]:  # later parts say much the same
             print(f"      {line}")
+        failed += bool(mark.why)
+    if failed:
+        print(f"  to look closer: {(BUILD / 'exercises' / name).relative_to(ROOT)} OPTIONS --report")
     return 0
 
 

@@ -178,7 +178,8 @@ static void try_rescales(Case *c, const Attention *a) {
   }
   explain(c, o, a->sum, "O is not rescaled when a later tile of keys raises the maximum");
   explain(c, a->total, l, "the sum l is not rescaled when a later tile of keys raises the maximum");
-  explain(c, o, l, "neither O nor l is rescaled when a later tile of keys raises the maximum");
+  explain(c, o, l,
+          "neither O nor l is rescaled when a later tile of keys raises the maximum, or by 1");
 }
 
 /* Tries keys of score 0 and value 0: rows of zeros that are not masked. */
@@ -263,6 +264,8 @@ static void explain_row(Case *c, Attention *a) {
     explain(c, a->total, a->sum, "this is plain attention: the variant has no effect");
     return;
   }
+  static const double zeros[MAX_HEAD_DIM];
+  explain(c, zeros, 1, "it is the row of a query that attends no key");
   explain(c, a->total, 1, "the final division by the softmax denominator is missing");
   try_factors(c, a);
   try_rescales(c, a);
