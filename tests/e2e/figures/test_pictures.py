@@ -4,10 +4,9 @@ what they say is what the programs do. tests/docs looks at them in a browser."""
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from plots.figures import pictures_hardware, pictures_order
+from plots.figures import pictures_order
 from plots.figures.pictures import writers
 from plots.figures.pictures_loops import PROBLEM, shape_of
 from tests.lib.programs import REPOSITORY, STEP_DIR, Program, read_records
@@ -45,16 +44,6 @@ def test_committed_maps_of_errors_are_up_to_date(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     writers(STEP_DIR, tree.root / "build" / "pictures" / "step02_broken")["errors"](tmp_path)
     assert compare(tmp_path) == ["error_broken", "error_right"]
-
-
-def test_banks_and_wavefronts() -> None:
-    offsets = {kind: pictures_hardware.chunk_offsets(kind)
-               for kind in ("plain", "padded", "swizzled")}
-    for r, c in np.ndindex(8, 8):
-        assert offsets["plain"][r, c] == 128 * r + 16 * c
-        assert offsets["padded"][r, c] == 144 * r + 16 * c
-        assert offsets["swizzled"][r, c] == 128 * r + 16 * (c ^ r)
-    assert [max(pictures_hardware.reads_of(of)) for of in offsets.values()] == [8, 1, 1]
 
 
 @cpu_only
