@@ -12,8 +12,6 @@ TILES = 3
 ZEROS = "zeros"  # what the copy after the last tile writes
 
 
-# --- The events of a kernel, in the order of its source -------------------------------------------
-
 EVENTS = {
     r"copy_tile<[^>]*>\(\w+, q_global": "copy Q", r"copy_q\.start\(": "copy Q",
     r"copy_tile<[^>]*>\(\w+, k_global": "copy K", r"copy_tile<[^>]*>\(\w+, v_global": "copy V",
@@ -151,8 +149,6 @@ class Chart:
         self.bars.append(Bar(row, self.at, self.at + self.unit, text))
         self.at += step
 
-
-# --- The picture ----------------------------------------------------------------------------------
 
 CHARTS = {  # the width of a computation
     "step03": (36, "one buffer for K and V: every copy is waited for before the next product"),

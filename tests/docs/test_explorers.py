@@ -47,8 +47,6 @@ def test_controls_have_labels_and_the_code_is_small(page: Page, name: str) -> No
     assert sum(path.stat().st_size for path in files if path.suffix != ".mk") < MOST_CODE_BYTES
 
 
-# --- Fragments -----------------------------------------------------------------------------------
-
 def expected_texts(name: str) -> dict[str, tuple[int, str]]:
     """Of each entry, by its name on the page: the lane and the words for its register."""
     table = layouts.read_table(REPOSITORY / "tests/data/layouts_h200.txt")
@@ -119,8 +117,6 @@ def test_fragments_by_mouse_and_by_keyboard(page: Page) -> None:
     assert press(page, "Tab", "ArrowRight", "ArrowUp").startswith("B[3][7] is in lane 29, ")
     assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
 
-
-# --- Banks ---------------------------------------------------------------------------------------
 
 @pytest.mark.parametrize("step, dim, access, kind", [
     ("02b", 64, "k_stores", "shared_store"), ("02b", 128, "v_loads", "shared_load"),

@@ -10,7 +10,7 @@ import pytest
 from plots.figures import readme
 from plots.figures.all import FIGURES
 from plots.figures.records import Results, load, step_names
-from tests.lib.programs import REPOSITORY, read_records
+from tests.lib.programs import REPOSITORY, Program, read_records
 
 README = REPOSITORY / "README.md"
 H200 = REPOSITORY / "plots" / "results" / "h200"
@@ -85,3 +85,8 @@ def test_a_missing_marker_is_named(monkeypatch: pytest.MonkeyPatch,
     path.write_text(path.read_text().replace("<!-- /results -->", ""))
     with pytest.raises(SystemExit, match="must hold once each: .* and <!-- /results -->"):
         run(monkeypatch, path, H200, pictures)
+
+
+def test_the_page_of_options_is_what_the_programs_print() -> None:
+    shown = Program(step_names()[-1]).run("--help").stdout
+    assert shown.partition("\n")[2] in (REPOSITORY / "docs/options.md").read_text()
