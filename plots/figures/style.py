@@ -42,13 +42,15 @@ class Theme:
 
 THEMES = (
     Theme("light", background="#ffffff", text="#1f2328", muted="#59636e", grid="#d9dee3",
-          steps=("#492163", "#c2410c", "#0a6ebd", "#711414", "#7c2fee", "#a65978", "#3c061d"),
+          steps=("#492163", "#c2410c", "#0a6ebd", "#711414", "#7c2fee", "#a65978", "#3c061d",
+                 "#4d7c0f"),
           baseline="#59636e", gain="#0a6ebd", loss="#b3400a"),
     Theme("dark", background="#0d1117", text="#e6edf3", muted="#9aa4ae", grid="#2b323a",
-          steps=("#dbbdbd", "#ff9a5c", "#58b4ff", "#c1ec13", "#f04c6d", "#b06da3", "#7a65fc"),
+          steps=("#dbbdbd", "#ff9a5c", "#58b4ff", "#c1ec13", "#f04c6d", "#b06da3", "#7a65fc",
+                 "#2dd4bf"),
           baseline="#9aa4ae", gain="#58b4ff", loss="#ff9a5c"),
 )
-MARKERS = "osD^vPX"
+MARKERS = "osD^vPX*"
 BASELINE_DASHES = ((4, 1.5), (1, 1.2), (4, 1.5, 1, 1.5), (7, 2), (2, 2))
 
 
@@ -57,7 +59,7 @@ def step_colour(theme: Theme, index: int) -> str:
 
 
 def step_marker(index: int) -> str:
-    """The marker; the first 42 steps have distinct pairs of colour and marker."""
+    """The marker; the first eight steps have distinct colours and markers."""
     return MARKERS[index % len(MARKERS)]
 
 
