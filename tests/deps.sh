@@ -33,7 +33,7 @@ else
 fi
 
 .venv/bin/python -m pip --version >/dev/null 2>&1 || { echo "deps: making .venv" && python3 -m venv .venv; }
-if .venv/bin/python -c 'import ipykernel, matplotlib, nbclient, numpy, playwright, pytest, xdist' 2>/dev/null; then
+if .venv/bin/python -c 'import matplotlib, ipykernel, nbclient, numpy, playwright, pytest, xdist' 2>/dev/null; then
   echo "deps: all Python packages are installed"
 else
   echo "deps: installing Python packages in .venv: ${python[*]}"
