@@ -208,7 +208,7 @@ def judge(options: list[str], scratch: Path, outcome: Outcome, rule: str) -> str
     """Empty if O and LSE are right, else what is wrong with them."""
     tiles = f"{outcome.record.get('block_m', 64)}x{outcome.record.get('block_n', 64)}"
     done = subprocess.run([str(JUDGE), *options, "--check", "all"], capture_output=True, text=True,
-                          check=False, env={**os.environ, "ANSWER": str(scratch),
+                          check=False, timeout=6 * LONGEST_S, env={**os.environ, "ANSWER": str(scratch),
                                             "ANSWER_TILES": tiles, "ANSWER_RULE": rule})
     if done.returncode == 0:
         return ""
@@ -293,8 +293,12 @@ def marks_of(exercise: Exercise, name: str) -> list[Mark]:
     for part in exercise.parts:
         if marks and STOPPED in marks[-1].why:  # the others would take as long
             marks.append(Mark(part.what, 0, part.points, f"not run, as {STOPPED}"))
-        else:
+            continue
+        try:
             marks.append(mark_part(program, solution, exercise, part))
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError,
+                subprocess.TimeoutExpired):
+            marks.append(Mark(part.what, 0, part.points, "what it wrote cannot be read"))
     return marks
 
 

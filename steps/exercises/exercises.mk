@@ -56,6 +56,9 @@ SAME_STEP := -Xlinker --defsym=step_checked=step
 $(BUILD)/judge.o: steps/exercises/judge.c $(BUILD)/flags
 	$(call compile_c)
 
+# What all checks of exercises need; tests make it before several of them run at a time.
+EXERCISE_TOOLS := $(BUILD)/judge $(EXERCISE_INCLUDE)/attention.h
+
 $(BUILD)/judge: $(BUILD)/judge.o $(HOST_OBJECTS) $(SIMT_OBJECTS) $(LAB_OBJECTS)
 	$(call link_program)
 endif

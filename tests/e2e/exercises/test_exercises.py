@@ -114,6 +114,9 @@ HOSTILE = {
                     "crashed"),
     "memory in use": ("memset(malloc((size_t)2 << 30), 1, (size_t)2 << 30);", "GB of memory"),
     "much output": ("while (1) puts(\"PASS PASS PASS PASS PASS PASS PASS PASS\");", "of output"),
+    "spoiled records": ("if (system(\"d=$(tr '\\\\0' '\\\\n' </proc/$PPID/cmdline | grep -m1 record.jsonl"
+                        " | xargs dirname); echo 1 >$d/lab.jsonl; echo 1 >$d/record.jsonl;"
+                        " : >$d/o.npy\")) {} _exit(0);", "cannot be read"),
     "a lie": ("puts(\"check RIGHT\"); fflush(stdout); _exit(0);", "without an answer"),
 }
 
