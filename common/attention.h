@@ -103,7 +103,8 @@ typedef struct Tensors {
 typedef enum Ceiling {
   CEILING_COPY, /**< device memory: a plain copy, bytes read + written per second */
   CEILING_FFMA, /**< fp32 multiply-adds on the CUDA cores */
-  CEILING_MMA   /**< mma.sync on the tensor cores */
+  CEILING_MMA,  /**< mma.sync on the tensor cores */
+  CEILING_WGMMA /**< wgmma on the tensor cores, compute capability 9.0 alone */
 } Ceiling;
 
 /** One kernel launch of a forward pass. */

@@ -24,9 +24,10 @@ constexpr Dtype DTYPE_OF<__nv_bfloat16> = DTYPE_BF16;
  * One instantiation of a kernel. A thread block computes block_m rows of O of one query head.
  * `Extra` are parameters of the kernel after the problem and the tensors; most have none.
  *
- * CEILING_MMA means that the kernel uses tensor cores: it takes exactly `head_dim`, copies 16 bytes
- * at a time, multiplies masked keys by 0, and needs compute capability 7.5. Other kernels take
- * every head dimension up to `head_dim`.
+ * CEILING_MMA and CEILING_WGMMA mean that the kernel uses tensor cores: it takes exactly
+ * `head_dim`, copies at least 16 bytes at a time, multiplies masked keys by 0, and needs compute
+ * capability 7.5 or later, or exactly 9.0. Other kernels take every head dimension up to
+ * `head_dim`.
  */
 template <typename... Extra>
 struct KernelConfig {
@@ -39,6 +40,11 @@ struct KernelConfig {
   Ceiling ceiling;           /**< see above */
   bool shared_kv;            /**< the variant that --shared-kv asks for */
 };
+
+/** Does the kernel use tensor cores? */
+constexpr bool uses_tensor_cores(Ceiling ceiling) {
+  return ceiling == CEILING_MMA || ceiling == CEILING_WGMMA;
+}
 
 /** The configuration of a kernel; `Tiles` tells its BLOCK_M and BLOCK_N. */
 template <typename T, int HEAD_DIM, typename Tiles, typename... Extra>
@@ -69,7 +75,7 @@ static auto find_config(const Problem *p) {
   decltype(&CONFIGS[0]) chosen = NULL;
   for (const auto &c : CONFIGS) {
     const bool takes_head_dim =
-        c.ceiling == CEILING_MMA ? c.head_dim == p->head_dim : c.head_dim >= p->head_dim;
+        uses_tensor_cores(c.ceiling) ? c.head_dim == p->head_dim : c.head_dim >= p->head_dim;
     if (c.dtype != p->dtype || !takes_head_dim || c.shared_kv != p->shared_kv) continue;
     if (p->q_block_size % c.block_m != 0 || p->kv_block_size % c.block_n != 0) continue;
     if (chosen != NULL && c.head_dim != chosen->head_dim) break;
@@ -98,14 +104,17 @@ static bool supports_config(const Problem *p, char *why, size_t why_size) {
   const int capability = 10 * major + device_attribute(cudaDevAttrComputeCapabilityMinor);
   const bool bf16 = p->dtype == DTYPE_BF16;
   const int shared_limit = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
-  const bool tensor_cores = config->ceiling == CEILING_MMA;
+  const bool tensor_cores = uses_tensor_cores(config->ceiling);
   const auto odd = [](const Strides &s) { return (s.batch % 8 | s.head % 8 | s.row % 8) != 0; };
   const char *unaligned = odd(p->q_strides)   ? "Q"
                           : odd(p->k_strides) ? "K"
                           : odd(p->v_strides) ? "V"
                           : odd(p->o_strides) ? "O"
                                               : NULL;
-  if (tensor_cores && capability < (bf16 ? 80 : 75)) {
+  if (config->ceiling == CEILING_WGMMA && capability != 90) {
+    snprintf(why, why_size, "this GPU has compute capability %d.%d: %s needs 9.0 (Hopper)", major,
+             capability % 10, step.name);
+  } else if (tensor_cores && capability < (bf16 ? 80 : 75)) {
     snprintf(why, why_size, "this GPU has compute capability %d.%d: %s needs %s", major,
              capability % 10, step.name, bf16 ? "8.0 for bf16" : "7.5");
   } else if (config->shared_bytes > shared_limit) {
@@ -143,7 +152,7 @@ static void describe_config(const Problem *p, int, Description *description) {
   description->block_m = c->block_m;
   description->block_n = c->block_n;
   description->ceiling = c->ceiling;
-  description->multiplies_masked_keys = c->ceiling == CEILING_MMA;
+  description->multiplies_masked_keys = uses_tensor_cores(c->ceiling);
   description->launch_count = 1;
   description->launches[0] = {c->name, (const void *)c->kernel, dim3((unsigned)grid_size(c, p)),
                               dim3(c->threads), (size_t)c->shared_bytes};
@@ -157,7 +166,7 @@ static void describe_config(const Problem *p, int, Description *description) {
 template <typename Config>
 static cudaError_t prepare_launch(const Config *config, const Tensors *t) {
   const uintptr_t all = (uintptr_t)t->q | (uintptr_t)t->k | (uintptr_t)t->v | (uintptr_t)t->o;
-  if (config->ceiling == CEILING_MMA && all % 16 != 0) return cudaErrorMisalignedAddress;
+  if (uses_tensor_cores(config->ceiling) && all % 16 != 0) return cudaErrorMisalignedAddress;
   return cudaFuncSetAttribute(config->kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                               config->shared_bytes);
 }

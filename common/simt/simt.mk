@@ -6,7 +6,7 @@
 # -fno-optimize-sibling-calls keeps calls calls, so that reports can say who called. DWARF 4, as
 # addr2line up to binutils 2.40 names the .cpp for lines of the first file in a table of DWARF 5.
 NO_TLS_INIT = $(eval NO_TLS_INIT := $$(call if_known,-fno-extern-tls-init))$(NO_TLS_INIT)
-SIMT_FLAGS = -std=c++17 $(OPTIMISE) $(PIC) -gdwarf-4 $(WARNINGS) -Wno-unknown-pragmas -fno-strict-aliasing \
+SIMT_FLAGS = -std=c++17 $(OPTIMISE) $(PIC) -gdwarf-4 $(WARNINGS) -Wno-unknown-pragmas -Wno-psabi -fno-strict-aliasing \
 	$(NO_TLS_INIT) -ffp-contract=off -fstack-clash-protection -fno-optimize-sibling-calls \
 	-Icommon -Icommon/simt/include
 SIMT_RUNTIME_FLAGS = -std=c11 -D_GNU_SOURCE $(OPTIMISE) -g $(WARNINGS) -fPIC -Icommon -Icommon/simt/include
@@ -17,8 +17,10 @@ KERNEL_CHECKS := $(if $(filter 1,$(DEBUG)),$(CHECK_ALIGNMENT))
 # The checking build of a kernel calls the lab at each load and store: -fsanitize=thread, but with the
 # lab's own functions; -fsanitize=bounds reports indices outside an array. -O1, as counts do not depend
 # on it and compiling takes half the time. g++ must not move loads of static arrays out of a condition
-# within a loop: threads that do not enter the condition would make them too.
+# within a loop: threads that do not enter the condition would make them too. Local arrays stand for
+# registers of wgmma, so other variables must not use their place on the stack.
 CHECKING = $(eval CHECKING := -O1 -DSIMT_CHECKING -fsanitize=thread,bounds \
+	$$(call if_known,-fstack-reuse=none) $$(call if_known,-mllvm -no-stack-coloring) \
 	$$(call if_known,-fno-gnu-unique) $$(call if_known,-fno-tree-loop-im) \
 	$$(call if_known,--param tsan-instrument-func-entry-exit=0) \
 	$$(call if_known,-mllvm -tsan-instrument-func-entry-exit=0))$(CHECKING)

@@ -2,7 +2,7 @@
 #include <math.h>
 #include <time.h>
 
-#include "device/ptx.cuh"
+#include "device/ptx_hopper.cuh"
 #include "host/device/ceiling.h"
 
 constexpr int THREADS = 256;
@@ -73,6 +73,33 @@ __global__ void __launch_bounds__(THREADS) mma_kernel(uint32_t seed, float *out)
 #endif
 }
 
+/** One warpgroup: the products of one group run while the next is issued. */
+__global__ void __launch_bounds__(WARPGROUP_THREADS) wgmma_kernel(uint32_t seed, float *out) {
+  constexpr int ROWS = 64 + 256;  // of A and B, 64 columns each, swizzled in rows of 128 bytes
+  extern __shared__ __align__(1024) unsigned char smem[];
+  for (int i = threadIdx.x; i < ROWS * 32; i += WARPGROUP_THREADS) {
+    ((uint32_t *)smem)[i] = (i * 2654435761u + seed) & 0x3bffbbff;
+  }
+  fence_proxy_async();
+  __syncthreads();
+  const uint64_t layout = (uint64_t)(1024 >> 4) << 32 | (uint64_t)1 << 62;
+  const uint64_t a = shared_address(smem) >> 4 | layout;
+  const uint64_t b = shared_address(smem + 64 * 128) >> 4 | layout;
+  float d[32][4] = {};
+  wgmma_fence();
+  for (int i = 0; i < ITERATIONS; i++) {
+#pragma unroll
+    for (int k = 0; k < 4; k++) wgmma<__half, false>(d, a + 2 * k, b + 2 * k, true);
+    wgmma_commit();
+    wgmma_wait<1>();
+  }
+  wgmma_wait<0>();
+  float sum = 0.0f;
+#pragma unroll
+  for (int i = 0; i < 32; i++) sum += d[i][0] + d[i][1] + d[i][2] + d[i][3];
+  if (sum == -1.0f) *out = sum;
+}
+
 /** Seconds of the fastest of TRIES runs. `enqueue` starts the work. */
 template <typename Enqueue>
 static double shortest(Enqueue enqueue) {
@@ -110,6 +137,13 @@ static double measure_mma(int multiprocessors, float *out) {
   return flops_per_mma * ACCUMULATORS * ITERATIONS * (THREADS / 32) * blocks / seconds * 1e-12;
 }
 
+static double measure_wgmma(int multiprocessors, float *out) {
+  const int blocks = 16 * multiprocessors, shared_bytes = (64 + 256) * 128;
+  const double seconds =
+      shortest([=] { wgmma_kernel<<<blocks, WARPGROUP_THREADS, shared_bytes>>>(1, out); });
+  return 2.0 * 64 * 256 * 16 * 4 * ITERATIONS * blocks / seconds * 1e-12;
+}
+
 template <int CHAINS>
 static double measure_exp(int blocks, float *out) {
   const double seconds =
@@ -124,13 +158,16 @@ static double measure_copy(char *buffer) {
 }
 
 /** Runs all loops once; `found` keeps the best rate of each. */
-static void measure_once(char *buffer, int multiprocessors, bool has_mma, Ceilings *found) {
+static void measure_once(char *buffer, int multiprocessors, int major, Ceilings *found) {
   const int blocks = 8 * multiprocessors;
   float *out = (float *)buffer;
   const double ffma = fmax(measure_ffma<4>(blocks, out),
                            fmax(measure_ffma<8>(blocks, out), measure_ffma<16>(blocks, out)));
   found->ffma_tflops = fmax(found->ffma_tflops, ffma);
-  if (has_mma) {
+  if (major == 9) {
+    found->wgmma_tflops = fmax(found->wgmma_tflops, measure_wgmma(multiprocessors, out));
+  }
+  if (major >= 8) {
     const double mma =
         fmax(measure_mma<8>(multiprocessors, out), measure_mma<16>(multiprocessors, out));
     found->mma_tflops = fmax(found->mma_tflops, mma);
@@ -153,7 +190,7 @@ static Ceilings measure(char *buffer, int device) {
   Ceilings found = {};
   const double end = now_s() + SECONDS;
   do {
-    measure_once(buffer, multiprocessors, major >= 8, &found);
+    measure_once(buffer, multiprocessors, major, &found);
   } while (now_s() < end && cudaPeekAtLastError() == cudaSuccess);
   return found;
 }

@@ -103,6 +103,8 @@ static const Field FIELDS[] = {
     WARPS("ldmatrix", SIMT_LDMATRIX),
     WARPS("mma", SIMT_MMA),
     COUNT("mma_under_copy", mma_under_copy),
+    WARPS("wgmma", SIMT_WGMMA),
+    COUNT("tensor_copies", tensor_copies),
     COUNT("atomics", atomics),
     FIELD(COUNTED, "simulation_ms", simulation_ms),
 #endif
@@ -186,6 +188,7 @@ static void add_kernels(JsonObject *object, const Run *run) {
 static void add_ceilings(JsonObject *object, const Ceilings *c) {
   json_number(object, "ceiling_ffma_tflops", c->ffma_tflops);
   json_number(object, "ceiling_mma_tflops", c->mma_tflops);
+  json_number(object, "ceiling_wgmma_tflops", c->wgmma_tflops);
   json_number(object, "ceiling_exp_g_per_s", c->exp_g_per_s);
   json_number(object, "ceiling_copy_gb_per_s", c->copy_gb_per_s);
   json_string(object, "ceiling_date", c->date);

@@ -28,6 +28,7 @@ typedef struct Gpu {
   double multiprocessors;
   double clock_mhz;       /**< of the multiprocessors */
   double mma_tflops;      /**< mma.sync, 16 bits in, fp32 out */
+  double wgmma_tflops;    /**< wgmma, the same; where there is none, the peak of mma */
   double fp32_tflops;     /**< multiply-adds on CUDA cores */
   double memory_gb_per_s; /**< device memory */
   char source[192];       /**< where these numbers come from */

@@ -4,7 +4,7 @@
 #include <stdio.h>
 
 const char *ceiling_name(Ceiling ceiling) {
-  static const char *const NAMES[] = {"device memory copy", "fp32 FFMA", "mma.sync"};
+  static const char *const NAMES[] = {"device memory copy", "fp32 FFMA", "mma.sync", "wgmma"};
   return NAMES[ceiling];
 }
 
@@ -37,8 +37,10 @@ void record_work(Run *run) {
 }
 
 double record_arithmetic_tflops(const Run *run) {
-  return run->description.ceiling == CEILING_MMA ? run->ceilings.mma_tflops
-                                                 : run->ceilings.ffma_tflops;
+  const Ceiling ceiling = run->description.ceiling;
+  return ceiling == CEILING_WGMMA ? run->ceilings.wgmma_tflops
+         : ceiling == CEILING_MMA ? run->ceilings.mma_tflops
+                                  : run->ceilings.ffma_tflops;
 }
 
 void record_speed(Run *run) {

@@ -165,8 +165,9 @@ static void print_speed(const Run *run, FILE *out) {
 #else
 /** Prints one line of counts; with --report=counts, one more for each kind of work. */
 static void print_counts(const Run *run, FILE *out) {
-  static const char *const KINDS[SIMT_KINDS] = {"shuffles",      "votes",    "reductions",
-                                                "warp barriers", "ldmatrix", "mma"};
+  static const char *const KINDS[SIMT_KINDS] = {"shuffles",      "votes",       "reductions",
+                                                "warp barriers", "ldmatrix",    "mma",
+                                                "wgmma",         "wgmma syncs", "setmaxnreg"};
   const SimtCounters *c = &run->counts;
   const uint64_t mma = c->warp_instructions[SIMT_MMA];
   fprintf(out,
@@ -179,6 +180,10 @@ static void print_counts(const Run *run, FILE *out) {
     for (int i = 0; i < SIMT_KINDS; i++) {
       fprintf(out, "           %-14s %12" PRIu64 "  by warps\n", KINDS[i], c->warp_instructions[i]);
     }
+  }
+  if (c->tensor_copies > 0) {
+    fprintf(out, "           %" PRIu64 " wgmma in warps, %" PRIu64 " tensor copies\n",
+            c->warp_instructions[SIMT_WGMMA], c->tensor_copies);
   }
   if (mma > 0) {
     fprintf(out, "           %" PRIu64 " mma in warps, %.0f %% of them with a copy in flight\n",

@@ -23,6 +23,7 @@
 #define __forceinline__ SIMT_INLINE
 #define __align__(bytes) __attribute__((aligned(bytes)))
 #define __launch_bounds__(...)
+#define __grid_constant__
 
 #define SIMT_TEXT_OF(x) #x
 #define SIMT_AS_TEXT(x) SIMT_TEXT_OF(x)

@@ -201,6 +201,20 @@ cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, const voi
                                                           int block_threads,
                                                           size_t dynamic_shared_bytes);
 
+/* --- The driver ----------------------------------------------------------------------------- */
+
+typedef enum cudaDriverEntryPointQueryResult {
+  cudaDriverEntryPointSuccess = 0,
+  cudaDriverEntryPointSymbolNotFound = 1
+} cudaDriverEntryPointQueryResult;
+
+enum { cudaEnableDefault = 0 };
+
+/** Knows cuTensorMapEncodeTiled only: see cudaTypedefs.h. */
+cudaError_t cudaGetDriverEntryPointByVersion(
+    const char *name, void **function, unsigned version, unsigned long long flags,
+    cudaDriverEntryPointQueryResult *status SIMT_DEFAULT(0));
+
 #ifdef __cplusplus
 }
 #endif

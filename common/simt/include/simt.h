@@ -60,8 +60,11 @@ typedef enum SimtKind {
   SIMT_VOTE,
   SIMT_REDUCTION,
   SIMT_SYNCWARP,
-  SIMT_LDMATRIX,
+  SIMT_LDMATRIX, /**< this and the rest need all lanes of the warp */
   SIMT_MMA,
+  SIMT_WGMMA,
+  SIMT_WGMMA_SYNC, /**< wgmma.fence, .commit_group and .wait_group */
+  SIMT_SETMAXNREG,
   SIMT_KINDS
 } SimtKind;
 
@@ -72,6 +75,7 @@ typedef struct SimtCounters {
   uint64_t warp_instructions[SIMT_KINDS];
   uint64_t async_copies;   /**< cp.async, by threads */
   uint64_t mma_under_copy; /**< mma whose warp had copies in flight */
+  uint64_t tensor_copies;
 } SimtCounters;
 
 /** The counts since the last reset, of kernels that have ended. */

@@ -62,6 +62,14 @@ const char *lab_kind_text(LabKind kind) {
           "read of what another thread's cp.async copied, no barrier since "
           "its wait",
       [LAB_COPY_OVER_READ] = "cp.async into what another thread may still read, no barrier between",
+      [LAB_TENSOR_NOT_WAITED] =
+          "use of what a tensor copy brings, no wait for its mbarrier between",
+      [LAB_TENSOR_OVER_READ] = "tensor copy into what another thread may still read",
+      [LAB_ASYNC_OVER_READ] = "write to shared memory that a wgmma or tensor copy may still read",
+      [LAB_NO_PROXY_FENCE] =
+          "wgmma or tensor copy of what threads have stored, no fence.proxy.async between",
+      [LAB_WGMMA_REGISTERS] = "use of registers of a wgmma in flight, no wait between",
+      [LAB_NO_WGMMA_FENCE] = "wgmma after its registers were written, no wgmma.fence between",
       [LAB_COPY_SOURCE_WRITTEN] = "write to the source of a cp.async, no wait and barrier between",
       [LAB_SHARED_UNWRITTEN] = "read of shared memory that nobody wrote",
       [LAB_SHARED_OUTSIDE] = "shared memory out of bounds",

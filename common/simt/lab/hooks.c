@@ -11,7 +11,10 @@ static inline __attribute__((always_inline)) void access(void *address, unsigned
                                                          bool is_write, const void *caller) {
   LabWorker *lab = lab_worker;
   if (lab == NULL) return;
-  if ((uintptr_t)address - lab->fibers < MAX_THREADS * SIMT_SLOT_BYTES) return;
+  if ((uintptr_t)address - lab->fibers < MAX_THREADS * SIMT_SLOT_BYTES) {
+    if (lab->hopper != NULL) lab_use_local(lab, (uintptr_t)address, is_write, lab_pc(caller));
+    return;
+  }
   lab_access(lab, (uintptr_t)address, size, is_write, lab_pc(caller));
 }
 

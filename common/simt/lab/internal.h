@@ -9,6 +9,8 @@
  * - behind.c     the same for lanes at different accesses; table.c: a hash table
  * - first.c      the first access of each instruction, for drawings
  * - shared.c     who wrote and read shared memory; global.c: the same for global memory
+ * - clocks.c     what mbarriers and named barriers order; tensor_copies.c, warpgroups.c: tensor
+ *                copies and wgmma
  * - blocks.c     races on global memory between the blocks of a launch
  * - barriers.c   barriers and warp instructions that not all threads reach at the same place
  * - unwritten.c  reads of global memory that may be uninitialised
@@ -20,6 +22,7 @@
 #define LAB_INTERNAL_H
 
 #include "simt/lab/lab.h"
+#include "simt/runtime/hopper.h"
 #include "simt/runtime/runtime.h"
 
 enum {
@@ -149,6 +152,7 @@ void lab_add_findings(FindingList *list, const FindingList *others);
  * and one by another warp. If the next access races with any access, it races with one of these. */
 typedef struct User {
   uint32_t pc, warp_epoch;
+  uint32_t clock; /* of its warp: clocks.c */
   uint16_t thread;
   bool present;
 } User;
@@ -158,7 +162,10 @@ typedef enum CellState { STORED, COPY_UNDER_WAY, COPIED, UPDATED /* by atomics o
 /** The last write to some bytes, and the reads since the last barrier. */
 typedef struct Cell {
   uint32_t write_pc, write_epoch, write_warp_epoch;
+  uint32_t write_clock; /* of `agent` */
   uint16_t writer;
+  uint16_t write_fences; /* that the writer's warp had executed: fence.proxy.async */
+  uint8_t agent;         /* clocks.c: the writer's warp, or the mbarrier of a tensor copy */
   uint8_t state;
   bool split; /* the finer cells hold the state */
   uint32_t read_epoch;
@@ -171,6 +178,60 @@ typedef struct SharedShadow {
   Cell *atomics; /* by word: `readers` are the atomic accesses; NULL: there were none */
   size_t unit_count;
 } SharedShadow;
+
+/* --- mbarriers, tensor copies, wgmma ---------------------------------------------------------- */
+
+/** Who makes accesses that others can wait for: warps; for tensor copies their mbarriers, whose
+ * clock is the phase; for wgmma their warpgroups, whose clock is the number of the instruction. */
+enum {
+  FIRST_MBARRIER = MAX_WARPS,
+  FIRST_GROUP = FIRST_MBARRIER + MAX_MBARRIERS,
+  AGENTS = FIRST_GROUP + WARPGROUPS
+};
+
+/** A vector clock: the accesses of agent a before time of[a]. */
+typedef struct Clocks {
+  uint32_t of[AGENTS];
+} Clocks;
+
+/** What the threads that arrive at a barrier have seen. */
+typedef struct Meeting {
+  Clocks arriving, ended; /* ended: up to the last phase that has ended */
+  unsigned phase;
+} Meeting;
+
+/** The accumulators of a wgmma, or its operand A in registers, of one thread. */
+typedef struct RegisterRange {
+  uintptr_t begin, end;
+  uint32_t pc; /* of the latest wgmma */
+  uint16_t in_flight;
+  bool accumulators;
+} RegisterRange;
+
+enum { RANGES = 8 };
+
+typedef struct ThreadRegisters {
+  RegisterRange ranges[RANGES];
+  int count, oldest;
+} ThreadRegisters;
+
+/** Reads of 16 bytes of shared memory by wgmma and tensor stores. */
+typedef struct AsyncReads {
+  uint32_t block_epoch; /* LabWorker.first_epoch of the block that this is about */
+  uint32_t pc;
+  uint16_t under_way;
+  uint32_t ended[WARPGROUPS]; /* 1 + the number of the last wgmma; 0: none */
+} AsyncReads;
+
+/** The state of a block that uses these instructions. */
+typedef struct LabHopper {
+  Clocks seen[MAX_WARPS]; /* by warp; of[its own number] is its clock */
+  Meeting mbarriers[MAX_MBARRIERS], named[NAMED_BARRIERS];
+  uint16_t proxy_fences[MAX_WARPS];
+  bool registers_written[MAX_WARPS]; /* since the last wgmma.fence */
+  AsyncReads *reads;                 /* by 16 bytes of dynamic shared memory */
+  ThreadRegisters *registers;        /* by thread */
+} LabHopper;
 
 /* --- Global memory -------------------------------------------------------------------------- */
 
@@ -223,7 +284,8 @@ typedef struct LabWorker {
   uint32_t dirty_warps;
 
   SharedShadow shadow;
-  Chunk **chunks; /* by region */
+  LabHopper *hopper; /* NULL: not used yet */
+  Chunk **chunks;    /* by region */
   size_t chunks_regions;
   size_t last_region;
 
@@ -307,9 +369,18 @@ void lab_fill_arrays(const LabWorker *lab);
 /** Is an access outside of shared memory harmless? If so, removes values of other blocks there. */
 bool lab_may_leave_shared(LabWorker *lab, uintptr_t address, unsigned size);
 
-/** The kind of an access. COPIES: cp.async to shared memory; EXCHANGES: an atomic that ignores the
- * old value. */
-typedef enum Use { READS, WRITES, COPIES, ATOMICALLY, EXCHANGES } Use;
+/** The kind of an access. READS_AS_PROXY: by wgmma or a tensor copy from shared memory; COPIES,
+ * TENSOR_COPIES: by cp.async or a tensor copy to shared memory; EXCHANGES: an atomic that ignores
+ * the old value. */
+typedef enum Use {
+  READS,
+  READS_AS_PROXY,
+  WRITES,
+  COPIES,
+  TENSOR_COPIES,
+  ATOMICALLY,
+  EXCHANGES
+} Use;
 
 /** All checks of an access except alignment. */
 void lab_check_shared(LabWorker *lab, uintptr_t address, unsigned size, Use use, uint32_t pc);
@@ -347,11 +418,44 @@ bool lab_create_shadow(SharedShadow *shadow, size_t bytes);
 void lab_free_shadow(SharedShadow *shadow);
 void lab_use_shared(LabWorker *lab, uintptr_t address, unsigned size, Use use, int thread,
                     uint32_t pc);
-void lab_copy_arrived(LabWorker *lab, uintptr_t address, int thread, uint32_t pc);
+/** `barrier`: of a tensor copy, which has landed; -1: a cp.async, which its thread waits for. */
+void lab_copy_arrived(LabWorker *lab, uintptr_t address, int thread, int barrier, uint32_t pc);
 void lab_note_user(User users[3], User own);
 void lab_forget_users(User users[3]);
 /** A user that is not ordered before the running thread's access; NULL: none. */
 const User *lab_find_unordered(const LabWorker *lab, const User users[3]);
+
+/* clocks.c */
+/** The state of the running block, made when it first needs one. */
+LabHopper *lab_hopper(LabWorker *lab);
+void lab_begin_hopper(LabWorker *lab);
+void lab_free_hopper(LabWorker *lab);
+/** Has the running thread's warp waited for what this agent did at this time? */
+bool lab_has_seen(const LabWorker *lab, int agent, uint32_t clock);
+uint32_t lab_clock(const LabWorker *lab, int warp);
+/** At a __syncthreads(), every warp sees what any warp has seen. */
+void lab_meet_all(LabWorker *lab);
+void lab_mbarrier_arrived(Worker *worker, int barrier);
+void lab_mbarrier_passed(Worker *worker, int barrier);
+void lab_named_barrier_arrived(Worker *worker, unsigned id);
+void lab_named_barrier_opens(Worker *worker, unsigned id);
+void lab_named_barrier_passed(Worker *worker, unsigned id);
+
+/* tensor_copies.c */
+void lab_tensor_copy_issued(Worker *worker, const TensorCopy *copy);
+void lab_tensor_copy_landed(Worker *worker, const TensorCopy *copy);
+void lab_proxy_fence(Worker *worker);
+
+/* warpgroups.c */
+void lab_wgmma_issued(Worker *worker, const Wgmma *wgmma, bool first_warp);
+void lab_wgmma_done(Worker *worker, const Wgmma *wgmma, bool first_warp);
+void lab_wgmma_fence(Worker *worker);
+/** An access to local memory, which holds what are registers on a GPU. */
+void lab_use_local(LabWorker *lab, uintptr_t address, bool is_write, uint32_t pc);
+/** Notes that wgmma or a tensor store reads 16 bytes, and that it has done so. */
+AsyncReads *lab_async_reads(LabWorker *lab, uintptr_t address);
+/** Reports a write to shared memory that one of them may still read. */
+void lab_check_async_reads(LabWorker *lab, uintptr_t address, unsigned size, uint32_t pc);
 
 /* global.c */
 void lab_use_global(LabWorker *lab, size_t region, uintptr_t address, unsigned size, Use use,

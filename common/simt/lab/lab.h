@@ -59,6 +59,7 @@ typedef struct LabTraffic {
 
 typedef struct LabCounts {
   LabTraffic global_load, global_store; /**< without cp.async */
+  LabTraffic tensor_load, tensor_store; /**< boxes, without what lies outside of the tensor */
   LabTraffic shared_load, shared_store; /**< without ldmatrix and cp.async */
   LabTraffic ldmatrix;
   LabTraffic copy_global;  /**< reads by cp.async, without zero fills. A sector counts once for
@@ -69,6 +70,8 @@ typedef struct LabCounts {
   uint64_t partial;        /**< requests in which not all live lanes of the warp take part */
   uint64_t mma;            /**< by warps; 2 * 16 * 8 * 16 floating-point operations each */
   uint64_t mma_under_copy; /**< with a cp.async of the warp in flight */
+  uint64_t wgmma;          /**< by warpgroups */
+  uint64_t wgmma_flop;     /**< floating-point operations of these */
   uint64_t shuffles, votes, reductions, warp_barriers; /**< by warps */
   uint64_t barriers;                                   /**< __syncthreads(), by warps */
   uint64_t atomics;                                    /**< by threads */
@@ -81,6 +84,8 @@ typedef enum LabAccessKind {
   LAB_GLOBAL_LOAD,
   LAB_GLOBAL_STORE,
   LAB_COPY_GLOBAL,
+  LAB_TENSOR_LOAD,
+  LAB_TENSOR_STORE,
   LAB_COPY_SHARED,
   LAB_SHARED_LOAD,
   LAB_SHARED_STORE,
@@ -137,9 +142,15 @@ typedef enum LabKind {
   LAB_RACE_WRITE_READ, /**< shared memory, no barrier between the accesses */
   LAB_RACE_READ_WRITE,
   LAB_RACE_WRITE_WRITE,
-  LAB_COPY_NOT_WAITED,     /**< read or written while a cp.async to it is in flight */
-  LAB_COPY_NO_BARRIER,     /**< another thread's cp.async: it has waited, but no barrier since */
-  LAB_COPY_OVER_READ,      /**< cp.async to memory that another thread may still read */
+  LAB_COPY_NOT_WAITED,   /**< read or written while a cp.async to it is in flight */
+  LAB_COPY_NO_BARRIER,   /**< another thread's cp.async: it has waited, but no barrier since */
+  LAB_COPY_OVER_READ,    /**< cp.async to memory that another thread may still read */
+  LAB_TENSOR_NOT_WAITED, /**< use of what a tensor copy brings before a wait for its mbarrier */
+  LAB_TENSOR_OVER_READ,  /**< tensor copy to memory that another thread may still read */
+  LAB_ASYNC_OVER_READ,   /**< write to what a wgmma or tensor store may still read */
+  LAB_NO_PROXY_FENCE,    /**< wgmma or tensor store of what threads stored, no fence.proxy.async */
+  LAB_WGMMA_REGISTERS,   /**< accumulators used, or operands written, before the wait */
+  LAB_NO_WGMMA_FENCE,    /**< wgmma after its registers were written, no wgmma.fence between */
   LAB_COPY_SOURCE_WRITTEN, /**< write to global memory that a cp.async may still read */
   LAB_SHARED_UNWRITTEN,    /**< read, but not written in this block */
   LAB_SHARED_OUTSIDE,      /**< outside of the requested dynamic memory and the kernel's arrays */

@@ -66,6 +66,7 @@ static void free_worker(LabWorker *lab) {
   lab_free_behind(lab);
   lab_free_suspects(lab);
   lab_free_sources(lab);
+  lab_free_hopper(lab);
   free(lab->findings.list);
   free(lab->block_findings.list);
   lab_free_shadow(&lab->shadow);
@@ -152,6 +153,7 @@ static void block_begins(Worker *worker) {
   lab->first_epoch = ++lab->epoch;
   lab->wiped_around_dynamic = lab->wiped_between_arrays = false;
   lab_fill_arrays(lab);
+  lab_begin_hopper(lab);
   lab->talked = false;
   lab->copies_reading = 0;
 }
@@ -166,6 +168,7 @@ static void barrier_opens(Worker *worker) {
     lab_counts(&lab->sites, lab_pc(wait->call_site))->barriers++;
   }
   if (lab->checks & LAB_RACES) lab_check_barrier(lab);
+  lab_meet_all(lab);
   lab->epoch++;
 }
 
@@ -246,7 +249,7 @@ static void copy_arrived(Worker *worker, const AsyncCopy *copy) {
   if (lab == NULL) return;
   lab_source_arrived(lab, copy);
   if (!(lab->checks & (LAB_RACES | LAB_INIT))) return;
-  lab_copy_arrived(lab, (uintptr_t)copy->shared, worker->running, lab_pc(copy->call_site));
+  lab_copy_arrived(lab, (uintptr_t)copy->shared, worker->running, -1, lab_pc(copy->call_site));
 }
 
 static void atomic(Worker *worker, void *address, unsigned size, bool reads,
@@ -295,6 +298,17 @@ static const Observer observer = {
     .ldmatrix = ldmatrix,
     .copy_issued = copy_issued,
     .copy_arrived = copy_arrived,
+    .mbarrier_arrived = lab_mbarrier_arrived,
+    .mbarrier_passed = lab_mbarrier_passed,
+    .named_barrier_arrived = lab_named_barrier_arrived,
+    .named_barrier_opens = lab_named_barrier_opens,
+    .named_barrier_passed = lab_named_barrier_passed,
+    .tensor_copy_issued = lab_tensor_copy_issued,
+    .tensor_copy_landed = lab_tensor_copy_landed,
+    .proxy_fence = lab_proxy_fence,
+    .wgmma_issued = lab_wgmma_issued,
+    .wgmma_done = lab_wgmma_done,
+    .wgmma_fence = lab_wgmma_fence,
     .atomic = atomic,
     .fence = fence,
     .unset_used = unset_used,

@@ -2,8 +2,10 @@
  * Shared memory: who wrote each byte, and who has read it since the last barrier.
  *
  * Two accesses are ordered if the same thread makes them, if a barrier lies between them, or if
- * threads of one warp make them with a __syncwarp() between. Two accesses that are not ordered are
- * a race if one of them writes, unless both are atomic. Shuffles do not order memory.
+ * threads of one warp make them with a __syncwarp() between. mbarriers and named barriers order
+ * what one warp did before it arrived and what another does after it has waited. Two accesses that
+ * are not ordered are a race if one of them writes, unless both are atomic. Shuffles do not order
+ * memory.
  */
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -19,6 +21,8 @@ typedef struct Access {
   Use use;
   int thread;
   uint32_t pc, warp_epoch;
+  int agent; /* of a write: clocks.c */
+  uint32_t clock;
 } Access;
 
 /* --- Storage -------------------------------------------------------------------------------- */
@@ -52,9 +56,11 @@ void lab_free_shadow(SharedShadow *shadow) {
 /* --- One cell ------------------------------------------------------------------------------- */
 
 /** Is our access not ordered with the other access of this epoch? */
-static inline bool unordered(const Access *access, uint16_t thread, uint32_t warp_epoch) {
+static inline bool unordered(const Access *access, uint16_t thread, uint32_t warp_epoch,
+                             uint32_t clock) {
   if (thread == access->thread) return false;
-  return thread / WARP_SIZE != access->thread / WARP_SIZE || warp_epoch == access->warp_epoch;
+  if (thread / WARP_SIZE == access->thread / WARP_SIZE) return warp_epoch == access->warp_epoch;
+  return !lab_has_seen(access->lab, thread / WARP_SIZE, clock);
 }
 
 void lab_note_user(User users[3], User own) {
@@ -72,7 +78,8 @@ void lab_note_user(User users[3], User own) {
 
 static const User *find_unordered(const Access *access, const User users[3]) {
   for (int i = 0; i < 3; i++) {
-    if (users[i].present && unordered(access, users[i].thread, users[i].warp_epoch)) {
+    if (users[i].present &&
+        unordered(access, users[i].thread, users[i].warp_epoch, users[i].clock)) {
       return &users[i];
     }
   }
@@ -81,7 +88,9 @@ static const User *find_unordered(const Access *access, const User users[3]) {
 
 const User *lab_find_unordered(const LabWorker *lab, const User users[3]) {
   const int thread = lab_thread(lab);
-  const Access own = {.thread = thread, .warp_epoch = lab->warp_epochs[thread / WARP_SIZE]};
+  const Access own = {.lab = (LabWorker *)lab,
+                      .thread = thread,
+                      .warp_epoch = lab->warp_epochs[thread / WARP_SIZE]};
   return find_unordered(&own, users);
 }
 
@@ -97,10 +106,25 @@ static inline bool written_in_block(const Access *access, const Cell *cell) {
   return cell->write_epoch >= access->lab->first_epoch;
 }
 
-/** Was the last write a plain one by another thread that is not ordered before this access? */
+/** Was the last write a plain one by another thread, or a tensor copy, that is not ordered before
+ * this access? */
 static inline bool fresh_from_another(const Access *access, const Cell *cell) {
+  if (cell->agent >= FIRST_MBARRIER) {
+    return !lab_has_seen(access->lab, cell->agent, cell->write_clock);
+  }
   return cell->write_epoch == access->lab->epoch && cell->state != UPDATED &&
-         unordered(access, cell->writer, cell->write_warp_epoch);
+         unordered(access, cell->writer, cell->write_warp_epoch, cell->write_clock);
+}
+
+/** Was it written by a plain store, and not made visible to tensor copies and wgmma? */
+static inline bool lacks_proxy_fence(const Access *access, const Cell *cell) {
+  return access->use == READS_AS_PROXY && cell->state == STORED &&
+         lab_hopper(access->lab)->proxy_fences[cell->writer / WARP_SIZE] == cell->write_fences;
+}
+
+/** The finding for a use of shared memory that a copy is on its way to. */
+static LabKind not_waited(const Cell *cell) {
+  return cell->agent >= FIRST_MBARRIER ? LAB_TENSOR_NOT_WAITED : LAB_COPY_NOT_WAITED;
 }
 
 static void check_read(const Access *access, const Cell *cell) {
@@ -109,10 +133,14 @@ static void check_read(const Access *access, const Cell *cell) {
     if (checks & LAB_INIT) report(access, LAB_SHARED_UNWRITTEN, 0, 0);
   } else if (checks & LAB_RACES) {
     if (cell->state == COPY_UNDER_WAY) {
-      report(access, LAB_COPY_NOT_WAITED, cell->write_pc, cell->writer);
+      report(access, not_waited(cell), cell->write_pc, cell->writer);
     } else if (fresh_from_another(access, cell)) {
-      report(access, cell->state == COPIED ? LAB_COPY_NO_BARRIER : LAB_RACE_WRITE_READ,
-             cell->write_pc, cell->writer);
+      const LabKind kind = cell->agent >= FIRST_MBARRIER ? LAB_TENSOR_NOT_WAITED
+                           : cell->state == COPIED       ? LAB_COPY_NO_BARRIER
+                                                         : LAB_RACE_WRITE_READ;
+      report(access, kind, cell->write_pc, cell->writer);
+    } else if (lacks_proxy_fence(access, cell)) {
+      report(access, LAB_NO_PROXY_FENCE, cell->write_pc, cell->writer);
     }
   }
 }
@@ -120,15 +148,16 @@ static void check_read(const Access *access, const Cell *cell) {
 static void note_read(const Access *access, Cell *cell) {
   if (cell->read_epoch != access->lab->epoch) lab_forget_users(cell->readers);
   cell->read_epoch = access->lab->epoch;
-  lab_note_user(cell->readers,
-                (User){access->pc, access->warp_epoch, (uint16_t)access->thread, true});
+  lab_note_user(cell->readers, (User){access->pc, access->warp_epoch,
+                                      lab_clock(access->lab, access->thread / WARP_SIZE),
+                                      (uint16_t)access->thread, true});
 }
 
 static void check_write(const Access *access, const Cell *cell) {
   if (!(access->lab->checks & LAB_RACES)) return;
   if (written_in_block(access, cell)) {
     if (cell->state == COPY_UNDER_WAY) {
-      report(access, LAB_COPY_NOT_WAITED, cell->write_pc, cell->writer);
+      report(access, not_waited(cell), cell->write_pc, cell->writer);
     } else if (fresh_from_another(access, cell)) {
       report(access, LAB_RACE_WRITE_WRITE, cell->write_pc, cell->writer);
     }
@@ -136,8 +165,10 @@ static void check_write(const Access *access, const Cell *cell) {
   if (cell->read_epoch != access->lab->epoch) return;
   const User *reader = find_unordered(access, cell->readers);
   if (reader == NULL) return;
-  report(access, access->use == COPIES ? LAB_COPY_OVER_READ : LAB_RACE_READ_WRITE, reader->pc,
-         reader->thread);
+  const LabKind kind = access->use == COPIES          ? LAB_COPY_OVER_READ
+                       : access->use == TENSOR_COPIES ? LAB_TENSOR_OVER_READ
+                                                      : LAB_RACE_READ_WRITE;
+  report(access, kind, reader->pc, reader->thread);
 }
 
 static inline bool is_atomic(Use use) {
@@ -148,8 +179,15 @@ static void note_write(const Access *access, Cell *cell) {
   cell->write_pc = access->pc;
   cell->write_epoch = access->lab->epoch;
   cell->write_warp_epoch = access->warp_epoch;
+  cell->write_clock = access->clock;
+  cell->agent = (uint8_t)access->agent;
   cell->writer = (uint16_t)access->thread;
-  cell->state = access->use == COPIES ? COPY_UNDER_WAY : is_atomic(access->use) ? UPDATED : STORED;
+  if (access->lab->hopper != NULL) {
+    cell->write_fences = access->lab->hopper->proxy_fences[access->thread / WARP_SIZE];
+  }
+  cell->state = access->use == COPIES || access->use == TENSOR_COPIES ? COPY_UNDER_WAY
+                : is_atomic(access->use)                              ? UPDATED
+                                                                      : STORED;
   cell->read_epoch = 0;
 }
 
@@ -166,9 +204,9 @@ static void use_cell_atomically(const Access *access, Cell *cell) {
 static void use_cell(const Access *access, Cell *cell) {
   if (is_atomic(access->use)) {
     use_cell_atomically(access, cell);
-  } else if (access->use == READS) {
+  } else if (access->use == READS || access->use == READS_AS_PROXY) {
     check_read(access, cell);
-    note_read(access, cell);
+    if (access->use == READS) note_read(access, cell);
   } else {
     check_write(access, cell);
     note_write(access, cell);
@@ -185,7 +223,7 @@ static void split(Cell *cell, Cell *finer, int count) {
 
 /** After a write of the whole cell, all its parts are equal. */
 static void join(const Access *access, Cell *cell, const Cell *finer) {
-  if (access->use == READS || is_atomic(access->use)) return;
+  if (access->use < WRITES || is_atomic(access->use)) return;
   *cell = finer[0];
   cell->split = false;
 }
@@ -255,8 +293,19 @@ static void check_against_atomics(const Access *access, unsigned size) {
 
 void lab_use_shared(LabWorker *lab, uintptr_t address, unsigned size, Use use, int thread,
                     uint32_t pc) {
-  const Access access = {lab, address, use, thread, pc, lab->warp_epochs[thread / WARP_SIZE]};
+  const int warp = thread / WARP_SIZE;
+  const Access access = {lab,
+                         address,
+                         use,
+                         thread,
+                         pc,
+                         lab->warp_epochs[warp],
+                         use == TENSOR_COPIES ? FIRST_MBARRIER : warp,
+                         lab_clock(lab, warp)};
   const uintptr_t end = address + size;
+  if (use != READS && use != READS_AS_PROXY && lab->checks & LAB_RACES) {
+    lab_check_async_reads(lab, address, size, pc);
+  }
   if (is_atomic(use)) {
     note_atomic(&access, size);
   } else if (lab->shadow.atomics != NULL && lab->checks & LAB_RACES) {
@@ -276,12 +325,25 @@ static void arrive(const Access *access, Cell *cell) {
   cell->write_pc = access->pc;
   cell->write_epoch = access->lab->epoch;
   cell->write_warp_epoch = access->warp_epoch;
+  cell->write_clock = access->clock;
+  cell->agent = (uint8_t)access->agent;
   cell->state = COPIED;
 }
 
-/** From its wait on, a copy counts as a store that its thread makes at that point. */
-void lab_copy_arrived(LabWorker *lab, uintptr_t address, int thread, uint32_t pc) {
-  const Access access = {lab, address, COPIES, thread, pc, lab->warp_epochs[thread / WARP_SIZE]};
+/** From its wait on, a cp.async counts as a store that its thread makes at that point; a tensor
+ * copy as a store in the current phase of its mbarrier. */
+void lab_copy_arrived(LabWorker *lab, uintptr_t address, int thread, int barrier, uint32_t pc) {
+  const int warp = thread / WARP_SIZE;
+  const bool by_tensor = barrier >= 0;
+  const Access access = {
+      lab,
+      address,
+      COPIES,
+      thread,
+      pc,
+      lab->warp_epochs[warp],
+      by_tensor ? FIRST_MBARRIER + barrier : warp,
+      by_tensor ? lab->worker->hopper->mbarriers[barrier].phase : lab_clock(lab, warp)};
   const size_t unit = unit_of(lab, address);
   Cell *words = &lab->shadow.words[unit * WORDS], *bytes = &lab->shadow.bytes[unit * UNIT];
   arrive(&access, &lab->shadow.units[unit]);

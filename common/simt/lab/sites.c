@@ -31,7 +31,8 @@ const char *lab_access_text(LabAccessKind kind) {
       [LAB_GLOBAL_LOAD] = "global load",   [LAB_GLOBAL_STORE] = "global store",
       [LAB_COPY_GLOBAL] = "cp.async from", [LAB_COPY_SHARED] = "cp.async to",
       [LAB_SHARED_LOAD] = "shared load",   [LAB_SHARED_STORE] = "shared store",
-      [LAB_LDMATRIX] = "ldmatrix",
+      [LAB_LDMATRIX] = "ldmatrix",         [LAB_TENSOR_LOAD] = "tensor load",
+      [LAB_TENSOR_STORE] = "tensor store",
   };
   return TEXTS[kind];
 }
@@ -44,6 +45,7 @@ const LabTraffic *lab_traffic(const LabCounts *c, LabAccessKind kind) {
   const LabTraffic *const parts[LAB_ACCESS_KINDS] = {
       [LAB_GLOBAL_LOAD] = &c->global_load, [LAB_GLOBAL_STORE] = &c->global_store,
       [LAB_COPY_GLOBAL] = &c->copy_global, [LAB_COPY_SHARED] = &c->copy_shared,
+      [LAB_TENSOR_LOAD] = &c->tensor_load, [LAB_TENSOR_STORE] = &c->tensor_store,
       [LAB_SHARED_LOAD] = &c->shared_load, [LAB_SHARED_STORE] = &c->shared_store,
       [LAB_LDMATRIX] = &c->ldmatrix,
   };
@@ -73,6 +75,10 @@ void lab_add_counts(LabCounts *sum, const LabCounts *other) {
   sum->partial += other->partial;
   sum->mma += other->mma;
   sum->mma_under_copy += other->mma_under_copy;
+  sum->wgmma += other->wgmma;
+  sum->wgmma_flop += other->wgmma_flop;
+  add_traffic(&sum->tensor_load, &other->tensor_load);
+  add_traffic(&sum->tensor_store, &other->tensor_store);
   sum->shuffles += other->shuffles;
   sum->votes += other->votes;
   sum->reductions += other->reductions;

@@ -53,7 +53,8 @@ static Source *source_at(LabWorker *lab, uintptr_t unit) {
 
 static User running_user(const LabWorker *lab, uint32_t pc) {
   const int thread = lab_thread(lab);
-  return (User){pc, lab->warp_epochs[thread / WARP_SIZE], (uint16_t)thread, true};
+  return (User){pc, lab->warp_epochs[thread / WARP_SIZE], lab_clock(lab, thread / WARP_SIZE),
+                (uint16_t)thread, true};
 }
 
 /* --- Copies --------------------------------------------------------------------------------- */

@@ -4,6 +4,7 @@
  */
 #include <stdlib.h>
 
+#include "hopper.h"
 #include "kernels.h"
 
 /* Shared memory is thread-local storage, which lies on the stacks of the OS threads. */
@@ -79,6 +80,7 @@ static void add_counters(SimtCounters *sum, const SimtCounters *other) {
   }
   sum->async_copies += other->async_copies;
   sum->mma_under_copy += other->mma_under_copy;
+  sum->tensor_copies += other->tensor_copies;
 }
 
 /** Runs blocks until there are none left; called with the pool unlocked. */
@@ -179,6 +181,7 @@ void simt_stop_workers(void) {
     if (pool.workers[i] != NULL) {
       simt_fibers_destroy(pool.workers[i]);
       simt_free_copies(pool.workers[i]);
+      simt_free_hopper(pool.workers[i]);
     }
     free(pool.workers[i]);
     pool.workers[i] = NULL;

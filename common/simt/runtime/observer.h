@@ -11,6 +11,8 @@
 typedef struct Launch Launch;
 typedef struct Worker Worker;
 typedef struct AsyncCopy AsyncCopy;
+typedef struct TensorCopy TensorCopy;
+typedef struct Wgmma Wgmma;
 
 /** A launch that was refused or ended early. */
 typedef struct Failure {
@@ -39,6 +41,18 @@ typedef struct Observer {
   void (*ldmatrix)(Worker *worker, const void *const *rows, int matrices); /* before it reads */
   void (*copy_issued)(Worker *worker, const AsyncCopy *copy);
   void (*copy_arrived)(Worker *worker, const AsyncCopy *copy);
+  /* By the number of the barrier; arrivals before they count, passes after the wait. */
+  void (*mbarrier_arrived)(Worker *worker, int barrier);
+  void (*mbarrier_passed)(Worker *worker, int barrier);
+  void (*named_barrier_arrived)(Worker *worker, unsigned id);
+  void (*named_barrier_opens)(Worker *worker, unsigned id);
+  void (*named_barrier_passed)(Worker *worker, unsigned id);
+  void (*tensor_copy_issued)(Worker *worker, const TensorCopy *copy);
+  void (*tensor_copy_landed)(Worker *worker, const TensorCopy *copy); /* before it is visible */
+  void (*proxy_fence)(Worker *worker);
+  void (*wgmma_issued)(Worker *worker, const Wgmma *wgmma, bool first_warp);
+  void (*wgmma_done)(Worker *worker, const Wgmma *wgmma, bool first_warp);
+  void (*wgmma_fence)(Worker *worker);
   void (*atomic)(Worker *worker, void *address, unsigned size, bool reads, const void *call_site);
   void (*fence)(Worker *worker);                             /* one that other blocks can observe */
   void (*unset_used)(Worker *worker, const void *call_site); /* see simt_use_unset() */

@@ -1,7 +1,7 @@
 #include <signal.h>
 #include <string.h>
 
-#include "runtime.h"
+#include "hopper.h"
 
 enum { TEXT_BYTES = 512, MAX_GROUPS = 16 };
 
@@ -51,21 +51,28 @@ static int thread_count(const Worker *w) {
 
 static bool is_waiting(const Worker *w, int thread) {
   const Warp *warp = &w->warps[thread / WARP_SIZE];
-  return ((warp->in_instruction | warp->at_barrier) >> thread % WARP_SIZE & 1) != 0;
+  return ((warp->in_instruction | warp->at_barrier | warp->parked) >> thread % WARP_SIZE & 1) != 0;
 }
 
 static bool is_live(const Worker *w, int thread) {
   return (w->warps[thread / WARP_SIZE].live >> thread % WARP_SIZE & 1) != 0;
 }
 
-static bool same_wait(const Wait *a, const Wait *b) {
-  return a->operation == b->operation && a->mask == b->mask && a->call_site == b->call_site;
+static bool is_parked(const Worker *w, int thread) {
+  return (w->warps[thread / WARP_SIZE].parked >> thread % WARP_SIZE & 1) != 0;
+}
+
+static bool same_wait(const Worker *w, int thread, int other) {
+  const Wait *a = &w->waits[thread], *b = &w->waits[other];
+  return a->operation == b->operation && a->mask == b->mask && a->call_site == b->call_site &&
+         is_parked(w, thread) == is_parked(w, other) &&
+         (!is_parked(w, thread) || a->number == b->number);
 }
 
 /** Does `thread` belong to the group of `first`? Without `first`: has it exited? */
 static bool in_group(const Worker *w, int thread, int first) {
   if (first < 0) return !is_live(w, thread);
-  return is_waiting(w, thread) && same_wait(&w->waits[thread], &w->waits[first]);
+  return is_waiting(w, thread) && same_wait(w, thread, first);
 }
 
 void simt_format_threads(const unsigned *lanes, char *text, size_t text_size) {
@@ -118,7 +125,11 @@ static void print_group(const Worker *w, int first) {
   /* Subtract 1: a return address lies behind the call. */
   simt_source_line((uintptr_t)wait->call_site - 1, where, sizeof where);
   print_threads(w, first);
-  if (wait->operation == NULL) {
+  if (is_parked(w, first)) {
+    char awaited[TEXT_BYTES];
+    simt_describe_awaited(w, wait, awaited, sizeof awaited);
+    fprintf(stderr, " wait for %s\n    at %s\n", awaited, where);
+  } else if (wait->operation == NULL) {
     fprintf(stderr, " wait in __syncthreads()\n    at %s\n", where);
   } else {
     fprintf(stderr, " wait in %s, mask 0x%08x\n    at %s\n", wait->operation->name, wait->mask,
@@ -161,9 +172,13 @@ static void tell_of_waits(const Worker *w, const char *what) {
     *(first ? &failure.pc : &failure.other_pc) = (uintptr_t)wait->call_site - 1;
     *(first ? &failure.thread : &failure.other_thread) = i;
     format_group(w, i, threads, sizeof threads);
-    length += (size_t)snprintf(text + length, sizeof text - length, "%sthreads %s in %s", separator,
-                               threads,
-                               wait->operation != NULL ? wait->operation->name : "__syncthreads()");
+    char awaited[TEXT_BYTES / 2] = "";
+    if (is_parked(w, i)) simt_describe_awaited(w, wait, awaited, sizeof awaited);
+    length += (size_t)snprintf(text + length, sizeof text - length, "%sthreads %s %s %s", separator,
+                               threads, is_parked(w, i) ? "for" : "in",
+                               is_parked(w, i)           ? awaited
+                               : wait->operation != NULL ? wait->operation->name
+                                                         : "__syncthreads()");
     separator = ", ";
   }
   if (w->live_threads < (unsigned)thread_count(w)) {
@@ -317,6 +332,9 @@ cudaError_t simt_report_failure(const Worker *worker) {
     case COPY_ABANDONED:
       report_abandoned_copy(worker, call_site);
       break;
+    case WRONG_CALL:
+      report_call(worker, worker->complaint, pc);
+      break;
     case TRAPPED:
       report_call(worker, "__trap()", pc);
       break;
@@ -335,7 +353,7 @@ cudaError_t simt_report_failure(const Worker *worker) {
       report_waits(worker, "lanes name each other in different warp instructions");
       break;
     case INCOMPLETE:
-      report_waits(worker, "an mma or ldmatrix without all lanes of its warp");
+      report_waits(worker, "an mma, wgmma or ldmatrix without all lanes of its warp");
       break;
     case DEADLOCK:
       report_waits(worker, "DEADLOCK");

@@ -6,6 +6,7 @@
  * - fiber.c      stacks of CUDA threads; switch_*.S: switches between them
  * - scheduler.c  runs a block: which thread runs next, who waits; dynamic_shared.c: its memory
  * - warp.c, atomic.c, tensor.c, copy_async.c   warp instructions, atomics, mma, cp.async
+ * - mbarrier.c, tensor_copy.c, wgmma.c   instructions of compute capability 9.0: hopper.h
  * - launch.c     the grid, and the OS threads that take blocks from it; watch.c: its time limit
  * - memory.c     device memory
  * - fault.c      signals that kernels cause; alignment.c: misaligned accesses, which cause none
@@ -106,28 +107,32 @@ typedef enum Outcome {
   COPIED_TWICE,
   READ_TOO_EARLY,
   COPY_ABANDONED,
+  WRONG_CALL, /* Worker.complaint says what is wrong */
   FAULTED,
   TIMED_OUT
 } Outcome;
 
 /** What a waiting thread waits for. */
 typedef struct Wait {
-  const SimtWarpOperation *operation; /* NULL: the block's barrier */
+  const SimtWarpOperation *operation; /* NULL: the block's barrier, or it is parked */
   unsigned mask;
   void *operands;
   const void *call_site;
+  int awaited; /* by a parked thread: hopper.h */
+  unsigned number;
 } Wait;
 
 /**
- * One bit per lane. A lane that is live but neither ready nor held nor in an instruction is at the
- * barrier.
+ * One bit per lane. A lane that is live but neither ready nor held nor parked nor in an instruction
+ * is at the barrier.
  */
 typedef struct Warp {
   unsigned live;
   unsigned ready;          /* may run, or runs */
   unsigned in_instruction; /* waits in a warp instruction */
   unsigned at_barrier;
-  unsigned held; /* waits until no other lane is ready, or one of them yields */
+  unsigned held;   /* waits until no other lane is ready, or one of them yields */
+  unsigned parked; /* waits for what simt_park() was told */
 } Warp;
 
 /** One cp.async that has not been waited for. */
@@ -180,6 +185,7 @@ typedef struct Worker {
   const Launch *launch;
   SimtBlock block;
   dim3 threads_dim; /* the block shape of the fibers' SimtThreads */
+  int thread_count; /* of a block */
   bool in_kernel;
 
   int running; /* index of the running thread in its block */
@@ -190,6 +196,8 @@ typedef struct Worker {
   Wait waits[MAX_THREADS];
   AsyncQueue async[MAX_THREADS];
   uint16_t under_way[COPY_TARGETS]; /* copies to each slot, by the low bits of the address */
+
+  struct Hopper *hopper; /* hopper.h; NULL: not used yet */
 
   Order order;
   uint64_t random_state;
@@ -207,6 +215,7 @@ typedef struct Worker {
   Misalignment misalignment;
   BadCopy bad_copy;
   int shuffle_width;
+  char complaint[160];
   const char *assertion, *assertion_file;
   int assertion_line;
 } Worker;

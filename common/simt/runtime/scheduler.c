@@ -2,7 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "runtime.h"
+#include "hopper.h"
 
 _Thread_local Worker *simt_worker;
 
@@ -127,7 +127,9 @@ static Outcome why_stuck(const Worker *w) {
 }
 
 static void run_others(Worker *w, Preference preference) {
-  if (w->ready_warps == 0) end_block(w, why_stuck(w));
+  while (w->ready_warps == 0) {
+    if (!simt_land_tensor_load(w)) end_block(w, why_stuck(w));
+  }
   const int previous = w->running;
   const int next = choose_next(w, preference);
   if (next == previous) return;
@@ -172,6 +174,29 @@ void simt_hold(void) {
   w->warps[warp].held |= lane_bit;
   clear_ready(w, warp, lane_bit);
   run_others(w, SAME_WARP);
+}
+
+void simt_park(Awaited awaited, unsigned number, const void *call_site) {
+  Worker *w = simt_worker;
+  const int warp = w->running / WARP_SIZE;
+  const unsigned lane_bit = 1u << w->running % WARP_SIZE;
+  w->waits[w->running] = (Wait){.call_site = call_site, .awaited = awaited, .number = number};
+  w->warps[warp].parked |= lane_bit;
+  clear_ready(w, warp, lane_bit);
+  run_others(w, SAME_WARP);
+}
+
+void simt_unpark(Worker *w, Awaited awaited, unsigned number) {
+  for (int warp = 0; warp < MAX_WARPS; warp++) {
+    for (unsigned rest = w->warps[warp].parked; rest != 0; rest &= rest - 1) {
+      const int lane = lowest_bit(rest);
+      const Wait *wait = &w->waits[warp * WARP_SIZE + lane];
+      if (wait->awaited != (int)awaited) continue;
+      if (wait->number != number && awaited != REGISTERS_TO_BE_FREE) continue;
+      w->warps[warp].parked &= ~(1u << lane);
+      set_ready(w, warp, 1u << lane);
+    }
+  }
 }
 
 /* --- The barrier ---------------------------------------------------------------------------- */
@@ -226,7 +251,7 @@ static bool try_instruction(Worker *w, int warp_index, int lane) {
     if (waits[other].operation != operation || waits[other].mask != mask) return false;
     operands[other] = waits[other].operands;
   }
-  const bool aligned = operation->kind == SIMT_MMA || operation->kind == SIMT_LDMATRIX;
+  const bool aligned = operation->kind >= SIMT_LDMATRIX;
   if (aligned && active != ~0u) end_block(w, INCOMPLETE);
   w->access_is_write = false;
   w->access_call_site = waits[lane].call_site;
@@ -266,7 +291,10 @@ __attribute__((noreturn)) static void exit_thread(Worker *w) {
   const unsigned lane_bit = 1u << w->running % WARP_SIZE;
   w->warps[warp].live &= ~lane_bit;
   clear_ready(w, warp, lane_bit);
-  if (--w->live_threads == 0) end_block(w, FINISHED);
+  if (--w->live_threads == 0) {
+    simt_refuse_end_of_loads(w);
+    end_block(w, FINISHED);
+  }
   for (int lane = 0; lane < WARP_SIZE; lane++) {
     if (w->warps[warp].in_instruction >> lane & 1) try_instruction(w, warp, lane);
   }
@@ -278,6 +306,8 @@ static void thread_main(void) {
   const Launch *launch = simt_worker->launch;
   launch->entry(launch->arguments);
   simt_refuse_exit(simt_worker);
+  simt_refuse_exit_of_stores(simt_worker);
+  simt_refuse_exit_of_wgmma(simt_worker);
   exit_thread(simt_worker);
 }
 
@@ -326,7 +356,9 @@ static void number_threads(Worker *w, int count) {
 
 Outcome simt_run_block(Worker *w) {
   const int count = (int)(w->block.dim.x * w->block.dim.y * w->block.dim.z);
+  w->thread_count = count;
   number_threads(w, count);
+  simt_begin_hopper(w);
   simt_fibers_refill(w, count);
   memset(w->warps, 0, sizeof w->warps);
   w->ready_warps = 0;

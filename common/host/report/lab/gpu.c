@@ -13,19 +13,19 @@ static const struct {
   Gpu gpu;
 } KNOWN[] = {
     {"h200",
-     {"NVIDIA H200", 132, 1980, 646, 67, 4270,
+     {"NVIDIA H200", 132, 1980, 646, 989, 67, 4270,
       "NVIDIA's H200 data sheet; mma.sync and device memory as measured by this project's "
       "ceilings"}},
     {"a100",
-     {"NVIDIA A100 80 GB SXM", 108, 1410, 312, 19.5, 2039,
+     {"NVIDIA A100 80 GB SXM", 108, 1410, 312, 312, 19.5, 2039,
       "NVIDIA's A100 data sheet and the white paper of the Ampere architecture"}},
     {"rtx4090",
-     {"NVIDIA GeForce RTX 4090", 128, 2520, 165.2, 82.6, 1008,
+     {"NVIDIA GeForce RTX 4090", 128, 2520, 165.2, 165.2, 82.6, 1008,
       "the white paper of NVIDIA's Ada architecture"}},
 };
 enum { KNOWN_COUNT = sizeof KNOWN / sizeof *KNOWN };
 
-/** The keys of a file, besides the name. */
+/** The keys of a file, besides the name. The last one may be left out. */
 static const struct {
   const char *key;
   size_t offset; /* of a double in Gpu */
@@ -35,6 +35,7 @@ static const struct {
     {"mma_tflops", offsetof(Gpu, mma_tflops)},
     {"fp32_tflops", offsetof(Gpu, fp32_tflops)},
     {"memory_gb_per_s", offsetof(Gpu, memory_gb_per_s)},
+    {"wgmma_tflops", offsetof(Gpu, wgmma_tflops)},
 };
 enum { NUMBER_COUNT = sizeof NUMBERS / sizeof *NUMBERS };
 
@@ -77,6 +78,7 @@ static bool read_gpu(const char *path, Gpu *gpu, Error *error) {
     if (!pair || !set_value(gpu, key, value)) bad_line = number;
   }
   fclose(file);
+  if (gpu->wgmma_tflops == 0) gpu->wgmma_tflops = gpu->mma_tflops;
   bool complete = gpu->name[0] != '\0';
   for (int i = 0; i < NUMBER_COUNT; i++) complete &= *number_at(gpu, i) > 0;
   if (bad_line == 0 && complete) return true;

@@ -44,6 +44,9 @@ bool in_forward_pass(const LabKernel *kernel, const Description *description);
 /** Bytes of all sectors that accesses to device memory touch. */
 double sector_bytes(const LabCounts *counts);
 
+/** Floating-point operations of mma and wgmma. */
+double tensor_core_flop(const LabCounts *counts);
+
 /** Wavefronts of all accesses to shared memory. */
 uint64_t total_wavefronts(const LabCounts *counts);
 
@@ -53,7 +56,7 @@ typedef struct IssuedKind {
   size_t offset;            /**< of a uint64_t in LabCounts */
 } IssuedKind;
 
-enum { ISSUED_KINDS = 7 };
+enum { ISSUED_KINDS = 8 };
 extern const IssuedKind ISSUED[ISSUED_KINDS];
 
 static inline uint64_t issued(const LabCounts *counts, int kind) {

@@ -23,6 +23,7 @@ static void add_traffic(JsonObject *object, const char *prefix, LabAccessKind ki
   static const char *const NAMES[LAB_ACCESS_KINDS] = {
       [LAB_GLOBAL_LOAD] = "global_load", [LAB_GLOBAL_STORE] = "global_store",
       [LAB_COPY_GLOBAL] = "copy_global", [LAB_COPY_SHARED] = "copy_shared",
+      [LAB_TENSOR_LOAD] = "tensor_load", [LAB_TENSOR_STORE] = "tensor_store",
       [LAB_SHARED_LOAD] = "shared_load", [LAB_SHARED_STORE] = "shared_store",
       [LAB_LDMATRIX] = "ldmatrix",
   };
@@ -50,6 +51,7 @@ void add_counts(JsonObject *object, const char *prefix, const LabCounts *c) {
   add_count(object, prefix, "partial", "", c->partial);
   add_count(object, prefix, "mma_flop", "", c->mma * LAB_MMA_FLOP);
   add_count(object, prefix, "mma_under_copy", "", c->mma_under_copy);
+  add_count(object, prefix, "wgmma_flop", "", c->wgmma_flop);
 }
 
 /* --- Records -------------------------------------------------------------------------------- */

@@ -6,11 +6,12 @@
 
 void find_bounds(const Run *run, const LabCounts *forward, Bound bounds[BOUNDS]) {
   const Gpu *gpu = &run->request->gpu;
-  const double mma_flop = (double)forward->mma * LAB_MMA_FLOP;
+  const double mma_flop = tensor_core_flop(forward);
+  const double mma_peak = forward->wgmma > 0 ? gpu->wgmma_tflops : gpu->mma_tflops;
   /* Multiply-adds on CUDA cores are not counted; without mma, they do both matrix products. */
-  const double fp32_flop = forward->mma == 0 ? run->work.flops : 0;
+  const double fp32_flop = mma_flop == 0 ? run->work.flops : 0;
   const Bound all[BOUNDS] = {
-      {"tensor cores", "FLOP", "FLOP/s", mma_flop, 1e12 * gpu->mma_tflops, 0},
+      {"tensor cores", "FLOP", "FLOP/s", mma_flop, 1e12 * mma_peak, 0},
       {"fp32 units", "FLOP", "FLOP/s", fp32_flop, 1e12 * gpu->fp32_tflops, 0},
       {"device memory", "B", "B/s", run->work.must_move_bytes, 1e9 * gpu->memory_gb_per_s, 0},
       {"shared memory", " wavefronts", " wavefronts/s", (double)total_wavefronts(forward),

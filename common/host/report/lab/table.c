@@ -8,7 +8,12 @@
 enum { MOST_LINES = 12, SOURCE_COLUMNS = 100 };
 
 double sector_bytes(const LabCounts *c) {
-  return 32.0 * (double)(c->global_load.sectors + c->global_store.sectors + c->copy_global.sectors);
+  return 32.0 * (double)(c->global_load.sectors + c->global_store.sectors + c->copy_global.sectors +
+                         c->tensor_load.sectors + c->tensor_store.sectors);
+}
+
+double tensor_core_flop(const LabCounts *c) {
+  return (double)c->mma * LAB_MMA_FLOP + (double)c->wgmma_flop;
 }
 
 uint64_t total_wavefronts(const LabCounts *c) {
@@ -18,6 +23,7 @@ uint64_t total_wavefronts(const LabCounts *c) {
 
 const IssuedKind ISSUED[ISSUED_KINDS] = {
     {"mma", "mma", offsetof(LabCounts, mma)},
+    {"wgmma", "wgmma", offsetof(LabCounts, wgmma)},
     {"shuffles", "shfl", offsetof(LabCounts, shuffles)},
     {"votes", "vote", offsetof(LabCounts, votes)},
     {"reductions", "redux", offsetof(LabCounts, reductions)},
@@ -98,6 +104,10 @@ static void print_totals(const LabKernel *kernel, FILE *out) {
           "           %" PRIu64 " mma (%" PRIu64 " FLOP), %" PRIu64 " shuffles, %" PRIu64
           " barriers, %" PRIu64 " warp barriers, by warps; %" PRIu64 " atomics\n",
           c->mma, c->mma * LAB_MMA_FLOP, c->shuffles, c->barriers, c->warp_barriers, c->atomics);
+  if (c->wgmma > 0) {
+    fprintf(out, "           %" PRIu64 " wgmma (%" PRIu64 " FLOP), by warpgroups\n", c->wgmma,
+            c->wgmma_flop);
+  }
   fprintf(out, "           %-13s %10s %12s %10s %7s %12s %10s\n", "total", "requests", "bytes",
           "sectors", "used", "wavefronts", "conflicts");
   for (int kind = 0; kind < LAB_ACCESS_KINDS; kind++) {
@@ -145,9 +155,10 @@ void print_intensity(const Run *run, const LabCounts *forward, FILE *out) {
   char flop[40], bytes[40], issued[40];
   const double least = run->work.must_move_bytes, counted = sector_bytes(forward);
   const double flops = run->work.flops;
-  fprintf(out, "intensity  %s of the unmasked entries, %s issued as mma\n",
+  fprintf(out, "intensity  %s of the unmasked entries, %s issued as %s\n",
           human_number(flops, "FLOP", flop),
-          human_number((double)forward->mma * LAB_MMA_FLOP, "FLOP", issued));
+          human_number(tensor_core_flop(forward), "FLOP", issued),
+          forward->wgmma > 0 ? "wgmma" : "mma");
   fprintf(out, "           %.1f FLOP a byte that must move (%s)\n", flops / least,
           human_number(least, "B", bytes));
   if (counted == 0) return;

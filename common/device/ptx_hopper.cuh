@@ -1,0 +1,365 @@
+/**
+ * @file
+ * The PTX instructions that compute capability 9.0 (Hopper) added, a function each: barriers in
+ * shared memory, tensor copies (TMA), products of a warpgroup (wgmma), registers moved between
+ * warps. Section numbers are those of the PTX ISA 8.7. As in ptx.cuh each function has two bodies:
+ * nvcc compiles the first, the CPU backend the second.
+ *
+ * wgmma and setmaxnreg exist on compute capability 9.0 alone, in code for sm_90a. Code for other
+ * GPUs traps here; it is never launched, because the steps refuse those GPUs.
+ */
+#ifndef DEVICE_PTX_HOPPER_CUH
+#define DEVICE_PTX_HOPPER_CUH
+
+#include <cuda.h>
+
+#include "device/ptx.cuh"
+
+#ifndef __CUDACC__
+#include <simt_hopper.h>
+#endif
+
+#if defined(__CUDA_ARCH__) && !defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#define HOPPER_ASM(...) __trap()
+#else
+#define HOPPER_ASM(...) asm volatile(__VA_ARGS__) /**< on other GPUs a trap */
+#endif
+
+constexpr int WARPGROUP_THREADS = 128; /**< four warps, the first of which is a multiple of 4 */
+
+/* --- mbarriers (9.7.13.15) ------------------------------------------------------------------ */
+
+/**
+ * mbarrier.init: a barrier whose phases each end after `arrivals` arrivals, and after the bytes
+ * that were expected. Other threads may use it after a fence_mbarrier_init() and a barrier.
+ */
+__device__ __forceinline__ void mbarrier_init(uint64_t *barrier, int arrivals) {
+#ifdef __CUDACC__
+  HOPPER_ASM("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals)
+             : "memory");
+#else
+  simt_mbarrier_init(barrier, (unsigned)arrivals);
+#endif
+}
+
+/** fence.mbarrier_init: tensor copies see the barriers that this thread has initialised. */
+__device__ __forceinline__ void fence_mbarrier_init() {
+#ifdef __CUDACC__
+  HOPPER_ASM("fence.mbarrier_init.release.cluster;" ::: "memory");
+#endif
+}
+
+/** mbarrier.arrive: one arrival at the current phase. */
+__device__ __forceinline__ void mbarrier_arrive(uint64_t *barrier) {
+#ifdef __CUDACC__
+  HOPPER_ASM("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
+#else
+  simt_mbarrier_arrive(barrier, 0);
+#endif
+}
+
+/** mbarrier.arrive.expect_tx: one arrival; the phase also waits for `bytes` of tensor copies. */
+__device__ __forceinline__ void mbarrier_arrive_expect(uint64_t *barrier, int bytes) {
+#ifdef __CUDACC__
+  HOPPER_ASM(
+      "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)),
+      "r"(bytes)
+      : "memory");
+#else
+  simt_mbarrier_arrive(barrier, (unsigned)bytes);
+#endif
+}
+
+/**
+ * mbarrier.try_wait.parity, again and again: waits until the phase of this parity has ended. The
+ * phases of a barrier have parity 0, 1, 0 and so on. A wait for parity 1 at a new barrier returns
+ * at once, as if the phase before the first had ended.
+ */
+__device__ __forceinline__ void mbarrier_wait(uint64_t *barrier, uint32_t parity) {
+#ifdef __CUDACC__
+  uint32_t ended = 0;
+  do {
+    HOPPER_ASM(
+        "{\n"
+        "  .reg .pred ended;\n"
+        "  mbarrier.try_wait.parity.shared::cta.b64 ended, [%1], %2;\n"
+        "  selp.u32 %0, 1, 0, ended;\n"
+        "}"
+        : "=r"(ended)
+        : "r"(shared_address(barrier)), "r"(parity)
+        : "memory");
+  } while (!ended);
+#else
+  simt_mbarrier_wait(barrier, parity);
+#endif
+}
+
+/* --- Tensor copies (9.7.9.27.1) --------------------------------------------------------------- */
+
+/**
+ * cp.async.bulk.tensor.4d: starts the copy of a box of a tensor to shared memory. The coordinates
+ * of its first element are in elements, innermost first; what lies outside of the tensor becomes 0.
+ * When the box has arrived, all its bytes count for `barrier`. One thread issues it.
+ */
+__device__ __forceinline__ void tensor_load(void *shared, const CUtensorMap &map, uint64_t *barrier,
+                                            int column, int row, int head, int batch) {
+#ifdef __CUDACC__
+  HOPPER_ASM(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+      "[%0], [%1, {%3, %4, %5, %6}], [%2];" ::"r"(shared_address(shared)),
+      "l"(&map), "r"(shared_address(barrier)), "r"(column), "r"(row), "r"(head), "r"(batch)
+      : "memory");
+#else
+  const int coordinates[] = {column, row, head, batch};
+  simt_tensor_load(shared, &map, barrier, coordinates);
+#endif
+}
+
+/** cp.async.bulk.tensor.4d in the other direction; what lies outside of the tensor is left out. */
+__device__ __forceinline__ void tensor_store(const CUtensorMap &map, const void *shared, int column,
+                                             int row, int head, int batch) {
+#ifdef __CUDACC__
+  HOPPER_ASM(
+      "cp.async.bulk.tensor.4d.global.shared::cta.tile.bulk_group "
+      "[%0, {%2, %3, %4, %5}], [%1];" ::"l"(&map),
+      "r"(shared_address(shared)), "r"(column), "r"(row), "r"(head), "r"(batch)
+      : "memory");
+#else
+  const int coordinates[] = {column, row, head, batch};
+  simt_tensor_store(&map, shared, coordinates);
+#endif
+}
+
+/** cp.async.bulk.commit_group (9.7.9.25.4.2): the stores since the last one become a group. */
+__device__ __forceinline__ void tensor_store_commit() {
+#ifdef __CUDACC__
+  HOPPER_ASM("cp.async.bulk.commit_group;" ::: "memory");
+#else
+  simt_bulk_commit();
+#endif
+}
+
+/** cp.async.bulk.wait_group.read: waits until at most the latest PENDING groups of this thread may
+ * still read shared memory. */
+template <int PENDING>
+__device__ __forceinline__ void tensor_store_wait() {
+#ifdef __CUDACC__
+  HOPPER_ASM("cp.async.bulk.wait_group.read %0;" ::"n"(PENDING) : "memory");
+#else
+  simt_bulk_wait(PENDING);
+#endif
+}
+
+/** fence.proxy.async: what this thread has stored in shared memory is visible to tensor copies and
+ * wgmma that come after it. */
+__device__ __forceinline__ void fence_proxy_async() {
+#ifdef __CUDACC__
+  HOPPER_ASM("fence.proxy.async.shared::cta;" ::: "memory");
+#else
+  simt_fence_proxy_async();
+#endif
+}
+
+/* --- wgmma (9.7.15) -----------------------------------------------------------------------------
+ */
+
+/** wgmma.fence: registers written before it may be operands of the wgmma after it. */
+__device__ __forceinline__ void wgmma_fence() {
+#ifdef __CUDACC__
+  HOPPER_ASM("wgmma.fence.sync.aligned;" ::: "memory");
+#else
+  simt_wgmma_fence();
+#endif
+}
+
+/** wgmma.commit_group: the wgmma since the last one become a group. */
+__device__ __forceinline__ void wgmma_commit() {
+#ifdef __CUDACC__
+  HOPPER_ASM("wgmma.commit_group.sync.aligned;" ::: "memory");
+#else
+  simt_wgmma_commit();
+#endif
+}
+
+/** wgmma.wait_group: waits until at most the latest PENDING groups are unfinished. Before it, no
+ * thread may read or write the accumulators, nor write the registers or the shared memory that the
+ * older groups read. */
+template <int PENDING>
+__device__ __forceinline__ void wgmma_wait() {
+#ifdef __CUDACC__
+  HOPPER_ASM("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
+#else
+  simt_wgmma_wait(PENDING);
+#endif
+}
+
+#ifdef __CUDACC__
+
+// The operands of one instruction: its accumulators first, numbered from %0.
+#define WGMMA_TILE(i) "+f"(d[i][0]), "+f"(d[i][1]), "+f"(d[i][2]), "+f"(d[i][3])
+#define WGMMA_ACCUMULATORS_16 WGMMA_TILE(0), WGMMA_TILE(1)
+#define WGMMA_ACCUMULATORS_32 WGMMA_ACCUMULATORS_16, WGMMA_TILE(2), WGMMA_TILE(3)
+#define WGMMA_ACCUMULATORS_48 WGMMA_ACCUMULATORS_32, WGMMA_TILE(4), WGMMA_TILE(5)
+#define WGMMA_ACCUMULATORS_64 WGMMA_ACCUMULATORS_48, WGMMA_TILE(6), WGMMA_TILE(7)
+#define WGMMA_ACCUMULATORS_80 WGMMA_ACCUMULATORS_64, WGMMA_TILE(8), WGMMA_TILE(9)
+#define WGMMA_ACCUMULATORS_96 WGMMA_ACCUMULATORS_80, WGMMA_TILE(10), WGMMA_TILE(11)
+#define WGMMA_ACCUMULATORS_112 WGMMA_ACCUMULATORS_96, WGMMA_TILE(12), WGMMA_TILE(13)
+#define WGMMA_ACCUMULATORS_128 WGMMA_ACCUMULATORS_112, WGMMA_TILE(14), WGMMA_TILE(15)
+#define WGMMA_ACCUMULATORS_144 WGMMA_ACCUMULATORS_128, WGMMA_TILE(16), WGMMA_TILE(17)
+#define WGMMA_ACCUMULATORS_160 WGMMA_ACCUMULATORS_144, WGMMA_TILE(18), WGMMA_TILE(19)
+#define WGMMA_ACCUMULATORS_176 WGMMA_ACCUMULATORS_160, WGMMA_TILE(20), WGMMA_TILE(21)
+#define WGMMA_ACCUMULATORS_192 WGMMA_ACCUMULATORS_176, WGMMA_TILE(22), WGMMA_TILE(23)
+#define WGMMA_ACCUMULATORS_208 WGMMA_ACCUMULATORS_192, WGMMA_TILE(24), WGMMA_TILE(25)
+#define WGMMA_ACCUMULATORS_224 WGMMA_ACCUMULATORS_208, WGMMA_TILE(26), WGMMA_TILE(27)
+#define WGMMA_ACCUMULATORS_240 WGMMA_ACCUMULATORS_224, WGMMA_TILE(28), WGMMA_TILE(29)
+#define WGMMA_ACCUMULATORS_256 WGMMA_ACCUMULATORS_240, WGMMA_TILE(30), WGMMA_TILE(31)
+#define WGMMA_REGISTERS_16 "%0, %1, %2, %3, %4, %5, %6, %7"
+#define WGMMA_REGISTERS_32 WGMMA_REGISTERS_16 ", %8, %9, %10, %11, %12, %13, %14, %15"
+#define WGMMA_REGISTERS_48 WGMMA_REGISTERS_32 ", %16, %17, %18, %19, %20, %21, %22, %23"
+#define WGMMA_REGISTERS_64 WGMMA_REGISTERS_48 ", %24, %25, %26, %27, %28, %29, %30, %31"
+#define WGMMA_REGISTERS_80 WGMMA_REGISTERS_64 ", %32, %33, %34, %35, %36, %37, %38, %39"
+#define WGMMA_REGISTERS_96 WGMMA_REGISTERS_80 ", %40, %41, %42, %43, %44, %45, %46, %47"
+#define WGMMA_REGISTERS_112 WGMMA_REGISTERS_96 ", %48, %49, %50, %51, %52, %53, %54, %55"
+#define WGMMA_REGISTERS_128 WGMMA_REGISTERS_112 ", %56, %57, %58, %59, %60, %61, %62, %63"
+#define WGMMA_REGISTERS_144 WGMMA_REGISTERS_128 ", %64, %65, %66, %67, %68, %69, %70, %71"
+#define WGMMA_REGISTERS_160 WGMMA_REGISTERS_144 ", %72, %73, %74, %75, %76, %77, %78, %79"
+#define WGMMA_REGISTERS_176 WGMMA_REGISTERS_160 ", %80, %81, %82, %83, %84, %85, %86, %87"
+#define WGMMA_REGISTERS_192 WGMMA_REGISTERS_176 ", %88, %89, %90, %91, %92, %93, %94, %95"
+#define WGMMA_REGISTERS_208 WGMMA_REGISTERS_192 ", %96, %97, %98, %99, %100, %101, %102, %103"
+#define WGMMA_REGISTERS_224 WGMMA_REGISTERS_208 ", %104, %105, %106, %107, %108, %109, %110, %111"
+#define WGMMA_REGISTERS_240 WGMMA_REGISTERS_224 ", %112, %113, %114, %115, %116, %117, %118, %119"
+#define WGMMA_REGISTERS_256 WGMMA_REGISTERS_240 ", %120, %121, %122, %123, %124, %125, %126, %127"
+
+// A from shared memory: the operands after the accumulators are numbered A0, A1, ...
+#define WGMMA_SHARED(n, type, A0, A1, A2, A3)                                            \
+  HOPPER_ASM("{ .reg .pred add; setp.ne.b32 add, %" #A2                                  \
+             ", 0;\n"                                                                    \
+             "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type             \
+             " {" WGMMA_REGISTERS_##n "}, %" #A0 ", %" #A1 ", add, 1, 1, 0, %" #A3 "; }" \
+             : WGMMA_ACCUMULATORS_##n                                                    \
+             : "l"(a), "l"(b), "r"((int)accumulate), "n"((int)TRANSPOSE_B))
+
+#define WGMMA_REGISTER(n, type, A0, A1, A2, A3, A4, A5, A6)                                \
+  HOPPER_ASM("{ .reg .pred add; setp.ne.b32 add, %" #A5                                    \
+             ", 0;\n"                                                                      \
+             "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type               \
+             " {" WGMMA_REGISTERS_##n "}, {%" #A0 ", %" #A1 ", %" #A2 ", %" #A3 "}, %" #A4 \
+                                      ", add, 1, 1, %" #A6 "; }"                           \
+             : WGMMA_ACCUMULATORS_##n                                                      \
+             : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)accumulate),   \
+               "n"((int)TRANSPOSE_B))
+
+// One instruction of the first shape of this list that N names.
+#define WGMMA_SHAPES(SHAPE)                 \
+  SHAPE(32, 16, 17, 18, 19, 20, 21, 22)     \
+  SHAPE(64, 32, 33, 34, 35, 36, 37, 38)     \
+  SHAPE(80, 40, 41, 42, 43, 44, 45, 46)     \
+  SHAPE(96, 48, 49, 50, 51, 52, 53, 54)     \
+  SHAPE(112, 56, 57, 58, 59, 60, 61, 62)    \
+  SHAPE(128, 64, 65, 66, 67, 68, 69, 70)    \
+  SHAPE(144, 72, 73, 74, 75, 76, 77, 78)    \
+  SHAPE(160, 80, 81, 82, 83, 84, 85, 86)    \
+  SHAPE(176, 88, 89, 90, 91, 92, 93, 94)    \
+  SHAPE(192, 96, 97, 98, 99, 100, 101, 102) \
+  SHAPE(256, 128, 129, 130, 131, 132, 133, 134)
+
+#define WGMMA_SHARED_CASE(n, A0, A1, A2, A3, A4, A5, A6)                \
+  if constexpr (N == n && FP16) WGMMA_SHARED(n, "f16", A0, A1, A2, A3); \
+  if constexpr (N == n && !FP16) WGMMA_SHARED(n, "bf16", A0, A1, A2, A3);
+#define WGMMA_REGISTER_CASE(n, A0, A1, A2, A3, A4, A5, A6)                            \
+  if constexpr (N == n && FP16) WGMMA_REGISTER(n, "f16", A0, A1, A2, A3, A4, A5, A6); \
+  if constexpr (N == n && !FP16) WGMMA_REGISTER(n, "bf16", A0, A1, A2, A3, A4, A5, A6);
+#define WGMMA_IS_N(n, ...) || N == n
+
+#endif
+
+/** The 16-bit element types, as instructions name them. */
+template <typename T>
+constexpr bool IS_FP16 = false;
+template <>
+constexpr bool IS_FP16<__half> = true; /**< see above */
+
+/**
+ * wgmma.mma_async m64nNk16: D = A B, plus D if `accumulate`, for a 64 x 16 matrix A and a 16 x N
+ * matrix B in shared memory. All threads of a warpgroup issue it; it runs on its own until a wait.
+ * Warp w holds rows 16 w to 16 w + 15 of D, in N / 8 tiles laid out like those of mma_m16n8k16().
+ * `a` and `b` describe the matrices: see wgmma_descriptor(). Without TRANSPOSE_B the 16 elements of
+ * a column of B are adjacent in memory, with it the N elements of a row.
+ */
+template <typename T, bool TRANSPOSE_B, int TILES>
+__device__ __forceinline__ void wgmma(float (&d)[TILES][4], uint64_t a, uint64_t b,
+                                      bool accumulate) {
+  constexpr int N = 8 * TILES;
+#ifdef __CUDACC__
+  constexpr bool FP16 = IS_FP16<T>;
+  static_assert(false WGMMA_SHAPES(WGMMA_IS_N), "add this N to the list of shapes");
+  WGMMA_SHAPES(WGMMA_SHARED_CASE)
+#else
+  const SimtWgmma operands = {
+      d[0], NULL, a, b, N, accumulate, false, TRANSPOSE_B, IS_FP16<T> ? SIMT_FP16 : SIMT_BF16};
+  simt_wgmma(&operands);
+#endif
+}
+
+/** The same with A in registers, where warp w holds rows 16 w to 16 w + 15 as operand A of
+ * mma_m16n8k16(). */
+template <typename T, bool TRANSPOSE_B, int TILES>
+__device__ __forceinline__ void wgmma(float (&d)[TILES][4], const uint32_t (&a)[4], uint64_t b,
+                                      bool accumulate) {
+  constexpr int N = 8 * TILES;
+#ifdef __CUDACC__
+  constexpr bool FP16 = IS_FP16<T>;
+  static_assert(false WGMMA_SHAPES(WGMMA_IS_N), "add this N to the list of shapes");
+  WGMMA_SHAPES(WGMMA_REGISTER_CASE)
+#else
+  const SimtWgmma operands = {
+      d[0], a, 0, b, N, accumulate, false, TRANSPOSE_B, IS_FP16<T> ? SIMT_FP16 : SIMT_BF16};
+  simt_wgmma(&operands);
+#endif
+}
+
+/* --- Warp specialisation ------------------------------------------------------------------------
+ */
+
+/** bar.sync (9.7.13.1): waits until THREADS threads have arrived at barrier `id`, 1 to 15. */
+template <int THREADS>
+__device__ __forceinline__ void named_barrier_sync(int id) {
+#ifdef __CUDACC__
+  HOPPER_ASM("bar.sync %0, %1;" ::"r"(id), "n"(THREADS) : "memory");
+#else
+  simt_named_barrier((unsigned)id, THREADS, true);
+#endif
+}
+
+/** bar.arrive: counts as an arrival of bar.sync, without waiting. */
+template <int THREADS>
+__device__ __forceinline__ void named_barrier_arrive(int id) {
+#ifdef __CUDACC__
+  HOPPER_ASM("bar.arrive %0, %1;" ::"r"(id), "n"(THREADS) : "memory");
+#else
+  simt_named_barrier((unsigned)id, THREADS, false);
+#endif
+}
+
+/** setmaxnreg.inc (9.7.19.5): the threads of this warpgroup get REGISTERS registers each, as soon
+ * as other warpgroups have released enough. */
+template <int REGISTERS>
+__device__ __forceinline__ void take_registers() {
+#ifdef __CUDACC__
+  HOPPER_ASM("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(REGISTERS));
+#else
+  simt_set_registers(REGISTERS, true);
+#endif
+}
+
+/** setmaxnreg.dec: the threads of this warpgroup keep REGISTERS registers each. */
+template <int REGISTERS>
+__device__ __forceinline__ void release_registers() {
+#ifdef __CUDACC__
+  HOPPER_ASM("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(REGISTERS));
+#else
+  simt_set_registers(REGISTERS, false);
+#endif
+}
+
+#endif

@@ -1,0 +1,80 @@
+/**
+ * @file
+ * Tensor maps, made on the host: they tell the copy engine where a tensor lies, what its box is and
+ * how the box is swizzled in shared memory. Readers of the kernels need the comments only.
+ */
+#ifndef DEVICE_TENSOR_MAP_CUH
+#define DEVICE_TENSOR_MAP_CUH
+
+#include <cudaTypedefs.h>
+#include <cuda_runtime.h>
+
+#include "attention.h"
+
+/** Columns of a box of 16-bit elements: a row of it is 128 bytes, or 64 bytes where 64 columns do
+ * not divide the head dimension. */
+template <int HEAD_DIM>
+constexpr int PANEL = HEAD_DIM % 64 == 0 ? 64 : 32;
+
+/** cuTensorMapEncodeTiled of the driver, looked up at run time, so that nothing links libcuda; NULL
+ * if the driver has none. */
+static PFN_cuTensorMapEncodeTiled_v12000 tensor_map_encoder() {
+  void *function = NULL;
+  cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
+  const cudaError_t error = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function,
+                                                             12000, cudaEnableDefault, &found);
+  if (error != cudaSuccess || found != cudaDriverEntryPointSuccess) return NULL;
+  return (PFN_cuTensorMapEncodeTiled_v12000)function;
+}
+
+/** The tensor maps of the inputs. */
+struct TensorMaps {
+  CUtensorMap q, k, v; /**< coordinates: column, row, head, batch */
+};
+
+/**
+ * The map of a tensor [batch, heads, rows, head_dim] with these strides, for boxes of `box_rows`
+ * rows and PANEL columns. Rows past the end become 0 in shared memory, as each head is a range of
+ * its own. The 16-byte chunks of a row change places with the row: chunk c of a 128-byte row r is
+ * at c ^ (r % 8), of a 64-byte row at c ^ (r / 2 % 4).
+ */
+static inline cudaError_t make_tensor_map(CUtensorMap *map, const void *tensor, const Problem *p,
+                                          const Strides &strides, int rows, int heads,
+                                          int box_rows) {
+  static PFN_cuTensorMapEncodeTiled_v12000 encode = NULL;
+  if (encode == NULL) encode = tensor_map_encoder();
+  if (encode == NULL) return cudaErrorNotSupported;
+  const bool wide = p->head_dim % 64 == 0;
+  const cuuint64_t sizes[] = {(cuuint64_t)p->head_dim, (cuuint64_t)rows, (cuuint64_t)heads,
+                              (cuuint64_t)p->batch};
+  cuuint64_t bytes[] = {(cuuint64_t)strides.row * 2, (cuuint64_t)strides.head * 2,
+                        (cuuint64_t)strides.batch * 2};
+  for (int i = 0; i < 3; i++) {
+    if (sizes[i + 1] == 1) bytes[i] = 16;  // not used, but must be valid
+  }
+  const cuuint32_t box[] = {wide ? 64u : 32u, (cuuint32_t)box_rows, 1, 1};
+  const cuuint32_t every_element[] = {1, 1, 1, 1};
+  const CUresult result = encode(
+      map,
+      p->dtype == DTYPE_FP16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+      4, (void *)tensor, sizes, bytes, box, every_element, CU_TENSOR_MAP_INTERLEAVE_NONE,
+      wide ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B,
+      CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
+}
+
+/** The maps of the inputs: boxes of `q_rows` rows of Q, and of `kv_rows` of K and V. */
+static inline cudaError_t make_tensor_maps(TensorMaps *maps, const Problem *p, const Tensors *t,
+                                           int q_rows, int kv_rows) {
+  cudaError_t error =
+      make_tensor_map(&maps->q, t->q, p, p->q_strides, p->q_len, p->q_heads, q_rows);
+  if (error == cudaSuccess) {
+    error = make_tensor_map(&maps->k, t->k, p, p->k_strides, p->kv_len, p->kv_heads, kv_rows);
+  }
+  if (error == cudaSuccess) {
+    error = make_tensor_map(&maps->v, t->v, p, p->v_strides, p->kv_len, p->kv_heads, kv_rows);
+  }
+  return error;
+}
+
+#endif

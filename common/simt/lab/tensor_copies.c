@@ -1,0 +1,79 @@
+/*
+ * Tensor copies: both of their sides, and their traffic.
+ */
+#include "internal.h"
+
+/** The part of a row of the box that is inside of the tensor. */
+typedef void RowUse(LabWorker *lab, uintptr_t address, size_t bytes, Use use, uint32_t pc);
+
+static void count_row(LabTraffic *traffic, uintptr_t address, size_t bytes) {
+  if (bytes == 0) return;
+  const uintptr_t first = address / SECTOR_BYTES, last = (address + bytes - 1) / SECTOR_BYTES;
+  traffic->bytes += bytes;
+  traffic->used_bytes += bytes;
+  traffic->sectors += last - first + 1;
+}
+
+/** The side in global memory. */
+static void use_tensor(LabWorker *lab, const TensorCopy *copy, uint32_t pc) {
+  const bool load = copy->barrier >= 0;
+  LabTraffic own = {.requests = 1};
+  uintptr_t address;
+  size_t bytes;
+  for (unsigned row = 0; simt_box_row(copy, row, &address, &bytes); row++) {
+    count_row(&own, address, bytes);
+    for (size_t at = 0; at < bytes; at += COPY_BYTES) {
+      const size_t left = bytes - at;
+      lab_check_global(lab, address + at, left < COPY_BYTES ? (unsigned)left : COPY_BYTES,
+                       load ? READS : WRITES, pc);
+    }
+  }
+  if (!(lab->checks & LAB_TRAFFIC)) return;
+  LabCounts *counts = lab_counts(&lab->sites, pc);
+  LabTraffic *traffic = load ? &counts->tensor_load : &counts->tensor_store;
+  traffic->requests++;
+  traffic->bytes += own.bytes;
+  traffic->used_bytes += own.used_bytes;
+  traffic->sectors += own.sectors;
+  if (own.sectors > traffic->most_sectors) traffic->most_sectors = (uint32_t)own.sectors;
+}
+
+void lab_tensor_copy_issued(Worker *worker, const TensorCopy *copy) {
+  (void)worker;
+  LabWorker *lab = lab_worker;
+  if (lab == NULL) return;
+  lab_hopper(lab);
+  const uint32_t pc = lab_pc(copy->call_site);
+  const bool load = copy->barrier >= 0;
+  use_tensor(lab, copy, pc);
+  for (unsigned at = 0; at < copy->bytes; at += COPY_BYTES) {
+    const uintptr_t address = copy->shared + at;
+    lab_check_shared(lab, address, COPY_BYTES, load ? TENSOR_COPIES : READS_AS_PROXY, pc);
+    if (load) continue;
+    AsyncReads *reads = lab_async_reads(lab, address);
+    reads->under_way++;
+    reads->pc = pc;
+  }
+}
+
+void lab_tensor_copy_landed(Worker *worker, const TensorCopy *copy) {
+  (void)worker;
+  LabWorker *lab = lab_worker;
+  if (lab == NULL) return;
+  const uint32_t pc = lab_pc(copy->call_site);
+  for (unsigned at = 0; at < copy->bytes; at += COPY_BYTES) {
+    const uintptr_t address = copy->shared + at;
+    if (copy->barrier < 0) {
+      lab_async_reads(lab, address)->under_way--;
+      /* From its wait on, it counts as a read that its thread makes at that point. */
+      lab_check_shared(lab, address, COPY_BYTES, READS, pc);
+    } else if (lab->checks & (LAB_RACES | LAB_INIT)) {
+      lab_copy_arrived(lab, address, copy->thread, copy->barrier, pc);
+    }
+  }
+}
+
+void lab_proxy_fence(Worker *worker) {
+  LabWorker *lab = lab_worker;
+  if (lab != NULL) lab_hopper(lab)->proxy_fences[worker->running / WARP_SIZE]++;
+}

@@ -1,0 +1,147 @@
+/*
+ * wgmma: what it reads from shared memory until it is waited for, and its registers. On the CPU
+ * backend these are arrays in the local memory of threads.
+ */
+#include "internal.h"
+
+/* --- Shared memory -------------------------------------------------------------------------------
+ */
+
+AsyncReads *lab_async_reads(LabWorker *lab, uintptr_t address) {
+  AsyncReads *reads = &lab_hopper(lab)->reads[(address - lab->dynamic) / COPY_BYTES];
+  if (reads->block_epoch != lab->first_epoch) {
+    *reads = (AsyncReads){.block_epoch = lab->first_epoch};
+  }
+  return reads;
+}
+
+/** May a wgmma or a tensor store still read this? */
+static bool may_still_read(const LabWorker *lab, const AsyncReads *reads) {
+  if (reads->under_way > 0) return true;
+  for (int group = 0; group < WARPGROUPS; group++) {
+    const uint32_t ended = reads->ended[group];
+    if (ended > 0 && !lab_has_seen(lab, FIRST_GROUP + group, ended - 1)) return true;
+  }
+  return false;
+}
+
+void lab_check_async_reads(LabWorker *lab, uintptr_t address, unsigned size, uint32_t pc) {
+  if (lab->hopper == NULL || address - lab->dynamic >= MAX_SHARED_BYTES) return;
+  const uintptr_t last = (address + size - 1) / COPY_BYTES * COPY_BYTES;
+  for (uintptr_t at = address / COPY_BYTES * COPY_BYTES; at <= last; at += COPY_BYTES) {
+    const AsyncReads *reads = lab_async_reads(lab, at);
+    if (!may_still_read(lab, reads)) continue;
+    lab_report_here(lab, LAB_ASYNC_OVER_READ, pc, reads->pc, 0, address);
+    return;
+  }
+}
+
+/* --- Registers -----------------------------------------------------------------------------------
+ */
+
+static RegisterRange *find_range(ThreadRegisters *registers, uintptr_t address) {
+  for (int i = 0; i < registers->count; i++) {
+    RegisterRange *range = &registers->ranges[i];
+    if (address - range->begin < range->end - range->begin) return range;
+  }
+  return NULL;
+}
+
+void lab_use_local(LabWorker *lab, uintptr_t address, bool is_write, uint32_t pc) {
+  const int thread = (int)((address - lab->fibers) / SIMT_SLOT_BYTES);
+  RegisterRange *range = find_range(&lab->hopper->registers[thread], address);
+  if (range == NULL) return;
+  if (is_write) lab->hopper->registers_written[thread / WARP_SIZE] = true;
+  if (range->in_flight == 0 || !(lab->checks & LAB_RACES)) return;
+  if (!range->accumulators && !is_write) return;
+  RawFinding *finding = lab_count_finding(lab, LAB_WGMMA_REGISTERS, pc, range->pc, 0);
+  if (finding == NULL) return;
+  snprintf(finding->where, sizeof finding->where, "%s, element %zu of it",
+           range->accumulators ? "an accumulator" : "operand A",
+           (size_t)(address - range->begin) / sizeof(uint32_t));
+}
+
+/** Notes a wgmma that uses these registers of a thread. */
+static void begin_use(LabWorker *lab, int thread, const void *begin, size_t bytes,
+                      bool accumulators, uint32_t pc) {
+  ThreadRegisters *registers = &lab->hopper->registers[thread];
+  RegisterRange *range = find_range(registers, (uintptr_t)begin);
+  if (range == NULL && registers->count < RANGES) range = &registers->ranges[registers->count++];
+  while (range == NULL) { /* the place of one that is not in use */
+    registers->oldest = (registers->oldest + 1) % RANGES;
+    range = &registers->ranges[registers->oldest];
+  }
+  if (range->begin != (uintptr_t)begin) *range = (RegisterRange){.begin = (uintptr_t)begin};
+  range->end = (uintptr_t)begin + bytes;
+  range->pc = pc;
+  range->accumulators = accumulators;
+  range->in_flight++;
+}
+
+static void end_use(LabWorker *lab, int thread, const void *begin) {
+  RegisterRange *range = find_range(&lab->hopper->registers[thread], (uintptr_t)begin);
+  if (range != NULL && range->in_flight > 0) range->in_flight--;
+}
+
+/* --- Events --------------------------------------------------------------------------------------
+ */
+
+void lab_wgmma_issued(Worker *worker, const Wgmma *wgmma, bool first_warp) {
+  LabWorker *lab = lab_worker;
+  if (lab == NULL) return;
+  LabHopper *hopper = lab_hopper(lab);
+  const int running = worker->running, warp = running / WARP_SIZE;
+  const uint32_t pc = lab_pc(wgmma->call_site);
+  const int columns = wgmma->common.n;
+  LabCounts *counts = lab_counts(&lab->sites, pc);
+  counts->wgmma += first_warp;
+  counts->wgmma_flop += 2ull * WARP_ROWS * WGMMA_K * (unsigned)columns;
+  worker->running = warp * WARP_SIZE; /* reports name the first lane */
+  if (hopper->registers_written[warp] && lab->checks & LAB_RACES) {
+    RawFinding *finding = lab_count_finding(lab, LAB_NO_WGMMA_FENCE, pc, 0, 0);
+    if (finding != NULL) snprintf(finding->where, sizeof finding->where, "warp %d", warp);
+  }
+  uintptr_t chunks[MOST_CHUNKS];
+  const int count = simt_wgmma_chunks(wgmma, chunks);
+  for (int i = 0; i < count; i++) {
+    lab_check_shared(lab, chunks[i], COPY_BYTES, READS_AS_PROXY, pc);
+    if (!first_warp) continue;
+    AsyncReads *reads = lab_async_reads(lab, chunks[i]);
+    reads->under_way++;
+    reads->pc = pc;
+  }
+  for (int lane = warp * WARP_SIZE; lane < (warp + 1) * WARP_SIZE; lane++) {
+    const int in_group = lane % GROUP_THREADS;
+    begin_use(lab, lane, wgmma->d[in_group], (size_t)columns / 2 * sizeof(float), true, pc);
+    if (wgmma->common.a == NULL) continue;
+    begin_use(lab, lane, wgmma->a[in_group], 4 * sizeof(uint32_t), false, pc);
+  }
+  worker->running = running;
+}
+
+void lab_wgmma_done(Worker *worker, const Wgmma *wgmma, bool first_warp) {
+  LabWorker *lab = lab_worker;
+  if (lab == NULL) return;
+  const int warp = worker->running / WARP_SIZE, group = warp / GROUP_WARPS;
+  const uint64_t number = worker->hopper->groups[group].done[warp % GROUP_WARPS];
+  lab->hopper->seen[warp].of[FIRST_GROUP + group] = (uint32_t)number + 1;
+  if (first_warp) {
+    uintptr_t chunks[MOST_CHUNKS];
+    const int count = simt_wgmma_chunks(wgmma, chunks);
+    for (int i = 0; i < count; i++) {
+      AsyncReads *reads = lab_async_reads(lab, chunks[i]);
+      reads->under_way--;
+      reads->ended[group] = (uint32_t)number + 1;
+    }
+  }
+  for (int lane = warp * WARP_SIZE; lane < (warp + 1) * WARP_SIZE; lane++) {
+    const int in_group = lane % GROUP_THREADS;
+    end_use(lab, lane, wgmma->d[in_group]);
+    if (wgmma->common.a != NULL) end_use(lab, lane, wgmma->a[in_group]);
+  }
+}
+
+void lab_wgmma_fence(Worker *worker) {
+  LabWorker *lab = lab_worker;
+  if (lab != NULL) lab_hopper(lab)->registers_written[worker->running / WARP_SIZE] = false;
+}

@@ -1,0 +1,152 @@
+/**
+ * @file
+ * What the CPU backend keeps of the instructions of compute capability 9.0 while a block runs:
+ * mbarrier.c, tensor_copy.c and wgmma.c.
+ */
+#ifndef SIMT_HOPPER_STATE_H
+#define SIMT_HOPPER_STATE_H
+
+#include <simt_hopper.h>
+
+#include "runtime.h"
+
+enum {
+  MAX_MBARRIERS = 32,
+  NAMED_BARRIERS = 16,
+  GROUP_WARPS = 4, /* of a warpgroup */
+  GROUP_THREADS = GROUP_WARPS * WARP_SIZE,
+  WARPGROUPS = MAX_WARPS / GROUP_WARPS,
+  GROUP_ROWS = 64,   /* of A and D */
+  WARP_ROWS = 16,    /* of these, those whose accumulators one warp holds */
+  WGMMA_K = 16,      /* columns of A and rows of B, of 16-bit elements */
+  MAX_COLUMNS = 256, /* of B and D */
+  MAX_DIMENSIONS = 5 /* of a tensor map */
+};
+
+typedef struct Mbarrier {
+  uintptr_t address;
+  unsigned arrivals; /* that end a phase */
+  unsigned phase;    /* the current one; its parity is the lowest bit */
+  unsigned pending;  /* arrivals that it lacks */
+  int64_t bytes;     /* of tensor copies that it lacks; negative: more came than were expected */
+} Mbarrier;
+
+typedef struct NamedBarrier {
+  unsigned threads, arrived; /* 0: nobody has arrived */
+} NamedBarrier;
+
+/** A tensor map, as kernels get it. */
+typedef struct TensorMap {
+  uint64_t address;
+  uint64_t sizes[MAX_DIMENSIONS];             /* in elements, innermost first */
+  uint64_t strides[MAX_DIMENSIONS];           /* in bytes */
+  uint16_t box[MAX_DIMENSIONS];               /* in elements */
+  uint8_t rank, element_bytes, swizzle_bytes; /* 0: no swizzle */
+  uint8_t is_map;                             /* a byte that other memory is unlikely to hold */
+} TensorMap;
+
+typedef struct TensorCopy {
+  TensorMap map;
+  int coordinates[MAX_DIMENSIONS];
+  uintptr_t shared;
+  unsigned bytes; /* of the whole box */
+  int barrier;    /* of a load */
+  int thread;
+  unsigned group; /* of a store: the number of groups that the thread committed before */
+  const void *call_site;
+} TensorCopy;
+
+/** A growing list. */
+typedef struct TensorCopies {
+  TensorCopy *list;
+  int count, capacity;
+} TensorCopies;
+
+/** One wgmma.mma_async of a warpgroup. Its parts of the four warps are computed apart. */
+typedef struct Wgmma {
+  SimtWgmma common; /* d and a are those of no thread */
+  float *d[GROUP_THREADS];
+  const uint32_t *a[GROUP_THREADS];
+  unsigned issued, done; /* one bit per warp */
+  unsigned continues;    /* by these warps, the sum of an instruction in flight */
+  bool fetched;          /* the operands in shared memory have been read */
+  const void *call_site;
+  double a_tile[GROUP_ROWS][WGMMA_K], b_tile[WGMMA_K][MAX_COLUMNS];
+  float *saved; /* the accumulators at issue, by thread */
+  size_t saved_floats;
+} Wgmma;
+
+enum { MAX_IN_FLIGHT = 64 };
+
+/** The wgmma of a warpgroup in flight. They are numbered in the order of the program. */
+typedef struct WarpGroup {
+  Wgmma *ring[MAX_IN_FLIGHT]; /* number % MAX_IN_FLIGHT; allocated when first used */
+  uint64_t issued[GROUP_WARPS], done[GROUP_WARPS]; /* by each warp */
+  uint64_t committed[GROUP_WARPS][MAX_IN_FLIGHT];  /* `issued` at each commit */
+  unsigned commits[GROUP_WARPS], waited[GROUP_WARPS];
+} WarpGroup;
+
+typedef struct Hopper {
+  Mbarrier mbarriers[MAX_MBARRIERS];
+  int mbarrier_count;
+  NamedBarrier named[NAMED_BARRIERS];
+  TensorCopies loads, stores; /* in flight */
+  unsigned store_groups[MAX_THREADS];
+  WarpGroup groups[WARPGROUPS];
+  unsigned registers[MAX_WARPS]; /* per thread */
+  unsigned free_registers;       /* released by setmaxnreg, for all 32 lanes of a warp at a time */
+} Hopper;
+
+/** What a parked thread waits for. */
+typedef enum Awaited { AN_MBARRIER, A_NAMED_BARRIER, ITS_WARPGROUP, REGISTERS_TO_BE_FREE } Awaited;
+
+/** Suspends the running thread until simt_unpark(). `number`: of the barrier, or how many. */
+void simt_park(Awaited awaited, unsigned number, const void *call_site);
+/** Continues the threads that wait for this. */
+void simt_unpark(Worker *worker, Awaited awaited, unsigned number);
+
+/** Says, in a report, what the thread waits for. */
+void simt_describe_awaited(const Worker *worker, const Wait *wait, char *text, size_t text_size);
+
+/** Ends the block; the report says `complaint`. */
+__attribute__((noreturn, format(printf, 2, 3))) void simt_complain(const void *call_site,
+                                                                   const char *complaint, ...);
+
+/** The worker's state, allocated at the first call. */
+Hopper *simt_hopper(Worker *worker);
+
+/** At the start of a block. */
+void simt_begin_hopper(Worker *worker);
+void simt_free_hopper(Worker *worker);
+
+/** Lets one tensor load land; false: none is in flight. */
+bool simt_land_tensor_load(Worker *worker);
+
+/** Counts `bytes` that a tensor load has brought. */
+void simt_mbarrier_complete(Worker *worker, int barrier, unsigned bytes);
+
+/** The number of the mbarrier at this address; ends the block if there is none. */
+int simt_find_mbarrier(Worker *worker, const void *barrier, const void *call_site);
+
+/** Row `row` of the box of a copy: the part of it that is inside of the tensor, which may have 0
+ * bytes. False after the last row. */
+bool simt_box_row(const TensorCopy *copy, unsigned row, uintptr_t *address, size_t *bytes);
+
+enum { MOST_CHUNKS = 2 * (GROUP_ROWS + MAX_COLUMNS) };
+
+/** The 16-byte pieces of shared memory that a wgmma reads; returns their number. */
+int simt_wgmma_chunks(const Wgmma *wgmma, uintptr_t chunks[MOST_CHUNKS]);
+
+/** The address of linear byte `at` of swizzled shared memory. */
+static inline uintptr_t simt_swizzled(uintptr_t at, unsigned swizzle_bytes) {
+  const uintptr_t rows = swizzle_bytes / 16; /* 16-byte chunks of a row, 1 or 0: no swizzle */
+  return rows > 1 ? at ^ ((at >> 7 & (rows - 1)) << 4) : at;
+}
+
+/** Ends the block if the running thread, which is about to exit, or the block's end leaves work in
+ * flight. */
+void simt_refuse_exit_of_stores(Worker *worker);
+void simt_refuse_exit_of_wgmma(Worker *worker);
+void simt_refuse_end_of_loads(Worker *worker);
+
+#endif

@@ -1,0 +1,246 @@
+/*
+ * Barriers of compute capability 9.0 (PTX ISA 8.7): mbarriers (9.7.13.15), named barriers
+ * (9.7.13.1), and setmaxnreg (9.7.19.5), which waits like a barrier.
+ */
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "hopper.h"
+
+extern _Thread_local unsigned char smem[];
+
+enum { REGISTER_FILE = 65536, MOST_REGISTERS = 255, REGISTER_STEP = 8, FEWEST_REGISTERS = 24 };
+
+/* --- State ------------------------------------------------------------------------------------ */
+
+Hopper *simt_hopper(Worker *worker) {
+  if (worker->hopper == NULL) {
+    worker->hopper = calloc(1, sizeof *worker->hopper);
+    if (worker->hopper == NULL) abort();
+    simt_begin_hopper(worker);
+  }
+  return worker->hopper;
+}
+
+/** Registers per thread that a kernel is compiled for if one of its blocks fills a multiprocessor.
+ */
+static unsigned registers_at_start(const Worker *worker) {
+  const dim3 dim = worker->block.dim;
+  const unsigned most = REGISTER_FILE / (dim.x * dim.y * dim.z);
+  return (most < MOST_REGISTERS ? most : MOST_REGISTERS) / REGISTER_STEP * REGISTER_STEP;
+}
+
+void simt_begin_hopper(Worker *worker) {
+  Hopper *hopper = worker->hopper;
+  if (hopper == NULL) return;
+  hopper->mbarrier_count = 0;
+  hopper->loads.count = hopper->stores.count = 0;
+  memset(hopper->named, 0, sizeof hopper->named);
+  memset(hopper->store_groups, 0, sizeof hopper->store_groups);
+  for (int g = 0; g < WARPGROUPS; g++) {
+    WarpGroup *group = &hopper->groups[g];
+    memset(group->issued, 0, sizeof group->issued);
+    memset(group->done, 0, sizeof group->done);
+    memset(group->commits, 0, sizeof group->commits);
+    memset(group->waited, 0, sizeof group->waited);
+    for (int i = 0; i < MAX_IN_FLIGHT && group->ring[i] != NULL; i++) group->ring[i]->issued = 0;
+  }
+  for (int warp = 0; warp < MAX_WARPS; warp++) hopper->registers[warp] = registers_at_start(worker);
+  hopper->free_registers = 0;
+}
+
+void simt_free_hopper(Worker *worker) {
+  Hopper *hopper = worker->hopper;
+  if (hopper == NULL) return;
+  free(hopper->loads.list);
+  free(hopper->stores.list);
+  for (int g = 0; g < WARPGROUPS; g++) {
+    for (int i = 0; i < MAX_IN_FLIGHT; i++) {
+      if (hopper->groups[g].ring[i] != NULL) free(hopper->groups[g].ring[i]->saved);
+      free(hopper->groups[g].ring[i]);
+    }
+  }
+  free(hopper);
+  worker->hopper = NULL;
+}
+
+void simt_complain(const void *call_site, const char *complaint, ...) {
+  Worker *worker = simt_worker;
+  va_list arguments;
+  va_start(arguments, complaint);
+  vsnprintf(worker->complaint, sizeof worker->complaint, complaint, arguments);
+  va_end(arguments);
+  simt_end_block(WRONG_CALL, &(Wait){.call_site = call_site});
+}
+
+/* --- mbarriers -------------------------------------------------------------------------------- */
+
+static unsigned offset_of(const Mbarrier *barrier) {
+  return (unsigned)(barrier->address - (uintptr_t)smem);
+}
+
+void simt_mbarrier_init(void *address, unsigned arrivals) {
+  Worker *worker = simt_worker;
+  Hopper *hopper = simt_hopper(worker);
+  const void *call_site = __builtin_return_address(0);
+  simt_require_aligned(address, 8, "mbarrier", call_site);
+  if ((uintptr_t)address - (uintptr_t)smem >= worker->launch->dynamic_shared_bytes) {
+    simt_complain(call_site, "an mbarrier outside of dynamic shared memory");
+  }
+  if (arrivals == 0) simt_complain(call_site, "an mbarrier of 0 arrivals");
+  int i = 0;
+  while (i < hopper->mbarrier_count && hopper->mbarriers[i].address != (uintptr_t)address) i++;
+  if (i == MAX_MBARRIERS) {
+    simt_complain(call_site, "more than the %d mbarriers that are simulated", MAX_MBARRIERS);
+  }
+  if (i == hopper->mbarrier_count) hopper->mbarrier_count++;
+  hopper->mbarriers[i] =
+      (Mbarrier){.address = (uintptr_t)address, .arrivals = arrivals, .pending = arrivals};
+  memset(address, 0, 8);
+}
+
+int simt_find_mbarrier(Worker *worker, const void *barrier, const void *call_site) {
+  const Hopper *hopper = simt_hopper(worker);
+  for (int i = 0; i < hopper->mbarrier_count; i++) {
+    if (hopper->mbarriers[i].address == (uintptr_t)barrier) return i;
+  }
+  simt_complain(call_site, "no mbarrier has been initialised at this address, shared + %td",
+                (const char *)barrier - (const char *)smem);
+}
+
+static void end_phase_if_complete(Worker *worker, int i) {
+  Mbarrier *barrier = &worker->hopper->mbarriers[i];
+  if (barrier->pending > 0 || barrier->bytes != 0) return;
+  barrier->phase++;
+  barrier->pending = barrier->arrivals;
+  simt_unpark(worker, AN_MBARRIER, (unsigned)i);
+}
+
+void simt_mbarrier_arrive(void *address, unsigned bytes) {
+  Worker *worker = simt_worker;
+  const void *call_site = __builtin_return_address(0);
+  const int i = simt_find_mbarrier(worker, address, call_site);
+  Mbarrier *barrier = &worker->hopper->mbarriers[i];
+  if (barrier->pending == 0) {
+    simt_complain(call_site, "more than the %u arrivals of a phase at the mbarrier at shared + %u",
+                  barrier->arrivals, offset_of(barrier));
+  }
+  if (simt_observer != NULL) simt_observer->mbarrier_arrived(worker, i);
+  barrier->bytes += bytes;
+  barrier->pending--;
+  end_phase_if_complete(worker, i);
+}
+
+void simt_mbarrier_complete(Worker *worker, int i, unsigned bytes) {
+  worker->hopper->mbarriers[i].bytes -= bytes;
+  end_phase_if_complete(worker, i);
+}
+
+void simt_mbarrier_wait(void *address, unsigned parity) {
+  Worker *worker = simt_worker;
+  const void *call_site = __builtin_return_address(0);
+  const int i = simt_find_mbarrier(worker, address, call_site);
+  const Mbarrier *barrier = &worker->hopper->mbarriers[i];
+  while ((barrier->phase & 1) == (parity & 1)) simt_park(AN_MBARRIER, (unsigned)i, call_site);
+  if (simt_observer != NULL) simt_observer->mbarrier_passed(worker, i);
+}
+
+/* --- Named barriers -----------------------------------------------------------------------------
+ */
+
+void simt_named_barrier(unsigned id, unsigned threads, bool wait) {
+  Worker *worker = simt_worker;
+  const void *call_site = __builtin_return_address(0);
+  if (id == 0 || id >= NAMED_BARRIERS) {
+    simt_complain(call_site, "barrier %u: named barriers are 1 to %d", id, NAMED_BARRIERS - 1);
+  }
+  if (threads == 0 || threads % WARP_SIZE != 0) {
+    simt_complain(call_site, "barrier %u for %u threads: must be a multiple of 32", id, threads);
+  }
+  NamedBarrier *barrier = &simt_hopper(worker)->named[id];
+  if (barrier->arrived > 0 && barrier->threads != threads) {
+    simt_complain(call_site, "barrier %u for %u threads, for %u by those that have arrived", id,
+                  threads, barrier->threads);
+  }
+  barrier->threads = threads;
+  if (simt_observer != NULL) simt_observer->named_barrier_arrived(worker, id);
+  if (++barrier->arrived == threads) {
+    barrier->arrived = 0;
+    if (simt_observer != NULL) simt_observer->named_barrier_opens(worker, id);
+    simt_unpark(worker, A_NAMED_BARRIER, id);
+  } else if (wait) {
+    simt_park(A_NAMED_BARRIER, id, call_site);
+  }
+  if (wait && simt_observer != NULL) simt_observer->named_barrier_passed(worker, id);
+}
+
+/* --- setmaxnreg ---------------------------------------------------------------------------------
+ */
+
+static void execute_nothing(void **operands, unsigned mask) {
+  (void)operands;
+  (void)mask;
+}
+
+static const SimtWarpOperation setmaxnreg = {"setmaxnreg", SIMT_SETMAXNREG, execute_nothing};
+
+void simt_set_registers(unsigned registers, bool more) {
+  Worker *worker = simt_worker;
+  Hopper *hopper = simt_hopper(worker);
+  const void *call_site = __builtin_return_address(0);
+  unsigned *own = &hopper->registers[worker->running / WARP_SIZE];
+  if (registers % REGISTER_STEP != 0 || registers < FEWEST_REGISTERS || registers > 256) {
+    simt_complain(call_site, "setmaxnreg %u: must be a multiple of 8 from 24 to 256", registers);
+  }
+  if (more ? registers < *own : registers > *own) {
+    simt_complain(call_site, "setmaxnreg.%s %u by a warp of %u registers per thread",
+                  more ? "inc" : "dec", registers, *own);
+  }
+  simt_warp_instruction_at(&setmaxnreg, ~0u, NULL, call_site);
+  /* The first lane that continues does it for its warp. */
+  while (registers > *own && registers - *own > hopper->free_registers) {
+    simt_park(REGISTERS_TO_BE_FREE, registers, call_site);
+  }
+  if (registers == *own) return;
+  hopper->free_registers += *own - registers;
+  *own = registers;
+  if (!more) simt_unpark(worker, REGISTERS_TO_BE_FREE, 0);
+}
+
+/* --- Reports ------------------------------------------------------------------------------------
+ */
+
+void simt_describe_awaited(const Worker *worker, const Wait *wait, char *text, size_t text_size) {
+  const Hopper *hopper = worker->hopper;
+  switch (wait->awaited) {
+    case AN_MBARRIER: {
+      const Mbarrier *barrier = &hopper->mbarriers[wait->number];
+      int length = snprintf(
+          text, text_size, "the mbarrier at shared + %u: its phase %u lacks %u of %u arrivals",
+          offset_of(barrier), barrier->phase, barrier->pending, barrier->arrivals);
+      if (barrier->bytes > 0) {
+        snprintf(text + length, text_size - (size_t)length, " and %lld bytes of tensor copies",
+                 (long long)barrier->bytes);
+      } else if (barrier->bytes < 0) {
+        snprintf(text + length, text_size - (size_t)length,
+                 ", and tensor copies brought %lld bytes more than were expected",
+                 (long long)-barrier->bytes);
+      }
+      break;
+    }
+    case A_NAMED_BARRIER: {
+      const NamedBarrier *barrier = &hopper->named[wait->number];
+      snprintf(text, text_size, "barrier %u: %u of %u threads have arrived", wait->number,
+               barrier->arrived, barrier->threads);
+      break;
+    }
+    case ITS_WARPGROUP:
+      snprintf(text, text_size, "a wgmma that not all warps of its warpgroup have issued");
+      break;
+    case REGISTERS_TO_BE_FREE:
+      snprintf(text, text_size, "setmaxnreg.inc %u: %u registers per thread are free", wait->number,
+               hopper->free_registers);
+      break;
+  }
+}

@@ -1,0 +1,301 @@
+/*
+ * Tensor maps and the copies that use them (PTX ISA 8.7, 5.5 and 9.7.9.27.1), without im2col,
+ * interleave, multicast and reductions. A load lands when no thread of the block can run; until
+ * then its target holds NaN. A store reads shared memory when its thread waits for it.
+ */
+#include <cudaTypedefs.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "hopper.h"
+
+extern _Thread_local unsigned char smem[];
+
+enum {
+  CHUNK = 16, /* bytes that swizzling moves */
+  IS_MAP = 0xa7,
+  MOST_BOX_ELEMENTS = 256,
+  TARGET_ALIGNMENT = 128
+};
+
+/* --- Tensor maps ------------------------------------------------------------------------------ */
+
+static unsigned bytes_of(CUtensorMapDataType type) {
+  switch (type) {
+    case CU_TENSOR_MAP_DATA_TYPE_UINT8:
+      return 1;
+    case CU_TENSOR_MAP_DATA_TYPE_UINT16:
+    case CU_TENSOR_MAP_DATA_TYPE_FLOAT16:
+    case CU_TENSOR_MAP_DATA_TYPE_BFLOAT16:
+      return 2;
+    case CU_TENSOR_MAP_DATA_TYPE_UINT32:
+    case CU_TENSOR_MAP_DATA_TYPE_FLOAT32:
+      return 4;
+  }
+  return 0;
+}
+
+static CUresult encode_tiled(CUtensorMap *target, CUtensorMapDataType type, cuuint32_t rank,
+                             void *address, const cuuint64_t *sizes, const cuuint64_t *strides,
+                             const cuuint32_t *box, const cuuint32_t *element_strides,
+                             CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle,
+                             CUtensorMapL2promotion promotion, CUtensorMapFloatOOBfill fill) {
+  (void)promotion;
+  const unsigned element = bytes_of(type);
+  if (rank < 1 || rank > MAX_DIMENSIONS || element == 0 || swizzle > CU_TENSOR_MAP_SWIZZLE_128B ||
+      interleave != CU_TENSOR_MAP_INTERLEAVE_NONE || fill != CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE ||
+      (uintptr_t)address % 16 != 0 || (uintptr_t)target % 64 != 0) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  TensorMap map = {
+      .address = (uintptr_t)address,
+      .rank = (uint8_t)rank,
+      .element_bytes = (uint8_t)element,
+      .swizzle_bytes = (uint8_t)(swizzle == CU_TENSOR_MAP_SWIZZLE_NONE ? 0 : 16 << swizzle),
+      .is_map = IS_MAP};
+  for (unsigned i = 0; i < rank; i++) {
+    map.sizes[i] = sizes[i];
+    map.strides[i] = i == 0 ? element : strides[i - 1];
+    map.box[i] = (uint16_t)box[i];
+    if (sizes[i] < 1 || sizes[i] > UINT64_C(1) << 32 || box[i] < 1 || box[i] > MOST_BOX_ELEMENTS ||
+        element_strides[i] != 1) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (i > 0 && (map.strides[i] % 16 != 0 || map.strides[i] >= UINT64_C(1) << 40)) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+  }
+  const unsigned row_bytes = box[0] * element;
+  if (row_bytes % CHUNK != 0 || (map.swizzle_bytes != 0 && row_bytes > map.swizzle_bytes)) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  memset(target, 0, sizeof *target);
+  memcpy(target, &map, sizeof map);
+  return CUDA_SUCCESS;
+}
+
+cudaError_t cudaGetDriverEntryPointByVersion(const char *name, void **function, unsigned version,
+                                             unsigned long long flags,
+                                             cudaDriverEntryPointQueryResult *status) {
+  (void)version, (void)flags;
+  const PFN_cuTensorMapEncodeTiled_v12000 encode = encode_tiled;
+  const bool known = strcmp(name, "cuTensorMapEncodeTiled") == 0;
+  if (known) memcpy(function, &encode, sizeof encode);
+  if (status != NULL) {
+    *status = known ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
+  }
+  return cudaSuccess;
+}
+
+/* --- Boxes --------------------------------------------------------------------------------------
+ */
+
+/** A row of a box: where it is in the tensor. */
+typedef struct BoxRow {
+  uint64_t address; /* of the element at the first coordinate; valid if `inside` */
+  bool inside;      /* in all dimensions but the innermost */
+} BoxRow;
+
+static unsigned row_count(const TensorMap *map) {
+  unsigned rows = 1;
+  for (int i = 1; i < map->rank; i++) rows *= map->box[i];
+  return rows;
+}
+
+static BoxRow box_row(const TensorCopy *copy, unsigned row) {
+  const TensorMap *map = &copy->map;
+  BoxRow result = {map->address, true};
+  for (int i = 1; i < map->rank; i++) {
+    const int64_t at = copy->coordinates[i] + (int64_t)(row % map->box[i]);
+    row /= map->box[i];
+    result.inside &= at >= 0 && (uint64_t)at < map->sizes[i];
+    result.address += (uint64_t)at * map->strides[i];
+  }
+  return result;
+}
+
+/** The elements of a row that are inside of the tensor: from *begin to *end - 1. */
+static void inner_range(const TensorCopy *copy, int64_t *begin, int64_t *end) {
+  const int64_t first = copy->coordinates[0], size = (int64_t)copy->map.sizes[0];
+  const int64_t width = copy->map.box[0];
+  *begin = first < 0 ? -first : 0;
+  *end = first + width > size ? size - first : width;
+  if (*begin > width) *begin = width;
+  if (*end < *begin) *end = *begin;
+}
+
+bool simt_box_row(const TensorCopy *copy, unsigned row, uintptr_t *address, size_t *bytes) {
+  int64_t begin, end;
+  if (row >= row_count(&copy->map)) return false;
+  const BoxRow found = box_row(copy, row);
+  const uint64_t element = copy->map.element_bytes;
+  inner_range(copy, &begin, &end);
+  *address = (uintptr_t)(found.address + (uint64_t)(copy->coordinates[0] + begin) * element);
+  *bytes = found.inside ? (size_t)(end - begin) * element : 0;
+  return true;
+}
+
+/** Copies the box between the tensor and shared memory. */
+static void copy_box(const TensorCopy *copy) {
+  const TensorMap *map = &copy->map;
+  const unsigned row_bytes = map->box[0] * map->element_bytes;
+  const bool load = copy->barrier >= 0;
+  int64_t begin, end;
+  inner_range(copy, &begin, &end);
+  unsigned char row_buffer[MOST_BOX_ELEMENTS * 4];
+  unsigned char *inside = row_buffer + begin * map->element_bytes;
+  uintptr_t address;
+  size_t bytes;
+  for (unsigned row = 0; simt_box_row(copy, row, &address, &bytes); row++) {
+    if (load) {
+      memset(row_buffer, 0, row_bytes);
+      if (bytes > 0) memcpy(inside, (const void *)address, bytes);
+    }
+    const uintptr_t at = copy->shared - (uintptr_t)smem + (uintptr_t)row * row_bytes;
+    for (unsigned j = 0; j < row_bytes; j += CHUNK) {
+      unsigned char *chunk = smem + simt_swizzled(at + j, map->swizzle_bytes);
+      if (load) {
+        memcpy(chunk, row_buffer + j, CHUNK);
+      } else {
+        memcpy(row_buffer + j, chunk, CHUNK);
+      }
+    }
+    if (!load && bytes > 0) memcpy((void *)address, inside, bytes);
+  }
+}
+
+/** Reads the first and the last byte of each row, so that a bad address is reported where the copy
+ * is issued. */
+static void touch_box(Worker *worker, const TensorCopy *copy) {
+  uintptr_t address;
+  size_t bytes;
+  worker->access_call_site = copy->call_site;
+  worker->access_is_write = copy->barrier < 0;
+  for (unsigned row = 0; simt_box_row(copy, row, &address, &bytes); row++) {
+    if (bytes == 0) continue;
+    (void)*(const volatile char *)address;
+    (void)*(const volatile char *)(address + bytes - 1);
+  }
+  worker->access_call_site = NULL;
+}
+
+/** What a copy instruction says, checked. */
+static TensorCopy make_copy(Worker *worker, const CUtensorMap *map, const void *shared,
+                            const int *coordinates, const void *call_site) {
+  TensorCopy copy = {
+      .shared = (uintptr_t)shared, .thread = worker->running, .call_site = call_site};
+  memcpy(&copy.map, map, sizeof copy.map);
+  if (copy.map.is_map != IS_MAP) simt_complain(call_site, "a tensor copy without a tensor map");
+  memcpy(copy.coordinates, coordinates, copy.map.rank * sizeof *coordinates);
+  copy.bytes = row_count(&copy.map) * copy.map.box[0] * copy.map.element_bytes;
+  simt_require_aligned(shared, TARGET_ALIGNMENT, "shared memory of a tensor copy", call_site);
+  const uintptr_t at = copy.shared - (uintptr_t)smem;
+  const size_t size = worker->launch->dynamic_shared_bytes;
+  if (at > size || copy.bytes > size - at) {
+    simt_complain(
+        call_site,
+        "a tensor copy of %u bytes at shared + %td, of %zu bytes of dynamic shared memory",
+        copy.bytes, (const char *)shared - (const char *)smem, size);
+  }
+  return copy;
+}
+
+static void append(TensorCopies *copies, const TensorCopy *copy) {
+  if (copies->count == copies->capacity) {
+    copies->capacity = 2 * copies->capacity + 16;
+    copies->list = realloc(copies->list, sizeof *copies->list * (size_t)copies->capacity);
+    if (copies->list == NULL) abort();
+  }
+  copies->list[copies->count++] = *copy;
+}
+
+static TensorCopy take(TensorCopies *copies, int i) {
+  const TensorCopy copy = copies->list[i];
+  memmove(&copies->list[i], &copies->list[i + 1], sizeof copy * (size_t)(--copies->count - i));
+  return copy;
+}
+
+/* --- Loads --------------------------------------------------------------------------------------
+ */
+
+void simt_tensor_load(void *shared, const CUtensorMap *map, void *barrier, const int *coordinates) {
+  Worker *worker = simt_worker;
+  const void *call_site = __builtin_return_address(0);
+  TensorCopy copy = make_copy(worker, map, shared, coordinates, call_site);
+  copy.barrier = simt_find_mbarrier(worker, barrier, call_site);
+  touch_box(worker, &copy);
+  if (simt_observer != NULL) simt_observer->tensor_copy_issued(worker, &copy);
+  memset(shared, 0xff, copy.bytes);
+  append(&simt_hopper(worker)->loads, &copy);
+  worker->counters.tensor_copies++;
+}
+
+bool simt_land_tensor_load(Worker *worker) {
+  Hopper *hopper = worker->hopper;
+  if (hopper == NULL || hopper->loads.count == 0) return false;
+  /* Copies land in any order. */
+  int i = 0;
+  if (worker->order == REVERSE) i = hopper->loads.count - 1;
+  if (worker->order == RANDOM) i = (int)(worker->random_state % (uint64_t)hopper->loads.count);
+  const TensorCopy copy = take(&hopper->loads, i);
+  if (simt_observer != NULL) simt_observer->tensor_copy_landed(worker, &copy);
+  copy_box(&copy);
+  simt_mbarrier_complete(worker, copy.barrier, copy.bytes);
+  return true;
+}
+
+void simt_refuse_end_of_loads(Worker *worker) {
+  if (worker->hopper == NULL || worker->hopper->loads.count == 0) return;
+  simt_complain(worker->hopper->loads.list[0].call_site,
+                "the block ends while a tensor copy to its shared memory is in flight");
+}
+
+/* --- Stores -------------------------------------------------------------------------------------
+ */
+
+void simt_tensor_store(const CUtensorMap *map, const void *shared, const int *coordinates) {
+  Worker *worker = simt_worker;
+  Hopper *hopper = simt_hopper(worker);
+  TensorCopy copy = make_copy(worker, map, shared, coordinates, __builtin_return_address(0));
+  copy.barrier = -1;
+  copy.group = hopper->store_groups[worker->running];
+  touch_box(worker, &copy);
+  if (simt_observer != NULL) simt_observer->tensor_copy_issued(worker, &copy);
+  append(&hopper->stores, &copy);
+  worker->counters.tensor_copies++;
+}
+
+void simt_bulk_commit(void) {
+  Worker *worker = simt_worker;
+  simt_hopper(worker)->store_groups[worker->running]++;
+}
+
+void simt_bulk_wait(unsigned pending) {
+  Worker *worker = simt_worker;
+  Hopper *hopper = simt_hopper(worker);
+  const unsigned committed = hopper->store_groups[worker->running];
+  for (int i = 0; i < hopper->stores.count;) {
+    const TensorCopy *copy = &hopper->stores.list[i];
+    if (copy->thread != worker->running || copy->group + pending >= committed) {
+      i++;
+      continue;
+    }
+    const TensorCopy done = take(&hopper->stores, i);
+    copy_box(&done);
+    if (simt_observer != NULL) simt_observer->tensor_copy_landed(worker, &done);
+  }
+}
+
+void simt_refuse_exit_of_stores(Worker *worker) {
+  if (worker->hopper == NULL) return;
+  for (int i = 0; i < worker->hopper->stores.count; i++) {
+    const TensorCopy *copy = &worker->hopper->stores.list[i];
+    if (copy->thread != worker->running) continue;
+    simt_complain(copy->call_site,
+                  "a thread ends while its tensor copy from shared memory is in flight");
+  }
+}
+
+void simt_fence_proxy_async(void) {
+  if (simt_observer != NULL) simt_observer->proxy_fence(simt_worker);
+}

@@ -1,0 +1,407 @@
+/*
+ * wgmma (PTX ISA 8.7, 9.7.15). The warps of a warpgroup issue each instruction together. It reads
+ * its operands, and each warp gets its accumulators, at the first moment that a wait guarantees it;
+ * until then the accumulators hold NaN.
+ *
+ * Descriptors (9.7.15.5.1.2.2) of the documented layouts are simulated, K-major and MN-major, with
+ * and without swizzle; base offsets, and bits that the manual reserves, are refused.
+ */
+#include <float16.h>
+#include <stdlib.h>
+#include <string.h>
+#include <vector_width.h>
+
+#include "hopper.h"
+
+extern _Thread_local unsigned char smem[];
+
+/* --- Descriptors -------------------------------------------------------------------------------
+ */
+
+enum { ROW_GROUP = 8, CHUNK_ELEMENTS = 8, ELEMENT_BYTES = 2 };
+
+/** A matrix in shared memory: element (row, k), where row is along M or N. */
+typedef struct Matrix {
+  uintptr_t start; /* relative to shared memory */
+  unsigned leading, stride, swizzle_bytes;
+  bool transposed; /* MN-major */
+} Matrix;
+
+static Matrix decode(uint64_t descriptor, bool transposed) {
+  static const unsigned swizzles[] = {16, 128, 64, 32};
+  return (Matrix){.start = (descriptor & 0x3fff) << 4,
+                  .leading = (unsigned)(descriptor >> 16 & 0x3fff) << 4,
+                  .stride = (unsigned)(descriptor >> 32 & 0x3fff) << 4,
+                  .swizzle_bytes = swizzles[descriptor >> 62],
+                  .transposed = transposed};
+}
+
+/** Where element (row, k) is, relative to shared memory. `swizzle_bytes` 16: rows of 16 bytes. */
+static uintptr_t element_at(const Matrix *m, unsigned row, unsigned k) {
+  const unsigned bytes = m->swizzle_bytes;
+  const unsigned width = bytes / ELEMENT_BYTES; /* elements in a row of the swizzled pattern */
+  uintptr_t at = m->start;
+  if (bytes == 16) { /* matrices of 8 x 16 bytes; k or row selects the next */
+    const unsigned along = m->transposed ? row : k, across = m->transposed ? k : row;
+    at += along % width * ELEMENT_BYTES + across % ROW_GROUP * bytes;
+    /* In MN-major order without swizzle the two distances change places. */
+    at += along / width * (m->transposed ? m->stride : m->leading) +
+          across / ROW_GROUP * (m->transposed ? m->leading : m->stride);
+    return at;
+  }
+  if (m->transposed) {
+    at += row % width * ELEMENT_BYTES + row / width * m->leading;
+    at += k % ROW_GROUP * bytes + k / ROW_GROUP * m->stride;
+  } else {
+    at += k * ELEMENT_BYTES + row % ROW_GROUP * bytes + row / ROW_GROUP * m->stride;
+  }
+  return simt_swizzled(at, bytes);
+}
+
+/** Ends the block if the descriptor is not one that the manual documents. */
+static void check_descriptor(const Worker *worker, uint64_t descriptor, char operand, unsigned rows,
+                             bool transposed, const void *call_site) {
+  const uint64_t reserved =
+      UINT64_C(3) << 14 | UINT64_C(3) << 30 | UINT64_C(7) << 46 | UINT64_C(0x3ff) << 52;
+  const Matrix m = decode(descriptor, transposed);
+  const char *wrong = NULL;
+  if (descriptor & reserved) wrong = "sets reserved bits";
+  if (descriptor >> 49 & 7) wrong = "has a base offset, which is not simulated";
+  if (m.swizzle_bytes > 16) {
+    const uintptr_t in_pattern = m.start % (ROW_GROUP * m.swizzle_bytes);
+    if (transposed ? in_pattern != 0 : in_pattern + WGMMA_K * ELEMENT_BYTES > m.swizzle_bytes) {
+      wrong = "does not start in the first row of a swizzled pattern";
+    }
+    if (m.stride % (ROW_GROUP * m.swizzle_bytes) != 0 && m.stride != 0) {
+      wrong = "has a stride that is not a multiple of the swizzled pattern";
+    }
+  }
+  const unsigned last_group = (transposed ? WGMMA_K : rows) - 1;
+  const uintptr_t last = element_at(&m, rows - 1, WGMMA_K - 1);
+  if (wrong == NULL && last_group >= ROW_GROUP && m.stride == 0) wrong = "has a stride offset of 0";
+  if (wrong == NULL && last + ELEMENT_BYTES > worker->launch->dynamic_shared_bytes) {
+    wrong = "leads outside of the dynamic shared memory";
+  }
+  if (wrong != NULL) {
+    simt_complain(call_site, "wgmma: the descriptor of %c, 0x%016llx, %s", operand,
+                  (unsigned long long)descriptor, wrong);
+  }
+}
+
+/* --- Issue ---------------------------------------------------------------------------------------
+ */
+
+static WarpGroup *own_group(Worker *worker) {
+  return &simt_hopper(worker)->groups[worker->running / GROUP_THREADS];
+}
+
+static int own_warp(const Worker *worker) {
+  return worker->running / WARP_SIZE % GROUP_WARPS;
+}
+
+static bool same_instruction(const SimtWgmma *a, const SimtWgmma *b) {
+  return a->n == b->n && a->b_descriptor == b->b_descriptor && (a->a == NULL) == (b->a == NULL) &&
+         (a->a != NULL || a->a_descriptor == b->a_descriptor) && a->accumulate == b->accumulate &&
+         a->transpose_a == b->transpose_a && a->transpose_b == b->transpose_b &&
+         a->element == b->element;
+}
+
+/** The next instruction of this warp, which it may be the first of its warpgroup to issue. */
+static Wgmma *next_instruction(Worker *worker, const SimtWgmma *own) {
+  WarpGroup *group = own_group(worker);
+  const int warp = own_warp(worker);
+  const uint64_t number = group->issued[warp];
+  Wgmma **slot = &group->ring[number % MAX_IN_FLIGHT];
+  const void *call_site = worker->access_call_site;
+  for (int other = 0; other < GROUP_WARPS; other++) {
+    if (number - group->done[other] >= MAX_IN_FLIGHT) {
+      simt_complain(call_site, "more than the %d wgmma in flight that are simulated",
+                    MAX_IN_FLIGHT);
+    }
+  }
+  if (*slot == NULL) *slot = calloc(1, sizeof **slot);
+  if (*slot == NULL) abort();
+  bool is_first = true;
+  for (int other = 0; other < GROUP_WARPS; other++) is_first &= group->issued[other] <= number;
+  if (is_first) {
+    const size_t floats = (size_t)GROUP_THREADS * (size_t)own->n / 2;
+    if (floats > (*slot)->saved_floats) {
+      free((*slot)->saved);
+      (*slot)->saved = malloc(floats * sizeof(float));
+      if ((*slot)->saved == NULL) abort();
+      (*slot)->saved_floats = floats;
+    }
+    (*slot)->common = *own;
+    (*slot)->issued = (*slot)->done = (*slot)->continues = 0;
+    (*slot)->fetched = false;
+    (*slot)->call_site = call_site;
+  } else if (!same_instruction(&(*slot)->common, own)) {
+    simt_complain(call_site, "warps of a warpgroup issue different wgmma");
+  }
+  group->issued[warp]++;
+  return *slot;
+}
+
+/** Is a sum with these accumulators of the warp in flight, before instruction `number`? */
+static bool is_in_flight(const WarpGroup *group, int warp, const float *d, uint64_t number) {
+  for (uint64_t i = group->done[warp]; i < number; i++) {
+    if (group->ring[i % MAX_IN_FLIGHT]->d[warp * WARP_SIZE] == d) return true;
+  }
+  return false;
+}
+
+/** Keeps the accumulators of a warp, and leaves NaN in their place. */
+static void save(Wgmma *w, int warp) {
+  const size_t count = (size_t)w->common.n / 2;
+  for (int lane = warp * WARP_SIZE; lane < (warp + 1) * WARP_SIZE; lane++) {
+    memcpy(&w->saved[(size_t)lane * count], w->d[lane], count * sizeof(float));
+    memset(w->d[lane], 0xff, count * sizeof(float));
+  }
+}
+
+static void issue(void **operands, unsigned mask) {
+  (void)mask;
+  Worker *worker = simt_worker;
+  WarpGroup *group = own_group(worker);
+  const int warp = own_warp(worker);
+  const SimtWgmma *own = operands[0];
+  Wgmma *w = next_instruction(worker, own);
+  for (int lane = 0; lane < WARP_SIZE; lane++) {
+    const SimtWgmma *its = operands[lane];
+    if (!same_instruction(&w->common, its)) {
+      simt_complain(worker->access_call_site, "lanes of a warp issue different wgmma");
+    }
+    w->d[warp * WARP_SIZE + lane] = its->d;
+    w->a[warp * WARP_SIZE + lane] = its->a;
+  }
+  if (simt_observer != NULL) {
+    simt_observer->wgmma_issued(worker, w, w->issued == 0);
+  }
+  if (is_in_flight(group, warp, own->d, group->issued[warp] - 1)) {
+    w->continues |= 1u << warp;
+  } else {
+    save(w, warp);
+  }
+  w->issued |= 1u << warp;
+  if (w->issued == (1u << GROUP_WARPS) - 1) simt_unpark(worker, ITS_WARPGROUP, 0);
+}
+
+static const SimtWarpOperation wgmma = {"wgmma", SIMT_WGMMA, issue};
+
+void simt_wgmma(const SimtWgmma *operands) {
+  Worker *worker = simt_worker;
+  const void *call_site = __builtin_return_address(0);
+  if ((worker->running | (GROUP_THREADS - 1)) >= worker->thread_count) {
+    simt_complain(call_site, "wgmma in a warpgroup without four warps");
+  }
+  if (operands->n < 8 || operands->n > MAX_COLUMNS || operands->n % 8 != 0) {
+    simt_complain(call_site, "wgmma of %d columns: must be a multiple of 8 up to 256", operands->n);
+  }
+  if (worker->running % WARP_SIZE == 0) {
+    if (operands->a == NULL) {
+      check_descriptor(worker, operands->a_descriptor, 'A', GROUP_ROWS, operands->transpose_a,
+                       call_site);
+    }
+    check_descriptor(worker, operands->b_descriptor, 'B', (unsigned)operands->n,
+                     operands->transpose_b, call_site);
+  }
+  SimtWgmma own = *operands;
+  simt_warp_instruction_at(&wgmma, ~0u, &own, call_site);
+}
+
+static int add_chunks(const Matrix *m, unsigned rows, uintptr_t *chunks) {
+  int count = 0;
+  for (unsigned row = 0; row < rows; row += m->transposed ? CHUNK_ELEMENTS : 1) {
+    for (unsigned k = 0; k < WGMMA_K; k += m->transposed ? 1 : CHUNK_ELEMENTS) {
+      chunks[count++] = (uintptr_t)smem + element_at(m, row, k);
+    }
+  }
+  return count;
+}
+
+int simt_wgmma_chunks(const Wgmma *w, uintptr_t chunks[MOST_CHUNKS]) {
+  const SimtWgmma *c = &w->common;
+  const Matrix a = decode(c->a_descriptor, c->transpose_a);
+  const Matrix b = decode(c->b_descriptor, c->transpose_b);
+  const int count = c->a == NULL ? add_chunks(&a, GROUP_ROWS, chunks) : 0;
+  return count + add_chunks(&b, (unsigned)c->n, chunks + count);
+}
+
+/* --- Computation ---------------------------------------------------------------------------------
+ */
+
+static double to_double(uint16_t bits, SimtElement element) {
+  return element == SIMT_FP16 ? half_bits_to_float(bits) : bf16_bits_to_float(bits);
+}
+
+/** Reads rows x 16 elements; element (row, k) goes to target[row * row_step + k * k_step]. */
+static void fetch_matrix(const Matrix *m, unsigned rows, SimtElement element, double *target,
+                         size_t row_step, size_t k_step) {
+  const unsigned next_row = m->transposed ? CHUNK_ELEMENTS : 1;
+  const unsigned next_k = m->transposed ? 1 : CHUNK_ELEMENTS;
+  const size_t step = m->transposed ? row_step : k_step;
+  for (unsigned row = 0; row < rows; row += next_row) {
+    for (unsigned k = 0; k < WGMMA_K; k += next_k) {
+      uint16_t chunk[CHUNK_ELEMENTS]; /* the elements that are adjacent in every layout */
+      memcpy(chunk, smem + element_at(m, row, k), sizeof chunk);
+      double *first = &target[row * row_step + k * k_step];
+      for (int i = 0; i < CHUNK_ELEMENTS; i++) first[i * step] = to_double(chunk[i], element);
+    }
+  }
+}
+
+/** Reads what the instruction takes from shared memory. */
+static void fetch(Wgmma *w) {
+  const SimtWgmma *c = &w->common;
+  const Matrix a = decode(c->a_descriptor, c->transpose_a);
+  const Matrix b = decode(c->b_descriptor, c->transpose_b);
+  if (c->a == NULL) fetch_matrix(&a, GROUP_ROWS, c->element, w->a_tile[0], WGMMA_K, 1);
+  fetch_matrix(&b, (unsigned)c->n, c->element, w->b_tile[0], 1, MAX_COLUMNS);
+}
+
+/** A from registers: lane 4 g + t holds, in pairs along a row, (g, 2t), (g + 8, 2t), (g, 2t + 8)
+ * and (g + 8, 2t + 8). */
+static void fetch_registers(Wgmma *w, int warp) {
+  for (int lane = 0; lane < WARP_SIZE; lane++) {
+    const uint32_t *a = w->a[warp * WARP_SIZE + lane];
+    for (int i = 0; i < 4; i++) {
+      double *pair = &w->a_tile[warp * WARP_ROWS + lane / 4 + i % 2 * 8][lane % 4 * 2 + i / 2 * 8];
+      pair[0] = to_double((uint16_t)a[i], w->common.element);
+      pair[1] = to_double((uint16_t)(a[i] >> 16), w->common.element);
+    }
+  }
+}
+
+enum { COLUMNS = 8 }; /* of D at a time */
+
+/** Adds `rows` rows of A times COLUMNS columns of B. Products are exact, and summed in double. */
+ANY_VECTOR_WIDTH static void multiply(double (*sums)[COLUMNS], double (*a)[WGMMA_K],
+                                      double (*b)[MAX_COLUMNS]) {
+  typedef double Row __attribute__((vector_size(COLUMNS * sizeof(double)), aligned(8)));
+  enum { ROWS = 4 };
+  for (int first = 0; first < WARP_ROWS; first += ROWS) {
+    Row s[ROWS];
+    for (int row = 0; row < ROWS; row++) s[row] = *(Row *)sums[first + row];
+    for (int k = 0; k < WGMMA_K; k++) {
+      const Row columns = *(Row *)b[k];
+      for (int row = 0; row < ROWS; row++) s[row] += a[first + row][k] * columns;
+    }
+    for (int row = 0; row < ROWS; row++) *(Row *)sums[first + row] = s[row];
+  }
+}
+
+/** The part of one warp. Lane 4 g + t holds (g, 8 i + 2t), the next column, and the same of row
+ * g + 8 in accumulators 4 i to 4 i + 3. */
+static void compute(Wgmma *w, int warp) {
+  const int n = w->common.n;
+  const bool from_zero = !w->common.accumulate;
+  const bool in_place = (w->continues >> warp & 1) != 0;
+  if (w->common.a != NULL) fetch_registers(w, warp);
+  for (int first = 0; first < n; first += COLUMNS) {
+    double sums[WARP_ROWS][COLUMNS] = {{0}};
+    for (int lane = 0; lane < WARP_SIZE && !from_zero; lane++) {
+      const int thread = warp * WARP_SIZE + lane;
+      const float *d = in_place ? w->d[thread] : &w->saved[(size_t)thread * (size_t)n / 2];
+      for (int i = 0; i < 4; i++) {
+        sums[lane / 4 + i / 2 * 8][lane % 4 * 2 + i % 2] = d[first / 2 + i];
+      }
+    }
+    multiply(sums, &w->a_tile[warp * WARP_ROWS], (double(*)[MAX_COLUMNS]) & w->b_tile[0][first]);
+    for (int lane = 0; lane < WARP_SIZE; lane++) {
+      float *d = w->d[warp * WARP_SIZE + lane];
+      for (int i = 0; i < 4; i++) {
+        d[first / 2 + i] = (float)sums[lane / 4 + i / 2 * 8][lane % 4 * 2 + i % 2];
+      }
+    }
+  }
+}
+
+/** Completes the instructions of a warp before number `end`. */
+static void complete(Worker *worker, WarpGroup *group, int warp, uint64_t end) {
+  for (; group->done[warp] < end; group->done[warp]++) {
+    Wgmma *w = group->ring[group->done[warp] % MAX_IN_FLIGHT];
+    const bool is_first = !w->fetched;
+    if (is_first) fetch(w);
+    w->fetched = true;
+    if (simt_observer != NULL) simt_observer->wgmma_done(worker, w, is_first);
+    compute(w, warp);
+    w->done |= 1u << warp;
+  }
+  /* Later instructions go on with these sums. */
+  for (uint64_t i = end; i < group->issued[warp]; i++) {
+    Wgmma *later = group->ring[i % MAX_IN_FLIGHT];
+    if (!(later->continues >> warp & 1)) continue;
+    if (is_in_flight(group, warp, later->d[warp * WARP_SIZE], i)) continue;
+    later->continues &= ~(1u << warp);
+    save(later, warp);
+  }
+}
+
+/* --- Groups of instructions --------------------------------------------------------------------
+ */
+
+static void note_fence(void **operands, unsigned mask) {
+  (void)operands, (void)mask;
+  if (simt_observer != NULL) simt_observer->wgmma_fence(simt_worker);
+}
+
+static void commit(void **operands, unsigned mask) {
+  (void)operands, (void)mask;
+  Worker *worker = simt_worker;
+  WarpGroup *group = own_group(worker);
+  const int warp = own_warp(worker);
+  if (group->commits[warp] - group->waited[warp] == MAX_IN_FLIGHT) {
+    simt_complain(worker->access_call_site, "more than %d groups of wgmma in flight",
+                  MAX_IN_FLIGHT);
+  }
+  group->committed[warp][group->commits[warp]++ % MAX_IN_FLIGHT] = group->issued[warp];
+}
+
+static void wait(void **operands, unsigned mask) {
+  (void)operands, (void)mask;
+}
+
+static const SimtWarpOperation fence_operation = {"wgmma.fence", SIMT_WGMMA_SYNC, note_fence},
+                               commit_operation = {"wgmma.commit_group", SIMT_WGMMA_SYNC, commit},
+                               wait_operation = {"wgmma.wait_group", SIMT_WGMMA_SYNC, wait};
+
+void simt_wgmma_fence(void) {
+  simt_warp_instruction_at(&fence_operation, ~0u, NULL, __builtin_return_address(0));
+}
+
+void simt_wgmma_commit(void) {
+  simt_warp_instruction_at(&commit_operation, ~0u, NULL, __builtin_return_address(0));
+}
+
+/** Have all warps issued the instructions before number `end`? */
+static bool all_have_issued(const WarpGroup *group, uint64_t end) {
+  for (int warp = 0; warp < GROUP_WARPS; warp++) {
+    if (group->issued[warp] < end) return false;
+  }
+  return true;
+}
+
+void simt_wgmma_wait(unsigned pending) {
+  Worker *worker = simt_worker;
+  WarpGroup *group = own_group(worker);
+  const int warp = own_warp(worker);
+  const void *call_site = __builtin_return_address(0);
+  simt_warp_instruction_at(&wait_operation, ~0u, NULL, call_site);
+  if (group->commits[warp] <= pending) return;
+  const unsigned last = group->commits[warp] - pending - 1;
+  const uint64_t end = group->committed[warp][last % MAX_IN_FLIGHT];
+  /* The group is complete when the whole instruction is, of all four warps. */
+  while (!all_have_issued(group, end)) simt_park(ITS_WARPGROUP, 0, call_site);
+  group->waited[warp] = last + 1;
+  if (group->done[warp] >= end) return; /* another lane of the warp was first */
+  complete(worker, group, warp, end);
+}
+
+void simt_refuse_exit_of_wgmma(Worker *worker) {
+  if (worker->hopper == NULL) return;
+  const WarpGroup *group = own_group(worker);
+  const int warp = own_warp(worker);
+  if (group->done[warp] == group->issued[warp]) return;
+  simt_complain(group->ring[group->done[warp] % MAX_IN_FLIGHT]->call_site,
+                "a warp exits while its wgmma is in flight");
+}
