@@ -11,10 +11,10 @@ ifeq ($(BACKEND),cuda)
 NVCC_FLAGS = -std=c++17 -g $(if $(filter 1,$(DEBUG)),-G,-lineinfo) -Icommon \
 	-Xcompiler $(subst $(space),$(comma),$(strip $(WARNINGS) $(PIC))) \
 	$(if $(filter 1,$(WERROR)),-Werror all-warnings)
-# Machine code for each architecture, and PTX of the newest so that later GPUs run too: that of sm_90,
-# since what is made for sm_90a runs nowhere else.
+# Machine code for each architecture, and PTX of the newest so that later GPUs run too. Machine code for
+# sm_90 is that for sm_90a, which has all instructions of these GPUs; PTX for sm_90a would run nowhere else.
 newest = $(patsubst sm_%,compute_%,$(lastword $(or $(filter-out %a %f,$(1)),$(1))))
-gencode = $(foreach a,$(1),-gencode arch=$(a:sm_%=compute_%)$(comma)code=$(a)) \
+gencode = $(foreach a,$(patsubst sm_90,sm_90a,$(1)),-gencode arch=$(a:sm_%=compute_%)$(comma)code=$(a)) \
 	-gencode arch=$(call newest,$(1))$(comma)code=$(call newest,$(1))
 
 define compile_cu

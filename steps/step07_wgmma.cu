@@ -1,0 +1,284 @@
+/**
+ * @file
+ * Step 07: wgmma and tensor copies, which compute capability 9.0 (Hopper) added.
+ *
+ * The idea: mma.sync reaches two thirds of what these tensor cores can do. wgmma reaches all of it:
+ * four warps, a warpgroup, multiply 64 rows at a time, and read their operands from shared memory
+ * without registers in between. The copy engine (TMA) fills that shared memory: one thread asks for
+ * a whole tile, and a barrier in shared memory counts its bytes.
+ *
+ * What changed since step 06: everything between memory and softmax. The mask is full or causal, as
+ * in step 04. The softmax and the store of O are those of step 04.
+ *
+ * What it costs: the kernel runs on one generation of GPUs. Products run on their own from their
+ * issue to a wait, so that the order of fences and waits matters more than before.
+ *
+ * What to look at: each wait. A tile has arrived when its "full" barrier has ended a phase; it may
+ * be overwritten when all warpgroups have arrived at its "empty" barrier.
+ */
+#include <math.h>
+
+#include "attention.h"
+#include "device/heads.cuh"
+#include "device/launch.cuh"
+#include "device/mma_tile.cuh"
+#include "device/ptx_hopper.cuh"
+#include "device/tensor_map.cuh"
+#include "device/warp.cuh"
+
+/** Sizes of the tiles, by head dimension. */
+template <int HEAD_DIM>
+struct Tiles {
+  static constexpr int WARPGROUPS = HEAD_DIM == 96 || HEAD_DIM == 128 ? 3 : 2;
+  static constexpr int THREADS = WARPGROUPS * WARPGROUP_THREADS;
+  static constexpr int GROUP_M = 64;                          // rows of Q of a warpgroup
+  static constexpr int BLOCK_M = WARPGROUPS * GROUP_M;        // rows of Q
+  static constexpr int BLOCK_N = HEAD_DIM <= 128 ? 128 : 64;  // rows of K and V
+  static constexpr int BLOCKS_PER_SM = HEAD_DIM <= 64 ? 2 : 1;
+  static constexpr int STAGES = 2;  // tiles of K, and of V, in flight
+
+  // O of a warp is collected in the place of Q, in padded rows.
+  static constexpr int Q_BYTES = 2 * GROUP_M * SMEM_STRIDE<HEAD_DIM>;  // of a warpgroup
+  static constexpr int Q_STEP = (Q_BYTES + 1023) / 1024 * 1024;
+  static constexpr int KV_BYTES = 2 * BLOCK_N * HEAD_DIM;
+  static constexpr int BARRIERS = 1 + 4 * STAGES;
+  static constexpr int SHARED_BYTES = WARPGROUPS * Q_STEP + 2 * STAGES * KV_BYTES + 8 * BARRIERS;
+};
+
+// [descriptor]
+/**
+ * Describes to wgmma a matrix in shared memory that a tensor copy has written: PANEL columns side
+ * by side in rows of 128 or 64 bytes, swizzled. `start` is its first element. The hardware adds the
+ * swizzle to every address that it computes, so a part of a panel is described by where it starts.
+ *
+ * Bits 0-13: the address; 16-29: bytes to the next panel, where the instruction needs several;
+ * 32-45: bytes to the next 8 rows; 62-63: the swizzle. All are in units of 16 bytes (9.7.15.5.1.2).
+ */
+template <int HEAD_DIM, typename T>
+__device__ __forceinline__ uint64_t wgmma_descriptor(const T *start, int panel_bytes) {
+  constexpr int ROW_BYTES = 2 * PANEL<HEAD_DIM>;
+  constexpr uint64_t SWIZZLE = ROW_BYTES == 128 ? 1 : 2;
+  return (shared_address(start) & 0x3ffff) >> 4 | (uint64_t)(panel_bytes >> 4) << 16 |
+         (uint64_t)(8 * ROW_BYTES >> 4) << 32 | SWIZZLE << 62;
+}
+// [descriptor]
+
+// [multiply_qk]
+/** Starts S = Q K^T for 64 rows of Q. Of both operands the columns d to d + 15 are described. */
+template <typename T, int HEAD_DIM, int BLOCK_N>
+__device__ __forceinline__ void start_qk(float (&s)[BLOCK_N / 8][4], const T *q_group,
+                                         const T *k_tile) {
+  constexpr int COLUMNS = PANEL<HEAD_DIM>;
+#pragma unroll
+  for (int d = 0; d < HEAD_DIM; d += 16) {
+    const int panel = d / COLUMNS, column = d % COLUMNS;
+    const T *q = q_group + panel * 64 * COLUMNS + column;
+    const T *k = k_tile + panel * BLOCK_N * COLUMNS + column;
+    wgmma<T, false>(s, wgmma_descriptor<HEAD_DIM>(q, 0), wgmma_descriptor<HEAD_DIM>(k, 0), d > 0);
+  }
+  wgmma_commit();
+}
+// [multiply_qk]
+
+// [multiply_pv]
+/** Starts O += P V. P comes from registers; of V the rows `key` to `key` + 15 are described, with
+ * all columns. The descriptor also transposes: the instruction wants 16 keys of a column together.
+ */
+template <typename T, int HEAD_DIM, int BLOCK_N>
+__device__ __forceinline__ void start_pv(float (&o)[HEAD_DIM / 8][4],
+                                         const uint32_t (&probs)[BLOCK_N / 16][4],
+                                         const T *v_tile) {
+  constexpr int COLUMNS = PANEL<HEAD_DIM>;
+#pragma unroll
+  for (int key = 0; key < BLOCK_N; key += 16) {
+    const T *v = v_tile + key * COLUMNS;
+    wgmma<T, true>(o, probs[key / 16], wgmma_descriptor<HEAD_DIM>(v, 2 * BLOCK_N * COLUMNS), true);
+  }
+  wgmma_commit();
+}
+// [multiply_pv]
+
+/** P in the type of V: two neighbouring tiles of S are operand A of one wgmma. */
+template <typename T, int N_TILES>
+__device__ __forceinline__ void pack_probs(uint32_t (&probs)[N_TILES / 2][4],
+                                           const float (&s)[N_TILES][4]) {
+#pragma unroll
+  for (int n = 0; n < N_TILES; n += 2) {
+    probs[n / 2][0] = pack<T>(s[n][0], s[n][1]);
+    probs[n / 2][1] = pack<T>(s[n][2], s[n][3]);
+    probs[n / 2][2] = pack<T>(s[n + 1][0], s[n + 1][1]);
+    probs[n / 2][3] = pack<T>(s[n + 1][2], s[n + 1][3]);
+  }
+}
+
+/** Asks for ROWS rows of a head, from row `row` on, panel by panel. All bytes count for `barrier`,
+ * those of rows past the end too. */
+template <int HEAD_DIM, int ROWS, typename T>
+__device__ __forceinline__ void load_rows(T *target, const CUtensorMap &map, uint64_t *barrier,
+                                          int row, int head, int batch) {
+  constexpr int COLUMNS = PANEL<HEAD_DIM>;
+#pragma unroll
+  for (int column = 0; column < HEAD_DIM; column += COLUMNS) {
+    tensor_load(target + ROWS * column, map, barrier, column, row, head, batch);
+  }
+}
+
+/** The whole forward pass: one thread block for BLOCK_M queries of one head. */
+template <typename T, int HEAD_DIM>
+__global__ void __launch_bounds__(Tiles<HEAD_DIM>::THREADS, Tiles<HEAD_DIM>::BLOCKS_PER_SM)
+    attention_kernel(Problem p, Tensors t, const __grid_constant__ TensorMaps maps) {
+  using Tile = Tiles<HEAD_DIM>;
+  constexpr int STAGES = Tile::STAGES;
+  constexpr int BLOCK_N = Tile::BLOCK_N;
+  constexpr int KV_ELEMENTS = BLOCK_N * HEAD_DIM;
+
+  // [shared_memory]
+  // Swizzled tiles must begin at multiples of 1024 bytes.
+  extern __shared__ __align__(1024) unsigned char smem[];
+  T *k_ring = (T *)(smem + Tile::WARPGROUPS * Tile::Q_STEP);
+  T *v_ring = k_ring + STAGES * KV_ELEMENTS;
+  uint64_t *q_full = (uint64_t *)(v_ring + STAGES * KV_ELEMENTS);
+  uint64_t *k_full = q_full + 1, *k_empty = k_full + STAGES;
+  uint64_t *v_full = k_empty + STAGES, *v_empty = v_full + STAGES;
+  // [shared_memory]
+
+  // Under the causal mask the last rows of a head have the most work: they come first.
+  const int q_tiles = (p.q_len + Tile::BLOCK_M - 1) / Tile::BLOCK_M;
+  const int first_q = (q_tiles - 1 - blockIdx.x % q_tiles) * Tile::BLOCK_M;
+  const int head_index = blockIdx.x / q_tiles;
+  const int batch = head_index / p.q_heads, head = head_index % p.q_heads;
+  const int kv_head = head / (p.q_heads / p.kv_heads);
+  const int key_end = attended_keys(p, min(first_q + Tile::BLOCK_M, p.q_len) - 1);
+  const int tile_count = (key_end + BLOCK_N - 1) / BLOCK_N;
+
+  // [barriers]
+  if (threadIdx.x == 0) {
+    mbarrier_init(q_full, 1);
+    for (int stage = 0; stage < STAGES; stage++) {
+      mbarrier_init(&k_full[stage], 1);
+      mbarrier_init(&v_full[stage], 1);
+      mbarrier_init(&k_empty[stage], Tile::WARPGROUPS);
+      mbarrier_init(&v_empty[stage], Tile::WARPGROUPS);
+    }
+    fence_mbarrier_init();
+  }
+  __syncthreads();
+  // [barriers]
+
+  // [load_tile]
+  // Thread 0 asks for tiles of K and V. The n-th use of a stage begins when the use before it has
+  // ended; the first need not wait, and its wait for parity 1 does not.
+  const auto load_tile = [&](T *ring, const CUtensorMap &map, uint64_t *full, uint64_t *empty,
+                             int tile) {
+    if (tile >= tile_count) return;
+    const int stage = tile % STAGES;
+    mbarrier_wait(&empty[stage], (tile / STAGES & 1) ^ 1);
+    mbarrier_arrive_expect(&full[stage], Tile::KV_BYTES);
+    load_rows<HEAD_DIM, BLOCK_N>(ring + stage * KV_ELEMENTS, map, &full[stage], tile * BLOCK_N,
+                                 kv_head, batch);
+  };
+  // [load_tile]
+
+  // [first_loads]
+  if (threadIdx.x == 0) {
+    mbarrier_arrive_expect(q_full, Tile::WARPGROUPS * 2 * Tile::GROUP_M * HEAD_DIM);
+    for (int group = 0; group < Tile::WARPGROUPS; group++) {
+      load_rows<HEAD_DIM, Tile::GROUP_M>((T *)(smem + group * Tile::Q_STEP), maps.q, q_full,
+                                         first_q + group * Tile::GROUP_M, head, batch);
+    }
+    for (int tile = 0; tile < STAGES; tile++) {
+      load_tile(k_ring, maps.k, k_full, k_empty, tile);
+      if (tile < STAGES - 1) load_tile(v_ring, maps.v, v_full, v_empty, tile);
+    }
+  }
+  // [first_loads]
+
+  const int group = threadIdx.x / WARPGROUP_THREADS;
+  const int warp = threadIdx.x / WARP_SIZE % 4;
+  const int first_row = first_q + group * Tile::GROUP_M + 16 * warp;  // of this warp
+  const T *q_group = (const T *)(smem + group * Tile::Q_STEP);
+  const bool releases = threadIdx.x % WARPGROUP_THREADS == 0;  // one thread of each warpgroup
+
+  // [0][0] belongs to row lane / 4 of this warp, [0][1] to the row 8 below.
+  float m[1][2] = {{-INFINITY, -INFINITY}};  // running maximum of score * scale * log2(e)
+  float l[1][2] = {};                        // running sum of this lane's probabilities
+  float o[1][HEAD_DIM / 8][4] = {};
+  const float scale_log2 = p.scale * 1.4426950408889634f;
+  // Every row of this warp attends the keys before this one, so their scores need no mask.
+  const int unmasked_end = attended_keys(p, first_row);
+
+  mbarrier_wait(q_full, 0);
+
+  // [loop]
+  for (int tile = 0; tile < tile_count; tile++) {
+    const int stage = tile % STAGES;
+    const uint32_t parity = tile / STAGES & 1;
+    const int first_key = tile * BLOCK_N;
+
+    float s[1][BLOCK_N / 8][4];
+    mbarrier_wait(&k_full[stage], parity);  // K of this tile has arrived
+    wgmma_fence();
+    start_qk<T, HEAD_DIM, BLOCK_N>(s[0], q_group, k_ring + stage * KV_ELEMENTS);
+    wgmma_wait<0>();                                 // S is complete
+    if (releases) mbarrier_arrive(&k_empty[stage]);  // this warpgroup has read K
+
+    if (first_key + BLOCK_N > unmasked_end) {
+      apply_mask(s, p, p.mask == MASK_CAUSAL, first_row, first_key);
+    }
+    update_softmax(s, m, l, o, scale_log2);
+    uint32_t probs[BLOCK_N / 16][4];
+    pack_probs<T>(probs, s[0]);
+
+    mbarrier_wait(&v_full[stage], parity);  // V of this tile has arrived
+    wgmma_fence();                          // P and O were written by other instructions
+    start_pv<T, HEAD_DIM, BLOCK_N>(o[0], probs, v_ring + stage * KV_ELEMENTS);
+
+    // While P V runs: the next K goes where this one was, and the next V where the one before was,
+    // as the other warpgroups are likely to have read them by now.
+    if (threadIdx.x == 0) {
+      load_tile(k_ring, maps.k, k_full, k_empty, tile + STAGES);
+      load_tile(v_ring, maps.v, v_full, v_empty, tile + STAGES - 1);
+    }
+    wgmma_wait<0>();                                 // O is complete
+    if (releases) mbarrier_arrive(&v_empty[stage]);  // this warpgroup has read V
+  }
+  // [loop]
+
+  // All products of this warpgroup have been waited for, so nothing reads its Q any more.
+  const HeadOffsets at = head_offsets(p, head_index);
+  T *o_warp = (T *)q_group + 16 * warp * SMEM_STRIDE<HEAD_DIM>;
+  store_rows<T, HEAD_DIM>(o, m, l, o_warp, (T *)t.o + at.o, p.o_strides.row, t.lse + at.lse,
+                          first_row, p.q_len);
+}
+
+template <typename T, int HEAD_DIM>
+constexpr auto CONFIG = make_config<T, HEAD_DIM, Tiles<HEAD_DIM>>(attention_kernel<T, HEAD_DIM>,
+                                                                  Tiles<HEAD_DIM>::THREADS,
+                                                                  Tiles<HEAD_DIM>::SHARED_BYTES,
+                                                                  CEILING_WGMMA);
+
+static constexpr KernelConfig<TensorMaps> CONFIGS[] = {
+    CONFIG<__half, 32>,        CONFIG<__half, 64>,        CONFIG<__half, 96>,
+    CONFIG<__half, 128>,       CONFIG<__half, 256>,       CONFIG<__nv_bfloat16, 32>,
+    CONFIG<__nv_bfloat16, 64>, CONFIG<__nv_bfloat16, 96>, CONFIG<__nv_bfloat16, 128>,
+    CONFIG<__nv_bfloat16, 256>};
+
+static cudaError_t forward(const Problem *p, const Tensors *t, int, cudaStream_t stream) {
+  const auto *config = find_config<CONFIGS>(p);
+  if (const cudaError_t error = prepare_launch(config, t)) return error;
+  TensorMaps maps;
+  if (const cudaError_t error = make_tensor_maps(&maps, p, t, 64, config->block_n)) return error;
+  config->kernel<<<grid_size(config, p), config->threads, config->shared_bytes, stream>>>(*p, *t,
+                                                                                          maps);
+  return cudaGetLastError();
+}
+
+const Step step = {
+    .name = "step07",
+    .title = "wgmma and TMA: the instructions of Hopper",
+    .idea = "Warpgroups multiply tiles in shared memory that the copy engine has filled.",
+    .head_dims = "D = 32, 64, 96, 128 or 256",
+    .supports = supports_config<CONFIGS>,
+    .describe = describe_config<CONFIGS>,
+    .forward = forward,
+};
