@@ -152,8 +152,7 @@ static bool reached_by_bad_v(const Comparison *c, RowIndex row, int64_t first_ba
   return false;
 }
 
-/* |LSE - ref| divided by its tolerance; 0 for equal infinities and for an expected NaN. */
-static double lse_distance(float lse, double expected) {
+double lse_distance(float lse, double expected) {
   if (isnan(expected)) return isnan(lse) && !lse_is_unwritten(lse) ? 0 : INFINITY;
   if (isinf(expected)) return lse == expected ? 0 : INFINITY;
   const double error = fabs(lse - expected) / (LSE_ABSOLUTE + LSE_RELATIVE * fabs(expected));

@@ -16,6 +16,7 @@ typedef struct Case {
   RowIndex row;
   double o[MAX_HEAD_DIM]; /* what the kernel wrote */
   double distance;        /* of the best explanation, relative to its norm */
+  bool lse_agrees;        /* with the best explanation */
   char text[160];
 } Case;
 
@@ -23,7 +24,9 @@ typedef struct Case {
 typedef struct Attention {
   RowIndex row;
   int kv_head;
-  KeySpan *spans; /* which keys */
+  const int *pair; /* column of Q that column d of K is multiplied by, -1 for none; NULL: d */
+  bool pair_of_k;  /* the same, K and Q exchanged */
+  KeySpan *spans;  /* which keys */
   int span_count;
   int64_t end; /* of the last span */
   double max, sum;
@@ -31,15 +34,24 @@ typedef struct Attention {
   double *p;                  /* [kv_len], 0 for masked keys */
 } Attention;
 
-/* Keeps the explanation if `numerator / denominator` is the closest to the row so far. */
-__attribute__((format(printf, 4, 5))) static void explain(Case *c, const double *numerator,
+/* Keeps the explanation if `numerator / denominator` is the closest to the row so far. LSE should
+ * be max + log(denominator); an explanation that agrees with it is better than one that does not.
+ */
+__attribute__((format(printf, 5, 6))) static void explain(Case *c, double max,
+                                                          const double *numerator,
                                                           double denominator, const char *format,
                                                           ...) {
-  const int dim = c->judgement->problem->head_dim;
+  if (!(denominator > 0)) return;
+  const Judgement *j = c->judgement;
+  const int dim = j->problem->head_dim;
+  const float lse = j->outputs->lse[lse_index(j->problem, c->row)];
+  const bool agrees = lse_distance(lse, max + log(denominator)) <= 1;
   double candidate[MAX_HEAD_DIM];
   for (int d = 0; d < dim; ++d) candidate[d] = numerator[d] / denominator;
   const double distance = relative_distance(c->o, candidate, dim);
-  if (!(distance < c->distance)) return;
+  if (!(distance <= j->result->allowed_error / 2)) return;
+  if (agrees == c->lse_agrees ? distance >= c->distance : c->lse_agrees) return;
+  c->lse_agrees = agrees;
   c->distance = distance;
   va_list arguments;
   va_start(arguments, format);
@@ -58,7 +70,10 @@ static double score(const Judgement *j, const Attention *a, int64_t key) {
   const uint16_t *k = key_row(j, a, key);
   double sum = 0;
   for (int d = 0; d < p->head_dim; ++d) {
-    sum += (double)element_value(p->dtype, q[d]) * element_value(p->dtype, k[d]);
+    const int other = a->pair == NULL ? d : a->pair[d];
+    if (other < 0 || other >= p->head_dim) continue;
+    sum += (double)element_value(p->dtype, q[a->pair_of_k ? d : other]) *
+           element_value(p->dtype, k[a->pair_of_k ? other : d]);
   }
   return sum * p->scale;
 }
@@ -104,7 +119,7 @@ static void try_lost_keys(Case *c, const Attention *a) {
     if (a->p[key] == 0) continue;
     memcpy(rest, a->total, sizeof rest);
     add_value(c->judgement, a, -a->p[key], key, rest);
-    explain(c, rest, a->sum - a->p[key], "key %lld is missing", (long long)key);
+    explain(c, a->max, rest, a->sum - a->p[key], "key %lld is missing", (long long)key);
   }
 }
 
@@ -124,10 +139,10 @@ static void try_stale_tile(Case *c, const Attention *a, const double *part, doub
   }
   const int tile = j->tiles->block_n;
   exchange(a, part, stale_v, result);
-  explain(c, result, a->sum, "V of key/value tile %lld is stale: it is that of tile %lld",
+  explain(c, a->max, result, a->sum, "V of key/value tile %lld is stale: it is that of tile %lld",
           (long long)(first / tile), (long long)((first + shift) / tile));
   exchange(a, part, stale_k, result);
-  explain(c, result, a->sum - part_sum + stale_k_sum,
+  explain(c, a->max, result, a->sum - part_sum + stale_k_sum,
           "K of key/value tile %lld is stale: it is that of tile %lld", (long long)(first / tile),
           (long long)((first + shift) / tile));
 }
@@ -137,8 +152,8 @@ static void try_factors(Case *c, const Attention *a) {
   for (int power = -5; power <= 5; ++power) {
     const double factor = exp2(power);
     if (power == 0) continue;
-    explain(c, a->total, a->sum / factor, "O is %g times what is expected: so is l, inversely",
-            factor);
+    explain(c, a->max, a->total, a->sum / factor,
+            "O is %g times what is expected: so is l, inversely", factor);
   }
 }
 
@@ -154,8 +169,8 @@ static void try_tiles(Case *c, const Attention *a) {
     }
     const long long t = first / tile;
     exchange(a, part, nothing, rest);
-    explain(c, rest, a->sum - sum, "key/value tile %lld is missing", t);
-    explain(c, rest, a->sum, "V of key/value tile %lld is missing", t);
+    explain(c, a->max, rest, a->sum - sum, "key/value tile %lld is missing", t);
+    explain(c, a->max, rest, a->sum, "V of key/value tile %lld is missing", t);
     for (int away = -2; away <= 2; ++away) { /* two stages of a pipeline */
       if (away != 0) try_stale_tile(c, a, part, sum, first, last, away * tile);
     }
@@ -176,9 +191,10 @@ static void try_rescales(Case *c, const Attention *a) {
       add_value(c->judgement, a, a->p[key] / max, key, o);
     }
   }
-  explain(c, o, a->sum, "O is not rescaled when a later tile of keys raises the maximum");
-  explain(c, a->total, l, "the sum l is not rescaled when a later tile of keys raises the maximum");
-  explain(c, o, l,
+  explain(c, a->max, o, a->sum, "O is not rescaled when a later tile of keys raises the maximum");
+  explain(c, a->max, a->total, l,
+          "the sum l is not rescaled when a later tile of keys raises the maximum");
+  explain(c, a->max, o, l,
           "neither O nor l is rescaled when a later tile of keys raises the maximum, or by 1");
 }
 
@@ -194,10 +210,10 @@ static void try_zero_keys(Case *c, const Attention *a) {
     add_value(c->judgement, a, zero, key, total);
     sum += zero;
   }
-  explain(c, total, sum, "masked keys take part with the score 0 instead of -inf");
-  explain(c, a->total, a->sum + zero, "one more key takes part, of score 0 and value 0");
+  explain(c, a->max, total, sum, "masked keys take part with the score 0 instead of -inf");
+  explain(c, a->max, a->total, a->sum + zero, "one more key takes part, of score 0 and value 0");
   if (padding > 0) {
-    explain(c, a->total, a->sum + (double)padding * zero,
+    explain(c, a->max, a->total, a->sum + (double)padding * zero,
             "the %lld rows of zeros past the last key take part: they must be masked",
             (long long)padding);
   }
@@ -227,7 +243,47 @@ static void try_alignments(Case *c, const Attention *a) {
     if (wrong[i].keys < 1 || wrong[i].keys > p->kv_len || wrong[i].keys == a->end) continue;
     span.end = (int32_t)wrong[i].keys;
     attend(c->judgement, &other);
-    explain(c, other.total, other.sum, "%s", wrong[i].text);
+    explain(c, other.max, other.total, other.sum, "%s", wrong[i].text);
+  }
+}
+
+/* Tries scores that are sums over wrong columns: columns left out or paired wrongly, in every 2, 4,
+ * 8, ... columns, and fragments of 8 columns from a wrong place. */
+static void try_columns(Case *c, const Attention *a) {
+  static const char *const NAMES[] = {"Q", "K"};
+  const int dim = c->judgement->problem->head_dim;
+  int pair[MAX_HEAD_DIM];
+  Attention other = *a;
+  other.pair = pair;
+  for (int period = 2; period < 2 * dim; period *= 2) {
+    for (int part = period < 4 ? 4 : 0; part < 6; ++part) { /* four quarters, two halves */
+      const int width = period / (part < 4 ? 4 : 2), first = part % 4 * width;
+      for (int d = 0; d < dim; ++d) pair[d] = d % period / width * width == first ? -1 : d;
+      attend(c->judgement, &other);
+      explain(c, other.max, other.total, other.sum,
+              "columns %d..%d of every %d are missing in Q K^T", first, first + width - 1, period);
+    }
+    for (int d = 0; d < dim; ++d) pair[d] = d ^ (period / 2);
+    attend(c->judgement, &other);
+    explain(c, other.max, other.total, other.sum,
+            "the halves of every %d columns are exchanged in Q or in K", period);
+    for (int side = 0; side < 2; ++side) {
+      other.pair_of_k = side == 1;
+      for (int d = 0; d < dim; ++d) pair[d] = d % period;
+      attend(c->judgement, &other);
+      explain(c, other.max, other.total, other.sum,
+              "all columns of %s are multiplied by columns 0..%d of %s", NAMES[1 - side],
+              period - 1, NAMES[side]);
+    }
+  }
+  for (int i = 0; i < 20; ++i) { /* two sides, two halves of 16 columns, five places */
+    const int half = i / 5 % 2 * 8, from = i % 5 * 2;
+    other.pair_of_k = i / 10 == 1;
+    for (int d = 0; d < dim; ++d) pair[d] = d % 16 / 8 * 8 == half ? d - half + from : d;
+    attend(c->judgement, &other);
+    explain(c, other.max, other.total, other.sum,
+            "columns %d..%d of every 16 of %s are multiplied by columns %d..%d of %s", half,
+            half + 7, NAMES[1 - i / 10], from, from + 7, NAMES[i / 10]);
   }
 }
 
@@ -237,8 +293,8 @@ static void try_kv_heads(Case *c, const Attention *a) {
     if (head == a->kv_head) continue;
     other.kv_head = head;
     attend(c->judgement, &other);
-    explain(c, other.total, other.sum, "K and V are those of key/value head %d instead of %d", head,
-            a->kv_head);
+    explain(c, other.max, other.total, other.sum,
+            "K and V are those of key/value head %d instead of %d", head, a->kv_head);
   }
 }
 
@@ -254,19 +310,20 @@ static void try_rows(Case *c, const Attention *a) {
         mask_row(c->judgement->inputs->mask, other.row.batch, other.row.head, q, other.spans);
     if (other.span_count == 0) continue;
     attend(c->judgement, &other);
-    explain(c, other.total, other.sum, "the row holds the result of row q=%d", q);
+    explain(c, other.max, other.total, other.sum, "the row holds the result of row q=%d", q);
   }
 }
 
 static void explain_row(Case *c, Attention *a) {
   attend(c->judgement, a);
   if (reference_rule.score != NULL || reference_rule.sink != NULL) {
-    explain(c, a->total, a->sum, "this is plain attention: the variant has no effect");
+    explain(c, a->max, a->total, a->sum, "this is plain attention: the variant has no effect");
     return;
   }
   static const double zeros[MAX_HEAD_DIM];
-  explain(c, zeros, 1, "it is the row of a query that attends no key");
-  explain(c, a->total, 1, "the final division by the softmax denominator is missing");
+  explain(c, -INFINITY, zeros, 1, "it is the row of a query that attends no key");
+  explain(c, a->max + log(a->sum), a->total, 1,
+          "the final division by the softmax denominator is missing");
   try_factors(c, a);
   try_rescales(c, a);
   try_zero_keys(c, a);
@@ -274,7 +331,8 @@ static void explain_row(Case *c, Attention *a) {
   try_lost_keys(c, a);
   try_alignments(c, a); /* overwrites a->p */
   try_kv_heads(c, a);
-  try_rows(c, a); /* overwrites a->spans */
+  if (!c->lse_agrees) try_columns(c, a); /* many, and slow with many keys */
+  try_rows(c, a);                        /* overwrites a->spans */
 }
 
 bool diagnose_row(const Judgement *judgement, RowIndex row, FILE *out, Error *error) {
@@ -296,9 +354,9 @@ bool diagnose_row(const Judgement *judgement, RowIndex row, FILE *out, Error *er
   if (a.span_count > 0) explain_row(&c, &a);
   free(a.p);
   free(a.spans);
-  if (c.distance <= judgement->result->allowed_error / 2) {
-    fprintf(out, "  O[b=%d, h=%d, q=%d] is explained (to %.2g) by this: %s\n", row.batch, row.head,
-            row.q, c.distance, c.text);
+  if (c.text[0] != '\0') {
+    fprintf(out, "  O[b=%d, h=%d, q=%d] is explained (to %.2g) by this: %s%s\n", row.batch,
+            row.head, row.q, c.distance, c.text, c.lse_agrees ? "" : " (LSE does not agree)");
   }
   return true;
 }

@@ -86,6 +86,9 @@ double row_limit(const Problem *problem, const ReferenceRow *reference);
 /** ||a - b|| / ||b||; 0 if both are zero. */
 double relative_distance(const double *a, const double *b, int dim);
 
+/** |LSE - expected| divided by its tolerance; 0 for equal infinities and for an expected NaN. */
+double lse_distance(float lse, double expected);
+
 typedef void RowVisitor(void *context, const RowView *view);
 
 /** Visits every row of the output, in the order of batch, head and q. */

@@ -1,5 +1,6 @@
 #include "host/report/report.h"
 
+#include <errno.h> /* program_invocation_short_name */
 #include <inttypes.h>
 #include <string.h>
 #include <unistd.h>
@@ -128,7 +129,11 @@ static void print_not_covered(const Run *run, FILE *out) {
     fprintf(out, "%s%s", separator, cases[i].what);
     separator = ", ";
   }
-  if (separator[0] == ',') fprintf(out, ": make check STEP=%s\n", step.name + strlen("step"));
+  if (separator[0] != ',') return;
+  const char *name = program_invocation_short_name; /* of a copy of a step or an exercise, too */
+  const bool is_step = strncmp(name, "step", strlen("step")) == 0;
+  fprintf(out, ": make %s%s\n", is_step ? "check STEP=" : "",
+          name + (is_step ? strlen("step") : 0));
 }
 
 #ifndef SIMT_BACKEND

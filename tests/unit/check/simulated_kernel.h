@@ -28,6 +28,8 @@ typedef struct Mistakes {
   bool zero_tail;        /**< rows of zeros past the last key take part */
   bool whole_tile;       /**< the tile on the diagonal is not masked */
   bool log2_lse;
+  int columns; /**< which wrong_column() takes the place of column d of Q, or of K */
+  bool columns_of_k;
 } Mistakes;
 
 typedef struct Trial {
@@ -160,8 +162,17 @@ static inline float *trial_lse(const Trial *t, int b, int h, int q) {
   return t->lse + ((int64_t)b * t->problem.q_heads + h) * t->problem.q_len + q;
 }
 
-static inline void load_row(Dtype dtype, const uint16_t *from, int dim, float *to) {
-  for (int d = 0; d < dim; ++d) to[d] = element_value(dtype, from[d]);
+/** A column that is read in place of column d; negative: 0. */
+static inline int wrong_column(int kind, int d) {
+  const int neighbours = d % 16 < 8 ? d : d - 6;
+  return (int[]){d, d % 16 < 8 ? d : -1, d % 4 < 3 ? d : -1, d ^ 8, d % 16, neighbours}[kind];
+}
+
+static inline void load_row(Dtype dtype, const uint16_t *from, int dim, int columns, float *to) {
+  for (int d = 0; d < dim; ++d) {
+    const int column = columns == 0 ? d : wrong_column(columns, d);
+    to[d] = column < 0 ? 0 : element_value(dtype, from[column]);
+  }
 }
 
 /** Online softmax of one row (Milakov, Gimelshein 2018): running maximum m, running sum l. */
@@ -181,7 +192,8 @@ static inline void online_tile(const Problem *p, const uint16_t *k, const uint16
                                int lost, bool round_p, const Mistakes *mistakes, OnlineRow *row) {
   float s[BLOCK_N], x[LARGEST_DIM], m = row->m;
   for (int j = 0; j < keys; ++j) {
-    load_row(p->dtype, k + j * p->k_strides.row, p->head_dim, x);
+    load_row(p->dtype, k + j * p->k_strides.row, p->head_dim,
+             mistakes->columns_of_k ? mistakes->columns : 0, x);
     s[j] = j == lost ? -INFINITY : p->scale * dot(row->q, x, p->head_dim);
     m = fmaxf(m, s[j]);
   }
@@ -194,7 +206,7 @@ static inline void online_tile(const Problem *p, const uint16_t *k, const uint16
     float prob = expf(s[j] - shift);
     row->l += prob;
     if (round_p) prob = element_value(p->dtype, element_bits(p->dtype, prob));
-    load_row(p->dtype, v + j * p->v_strides.row, p->head_dim, x);
+    load_row(p->dtype, v + j * p->v_strides.row, p->head_dim, 0, x);
     for (int d = 0; d < p->head_dim; ++d) row->o[d] += prob * x[d];
   }
 }
@@ -203,7 +215,8 @@ static inline void simulate_row(Trial *t, int b, int h, int q, bool round_p,
                                 const Mistakes *mistakes) {
   const Problem *p = &t->problem;
   OnlineRow row = {.m = -INFINITY};
-  load_row(p->dtype, t->q + row_offset(&p->q_strides, b, h, q), p->head_dim, row.q);
+  load_row(p->dtype, t->q + row_offset(&p->q_strides, b, h, q), p->head_dim,
+           mistakes->columns_of_k ? 0 : mistakes->columns, row.q);
   const int head = mistakes->wrong_kv_head ? h % p->kv_heads : kv_head_of(p, h);
   int64_t count = keys_of(p, q);
   if (mistakes->top_left) count = q + 1 < p->kv_len ? q + 1 : p->kv_len;

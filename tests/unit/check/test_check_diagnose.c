@@ -3,13 +3,14 @@
 
 #include "verdict.h"
 
-/* A kernel with a mistake must be noticed in both types, and the mistake must be named. */
+/* A kernel with a mistake must be noticed in both types, and the mistake must be named. LSE has the
+ * same mistake. */
 static void expect_diagnosis(Problem p, const Mistakes *mistakes, const char *phrase) {
   for (int dtype = DTYPE_FP16; dtype <= DTYPE_BF16; ++dtype) {
     p.dtype = (Dtype)dtype;
     Trial t = new_trial(&p, INPUT_NORMAL, 4);
     simulate(&t, true, mistakes);
-    EXPECT_WRONG(&t, phrase);
+    EXPECT_WRONG(&t, phrase, "!LSE does not agree");
     free_trial(&t);
   }
 }
@@ -96,6 +97,44 @@ static void a_diagonal_without_mask(void **state) {
   expect_diagnosis(p, &(Mistakes){.whole_tile = true}, "the tile of keys on the diagonal");
 }
 
+static void wrong_columns(void **state) {
+  (void)state;
+  const struct {
+    int columns;
+    bool of_k;
+    const char *phrase;
+  } cases[] = {
+      {1, false, "columns 8..15 of every 16 are missing in Q K^T"},
+      {2, false, "columns 3..3 of every 4 are missing in Q K^T"},
+      {3, false, "the halves of every 16 columns are exchanged in Q or in K"},
+      {4, false, "all columns of K are multiplied by columns 0..15 of Q"},
+      {4, true, "all columns of Q are multiplied by columns 0..15 of K"},
+      {5, false, "columns 8..15 of every 16 of K are multiplied by columns 2..9 of Q"},
+      {5, true, "columns 8..15 of every 16 of Q are multiplied by columns 2..9 of K"},
+  };
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; ++i) {
+    const Mistakes mistakes = {.columns = cases[i].columns, .columns_of_k = cases[i].of_k};
+    expect_diagnosis(new_problem(DTYPE_FP16, 1, 1, 40, 90), &mistakes, cases[i].phrase);
+  }
+}
+
+/* Equal inputs: with 32 keys the sum l is 32, so O alone does not tell what is wrong. */
+static void lse_decides(void **state) {
+  (void)state;
+  const Problem p = new_problem(DTYPE_FP16, 1, 1, 40, 32);
+  Trial t = new_trial(&p, INPUT_CONSTANT, 4);
+  simulate(&t, true, &(Mistakes){.no_division = true});
+  EXPECT_WRONG(&t, "the final division", "!LSE does not agree");
+  for (int q = 0; q < p.q_len; ++q) *trial_lse(&t, 0, 0, q) -= logf(32);
+  EXPECT_WRONG(&t, "O is 32 times what is expected: so is l", "!LSE does not agree");
+  for (int q = 0; q < p.q_len; ++q) *trial_lse(&t, 0, 0, q) += 1;
+  EXPECT_WRONG(&t, "(LSE does not agree)");
+  simulate(&t, true, &NO_MISTAKE);
+  for (int q = 0; q < p.q_len; ++q) memset(trial_row(&t, 0, 0, q), 0, (size_t)p.head_dim * 2);
+  EXPECT_WRONG(&t, "V of key/value tile 0 is missing", "!LSE does not agree");
+  free_trial(&t);
+}
+
 static void lse_of_another_base(void **state) {
   (void)state;
   const Problem p = new_problem(DTYPE_FP16, 1, 1, 40, 90);
@@ -126,6 +165,8 @@ int main(void) {
       cmocka_unit_test(no_rescale),
       cmocka_unit_test(rows_of_zeros),
       cmocka_unit_test(a_diagonal_without_mask),
+      cmocka_unit_test(wrong_columns),
+      cmocka_unit_test(lse_decides),
       cmocka_unit_test(lse_of_another_base),
       cmocka_unit_test(rows_without_a_key),
   };

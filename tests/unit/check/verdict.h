@@ -41,13 +41,17 @@ static inline Verdict judge_rows(const Trial *t, CheckMode mode, int64_t rows) {
   return verdict;
 }
 
-/* The answer must be judged wrong and the text must contain every phrase; NULL ends the list. */
+/* The answer must be judged wrong and the text must contain every phrase, but none that begins with
+ * '!'; NULL ends the list. */
 static inline CheckResult expect_wrong(const Trial *t, CheckMode mode, int64_t rows,
                                        const char *const *phrases) {
   Verdict verdict = judge_rows(t, mode, rows);
   if (verdict.result.right) fail_msg("not caught: %s", phrases[0]);
   for (; *phrases; ++phrases) {
-    if (!strstr(verdict.text, *phrases)) fail_msg("no '%s' in:\n%s", *phrases, verdict.text);
+    const bool unwanted = **phrases == '!';
+    if ((strstr(verdict.text, *phrases + unwanted) != NULL) == unwanted) {
+      fail_msg("no '%s' in:\n%s", *phrases, verdict.text);
+    }
   }
   free(verdict.text);
   return verdict.result;
