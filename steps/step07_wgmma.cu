@@ -33,7 +33,7 @@ struct Tiles {
   static constexpr int THREADS = WARPGROUPS * WARPGROUP_THREADS;
   static constexpr int GROUP_M = 64;                          // rows of Q of a warpgroup
   static constexpr int BLOCK_M = WARPGROUPS * GROUP_M;        // rows of Q
-  static constexpr int BLOCK_N = HEAD_DIM <= 128 ? 128 : 64;  // rows of K and V
+  static constexpr int BLOCK_N = HEAD_DIM <= 128 ? 112 : 64;  // rows of K and V
   static constexpr int BLOCKS_PER_SM = HEAD_DIM <= 64 ? 2 : 1;
   static constexpr int STAGES = 2;  // tiles of K, and of V, in flight
 

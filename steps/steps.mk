@@ -20,8 +20,13 @@ gencode = $(foreach a,$(patsubst sm_90,sm_90a,$(1)),-gencode arch=$(a:sm_%=compu
 define compile_cu
 @mkdir -p $(@D)
 $(call say,NVCC,$<)
-$(Q)$(NVCC) $(NVCC_FLAGS) $(call gencode,$(1)) -MMD -MP -c $< -o $@
+$(Q)$(NVCC) $(NVCC_FLAGS) $(call gencode,$(1)) -MMD -MP -c $< -o $@ $(refuse_slow_wgmma)
 endef
+
+# ptxas only remarks that it runs wgmma one after the other, or ignores setmaxnreg (C7508 to C7515). With
+# WERROR=1 that is an error, too.
+refuse_slow_wgmma = $(if $(filter 1,$(WERROR)),>$@.said 2>&1; status=$$?; cat $@.said >&2; \
+	! grep -qE '\(C75(0[89]|1[0-5])\)' $@.said && exit $$status)
 
 LINK := $(NVCC)
 LINK_FLAGS := -cudart static -Xcompiler -fopenmp -lm

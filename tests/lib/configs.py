@@ -2,7 +2,8 @@
 
 import re
 
-MMA_STEPS = ("step02b", "step02c", "step03", "step04")  # one configuration for each head dimension
+# One configuration for each head dimension.
+MMA_STEPS = ("step02b", "step02c", "step03", "step04", "step07")
 # The configurations that step_under_test.c calls; "" is that of pairs of warps. The order is the
 # order of selection.
 CALLED = {

@@ -23,6 +23,7 @@ QUIET = {"OMP_WAIT_POLICY": "passive"}
 
 # These compute on CUDA cores: they take any head dimension, and pointers to any element.
 SCALAR_STEPS = ("step01", "step02")
+HOPPER_STEPS = ("step07",)  # these need compute capability 9.0
 
 
 def step_names() -> list[str]:
@@ -30,7 +31,13 @@ def step_names() -> list[str]:
     return sorted(path.name.split("_")[0] for path in (REPOSITORY / "steps").glob("step*_*.cu"))
 
 
-MASK_STEPS = [name for name in step_names() if name >= "step05"]  # they take block masks
+MASK_STEPS = [name for name in step_names() if name in ("step05", "step06")]  # they take block masks
+
+
+def built_commit() -> str:
+    """The commit of the build. With it as COMMIT, make compiles nothing again in a copy that lacks
+    .git and shares files of the build."""
+    return (STEP_DIR / "commit.h").read_text().split('"')[1]
 
 
 @dataclass

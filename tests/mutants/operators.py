@@ -12,7 +12,8 @@ from tests.mutants.source import Part, Source
 Change = tuple[str, int, int, str]
 
 BARRIERS = {"__syncthreads", "__syncwarp"}
-ASYNC = {"cp_async_wait", "cp_async_commit"}
+WAITS = {"cp_async_wait", "wgmma_wait", "tensor_store_wait"}  # for all but the latest groups
+ASYNC = WAITS | {"cp_async_commit"}
 # Moving a commit past one of these changes the group it closes or the wait for it.
 COPIES_AND_WAITS = {"copy_tile", "cp_async_wait"}
 COMPARISONS = {"<": "<=", "<=": "<", ">": ">=", ">=": ">", "==": None, "!=": None}
@@ -27,7 +28,13 @@ def barriers(f: Function) -> Iterator[Change]:
 
 def waits(f: Function) -> Iterator[Change]:
     for first, end in f.statements:
-        if f.word(first) == "cp_async_wait":
+        if f.word(first) == "mbarrier_wait":  # its last argument is the parity
+            comma, i = first, first + 2
+            while i < end - 2:
+                comma = i if f.word(i) == "," else comma
+                i = f.partner.get(i, i) + 1 if f.word(i) in "([{" else i + 1
+            yield "wrong phase", comma + 1, end - 2, f"({f.between(comma + 1, end - 2)}) ^ 1"
+        if f.word(first) in WAITS:
             close = next(k for k in range(first, end) if f.word(k) == "(") - 1
             yield "wait removed", first, end, ";"
             yield "wait weakened", first + 2, close, f"({f.between(first + 2, close)}) + 1"

@@ -86,8 +86,8 @@ __global__ void __launch_bounds__(WARPGROUP_THREADS) wgmma_kernel(uint32_t seed,
   const uint64_t a = shared_address(smem) >> 4 | layout;
   const uint64_t b = shared_address(smem + 64 * 128) >> 4 | layout;
   float d[32][4] = {};
-  wgmma_fence();
   for (int i = 0; i < ITERATIONS; i++) {
+    wgmma_fence();
 #pragma unroll
     for (int k = 0; k < 4; k++) wgmma<__half, false>(d, a + 2 * k, b + 2 * k, true);
     wgmma_commit();
