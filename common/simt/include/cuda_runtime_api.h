@@ -71,7 +71,7 @@ typedef struct cudaDeviceProp {
   size_t totalConstMem;
   int major;
   int minor;
-  int multiProcessorCount; /**< OS threads: the number of blocks that run at a time */
+  int multiProcessorCount; /**< 4, whatever the number of OS threads */
   int l2CacheSize;         /**< 0: no cache is simulated */
   int maxThreadsPerMultiProcessor;
   size_t sharedMemPerMultiprocessor;

@@ -27,7 +27,7 @@ void lab_begin_hopper(LabWorker *lab) {
   memset(hopper->mbarriers, 0, sizeof hopper->mbarriers);
   memset(hopper->named, 0, sizeof hopper->named);
   memset(hopper->proxy_fences, 0, sizeof hopper->proxy_fences);
-  memset(hopper->registers, 0, MAX_THREADS * sizeof *hopper->registers);
+  for (int thread = 0; thread < MAX_THREADS; thread++) hopper->registers[thread].count = 0;
   for (int warp = 0; warp < MAX_WARPS; warp++) hopper->registers_written[warp] = true;
 }
 
@@ -76,22 +76,32 @@ void lab_meet_all(LabWorker *lab) {
 static Meeting *meeting_at(LabWorker *lab, int barrier) {
   Meeting *meeting = &lab_hopper(lab)->mbarriers[barrier];
   const unsigned phase = lab->worker->hopper->mbarriers[barrier].phase;
-  if (meeting->phase != phase) meeting->ended = meeting->arriving;
+  if (meeting->phase == phase) return meeting;
   meeting->phase = phase;
+  meeting->ended = meeting->arriving;
+  memcpy(meeting->ended_lanes, meeting->lanes, sizeof meeting->lanes);
+  memset(meeting->lanes, 0, sizeof meeting->lanes);
   return meeting;
 }
 
 void lab_mbarrier_arrived(Worker *worker, int barrier) {
-  (void)worker;
-  if (lab_worker != NULL) arrive(lab_worker, &meeting_at(lab_worker, barrier)->arriving);
+  if (lab_worker == NULL) return;
+  Meeting *meeting = meeting_at(lab_worker, barrier);
+  meeting->lanes[worker->running / WARP_SIZE] |= 1u << worker->running % WARP_SIZE;
+  arrive(lab_worker, &meeting->arriving);
 }
 
 void lab_mbarrier_passed(Worker *worker, int barrier) {
   LabWorker *lab = lab_worker;
   if (lab == NULL) return;
-  const Meeting *meeting = meeting_at(lab, barrier);
-  Clocks *own = &lab->hopper->seen[worker->running / WARP_SIZE];
+  Meeting *meeting = meeting_at(lab, barrier);
+  const int warp = worker->running / WARP_SIZE;
+  Clocks *own = &lab->hopper->seen[warp];
   merge(own, &meeting->ended);
+  if (meeting->ended_lanes[warp] == ~0u) { /* the first lane that passes: like a __syncwarp() */
+    lab->warp_epochs[warp]++;
+    meeting->ended_lanes[warp] = 0;
+  }
   /* The tensor copies that the ended phases waited for. */
   if (meeting->phase > own->of[FIRST_MBARRIER + barrier]) {
     own->of[FIRST_MBARRIER + barrier] = meeting->phase;
@@ -107,10 +117,16 @@ void lab_named_barrier_arrived(Worker *worker, unsigned id) {
 }
 
 void lab_named_barrier_opens(Worker *worker, unsigned id) {
-  (void)worker;
-  if (lab_worker == NULL) return;
-  Meeting *meeting = &lab_hopper(lab_worker)->named[id];
+  LabWorker *lab = lab_worker;
+  if (lab == NULL) return;
+  Meeting *meeting = &lab_hopper(lab)->named[id];
   meeting->ended = meeting->arriving;
+  for (int warp = 0; warp < MAX_WARPS; warp++) { /* for those that wait: like a __syncwarp() */
+    const unsigned lanes = worker->warps[warp].parked;
+    if (lanes == 0) continue;
+    const Wait *wait = &worker->waits[warp * WARP_SIZE + __builtin_ctz(lanes)];
+    if (wait->awaited == A_NAMED_BARRIER && wait->number == id) lab->warp_epochs[warp]++;
+  }
 }
 
 void lab_named_barrier_passed(Worker *worker, unsigned id) {

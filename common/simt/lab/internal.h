@@ -198,6 +198,7 @@ typedef struct Clocks {
 typedef struct Meeting {
   Clocks arriving, ended; /* ended: up to the last phase that has ended */
   unsigned phase;
+  unsigned lanes[MAX_WARPS], ended_lanes[MAX_WARPS]; /* that arrived in this phase, in the last */
 } Meeting;
 
 /** The accumulators of a wgmma, or its operand A in registers, of one thread. */
@@ -208,7 +209,7 @@ typedef struct RegisterRange {
   bool accumulators;
 } RegisterRange;
 
-enum { RANGES = 8 };
+enum { RANGES = 32 };
 
 typedef struct ThreadRegisters {
   RegisterRange ranges[RANGES];
@@ -218,8 +219,8 @@ typedef struct ThreadRegisters {
 /** Reads of 16 bytes of shared memory by wgmma and tensor stores. */
 typedef struct AsyncReads {
   uint32_t block_epoch; /* LabWorker.first_epoch of the block that this is about */
-  uint32_t pc;
-  uint16_t under_way;
+  uint32_t pc;          /* of the latest */
+  uint16_t thread, under_way;
   uint32_t ended[WARPGROUPS]; /* 1 + the number of the last wgmma; 0: none */
 } AsyncReads;
 
@@ -452,8 +453,10 @@ void lab_wgmma_done(Worker *worker, const Wgmma *wgmma, bool first_warp);
 void lab_wgmma_fence(Worker *worker);
 /** An access to local memory, which holds what are registers on a GPU. */
 void lab_use_local(LabWorker *lab, uintptr_t address, bool is_write, uint32_t pc);
-/** Notes that wgmma or a tensor store reads 16 bytes, and that it has done so. */
+/** What wgmma and tensor stores read of 16 bytes. */
 AsyncReads *lab_async_reads(LabWorker *lab, uintptr_t address);
+/** Notes that the running thread, or its warpgroup, begins such a read. */
+void lab_begin_async_read(LabWorker *lab, uintptr_t address, uint32_t pc);
 /** Reports a write to shared memory that one of them may still read. */
 void lab_check_async_reads(LabWorker *lab, uintptr_t address, unsigned size, uint32_t pc);
 

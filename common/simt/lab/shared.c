@@ -2,10 +2,10 @@
  * Shared memory: who wrote each byte, and who has read it since the last barrier.
  *
  * Two accesses are ordered if the same thread makes them, if a barrier lies between them, or if
- * threads of one warp make them with a __syncwarp() between. mbarriers and named barriers order
- * what one warp did before it arrived and what another does after it has waited. Two accesses that
- * are not ordered are a race if one of them writes, unless both are atomic. Shuffles do not order
- * memory.
+ * threads of one warp make them with a __syncwarp() between, or with an mbarrier or named barrier
+ * at which all its lanes have arrived. mbarriers and named barriers order what one warp did before
+ * it arrived and what another does after it has waited. Two accesses that are not ordered are a
+ * race if one of them writes, unless both are atomic. Shuffles do not order memory.
  */
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -116,9 +116,9 @@ static inline bool fresh_from_another(const Access *access, const Cell *cell) {
          unordered(access, cell->writer, cell->write_warp_epoch, cell->write_clock);
 }
 
-/** Was it written by a plain store, and not made visible to tensor copies and wgmma? */
+/** Was it written by a plain store or cp.async, and not made visible to tensor copies and wgmma? */
 static inline bool lacks_proxy_fence(const Access *access, const Cell *cell) {
-  return access->use == READS_AS_PROXY && cell->state == STORED &&
+  return access->use == READS_AS_PROXY && cell->state != UPDATED && cell->agent < FIRST_MBARRIER &&
          lab_hopper(access->lab)->proxy_fences[cell->writer / WARP_SIZE] == cell->write_fences;
 }
 
@@ -159,7 +159,9 @@ static void check_write(const Access *access, const Cell *cell) {
     if (cell->state == COPY_UNDER_WAY) {
       report(access, not_waited(cell), cell->write_pc, cell->writer);
     } else if (fresh_from_another(access, cell)) {
-      report(access, LAB_RACE_WRITE_WRITE, cell->write_pc, cell->writer);
+      const LabKind kind =
+          cell->agent >= FIRST_MBARRIER ? LAB_TENSOR_NOT_WAITED : LAB_RACE_WRITE_WRITE;
+      report(access, kind, cell->write_pc, cell->writer);
     }
   }
   if (cell->read_epoch != access->lab->epoch) return;
@@ -175,16 +177,20 @@ static inline bool is_atomic(Use use) {
   return use == ATOMICALLY || use == EXCHANGES;
 }
 
-static void note_write(const Access *access, Cell *cell) {
+/** When and where the writing access takes place. */
+static void note_time(const Access *access, Cell *cell) {
   cell->write_pc = access->pc;
   cell->write_epoch = access->lab->epoch;
   cell->write_warp_epoch = access->warp_epoch;
   cell->write_clock = access->clock;
   cell->agent = (uint8_t)access->agent;
+  const LabHopper *hopper = access->lab->hopper;
+  cell->write_fences = hopper == NULL ? 0 : hopper->proxy_fences[access->thread / WARP_SIZE];
+}
+
+static void note_write(const Access *access, Cell *cell) {
+  note_time(access, cell);
   cell->writer = (uint16_t)access->thread;
-  if (access->lab->hopper != NULL) {
-    cell->write_fences = access->lab->hopper->proxy_fences[access->thread / WARP_SIZE];
-  }
   cell->state = access->use == COPIES || access->use == TENSOR_COPIES ? COPY_UNDER_WAY
                 : is_atomic(access->use)                              ? UPDATED
                                                                       : STORED;
@@ -322,11 +328,7 @@ void lab_use_shared(LabWorker *lab, uintptr_t address, unsigned size, Use use, i
 
 static void arrive(const Access *access, Cell *cell) {
   if (cell->state != COPY_UNDER_WAY || cell->writer != access->thread) return;
-  cell->write_pc = access->pc;
-  cell->write_epoch = access->lab->epoch;
-  cell->write_warp_epoch = access->warp_epoch;
-  cell->write_clock = access->clock;
-  cell->agent = (uint8_t)access->agent;
+  note_time(access, cell);
   cell->state = COPIED;
 }
 

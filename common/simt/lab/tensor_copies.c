@@ -49,10 +49,7 @@ void lab_tensor_copy_issued(Worker *worker, const TensorCopy *copy) {
   for (unsigned at = 0; at < copy->bytes; at += COPY_BYTES) {
     const uintptr_t address = copy->shared + at;
     lab_check_shared(lab, address, COPY_BYTES, load ? TENSOR_COPIES : READS_AS_PROXY, pc);
-    if (load) continue;
-    AsyncReads *reads = lab_async_reads(lab, address);
-    reads->under_way++;
-    reads->pc = pc;
+    if (!load) lab_begin_async_read(lab, address, pc);
   }
 }
 

@@ -15,6 +15,13 @@ AsyncReads *lab_async_reads(LabWorker *lab, uintptr_t address) {
   return reads;
 }
 
+void lab_begin_async_read(LabWorker *lab, uintptr_t address, uint32_t pc) {
+  AsyncReads *reads = lab_async_reads(lab, address);
+  reads->under_way++;
+  reads->pc = pc;
+  reads->thread = (uint16_t)lab_thread(lab);
+}
+
 /** May a wgmma or a tensor store still read this? */
 static bool may_still_read(const LabWorker *lab, const AsyncReads *reads) {
   if (reads->under_way > 0) return true;
@@ -31,7 +38,7 @@ void lab_check_async_reads(LabWorker *lab, uintptr_t address, unsigned size, uin
   for (uintptr_t at = address / COPY_BYTES * COPY_BYTES; at <= last; at += COPY_BYTES) {
     const AsyncReads *reads = lab_async_reads(lab, at);
     if (!may_still_read(lab, reads)) continue;
-    lab_report_here(lab, LAB_ASYNC_OVER_READ, pc, reads->pc, 0, address);
+    lab_report_here(lab, LAB_ASYNC_OVER_READ, pc, reads->pc, reads->thread, address);
     return;
   }
 }
@@ -54,11 +61,22 @@ void lab_use_local(LabWorker *lab, uintptr_t address, bool is_write, uint32_t pc
   if (is_write) lab->hopper->registers_written[thread / WARP_SIZE] = true;
   if (range->in_flight == 0 || !(lab->checks & LAB_RACES)) return;
   if (!range->accumulators && !is_write) return;
-  RawFinding *finding = lab_count_finding(lab, LAB_WGMMA_REGISTERS, pc, range->pc, 0);
+  RawFinding *finding =
+      lab_count_finding(lab, LAB_WGMMA_REGISTERS, pc, range->pc, (uint64_t)thread);
   if (finding == NULL) return;
   snprintf(finding->where, sizeof finding->where, "%s, element %zu of it",
            range->accumulators ? "an accumulator" : "operand A",
            (size_t)(address - range->begin) / sizeof(uint32_t));
+}
+
+/** A free place, or that of one that is not in flight, or else any. */
+static RegisterRange *new_range(ThreadRegisters *registers) {
+  if (registers->count < RANGES) return &registers->ranges[registers->count++];
+  for (int i = 0; i < RANGES; i++) {
+    registers->oldest = (registers->oldest + 1) % RANGES;
+    if (registers->ranges[registers->oldest].in_flight == 0) break;
+  }
+  return &registers->ranges[registers->oldest];
 }
 
 /** Notes a wgmma that uses these registers of a thread. */
@@ -66,12 +84,10 @@ static void begin_use(LabWorker *lab, int thread, const void *begin, size_t byte
                       bool accumulators, uint32_t pc) {
   ThreadRegisters *registers = &lab->hopper->registers[thread];
   RegisterRange *range = find_range(registers, (uintptr_t)begin);
-  if (range == NULL && registers->count < RANGES) range = &registers->ranges[registers->count++];
-  while (range == NULL) { /* the place of one that is not in use */
-    registers->oldest = (registers->oldest + 1) % RANGES;
-    range = &registers->ranges[registers->oldest];
+  if (range == NULL || range->begin != (uintptr_t)begin) {
+    if (range == NULL) range = new_range(registers);
+    *range = (RegisterRange){.begin = (uintptr_t)begin};
   }
-  if (range->begin != (uintptr_t)begin) *range = (RegisterRange){.begin = (uintptr_t)begin};
   range->end = (uintptr_t)begin + bytes;
   range->pc = pc;
   range->accumulators = accumulators;
@@ -105,10 +121,7 @@ void lab_wgmma_issued(Worker *worker, const Wgmma *wgmma, bool first_warp) {
   const int count = simt_wgmma_chunks(wgmma, chunks);
   for (int i = 0; i < count; i++) {
     lab_check_shared(lab, chunks[i], COPY_BYTES, READS_AS_PROXY, pc);
-    if (!first_warp) continue;
-    AsyncReads *reads = lab_async_reads(lab, chunks[i]);
-    reads->under_way++;
-    reads->pc = pc;
+    if (first_warp) lab_begin_async_read(lab, chunks[i], pc);
   }
   for (int lane = warp * WARP_SIZE; lane < (warp + 1) * WARP_SIZE; lane++) {
     const int in_group = lane % GROUP_THREADS;

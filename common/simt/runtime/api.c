@@ -6,7 +6,9 @@
 
 #include "kernels.h"
 
-enum { COMPUTE_MAJOR = 9, COMPUTE_MINOR = 0, REGISTERS = 65536 };
+/* Few multiprocessors, so that small problems let the blocks of persistent kernels go on to a second
+ * tile; not the number of OS threads, so that counts do not depend on it. */
+enum { COMPUTE_MAJOR = 9, COMPUTE_MINOR = 0, REGISTERS = 65536, MULTIPROCESSORS = 4 };
 
 /** After a kernel has failed, calls do nothing, and simt_result() returns the kernel's error. */
 static bool failed_before(void) {
@@ -49,7 +51,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp *properties, int device) {
       .totalConstMem = 64 << 10,
       .major = COMPUTE_MAJOR,
       .minor = COMPUTE_MINOR,
-      .multiProcessorCount = settings->workers,
+      .multiProcessorCount = MULTIPROCESSORS,
       .maxThreadsPerMultiProcessor = THREADS_PER_MULTIPROCESSOR,
       .sharedMemPerMultiprocessor = settings->shared_bytes + RESERVED_SHARED_BYTES,
       .regsPerMultiprocessor = REGISTERS,

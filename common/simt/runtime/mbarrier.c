@@ -239,7 +239,10 @@ void simt_describe_awaited(const Worker *worker, const Wait *wait, char *text, s
       snprintf(text, text_size, "a wgmma that not all warps of its warpgroup have issued");
       break;
     case REGISTERS_TO_BE_FREE:
-      snprintf(text, text_size, "setmaxnreg.inc %u: %u registers per thread are free", wait->number,
+      snprintf(text, text_size,
+               "setmaxnreg.inc %u of warps with %u registers per thread: %u more are free for one "
+               "of them",
+               wait->number, hopper->registers[(wait - worker->waits) / WARP_SIZE],
                hopper->free_registers);
       break;
   }

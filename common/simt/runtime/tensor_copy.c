@@ -246,7 +246,9 @@ bool simt_land_tensor_load(Worker *worker) {
 
 void simt_refuse_end_of_loads(Worker *worker) {
   if (worker->hopper == NULL || worker->hopper->loads.count == 0) return;
-  simt_complain(worker->hopper->loads.list[0].call_site,
+  const TensorCopy *copy = &worker->hopper->loads.list[0];
+  worker->running = copy->thread; /* that the report names */
+  simt_complain(copy->call_site,
                 "the block ends while a tensor copy to its shared memory is in flight");
 }
 

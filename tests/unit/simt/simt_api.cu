@@ -14,7 +14,7 @@ static void the_device_says_what_it_is(void **) {
   assert_contains(properties.name, ", 3 threads)");
   assert_int_equal(properties.sharedMemPerBlockOptin, 227 << 10);
   assert_int_equal(cudaDeviceGetAttribute(&value, cudaDevAttrMultiProcessorCount, 0), cudaSuccess);
-  assert_int_equal(value, 3);
+  assert_int_equal(value, 4);
   assert_int_equal(cudaDeviceGetAttribute(&value, (cudaDeviceAttr)9999, 0), cudaErrorInvalidValue);
   assert_int_equal(cudaSetDevice(0), cudaSuccess);
   assert_int_equal(cudaSetDevice(1), cudaErrorInvalidDevice);

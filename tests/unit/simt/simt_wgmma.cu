@@ -1,0 +1,358 @@
+/** @file Tests of wgmma on the CPU backend: layouts, products, waits, and which mistakes are
+ * reported.
+ */
+#include <cmath>
+
+#include "../tests/unit/simt/hopper_testing.h"
+
+static const char *const FILE_NAME = __FILE__;
+static Capture capture;
+
+extern __shared__ __align__(1024) unsigned char smem[];
+
+enum { ROWS = 64, DEPTH = 64, STEPS = DEPTH / 16, MOST_COLUMNS = 256, MOST_SHARED = 48 << 10 };
+
+/* --- Layouts -------------------------------------------------------------------------------- */
+
+/** A matrix of so many rows, along M or N, and DEPTH columns, along K, in shared memory. */
+struct Layout {
+  int rows, start; /* in bytes */
+  int span;        /* bytes that are swizzled; 16: no swizzle */
+  bool transposed; /* MN-major: the elements of a column are adjacent */
+
+  __host__ int panel() const { /* span / 2 elements side by side, and all of the other direction */
+    return (transposed ? DEPTH : rows) * span;
+  }
+  __host__ int bytes() const {
+    return span == 16 ? rows / 8 * (DEPTH * 16 + 16)
+                      : ((transposed ? rows : DEPTH) * 2 + span - 1) / span * panel();
+  }
+  __host__ int place(int row, int k) const {
+    const int along = transposed ? row : k, across = transposed ? k : row;
+    if (span == 16) { /* matrices of 8 x 8 elements, those of 8 rows together, padded by 16 bytes */
+      return start + row / 8 * (DEPTH * 16 + 16) + k / 8 * 128 + across % 8 * 16 + along % 8 * 2;
+    }
+    const int chunk = along % (span / 2) / 8, line = across * span / 128;
+    return start + along / (span / 2) * panel() + across * span +
+           (chunk ^ line % (span / 16)) * 16 + along % 8 * 2;
+  }
+  /** Of columns 16 step to 16 step + 15. */
+  __host__ uint64_t descriptor(int step) const {
+    int first = start + step * 256, leading = 128, stride = DEPTH * 16 + 16;
+    if (span > 16) {
+      first =
+          start + (transposed ? 16 * step * span : 32 * step / span * panel() + 32 * step % span);
+      leading = transposed ? panel() : 16; /* the latter is not used */
+      stride = 8 * span;
+    }
+    const uint64_t swizzle = span == 128 ? 1 : span == 64 ? 2 : span == 32 ? 3 : 0;
+    return (uint64_t)first >> 4 | (uint64_t)(leading >> 4) << 16 | (uint64_t)(stride >> 4) << 32 |
+           swizzle << 62;
+  }
+};
+
+/* --- Products ------------------------------------------------------------------------------- */
+
+struct Product {
+  int n, bytes; /* columns; of the image of shared memory */
+  bool from_registers, transpose_a, transpose_b, accumulate;
+  SimtElement element;
+  uint64_t a[STEPS], b[STEPS]; /* descriptors */
+};
+
+/** The 2 elements from (row, k) on. */
+__device__ uint32_t pair_of(const uint16_t *matrix, int row, int k) {
+  return matrix[row * DEPTH + k] | (uint32_t)matrix[row * DEPTH + k + 1] << 16;
+}
+
+/** D, from D(row, column) = row - column on, by a chain of instructions, each a group. `numbers`
+ * counts accumulators that were no NaN before the last wait. */
+__global__ void multiply(Product p, const uint4 *image, const uint16_t *a_matrix, float *out,
+                         int *numbers) {
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, row = 16 * warp + lane / 4;
+  for (int i = threadIdx.x; i < p.bytes / 16; i += blockDim.x) ((uint4 *)smem)[i] = image[i];
+  uint32_t a[STEPS][4];
+  for (int step = 0; step < STEPS; step++) {
+    for (int i = 0; i < 4; i++) {
+      a[step][i] = pair_of(a_matrix, row + i % 2 * 8, 16 * step + i / 2 * 8 + lane % 4 * 2);
+    }
+  }
+  float d[MOST_COLUMNS / 2];
+  for (int i = 0; i < p.n / 2; i++) {
+    d[i] = (float)(row + i / 2 % 2 * 8 - (i / 4 * 8 + lane % 4 * 2 + i % 2));
+  }
+  fence_proxy_async();
+  __syncthreads();
+  wgmma_fence();
+  for (int step = 0; step < STEPS; step++) {
+    const SimtWgmma operands = {d,
+                                p.from_registers ? a[step] : nullptr,
+                                p.a[step],
+                                p.b[step],
+                                p.n,
+                                step > 0 || p.accumulate,
+                                p.transpose_a,
+                                p.transpose_b,
+                                p.element};
+    simt_wgmma(&operands);
+    wgmma_commit();
+  }
+  wgmma_wait<1>(); /* the last instruction has the same accumulators */
+  for (int i = 0; i < p.n / 2; i++) {
+    if (!std::isnan(d[i])) atomicAdd(numbers, 1);
+  }
+  wgmma_wait<0>();
+  for (int i = 0; i < p.n / 2; i++) {
+    const int column = i / 4 * 8 + lane % 4 * 2 + i % 2;
+    out[(row + i / 2 % 2 * 8) * MOST_COLUMNS + column] = d[i];
+  }
+}
+
+static int value(int row, int k, int factor) {
+  return (row * factor + k * 5 + row / 8 * k) % 7 - 3;
+}
+
+static uint16_t bits_of(int number, SimtElement element) {
+  uint16_t bits;
+  const __half half = __float2half((float)number);
+  const __nv_bfloat16 bf16 = __float2bfloat16((float)number);
+  memcpy(&bits, element == SIMT_FP16 ? (const void *)&half : &bf16, 2);
+  return bits;
+}
+
+static void expect_product(int n, int span_a, int span_b, int options) {
+  static unsigned char image[MOST_SHARED];
+  static uint16_t a_matrix[ROWS * DEPTH];
+  static float out[ROWS * MOST_COLUMNS];
+  Product p = {
+      n, 0, (options & 1) != 0, (options & 2) != 0, (options & 4) != 0, (options & 8) != 0};
+  p.element = options & 16 ? SIMT_FP16 : SIMT_BF16;
+  const Layout a = {ROWS, 0, span_a, p.transpose_a};
+  const Layout b = {n, (a.bytes() + 1023) / 1024 * 1024, span_b, p.transpose_b};
+  p.bytes = b.start + b.bytes();
+  assert_true(p.bytes <= MOST_SHARED);
+  for (int k = 0; k < DEPTH; k++) {
+    for (int row = 0; row < ROWS; row++) {
+      const uint16_t bits = a_matrix[row * DEPTH + k] = bits_of(value(row, k, 3), p.element);
+      memcpy(&image[a.place(row, k)], &bits, 2);
+    }
+    for (int row = 0; row < n; row++) {
+      const uint16_t bits = bits_of(value(row, k, 5), p.element);
+      memcpy(&image[b.place(row, k)], &bits, 2);
+    }
+  }
+  for (int step = 0; step < STEPS; step++) {
+    p.a[step] = p.from_registers ? 0 : a.descriptor(step);
+    p.b[step] = b.descriptor(step);
+  }
+  uint4 *device_image = device_zeros<uint4>(MOST_SHARED / 16);
+  uint16_t *device_a = device_zeros<uint16_t>(ROWS * DEPTH);
+  float *device_out = device_zeros<float>(ROWS * MOST_COLUMNS);
+  int *device_numbers = device_zeros<int>(1), numbers[1];
+  cudaMemcpy(device_image, image, sizeof image, cudaMemcpyHostToDevice);
+  cudaMemcpy(device_a, a_matrix, sizeof a_matrix, cudaMemcpyHostToDevice);
+  multiply<<<1, 128, p.bytes>>>(p, device_image, device_a, device_out, device_numbers);
+  fetch(out, device_out);
+  fetch(numbers, device_numbers);
+  assert_int_equal(numbers[0], 0);
+  for (int row = 0; row < ROWS; row++) {
+    for (int column = 0; column < n; column++) {
+      int sum = p.accumulate ? row - column : 0;
+      for (int k = 0; k < DEPTH; k++) sum += value(row, k, 3) * value(column, k, 5);
+      if (out[row * MOST_COLUMNS + column] != sum)
+        printf("n %d spans %d %d options %d: %d %d: %g %d\n", n, span_a, span_b, options, row,
+               column, out[row * MOST_COLUMNS + column], sum),
+            row = column = 999;
+    }
+  }
+  reset_device(nullptr);
+}
+
+static void products_of_all_widths(void **) {
+  for (int n = 8; n <= 256; n += 8) expect_product(n, 128 >> n / 8 % 4, 128 >> n / 32 % 4, n / 8);
+}
+
+static void products_of_all_layouts(void **) {
+  for (int options = 0; options < 32; options++) {
+    for (int span = 16; span <= 128; span *= 2) expect_product(72, span, 2048 / span, options);
+  }
+}
+
+/* --- Waits ---------------------------------------------------------------------------------- */
+
+enum { B_START = 2048, SMALL_SHARED = B_START + 512 };
+
+/** A matrix of 16 columns without swizzle, as 8 x 8 elements one after the other. */
+static __host__ __device__ uint64_t small_descriptor(int start) {
+  return (uint64_t)start >> 4 | (uint64_t)(128 >> 4) << 16 | (uint64_t)(256 >> 4) << 32;
+}
+
+__device__ void fill(int begin, int end, float number) {
+  __syncthreads();
+  for (int i = begin / 2 + threadIdx.x; i < end / 2; i += blockDim.x) ((__half *)smem)[i] = number;
+  fence_proxy_async();
+  __syncthreads();
+}
+
+/** Products of ones, while B changes. */
+__global__ void wait_for_groups(float *out) {
+  const uint64_t a = small_descriptor(0), b = small_descriptor(B_START);
+  float first[1][4], second[1][4];
+  fill(0, SMALL_SHARED, 1);
+  wgmma_fence();
+  wgmma<__half, false>(first, a, b, false);
+  wgmma_commit();
+  wgmma<__half, false>(second, a, b, false);
+  wgmma_commit();
+  wgmma_wait<1>();
+  out[threadIdx.x] = first[0][3];
+  out[128 + threadIdx.x] = second[0][0];
+  fill(B_START, SMALL_SHARED, 2); /* which the instruction may read: it is in flight */
+  wgmma_wait<0>();
+  out[256 + threadIdx.x] = second[0][0];
+  wgmma_fence();
+  wgmma<__half, false>(second, a, b, true);
+  wgmma_wait<0>(); /* legal, and does not cover it */
+  out[384 + threadIdx.x] = second[0][0];
+  wgmma_commit();
+  wgmma_wait<0>();
+  out[512 + threadIdx.x] = second[0][0];
+}
+
+static void a_wait_covers_the_groups_committed_before_it(void **) {
+  static float out[640];
+  float *device = device_zeros<float>(640);
+  wait_for_groups<<<1, 128, SMALL_SHARED>>>(device);
+  fetch(out, device);
+  for (int i = 0; i < 128; i++) {
+    assert_float_equal(out[i], 16, 0);
+    assert_true(std::isnan(out[128 + i]));
+    assert_float_equal(out[256 + i], 32, 0);
+    assert_true(std::isnan(out[384 + i]));
+    assert_float_equal(out[512 + i], 64, 0);
+  }
+}
+
+/** Each of two warpgroups has its own instructions in flight. */
+__global__ void multiply_in_two_groups(float *out) {
+  const int group = threadIdx.x / 128;
+  fill(0, SMALL_SHARED, 1);
+  float d[] = {1, 1, 1, 1};
+  wgmma_fence();
+  for (int i = 0; i <= 2 * group; i++) {
+    const SimtWgmma operands = {
+        d,     nullptr,  small_descriptor(0), small_descriptor(B_START), 8, true, false,
+        false, SIMT_FP16};
+    simt_wgmma(&operands);
+  }
+  wgmma_commit();
+  wgmma_wait<0>();
+  out[threadIdx.x] = d[0];
+}
+
+static void warpgroups_do_not_wait_for_each_other(void **) {
+  float out[256], *device = device_zeros<float>(256);
+  multiply_in_two_groups<<<1, 256, SMALL_SHARED>>>(device);
+  fetch(out, device);
+  for (int i = 0; i < 256; i++) assert_float_equal(out[i], i < 128 ? 17 : 49, 0);
+}
+
+/* --- Mistakes ------------------------------------------------------------------------------- */
+
+typedef enum Mistake { NONE, OTHER_WARP, OTHER_LANE, ABSENT_WARP, ABSENT_LANE, NO_WAIT } Mistake;
+
+__global__ void issue(SimtWgmma operands, Mistake mistake) {
+  float d[4];
+  operands.d = d;
+  if (mistake == OTHER_WARP && threadIdx.x / 32 == 2) operands.accumulate = true;
+  if (mistake == OTHER_LANE && threadIdx.x == 37) operands.b_descriptor += 16;
+  if (mistake == ABSENT_WARP && threadIdx.x >= 96) return;
+  if (mistake == ABSENT_LANE && threadIdx.x == 37) return;
+  wgmma_fence();
+  simt_wgmma(&operands);
+  wgmma_commit();
+  if (mistake == NO_WAIT) return;
+  wgmma_wait<0>();
+}
+enum { ISSUE_LINE = __LINE__ - 5, WAIT_LINE = __LINE__ - 2, FENCE_LINE = ISSUE_LINE - 1 };
+
+static void expect_mistake(const SimtWgmma &operands, Mistake mistake, const char *what,
+                           int threads = 128, int line = ISSUE_LINE) {
+  begin_capture(&capture);
+  issue<<<1, threads, SMALL_SHARED>>>(operands, mistake);
+  assert_names_line(expect_report(&capture, what), FILE_NAME, line);
+}
+
+static void mistakes_are_reported_where_they_are_made(void **) {
+  SimtWgmma right = {};
+  right.a_descriptor = small_descriptor(0);
+  right.b_descriptor = small_descriptor(B_START);
+  right.n = 8;
+  issue<<<1, 128, SMALL_SHARED>>>(right, NONE);
+  assert_int_equal(cudaDeviceSynchronize(), cudaSuccess);
+  expect_mistake(right, NONE, "wgmma in a warpgroup without four warps", 96);
+  expect_mistake(right, OTHER_WARP, "warps of a warpgroup issue different wgmma");
+  expect_mistake(right, OTHER_LANE, "lanes of a warp issue different wgmma");
+  expect_mistake(right, ABSENT_LANE, "an mma, wgmma or ldmatrix without all lanes of its warp", 128,
+                 FENCE_LINE);
+  expect_mistake(right, NO_WAIT, "a warp exits while its wgmma is in flight");
+  expect_mistake(right, ABSENT_WARP,
+                 "threads 0-95 wait for a wgmma that not all warps of its warpgroup have issued\n",
+                 128, WAIT_LINE);
+  assert_contains(capture.text, "simt: DEADLOCK in issue, launch ");
+  right.n = 12;
+  expect_mistake(right, NONE, "wgmma of 12 columns: must be a multiple of 8 up to 256");
+  right.n = 264;
+  expect_mistake(right, NONE, "wgmma of 264 columns: must be a multiple of 8 up to 256");
+}
+
+/** Adds to the descriptor of A or B; both have 64 rows. */
+static void expect_refused(char operand, uint64_t added, bool transposed, const char *why) {
+  SimtWgmma operands = {};
+  uint64_t *changed = operand == 'A' ? &operands.a_descriptor : &operands.b_descriptor;
+  operands.a_descriptor = operands.b_descriptor = small_descriptor(0);
+  operands.n = 64;
+  operands.transpose_a = operands.transpose_b = transposed;
+  *changed += added;
+  char what[128];
+  snprintf(what, sizeof what, "wgmma: the descriptor of %c, 0x%016llx, %s in issue", operand,
+           (unsigned long long)*changed, why);
+  expect_mistake(operands, NONE, what);
+}
+
+static void wrong_descriptors_are_refused(void **) {
+  const auto bit = [](int i) { return UINT64_C(1) << i; };
+  for (int i : {14, 15, 30, 31, 46, 47, 48, 52, 61}) {
+    expect_refused(i % 2 ? 'A' : 'B', bit(i), false, "sets reserved bits");
+  }
+  for (int i : {49, 51}) {
+    expect_refused('A', bit(i), false, "has a base offset, which is not simulated");
+  }
+  const char *inside = "does not start in the first row of a swizzled pattern";
+  const uint64_t pattern_128 = (uint64_t)(1024 - 256) << (32 - 4); /* to the right stride */
+  const uint64_t swizzle_128 = bit(62) + pattern_128, swizzle_32 = bit(62) | bit(63);
+  expect_refused('A', swizzle_128 + 8, false, inside);
+  expect_refused('B', swizzle_128 + 7, false, inside); /* columns of two rows */
+  expect_refused('B', swizzle_32 + 1, false, inside);
+  expect_refused('A', swizzle_128 + 2, true, inside);
+  const char *stride = "has a stride that is not a multiple of the swizzled pattern";
+  expect_refused('B', bit(62), false, stride);
+  expect_refused('A', -((uint64_t)(256 >> 4) << 32), false, "has a stride offset of 0");
+  const char *outside = "leads outside of the dynamic shared memory";
+  expect_refused('A', (SMALL_SHARED - 2048 + 16) >> 4, false, outside);
+  expect_refused('B', bit(32 + 13), true, outside);
+}
+
+#define TEST(name) cmocka_unit_test_setup(name, reset_device)
+
+int main() {
+  const CMUnitTest tests[] = {
+      TEST(products_of_all_widths),
+      TEST(products_of_all_layouts),
+      TEST(a_wait_covers_the_groups_committed_before_it),
+      TEST(warpgroups_do_not_wait_for_each_other),
+      TEST(mistakes_are_reported_where_they_are_made),
+      TEST(wrong_descriptors_are_refused),
+  };
+  return run_in_all_settings("wgmma", tests);
+}
