@@ -46,6 +46,8 @@ __device__ __forceinline__ void mbarrier_init(uint64_t *barrier, int arrivals) {
 __device__ __forceinline__ void fence_mbarrier_init() {
 #ifdef __CUDACC__
   HOPPER_ASM("fence.mbarrier_init.release.cluster;" ::: "memory");
+#else
+  simt_fence_mbarrier_init();
 #endif
 }
 

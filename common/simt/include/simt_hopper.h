@@ -23,6 +23,9 @@ extern "C" {
  * arrivals. */
 void simt_mbarrier_init(void *barrier, unsigned arrivals);
 
+/** Tensor copies see the barriers that this thread has initialised. */
+void simt_fence_mbarrier_init(void);
+
 /** One arrival, after adding `bytes` to what the phase expects of tensor copies. */
 void simt_mbarrier_arrive(void *barrier, unsigned bytes);
 

@@ -84,6 +84,15 @@ static Meeting *meeting_at(LabWorker *lab, int barrier) {
   return meeting;
 }
 
+/** Its initialisation counts as a write, each use as a read, which must be ordered behind it. */
+void lab_mbarrier_used(Worker *worker, const void *barrier, bool initialises,
+                       const void *call_site) {
+  (void)worker;
+  if (lab_worker == NULL) return;
+  lab_check_shared(lab_worker, (uintptr_t)barrier, sizeof(uint64_t), initialises ? WRITES : READS,
+                   lab_pc(call_site));
+}
+
 void lab_mbarrier_arrived(Worker *worker, int barrier) {
   if (lab_worker == NULL) return;
   Meeting *meeting = meeting_at(lab_worker, barrier);

@@ -436,6 +436,8 @@ bool lab_has_seen(const LabWorker *lab, int agent, uint32_t clock);
 uint32_t lab_clock(const LabWorker *lab, int warp);
 /** At a __syncthreads(), every warp sees what any warp has seen. */
 void lab_meet_all(LabWorker *lab);
+void lab_mbarrier_used(Worker *worker, const void *barrier, bool initialises,
+                       const void *call_site);
 void lab_mbarrier_arrived(Worker *worker, int barrier);
 void lab_mbarrier_passed(Worker *worker, int barrier);
 void lab_named_barrier_arrived(Worker *worker, unsigned id);

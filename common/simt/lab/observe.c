@@ -298,6 +298,7 @@ static const Observer observer = {
     .ldmatrix = ldmatrix,
     .copy_issued = copy_issued,
     .copy_arrived = copy_arrived,
+    .mbarrier_used = lab_mbarrier_used,
     .mbarrier_arrived = lab_mbarrier_arrived,
     .mbarrier_passed = lab_mbarrier_passed,
     .named_barrier_arrived = lab_named_barrier_arrived,

@@ -6,8 +6,8 @@
 
 #include "kernels.h"
 
-/* Few multiprocessors, so that small problems let the blocks of persistent kernels go on to a second
- * tile; not the number of OS threads, so that counts do not depend on it. */
+/* Few multiprocessors, so that small problems let the blocks of persistent kernels go on to a
+ * second tile; not the number of OS threads, so that counts do not depend on it. */
 enum { COMPUTE_MAJOR = 9, COMPUTE_MINOR = 0, REGISTERS = 65536, MULTIPROCESSORS = 4 };
 
 /** After a kernel has failed, calls do nothing, and simt_result() returns the kernel's error. */

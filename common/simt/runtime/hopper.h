@@ -25,10 +25,12 @@ enum {
 
 typedef struct Mbarrier {
   uintptr_t address;
-  unsigned arrivals; /* that end a phase */
-  unsigned phase;    /* the current one; its parity is the lowest bit */
-  unsigned pending;  /* arrivals that it lacks */
-  int64_t bytes;     /* of tensor copies that it lacks; negative: more came than were expected */
+  unsigned arrivals;  /* that end a phase */
+  unsigned phase;     /* the current one; its parity is the lowest bit */
+  int initialised_by; /* this thread */
+  bool fenced;        /* tensor copies see it: fence.mbarrier_init */
+  unsigned pending;   /* arrivals that it lacks */
+  int64_t bytes;      /* of tensor copies that it lacks; negative: more came than were expected */
 } Mbarrier;
 
 typedef struct NamedBarrier {

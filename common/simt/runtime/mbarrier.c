@@ -89,15 +89,27 @@ void simt_mbarrier_init(void *address, unsigned arrivals) {
     simt_complain(call_site, "an mbarrier outside of dynamic shared memory");
   }
   if (arrivals == 0) simt_complain(call_site, "an mbarrier of 0 arrivals");
-  int i = 0;
-  while (i < hopper->mbarrier_count && hopper->mbarriers[i].address != (uintptr_t)address) i++;
-  if (i == MAX_MBARRIERS) {
+  for (int i = 0; i < hopper->mbarrier_count; i++) {
+    if (hopper->mbarriers[i].address != (uintptr_t)address) continue;
+    simt_complain(call_site, "an mbarrier is initialised again");
+  }
+  if (hopper->mbarrier_count == MAX_MBARRIERS) {
     simt_complain(call_site, "more than the %d mbarriers that are simulated", MAX_MBARRIERS);
   }
-  if (i == hopper->mbarrier_count) hopper->mbarrier_count++;
-  hopper->mbarriers[i] =
-      (Mbarrier){.address = (uintptr_t)address, .arrivals = arrivals, .pending = arrivals};
+  if (simt_observer != NULL) simt_observer->mbarrier_used(worker, address, true, call_site);
+  hopper->mbarriers[hopper->mbarrier_count++] = (Mbarrier){.address = (uintptr_t)address,
+                                                           .arrivals = arrivals,
+                                                           .pending = arrivals,
+                                                           .initialised_by = worker->running};
   memset(address, 0, 8);
+}
+
+void simt_fence_mbarrier_init(void) {
+  Worker *worker = simt_worker;
+  Hopper *hopper = simt_hopper(worker);
+  for (int i = 0; i < hopper->mbarrier_count; i++) {
+    if (hopper->mbarriers[i].initialised_by == worker->running) hopper->mbarriers[i].fenced = true;
+  }
 }
 
 int simt_find_mbarrier(Worker *worker, const void *barrier, const void *call_site) {
@@ -126,7 +138,10 @@ void simt_mbarrier_arrive(void *address, unsigned bytes) {
     simt_complain(call_site, "more than the %u arrivals of a phase at the mbarrier at shared + %u",
                   barrier->arrivals, offset_of(barrier));
   }
-  if (simt_observer != NULL) simt_observer->mbarrier_arrived(worker, i);
+  if (simt_observer != NULL) {
+    simt_observer->mbarrier_used(worker, address, false, call_site);
+    simt_observer->mbarrier_arrived(worker, i);
+  }
   barrier->bytes += bytes;
   barrier->pending--;
   end_phase_if_complete(worker, i);
@@ -142,6 +157,7 @@ void simt_mbarrier_wait(void *address, unsigned parity) {
   const void *call_site = __builtin_return_address(0);
   const int i = simt_find_mbarrier(worker, address, call_site);
   const Mbarrier *barrier = &worker->hopper->mbarriers[i];
+  if (simt_observer != NULL) simt_observer->mbarrier_used(worker, address, false, call_site);
   while ((barrier->phase & 1) == (parity & 1)) simt_park(AN_MBARRIER, (unsigned)i, call_site);
   if (simt_observer != NULL) simt_observer->mbarrier_passed(worker, i);
 }

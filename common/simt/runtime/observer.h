@@ -41,6 +41,9 @@ typedef struct Observer {
   void (*ldmatrix)(Worker *worker, const void *const *rows, int matrices); /* before it reads */
   void (*copy_issued)(Worker *worker, const AsyncCopy *copy);
   void (*copy_arrived)(Worker *worker, const AsyncCopy *copy);
+  /** Before it is initialised, or used by an arrival or a wait. */
+  void (*mbarrier_used)(Worker *worker, const void *barrier, bool initialises,
+                        const void *call_site);
   /* By the number of the barrier; arrivals before they count, passes after the wait. */
   void (*mbarrier_arrived)(Worker *worker, int barrier);
   void (*mbarrier_passed)(Worker *worker, int barrier);

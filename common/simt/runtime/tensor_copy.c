@@ -223,6 +223,9 @@ void simt_tensor_load(void *shared, const CUtensorMap *map, void *barrier, const
   const void *call_site = __builtin_return_address(0);
   TensorCopy copy = make_copy(worker, map, shared, coordinates, call_site);
   copy.barrier = simt_find_mbarrier(worker, barrier, call_site);
+  if (!simt_hopper(worker)->mbarriers[copy.barrier].fenced) {
+    simt_complain(call_site, "a tensor copy for an mbarrier without fence.mbarrier_init");
+  }
   touch_box(worker, &copy);
   if (simt_observer != NULL) simt_observer->tensor_copy_issued(worker, &copy);
   memset(shared, 0xff, copy.bytes);

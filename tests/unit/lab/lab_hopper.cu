@@ -119,7 +119,7 @@ static void barriers_order_the_lanes_that_arrive(void **) {
 template <int PHASE>
 __global__ void wait_for_phase(int *out, int *flag) {
   uint64_t *barrier = (uint64_t *)(smem + BARRIERS);
-  if (threadIdx.x == 0) mbarrier_init(barrier, 2);
+  if (threadIdx.x == 0) mbarrier_init(barrier, 2), fence_mbarrier_init();
   __syncthreads();
   if (threadIdx.x == 0) {
     mbarrier_arrive(barrier), mbarrier_arrive(barrier);
@@ -147,7 +147,7 @@ static void an_arrival_counts_for_its_phase(void **) {
 template <bool ORDERED>
 __global__ void load_over_read(const __grid_constant__ CUtensorMap map, int *out, int *flag) {
   uint64_t *full = (uint64_t *)(smem + BARRIERS), *empty = full + 1;
-  if (threadIdx.x == 0) mbarrier_init(full, 1), mbarrier_init(empty, 1);
+  if (threadIdx.x == 0) mbarrier_init(full, 1), mbarrier_init(empty, 1), fence_mbarrier_init();
   ((int *)smem)[threadIdx.x] = 1;
   __syncthreads();
   if (threadIdx.x == 40) {
@@ -300,6 +300,24 @@ static void a_wait_covers_older_groups_only(void **) {
   assert_finds_nothing();
   sum_many<1><<<1, 128, SHARED>>>(named<float>("out", 1));
   expect_finding(LAB_WGMMA_REGISTERS, SUM_READ, SUM_MULTIPLY, "an accumulator, element 3 of it\n");
+}
+
+/** Without a barrier after the initialisation, which the other warp may overtake. */
+__global__ void use_before_it_is_visible(int *flag) {
+  uint64_t *barrier = (uint64_t *)(smem + BARRIERS);
+  if (threadIdx.x == 0) {
+    mbarrier_init(barrier, 1);
+    raise_flag(flag);
+  } else if (threadIdx.x == 32) {
+    await_flag(flag);
+    mbarrier_arrive(barrier);
+  }
+}
+enum { EARLY_USE = __LINE__ - 3, INITIALISED = EARLY_USE - 4 };
+
+static void initialisation_must_be_visible(void **) {
+  use_before_it_is_visible<<<1, 64, SHARED>>>(named_zeros<int>("flag", 1));
+  expect_finding(LAB_RACE_WRITE_READ, EARLY_USE, INITIALISED, "thread 32");
 }
 
 /** A warp outside of the warpgroup writes to B after the warpgroup has waited. */
@@ -480,6 +498,7 @@ int main() {
       LAB_TEST(a_store_reads_until_its_wait),
       LAB_TEST(a_wgmma_uses_its_operands_until_its_wait),
       LAB_TEST(a_wait_covers_older_groups_only),
+      LAB_TEST(initialisation_must_be_visible),
       LAB_TEST(other_warps_know_of_a_wait_by_a_barrier),
       LAB_TEST(a_ring_of_tiles_has_no_findings),
       LAB_TEST(a_stage_that_is_released_too_early_is_found),

@@ -75,7 +75,7 @@ static void barriers_order_two_warps(void **) {
 /** Two loads of 1024 bytes; threads 0 and 32 expect `first` and `second`, negative: no arrival. */
 __global__ void expect_bytes(const __grid_constant__ CUtensorMap map, int first, int second) {
   uint64_t *full = (uint64_t *)(smem + BARRIERS);
-  if (threadIdx.x == 0) mbarrier_init(full, 2);
+  if (threadIdx.x == 0) mbarrier_init(full, 2), fence_mbarrier_init();
   __syncthreads();
   const int bytes = threadIdx.x == 0 ? first : second;
   if (threadIdx.x % 32 == 0) {
@@ -128,7 +128,7 @@ __global__ void load_box(const __grid_constant__ CUtensorMap map, Coordinates at
                          unsigned char *early, unsigned char *late) {
   uint64_t *full = (uint64_t *)(smem + BARRIERS);
   for (int i = threadIdx.x; i < bytes; i += blockDim.x) smem[i] = 1;
-  if (threadIdx.x == 0) mbarrier_init(full, 1);
+  if (threadIdx.x == 0) mbarrier_init(full, 1), fence_mbarrier_init();
   __syncthreads();
   if (threadIdx.x == 0) {
     mbarrier_arrive_expect(full, bytes);
@@ -288,6 +288,7 @@ __global__ void misuse(const __grid_constant__ CUtensorMap map,
   const CUtensorMap none = {};
   if (threadIdx.x != 7) return;
   mbarrier_init(barrier, 1);
+  if (mistake != 18) fence_mbarrier_init();
   if (mistake == 0) mbarrier_init(other, 0);
   if (mistake == 1) mbarrier_init((uint64_t *)(smem + SHARED), 1);
   if (mistake == 2) mbarrier_init((uint64_t *)(smem + 4), 1);
@@ -306,8 +307,10 @@ __global__ void misuse(const __grid_constant__ CUtensorMap map,
   if (mistake == 15) named_barrier_arrive<32>(16);
   if (mistake == 16) named_barrier_sync<48>(1);
   if (mistake == 17) named_barrier_arrive<64>(1), named_barrier_sync<96>(1);
+  if (mistake == 18) tensor_load(smem + 1024, map, barrier, 0, 0, 0, 0);
+  if (mistake == 19) mbarrier_init(barrier, 1);
 }
-enum { MISUSE_LINE = __LINE__ - 19 };
+enum { MISUSE_LINE = __LINE__ - 21 };
 
 static void mistakes_are_reported_where_they_are_made(void **) {
   static const struct {
@@ -333,6 +336,8 @@ static void mistakes_are_reported_where_they_are_made(void **) {
       {"barrier 16: named barriers are 1 to 15"},
       {"barrier 1 for 48 threads: must be a multiple of 32"},
       {"barrier 1 for 96 threads, for 64 by those that have arrived"},
+      {"a tensor copy for an mbarrier without fence.mbarrier_init"},
+      {"an mbarrier is initialised again"},
   };
   int line = MISUSE_LINE;
   for (const auto &m : mistakes) {
