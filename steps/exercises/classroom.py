@@ -7,6 +7,7 @@ A student's kernel runs in a process of its own, with limits on time, output and
 only writes O and LSE; the judge, another program, compares them with the reference.
 """
 
+import fcntl
 import json
 import os
 import re
@@ -17,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -41,7 +43,7 @@ STOPPED = "it was stopped"
 FULL, NONE = 1.2, 10  # times the solution's counts or time
 REGION = re.compile(r"^ *// \[\w+\]\n", re.MULTILINE)  # which the pages show
 MAP = re.compile(r" +(Map:|-?\d+,-?\d+ +\||\. right|L only)")  # of the heads, in a failure text
-CONFIGS = re.compile(r"(KernelConfig<\w*> CONFIGS\[\] = \{).*?(\};)", re.DOTALL)
+CONFIGS = re.compile(r"(KernelConfig<[\w, ]*> CONFIGS\[\] = \{).*?(\};)", re.DOTALL)
 
 
 # --- Files -----------------------------------------------------------------------------------------
@@ -85,12 +87,23 @@ def write_if_changed(path: Path, text: str) -> None:
         path.write_text(text)
 
 
+def solution_of(exercise: Exercise) -> str:
+    """Writes the solution; the name is for built(). Exercises with the same solution share it."""
+    text = sources(exercise)[0]
+    name = f"made/solution_{zlib.crc32(text.encode()):08x}"
+    write_if_changed(BUILD / "exercises" / f"{name}.cu", text)
+    return name
+
+
 def built(name: str) -> tuple[Path | None, str]:
     """The program of steps/exercises/NAME.cu or of a file in MADE, or the compiler's first error."""
     program = BUILD / "exercises" / name
-    done = subprocess.run([MAKE, "--no-print-directory", f"BACKEND={BACKEND}",
-                           str(program.relative_to(ROOT))], cwd=ROOT, capture_output=True, text=True,
-                          check=False, env={**os.environ, **OWN_MAKE})
+    program.parent.mkdir(parents=True, exist_ok=True)
+    with open(f"{program}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # tests that run at the same time share solutions
+        done = subprocess.run([MAKE, "--no-print-directory", f"BACKEND={BACKEND}",
+                               str(program.relative_to(ROOT))], cwd=ROOT, capture_output=True,
+                              text=True, check=False, env={**os.environ, **OWN_MAKE})
     said = [line for line in done.stderr.splitlines() if not line.startswith("make")]
     first = next((i for i, line in enumerate(said) if "error" in line), 0)
     return (program if done.returncode == 0 else None), "\n".join(said[first:first + 8])
@@ -128,7 +141,7 @@ def run_limited(command: list[str], setting: str = "") -> tuple[int | None, str]
     """The exit code, None if a limit was reached, and what the program said last."""
     child = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                              stderr=subprocess.STDOUT, preexec_fn=limit, start_new_session=True,
-                             env={**os.environ, "OMP_NUM_THREADS": "2",
+                             env={**os.environ, "OMP_NUM_THREADS": "2", "OMP_WAIT_POLICY": "passive",
                                   **dict(item.split("=") for item in setting.split())})
     os.set_blocking(child.stdout.fileno(), False)
     said, size, end, reason = b"", 0, time.monotonic() + LONGEST_S, ""
@@ -287,8 +300,7 @@ def marks_of(exercise: Exercise, name: str) -> list[Mark]:
         return [Mark("compiles", 0, exercise.points, said)]
     solution = None
     if any(part.counts for part in exercise.parts):
-        write_if_changed(MADE / f"{exercise.name}.solution.cu", sources(exercise)[0])
-        solution, _ = built(f"made/{exercise.name}.solution")
+        solution, _ = built(solution_of(exercise))
     marks: list[Mark] = []
     for part in exercise.parts:
         if marks and STOPPED in marks[-1].why:  # the others would take as long

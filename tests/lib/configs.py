@@ -2,8 +2,9 @@
 
 import re
 
+HOPPER_STEPS = ("step07", "step08", "step09", "step10")  # they need compute capability 9.0
 # One configuration for each head dimension.
-MMA_STEPS = ("step02b", "step02c", "step03", "step04", "step07")
+MMA_STEPS = ("step02b", "step02c", "step03", "step04", *HOPPER_STEPS)
 # The configurations that step_under_test.c calls; "" is that of pairs of warps. The order is the
 # order of selection.
 CALLED = {
@@ -12,7 +13,7 @@ CALLED = {
     "step06": ("64, true", "64, false", "128, true", "128, false", ""),
     "step05": ("64, 2, true", "64, 2, false", "128, 2, true", "128, 2, false"),
 }
-TABLE = re.compile(r"(static constexpr KernelConfig<\w*> CONFIGS\[\] = \{).*?(\};)", re.DOTALL)
+TABLE = re.compile(r"(static constexpr KernelConfig<[\w, ]*> CONFIGS\[\] = \{).*?(\};)", re.DOTALL)
 
 
 def called_configs(step: str) -> str:

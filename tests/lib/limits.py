@@ -4,10 +4,12 @@ The record is a line of --json of a run with --report. A bank conflict of n ways
 take n wavefronts; a sector is 32 bytes.
 """
 
+from tests.lib.configs import HOPPER_STEPS
+
 # 16 bytes per lane. Where 32 lanes access parts of rows (D = 32, 96), two of 8 lanes that are
 # served together may access the same banks.
 CHUNKS = {"step02b": ("shared_store",), "step02c": ("shared_store", "shared_load"),
-          "step07": ("shared_load",)} | dict.fromkeys(
+          **dict.fromkeys(HOPPER_STEPS, ("shared_load",))} | dict.fromkeys(
     ("step03", "step04", "step05"), ("copy_shared", "shared_load"))
 
 
@@ -27,7 +29,7 @@ def most_sectors(step: str, head_dim: int) -> dict[str, int]:
         return {"global_load": 16, "global_store": 8, "copy_global": 0}
     if step == "step06":  # swizzled rows are as aligned as those in global memory
         return {"global_load": 2, "global_store": 16, "copy_global": 16}
-    if step in ("step02c", "step07"):  # 16 bytes per lane; step 07 loads nothing this way
+    if step == "step02c" or step in HOPPER_STEPS:  # 16 bytes per lane; the latter load none so
         return {"global_load": 16, "global_store": 16, "copy_global": 0}
     # cp.async requests each sector of a row twice if the row is 16 bytes off alignment in shared
     # memory. Of the rows that 32 lanes copy this is every second one; at D = 256 the lanes copy one

@@ -23,7 +23,6 @@ QUIET = {"OMP_WAIT_POLICY": "passive"}
 
 # These compute on CUDA cores: they take any head dimension, and pointers to any element.
 SCALAR_STEPS = ("step01", "step02")
-HOPPER_STEPS = ("step07",)  # these need compute capability 9.0
 
 
 def step_names() -> list[str]:

@@ -1,0 +1,126 @@
+/**
+ * @file
+ * What step 07 introduces: tiles that tensor copies write and wgmma reads, and the products of a
+ * warpgroup. From step 09: the softmax apart from the rescale of O. S and O of a warpgroup are 64
+ * rows, 16 for each warp, laid out as in fragments.cuh.
+ */
+#ifndef DEVICE_WGMMA_TILE_CUH
+#define DEVICE_WGMMA_TILE_CUH
+
+#include "device/fragments.cuh"
+#include "device/ptx_hopper.cuh"
+#include "device/tensor_map.cuh"
+
+/**
+ * Describes to wgmma a matrix in shared memory that a tensor copy has written: PANEL columns side
+ * by side in rows of 128 or 64 bytes, swizzled. `start` is its first element. The hardware adds the
+ * swizzle to every address that it computes, so a part of a panel is described by where it starts.
+ *
+ * Bits 0-13: the address; 16-29: bytes to the next panel, where the instruction needs several;
+ * 32-45: bytes to the next 8 rows; 62-63: the swizzle. All are in units of 16 bytes (9.7.15.5.1.2).
+ */
+template <int HEAD_DIM, typename T>
+__device__ __forceinline__ uint64_t wgmma_descriptor(const T *start, int panel_bytes) {
+  constexpr int ROW_BYTES = 2 * PANEL<HEAD_DIM>;
+  constexpr uint64_t SWIZZLE = ROW_BYTES == 128 ? 1 : 2;
+  return (shared_address(start) & 0x3ffff) >> 4 | (uint64_t)(panel_bytes >> 4) << 16 |
+         (uint64_t)(8 * ROW_BYTES >> 4) << 32 | SWIZZLE << 62;
+}
+
+/** Starts S = Q K^T for 64 rows of Q. Of both operands the columns d to d + 15 are described. */
+template <typename T, int HEAD_DIM, int BLOCK_N>
+__device__ __forceinline__ void start_qk(float (&s)[BLOCK_N / 8][4], const T *q_group,
+                                         const T *k_tile) {
+  constexpr int COLUMNS = PANEL<HEAD_DIM>;
+#pragma unroll
+  for (int d = 0; d < HEAD_DIM; d += 16) {
+    const int panel = d / COLUMNS, column = d % COLUMNS;
+    const T *q = q_group + panel * 64 * COLUMNS + column;
+    const T *k = k_tile + panel * BLOCK_N * COLUMNS + column;
+    wgmma<T, false>(s, wgmma_descriptor<HEAD_DIM>(q, 0), wgmma_descriptor<HEAD_DIM>(k, 0), d > 0);
+  }
+  wgmma_commit();
+}
+
+/** Starts O += P V. P comes from registers; of V the rows `key` to `key` + 15 are described, with
+ * all columns. The descriptor also transposes: the instruction wants 16 keys of a column together.
+ */
+template <typename T, int HEAD_DIM, int BLOCK_N>
+__device__ __forceinline__ void start_pv(float (&o)[HEAD_DIM / 8][4],
+                                         const uint32_t (&probs)[BLOCK_N / 16][4],
+                                         const T *v_tile) {
+  constexpr int COLUMNS = PANEL<HEAD_DIM>;
+#pragma unroll
+  for (int key = 0; key < BLOCK_N; key += 16) {
+    const T *v = v_tile + key * COLUMNS;
+    wgmma<T, true>(o, probs[key / 16], wgmma_descriptor<HEAD_DIM>(v, 2 * BLOCK_N * COLUMNS), true);
+  }
+  wgmma_commit();
+}
+
+/** P in the type of V: two neighbouring tiles of S are operand A of one wgmma. */
+template <typename T, int N_TILES>
+__device__ __forceinline__ void pack_probs(uint32_t (&probs)[N_TILES / 2][4],
+                                           const float (&s)[N_TILES][4]) {
+#pragma unroll
+  for (int n = 0; n < N_TILES; n += 2) {
+    probs[n / 2][0] = pack<T>(s[n][0], s[n][1]);
+    probs[n / 2][1] = pack<T>(s[n][2], s[n][3]);
+    probs[n / 2][2] = pack<T>(s[n + 1][0], s[n + 1][1]);
+    probs[n / 2][3] = pack<T>(s[n + 1][2], s[n + 1][3]);
+  }
+}
+
+/** Asks for ROWS rows of a head, from row `row` on, panel by panel. All bytes count for `barrier`,
+ * those of rows past the end too. */
+template <int HEAD_DIM, int ROWS, typename T>
+__device__ __forceinline__ void load_rows(T *target, const CUtensorMap &map, uint64_t *barrier,
+                                          int row, int head, int batch) {
+  constexpr int COLUMNS = PANEL<HEAD_DIM>;
+#pragma unroll
+  for (int column = 0; column < HEAD_DIM; column += COLUMNS) {
+    tensor_load(target + ROWS * column, map, barrier, column, row, head, batch);
+  }
+}
+
+/** Replaces scores by unnormalised probabilities and updates m and l, as update_softmax() does, but
+ * leaves O alone: `rescale` is what its rows are to be multiplied by. */
+template <int N_TILES>
+__device__ __forceinline__ void softmax_of_tile(float (&s)[N_TILES][4], float (&m)[2],
+                                                float (&l)[2], float (&rescale)[2],
+                                                float scale_log2) {
+#pragma unroll
+  for (int half = 0; half < 2; half++) {
+    float row_max = -INFINITY;
+#pragma unroll
+    for (int n = 0; n < N_TILES; n++) {
+      row_max = fmaxf(row_max, fmaxf(s[n][2 * half], s[n][2 * half + 1]));
+    }
+    row_max = fmaxf(m[half], lanes_reduce_max<4>(row_max) * scale_log2);
+    const float safe_max = row_max == -INFINITY ? 0.0f : row_max;
+    rescale[half] = exp2_approx(m[half] - safe_max);
+    m[half] = row_max;
+    float tile_sum = 0.0f;
+#pragma unroll
+    for (int n = 0; n < N_TILES; n++) {
+#pragma unroll
+      for (int c = 2 * half; c < 2 * half + 2; c++) {
+        s[n][c] = exp2_approx(fmaf(s[n][c], scale_log2, -safe_max));
+        tile_sum += s[n][c];
+      }
+    }
+    l[half] = l[half] * rescale[half] + tile_sum;
+  }
+}
+
+/** Multiplies the rows of O. */
+template <int O_TILES>
+__device__ __forceinline__ void rescale_rows(float (&o)[O_TILES][4], const float (&rescale)[2]) {
+#pragma unroll
+  for (int n = 0; n < O_TILES; n++) {
+#pragma unroll
+    for (int c = 0; c < 4; c++) o[n][c] *= rescale[c / 2];
+  }
+}
+
+#endif

@@ -1,0 +1,251 @@
+/**
+ * @file
+ * Step 08: warp specialisation, and turns.
+ *
+ * The idea: loading and computing are different jobs, so different warps do them. One thread of a
+ * producer warpgroup asks for tiles as soon as there is room. Consumer warpgroups only compute. The
+ * producer needs few registers; it gives the rest to the consumers (setmaxnreg), whose tiles can be
+ * larger. The consumers take turns: one multiplies while the other computes its softmax, because
+ * the tensor cores and the units for exponentials are different hardware.
+ *
+ * What changed since step 07: who loads, and when; the order of the loop. P V of a tile comes after
+ * the softmax of the next one has been prepared: P V (t - 1) and Q K^T (t) are one turn.
+ *
+ * What it costs: a warpgroup that computes nothing, and P of a tile in registers for longer.
+ *
+ * What to look at: where a consumer waits for its turn, and where it passes the turn on.
+ */
+#include <math.h>
+
+#include "attention.h"
+#include "device/heads.cuh"
+#include "device/launch.cuh"
+#include "device/mma_tile.cuh"
+#include "device/ptx_hopper.cuh"
+#include "device/tensor_map.cuh"
+#include "device/warp.cuh"
+#include "device/wgmma_tile.cuh"
+
+/** Sizes of the tiles, by head dimension. */
+template <int HEAD_DIM>
+struct Tiles {
+  static constexpr int CONSUMERS = HEAD_DIM <= 64 ? 3 : 2;  // warpgroups that compute
+  static constexpr int THREADS = (1 + CONSUMERS) * WARPGROUP_THREADS;
+  static constexpr int GROUP_M = 64;                   // rows of Q of a consumer
+  static constexpr int BLOCK_M = CONSUMERS * GROUP_M;  // rows of Q
+  static constexpr int BLOCK_N = HEAD_DIM <= 128 ? 128 : 80;
+  static constexpr int STAGES = 2;  // tiles of K, and of V, in flight
+  // Registers of each thread. All together are at most 65536.
+  static constexpr int PRODUCER_REGISTERS = CONSUMERS == 3 ? 32 : 24;
+  static constexpr int CONSUMER_REGISTERS = CONSUMERS == 3 ? 160 : 240;
+
+  // O of a warp is collected in the place of Q, in padded rows.
+  static constexpr int Q_BYTES = 2 * GROUP_M * SMEM_STRIDE<HEAD_DIM>;  // of a consumer
+  static constexpr int Q_STEP = (Q_BYTES + 1023) / 1024 * 1024;
+  static constexpr int KV_BYTES = 2 * BLOCK_N * HEAD_DIM;
+  static constexpr int BARRIERS = 1 + 4 * STAGES;
+  static constexpr int SHARED_BYTES = CONSUMERS * Q_STEP + 2 * STAGES * KV_BYTES + 8 * BARRIERS;
+};
+
+/** Shared memory of a thread block, as all its warps see it. */
+template <typename T, int HEAD_DIM>
+struct Shared {
+  T *q;                                          /**< of the first consumer; Q_STEP bytes each */
+  T *k_ring, *v_ring;                            /**< STAGES tiles each */
+  uint64_t *q_full;                              /**< Q has arrived */
+  uint64_t *k_full, *v_full, *k_empty, *v_empty; /**< by stage */
+};
+
+// [producer]
+/** What the one producing thread does: it asks for Q, then for all tiles of K and V in the order of
+ * their use. It waits whenever a stage is not empty yet. */
+template <typename T, int HEAD_DIM>
+__device__ __forceinline__ void produce(const Shared<T, HEAD_DIM> &shared, const TensorMaps &maps,
+                                        int first_q, int tile_count, int head, int kv_head,
+                                        int batch) {
+  using Tile = Tiles<HEAD_DIM>;
+  mbarrier_arrive_expect(shared.q_full, 2 * Tile::BLOCK_M * HEAD_DIM);
+  for (int group = 0; group < Tile::CONSUMERS; group++) {
+    load_rows<HEAD_DIM, Tile::GROUP_M>(shared.q + group * Tile::Q_STEP / sizeof(T), maps.q,
+                                       shared.q_full, first_q + group * Tile::GROUP_M, head, batch);
+  }
+  const auto load_tile = [&](T *ring, const CUtensorMap &map, uint64_t *full, uint64_t *empty,
+                             int tile) {
+    const int stage = tile % Tile::STAGES;
+    mbarrier_wait(&empty[stage], (tile / Tile::STAGES & 1) ^ 1);
+    mbarrier_arrive_expect(&full[stage], Tile::KV_BYTES);
+    load_rows<HEAD_DIM, Tile::BLOCK_N>(ring + stage * Tile::BLOCK_N * HEAD_DIM, map, &full[stage],
+                                       tile * Tile::BLOCK_N, kv_head, batch);
+  };
+  for (int tile = 0; tile < tile_count; tile++) {
+    load_tile(shared.k_ring, maps.k, shared.k_full, shared.k_empty, tile);
+    load_tile(shared.v_ring, maps.v, shared.v_full, shared.v_empty, tile);
+  }
+}
+// [producer]
+
+// [turns]
+/** Waits until it is the turn of this consumer: barrier 1 + consumer, at which its own threads wait
+ * and those of the consumer before it arrive. */
+__device__ __forceinline__ void wait_for_turn(int consumer) {
+  named_barrier_sync<2 * WARPGROUP_THREADS>(1 + consumer);
+}
+
+/** Passes the turn on to the next consumer. */
+template <int CONSUMERS>
+__device__ __forceinline__ void pass_turn(int consumer) {
+  named_barrier_arrive<2 * WARPGROUP_THREADS>(1 + (consumer + 1) % CONSUMERS);
+}
+// [turns]
+
+/** The whole forward pass: one thread block for BLOCK_M queries of one head. */
+template <typename T, int HEAD_DIM>
+__global__ void __launch_bounds__(Tiles<HEAD_DIM>::THREADS, 1)
+    attention_kernel(Problem p, Tensors t, const __grid_constant__ TensorMaps maps) {
+  using Tile = Tiles<HEAD_DIM>;
+  constexpr int STAGES = Tile::STAGES;
+  constexpr int BLOCK_N = Tile::BLOCK_N;
+  constexpr int KV_ELEMENTS = BLOCK_N * HEAD_DIM;
+
+  extern __shared__ __align__(1024) unsigned char smem[];
+  Shared<T, HEAD_DIM> shared;
+  shared.q = (T *)smem;
+  shared.k_ring = (T *)(smem + Tile::CONSUMERS * Tile::Q_STEP);
+  shared.v_ring = shared.k_ring + STAGES * KV_ELEMENTS;
+  shared.q_full = (uint64_t *)(shared.v_ring + STAGES * KV_ELEMENTS);
+  shared.k_full = shared.q_full + 1, shared.k_empty = shared.k_full + STAGES;
+  shared.v_full = shared.k_empty + STAGES, shared.v_empty = shared.v_full + STAGES;
+
+  // Under the causal mask the last rows of a head have the most work: they come first.
+  const int q_tiles = (p.q_len + Tile::BLOCK_M - 1) / Tile::BLOCK_M;
+  const int first_q = (q_tiles - 1 - blockIdx.x % q_tiles) * Tile::BLOCK_M;
+  const int head_index = blockIdx.x / q_tiles;
+  const int batch = head_index / p.q_heads, head = head_index % p.q_heads;
+  const int key_end = attended_keys(p, min(first_q + Tile::BLOCK_M, p.q_len) - 1);
+  const int tile_count = (key_end + BLOCK_N - 1) / BLOCK_N;
+
+  if (threadIdx.x == 0) {
+    mbarrier_init(shared.q_full, 1);
+    for (int stage = 0; stage < STAGES; stage++) {
+      mbarrier_init(&shared.k_full[stage], 1);
+      mbarrier_init(&shared.v_full[stage], 1);
+      mbarrier_init(&shared.k_empty[stage], Tile::CONSUMERS);
+      mbarrier_init(&shared.v_empty[stage], Tile::CONSUMERS);
+    }
+    fence_mbarrier_init();
+  }
+  __syncthreads();
+
+  // [roles]
+  // The same for all lanes of a warp, and the compiler can see it.
+  const int group = __shfl_sync(FULL_WARP, threadIdx.x / WARPGROUP_THREADS, 0);
+  if (group == 0) {
+    release_registers<Tile::PRODUCER_REGISTERS>();
+    if (threadIdx.x == 0) {
+      produce(shared, maps, first_q, tile_count, head, head / (p.q_heads / p.kv_heads), batch);
+    }
+    return;
+  }
+  take_registers<Tile::CONSUMER_REGISTERS>();
+  // [roles]
+
+  const int consumer = group - 1;
+  const int warp = threadIdx.x / WARP_SIZE % 4;
+  const int first_row = first_q + consumer * Tile::GROUP_M + 16 * warp;  // of this warp
+  const T *q_group = shared.q + consumer * Tile::Q_STEP / sizeof(T);
+  const bool releases = threadIdx.x % WARPGROUP_THREADS == 0;  // one thread of each consumer
+
+  // [0][0] belongs to row lane / 4 of this warp, [0][1] to the row 8 below.
+  float m[1][2] = {{-INFINITY, -INFINITY}};  // running maximum of score * scale * log2(e)
+  float l[1][2] = {};                        // running sum of this lane's probabilities
+  float o[1][HEAD_DIM / 8][4] = {};
+  uint32_t probs[BLOCK_N / 16][4];
+  const float scale_log2 = p.scale * 1.4426950408889634f;
+  // Every row of this warp attends the keys before this one, so their scores need no mask.
+  const int unmasked_end = attended_keys(p, first_row);
+
+  // [start_pv_of]
+  // Starts P V of a tile, whose P is in `probs`.
+  const auto start_pv_of = [&](int tile) {
+    const int stage = tile % STAGES;
+    mbarrier_wait(&shared.v_full[stage], tile / STAGES & 1);
+    wgmma_fence();  // P and O were written by other instructions
+    start_pv<T, HEAD_DIM, BLOCK_N>(o[0], probs, shared.v_ring + stage * KV_ELEMENTS);
+  };
+  // [start_pv_of]
+
+  mbarrier_wait(shared.q_full, 0);
+  if (consumer == Tile::CONSUMERS - 1) pass_turn<Tile::CONSUMERS>(consumer);  // consumer 0 begins
+
+  // [loop]
+  for (int tile = 0; tile < tile_count; tile++) {
+    const int stage = tile % STAGES;
+    const int first_key = tile * BLOCK_N;
+
+    float s[1][BLOCK_N / 8][4];
+    wait_for_turn(consumer);
+    if (tile > 0) start_pv_of(tile - 1);
+    mbarrier_wait(&shared.k_full[stage], tile / STAGES & 1);
+    wgmma_fence();
+    start_qk<T, HEAD_DIM, BLOCK_N>(s[0], q_group, shared.k_ring + stage * KV_ELEMENTS);
+    wgmma_wait<0>();  // S of this tile is complete, and O of the one before
+    // The last turn of all is not passed on: nobody waits for it.
+    if (tile + 1 < tile_count || consumer + 1 < Tile::CONSUMERS)
+      pass_turn<Tile::CONSUMERS>(consumer);
+    if (releases) {  // this consumer has read both tiles
+      mbarrier_arrive(&shared.k_empty[stage]);
+      if (tile > 0) mbarrier_arrive(&shared.v_empty[(tile - 1) % STAGES]);
+    }
+
+    if (first_key + BLOCK_N > unmasked_end) {
+      apply_mask(s, p, p.mask == MASK_CAUSAL, first_row, first_key);
+    }
+    update_softmax(s, m, l, o, scale_log2);
+    pack_probs<T>(probs, s[0]);
+  }
+  if (tile_count > 0) {
+    start_pv_of(tile_count - 1);
+    wgmma_wait<0>();
+  }
+  // [loop]
+
+  // All products of this consumer have been waited for, so nothing reads its Q any more.
+  const HeadOffsets at = head_offsets(p, head_index);
+  T *o_warp = (T *)q_group + 16 * warp * SMEM_STRIDE<HEAD_DIM>;
+  store_rows<T, HEAD_DIM>(o, m, l, o_warp, (T *)t.o + at.o, p.o_strides.row, t.lse + at.lse,
+                          first_row, p.q_len);
+}
+
+template <typename T, int HEAD_DIM>
+constexpr auto CONFIG = make_config<T, HEAD_DIM, Tiles<HEAD_DIM>>(attention_kernel<T, HEAD_DIM>,
+                                                                  Tiles<HEAD_DIM>::THREADS,
+                                                                  Tiles<HEAD_DIM>::SHARED_BYTES,
+                                                                  CEILING_WGMMA);
+
+static constexpr KernelConfig<TensorMaps> CONFIGS[] = {
+    CONFIG<__half, 32>,        CONFIG<__half, 64>,        CONFIG<__half, 96>,
+    CONFIG<__half, 128>,       CONFIG<__half, 256>,       CONFIG<__nv_bfloat16, 32>,
+    CONFIG<__nv_bfloat16, 64>, CONFIG<__nv_bfloat16, 96>, CONFIG<__nv_bfloat16, 128>,
+    CONFIG<__nv_bfloat16, 256>};
+
+static cudaError_t forward(const Problem *p, const Tensors *t, int, cudaStream_t stream) {
+  const auto *config = find_config<CONFIGS>(p);
+  if (const cudaError_t error = prepare_launch(config, t)) return error;
+  TensorMaps maps;
+  if (const cudaError_t error = make_tensor_maps(&maps, p, t, 64, config->block_n)) return error;
+  config->kernel<<<grid_size(config, p), config->threads, config->shared_bytes, stream>>>(*p, *t,
+                                                                                          maps);
+  return cudaGetLastError();
+}
+
+const Step step = {
+    .name = "step08",
+    .title = "Warp specialisation: a producer, and consumers that take turns",
+    .idea =
+        "One thread loads, other warpgroups compute, and one multiplies while another does "
+        "its softmax.",
+    .head_dims = "D = 32, 64, 96, 128 or 256",
+    .supports = supports_config<CONFIGS>,
+    .describe = describe_config<CONFIGS>,
+    .forward = forward,
+};

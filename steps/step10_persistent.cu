@@ -1,0 +1,417 @@
+/**
+ * @file
+ * Step 10: persistent thread blocks.
+ *
+ * The idea: between two tiles of queries the tensor cores idle, while O is stored, the block ends,
+ * another starts and waits for its first Q and K. So each multiprocessor gets one thread block for
+ * good, which takes one tile of queries after the other. The producer runs ahead into the next
+ * tile, and the copy engine stores O while the next tile is computed.
+ *
+ * What changed since step 09: a loop over tiles of queries around everything. A counter in device
+ * memory deals the tiles out, those with the most work first. O leaves through shared memory.
+ *
+ * What it costs: barriers whose phases go on from tile to tile, and shared memory for O.
+ *
+ * What to look at: what the producer waits for before it touches a buffer of the next tile.
+ */
+#include <math.h>
+
+#include "attention.h"
+#include "device/heads.cuh"
+#include "device/launch.cuh"
+#include "device/ptx_hopper.cuh"
+#include "device/tensor_map.cuh"
+#include "device/warp.cuh"
+#include "device/wgmma_tile.cuh"
+
+/** Sizes of the tiles, by head dimension. */
+template <int HEAD_DIM>
+struct Tiles {
+  static constexpr int CONSUMERS = HEAD_DIM <= 64 ? 3 : 2;  // warpgroups that compute
+  static constexpr int THREADS = (1 + CONSUMERS) * WARPGROUP_THREADS;
+  static constexpr int GROUP_M = 64;                   // rows of Q of a consumer
+  static constexpr int BLOCK_M = CONSUMERS * GROUP_M;  // rows of Q
+  static constexpr int BLOCK_N = HEAD_DIM <= 128 ? 128 : 80;
+  static constexpr bool TURNS = HEAD_DIM <= 128;  // one consumer multiplies, another waits
+  static constexpr int STAGES = 2;                // tiles of K, and of V, in flight
+  static constexpr int PRODUCER_REGISTERS = CONSUMERS == 3 ? 32 : 24;
+  static constexpr int CONSUMER_REGISTERS = CONSUMERS == 3 ? 160 : 240;
+
+  static constexpr bool O_IN_Q = HEAD_DIM > 128;  // O takes the place of Q: there is no more room
+  static constexpr int Q_BYTES = 2 * BLOCK_M * HEAD_DIM;
+  static constexpr int KV_BYTES = 2 * BLOCK_N * HEAD_DIM;
+  static constexpr int BARRIERS = 4 + 4 * STAGES;
+  static constexpr int SHARED_BYTES =
+      (O_IN_Q ? 1 : 2) * Q_BYTES + 2 * STAGES * KV_BYTES + 8 * BARRIERS + 8;
+};
+
+/** The tensor maps of a pass; `o` has boxes of 16 rows, those of a warp. */
+struct AllMaps {
+  TensorMaps in;
+  CUtensorMap o;
+};
+
+/** How the tiles of queries are dealt out. */
+struct Schedule {
+  int tiles;          // of queries, of all heads
+  int q_tiles;        // of one head
+  int group_heads;    // query heads whose K and V fit the L2 cache together
+  unsigned *counter;  // tiles that have been dealt out, besides the first of each block
+};
+
+/** Shared memory of a thread block. */
+template <typename T>
+struct Shared {
+  T *q, *o;                                      /**< BLOCK_M rows each */
+  T *k_ring, *v_ring;                            /**< STAGES tiles each */
+  uint64_t *q_full, *q_empty;                    /**< Q has arrived; it has been read */
+  uint64_t *next_full, *next_empty;              /**< the same for `next` */
+  uint64_t *k_full, *v_full, *k_empty, *v_empty; /**< by stage */
+  int *next;                                     /**< number of the next tile of queries */
+};
+
+/** A tile of queries. */
+struct QueryWork {
+  int first_q, head_index, tile_count; /**< tile_count: tiles of keys */
+};
+
+// [schedule]
+/**
+ * Tile number `index`. Heads follow each other in groups; within a group the last rows of all its
+ * heads come first, because under the causal mask they have the most work.
+ */
+template <int HEAD_DIM>
+__device__ __forceinline__ QueryWork work_of(const Problem &p, const Schedule &s, int index) {
+  using Tile = Tiles<HEAD_DIM>;
+  const int group = index / (s.q_tiles * s.group_heads);
+  const int first_head = group * s.group_heads;
+  const int heads = min(s.group_heads, p.batch * p.q_heads - first_head);
+  const int rest = index - first_head * s.q_tiles;
+  QueryWork work;
+  work.first_q = (s.q_tiles - 1 - rest / heads) * Tile::BLOCK_M;
+  work.head_index = first_head + rest % heads;
+  const int key_end = attended_keys(p, min(work.first_q + Tile::BLOCK_M, p.q_len) - 1);
+  work.tile_count = (key_end + Tile::BLOCK_N - 1) / Tile::BLOCK_N;
+  return work;
+}
+// [schedule]
+
+// [ring]
+/** A place in a ring of stages: which stage, and the parity of its current phase. */
+template <int STAGES>
+struct RingPlace {
+  int stage = 0;
+  uint32_t parity = 0;
+
+  __device__ __forceinline__ void advance() {
+    if (++stage == STAGES) {
+      stage = 0;
+      parity ^= 1;
+    }
+  }
+};
+// [ring]
+
+// [producer]
+/** What the one producing thread does, tile after tile of queries. */
+template <typename T, int HEAD_DIM>
+__device__ __forceinline__ void produce(const Shared<T> &shared, const TensorMaps &maps,
+                                        const Problem &p, const Schedule &schedule) {
+  using Tile = Tiles<HEAD_DIM>;
+  RingPlace<Tile::STAGES> place;
+  uint32_t parity = 0;  // of the buffers that are used once for each tile of queries
+  for (int index = blockIdx.x; index < schedule.tiles; parity ^= 1) {
+    const QueryWork work = work_of<HEAD_DIM>(p, schedule, index);
+    const int batch = work.head_index / p.q_heads, head = work.head_index % p.q_heads;
+    const int kv_head = head / (p.q_heads / p.kv_heads);
+    index = gridDim.x + atomicAdd(schedule.counter, 1u);  // its latency is hidden by the loads
+
+    mbarrier_wait(shared.q_empty, parity ^ 1);
+    mbarrier_arrive_expect(shared.q_full, Tile::Q_BYTES);
+    for (int group = 0; group < Tile::CONSUMERS; group++) {
+      load_rows<HEAD_DIM, Tile::GROUP_M>(shared.q + group * Tile::GROUP_M * HEAD_DIM, maps.q,
+                                         shared.q_full, work.first_q + group * Tile::GROUP_M, head,
+                                         batch);
+    }
+    for (int tile = 0; tile < work.tile_count; tile++, place.advance()) {
+      const int at = place.stage * Tile::BLOCK_N * HEAD_DIM;
+      mbarrier_wait(&shared.k_empty[place.stage], place.parity ^ 1);
+      mbarrier_arrive_expect(&shared.k_full[place.stage], Tile::KV_BYTES);
+      load_rows<HEAD_DIM, Tile::BLOCK_N>(shared.k_ring + at, maps.k, &shared.k_full[place.stage],
+                                         tile * Tile::BLOCK_N, kv_head, batch);
+      mbarrier_wait(&shared.v_empty[place.stage], place.parity ^ 1);
+      mbarrier_arrive_expect(&shared.v_full[place.stage], Tile::KV_BYTES);
+      load_rows<HEAD_DIM, Tile::BLOCK_N>(shared.v_ring + at, maps.v, &shared.v_full[place.stage],
+                                         tile * Tile::BLOCK_N, kv_head, batch);
+    }
+    mbarrier_wait(shared.next_empty, parity ^ 1);
+    *shared.next = index;
+    mbarrier_arrive(shared.next_full);
+  }
+}
+// [producer]
+
+// [store]
+/** The byte of element (row, column) in swizzled panels of ROWS rows, as tensor copies lay them. */
+template <int HEAD_DIM, int ROWS>
+__device__ __forceinline__ int swizzled_byte(int row, int column) {
+  constexpr int COLUMNS = PANEL<HEAD_DIM>;
+  const int chunk = column % COLUMNS / CHUNK;
+  const int swizzle = COLUMNS == 64 ? row % 8 : row / 2 % 4;
+  return column / COLUMNS * ROWS * 2 * COLUMNS + row * 2 * COLUMNS + (chunk ^ swizzle) * 16 +
+         column % CHUNK * 2;
+}
+
+/** Divides O by l, writes this warp's 16 rows to `o_warp`, and has them stored from there. LSE goes
+ * to memory directly. */
+template <typename T, int HEAD_DIM>
+__device__ __forceinline__ void store_tile(const float (&o)[HEAD_DIM / 8][4], const float (&m)[2],
+                                           const float (&l)[2], T *o_warp, const CUtensorMap &map,
+                                           float *lse_global, int first_row, int rows, int head,
+                                           int batch) {
+  const int lane = threadIdx.x % WARP_SIZE;
+#pragma unroll
+  for (int half = 0; half < 2; half++) {
+    const int row = lane / 4 + 8 * half;
+    const float sum = lanes_reduce_sum<4>(l[half]);
+    const float factor = sum == 0.0f ? 0.0f : __fdividef(1.0f, sum);
+#pragma unroll
+    for (int n = 0; n < HEAD_DIM / 8; n++) {
+      const int at = swizzled_byte<HEAD_DIM, 16>(row, 8 * n + lane % 4 * 2);
+      *(uint32_t *)((char *)o_warp + at) =
+          pack<T>(o[n][2 * half] * factor, o[n][2 * half + 1] * factor);
+    }
+    // A row that attends nothing has m = -inf and sum = 0, and log2(0) is -inf too.
+    if (lane % 4 == 0 && first_row + row < rows) {
+      lse_global[first_row + row] = (m[half] + log2_approx(sum)) * 0.6931471805599453f;
+    }
+  }
+  fence_proxy_async();  // each lane's stores are visible to the copy engine
+  __syncwarp();         // those of all lanes
+  if (lane == 0) {
+#pragma unroll
+    for (int column = 0; column < HEAD_DIM; column += PANEL<HEAD_DIM>) {
+      tensor_store(map, o_warp + 16 * column, column, first_row, head, batch);
+    }
+    tensor_store_commit();
+  }
+}
+// [store]
+
+/** Waits until it is the turn of this consumer; see step 08. */
+__device__ __forceinline__ void wait_for_turn(int consumer) {
+  named_barrier_sync<2 * WARPGROUP_THREADS>(1 + consumer);
+}
+
+/** Passes the turn on to the next consumer. */
+template <int CONSUMERS>
+__device__ __forceinline__ void pass_turn(int consumer) {
+  named_barrier_arrive<2 * WARPGROUP_THREADS>(1 + (consumer + 1) % CONSUMERS);
+}
+
+/** What a consumer does, tile after tile of queries. */
+template <typename T, int HEAD_DIM>
+__device__ __forceinline__ void consume(const Shared<T> &shared, const AllMaps &maps,
+                                        const Problem &p, const Tensors &t,
+                                        const Schedule &schedule, int consumer) {
+  using Tile = Tiles<HEAD_DIM>;
+  constexpr int BLOCK_N = Tile::BLOCK_N, STAGES = Tile::STAGES;
+  constexpr bool TURNS = Tile::TURNS;
+  const int lane = threadIdx.x % WARP_SIZE, warp = threadIdx.x / WARP_SIZE % 4;
+  const T *q_group = shared.q + consumer * Tile::GROUP_M * HEAD_DIM;
+  T *o_warp = shared.o + (consumer * Tile::GROUP_M + 16 * warp) * HEAD_DIM;
+  const bool releases = threadIdx.x % WARPGROUP_THREADS == 0;  // one thread of each consumer
+  const float scale_log2 = p.scale * 1.4426950408889634f;
+  RingPlace<STAGES> place, v_place;  // of the tile whose S is next, and of that whose P V is next
+  uint32_t parity = 0;
+
+  for (int index = blockIdx.x; index < schedule.tiles; parity ^= 1) {
+    const QueryWork work = work_of<HEAD_DIM>(p, schedule, index);
+    const int first_row = work.first_q + consumer * Tile::GROUP_M + 16 * warp;  // of this warp
+    const int unmasked_end = attended_keys(p, first_row);
+    float m[2] = {-INFINITY, -INFINITY};  // running maximum of score * scale * log2(e)
+    float l[2] = {};                      // running sum of this lane's probabilities
+    float rescale[2];
+    float o[HEAD_DIM / 8][4] = {};
+    uint32_t probs[BLOCK_N / 16][4];
+
+    const auto start_qk_of_next = [&](float(&s)[BLOCK_N / 8][4]) {
+      mbarrier_wait(&shared.k_full[place.stage], place.parity);
+      wgmma_fence();
+      start_qk<T, HEAD_DIM, BLOCK_N>(s, q_group, shared.k_ring + place.stage * BLOCK_N * HEAD_DIM);
+    };
+    const auto start_pv_of_next = [&]() {
+      mbarrier_wait(&shared.v_full[v_place.stage], v_place.parity);
+      wgmma_fence();
+      start_pv<T, HEAD_DIM, BLOCK_N>(o, probs, shared.v_ring + v_place.stage * BLOCK_N * HEAD_DIM);
+    };
+    const auto release = [&](uint64_t *empty, RingPlace<STAGES> &which) {
+      if (releases) mbarrier_arrive(&empty[which.stage]);
+      which.advance();
+    };
+    const auto mask_and_softmax = [&](float(&s)[1][BLOCK_N / 8][4], int tile) {
+      if ((tile + 1) * BLOCK_N > unmasked_end) {
+        apply_mask(s, p, p.mask == MASK_CAUSAL, first_row, tile * BLOCK_N);
+      }
+      softmax_of_tile(s[0], m, l, rescale, scale_log2);
+    };
+
+    mbarrier_wait(shared.q_full, parity);
+    if (work.tile_count > 0) {
+      float s[1][BLOCK_N / 8][4];
+      start_qk_of_next(s[0]);
+      wgmma_wait<0>();
+      release(shared.k_empty, place);
+      mask_and_softmax(s, 0);  // O is still 0
+      pack_probs<T>(probs, s[0]);
+    }
+    if (TURNS && consumer == Tile::CONSUMERS - 1) pass_turn<Tile::CONSUMERS>(consumer);
+    for (int tile = 1; tile < work.tile_count; tile++) {
+      float s[1][BLOCK_N / 8][4];
+      if (TURNS) wait_for_turn(consumer);
+      start_qk_of_next(s[0]);
+      start_pv_of_next();
+      // The last turn of all is not passed on: the next tile of queries begins anew.
+      if (TURNS && (tile + 1 < work.tile_count || consumer + 1 < Tile::CONSUMERS)) {
+        pass_turn<Tile::CONSUMERS>(consumer);
+      }
+      wgmma_wait<1>();  // S of this tile is complete; P V of the one before may still run
+      release(shared.k_empty, place);
+      mask_and_softmax(s, tile);
+      wgmma_wait<0>();  // O is complete, and nothing reads P any more
+      release(shared.v_empty, v_place);
+      rescale_rows(o, rescale);
+      pack_probs<T>(probs, s[0]);
+    }
+    // [epilogue]
+    // All products with Q are complete: the next Q may come, unless O takes its place first.
+    if (!Tile::O_IN_Q && lane == 0) mbarrier_arrive(shared.q_empty);
+    if (work.tile_count > 0) {
+      start_pv_of_next();
+      wgmma_wait<0>();
+      release(shared.v_empty, v_place);
+    }
+    if (lane == 0) tensor_store_wait<0>();  // the O before has been read
+    __syncwarp();
+    store_tile<T, HEAD_DIM>(o, m, l, o_warp, maps.o, t.lse + (int64_t)work.head_index * p.q_len,
+                            first_row, p.q_len, work.head_index % p.q_heads,
+                            work.head_index / p.q_heads);
+    if (Tile::O_IN_Q && lane == 0) {
+      tensor_store_wait<0>();
+      mbarrier_arrive(shared.q_empty);
+    }
+    // [epilogue]
+
+    mbarrier_wait(shared.next_full, parity);
+    index = *shared.next;
+    mbarrier_arrive(shared.next_empty);  // each thread has its own copy
+  }
+  if (lane == 0) tensor_store_wait<0>();  // shared memory must stay until it has been read
+}
+
+/** The whole forward pass: one thread block for each multiprocessor. */
+template <typename T, int HEAD_DIM>
+__global__ void __launch_bounds__(Tiles<HEAD_DIM>::THREADS, 1)
+    attention_kernel(Problem p, Tensors t, const __grid_constant__ AllMaps maps,
+                     Schedule schedule) {
+  using Tile = Tiles<HEAD_DIM>;
+  constexpr int STAGES = Tile::STAGES, KV_ELEMENTS = Tile::BLOCK_N * HEAD_DIM;
+
+  extern __shared__ __align__(1024) unsigned char smem[];
+  Shared<T> shared;
+  shared.q = (T *)smem;
+  shared.o = Tile::O_IN_Q ? shared.q : (T *)(smem + Tile::Q_BYTES);
+  shared.k_ring = shared.o + Tile::BLOCK_M * HEAD_DIM;
+  shared.v_ring = shared.k_ring + STAGES * KV_ELEMENTS;
+  shared.q_full = (uint64_t *)(shared.v_ring + STAGES * KV_ELEMENTS);
+  shared.q_empty = shared.q_full + 1;
+  shared.next_full = shared.q_full + 2, shared.next_empty = shared.q_full + 3;
+  shared.k_full = shared.q_full + 4, shared.k_empty = shared.k_full + STAGES;
+  shared.v_full = shared.k_empty + STAGES, shared.v_empty = shared.v_full + STAGES;
+  shared.next = (int *)(shared.v_empty + STAGES);
+
+  if (threadIdx.x == 0) {
+    mbarrier_init(shared.q_full, 1);
+    mbarrier_init(shared.q_empty, Tile::CONSUMERS * 4);  // one thread of each warp
+    mbarrier_init(shared.next_full, 1);
+    mbarrier_init(shared.next_empty, Tile::CONSUMERS * WARPGROUP_THREADS);
+    for (int stage = 0; stage < STAGES; stage++) {
+      mbarrier_init(&shared.k_full[stage], 1);
+      mbarrier_init(&shared.v_full[stage], 1);
+      mbarrier_init(&shared.k_empty[stage], Tile::CONSUMERS);
+      mbarrier_init(&shared.v_empty[stage], Tile::CONSUMERS);
+    }
+    fence_mbarrier_init();
+  }
+  __syncthreads();
+
+  const int group = __shfl_sync(FULL_WARP, threadIdx.x / WARPGROUP_THREADS, 0);
+  if (group == 0) {
+    release_registers<Tile::PRODUCER_REGISTERS>();
+    if (threadIdx.x == 0) produce<T, HEAD_DIM>(shared, maps.in, p, schedule);
+  } else {
+    take_registers<Tile::CONSUMER_REGISTERS>();
+    consume<T, HEAD_DIM>(shared, maps, p, t, schedule, group - 1);
+  }
+}
+
+template <typename T, int HEAD_DIM>
+constexpr auto CONFIG = make_config<T, HEAD_DIM, Tiles<HEAD_DIM>>(attention_kernel<T, HEAD_DIM>,
+                                                                  Tiles<HEAD_DIM>::THREADS,
+                                                                  Tiles<HEAD_DIM>::SHARED_BYTES,
+                                                                  CEILING_WGMMA);
+
+static constexpr KernelConfig<AllMaps, Schedule> CONFIGS[] = {
+    CONFIG<__half, 32>,        CONFIG<__half, 64>,        CONFIG<__half, 96>,
+    CONFIG<__half, 128>,       CONFIG<__half, 256>,       CONFIG<__nv_bfloat16, 32>,
+    CONFIG<__nv_bfloat16, 64>, CONFIG<__nv_bfloat16, 96>, CONFIG<__nv_bfloat16, 128>,
+    CONFIG<__nv_bfloat16, 256>};
+
+// [forward]
+/** Thread blocks: one for each multiprocessor, if there are as many tiles. */
+static int block_count(const Problem *p) {
+  const auto *config = find_config<CONFIGS>(p);
+  const int64_t tiles = grid_size(config, p);
+  const int multiprocessors = device_attribute(cudaDevAttrMultiProcessorCount);
+  return tiles < multiprocessors ? (int)tiles : multiprocessors;
+}
+
+static void describe(const Problem *p, int heads, Description *description) {
+  describe_config<CONFIGS>(p, heads, description);
+  description->launches[0].grid = dim3(block_count(p));
+}
+
+static cudaError_t forward(const Problem *p, const Tensors *t, int, cudaStream_t stream) {
+  constexpr int64_t L2_BYTES = 32 << 20;
+  const auto *config = find_config<CONFIGS>(p);
+  if (const cudaError_t error = prepare_launch(config, t)) return error;
+  AllMaps maps;
+  cudaError_t error = make_tensor_maps(&maps.in, p, t, 64, config->block_n);
+  if (error == cudaSuccess) {
+    error = make_tensor_map(&maps.o, t->o, p, p->o_strides, p->q_len, p->q_heads, 16);
+  }
+  if (error == cudaSuccess) error = cudaMemsetAsync(t->workspace, 0, sizeof(unsigned), stream);
+  if (error != cudaSuccess) return error;
+  const int64_t kv_heads = L2_BYTES / (4ll * p->kv_len * p->head_dim);  // K and V of 2 bytes
+  const int sharing = p->q_heads / p->kv_heads;
+  Schedule schedule;
+  schedule.tiles = (int)grid_size(config, p);
+  schedule.q_tiles = (p->q_len + config->block_m - 1) / config->block_m;
+  schedule.group_heads = (int)(kv_heads < 1 ? 1 : kv_heads > 4096 ? 4096 : kv_heads) * sharing;
+  schedule.counter = (unsigned *)t->workspace;
+  config->kernel<<<block_count(p), config->threads, config->shared_bytes, stream>>>(*p, *t, maps,
+                                                                                    schedule);
+  return cudaGetLastError();
+}
+// [forward]
+
+const Step step = {
+    .name = "step10",
+    .title = "Persistent thread blocks with a schedule",
+    .idea = "A thread block takes one tile of queries after the other; O is stored meanwhile.",
+    .head_dims = "D = 32, 64, 96, 128 or 256",
+    .supports = supports_config<CONFIGS>,
+    .workspace_bytes = [](const Problem *) { return sizeof(unsigned); },
+    .describe = describe,
+    .forward = forward,
+};
