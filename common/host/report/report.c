@@ -72,7 +72,7 @@ static void print_kernel(const KernelLaunch *launch, const KernelFacts *facts, c
 /** Prints the number of passes, more than one if the workspace does not hold all heads. */
 static void print_passes(const Run *run, FILE *out) {
   const int all = run->problem.batch * run->problem.q_heads, heads = run->heads_at_a_time;
-  if (step.workspace_bytes == NULL || heads == 0) return;
+  if (run->description.intermediate_bytes_per_entry == 0 || heads == 0) return;
   fprintf(out, "           S and P hold %d of %d heads at a time: %d pass%s\n", heads, all,
           (all + heads - 1) / heads, heads < all ? "es" : "");
 }

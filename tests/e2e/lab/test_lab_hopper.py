@@ -1,0 +1,89 @@
+"""The lab names each typical fault of mbarriers, tensor copies and wgmma in step 10."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.lib.programs import RIGHT, Program
+from tests.lib.source_tree import SourceTree
+
+pytestmark = pytest.mark.cpu_only("a GPU build refuses --report")
+
+STEP = "steps/step10_persistent.cu"
+CHOICE = """
+#include <stdlib.h>
+static __constant__ int fault = atoi(getenv("FAULT"));
+"""
+# Of each fault: the original text, the text that is faulty if `fault` is its number, what the
+# report says, and the text of the line that it names.
+BEFORE_THE_WAIT = "      wgmma_wait<0>();  // O is complete, and nothing reads P any more\n"
+FAULTS = [
+    ("right", "", "", "", ""),
+    ("a stage released while wgmma reads it", "", "",
+     "finding    write to shared memory that a wgmma or tensor copy may still read",
+     "tensor_load("),
+    ("the wrong phase", "mbarrier_wait(&shared.k_full[place.stage], place.parity);",
+     "mbarrier_wait(&shared.k_full[place.stage], place.parity ^ (fault == 2));",
+     "finding    use of what a tensor copy brings, no wait for its mbarrier between", "wgmma<"),
+    ("a barrier that nobody completes", "if (releases) mbarrier_arrive(&empty[which.stage]);",
+     "if (releases && fault != 3) mbarrier_arrive(&empty[which.stage]);",
+     r"DEADLOCK.* wait for the mbarrier at shared \+ \d+: its phase 0 lacks 3 of 3 arrivals",
+     "mbarrier_wait(&shared.k_empty"),
+    ("stores without fence.proxy.async", "fence_proxy_async();", "if (fault != 4) fence_proxy_async();",
+     "finding    wgmma or tensor copy of what threads have stored, no fence.proxy.async between",
+     "tensor_store(map"),
+    ("accumulators used before the wait", BEFORE_THE_WAIT,
+     "      if (fault == 5) rescale_rows(o, rescale);\n"
+     "      if (fault == 6) pack_probs<T>(probs, s[0]);\n"
+     "      if (fault == 1) release(shared.v_empty, v_place);\n" + BEFORE_THE_WAIT +
+     "      if (fault != 1)",
+     "finding    use of registers of a wgmma in flight, no wait between", "o[n][c] *= "),
+    ("operands written before the wait", "", "",
+     "finding    use of registers of a wgmma in flight, no wait between", "probs[n / 2]"),
+    ("no wgmma.fence", """wgmma_fence();
+      start_pv<""", """if (fault != 7) wgmma_fence();
+      start_pv<""", "finding    wgmma after its registers were written, no wgmma.fence between",
+     "wgmma<"),
+    ("more bytes expected than copied",
+     "mbarrier_arrive_expect(&shared.v_full[place.stage], Tile::KV_BYTES);",
+     "mbarrier_arrive_expect(&shared.v_full[place.stage], Tile::KV_BYTES + 16 * (fault == 8) -"
+     " 16 * (fault == 9));",
+     r"DEADLOCK.* lacks 0 of 1 arrivals and 16 bytes", "mbarrier_wait(&shared.v_full"),
+    ("fewer bytes expected than copied", "", "",
+     r"DEADLOCK.* tensor copies brought 16 bytes more than were expected",
+     "mbarrier_wait(&shared.v_full"),
+    ("registers that nobody releases", "release_registers<Tile::PRODUCER_REGISTERS>();",
+     "if (fault != 10) release_registers<Tile::PRODUCER_REGISTERS>();",
+     r"DEADLOCK.* setmaxnreg\.inc", "take_registers<"),
+]
+
+
+@pytest.fixture(scope="module")
+def faulty(tmp_path_factory: pytest.TempPathFactory) -> Program:
+    tree = SourceTree(tmp_path_factory.mktemp("hopper"), built="cpu")
+    include = '#include "device/wgmma_tile.cuh"\n'
+    tree.replace(STEP, include, include + CHOICE)
+    for _, old, new, _, _ in FAULTS:
+        if old:
+            tree.replace(STEP, old, new)
+    tree.compile_only("step10", "CONFIG<__half, 64>")
+    assert tree.make("BACKEND=cpu", "build/cpu/step10").returncode == 0
+    return Program("step10", tree.root / "build" / "cpu")
+
+
+@pytest.mark.parametrize("number", range(len(FAULTS)), ids=[fault[0] for fault in FAULTS])
+def test_a_fault_is_named(faulty: Program, number: int) -> None:
+    root = faulty.path.parents[2]
+    done = faulty.run("-H", 2, "-n", 700, "-d", 64, "--report", cwd=root,
+                      env={"FAULT": str(number)})
+    said = done.stdout + done.stderr
+    if number == 0:
+        assert done.returncode == RIGHT and "findings   0" in said
+        return
+    assert done.returncode != RIGHT
+    _, _, _, words, text = FAULTS[number]
+    assert re.search(words, said, re.DOTALL), said
+    places = re.findall(r"(?:at|after) (\S+\.cuh?):(\d+)", said)
+    lines = {(root / file).read_text().splitlines()[int(line) - 1] for file, line in places}
+    assert any(text in line for line in lines), lines
