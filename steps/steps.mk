@@ -17,6 +17,10 @@ newest = $(patsubst sm_%,compute_%,$(lastword $(or $(filter-out %a %f,$(1)),$(1)
 gencode = $(foreach a,$(patsubst sm_90,sm_90a,$(1)),-gencode arch=$(a:sm_%=compute_%)$(comma)code=$(a)) \
 	-gencode arch=$(call newest,$(1))$(comma)code=$(call newest,$(1))
 
+# Steps of these instructions run on no other GPU: code for sm_90 will do, where it is asked for.
+HOPPER_STEPS := $(shell grep -l ptx_hopper.cuh $(STEP_FILES))
+archs_of = $(or $(if $(filter $(1),$(HOPPER_STEPS)),$(filter sm_90,$(ARCH))),$(ARCH))
+
 define compile_cu
 @mkdir -p $(@D)
 $(call say,NVCC,$<)
@@ -62,7 +66,7 @@ $(Q)$(LINK) $(filter %.o %.a,$^) -o $@ $(1) $(LINK_FLAGS)
 endef
 
 $(FULL_NAMES:%=$(BUILD)/steps/%.o): $(BUILD)/steps/%.o: steps/%.cu $(REWRITER) $(BUILD)/flags
-	$(call compile_cu,$(ARCH))
+	$(call compile_cu,$(call archs_of,$<))
 
 $(STEP_PROGRAMS) $(FULL_NAMES:%=$(BUILD)/%): $(BUILD)/%: $$(call step_object,$$*) \
     $$(call checked_object,$$*) $(HOST_OBJECTS) $(SIMT_OBJECTS) $(LAB_OBJECTS)

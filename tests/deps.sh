@@ -37,6 +37,6 @@ if .venv/bin/python -c 'import matplotlib, ipykernel, nbclient, numpy, playwrigh
   echo "deps: all Python packages are installed"
 else
   echo "deps: installing Python packages in .venv: ${python[*]}"
-  .venv/bin/python -m pip install -q "${python[@]}"
+  .venv/bin/python -m pip install -q --no-compile "${python[@]}"
 fi
 exit $status

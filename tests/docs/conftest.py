@@ -24,11 +24,9 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture
-def page(browser: Browser, request: pytest.FixtureRequest) -> Iterator[Page]:
-    """As wide as the test's argument `width`, if it has one. It must report no errors and load
-    nothing from a network."""
-    width = request.getfixturevalue("width") if "width" in request.fixturenames else 1280
-    page, errors = browser.new_page(viewport={"width": width, "height": 900}), []
+def page(browser: Browser) -> Iterator[Page]:
+    """It must report no errors and load nothing from a network."""
+    page, errors = browser.new_page(viewport={"width": 1280, "height": 900}), []
 
     def report(error: object) -> None:
         errors.append(f"{page.url}: {error}")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.lib.programs import REPOSITORY as ROOT
+from tests.lib.programs import REPOSITORY as ROOT, built_commit
 
 LONGEST_S = 60  # of a block
 BLOCK = re.compile(r"^```sh\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -31,7 +31,8 @@ def test_commands_run(page: Path, tmp_path: Path) -> None:
         done = subprocess.run(["bash", "-euo", "pipefail", "-c", match[1]], cwd=tmp_path,
                               capture_output=True, text=True, timeout=LONGEST_S, check=False,
                               env={"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": str(tmp_path),
-                                   "BACKEND": "cpu", "WERROR": os.environ.get("WERROR", "0")})
+                                   "BACKEND": "cpu", "COMMIT": built_commit(),
+                                   "WERROR": os.environ.get("WERROR", "0")})
         line = text[:match.start()].count("\n") + 2
         assert done.returncode == 0, (f"{page.name}:{line}\n{done.stdout[-1500:]}\n"
                                       f"{done.stderr[-1500:]}")

@@ -8,7 +8,7 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
-from tests.lib.programs import REPOSITORY
+from tests.lib.programs import REPOSITORY, built_commit
 
 NOTEBOOK = nbformat.read(REPOSITORY / "docs/classroom.ipynb", as_version=4)
 
@@ -25,6 +25,7 @@ def test_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     subprocess.run(["cp", "-rl", REPOSITORY / "build", tmp_path / "build"], check=True)
     for path in (tmp_path / "steps/exercises").glob("*[0-9].cu"):
         path.unlink()
+    monkeypatch.setenv("COMMIT", built_commit())
     monkeypatch.setenv("BACKEND", os.environ.get("BACKEND", "cpu"))
     client = NotebookClient(NOTEBOOK, timeout=120, kernel_name="python3",
                             resources={"metadata": {"path": str(tmp_path / "docs")}})

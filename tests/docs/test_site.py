@@ -16,6 +16,7 @@ from tests.docs.conftest import EXPLORERS, SITE, WRITTEN
 LARGEST_BYTES = 25 << 20
 LONGEST_START_MS = 1000
 SCHEMES = ("light", "dark")
+WIDTHS = (390, 1280)
 PICTURES = sorted((SITE / "pictures").glob("*.svg"))
 
 # The texts of a page whose contrast is below 4.5, or 3 for large ones: WCAG 2.1, level AA. The ground
@@ -141,8 +142,9 @@ def is_blank(png: bytes) -> bool:
 
 
 def wrong_in(page: Page, width: int) -> list[str]:
-    """What is wrong with the page that is open, in both schemes."""
+    """What is wrong with the page that is open at this width, in both schemes."""
     wrong = []
+    page.set_viewport_size({"width": width, "height": 900})
     if page.locator("script[type^='math/tex']").count():
         page.wait_for_function("window.MathJax && MathJax.Hub && !MathJax.Hub.queue.pending"
                                " && document.querySelector('.MathJax_SVG')")
@@ -161,22 +163,25 @@ def wrong_in(page: Page, width: int) -> list[str]:
 
 
 @pytest.mark.parametrize("part", range(2))
-@pytest.mark.parametrize("width", [390, 1280])
-def test_pages_in_a_browser(page: Page, width: int, part: int) -> None:
+def test_pages_in_a_browser(page: Page, part: int) -> None:
+    """Each is loaded by a phone, which is then as wide as a desk's screen."""
     wrong = {}
     for name in [*WRITTEN, *(f"explorers/{name}" for name in EXPLORERS)][part::2]:
+        page.set_viewport_size({"width": WIDTHS[0], "height": 900})
         page.goto((SITE / f"{name}.html").as_uri(), wait_until="load")
-        wrong[name] = wrong_in(page, width)
+        wrong[name] = [f"{width} wide: {found}" for width in WIDTHS for found in wrong_in(page, width)]
     assert {name: found for name, found in wrong.items() if found} == {}
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
-def test_pictures_can_be_read(page: Page, scheme: str) -> None:
+@pytest.mark.parametrize("part", range(2))
+def test_pictures_can_be_read(page: Page, part: int) -> None:
     wrong = {}
-    page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
-    for path in PICTURES:
+    for path in PICTURES[part::2]:
         page.goto(path.as_uri())
-        found = wrong[path.name] = ["blank"] if is_blank(page.screenshot()) else []
-        if not re.search("_(light|dark)$", path.stem):  # those are drawn for one scheme each
-            found += page.evaluate(LOW_CONTRAST) + page.evaluate(MISPLACED)
+        found = wrong[path.name] = []
+        for scheme in SCHEMES:
+            page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
+            found += [f"{scheme}: blank"] * is_blank(page.screenshot())
+            if not re.search("_(light|dark)$", path.stem):  # those are drawn for one scheme each
+                found += page.evaluate(LOW_CONTRAST) + page.evaluate(MISPLACED)
     assert PICTURES and {name: found for name, found in wrong.items() if found} == {}

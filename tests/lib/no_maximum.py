@@ -6,7 +6,7 @@ They are the real sources with three lines changed.
 from pathlib import Path
 
 from tests.lib.programs import Program
-from tests.lib.source_tree import SourceTree
+from tests.lib.source_tree import PLAIN, SourceTree
 
 STEP_02 = "steps/step02_online_softmax.cu"
 SOFTMAX = "common/device/fragments.cuh"
@@ -35,6 +35,6 @@ def build(directory: Path, step: str, commit: str = "unknown") -> Program:
     tiles = ", 64, 32" if step == "step02" else ""
     tree.compile_only(step, ", ".join(f"CONFIG<{element}, {head_dim}{tiles}>" for head_dim in (32, 64)
                                       for element in ("__half", "__nv_bfloat16")))
-    done = tree.make("BACKEND=cpu", f"COMMIT={commit}", f"build/cpu/{step}")
+    done = tree.make("BACKEND=cpu", PLAIN, f"COMMIT={commit}", f"build/cpu/{step}")
     assert done.returncode == 0, done.stderr
     return Program(step, tree.root / "build" / "cpu")

@@ -11,7 +11,7 @@ import pytest
 from tests.lib.programs import DEVICE, RIGHT, WRONG, Program, run_on_terminal
 
 # A run of several seconds on one core; the line appears after one second.
-SLOW = ["-r", "0", "-b", "1", "-H", "4", "-n", "4096", "-d", "128", "-c", "all"]
+SLOW = ["-r", "0", "-b", "1", "-H", "4", "-n", "3072", "-d", "128", "-c", "all"]
 ONE_CORE = {"OMP_NUM_THREADS": "1"}
 LINE = re.compile(r"\r(running|checking): (\d+) of \d+ (?:blocks|rows), (\d+) s\x1b\[K")
 GONE = "\r\x1b[K"

@@ -60,7 +60,10 @@ def rows_of_the_model(name: str, r: float) -> tuple[Answer, list[int]]:
     return Answer(o, lse, r), fixtures.provenance_of(directory)["rows_of_o"]
 
 
-@pytest.mark.parametrize("name", FIXTURES)
+# Other tests run steps 04 to 06 on layer 12, and the same model's layer 18 is harder.
+@pytest.mark.parametrize("name", [
+    pytest.param(name, marks=pytest.mark.exhaustive if name == "smollm2_layer12" else ())
+    for name in FIXTURES])
 @pytest.mark.parametrize("dtype", ["fp16", pytest.param("bf16", marks=pytest.mark.exhaustive)])
 def test_every_step_is_right(step: Program, tmp_path: Path, name: str, dtype: str) -> None:
     """Checked in all rows by the program, by NumPy, and by the model's own output where the inputs

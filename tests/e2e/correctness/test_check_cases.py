@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.lib.programs import REPOSITORY, Program
-from tests.lib.source_tree import SourceTree
+from tests.lib.source_tree import PLAIN, SourceTree
 
 pytestmark = pytest.mark.cpu_only("it builds changed steps for the CPU backend")
 
@@ -28,7 +28,7 @@ def test_faults_are_noticed(tmp_path: Path, fault: str) -> None:
     tree = SourceTree(tmp_path, built="cpu")
     tree.replace(*FAULTS[fault])
     tree.compile_only("step04", "CONFIG<__half, 64>, CONFIG<__nv_bfloat16, 128>")
-    assert tree.make("BACKEND=cpu", "build/cpu/step04").returncode == 0
+    assert tree.make("BACKEND=cpu", PLAIN, "build/cpu/step04").returncode == 0
     done = Program("step04", tree.root / "build/cpu").run(
         "--cases", CASES, "--heads", 2, "--repeat", 0, "--check", "all")
     verdicts = [line.removeprefix(f"{CASES}:").split(": ")[1] for line in done.stdout.splitlines()]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.lib.programs import BACKEND, REPOSITORY
+from tests.lib.programs import BACKEND, REPOSITORY, built_commit
 from tests.mutants.operators import changes
 from tests.mutants.source import Source
 
@@ -50,15 +50,24 @@ def graded(exercise: Exercise, kind: str, text: str) -> list[classroom.Mark]:
     return classroom.marks_of(exercise, f"made/{name}")
 
 
+def with_places(words: str, file: str, text: str) -> str:
+    """Replaces each @...@ by the place of the only line of the made file that holds these words."""
+    def place(match: re.Match) -> str:
+        (number,) = (i for i, line in enumerate(text.split("\n"), 1) if match[1] in line)
+        return f"{(classroom.MADE / file).relative_to(REPOSITORY)}:{number}"
+    return re.sub("@(.+?)@", place, words)
+
+
 @pytest.mark.parametrize("name", EXERCISES)
 def test_the_starting_file_fails_as_intended_and_the_solution_passes(name: str) -> None:
     exercise = EXERCISES[name]
-    solution, start = classroom.sources(exercise)
+    start = classroom.sources(exercise)[1]
     marks = graded(exercise, "start", start)
     assert marks[0].what != "compiles", marks[0].why
     assert sum(mark.reached for mark in marks) <= exercise.points / 2
-    assert exercise.fails in "\n".join(f"{mark.what}: {mark.why}" for mark in marks if mark.why)
-    marks = graded(exercise, "solution", solution)
+    words = with_places(exercise.fails, f"{name}.start.cu", start)
+    assert words in "\n".join(f"{mark.what}: {mark.why}" for mark in marks if mark.why)
+    marks = classroom.marks_of(exercise, classroom.solution_of(exercise))
     assert [mark.why for mark in marks] == [""] * len(exercise.parts)
 
 
@@ -134,13 +143,14 @@ def test_a_file_cannot_harm_the_grader(fault: str, monkeypatch: pytest.MonkeyPat
     assert mark.reached == 0 and words in mark.why and "\n" not in mark.why
 
 
-def test_commands(tmp_path: Path) -> None:
+def test_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`make ex01` writes a file once and keeps it; `make grade` and `make exercises` name it."""
     for name in ("Makefile", "common", "steps", "docs", "plots", "tests"):
         (tmp_path / name).symlink_to(REPOSITORY / name)
     (tmp_path / "steps").unlink()
     shutil.copytree(REPOSITORY / "steps", tmp_path / "steps", ignore=shutil.ignore_patterns("*[0-9].cu"))
     subprocess.run(["cp", "-rl", REPOSITORY / "build", tmp_path / "build"], check=True)
+    monkeypatch.setenv("COMMIT", built_commit())
 
     def make(target: str) -> str:
         done = subprocess.run(["make", target, f"BACKEND={BACKEND}"], cwd=tmp_path, text=True,
@@ -151,7 +161,7 @@ def test_commands(tmp_path: Path) -> None:
     path = tmp_path / "steps/exercises/ex01.cu"
     path.write_text(path.read_text() + "// mine\n")
     assert "just written" not in make("ex01") and path.read_text().endswith("// mine\n")
-    make("clean")
-    assert path.exists()
     assert re.search(r"^ex01 .*started$", make("exercises"), re.MULTILINE)
     assert re.search(r"^ex01 +0 of +\d", make("grade"), re.MULTILINE)
+    make("clean")
+    assert path.exists()

@@ -12,6 +12,8 @@ from tests.lib.programs import REPOSITORY, RIGHT, USAGE, WRONG, Program, read_re
 
 pytestmark = pytest.mark.cpu_only("a GPU build refuses --report")
 
+# The kinds of access to it, as fields of records name them.
+DEVICE_MEMORY = ("global_load", "global_store", "copy_global", "tensor_load", "tensor_store")
 FAULTY_SOURCE = REPOSITORY / "tests/lib/faulty_step.cu"
 DOCUMENT = REPOSITORY / "docs/lab.md"
 FAULTY = "steps/step99_faulty.cu"
@@ -55,8 +57,7 @@ def test_intensity_is_flop_by_bytes(step: Program, tmp_path: Path) -> None:
     path = tmp_path / "record.json"
     stdout = step.run_right("-n", 128, "--report=traffic,banks", "-j", path).stdout
     (record,) = read_records(path)
-    sectors = sum(record[f"lab_{kind}_sectors"] for kind in ("global_load", "global_store",
-                                                             "copy_global"))
+    sectors = sum(record[f"lab_{kind}_sectors"] for kind in DEVICE_MEMORY)
     assert f" {record['flops'] / (32 * sectors):.1f} FLOP a byte of the sectors counted" in stdout
     if record["step"] != "step01":  # which moves S and P too
         intensity = record["flops"] / record["least_bytes"]
@@ -170,7 +171,7 @@ def test_margin_adds_up(step: Program, tmp_path: Path) -> None:
                  if re.match(r" *\d+ .{36}\|", line) and line[:10].strip())
     counted = sum(record[f"{kind}_sectors"] for record in read_records(path)
                   if record["record"] == "kernel"
-                  for kind in ("global_load", "global_store", "copy_global"))
+                  for kind in DEVICE_MEMORY)
     assert margin == counted > 0
 
 
@@ -227,17 +228,17 @@ def bounds_of(stdout: str) -> dict[str, float]:
 def test_roofline_from_a_file(step: Program, tmp_path: Path) -> None:
     gpu, records = tmp_path / "small.gpu", tmp_path / "records"
     gpu.write_text(GPU_FILE)
-    stdout = step.run_right("-n", 512, f"--report=roofline:{gpu}", "-j", records).stdout
+    stdout = step.run_right("-n", 256, f"--report=roofline:{gpu}", "-j", records).stdout
     (record,) = read_records(records)
     bounds = bounds_of(stdout)
     waves = sum(record[f"lab_{kind}_wavefronts"] for kind in ("shared_load", "shared_store",
                                                               "ldmatrix", "copy_shared"))
     expected = {"shared memory": waves / 4e9}
-    if record["lab_mma"]:
-        expected["tensor cores"] = record["lab_mma"] * 4096 / 2e12
+    if record["lab_mma"] + record["lab_wgmma"]:
+        expected["tensor cores"] = (record["lab_mma"] * 4096 + record["lab_wgmma_flop"]) / 2e12
     else:
         expected["fp32 units"] = record["flops"] / 0.5e12
-    moved = record["least_bytes"] + (16 * 2 * 512 * 512 if record["step"] == "step01" else 0)
+    moved = record["least_bytes"] + (16 * 2 * 256 * 256 if record["step"] == "step01" else 0)
     expected["device memory"] = moved / 100e9
     assert bounds == {unit: pytest.approx(1e6 * time, abs=6e-4) for unit, time in expected.items()}
     binding = max(expected, key=expected.get)

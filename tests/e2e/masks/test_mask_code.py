@@ -9,7 +9,7 @@ from tests.lib.reference import attention, mistakes
 from tests.lib.generators import rounded_inputs
 from tests.lib.problem import Problem
 from tests.lib.programs import Program, read_result
-from tests.lib.source_tree import SourceTree
+from tests.lib.source_tree import PLAIN, SourceTree
 
 pytestmark = pytest.mark.cpu_only("which tiles run what is the same on a GPU")
 
@@ -25,7 +25,7 @@ def masking(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Program]:
     for name in STEPS:
         more = ", 2, false" if name == "step05" else ""
         tree.compile_only(name, f"CONFIG<__half, 64{more}>")
-    done = tree.make("BACKEND=cpu", "-j2", *(f"build/cpu/{name}" for name in STEPS))
+    done = tree.make("BACKEND=cpu", PLAIN, "-j2", *(f"build/cpu/{name}" for name in STEPS))
     assert done.returncode == 0, done.stderr
     return {name: Program(name, tree.root / "build" / "cpu") for name in STEPS}
 

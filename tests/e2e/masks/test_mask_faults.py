@@ -22,7 +22,7 @@ from tests.lib.reference import attention, mistakes
 from tests.lib.generators import rounded_inputs
 from tests.lib.problem import Problem
 from tests.lib.programs import DEVICE, RIGHT, STEP_DIR, WRONG, Program, read_result
-from tests.lib.source_tree import SourceTree
+from tests.lib.source_tree import PLAIN, SourceTree
 
 pytestmark = pytest.mark.cpu_only("it tests the tests")
 
@@ -124,7 +124,7 @@ def build(directory: Path, patches: tuple) -> Program:
     for patch in patches:
         tree.replace(*patch)
     tree.compile_only("step05", CONFIG)
-    done = tree.make("BACKEND=cpu", f"build/{STEP_DIR.name}/step05")
+    done = tree.make("BACKEND=cpu", PLAIN, f"build/{STEP_DIR.name}/step05")
     assert done.returncode == 0, done.stderr
     return Program("step05", tree.root / "build" / STEP_DIR.name)
 
