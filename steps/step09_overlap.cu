@@ -20,6 +20,7 @@
 #include "device/mma_tile.cuh"
 #include "device/ptx_hopper.cuh"
 #include "device/tensor_map.cuh"
+#include "device/turns.cuh"
 #include "device/warp.cuh"
 #include "device/wgmma_tile.cuh"
 
@@ -81,20 +82,6 @@ __device__ __forceinline__ void produce(const Shared<T, HEAD_DIM> &shared, const
   }
 }
 // [producer]
-
-// [turns]
-/** Waits until it is the turn of this consumer: barrier 1 + consumer, at which its own threads wait
- * and those of the consumer before it arrive. */
-__device__ __forceinline__ void wait_for_turn(int consumer) {
-  named_barrier_sync<2 * WARPGROUP_THREADS>(1 + consumer);
-}
-
-/** Passes the turn on to the next consumer. */
-template <int CONSUMERS>
-__device__ __forceinline__ void pass_turn(int consumer) {
-  named_barrier_arrive<2 * WARPGROUP_THREADS>(1 + (consumer + 1) % CONSUMERS);
-}
-// [turns]
 
 // [softmax]
 /** Replaces scores by unnormalised probabilities and updates m and l, as update_softmax() does, but

@@ -20,7 +20,9 @@
 #include "device/heads.cuh"
 #include "device/launch.cuh"
 #include "device/ptx_hopper.cuh"
+#include "device/split_softmax.cuh"
 #include "device/tensor_map.cuh"
+#include "device/turns.cuh"
 #include "device/warp.cuh"
 #include "device/wgmma_tile.cuh"
 
@@ -197,17 +199,6 @@ __device__ __forceinline__ void store_tile(const float (&o)[HEAD_DIM / 8][4], co
   }
 }
 // [store]
-
-/** Waits until it is the turn of this consumer; see step 08. */
-__device__ __forceinline__ void wait_for_turn(int consumer) {
-  named_barrier_sync<2 * WARPGROUP_THREADS>(1 + consumer);
-}
-
-/** Passes the turn on to the next consumer. */
-template <int CONSUMERS>
-__device__ __forceinline__ void pass_turn(int consumer) {
-  named_barrier_arrive<2 * WARPGROUP_THREADS>(1 + (consumer + 1) % CONSUMERS);
-}
 
 /** What a consumer does, tile after tile of queries. */
 template <typename T, int HEAD_DIM>
