@@ -1,7 +1,8 @@
 """Prints a file as Doxygen understands it; Doxygen calls this for each: INPUT_FILTER in Doxyfile.
 
 Pages are Markdown as repositories show it. Of a step only the comment at its head is documentation;
-the site shows the rest as source. In headers, the comment after `int a, b;` is that of both.
+the site shows the rest as source. In headers, the comment after `int a, b;` is that of both, and
+macros without a comment are left out.
 
 Usage: for_doxygen.py PAGE.md|STEP.cu|HEADER.h|HEADER.cuh
        for_doxygen.py --unlink SITE
@@ -21,6 +22,7 @@ CONTENTS = ("README.md", "steps.md", "primers.md", "reference.md")
 # `int a, *b, c[2]; /**< what they are */`
 MEMBERS = re.compile(r"^( +)((?:const )?\w+) ((?:\*?\w+(?:\[\w+\])?, )+\*?\w+(?:\[\w+\])?);[ \n]+"
                      r"(/\*\*<(?:[^*]|\*(?!/))*\*/)", re.MULTILINE)
+MACRO = re.compile(r"^#define (?:.*\\\n)*.*\n", re.MULTILINE)
 REGION = re.compile(r"^\[(\S+), region (\w+)\]\(\S+\)$")
 
 
@@ -107,13 +109,18 @@ def convert(page: Path, text: str) -> str:
 
 def split_members(text: str) -> str:
     """A header with one declaration of a member each, with comments on specialisations, and without
-    the macro against reading it twice, which needs no comment."""
+    the macros that have no comment, such as the one against reading it twice."""
     def split(match: re.Match) -> str:
         indent, kind, names, comment = match.groups()
         return indent + " ".join(f"{kind} {name.strip()}; {comment}" for name in names.split(","))
 
+    def documented(match: re.Match) -> str:
+        with_comment = "/**" in match[0] or text[:match.start()].endswith("*/\n")
+        return match[0] if with_comment else "\n" * match[0].count("\n")
+
     text = MEMBERS.sub(split, text)
     text = re.sub(r"^#ifndef (\w+)\n#define \1\n", "#if 1\n\n", text, flags=re.MULTILINE)
+    text = MACRO.sub(documented, text)
     return re.sub(r"^template <>", "/** As declared above, for one type. */ template <>", text,
                   flags=re.MULTILINE)
 
@@ -133,7 +140,8 @@ def unlink(site: Path) -> None:
         text = step.read_text()
         own = {*DEFINED.findall(text), *re.findall(r"(?:int|typename) (\w+)(?=[,>])", text)}
         source = step.name.replace("_", "__").replace(".", "_8") + "_source"
-        for page in (site / f"{name}.html" for name in (step.stem.split("_")[0], source)):
+        pages = [site / f"{name}.html" for name in (step.stem.split("_")[0], source)]
+        for page in filter(Path.exists, pages):
             page.write_text(CODE_LINK.sub(lambda link: f"{link[1] or ''}{link[2]}" if link[1]
                                           or link[2] in own else link[0], page.read_text()))
 

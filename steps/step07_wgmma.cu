@@ -26,6 +26,7 @@
 #include "device/tensor_map.cuh"
 #include "device/warp.cuh"
 
+// [tiles]
 /** Sizes of the tiles, by head dimension. */
 template <int HEAD_DIM>
 struct Tiles {
@@ -44,6 +45,7 @@ struct Tiles {
   static constexpr int BARRIERS = 1 + 4 * STAGES;
   static constexpr int SHARED_BYTES = WARPGROUPS * Q_STEP + 2 * STAGES * KV_BYTES + 8 * BARRIERS;
 };
+// [tiles]
 
 // [descriptor]
 /**
@@ -111,6 +113,7 @@ __device__ __forceinline__ void pack_probs(uint32_t (&probs)[N_TILES / 2][4],
   }
 }
 
+// [load_rows]
 /** Asks for ROWS rows of a head, from row `row` on, panel by panel. All bytes count for `barrier`,
  * those of rows past the end too. */
 template <int HEAD_DIM, int ROWS, typename T>
@@ -122,6 +125,7 @@ __device__ __forceinline__ void load_rows(T *target, const CUtensorMap &map, uin
     tensor_load(target + ROWS * column, map, barrier, column, row, head, batch);
   }
 }
+// [load_rows]
 
 /** The whole forward pass: one thread block for BLOCK_M queries of one head. */
 template <typename T, int HEAD_DIM>

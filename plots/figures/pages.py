@@ -22,6 +22,8 @@ SHAPE = "-n 256 -d 64"
 SEQLEN, HEAD_DIMS, MASKS = 4096, (64, 128, 256), ("full", "causal")
 SHARED = {"shared_load": "loads", "shared_store": "stores", "ldmatrix": "ldmatrix",
           "copy_shared": "cp.async"}
+LOOPS = {"mma.sync": ("tensor cores", "`mma.sync`", "mma"),
+         "wgmma": ("tensor cores", "`wgmma`", "wgmma")}
 WRITER = "`make pages`"
 
 
@@ -53,6 +55,9 @@ def speed(results: Results, step: str, before: str | None) -> list[str]:
             row("times FlashAttention-2", lambda r, _: f"{r['speed_over_fa2']:.3g}"),
             row("of the mma.sync ceiling",
                 lambda r, _: f"{100 * r['tflops'] / r['ceiling_mma_tflops']:.0f} %")]
+    if any(r and r["ceiling"] == "wgmma" for r in own):
+        rows.append(row("of the wgmma ceiling",
+                        lambda r, _: f"{100 * r['tflops'] / r['ceiling_wgmma_tflops']:.0f} %"))
     if before:
         name = f"step {before.removeprefix('step')}, TFLOP/s"
         rows.insert(0, row(name, lambda _, o: f"{o['tflops']:.4g}" if o else "–"))
@@ -71,8 +76,7 @@ def roofline(results: Results, step: str) -> list[str]:
     if record is None:
         return []
     intensity = record["flops"] / record["must_move_bytes"]
-    units, loop, kind = (("tensor cores", "`mma.sync`", "mma") if record["ceiling"] == "mma.sync"
-                         else ("fp32 multiply-adds (FFMA)", "FFMA", "ffma"))
+    units, loop, kind = LOOPS.get(record["ceiling"], ("fp32 multiply-adds (FFMA)", "FFMA", "ffma"))
     peak, copy = record[f"ceiling_{kind}_tflops"], record["ceiling_copy_gb_per_s"]
     share = 100 * record["must_move_bytes"] / record["median_ms"] * 1e-6 / copy
     ridge = f"{peak * 1e3 / copy:.0f}"
@@ -88,12 +92,16 @@ def roofline(results: Results, step: str) -> list[str]:
 def counts(report: Report) -> dict[str, str]:
     run = report.run
     loaded, stored = (human(report.sector_bytes(kinds)) + "B"
-                      for kinds in (("global_load", "copy_global"), ("global_store",)))
+                      for kinds in (("global_load", "copy_global", "tensor_load"),
+                                    ("global_store", "tensor_store")))
     return {"loaded from device memory": loaded, "stored to device memory": stored,
             **{f"wavefronts of shared memory: {name}": human(run[f"{kind}_wavefronts"])
                for kind, name in SHARED.items()},
             "bank conflicts, in wavefronts": human(report.sum_of("conflicts")),
+            "tensor copies, of a box each": human(run["tensor_load_requests"]
+                                                  + run["tensor_store_requests"]),
             "mma": human(run["mma"]),
+            "wgmma, counted once per warpgroup": human(run["wgmma"]),
             "mma with a copy in flight": f"{100 * run['mma_under_copy'] / run['mma']:.0f} %"
             if run["mma"] else "–",
             "barriers (`__syncthreads()`), counted once per warp": human(run["barriers"])}
@@ -119,6 +127,9 @@ def main() -> int:
                    for step in steps}
     for before, step in zip([None, *steps], steps):
         page = docs / f"{step}.md"
+        if not page.exists():
+            print(f"pages: {page} is not written yet")
+            continue
         content = "\n".join([*speed(results, step, before), *roofline(results, step),
                              *lab(reports, step, before)])
         page.write_text(with_section(page.read_text(), "numbers", WRITER, content))

@@ -63,7 +63,7 @@ class Buffer:
     label: str
     in_flight: bool = False
     column: int = 0
-    next_tile: bool = False
+    next_tile: int = 0  # tiles after the one at hand
 
 
 @dataclass(frozen=True)
@@ -84,9 +84,10 @@ class Loop:
 
 
 LOADED = (Buffer("v", "v", "V"), Buffer("k", "k", "K"))
-PREFETCHED = (Buffer("v", "v", "V in flight", True), Buffer("k", "k", "next K", True, 0, True))
-BOTH = (*LOADED, Buffer("v", "v", "next V", True, 1, True),
-        Buffer("k", "k", "next K", True, 1, True))
+PREFETCHED = (Buffer("v", "v", "V in flight", True), Buffer("k", "k", "next K", True, 0, 1))
+BOTH = (*LOADED, Buffer("v", "v", "next V", True, 1, 1), Buffer("k", "k", "next K", True, 1, 1))
+AHEAD = (Buffer("v", "v", "V"), Buffer("v", "v", "next V", True, 1, 1),
+         Buffer("k", "k", "K after next", True, 0, 2), Buffer("k", "k", "next K", True, 1, 1))
 SOFTMAX = "Mask where needed. Softmax: new m and l; O is rescaled; P replaces S."
 FRAGMENTS = "S, then P, and O as mma fragments in fp32; m and l of each row"
 PADDED = "16 bits; each row has 16 bytes of padding"
@@ -161,4 +162,15 @@ LOOPS = {
         {"k": "1 3", "v": "1 3", "s": "2", "ml": "4", "o": "5"},
         "Q, and two buffers each for K and V, in 16 bits, swizzled; bits of masks",
         "S and O as mma fragments in fp32, P of 64 keys; m and l of each row", 1, 1),
+    "step07": Loop(
+        "wgmma and tensor copies", AHEAD, "one thread asks for Q, the first two K and the first V",
+        ("Wait until K of this tile has arrived.",
+         "S = Q K^T with wgmma. Wait for S. This warpgroup releases K.",
+         SOFTMAX,
+         "Wait until V of this tile has arrived.",
+         "Start O += P V with wgmma. One thread asks for the K after next and for the next V.",
+         "Wait for O. This warpgroup releases V."), 5,
+        {"k": "1 5", "v": "4 5", "s": "2", "ml": "3", "o": "5 6"},
+        "Q, and two buffers each for K and V, in 16 bits, swizzled; mbarriers",
+        "S, then P, and O as wgmma fragments in fp32; m and l of each row", 1, 1),
 }

@@ -88,8 +88,9 @@ class Drawing:
     def row_of_tiles(self) -> None:
         """The tiles of S that the thread block visits, and the direction of the loop."""
         picture, below = self.picture, self.row + self.m
-        for tile in range(N // self.shape.block_n):
-            picture.rect(self.s_x + tile * self.n, self.row, self.n, self.m,
+        for tile in range(-(-N // self.shape.block_n)):
+            picture.rect(self.s_x + tile * self.n, self.row,
+                         min(self.n, self.side - tile * self.n), self.m,
                          "s thin" if tile <= self.loop.key_tile else "none thin")
         picture.rect(self.column, self.row, self.n, self.m, "none thick")
         picture.arrow((self.s_x, below + 10), (self.s_x + self.side, below + 10))
@@ -185,7 +186,9 @@ class Drawing:
                     picture.line(s_x, top, s_x + width, top, "thin")
                     picture.line(o_x, top, o_x + depth, top, "thin")
                 picture.text(o_x + depth + 5, top + height / warps / 2 + 4, f"warp {warp}", "small")
-        middle = y + height * 3 / 8  # of the second of four warps, apart from the lines
+        # Of the second of four warps or the fourth of eight, apart from the lines.
+        rows = max(4, self.shape.threads // 32)
+        middle = y + height * (rows // 2 - 0.5) / rows
         picture.label(s_x + width / 2, middle, "S" if "p" in places else "S, P", "s", "small bold")
         picture.label(o_x + depth / 2, middle, "O", "o", "small bold")
         numbers(picture, s_x - 12, y + 10, places["s"])

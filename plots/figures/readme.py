@@ -21,6 +21,7 @@ from plots.figures.style import THEMES
 from plots.sections import with_section
 
 MMA = "mma.sync"
+OWN_CEILINGS = {"fp32 FFMA": "ffma", "wgmma": "wgmma"}
 DESCRIPTION = "{http://purl.org/dc/elements/1.1/}description"
 
 
@@ -29,11 +30,14 @@ DESCRIPTION = "{http://purl.org/dc/elements/1.1/}description"
 def of_ceiling(record: dict) -> str:
     """Percent of the mma.sync ceiling, and of the step's own ceiling if that is another."""
     share = f"{100 * record['tflops'] / record['ceiling_mma_tflops']:.0f} %"
-    own = {"device memory copy": record["must_move_bytes"] / record["median_ms"] * 1e-6
-           / record["ceiling_copy_gb_per_s"],
-           "fp32 FFMA": record["tflops"] / record["ceiling_ffma_tflops"]}
     name = record["ceiling"]
-    return share if name == MMA else f"{share} ({100 * own[name]:.0f} % of {name})"
+    if name == MMA:
+        return share
+    if name == "device memory copy":
+        own = record["must_move_bytes"] / record["median_ms"] * 1e-6 / record["ceiling_copy_gb_per_s"]
+    else:
+        own = record["tflops"] / record[f"ceiling_{OWN_CEILINGS[name]}_tflops"]
+    return f"{share} ({100 * own:.0f} % of {name})"
 
 
 def over_fa2(record: dict) -> str:
@@ -47,6 +51,7 @@ def over_fa2(record: dict) -> str:
 def table(results: Results) -> str:
     """The results table in Markdown, with a line on the origin of its numbers."""
     records = results.headline("full")
+    missing = sorted(set(step_names()) - {record["step"] for record in records})
     lines = ["| step | idea | TFLOP/s | of mma.sync | speedup over FA2 | error / allowed |",
              "|---|---|---|---|---|---|"]
     for record in records:
@@ -55,6 +60,12 @@ def table(results: Results) -> str:
         lines.append(f"| [{name_of(record)}]({page}) [{title}]({STEPS.name}/{path.name}) | {idea} "
                      f"| {record['tflops']:.1f} | {of_ceiling(record)} | {over_fa2(record)} "
                      f"| {record['max_error']:.1e} / {record['allowed_error']:.1e} |")
+    for step in missing:
+        path, title, idea = source_of(step)
+        name = step.removeprefix("step")
+        page = STEPS.parent / "docs" / f"{step}.md"
+        lines.append(f"| {f'[{name}](docs/{page.name})' if page.exists() else name} [{title}]"
+                     f"({STEPS.name}/{path.name}) | {idea} | – | – | – | – |")
     first = records[0]
     shape = ", ".join(f"{letter}={HEADLINE[name]}" for letter, name in
                       (("B", "batch"), ("H", "heads"), ("N", "seqlen"), ("D", "head_dim")))
@@ -66,7 +77,9 @@ def table(results: Results) -> str:
               "FlashAttention-2, PyTorch's attention kernel: median of interleaved runs, first and "
               "last decile in brackets. Error: the largest of a row, and the largest that "
               "[the rule](docs/correctness.md) allows."]
-    if missing := sorted(set(step_names()) - {record["step"] for record in records}):
+    if any(record["ceiling"] == "wgmma" for record in records):
+        lines[-1] += " `wgmma` is the instruction that compute capability 9.0 adds."
+    if missing:
         lines[-1] += f" Not measured yet: {', '.join(missing)}."
     return "\n".join(lines)
 

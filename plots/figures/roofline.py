@@ -17,7 +17,8 @@ from plots.figures.tflops import DTYPE
 
 NAME = "roofline"
 HEAD_DIM = HEADLINE["head_dim"]
-CEILINGS = {"ceiling_mma_tflops": "mma.sync", "ceiling_ffma_tflops": "fp32 FFMA"}
+CEILINGS = {"ceiling_wgmma_tflops": "wgmma", "ceiling_mma_tflops": "mma.sync",
+            "ceiling_ffma_tflops": "fp32 FFMA"}
 
 
 def data(results: Results) -> dict | None:
@@ -31,20 +32,21 @@ def data(results: Results) -> dict | None:
              "tflops": record["tflops"]})
     return {"figure": NAME, "origin": results.origin(), "steps": dict(sorted(steps.items())),
             "ceilings": {field: records[0][field]
-                         for field in (*CEILINGS, "ceiling_copy_gb_per_s")}}
+                         for field in (*CEILINGS, "ceiling_copy_gb_per_s")
+                         if records[0].get(field)}}
 
 
 def draw_roof(axes: Axes, ceilings: dict, left: float, right: float, theme: Theme) -> None:
     """Draws the slope of device memory, and a flat roof for each unit."""
     per_byte = ceilings["ceiling_copy_gb_per_s"] * 1e-3  # TFLOP/s at one operation a byte
-    top = ceilings["ceiling_mma_tflops"]
+    roofs = {name: ceilings[field] for field, name in CEILINGS.items() if field in ceilings}
+    top = max(roofs.values())
     axes.plot([left, top / per_byte], [left * per_byte, top], color=theme.text, linewidth=1.4)
     (x0, y0), (x1, y1) = axes.transData.transform([(left, left * per_byte), (top / per_byte, top)])
     axes.annotate(f"device memory copy: {per_byte:.2f} TB/s", (left * 1.2, left * 1.2 * per_byte),
                   (-2, 4), textcoords="offset points", rotation=math.degrees(
                       math.atan2(y1 - y0, x1 - x0)), rotation_mode="anchor", fontsize=style.SMALL)
-    for field, name in CEILINGS.items():
-        speed = ceilings[field]
+    for name, speed in roofs.items():
         axes.plot([speed / per_byte, right], [speed, speed], color=theme.text, linewidth=1.4,
                   linestyle="-" if speed == top else (0, (5, 3)))
         axes.annotate(f"{name}: {speed:.3g} TFLOP/s", (right, speed), (-4, 4),
@@ -75,12 +77,12 @@ def draw(found: dict, theme: Theme) -> Figure:
     points = [point for trail in found["steps"].values() for point in trail]
     left = 2.0 ** math.floor(math.log2(min(point["intensity"] for point in points)) - 1)
     right = 1.3 * max(point["intensity"] for point in points)
-    roofs = [found["ceilings"][field] for field in CEILINGS]
+    roofs = [found["ceilings"][field] for field in CEILINGS if field in found["ceilings"]]
     bottom = min(*(point["tflops"] for point in points), *roofs) / 2
     style.log_ticks(axes, "x", [2.0**i for i in range(0, 20) if left <= 2.0**i <= right])
     style.log_ticks(axes, "y", [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000])
     axes.set_xlim(left, right)
-    axes.set_ylim(bottom, 1.7 * found["ceilings"]["ceiling_mma_tflops"])
+    axes.set_ylim(bottom, 1.7 * max(roofs))
     draw_roof(axes, found["ceilings"], left, right, theme)
     label_ends(axes, [draw_step(axes, i, name, trail, theme)
                       for i, (name, trail) in enumerate(found["steps"].items())])

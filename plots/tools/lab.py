@@ -23,7 +23,9 @@ GPU = "h200"
 PADDED_STEP = "step03"
 PADDING = ("common/device/fragments.cuh", "constexpr int SMEM_STRIDE = HEAD_DIM + CHUNK;",
            "constexpr int SMEM_STRIDE = HEAD_DIM;")
-GLOBAL = ("global_load", "copy_global", "global_store")
+LOADS = ("global_load", "copy_global", "tensor_load")
+STORES = ("global_store", "tensor_store")
+GLOBAL = (*LOADS, *STORES)
 SHARED = ("shared_load", "shared_store", "ldmatrix", "copy_shared")
 SECTOR_BYTES = 32
 
@@ -93,8 +95,7 @@ def memory_row(report: Report) -> list[str]:
     used = sum(run[f"{kind}_used_bytes"] for kind in GLOBAL)
     everything = report.sector_bytes()
     return [report.name, human(run["must_move_bytes"]),
-            human(report.sector_bytes(("global_load", "copy_global"))),
-            human(report.sector_bytes(("global_store",))),
+            human(report.sector_bytes(LOADS)), human(report.sector_bytes(STORES)),
             f"{everything / SECTOR_BYTES / requests:.1f}", f"{100 * used / everything:.0f} %",
             f"{run['flops'] / everything:.1f}"]
 
@@ -109,8 +110,10 @@ def shared_row(report: Report) -> list[str]:
 def issue_row(report: Report) -> list[str]:
     run = report.run
     share = f"{100 * run['mma_under_copy'] / run['mma']:.0f} %" if run["mma"] else "-"
-    return [report.name, human(run["mma"]), share, human(run["ldmatrix_requests"]),
-            human(run["copy_shared_requests"]), human(run["shuffles"]), human(run["barriers"]),
+    tensor_copies = run["tensor_load_requests"] + run["tensor_store_requests"]
+    return [report.name, human(run["mma"]), share, human(run["wgmma"]),
+            human(run["ldmatrix_requests"]), human(run["copy_shared_requests"]),
+            human(tensor_copies), human(run["shuffles"]), human(run["barriers"]),
             str(run["findings"])]
 
 
@@ -140,16 +143,18 @@ def tables_of(reports: list[Report]) -> list[str]:
     units = [record["unit"] for record in reports[0].of("bound")]
     return [
         *lesson(reports),
-        *table("Device memory, in bytes: what must move; the sectors of all loads and cp.async, "
-               "and of all stores; floating-point operations for each byte of these sectors:",
+        *table("Device memory, in bytes: what must move; the sectors of all loads, cp.async and "
+               "tensor copies, and of all stores; floating-point operations for each byte of these "
+               "sectors. A tensor copy is one request:",
                ["", "must move", "loaded", "stored", "sectors a request", "used", "FLOP a byte"],
                map(memory_row, reports)),
         *table("Shared memory, in wavefronts:",
                ["", "loads", "stores", "ldmatrix", "cp.async", "conflicts", "worst"],
                map(shared_row, reports)),
-        *table("Instructions that warps issue:",
-               ["", "mma", "with a copy in flight", "ldmatrix", "cp.async", "shuffles", "barriers",
-                "findings"], map(issue_row, reports)),
+        *table("Instructions that warps issue; wgmma count once per warpgroup, tensor copies once "
+               "per box:",
+               ["", "mma", "with a copy in flight", "wgmma", "ldmatrix", "cp.async",
+                "tensor copies", "shuffles", "barriers", "findings"], map(issue_row, reports)),
         *table(f"Bounds, not times: microseconds that each unit of one {gpu} needs at least:",
                ["", *units, "bound by"], map(bound_row, reports))]
 

@@ -89,6 +89,7 @@ typedef struct WarpGroup {
 } WarpGroup;
 
 typedef struct Hopper {
+  uintptr_t shared; /* where the dynamic shared memory of this OS thread begins */
   Mbarrier mbarriers[MAX_MBARRIERS];
   int mbarrier_count;
   NamedBarrier named[NAMED_BARRIERS];

@@ -34,6 +34,7 @@ static unsigned registers_at_start(const Worker *worker) {
 void simt_begin_hopper(Worker *worker) {
   Hopper *hopper = worker->hopper;
   if (hopper == NULL) return;
+  hopper->shared = (uintptr_t)smem;
   hopper->mbarrier_count = 0;
   hopper->loads.count = hopper->stores.count = 0;
   memset(hopper->named, 0, sizeof hopper->named);
@@ -76,8 +77,9 @@ void simt_complain(const void *call_site, const char *complaint, ...) {
 
 /* --- mbarriers -------------------------------------------------------------------------------- */
 
-static unsigned offset_of(const Mbarrier *barrier) {
-  return (unsigned)(barrier->address - (uintptr_t)smem);
+/** In dynamic shared memory; another OS thread may write the report. */
+static unsigned offset_of(const Hopper *hopper, const Mbarrier *barrier) {
+  return (unsigned)(barrier->address - hopper->shared);
 }
 
 void simt_mbarrier_init(void *address, unsigned arrivals) {
@@ -136,7 +138,7 @@ void simt_mbarrier_arrive(void *address, unsigned bytes) {
   Mbarrier *barrier = &worker->hopper->mbarriers[i];
   if (barrier->pending == 0) {
     simt_complain(call_site, "more than the %u arrivals of a phase at the mbarrier at shared + %u",
-                  barrier->arrivals, offset_of(barrier));
+                  barrier->arrivals, offset_of(worker->hopper, barrier));
   }
   if (simt_observer != NULL) {
     simt_observer->mbarrier_used(worker, address, false, call_site);
@@ -234,7 +236,7 @@ void simt_describe_awaited(const Worker *worker, const Wait *wait, char *text, s
       const Mbarrier *barrier = &hopper->mbarriers[wait->number];
       int length = snprintf(
           text, text_size, "the mbarrier at shared + %u: its phase %u lacks %u of %u arrivals",
-          offset_of(barrier), barrier->phase, barrier->pending, barrier->arrivals);
+          offset_of(hopper, barrier), barrier->phase, barrier->pending, barrier->arrivals);
       if (barrier->bytes > 0) {
         snprintf(text + length, text_size - (size_t)length, " and %lld bytes of tensor copies",
                  (long long)barrier->bytes);

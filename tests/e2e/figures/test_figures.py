@@ -27,7 +27,9 @@ MORE_STEPS = {"step02b": 0.4, "step02c": 0.7, "step06": 1.05, "step07": 1.3, "st
 
 
 def grown(records: list[dict]) -> list[dict]:
-    """The records with steps up to 09 added, which are multiples of step 04's speed."""
+    """The records with steps up to 09 added, which are multiples of step 04's speed, and with the
+    ceiling of wgmma."""
+    records = [record | {"ceiling_wgmma_tflops": 850.0} for record in records]
     return records + [record | {"step": step, "tflops": factor * record["tflops"]}
                       for step, factor in MORE_STEPS.items() for record in records
                       if record.get("step") == "step04"

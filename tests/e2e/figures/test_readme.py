@@ -72,11 +72,23 @@ def test_outdated_pages_and_pictures_are_named(monkeypatch: pytest.MonkeyPatch, 
     assert "roofline_dark.svg does not equal" in capsys.readouterr().err
 
 
-def test_steps_without_records_are_named() -> None:
-    steps = step_names()
-    left = Results([record for record in load(H200).records if record.get("step") != steps[-1]])
-    assert f"{steps[-1]}." in readme.table(left).splitlines()[-1]
-    assert f"[{steps[-1].removeprefix('step')} " not in readme.table(left)
+def test_steps_without_records_have_no_numbers() -> None:
+    """They are in the table and named below it."""
+    left = Results([record for record in load(H200).records if record.get("step") != "step06"])
+    *rows, last = readme.table(left).splitlines()
+    assert "Not measured yet: step06" in last
+    (row,) = [row for row in rows if row.startswith("| [06](docs/step06.md) [")]
+    assert row.endswith(" | – | – | – | – |")
+
+
+def test_a_step_is_compared_with_its_own_ceiling() -> None:
+    record = {"tflops": 300, "must_move_bytes": 1e9, "median_ms": 1, "ceiling_mma_tflops": 600,
+              "ceiling_wgmma_tflops": 1000, "ceiling_ffma_tflops": 1200,
+              "ceiling_copy_gb_per_s": 4000}
+    for ceiling, told in (("mma.sync", "50 %"), ("wgmma", "50 % (30 % of wgmma)"),
+                          ("fp32 FFMA", "50 % (25 % of fp32 FFMA)"),
+                          ("device memory copy", "50 % (25 % of device memory copy)")):
+        assert readme.of_ceiling(record | {"ceiling": ceiling}) == told
 
 
 def test_a_missing_marker_is_named(monkeypatch: pytest.MonkeyPatch,

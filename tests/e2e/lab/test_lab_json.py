@@ -11,8 +11,8 @@ pytestmark = pytest.mark.cpu_only("a GPU build refuses --report")
 
 PROBLEM = ("-n", 100, "-k", 150, "-m", "causal")
 SUMMED = ("requests", "bytes", "sectors", "wavefronts", "conflicts")
-ISSUED = ("mma", "mma_flop", "mma_under_copy", "shuffles", "votes", "reductions", "barriers",
-          "warp_barriers", "atomics", "partial")
+ISSUED = ("mma", "mma_flop", "mma_under_copy", "wgmma", "wgmma_flop", "shuffles", "votes",
+          "reductions", "barriers", "warp_barriers", "atomics", "partial")
 
 
 def report(program: Program, directory: Path, *options: object, **more) -> list[dict]:
@@ -47,6 +47,7 @@ def test_lines_add_up_to_kernels_and_these_to_the_run(step: Program, tmp_path: P
         assert added(own) == counts_in(kernel)
     assert added([kernel for kernel in kernels if kernel["forward"]]) == counts_in(run)
     assert run["mma_flop"] == 4096 * run["mma"]
+    assert (run["wgmma"] > 0) == (run["wgmma_flop"] > 0) == (step.name >= "step07")
     assert run["findings"] == len(of(records, "finding")) == 0
 
 
@@ -60,7 +61,7 @@ def test_fields_are_documented(step: Program, tmp_path: Path) -> None:
     """All fields of each kind of record, and of a record of --json, are in docs/json-records.md."""
     text = (REPOSITORY / "docs/json-records.md").read_text()
     documented = set(re.findall(r"`([a-z_0-9]+)`", text))
-    for kind in ("global_load", "global_store", "copy_global"):
+    for kind in ("global_load", "global_store", "copy_global", "tensor_load", "tensor_store"):
         documented |= {f"{kind}_{field}" for field in ("requests", "bytes", "sectors", "used_bytes",
                                                        "most_sectors")}
     for kind in ("shared_load", "shared_store", "ldmatrix", "copy_shared"):

@@ -32,6 +32,7 @@ static void saved_ceilings_are_read_for_the_same_device(void **state) {
   char path[PATH_MAX], expected[PATH_MAX];
   Ceilings read, some = {
                      .mma_tflops = 646.1 / 3,
+                     .wgmma_tflops = 989.4 / 7,
                      .ffma_tflops = 65.2,
                      .exp_g_per_s = 4181.7,
                      .copy_gb_per_s = 4150,
