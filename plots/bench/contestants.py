@@ -1,5 +1,6 @@
-"""What is measured: the steps, through their libraries, and kernels of PyTorch as baselines."""
+"""What is measured: the steps, through their libraries, and baselines, which PyTorch calls."""
 
+import os
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
@@ -13,6 +14,7 @@ import numpy as np
 from plots.bench.cases import DENSE, MASK_BLOCK, Case
 from plots.bench.exact import HeadResult, as_doubles
 from plots.bench.step_library import BlockMask, Device, Memory, StepLibrary, block_mask
+from plots.bench.turns import reason_of
 from tests.lib import masks
 
 # The workspace of steps that need one; with a smaller one they make more passes.
@@ -215,6 +217,35 @@ def sdpa(torch, case: Case, tensors: list, backend: str) -> Callable[[], object]
     return call
 
 
+class UsageError(Exception):
+    """The user named a library that cannot be used."""
+
+
+def load_fa3(torch) -> str:
+    """Loads FlashAttention-3 from the file that FA3_LIBRARY names. Returns why it is not compared:
+    an empty text if it is."""
+    path = os.environ.get("FA3_LIBRARY")
+    if not path:
+        return "FA3_LIBRARY names no library of it"
+    if torch.cuda.get_device_capability() != (9, 0):
+        return "it needs a GPU of compute capability 9.0"
+    try:
+        torch.ops.load_library(str(Path(path).resolve()))
+        if not hasattr(torch.ops.flash_attn_3, "fwd"):
+            raise OSError("it has no flash_attn_3.fwd")
+    except (OSError, RuntimeError) as error:
+        raise UsageError(f"FA3_LIBRARY={path}: must be a library of FlashAttention-3, built for "
+                         f"PyTorch {torch.__version__}: {reason_of(error)}") from error
+    return ""
+
+
+def flash_attention_3(torch, case: Case, tensors: list) -> Callable[[], object]:
+    """Takes [B, N, H, D] with any strides, so it gets views of the memory that all others read."""
+    views, causal = [tensor.transpose(1, 2) for tensor in tensors], case.mask == "causal"
+    forward = torch.ops.flash_attn_3.fwd
+    return lambda: forward(*views, is_causal=causal, num_splits=1)[0].transpose(1, 2)
+
+
 def flex_attention(torch, case: Case, tensors: list) -> Callable[[], object]:
     """FlexAttention, compiled for each case; the compiler's cache would be full after a few."""
     flex = import_module("torch.nn.attention.flex_attention")
@@ -231,6 +262,7 @@ def flex_attention(torch, case: Case, tensors: list) -> Callable[[], object]:
 BASELINES = (
     ("fa2", "FlashAttention-2", lambda case: case.mask in DENSE,
      lambda torch, case, tensors: sdpa(torch, case, tensors, "FLASH_ATTENTION")),
+    ("fa3", "FlashAttention-3", lambda case: case.mask in DENSE, flash_attention_3),
     ("cudnn", "cuDNN", lambda case: case.mask in DENSE,
      lambda torch, case, tensors: sdpa(torch, case, tensors, "CUDNN_ATTENTION")),
     ("flex", "FlexAttention", Case.takes_flex, flex_attention),

@@ -1,4 +1,4 @@
-"""Measures the steps and PyTorch's kernels in interleaved runs, in one process on one GPU.
+"""Measures the steps and the baselines in interleaved runs, in one process on one GPU.
 
 Usage: python3 -m plots.bench.run [--quick] [--only WORD ...] BUILD RESULTS (`make bench` builds it)
 
@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from datetime import datetime, timezone
@@ -26,13 +26,18 @@ import numpy as np
 
 from plots.bench.cases import DENSE, Case, all_cases, quick_cases
 from plots.bench.contestants import (BASELINES, SEED, BaselineCall, Contestant, Inputs, Mask,
-                                     Outputs, StepCall, saved_masks, torch_on_a_gpu)
+                                     Outputs, StepCall, UsageError, load_fa3, saved_masks,
+                                     torch_on_a_gpu)
 from plots.bench.exact import Exact
 from plots.bench.step_library import Device, DeviceError, StepLibrary
 from plots.bench.turns import QUICK, Measured, Plan, Stopwatch, measure, reason_of
 
-RIGHT, WRONG, FAILED = 0, 1, 3
+RIGHT, WRONG, USAGE, FAILED = 0, 1, 2, 3
 FULL = "full"  # the step with a full block mask, interleaved with the measured mask
+# Fields of a record, and what nvidia-smi calls them; it is asked SETTLING_S after the load begins.
+GPU_STATE = {"sm_clock_mhz": "clocks.sm", "memory_clock_mhz": "clocks.mem",
+             "power_w": "power.draw.instant"}
+SETTLING_S, QUEUED_MS = 0.15, 10
 CASE_FIELDS = ("seqlen", "head_dim", "mask", "dtype")  # identify a case in a file
 
 
@@ -51,12 +56,32 @@ def entries_of(case: Case, mask: Mask | None) -> int:
     return case.batch * case.heads * (one_head or int(np.count_nonzero(mask.dense)))
 
 
+def gpu_state(device: Device, call: Callable[[], object], call_ms: float) -> dict:
+    """Fields of a record: clocks and power while the GPU repeats a call; none if unknown."""
+    if not (address := device.address()):
+        return {}
+    with subprocess.Popen(f"sleep {SETTLING_S}; exec nvidia-smi -i {address} --format=csv,noheader,"
+                          f"nounits --query-gpu={','.join(GPU_STATE.values())}", shell=True,
+                          text=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as query:
+        while query.poll() is None:
+            for _ in range(max(1, int(QUEUED_MS / call_ms))):
+                call()
+            device.synchronize()
+        told = query.stdout.read()
+    try:
+        return dict(zip(GPU_STATE, map(json.loads, told.split(",")), strict=True))
+    except ValueError:
+        return {}
+
+
 class Benchmark:
     """The state shared by all cases. `masks` has the folders of block masks, by mask and length."""
 
     def __init__(self, steps: list[StepLibrary], masks: dict[tuple, Path], origin: dict,
-                 plan: Plan, torch=None, **stopwatch: object) -> None:
+                 plan: Plan, torch=None, baselines: Sequence[tuple] = BASELINES,
+                 **stopwatch: object) -> None:
         self.steps, self.masks, self.torch, self.plan = steps, masks, torch, plan
+        self.baselines = baselines if torch else ()
         self.origin = origin
         self.device = Device(steps[0])
         self.stopwatch = Stopwatch(self.device, **stopwatch)
@@ -89,9 +114,11 @@ class Benchmark:
         problem = {**self.origin, **case.fields(), "seed": SEED,
                    "date": datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
                    "flops": 4 * case.head_dim * entries_of(case, mask)}
+        states = {x.name: gpu_state(self.device, x.call, found.times[x.name].summary()["median_ms"])
+                  for x in contestants if x.name in found.times}
         records = [{**contestant.fields, **problem, **verdicts[contestant.name],
-                    **time_fields(contestant, contestants, found, problem["flops"])}
-                   for contestant in contestants]
+                    **time_fields(contestant, contestants, found, problem["flops"]),
+                    **states.get(contestant.name, {})} for contestant in contestants]
         return records + [{**fields, **problem, "failed": reason} for fields, reason in failed]
 
     def builders(self, inputs: Inputs, outputs: Outputs,
@@ -103,7 +130,7 @@ class Benchmark:
                 yield {"step": step.name}, lambda step=step: StepCall(
                     self.device, step, inputs, outputs, mask if step.takes_block_masks else None
                 ).contestant(entries_of(case, mask))
-        for short, name, takes, build in BASELINES if self.torch else ():
+        for short, name, takes, build in self.baselines:
             if takes(case):
                 fields = {"baseline": name, "short": short}
                 yield fields, lambda fields=fields, build=build: BaselineCall(
@@ -192,8 +219,13 @@ def run(words: argparse.Namespace) -> int:
     if not paths:
         raise RuntimeError(f"{words.build}: has no libraries; make libraries BACKEND=cuda")
     steps, torch = [StepLibrary(path) for path in paths], torch_on_a_gpu()
+    baselines = BASELINES
+    if torch is not None and (why := load_fa3(torch)):
+        print(f"bench: FlashAttention-3 is not compared: {why}")
+        baselines = [baseline for baseline in BASELINES if baseline[0] != "fa3"]
     programs = {step.name: words.build.resolve() / step.name for step in steps}
-    origin = measure_ceilings(programs[steps[0].name])
+    origin = {name: value for name, value in measure_ceilings(programs[steps[0].name]).items()
+              if name not in GPU_STATE}
     if torch is not None:
         origin |= {"torch": torch.__version__, "cudnn": str(torch.backends.cudnn.version())}
     path = output_of(words, origin)
@@ -211,7 +243,8 @@ def run(words: argparse.Namespace) -> int:
         wanted = {(case.mask, case.seqlen) for case in cases} | {
             ("full", case.seqlen) for case in cases}
         folders = stack.enter_context(saved_masks(programs[masked[0]], wanted)) if masked else {}
-        benchmark = Benchmark(steps, folders, origin, QUICK if words.quick else Plan(), torch)
+        benchmark = Benchmark(steps, folders, origin, QUICK if words.quick else Plan(), torch,
+                              baselines)
         for number, case in enumerate(cases, 1):
             records = benchmark.records(case)
             with path.open("a", encoding="utf-8") as file:  # one write for all records of a case
@@ -232,6 +265,9 @@ def main() -> int:
                         help="cases with all of these words, such as D=128 causal")
     try:
         return run(parser.parse_args())
+    except UsageError as error:
+        print(f"bench: {error}", file=sys.stderr)
+        return USAGE
     except (DeviceError, OSError, RuntimeError) as error:
         print(f"bench: {error}", file=sys.stderr)
         return FAILED

@@ -169,6 +169,18 @@ EXPORTED const char *device_synchronize(void) {
   return sentence(cudaDeviceSynchronize());
 }
 
+/** Sets the PCI address, by which nvidia-smi knows the GPU; empty on the CPU backend. */
+EXPORTED const char *device_address(char *address, int size) {
+#ifdef SIMT_BACKEND
+  snprintf(address, size, "%s", "");
+  return NULL;
+#else
+  int device = 0;
+  const cudaError_t error = cudaGetDevice(&device);
+  return sentence(error == cudaSuccess ? cudaDeviceGetPCIBusId(address, size, device) : error);
+#endif
+}
+
 static cudaEvent_t begin, end;
 
 /** Enqueues the start of a timing. */

@@ -74,7 +74,7 @@ def block_mask(shapes: Sequence[Sequence[int]], pointers: Sequence[int]) -> Bloc
 
 
 # The names of Ceiling (attention.h) in records.
-CEILINGS = ("device memory copy", "fp32 FFMA", "mma.sync")
+CEILINGS = ("device memory copy", "fp32 FFMA", "mma.sync", "wgmma")
 
 
 class StepLibrary:
@@ -194,6 +194,12 @@ class Device:
 
     def synchronize(self) -> None:
         self.call("device_synchronize")
+
+    def address(self) -> str:
+        """The PCI address, by which nvidia-smi knows the GPU; empty on the CPU backend."""
+        text = ctypes.create_string_buffer(32)
+        self.call("device_address", text, len(text))
+        return text.value.decode()
 
     def start(self) -> None:
         self.call("timer_start")

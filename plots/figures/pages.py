@@ -58,6 +58,9 @@ def speed(results: Results, step: str, before: str | None) -> list[str]:
     if any(r and r["ceiling"] == "wgmma" for r in own):
         rows.append(row("of the wgmma ceiling",
                         lambda r, _: f"{100 * r['tflops'] / r['ceiling_wgmma_tflops']:.0f} %"))
+    if any(r and "speed_over_fa3" in r for r in own):
+        rows.insert(2, row("times FlashAttention-3", lambda r, _:
+                           f"{r['speed_over_fa3']:.3g}" if "speed_over_fa3" in r else "–"))
     if before:
         name = f"step {before.removeprefix('step')}, TFLOP/s"
         rows.insert(0, row(name, lambda _, o: f"{o['tflops']:.4g}" if o else "–"))

@@ -15,8 +15,8 @@ from xml.etree import ElementTree
 
 from plots.figures import waterfall
 from plots.figures.all import FIGURES, draw_figure
-from plots.figures.records import (HEADLINE, STEPS, Results, load, name_of, source_of,
-                                   step_names)
+from plots.figures.records import (HEADLINE, SHORT_NAMES, STEPS, Results, load, name_of,
+                                   source_of, step_names)
 from plots.figures.style import THEMES
 from plots.sections import with_section
 
@@ -40,11 +40,12 @@ def of_ceiling(record: dict) -> str:
     return f"{share} ({100 * own:.0f} % of {name})"
 
 
-def over_fa2(record: dict) -> str:
-    """Median, first and last decile of the speedup over FA2 in the rounds; a dash without one."""
-    if "speed_over_fa2" not in record:
+def over(record: dict, short: str) -> str:
+    """Median, first and last decile of the speedup over a baseline; a dash without one."""
+    if f"speed_over_{short}" not in record:
         return "–"
-    middle, low, high = (f"{record[f'speed_over_fa2{end}']:#.3g}" for end in ("", "_p10", "_p90"))
+    middle, low, high = (f"{record[f'speed_over_{short}{end}']:#.3g}"
+                         for end in ("", "_p10", "_p90"))
     return f"{middle} ({low} – {high})"
 
 
@@ -52,20 +53,23 @@ def table(results: Results) -> str:
     """The results table in Markdown, with a line on the origin of its numbers."""
     records = results.headline("full")
     missing = sorted(set(step_names()) - {record["step"] for record in records})
-    lines = ["| step | idea | TFLOP/s | of mma.sync | speedup over FA2 | error / allowed |",
-             "|---|---|---|---|---|---|"]
+    shorts = ["fa2", *["fa3"] * any("speed_over_fa3" in record for record in records)]
+    heads = " | ".join(f"speedup over {SHORT_NAMES[short]}" for short in shorts)
+    lines = [f"| step | idea | TFLOP/s | of mma.sync | {heads} | error / allowed |",
+             f"|---|---|---|---|{'---|' * len(shorts)}---|"]
     for record in records:
         path, title, idea = source_of(record["step"])
         page = f"docs/{record['step']}.md"
         lines.append(f"| [{name_of(record)}]({page}) [{title}]({STEPS.name}/{path.name}) | {idea} "
-                     f"| {record['tflops']:.1f} | {of_ceiling(record)} | {over_fa2(record)} "
+                     f"| {record['tflops']:.1f} | {of_ceiling(record)} "
+                     f"| {' | '.join(over(record, short) for short in shorts)} "
                      f"| {record['max_error']:.1e} / {record['allowed_error']:.1e} |")
     for step in missing:
         path, title, idea = source_of(step)
         name = step.removeprefix("step")
         page = STEPS.parent / "docs" / f"{step}.md"
         lines.append(f"| {f'[{name}](docs/{page.name})' if page.exists() else name} [{title}]"
-                     f"({STEPS.name}/{path.name}) | {idea} | – | – | – | – |")
+                     f"({STEPS.name}/{path.name}) | {idea} |{' – |' * (3 + len(shorts))}")
     first = records[0]
     shape = ", ".join(f"{letter}={HEADLINE[name]}" for letter, name in
                       (("B", "batch"), ("H", "heads"), ("N", "seqlen"), ("D", "head_dim")))
@@ -74,8 +78,9 @@ def table(results: Results) -> str:
               f"{first['cuda_runtime']}, {first['date'][:10]}, commit {first['commit']}). "
               "`mma.sync` is the instruction of the tensor cores, FFMA the ordinary fp32 "
               "multiply-add; shares are of what loops of nothing else reach on this GPU. FA2 is "
-              "FlashAttention-2, PyTorch's attention kernel: median of interleaved runs, first and "
-              "last decile in brackets. Error: the largest of a row, and the largest that "
+              "FlashAttention-2, PyTorch's attention kernel"
+              f"{', and FA3 is FlashAttention-3' * (len(shorts) > 1)}: median of interleaved runs, "
+              "first and last decile in brackets. Error: the largest of a row, and the largest that "
               "[the rule](docs/correctness.md) allows."]
     if any(record["ceiling"] == "wgmma" for record in records):
         lines[-1] += " `wgmma` is the instruction that compute capability 9.0 adds."

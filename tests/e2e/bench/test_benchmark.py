@@ -1,7 +1,10 @@
 """make bench on the CPU backend: its cases, how it judges answers, its records and their file."""
 
 import json
+import os
 import subprocess
+import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -11,11 +14,11 @@ import numpy as np
 import pytest
 
 from plots.bench import builds, run
-from plots.bench.cases import Case, all_cases, quick_cases
-from plots.bench.contestants import Inputs, StepCall, saved_masks, to_16_bits
+from plots.bench.cases import DENSE, Case, all_cases, quick_cases
+from plots.bench.contestants import BASELINES, Inputs, StepCall, saved_masks, to_16_bits
 from plots.bench.exact import Exact, as_doubles
-from plots.bench.step_library import StepLibrary
-from plots.bench.turns import Plan, Stopwatch
+from plots.bench.step_library import Device, StepLibrary
+from plots.bench.turns import WARM_UPS, Plan, Stopwatch
 from tests.lib import masks
 from tests.lib.problem import Problem
 from tests.lib.programs import MASK_STEPS, REPOSITORY, STEP_DIR, read_records, step_names
@@ -98,13 +101,15 @@ class BrokenTorch:
 
 
 def test_records_of_a_case(libraries: list[StepLibrary]) -> None:
-    """Each step is right and has times; for baselines that fail the record holds the reason."""
+    """Each step is right and has times; for baselines that fail the record holds the reason. Step 10
+    is the first, as it clears memory, which on the CPU backend only its own library may."""
     case = replace(SMALL, batch=2)
     with saved_masks(STEP_DIR / "step05", {("causal", 128), ("full", 128)}) as folders:
-        benchmark = run.Benchmark(libraries, folders, ORIGIN, Plan(0.0), BrokenTorch(), **STOPWATCH)
+        benchmark = run.Benchmark(libraries[::-1], folders, ORIGIN, Plan(0.0), BrokenTorch(),
+                                  **STOPWATCH)
         records = benchmark.records(case)
     steps = {record["step"]: record for record in records if "step" in record}
-    assert list(steps) == step_names()
+    assert list(steps) == step_names()[::-1]
     for name, record in steps.items():
         assert record["right"] and record["rounds"] == 3, name
         assert record["tflops"] == pytest.approx(record["flops"] / record["median_ms"] * 1e-9)
@@ -116,9 +121,110 @@ def test_records_of_a_case(libraries: list[StepLibrary]) -> None:
     assert steps["step01"]["must_move_bytes"] > one["must_move_bytes"]
     assert (one["ceiling"], steps["step02"]["ceiling"]) == ("mma.sync", "fp32 FFMA")
     failed = {record["short"]: record["failed"] for record in records if "short" in record}
-    assert set(failed) == {"fa2", "cudnn"} and "No available kernel. Aborting." in failed.values()
+    assert set(failed) == {"fa2", "fa3", "cudnn"}
+    assert "No available kernel. Aborting." in failed.values()
     printed = run.line_of(case, records)
-    assert printed.startswith("D=64 N=128 fp16 causal: 01 ") and printed.endswith("cudnn FAILED")
+    assert printed.startswith("D=64 N=128 fp16 causal: 10 ") and printed.endswith("cudnn FAILED")
+
+
+class FakeTensor(np.ndarray):
+    """An array with the methods of a tensor that the benchmark calls."""
+
+    transpose = np.ndarray.swapaxes
+    to = lambda self, _: self  # noqa: E731
+    cpu = numpy = lambda self: self
+
+
+class FakeTorch:
+    """A PyTorch with FlashAttention-3, in NumPy on [B, N, H, D], as its only kernel."""
+
+    __version__, float16, bfloat16, float64 = "2.11", "fp16", "bf16", None
+    backends = SimpleNamespace(cudnn=SimpleNamespace(version=lambda: 1))
+
+    def __init__(self, capability: tuple[int, int] = (9, 0), factor: float = 1.0) -> None:
+        self.cuda = SimpleNamespace(get_device_capability=lambda: capability)
+        self.ops = SimpleNamespace(load_library=self.load, flash_attn_3=SimpleNamespace())
+        self.factor = factor
+
+    def load(self, path: str) -> None:
+        if Path(path).read_text(encoding="utf-8") and path == __file__:
+            self.ops.flash_attn_3.fwd = self.forward
+
+    def as_tensor(self, memory: object, device: str) -> SimpleNamespace:
+        array = np.asarray(SimpleNamespace(__array_interface__=memory.__cuda_array_interface__))
+        return SimpleNamespace(
+            view=lambda dtype: as_doubles(array.view(np.uint16), dtype).view(FakeTensor))
+
+    def forward(self, *qkv: FakeTensor, is_causal: bool, num_splits: int) -> tuple:
+        q, k, v = (x.swapaxes(1, 2) for x in qkv)
+        n, d = q.shape[2:]
+        scores = np.where(np.tri(n) if is_causal else True, q @ k.swapaxes(2, 3), -np.inf)
+        probs = np.exp(scores * d**-0.5).view(FakeTensor)
+        o = self.factor * probs @ v / probs.sum(axis=-1, keepdims=True)
+        return o.swapaxes(1, 2), None, None, None
+
+
+@pytest.mark.parametrize("dtype, mask", [("fp16", "causal"), ("bf16", "full")])
+def test_flash_attention_3_is_a_contestant(monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
+                                           dtype: str, mask: str) -> None:
+    """It is checked, timed and compared; an answer that is wrong by 1 % is not timed."""
+    monkeypatch.setenv("FA3_LIBRARY", __file__)
+    for factor in (1, 1.01):
+        code, path = command(monkeypatch, tmp_path, torch=FakeTorch(factor=factor), only=["D=64"],
+                             cases=[Case(70, 64, mask, dtype, batch=2, heads=3)])
+        fa3, step = (next(record for record in read_records(path) if record.get(name) == value)
+                     for name, value in (("short", "fa3"), ("step", "step04")))
+        right = factor == 1
+        assert (code, fa3["right"], "median_ms" in fa3) == (1 - right, right, right)
+        assert ("speed_over_fa3" in step) == right and fa3["baseline"] == "FlashAttention-3"
+    (takes,) = (takes for short, _, takes, _ in BASELINES if short == "fa3")
+    assert all(takes(case) == (case.mask in DENSE) for case in all_cases())
+
+
+@pytest.mark.parametrize("library, capability, why", [
+    ("", (9, 0), "FA3_LIBRARY names no library of it"),
+    (__file__, (8, 0), "it needs a GPU of compute capability 9.0")])
+def test_flash_attention_3_may_be_absent(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys,
+                                         library: str, capability: tuple, why: str) -> None:
+    monkeypatch.setenv("FA3_LIBRARY", library)
+    code, path = command(monkeypatch, tmp_path, torch=FakeTorch(capability), cases=[SMALL])
+    assert code == 0 and "fa3" not in [record.get("short") for record in read_records(path)]
+    assert capsys.readouterr().out.count(f"bench: FlashAttention-3 is not compared: {why}\n") == 1
+
+
+@pytest.mark.parametrize("library", ["missing.so", "pytest.ini"])
+def test_a_bad_fa3_library_is_a_usage_error(monkeypatch: pytest.MonkeyPatch, capsys,
+                                            library: str) -> None:
+    monkeypatch.setenv("FA3_LIBRARY", str(REPOSITORY / library))
+    monkeypatch.setattr(run, "torch_on_a_gpu", FakeTorch)
+    monkeypatch.setattr(sys, "argv", ["run", str(STEP_DIR), "results"])
+    assert run.main() == 2
+    told = capsys.readouterr()
+    assert told.out == "" and told.err.count("\n") == 1
+    assert told.err.startswith(f"bench: FA3_LIBRARY={REPOSITORY / library}: must be a library of")
+
+
+@pytest.mark.parametrize("answer, expected", [
+    ("1755, 3201, 612.34", {"sm_clock_mhz": 1755, "memory_clock_mhz": 3201, "power_w": 612.34}),
+    ("[N/A], 3201, 612.34", {}), ("", {})])
+def test_clocks_and_power_are_of_each_record(monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
+                                             answer: str, expected: dict) -> None:
+    """They are asked for while the GPU works; those of the ceilings are in no record."""
+    forward, passes = StepCall.__call__, []
+    monkeypatch.setattr(StepCall, "__call__", lambda self: forward(passes.append(1) or self))
+    program = tmp_path / "nvidia-smi"
+    program.write_text(f"#!/bin/sh\necho $2 $4 >> {tmp_path}/asked\necho '{answer}'\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setattr(Device, "address", lambda self: "0000:0b:00.0")
+    monkeypatch.setattr(run, "SETTLING_S", 0.01)
+    monkeypatch.setitem(ORIGIN, "sm_clock_mhz", 1980)
+    _, path = command(monkeypatch, tmp_path)
+    assert len(passes) > 2 * (1 + WARM_UPS + Plan().least)
+    for record in read_records(path):
+        assert {name: record[name] for name in run.GPU_STATE if name in record} == expected
+    assert (tmp_path / "asked").read_text().splitlines() == 2 * [
+        "0000:0b:00.0 --query-gpu=clocks.sm,clocks.mem,power.draw.instant"]
 
 
 def test_block_masks_are_those_of_the_program(libraries: list[StepLibrary]) -> None:
@@ -136,11 +242,12 @@ def test_block_masks_are_those_of_the_program(libraries: list[StepLibrary]) -> N
 # --- The command ----------------------------------------------------------------------------------
 
 def command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, commit: str = "0123456789ab",
+            torch: object = None, cases: Sequence[Case] = (SMALL, replace(SMALL, mask="full")),
             **options: object) -> tuple[int, Path]:
-    """make bench with two small cases: its exit code and the records."""
+    """make bench with small cases: its exit code and the records."""
     for name, value in {"measure_ceilings": lambda _: ORIGIN | {"commit": commit},
-                        "torch_on_a_gpu": lambda: None, "Plan": partial(Plan, 0.0),
-                        "all_cases": lambda: [SMALL, replace(SMALL, mask="full")],
+                        "torch_on_a_gpu": lambda: torch, "Plan": partial(Plan, 0.0),
+                        "all_cases": lambda: cases,
                         "Stopwatch": partial(Stopwatch, **STOPWATCH)}.items():
         monkeypatch.setattr(run, name, value)
     build = tmp_path / "build"

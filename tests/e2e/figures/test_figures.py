@@ -27,13 +27,15 @@ MORE_STEPS = {"step02b": 0.4, "step02c": 0.7, "step06": 1.05, "step07": 1.3, "st
 
 
 def grown(records: list[dict]) -> list[dict]:
-    """The records with steps up to 09 added, which are multiples of step 04's speed, and with the
-    ceiling of wgmma."""
+    """The records with steps up to 09 added, which are multiples of step 04's speed, with the ceiling
+    of wgmma, and with FlashAttention-3, 1.1 times as fast as cuDNN."""
     records = [record | {"ceiling_wgmma_tflops": 850.0} for record in records]
-    return records + [record | {"step": step, "tflops": factor * record["tflops"]}
-                      for step, factor in MORE_STEPS.items() for record in records
-                      if record.get("step") == "step04"
-                      and not any(other.get("step") == step for other in records)]
+    fa3 = [record | {"short": "fa3", "tflops": 1.1 * record["tflops"]}
+           for record in records if record.get("short") == "cudnn"]
+    return records + fa3 + [record | {"step": step, "tflops": factor * record["tflops"]}
+                            for step, factor in MORE_STEPS.items() for record in records
+                            if record.get("step") == "step04"
+                            and not any(other.get("step") == step for other in records)]
 
 
 LAST = "step06"
@@ -78,6 +80,10 @@ def test_tflops_has_every_step_and_baseline(given: dict) -> None:
         names = [curve["name"] for curve in panel["curves"]]
         steps = [name for name in names if name[0].isdigit()]
         assert steps == sorted(steps) and names[len(steps):] == ["FA2", "Flex", "cuDNN"]
+    for panel in FIGURES["tflops"].data(given["grown"])["panels"]:
+        points = {curve["name"]: curve["points"] for curve in panel["curves"] if curve["baseline"]}
+        assert list(points) == ["FA2", "FA3", "Flex", "cuDNN"]
+        assert points["FA3"] == [[n, 1.1 * speed] for n, speed in points["cuDNN"]]
 
 
 def test_roofline_has_every_step_at_its_intensity(given: dict) -> None:

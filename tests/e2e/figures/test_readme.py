@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from plots.figures import readme
+from plots.figures import pages, readme
 from plots.figures.all import FIGURES
 from plots.figures.records import Results, load, step_names
 from tests.lib.programs import REPOSITORY, Program, read_records
@@ -53,6 +53,24 @@ def test_the_table_has_the_measured_numbers() -> None:
                            f"{100 * record['tflops'] / record['ceiling_mma_tflops']:.0f} %",
                            f"{record['max_error']:.1e} / "):
                 assert f"| {number}" in line
+
+
+def test_tables_have_fa3_where_the_records_have_it() -> None:
+    """Step 04 has a speedup over FA3 without a mask only, step 03 has none."""
+    results, words = load(H200), ("speedup over FA3", "FA3 is FlashAttention-3", "FlashAttention-3 |")
+    more = {"speed_over_fa3": 0.6123, "speed_over_fa3_p10": 0.6, "speed_over_fa3_p90": 0.625}
+    some = Results([record | more if (record.get("step"), record["mask"]) == ("step04", "full")
+                    else record for record in results.records])
+    told = readme.table(some)
+    assert all(word in told for word in words[:2])
+    assert all(word not in readme.table(results) for word in words)
+    lines = {line.split("]")[0]: line for line in told.splitlines() if line.startswith("| [")}
+    assert " | 0.612 (0.600 – 0.625) | " in lines["| [04"] and " | – | " in lines["| [03"]
+    assert len({line.count("|") for line in told.splitlines() if line.startswith("|")}) == 1
+    row = "| times FlashAttention-3 | 0.612 | – | 0.612 | – | 0.612 | – |"
+    assert row in pages.speed(some, "step04", "step03")
+    for page in (pages.speed(some, "step03", "step02c"), pages.speed(results, "step04", "step03")):
+        assert words[2] not in "\n".join(page)
 
 
 def test_outdated_pages_and_pictures_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
