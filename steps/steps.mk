@@ -14,7 +14,7 @@ NVCC_FLAGS = -std=c++17 -g $(if $(filter 1,$(DEBUG)),-G,-lineinfo) -Icommon \
 # Machine code for each architecture, and PTX of the newest so that later GPUs run too. Machine code for
 # sm_90 is that for sm_90a, which has all instructions of these GPUs; PTX for sm_90a would run nowhere else.
 newest = $(patsubst sm_%,compute_%,$(lastword $(or $(filter-out %a %f,$(1)),$(1))))
-gencode = $(foreach a,$(patsubst sm_90,sm_90a,$(1)),-gencode arch=$(a:sm_%=compute_%)$(comma)code=$(a)) \
+gencode = $(foreach a,$(sort $(patsubst sm_90,sm_90a,$(1))),-gencode arch=$(a:sm_%=compute_%)$(comma)code=$(a)) \
 	-gencode arch=$(call newest,$(1))$(comma)code=$(call newest,$(1))
 
 # Steps of these instructions run on no other GPU: code for sm_90 will do, where it is asked for.
