@@ -8,8 +8,8 @@
  * larger. The consumers take turns: one multiplies while the other computes its softmax, because
  * the tensor cores and the units for exponentials are different hardware.
  *
- * What changed since step 07: who loads, and when; the order of the loop. P V of a tile comes after
- * the softmax of the next one has been prepared: P V (t - 1) and Q K^T (t) are one turn.
+ * What changed since step 07: who loads, and when; the order of the loop. P V of a tile waits for
+ * the next turn: P V (t - 1) and Q K^T (t) are one turn, then comes the softmax of tile t.
  *
  * What it costs: a warpgroup that computes nothing, and P of a tile in registers for longer.
  *
@@ -26,6 +26,7 @@
 #include "device/warp.cuh"
 #include "device/wgmma_tile.cuh"
 
+// [tiles]
 /** Sizes of the tiles, by head dimension. */
 template <int HEAD_DIM>
 struct Tiles {
@@ -46,6 +47,7 @@ struct Tiles {
   static constexpr int BARRIERS = 1 + 4 * STAGES;
   static constexpr int SHARED_BYTES = CONSUMERS * Q_STEP + 2 * STAGES * KV_BYTES + 8 * BARRIERS;
 };
+// [tiles]
 
 /** Shared memory of a thread block, as all its warps see it. */
 template <typename T, int HEAD_DIM>
@@ -175,7 +177,8 @@ __global__ void __launch_bounds__(Tiles<HEAD_DIM>::THREADS, 1)
   // [start_pv_of]
 
   mbarrier_wait(shared.q_full, 0);
-  if (consumer == Tile::CONSUMERS - 1) pass_turn<Tile::CONSUMERS>(consumer);  // consumer 0 begins
+  // Consumer 0 begins, if there is anything to do.
+  if (tile_count > 0 && consumer == Tile::CONSUMERS - 1) pass_turn<Tile::CONSUMERS>(consumer);
 
   // [loop]
   for (int tile = 0; tile < tile_count; tile++) {

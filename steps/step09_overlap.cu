@@ -2,13 +2,15 @@
  * @file
  * Step 09: overlap within a warpgroup.
  *
- * The idea: the products of a tile need no softmax of the same tile to start. Q K^T of a tile and
- * P V of the tile before are issued together, and run while the softmax between them is computed.
+ * The idea: while S of a tile goes through the softmax, P V of the tile before needs nothing of it.
+ * So Q K^T of a tile and P V of the tile before are issued together, and P V runs beside the
+ * softmax.
  *
- * What changed since step 08: the loop. Two groups of wgmma are in flight. The first wait leaves
- * P V running, and the softmax begins when S is complete. O is rescaled after the second wait.
+ * What changed since step 08: the loop. Q K^T comes first, and the first wait leaves P V running:
+ * the softmax begins when S is complete. O is rescaled after the second wait.
  *
- * What it costs: registers for S of one tile and P of another at the same time.
+ * What it costs: P of the tile before and O stay in use during the softmax, so that more registers
+ * are needed at once.
  *
  * What to look at: what each wait leaves in flight, and what is touched before the second one.
  */
@@ -226,7 +228,10 @@ __global__ void __launch_bounds__(Tiles<HEAD_DIM>::THREADS, 1)
     pack_probs<T>(probs, s[0]);
   }
   // [first_tile]
-  if (TURNS && consumer == Tile::CONSUMERS - 1) pass_turn<Tile::CONSUMERS>(consumer);
+  // The first turn is passed only if somebody will wait for it.
+  if (TURNS && tile_count > 1 && consumer == Tile::CONSUMERS - 1) {
+    pass_turn<Tile::CONSUMERS>(consumer);
+  }
 
   // [loop]
   for (int tile = 1; tile < tile_count; tile++) {

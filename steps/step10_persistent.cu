@@ -26,6 +26,7 @@
 #include "device/warp.cuh"
 #include "device/wgmma_tile.cuh"
 
+// [tiles]
 /** Sizes of the tiles, by head dimension. */
 template <int HEAD_DIM>
 struct Tiles {
@@ -46,6 +47,7 @@ struct Tiles {
   static constexpr int SHARED_BYTES =
       (O_IN_Q ? 1 : 2) * Q_BYTES + 2 * STAGES * KV_BYTES + 8 * BARRIERS + 8;
 };
+// [tiles]
 
 /** The tensor maps of a pass; `o` has boxes of 16 rows, those of a warp. */
 struct AllMaps {
@@ -256,7 +258,10 @@ __device__ __forceinline__ void consume(const Shared<T> &shared, const AllMaps &
       mask_and_softmax(s, 0);  // O is still 0
       pack_probs<T>(probs, s[0]);
     }
-    if (TURNS && consumer == Tile::CONSUMERS - 1) pass_turn<Tile::CONSUMERS>(consumer);
+    // The first turn is passed only if somebody will wait for it.
+    if (TURNS && work.tile_count > 1 && consumer == Tile::CONSUMERS - 1) {
+      pass_turn<Tile::CONSUMERS>(consumer);
+    }
     for (int tile = 1; tile < work.tile_count; tile++) {
       float s[1][BLOCK_N / 8][4];
       if (TURNS) wait_for_turn(consumer);
@@ -293,9 +298,11 @@ __device__ __forceinline__ void consume(const Shared<T> &shared, const AllMaps &
     }
     // [epilogue]
 
+    // [next]
     mbarrier_wait(shared.next_full, parity);
     index = *shared.next;
     mbarrier_arrive(shared.next_empty);  // each thread has its own copy
+    // [next]
   }
   if (lane == 0) tensor_store_wait<0>();  // shared memory must stay until it has been read
 }
@@ -373,7 +380,7 @@ static void describe(const Problem *p, int heads, Description *description) {
 }
 
 static cudaError_t forward(const Problem *p, const Tensors *t, int, cudaStream_t stream) {
-  constexpr int64_t L2_BYTES = 32 << 20;
+  const int64_t l2_bytes = device_attribute(cudaDevAttrL2CacheSize) / 3 * 2;  // the rest is for Q
   const auto *config = find_config<CONFIGS>(p);
   if (const cudaError_t error = prepare_launch(config, t)) return error;
   AllMaps maps;
@@ -383,7 +390,7 @@ static cudaError_t forward(const Problem *p, const Tensors *t, int, cudaStream_t
   }
   if (error == cudaSuccess) error = cudaMemsetAsync(t->workspace, 0, sizeof(unsigned), stream);
   if (error != cudaSuccess) return error;
-  const int64_t kv_heads = L2_BYTES / (4ll * p->kv_len * p->head_dim);  // K and V of 2 bytes
+  const int64_t kv_heads = l2_bytes / (4ll * p->kv_len * p->head_dim);  // K and V of 2 bytes
   const int sharing = p->q_heads / p->kv_heads;
   Schedule schedule;
   schedule.tiles = (int)grid_size(config, p);
