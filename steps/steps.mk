@@ -18,13 +18,16 @@ gencode = $(foreach a,$(sort $(patsubst sm_90,sm_90a,$(1))),-gencode arch=$(a:sm
 	-gencode arch=$(call newest,$(1))$(comma)code=$(call newest,$(1))
 
 # Steps of these instructions run on no other GPU: code for sm_90 will do, where it is asked for.
-HOPPER_STEPS := $(shell grep -l ptx_hopper.cuh $(STEP_FILES))
-archs_of = $(or $(if $(filter $(1),$(HOPPER_STEPS)),$(filter sm_90,$(ARCH))),$(ARCH))
+HOPPER_FILES := $(shell grep -l ptx_hopper.cuh $(STEP_FILES) common/host/device/ceiling.cu)
+archs_of = $(or $(if $(filter $(1),$(HOPPER_FILES)),$(filter sm_90,$(ARCH))),$(ARCH))
+
+# FAST=1 only finds out whether kernels compile. Those of wgmma are compiled in full, for ptxas's remarks.
+fast_compile = $(if $(filter 1,$(FAST)),$(if $(filter $<,$(HOPPER_FILES)),,--Ofast-compile=max))
 
 define compile_cu
 @mkdir -p $(@D)
 $(call say,NVCC,$<)
-$(Q)$(NVCC) $(NVCC_FLAGS) $(call gencode,$(1)) -MMD -MP -c $< -o $@ $(refuse_slow_wgmma)
+$(Q)$(NVCC) $(NVCC_FLAGS) $(fast_compile) $(call gencode,$(1)) -MMD -MP -c $< -o $@ $(refuse_slow_wgmma)
 endef
 
 # ptxas only remarks that it runs wgmma one after the other, or ignores setmaxnreg (C7508 to C7515). With

@@ -8,6 +8,8 @@ import struct
 from collections.abc import Callable
 from pathlib import Path
 
+from tests.lib.configs import HOPPER_STEPS
+
 MASKED, CAUSAL, FULL, PARTIAL = range(4)
 Tiles = Callable[[random.Random], list[list[bool]]]
 
@@ -178,6 +180,8 @@ def write_cases(step: str, directory: Path) -> list[tuple[Path, dict[str, str]]]
                                    {("v", 31, 3): float("nan")}))
     masked = [f"--input {directory} -m causal" for directory in inputs]
     lists = [({}, [*(SCALAR if scalar else TENSOR_CORE), *masked])]
+    if step in HOPPER_STEPS:  # one key in the last tile of 112 or 128
+        lists[0][1].extend(f"-b 1 -H 2 -n 70 -k {keys} -d 64" for keys in (225, 257))
     if step == "step01":  # the second pass does not begin with head 0
         lists.append(({"SIMT_MEMORY": "250K"}, ["-b 2 -H 3 -n 100 -d 32 -m causal"]))
     if step in ("step05", "step06"):
