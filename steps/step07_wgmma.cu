@@ -2,10 +2,10 @@
  * @file
  * Step 07: wgmma and tensor copies, which compute capability 9.0 (Hopper) added.
  *
- * The idea: mma.sync reaches two thirds of what these tensor cores can do. wgmma reaches all of it:
- * four warps, a warpgroup, multiply 64 rows at a time, and read their operands from shared memory
- * without registers in between. The copy engine (TMA) fills that shared memory: one thread asks for
- * a whole tile, and a barrier in shared memory counts its bytes.
+ * The idea: mma.sync reaches two thirds of what these tensor cores can do. wgmma is made for all of
+ * it: four warps, a warpgroup, multiply 64 rows at a time, and read their operands from shared
+ * memory without registers in between. The copy engine (TMA) fills that shared memory: one thread
+ * asks for a whole tile, and a barrier in shared memory counts its bytes.
  *
  * What changed since step 06: everything between memory and softmax. The mask is full or causal, as
  * in step 04. The softmax and the store of O are those of step 04.
@@ -166,7 +166,7 @@ __global__ void __launch_bounds__(Tiles<HEAD_DIM>::THREADS, Tiles<HEAD_DIM>::BLO
     }
     fence_mbarrier_init();
   }
-  __syncthreads();
+  __syncthreads();  // all threads see the barriers
   // [barriers]
 
   // [load_tile]
@@ -211,7 +211,7 @@ __global__ void __launch_bounds__(Tiles<HEAD_DIM>::THREADS, Tiles<HEAD_DIM>::BLO
   // Every row of this warp attends the keys before this one, so their scores need no mask.
   const int unmasked_end = attended_keys(p, first_row);
 
-  mbarrier_wait(q_full, 0);
+  mbarrier_wait(q_full, 0);  // Q has arrived
 
   // [loop]
   for (int tile = 0; tile < tile_count; tile++) {
@@ -221,7 +221,7 @@ __global__ void __launch_bounds__(Tiles<HEAD_DIM>::THREADS, Tiles<HEAD_DIM>::BLO
 
     float s[1][BLOCK_N / 8][4];
     mbarrier_wait(&k_full[stage], parity);  // K of this tile has arrived
-    wgmma_fence();
+    wgmma_fence();                          // the last softmax has read and written S
     start_qk<T, HEAD_DIM, BLOCK_N>(s[0], q_group, k_ring + stage * KV_ELEMENTS);
     wgmma_wait<0>();                                 // S is complete
     if (releases) mbarrier_arrive(&k_empty[stage]);  // this warpgroup has read K

@@ -74,7 +74,7 @@ __device__ __forceinline__ void produce(const Shared<T, HEAD_DIM> &shared, const
   const auto load_tile = [&](T *ring, const CUtensorMap &map, uint64_t *full, uint64_t *empty,
                              int tile) {
     const int stage = tile % Tile::STAGES;
-    mbarrier_wait(&empty[stage], (tile / Tile::STAGES & 1) ^ 1);
+    mbarrier_wait(&empty[stage], (tile / Tile::STAGES & 1) ^ 1);  // all consumers have read it
     mbarrier_arrive_expect(&full[stage], Tile::KV_BYTES);
     load_rows<HEAD_DIM, Tile::BLOCK_N>(ring + stage * Tile::BLOCK_N * HEAD_DIM, map, &full[stage],
                                        tile * Tile::BLOCK_N, kv_head, batch);
@@ -136,7 +136,7 @@ __global__ void __launch_bounds__(Tiles<HEAD_DIM>::THREADS, 1)
     }
     fence_mbarrier_init();
   }
-  __syncthreads();
+  __syncthreads();  // all threads see the barriers
 
   // [roles]
   // The same for all lanes of a warp, and the compiler can see it.
@@ -170,13 +170,13 @@ __global__ void __launch_bounds__(Tiles<HEAD_DIM>::THREADS, 1)
   // Starts P V of a tile, whose P is in `probs`.
   const auto start_pv_of = [&](int tile) {
     const int stage = tile % STAGES;
-    mbarrier_wait(&shared.v_full[stage], tile / STAGES & 1);
+    mbarrier_wait(&shared.v_full[stage], tile / STAGES & 1);  // V of the tile has arrived
     wgmma_fence();  // P and O were written by other instructions
     start_pv<T, HEAD_DIM, BLOCK_N>(o[0], probs, shared.v_ring + stage * KV_ELEMENTS);
   };
   // [start_pv_of]
 
-  mbarrier_wait(shared.q_full, 0);
+  mbarrier_wait(shared.q_full, 0);  // Q has arrived
   // Consumer 0 begins, if there is anything to do.
   if (tile_count > 0 && consumer == Tile::CONSUMERS - 1) pass_turn<Tile::CONSUMERS>(consumer);
 
@@ -188,8 +188,8 @@ __global__ void __launch_bounds__(Tiles<HEAD_DIM>::THREADS, 1)
     float s[1][BLOCK_N / 8][4];
     wait_for_turn(consumer);
     if (tile > 0) start_pv_of(tile - 1);
-    mbarrier_wait(&shared.k_full[stage], tile / STAGES & 1);
-    wgmma_fence();
+    mbarrier_wait(&shared.k_full[stage], tile / STAGES & 1);  // K of this tile has arrived
+    wgmma_fence();  // the last softmax has read and written S
     start_qk<T, HEAD_DIM, BLOCK_N>(s[0], q_group, shared.k_ring + stage * KV_ELEMENTS);
     wgmma_wait<0>();  // S of this tile is complete, and O of the one before
     // The last turn of all is not passed on: nobody waits for it.
@@ -208,7 +208,7 @@ __global__ void __launch_bounds__(Tiles<HEAD_DIM>::THREADS, 1)
   }
   if (tile_count > 0) {
     start_pv_of(tile_count - 1);
-    wgmma_wait<0>();
+    wgmma_wait<0>();  // O is complete, and nothing reads Q any more
   }
   // [loop]
 

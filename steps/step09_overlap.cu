@@ -73,7 +73,7 @@ __device__ __forceinline__ void produce(const Shared<T, HEAD_DIM> &shared, const
   const auto load_tile = [&](T *ring, const CUtensorMap &map, uint64_t *full, uint64_t *empty,
                              int tile) {
     const int stage = tile % Tile::STAGES;
-    mbarrier_wait(&empty[stage], (tile / Tile::STAGES & 1) ^ 1);
+    mbarrier_wait(&empty[stage], (tile / Tile::STAGES & 1) ^ 1);  // all consumers have read it
     mbarrier_arrive_expect(&full[stage], Tile::KV_BYTES);
     load_rows<HEAD_DIM, Tile::BLOCK_N>(ring + stage * Tile::BLOCK_N * HEAD_DIM, map, &full[stage],
                                        tile * Tile::BLOCK_N, kv_head, batch);
@@ -164,7 +164,7 @@ __global__ void __launch_bounds__(Tiles<HEAD_DIM>::THREADS, 1)
     }
     fence_mbarrier_init();
   }
-  __syncthreads();
+  __syncthreads();  // all threads see the barriers
 
   // [roles]
   // The same for all lanes of a warp, and the compiler can see it.
@@ -197,15 +197,15 @@ __global__ void __launch_bounds__(Tiles<HEAD_DIM>::THREADS, 1)
   // [products]
   const auto start_qk_of = [&](float(&s)[BLOCK_N / 8][4], int tile) {
     const int stage = tile % STAGES;
-    mbarrier_wait(&shared.k_full[stage], tile / STAGES & 1);
-    wgmma_fence();
+    mbarrier_wait(&shared.k_full[stage], tile / STAGES & 1);  // K of the tile has arrived
+    wgmma_fence();  // the last softmax has read and written S
     start_qk<T, HEAD_DIM, BLOCK_N>(s, q_group, shared.k_ring + stage * KV_ELEMENTS);
   };
   // P of the tile is in `probs`.
   const auto start_pv_of = [&](int tile) {
     const int stage = tile % STAGES;
-    mbarrier_wait(&shared.v_full[stage], tile / STAGES & 1);
-    wgmma_fence();
+    mbarrier_wait(&shared.v_full[stage], tile / STAGES & 1);  // V of the tile has arrived
+    wgmma_fence();  // P and O were written by other instructions
     start_pv<T, HEAD_DIM, BLOCK_N>(o[0], probs, shared.v_ring + stage * KV_ELEMENTS);
   };
   const auto mask_tile = [&](float(&s)[1][BLOCK_N / 8][4], int tile) {
@@ -215,7 +215,7 @@ __global__ void __launch_bounds__(Tiles<HEAD_DIM>::THREADS, 1)
   };
   // [products]
 
-  mbarrier_wait(shared.q_full, 0);
+  mbarrier_wait(shared.q_full, 0);  // Q has arrived
   // [first_tile]
   float rescale[2];
   if (tile_count > 0) {
@@ -254,7 +254,7 @@ __global__ void __launch_bounds__(Tiles<HEAD_DIM>::THREADS, 1)
   }
   if (tile_count > 0) {
     start_pv_of(tile_count - 1);
-    wgmma_wait<0>();
+    wgmma_wait<0>();  // O is complete, and nothing reads Q any more
   }
   // [loop]
 

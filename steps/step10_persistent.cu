@@ -130,7 +130,7 @@ __device__ __forceinline__ void produce(const Shared<T> &shared, const TensorMap
     const int kv_head = head / (p.q_heads / p.kv_heads);
     index = gridDim.x + atomicAdd(schedule.counter, 1u);  // its latency is hidden by the loads
 
-    mbarrier_wait(shared.q_empty, parity ^ 1);
+    mbarrier_wait(shared.q_empty, parity ^ 1);  // no product reads the Q before
     mbarrier_arrive_expect(shared.q_full, Tile::Q_BYTES);
     for (int group = 0; group < Tile::CONSUMERS; group++) {
       load_rows<HEAD_DIM, Tile::GROUP_M>(shared.q + group * Tile::GROUP_M * HEAD_DIM, maps.q,
@@ -148,7 +148,7 @@ __device__ __forceinline__ void produce(const Shared<T> &shared, const TensorMap
       load_rows<HEAD_DIM, Tile::BLOCK_N>(shared.v_ring + at, maps.v, &shared.v_full[place.stage],
                                          tile * Tile::BLOCK_N, kv_head, batch);
     }
-    mbarrier_wait(shared.next_empty, parity ^ 1);
+    mbarrier_wait(shared.next_empty, parity ^ 1);  // all consumers have read the number before
     *shared.next = index;
     mbarrier_arrive(shared.next_full);
   }
@@ -229,12 +229,12 @@ __device__ __forceinline__ void consume(const Shared<T> &shared, const AllMaps &
     uint32_t probs[BLOCK_N / 16][4];
 
     const auto start_qk_of_next = [&](float(&s)[BLOCK_N / 8][4]) {
-      mbarrier_wait(&shared.k_full[place.stage], place.parity);
-      wgmma_fence();
+      mbarrier_wait(&shared.k_full[place.stage], place.parity);  // K has arrived
+      wgmma_fence();  // the last softmax has read and written S
       start_qk<T, HEAD_DIM, BLOCK_N>(s, q_group, shared.k_ring + place.stage * BLOCK_N * HEAD_DIM);
     };
     const auto start_pv_of_next = [&]() {
-      mbarrier_wait(&shared.v_full[v_place.stage], v_place.parity);
+      mbarrier_wait(&shared.v_full[v_place.stage], v_place.parity);  // V has arrived
       wgmma_fence();
       start_pv<T, HEAD_DIM, BLOCK_N>(o, probs, shared.v_ring + v_place.stage * BLOCK_N * HEAD_DIM);
     };
@@ -249,7 +249,7 @@ __device__ __forceinline__ void consume(const Shared<T> &shared, const AllMaps &
       softmax_of_tile(s[0], m, l, rescale, scale_log2);
     };
 
-    mbarrier_wait(shared.q_full, parity);
+    mbarrier_wait(shared.q_full, parity);  // Q of this tile of queries has arrived
     if (work.tile_count > 0) {
       float s[1][BLOCK_N / 8][4];
       start_qk_of_next(s[0]);
@@ -284,7 +284,7 @@ __device__ __forceinline__ void consume(const Shared<T> &shared, const AllMaps &
     if (!Tile::O_IN_Q && lane == 0) mbarrier_arrive(shared.q_empty);
     if (work.tile_count > 0) {
       start_pv_of_next();
-      wgmma_wait<0>();
+      wgmma_wait<0>();  // O is complete
       release(shared.v_empty, v_place);
     }
     if (lane == 0) tensor_store_wait<0>();  // the O before has been read
@@ -299,7 +299,7 @@ __device__ __forceinline__ void consume(const Shared<T> &shared, const AllMaps &
     // [epilogue]
 
     // [next]
-    mbarrier_wait(shared.next_full, parity);
+    mbarrier_wait(shared.next_full, parity);  // the producer has written it
     index = *shared.next;
     mbarrier_arrive(shared.next_empty);  // each thread has its own copy
     // [next]
@@ -341,7 +341,7 @@ __global__ void __launch_bounds__(Tiles<HEAD_DIM>::THREADS, 1)
     }
     fence_mbarrier_init();
   }
-  __syncthreads();
+  __syncthreads();  // all threads see the barriers
 
   const int group = __shfl_sync(FULL_WARP, threadIdx.x / WARPGROUP_THREADS, 0);
   if (group == 0) {
