@@ -34,7 +34,7 @@ struct Tiles {
   static constexpr int THREADS = WARPGROUPS * WARPGROUP_THREADS;
   static constexpr int GROUP_M = 64;                          // rows of Q of a warpgroup
   static constexpr int BLOCK_M = WARPGROUPS * GROUP_M;        // rows of Q
-  static constexpr int BLOCK_N = HEAD_DIM <= 128 ? 112 : 64;  // rows of K and V
+  static constexpr int BLOCK_N = HEAD_DIM <= 128 ? 128 : 64;  // rows of K and V
   static constexpr int BLOCKS_PER_SM = HEAD_DIM <= 64 ? 2 : 1;
   static constexpr int STAGES = 2;  // tiles of K, and of V, in flight
 
@@ -48,6 +48,11 @@ struct Tiles {
 // [tiles]
 
 // [descriptor]
+/** Bytes in the units of a descriptor. Added to one, it moves its first element. */
+__host__ __device__ constexpr uint64_t units(int bytes) {
+  return (uint64_t)(bytes >> 4);
+}
+
 /**
  * Describes to wgmma a matrix in shared memory that a tensor copy has written: PANEL columns side
  * by side in rows of 128 or 64 bytes, swizzled. `start` is its first element. The hardware adds the
@@ -60,8 +65,8 @@ template <int HEAD_DIM, typename T>
 __device__ __forceinline__ uint64_t wgmma_descriptor(const T *start, int panel_bytes) {
   constexpr int ROW_BYTES = 2 * PANEL<HEAD_DIM>;
   constexpr uint64_t SWIZZLE = ROW_BYTES == 128 ? 1 : 2;
-  return (shared_address(start) & 0x3ffff) >> 4 | (uint64_t)(panel_bytes >> 4) << 16 |
-         (uint64_t)(8 * ROW_BYTES >> 4) << 32 | SWIZZLE << 62;
+  return (shared_address(start) & 0x3ffff) >> 4 | units(panel_bytes) << 16 |
+         units(8 * ROW_BYTES) << 32 | SWIZZLE << 62;
 }
 // [descriptor]
 
@@ -71,12 +76,13 @@ template <typename T, int HEAD_DIM, int BLOCK_N>
 __device__ __forceinline__ void start_qk(float (&s)[BLOCK_N / 8][4], const T *q_group,
                                          const T *k_tile) {
   constexpr int COLUMNS = PANEL<HEAD_DIM>;
+  const uint64_t q = wgmma_descriptor<HEAD_DIM>(q_group, 0);
+  const uint64_t k = wgmma_descriptor<HEAD_DIM>(k_tile, 0);
 #pragma unroll
   for (int d = 0; d < HEAD_DIM; d += 16) {
     const int panel = d / COLUMNS, column = d % COLUMNS;
-    const T *q = q_group + panel * 64 * COLUMNS + column;
-    const T *k = k_tile + panel * BLOCK_N * COLUMNS + column;
-    wgmma<T, false>(s, wgmma_descriptor<HEAD_DIM>(q, 0), wgmma_descriptor<HEAD_DIM>(k, 0), d > 0);
+    wgmma<T, false>(s, q + units(2 * (panel * 64 * COLUMNS + column)),
+                    k + units(2 * (panel * BLOCK_N * COLUMNS + column)), d > 0);
   }
   wgmma_commit();
 }
@@ -91,27 +97,36 @@ __device__ __forceinline__ void start_pv(float (&o)[HEAD_DIM / 8][4],
                                          const uint32_t (&probs)[BLOCK_N / 16][4],
                                          const T *v_tile) {
   constexpr int COLUMNS = PANEL<HEAD_DIM>;
+  const uint64_t v = wgmma_descriptor<HEAD_DIM>(v_tile, 2 * BLOCK_N * COLUMNS);
 #pragma unroll
   for (int key = 0; key < BLOCK_N; key += 16) {
-    const T *v = v_tile + key * COLUMNS;
-    wgmma<T, true>(o, probs[key / 16], wgmma_descriptor<HEAD_DIM>(v, 2 * BLOCK_N * COLUMNS), true);
+    wgmma<T, true>(o, probs[key / 16], v + units(2 * key * COLUMNS), true);
   }
   wgmma_commit();
 }
 // [multiply_pv]
 
-/** P in the type of V: two neighbouring tiles of S are operand A of one wgmma. */
-template <typename T, int N_TILES>
-__device__ __forceinline__ void pack_probs(uint32_t (&probs)[N_TILES / 2][4],
-                                           const float (&s)[N_TILES][4]) {
+// [pack_probs]
+/** S and P of a warpgroup, in the same registers: there are not enough for both. */
+template <int BLOCK_N>
+union ScoresOrProbs {
+  float s[1][BLOCK_N / 8][4];
+  uint32_t probs[BLOCK_N / 16][4];
+};
+
+/** Replaces S by P in the type of V: two neighbouring tiles of S are operand A of one wgmma. */
+template <typename T, int BLOCK_N>
+__device__ __forceinline__ void pack_probs(ScoresOrProbs<BLOCK_N> &both) {
 #pragma unroll
-  for (int n = 0; n < N_TILES; n += 2) {
-    probs[n / 2][0] = pack<T>(s[n][0], s[n][1]);
-    probs[n / 2][1] = pack<T>(s[n][2], s[n][3]);
-    probs[n / 2][2] = pack<T>(s[n + 1][0], s[n + 1][1]);
-    probs[n / 2][3] = pack<T>(s[n + 1][2], s[n + 1][3]);
+  for (int i = 0; i < BLOCK_N / 16; i++) {
+    const float *const left = both.s[0][2 * i], *const right = both.s[0][2 * i + 1];
+    const uint32_t packed[4] = {pack<T>(left[0], left[1]), pack<T>(left[2], left[3]),
+                                pack<T>(right[0], right[1]), pack<T>(right[2], right[3])};
+#pragma unroll
+    for (int c = 0; c < 4; c++) both.probs[i][c] = packed[c];  // where tile i of S was
   }
 }
+// [pack_probs]
 
 // [load_rows]
 /** Asks for ROWS rows of a head, from row `row` on, panel by panel. All bytes count for `barrier`,
@@ -197,7 +212,8 @@ __global__ void __launch_bounds__(Tiles<HEAD_DIM>::THREADS, Tiles<HEAD_DIM>::BLO
   }
   // [first_loads]
 
-  const int group = threadIdx.x / WARPGROUP_THREADS;
+  // The same for all lanes of a warp, and the compiler can see it: descriptors need no registers.
+  const int group = __shfl_sync(FULL_WARP, threadIdx.x / WARPGROUP_THREADS, 0);
   const int warp = threadIdx.x / WARP_SIZE % 4;
   const int first_row = first_q + group * Tile::GROUP_M + 16 * warp;  // of this warp
   const T *q_group = (const T *)(smem + group * Tile::Q_STEP);
@@ -219,23 +235,22 @@ __global__ void __launch_bounds__(Tiles<HEAD_DIM>::THREADS, Tiles<HEAD_DIM>::BLO
     const uint32_t parity = tile / STAGES & 1;
     const int first_key = tile * BLOCK_N;
 
-    float s[1][BLOCK_N / 8][4];
+    ScoresOrProbs<BLOCK_N> both;
     mbarrier_wait(&k_full[stage], parity);  // K of this tile has arrived
     wgmma_fence();                          // the last softmax has read and written S
-    start_qk<T, HEAD_DIM, BLOCK_N>(s[0], q_group, k_ring + stage * KV_ELEMENTS);
+    start_qk<T, HEAD_DIM, BLOCK_N>(both.s[0], q_group, k_ring + stage * KV_ELEMENTS);
     wgmma_wait<0>();                                 // S is complete
     if (releases) mbarrier_arrive(&k_empty[stage]);  // this warpgroup has read K
 
     if (first_key + BLOCK_N > unmasked_end) {
-      apply_mask(s, p, p.mask == MASK_CAUSAL, first_row, first_key);
+      apply_mask(both.s, p, p.mask == MASK_CAUSAL, first_row, first_key);
     }
-    update_softmax(s, m, l, o, scale_log2);
-    uint32_t probs[BLOCK_N / 16][4];
-    pack_probs<T>(probs, s[0]);
+    update_softmax(both.s, m, l, o, scale_log2);
+    pack_probs<T>(both);
 
     mbarrier_wait(&v_full[stage], parity);  // V of this tile has arrived
     wgmma_fence();                          // P and O were written by other instructions
-    start_pv<T, HEAD_DIM, BLOCK_N>(o[0], probs, v_ring + stage * KV_ELEMENTS);
+    start_pv<T, HEAD_DIM, BLOCK_N>(o[0], both.probs, v_ring + stage * KV_ELEMENTS);
 
     // While P V runs: the next K goes where this one was, and the next V where the one before was,
     // as the other warpgroups are likely to have read them by now.

@@ -34,7 +34,7 @@ struct Tiles {
   static constexpr int THREADS = (1 + CONSUMERS) * WARPGROUP_THREADS;
   static constexpr int GROUP_M = 64;                   // rows of Q of a consumer
   static constexpr int BLOCK_M = CONSUMERS * GROUP_M;  // rows of Q
-  static constexpr int BLOCK_N = HEAD_DIM <= 128 ? 128 : 80;
+  static constexpr int BLOCK_N = HEAD_DIM > 128 ? 80 : HEAD_DIM > 64 ? 176 : 128;
   static constexpr int STAGES = 2;  // tiles of K, and of V, in flight
   // Registers of each thread. All together are at most 65536.
   static constexpr int PRODUCER_REGISTERS = CONSUMERS == 3 ? 32 : 24;
@@ -191,11 +191,11 @@ __global__ void __launch_bounds__(Tiles<HEAD_DIM>::THREADS, 1)
     mbarrier_wait(&shared.k_full[stage], tile / STAGES & 1);  // K of this tile has arrived
     wgmma_fence();  // the last softmax has read and written S
     start_qk<T, HEAD_DIM, BLOCK_N>(s[0], q_group, shared.k_ring + stage * KV_ELEMENTS);
-    wgmma_wait<0>();  // S of this tile is complete, and O of the one before
     // The last turn of all is not passed on: nobody waits for it.
     if (tile + 1 < tile_count || consumer + 1 < Tile::CONSUMERS)
       pass_turn<Tile::CONSUMERS>(consumer);
-    if (releases) {  // this consumer has read both tiles
+    wgmma_wait<0>();  // S of this tile is complete, and O of the one before
+    if (releases) {   // this consumer has read both tiles
       mbarrier_arrive(&shared.k_empty[stage]);
       if (tile > 0) mbarrier_arrive(&shared.v_empty[(tile - 1) % STAGES]);
     }

@@ -33,7 +33,7 @@ struct Tiles {
   static constexpr int THREADS = (1 + CONSUMERS) * WARPGROUP_THREADS;
   static constexpr int GROUP_M = 64;                   // rows of Q of a consumer
   static constexpr int BLOCK_M = CONSUMERS * GROUP_M;  // rows of Q
-  static constexpr int BLOCK_N = HEAD_DIM <= 128 ? 128 : 80;
+  static constexpr int BLOCK_N = HEAD_DIM > 128 ? 80 : HEAD_DIM > 64 ? 176 : 128;
   static constexpr bool TURNS = HEAD_DIM <= 128;  // one consumer multiplies, another waits
   static constexpr int STAGES = 2;                // tiles of K, and of V, in flight
   // Registers of each thread. All together are at most 65536.

@@ -35,17 +35,17 @@ struct Tiles {
   static constexpr int GROUP_M = 64;                   // rows of Q of a consumer
   static constexpr int BLOCK_M = CONSUMERS * GROUP_M;  // rows of Q
   static constexpr int BLOCK_N = HEAD_DIM <= 128 ? 128 : 80;
-  static constexpr bool TURNS = HEAD_DIM <= 128;  // one consumer multiplies, another waits
-  static constexpr int STAGES = 2;                // tiles of K, and of V, in flight
+  static constexpr bool TURNS = CONSUMERS == 2 && HEAD_DIM <= 128;  // see step 08
+  static constexpr int STAGES = HEAD_DIM <= 64 ? 3 : 2;  // tiles of K, and of V, in flight
   static constexpr int PRODUCER_REGISTERS = CONSUMERS == 3 ? 32 : 24;
   static constexpr int CONSUMER_REGISTERS = CONSUMERS == 3 ? 160 : 240;
 
   static constexpr bool O_IN_Q = HEAD_DIM > 128;  // O takes the place of Q: there is no more room
-  static constexpr int Q_BYTES = 2 * BLOCK_M * HEAD_DIM;
+  static constexpr int Q_BYTES = 2 * GROUP_M * HEAD_DIM;  // of a consumer
   static constexpr int KV_BYTES = 2 * BLOCK_N * HEAD_DIM;
-  static constexpr int BARRIERS = 4 + 4 * STAGES;
+  static constexpr int BARRIERS = 2 + 2 * CONSUMERS + 4 * STAGES;
   static constexpr int SHARED_BYTES =
-      (O_IN_Q ? 1 : 2) * Q_BYTES + 2 * STAGES * KV_BYTES + 8 * BARRIERS + 8;
+      (O_IN_Q ? 1 : 2) * CONSUMERS * Q_BYTES + 2 * STAGES * KV_BYTES + 8 * BARRIERS + 8;
 };
 // [tiles]
 
@@ -60,6 +60,7 @@ struct Schedule {
   int tiles;          // of queries, of all heads
   int q_tiles;        // of one head
   int group_heads;    // query heads whose K and V fit the L2 cache together
+  int rows;           // tiles of a head that follow each other
   unsigned *counter;  // tiles that have been dealt out, besides the first of each block
 };
 
@@ -68,7 +69,7 @@ template <typename T>
 struct Shared {
   T *q, *o;                                      /**< BLOCK_M rows each */
   T *k_ring, *v_ring;                            /**< STAGES tiles each */
-  uint64_t *q_full, *q_empty;                    /**< Q has arrived; it has been read */
+  uint64_t *q_full, *q_empty;                    /**< by consumer: Q has arrived; was read */
   uint64_t *next_full, *next_empty;              /**< the same for `next` */
   uint64_t *k_full, *v_full, *k_empty, *v_empty; /**< by stage */
   int *next;                                     /**< number of the next tile of queries */
@@ -81,22 +82,29 @@ struct QueryWork {
 
 // [schedule]
 /**
- * Tile number `index`. Heads follow each other in groups; within a group the last rows of all its
- * heads come first, because under the causal mask they have the most work.
+ * Tile number `index`. Heads follow each other in groups. Within a group the last rows of all its
+ * heads come first, because under the causal mask they have the most work: `rows` tiles of each
+ * head at a time.
  */
 template <int HEAD_DIM>
 __device__ __forceinline__ QueryWork work_of(const Problem &p, const Schedule &s, int index) {
   using Tile = Tiles<HEAD_DIM>;
-  const int group = index / (s.q_tiles * s.group_heads);
-  const int first_head = group * s.group_heads;
+  const int first_head = index / (s.q_tiles * s.group_heads) * s.group_heads;
   const int heads = min(s.group_heads, p.batch * p.q_heads - first_head);
-  const int rest = index - first_head * s.q_tiles;
+  const int in_group = index - first_head * s.q_tiles;
+  const int passed = in_group / (heads * s.rows) * s.rows;  // tiles of each head
+  const int rows = min(s.rows, s.q_tiles - passed), rest = in_group - passed * heads;
   QueryWork work;
-  work.first_q = (s.q_tiles - 1 - rest / heads) * Tile::BLOCK_M;
-  work.head_index = first_head + rest % heads;
+  work.first_q = (s.q_tiles - 1 - passed - rest % rows) * Tile::BLOCK_M;
+  work.head_index = first_head + rest / rows;
   const int key_end = attended_keys(p, min(work.first_q + Tile::BLOCK_M, p.q_len) - 1);
   work.tile_count = (key_end + Tile::BLOCK_N - 1) / Tile::BLOCK_N;
   return work;
+}
+
+/** The number of the next tile that nobody has. The first of each block is that of the block. */
+__device__ __forceinline__ int take_next(const Schedule &schedule) {
+  return gridDim.x + atomicAdd(schedule.counter, 1u);
 }
 // [schedule]
 
@@ -128,25 +136,34 @@ __device__ __forceinline__ void produce(const Shared<T> &shared, const TensorMap
     const QueryWork work = work_of<HEAD_DIM>(p, schedule, index);
     const int batch = work.head_index / p.q_heads, head = work.head_index % p.q_heads;
     const int kv_head = head / (p.q_heads / p.kv_heads);
-    index = gridDim.x + atomicAdd(schedule.counter, 1u);  // its latency is hidden by the loads
 
-    mbarrier_wait(shared.q_empty, parity ^ 1);  // no product reads the Q before
-    mbarrier_arrive_expect(shared.q_full, Tile::Q_BYTES);
-    for (int group = 0; group < Tile::CONSUMERS; group++) {
-      load_rows<HEAD_DIM, Tile::GROUP_M>(shared.q + group * Tile::GROUP_M * HEAD_DIM, maps.q,
-                                         shared.q_full, work.first_q + group * Tile::GROUP_M, head,
-                                         batch);
-    }
+    const auto load_q = [&](int consumer) {
+      mbarrier_wait(&shared.q_empty[consumer], parity ^ 1);  // no product reads the Q before
+      mbarrier_arrive_expect(&shared.q_full[consumer], Tile::Q_BYTES);
+      load_rows<HEAD_DIM, Tile::GROUP_M>(shared.q + consumer * Tile::GROUP_M * HEAD_DIM, maps.q,
+                                         &shared.q_full[consumer],
+                                         work.first_q + consumer * Tile::GROUP_M, head, batch);
+    };
+    const auto load_tile = [&](T *ring, const CUtensorMap &map, uint64_t *full, uint64_t *empty,
+                               int tile) {
+      const int stage = place.stage;
+      mbarrier_wait(&empty[stage], place.parity ^ 1);  // all consumers have read it
+      mbarrier_arrive_expect(&full[stage], Tile::KV_BYTES);
+      load_rows<HEAD_DIM, Tile::BLOCK_N>(ring + stage * Tile::BLOCK_N * HEAD_DIM, map, &full[stage],
+                                         tile * Tile::BLOCK_N, kv_head, batch);
+    };
+    // The first consumer can begin while others are still busy with the tile before.
+    load_q(0);
     for (int tile = 0; tile < work.tile_count; tile++, place.advance()) {
-      const int at = place.stage * Tile::BLOCK_N * HEAD_DIM;
-      mbarrier_wait(&shared.k_empty[place.stage], place.parity ^ 1);
-      mbarrier_arrive_expect(&shared.k_full[place.stage], Tile::KV_BYTES);
-      load_rows<HEAD_DIM, Tile::BLOCK_N>(shared.k_ring + at, maps.k, &shared.k_full[place.stage],
-                                         tile * Tile::BLOCK_N, kv_head, batch);
-      mbarrier_wait(&shared.v_empty[place.stage], place.parity ^ 1);
-      mbarrier_arrive_expect(&shared.v_full[place.stage], Tile::KV_BYTES);
-      load_rows<HEAD_DIM, Tile::BLOCK_N>(shared.v_ring + at, maps.v, &shared.v_full[place.stage],
-                                         tile * Tile::BLOCK_N, kv_head, batch);
+      // Not earlier: a block that is late must not take the next tile from one that is free.
+      if (tile + 1 == work.tile_count) index = take_next(schedule);
+      load_tile(shared.k_ring, maps.k, shared.k_full, shared.k_empty, tile);
+      for (int consumer = 1; tile == 0 && consumer < Tile::CONSUMERS; consumer++) load_q(consumer);
+      load_tile(shared.v_ring, maps.v, shared.v_full, shared.v_empty, tile);
+    }
+    if (work.tile_count == 0) {
+      for (int consumer = 1; consumer < Tile::CONSUMERS; consumer++) load_q(consumer);
+      index = take_next(schedule);
     }
     mbarrier_wait(shared.next_empty, parity ^ 1);  // all consumers have read the number before
     *shared.next = index;
@@ -155,7 +172,6 @@ __device__ __forceinline__ void produce(const Shared<T> &shared, const TensorMap
 }
 // [producer]
 
-// [store]
 /** The byte of element (row, column) in swizzled panels of ROWS rows, as tensor copies lay them. */
 template <int HEAD_DIM, int ROWS>
 __device__ __forceinline__ int swizzled_byte(int row, int column) {
@@ -166,6 +182,38 @@ __device__ __forceinline__ int swizzled_byte(int row, int column) {
          column % CHUNK * 2;
 }
 
+// [again]
+/** S = Q K^T of this warp's 16 rows once more, by mma.sync: what P was computed from is gone. */
+template <typename T, int HEAD_DIM, int BLOCK_N>
+__device__ __forceinline__ void multiply_qk_again(float (&s)[BLOCK_N / 8][4], const T *q_group,
+                                                  const T *k_tile) {
+  const int lane = threadIdx.x % WARP_SIZE, first_row = threadIdx.x / WARP_SIZE % 4 * 16;
+#pragma unroll
+  for (int n = 0; n < BLOCK_N / 8; n++) {
+#pragma unroll
+    for (int c = 0; c < 4; c++) s[n][c] = 0.0f;
+  }
+#pragma unroll 1
+  for (int d = 0; d < HEAD_DIM; d += 16) {
+    uint32_t a[4];
+    ldmatrix_x4(a, (const char *)q_group +
+                       swizzled_byte<HEAD_DIM, 64>(first_row + lane % 16, d + lane / 16 * 8));
+#pragma unroll
+    for (int n = 0; n < BLOCK_N; n += 16) {
+      uint32_t b[4];
+      ldmatrix_x4(
+          b, (const char *)k_tile + swizzled_byte<HEAD_DIM, BLOCK_N>(n + lane / 16 * 8 + lane % 8,
+                                                                     d + lane / 8 % 2 * 8));
+      mma_m16n8k16<T>(s[n / 8], a, b[0], b[1]);
+      mma_m16n8k16<T>(s[n / 8 + 1], a, b[2], b[3]);
+    }
+  }
+  fence_proxy_async();  // these loads come before the tensor copy of the next tile
+  __syncwarp();
+}
+// [again]
+
+// [store]
 /** Divides O by l, writes this warp's 16 rows to `o_warp`, and has them stored from there. LSE goes
  * to memory directly. */
 template <typename T, int HEAD_DIM>
@@ -213,10 +261,10 @@ __device__ __forceinline__ void consume(const Shared<T> &shared, const AllMaps &
   const int lane = threadIdx.x % WARP_SIZE, warp = threadIdx.x / WARP_SIZE % 4;
   const T *q_group = shared.q + consumer * Tile::GROUP_M * HEAD_DIM;
   T *o_warp = shared.o + (consumer * Tile::GROUP_M + 16 * warp) * HEAD_DIM;
-  const bool releases = threadIdx.x % WARPGROUP_THREADS == 0;  // one thread of each consumer
   const float scale_log2 = p.scale * 1.4426950408889634f;
   RingPlace<STAGES> place, v_place;  // of the tile whose S is next, and of that whose P V is next
   uint32_t parity = 0;
+  if (TURNS && consumer == Tile::CONSUMERS - 1) pass_turn<Tile::CONSUMERS>(consumer);
 
   for (int index = blockIdx.x; index < schedule.tiles; parity ^= 1) {
     const QueryWork work = work_of<HEAD_DIM>(p, schedule, index);
@@ -239,49 +287,54 @@ __device__ __forceinline__ void consume(const Shared<T> &shared, const AllMaps &
       start_pv<T, HEAD_DIM, BLOCK_N>(o, probs, shared.v_ring + v_place.stage * BLOCK_N * HEAD_DIM);
     };
     const auto release = [&](uint64_t *empty, RingPlace<STAGES> &which) {
-      if (releases) mbarrier_arrive(&empty[which.stage]);
+      if (lane == 0) mbarrier_arrive(&empty[which.stage]);
       which.advance();
     };
-    const auto mask_and_softmax = [&](float(&s)[1][BLOCK_N / 8][4], int tile) {
+    const auto mask_tile = [&](float(&s)[1][BLOCK_N / 8][4], int tile) {
       if ((tile + 1) * BLOCK_N > unmasked_end) {
         apply_mask(s, p, p.mask == MASK_CAUSAL, first_row, tile * BLOCK_N);
       }
-      softmax_of_tile(s[0], m, l, rescale, scale_log2);
     };
 
-    mbarrier_wait(shared.q_full, parity);  // Q of this tile of queries has arrived
+    mbarrier_wait(&shared.q_full[consumer], parity);  // its Q of this tile has arrived
     if (work.tile_count > 0) {
       float s[1][BLOCK_N / 8][4];
+      if (TURNS) wait_for_turn(consumer);
       start_qk_of_next(s[0]);
+      if (TURNS) pass_turn<Tile::CONSUMERS>(consumer);
       wgmma_wait<0>();
       release(shared.k_empty, place);
-      mask_and_softmax(s, 0);  // O is still 0
+      mask_tile(s, 0);
+      softmax_of_tile(s[0], m, l, rescale, scale_log2);  // O is still 0
       pack_probs<T>(probs, s[0]);
-    }
-    // The first turn is passed only if somebody will wait for it.
-    if (TURNS && work.tile_count > 1 && consumer == Tile::CONSUMERS - 1) {
-      pass_turn<Tile::CONSUMERS>(consumer);
     }
     for (int tile = 1; tile < work.tile_count; tile++) {
       float s[1][BLOCK_N / 8][4];
       if (TURNS) wait_for_turn(consumer);
       start_qk_of_next(s[0]);
       start_pv_of_next();
-      // The last turn of all is not passed on: the next tile of queries begins anew.
-      if (TURNS && (tile + 1 < work.tile_count || consumer + 1 < Tile::CONSUMERS)) {
-        pass_turn<Tile::CONSUMERS>(consumer);
-      }
+      if (TURNS) pass_turn<Tile::CONSUMERS>(consumer);
       wgmma_wait<1>();  // S of this tile is complete; P V of the one before may still run
+      mask_tile(s, tile);
+      float sums[2];
+      const bool raise = __any_sync(FULL_WARP, exponentiate(s[0], sums, m, scale_log2));
+      if (raise) {  // rarely
+        multiply_qk_again<T, HEAD_DIM, BLOCK_N>(s[0], q_group,
+                                                shared.k_ring + place.stage * BLOCK_N * HEAD_DIM);
+        mask_tile(s, tile);
+        softmax_of_tile(s[0], m, l, rescale, scale_log2);
+      } else {
+        l[0] += sums[0], l[1] += sums[1];
+      }
       release(shared.k_empty, place);
-      mask_and_softmax(s, tile);
       wgmma_wait<0>();  // O is complete, and nothing reads P any more
       release(shared.v_empty, v_place);
-      rescale_rows(o, rescale);
+      if (raise) rescale_rows(o, rescale);
       pack_probs<T>(probs, s[0]);
     }
     // [epilogue]
     // All products with Q are complete: the next Q may come, unless O takes its place first.
-    if (!Tile::O_IN_Q && lane == 0) mbarrier_arrive(shared.q_empty);
+    if (!Tile::O_IN_Q && lane == 0) mbarrier_arrive(&shared.q_empty[consumer]);
     if (work.tile_count > 0) {
       start_pv_of_next();
       wgmma_wait<0>();  // O is complete
@@ -294,7 +347,7 @@ __device__ __forceinline__ void consume(const Shared<T> &shared, const AllMaps &
                             work.head_index / p.q_heads);
     if (Tile::O_IN_Q && lane == 0) {
       tensor_store_wait<0>();
-      mbarrier_arrive(shared.q_empty);
+      mbarrier_arrive(&shared.q_empty[consumer]);
     }
     // [epilogue]
 
@@ -304,6 +357,7 @@ __device__ __forceinline__ void consume(const Shared<T> &shared, const AllMaps &
     mbarrier_arrive(shared.next_empty);  // each thread has its own copy
     // [next]
   }
+  if (TURNS && consumer == 0) wait_for_turn(consumer);  // the last turn that was passed
   if (lane == 0) tensor_store_wait<0>();  // shared memory must stay until it has been read
 }
 
@@ -318,26 +372,28 @@ __global__ void __launch_bounds__(Tiles<HEAD_DIM>::THREADS, 1)
   extern __shared__ __align__(1024) unsigned char smem[];
   Shared<T> shared;
   shared.q = (T *)smem;
-  shared.o = Tile::O_IN_Q ? shared.q : (T *)(smem + Tile::Q_BYTES);
+  shared.o = Tile::O_IN_Q ? shared.q : shared.q + Tile::BLOCK_M * HEAD_DIM;
   shared.k_ring = shared.o + Tile::BLOCK_M * HEAD_DIM;
   shared.v_ring = shared.k_ring + STAGES * KV_ELEMENTS;
   shared.q_full = (uint64_t *)(shared.v_ring + STAGES * KV_ELEMENTS);
-  shared.q_empty = shared.q_full + 1;
-  shared.next_full = shared.q_full + 2, shared.next_empty = shared.q_full + 3;
-  shared.k_full = shared.q_full + 4, shared.k_empty = shared.k_full + STAGES;
+  shared.q_empty = shared.q_full + Tile::CONSUMERS;
+  shared.next_full = shared.q_empty + Tile::CONSUMERS, shared.next_empty = shared.next_full + 1;
+  shared.k_full = shared.next_empty + 1, shared.k_empty = shared.k_full + STAGES;
   shared.v_full = shared.k_empty + STAGES, shared.v_empty = shared.v_full + STAGES;
   shared.next = (int *)(shared.v_empty + STAGES);
 
   if (threadIdx.x == 0) {
-    mbarrier_init(shared.q_full, 1);
-    mbarrier_init(shared.q_empty, Tile::CONSUMERS * 4);  // one thread of each warp
+    for (int consumer = 0; consumer < Tile::CONSUMERS; consumer++) {
+      mbarrier_init(&shared.q_full[consumer], 1);
+      mbarrier_init(&shared.q_empty[consumer], 4);  // one thread of each warp
+    }
     mbarrier_init(shared.next_full, 1);
     mbarrier_init(shared.next_empty, Tile::CONSUMERS * WARPGROUP_THREADS);
     for (int stage = 0; stage < STAGES; stage++) {
       mbarrier_init(&shared.k_full[stage], 1);
       mbarrier_init(&shared.v_full[stage], 1);
-      mbarrier_init(&shared.k_empty[stage], Tile::CONSUMERS);
-      mbarrier_init(&shared.v_empty[stage], Tile::CONSUMERS);
+      mbarrier_init(&shared.k_empty[stage], 4 * Tile::CONSUMERS);  // one thread of each warp
+      mbarrier_init(&shared.v_empty[stage], 4 * Tile::CONSUMERS);
     }
     fence_mbarrier_init();
   }
@@ -390,12 +446,14 @@ static cudaError_t forward(const Problem *p, const Tensors *t, int, cudaStream_t
   }
   if (error == cudaSuccess) error = cudaMemsetAsync(t->workspace, 0, sizeof(unsigned), stream);
   if (error != cudaSuccess) return error;
-  const int64_t kv_heads = l2_bytes / (4ll * p->kv_len * p->head_dim);  // K and V of 2 bytes
-  const int sharing = p->q_heads / p->kv_heads;
+  const int heads = p->batch * p->kv_heads, sharing = p->q_heads / p->kv_heads;
+  const int64_t fit = l2_bytes / (4ll * p->kv_len * p->head_dim);  // K and V of 2 bytes
+  const int groups = fit < 1 ? heads : (int)((heads + fit - 1) / fit);
   Schedule schedule;
   schedule.tiles = (int)grid_size(config, p);
   schedule.q_tiles = (p->q_len + config->block_m - 1) / config->block_m;
-  schedule.group_heads = (int)(kv_heads < 1 ? 1 : kv_heads > 4096 ? 4096 : kv_heads) * sharing;
+  schedule.group_heads = (heads + groups - 1) / groups * sharing;
+  schedule.rows = p->mask == MASK_CAUSAL ? 1 : schedule.q_tiles;
   schedule.counter = (unsigned *)t->workspace;
   config->kernel<<<block_count(p), config->threads, config->shared_bytes, stream>>>(*p, *t, maps,
                                                                                     schedule);

@@ -41,6 +41,33 @@ __device__ __forceinline__ void softmax_of_tile(float (&s)[N_TILES][4], float (&
   }
 }
 
+constexpr float MOST_SUM = 512; /**< of P of a row in a lane; in fp16, P must be below 65504 */
+
+/** Replaces scores by unnormalised probabilities with the m of the tiles before; `sums` is what
+ * they add to l. Returns whether m is too small for a row of this lane: then P may not be
+ * representable. A row with m = -inf has attended nothing yet. */
+template <int N_TILES>
+__device__ __forceinline__ bool exponentiate(float (&s)[N_TILES][4], float (&sums)[2],
+                                             const float (&m)[2], float scale_log2) {
+  bool too_small = false;
+#pragma unroll
+  for (int half = 0; half < 2; half++) {
+    const float safe_max = m[half] == -INFINITY ? 0.0f : m[half];
+    float sum = 0.0f;
+#pragma unroll
+    for (int n = 0; n < N_TILES; n++) {
+#pragma unroll
+      for (int c = 2 * half; c < 2 * half + 2; c++) {
+        s[n][c] = exp2_approx(fmaf(s[n][c], scale_log2, -safe_max));
+        sum += s[n][c];
+      }
+    }
+    sums[half] = sum;
+    too_small |= !(sum <= (m[half] == -INFINITY ? 0.0f : MOST_SUM));
+  }
+  return too_small;
+}
+
 /** Multiplies the rows of O. */
 template <int O_TILES>
 __device__ __forceinline__ void rescale_rows(float (&o)[O_TILES][4], const float (&rescale)[2]) {

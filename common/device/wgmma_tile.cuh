@@ -10,6 +10,11 @@
 #include "device/ptx_hopper.cuh"
 #include "device/tensor_map.cuh"
 
+/** Bytes in the units of a descriptor. Added to one, it moves its first element. */
+__host__ __device__ constexpr uint64_t units(int bytes) {
+  return (uint64_t)(bytes >> 4);
+}
+
 /**
  * Describes to wgmma a matrix in shared memory that a tensor copy has written: PANEL columns side
  * by side in rows of 128 or 64 bytes, swizzled. `start` is its first element. The hardware adds the
@@ -22,8 +27,8 @@ template <int HEAD_DIM, typename T>
 __device__ __forceinline__ uint64_t wgmma_descriptor(const T *start, int panel_bytes) {
   constexpr int ROW_BYTES = 2 * PANEL<HEAD_DIM>;
   constexpr uint64_t SWIZZLE = ROW_BYTES == 128 ? 1 : 2;
-  return (shared_address(start) & 0x3ffff) >> 4 | (uint64_t)(panel_bytes >> 4) << 16 |
-         (uint64_t)(8 * ROW_BYTES >> 4) << 32 | SWIZZLE << 62;
+  return (shared_address(start) & 0x3ffff) >> 4 | units(panel_bytes) << 16 |
+         units(8 * ROW_BYTES) << 32 | SWIZZLE << 62;
 }
 
 /** Starts S = Q K^T for 64 rows of Q. Of both operands the columns d to d + 15 are described. */
@@ -31,12 +36,13 @@ template <typename T, int HEAD_DIM, int BLOCK_N>
 __device__ __forceinline__ void start_qk(float (&s)[BLOCK_N / 8][4], const T *q_group,
                                          const T *k_tile) {
   constexpr int COLUMNS = PANEL<HEAD_DIM>;
+  const uint64_t q = wgmma_descriptor<HEAD_DIM>(q_group, 0);
+  const uint64_t k = wgmma_descriptor<HEAD_DIM>(k_tile, 0);
 #pragma unroll
   for (int d = 0; d < HEAD_DIM; d += 16) {
     const int panel = d / COLUMNS, column = d % COLUMNS;
-    const T *q = q_group + panel * 64 * COLUMNS + column;
-    const T *k = k_tile + panel * BLOCK_N * COLUMNS + column;
-    wgmma<T, false>(s, wgmma_descriptor<HEAD_DIM>(q, 0), wgmma_descriptor<HEAD_DIM>(k, 0), d > 0);
+    wgmma<T, false>(s, q + units(2 * (panel * 64 * COLUMNS + column)),
+                    k + units(2 * (panel * BLOCK_N * COLUMNS + column)), d > 0);
   }
   wgmma_commit();
 }
@@ -49,10 +55,10 @@ __device__ __forceinline__ void start_pv(float (&o)[HEAD_DIM / 8][4],
                                          const uint32_t (&probs)[BLOCK_N / 16][4],
                                          const T *v_tile) {
   constexpr int COLUMNS = PANEL<HEAD_DIM>;
+  const uint64_t v = wgmma_descriptor<HEAD_DIM>(v_tile, 2 * BLOCK_N * COLUMNS);
 #pragma unroll
   for (int key = 0; key < BLOCK_N; key += 16) {
-    const T *v = v_tile + key * COLUMNS;
-    wgmma<T, true>(o, probs[key / 16], wgmma_descriptor<HEAD_DIM>(v, 2 * BLOCK_N * COLUMNS), true);
+    wgmma<T, true>(o, probs[key / 16], v + units(2 * key * COLUMNS), true);
   }
   wgmma_commit();
 }

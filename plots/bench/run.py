@@ -10,6 +10,7 @@ Exit codes: 0 success, 1 a wrong answer, 2 bad usage, 3 device failed, 77 no GPU
 
 import argparse
 import json
+import os
 import re
 import subprocess
 import sys
@@ -34,10 +35,10 @@ from plots.bench.turns import QUICK, Measured, Plan, Stopwatch, measure, reason_
 
 RIGHT, WRONG, USAGE, FAILED = 0, 1, 2, 3
 FULL = "full"  # the step with a full block mask, interleaved with the measured mask
-# Fields of a record, and what nvidia-smi calls them; it is asked SETTLING_S after the load begins.
+# Fields of a record, and what nvidia-smi calls them. It is read SETTLING_S after the load begins.
 GPU_STATE = {"sm_clock_mhz": "clocks.sm", "memory_clock_mhz": "clocks.mem",
              "power_w": "power.draw.instant"}
-SETTLING_S, QUEUED_MS = 0.15, 10
+SETTLING_S, EVERY_MS, STARTING_S, QUEUED_MS = 0.1, 10, 2.0, 10
 CASE_FIELDS = ("seqlen", "head_dim", "mask", "dtype")  # identify a case in a file
 
 
@@ -56,22 +57,34 @@ def entries_of(case: Case, mask: Mask | None) -> int:
     return case.batch * case.heads * (one_head or int(np.count_nonzero(mask.dense)))
 
 
-def gpu_state(device: Device, call: Callable[[], object], call_ms: float) -> dict:
-    """Fields of a record: clocks and power while the GPU repeats a call; none if unknown."""
+def gpu_states(device: Device, calls: dict[str, tuple[Callable[[], object], float]]) -> dict:
+    """By name, fields of records: clocks and power while the GPU repeats a call of so many
+    milliseconds. None of them if unknown."""
     if not (address := device.address()):
         return {}
-    with subprocess.Popen(f"sleep {SETTLING_S}; exec nvidia-smi -i {address} --format=csv,noheader,"
-                          f"nounits --query-gpu={','.join(GPU_STATE.values())}", shell=True,
-                          text=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as query:
-        while query.poll() is None:
-            for _ in range(max(1, int(QUEUED_MS / call_ms))):
-                call()
-            device.synchronize()
-        told = query.stdout.read()
-    try:
-        return dict(zip(GPU_STATE, map(json.loads, told.split(",")), strict=True))
-    except ValueError:
-        return {}
+    states, told = {}, b""
+    with subprocess.Popen(f"exec nvidia-smi -i {address} --format=csv,noheader,nounits -lms {EVERY_MS} "
+                          f"--query-gpu={','.join(GPU_STATE.values())}", shell=True,
+                          stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as query:
+        os.set_blocking(query.stdout.fileno(), False)
+        for name, (call, call_ms) in calls.items():
+            begin = time.monotonic()
+            while (waited := time.monotonic() - begin) < SETTLING_S or (
+                    b"\n" not in told and query.poll() is None and waited < STARTING_S):
+                for _ in range(max(1, int(QUEUED_MS / call_ms))):
+                    call()
+                device.synchronize()
+                told += query.stdout.read() or b""
+            lines = told.splitlines(keepends=True)
+            told = b"".join(line for line in lines[-1:] if not line.endswith(b"\n"))
+            complete = [line for line in lines if line.endswith(b"\n")]
+            try:
+                values = map(json.loads, complete[-1].split(b","))
+                states[name] = dict(zip(GPU_STATE, values, strict=True))
+            except (IndexError, ValueError):
+                pass
+        query.terminate()
+    return states
 
 
 class Benchmark:
@@ -114,8 +127,9 @@ class Benchmark:
         problem = {**self.origin, **case.fields(), "seed": SEED,
                    "date": datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
                    "flops": 4 * case.head_dim * entries_of(case, mask)}
-        states = {x.name: gpu_state(self.device, x.call, found.times[x.name].summary()["median_ms"])
-                  for x in contestants if x.name in found.times}
+        states = gpu_states(self.device, {
+            x.name: (x.call, found.times[x.name].summary()["median_ms"])
+            for x in contestants if x.name in found.times})
         records = [{**contestant.fields, **problem, **verdicts[contestant.name],
                     **time_fields(contestant, contestants, found, problem["flops"]),
                     **states.get(contestant.name, {})} for contestant in contestants]
