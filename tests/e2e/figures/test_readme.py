@@ -117,6 +117,7 @@ def test_a_missing_marker_is_named(monkeypatch: pytest.MonkeyPatch,
         run(monkeypatch, path, H200, pictures)
 
 
+@pytest.mark.cpu_only("the defaults of a GPU build are larger")
 def test_the_page_of_options_is_what_the_programs_print() -> None:
     shown = Program(step_names()[-1]).run("--help").stdout
     assert shown.partition("\n")[2] in (REPOSITORY / "docs/options.md").read_text()
