@@ -4,7 +4,7 @@
  * of the answer with those of the same problem in compact tensors. The argument chooses the trial:
  *
  * padded     gaps after every row, head and batch entry, different ones in each tensor
- * wide       the same at D = 256
+ * wide       the same at D = 256, with the second pair of lengths
  * ragged     head dimensions that are no multiple of 4 with strides that are, and the reverse
  * poisoned   gaps only after the last row and the last head
  * guarded    every head of K and of V in an allocation of its own, of exactly its size
@@ -184,7 +184,7 @@ static void compare_with_gaps(Problem p) {
 }
 
 static void compare_wide(Problem p) {
-  if (p.head_dim == 64) return; /* the head dimension replaces 128 */
+  if (p.head_dim == 64 || p.q_len < 128) return; /* the head dimension replaces 128 */
   p.head_dim = 256;
   compare_with_gaps(p);
 }
@@ -193,7 +193,7 @@ static void compare_wide(Problem p) {
  * not aligned to vectors although the head dimension is a multiple of 4. */
 static void compare_ragged_rows(Problem p) {
   static const int ROWS[][2] = {{33, 36}, {35, 36}, {40, 41}}; /* head dimension, stride */
-  if (p.head_dim != 64) return; /* the head dimension replaces 64, so one is enough */
+  if (p.head_dim != 64 || p.q_len > 128) return;
   for (size_t i = 0; i < sizeof ROWS / sizeof *ROWS; i++) {
     Place places[TENSORS];
     p.head_dim = ROWS[i][0];
@@ -208,6 +208,7 @@ static void compare_ragged_rows(Problem p) {
 
 static void compare_with_poisoned_tails(Problem p) {
   Place places[TENSORS];
+  p.batch = 1;
   for (int tensor = Q; tensor <= O; tensor++) {
     const int rows = rows_of(&p, tensor);
     const int tail = (int)round_up(rows, 256) - rows;
@@ -233,16 +234,18 @@ static void compare_guarded(Problem p, int kv_len) {
 /**
  * On the CPU backend the page after an allocation cannot be read if the size is a multiple of 256,
  * and the page before it cannot be read if the size is a multiple of 4096. One length for each;
- * neither is a multiple of a key tile of 64.
+ * neither is a multiple of a key tile of 64. There are fewer keys than queries, and more.
  */
 static void compare_both_guards(Problem p) {
+  if (p.q_len > 128) return; /* only K and V are guarded, and their lengths are replaced */
   compare_guarded(p, p.head_dim == 64 ? 66 : 65);
   compare_guarded(p, p.head_dim == 64 ? 96 : 80);
 }
 
 static void compare_odd_strides(Problem p) {
-  /* The place of a row does not depend on the mask, nor on which 16-bit type it is. */
-  if (p.mask != MASK_FULL || p.dtype != DTYPE_FP16) return;
+  /* The place of a row does not depend on the mask, nor on which 16-bit type it is. Of the two
+     problems that are left, the smaller one is enough: each stride is used in every row. */
+  if (p.mask != MASK_FULL || p.dtype != DTYPE_FP16 || p.head_dim != 64) return;
   Answer expected = solve_compact(p);
   for (int odd_tensor = Q; odd_tensor <= O; odd_tensor++) {
     for (int odd = BATCH_STRIDE; odd <= ROW_STRIDE; odd++) {
@@ -268,7 +271,8 @@ static void compare_odd_strides(Problem p) {
 }
 
 static void compare_odd_pointers(Problem p) {
-  if (p.mask != MASK_FULL) return; /* the place of a row does not depend on it */
+  /* The place of a row depends neither on the mask nor on the lengths. */
+  if (p.mask != MASK_FULL || p.q_len > 128) return;
   Answer expected = solve_compact(p);
   for (int odd_tensor = Q; odd_tensor <= O; odd_tensor++) {
     Place places[TENSORS];

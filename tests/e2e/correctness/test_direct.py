@@ -30,17 +30,17 @@ def lines_of(step: Program, trial: str) -> list[str]:
     return done.stdout.splitlines()
 
 
-@pytest.mark.parametrize("trial, count", [("padded", PROBLEMS), ("wide", PROBLEMS // 2),
-                                          ("poisoned", PROBLEMS), ("guarded", 2 * PROBLEMS)])
+@pytest.mark.parametrize("trial, count", [("padded", PROBLEMS), ("wide", PROBLEMS // 4),
+                                          ("poisoned", PROBLEMS), ("guarded", PROBLEMS)])
 def test_same_bits_wherever_the_tensors_lie(step: Program, trial: str, count: int) -> None:
     lines = lines_of(step, trial)
     assert len(lines) == count and all(line.endswith(": same bits") for line in lines)
 
 
 def test_odd_strides_are_taken_or_refused_by_name(step: Program) -> None:
-    """Four tensors, three strides each, fp16, no mask. Copies of 16 bytes need aligned rows."""
+    """Four tensors, three strides each, fp16, D = 64, no mask. Copies of 16 bytes need aligned rows."""
     lines = lines_of(step, "strides")
-    assert len(lines) == 12 * PROBLEMS // 4
+    assert len(lines) == 12
     for line in lines:
         refused = (f": refused: the strides of {line[0]} must be multiples of 8 elements in "
                    f"{step.name}")
@@ -51,13 +51,13 @@ def test_odd_strides_are_taken_or_refused_by_name(step: Program) -> None:
 def test_scalar_steps_take_rows_that_vectors_do_not_fit(name: str) -> None:
     """Three head dimensions, where other trials have two."""
     lines = lines_of(Program(name), "ragged")
-    assert len(lines) == 3 * PROBLEMS // 2 and all(line.endswith(": same bits") for line in lines)
+    assert len(lines) == 3 * PROBLEMS // 4 and all(line.endswith(": same bits") for line in lines)
 
 
 @pytest.mark.parametrize("name", SCALAR_STEPS)
 def test_scalar_steps_take_pointers_to_any_element(name: str) -> None:
     lines = lines_of(Program(name), "pointers")
-    assert len(lines) == 4 * PROBLEMS // 2 and all(line.endswith(": same bits") for line in lines)
+    assert len(lines) == 4 * PROBLEMS // 4 and all(line.endswith(": same bits") for line in lines)
 
 
 @pytest.mark.parametrize("name", [name for name in step_names() if name not in SCALAR_STEPS])

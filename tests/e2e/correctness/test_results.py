@@ -14,7 +14,7 @@ from tests.lib.programs import (BACKEND, PAIRWISE_SEED, SCALAR_STEPS, Program, R
                                 write_inputs)
 
 
-LENGTHS = [1, 2, 7, 31, 32, 33, 63, 64, 65, 127, 129, 255, 257]
+LENGTHS = [1, 2, 7, 31, 32, 33, 63, 64, 65, 127, 129, 257]
 # How Nkv depends on Nq. Under a causal mask the first rows of "half" attend nothing.
 KV_LENGTHS = {"equal": lambda n: n, "twice": lambda n: 2 * n, "half": lambda n: (n + 1) // 2,
               "one more": lambda n: n + 1, "one less": lambda n: max(n - 1, 1),
@@ -127,7 +127,9 @@ def files_of(p: Problem, directory: Path) -> list[str]:
 
 def test_same_bits_otherwise(step: Program, problems: list[Problem], solved: list,
                              tmp_path: Path) -> None:
-    """In another order of threads, in the other layout, and from files; each alone is below."""
+    """In another order of threads, in the other layout, and from files; each alone, and with all of
+    the problems, is below."""
+    problems, solved = problems[::3], solved[::3]
     lines = [files_of(p.with_other_layout(), tmp_path / f"in{i}") for i, p in enumerate(problems)]
     again = step.solve_all(tmp_path / "out", lines, "none",
                            env={"SIMT_ORDER": "random:7", "SIMT_THREADS": "2"})
