@@ -60,11 +60,15 @@ def rows_of_the_model(name: str, r: float) -> tuple[Answer, list[int]]:
     return Answer(o, lse, r), fixtures.provenance_of(directory)["rows_of_o"]
 
 
-# Other tests run steps 04 to 06 on layer 12, and the same model's layer 18 is harder.
+BOTH_TYPES = pytest.mark.parametrize("dtype", ["fp16", pytest.param("bf16", marks=pytest.mark.exhaustive)])
+
+
+# Tests below run steps 05 and 06 on layer 12 and on packed texts, and the same model's layer 18 is
+# harder.
 @pytest.mark.parametrize("name", [
-    pytest.param(name, marks=pytest.mark.exhaustive if name == "smollm2_layer12" else ())
-    for name in FIXTURES])
-@pytest.mark.parametrize("dtype", ["fp16", pytest.param("bf16", marks=pytest.mark.exhaustive)])
+    pytest.param(name, marks=pytest.mark.exhaustive if name in ("smollm2_layer12", "smollm2_packed")
+                 else ()) for name in FIXTURES])
+@BOTH_TYPES
 def test_every_step_is_right(step: Program, tmp_path: Path, name: str, dtype: str) -> None:
     """Checked in all rows by the program, by NumPy, and by the model's own output where the inputs
     are exactly the model's (fp16)."""
@@ -90,12 +94,16 @@ def test_numpy_agrees_with_the_model(name: str) -> None:
 
 # --- Masks ----------------------------------------------------------------------------------------
 
+def test_packed_texts(mask_step: Program, tmp_path: Path) -> None:
+    test_every_step_is_right(mask_step, tmp_path, "smollm2_packed", "fp16")
+
+
 def layout() -> list[tuple[str, int]]:
     return [tuple(span) for span in json.loads((DATA / "interleaved" / "layout.json").read_text())]
 
 
 @pytest.mark.parametrize("name", MASK_STEPS)
-@pytest.mark.parametrize("dtype", ["fp16", "bf16"])
+@BOTH_TYPES
 def test_page_with_pictures(tmp_path: Path, name: str, dtype: str) -> None:
     p = problem_of("smollm2_layer12", dtype, str(DATA / "interleaved"))
     result, _ = Program(name).solve(tmp_path / "out",
