@@ -1,29 +1,38 @@
-"""--report: right kernels have no findings, wrong ones do, and the report is reproducible."""
+"""--report: right kernels have no findings and keep the limits of tests/lib/limits.py, wrong ones have
+findings, and the report is reproducible."""
 
 import re
 from pathlib import Path
 
 import pytest
 
-from tests.lib.programs import RIGHT, WRONG, Program
+from tests.lib.limits import exceeded
+from tests.lib.programs import RIGHT, WRONG, Program, read_records
 from tests.lib.source_tree import SourceTree
 
 pytestmark = pytest.mark.cpu_only("a GPU build refuses --report")
 exhaustive = pytest.mark.exhaustive
 
-PROBLEMS = ["-n 64", "-n 77 -k 133 -m causal", "-n 65 -k 40 -d 128 -t bf16",
+# Whole tiles of keys, of which each step overlaps most, then incomplete ones.
+PROBLEMS = [*(f"-H 1 -n 66 -k 128 -d {head_dim}" for head_dim in (32, 64, 96, 128, 256)),
+            *(f"-H 1 -n 128 -d {head_dim} -m causal" for head_dim in (64, 128, 256)),
+            "-n 77 -k 133 -m causal", "-n 65 -k 40 -d 128 -t bf16",
             "-n 70 -d 32 -G 1 -m causal --layout bnhd",
             # D = 96 and D = 256 have the most sectors a request
-            "-n 130 -k 133 -d 96", "-n 192 -d 96 -m causal -t bf16", "-n 66 -k 130 -d 256"]
+            "-H 1 -n 130 -k 133 -d 96", "-H 1 -n 192 -d 96 -m causal -t bf16",
+            "-H 1 -n 66 -k 130 -d 256"]
 
 
 @pytest.mark.parametrize("order", ["random:1", *(pytest.param(order, marks=exhaustive)
                                                 for order in ("forward", "reverse", "random:2"))])
-def test_right_kernels_have_no_findings(step: Program, tmp_path: Path, order: str) -> None:
-    cases = tmp_path / "cases"
+def test_right_kernels_have_no_findings_and_keep_their_limits(step: Program, tmp_path: Path,
+                                                              order: str) -> None:
+    cases, path = tmp_path / "cases", tmp_path / "records"
     cases.write_text("\n".join(PROBLEMS) + "\n")
-    said = step.run_right("--report", "--cases", cases, env={"SIMT_ORDER": order}).stdout
+    said = step.run_right("--report", "-j", path, "--cases", cases, env={"SIMT_ORDER": order}).stdout
     assert said.count("\nfindings   0\n") == said.count(": right: ") == len(PROBLEMS)
+    assert {problem: found for problem, record in zip(PROBLEMS, read_records(path), strict=True)
+            if (found := exceeded(record))} == {}
 
 
 def test_counts_agree_with_those_of_the_runtime(step: Program) -> None:
