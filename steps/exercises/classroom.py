@@ -258,12 +258,14 @@ def share(own: float, best: float, limits: tuple[float, float]) -> float:
     return full * best / own if own < none * best else 0
 
 
-def mark_cost(program: Path, solution: Path, part: Part) -> Mark:
+def mark_cost(program: Path, solution: Path, part: Part, outcome: Outcome) -> Mark:
+    """`outcome` is that of the program with the last of the cases."""
     cuda = BACKEND == "cuda"
     case, costs = part.gpu if cuda and part.gpu else part.cases[-1], []
     for each in (program, solution):
-        with tempfile.TemporaryDirectory() as folder:
-            outcome = run_kernel(each, shlex.split(case), Path(folder), cuda, part.setting)
+        if cuda or each != program:  # counts are the same in every run
+            with tempfile.TemporaryDirectory() as folder:
+                outcome = run_kernel(each, shlex.split(case), Path(folder), cuda, part.setting)
         if outcome.failure:
             return Mark(part.what, 0, part.points, f"with {case}: {outcome.failure}")
         costs.append(cost(outcome, part))
@@ -289,7 +291,7 @@ def mark_part(program: Path, solution: Path | None, exercise: Exercise, part: Pa
             with_what = " ".join(filter(None, (part.setting, case)))
             return Mark(part.what, 0, part.points, f"with {with_what}: {why}")
     if part.counts:
-        return mark_cost(program, solution, part)
+        return mark_cost(program, solution, part, outcome)
     return Mark(part.what, part.points, part.points)
 
 

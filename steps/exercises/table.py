@@ -50,18 +50,19 @@ class Exercise:
 
 EXERCISES = {exercise.name: exercise for exercise in (
     Exercise("ex01", "step01", (), (
-        Part("several heads", 1, ("-n 40 -k 70 -H 3",)),
-        Part("several batch entries", 1, ("-n 70 -k 40 -H 2 -b 3",)),
+        Part("several heads", 1, ("-n 40 -k 70 -H 3 -d 32",)),
+        Part("several batch entries", 1, ("-n 70 -k 40 -H 2 -b 3 -d 32",)),
         Part("heads that share keys and values", 2,
-             ("-n 40 -k 70 -H 6 -G 2", "-n 64 -H 6 -G 3 -m causal", "-n 33 -k 50 -H 4 -G 1 -b 2",
-              "-n 50 -k 40 -H 4 -G 2 -b 2 --layout bnhd"))),
+             ("-n 40 -k 70 -H 6 -G 2 -d 32", "-n 64 -H 6 -G 3 -m causal -d 32",
+              "-n 33 -k 50 -H 4 -G 1 -b 2 -d 32", "-n 50 -k 40 -H 4 -G 2 -b 2 --layout bnhd -d 32"))),
         fails="two blocks write the same bytes"),
     Exercise("ex02", "step01", (), (
-        Part("32 equal scores: the sum", 1, ("-n 32 -i constant",)),
+        Part("32 equal scores: the sum", 1, ("-n 32 -d 8 -i constant",)),
         Part("different scores, rows of any length, a causal mask", 2,
-             ("-n 32", "-n 40 -k 9", "-n 40 -k 75", "-n 32 -m causal", "-n 64 -i spiky --scale 2",
-              "-n 70 -m causal --scale 32", "-n 90 -k 40 -m causal")),
-        Part("ten shuffles for each row", 1, ("-n 64",),
+             ("-n 32 -d 8", "-n 40 -k 9 -d 8", "-n 40 -k 75 -d 8", "-n 32 -d 8 -m causal",
+              "-n 64 -i spiky --scale 2", "-n 70 -d 8 -m causal --scale 32",
+              "-n 90 -k 40 -d 8 -m causal")),
+        Part("ten shuffles for each row", 1, ("-n 64 -d 8",),
              counts=("shuffles",), gpu="-b 4 -H 16 -n 2048 -d 8"),
         Part("sectors of global memory", 1, ("-n 128 -k 256 -d 8",),
              counts=("global_load_sectors",), gpu="-b 4 -H 16 -n 2048 -d 8")),
