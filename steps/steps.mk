@@ -15,13 +15,14 @@ NVCC_FLAGS = -std=c++17 -g $(if $(filter 1,$(DEBUG)),-G,-lineinfo) -Icommon \
 # sm_90 is that for sm_90a, which has all instructions of these GPUs; PTX for sm_90a would run nowhere else.
 newest = $(patsubst sm_%,compute_%,$(lastword $(or $(filter-out %a %f,$(1)),$(1))))
 gencode = $(foreach a,$(sort $(patsubst sm_90,sm_90a,$(1))),-gencode arch=$(a:sm_%=compute_%)$(comma)code=$(a)) \
-	-gencode arch=$(call newest,$(1))$(comma)code=$(call newest,$(1))
+	$(if $(filter 1,$(FAST)),,-gencode arch=$(call newest,$(1))$(comma)code=$(call newest,$(1)))
 
 # Steps of these instructions run on no other GPU: code for sm_90 will do, where it is asked for.
 HOPPER_FILES := $(shell grep -l ptx_hopper.cuh $(STEP_FILES) common/host/device/ceiling.cu)
 archs_of = $(or $(if $(filter $(1),$(HOPPER_FILES)),$(filter sm_90,$(ARCH))),$(ARCH))
 
-# FAST=1 only finds out whether kernels compile. Those of wgmma are compiled in full, for ptxas's remarks.
+# FAST=1 only finds out whether kernels compile, so there is no PTX. Those of wgmma are compiled in full,
+# for ptxas's remarks.
 fast_compile = $(if $(filter 1,$(FAST)),$(if $(filter $<,$(HOPPER_FILES)),,--Ofast-compile=max))
 
 define compile_cu

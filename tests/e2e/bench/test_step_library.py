@@ -115,8 +115,8 @@ def test_libraries_refuse_in_one_sentence() -> None:
 def test_library_builds_with_nvcc_and_exports_its_functions(tmp_path: Path) -> None:
     """CUDA's own functions must not be exported: the process may use another runtime."""
     tree = SourceTree(tmp_path)
-    path = "build/cuda-sm_90/libstep03.so"
-    done = tree.make("BACKEND=cuda", "ARCH=sm_90", path)
+    path = "build/cuda-sm_90/libstep01.so"  # of the step that compiles fastest
+    done = tree.make("BACKEND=cuda", "ARCH=sm_90", "FAST=1", path)
     assert done.returncode == 0, done.stderr
     symbols = subprocess.run(["nm", "-D", tree.root / path], capture_output=True, text=True,
                              check=True)
