@@ -24,8 +24,8 @@ PROGRAMS = ROOT / "build/cpu/counts"
 
 # Counted on a GPU only: instructions that are in the machine code but not in the source, or that no
 # lane executes.
-GPU_ALONE = ("thread_index_reads", "block_barriers", "empty_shared_loads", "global_loads",
-             "global_stores")
+GPU_ALONE = ("thread_index_reads", "block_barriers", "empty_shared_loads", "empty_copies",
+             "global_loads", "global_stores")
 PASSING = "what passes through the load/store unit without an access"
 
 # All shared-memory wavefronts and conflicts as the hardware counted them: arbitration between warps

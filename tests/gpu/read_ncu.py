@@ -57,7 +57,8 @@ def count_source(rows: list[dict]) -> Counter:
     """Counts of one kernel by opcode; instructions always predicated off count separately."""
     counts = Counter(dict.fromkeys([*OPCODES.values(), *SECTORS.values(), *MEMORY.values(),
                                     *WAVEFRONTS.values(), "shared_conflicts",
-                                    "thread_index_reads", "empty_shared_loads"], 0))
+                                    "thread_index_reads", "empty_shared_loads",
+                                    "empty_copies"], 0))
     for row in rows:
         words = row["Source"].split()
         opcode = words[words[0].startswith("@")].split(".")[0]
@@ -65,6 +66,11 @@ def count_source(rows: list[dict]) -> Counter:
         if words[0] == "@!PT":
             counts["empty_shared_loads"] += executed if opcode == "LDS" else 0
             continue
+        if opcode == "LDGSTS":  # of a warp, all lanes copy, or none
+            copying = int(row["Predicated-On Thread Instructions Executed"]) // 32
+            counts["empty_copies"] += executed - copying
+            if not (executed := copying):
+                continue
         if opcode in MEMORY:
             counts[MEMORY[opcode]] += executed
         if opcode in OPCODES:
