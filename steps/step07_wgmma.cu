@@ -185,13 +185,16 @@ __global__ void __launch_bounds__(Tiles<HEAD_DIM>::THREADS, Tiles<HEAD_DIM>::BLO
   // [barriers]
 
   // [load_tile]
-  // Thread 0 asks for tiles of K and V. The n-th use of a stage begins when the use before it has
-  // ended; the first need not wait, and its wait for parity 1 does not.
+  // The first warp asks for tiles of K and V: all its lanes wait, thread 0 asks. The n-th use of a
+  // stage begins when the use before it has ended; the first need not wait, and its wait for parity
+  // 1 does not.
+  const bool loads = __shfl_sync(FULL_WARP, threadIdx.x / WARP_SIZE, 0) == 0;
   const auto load_tile = [&](T *ring, const CUtensorMap &map, uint64_t *full, uint64_t *empty,
                              int tile) {
     if (tile >= tile_count) return;
     const int stage = tile % STAGES;
     mbarrier_wait(&empty[stage], (tile / STAGES & 1) ^ 1);
+    if (threadIdx.x != 0) return;
     mbarrier_arrive_expect(&full[stage], Tile::KV_BYTES);
     load_rows<HEAD_DIM, BLOCK_N>(ring + stage * KV_ELEMENTS, map, &full[stage], tile * BLOCK_N,
                                  kv_head, batch);
@@ -254,7 +257,7 @@ __global__ void __launch_bounds__(Tiles<HEAD_DIM>::THREADS, Tiles<HEAD_DIM>::BLO
 
     // While P V runs: the next K goes where this one was, and the next V where the one before was,
     // as the other warpgroups are likely to have read them by now.
-    if (threadIdx.x == 0) {
+    if (loads) {
       load_tile(k_ring, maps.k, k_full, k_empty, tile + STAGES);
       load_tile(v_ring, maps.v, v_full, v_empty, tile + STAGES - 1);
     }
