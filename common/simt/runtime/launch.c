@@ -112,7 +112,7 @@ static void run_blocks(Worker *worker, Launch *launch) {
     const Outcome outcome = simt_run_block(worker);
     if (outcome == FINISHED) {
       atomic_fetch_add(&launch->blocks_done, 1);
-    } else if (outcome != TIMED_OUT) {
+    } else {
       worker->failed_launch = launch->ordinal;
       worker->failed_turn = n;
       atomic_store(&launch->failed, true);
@@ -217,22 +217,29 @@ static void run_grid(Launch *launch) {
   simt_watch_end();
 }
 
+/** A fault says more than where a block was when the time was over. */
+static bool is_reported_before(const Worker *worker, const Worker *other) {
+  const bool timed_out = worker->outcome == TIMED_OUT;
+  if (timed_out != (other->outcome == TIMED_OUT)) return !timed_out;
+  return worker->failed_turn < other->failed_turn;
+}
+
 /**
- * Reports the failed block that was started first. All blocks started before it have finished, so
- * the report does not depend on the number of OS threads.
+ * Reports the failed block that was started first. Without a time limit all blocks started before
+ * it have finished, so the report does not depend on the number of OS threads.
  */
 static void report_first_failure(Launch *launch) {
   const Worker *first = NULL;
   for (int i = 0; i < MAX_WORKERS; i++) {
     const Worker *worker = pool.workers[i];
     if (worker == NULL || worker->failed_launch != launch->ordinal) continue;
-    if (first == NULL || worker->failed_turn < first->failed_turn) first = worker;
+    if (first == NULL || is_reported_before(worker, first)) first = worker;
   }
   if (first != NULL) {
     launch->error = simt_report_failure(first);
   } else if (launch->timed_out) {
     launch->failed = launch->blocks_done < launch->block_count;
-    if (launch->failed) launch->error = simt_report_timeout(launch);
+    if (launch->failed) launch->error = simt_report_timeout(launch, NULL);
   }
 }
 

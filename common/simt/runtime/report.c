@@ -358,20 +358,26 @@ cudaError_t simt_report_failure(const Worker *worker) {
     case DEADLOCK:
       report_waits(worker, "DEADLOCK");
       break;
+    case TIMED_OUT:
+      return simt_report_timeout(worker->launch, worker);
     case FINISHED:
-    case TIMED_OUT: /* of the whole launch */
       break;
   }
   return cudaErrorLaunchFailure;
 }
 
-cudaError_t simt_report_timeout(const Launch *launch) {
+cudaError_t simt_report_timeout(const Launch *launch, const Worker *worker) {
   char what[TEXT_BYTES];
   snprintf(what, sizeof what, "time limit of %g s reached with %llu of %llu blocks done",
            simt_time_limit(), (unsigned long long)launch->blocks_done,
            (unsigned long long)launch->block_count);
   print_headline(launch, what);
-  tell(&(Failure){.kernel = launch->kernel, .what = what});
+  if (worker != NULL) {
+    print_culprit(worker, worker->fault.pc);
+    tell_of_thread(worker, what, worker->fault.pc);
+  } else {
+    tell(&(Failure){.kernel = launch->kernel, .what = what});
+  }
   return cudaErrorLaunchTimeout;
 }
 

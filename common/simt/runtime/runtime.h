@@ -211,7 +211,7 @@ typedef struct Worker {
   Outcome outcome;
   uint64_t failed_launch; /* ordinal of the last launch with a failed block here, 0: none */
   uint64_t failed_turn;   /* number of blocks started before that block */
-  Fault fault;
+  Fault fault;            /* TIMED_OUT: pc only */
   Misalignment misalignment;
   BadCopy bad_copy;
   int shuffle_width;
@@ -366,8 +366,9 @@ cudaError_t simt_report_failure(const Worker *worker);
 /** Tells the observer of a launch that exceeds the limits. */
 void simt_tell_refusal(const void *kernel, const char *why);
 
-/** Reports that the launch exceeded the time limit. */
-cudaError_t simt_report_timeout(const Launch *launch);
+/** Reports that the launch exceeded the time limit, and where the worker's block was stopped;
+ * NULL: no block was. */
+cudaError_t simt_report_timeout(const Launch *launch, const Worker *worker);
 
 /** Reports damaged slack after the launch. */
 void simt_report_damage(const Launch *launch, const char *damage);

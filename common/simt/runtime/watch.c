@@ -95,7 +95,8 @@ static void handle(int signal, siginfo_t *info, void *context) {
   (void)info;
   Worker *worker = simt_worker;
   if (worker == NULL || !atomic_load(&worker->launch->timed_out)) return;
-  if (simt_is_kernel_code(simt_interrupted_pc(context))) simt_leave_block(context, TIMED_OUT);
+  const uintptr_t pc = simt_interrupted_pc(context);
+  if (simt_is_kernel_code(pc) && simt_leave_block(context, TIMED_OUT)) worker->fault.pc = pc;
 }
 
 void simt_watch_begin(Launch *launch, Worker *const *workers) {

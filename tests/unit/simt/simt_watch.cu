@@ -32,6 +32,7 @@ static void a_kernel_that_never_ends_is_stopped_at_the_time_limit(void **) {
     assert_contains(capture.text,
                     "simt: time limit of 0.25 s reached with 6 of 7 blocks done in never_end, "
                     "launch ");
+    assert_contains(capture.text, " of block (6,0,0)\n  at tests/unit/simt/simt_watch.cu:");
     assert_int_equal(cudaDeviceReset(), cudaSuccess);
   }
 }
