@@ -39,8 +39,12 @@ LONGEST_S, LARGEST_OUTPUT, LARGEST_FILE = 10, 1 << 20, 256 << 20
 LARGEST_MEMORY = 4 << 30  # in use, with the CPU backend
 LARGEST_RANGE = 96 << 30  # of addresses; the CPU backend reserves a third of it for stacks
 FINDINGS = 3  # of the lab that are printed
+COMPILER_S, COMPILER_MEMORY = 60, 4 << 30  # of each of its processes
+LONGEST_LINE = 200
 STOPPED = "it was stopped"
+TIME_LIMIT = "time limit of"  # in a finding of the lab; it names the line
 FULL, NONE = 1.2, 10  # times the solution's counts or time
+FIRST_ERROR = re.compile("error|undefined|multiple definition")  # of the compiler or the linker
 REGION = re.compile(r"^ *// \[\w+\]\n", re.MULTILINE)  # which the pages show
 MAP = re.compile(r" +(Map:|-?\d+,-?\d+ +\||\. right|L only)")  # of the heads, in a failure text
 CONFIGS = re.compile(r"(KernelConfig<[\w, ]*> CONFIGS\[\] = \{).*?(\};)", re.DOTALL)
@@ -98,14 +102,23 @@ def solution_of(exercise: Exercise) -> str:
 def built(name: str) -> tuple[Path | None, str]:
     """The program of steps/exercises/NAME.cu or of a file in MADE, or the compiler's first error."""
     program = BUILD / "exercises" / name
+    source = program.with_name(f"{program.name}.cu") if "/" in name else FOLDER / f"{name}.cu"
     program.parent.mkdir(parents=True, exist_ok=True)
-    with open(f"{program}.lock", "w") as lock:
+    with open(f"{program}.lock", "a+") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # tests that run at the same time share solutions
+        # A file that replaces another, such as the next student's, may be older than its program.
+        content = f"{zlib.crc32(source.read_bytes()) if source.is_file() else 0:08x}"
+        lock.seek(0)
+        if lock.read() != content:
+            program.with_name(f"{program.name}.o").unlink(missing_ok=True)
+        lock.truncate(0)
+        lock.write(content)
         done = subprocess.run([MAKE, "--no-print-directory", f"BACKEND={BACKEND}",
                                str(program.relative_to(ROOT))], cwd=ROOT, capture_output=True,
-                              text=True, check=False, env={**os.environ, **OWN_MAKE})
-    said = [line for line in done.stderr.splitlines() if not line.startswith("make")]
-    first = next((i for i, line in enumerate(said) if "error" in line), 0)
+                              errors="replace", check=False, env={**os.environ, **OWN_MAKE},
+                              preexec_fn=lambda: limit(COMPILER_S, COMPILER_MEMORY))
+    said = [line for line in done.stderr.splitlines() if line and not line.startswith("make")]
+    first = next((i for i, line in enumerate(said) if FIRST_ERROR.search(line)), 0)
     return (program if done.returncode == 0 else None), "\n".join(said[first:first + 8])
 
 
@@ -120,13 +133,13 @@ class Outcome:
     lab: list = field(default_factory=list)
 
 
-def limit() -> None:
+def limit(seconds: int, addresses: int) -> None:
     """In the child, before it starts."""
-    resource.setrlimit(resource.RLIMIT_CPU, (2 * LONGEST_S, 2 * LONGEST_S))
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
     resource.setrlimit(resource.RLIMIT_FSIZE, (LARGEST_FILE, LARGEST_FILE))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if BACKEND == "cpu":
-        resource.setrlimit(resource.RLIMIT_AS, (LARGEST_RANGE, LARGEST_RANGE))
+        resource.setrlimit(resource.RLIMIT_AS, (addresses, addresses))
 
 
 def memory_of(process: int) -> int:
@@ -140,7 +153,8 @@ def memory_of(process: int) -> int:
 def run_limited(command: list[str], setting: str = "") -> tuple[int | None, str]:
     """The exit code, None if a limit was reached, and what the program said last."""
     child = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                             stderr=subprocess.STDOUT, preexec_fn=limit, start_new_session=True,
+                             stderr=subprocess.STDOUT, start_new_session=True,
+                             preexec_fn=lambda: limit(2 * LONGEST_S, LARGEST_RANGE),
                              env={**os.environ, "OMP_NUM_THREADS": "2", "OMP_WAIT_POLICY": "passive",
                                   **dict(item.split("=") for item in setting.split())})
     os.set_blocking(child.stdout.fileno(), False)
@@ -184,7 +198,8 @@ def run_kernel(program: Path, options: list[str], scratch: Path, timed: bool = F
         run = " ".join([setting, str(program.relative_to(ROOT)), *options]).strip()
         failure = in_words(findings, run)
     elif code not in (0, 1):
-        failure = said.strip().splitlines()[-1] if said.strip() else f"it ended with code {code}"
+        last = "".join(filter(str.isprintable, (said.strip().splitlines() or [""])[-1]))
+        failure = f"it ended with code {code}: {last[:LONGEST_LINE]}".rstrip(": ")
     elif not (scratch / "o.npy").exists() or not (records := read_lines(record)):
         failure = "it ended without an answer"
     if failure:
@@ -305,12 +320,12 @@ def marks_of(exercise: Exercise, name: str) -> list[Mark]:
         solution, _ = built(solution_of(exercise))
     marks: list[Mark] = []
     for part in exercise.parts:
-        if marks and STOPPED in marks[-1].why:  # the others would take as long
+        if marks and re.search(f"{STOPPED}|{TIME_LIMIT}", marks[-1].why):  # so would the others
             marks.append(Mark(part.what, 0, part.points, f"not run, as {STOPPED}"))
             continue
         try:
             marks.append(mark_part(program, solution, exercise, part))
-        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError,
+        except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError,
                 subprocess.TimeoutExpired):
             marks.append(Mark(part.what, 0, part.points, "what it wrote cannot be read"))
     return marks
@@ -357,13 +372,13 @@ def grade() -> int:
         if not (FOLDER / f"{name}.cu").exists():
             continue
         marks = marks_of(exercise, name)
-        reached = sum(mark.reached for mark in marks)
+        reached = round(sum(mark.reached for mark in marks), 1)
         table.append({"exercise": name, "points": reached, "of": exercise.points,
                       "parts": [vars(mark) for mark in marks]})
         failed = next((mark for mark in marks if mark.why), None)
         why = f"{failed.what}: {failed.why.splitlines()[0]}" if failed else ""
         print(f"{name:9} {reached:4g} of {exercise.points:2}  {why}", flush=True)
-    total, most = (sum(row[key] for row in table) for key in ("points", "of"))
+    total, most = (round(sum(row[key] for row in table), 1) for key in ("points", "of"))
     print(f"total     {total:4g} of {most:2}, of the exercises that were started")
     (ROOT / "build" / "grade.json").write_text(json.dumps(
         {"backend": BACKEND, "points": total, "of": most, "exercises": table}, indent=1))
@@ -387,6 +402,7 @@ def hint(number: str = "") -> int:
 
 def main() -> int:
     command, *arguments = sys.argv[1:] or ["list"]
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `make exercises | head` ends without a word
     return {"list": listing, "grade": grade, "check": check, "hint": hint}[command](*arguments)
 
 

@@ -3,7 +3,7 @@
 EXERCISES := $(sort $(foreach file,$(wildcard steps/exercises/ex*.md steps/exercises/broken*.md),\
 	$(firstword $(subst _, ,$(basename $(notdir $(file)))))))
 
-## make exercises         list the exercises, their points, and what you have reached
+## make exercises         list the exercises, their points, and which you have started
 ## make ex07              write the starting file steps/exercises/ex07.cu once; then build and check it
 ## make broken07          the same for a kernel with a fault; make hint N=07 gives the next hint
 ## make grade             check all exercises that were started; writes build/grade.json

@@ -2,6 +2,7 @@
 all points, and a student's file can do the grader no harm."""
 
 import difflib
+import os
 import re
 import shutil
 import subprocess
@@ -141,6 +142,38 @@ def test_a_file_cannot_harm_the_grader(fault: str, monkeypatch: pytest.MonkeyPat
         r"(static cudaError_t forward\([^{]*\{)", lambda match: match[1] + code, text)
     (mark,) = graded(PROBE, re.sub(r"\W", "_", fault), text)
     assert mark.reached == 0 and words in mark.why and "\n" not in mark.why
+
+
+@pytest.mark.parametrize("data, words", [
+    (b"", "undefined symbol `step'"),
+    ("constexpr int A = 1".encode("utf-16"), "stray"),
+    (b"constexpr int A = 1 // f\xfcr\nint main() {}", "error: expected"),
+    (b"int a[1 << 30] = {1};", "limit exceeded"),
+    (b'#include "/dev/zero"', "out of memory")])
+def test_a_file_that_does_not_compile(data: bytes, words: str) -> None:
+    name = re.sub(r"\W", "_", f"probe.{words}")
+    (classroom.MADE / f"{name}.cu").write_bytes(data)
+    (mark,) = classroom.marks_of(PROBE, f"made/{name}")
+    assert mark.reached == 0 and words in mark.why.splitlines()[0]
+
+
+def test_a_loop_in_a_kernel_is_named_by_its_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(classroom, "LONGEST_S", 3)
+    text = next((REPOSITORY / "steps").glob("step01_*.cu")).read_text().replace(
+        "const int q_tiles", "while (*(volatile int *)&p.q_len > 0) {}  // loop\n  const int q_tiles", 1)
+    two_parts = Exercise("probe", "step01", (), 2 * PROBE.parts, fails="")
+    first, second = graded(two_parts, "loop", text)
+    assert with_places("at @// loop@ (time limit", "probe.loop.cu", text) in first.why
+    assert first.reached == second.reached == 0 and second.why == "not run, as it was stopped"
+
+
+def test_a_file_older_than_the_program_before_it_is_compiled() -> None:
+    solution = next((REPOSITORY / "steps").glob("step01_*.cu")).read_text()
+    assert [mark.reached for mark in graded(PROBE, "next", solution)] == [1]
+    older = classroom.MADE / "probe.next.cu"
+    older.write_text("")
+    os.utime(older, (0, 0))
+    assert [mark.what for mark in classroom.marks_of(PROBE, "made/probe.next")] == ["compiles"]
 
 
 def test_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
