@@ -7,10 +7,16 @@
  * good, which takes one tile of queries after the other. The producer runs ahead into the next
  * tile, and the copy engine stores O while the next tile is computed.
  *
- * What changed since step 09: a loop over tiles of queries around everything. A counter in device
- * memory deals the tiles out, those with the most work first. O leaves through shared memory.
+ * What changed since step 09:
+ * - A loop over tiles of queries is around everything. A counter in device memory deals the tiles
+ *   out, those with the most work first. O leaves through shared memory.
+ * - Each consumer has barriers of its own for Q, so the first may begin the next tile of queries
+ *   while the others finish this one.
+ * - The maximum m of a row is rarely updated, as in step 06. P is computed with the old m. If a sum
+ *   of P exceeds MOST_SUM, S is computed again, m is raised and O is rescaled.
  *
- * What it costs: barriers whose phases go on from tile to tile, and shared memory for O.
+ * What it costs: barriers whose phases go on from tile to tile, shared memory for O, and a second
+ * way to compute S that hardly ever runs.
  *
  * What to look at: what the producer waits for before it touches a buffer of the next tile.
  */
