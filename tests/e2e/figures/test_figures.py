@@ -21,34 +21,17 @@ from plots.figures.waterfall import speed_label
 from tests.lib.programs import REPOSITORY, read_records
 
 H200 = REPOSITORY / "plots" / "results" / "h200"
-GIVEN = ("committed", "grown", "alone")
-MORE_STEPS = {"step02b": 0.4, "step02c": 0.7, "step06": 1.05, "step07": 1.3, "step08": 1.31,
-              "step09": 1.29}
-
-
-def grown(records: list[dict]) -> list[dict]:
-    """The records with steps up to 09 added, which are multiples of step 04's speed, with the ceiling
-    of wgmma, and with FlashAttention-3, 1.1 times as fast as cuDNN."""
-    records = [record | {"ceiling_wgmma_tflops": 850.0} for record in records]
-    fa3 = [record | {"short": "fa3", "tflops": 1.1 * record["tflops"]}
-           for record in records if record.get("short") == "cudnn"]
-    return records + fa3 + [record | {"step": step, "tflops": factor * record["tflops"]}
-                            for step, factor in MORE_STEPS.items() for record in records
-                            if record.get("step") == "step04"
-                            and not any(other.get("step") == step for other in records)]
-
-
+GIVEN = ("committed", "alone")
 LAST = "step06"
 
 
 @pytest.fixture(scope="module")
 def given() -> dict[str, Results]:
-    """The committed records; the same with more steps; one step alone, without baselines."""
+    """The committed records; one step alone, without baselines."""
     committed = load(H200)
     alone = [{name: value for name, value in record.items() if "flex" not in name}
              for record in committed.records if record.get("step") == LAST]
-    return {"committed": committed, "grown": Results(grown(committed.records)),
-            "alone": Results(alone)}
+    return {"committed": committed, "alone": Results(alone)}
 
 
 def records_of(**wanted: object) -> list[dict]:
@@ -79,11 +62,7 @@ def test_tflops_has_every_step_and_baseline(given: dict) -> None:
         assert points == {(record["seqlen"], record["tflops"]) for record in records}
         names = [curve["name"] for curve in panel["curves"]]
         steps = [name for name in names if name[0].isdigit()]
-        assert steps == sorted(steps) and names[len(steps):] == ["FA2", "Flex", "cuDNN"]
-    for panel in FIGURES["tflops"].data(given["grown"])["panels"]:
-        points = {curve["name"]: curve["points"] for curve in panel["curves"] if curve["baseline"]}
-        assert list(points) == ["FA2", "FA3", "Flex", "cuDNN"]
-        assert points["FA3"] == [[n, 1.1 * speed] for n, speed in points["cuDNN"]]
+        assert steps == sorted(steps) and names[len(steps):] == ["FA2", "FA3", "Flex", "cuDNN"]
 
 
 def test_roofline_has_every_step_at_its_intensity(given: dict) -> None:
