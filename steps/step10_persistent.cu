@@ -322,6 +322,7 @@ __device__ __forceinline__ void consume(const Shared<T> &shared, const AllMaps &
       if (TURNS) pass_turn<Tile::CONSUMERS>(consumer);
       wgmma_wait<1>();  // S of this tile is complete; P V of the one before may still run
       mask_tile(s, tile);
+      // [maximum]
       float sums[2];
       const bool raise = __any_sync(FULL_WARP, exponentiate(s[0], sums, m, scale_log2));
       if (raise) {  // rarely
@@ -333,6 +334,7 @@ __device__ __forceinline__ void consume(const Shared<T> &shared, const AllMaps &
         l[0] += sums[0], l[1] += sums[1];
       }
       release(shared.k_empty, place);
+      // [maximum]
       wgmma_wait<0>();  // O is complete, and nothing reads P any more
       release(shared.v_empty, v_place);
       if (raise) rescale_rows(o, rescale);
