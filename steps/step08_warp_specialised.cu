@@ -5,11 +5,12 @@
  * The idea: loading and computing are different jobs, so different warps do them. One thread of a
  * producer warpgroup asks for tiles as soon as there is room. Consumer warpgroups only compute. The
  * producer needs few registers; it gives the rest to the consumers (setmaxnreg), whose tiles can be
- * larger. The consumers take turns: one multiplies while the other computes its softmax, because
- * the tensor cores and the units for exponentials are different hardware.
+ * larger. The consumers issue their products in turns: one multiplies while the other computes its
+ * softmax, because the tensor cores and the units for exponentials are different hardware.
  *
  * What changed since step 07: who loads, and when; the order of the loop. P V of a tile waits for
- * the next turn: P V (t - 1) and Q K^T (t) are one turn, then comes the softmax of tile t.
+ * the next turn: P V (t - 1) and Q K^T (t) are one turn, then comes the softmax of tile t. A turn
+ * is passed on when its products are issued. Tiles have 176 keys at D = 96 and 128.
  *
  * What it costs: a warpgroup that computes nothing, and P of a tile in registers for longer.
  *
