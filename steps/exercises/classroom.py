@@ -273,10 +273,15 @@ def share(own: float, best: float, limits: tuple[float, float]) -> float:
     return full * best / own if own < none * best else 0
 
 
+def sized(case: str) -> str:
+    """With the CPU backend's default sizes for those that the case leaves open."""
+    return f"-b 1 -H 2 -n 256 -d 64 {case}" if BACKEND == "cuda" else case
+
+
 def mark_cost(program: Path, solution: Path, part: Part, outcome: Outcome) -> Mark:
     """`outcome` is that of the program with the last of the cases."""
     cuda = BACKEND == "cuda"
-    case, costs = part.gpu if cuda and part.gpu else part.cases[-1], []
+    case, costs = sized(part.gpu if cuda and part.gpu else part.cases[-1]), []
     for each in (program, solution):
         if cuda or each != program:  # counts are the same in every run
             with tempfile.TemporaryDirectory() as folder:
@@ -297,13 +302,14 @@ def mark_cost(program: Path, solution: Path, part: Part, outcome: Outcome) -> Ma
 
 
 def mark_part(program: Path, solution: Path | None, exercise: Exercise, part: Part) -> Mark:
-    for case in part.cases:
+    for case in map(sized, part.cases):
         with tempfile.TemporaryDirectory() as folder:
             options, scratch = shlex.split(case), Path(folder)
             outcome = run_kernel(program, options, scratch, setting=part.setting)
             why = outcome.failure or judge(options, scratch, outcome, exercise.rule)
         if why:
-            with_what = " ".join(filter(None, (part.setting, case)))
+            setting = part.setting if BACKEND == "cpu" else ""
+            with_what = " ".join(filter(None, (setting, case)))
             return Mark(part.what, 0, part.points, f"with {with_what}: {why}")
     if part.counts:
         return mark_cost(program, solution, part, outcome)
