@@ -165,6 +165,7 @@ typedef struct Step {
    * NULL: none, and forward() works on all heads at once.
    */
   size_t (*workspace_bytes)(const Problem *problem);
+  bool workspace_zero; /**< it must be all 0 before the first pass; forward() leaves it so */
 
   /** Describes the work on `heads` query heads of a problem that supports() accepted. */
   void (*describe)(const Problem *problem, int heads, Description *description);

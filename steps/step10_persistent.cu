@@ -67,7 +67,7 @@ struct Schedule {
   int q_tiles;        // of one head
   int group_heads;    // query heads whose K and V fit the L2 cache together
   int rows;           // tiles of a head that follow each other
-  unsigned *counter;  // tiles that have been dealt out, besides the first of each block
+  unsigned *counter;  // numbers that were taken; 0 between passes
 };
 
 /** Shared memory of a thread block. */
@@ -86,6 +86,13 @@ struct QueryWork {
   int first_q, head_index, tile_count; /**< tile_count: tiles of keys */
 };
 
+/** Tiles of keys that some of the queries `first_q` to `first_q` + `rows` - 1 attend. */
+template <int BLOCK_N>
+__device__ __forceinline__ int key_tiles(const Problem &p, int first_q, int rows) {
+  if (first_q >= p.q_len) return 0;
+  return (attended_keys(p, min(first_q + rows, p.q_len) - 1) + BLOCK_N - 1) / BLOCK_N;
+}
+
 // [schedule]
 /**
  * Tile number `index`. Heads follow each other in groups. Within a group the last rows of all its
@@ -103,14 +110,15 @@ __device__ __forceinline__ QueryWork work_of(const Problem &p, const Schedule &s
   QueryWork work;
   work.first_q = (s.q_tiles - 1 - passed - rest % rows) * Tile::BLOCK_M;
   work.head_index = first_head + rest / rows;
-  const int key_end = attended_keys(p, min(work.first_q + Tile::BLOCK_M, p.q_len) - 1);
-  work.tile_count = (key_end + Tile::BLOCK_N - 1) / Tile::BLOCK_N;
+  work.tile_count = key_tiles<Tile::BLOCK_N>(p, work.first_q, Tile::BLOCK_M);
   return work;
 }
 
-/** The number of the next tile that nobody has. The first of each block is that of the block. */
+/** The number of the next tile that nobody has. The first of each block is that of the block. A
+ * block takes a number for each tile that it has worked on, so a pass takes as many as there are
+ * tiles, and the counter is 0 again at its end. */
 __device__ __forceinline__ int take_next(const Schedule &schedule) {
-  return gridDim.x + atomicAdd(schedule.counter, 1u);
+  return gridDim.x + atomicInc(schedule.counter, schedule.tiles - 1);
 }
 // [schedule]
 
@@ -274,7 +282,11 @@ __device__ __forceinline__ void consume(const Shared<T> &shared, const AllMaps &
 
   for (int index = blockIdx.x; index < schedule.tiles; parity ^= 1) {
     const QueryWork work = work_of<HEAD_DIM>(p, schedule, index);
-    const int first_row = work.first_q + consumer * Tile::GROUP_M + 16 * warp;  // of this warp
+    const int first_of_group = work.first_q + consumer * Tile::GROUP_M;
+    const int first_row = first_of_group + 16 * warp;  // of this warp
+    // With turns, all consumers have the same number of tiles.
+    const int tile_count =
+        TURNS ? work.tile_count : key_tiles<BLOCK_N>(p, first_of_group, Tile::GROUP_M);
     const int unmasked_end = attended_keys(p, first_row);
     float m[2] = {-INFINITY, -INFINITY};  // running maximum of score * scale * log2(e)
     float l[2] = {};                      // running sum of this lane's probabilities
@@ -303,7 +315,7 @@ __device__ __forceinline__ void consume(const Shared<T> &shared, const AllMaps &
     };
 
     mbarrier_wait(&shared.q_full[consumer], parity);  // its Q of this tile has arrived
-    if (work.tile_count > 0) {
+    if (tile_count > 0) {
       float s[1][BLOCK_N / 8][4];
       if (TURNS) wait_for_turn(consumer);
       start_qk_of_next(s[0]);
@@ -314,7 +326,7 @@ __device__ __forceinline__ void consume(const Shared<T> &shared, const AllMaps &
       softmax_of_tile(s[0], m, l, rescale, scale_log2);  // O is still 0
       pack_probs<T>(probs, s[0]);
     }
-    for (int tile = 1; tile < work.tile_count; tile++) {
+    for (int tile = 1; tile < tile_count; tile++) {
       float s[1][BLOCK_N / 8][4];
       if (TURNS) wait_for_turn(consumer);
       start_qk_of_next(s[0]);
@@ -343,16 +355,24 @@ __device__ __forceinline__ void consume(const Shared<T> &shared, const AllMaps &
     // [epilogue]
     // All products with Q are complete: the next Q may come, unless O takes its place first.
     if (!Tile::O_IN_Q && lane == 0) mbarrier_arrive(&shared.q_empty[consumer]);
-    if (work.tile_count > 0) {
+    if (tile_count > 0) {
       start_pv_of_next();
       wgmma_wait<0>();  // O is complete
       release(shared.v_empty, v_place);
     }
+    // What `work` holds; it needed no registers meanwhile.
+    const QueryWork done = work_of<HEAD_DIM>(p, schedule, compute_again(index));
+    for (int tile = tile_count; tile < done.tile_count; tile++) {  // tiles that others need
+      mbarrier_wait(&shared.k_full[place.stage], place.parity);
+      release(shared.k_empty, place);
+      mbarrier_wait(&shared.v_full[v_place.stage], v_place.parity);
+      release(shared.v_empty, v_place);
+    }
     if (lane == 0) tensor_store_wait<0>();  // the O before has been read
     __syncwarp();
-    store_tile<T, HEAD_DIM>(o, m, l, o_warp, maps.o, t.lse + (int64_t)work.head_index * p.q_len,
-                            first_row, p.q_len, work.head_index % p.q_heads,
-                            work.head_index / p.q_heads);
+    store_tile<T, HEAD_DIM>(o, m, l, o_warp, maps.o, t.lse + (int64_t)done.head_index * p.q_len,
+                            done.first_q + consumer * Tile::GROUP_M + 16 * warp, p.q_len,
+                            done.head_index % p.q_heads, done.head_index / p.q_heads);
     if (Tile::O_IN_Q && lane == 0) {
       tensor_store_wait<0>();
       mbarrier_arrive(&shared.q_empty[consumer]);
@@ -452,7 +472,6 @@ static cudaError_t forward(const Problem *p, const Tensors *t, int, cudaStream_t
   if (error == cudaSuccess) {
     error = make_tensor_map(&maps.o, t->o, p, p->o_strides, p->q_len, p->q_heads, 16);
   }
-  if (error == cudaSuccess) error = cudaMemsetAsync(t->workspace, 0, sizeof(unsigned), stream);
   if (error != cudaSuccess) return error;
   const int heads = p->batch * p->kv_heads, sharing = p->q_heads / p->kv_heads;
   const int64_t fit = l2_bytes / (4ll * p->kv_len * p->head_dim);  // K and V of 2 bytes
@@ -476,6 +495,7 @@ const Step step = {
     .head_dims = "D = 32, 64, 96, 128 or 256",
     .supports = supports_config<CONFIGS>,
     .workspace_bytes = [](const Problem *) { return sizeof(unsigned); },
+    .workspace_zero = true,
     .describe = describe,
     .forward = forward,
 };

@@ -111,8 +111,9 @@ static Answer solve(Problem *p, Place places[TENSORS], bool spread) {
                .block_mask = &mask.mask,
                .prepared = mask.prepared};
   t.lse = device_memory(lse_bytes);
-  t.workspace =
-      step.workspace_bytes ? device_memory((size_t)heads * step.workspace_bytes(p)) : NULL;
+  const size_t work_bytes = step.workspace_bytes ? (size_t)heads * step.workspace_bytes(p) : 0;
+  t.workspace = work_bytes > 0 ? device_memory(work_bytes) : NULL;
+  if (step.workspace_zero) require(cudaMemset(t.workspace, 0, work_bytes), "workspace");
   require(step.forward(p, &t, heads, 0), "launch");
   require(cudaDeviceSynchronize(), "kernel");
 

@@ -130,7 +130,9 @@ bool device_workspace_create(const Problem *problem, size_t free_bytes, DeviceTe
                 step.workspace_bytes(problem), free_bytes);
   }
   t->workspace_bytes = (size_t)t->heads * step.workspace_bytes(problem);
-  return device_allocate(&t->tensors.workspace, t->workspace_bytes, "workspace", error);
+  return device_allocate(&t->tensors.workspace, t->workspace_bytes, "workspace", error) &&
+         (!step.workspace_zero ||
+          device_ok(cudaMemset(t->tensors.workspace, 0, t->workspace_bytes), "workspace", error));
 }
 
 bool device_outputs_poison(DeviceTensors *t, Error *error) {

@@ -153,7 +153,8 @@ typedef enum SimtAtomic {
   SIMT_ATOMIC_AND,
   SIMT_ATOMIC_OR,
   SIMT_ATOMIC_XOR,
-  SIMT_ATOMIC_EXCHANGE
+  SIMT_ATOMIC_EXCHANGE,
+  SIMT_ATOMIC_COUNT /* up to the operand, then from 0 again */
 } SimtAtomic;
 
 /** Read-modify-write of 4 or 8 bytes; returns what was there before. */

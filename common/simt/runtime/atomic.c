@@ -48,6 +48,8 @@ static uint64_t add_doubles(uint64_t a, uint64_t b) {
         return a ^ b;                                                   \
       case SIMT_ATOMIC_EXCHANGE:                                        \
         return b;                                                       \
+      case SIMT_ATOMIC_COUNT:                                           \
+        return a >= b ? 0 : a + 1;                                      \
     }                                                                   \
     return a;                                                           \
   }

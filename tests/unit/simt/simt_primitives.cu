@@ -101,7 +101,7 @@ static void a_barrier_does_not_wait_for_threads_that_have_exited(void **) {
 
 struct Totals {
   int sum, most, least;
-  unsigned unsigned_sum, unsigned_most, unsigned_least, all, any, odd;
+  unsigned unsigned_sum, unsigned_most, unsigned_least, all, any, odd, counted;
   unsigned long long long_sum;
   double double_sum;
   float float_sum;
@@ -122,6 +122,7 @@ __global__ void add_all(Totals *totals) {
   atomicOr(&totals->any, 1u << i % 32);
   atomicAnd(&totals->all, ~(1u << i % 16));
   atomicXor(&totals->odd, (unsigned)i);
+  atomicInc(&totals->counted, 6);
   int seen = totals->swaps, expected;
   do {
     expected = seen;
@@ -150,6 +151,7 @@ static void atomics_lose_nothing_between_blocks(void **) {
   unsigned odd = 0;
   for (unsigned i = 0; i < 5000; i++) odd ^= i;
   assert_int_equal(totals->odd, odd);
+  assert_int_equal(totals->counted, 5000 % 7);
   assert_int_equal(totals->swaps, 5000);
 }
 
