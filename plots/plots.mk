@@ -150,9 +150,21 @@ $(BROKEN): $(BROKEN).o $(HOST_OBJECTS) $(SIMT_OBJECTS) $(LAB_OBJECTS)
 -include $(wildcard $(BROKEN).d)
 endif
 
+# Programs that write down what a thread block of a Hopper step does.
+RECORDERS := $(foreach step,step07 step08 step09 step10,$(BUILD)/events/$(step))
+ifeq ($(BACKEND),cpu)
+# Functions that the linker replaces by those of record_events.c.
+RECORDED := mbarrier_init mbarrier_arrive mbarrier_wait tensor_load tensor_store bulk_commit bulk_wait \
+	wgmma wgmma_commit wgmma_wait named_barrier shuffle vote
+
+$(RECORDERS): $(BUILD)/events/%: $$(call step_object,$$*) $$(call checked_object,$$*) \
+    $(BUILD)/plots/figures/record_events.o $(HOST_OBJECTS) $(SIMT_OBJECTS) $(LAB_OBJECTS)
+	$(call link_program,$(RECORDED:%=-Wl$(comma)--wrap=simt_%))
+endif
+
 pictures:
 	$(needs_packages)
-	@$(MAKE) BACKEND=cpu DEBUG=0 WERROR=0 $(STEPS:%=build/cpu/%) $(BROKEN)
+	@$(MAKE) BACKEND=cpu DEBUG=0 WERROR=0 $(STEPS:%=build/cpu/%) $(RECORDERS:$(BUILD)/%=build/cpu/%) $(BROKEN)
 	$(PYTHON) -m plots.figures.pictures build/cpu $(BROKEN) docs/pictures
 
 REAL_INPUT := $(RESULTS)/real_input

@@ -4,8 +4,9 @@ masks, the online softmax, and maps of errors.
 Usage: python3 -m plots.figures.pictures PROGRAMS BROKEN DIRECTORY
        python3 -m plots.figures.pictures --broken STEP02.cu COPY.cu
 
-PROGRAMS has the steps of the CPU backend. BROKEN is step 02 built from the copy that the second
-form writes, in which O is not rescaled. `make pictures` calls both.
+PROGRAMS has the steps of the CPU backend, and in events/ those that record_events.c is part of.
+BROKEN is step 02 built from the copy that the second form writes, in which O is not rescaled.
+`make pictures` calls both.
 """
 
 import sys
@@ -13,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from plots.figures import (pictures_hardware, pictures_masks, pictures_numbers, pictures_order,
-                           pictures_tiles)
+                           pictures_roles, pictures_tiles, recorded)
 from plots.figures.pictures_loops import LOOPS
 
 
@@ -31,6 +32,8 @@ def writers(programs: Path, broken: Path) -> dict[str, Callable[[Path], None]]:
                                pictures_hardware.coalescing(to)],
         "pipelines": lambda to: [pictures_order.pipeline(step, programs / step, to)
                                  for step in pictures_order.CHARTS],
+        "roles": lambda to: [pictures_roles.roles(step, programs / "events" / step, to)
+                             for step in recorded.KINDS],
         "softmax": pictures_numbers.online_softmax,
         "masks": lambda to: pictures_masks.mask_pictures(programs / "step05", to),
         "errors": lambda to: [

@@ -81,6 +81,9 @@ class Loop:
     q_tile: int = 1
     key_tile: int = 3
     warps: bool = True  # each owns neighbouring rows
+    consumers: bool = False  # the first warpgroup is the producer, the others own 64 rows each
+    after: str = "O / l is written to device memory"
+    scale: float = 1.1  # units per element of the tiles of the thread block
 
 
 LOADED = (Buffer("v", "v", "V"), Buffer("k", "k", "K"))
@@ -88,6 +91,10 @@ PREFETCHED = (Buffer("v", "v", "V in flight", True), Buffer("k", "k", "next K", 
 BOTH = (*LOADED, Buffer("v", "v", "next V", True, 1, 1), Buffer("k", "k", "next K", True, 1, 1))
 AHEAD = (Buffer("v", "v", "V"), Buffer("v", "v", "next V", True, 1, 1),
          Buffer("k", "k", "K after next", True, 0, 2), Buffer("k", "k", "next K", True, 1, 1))
+BEFORE = (Buffer("v", "v", "V before", next_tile=-1), Buffer("v", "v", "V", column=1),
+          Buffer("k", "k", "K"), Buffer("k", "k", "next K", True, 1, 1))
+THREE = (*BEFORE, Buffer("v", "v", "next V", True, 2, 1),
+         Buffer("k", "k", "K after next", True, 2, 2))
 SOFTMAX = "Mask where needed. Softmax: new m and l; O is rescaled; P replaces S."
 FRAGMENTS = "S, then P, and O as mma fragments in fp32; m and l of each row"
 PADDED = "16 bits; each row has 16 bytes of padding"
@@ -173,4 +180,40 @@ LOOPS = {
         {"k": "1 5", "v": "4 5", "s": "2", "ml": "3", "o": "5 6"},
         "Q, and two buffers each for K and V, in 16 bits, swizzled; mbarriers",
         "S, then P, and O as wgmma fragments in fp32; m and l of each row", 1, 1),
+    "step08": Loop(
+        "a producer, and consumers that take turns", BEFORE,
+        "one thread asks for Q; the consumers wait for it",
+        ("Wait for the turn. Wait for V of the tile before; start O += P V of that tile.",
+         "Wait for K of this tile; start S = Q K^T. Pass the turn on.",
+         "Wait for both products. This consumer releases K, and V of the tile before.",
+         "Mask where needed. Softmax: new m and l; O is rescaled; P replaces that of the tile "
+         "before."), 2,
+        {"k": "2 3", "v": "1 3", "s": "2", "ml": "4", "o": "1"},
+        "Q, and two buffers each for K and V, in 16 bits, swizzled; mbarriers",
+        "S, P of the tile before, and O as wgmma fragments; m and l of each row", 1, 1,
+        consumers=True, scale=0.95),
+    "step09": Loop(
+        "P V of the tile before runs during the softmax", BEFORE,
+        "S and P of the first tile",
+        ("Wait for the turn. Wait for K of this tile; start S = Q K^T.",
+         "Wait for V of the tile before; start O += P V of that tile. Pass the turn on.",
+         "Wait for S alone. This consumer releases K.",
+         "Mask where needed. Softmax: new m and l. P V still runs.",
+         "Wait for O. Release V of the tile before. O is rescaled; P replaces that one."), 4,
+        {"k": "1 3", "v": "2 5", "s": "1", "ml": "4", "o": "2 5"},
+        "Q, and two buffers each for K and V, in 16 bits, swizzled; mbarriers",
+        "S, P of the tile before, and O as wgmma fragments; m and l of each row", 1, 1,
+        consumers=True, scale=0.95),
+    "step10": Loop(
+        "a thread block takes one tile of queries after the other", THREE,
+        "S and P of the first tile",
+        ("Wait for K of this tile; start S = Q K^T.",
+         "Wait for V of the tile before; start O += P V of that tile.",
+         "Wait for S alone. Mask. P with the m that is there, unless it is too small. Release K.",
+         "Wait for O. Release V of the tile before. P replaces that of the tile before."), 3,
+        {"k": "1 3", "v": "2 4", "s": "1", "ml": "3", "o": "2", "stored": "last O"},
+        "Q, O, and three buffers each for K and V, in 16 bits, swizzled; mbarriers",
+        "S, P of the tile before, and O as wgmma fragments; m and l of each row", 1, 1,
+        consumers=True, after="release Q; O / l goes to shared memory, and from there to O",
+        scale=0.75),
 }

@@ -15,7 +15,7 @@ WIDTH = 880
 DEVICE_X, DEVICE_WIDTH = 8, 366  # the frame of device memory
 CHIP_X, CHIP_WIDTH = 428, 446  # the frame of the thread block
 FRAME_Y, FRAME_HEIGHT = 10, 412
-SMALL_SCALE, LARGE_SCALE = 0.47, 1.1  # units per element: whole matrices, and single tiles
+SMALL_SCALE = 0.47  # units per element of whole matrices
 GAP = 24  # between tiles of a thread block
 LINE = 21  # from one line of text to the next
 
@@ -62,6 +62,7 @@ class Drawing:
         self.m, self.n = self.shape.block_m * SMALL_SCALE, self.shape.block_n * SMALL_SCALE
         self.row = self.s_y + self.loop.q_tile * self.m
         self.column = self.s_x + self.loop.key_tile * self.n
+        self.computing = self.shape.threads - 128 * self.loop.consumers  # threads
 
     def matrices(self) -> None:
         """Q, K, V and O, with the tiles that are in shared memory or on their way."""
@@ -123,14 +124,16 @@ class Drawing:
     def thread_block(self) -> None:
         """The tiles of the thread block, larger and in the same places, and arrows to them."""
         frame(self.picture, CHIP_X, CHIP_WIDTH, FRAME_HEIGHT, "One thread block, at one moment")
-        width, depth = self.shape.block_n * LARGE_SCALE, HEAD_DIM * LARGE_SCALE
-        height = self.shape.block_m * LARGE_SCALE
+        width, depth = self.shape.block_n * self.loop.scale, HEAD_DIM * self.loop.scale
+        height = self.shape.block_m * self.loop.scale
         q_x = CHIP_X + 24
         s_x = q_x + depth + GAP
         v_y = FRAME_Y + 42
         k_y = v_y + depth + 16
         s_y = k_y + depth + 24
         self.tiles_of_keys(s_x, {"v": v_y, "k": k_y}, width, depth)
+        if self.loop.consumers:
+            self.producer(s_x, v_y + 22, k_y - 2)
         self.tiles_of_queries((q_x, s_x, s_x + width + GAP - 6), s_y, width, depth, height)
         if "p" in self.loop.places:
             p_y = s_y + height + 30
@@ -148,6 +151,14 @@ class Drawing:
         y = s_y + height / 2 + 22
         self.picture.arrow((right, y), (left, y))
         self.picture.text((left + right) / 2, y - 5, "O", "small", "middle")
+
+    def producer(self, right: float, top: float, bottom: float) -> None:
+        """A box for the thread that asks for all tiles, between the events of V and of K."""
+        x, width = CHIP_X + 8, right - CHIP_X - 16
+        self.picture.rect(x, top, width, bottom - top, "n line")
+        for i, line in enumerate(("producer:", "thread 0")):
+            self.picture.text(x + width / 2, (top + bottom) / 2 - 4 + 16 * i, line, "small bold",
+                              "middle")
 
     def tiles_of_keys(self, s_x: float, tops: dict[str, float], width: float,
                       depth: float) -> None:
@@ -178,16 +189,19 @@ class Drawing:
             picture.tile(x, y, 9, height, "s", "registers", "thin")
         picture.text(m_x + 10.5, y - 6, "m l", "small bold", "middle")
         picture.tile(o_x, y, depth, height, "o", "registers")
-        if self.loop.warps:
-            warps = self.shape.threads // 32
-            for warp in range(warps):
-                top = y + height * warp / warps
-                if warp:
-                    picture.line(s_x, top, s_x + width, top, "thin")
-                    picture.line(o_x, top, o_x + depth, top, "thin")
-                picture.text(o_x + depth + 5, top + height / warps / 2 + 4, f"warp {warp}", "small")
+        parts, part = self.shape.threads // 32, "warp"
+        if self.loop.consumers:
+            parts, part = self.computing // 128, "consumer"
+        for i in range(parts) if self.loop.warps else ():
+            top = y + height * i / parts
+            if i:
+                picture.line(s_x, top, s_x + width, top, "thin")
+                picture.line(o_x, top, o_x + depth, top, "thin")
+            picture.text(o_x + depth + 5, top + height / parts / 2 + 4, f"{part} {i}", "small")
+        if "stored" in places:
+            self.stored(o_x + depth + 82, y, depth, height)
         # Of the second of four warps or the fourth of eight, apart from the lines.
-        rows = max(4, self.shape.threads // 32)
+        rows = parts if self.loop.consumers else max(4, parts)
         middle = y + height * (rows // 2 - 0.5) / rows
         picture.label(s_x + width / 2, middle, "S" if "p" in places else "S, P", "s", "small bold")
         picture.label(o_x + depth / 2, middle, "O", "o", "small bold")
@@ -195,18 +209,26 @@ class Drawing:
         numbers(picture, m_x + 10.5, y + height + 13, places["ml"])
         numbers(picture, o_x + depth / 2, y + height + 13, places["o"])
 
+    def stored(self, x: float, y: float, width: float, height: float) -> None:
+        """O of the tile of queries before, on its way to device memory."""
+        self.picture.tile(x, y, width, height, "o", "shared", "thick dash")
+        for i, line in enumerate(self.loop.places["stored"].split(" ")):
+            self.picture.label(x + width / 2, y + height / 2 - 9 + 18 * i, line, "o", "small bold")
+
     def words(self, y: float, listed: str) -> float:
         """Sizes, the list of tiles, and the order of the loop, in which the moment is marked."""
         picture, loop, shape = self.picture, self.loop, self.shape
+        who = " of the consumers" * loop.consumers
         y = legend(picture, y, (
             ("", f"Device memory: Q, K, V, O, each {N} x {HEAD_DIM} for one head. K and V are "
              "drawn turned, one key per column."),
             ("shared", f"Shared memory, {shape.shared_bytes:,} bytes: {loop.shared}."),
-            ("registers", f"Registers of {shape.threads} threads: {loop.registers}.")))
+            ("registers", f"Registers of {self.computing} threads{who}: {loop.registers}.")))
         in_flight = any(buffer.in_flight for buffer in loop.buffers)
+        more = "or from it " * ("stored" in loop.places)
         lines = [f"Tiles: Q {shape.block_m} x {HEAD_DIM}, K and V {shape.block_n} x {HEAD_DIM}, "
                  f"S {shape.block_m} x {shape.block_n}, O {shape.block_m} x {HEAD_DIM}."
-                 + " Dashed: the copy to shared memory is in flight." * in_flight]
+                 + f" Dashed: the copy to shared memory {more}is in flight." * in_flight]
         y = picture.texts(DEVICE_X + 32, y, filter(None, (*lines, listed)), step=LINE) + 4
         for i, event in enumerate(loop.order, 1):
             numbers(picture, DEVICE_X + 9, y - 4, str(i))
@@ -214,8 +236,8 @@ class Drawing:
             if i == loop.moment:
                 picture.text(WIDTH - 8, y, "the moment drawn above", "mark bold", "end")
             y += LINE
-        picture.text(DEVICE_X + 26, y, f"Before the loop: {loop.before}. After the loop: O / l is "
-                     "written to device memory.")
+        picture.text(DEVICE_X + 26, y,
+                     f"Before the loop: {loop.before}. After the loop: {loop.after}.")
         return y
 
 

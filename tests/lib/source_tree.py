@@ -15,7 +15,7 @@ MAKES_OWN = ("MAKEFLAGS", "MFLAGS", "MAKELEVEL", "MAKEOVERRIDES", "GNUMAKEFLAGS"
 
 GENERATED = shutil.ignore_patterns("__pycache__", ".pytest_cache", "results")
 NOT_NEEDED = shutil.ignore_patterns("unit", "plain", "counts", "under_test", "gpu", "explorers",
-                                    "exercises", "judge*", "*.so", "step[0-9]*")
+                                    "events", "exercises", "judge*", "*.so", "step[0-9]*")
 # A setting of make: the program lacks the checking build of the step, which takes --report.
 PLAIN = "checked_object="
 

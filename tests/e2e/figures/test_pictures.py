@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from plots.figures import pictures_order
+from plots.figures import pictures_order, recorded
 from plots.figures.pictures import writers
 from plots.figures.pictures_loops import PROBLEM, shape_of
 from tests.lib.programs import REPOSITORY, STEP_DIR, Program, read_records
@@ -59,3 +59,22 @@ def test_overlap_is_what_the_backend_counts(step: str, tmp_path: Path) -> None:
         record["count_mma_under_copy"] / record["count_mma"])
     barriers = sum(mark == "b" for _, mark in chart.marks)
     assert barriers * record["kernel1_blocks"] == record["count_barriers"]
+
+
+@cpu_only
+@pytest.mark.parametrize("step", recorded.KINDS)
+def test_recorded_events_are_what_the_backend_counts(step: str, tmp_path: Path) -> None:
+    """For each tile of queries as many wgmma and tensor copies; all products have been executed."""
+    machine = recorded.Machine(step, STEP_DIR / "events" / step)
+    shape, problem = recorded.shape_and_problem(step, STEP_DIR / step)
+    Program(step).run_right(*problem, "--json", tmp_path / "record.json")
+    (record,) = read_records(tmp_path / "record.json")
+    share = machine.kind.query_tiles * shape.block_m / int(problem[problem.index("-n") + 1])
+    events = [event for thread in machine.threads.values() for event in thread]
+    wgmma = sum(int(rest[-1]) for action, rest in events if action in ("qk", "pv"))
+    assert wgmma / 32 == record["count_wgmma"] * share
+    copies = sum(action in ("load", "store") for action, _ in events)
+    assert copies == record["count_tensor_copies"] * share
+    computing = sum(bool(role.products) for role in machine.roles)
+    tiles = machine.kind.query_tiles * recorded.TILES
+    assert len(machine.products()) == 2 * tiles * computing
