@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-OPCODES = {"HMMA": "mma", "LDSM": "ldmatrix", "LDGSTS": "copies", "SHFL": "shuffles",
+OPCODES = {"HMMA": "mma", "HGMMA": "wgmma", "LDSM": "ldmatrix", "LDGSTS": "copies", "SHFL": "shuffles",
            "BAR": "barriers"}
 SECTORS = {"LDG": "global_load_sectors", "STG": "global_store_sectors", "LDGSTS": "copy_sectors"}
 # Executed, whether or not a lane was active.
@@ -31,6 +31,12 @@ METRICS = {
     "shared_store_requests": "smsp__sass_inst_executed_op_shared_st.sum",
     "shared_wavefronts": "l1tex__data_pipe_lsu_wavefronts_mem_shared.sum",
     "measured_conflicts": "l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum",
+    "tensor_loads": "sm__sass_inst_executed_op_tma_ld.sum",
+    "tensor_stores": "sm__sass_inst_executed_op_tma_st.sum",
+    "tensor_load_sectors": "l1tex__m_xbar2l1tex_read_sectors_mem_global_op_tma_ld.sum",
+    "tensor_store_sectors": "l1tex__m_l1tex2xbar_write_sectors_mem_global_op_tma_st.sum",
+    "wgmma_wavefronts": "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_gmma.sum",
+    "wgmma_conflicts": "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_gmma.sum",
 }
 
 
