@@ -9,9 +9,12 @@
  *
  * What changed since step 09:
  * - A loop over tiles of queries is around everything. A counter in device memory deals the tiles
- *   out, those with the most work first. O leaves through shared memory.
+ *   out, those with the most work first. The producer writes what the next tile is to shared
+ *   memory. O leaves through shared memory.
  * - Each consumer has barriers of its own for Q, so the first may begin the next tile of queries
- *   while the others finish this one.
+ *   while the others finish this one. It skips the tiles of keys that its rows do not attend.
+ * - Three consumers up to D = 128, with smaller tiles of keys. Nobody waits for a turn: with three,
+ *   one has a product to do whenever others compute a softmax.
  * - The maximum m of a row is rarely updated, as in step 06. P is computed with the old m. If a sum
  *   of P exceeds MOST_SUM, S is computed again, m is raised and O is rescaled.
  *
@@ -28,7 +31,6 @@
 #include "device/ptx_hopper.cuh"
 #include "device/split_softmax.cuh"
 #include "device/tensor_map.cuh"
-#include "device/turns.cuh"
 #include "device/warp.cuh"
 #include "device/wgmma_tile.cuh"
 
@@ -36,22 +38,22 @@
 /** Sizes of the tiles, by head dimension. */
 template <int HEAD_DIM>
 struct Tiles {
-  static constexpr int CONSUMERS = HEAD_DIM <= 64 ? 3 : 2;  // warpgroups that compute
+  static constexpr int CONSUMERS = HEAD_DIM <= 128 ? 3 : 2;  // warpgroups that compute
   static constexpr int THREADS = (1 + CONSUMERS) * WARPGROUP_THREADS;
   static constexpr int GROUP_M = 64;                   // rows of Q of a consumer
   static constexpr int BLOCK_M = CONSUMERS * GROUP_M;  // rows of Q
-  static constexpr int BLOCK_N = HEAD_DIM <= 128 ? 128 : 80;
-  static constexpr bool TURNS = CONSUMERS == 2 && HEAD_DIM <= 128;  // see step 08
-  static constexpr int STAGES = HEAD_DIM <= 64 ? 3 : 2;  // tiles of K, and of V, in flight
+  static constexpr int BLOCK_N = HEAD_DIM <= 64 ? 128 : HEAD_DIM <= 128 ? 64 : 80;
+  // Tiles of K, and of V, in flight.
+  static constexpr int STAGES = HEAD_DIM <= 64 ? 3 : HEAD_DIM <= 128 ? 4 : 2;
   static constexpr int PRODUCER_REGISTERS = CONSUMERS == 3 ? 32 : 24;
   static constexpr int CONSUMER_REGISTERS = CONSUMERS == 3 ? 160 : 240;
 
   static constexpr bool O_IN_Q = HEAD_DIM > 128;  // O takes the place of Q: there is no more room
   static constexpr int Q_BYTES = 2 * GROUP_M * HEAD_DIM;  // of a consumer
   static constexpr int KV_BYTES = 2 * BLOCK_N * HEAD_DIM;
-  static constexpr int BARRIERS = 2 + 2 * CONSUMERS + 4 * STAGES;
+  static constexpr int BARRIERS = 4 + 2 * CONSUMERS + 4 * STAGES;
   static constexpr int SHARED_BYTES =
-      (O_IN_Q ? 1 : 2) * CONSUMERS * Q_BYTES + 2 * STAGES * KV_BYTES + 8 * BARRIERS + 8;
+      (O_IN_Q ? 1 : 2) * CONSUMERS * Q_BYTES + 2 * STAGES * KV_BYTES + 8 * BARRIERS + 32;
 };
 // [tiles]
 
@@ -66,8 +68,14 @@ struct Schedule {
   int tiles;          // of queries, of all heads
   int q_tiles;        // of one head
   int group_heads;    // query heads whose K and V fit the L2 cache together
-  int rows;           // tiles of a head that follow each other
+  int rows;           // tiles of a head that follow each other, with the same K and V
   unsigned *counter;  // numbers that were taken; 0 between passes
+};
+
+/** A tile of queries. */
+struct __align__(16) QueryWork {
+  int first_q, head, batch;
+  int tile_count; /**< tiles of keys; negative: there is no more work */
 };
 
 /** Shared memory of a thread block. */
@@ -76,14 +84,9 @@ struct Shared {
   T *q, *o;                                      /**< BLOCK_M rows each */
   T *k_ring, *v_ring;                            /**< STAGES tiles each */
   uint64_t *q_full, *q_empty;                    /**< by consumer: Q has arrived; was read */
-  uint64_t *next_full, *next_empty;              /**< the same for `next` */
+  uint64_t *work_full, *work_empty;              /**< the same for `work` */
   uint64_t *k_full, *v_full, *k_empty, *v_empty; /**< by stage */
-  int *next;                                     /**< number of the next tile of queries */
-};
-
-/** A tile of queries. */
-struct QueryWork {
-  int first_q, head_index, tile_count; /**< tile_count: tiles of keys */
+  QueryWork *work;                               /**< this tile of queries and the next one */
 };
 
 /** Tiles of keys that some of the queries `first_q` to `first_q` + `rows` - 1 attend. */
@@ -107,11 +110,10 @@ __device__ __forceinline__ QueryWork work_of(const Problem &p, const Schedule &s
   const int in_group = index - first_head * s.q_tiles;
   const int passed = in_group / (heads * s.rows) * s.rows;  // tiles of each head
   const int rows = min(s.rows, s.q_tiles - passed), rest = in_group - passed * heads;
-  QueryWork work;
-  work.first_q = (s.q_tiles - 1 - passed - rest % rows) * Tile::BLOCK_M;
-  work.head_index = first_head + rest / rows;
-  work.tile_count = key_tiles<Tile::BLOCK_N>(p, work.first_q, Tile::BLOCK_M);
-  return work;
+  const int first_q = (s.q_tiles - 1 - passed - rest % rows) * Tile::BLOCK_M;
+  const int head_index = first_head + rest / rows;
+  return {first_q, head_index % p.q_heads, head_index / p.q_heads,
+          key_tiles<Tile::BLOCK_N>(p, first_q, Tile::BLOCK_M)};
 }
 
 /** The number of the next tile that nobody has. The first of each block is that of the block. A
@@ -123,18 +125,14 @@ __device__ __forceinline__ int take_next(const Schedule &schedule) {
 // [schedule]
 
 // [ring]
-/** A place in a ring of stages: which stage, and the parity of its current phase. */
+/** Use number `number` of a ring of stages, which begins again at stage 0 after the last. */
 template <int STAGES>
-struct RingPlace {
-  int stage = 0;
-  uint32_t parity = 0;
+struct RingUse {
+  uint32_t number = 0;
 
-  __device__ __forceinline__ void advance() {
-    if (++stage == STAGES) {
-      stage = 0;
-      parity ^= 1;
-    }
-  }
+  __device__ __forceinline__ int stage() const { return number % STAGES; }
+  /** Of the phase of this stage's barriers. */
+  __device__ __forceinline__ uint32_t parity() const { return number / STAGES % 2; }
 };
 // [ring]
 
@@ -144,31 +142,37 @@ template <typename T, int HEAD_DIM>
 __device__ __forceinline__ void produce(const Shared<T> &shared, const TensorMaps &maps,
                                         const Problem &p, const Schedule &schedule) {
   using Tile = Tiles<HEAD_DIM>;
-  RingPlace<Tile::STAGES> place;
-  uint32_t parity = 0;  // of the buffers that are used once for each tile of queries
-  for (int index = blockIdx.x; index < schedule.tiles; parity ^= 1) {
-    const QueryWork work = work_of<HEAD_DIM>(p, schedule, index);
-    const int batch = work.head_index / p.q_heads, head = work.head_index % p.q_heads;
-    const int kv_head = head / (p.q_heads / p.kv_heads);
+  RingUse<Tile::STAGES> use;
+  RingUse<2> slot;  // of `work`
+  for (int index = blockIdx.x;; slot.number++) {
+    const bool more = index < schedule.tiles;
+    const QueryWork work = more ? work_of<HEAD_DIM>(p, schedule, index) : QueryWork{0, 0, 0, -1};
+    mbarrier_wait(&shared.work_empty[slot.stage()],
+                  slot.parity() ^ 1);  // all have read what was there
+    shared.work[slot.stage()] = work;
+    mbarrier_arrive(&shared.work_full[slot.stage()]);
+    if (!more) break;
+    const int kv_head = work.head / (p.q_heads / p.kv_heads);
+    const uint32_t parity = slot.stage();  // of Q, which has one buffer: 0, 1, 0 and so on
 
     const auto load_q = [&](int consumer) {
       mbarrier_wait(&shared.q_empty[consumer], parity ^ 1);  // no product reads the Q before
       mbarrier_arrive_expect(&shared.q_full[consumer], Tile::Q_BYTES);
-      load_rows<HEAD_DIM, Tile::GROUP_M>(shared.q + consumer * Tile::GROUP_M * HEAD_DIM, maps.q,
-                                         &shared.q_full[consumer],
-                                         work.first_q + consumer * Tile::GROUP_M, head, batch);
+      load_rows<HEAD_DIM, Tile::GROUP_M>(
+          shared.q + consumer * Tile::GROUP_M * HEAD_DIM, maps.q, &shared.q_full[consumer],
+          work.first_q + consumer * Tile::GROUP_M, work.head, work.batch);
     };
     const auto load_tile = [&](T *ring, const CUtensorMap &map, uint64_t *full, uint64_t *empty,
                                int tile) {
-      const int stage = place.stage;
-      mbarrier_wait(&empty[stage], place.parity ^ 1);  // all consumers have read it
+      const int stage = use.stage();
+      mbarrier_wait(&empty[stage], use.parity() ^ 1);  // all consumers have read it
       mbarrier_arrive_expect(&full[stage], Tile::KV_BYTES);
       load_rows<HEAD_DIM, Tile::BLOCK_N>(ring + stage * Tile::BLOCK_N * HEAD_DIM, map, &full[stage],
-                                         tile * Tile::BLOCK_N, kv_head, batch);
+                                         tile * Tile::BLOCK_N, kv_head, work.batch);
     };
     // The first consumer can begin while others are still busy with the tile before.
     load_q(0);
-    for (int tile = 0; tile < work.tile_count; tile++, place.advance()) {
+    for (int tile = 0; tile < work.tile_count; tile++, use.number++) {
       // Not earlier: a block that is late must not take the next tile from one that is free.
       if (tile + 1 == work.tile_count) index = take_next(schedule);
       load_tile(shared.k_ring, maps.k, shared.k_full, shared.k_empty, tile);
@@ -179,9 +183,6 @@ __device__ __forceinline__ void produce(const Shared<T> &shared, const TensorMap
       for (int consumer = 1; consumer < Tile::CONSUMERS; consumer++) load_q(consumer);
       index = take_next(schedule);
     }
-    mbarrier_wait(shared.next_empty, parity ^ 1);  // all consumers have read the number before
-    *shared.next = index;
-    mbarrier_arrive(shared.next_full);
   }
 }
 // [producer]
@@ -267,26 +268,23 @@ __device__ __forceinline__ void store_tile(const float (&o)[HEAD_DIM / 8][4], co
 /** What a consumer does, tile after tile of queries. */
 template <typename T, int HEAD_DIM>
 __device__ __forceinline__ void consume(const Shared<T> &shared, const AllMaps &maps,
-                                        const Problem &p, const Tensors &t,
-                                        const Schedule &schedule, int consumer) {
+                                        const Problem &p, const Tensors &t, int consumer) {
   using Tile = Tiles<HEAD_DIM>;
   constexpr int BLOCK_N = Tile::BLOCK_N, STAGES = Tile::STAGES;
-  constexpr bool TURNS = Tile::TURNS;
   const int lane = threadIdx.x % WARP_SIZE, warp = threadIdx.x / WARP_SIZE % 4;
   const T *q_group = shared.q + consumer * Tile::GROUP_M * HEAD_DIM;
-  T *o_warp = shared.o + (consumer * Tile::GROUP_M + 16 * warp) * HEAD_DIM;
+  const int row_in_tile = consumer * Tile::GROUP_M + 16 * warp;  // of the first row of this warp
+  T *o_warp = shared.o + row_in_tile * HEAD_DIM;
   const float scale_log2 = p.scale * 1.4426950408889634f;
-  RingPlace<STAGES> place, v_place;  // of the tile whose S is next, and of that whose P V is next
-  uint32_t parity = 0;
-  if (TURNS && consumer == Tile::CONSUMERS - 1) pass_turn<Tile::CONSUMERS>(consumer);
+  RingUse<STAGES> use;  // of the next tile of K
 
-  for (int index = blockIdx.x; index < schedule.tiles; parity ^= 1) {
-    const QueryWork work = work_of<HEAD_DIM>(p, schedule, index);
-    const int first_of_group = work.first_q + consumer * Tile::GROUP_M;
-    const int first_row = first_of_group + 16 * warp;  // of this warp
-    // With turns, all consumers have the same number of tiles.
+  for (RingUse<2> slot;; slot.number++) {
+    mbarrier_wait(&shared.work_full[slot.stage()], slot.parity());  // the producer has written it
+    const QueryWork &work = shared.work[slot.stage()];
+    if (work.tile_count < 0) break;
+    const int first_row = work.first_q + row_in_tile;  // of this warp
     const int tile_count =
-        TURNS ? work.tile_count : key_tiles<BLOCK_N>(p, first_of_group, Tile::GROUP_M);
+        key_tiles<BLOCK_N>(p, work.first_q + consumer * Tile::GROUP_M, Tile::GROUP_M);
     const int unmasked_end = attended_keys(p, first_row);
     float m[2] = {-INFINITY, -INFINITY};  // running maximum of score * scale * log2(e)
     float l[2] = {};                      // running sum of this lane's probabilities
@@ -294,44 +292,42 @@ __device__ __forceinline__ void consume(const Shared<T> &shared, const AllMaps &
     float o[HEAD_DIM / 8][4] = {};
     uint32_t probs[BLOCK_N / 16][4];
 
-    const auto start_qk_of_next = [&](float(&s)[BLOCK_N / 8][4]) {
-      mbarrier_wait(&shared.k_full[place.stage], place.parity);  // K has arrived
+    const auto start_qk_of = [&](RingUse<STAGES> use, float(&s)[BLOCK_N / 8][4]) {
+      mbarrier_wait(&shared.k_full[use.stage()], use.parity());  // K has arrived
       wgmma_fence();  // the last softmax has read and written S
-      start_qk<T, HEAD_DIM, BLOCK_N>(s, q_group, shared.k_ring + place.stage * BLOCK_N * HEAD_DIM);
+      start_qk<T, HEAD_DIM, BLOCK_N>(s, q_group, shared.k_ring + use.stage() * BLOCK_N * HEAD_DIM);
     };
-    const auto start_pv_of_next = [&]() {
-      mbarrier_wait(&shared.v_full[v_place.stage], v_place.parity);  // V has arrived
+    const auto start_pv_of = [&](RingUse<STAGES> use) {
+      mbarrier_wait(&shared.v_full[use.stage()], use.parity());  // V has arrived
       wgmma_fence();
-      start_pv<T, HEAD_DIM, BLOCK_N>(o, probs, shared.v_ring + v_place.stage * BLOCK_N * HEAD_DIM);
+      start_pv<T, HEAD_DIM, BLOCK_N>(o, probs, shared.v_ring + use.stage() * BLOCK_N * HEAD_DIM);
     };
-    const auto release = [&](uint64_t *empty, RingPlace<STAGES> &which) {
-      if (lane == 0) mbarrier_arrive(&empty[which.stage]);
-      which.advance();
+    const auto release = [&](uint64_t *empty, RingUse<STAGES> use) {
+      if (lane == 0) mbarrier_arrive(&empty[use.stage()]);
     };
+    const auto before = [](RingUse<STAGES> use) { return RingUse<STAGES>{use.number - 1}; };
     const auto mask_tile = [&](float(&s)[1][BLOCK_N / 8][4], int tile) {
       if ((tile + 1) * BLOCK_N > unmasked_end) {
         apply_mask(s, p, p.mask == MASK_CAUSAL, first_row, tile * BLOCK_N);
       }
     };
 
-    mbarrier_wait(&shared.q_full[consumer], parity);  // its Q of this tile has arrived
+    mbarrier_wait(&shared.q_full[consumer],
+                  (uint32_t)slot.stage());  // its Q of this tile has arrived
     if (tile_count > 0) {
       float s[1][BLOCK_N / 8][4];
-      if (TURNS) wait_for_turn(consumer);
-      start_qk_of_next(s[0]);
-      if (TURNS) pass_turn<Tile::CONSUMERS>(consumer);
+      start_qk_of(use, s[0]);
       wgmma_wait<0>();
-      release(shared.k_empty, place);
+      release(shared.k_empty, use);
+      use.number++;
       mask_tile(s, 0);
       softmax_of_tile(s[0], m, l, rescale, scale_log2);  // O is still 0
       pack_probs<T>(probs, s[0]);
     }
-    for (int tile = 1; tile < tile_count; tile++) {
+    for (int tile = 1; tile < tile_count; tile++, use.number++) {
       float s[1][BLOCK_N / 8][4];
-      if (TURNS) wait_for_turn(consumer);
-      start_qk_of_next(s[0]);
-      start_pv_of_next();
-      if (TURNS) pass_turn<Tile::CONSUMERS>(consumer);
+      start_qk_of(use, s[0]);
+      start_pv_of(before(use));
       wgmma_wait<1>();  // S of this tile is complete; P V of the one before may still run
       mask_tile(s, tile);
       // [maximum]
@@ -339,16 +335,16 @@ __device__ __forceinline__ void consume(const Shared<T> &shared, const AllMaps &
       const bool raise = __any_sync(FULL_WARP, exponentiate(s[0], sums, m, scale_log2));
       if (raise) {  // rarely
         multiply_qk_again<T, HEAD_DIM, BLOCK_N>(s[0], q_group,
-                                                shared.k_ring + place.stage * BLOCK_N * HEAD_DIM);
+                                                shared.k_ring + use.stage() * BLOCK_N * HEAD_DIM);
         mask_tile(s, tile);
         softmax_of_tile(s[0], m, l, rescale, scale_log2);
       } else {
         l[0] += sums[0], l[1] += sums[1];
       }
-      release(shared.k_empty, place);
+      release(shared.k_empty, use);
       // [maximum]
       wgmma_wait<0>();  // O is complete, and nothing reads P any more
-      release(shared.v_empty, v_place);
+      release(shared.v_empty, before(use));
       if (raise) rescale_rows(o, rescale);
       pack_probs<T>(probs, s[0]);
     }
@@ -356,36 +352,30 @@ __device__ __forceinline__ void consume(const Shared<T> &shared, const AllMaps &
     // All products with Q are complete: the next Q may come, unless O takes its place first.
     if (!Tile::O_IN_Q && lane == 0) mbarrier_arrive(&shared.q_empty[consumer]);
     if (tile_count > 0) {
-      start_pv_of_next();
+      start_pv_of(before(use));
       wgmma_wait<0>();  // O is complete
-      release(shared.v_empty, v_place);
+      release(shared.v_empty, before(use));
     }
-    // What `work` holds; it needed no registers meanwhile.
-    const QueryWork done = work_of<HEAD_DIM>(p, schedule, compute_again(index));
-    for (int tile = tile_count; tile < done.tile_count; tile++) {  // tiles that others need
-      mbarrier_wait(&shared.k_full[place.stage], place.parity);
-      release(shared.k_empty, place);
-      mbarrier_wait(&shared.v_full[v_place.stage], v_place.parity);
-      release(shared.v_empty, v_place);
+    for (int tile = tile_count; tile < work.tile_count; tile++, use.number++) {  // for others
+      mbarrier_wait(&shared.k_full[use.stage()], use.parity());
+      release(shared.k_empty, use);
+      mbarrier_wait(&shared.v_full[use.stage()], use.parity());
+      release(shared.v_empty, use);
     }
     if (lane == 0) tensor_store_wait<0>();  // the O before has been read
     __syncwarp();
-    store_tile<T, HEAD_DIM>(o, m, l, o_warp, maps.o, t.lse + (int64_t)done.head_index * p.q_len,
-                            done.first_q + consumer * Tile::GROUP_M + 16 * warp, p.q_len,
-                            done.head_index % p.q_heads, done.head_index / p.q_heads);
-    if (Tile::O_IN_Q && lane == 0) {
-      tensor_store_wait<0>();
-      mbarrier_arrive(&shared.q_empty[consumer]);
+    const int64_t head_index = (int64_t)work.batch * p.q_heads + work.head;
+    store_tile<T, HEAD_DIM>(o, m, l, o_warp, maps.o, t.lse + head_index * p.q_len, first_row,
+                            p.q_len, work.head, work.batch);
+    if (lane == 0) {
+      mbarrier_arrive(&shared.work_empty[slot.stage()]);  // all lanes have read `work`
+      if (Tile::O_IN_Q) {
+        tensor_store_wait<0>();
+        mbarrier_arrive(&shared.q_empty[consumer]);
+      }
     }
     // [epilogue]
-
-    // [next]
-    mbarrier_wait(shared.next_full, parity);  // the producer has written it
-    index = *shared.next;
-    mbarrier_arrive(shared.next_empty);  // each thread has its own copy
-    // [next]
   }
-  if (TURNS && consumer == 0) wait_for_turn(consumer);  // the last turn that was passed
   if (lane == 0) tensor_store_wait<0>();  // shared memory must stay until it has been read
 }
 
@@ -405,18 +395,20 @@ __global__ void __launch_bounds__(Tiles<HEAD_DIM>::THREADS, 1)
   shared.v_ring = shared.k_ring + STAGES * KV_ELEMENTS;
   shared.q_full = (uint64_t *)(shared.v_ring + STAGES * KV_ELEMENTS);
   shared.q_empty = shared.q_full + Tile::CONSUMERS;
-  shared.next_full = shared.q_empty + Tile::CONSUMERS, shared.next_empty = shared.next_full + 1;
-  shared.k_full = shared.next_empty + 1, shared.k_empty = shared.k_full + STAGES;
+  shared.work_full = shared.q_empty + Tile::CONSUMERS, shared.work_empty = shared.work_full + 2;
+  shared.k_full = shared.work_empty + 2, shared.k_empty = shared.k_full + STAGES;
   shared.v_full = shared.k_empty + STAGES, shared.v_empty = shared.v_full + STAGES;
-  shared.next = (int *)(shared.v_empty + STAGES);
+  shared.work = (QueryWork *)(shared.v_empty + STAGES);
 
   if (threadIdx.x == 0) {
     for (int consumer = 0; consumer < Tile::CONSUMERS; consumer++) {
       mbarrier_init(&shared.q_full[consumer], 1);
       mbarrier_init(&shared.q_empty[consumer], 4);  // one thread of each warp
     }
-    mbarrier_init(shared.next_full, 1);
-    mbarrier_init(shared.next_empty, Tile::CONSUMERS * WARPGROUP_THREADS);
+    for (int i = 0; i < 2; i++) {
+      mbarrier_init(&shared.work_full[i], 1);
+      mbarrier_init(&shared.work_empty[i], 4 * Tile::CONSUMERS);  // one thread of each warp
+    }
     for (int stage = 0; stage < STAGES; stage++) {
       mbarrier_init(&shared.k_full[stage], 1);
       mbarrier_init(&shared.v_full[stage], 1);
@@ -433,7 +425,7 @@ __global__ void __launch_bounds__(Tiles<HEAD_DIM>::THREADS, 1)
     if (threadIdx.x == 0) produce<T, HEAD_DIM>(shared, maps.in, p, schedule);
   } else {
     take_registers<Tile::CONSUMER_REGISTERS>();
-    consume<T, HEAD_DIM>(shared, maps, p, t, schedule, group - 1);
+    consume<T, HEAD_DIM>(shared, maps, p, t, group - 1);
   }
 }
 
@@ -480,7 +472,7 @@ static cudaError_t forward(const Problem *p, const Tensors *t, int, cudaStream_t
   schedule.tiles = (int)grid_size(config, p);
   schedule.q_tiles = (p->q_len + config->block_m - 1) / config->block_m;
   schedule.group_heads = (heads + groups - 1) / groups * sharing;
-  schedule.rows = p->mask == MASK_CAUSAL ? 1 : schedule.q_tiles;
+  schedule.rows = p->mask == MASK_CAUSAL ? 3 : schedule.q_tiles;
   schedule.counter = (unsigned *)t->workspace;
   config->kernel<<<block_count(p), config->threads, config->shared_bytes, stream>>>(*p, *t, maps,
                                                                                     schedule);

@@ -50,15 +50,6 @@ __device__ __forceinline__ void compute_once(uint32_t &x) {
 #endif
 }
 
-/** Not an instruction: the same x, but nvcc computes again what depends on it, instead of keeping
- * earlier results in registers. */
-__device__ __forceinline__ int compute_again(int x) {
-#ifdef __CUDACC__
-  asm volatile("" : "+r"(x));
-#endif
-  return x;
-}
-
 /**
  * ldmatrix .x1 (9.7.14.5.15): loads an 8 x 8 matrix of 16-bit elements. Lanes 0-7 give the
  * addresses of its rows, 16 bytes each, at multiples of 16. A lane gets elements 2 (lane % 4) and
