@@ -453,6 +453,7 @@ void lab_proxy_fence(Worker *worker);
 void lab_wgmma_issued(Worker *worker, const Wgmma *wgmma, bool first_warp);
 void lab_wgmma_done(Worker *worker, const Wgmma *wgmma, bool first_warp);
 void lab_wgmma_fence(Worker *worker);
+bool lab_wgmma_in_flight(const Worker *worker, int warp);
 /** An access to local memory, which holds what are registers on a GPU. */
 void lab_use_local(LabWorker *lab, uintptr_t address, bool is_write, uint32_t pc);
 /** What wgmma and tensor stores read of 16 bytes. */

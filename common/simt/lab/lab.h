@@ -73,6 +73,7 @@ typedef struct LabCounts {
   uint64_t wgmma;          /**< by warpgroups */
   uint64_t wgmma_flop;     /**< floating-point operations of these */
   uint64_t shuffles, votes, reductions, warp_barriers; /**< by warps */
+  uint64_t shuffles_under_wgmma;                       /**< with a wgmma of the warp in flight */
   uint64_t barriers;                                   /**< __syncthreads(), by warps */
   uint64_t atomics;                                    /**< by threads */
 } LabCounts;

@@ -187,6 +187,7 @@ static void warp_instruction(Worker *worker, const SimtWarpOperation *operation,
   switch (operation->kind) {
     case SIMT_SHUFFLE:
       counts->shuffles++;
+      counts->shuffles_under_wgmma += lab_wgmma_in_flight(worker, warp);
       break;
     case SIMT_VOTE:
       counts->votes++;

@@ -80,6 +80,7 @@ void lab_add_counts(LabCounts *sum, const LabCounts *other) {
   add_traffic(&sum->tensor_load, &other->tensor_load);
   add_traffic(&sum->tensor_store, &other->tensor_store);
   sum->shuffles += other->shuffles;
+  sum->shuffles_under_wgmma += other->shuffles_under_wgmma;
   sum->votes += other->votes;
   sum->reductions += other->reductions;
   sum->warp_barriers += other->warp_barriers;

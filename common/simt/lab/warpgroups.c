@@ -158,3 +158,10 @@ void lab_wgmma_fence(Worker *worker) {
   LabWorker *lab = lab_worker;
   if (lab != NULL) lab_hopper(lab)->registers_written[worker->running / WARP_SIZE] = false;
 }
+
+/** Has the warp issued a wgmma that it has not waited for? */
+bool lab_wgmma_in_flight(const Worker *worker, int warp) {
+  if (worker->hopper == NULL) return false;
+  const WarpGroup *group = &worker->hopper->groups[warp / GROUP_WARPS];
+  return group->issued[warp % GROUP_WARPS] > group->done[warp % GROUP_WARPS];
+}

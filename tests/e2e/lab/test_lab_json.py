@@ -11,8 +11,9 @@ pytestmark = pytest.mark.cpu_only("a GPU build refuses --report")
 
 PROBLEM = ("-n", 100, "-k", 150, "-m", "causal")
 SUMMED = ("requests", "bytes", "sectors", "wavefronts", "conflicts")
-ISSUED = ("mma", "mma_flop", "mma_under_copy", "wgmma", "wgmma_flop", "shuffles", "votes",
-          "reductions", "barriers", "warp_barriers", "atomics", "partial")
+ISSUED = ("mma", "mma_flop", "mma_under_copy", "wgmma", "wgmma_flop", "shuffles",
+          "shuffles_under_wgmma", "votes", "reductions", "barriers", "warp_barriers", "atomics",
+          "partial")
 
 
 def report(program: Program, directory: Path, *options: object, **more) -> list[dict]:

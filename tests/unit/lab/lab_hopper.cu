@@ -488,6 +488,31 @@ static void instructions_and_boxes_are_counted(void **) {
   assert_sectors(counts.global_store, 0, 0, 0, 0, 0);
 }
 
+/** Shuffles before the product, beside it, and after its wait. */
+__global__ void shuffle_around() {
+  const uint32_t a[4] = {};
+  float d[1][4];
+  for (int i = threadIdx.x; i < 64; i += blockDim.x) ((int *)smem)[i] = 0;
+  fence_proxy_async();
+  __syncthreads();
+  __shfl_sync(0xffffffff, 0, 0);
+  wgmma_fence();
+  wgmma<__half, false>(d, a, small_descriptor(0), false);
+  wgmma_commit();
+  __shfl_sync(0xffffffff, 0, 0);
+  wgmma_wait<1>();
+  __shfl_sync(0xffffffff, 0, 0);
+  wgmma_wait<0>();
+  __shfl_sync(0xffffffff, 0, 0);
+}
+
+static void shuffles_beside_a_wgmma_are_counted(void **) {
+  shuffle_around<<<1, 128, SHARED>>>();
+  const LabCounts counts = counts_of_kernel();
+  assert_int_equal(counts.shuffles, 4 * 4);
+  assert_int_equal(counts.shuffles_under_wgmma, 2 * 4);
+}
+
 int main() {
 #define LAB_TEST(test) cmocka_unit_test_setup_teardown(test, start_lab, stop_lab)
   const CMUnitTest tests[] = {
@@ -503,6 +528,7 @@ int main() {
       LAB_TEST(a_ring_of_tiles_has_no_findings),
       LAB_TEST(a_stage_that_is_released_too_early_is_found),
       LAB_TEST(instructions_and_boxes_are_counted),
+      LAB_TEST(shuffles_beside_a_wgmma_are_counted),
   };
   return run_in_all_settings("lab", tests);
 }

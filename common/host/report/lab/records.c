@@ -52,6 +52,7 @@ void add_counts(JsonObject *object, const char *prefix, const LabCounts *c) {
   add_count(object, prefix, "mma_flop", "", c->mma * LAB_MMA_FLOP);
   add_count(object, prefix, "mma_under_copy", "", c->mma_under_copy);
   add_count(object, prefix, "wgmma_flop", "", c->wgmma_flop);
+  add_count(object, prefix, "shuffles_under_wgmma", "", c->shuffles_under_wgmma);
 }
 
 /* --- Records -------------------------------------------------------------------------------- */

@@ -70,6 +70,9 @@ static void print_issued(const LabCounts *c, FILE *out) {
     if (issued(c, kind) == 0) continue;
     fprintf(out, "             %-13s %10" PRIu64, ISSUED[kind].name, issued(c, kind));
     if (kind == 0) fprintf(out, ", %" PRIu64 " of them with a copy in flight", c->mma_under_copy);
+    if (ISSUED[kind].offset == offsetof(LabCounts, shuffles) && c->shuffles_under_wgmma > 0) {
+      fprintf(out, ", %" PRIu64 " of them with a wgmma in flight", c->shuffles_under_wgmma);
+    }
     fputc('\n', out);
   }
 }
