@@ -222,10 +222,10 @@ def in_words(findings: list[dict], command: str) -> str:
         def at(place: str, calls: str) -> str:
             places = ", ".join(filter(None, (finding.get(place), finding.get(calls))))
             return places.replace(INCLUDED, "common/")
-        barrier = "barrier that" in finding["what"]
+        waits = "barrier that" in finding["what"] or "DEADLOCK" in finding["where"]
         others = at("other_place", "other_calls")
         lines.append(f"{finding['what']}: at {at('place', 'calls')}"
-                     + (f"; {'others at' if barrier else 'after'} {others}" if others else "")
+                     + (f"; {'others at' if waits else 'after'} {others}" if others else "")
                      + f" ({finding['where']})")
     if len(findings) > FINDINGS:
         lines.append(f"{len(findings) - FINDINGS} more: {command} --report")

@@ -132,7 +132,7 @@ typedef struct RawFinding {
   uint64_t block, thread, other_thread;
   uint64_t other_block; /* for races between blocks */
   unsigned order;       /* in its block */
-  char where[160];
+  char where[320];
 } RawFinding;
 
 typedef struct FindingList {

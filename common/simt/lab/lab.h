@@ -182,7 +182,7 @@ typedef struct LabFinding {
   uint64_t other_thread;  /**< made the earlier access, or waits at the other place */
   uint64_t other_block;   /**< races between blocks: the block at the other place */
   unsigned order;         /**< of the first occurrence among the findings of its block */
-  char where[160];        /**< memory and offset of the first, or which threads wait */
+  char where[320];        /**< memory and offset of the first, or which threads wait */
 } LabFinding;
 
 /** One sentence without a full stop: the meaning of such a finding. */
