@@ -260,6 +260,31 @@ EXERCISES = {exercise.name: exercise for exercise in (
              counts=("mma", "-mma_under_copy", "barriers"),
              gpu="-b 4 -H 16 -n 4096 -d 128", gpu_limits=(1.05, 1.2))),
         fails="mma - mma_under_copy + barriers is"),
+    Exercise("ex27", "step07", ("__half, 64", "__half, 96", "__half, 128"), (
+        Part("16 keys: the descriptor, and Q K^T", 2, ("-n 64 -k 16", "-n 64 -k 9 -i spiky")),
+        Part("tiles of 128 keys: V", 1, ("-n 128", "-n 64 -k 256")),
+        Part("D = 128: two panels", 2, ("-n 64 -k 16 -d 128", "-n 200 -k 128 -d 128")),
+        Part("panels of 32 columns, incomplete tiles, a causal mask, rows without a key", 1,
+             ("-n 64 -k 128 -d 96", "-n 200 -k 300 -H 4 -G 2 -m causal",
+              "-n 90 -k 40 -d 96 -m causal"))),
+        fails="called at @start_qk<T, HEAD_DIM, BLOCK_N>(both@ (wgmma: the descriptor of A"),
+    Exercise("ex28", "step08", ("__half, 64",), (
+        Part("one tile of keys", 1, ("-n 64 -k 128 -H 1",)),
+        Part("three tiles: each stage is used once", 1, ("-n 64 -k 384 -H 1", "-n 300 -k 256")),
+        Part("stages are used again", 2, ("-n 64 -k 640 -H 1", "-n 64 -k 1664 -H 1")),
+        Part("the same, with threads in another order", 1, ("-n 192 -k 640 -H 1",),
+             setting="SIMT_ORDER=random:1"),
+        Part("incomplete tiles, a causal mask, grouped heads, rows without a key", 1,
+             ("-n 100 -k 900 -H 4 -G 2", "-n 500 -m causal", "-n 300 -k 20 -m causal"))),
+        fails="called at @start_qk<T, HEAD_DIM, BLOCK_N>(s[0]@; after "),
+    Exercise("ex29", "step09", ("__half, 64",), (
+        Part("right answers", 1,
+             ("-n 64 -k 384", "-n 200 -k 600 -m causal", "-n 300 -k 20 -m causal")),
+        Part("P V of a tile runs during the softmax of the next", 4,
+             ("-n 64 -k 256 -H 1", "-n 100 -k 300 -m causal", "-n 64 -k 1536 -H 1"),
+             counts=("shuffles", "-shuffles_under_wgmma"),
+             gpu="-b 4 -H 16 -n 4096", gpu_limits=(1.05, 1.2))),
+        fails="shuffles - shuffles_under_wgmma is"),
     Exercise("broken01", "step02", ("__half, 64, 64, 32",), (
         Part("two tiles of keys", 2, ("-n 64",)),
         Part("more tiles, incomplete ones, a causal mask, grouped heads", 1,
@@ -355,4 +380,23 @@ EXERCISES = {exercise.name: exercise for exercise in (
              counts=("global_load_sectors", "global_store_sectors"),
              gpu="-b 4 -H 16 -n 2048 -d 32")),
         fails="global_load_sectors + global_store_sectors is"),
+    Exercise("broken17", "step07", ("__half, 64", "__half, 128", "__half, 256"), (
+        Part("D = 64 and 256", 1, ("-n 128", "-n 70 -k 100 -d 256 -H 1 -m causal")),
+        Part("D = 128", 3, ("-n 128 -d 128", "-n 100 -k 75 -m causal -d 128"))),
+        fails="all columns from 64 on"),
+    Exercise("broken18", "step08", ("__half, 64",), (
+        Part("whole tiles of keys", 1, ("-n 128", "-n 100 -k 256 -m causal")),
+        Part("incomplete tiles of keys", 3,
+             ("-n 64 -k 100", "-n 300 -k 200 -H 4 -G 2", "-n 200 -k 333 -m causal"))),
+        fails="tensor copies brought 3584 bytes more than were expected"),
+    Exercise("broken19", "step09", ("__half, 64",), (
+        Part("two tiles of keys", 1, ("-n 64 -k 256",)),
+        Part("more tiles", 2, ("-n 64 -k 512 -H 1", "-n 500 -m causal", "-n 300 -k 20 -m causal")),
+        Part("P V runs beside the softmax as in step 09", 1, ("-n 64 -k 1536 -H 1",),
+             counts=("shuffles", "-shuffles_under_wgmma"), gpu="-b 4 -H 16 -n 4096")),
+        fails="; after common/device/wgmma_tile.cuh:61, called at @start_pv<T, HEAD_DIM, BLOCK_N>(@"),
+    Exercise("broken20", "step10", ("__half, 64",), (
+        Part("six tiles of keys", 1, ("-n 700",)),
+        Part("other lengths", 3, ("-n 700 -k 600", "-n 700 -k 900", "-n 700 -m causal"))),
+        fails="at @mbarrier_wait(&empty[stage]@, called at"),
 )}

@@ -35,6 +35,12 @@ EQUIVALENT: dict[str, str] = {
         "K and V have the same strides in every problem that the options describe",
     "ex26 | attention_kernel | buffer swapped | k_strides":
         "K and V have the same strides in every problem that the options describe",
+    "ex27 | wgmma_descriptor | index + 1 | panel_bytes":
+        "units() rounds down to 16 bytes",
+    "ex27 | wgmma_descriptor | index + 1 | 8 * ROW_BYTES":
+        "units() rounds down to 16 bytes",
+    "ex27 | start_qk | index + 1 | d % COLUMNS":
+        "units() rounds down to 16 bytes",
 }
 
 pytestmark = pytest.mark.cpu_only("starting files and solutions are compiled for the CPU backend")
