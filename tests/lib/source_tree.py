@@ -18,6 +18,18 @@ NOT_NEEDED = shutil.ignore_patterns("unit", "plain", "counts", "under_test", "gp
                                     "events", "exercises", "judge*", "*.so", "step[0-9]*")
 # A setting of make: the program lacks the checking build of the step, which takes --report.
 PLAIN = "checked_object="
+# The checking build serves as the plain one, too.
+CHECKED = (PLAIN, "KERNEL_CHECKS=$(CHECKING)",
+           "LINK_FLAGS=-fopenmp -lpthread -lm -Xlinker --defsym=step_checked=step")
+
+# Of a program with several faults, the environment variable FAULT says which one it has.
+CHOICE = """#ifndef FAULT_CUH
+#define FAULT_CUH
+#include <cuda_runtime.h>
+#include <stdlib.h>
+static __constant__ int fault = getenv("FAULT") != NULL ? atoi(getenv("FAULT")) : 0;
+#endif
+"""
 
 
 def without_makes_own() -> dict[str, str]:
@@ -54,6 +66,14 @@ class SourceTree:
         text = file.read_text()
         assert old in text, f"{path} does not say {old!r}"
         file.write_text(text.replace(old, new))
+
+    def add_fault(self, number: int, path: str, old: str, new: str) -> None:
+        """Replaces `old`, in which FAULTY in `new` is true where FAULT is this number."""
+        self.replace(path, old, new.replace("FAULTY", f"fault == {number}"))
+        choice, file = self.root / "common/device/fault.cuh", self.root / path
+        choice.write_text(CHOICE)
+        include = f'#include "device/{choice.name}"\n'
+        file.write_text(include + file.read_text().removeprefix(include))
 
     def make(self, *words: str, path: str | None = None) -> subprocess.CompletedProcess:
         env = without_makes_own()

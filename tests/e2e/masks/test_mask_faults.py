@@ -5,12 +5,10 @@ waits, 7 rows that attend nothing, 8 small tiles in large blocks. The original f
 that skips MASKED slots and prefetches for the slot after them. It cannot occur here, because the
 list of tiles has no gaps; its effect, K of another tile, can.
 
-The variants are the real sources with a line or two changed. All compile only the configuration
-that they are run with, which takes a few seconds each.
+The real sources with a line or two changed. One program has all faults, and the environment says
+which is to occur; only the configuration that it is run with is compiled.
 """
 
-import os
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -29,10 +27,10 @@ pytestmark = pytest.mark.cpu_only("it tests the tests")
 STEP = "steps/step05_block_mask.cu"
 LISTS = "common/device/tile_list.cuh"
 COPY, SOFTMAX = "common/device/copy_tile.cuh", "common/device/fragments.cuh"
-TILE = "common/device/mma_tile.cuh"
-HOST = "common/host/masks/block_mask.c"
+TILE, LAUNCH = "common/device/mma_tile.cuh", "common/device/launch.cuh"
+WAIT = "cp_async_wait<SHARED_KV ? 0 : 1>();"
 
-# All variants solve problems of this configuration. Blocks of 128 x 128 contain four tiles.
+# All runs solve problems of this configuration. Blocks of 128 x 128 contain four tiles.
 SHAPE = {"head_dim": 64, "mask_block": (128, 128)}
 CONFIG = "CONFIG<__half, 64, 1, false>"
 
@@ -47,7 +45,7 @@ OWN_TILES = replace(PARTIAL, mask="random tiles for each head")
 
 @dataclass(frozen=True)
 class Fault:
-    """Patches (path, old, new), a problem that shows the fault, the text of the check."""
+    """Patches for SourceTree.add_fault(), a problem that shows the fault, the text of the check."""
 
     patches: tuple[tuple[str, str, str], ...]
     problem: Problem
@@ -61,82 +59,73 @@ NAN = "NaN where a number belongs"
 
 FAULTS = {
     "1 tiles by the strides of another tensor": Fault(
-        ((LISTS, "row_of(m.partial_block_mask_indices, m.partial_strides)",
-          "row_of(m.partial_block_mask_indices, m.type_strides)"),), OWN_TILES, ROWS),
+        ((LISTS, "m.partial_block_mask_indices, m.partial_strides",
+          "m.partial_block_mask_indices, FAULTY ? m.type_strides : m.partial_strides"),),
+        OWN_TILES, ROWS),
     "2 keys past the end are not masked": Fault(
-        ((LISTS, "const bool ends_here = first_key + lists.block_n > p.kv_len;",
-          "const bool ends_here = false;"),), TAIL, ROWS),
+        ((LISTS, "const bool ends_here = first_key", "const bool ends_here = !(FAULTY) && first_key"),),
+        TAIL, ROWS),
     "2 rows past the end are not loaded": Fault(
-        ((COPY, "cp_async_16(&tile_shared[row * SMEM_STRIDE<HEAD_DIM> + at.column], source, "
-          "first + row < rows);", "if (first + row < rows) "
-          "cp_async_16(&tile_shared[row * SMEM_STRIDE<HEAD_DIM> + at.column], source, true);"),),
+        ((COPY, "    cp_async_16(", "    if (!(FAULTY) || first + row < rows) cp_async_16("),),
         SHORT, NAN),
     "3 causal columns from the block": Fault(
-        ((STEP, "first_q + warp_row, tile.first_key);",
-          "first_q + warp_row, tile.first_key / p.kv_block_size * p.kv_block_size);"),),
+        ((STEP, "first_q + warp_row, tile.first_key);", "first_q + warp_row, FAULTY "
+          "? tile.first_key / p.kv_block_size * p.kv_block_size : tile.first_key);"),),
         CAUSAL, ROWS),
     "3 partial columns from the block": Fault(
-        ((LISTS, "partial + i", "partial"),), PARTIAL, ROWS),
+        ((LISTS, "partial + i", "partial + (FAULTY ? 0 : i)"),), PARTIAL, ROWS),
     "3 partial rows from the block": Fault(
-        ((LISTS, "tile * m.q_block_size + first_q % m.q_block_size", "tile * m.q_block_size"),),
+        ((LISTS, "+ first_q % m.q_block_size", "+ (FAULTY ? 0 : first_q % m.q_block_size)"),),
         PARTIAL, ROWS),
     "4 causal rows of the wrong lanes": Fault(
-        ((SOFTMAX, "const int q = first_q + 16 * i + 8 * half + lane / 4;",
-          "const int q = first_q + 16 * i + lane % 16 / 2 * 2 + half;"),), CAUSAL, ROWS),
+        ((SOFTMAX, "first_q + 16 * i + 8 * half + lane / 4;",
+          "first_q + 16 * i + (FAULTY ? lane % 16 / 2 * 2 + half : 8 * half + lane / 4);"),),
+        CAUSAL, ROWS),
     "4 causal columns of the wrong lanes": Fault(
-        ((SOFTMAX, "p.kv_len) - first_key - lane % 4 * 2;",
-          "p.kv_len) - first_key - lane % 8 / 2 * 2;"),), CAUSAL, ROWS),
+        ((SOFTMAX, "- first_key - lane % 4 * 2;",
+          "- first_key - (FAULTY ? lane % 8 / 2 * 2 : lane % 4 * 2);"),), CAUSAL, ROWS),
     "4 partial bits of the wrong lanes": Fault(
-        ((STEP, "row_bits[(16 * i + 8 * half + lane / 4) * WORDS + word]",
-          "row_bits[(16 * i + lane % 16 / 2 * 2 + half) * WORDS + word]"),), PARTIAL, ROWS),
+        ((STEP, "row_bits[(16 * i + 8 * half + lane / 4)",
+          "row_bits[(16 * i + (FAULTY ? lane % 16 / 2 * 2 + half : 8 * half + lane / 4))"),),
+        PARTIAL, ROWS),
     "5 prefetch of the neighbour, not of the next in the list": Fault(
-        ((STEP, "next.first_key, p.kv_len", "tile.first_key + Tile::BLOCK_N, p.kv_len"),),
-        FAR_APART, ROWS),
+        ((STEP, "next.first_key, p.kv_len",
+          "FAULTY ? tile.first_key + Tile::BLOCK_N : next.first_key, p.kv_len"),), FAR_APART, ROWS),
     "6 waits for too little": Fault(
-        ((STEP, "cp_async_wait<SHARED_KV ? 0 : 1>();", "cp_async_wait<2>();"),), TAIL, IN_FLIGHT),
+        ((STEP, WAIT, "if (FAULTY) cp_async_wait<2>(); else " + WAIT),), TAIL, IN_FLIGHT),
     "6 waits for too little at the last tile": Fault(
         ((STEP, "    cp_async_commit();\n\n    if (tile.mask != ALL_ATTENDED)",
-          "    if (i + 1 < own.tile_count) cp_async_commit();\n\n    if (tile.mask != ALL_ATTENDED)"),),
-        TAIL, IN_FLIGHT),
+          "    if (!(FAULTY) || i + 1 < own.tile_count) cp_async_commit();\n\n"
+          "    if (tile.mask != ALL_ATTENDED)"),), TAIL, IN_FLIGHT),
     "7 infinity minus infinity": Fault(
-        ((SOFTMAX, "row_max == -INFINITY ? 0.0f : row_max", "row_max"),), SEVERAL_EMPTY, NAN),
+        ((SOFTMAX, "row_max == -INFINITY ?", "row_max == -INFINITY && !(FAULTY) ?"),),
+        SEVERAL_EMPTY, NAN),
     "7 divides by a sum of 0": Fault(
-        ((TILE, "sum == 0.0f ? 0.0f : __fdividef(1.0f, sum)",
-          "__fdividef(1.0f, sum)"),), SEVERAL_EMPTY, NAN),
+        ((TILE, "sum == 0.0f ?", "sum == 0.0f && !(FAULTY) ?"),), SEVERAL_EMPTY, NAN),
     "8 a thread block for each block of queries": Fault(
         ((LISTS, "lists.q_tiles = (p->q_len + lists.block_m - 1) / lists.block_m;",
-          "lists.q_tiles = (p->q_len + p->q_block_size - 1) / p->q_block_size;"),
-         ("common/device/launch.cuh", "(p->q_len + config->block_m - 1) / config->block_m",
-          "(p->q_len + p->q_block_size - 1) / p->q_block_size")), TAIL, UNWRITTEN),
+          "const int rows = FAULTY ? p->q_block_size : lists.block_m;\n"
+          "  lists.q_tiles = (p->q_len + rows - 1) / rows;"),
+         (LAUNCH, "const int64_t q_tiles = (p->q_len + config->block_m - 1) / config->block_m;",
+          "const int rows = FAULTY ? p->q_block_size : config->block_m;\n"
+          "  const int64_t q_tiles = (p->q_len + rows - 1) / rows;")), TAIL, UNWRITTEN),
 }
-
 # The answer is right, but the overlap is lost.
-WAITS_FOR_ALL = ((STEP, "cp_async_wait<SHARED_KV ? 0 : 1>();", "cp_async_wait<0>();"),)
-
-BUILDS = {"none": (), **{name: fault.patches for name, fault in FAULTS.items()},
-          "6 waits for all": WAITS_FOR_ALL}
+WAITS_FOR_ALL = len(FAULTS) + 1
 
 
-def build(directory: Path, patches: tuple) -> Program:
-    """Step 05 with these patches, in its own source tree."""
-    directory.mkdir()
-    tree = SourceTree(directory, built=STEP_DIR.name)
-    for patch in patches:
-        tree.replace(*patch)
+@pytest.fixture(scope="module")
+def faulty(tmp_path_factory: pytest.TempPathFactory) -> Program:
+    """Step 05, which has the fault that the environment names."""
+    tree = SourceTree(tmp_path_factory.mktemp("faulty"), built=STEP_DIR.name)
+    for number, fault in enumerate(FAULTS.values(), 1):
+        for patch in fault.patches:
+            tree.add_fault(number, *patch)
+    tree.add_fault(WAITS_FOR_ALL, STEP, WAIT, "if (FAULTY) cp_async_wait<0>(); else " + WAIT)
     tree.compile_only("step05", CONFIG)
     done = tree.make("BACKEND=cpu", PLAIN, f"build/{STEP_DIR.name}/step05")
     assert done.returncode == 0, done.stderr
     return Program("step05", tree.root / "build" / STEP_DIR.name)
-
-
-@pytest.fixture(scope="module")
-def variants(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Program]:
-    """All variants, built in parallel."""
-    root = tmp_path_factory.mktemp("variants")
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        built = {name: pool.submit(build, root / str(i), patches)
-                 for i, (name, patches) in enumerate(BUILDS.items())}
-        return {name: future.result() for name, future in built.items()}
 
 
 def dense_of(p: Problem) -> np.ndarray:
@@ -157,35 +146,36 @@ def options_of(p: Problem, directory: Path) -> list[str]:
 
 @pytest.mark.parametrize("p", dict.fromkeys(fault.problem for fault in FAULTS.values()),
                          ids=lambda p: p.mask.replace(" ", "-"))
-def test_without_a_fault_it_is_right(variants: dict, tmp_path: Path, p: Problem) -> None:
-    result, _ = variants["none"].solve(tmp_path / "out", *options_of(p, tmp_path / "mask"))
+def test_without_a_fault_it_is_right(faulty: Program, tmp_path: Path, p: Problem) -> None:
+    result, _ = faulty.solve(tmp_path / "out", *options_of(p, tmp_path / "mask"))
     assert mistakes(attention(p, *rounded_inputs(p), dense_of(p)), result.o, result.lse) == []
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_fault_is_noticed(variants: dict, tmp_path: Path, name: str) -> None:
+def test_fault_is_noticed(faulty: Program, tmp_path: Path, name: str) -> None:
     """By the program's check and by NumPy, or by a finding of the CPU backend during the run."""
     fault = FAULTS[name]
-    p = fault.problem
-    done = variants[name].run("-c", "all", "-r", 0, "-o", tmp_path / "out",
-                              *options_of(p, tmp_path / "mask"))
+    p, env = fault.problem, {"FAULT": str(list(FAULTS).index(name) + 1)}
+    done = faulty.run("-c", "all", "-r", 0, "-o", tmp_path / "out",
+                      *options_of(p, tmp_path / "mask"), env=env)
     assert fault.says in done.stderr, done.stdout + done.stderr
     if fault.says == IN_FLIGHT:
         assert done.returncode == DEVICE
         return
     assert done.returncode == WRONG
-    done = variants[name].run("-c", "none", "-r", 0, "-o", tmp_path / "out",
-                              *options_of(p, tmp_path / "mask2"))
+    done = faulty.run("-c", "none", "-r", 0, "-o", tmp_path / "out",
+                      *options_of(p, tmp_path / "mask2"), env=env)
     assert done.returncode == RIGHT
     result = read_result(tmp_path / "out")
     assert mistakes(attention(p, *rounded_inputs(p), dense_of(p)), result.o, result.lse) != []
 
 
-def test_lost_overlap_is_noticed(variants: dict, tmp_path: Path) -> None:
+def test_lost_overlap_is_noticed(faulty: Program, tmp_path: Path) -> None:
     """The opposite of fault 6: waiting for all copies gives the right answer, later. Only the
     number of mma issued while a copy is in flight shows it."""
     share = {}
-    for name in ("none", "6 waits for all"):
-        _, record = variants[name].solve(tmp_path / name, *FAR_APART.options())
-        share[name] = record["count_mma_under_copy"] / record["count_mma"]
-    assert share["none"] > 0.9 and share["6 waits for all"] == 0.5
+    for number in (0, WAITS_FOR_ALL):
+        _, record = faulty.solve(tmp_path / str(number), *FAR_APART.options(),
+                                 env={"FAULT": str(number)})
+        share[number] = record["count_mma_under_copy"] / record["count_mma"]
+    assert share[0] > 0.9 and share[WAITS_FOR_ALL] == 0.5
