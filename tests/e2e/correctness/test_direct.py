@@ -4,13 +4,14 @@ The trials also run on steps that are wrong on purpose and must notice the fault
 real sources with one line changed.
 """
 
+import os
 import re
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.lib.configs import CALLED, HOPPER_STEPS, called_configs
+from tests.lib.configs import HOPPER_STEPS, called_configs
 from tests.lib.programs import (DEVICE, RIGHT, SCALAR_STEPS, STEP_DIR, USAGE, WRONG, Program,
                                 step_names)
 from tests.lib.source_tree import SourceTree
@@ -18,9 +19,9 @@ from tests.lib.source_tree import SourceTree
 PROBLEMS = 8  # in step_under_test.c: 2 lengths x 2 head dimensions x 2 types, with two masks
 
 
-def call(program: Path, trial: str) -> subprocess.CompletedProcess:
-    return subprocess.run([program, trial], capture_output=True, text=True, timeout=300,
-                          check=False)
+def call(program: Path, trial: str, fault: int = 0) -> subprocess.CompletedProcess:
+    return subprocess.run([program, trial], capture_output=True, text=True, timeout=300, check=False,
+                          env={**os.environ, "FAULT": str(fault)})
 
 
 def lines_of(step: Program, trial: str) -> list[str]:
@@ -124,45 +125,51 @@ def test_tiles_that_fit_into_48_kb(name: str, head_dim: int, fits: bool) -> None
 # --- Wrong on purpose ----------------------------------------------------------------------------
 
 HEADS, COPIES = "common/device/heads.cuh", "common/device/copy_tile.cuh"
-TILES = "common/device/mma_tile.cuh"
+TILES, STEP01 = "common/device/mma_tile.cuh", "steps/step01_naive.cu"
 FAULTED, OTHER_BITS = (DEVICE, "illegal memory access"), (WRONG, "other bits")
 TOUCHED = (WRONG, "O was written to outside its rows")
-# Step, file, original text, faulty text; the trial that notices the fault, and how.
+# File, original text, text that is faulty if FAULTY; the trials that notice the fault, and how.
 FAULTS = {
     "head of K and V off by one": (
-        "step03", HEADS, "head / (p.q_heads / p.kv_heads)", "head / (p.q_heads / p.kv_heads) + 1",
-        "guarded", FAULTED),
+        HEADS, "= head / (p.q_heads / p.kv_heads)", "= head / (p.q_heads / p.kv_heads) + (FAULTY)",
+        {"guarded": FAULTED}),
     "step 01 reads keys past the end": (
-        "step01", "steps/step01_naive.cu", "row < rows && column", "column", "guarded", FAULTED),
+        STEP01, "row < rows && column", "(FAULTY || row < rows) && column", {"guarded": FAULTED}),
     "rows past the end are copied": (
-        "step04", COPIES, "source, first + row < rows", "source, true", "guarded", FAULTED),
+        COPIES, "source, first + row < rows", "source, FAULTY || first + row < rows",
+        {"guarded": FAULTED, "poisoned": OTHER_BITS}),
     "the first key tile begins a row early": (
-        "step04", COPIES, "matrix + (first + at.row)", "matrix + (first + at.row - 1)", "guarded",
-        FAULTED),
-    "NaN past the end is copied": (
-        "step04", COPIES, "source, first + row < rows", "source, true", "poisoned", OTHER_BITS),
+        COPIES, "matrix + (first + at.row)", "matrix + (first + at.row - (FAULTY))",
+        {"guarded": FAULTED}),
     "rows of O are stored past the end": (
-        "step03", TILES, "store_16(target, chunks[j], first + at.row + at.row_offset < rows)",
-        "store_16(target, chunks[j], true)", "poisoned", TOUCHED),
+        TILES, "store_16(target, chunks[j], first + at.row",
+        "store_16(target, chunks[j], FAULTY || first + at.row", {"poisoned": TOUCHED}),
     "rows of O take the stride of Q": (
-        "step04", "steps/step04_prefetch.cu", "p.o_strides.row", "p.q_strides.row", "padded",
-        TOUCHED),
+        "steps/step04_prefetch.cu", "p.o_strides.row", "(FAULTY ? p.q_strides : p.o_strides).row",
+        {"padded": TOUCHED}),
     "heads of V take the stride of K": (
-        "step02", HEADS, "kv_head * p.v_strides.head", "kv_head * p.k_strides.head", "padded",
-        OTHER_BITS),
+        HEADS, "kv_head * p.v_strides.head", "kv_head * (FAULTY ? p.k_strides : p.v_strides).head",
+        {"padded": OTHER_BITS}),
 }
 
 
+@pytest.fixture(scope="module")
+def faulty(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Steps 01 and 04; the environment names their fault."""
+    tree = SourceTree(tmp_path_factory.mktemp("faulty"), built="cpu")
+    for number, (path, old, new, _) in enumerate(FAULTS.values(), 1):
+        tree.add_fault(number, path, old, new)
+    tree.compile_only("step04", called_configs("step04"))
+    built = {name: f"build/cpu/under_test/{name}" for name in ("step01", "step04")}
+    assert tree.make("BACKEND=cpu", *built.values()).returncode == 0
+    return {name: tree.root / path for name, path in built.items()}
+
+
 @pytest.mark.cpu_only("the faults are found by the CPU backend's guard pages")
-@pytest.mark.parametrize("fault", FAULTS)
-def test_a_fault_is_noticed(fault: str, tmp_path: Path) -> None:
-    name, path, line, wrong_line, trial, (code, text) = FAULTS[fault]
-    tree = SourceTree(tmp_path, built="cpu")
-    tree.replace(path, line, wrong_line)
-    if name in CALLED:
-        tree.compile_only(name, called_configs(name))
-    program = f"build/cpu/under_test/{name}"
-    assert tree.make("BACKEND=cpu", program).returncode == 0
-    done = call(tree.root / program, trial)
-    assert done.returncode == code
-    assert text in done.stdout + done.stderr
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_is_noticed(faulty: dict[str, Path], name: str) -> None:
+    number, (path, _, _, trials) = list(FAULTS).index(name) + 1, FAULTS[name]
+    for trial, (code, text) in trials.items():
+        done = call(faulty["step01" if path == STEP01 else "step04"], trial, number)
+        assert done.returncode == code
+        assert text in done.stdout + done.stderr
