@@ -16,7 +16,7 @@ from pathlib import Path
 
 from plots.sections import with_section
 from tests.lib.programs import REPOSITORY, RIGHT, WRONG, Program, step_names
-from tests.lib.source_tree import SourceTree
+from tests.lib.source_tree import CHECKED, SourceTree
 
 SHAPES = ("-n 256 -d 64", "-n 384 -d 64 -m causal", "-n 200 -k 333 -d 128 -t bf16")
 GPU = "h200"
@@ -69,7 +69,7 @@ def without_padding(scratch: Path) -> Program:
     tree.replace(*PADDING)
     tree.compile_only(PADDED_STEP, "CONFIG<__half, 64>, CONFIG<__nv_bfloat16, 128>")  # those of SHAPES
     target = f"build/cpu/{PADDED_STEP}"
-    done = tree.make("BACKEND=cpu", target)
+    done = tree.make("BACKEND=cpu", *CHECKED, target)
     if done.returncode != 0:
         raise SystemExit(f"lab: {target} without padding: {done.stderr.strip()}")
     return Program(PADDED_STEP, tree.root / "build" / "cpu")

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.lib.limits import exceeded
-from tests.lib.programs import RIGHT, WRONG, Program, read_records
-from tests.lib.source_tree import SourceTree
+from tests.lib.programs import DEVICE, RIGHT, WRONG, Program, read_records
+from tests.lib.source_tree import CHECKED, SourceTree
 
 pytestmark = pytest.mark.cpu_only("a GPU build refuses --report")
 exhaustive = pytest.mark.exhaustive
@@ -49,33 +49,43 @@ def test_parts_of_a_report(any_step: Program, part: str) -> None:
     any_step.run_right("-n", 64, f"--report={part}")
 
 
-# Of each fault the original text, the faulty text, and the finding.
+STEP = "steps/step03_mma_shared_kv.cu"
+KEYS = "k_global, p.k_strides.row, first_key,\n" + 48 * " " + "p.kv_len"
+# Of each fault the original text, the text that is faulty if FAULTY, and the finding.
 FAULTS = {
     "K not waited for": (
-        "    cp_async_wait<0>();  // this thread's copies of K and, in the first iteration, of Q\n", "",
+        "cp_async_wait<0>();  // this thread's copies of K",
+        "if (!(FAULTY)) cp_async_wait<0>();  // this thread's copies of K",
         "use of shared memory that a cp.async is on its way to"),
     "no barrier after K": (
-        "    __syncthreads();  // all warps have read K; the buffer can be overwritten by V\n", "",
+        "__syncthreads();  // all warps have read K", "if (!(FAULTY)) __syncthreads();  // all warps have read K",
         "cp.async into what another thread may still read"),
-    "K read past its end": (
-        "k_global, p.k_strides.row, first_key,\n                                                p.kv_len);",
-        "k_global, p.k_strides.row, first_key,\n                                                p.kv_len + 8);",
-        "global memory out of bounds"),
+    "K read past its end": (KEYS, KEYS + " + 8 * (FAULTY)", "global memory out of bounds"),
     "less shared memory than used": (
-        "static constexpr int SHARED_BYTES = 2 *", "static constexpr int SHARED_BYTES = -64 + 2 *",
+        "config->shared_bytes, stream", "config->shared_bytes - 64 * (FAULTY), stream",
         "shared memory out of bounds"),
 }
 
 
-@pytest.mark.parametrize("fault", FAULTS)
-def test_a_fault_is_a_finding(tmp_path: Path, fault: str) -> None:
-    old, new, text = FAULTS[fault]
-    tree = SourceTree(tmp_path, built="cpu")
-    tree.replace("steps/step03_mma_shared_kv.cu", old, new)
+@pytest.fixture(scope="module")
+def wrong(tmp_path_factory: pytest.TempPathFactory) -> Program:
+    """Step 03, which has the fault that the environment names."""
+    tree = SourceTree(tmp_path_factory.mktemp("wrong"), built="cpu")
+    for number, (old, new, _) in enumerate(FAULTS.values(), 1):
+        tree.add_fault(number, STEP, old, new)
     tree.compile_only("step03", "CONFIG<__half, 32>")
-    assert tree.make("BACKEND=cpu", "build/cpu/step03").returncode == 0
-    program = Program("step03", tree.root / "build" / "cpu")
-    assert program.run("-n", 100, "-d", 32).returncode in (RIGHT, WRONG, 3)
-    done = program.run("-n", 100, "-d", 32, "--report", cwd=tree.root)
+    assert tree.make("BACKEND=cpu", *CHECKED, "build/cpu/step03").returncode == 0
+    return Program("step03", tree.root / "build" / "cpu")
+
+
+@pytest.mark.parametrize("number", range(len(FAULTS) + 1), ids=["none", *FAULTS])
+def test_a_fault_is_a_finding(wrong: Program, number: int) -> None:
+    env = {"FAULT": str(number)}
+    assert wrong.run("-n", 100, "-d", 32, env=env).returncode in (RIGHT, WRONG, DEVICE)
+    done = wrong.run("-n", 100, "-d", 32, "--report", cwd=wrong.path.parents[2], env=env)
+    if number == 0:
+        assert done.returncode == RIGHT and "\nfindings   0\n" in done.stdout
+        return
+    _, _, text = list(FAULTS.values())[number - 1]
     assert done.returncode == WRONG, done.stderr
     assert re.search(rf"^finding    {re.escape(text)}", done.stdout, re.MULTILINE), done.stdout

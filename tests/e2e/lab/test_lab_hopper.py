@@ -6,15 +6,11 @@ from pathlib import Path
 import pytest
 
 from tests.lib.programs import RIGHT, Program
-from tests.lib.source_tree import SourceTree
+from tests.lib.source_tree import CHECKED, SourceTree
 
 pytestmark = pytest.mark.cpu_only("a GPU build refuses --report")
 
 STEP = "steps/step10_persistent.cu"
-CHOICE = """
-#include <stdlib.h>
-static __constant__ int fault = atoi(getenv("FAULT"));
-"""
 # Of each fault: the original text, the text that is faulty if `fault` is its number, what the
 # report says, and the text of the line that it names.
 BEFORE_THE_WAIT = "      wgmma_wait<0>();  // O is complete, and nothing reads P any more\n"
@@ -62,13 +58,11 @@ FAULTS = [
 @pytest.fixture(scope="module")
 def faulty(tmp_path_factory: pytest.TempPathFactory) -> Program:
     tree = SourceTree(tmp_path_factory.mktemp("hopper"), built="cpu")
-    include = '#include "device/wgmma_tile.cuh"\n'
-    tree.replace(STEP, include, include + CHOICE)
-    for _, old, new, _, _ in FAULTS:
+    for number, (_, old, new, _, _) in enumerate(FAULTS):
         if old:
-            tree.replace(STEP, old, new)
+            tree.add_fault(number, STEP, old, new)
     tree.compile_only("step10", "CONFIG<__half, 64>")
-    assert tree.make("BACKEND=cpu", "build/cpu/step10").returncode == 0
+    assert tree.make("BACKEND=cpu", *CHECKED, "build/cpu/step10").returncode == 0
     return Program("step10", tree.root / "build" / "cpu")
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.lib.limits import exceeded
 from tests.lib.programs import Program, read_records
-from tests.lib.source_tree import SourceTree
+from tests.lib.source_tree import CHECKED, SourceTree
 
 pytestmark = pytest.mark.cpu_only("it counts what the kernels do")
 
@@ -30,7 +30,7 @@ def test_slower_kernels_are_noticed(tmp_path: Path, name: str, path: str, old: s
     tree = SourceTree(tmp_path, built="cpu")
     tree.replace(path, old, new)
     tree.compile_only(name, "CONFIG<__half, 64>")
-    assert tree.make("BACKEND=cpu", f"build/cpu/{name}").returncode == 0
+    assert tree.make("BACKEND=cpu", *CHECKED, f"build/cpu/{name}").returncode == 0
     path = tmp_path / "records"
     Program(name, tree.root / "build" / "cpu").run_right(
         "-b", 1, "-H", 1, "-d", 64, *problem.split(), "--report=traffic,banks", "-j", path)
