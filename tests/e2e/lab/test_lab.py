@@ -13,9 +13,10 @@ from tests.lib.source_tree import CHECKED, SourceTree
 pytestmark = pytest.mark.cpu_only("a GPU build refuses --report")
 exhaustive = pytest.mark.exhaustive
 
-# Whole tiles of keys, of which each step overlaps most, then incomplete ones.
+# Whole tiles of keys, of which each step overlaps most, then incomplete ones. The CPU backend takes long
+# for step 01, which copies nothing that could overlap.
+OVERLAP = [f"-H 1 -n 128 -d {head_dim} -m causal" for head_dim in (64, 128, 256)]
 PROBLEMS = [*(f"-H 1 -n 66 -k 128 -d {head_dim}" for head_dim in (32, 64, 96, 128, 256)),
-            *(f"-H 1 -n 128 -d {head_dim} -m causal" for head_dim in (64, 128, 256)),
             "-n 77 -k 133 -m causal", "-n 65 -k 40 -d 128 -t bf16",
             "-n 70 -d 32 -G 1 -m causal --layout bnhd",
             # D = 96 and D = 256 have the most sectors a request
@@ -28,10 +29,11 @@ PROBLEMS = [*(f"-H 1 -n 66 -k 128 -d {head_dim}" for head_dim in (32, 64, 96, 12
 def test_right_kernels_have_no_findings_and_keep_their_limits(step: Program, tmp_path: Path,
                                                               order: str) -> None:
     cases, path = tmp_path / "cases", tmp_path / "records"
-    cases.write_text("\n".join(PROBLEMS) + "\n")
+    problems = PROBLEMS if step.name == "step01" else PROBLEMS + OVERLAP
+    cases.write_text("\n".join(problems) + "\n")
     said = step.run_right("--report", "-j", path, "--cases", cases, env={"SIMT_ORDER": order}).stdout
-    assert said.count("\nfindings   0\n") == said.count(": right: ") == len(PROBLEMS)
-    assert {problem: found for problem, record in zip(PROBLEMS, read_records(path), strict=True)
+    assert said.count("\nfindings   0\n") == said.count(": right: ") == len(problems)
+    assert {problem: found for problem, record in zip(problems, read_records(path), strict=True)
             if (found := exceeded(record))} == {}
 
 
