@@ -51,6 +51,8 @@ space := $(empty) $(empty)
 
 WARNINGS := -Wall -Wextra -Wno-missing-field-initializers $(if $(filter 1,$(WERROR)),-Werror)
 OPTIMISE := $(if $(filter 1,$(DEBUG)),-O0,-O2)
+# Reports need lines and calls; where the variables are is for gdb alone, and takes g++ long to find out.
+DEBUG_INFO := $(if $(filter 1,$(DEBUG)),-g,-g1)
 # The objects of programs serve as shared libraries too.
 PIC := -fPIC -fvisibility=hidden
 # Prints a flag if the C++ compiler knows it.

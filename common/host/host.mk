@@ -1,7 +1,7 @@
 # The host code: C11, the same for both backends except for the headers of the CUDA runtime.
 
 # No contraction to fused multiply-adds: the generators promise the same bits on every machine.
-HOST_FLAGS = -std=c11 -D_GNU_SOURCE $(OPTIMISE) -g $(WARNINGS) -ffp-contract=off -fopenmp -Icommon
+HOST_FLAGS = -std=c11 -D_GNU_SOURCE $(OPTIMISE) $(DEBUG_INFO) $(WARNINGS) -ffp-contract=off -fopenmp -Icommon
 # -O3 vectorises the two hot loops: the reference, and mma of the CPU backend.
 VECTORISE := $(if $(filter 1,$(DEBUG)),,-O3)
 

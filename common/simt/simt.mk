@@ -6,10 +6,10 @@
 # -fno-optimize-sibling-calls keeps calls calls, so that reports can say who called. DWARF 4, as
 # addr2line up to binutils 2.40 names the .cpp for lines of the first file in a table of DWARF 5.
 NO_TLS_INIT = $(eval NO_TLS_INIT := $$(call if_known,-fno-extern-tls-init))$(NO_TLS_INIT)
-SIMT_FLAGS = -std=c++17 $(OPTIMISE) $(PIC) -gdwarf-4 $(if $(filter 0,$(DEBUG)),-g1) $(WARNINGS) -Wno-unknown-pragmas -Wno-psabi -fno-strict-aliasing \
+SIMT_FLAGS = -std=c++17 $(OPTIMISE) $(PIC) -gdwarf-4 $(DEBUG_INFO) $(WARNINGS) -Wno-unknown-pragmas -Wno-psabi -fno-strict-aliasing \
 	$(NO_TLS_INIT) -ffp-contract=off -fstack-clash-protection -fno-optimize-sibling-calls \
 	-Icommon -Icommon/simt/include
-SIMT_RUNTIME_FLAGS = -std=c11 -D_GNU_SOURCE $(OPTIMISE) -g $(WARNINGS) -fPIC -Icommon -Icommon/simt/include
+SIMT_RUNTIME_FLAGS = -std=c11 -D_GNU_SOURCE $(OPTIMISE) $(DEBUG_INFO) $(WARNINGS) -fPIC -Icommon -Icommon/simt/include
 # Misaligned accesses, which a GPU refuses, are reported by debug builds and tests.
 CHECK_ALIGNMENT := -fsanitize=alignment
 KERNEL_CHECKS := $(if $(filter 1,$(DEBUG)),$(CHECK_ALIGNMENT))
