@@ -210,6 +210,7 @@ static void compare_ragged_rows(Problem p) {
 static void compare_with_poisoned_tails(Problem p) {
   Place places[TENSORS];
   p.batch = 1;
+  p.q_heads = p.kv_heads;
   for (int tensor = Q; tensor <= O; tensor++) {
     const int rows = rows_of(&p, tensor);
     const int tail = (int)round_up(rows, 256) - rows;
@@ -222,6 +223,7 @@ static void compare_with_poisoned_tails(Problem p) {
 static void compare_guarded(Problem p, int kv_len) {
   Place places[TENSORS];
   p.batch = 1;
+  p.q_heads = p.kv_heads;
   p.kv_len = kv_len;
   for (int tensor = Q; tensor <= O; tensor++) {
     *strides_of(&p, tensor) = strides_with_gaps(&p, tensor, 0, 0, 0, NO_STRIDE);
@@ -320,6 +322,8 @@ static void ask_on_old_gpu(Problem p) {
 
 /** Smaller tiles add in another order, so the answers differ by rounding. */
 static void compare_with_less_shared(Problem p) {
+  p.batch = 1;
+  p.q_heads = p.kv_heads = 2;
   Answer expected = solve_compact(p);
   for (int kib = 99; kib >= 64; kib -= 35) {
     pretended_shared = kib << 10;
