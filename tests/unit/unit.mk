@@ -82,7 +82,7 @@ $(LAB_TESTS:%=$(UNIT)/%): $(UNIT)/%: $(UNIT)/%.o $(SIMT_OBJECTS) $(LAB_OBJECTS)
 # It calls a step.
 $(UNIT)/simt/simt_many_tiles: $$(call step_object,step05)
 
-# Whole programs, with the host code under the sanitizers.
+# Whole programs, with the host code under the sanitizers. tests/e2e/lab looks for findings in more problems.
 $(STEPS:%=$(UNIT)/%): $(UNIT)/%: $$(call step_object,$$*) $$(call checked_object,$$*) $(UNIT)/host/main.o \
     $(UNIT)/libhost.a $(BUILD)/host/device/ceiling.o $(SIMT_OBJECTS) $(LAB_OBJECTS)
 	$(call link_program,$(SANITIZE))
@@ -108,7 +108,7 @@ $(UNIT_TESTS:%=%.run): %.run: % $(REWRITER)
 
 $(SANITIZED_STEPS:%=%.run): %.run: %
 	@$(call run_logged,$(call check_steps,$<) && \
-	  $< --cases tests/sanitize.cases --heads 2 --check all --report=alignment)
+	  $< -n 70 -k 129 -d 128 -m causal -t bf16 --check all --report)
 
 # All of them, even if one fails.
 test-unit:
