@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs what the tests and the documentation need and is missing: Debian packages, with sudo unless run by root, and
-# Python packages in .venv, without root.
+# Python packages in .venv, without root. The argument `debian` or `python` asks for one of them.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -15,28 +15,34 @@ install_debian() {
   $sudo apt-get update -q && $sudo env DEBIAN_FRONTEND=noninteractive apt-get install -q -y "$@"
 }
 
-missing=()
-for package in "${debian[@]}"; do
-  [[ $(dpkg-query -W -f='${db:Status-Abbrev}' "$package" 2>/dev/null) == ii* ]] || missing+=("$package")
-done
-if [ ${#missing[@]} -eq 0 ]; then
-  echo "deps: all Debian packages are installed"
-elif ! command -v apt-get >/dev/null; then
-  echo "deps: there is no apt-get (Debian, Ubuntu) here. Install these in another way: ${missing[*]}" >&2
-  status=1
-else
-  echo "deps: installing Debian packages: ${missing[*]}"
-  install_debian "${missing[@]}" || {
-    echo "deps: these are missing. Install them as root: apt-get install ${missing[*]}" >&2
+deps_debian() {
+  local missing=() package
+  for package in "${debian[@]}"; do
+    [[ $(dpkg-query -W -f='${db:Status-Abbrev}' "$package" 2>/dev/null) == ii* ]] || missing+=("$package")
+  done
+  if [ ${#missing[@]} -eq 0 ]; then
+    echo "deps: all Debian packages are installed"
+  elif ! command -v apt-get >/dev/null; then
+    echo "deps: there is no apt-get (Debian, Ubuntu) here. Install these in another way: ${missing[*]}" >&2
     status=1
-  }
-fi
+  else
+    echo "deps: installing Debian packages: ${missing[*]}"
+    install_debian "${missing[@]}" || {
+      echo "deps: these are missing. Install them as root: apt-get install ${missing[*]}" >&2
+      status=1
+    }
+  fi
+}
 
-.venv/bin/python -m pip --version >/dev/null 2>&1 || { echo "deps: making .venv" && python3 -m venv .venv; }
-if .venv/bin/python -c 'import matplotlib, ipykernel, nbclient, numpy, playwright, pytest, xdist' 2>/dev/null; then
-  echo "deps: all Python packages are installed"
-else
-  echo "deps: installing Python packages in .venv: ${python[*]}"
-  .venv/bin/python -m pip install -q --no-compile "${python[@]}"
-fi
+deps_python() {
+  .venv/bin/python -m pip --version >/dev/null 2>&1 || { echo "deps: making .venv" && python3 -m venv .venv; }
+  if .venv/bin/python -c 'import matplotlib, ipykernel, nbclient, numpy, playwright, pytest, xdist' 2>/dev/null; then
+    echo "deps: all Python packages are installed"
+  else
+    echo "deps: installing Python packages in .venv: ${python[*]}"
+    .venv/bin/python -m pip install -q --no-compile "${python[@]}"
+  fi
+}
+
+for kind in ${1:-debian python}; do "deps_$kind"; done
 exit $status
