@@ -43,13 +43,14 @@ def link(page: Path, line: str, text: str, target: str) -> str:
     if re.match(r"https?:", target):
         return f"[{text}]({target})"
     path, _, anchor = target.partition("#")
+    path, *query = path.partition("?")
     file = (page.parent / path).resolve() if path else page
     if file.suffix == ".md" and (file.parent == ROOT or ROOT / "docs" in file.parents):
         if page.name in CONTENTS and line.startswith("- [") and not anchor:
             return f"@subpage {label(file)} \"{text}\""
         return f"[{text}](@ref {label(file, anchor)})"
     if file.suffix in (".html", ".ipynb"):
-        return f"<a href=\"{file.relative_to(ROOT / 'docs')}\">{text}</a>"
+        return f"<a href=\"{file.relative_to(ROOT / 'docs')}{''.join(query)}\">{text}</a>"
     relative = file.relative_to(ROOT).as_posix()
     return f"[{text}](@ref {file.name})" if SOURCES.match(relative) else text
 

@@ -31,6 +31,9 @@ void print_integers(const char *name, const int *list, int count);
 /** fragments.cu: FRAGMENTS, the element that each register holds. */
 void print_fragments();
 
+/** wgmma.cu: those of FRAGMENTS that belong to wgmma. */
+void print_wgmma_fragments();
+
 /** banks.cu: BANKS, the accesses of the steps to their tiles. */
 void print_banks();
 

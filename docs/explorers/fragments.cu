@@ -129,6 +129,7 @@ void print_fragments() {
   print_loaded<1, true>("ldmatrix.x1.trans", element_of_matrices);
   print_loaded<2, true>("ldmatrix.x2.trans", element_of_matrices);
   print_loaded<4, true>("ldmatrix.x4.trans", element_of_matrices);
+  print_wgmma_fragments();
   print_accumulators();
   printf("];\n");
 }

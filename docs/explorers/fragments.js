@@ -1,11 +1,14 @@
 /*
  * The explorer of fragments. FRAGMENTS, in data/fragments.js, lists for each instruction the number
  * of the element in each slot: lane by lane, in each lane register by register, in each register
- * the lower half first. Elements are counted row by row, and matrix by matrix.
+ * the lower half first. Elements are counted row by row, and matrix by matrix. Of a tile in shared
+ * memory, elements are its 16-byte chunks, and slots are the places in memory.
  */
 'use strict';
 
 const LANES = 32;
+const CHUNK = 16; // bytes
+const PLACES = 8; // chunks in a line of memory, which has all 32 banks
 const HALVES = { '': 'all 32 bits', lo: 'lower half', hi: 'upper half' };
 
 /** The shape of one matrix, and the names of the matrix and of the registers. */
@@ -17,19 +20,34 @@ const MMA = [
 const LDMATRIX = ['x1', 'x2', 'x4', 'x1.trans', 'x2.trans', 'x4.trans'].map(
   (form) => ({ name: `ldmatrix.${form}`, label: `ldmatrix.${form}`, rows: 8, columns: 8 }));
 
-const VIEWS = [...MMA, ...LDMATRIX].map((view) => {
-  const { elements } = FRAGMENTS.find((fragment) => fragment.name === view.name);
+const WGMMA = [
+  { name: 'wgmma.d', label: 'wgmma.m64n16k16: D', letter: 'D', rows: 64, columns: 16 },
+  { name: 'wgmma.a', label: 'wgmma.m64n16k16: operand A in registers', letter: 'A', rows: 64,
+    columns: 16 },
+];
+/** A panel of a tile; `along`: 16 columns or 16 rows are the sum of one wgmma. */
+const TILES = [128, 64].flatMap((bytes) => [
+  { name: `k.${bytes}`, label: `wgmma: K in shared memory, K-major, ${bytes}-byte rows`,
+    letter: 'K', along: 'columns' },
+  { name: `v.${bytes}`, label: `wgmma: V in shared memory, MN-major, ${bytes}-byte rows`,
+    letter: 'V', along: 'keys' },
+].map((view) => ({ ...view, data: `tile.${bytes}`, rows: 32, columns: bytes / CHUNK })));
+
+const VIEWS = [...MMA, ...LDMATRIX, ...WGMMA, ...TILES].map((view) => {
+  const { elements } = FRAGMENTS.find(({ name }) => name === (view.data || view.name));
   const slotOf = [];
   elements.forEach((element, slot) => { slotOf[element] = slot; });
   const matrices = elements.length / (view.rows * view.columns);
+  const threads = WGMMA.some(({ name }) => name === view.name) ? 4 * LANES : LANES;
   return {
     ...view,
     elements,
     slotOf,
     matrices,
     across: Math.min(matrices, 2), // matrices that are drawn side by side
-    slots: elements.length / LANES, // of a lane
-    halves: view.name === 'mma.cd' ? 1 : 2, // of a register
+    lanes: view.along ? elements.length / PLACES : threads, // or lines of memory
+    slots: view.along ? PLACES : elements.length / threads, // of a lane
+    halves: view.along || ['C', 'D'].includes(view.letter) ? 1 : 2, // of a register
     register: view.letter ? view.letter.toLowerCase() : 'r',
     loads: !view.letter, // from matrices in shared memory
   };
@@ -37,6 +55,7 @@ const VIEWS = [...MMA, ...LDMATRIX].map((view) => {
 
 let view;
 let chosen; // element
+let shownWarp; // the registers of one warp of a warpgroup are drawn
 let boxes = { matrix: [], lanes: [] }; // by element, by slot
 let layers = {};
 
@@ -65,11 +84,36 @@ function addressLane(element) {
   return Math.floor(element / 8);
 }
 
+function warpOf(lane) {
+  return view.lanes > LANES ? Math.floor(lane / LANES) : 0;
+}
+
+/** The number of the wgmma that reads a chunk. A chunk has 8 columns. */
+function wgmmaOf({ row, column }) {
+  return Math.floor((view.along === 'keys' ? row : 8 * column) / 16);
+}
+
+function chunkAnswer() {
+  const place = placeOf(chosen);
+  const { row, column } = place;
+  const slot = view.slotOf[chosen];
+  const along = (first, count) => `${first} to ${first + count - 1}`;
+  const columns = along(8 * column, 8);
+  const read = view.along === 'keys'
+    ? `as n = ${columns} of k = ${row % 16}` : `as k = ${along(8 * (column % 2), 8)} of n = ${row}`;
+  return `${view.letter}[${row}][${columns}] is chunk ${column} of its row, at byte `
+    + `${CHUNK * slot}: place ${slot % PLACES} of line ${Math.floor(slot / PLACES)}. The wgmma of `
+    + `${view.along} ${along(16 * wgmmaOf(place), 16)} reads it ${read}.`;
+}
+
 function answer() {
+  if (view.along) return chunkAnswer();
   const { matrix, row, column } = placeOf(chosen);
   const { lane, register, half } = holderOf(view.slotOf[chosen]);
   const name = `${view.letter || `M${matrix}`}[${row}][${column}]`;
-  const holder = `${name} is in lane ${lane}, register ${register}, ${HALVES[half]}.`;
+  const warp = view.lanes > LANES ? `warp ${warpOf(lane)}, ` : '';
+  const holder = `${name} is in ${warp}lane ${lane % LANES}, register ${register}, `
+    + `${HALVES[half]}.`;
   if (view.name === 'mma.cd') return `${holder} D has the same layout as C.`;
   if (!view.loads) return holder;
   return `${holder} Lane ${addressLane(chosen)} passes the address of row ${row} of M${matrix}.`;
@@ -80,10 +124,14 @@ function answer() {
 /** Column numbers above a matrix, a number or an address before each row. */
 function drawFrame(labels, element, box, labelWidth) {
   const { matrix, row, column } = placeOf(element);
-  if (row === 0) addLabel(labels, { ...box, y: box.y - 20, height: 20 }, [column], 'quiet');
+  if (row === 0) {
+    const text = view.along ? [`${8 * column}\u2013`, 8 * column + 7] : [column];
+    addLabel(labels, { ...box, y: box.y - 24, height: 24 }, text, 'quiet');
+  }
   if (column === 0) {
-    const text = view.loads ? `${addressLane(element)}\u2192` : row;
-    addLabel(labels, { ...box, x: box.x - labelWidth, width: labelWidth }, [text], 'quiet');
+    const text = [view.loads ? `${addressLane(element)}\u2192` : row];
+    if (view.lanes > LANES && row % 16 === 0) text.unshift(`warp ${row / 16}`);
+    addLabel(labels, { ...box, x: box.x - labelWidth, width: labelWidth }, text, 'quiet');
   }
   if (view.loads && row === 0 && column === 0) {
     const place = { x: box.x, y: box.y - 34, class: 'title' };
@@ -95,8 +143,8 @@ function drawMatrices() {
   const { across, rows, columns, loads } = view;
   const svg = byId('matrix');
   const gap = 8;
-  const left = loads ? 30 : 22;
-  const top = loads ? 46 : 22;
+  const left = rows > 32 ? 44 : loads ? 30 : 22;
+  const top = loads ? 46 : 26;
   const room = roomFor(svg) - across * left - (across - 1) * gap;
   const width = Math.min(38, Math.floor(room / (across * columns)));
   const height = 30;
@@ -110,8 +158,10 @@ function drawMatrices() {
     const y = Math.floor(matrix / across) * step.y + top + row * height;
     const box = { x, y, width, height };
     const name = width >= 34 && half ? `${register}.${half}` : register;
-    addRect(layers.matrix.cells, box, { class: `cell tint-${number}`, 'data-index': element });
-    addLabel(layers.matrix.labels, box, [lane, name], 'small');
+    const tint = view.along ? wgmmaOf({ row, column }) : number % 4;
+    addRect(layers.matrix.cells, box, { class: `cell tint-${tint}`, 'data-index': element });
+    addLabel(layers.matrix.labels, box,
+      view.along ? [`${lane}:${number}`, `w${tint}`] : [lane % LANES, name], 'small');
     drawFrame(layers.matrix.labels, element, box, left);
     return box;
   });
@@ -123,33 +173,47 @@ function drawLanes() {
   const top = 34;
   const width = Math.min(56, Math.floor((roomFor(svg) - left) / view.slots));
   const height = 22;
-  layers.lanes = startDrawing(svg, left + view.slots * width + 1, top + LANES * height + 1);
+  const down = Math.min(LANES, view.lanes);
+  layers.lanes = startDrawing(svg, left + view.slots * width + 1, top + down * height + 1);
   const { cells, labels } = layers.lanes;
-  boxes.lanes = view.elements.map((element, slot) => {
+  shownWarp = warpOf(holderOf(view.slotOf[chosen]).lane);
+  boxes.lanes = [];
+  view.elements.forEach((element, slot) => {
     const { lane, number, register, half } = holderOf(slot);
+    if (warpOf(lane) !== shownWarp) return;
     const { matrix, row, column } = placeOf(element);
     const inLane = slot % view.slots;
-    const box = { x: left + inLane * width, y: top + lane * height, width, height };
-    addRect(cells, box, { class: `cell tint-${number}`, 'data-index': slot });
+    const box = { x: left + inLane * width, y: top + lane % LANES * height, width, height };
+    const tint = view.along ? wgmmaOf({ row, column }) : number % 4;
+    addRect(cells, box, { class: `cell tint-${tint}`, 'data-index': slot });
     addLabel(labels, box, [`${view.loads ? `M${matrix} ` : ''}${row},${column}`], 'small');
-    if (inLane === 0) addLabel(labels, { ...box, x: 0, width: left }, [lane], 'quiet');
-    const name = half ? [register, half] : [register];
-    if (lane === 0) addLabel(labels, { ...box, y: 0, height: top }, name, 'quiet');
-    return box;
+    if (inLane === 0) addLabel(labels, { ...box, x: 0, width: left }, [lane % LANES], 'quiet');
+    const name = view.along ? [number] : half ? [register, half] : [register];
+    if (lane % LANES === 0) addLabel(labels, { ...box, y: 0, height: top }, name, 'quiet');
+    boxes.lanes[slot] = box;
   });
+}
+
+/** The other slots to outline: of the same lane, or the 8 rows of the same core matrix. */
+function slotsBeside(slot) {
+  const { row, column } = placeOf(chosen);
+  return view.along
+    ? [...Array(8).keys()].map((i) => view.slotOf[(row - row % 8 + i) * view.columns + column])
+    : [...Array(view.slots).keys()].map((i) => slot - slot % view.slots + i);
 }
 
 /** Outlines the chosen entry in both pictures, and what else its register and its lane hold. */
 function mark() {
   const slot = view.slotOf[chosen];
-  const { lane, register } = holderOf(slot);
-  const others = [...Array(view.slots).keys()].map((i) => lane * view.slots + i);
+  const { register } = holderOf(slot);
+  const others = slotsBeside(slot);
   for (const name of ['matrix', 'lanes']) {
     const { marks } = layers[name];
     const boxOf = (other) => boxes[name][name === 'lanes' ? other : view.elements[other]];
     marks.replaceChildren();
     for (const other of others) {
-      const kind = holderOf(other).register === register ? 'register' : 'lane';
+      const isRegister = !view.along && holderOf(other).register === register;
+      const kind = isRegister ? 'register' : 'lane';
       if (other !== slot) addRect(marks, boxOf(other), { class: `mark ${kind}` });
     }
     addRect(marks, boxOf(slot), { class: 'mark current' });
@@ -169,7 +233,8 @@ function choose(element) {
   if (element === chosen) return;
   chosen = element;
   byId('answer').textContent = answer();
-  mark();
+  if (warpOf(holderOf(view.slotOf[chosen]).lane) !== shownWarp) draw();
+  else mark();
 }
 
 /** Matrices that are drawn side by side are one grid for the arrow keys. */
@@ -185,9 +250,33 @@ function moveInMatrix(columns, rows) {
 
 function moveInLanes(columns, rows) {
   const slot = view.slotOf[chosen];
-  const lane = clamp(Math.floor(slot / view.slots) + rows, LANES - 1);
+  const lane = clamp(Math.floor(slot / view.slots) + rows, view.lanes - 1);
   const inLane = clamp(slot % view.slots + columns, view.slots - 1);
   choose(view.elements[lane * view.slots + inLane]);
+}
+
+function titles(letters) {
+  if (view.along) {
+    return {
+      matrix: `Rows 0 to 31 of ${letters}, ${8 * view.columns} columns`,
+      matrixNote: 'A cell is a chunk: 8 columns of a row, 16 bytes. It says line and place in '
+        + `shared memory. w0, w1: the wgmma that reads it, 16 ${view.along} each.`,
+      lanes: 'Shared memory',
+      lanesNote: 'A line is 128 bytes, all 32 banks, in 8 places. A cell says row and chunk.',
+    };
+  }
+  const group = view.lanes > LANES ? ' of one warp' : '';
+  const cell = view.loads ? 'matrix, row and column' : 'row and column';
+  return {
+    matrix: view.loads ? 'Matrices in shared memory, 8 x 8 each'
+      : `${letters}, ${view.rows} x ${view.columns}`,
+    matrixNote: view.loads
+      ? 'A cell says which lane gets the entry, and in which register. 19\u2192: lane 19 passes the '
+        + 'address of this row.'
+      : 'A cell says which lane holds the entry, and in which register.',
+    lanes: `Registers of the lanes${group}`,
+    lanesNote: `A row is a lane${group}. A cell says ${cell} of its entry.`,
+  };
 }
 
 function show(name) {
@@ -195,15 +284,11 @@ function show(name) {
   chosen = 3 * view.columns + 6; // row 3, column 6 are in every matrix
   const letters = view.name === 'mma.cd' ? 'C and D' : view.letter;
   byId('instruction').value = view.name;
-  byId('matrix-title').textContent = view.loads
-    ? 'Matrices in shared memory, 8 x 8 each' : `${letters}, ${view.rows} x ${view.columns}`;
-  byId('matrix-note').textContent = view.loads
-    ? 'A cell says which lane gets the entry, and in which register. 19\u2192: lane 19 passes the '
-      + 'address of this row.'
-    : 'A cell says which lane holds the entry, and in which register.';
-  byId('lanes-note').textContent = view.loads
-    ? 'A row is a lane. A cell says matrix, row and column of its entry.'
-    : 'A row is a lane. A cell says row and column of its entry.';
+  const { matrix, matrixNote, lanes, lanesNote } = titles(letters);
+  byId('matrix-title').textContent = matrix;
+  byId('matrix-note').textContent = matrixNote;
+  byId('lanes-title').textContent = lanes;
+  byId('lanes-note').textContent = lanesNote;
   byId('answer').textContent = answer();
   draw();
 }

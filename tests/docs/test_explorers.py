@@ -89,8 +89,8 @@ WALK = """id => {
 def test_every_entry_is_where_the_gpu_has_it(page: Page) -> None:
     open_page(page, "fragments.html")
     views = [option.get_attribute("value") for option in page.locator("#instruction option").all()]
-    assert len(views) == 9
-    for name in views:
+    assert len(views) == 9 + len(WGMMA_OPERANDS) + 4
+    for name in views[:9]:
         page.select_option("#instruction", name)
         for picture in ("matrix", "lanes"):
             found = {}
@@ -98,6 +98,56 @@ def test_every_entry_is_where_the_gpu_has_it(page: Page) -> None:
                 entry, lane, words = re.match(r"(\S+) is in lane (\d+), (.*?)\.", text).groups()
                 found[entry] = int(lane), words
             assert found == expected_texts(name), (name, picture)
+
+
+# PTX ISA 8.7, 9.7.15.5.1: row and column of value i of thread t of a warpgroup, in D and in A.
+WGMMA_OPERANDS = {
+    "wgmma.d": ("D", lambda t, i: (t // 32 * 16 + t % 32 // 4 + 8 * (i // 2 % 2),
+                                   8 * (i // 4) + t % 4 * 2 + i % 2)),
+    "wgmma.a": ("A", lambda t, i: (t // 32 * 16 + t % 32 // 4 + (8 if i % 4 >= 2 else 0),
+                                   t % 4 * 2 + i % 2 + (8 if i >= 4 else 0))),
+}
+
+
+@pytest.mark.parametrize("name", WGMMA_OPERANDS)
+def test_every_entry_of_wgmma_is_where_the_manual_has_it(page: Page, name: str) -> None:
+    letter, place = WGMMA_OPERANDS[name]
+    expected = []
+    for t in range(128):
+        for i in range(8):
+            row, column = place(t, i)
+            register = (f"d{i}, all 32 bits" if letter == "D" else
+                        f"a{i // 2}, {'upper' if i % 2 else 'lower'} half")
+            expected.append(f"{letter}[{row}][{column}] is in warp {t // 32}, lane {t % 32}, "
+                            f"register {register}.")
+    open_page(page, f"fragments.html#{name}")
+    assert page.evaluate(WALK, "lanes") == expected
+    assert sorted(page.evaluate(WALK, "matrix")) == sorted(expected)
+    assert hover(page, "matrix", 37 * 16 + 6) in expected  # another warp than the last one's
+    assert page.locator("#lanes .mark.current").count() == 1
+
+
+@pytest.mark.parametrize("name", ["k.128", "k.64", "v.128", "v.64"])
+def test_chunks_of_a_tile_are_where_the_swizzle_puts_them(page: Page, name: str) -> None:
+    """The swizzle XORs the number of the 128-byte line into that of the 16-byte chunk; K is summed
+    over columns, V over rows."""
+    row_bytes, texts = int(name[2:]), []
+    for row in range(32):
+        for chunk in range(row_bytes // 16):
+            linear = row * row_bytes + 16 * chunk
+            at = linear ^ (linear // 128 % (row_bytes // 16) * 16)
+            columns = f"{8 * chunk} to {8 * chunk + 7}"
+            first, read = ((16 * (chunk // 2), f"k = {chunk % 2 * 8} to {chunk % 2 * 8 + 7} of n = "
+                            f"{row}") if name[0] == "k" else
+                           (row // 16 * 16, f"n = {columns} of k = {row % 16}"))
+            texts.append(f"{name[0].upper()}[{row}][{columns}] is chunk {chunk} of its row, at byte "
+                         f"{at}: place {at // 16 % 8} of line {at // 128}. The wgmma of "
+                         f"{'columns' if name[0] == 'k' else 'keys'} {first} to {first + 15} reads "
+                         f"it as {read}.")
+    open_page(page, f"fragments.html#{name}")
+    assert page.evaluate(WALK, "matrix") == texts
+    assert sorted(page.evaluate(WALK, "lanes")) == sorted(texts)
+    assert page.locator("#matrix .mark.lane").count() == 7  # the rest of a core matrix
 
 
 def test_fragments_by_mouse_and_by_keyboard(page: Page) -> None:
