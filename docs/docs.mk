@@ -48,20 +48,22 @@ explorers:
 ifeq ($(BACKEND),cpu)
 
 EXPLORER_OBJECTS := $(patsubst docs/explorers/%.cu,$(BUILD)/explorers/%.o,$(wildcard docs/explorers/*.cu))
-EXPLORED_STEPS := step02b step02c step03 step04 step05
+EXPLORED_STEPS := step02b step02c step03 step04 step05 step10
+INCLUDED_STEPS := $(BUILD)/explorers/step06.cuh $(BUILD)/explorers/step10.cuh
 
-# It is included by access.cu, and has the descriptor `step`.
-$(BUILD)/explorers/step06.cuh: $(call sources_of,step06) $(REWRITER)
+# access.cu includes step 06, which also has the descriptor `step`; panels.cu includes step 10.
+$(INCLUDED_STEPS): $(BUILD)/explorers/%.cuh: $$(call sources_of,$$*) $(REWRITER)
 	@mkdir -p $(@D)
-	$(Q)$(REWRITER) $(call source_of,step06) > $@
+	$(Q)$(REWRITER) $(call source_of,$*) > $@
 
 # Of the other steps the checking builds, each descriptor by its own name.
 $(EXPLORED_STEPS:%=$(BUILD)/explorers/%.o): $(BUILD)/explorers/%.o: $$(call checked_object,$$*)
 	@mkdir -p $(@D)
 	$(Q)$(OBJCOPY) --redefine-sym step_checked=$*_checked $< $@
 
-$(EXPLORER_OBJECTS): $(BUILD)/explorers/%.o: docs/explorers/%.cu $(BUILD)/explorers/step06.cuh $(REWRITER) $(BUILD)/flags
+$(EXPLORER_OBJECTS): $(BUILD)/explorers/%.o: docs/explorers/%.cu $(INCLUDED_STEPS) $(REWRITER) $(BUILD)/flags
 	$(compile_cu)
+	$(if $(filter panels,$*),$(Q)$(OBJCOPY) --keep-global-symbol=place_in_panels $@)
 
 $(EXPLORER_OBJECTS): private SIMT_FLAGS += -Idocs/explorers -I$(BUILD)/explorers
 $(BUILD)/explorers/access.o: private SIMT_FLAGS += $(CHECKING)

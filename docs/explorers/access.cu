@@ -14,8 +14,15 @@ static uint32_t place(Layout layout, int row, int at) {
   return row * 2 * (layout == PADDED ? SMEM_STRIDE<COLUMNS> : COLUMNS) + at;
 }
 
-uint32_t place_in(int columns, Layout layout, int row, int at) {
-  switch (columns) {
+bool exists(int columns, Layout layout) {
+  return layout != PANELS_64 || columns % 64 == 0;
+}
+
+uint32_t place_in(const Shape &shape, int row, int at) {
+  const Layout layout = shape.layout;
+  if (layout == PANELS_64) return place_in_panels(64, shape.rows, row, at);
+  if (layout == PANELS_32) return place_in_panels(32, shape.rows, row, at);
+  switch (shape.columns) {
     case 32:
       return place<32>(layout, row, at);
     case 64:
@@ -27,12 +34,13 @@ uint32_t place_in(int columns, Layout layout, int row, int at) {
     case 256:
       return place<256>(layout, row, at);
     default:
-      fail("no tile has %d columns", columns);
+      fail("no tile has %d columns", shape.columns);
   }
 }
 
 int row_bytes(int columns, Layout layout) {
-  return (int)place_in(columns, layout, 8, 0) / 8;  // in row 8, chunk 0 is at its own place
+  // In row 8, chunk 0 is at its own place.
+  return (int)place_in({columns, 0, layout}, 8, 0) / 8;
 }
 
 __global__ void access_kernel(const Access *access, const unsigned char *matrix,
@@ -91,7 +99,7 @@ Counted count_access(const Access &access) {
   static struct {
     Access access;
     Counted counted;
-  } known[512];  // several steps have the same access, and each launch takes a while
+  } known[1024];  // several steps have the same access, and each launch takes a while
   static int count;
   for (int i = 0; i < count; i++) {
     if (memcmp(&known[i].access, &access, sizeof access) == 0) return known[i].counted;

@@ -13,45 +13,63 @@
 /* --- The steps -------------------------------------------------------------------------------- */
 
 extern "C" const Step step02b_checked, step02c_checked, step03_checked, step04_checked,
-    step05_checked;
+    step05_checked, step10_checked;
 
 struct Explored {
   const char *name;
   const Step *step;
   Layout own;
-  int buffers;   // of BLOCK_N rows, for K and V together
+  int buffers;   // of BLOCK_N rows, for K and V together, at least
   int accesses;  // that are found in its kernel
 };
 
 static const Explored EXPLORED[] = {
-    {"02b", &step02b_checked, PADDED, 2, 4}, {"02c", &step02c_checked, PADDED, 2, 6},
-    {"03", &step03_checked, PADDED, 1, 6},   {"04", &step04_checked, PADDED, 2, 6},
-    {"05", &step05_checked, PADDED, 2, 6},   {"06", &step, SWIZZLED, 4, 6},
+    {"02b", &step02b_checked, PADDED, 2, 4},  {"02c", &step02c_checked, PADDED, 2, 6},
+    {"03", &step03_checked, PADDED, 1, 6},    {"04", &step04_checked, PADDED, 2, 6},
+    {"05", &step05_checked, PADDED, 2, 6},    {"06", &step, SWIZZLED, 4, 6},
+    {"10", &step10_checked, PANELS_64, 4, 3},
 };
 
+/** The layout of a step's own tiles. Tensor copies make the widest panels that fit. */
+static Layout own_layout(const Explored &explored, int head_dim) {
+  return exists(head_dim, explored.own) ? explored.own : PANELS_32;
+}
+
 constexpr int HEAD_DIMS[] = {32, 64, 96, 128, 256};
+
+/** Half of the keys fit the queries much better than the others, so that step 10 has to compute
+ * scores again. */
+static void fill(uint16_t *q, uint16_t *k, int head_dim) {
+  const int half = TOKENS * head_dim;
+  for (int i = 0; i < 2 * half; i++) k[i] = i < half ? 0 : 0x3c00;  // 1
+  for (int i = 0; i < half; i++) q[i] = 0x3c00;
+}
 
 /** Runs a step once under the lab: one head, no mask. */
 static void run_step(const Step *step, int head_dim, Description *description,
                      LabResults *results) {
-  static const uint16_t zeros[TOKENS * MAX_HEAD_DIM] = {};
-  const bool blocks = step->block_masks != NULL;
+  static uint16_t q[TOKENS * MAX_HEAD_DIM], k[2 * TOKENS * MAX_HEAD_DIM];
+  static const uint16_t zeros[2 * TOKENS * MAX_HEAD_DIM] = {};
+  const bool blocks = step->block_masks != NULL, again = step == &step10_checked;
+  const int keys = again ? 2 * TOKENS : TOKENS;
   const Strides strides = {TOKENS * head_dim, TOKENS * head_dim, head_dim};
+  const Strides kv_strides = {keys * head_dim, keys * head_dim, head_dim};
+  if (again) fill(q, k, head_dim);
   const Problem p = {.batch = 1,
                      .q_heads = 1,
                      .kv_heads = 1,
                      .q_len = TOKENS,
-                     .kv_len = TOKENS,
+                     .kv_len = keys,
                      .head_dim = head_dim,
                      .scale = 1.0f,
                      .q_block_size = blocks ? TOKENS : 0,
                      .kv_block_size = blocks ? TOKENS : 0,
                      .q_strides = strides,
-                     .k_strides = strides,
-                     .v_strides = strides,
+                     .k_strides = kv_strides,
+                     .v_strides = kv_strides,
                      .o_strides = strides};
-  Tensors t = {.q = device_memory(sizeof zeros, zeros),
-               .k = device_memory(sizeof zeros, zeros),
+  Tensors t = {.q = device_memory(sizeof q, q),
+               .k = device_memory(sizeof k, k),
                .v = device_memory(sizeof zeros, zeros),
                .o = device_memory(sizeof zeros, NULL),
                .lse = (float *)device_memory(TOKENS * sizeof(float), NULL)};
@@ -73,6 +91,7 @@ static void run_step(const Step *step, int head_dim, Description *description,
     t.prepared = device_memory(step->block_masks->prepared_bytes(&p, &mask), NULL);
     check(step->block_masks->prepare(&p, &mask, t.prepared, 0));
   }
+  if (step->workspace_bytes != NULL) t.workspace = device_memory(step->workspace_bytes(&p), NULL);
   step->describe(&p, 1, description);
   lab_start(LAB_TRAFFIC | LAB_BANKS | LAB_ACCESSES);
   check(step->forward(&p, &t, 1, 0));
@@ -82,16 +101,28 @@ static void run_step(const Step *step, int head_dim, Description *description,
 
 /* --- The tiles of a step ---------------------------------------------------------------------- */
 
-enum TileName { TILE_Q, TILE_K, TILE_V };
+enum TileName { TILE_Q, TILE_K, TILE_V, TILE_O };
 
 /** Where a tile is in shared memory. */
 struct Tile {
   int start, rows;
 };
 
-/** The first tile of Q, of K and of V. Step 06 has more than tiles in shared memory. */
+/** The first tiles of step 10, which has them by consumer or warp. O has a place of its own if
+ * there is room for it. Threads access the second tile of K, in the second stage, and none of V. */
+static void find_panels(int head_dim, const Description &d, Tile (&tiles)[4]) {
+  const int row = 2 * head_dim, bytes = (int)d.launches[0].dynamic_shared_bytes;
+  const bool in_q = bytes < (2 * d.block_m + 4 * d.block_n) * row;
+  tiles[TILE_Q] = {0, 64};
+  tiles[TILE_O] = {in_q ? 0 : d.block_m * row, 16};
+  tiles[TILE_K] = {((in_q ? 1 : 2) * d.block_m + d.block_n) * row, d.block_n};
+  tiles[TILE_V] = {};
+}
+
+/** The first tile of Q, of K and of V; O is collected in the rows of Q. Step 06 has more than tiles
+ * in shared memory. */
 static void find_tiles(const Explored &explored, int head_dim, const Description &d,
-                       Tile (&tiles)[3]) {
+                       Tile (&tiles)[4]) {
   const int row = row_bytes(head_dim, explored.own);
   const int expected = (d.block_m + explored.buffers * d.block_n) * row;
   const int bytes = (int)d.launches[0].dynamic_shared_bytes;
@@ -99,7 +130,7 @@ static void find_tiles(const Explored &explored, int head_dim, const Description
     fail("step %s, D = %d: %d bytes of shared memory, the tiles have %d", explored.name, head_dim,
          bytes, expected);
   }
-  tiles[TILE_Q] = {0, d.block_m};
+  tiles[TILE_Q] = tiles[TILE_O] = {0, d.block_m};
   tiles[TILE_K] = {d.block_m * row, d.block_n};
   tiles[TILE_V] = {tiles[TILE_K].start + explored.buffers / 2 * d.block_n * row, d.block_n};
 }
@@ -151,7 +182,6 @@ struct Wanted {
   bool transposed;
 };
 
-/** O is collected in the rows of Q. */
 static const Wanted WANTED[] = {
     {"k_ldmatrix", LAB_LDMATRIX, 16, TILE_K, false},
     {"q_ldmatrix", LAB_LDMATRIX, 16, TILE_Q, false},
@@ -161,8 +191,8 @@ static const Wanted WANTED[] = {
     {"v_loads", LAB_SHARED_LOAD, 2, TILE_V, false},
     {"k_stores", LAB_SHARED_STORE, 16, TILE_K, false},
     {"k_copies", LAB_COPY_SHARED, 16, TILE_K, false},
-    {"o_stores", LAB_SHARED_STORE, 4, TILE_Q, false},
-    {"o_loads", LAB_SHARED_LOAD, 16, TILE_Q, false},
+    {"o_stores", LAB_SHARED_STORE, 4, TILE_O, false},
+    {"o_loads", LAB_SHARED_LOAD, 16, TILE_O, false},
 };
 
 /** The access of that kind whose lane 0 is first in these bytes, or NULL. */
@@ -193,7 +223,7 @@ static const LabAccess *find_sources(const LabResults &results, const LabAccess 
 /* --- Printing --------------------------------------------------------------------------------- */
 
 /** Each pattern of addresses is printed once; accesses refer to it. */
-static Access patterns[1024];
+static Access patterns[2048];
 static int pattern_count;
 
 static int pattern_of(const Access &access) {
@@ -208,10 +238,31 @@ static int pattern_of(const Access &access) {
   return pattern_count++;
 }
 
+/** The beginning of tiles: of each 16 bytes, 64 * row + chunk, or -1. Each is printed once. */
+constexpr int MAP_PLACES = 512;
+static int maps[128][MAP_PLACES];
+static int map_count;
+
+static int map_of(const Shape &shape) {
+  if (map_count == sizeof maps / sizeof *maps) fail("too many maps");
+  int(&map)[MAP_PLACES] = maps[map_count];
+  for (int &place : map) place = -1;
+  for (int row = 0; row < shape.rows; row++) {
+    for (int chunk = 0; chunk < shape.columns / 8; chunk++) {
+      const uint32_t place = place_in(shape, row, 16 * chunk) / 16;
+      if (place < MAP_PLACES) map[place] = 64 * row + chunk;
+    }
+  }
+  int i = 0;
+  while (memcmp(maps[i], map, sizeof map) != 0) i++;
+  map_count += i == map_count;
+  return i;
+}
+
 /** Prints what the lab counts in one layout. In the step's own layout the lab must have counted the
  * same in the step. The wavefronts of cp.async are those of its zeros. */
-static void print_layout(Access access, int columns, Layout layout, bool is_own,
-                         const LabAccess *found, const LabAccess *sources) {
+static void print_layout(Access access, const Shape &shape, bool is_own, const LabAccess *found,
+                         const LabAccess *sources) {
   const Counted counted = count_access(access);
   const bool as_in_step = counted.traffic.wavefronts == found->traffic.wavefronts &&
                           (sources == NULL || counted.sectors == sources->traffic.sectors);
@@ -224,50 +275,65 @@ static void print_layout(Access access, int columns, Layout layout, bool is_own,
   }
   printf(
       "%s\n      {\"pattern\": %d, \"row_bytes\": %d, \"wavefronts\": %d, \"ideal\": %d, "
-      "\"sectors\": %d}",
-      layout == 0 ? "" : ",", pattern_of(access), row_bytes(columns, layout), (int)drawn.wavefronts,
-      (int)drawn.ideal_wavefronts, (int)counted.sectors);
+      "\"sectors\": %d, \"map\": %d}",
+      shape.layout == 0 ? "" : ",", pattern_of(access), row_bytes(shape.columns, shape.layout),
+      (int)drawn.wavefronts, (int)drawn.ideal_wavefronts, (int)counted.sectors, map_of(shape));
+}
+
+/** The row of a tile, and the byte in it, at this offset. */
+static void find_place(const Shape &shape, int offset, int &row, int &at) {
+  for (row = 0; row < shape.rows; row++) {
+    for (at = 0; at < 2 * shape.columns; at += 2) {
+      if ((int)place_in(shape, row, at) == offset) return;
+    }
+  }
+  fail("offset %d is in no row of %d columns", offset, shape.columns);
 }
 
 /** Prints one access in all layouts, given where it is in the step's own one. */
 static void print_layouts(const LabAccess *found, const LabAccess *sources, bool transposed,
-                          int columns, Layout own, int start) {
+                          const Shape &own, int start) {
   int rows[LANES], at[LANES];
   for (int lane = 0; lane < LANES; lane++) {
     const int offset = (int)found->offsets[lane] - start;
-    rows[lane] = offset / row_bytes(columns, own);
-    at[lane] = 0;
-    while (at[lane] < 2 * columns && (int)place_in(columns, own, rows[lane], at[lane]) != offset) {
-      at[lane] += 2;
-    }
-    if (at[lane] == 2 * columns) fail("offset %d is in no row of %d columns", offset, columns);
+    find_place(own, offset, rows[lane], at[lane]);
     if (offset / 4 % 32 != found->banks[lane]) fail("the tile does not start at bank 0");
   }
   for (int layout = 0; layout < LAYOUTS; layout++) {
+    const Shape shape = {own.columns, own.rows, (Layout)layout};
+    if (!exists(own.columns, shape.layout)) {
+      printf(", null");
+      continue;
+    }
     Access access;
     memset(&access, 0, sizeof access);  // its padding, too: accesses are compared as bytes
     access.kind = found->kind;
     access.transposed = transposed;
     access.size = found->size;
     for (int lane = 0; lane < LANES; lane++) {
-      access.offsets[lane] = place_in(columns, (Layout)layout, rows[lane], at[lane]);
+      access.offsets[lane] = place_in(shape, rows[lane], at[lane]);
       if (sources != NULL) access.sources[lane] = (uint32_t)sources->offsets[lane];
     }
-    print_layout(access, columns, (Layout)layout, layout == own, found, sources);
+    print_layout(access, shape, layout == own.layout, found, sources);
   }
 }
 
 static void print_accesses(const Explored &explored, int head_dim, bool *first) {
   Description description;
   LabResults results;
-  Tile tiles[3];
+  Tile tiles[4];
+  const Layout own = own_layout(explored, head_dim);
   int found_count = 0;
   run_step(explored.step, head_dim, &description, &results);
-  find_tiles(explored, head_dim, description, tiles);
+  if (explored.own == PANELS_64) {
+    find_panels(head_dim, description, tiles);
+  } else {
+    find_tiles(explored, head_dim, description, tiles);
+  }
   for (const Wanted &wanted : WANTED) {
     const Tile tile = tiles[wanted.tile];
-    const LabAccess *found =
-        find_access(results, wanted, tile.start, tile.rows * row_bytes(head_dim, explored.own));
+    const int bytes = tile.rows * (own >= PANELS_64 ? 2 * head_dim : row_bytes(head_dim, own));
+    const LabAccess *found = find_access(results, wanted, tile.start, bytes);
     if (found == NULL) continue;
     found_count++;
     // At D = 256, a warp of step 06 has one half of the columns of O.
@@ -276,9 +342,9 @@ static void print_accesses(const Explored &explored, int head_dim, bool *first) 
     printf(
         "%s\n    {\"step\": \"%s\", \"dim\": %d, \"access\": \"%s\", \"own\": %d, "
         "\"columns\": %d, \"size\": %u, \"start\": %d, \"line\": %d, \"layouts\": [",
-        *first ? "" : ",", explored.name, head_dim, wanted.name, explored.own, columns, wanted.size,
+        *first ? "" : ",", explored.name, head_dim, wanted.name, own, columns, wanted.size,
         tile.start, line_of(found));
-    print_layouts(found, find_sources(results, found), wanted.transposed, columns, explored.own,
+    print_layouts(found, find_sources(results, found), wanted.transposed, {columns, tile.rows, own},
                   tile.start);
     printf("]}");
     *first = false;
@@ -311,6 +377,12 @@ void print_banks() {
   for (int i = 0; i < pattern_count; i++) {
     printf(i == 0 ? "\n    " : ",\n    ");
     print_pattern(patterns[i]);
+  }
+  printf("],\n  \"maps\": [");
+  for (int i = 0; i < map_count; i++) {
+    printf(i == 0 ? "\n    {" : ",\n    {");
+    print_integers("chunks", maps[i], MAP_PLACES);
+    printf("}");
   }
   printf("],\n  \"lines\": [");
   for (int i = 0; i < line_count; i++) {

@@ -1,12 +1,16 @@
 /*
  * The explorer of banks. BANKS, in data/banks.js, has the accesses of the steps, each in all
- * layouts of a tile; the patterns of addresses, with the byte in the tile and the wavefront of each
- * lane; and the lines of source.
+ * layouts of a tile that exist for it; the patterns of addresses, with the byte in the tile and the
+ * wavefront of each lane; the chunk at each place of a tile; and the lines of source.
  */
 'use strict';
 
 const BANK_COUNT = 32;
-const LAYOUTS = ['unpadded', 'padded', 'swizzled'];
+const LAYOUTS = ['unpadded', 'padded', 'swizzled', 'tensor128', 'tensor64'];
+const WORDS = ['unpadded', 'padded', 'swizzled as in step 06', 'tensor copy, 128-byte swizzle',
+  'tensor copy, 64-byte swizzle'];
+const PLACES = 8; // chunks of 16 bytes in a line of 128 bytes
+const LINES = 16; // that are drawn
 const ACCESSES = {
   k_ldmatrix: { label: 'ldmatrix.x4 of K', tile: 'K' },
   q_ldmatrix: { label: 'ldmatrix.x4 of Q', tile: 'Q' },
@@ -16,7 +20,7 @@ const ACCESSES = {
   v_loads: { label: '16-bit loads of V', tile: 'V' },
   k_stores: { label: '16-byte stores of K, into its tile', tile: 'K' },
   k_copies: { label: 'cp.async of K, into its tile', tile: 'K' },
-  o_stores: { label: '4-byte stores of O, into the rows of Q', tile: 'O' },
+  o_stores: { label: '4-byte stores of O, into its rows', tile: 'O' },
   o_loads: { label: '16-byte loads of O, before it is stored', tile: 'O' },
 };
 
@@ -27,11 +31,13 @@ let shown; // an access, its layout, and its pattern and counts in this layout
 let lane = 0;
 let boxes = []; // of each lane
 let marks;
+let chunkMarks;
 
 /* --- Words -------------------------------------------------------------------------------- */
 
 function layoutLabel(own, number) {
-  return `${LAYOUTS[number]}, ${own.layouts[number].row_bytes} bytes a row`;
+  const panels = number > 2 && own.columns > 64 >> (number - 3) ? ' of a panel' : '';
+  return `${WORDS[number]}, ${own.layouts[number].row_bytes} bytes a row${panels}`;
 }
 
 function range(singular, first, last) {
@@ -178,9 +184,45 @@ function draw() {
   mark();
 }
 
+/** Sixteen lines of shared memory, among them that of the chosen lane. */
+function drawChunks() {
+  const svg = byId('chunks');
+  const { chunks } = BANKS.maps[shown.counts.map];
+  const placeOf = (own) => Math.floor(shown.pattern.offsets[own] / 16);
+  const firstLine = Math.floor(placeOf(lane) / PLACES / LINES) * LINES;
+  const left = 42;
+  const top = 18;
+  const width = Math.min(70, Math.floor((roomFor(svg) - left) / PLACES));
+  const { cells, labels, marks: outlines } = startDrawing(svg, left + PLACES * width + 1,
+    top + LINES * 22 + 1);
+  chunkMarks = outlines;
+  const accessed = [...Array(32).keys()].map(placeOf);
+  const boxOf = (place) => ({ x: left + place % PLACES * width,
+    y: top + (Math.floor(place / PLACES) - firstLine) * 22, width, height: 22 });
+  for (let line = firstLine; line < firstLine + LINES; line++) {
+    const start = { ...boxOf(line * PLACES), x: 0, width: left };
+    addLabel(labels, start, [128 * line], 'small quiet');
+  }
+  for (let i = 0; i < PLACES; i++) {
+    addLabel(labels, { ...boxOf(firstLine * PLACES + i), y: 0, height: top },
+      [`${4 * i}\u2013${4 * i + 3}`], 'small quiet');
+  }
+  for (let place = firstLine * PLACES; place < (firstLine + LINES) * PLACES; place++) {
+    const own = accessed.indexOf(place);
+    const attributes = own < 0 ? {} : { 'data-index': own };
+    const tint = own < 0 ? 'idle' : `tint-${Math.floor(own / 8)}`;
+    addRect(cells, boxOf(place), { class: `cell ${tint}`, ...attributes });
+    const chunk = chunks[place] ?? -1;
+    const name = chunk < 0 ? '' : `${Math.floor(chunk / 64)},${chunk % 64}`;
+    addLabel(labels, boxOf(place), [own < 0 ? name : `${name}*`], own < 0 ? 'small quiet' : 'small');
+  }
+  addRect(chunkMarks, boxOf(placeOf(lane)), { class: 'mark current' });
+}
+
 function mark() {
   marks.replaceChildren();
   addRect(marks, boxes[lane], { class: 'mark current' });
+  drawChunks();
 }
 
 /* --- Controls ----------------------------------------------------------------------------- */
@@ -206,7 +248,7 @@ function show() {
   const own = accesses.find((other) => other.access === access.value);
   fillSelect(layout, [
     ['own', `as in step ${own.step}: ${layoutLabel(own, own.own)}`],
-    ...LAYOUTS.map((name, i) => [name, layoutLabel(own, i)]),
+    ...LAYOUTS.flatMap((name, i) => (own.layouts[i] ? [[name, layoutLabel(own, i)]] : [])),
   ]);
   const number = layout.value === 'own' ? own.own : LAYOUTS.indexOf(layout.value);
   const counts = own.layouts[number];
@@ -236,6 +278,7 @@ for (const control of controls) {
 }
 window.addEventListener('hashchange', showAddress);
 onPointer(byId('banks'), choose);
+onPointer(byId('chunks'), choose);
 onArrows(byId('banks'), (columns, rows) => choose(clamp(lane + columns + 8 * rows, 31)));
 showAddress();
 onWidth(draw);

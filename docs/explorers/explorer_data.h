@@ -37,14 +37,26 @@ void print_wgmma_fragments();
 /** banks.cu: BANKS, the accesses of the steps to their tiles. */
 void print_banks();
 
+/** panels.cu: the same as place_in() for panels. */
+extern "C" uint32_t place_in_panels(int panel_columns, int rows, int row, int at);
+
 /* --- access.cu: accesses to tiles, in any layout ---------------------------------------------- */
 
-/** Layouts of a tile in shared memory: rows of 2 * columns bytes, rows of SMEM_STRIDE elements, and
- * the swizzle of step 06. */
-enum Layout { UNPADDED, PADDED, SWIZZLED, LAYOUTS };
+/** Layouts of a tile in shared memory: rows of 2 * columns bytes, rows of SMEM_STRIDE elements, the
+ * swizzle of step 06, and swizzled panels of 64 or 32 columns, as tensor copies make them. */
+enum Layout { UNPADDED, PADDED, SWIZZLED, PANELS_64, PANELS_32, LAYOUTS };
+
+/** A tile of this size in one of the layouts. */
+struct Shape {
+  int columns, rows;
+  Layout layout;
+};
+
+/** Can a tile with so many columns have this layout? */
+bool exists(int columns, Layout layout);
 
 /** The byte in a tile at which byte `at` of a row is. */
-uint32_t place_in(int columns, Layout layout, int row, int at);
+uint32_t place_in(const Shape &shape, int row, int at);
 
 /** Bytes from row to row. */
 int row_bytes(int columns, Layout layout);

@@ -107,8 +107,8 @@ static float entry(const float *registers, int tiles, int r, int c) {
   return registers[slot / 8 * 4 * tiles + c / WGMMA_K * 8 + slot % 8];
 }
 
-/** Prints which chunk of a tile, counted row by row, is at each place of shared memory. The products
- * read the same: with the identity as Q and P, S is K^T and O is V. */
+/** Prints which chunk of a tile, counted row by row, is at each place of shared memory. The
+ * products read the same: with the identity as Q and P, S is K^T and O is V. */
 template <int HEAD_DIM>
 static void print_tile(const char *name) {
   constexpr int KEYS = 32, CHUNKS = KEYS * HEAD_DIM / CHUNK_ELEMENTS;

@@ -171,7 +171,8 @@ def test_fragments_by_mouse_and_by_keyboard(page: Page) -> None:
 @pytest.mark.parametrize("step, dim, access, kind", [
     ("02b", 64, "k_stores", "shared_store"), ("02b", 128, "v_loads", "shared_load"),
     ("03", 96, "q_ldmatrix", "ldmatrix"), ("05", 32, "o_loads", "shared_load"),
-    ("06", 128, "o_stores", "shared_store"), ("06", 256, "v_ldmatrix", "ldmatrix")])
+    ("06", 128, "o_stores", "shared_store"), ("06", 256, "v_ldmatrix", "ldmatrix"),
+    ("10", 96, "o_stores", "shared_store"), ("10", 128, "o_stores", "shared_store")])
 def test_wavefronts_are_those_of_the_lab(page: Page, tmp_path: Path, step: str, dim: int,
                                          access: str, kind: str) -> None:
     open_page(page, f"banks.html#{step},{dim},{access},own")
@@ -190,12 +191,12 @@ def test_wavefronts_are_those_of_the_lab(page: Page, tmp_path: Path, step: str, 
 
 # For each access of two head dimensions in each layout: what the data says, and what is drawn.
 DRAW_ALL = """() => BANKS.accesses.filter(own => [96, 128].includes(own.dim))
-  .flatMap(own => LAYOUTS.map((name, number) => {
+  .flatMap(own => LAYOUTS.filter((_, number) => own.layouts[number]).map(name => {
   writeAddress([own.step, own.dim, own.access, name]);
   showAddress();
   const svg = document.getElementById('banks');
   const lanes = [...svg.querySelectorAll('[data-index]')].map(cell => Number(cell.dataset.index));
-  const { wavefronts, ideal } = own.layouts[number];
+  const { wavefronts, ideal } = own.layouts[LAYOUTS.indexOf(name)];
   return { name: location.hash, wavefronts, ideal,
            drawn: svg.querySelectorAll('.border').length,
            hatched: svg.querySelectorAll('.hatch').length > 0,
@@ -206,11 +207,33 @@ DRAW_ALL = """() => BANKS.accesses.filter(own => [96, 128].includes(own.dim))
 def test_all_wavefronts_and_lanes_are_drawn(page: Page) -> None:
     open_page(page, "banks.html")
     drawings = page.evaluate(DRAW_ALL)
-    assert len(drawings) == 3 * 2 * (4 + 5 * 6)  # layouts, head dimensions, accesses of all steps
+    # Layouts of both head dimensions, accesses of all steps.
+    assert len(drawings) == (4 + 5) * (4 + 5 * 6 + 3)
     for drawing in drawings:
         assert drawing["drawn"] == drawing["wavefronts"], drawing
         assert drawing["hatched"] == (drawing["wavefronts"] > drawing["ideal"]), drawing
         assert drawing["lanes"] == ",".join(map(str, range(32))), drawing
+
+
+@pytest.mark.parametrize("dim, layout, row_bytes", [
+    (128, "own", 128), (128, "tensor64", 64), (96, "own", 64)])
+def test_swizzles_of_tensor_copies(page: Page, dim: int, layout: str, row_bytes: int) -> None:
+    """A lane stores two columns of O; the 128-byte line is XORed into the 16-byte chunk."""
+    open_page(page, f"banks.html#10,{dim},o_stores,{layout}")
+    assert page.inner_text("#counts") == "1 wavefront, ideal 1: no bank conflict."
+    for lane in range(32):
+        linear = lane // 4 * row_bytes + lane % 4 * 4
+        at = linear ^ (linear // 128 % (row_bytes // 16) * 16)
+        text = hover(page, "banks", lane)
+        assert text.startswith(f"Lane {lane}: row {lane // 4}, columns {lane % 4 * 2} to "
+                               f"{lane % 4 * 2 + 1} of O, at byte {at} of the tile")
+        assert text.endswith(f"bank {at // 4 % 32}, wavefront 1 of 1.")
+    cells = page.locator("#chunks text").all_text_contents()
+    lines = [cells[8 * i + 24:8 * i + 32] for i in range(8)]  # after the numbers of lines and banks
+    assert [[cell.rstrip("*") for cell in line] for line in lines] == [
+        [f"{place // row_bytes},{place % row_bytes // 16}"
+         for place in (byte ^ (byte // 128 % (row_bytes // 16) * 16)
+                       for byte in range(128 * line, 128 * line + 128, 16))] for line in range(8)]
 
 
 def test_banks_by_mouse_and_by_keyboard(page: Page) -> None:
