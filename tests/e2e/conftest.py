@@ -25,7 +25,7 @@ def pytest_report_header() -> str:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: "tools" not in item.path.parts)  # a long one among them, last, would run alone
+    items.sort(key=lambda item: "tools" not in item.path.parts)  # has a long one
     for item in items:
         for mark, backend in (("cpu_only", "cpu"), ("gpu_only", "cuda")):
             marked = item.get_closest_marker(mark)

@@ -1,7 +1,6 @@
 """Every step on queries, keys and values of real models, and the checks of the stored files."""
 
 import json
-import re
 from functools import lru_cache
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import pytest
 from tests.lib import masks
 from tests.lib.reference import Answer, attention, mistakes, round_to
 from tests.lib.problem import Problem
-from tests.lib.programs import MASK_STEPS, REPOSITORY, Program, step_names
+from tests.lib.programs import MASK_STEPS, Program, step_names
 from tests.activations import fixtures, texts
 
 DATA = texts.DATA
@@ -132,12 +131,3 @@ def test_packed_mask_is_that_of_the_documents() -> None:
 
 def test_stored_files_have_their_checksums() -> None:
     assert fixtures.changed_files(DATA) == []
-
-
-# --- The command in the README --------------------------------------------------------------------
-
-def test_the_command_of_the_readme() -> None:
-    text = (REPOSITORY / "README.md").read_text()
-    (name, options), = re.findall(r"\./(step\d\d) (--input tests/data/\S+ --mask causal)", text)
-    done = Program(name).run_right(*options.split(), cwd=REPOSITORY)
-    assert "RIGHT: 9216 of 9216 rows" in done.stdout

@@ -11,7 +11,7 @@ import pytest
 
 from plots.tools.real_input import inputs, measure, tables
 from plots.tools.real_input.inputs import INPUTS, Input
-from tests.lib.programs import REPOSITORY, Program
+from tests.lib.programs import REPOSITORY
 
 RECORDS = REPOSITORY / "plots" / "results" / "real_input"
 DOCUMENT = REPOSITORY / "docs" / "real-input.md"
@@ -46,19 +46,6 @@ def test_limits_are_those_of_the_formats() -> None:
         below, above = (np.exp(np.float64(cells[name]) + step) for step in (-0.06, 0.06))
         with np.errstate(over="ignore"):
             assert np.isfinite(dtype(below)) and np.isinf(dtype(above))
-
-
-def test_commands_of_the_document() -> None:
-    """Each command builds its program first, and all runs are right."""
-    (block,) = re.findall(r"```sh\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
-    made = set()
-    for line in block.splitlines():
-        *make, command = line.split(" && ")
-        made |= {words.removeprefix("make ") for words in make}
-        name, *options = command.removeprefix("./").split()
-        assert name in made
-        Program(name).run_right(*options, cwd=REPOSITORY)
-    assert len(made) >= 3
 
 
 # --- How the records are made ---------------------------------------------------------------------

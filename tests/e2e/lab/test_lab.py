@@ -60,7 +60,8 @@ FAULTS = {
         "if (!(FAULTY)) cp_async_wait<0>();  // this thread's copies of K",
         "use of shared memory that a cp.async is on its way to"),
     "no barrier after K": (
-        "__syncthreads();  // all warps have read K", "if (!(FAULTY)) __syncthreads();  // all warps have read K",
+        "__syncthreads();  // all warps have read K",
+        "if (!(FAULTY)) __syncthreads();  // all warps have read K",
         "cp.async into what another thread may still read"),
     "K read past its end": (KEYS, KEYS + " + 8 * (FAULTY)", "global memory out of bounds"),
     "less shared memory than used": (

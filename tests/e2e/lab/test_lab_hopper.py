@@ -1,7 +1,6 @@
 """The lab names each typical fault of mbarriers, tensor copies and wgmma in step 10."""
 
 import re
-from pathlib import Path
 
 import pytest
 
