@@ -76,6 +76,14 @@ def lab_counts(record: dict) -> Counter:
         "shared_store_wavefronts": stores,
         "shared_conflicts": sum(record[f"{kind}_wavefronts"] - record[f"{kind}_ideal_wavefronts"]
                                 for kind in ("shared_load", "shared_store", "ldmatrix")),
+        "wgmma": 4 * record["wgmma"],  # by warps
+        "tensor_loads": record["tensor_load_requests"],
+        "tensor_stores": record["tensor_store_requests"],
+        "tensor_load_sectors": record["tensor_load_sectors"],
+        "tensor_store_sectors": record["tensor_store_sectors"],
+        "wgmma_wavefronts": record["wgmma_read_wavefronts"],
+        "wgmma_conflicts": (record["wgmma_read_wavefronts"]
+                            - record["wgmma_read_ideal_wavefronts"]),
         "copy_requests": record["copy_global_requests"],
         "copy_wavefronts": record["copy_shared_wavefronts"],
         "copy_conflicts": (record["copy_shared_wavefronts"]
@@ -115,7 +123,8 @@ def compare(counted: dict[str, dict]) -> list[dict]:
     # The hardware's total includes those that transfer nothing.
     extra = passing(counted, lab["copy_requests"])
     lab["shared_wavefronts"] = (lab["shared_load_wavefronts"] + lab["shared_store_wavefronts"]
-                                + lab["copy_wavefronts"] + lab["shuffles"])
+                                + lab["copy_wavefronts"] + lab["wgmma_wavefronts"]
+                                + lab["shuffles"])
     more["shared_wavefronts"] = more["shared_load_wavefronts"] + extra
     reasons["shared_wavefronts"] = "; ".join(
         [*([reasons["shared_load_wavefronts"]] if more["shared_load_wavefronts"] else []),

@@ -134,7 +134,12 @@ def last_load(_: Counter, shape: Shape) -> Counter:
     """From step 02c on, store of O: lanes with nothing to store exit before the last of their
     loads."""
     q_rows = tile_rows(shape)[0]
-    rows, vectors = q_rows // WARPS, shape.head_dim // VECTOR
+    return last_load_of(shape, q_rows, q_rows // WARPS)
+
+
+def last_load_of(shape: Shape, q_rows: int, rows: int) -> Counter:
+    """The same for tiles of `q_rows` queries, `rows` of a warp."""
+    vectors = shape.head_dim // VECTOR
     places = [divmod(i, vectors) for i in range(rows * vectors - WARP, rows * vectors)]
     all_lanes, gpu = vector_load(places, vectors), Counter()
     for first in range(0, -(-shape.seqlen // q_rows) * q_rows, rows):
@@ -186,6 +191,33 @@ def tile_words(shape: Shape) -> int:
     return 4 if shape.head_dim <= 64 else 2
 
 
+def hopper_tiles(step: str, head_dim: int) -> tuple[int, int]:
+    """From step 07 on: rows of Q and of K in a tile."""
+    if step == "step07":
+        return 192 if head_dim in (96, 128) else 128, 128 if head_dim <= 128 else 64
+    if step == "step10":
+        return (192 if head_dim <= 128 else 128,
+                128 if head_dim <= 64 else 64 if head_dim <= 128 else 80)
+    return 192 if head_dim <= 64 else 128, 80 if head_dim > 128 else 176 if head_dim > 64 else 128
+
+
+def whole_boxes(step: str) -> Callable[[Counter, Shape], Counter]:
+    """From step 07 on: Nsight Compute counts all sectors of a box, also those outside of the
+    tensor, which become 0. Boxes are 64 rows of Q, or a tile of K or V, and 64 or 32 columns."""
+    def amount(lab: Counter, shape: Shape) -> Counter:
+        block_m, block_n = hopper_tiles(step, shape.head_dim)
+        columns = 64 if shape.head_dim % 64 == 0 else 32
+        tiles = shape.batch * shape.heads * -(-shape.seqlen // block_m)
+        q_boxes = tiles * block_m // 64 * shape.head_dim // columns
+        rows = 64 * q_boxes + block_n * (lab["tensor_loads"] - q_boxes)
+        gpu = Counter(tensor_load_sectors=rows * 2 * columns // 32)
+        gpu.subtract(tensor_load_sectors=lab["tensor_load_sectors"])
+        if step == "step07":
+            gpu.update(last_load_of(shape, block_m, 16))
+        return gpu
+    return amount
+
+
 @dataclass(frozen=True)
 class Known:
     """A difference and a short reason."""
@@ -207,6 +239,12 @@ KNOWN = {
                                           last_load),
     ("step04", "attention_kernel"): Known("nvcc: the last load is made by what stores it",
                                           last_load),
+    **{(step, "attention_kernel"): Known("what a box has outside of the tensor is counted",
+                                         whole_boxes(step))
+       for step in ("step08", "step09", "step10")},
+    ("step07", "attention_kernel"): Known("what a box has outside of the tensor is counted; nvcc: "
+                                          "the last load is made by what stores it",
+                                          whole_boxes("step07")),
     ("step06", "attention_kernel"): Known("nvcc: wider loads", fewer_loads),
     ("step06", "pair_kernel"): Known("nvcc: wider loads", fewer_loads),
     ("step05", "attention_kernel"): Known("nvcc: an entry of a list is one load, the last load is "

@@ -39,8 +39,12 @@ static void append(const char *kernel, const char *file, int line, const LabCoun
   add_traffic(&record, "ldmatrix", &counts->ldmatrix);
   add_traffic(&record, "copy_global", &counts->copy_global);
   add_traffic(&record, "copy_shared", &counts->copy_shared);
+  add_traffic(&record, "tensor_load", &counts->tensor_load);
+  add_traffic(&record, "tensor_store", &counts->tensor_store);
+  add_traffic(&record, "wgmma_read", &counts->wgmma_read);
   json_integer(&record, "copy_lookups", (int64_t)counts->copy_lookups);
   json_integer(&record, "mma", (int64_t)counts->mma);
+  json_integer(&record, "wgmma", (int64_t)counts->wgmma);
   json_integer(&record, "shuffles", (int64_t)counts->shuffles);
   json_integer(&record, "barriers", (int64_t)counts->barriers);
   const char *text = json_end(&record), *path = getenv("LAB_COUNTS");

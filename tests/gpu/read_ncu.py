@@ -79,7 +79,7 @@ def count_source(rows: list[dict]) -> Counter:
                 continue
         if opcode in MEMORY:
             counts[MEMORY[opcode]] += executed
-        if opcode in OPCODES:
+        if opcode in OPCODES and not (opcode == "BAR" and words[-1] != "0x0"):  # named barriers
             counts[OPCODES[opcode]] += executed
         if opcode in SECTORS:
             counts[SECTORS[opcode]] += int(row["L2 Theoretical Sectors Global"])

@@ -62,6 +62,7 @@ typedef struct LabCounts {
   LabTraffic tensor_load, tensor_store; /**< boxes, without what lies outside of the tensor */
   LabTraffic shared_load, shared_store; /**< without ldmatrix and cp.async */
   LabTraffic ldmatrix;
+  LabTraffic wgmma_read;   /**< of shared memory by wgmma: a request for each of a warpgroup */
   LabTraffic copy_global;  /**< reads by cp.async, without zero fills. A sector counts once for
                               each 32 bytes of shared memory that it is copied to */
   uint64_t copy_lookups;   /**< what Nsight Compute calls L1 sectors of these: 32-byte pieces of
@@ -91,6 +92,7 @@ typedef enum LabAccessKind {
   LAB_SHARED_LOAD,
   LAB_SHARED_STORE,
   LAB_LDMATRIX,
+  LAB_WGMMA_READ,
   LAB_ACCESS_KINDS
 } LabAccessKind;
 

@@ -32,7 +32,7 @@ const char *lab_access_text(LabAccessKind kind) {
       [LAB_COPY_GLOBAL] = "cp.async from", [LAB_COPY_SHARED] = "cp.async to",
       [LAB_SHARED_LOAD] = "shared load",   [LAB_SHARED_STORE] = "shared store",
       [LAB_LDMATRIX] = "ldmatrix",         [LAB_TENSOR_LOAD] = "tensor load",
-      [LAB_TENSOR_STORE] = "tensor store",
+      [LAB_TENSOR_STORE] = "tensor store", [LAB_WGMMA_READ] = "wgmma read",
   };
   return TEXTS[kind];
 }
@@ -47,7 +47,7 @@ const LabTraffic *lab_traffic(const LabCounts *c, LabAccessKind kind) {
       [LAB_COPY_GLOBAL] = &c->copy_global, [LAB_COPY_SHARED] = &c->copy_shared,
       [LAB_TENSOR_LOAD] = &c->tensor_load, [LAB_TENSOR_STORE] = &c->tensor_store,
       [LAB_SHARED_LOAD] = &c->shared_load, [LAB_SHARED_STORE] = &c->shared_store,
-      [LAB_LDMATRIX] = &c->ldmatrix,
+      [LAB_LDMATRIX] = &c->ldmatrix,       [LAB_WGMMA_READ] = &c->wgmma_read,
   };
   return parts[kind];
 }
@@ -69,6 +69,7 @@ void lab_add_counts(LabCounts *sum, const LabCounts *other) {
   add_traffic(&sum->shared_load, &other->shared_load);
   add_traffic(&sum->shared_store, &other->shared_store);
   add_traffic(&sum->ldmatrix, &other->ldmatrix);
+  add_traffic(&sum->wgmma_read, &other->wgmma_read);
   add_traffic(&sum->copy_global, &other->copy_global);
   add_traffic(&sum->copy_shared, &other->copy_shared);
   sum->copy_lookups += other->copy_lookups;

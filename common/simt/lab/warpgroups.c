@@ -99,6 +99,24 @@ static void end_use(LabWorker *lab, int thread, const void *begin) {
   if (range != NULL && range->in_flight > 0) range->in_flight--;
 }
 
+enum { CORE_ROWS = 8 };
+
+/** A core matrix of 8 rows of 16 bytes is one wavefront, unless rows share banks. */
+static void count_banks(const uintptr_t *chunks, int count, LabTraffic *traffic) {
+  traffic->requests++;
+  traffic->bytes += (uint64_t)count * COPY_BYTES;
+  for (int first = 0; first < count; first += CORE_ROWS) {
+    unsigned rows_of[CORE_ROWS] = {0}, most = 0; /* by four neighbouring banks */
+    for (int i = first; i < first + CORE_ROWS; i++) {
+      const unsigned rows = ++rows_of[chunks[i] / COPY_BYTES % CORE_ROWS];
+      if (rows > most) most = rows;
+    }
+    traffic->wavefronts += most;
+    traffic->ideal_wavefronts++;
+    if (most > traffic->most_ways) traffic->most_ways = most;
+  }
+}
+
 /* --- Events --------------------------------------------------------------------------------------
  */
 
@@ -119,6 +137,7 @@ void lab_wgmma_issued(Worker *worker, const Wgmma *wgmma, bool first_warp) {
   }
   uintptr_t chunks[MOST_CHUNKS];
   const int count = simt_wgmma_chunks(wgmma, chunks);
+  if (first_warp && lab->checks & LAB_BANKS) count_banks(chunks, count, &counts->wgmma_read);
   for (int i = 0; i < count; i++) {
     lab_check_shared(lab, chunks[i], COPY_BYTES, READS_AS_PROXY, pc);
     if (first_warp) lab_begin_async_read(lab, chunks[i], pc);

@@ -137,7 +137,8 @@ bool simt_box_row(const TensorCopy *copy, unsigned row, uintptr_t *address, size
 
 enum { MOST_CHUNKS = 2 * (GROUP_ROWS + MAX_COLUMNS) };
 
-/** The 16-byte pieces of shared memory that a wgmma reads; returns their number. */
+/** The 16-byte pieces of shared memory that a wgmma reads, the 8 of each 8 x 8 core matrix
+ * together; returns their number. */
 int simt_wgmma_chunks(const Wgmma *wgmma, uintptr_t chunks[MOST_CHUNKS]);
 
 /** The address of linear byte `at` of swizzled shared memory. */

@@ -211,9 +211,12 @@ void simt_wgmma(const SimtWgmma *operands) {
 
 static int add_chunks(const Matrix *m, unsigned rows, uintptr_t *chunks) {
   int count = 0;
-  for (unsigned row = 0; row < rows; row += m->transposed ? CHUNK_ELEMENTS : 1) {
-    for (unsigned k = 0; k < WGMMA_K; k += m->transposed ? 1 : CHUNK_ELEMENTS) {
-      chunks[count++] = (uintptr_t)smem + element_at(m, row, k);
+  for (unsigned row = 0; row < rows; row += CHUNK_ELEMENTS) {
+    for (unsigned k = 0; k < WGMMA_K; k += CHUNK_ELEMENTS) {
+      for (unsigned i = 0; i < CHUNK_ELEMENTS; i++) {
+        const size_t at = m->transposed ? element_at(m, row, k + i) : element_at(m, row + i, k);
+        chunks[count++] = (uintptr_t)smem + at;
+      }
     }
   }
   return count;

@@ -482,6 +482,11 @@ static void instructions_and_boxes_are_counted(void **) {
   const uint64_t loads = 3 * TILES;
   assert_int_equal(counts.wgmma, 2 * TILES * 4);
   assert_int_equal(counts.wgmma_flop, 2ull * TILES * 4 * 2 * 64 * 64 * 16);
+  const uint64_t read = counts.wgmma * (64 + 64) * 16 * 2; /* A and B, both from shared memory */
+  assert_int_equal(counts.wgmma_read.requests, counts.wgmma);
+  assert_int_equal(counts.wgmma_read.bytes, read);
+  assert_int_equal(counts.wgmma_read.wavefronts, read / 128); /* swizzled: no conflicts */
+  assert_int_equal(counts.wgmma_read.ideal_wavefronts, read / 128);
   assert_sectors(counts.tensor_load, loads, loads * 256, loads * 8192, loads * 8192, 256);
   assert_sectors(counts.tensor_store, 2, O_ROWS * 4, O_ROWS * 128, O_ROWS * 128, 256);
   assert_sectors(counts.global_load, 0, 0, 0, 0, 0);

@@ -25,7 +25,7 @@ static void add_traffic(JsonObject *object, const char *prefix, LabAccessKind ki
       [LAB_COPY_GLOBAL] = "copy_global", [LAB_COPY_SHARED] = "copy_shared",
       [LAB_TENSOR_LOAD] = "tensor_load", [LAB_TENSOR_STORE] = "tensor_store",
       [LAB_SHARED_LOAD] = "shared_load", [LAB_SHARED_STORE] = "shared_store",
-      [LAB_LDMATRIX] = "ldmatrix",
+      [LAB_LDMATRIX] = "ldmatrix",       [LAB_WGMMA_READ] = "wgmma_read",
   };
   const char *name = NAMES[kind];
   add_count(object, prefix, name, "_requests", t->requests);

@@ -18,7 +18,7 @@ double tensor_core_flop(const LabCounts *c) {
 
 uint64_t total_wavefronts(const LabCounts *c) {
   return c->shared_load.wavefronts + c->shared_store.wavefronts + c->ldmatrix.wavefronts +
-         c->copy_shared.wavefronts;
+         c->copy_shared.wavefronts + c->wgmma_read.wavefronts;
 }
 
 const IssuedKind ISSUED[ISSUED_KINDS] = {
