@@ -147,8 +147,7 @@ __device__ __forceinline__ void produce(const Shared<T> &shared, const TensorMap
   for (int index = blockIdx.x;; slot.number++) {
     const bool more = index < schedule.tiles;
     const QueryWork work = more ? work_of<HEAD_DIM>(p, schedule, index) : QueryWork{0, 0, 0, -1};
-    mbarrier_wait(&shared.work_empty[slot.stage()],
-                  slot.parity() ^ 1);  // all have read what was there
+    mbarrier_wait(&shared.work_empty[slot.stage()], slot.parity() ^ 1);  // all have read it
     shared.work[slot.stage()] = work;
     mbarrier_arrive(&shared.work_full[slot.stage()]);
     if (!more) break;

@@ -1,11 +1,12 @@
 /**
  * @file
- * Prints what tensor copies write to shared memory, and what every thread of a warpgroup holds after
- * the two products of attention by wgmma, for known inputs: one line "NAME INDEX VALUES" each. NAME
- * is the tensor, type and head dimension, INDEX a thread or a row, VALUES the bits of 16-bit numbers
- * in hexadecimal: elements as they are, accumulators as integers, which they are.
+ * Prints what tensor copies write to shared memory, and what every thread of a warpgroup holds
+ * after the two products of attention by wgmma, for known inputs: one line "NAME INDEX VALUES"
+ * each. NAME is the tensor, type and head dimension, INDEX a thread or a row, VALUES the bits of
+ * 16-bit numbers in hexadecimal: elements as they are, accumulators as integers, which they are.
  *
- * tests/data/layouts_hopper_h200.txt holds what an H200 printed. The CPU backend must print the same.
+ * tests/data/layouts_hopper_h200.txt holds what an H200 printed. The CPU backend must print the
+ * same.
  */
 #include <stdio.h>
 
@@ -123,9 +124,7 @@ static bool dump(const char *type) {
   }
   Problem p = {};
   p.batch = 1, p.head_dim = HEAD_DIM, p.dtype = IS_FP16<T> ? DTYPE_FP16 : DTYPE_BF16;
-  const auto strides = [](int rows) {
-    return Strides{0, (int64_t)rows * HEAD_DIM, HEAD_DIM};
-  };
+  const auto strides = [](int rows) { return Strides{0, (int64_t)rows * HEAD_DIM, HEAD_DIM}; };
   Maps maps;
   const auto map = [&](CUtensorMap *m, int tensor, int rows, int box) {
     return make_tensor_map(m, tensors[tensor], &p, strides(rows), rows, HEADS, box) == cudaSuccess;
