@@ -1,6 +1,6 @@
 # The data of the timeline: a program for each step, which prints the events of a warp. See timeline.h.
 
-TIMELINE_STEPS := step02 step02b step02c step03 step04 step05 step06
+TIMELINE_STEPS := step02 step02b step02c step03 step04 step05 step06 step07 step08 step09 step10
 
 ifeq ($(BACKEND),cpu)
 
@@ -8,7 +8,9 @@ TIMELINE_PROGRAMS := $(TIMELINE_STEPS:%=$(BUILD)/explorers/timeline_%)
 TIMELINE_OBJECTS := $(patsubst docs/explorers/%.c,$(BUILD)/explorers/%.o,$(wildcard docs/explorers/timeline_*.c))
 # Functions that the linker replaces by those of timeline_record.c.
 TIMELINE_WRAPS := simt_copy_async_16 simt_commit_group simt_wait_group simt_barrier simt_ldmatrix \
-	simt_mma_m16n8k16 simt_shuffle simt_vote exp2f
+	simt_mma_m16n8k16 simt_shuffle simt_vote exp2f simt_mbarrier_arrive simt_mbarrier_wait \
+	simt_tensor_load simt_tensor_store simt_bulk_wait simt_wgmma simt_wgmma_commit simt_wgmma_wait \
+	simt_named_barrier simt_atomic_32
 
 $(TIMELINE_OBJECTS): $(BUILD)/explorers/%.o: docs/explorers/%.c $(BUILD)/flags
 	$(call compile_c,-Idocs/explorers)

@@ -1,7 +1,8 @@
 /**
  * @file
  * The timeline of a thread block: what its threads did to memory, as they did it, and the events of
- * one warp that follow from it. `make explorers` makes build/docs/explorers/data/timeline.js of it.
+ * one warp that follow from it, or of each role of the steps from 07 on. `make explorers` makes
+ * build/docs/explorers/data/timeline.js of it.
  */
 #ifndef TIMELINE_H
 #define TIMELINE_H
@@ -12,9 +13,13 @@
 
 #include "attention.h"
 
+/** timeline_data.c: ends the program with a message if something is not as it must be. */
+void require(bool done, const char *what);
+
 /* --- Records: timeline_record.c --------------------------------------------------------------- */
 
-/** What a thread did. READ and WRITE are ordinary loads and stores, EXP is 2^x. */
+/** What a thread did. READ and WRITE are ordinary loads and stores, EXP is 2^x. From ARRIVE on: at
+ * mbarriers, tensor copies, wgmma, at named barriers, and the draw of a number. */
 typedef enum Action {
   COPY,
   COMMIT,
@@ -26,7 +31,18 @@ typedef enum Action {
   VOTE,
   EXP,
   READ,
-  WRITE
+  WRITE,
+  ARRIVE,
+  AWAIT,
+  TENSOR_LOAD,
+  TENSOR_STORE,
+  STORES_READ,
+  WGMMA,
+  WGMMA_COMMIT,
+  WGMMA_WAIT,
+  NAMED_SYNC,
+  NAMED_ARRIVE,
+  DRAW
 } Action;
 
 /** The memory of a run. The first four are [rows][head_dim]; MASK_BITS holds all that a step has
@@ -40,14 +56,18 @@ typedef struct Range {
 /** One action of one thread. Places are bytes from the start of the memory. */
 typedef struct Record {
   uint8_t action;
-  uint8_t memory;  /**< that is accessed; of a COPY, that is read */
-  bool zeros;      /**< COPY: nothing is read, zeros are written */
-  uint8_t pending; /**< WAIT: groups that may stay in flight */
-  uint32_t place;
-  uint32_t target; /**< COPY: in shared memory */
+  uint8_t memory;   /**< that is accessed; of a COPY, that is read */
+  bool zeros;       /**< COPY: nothing is read, zeros are written */
+  uint8_t pending;  /**< of waits: groups that may stay in flight */
+  uint16_t rows;    /**< of a tensor copy */
+  uint32_t place;   /**< of tensor copies the row; WGMMA: operand B; named barriers: the number */
+  uint32_t target;  /**< in shared memory: of copies; ARRIVE and AWAIT: the mbarrier; WGMMA: A */
+  uint32_t bytes;   /**< of a tensor copy; ARRIVE: expected */
+  uint32_t barrier; /**< TENSOR_LOAD: the mbarrier */
+  int32_t phase; /**< of the mbarrier, that is awaited or arrived at; -1: none has begun before */
 } Record;
 
-enum { MOST_THREADS = 256 };
+enum { MOST_THREADS = 512, IN_REGISTERS = -1 };
 
 /** All records of one thread block, in program order of each thread. */
 typedef struct Log {
@@ -66,10 +86,20 @@ void record_block(const Range memory[SHARED], uint32_t place_in_q);
  * has read that place. */
 const Log *recorded_block(void);
 
+/** Is it a step of warpgroups, whose first thread block is recorded? */
+static inline bool has_roles(const Description *d) {
+  return d->ceiling == CEILING_WGMMA;
+}
+
 /* --- Events: timeline_events.c ---------------------------------------------------------------- */
 
 /** Prints the buffers of shared memory and the events of the first warp: two members of a JSON
  * object. `shared_bytes` is the size of dynamic shared memory. */
 void print_timeline(const Log *log, const Problem *p, int block_n, uint32_t shared_bytes);
+
+/* --- Roles: timeline_roles.c ------------------------------------------------------------------ */
+
+/** The same for a step with wgmma: prints roles, buffers, mbarriers and the events of each role. */
+void print_roles(const Log *log, int block_n);
 
 #endif

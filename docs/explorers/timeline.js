@@ -1,6 +1,7 @@
 /*
  * The explorer of the timeline. TIMELINE, in data/timeline.js, has a problem for each step and
- * mask: the buffers of shared memory, and the events of one warp in program order.
+ * mask: the buffers of shared memory, and the events of one warp in program order or, from step 07
+ * on, those of each role in columns.
  */
 'use strict';
 
@@ -9,11 +10,11 @@ const AXIS = 18; // and of the numbers above it
 const NAMES = 84; // width of the names of the rows
 const NARROWEST = 15; // column of one event
 const MILLISECONDS = 900; // between two events when playing
-const PATTERNS = ['flight', 'waited']; // states that are drawn as a pattern
+const PATTERNS = ['flight', 'waited', 'reading']; // states that are drawn as a pattern
 
 let problem; // of TIMELINE
-let moments; // of replay()
-let at = 0; // the current event
+let moments; // of replay() or replayRoles()
+let at = 0; // the current event, or column
 let column; // width
 let cursor;
 let timer;
@@ -36,7 +37,9 @@ function spansOf(index) {
 }
 
 function rowNames() {
-  return [...problem.buffers.map((buffer) => buffer.name), 'sync', ...Object.values(PRODUCTS)];
+  const buffers = problem.buffers.map((buffer) => buffer.name);
+  if (problem.roles) return [...buffers, ...roleRows(problem).map(({ name }) => name)];
+  return [...buffers, 'sync', ...Object.values(PRODUCTS)];
 }
 
 function box(begin, end, row) {
@@ -98,22 +101,24 @@ function addPattern(id, size, tag, attributes) {
 }
 
 function drawChart() {
-  const { events, buffers } = problem;
+  const { events, buffers, roles } = problem;
   const bottom = AXIS + rowNames().length * ROW;
-  column = Math.max(NARROWEST, byId('scroll').clientWidth / events.length);
-  const width = column * events.length;
+  column = Math.max(roles ? 24 : NARROWEST, byId('scroll').clientWidth / moments.length);
+  const width = column * moments.length;
   const layers = startDrawing(byId('chart'), width, bottom);
   addPattern('flight', 6, 'path', { d: 'M-1 7L7 -1M-1 1L1 -1M5 7L7 5', class: 'hatch' });
+  addPattern('reading', 6, 'path', { d: 'M0 3H6', class: 'hatch' });
   addPattern('waited', 5, 'circle', { cx: 2.5, cy: 2.5, r: 1, class: 'dot' });
   for (let y = AXIS; y <= bottom; y += ROW) {
     addSvg(layers.cells, 'path', { d: `M0 ${y}H${width}`, class: 'guide' });
   }
-  for (let i = 9; i < events.length; i += 10) {
+  for (let i = 9; i < moments.length; i += 10) {
     const place = { x: i * column, y: 0, width: column, height: AXIS };
     addLabel(layers.labels, place, [i + 1], 'quiet');
   }
   buffers.forEach((_, index) => drawBuffer(layers, index));
-  events.forEach((event, i) => drawEvent(layers, event, i));
+  if (roles) drawRoles(layers);
+  else events.forEach((event, i) => drawEvent(layers, event, i));
   const first = { x: 0, y: AXIS - 2, width: column, height: bottom - AXIS + 1 };
   cursor = addRect(layers.marks, first, { class: 'mark current' });
   drawNames();
@@ -128,6 +133,8 @@ const STATES = {
   waited: 'complete for this warp; visible to all threads after a barrier',
   ready: 'complete, visible to all threads',
   own: 'complete; a warp reads only its own rows',
+  reading: 'read by wgmma, not yet released by all',
+  released: 'read by all, can be overwritten',
 };
 
 function problemText() {
@@ -151,7 +158,7 @@ function cell(tag, text, swatch) {
   return element;
 }
 
-function bufferRow({ name, offset, bytes }, { item, state, over }, isRead) {
+function bufferRow({ name, offset, bytes }, { item, state, over }, isRead, phases = '') {
   const row = document.createElement('tr');
   const head = cell('th', name);
   const rows = item && rowsText(item);
@@ -160,7 +167,8 @@ function bufferRow({ name, offset, bytes }, { item, state, over }, isRead) {
   head.title = `${bytes} bytes from byte ${offset} on`;
   row.className = isRead ? 'read' : '';
   row.append(head, cell('td', item ? item.name + (rows && `, ${rows}`) : 'nothing yet'),
-    cell('td', STATES[state] + overwrites + (isRead ? '. Read now.' : ''), state));
+    cell('td', STATES[state] + overwrites + (phases && `; ${phases}`)
+      + (isRead ? '. Read now.' : ''), state));
   return row;
 }
 
@@ -173,13 +181,12 @@ function scrollToEvent() {
 }
 
 function showEvent() {
-  const { events, buffers } = problem;
-  const { reads = [] } = events[at];
-  const { text, buffers: now } = moments[at];
-  const number = `${at + 1} of ${events.length}`;
+  const { buffers } = problem;
+  const { text, buffers: now, reads, phases = [] } = moments[at];
+  const number = `${at + 1} of ${moments.length}`;
   byId('event').textContent = `${number}. ${text}`;
   byId('buffers').replaceChildren(
-    ...buffers.map((buffer, i) => bufferRow(buffer, now[i], reads.includes(i))));
+    ...buffers.map((buffer, i) => bufferRow(buffer, now[i], reads.includes(i), phases[i])));
   byId('position').value = at;
   byId('position').setAttribute('aria-valuetext', number);
   byId('list').querySelector('[aria-current]')?.removeAttribute('aria-current');
@@ -189,7 +196,7 @@ function showEvent() {
 }
 
 function go(index) {
-  at = clamp(index, problem.events.length - 1);
+  at = clamp(index, moments.length - 1);
   showEvent();
 }
 
@@ -204,7 +211,7 @@ function playOrPause() {
     stop();
     return;
   }
-  const last = problem.events.length - 1;
+  const last = moments.length - 1;
   byId('play').textContent = 'Pause';
   if (at === last) go(0);
   timer = setInterval(() => {
@@ -222,14 +229,17 @@ function chosenStep() {
 function chooseProblem() {
   const { step, problems } = chosenStep();
   problem = problems.find(({ mask }) => mask === byId('mask').value);
-  moments = replay(problem);
+  moments = problem.roles ? replayRoles(problem) : replay(problem);
   at = 0;
   stop();
   writeAddress([step.slice(4), problem.mask]);
-  byId('problem').textContent = problemText();
-  byId('command').textContent =
-    `./${step} -H 1 -n ${problem.q_len} -k ${problem.kv_len} -m ${problem.mask} --report`;
-  byId('position').max = problem.events.length - 1;
+  byId('problem').textContent = problem.roles ? rolesText() : problemText();
+  const { q_len: queries, kv_len: keys, head_dim: dim } = problem;
+  byId('command').textContent = `./${step} -H 1 -n ${queries} -k ${keys}`
+    + `${dim === 64 ? '' : ` -d ${dim}`} -m ${problem.mask} --report`;
+  byId('warp').hidden = problem.roles;
+  byId('roles').hidden = !problem.roles;
+  byId('position').max = moments.length - 1;
   byId('list').replaceChildren(...moments.map(({ text }) => cell('li', text)));
   drawChart();
 }

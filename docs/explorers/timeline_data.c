@@ -13,24 +13,29 @@
 #include "host/masks/mask.h"
 #include "timeline.h"
 
-/** Which tile of queries to watch: that of this query. */
+/** Which tile of queries to watch: that of this query. Of steps with roles the first thread block
+ * is watched. */
 typedef struct Trial {
   const char *mask;
-  int kv_len, query;
+  int q_len, kv_len, head_dim, query;
 } Trial;
 
-enum { HEAD_DIM = 64, Q_LEN = 256, MASK_BLOCK = 128, SEED = 1 }; /* the defaults of the programs */
+enum { MASK_BLOCK = 128, SEED = 1 }; /* the defaults of the programs */
 
 /* In the causal trial keys are left out after the tiles of these queries, in the window trial
    before them, in the last one between them. The first two are for all steps. */
 static const Trial TRIALS[] = {
-    {"full", 320, 0},
-    {"causal", 320, 0},
-    {"window:64", 320, 128},
-    {"blocks:0.5", 640, 0},
+    {"full", 256, 320, 64, 0},
+    {"causal", 256, 320, 64, 0},
+    {"window:64", 256, 320, 64, 128},
+    {"blocks:0.5", 256, 640, 64, 0},
 };
 
-static void require(bool done, const char *what) {
+/* With so many queries, thread block 0 of step 10 has two tiles of them. At D = 128 consumers take
+   turns. */
+static const Trial ROLE_TRIALS[] = {{"full", 640, 600, 128, 0}, {"causal", 640, 600, 128, 0}};
+
+void require(bool done, const char *what) {
   if (done) return;
   fprintf(stderr, "%s: timeline: %s\n", step.name, what);
   exit(EXIT_FAILURE);
@@ -63,15 +68,15 @@ static void fill(Range range, unsigned seed) {
 }
 
 static Problem problem_of(const Trial *trial) {
-  const Strides q = {(int64_t)Q_LEN * HEAD_DIM, (int64_t)Q_LEN * HEAD_DIM, HEAD_DIM};
-  const Strides kv = {(int64_t)trial->kv_len * HEAD_DIM, (int64_t)trial->kv_len * HEAD_DIM,
-                      HEAD_DIM};
+  const int64_t row = trial->head_dim;
+  const Strides q = {trial->q_len * row, trial->q_len * row, row};
+  const Strides kv = {trial->kv_len * row, trial->kv_len * row, row};
   Problem p = {.batch = 1,
                .q_heads = 1,
                .kv_heads = 1,
-               .q_len = Q_LEN,
+               .q_len = trial->q_len,
                .kv_len = trial->kv_len,
-               .head_dim = HEAD_DIM,
+               .head_dim = trial->head_dim,
                .dtype = DTYPE_FP16,
                .mask = mask_kind(trial->mask),
                .scale = 0.125F,
@@ -101,12 +106,13 @@ static DeviceMask make_mask(const Problem *p, const char *text) {
 
 static void print_trial(const Trial *trial) {
   const Problem p = problem_of(trial);
-  const size_t row = 2 * HEAD_DIM;
-  Range memory[SHARED] = {[Q] = allocate(2 * row * Q_LEN),
+  const size_t row = 2 * (size_t)p.head_dim;
+  Range memory[SHARED] = {[Q] = allocate(2 * row * (size_t)p.q_len),
                           [K] = allocate(2 * row * (size_t)p.kv_len),
                           [V] = allocate(2 * row * (size_t)p.kv_len),
-                          [O] = allocate(row * Q_LEN),
-                          [LSE] = allocate(sizeof(float) * Q_LEN)};
+                          [O] = allocate(row * (size_t)p.q_len),
+                          [LSE] = allocate(sizeof(float) * (size_t)p.q_len)};
+  const Range workspace = allocate(step.workspace_bytes == NULL ? 1 : step.workspace_bytes(&p));
   for (int i = Q; i <= V; i++) fill(memory[i], (unsigned)i);
   DeviceMask mask = {0};
   if (step.block_masks != NULL) mask = make_mask(&p, trial->mask);
@@ -117,6 +123,7 @@ static void print_trial(const Trial *trial) {
                            .v = (void *)memory[V].begin,
                            .o = (void *)memory[O].begin,
                            .lse = (float *)memory[LSE].begin,
+                           .workspace = (void *)workspace.begin,
                            .block_mask = &mask.mask,
                            .prepared = mask.prepared};
   Description d;
@@ -133,21 +140,33 @@ static void print_trial(const Trial *trial) {
          d.block_m, d.block_n, trial->query / d.block_m * d.block_m, log->threads / 32,
          d.launches[0].grid.x);
   printf("\"shared_bytes\": %u,\n", shared_bytes);
-  print_timeline(log, &p, d.block_n, shared_bytes);
+  if (has_roles(&d)) {
+    print_roles(log, d.block_n);
+  } else {
+    print_timeline(log, &p, d.block_n, shared_bytes);
+  }
   printf("}");
   for (int i = Q; i <= LSE; i++) require_cuda(cudaFree((void *)memory[i].begin));
+  require_cuda(cudaFree((void *)workspace.begin));
   device_mask_free(&mask);
 }
 
 int main(void) {
-  const size_t trials = step.block_masks == NULL ? 2 : sizeof TRIALS / sizeof *TRIALS;
   setenv("SIMT_THREADS", "1", 1);
   setenv("SIMT_ORDER", "forward", 1);
+  const Problem p = problem_of(&ROLE_TRIALS[0]);
+  Description d;
+  step.describe(&p, 1, &d);
+  const Trial *trials = has_roles(&d) ? ROLE_TRIALS : TRIALS;
+  size_t count = step.block_masks == NULL ? 2 : sizeof TRIALS / sizeof *TRIALS;
+  /* The first thread block has the last queries, which attend all keys. Only step 10 gives it
+     others, too. */
+  if (has_roles(&d) && step.workspace_bytes == NULL) count = 1;
   require(step_build_choose(true), "linked without the checking build");
   printf("{\"step\": \"%s\", \"title\": \"%s\", \"problems\": [\n", step.name, step.title);
-  for (size_t i = 0; i < trials; i++) {
+  for (size_t i = 0; i < count; i++) {
     if (i > 0) printf(",\n");
-    print_trial(&TRIALS[i]);
+    print_trial(&trials[i]);
   }
   printf("]}\n");
   return ferror(stdout) ? EXIT_FAILURE : EXIT_SUCCESS;

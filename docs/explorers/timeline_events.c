@@ -54,12 +54,6 @@ static uint32_t row_bytes(void) {
   return (uint32_t)problem->head_dim * 2;
 }
 
-static void require(bool condition, const char *what) {
-  if (condition) return;
-  fprintf(stderr, "%s: timeline: %s\n", step.name, what);
-  exit(EXIT_FAILURE);
-}
-
 /* --- Transfers -------------------------------------------------------------------------------- */
 
 static int find_transfer(int phase, Memory source) {

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "simt/runtime/hopper.h"
 #include "timeline.h"
 
 extern _Thread_local unsigned char smem[];
@@ -55,7 +56,8 @@ static void append(Record record) {
   }
   log->records[thread][log->counts[thread]++] = record;
   log->threads = (int)self->block->dim.x;
-  state.has_query |= record.memory == Q && record.place == state.place_in_q;
+  state.has_query |=
+      record.memory == Q && (record.action == TENSOR_LOAD || record.place == state.place_in_q);
 }
 
 /** The memory and the place of an address; false if it is in none. */
@@ -141,6 +143,105 @@ WRAP(unsigned, simt_vote, const SimtWarpOperation *vote, unsigned mask, int pred
 WRAP(float, exp2f, float x) {
   record_other(EXP, 0);
   return __real_exp2f(x);
+}
+
+/* --- Instructions of compute capability 9.0 --------------------------------------------------- */
+
+static uint32_t in_shared(const void *pointer) {
+  return (uint32_t)((uintptr_t)pointer - (uintptr_t)smem);
+}
+
+/** The current phase of an mbarrier. */
+static int phase_of(const void *barrier) {
+  const int number = simt_find_mbarrier(simt_worker, barrier, NULL);
+  return (int)simt_hopper(simt_worker)->mbarriers[number].phase;
+}
+
+static void record_hopper(Record record) {
+  if (!state.recording) return;
+  if (record.action != TENSOR_LOAD && record.action != TENSOR_STORE) record.memory = MEMORIES;
+  append(record);
+}
+
+WRAP(void, simt_mbarrier_arrive, void *barrier, unsigned bytes) {
+  record_hopper((Record){
+      .action = ARRIVE, .target = in_shared(barrier), .bytes = bytes, .phase = phase_of(barrier)});
+  __real_simt_mbarrier_arrive(barrier, bytes);
+}
+
+/** The phase of this parity that ended last, or the current one. */
+WRAP(void, simt_mbarrier_wait, void *barrier, unsigned parity) {
+  const int phase = phase_of(barrier);
+  const int awaited = (phase & 1) == (int)parity ? phase : phase - 1;
+  record_hopper((Record){.action = AWAIT, .target = in_shared(barrier), .phase = awaited});
+  __real_simt_mbarrier_wait(barrier, parity);
+}
+
+/** The record of a tensor copy: the row and the size of its box. */
+static Record copy_record(Action action, const CUtensorMap *map, const void *shared,
+                          const int *coordinates) {
+  Record record = {.action = (uint8_t)action, .memory = MEMORIES};
+  TensorMap known;
+  memcpy(&known, map, sizeof known);
+  find((const void *)(uintptr_t)known.address, &record);
+  record.place = (uint32_t)coordinates[1];
+  record.target = in_shared(shared);
+  record.bytes = known.element_bytes;
+  for (int i = 0; i < known.rank; i++) record.bytes *= known.box[i];
+  record.rows = known.box[1];
+  return record;
+}
+
+WRAP(void, simt_tensor_load, void *shared, const CUtensorMap *map, void *barrier,
+     const int *coordinates) {
+  Record record = copy_record(TENSOR_LOAD, map, shared, coordinates);
+  record.barrier = in_shared(barrier);
+  record.phase = phase_of(barrier);
+  record_hopper(record);
+  __real_simt_tensor_load(shared, map, barrier, coordinates);
+}
+
+WRAP(void, simt_tensor_store, const CUtensorMap *map, const void *shared, const int *coordinates) {
+  record_hopper(copy_record(TENSOR_STORE, map, shared, coordinates));
+  __real_simt_tensor_store(map, shared, coordinates);
+}
+
+WRAP(void, simt_bulk_wait, unsigned pending) {
+  record_other(STORES_READ, pending);
+  __real_simt_bulk_wait(pending);
+}
+
+/** The place that a descriptor names, relative to shared memory. */
+static uint32_t described(uint64_t descriptor) {
+  return (uint32_t)(descriptor & 0x3fff) << 4;
+}
+
+WRAP(void, simt_wgmma, const SimtWgmma *operands) {
+  record_hopper((Record){
+      .action = WGMMA,
+      .place = described(operands->b_descriptor),
+      .target = operands->a == NULL ? described(operands->a_descriptor) : (uint32_t)IN_REGISTERS});
+  __real_simt_wgmma(operands);
+}
+
+WRAP(void, simt_wgmma_commit, void) {
+  record_other(WGMMA_COMMIT, 0);
+  __real_simt_wgmma_commit();
+}
+
+WRAP(void, simt_wgmma_wait, unsigned pending) {
+  record_other(WGMMA_WAIT, pending);
+  __real_simt_wgmma_wait(pending);
+}
+
+WRAP(void, simt_named_barrier, unsigned id, unsigned threads, bool wait) {
+  record_hopper((Record){.action = wait ? NAMED_SYNC : NAMED_ARRIVE, .place = id});
+  __real_simt_named_barrier(id, threads, wait);
+}
+
+WRAP(uint32_t, simt_atomic_32, SimtAtomic operation, void *address, uint32_t operand) {
+  record_other(DRAW, 0);
+  return __real_simt_atomic_32(operation, address, operand);
 }
 
 /* --- Loads and stores of the checking build --------------------------------------------------- */

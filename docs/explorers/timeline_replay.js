@@ -167,6 +167,7 @@ function replay({ buffers, events }) {
   const actions = { load: bring, copy: bring, commit, wait, barrier };
   return events.map((event) => {
     const text = (actions[event.op] || compute)(event);
-    return { text, buffers: now.map((buffer) => ({ ...buffer })), flying: [...flying] };
+    const { reads = [] } = event;
+    return { text, buffers: now.map((buffer) => ({ ...buffer })), flying: [...flying], reads };
   });
 }

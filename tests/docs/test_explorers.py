@@ -140,8 +140,8 @@ def test_chunks_of_a_tile_are_where_the_swizzle_puts_them(page: Page, name: str)
             first, read = ((16 * (chunk // 2), f"k = {chunk % 2 * 8} to {chunk % 2 * 8 + 7} of n = "
                             f"{row}") if name[0] == "k" else
                            (row // 16 * 16, f"n = {columns} of k = {row % 16}"))
-            texts.append(f"{name[0].upper()}[{row}][{columns}] is chunk {chunk} of its row, at byte "
-                         f"{at}: place {at // 16 % 8} of line {at // 128}. The wgmma of "
+            texts.append(f"{name[0].upper()}[{row}][{columns}] is chunk {chunk} of its row, at "
+                         f"byte {at}: place {at // 16 % 8} of line {at // 128}. The wgmma of "
                          f"{'columns' if name[0] == 'k' else 'keys'} {first} to {first + 15} reads "
                          f"it as {read}.")
     open_page(page, f"fragments.html#{name}")

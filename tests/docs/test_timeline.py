@@ -13,6 +13,8 @@ from tests.lib.programs import Program, read_records
 TEXT = (SITE / "explorers/data/timeline.js").read_text()
 STEPS = {step["step"]: {problem["mask"]: problem for problem in step["problems"]}
          for step in json.loads(TEXT[TEXT.index("{"):TEXT.rindex(";")])["steps"]}
+WITH_ROLES = ("step07", "step08", "step09", "step10")
+OF_A_WARP = [step for step in STEPS if step not in WITH_ROLES]
 
 
 def open_page(page: Page, step: str, mask: str = "full") -> None:
@@ -44,7 +46,8 @@ def test_keys_and_clicks_tell_the_same_events(page: Page, step: str) -> None:
         page.evaluate("document.querySelector('details').open = true")
         texts = [text.split(". ", 1)[1] for text, _ in found]
         assert page.locator("#list").inner_text().split("\n") == texts
-        assert len(texts) == len(problem["events"])
+        assert len(texts) == len(problem["events"] if step in OF_A_WARP else
+                                 {event["at"] for event in problem["events"]})
 
 
 def states_at(page: Page, step: str, op: str, mask: str = "full") -> list[str]:
@@ -69,8 +72,8 @@ def total(problem: dict, name: str, op: str | None = None) -> int:
     return sum(event.get(name, 0) for event in problem["events"] if op in (None, event["op"]))
 
 
-@pytest.mark.parametrize("step, mask", [*((step, "full") for step in STEPS), ("step05", "causal"),
-                                        ("step06", "causal")])
+@pytest.mark.parametrize("step, mask", [*((step, "full") for step in OF_A_WARP),
+                                        ("step05", "causal"), ("step06", "causal")])
 def test_counts_of_a_warp_are_those_of_the_lab(page: Page, step: str, mask: str,
                                                tmp_path: Path) -> None:
     """All warps do as much if the mask is full; else the lab is asked about the same thread block
@@ -99,6 +102,96 @@ def test_counts_of_a_warp_are_those_of_the_lab(page: Page, step: str, mask: str,
     warps = lab["blocks"] * problem["warps"]
     assert {name: count * warps for name, count in found.items()} == {
         name: lab[name] for name in found}
+
+
+def of_role(problem: dict, role: int, *ops: str) -> list[dict]:
+    return [event for event in problem["events"] if event["role"] == role and event["op"] in ops]
+
+
+@pytest.mark.parametrize("step", WITH_ROLES)
+def test_stages_are_asked_for_when_all_have_released_them(step: str) -> None:
+    """Follows the mbarriers, as docs/hopper.md explains them, in the order of the columns."""
+    for problem in STEPS[step].values():
+        buffers, barriers = problem["buffers"], problem["barriers"]
+        readers = {buffer: {event["role"] for event in problem["events"]
+                            if event["op"] in ("qk", "pv") and event["buffer"] == buffer}
+                   for buffer in range(len(buffers))}
+        loaded, arrived, uses = {}, {}, {}
+        for event in problem["events"]:
+            barrier, phase = event.get("barrier"), event.get("phase")
+            if event["op"] == "load":
+                buffer = event["buffer"]
+                assert phase == uses.get(buffer, 0)  # each use of a stage is a phase
+                uses[buffer] = phase + 1
+                if event["tensor"] != "Q" and phase > 0:
+                    (empty,) = (i for i, b in enumerate(barriers)
+                                if b == {"buffer": buffer, "full": False})
+                    assert arrived[empty, phase - 1] == readers[buffer] != set()
+                loaded[barrier, phase] = event
+            elif event["op"] == "arrive":
+                arrived.setdefault((barrier, phase), set()).add(event["role"])
+            elif event["op"] == "await" and phase >= 0:
+                assert (barrier, phase) in loaded or (barrier, phase) in arrived
+                if (barrier, phase) in loaded:
+                    assert loaded[barrier, phase]["at"] < event["at"]
+        tiles = -(-problem["kv_len"] // problem["block_n"])
+        keys = [event["tile"] for event in problem["events"]
+                if event["op"] == "load" and event["tensor"] == "K"]
+        assert keys[:tiles] == list(range(tiles))
+        assert uses[next(i for i, b in enumerate(buffers) if b["name"] == "K[0]")] == (
+            len(keys) + 1) // 2
+
+
+def test_only_from_step09_on_products_run_during_the_softmax_of_their_consumer(page: Page) -> None:
+    said = {}
+    for step in WITH_ROLES:
+        open_page(page, step)
+        said[step] = re.search(r"in flight: (\d+) of (\d+)\.", page.inner_text("#problem")).groups()
+    softmaxes = {step: sum(event["op"] == "softmax" for event in STEPS[step]["full"]["events"])
+                 for step in WITH_ROLES}
+    assert said == {  # the first tile of each consumer, and of each tile of queries, has no P V
+        "step07": ("0", str(softmaxes["step07"])), "step08": ("0", str(softmaxes["step08"])),
+        "step09": (str(softmaxes["step09"] - 2), str(softmaxes["step09"])),
+        "step10": (str(softmaxes["step10"] - 4), str(softmaxes["step10"]))}
+    open_page(page, "step09")
+    texts = " ".join(text for text, _ in page.evaluate(WALK, "ArrowRight"))
+    assert texts.count("wgmma_wait<1>: Q Kᵀ of tile 1 is complete, P V of tile 0 stays in "
+                       "flight.") == 2
+
+
+@pytest.mark.parametrize("step", ["step08", "step09", "step10"])
+def test_consumers_take_turns(step: str) -> None:
+    """Behind each turn of a consumer come its products, then it passes the turn on."""
+    (problem, *_) = STEPS[step].values()
+    products = {}
+    for consumer in (1, 2):
+        events = of_role(problem, consumer, "turn", "qk", "pass")
+        starts = [at for at, event in enumerate(events) if event["op"] == "turn"]
+        for at in starts[:len(starts) - (step == "step10" and consumer == 1)]:
+            assert events[at]["id"] == consumer and events[at + 1]["op"] == "qk"
+            products.setdefault(consumer, []).append(events[at + 1]["at"])
+    pairs = list(zip(products[1], products[2], strict=True))
+    assert len(pairs) > 2
+    assert all(first < second for first, second in pairs)
+    assert all(second < following for (_, second), (following, _) in zip(pairs, pairs[1:]))
+
+
+@pytest.mark.parametrize("step", WITH_ROLES)
+def test_counts_of_a_thread_block_are_those_of_the_lab(step: str, tmp_path: Path) -> None:
+    """Under a full mask all tiles of queries need the same instructions."""
+    problem = STEPS[step]["full"]
+    program = Program(step)
+    program.run_right("-H", 1, "-n", problem["q_len"], "-k", problem["kv_len"], "-d",
+                      problem["head_dim"], f"--report=counts,json:{tmp_path / 'lab'}")
+    (lab,) = [record for record in read_records(tmp_path / "lab") if record["record"] == "kernel"
+              and record["kernel"].startswith("attention_kernel")]
+    drawn = sum(event["count"] for event in problem["events"] if event["op"] in ("qk", "pv"))
+    boxes = sum(event["count"] for event in problem["events"] if event["op"] == "load")
+    queries = {event["rows"][0] // problem["block_m"] for event in problem["events"]
+               if event["op"] == "load" and event["tensor"] == "Q"}
+    tiles = -(-problem["q_len"] // problem["block_m"])
+    assert lab["wgmma"] * len(queries) == drawn * tiles
+    assert lab["tensor_load_requests"] * len(queries) == boxes * tiles
 
 
 def test_keyboard_alone(page: Page) -> None:
