@@ -56,13 +56,25 @@ class Results:
         return f"{first['device']}, commit {first['commit']}, {date}"
 
 
+# What makes a case. All contestants of a case are measured in turns.
+CASE = ("head_dim", "seqlen", "seqlen_kv", "mask", "dtype", "batch", "heads", "kv_heads")
+
+
 def load(directory: Path) -> Results:
-    """Reads the records of the commit that was measured last."""
+    """Reads the records of each case from the commit that was measured last in this case."""
     runs = [[json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
             for path in sorted(directory.glob("bench_*.jsonl"))]
-    newest = max(filter(None, runs), key=lambda run: max(record["date"] for record in run),
-                 default=[])
-    return Results([record for record in newest if "median_ms" in record
+    newest: dict[tuple, list[dict]] = {}
+    for run in sorted(filter(None, runs), key=lambda run: max(record["date"] for record in run)):
+        cases: dict[tuple, list[dict]] = {}
+        for record in run:
+            cases.setdefault(tuple(map(record.get, CASE)), []).append(record)
+        newest |= cases
+    # The commit measured last comes first: it is the one that pictures name.
+    records = [record for case in newest.values() for record in case]
+    last = max(records, key=lambda record: record["date"], default={}).get("commit")
+    records.sort(key=lambda record: record["commit"] != last)
+    return Results([record for record in records if "median_ms" in record
                     and record.get("right") is not False])
 
 

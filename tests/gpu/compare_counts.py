@@ -125,7 +125,8 @@ def compare(counted: dict[str, dict]) -> list[dict]:
     lab["shared_wavefronts"] = (lab["shared_load_wavefronts"] + lab["shared_store_wavefronts"]
                                 + lab["copy_wavefronts"] + lab["wgmma_wavefronts"]
                                 + lab["shuffles"])
-    more["shared_wavefronts"] = more["shared_load_wavefronts"] + extra
+    more["shared_wavefronts"] = (more["shared_load_wavefronts"] + more["shared_store_wavefronts"]
+                                 + more["shuffles"] + extra)
     reasons["shared_wavefronts"] = "; ".join(
         [*([reasons["shared_load_wavefronts"]] if more["shared_load_wavefronts"] else []),
          *([PASSING] if extra else [])])

@@ -15,6 +15,7 @@ SECTOR_FLOATS = 8
 LANES = 8  # step 02: threads that share a row
 WARPS = 4  # from step 02b on: of a thread block
 VECTOR = 8  # elements in 16 bytes
+MULTIPROCESSORS = 132  # of an H200
 
 
 @dataclass(frozen=True)
@@ -214,8 +215,22 @@ def whole_boxes(step: str) -> Callable[[Counter, Shape], Counter]:
         gpu.subtract(tensor_load_sectors=lab["tensor_load_sectors"])
         if step == "step07":
             gpu.update(last_load_of(shape, block_m, 16))
+        if step == "step10":
+            gpu.update(more_blocks(tiles, 4 * block_m // 64))
         return gpu
     return amount
+
+
+def more_blocks(tiles: int, consumers: int) -> Counter:
+    """Step 10 has a thread block for each multiprocessor, of which the CPU backend has 4. Each has
+    a warpgroup and the warps that are `consumers`, which read once that there is no more work. The
+    four numbers of a tile, or of the end, are one store."""
+    blocks = min(tiles, MULTIPROCESSORS)
+    more = blocks - min(tiles, 4)
+    stores = tiles + blocks - 4 * (tiles + blocks - more)
+    return Counter(shuffles=more * (4 + consumers), barriers=more * (4 + consumers),
+                   shared_load_requests=more * consumers, shared_load_wavefronts=more * consumers,
+                   shared_store_requests=stores, shared_store_wavefronts=stores)
 
 
 @dataclass(frozen=True)
@@ -241,7 +256,10 @@ KNOWN = {
                                           last_load),
     **{(step, "attention_kernel"): Known("what a box has outside of the tensor is counted",
                                          whole_boxes(step))
-       for step in ("step08", "step09", "step10")},
+       for step in ("step08", "step09")},
+    ("step10", "attention_kernel"): Known("what a box has outside of the tensor is counted; more "
+                                          "multiprocessors; nvcc: a wider store",
+                                          whole_boxes("step10")),
     ("step07", "attention_kernel"): Known("what a box has outside of the tensor is counted; nvcc: "
                                           "the last load is made by what stores it",
                                           whole_boxes("step07")),
