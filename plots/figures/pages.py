@@ -21,7 +21,7 @@ from tests.lib.programs import Program
 SHAPE = "-n 256 -d 64"
 SEQLEN, HEAD_DIMS, MASKS = 4096, (64, 128, 256), ("full", "causal")
 SHARED = {"shared_load": "loads", "shared_store": "stores", "ldmatrix": "ldmatrix",
-          "copy_shared": "cp.async"}
+          "copy_shared": "cp.async", "wgmma_read": "wgmma"}
 LOOPS = {"mma.sync": ("tensor cores", "`mma.sync`", "mma"),
          "wgmma": ("tensor cores", "`wgmma`", "wgmma")}
 WRITER = "`make pages`"

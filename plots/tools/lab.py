@@ -26,7 +26,7 @@ PADDING = ("common/device/fragments.cuh", "constexpr int SMEM_STRIDE = HEAD_DIM 
 LOADS = ("global_load", "copy_global", "tensor_load")
 STORES = ("global_store", "tensor_store")
 GLOBAL = (*LOADS, *STORES)
-SHARED = ("shared_load", "shared_store", "ldmatrix", "copy_shared")
+SHARED = ("shared_load", "shared_store", "ldmatrix", "copy_shared", "wgmma_read")
 SECTOR_BYTES = 32
 
 
@@ -149,7 +149,7 @@ def tables_of(reports: list[Report]) -> list[str]:
                ["", "must move", "loaded", "stored", "sectors a request", "used", "FLOP a byte"],
                map(memory_row, reports)),
         *table("Shared memory, in wavefronts:",
-               ["", "loads", "stores", "ldmatrix", "cp.async", "conflicts", "worst"],
+               ["", "loads", "stores", "ldmatrix", "cp.async", "wgmma", "conflicts", "worst"],
                map(shared_row, reports)),
         *table("Instructions that warps issue; wgmma count once per warpgroup, tensor copies once "
                "per box:",

@@ -65,7 +65,7 @@ def test_fields_are_documented(step: Program, tmp_path: Path) -> None:
     for kind in ("global_load", "global_store", "copy_global", "tensor_load", "tensor_store"):
         documented |= {f"{kind}_{field}" for field in ("requests", "bytes", "sectors", "used_bytes",
                                                        "most_sectors")}
-    for kind in ("shared_load", "shared_store", "ldmatrix", "copy_shared"):
+    for kind in ("shared_load", "shared_store", "ldmatrix", "copy_shared", "wgmma_read"):
         documented |= {f"{kind}_{field}" for field in ("requests", "bytes", "wavefronts",
                                                        "conflicts", "most_ways")}
     path = tmp_path / "records"

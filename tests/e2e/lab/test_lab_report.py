@@ -232,7 +232,8 @@ def test_roofline_from_a_file(step: Program, tmp_path: Path) -> None:
     (record,) = read_records(records)
     bounds = bounds_of(stdout)
     waves = sum(record[f"lab_{kind}_wavefronts"] for kind in ("shared_load", "shared_store",
-                                                              "ldmatrix", "copy_shared"))
+                                                              "ldmatrix", "copy_shared",
+                                                              "wgmma_read"))
     expected = {"shared memory": waves / 4e9}
     if record["lab_mma"] + record["lab_wgmma"]:
         expected["tensor cores"] = (record["lab_mma"] * 4096 + record["lab_wgmma_flop"]) / 2e12
