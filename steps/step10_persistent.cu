@@ -278,12 +278,14 @@ __device__ __forceinline__ void consume(const Shared<T> &shared, const AllMaps &
   RingUse<STAGES> use;  // of the next tile of K
 
   for (RingUse<2> slot;; slot.number++) {
+    // [work]
     mbarrier_wait(&shared.work_full[slot.stage()], slot.parity());  // the producer has written it
     const QueryWork &work = shared.work[slot.stage()];
     if (work.tile_count < 0) break;
     const int first_row = work.first_q + row_in_tile;  // of this warp
     const int tile_count =
         key_tiles<BLOCK_N>(p, work.first_q + consumer * Tile::GROUP_M, Tile::GROUP_M);
+    // [work]
     const int unmasked_end = attended_keys(p, first_row);
     float m[2] = {-INFINITY, -INFINITY};  // running maximum of score * scale * log2(e)
     float l[2] = {};                      // running sum of this lane's probabilities

@@ -18,11 +18,11 @@ FAULTS = [
     ("a stage released while wgmma reads it", "", "",
      "finding    write to shared memory that a wgmma or tensor copy may still read",
      "tensor_load("),
-    ("the wrong phase", "mbarrier_wait(&shared.k_full[place.stage], place.parity);",
-     "mbarrier_wait(&shared.k_full[place.stage], place.parity ^ (fault == 2));",
+    ("the wrong phase", "mbarrier_wait(&shared.k_full[use.stage()], use.parity());  //",
+     "mbarrier_wait(&shared.k_full[use.stage()], use.parity() ^ (fault == 2));  //",
      "finding    use of what a tensor copy brings, no wait for its mbarrier between", "wgmma<"),
-    ("a barrier that nobody completes", "if (lane == 0) mbarrier_arrive(&empty[which.stage]);",
-     "if (lane == 0 && fault != 3) mbarrier_arrive(&empty[which.stage]);",
+    ("a barrier that nobody completes", "if (lane == 0) mbarrier_arrive(&empty[use.stage()]);",
+     "if (lane == 0 && fault != 3) mbarrier_arrive(&empty[use.stage()]);",
      r"DEADLOCK.* wait for the mbarrier at shared \+ \d+: its phase 0 lacks 12 of 12 arrivals",
      "mbarrier_wait(&empty[stage]"),
     ("stores without fence.proxy.async", "fence_proxy_async();", "if (fault != 4) fence_proxy_async();",
@@ -31,7 +31,7 @@ FAULTS = [
     ("accumulators used before the wait", BEFORE_THE_WAIT,
      "      if (fault == 5) rescale_rows(o, rescale);\n"
      "      if (fault == 6) pack_probs<T>(probs, s[0]);\n"
-     "      if (fault == 1) release(shared.v_empty, v_place);\n" + BEFORE_THE_WAIT +
+     "      if (fault == 1) release(shared.v_empty, before(use));\n" + BEFORE_THE_WAIT +
      "      if (fault != 1)",
      "finding    use of registers of a wgmma in flight, no wait between", "o[n][c] *= "),
     ("operands written before the wait", "", "",
