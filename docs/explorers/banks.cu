@@ -91,7 +91,9 @@ static void run_step(const Step *step, int head_dim, Description *description,
     t.prepared = device_memory(step->block_masks->prepared_bytes(&p, &mask), NULL);
     check(step->block_masks->prepare(&p, &mask, t.prepared, 0));
   }
-  if (step->workspace_bytes != NULL) t.workspace = device_memory(step->workspace_bytes(&p), NULL);
+  if (step->workspace_bytes != NULL) {  // a few bytes, which some steps want to be 0
+    t.workspace = device_memory(step->workspace_bytes(&p), zeros);
+  }
   step->describe(&p, 1, description);
   lab_start(LAB_TRAFFIC | LAB_BANKS | LAB_ACCESSES);
   check(step->forward(&p, &t, 1, 0));
@@ -109,13 +111,14 @@ struct Tile {
 };
 
 /** The first tiles of step 10, which has them by consumer or warp. O has a place of its own if
- * there is room for it. Threads access the second tile of K, in the second stage, and none of V. */
+ * there is room for it. Threads access the tile of K in which the scores grow, and none of V. */
 static void find_panels(int head_dim, const Description &d, Tile (&tiles)[4]) {
   const int row = 2 * head_dim, bytes = (int)d.launches[0].dynamic_shared_bytes;
   const bool in_q = bytes < (2 * d.block_m + 4 * d.block_n) * row;
   tiles[TILE_Q] = {0, 64};
   tiles[TILE_O] = {in_q ? 0 : d.block_m * row, 16};
-  tiles[TILE_K] = {((in_q ? 1 : 2) * d.block_m + d.block_n) * row, d.block_n};
+  const int before = TOKENS / d.block_n * d.block_n;  // keys: see fill()
+  tiles[TILE_K] = {((in_q ? 1 : 2) * d.block_m + before) * row, d.block_n};
   tiles[TILE_V] = {};
 }
 

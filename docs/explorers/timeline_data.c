@@ -7,6 +7,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "host/base/error.h"
 #include "host/device/device.h"
@@ -113,6 +114,7 @@ static void print_trial(const Trial *trial) {
                           [O] = allocate(row * (size_t)p.q_len),
                           [LSE] = allocate(sizeof(float) * (size_t)p.q_len)};
   const Range workspace = allocate(step.workspace_bytes == NULL ? 1 : step.workspace_bytes(&p));
+  memset((void *)workspace.begin, 0, workspace.end - workspace.begin);
   for (int i = Q; i <= V; i++) fill(memory[i], (unsigned)i);
   DeviceMask mask = {0};
   if (step.block_masks != NULL) mask = make_mask(&p, trial->mask);
