@@ -115,6 +115,10 @@ static Answer solve(Problem *p, Place places[TENSORS], bool spread) {
   t.workspace = work_bytes > 0 ? device_memory(work_bytes) : NULL;
   if (step.workspace_zero) require(cudaMemset(t.workspace, 0, work_bytes), "workspace");
   require(step.forward(p, &t, heads, 0), "launch");
+  if (step.workspace_zero) { /* is the workspace as the next pass needs it? */
+    require(cudaMemset(t.lse, 0xff, lse_bytes), "LSE");
+    require(step.forward(p, &t, heads, 0), "second launch");
+  }
   require(cudaDeviceSynchronize(), "kernel");
 
   Answer answer = {host_memory(sizeof(uint16_t) * (size_t)(row_count(p, O) * p->head_dim)),
