@@ -27,6 +27,7 @@ typedef struct Mbarrier {
   uintptr_t address;
   unsigned arrivals;  /* that end a phase */
   unsigned phase;     /* the current one; its parity is the lowest bit */
+  unsigned awaited;   /* the current one when a thread last passed a wait */
   int initialised_by; /* this thread */
   bool fenced;        /* tensor copies see it: fence.mbarrier_init */
   unsigned pending;   /* arrivals that it lacks */
@@ -35,6 +36,8 @@ typedef struct Mbarrier {
 
 typedef struct NamedBarrier {
   unsigned threads, arrived; /* 0: nobody has arrived */
+  int thread;                /* the latest to arrive */
+  const void *call_site;
 } NamedBarrier;
 
 /** A tensor map, as kernels get it. */
@@ -152,5 +155,6 @@ static inline uintptr_t simt_swizzled(uintptr_t at, unsigned swizzle_bytes) {
 void simt_refuse_exit_of_stores(Worker *worker);
 void simt_refuse_exit_of_wgmma(Worker *worker);
 void simt_refuse_end_of_loads(Worker *worker);
+void simt_refuse_end_of_arrivals(Worker *worker);
 
 #endif

@@ -140,6 +140,10 @@ void simt_mbarrier_arrive(void *address, unsigned bytes) {
     simt_complain(call_site, "more than the %u arrivals of a phase at the mbarrier at shared + %u",
                   barrier->arrivals, offset_of(worker->hopper, barrier));
   }
+  if (barrier->phase - barrier->awaited > 1) { /* a wait for the first of them would not end */
+    simt_complain(call_site, "two phases of the mbarrier at shared + %u have ended without a wait",
+                  offset_of(worker->hopper, barrier));
+  }
   if (simt_observer != NULL) {
     simt_observer->mbarrier_used(worker, address, false, call_site);
     simt_observer->mbarrier_arrived(worker, i);
@@ -158,9 +162,10 @@ void simt_mbarrier_wait(void *address, unsigned parity) {
   Worker *worker = simt_worker;
   const void *call_site = __builtin_return_address(0);
   const int i = simt_find_mbarrier(worker, address, call_site);
-  const Mbarrier *barrier = &worker->hopper->mbarriers[i];
+  Mbarrier *barrier = &worker->hopper->mbarriers[i];
   if (simt_observer != NULL) simt_observer->mbarrier_used(worker, address, false, call_site);
   while ((barrier->phase & 1) == (parity & 1)) simt_park(AN_MBARRIER, (unsigned)i, call_site);
+  barrier->awaited = barrier->phase;
   if (simt_observer != NULL) simt_observer->mbarrier_passed(worker, i);
 }
 
@@ -182,6 +187,8 @@ void simt_named_barrier(unsigned id, unsigned threads, bool wait) {
                   threads, barrier->threads);
   }
   barrier->threads = threads;
+  barrier->thread = worker->running;
+  barrier->call_site = call_site;
   if (simt_observer != NULL) simt_observer->named_barrier_arrived(worker, id);
   if (++barrier->arrived == threads) {
     barrier->arrived = 0;
@@ -191,6 +198,16 @@ void simt_named_barrier(unsigned id, unsigned threads, bool wait) {
     simt_park(A_NAMED_BARRIER, id, call_site);
   }
   if (wait && simt_observer != NULL) simt_observer->named_barrier_passed(worker, id);
+}
+
+void simt_refuse_end_of_arrivals(Worker *worker) {
+  for (int id = 0; worker->hopper != NULL && id < NAMED_BARRIERS; id++) {
+    const NamedBarrier *barrier = &worker->hopper->named[id];
+    if (barrier->arrived == 0) continue;
+    worker->running = barrier->thread; /* that the report names */
+    simt_complain(barrier->call_site, "the block ends after %u of %u arrivals at barrier %d",
+                  barrier->arrived, barrier->threads, id);
+  }
 }
 
 /* --- setmaxnreg ---------------------------------------------------------------------------------

@@ -293,6 +293,7 @@ __attribute__((noreturn)) static void exit_thread(Worker *w) {
   clear_ready(w, warp, lane_bit);
   if (--w->live_threads == 0) {
     simt_refuse_end_of_loads(w);
+    simt_refuse_end_of_arrivals(w);
     end_block(w, FINISHED);
   }
   for (int lane = 0; lane < WARP_SIZE; lane++) {

@@ -309,8 +309,10 @@ __global__ void misuse(const __grid_constant__ CUtensorMap map,
   if (mistake == 17) named_barrier_arrive<64>(1), named_barrier_sync<96>(1);
   if (mistake == 18) tensor_load(smem + 1024, map, barrier, 0, 0, 0, 0);
   if (mistake == 19) mbarrier_init(barrier, 1);
+  for (int i = 0; mistake == 20 && i < 3; i++) mbarrier_arrive(barrier);
+  if (mistake == 21) named_barrier_arrive<64>(1);
 }
-enum { MISUSE_LINE = __LINE__ - 21 };
+enum { MISUSE_LINE = __LINE__ - 23 };
 
 static void mistakes_are_reported_where_they_are_made(void **) {
   static const struct {
@@ -338,6 +340,8 @@ static void mistakes_are_reported_where_they_are_made(void **) {
       {"barrier 1 for 96 threads, for 64 by those that have arrived"},
       {"a tensor copy for an mbarrier without fence.mbarrier_init"},
       {"an mbarrier is initialised again"},
+      {"two phases of the mbarrier at shared + 4096 have ended without a wait"},
+      {"the block ends after 1 of 64 arrivals at barrier 1"},
   };
   int line = MISUSE_LINE;
   for (const auto &m : mistakes) {
