@@ -13,6 +13,7 @@
  * refusals   the same, for a step that refuses such pointers
  * old-gpu    the device reports compute capability 7.5, then 7.0
  * less-shared  the device reports 99 KiB of shared memory per block, then 64 KiB
+ * l2         the device reports an L2 cache for K and V of two of three heads
  *
  * Gaps hold NaN; the gaps of O must hold the same bits afterwards. One line is printed for each
  * problem. The exit code is 0, 1 when an answer is wrong, or 3 when the device failed.
@@ -42,6 +43,7 @@ typedef struct Answer {
 /* The linker replaces the runtime's functions with these (--wrap). */
 static int pretended = 0;        /* compute capability times 10; 0: that of the device */
 static int pretended_shared = 0; /* bytes per thread block; 0: those of the device */
+static int pretended_l2 = 0;     /* bytes; 0: those of the device */
 cudaError_t __real_cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, int device);
 cudaError_t __wrap_cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, int device);
 
@@ -51,6 +53,7 @@ cudaError_t __wrap_cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attrib
   if (pretended != 0 && attribute == cudaDevAttrComputeCapabilityMinor) *value = pretended % 10;
   const bool shared = attribute == cudaDevAttrMaxSharedMemoryPerBlockOptin;
   if (pretended_shared != 0 && shared) *value = pretended_shared;
+  if (pretended_l2 != 0 && attribute == cudaDevAttrL2CacheSize) *value = pretended_l2;
   return status;
 }
 
@@ -354,6 +357,26 @@ static void compare_with_less_shared(Problem p) {
   free_answer(&expected);
 }
 
+/** The size may change the order of the tiles of queries, but no answer. */
+static void compare_with_l2(Problem p) {
+  if (p.mask != MASK_CAUSAL || p.dtype != DTYPE_FP16 || p.head_dim != 64) return;
+  p.batch = 1;
+  p.q_heads = 6;
+  p.kv_heads = 3;
+  p.q_len = 800;
+  p.kv_len = 200;
+  Answer expected = solve_compact(p);
+  Place places[TENSORS];
+  for (int tensor = Q; tensor <= O; tensor++) {
+    *strides_of(&p, tensor) = strides_with_gaps(&p, tensor, 0, 0, 0, NO_STRIDE);
+    places[tensor] = place_in_one(&p, tensor, 0);
+  }
+  pretended_l2 = 4 * (2 * 2 * 2 * p.kv_len * p.head_dim) / 5 * 2; /* 1.6 times that of two heads */
+  compare_with(&expected, &p, places, "with an L2 cache");
+  pretended_l2 = 0;
+  free_answer(&expected);
+}
+
 /** No length is a multiple of a tile; under a causal mask the first rows of the second pair of
  * lengths attend nothing. The mask follows from the rest, so that every three of lengths, head
  * dimension, type and mask occur in all combinations. */
@@ -381,11 +404,17 @@ int main(int argc, char **argv) {
     const char *name;
     void (*try)(Problem);
   } TRIALS[] = {
-      {"padded", compare_with_gaps},      {"wide", compare_wide},
-      {"ragged", compare_ragged_rows},    {"poisoned", compare_with_poisoned_tails},
-      {"guarded", compare_both_guards},   {"strides", compare_odd_strides},
-      {"pointers", compare_odd_pointers}, {"refusals", ask_with_odd_pointers},
-      {"old-gpu", ask_on_old_gpu},        {"less-shared", compare_with_less_shared},
+      {"padded", compare_with_gaps},
+      {"wide", compare_wide},
+      {"ragged", compare_ragged_rows},
+      {"poisoned", compare_with_poisoned_tails},
+      {"guarded", compare_both_guards},
+      {"strides", compare_odd_strides},
+      {"pointers", compare_odd_pointers},
+      {"refusals", ask_with_odd_pointers},
+      {"old-gpu", ask_on_old_gpu},
+      {"less-shared", compare_with_less_shared},
+      {"l2", compare_with_l2},
   };
   for (size_t i = 0; argc == 2 && i < sizeof TRIALS / sizeof *TRIALS; i++) {
     if (strcmp(argv[1], TRIALS[i].name) != 0) continue;
@@ -394,7 +423,7 @@ int main(int argc, char **argv) {
   }
   fprintf(stderr,
           "usage: %s padded|wide|ragged|poisoned|guarded|strides|pointers|refusals|old-gpu|"
-          "less-shared\n",
+          "less-shared|l2\n",
           argv[0]);
   return EXIT_USAGE;
 }

@@ -91,6 +91,12 @@ def test_tiles_for_less_shared_memory_are_right(name: str) -> None:
     assert lines == ["99 KiB: differs by rounding", "64 KiB: differs by rounding"] * PROBLEMS
 
 
+def test_an_l2_cache_for_some_heads_changes_no_answer() -> None:
+    """Step 10 takes heads in groups whose K and V fit together; the last group is smaller."""
+    lines = lines_of(Program("step10"), "l2")
+    assert lines == ["with an L2 cache, fp16, D=64 Nq=800 Nkv=200: same bits"]
+
+
 @pytest.mark.cpu_only("SIMT_SHARED stands for a smaller GPU")
 @pytest.mark.parametrize("head_dim", [32, 64, 96, 128, 256])
 @pytest.mark.parametrize("shared_kb", [48, 64, 99])
