@@ -161,6 +161,28 @@ PAIRS = [
     "-b 1 -H 1 -n 100 -k 129 -d 256",
     "-b 1 -H 1 -n 256 -k 255 -d 256 -m dilated:3 --scale 30",
 ]
+# Of steps 08 to 10: more tiles of keys than stages, for rows and for a warpgroup without rows.
+RINGS = [
+    "-b 1 -H 1 -n 20 -k 1000 -d 64",
+    "-b 1 -H 2 -n 100 -k 900 -d 96",
+]
+# Of steps 09 and 10, whose kernels for D = 256 are others.
+WIDE = [
+    "-b 1 -H 5 -n 140 -k 300 -d 256",
+    "-b 2 -H 3 -n 200 -k 250 -d 256 -m causal",
+]
+PERSISTENT = [
+    # Scores that later tiles exceed by far.
+    "-b 1 -H 2 -n 70 -k 400 -d 64 --scale 1",
+    "-b 1 -H 1 -n 300 -k 300 -d 64 --scale 1 -m causal",
+    "-b 1 -H 2 -n 70 -k 300 -d 96 --scale 0.8",
+    "-b 1 -H 1 -n 300 -k 400 -d 256 --scale 0.5 -m causal",
+    # Tiles of queries that attend nothing, before others; five tiles of a head, three at a time.
+    "-b 2 -H 4 -G 2 -n 800 -k 100 -d 64 -m causal",
+    # A tile of one query; one whose last query alone attends the last tile of keys.
+    "-b 1 -H 1 -n 193 -k 70 -d 64",
+    "-b 1 -H 1 -n 192 -k 257 -d 64 -m causal",
+]
 
 
 def write_cases(step: str, directory: Path) -> list[tuple[Path, dict[str, str]]]:
@@ -182,6 +204,18 @@ def write_cases(step: str, directory: Path) -> list[tuple[Path, dict[str, str]]]
     lists = [({}, [*(SCALAR if scalar else TENSOR_CORE), *masked])]
     if step in HOPPER_STEPS:  # one key in the last tile of 112 or 128
         lists[0][1].extend(f"-b 1 -H 2 -n 70 -k {keys} -d 64" for keys in (225, 257))
+    if step in HOPPER_STEPS[1:]:  # queries 0 to 191 are a tile; the tile of keys from 256 on is NaN
+        unseen = write_inputs(directory / "unseen", 200, 264, {("v", 256, 3): float("nan")})
+        lists[0][1].extend([f"--input {unseen} -m causal", *RINGS])
+    if step in ("step09", "step10"):
+        lists[0][1].extend(WIDE)
+    if step == "step10":  # no query attends a key of the first tile, by scores of -inf
+        late = write_inputs(directory / "late", 70, 200,
+                            {("k", key, 0): float("inf") for key in range(128)} |
+                            {("q", row, 0): -1.0 for row in range(70)})
+        lists[0][1].extend([f"--input {late}", *PERSISTENT])
+        # Copies arrive in any order: consumers without rows get ahead of the first.
+        lists += [({"SIMT_ORDER": f"random:{seed}"}, RINGS[:1]) for seed in (1, 2)]
     if step == "step01":  # the second pass does not begin with head 0
         lists.append(({"SIMT_MEMORY": "250K"}, ["-b 2 -H 3 -n 100 -d 32 -m causal"]))
     if step in ("step05", "step06"):
