@@ -138,8 +138,8 @@ def test_stages_are_asked_for_when_all_have_released_them(step: str) -> None:
         keys = [event["tile"] for event in problem["events"]
                 if event["op"] == "load" and event["tensor"] == "K"]
         assert keys[:tiles] == list(range(tiles))
-        assert uses[next(i for i, b in enumerate(buffers) if b["name"] == "K[0]")] == (
-            len(keys) + 1) // 2
+        stages = [i for i, b in enumerate(buffers) if b["name"].startswith("K[")]
+        assert uses[stages[0]] == -(-len(keys) // len(stages))
 
 
 def test_only_from_step09_on_products_run_during_the_softmax_of_their_consumer(page: Page) -> None:
@@ -152,14 +152,14 @@ def test_only_from_step09_on_products_run_during_the_softmax_of_their_consumer(p
     assert said == {  # the first tile of each consumer, and of each tile of queries, has no P V
         "step07": ("0", str(softmaxes["step07"])), "step08": ("0", str(softmaxes["step08"])),
         "step09": (str(softmaxes["step09"] - 2), str(softmaxes["step09"])),
-        "step10": (str(softmaxes["step10"] - 4), str(softmaxes["step10"]))}
+        "step10": (str(softmaxes["step10"] - 6), str(softmaxes["step10"]))}
     open_page(page, "step09")
     texts = " ".join(text for text, _ in page.evaluate(WALK, "ArrowRight"))
     assert texts.count("wgmma_wait<1>: Q Kᵀ of tile 1 is complete, P V of tile 0 stays in "
                        "flight.") == 2
 
 
-@pytest.mark.parametrize("step", ["step08", "step09", "step10"])
+@pytest.mark.parametrize("step", ["step08", "step09"])
 def test_consumers_take_turns(step: str) -> None:
     """Behind each turn of a consumer come its products, then it passes the turn on."""
     (problem, *_) = STEPS[step].values()
@@ -167,7 +167,7 @@ def test_consumers_take_turns(step: str) -> None:
     for consumer in (1, 2):
         events = of_role(problem, consumer, "turn", "qk", "pass")
         starts = [at for at, event in enumerate(events) if event["op"] == "turn"]
-        for at in starts[:len(starts) - (step == "step10" and consumer == 1)]:
+        for at in starts:
             assert events[at]["id"] == consumer and events[at + 1]["op"] == "qk"
             products.setdefault(consumer, []).append(events[at + 1]["at"])
     pairs = list(zip(products[1], products[2], strict=True))
