@@ -19,6 +19,11 @@
 /** Element type of Q, K, V and O. Scores, softmax statistics and accumulators are always fp32. */
 typedef enum Dtype { DTYPE_FP16, DTYPE_BF16 } Dtype;
 
+/** Keys first .. end - 1. */
+typedef struct KeySpan {
+  int32_t first, end;
+} KeySpan;
+
 /**
  * Which keys a query may attend. Causal is aligned to the bottom right: query q attends key k iff
  * k <= q + (kv_len - q_len), as in FlashAttention since 2.1.
@@ -39,10 +44,13 @@ typedef enum BlockType {
 } BlockType;
 
 /**
- * A sparse description of any mask. Queries and keys are cut into mask blocks; for each block of
- * queries, each of `kv_num_blocks` slots names a key/value block and a BlockType, in any order.
- * Slots past kv_num_blocks are never read. B and H below are the batch and the query heads; a
- * stride of 0 broadcasts. Strides are in elements, each tensor has its own.
+ * A sparse description of any mask, in one of two forms. Where `row_spans` is not NULL, it alone
+ * says which keys each query attends, the sizes of blocks are 0 and there are no slots.
+ *
+ * Otherwise queries and keys are cut into mask blocks; for each block of queries, each of
+ * `kv_num_blocks` slots names a key/value block and a BlockType, in any order. Slots past
+ * kv_num_blocks are never read. B and H below are the batch and the query heads; a stride of 0
+ * broadcasts. Strides are in elements, each tensor has its own.
  */
 typedef struct BlockMask {
   int q_block_size, kv_block_size; /**< rows and columns of a mask block */
@@ -60,6 +68,11 @@ typedef struct BlockMask {
   int64_t index_strides[4];           /**< of kv_indices: batch, head, row of blocks, slot */
   int64_t type_strides[4];            /**< of block_mask_types, likewise */
   int64_t partial_strides[4];         /**< of partial_block_mask_indices, likewise */
+
+  /** [B, H, q_len]: the keys of each query, none if first >= end. Only for steps that say
+   * BlockMaskSupport::takes_spans. */
+  const KeySpan *row_spans;
+  int64_t span_strides[2]; /**< of row_spans: batch, head */
 } BlockMask;
 
 /** No step takes a larger head dimension. */
@@ -132,6 +145,8 @@ typedef struct Description {
 
 /** What a step that takes block masks has in addition. */
 typedef struct BlockMaskSupport {
+  bool takes_spans; /**< it takes masks with BlockMask::row_spans */
+
   /**
    * Bytes of device memory for what prepare() makes of a mask. Neither this memory nor the time of
    * prepare() counts as part of the forward pass: they serve every pass with that mask.

@@ -14,11 +14,6 @@
 #include "host/io/npy.h"
 #include "host/masks/block_mask.h"
 
-/** Keys first .. end - 1. */
-typedef struct KeySpan {
-  int32_t first, end;
-} KeySpan;
-
 /**
  * The presets of --mask. With q' = q + kv_len - q_len, query q attends key k iff
  *
