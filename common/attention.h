@@ -145,8 +145,6 @@ typedef struct Description {
 
 /** What a step that takes block masks has in addition. */
 typedef struct BlockMaskSupport {
-  bool takes_spans; /**< it takes masks with BlockMask::row_spans */
-
   /**
    * Bytes of device memory for what prepare() makes of a mask. Neither this memory nor the time of
    * prepare() counts as part of the forward pass: they serve every pass with that mask.
@@ -159,6 +157,8 @@ typedef struct BlockMaskSupport {
    */
   cudaError_t (*prepare)(const Problem *problem, const BlockMask *mask, void *prepared,
                          cudaStream_t stream);
+
+  bool takes_spans; /**< it takes masks with BlockMask::row_spans */
 } BlockMaskSupport;
 
 /** The descriptor of a step. Functions left NULL are not needed by that step. */

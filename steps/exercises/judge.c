@@ -103,7 +103,7 @@ static cudaError_t prepare(const Problem *p, const BlockMask *mask, void *prepar
   return cudaSuccess;
 }
 
-static const BlockMaskSupport MASKS = {prepared_bytes, prepare};
+static const BlockMaskSupport MASKS = {.prepared_bytes = prepared_bytes, .prepare = prepare};
 
 const Step step = {
     .name = "judge",
