@@ -39,6 +39,7 @@ struct KernelConfig {
   int threads, shared_bytes; /**< of a thread block; the shared memory is dynamic */
   Ceiling ceiling;           /**< see above */
   bool shared_kv;            /**< the variant that --shared-kv asks for */
+  int mask_rows; /**< divides the rows of a mask block; 0: the mask has no blocks, but spans */
 };
 
 /** Does the kernel use tensor cores? */
@@ -52,8 +53,8 @@ constexpr KernelConfig<Extra...> make_config(void (*kernel)(Problem, Tensors, Ex
                                              int threads, int shared_bytes, Ceiling ceiling,
                                              bool shared_kv = false,
                                              const char *name = "attention") {
-  return {kernel,         name,    DTYPE_OF<T>,  HEAD_DIM, Tiles::BLOCK_M,
-          Tiles::BLOCK_N, threads, shared_bytes, ceiling,  shared_kv};
+  return {kernel,  name,         DTYPE_OF<T>, HEAD_DIM,  Tiles::BLOCK_M, Tiles::BLOCK_N,
+          threads, shared_bytes, ceiling,     shared_kv, Tiles::BLOCK_M};
 }
 
 /** An attribute of the current device. */
@@ -77,7 +78,8 @@ static auto find_config(const Problem *p) {
     const bool takes_head_dim =
         uses_tensor_cores(c.ceiling) ? c.head_dim == p->head_dim : c.head_dim >= p->head_dim;
     if (c.dtype != p->dtype || !takes_head_dim || c.shared_kv != p->shared_kv) continue;
-    if (p->q_block_size % c.block_m != 0 || p->kv_block_size % c.block_n != 0) continue;
+    if (c.mask_rows == 0 ? p->q_block_size > 0 : p->q_block_size % c.mask_rows != 0) continue;
+    if (p->kv_block_size % c.block_n != 0) continue;
     if (chosen != NULL && c.head_dim != chosen->head_dim) break;
     chosen = &c;
     if ((size_t)c.shared_bytes <= shared_limit) break;

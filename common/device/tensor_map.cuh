@@ -63,6 +63,21 @@ static inline cudaError_t make_tensor_map(CUtensorMap *map, const void *tensor, 
   return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
 }
 
+/** The map of a table of 32-bit words, for boxes of one row. */
+static inline cudaError_t make_words_map(CUtensorMap *map, const uint32_t *table, int row_words,
+                                         int64_t rows) {
+  const cuuint64_t sizes[] = {(cuuint64_t)row_words, (cuuint64_t)rows, 1, 1};
+  const cuuint64_t bytes[] = {(cuuint64_t)row_words * 4, 16, 16};
+  const cuuint32_t box[] = {(cuuint32_t)row_words, 1, 1, 1}, every_element[] = {1, 1, 1, 1};
+  const auto encode = tensor_map_encoder();
+  if (encode == NULL) return cudaErrorNotSupported;
+  const CUresult result =
+      encode(map, CU_TENSOR_MAP_DATA_TYPE_UINT32, 4, (void *)table, sizes, bytes, box,
+             every_element, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_NONE,
+             CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
+}
+
 /** The maps of the inputs: boxes of `q_rows` rows of Q, and of `kv_rows` of K and V. */
 static inline cudaError_t make_tensor_maps(TensorMaps *maps, const Problem *p, const Tensors *t,
                                            int q_rows, int kv_rows) {

@@ -1,0 +1,253 @@
+/**
+ * @file
+ * From a mask to what step 11 reads. A small kernel makes, once per mask, a plan of each tile of
+ * queries: which tiles of keys to visit, and which of them need mask code.
+ *
+ * Where every query attends one span of keys, a plan is a range of tiles of keys. It begins at the
+ * first key that any of the queries attends, whatever the size of a tile. Other masks come in
+ * blocks, and have a list of tiles of keys as in tile_list.cuh.
+ */
+#ifndef DEVICE_KEY_SPANS_CUH
+#define DEVICE_KEY_SPANS_CUH
+
+#include "attention.h"
+#include "device/heads.cuh"
+#include "device/tile_list.cuh"
+#include "device/warp.cuh"
+
+constexpr int GROUP_ROWS = 64;    /**< queries of a consumer */
+constexpr int MOST_CONSUMERS = 3; /**< of a thread block */
+constexpr int LISTED_KEYS = 64;   /**< keys of a tile in a list */
+
+/** Tiles of keys of a consumer, counted from the first one of its tile of queries. Its queries
+ * attend some keys of the tiles begin to end - 1, and all keys of all_begin to all_end - 1. */
+struct alignas(16) ConsumerTiles {
+  int begin, all_begin, all_end, end;
+};
+
+/** What a thread block needs to know of a tile of queries. */
+struct alignas(16) QueryPlan {
+  int first_q;
+  int tile_count; /**< tiles of keys; negative: there is no more work */
+  int first_key;  /**< of the first tile, if the mask is spans */
+  int unused;
+  ConsumerTiles consumers[MOST_CONSUMERS];
+};
+
+/** A tile of keys in a list. */
+struct alignas(16) ListedTile {
+  int first_key;
+  int mask[MOST_CONSUMERS]; /**< TileMask, by consumer */
+};
+
+/** Everything about one mask, in device memory. */
+struct MaskPlans {
+  int q_tiles;             /**< tiles of queries in a head */
+  int batches, heads;      /**< distinct masks, as in BlockMask */
+  int64_t rows;            /**< batches * heads * q_tiles, the number of plans */
+  QueryPlan *unsorted;     /**< [batches * heads][q_tiles] */
+  QueryPlan *plans;        /**< the same, those with the most tiles of keys first */
+  const KeySpan *spans;    /**< BlockMask::row_spans, or NULL */
+  int64_t span_strides[2]; /**< of `spans`: batch, head */
+  ListedTile *tiles;       /**< [batches * heads][q_tiles][most_tiles], if there are no spans */
+  int most_tiles;          /**< room in each list */
+  int64_t
+      partial_tiles; /**< of GROUP_ROWS x LISTED_KEYS, cut from the tiles of the mask's blocks */
+  uint32_t *bits;    /**< [partial_tiles][GROUP_ROWS][LISTED_KEYS / 32] */
+  size_t bytes;      /**< of all arrays but `spans` */
+};
+
+/** The plans of a mask for tiles of `block_m` queries, laid out from `memory` on, which is aligned
+ * as by cudaMalloc; `bytes` says how much they take. */
+static MaskPlans lay_out_plans(const Problem *p, const BlockMask *m, int block_m, void *memory) {
+  MaskPlans plans = {};
+  plans.q_tiles = (p->q_len + block_m - 1) / block_m;
+  plans.batches = m->batches;
+  plans.heads = m->heads;
+  plans.rows = (int64_t)m->batches * m->heads * plans.q_tiles;
+  plans.spans = m->row_spans;
+  plans.span_strides[0] = m->span_strides[0];
+  plans.span_strides[1] = m->span_strides[1];
+  const auto reserve = [&](size_t bytes) {
+    char *start = (char *)memory + plans.bytes;
+    plans.bytes += (bytes + 255) / 256 * 256;
+    return start;
+  };
+  plans.unsorted = (QueryPlan *)reserve(plans.rows * sizeof *plans.unsorted);
+  plans.plans = (QueryPlan *)reserve(plans.rows * sizeof *plans.plans);
+  if (plans.spans == NULL) {
+    plans.most_tiles = (p->kv_len + LISTED_KEYS - 1) / LISTED_KEYS;
+    plans.tiles =
+        (ListedTile *)reserve((size_t)plans.rows * plans.most_tiles * sizeof *plans.tiles);
+    plans.partial_tiles =
+        (int64_t)m->tile_count * (m->q_block_size / GROUP_ROWS) * (m->kv_block_size / LISTED_KEYS);
+    plans.bits = (uint32_t *)reserve(plans.partial_tiles * (GROUP_ROWS * LISTED_KEYS / 8) + 1);
+  }
+  return plans;
+}
+
+/** Number of the first plan of a query head. */
+__device__ __forceinline__ int64_t plan_of_head(const MaskPlans &plans, int batch, int head) {
+  return (int64_t)(batch % plans.batches * plans.heads + head % plans.heads) * plans.q_tiles;
+}
+
+/** The spans of the queries of a head. */
+__device__ __forceinline__ const KeySpan *spans_of_head(const MaskPlans &plans, int batch,
+                                                        int head) {
+  return plans.spans + batch % plans.batches * plans.span_strides[0] +
+         head % plans.heads * plans.span_strides[1];
+}
+
+/** Minimum over the lanes of a warp. */
+__device__ __forceinline__ int warp_minimum(int x) {
+  for (int distance = WARP_SIZE / 2; distance > 0; distance /= 2) {
+    x = min(x, __shfl_xor_sync(FULL_WARP, x, distance));
+  }
+  return x;
+}
+
+/** Makes the plan of one tile of `consumers` * GROUP_ROWS queries whose mask is spans; one warp per
+ * plan. */
+static __global__ void __launch_bounds__(WARP_SIZE)
+    plan_spans_kernel(Problem p, MaskPlans plans, int consumers, int block_n) {
+  const int list = blockIdx.x / plans.q_tiles, lane = threadIdx.x;
+  const int first_q = blockIdx.x % plans.q_tiles * consumers * GROUP_ROWS;
+  const KeySpan *spans = spans_of_head(plans, list / plans.heads, list % plans.heads);
+  // Of each consumer, in keys: some of its queries attend first to end - 1, all of them all_first
+  // to all_end - 1.
+  int first[MOST_CONSUMERS], end[MOST_CONSUMERS], all_first[MOST_CONSUMERS],
+      all_end[MOST_CONSUMERS];
+  int first_key = p.kv_len, last_end = 0;
+  for (int consumer = 0; consumer < consumers; consumer++) {
+    int lowest = p.kv_len, highest = 0, all_from = 0, all_to = p.kv_len;
+    for (int row = lane; row < GROUP_ROWS; row += WARP_SIZE) {
+      const int q = first_q + consumer * GROUP_ROWS + row;
+      if (q >= p.q_len) continue;
+      const KeySpan span = spans[q];
+      all_from = max(all_from, span.first);
+      all_to = min(all_to, span.end);
+      if (span.first >= span.end) continue;
+      lowest = min(lowest, span.first);
+      highest = max(highest, span.end);
+    }
+    first[consumer] = warp_minimum(lowest);
+    end[consumer] = -warp_minimum(-highest);
+    all_first[consumer] = -warp_minimum(-all_from);
+    all_end[consumer] = warp_minimum(all_to);
+    first_key = min(first_key, first[consumer]);
+    last_end = max(last_end, end[consumer]);
+  }
+  if (lane != 0) return;
+  QueryPlan plan = {};
+  plan.first_q = first_q;
+  plan.first_key = first_key;
+  if (first_key < last_end) plan.tile_count = (last_end - first_key + block_n - 1) / block_n;
+  for (int consumer = 0; consumer < consumers; consumer++) {
+    if (first[consumer] >= end[consumer]) continue;  // these queries attend nothing
+    ConsumerTiles &tiles = plan.consumers[consumer];
+    tiles.begin = (first[consumer] - first_key) / block_n;
+    tiles.end = (end[consumer] - first_key + block_n - 1) / block_n;
+    tiles.all_begin = (all_first[consumer] - first_key + block_n - 1) / block_n;
+    tiles.all_end = max(all_end[consumer] - first_key, 0) / block_n;
+  }
+  plans.unsorted[blockIdx.x] = plan;
+}
+
+/** What classify_tile() and pack_bits_kernel() need to know of tiles in lists. */
+static __host__ __device__ inline TileLists listed_tiles(const MaskPlans &plans) {
+  TileLists lists = {};
+  lists.block_m = GROUP_ROWS;
+  lists.block_n = LISTED_KEYS;
+  lists.partial_tiles = plans.partial_tiles;
+  lists.bits = plans.bits;
+  return lists;
+}
+
+/**
+ * Makes the plan and the list of one tile of `consumers` * GROUP_ROWS queries; one warp per plan.
+ * The list first has all tiles of keys; each slot of a mask block writes to its own. Then those
+ * that no query attends are taken out.
+ */
+static __global__ void __launch_bounds__(WARP_SIZE)
+    plan_blocks_kernel(Problem p, BlockMask m, MaskPlans plans, int consumers) {
+  const TileLists lists = listed_tiles(plans);
+  const int list = blockIdx.x / plans.q_tiles, lane = threadIdx.x;
+  const int64_t batch = list / plans.heads, head = list % plans.heads;
+  const int plan_q = blockIdx.x % plans.q_tiles * consumers * GROUP_ROWS;
+  const int tiles_per_block = m.kv_block_size / LISTED_KEYS;
+  ListedTile *tiles = plans.tiles + (int64_t)blockIdx.x * plans.most_tiles;
+  for (int tile = lane; tile < plans.most_tiles; tile += WARP_SIZE) {
+    tiles[tile] = {tile * LISTED_KEYS, {NONE_ATTENDED, NONE_ATTENDED, NONE_ATTENDED}};
+  }
+  __syncwarp();
+
+  for (int consumer = 0; consumer < consumers; consumer++) {
+    const int first_q = plan_q + consumer * GROUP_ROWS;
+    const int last_q = min(first_q + GROUP_ROWS, p.q_len) - 1;
+    if (first_q > last_q) break;
+    const int64_t q_block = first_q / m.q_block_size;
+    const auto row_of = [=](const int32_t *tensor, const int64_t(&strides)[4]) {
+      return tensor + batch * strides[0] + head * strides[1] + q_block * strides[2];
+    };
+    const int32_t *indices = row_of(m.kv_indices, m.index_strides);
+    const int32_t *types = row_of(m.block_mask_types, m.type_strides);
+    const int32_t *partials = row_of(m.partial_block_mask_indices, m.partial_strides);
+    const int slots = m.kv_num_blocks[batch * m.num_strides[0] + head * m.num_strides[1] +
+                                      q_block * m.num_strides[2]];
+    for (int64_t slot = lane; slot < slots; slot += WARP_SIZE) {
+      const int type = types[slot * m.type_strides[3]];
+      if (type == BLOCK_MASKED) continue;
+      const int first_tile = indices[slot * m.index_strides[3]] * tiles_per_block;
+      int64_t partial = 0;
+      if (type == BLOCK_PARTIAL) {
+        const int64_t tile = partials[slot * m.partial_strides[3]];
+        partial = (tile * m.q_block_size + first_q % m.q_block_size) / GROUP_ROWS * tiles_per_block;
+      }
+      for (int i = 0; i < tiles_per_block && first_tile + i < plans.most_tiles; i++) {
+        tiles[first_tile + i].mask[consumer] = classify_tile(
+            p, lists, type, partial + i, first_q, last_q, (first_tile + i) * LISTED_KEYS);
+      }
+    }
+  }
+  __syncwarp();
+
+  int count = 0;
+  for (int first = 0; first < plans.most_tiles; first += WARP_SIZE) {
+    ListedTile tile = {};
+    bool attended = false;
+    if (first + lane < plans.most_tiles) {
+      tile = tiles[first + lane];
+      for (int consumer = 0; consumer < consumers; consumer++) {
+        attended |= tile.mask[consumer] != NONE_ATTENDED;
+      }
+    }
+    const unsigned lanes = __ballot_sync(FULL_WARP, attended);  // all have read theirs
+    if (attended) tiles[count + __popc(lanes & ((1u << lane) - 1))] = tile;
+    count += __popc(lanes);
+    __syncwarp();
+  }
+  if (lane == 0) {
+    QueryPlan plan = {};
+    plan.first_q = plan_q;
+    plan.tile_count = count;
+    plans.unsorted[blockIdx.x] = plan;
+  }
+}
+
+/** Sorts the plans of a head, those with the most tiles of keys first; of equal ones the last
+ * first. One thread per plan: its rank is the number of plans before it. */
+static __global__ void sort_plans_kernel(MaskPlans plans) {
+  const int64_t row = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+  if (row >= plans.rows) return;
+  const int q_tile = (int)(row % plans.q_tiles);
+  const QueryPlan *others = plans.unsorted + (row - q_tile);
+  const int count = others[q_tile].tile_count;
+  int rank = 0;
+  for (int other = 0; other < plans.q_tiles; other++) {
+    const int difference = others[other].tile_count - count;
+    rank += difference > 0 || (difference == 0 && other > q_tile);
+  }
+  plans.plans[row - q_tile + rank] = others[q_tile];
+}
+
+#endif

@@ -1,0 +1,151 @@
+/**
+ * @file
+ * What step 10 introduces: persistent thread blocks, to which a counter deals out tiles of queries;
+ * stages that are counted through all of them; O stored by tensor copies; and S computed again
+ * where a maximum was too small.
+ */
+#ifndef DEVICE_PERSISTENT_CUH
+#define DEVICE_PERSISTENT_CUH
+
+#include "attention.h"
+#include "device/launch.cuh"
+#include "device/ptx_hopper.cuh"
+#include "device/tensor_map.cuh"
+#include "device/warp.cuh"
+#include "device/wgmma_tile.cuh"
+
+/** How the tiles of queries are dealt out. */
+struct Schedule {
+  int tiles;          // of queries, of all heads
+  int q_tiles;        // of one head
+  int group_heads;    // query heads whose K and V fit the L2 cache together
+  int rows;           // tiles of a head that follow each other, with the same K and V
+  unsigned *counter;  // numbers that were taken; 0 between passes
+};
+
+/** The schedule of a step whose tiles of queries have `block_m` rows. */
+static Schedule make_schedule(const Problem *p, int block_m, void *counter) {
+  const int64_t l2_bytes = device_attribute(cudaDevAttrL2CacheSize) / 3 * 2;  // the rest is for Q
+  const int heads = p->batch * p->kv_heads, sharing = p->q_heads / p->kv_heads;
+  const int64_t fit = l2_bytes / (4ll * p->kv_len * p->head_dim);  // K and V of 2 bytes
+  const int groups = fit < 1 ? heads : (int)((heads + fit - 1) / fit);
+  Schedule schedule;
+  schedule.q_tiles = (p->q_len + block_m - 1) / block_m;
+  schedule.tiles = schedule.q_tiles * p->batch * p->q_heads;
+  schedule.group_heads = (heads + groups - 1) / groups * sharing;
+  schedule.rows = p->mask == MASK_FULL ? schedule.q_tiles : 3;
+  schedule.counter = (unsigned *)counter;
+  return schedule;
+}
+
+/** A tile of queries, as a number. */
+struct DealtTile {
+  int head; /**< query head, counted through the whole batch */
+  int rank; /**< of the tiles of this head, which are in the order of their work, most first */
+};
+
+/**
+ * Tile number `index`. Heads follow each other in groups. Within a group the tiles with the most
+ * work come first: `rows` tiles of each head at a time.
+ */
+__device__ __forceinline__ DealtTile dealt_tile(const Problem &p, const Schedule &s, int index) {
+  const int first_head = index / (s.q_tiles * s.group_heads) * s.group_heads;
+  const int heads = min(s.group_heads, p.batch * p.q_heads - first_head);
+  const int in_group = index - first_head * s.q_tiles;
+  const int passed = in_group / (heads * s.rows) * s.rows;  // tiles of each head
+  const int rows = min(s.rows, s.q_tiles - passed), rest = in_group - passed * heads;
+  return {first_head + rest / rows, passed + rest % rows};
+}
+
+/** The number of the next tile that nobody has. The first of each block is that of the block. A
+ * block takes a number for each tile that it has worked on, so a pass takes as many as there are
+ * tiles, and the counter is 0 again at its end. */
+__device__ __forceinline__ int take_next(const Schedule &schedule) {
+  return gridDim.x + atomicInc(schedule.counter, schedule.tiles - 1);
+}
+
+/** Use number `number` of a ring of stages, which begins again at stage 0 after the last. */
+template <int STAGES>
+struct RingUse {
+  uint32_t number = 0;
+
+  __device__ __forceinline__ int stage() const { return number % STAGES; }
+  /** Of the phase of this stage's barriers. */
+  __device__ __forceinline__ uint32_t parity() const { return number / STAGES % 2; }
+};
+
+/** The byte of element (row, column) in swizzled panels of ROWS rows, as tensor copies lay them. */
+template <int HEAD_DIM, int ROWS>
+__device__ __forceinline__ int swizzled_byte(int row, int column) {
+  constexpr int COLUMNS = PANEL<HEAD_DIM>;
+  const int chunk = column % COLUMNS / CHUNK;
+  const int swizzle = COLUMNS == 64 ? row % 8 : row / 2 % 4;
+  return column / COLUMNS * ROWS * 2 * COLUMNS + row * 2 * COLUMNS + (chunk ^ swizzle) * 16 +
+         column % CHUNK * 2;
+}
+
+/** S = Q K^T of this warp's 16 rows once more, by mma.sync: what P was computed from is gone. */
+template <typename T, int HEAD_DIM, int BLOCK_N>
+__device__ __forceinline__ void multiply_qk_again(float (&s)[BLOCK_N / 8][4], const T *q_group,
+                                                  const T *k_tile) {
+  const int lane = threadIdx.x % WARP_SIZE, first_row = threadIdx.x / WARP_SIZE % 4 * 16;
+#pragma unroll
+  for (int n = 0; n < BLOCK_N / 8; n++) {
+#pragma unroll
+    for (int c = 0; c < 4; c++) s[n][c] = 0.0f;
+  }
+#pragma unroll 1
+  for (int d = 0; d < HEAD_DIM; d += 16) {
+    uint32_t a[4];
+    ldmatrix_x4(a, (const char *)q_group +
+                       swizzled_byte<HEAD_DIM, 64>(first_row + lane % 16, d + lane / 16 * 8));
+#pragma unroll
+    for (int n = 0; n < BLOCK_N; n += 16) {
+      uint32_t b[4];
+      ldmatrix_x4(
+          b, (const char *)k_tile + swizzled_byte<HEAD_DIM, BLOCK_N>(n + lane / 16 * 8 + lane % 8,
+                                                                     d + lane / 8 % 2 * 8));
+      mma_m16n8k16<T>(s[n / 8], a, b[0], b[1]);
+      mma_m16n8k16<T>(s[n / 8 + 1], a, b[2], b[3]);
+    }
+  }
+  fence_proxy_async();  // these loads come before the tensor copy of the next tile
+  __syncwarp();
+}
+
+/** Divides O by l, writes this warp's 16 rows to `o_warp`, and has them stored from there. LSE goes
+ * to memory directly. */
+template <typename T, int HEAD_DIM>
+__device__ __forceinline__ void store_tile(const float (&o)[HEAD_DIM / 8][4], const float (&m)[2],
+                                           const float (&l)[2], T *o_warp, const CUtensorMap &map,
+                                           float *lse_global, int first_row, int rows, int head,
+                                           int batch) {
+  const int lane = threadIdx.x % WARP_SIZE;
+#pragma unroll
+  for (int half = 0; half < 2; half++) {
+    const int row = lane / 4 + 8 * half;
+    const float sum = lanes_reduce_sum<4>(l[half]);
+    const float factor = sum == 0.0f ? 0.0f : __fdividef(1.0f, sum);
+#pragma unroll
+    for (int n = 0; n < HEAD_DIM / 8; n++) {
+      const int at = swizzled_byte<HEAD_DIM, 16>(row, 8 * n + lane % 4 * 2);
+      *(uint32_t *)((char *)o_warp + at) =
+          pack<T>(o[n][2 * half] * factor, o[n][2 * half + 1] * factor);
+    }
+    // A row that attends nothing has m = -inf and sum = 0, and log2(0) is -inf too.
+    if (lane % 4 == 0 && first_row + row < rows) {
+      lse_global[first_row + row] = (m[half] + log2_approx(sum)) * 0.6931471805599453f;
+    }
+  }
+  fence_proxy_async();  // each lane's stores are visible to the copy engine
+  __syncwarp();         // those of all lanes
+  if (lane == 0) {
+#pragma unroll
+    for (int column = 0; column < HEAD_DIM; column += PANEL<HEAD_DIM>) {
+      tensor_store(map, o_warp + 16 * column, column, first_row, head, batch);
+    }
+    tensor_store_commit();
+  }
+}
+
+#endif

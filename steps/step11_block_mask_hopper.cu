@@ -1,0 +1,524 @@
+/**
+ * @file
+ * Step 11: block masks on Hopper.
+ *
+ * The idea: the producer of step 10 decides which tiles of keys there are. So a mask is a matter of
+ * the producer, which walks a plan instead of counting up to the diagonal, and the consumers
+ * follow. Most masks in use let a query attend one span of keys: a window, a document, a prefix.
+ * Two numbers per query say this, where step 05 needs a list and a bit for each pair.
+ *
+ * What changed since step 10:
+ * - Plans, made once per mask by device/key_spans.cuh, say which tiles of keys a tile of queries
+ *   visits. Of spans that is a range, and it begins at the first key that is attended. Other masks
+ *   have a list; its entries, and the bits of PARTIAL tiles, arrive with the tile of keys.
+ * - Each consumer has two loops: one for tiles of which its queries attend all keys, one for tiles
+ *   that need mask code. Spans become bits there, so that both kinds of masks share it.
+ * - The tiles of queries with the longest plans are dealt out first.
+ *
+ * What it costs: a plan of 64 bytes for each tile of queries, and one more load before it begins.
+ *
+ * What to look at: what the loops cost if the mask is full, compared with step 10: nothing. And
+ * documents of 512 keys, where a tile of queries is so short that the next one must have begun
+ * before it ends.
+ */
+#include <math.h>
+
+#include "attention.h"
+#include "device/heads.cuh"
+#include "device/key_spans.cuh"
+#include "device/launch.cuh"
+#include "device/persistent.cuh"
+#include "device/ptx_hopper.cuh"
+#include "device/split_softmax.cuh"
+#include "device/tensor_map.cuh"
+#include "device/warp.cuh"
+#include "device/wgmma_tile.cuh"
+
+// [tiles]
+/** Sizes of the tiles, by head dimension. Where the mask is in blocks, two consumers and tiles of
+ * LISTED_KEYS leave room for bits. */
+template <int HEAD_DIM, bool SPANS>
+struct Tiles {
+  static constexpr int CONSUMERS = SPANS && HEAD_DIM <= 128 ? 3 : 2;  // warpgroups that compute
+  static constexpr int THREADS = (1 + CONSUMERS) * WARPGROUP_THREADS;
+  static constexpr int BLOCK_M = CONSUMERS * GROUP_ROWS;  // rows of Q
+  static constexpr int BLOCK_N = !SPANS            ? LISTED_KEYS
+                                 : HEAD_DIM <= 64  ? 128
+                                 : HEAD_DIM <= 128 ? 64
+                                                   : 80;
+  // Tiles of K, and of V, in flight.
+  static constexpr int STAGES = HEAD_DIM > 128 ? 2 : SPANS &&HEAD_DIM <= 64 ? 3 : 4;
+  static constexpr int PRODUCER_REGISTERS = CONSUMERS == 3 ? 32 : 40;
+  static constexpr int CONSUMER_REGISTERS = CONSUMERS == 3 ? 160 : 232;
+
+  static constexpr bool O_IN_Q = HEAD_DIM > 128;  // O takes the place of Q: there is no more room
+  static constexpr int Q_BYTES = 2 * GROUP_ROWS * HEAD_DIM;  // of a consumer
+  static constexpr int KV_BYTES = 2 * BLOCK_N * HEAD_DIM;
+  static constexpr int BITS_BYTES = SPANS ? 0 : GROUP_ROWS * BLOCK_N / 8;  // of a consumer
+  static constexpr int BARRIERS = 4 + 2 * CONSUMERS + 4 * STAGES;
+  static constexpr int SHARED_BYTES = (O_IN_Q ? 1 : 2) * CONSUMERS * Q_BYTES +
+                                      STAGES * (2 * KV_BYTES + CONSUMERS * BITS_BYTES + 16) +
+                                      8 * BARRIERS + 2 * 80;
+};
+// [tiles]
+
+/** The tensor maps of a pass; `o` has boxes of 16 rows, those of a warp, and `bits` of one PARTIAL
+ * tile. */
+struct AllMaps {
+  TensorMaps in;
+  CUtensorMap o, bits;
+};
+
+/** A tile of queries. */
+struct __align__(16) QueryWork {
+  QueryPlan plan;
+  int head, batch;
+};
+
+/** Shared memory of a thread block. */
+template <typename T>
+struct Shared {
+  T *q, *o;                                      /**< BLOCK_M rows each */
+  T *k_ring, *v_ring;                            /**< STAGES tiles each */
+  uint32_t *bits;                                /**< by stage and consumer */
+  ListedTile *listed;                            /**< by stage */
+  uint64_t *q_full, *q_empty;                    /**< by consumer: Q has arrived; was read */
+  uint64_t *work_full, *work_empty;              /**< the same for `work` */
+  uint64_t *k_full, *v_full, *k_empty, *v_empty; /**< by stage */
+  QueryWork *work;                               /**< this tile of queries and the next one */
+};
+
+// [work]
+/** Writes to `work` what tile of queries number `index` is; returns its number of tiles of keys.
+ * There are schedule.tiles. */
+__device__ __forceinline__ int find_work(QueryWork &work, const Problem &p,
+                                         const Schedule &schedule, const MaskPlans &plans,
+                                         int index) {
+  if (index >= schedule.tiles) return work.plan.tile_count = -1;
+  const DealtTile tile = dealt_tile(p, schedule, index);
+  work.head = tile.head % p.q_heads;
+  work.batch = tile.head / p.q_heads;
+  const QueryPlan &plan = plans.plans[plan_of_head(plans, work.batch, work.head) + tile.rank];
+  work.plan = plan;
+  return plan.tile_count;
+}
+// [work]
+
+// [load_masks]
+/** Tells the consumers how a tile of keys is masked, and asks for the bits of those for which it is
+ * PARTIAL. Both are there when its K is. */
+template <typename T, int HEAD_DIM>
+__device__ __forceinline__ void load_masks(const Shared<T> &shared, const CUtensorMap &bits,
+                                           const ListedTile &tile, int stage) {
+  using Tile = Tiles<HEAD_DIM, false>;
+  shared.listed[stage] = tile;
+  int bytes = Tile::KV_BYTES;
+  for (int consumer = 0; consumer < Tile::CONSUMERS; consumer++) {
+    if (tile.mask[consumer] >= 0) bytes += Tile::BITS_BYTES;
+  }
+  mbarrier_arrive_expect(&shared.k_full[stage], bytes);
+  for (int consumer = 0; consumer < Tile::CONSUMERS; consumer++) {
+    if (tile.mask[consumer] < 0) continue;
+    const int at = (stage * Tile::CONSUMERS + consumer) * Tile::BITS_BYTES;
+    tensor_load((char *)shared.bits + at, bits, &shared.k_full[stage], 0, tile.mask[consumer], 0,
+                0);
+  }
+}
+// [load_masks]
+
+// [producer]
+/** What the one producing thread does, tile after tile of queries. */
+template <typename T, int HEAD_DIM, bool SPANS>
+__device__ __forceinline__ void produce(const Shared<T> &shared, const AllMaps &maps,
+                                        const Problem &p, const Schedule &schedule,
+                                        const MaskPlans &plans) {
+  using Tile = Tiles<HEAD_DIM, SPANS>;
+  RingUse<Tile::STAGES> use;
+  RingUse<2> slot;  // of `work`
+  for (int index = blockIdx.x;; slot.number++) {
+    QueryWork &work = shared.work[slot.stage()];
+    mbarrier_wait(&shared.work_empty[slot.stage()], slot.parity() ^ 1);  // all have read it
+    const int tile_count = find_work(work, p, schedule, plans, index);
+    mbarrier_arrive(&shared.work_full[slot.stage()]);
+    if (tile_count < 0) break;
+    const QueryPlan &plan = work.plan;
+    const int head = work.head, batch = work.batch;
+    const int kv_head = head / (p.q_heads / p.kv_heads);
+    const uint32_t parity = slot.stage();  // of Q, which has one buffer: 0, 1, 0 and so on
+    const ListedTile *list =
+        SPANS ? NULL
+              : plans.tiles + (plan_of_head(plans, batch, head) + plan.first_q / Tile::BLOCK_M) *
+                                  plans.most_tiles;
+
+    const auto load_q = [&](int consumer) {
+      mbarrier_wait(&shared.q_empty[consumer], parity ^ 1);  // no product reads the Q before
+      mbarrier_arrive_expect(&shared.q_full[consumer], Tile::Q_BYTES);
+      load_rows<HEAD_DIM, GROUP_ROWS>(shared.q + consumer * GROUP_ROWS * HEAD_DIM, maps.in.q,
+                                      &shared.q_full[consumer],
+                                      plan.first_q + consumer * GROUP_ROWS, head, batch);
+    };
+    // The first consumer can begin while others are still busy with the tile before.
+    load_q(0);
+    for (int tile = 0; tile < tile_count; tile++, use.number++) {
+      // Not earlier: a block that is late must not take the next tile from one that is free.
+      if (tile + 1 == tile_count) index = take_next(schedule);
+      const int stage = use.stage();
+      const int first_key = SPANS ? plan.first_key + tile * Tile::BLOCK_N : list[tile].first_key;
+      mbarrier_wait(&shared.k_empty[stage], use.parity() ^ 1);  // all consumers have read it
+      if (SPANS) {
+        mbarrier_arrive_expect(&shared.k_full[stage], Tile::KV_BYTES);
+      } else {
+        load_masks<T, HEAD_DIM>(shared, maps.bits, list[tile], stage);
+      }
+      load_rows<HEAD_DIM, Tile::BLOCK_N>(shared.k_ring + stage * Tile::BLOCK_N * HEAD_DIM,
+                                         maps.in.k, &shared.k_full[stage], first_key, kv_head,
+                                         batch);
+      for (int consumer = 1; tile == 0 && consumer < Tile::CONSUMERS; consumer++) load_q(consumer);
+      mbarrier_wait(&shared.v_empty[stage], use.parity() ^ 1);
+      mbarrier_arrive_expect(&shared.v_full[stage], Tile::KV_BYTES);
+      load_rows<HEAD_DIM, Tile::BLOCK_N>(shared.v_ring + stage * Tile::BLOCK_N * HEAD_DIM,
+                                         maps.in.v, &shared.v_full[stage], first_key, kv_head,
+                                         batch);
+    }
+    if (tile_count == 0) {
+      for (int consumer = 1; consumer < Tile::CONSUMERS; consumer++) load_q(consumer);
+      index = take_next(schedule);
+    }
+  }
+}
+// [producer]
+
+// [bits]
+/** Which of the 32 keys from `first_key` on lie in a span, the first in the lowest bit. */
+__device__ __forceinline__ uint32_t bits_of_span(const KeySpan &span, int first_key) {
+  const int begin = max(span.first - first_key, 0), end = min(span.end - first_key, 32);
+  if (begin >= end) return 0;
+  return ~0u >> (32 - (end - begin)) << begin;
+}
+
+/** Sets the scores of keys that are not attended to -inf: bit j of word w of a row is key 32 w + j
+ * of the tile. */
+template <int N_TILES, int WORDS>
+__device__ __forceinline__ void apply_bits(float (&s)[N_TILES][4],
+                                           const uint32_t (&words)[2][WORDS]) {
+  const int lane = threadIdx.x % WARP_SIZE;
+#pragma unroll
+  for (int half = 0; half < 2; half++) {
+#pragma unroll
+    for (int n = 0; n < N_TILES; n++) {
+      const uint32_t own = words[half][n / 4] >> lane % 4 * 2;  // bit 0 is this lane's first key
+#pragma unroll
+      for (int c = 0; c < 2; c++) {
+        if ((own & 1u << (n % 4 * 8 + c)) == 0) s[n][2 * half + c] = -INFINITY;
+      }
+    }
+  }
+}
+// [bits]
+
+/** What a consumer does, tile after tile of queries. */
+template <typename T, int HEAD_DIM, bool SPANS>
+__device__ __forceinline__ void consume(const Shared<T> &shared, const AllMaps &maps,
+                                        const Problem &p, const Tensors &t, const MaskPlans &plans,
+                                        int consumer) {
+  using Tile = Tiles<HEAD_DIM, SPANS>;
+  constexpr int BLOCK_N = Tile::BLOCK_N, STAGES = Tile::STAGES, WORDS = (BLOCK_N + 31) / 32;
+  const int lane = threadIdx.x % WARP_SIZE, warp = threadIdx.x / WARP_SIZE % 4;
+  const T *q_group = shared.q + consumer * GROUP_ROWS * HEAD_DIM;
+  const int row_in_tile = consumer * GROUP_ROWS + 16 * warp;  // of the first row of this warp
+  T *o_warp = shared.o + row_in_tile * HEAD_DIM;
+  const float scale_log2 = p.scale * 1.4426950408889634f;
+  RingUse<STAGES> use;  // of the next tile of K
+
+  for (RingUse<2> slot;; slot.number++) {
+    // [plan]
+    mbarrier_wait(&shared.work_full[slot.stage()], slot.parity());  // the producer has written it
+    const QueryWork &work = shared.work[slot.stage()];
+    const int tile_count = work.plan.tile_count;
+    if (tile_count < 0) break;
+    const int first_row = work.plan.first_q + row_in_tile;  // of this warp
+    // Of a list, the consumers visit all tiles; of a range, those that their queries attend.
+    const ConsumerTiles own =
+        SPANS ? work.plan.consumers[consumer] : ConsumerTiles{0, 0, 0, tile_count};
+    KeySpan spans[2] = {};  // of this lane's rows, if the mask is spans
+#pragma unroll
+    for (int half = 0; SPANS && half < 2; half++) {
+      const int q = first_row + 8 * half + lane / 4;
+      if (q < p.q_len) spans[half] = spans_of_head(plans, work.batch, work.head)[q];
+    }
+    // [plan]
+    float m[2] = {-INFINITY, -INFINITY};  // running maximum of score * scale * log2(e)
+    float l[2] = {};                      // running sum of this lane's probabilities
+    float rescale[2];
+    float o[HEAD_DIM / 8][4] = {};
+    uint32_t probs[BLOCK_N / 16][4];
+
+    const auto start_qk_of = [&](RingUse<STAGES> use, float(&s)[BLOCK_N / 8][4]) {
+      mbarrier_wait(&shared.k_full[use.stage()], use.parity());  // K has arrived
+      wgmma_fence();  // the last softmax has read and written S
+      start_qk<T, HEAD_DIM, BLOCK_N>(s, q_group, shared.k_ring + use.stage() * BLOCK_N * HEAD_DIM);
+    };
+    const auto start_pv_of = [&](RingUse<STAGES> use) {
+      mbarrier_wait(&shared.v_full[use.stage()], use.parity());  // V has arrived
+      wgmma_fence();
+      start_pv<T, HEAD_DIM, BLOCK_N>(o, probs, shared.v_ring + use.stage() * BLOCK_N * HEAD_DIM);
+    };
+    const auto release = [&](uint64_t *empty, RingUse<STAGES> use) {
+      if (lane == 0) mbarrier_arrive(&empty[use.stage()]);
+    };
+    const auto before = [](RingUse<STAGES> use) { return RingUse<STAGES>{use.number - 1}; };
+    // A tile that only other consumers need.
+    const auto skip = [&](RingUse<STAGES> use) {
+      mbarrier_wait(&shared.k_full[use.stage()], use.parity());
+      release(shared.k_empty, use);
+      mbarrier_wait(&shared.v_full[use.stage()], use.parity());
+      release(shared.v_empty, use);
+    };
+    // [mask_of]
+    // Do the queries of this consumer attend all keys of the tile?
+    const auto all_attended = [&](int tile) {
+      if (SPANS) return tile >= own.all_begin && tile < own.all_end;
+      mbarrier_wait(&shared.k_full[use.stage()], use.parity());  // its masks have arrived
+      return shared.listed[use.stage()].mask[consumer] == ALL_ATTENDED;
+    };
+    const auto mask_tile = [&](float(&s)[BLOCK_N / 8][4], int tile) {
+      const ListedTile &listed = shared.listed[use.stage()];
+      const int mask = SPANS ? (int)PAST_THE_END : listed.mask[consumer];
+      const int first_key = SPANS ? work.plan.first_key + tile * BLOCK_N : listed.first_key;
+      const uint32_t *bits =
+          shared.bits + (use.stage() * Tile::CONSUMERS + consumer) * (Tile::BITS_BYTES / 4);
+      uint32_t words[2][WORDS];
+#pragma unroll
+      for (int half = 0; half < 2; half++) {
+        const int row = 16 * warp + 8 * half + lane / 4;
+        KeySpan span = spans[half];
+        if (!SPANS) {
+          const int q = work.plan.first_q + consumer * GROUP_ROWS + row;
+          span = {0, mask == NONE_ATTENDED ? 0
+                     : mask == CAUSAL_RULE ? causal_keys(p, q)
+                                           : p.kv_len};
+        }
+#pragma unroll
+        for (int word = 0; word < WORDS; word++) {
+          words[half][word] = bits_of_span(span, first_key + 32 * word);
+          if (!SPANS && mask >= 0) words[half][word] &= bits[row * WORDS + word];
+        }
+      }
+      if (!SPANS) fence_proxy_async();  // these loads come before the copy of the next bits
+      apply_bits(s, words);
+    };
+    // [mask_of]
+
+    // Waits for S of a tile; P V of the one before runs meanwhile.
+    const auto next_tile = [&](int tile, bool masked) {
+      float s[1][BLOCK_N / 8][4];
+      start_qk_of(use, s[0]);
+      start_pv_of(before(use));
+      wgmma_wait<1>();  // S of this tile is complete; P V of the one before may still run
+      if (masked) mask_tile(s[0], tile);
+      float sums[2];
+      const bool raise = __any_sync(FULL_WARP, exponentiate(s[0], sums, m, scale_log2));
+      if (raise) {  // rarely
+        multiply_qk_again<T, HEAD_DIM, BLOCK_N>(s[0], q_group,
+                                                shared.k_ring + use.stage() * BLOCK_N * HEAD_DIM);
+        if (masked) mask_tile(s[0], tile);
+        softmax_of_tile(s[0], m, l, rescale, scale_log2);
+      } else {
+        l[0] += sums[0], l[1] += sums[1];
+      }
+      release(shared.k_empty, use);
+      wgmma_wait<0>();  // O is complete, and nothing reads P any more
+      release(shared.v_empty, before(use));
+      if (raise) rescale_rows(o, rescale);
+      pack_probs<T>(probs, s[0]);
+      use.number++;
+    };
+
+    mbarrier_wait(&shared.q_full[consumer],
+                  (uint32_t)slot.stage());  // its Q of this tile has arrived
+    // [loops]
+    int tile = 0;
+    for (; tile < own.begin; tile++, use.number++) skip(use);
+    if (tile < own.end) {
+      float s[1][BLOCK_N / 8][4];
+      start_qk_of(use, s[0]);
+      wgmma_wait<0>();
+      if (!all_attended(tile)) mask_tile(s[0], tile);
+      release(shared.k_empty, use);
+      use.number++;
+      tile++;
+      softmax_of_tile(s[0], m, l, rescale, scale_log2);  // O is still 0
+      pack_probs<T>(probs, s[0]);
+    }
+    while (tile < own.end) {
+      for (; tile < own.end && all_attended(tile); tile++) next_tile(tile, false);
+      for (; tile < own.end && !all_attended(tile); tile++) next_tile(tile, true);
+    }
+    // [loops]
+    // All products with Q are complete: the next Q may come, unless O takes its place first.
+    if (!Tile::O_IN_Q && lane == 0) mbarrier_arrive(&shared.q_empty[consumer]);
+    if (own.begin < own.end) {
+      start_pv_of(before(use));
+      wgmma_wait<0>();  // O is complete
+      release(shared.v_empty, before(use));
+    }
+    for (; tile < tile_count; tile++, use.number++) skip(use);
+
+    if (lane == 0) tensor_store_wait<0>();  // the O before has been read
+    __syncwarp();
+    const int64_t head_index = (int64_t)work.batch * p.q_heads + work.head;
+    store_tile<T, HEAD_DIM>(o, m, l, o_warp, maps.o, t.lse + head_index * p.q_len, first_row,
+                            p.q_len, work.head, work.batch);
+    if (lane == 0) {
+      mbarrier_arrive(&shared.work_empty[slot.stage()]);  // all lanes have read `work`
+      if (Tile::O_IN_Q) {
+        tensor_store_wait<0>();
+        mbarrier_arrive(&shared.q_empty[consumer]);
+      }
+    }
+  }
+  if (lane == 0) tensor_store_wait<0>();  // shared memory must stay until it has been read
+}
+
+/** The whole forward pass: one thread block for each multiprocessor. */
+template <typename T, int HEAD_DIM, bool SPANS>
+__global__ void __launch_bounds__(Tiles<HEAD_DIM, SPANS>::THREADS, 1)
+    attention_kernel(Problem p, Tensors t, const __grid_constant__ AllMaps maps, Schedule schedule,
+                     MaskPlans plans) {
+  using Tile = Tiles<HEAD_DIM, SPANS>;
+  constexpr int STAGES = Tile::STAGES, KV_ELEMENTS = Tile::BLOCK_N * HEAD_DIM;
+
+  extern __shared__ __align__(1024) unsigned char smem[];
+  Shared<T> shared;
+  shared.q = (T *)smem;
+  shared.o = Tile::O_IN_Q ? shared.q : shared.q + Tile::BLOCK_M * HEAD_DIM;
+  shared.k_ring = shared.o + Tile::BLOCK_M * HEAD_DIM;
+  shared.v_ring = shared.k_ring + STAGES * KV_ELEMENTS;
+  shared.bits = (uint32_t *)(shared.v_ring + STAGES * KV_ELEMENTS);
+  shared.listed = (ListedTile *)(shared.bits + STAGES * Tile::CONSUMERS * (Tile::BITS_BYTES / 4));
+  shared.work = (QueryWork *)(shared.listed + STAGES);
+  shared.q_full = (uint64_t *)(shared.work + 2);
+  shared.q_empty = shared.q_full + Tile::CONSUMERS;
+  shared.work_full = shared.q_empty + Tile::CONSUMERS, shared.work_empty = shared.work_full + 2;
+  shared.k_full = shared.work_empty + 2, shared.k_empty = shared.k_full + STAGES;
+  shared.v_full = shared.k_empty + STAGES, shared.v_empty = shared.v_full + STAGES;
+
+  if (threadIdx.x == 0) {
+    for (int consumer = 0; consumer < Tile::CONSUMERS; consumer++) {
+      mbarrier_init(&shared.q_full[consumer], 1);
+      mbarrier_init(&shared.q_empty[consumer], 4);  // one thread of each warp
+    }
+    for (int i = 0; i < 2; i++) {
+      mbarrier_init(&shared.work_full[i], 1);
+      mbarrier_init(&shared.work_empty[i], 4 * Tile::CONSUMERS);  // one thread of each warp
+    }
+    for (int stage = 0; stage < STAGES; stage++) {
+      mbarrier_init(&shared.k_full[stage], 1);
+      mbarrier_init(&shared.v_full[stage], 1);
+      mbarrier_init(&shared.k_empty[stage], 4 * Tile::CONSUMERS);  // one thread of each warp
+      mbarrier_init(&shared.v_empty[stage], 4 * Tile::CONSUMERS);
+    }
+    fence_mbarrier_init();
+  }
+  __syncthreads();  // all threads see the barriers
+
+  const int group = __shfl_sync(FULL_WARP, threadIdx.x / WARPGROUP_THREADS, 0);
+  if (group == 0) {
+    release_registers<Tile::PRODUCER_REGISTERS>();
+    if (threadIdx.x == 0) produce<T, HEAD_DIM, SPANS>(shared, maps, p, schedule, plans);
+  } else {
+    take_registers<Tile::CONSUMER_REGISTERS>();
+    consume<T, HEAD_DIM, SPANS>(shared, maps, p, t, plans, group - 1);
+  }
+}
+
+template <typename T, int HEAD_DIM, bool SPANS>
+constexpr auto CONFIG = [] {
+  using Tile = Tiles<HEAD_DIM, SPANS>;
+  auto config = make_config<T, HEAD_DIM, Tile>(attention_kernel<T, HEAD_DIM, SPANS>, Tile::THREADS,
+                                               Tile::SHARED_BYTES, CEILING_WGMMA);
+  config.mask_rows = SPANS ? 0 : GROUP_ROWS;
+  return config;
+}();
+
+#define CONFIGS_OF(HEAD_DIM)                                       \
+  CONFIG<__half, HEAD_DIM, true>, CONFIG<__half, HEAD_DIM, false>, \
+      CONFIG<__nv_bfloat16, HEAD_DIM, true>, CONFIG<__nv_bfloat16, HEAD_DIM, false>
+
+static constexpr KernelConfig<AllMaps, Schedule, MaskPlans> CONFIGS[] = {
+    CONFIGS_OF(32), CONFIGS_OF(64), CONFIGS_OF(96), CONFIGS_OF(128), CONFIGS_OF(256)};
+
+// [prepare]
+static cudaError_t prepare(const Problem *p, const BlockMask *mask, void *prepared,
+                           cudaStream_t stream) {
+  const auto *config = find_config<CONFIGS>(p);
+  const int consumers = config->block_m / GROUP_ROWS;
+  const MaskPlans plans = lay_out_plans(p, mask, config->block_m, prepared);
+  if (plans.partial_tiles > 0) {
+    pack_bits_kernel<<<(unsigned)plans.partial_tiles, WARPGROUP_THREADS, 0, stream>>>(
+        *mask, listed_tiles(plans));
+  }
+  if (plans.spans != NULL) {
+    plan_spans_kernel<<<plans.rows, WARP_SIZE, 0, stream>>>(*p, plans, consumers, config->block_n);
+  } else {
+    plan_blocks_kernel<<<plans.rows, WARP_SIZE, 0, stream>>>(*p, *mask, plans, consumers);
+  }
+  sort_plans_kernel<<<(plans.rows + WARPGROUP_THREADS - 1) / WARPGROUP_THREADS, WARPGROUP_THREADS,
+                      0, stream>>>(plans);
+  return cudaGetLastError();
+}
+// [prepare]
+
+/** Thread blocks: one for each multiprocessor, if there are as many tiles. */
+static int block_count(const Problem *p) {
+  const int64_t tiles = grid_size(find_config<CONFIGS>(p), p);
+  const int multiprocessors = device_attribute(cudaDevAttrMultiProcessorCount);
+  return tiles < multiprocessors ? (int)tiles : multiprocessors;
+}
+
+static void describe(const Problem *p, int heads, Description *description) {
+  describe_config<CONFIGS>(p, heads, description);
+  description->launches[0].grid = dim3(block_count(p));
+}
+
+static cudaError_t forward(const Problem *p, const Tensors *t, int, cudaStream_t stream) {
+  const auto *config = find_config<CONFIGS>(p);
+  if (const cudaError_t error = prepare_launch(config, t)) return error;
+  const MaskPlans plans = lay_out_plans(p, t->block_mask, config->block_m, t->prepared);
+  AllMaps maps = {};
+  cudaError_t error = make_tensor_maps(&maps.in, p, t, GROUP_ROWS, config->block_n);
+  if (error == cudaSuccess) {
+    error = make_tensor_map(&maps.o, t->o, p, p->o_strides, p->q_len, p->q_heads, 16);
+  }
+  if (error == cudaSuccess && plans.partial_tiles > 0) {
+    error =
+        make_words_map(&maps.bits, plans.bits, GROUP_ROWS * LISTED_KEYS / 32, plans.partial_tiles);
+  }
+  if (error != cudaSuccess) return error;
+  const Schedule schedule = make_schedule(p, config->block_m, t->workspace);
+  config->kernel<<<block_count(p), config->threads, config->shared_bytes, stream>>>(
+      *p, *t, maps, schedule, plans);
+  return cudaGetLastError();
+}
+
+static const BlockMaskSupport BLOCK_MASKS = {
+    .prepared_bytes =
+        [](const Problem *p, const BlockMask *mask) {
+          return lay_out_plans(p, mask, find_config<CONFIGS>(p)->block_m, NULL).bytes;
+        },
+    .prepare = prepare,
+    .takes_spans = true,
+};
+
+const Step step = {
+    .name = "step11",
+    .title = "Block masks on Hopper",
+    .idea = "The producer walks a plan of the mask; spans of keys replace lists and bits.",
+    .head_dims = "D = 32, 64, 96, 128 or 256",
+    .supports = supports_block_masks<CONFIGS>,
+    .workspace_bytes = [](const Problem *) { return sizeof(unsigned); },
+    .workspace_zero = true,
+    .describe = describe,
+    .forward = forward,
+    .block_masks = &BLOCK_MASKS,
+};
