@@ -145,7 +145,7 @@ class StepCall:
             self._keep("prepared", self.step.prepare(self.shape, self.mask.c))
             self.more["mask"] = self.mask.c
             self.step.prepare(self.shape, self.mask.c, self.more["prepared"])
-        elif size := self.step.workspace_bytes(self.shape, WORKSPACE_BYTES):
+        if size := self.step.workspace_bytes(self.shape, WORKSPACE_BYTES):
             self._keep("workspace", size)
             self.kept[-1].fill()  # as Step::workspace_zero asks
             self.more["workspace_bytes"] = size

@@ -2,7 +2,7 @@
 
 import re
 
-HOPPER_STEPS = ("step07", "step08", "step09", "step10")  # they need compute capability 9.0
+HOPPER_STEPS = ("step07", "step08", "step09", "step10", "step11")  # they need compute capability 9.0
 # One configuration for each head dimension.
 MMA_STEPS = ("step02b", "step02c", "step03", "step04", *HOPPER_STEPS)
 # The configurations that step_under_test.c calls; "" is that of pairs of warps. The order is the
@@ -11,6 +11,7 @@ CALLED = {
     "step02": ("64, 64, 32", "128, 64, 32"),
     **dict.fromkeys(MMA_STEPS, ("64", "128")),
     "step06": ("64, true", "64, false", "128, true", "128, false", ""),
+    "step11": ("64, true", "64, false", "128, true", "128, false"),
     "step05": ("64, 2, true", "64, 2, false", "128, 2, true", "128, 2, false"),
 }
 TABLE = re.compile(r"(static constexpr KernelConfig<[\w, ]*> CONFIGS\[\] = \{).*?(\};)", re.DOTALL)

@@ -30,7 +30,8 @@ def step_names() -> list[str]:
     return sorted(path.name.split("_")[0] for path in (REPOSITORY / "steps").glob("step*_*.cu"))
 
 
-MASK_STEPS = [name for name in step_names() if name in ("step05", "step06")]  # they take block masks
+# They take block masks.
+MASK_STEPS = [name for name in step_names() if name in ("step05", "step06", "step11")]
 
 
 def built_commit() -> str:

@@ -35,9 +35,10 @@ class Call:
             self.kept.append(device.allocate(library.prepare(self.shape, m)))
             self.more = {"mask": m, "prepared": self.kept[-1].address}
             library.prepare(self.shape, m, self.kept[-1].address)
-        elif size := library.workspace_bytes(self.shape, free_bytes):
-            self.kept = [device.allocate(size)]
-            self.more = {"workspace": self.kept[0].address, "workspace_bytes": size}
+        if size := library.workspace_bytes(self.shape, free_bytes):
+            self.kept.append(device.allocate(size))
+            self.kept[-1].fill()  # as Step::workspace_zero asks
+            self.more |= {"workspace": self.kept[-1].address, "workspace_bytes": size}
 
     def enqueue(self) -> None:
         self.library.forward(self.shape, *(memory.address for memory in self.memory), **self.more)
