@@ -51,7 +51,8 @@ class BlockMask(ctypes.Structure):
         "heads")),
         *((name, ctypes.c_void_p) for name in MASK_FILES),
         ("num_strides", 3 * ctypes.c_int64), ("index_strides", 4 * ctypes.c_int64),
-        ("type_strides", 4 * ctypes.c_int64), ("partial_strides", 4 * ctypes.c_int64)]
+        ("type_strides", 4 * ctypes.c_int64), ("partial_strides", 4 * ctypes.c_int64),
+        ("row_spans", ctypes.c_void_p), ("span_strides", 2 * ctypes.c_int64)]
 
 
 def block_mask(shapes: Sequence[Sequence[int]], pointers: Sequence[int]) -> BlockMask:
