@@ -42,12 +42,10 @@ struct Tiles {
   static constexpr int CONSUMERS = SPANS && HEAD_DIM <= 128 ? 3 : 2;  // warpgroups that compute
   static constexpr int THREADS = (1 + CONSUMERS) * WARPGROUP_THREADS;
   static constexpr int BLOCK_M = CONSUMERS * GROUP_ROWS;  // rows of Q
-  static constexpr int BLOCK_N = !SPANS            ? LISTED_KEYS
-                                 : HEAD_DIM <= 64  ? 128
-                                 : HEAD_DIM <= 128 ? 64
-                                                   : 80;
+  static constexpr int LARGE_N = HEAD_DIM <= 64 ? 128 : HEAD_DIM <= 128 ? 64 : 80;
+  static constexpr int BLOCK_N = SPANS ? LARGE_N : LISTED_KEYS;  // rows of K and V
   // Tiles of K, and of V, in flight.
-  static constexpr int STAGES = HEAD_DIM > 128 ? 2 : SPANS &&HEAD_DIM <= 64 ? 3 : 4;
+  static constexpr int STAGES = HEAD_DIM > 128 ? 2 : BLOCK_N == 128 ? 3 : 4;
   static constexpr int PRODUCER_REGISTERS = CONSUMERS == 3 ? 32 : 40;
   static constexpr int CONSUMER_REGISTERS = CONSUMERS == 3 ? 160 : 232;
 
