@@ -18,6 +18,7 @@
 constexpr int GROUP_ROWS = 64;    /**< queries of a consumer */
 constexpr int MOST_CONSUMERS = 3; /**< of a thread block */
 constexpr int LISTED_KEYS = 64;   /**< keys of a tile in a list */
+constexpr int SHORT_PLAN = 12;    /**< tiles of keys; see sort_plans_kernel() */
 
 /** Tiles of keys of a consumer, counted from the first one of its tile of queries. Its queries
  * attend some keys of the tiles begin to end - 1, and all keys of all_begin to all_end - 1. */
@@ -234,17 +235,21 @@ static __global__ void __launch_bounds__(WARP_SIZE)
   }
 }
 
-/** Sorts the plans of a head, those with the most tiles of keys first; of equal ones the last
- * first. One thread per plan: its rank is the number of plans before it. */
+/**
+ * Sorts the plans of a head, those with the most tiles of keys first; of equal ones the last first.
+ * Short plans count as equal: at the end of a pass they keep nobody waiting, and a thread block
+ * that has nothing but the shortest waits for the first keys of each. One thread per plan: its rank
+ * is the number of plans before it.
+ */
 static __global__ void sort_plans_kernel(MaskPlans plans) {
   const int64_t row = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
   if (row >= plans.rows) return;
   const int q_tile = (int)(row % plans.q_tiles);
   const QueryPlan *others = plans.unsorted + (row - q_tile);
-  const int count = others[q_tile].tile_count;
+  const int count = max(others[q_tile].tile_count, SHORT_PLAN);
   int rank = 0;
   for (int other = 0; other < plans.q_tiles; other++) {
-    const int difference = others[other].tile_count - count;
+    const int difference = max(others[other].tile_count, SHORT_PLAN) - count;
     rank += difference > 0 || (difference == 0 && other > q_tile);
   }
   plans.plans[row - q_tile + rank] = others[q_tile];

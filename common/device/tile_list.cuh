@@ -164,7 +164,7 @@ static __device__ int classify_tile(const Problem &p, const TileLists &lists, in
  * Writes the list of one tile of queries; one warp per list. Each lane takes one slot of the row
  * and counts its attended tiles; a prefix sum over the lanes says where in the list they go.
  */
-static __global__ void __launch_bounds__(WARP_SIZE)
+[[maybe_unused]] static __global__ void __launch_bounds__(WARP_SIZE)
     list_tiles_kernel(Problem p, BlockMask m, TileLists lists) {
   const int q_tile = blockIdx.x % lists.q_tiles;
   const int list = blockIdx.x / lists.q_tiles;
@@ -227,7 +227,7 @@ static __global__ void __launch_bounds__(WARP_SIZE)
 
 /** Sorts the tiles of queries by the length of their lists, longest first; of equal ones the last
  * first. One thread per tile: its rank is the number of tiles before it. */
-static __global__ void order_rows_kernel(TileLists lists) {
+[[maybe_unused]] static __global__ void order_rows_kernel(TileLists lists) {
   const int64_t row = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
   if (row >= lists.rows) return;
   const int q_tile = (int)(row % lists.q_tiles);
