@@ -104,8 +104,8 @@ static bool run_once(Run *run, Resources *r, Error *error) {
   return ok;
 }
 
-/** CPU backend: counts the memory of the device's copy of the blocks, and of what the step prepares
- * from them. */
+/** CPU backend: counts the memory of the device's copy of the mask, and of what the step prepares
+ * from it. */
 static bool take_device_mask(const Run *run, const HostBlockMask *blocks, Error *error) {
   char what[256];
   double bytes = (double)step.block_masks->prepared_bytes(&run->problem, &blocks->mask);
@@ -114,37 +114,41 @@ static bool take_device_mask(const Run *run, const HostBlockMask *blocks, Error 
   return memory_take(what, bytes, error);
 }
 
-/** Writes the block mask for --save-mask; a mask from files is written in canonical form. */
+/** Writes the block mask for --save-mask. A mask from files is written in canonical form, and one
+ * of spans as blocks. */
 static bool save_mask(const Run *run, const Resources *r, Error *error) {
-  const char *directory = r->options->mask_directory;
-  const BlockMask *m = &r->block_mask->mask;
+  const Options *o = r->options;
+  const char *directory = o->mask_directory;
   if (directory == NULL) return true;
-  if (run->mask.preset != PRESET_DIRECTORY)
+  if (run->mask.preset != PRESET_DIRECTORY && run->problem.q_block_size > 0)
     return block_mask_write(directory, r->block_mask, error);
   HostBlockMask canonical;
   const bool ok =
-      block_mask_build(&run->mask, m->q_block_size, m->kv_block_size, &canonical, error) &&
+      block_mask_build(&run->mask, o->mask_block_q, o->mask_block_kv, &canonical, error) &&
       block_mask_write(directory, &canonical, error);
   block_mask_free(&canonical);
   return ok;
 }
 
-/** Builds the block mask, if the step takes one, and counts its blocks. */
+/** Builds the block mask, if the step takes one, as spans or as blocks, which it counts. */
 static bool build_mask(Run *run, Resources *r, Error *error) {
   if (step.block_masks == NULL) return true;
   const Problem *p = &run->problem;
   const double start = clock_ms();
+  const bool spans = p->q_block_size == 0;
   r->block_mask = &run->mask.blocks; /* of a directory, as it was read */
   if (run->mask.preset != PRESET_DIRECTORY) {
     r->block_mask = &r->built;
-    if (!block_mask_build(&run->mask, p->q_block_size, p->kv_block_size, &r->built, error)) {
+    if (!(spans ? row_spans_build(&run->mask, &r->built, error)
+                : block_mask_build(&run->mask, p->q_block_size, p->kv_block_size, &r->built,
+                                   error))) {
       return false;
     }
   }
-  const BlockMask *m = &r->block_mask->mask;
-  run->mask_facts = (MaskFacts){.q_block_size = p->q_block_size,
+  run->mask_facts = (MaskFacts){.form = spans ? "row spans" : "blocks",
+                                .q_block_size = p->q_block_size,
                                 .kv_block_size = p->kv_block_size,
-                                .blocks = block_mask_statistics(m, p->kv_len),
+                                .blocks = block_mask_statistics(&r->block_mask->mask, p->kv_len),
                                 .build_ms = clock_ms() - start};
   return !run->device->simulated || r->options->draw_mask ||
          take_device_mask(run, r->block_mask, error);
@@ -283,14 +287,11 @@ static bool run_and_write(Run *run, Resources *r, bool quiet, Error *error) {
 /** --draw-mask: prints the mask; --save-mask then needs no run. */
 static bool draw(Run *run, Resources *r, Error *error) {
   const Options *o = r->options;
-  const Problem *p = &run->problem;
-  const bool blocks = step.block_masks != NULL; /* a directory sets its block sizes */
   if (o->mask_directory != NULL &&
       (!check_destinations(o, error) || !build_mask(run, r, error) || !save_mask(run, r, error))) {
     return false;
   }
-  return draw_mask(&run->mask, blocks ? p->q_block_size : o->mask_block_q,
-                   blocks ? p->kv_block_size : o->mask_block_kv, stdout, error);
+  return draw_mask(&run->mask, o->mask_block_q, o->mask_block_kv, stdout, error);
 }
 
 /** Derives the problem from the options and the files of --input. */
@@ -325,6 +326,10 @@ ExitCode run_options(const Options *options, const Device *device, bool quiet, E
              .seed = o.seed};
   memory_start();
   bool ok = open_problem(&o, &run, &resources.inputs, error);
+  if (ok && run.mask.preset == PRESET_DIRECTORY) { /* its tiles set the size of the blocks */
+    o.mask_block_q = run.problem.q_block_size;
+    o.mask_block_kv = run.problem.kv_block_size;
+  }
   if (ok && o.draw_mask) {
     ok = draw(&run, &resources, error);
   } else if (ok && o.info) {

@@ -32,6 +32,8 @@ def step_names() -> list[str]:
 
 # They take block masks.
 MASK_STEPS = [name for name in step_names() if name in ("step05", "step06", "step11")]
+# Of these, those that take masks of one span of keys for each query.
+SPAN_STEPS = [name for name in MASK_STEPS if name == "step11"]
 
 
 def built_commit() -> str:

@@ -71,7 +71,8 @@ static const struct argp_option OPTIONS[] = {
      0},
     {"mask-block", KEY_MASK_BLOCK, "QxK", 0,
      "size of the blocks of the mask, and of its picture, up to 16384x16384; from "
-     "step05 on multiples of 64 (default: 128x128)",
+     "step05 on multiples of 64 (default: 128x128; step11: none if each query attends one span of "
+     "keys at most)",
      0},
     {"shared-kv", KEY_SHARED_KV, 0, 0, "step05: K and V take turns in one buffer, as in step03", 0},
     {"scale", KEY_SCALE, "X", 0,
@@ -198,6 +199,7 @@ static bool parse_problem_option(int key, char *text, Options *o, Error *error) 
       o->mask = text;
       return true;
     case KEY_MASK_BLOCK:
+      o->mask_in_blocks = true;
       return parse_sizes("--mask-block", text, LARGEST_MASK_BLOCK, &o->mask_block_q,
                          &o->mask_block_kv, error);
     case KEY_SHARED_KV:

@@ -39,7 +39,8 @@ static bool check_support(const Problem *p, Error *error) {
 }
 
 /** Opens the mask. Opening may take long, so check_support() comes first, except for a directory:
- * its tiles may set the size of the blocks. */
+ * its tiles may set the size of the blocks. Spans have no blocks; only the mask knows if it has
+ * them. */
 static bool open_mask(const Options *o, Problem *p, Mask *mask, Error *error) {
   p->mask = mask_kind(o->mask);
   if (step.block_masks == NULL && p->mask == MASK_BLOCKS) {
@@ -52,7 +53,8 @@ static bool open_mask(const Options *o, Problem *p, Mask *mask, Error *error) {
   const bool directory = mask_names_directory(o->mask);
   if (!directory && !check_support(p, error)) return false;
   if (!mask_open(o->mask, p, o->mask_block_q, o->mask_block_kv, o->seed, mask, error)) return false;
-  if (!directory) return true;
+  const bool takes_spans = step.block_masks != NULL && step.block_masks->takes_spans;
+  if (!directory && !(takes_spans && mask->one_span && !o->mask_in_blocks)) return true;
   p->q_block_size = mask->blocks.mask.q_block_size;
   p->kv_block_size = mask->blocks.mask.kv_block_size;
   if (check_support(p, error)) return true;

@@ -21,6 +21,7 @@ void block_mask_set_pointers(BlockMask *m, void *const data[MASK_TENSORS]) {
   m->block_mask_types = data[TENSOR_TYPES];
   m->partial_block_mask_indices = data[TENSOR_TILE_INDICES];
   m->partial_block_masks = data[TENSOR_TILES];
+  m->row_spans = data[TENSOR_ROW_SPANS];
 }
 
 void block_mask_free(HostBlockMask *blocks) {
@@ -29,6 +30,7 @@ void block_mask_free(HostBlockMask *blocks) {
 }
 
 BlockMaskStatistics block_mask_statistics(const BlockMask *m, int kv_len) {
+  if (m->row_spans != NULL) return (BlockMaskStatistics){0};
   const int64_t kv_blocks = ((int64_t)kv_len + m->kv_block_size - 1) / m->kv_block_size;
   BlockMaskStatistics s = {.blocks = (int64_t)m->batches * m->heads * m->q_blocks * kv_blocks};
   for (int b = 0; b < m->batches; b++) {

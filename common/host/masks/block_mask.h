@@ -15,14 +15,16 @@
 /** Largest number of queries, and of keys, in a block. */
 enum { LARGEST_MASK_BLOCK = 1 << 14 };
 
-/** The tensors of a block mask, in the order of their files. */
+/** The tensors of a block mask: those of blocks, in the order of their files, or that of spans. */
 typedef enum MaskTensor {
   TENSOR_COUNTS,
   TENSOR_INDICES,
   TENSOR_TYPES,
   TENSOR_TILE_INDICES,
   TENSOR_TILES,
-  MASK_TENSORS
+  TENSOR_ROW_SPANS,
+  MASK_TENSORS,
+  MASK_FILES = TENSOR_ROW_SPANS
 } MaskTensor;
 
 /** A block mask whose tensors lie in host memory. */
@@ -56,6 +58,13 @@ struct Mask;
 bool block_mask_build(const struct Mask *mask, int q_block_size, int kv_block_size,
                       HostBlockMask *blocks, Error *error);
 
+/**
+ * Lists the keys of each query in BlockMask::row_spans. Every query must attend at most one span:
+ * see Mask::one_span. EXIT_USAGE if this needs more than the available memory. Freed by
+ * block_mask_free().
+ */
+bool row_spans_build(const struct Mask *mask, HostBlockMask *spans, Error *error);
+
 /** Frees the tensors; harmless on a zeroed struct. */
 void block_mask_free(HostBlockMask *blocks);
 
@@ -65,7 +74,7 @@ void block_mask_free(HostBlockMask *blocks);
  */
 bool block_mask_validate(const BlockMask *mask, const Problem *problem, Error *error);
 
-/** Counts the blocks of a valid mask for `kv_len` keys. */
+/** Counts the blocks of a valid mask for `kv_len` keys; none if it has spans. */
 BlockMaskStatistics block_mask_statistics(const BlockMask *mask, int kv_len);
 
 /**

@@ -18,7 +18,7 @@ static const struct {
   NpyType type;
   const char *type_name;
   int rank;
-} FILES[MASK_TENSORS] = {
+} FILES[MASK_FILES] = {
     {"kv_num_blocks.npy", NPY_I4, "<i4 (int32)", 3},
     {"kv_indices.npy", NPY_I4, "<i4 (int32)", 4},
     {"block_mask_types.npy", NPY_I4, "<i4 (int32)", 4},
@@ -116,11 +116,11 @@ static bool set_sizes(const char *directory, const NpyArray *files, BlockMask *m
 bool block_mask_read(const char *directory, const Problem *problem, int q_block_size,
                      int kv_block_size, HostBlockMask *blocks, Error *error) {
   *blocks = (HostBlockMask){.mask = {.q_block_size = q_block_size, .kv_block_size = kv_block_size}};
-  NpyArray files[MASK_TENSORS] = {{0}};
+  NpyArray files[MASK_FILES] = {{0}};
   bool ok = true;
-  for (int i = 0; i < MASK_TENSORS && ok; i++) ok = read_file(directory, i, &files[i], error);
+  for (int i = 0; i < MASK_FILES && ok; i++) ok = read_file(directory, i, &files[i], error);
   ok = ok && set_sizes(directory, files, &blocks->mask, error);
-  for (int i = 0; i < MASK_TENSORS; i++) { /* after a failure too: they are freed below */
+  for (int i = 0; i < MASK_FILES; i++) { /* after a failure too: they are freed below */
     blocks->data[i] = files[i].data;
     blocks->bytes[i] = files[i].bytes;
   }
@@ -141,10 +141,10 @@ bool block_mask_write(const char *directory, const HostBlockMask *blocks, Error 
   const BlockMask *m = &blocks->mask;
   const int64_t slots[4] = {m->batches, m->heads, m->q_blocks, m->max_slots};
   const int64_t tiles[3] = {m->tile_count, m->q_block_size, m->kv_block_size};
-  NpyFile files[MASK_TENSORS];
-  for (int i = 0; i < MASK_TENSORS; i++) {
+  NpyFile files[MASK_FILES];
+  for (int i = 0; i < MASK_FILES; i++) {
     const int64_t *shape = i == TENSOR_TILES ? tiles : slots;
     files[i] = (NpyFile){FILES[i].name, FILES[i].type, FILES[i].rank, shape, blocks->data[i]};
   }
-  return npy_write(directory, files, MASK_TENSORS, error);
+  return npy_write(directory, files, MASK_FILES, error);
 }

@@ -4,14 +4,14 @@
 #include "host/device/timing.h"
 
 static const char *const TENSOR_NAMES[MASK_TENSORS] = {
-    "kv_num_blocks", "kv_indices", "block_mask_types", "partial_block_mask_indices",
-    "partial_block_masks"};
+    "kv_num_blocks",       "kv_indices", "block_mask_types", "partial_block_mask_indices",
+    "partial_block_masks", "row_spans"};
 
 static bool upload(const HostBlockMask *blocks, DeviceMask *d, Error *error) {
   for (int i = 0; i < MASK_TENSORS; i++) {
     const size_t bytes = blocks->bytes[i];
     d->mask_bytes += bytes;
-    if (bytes == 0) continue; /* no tile, so no slot is PARTIAL */
+    if (bytes == 0) continue; /* no slot is PARTIAL, or the other form */
     if (!device_allocate(&d->tensors[i], bytes, TENSOR_NAMES[i], error) ||
         !device_ok(cudaMemcpy(d->tensors[i], blocks->data[i], bytes, cudaMemcpyHostToDevice),
                    TENSOR_NAMES[i], error)) {

@@ -22,6 +22,7 @@ Mask mask_simple(const Problem *p) {
       .kv_len = p->kv_len,
       .batches = 1,
       .heads = 1,
+      .one_span = true,
       .entries = causal ? causal_entries(p->q_len, p->kv_len) : (int64_t)p->q_len * p->kv_len};
 }
 
@@ -37,6 +38,7 @@ static int64_t drawn_blocks(const Mask *mask) {
 }
 
 int mask_most_spans(const Mask *mask) {
+  if (mask->one_span) return 1;
   switch (mask->preset) {
     case PRESET_BLOCKS:
       return (int)((drawn_blocks(mask) + 1) / 2); /* every other block */

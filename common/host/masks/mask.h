@@ -53,6 +53,8 @@ typedef struct Mask {
   int q_len, kv_len;
   int batches, heads; /**< distinct masks: 1 where all batch entries, or heads, share one */
   int64_t entries;    /**< attended pairs of all distinct masks */
+  bool one_span;      /**< row_spans_build() takes it: each query attends at most one span of keys,
+                           and the mask is not made of blocks */
   int64_t parameter;  /**< W, P or K */
   double density;
   uint64_t seed;

@@ -193,10 +193,11 @@ static bool read_directory(Mask *mask, const Problem *p, int q_block, int kv_blo
   return true;
 }
 
+/** Counts the attended pairs, and finds out if each query attends at most one span. */
 static bool count_entries(Mask *mask, Error *error) {
   int64_t entries = 0;
-  int failures = 0;
-#pragma omp parallel reduction(+ : entries, failures)
+  int failures = 0, most_spans = 0;
+#pragma omp parallel reduction(+ : entries, failures) reduction(max : most_spans)
   {
     KeySpan *spans = malloc(sizeof *spans * (size_t)mask_most_spans(mask));
     failures += spans == NULL;
@@ -206,6 +207,7 @@ static bool count_entries(Mask *mask, Error *error) {
         for (int q = 0; q < mask->q_len; q++) {
           const int64_t alike = mask_rows_alike(mask, q);
           const int count = spans == NULL || alike == 0 ? 0 : mask_row(mask, b, h, q, spans);
+          if (count > most_spans) most_spans = count;
           for (int i = 0; i < count; i++) entries += alike * (spans[i].end - spans[i].first);
         }
       }
@@ -213,6 +215,8 @@ static bool count_entries(Mask *mask, Error *error) {
     free(spans);
   }
   mask->entries = entries;
+  mask->one_span =
+      most_spans <= 1 && mask->preset != PRESET_BLOCKS && mask->preset != PRESET_DIRECTORY;
   return failures == 0 || out_of_memory(mask->text, error);
 }
 
@@ -268,6 +272,7 @@ bool mask_open(const char *text, const Problem *p, int mask_block_q, int mask_bl
   *mask = mask_simple(&simple); /* sets the lengths, and the entries of full and causal */
   if (simple.mask != MASK_BLOCKS) return true;
   mask->text = text;
+  mask->one_span = false; /* not known yet */
   mask->seed = seed;
   mask->q_block_size = mask_block_q;
   mask->kv_block_size = mask_block_kv;

@@ -16,7 +16,7 @@
 typedef enum FieldType { INT, INT64, UINT64, FLOAT, DOUBLE, BOOL, STRING } FieldType;
 
 /** Groups of fields; a record has all fields of some groups. */
-enum { PROBLEM = 1, BLOCK_MASK = 2, RESULT = 4, COUNTED = 8, TIMED = 16 };
+enum { PROBLEM = 1, BLOCK_MASK = 2, IN_BLOCKS = 4, RESULT = 8, COUNTED = 16, TIMED = 32 };
 
 typedef struct Field {
   unsigned group;
@@ -40,7 +40,8 @@ typedef struct Field {
 #define COUNT(name, member) FIELD(COUNTED, "count_" name, counts.member)
 #define WARPS(name, kind) COUNT(name, warp_instructions[kind])
 #define SPEED(name) FIELD(TIMED, #name, speed.name)
-#define BLOCKS(name, member) FIELD(BLOCK_MASK, "mask_" name, mask_facts.member)
+#define MASK(name) FIELD(BLOCK_MASK, "mask_" #name, mask_facts.name)
+#define BLOCKS(name, member) FIELD(IN_BLOCKS, "mask_" name, mask_facts.member)
 
 /* clang-format off: one line for each field */
 static const Field FIELDS[] = {
@@ -58,6 +59,7 @@ static const Field FIELDS[] = {
     FIELD(PROBLEM, "least_bytes", work.least_bytes),
     FIELD(PROBLEM, "must_move_bytes", work.must_move_bytes),
     FIELD(BLOCK_MASK, "shared_kv", problem.shared_kv),
+    MASK(form),
     BLOCKS("block_q", q_block_size),
     BLOCKS("block_kv", kv_block_size),
     BLOCKS("blocks", blocks.blocks),
@@ -65,11 +67,11 @@ static const Field FIELDS[] = {
     BLOCKS("blocks_full", blocks.full),
     BLOCKS("blocks_causal", blocks.causal),
     BLOCKS("blocks_partial", blocks.partial),
-    BLOCKS("bytes", mask_bytes),
-    BLOCKS("prepared_bytes", prepared_bytes),
-    BLOCKS("build_ms", build_ms),
-    BLOCKS("upload_ms", upload_ms),
-    BLOCKS("prepare_ms", prepare_ms),
+    FIELD(BLOCK_MASK, "mask_bytes", mask_facts.mask_bytes),
+    MASK(prepared_bytes),
+    MASK(build_ms),
+    MASK(upload_ms),
+    MASK(prepare_ms),
     FIELD(RESULT, "nan_inputs", nan_inputs),
 
     FIELD(RESULT, "rows", total_rows),
@@ -250,7 +252,8 @@ bool json_append_run(const Run *run, const char *path, Error *error) {
     json_string(&object, "right", NULL);
   }
   add_fields(&object, run,
-             RESULT | (run->mask_facts.q_block_size > 0 ? BLOCK_MASK : 0) |
+             RESULT | (run->mask_facts.form != NULL ? BLOCK_MASK : 0) |
+                 (run->mask_facts.q_block_size > 0 ? IN_BLOCKS : 0) |
                  (run->device->simulated ? COUNTED : 0) | (timed ? TIMED : 0));
   json_string(&object, "ceiling", ceiling_name(run->description.ceiling));
   add_kernels(&object, run);

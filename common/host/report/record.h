@@ -29,7 +29,8 @@ typedef struct KernelFacts {
 
 /** The block mask of a step that takes one. */
 typedef struct MaskFacts {
-  int q_block_size, kv_block_size; /**< 0: the step takes none */
+  const char *form;                /**< "blocks" or "row spans"; NULL: the step takes none */
+  int q_block_size, kv_block_size; /**< 0, like all numbers of blocks, for row spans */
   BlockMaskStatistics blocks;
   size_t mask_bytes, prepared_bytes;      /**< on the device */
   double build_ms, upload_ms, prepare_ms; /**< by the clock of the host, once per mask */

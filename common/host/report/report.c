@@ -14,16 +14,22 @@ static void print_problem(const Run *run, FILE *out) {
   fputc('\n', out);
 }
 
-/** Prints the numbers of mask blocks by type, and the cost of preparing the mask. */
+/** Prints the numbers of mask blocks by type, or that there are none, and the cost of preparing the
+ * mask. */
 static void print_mask(const Run *run, FILE *out) {
   const MaskFacts *m = &run->mask_facts;
   const BlockMaskStatistics *b = &m->blocks;
-  if (m->q_block_size == 0) return;
+  if (m->form == NULL) return;
   char mask[40], prepared[40];
-  fprintf(out,
-          "mask       %" PRId64 " of %" PRId64 " blocks of %dx%d active: %" PRId64 " full, %" PRId64
-          " causal, %" PRId64 " partial\n",
-          b->active, b->blocks, m->q_block_size, m->kv_block_size, b->full, b->causal, b->partial);
+  if (m->q_block_size == 0) {
+    fprintf(out, "mask       one span of keys for each query\n");
+  } else {
+    fprintf(out,
+            "mask       %" PRId64 " of %" PRId64 " blocks of %dx%d active: %" PRId64
+            " full, %" PRId64 " causal, %" PRId64 " partial\n",
+            b->active, b->blocks, m->q_block_size, m->kv_block_size, b->full, b->causal,
+            b->partial);
+  }
   fprintf(out, "           %.1f %% of the entries unmasked; %s, and %s prepared from it\n",
           100 * run->work.flops / run->work.dense_flops,
           human_number((double)m->mask_bytes, "B", mask),
@@ -207,7 +213,7 @@ static void print_traffic(const Run *run, FILE *out) {
   if (s_and_p > 0) fprintf(out, "; S and P: %s more", human_number(s_and_p, "B", intermediate));
   fprintf(out, "\nmemory     %s beside the tensors%s at peak\n",
           run->extra_bytes == 0 ? "nothing" : human_number((double)run->extra_bytes, "B", extra),
-          run->mask_facts.q_block_size == 0 ? "" : " and the mask");
+          run->mask_facts.form == NULL ? "" : " and the mask");
 }
 
 void report_request(const Run *run, FILE *out) {

@@ -9,7 +9,7 @@ import pytest
 
 from tests.e2e.cli.test_bad_input import files_in
 from tests.lib.configs import HOPPER_STEPS
-from tests.lib.programs import BACKEND, MASK_STEPS, RIGHT, Program, read_records
+from tests.lib.programs import BACKEND, MASK_STEPS, RIGHT, SPAN_STEPS, Program, read_records
 
 
 @pytest.mark.parametrize("name, check", [("ex05", "ex05"), ("step01_mine", "check STEP=01_mine")])
@@ -39,10 +39,12 @@ ROW = {
     "ceiling": str, "block_m": int, "block_n": int,
 }
 # Fields of steps that take block masks.
-MASK = {"shared_kv": bool, "mask_block_q": int, "mask_block_kv": int, "mask_blocks": int,
-        "mask_blocks_active": int, "mask_blocks_full": int, "mask_blocks_causal": int,
-        "mask_blocks_partial": int, "mask_bytes": int, "mask_prepared_bytes": int,
+MASK = {"shared_kv": bool, "mask_form": str, "mask_bytes": int, "mask_prepared_bytes": int,
         "mask_build_ms": NUMBER, "mask_upload_ms": NUMBER, "mask_prepare_ms": NUMBER}
+# And of those whose mask is in blocks.
+BLOCKS = {"mask_block_q": int, "mask_block_kv": int, "mask_blocks": int,
+          "mask_blocks_active": int, "mask_blocks_full": int, "mask_blocks_causal": int,
+          "mask_blocks_partial": int}
 KERNEL = {"name": str, "blocks": int, "threads": int, "shared_bytes": int, "registers": int,
           "local_bytes": int, "blocks_per_multiprocessor": int}
 COUNTS = {"count_launches": int, "count_blocks": int, "count_threads": int, "count_barriers": int,
@@ -63,6 +65,7 @@ GPU_STATE = {"driver": str, "sm_clock_mhz": int, "memory_clock_mhz": int}
 def schema(step: Program, kernels: int, timed: bool = False) -> dict:
     """The fields in the record of a step with this number of kernels."""
     fields = ROW | (MASK if step.name in MASK_STEPS else {})
+    fields |= BLOCKS if step.name in MASK_STEPS and step.name not in SPAN_STEPS else {}
     for i in range(1, kernels + 1):
         fields |= {f"kernel{i}_{name}": kind for name, kind in KERNEL.items()}
     if BACKEND == "cpu":

@@ -136,13 +136,13 @@ static inline void write_array(const char *path, NpyType type, int rank, const i
   if (!npy_write(directory, &file, 1, &error)) fail_msg("%s", error.text);
 }
 
-static const char *const BLOCK_MASK_FILES[MASK_TENSORS] = {
+static const char *const BLOCK_MASK_FILES[MASK_FILES] = {
     "kv_num_blocks.npy", "kv_indices.npy", "block_mask_types.npy", "partial_block_mask_indices.npy",
     "partial_block_masks.npy"};
 
 /** Removes the files of a block mask and their directory. */
 static inline void remove_block_mask(const char *directory) {
-  for (int i = 0; i < MASK_TENSORS; i++) {
+  for (int i = 0; i < MASK_FILES; i++) {
     TestPath path;
     snprintf(path.text, sizeof path.text, "%.90s/%s", directory, BLOCK_MASK_FILES[i]);
     unlink(path.text);

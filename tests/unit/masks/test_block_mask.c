@@ -221,7 +221,7 @@ static void threads_do_not_change_the_blocks(void **state) {
     mask_free(&mask);
   }
   omp_set_num_threads(threads);
-  for (int i = 0; i < MASK_TENSORS; i++) {
+  for (int i = 0; i < MASK_FILES; i++) {
     assert_int_equal(blocks[0].bytes[i], blocks[1].bytes[i]);
     assert_memory_equal(blocks[0].data[i], blocks[1].data[i], blocks[0].bytes[i]);
   }

@@ -85,7 +85,7 @@ static TestPath write_files(const Files *files) {
   static const uint8_t TILES[64];
   const TestPath directory = test_path("mask");
   mkdir(directory.text, 0777);
-  for (int i = 0; i < MASK_TENSORS; i++) {
+  for (int i = 0; i < MASK_FILES; i++) {
     char path[192];
     snprintf(path, sizeof path, "%s/%s", directory.text, BLOCK_MASK_FILES[i]);
     if (i < TENSOR_TILES) {

@@ -164,7 +164,7 @@ static void slots_past_the_count_are_not_read(void **state) {
                  .batches = 1,
                  .heads = 1};
   block_mask_set_strides(&m);
-  block_mask_set_pointers(&m, (void *const[]){count, indices, types, tiles, NULL});
+  block_mask_set_pointers(&m, (void *const[MASK_TENSORS]){count, indices, types, tiles});
   expect(&m, &p, NULL);
   const BlockMaskStatistics s = block_mask_statistics(&m, p.kv_len);
   assert_int_equal(s.blocks, 16);

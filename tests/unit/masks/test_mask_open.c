@@ -169,6 +169,7 @@ static void saved_block_masks_are_read_back(void **state) {
     assert_memory_equal(x, y, 2 * 3 * 21 * 34);
     assert_int_equal(mask_entries(&again, 2, 3), mask_entries(&mask, 2, 3));
     assert_true(again.preset == PRESET_DIRECTORY && mask_names_directory(directory.text));
+    assert_false(again.one_span); /* it stays as it is */
     free(x);
     free(y);
     block_mask_free(&blocks);
