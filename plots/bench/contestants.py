@@ -13,7 +13,8 @@ import numpy as np
 
 from plots.bench.cases import DENSE, MASK_BLOCK, Case
 from plots.bench.exact import HeadResult, as_doubles
-from plots.bench.step_library import BlockMask, Device, Memory, StepLibrary, block_mask
+from plots.bench.step_library import (BlockMask, Device, Memory, StepLibrary, block_mask,
+                                      span_mask)
 from plots.bench.turns import reason_of
 from tests.lib import masks
 
@@ -85,8 +86,21 @@ def saved_masks(program: Path, wanted: set[tuple[str, int]]) -> Iterator[dict[tu
         yield folders
 
 
+def row_spans(case: Case, dense: np.ndarray | None) -> np.ndarray | None:
+    """The first key of each query and the end of its keys, int32 [N, 2]; None if a query attends
+    several spans. `dense` is None for full and causal."""
+    n = case.seqlen
+    if dense is None:
+        end = np.arange(1, n + 1) if case.mask == "causal" else np.full(n, n)
+        return np.stack([0 * end, end], 1).astype(np.int32)
+    counts, first = dense.sum(1), dense.argmax(1)
+    end = np.where(counts > 0, n - dense[:, ::-1].argmax(1), first)
+    return np.stack([first, end], 1).astype(np.int32) if (counts == end - first).all() else None
+
+
 class Mask:
-    """A block mask in host and device memory; `dense`, [N, N], is None for full and causal."""
+    """A block mask in host and device memory; `dense`, [N, N], is None for full and causal, and
+    `spans` is None if the mask is not one span of keys for each query."""
 
     def __init__(self, device: Device, folder: Path, case: Case) -> None:
         self.host = masks.read(folder)
@@ -95,11 +109,21 @@ class Mask:
                                        [memory.address for memory in self.memory])
         self.dense = (None if case.mask in DENSE
                       else masks.to_dense(self.host, case.seqlen, case.seqlen)[0, 0])
+        self.spans: BlockMask | None = None
+        if (spans := row_spans(case, self.dense)) is not None:
+            self.memory.append(device.upload(spans))
+            self.spans = span_mask((1, 1, *spans.shape), self.memory[-1].address)
 
-    def fields(self) -> dict:
-        """Fields of a record: the number of blocks, and of those that are not masked."""
+    def form_for(self, step: StepLibrary) -> BlockMask:
+        """The mask as the host program gives it to the step."""
+        return self.spans if self.spans is not None and step.takes_spans else self.c
+
+    def fields(self, step: StepLibrary) -> dict:
+        """Fields of a record: the form that the step gets, the number of blocks, and of those that
+        are not masked."""
         used = np.arange(self.host.types.shape[3]) < self.host.counts[..., None]
-        return {"mask_block_q": MASK_BLOCK, "mask_block_kv": MASK_BLOCK,
+        return {"mask_form": "blocks" if self.form_for(step) is self.c else "row spans",
+                "mask_block_q": MASK_BLOCK, "mask_block_kv": MASK_BLOCK,
                 "mask_blocks": self.host.counts.shape[2] ** 2,
                 "mask_blocks_active": int((used & (self.host.types != masks.MASKED)).sum())}
 
@@ -142,9 +166,9 @@ class StepCall:
     def __post_init__(self) -> None:
         self.shape = self.inputs.case.shape()
         if self.mask is not None:
-            self._keep("prepared", self.step.prepare(self.shape, self.mask.c))
-            self.more["mask"] = self.mask.c
-            self.step.prepare(self.shape, self.mask.c, self.more["prepared"])
+            form = self.more["mask"] = self.mask.form_for(self.step)
+            self._keep("prepared", self.step.prepare(self.shape, form))
+            self.step.prepare(self.shape, form, self.more["prepared"])
         if size := self.step.workspace_bytes(self.shape, WORKSPACE_BYTES):
             self._keep("workspace", size)
             self.kept[-1].fill()  # as Step::workspace_zero asks
@@ -160,10 +184,10 @@ class StepCall:
 
     def contestant(self, entries: int) -> Contestant:
         """The pass as a Contestant; `entries` is the number of unmasked entries in all heads."""
-        ceiling, traffic = self.step.ceiling(self.shape, self.mask and self.mask.c)
+        ceiling, traffic = self.step.ceiling(self.shape, self.more.get("mask"))
         must_move = 8 * self.inputs.case.elements() + self.outputs.lse.size + traffic * entries
         fields = {"step": self.step.name, "must_move_bytes": must_move, "ceiling": ceiling,
-                  **(self.mask.fields() if self.mask else {})}
+                  **(self.mask.fields(self.step) if self.mask else {})}
         return Contestant(self.step.name, fields, self, self.outputs.head)
 
 

@@ -57,6 +57,10 @@ static const char *refusal(const Problem *p, const BlockMask *mask) {
     snprintf(why, sizeof why, "%s %s block mask", step.name, mask == NULL ? "needs a" : "takes no");
     return why;
   }
+  if (mask != NULL && mask->row_spans != NULL && !step.block_masks->takes_spans) {
+    snprintf(why, sizeof why, "%s takes no row spans", step.name);
+    return why;
+  }
   return step.supports == NULL || step.supports(p, why, sizeof why) ? NULL : why;
 }
 
@@ -69,6 +73,11 @@ static const char *sentence(cudaError_t error) {
 /** True if every call needs a block mask, false if no call may have one. */
 EXPORTED bool step_takes_block_masks(void) {
   return step.block_masks != NULL;
+}
+
+/** True if such a block mask may have row spans. */
+EXPORTED bool step_takes_spans(void) {
+  return step.block_masks != NULL && step.block_masks->takes_spans;
 }
 
 /** Sets the step's Ceiling and the bytes of S and P in device memory per unmasked entry. */

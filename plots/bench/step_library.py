@@ -74,6 +74,13 @@ def block_mask(shapes: Sequence[Sequence[int]], pointers: Sequence[int]) -> Bloc
                      *map(strides, shapes[:4]))
 
 
+def span_mask(shape: Sequence[int], pointer: int) -> BlockMask:
+    """A mask of compact spans, int32 [B, H, Nq, 2], at a device address; 1 broadcasts B or H."""
+    batches, heads, rows = shape[:3]
+    strides = heads * rows if batches > 1 else 0, rows if heads > 1 else 0
+    return BlockMask(batches=batches, heads=heads, row_spans=pointer, span_strides=strides)
+
+
 # The names of Ceiling (attention.h) in records.
 CEILINGS = ("device memory copy", "fp32 FFMA", "mma.sync", "wgmma")
 
@@ -97,6 +104,10 @@ class StepLibrary:
                 function.argtypes, function.restype = types, ctypes.c_char_p
         self.library.step_takes_block_masks.restype = ctypes.c_bool
         self.takes_block_masks: bool = self.library.step_takes_block_masks()
+        takes_spans = getattr(self.library, "step_takes_spans", None)  # older builds have none
+        if takes_spans:
+            takes_spans.restype = ctypes.c_bool
+        self.takes_spans: bool = bool(takes_spans and takes_spans())
 
     def ceiling(self, shape: Shape, mask: BlockMask | None) -> tuple[str, int]:
         """The step's ceiling, and the bytes of S and P in device memory per unmasked entry."""

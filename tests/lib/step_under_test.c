@@ -78,6 +78,7 @@ static void require_mask(bool done, const Error *error) {
 /**
  * A block mask, for a step that takes one: the problem's mask. For every second causal problem it
  * is a window instead, whose rows have several partial blocks. `spread` puts gaps into its tensors.
+ * Without blocks, it has spans of keys.
  */
 static DeviceMask mask_in_blocks(const Problem *p, bool spread) {
   DeviceMask on_device = {0};
@@ -90,8 +91,10 @@ static DeviceMask mask_in_blocks(const Problem *p, bool spread) {
                                               : "window:20";
   const int rows = p->q_block_size, columns = p->kv_block_size;
   require_mask(mask_open(text, p, rows, columns, 0, &mask, &error), &error);
-  require_mask(block_mask_build(&mask, rows, columns, &blocks, &error), &error);
-  if (spread) spread_mask(&blocks);
+  require_mask(rows == 0 ? row_spans_build(&mask, &blocks, &error)
+                         : block_mask_build(&mask, rows, columns, &blocks, &error),
+               &error);
+  if (spread && rows > 0) spread_mask(&blocks);
   require_mask(device_mask_create(p, &blocks, &on_device, &error), &error);
   block_mask_free(&blocks);
   mask_free(&mask);
@@ -391,7 +394,9 @@ static void for_each_problem(void (*try)(Problem)) {
     p.dtype = i & 4 ? DTYPE_BF16 : DTYPE_FP16;
     p.mask = (i ^ i >> 1 ^ i >> 2) & 1 ? MASK_CAUSAL : MASK_FULL;
     p.scale = (float)(1 / sqrt(p.head_dim));
-    p.q_block_size = p.kv_block_size = step.block_masks != NULL ? 128 : 0;
+    const bool spans =
+        step.block_masks != NULL && step.block_masks->takes_spans && (i ^ i >> 2) & 1;
+    p.q_block_size = p.kv_block_size = step.block_masks != NULL && !spans ? 128 : 0;
     char why[200];
     p.shared_kv = step.block_masks != NULL && ((i ^ i >> 1) & 1) == 0;
     if (p.shared_kv && !step.supports(&p, why, sizeof why)) p.shared_kv = false;

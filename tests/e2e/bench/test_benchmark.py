@@ -15,13 +15,14 @@ import pytest
 
 from plots.bench import builds, run
 from plots.bench.cases import DENSE, Case, all_cases, quick_cases
-from plots.bench.contestants import BASELINES, Inputs, StepCall, saved_masks, to_16_bits
+from plots.bench.contestants import (BASELINES, Inputs, StepCall, row_spans, saved_masks,
+                                     to_16_bits)
 from plots.bench.exact import Exact, as_doubles
 from plots.bench.step_library import Device, StepLibrary
 from plots.bench.turns import WARM_UPS, Plan, Stopwatch
 from tests.lib import masks
 from tests.lib.problem import Problem
-from tests.lib.programs import MASK_STEPS, REPOSITORY, STEP_DIR, read_records, step_names
+from tests.lib.programs import MASK_STEPS, REPOSITORY, SPAN_STEPS, STEP_DIR, read_records, step_names
 from tests.lib.reference import attention, round_to
 
 pytestmark = pytest.mark.cpu_only("make bench itself is the test on a GPU")
@@ -238,6 +239,17 @@ def test_block_masks_are_those_of_the_program(libraries: list[StepLibrary]) -> N
     for record in records:
         assert record["right"] and record["flops"] == 4 * 64 * 2 * dense.sum()
         assert (record["mask_blocks_active"], record["mask_blocks"]) == (5, 9)
+        assert record["mask_form"] == ("row spans" if record["step"] in SPAN_STEPS else "blocks")
+
+
+@pytest.mark.parametrize("mask", ["full", "causal", "empty", "window:40", "document:5", "prefix:30",
+                                  "dilated:2", "random:0.5"])
+def test_spans_of_a_mask(mask: str) -> None:
+    dense = masks.preset(Problem(seqlen=200, mask=mask))
+    spans, key = row_spans(Case(200, 64, mask), None if mask in DENSE else dense), np.arange(200)
+    assert (spans is None) == mask.startswith(("dilated", "random"))
+    if spans is not None:
+        assert (((spans[:, :1] <= key) & (key < spans[:, 1:])) == dense).all()
 
 
 # --- The command ----------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from plots.bench.step_library import MASK_FILES, BlockMask, Shape
+from plots.bench.step_library import MASK_FILES, BlockMask, Shape, span_mask
 from tests.e2e.bench.step_calls import Call, library_of, shape_of
 from tests.lib import masks
 from tests.lib.generators import rounded_inputs
@@ -109,6 +109,8 @@ def test_libraries_refuse_in_one_sentence() -> None:
     odd = BlockMask(q_block_size=64, kv_block_size=32)
     with pytest.raises(ValueError, match="mask blocks of 64x32 .*: must be multiples of 64"):
         library_of("step05").prepare(SMALL, odd, 256)
+    with pytest.raises(ValueError, match="step05 takes no row spans"):
+        library_of("step05").prepare(SMALL, span_mask((1, 1, 8, 2), 256), 256)
 
 
 @pytest.mark.skipif(NVCC is None, reason="no nvcc")
