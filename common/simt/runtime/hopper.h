@@ -99,8 +99,9 @@ typedef struct Hopper {
   TensorCopies loads, stores; /* in flight */
   unsigned store_groups[MAX_THREADS];
   WarpGroup groups[WARPGROUPS];
-  unsigned registers[MAX_WARPS]; /* per thread */
-  unsigned free_registers;       /* released by setmaxnreg, for all 32 lanes of a warp at a time */
+  unsigned registers[MAX_WARPS];     /* per thread */
+  const void *setmaxnreg[MAX_WARPS]; /* its last call site */
+  unsigned free_registers; /* released by setmaxnreg, for all 32 lanes of a warp at a time */
 } Hopper;
 
 /** What a parked thread waits for. */
@@ -151,10 +152,11 @@ static inline uintptr_t simt_swizzled(uintptr_t at, unsigned swizzle_bytes) {
 }
 
 /** Ends the block if the running thread, which is about to exit, or the block's end leaves work in
- * flight. */
+ * flight, or warps of a warpgroup with different numbers of registers. */
 void simt_refuse_exit_of_stores(Worker *worker);
 void simt_refuse_exit_of_wgmma(Worker *worker);
 void simt_refuse_end_of_loads(Worker *worker);
 void simt_refuse_end_of_arrivals(Worker *worker);
+void simt_refuse_unequal_registers(Worker *worker);
 
 #endif

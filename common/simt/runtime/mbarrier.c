@@ -48,6 +48,7 @@ void simt_begin_hopper(Worker *worker) {
     for (int i = 0; i < MAX_IN_FLIGHT && group->ring[i] != NULL; i++) group->ring[i]->issued = 0;
   }
   for (int warp = 0; warp < MAX_WARPS; warp++) hopper->registers[warp] = registers_at_start(worker);
+  memset(hopper->setmaxnreg, 0, sizeof hopper->setmaxnreg);
   hopper->free_registers = 0;
 }
 
@@ -233,6 +234,7 @@ void simt_set_registers(unsigned registers, bool more) {
                   more ? "inc" : "dec", registers, *own);
   }
   simt_warp_instruction_at(&setmaxnreg, ~0u, NULL, call_site);
+  hopper->setmaxnreg[worker->running / WARP_SIZE] = call_site;
   /* The first lane that continues does it for its warp. */
   while (registers > *own && registers - *own > hopper->free_registers) {
     simt_park(REGISTERS_TO_BE_FREE, registers, call_site);
@@ -241,6 +243,22 @@ void simt_set_registers(unsigned registers, bool more) {
   hopper->free_registers += *own - registers;
   *own = registers;
   if (!more) simt_unpark(worker, REGISTERS_TO_BE_FREE, 0);
+}
+
+void simt_refuse_unequal_registers(Worker *worker) {
+  const dim3 dim = worker->block.dim;
+  const int warps = (int)(dim.x * dim.y * dim.z / WARP_SIZE);
+  for (int warp = 0; worker->hopper != NULL && warp < warps; warp++) {
+    const Hopper *hopper = worker->hopper;
+    const int first = warp / GROUP_WARPS * GROUP_WARPS;
+    if (hopper->registers[warp] == hopper->registers[first]) continue;
+    const int named = hopper->setmaxnreg[warp] != NULL ? warp : first;
+    worker->running = named * WARP_SIZE; /* that the report names */
+    simt_complain(hopper->setmaxnreg[named],
+                  "setmaxnreg by some warps of a warpgroup: warp %d has %u registers per thread, "
+                  "warp %d %u",
+                  first, hopper->registers[first], warp, hopper->registers[warp]);
+  }
 }
 
 /* --- Reports ------------------------------------------------------------------------------------

@@ -294,6 +294,7 @@ __attribute__((noreturn)) static void exit_thread(Worker *w) {
   if (--w->live_threads == 0) {
     simt_refuse_end_of_loads(w);
     simt_refuse_end_of_arrivals(w);
+    simt_refuse_unequal_registers(w);
     end_block(w, FINISHED);
   }
   for (int lane = 0; lane < WARP_SIZE; lane++) {

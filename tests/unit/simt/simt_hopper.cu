@@ -384,6 +384,24 @@ __global__ void move_registers(int *done) {
 }
 enum { TAKE_LINE = __LINE__ - 4, RELEASE_LINE = TAKE_LINE - 3 };
 
+/** Of the second of three warpgroups, some warps take what the first releases. */
+__global__ void take_with_some_warps(unsigned warps) {
+  if (threadIdx.x < 128) release_registers<24>();
+  if (warps >> threadIdx.x / 32 & 1) take_registers<240>();
+}
+enum { SOME_WARPS_LINE = __LINE__ - 2 };
+
+static void all_warps_of_a_warpgroup_move_registers(void **) {
+  for (const unsigned warps : {0x70u, 0xe0u}) {
+    begin_capture(&capture);
+    take_with_some_warps<<<1, 384>>>(warps);
+    const char *report = expect_report(&capture, "setmaxnreg by some warps of a warpgroup: warp 4");
+    assert_contains(report, warps == 0x70 ? "has 240 registers per thread, warp 7 168"
+                                          : "has 168 registers per thread, warp 5 240");
+    assert_names_line(report, FILE_NAME, SOME_WARPS_LINE);
+  }
+}
+
 static void registers_move_between_warpgroups(void **) {
   int done[1], *device = device_zeros<int>(1);
   move_registers<24, 240><<<3, 384>>>(device);
@@ -427,6 +445,7 @@ int main() {
       TEST(mistakes_are_reported_where_they_are_made),
       TEST(a_named_barrier_that_threads_miss_is_a_deadlock),
       TEST(registers_move_between_warpgroups),
+      TEST(all_warps_of_a_warpgroup_move_registers),
       TEST(registers_that_nobody_releases_are_a_deadlock),
   };
   return run_in_all_settings("barriers and tensor copies", tests);
