@@ -16,8 +16,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/** Element type of Q, K, V and O. Scores, softmax statistics and accumulators are always fp32. */
-typedef enum Dtype { DTYPE_FP16, DTYPE_BF16 } Dtype;
+/** Element type of a tensor. Scores, softmax statistics and accumulators are always fp32. */
+typedef enum Dtype {
+  DTYPE_FP16,
+  DTYPE_BF16,
+  DTYPE_E4M3 /**< one byte: 4 bits of exponent, 3 of mantissa; only Q, K and V, with scales */
+} Dtype;
 
 /** Keys first .. end - 1. */
 typedef struct KeySpan {
@@ -94,7 +98,8 @@ typedef struct Problem {
   int batch, q_heads, kv_heads;    /**< q_heads is a multiple of kv_heads */
   int q_len, kv_len;               /**< rows of Q and O, and of K and V */
   int head_dim;                    /**< columns of all four, 1 to MAX_HEAD_DIM */
-  Dtype dtype;                     /**< of all four */
+  Dtype dtype;                     /**< of Q, K and V */
+  Dtype o_dtype;                   /**< of O: fp16 or bf16, as dtype unless that is DTYPE_E4M3 */
   MaskKind mask;                   /**< which keys a query attends */
   float scale;                     /**< > 0 */
   int q_block_size, kv_block_size; /**< of the block mask; 0 without one */
@@ -105,7 +110,10 @@ typedef struct Problem {
 /** Device pointers of one forward pass. */
 typedef struct Tensors {
   const void *q, *k, *v; /**< the inputs, of Problem::dtype */
-  void *o;               /**< the output, of the same type */
+  /** [batch, kv_heads], with DTYPE_E4M3 only: the values of a tensor are its e4m3 numbers times the
+   * scale of their key/value head; those of Q, of the one that the query head reads. */
+  const float *q_scales, *k_scales, *v_scales;
+  void *o;         /**< the output, of Problem::o_dtype */
   float *lse;      /**< [batch, q_heads, q_len]: ln of the sum of e^score over the attended keys */
   void *workspace; /**< Step::workspace_bytes() for each head of a pass, or NULL */
   const BlockMask *block_mask; /**< in host memory, its tensors in device memory; or NULL */
@@ -114,10 +122,11 @@ typedef struct Tensors {
 
 /** The hardware limit that a perfect version of a step would reach; reports compare with it. */
 typedef enum Ceiling {
-  CEILING_COPY, /**< device memory: a plain copy, bytes read + written per second */
-  CEILING_FFMA, /**< fp32 multiply-adds on the CUDA cores */
-  CEILING_MMA,  /**< mma.sync on the tensor cores */
-  CEILING_WGMMA /**< wgmma on the tensor cores, compute capability 9.0 alone */
+  CEILING_COPY,     /**< device memory: a plain copy, bytes read + written per second */
+  CEILING_FFMA,     /**< fp32 multiply-adds on the CUDA cores */
+  CEILING_MMA,      /**< mma.sync on the tensor cores */
+  CEILING_WGMMA,    /**< wgmma on the tensor cores, compute capability 9.0 alone */
+  CEILING_WGMMA_FP8 /**< wgmma with e4m3 operands, likewise */
 } Ceiling;
 
 /** One kernel launch of a forward pass. */
@@ -167,6 +176,7 @@ typedef struct Step {
   const char *title;     /**< a few words: what this step is */
   const char *idea;      /**< one sentence: what it teaches */
   const char *head_dims; /**< in words: which head dimensions it takes; NULL: all */
+  bool fp8;              /**< it takes DTYPE_E4M3 alone; else fp16 and bf16 alone */
 
   /**
    * True if this step can solve `problem` on the current device. Otherwise writes to `why` one

@@ -35,6 +35,7 @@ static Problem problem_of(const Shape *s, const BlockMask *mask) {
       .kv_len = s->kv_len,
       .head_dim = s->head_dim,
       .dtype = s->bf16 ? DTYPE_BF16 : DTYPE_FP16,
+      .o_dtype = s->bf16 ? DTYPE_BF16 : DTYPE_FP16,
       .mask = s->causal ? MASK_CAUSAL : MASK_FULL,
       .scale = s->scale,
       .q_strides = compact(s->q_heads, s->q_len, s->head_dim),

@@ -123,7 +123,7 @@ static bool dump(const char *type) {
     return false;
   }
   Problem p = {};
-  p.batch = 1, p.head_dim = HEAD_DIM, p.dtype = IS_FP16<T> ? DTYPE_FP16 : DTYPE_BF16;
+  p.batch = 1, p.head_dim = HEAD_DIM, p.dtype = p.o_dtype = IS_FP16<T> ? DTYPE_FP16 : DTYPE_BF16;
   const auto strides = [](int rows) { return Strides{0, (int64_t)rows * HEAD_DIM, HEAD_DIM}; };
   Maps maps;
   const auto map = [&](CUtensorMap *m, int tensor, int rows, int box) {

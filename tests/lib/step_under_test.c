@@ -391,7 +391,7 @@ static void for_each_problem(void (*try)(Problem)) {
     p.q_len = LENGTHS[i & 1][0];
     p.kv_len = LENGTHS[i & 1][1];
     p.head_dim = HEAD_DIMS[i >> 1 & 1];
-    p.dtype = i & 4 ? DTYPE_BF16 : DTYPE_FP16;
+    p.dtype = p.o_dtype = i & 4 ? DTYPE_BF16 : DTYPE_FP16;
     p.mask = (i ^ i >> 1 ^ i >> 2) & 1 ? MASK_CAUSAL : MASK_FULL;
     p.scale = (float)(1 / sqrt(p.head_dim));
     const bool spans =

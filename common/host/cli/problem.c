@@ -71,6 +71,7 @@ bool options_problem(const Options *o, Problem *problem, Mask *mask, Error *erro
       .kv_len = o->kv_len != 0 ? o->kv_len : o->q_len,
       .head_dim = o->head_dim,
       .dtype = o->dtype,
+      .o_dtype = o->dtype == DTYPE_E4M3 ? o->o_dtype : o->dtype,
       .shared_kv = o->shared_kv,
       .scale = (float)(o->scale != 0 ? o->scale : 1 / sqrt(o->head_dim)),
   };

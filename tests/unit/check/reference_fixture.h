@@ -48,6 +48,7 @@ static inline Fixture new_fixture(Dtype dtype, int q_heads, int kv_heads, int q_
                      .kv_len = kv_len,
                      .head_dim = dim,
                      .dtype = dtype,
+                     .o_dtype = dtype,
                      .scale = 1 / sqrtf((float)dim)}};
   f.p.q_strides = f.p.o_strides = dense(q_heads, q_len, dim);
   f.p.k_strides = f.p.v_strides = dense(kv_heads, kv_len, dim);

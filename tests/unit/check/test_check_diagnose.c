@@ -7,7 +7,7 @@
  * same mistake. */
 static void expect_diagnosis(Problem p, const Mistakes *mistakes, const char *phrase) {
   for (int dtype = DTYPE_FP16; dtype <= DTYPE_BF16; ++dtype) {
-    p.dtype = (Dtype)dtype;
+    p.dtype = p.o_dtype = (Dtype)dtype;
     Trial t = new_trial(&p, INPUT_NORMAL, 4);
     simulate(&t, true, mistakes);
     EXPECT_WRONG(&t, phrase, "!LSE does not agree");
@@ -52,7 +52,7 @@ static void expect_diagnosis_of_long_rows(const Mistakes *mistakes, const char *
   Problem p = new_problem(DTYPE_FP16, 1, 1, 64, 16384);
   p.mask = MASK_CAUSAL;
   for (int dtype = DTYPE_FP16; dtype <= DTYPE_BF16; ++dtype) {
-    p.dtype = (Dtype)dtype;
+    p.dtype = p.o_dtype = (Dtype)dtype;
     Trial t = new_trial(&p, INPUT_NORMAL, 5);
     simulate(&t, true, &NO_MISTAKE);
     expect_right(&t);
