@@ -173,7 +173,7 @@ static bool prepare_mask(Run *run, Resources *r, Error *error) {
 /** Copies the problem to the device and asks the step for its launches. */
 static bool prepare(Run *run, Resources *r, Error *error) {
   const Problem *p = &run->problem;
-  if (!device_tensors_create(p, r->inputs.q, r->inputs.k, r->inputs.v, &r->tensors, error)) {
+  if (!device_tensors_create(p, &r->inputs, &r->tensors, error)) {
     return false;
   }
   if (!prepare_mask(run, r, error)) return false;
@@ -207,7 +207,9 @@ static bool check(Run *run, Resources *r, Error *error) {
                   &r->plan, error)) {
     return false;
   }
-  const HostInputs inputs = {r->inputs.q, r->inputs.k, r->inputs.v, &run->mask};
+  float *const *scales = r->inputs.scales;
+  const HostInputs inputs = {r->inputs.q, r->inputs.k, r->inputs.v, &run->mask,
+                             scales[0],   scales[1],   scales[2]};
   progress_start();
   const bool ok = check_outputs(p, &inputs, &r->outputs, &r->plan, &run->description, progress_rows,
                                 stderr, &run->check, error);
@@ -234,7 +236,7 @@ static bool fill_inputs(Run *run, const Options *o, Inputs *inputs, Error *error
   int32_t *spiky_keys = NULL;
   bool ok = o->input != INPUT_SPIKY ||
             mask_draw_keys(&run->mask, &run->problem, o->seed, &spiky_keys, error);
-  ok = ok && inputs_fill(&run->problem, o->input, o->seed, spiky_keys, inputs, error);
+  ok = ok && inputs_fill(&run->problem, o->input, o->seed, spiky_keys, o->one_scale, inputs, error);
   free(spiky_keys);
   run->nan_inputs = inputs->nan_count;
   return ok;

@@ -13,16 +13,27 @@
 /* The tolerance of LSE; docs/correctness.md explains the rules. */
 static const double LSE_ABSOLUTE = 1e-4, LSE_RELATIVE = 1e-5;
 
-static double unit_roundoff(Dtype dtype) {
-  return dtype == DTYPE_FP16 ? 0x1p-11 : 0x1p-8;
-}
+/* The rule for e4m3 adds these. A tensor core of Hopper adds products of e4m3 with 13 bits of
+ * fraction. */
+static const double E4M3_SUM = 0x1p-13;
+/* The least r: rounding hits base by chance, and base may be lucky in all of a few rows. */
+static const double E4M3_ERROR = 0x1p-6;
+/* Of averages over many rows: the mean error may be so many times that of base; the sums of P V may
+ * lose so much; and chance may add so many standard deviations. */
+static const double MEAN_ERROR = 1.5, MEAN_LOSS = 0x1p-7, DEVIATIONS = 4;
 
-static uint16_t infinity_bits(Dtype dtype) {
-  return dtype == DTYPE_FP16 ? 0x7c00 : 0x7f80;
+static double unit_roundoff(Dtype dtype) {
+  static const double UNITS[] = {0x1p-11, 0x1p-8, 0x1p-4};
+  return UNITS[dtype];
 }
 
 RowScan scan_row(Dtype dtype, const uint16_t *o, int head_dim) {
-  const uint16_t infinity = infinity_bits(dtype);
+  if (dtype == DTYPE_E4M3) {
+    RowScan scan = {0};
+    for (int d = 0; d < head_dim; ++d) scan.nan += (o[d] & 0x7f) == 0x7f;
+    return scan;
+  }
+  const uint16_t infinity = dtype == DTYPE_FP16 ? 0x7c00 : 0x7f80;
   int unwritten = 0, nan = 0, inf = 0;
 #pragma omp simd reduction(+ : unwritten, nan, inf)
   for (int d = 0; d < head_dim; ++d) {
@@ -59,8 +70,8 @@ double relative_distance(const double *a, const double *b, int dim) {
 
 double row_limit(const Problem *p, const ReferenceRow *reference) {
   const double norm = length(reference->o, p->head_dim);
-  const double rounded =
-      unit_roundoff(p->dtype) * (norm + length(reference->magnitude, p->head_dim));
+  const double rounded = unit_roundoff(p->o_dtype) * norm +
+                         unit_roundoff(p->dtype) * length(reference->magnitude, p->head_dim);
   return fmax(rounded, distance(reference->base, reference->o, p->head_dim));
 }
 
@@ -106,7 +117,7 @@ static void scan_outputs(const Problem *p, const HostOutputs *outputs, bool inpu
     for (int h = 0; h < p->q_heads; ++h) {
       for (int q = 0; q < p->q_len; ++q) {
         const RowScan scan =
-            scan_row(p->dtype, outputs->o + row_offset(&p->o_strides, b, h, q), p->head_dim);
+            scan_row(p->o_dtype, outputs->o + row_offset(&p->o_strides, b, h, q), p->head_dim);
         const float lse = outputs->lse[lse_index(p, (RowIndex){b, h, q})];
         unwritten += scan.unwritten + lse_is_unwritten(lse);
         nan += scan.nan + (isnan(lse) && !lse_is_unwritten(lse));
@@ -152,10 +163,11 @@ static bool reached_by_bad_v(const Comparison *c, RowIndex row, int64_t first_ba
   return false;
 }
 
-double lse_distance(float lse, double expected) {
+double lse_distance(float lse, double expected, double score_size) {
   if (isnan(expected)) return isnan(lse) && !lse_is_unwritten(lse) ? 0 : INFINITY;
   if (isinf(expected)) return lse == expected ? 0 : INFINITY;
-  const double error = fabs(lse - expected) / (LSE_ABSOLUTE + LSE_RELATIVE * fabs(expected));
+  const double allowed = LSE_ABSOLUTE + LSE_RELATIVE * fabs(expected) + E4M3_SUM * score_size;
+  const double error = fabs(lse - expected) / allowed;
   return isnan(error) ? INFINITY : error;
 }
 
@@ -189,17 +201,17 @@ static void compare_row(void *context, size_t index, const ReferenceRow *referen
   const uint16_t *bits = c->outputs->o + row_offset(&p->o_strides, row.batch, row.head, row.q);
   const float lse = c->outputs->lse[lse_index(p, row)];
   *finding =
-      (RowFinding){.lse_error = lse_distance(lse, reference->lse),
+      (RowFinding){.lse_error = lse_distance(lse, reference->lse, reference->score_size),
                    .lse_nan = isnan(lse) && !isnan(reference->lse) && !lse_is_unwritten(lse)};
   const int64_t first_bad =
       c->first_bad[(int64_t)row.batch * p->kv_heads + kv_head_of(p, row.head)];
   if (reached_by_bad_v(c, row, first_bad)) {
     finding->not_compared = true;
-    finding->unwritten = scan_row(p->dtype, bits, p->head_dim).unwritten;
+    finding->unwritten = scan_row(p->o_dtype, bits, p->head_dim).unwritten;
     return;
   }
   double o[MAX_HEAD_DIM], expected[MAX_HEAD_DIM];
-  for (int d = 0; d < p->head_dim; ++d) o[d] = element_value(p->dtype, bits[d]);
+  for (int d = 0; d < p->head_dim; ++d) o[d] = element_value(p->o_dtype, bits[d]);
   memcpy(expected, reference->o, sizeof(double) * (size_t)p->head_dim);
   compare_special(bits, o, expected, p->head_dim, finding);
   if (finding->nan_expected) return;
@@ -209,6 +221,9 @@ static void compare_row(void *context, size_t index, const ReferenceRow *referen
   if (finding->norm > 0) {
     finding->base_error =
         distance(reference->base, reference->o, p->head_dim) / length(reference->o, p->head_dim);
+    double product = 0;
+    for (int d = 0; d < p->head_dim; ++d) product += (o[d] - reference->base[d]) * expected[d];
+    finding->gain = product / (finding->norm * finding->norm);
   }
 }
 
@@ -232,9 +247,45 @@ static void compare_with_allowed(RowFinding *finding, double cap) {
   if (finding->nan || finding->inf) finding->share = INFINITY;
 }
 
+/* The averages over the rows `first` to `end` - 1, e4m3 only. The errors of P are large, but
+ * independent, so that averages over many rows are sharper than the limits of a row: rounding P to
+ * fewer bits makes the mean error larger, a wrong scale makes rows longer or shorter. */
+static void judge_averages(const RowFinding *findings, size_t first, size_t end,
+                           CheckResult *result) {
+  double error = 0, base = 0, base_squares = 0, gain = 0, gain_squares = 0, count = 0;
+  for (size_t i = first; i < end; ++i) {
+    const RowFinding *f = &findings[i];
+    if (f->norm == 0 || f->not_compared || f->nan_expected || f->not_judged) continue;
+    ++count;
+    error += f->distance / f->norm;
+    base += f->base_error;
+    base_squares += f->base_error * f->base_error;
+    gain += f->gain;
+    gain_squares += f->gain * f->gain;
+  }
+  if (count == 0) return;
+  /* DEVIATIONS standard deviations of the sums. */
+  const double most_error =
+      fmax(MEAN_ERROR * base + DEVIATIONS * sqrt(base_squares), MEAN_LOSS * count);
+  const double most_gain = MEAN_LOSS * count + DEVIATIONS * sqrt(gain_squares);
+  result->mean_error_share = fmax(result->mean_error_share, error / most_error);
+  result->mean_gain_share = fmax(result->mean_gain_share, fabs(gain) / most_gain);
+}
+
+static void judge_heads(const CheckPlan *plan, const RowFinding *findings, CheckResult *result) {
+  size_t first = 0;
+  judge_averages(findings, 0, plan->count, result);
+  for (size_t i = 1; i <= plan->count; ++i) {
+    const RowIndex *row = &plan->rows[i], *before = &plan->rows[i - 1];
+    if (i < plan->count && row->batch == before->batch && row->head == before->head) continue;
+    judge_averages(findings, first, i, result);
+    first = i;
+  }
+}
+
 static void judge(const Problem *p, const CheckPlan *plan, RowFinding *findings, bool inputs_finite,
                   CheckResult *result) {
-  double largest = unit_roundoff(p->dtype), sum = 0;
+  double largest = p->dtype == DTYPE_E4M3 ? E4M3_ERROR : unit_roundoff(p->dtype), sum = 0;
   for (size_t i = 0; i < plan->count; ++i) largest = fmax(largest, findings[i].base_error);
   result->allowed_error = 2 * largest;
   size_t summed = 0;
@@ -264,6 +315,7 @@ static void judge(const Problem *p, const CheckPlan *plan, RowFinding *findings,
     }
   }
   result->mean_error = summed ? sum / (double)summed : 0;
+  if (p->dtype == DTYPE_E4M3) judge_heads(plan, findings, result);
   result->rows_checked = plan->count - result->rows_not_compared;
 }
 
@@ -290,7 +342,8 @@ static bool check_with(const Problem *problem, const HostInputs *inputs, const H
   judge(problem, plan, findings, inputs_finite, result);
   result->right = result->guard_bytes_touched == 0 && result->values_unwritten == 0 &&
                   result->values_nan == 0 && result->values_inf == 0 && result->rows_wrong == 0 &&
-                  result->lse_wrong == 0;
+                  result->lse_wrong == 0 && result->mean_error_share <= 1 &&
+                  result->mean_gain_share <= 1;
   if (result->right || !failure) return true;
   const Judgement judgement = {problem, inputs,   outputs,       plan,
                                tiles,   findings, inputs_finite, result};

@@ -56,6 +56,9 @@ typedef struct CheckResult {
   double max_error, mean_error, allowed_error;
   double max_share;     /**< largest error divided by its row's tolerance: right if <= 1 */
   double max_lse_error; /**< largest |LSE - ref| divided by its tolerance: right if <= 1 */
+  /** With e4m3, of the rows of a head and of all rows, the largest: mean error, and mean change of
+   * the length of a row, divided by what it may be; right if <= 1. */
+  double mean_error_share, mean_gain_share;
   size_t guard_bytes_touched;
   int64_t values_unwritten; /**< elements of O and LSE that still hold the poison, over all rows */
   int64_t values_nan;       /**< NaN where the reference has a number */

@@ -45,7 +45,7 @@ __attribute__((format(printf, 5, 6))) static void explain(Case *c, double max,
   const Judgement *j = c->judgement;
   const int dim = j->problem->head_dim;
   const float lse = j->outputs->lse[lse_index(j->problem, c->row)];
-  const bool agrees = lse_distance(lse, max + log(denominator)) <= 1;
+  const bool agrees = lse_distance(lse, max + log(denominator), 0) <= 1;
   double candidate[MAX_HEAD_DIM];
   for (int d = 0; d < dim; ++d) candidate[d] = numerator[d] / denominator;
   const double distance = relative_distance(c->o, candidate, dim);
@@ -75,7 +75,8 @@ static double score(const Judgement *j, const Attention *a, int64_t key) {
     sum += (double)element_value(p->dtype, q[a->pair_of_k ? d : other]) *
            element_value(p->dtype, k[a->pair_of_k ? other : d]);
   }
-  return sum * p->scale;
+  return sum * p->scale * scale_of(p, j->inputs->q_scales, row.batch, kv_head_of(p, row.head)) *
+         scale_of(p, j->inputs->k_scales, row.batch, a->kv_head);
 }
 
 /* sum += prob * V[key] */
@@ -83,6 +84,7 @@ static void add_value(const Judgement *j, const Attention *a, double prob, int64
                       double *sum) {
   const Problem *p = j->problem;
   const uint16_t *v = j->inputs->v + row_offset(&p->v_strides, a->row.batch, a->kv_head, key);
+  prob *= scale_of(p, j->inputs->v_scales, a->row.batch, a->kv_head);
   for (int d = 0; d < p->head_dim; ++d) sum[d] += prob * element_value(p->dtype, v[d]);
 }
 
@@ -339,7 +341,7 @@ bool diagnose_row(const Judgement *judgement, RowIndex row, FILE *out, Error *er
   const Problem *p = judgement->problem;
   Case c = {.judgement = judgement, .row = row, .distance = INFINITY};
   const uint16_t *bits = output_row(judgement, row);
-  for (int d = 0; d < p->head_dim; ++d) c.o[d] = element_value(p->dtype, bits[d]);
+  for (int d = 0; d < p->head_dim; ++d) c.o[d] = element_value(p->o_dtype, bits[d]);
 
   const Mask *mask = judgement->inputs->mask;
   Attention a = {.row = row, .kv_head = kv_head_of(p, row.head)};

@@ -26,7 +26,7 @@ static RowView view_row(const Judgement *j, RowIndex row, size_t *planned) {
       return view;
     }
   }
-  const RowScan scan = scan_row(j->problem->dtype, output_row(j, row), j->problem->head_dim);
+  const RowScan scan = scan_row(j->problem->o_dtype, output_row(j, row), j->problem->head_dim);
   const float lse = j->outputs->lse[lse_index(j->problem, row)];
   if (scan.unwritten) view.faults |= FAULT_UNWRITTEN;
   if (j->inputs_finite && scan.nan + scan.inf) view.faults |= FAULT_NAN;

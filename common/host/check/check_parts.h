@@ -23,6 +23,7 @@ typedef struct RowFinding {
   double norm;       /**< ||ref|| */
   double base_error; /**< ||base - ref|| / ||ref||; 0 where ref is 0 */
   double own_limit;  /**< largest rounding error of this row, see row_limit() */
+  double gain;       /**< (O - base) . ref / ||ref||^2: how much longer than base it is along ref */
   double share;      /**< error divided by the row's tolerance; right if <= 1 */
   bool not_judged;   /**< the tolerance is as large as the row */
   double lse_error;  /**< |LSE - ref| divided by its tolerance */
@@ -77,17 +78,18 @@ static inline const uint16_t *output_row(const Judgement *judgement, RowIndex ro
 }
 
 /**
- * Largest rounding error of a row by its own numbers: each P and O rounded once, u (||P |V||| +
- * ||ref||), or the error of the rounded reference if that is larger (subnormal numbers round more
- * coarsely). It is half of the tolerance; the other half is for the order of the sums.
+ * Largest rounding error of a row by its own numbers: each P and O rounded once, u_P ||P |V||| +
+ * u_O ||ref||, or the error of the rounded reference if that is larger (subnormal numbers round
+ * more coarsely). It is half of the tolerance; the other half is for the order of the sums.
  */
 double row_limit(const Problem *problem, const ReferenceRow *reference);
 
 /** ||a - b|| / ||b||; 0 if both are zero. */
 double relative_distance(const double *a, const double *b, int dim);
 
-/** |LSE - expected| divided by its tolerance; 0 for equal infinities and for an expected NaN. */
-double lse_distance(float lse, double expected);
+/** |LSE - expected| divided by its tolerance; 0 for equal infinities and for an expected NaN.
+ * `score_size` is that of ReferenceRow. */
+double lse_distance(float lse, double expected, double score_size);
 
 typedef void RowVisitor(void *context, const RowView *view);
 

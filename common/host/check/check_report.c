@@ -109,7 +109,7 @@ static void blame_columns(Examined *examined, size_t index, const ReferenceRow *
   const uint16_t *bits = output_row(j, row);
   double errors[MAX_HEAD_DIM] = {0}, norm = 0, largest = 0;
   for (int d = 0; d < p->head_dim; ++d) {
-    errors[d] = element_error(bits[d], element_value(p->dtype, bits[d]), reference->o[d]);
+    errors[d] = element_error(bits[d], element_value(p->o_dtype, bits[d]), reference->o[d]);
     largest = fmax(largest, errors[d]);
     norm += reference->o[d] * reference->o[d];
   }
@@ -123,7 +123,8 @@ static void blame_columns(Examined *examined, size_t index, const ReferenceRow *
     if (!blame || told) continue;
     char is[32], should[32];
     fprintf(examined->out, "  first: O[b=%d, h=%d, q=%d, d=%d] = %s, expected %s\n", row.batch,
-            row.head, row.q, d, value_text(element_value(p->dtype, bits[d]), bits[d] == 0xffff, is),
+            row.head, row.q, d,
+            value_text(element_value(p->o_dtype, bits[d]), bits[d] == 0xffff, is),
             value_text(reference->o[d], false, should));
     told = true;
   }
@@ -217,6 +218,16 @@ static void report_counts(const Judgement *j, FILE *out) {
   if (r->rows_wrong) {
     fprintf(out, "  largest error of a row %.3g, allowed %.3g (relative, Euclidean norm)\n",
             r->max_error, r->allowed_error);
+  }
+  if (r->mean_error_share > 1) {
+    fprintf(out, "  mean error of a head or of all rows: %.2f times what rounding P explains\n",
+            r->mean_error_share);
+  }
+  if (r->mean_gain_share > 1) {
+    fprintf(out,
+            "  mean length of rows of a head or of all: wrong by %.2f times what is allowed; "
+            "look at the scales\n",
+            r->mean_gain_share);
   }
 }
 

@@ -54,6 +54,7 @@ typedef struct RowSums {
   KeySpan *spans; /* the keys that the row attends */
   int span_count, next_span;
   double max, sum, base_sum;
+  double q_squares, k_squares; /* |q|^2, and |k|^2 of the longest k; with e4m3 */
 } RowSums;
 
 /* Scratch memory of one thread. */
@@ -99,12 +100,30 @@ static bool new_workspace(const Job *job, Workspace *work) {
 }
 
 /* Converts a row of `dim` elements to doubles, which are written `stride` elements apart. */
-static void convert_row(Dtype dtype, const uint16_t *from, int dim, double *to, int stride) {
+static void convert_row(Dtype dtype, const uint16_t *from, double scale, int dim, double *to,
+                        int stride) {
   if (dtype == DTYPE_FP16) {
     for (int d = 0; d < dim; ++d) to[d * stride] = half_bits_to_float(from[d]);
-  } else {
+  } else if (dtype == DTYPE_BF16) {
     for (int d = 0; d < dim; ++d) to[d * stride] = bf16_bits_to_float(from[d]);
+  } else { /* the product is exact */
+    for (int d = 0; d < dim; ++d) to[d * stride] = scale * e4m3_bits_to_float((uint8_t)from[d]);
   }
+}
+
+/* |x|^2 of a vector whose elements are `stride` apart. */
+static double squares(const double *x, int dim, int stride) {
+  double sum = 0;
+  for (int d = 0; d < dim; ++d) sum += x[d * stride] * x[d * stride];
+  return sum;
+}
+
+/* |k|^2 of the longest key of a block. */
+static double longest_key(const double *k_transposed, int keys, int dim) {
+  double most = 0;
+  for (int key = 0; key < keys; ++key)
+    most = fmax(most, squares(k_transposed + key, dim, KEY_BLOCK));
+  return most;
 }
 
 /* scores[key] = q . k[key] for a whole block; scores past the last key are not used. */
@@ -159,10 +178,13 @@ static void load_queries(const Job *job, Group *group, Workspace *work) {
   for (int r = 0; r < group->count; ++r) {
     const RowIndex row = group->rows[r];
     const int64_t offset = row_offset(&problem->q_strides, row.batch, row.head, row.q);
-    convert_row(problem->dtype, job->inputs->q + offset, problem->head_dim,
-                work->q + r * job->padded_dim, 1);
+    double *q = work->q + r * job->padded_dim;
+    const double scale =
+        scale_of(problem, job->inputs->q_scales, row.batch, kv_head_of(problem, row.head));
+    convert_row(problem->dtype, job->inputs->q + offset, scale, problem->head_dim, q, 1);
     RowSums *sums = &work->sums[r];
     *sums = (RowSums){.spans = work->spans + (size_t)r * (size_t)job->most_spans, .max = -INFINITY};
+    if (problem->dtype == DTYPE_E4M3) sums->q_squares = squares(q, problem->head_dim, 1);
     sums->span_count = mask_row(job->inputs->mask, row.batch, row.head, row.q, sums->spans);
     if (sums->span_count == 0) continue;
     const int64_t first = sums->spans[0].first / KEY_BLOCK * KEY_BLOCK;
@@ -201,19 +223,24 @@ static bool span_in_block(const RowSums *sums, int i, int64_t first, int64_t las
 static void compute_scores(const Job *job, const Group *group, Workspace *work) {
   const Problem *problem = job->problem;
   const RowIndex row = group->rows[0];
-  const uint16_t *k =
-      job->inputs->k + row_offset(&problem->k_strides, row.batch, kv_head_of(problem, row.head), 0);
+  const int kv_head = kv_head_of(problem, row.head);
+  const uint16_t *k = job->inputs->k + row_offset(&problem->k_strides, row.batch, kv_head, 0);
+  const double scale = scale_of(problem, job->inputs->k_scales, row.batch, kv_head);
   memset(work->block, 0, sizeof(double) * (size_t)job->padded_dim * KEY_BLOCK);
   for (int64_t first = group->first_key; first < group->end_key; first += KEY_BLOCK) {
     const int64_t last = min_int64(first + KEY_BLOCK, group->end_key);
     if (!group_attends(group, work, first, last)) continue;
     for (int64_t key = first; key < last; ++key) {
-      convert_row(problem->dtype, k + key * problem->k_strides.row, problem->head_dim,
+      convert_row(problem->dtype, k + key * problem->k_strides.row, scale, problem->head_dim,
                   work->block + (key - first), KEY_BLOCK);
     }
+    const double k_squares = problem->dtype != DTYPE_E4M3
+                                 ? 0
+                                 : longest_key(work->block, (int)(last - first), problem->head_dim);
     for (int r = 0; r < group->count; ++r) {
       RowSums *sums = &work->sums[r];
       if (!attends_any(sums, first, last)) continue;
+      sums->k_squares = fmax(sums->k_squares, k_squares);
       double *scores = work->scores + r * job->score_stride + first;
       score_block(work->q + r * job->padded_dim, work->block, job->padded_dim, scores);
       int from, to;
@@ -245,8 +272,8 @@ static void exponentiate(Dtype dtype, const double *scores, int keys, RowSums *s
   const double shift = sums->max == -INFINITY ? 0 : sums->max; /* -inf - -inf would be NaN */
   for (int key = 0; key < keys; ++key) {
     p[key] = exp(scores[key] - shift);
-    const float p32 = (float)p[key];
-    rounded_p[key] = element_value(dtype, element_bits(dtype, p32));
+    const float p32 = (float)p[key], factor = dtype == DTYPE_E4M3 ? E4M3_P_FACTOR : 1;
+    rounded_p[key] = element_value(dtype, element_bits(dtype, p32 * factor)) / factor;
     sums->sum += p[key];
     sums->base_sum += p32;
   }
@@ -257,13 +284,14 @@ static void weigh_values(const Job *job, const Group *group, Workspace *work) {
   const Problem *problem = job->problem;
   const int dim = problem->head_dim;
   const RowIndex row = group->rows[0];
-  const uint16_t *v =
-      job->inputs->v + row_offset(&problem->v_strides, row.batch, kv_head_of(problem, row.head), 0);
+  const int kv_head = kv_head_of(problem, row.head);
+  const uint16_t *v = job->inputs->v + row_offset(&problem->v_strides, row.batch, kv_head, 0);
+  const double scale = scale_of(problem, job->inputs->v_scales, row.batch, kv_head);
   for (int64_t first = group->first_key; first < group->end_key; first += KEY_BLOCK) {
     const int64_t last = min_int64(first + KEY_BLOCK, group->end_key);
     if (!group_attends(group, work, first, last)) continue;
     for (int64_t key = first; key < last; ++key) {
-      convert_row(problem->dtype, v + key * problem->v_strides.row, dim,
+      convert_row(problem->dtype, v + key * problem->v_strides.row, scale, dim,
                   work->block + (key - first) * dim, 1);
     }
     for (int r = 0; r < group->count; ++r) {
@@ -283,7 +311,7 @@ static void weigh_values(const Job *job, const Group *group, Workspace *work) {
 
 /* Divides by the sums and passes the rows to the consumer. */
 static void finish_rows(const Job *job, const Group *group, Workspace *work) {
-  const Dtype dtype = job->problem->dtype;
+  const Dtype dtype = job->problem->o_dtype;
   const int dim = job->problem->head_dim;
   for (int r = 0; r < group->count; ++r) {
     const RowSums *sums = &work->sums[r];
@@ -295,7 +323,8 @@ static void finish_rows(const Job *job, const Group *group, Workspace *work) {
       magnitude[d] = attends ? magnitude[d] / sums->sum : 0;
       base[d] = attends ? element_value(dtype, element_bits(dtype, base[d] / sums->base_sum)) : 0;
     }
-    const ReferenceRow row = {o, base, magnitude, attends ? sums->max + log(sums->sum) : -INFINITY};
+    const ReferenceRow row = {o, base, magnitude, attends ? sums->max + log(sums->sum) : -INFINITY,
+                              job->problem->scale * sqrt(sums->q_squares * sums->k_squares)};
     job->consume(job->context, group->first + (size_t)r, &row);
   }
 }

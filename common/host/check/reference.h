@@ -1,6 +1,6 @@
 /**
  * @file
- * The reference for every step: attention in fp64, row by row, on the 16-bit inputs.
+ * The reference for every step: attention in fp64, row by row, on the inputs as the step gets them.
  */
 #ifndef HOST_REFERENCE_H
 #define HOST_REFERENCE_H
@@ -9,7 +9,7 @@
 #include <stdint.h>
 
 #include "attention.h"
-#include "float16.h"
+#include "float8.h"
 #include "host/base/error.h"
 #include "host/masks/mask.h"
 
@@ -18,10 +18,15 @@ typedef struct RowIndex {
   int batch, head, q;
 } RowIndex;
 
-/** Tensors in host memory, 16-bit patterns of problem->dtype, with the strides of the problem. */
+/** P of a kernel in e4m3 is rounded relative to this, so that small P are no subnormal numbers. */
+enum { E4M3_P_FACTOR = 256 };
+
+/** Tensors in host memory, patterns of problem->dtype in 16 bits each, with the problem's strides.
+ */
 typedef struct HostInputs {
   const uint16_t *q, *k, *v;
   const Mask *mask; /**< which keys each query attends, whatever problem->mask says */
+  const float *q_scales, *k_scales, *v_scales; /**< as in Tensors; NULL: none */
 } HostInputs;
 
 /** A finished row. Pointers are valid during the call only. */
@@ -31,6 +36,8 @@ typedef struct ReferenceRow {
   /** [head_dim] sum of P |V| divided by the sum of P: |o| if no terms cancelled. */
   const double *magnitude;
   double lse; /**< natural log of the softmax denominator; -inf if the row attends nothing */
+  double
+      score_size; /**< with e4m3: scale |q| |k| of the longest k near the attended ones; else 0 */
 } ReferenceRow;
 
 /** Called once for each requested row, from several threads at once, in any order. */
@@ -55,24 +62,28 @@ extern ReferenceRule reference_rule;
  * one key/value head share the work of converting it, so rows sorted by batch and head are fastest.
  * The bits of a row do not depend on the other rows, the threads or the vector width.
  *
- * `base` rounds as a tensor-core kernel does: P = exp(s - final row max) to dtype, unnormalised;
- * its sum from unrounded fp32 P; the quotient to dtype. A score of -inf from infinite inputs counts
- * as masked; NaN in a score gives a row of NaN. `progress` may be NULL. Returns false with
- * EXIT_DEVICE if memory runs out: a thread needs 8 bytes per key for each of up to 16 rows, at most
- * 16 MiB unless a single row needs more.
+ * `base` rounds as a tensor-core kernel does: P = exp(s - final row max) to dtype, unnormalised,
+ * with e4m3 times E4M3_P_FACTOR; its sum from unrounded fp32 P; the quotient to o_dtype. A score of
+ * -inf from infinite inputs counts as masked; NaN in a score gives a row of NaN. `progress` may be
+ * NULL. Returns false with EXIT_DEVICE if memory runs out: a thread needs 8 bytes per key for each
+ * of up to 16 rows, at most 16 MiB unless a single row needs more.
  */
 bool reference_rows(const Problem *problem, const HostInputs *inputs, const RowIndex *rows,
                     size_t count, ReferenceConsumer *consume, void *context,
                     ReferenceProgress *progress, Error *error);
 
-/** Value of a 16-bit pattern. */
+/** Value of a pattern. */
 static inline float element_value(Dtype dtype, uint16_t bits) {
-  return dtype == DTYPE_FP16 ? half_bits_to_float(bits) : bf16_bits_to_float(bits);
+  return dtype == DTYPE_FP16   ? half_bits_to_float(bits)
+         : dtype == DTYPE_BF16 ? bf16_bits_to_float(bits)
+                               : e4m3_bits_to_float((uint8_t)bits);
 }
 
-/** x rounded once to the 16-bit type. */
+/** x rounded once to the type. */
 static inline uint16_t element_bits(Dtype dtype, double x) {
-  return dtype == DTYPE_FP16 ? double_to_half_bits(x) : double_to_bf16_bits(x);
+  return dtype == DTYPE_FP16   ? double_to_half_bits(x)
+         : dtype == DTYPE_BF16 ? double_to_bf16_bits(x)
+                               : double_to_e4m3_bits(x);
 }
 
 /** Offset of a row in a tensor with these strides, in elements. */
@@ -83,6 +94,11 @@ static inline int64_t row_offset(const Strides *strides, int batch, int head, in
 /** The key/value head that a query head reads. */
 static inline int kv_head_of(const Problem *problem, int q_head) {
   return q_head / (problem->q_heads / problem->kv_heads);
+}
+
+/** The scale of a key/value head; 1 if there are no scales. */
+static inline double scale_of(const Problem *problem, const float *scales, int batch, int kv_head) {
+  return scales == NULL ? 1 : (double)scales[(int64_t)batch * problem->kv_heads + kv_head];
 }
 
 #endif

@@ -24,6 +24,8 @@ enum {
   KEY_SAVE_MASK,
   KEY_LAYOUT,
   KEY_SCALE,
+  KEY_SCALES,
+  KEY_OUT_DTYPE,
   KEY_MIN_TIME,
   KEY_REPORT,
   KEY_CASES,
@@ -63,7 +65,12 @@ static const struct argp_option OPTIONS[] = {
     {"seqlen", 'n', "N", 0, "query length" BY_DEFAULT(DEFAULT_SEQLEN), 0},
     {"seqlen-kv", 'k', "N", 0, "key/value length (default: as --seqlen)", 0},
     {"head-dim", 'd', "N", 0, "head dimension" BY_DEFAULT(DEFAULT_HEAD_DIM), 0},
-    {"dtype", 't', "TYPE", 0, "fp16 or bf16" BY_DEFAULT(fp16), 0},
+    {"dtype", 't', "TYPE", 0, "fp16 or bf16" BY_DEFAULT(fp16) "; step12: e4m3", 0},
+    {"out-dtype", KEY_OUT_DTYPE, "TYPE", 0, "step12: of O, fp16 or bf16" BY_DEFAULT(fp16), 0},
+    {"scales", KEY_SCALES, "WHAT", 0,
+     "step12: a scale of Q, K and V for each key/value head, or one for the tensor: head or "
+     "tensor" BY_DEFAULT(head),
+     0},
     {"mask", 'm', "MASK", 0,
      "full or causal, aligned to the last key; from step05 on also window:W, document:COUNT or "
      "L1,L2,..., prefix:P, interleaved:SEED, dilated:K, blocks:DENSITY, random:DENSITY, empty, "
@@ -174,9 +181,15 @@ static bool parse_size(const char *option, const char *text, int64_t most, int *
   return parse_count(option, text, most, size, error);
 }
 
+static bool needs_fp8(const char *option, Error *error) {
+  return step.fp8 || fail(error, EXIT_USAGE, "%s: %s has no inputs in e4m3", option, step.name);
+}
+
 /** Parses an option of the problem; for any other option, returns false and sets no error. */
 static bool parse_problem_option(int key, char *text, Options *o, Error *error) {
-  const char *const DTYPES[] = {dtype_name(DTYPE_FP16), dtype_name(DTYPE_BF16)};
+  const char *const DTYPES[] = {dtype_name(DTYPE_FP16), dtype_name(DTYPE_BF16),
+                                dtype_name(DTYPE_E4M3)};
+  static const char *const SCALES[] = {"head", "tensor"};
   int index = 0;
   switch (key) {
     case 'b':
@@ -192,8 +205,23 @@ static bool parse_problem_option(int key, char *text, Options *o, Error *error) 
     case 'd':
       return parse_size("--head-dim", text, MAX_HEAD_DIM, &o->head_dim, o, error);
     case 't':
+      if (step.fp8) return parse_name("--dtype", text, &DTYPES[DTYPE_E4M3], 1, &index, error);
       if (!parse_name("--dtype", text, DTYPES, 2, &index, error)) return false;
       o->dtype = (Dtype)index;
+      return true;
+    case KEY_OUT_DTYPE:
+      if (!needs_fp8("--out-dtype", error) ||
+          !parse_name("--out-dtype", text, DTYPES, 2, &index, error)) {
+        return false;
+      }
+      o->o_dtype = (Dtype)index;
+      return true;
+    case KEY_SCALES:
+      if (!needs_fp8("--scales", error) ||
+          !parse_name("--scales", text, SCALES, 2, &index, error)) {
+        return false;
+      }
+      o->one_scale = index == 1;
       return true;
     case 'm':
       o->mask = text;
@@ -335,6 +363,7 @@ Options options_default(void) {
       .q_heads = DEFAULT_HEADS,
       .q_len = DEFAULT_SEQLEN,
       .head_dim = DEFAULT_HEAD_DIM,
+      .dtype = step.fp8 ? DTYPE_E4M3 : DTYPE_FP16,
       .mask = "full",
       .mask_block_q = 128,
       .mask_block_kv = 128,

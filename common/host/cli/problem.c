@@ -14,14 +14,16 @@ enum { COPIES = 1 };
 
 /** Counts the memory of the tensors, and of O as --output writes it: bf16 as fp32. */
 static bool take_memory(const Options *o, const Problem *p, Error *error) {
-  const double o_element = p->dtype == DTYPE_FP16 ? 2 : 4;
+  const double o_element = p->o_dtype == DTYPE_FP16 ? 2 : 4;
   const double written = o_element * p->batch * p->q_heads * p->q_len * p->head_dim;
+  Problem on_host = *p;
+  if (p->dtype == DTYPE_E4M3) on_host.dtype = DTYPE_FP16; /* Inputs has 16 bits for an element */
+  const double tensors = device_tensors_bytes(&on_host) + (COPIES - 1) * device_tensors_bytes(p);
   char sizes[256];
   snprintf(sizes, sizeof sizes,
            "--batch %d --heads %d --kv-heads %d --seqlen %d --seqlen-kv %d --head-dim %d", p->batch,
            p->q_heads, p->kv_heads, p->q_len, p->kv_len, p->head_dim);
-  return memory_take(
-      sizes, COPIES * device_tensors_bytes(p) + (o->output_directory != NULL ? written : 0), error);
+  return memory_take(sizes, tensors + (o->output_directory != NULL ? written : 0), error);
 }
 
 static bool check_support(const Problem *p, Error *error) {

@@ -9,6 +9,7 @@
 #endif
 
 #include "host/base/memory.h"
+#include "host/io/inputs.h"
 
 /** Linked into programs of the CPU backend only. */
 extern const Step step_checked __attribute__((weak));
@@ -73,7 +74,7 @@ bool device_allocate(void **pointer, size_t bytes, const char *what, Error *erro
               cudaGetErrorString(status));
 }
 
-static bool upload(const void **pointer, const uint16_t *source, size_t bytes, const char *what,
+static bool upload(const void **pointer, const void *source, size_t bytes, const char *what,
                    Error *error) {
   void *target;
   if (!device_allocate(&target, bytes, what, error)) return false;
@@ -81,22 +82,43 @@ static bool upload(const void **pointer, const uint16_t *source, size_t bytes, c
   return device_ok(cudaMemcpy(target, source, bytes, cudaMemcpyHostToDevice), what, error);
 }
 
+/** Uploads `count` elements; those of e4m3 have one byte each on the device. */
+static bool upload_tensor(Dtype dtype, const void **pointer, const uint16_t *source, size_t count,
+                          const char *what, Error *error) {
+  if (dtype != DTYPE_E4M3) return upload(pointer, source, 2 * count, what, error);
+  uint8_t *packed = malloc(count);
+  if (packed == NULL) return fail(error, EXIT_DEVICE, "out of host memory: %s", what);
+  for (size_t i = 0; i < count; i++) packed[i] = (uint8_t)source[i];
+  const bool ok = upload(pointer, packed, count, what, error);
+  free(packed);
+  return ok;
+}
+
+static bool upload_scales(const Problem *p, const Inputs *inputs, Tensors *t, Error *error) {
+  const size_t bytes = sizeof(float) * (size_t)p->batch * (size_t)p->kv_heads;
+  return p->dtype != DTYPE_E4M3 ||
+         (upload((const void **)&t->q_scales, inputs->scales[0], bytes, "scales of Q", error) &&
+          upload((const void **)&t->k_scales, inputs->scales[1], bytes, "scales of K", error) &&
+          upload((const void **)&t->v_scales, inputs->scales[2], bytes, "scales of V", error));
+}
+
 double device_tensors_bytes(const Problem *p) {
   const double q_rows = (double)p->batch * p->q_heads * p->q_len;
   const double kv_rows = (double)p->batch * p->kv_heads * p->kv_len;
-  return 2.0 * p->head_dim * (2 * q_rows + 2 * kv_rows) + sizeof(float) * q_rows;
+  const double inputs = (double)element_bytes(p->dtype) * p->head_dim * (q_rows + 2 * kv_rows);
+  return inputs + 2 * p->head_dim * q_rows + sizeof(float) * q_rows;
 }
 
-bool device_tensors_create(const Problem *p, const uint16_t *q, const uint16_t *k,
-                           const uint16_t *v, DeviceTensors *t, Error *error) {
-  const size_t q_rows = (size_t)p->batch * p->q_heads * p->q_len;
-  const size_t kv_bytes = (size_t)2 * p->batch * p->kv_heads * p->kv_len * p->head_dim;
-  t->o_bytes = 2 * q_rows * p->head_dim;
+bool device_tensors_create(const Problem *p, const Inputs *inputs, DeviceTensors *t, Error *error) {
+  const size_t q_rows = (size_t)p->batch * p->q_heads * p->q_len, q_count = q_rows * p->head_dim;
+  const size_t kv_count = (size_t)p->batch * p->kv_heads * p->kv_len * p->head_dim;
+  t->o_bytes = 2 * q_count;
   t->lse_bytes = sizeof(float) * q_rows;
   const bool allocated =
-      upload(&t->tensors.q, q, t->o_bytes, "Q", error) &&
-      upload(&t->tensors.k, k, kv_bytes, "K", error) &&
-      upload(&t->tensors.v, v, kv_bytes, "V", error) &&
+      upload_tensor(p->dtype, &t->tensors.q, inputs->q, q_count, "Q", error) &&
+      upload_tensor(p->dtype, &t->tensors.k, inputs->k, kv_count, "K", error) &&
+      upload_tensor(p->dtype, &t->tensors.v, inputs->v, kv_count, "V", error) &&
+      upload_scales(p, inputs, &t->tensors, error) &&
       device_allocate((void **)&t->o_block, t->o_bytes + 2 * GUARD_BYTES, "O", error) &&
       device_allocate((void **)&t->lse_block, t->lse_bytes + 2 * GUARD_BYTES, "LSE", error);
   if (!allocated) return false;
@@ -175,6 +197,9 @@ void device_tensors_free(DeviceTensors *t) {
   cudaFree((void *)t->tensors.q);
   cudaFree((void *)t->tensors.k);
   cudaFree((void *)t->tensors.v);
+  cudaFree((void *)t->tensors.q_scales);
+  cudaFree((void *)t->tensors.k_scales);
+  cudaFree((void *)t->tensors.v_scales);
   cudaFree(t->o_block);
   cudaFree(t->lse_block);
   cudaFree(t->tensors.workspace);

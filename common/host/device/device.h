@@ -15,6 +15,8 @@
 /** Byte that fills outputs and guards: a NaN in fp16, bf16 and fp32 that no kernel computes. */
 enum { OUTPUT_POISON = 0xff, GUARD_BYTES = 4096 };
 
+struct Inputs; /* host/io/inputs.h */
+
 typedef struct Device {
   char name[256];
   bool simulated; /**< the CPU backend: its times say nothing about a GPU */
@@ -51,13 +53,18 @@ typedef struct DeviceTensors {
   size_t workspace_bytes;
 } DeviceTensors;
 
-/** Bytes of Q, K, V, O and LSE. */
+/** Bytes of Q, K, V, O and LSE, without scales. */
 double device_tensors_bytes(const Problem *problem);
 
-/** Allocates all but the workspace and copies `q`, `k` and `v`, 16-bit patterns with the problem's
- * strides, to the device. EXIT_DEVICE if memory runs out. */
-bool device_tensors_create(const Problem *problem, const uint16_t *q, const uint16_t *k,
-                           const uint16_t *v, DeviceTensors *tensors, Error *error);
+/** Allocates all but the workspace and copies the inputs to the device. EXIT_DEVICE if memory runs
+ * out. */
+bool device_tensors_create(const Problem *problem, const struct Inputs *inputs,
+                           DeviceTensors *tensors, Error *error);
+
+/** Bytes of an element. */
+static inline size_t element_bytes(Dtype dtype) {
+  return dtype == DTYPE_E4M3 ? 1 : 2;
+}
 
 /** Allocates the step's workspace for as many heads as fit `free_bytes`. EXIT_DEVICE if none do. */
 bool device_workspace_create(const Problem *problem, size_t free_bytes, DeviceTensors *tensors,

@@ -1,11 +1,12 @@
 #include "host/io/inputs.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "float16.h"
+#include "float8.h"
 #include "host/io/random.h"
 
 /* Streams of the random numbers: one for each tensor and draw. Tensor i has stream base + i. */
@@ -13,10 +14,18 @@ enum { STREAM_Q, STREAM_K, STREAM_V, STREAM_OUTLIER_DRAW = 8, STREAM_OUTLIER = 1
 
 static const char *const FILE_NAMES[3] = {"q.npy", "k.npy", "v.npy"};
 
+/* e4m3 times the largest scale; and what is less than this is 0, as its scale would be subnormal.
+ */
+static const double LARGEST_SCALED = E4M3_LARGEST * (double)FLT_MAX;
+static const double SMALLEST_SCALED = E4M3_LARGEST * (double)FLT_MIN;
+
 enum { FLOATS = 1 << NPY_F2 | 1 << NPY_F4 | 1 << NPY_F8 };
 
 static const NpyTypes FP16_TYPES = {FLOATS, "<f2, <f4 or <f8, or <u2 with --dtype bf16"};
 static const NpyTypes BF16_TYPES = {FLOATS | 1 << NPY_U2, "<f2, <f4, <f8 or <u2 (bits of bf16)"};
+static const NpyTypes E4M3_TYPES = {FLOATS | 1 << NPY_U2 | 1 << NPY_U1,
+                                    "<f2, <f4, <f8, <u2 (bits of bf16) or |u1 (bits of e4m3)"};
+static const NpyTypes SCALE_TYPES = {1 << NPY_F4, "<f4"};
 
 /** One of the three tensors while it is filled. */
 typedef struct Tensor {
@@ -24,16 +33,23 @@ typedef struct Tensor {
   int index; /* 0, 1, 2 for Q, K, V; also the stream */
   int64_t heads, length;
   Strides strides;
+  const NpyArray *file;
+  const float *scales; /* NULL: none */
 } Tensor;
 
 static void describe_tensors(const Problem *p, const Inputs *inputs, Tensor tensors[3]) {
-  tensors[0] = (Tensor){inputs->q, STREAM_Q, p->q_heads, p->q_len, p->q_strides};
-  tensors[1] = (Tensor){inputs->k, STREAM_K, p->kv_heads, p->kv_len, p->k_strides};
-  tensors[2] = (Tensor){inputs->v, STREAM_V, p->kv_heads, p->kv_len, p->v_strides};
+  tensors[0] =
+      (Tensor){inputs->q, STREAM_Q, p->q_heads, p->q_len, p->q_strides, &inputs->files[0], NULL};
+  tensors[1] =
+      (Tensor){inputs->k, STREAM_K, p->kv_heads, p->kv_len, p->k_strides, &inputs->files[1], NULL};
+  tensors[2] =
+      (Tensor){inputs->v, STREAM_V, p->kv_heads, p->kv_len, p->v_strides, &inputs->files[2], NULL};
 }
 
 static uint16_t round_to(Dtype dtype, double x) {
-  return dtype == DTYPE_FP16 ? double_to_half_bits(x) : double_to_bf16_bits(x);
+  return dtype == DTYPE_FP16   ? double_to_half_bits(x)
+         : dtype == DTYPE_BF16 ? double_to_bf16_bits(x)
+                               : double_to_e4m3_bits(x);
 }
 
 static double outlier(uint64_t seed, int stream, uint64_t index) {
@@ -71,17 +87,21 @@ static double drawn_value(const Source *source, const Problem *p, int stream, in
 static double file_number(const NpyArray *file, int64_t index) {
   return file->type == NPY_F8   ? ((const double *)file->data)[index]
          : file->type == NPY_F4 ? ((const float *)file->data)[index]
+         : file->type == NPY_U2 ? bf16_bits_to_float(((const uint16_t *)file->data)[index])
                                 : half_bits_to_float(((const uint16_t *)file->data)[index]);
 }
 
-/** The same in the problem's dtype, rounded once. */
+/** The same in the problem's 16-bit dtype, rounded once. */
 static uint16_t file_value(const NpyArray *file, Dtype dtype, int64_t index) {
   const bool same = file->type == NPY_U2 || (file->type == NPY_F2 && dtype == DTYPE_FP16);
   return same ? ((const uint16_t *)file->data)[index] : round_to(dtype, file_number(file, index));
 }
 
-/** True if a finite number of a file becomes infinite in the problem's dtype. */
+/** True if a finite number of a file becomes infinite in the problem's dtype; in e4m3, which has no
+ * infinity, if no scale in fp32 suffices. */
 static bool overflows(const NpyArray *file, Dtype dtype, int64_t index) {
+  if (file->type == NPY_U1) return false;
+  if (dtype == DTYPE_E4M3) return fabs(file_number(file, index)) > LARGEST_SCALED;
   return file->type != NPY_U2 && isfinite(file_number(file, index)) &&
          (file_value(file, dtype, index) & 0x7fff) == (dtype == DTYPE_FP16 ? 0x7c00 : 0x7f80);
 }
@@ -100,15 +120,61 @@ static bool check_range(const char *path, const NpyArray *file, Dtype dtype, Err
       "%s: element [%lld, %lld, %lld, %lld] is %g, beyond the largest %s; scale the tensor%s", path,
       (long long)(first / n[3] / n[2] / n[1]), (long long)(first / n[3] / n[2] % n[1]),
       (long long)(first / n[3] % n[2]), (long long)(first % n[3]), file_number(file, first),
-      dtype == DTYPE_FP16 ? "fp16, 65504" : "bf16, 3.39e38",
+      dtype == DTYPE_FP16   ? "fp16, 65504"
+      : dtype == DTYPE_BF16 ? "bf16, 3.39e38"
+                            : "e4m3 with a scale in fp32, 1.52e41",
       dtype == DTYPE_FP16 ? ", or use --dtype bf16" : "");
 }
 
+/** Rows of a tensor that share a scale. */
+static int64_t rows_of_scale(const Problem *p, const Tensor *tensor) {
+  return tensor->heads / p->kv_heads * tensor->length;
+}
+
+/** Element d of a row before it is rounded. */
+static double number(const Source *source, const Problem *p, const Tensor *tensor, int64_t row,
+                     int d) {
+  return source->kind == INPUT_DIRECTORY ? file_number(tensor->file, row * p->head_dim + d)
+                                         : drawn_value(source, p, tensor->index, row, d);
+}
+
+/** The same as bits of the problem's dtype, divided by the scale of the row if there is one. */
+static uint16_t element(const Source *source, const Problem *p, const Tensor *tensor, int64_t row,
+                        int d) {
+  const bool file = source->kind == INPUT_DIRECTORY;
+  const int64_t index = row * p->head_dim + d;
+  if (file && tensor->file->type == NPY_U1) return ((const uint8_t *)tensor->file->data)[index];
+  if (file && tensor->scales == NULL) return file_value(tensor->file, p->dtype, index);
+  const double scale = tensor->scales == NULL ? 1 : tensor->scales[row / rows_of_scale(p, tensor)];
+  return round_to(p->dtype, number(source, p, tensor, row, d) / scale);
+}
+
+/** Chooses the scales of a tensor; NaN are ignored. */
+static void find_scales(const Source *source, const Problem *p, const Tensor *tensor,
+                        bool one_scale, float *scales) {
+  const int64_t count = (int64_t)p->batch * p->kv_heads, rows = rows_of_scale(p, tensor);
+  double most = 0;
+#pragma omp parallel for reduction(max : most)
+  for (int64_t i = 0; i < count; i++) {
+    double largest = 0;
+    for (int64_t row = i * rows; row < (i + 1) * rows; row++) {
+      for (int d = 0; d < p->head_dim; d++) {
+        largest = fmax(largest, fabs(number(source, p, tensor, row, d)));
+      }
+    }
+    scales[i] = largest < SMALLEST_SCALED ? 1 : (float)(largest / E4M3_LARGEST);
+    most = fmax(most, largest);
+  }
+  for (int64_t i = 0; one_scale && i < count; i++) {
+    scales[i] = most < SMALLEST_SCALED ? 1 : (float)(most / E4M3_LARGEST);
+  }
+}
+
 /** Fills a tensor. Returns the number of NaN. */
-static int64_t fill_tensor(const Source *source, const Problem *p, const NpyArray *file,
-                           const Tensor *tensor) {
+static int64_t fill_tensor(const Source *source, const Problem *p, const Tensor *tensor) {
   const int64_t rows = (int64_t)p->batch * tensor->heads * tensor->length;
-  const uint16_t infinity = p->dtype == DTYPE_FP16 ? 0x7c00 : 0x7f80;
+  const uint16_t largest = p->dtype == DTYPE_FP16 ? 0x7c00 : p->dtype == DTYPE_BF16 ? 0x7f80 : 0x7e;
+  const uint16_t magnitude = p->dtype == DTYPE_E4M3 ? 0x7f : 0x7fff;
   int64_t nan_count = 0;
 #pragma omp parallel for reduction(+ : nan_count)
   for (int64_t row = 0; row < rows; row++) {
@@ -116,17 +182,15 @@ static int64_t fill_tensor(const Source *source, const Problem *p, const NpyArra
                        row / tensor->length % tensor->heads * tensor->strides.head +
                        row % tensor->length * tensor->strides.row;
     for (int d = 0; d < p->head_dim; d++) {
-      target[d] = source->kind == INPUT_DIRECTORY
-                      ? file_value(file, p->dtype, row * p->head_dim + d)
-                      : round_to(p->dtype, drawn_value(source, p, tensor->index, row, d));
-      nan_count += (target[d] & 0x7fff) > infinity;
+      target[d] = element(source, p, tensor, row, d);
+      nan_count += (target[d] & magnitude) > largest;
     }
   }
   return nan_count;
 }
 
 bool inputs_fill(const Problem *p, InputKind kind, uint64_t seed, const int32_t *spiky_keys,
-                 Inputs *inputs, Error *error) {
+                 bool one_scale, Inputs *inputs, Error *error) {
   const Source source = {kind, seed, spiky_keys};
   const size_t q_bytes = (size_t)2 * p->batch * p->q_heads * p->q_len * p->head_dim;
   const size_t kv_bytes = (size_t)2 * p->batch * p->kv_heads * p->kv_len * p->head_dim;
@@ -139,21 +203,29 @@ bool inputs_fill(const Problem *p, InputKind kind, uint64_t seed, const int32_t 
   }
   Tensor tensors[3];
   describe_tensors(p, inputs, tensors);
+  const size_t scales_bytes = sizeof(float) * (size_t)p->batch * (size_t)p->kv_heads;
   for (int i = 0; i < 3; i++) {
-    inputs->nan_count += fill_tensor(&source, p, &inputs->files[i], &tensors[i]);
+    if (p->dtype == DTYPE_E4M3 && inputs->scales[i] == NULL) {
+      inputs->scales[i] = malloc(scales_bytes);
+      if (inputs->scales[i] == NULL) return fail(error, EXIT_DEVICE, "out of host memory: scales");
+      find_scales(&source, p, &tensors[i], one_scale, inputs->scales[i]);
+    }
+    tensors[i].scales = inputs->scales[i];
+    inputs->nan_count += fill_tensor(&source, p, &tensors[i]);
     npy_free(&inputs->files[i]);
   }
   return true;
 }
 
 static bool open_file(const char *directory, Dtype dtype, int index, Inputs *inputs, Error *error) {
+  static const NpyTypes *const types[] = {&FP16_TYPES, &BF16_TYPES, &E4M3_TYPES};
   char path[4096];
   NpyArray *file = &inputs->files[index];
   const int length = snprintf(path, sizeof path, "%s/%s", directory, FILE_NAMES[index]);
   if (length >= (int)sizeof path) {
     return fail(error, EXIT_USAGE, "--input: the path is longer than %zu bytes", sizeof path);
   }
-  if (!npy_read(path, dtype == DTYPE_BF16 ? BF16_TYPES : FP16_TYPES, file, error)) return false;
+  if (!npy_read(path, *types[dtype], file, error)) return false;
   if (file->rank != 4) {
     return fail(error, EXIT_USAGE, "%s: has %d dimensions, must have 4: [B, H, N, D]", path,
                 file->rank);
@@ -177,6 +249,30 @@ static bool same_dimension(const char *directory, const Inputs *inputs, int file
               FILE_NAMES[file], i, (long long)found, (long long)expected, FILE_NAMES[other]);
 }
 
+/** Reads the scales of a file with bits of e4m3; nothing for another file. */
+static bool open_scales(const char *directory, int index, Inputs *inputs, Error *error) {
+  char path[4200];
+  NpyArray file;
+  const int64_t batch = inputs->files[1].shape[0], kv_heads = inputs->files[1].shape[1];
+  if (inputs->files[index].type != NPY_U1) return true;
+  snprintf(path, sizeof path, "%s/%c_scales.npy", directory, FILE_NAMES[index][0]);
+  if (!npy_read(path, SCALE_TYPES, &file, error)) return false;
+  inputs->scales[index] = file.data;
+  if (file.rank != 2 || file.shape[0] != batch || file.shape[1] != kv_heads) {
+    return fail(error, EXIT_USAGE,
+                "%s: must be [B, Hkv], one scale for each key/value head: [%lld, %lld]", path,
+                (long long)batch, (long long)kv_heads);
+  }
+  for (int64_t i = 0; i < batch * kv_heads; i++) {
+    const float scale = inputs->scales[index][i];
+    if (scale >= FLT_MIN && scale <= FLT_MAX) continue;
+    return fail(error, EXIT_USAGE,
+                "%s: element [%lld, %lld] is %g, must be from 1.18e-38 to 3.4e38", path,
+                (long long)(i / kv_heads), (long long)(i % kv_heads), (double)scale);
+  }
+  return true;
+}
+
 bool inputs_open(const char *directory, Dtype dtype, Problem *problem, Inputs *inputs,
                  Error *error) {
   for (int i = 0; i < 3; i++) {
@@ -195,6 +291,9 @@ bool inputs_open(const char *directory, Dtype dtype, Problem *problem, Inputs *i
     return fail(error, EXIT_USAGE, "%s/k.npy: %lld heads, must divide the %lld of q.npy", directory,
                 (long long)k[1], (long long)q[1]);
   }
+  for (int i = 0; i < 3; i++) {
+    if (!open_scales(directory, i, inputs, error)) return false;
+  }
   problem->batch = (int)q[0];
   problem->q_heads = (int)q[1];
   problem->q_len = (int)q[2];
@@ -208,6 +307,9 @@ void inputs_free(Inputs *inputs) {
   free(inputs->q);
   free(inputs->k);
   free(inputs->v);
-  for (int i = 0; i < 3; i++) npy_free(&inputs->files[i]);
+  for (int i = 0; i < 3; i++) {
+    npy_free(&inputs->files[i]);
+    free(inputs->scales[i]);
+  }
   *inputs = (Inputs){0};
 }

@@ -21,15 +21,18 @@ typedef enum InputKind {
 } InputKind;
 
 typedef struct Inputs {
-  uint16_t *q, *k, *v; /**< bit patterns of the problem's dtype, with its strides */
-  int64_t nan_count;   /**< number of NaN in q, k and v */
-  NpyArray files[3];   /**< q.npy, k.npy, v.npy: from inputs_open() to inputs_fill() */
+  /** Bit patterns of the problem's dtype, with its strides; those of e4m3 in 16 bits each, too. */
+  uint16_t *q, *k, *v;
+  float *scales[3];  /**< of Q, K and V, as in Tensors; NULL unless the dtype is DTYPE_E4M3 */
+  int64_t nan_count; /**< number of NaN in q, k and v */
+  NpyArray files[3]; /**< q.npy, k.npy, v.npy: from inputs_open() to inputs_fill() */
 } Inputs;
 
 /**
  * Reads q.npy, k.npy and v.npy from a directory and checks that they fit each other and the dtype.
  * Sets the sizes of `problem`: batch, heads, lengths and head dimension. EXIT_USAGE names the file
- * at fault, and the element if a finite number is too large for the dtype.
+ * at fault, and the element if a number is too large for the dtype. A file with bits of e4m3 has a
+ * file of scales beside it, q_scales.npy for q.npy.
  */
 bool inputs_open(const char *directory, Dtype dtype, Problem *problem, Inputs *inputs,
                  Error *error);
@@ -42,9 +45,12 @@ bool inputs_open(const char *directory, Dtype dtype, Problem *problem, Inputs *i
  * 0.001. spiky: a query is four times its key of `spiky_keys` plus N(0,0.01), so that most rows of
  * P are nearly one-hot; `spiky_keys`, [batch, q_heads, q_len], is NULL for other kinds. constant:
  * 0.5 everywhere. A directory: what inputs_open() read.
+ *
+ * For DTYPE_E4M3, numbers are divided by the scale of their key/value head, the largest magnitude
+ * there / 448, or with `one_scale` by that of the whole tensor.
  */
 bool inputs_fill(const Problem *problem, InputKind kind, uint64_t seed, const int32_t *spiky_keys,
-                 Inputs *inputs, Error *error);
+                 bool one_scale, Inputs *inputs, Error *error);
 
 /** Frees everything; harmless on a zeroed struct. */
 void inputs_free(Inputs *inputs);

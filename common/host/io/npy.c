@@ -16,8 +16,9 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "data is read and writ
 static const struct {
   const char *name;
   size_t bytes;
-} TYPES[] = {[NPY_F2] = {"<f2", 2}, [NPY_F4] = {"<f4", 4}, [NPY_F8] = {"<f8", 8},
-             [NPY_U2] = {"<u2", 2}, [NPY_I4] = {"<i4", 4}, [NPY_B1] = {"|b1", 1}};
+} TYPES[] = {
+    [NPY_F2] = {"<f2", 2}, [NPY_F4] = {"<f4", 4}, [NPY_F8] = {"<f8", 8}, [NPY_U2] = {"<u2", 2},
+    [NPY_I4] = {"<i4", 4}, [NPY_U1] = {"|u1", 1}, [NPY_B1] = {"|b1", 1}};
 
 /* A file of version 1 begins with the magic, 2 bytes of version and 2 of header length. */
 enum { MAGIC_BYTES = 6, PREAMBLE_BYTES = 10, MOST_HEADER_BYTES = 4096, ALIGNMENT = 64 };
@@ -58,7 +59,7 @@ static const char *find_value(const char *header, const char *key) {
 static bool is_type(const char *value, NpyType type, char order) {
   if (strlen(value) < 5 || (*value != '\'' && *value != '"') || value[4] != value[0]) return false;
   if (memcmp(value + 2, TYPES[type].name + 1, 2) != 0) return false;
-  return type == NPY_B1 || value[1] == order; /* one byte has no order: '|', '<' or '>' */
+  return TYPES[type].bytes == 1 || value[1] == order; /* one byte has no order: '|', '<' or '>' */
 }
 
 static bool parse_type(const char *path, const char *value, NpyTypes types, NpyType *type,

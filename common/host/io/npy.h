@@ -11,7 +11,7 @@
 
 #include "host/base/error.h"
 
-typedef enum NpyType { NPY_F2, NPY_F4, NPY_F8, NPY_U2, NPY_I4, NPY_B1 } NpyType;
+typedef enum NpyType { NPY_F2, NPY_F4, NPY_F8, NPY_U2, NPY_I4, NPY_U1, NPY_B1 } NpyType;
 
 enum { NPY_MAX_RANK = 8 };
 

@@ -17,7 +17,7 @@ static void gather(const Problem *p, const uint16_t *o, void *target) {
     const uint16_t *source = o + row / p->q_len / p->q_heads * p->o_strides.batch +
                              row / p->q_len % p->q_heads * p->o_strides.head +
                              row % p->q_len * p->o_strides.row;
-    if (p->dtype == DTYPE_FP16) {
+    if (p->o_dtype == DTYPE_FP16) {
       memcpy((uint16_t *)target + row * p->head_dim, source, 2 * (size_t)p->head_dim);
     } else {
       float *floats = (float *)target + row * p->head_dim;
@@ -42,7 +42,7 @@ bool outputs_directory_create(const char *option, const char *directory, Error *
 bool outputs_write(const Problem *p, const uint16_t *o, const float *lse, const char *directory,
                    Error *error) {
   const int64_t shape[4] = {p->batch, p->q_heads, p->q_len, p->head_dim};
-  const bool half = p->dtype == DTYPE_FP16;
+  const bool half = p->o_dtype == DTYPE_FP16;
   const size_t elements = (size_t)p->batch * p->q_heads * p->q_len * p->head_dim;
   void *ordered = malloc(elements * (half ? sizeof(uint16_t) : sizeof(float)));
   if (ordered == NULL) return fail(error, EXIT_DEVICE, "%s/o.npy: out of host memory", directory);

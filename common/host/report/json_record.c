@@ -89,6 +89,8 @@ static const Field FIELDS[] = {
     CHECK(mean_error),
     CHECK(allowed_error),
     CHECK(max_lse_error),
+    CHECK(mean_error_share),
+    CHECK(mean_gain_share),
     FIELD(RESULT, "max_error_share", check.max_share),
     FIELD(RESULT, "workspace_bytes", workspace_bytes),
     FIELD(RESULT, "extra_bytes", extra_bytes),
@@ -152,6 +154,7 @@ static void add_fields(JsonObject *object, const Run *run, unsigned groups) {
 void json_add_problem(JsonObject *object, const Run *run) {
   add_fields(object, run, PROBLEM);
   json_string(object, "dtype", dtype_name(run->problem.dtype));
+  json_string(object, "o_dtype", dtype_name(run->problem.o_dtype));
   /* A string: JSON readers hold numbers as doubles, which lose bits above 2^53. */
   char seed[24];
   snprintf(seed, sizeof seed, "%" PRIu64, run->seed);

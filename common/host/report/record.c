@@ -4,12 +4,14 @@
 #include <stdio.h>
 
 const char *ceiling_name(Ceiling ceiling) {
-  static const char *const NAMES[] = {"device memory copy", "fp32 FFMA", "mma.sync", "wgmma"};
+  static const char *const NAMES[] = {"device memory copy", "fp32 FFMA", "mma.sync", "wgmma",
+                                      "wgmma e4m3"};
   return NAMES[ceiling];
 }
 
 const char *dtype_name(Dtype dtype) {
-  return dtype == DTYPE_FP16 ? "fp16" : "bf16";
+  static const char *const NAMES[] = {"fp16", "bf16", "e4m3"};
+  return NAMES[dtype];
 }
 
 const char *human_number(double value, const char *unit, char text[40]) {
@@ -27,12 +29,11 @@ const char *human_number(double value, const char *unit, char text[40]) {
 void record_work(Run *run) {
   const Problem *p = &run->problem;
   const double q_rows = (double)p->batch * p->q_heads * p->q_len;
-  const double kv_rows = (double)p->batch * p->kv_heads * p->kv_len;
   Work *w = &run->work;
   w->entries = (double)mask_entries(&run->mask, p->batch, p->q_heads);
   w->flops = 4.0 * p->head_dim * w->entries;
   w->dense_flops = 4.0 * p->head_dim * q_rows * p->kv_len;
-  w->least_bytes = 2.0 * p->head_dim * 2 * (q_rows + kv_rows) + sizeof(float) * q_rows;
+  w->least_bytes = device_tensors_bytes(p);
   w->must_move_bytes = w->least_bytes + run->description.intermediate_bytes_per_entry * w->entries;
 }
 

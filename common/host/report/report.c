@@ -10,6 +10,7 @@ static void print_problem(const Run *run, FILE *out) {
   fprintf(out, "problem    B=%d Hq=%d Hkv=%d Nq=%d Nkv=%d D=%d %s, mask %s, scale %.4g", p->batch,
           p->q_heads, p->kv_heads, p->q_len, p->kv_len, p->head_dim, dtype_name(p->dtype),
           run->mask.text, (double)p->scale);
+  if (p->o_dtype != p->dtype) fprintf(out, ", O in %s", dtype_name(p->o_dtype));
   if (p->shared_kv) fprintf(out, ", shared K/V buffer");
   fputc('\n', out);
 }
@@ -100,6 +101,10 @@ static void print_check(const Run *run, FILE *out) {
           c->mean_error, c->allowed_error);
   fprintf(out, "           the worst row at %.0f %% of what it is allowed, LSE at %.0f %%\n",
           100 * c->max_share, 100 * c->max_lse_error);
+  if (run->problem.dtype == DTYPE_E4M3) {
+    fprintf(out, "           mean error at %.0f %%, mean length of rows at %.0f %% of the limits\n",
+            100 * c->mean_error_share, 100 * c->mean_gain_share);
+  }
   if (c->rows_nan_expected > 0) {
     fprintf(out, "           %zu of them hold NaN, as in the reference\n", c->rows_nan_expected);
   }
@@ -246,9 +251,10 @@ void report_info(const Run *run, FILE *out) {
   const Description *d = &run->description;
   fprintf(out, "%-10s %s\n           %s\n", step.name, step.title, step.idea);
   fprintf(out,
-          "supports   any Nq, Nkv, Hq %% Hkv == 0, %s, fp16 and bf16, %s,\n"
+          "supports   any Nq, Nkv, Hq %% Hkv == 0, %s, %s, %s,\n"
           "           layouts bhnd and bnhd\n",
           step.head_dims != NULL ? step.head_dims : "any D up to 256",
+          step.fp8 ? "e4m3" : "fp16 and bf16",
           step.block_masks == NULL ? "masks full and causal" : "any mask");
   print_problem(run, out);
   print_device(run->device, out);

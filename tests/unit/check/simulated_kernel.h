@@ -1,7 +1,7 @@
 /**
  * @file
  * A small attention kernel on the CPU for the tests of the checker, right or with a chosen mistake:
- * fp32, tiles of keys, online softmax, P rounded to the 16-bit type or not.
+ * fp32, tiles of keys, online softmax, P rounded to the type of the inputs or not.
  */
 #ifndef SIMULATED_KERNEL_H
 #define SIMULATED_KERNEL_H
@@ -28,13 +28,16 @@ typedef struct Mistakes {
   bool zero_tail;        /**< rows of zeros past the last key take part */
   bool whole_tile;       /**< the tile on the diagonal is not masked */
   bool log2_lse;
-  int columns; /**< which wrong_column() takes the place of column d of Q, or of K */
+  bool short_p;    /**< P is rounded to 2 bits of mantissa */
+  float scales[3]; /**< errors of the scales of Q, K and V: 0.02 is 2 % too large */
+  int columns;     /**< which wrong_column() takes the place of column d of Q, or of K */
   bool columns_of_k;
 } Mistakes;
 
 typedef struct Trial {
   Problem problem;
   uint16_t *q, *k, *v;
+  float *scales[3];             /**< of Q, K and V: 1 unless the type is e4m3 */
   uint8_t *o_block, *lse_block; /**< with guards */
   uint16_t *o;
   float *lse;
@@ -72,13 +75,35 @@ static inline double draw_input(InputKind kind, uint64_t seed, uint32_t tensor, 
   return x + 10 * pooled_normal(seed, tensor + 20, index);
 }
 
-static inline uint16_t *draw_tensor(Dtype dtype, InputKind kind, uint64_t seed, uint32_t tensor,
-                                    int64_t count) {
-  uint16_t *x = malloc(sizeof *x * (size_t)count);
-  for (int64_t i = 0; i < count; ++i) {
-    x[i] = element_bits(dtype, draw_input(kind, seed, tensor, i));
-  }
+static inline double *draw_tensor(InputKind kind, uint64_t seed, uint32_t tensor, int64_t count) {
+  double *x = malloc(sizeof *x * (size_t)count);
+  for (int64_t i = 0; i < count; ++i) x[i] = draw_input(kind, seed, tensor, i);
   return x;
+}
+
+/** Rounds a tensor, with `strides`, to bits of the problem's type; sets its scales. Frees x. */
+static inline uint16_t *round_tensor(const Problem *p, double *x, int heads, int rows,
+                                     const Strides *strides, float **scales) {
+  const int64_t count = elements(p->batch, heads, rows, p->head_dim);
+  const int group = heads / p->kv_heads;
+  uint16_t *bits = malloc(sizeof *bits * (size_t)count);
+  *scales = malloc(sizeof **scales * (size_t)(p->batch * p->kv_heads));
+  for (int head = 0; head < p->batch * p->kv_heads; ++head) {
+    double most = 0;
+    for (int pass = 0; pass < 2; ++pass) {
+      for (int row = 0; row < group * rows; ++row) {
+        const int64_t first = row_offset(strides, head / p->kv_heads,
+                                         head % p->kv_heads * group + row / rows, row % rows);
+        for (int64_t i = first; i < first + p->head_dim; ++i) {
+          most = fmax(most, fabs(x[i]));
+          if (pass == 1) bits[i] = element_bits(p->dtype, x[i] / (double)(*scales)[head]);
+        }
+      }
+      (*scales)[head] = p->dtype == DTYPE_E4M3 ? (float)(most / E4M3_LARGEST) : 1;
+    }
+  }
+  free(x);
+  return bits;
 }
 
 /** How many keys a query attends, counted from the first key. */
@@ -88,8 +113,7 @@ static inline int64_t keys_of(const Problem *p, int q) {
 }
 
 /** Every query becomes four times a key, plus noise. */
-static inline void make_spiky(Trial *t, uint64_t seed) {
-  const Problem *p = &t->problem;
+static inline void make_spiky(const Problem *p, uint64_t seed, const double *k, double *x) {
   for (int b = 0; b < p->batch; ++b) {
     for (int h = 0; h < p->q_heads; ++h) {
       for (int q = 0; q < p->q_len; ++q) {
@@ -98,9 +122,7 @@ static inline void make_spiky(Trial *t, uint64_t seed) {
         const int64_t key = (int64_t)(random_bits(seed, 7, (uint64_t)q) % (uint64_t)keys);
         const int64_t from = row_offset(&p->k_strides, b, kv_head_of(p, h), key);
         for (int d = 0; d < p->head_dim; ++d) {
-          const double x = 4 * element_value(p->dtype, t->k[from + d]) +
-                           0.1 * element_value(p->dtype, t->q[to + d]);
-          t->q[to + d] = element_bits(p->dtype, x);
+          x[to + d] = 4 * k[from + d] + 0.1 * x[to + d];
         }
       }
     }
@@ -119,10 +141,12 @@ static inline Trial new_trial(const Problem *problem, InputKind kind, uint64_t s
   const Problem *p = &t.problem;
   const int64_t o_count = elements(p->batch, p->q_heads, p->q_len, p->head_dim);
   const int64_t kv_count = elements(p->batch, p->kv_heads, p->kv_len, p->head_dim);
-  t.q = draw_tensor(p->dtype, kind, seed, 0, o_count);
-  t.k = draw_tensor(p->dtype, kind, seed, 1, kv_count);
-  t.v = draw_tensor(p->dtype, kind, seed, 2, kv_count);
-  if (kind == INPUT_SPIKY) make_spiky(&t, seed);
+  double *q = draw_tensor(kind, seed, 0, o_count), *k = draw_tensor(kind, seed, 1, kv_count);
+  double *v = draw_tensor(kind, seed, 2, kv_count);
+  if (kind == INPUT_SPIKY) make_spiky(p, seed, k, q);
+  t.q = round_tensor(p, q, p->q_heads, p->q_len, &p->q_strides, &t.scales[0]);
+  t.k = round_tensor(p, k, p->kv_heads, p->kv_len, &p->k_strides, &t.scales[1]);
+  t.v = round_tensor(p, v, p->kv_heads, p->kv_len, &p->v_strides, &t.scales[2]);
   t.o_block = malloc(2 * GUARD_BYTES + (size_t)o_count * 2);
   t.lse_block = malloc(2 * GUARD_BYTES + (size_t)(o_count / p->head_dim) * 4);
   t.o = (uint16_t *)(t.o_block + GUARD_BYTES);
@@ -135,12 +159,13 @@ static inline void free_trial(Trial *t) {
   free(t->q);
   free(t->k);
   free(t->v);
+  for (int i = 0; i < 3; ++i) free(t->scales[i]);
   free(t->o_block);
   free(t->lse_block);
 }
 
 static inline HostInputs trial_inputs(const Trial *t, const Mask *mask) {
-  return (HostInputs){t->q, t->k, t->v, mask};
+  return (HostInputs){t->q, t->k, t->v, mask, t->scales[0], t->scales[1], t->scales[2]};
 }
 
 static inline HostOutputs trial_outputs(const Trial *t) {
@@ -168,10 +193,11 @@ static inline int wrong_column(int kind, int d) {
   return (int[]){d, d % 16 < 8 ? d : -1, d % 4 < 3 ? d : -1, d ^ 8, d % 16, neighbours}[kind];
 }
 
-static inline void load_row(Dtype dtype, const uint16_t *from, int dim, int columns, float *to) {
+static inline void load_row(Dtype dtype, const uint16_t *from, float scale, int dim, int columns,
+                            float *to) {
   for (int d = 0; d < dim; ++d) {
     const int column = columns == 0 ? d : wrong_column(columns, d);
-    to[d] = column < 0 ? 0 : element_value(dtype, from[column]);
+    to[d] = column < 0 ? 0 : scale * element_value(dtype, from[column]);
   }
 }
 
@@ -187,12 +213,28 @@ static inline float dot(const float *a, const float *b, int dim) {
   return sum;
 }
 
+/** P <= 1 rounded as the kernel does. */
+static inline float round_prob(Dtype dtype, float prob, bool to_short) {
+  const float factor = dtype == DTYPE_E4M3 ? E4M3_P_FACTOR : 1;
+  int exponent;
+  if (!to_short) return element_value(dtype, element_bits(dtype, prob * factor)) / factor;
+  const float fraction = frexpf(prob, &exponent); /* 2 bits beside the leading one */
+  return ldexpf(nearbyintf(fraction * 8) / 8, exponent);
+}
+
+/** The scale of tensor `index` in a key/value head, perhaps with an error. */
+static inline float used_scale(const Trial *t, int index, int b, int head,
+                               const Mistakes *mistakes) {
+  return t->scales[index][b * t->problem.kv_heads + head] * (1 + mistakes->scales[index]);
+}
+
 /** One tile of `keys` keys; k and v point to its first rows. */
-static inline void online_tile(const Problem *p, const uint16_t *k, const uint16_t *v, int keys,
-                               int lost, bool round_p, const Mistakes *mistakes, OnlineRow *row) {
+static inline void online_tile(const Problem *p, const uint16_t *k, const uint16_t *v,
+                               float k_scale, float v_scale, int keys, int lost, bool round_p,
+                               const Mistakes *mistakes, OnlineRow *row) {
   float s[BLOCK_N], x[LARGEST_DIM], m = row->m;
   for (int j = 0; j < keys; ++j) {
-    load_row(p->dtype, k + j * p->k_strides.row, p->head_dim,
+    load_row(p->dtype, k + j * p->k_strides.row, k_scale, p->head_dim,
              mistakes->columns_of_k ? mistakes->columns : 0, x);
     s[j] = j == lost ? -INFINITY : p->scale * dot(row->q, x, p->head_dim);
     m = fmaxf(m, s[j]);
@@ -205,8 +247,8 @@ static inline void online_tile(const Problem *p, const uint16_t *k, const uint16
   for (int j = 0; j < keys; ++j) {
     float prob = expf(s[j] - shift);
     row->l += prob;
-    if (round_p) prob = element_value(p->dtype, element_bits(p->dtype, prob));
-    load_row(p->dtype, v + j * p->v_strides.row, p->head_dim, 0, x);
+    if (round_p) prob = round_prob(p->dtype, prob, mistakes->short_p);
+    load_row(p->dtype, v + j * p->v_strides.row, v_scale, p->head_dim, 0, x);
     for (int d = 0; d < p->head_dim; ++d) row->o[d] += prob * x[d];
   }
 }
@@ -215,7 +257,8 @@ static inline void simulate_row(Trial *t, int b, int h, int q, bool round_p,
                                 const Mistakes *mistakes) {
   const Problem *p = &t->problem;
   OnlineRow row = {.m = -INFINITY};
-  load_row(p->dtype, t->q + row_offset(&p->q_strides, b, h, q), p->head_dim,
+  load_row(p->dtype, t->q + row_offset(&p->q_strides, b, h, q),
+           used_scale(t, 0, b, kv_head_of(p, h), mistakes), p->head_dim,
            mistakes->columns_of_k ? 0 : mistakes->columns, row.q);
   const int head = mistakes->wrong_kv_head ? h % p->kv_heads : kv_head_of(p, h);
   int64_t count = keys_of(p, q);
@@ -230,14 +273,15 @@ static inline void simulate_row(Trial *t, int b, int h, int q, bool round_p,
     const int64_t first_v = stale ? first - BLOCK_N : first;
     const int64_t lost = mistakes->lost_key_plus_1 - 1 - first;
     online_tile(p, t->k + row_offset(&p->k_strides, b, head, first),
-                t->v + row_offset(&p->v_strides, b, head, first_v), keys,
+                t->v + row_offset(&p->v_strides, b, head, first_v),
+                used_scale(t, 1, b, head, mistakes), used_scale(t, 2, b, head, mistakes), keys,
                 lost >= 0 && lost < keys ? (int)lost : -1, round_p, mistakes, &row);
   }
   if (mistakes->zero_tail) row.l += (float)((BLOCK_N - count % BLOCK_N) % BLOCK_N) * expf(-row.m);
   uint16_t *o = trial_row(t, b, h, q);
   const float divisor = mistakes->no_division ? 1 : row.l;
   for (int d = 0; d < p->head_dim; ++d) {
-    o[d] = element_bits(p->dtype, row.l == 0 ? 0 : row.o[d] / divisor);
+    o[d] = element_bits(p->o_dtype, row.l == 0 ? 0 : row.o[d] / divisor);
   }
   const float lse = row.l == 0 ? -INFINITY : row.m + logf(row.l);
   *trial_lse(t, b, h, q) = mistakes->log2_lse ? lse * 1.44269504f : lse;

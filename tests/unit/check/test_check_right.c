@@ -25,9 +25,9 @@ static Problem random_problem(uint64_t trial) {
                .q_len = 1 + pick(trial, 2, 24),
                .kv_len = 1 + pick(trial, 3, 80),
                .head_dim = dims[pick(trial, 4, 8)],
-               .dtype = pick(trial, 5, 2) ? DTYPE_BF16 : DTYPE_FP16,
-               .o_dtype = pick(trial, 5, 2) ? DTYPE_BF16 : DTYPE_FP16,
+               .dtype = (Dtype)pick(trial, 5, 3),
                .mask = pick(trial, 6, 2) ? MASK_CAUSAL : MASK_FULL};
+  p.o_dtype = p.dtype == DTYPE_E4M3 ? (Dtype)pick(trial, 11, 2) : p.dtype;
   p.q_heads = p.kv_heads * (1 + pick(trial, 7, 2));
   p.scale = 1 / sqrtf((float)p.head_dim);
   set_strides(&p, pick(trial, 8, 2));

@@ -75,7 +75,7 @@ static inline Problem new_problem(Dtype dtype, int q_heads, int kv_heads, int q_
                .kv_len = kv_len,
                .head_dim = 64,
                .dtype = dtype,
-               .o_dtype = dtype,
+               .o_dtype = dtype == DTYPE_E4M3 ? DTYPE_FP16 : dtype,
                .scale = 0.125f};
   set_strides(&p, dtype == DTYPE_BF16);
   return p;
