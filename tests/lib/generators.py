@@ -6,7 +6,7 @@ double-precision + - * / sqrt are used, in the documented order, so every elemen
 
 import numpy as np
 
-from tests.lib.reference import round_to
+from tests.lib.reference import rounded_input
 from tests.lib.problem import Problem
 
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
@@ -143,5 +143,5 @@ def draw_inputs(p: Problem) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def rounded_inputs(p: Problem) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Q, K and V as the program uses them: rounded once to the dtype."""
-    return tuple(round_to(p.dtype, x) for x in draw_inputs(p))
+    """Q, K and V as the program uses them: rounded once to the dtype, with scales to e4m3."""
+    return tuple(rounded_input(p.dtype, x, p.kv_heads, p.scales) for x in draw_inputs(p))

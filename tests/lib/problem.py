@@ -5,6 +5,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 
+FP8_STEPS = ("step12",)  # their Q, K and V are e4m3
+
+
 @dataclass(frozen=True)
 class Problem:
     """Fields have the names of options; kv_heads 0 and seqlen_kv 0 mean as many as for Q."""
@@ -23,6 +26,8 @@ class Problem:
     seed: int = 1
     mask_block: tuple[int, int] | None = None  # for steps that take block masks: queries, keys
     shared_kv: bool = False
+    out_dtype: str = "fp16"  # of O and
+    scales: str = "head"  # of Q, K and V, both with e4m3 only
 
     def __post_init__(self) -> None:
         # The dataclass is frozen so that it can be a dictionary's key.
@@ -38,6 +43,14 @@ class Problem:
     def scale_used(self) -> float:
         """The factor of Q K^T; the programs hold it in single precision."""
         return float(np.float32(1 / np.sqrt(self.head_dim) if self.scale is None else self.scale))
+
+    def o_dtype(self) -> str:
+        """The type of O."""
+        return self.out_dtype if self.dtype == "e4m3" else self.dtype
+
+    def for_step(self, name: str) -> "Problem":
+        """The problem, for a step with inputs in e4m3 with these instead; O keeps its type."""
+        return replace(self, dtype="e4m3", out_dtype=self.dtype) if name in FP8_STEPS else self
 
     def attended_keys(self) -> np.ndarray:
         """How many keys each query attends, where these are always the first ones."""
@@ -63,6 +76,8 @@ class Problem:
 
     def _rarer_options(self) -> list[str]:
         words = [] if self.scale is None else [f"--scale={self.scale!r}"]
+        if self.dtype == "e4m3":
+            words += ["--out-dtype", self.out_dtype, "--scales", self.scales]
         if self.mask_block:
             words += ["--mask-block", "{}x{}".format(*self.mask_block)]
         return words + ["--shared-kv"] * self.shared_kv

@@ -7,16 +7,22 @@ import numpy as np
 from tests.lib.problem import Problem
 
 # Stored mantissa bits, exponent of the smallest normal number, exponent of the largest number.
-FORMATS = {"fp16": (10, -14, 15), "bf16": (7, -126, 127)}
+FORMATS = {"fp16": (10, -14, 15), "bf16": (7, -126, 127), "e4m3": (3, -6, 8)}
+# e4m3 has no infinity: its largest number takes the place of larger ones.
+LARGEST_E4M3 = 448.0
+# P of a kernel in e4m3 is rounded times this.
+P_FACTOR = {"fp16": 1.0, "bf16": 1.0, "e4m3": 256.0}
 
 
 def round_to(dtype: str, x: np.ndarray) -> np.ndarray:
-    """x rounded once to fp16 or bf16, to nearest even, as doubles."""
+    """x rounded once to a format, to nearest even, as doubles."""
     mantissa_bits, least_exponent, most_exponent = FORMATS[dtype]
     x = np.asarray(x, dtype=np.float64)
     _, exponent = np.frexp(x)  # x = m * 2^exponent with |m| in [0.5, 1)
     quantum_exponent = np.maximum(exponent - 1, least_exponent) - mantissa_bits
     rounded = np.ldexp(np.rint(np.ldexp(x, -quantum_exponent)), quantum_exponent)
+    if dtype == "e4m3":
+        return np.clip(rounded, -LARGEST_E4M3, LARGEST_E4M3)
     overflowed = np.abs(rounded) >= 2.0 ** (most_exponent + 1)
     return np.where(overflowed, np.copysign(np.inf, x), rounded)
 
@@ -26,6 +32,42 @@ def bf16_bits(x: np.ndarray) -> np.ndarray:
     return (x.astype("<f4").view("<u4") >> 16).astype("<u2")
 
 
+def e4m3_value(bits: np.ndarray) -> np.ndarray:
+    """The numbers of bit patterns, by the definition of the format."""
+    bits = np.asarray(bits).astype(np.int64)
+    exponent, mantissa = bits >> 3 & 15, bits & 7
+    size = np.where(exponent == 0, np.ldexp(1.0 * mantissa, -9),
+                    np.ldexp(8.0 + mantissa, exponent - 10))
+    return np.where(bits & 127 == 127, np.nan, np.where(bits & 128, -size, size))
+
+
+def to_e4m3(x: np.ndarray, kv_heads: int, scales_of: str = "head") -> tuple[np.ndarray, np.ndarray]:
+    """The bits of x [B, H, N, D] divided by its scales, and the scales [B, Hkv]: the largest
+    magnitude of each key/value head, or of the tensor, becomes 448."""
+    grouped = np.nan_to_num(np.abs(x.reshape(len(x), kv_heads, -1)))
+    largest = grouped.max(axis=-1) if scales_of == "head" else np.full(grouped.shape[:2], grouped.max())
+    scales = np.where(largest == 0, 1, largest / LARGEST_E4M3).astype(np.float32)
+    rounded = round_to("e4m3", x / _spread(scales, x))
+    positive = e4m3_value(np.arange(127))
+    bits = np.where(np.isnan(x), 127, np.searchsorted(positive, np.abs(rounded)))
+    return (bits + 128 * np.signbit(rounded)).astype(np.uint8), scales
+
+
+def from_e4m3(bits: np.ndarray, scales: np.ndarray) -> np.ndarray:
+    """The numbers of bits [B, H, N, D] with scales [B, Hkv], as doubles."""
+    return e4m3_value(bits) * _spread(scales, bits)
+
+
+def _spread(scales: np.ndarray, x: np.ndarray) -> np.ndarray:
+    """Scales of key/value heads as [B, H, 1, 1]."""
+    return np.repeat(scales.astype(np.float64), x.shape[1] // scales.shape[1], axis=1)[..., None, None]
+
+
+def rounded_input(dtype: str, x: np.ndarray, kv_heads: int, scales_of: str = "head") -> np.ndarray:
+    """A tensor as a kernel gets it, as doubles."""
+    return from_e4m3(*to_e4m3(x, kv_heads, scales_of)) if dtype == "e4m3" else round_to(dtype, x)
+
+
 @dataclass
 class Answer:
     """The right result."""
@@ -33,6 +75,8 @@ class Answer:
     o: np.ndarray  # [B, Hq, Nq, D], fp64
     lse: np.ndarray  # [B, Hq, Nq], fp64
     rounding_error: float  # r of the rule: the largest error of the rounded result over the rows
+    base: np.ndarray | None = None  # the rounded result, with e4m3 only
+    score_size: np.ndarray | float = 0.0  # [B, Hq, Nq], with e4m3 only: scale |q| |k| of the longest k
 
 
 def _row_norms(x: np.ndarray) -> np.ndarray:
@@ -57,7 +101,8 @@ def attention(p: Problem, q: np.ndarray, k: np.ndarray, v: np.ndarray,
     attended = np.broadcast_to(attended, (p.batch, p.heads, p.seqlen, p.seqlen_kv))
     o = np.empty(p.q_shape())
     base = np.empty(p.q_shape())
-    lse = np.empty(p.q_shape()[:3])
+    lse, sizes = np.empty(p.q_shape()[:3]), np.empty(p.q_shape()[:3])
+    factor = P_FACTOR[p.dtype]
     for b in range(p.batch):
         for h in range(p.heads):
             keys, values = k[b, h // group], v[b, h // group]
@@ -72,14 +117,16 @@ def attention(p: Problem, q: np.ndarray, k: np.ndarray, v: np.ndarray,
                 total = probs.sum(axis=-1, keepdims=True)
                 total_32 = probs_32.sum(axis=-1, keepdims=True)
                 o[b, h] = _divide(probs @ values, total)
-                rounded = _divide(round_to(p.dtype, probs_32) @ values, total_32)
-                base[b, h] = round_to(p.dtype, rounded)
+                rounded = _divide(round_to(p.dtype, factor * probs_32) / factor @ values, total_32)
+                base[b, h] = round_to(p.o_dtype(), rounded)
                 lse[b, h] = (row_max + np.log(total))[:, 0]
-    return Answer(o, lse, _rounding_error(p.dtype, o, base))
+                sizes[b, h] = p.scale_used() * _row_norms(q[b, h]) * _row_norms(keys).max()
+    error = _rounding_error(p.dtype, o, base)
+    return Answer(o, lse, error, base, sizes) if p.dtype == "e4m3" else Answer(o, lse, error)
 
 
 def _rounding_error(dtype: str, o: np.ndarray, base: np.ndarray) -> float:
-    unit = 2.0 ** -(FORMATS[dtype][0] + 1)
+    unit = 2.0**-6 if dtype == "e4m3" else 2.0 ** -(FORMATS[dtype][0] + 1)
     norms = _row_norms(o)
     usable = (norms > 0) & np.isfinite(norms)  # neither empty rows nor NaN or Inf
     errors = _row_norms(base - o)[usable] / norms[usable]
@@ -98,7 +145,8 @@ def mistakes(answer: Answer, o: np.ndarray, lse: np.ndarray) -> list[str]:
     with np.errstate(invalid="ignore"):
         o_right = (_row_norms(o - answer.o)
                    <= 2 * answer.rounding_error * _row_norms(answer.o))
-        lse_right = np.abs(lse - answer.lse) <= 1e-4 + 1e-5 * np.abs(answer.lse)
+        lse_right = np.abs(lse - answer.lse) <= (1e-4 + 1e-5 * np.abs(answer.lse)
+                                                 + 2.0**-13 * answer.score_size)
     o_right[empty] = (o[empty] == 0).all(axis=-1)
     lse_right[empty] = lse[empty] == -np.inf
     o_right[nan_rows] = np.isnan(o[nan_rows]).all(axis=-1)
@@ -111,4 +159,24 @@ def mistakes(answer: Answer, o: np.ndarray, lse: np.ndarray) -> list[str]:
             found.append(f"{name}: {np.count_nonzero(~right)} of {right.size} rows are wrong, "
                          f"{np.count_nonzero(~right & compared)} of them neither empty nor NaN; "
                          f"the first is (b={b}, h={h}, q={q})")
+    return found + (_wrong_averages(answer, o) if answer.base is not None else [])
+
+
+def _wrong_averages(answer: Answer, o: np.ndarray) -> list[str]:
+    """Of e4m3: rounding P to it makes large errors, which are random, so that averages over the rows
+    of a head, and over all rows, are sharper than the limit of a row."""
+    found, norms = [], _row_norms(answer.o)
+    usable = (norms > 0) & np.isfinite(norms) & np.isfinite(o).all(axis=-1)
+    divisor = np.where(usable, norms, 1)
+    with np.errstate(invalid="ignore"):
+        error, base = (_row_norms(x - answer.o) / divisor for x in (o, answer.base))
+        gain = np.sum((o - answer.base) * answer.o, axis=-1) / divisor**2
+    heads = [(f"head {index}", np.s_[index]) for index in np.ndindex(o.shape[:2])]
+    for name, at in [("all heads", np.s_[:]), *heads]:
+        some, count = usable[at], np.count_nonzero(usable[at])
+        room = 4 * np.sqrt(np.sum(base[at][some]**2))
+        if error[at][some].sum() > max(1.5 * base[at][some].sum() + room, count * 2.0**-7):
+            found.append(f"O: the mean error of {name} is larger than rounding makes it")
+        if abs(gain[at][some].sum()) > count * 2.0**-7 + 4 * np.sqrt(np.sum(gain[at][some]**2)):
+            found.append(f"O: the rows of {name} have a wrong mean length: is a scale wrong?")
     return found

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from tests.lib import generators as generator
-from tests.lib.reference import attention, bf16_bits, mistakes, round_to
+from tests.lib.reference import (attention, bf16_bits, e4m3_value, from_e4m3, mistakes, round_to,
+                                 to_e4m3)
 from tests.lib.pairwise import all_pairs, pairs_of, pairwise
 from tests.lib.problem import Problem
 
@@ -36,6 +37,30 @@ def test_rounding_to_bf16_takes_the_nearest_and_of_two_the_even_one() -> None:
     assert round_to("bf16", np.array([-3.4e38, -3.39e38]))[0] == -np.inf
 
 
+def test_rounding_to_e4m3_takes_the_nearest_and_of_two_the_even_one() -> None:
+    every = e4m3_value(np.arange(127))
+    assert (every[0], every[1], every[8], every[56], every[126]) == (0, 2**-9, 2**-6, 1, 448)
+    middles = (every[1:] + every[:-1]) / 2
+    even = np.where(np.arange(len(middles)) % 2 == 0, every[:-1], every[1:])
+    for sign in (1, -1):
+        np.testing.assert_array_equal(round_to("e4m3", sign * every), sign * every)
+        np.testing.assert_array_equal(round_to("e4m3", sign * middles), sign * even)
+    np.testing.assert_array_equal(round_to("e4m3", np.nextafter(middles, 0)), every[:-1])
+    np.testing.assert_array_equal(round_to("e4m3", np.nextafter(middles, 1e9)), every[1:])
+    np.testing.assert_array_equal(round_to("e4m3", np.array([449, -np.inf])), [448, -448])
+
+
+def test_scales_to_e4m3_are_those_of_heads_or_of_the_tensor() -> None:
+    x = np.array([1.0, -2, 3, 0.001]).reshape(1, 4, 1, 1) * np.array([1, 0.5, np.nan])
+    bits, scales = to_e4m3(x, 2)
+    np.testing.assert_array_equal(scales, np.array([[2 / 448, 3 / 448]], np.float32))
+    assert bits[0, 1].tolist() == [[0xFE, 0xF6, 0x7F]] and bits[0, 2, 0, 0] == 0x7E
+    np.testing.assert_allclose(from_e4m3(bits, scales)[..., :2], x[..., :2], rtol=2**-4)
+    assert np.isnan(from_e4m3(bits, scales)[..., 2]).all()
+    np.testing.assert_array_equal(to_e4m3(x, 2, "tensor")[1], np.full((1, 2), np.float32(3 / 448)))
+    assert to_e4m3(0 * x, 2)[1].tolist() == [[1, 1]]
+
+
 def test_attention_by_hand() -> None:
     """Two keys with scores 0 and ln 3: probabilities 1/4 and 3/4."""
     p = Problem(seqlen=1, seqlen_kv=2, head_dim=1, scale=1.0)
@@ -59,6 +84,20 @@ def test_rule_accepts_the_rounded_answer(dtype: str) -> None:
     p = replace(SMALL, dtype=dtype)
     answer = attention(p, *generator.rounded_inputs(p))
     assert mistakes(answer, round_to(dtype, answer.o), answer.lse.astype(np.float32)) == []
+
+
+def test_rule_for_e4m3() -> None:
+    """The rounded answer is right; P with a bit less and a scale wrong by 2 % are not."""
+    p = Problem(heads=2, seqlen=100, seqlen_kv=300, head_dim=32, dtype="e4m3")
+    q, k, v = generator.rounded_inputs(p)
+    answer = attention(p, q, k, v)
+    assert mistakes(answer, answer.o, answer.lse) == mistakes(answer, answer.base, answer.lse) == []
+    assert "is a scale wrong?" in mistakes(answer, 1.02 * answer.base, answer.lse)[0]
+    probs = np.exp(p.scale_used() * q @ k.swapaxes(2, 3))
+    mantissa, exponent = np.frexp(probs)
+    short = np.ldexp(np.rint(8 * mantissa) / 8, exponent) @ v / probs.sum(axis=-1, keepdims=True)
+    assert "the mean error of all heads" in " ".join(mistakes(answer, short, answer.lse))
+    assert "LSE: 200 of 200" in mistakes(answer, answer.base, answer.lse + 0.01)[0]
 
 
 def test_rule_refuses_bf16_where_fp16_was_asked_for() -> None:
