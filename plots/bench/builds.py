@@ -10,6 +10,7 @@ of the rounds, of every step that is in both. Exits with 1 if a ratio is over 1.
 import random
 import statistics
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from plots.bench.cases import Case
@@ -45,10 +46,12 @@ def compare(old: Path, new: Path, cases: list[Case], rounds: int = ROUNDS,
     masked = [pair[1].name for pair in pairs if pair[1].takes_block_masks]
     with saved_masks(new / masked[0] if masked else new, wanted if masked else set()) as folders:
         for case in cases:
-            inputs, outputs, told = Inputs(device, case), Outputs(device, case), []
+            outputs, told = Outputs(device, case), []
             for pair in pairs:
                 mask = (Mask(device, folders[case.mask, case.seqlen], case)
                         if pair[1].takes_block_masks else None)
+                dtype = "e4m3" if pair[1].takes_e4m3 else case.dtype
+                inputs = Inputs(device, replace(case, dtype=dtype))
                 calls = [StepCall(device, step, inputs, outputs, mask) for step in pair]
                 ratio = new_over_old(clock, *calls, rounds)
                 found[pair[1].name, str(case)] = ratio

@@ -34,7 +34,11 @@ class Case:
 
     def shape(self) -> Shape:
         return Shape(self.batch, self.heads, self.heads, self.seqlen, self.seqlen, self.head_dim,
-                     self.dtype == "bf16", self.mask == "causal")
+                     self.dtype == "bf16", self.mask == "causal", e4m3=self.dtype == "e4m3")
+
+    def o_dtype(self) -> str:
+        """The type of O of the steps."""
+        return "fp16" if self.dtype == "e4m3" else self.dtype
 
     def elements(self) -> int:
         """The number of elements of each tensor."""
@@ -84,9 +88,11 @@ def all_cases() -> list[Case]:
     masked = [case(n, d, mask) for n in MASK_SEQLENS for mask in block_masks(n)
               for d in MASK_HEAD_DIMS]
     bf16 = [case(n, 128, mask, "bf16") for n in SEQLENS for mask in DENSE]
-    return [*dense, *masked, *bf16]
+    e4m3 = [case(n, d, mask, "e4m3") for d in HEAD_DIMS[:2] for n in SEQLENS for mask in DENSE]
+    return [*dense, *masked, *bf16, *e4m3]
 
 
 def quick_cases() -> list[Case]:
-    """The shape of the README's table, without a mask and with two."""
-    return [case(4096, 128, mask) for mask in (*DENSE, "window:1024")]
+    """The shape of the README's table, without a mask and with two, and in e4m3."""
+    return [*(case(4096, 128, mask) for mask in (*DENSE, "window:1024")),
+            case(4096, 128, "full", "e4m3")]

@@ -3,7 +3,7 @@
 import os
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -17,6 +17,7 @@ from plots.bench.step_library import (BlockMask, Device, Memory, StepLibrary, bl
                                       span_mask)
 from plots.bench.turns import reason_of
 from tests.lib import masks
+from tests.lib.reference import to_e4m3
 
 # The workspace of steps that need one; with a smaller one they make more passes.
 WORKSPACE_BYTES = 8 << 30
@@ -30,19 +31,31 @@ class Inputs:
 
     def __init__(self, device: Device, case: Case) -> None:
         self.case, key = case, (id(device), case.elements(), case.dtype)
+        if case.dtype == "e4m3":  # their scales are those of heads
+            key += case.batch, case.heads
         if key not in self._known:
-            generator = np.random.default_rng(SEED)
-            arrays = [to_16_bits(generator.standard_normal(case.elements(), np.float32),
-                                 case.dtype) for _ in range(3)]
-            self._known[key] = arrays, [device.upload(array) for array in arrays]
-        self.arrays, self.memory = self._known[key]
+            generator, scales = np.random.default_rng(SEED), []
+            arrays = [generator.standard_normal(case.elements(), np.float32) for _ in range(3)]
+            if case.dtype == "e4m3":
+                shape = case.batch, case.heads, -1, case.head_dim
+                pairs = [to_e4m3(array.reshape(shape), case.heads) for array in arrays]
+                arrays, scales = [bits.ravel() for bits, _ in pairs], [x for _, x in pairs]
+            else:
+                arrays = [to_16_bits(array, case.dtype) for array in arrays]
+            self._known[key] = (arrays, [device.upload(array) for array in arrays],
+                                scales, [device.upload(array) for array in scales])
+        self.arrays, self.memory, self.scales, self.scales_memory = self._known[key]
 
     def head(self, batch: int, head: int) -> tuple[np.ndarray, ...]:
         """Q, K and V of a head as doubles, each [N, D]."""
         size = self.case.seqlen * self.case.head_dim
         start = (batch * self.case.heads + head) * size
-        return tuple(as_doubles(array[start:start + size], self.case.dtype)
-                     .reshape(-1, self.case.head_dim) for array in self.arrays)
+        values = (as_doubles(array[start:start + size], self.case.dtype)
+                  .reshape(-1, self.case.head_dim) for array in self.arrays)
+        if not self.scales:
+            return tuple(values)
+        return tuple(float(scales[batch, head]) * x
+                     for scales, x in zip(self.scales, values, strict=True))
 
 
 def to_16_bits(x: np.ndarray, dtype: str) -> np.ndarray:
@@ -148,7 +161,7 @@ class Outputs:
         index = batch * self.case.heads + head
         bits = self.o.download(np.empty((n, d), np.uint16), 2 * index * n * d)
         lse = self.lse.download(np.empty(n, np.float32), 4 * index * n)
-        return as_doubles(bits, self.case.dtype), lse.astype(np.float64)
+        return as_doubles(bits, self.case.o_dtype()), lse.astype(np.float64)
 
 
 @dataclass(eq=False)
@@ -165,6 +178,7 @@ class StepCall:
 
     def __post_init__(self) -> None:
         self.shape = self.inputs.case.shape()
+        self.scales = [memory.address for memory in self.inputs.scales_memory] or (None,) * 3
         if self.mask is not None:
             form = self.more["mask"] = self.mask.form_for(self.step)
             self._keep("prepared", self.step.prepare(self.shape, form))
@@ -180,12 +194,14 @@ class StepCall:
 
     def __call__(self) -> None:
         tensors = (*self.inputs.memory, self.outputs.o, self.outputs.lse)
-        self.step.forward(self.shape, *(memory.address for memory in tensors), **self.more)
+        self.step.forward(self.shape, *(memory.address for memory in tensors),
+                          scales=self.scales, **self.more)
 
     def contestant(self, entries: int) -> Contestant:
         """The pass as a Contestant; `entries` is the number of unmasked entries in all heads."""
         ceiling, traffic = self.step.ceiling(self.shape, self.more.get("mask"))
-        must_move = 8 * self.inputs.case.elements() + self.outputs.lse.size + traffic * entries
+        read = sum(memory.size for memory in self.inputs.memory)
+        must_move = read + 2 * self.inputs.case.elements() + self.outputs.lse.size + traffic * entries
         fields = {"step": self.step.name, "must_move_bytes": must_move, "ceiling": ceiling,
                   **(self.mask.fields(self.step) if self.mask else {})}
         return Contestant(self.step.name, fields, self, self.outputs.head)
@@ -210,15 +226,19 @@ class BaselineCall:
 
     def __init__(self, torch, inputs: Inputs, build: Callable[..., Callable[[], object]]) -> None:
         case, self.torch, self.memory = inputs.case, torch, inputs.memory
-        self.dtype = torch.float16 if case.dtype == "fp16" else torch.bfloat16
-        self.call = build(torch, case, [self.tensor(memory, case) for memory in self.memory])
+        shape = case.batch, case.heads, case.seqlen, case.head_dim
+        typestr, dtype = {"fp16": ("<i2", "float16"), "bf16": ("<i2", "bfloat16"),
+                          "e4m3": ("|i1", "float8_e4m3fn")}[case.dtype]
+        tensors = [self.tensor(memory, shape, typestr, dtype) for memory in self.memory]
+        self.kept = inputs.scales_memory
+        scales = [self.tensor(memory, shape[:2], "<i4", "float32") for memory in self.kept]
+        self.call = build(torch, case, tensors, *([scales] if scales else []))
 
-    def tensor(self, memory: Memory, case: Case):
-        """The memory as a tensor [B, H, N, D], without a copy."""
+    def tensor(self, memory: Memory, shape: tuple[int, ...], typestr: str, dtype: str):
+        """The memory as a tensor of a dtype that is as long as typestr, without a copy."""
         view = type("View", (), {"__cuda_array_interface__": {
-            "shape": (case.batch, case.heads, case.seqlen, case.head_dim), "typestr": "<i2",
-            "data": (memory.address, False), "version": 3}})()
-        return self.torch.as_tensor(view, device="cuda").view(self.dtype)
+            "shape": shape, "typestr": typestr, "data": (memory.address, False), "version": 3}})()
+        return self.torch.as_tensor(view, device="cuda").view(getattr(self.torch, dtype))
 
     def __call__(self) -> None:
         self.o = self.call()
@@ -264,11 +284,13 @@ def load_fa3(torch) -> str:
     return ""
 
 
-def flash_attention_3(torch, case: Case, tensors: list) -> Callable[[], object]:
-    """Takes [B, N, H, D] with any strides, so it gets views of the memory that all others read."""
+def flash_attention_3(torch, case: Case, tensors: list, scales: Sequence = ()) -> Callable[[], object]:
+    """Takes [B, N, H, D] with any strides, so it gets views of the memory that all others read.
+    With e4m3, `scales` are [B, H]; O is then bf16."""
     views, causal = [tensor.transpose(1, 2) for tensor in tensors], case.mask == "causal"
     forward = torch.ops.flash_attn_3.fwd
-    return lambda: forward(*views, is_causal=causal, num_splits=1)[0].transpose(1, 2)
+    more = dict(zip(("q_descale", "k_descale", "v_descale"), scales, strict=False))
+    return lambda: forward(*views, is_causal=causal, num_splits=1, **more)[0].transpose(1, 2)
 
 
 def flex_attention(torch, case: Case, tensors: list) -> Callable[[], object]:
@@ -283,12 +305,17 @@ def flex_attention(torch, case: Case, tensors: list) -> Callable[[], object]:
     return lambda: compiled(*tensors, block_mask=blocks)
 
 
+def in_16_bits(case: Case) -> bool:
+    return case.mask in DENSE and case.dtype != "e4m3"
+
+
 # Short name, name, a test for the cases that it runs, and a function that builds its call.
 BASELINES = (
-    ("fa2", "FlashAttention-2", lambda case: case.mask in DENSE,
+    ("fa2", "FlashAttention-2", in_16_bits,
      lambda torch, case, tensors: sdpa(torch, case, tensors, "FLASH_ATTENTION")),
-    ("fa3", "FlashAttention-3", lambda case: case.mask in DENSE, flash_attention_3),
-    ("cudnn", "cuDNN", lambda case: case.mask in DENSE,
+    ("fa3", "FlashAttention-3", in_16_bits, flash_attention_3),
+    ("cudnn", "cuDNN", in_16_bits,
      lambda torch, case, tensors: sdpa(torch, case, tensors, "CUDNN_ATTENTION")),
     ("flex", "FlexAttention", Case.takes_flex, flex_attention),
+    ("fa3_fp8", "FlashAttention-3 in e4m3", lambda case: case.dtype == "e4m3", flash_attention_3),
 )

@@ -35,6 +35,7 @@ from plots.bench.turns import QUICK, Measured, Plan, Stopwatch, measure, reason_
 
 RIGHT, WRONG, USAGE, FAILED = 0, 1, 2, 3
 FULL = "full"  # the step with a full block mask, interleaved with the measured mask
+FP16 = "fp16"  # step 10 on the numbers in fp16, interleaved with e4m3
 # Fields of a record, and what nvidia-smi calls them. It is read SETTLING_S after the load begins.
 GPU_STATE = {"sm_clock_mhz": "clocks.sm", "memory_clock_mhz": "clocks.mem",
              "power_w": "power.draw.instant"}
@@ -140,7 +141,8 @@ class Benchmark:
         """Builders of the steps and baselines that can run the case, with fields for a failure."""
         case = inputs.case
         for step in self.steps:
-            if case.takes_step(step.name) and (case.mask in DENSE or step.takes_block_masks):
+            if case.takes_step(step.name) and (case.mask in DENSE or step.takes_block_masks) and (
+                    step.takes_e4m3 == (case.dtype == "e4m3")):
                 yield {"step": step.name}, lambda step=step: StepCall(
                     self.device, step, inputs, outputs, mask if step.takes_block_masks else None
                 ).contestant(entries_of(case, mask))
@@ -151,13 +153,19 @@ class Benchmark:
                     self.torch, inputs, build).contestant(fields)
 
     def times(self, inputs: Inputs, contestants: list[Contestant], verdicts: dict) -> Measured:
-        """Times those that are right. A step with a block mask also runs the full mask."""
+        """Times those that are right. A step with a block mask also runs the full mask; beside e4m3
+        runs step 10."""
         calls = {x.name: x.call for x in contestants if verdicts[x.name]["right"]}
         full = Inputs(self.device, replace(inputs.case, mask="full"))
         for x in contestants:
             if inputs.case.mask != "full" and x.name in calls and "mask_blocks" in x.fields:
                 calls[FULL] = StepCall(self.device, x.call.step, full, x.call.outputs,
                                        self.mask("full", full.case.seqlen))
+        for step in self.steps:
+            if inputs.case.dtype == "e4m3" and step.name == "step10":
+                in_fp16 = Inputs(self.device, replace(inputs.case, dtype="fp16"))
+                outputs = Outputs(self.device, in_fp16.case)
+                calls[FP16] = StepCall(self.device, step, in_fp16, outputs)
         return measure(calls, self.stopwatch, self.plan)
 
 
@@ -168,7 +176,7 @@ def time_fields(contestant: Contestant, all_of_them: list[Contestant], found: Me
     if own is None:
         reason = found.failed.get(contestant.name)
         return {"failed": reason} if reason else {}
-    others = [x.name for x in all_of_them if "short" in x.fields]
+    others = [FP16, *(x.name for x in all_of_them if "short" in x.fields)]
     if "mask_blocks" in contestant.fields:
         others.append(FULL)
     fields = own.summary()
@@ -236,7 +244,7 @@ def run(words: argparse.Namespace) -> int:
     baselines = BASELINES
     if torch is not None and (why := load_fa3(torch)):
         print(f"bench: FlashAttention-3 is not compared: {why}")
-        baselines = [baseline for baseline in BASELINES if baseline[0] != "fa3"]
+        baselines = [baseline for baseline in BASELINES if not baseline[0].startswith("fa3")]
     programs = {step.name: words.build.resolve() / step.name for step in steps}
     origin = {name: value for name, value in measure_ceilings(programs[steps[0].name]).items()
               if name not in GPU_STATE}

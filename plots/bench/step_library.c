@@ -15,6 +15,7 @@ typedef struct Shape {
   bool bf16;
   bool causal;    /**< ignored with a block mask */
   bool shared_kv; /**< the variant of a step that takes block masks; ignored elsewhere */
+  bool e4m3;      /**< Q, K and V; O is fp16, or bf16 as `bf16` says */
   float scale;
 } Shape;
 
@@ -34,7 +35,9 @@ static Problem problem_of(const Shape *s, const BlockMask *mask) {
       .q_len = s->q_len,
       .kv_len = s->kv_len,
       .head_dim = s->head_dim,
-      .dtype = s->bf16 ? DTYPE_BF16 : DTYPE_FP16,
+      .dtype = s->e4m3   ? DTYPE_E4M3
+               : s->bf16 ? DTYPE_BF16
+                         : DTYPE_FP16,
       .o_dtype = s->bf16 ? DTYPE_BF16 : DTYPE_FP16,
       .mask = s->causal ? MASK_CAUSAL : MASK_FULL,
       .scale = s->scale,
@@ -54,6 +57,10 @@ static Problem problem_of(const Shape *s, const BlockMask *mask) {
 
 /** NULL if the step supports this problem, else the reason. */
 static const char *refusal(const Problem *p, const BlockMask *mask) {
+  if (step.fp8 != (p->dtype == DTYPE_E4M3)) {
+    snprintf(why, sizeof why, "%s takes %s", step.name, step.fp8 ? "e4m3" : "fp16 and bf16");
+    return why;
+  }
   if ((step.block_masks != NULL) != (mask != NULL)) {
     snprintf(why, sizeof why, "%s %s block mask", step.name, mask == NULL ? "needs a" : "takes no");
     return why;
@@ -79,6 +86,11 @@ EXPORTED bool step_takes_block_masks(void) {
 /** True if such a block mask may have row spans. */
 EXPORTED bool step_takes_spans(void) {
   return step.block_masks != NULL && step.block_masks->takes_spans;
+}
+
+/** True if Q, K and V must be e4m3. */
+EXPORTED bool step_takes_e4m3(void) {
+  return step.fp8;
 }
 
 /** Sets the step's Ceiling and the bytes of S and P in device memory per unmasked entry. */
@@ -131,16 +143,21 @@ EXPORTED const char *step_workspace(const Shape *shape, size_t free_bytes, size_
  * Enqueues a forward pass on `stream`. `lse`, [batch][heads][rows], and the other tensors,
  * [batch][heads][rows][head_dim], are device memory; `mask` and `prepared` are those of
  * step_prepare(), or NULL for a step without block masks; `workspace` has the bytes that
- * step_workspace() set, or is NULL if they are 0.
+ * step_workspace() set, or is NULL if they are 0. The scales, [batch][kv_heads], are of Q, K and V
+ * in e4m3, else NULL.
  */
 EXPORTED const char *step_forward(const Shape *shape, const BlockMask *mask, void *prepared,
                                   void *workspace, size_t workspace_bytes, const void *q,
                                   const void *k, const void *v, void *o, float *lse,
-                                  cudaStream_t stream) {
+                                  cudaStream_t stream, const float *q_scales, const float *k_scales,
+                                  const float *v_scales) {
   const Problem p = problem_of(shape, mask);
   const Tensors t = {.q = q,
                      .k = k,
                      .v = v,
+                     .q_scales = q_scales,
+                     .k_scales = k_scales,
+                     .v_scales = v_scales,
                      .o = o,
                      .lse = lse,
                      .workspace = workspace,

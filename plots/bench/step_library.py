@@ -19,7 +19,7 @@ class _CShape(ctypes.Structure):
     _fields_ = [*((name, ctypes.c_int) for name in (
         "batch", "q_heads", "kv_heads", "q_len", "kv_len", "head_dim")),
         ("bf16", ctypes.c_bool), ("causal", ctypes.c_bool), ("shared_kv", ctypes.c_bool),
-        ("scale", ctypes.c_float)]
+        ("e4m3", ctypes.c_bool), ("scale", ctypes.c_float)]
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,7 @@ class Shape:
     bf16: bool
     causal: bool
     shared_kv: bool = False
+    e4m3: bool = False
 
     def scale(self) -> float:
         return self.head_dim**-0.5
@@ -82,7 +83,7 @@ def span_mask(shape: Sequence[int], pointer: int) -> BlockMask:
 
 
 # The names of Ceiling (attention.h) in records.
-CEILINGS = ("device memory copy", "fp32 FFMA", "mma.sync", "wgmma")
+CEILINGS = ("device memory copy", "fp32 FFMA", "mma.sync", "wgmma", "wgmma e4m3")
 
 
 class StepLibrary:
@@ -98,7 +99,7 @@ class StepLibrary:
                 "step_describe": [shape, mask, number, number],
                 "step_prepare": [shape, mask, address, size, address],
                 "step_workspace": [shape, ctypes.c_size_t, size],
-                "step_forward": [shape, mask, address, address, ctypes.c_size_t, *6 * [address]],
+                "step_forward": [shape, mask, address, address, ctypes.c_size_t, *9 * [address]],
         }.items():
             if function := getattr(self.library, name, None):  # older builds have no step_describe
                 function.argtypes, function.restype = types, ctypes.c_char_p
@@ -108,6 +109,10 @@ class StepLibrary:
         if takes_spans:
             takes_spans.restype = ctypes.c_bool
         self.takes_spans: bool = bool(takes_spans and takes_spans())
+        self.takes_e4m3 = False
+        if takes := getattr(self.library, "step_takes_e4m3", None):  # older builds have none
+            takes.restype = ctypes.c_bool
+            self.takes_e4m3 = takes()
 
     def ceiling(self, shape: Shape, mask: BlockMask | None) -> tuple[str, int]:
         """The step's ceiling, and the bytes of S and P in device memory per unmasked entry."""
@@ -131,14 +136,15 @@ class StepLibrary:
 
     def forward(self, shape: Shape, q: int, k: int, v: int, o: int, lse: int, *,
                 mask: BlockMask | None = None, prepared: int | None = None,
-                workspace: int | None = None, workspace_bytes: int = 0) -> None:
+                workspace: int | None = None, workspace_bytes: int = 0,
+                scales: Sequence[int | None] = (None, None, None)) -> None:
         """Enqueues a forward pass; the pointers are addresses of compact device tensors.
 
         `mask` and `prepared` are those of prepare(), for a step that takes block masks;
-        `workspace` is the address of `workspace_bytes` bytes.
+        `workspace` is the address of `workspace_bytes` bytes; `scales` are of q, k and v in e4m3.
         """
         _raise(self.library.step_forward(shape.as_c(), mask, prepared, workspace, workspace_bytes,
-                                         q, k, v, o, lse, None))
+                                         q, k, v, o, lse, None, *scales))
 
 
 def _raise(why: bytes | None) -> None:

@@ -10,7 +10,7 @@ STEPS = Path(__file__).resolve().parents[2] / "steps"
 HEADLINE = {"batch": 4, "heads": 16, "seqlen": 4096, "head_dim": 128, "dtype": "fp16"}
 DENSE = ("full", "causal")
 QUERIES = 16384  # B * N in every case of the benchmark
-SHORT_NAMES = {"fa2": "FA2", "fa3": "FA3", "cudnn": "cuDNN", "flex": "Flex"}
+SHORT_NAMES = {"fa2": "FA2", "fa3": "FA3", "cudnn": "cuDNN", "flex": "Flex", "fa3_fp8": "FA3 e4m3"}
 
 
 def name_of(record: dict) -> str:

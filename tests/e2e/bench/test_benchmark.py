@@ -21,15 +21,16 @@ from plots.bench.exact import Exact, as_doubles
 from plots.bench.step_library import Device, StepLibrary
 from plots.bench.turns import WARM_UPS, Plan, Stopwatch
 from tests.lib import masks
-from tests.lib.problem import Problem
+from tests.lib.problem import FP8_STEPS, Problem
 from tests.lib.programs import MASK_STEPS, REPOSITORY, SPAN_STEPS, STEP_DIR, read_records, step_names
-from tests.lib.reference import attention, round_to
+from tests.lib.reference import attention, round_to, rounded_input
 
 pytestmark = pytest.mark.cpu_only("make bench itself is the test on a GPU")
 
 ORIGIN = {"commit": "0123456789ab", "device": "NVIDIA H200"}
 STOPWATCH = {"flush_bytes": 4096, "is_asynchronous": False}
 SMALL = Case(128, 64, "causal")
+IN_16_BITS = [name for name in step_names() if name not in FP8_STEPS]
 
 
 # --- Cases ----------------------------------------------------------------------------------------
@@ -91,7 +92,7 @@ def test_verdicts_agree_with_the_reference(dtype: str, mask: str) -> None:
 
 @pytest.fixture(scope="module")
 def libraries() -> list[StepLibrary]:
-    return [StepLibrary(STEP_DIR / f"lib{name}.so") for name in step_names()]
+    return [StepLibrary(STEP_DIR / f"lib{name}.so") for name in IN_16_BITS]
 
 
 class BrokenTorch:
@@ -110,7 +111,7 @@ def test_records_of_a_case(libraries: list[StepLibrary]) -> None:
                                   **STOPWATCH)
         records = benchmark.records(case)
     steps = {record["step"]: record for record in records if "step" in record}
-    assert list(steps) == step_names()[::-1]
+    assert list(steps) == IN_16_BITS[::-1]
     for name, record in steps.items():
         assert record["right"] and record["rounds"] == 3, name
         assert record["tflops"] == pytest.approx(record["flops"] / record["median_ms"] * 1e-9)
@@ -140,6 +141,7 @@ class FakeTorch:
     """A PyTorch with FlashAttention-3, in NumPy on [B, N, H, D], as its only kernel."""
 
     __version__, float16, bfloat16, float64 = "2.11", "fp16", "bf16", None
+    float8_e4m3fn, float32 = "e4m3", "fp32"
     backends = SimpleNamespace(cudnn=SimpleNamespace(version=lambda: 1))
 
     def __init__(self, capability: tuple[int, int] = (9, 0), factor: float = 1.0) -> None:
@@ -153,11 +155,14 @@ class FakeTorch:
 
     def as_tensor(self, memory: object, device: str) -> SimpleNamespace:
         array = np.asarray(SimpleNamespace(__array_interface__=memory.__cuda_array_interface__))
-        return SimpleNamespace(
-            view=lambda dtype: as_doubles(array.view(np.uint16), dtype).view(FakeTensor))
+        if array.dtype == np.int32:
+            return SimpleNamespace(view=lambda _: array.view(np.float32).view(FakeTensor))
+        bits = array.view(np.uint16 if array.dtype == np.int16 else np.uint8)
+        return SimpleNamespace(view=lambda dtype: as_doubles(bits, dtype).view(FakeTensor))
 
-    def forward(self, *qkv: FakeTensor, is_causal: bool, num_splits: int) -> tuple:
-        q, k, v = (x.swapaxes(1, 2) for x in qkv)
+    def forward(self, *qkv: FakeTensor, is_causal: bool, num_splits: int, **scales) -> tuple:
+        q, k, v = (x.swapaxes(1, 2) * scales.get(f"{name}_descale", np.ones((1, 1)))[..., None, None]
+                   for name, x in zip("qkv", qkv, strict=True))
         n, d = q.shape[2:]
         scores = np.where(np.tri(n) if is_causal else True, q @ k.swapaxes(2, 3), -np.inf)
         probs = np.exp(scores * d**-0.5).view(FakeTensor)
@@ -179,7 +184,27 @@ def test_flash_attention_3_is_a_contestant(monkeypatch: pytest.MonkeyPatch, tmp_
         assert (code, fa3["right"], "median_ms" in fa3) == (1 - right, right, right)
         assert ("speed_over_fa3" in step) == right and fa3["baseline"] == "FlashAttention-3"
     (takes,) = (takes for short, _, takes, _ in BASELINES if short == "fa3")
-    assert all(takes(case) == (case.mask in DENSE) for case in all_cases())
+    assert all(takes(case) == (case.mask in DENSE and case.dtype != "e4m3")
+               for case in all_cases())
+
+
+@pytest.mark.parametrize("factor", [1, 1.1])
+def test_flash_attention_3_in_e4m3(monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
+                                   factor: float) -> None:
+    """It gets the bits and the scales of heads; steps that take 16 bits are left out."""
+    monkeypatch.setenv("FA3_LIBRARY", __file__)
+    _, path = command(monkeypatch, tmp_path, torch=FakeTorch(factor=factor), only=["D=64"],
+                      cases=[Case(70, 64, "causal", "e4m3", batch=2, heads=3)])
+    (record,) = read_records(path)
+    assert (record["short"], record["dtype"], record["right"]) == ("fa3_fp8", "e4m3", factor == 1)
+
+
+def test_inputs_in_e4m3_are_those_of_the_programs() -> None:
+    case = Case(40, 32, "full", "e4m3", batch=2, heads=3)
+    inputs = Inputs(Device(StepLibrary(STEP_DIR / "libstep04.so")), case)
+    x = np.random.default_rng(1).standard_normal(case.elements(), np.float32).reshape(2, 3, 40, 32)
+    np.testing.assert_array_equal(inputs.head(1, 2)[0], rounded_input("e4m3", x, 3)[1, 2])
+    assert inputs.memory[0].size == case.elements() and inputs.scales_memory[0].size == 4 * 6
 
 
 @pytest.mark.parametrize("library, capability, why", [

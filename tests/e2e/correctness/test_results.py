@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.lib.reference import attention, bf16_bits, mistakes
-from tests.lib.generators import rounded_inputs
+from tests.lib.reference import attention, bf16_bits, mistakes, round_to, to_e4m3
+from tests.lib.generators import draw_inputs, rounded_inputs
 from tests.lib.pairwise import all_pairs, pairs_of, pairwise
-from tests.lib.problem import Problem
+from tests.lib.problem import FP8_STEPS, Problem
 from tests.lib.programs import (BACKEND, PAIRWISE_SEED, SCALAR_STEPS, Program, Result,
                                 write_inputs)
 
@@ -20,6 +20,7 @@ KV_LENGTHS = {"equal": lambda n: n, "twice": lambda n: 2 * n, "half": lambda n: 
               "one more": lambda n: n + 1, "one less": lambda n: max(n - 1, 1),
               "one": lambda n: 1}
 HEAD_DIMS = [32, 64, 96, 128, 256]
+FP8_HEAD_DIMS = [64, 128]
 ODD_HEAD_DIMS = [1, 17, 40, 80, 100, 255]
 
 
@@ -28,8 +29,10 @@ def parameters_of(step_name: str) -> dict[str, list]:
     return {
         "seqlen": [n for n in LENGTHS if step_name != "step01" or n <= 65],
         "kv_length": list(KV_LENGTHS),
-        "head_dim": HEAD_DIMS + (ODD_HEAD_DIMS if step_name in SCALAR_STEPS else []),
-        "dtype": ["fp16", "bf16"],
+        "head_dim": (FP8_HEAD_DIMS if step_name in FP8_STEPS else
+                     HEAD_DIMS + (ODD_HEAD_DIMS if step_name in SCALAR_STEPS else [])),
+        "dtype": ["fp16", "bf16"],  # of O alone, where the inputs are e4m3
+        **({"scales": ["head", "tensor"]} if step_name in FP8_STEPS else {}),
         "heads": [(1, 1), (2, 1), (4, 1), (2, 2), (4, 2), (4, 4)],
         "mask": ["full", "causal"],
         "batch": [1, 2],
@@ -48,7 +51,7 @@ def to_problem(row: dict, seed: int) -> Problem:
 
 def problems_of(step_name: str) -> list[Problem]:
     rows = pairwise(parameters_of(step_name), PAIRWISE_SEED)
-    return [to_problem(row, seed=i) for i, row in enumerate(rows)]
+    return [to_problem(row, seed=i).for_step(step_name) for i, row in enumerate(rows)]
 
 
 @lru_cache(maxsize=1000)  # steps with the same problems share the answers
@@ -95,6 +98,8 @@ def test_program_says_right(problems: list[Problem], solved: list) -> None:
         for name in ("batch", "heads", "kv_heads", "seqlen", "seqlen_kv", "head_dim", "dtype",
                      "mask", "layout", "input"):
             assert record[name] == getattr(p, name), (name, p)
+        assert record["o_dtype"] == p.o_dtype(), p
+        assert max(record["mean_error_share"], record["mean_gain_share"]) <= (p.dtype == "e4m3"), p
         assert (record["scale"], record["seed"]) == (p.scale_used(), str(p.seed))
 
 
@@ -113,14 +118,20 @@ def test_program_and_numpy_allow_the_same_error(problems: list[Problem], solved:
 
 def test_output_types(problems: list[Problem], solved: list) -> None:
     for p, (result, _) in zip(problems, solved, strict=True):
-        assert result.o.dtype == ("<f2" if p.dtype == "fp16" else "<f4")
+        assert result.o.dtype == ("<f2" if p.o_dtype() == "fp16" else "<f4")
         assert result.lse.dtype == "<f4" and result.lse.shape == p.q_shape()[:3]
-        if p.dtype == "bf16":
+        if p.o_dtype() == "bf16":
             assert not (result.o.view("<u4") & 0xFFFF).any(), f"not exact bf16: {p}"
 
 
 def files_of(p: Problem, directory: Path) -> list[str]:
     """NumPy's inputs through files: both generators and both roundings agree to the last bit."""
+    if p.dtype == "e4m3":
+        pairs = [to_e4m3(x, p.kv_heads, p.scales) for x in draw_inputs(p)]
+        write_inputs(directory, *(bits for bits, _ in pairs))
+        for name, (_, scales) in zip("qkv", pairs, strict=True):
+            np.save(directory / f"{name}_scales.npy", scales)
+        return p.options_with_files(directory)
     bits = [x.astype("<f2") if p.dtype == "fp16" else bf16_bits(x) for x in rounded_inputs(p)]
     return p.options_with_files(write_inputs(directory, *bits))
 
@@ -170,11 +181,11 @@ def test_same_bits_from_files(step: Program, problems: list[Problem], solved: li
 def test_values_of_v_are_copied_unchanged_with_one_key(step: Program, tmp_path: Path) -> None:
     """With one key, O is that row of V, so the generator's bits are visible in the result."""
     kinds = [Problem(batch=2, heads=3, seqlen=2, seqlen_kv=1, head_dim=64, dtype=dtype, input=kind,
-                     seed=2**64 - 1) for dtype in ("fp16", "bf16")
+                     seed=2**64 - 1).for_step(step.name) for dtype in ("fp16", "bf16")
              for kind in ("normal", "outlier", "spiky", "constant")]
     solved = step.solve_all(tmp_path / "out", [p.options() for p in kinds])
     for p, (result, _) in zip(kinds, solved, strict=True):
-        v = rounded_inputs(p)[2]
+        v = round_to(p.o_dtype(), rounded_inputs(p)[2])
         np.testing.assert_array_equal(result.o, np.broadcast_to(v, p.q_shape()), err_msg=str(p))
 
 
