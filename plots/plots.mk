@@ -172,6 +172,7 @@ real-input:
 	$(needs_packages)
 	@$(MAKE) BACKEND=cpu DEBUG=0 WERROR=0 $(STEPS:%=build/cpu/%)
 	$(PYTHON) -m plots.tools.real_input.measure $(REAL_INPUT)
+	$(PYTHON) -m plots.tools.real_input.e4m3 $(REAL_INPUT)
 	$(PYTHON) -m plots.tools.real_input.tables docs/real-input.md $(REAL_INPUT)
 
 lab:

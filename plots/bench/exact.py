@@ -69,7 +69,8 @@ def exact_rows(case: Case, attended: np.ndarray, where: tuple[int, int, np.ndarr
     rounded = (unit_of(case.o_dtype()) * norms
                + unit_of(case.dtype) * _norms(probs @ np.abs(v) / divisor))
     # With e4m3: how inexact tensor cores make the scores, and so LSE.
-    room = 2.0**-13 * scale * _norms(q) * _norms(k).max() if case.dtype == "e4m3" else 0 * norms
+    room = 2.0**-13 * (scale * _norms(q) * _norms(k).max()
+                       + case.head_dim / 8 * np.abs(row_max[:, 0])) * (case.dtype == "e4m3")
     with np.errstate(divide="ignore"):
         lse = (row_max + np.log(total))[:, 0]
     batch, head, queries = where

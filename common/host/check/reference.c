@@ -323,8 +323,10 @@ static void finish_rows(const Job *job, const Group *group, Workspace *work) {
       magnitude[d] = attends ? magnitude[d] / sums->sum : 0;
       base[d] = attends ? element_value(dtype, element_bits(dtype, base[d] / sums->base_sum)) : 0;
     }
+    const bool e4m3 = job->problem->dtype == DTYPE_E4M3 && attends;
+    const double length = job->problem->scale * sqrt(sums->q_squares * sums->k_squares);
     const ReferenceRow row = {o, base, magnitude, attends ? sums->max + log(sums->sum) : -INFINITY,
-                              job->problem->scale * sqrt(sums->q_squares * sums->k_squares)};
+                              e4m3 ? length + dim / 8.0 * fabs(sums->max) : 0};
     job->consume(job->context, group->first + (size_t)r, &row);
   }
 }

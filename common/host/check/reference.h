@@ -36,8 +36,9 @@ typedef struct ReferenceRow {
   /** [head_dim] sum of P |V| divided by the sum of P: |o| if no terms cancelled. */
   const double *magnitude;
   double lse; /**< natural log of the softmax denominator; -inf if the row attends nothing */
-  double
-      score_size; /**< with e4m3: scale |q| |k| of the longest k near the attended ones; else 0 */
+  /** With e4m3, the sums of a tensor core may be wrong by 2^-13 of this: scale |q| |k| of the
+   * longest k near the attended ones, plus head_dim / 8 times the largest score. Else 0. */
+  double score_size;
 } ReferenceRow;
 
 /** Called once for each requested row, from several threads at once, in any order. */

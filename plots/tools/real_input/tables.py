@@ -78,6 +78,24 @@ def errors_table(directory: Path) -> str:
     return in_markdown(["input", *map(", ".join, columns), "rounding the input to bf16"], table)
 
 
+def e4m3_table(directory: Path) -> str:
+    """Mean and largest error of each type, and of e4m3 that part that rounding the inputs makes."""
+    records = {(record["name"], record["dtype"], record["scales"]): record
+               for record in read_records(directory / "e4m3.jsonl")}
+    columns = {("fp16", "", ""): "fp16", ("bf16", "", ""): "bf16",
+               ("e4m3", "head", ""): "e4m3, a scale for each head",
+               ("e4m3", "tensor", ""): "e4m3, one scale",
+               ("e4m3", "head", "_of_inputs"): "of these from rounding Q, K and V, a scale for each head"}
+    by = {record["by"] for record in records.values() if record["dtype"] == "e4m3"}
+    told = {"NumPy": "in NumPy, with the roundings of a kernel", "step12": "by step 12"}
+    table = [[given.title, *(f"{record['mean_error' + of]:.1e}, {record['max_error' + of]:.1e}"
+                             for record, of in ((records[given.name, dtype, scales], of)
+                                                for dtype, scales, of in columns))]
+             for given in INPUTS]
+    return (in_markdown(["input", *columns.values()], table)
+            + f"\n\nComputed {' and '.join(told[name] for name in sorted(by))}.")
+
+
 def length_table(directory: Path) -> str:
     records = [record for record in read_records(directory / "errors.jsonl")
                if (record["step"], record["dtype"], record["mask"]) == ("step04", "fp16", "causal")]
@@ -129,6 +147,7 @@ def main() -> int:
     document, directory = map(Path, sys.argv[1:3])
     sections = {"proof": proof_table(), "cosines": cosine_table(),
                 "scores": scores_table(directory), "errors": errors_table(directory),
+                "e4m3": e4m3_table(directory),
                 "length": length_table(directory), "no-maximum": no_maximum_table(directory),
                 "limits": limits_table(), "origin": origin(directory)}
     text = document.read_text()
