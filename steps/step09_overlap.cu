@@ -103,16 +103,16 @@ __device__ __forceinline__ void softmax_of_tile(float (&s)[N_TILES][4], float (&
     const float safe_max = row_max == -INFINITY ? 0.0f : row_max;
     rescale[half] = exp2_approx(m[half] - safe_max);
     m[half] = row_max;
-    float tile_sum = 0.0f;
+    float sums[2] = {};  // two, so that an addition waits less for the one before
 #pragma unroll
     for (int n = 0; n < N_TILES; n++) {
 #pragma unroll
-      for (int c = 2 * half; c < 2 * half + 2; c++) {
-        s[n][c] = exp2_approx(fmaf(s[n][c], scale_log2, -safe_max));
-        tile_sum += s[n][c];
+      for (int c = 0; c < 2; c++) {
+        s[n][2 * half + c] = exp2_approx(fmaf(s[n][2 * half + c], scale_log2, -safe_max));
+        sums[c] += s[n][2 * half + c];
       }
     }
-    l[half] = l[half] * rescale[half] + tile_sum;
+    l[half] = l[half] * rescale[half] + (sums[0] + sums[1]);
   }
 }
 
