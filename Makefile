@@ -126,7 +126,8 @@ $(STEPS) $(FULL_NAMES): %: $(BUILD)/% build/selected
 # where the step takes them, and prints one line a problem. Leaves out steps that refuse this GPU.
 check_steps = failed=0; for step in $(1); do wrong=0; \
 	  $$step --info >/dev/null; test $$? -ne 2 || { echo "$${step\#\#*/}: left out"; continue; }; \
-	  for file in tests/sanitize.cases \
+	  for file in $$($$step --info --scales head >/dev/null 2>&1 \
+	        && echo tests/sanitize_e4m3.cases || echo tests/sanitize.cases) \
 	      $$($$step --info -d 17 >/dev/null 2>&1 && echo tests/sanitize_any_d.cases) \
 	      $$($$step --info -m empty >/dev/null 2>&1 && echo tests/sanitize_masks.cases) \
 	      $$($$step --info -m full --shared-kv >/dev/null 2>&1 && echo tests/sanitize_shared_kv.cases); do \

@@ -28,6 +28,10 @@ static void print_ceilings(const Ceilings *c, const Device *device, FILE *out) {
     fprintf(out, "wgmma      %.1f TFLOP/s: m64n256k16 from shared memory, fp16 in, fp32 out\n",
             c->wgmma_tflops);
   }
+  if (c->wgmma_e4m3_tflops > 0) {
+    fprintf(out, "wgmma e4m3 %.1f TFLOP/s: m64n256k32 from shared memory, e4m3 in, fp32 out\n",
+            c->wgmma_e4m3_tflops);
+  }
   fprintf(out, "FFMA       %.1f TFLOP/s: fp32 multiply-adds from registers\n", c->ffma_tflops);
   fprintf(out, "exp        %.0f G/s: ex2.approx from registers\n", c->exp_g_per_s);
   fprintf(out, "copy       %.0f GB/s: device memory, bytes read plus bytes written\n",

@@ -31,6 +31,7 @@ sanitize_all() {
     [ -x "$program" ] || continue
     cases=$out/$(basename "$program").cases
     cp tests/sanitize.cases "$cases"
+    "$program" --info --scales head >/dev/null 2>&1 && cp tests/sanitize_e4m3.cases "$cases"
     "$program" --info -d 17 >/dev/null 2>&1 && cat tests/sanitize_any_d.cases >>"$cases"
     "$program" --info -m empty >/dev/null 2>&1 && cat tests/sanitize_masks.cases >>"$cases"
     "$program" --info --shared-kv >/dev/null 2>&1 && cat tests/sanitize_shared_kv.cases >>"$cases"

@@ -6,6 +6,7 @@ import numpy as np
 
 
 FP8_STEPS = ("step12",)  # their Q, K and V are e4m3
+FP8_HEAD_DIMS = [64, 128]  # those that they take
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
+from tests.lib.problem import FP8_STEPS
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 BACKEND = os.environ.get("BACKEND", "cpu")
 PAIRWISE_SEED = int(os.environ.get("PAIRWISE_SEED", "20"))
@@ -97,6 +99,11 @@ class Program:
     @property
     def path(self) -> Path:
         return self.directory / self.name
+
+    @property
+    def dtype_option(self) -> str:
+        """The option for fp16 or bf16: the type of all tensors, or of O alone."""
+        return "--out-dtype" if self.name in FP8_STEPS else "--dtype"
 
     def run(self, *options: object, env: dict | None = None, timeout: float = 120,
             **more) -> subprocess.CompletedProcess:

@@ -120,7 +120,10 @@ def attention(p: Problem, q: np.ndarray, k: np.ndarray, v: np.ndarray,
                 rounded = _divide(round_to(p.dtype, factor * probs_32) / factor @ values, total_32)
                 base[b, h] = round_to(p.o_dtype(), rounded)
                 lse[b, h] = (row_max + np.log(total))[:, 0]
-                sizes[b, h] = (p.scale_used() * _row_norms(q[b, h]) * _row_norms(keys).max()
+                if p.dtype != "e4m3":
+                    continue
+                sizes[b, h] = (p.scale_used() * _row_norms(q[b, h])
+                               * np.nan_to_num(_row_norms(keys)).max()
                                + p.head_dim / 8 * np.abs(row_max[:, 0]))
     return Answer(o, lse, _rounding_error(p.dtype, o, base), base,
                   sizes if p.dtype == "e4m3" else None)

@@ -13,10 +13,11 @@
 typedef struct Ceilings {
   double mma_tflops; /**< mma.m16n8k16, fp16 in, fp32 out, operands in registers; 0 before sm_80 */
   double wgmma_tflops; /**< wgmma.m64n256k16, the same, operands in shared memory; 0: sm_90 alone */
-  double ffma_tflops;  /**< fp32 multiply-adds on the CUDA cores, operands in registers */
-  double exp_g_per_s;  /**< ex2.approx, 10^9 a second, operands in registers */
-  double copy_gb_per_s; /**< device memory copy: bytes read plus bytes written */
-  char date[24];        /**< when they were measured, in UTC; set by ceilings_write() */
+  double wgmma_e4m3_tflops; /**< wgmma.m64n256k32, e4m3 in, likewise */
+  double ffma_tflops;       /**< fp32 multiply-adds on the CUDA cores, operands in registers */
+  double exp_g_per_s;       /**< ex2.approx, 10^9 a second, operands in registers */
+  double copy_gb_per_s;     /**< device memory copy: bytes read plus bytes written */
+  char date[24];            /**< when they were measured, in UTC; set by ceilings_write() */
 } Ceilings;
 
 #ifdef __cplusplus

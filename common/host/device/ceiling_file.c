@@ -26,12 +26,14 @@ bool ceilings_read(const char *device_name, Ceilings *ceilings) {
   Ceilings c = {0};
   FILE *file = find_path(false, path) ? fopen(path, "r") : NULL;
   if (file == NULL) return false;
-  const bool complete = fscanf(file,
-                               "mma_tflops %lf wgmma_tflops %lf ffma_tflops %lf exp_g_per_s %lf "
-                               "copy_gb_per_s %lf date %23s "
-                               "device %255[^\n]",
-                               &c.mma_tflops, &c.wgmma_tflops, &c.ffma_tflops, &c.exp_g_per_s,
-                               &c.copy_gb_per_s, c.date, name) == 7;
+  const bool complete =
+      fscanf(
+          file,
+          "mma_tflops %lf wgmma_tflops %lf wgmma_e4m3_tflops %lf ffma_tflops %lf exp_g_per_s %lf "
+          "copy_gb_per_s %lf date %23s "
+          "device %255[^\n]",
+          &c.mma_tflops, &c.wgmma_tflops, &c.wgmma_e4m3_tflops, &c.ffma_tflops, &c.exp_g_per_s,
+          &c.copy_gb_per_s, c.date, name) == 8;
   fclose(file);
   if (!complete || strcmp(name, device_name) != 0) return false;
   *ceilings = c;
@@ -45,11 +47,12 @@ bool ceilings_write(const char *device_name, Ceilings *c, char path[PATH_MAX]) {
   FILE *file = find_path(true, path) ? fopen(path, "w") : NULL;
   if (file == NULL) return false;
   /* The device comes last, so a file that a full disk truncated names no device. */
-  const bool written = fprintf(file,
-                               "mma_tflops %.17g\nwgmma_tflops %.17g\nffma_tflops "
-                               "%.17g\nexp_g_per_s %.17g\ncopy_gb_per_s %.17g\n"
-                               "date %s\ndevice %s\n",
-                               c->mma_tflops, c->wgmma_tflops, c->ffma_tflops, c->exp_g_per_s,
-                               c->copy_gb_per_s, c->date, device_name) > 0;
+  const bool written =
+      fprintf(file,
+              "mma_tflops %.17g\nwgmma_tflops %.17g\nwgmma_e4m3_tflops %.17g\nffma_tflops "
+              "%.17g\nexp_g_per_s %.17g\ncopy_gb_per_s %.17g\n"
+              "date %s\ndevice %s\n",
+              c->mma_tflops, c->wgmma_tflops, c->wgmma_e4m3_tflops, c->ffma_tflops, c->exp_g_per_s,
+              c->copy_gb_per_s, c->date, device_name) > 0;
   return fclose(file) == 0 && written;
 }

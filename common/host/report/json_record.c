@@ -194,6 +194,7 @@ static void add_ceilings(JsonObject *object, const Ceilings *c) {
   json_number(object, "ceiling_ffma_tflops", c->ffma_tflops);
   json_number(object, "ceiling_mma_tflops", c->mma_tflops);
   json_number(object, "ceiling_wgmma_tflops", c->wgmma_tflops);
+  json_number(object, "ceiling_wgmma_e4m3_tflops", c->wgmma_e4m3_tflops);
   json_number(object, "ceiling_exp_g_per_s", c->exp_g_per_s);
   json_number(object, "ceiling_copy_gb_per_s", c->copy_gb_per_s);
   json_string(object, "ceiling_date", c->date);

@@ -39,9 +39,10 @@ void record_work(Run *run) {
 
 double record_arithmetic_tflops(const Run *run) {
   const Ceiling ceiling = run->description.ceiling;
-  return ceiling == CEILING_WGMMA ? run->ceilings.wgmma_tflops
-         : ceiling == CEILING_MMA ? run->ceilings.mma_tflops
-                                  : run->ceilings.ffma_tflops;
+  return ceiling == CEILING_WGMMA_FP8 ? run->ceilings.wgmma_e4m3_tflops
+         : ceiling == CEILING_WGMMA   ? run->ceilings.wgmma_tflops
+         : ceiling == CEILING_MMA     ? run->ceilings.mma_tflops
+                                      : run->ceilings.ffma_tflops;
 }
 
 void record_speed(Run *run) {

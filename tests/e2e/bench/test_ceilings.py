@@ -9,7 +9,8 @@ from tests.lib.programs import RIGHT, USAGE, Program, read_records
 
 SMALL = ("-b", 1, "-H", 1, "-n", 64, "-r", 1, "--min-time", 0)
 CEILINGS = ("ceiling_ffma_tflops", "ceiling_mma_tflops", "ceiling_wgmma_tflops",
-            "ceiling_exp_g_per_s", "ceiling_copy_gb_per_s", "ceiling_date")
+            "ceiling_wgmma_e4m3_tflops", "ceiling_exp_g_per_s", "ceiling_copy_gb_per_s",
+            "ceiling_date")
 
 
 @pytest.mark.cpu_only("a GPU has ceilings")

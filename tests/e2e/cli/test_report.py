@@ -9,6 +9,7 @@ import pytest
 
 from tests.e2e.cli.test_bad_input import files_in
 from tests.lib.configs import HOPPER_STEPS
+from tests.lib.problem import FP8_STEPS
 from tests.lib.programs import BACKEND, MASK_STEPS, RIGHT, SPAN_STEPS, Program, read_records
 
 
@@ -55,7 +56,8 @@ TIMES = {"samples": int, "median_ms": NUMBER, "p10_ms": NUMBER, "p90_ms": NUMBER
          "bound_ms": NUMBER, "bound_by": str, "tflops": NUMBER, "dense_tflops": NUMBER,
          "gb_per_s": NUMBER,
          "ceiling_percent": NUMBER, "ceiling_ffma_tflops": NUMBER, "ceiling_mma_tflops": NUMBER,
-         "ceiling_wgmma_tflops": NUMBER, "ceiling_exp_g_per_s": NUMBER, "ceiling_copy_gb_per_s": NUMBER, "ceiling_date": str}
+         "ceiling_wgmma_tflops": NUMBER, "ceiling_wgmma_e4m3_tflops": NUMBER,
+         "ceiling_exp_g_per_s": NUMBER, "ceiling_copy_gb_per_s": NUMBER, "ceiling_date": str}
 # Left out on the CPU backend, where they would say nothing about a GPU.
 GPU_ONLY = ("multiprocessors", "compute_capability", "cuda_runtime", "registers",
             "local_bytes", "blocks_per_multiprocessor")
@@ -88,14 +90,15 @@ def kernel_count(record: dict) -> int:
 
 def test_record_has_every_field_and_no_other(step: Program, tmp_path: Path) -> None:
     _, record = step.solve(tmp_path / "out", "-b", 2, "-H", 4, "-G", 2, "-n", 100, "-k", 50,
-                           "-m", "causal", "-t", "bf16", "-s", 9, "--layout", "bnhd")
+                           "-m", "causal", step.dtype_option, "bf16", "-s", 9, "--layout", "bnhd")
     kernels = kernel_count(record)
     assert kernels == (3 if step.name == "step01" else 1)
     assert_fits(record, schema(step, kernels))
     assert (record["step"], record["backend"]) == (step.name, BACKEND)
     assert (record["batch"], record["heads"], record["kv_heads"]) == (2, 4, 2)
     assert (record["seqlen"], record["seqlen_kv"], record["mask"]) == (100, 50, "causal")
-    assert (record["dtype"], record["layout"], record["seed"]) == ("bf16", "bnhd", "9")
+    assert (record["o_dtype"], record["layout"], record["seed"]) == ("bf16", "bnhd", "9")
+    assert record["dtype"] == ("e4m3" if step.name in FP8_STEPS else "bf16")
     age = datetime.now(timezone.utc) - datetime.fromisoformat(record["date"])
     assert -5 < age.total_seconds() < 60
 
@@ -106,7 +109,9 @@ def test_record_counts_work_of_the_unmasked_entries(step: Program, tmp_path: Pat
                            "-m", "causal", "-d", 64)
     assert record["flops"] == 4 * 64 * 8 * (50 * 51 // 2)
     q_bytes, kv_bytes, lse_bytes = 2 * 8 * 100 * 64, 2 * 4 * 50 * 64, 4 * 8 * 100
-    assert record["least_bytes"] == 2 * q_bytes + 2 * kv_bytes + lse_bytes
+    inputs = q_bytes + 2 * kv_bytes
+    assert record["least_bytes"] == (inputs // (1 + (record["dtype"] == "e4m3")) + q_bytes
+                                     + lse_bytes)
 
 
 @pytest.mark.cpu_only("it counts what the kernels do")
@@ -161,10 +166,10 @@ def test_record_of_a_timed_run(step: Program, tmp_path: Path) -> None:
 
 def test_report_says_what_ran_and_whether_it_is_right(step: Program) -> None:
     report = step.run_right("-b", 2, "-H", 4, "-G", 1, "-n", 65, "-k", 33, "-m", "causal",
-                            "-t", "bf16", "-s", 77, "-i", "spiky", "-c", "all").stdout
+                            step.dtype_option, "bf16", "-s", 77, "-i", "spiky", "-c", "all").stdout
     assert 9 <= len(report.splitlines()) <= 20
     for words in (rf"{step.name} +\w.+",
-                  r"problem .*B=2 Hq=4 Hkv=1 Nq=65 Nkv=33 D=\d+ bf16.*causal",
+                  r"problem .*B=2 Hq=4 Hkv=1 Nq=65 Nkv=33 D=\d+ (bf16.*causal|e4m3.*causal.*, O in bf16)",
                   r"input +spiky, seed 77, layout bhnd", r"device +\w.+",
                   r"kernel +\w+: \d+ blocks? of \d+ threads", r"must move +[\d.]+ \w+",
                   r"check +RIGHT: 520 of 520 rows", r"error +max \d.*allowed \d"):
@@ -219,9 +224,10 @@ def test_causal_runs_skip_tiles_above_the_diagonal(step: Program, tmp_path: Path
 
 def test_cases_print_one_verdict_a_line(step: Program, tmp_path: Path) -> None:
     cases = tmp_path / "cases.txt"
-    cases.write_text("-n 4\n# comment\n-n 5 -t bf16\n")
+    bf16 = f"-n 5 {step.dtype_option} bf16"
+    cases.write_text(f"-n 4\n# comment\n{bf16}\n")
     done = step.run_right("-c", "all", "--cases", cases)
-    assert done.stdout == f"{cases}:1: right: -n 4\n{cases}:3: right: -n 5 -t bf16\n"
+    assert done.stdout == f"{cases}:1: right: -n 4\n{cases}:3: right: {bf16}\n"
     done = step.run_right("-c", "none", "--cases", cases)
     assert done.stdout.splitlines()[0] == f"{cases}:1: not checked: -n 4"
 
@@ -236,7 +242,7 @@ def test_options_before_cases_hold_for_every_case(any_step: Program, tmp_path: P
 
 # --- Options that replace a run ------------------------------------------------------------------
 
-LONG_OPTIONS = ("batch heads kv-heads seqlen seqlen-kv head-dim dtype mask mask-block layout scale "
+LONG_OPTIONS = ("batch heads kv-heads seqlen seqlen-kv head-dim dtype out-dtype mask mask-block layout scale scales "
                 "shared-kv input output seed check repeat min-time time-limit json report cases save-mask "
                 "draw-mask info ceilings help version").split()
 SHORT_OPTIONS = "bHGnkdtmioscrj"
@@ -286,7 +292,7 @@ def test_info_says_what_the_run_does(memory: str, passes: str) -> None:
 
 def test_info(step: Program, tmp_path: Path) -> None:
     info = step.run_right("--info", cwd=tmp_path).stdout
-    for words in (rf"{step.name} +\w.+", r"supports .*fp16 and bf16", r"tiles +\d+ rows of Q, \d+",
+    for words in (rf"{step.name} +\w.+", r"supports .*(fp16 and bf16|e4m3)", r"tiles +\d+ rows of Q, \d+",
                   r"kernel .*\d+ bytes of dynamic shared memory", rf"page +docs/{step.name}"):
         assert re.search(f"^{words}", info, re.MULTILINE), f"{words} is not in\n{info}"
     assert files_in(tmp_path) == []

@@ -9,7 +9,7 @@ import pytest
 
 from tests.lib.reference import attention, mistakes
 from tests.lib.generators import rounded_inputs
-from tests.lib.problem import Problem
+from tests.lib.problem import FP8_STEPS, Problem
 from tests.e2e.cli.test_bad_input import files_in
 from tests.lib.programs import (DEVICE, SCALAR_STEPS, USAGE, WRONG, Program, read_result,
                                 read_records, step_names, write_inputs)
@@ -22,7 +22,8 @@ TWO_HEADS = Problem(batch=2, heads=2, seqlen=70, head_dim=64, mask="causal")
 def test_rows_that_attend_nothing_are_zero(step: Program, tmp_path: Path, seqlen: int,
                                            seqlen_kv: int, dtype: str) -> None:
     """Causal with fewer keys than queries: the first Nq - Nkv rows attend no key."""
-    p = Problem(batch=2, heads=2, seqlen=seqlen, seqlen_kv=seqlen_kv, dtype=dtype, mask="causal")
+    p = Problem(batch=2, heads=2, seqlen=seqlen, seqlen_kv=seqlen_kv, dtype=dtype,
+                mask="causal").for_step(step.name)
     result, record = step.solve(tmp_path / "out", *p.options())
     empty = seqlen - seqlen_kv
     assert not result.o[:, :, :empty].any()
@@ -34,12 +35,13 @@ def test_rows_that_attend_nothing_are_zero(step: Program, tmp_path: Path, seqlen
 
 def test_nan_in_one_query(step: Program, tmp_path: Path) -> None:
     """NaN is accepted, counted and reported; it affects its own row only."""
-    q, k, v = rounded_inputs(TWO_HEADS)
+    p = TWO_HEADS.for_step(step.name)
+    q, k, v = rounded_inputs(p)
     q[1, 0, 40, 5] = np.nan
     directory = write_inputs(tmp_path / "in", q, k, v)
-    options = TWO_HEADS.options_with_files(directory)
+    options = p.options_with_files(directory)
     result, record = step.solve(tmp_path / "out", *options)
-    assert mistakes(attention(TWO_HEADS, q, k, v), result.o, result.lse) == []
+    assert mistakes(attention(p, q, k, v), result.o, result.lse) == []
     assert np.argwhere(np.isnan(result.lse)).tolist() == [[1, 0, 40]]
     assert (record["nan_inputs"], record["rows_nan_expected"], record["right"]) == (1, 1, True)
 
@@ -50,11 +52,12 @@ def test_nan_in_one_query(step: Program, tmp_path: Path) -> None:
 
 def test_nan_in_one_key(step: Program, tmp_path: Path) -> None:
     """Under the causal mask the rows before it have no NaN."""
-    q, k, v = rounded_inputs(TWO_HEADS)
+    p = TWO_HEADS.for_step(step.name)
+    q, k, v = rounded_inputs(p)
     k[0, 1, 30, 0] = np.nan
     directory = write_inputs(tmp_path / "in", q, k, v)
-    result, record = step.solve(tmp_path / "out", *TWO_HEADS.options_with_files(directory))
-    assert mistakes(attention(TWO_HEADS, q, k, v), result.o, result.lse) == []
+    result, record = step.solve(tmp_path / "out", *p.options_with_files(directory))
+    assert mistakes(attention(p, q, k, v), result.o, result.lse) == []
     nan = np.isnan(result.lse)
     assert nan[0, 1, 30:].all() and nan.sum() == 40
     assert (record["nan_inputs"], record["rows_nan_expected"]) == (1, 40)
@@ -63,6 +66,8 @@ def test_nan_in_one_key(step: Program, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["q", "k"])
 def test_infinity_in_queries_and_keys(step: Program, tmp_path: Path, name: str) -> None:
     """A score of -inf counts as masked; one of +inf makes its row NaN."""
+    if step.name in FP8_STEPS:
+        pytest.skip("e4m3 has no infinity")
     inputs = dict(zip("qkv", rounded_inputs(TWO_HEADS), strict=True))
     inputs[name][1, 0, 2, 5] = np.inf
     directory = write_inputs(tmp_path / "in", *inputs.values())
@@ -86,10 +91,13 @@ def test_values_that_are_no_numbers_in_v(step: Program, tmp_path: Path, key: int
 
     The checker does not compare rows that mask the key, because the value may change them too.
     """
-    q, k, v = rounded_inputs(TWO_HEADS)
+    if step.name in FP8_STEPS and np.isinf(value):
+        pytest.skip("e4m3 has no infinity")
+    p = TWO_HEADS.for_step(step.name)
+    q, k, v = rounded_inputs(p)
     v[1, 1, key, 3] = value
     directory = write_inputs(tmp_path / "in", q, k, v)
-    options = TWO_HEADS.options_with_files(directory)
+    options = p.options_with_files(directory)
     result, record = step.solve(tmp_path / "out", *options)
     assert (record["nan_inputs"], record["right"]) == (nan_inputs, True)
     not_compared = record["rows_not_compared"]
@@ -105,8 +113,8 @@ def test_values_that_are_no_numbers_in_v(step: Program, tmp_path: Path, key: int
     assert record["rows_checked"] == 280 - not_compared
 
     v[1, 1, key, 3] = 0
-    answer = attention(TWO_HEADS, q, k, v)
-    result.o[1, 1, :, 3] = answer.o[1, 1, :, 3] = 0
+    answer = attention(p, q, k, v)
+    result.o[1, 1, :, 3] = answer.o[1, 1, :, 3] = answer.base[1, 1, :, 3] = 0
     assert mistakes(answer, result.o, result.lse) == []
 
 
@@ -126,14 +134,15 @@ def test_value_beyond_fp16_is_named(any_step: Program, tmp_path: Path) -> None:
 @pytest.mark.parametrize("scale", [1e-30, 30.0])
 def test_extreme_scales(step: Program, tmp_path: Path, scale: float) -> None:
     """All keys equal, or one key dominant: the exponential neither overflows nor gives 0/0."""
-    p = Problem(heads=2, seqlen=66, seqlen_kv=65, dtype="bf16", mask="causal", scale=scale)
+    p = Problem(heads=2, seqlen=66, seqlen_kv=65, dtype="bf16", mask="causal",
+                scale=scale).for_step(step.name)
     result, _ = step.solve(tmp_path / "out", *p.options())
     assert mistakes(attention(p, *rounded_inputs(p)), result.o, result.lse) == []
 
 
 def test_large_scores_do_not_overflow(step: Program, tmp_path: Path) -> None:
     """Scores above 1000: exp() of them is infinite, but softmax subtracts the maximum."""
-    p = Problem(heads=2, seqlen=64, head_dim=32, dtype="bf16")
+    p = Problem(heads=2, seqlen=64, head_dim=64, dtype="bf16").for_step(step.name)
     q, k, v = rounded_inputs(p)
     q, k = q * 32, k * 32  # a power of two, so still exact in bf16
     directory = write_inputs(tmp_path / "in", q, k, v)
@@ -144,7 +153,7 @@ def test_large_scores_do_not_overflow(step: Program, tmp_path: Path) -> None:
 def test_head_dims_that_are_no_multiple_of_8(step: Program, tmp_path: Path) -> None:
     """The scalar steps take them; the others refuse them and name the option."""
     for head_dim in (1, 3, 7, 9, 33, 63, 65, 129, 250):
-        p = Problem(heads=2, seqlen=35, head_dim=head_dim)
+        p = Problem(heads=2, seqlen=35, head_dim=head_dim).for_step(step.name)
         if step.name in SCALAR_STEPS:
             result, _ = step.solve(tmp_path / str(head_dim), *p.options())
             assert mistakes(attention(p, *rounded_inputs(p)), result.o, result.lse) == []
@@ -185,17 +194,22 @@ def test_step01_says_how_much_memory_it_lacks(tmp_path: Path) -> None:
 
 @pytest.mark.cpu_only(MEMORY)
 def test_tensors_that_do_not_fit(step: Program, tmp_path: Path) -> None:
-    done = step.run(*SLICES.options(), "-o", tmp_path / "out", env={"SIMT_MEMORY": "64K"})
+    p = replace(SLICES, head_dim=64).for_step(step.name)
+    done = step.run(*p.options(), "-o", tmp_path / "out", env={"SIMT_MEMORY": "64K"})
     assert done.returncode == DEVICE
     assert re.fullmatch(rf"{step.name}: .*\b\d+ bytes.*\n", done.stderr)
     assert files_in(tmp_path) == []
 
 
+PERSISTENT_STEPS = ("step10", "step11", "step12")
+
+
 @pytest.mark.cpu_only(MEMORY)
 def test_fused_steps_need_no_memory_beside_the_tensors(step: Program, tmp_path: Path) -> None:
-    """But for the counter of steps 10 and 11."""
-    _, record = step.solve(tmp_path / "out", *SLICES.options())
-    counter = 4 * record["batch"] * record["heads"] if step.name in ("step10", "step11") else 0
+    """But for the counter of steps 10 to 12."""
+    p = replace(SLICES, head_dim=64).for_step(step.name)
+    _, record = step.solve(tmp_path / "out", *p.options())
+    counter = 4 * record["batch"] * record["heads"] if step.name in PERSISTENT_STEPS else 0
     assert (record["workspace_bytes"] > counter) == (step.name == "step01")
     assert record["extra_bytes"] == record["workspace_bytes"]
 
@@ -229,7 +243,10 @@ def test_a_run_with_nothing_to_compare_is_not_right(tmp_path: Path) -> None:
     for name, values in (("nan", nan), ("subnormal", v * 2.0**-24)):
         directory = write_inputs(tmp_path / name, q, k, values)
         for step in map(Program, step_names()):
-            done = step.run("-c", "all", "-j", path, *problem.options_with_files(directory))
+            p = problem.for_step(step.name)
+            if name == "subnormal" and p.dtype == "e4m3":  # its scales make V larger
+                continue
+            done = step.run("-c", "all", "-j", path, *p.options_with_files(directory))
             assert done.returncode == WRONG and "check      NOT JUDGED: " in done.stdout
             assert read_records(path)[-1]["right"] is None
 

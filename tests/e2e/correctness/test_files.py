@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.lib.reference import attention, bf16_bits, mistakes, round_to
+from tests.lib.reference import attention, bf16_bits, mistakes, round_to, rounded_input
 from tests.lib.generators import draw_inputs
 from tests.lib.problem import Problem
 from tests.lib.programs import Program, write_inputs
@@ -19,13 +19,13 @@ PROBLEM = Problem(batch=2, heads=4, kv_heads=2, seqlen=37, seqlen_kv=50, head_di
 ] + [("bf16", "<u2")])
 def test_every_element_type(step: Program, tmp_path: Path, dtype: str, file_type: str) -> None:
     """Values are rounded once, from the type of the file to that of the problem."""
-    p = replace(PROBLEM, dtype=dtype)
+    p = replace(PROBLEM, dtype=dtype).for_step(step.name)
     if file_type == "<u2":
         values = [round_to("bf16", x) for x in draw_inputs(p)]
         stored = [bf16_bits(x) for x in values]
     else:
-        stored = [x.astype(file_type) for x in draw_inputs(p)]
-        values = [round_to(dtype, x) for x in stored]
+        values = stored = [x.astype(file_type) for x in draw_inputs(p)]
+    values = [rounded_input(p.dtype, x.astype(float), p.kv_heads) for x in values]
     directory = write_inputs(tmp_path / "in", *stored)
     result, record = step.solve(tmp_path / "out", *p.options_with_files(directory))
     assert mistakes(attention(p, *values), result.o, result.lse) == []
@@ -43,17 +43,20 @@ def test_doubles_are_rounded_once(any_step: Program, tmp_path: Path) -> None:
 
 
 def test_each_file_may_have_its_own_type(step: Program, tmp_path: Path) -> None:
-    q, k, v = (round_to("fp16", x) for x in draw_inputs(PROBLEM))
+    p = PROBLEM.for_step(step.name)
+    q, k, v = (round_to("fp16", x) for x in draw_inputs(p))
     directory = write_inputs(tmp_path / "in", q, k.astype("<f4"), v.astype("<f2"))
-    result, _ = step.solve(tmp_path / "mixed", *PROBLEM.options_with_files(directory))
-    drawn, _ = step.solve(tmp_path / "drawn", *PROBLEM.options())
+    result, _ = step.solve(tmp_path / "mixed", *p.options_with_files(directory))
+    directory = write_inputs(tmp_path / "same", q, k, v)
+    drawn, _ = step.solve(tmp_path / "drawn", *p.options_with_files(directory))
     assert result.same_bits(drawn)
 
 
 def test_shapes_come_from_the_files(step: Program, tmp_path: Path) -> None:
     q, k, v = draw_inputs(PROBLEM)
     directory = write_inputs(tmp_path / "in", q, k, v)
-    result, record = step.solve(tmp_path / "out", *PROBLEM.options_with_files(directory))
+    p = PROBLEM.for_step(step.name)
+    result, record = step.solve(tmp_path / "out", *p.options_with_files(directory))
     assert result.o.shape == q.shape
     shape = ("batch", "heads", "kv_heads", "seqlen", "seqlen_kv", "head_dim")
     assert [record[name] for name in shape] == [2, 4, 2, 37, 50, 64]
@@ -82,11 +85,11 @@ def test_every_format_version(any_step: Program, tmp_path: Path, version: tuple)
 @pytest.mark.parametrize("dtype", ["fp16", "bf16"])
 def test_output_becomes_the_next_input(step: Program, tmp_path: Path, dtype: str) -> None:
     """O as Q, K and V of a second pass: the values written are read back unchanged."""
-    p = Problem(heads=2, seqlen=40, dtype=dtype)
+    p = Problem(heads=2, seqlen=40, dtype=dtype).for_step(step.name)
     first, _ = step.solve(tmp_path / "first", *p.options())
     directory = write_inputs(tmp_path / "in", first.o, first.o, first.o)
     second, _ = step.solve(tmp_path / "second", *p.options_with_files(directory))
-    o = first.o.astype(np.float64)
+    o = rounded_input(p.dtype, first.o.astype(np.float64), p.kv_heads)
     assert mistakes(attention(p, o, o, o), second.o, second.lse) == []
 
 

@@ -9,7 +9,7 @@ import pytest
 from tests.lib.reference import attention, bf16_bits, mistakes, round_to, to_e4m3
 from tests.lib.generators import draw_inputs, rounded_inputs
 from tests.lib.pairwise import all_pairs, pairs_of, pairwise
-from tests.lib.problem import FP8_STEPS, Problem
+from tests.lib.problem import FP8_HEAD_DIMS, FP8_STEPS, Problem
 from tests.lib.programs import (BACKEND, PAIRWISE_SEED, SCALAR_STEPS, Program, Result,
                                 write_inputs)
 
@@ -20,7 +20,6 @@ KV_LENGTHS = {"equal": lambda n: n, "twice": lambda n: 2 * n, "half": lambda n: 
               "one more": lambda n: n + 1, "one less": lambda n: max(n - 1, 1),
               "one": lambda n: 1}
 HEAD_DIMS = [32, 64, 96, 128, 256]
-FP8_HEAD_DIMS = [64, 128]
 ODD_HEAD_DIMS = [1, 17, 40, 80, 100, 255]
 
 

@@ -33,6 +33,7 @@ static void saved_ceilings_are_read_for_the_same_device(void **state) {
   Ceilings read, some = {
                      .mma_tflops = 646.1 / 3,
                      .wgmma_tflops = 989.4 / 7,
+                     .wgmma_e4m3_tflops = 1978.9 / 11,
                      .ffma_tflops = 65.2,
                      .exp_g_per_s = 4181.7,
                      .copy_gb_per_s = 4150,
