@@ -35,7 +35,7 @@ EXERCISE_INCLUDE := $(EXERCISE_FOLDER)/include
 exercise_flags = $(patsubst -Icommon,-I$(EXERCISE_INCLUDE),$(1))
 
 $(EXERCISE_INCLUDE)/attention.h:
-	@mkdir -p $(@D) && ln -sfn $(abspath common/device common/float16.h common/attention.h) $(@D)
+	@mkdir -p $(@D) && ln -sfnr common/device common/float16.h common/attention.h $(@D)
 
 $(EXERCISE_FOLDER)/%.o: steps/exercises/%.cu $(EXERCISE_INCLUDE)/attention.h $(REWRITER) $(BUILD)/flags
 	$(call compile_cu,$(ARCH))
