@@ -363,6 +363,8 @@ __device__ __forceinline__ void consume(const Shared<T> &shared, const AllMaps &
       mbarrier_wait(&shared.v_full[use.stage()], use.parity());
       release(shared.v_empty, use);
     }
+    // Another warp of this consumer may have read Q once more, in multiply_qk_again().
+    if (Tile::O_IN_Q) named_barrier_sync<WARPGROUP_THREADS>(1 + consumer);
     if (lane == 0) tensor_store_wait<0>();  // the O before has been read
     __syncwarp();
     const int64_t head_index = (int64_t)work.batch * p.q_heads + work.head;
