@@ -166,10 +166,24 @@ RINGS = [
     "-b 1 -H 1 -n 20 -k 1000 -d 64",
     "-b 1 -H 2 -n 100 -k 900 -d 96",
 ]
-# Of steps 09 and 10, whose kernels for D = 256 are others.
+# Of steps 09 to 11, whose kernels for D = 256 are others.
 WIDE = [
     "-b 1 -H 5 -n 140 -k 300 -d 256",
+    "-b 1 -H 1 -n 64 -k 160 -d 256 -i spiky",
     "-b 2 -H 3 -n 200 -k 250 -d 256 -m causal",
+]
+# Of step 11: spans that begin and end anywhere, queries without keys, masks that need lists.
+SPANS = [
+    "-b 1 -H 2 -n 700 -d 64 -m document:5",
+    "-b 1 -H 2 -n 700 -k 300 -d 96 -m document:7",
+    "-b 2 -H 2 -n 500 -k 800 -d 64 -m window:100",
+    "-b 1 -H 1 -n 300 -d 96 -m window:30",
+    "-b 1 -H 2 -n 300 -k 500 -d 64 -m prefix:333",
+    "-b 1 -H 1 -n 300 -k 333 -d 256 -m window:150",
+    "-b 1 -H 2 -n 700 -d 64 -m document:5 --scale 1",
+    "-b 1 -H 2 -n 300 -k 333 -d 64 -m dilated:3",
+    "-b 2 -H 4 -G 2 -n 300 -k 900 -d 64 -m blocks:0.3 --mask-block 64x64",
+    "-b 1 -H 2 -n 300 -k 400 -d 64 -m random:0.5 --scale 1",
 ]
 PERSISTENT = [
     # Scores that later tiles exceed by far.
@@ -207,9 +221,9 @@ def write_cases(step: str, directory: Path) -> list[tuple[Path, dict[str, str]]]
     if step in HOPPER_STEPS[1:]:  # queries 0 to 191 are a tile; the tile of keys from 256 on is NaN
         unseen = write_inputs(directory / "unseen", 200, 264, {("v", 256, 3): float("nan")})
         lists[0][1].extend([f"--input {unseen} -m causal", *RINGS])
-    if step in ("step09", "step10"):
+    if step in ("step09", "step10", "step11"):
         lists[0][1].extend(WIDE)
-    if step == "step10":  # no query attends a key of the first tile, by scores of -inf
+    if step in ("step10", "step11"):  # no query attends a key of the first tile, by scores of -inf
         late = write_inputs(directory / "late", 70, 200,
                             {("k", key, 0): float("inf") for key in range(128)} |
                             {("q", row, 0): -1.0 for row in range(70)})
@@ -218,7 +232,7 @@ def write_cases(step: str, directory: Path) -> list[tuple[Path, dict[str, str]]]
         lists += [({"SIMT_ORDER": f"random:{seed}"}, RINGS[:1]) for seed in (1, 2)]
     if step == "step01":  # the second pass does not begin with head 0
         lists.append(({"SIMT_MEMORY": "250K"}, ["-b 2 -H 3 -n 100 -d 32 -m causal"]))
-    if step in ("step05", "step06"):
+    if step in ("step05", "step06", "step11"):
         disordered = write_disordered_mask(directory / "disordered", mixed_tiles)
         edges = write_disordered_mask(directory / "edges", edge_tiles)
         shared = write_shared_mask(directory / "shared")
@@ -227,10 +241,15 @@ def write_cases(step: str, directory: Path) -> list[tuple[Path, dict[str, str]]]
         # Tiles that no query attends, in a block that some queries attend.
         masked += [f"--input {inputs[0]} -m {mask} --mask-block 256x256"
                    for mask in ("causal", "window:100")]
-        lists = [({}, [f"-b 2 -H 2 -n 200 -k 300 -d 64 -m {disordered}",
-                       f"-b 2 -H 2 -n 200 -k 319 -d 64 -m {edges}",
-                       f"-b 2 -H 2 -n 100 -k 130 -d 64 -m {shared} "
-                       "--shared-kv", f"--input {unseen} -m {past_the_end}", *BLOCK_MASK, *masked])]
+        of_blocks = [f"-b 2 -H 2 -n 200 -k 300 -d 64 -m {disordered}",
+                     f"-b 2 -H 2 -n 200 -k 319 -d 64 -m {edges}",
+                     f"-b 2 -H 2 -n 100 -k 130 -d 64 -m {shared} --shared-kv",
+                     f"--input {unseen} -m {past_the_end}", *BLOCK_MASK, *masked]
+        if step == "step11":  # its tiles of keys may begin at that NaN
+            lists[0][1].extend(SPANS + [line.replace(" --shared-kv", "") for line in of_blocks
+                                        if str(unseen) not in line])
+        else:
+            lists = [({}, of_blocks)]
     if step == "step06":  # its tiles have 128 keys: one is attended if its other half is
         # In tile 1, one score of one row is far above all of tile 0.
         alone = {("q", row, 63): 0.0 for row in range(1, 32)}

@@ -7,7 +7,8 @@ from pathlib import Path
 from tests.mutants.operators import changes
 from tests.mutants.source import Part, Source
 
-HEADERS = ("fragments", "mma_tile", "copy_tile", "tile_list", "convert", "warp", "heads", "split_softmax")
+HEADERS = ("fragments", "mma_tile", "copy_tile", "tile_list", "key_spans", "convert", "warp", "heads",
+           "split_softmax")
 DEVICE = {"__device__", "__global__"}
 
 
