@@ -342,6 +342,7 @@ __device__ __forceinline__ void consume(const Shared<T> &shared, const AllMaps &
       start_qk_of(use, s[0]);
       wgmma_wait<0>();
       if (!all_attended(tile)) mask_tile(s[0], tile);
+      if (!SPANS) __syncwarp();  // all lanes have read the masks
       release(shared.k_empty, use);
       use.number++;
       tile++;
