@@ -249,9 +249,10 @@ __device__ __forceinline__ void consume(const Shared<T> &shared, const AllMaps &
     float l[2] = {};                      // running sum of this lane's probabilities
     float rescale[2];
     float o[HEAD_DIM / 8][4] = {};
+    float s[BLOCK_N / 8][4];
     uint32_t probs[BLOCK_N / 16][4];
 
-    const auto start_qk_of = [&](RingUse<STAGES> use, float(&s)[BLOCK_N / 8][4]) {
+    const auto start_qk_of = [&](RingUse<STAGES> use) {
       mbarrier_wait(&shared.k_full[use.stage()], use.parity());  // K has arrived
       wgmma_fence();  // the last softmax has read and written S
       start_qk<T, HEAD_DIM, BLOCK_N>(s, q_group, shared.k_ring + use.stage() * BLOCK_N * HEAD_DIM);
@@ -279,7 +280,7 @@ __device__ __forceinline__ void consume(const Shared<T> &shared, const AllMaps &
       mbarrier_wait(&shared.k_full[use.stage()], use.parity());  // its masks have arrived
       return shared.listed[use.stage()].mask[consumer] == ALL_ATTENDED;
     };
-    const auto mask_tile = [&](float(&s)[BLOCK_N / 8][4], int tile) {
+    const auto mask_tile = [&](int tile) {
       const ListedTile &listed = shared.listed[use.stage()];
       const int mask = SPANS ? (int)PAST_THE_END : listed.mask[consumer];
       const int first_key = SPANS ? work.plan.first_key + tile * BLOCK_N : listed.first_key;
@@ -309,18 +310,17 @@ __device__ __forceinline__ void consume(const Shared<T> &shared, const AllMaps &
 
     // Waits for S of a tile; P V of the one before runs meanwhile.
     const auto next_tile = [&](int tile, bool masked) {
-      float s[1][BLOCK_N / 8][4];
-      start_qk_of(use, s[0]);
+      start_qk_of(use);
       start_pv_of(before(use));
       wgmma_wait<1>();  // S of this tile is complete; P V of the one before may still run
-      if (masked) mask_tile(s[0], tile);
+      if (masked) mask_tile(tile);
       float sums[2];
-      const bool raise = __any_sync(FULL_WARP, exponentiate(s[0], sums, m, scale_log2));
+      const bool raise = __any_sync(FULL_WARP, exponentiate(s, sums, m, scale_log2));
       if (raise) {  // rarely
-        multiply_qk_again<T, HEAD_DIM, BLOCK_N>(s[0], q_group,
+        multiply_qk_again<T, HEAD_DIM, BLOCK_N>(s, q_group,
                                                 shared.k_ring + use.stage() * BLOCK_N * HEAD_DIM);
-        if (masked) mask_tile(s[0], tile);
-        softmax_of_tile(s[0], m, l, rescale, scale_log2);
+        if (masked) mask_tile(tile);
+        softmax_of_tile(s, m, l, rescale, scale_log2);
       } else {
         l[0] += sums[0], l[1] += sums[1];
       }
@@ -328,7 +328,7 @@ __device__ __forceinline__ void consume(const Shared<T> &shared, const AllMaps &
       wgmma_wait<0>();  // O is complete, and nothing reads P any more
       release(shared.v_empty, before(use));
       if (raise) rescale_rows(o, rescale);
-      pack_probs<T>(probs, s[0]);
+      pack_probs<T>(probs, s);
       use.number++;
     };
 
@@ -338,16 +338,15 @@ __device__ __forceinline__ void consume(const Shared<T> &shared, const AllMaps &
     int tile = 0;
     for (; tile < own.begin; tile++, use.number++) skip(use);
     if (tile < own.end) {
-      float s[1][BLOCK_N / 8][4];
-      start_qk_of(use, s[0]);
+      start_qk_of(use);
       wgmma_wait<0>();
-      if (!all_attended(tile)) mask_tile(s[0], tile);
+      if (!all_attended(tile)) mask_tile(tile);
       if (!SPANS) __syncwarp();  // all lanes have read the masks
       release(shared.k_empty, use);
       use.number++;
       tile++;
-      softmax_of_tile(s[0], m, l, rescale, scale_log2);  // O is still 0
-      pack_probs<T>(probs, s[0]);
+      softmax_of_tile(s, m, l, rescale, scale_log2);  // O is still 0
+      pack_probs<T>(probs, s);
     }
     while (tile < own.end) {
       for (; tile < own.end && all_attended(tile); tile++) next_tile(tile, false);

@@ -73,12 +73,15 @@ static inline int device_attribute(cudaDeviceAttr attribute) {
 template <const auto &CONFIGS>
 static auto find_config(const Problem *p) {
   const size_t shared_limit = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
+  const bool takes_spans = step.block_masks != NULL && step.block_masks->takes_spans;
+  const bool spans = takes_spans && p->q_block_size == 0;
   decltype(&CONFIGS[0]) chosen = NULL;
   for (const auto &c : CONFIGS) {
     const bool takes_head_dim =
         uses_tensor_cores(c.ceiling) ? c.head_dim == p->head_dim : c.head_dim >= p->head_dim;
     if (c.dtype != p->dtype || !takes_head_dim || c.shared_kv != p->shared_kv) continue;
-    if (c.mask_rows == 0 ? p->q_block_size > 0 : p->q_block_size % c.mask_rows != 0) continue;
+    if (spans != (c.mask_rows == 0)) continue;
+    if (!spans && p->q_block_size % c.mask_rows != 0) continue;
     if (p->kv_block_size % c.block_n != 0) continue;
     if (chosen != NULL && c.head_dim != chosen->head_dim) break;
     chosen = &c;

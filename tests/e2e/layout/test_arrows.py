@@ -25,7 +25,7 @@ def sources(folder: str) -> list:
 def test_host_folders_include_only_those_below(path) -> None:
     folder = path.relative_to(COMMON / "host").parts[0]
     below = HOST[HOST.index(folder):] if folder in HOST else [*HOST, "run.h"]
-    allowed = [f"host/{name}" for name in below] + ["attention.h", "float16.h", "vector_width.h"]
+    allowed = [f"host/{name}" for name in below] + ["attention.h", "float16.h", "float8.h", "vector_width.h"]
     allowed += ["simt/"] * ("report/lab" in str(path))  # not compiled for a GPU
     allowed += ["device/ptx_hopper.cuh"] * (path.name == "ceiling.cu")
     allowed += ["commit.h"]  # generated
