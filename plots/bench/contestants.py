@@ -184,8 +184,10 @@ class StepCall:
             self._keep("prepared", self.step.prepare(self.shape, form))
             self.step.prepare(self.shape, form, self.more["prepared"])
         if size := self.step.workspace_bytes(self.shape, WORKSPACE_BYTES):
-            self._keep("workspace", size)
-            self.kept[-1].fill()  # as Step::workspace_zero asks
+            # Cleared, as Step::workspace_zero asks; on the CPU backend by the step's own library.
+            self.kept.append(Device(self.step).allocate(size))
+            self.kept[-1].fill()
+            self.more["workspace"] = self.kept[-1].address
             self.more["workspace_bytes"] = size
 
     def _keep(self, name: str, size: int) -> None:
