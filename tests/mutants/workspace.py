@@ -19,7 +19,7 @@ CONFIGS = {
     **dict.fromkeys(("step09", "step10"),  # their kernels differ at D = 256
                     "CONFIG<__half, 64>, CONFIG<__half, 96>, CONFIG<__half, 256>"),
     "step11": "CONFIG<__half, 64, true>, CONFIG<__half, 64, false>, CONFIG<__half, 96, true>, "
-              "CONFIG<__half, 256, true>",
+              "CONFIG<__half, 96, false>, CONFIG<__half, 256, true>, CONFIG<__half, 256, false>",
 }
 # Trials of step_under_test.c; steps that check alignment before they load vectors have more.
 TRIALS = {"step02": ("padded", "ragged", "strides", "pointers"), "step06": ("padded", "wide"),
