@@ -249,10 +249,9 @@ __device__ __forceinline__ void consume(const Shared<T> &shared, const AllMaps &
     float l[2] = {};                      // running sum of this lane's probabilities
     float rescale[2];
     float o[HEAD_DIM / 8][4] = {};
-    float s[BLOCK_N / 8][4];
     uint32_t probs[BLOCK_N / 16][4];
 
-    const auto start_qk_of = [&](RingUse<STAGES> use) {
+    const auto start_qk_of = [&](RingUse<STAGES> use, float(&s)[BLOCK_N / 8][4]) {
       mbarrier_wait(&shared.k_full[use.stage()], use.parity());  // K has arrived
       wgmma_fence();  // the last softmax has read and written S
       start_qk<T, HEAD_DIM, BLOCK_N>(s, q_group, shared.k_ring + use.stage() * BLOCK_N * HEAD_DIM);
@@ -280,7 +279,7 @@ __device__ __forceinline__ void consume(const Shared<T> &shared, const AllMaps &
       mbarrier_wait(&shared.k_full[use.stage()], use.parity());  // its masks have arrived
       return shared.listed[use.stage()].mask[consumer] == ALL_ATTENDED;
     };
-    const auto mask_tile = [&](int tile) {
+    const auto mask_tile = [&](float(&s)[BLOCK_N / 8][4], int tile) {
       const ListedTile &listed = shared.listed[use.stage()];
       const int mask = SPANS ? (int)PAST_THE_END : listed.mask[consumer];
       const int first_key = SPANS ? work.plan.first_key + tile * BLOCK_N : listed.first_key;
@@ -310,16 +309,17 @@ __device__ __forceinline__ void consume(const Shared<T> &shared, const AllMaps &
 
     // Waits for S of a tile; P V of the one before runs meanwhile.
     const auto next_tile = [&](int tile, bool masked) {
-      start_qk_of(use);
+      float s[BLOCK_N / 8][4];
+      start_qk_of(use, s);
       start_pv_of(before(use));
       wgmma_wait<1>();  // S of this tile is complete; P V of the one before may still run
-      if (masked) mask_tile(tile);
+      if (masked) mask_tile(s, tile);
       float sums[2];
       const bool raise = __any_sync(FULL_WARP, exponentiate(s, sums, m, scale_log2));
       if (raise) {  // rarely
         multiply_qk_again<T, HEAD_DIM, BLOCK_N>(s, q_group,
                                                 shared.k_ring + use.stage() * BLOCK_N * HEAD_DIM);
-        if (masked) mask_tile(tile);
+        if (masked) mask_tile(s, tile);
         softmax_of_tile(s, m, l, rescale, scale_log2);
       } else {
         l[0] += sums[0], l[1] += sums[1];
@@ -338,9 +338,10 @@ __device__ __forceinline__ void consume(const Shared<T> &shared, const AllMaps &
     int tile = 0;
     for (; tile < own.begin; tile++, use.number++) skip(use);
     if (tile < own.end) {
-      start_qk_of(use);
+      float s[BLOCK_N / 8][4];
+      start_qk_of(use, s);
       wgmma_wait<0>();
-      if (!all_attended(tile)) mask_tile(tile);
+      if (!all_attended(tile)) mask_tile(s, tile);
       if (!SPANS) __syncwarp();  // all lanes have read the masks
       release(shared.k_empty, use);
       use.number++;
