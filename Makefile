@@ -169,7 +169,7 @@ build/selected: FORCE
 
 # Flags of one target are private to it: this file, made on the way, must not see them. -Werror does not
 # change what is compiled.
-all_flags = $(CC) $(CXX) $(HOST_FLAGS) $(VECTORISE) $(SIMT_FLAGS) $(CHECKING) \
+all_flags = $(CC) $(CXX) $(HOST_FLAGS) $(VECTORISE) $(SIMT_FLAGS) $(STEP_OPTIMISE) $(CHECKING) \
 	$(if $(filter cuda,$(BACKEND)),$(NVCC) $(NVCC_FLAGS) $(FAST:1=--Ofast-compile=max))
 $(BUILD)/flags: FORCE
 	@$(call write_if_changed,$(filter-out -Werror all-warnings,$(subst $(comma)-Werror,,$(all_flags))))

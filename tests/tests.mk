@@ -109,7 +109,7 @@ cppcheck:
 
 # Everything is compiled again in a separate folder, because existing objects show no warnings.
 lint: cppcheck
-	$(MAKE) $(JOBS) BACKEND=cpu WERROR=1 BUILD=build/lint-cpu lint-build
+	$(MAKE) $(JOBS) BACKEND=cpu WERROR=1 STEP_OPTIMISE=-O2 BUILD=build/lint-cpu lint-build
 	@if command -v $(NVCC) >/dev/null; then \
 	  $(MAKE) $(JOBS) BACKEND=cuda WERROR=1 BUILD=build/lint-cuda ARCH="$(ARCH)" lint-build; \
 	else echo "lint: no nvcc, so only g++ has been asked"; fi
