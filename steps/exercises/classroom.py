@@ -347,6 +347,10 @@ def prepare_judge() -> None:
 def check(name: str) -> int:
     exercise = EXERCISES[name]
     text, path = file_of(name, ".md"), FOLDER / f"{name}.cu"
+    if path.is_symlink() and not path.exists():
+        print(f"make {name}: {path.relative_to(ROOT)} is a link to {os.readlink(path)}, which does not exist: "
+              "remove the link", file=sys.stderr)
+        return 2
     print(f"{title_of(name)}\n  task: {text.relative_to(ROOT)}   your file: {path.relative_to(ROOT)}")
     if not path.exists():
         path.write_text(sources(exercise)[1])

@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import nbformat
@@ -16,6 +17,13 @@ NOTEBOOK = nbformat.read(REPOSITORY / "docs/classroom.ipynb", as_version=4)
 def test_it_has_no_outputs() -> None:
     cells = [cell for cell in NOTEBOOK.cells if cell.cell_type == "code"]
     assert [cell for cell in cells if cell.outputs or cell.execution_count] == []
+
+
+def test_outside_of_a_checkout_it_asks_for_an_address(tmp_path: Path) -> None:
+    first = next(cell.source for cell in NOTEBOOK.cells if cell.cell_type == "code")
+    done = subprocess.run([sys.executable, "-c", first], cwd=tmp_path, text=True, capture_output=True,
+                          check=False)
+    assert done.returncode == 1 and done.stderr.startswith("Set REPOSITORY") and done.stderr.count("\n") == 1
 
 
 def test_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

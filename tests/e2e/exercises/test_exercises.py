@@ -183,7 +183,8 @@ def test_a_file_older_than_the_program_before_it_is_compiled() -> None:
 
 
 def test_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`make ex10` writes a file once and keeps it; `make grade` and `make exercises` name it."""
+    """`make ex10` writes a file once and keeps it, `make grade` and `make exercises` name it, and
+    nothing is written where a link leads to."""
     for name in ("Makefile", "common", "steps", "docs", "plots", "tests"):
         (tmp_path / name).symlink_to(REPOSITORY / name)
     (tmp_path / "steps").unlink()
@@ -191,11 +192,18 @@ def test_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     subprocess.run(["cp", "-rl", REPOSITORY / "build", tmp_path / "build"], check=True)
     monkeypatch.setenv("COMMIT", built_commit())
 
-    def make(target: str) -> str:
-        done = subprocess.run(["make", target, f"BACKEND={BACKEND}"], cwd=tmp_path, text=True,
+    def try_make(target: str) -> subprocess.CompletedProcess:
+        return subprocess.run(["make", target, f"BACKEND={BACKEND}"], cwd=tmp_path, text=True,
                               capture_output=True, check=False)
+
+    def make(target: str) -> str:
+        done = try_make(target)
         assert done.returncode == 0, done.stderr
         return done.stdout
+    (tmp_path / "steps/exercises/ex13.cu").symlink_to("nowhere.cu")
+    said = try_make("ex13").stderr
+    assert re.fullmatch(r"make ex13: steps/exercises/ex13\.cu is a link to nowhere\.cu, [^\n]*\n"
+                        r"make: [^\n]*Error 2\n", said)
     assert "just written" in make("ex10")
     path = tmp_path / "steps/exercises/ex10.cu"
     path.write_text(path.read_text() + "// mine\n")
