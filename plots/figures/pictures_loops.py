@@ -216,4 +216,16 @@ LOOPS = {
         "S, P of the tile before, and O as wgmma fragments; m and l of each row", 1, 1,
         consumers=True, after="release Q; O / l goes to shared memory, and from there to O",
         scale=0.75),
+    "step11": Loop(
+        "a plan says which tiles of keys are visited", THREE,
+        "S and P of the first tile",
+        ("Wait for K of the next tile of the plan; start S = Q K^T.",
+         "Wait for V of the tile before; start O += P V of that tile.",
+         "Wait for S alone. Mask it by bits where the plan says so. P, then release K.",
+         "Wait for O. Release V of the tile before. P replaces that of the tile before."), 3,
+        {"k": "1 3", "v": "2 4", "s": "1", "ml": "3", "o": "2", "stored": "last O"},
+        "Q, O, and three buffers each for K and V, in 16 bits, swizzled; mbarriers",
+        "S, P of the tile before, and O as wgmma fragments; m and l of each row", 1, 1,
+        consumers=True, after="release Q; O / l goes to shared memory, and from there to O",
+        scale=0.75),
 }
