@@ -25,7 +25,8 @@ typedef enum Dtype {
 
 /** Keys first .. end - 1. */
 typedef struct KeySpan {
-  int32_t first, end;
+  int32_t first; /**< the first key */
+  int32_t end;   /**< one past the last */
 } KeySpan;
 
 /**
@@ -110,10 +111,12 @@ typedef struct Problem {
 /** Device pointers of one forward pass. */
 typedef struct Tensors {
   const void *q, *k, *v; /**< the inputs, of Problem::dtype */
-  /** [batch, kv_heads], with DTYPE_E4M3 only: the values of a tensor are its e4m3 numbers times the
-   * scale of their key/value head; those of Q, of the one that the query head reads. */
-  const float *q_scales, *k_scales, *v_scales;
-  void *o;         /**< the output, of Problem::o_dtype */
+  /** [batch, kv_heads], with DTYPE_E4M3 only: the values of Q are its e4m3 numbers times the scale
+   * of the key/value head that the query head reads. */
+  const float *q_scales;
+  const float *k_scales; /**< the same for K, of its key/value head */
+  const float *v_scales; /**< the same for V */
+  void *o;               /**< the output, of Problem::o_dtype */
   float *lse;      /**< [batch, q_heads, q_len]: ln of the sum of e^score over the attended keys */
   void *workspace; /**< Step::workspace_bytes() for each head of a pass, or NULL */
   const BlockMask *block_mask; /**< in host memory, its tensors in device memory; or NULL */

@@ -20,24 +20,26 @@ constexpr int MOST_CONSUMERS = 3; /**< of a thread block */
 constexpr int LISTED_KEYS = 64;   /**< keys of a tile in a list */
 constexpr int SHORT_PLAN = 12;    /**< tiles of keys; see sort_plans_kernel() */
 
-/** Tiles of keys of a consumer, counted from the first one of its tile of queries. Its queries
- * attend some keys of the tiles begin to end - 1, and all keys of all_begin to all_end - 1. */
+/** Tiles of keys of a consumer, counted from the first one of its tile of queries. */
 struct alignas(16) ConsumerTiles {
-  int begin, all_begin, all_end, end;
+  int begin;     /**< the first that some of its queries attend */
+  int all_begin; /**< the first of which all its queries attend all keys */
+  int all_end;   /**< the end of those */
+  int end;       /**< one past the last that some of its queries attend */
 };
 
 /** What a thread block needs to know of a tile of queries. */
 struct alignas(16) QueryPlan {
-  int first_q;
-  int tile_count; /**< tiles of keys; negative: there is no more work */
-  int first_key;  /**< of the first tile, if the mask is spans */
-  int unused;
-  ConsumerTiles consumers[MOST_CONSUMERS];
+  int first_q;                             /**< the first query */
+  int tile_count;                          /**< tiles of keys; negative: there is no more work */
+  int first_key;                           /**< of the first tile, if the mask is spans */
+  int unused;                              /**< so that the rest is aligned */
+  ConsumerTiles consumers[MOST_CONSUMERS]; /**< what each consumer needs of them */
 };
 
 /** A tile of keys in a list. */
 struct alignas(16) ListedTile {
-  int first_key;
+  int first_key;            /**< the first key */
   int mask[MOST_CONSUMERS]; /**< TileMask, by consumer */
 };
 

@@ -16,11 +16,11 @@
 
 /** How the tiles of queries are dealt out. */
 struct Schedule {
-  int tiles;          // of queries, of all heads
-  int q_tiles;        // of one head
-  int group_heads;    // query heads whose K and V fit the L2 cache together
-  int rows;           // tiles of a head that follow each other, with the same K and V
-  unsigned *counter;  // numbers that were taken; 0 between passes
+  int tiles;         /**< of queries, of all heads */
+  int q_tiles;       /**< of one head */
+  int group_heads;   /**< query heads whose K and V fit the L2 cache together */
+  int rows;          /**< tiles of a head that follow each other, with the same K and V */
+  unsigned *counter; /**< numbers that were taken; 0 between passes */
 };
 
 /** The schedule of a step whose tiles of queries have `block_m` rows. */
@@ -67,8 +67,9 @@ __device__ __forceinline__ int take_next(const Schedule &schedule) {
 /** Use number `number` of a ring of stages, which begins again at stage 0 after the last. */
 template <int STAGES>
 struct RingUse {
-  uint32_t number = 0;
+  uint32_t number = 0; /**< from 0 on, never begun anew */
 
+  /** Where it is in the ring. */
   __device__ __forceinline__ int stage() const { return number % STAGES; }
   /** Of the phase of this stage's barriers. */
   __device__ __forceinline__ uint32_t parity() const { return number / STAGES % 2; }
