@@ -39,9 +39,13 @@ def panel_of(records: list[dict], full_ms: float) -> dict:
 def data(results: Results) -> dict | None:
     """The data of the last step that was measured with random blocks; None if there is none."""
     masked = [record for record in results.steps(dtype=DTYPE) if "speed_over_full" in record]
-    if not masked:
+    drawn = [record for record in masked if record["mask"].startswith(RANDOM_BLOCKS)]
+    if not drawn:
         return None
-    step, panels = masked[-1]["step"], []
+    step, panels = drawn[-1]["step"], []
+    # Of runs with a later step the full mask is that of the later one.
+    commits = {record["commit"] for record in drawn}
+    masked = [record for record in masked if record["step"] == step and record["commit"] in commits]
     for head_dim, seqlen in sorted({(record["head_dim"], record["seqlen"]) for record in masked}):
         shape = {"step": step, "head_dim": head_dim, "seqlen": seqlen, "dtype": DTYPE}
         full = results.select(**shape, mask="full")

@@ -61,8 +61,9 @@ def test_waterfall_has_the_speeds_of_the_steps(given: dict) -> None:
 
 def test_tflops_has_every_step_and_baseline(given: dict) -> None:
     for panel in FIGURES["tflops"].data(given["committed"])["panels"]:
-        records = records_of(head_dim=panel["head_dim"], mask=panel["mask"], dtype="fp16")
         points = {tuple(point) for curve in panel["curves"] for point in curve["points"]}
+        records = [record for seqlen in {seqlen for seqlen, _ in points} for record in records_of(
+            seqlen=seqlen, head_dim=panel["head_dim"], mask=panel["mask"], dtype="fp16")]
         assert points == {(record["seqlen"], record["tflops"]) for record in records}
         names = [curve["name"] for curve in panel["curves"]]
         steps = [name for name in names if name[0].isdigit()]
@@ -83,11 +84,12 @@ def test_sparsity_has_times_over_the_full_mask(given: dict) -> None:
     data = FIGURES["sparsity"].data(given["committed"])
     assert len(data["panels"]) == 4 and data["blocks"] == [(128, 128)]
     for panel in data["panels"]:
-        for record in records_of(step=data["step"], head_dim=panel["head_dim"],
-                                 seqlen=panel["seqlen"], dtype="fp16"):
-            if record["mask"] == "full":
-                assert panel["full_ms"] == record["median_ms"]
-                continue
+        shape = {"step": data["step"], "head_dim": panel["head_dim"], "seqlen": panel["seqlen"],
+                 "dtype": "fp16"}
+        assert panel["full_ms"] == records_of(**shape, mask="full")[0]["median_ms"]
+        assert "blocks:0.5" in panel["masks"]
+        for mask in panel["masks"]:
+            (record,) = records_of(**shape, mask=mask)
             pairs = record["batch"] * record["heads"] * panel["seqlen"] ** 2
             masked = 1 - record["flops"] / (4 * panel["head_dim"] * pairs)
             time = 1 / record["speed_over_full"]
