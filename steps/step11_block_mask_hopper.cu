@@ -17,9 +17,8 @@
  *
  * What it costs: a plan of 64 bytes for each tile of queries, and one more load before it begins.
  *
- * What to look at: what the loops cost if the mask is full, compared with step 10: nothing. And
- * documents of 512 keys, where a tile of queries is so short that the next one must have begun
- * before it ends.
+ * What to look at: the two loops, and what a tile without a mask runs. And documents of 512 keys,
+ * where a tile of queries is so short that the next one must have begun before it ends.
  */
 #include <math.h>
 

@@ -239,9 +239,8 @@ static __global__ void __launch_bounds__(WARP_SIZE)
 
 /**
  * Sorts the plans of a head, those with the most tiles of keys first; of equal ones the last first.
- * Short plans count as equal: at the end of a pass they keep nobody waiting, and a thread block
- * that has nothing but the shortest waits for the first keys of each. One thread per plan: its rank
- * is the number of plans before it.
+ * Short plans count as equal: at the end of a pass they keep nobody waiting, and sorted they were
+ * slower (docs/step11.md). One thread per plan: its rank is the number of plans before it.
  */
 static __global__ void sort_plans_kernel(MaskPlans plans) {
   const int64_t row = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;

@@ -91,7 +91,7 @@ static void run_step(const Step *step, int head_dim, Description *description,
     t.prepared = device_memory(step->block_masks->prepared_bytes(&p, &mask), NULL);
     check(step->block_masks->prepare(&p, &mask, t.prepared, 0));
   }
-  if (step->workspace_bytes != NULL) {  // a few bytes, which some steps want to be 0
+  if (step->workspace_bytes != NULL) {  // Step::workspace_zero: some steps need zeros
     t.workspace = device_memory(step->workspace_bytes(&p), zeros);
   }
   step->describe(&p, 1, description);
