@@ -488,7 +488,7 @@ static cudaError_t forward(const Problem *p, const Tensors *t, int, cudaStream_t
   AllMaps maps = {};
   cudaError_t error = make_tensor_maps(&maps.in, p, t, GROUP_ROWS, config->block_n);
   if (error == cudaSuccess) {
-    error = make_tensor_map(&maps.o, t->o, p, p->o_strides, p->q_len, p->q_heads, 16);
+    error = make_tensor_map(&maps.o, t->o, p, p->o_strides, p->q_len, p->q_heads, 16, p->o_dtype);
   }
   if (error == cudaSuccess && plans.partial_tiles > 0) {
     error =

@@ -33,7 +33,7 @@ template <typename... Extra>
 struct KernelConfig {
   void (*kernel)(Problem, Tensors, Extra...); /**< the instantiation */
   const char *name;                           /**< "attention" for attention_kernel */
-  Dtype dtype;                                /**< of its element type */
+  Dtype dtype;                                /**< of its element type, which O has */
   int head_dim;                               /**< the greatest that it takes */
   int block_m, block_n;                       /**< rows of Q, and of K and V, per tile */
   int threads, shared_bytes; /**< of a thread block; the shared memory is dynamic */
@@ -42,9 +42,14 @@ struct KernelConfig {
   int mask_rows; /**< divides the rows of a mask block; 0: the mask has no blocks, but spans */
 };
 
+/** Does the kernel use wgmma? */
+constexpr bool uses_wgmma(Ceiling ceiling) {
+  return ceiling == CEILING_WGMMA || ceiling == CEILING_WGMMA_FP8;
+}
+
 /** Does the kernel use tensor cores? */
 constexpr bool uses_tensor_cores(Ceiling ceiling) {
-  return ceiling == CEILING_MMA || ceiling == CEILING_WGMMA;
+  return ceiling == CEILING_MMA || uses_wgmma(ceiling);
 }
 
 /** The configuration of a kernel; `Tiles` tells its BLOCK_M and BLOCK_N. */
@@ -79,7 +84,7 @@ static auto find_config(const Problem *p) {
   for (const auto &c : CONFIGS) {
     const bool takes_head_dim =
         uses_tensor_cores(c.ceiling) ? c.head_dim == p->head_dim : c.head_dim >= p->head_dim;
-    if (c.dtype != p->dtype || !takes_head_dim || c.shared_kv != p->shared_kv) continue;
+    if (c.dtype != p->o_dtype || !takes_head_dim || c.shared_kv != p->shared_kv) continue;
     if (spans != (c.mask_rows == 0)) continue;
     if (!spans && p->q_block_size % c.mask_rows != 0) continue;
     if (p->kv_block_size % c.block_n != 0) continue;
@@ -110,13 +115,16 @@ static bool supports_config(const Problem *p, char *why, size_t why_size) {
   const bool bf16 = p->dtype == DTYPE_BF16;
   const int shared_limit = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
   const bool tensor_cores = uses_tensor_cores(config->ceiling);
-  const auto odd = [](const Strides &s) { return (s.batch % 8 | s.head % 8 | s.row % 8) != 0; };
-  const char *unaligned = odd(p->q_strides)   ? "Q"
-                          : odd(p->k_strides) ? "K"
-                          : odd(p->v_strides) ? "V"
-                          : odd(p->o_strides) ? "O"
-                                              : NULL;
-  if (config->ceiling == CEILING_WGMMA && capability != 90) {
+  const auto odd = [](const Strides &s, int unit) {
+    return (s.batch % unit | s.head % unit | s.row % unit) != 0;
+  };
+  const int unit = p->dtype == DTYPE_E4M3 ? 16 : 8;  // elements in 16 bytes
+  const char *unaligned = odd(p->q_strides, unit)   ? "Q"
+                          : odd(p->k_strides, unit) ? "K"
+                          : odd(p->v_strides, unit) ? "V"
+                          : odd(p->o_strides, 8)    ? "O"
+                                                    : NULL;
+  if (uses_wgmma(config->ceiling) && capability != 90) {
     snprintf(why, why_size, "this GPU has compute capability %d.%d: %s needs 9.0 (Hopper)", major,
              capability % 10, step.name);
   } else if (tensor_cores && capability < (bf16 ? 80 : 75)) {
@@ -126,8 +134,8 @@ static bool supports_config(const Problem *p, char *why, size_t why_size) {
     snprintf(why, why_size, "--head-dim %d: %s needs %d bytes of shared memory, this GPU has %d",
              p->head_dim, step.name, config->shared_bytes, shared_limit);
   } else if (tensor_cores && unaligned != NULL) {
-    snprintf(why, why_size, "the strides of %s must be multiples of 8 elements in %s", unaligned,
-             step.name);
+    snprintf(why, why_size, "the strides of %s must be multiples of %d elements in %s", unaligned,
+             unaligned[0] == 'O' ? 8 : unit, step.name);
   } else if (grid_size(config, p) > INT32_MAX) {
     snprintf(why, why_size, "--batch %d x --heads %d x --seqlen %d: at most 2^31 - 1 thread blocks",
              p->batch, p->q_heads, p->q_len);

@@ -27,7 +27,8 @@ struct Schedule {
 static Schedule make_schedule(const Problem *p, int block_m, void *counter) {
   const int64_t l2_bytes = device_attribute(cudaDevAttrL2CacheSize) / 3 * 2;  // the rest is for Q
   const int heads = p->batch * p->kv_heads, sharing = p->q_heads / p->kv_heads;
-  const int64_t fit = l2_bytes / (4ll * p->kv_len * p->head_dim);  // K and V of 2 bytes
+  const int64_t row_bytes = 2ll * p->head_dim * (p->dtype == DTYPE_E4M3 ? 1 : 2);  // of K and V
+  const int64_t fit = l2_bytes / (p->kv_len * row_bytes);
   const int groups = fit < 1 ? heads : (int)((heads + fit - 1) / fit);
   Schedule schedule;
   schedule.q_tiles = (p->q_len + block_m - 1) / block_m;
@@ -114,19 +115,19 @@ __device__ __forceinline__ void multiply_qk_again(float (&s)[BLOCK_N / 8][4], co
   __syncwarp();
 }
 
-/** Divides O by l, writes this warp's 16 rows to `o_warp`, and has them stored from there. LSE goes
- * to memory directly. */
+/** Divides O by l and multiplies it by `v_scale`, writes this warp's 16 rows to `o_warp`, and has
+ * them stored from there. LSE goes to memory directly. */
 template <typename T, int HEAD_DIM>
 __device__ __forceinline__ void store_tile(const float (&o)[HEAD_DIM / 8][4], const float (&m)[2],
                                            const float (&l)[2], T *o_warp, const CUtensorMap &map,
                                            float *lse_global, int first_row, int rows, int head,
-                                           int batch) {
+                                           int batch, float v_scale = 1.0f) {
   const int lane = threadIdx.x % WARP_SIZE;
 #pragma unroll
   for (int half = 0; half < 2; half++) {
     const int row = lane / 4 + 8 * half;
     const float sum = lanes_reduce_sum<4>(l[half]);
-    const float factor = sum == 0.0f ? 0.0f : __fdividef(1.0f, sum);
+    const float factor = sum == 0.0f ? 0.0f : __fdividef(v_scale, sum);
 #pragma unroll
     for (int n = 0; n < HEAD_DIM / 8; n++) {
       const int at = swizzled_byte<HEAD_DIM, 16>(row, 8 * n + lane % 4 * 2);

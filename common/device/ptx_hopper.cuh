@@ -16,6 +16,7 @@
 #include "device/ptx.cuh"
 
 #ifndef __CUDACC__
+#include <float8.h>
 #include <simt_hopper.h>
 #endif
 
@@ -162,6 +163,60 @@ __device__ __forceinline__ void fence_proxy_async() {
 #endif
 }
 
+/* --- Transposing bytes -------------------------------------------------------------------------
+ */
+
+/** stmatrix .x4 (9.7.14.5.16), the reverse of ldmatrix: lanes 8 i to 8 i + 7 give the addresses of
+ * the rows of matrix i, 8 x 8 elements of 16 bits. Of matrix i a lane stores r[i], elements
+ * 2 (lane % 4) and the next of row lane / 4. */
+__device__ __forceinline__ void stmatrix_x4(void *row, const uint32_t (&r)[4]) {
+#ifdef __CUDACC__
+  HOPPER_ASM(
+      "stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(shared_address(row)),
+      "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
+      : "memory");
+#else
+  simt_stmatrix(row, SimtWords{r[0], r[1], r[2], r[3]}, 4);
+#endif
+}
+
+/** prmt (9.7.8.7): four of the eight bytes of `low` and `high`. The hexadecimal digits of
+ * `selector` name them, the last digit for the lowest byte; 0 to 3 are those of `low`. */
+__device__ __forceinline__ uint32_t select_bytes(uint32_t low, uint32_t high, uint32_t selector) {
+#ifdef __CUDACC__
+  return __byte_perm(low, high, selector);
+#else
+  const uint64_t bytes = (uint64_t)high << 32 | low;
+  uint32_t selected = 0;
+  for (int i = 0; i < 4; i++) {
+    selected |= (uint32_t)(bytes >> 8 * (selector >> 4 * i & 7) & 0xff) << 8 * i;
+  }
+  return selected;
+#endif
+}
+
+/** cvt.rn.satfinite.e4m3x2.f32 (9.7.9.22), twice: four numbers as e4m3, `x0` in the lowest byte.
+ * What is beyond 448 becomes 448. */
+__device__ __forceinline__ uint32_t pack_e4m3(float x0, float x1, float x2, float x3) {
+#ifdef __CUDACC__
+  uint32_t packed = 0;
+#if __CUDA_ARCH__ >= 900
+  asm("{\n"
+      "  .reg .b16 low, high;\n"
+      "  cvt.rn.satfinite.e4m3x2.f32 low, %2, %1;\n"
+      "  cvt.rn.satfinite.e4m3x2.f32 high, %4, %3;\n"
+      "  mov.b32 %0, {low, high};\n"
+      "}"
+      : "=r"(packed)
+      : "f"(x0), "f"(x1), "f"(x2), "f"(x3));
+#endif
+  return packed;
+#else
+  return (uint32_t)double_to_e4m3_bits(x0) | (uint32_t)double_to_e4m3_bits(x1) << 8 |
+         (uint32_t)double_to_e4m3_bits(x2) << 16 | (uint32_t)double_to_e4m3_bits(x3) << 24;
+#endif
+}
+
 /* --- wgmma (9.7.15) -----------------------------------------------------------------------------
  */
 
@@ -271,6 +326,25 @@ __device__ __forceinline__ void wgmma_wait() {
 #define WGMMA_REGISTER_CASE(n, A0, A1, A2, A3, A4, A5, A6)                            \
   if constexpr (N == n && FP16) WGMMA_REGISTER(n, "f16", A0, A1, A2, A3, A4, A5, A6); \
   if constexpr (N == n && !FP16) WGMMA_REGISTER(n, "bf16", A0, A1, A2, A3, A4, A5, A6);
+#define WGMMA_E4M3_SHARED_CASE(n, A0, A1, A2, ...)                            \
+  if constexpr (N == n)                                                       \
+    HOPPER_ASM("{ .reg .pred add; setp.ne.b32 add, %" #A2                     \
+               ", 0;\n"                                                       \
+               "wgmma.mma_async.sync.aligned.m64n" #n                         \
+               "k32.f32.e4m3.e4m3"                                            \
+               " {" WGMMA_REGISTERS_##n "}, %" #A0 ", %" #A1 ", add, 1, 1; }" \
+               : WGMMA_ACCUMULATORS_##n                                       \
+               : "l"(a), "l"(b), "r"((int)accumulate));
+#define WGMMA_E4M3_REGISTER_CASE(n, A0, A1, A2, A3, A4, A5, A6)                              \
+  if constexpr (N == n)                                                                      \
+    HOPPER_ASM("{ .reg .pred add; setp.ne.b32 add, %" #A5                                    \
+               ", 0;\n"                                                                      \
+               "wgmma.mma_async.sync.aligned.m64n" #n                                        \
+               "k32.f32.e4m3.e4m3"                                                           \
+               " {" WGMMA_REGISTERS_##n "}, {%" #A0 ", %" #A1 ", %" #A2 ", %" #A3 "}, %" #A4 \
+                                        ", add, 1, 1; }"                                     \
+               : WGMMA_ACCUMULATORS_##n                                                      \
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)accumulate));
 #define WGMMA_IS_N(n, ...) || N == n
 
 #endif
@@ -316,6 +390,38 @@ __device__ __forceinline__ void wgmma(float (&d)[TILES][4], const uint32_t (&a)[
 #else
   const SimtWgmma operands = {
       d[0], a, 0, b, N, accumulate, false, TRANSPOSE_B, IS_FP16<T> ? SIMT_FP16 : SIMT_BF16};
+  simt_wgmma(&operands);
+#endif
+}
+
+/**
+ * wgmma.mma_async m64nNk32 of e4m3: the same with a depth of 32, as many bytes. There is no
+ * transposition: the 32 elements of a column of B must be adjacent in memory.
+ */
+template <int TILES>
+__device__ __forceinline__ void wgmma_e4m3(float (&d)[TILES][4], uint64_t a, uint64_t b,
+                                           bool accumulate) {
+  constexpr int N = 8 * TILES;
+#ifdef __CUDACC__
+  static_assert(false WGMMA_SHAPES(WGMMA_IS_N), "add this N to the list of shapes");
+  WGMMA_SHAPES(WGMMA_E4M3_SHARED_CASE)
+#else
+  const SimtWgmma operands = {d[0], NULL, a, b, N, accumulate, false, false, SIMT_E4M3};
+  simt_wgmma(&operands);
+#endif
+}
+
+/** The same with A in registers. With g = lane / 4 and j = 4 (lane % 4), a lane holds in fours
+ * along a row: (g, j), (g + 8, j), (g, j + 16), (g + 8, j + 16). */
+template <int TILES>
+__device__ __forceinline__ void wgmma_e4m3(float (&d)[TILES][4], const uint32_t (&a)[4], uint64_t b,
+                                           bool accumulate) {
+  constexpr int N = 8 * TILES;
+#ifdef __CUDACC__
+  static_assert(false WGMMA_SHAPES(WGMMA_IS_N), "add this N to the list of shapes");
+  WGMMA_SHAPES(WGMMA_E4M3_REGISTER_CASE)
+#else
+  const SimtWgmma operands = {d[0], a, 0, b, N, accumulate, false, false, SIMT_E4M3};
   simt_wgmma(&operands);
 #endif
 }

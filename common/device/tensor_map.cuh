@@ -34,32 +34,36 @@ struct TensorMaps {
 
 /**
  * The map of a tensor [batch, heads, rows, head_dim] with these strides, for boxes of `box_rows`
- * rows and PANEL columns. Rows past the end become 0 in shared memory, as each head is a range of
+ * rows and as many columns as fit 128 bytes, or 64 if that does not divide a row: PANEL columns of
+ * 16-bit elements. Rows past the end become 0 in shared memory, as each head is a range of
  * its own. The 16-byte chunks of a row change places with the row: chunk c of a 128-byte row r is
  * at c ^ (r % 8), of a 64-byte row at c ^ (r / 2 % 4).
  */
 static inline cudaError_t make_tensor_map(CUtensorMap *map, const void *tensor, const Problem *p,
-                                          const Strides &strides, int rows, int heads,
-                                          int box_rows) {
+                                          const Strides &strides, int rows, int heads, int box_rows,
+                                          Dtype dtype) {
   static PFN_cuTensorMapEncodeTiled_v12000 encode = NULL;
   if (encode == NULL) encode = tensor_map_encoder();
   if (encode == NULL) return cudaErrorNotSupported;
-  const bool wide = p->head_dim % 64 == 0;
+  const int element = dtype == DTYPE_E4M3 ? 1 : 2,
+            panel = p->head_dim * element % 128 == 0 ? 128 : 64;
   const cuuint64_t sizes[] = {(cuuint64_t)p->head_dim, (cuuint64_t)rows, (cuuint64_t)heads,
                               (cuuint64_t)p->batch};
-  cuuint64_t bytes[] = {(cuuint64_t)strides.row * 2, (cuuint64_t)strides.head * 2,
-                        (cuuint64_t)strides.batch * 2};
+  cuuint64_t bytes[] = {(cuuint64_t)(strides.row * element), (cuuint64_t)(strides.head * element),
+                        (cuuint64_t)(strides.batch * element)};
   for (int i = 0; i < 3; i++) {
     if (sizes[i + 1] == 1) bytes[i] = 16;  // not used, but must be valid
   }
-  const cuuint32_t box[] = {wide ? 64u : 32u, (cuuint32_t)box_rows, 1, 1};
+  const cuuint32_t box[] = {(cuuint32_t)(panel / element), (cuuint32_t)box_rows, 1, 1};
   const cuuint32_t every_element[] = {1, 1, 1, 1};
-  const CUresult result = encode(
-      map,
-      p->dtype == DTYPE_FP16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
-      4, (void *)tensor, sizes, bytes, box, every_element, CU_TENSOR_MAP_INTERLEAVE_NONE,
-      wide ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B,
-      CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  const CUresult result =
+      encode(map,
+             dtype == DTYPE_E4M3   ? CU_TENSOR_MAP_DATA_TYPE_UINT8
+             : dtype == DTYPE_FP16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
+                                   : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+             4, (void *)tensor, sizes, bytes, box, every_element, CU_TENSOR_MAP_INTERLEAVE_NONE,
+             panel == 128 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B,
+             CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
 }
 
@@ -82,12 +86,14 @@ static inline cudaError_t make_words_map(CUtensorMap *map, const uint32_t *table
 static inline cudaError_t make_tensor_maps(TensorMaps *maps, const Problem *p, const Tensors *t,
                                            int q_rows, int kv_rows) {
   cudaError_t error =
-      make_tensor_map(&maps->q, t->q, p, p->q_strides, p->q_len, p->q_heads, q_rows);
+      make_tensor_map(&maps->q, t->q, p, p->q_strides, p->q_len, p->q_heads, q_rows, p->dtype);
   if (error == cudaSuccess) {
-    error = make_tensor_map(&maps->k, t->k, p, p->k_strides, p->kv_len, p->kv_heads, kv_rows);
+    error =
+        make_tensor_map(&maps->k, t->k, p, p->k_strides, p->kv_len, p->kv_heads, kv_rows, p->dtype);
   }
   if (error == cudaSuccess) {
-    error = make_tensor_map(&maps->v, t->v, p, p->v_strides, p->kv_len, p->kv_heads, kv_rows);
+    error =
+        make_tensor_map(&maps->v, t->v, p, p->v_strides, p->kv_len, p->kv_heads, kv_rows, p->dtype);
   }
   return error;
 }

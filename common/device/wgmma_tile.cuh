@@ -23,12 +23,17 @@ __host__ __device__ constexpr uint64_t units(int bytes) {
  * Bits 0-13: the address; 16-29: bytes to the next panel, where the instruction needs several;
  * 32-45: bytes to the next 8 rows; 62-63: the swizzle. All are in units of 16 bytes (9.7.15.5.1.2).
  */
-template <int HEAD_DIM, typename T>
-__device__ __forceinline__ uint64_t wgmma_descriptor(const T *start, int panel_bytes) {
-  constexpr int ROW_BYTES = 2 * PANEL<HEAD_DIM>;
+template <int ROW_BYTES>
+__device__ __forceinline__ uint64_t descriptor_of_rows(const void *start, int panel_bytes) {
   constexpr uint64_t SWIZZLE = ROW_BYTES == 128 ? 1 : 2;
   return (shared_address(start) & 0x3ffff) >> 4 | units(panel_bytes) << 16 |
          units(8 * ROW_BYTES) << 32 | SWIZZLE << 62;
+}
+
+/** The same of 16-bit elements. */
+template <int HEAD_DIM, typename T>
+__device__ __forceinline__ uint64_t wgmma_descriptor(const T *start, int panel_bytes) {
+  return descriptor_of_rows<2 * PANEL<HEAD_DIM>>(start, panel_bytes);
 }
 
 /** Starts S = Q K^T for 64 rows of Q. Of both operands the columns d to d + 15 are described. */

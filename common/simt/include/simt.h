@@ -61,6 +61,7 @@ typedef enum SimtKind {
   SIMT_REDUCTION,
   SIMT_SYNCWARP,
   SIMT_LDMATRIX, /**< this and the rest need all lanes of the warp */
+  SIMT_STMATRIX,
   SIMT_MMA,
   SIMT_WGMMA,
   SIMT_WGMMA_SYNC, /**< wgmma.fence, .commit_group and .wait_group */
@@ -171,8 +172,8 @@ void simt_thread_fence(void);
 /** The same within the block only. */
 void simt_block_fence(void);
 
-/** The 16-bit element types of the tensor cores. */
-typedef enum SimtElement { SIMT_FP16, SIMT_BF16 } SimtElement;
+/** The element types of the tensor cores; e4m3 for wgmma only. */
+typedef enum SimtElement { SIMT_FP16, SIMT_BF16, SIMT_E4M3 } SimtElement;
 
 /** Four registers, passed as one machine vector: they never have an address in the kernel. */
 typedef float SimtFloats __attribute__((vector_size(16)));
@@ -181,6 +182,9 @@ typedef uint32_t SimtWords __attribute__((vector_size(16)));
 /** ldmatrix.sync.aligned.m8n8.x{1,2,4}[.trans].shared.b16: the first `matrices` words are this
  * lane's registers. */
 SimtWords simt_ldmatrix(const void *row, int matrices, bool transposed);
+
+/** stmatrix.sync.aligned.m8n8.x{1,2,4}.shared.b16: the reverse, from the first `matrices` words. */
+void simt_stmatrix(void *row, SimtWords registers, int matrices);
 
 /** mma.sync.aligned.m16n8k16.row.col with fp32 accumulators: returns a b + d. */
 SimtFloats simt_mma_m16n8k16(SimtFloats d, SimtWords a, uint32_t b0, uint32_t b1,

@@ -396,7 +396,9 @@ void lab_check_lanes(LabWorker *lab, const SimtWarpOperation *operation, int war
 /* requests.c: lab_flush_warp() turns the logs of a warp into requests and empties them */
 void lab_flush_warp(LabWorker *lab, int warp);
 void lab_count_request(LabWorker *lab, Request *request, int warp, unsigned live);
-void lab_count_ldmatrix(LabWorker *lab, const void *const *rows, int matrices, uint32_t pc);
+/** An ldmatrix or, with LAB_SHARED_STORE, an stmatrix. */
+void lab_count_matrices(LabWorker *lab, LabAccessKind kind, const void *const *rows, int matrices,
+                        uint32_t pc);
 
 /* behind.c */
 /** Are there requests that lanes of the warp may still join? */

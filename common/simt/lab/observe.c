@@ -208,19 +208,28 @@ static void warp_instruction(Worker *worker, const SimtWarpOperation *operation,
   }
 }
 
-static void ldmatrix(Worker *worker, const void *const *rows, int matrices) {
+static void use_matrices(Worker *worker, const void *const *rows, int matrices, Use use) {
   LabWorker *lab = lab_worker;
   if (lab == NULL) return;
   const uint32_t pc = lab_pc(worker->access_call_site);
-  if (lab->checks & LAB_BANKS) lab_count_ldmatrix(lab, rows, matrices, pc);
+  const LabAccessKind kind = use == READS ? LAB_LDMATRIX : LAB_SHARED_STORE;
+  if (lab->checks & LAB_BANKS) lab_count_matrices(lab, kind, rows, matrices, pc);
   const int running = worker->running;
   const int first = running / WARP_SIZE * WARP_SIZE;
   for (int lane = 0; lane < 8 * matrices; lane++) {
     const uintptr_t address = (uintptr_t)rows[lane];
     worker->running = first + lane;
-    lab_check_shared(lab, address, COPY_BYTES, READS, pc);
+    lab_check_shared(lab, address, COPY_BYTES, use, pc);
   }
   worker->running = running;
+}
+
+static void ldmatrix(Worker *worker, const void *const *rows, int matrices) {
+  use_matrices(worker, rows, matrices, READS);
+}
+
+static void stmatrix(Worker *worker, const void *const *rows, int matrices) {
+  use_matrices(worker, rows, matrices, WRITES);
 }
 
 static void copy_issued(Worker *worker, const AsyncCopy *copy) {
@@ -297,6 +306,7 @@ static const Observer observer = {
     .warp_waits = warp_waits,
     .warp_instruction = warp_instruction,
     .ldmatrix = ldmatrix,
+    .stmatrix = stmatrix,
     .copy_issued = copy_issued,
     .copy_arrived = copy_arrived,
     .mbarrier_used = lab_mbarrier_used,

@@ -164,7 +164,7 @@ static void count_copy_banks(const Request *request, LabTraffic *traffic) {
   traffic->bytes += (uint64_t)__builtin_popcount(request->lanes) * request->size;
 }
 
-static void add_ldmatrix(const void *const *rows, int matrices, LabTraffic *traffic) {
+static void add_matrices(const void *const *rows, int matrices, LabTraffic *traffic) {
   Pass pass;
   for (int i = 0; i < matrices; i++) {
     begin_pass(&pass);
@@ -177,14 +177,16 @@ static void add_ldmatrix(const void *const *rows, int matrices, LabTraffic *traf
   traffic->bytes += (uint64_t)matrices * 8 * COPY_BYTES;
 }
 
-void lab_count_ldmatrix(LabWorker *lab, const void *const *rows, int matrices, uint32_t pc) {
-  add_ldmatrix(rows, matrices, &lab_counts(&lab->sites, pc)->ldmatrix);
+void lab_count_matrices(LabWorker *lab, LabAccessKind kind, const void *const *rows, int matrices,
+                        uint32_t pc) {
+  LabCounts *counts = lab_counts(&lab->sites, pc);
+  add_matrices(rows, matrices, kind == LAB_LDMATRIX ? &counts->ldmatrix : &counts->shared_store);
   if (!(lab->checks & LAB_ACCESSES)) return;
   LabTraffic own = {0};
   uintptr_t addresses[WARP_SIZE];
   for (int i = 0; i < 8 * matrices; i++) addresses[i] = (uintptr_t)rows[i];
-  add_ldmatrix(rows, matrices, &own);
-  lab_note_first(lab, LAB_LDMATRIX, pc, lab_thread(lab) / WARP_SIZE, COPY_BYTES,
+  add_matrices(rows, matrices, &own);
+  lab_note_first(lab, kind, pc, lab_thread(lab) / WARP_SIZE, COPY_BYTES,
                  (uint32_t)((UINT64_C(1) << 8 * matrices) - 1), addresses, &own);
 }
 

@@ -129,7 +129,8 @@ void lab_wgmma_issued(Worker *worker, const Wgmma *wgmma, bool first_warp) {
   const int columns = wgmma->common.n;
   LabCounts *counts = lab_counts(&lab->sites, pc);
   counts->wgmma += first_warp;
-  counts->wgmma_flop += 2ull * WARP_ROWS * WGMMA_K * (unsigned)columns;
+  counts->wgmma_flop +=
+      2ull * WARP_ROWS * (unsigned)simt_wgmma_depth(&wgmma->common) * (unsigned)columns;
   worker->running = warp * WARP_SIZE; /* reports name the first lane */
   if (hopper->registers_written[warp] && lab->checks & LAB_RACES) {
     RawFinding *finding = lab_count_finding(lab, LAB_NO_WGMMA_FENCE, pc, 0, 0);

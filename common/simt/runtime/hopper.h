@@ -19,6 +19,7 @@ enum {
   GROUP_ROWS = 64,   /* of A and D */
   WARP_ROWS = 16,    /* of these, those whose accumulators one warp holds */
   WGMMA_K = 16,      /* columns of A and rows of B, of 16-bit elements */
+  MOST_DEPTH = 32,   /* the same of e4m3, in as many bytes */
   MAX_COLUMNS = 256, /* of B and D */
   MAX_DIMENSIONS = 5 /* of a tensor map */
 };
@@ -76,7 +77,7 @@ typedef struct Wgmma {
   unsigned continues;    /* by these warps, the sum of an instruction in flight */
   bool fetched;          /* the operands in shared memory have been read */
   const void *call_site;
-  double a_tile[GROUP_ROWS][WGMMA_K], b_tile[WGMMA_K][MAX_COLUMNS];
+  double a_tile[GROUP_ROWS][MOST_DEPTH], b_tile[MOST_DEPTH][MAX_COLUMNS];
   float *saved; /* the accumulators at issue, by thread */
   size_t saved_floats;
 } Wgmma;
@@ -138,6 +139,11 @@ int simt_find_mbarrier(Worker *worker, const void *barrier, const void *call_sit
 /** Row `row` of the box of a copy: the part of it that is inside of the tensor, which may have 0
  * bytes. False after the last row. */
 bool simt_box_row(const TensorCopy *copy, unsigned row, uintptr_t *address, size_t *bytes);
+
+/** Columns of A. */
+static inline int simt_wgmma_depth(const SimtWgmma *wgmma) {
+  return wgmma->element == SIMT_E4M3 ? MOST_DEPTH : WGMMA_K;
+}
 
 enum { MOST_CHUNKS = 2 * (GROUP_ROWS + MAX_COLUMNS) };
 

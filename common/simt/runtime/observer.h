@@ -39,6 +39,7 @@ typedef struct Observer {
   void (*warp_instruction)(Worker *worker, const SimtWarpOperation *operation, unsigned lanes,
                            int warp, const void *call_site); /* before it is executed */
   void (*ldmatrix)(Worker *worker, const void *const *rows, int matrices); /* before it reads */
+  void (*stmatrix)(Worker *worker, const void *const *rows, int matrices); /* before it writes */
   void (*copy_issued)(Worker *worker, const AsyncCopy *copy);
   void (*copy_arrived)(Worker *worker, const AsyncCopy *copy);
   /** Before it is initialised, or used by an arrival or a wait. */

@@ -19,7 +19,7 @@ static inline void check_row(Worker *worker, const void *row, int lane) {
   if ((uintptr_t)row % COPY_BYTES == 0 && *simt_under_way_to(worker, row) == 0) return;
   const int running = worker->running;
   worker->running = running / WARP_SIZE * WARP_SIZE + lane;
-  simt_require_aligned(row, COPY_BYTES, "row of ldmatrix", worker->access_call_site);
+  simt_require_aligned(row, COPY_BYTES, "row of ldmatrix or stmatrix", worker->access_call_site);
   simt_refuse_read(worker, row);
   worker->running = running;
 }
@@ -60,6 +60,41 @@ SimtWords simt_ldmatrix(const void *row, int matrices, bool transposed) {
   LdmatrixOperands operands = {row, &registers, matrices, transposed};
   simt_warp_instruction_at(&ldmatrix, ~0u, &operands, __builtin_return_address(0));
   return registers;
+}
+
+/* --- stmatrix (9.7.14.5.16) ----------------------------------------------------------------- */
+
+typedef struct StmatrixOperands {
+  void *row;
+  SimtWords registers;
+  int matrices;
+} StmatrixOperands;
+
+/** Lane 8 i + r passes the address of row r of matrix i. Lane l gives the two elements of row l / 4
+ * from column 2 (l % 4) on. */
+static void execute_stmatrix(void **operands, unsigned mask) {
+  (void)mask;
+  const int matrices = ((const StmatrixOperands *)operands[0])->matrices;
+  const void *rows[WARP_SIZE];
+  for (int lane = 0; lane < 8 * matrices; lane++) {
+    rows[lane] = ((const StmatrixOperands *)operands[lane])->row;
+  }
+  if (simt_observer != NULL) simt_observer->stmatrix(simt_worker, rows, matrices);
+  for (int lane = 0; lane < 8 * matrices; lane++) check_row(simt_worker, rows[lane], lane);
+  for (int i = 0; i < matrices; i++) {
+    for (int lane = 0; lane < WARP_SIZE; lane++) {
+      char *row = ((const StmatrixOperands *)operands[8 * i + lane / 4])->row;
+      const uint32_t word = ((const StmatrixOperands *)operands[lane])->registers[i];
+      memcpy(row + lane % 4 * sizeof word, &word, sizeof word);
+    }
+  }
+}
+
+static const SimtWarpOperation stmatrix = {"stmatrix", SIMT_STMATRIX, execute_stmatrix};
+
+void simt_stmatrix(void *row, SimtWords registers, int matrices) {
+  StmatrixOperands operands = {row, registers, matrices};
+  simt_warp_instruction_at(&stmatrix, ~0u, &operands, __builtin_return_address(0));
 }
 
 /* --- mma.m16n8k16 (9.7.14.5.8) -------------------------------------------------------------- */

@@ -4,9 +4,11 @@
  * until then the accumulators hold NaN.
  *
  * Descriptors (9.7.15.5.1.2.2) of the documented layouts are simulated, K-major and MN-major, with
- * and without swizzle; base offsets, and bits that the manual reserves, are refused.
+ * and without swizzle; base offsets, and bits that the manual reserves, are refused. Two e4m3 lie
+ * where one 16-bit element would, always K-major.
  */
 #include <float16.h>
+#include <float8.h>
 #include <stdlib.h>
 #include <string.h>
 #include <vector_width.h>
@@ -202,6 +204,9 @@ void simt_wgmma(const SimtWgmma *operands) {
       check_descriptor(worker, operands->a_descriptor, 'A', GROUP_ROWS, operands->transpose_a,
                        call_site);
     }
+    if (operands->element == SIMT_E4M3 && (operands->transpose_a || operands->transpose_b)) {
+      simt_complain(call_site, "wgmma transposes 16-bit elements only");
+    }
     check_descriptor(worker, operands->b_descriptor, 'B', (unsigned)operands->n,
                      operands->transpose_b, call_site);
   }
@@ -237,6 +242,20 @@ static double to_double(uint16_t bits, SimtElement element) {
   return element == SIMT_FP16 ? half_bits_to_float(bits) : bf16_bits_to_float(bits);
 }
 
+/** Reads rows x 32 elements of e4m3, which are K-major. */
+static void fetch_e4m3(const Matrix *m, unsigned rows, double *target, size_t row_step,
+                       size_t k_step) {
+  enum { CHUNK_BYTES = CHUNK_ELEMENTS * ELEMENT_BYTES };
+  for (unsigned row = 0; row < rows; row++) {
+    for (unsigned k = 0; k < WGMMA_K; k += CHUNK_ELEMENTS) {
+      const unsigned char *chunk = smem + element_at(m, row, k);
+      double *first = &target[row * row_step + ELEMENT_BYTES * k * k_step];
+      for (int i = 0; i < CHUNK_BYTES; i++)
+        first[(size_t)i * k_step] = e4m3_bits_to_float(chunk[i]);
+    }
+  }
+}
+
 /** Reads rows x 16 elements; element (row, k) goes to target[row * row_step + k * k_step]. */
 static void fetch_matrix(const Matrix *m, unsigned rows, SimtElement element, double *target,
                          size_t row_step, size_t k_step) {
@@ -258,16 +277,27 @@ static void fetch(Wgmma *w) {
   const SimtWgmma *c = &w->common;
   const Matrix a = decode(c->a_descriptor, c->transpose_a);
   const Matrix b = decode(c->b_descriptor, c->transpose_b);
-  if (c->a == NULL) fetch_matrix(&a, GROUP_ROWS, c->element, w->a_tile[0], WGMMA_K, 1);
+  if (c->element == SIMT_E4M3) {
+    if (c->a == NULL) fetch_e4m3(&a, GROUP_ROWS, w->a_tile[0], MOST_DEPTH, 1);
+    fetch_e4m3(&b, (unsigned)c->n, w->b_tile[0], 1, MAX_COLUMNS);
+    return;
+  }
+  if (c->a == NULL) fetch_matrix(&a, GROUP_ROWS, c->element, w->a_tile[0], MOST_DEPTH, 1);
   fetch_matrix(&b, (unsigned)c->n, c->element, w->b_tile[0], 1, MAX_COLUMNS);
 }
 
 /** A from registers: lane 4 g + t holds, in pairs along a row, (g, 2t), (g + 8, 2t), (g, 2t + 8)
- * and (g + 8, 2t + 8). */
+ * and (g + 8, 2t + 8). Of e4m3 it is four elements, twice as far to the right. */
 static void fetch_registers(Wgmma *w, int warp) {
   for (int lane = 0; lane < WARP_SIZE; lane++) {
     const uint32_t *a = w->a[warp * WARP_SIZE + lane];
     for (int i = 0; i < 4; i++) {
+      if (w->common.element == SIMT_E4M3) {
+        double *four =
+            &w->a_tile[warp * WARP_ROWS + lane / 4 + i % 2 * 8][lane % 4 * 4 + i / 2 * 16];
+        for (int j = 0; j < 4; j++) four[j] = e4m3_bits_to_float((uint8_t)(a[i] >> 8 * j));
+        continue;
+      }
       double *pair = &w->a_tile[warp * WARP_ROWS + lane / 4 + i % 2 * 8][lane % 4 * 2 + i / 2 * 8];
       pair[0] = to_double((uint16_t)a[i], w->common.element);
       pair[1] = to_double((uint16_t)(a[i] >> 16), w->common.element);
@@ -278,7 +308,7 @@ static void fetch_registers(Wgmma *w, int warp) {
 enum { COLUMNS = 8 }; /* of D at a time */
 
 /** Adds `rows` rows of A times COLUMNS columns of B. Products are exact, and summed in double. */
-ANY_VECTOR_WIDTH static void multiply(double (*sums)[COLUMNS], double (*a)[WGMMA_K],
+ANY_VECTOR_WIDTH static void multiply(double (*sums)[COLUMNS], double (*a)[MOST_DEPTH],
                                       double (*b)[MAX_COLUMNS]) {
   typedef double Row __attribute__((vector_size(COLUMNS * sizeof(double)), aligned(8)));
   enum { ROWS = 4 };
@@ -290,6 +320,49 @@ ANY_VECTOR_WIDTH static void multiply(double (*sums)[COLUMNS], double (*a)[WGMMA
       for (int row = 0; row < ROWS; row++) s[row] += a[first + row][k] * columns;
     }
     for (int row = 0; row < ROWS; row++) *(Row *)sums[first + row] = s[row];
+  }
+}
+
+/**
+ * The same of e4m3, as tensor cores of Hopper add: all products and the sum so far are cut off
+ * behind the 13th bit after the leading one of the largest of them, and then added.
+ */
+ANY_VECTOR_WIDTH static void multiply_e4m3(double (*sums)[COLUMNS], double (*a)[MOST_DEPTH],
+                                           double (*b)[MAX_COLUMNS]) {
+  typedef float Row __attribute__((vector_size(COLUMNS * sizeof(float))));
+  typedef int32_t Integers __attribute__((vector_size(COLUMNS * sizeof(int32_t))));
+  typedef uint32_t Bits __attribute__((vector_size(COLUMNS * sizeof(uint32_t))));
+  const Integers sign = {INT32_MIN, INT32_MIN, INT32_MIN, INT32_MIN,
+                         INT32_MIN, INT32_MIN, INT32_MIN, INT32_MIN};
+  Row columns[MOST_DEPTH];
+  for (int k = 0; k < MOST_DEPTH; k++) {
+    for (int i = 0; i < COLUMNS; i++) columns[k][i] = (float)b[k][i];
+  }
+  for (int row = 0; row < WARP_ROWS; row++) {
+    Row sum, plain = {0};
+    for (int i = 0; i < COLUMNS; i++) sum[i] = (float)sums[row][i];
+    Integers largest = (Integers)sum & ~sign; /* positive floats are in the order of their bits */
+    for (int k = 0; k < MOST_DEPTH; k++) {
+      const Row product = (float)a[row][k] * columns[k]; /* exact */
+      const Integers size = (Integers)product & ~sign;
+      const Integers larger = size > largest;
+      largest = (size & larger) | (largest & ~larger);
+      plain += product;
+    }
+    /* 2^13 / 2^exponent, and its inverse. */
+    const Integers exponent = largest & 0x7f800000;
+    const Row to_units = (Row)(((254u + 13) << 23) - (Bits)exponent);
+    const Row unit = (Row)((Bits)exponent - (13u << 23));
+    Integers units = __builtin_convertvector(sum * to_units, Integers);
+    for (int k = 0; k < MOST_DEPTH; k++) {
+      units += __builtin_convertvector((float)a[row][k] * columns[k] * to_units, Integers);
+    }
+    const Row result = __builtin_convertvector(units, Row) * unit;
+    for (int i = 0; i < COLUMNS; i++) {
+      const float exact = plain[i] + sum[i];
+      /* Sums so small do not occur but as 0. */
+      sums[row][i] = exact - exact != 0 ? exact : exponent[i] <= 26 << 23 ? 0.0 : (double)result[i];
+    }
   }
 }
 
@@ -309,7 +382,9 @@ static void compute(Wgmma *w, int warp) {
         sums[lane / 4 + i / 2 * 8][lane % 4 * 2 + i % 2] = d[first / 2 + i];
       }
     }
-    multiply(sums, &w->a_tile[warp * WARP_ROWS], (double(*)[MAX_COLUMNS]) & w->b_tile[0][first]);
+    double(*columns)[MAX_COLUMNS] = (double(*)[MAX_COLUMNS]) & w->b_tile[0][first];
+    (w->common.element == SIMT_E4M3 ? multiply_e4m3 : multiply)(sums, &w->a_tile[warp * WARP_ROWS],
+                                                                columns);
     for (int lane = 0; lane < WARP_SIZE; lane++) {
       float *d = w->d[warp * WARP_SIZE + lane];
       for (int i = 0; i < 4; i++) {
