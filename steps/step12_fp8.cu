@@ -54,6 +54,7 @@ struct Tiles {
 };
 // [tiles]
 
+constexpr int AHEAD = 2;      // matrices of V that a warp loads before it stores the first
 constexpr float P_SHIFT = 8;  // P is at most 2^8: with e4m3, numbers below 2^-6 lose bits
 
 /** The tensor maps of a pass; `o` has boxes of 16 rows, those of a warp. */
@@ -157,7 +158,7 @@ __device__ __forceinline__ int chunk_byte(int row, int chunk) {
 
 // [transpose]
 /**
- * Writes columns of V as rows. A warp turns around 32 keys x 16 columns at a time.
+ * Writes columns of V as rows. A warp turns around 16 columns at a time.
  *
  * ldmatrix.trans moves pairs of bytes: a lane gets columns 2c and 2c + 1 (c = lane / 4) of keys 2t
  * and 2t + 1 (t = lane % 4), and with the next register of keys 8 + 2t and 9 + 2t. Two byte
@@ -173,16 +174,24 @@ __device__ __forceinline__ void transpose_v(uint8_t *vt_tile, const uint8_t *v_t
   const int lane = threadIdx.x % WARP_SIZE, row = lane % 8, matrix = lane / 8;
   const uint32_t even = 0x6420, odd = 0x7531;
   const uint32_t first = lane / 4 < 4 ? even : odd, second = first ^ even ^ odd;
-#pragma unroll 2
-  for (int i = part; i < BLOCK_N / 32 * (HEAD_DIM / 16); i += parts) {
-    const int keys = i % (BLOCK_N / 32), columns = i / (BLOCK_N / 32);
-    uint32_t pairs[4];
-    ldmatrix_x4_trans(pairs, v_tile + chunk_byte<HEAD_DIM>(32 * keys + 8 * matrix + row, columns));
-    const uint32_t fours[4] = {
-        select_bytes(pairs[0], pairs[1], first), select_bytes(pairs[0], pairs[1], second),
-        select_bytes(pairs[2], pairs[3], first), select_bytes(pairs[2], pairs[3], second)};
-    const int column = 16 * columns + 2 * row + ((row >= 4) ^ matrix % 2);
-    stmatrix_x4(vt_tile + chunk_byte<BLOCK_N>(column, 2 * keys + matrix / 2), fours);
+#pragma unroll 1
+  for (int i = part; i < HEAD_DIM / 16 * (BLOCK_N / 32 / AHEAD); i += parts) {
+    const int columns = i % (HEAD_DIM / 16), first_keys = i / (HEAD_DIM / 16) * AHEAD;
+    uint32_t pairs[AHEAD][4];
+#pragma unroll
+    for (int j = 0; j < AHEAD; j++) {  // all loads come first: none waits for a store
+      const int key = 32 * (first_keys + j) + 8 * matrix + row;
+      ldmatrix_x4_trans(pairs[j], v_tile + chunk_byte<HEAD_DIM>(key, columns));
+    }
+#pragma unroll
+    for (int j = 0; j < AHEAD; j++) {
+      const uint32_t fours[4] = {select_bytes(pairs[j][0], pairs[j][1], first),
+                                 select_bytes(pairs[j][0], pairs[j][1], second),
+                                 select_bytes(pairs[j][2], pairs[j][3], first),
+                                 select_bytes(pairs[j][2], pairs[j][3], second)};
+      const int column = 16 * columns + 2 * row + ((row >= 4) ^ matrix % 2);
+      stmatrix_x4(vt_tile + chunk_byte<BLOCK_N>(column, 2 * (first_keys + j) + matrix / 2), fours);
+    }
   }
 }
 

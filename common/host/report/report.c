@@ -181,9 +181,9 @@ static void print_speed(const Run *run, FILE *out) {
 #else
 /** Prints one line of counts; with --report=counts, one more for each kind of work. */
 static void print_counts(const Run *run, FILE *out) {
-  static const char *const KINDS[SIMT_KINDS] = {"shuffles",      "votes",       "reductions",
-                                                "warp barriers", "ldmatrix",    "mma",
-                                                "wgmma",         "wgmma syncs", "setmaxnreg"};
+  static const char *const KINDS[SIMT_KINDS] = {
+      "shuffles", "votes", "reductions", "warp barriers", "ldmatrix",
+      "stmatrix", "mma",   "wgmma",      "wgmma syncs",   "setmaxnreg"};
   const SimtCounters *c = &run->counts;
   const uint64_t mma = c->warp_instructions[SIMT_MMA];
   fprintf(out,
