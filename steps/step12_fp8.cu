@@ -6,16 +6,18 @@
  * many bytes move. So Q, K and V are e4m3, each head with a scale, and P is rounded to e4m3, too.
  *
  * What changed since step 10:
- * - wgmma cannot transpose bytes. V must lie with its keys side by side, so warps beside the
- *   producer turn each tile of V around, from one buffer to another.
- * - An accumulator register of S holds keys in another order than a register of P must. Instead of
- *   moving P between lanes, V gets the order of keys that P has.
+ * - wgmma cannot transpose bytes. V must lie with its keys side by side, so the three warps beside
+ *   the producer turn each tile of V around, from one buffer to another.
+ * - A register of S holds other keys than a register of P must. Instead of moving P between lanes,
+ *   V gets the order of keys that P has.
  * - With e4m3, tensor cores keep only 13 bits behind the leading one of a sum. So P V of each tile
  *   begins at 0, and is added to O in fp32. The rescale of O costs nothing there: it is the factor
  *   of a multiply-add.
- * - The maximum m is exact again: P must use the range of e4m3, so it is 256 at the most.
+ * - A consumer has one product in flight at a time, because S and P V share registers. The other
+ *   two consumers fill the gaps.
+ * - The maximum m is exact again: P must use the range of e4m3, and 448 is the largest.
  *
- * What it costs: 3 bits of mantissa in Q, K, V and P, and registers for two times O.
+ * What it costs: 3 bits of mantissa in Q, K, V and P; and a second pass of V through shared memory.
  *
  * What to look at: transpose_v(), and who waits for whom.
  */
@@ -32,25 +34,30 @@
 #include "device/wgmma_tile.cuh"
 
 // [tiles]
+/** Bytes of 128 keys of V transposed: a row of 128 bytes for each column. */
+template <int HEAD_DIM>
+constexpr int VT_PANEL = 128 * HEAD_DIM;
+
 /** Sizes of the tiles, by head dimension. */
 template <int HEAD_DIM>
 struct Tiles {
-  static constexpr int CONSUMERS = HEAD_DIM <= 64 ? 3 : 2;  // warpgroups that compute
+  static constexpr int CONSUMERS = 3;  // warpgroups that compute
   static constexpr int THREADS = (1 + CONSUMERS) * WARPGROUP_THREADS;
-  static constexpr int TRANSPOSERS = 2;                // warps, of the producer's warpgroup
+  static constexpr int TRANSPOSERS = 3;                // warps, of the producer's warpgroup
   static constexpr int GROUP_M = 64;                   // rows of Q of a consumer
   static constexpr int BLOCK_M = CONSUMERS * GROUP_M;  // rows of Q
-  static constexpr int BLOCK_N = 128;                  // keys: a row of V transposed is 128 bytes
-  static constexpr int STAGES = 3;                     // tiles of K, and of V transposed
-  static constexpr int V_STAGES = 2;                   // tiles of V as they arrive
-  static constexpr int PRODUCER_REGISTERS = CONSUMERS == 3 ? 32 : 40;
-  static constexpr int CONSUMER_REGISTERS = CONSUMERS == 3 ? 160 : 232;
+  static constexpr int BLOCK_N = HEAD_DIM <= 64 ? 192 : 128;
+  static constexpr int STAGES = 3;    // tiles of K, and of V transposed
+  static constexpr int V_STAGES = 2;  // tiles of V as they arrive
+  static constexpr int PRODUCER_REGISTERS = 32;
+  static constexpr int CONSUMER_REGISTERS = 160;
 
   static constexpr int Q_BYTES = GROUP_M * HEAD_DIM;  // of a consumer
   static constexpr int KV_BYTES = BLOCK_N * HEAD_DIM;
+  static constexpr int VT_BYTES = (BLOCK_N + 127) / 128 * VT_PANEL<HEAD_DIM>;
   static constexpr int BARRIERS = 4 + 2 * CONSUMERS + 4 * STAGES + 2 * V_STAGES;
-  static constexpr int SHARED_BYTES =
-      3 * CONSUMERS * Q_BYTES + (2 * STAGES + V_STAGES) * KV_BYTES + 8 * BARRIERS + 32;
+  static constexpr int SHARED_BYTES = 3 * CONSUMERS * Q_BYTES + (STAGES + V_STAGES) * KV_BYTES +
+                                      STAGES * VT_BYTES + 8 * BARRIERS + 32;
 };
 // [tiles]
 
@@ -190,7 +197,9 @@ __device__ __forceinline__ void transpose_v(uint8_t *vt_tile, const uint8_t *v_t
                                  select_bytes(pairs[j][2], pairs[j][3], first),
                                  select_bytes(pairs[j][2], pairs[j][3], second)};
       const int column = 16 * columns + 2 * row + ((row >= 4) ^ matrix % 2);
-      stmatrix_x4(vt_tile + chunk_byte<BLOCK_N>(column, 2 * (first_keys + j) + matrix / 2), fours);
+      const int chunk = 2 * (first_keys + j) + matrix / 2;  // of 16 keys, 8 in a panel
+      stmatrix_x4(vt_tile + chunk / 8 * VT_PANEL<HEAD_DIM> + chunk_byte<128>(column, chunk % 8),
+                  fours);
     }
   }
 }
@@ -211,7 +220,7 @@ __device__ __forceinline__ void transpose(const Shared<T> &shared, int part) {
     for (int tile = 0; tile < tile_count; tile++, v_use.number++, vt_use.number++) {
       mbarrier_wait(&shared.v_full[v_use.stage()], v_use.parity());          // V has arrived
       mbarrier_wait(&shared.vt_empty[vt_use.stage()], vt_use.parity() ^ 1);  // all have read it
-      transpose_v<HEAD_DIM, Tile::BLOCK_N>(shared.vt_ring + vt_use.stage() * Tile::KV_BYTES,
+      transpose_v<HEAD_DIM, Tile::BLOCK_N>(shared.vt_ring + vt_use.stage() * Tile::VT_BYTES,
                                            shared.v_ring + v_use.stage() * Tile::KV_BYTES, part,
                                            Tile::TRANSPOSERS);
       fence_proxy_async();  // wgmma sees the stores; the next tensor copy comes after the loads
@@ -242,10 +251,11 @@ template <int HEAD_DIM, int BLOCK_N>
 __device__ __forceinline__ void start_pv_e4m3(float (&pv)[HEAD_DIM / 8][4],
                                               const uint32_t (&probs)[BLOCK_N / 32][4],
                                               const uint8_t *vt_tile) {
-  const uint64_t v = descriptor_of_rows<BLOCK_N>(vt_tile, 0);
+  const uint64_t v = descriptor_of_rows<128>(vt_tile, 0);
 #pragma unroll
   for (int key = 0; key < BLOCK_N; key += 32) {
-    wgmma_e4m3(pv, probs[key / 32], v + units(key), key > 0);
+    const int start = key / 128 * VT_PANEL<HEAD_DIM> + key % 128;
+    wgmma_e4m3(pv, probs[key / 32], v + units(start), key > 0);
   }
   wgmma_commit();
 }
@@ -287,7 +297,7 @@ __device__ __forceinline__ void consume(const Shared<T> &shared, const AllMaps &
   const uint8_t *q_group = shared.q + consumer * Tile::Q_BYTES;
   const int row_in_tile = consumer * Tile::GROUP_M + 16 * warp;  // of the first row of this warp
   T *o_warp = shared.o + row_in_tile * HEAD_DIM;
-  RingUse<STAGES> use;  // of the next tile of K
+  RingUse<STAGES> use;  // of this tile of K and of V transposed
 
   for (RingUse<2> slot;; slot.number++) {
     mbarrier_wait(&shared.work_full[slot.stage()], slot.parity());  // the producer has written it
@@ -304,25 +314,24 @@ __device__ __forceinline__ void consume(const Shared<T> &shared, const AllMaps &
     // [scales]
     float m[2] = {-INFINITY, -INFINITY};  // running maximum of score * log2(e), less P_SHIFT
     float l[2] = {};                      // running sum of this lane's probabilities
-    float rescale[2], next_rescale[2];
+    float rescale[2];
     float o[HEAD_DIM / 8][4] = {};
     float pv[HEAD_DIM / 8][4];  // P V of one tile of keys
     uint32_t probs[BLOCK_N / 32][4];
 
     const auto start_qk_of = [&](RingUse<STAGES> use, float(&s)[BLOCK_N / 8][4]) {
       mbarrier_wait(&shared.k_full[use.stage()], use.parity());  // K has arrived
-      wgmma_fence();  // the last softmax has read and written S
+      wgmma_fence();
       start_qk_e4m3<HEAD_DIM, BLOCK_N>(s, q_group, shared.k_ring + use.stage() * Tile::KV_BYTES);
     };
     const auto start_pv_of = [&](RingUse<STAGES> use) {
       mbarrier_wait(&shared.vt_full[use.stage()], use.parity());  // V is transposed
       wgmma_fence();
-      start_pv_e4m3<HEAD_DIM, BLOCK_N>(pv, probs, shared.vt_ring + use.stage() * Tile::KV_BYTES);
+      start_pv_e4m3<HEAD_DIM, BLOCK_N>(pv, probs, shared.vt_ring + use.stage() * Tile::VT_BYTES);
     };
     const auto release = [&](uint64_t *empty, RingUse<STAGES> use) {
       if (lane == 0) mbarrier_arrive(&empty[use.stage()]);
     };
-    const auto before = [](RingUse<STAGES> use) { return RingUse<STAGES>{use.number - 1}; };
     const auto mask_tile = [&](float(&s)[1][BLOCK_N / 8][4], int tile) {
       if ((tile + 1) * BLOCK_N > unmasked_end) {
         apply_mask(s, p, p.mask == MASK_CAUSAL, first_row, tile * BLOCK_N);
@@ -332,38 +341,23 @@ __device__ __forceinline__ void consume(const Shared<T> &shared, const AllMaps &
     mbarrier_wait(&shared.q_full[consumer],
                   (uint32_t)slot.stage());  // its Q of this tile has arrived
     // [loop]
-    if (tile_count > 0) {
-      float s[1][BLOCK_N / 8][4];
-      start_qk_of(use, s[0]);
+    for (int tile = 0; tile < tile_count; tile++, use.number++) {
+      {
+        float s[1][BLOCK_N / 8][4];
+        start_qk_of(use, s[0]);
+        wgmma_wait<0>();
+        release(shared.k_empty, use);
+        mask_tile(s, tile);
+        softmax_of_tile(s[0], m, l, rescale, scale_log2, P_SHIFT);
+        pack_probs_e4m3(probs, s[0]);
+      }  // PV takes the registers of S
+      start_pv_of(use);
       wgmma_wait<0>();
-      release(shared.k_empty, use);
-      use.number++;
-      mask_tile(s, 0);
-      softmax_of_tile(s[0], m, l, rescale, scale_log2, P_SHIFT);
-      pack_probs_e4m3(probs, s[0]);
-    }
-    for (int tile = 1; tile < tile_count; tile++, use.number++) {
-      float s[1][BLOCK_N / 8][4];
-      start_qk_of(use, s[0]);
-      start_pv_of(before(use));
-      wgmma_wait<1>();  // S of this tile is complete; P V of the one before may still run
-      release(shared.k_empty, use);
-      mask_tile(s, tile);
-      softmax_of_tile(s[0], m, l, next_rescale, scale_log2, P_SHIFT);
-      wgmma_wait<0>();  // P V is complete, and nothing reads P any more
-      release(shared.vt_empty, before(use));
+      release(shared.vt_empty, use);
       add_pv(o, pv, rescale);
-      rescale[0] = next_rescale[0], rescale[1] = next_rescale[1];
-      pack_probs_e4m3(probs, s[0]);
     }
     // All products with Q are complete: the next Q may come.
     if (lane == 0) mbarrier_arrive(&shared.q_empty[consumer]);
-    if (tile_count > 0) {
-      start_pv_of(before(use));
-      wgmma_wait<0>();
-      release(shared.vt_empty, before(use));
-      add_pv(o, pv, rescale);
-    }
     // [loop]
     for (int tile = tile_count; tile < work.tile_count; tile++, use.number++) {  // for others
       mbarrier_wait(&shared.k_full[use.stage()], use.parity());
@@ -396,7 +390,7 @@ __global__ void __launch_bounds__(Tiles<HEAD_DIM>::THREADS, 1)
   shared.k_ring = (uint8_t *)(shared.o + Tile::BLOCK_M * HEAD_DIM);
   shared.v_ring = shared.k_ring + STAGES * Tile::KV_BYTES;
   shared.vt_ring = shared.v_ring + V_STAGES * Tile::KV_BYTES;
-  shared.q_full = (uint64_t *)(shared.vt_ring + STAGES * Tile::KV_BYTES);
+  shared.q_full = (uint64_t *)(shared.vt_ring + STAGES * Tile::VT_BYTES);
   shared.q_empty = shared.q_full + Tile::CONSUMERS;
   shared.work_full = shared.q_empty + Tile::CONSUMERS, shared.work_empty = shared.work_full + 2;
   shared.k_full = shared.work_empty + 2, shared.k_empty = shared.k_full + STAGES;
