@@ -39,6 +39,8 @@ def program_mask(program: Program, p: Problem, directory: Path) -> masks.BlockMa
 def test_library_gives_the_bits_of_the_program(step: Program, p: Problem, tmp_path: Path) -> None:
     """O and LSE of the same inputs; steps with block masks get the mask that the program built."""
     library = library_of(step.name)
+    if library.takes_e4m3:
+        pytest.skip("test_inputs_in_e4m3_are_those_of_the_programs")
     if library.takes_spans:
         p = replace(p, mask_block=(128, 128))
     inputs = [x.astype(np.float16) if p.dtype == "fp16" else bf16_bits(x)

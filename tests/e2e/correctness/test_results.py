@@ -185,7 +185,10 @@ def test_values_of_v_are_copied_unchanged_with_one_key(step: Program, tmp_path: 
     solved = step.solve_all(tmp_path / "out", [p.options() for p in kinds])
     for p, (result, _) in zip(kinds, solved, strict=True):
         v = round_to(p.o_dtype(), rounded_inputs(p)[2])
-        np.testing.assert_array_equal(result.o, np.broadcast_to(v, p.q_shape()), err_msg=str(p))
+        # With e4m3, the product with the scale of V is rounded once more.
+        unit = {"fp16": 2.0**-10, "bf16": 2.0**-7}[p.o_dtype()] if p.dtype == "e4m3" else 0
+        np.testing.assert_allclose(result.o, np.broadcast_to(v, p.q_shape()), rtol=unit, atol=0,
+                                   err_msg=str(p))
 
 
 def test_default_problem_is_right(step: Program) -> None:
