@@ -228,4 +228,18 @@ LOOPS = {
         "S, P of the tile before, and O as wgmma fragments; m and l of each row", 1, 1,
         consumers=True, after="release Q; O / l goes to shared memory, and from there to O",
         scale=0.75),
+    "step12": Loop(
+        "three warps transpose V; P V of each tile begins at 0",
+        (Buffer("v", "v", "V transposed"), Buffer("v", "v", "next V", True, 1, 1),
+         Buffer("k", "k", "K"), Buffer("k", "k", "next K", True, 1, 1)),
+        "wait for Q",
+        ("Wait for K of this tile; S = Q K^T, and wait for it. Release K.",
+         "Mask. P, at most 256, rounded to e4m3. P replaces S.",
+         "Wait for V of this tile, transposed; P V, and wait for it. Release V.",
+         "O becomes O times the rescale, plus P V."), 2,
+        {"k": "1", "v": "3", "s": "1", "ml": "2", "o": "4", "stored": "last O"},
+        "Q, K, V and V transposed in e4m3, O in 16 bits, swizzled; mbarriers",
+        "S or P V, P, and O as wgmma fragments; m and l of each row", 1, 1,
+        consumers=True, after="release Q; O / l goes to shared memory, and from there to O",
+        scale=0.75),
 }

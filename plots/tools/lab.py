@@ -56,7 +56,8 @@ def report_of(program: Program, name: str, shape: str, scratch: Path) -> Report:
     """Runs a step with --report. Findings are no failure: the page shows them."""
     path = scratch / "report.jsonl"
     path.unlink(missing_ok=True)
-    done = program.run(*shape.split(), f"--report=json:{path},roofline:{GPU},races,bounds,init,"
+    options = shape.replace("-t", program.dtype_option).split()
+    done = program.run(*options, f"--report=json:{path},roofline:{GPU},races,bounds,init,"
                        "alignment,blocks", cwd=REPOSITORY)
     if done.returncode not in (RIGHT, WRONG):
         raise SystemExit(f"lab: {name} {shape}: {done.stderr.strip()}")
