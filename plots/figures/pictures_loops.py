@@ -239,7 +239,7 @@ LOOPS = {
          "O becomes O times the rescale, plus P V."), 2,
         {"k": "1", "v": "3", "s": "1", "ml": "2", "o": "4", "stored": "last O"},
         "Q, K, V and V transposed in e4m3, O in 16 bits, swizzled; mbarriers",
-        "S or P V, P, and O as wgmma fragments; m and l of each row", 1, 1,
+        "S or P V, P, and O as wgmma fragments; m and l of each row", 1, 0,
         consumers=True, after="release Q; O / l goes to shared memory, and from there to O",
-        scale=0.75),
+        scale=0.6),
 }
