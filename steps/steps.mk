@@ -21,14 +21,18 @@ gencode = $(foreach a,$(sort $(patsubst sm_90,sm_90a,$(1))),-gencode arch=$(a:sm
 HOPPER_FILES := $(shell grep -l ptx_hopper.cuh $(STEP_FILES) common/host/device/ceiling.cu)
 archs_of = $(or $(if $(filter $(1),$(HOPPER_FILES)),$(filter sm_90,$(ARCH))),$(ARCH))
 
-# FAST=1 only finds out whether kernels compile, so there is no PTX. Those of wgmma are compiled in full,
-# for ptxas's remarks.
+# FAST=1 only finds out whether kernels compile, so there is no PTX, and each step is compiled for one of
+# the two types: bf16 in these, fp16 in the others. Those of wgmma are compiled in full, for ptxas's remarks.
+FAST_BF16 := step02c step05 step08 step10
 fast_compile = $(if $(filter 1,$(FAST)),$(if $(filter $<,$(HOPPER_FILES)),,--Ofast-compile=max))
+fast_types = $(if $(filter $(FAST_BF16:%=steps/%_%),$<),__half/__nv_bfloat16,__nv_bfloat16/__half)
 
 define compile_cu
 @mkdir -p $(@D)
 $(call say,NVCC,$<)
-$(Q)$(NVCC) $(NVCC_FLAGS) $(fast_compile) $(call gencode,$(1)) -MMD -MP -c $< -o $@ $(refuse_slow_wgmma)
+$(if $(filter 1,$(FAST)),$(Q)sed -e '1i#line 1 "$<"' -e '/CONFIG/s/$(fast_types)/g' $< > $@.cu)
+$(Q)$(NVCC) $(NVCC_FLAGS) $(fast_compile) $(call gencode,$(1)) -MMD -MP -c $(if $(filter 1,$(FAST)),$@.cu,$<) \
+	-o $@ $(refuse_slow_wgmma)
 endef
 
 # ptxas only remarks that it runs wgmma one after the other, or ignores setmaxnreg (C7508 to C7515). With
