@@ -189,9 +189,11 @@ def test_wavefronts_are_those_of_the_lab(page: Page, tmp_path: Path, step: str, 
                                                                   wavefronts - conflicts]
 
 
-# For each access of two head dimensions in each layout: what the data says, and what is drawn.
+# For each access of D = 96 in each layout, and of D = 128 in the one that D = 96 lacks: what the data
+# says, and what is drawn.
 DRAW_ALL = """() => BANKS.accesses.filter(own => [96, 128].includes(own.dim))
-  .flatMap(own => LAYOUTS.filter((_, number) => own.layouts[number]).map(name => {
+  .flatMap(own => LAYOUTS.filter((name, number) => own.layouts[number]
+    && (own.dim === 96 || name === 'tensor128')).map(name => {
   writeAddress([own.step, own.dim, own.access, name]);
   showAddress();
   const svg = document.getElementById('banks');
@@ -207,8 +209,8 @@ DRAW_ALL = """() => BANKS.accesses.filter(own => [96, 128].includes(own.dim))
 def test_all_wavefronts_and_lanes_are_drawn(page: Page) -> None:
     open_page(page, "banks.html")
     drawings = page.evaluate(DRAW_ALL)
-    # Layouts of both head dimensions, accesses of all steps.
-    assert len(drawings) == (4 + 5) * (4 + 5 * 6 + 3)
+    # Layouts, accesses of all steps.
+    assert len(drawings) == 5 * (4 + 5 * 6 + 3)
     for drawing in drawings:
         assert drawing["drawn"] == drawing["wavefronts"], drawing
         assert drawing["hatched"] == (drawing["wavefronts"] > drawing["ideal"]), drawing

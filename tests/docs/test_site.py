@@ -2,8 +2,9 @@
 
 import io
 import re
+from dataclasses import dataclass
 from functools import lru_cache
-from html.parser import HTMLParser
+from html import unescape
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -78,29 +79,36 @@ MISPLACED = """() => {
 }"""
 
 
-class Links(HTMLParser):
+@dataclass(frozen=True)
+class Links:
     """The anchors, links and pictures of a page."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.anchors, self.targets, self.pictures = set(), [], []
+    anchors: frozenset[str]
+    targets: tuple[str, ...]
+    pictures: tuple[tuple[str, str | None], ...]
 
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        values = dict(attrs)
-        self.anchors |= {values[name] for name in ("id", "name") if values.get(name)}
-        if tag in ("a", "link") and values.get("href"):
-            self.targets.append(values["href"])
-        if tag in ("img", "script") and values.get("src"):
-            self.targets.append(values["src"])
-        if tag == "img":
-            self.pictures.append((values.get("src"), values.get("alt")))
+
+TAG = re.compile(r"<([a-z]+\d?)\b([^<>]*)>", re.IGNORECASE)
+VALUE = re.compile(r"""\b(id|name|href|src|alt)=("([^"]*)"|'([^']*)')""")
 
 
 @lru_cache(maxsize=None)
 def links_of(path: Path) -> Links:
-    links = Links()
-    links.feed(path.read_text(errors="replace"))
-    return links
+    """By regular expressions: Doxygen writes plain tags, and Python's parser takes long for them."""
+    anchors, targets, pictures = set(), [], []
+    for tag, rest in TAG.findall(path.read_text(errors="replace")):
+        if "=" not in rest:
+            continue
+        values = {name: unescape(double or single)
+                  for name, _, double, single in VALUE.findall(rest)}
+        anchors |= {values[name] for name in ("id", "name") if values.get(name)}
+        if tag in ("a", "link") and values.get("href"):
+            targets.append(values["href"])
+        if tag in ("img", "script") and values.get("src"):
+            targets.append(values["src"])
+        if tag == "img":
+            pictures.append((values.get("src"), values.get("alt")))
+    return Links(frozenset(anchors), tuple(targets), tuple(pictures))
 
 
 def test_every_link_leads_somewhere() -> None:
@@ -142,7 +150,7 @@ def is_blank(png: bytes) -> bool:
 
 
 def wrong_in(page: Page, width: int) -> list[str]:
-    """What is wrong with the page that is open at this width, in both schemes."""
+    """What is wrong with the page that is open at this width; at the last one, in both schemes."""
     wrong = []
     page.set_viewport_size({"width": width, "height": 900})
     if page.locator("script[type^='math/tex']").count():
@@ -153,7 +161,7 @@ def wrong_in(page: Page, width: int) -> list[str]:
     if (wide := page.evaluate("document.documentElement.scrollWidth")) > width:
         wrong.append(f"{wide} pixels wide")
     page.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")
-    for scheme in SCHEMES:
+    for scheme in SCHEMES if width == WIDTHS[-1] else ():
         page.emulate_media(color_scheme=scheme)
         wrong += [f"low contrast: {text}" for text in page.evaluate(LOW_CONTRAST)]
     for picture in page.locator(".contents img:visible").all():
@@ -162,11 +170,11 @@ def wrong_in(page: Page, width: int) -> list[str]:
     return wrong
 
 
-@pytest.mark.parametrize("part", range(2))
+@pytest.mark.parametrize("part", range(4))
 def test_pages_in_a_browser(page: Page, part: int) -> None:
     """Each is loaded by a phone, which is then as wide as a desk's screen."""
     wrong = {}
-    for name in [*WRITTEN, *(f"explorers/{name}" for name in EXPLORERS)][part::2]:
+    for name in [*WRITTEN, *(f"explorers/{name}" for name in EXPLORERS)][part::4]:
         page.set_viewport_size({"width": WIDTHS[0], "height": 900})
         page.goto((SITE / f"{name}.html").as_uri(), wait_until="load")
         wrong[name] = [f"{width} wide: {found}" for width in WIDTHS for found in wrong_in(page, width)]
@@ -181,7 +189,8 @@ def test_pictures_can_be_read(page: Page, part: int) -> None:
         found = wrong[path.name] = []
         for scheme in SCHEMES:
             page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
-            found += [f"{scheme}: blank"] * is_blank(page.screenshot())
+            if scheme == SCHEMES[-1]:
+                found += ["blank"] * is_blank(page.screenshot())
             if not re.search("_(light|dark)$", path.stem):  # those are drawn for one scheme each
                 found += page.evaluate(LOW_CONTRAST) + page.evaluate(MISPLACED)
     assert PICTURES and {name: found for name, found in wrong.items() if found} == {}
