@@ -11,7 +11,7 @@ from tests.lib.reference import attention, mistakes
 from tests.lib.generators import rounded_inputs
 from tests.lib.pairwise import pairwise
 from tests.lib.problem import Problem
-from tests.lib.programs import PAIRWISE_SEED, Program, Result, write_inputs
+from tests.lib.programs import MASK_STEPS, PAIRWISE_SEED, Program, Result, write_inputs
 
 STEP05 = Program("step05")
 
@@ -82,6 +82,10 @@ def assert_counts(p: Problem, record: dict, dense: np.ndarray) -> None:
     assert record["flops"] == 4 * p.head_dim * int(np.broadcast_to(dense, shape).sum())
 
 
+# Steps 05 and 06 have the same tile lists.
+@pytest.mark.parametrize("mask_step", [
+    pytest.param(name, marks=pytest.mark.exhaustive if name == "step06" else ())
+    for name in MASK_STEPS], indirect=True)
 def test_every_preset(mask_step: Program, tmp_path: Path) -> None:
     """Every pair of values of the parameters above; O, LSE and the JSON record."""
     problems = [taken(mask_step, problem_of(row)) for row in COMBINATIONS]
