@@ -127,7 +127,8 @@ static bool dump(const char *type) {
   const auto strides = [](int rows) { return Strides{0, (int64_t)rows * HEAD_DIM, HEAD_DIM}; };
   Maps maps;
   const auto map = [&](CUtensorMap *m, int tensor, int rows, int box) {
-    return make_tensor_map(m, tensors[tensor], &p, strides(rows), rows, HEADS, box, p.dtype) == cudaSuccess;
+    return make_tensor_map(m, tensors[tensor], &p, strides(rows), rows, HEADS, box, p.dtype) ==
+           cudaSuccess;
   };
   if (!map(&maps.in.q, 0, Q_ROWS, BLOCK_M) || !map(&maps.in.k, 1, KV_ROWS, BLOCK_N) ||
       !map(&maps.in.v, 2, KV_ROWS, BLOCK_N) || !map(&maps.o, 3, Q_ROWS, STORED_ROWS)) {
