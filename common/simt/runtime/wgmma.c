@@ -339,7 +339,7 @@ ANY_VECTOR_WIDTH static void multiply_e4m3(double (*sums)[COLUMNS], double (*a)[
     for (int i = 0; i < COLUMNS; i++) columns[k][i] = (float)b[k][i];
   }
   for (int row = 0; row < WARP_ROWS; row++) {
-    Row sum, plain = {0};
+    Row sum = {0}, plain = {0};
     for (int i = 0; i < COLUMNS; i++) sum[i] = (float)sums[row][i];
     Integers largest = (Integers)sum & ~sign; /* positive floats are in the order of their bits */
     for (int k = 0; k < MOST_DEPTH; k++) {
