@@ -73,12 +73,15 @@ __global__ void __launch_bounds__(THREADS) mma_kernel(uint32_t seed, float *out)
 #endif
 }
 
-/** One warpgroup: the products of one group run while the next is issued. */
+/** One warpgroup: the products of one group run while the next is issued. Elements are fp16 or,
+ * with twice the depth in as many bytes, e4m3. */
+template <bool E4M3>
 __global__ void __launch_bounds__(WARPGROUP_THREADS) wgmma_kernel(uint32_t seed, float *out) {
-  constexpr int ROWS = 64 + 256;  // of A and B, 64 columns each, swizzled in rows of 128 bytes
+  constexpr int ROWS = 64 + 256;  // of A and B, swizzled in rows of 128 bytes
+  constexpr uint32_t SMALL = E4M3 ? 0xbfbfbfbf : 0x3bffbbff;  // bits of numbers below 2
   extern __shared__ __align__(1024) unsigned char smem[];
   for (int i = threadIdx.x; i < ROWS * 32; i += WARPGROUP_THREADS) {
-    ((uint32_t *)smem)[i] = (i * 2654435761u + seed) & 0x3bffbbff;
+    ((uint32_t *)smem)[i] = (i * 2654435761u + seed) & SMALL;
   }
   fence_proxy_async();
   __syncthreads();
@@ -89,7 +92,10 @@ __global__ void __launch_bounds__(WARPGROUP_THREADS) wgmma_kernel(uint32_t seed,
   for (int i = 0; i < ITERATIONS; i++) {
     wgmma_fence();
 #pragma unroll
-    for (int k = 0; k < 4; k++) wgmma<__half, false>(d, a + 2 * k, b + 2 * k, true);
+    for (int k = 0; k < 4; k++) {
+      if (E4M3) wgmma_e4m3(d, a + 2 * k, b + 2 * k, true);
+      if (!E4M3) wgmma<__half, false>(d, a + 2 * k, b + 2 * k, true);
+    }
     wgmma_commit();
     wgmma_wait<1>();
   }
@@ -137,11 +143,12 @@ static double measure_mma(int multiprocessors, float *out) {
   return flops_per_mma * ACCUMULATORS * ITERATIONS * (THREADS / 32) * blocks / seconds * 1e-12;
 }
 
+template <bool E4M3>
 static double measure_wgmma(int multiprocessors, float *out) {
   const int blocks = 16 * multiprocessors, shared_bytes = (64 + 256) * 128;
   const double seconds =
-      shortest([=] { wgmma_kernel<<<blocks, WARPGROUP_THREADS, shared_bytes>>>(1, out); });
-  return 2.0 * 64 * 256 * 16 * 4 * ITERATIONS * blocks / seconds * 1e-12;
+      shortest([=] { wgmma_kernel<E4M3><<<blocks, WARPGROUP_THREADS, shared_bytes>>>(1, out); });
+  return 2.0 * 64 * 256 * (E4M3 ? 32 : 16) * 4 * ITERATIONS * blocks / seconds * 1e-12;
 }
 
 template <int CHAINS>
@@ -165,7 +172,9 @@ static void measure_once(char *buffer, int multiprocessors, int major, Ceilings 
                            fmax(measure_ffma<8>(blocks, out), measure_ffma<16>(blocks, out)));
   found->ffma_tflops = fmax(found->ffma_tflops, ffma);
   if (major == 9) {
-    found->wgmma_tflops = fmax(found->wgmma_tflops, measure_wgmma(multiprocessors, out));
+    found->wgmma_tflops = fmax(found->wgmma_tflops, measure_wgmma<false>(multiprocessors, out));
+    found->wgmma_e4m3_tflops =
+        fmax(found->wgmma_e4m3_tflops, measure_wgmma<true>(multiprocessors, out));
   }
   if (major >= 8) {
     const double mma =
