@@ -15,11 +15,11 @@ typedef struct LdmatrixOperands {
 } LdmatrixOperands;
 
 /** Ends the block if the lane's row is misaligned or a copy to it is in flight. */
-static inline void check_row(Worker *worker, const void *row, int lane) {
+static inline void check_row(Worker *worker, const void *row, int lane, const char *what) {
   if ((uintptr_t)row % COPY_BYTES == 0 && *simt_under_way_to(worker, row) == 0) return;
   const int running = worker->running;
   worker->running = running / WARP_SIZE * WARP_SIZE + lane;
-  simt_require_aligned(row, COPY_BYTES, "row of ldmatrix or stmatrix", worker->access_call_site);
+  simt_require_aligned(row, COPY_BYTES, what, worker->access_call_site);
   simt_refuse_read(worker, row);
   worker->running = running;
 }
@@ -39,7 +39,7 @@ static void execute_ldmatrix(void **operands, unsigned mask) {
     simt_observer->ldmatrix(simt_worker, rows, first->matrices);
   }
   for (int lane = 0; lane < 8 * first->matrices; lane++) {
-    check_row(simt_worker, ((LdmatrixOperands *)operands[lane])->row, lane);
+    check_row(simt_worker, ((LdmatrixOperands *)operands[lane])->row, lane, "row of ldmatrix");
   }
   for (int i = 0; i < first->matrices; i++) {
     const uint16_t *rows[8];
@@ -80,7 +80,9 @@ static void execute_stmatrix(void **operands, unsigned mask) {
     rows[lane] = ((const StmatrixOperands *)operands[lane])->row;
   }
   if (simt_observer != NULL) simt_observer->stmatrix(simt_worker, rows, matrices);
-  for (int lane = 0; lane < 8 * matrices; lane++) check_row(simt_worker, rows[lane], lane);
+  for (int lane = 0; lane < 8 * matrices; lane++) {
+    check_row(simt_worker, rows[lane], lane, "row of stmatrix");
+  }
   for (int i = 0; i < matrices; i++) {
     for (int lane = 0; lane < WARP_SIZE; lane++) {
       char *row = ((const StmatrixOperands *)operands[8 * i + lane / 4])->row;

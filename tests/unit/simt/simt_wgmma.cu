@@ -343,6 +343,38 @@ static void wrong_descriptors_are_refused(void **) {
   expect_refused('B', bit(32 + 13), true, outside);
 }
 
+/* --- e4m3 ------------------------------------------------------------------------------------- */
+
+enum { E4M3_1 = 0x38, E4M3_256 = 0x78 };
+
+/** In each row of A 256 and 31 times `small`, times ones, which stmatrix has stored. */
+__global__ void add_to_256(uint8_t small, float *out) {
+  const uint32_t ones = E4M3_1 * 0x01010101u, smalls = small * 0x01010101u;
+  const uint32_t first = threadIdx.x % 4 == 0 ? (smalls & ~0xffu) | E4M3_256 : smalls;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  /* Matrices of 8 rows: the left halves of 16 rows of A and their right halves in turns. */
+  stmatrix_x4(smem + 512 * warp + 16 * lane, {first, smalls, first, smalls});
+  if (warp == 0) stmatrix_x4(smem + B_START + 16 * lane, {ones, ones, ones, ones});
+  fence_proxy_async();
+  __syncthreads();
+  float d[1][4];
+  wgmma_fence();
+  wgmma_e4m3(d, small_descriptor(0), small_descriptor(B_START), false);
+  wgmma_commit();
+  wgmma_wait<0>();
+  out[threadIdx.x] = d[0][0];
+}
+
+static void sums_of_e4m3_are_cut_off_behind_13_bits(void **) {
+  float out[128], *device = device_zeros<float>(128);
+  add_to_256<<<1, 128, SMALL_SHARED>>>(0x10, device); /* 2^-5 */
+  fetch(out, device);
+  for (int i = 0; i < 128; i++) assert_float_equal(out[i], 256 + 31.0 / 32, 0);
+  add_to_256<<<1, 128, SMALL_SHARED>>>(0x0f, device); /* 1.875 x 2^-6 */
+  fetch(out, device);
+  for (int i = 0; i < 128; i++) assert_float_equal(out[i], 256, 0);
+}
+
 #define TEST(name) cmocka_unit_test_setup(name, reset_device)
 
 int main() {
@@ -353,6 +385,7 @@ int main() {
       TEST(warpgroups_do_not_wait_for_each_other),
       TEST(mistakes_are_reported_where_they_are_made),
       TEST(wrong_descriptors_are_refused),
+      TEST(sums_of_e4m3_are_cut_off_behind_13_bits),
   };
   return run_in_all_settings("wgmma", tests);
 }
