@@ -16,7 +16,6 @@
 #include "device/ptx.cuh"
 
 #ifndef __CUDACC__
-#include <float8.h>
 #include <simt_hopper.h>
 #endif
 
@@ -212,8 +211,7 @@ __device__ __forceinline__ uint32_t pack_e4m3(float x0, float x1, float x2, floa
 #endif
   return packed;
 #else
-  return (uint32_t)double_to_e4m3_bits(x0) | (uint32_t)double_to_e4m3_bits(x1) << 8 |
-         (uint32_t)double_to_e4m3_bits(x2) << 16 | (uint32_t)double_to_e4m3_bits(x3) << 24;
+  return simt_pack_e4m3(x0, x1, x2, x3);
 #endif
 }
 

@@ -55,6 +55,9 @@ void simt_fence_proxy_async(void);
 
 /* --- wgmma ---------------------------------------------------------------------------------- */
 
+/** Four numbers rounded to e4m3, the first in the lowest byte; beyond 448, to 448. */
+uint32_t simt_pack_e4m3(float x0, float x1, float x2, float x3);
+
 /** D (64 x n) = A (64 x 16) B (16 x n), plus D if `accumulate`. */
 typedef struct SimtWgmma {
   float *d;          /**< n / 2 accumulators of this thread */
