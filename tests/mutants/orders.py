@@ -24,7 +24,7 @@ MASK_BLOCKS = "step05"
 
 def problems_of(step: str) -> list[list[str]]:
     """The options of every problem that the tests draw for this step."""
-    problems = test_results.problems_of(step)
+    problems = test_results.problems_of(step, test_results.LENGTHS)
     if step >= MASK_BLOCKS:
         problems += [test_masks.problem_of(row) for row in test_masks.COMBINATIONS]
     return [problem.options() for problem in problems]
