@@ -61,7 +61,7 @@ struct Tiles {
 };
 // [tiles]
 
-constexpr int AHEAD = 2;      // matrices of V that a warp loads before it stores the first
+constexpr int AHEAD = 2;      // times that a warp loads 32 keys before it stores the first of them
 constexpr float P_SHIFT = 8;  // P is at most 2^8: with e4m3, numbers below 2^-6 lose bits
 
 /** The tensor maps of a pass; `o` has boxes of 16 rows, those of a warp. */
@@ -165,7 +165,8 @@ __device__ __forceinline__ int chunk_byte(int row, int chunk) {
 
 // [transpose]
 /**
- * Writes columns of V as rows. A warp turns around 16 columns at a time.
+ * Writes columns of V as rows. A warp turns around 16 columns of 32 keys with one ldmatrix and one
+ * stmatrix, AHEAD times at a time.
  *
  * ldmatrix.trans moves pairs of bytes: a lane gets columns 2c and 2c + 1 (c = lane / 4) of keys 2t
  * and 2t + 1 (t = lane % 4), and with the next register of keys 8 + 2t and 9 + 2t. Two byte
@@ -179,6 +180,7 @@ template <int HEAD_DIM, int BLOCK_N>
 __device__ __forceinline__ void transpose_v(uint8_t *vt_tile, const uint8_t *v_tile, int part,
                                             int parts) {
   const int lane = threadIdx.x % WARP_SIZE, row = lane % 8, matrix = lane / 8;
+  static_assert(BLOCK_N % (32 * AHEAD) == 0, "each turn has as many keys");
   const uint32_t even = 0x6420, odd = 0x7531;
   const uint32_t first = lane / 4 < 4 ? even : odd, second = first ^ even ^ odd;
 #pragma unroll 1
@@ -212,19 +214,19 @@ __device__ __forceinline__ void transpose(const Shared<T> &shared, int part) {
   RingUse<Tile::V_STAGES> v_use;
   RingUse<Tile::STAGES> vt_use;
   for (RingUse<2> slot;; slot.number++) {
-    mbarrier_wait(&shared.work_full[slot.stage()], slot.parity());
+    mbarrier_wait(&shared.work_full[slot.stage()], slot.parity());  // the producer has written it
     const int tile_count = shared.work[slot.stage()].tile_count;
     if (tile_count < 0) break;
     __syncwarp();  // all lanes have read it
     if (lane == 0) mbarrier_arrive(&shared.work_empty[slot.stage()]);
     for (int tile = 0; tile < tile_count; tile++, v_use.number++, vt_use.number++) {
       mbarrier_wait(&shared.v_full[v_use.stage()], v_use.parity());          // V has arrived
-      mbarrier_wait(&shared.vt_empty[vt_use.stage()], vt_use.parity() ^ 1);  // all have read it
+      mbarrier_wait(&shared.vt_empty[vt_use.stage()], vt_use.parity() ^ 1);  // no product reads it
       transpose_v<HEAD_DIM, Tile::BLOCK_N>(shared.vt_ring + vt_use.stage() * Tile::VT_BYTES,
                                            shared.v_ring + v_use.stage() * Tile::KV_BYTES, part,
                                            Tile::TRANSPOSERS);
       fence_proxy_async();  // wgmma sees the stores; the next tensor copy comes after the loads
-      __syncwarp();
+      __syncwarp();         // all lanes have stored, and passed their fence
       if (lane == 0) {
         mbarrier_arrive(&shared.vt_full[vt_use.stage()]);
         mbarrier_arrive(&shared.v_empty[v_use.stage()]);
@@ -321,12 +323,12 @@ __device__ __forceinline__ void consume(const Shared<T> &shared, const AllMaps &
 
     const auto start_qk_of = [&](RingUse<STAGES> use, float(&s)[BLOCK_N / 8][4]) {
       mbarrier_wait(&shared.k_full[use.stage()], use.parity());  // K has arrived
-      wgmma_fence();
+      wgmma_fence();  // P V was read from the registers that S takes
       start_qk_e4m3<HEAD_DIM, BLOCK_N>(s, q_group, shared.k_ring + use.stage() * Tile::KV_BYTES);
     };
     const auto start_pv_of = [&](RingUse<STAGES> use) {
       mbarrier_wait(&shared.vt_full[use.stage()], use.parity());  // V is transposed
-      wgmma_fence();
+      wgmma_fence();                                              // P was written, and S was read
       start_pv_e4m3<HEAD_DIM, BLOCK_N>(pv, probs, shared.vt_ring + use.stage() * Tile::VT_BYTES);
     };
     const auto release = [&](uint64_t *empty, RingUse<STAGES> use) {
@@ -345,14 +347,14 @@ __device__ __forceinline__ void consume(const Shared<T> &shared, const AllMaps &
       {
         float s[1][BLOCK_N / 8][4];
         start_qk_of(use, s[0]);
-        wgmma_wait<0>();
-        release(shared.k_empty, use);
+        wgmma_wait<0>();               // S is complete
+        release(shared.k_empty, use);  // and nothing reads this K any more
         mask_tile(s, tile);
         softmax_of_tile(s[0], m, l, rescale, scale_log2, P_SHIFT);
         pack_probs_e4m3(probs, s[0]);
       }  // PV takes the registers of S
       start_pv_of(use);
-      wgmma_wait<0>();
+      wgmma_wait<0>();  // P V is complete, and nothing reads P any more
       release(shared.vt_empty, use);
       add_pv(o, pv, rescale);
     }

@@ -24,7 +24,7 @@ constexpr Dtype DTYPE_OF<__nv_bfloat16> = DTYPE_BF16;
  * One instantiation of a kernel. A thread block computes block_m rows of O of one query head.
  * `Extra` are parameters of the kernel after the problem and the tensors; most have none.
  *
- * CEILING_MMA and CEILING_WGMMA mean that the kernel uses tensor cores: it takes exactly
+ * CEILING_MMA and the two of wgmma mean that the kernel uses tensor cores: it takes exactly
  * `head_dim`, copies at least 16 bytes at a time, multiplies masked keys by 0, and needs compute
  * capability 7.5 or later, or exactly 9.0. Other kernels take every head dimension up to
  * `head_dim`.

@@ -2,7 +2,8 @@
 
 import re
 
-HOPPER_STEPS = ("step07", "step08", "step09", "step10", "step11", "step12")  # they need compute capability 9.0
+# They need compute capability 9.0.
+HOPPER_STEPS = ("step07", "step08", "step09", "step10", "step11", "step12")
 # One configuration for each head dimension.
 MMA_STEPS = ("step02b", "step02c", "step03", "step04", *HOPPER_STEPS)
 # The configurations that step_under_test.c calls; "" is that of pairs of warps. The order is the
