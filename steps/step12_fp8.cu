@@ -11,11 +11,11 @@
  * - A register of S holds other keys than a register of P must. Instead of moving P between lanes,
  *   V gets the order of keys that P has.
  * - With e4m3, tensor cores keep only 13 bits behind the leading one of a sum. So P V of each tile
- *   begins at 0, and is added to O in fp32. The rescale of O costs nothing there: it is the factor
- *   of a multiply-add.
+ *   begins at 0, and is added to O in fp32.
  * - A consumer has one product in flight at a time, because S and P V share registers. The other
  *   two consumers fill the gaps.
- * - The maximum m is exact again: P must use the range of e4m3, and 448 is the largest.
+ * - As in step 10, m is raised only if P becomes too large. Here this is 448, the largest number of
+ *   e4m3. So P begins at 8 at most, which leaves room.
  *
  * What it costs: 3 bits of mantissa in Q, K, V and P; and a second pass of V through shared memory.
  *
@@ -47,7 +47,7 @@ struct Tiles {
   static constexpr int GROUP_M = 64;                   // rows of Q of a consumer
   static constexpr int BLOCK_M = CONSUMERS * GROUP_M;  // rows of Q
   static constexpr int BLOCK_N = HEAD_DIM <= 64 ? 192 : 128;
-  static constexpr int STAGES = 3;    // tiles of K, and of V transposed
+  static constexpr int STAGES = 2;    // tiles of K, and of V transposed
   static constexpr int V_STAGES = 2;  // tiles of V as they arrive
   static constexpr int PRODUCER_REGISTERS = 32;
   static constexpr int CONSUMER_REGISTERS = 160;
@@ -61,8 +61,9 @@ struct Tiles {
 };
 // [tiles]
 
-constexpr int AHEAD = 2;      // times that a warp loads 32 keys before it stores the first of them
-constexpr float P_SHIFT = 8;  // P is at most 2^8: with e4m3, numbers below 2^-6 lose bits
+constexpr int AHEAD = 2;    // times that a warp loads 32 keys before it stores the first of them
+constexpr int P_SHIFT = 3;  // with an exact m, P is at most 2^3: there is room to grow
+constexpr float MOST_P_SUM = 448;  // of P of a row in a lane; 448 is the largest e4m3
 
 /** The tensor maps of a pass; `o` has boxes of 16 rows, those of a warp. */
 struct AllMaps {
@@ -277,14 +278,13 @@ __device__ __forceinline__ void pack_probs_e4m3(uint32_t (&probs)[N_TILES / 4][4
   }
 }
 
-/** O = O * rescale + PV: the sum over tiles of keys is in fp32. */
+/** O += PV: the sum over tiles of keys is in fp32. */
 template <int O_TILES>
-__device__ __forceinline__ void add_pv(float (&o)[O_TILES][4], const float (&pv)[O_TILES][4],
-                                       const float (&rescale)[2]) {
+__device__ __forceinline__ void add_rows(float (&o)[O_TILES][4], const float (&pv)[O_TILES][4]) {
 #pragma unroll
   for (int n = 0; n < O_TILES; n++) {
 #pragma unroll
-    for (int c = 0; c < 4; c++) o[n][c] = fmaf(o[n][c], rescale[c / 2], pv[n][c]);
+    for (int c = 0; c < 4; c++) o[n][c] += pv[n][c];
   }
 }
 // [pv]
@@ -314,9 +314,8 @@ __device__ __forceinline__ void consume(const Shared<T> &shared, const AllMaps &
     const float scale_log2 =
         p.scale * 1.4426950408889634f * t.q_scales[kv_index] * t.k_scales[kv_index];
     // [scales]
-    float m[2] = {-INFINITY, -INFINITY};  // running maximum of score * log2(e), less P_SHIFT
+    float m[2] = {-INFINITY, -INFINITY};  // a maximum of score * log2(e), less P_SHIFT
     float l[2] = {};                      // running sum of this lane's probabilities
-    float rescale[2];
     float o[HEAD_DIM / 8][4] = {};
     float pv[HEAD_DIM / 8][4];  // P V of one tile of keys
     uint32_t probs[BLOCK_N / 32][4];
@@ -340,6 +339,30 @@ __device__ __forceinline__ void consume(const Shared<T> &shared, const AllMaps &
       }
     };
 
+    // [softmax]
+    // Makes P of S. With the m of the tiles before, this takes no maximum.
+    const auto softmax = [&](float(&s)[1][BLOCK_N / 8][4], int tile) {
+      mask_tile(s, tile);
+      if (tile > 0) {
+        float sums[2];
+        const bool too_small = exponentiate(s[0], sums, m, scale_log2, MOST_P_SUM);
+        pack_probs_e4m3(probs, s[0]);
+        if (!__any_sync(FULL_WARP, too_small)) {
+          l[0] += sums[0], l[1] += sums[1];
+          return;
+        }
+        multiply_qk_again<uint8_t, HEAD_DIM, BLOCK_N>(s[0], q_group,
+                                                      shared.k_ring + use.stage() * Tile::KV_BYTES);
+        mask_tile(s, tile);
+      }
+      static_assert(BLOCK_N / 4 << P_SHIFT <= (int)MOST_P_SUM, "equal scores do not raise m");
+      float rescale[2];
+      softmax_of_tile(s[0], m, l, rescale, scale_log2, P_SHIFT);
+      rescale_rows(o, rescale);
+      pack_probs_e4m3(probs, s[0]);
+    };
+    // [softmax]
+
     mbarrier_wait(&shared.q_full[consumer],
                   (uint32_t)slot.stage());  // its Q of this tile has arrived
     // [loop]
@@ -347,16 +370,14 @@ __device__ __forceinline__ void consume(const Shared<T> &shared, const AllMaps &
       {
         float s[1][BLOCK_N / 8][4];
         start_qk_of(use, s[0]);
-        wgmma_wait<0>();               // S is complete
-        release(shared.k_empty, use);  // and nothing reads this K any more
-        mask_tile(s, tile);
-        softmax_of_tile(s[0], m, l, rescale, scale_log2, P_SHIFT);
-        pack_probs_e4m3(probs, s[0]);
-      }  // PV takes the registers of S
-      start_pv_of(use);
-      wgmma_wait<0>();  // P V is complete, and nothing reads P any more
+        wgmma_wait<0>();  // S is complete
+        softmax(s, tile);
+        release(shared.k_empty, use);  // nothing reads this K any more
+      }
+      start_pv_of(use);  // into the registers of S
+      wgmma_wait<0>();   // P V is complete, and nothing reads P any more
       release(shared.vt_empty, use);
-      add_pv(o, pv, rescale);
+      add_rows(o, pv);
     }
     // All products with Q are complete: the next Q may come.
     if (lane == 0) mbarrier_arrive(&shared.q_empty[consumer]);

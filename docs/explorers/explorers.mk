@@ -8,7 +8,7 @@ TIMELINE_PROGRAMS := $(TIMELINE_STEPS:%=$(BUILD)/explorers/timeline_%)
 TIMELINE_OBJECTS := $(patsubst docs/explorers/%.c,$(BUILD)/explorers/%.o,$(wildcard docs/explorers/timeline_*.c))
 # Functions that the linker replaces by those of timeline_record.c.
 TIMELINE_WRAPS := simt_copy_async_16 simt_commit_group simt_wait_group simt_barrier simt_ldmatrix \
-	simt_mma_m16n8k16 simt_shuffle simt_vote exp2f simt_mbarrier_arrive simt_mbarrier_wait \
+	simt_mma simt_shuffle simt_vote exp2f simt_mbarrier_arrive simt_mbarrier_wait \
 	simt_tensor_load simt_tensor_store simt_bulk_wait simt_wgmma simt_wgmma_commit simt_wgmma_wait \
 	simt_named_barrier simt_atomic_32
 

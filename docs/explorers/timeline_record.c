@@ -123,10 +123,10 @@ WRAP(SimtWords, simt_ldmatrix, const void *row, int matrices, bool transposed) {
   return __real_simt_ldmatrix(row, matrices, transposed);
 }
 
-WRAP(SimtFloats, simt_mma_m16n8k16, SimtFloats d, SimtWords a, uint32_t b0, uint32_t b1,
+WRAP(SimtFloats, simt_mma, SimtFloats d, SimtWords a, uint32_t b0, uint32_t b1,
      SimtElement element) {
   record_other(MMA, 0);
-  return __real_simt_mma_m16n8k16(d, a, b0, b1, element);
+  return __real_simt_mma(d, a, b0, b1, element);
 }
 
 WRAP(uint64_t, simt_shuffle, const SimtWarpOperation *shuffle, unsigned mask, uint64_t bits,
