@@ -34,7 +34,7 @@ from plots.bench.step_library import Device, DeviceError, StepLibrary
 from plots.bench.turns import QUICK, Measured, Plan, Stopwatch, measure, reason_of
 
 RIGHT, WRONG, USAGE, FAILED = 0, 1, 2, 3
-FULL = "full"  # the step with a full block mask, interleaved with the measured mask
+FULL = "full of "  # and a step: with a full block mask, interleaved with the measured mask
 FP16 = "fp16"  # step 10 on the numbers in fp16, interleaved with e4m3
 # Fields of a record, and what nvidia-smi calls them. It is read SETTLING_S after the load begins.
 GPU_STATE = {"sm_clock_mhz": "clocks.sm", "memory_clock_mhz": "clocks.mem",
@@ -159,7 +159,7 @@ class Benchmark:
         full = Inputs(self.device, replace(inputs.case, mask="full"))
         for x in contestants:
             if inputs.case.mask != "full" and x.name in calls and "mask_blocks" in x.fields:
-                calls[FULL] = StepCall(self.device, x.call.step, full, x.call.outputs,
+                calls[FULL + x.name] = StepCall(self.device, x.call.step, full, x.call.outputs,
                                        self.mask("full", full.case.seqlen))
         for step in self.steps:
             if inputs.case.dtype == "e4m3" and step.name == "step10":
@@ -177,13 +177,13 @@ def time_fields(contestant: Contestant, all_of_them: list[Contestant], found: Me
         reason = found.failed.get(contestant.name)
         return {"failed": reason} if reason else {}
     others = [FP16, *(x.name for x in all_of_them if "short" in x.fields)]
-    if "mask_blocks" in contestant.fields:
-        others.append(FULL)
     fields = own.summary()
     fields["tflops"] = flops / fields["median_ms"] * 1e-9
     for name in others:
         if name in found.times and name != contestant.name:
             fields |= own.speed_over(name, found.times[name])
+    if full := found.times.get(FULL + contestant.name):
+        fields |= own.speed_over("full", full)
     return fields
 
 
