@@ -330,40 +330,43 @@ ANY_VECTOR_WIDTH static void multiply(double (*sums)[COLUMNS], double (*a)[MOST_
 }
 
 /**
- * The same of e4m3, as tensor cores of Hopper add: all products and the sum so far are cut off
- * behind the 13th bit after the leading one of the largest of them, and then added.
+ * The same of e4m3, bit by bit as an H200 adds: see tests/gpu/layouts_hopper.cu. The largest
+ * exponent is taken of the sum so far and of all products, without a carry of their mantissas. Each
+ * of them is cut off 13 bits behind it. Their sum is cut off behind the 13th bit after its leading
+ * one.
  */
 ANY_VECTOR_WIDTH static void multiply_e4m3(double (*sums)[COLUMNS], double (*a)[MOST_DEPTH],
                                            double (*b)[MAX_COLUMNS]) {
   typedef float Row __attribute__((vector_size(COLUMNS * sizeof(float))));
   typedef int32_t Integers __attribute__((vector_size(COLUMNS * sizeof(int32_t))));
   typedef uint32_t Bits __attribute__((vector_size(COLUMNS * sizeof(uint32_t))));
-  const Integers sign = {INT32_MIN, INT32_MIN, INT32_MIN, INT32_MIN,
-                         INT32_MIN, INT32_MIN, INT32_MIN, INT32_MIN};
-  Row columns[MOST_DEPTH];
+  const int32_t exponent_bits = 0x7f800000;
+  Row columns[MOST_DEPTH], powers[MOST_DEPTH]; /* powers: the mantissa is 1 */
   for (int k = 0; k < MOST_DEPTH; k++) {
     for (int i = 0; i < COLUMNS; i++) columns[k][i] = (float)b[k][i];
+    powers[k] = (Row)((Integers)columns[k] & exponent_bits);
   }
   for (int row = 0; row < WARP_ROWS; row++) {
     Row sum = {0}, plain = {0};
     for (int i = 0; i < COLUMNS; i++) sum[i] = (float)sums[row][i];
-    Integers largest = (Integers)sum & ~sign; /* positive floats are in the order of their bits */
+    Integers exponent = (Integers)sum & exponent_bits;
     for (int k = 0; k < MOST_DEPTH; k++) {
-      const Row product = (float)a[row][k] * columns[k]; /* exact */
-      const Integers size = (Integers)product & ~sign;
-      const Integers larger = size > largest;
-      largest = (size & larger) | (largest & ~larger);
-      plain += product;
+      const Row own = {(float)a[row][k]};
+      const float power = ((Row)((Integers)own & exponent_bits))[0];
+      const Integers size = (Integers)(power * powers[k]);
+      const Integers larger = size > exponent; /* positive floats are in the order of their bits */
+      exponent = (size & larger) | (exponent & ~larger);
+      plain += own[0] * columns[k]; /* products are exact */
     }
     /* 2^13 / 2^exponent, and its inverse. */
-    const Integers exponent = largest & 0x7f800000;
     const Row to_units = (Row)(((254u + 13) << 23) - (Bits)exponent);
     const Row unit = (Row)((Bits)exponent - (13u << 23));
     Integers units = __builtin_convertvector(sum * to_units, Integers);
     for (int k = 0; k < MOST_DEPTH; k++) {
       units += __builtin_convertvector((float)a[row][k] * columns[k] * to_units, Integers);
     }
-    const Row result = __builtin_convertvector(units, Row) * unit;
+    const Row added = __builtin_convertvector(units, Row) * unit;
+    const Row result = (Row)((Integers)added & ~0x3ff); /* 13 of 23 bits of the mantissa */
     for (int i = 0; i < COLUMNS; i++) {
       const float exact = plain[i] + sum[i];
       /* Sums so small do not occur but as 0. */
