@@ -4,6 +4,7 @@
  * after the two products of attention by wgmma, for known inputs: one line "NAME INDEX VALUES"
  * each. NAME is the tensor, type and head dimension, INDEX a thread or a row, VALUES the bits of
  * 16-bit numbers in hexadecimal: elements as they are, accumulators as integers, which they are.
+ * With e4m3 the bits of the accumulators are printed, in fp32: they show where sums are cut off.
  *
  * tests/data/layouts_hopper_h200.txt holds what an H200 printed. The CPU backend must print the
  * same.
@@ -161,10 +162,65 @@ static bool dump(const char *type) {
   return integers;
 }
 
+constexpr int E4M3_ROWS = 32, E4M3_COLUMNS = 128;  // of B; A has 64 rows
+
+/** Byte i of A (0) or B (1): an e4m3 number of any size, but no NaN; in the lower half of A a
+ * subnormal one. */
+__device__ static uint8_t any_e4m3(int tensor, int i) {
+  uint32_t x = (uint32_t)(1000003 * tensor + i);
+  x = (x ^ x >> 16) * 0x7feb352d;
+  x = (x ^ x >> 15) * 0x846ca68b;
+  const bool subnormal = tensor == 0 && i >= 32 * E4M3_COLUMNS;
+  const uint8_t byte = x >> 20 & (subnormal ? 0x87 : 0xff);
+  return (byte & 0x7f) == 0x7f ? 0 : byte;
+}
+
+/** A B^T. */
+__global__ void e4m3_kernel(float (*sums)[E4M3_ROWS / 2]) {
+  extern __shared__ __align__(1024) unsigned char smem[];
+  unsigned char *a = smem, *b = smem + 64 * E4M3_COLUMNS;
+  const int thread = threadIdx.x;
+  const auto swizzled = [](int row, int column) {
+    return row * E4M3_COLUMNS + (column / 16 ^ row % 8) * 16 + column % 16;
+  };
+  for (int i = thread; i < (64 + E4M3_ROWS) * E4M3_COLUMNS; i += WARPGROUP_THREADS) {
+    const int row = i / E4M3_COLUMNS % 64, tensor = i / E4M3_COLUMNS / 64;
+    smem[tensor * 64 * E4M3_COLUMNS + swizzled(row, i % E4M3_COLUMNS)] =
+        any_e4m3(tensor, i % (64 * E4M3_COLUMNS));
+  }
+  fence_proxy_async();
+  __syncthreads();
+  float d[E4M3_ROWS / 8][4];
+  wgmma_fence();
+  for (int column = 0; column < E4M3_COLUMNS; column += 32) {
+    wgmma_e4m3(d, descriptor_of_rows<E4M3_COLUMNS>(a, 0) + units(column),
+               descriptor_of_rows<E4M3_COLUMNS>(b, 0) + units(column), column > 0);
+  }
+  wgmma_commit();
+  wgmma_wait<0>();
+  for (int i = 0; i < E4M3_ROWS / 2; i++) sums[thread][i] = d[i / 4][i % 4];
+}
+
+static bool dump_e4m3() {
+  static float sums[WARPGROUP_THREADS][E4M3_ROWS / 2];
+  float(*device)[E4M3_ROWS / 2];
+  if (cudaMalloc(&device, sizeof sums) != cudaSuccess) return false;
+  e4m3_kernel<<<1, WARPGROUP_THREADS, (64 + E4M3_ROWS) * E4M3_COLUMNS>>>(device);
+  if (cudaGetLastError() != cudaSuccess ||
+      cudaMemcpy(sums, device, sizeof sums, cudaMemcpyDeviceToHost) != cudaSuccess) {
+    return false;
+  }
+  for (int i = 0; i < WARPGROUP_THREADS; i++) {
+    print_line("sums", "e4m3", E4M3_COLUMNS, i, (const uint16_t *)sums[i], E4M3_ROWS);
+  }
+  cudaFree(device);
+  return true;
+}
+
 int main() {
   // Both swizzles, one panel and several.
   const bool done = dump<__nv_bfloat16, 32>("bf16") && dump<__nv_bfloat16, 64>("bf16") &&
-                    dump<__half, 96>("fp16") && dump<__half, 128>("fp16");
+                    dump<__half, 96>("fp16") && dump<__half, 128>("fp16") && dump_e4m3();
   if (!done) fprintf(stderr, "layouts_hopper: %s\n", cudaGetErrorString(cudaGetLastError()));
   return done ? 0 : 3;
 }

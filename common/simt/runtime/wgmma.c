@@ -9,6 +9,7 @@
  */
 #include <float16.h>
 #include <float8.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <vector_width.h>
@@ -329,6 +330,14 @@ ANY_VECTOR_WIDTH static void multiply(double (*sums)[COLUMNS], double (*a)[MOST_
   }
 }
 
+/** The power of two by which tensor cores of Hopper align a product: that of the exponent field. */
+static float power_of_e4m3(float x) {
+  int exponent;
+  if (x == 0) return 0;
+  frexpf(x, &exponent);
+  return ldexpf(1, exponent - 1 < -6 ? -6 : exponent - 1);
+}
+
 /**
  * The same of e4m3, bit by bit as an H200 adds: see tests/gpu/layouts_hopper.cu. The largest
  * exponent is taken of the sum so far and of all products, without a carry of their mantissas. Each
@@ -341,22 +350,22 @@ ANY_VECTOR_WIDTH static void multiply_e4m3(double (*sums)[COLUMNS], double (*a)[
   typedef int32_t Integers __attribute__((vector_size(COLUMNS * sizeof(int32_t))));
   typedef uint32_t Bits __attribute__((vector_size(COLUMNS * sizeof(uint32_t))));
   const int32_t exponent_bits = 0x7f800000;
-  Row columns[MOST_DEPTH], powers[MOST_DEPTH]; /* powers: the mantissa is 1 */
+  Row columns[MOST_DEPTH], powers[MOST_DEPTH];
   for (int k = 0; k < MOST_DEPTH; k++) {
-    for (int i = 0; i < COLUMNS; i++) columns[k][i] = (float)b[k][i];
-    powers[k] = (Row)((Integers)columns[k] & exponent_bits);
+    for (int i = 0; i < COLUMNS; i++) {
+      columns[k][i] = (float)b[k][i];
+      powers[k][i] = power_of_e4m3(columns[k][i]);
+    }
   }
   for (int row = 0; row < WARP_ROWS; row++) {
     Row sum = {0}, plain = {0};
     for (int i = 0; i < COLUMNS; i++) sum[i] = (float)sums[row][i];
     Integers exponent = (Integers)sum & exponent_bits;
     for (int k = 0; k < MOST_DEPTH; k++) {
-      const Row own = {(float)a[row][k]};
-      const float power = ((Row)((Integers)own & exponent_bits))[0];
-      const Integers size = (Integers)(power * powers[k]);
+      const Integers size = (Integers)(power_of_e4m3((float)a[row][k]) * powers[k]);
       const Integers larger = size > exponent; /* positive floats are in the order of their bits */
       exponent = (size & larger) | (exponent & ~larger);
-      plain += own[0] * columns[k]; /* products are exact */
+      plain += (float)a[row][k] * columns[k]; /* products are exact */
     }
     /* 2^13 / 2^exponent, and its inverse. */
     const Row to_units = (Row)(((254u + 13) << 23) - (Bits)exponent);

@@ -1,4 +1,5 @@
-"""The layouts of tensor copies and wgmma, compared with an H200 and with the PTX manual.
+"""The layouts of tensor copies and wgmma, and sums of e4m3, compared with an H200; the layouts also
+with the PTX manual.
 
 `build/.../layouts_hopper` (tests/gpu/layouts_hopper.cu) prints shared memory and accumulators;
 tests/data/layouts_hopper_h200.txt holds what a GPU printed.
