@@ -47,8 +47,8 @@ struct Tiles {
   static constexpr int GROUP_M = 64;                   // rows of Q of a consumer
   static constexpr int BLOCK_M = CONSUMERS * GROUP_M;  // rows of Q
   static constexpr int BLOCK_N = HEAD_DIM <= 64 ? 192 : 128;
-  static constexpr int STAGES = 2;    // tiles of K, and of V transposed
-  static constexpr int V_STAGES = 2;  // tiles of V as they arrive
+  static constexpr int STAGES = HEAD_DIM <= 64 ? 2 : 3;  // tiles of K, and of V transposed
+  static constexpr int V_STAGES = 2;                     // tiles of V as they arrive
   static constexpr int PRODUCER_REGISTERS = 32;
   static constexpr int CONSUMER_REGISTERS = 160;
 
@@ -160,7 +160,7 @@ __device__ __forceinline__ void produce(const Shared<T> &shared, const TensorMap
 
 /** Where a swizzled tile with rows of ROW_BYTES has a chunk of 16 bytes. */
 template <int ROW_BYTES>
-__device__ __forceinline__ int chunk_byte(int row, int chunk) {
+__device__ __forceinline__ unsigned chunk_byte(unsigned row, unsigned chunk) {
   return row * ROW_BYTES + (chunk ^ (ROW_BYTES == 128 ? row % 8 : row / 2 % 4)) * 16;
 }
 
@@ -180,29 +180,29 @@ __device__ __forceinline__ int chunk_byte(int row, int chunk) {
 template <int HEAD_DIM, int BLOCK_N>
 __device__ __forceinline__ void transpose_v(uint8_t *vt_tile, const uint8_t *v_tile, int part,
                                             int parts) {
-  const int lane = threadIdx.x % WARP_SIZE, row = lane % 8, matrix = lane / 8;
-  static_assert(BLOCK_N % (32 * AHEAD) == 0, "each turn has as many keys");
+  static_assert(BLOCK_N % (32 * AHEAD) == 0 && 4 % AHEAD == 0, "each turn is in one panel");
+  constexpr unsigned BLOCKS = HEAD_DIM / 16;  // of 16 columns
+  const unsigned lane = threadIdx.x % WARP_SIZE, row = lane % 8, matrix = lane / 8;
   const uint32_t even = 0x6420, odd = 0x7531;
   const uint32_t first = lane / 4 < 4 ? even : odd, second = first ^ even ^ odd;
 #pragma unroll 1
-  for (int i = part; i < HEAD_DIM / 16 * (BLOCK_N / 32 / AHEAD); i += parts) {
-    const int columns = i % (HEAD_DIM / 16), first_keys = i / (HEAD_DIM / 16) * AHEAD;
+  for (unsigned i = part; i < BLOCKS * (BLOCK_N / 32 / AHEAD); i += parts) {
+    const unsigned columns = i % BLOCKS, first_key = i / BLOCKS * 32 * AHEAD;
+    const unsigned column = 16 * columns + 2 * row + ((row >= 4) ^ matrix % 2);
+    const unsigned chunk = first_key / 16 + matrix / 2;  // of 16 keys, 8 in a panel
+    const uint8_t *from = v_tile + chunk_byte<HEAD_DIM>(first_key + 8 * matrix + row, columns);
+    uint8_t *panel = vt_tile + chunk / 8 * VT_PANEL<HEAD_DIM>;
+    const unsigned to = chunk_byte<128>(column, chunk % 8);
     uint32_t pairs[AHEAD][4];
 #pragma unroll
-    for (int j = 0; j < AHEAD; j++) {  // all loads come first: none waits for a store
-      const int key = 32 * (first_keys + j) + 8 * matrix + row;
-      ldmatrix_x4_trans(pairs[j], v_tile + chunk_byte<HEAD_DIM>(key, columns));
-    }
+    for (int j = 0; j < AHEAD; j++) ldmatrix_x4_trans(pairs[j], from + 32 * j * HEAD_DIM);
 #pragma unroll
     for (int j = 0; j < AHEAD; j++) {
       const uint32_t fours[4] = {select_bytes(pairs[j][0], pairs[j][1], first),
                                  select_bytes(pairs[j][0], pairs[j][1], second),
                                  select_bytes(pairs[j][2], pairs[j][3], first),
                                  select_bytes(pairs[j][2], pairs[j][3], second)};
-      const int column = 16 * columns + 2 * row + ((row >= 4) ^ matrix % 2);
-      const int chunk = 2 * (first_keys + j) + matrix / 2;  // of 16 keys, 8 in a panel
-      stmatrix_x4(vt_tile + chunk / 8 * VT_PANEL<HEAD_DIM> + chunk_byte<128>(column, chunk % 8),
-                  fours);
+      stmatrix_x4(panel + (to ^ 32 * j), fours);
     }
   }
 }
