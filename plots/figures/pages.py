@@ -23,7 +23,10 @@ SEQLEN, HEAD_DIMS, MASKS = 4096, (64, 128, 256), ("full", "causal")
 SHARED = {"shared_load": "loads", "shared_store": "stores", "ldmatrix": "ldmatrix",
           "copy_shared": "cp.async", "wgmma_read": "wgmma"}
 LOOPS = {"mma.sync": ("tensor cores", "`mma.sync`", "mma"),
-         "wgmma": ("tensor cores", "`wgmma`", "wgmma")}
+         "wgmma": ("tensor cores", "`wgmma`", "wgmma"),
+         "wgmma e4m3": ("tensor cores", "`wgmma` with e4m3", "wgmma_e4m3")}
+RIVALS = {"fa2": "FlashAttention-2", "fa3": "FlashAttention-3",
+          "fa3_fp8": "FlashAttention-3 in e4m3", "fp16": "step 10 in fp16"}
 WRITER = "`make pages`"
 
 
@@ -36,12 +39,16 @@ def grid(head: list[str], rows: list[list[str]]) -> list[str]:
 
 
 def record_of(results: Results, step: str, head_dim: int, mask: str) -> dict | None:
-    found = results.select(step=step, seqlen=SEQLEN, head_dim=head_dim, mask=mask, dtype="fp16")
+    found = results.select(step=step, seqlen=SEQLEN, head_dim=head_dim, mask=mask,
+                           dtype=results.dtype_of(step))
     return found[0] if found else None
 
 
 def speed(results: Results, step: str, before: str | None) -> list[str]:
-    """TFLOP/s of the step and the one before, and relative to FlashAttention-2 and mma.sync."""
+    """TFLOP/s of the step and the one before, and relative to others and to mma.sync."""
+    dtype = results.dtype_of(step)
+    if before and results.dtype_of(before) != dtype:
+        before = None
     columns = [(head_dim, mask) for head_dim in HEAD_DIMS for mask in MASKS]
     own = [record_of(results, step, *column) for column in columns]
     if not any(own):
@@ -52,22 +59,22 @@ def speed(results: Results, step: str, before: str | None) -> list[str]:
         return [label, *(cell(r, o) if r else "–" for r, o in zip(own, old, strict=True))]
     name = f"step {step.removeprefix('step')}, TFLOP/s"
     rows = [row(f"**{name}**", lambda r, _: f"**{r['tflops']:.4g}**"),
-            row("times FlashAttention-2", lambda r, _: f"{r['speed_over_fa2']:.3g}"),
+            *(row(f"times {name}", lambda r, _, field=f"speed_over_{short}":
+                  f"{r[field]:.3g}" if field in r else "–")
+              for short, name in RIVALS.items() if any(r and f"speed_over_{short}" in r for r in own)),
             row("of the mma.sync ceiling",
                 lambda r, _: f"{100 * r['tflops'] / r['ceiling_mma_tflops']:.0f} %")]
-    if any(r and r["ceiling"] == "wgmma" for r in own):
-        rows.append(row("of the wgmma ceiling",
-                        lambda r, _: f"{100 * r['tflops'] / r['ceiling_wgmma_tflops']:.0f} %"))
-    if any(r and "speed_over_fa3" in r for r in own):
-        rows.insert(2, row("times FlashAttention-3", lambda r, _:
-                           f"{r['speed_over_fa3']:.3g}" if "speed_over_fa3" in r else "–"))
+    first = next(r for r in own if r)
+    if first["ceiling"].startswith("wgmma"):
+        kind = f"ceiling_{LOOPS[first['ceiling']][2]}_tflops"
+        rows.append(row(f"of the {first['ceiling']} ceiling",
+                        lambda r, _: f"{100 * r['tflops'] / r[kind]:.0f} %"))
     if before:
         name = f"step {before.removeprefix('step')}, TFLOP/s"
         rows.insert(0, row(name, lambda _, o: f"{o['tflops']:.4g}" if o else "–"))
         rows.insert(2, row("times the step before",
                            lambda r, o: f"{r['tflops'] / o['tflops']:.2f}" if o else "–"))
-    first = next(r for r in own if r)
-    return [f"Speed on one {first['device']}, fp16, N = {SEQLEN}, batch {first['batch']}, "
+    return [f"Speed on one {first['device']}, {dtype}, N = {SEQLEN}, batch {first['batch']}, "
             f"{first['heads'] * first['head_dim']} / D heads (commit {first['commit']}, "
             f"{first['date'][:10]}):", "",
             *grid(["", *(f"D = {d}, {mask}" for d, mask in columns)], rows)]

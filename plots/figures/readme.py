@@ -21,7 +21,7 @@ from plots.figures.style import THEMES
 from plots.sections import with_section
 
 MMA = "mma.sync"
-OWN_CEILINGS = {"fp32 FFMA": "ffma", "wgmma": "wgmma"}
+OWN_CEILINGS = {"fp32 FFMA": "ffma", "wgmma": "wgmma", "wgmma e4m3": "wgmma_e4m3"}
 DESCRIPTION = "{http://purl.org/dc/elements/1.1/}description"
 
 
@@ -42,6 +42,8 @@ def of_ceiling(record: dict) -> str:
 
 def over(record: dict, short: str) -> str:
     """Median, first and last decile of the speedup over a baseline; a dash without one."""
+    if record["dtype"] == "e4m3":
+        short += "_fp8"
     if f"speed_over_{short}" not in record:
         return "–"
     middle, low, high = (f"{record[f'speed_over_{short}{end}']:#.3g}"
@@ -51,7 +53,8 @@ def over(record: dict, short: str) -> str:
 
 def table(results: Results) -> str:
     """The results table in Markdown, with a line on the origin of its numbers."""
-    records = results.headline("full")
+    in_e4m3 = results.steps(**HEADLINE | {"dtype": "e4m3"}, mask="full")
+    records = results.headline("full") + in_e4m3
     missing = sorted(set(step_names()) - {record["step"] for record in records})
     shorts = ["fa2", *["fa3"] * any("speed_over_fa3" in record for record in records)]
     heads = " | ".join(f"speedup over {SHORT_NAMES[short]}" for short in shorts)
@@ -84,6 +87,9 @@ def table(results: Results) -> str:
               "[the rule](docs/correctness.md) allows."]
     if any(record["ceiling"] == "wgmma" for record in records):
         lines[-1] += " `wgmma` is the instruction that compute capability 9.0 adds."
+    if in_e4m3:
+        lines[-1] += (f" Step {', '.join(map(name_of, in_e4m3))} and its baseline take e4m3 "
+                      f"(commit {in_e4m3[0]['commit']}).")
     if missing:
         lines[-1] += f" Not measured yet: {', '.join(missing)}."
     return "\n".join(lines)

@@ -44,6 +44,10 @@ class Results:
         """The records of the steps, in order, on the shape of the README's table."""
         return self.steps(**HEADLINE, mask=mask)
 
+    def dtype_of(self, step: str) -> str:
+        """fp16, or e4m3 for a step that takes nothing else."""
+        return "e4m3" if self.select(step=step, dtype="e4m3") else "fp16"
+
     def panel(self, head_dim: int, mask: str, dtype: str = "fp16") -> list[dict]:
         """The records of all steps and baselines, sorted by length."""
         return sorted(self.select(head_dim=head_dim, mask=mask, dtype=dtype),
