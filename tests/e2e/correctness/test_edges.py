@@ -217,7 +217,8 @@ def test_fused_steps_need_no_memory_beside_the_tensors(step: Program, tmp_path: 
 @pytest.mark.cpu_only("a GPU build refuses --time-limit")
 def test_more_heads_than_a_grid_dimension_are_launched(step: Program) -> None:
     """B * H > 65535; the first kernel is stopped soon, and a grid that is too large never starts."""
-    done = step.run("-b", 70000, "-H", 1, "-n", 1, "-k", 2, "-d", 64, "--time-limit", 0.1)
+    done = step.run("-b", 70000, "-H", 1, "-n", 1, "-k", 1, "-d", 64, "-i", "constant",
+                    "--time-limit", 0.1)
     assert done.returncode == DEVICE and re.search(r"time limit .* of \d+ blocks done", done.stderr)
 
 
