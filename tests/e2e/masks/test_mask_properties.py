@@ -123,7 +123,7 @@ def differs_from_numpy(case: Case, directory: Path) -> bool:
 
 # --- Tests ----------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize("count", [200, pytest.param(MASK_CASES, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("count", [100, pytest.param(MASK_CASES, marks=pytest.mark.exhaustive)])
 def test_random_masks(mask_step: Program, tmp_path: Path, count: int) -> None:
     rng = random.Random(MASK_SEED)
     cases = [drawn_case(rng) for _ in range(count)]
