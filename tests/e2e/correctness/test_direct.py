@@ -38,8 +38,9 @@ def called(request: pytest.FixtureRequest) -> Program:
     return Program(request.param)
 
 
-@pytest.mark.parametrize("trial, count", [("padded", PROBLEMS), ("wide", PROBLEMS // 4),
-                                          ("poisoned", PROBLEMS), ("guarded", PROBLEMS)])
+@pytest.mark.parametrize("trial, count", [
+    ("padded", PROBLEMS), ("poisoned", PROBLEMS), ("guarded", PROBLEMS),
+    pytest.param("wide", PROBLEMS // 4, marks=pytest.mark.exhaustive)])  # padded, with D = 256
 def test_same_bits_wherever_the_tensors_lie(called_step: Program, trial: str, count: int) -> None:
     lines = lines_of(called_step, trial)
     assert len(lines) == count and all(line.endswith(": same bits") for line in lines)
