@@ -33,7 +33,7 @@ check-docs: docs
 	@$(MAKE) --no-print-directory $(JOBS) BACKEND=cpu $(STEPS:%=build/cpu/%)
 	@$(PYTHON) -c 'import playwright, pytest' 2>/dev/null || \
 	  { echo "check-docs: Python needs playwright and pytest. Install them: make deps"; exit 1; }
-	$(PYTHON) -m pytest -q -n 4 tests/docs
+	$(PYTHON) -m pytest -q -n $(shell nproc) tests/docs
 
 # --- The explorers ----------------------------------------------------------------------------------
 
@@ -51,10 +51,11 @@ EXPLORER_OBJECTS := $(patsubst docs/explorers/%.cu,$(BUILD)/explorers/%.o,$(wild
 EXPLORED_STEPS := step02b step02c step03 step04 step05 step10
 INCLUDED_STEPS := $(BUILD)/explorers/step06.cuh $(BUILD)/explorers/step10.cuh
 
-# access.cu includes step 06, which also has the descriptor `step`; panels.cu includes step 10.
+# access.cu includes step 06, which also has the descriptor `step`; panels.cu includes step 10. The explorers
+# show fp16 only.
 $(INCLUDED_STEPS): $(BUILD)/explorers/%.cuh: $$(call sources_of,$$*) $(REWRITER)
 	@mkdir -p $(@D)
-	$(Q)$(REWRITER) $(call source_of,$*) > $@
+	$(Q)$(REWRITER) $(call source_of,$*) | sed '/CONFIG/s/__nv_bfloat16/__half/g' > $@
 
 # Of the other steps the checking builds, each descriptor by its own name.
 $(EXPLORED_STEPS:%=$(BUILD)/explorers/%.o): $(BUILD)/explorers/%.o: $$(call checked_object,$$*)
