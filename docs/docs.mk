@@ -33,7 +33,7 @@ check-docs: docs
 	@$(MAKE) --no-print-directory $(JOBS) BACKEND=cpu $(STEPS:%=build/cpu/%)
 	@$(PYTHON) -c 'import playwright, pytest' 2>/dev/null || \
 	  { echo "check-docs: Python needs playwright and pytest. Install them: make deps"; exit 1; }
-	$(PYTHON) -m pytest -q -n $(shell nproc) tests/docs
+	$(PYTHON) -m pytest -q -n $(shell nproc) $(if $(EXHAUSTIVE),,-m "not exhaustive") tests/docs
 
 # --- The explorers ----------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from tests.docs.conftest import EXPLORERS, SITE
 from tests.lib.programs import REPOSITORY, Program, read_records
 
 MOST_CODE_BYTES = 40_000
+exhaustive = pytest.mark.exhaustive
 HALVES = {"lo": "lower half", "hi": "upper half"}
 
 
@@ -127,7 +128,8 @@ def test_every_entry_of_wgmma_is_where_the_manual_has_it(page: Page, name: str) 
     assert page.locator("#lanes .mark.current").count() == 1
 
 
-@pytest.mark.parametrize("name", ["k.128", "k.64", "v.128", "v.64"])
+@pytest.mark.parametrize("name", ["k.128", pytest.param("k.64", marks=exhaustive),
+                                  pytest.param("v.128", marks=exhaustive), "v.64"])
 def test_chunks_of_a_tile_are_where_the_swizzle_puts_them(page: Page, name: str) -> None:
     """The swizzle XORs the number of the 128-byte line into that of the 16-byte chunk; K is summed
     over columns, V over rows."""
@@ -169,10 +171,12 @@ def test_fragments_by_mouse_and_by_keyboard(page: Page) -> None:
 
 
 @pytest.mark.parametrize("step, dim, access, kind", [
-    ("02b", 64, "k_stores", "shared_store"), ("02b", 128, "v_loads", "shared_load"),
-    ("03", 96, "q_ldmatrix", "ldmatrix"), ("05", 32, "o_loads", "shared_load"),
-    ("06", 128, "o_stores", "shared_store"), ("06", 256, "v_ldmatrix", "ldmatrix"),
-    ("10", 96, "o_stores", "shared_store"), ("10", 128, "o_stores", "shared_store")])
+    ("02b", 64, "k_stores", "shared_store"), ("03", 96, "q_ldmatrix", "ldmatrix"),
+    ("05", 32, "o_loads", "shared_load"), ("06", 256, "v_ldmatrix", "ldmatrix"),
+    ("10", 96, "o_stores", "shared_store"),
+    *(pytest.param(*trial, marks=exhaustive) for trial in (
+        ("02b", 128, "v_loads", "shared_load"), ("06", 128, "o_stores", "shared_store"),
+        ("10", 128, "o_stores", "shared_store")))])
 def test_wavefronts_are_those_of_the_lab(page: Page, tmp_path: Path, step: str, dim: int,
                                          access: str, kind: str) -> None:
     open_page(page, f"banks.html#{step},{dim},{access},own")
@@ -223,7 +227,7 @@ def test_swizzles_of_tensor_copies(page: Page, dim: int, layout: str, row_bytes:
     """A lane stores two columns of O; the 128-byte line is XORed into the 16-byte chunk."""
     open_page(page, f"banks.html#10,{dim},o_stores,{layout}")
     assert page.inner_text("#counts") == "1 wavefront, ideal 1: no bank conflict."
-    for lane in range(32):
+    for lane in range(0, 32, 5):
         linear = lane // 4 * row_bytes + lane % 4 * 4
         at = linear ^ (linear // 128 % (row_bytes // 16) * 16)
         text = hover(page, "banks", lane)

@@ -37,7 +37,10 @@ WALK = """advance => {
 }"""
 
 
-@pytest.mark.parametrize("step", STEPS)
+# In every run one step whose warps do the same, one with block masks, one with roles.
+@pytest.mark.parametrize("step", [
+    pytest.param(step, marks=() if step in ("step02b", "step05", "step10") else pytest.mark.exhaustive)
+    for step in STEPS])
 def test_keys_and_clicks_tell_the_same_events(page: Page, step: str) -> None:
     for mask, problem in STEPS[step].items():
         open_page(page, step, mask)
