@@ -10,9 +10,9 @@
 #define CUDA_RUNTIME_H
 
 #include <cuda_runtime_api.h>
+#include <math.h>
 #include <simt.h>
 
-#include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <tuple>

@@ -6,10 +6,10 @@
 #ifndef DEVICE_FUNCTIONS_H
 #define DEVICE_FUNCTIONS_H
 
+#include <math.h>
 #include <simt.h>
 
 #include <cassert>
-#include <cmath>
 #include <cstring>
 #include <ctime>
 
