@@ -30,7 +30,7 @@ BACKEND = os.environ.get("BACKEND", "cpu")
 BUILD = ROOT / os.environ.get("BUILD", "build/cpu")
 MADE = BUILD / "exercises" / "made"
 INCLUDED = f"{BUILD.relative_to(ROOT)}/exercises/include/"  # leads to common/
-JUDGE = ROOT / "build" / "cpu" / "judge"
+JUDGES = ROOT / "build" / "cpu"
 MAKE = os.environ.get("MAKE", "make")
 # Not a part of the make that runs this; a warning about an unfinished file is no error.
 OWN_MAKE = {"MAKEFLAGS": "", "MAKELEVEL": "0", "WERROR": "0"}
@@ -232,12 +232,12 @@ def in_words(findings: list[dict], command: str) -> str:
     return "\n".join(lines)
 
 
-def judge(options: list[str], scratch: Path, outcome: Outcome, rule: str) -> str:
+def judge(exercise: Exercise, options: list[str], scratch: Path, outcome: Outcome) -> str:
     """Empty if O and LSE are right, else what is wrong with them."""
     tiles = f"{outcome.record.get('block_m', 64)}x{outcome.record.get('block_n', 64)}"
-    done = subprocess.run([str(JUDGE), *options, "--check", "all"], capture_output=True, text=True,
-                          check=False, timeout=6 * LONGEST_S, env={**os.environ, "ANSWER": str(scratch),
-                                            "ANSWER_TILES": tiles, "ANSWER_RULE": rule})
+    env = {**os.environ, "ANSWER": str(scratch), "ANSWER_TILES": tiles, "ANSWER_RULE": exercise.rule}
+    done = subprocess.run([str(JUDGES / exercise.judge), *options, "--check", "all"], env=env,
+                          capture_output=True, text=True, check=False, timeout=6 * LONGEST_S)
     if done.returncode == 0:
         return ""
     if done.returncode != 1:
@@ -306,7 +306,7 @@ def mark_part(program: Path, solution: Path | None, exercise: Exercise, part: Pa
         with tempfile.TemporaryDirectory() as folder:
             options, scratch = shlex.split(case), Path(folder)
             outcome = run_kernel(program, options, scratch, setting=part.setting)
-            why = outcome.failure or judge(options, scratch, outcome, exercise.rule)
+            why = outcome.failure or judge(exercise, options, scratch, outcome)
         if why:
             setting = part.setting if BACKEND == "cpu" else ""
             with_what = " ".join(filter(None, (setting, case)))
@@ -339,8 +339,9 @@ def marks_of(exercise: Exercise, name: str) -> list[Mark]:
 
 
 def prepare_judge() -> None:
-    subprocess.run([MAKE, "--no-print-directory", "BACKEND=cpu", str(JUDGE.relative_to(ROOT))],
-                   cwd=ROOT, check=True, env={**os.environ, **OWN_MAKE})
+    programs = [str((JUDGES / name).relative_to(ROOT)) for name in ("judge", "judge_e4m3")]
+    subprocess.run([MAKE, "-s", "--no-print-directory", "BACKEND=cpu", *programs], cwd=ROOT,
+                   check=True, env={**os.environ, **OWN_MAKE})
 
 
 # --- Commands --------------------------------------------------------------------------------------

@@ -63,12 +63,17 @@ $(EXERCISE_INCLUDE)/headers.h.gch: steps/exercises/headers.h $(BUILD)/flags
 	@mkdir -p $(@D) && ln -sfn $(abspath $<) $(@D)
 	$(Q)$(CXX) $(CHECKED_EXERCISE) -MMD -MP -MT $@ -x c++-header $< -o $@
 
+JUDGES := $(BUILD)/judge $(BUILD)/judge_e4m3
+
 $(BUILD)/judge.o: steps/exercises/judge.c $(BUILD)/flags
 	$(call compile_c)
 
-# What all checks of exercises need; tests make it before several of them run at a time.
-EXERCISE_TOOLS := $(BUILD)/judge $(EXERCISE_HEADERS)
+$(BUILD)/judge_e4m3.o: steps/exercises/judge.c $(BUILD)/flags
+	$(call compile_c,-DE4M3)
 
-$(BUILD)/judge: $(BUILD)/judge.o $(HOST_OBJECTS) $(SIMT_OBJECTS) $(LAB_OBJECTS)
+# What all checks of exercises need; tests make it before several of them run at a time.
+EXERCISE_TOOLS := $(JUDGES) $(EXERCISE_HEADERS)
+
+$(JUDGES): %: %.o $(HOST_OBJECTS) $(SIMT_OBJECTS) $(LAB_OBJECTS)
 	$(call link_program)
 endif

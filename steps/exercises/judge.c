@@ -2,7 +2,8 @@
  * @file
  * Judges an answer that another program has written. It is linked like a step, so it takes the same
  * options and checks in the same way, but forward() reads O and LSE from files. The kernel that
- * computed them runs elsewhere and cannot change the verdict.
+ * computed them runs elsewhere and cannot change the verdict. Compiled with E4M3, it judges steps
+ * whose Q, K and V are e4m3.
  *
  * The environment says what to judge:
  *   ANSWER        directory with o.npy and lse.npy, as --output writes them
@@ -74,7 +75,7 @@ static cudaError_t forward(const Problem *p, const Tensors *t, int heads, cudaSt
                                                        (int)(head % p->q_heads), row % p->q_len);
       target[(int64_t)i % p->head_dim] = o.type == NPY_F2
                                              ? ((const uint16_t *)o.data)[i]
-                                             : element_bits(p->dtype, ((const float *)o.data)[i]);
+                                             : element_bits(p->o_dtype, ((const float *)o.data)[i]);
     }
     memcpy(t->lse, lse.data, lse.bytes);
   }
@@ -109,6 +110,9 @@ const Step step = {
     .name = "judge",
     .title = "Judge of the exercises",
     .idea = "Checks O and LSE that another program wrote.",
+#ifdef E4M3
+    .fp8 = true,
+#endif
     .supports = supports,
     .describe = describe,
     .forward = forward,

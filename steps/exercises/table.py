@@ -33,8 +33,9 @@ class Part:
 @dataclass(frozen=True)
 class Exercise:
     """step: the source, "step02". configs: the arguments of CONFIG<...> in its table that are kept,
-    so that it compiles in a second. rule: see judge.c. fails: words that the check of the untouched
-    starting file prints; @TEXT@ in them is the place of the only line of this file with TEXT."""
+    so that it compiles in a second. rule: see judge.c. judge: "judge_e4m3" if Q, K and V are e4m3.
+    fails: words that the check of the untouched starting file prints; @TEXT@ in them is the place of
+    the only line of this file with TEXT."""
 
     name: str
     step: str
@@ -42,6 +43,7 @@ class Exercise:
     parts: tuple[Part, ...]
     fails: str
     rule: str = ""
+    judge: str = "judge"
 
     @property
     def points(self) -> int:
@@ -285,6 +287,27 @@ EXERCISES = {exercise.name: exercise for exercise in (
              counts=("shuffles", "-shuffles_under_wgmma"),
              gpu="-b 4 -H 16 -n 4096", gpu_limits=(1.05, 1.2))),
         fails="shuffles - shuffles_under_wgmma is"),
+    Exercise("ex30", "step11", ("__half, 64, true", "__half, 64, false"), (
+        Part("right answers", 1,
+             ("-n 192 -k 129", "-n 300 -m causal", "-n 192 -m window:191", "-n 400 -m document:3",
+              "-n 300 -k 20 -m causal")),
+        Part("no more tiles than needed", 3,
+             ("-n 500 -k 90 -m window:100", "-n 900 -m document:2", "-n 768 -H 1 -m document:12"),
+             counts=("wgmma",), gpu="-b 4 -H 16 -n 4096 -m document:64", gpu_limits=(1.05, 1.5)),
+        Part("no more masks than needed", 2,
+             ("-n 300 -k 384 -m prefix:130", "-n 700 -m document:3", "-n 192 -k 6144 -H 1"),
+             counts=("shared_load_requests",), gpu="-b 4 -H 16 -n 4096", gpu_limits=(1.05, 1.2))),
+        fails="wgmma is"),
+    Exercise("ex31", "step12", ("__half, 64", "__half, 128"), (
+        Part("one key: the columns of V, and the scales", 2, ("-n 64 -k 1", "-n 64 -k 1 -H 4 -G 2")),
+        Part("8 keys: a matrix", 1, ("-n 64 -k 8",)),
+        Part("32 keys: four matrices", 1, ("-n 64 -k 32",)),
+        Part("tiles of 192 keys, D = 128, incomplete tiles, a causal mask, grouped heads", 1,
+             ("-n 64 -k 192", "-n 200 -k 300 -m causal -d 128", "-n 130 -k 100 -H 4 -G 2 -b 2")),
+        Part("stmatrix without bank conflicts", 1, ("-n 64 -k 128 -d 128", "-n 64 -k 192"),
+             counts=("shared_store_conflicts",), gpu="-b 4 -H 16 -n 4096 -d 128",
+             gpu_limits=(1.05, 1.2))),
+        fails="read of shared memory that nobody wrote", judge="judge_e4m3"),
     Exercise("broken01", "step02", ("__half, 64, 64, 32",), (
         Part("two tiles of keys", 2, ("-n 64",)),
         Part("more tiles, incomplete ones, a causal mask, grouped heads", 1,

@@ -41,6 +41,14 @@ EQUIVALENT: dict[str, str] = {
         "units() rounds down to 16 bytes",
     "ex27 | start_qk | index + 1 | d % COLUMNS":
         "units() rounds down to 16 bytes",
+    "ex30 | make_plans_kernel | index + 1 | p.kv_len":
+        "no span begins or ends there: the smallest of them is the same",
+    "ex30 | make_plans_kernel | index - 1 | p.kv_len":
+        "no span begins behind it, and a tile with the last key may run mask code",
+    "ex30 | make_plans_kernel | index + 1 | 0":
+        "a tile with the first key may run mask code, and no span ends before it",
+    "ex30 | make_plans_kernel | index - 1 | 0":
+        "no span begins or ends there: the largest of them is the same",
 }
 
 pytestmark = pytest.mark.cpu_only("starting files and solutions are compiled for the CPU backend")
