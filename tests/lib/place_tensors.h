@@ -16,6 +16,7 @@
 
 #include "attention.h"
 #include "float16.h"
+#include "float8.h"
 #include "host/base/error.h"
 #include "host/io/random.h"
 #include "host/masks/block_mask.h"
@@ -23,15 +24,15 @@
 enum { Q, K, V, O, TENSORS };
 enum { NO_STRIDE = -1, BATCH_STRIDE, HEAD_STRIDE, ROW_STRIDE };
 
-/** NaN in both types. Memory that nothing was written to holds these bits. */
-static const uint16_t NAN_BITS = 0xffff;
+/** NaN in every type. Memory that nothing was written to holds these bits. */
+enum { NAN_BYTE = 0xff };
 
 /** Where one tensor lies. K and V may have a second allocation, which is a stride away from `base`.
  * */
 typedef struct Place {
-  uint16_t *allocation, *second_allocation; /* on the device */
-  int64_t elements;                         /* of each */
-  uint16_t *base;                           /* element 0 of the tensor */
+  char *allocation, *second_allocation; /* on the device */
+  size_t bytes;                         /* of each */
+  char *base;                           /* element 0 of the tensor */
 } Place;
 
 /* --- The device ----------------------------------------------------------------------------- */
@@ -72,50 +73,64 @@ static int rows_of(const Problem *p, int tensor) {
   return tensor == Q || tensor == O ? p->q_len : p->kv_len;
 }
 
+static int element_bytes(const Problem *p, int tensor) {
+  return tensor != O && p->dtype == DTYPE_E4M3 ? 1 : 2;
+}
+
 static int64_t row_count(const Problem *p, int tensor) {
   return (int64_t)p->batch * heads_of(p, tensor) * rows_of(p, tensor);
 }
 
-/** Elements from the base to row `index`; rows are counted through heads and batch. */
+/** Bytes from the base to row `index`; rows are counted through heads and batch. */
 static int64_t row_offset(Problem *p, int tensor, int64_t index) {
   const Strides *s = strides_of(p, tensor);
   const int64_t rows = rows_of(p, tensor), heads = heads_of(p, tensor);
-  return index / rows / heads * s->batch + index / rows % heads * s->head + index % rows * s->row;
+  return element_bytes(p, tensor) *
+         (index / rows / heads * s->batch + index / rows % heads * s->head + index % rows * s->row);
 }
 
 static int64_t round_up(int64_t count, int64_t unit) {
   return (count + unit - 1) / unit * unit;
 }
 
-/** Strides with extra elements, rows and heads; `odd` names the stride that must be odd. */
+/** Strides with extra elements of 16 bits, rows and heads; `odd` names the stride that must be odd.
+ */
 static Strides strides_with_gaps(const Problem *p, int tensor, int elements, int rows, int heads,
                                  int odd) {
+  const int bytes = element_bytes(p, tensor), chunk = 16 / bytes;
   Strides s;
-  s.row = p->head_dim + elements + (odd == ROW_STRIDE);
-  s.head = round_up(s.row * (rows_of(p, tensor) + rows), 8) + (odd == HEAD_STRIDE);
-  s.batch = round_up(s.head * (heads_of(p, tensor) + heads), 8) + (odd == BATCH_STRIDE);
+  s.row = p->head_dim + elements * 2 / bytes + (odd == ROW_STRIDE);
+  s.head = round_up(s.row * (rows_of(p, tensor) + rows), chunk) + (odd == HEAD_STRIDE);
+  s.batch = round_up(s.head * (heads_of(p, tensor) + heads), chunk) + (odd == BATCH_STRIDE);
   return s;
 }
 
 /** Memory for the whole tensor with its strides, and for `offset` elements before it. */
 static Place place_in_one(Problem *p, int tensor, int64_t offset) {
-  Place place = {.elements = offset + p->batch * strides_of(p, tensor)->batch};
-  place.allocation = device_memory(sizeof(uint16_t) * (size_t)place.elements);
-  place.base = place.allocation + offset;
+  const int bytes = element_bytes(p, tensor);
+  Place place = {.bytes = (size_t)(bytes * (offset + p->batch * strides_of(p, tensor)->batch))};
+  place.allocation = device_memory(place.bytes);
+  place.base = place.allocation + bytes * offset;
   return place;
 }
 
 static uint16_t value_of(const Problem *p, int tensor, int64_t index) {
   const double x = random_normal(1, (uint32_t)tensor, (uint64_t)index);
-  return p->dtype == DTYPE_FP16 ? double_to_half_bits(x) : double_to_bf16_bits(x);
+  return p->dtype == DTYPE_E4M3   ? double_to_e4m3_bits(x)
+         : p->dtype == DTYPE_FP16 ? double_to_half_bits(x)
+                                  : double_to_bf16_bits(x);
 }
 
 /** Writes the numbers of Q, K or V; a number depends on the element's index alone. */
-static void fill(Problem *p, int tensor, uint16_t *base) {
-  const size_t row_bytes = sizeof(uint16_t) * (size_t)p->head_dim;
-  uint16_t *row = host_memory(row_bytes);
+static void fill(Problem *p, int tensor, char *base) {
+  const int bytes = element_bytes(p, tensor);
+  const size_t row_bytes = (size_t)(bytes * p->head_dim);
+  char *row = host_memory(row_bytes);
   for (int64_t i = 0; i < row_count(p, tensor); i++) {
-    for (int d = 0; d < p->head_dim; d++) row[d] = value_of(p, tensor, i * p->head_dim + d);
+    for (int d = 0; d < p->head_dim; d++) { /* the lower byte comes first */
+      const uint16_t bits = value_of(p, tensor, i * p->head_dim + d);
+      memcpy(row + d * bytes, &bits, (size_t)bytes);
+    }
     require(cudaMemcpy(base + row_offset(p, tensor, i), row, row_bytes, cudaMemcpyHostToDevice),
             "copy of inputs");
   }
@@ -124,33 +139,32 @@ static void fill(Problem *p, int tensor, uint16_t *base) {
 
 /** Copies the rows of O out of its memory. False if anything outside the rows was written to. */
 static bool collect(Problem *p, const Place *place, uint16_t *o) {
-  const size_t bytes = sizeof(uint16_t) * (size_t)place->elements;
   const size_t row_bytes = sizeof(uint16_t) * (size_t)p->head_dim;
-  uint16_t *all = host_memory(bytes);
-  require(cudaMemcpy(all, place->allocation, bytes, cudaMemcpyDeviceToHost), "copy of O");
+  char *all = host_memory(place->bytes);
+  require(cudaMemcpy(all, place->allocation, place->bytes, cudaMemcpyDeviceToHost), "copy of O");
   for (int64_t i = 0; i < row_count(p, O); i++) {
-    uint16_t *row = all + (place->base - place->allocation) + row_offset(p, O, i);
+    char *row = all + (place->base - place->allocation) + row_offset(p, O, i);
     memcpy(o + i * p->head_dim, row, row_bytes);
     memset(row, 0xff, row_bytes);
   }
   bool untouched = true;
-  for (int64_t i = 0; i < place->elements; i++) untouched = untouched && all[i] == NAN_BITS;
+  for (size_t i = 0; i < place->bytes; i++) untouched = untouched && (uint8_t)all[i] == NAN_BYTE;
   free(all);
   return untouched;
 }
 
 /** Two allocations, each for one head of K or V. */
 static void place_heads_apart(Problem *p, Place places[TENSORS]) {
-  const int64_t elements = (int64_t)p->kv_len * p->head_dim;
+  const int element = element_bytes(p, K);
+  const size_t bytes = (size_t)(p->kv_len * p->head_dim * element);
   for (int head = 0; head < 2; head++) {
     for (int tensor = K; tensor <= V; tensor++) {
-      uint16_t *memory = device_memory(sizeof(uint16_t) * (size_t)elements);
+      char *memory = device_memory(bytes);
       if (head == 0) {
-        places[tensor] = (Place){.allocation = memory, .elements = elements, .base = memory};
+        places[tensor] = (Place){.allocation = memory, .bytes = bytes, .base = memory};
       } else {
-        const intptr_t bytes = (intptr_t)memory - (intptr_t)places[tensor].base;
         places[tensor].second_allocation = memory;
-        strides_of(p, tensor)->head = bytes / (intptr_t)sizeof(uint16_t);
+        strides_of(p, tensor)->head = ((intptr_t)memory - (intptr_t)places[tensor].base) / element;
       }
     }
   }

@@ -86,9 +86,9 @@ static DeviceMask mask_in_blocks(const Problem *p, bool spread) {
   Mask mask;
   Error error;
   if (step.block_masks == NULL) return on_device;
-  const char *text = p->mask == MASK_FULL     ? "full"
-                     : p->dtype == DTYPE_FP16 ? "causal"
-                                              : "window:20";
+  const char *text = p->mask == MASK_FULL       ? "full"
+                     : p->o_dtype == DTYPE_FP16 ? "causal"
+                                                : "window:20";
   const int rows = p->q_block_size, columns = p->kv_block_size;
   require_mask(mask_open(text, p, rows, columns, 0, &mask, &error), &error);
   require_mask(rows == 0 ? row_spans_build(&mask, &blocks, &error)
@@ -101,6 +101,19 @@ static DeviceMask mask_in_blocks(const Problem *p, bool spread) {
   return on_device;
 }
 
+/** For inputs in e4m3, the scales of one of them: another for each key/value head. NULL for others.
+ */
+static float *scales_of(const Problem *p, int tensor) {
+  if (p->dtype != DTYPE_E4M3) return NULL;
+  const int count = p->batch * p->kv_heads;
+  const size_t bytes = sizeof(float) * (size_t)count;
+  float *scales = host_memory(bytes), *on_device = device_memory(bytes);
+  for (int i = 0; i < count; i++) scales[i] = 1 + (float)(3 * i + tensor) / 16;
+  require(cudaMemcpy(on_device, scales, bytes, cudaMemcpyHostToDevice), "copy of scales");
+  free(scales);
+  return on_device;
+}
+
 /** Runs the step on the tensors in `places` and frees them; `spread` is for the mask. */
 static Answer solve(Problem *p, Place places[TENSORS], bool spread) {
   const size_t lse_bytes = sizeof(float) * (size_t)row_count(p, O);
@@ -110,9 +123,13 @@ static Answer solve(Problem *p, Place places[TENSORS], bool spread) {
   for (int tensor = Q; tensor <= V; tensor++) fill(p, tensor, places[tensor].base);
 
   DeviceMask mask = mask_in_blocks(p, spread);
+  float *const scales[] = {scales_of(p, Q), scales_of(p, K), scales_of(p, V)};
   Tensors t = {.q = places[Q].base,
                .k = places[K].base,
                .v = places[V].base,
+               .q_scales = scales[Q],
+               .k_scales = scales[K],
+               .v_scales = scales[V],
                .o = places[O].base,
                .block_mask = &mask.mask,
                .prepared = mask.prepared};
@@ -138,6 +155,7 @@ static Answer solve(Problem *p, Place places[TENSORS], bool spread) {
     require(cudaFree(places[tensor].allocation), "free");
     require(cudaFree(places[tensor].second_allocation), "free");
   }
+  for (int tensor = Q; tensor <= V; tensor++) require(cudaFree(scales[tensor]), "free");
   require(cudaFree(t.lse), "free");
   require(cudaFree(t.workspace), "free");
   device_mask_free(&mask);
@@ -155,8 +173,7 @@ static Answer solve_compact(Problem p) {
     *strides_of(&p, tensor) = strides_with_gaps(&p, tensor, 0, 0, 2, NO_STRIDE);
     places[tensor] = place_in_one(&p, tensor, 0);
     if (tensor == O) break;
-    const size_t bytes = sizeof(uint16_t) * (size_t)places[tensor].elements;
-    require(cudaMemset(places[tensor].allocation, 0, bytes), "memset");
+    require(cudaMemset(places[tensor].allocation, 0, places[tensor].bytes), "memset");
   }
   return solve(&p, places, false);
 }
@@ -167,8 +184,8 @@ static void compare_with(const Answer *expected, Problem *p, Place places[TENSOR
   Answer found = solve(p, places, true);
   const size_t values = (size_t)row_count(p, O) * (size_t)p->head_dim;
   const size_t lse_bytes = sizeof(float) * (size_t)row_count(p, O);
-  printf("%s, %s, D=%d Nq=%d Nkv=%d: ", what, p->dtype == DTYPE_FP16 ? "fp16" : "bf16", p->head_dim,
-         p->q_len, p->kv_len);
+  printf("%s, %s, D=%d Nq=%d Nkv=%d: ", what, p->o_dtype == DTYPE_FP16 ? "fp16" : "bf16",
+         p->head_dim, p->q_len, p->kv_len);
   const bool same = memcmp(found.o, expected->o, sizeof(uint16_t) * values) == 0 &&
                     memcmp(found.lse, expected->lse, lse_bytes) == 0;
   if (same) {
@@ -250,18 +267,19 @@ static void compare_guarded(Problem p, int kv_len) {
 /**
  * On the CPU backend the page after an allocation cannot be read if the size is a multiple of 256,
  * and the page before it cannot be read if the size is a multiple of 4096. One length for each;
- * neither is a multiple of a key tile of 64. There are fewer keys than queries, and more.
+ * neither is a multiple of a key tile. There are fewer keys than queries, and more.
  */
 static void compare_both_guards(Problem p) {
   if (p.q_len > 128) return; /* only K and V are guarded, and their lengths are replaced */
-  compare_guarded(p, p.head_dim == 64 ? 66 : 65);
-  compare_guarded(p, p.head_dim == 64 ? 96 : 80);
+  const bool fp8 = p.dtype == DTYPE_E4M3;
+  compare_guarded(p, p.head_dim == 64 ? (fp8 ? 68 : 66) : (fp8 ? 66 : 65));
+  compare_guarded(p, p.head_dim == 64 ? (fp8 ? 128 : 96) : (fp8 ? 96 : 80));
 }
 
 static void compare_odd_strides(Problem p) {
   /* The place of a row does not depend on the mask, nor on which 16-bit type it is. Of the two
      problems that are left, the smaller one is enough: each stride is used in every row. */
-  if (p.mask != MASK_FULL || p.dtype != DTYPE_FP16 || p.head_dim != 64) return;
+  if (p.mask != MASK_FULL || p.o_dtype != DTYPE_FP16 || p.head_dim != 64) return;
   Answer expected = solve_compact(p);
   for (int odd_tensor = Q; odd_tensor <= O; odd_tensor++) {
     for (int odd = BATCH_STRIDE; odd <= ROW_STRIDE; odd++) {
@@ -305,16 +323,17 @@ static void compare_odd_pointers(Problem p) {
 
 /** For steps that must refuse such pointers: nothing is launched, so the tensors need no values. */
 static void ask_with_odd_pointers(Problem p) {
-  uint16_t *memory[TENSORS];
+  char *memory[TENSORS];
   for (int tensor = Q; tensor <= O; tensor++) {
     *strides_of(&p, tensor) = strides_with_gaps(&p, tensor, 0, 0, 0, NO_STRIDE);
     memory[tensor] = device_memory(4096);
   }
   for (int odd = Q; odd <= O; odd++) {
-    const Tensors t = {.q = memory[Q] + (odd == Q),
-                       .k = memory[K] + (odd == K),
-                       .v = memory[V] + (odd == V),
-                       .o = memory[O] + (odd == O)};
+    const int bytes = element_bytes(&p, odd);
+    const Tensors t = {.q = memory[Q] + (odd == Q) * bytes,
+                       .k = memory[K] + (odd == K) * bytes,
+                       .v = memory[V] + (odd == V) * bytes,
+                       .o = memory[O] + (odd == O) * bytes};
     const cudaError_t error = step.forward(&p, &t, 0, 0);
     printf("%c begins at an odd element: %s\n", TENSOR_NAMES[odd], cudaGetErrorName(error));
   }
@@ -343,13 +362,13 @@ static void compare_with_less_shared(Problem p) {
     Answer found = solve_compact(p);
     float most = 0;
     for (int64_t i = 0; i < row_count(&p, O) * p.head_dim; i++) {
-      const bool bf16 = p.dtype == DTYPE_BF16;
+      const bool bf16 = p.o_dtype == DTYPE_BF16;
       const float a = bf16 ? bf16_bits_to_float(found.o[i]) : half_bits_to_float(found.o[i]);
       const float b = bf16 ? bf16_bits_to_float(expected.o[i]) : half_bits_to_float(expected.o[i]);
       most = fmaxf(most, isnan(a) ? INFINITY : fabsf(a - b) / fmaxf(1, fabsf(b)));
     }
     printf("%d KiB: ", kib);
-    if (most <= (p.dtype == DTYPE_BF16 ? 0x1p-6F : 0x1p-9F)) {
+    if (most <= (p.o_dtype == DTYPE_BF16 ? 0x1p-6F : 0x1p-9F)) {
       printf("differs by rounding\n");
     } else {
       wrong("differs by more than rounding");
@@ -391,7 +410,8 @@ static void for_each_problem(void (*try)(Problem)) {
     p.q_len = LENGTHS[i & 1][0];
     p.kv_len = LENGTHS[i & 1][1];
     p.head_dim = HEAD_DIMS[i >> 1 & 1];
-    p.dtype = p.o_dtype = i & 4 ? DTYPE_BF16 : DTYPE_FP16;
+    p.o_dtype = i & 4 ? DTYPE_BF16 : DTYPE_FP16;
+    p.dtype = step.fp8 ? DTYPE_E4M3 : p.o_dtype;
     p.mask = (i ^ i >> 1 ^ i >> 2) & 1 ? MASK_CAUSAL : MASK_FULL;
     p.scale = (float)(1 / sqrt(p.head_dim));
     const bool spans =

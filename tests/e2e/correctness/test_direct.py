@@ -1,7 +1,7 @@
 """Steps called directly, with tensors that the command line cannot ask for: step_under_test.c.
 
 The trials also run on steps that are wrong on purpose and must notice the faults. These are the
-real sources with one line changed. The steps are those whose inputs have 16 bits.
+real sources with one line changed.
 """
 
 import os
@@ -17,7 +17,6 @@ from tests.lib.programs import (DEVICE, RIGHT, SCALAR_STEPS, STEP_DIR, USAGE, WR
                                 step_names)
 from tests.lib.source_tree import SourceTree
 
-CALLED_STEPS = [name for name in step_names() if name not in FP8_STEPS]
 PROBLEMS = 8  # in step_under_test.c: 2 lengths x 2 head dimensions x 2 types, with two masks
 
 
@@ -33,7 +32,7 @@ def lines_of(step: Program, trial: str) -> list[str]:
     return done.stdout.splitlines()
 
 
-@pytest.fixture(name="called_step", params=CALLED_STEPS)
+@pytest.fixture(name="called_step", params=step_names())
 def called(request: pytest.FixtureRequest) -> Program:
     return Program(request.param)
 
@@ -42,6 +41,8 @@ def called(request: pytest.FixtureRequest) -> Program:
     ("padded", PROBLEMS), ("poisoned", PROBLEMS), ("guarded", PROBLEMS),
     pytest.param("wide", PROBLEMS // 4, marks=pytest.mark.exhaustive)])  # padded, with D = 256
 def test_same_bits_wherever_the_tensors_lie(called_step: Program, trial: str, count: int) -> None:
+    if trial == "wide" and called_step.name in FP8_STEPS:
+        pytest.skip("D = 256 is none of its head dimensions")
     lines = lines_of(called_step, trial)
     assert len(lines) == count and all(line.endswith(": same bits") for line in lines)
 
@@ -51,7 +52,8 @@ def test_odd_strides_are_taken_or_refused_by_name(called_step: Program) -> None:
     lines = lines_of(called_step, "strides")
     assert len(lines) == 12
     for line in lines:
-        refused = (f": refused: the strides of {line[0]} must be multiples of 8 elements in "
+        chunk = 16 if called_step.name in FP8_STEPS and line[0] != "O" else 8
+        refused = (f": refused: the strides of {line[0]} must be multiples of {chunk} elements in "
                    f"{called_step.name}")
         assert line.endswith(": same bits" if called_step.name in SCALAR_STEPS else refused)
 
@@ -69,7 +71,7 @@ def test_scalar_steps_take_pointers_to_any_element(name: str) -> None:
     assert len(lines) == 4 * PROBLEMS // 4 and all(line.endswith(": same bits") for line in lines)
 
 
-@pytest.mark.parametrize("name", [name for name in CALLED_STEPS if name not in SCALAR_STEPS])
+@pytest.mark.parametrize("name", [name for name in step_names() if name not in SCALAR_STEPS])
 def test_tensor_core_steps_refuse_pointers_that_16_bytes_cannot_reach(name: str) -> None:
     lines = lines_of(Program(name), "refusals")
     assert len(lines) == 4 * PROBLEMS
@@ -91,7 +93,7 @@ def test_gpus_without_what_a_step_needs_are_refused(called_step: Program) -> Non
     assert set(lines[1::2]) == {refused.format(0, "7.5"), refused.format(0, "8.0 for bf16")}
 
 
-@pytest.mark.parametrize("name", [name for name in CALLED_STEPS if name != "step01"])
+@pytest.mark.parametrize("name", [name for name in step_names() if name != "step01"])
 def test_tiles_for_less_shared_memory_are_right(name: str) -> None:
     """The device reports 99 KiB per thread block, then 64 KiB, for each problem. Step 01 has no choice
     of tiles."""
