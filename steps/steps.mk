@@ -22,9 +22,9 @@ HOPPER_FILES := $(shell grep -l ptx_hopper.cuh $(STEP_FILES) common/host/device/
 archs_of = $(or $(if $(filter $(1),$(HOPPER_FILES)),$(filter sm_90,$(ARCH))),$(ARCH))
 
 # FAST=1 only finds out whether kernels compile, so there is no PTX, and each step is compiled for one of
-# the two types: bf16 in these, fp16 in the others. Those of wgmma are compiled in full, for ptxas's remarks.
+# the two types: bf16 in these, fp16 in the others. Steps with wgmma are compiled in full, for ptxas's remarks.
 FAST_BF16 := step02c step05 step08 step10
-fast_compile = $(if $(filter 1,$(FAST)),$(if $(filter $<,$(HOPPER_FILES)),,--Ofast-compile=max))
+fast_compile = $(if $(filter 1,$(FAST)),$(if $(filter $<,$(filter steps/%,$(HOPPER_FILES))),,--Ofast-compile=max))
 fast_types = $(if $(filter $(FAST_BF16:%=steps/%_%),$<),__half/__nv_bfloat16,__nv_bfloat16/__half)
 
 define compile_cu
