@@ -197,6 +197,13 @@ PERSISTENT = [
     "-b 1 -H 1 -n 193 -k 70 -d 64",
     "-b 1 -H 1 -n 192 -k 257 -d 64 -m causal",
 ]
+# Of step 12, whose tiles have 192 keys at D = 64.
+E4M3 = [
+    "-b 1 -H 2 -n 70 -k 193 -d 64",
+    "-b 1 -H 1 -n 192 -k 385 -d 64 -m causal",
+    "-b 2 -H 4 -G 2 -n 100 -k 1000 -d 64 -i outlier",
+    "-b 1 -H 2 -n 130 -k 300 -d 128 -i spiky --scales tensor",
+]
 
 
 def write_cases(step: str, directory: Path) -> list[tuple[Path, dict[str, str]]]:
@@ -229,6 +236,12 @@ def write_cases(step: str, directory: Path) -> list[tuple[Path, dict[str, str]]]
                             {("q", row, 0): -1.0 for row in range(70)})
         lists[0][1].extend([f"--input {late}", *PERSISTENT])
         # Copies arrive in any order: consumers without rows get ahead of the first.
+        lists += [({"SIMT_ORDER": f"random:{seed}"}, RINGS[:1]) for seed in (1, 2)]
+    if step == "step12":  # takes D = 64 and 128, and no infinity; keys from 384 on are a tile
+        unseen = write_inputs(directory / f"{step}_unseen", 200, 392, {("v", 384, 3): float("nan")})
+        of_others = [line.replace("-d 96", "-d 128") for line in (*TENSOR_CORE, *RINGS, *PERSISTENT)
+                     if "-d 256" not in line]
+        lists = [({}, [*of_others, *E4M3, masked[0], f"--input {unseen} -m causal"])]
         lists += [({"SIMT_ORDER": f"random:{seed}"}, RINGS[:1]) for seed in (1, 2)]
     if step == "step01":  # the second pass does not begin with head 0
         lists.append(({"SIMT_MEMORY": "250K"}, ["-b 2 -H 3 -n 100 -d 32 -m causal"]))

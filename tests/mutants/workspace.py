@@ -20,10 +20,11 @@ CONFIGS = {
                     "CONFIG<__half, 64>, CONFIG<__half, 96>, CONFIG<__half, 256>"),
     "step11": "CONFIG<__half, 64, true>, CONFIG<__half, 64, false>, CONFIG<__half, 96, true>, "
               "CONFIG<__half, 96, false>, CONFIG<__half, 256, true>, CONFIG<__half, 256, false>",
+    "step12": "CONFIG<__half, 64>, CONFIG<__half, 128>",
 }
 # Trials of step_under_test.c; steps that check alignment before they load vectors have more.
 TRIALS = {"step02": ("padded", "ragged", "strides", "pointers"), "step06": ("padded", "wide"),
-          "step10": ("padded", "l2"), "step11": ("padded", "l2")}
+          "step10": ("padded", "l2"), "step11": ("padded", "l2"), "step12": ("padded", "l2")}
 
 
 class DoesNotCompile(Exception):
