@@ -215,8 +215,7 @@ __device__ __forceinline__ uint32_t pack_e4m3(float x0, float x1, float x2, floa
 #endif
 }
 
-/** mma.m16n8k32 (9.7.14.5.10): D += A B, as mma_m16n8k16() with two e4m3 for each 16-bit element.
- */
+/** mma.m16n8k32 (9.7.14.5.10): as mma_m16n8k16(), with two e4m3 for each element of 16 bits. */
 __device__ __forceinline__ void mma_m16n8k32_e4m3(float (&d)[4], const uint32_t (&a)[4],
                                                   uint32_t b0, uint32_t b1) {
 #ifdef __CUDACC__

@@ -160,7 +160,7 @@ class Benchmark:
         for x in contestants:
             if inputs.case.mask != "full" and x.name in calls and "mask_blocks" in x.fields:
                 calls[FULL + x.name] = StepCall(self.device, x.call.step, full, x.call.outputs,
-                                       self.mask("full", full.case.seqlen))
+                                                self.mask("full", full.case.seqlen))
         for step in self.steps:
             if inputs.case.dtype == "e4m3" and step.name == "step10":
                 in_fp16 = Inputs(self.device, replace(inputs.case, dtype="fp16"))

@@ -22,11 +22,16 @@ constexpr int FIRST_KEY = 4;              // of the tile: its last 7 rows lie ou
 constexpr int BLOCK_M = 64, BLOCK_N = 32;
 constexpr int STORED_ROWS = 16, FIRST_STORED = 50;  // of a tensor store; 6 rows lie outside
 
-/** Element i of a tensor: an integer from -8 to 8. */
-__host__ __device__ static float element(int tensor, int i) {
+/** A number that looks random, for element i of a tensor. */
+__host__ __device__ static uint32_t scrambled(int tensor, int i) {
   uint32_t x = (uint32_t)(1000003 * tensor + i);
   x = (x ^ x >> 16) * 0x7feb352d;
-  x = (x ^ x >> 15) * 0x846ca68b;
+  return (x ^ x >> 15) * 0x846ca68b;
+}
+
+/** Element i of a tensor: an integer from -8 to 8. */
+__host__ __device__ static float element(int tensor, int i) {
+  const uint32_t x = scrambled(tensor, i);
   return (float)(int)((x ^ x >> 16) % 17) - 8.0f;
 }
 
@@ -167,11 +172,8 @@ constexpr int E4M3_ROWS = 32, E4M3_COLUMNS = 128;  // of B; A has 64 rows
 /** Byte i of A (0) or B (1): an e4m3 number of any size, but no NaN; in the lower half of A a
  * subnormal one. */
 __device__ static uint8_t any_e4m3(int tensor, int i) {
-  uint32_t x = (uint32_t)(1000003 * tensor + i);
-  x = (x ^ x >> 16) * 0x7feb352d;
-  x = (x ^ x >> 15) * 0x846ca68b;
   const bool subnormal = tensor == 0 && i >= 32 * E4M3_COLUMNS;
-  const uint8_t byte = x >> 20 & (subnormal ? 0x87 : 0xff);
+  const uint8_t byte = scrambled(tensor, i) >> 20 & (subnormal ? 0x87 : 0xff);
   return (byte & 0x7f) == 0x7f ? 0 : byte;
 }
 
