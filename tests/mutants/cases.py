@@ -13,7 +13,7 @@ from tests.lib.configs import HOPPER_STEPS
 MASKED, CAUSAL, FULL, PARTIAL = range(4)
 Tiles = Callable[[random.Random], list[list[bool]]]
 
-POISON = -2**31 + 7  # in fields that must not be read
+POISON = -2**30 + 7  # in fields that must not be used; twice this is an int32, too
 
 
 def write_npy(path: Path, dtype: str, shape: tuple[int, ...], values: list) -> None:
@@ -87,10 +87,11 @@ def edge_tiles(rng: random.Random) -> list[list[bool]]:
             [i % 128 < 64 or i == 9 * 128 + 70 for i in range(128 * 128)]]
 
 
-def write_mask_past_the_end(directory: Path) -> Path:
-    """200 queries in blocks of 128: all attend keys 0 .. 63; those past the last one attend all."""
-    tiles = [[i % 128 < 64 or tile == 1 and i // 128 >= 72 for i in range(128 * 128)]
-             for tile in range(2)]
+def write_mask_past_the_end(directory: Path, first: int = 0) -> Path:
+    """200 queries in blocks of 128: all attend 64 keys from `first` on, 0 or 64; those past the
+    last one attend all."""
+    tiles = [[i % 128 // 64 == first // 64 or tile == 1 and i // 128 >= 72
+              for i in range(128 * 128)] for tile in range(2)]
     return _write_mask(directory, [(1, 1)] * 4, 2, 1, [[1, 1], [0, 0], [PARTIAL] * 2, [0, 1]], 128,
                        tiles)
 
@@ -107,6 +108,29 @@ def write_shared_mask(directory: Path) -> Path:
     tiles = [[rng.random() < 0.4 for _ in range(64 * 64)] for _ in range(4)]
     return _write_mask(directory, [(1, 1), (1, 2), (2, 1), (2, 2)], rows, slots,
                        [counts, indices, types, partials], 64, tiles)
+
+
+def write_spans(path: Path, spans: list[list[tuple[int, int]]], shape: tuple[int, ...],
+                kv_len: int) -> Path:
+    """A mask whose queries attend one span of keys each; `spans` are those of each head."""
+    write_npy(path, "|b1", (*shape, len(spans[0]), kv_len),
+              [first <= key < end for head in spans for first, end in head
+               for key in range(kv_len)])
+    return path
+
+
+def write_span_masks(directory: Path) -> tuple[Path, Path]:
+    """2 batch entries, 2 heads, 130 x 700, each with other spans; and 200 x 200, where every
+    second query attends nothing, and the others the last keys."""
+    rng = random.Random(4)
+    apart = [(0, 64) if q < 64 else (600, 660) for q in range(130)]  # no query attends keys between
+    first_alone = [(0, 64) if q < 64 else (0, 0) for q in range(130)]
+    falling = [(5, 400) if q % 64 < 32 else (0, 200) for q in range(130)]
+    anywhere = [(first := rng.randrange(700), rng.randint(first + 1, 700)) for _ in range(130)]
+    late = [(150, 200) if q % 2 else (0, 0) for q in range(200)]
+    heads = [apart, first_alone, falling, anywhere]
+    return (write_spans(directory / "spans.npy", heads, (2, 2), 700),
+            write_spans(directory / "spans_late.npy", [late], (), 200))
 
 
 SCALAR = [
@@ -184,6 +208,13 @@ SPANS = [
     "-b 1 -H 2 -n 300 -k 333 -d 64 -m dilated:3",
     "-b 2 -H 4 -G 2 -n 300 -k 900 -d 64 -m blocks:0.3 --mask-block 64x64",
     "-b 1 -H 2 -n 300 -k 400 -d 64 -m random:0.5 --scale 1",
+    # Tiles of which all keys are attended, after one and after two that need the mask; the second
+    # key is the first that all attend; a list whose last tile has one key.
+    "-b 1 -H 1 -n 130 -k 300 -d 96 -m window:200",
+    "-b 1 -H 1 -n 64 -k 151 -d 96 -m window:150",
+    "-b 1 -H 1 -n 70 -k 129 -d 64 -m random:0.5 --mask-block 64x64",
+    # The first tile of queries has the longest plan.
+    "-b 1 -H 1 -n 200 -k 1000 -d 96 -m document:992,8",
 ]
 PERSISTENT = [
     # Scores that later tiles exceed by far.
@@ -203,6 +234,8 @@ E4M3 = [
     "-b 1 -H 1 -n 192 -k 385 -d 64 -m causal",
     "-b 2 -H 4 -G 2 -n 100 -k 1000 -d 64 -i outlier",
     "-b 1 -H 2 -n 130 -k 300 -d 128 -i spiky --scales tensor",
+    # The first query attends all keys of a tile but one.
+    "-b 2 -H 4 -n 2 -k 192 -d 64 -m causal",
 ]
 
 
@@ -222,6 +255,11 @@ def write_cases(step: str, directory: Path) -> list[tuple[Path, dict[str, str]]]
         inputs.append(write_inputs(directory / f"{step}_last_key", 40, 70,
                                    {("v", 31, 3): float("nan")}))
     masked = [f"--input {directory} -m causal" for directory in inputs]
+    if step in ("step11", "step12"):  # e to the power of a score of the first head is 0 in fp32
+        low = write_inputs(directory / "low", 200, 200,
+                           {("q", row, 0): 20.0 for row in range(200)} |
+                           {("k", key, 0): -20.0 for key in range(200)})
+        of_low = f"--input {low} --scale 0.3"
     lists = [({}, [*(SCALAR if scalar else TENSOR_CORE), *masked])]
     if step in HOPPER_STEPS:  # one key in the last tile of 112 or 128
         lists[0][1].extend(f"-b 1 -H 2 -n 70 -k {keys} -d 64" for keys in (225, 257))
@@ -241,7 +279,7 @@ def write_cases(step: str, directory: Path) -> list[tuple[Path, dict[str, str]]]
         unseen = write_inputs(directory / f"{step}_unseen", 200, 392, {("v", 384, 3): float("nan")})
         of_others = [line.replace("-d 96", "-d 128") for line in (*TENSOR_CORE, *RINGS, *PERSISTENT)
                      if "-d 256" not in line]
-        lists = [({}, [*of_others, *E4M3, masked[0], f"--input {unseen} -m causal"])]
+        lists = [({}, [*of_others, *E4M3, masked[0], f"--input {unseen} -m causal", of_low])]
         lists += [({"SIMT_ORDER": f"random:{seed}"}, RINGS[:1]) for seed in (1, 2)]
     if step == "step01":  # the second pass does not begin with head 0
         lists.append(({"SIMT_MEMORY": "250K"}, ["-b 2 -H 3 -n 100 -d 32 -m causal"]))
@@ -261,6 +299,11 @@ def write_cases(step: str, directory: Path) -> list[tuple[Path, dict[str, str]]]
         if step == "step11":  # its tiles of keys may begin at that NaN
             lists[0][1].extend(SPANS + [line.replace(" --shared-kv", "") for line in of_blocks
                                         if str(unseen) not in line])
+            spans, late = write_span_masks(directory)
+            before_all = write_mask_past_the_end(directory / "before_all", 64)
+            lists[0][1].extend([f"-b 2 -H 2 -n 130 -k 700 -d 64 -m {spans}",
+                                *(f"{of_low} -m {m}"
+                                  for m in ("document:128,72", late, before_all))])
         else:
             lists = [({}, of_blocks)]
     if step == "step06":  # its tiles have 128 keys: one is attended if its other half is
