@@ -6,6 +6,7 @@
 #ifndef DEVICE_SPLIT_SOFTMAX_CUH
 #define DEVICE_SPLIT_SOFTMAX_CUH
 
+#include <float.h>
 #include <math.h>
 
 #include "device/ptx.cuh"
@@ -54,7 +55,8 @@ __device__ __forceinline__ bool exponentiate(float (&s)[N_TILES][4], float (&sum
   bool too_small = false;
 #pragma unroll
   for (int half = 0; half < 2; half++) {
-    const float safe_max = m[half] == -INFINITY ? 0.0f : m[half];
+    // Without a maximum, any finite score gives a sum above 0, and one of -inf adds nothing.
+    const float safe_max = m[half] == -INFINITY ? -FLT_MAX : m[half];
     float sum = 0.0f;
 #pragma unroll
     for (int n = 0; n < N_TILES; n++) {
