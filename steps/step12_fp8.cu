@@ -3,7 +3,7 @@
  * Step 12: fp8.
  *
  * The idea: the tensor cores multiply numbers of 8 bits twice as fast as numbers of 16, and half as
- * many bytes move. So Q, K and V are e4m3, each head with a scale, and P is rounded to e4m3, too.
+ * many bytes move. So Q, K and V are e4m3, each with scales, and P is rounded to e4m3, too.
  *
  * What changed since step 10:
  * - wgmma cannot transpose bytes. V must lie with its keys side by side, so the three warps beside
@@ -17,7 +17,8 @@
  * - As in step 10, m is raised only if P becomes too large. Here this is 448, the largest number of
  *   e4m3. So P begins at 8 at most, which leaves room.
  *
- * What it costs: 3 bits of mantissa in Q, K, V and P; and a second pass of V through shared memory.
+ * What it costs: only 3 bits of mantissa are left in Q, K, V and P. And a second pass of V through
+ * shared memory.
  *
  * What to look at: transpose_v(), and who waits for whom.
  */
@@ -63,7 +64,8 @@ struct Tiles {
 
 constexpr int AHEAD = 2;    // times that a warp loads 32 keys before it stores the first of them
 constexpr int P_SHIFT = 3;  // with an exact m, P is at most 2^3: there is room to grow
-constexpr float MOST_P_SUM = 448;  // of P of a row in a lane; 448 is the largest e4m3
+// Of P of a row in a lane. 448 is the largest e4m3, and no P exceeds the sum.
+constexpr float MOST_P_SUM = 448;
 
 /** The tensor maps of a pass; `o` has boxes of 16 rows, those of a warp. */
 struct AllMaps {
@@ -83,7 +85,7 @@ struct Shared {
   uint8_t *q;                                    /**< BLOCK_M rows */
   T *o;                                          /**< the same */
   uint8_t *k_ring, *v_ring;                      /**< tiles of K, and of V as they arrive */
-  uint8_t *vt_ring;                              /**< tiles of V transposed: a row for a column */
+  uint8_t *vt_ring;                              /**< tiles of V transposed: row d is column d */
   uint64_t *q_full, *q_empty;                    /**< by consumer: Q has arrived; was read */
   uint64_t *work_full, *work_empty;              /**< the same for `work` */
   uint64_t *k_full, *k_empty, *v_full, *v_empty; /**< by stage */

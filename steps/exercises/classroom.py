@@ -338,7 +338,20 @@ def marks_of(exercise: Exercise, name: str) -> list[Mark]:
     return marks
 
 
+def write_masks() -> None:
+    """Masks that no option draws, of 192 queries: one of them attends nothing, the others all keys
+    from one number on."""
+    for name, empty, first_key, keys in (("empty_query", 10, 0, 256), ("few_keys", 70, 640, 768)):
+        header = f"{{'descr': '|b1', 'fortran_order': False, 'shape': (192, {keys}), }}".ljust(117) + "\n"
+        row = bytes(first_key) + b"\1" * (keys - first_key)
+        path = JUDGES / "masks" / f"{name}.npy"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"\x93NUMPY\1\0" + len(header).to_bytes(2, "little") + header.encode()
+                         + row * empty + bytes(keys) + row * (191 - empty))
+
+
 def prepare_judge() -> None:
+    write_masks()
     programs = [str((JUDGES / name).relative_to(ROOT)) for name in ("judge", "judge_e4m3")]
     subprocess.run([MAKE, "-s", "--no-print-directory", "BACKEND=cpu", *programs], cwd=ROOT,
                    check=True, env={**os.environ, **OWN_MAKE})
