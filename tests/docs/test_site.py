@@ -27,12 +27,14 @@ LOW_CONTRAST = """() => {
   const parts = text => (text.match(/[\\d.]+/g) || [0, 0, 0, 0]).map(Number);
   const light = ([r, g, b]) => 0.2126 * channel(r) + 0.7152 * channel(g) + 0.0722 * channel(b);
   const opaque = color => color.length < 4 || color[3] === 1;
+  const grounds = new Map();  // of elements that were asked for
   const behind = element => {
-    for (let e = element; e; e = e.parentElement) {
-      const color = parts(getComputedStyle(e).backgroundColor);
-      if (opaque(color)) return color;
+    if (!element) return matchMedia('(prefers-color-scheme: dark)').matches ? [0, 0, 0] : [255, 255, 255];
+    if (!grounds.has(element)) {
+      const color = parts(getComputedStyle(element).backgroundColor);
+      grounds.set(element, opaque(color) ? color : behind(element.parentElement));
     }
-    return matchMedia('(prefers-color-scheme: dark)').matches ? [0, 0, 0] : [255, 255, 255];
+    return grounds.get(element);
   };
   const painted = new Map();  // the filled rectangles of each picture
   const below = text => {
