@@ -345,9 +345,13 @@ def write_masks() -> None:
         header = f"{{'descr': '|b1', 'fortran_order': False, 'shape': (192, {keys}), }}".ljust(117) + "\n"
         row = bytes(first_key) + b"\1" * (keys - first_key)
         path = JUDGES / "masks" / f"{name}.npy"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(b"\x93NUMPY\1\0" + len(header).to_bytes(2, "little") + header.encode()
-                         + row * empty + bytes(keys) + row * (191 - empty))
+        array = (b"\x93NUMPY\1\0" + len(header).to_bytes(2, "little") + header.encode()
+                 + row * empty + bytes(keys) + row * (191 - empty))
+        if not path.exists() or path.read_bytes() != array:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            part = path.with_suffix(f".{os.getpid()}")  # another check may be reading the mask
+            part.write_bytes(array)
+            part.replace(path)
 
 
 def prepare_judge() -> None:
