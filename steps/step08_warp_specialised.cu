@@ -10,7 +10,8 @@
  *
  * What changed since step 07: who loads, and when; the order of the loop. P V of a tile waits for
  * the next turn: P V (t - 1) and Q K^T (t) are one turn, then comes the softmax of tile t. A turn
- * is passed on when its products are issued. Tiles have 176 keys at D = 96 and 128.
+ * is passed on when its products are issued. Tiles have 192 keys at D = 96 and 128; of a last tile
+ * with at most 64 keys only 64 are multiplied.
  *
  * What it costs: a warpgroup that computes nothing, and P of a tile in registers for longer.
  *
@@ -35,8 +36,9 @@ struct Tiles {
   static constexpr int THREADS = (1 + CONSUMERS) * WARPGROUP_THREADS;
   static constexpr int GROUP_M = 64;                   // rows of Q of a consumer
   static constexpr int BLOCK_M = CONSUMERS * GROUP_M;  // rows of Q
-  static constexpr int BLOCK_N = HEAD_DIM > 128 ? 80 : HEAD_DIM > 64 ? 176 : 128;
-  static constexpr int STAGES = 2;  // tiles of K, and of V, in flight
+  static constexpr int BLOCK_N = HEAD_DIM > 128 ? 80 : HEAD_DIM > 64 ? 192 : 128;
+  static constexpr int TAIL_N = 64;  // keys of a short last tile
+  static constexpr int STAGES = 2;   // tiles of K, and of V, in flight
   // Registers of each thread. All together are at most 65536.
   static constexpr int PRODUCER_REGISTERS = CONSUMERS == 3 ? 32 : 24;
   static constexpr int CONSUMER_REGISTERS = CONSUMERS == 3 ? 160 : 240;
@@ -168,8 +170,8 @@ __global__ void __launch_bounds__(Tiles<HEAD_DIM>::THREADS, 1)
   const int unmasked_end = attended_keys(p, first_row);
 
   // [start_pv_of]
-  // Starts P V of a tile, whose P is in `probs`.
-  const auto start_pv_of = [&](int tile) {
+  // Starts P V of a tile.
+  const auto start_pv_of = [&](const auto &probs, int tile) {
     const int stage = tile % STAGES;
     mbarrier_wait(&shared.v_full[stage], tile / STAGES & 1);  // V of the tile has arrived
     wgmma_fence();  // P and O were written by other instructions
@@ -181,14 +183,15 @@ __global__ void __launch_bounds__(Tiles<HEAD_DIM>::THREADS, 1)
   // Consumer 0 begins, if there is anything to do.
   if (tile_count > 0 && consumer == Tile::CONSUMERS - 1) pass_turn<Tile::CONSUMERS>(consumer);
 
-  // [loop]
-  for (int tile = 0; tile < tile_count; tile++) {
+  // [turn]
+  // P V of the tile before and Q K^T of this one, then the softmax of this one. `s` has room for
+  // the scores of a tile, or of its first keys.
+  const auto take_turn = [&](auto &s, int tile) {
     const int stage = tile % STAGES;
     const int first_key = tile * BLOCK_N;
 
-    float s[1][BLOCK_N / 8][4];
     wait_for_turn(consumer);
-    if (tile > 0) start_pv_of(tile - 1);
+    if (tile > 0) start_pv_of(probs, tile - 1);
     mbarrier_wait(&shared.k_full[stage], tile / STAGES & 1);  // K of this tile has arrived
     wgmma_fence();  // the last softmax has read and written S
     start_qk<T, HEAD_DIM, BLOCK_N>(s[0], q_group, shared.k_ring + stage * KV_ELEMENTS);
@@ -205,12 +208,27 @@ __global__ void __launch_bounds__(Tiles<HEAD_DIM>::THREADS, 1)
       apply_mask(s, p, p.mask == MASK_CAUSAL, first_row, first_key);
     }
     update_softmax(s, m, l, o, scale_log2);
+  };
+  // [turn]
+
+  // [loop]
+  const int last = tile_count - 1;
+  const bool short_tail = tile_count > 0 && key_end - last * BLOCK_N <= Tile::TAIL_N;
+  for (int tile = 0; tile < tile_count - short_tail; tile++) {
+    float s[1][BLOCK_N / 8][4];
+    take_turn(s, tile);
     pack_probs<T>(probs, s[0]);
   }
-  if (tile_count > 0) {
-    start_pv_of(tile_count - 1);
-    wgmma_wait<0>();  // O is complete, and nothing reads Q any more
+  if (short_tail) {
+    float s[1][Tile::TAIL_N / 8][4];
+    uint32_t tail_probs[Tile::TAIL_N / 16][4];
+    take_turn(s, last);
+    pack_probs<T>(tail_probs, s[0]);
+    start_pv_of(tail_probs, last);
+  } else if (tile_count > 0) {
+    start_pv_of(probs, last);
   }
+  wgmma_wait<0>();  // O is complete, and nothing reads Q any more
   // [loop]
 
   // All products of this consumer have been waited for, so nothing reads its Q any more.

@@ -33,7 +33,8 @@ struct Tiles {
   static constexpr int THREADS = (1 + CONSUMERS) * WARPGROUP_THREADS;
   static constexpr int GROUP_M = 64;                   // rows of Q of a consumer
   static constexpr int BLOCK_M = CONSUMERS * GROUP_M;  // rows of Q
-  static constexpr int BLOCK_N = HEAD_DIM > 128 ? 80 : HEAD_DIM > 64 ? 176 : 128;
+  static constexpr int BLOCK_N = HEAD_DIM > 128 ? 80 : HEAD_DIM > 64 ? 192 : 128;
+  static constexpr int TAIL_N = 64;               // keys of a short last tile
   static constexpr bool TURNS = HEAD_DIM <= 128;  // one consumer multiplies, another waits
   static constexpr int STAGES = 2;                // tiles of K, and of V, in flight
   // Registers of each thread. All together are at most 65536.
@@ -195,20 +196,19 @@ __global__ void __launch_bounds__(Tiles<HEAD_DIM>::THREADS, 1)
   const int unmasked_end = attended_keys(p, first_row);
 
   // [products]
-  const auto start_qk_of = [&](float(&s)[BLOCK_N / 8][4], int tile) {
+  const auto start_qk_of = [&](auto &s, int tile) {
     const int stage = tile % STAGES;
     mbarrier_wait(&shared.k_full[stage], tile / STAGES & 1);  // K of the tile has arrived
     wgmma_fence();  // the last softmax has read and written S
     start_qk<T, HEAD_DIM, BLOCK_N>(s, q_group, shared.k_ring + stage * KV_ELEMENTS);
   };
-  // P of the tile is in `probs`.
-  const auto start_pv_of = [&](int tile) {
+  const auto start_pv_of = [&](const auto &probs, int tile) {
     const int stage = tile % STAGES;
     mbarrier_wait(&shared.v_full[stage], tile / STAGES & 1);  // V of the tile has arrived
     wgmma_fence();  // P and O were written by other instructions
     start_pv<T, HEAD_DIM, BLOCK_N>(o[0], probs, shared.v_ring + stage * KV_ELEMENTS);
   };
-  const auto mask_tile = [&](float(&s)[1][BLOCK_N / 8][4], int tile) {
+  const auto mask_tile = [&](auto &s, int tile) {
     if ((tile + 1) * BLOCK_N > unmasked_end) {
       apply_mask(s, p, p.mask == MASK_CAUSAL, first_row, tile * BLOCK_N);
     }
@@ -233,12 +233,12 @@ __global__ void __launch_bounds__(Tiles<HEAD_DIM>::THREADS, 1)
     pass_turn<Tile::CONSUMERS>(consumer);
   }
 
-  // [loop]
-  for (int tile = 1; tile < tile_count; tile++) {
-    float s[1][BLOCK_N / 8][4];
+  // [overlap]
+  // Q K^T of a tile and P V of the one before, which runs beside the softmax of this one.
+  const auto overlap = [&](auto &s, int tile) {
     if (TURNS) wait_for_turn(consumer);
     start_qk_of(s[0], tile);
-    start_pv_of(tile - 1);
+    start_pv_of(probs, tile - 1);
     // The last turn of all is not passed on: nobody waits for it.
     if (TURNS && (tile + 1 < tile_count || consumer + 1 < Tile::CONSUMERS)) {
       pass_turn<Tile::CONSUMERS>(consumer);
@@ -250,12 +250,27 @@ __global__ void __launch_bounds__(Tiles<HEAD_DIM>::THREADS, 1)
     wgmma_wait<0>();  // O is complete, and nothing reads P any more
     if (releases) mbarrier_arrive(&shared.v_empty[(tile - 1) % STAGES]);
     rescale_rows(o[0], rescale);
+  };
+  // [overlap]
+
+  // [loop]
+  const int last = tile_count - 1;
+  const bool short_tail = tile_count > 1 && key_end - last * BLOCK_N <= Tile::TAIL_N;
+  for (int tile = 1; tile < tile_count - short_tail; tile++) {
+    float s[1][BLOCK_N / 8][4];
+    overlap(s, tile);
     pack_probs<T>(probs, s[0]);
   }
-  if (tile_count > 0) {
-    start_pv_of(tile_count - 1);
-    wgmma_wait<0>();  // O is complete, and nothing reads Q any more
+  if (short_tail) {
+    float s[1][Tile::TAIL_N / 8][4];
+    uint32_t tail_probs[Tile::TAIL_N / 16][4];
+    overlap(s, last);
+    pack_probs<T>(tail_probs, s[0]);
+    start_pv_of(tail_probs, last);
+  } else if (tile_count > 0) {
+    start_pv_of(probs, last);
   }
+  wgmma_wait<0>();  // O is complete, and nothing reads Q any more
   // [loop]
 
   // All products of this consumer have been waited for, so nothing reads its Q any more.

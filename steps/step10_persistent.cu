@@ -43,6 +43,7 @@ struct Tiles {
   static constexpr int GROUP_M = 64;                   // rows of Q of a consumer
   static constexpr int BLOCK_M = CONSUMERS * GROUP_M;  // rows of Q
   static constexpr int BLOCK_N = HEAD_DIM <= 64 ? 128 : HEAD_DIM <= 128 ? 64 : 80;
+  static constexpr int TAIL_N = HEAD_DIM <= 128 ? BLOCK_N : 64;  // keys of a short last tile
   // Tiles of K, and of V, in flight.
   static constexpr int STAGES = HEAD_DIM <= 64 ? 3 : HEAD_DIM <= 128 ? 4 : 2;
   static constexpr int PRODUCER_REGISTERS = CONSUMERS == 3 ? 32 : 24;
@@ -89,11 +90,9 @@ struct Shared {
   QueryWork *work;                               /**< this tile of queries and the next one */
 };
 
-/** Tiles of keys that some of the queries `first_q` to `first_q` + `rows` - 1 attend. */
-template <int BLOCK_N>
-__device__ __forceinline__ int key_tiles(const Problem &p, int first_q, int rows) {
-  if (first_q >= p.q_len) return 0;
-  return (attended_keys(p, min(first_q + rows, p.q_len) - 1) + BLOCK_N - 1) / BLOCK_N;
+/** Keys that some of the queries `first_q` to `first_q` + `rows` - 1 attend. */
+__device__ __forceinline__ int keys_of_rows(const Problem &p, int first_q, int rows) {
+  return first_q < p.q_len ? attended_keys(p, min(first_q + rows, p.q_len) - 1) : 0;
 }
 
 // [schedule]
@@ -112,8 +111,9 @@ __device__ __forceinline__ QueryWork work_of(const Problem &p, const Schedule &s
   const int rows = min(s.rows, s.q_tiles - passed), rest = in_group - passed * heads;
   const int first_q = (s.q_tiles - 1 - passed - rest % rows) * Tile::BLOCK_M;
   const int head_index = first_head + rest / rows;
+  const int keys = keys_of_rows(p, first_q, Tile::BLOCK_M);
   return {first_q, head_index % p.q_heads, head_index / p.q_heads,
-          key_tiles<Tile::BLOCK_N>(p, first_q, Tile::BLOCK_M)};
+          (keys + Tile::BLOCK_N - 1) / Tile::BLOCK_N};
 }
 
 /** The number of the next tile that nobody has. The first of each block is that of the block. A
@@ -169,17 +169,21 @@ __device__ __forceinline__ void produce(const Shared<T> &shared, const TensorMap
       load_rows<HEAD_DIM, Tile::BLOCK_N>(ring + stage * Tile::BLOCK_N * HEAD_DIM, map, &full[stage],
                                          tile * Tile::BLOCK_N, kv_head, work.batch);
     };
-    // The first consumer can begin while others are still busy with the tile before.
-    load_q(0);
+    // The first consumer can begin while others are still busy with the tile before. Where O takes
+    // the place of Q, Q comes late: then K goes first.
+    constexpr int EARLY = Tile::O_IN_Q ? 0 : 1;  // consumers whose Q is asked for before K
+    if (EARLY) load_q(0);
     for (int tile = 0; tile < work.tile_count; tile++, use.number++) {
       // Not earlier: a block that is late must not take the next tile from one that is free.
       if (tile + 1 == work.tile_count) index = take_next(schedule);
       load_tile(shared.k_ring, maps.k, shared.k_full, shared.k_empty, tile);
-      for (int consumer = 1; tile == 0 && consumer < Tile::CONSUMERS; consumer++) load_q(consumer);
+      for (int consumer = EARLY; tile == 0 && consumer < Tile::CONSUMERS; consumer++) {
+        load_q(consumer);
+      }
       load_tile(shared.v_ring, maps.v, shared.v_full, shared.v_empty, tile);
     }
     if (work.tile_count == 0) {
-      for (int consumer = 1; consumer < Tile::CONSUMERS; consumer++) load_q(consumer);
+      for (int consumer = EARLY; consumer < Tile::CONSUMERS; consumer++) load_q(consumer);
       index = take_next(schedule);
     }
   }
@@ -198,12 +202,12 @@ __device__ __forceinline__ int swizzled_byte(int row, int column) {
 
 // [again]
 /** S = Q K^T of this warp's 16 rows once more, by mma.sync: what P was computed from is gone. */
-template <typename T, int HEAD_DIM, int BLOCK_N>
-__device__ __forceinline__ void multiply_qk_again(float (&s)[BLOCK_N / 8][4], const T *q_group,
+template <typename T, int HEAD_DIM, int BLOCK_N, int TILES>
+__device__ __forceinline__ void multiply_qk_again(float (&s)[TILES][4], const T *q_group,
                                                   const T *k_tile) {
   const int lane = threadIdx.x % WARP_SIZE, first_row = threadIdx.x / WARP_SIZE % 4 * 16;
 #pragma unroll
-  for (int n = 0; n < BLOCK_N / 8; n++) {
+  for (int n = 0; n < TILES; n++) {
 #pragma unroll
     for (int c = 0; c < 4; c++) s[n][c] = 0.0f;
   }
@@ -213,7 +217,7 @@ __device__ __forceinline__ void multiply_qk_again(float (&s)[BLOCK_N / 8][4], co
     ldmatrix_x4(a, (const char *)q_group +
                        swizzled_byte<HEAD_DIM, 64>(first_row + lane % 16, d + lane / 16 * 8));
 #pragma unroll
-    for (int n = 0; n < BLOCK_N; n += 16) {
+    for (int n = 0; n < 8 * TILES; n += 16) {
       uint32_t b[4];
       ldmatrix_x4(
           b, (const char *)k_tile + swizzled_byte<HEAD_DIM, BLOCK_N>(n + lane / 16 * 8 + lane % 8,
@@ -272,8 +276,7 @@ __device__ __forceinline__ void consume(const Shared<T> &shared, const AllMaps &
   constexpr int BLOCK_N = Tile::BLOCK_N, STAGES = Tile::STAGES;
   const int lane = threadIdx.x % WARP_SIZE, warp = threadIdx.x / WARP_SIZE % 4;
   const T *q_group = shared.q + consumer * Tile::GROUP_M * HEAD_DIM;
-  const int row_in_tile = consumer * Tile::GROUP_M + 16 * warp;  // of the first row of this warp
-  T *o_warp = shared.o + row_in_tile * HEAD_DIM;
+  T *o_warp = shared.o + (consumer * Tile::GROUP_M + 16 * warp) * HEAD_DIM;
   const float scale_log2 = p.scale * 1.4426950408889634f;
   RingUse<STAGES> use;  // of the next tile of K
 
@@ -282,9 +285,10 @@ __device__ __forceinline__ void consume(const Shared<T> &shared, const AllMaps &
     mbarrier_wait(&shared.work_full[slot.stage()], slot.parity());  // the producer has written it
     const QueryWork &work = shared.work[slot.stage()];
     if (work.tile_count < 0) break;
-    const int first_row = work.first_q + row_in_tile;  // of this warp
-    const int tile_count =
-        key_tiles<BLOCK_N>(p, work.first_q + consumer * Tile::GROUP_M, Tile::GROUP_M);
+    const int first_q = work.first_q + consumer * Tile::GROUP_M;  // of this consumer
+    const int first_row = first_q + 16 * warp;                    // of this warp
+    const int key_end = keys_of_rows(p, first_q, Tile::GROUP_M);
+    const int tile_count = (key_end + BLOCK_N - 1) / BLOCK_N;
     // [work]
     const int unmasked_end = attended_keys(p, first_row);
     float m[2] = {-INFINITY, -INFINITY};  // running maximum of score * scale * log2(e)
@@ -293,12 +297,12 @@ __device__ __forceinline__ void consume(const Shared<T> &shared, const AllMaps &
     float o[HEAD_DIM / 8][4] = {};
     uint32_t probs[BLOCK_N / 16][4];
 
-    const auto start_qk_of = [&](RingUse<STAGES> use, float(&s)[BLOCK_N / 8][4]) {
+    const auto start_qk_of = [&](RingUse<STAGES> use, auto &s) {
       mbarrier_wait(&shared.k_full[use.stage()], use.parity());  // K has arrived
       wgmma_fence();  // the last softmax has read and written S
       start_qk<T, HEAD_DIM, BLOCK_N>(s, q_group, shared.k_ring + use.stage() * BLOCK_N * HEAD_DIM);
     };
-    const auto start_pv_of = [&](RingUse<STAGES> use) {
+    const auto start_pv_of = [&](RingUse<STAGES> use, const auto &probs) {
       mbarrier_wait(&shared.v_full[use.stage()], use.parity());  // V has arrived
       wgmma_fence();
       start_pv<T, HEAD_DIM, BLOCK_N>(o, probs, shared.v_ring + use.stage() * BLOCK_N * HEAD_DIM);
@@ -307,7 +311,7 @@ __device__ __forceinline__ void consume(const Shared<T> &shared, const AllMaps &
       if (lane == 0) mbarrier_arrive(&empty[use.stage()]);
     };
     const auto before = [](RingUse<STAGES> use) { return RingUse<STAGES>{use.number - 1}; };
-    const auto mask_tile = [&](float(&s)[1][BLOCK_N / 8][4], int tile) {
+    const auto mask_tile = [&](auto &s, int tile) {
       if ((tile + 1) * BLOCK_N > unmasked_end) {
         apply_mask(s, p, p.mask == MASK_CAUSAL, first_row, tile * BLOCK_N);
       }
@@ -325,10 +329,10 @@ __device__ __forceinline__ void consume(const Shared<T> &shared, const AllMaps &
       softmax_of_tile(s[0], m, l, rescale, scale_log2);  // O is still 0
       pack_probs<T>(probs, s[0]);
     }
-    for (int tile = 1; tile < tile_count; tile++, use.number++) {
-      float s[1][BLOCK_N / 8][4];
+    // Q K^T of a tile and P V of the one before, which runs beside the softmax of this one.
+    const auto overlap = [&](auto &s, int tile) {
       start_qk_of(use, s[0]);
-      start_pv_of(before(use));
+      start_pv_of(before(use), probs);
       wgmma_wait<1>();  // S of this tile is complete; P V of the one before may still run
       mask_tile(s, tile);
       // [maximum]
@@ -347,13 +351,31 @@ __device__ __forceinline__ void consume(const Shared<T> &shared, const AllMaps &
       wgmma_wait<0>();  // O is complete, and nothing reads P any more
       release(shared.v_empty, before(use));
       if (raise) rescale_rows(o, rescale);
+      use.number++;
+    };
+    const int last = tile_count - 1;
+    const bool short_tail =
+        Tile::TAIL_N < BLOCK_N && tile_count > 1 && key_end - last * BLOCK_N <= Tile::TAIL_N;
+    for (int tile = 1; tile < tile_count - short_tail; tile++) {
+      float s[1][BLOCK_N / 8][4];
+      overlap(s, tile);
       pack_probs<T>(probs, s[0]);
+    }
+    uint32_t tail_probs[Tile::TAIL_N / 16][4];
+    if (short_tail) {
+      float s[1][Tile::TAIL_N / 8][4];
+      overlap(s, last);
+      pack_probs<T>(tail_probs, s[0]);
     }
     // [epilogue]
     // All products with Q are complete: the next Q may come, unless O takes its place first.
     if (!Tile::O_IN_Q && lane == 0) mbarrier_arrive(&shared.q_empty[consumer]);
     if (tile_count > 0) {
-      start_pv_of(before(use));
+      if (short_tail) {
+        start_pv_of(before(use), tail_probs);
+      } else {
+        start_pv_of(before(use), probs);
+      }
       wgmma_wait<0>();  // O is complete
       release(shared.v_empty, before(use));
     }

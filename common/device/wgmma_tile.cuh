@@ -36,10 +36,10 @@ __device__ __forceinline__ uint64_t wgmma_descriptor(const T *start, int panel_b
   return descriptor_of_rows<2 * PANEL<HEAD_DIM>>(start, panel_bytes);
 }
 
-/** Starts S = Q K^T for 64 rows of Q. Of both operands the columns d to d + 15 are described. */
-template <typename T, int HEAD_DIM, int BLOCK_N>
-__device__ __forceinline__ void start_qk(float (&s)[BLOCK_N / 8][4], const T *q_group,
-                                         const T *k_tile) {
+/** Starts S = Q K^T for 64 rows of Q and the first 8 TILES rows of a tile of K, which has BLOCK_N.
+ * Of both operands the columns d to d + 15 are described. */
+template <typename T, int HEAD_DIM, int BLOCK_N, int TILES>
+__device__ __forceinline__ void start_qk(float (&s)[TILES][4], const T *q_group, const T *k_tile) {
   constexpr int COLUMNS = PANEL<HEAD_DIM>;
   const uint64_t q = wgmma_descriptor<HEAD_DIM>(q_group, 0);
   const uint64_t k = wgmma_descriptor<HEAD_DIM>(k_tile, 0);
@@ -52,17 +52,16 @@ __device__ __forceinline__ void start_qk(float (&s)[BLOCK_N / 8][4], const T *q_
   wgmma_commit();
 }
 
-/** Starts O += P V. P comes from registers; of V the rows `key` to `key` + 15 are described, with
- * all columns. The descriptor also transposes: the instruction wants 16 keys of a column together.
- */
-template <typename T, int HEAD_DIM, int BLOCK_N>
+/** Starts O += P V for the first 16 P_TILES rows of a tile of V, which has BLOCK_N. P comes from
+ * registers; of V the rows `key` to `key` + 15 are described, with all columns. The descriptor also
+ * transposes: the instruction wants 16 keys of a column together. */
+template <typename T, int HEAD_DIM, int BLOCK_N, int P_TILES>
 __device__ __forceinline__ void start_pv(float (&o)[HEAD_DIM / 8][4],
-                                         const uint32_t (&probs)[BLOCK_N / 16][4],
-                                         const T *v_tile) {
+                                         const uint32_t (&probs)[P_TILES][4], const T *v_tile) {
   constexpr int COLUMNS = PANEL<HEAD_DIM>;
   const uint64_t v = wgmma_descriptor<HEAD_DIM>(v_tile, 2 * BLOCK_N * COLUMNS);
 #pragma unroll
-  for (int key = 0; key < BLOCK_N; key += 16) {
+  for (int key = 0; key < 16 * P_TILES; key += 16) {
     wgmma<T, true>(o, probs[key / 16], v + units(2 * key * COLUMNS), true);
   }
   wgmma_commit();

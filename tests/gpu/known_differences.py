@@ -199,7 +199,7 @@ def hopper_tiles(step: str, head_dim: int) -> tuple[int, int]:
     if step == "step10":
         return (192 if head_dim <= 128 else 128,
                 128 if head_dim <= 64 else 64 if head_dim <= 128 else 80)
-    return 192 if head_dim <= 64 else 128, 80 if head_dim > 128 else 176 if head_dim > 64 else 128
+    return 192 if head_dim <= 64 else 128, 80 if head_dim > 128 else 192 if head_dim > 64 else 128
 
 
 def whole_boxes(step: str) -> Callable[[Counter, Shape], Counter]:
