@@ -195,6 +195,7 @@ WIDE = [
     "-b 1 -H 5 -n 140 -k 300 -d 256",
     "-b 1 -H 1 -n 64 -k 160 -d 256 -i spiky",
     "-b 2 -H 3 -n 200 -k 250 -d 256 -m causal",
+    "-b 1 -H 1 -n 64 -k 50 -d 256",  # the only tile has few keys
 ]
 # Of step 11: spans that begin and end anywhere, queries without keys, masks that need lists.
 SPANS = [
