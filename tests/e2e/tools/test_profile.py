@@ -98,13 +98,6 @@ def test_every_launch_is_reported(tools: Path) -> None:
     assert stdout.count("\nshared ") == 1 and "time       0.002 ms" in stdout
 
 
-@pytest.mark.parametrize("text, unit, value", [
-    ("1.5", "Gbyte", 1.5e9), ("2", "ms", 0.002), ("2", "msecond", 0.002), ("7", "us", 7e-6),
-    ("1,234", "inst", 1234), ("99.5", "%", 99.5), ("3", "byte", 3), ("4", "s", 4)])
-def test_units(text: str, unit: str, value: float) -> None:
-    assert profiler.in_base_units(text, unit) == pytest.approx(value)
-
-
 @pytest.mark.parametrize("program, ncu, code, said", [
     ("echo 'step03: no GPU: none found' >&2; exit 77", "", NO_GPU,
      "step03: no GPU: none found"),
