@@ -22,14 +22,6 @@ def test_cpu_backend_has_no_ceilings(any_step: Program, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_ceilings_are_refused_as_a_case(any_step: Program, tmp_path: Path) -> None:
-    cases = tmp_path / "cases"
-    cases.write_text("-n 64\n--ceilings\n")
-    done = any_step.run("--cases", cases)
-    assert done.returncode == USAGE and done.stdout == ""
-    assert re.fullmatch(rf".*{cases}:2: --cases, --ceilings, .* cannot stand here\n", done.stderr)
-
-
 @pytest.mark.gpu_only("the CPU backend has no ceilings")
 def test_saved_ceilings_are_used_by_every_step(step: Program, tmp_path: Path) -> None:
     """Without a file, or with another GPU's, a run says how to measure ceilings."""

@@ -139,6 +139,7 @@ BAD_CASES = [
     ("-n 4\n\n--cases other.txt\n",
      [":3: ", "--cases, --ceilings, --help and --version cannot stand here"]),
     ("--help\n", [":1: ", "--cases, --ceilings, --help and --version cannot stand here"]),
+    ("-n 64\n--ceilings\n", [":2: --cases, --ceilings, --help and --version cannot stand here"]),
     ('-n 4\n-o "a b\n-n 5\n', [":2: cannot be split into words as a shell does"]),
     ("-n 4\n-n $(id)\n", [":2: cannot be split into words as a shell does"]),
     ("-n 4 --check some", [":1: ", "--check some", "all, rows:N or none"]),
@@ -186,16 +187,11 @@ def test_cases_take_blanks_comments_and_quotes(any_step: Program, tmp_path: Path
 # --- Settings of the CPU backend ---------------------------------------------------------------
 
 @pytest.mark.cpu_only("a GPU reads no such settings")
-@pytest.mark.parametrize("variable, values", [
-    ("SIMT_ORDER", ["backward", "random", "random:", "random:x", "random:-1", f"random:{HUGE}",
-                    ""]),
-    ("SIMT_THREADS", ["0", "-1", "two", "2x", "1000000", HUGE, ""]),
-    ("SIMT_MEMORY", ["0", "-1", "much", "5X", "1MB", HUGE, f"{HUGE}G", ""]),
-])
-def test_bad_settings(any_step: Program, tmp_path: Path, variable: str, values: list) -> None:
-    for value in values:
-        line = refused(any_step, tmp_path, "-n", 4, env={variable: value})
-        assert f"{variable}={value}: must be" in line
+def test_bad_settings(any_step: Program, tmp_path: Path) -> None:
+    """The unit tests have all values."""
+    for variable in ("SIMT_ORDER", "SIMT_THREADS", "SIMT_MEMORY"):
+        line = refused(any_step, tmp_path, "-n", 4, env={variable: "-1"})
+        assert f"{variable}=-1: must be" in line
 
 
 def test_sizes_beside_files_that_set_them(any_step: Program, tmp_path: Path) -> None:

@@ -141,15 +141,6 @@ def test_record_on_standard_output(any_step: Program) -> None:
     assert done.stderr.startswith(any_step.name)
 
 
-def test_any_path_survives_json(any_step: Program, tmp_path: Path) -> None:
-    """Quotes, backslashes, control characters and Unicode in the name of the input."""
-    from tests.e2e.cli.test_bad_files import directory_with
-
-    directory = directory_with(tmp_path / 'a "b" \\ \t é €')
-    any_step.run_right("-i", directory, "-j", tmp_path / "records.json")
-    assert read_records(tmp_path / "records.json")[0]["input"] == str(directory)
-
-
 @pytest.mark.gpu_only("only a GPU is timed")
 def test_record_of_a_timed_run(step: Program, tmp_path: Path) -> None:
     path = tmp_path / "records.json"
@@ -299,28 +290,10 @@ def test_info(step: Program, tmp_path: Path) -> None:
     assert files_in(tmp_path) == []
 
 
-PICTURES = {
-    # Query q attends keys 0 .. q + 3; blocks of 2 x 2.
-    ("-n", 6, "-k", 9, "-m", "causal", "--mask-block", "2x2"): ["##/..", "###/.", "####/"],
-    # Fewer keys than queries: the first four queries attend nothing.
-    ("-n", 8, "-k", 4, "-m", "causal", "--mask-block", "2x2"): ["..", "..", "/.", "#/"],
-    ("-n", 4, "-k", 4, "-m", "causal", "--mask-block", "1x1"): ["#...", "##..", "###.", "####"],
-    ("-n", 5, "-k", 3, "-m", "full", "--mask-block", "4x2"): ["##", "##"],
-}
-
-
-def draw(program: Program, *options: object) -> list[str]:
-    lines = program.run_right("--draw-mask", *options).stdout.splitlines()
-    assert lines[0].startswith("mask ") and "# all attended" in lines[-1]
-    return lines[1:-1]
-
-
-@pytest.mark.parametrize("options", PICTURES)
-def test_picture_by_hand(any_step: Program, options: tuple) -> None:
-    assert draw(any_step, *options) == PICTURES[options]
-
-
 def test_picture_fits_the_terminal(any_step: Program) -> None:
-    picture = draw(any_step, "-n", 1000000, "-m", "causal", "--mask-block", "16x16")
+    """The unit tests compare small pictures."""
+    options = ("-n", 1000000, "-m", "causal", "--mask-block", "16x16")
+    first, *picture, last = any_step.run_right("--draw-mask", *options).stdout.splitlines()
+    assert first.startswith("mask ") and "# all attended" in last
     assert len(picture) <= 64 and {len(line) for line in picture} == {len(picture)}
     assert picture[0][0] == "/" and picture[-1][0] == "#" and picture[0][-1] == "."

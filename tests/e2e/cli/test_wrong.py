@@ -11,8 +11,8 @@ from tests.lib.programs import DEVICE, RIGHT, USAGE, WRONG, read_records
 
 pytestmark = pytest.mark.cpu_only("the judge is host code, the same on a GPU machine")
 
-HEADS, SEQLEN, HEAD_DIM = 3, 40, 32
-OPTIONS = ["-H", str(HEADS), "-n", str(SEQLEN), "-d", str(HEAD_DIM), "-m", "causal", "-c", "all"]
+HEADS = 3
+OPTIONS = ["-H", str(HEADS), "-n", "40", "-d", "32", "-m", "causal", "-c", "all"]
 
 
 def run(program: Path, fault: str, *options: object) -> subprocess.CompletedProcess:
@@ -53,20 +53,6 @@ def test_wrong_answer(faulty: Path, tmp_path: Path, fault: str, counts: dict, te
     (record,) = read_records(path)
     assert record["right"] is False
     assert {name: record[name] for name in ("rows_wrong", "lse_wrong") if record[name]} == counts
-
-
-def test_step_that_launches_nothing(faulty: Path) -> None:
-    """Every value of O and LSE is reported as unwritten."""
-    done = run(faulty, "no launch")
-    assert done.returncode == WRONG
-    values = HEADS * SEQLEN * (HEAD_DIM + 1)
-    assert f"{values} values never written" in done.stderr
-
-
-def test_map_shows_where(faulty: Path) -> None:
-    """One line for each head, one column for each tile of 32 queries: row 5 lies in the first."""
-    text = run(faulty, "NaN row").stderr
-    assert re.findall(r"\|(.*)\|", text) == ["N."] * HEADS
 
 
 def test_wrong_rows_outside_the_sample_are_found_where_they_show(faulty: Path) -> None:

@@ -52,36 +52,6 @@ def test_each_file_may_have_its_own_type(step: Program, tmp_path: Path) -> None:
     assert result.same_bits(drawn)
 
 
-def test_shapes_come_from_the_files(step: Program, tmp_path: Path) -> None:
-    q, k, v = draw_inputs(PROBLEM)
-    directory = write_inputs(tmp_path / "in", q, k, v)
-    p = PROBLEM.for_step(step.name)
-    result, record = step.solve(tmp_path / "out", *p.options_with_files(directory))
-    assert result.o.shape == q.shape
-    shape = ("batch", "heads", "kv_heads", "seqlen", "seqlen_kv", "head_dim")
-    assert [record[name] for name in shape] == [2, 4, 2, 37, 50, 64]
-
-
-@pytest.mark.parametrize("size", [("-b", 7), ("-n", 11), ("-d", 32)])
-def test_sizes_beside_files_are_refused(any_step: Program, tmp_path: Path, size: tuple) -> None:
-    directory = write_inputs(tmp_path / "in", *draw_inputs(PROBLEM))
-    done = any_step.run(*PROBLEM.options_with_files(directory), *size)
-    assert done.returncode == 2 and done.stdout == ""
-    assert f"must not be given with --input {directory}, whose files set sizes" in done.stderr
-
-
-@pytest.mark.parametrize("version", [(1, 0), (2, 0), (3, 0)])
-def test_every_format_version(any_step: Program, tmp_path: Path, version: tuple) -> None:
-    drawn, _ = any_step.solve(tmp_path / "drawn", *PROBLEM.options())
-    directory = tmp_path / "in"
-    directory.mkdir()
-    for name, array in zip("qkv", draw_inputs(PROBLEM), strict=True):
-        with (directory / f"{name}.npy").open("wb") as file:
-            np.lib.format.write_array(file, array, version=version)
-    result, _ = any_step.solve(tmp_path / "out", *PROBLEM.options_with_files(directory))
-    assert result.same_bits(drawn)
-
-
 @pytest.mark.parametrize("dtype", ["fp16", "bf16"])
 def test_output_becomes_the_next_input(step: Program, tmp_path: Path, dtype: str) -> None:
     """O as Q, K and V of a second pass: the values written are read back unchanged."""

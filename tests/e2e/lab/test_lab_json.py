@@ -52,12 +52,6 @@ def test_lines_add_up_to_kernels_and_these_to_the_run(step: Program, tmp_path: P
     assert run["findings"] == len(of(records, "finding")) == 0
 
 
-def test_source_is_that_of_the_line(step: Program, tmp_path: Path) -> None:
-    for line in of(report(step, tmp_path, "-n", 64), "line"):
-        text = (REPOSITORY / line["file"]).read_text().splitlines()[line["line"] - 1]
-        assert line["source"] == text.strip()
-
-
 def test_fields_are_documented(step: Program, tmp_path: Path) -> None:
     """All fields of each kind of record, and of a record of --json, are in docs/json-records.md."""
     text = (REPOSITORY / "docs/json-records.md").read_text()

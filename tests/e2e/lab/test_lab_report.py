@@ -121,12 +121,6 @@ def test_nothing_at_a_line(faulty: Path, tmp_path: Path) -> None:
     assert not list((tmp_path / "out").iterdir())
 
 
-def test_no_such_file_in_the_kernel(faulty: Path) -> None:
-    done = run_faulty(faulty, "none", "--report=access:faulty.cu:3")
-    assert done.returncode == USAGE and done.stderr.count("\n") == 1
-    assert "access:faulty.cu:3: no access there; " in done.stderr
-
-
 def test_tensors_of_a_mask_have_names() -> None:
     """The kernel that lists the tiles reads all tensors of a mask, so it is the one tested."""
     program, source = Program("step05"), REPOSITORY / "common/device/tile_list.cuh"
@@ -329,9 +323,3 @@ def test_findings_decide_the_exit_code(faulty: Path, tmp_path: Path, fault: str,
     findings = [record for record in records if record["record"] == "finding"]
     assert len(findings) == records[0]["findings"] >= 1
     assert done.stdout.endswith(f"findings   {len(findings)}\n")
-
-
-def test_without_a_fault_nothing_is_found(faulty: Path) -> None:
-    done = run_faulty(faulty, "none", "--report")
-    assert (done.returncode, done.stderr) == (RIGHT, "")
-    assert done.stdout.endswith("\nfindings   0\n")

@@ -32,6 +32,13 @@ static void small_masks_are_drawn_as_expected(void **state) {
          "###/.\n"
          "####/\n"
          "# all attended   / some   . none   unmasked: 62.5 % of the entries\n");
+  expect("causal", 8, 4, 2, 2, /* the first four queries attend nothing */
+         "mask causal, 8 queries down, 4 keys across, a character is 2 x 2 entries\n"
+         "..\n"
+         "..\n"
+         "/.\n"
+         "#/\n"
+         "# all attended   / some   . none   unmasked: 31.2 % of the entries\n");
   expect("document:8,2,6", 16, 16, 4, 2,
          "mask document:8,2,6, 16 queries down, 16 keys across, a character is 4 x 2 entries\n"
          "//......\n"

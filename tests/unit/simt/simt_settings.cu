@@ -63,19 +63,16 @@ static void wrong_settings_are_refused_with_exit_code_2(void **) {
 }
 
 static void right_settings_are_taken(void **) {
-  size_t free_bytes, total_bytes;
-  set_variable("SIMT_MEMORY", "12345");
-  assert_int_equal(cudaMemGetInfo(&free_bytes, &total_bytes), cudaSuccess);
-  assert_int_equal(total_bytes, 12345);
-  set_variable("SIMT_MEMORY", "7K");
-  assert_int_equal(cudaMemGetInfo(&free_bytes, &total_bytes), cudaSuccess);
-  assert_int_equal(total_bytes, 7 << 10);
-  set_variable("SIMT_MEMORY", "2G");
-  assert_int_equal(cudaMemGetInfo(&free_bytes, &total_bytes), cudaSuccess);
-  assert_int_equal(total_bytes, 2ll << 30);
-  set_variable("SIMT_MEMORY", "1024G");
-  assert_int_equal(cudaMemGetInfo(&free_bytes, &total_bytes), cudaSuccess);
-  assert_int_equal(total_bytes, 1024ll << 30);
+  static const struct {
+    const char *text;
+    size_t bytes;
+  } sizes[] = {{"12345", 12345}, {"7K", 7 << 10}, {"2G", 2ull << 30}, {"1024G", 1024ull << 30}};
+  for (const auto &size : sizes) {
+    size_t free_bytes, total_bytes;
+    set_variable("SIMT_MEMORY", size.text);
+    assert_int_equal(cudaMemGetInfo(&free_bytes, &total_bytes), cudaSuccess);
+    assert_int_equal(total_bytes, size.bytes);
+  }
   set_variable("SIMT_MEMORY", nullptr);
 }
 
