@@ -222,24 +222,23 @@ def test_diff_counts_added_code(tree: Tree) -> None:
     assert lines[0].startswith("--- steps/step02_online") and lines[1].startswith("+++ steps/step02b")
 
 
-def path_without(directory: Path, *missing: str) -> str:
-    """A PATH with all programs of the system except these."""
+def path_without(directory: Path, missing: str) -> str:
+    """A PATH with all programs of the system except this one."""
     for folder in ("/usr/bin", "/bin"):
         for program in Path(folder).iterdir():
             link = directory / program.name
-            if program.name not in missing and not link.is_symlink():
+            if program.name != missing and not link.is_symlink():
                 link.symlink_to(program)
     return str(directory)
 
 
-@pytest.mark.parametrize("missing, package", [("g++", "apt-get install g++")])
-def test_missing_compiler(tmp_path: Path, missing: str, package: str) -> None:
+def test_missing_compiler(tmp_path: Path) -> None:
     """One line names the package, before anything is built."""
     tree = Tree(tmp_path, compilers=False)
-    done = tree.make("step01", "BACKEND=cpu", path=path_without(tree.bin, missing))
+    done = tree.make("step01", "BACKEND=cpu", path=path_without(tree.bin, "g++"))
     assert done.returncode != 0 and done.stdout == ""
-    assert re.fullmatch(rf"[^\n]*{re.escape(missing)} not found\. Install it: "
-                        rf"sudo {re.escape(package)}[^\n]*\n", done.stderr)
+    assert re.fullmatch(r"[^\n]*g\+\+ not found\. Install it: sudo apt-get install g\+\+[^\n]*\n",
+                        done.stderr)
     assert not (tree.root / "build").exists()
 
 
