@@ -56,6 +56,7 @@ for program in "$build"/step[0-9][0-9] "$build"/step[0-9][0-9][a-z]; do
   count "$step" -b 1 -H 4 -G 2 -n 333 -k 500 -d 128 -m causal
   count "$step" -b 2 -H 2 -n 200 -d 128
   count "$step" -b 1 -H 2 -n 450 -d 64 -m causal
+  [ "$step" = step12 ] && continue # takes D = 64 and 128
   count "$step" -b 1 -H 2 -n 150 -d 256
   count "$step" -b 1 -H 2 -n 150 -d 96
 done
@@ -63,6 +64,7 @@ for step in step05 step06; do
   count $step -b 1 -H 2 -n 450 -d 128 -m window:100
   count $step -b 1 -H 2 -n 450 -d 64 -m random:0.3
 done
+count step11 -b 1 -H 2 -n 450 -d 128 -m window:100
 
 for rows in "128 16" "256 16" "512 16" "192 16" "64 16" "128 0" "256 0"; do
   # shellcheck disable=SC2086

@@ -196,7 +196,9 @@ def hopper_tiles(step: str, head_dim: int) -> tuple[int, int]:
     """From step 07 on: rows of Q and of K in a tile."""
     if step == "step07":
         return 192 if head_dim in (96, 128) else 128, 128 if head_dim <= 128 else 64
-    if step == "step10":
+    if step == "step12":
+        return 192, 192 if head_dim <= 64 else 128
+    if step in ("step10", "step11"):
         return (192 if head_dim <= 128 else 128,
                 128 if head_dim <= 64 else 64 if head_dim <= 128 else 80)
     return 192 if head_dim <= 64 else 128, 80 if head_dim > 128 else 192 if head_dim > 64 else 128
@@ -204,12 +206,15 @@ def hopper_tiles(step: str, head_dim: int) -> tuple[int, int]:
 
 def whole_boxes(step: str) -> Callable[[Counter, Shape], Counter]:
     """From step 07 on: Nsight Compute counts all sectors of a box, also those outside of the
-    tensor, which become 0. Boxes are 64 rows of Q, or a tile of K or V, and 64 or 32 columns."""
+    tensor, which become 0. Boxes are 64 rows of Q, or a tile of K or V, and 64 or 32 columns of 16
+    bits, or all of 8 bits."""
     def amount(lab: Counter, shape: Shape) -> Counter:
         block_m, block_n = hopper_tiles(step, shape.head_dim)
-        columns = 64 if shape.head_dim % 64 == 0 else 32
+        columns = (shape.head_dim // 2 if step == "step12" else
+                   64 if shape.head_dim % 64 == 0 else 32)
         tiles = shape.batch * shape.heads * -(-shape.seqlen // block_m)
-        q_boxes = tiles * block_m // 64 * shape.head_dim // columns
+        q_boxes = tiles * block_m // 64 * (
+            1 if step == "step12" else shape.head_dim // columns)
         rows = 64 * q_boxes + block_n * (lab["tensor_loads"] - q_boxes)
         gpu = Counter(tensor_load_sectors=rows * 2 * columns // 32)
         gpu.subtract(tensor_load_sectors=lab["tensor_load_sectors"])
@@ -256,7 +261,7 @@ KNOWN = {
                                           last_load),
     **{(step, "attention_kernel"): Known("what a box has outside of the tensor is counted",
                                          whole_boxes(step))
-       for step in ("step08", "step09")},
+       for step in ("step08", "step09", "step11", "step12")},
     ("step10", "attention_kernel"): Known("what a box has outside of the tensor is counted; more "
                                           "multiprocessors; nvcc: a wider store",
                                           whole_boxes("step10")),

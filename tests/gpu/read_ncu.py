@@ -16,8 +16,8 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-OPCODES = {"HMMA": "mma", "HGMMA": "wgmma", "LDSM": "ldmatrix", "LDGSTS": "copies", "SHFL": "shuffles",
-           "BAR": "barriers"}
+OPCODES = {"HMMA": "mma", "HGMMA": "wgmma", "QGMMA": "wgmma", "LDSM": "ldmatrix",
+           "LDGSTS": "copies", "SHFL": "shuffles", "BAR": "barriers"}
 SECTORS = {"LDG": "global_load_sectors", "STG": "global_store_sectors", "LDGSTS": "copy_sectors"}
 # Executed, whether or not a lane was active.
 MEMORY = {"LDG": "global_loads", "STG": "global_stores"}
