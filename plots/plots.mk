@@ -14,12 +14,11 @@ $(if $(filter x0 x1,$(subst $() ,,x$(QUICK))),,$(error QUICK=$(QUICK): must be 0
 ## make readme            rewrite the table of README.md, and its pictures, from plots/results
 ## make pictures          draw the pictures of the pages on the steps, into docs/pictures
 ## make slides            the pictures of the pages as PNG files, 1920 pixels wide, in build/slides
-## make layouts           draw the registers of ldmatrix and mma, as a GPU filled them, into build/plots
 ## make real-input        run every step on tests/data and on random inputs, for docs/real-input.md
 ## make libraries         every step as a shared library, for callers in Python
 .PHONY: libraries bench ceilings builds variants profile sass ptx plots readme pictures slides \
-	layouts real-input lab
-COMPILE_NOTHING += layouts pictures plots readme slides
+	real-input lab
+COMPILE_NOTHING += pictures plots readme slides
 
 needs_packages = @$(PYTHON) -c 'import numpy, matplotlib' 2>/dev/null || \
 	{ echo "make $@: Python needs numpy and matplotlib. Install them: make deps" >&2; exit 1; }
@@ -129,10 +128,6 @@ readme:
 
 slides:
 	@$(PYTHON) -m plots.figures.slides docs/pictures build/slides
-
-layouts:
-	$(needs_packages)
-	@$(PYTHON) -m plots.tools.layouts tests/data/layouts_h200.txt build/plots
 
 # Step 02 without the rescaling of O, for a map of what that does.
 BROKEN := build/pictures/step02_broken

@@ -1,25 +1,14 @@
-"""Draws which lane and register holds each element of ldmatrix and mma.m16n8k16.
+"""Which lane and register holds each element of ldmatrix and mma.m16n8k16.
 
-Usage: python3 -m plots.tools.layouts layouts_h200.txt DIRECTORY
-Writes layouts_mma and layouts_ldmatrix there, as .svg and .png.
-
-Every label comes from the output of a GPU (tests/gpu/layouts.cu), none from a formula. ldmatrix
+It comes from the output of a GPU (tests/data/layouts_h200.txt), not from a formula. ldmatrix
 loaded a matrix of its own element indices, so its registers name the elements. A and B have the
 layout of ldmatrix. The layout of C and D is found by multiplying random numbers: each entry of A B
 occurs once among the differences D - C of the lanes.
 """
 
-import colorsys
-import sys
 from pathlib import Path
 
-import matplotlib
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
-
-from plots.figures.style import NEUTRAL, REPRODUCIBLE
 
 LANES = 32
 Table = dict[tuple[str, str], np.ndarray]  # (instruction, input) -> uint32 [LANES][registers]
@@ -41,8 +30,6 @@ def read_table(path: Path) -> Table:
     return table
 
 
-# --- What lies where -----------------------------------------------------------------------------
-
 def matrix_cells(table: Table, instruction: str) -> list[Cells]:
     """For each 8 x 8 matrix of an ldmatrix: the lane, register and half of each element."""
     registers = table[instruction, "counting"]
@@ -53,11 +40,6 @@ def matrix_cells(table: Table, instruction: str) -> list[Cells]:
                 matrix, rest = divmod(element, 64)  # 64 i + 8 r + c: row r, column c of matrix i
                 matrices[matrix][divmod(rest, 8)] = (lane, f"r{register}.{half}")
     return matrices
-
-
-def row_lanes(matrix: int) -> range:
-    """The lanes that give the row addresses of a matrix: lane n that of element 8 n."""
-    return range(8 * matrix, 8 * matrix + 8)
 
 
 def a_cells(table: Table) -> Cells:
@@ -104,75 +86,3 @@ def accumulator_cells(table: Table) -> Cells:
                 raise ValueError(f"lane {lane}, register {register} of D is no entry of A B + C")
             cells[row, column] = (lane, f"r{register}")
     return cells
-
-
-# --- Pictures ------------------------------------------------------------------------------------
-
-def colour_of(lane: int) -> tuple[float, float, float]:
-    """A hue for each four lanes and a shade for each lane, light enough for black text."""
-    return colorsys.hls_to_rgb(lane // 4 / 8, 0.86 - 0.07 * (lane % 4), 0.75)
-
-
-def draw_grid(axes: Axes, cells: Cells, title: str, row_names: list[str] | None = None) -> None:
-    """Draws one matrix; row 0 is at the top."""
-    rows, columns = (max(where[i] for where in cells) + 1 for i in (0, 1))
-    for (row, column), (lane, name) in cells.items():
-        axes.add_patch(Rectangle((column, row), 1, 1, facecolor=colour_of(lane), edgecolor="white"))
-        axes.text(column + 0.5, row + 0.5, f"T{lane}\n{name}", ha="center", va="center", fontsize=7,
-                  color="black")
-    small = {"fontsize": 7, "color": NEUTRAL}
-    for column in range(columns):
-        axes.text(column + 0.5, -0.15, str(column), ha="center", va="bottom", **small)
-    for row, name in enumerate(row_names or range(rows)):
-        axes.text(-0.15, row + 0.5, name, ha="right", va="center", **small)
-    axes.set_xlim(-1.3, columns + 0.1)
-    axes.set_ylim(rows + 0.1, -1.5)
-    axes.set_aspect("equal")
-    axes.set_axis_off()
-    axes.text(columns / 2, -0.75, title, ha="center", va="bottom", fontsize=10, color=NEUTRAL,
-              fontweight="bold")
-
-
-def with_legend(figure: Figure, text: str) -> Figure:
-    figure.text(0.5, 0.005, text, ha="center", fontsize=9, color=NEUTRAL)
-    figure.subplots_adjust(left=0, right=1, top=1, bottom=0.03, wspace=0, hspace=0)
-    return figure
-
-
-def draw_mma(table: Table) -> Figure:
-    """A, B, and C or D side by side, with cells of one size."""
-    figure = Figure(figsize=(16, 8.2))
-    axes = figure.subplots(1, 3, width_ratios=[17.4, 9.4, 9.4])
-    draw_grid(axes[0], a_cells(table), "A of mma.m16n8k16: 16 x 16")
-    draw_grid(axes[1], b_cells(table), "B: 16 x 8")
-    draw_grid(axes[2], accumulator_cells(table), "C and D: 16 x 8, fp32")
-    return with_legend(figure, "T5 r1.lo: lane 5 holds this element, in the lower half of its "
-                       "register 1 of this operand.")
-
-
-def draw_ldmatrix(table: Table) -> Figure:
-    """The four matrices side by side, without .trans above and with it below."""
-    figure = Figure(figsize=(17, 9))
-    instructions = ("ldmatrix.x4", "ldmatrix.x4.trans")
-    for axes_row, instruction in zip(figure.subplots(2, 4), instructions, strict=True):
-        for i, cells in enumerate(matrix_cells(table, instruction)):
-            addresses = [f"T{lane} \N{RIGHTWARDS ARROW}" for lane in row_lanes(i)]
-            draw_grid(axes_row[i], cells, f"{instruction}, matrix {i}", addresses)
-    return with_legend(figure, "T0 \N{RIGHTWARDS ARROW}: lane 0 gives the address of this row.   "
-                       "T5 r1.lo: lane 5 gets this element, in the lower half of its register 1.")
-
-
-def main() -> int:
-    table, directory = read_table(Path(sys.argv[1])), Path(sys.argv[2])
-    matplotlib.rcParams.update(REPRODUCIBLE)
-    directory.mkdir(parents=True, exist_ok=True)
-    for name, figure in {"layouts_mma": draw_mma(table),
-                         "layouts_ldmatrix": draw_ldmatrix(table)}.items():
-        figure.savefig(directory / f"{name}.svg", transparent=True, metadata={"Date": None})
-        figure.savefig(directory / f"{name}.png", transparent=True, dpi=110)
-        print(f"wrote {directory / name}.svg and .png")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

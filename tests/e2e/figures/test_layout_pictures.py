@@ -1,10 +1,6 @@
-"""The pictures of the register layouts, drawn from the stored table, agree with the PTX manual."""
-
-import sys
-from pathlib import Path
+"""The register layouts in the stored table agree with the PTX manual."""
 
 import pytest
-from matplotlib import image
 
 from plots.tools import layouts
 from tests.lib.programs import REPOSITORY
@@ -35,13 +31,12 @@ def test_cells_of_operands(table: layouts.Table) -> None:
 
 
 def test_cells_of_ldmatrix(table: layouts.Table) -> None:
-    """When transposed, rows and columns are exchanged. Lane 8 i + r gives row r of matrix i."""
+    """When transposed, rows and columns are exchanged."""
     plain, turned = (layouts.matrix_cells(table, f"ldmatrix.x4{form}") for form in ("", ".trans"))
     assert len(plain) == len(turned) == 4
     for i in range(4):
         assert plain[i][3, 5] == (14, f"r{i}.hi") and turned[i][3, 5] == (21, f"r{i}.hi")
         assert {(c, r): holder for (r, c), holder in turned[i].items()} == plain[i]
-        assert list(layouts.row_lanes(i)) == list(range(8 * i, 8 * i + 8))
 
 
 @pytest.mark.parametrize("operand", ["a", "b", "d"])
@@ -51,17 +46,3 @@ def test_a_table_that_contradicts_itself_is_refused(table: layouts.Table, operan
     changed = {**table, name: table[name][[1, 0, *range(2, 32)]]}
     with pytest.raises(ValueError, match=r"lane \d+, register \d of D"):
         layouts.accumulator_cells(changed)
-
-
-def test_pictures_have_every_cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "argv", ["", str(TABLE), str(tmp_path)])
-    assert layouts.main() == 0
-    mma = (tmp_path / "layouts_mma.svg").read_text()
-    ldmatrix = (tmp_path / "layouts_ldmatrix.svg").read_text()
-    assert mma.count(">T31</") == 8 + 4 + 4 and mma.count(">r3.hi</") == 32
-    assert ldmatrix.count(">r0.lo</") == 2 * 32
-    for lane in range(32):
-        assert ldmatrix.count(f">T{lane} \N{RIGHTWARDS ARROW}</") == 2
-    for name in ("layouts_mma", "layouts_ldmatrix"):
-        picture = image.imread(tmp_path / f"{name}.png")
-        assert 0.5 < (picture[..., 3] == 1).mean() < 0.95 and picture[0, 0, 3] == 0
