@@ -13,7 +13,8 @@
  *   have a list; its entries, and the bits of PARTIAL tiles, arrive with the tile of keys.
  * - Each consumer has two loops: one for tiles of which its queries attend all keys, one for tiles
  *   that need mask code. Spans become bits there, so that both kinds of masks share it.
- * - The tiles of queries with the longest plans are dealt out first.
+ * - The tiles of queries with the longest plans are dealt out first, unless most plans of a mask
+ * are about equally long: then one head follows the other, as in step 10 without a mask.
  *
  * What it costs: a plan of 64 bytes for each tile of queries, and one more load before it begins.
  *
@@ -127,9 +128,10 @@ __device__ __forceinline__ void load_masks(const Shared<T> &shared, const CUtens
 /** What the one producing thread does, tile after tile of queries. */
 template <typename T, int HEAD_DIM, bool SPANS>
 __device__ __forceinline__ void produce(const Shared<T> &shared, const AllMaps &maps,
-                                        const Problem &p, const Schedule &schedule,
+                                        const Problem &p, Schedule schedule,
                                         const MaskPlans &plans) {
   using Tile = Tiles<HEAD_DIM, SPANS>;
+  schedule.rows = *plans.in_turn;
   RingUse<Tile::STAGES> use;
   RingUse<2> slot;  // of `work`
   for (int index = blockIdx.x;; slot.number++) {
