@@ -14,7 +14,7 @@
  * - Each consumer has two loops: one for tiles of which its queries attend all keys, one for tiles
  *   that need mask code. Spans become bits there, so that both kinds of masks share it.
  * - The tiles of queries with the longest plans are dealt out first, unless most plans of a mask
- * are about equally long: then one head follows the other, as in step 10 without a mask.
+ *   are about equally long: then one head follows the other, as in step 10 without a mask.
  *
  * What it costs: a plan of 64 bytes for each tile of queries, and one more load before it begins.
  *
