@@ -115,7 +115,7 @@ def draw(found: dict, theme: Theme) -> Figure:
     height = 1.5 + 2.75 * lines
     figure = style.new_figure(height, "What a mask saves", explanation(found))
     grid = figure.subplots(lines, COLUMNS, squeeze=False, sharey=True).ravel()
-    figure.subplots_adjust(left=0.075, right=0.835, wspace=0.6, hspace=0.32,
+    figure.subplots_adjust(left=0.075, right=0.82, wspace=0.65, hspace=0.32,
                            top=1 - 1.35 / height, bottom=0.5 / height)
     top = max(point[1] for panel in panels for kind in ("masks", "flex")
               for point in panel[kind].values())
