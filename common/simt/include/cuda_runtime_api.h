@@ -1,13 +1,11 @@
 /**
  * @file
- * The part of the CUDA runtime API that the CPU backend has, for C and C++. Values of enumerators
- * are CUDA's. Comments at the declarations name the differences from CUDA.
+ * The part of the CUDA runtime API that the programs call, for C and C++. Values of enumerators are
+ * CUDA's. Comments at the declarations name the differences from CUDA.
  *
  * Kernels and copies are done when the call that starts them returns: streams order nothing.
  * A kernel that failed leaves a sticky error: every later call that touches the device returns it,
  * until cudaDeviceReset().
- *
- * A null pointer for a result gives cudaErrorInvalidValue.
  */
 #ifndef CUDA_RUNTIME_API_H
 #define CUDA_RUNTIME_API_H
@@ -31,24 +29,18 @@ typedef enum cudaError {
   cudaSuccess = 0,
   cudaErrorInvalidValue = 1,
   cudaErrorMemoryAllocation = 2,
-  cudaErrorInitializationError = 3,
   cudaErrorInvalidConfiguration = 9,
   cudaErrorInvalidMemcpyDirection = 21,
-  cudaErrorInsufficientDriver = 35,
   cudaErrorInvalidDeviceFunction = 98,
-  cudaErrorNoDevice = 100,
   cudaErrorInvalidDevice = 101,
-  cudaErrorNoKernelImageForDevice = 209,
   cudaErrorInvalidResourceHandle = 400,
-  cudaErrorNotReady = 600,
   cudaErrorIllegalAddress = 700,
   cudaErrorLaunchOutOfResources = 701,
   cudaErrorLaunchTimeout = 702,
   cudaErrorAssert = 710,
   cudaErrorMisalignedAddress = 716,
   cudaErrorLaunchFailure = 719,
-  cudaErrorNotSupported = 801,
-  cudaErrorUnknown = 999
+  cudaErrorNotSupported = 801
 } cudaError_t;
 
 const char *cudaGetErrorName(cudaError_t error);
@@ -63,19 +55,13 @@ typedef struct cudaDeviceProp {
   char name[256];
   size_t totalGlobalMem;
   size_t sharedMemPerBlock;
-  int regsPerBlock;
-  int warpSize;
   int maxThreadsPerBlock;
-  int maxThreadsDim[3];
-  int maxGridSize[3];
-  size_t totalConstMem;
   int major;
   int minor;
   int multiProcessorCount; /**< 4, whatever the number of OS threads */
   int l2CacheSize;         /**< 0: no cache is simulated */
   int maxThreadsPerMultiProcessor;
   size_t sharedMemPerMultiprocessor;
-  int regsPerMultiprocessor;
   size_t sharedMemPerBlockOptin;
   int maxBlocksPerMultiProcessor;
   size_t reservedSharedMemPerBlock;
@@ -84,18 +70,12 @@ typedef struct cudaDeviceProp {
 typedef enum cudaDeviceAttr {
   cudaDevAttrMaxThreadsPerBlock = 1,
   cudaDevAttrMaxSharedMemoryPerBlock = 8,
-  cudaDevAttrWarpSize = 10,
-  cudaDevAttrMaxRegistersPerBlock = 12,
-  cudaDevAttrClockRate = 13,
   cudaDevAttrMultiProcessorCount = 16,
-  cudaDevAttrMemoryClockRate = 36,
-  cudaDevAttrGlobalMemoryBusWidth = 37,
   cudaDevAttrL2CacheSize = 38,
   cudaDevAttrMaxThreadsPerMultiProcessor = 39,
   cudaDevAttrComputeCapabilityMajor = 75,
   cudaDevAttrComputeCapabilityMinor = 76,
   cudaDevAttrMaxSharedMemoryPerMultiprocessor = 81,
-  cudaDevAttrMaxRegistersPerMultiprocessor = 82,
   cudaDevAttrMaxSharedMemoryPerBlockOptin = 97,
   cudaDevAttrMaxBlocksPerMultiprocessor = 106,
   cudaDevAttrReservedSharedMemoryPerBlock = 111
@@ -103,19 +83,14 @@ typedef enum cudaDeviceAttr {
 
 cudaError_t cudaGetDeviceCount(int *count);
 cudaError_t cudaGetDevice(int *device);
-cudaError_t cudaSetDevice(int device);
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp *properties, int device);
-
-/** The clocks and the bus width, which the CPU backend does not simulate, are 0. */
 cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr attribute, int device);
 
 cudaError_t cudaRuntimeGetVersion(int *version);
-cudaError_t cudaDriverGetVersion(int *version);
 cudaError_t cudaDeviceSynchronize(void);
 
 /**
- * Frees all memory, streams and events, and forgets every error. Allocations start again with
- * ordinal 1.
+ * Frees all device memory and forgets every error. Allocations start again with ordinal 1.
  */
 cudaError_t cudaDeviceReset(void);
 
@@ -143,8 +118,6 @@ typedef struct CUstream_st *cudaStream_t;
  */
 cudaError_t cudaMalloc(void **pointer, size_t size);
 cudaError_t cudaFree(void *pointer);
-cudaError_t cudaMallocHost(void **pointer, size_t size);
-cudaError_t cudaFreeHost(void *pointer);
 cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes);
 
 /**
@@ -158,13 +131,10 @@ cudaError_t cudaMemset(void *pointer, int value, size_t count);
 cudaError_t cudaMemsetAsync(void *pointer, int value, size_t count,
                             cudaStream_t stream SIMT_DEFAULT(0));
 
-/* --- Streams and events --------------------------------------------------------------------- */
+/* --- Events --------------------------------------------------------------------------------- */
 
 typedef struct CUevent_st *cudaEvent_t;
 
-cudaError_t cudaStreamCreate(cudaStream_t *stream);
-cudaError_t cudaStreamDestroy(cudaStream_t stream);
-cudaError_t cudaStreamSynchronize(cudaStream_t stream);
 cudaError_t cudaEventCreate(cudaEvent_t *event);
 cudaError_t cudaEventDestroy(cudaEvent_t event);
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream SIMT_DEFAULT(0));
@@ -179,18 +149,14 @@ cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t start, cudaEve
 /** numRegs and sharedSizeBytes are not known and always 0. */
 typedef struct cudaFuncAttributes {
   size_t sharedSizeBytes;
-  size_t constSizeBytes;
   size_t localSizeBytes;
   int maxThreadsPerBlock;
   int numRegs;
-  int ptxVersion;
-  int binaryVersion;
   int maxDynamicSharedSizeBytes;
 } cudaFuncAttributes;
 
 typedef enum cudaFuncAttribute {
-  cudaFuncAttributeMaxDynamicSharedMemorySize = 8,
-  cudaFuncAttributePreferredSharedMemoryCarveout = 9
+  cudaFuncAttributeMaxDynamicSharedMemorySize = 8
 } cudaFuncAttribute;
 
 cudaError_t cudaFuncSetAttribute(const void *kernel, cudaFuncAttribute attribute, int value);

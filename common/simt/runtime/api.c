@@ -8,7 +8,7 @@
 
 /* Few multiprocessors, so that small problems let the blocks of persistent kernels go on to a
  * second tile; not the number of OS threads, so that counts do not depend on it. */
-enum { COMPUTE_MAJOR = 9, COMPUTE_MINOR = 0, REGISTERS = 65536, MULTIPROCESSORS = 4 };
+enum { COMPUTE_MAJOR = 9, COMPUTE_MINOR = 0, MULTIPROCESSORS = 4 };
 
 /** After a kernel has failed, calls do nothing, and simt_result() returns the kernel's error. */
 static bool failed_before(void) {
@@ -17,7 +17,6 @@ static bool failed_before(void) {
 
 /** Stores the result of a query. */
 static cudaError_t answer(int *target, int value) {
-  if (target == NULL) return simt_result(cudaErrorInvalidValue);
   *target = value;
   return cudaSuccess;
 }
@@ -32,29 +31,18 @@ cudaError_t cudaGetDevice(int *device) {
   return answer(device, 0);
 }
 
-cudaError_t cudaSetDevice(int device) {
-  return simt_result(device == 0 ? cudaSuccess : cudaErrorInvalidDevice);
-}
-
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp *properties, int device) {
-  if (properties == NULL) return simt_result(cudaErrorInvalidValue);
   if (device != 0) return simt_result(cudaErrorInvalidDevice);
   const Settings *settings = simt_settings();
   *properties = (cudaDeviceProp){
       .totalGlobalMem = settings->memory_bytes,
       .sharedMemPerBlock = DEFAULT_SHARED_BYTES,
-      .regsPerBlock = REGISTERS,
-      .warpSize = WARP_SIZE,
       .maxThreadsPerBlock = MAX_THREADS,
-      .maxThreadsDim = {MAX_THREADS, MAX_THREADS, 64},
-      .maxGridSize = {INT32_MAX, 65535, 65535},
-      .totalConstMem = 64 << 10,
       .major = COMPUTE_MAJOR,
       .minor = COMPUTE_MINOR,
       .multiProcessorCount = MULTIPROCESSORS,
       .maxThreadsPerMultiProcessor = THREADS_PER_MULTIPROCESSOR,
       .sharedMemPerMultiprocessor = settings->shared_bytes + RESERVED_SHARED_BYTES,
-      .regsPerMultiprocessor = REGISTERS,
       .sharedMemPerBlockOptin = settings->shared_bytes,
       .maxBlocksPerMultiProcessor = BLOCKS_PER_MULTIPROCESSOR,
       .reservedSharedMemPerBlock = RESERVED_SHARED_BYTES,
@@ -79,18 +67,12 @@ cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr attribute, int dev
   } known[] = {
       {cudaDevAttrMaxThreadsPerBlock, (size_t)p.maxThreadsPerBlock},
       {cudaDevAttrMaxSharedMemoryPerBlock, p.sharedMemPerBlock},
-      {cudaDevAttrWarpSize, (size_t)p.warpSize},
-      {cudaDevAttrMaxRegistersPerBlock, (size_t)p.regsPerBlock},
-      {cudaDevAttrClockRate, 0},
       {cudaDevAttrMultiProcessorCount, (size_t)p.multiProcessorCount},
-      {cudaDevAttrMemoryClockRate, 0},
-      {cudaDevAttrGlobalMemoryBusWidth, 0},
       {cudaDevAttrL2CacheSize, 0},
       {cudaDevAttrMaxThreadsPerMultiProcessor, (size_t)p.maxThreadsPerMultiProcessor},
       {cudaDevAttrComputeCapabilityMajor, (size_t)p.major},
       {cudaDevAttrComputeCapabilityMinor, (size_t)p.minor},
       {cudaDevAttrMaxSharedMemoryPerMultiprocessor, p.sharedMemPerMultiprocessor},
-      {cudaDevAttrMaxRegistersPerMultiprocessor, (size_t)p.regsPerMultiprocessor},
       {cudaDevAttrMaxSharedMemoryPerBlockOptin, p.sharedMemPerBlockOptin},
       {cudaDevAttrMaxBlocksPerMultiprocessor, (size_t)p.maxBlocksPerMultiProcessor},
       {cudaDevAttrReservedSharedMemoryPerBlock, p.reservedSharedMemPerBlock},
@@ -103,10 +85,6 @@ cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr attribute, int dev
 
 cudaError_t cudaRuntimeGetVersion(int *version) {
   return answer(version, CUDART_VERSION);
-}
-
-cudaError_t cudaDriverGetVersion(int *version) {
-  return cudaRuntimeGetVersion(version);
 }
 
 cudaError_t cudaDeviceSynchronize(void) {
@@ -123,7 +101,7 @@ cudaError_t cudaDeviceReset(void) {
 /* --- Memory --------------------------------------------------------------------------------- */
 
 cudaError_t cudaMalloc(void **pointer, size_t size) {
-  if (failed_before() || pointer == NULL) return simt_result(cudaErrorInvalidValue);
+  if (failed_before()) return simt_result(cudaSuccess);
   return simt_result(simt_memory_allocate(pointer, size));
 }
 
@@ -132,21 +110,8 @@ cudaError_t cudaFree(void *pointer) {
   return simt_result(simt_memory_free(pointer));
 }
 
-cudaError_t cudaMallocHost(void **pointer, size_t size) {
-  if (failed_before() || pointer == NULL) return simt_result(cudaErrorInvalidValue);
-  *pointer = size > 0 ? calloc(1, size) : NULL;
-  return simt_result(*pointer != NULL || size == 0 ? cudaSuccess : cudaErrorMemoryAllocation);
-}
-
-cudaError_t cudaFreeHost(void *pointer) {
-  free(pointer);
-  return simt_result(cudaSuccess);
-}
-
 cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes) {
-  if (failed_before() || free_bytes == NULL || total_bytes == NULL) {
-    return simt_result(cudaErrorInvalidValue);
-  }
+  if (failed_before()) return simt_result(cudaSuccess);
   const size_t used = simt_memory_used();
   *total_bytes = simt_settings()->memory_bytes;
   *free_bytes = used < *total_bytes ? *total_bytes - used : 0;

@@ -12,18 +12,11 @@ static const ErrorText TEXTS[] = {
     ENTRY(cudaSuccess, "no error"),
     ENTRY(cudaErrorInvalidValue, "invalid argument"),
     ENTRY(cudaErrorMemoryAllocation, "out of memory"),
-    ENTRY(cudaErrorInitializationError, "initialization error"),
     ENTRY(cudaErrorInvalidConfiguration, "invalid configuration argument"),
     ENTRY(cudaErrorInvalidMemcpyDirection, "invalid copy direction for memcpy"),
-    ENTRY(cudaErrorInsufficientDriver,
-          "CUDA driver version is insufficient for CUDA runtime version"),
     ENTRY(cudaErrorInvalidDeviceFunction, "invalid device function"),
-    ENTRY(cudaErrorNoDevice, "no CUDA-capable device is detected"),
     ENTRY(cudaErrorInvalidDevice, "invalid device ordinal"),
-    ENTRY(cudaErrorNoKernelImageForDevice,
-          "no kernel image is available for execution on the device"),
     ENTRY(cudaErrorInvalidResourceHandle, "invalid resource handle"),
-    ENTRY(cudaErrorNotReady, "device not ready"),
     ENTRY(cudaErrorIllegalAddress, "an illegal memory access was encountered"),
     ENTRY(cudaErrorLaunchOutOfResources, "too many resources requested for launch"),
     ENTRY(cudaErrorLaunchTimeout, "the launch timed out and was terminated"),
@@ -31,7 +24,6 @@ static const ErrorText TEXTS[] = {
     ENTRY(cudaErrorMisalignedAddress, "misaligned address"),
     ENTRY(cudaErrorLaunchFailure, "unspecified launch failure"),
     ENTRY(cudaErrorNotSupported, "operation not supported"),
-    ENTRY(cudaErrorUnknown, "unknown error"),
 };
 
 static const ErrorText *find(cudaError_t error) {

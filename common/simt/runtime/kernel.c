@@ -139,10 +139,6 @@ cudaError_t simt_check_launch(const Launch *launch) {
 
 cudaError_t cudaFuncSetAttribute(const void *kernel, cudaFuncAttribute attribute, int value) {
   if (kernel == NULL) return simt_result(cudaErrorInvalidDeviceFunction);
-  if (attribute == cudaFuncAttributePreferredSharedMemoryCarveout) {
-    const bool percentage_or_default = value >= -1 && value <= 100;
-    return simt_result(percentage_or_default ? cudaSuccess : cudaErrorInvalidValue);
-  }
   if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize || value < 0) {
     return simt_result(cudaErrorInvalidValue);
   }
@@ -162,14 +158,11 @@ cudaError_t cudaFuncSetAttribute(const void *kernel, cudaFuncAttribute attribute
 }
 
 cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *attributes, const void *kernel) {
-  if (attributes == NULL) return simt_result(cudaErrorInvalidValue);
   if (kernel == NULL) return simt_result(cudaErrorInvalidDeviceFunction);
   const Kernel known = look_up(kernel);
   const int bound = known.declared.most_threads;
   *attributes = (cudaFuncAttributes){
       .maxThreadsPerBlock = bound > 0 && bound < MAX_THREADS ? bound : MAX_THREADS,
-      .ptxVersion = 90,
-      .binaryVersion = 90,
       .maxDynamicSharedSizeBytes = (int)known.dynamic_shared_bytes,
   };
   return simt_result(cudaSuccess);
@@ -179,7 +172,7 @@ cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, const voi
                                                           int block_threads,
                                                           size_t dynamic_shared_bytes) {
   if (kernel == NULL) return simt_result(cudaErrorInvalidDeviceFunction);
-  if (blocks == NULL || block_threads < 1) return simt_result(cudaErrorInvalidValue);
+  if (block_threads < 1) return simt_result(cudaErrorInvalidValue);
   *blocks = 0;
   const Kernel known = look_up(kernel);
   const int most_threads = known.declared.most_threads;

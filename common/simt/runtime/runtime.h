@@ -11,7 +11,7 @@
  * - memory.c     device memory
  * - fault.c      signals that kernels cause; alignment.c: misaligned accesses, which cause none
  * - report.c     error reports; source_line.c: file and line of an instruction
- * - api.c, stream.c, errors.c    CUDA's own interface
+ * - api.c, event.c, errors.c     CUDA's own interface
  * - kernel.c, symbols.c    attributes of kernels and variables: kernels.h
  *
  * An observer such as the lab sets simt_observer: observer.h.

@@ -88,17 +88,10 @@ static void attributes_are_as_the_kernel_is_declared(void **) {
 
 static void wrong_attributes_of_kernels_are_refused(void **) {
   const cudaFuncAttribute most = cudaFuncAttributeMaxDynamicSharedMemorySize;
-  const cudaFuncAttribute carveout = cudaFuncAttributePreferredSharedMemoryCarveout;
   cudaFuncAttributes attributes;
   int blocks = -1;
   for (int value : {-1, INT_MIN, INT_MAX}) {
     assert_int_equal(cudaFuncSetAttribute(do_nothing, most, value), cudaErrorInvalidValue);
-  }
-  for (int value : {-2, 101}) {
-    assert_int_equal(cudaFuncSetAttribute(do_nothing, carveout, value), cudaErrorInvalidValue);
-  }
-  for (int value : {-1, 0, 100}) {
-    assert_int_equal(cudaFuncSetAttribute(do_nothing, carveout, value), cudaSuccess);
   }
   assert_int_equal(cudaFuncSetAttribute(do_nothing, (cudaFuncAttribute)77, 0),
                    cudaErrorInvalidValue);
