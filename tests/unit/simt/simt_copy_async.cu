@@ -121,12 +121,6 @@ static void a_copy_of_zeros_is_reported_too(void **) {
   expect_abandoned(3, false, false);
 }
 
-static void a_right_kernel_after_a_report_is_right(void **) {
-  expect_abandoned(63, true, false);
-  forget<<<3, 32, SHARED>>>(device_numbers(), -1, true, true);
-  assert_int_equal(cudaDeviceSynchronize(), cudaSuccess);
-}
-
 /* --- Targets that are read too early -------------------------------------------------------- */
 
 /** Each lane copies a row and reads it with ldmatrix; lane `late` waits only after that. */
@@ -318,7 +312,6 @@ int main() {
       TEST(a_copy_that_is_not_waited_for_is_reported),
       TEST(a_copy_that_is_not_committed_is_reported_with_the_wait_that_missed_it),
       TEST(a_copy_of_zeros_is_reported_too),
-      TEST(a_right_kernel_after_a_report_is_right),
       TEST(ldmatrix_before_the_wait_is_reported),
       TEST(two_copies_to_one_place_are_reported),
       TEST(bad_addresses_are_reported_where_they_were_given),
