@@ -1,17 +1,14 @@
 """Writes the README's table of steps and the pictures of the docs from the benchmark's records.
 
-Usage: python3 -m plots.figures.readme README.md RESULTS-OF-A-GPU PICTURES [--check]
+Usage: python3 -m plots.figures.readme README.md RESULTS-OF-A-GPU PICTURES
 
-Writes the table and the picture of the ladder between markers in README.md, and two variants of each figure to the directory
-PICTURES. With --check, writes nothing and exits with 1 if the README or the data in a picture
-differ from the records.
+Writes the table and the picture of the ladder between markers in README.md, and two variants of each
+figure to the directory PICTURES.
 """
 
-import json
 import os
 import sys
 from pathlib import Path
-from xml.etree import ElementTree
 
 from plots.figures import waterfall
 from plots.figures.all import FIGURES, draw_figure
@@ -22,7 +19,6 @@ from plots.sections import with_section
 
 MMA = "mma.sync"
 OWN_CEILINGS = {"fp32 FFMA": "ffma", "wgmma": "wgmma", "wgmma e4m3": "wgmma_e4m3"}
-DESCRIPTION = "{http://purl.org/dc/elements/1.1/}description"
 
 
 # --- The table -----------------------------------------------------------------------------------
@@ -111,40 +107,19 @@ def markup(readme: Path, pictures: Path, found: dict) -> str:
             "</picture>")
 
 
-def shows(picture: Path, found: dict) -> bool:
-    """True if the data in the picture's description equal `found`. The bytes of the picture are
-    not compared, because they depend on the version of Matplotlib."""
-    if not picture.exists():
-        return False
-    told = ElementTree.parse(picture).getroot().findtext(f".//{DESCRIPTION}")
-    return json.loads(told or "null") == json.loads(json.dumps(found))
-
-
-def content(readme: Path, pictures: Path, results: Results) -> tuple[dict[str, dict], str]:
-    """The data of each figure, by name, and the expected text of the README."""
+def main() -> int:
+    readme, directory, pictures = map(Path, sys.argv[1:])
+    results = load(directory)
     figures = {name: found for name, figure in FIGURES.items()
                if (found := figure.data(results)) is not None}
     text = readme.read_text(encoding="utf-8")
     for name, section in (("results", table(results)),
                           ("ladder", markup(readme, pictures, figures[waterfall.NAME]))):
         text = with_section(text, name, "`make readme` from plots/results", section)
-    return figures, text
-
-
-def main() -> int:
-    readme, directory, pictures = map(Path, sys.argv[1:4])
-    figures, text = content(readme, pictures, load(directory))
-    if "--check" not in sys.argv:
-        for name, found in figures.items():
-            draw_figure(name, found, pictures, ("svg",))
-        readme.write_text(text, encoding="utf-8")
-        return 0
-    wrong = [] if readme.read_text(encoding="utf-8") == text else [readme]
-    wrong += [path for name, found in figures.items() for theme in THEMES
-              if not shows(path := pictures / f"{name}_{theme.name}.svg", found)]
-    for path in wrong:
-        print(f"readme: {path} does not equal the records: make readme", file=sys.stderr)
-    return 1 if wrong else 0
+    for name, found in figures.items():
+        draw_figure(name, found, pictures, ("svg",))
+    readme.write_text(text, encoding="utf-8")
+    return 0
 
 
 if __name__ == "__main__":

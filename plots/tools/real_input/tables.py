@@ -1,9 +1,8 @@
 """Writes the tables of docs/real-input.md from measured records, between their markers.
 
-Usage: python3 -m plots.tools.real_input.tables real-input.md DIRECTORY [--check]
+Usage: python3 -m plots.tools.real_input.tables real-input.md DIRECTORY
 
-DIRECTORY has the records of measure.py. With --check, only compares, and exits with 1 if the tables
-differ.
+DIRECTORY has the records of measure.py.
 """
 
 import json
@@ -144,7 +143,7 @@ def origin(directory: Path) -> str:
 
 
 def main() -> int:
-    document, directory = map(Path, sys.argv[1:3])
+    document, directory = map(Path, sys.argv[1:])
     sections = {"proof": proof_table(), "cosines": cosine_table(),
                 "scores": scores_table(directory), "errors": errors_table(directory),
                 "e4m3": e4m3_table(directory),
@@ -153,8 +152,6 @@ def main() -> int:
     text = document.read_text()
     for name, content in sections.items():
         text = with_section(text, name, "`make real-input`", content)
-    if "--check" in sys.argv:
-        return int(document.read_text() != text)
     document.write_text(text)
     return 0
 
