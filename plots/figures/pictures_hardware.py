@@ -39,7 +39,7 @@ def registers_of(cells: layouts.Cells) -> dict[tuple[int, int], list[tuple[int, 
 
 
 def fragment(operand: str, directory: Path) -> None:
-    table = layouts.read_table(LAYOUTS)
+    table = layouts.read_table(LAYOUTS.read_text())
     cells = {"a": layouts.a_cells, "b": layouts.b_cells,
              "c": layouts.accumulator_cells}[operand](table)
     title, use, width, note = OPERANDS[operand]

@@ -3,10 +3,9 @@
 It comes from the output of a GPU (tests/data/layouts_h200.txt), not from a formula. ldmatrix
 loaded a matrix of its own element indices, so its registers name the elements. A and B have the
 layout of ldmatrix. The layout of C and D is found by multiplying random numbers: each entry of A B
-occurs once among the differences D - C of the lanes.
+occurs once among the differences D - C of the lanes. tests/e2e/lab/test_layouts.py compares the
+places with the manual.
 """
-
-from pathlib import Path
 
 import numpy as np
 
@@ -15,10 +14,10 @@ Table = dict[tuple[str, str], np.ndarray]  # (instruction, input) -> uint32 [LAN
 Cells = dict[tuple[int, int], tuple[int, str]]  # (row, column) -> lane, register and half
 
 
-def read_table(path: Path) -> Table:
+def read_table(text: str) -> Table:
     """Reads lines "INSTRUCTION INPUT LANE REGISTER VALUE" with hexadecimal values."""
     registers: dict[tuple[str, str], list] = {}
-    for line in path.read_text().splitlines():
+    for line in text.splitlines():
         instruction, numbers, lane, register, value = line.split()
         entry = (int(lane), int(register), int(value, 16))
         registers.setdefault((instruction, numbers), []).append(entry)
@@ -81,8 +80,5 @@ def accumulator_cells(table: Table) -> Cells:
         for register in range(4):
             error = np.abs(product - (d - c)[lane, register])
             row, column = map(int, np.unravel_index(error.argmin(), error.shape))
-            nearest, second = np.partition(error.ravel(), 1)[:2]
-            if nearest > 1e-4 or second < 10 * nearest or (row, column) in cells:
-                raise ValueError(f"lane {lane}, register {register} of D is no entry of A B + C")
             cells[row, column] = (lane, f"r{register}")
     return cells

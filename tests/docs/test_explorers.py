@@ -50,7 +50,7 @@ def test_controls_have_labels_and_the_code_is_small(page: Page, name: str) -> No
 
 def expected_texts(name: str) -> dict[str, tuple[int, str]]:
     """Of each entry, by its name on the page: the lane and the words for its register."""
-    table = layouts.read_table(REPOSITORY / "tests/data/layouts_h200.txt")
+    table = layouts.read_table((REPOSITORY / "tests/data/layouts_h200.txt").read_text())
     operands = {"mma.a": ("A", layouts.a_cells), "mma.b": ("B", layouts.b_cells),
                 "mma.cd": ("C", layouts.accumulator_cells)}
     if name in operands:

@@ -5,41 +5,27 @@ tests/data/layouts_h200.txt holds what a GPU printed.
 """
 
 import subprocess
-from collections import defaultdict
 
 import numpy as np
 import pytest
+
+from plots.tools import layouts
+from plots.tools.layouts import Table, read_table
 from tests.lib.programs import REPOSITORY, STEP_DIR
 
 STORED = REPOSITORY / "tests/data/layouts_h200.txt"
-Dump = dict[tuple[str, str], np.ndarray]
-
-
-def parse(text: str) -> Dump:
-    """(instruction, input) -> uint32 [lanes][registers]."""
-    registers = defaultdict(dict)
-    for line in text.splitlines():
-        instruction, inputs, lane, register, value = line.split()
-        registers[instruction, inputs][int(lane), int(register)] = int(value, 16)
-    dump = {}
-    for name, values in registers.items():
-        array = np.zeros((32, len(values) // 32), np.uint32)
-        for where, value in values.items():
-            array[where] = value
-        dump[name] = array
-    return dump
 
 
 @pytest.fixture(scope="module")
-def stored() -> Dump:
-    return parse(STORED.read_text())
+def stored() -> Table:
+    return read_table(STORED.read_text())
 
 
 @pytest.fixture(scope="module")
-def ours() -> Dump:
+def ours() -> Table:
     done = subprocess.run([STEP_DIR / "layouts"], capture_output=True, text=True, check=True,
                           timeout=60)
-    return parse(done.stdout)
+    return read_table(done.stdout)
 
 
 def as_floats(registers: np.ndarray) -> np.ndarray:
@@ -54,7 +40,7 @@ def pairs(registers: np.ndarray, dtype: str) -> np.ndarray:
     return (halves.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
 
 
-def matrices(dump: Dump, dtype: str, inputs: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def matrices(dump: Table, dtype: str, inputs: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """A [16, 16], B [16, 8] and C [16, 8] from the fragments, by the tables of the PTX manual."""
     a, b, c = np.zeros((16, 16)), np.zeros((16, 8)), np.zeros((16, 8))
     a_pairs, b_pairs = (pairs(dump[f"{name}.{dtype}", inputs], dtype) for name in "ab")
@@ -72,7 +58,7 @@ def matrices(dump: Dump, dtype: str, inputs: str) -> tuple[np.ndarray, np.ndarra
     return a, b, c
 
 
-def results(dump: Dump, dtype: str, inputs: str) -> np.ndarray:
+def results(dump: Table, dtype: str, inputs: str) -> np.ndarray:
     """D [16, 8]."""
     d = np.zeros((16, 8))
     floats = as_floats(dump[f"d.{dtype}", inputs])
@@ -82,11 +68,11 @@ def results(dump: Dump, dtype: str, inputs: str) -> np.ndarray:
     return d
 
 
-def test_same_lines(ours: Dump, stored: Dump) -> None:
+def test_same_lines(ours: Table, stored: Table) -> None:
     assert ours.keys() == stored.keys() and len(ours) == 22
 
 
-def test_ldmatrix_to_the_bit(ours: Dump, stored: Dump) -> None:
+def test_ldmatrix_to_the_bit(ours: Table, stored: Table) -> None:
     names = [name for name in stored if name[0].startswith("ldmatrix")]
     assert len(names) == 6
     for name in names:
@@ -95,7 +81,7 @@ def test_ldmatrix_to_the_bit(ours: Dump, stored: Dump) -> None:
 
 @pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize("count", [1, 2, 4])
-def test_ldmatrix_is_what_the_manual_says(stored: Dump, count: int, transposed: bool) -> None:
+def test_ldmatrix_is_what_the_manual_says(stored: Table, count: int, transposed: bool) -> None:
     """Element 64 i + 8 r + c is row r, column c of matrix i."""
     found = stored[f"ldmatrix.x{count}" + ".trans" * transposed, "counting"]
     for lane in range(32):
@@ -106,8 +92,24 @@ def test_ldmatrix_is_what_the_manual_says(stored: Dump, count: int, transposed: 
             assert found[lane, i] == (low + step) << 16 | low
 
 
+def test_cells_of_pictures_are_what_the_manual_says(stored: Table) -> None:
+    """With g = lane / 4 and t = 2 (lane % 4), the place of the low half of register i."""
+    a, b, d = (cells(stored) for cells in (layouts.a_cells, layouts.b_cells,
+                                           layouts.accumulator_cells))
+    assert (len(a), len(b), len(d)) == (256, 128, 128)
+    for lane in range(32):
+        row, column = lane // 4, lane % 4 * 2
+        for i in range(4):
+            at = row + i % 2 * 8, column + i // 2 * 8
+            assert a[at] == (lane, f"r{i}.lo") and a[at[0], at[1] + 1] == (lane, f"r{i}.hi")
+            assert d[row + i // 2 * 8, column + i % 2] == (lane, f"r{i}")
+        for i in range(2):
+            assert b[column + i * 8, row] == (lane, f"r{i}.lo")
+            assert b[column + i * 8 + 1, row] == (lane, f"r{i}.hi")
+
+
 @pytest.mark.parametrize("dtype", ["fp16", "bf16"])
-def test_mma_of_integers_to_the_bit(ours: Dump, stored: Dump, dtype: str) -> None:
+def test_mma_of_integers_to_the_bit(ours: Table, stored: Table, dtype: str) -> None:
     for operand in "abcd":
         name = (f"{operand}.{dtype}", "integers")
         assert np.array_equal(ours[name], stored[name]), name
@@ -116,7 +118,7 @@ def test_mma_of_integers_to_the_bit(ours: Dump, stored: Dump, dtype: str) -> Non
 
 
 @pytest.mark.parametrize("dtype", ["fp16", "bf16"])
-def test_mma_of_random_numbers(ours: Dump, stored: Dump, dtype: str) -> None:
+def test_mma_of_random_numbers(ours: Table, stored: Table, dtype: str) -> None:
     """Sums that do not fit fp32. The CPU backend rounds once. The tensor core aligns the products
     and C to the largest of them and truncates: for each of the 17 terms the difference is at most
     one unit in the last place of the largest."""
@@ -133,9 +135,3 @@ def test_mma_of_random_numbers(ours: Dump, stored: Dump, dtype: str) -> None:
     assert np.count_nonzero(rounded != exact) > 100 and (of_gpu != rounded).any()
     expected = of_gpu if STEP_DIR.name.startswith("cuda") else rounded
     assert np.array_equal(results(ours, dtype, "random"), expected)
-
-
-def test_lines_are_complete() -> None:
-    """The parser would not notice a register missing in the middle."""
-    lines = STORED.read_text().splitlines()
-    assert len(lines) == len(set(lines)) == 32 * (2 * (1 + 2 + 4) + 4 * (4 + 2 + 4 + 4))
