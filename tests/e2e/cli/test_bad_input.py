@@ -53,16 +53,13 @@ BAD_OPTIONS = [
     *[(["--mask-block", value], ["--mask-block", value, "each size must be from 1 to 16384"])
       for value in ("0x64", "64x0", "0x0", "16385x64", "64x999999999", "12345678901x64",
                     f"{HUGE}x{HUGE}", "4294967296x64", "64x18446744073709551680")],
-    (["--report=nonsense"], ["--report"]),
     # If a value does not fit in the line, only its middle is left out.
     (["--dtype", "x" * 3000], ["--dtype xxx", "xxx: must be fp16 or bf16"]),
     # Values that contradict each other.
     (["-H", "4", "-G", "3"], ["--kv-heads 3", "divide", "--heads 4"]),
     (["-H", "2", "-G", "4"], ["--kv-heads 4", "divide", "--heads 2"]),
-    # Options that exclude each other; the test itself adds --output and --json.
-    (["--draw-mask"], ["--draw-mask", "--output must not be given"]),
+    # Options that exclude each other; test_options_that_need_a_run has the others.
     (["--draw-mask", "--info"], ["--draw-mask", "--info must not be given"]),
-    (["--info"], ["--info: describes", "--output must not be given"]),
     # Options that do not exist or are ambiguous; values that are missing or too many.
     *[([*before, option, *after], [f": {option}: no such option, or its value is missing or not"])
       for before, option, after in (
@@ -144,7 +141,6 @@ BAD_CASES = [
     ("-n 4\n-n $(id)\n", [":2: cannot be split into words as a shell does"]),
     ("-n 4 --check some", [":1: ", "--check some", "all, rows:N or none"]),
     ("-n 4\n-n 4 --draw-mask\n", [":2: --draw-mask: ", "--output must not be given"]),
-    ("-n 4\n-n 4 --info\n", [":2: --info: ", "--output must not be given"]),
 ]
 
 

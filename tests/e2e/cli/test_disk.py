@@ -99,16 +99,6 @@ def test_full_disk_leaves_no_half_written_file(any_step: Program, tmp_path: Path
 
 
 @limits_file_sizes
-def test_full_disk_keeps_the_files_that_were_there(any_step: Program, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    any_step.run_right(*OPTIONS, "-o", out)
-    before = {path.name: path.read_bytes() for path in out.iterdir()}
-    assert len(before["o.npy"]) == O_BYTES
-    failed(any_step, "-o", out, "-s", 2, preexec_fn=file_size_limit(O_BYTES - 1))
-    assert {path.name: path.read_bytes() for path in out.iterdir()} == before
-
-
-@limits_file_sizes
 @pytest.mark.parametrize("more", [[], ["--draw-mask"]], ids=["run", "drawn"])
 def test_full_disk_leaves_no_part_of_a_mask(tmp_path: Path, more: list) -> None:
     """Neither in a new directory nor next to the files of another mask."""

@@ -214,20 +214,12 @@ def test_causal_runs_skip_tiles_above_the_diagonal(step: Program, tmp_path: Path
     assert 0.5 * counts["full"] <= counts["causal"] <= 0.6 * counts["full"]
 
 
-def test_cases_print_one_verdict_a_line(step: Program, tmp_path: Path) -> None:
-    cases = tmp_path / "cases.txt"
-    bf16 = f"-n 5 {step.dtype_option} bf16"
-    cases.write_text(f"-n 4\n# comment\n{bf16}\n")
-    done = step.run_right("-c", "all", "--cases", cases)
-    assert done.stdout == f"{cases}:1: right: -n 4\n{cases}:3: right: {bf16}\n"
-    done = step.run_right("-c", "none", "--cases", cases)
-    assert done.stdout.splitlines()[0] == f"{cases}:1: not checked: -n 4"
-
-
 def test_options_before_cases_hold_for_every_case(any_step: Program, tmp_path: Path) -> None:
     cases, records = tmp_path / "cases.txt", tmp_path / "records.json"
     cases.write_text("-n 4\n-n 5 -t fp16\n")
-    any_step.run_right("-t", "bf16", "-b", 2, "-j", records, "--cases", cases)
+    done = any_step.run_right("-t", "bf16", "-b", 2, "-c", "none", "-j", records, "--cases", cases)
+    assert done.stdout.splitlines() == [f"{cases}:1: not checked: -n 4",
+                                        f"{cases}:2: not checked: -n 5 -t fp16"]
     assert [(r["seqlen"], r["dtype"], r["batch"]) for r in read_records(records)] == [
         (4, "bf16", 2), (5, "fp16", 2)]
 

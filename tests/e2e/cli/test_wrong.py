@@ -61,12 +61,6 @@ def test_wrong_rows_outside_the_sample_are_found_where_they_show(faulty: Path) -
         assert run(faulty, fault, "-c", "rows:1").returncode == WRONG, fault
 
 
-def test_unchecked_wrong_answer_is_not_called_right(faulty: Path) -> None:
-    done = run(faulty, "lost key", "-c", "none")
-    assert done.returncode == RIGHT
-    assert "NOT CHECKED" in done.stdout and "RIGHT" not in done.stdout
-
-
 def test_failed_launch(faulty: Path, tmp_path: Path) -> None:
     done = run(faulty, "failed launch", "-o", tmp_path / "out", "-j", tmp_path / "records.json")
     assert done.returncode == DEVICE

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from tests.lib import masks
-from tests.lib.reference import attention, mistakes
 from tests.lib.generators import rounded_inputs
 from tests.lib.problem import Problem
 from tests.lib.programs import USAGE, Program
@@ -20,18 +19,6 @@ PROBLEM = Problem(2, 2, 2, 200, 300, 32, mask_block=(64, 64))
 
 
 # --- Dense masks ----------------------------------------------------------------------------------
-
-@pytest.mark.parametrize("shape", [(), (1,), (2,), (1, 1), (2, 1), (1, 2), (2, 2)], ids=str)
-def test_dense_file(tmp_path: Path, shape: tuple[int, ...]) -> None:
-    """[Nq, Nkv], [H, Nq, Nkv] and [B, H, Nq, Nkv], where 1 stands for all."""
-    dense = np.random.default_rng(0).random((*shape, 200, 300)) < 0.1
-    np.save(tmp_path / "mask.npy", dense)
-    p = replace(PROBLEM, mask=str(tmp_path / "mask.npy"))
-    result, record = STEP05.solve(tmp_path / "out", *p.options())
-    assert mistakes(attention(p, *rounded_inputs(p), dense), result.o, result.lse) == []
-    kinds = len(dense.reshape(-1, 200, 300))
-    assert (record["mask"], record["mask_blocks"]) == (p.mask, kinds * 4 * 5)
-
 
 def test_heads_and_batch_entries_are_not_mixed_up(tmp_path: Path) -> None:
     """A mask for each of 2 x 3: each pair attends one key, so its O is that row of V."""
@@ -204,20 +191,6 @@ def test_step_refuses_before_the_mask_is_opened(change: dict, says: str, mask: s
     """Counting the entries of a mask may take minutes, so an invalid mask is not noticed before."""
     assert refusal(replace(PROBLEM, mask=mask, **change)) == f"step05: {says}\n"
     assert refusal(replace(PROBLEM, mask=mask)).startswith(f"step05: --mask {mask}: ")
-
-
-@pytest.mark.parametrize("block, says", [
-    ((64, 64), "partial_block_mask_indices[b=0, h=0, q_block=0, slot=0] = 0, but the slot is "
-     "PARTIAL and there are 0 tiles"),
-    ((128, 128), "NQB is 4, must be 2: --seqlen 200 in blocks of 128"),
-], ids=["tiles", "size"])
-def test_missing_tiles_are_reported(tmp_path: Path, block: tuple[int, int], says: str) -> None:
-    """Without a file of tiles there may be no PARTIAL slot, and --mask-block must be right."""
-    directory = GOOD.write(tmp_path / "mask")
-    (directory / "partial_block_masks.npy").unlink()
-    assert refusal(replace(PROBLEM, mask=str(directory), mask_block=block)) == (
-        f"step05: {directory}: {says}; partial_block_masks.npy is missing: without it no slot may "
-        "be PARTIAL, and the size of the blocks is that of --mask-block\n")
 
 
 @pytest.mark.cpu_only("a GPU's memory is not the machine's")

@@ -209,7 +209,8 @@ static void without_tiles_the_given_sizes_hold(void **state) {
   assert_false(block_mask_read(directory.text, &FILES_PROBLEM, 4, 4, &blocks, &error));
   assert_non_null(strstr(error.text,
                          ": NQB is 1, must be 2: --seqlen 8 in blocks of 4; "
-                         "partial_block_masks.npy is missing: without it "));
+                         "partial_block_masks.npy is missing: without it no slot may be PARTIAL, "
+                         "and the size of the blocks is that of --mask-block"));
   remove_block_mask(directory.text);
 }
 
