@@ -49,12 +49,13 @@ struct Tiles {
   static constexpr int PRODUCER_REGISTERS = CONSUMERS == 3 ? 32 : 24;
   static constexpr int CONSUMER_REGISTERS = CONSUMERS == 3 ? 160 : 240;
 
-  static constexpr bool O_IN_Q = HEAD_DIM > 128;  // O takes the place of Q: there is no more room
+  static constexpr bool O_IN_V = HEAD_DIM > 128;  // O takes a place of V: there is no more room
   static constexpr int Q_BYTES = 2 * GROUP_M * HEAD_DIM;  // of a consumer
   static constexpr int KV_BYTES = 2 * BLOCK_N * HEAD_DIM;
   static constexpr int BARRIERS = 4 + 2 * CONSUMERS + 4 * STAGES;
   static constexpr int SHARED_BYTES =
-      (O_IN_Q ? 1 : 2) * CONSUMERS * Q_BYTES + 2 * STAGES * KV_BYTES + 8 * BARRIERS + 32;
+      (O_IN_V ? 1 : 2) * CONSUMERS * Q_BYTES + 2 * STAGES * KV_BYTES + 8 * BARRIERS + 32;
+  static_assert(!O_IN_V || (CONSUMERS <= STAGES && Q_BYTES <= KV_BYTES), "O must fit");
 };
 // [tiles]
 
@@ -136,6 +137,18 @@ struct RingUse {
 };
 // [ring]
 
+// [o_in_v]
+/**
+ * The use of V's ring for the tile whose K has `use`, in the block's tile of queries number
+ * `number`. If O takes places of V, each tile of queries ends with a use for each consumer's O.
+ */
+template <typename Tile>
+__device__ __forceinline__ RingUse<Tile::STAGES> use_of_v(RingUse<Tile::STAGES> use,
+                                                          uint32_t number) {
+  return {use.number + (Tile::O_IN_V ? Tile::CONSUMERS * number : 0)};
+}
+// [o_in_v]
+
 // [producer]
 /** What the one producing thread does, tile after tile of queries. */
 template <typename T, int HEAD_DIM>
@@ -150,7 +163,20 @@ __device__ __forceinline__ void produce(const Shared<T> &shared, const TensorMap
     mbarrier_wait(&shared.work_empty[slot.stage()], slot.parity() ^ 1);  // all have read it
     shared.work[slot.stage()] = work;
     mbarrier_arrive(&shared.work_full[slot.stage()]);
-    if (!more) break;
+
+    // The consumers may write the O of the tile of queries before.
+    const auto give_places = [&] {
+      if (!Tile::O_IN_V || slot.number == 0) return;
+      auto place = use_of_v<Tile>(use, slot.number - 1);
+      for (int consumer = 0; consumer < Tile::CONSUMERS; consumer++, place.number++) {
+        mbarrier_wait(&shared.v_empty[place.stage()], place.parity() ^ 1);  // no product reads V
+        mbarrier_arrive(&shared.v_full[place.stage()]);
+      }
+    };
+    if (!more) {
+      give_places();
+      break;
+    }
     const int kv_head = work.head / (p.q_heads / p.kv_heads);
     const uint32_t parity = slot.stage();  // of Q, which has one buffer: 0, 1, 0 and so on
 
@@ -162,28 +188,35 @@ __device__ __forceinline__ void produce(const Shared<T> &shared, const TensorMap
           work.first_q + consumer * Tile::GROUP_M, work.head, work.batch);
     };
     const auto load_tile = [&](T *ring, const CUtensorMap &map, uint64_t *full, uint64_t *empty,
-                               int tile) {
+                               RingUse<Tile::STAGES> use, int tile) {
       const int stage = use.stage();
       mbarrier_wait(&empty[stage], use.parity() ^ 1);  // all consumers have read it
       mbarrier_arrive_expect(&full[stage], Tile::KV_BYTES);
       load_rows<HEAD_DIM, Tile::BLOCK_N>(ring + stage * Tile::BLOCK_N * HEAD_DIM, map, &full[stage],
                                          tile * Tile::BLOCK_N, kv_head, work.batch);
     };
-    // The first consumer can begin while others are still busy with the tile before. Where O takes
-    // the place of Q, Q comes late: then K goes first.
-    constexpr int EARLY = Tile::O_IN_Q ? 0 : 1;  // consumers whose Q is asked for before K
-    if (EARLY) load_q(0);
+    const auto load_k = [&](RingUse<Tile::STAGES> use, int tile) {
+      load_tile(shared.k_ring, maps.k, shared.k_full, shared.k_empty, use, tile);
+    };
+    const auto load_v = [&](RingUse<Tile::STAGES> use, int tile) {
+      load_tile(shared.v_ring, maps.v, shared.v_full, shared.v_empty, use, tile);
+    };
+    // The first consumer can begin while others are still busy with the tile before.
+    load_q(0);
     for (int tile = 0; tile < work.tile_count; tile++, use.number++) {
       // Not earlier: a block that is late must not take the next tile from one that is free.
       if (tile + 1 == work.tile_count) index = take_next(schedule);
-      load_tile(shared.k_ring, maps.k, shared.k_full, shared.k_empty, tile);
-      for (int consumer = EARLY; tile == 0 && consumer < Tile::CONSUMERS; consumer++) {
-        load_q(consumer);
+      if (!Tile::O_IN_V || tile == 0) load_k(use, tile);
+      for (int consumer = 1; tile == 0 && consumer < Tile::CONSUMERS; consumer++) load_q(consumer);
+      if (Tile::O_IN_V) {  // V waits for O, so the next K comes first
+        if (tile + 1 < work.tile_count) load_k({use.number + 1}, tile + 1);
+        if (tile == 0) give_places();
       }
-      load_tile(shared.v_ring, maps.v, shared.v_full, shared.v_empty, tile);
+      load_v(use_of_v<Tile>(use, slot.number), tile);
     }
     if (work.tile_count == 0) {
-      for (int consumer = EARLY; consumer < Tile::CONSUMERS; consumer++) load_q(consumer);
+      for (int consumer = 1; consumer < Tile::CONSUMERS; consumer++) load_q(consumer);
+      give_places();
       index = take_next(schedule);
     }
   }
@@ -276,7 +309,6 @@ __device__ __forceinline__ void consume(const Shared<T> &shared, const AllMaps &
   constexpr int BLOCK_N = Tile::BLOCK_N, STAGES = Tile::STAGES;
   const int lane = threadIdx.x % WARP_SIZE, warp = threadIdx.x / WARP_SIZE % 4;
   const T *q_group = shared.q + consumer * Tile::GROUP_M * HEAD_DIM;
-  T *o_warp = shared.o + (consumer * Tile::GROUP_M + 16 * warp) * HEAD_DIM;
   const float scale_log2 = p.scale * 1.4426950408889634f;
   RingUse<STAGES> use;  // of the next tile of K
 
@@ -303,12 +335,27 @@ __device__ __forceinline__ void consume(const Shared<T> &shared, const AllMaps &
       start_qk<T, HEAD_DIM, BLOCK_N>(s, q_group, shared.k_ring + use.stage() * BLOCK_N * HEAD_DIM);
     };
     const auto start_pv_of = [&](RingUse<STAGES> use, const auto &probs) {
+      use = use_of_v<Tile>(use, slot.number);
       mbarrier_wait(&shared.v_full[use.stage()], use.parity());  // V has arrived
       wgmma_fence();
       start_pv<T, HEAD_DIM, BLOCK_N>(o, probs, shared.v_ring + use.stage() * BLOCK_N * HEAD_DIM);
     };
     const auto release = [&](uint64_t *empty, RingUse<STAGES> use) {
       if (lane == 0) mbarrier_arrive(&empty[use.stage()]);
+    };
+    const auto release_v = [&](RingUse<STAGES> use) {
+      release(shared.v_empty, use_of_v<Tile>(use, slot.number));
+    };
+    // Gives the places that the O of the tile of queries before took back to V. Of each place all
+    // consumers say that they do not need it: of their own when O has been read.
+    const auto return_places = [&] {
+      if (!Tile::O_IN_V || slot.number == 0) return;
+      auto place = use_of_v<Tile>(use, slot.number - 1);
+      if (lane == 0) tensor_store_wait<0>();
+      for (int other = 0; other < Tile::CONSUMERS; other++, place.number++) {
+        mbarrier_wait(&shared.v_full[place.stage()], place.parity());
+        release(shared.v_empty, place);
+      }
     };
     const auto before = [](RingUse<STAGES> use) { return RingUse<STAGES>{use.number - 1}; };
     const auto mask_tile = [&](auto &s, int tile) {
@@ -322,12 +369,15 @@ __device__ __forceinline__ void consume(const Shared<T> &shared, const AllMaps &
     if (tile_count > 0) {
       float s[1][BLOCK_N / 8][4];
       start_qk_of(use, s[0]);
+      return_places();
       wgmma_wait<0>();
       release(shared.k_empty, use);
       use.number++;
       mask_tile(s, 0);
       softmax_of_tile(s[0], m, l, rescale, scale_log2);  // O is still 0
       pack_probs<T>(probs, s[0]);
+    } else {
+      return_places();
     }
     // Q K^T of a tile and P V of the one before, which runs beside the softmax of this one.
     const auto overlap = [&](auto &s, int tile) {
@@ -349,7 +399,7 @@ __device__ __forceinline__ void consume(const Shared<T> &shared, const AllMaps &
       release(shared.k_empty, use);
       // [maximum]
       wgmma_wait<0>();  // O is complete, and nothing reads P any more
-      release(shared.v_empty, before(use));
+      release_v(before(use));
       if (raise) rescale_rows(o, rescale);
       use.number++;
     };
@@ -368,8 +418,8 @@ __device__ __forceinline__ void consume(const Shared<T> &shared, const AllMaps &
       pack_probs<T>(tail_probs, s[0]);
     }
     // [epilogue]
-    // All products with Q are complete: the next Q may come, unless O takes its place first.
-    if (!Tile::O_IN_Q && lane == 0) mbarrier_arrive(&shared.q_empty[consumer]);
+    // All products with Q are complete: the next Q may come.
+    if (lane == 0) mbarrier_arrive(&shared.q_empty[consumer]);
     if (tile_count > 0) {
       if (short_tail) {
         start_pv_of(before(use), tail_probs);
@@ -377,28 +427,28 @@ __device__ __forceinline__ void consume(const Shared<T> &shared, const AllMaps &
         start_pv_of(before(use), probs);
       }
       wgmma_wait<0>();  // O is complete
-      release(shared.v_empty, before(use));
+      release_v(before(use));
     }
     for (int tile = tile_count; tile < work.tile_count; tile++, use.number++) {  // for others
       mbarrier_wait(&shared.k_full[use.stage()], use.parity());
       release(shared.k_empty, use);
-      mbarrier_wait(&shared.v_full[use.stage()], use.parity());
-      release(shared.v_empty, use);
+      const auto v = use_of_v<Tile>(use, slot.number);
+      mbarrier_wait(&shared.v_full[v.stage()], v.parity());
+      release_v(use);
     }
-    // Another warp of this consumer may have read Q once more, in multiply_qk_again().
-    if (Tile::O_IN_Q) named_barrier_sync<WARPGROUP_THREADS>(1 + consumer);
+    T *o_group = shared.o + consumer * Tile::GROUP_M * HEAD_DIM;
+    if (Tile::O_IN_V) {
+      const RingUse<STAGES> place = {use_of_v<Tile>(use, slot.number).number + consumer};
+      mbarrier_wait(&shared.v_full[place.stage()], place.parity());  // no product reads V there
+      o_group = shared.v_ring + place.stage() * BLOCK_N * HEAD_DIM;
+    }
     if (lane == 0) tensor_store_wait<0>();  // the O before has been read
     __syncwarp();
     const int64_t head_index = (int64_t)work.batch * p.q_heads + work.head;
-    store_tile<T, HEAD_DIM>(o, m, l, o_warp, maps.o, t.lse + head_index * p.q_len, first_row,
-                            p.q_len, work.head, work.batch);
-    if (lane == 0) {
-      mbarrier_arrive(&shared.work_empty[slot.stage()]);  // all lanes have read `work`
-      if (Tile::O_IN_Q) {
-        tensor_store_wait<0>();
-        mbarrier_arrive(&shared.q_empty[consumer]);
-      }
-    }
+    store_tile<T, HEAD_DIM>(o, m, l, o_group + 16 * warp * HEAD_DIM, maps.o,
+                            t.lse + head_index * p.q_len, first_row, p.q_len, work.head,
+                            work.batch);
+    if (lane == 0) mbarrier_arrive(&shared.work_empty[slot.stage()]);  // all lanes have read `work`
     // [epilogue]
   }
   if (lane == 0) tensor_store_wait<0>();  // shared memory must stay until it has been read
@@ -415,8 +465,8 @@ __global__ void __launch_bounds__(Tiles<HEAD_DIM>::THREADS, 1)
   extern __shared__ __align__(1024) unsigned char smem[];
   Shared<T> shared;
   shared.q = (T *)smem;
-  shared.o = Tile::O_IN_Q ? shared.q : shared.q + Tile::BLOCK_M * HEAD_DIM;
-  shared.k_ring = shared.o + Tile::BLOCK_M * HEAD_DIM;
+  shared.o = shared.q + Tile::BLOCK_M * HEAD_DIM;
+  shared.k_ring = Tile::O_IN_V ? shared.o : shared.o + Tile::BLOCK_M * HEAD_DIM;
   shared.v_ring = shared.k_ring + STAGES * KV_ELEMENTS;
   shared.q_full = (uint64_t *)(shared.v_ring + STAGES * KV_ELEMENTS);
   shared.q_empty = shared.q_full + Tile::CONSUMERS;

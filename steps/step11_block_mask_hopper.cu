@@ -46,17 +46,18 @@ struct Tiles {
   static constexpr int BLOCK_N = SPANS ? LARGE_N : LISTED_KEYS;  // rows of K and V
   // Tiles of K, and of V, in flight.
   static constexpr int STAGES = HEAD_DIM > 128 ? 2 : BLOCK_N == 128 ? 3 : 4;
-  static constexpr int PRODUCER_REGISTERS = CONSUMERS == 3 ? 32 : 40;
-  static constexpr int CONSUMER_REGISTERS = CONSUMERS == 3 ? 160 : 232;
+  static constexpr int PRODUCER_REGISTERS = CONSUMERS == 3 ? 32 : SPANS ? 24 : 40;
+  static constexpr int CONSUMER_REGISTERS = CONSUMERS == 3 ? 160 : SPANS ? 240 : 232;
 
-  static constexpr bool O_IN_Q = HEAD_DIM > 128;  // O takes the place of Q: there is no more room
+  static constexpr bool O_IN_V = HEAD_DIM > 128;  // O takes a place of V: there is no more room
   static constexpr int Q_BYTES = 2 * GROUP_ROWS * HEAD_DIM;  // of a consumer
   static constexpr int KV_BYTES = 2 * BLOCK_N * HEAD_DIM;
   static constexpr int BITS_BYTES = SPANS ? 0 : GROUP_ROWS * BLOCK_N / 8;  // of a consumer
   static constexpr int BARRIERS = 4 + 2 * CONSUMERS + 4 * STAGES;
-  static constexpr int SHARED_BYTES = (O_IN_Q ? 1 : 2) * CONSUMERS * Q_BYTES +
+  static constexpr int SHARED_BYTES = (O_IN_V ? 1 : 2) * CONSUMERS * Q_BYTES +
                                       STAGES * (2 * KV_BYTES + CONSUMERS * BITS_BYTES + 16) +
                                       8 * BARRIERS + 2 * 80;
+  static_assert(!O_IN_V || (CONSUMERS <= STAGES && Q_BYTES <= KV_BYTES), "O must fit");
 };
 // [tiles]
 
@@ -93,7 +94,9 @@ __device__ __forceinline__ int find_work(QueryWork &work, const Problem &p,
                                          const Schedule &schedule, const MaskPlans &plans,
                                          int index) {
   if (index >= schedule.tiles) return work.plan.tile_count = -1;
-  const DealtTile tile = dealt_tile(p, schedule, index);
+  Schedule in_turn = schedule;
+  in_turn.rows = *plans.uneven ? TILES_IN_TURN : plans.q_tiles;
+  const DealtTile tile = dealt_tile(p, in_turn, index);
   work.head = tile.head % p.q_heads;
   work.batch = tile.head / p.q_heads;
   const QueryPlan &plan = plans.plans[plan_of_head(plans, work.batch, work.head) + tile.rank];
@@ -128,10 +131,9 @@ __device__ __forceinline__ void load_masks(const Shared<T> &shared, const CUtens
 /** What the one producing thread does, tile after tile of queries. */
 template <typename T, int HEAD_DIM, bool SPANS>
 __device__ __forceinline__ void produce(const Shared<T> &shared, const AllMaps &maps,
-                                        const Problem &p, Schedule schedule,
+                                        const Problem &p, const Schedule &schedule,
                                         const MaskPlans &plans) {
   using Tile = Tiles<HEAD_DIM, SPANS>;
-  schedule.rows = *plans.in_turn;
   RingUse<Tile::STAGES> use;
   RingUse<2> slot;  // of `work`
   for (int index = blockIdx.x;; slot.number++) {
@@ -139,7 +141,20 @@ __device__ __forceinline__ void produce(const Shared<T> &shared, const AllMaps &
     mbarrier_wait(&shared.work_empty[slot.stage()], slot.parity() ^ 1);  // all have read it
     const int tile_count = find_work(work, p, schedule, plans, index);
     mbarrier_arrive(&shared.work_full[slot.stage()]);
-    if (tile_count < 0) break;
+
+    // The consumers may write the O of the tile of queries before.
+    const auto give_places = [&] {
+      if (!Tile::O_IN_V || slot.number == 0) return;
+      auto place = use_of_v<Tile>(use, slot.number - 1);
+      for (int consumer = 0; consumer < Tile::CONSUMERS; consumer++, place.number++) {
+        mbarrier_wait(&shared.v_empty[place.stage()], place.parity() ^ 1);  // no product reads V
+        mbarrier_arrive(&shared.v_full[place.stage()]);
+      }
+    };
+    if (tile_count < 0) {
+      give_places();
+      break;
+    }
     const QueryPlan &plan = work.plan;
     const int head = work.head, batch = work.batch;
     const int kv_head = head / (p.q_heads / p.kv_heads);
@@ -156,13 +171,11 @@ __device__ __forceinline__ void produce(const Shared<T> &shared, const AllMaps &
                                       &shared.q_full[consumer],
                                       plan.first_q + consumer * GROUP_ROWS, head, batch);
     };
-    // The first consumer can begin while others are still busy with the tile before.
-    load_q(0);
-    for (int tile = 0; tile < tile_count; tile++, use.number++) {
-      // Not earlier: a block that is late must not take the next tile from one that is free.
-      if (tile + 1 == tile_count) index = take_next(schedule);
+    const auto first_key_of = [&](int tile) {
+      return SPANS ? plan.first_key + tile * Tile::BLOCK_N : list[tile].first_key;
+    };
+    const auto load_k = [&](RingUse<Tile::STAGES> use, int tile) {
       const int stage = use.stage();
-      const int first_key = SPANS ? plan.first_key + tile * Tile::BLOCK_N : list[tile].first_key;
       mbarrier_wait(&shared.k_empty[stage], use.parity() ^ 1);  // all consumers have read it
       if (SPANS) {
         mbarrier_arrive_expect(&shared.k_full[stage], Tile::KV_BYTES);
@@ -170,17 +183,33 @@ __device__ __forceinline__ void produce(const Shared<T> &shared, const AllMaps &
         load_masks<T, HEAD_DIM>(shared, maps.bits, list[tile], stage);
       }
       load_rows<HEAD_DIM, Tile::BLOCK_N>(shared.k_ring + stage * Tile::BLOCK_N * HEAD_DIM,
-                                         maps.in.k, &shared.k_full[stage], first_key, kv_head,
-                                         batch);
-      for (int consumer = 1; tile == 0 && consumer < Tile::CONSUMERS; consumer++) load_q(consumer);
+                                         maps.in.k, &shared.k_full[stage], first_key_of(tile),
+                                         kv_head, batch);
+    };
+    const auto load_v = [&](RingUse<Tile::STAGES> use, int tile) {
+      const int stage = use.stage();
       mbarrier_wait(&shared.v_empty[stage], use.parity() ^ 1);
       mbarrier_arrive_expect(&shared.v_full[stage], Tile::KV_BYTES);
       load_rows<HEAD_DIM, Tile::BLOCK_N>(shared.v_ring + stage * Tile::BLOCK_N * HEAD_DIM,
-                                         maps.in.v, &shared.v_full[stage], first_key, kv_head,
-                                         batch);
+                                         maps.in.v, &shared.v_full[stage], first_key_of(tile),
+                                         kv_head, batch);
+    };
+    // The first consumer can begin while others are still busy with the tile before.
+    load_q(0);
+    for (int tile = 0; tile < tile_count; tile++, use.number++) {
+      // Not earlier: a block that is late must not take the next tile from one that is free.
+      if (tile + 1 == tile_count) index = take_next(schedule);
+      if (!Tile::O_IN_V || tile == 0) load_k(use, tile);
+      for (int consumer = 1; tile == 0 && consumer < Tile::CONSUMERS; consumer++) load_q(consumer);
+      if (Tile::O_IN_V) {  // V waits for O, so the next K comes first
+        if (tile + 1 < tile_count) load_k({use.number + 1}, tile + 1);
+        if (tile == 0) give_places();
+      }
+      load_v(use_of_v<Tile>(use, slot.number), tile);
     }
     if (tile_count == 0) {
       for (int consumer = 1; consumer < Tile::CONSUMERS; consumer++) load_q(consumer);
+      give_places();
       index = take_next(schedule);
     }
   }
@@ -225,7 +254,6 @@ __device__ __forceinline__ void consume(const Shared<T> &shared, const AllMaps &
   const int lane = threadIdx.x % WARP_SIZE, warp = threadIdx.x / WARP_SIZE % 4;
   const T *q_group = shared.q + consumer * GROUP_ROWS * HEAD_DIM;
   const int row_in_tile = consumer * GROUP_ROWS + 16 * warp;  // of the first row of this warp
-  T *o_warp = shared.o + row_in_tile * HEAD_DIM;
   const float scale_log2 = p.scale * 1.4426950408889634f;
   RingUse<STAGES> use;  // of the next tile of K
 
@@ -258,6 +286,7 @@ __device__ __forceinline__ void consume(const Shared<T> &shared, const AllMaps &
       start_qk<T, HEAD_DIM, BLOCK_N>(s, q_group, shared.k_ring + use.stage() * BLOCK_N * HEAD_DIM);
     };
     const auto start_pv_of = [&](RingUse<STAGES> use) {
+      use = use_of_v<Tile>(use, slot.number);
       mbarrier_wait(&shared.v_full[use.stage()], use.parity());  // V has arrived
       wgmma_fence();
       start_pv<T, HEAD_DIM, BLOCK_N>(o, probs, shared.v_ring + use.stage() * BLOCK_N * HEAD_DIM);
@@ -265,13 +294,28 @@ __device__ __forceinline__ void consume(const Shared<T> &shared, const AllMaps &
     const auto release = [&](uint64_t *empty, RingUse<STAGES> use) {
       if (lane == 0) mbarrier_arrive(&empty[use.stage()]);
     };
+    const auto release_v = [&](RingUse<STAGES> use) {
+      release(shared.v_empty, use_of_v<Tile>(use, slot.number));
+    };
+    // Gives the places that the O of the tile of queries before took back to V. Of each place all
+    // consumers say that they do not need it: of their own when O has been read.
+    const auto return_places = [&] {
+      if (!Tile::O_IN_V || slot.number == 0) return;
+      auto place = use_of_v<Tile>(use, slot.number - 1);
+      if (lane == 0) tensor_store_wait<0>();
+      for (int other = 0; other < Tile::CONSUMERS; other++, place.number++) {
+        mbarrier_wait(&shared.v_full[place.stage()], place.parity());
+        release(shared.v_empty, place);
+      }
+    };
     const auto before = [](RingUse<STAGES> use) { return RingUse<STAGES>{use.number - 1}; };
     // A tile that only other consumers need.
     const auto skip = [&](RingUse<STAGES> use) {
       mbarrier_wait(&shared.k_full[use.stage()], use.parity());
       release(shared.k_empty, use);
-      mbarrier_wait(&shared.v_full[use.stage()], use.parity());
-      release(shared.v_empty, use);
+      const auto v = use_of_v<Tile>(use, slot.number);
+      mbarrier_wait(&shared.v_full[v.stage()], v.parity());
+      release_v(use);
     };
     // [mask_of]
     // Do the queries of this consumer attend all keys of the tile?
@@ -327,7 +371,7 @@ __device__ __forceinline__ void consume(const Shared<T> &shared, const AllMaps &
       }
       release(shared.k_empty, use);
       wgmma_wait<0>();  // O is complete, and nothing reads P any more
-      release(shared.v_empty, before(use));
+      release_v(before(use));
       if (raise) rescale_rows(o, rescale);
       pack_probs<T>(probs, s);
       use.number++;
@@ -337,10 +381,12 @@ __device__ __forceinline__ void consume(const Shared<T> &shared, const AllMaps &
                   (uint32_t)slot.stage());  // its Q of this tile has arrived
     // [loops]
     int tile = 0;
+    if (own.begin > 0 || own.begin == own.end) return_places();  // V comes before the first product
     for (; tile < own.begin; tile++, use.number++) skip(use);
     if (tile < own.end) {
       float s[BLOCK_N / 8][4];
       start_qk_of(use, s);
+      if (tile == 0) return_places();
       wgmma_wait<0>();
       if (!all_attended(tile)) mask_tile(s, tile);
       if (!SPANS) __syncwarp();  // all lanes have read the masks
@@ -355,29 +401,28 @@ __device__ __forceinline__ void consume(const Shared<T> &shared, const AllMaps &
       for (; tile < own.end && !all_attended(tile); tile++) next_tile(tile, true);
     }
     // [loops]
-    // All products with Q are complete: the next Q may come, unless O takes its place first.
-    if (!Tile::O_IN_Q && lane == 0) mbarrier_arrive(&shared.q_empty[consumer]);
+    // All products with Q are complete: the next Q may come.
+    if (lane == 0) mbarrier_arrive(&shared.q_empty[consumer]);
     if (own.begin < own.end) {
       start_pv_of(before(use));
       wgmma_wait<0>();  // O is complete
-      release(shared.v_empty, before(use));
+      release_v(before(use));
     }
     for (; tile < tile_count; tile++, use.number++) skip(use);
 
-    // Another warp of this consumer may have read Q once more, in multiply_qk_again().
-    if (Tile::O_IN_Q) named_barrier_sync<WARPGROUP_THREADS>(1 + consumer);
+    T *o_group = shared.o + consumer * GROUP_ROWS * HEAD_DIM;
+    if (Tile::O_IN_V) {
+      const RingUse<STAGES> place = {use_of_v<Tile>(use, slot.number).number + consumer};
+      mbarrier_wait(&shared.v_full[place.stage()], place.parity());  // no product reads V there
+      o_group = shared.v_ring + place.stage() * BLOCK_N * HEAD_DIM;
+    }
     if (lane == 0) tensor_store_wait<0>();  // the O before has been read
     __syncwarp();
     const int64_t head_index = (int64_t)work.batch * p.q_heads + work.head;
-    store_tile<T, HEAD_DIM>(o, m, l, o_warp, maps.o, t.lse + head_index * p.q_len, first_row,
-                            p.q_len, work.head, work.batch);
-    if (lane == 0) {
-      mbarrier_arrive(&shared.work_empty[slot.stage()]);  // all lanes have read `work`
-      if (Tile::O_IN_Q) {
-        tensor_store_wait<0>();
-        mbarrier_arrive(&shared.q_empty[consumer]);
-      }
-    }
+    store_tile<T, HEAD_DIM>(o, m, l, o_group + 16 * warp * HEAD_DIM, maps.o,
+                            t.lse + head_index * p.q_len, first_row, p.q_len, work.head,
+                            work.batch);
+    if (lane == 0) mbarrier_arrive(&shared.work_empty[slot.stage()]);  // all lanes have read `work`
   }
   if (lane == 0) tensor_store_wait<0>();  // shared memory must stay until it has been read
 }
@@ -393,8 +438,8 @@ __global__ void __launch_bounds__(Tiles<HEAD_DIM, SPANS>::THREADS, 1)
   extern __shared__ __align__(1024) unsigned char smem[];
   Shared<T> shared;
   shared.q = (T *)smem;
-  shared.o = Tile::O_IN_Q ? shared.q : shared.q + Tile::BLOCK_M * HEAD_DIM;
-  shared.k_ring = shared.o + Tile::BLOCK_M * HEAD_DIM;
+  shared.o = shared.q + Tile::BLOCK_M * HEAD_DIM;
+  shared.k_ring = Tile::O_IN_V ? shared.o : shared.o + Tile::BLOCK_M * HEAD_DIM;
   shared.v_ring = shared.k_ring + STAGES * KV_ELEMENTS;
   shared.bits = (uint32_t *)(shared.v_ring + STAGES * KV_ELEMENTS);
   shared.listed = (ListedTile *)(shared.bits + STAGES * Tile::CONSUMERS * (Tile::BITS_BYTES / 4));
@@ -456,6 +501,9 @@ static cudaError_t prepare(const Problem *p, const BlockMask *mask, void *prepar
   const auto *config = find_config<CONFIGS>(p);
   const int consumers = config->block_m / GROUP_ROWS;
   const MaskPlans plans = lay_out_plans(p, mask, config->block_m, prepared);
+  if (const cudaError_t error = cudaMemsetAsync(plans.uneven, 0, sizeof(int), stream)) {
+    return error;
+  }
   if (plans.partial_tiles > 0) {
     pack_bits_kernel<<<(unsigned)plans.partial_tiles, WARPGROUP_THREADS, 0, stream>>>(
         *mask, listed_tiles(plans));

@@ -19,7 +19,7 @@ constexpr int GROUP_ROWS = 64;    /**< queries of a consumer */
 constexpr int MOST_CONSUMERS = 3; /**< of a thread block */
 constexpr int LISTED_KEYS = 64;   /**< keys of a tile in a list */
 constexpr int SHORT_PLAN = 12;    /**< tiles of keys; see sort_plans_kernel() */
-constexpr int TILES_IN_TURN = 3;  /**< of queries; see MaskPlans::in_turn */
+constexpr int TILES_IN_TURN = 3;  /**< of queries of a head, if plans are uneven */
 
 /** Tiles of keys of a consumer, counted from the first one of its tile of queries. */
 struct alignas(16) ConsumerTiles {
@@ -51,8 +51,7 @@ struct MaskPlans {
   int64_t rows;            /**< batches * heads * q_tiles, the number of plans */
   QueryPlan *unsorted;     /**< [batches * heads][q_tiles] */
   QueryPlan *plans;        /**< the same, those with the most tiles of keys first */
-  int *in_turn;            /**< tiles of queries of a head that are dealt out in turn: all if most
-                                plans are about as long as the longest, else TILES_IN_TURN */
+  int *uneven;             /**< 1 if in some head most plans are much shorter than the longest */
   const KeySpan *spans;    /**< BlockMask::row_spans, or NULL */
   int64_t span_strides[2]; /**< of `spans`: batch, head */
   ListedTile *tiles;       /**< [batches * heads][q_tiles][most_tiles], if there are no spans */
@@ -81,7 +80,7 @@ static MaskPlans lay_out_plans(const Problem *p, const BlockMask *m, int block_m
   };
   plans.unsorted = (QueryPlan *)reserve(plans.rows * sizeof *plans.unsorted);
   plans.plans = (QueryPlan *)reserve(plans.rows * sizeof *plans.plans);
-  plans.in_turn = (int *)reserve(sizeof *plans.in_turn);
+  plans.uneven = (int *)reserve(sizeof *plans.uneven);
   if (plans.spans == NULL) {
     plans.most_tiles = (p->kv_len + LISTED_KEYS - 1) / LISTED_KEYS;
     plans.tiles =
@@ -145,7 +144,6 @@ static __global__ void __launch_bounds__(WARP_SIZE)
     last_end = max(last_end, end[consumer]);
   }
   if (lane != 0) return;
-  if (blockIdx.x == 0) *plans.in_turn = plans.q_tiles;
   QueryPlan plan = {};
   plan.first_q = first_q;
   plan.first_key = first_key;
@@ -235,7 +233,6 @@ static __global__ void __launch_bounds__(WARP_SIZE)
     __syncwarp();
   }
   if (lane == 0) {
-    if (blockIdx.x == 0) *plans.in_turn = plans.q_tiles;
     QueryPlan plan = {};
     plan.first_q = plan_q;
     plan.tile_count = count;
@@ -246,8 +243,8 @@ static __global__ void __launch_bounds__(WARP_SIZE)
 /**
  * Sorts the plans of a head, those with the most tiles of keys first; of equal ones the last first.
  * Short plans count as equal: at the end of a pass they keep nobody waiting, and sorted they were
- * slower (docs/step11.md). One thread per plan: its rank is the number of plans before it. The one
- * in the middle is compared with the longest.
+ * slower (docs/step11.md). One thread per plan: its rank is the number of plans before it. If the
+ * one in the middle has less than 7/8 of the tiles of the longest, the plans are uneven.
  */
 static __global__ void sort_plans_kernel(MaskPlans plans) {
   const int64_t row = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
@@ -262,9 +259,7 @@ static __global__ void sort_plans_kernel(MaskPlans plans) {
     rank += difference > 0 || (difference == 0 && other > q_tile);
   }
   plans.plans[row - q_tile + rank] = others[q_tile];
-  if (rank == plans.q_tiles / 2 && count < longest / 8 * 7) {
-    atomicMin(plans.in_turn, TILES_IN_TURN);
-  }
+  if (rank == plans.q_tiles / 2 && 8 * count < 7 * longest) atomicMax(plans.uneven, 1);
 }
 
 #endif

@@ -76,6 +76,16 @@ struct RingUse {
   __device__ __forceinline__ uint32_t parity() const { return number / STAGES % 2; }
 };
 
+/**
+ * The use of V's ring for the tile whose K has `use`, in the block's tile of queries number
+ * `number`. If O takes places of V, each tile of queries ends with a use for each consumer's O.
+ */
+template <typename Tile>
+__device__ __forceinline__ RingUse<Tile::STAGES> use_of_v(RingUse<Tile::STAGES> use,
+                                                          uint32_t number) {
+  return {use.number + (Tile::O_IN_V ? Tile::CONSUMERS * number : 0)};
+}
+
 /** The byte of element (row, column) in swizzled panels of ROWS rows, as tensor copies lay them. */
 template <int HEAD_DIM, int ROWS>
 __device__ __forceinline__ int swizzled_byte(int row, int column) {
