@@ -139,8 +139,9 @@ struct RingUse {
 
 // [o_in_v]
 /**
- * The use of V's ring for the tile whose K has `use`, in the block's tile of queries number
- * `number`. If O takes places of V, each tile of queries ends with a use for each consumer's O.
+ * The use of V's ring for the tile whose K has `use`, in the thread block's tile of queries number
+ * `number`. If O takes places of V, the ring of V is ahead of that of K: each tile of queries ends
+ * with one more use for each consumer's O.
  */
 template <typename Tile>
 __device__ __forceinline__ RingUse<Tile::STAGES> use_of_v(RingUse<Tile::STAGES> use,
@@ -164,7 +165,7 @@ __device__ __forceinline__ void produce(const Shared<T> &shared, const TensorMap
     shared.work[slot.stage()] = work;
     mbarrier_arrive(&shared.work_full[slot.stage()]);
 
-    // The consumers may write the O of the tile of queries before.
+    // Gives each consumer a place of V for its O of the tile of queries before.
     const auto give_places = [&] {
       if (!Tile::O_IN_V || slot.number == 0) return;
       auto place = use_of_v<Tile>(use, slot.number - 1);
@@ -346,8 +347,9 @@ __device__ __forceinline__ void consume(const Shared<T> &shared, const AllMaps &
     const auto release_v = [&](RingUse<STAGES> use) {
       release(shared.v_empty, use_of_v<Tile>(use, slot.number));
     };
-    // Gives the places that the O of the tile of queries before took back to V. Of each place all
-    // consumers say that they do not need it: of their own when O has been read.
+    // [places]
+    // The O of the tile of queries before took places of V. Each consumer releases all of them: its
+    // own when O has been read, the others as soon as they have been given.
     const auto return_places = [&] {
       if (!Tile::O_IN_V || slot.number == 0) return;
       auto place = use_of_v<Tile>(use, slot.number - 1);
@@ -357,6 +359,7 @@ __device__ __forceinline__ void consume(const Shared<T> &shared, const AllMaps &
         release(shared.v_empty, place);
       }
     };
+    // [places]
     const auto before = [](RingUse<STAGES> use) { return RingUse<STAGES>{use.number - 1}; };
     const auto mask_tile = [&](auto &s, int tile) {
       if ((tile + 1) * BLOCK_N > unmasked_end) {

@@ -142,7 +142,7 @@ __device__ __forceinline__ void produce(const Shared<T> &shared, const AllMaps &
     const int tile_count = find_work(work, p, schedule, plans, index);
     mbarrier_arrive(&shared.work_full[slot.stage()]);
 
-    // The consumers may write the O of the tile of queries before.
+    // Gives each consumer a place of V for its O of the tile of queries before.
     const auto give_places = [&] {
       if (!Tile::O_IN_V || slot.number == 0) return;
       auto place = use_of_v<Tile>(use, slot.number - 1);
@@ -297,8 +297,8 @@ __device__ __forceinline__ void consume(const Shared<T> &shared, const AllMaps &
     const auto release_v = [&](RingUse<STAGES> use) {
       release(shared.v_empty, use_of_v<Tile>(use, slot.number));
     };
-    // Gives the places that the O of the tile of queries before took back to V. Of each place all
-    // consumers say that they do not need it: of their own when O has been read.
+    // The O of the tile of queries before took places of V. Each consumer releases all of them: its
+    // own when O has been read, the others as soon as they have been given.
     const auto return_places = [&] {
       if (!Tile::O_IN_V || slot.number == 0) return;
       auto place = use_of_v<Tile>(use, slot.number - 1);

@@ -77,8 +77,9 @@ struct RingUse {
 };
 
 /**
- * The use of V's ring for the tile whose K has `use`, in the block's tile of queries number
- * `number`. If O takes places of V, each tile of queries ends with a use for each consumer's O.
+ * The use of V's ring for the tile whose K has `use`, in the thread block's tile of queries number
+ * `number`. If O takes places of V, the ring of V is ahead of that of K: each tile of queries ends
+ * with one more use for each consumer's O.
  */
 template <typename Tile>
 __device__ __forceinline__ RingUse<Tile::STAGES> use_of_v(RingUse<Tile::STAGES> use,

@@ -80,6 +80,18 @@ def speed(results: Results, step: str, before: str | None) -> list[str]:
             *grid(["", *(f"D = {d}, {mask}" for d, mask in columns)], rows)]
 
 
+def masked(results: Results, step: str) -> list[str]:
+    """The masks that FlexAttention was measured with, too."""
+    rows = [[f"`{r['mask']}`", r["head_dim"], r["seqlen"], f"{r['speed_over_flex']:.3g}",
+             f"{r['mask_blocks'] / r['mask_blocks_active'] / r['speed_over_full']:.2f}"]
+            for r in results.select(step=step, dtype="fp16")
+            if "speed_over_flex" in r and "speed_over_full" in r and r["mask"] not in MASKS]
+    return ["", "Masks, against compiled FlexAttention, and against the full mask: how much longer "
+            "a block of 128 x 128 takes in which something is attended.", "",
+            *grid(["mask", "D", "N", "times FlexAttention", "time per block"],
+                  sorted(rows, key=lambda row: (row[1], row[2], row[0])))] if rows else []
+
+
 def roofline(results: Results, step: str) -> list[str]:
     """Where the step stands in the roofline figure."""
     record = record_of(results, step, 128, "full")
@@ -140,8 +152,8 @@ def main() -> int:
         if not page.exists():
             print(f"pages: {page} is not written yet")
             continue
-        content = "\n".join([*speed(results, step, before), *roofline(results, step),
-                             *lab(reports, step, before)])
+        content = "\n".join([*speed(results, step, before), *masked(results, step),
+                             *roofline(results, step), *lab(reports, step, before)])
         page.write_text(with_section(page.read_text(), "numbers", WRITER, content))
     shown = subprocess.run([programs / steps[-1], "--help"], capture_output=True, text=True,
                            check=True).stdout.replace(str(programs / steps[-1]), "./stepNN")

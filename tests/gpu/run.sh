@@ -35,6 +35,11 @@ sanitize_all() {
     "$program" --info -d 17 >/dev/null 2>&1 && cat tests/sanitize_any_d.cases >>"$cases"
     "$program" --info -m empty >/dev/null 2>&1 && cat tests/sanitize_masks.cases >>"$cases"
     "$program" --info --shared-kv >/dev/null 2>&1 && cat tests/sanitize_shared_kv.cases >>"$cases"
+    # More tiles of queries than multiprocessors, so that the persistent thread blocks take several.
+    case $program in
+      */step1[01]) printf '%s\n' "-b 2 -H 96 -n 130 -k 90 -m causal -d "{64,256} >>"$cases" ;;
+      */step12) echo "-b 2 -H 96 -n 130 -k 90 -m causal -d 128" >>"$cases" ;;
+    esac
     for tool in memcheck racecheck initcheck synccheck; do
       echo "sanitize $tool $program --cases $cases --heads 2 --repeat 0 --check all"
     done

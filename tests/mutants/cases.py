@@ -225,6 +225,8 @@ PERSISTENT = [
     "-b 1 -H 1 -n 300 -k 400 -d 256 --scale 0.5 -m causal",
     # Tiles of queries that attend nothing, before others; five tiles of a head, three at a time.
     "-b 2 -H 4 -G 2 -n 800 -k 100 -d 64 -m causal",
+    # The same where the O before takes places of V.
+    "-b 2 -H 4 -n 200 -k 72 -d 256 -m causal",
     # A tile of one query; one whose last query alone attends the last tile of keys.
     "-b 1 -H 1 -n 193 -k 70 -d 64",
     "-b 1 -H 1 -n 192 -k 257 -d 64 -m causal",
@@ -276,6 +278,9 @@ def write_cases(step: str, directory: Path) -> list[tuple[Path, dict[str, str]]]
         lists[0][1].extend([f"--input {late}", *PERSISTENT])
         # Copies arrive in any order: consumers without rows get ahead of the first.
         lists += [({"SIMT_ORDER": f"random:{seed}"}, RINGS[:1]) for seed in (1, 2)]
+        # The first consumer gets a tile of queries ahead of the second where O takes places of V.
+        lists += [({"SIMT_ORDER": f"random:{seed}"}, ["-b 1 -H 9 -n 128 -k 60 -d 256 -m causal"])
+                  for seed in (1, 3)]
     if step == "step12":  # takes D = 64 and 128, and no infinity; keys from 384 on are a tile
         unseen = write_inputs(directory / f"{step}_unseen", 200, 392, {("v", 384, 3): float("nan")})
         of_others = [line.replace("-d 96", "-d 128") for line in (*TENSOR_CORE, *RINGS, *PERSISTENT)
