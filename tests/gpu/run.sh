@@ -26,7 +26,7 @@ export -f sanitize
 
 # Every step with four tools; and with memcheck, every head in an allocation of its own.
 sanitize_all() {
-  local program cases tool
+  local program cases tool several d
   for program in "$build"/step[0-9][0-9] "$build"/step[0-9][0-9][a-z]; do
     [ -x "$program" ] || continue
     cases=$out/$(basename "$program").cases
@@ -35,13 +35,20 @@ sanitize_all() {
     "$program" --info -d 17 >/dev/null 2>&1 && cat tests/sanitize_any_d.cases >>"$cases"
     "$program" --info -m empty >/dev/null 2>&1 && cat tests/sanitize_masks.cases >>"$cases"
     "$program" --info --shared-kv >/dev/null 2>&1 && cat tests/sanitize_shared_kv.cases >>"$cases"
-    # More tiles of queries than multiprocessors, so that the persistent thread blocks take several.
-    case $program in
-      */step1[01]) printf '%s\n' "-b 2 -H 96 -n 130 -k 90 -m causal -d "{64,256} >>"$cases" ;;
-      */step12) echo "-b 2 -H 96 -n 130 -k 90 -m causal -d 128" >>"$cases" ;;
-    esac
     for tool in memcheck racecheck initcheck synccheck; do
       echo "sanitize $tool $program --cases $cases --heads 2 --repeat 0 --check all"
+    done
+    # More tiles of queries than multiprocessors, so that persistent thread blocks take several.
+    # Without racecheck, which raises a false alarm (README.md).
+    case $program in
+      */step1[01]) several=(64 256) ;;
+      */step12) several=(128) ;;
+      *) several=() ;;
+    esac
+    for d in "${several[@]}"; do
+      for tool in memcheck initcheck synccheck; do
+        echo "sanitize $tool $program -b 2 -H 96 -n 130 -k 90 -m causal -d $d --repeat 0 --check all"
+      done
     done
     echo "sanitize memcheck $build/under_test/$(basename "$program") guarded"
   done | xargs -P 12 -d '\n' -I{} bash -c '{}'
