@@ -52,7 +52,7 @@ def compare(old: Path, new: Path, cases: list[Case], rounds: int = ROUNDS,
                         if pair[1].takes_block_masks else None)
                 dtype = "e4m3" if pair[1].takes_e4m3 else case.dtype
                 inputs = Inputs(device, replace(case, dtype=dtype))
-                calls = [StepCall(device, step, inputs, outputs, mask) for step in pair]
+                calls = [StepCall(step, inputs, outputs, mask) for step in pair]
                 ratio = new_over_old(clock, *calls, rounds)
                 found[pair[1].name, str(case)] = ratio
                 told.append(f"{pair[1].name} {ratio:.4f}")

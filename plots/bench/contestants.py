@@ -168,7 +168,6 @@ class Outputs:
 class StepCall:
     """A forward pass of a step, with all the memory that it needs."""
 
-    device: Device
     step: StepLibrary
     inputs: Inputs
     outputs: Outputs
@@ -184,15 +183,14 @@ class StepCall:
             self._keep("prepared", self.step.prepare(self.shape, form))
             self.step.prepare(self.shape, form, self.more["prepared"])
         if size := self.step.workspace_bytes(self.shape, WORKSPACE_BYTES):
-            # Cleared, as Step::workspace_zero asks; on the CPU backend by the step's own library.
-            self.kept.append(Device(self.step).allocate(size))
-            self.kept[-1].fill()
-            self.more["workspace"] = self.kept[-1].address
+            self._keep("workspace", size).fill()  # as Step::workspace_zero asks
             self.more["workspace_bytes"] = size
 
-    def _keep(self, name: str, size: int) -> None:
-        self.kept.append(self.device.allocate(size))
+    def _keep(self, name: str, size: int) -> Memory:
+        """Memory of the step's own library, which on the CPU backend can set no other."""
+        self.kept.append(Device(self.step).allocate(size))
         self.more[name] = self.kept[-1].address
+        return self.kept[-1]
 
     def __call__(self) -> None:
         tensors = (*self.inputs.memory, self.outputs.o, self.outputs.lse)

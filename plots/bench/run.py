@@ -144,7 +144,7 @@ class Benchmark:
             if case.takes_step(step.name) and (case.mask in DENSE or step.takes_block_masks) and (
                     step.takes_e4m3 == (case.dtype == "e4m3")):
                 yield {"step": step.name}, lambda step=step: StepCall(
-                    self.device, step, inputs, outputs, mask if step.takes_block_masks else None
+                    step, inputs, outputs, mask if step.takes_block_masks else None
                 ).contestant(entries_of(case, mask))
         for short, name, takes, build in self.baselines:
             if takes(case):
@@ -159,13 +159,13 @@ class Benchmark:
         full = Inputs(self.device, replace(inputs.case, mask="full"))
         for x in contestants:
             if inputs.case.mask != "full" and x.name in calls and "mask_blocks" in x.fields:
-                calls[FULL + x.name] = StepCall(self.device, x.call.step, full, x.call.outputs,
+                calls[FULL + x.name] = StepCall(x.call.step, full, x.call.outputs,
                                                 self.mask("full", full.case.seqlen))
         for step in self.steps:
             if inputs.case.dtype == "e4m3" and step.name == "step10":
                 in_fp16 = Inputs(self.device, replace(inputs.case, dtype="fp16"))
                 outputs = Outputs(self.device, in_fp16.case)
-                calls[FP16] = StepCall(self.device, step, in_fp16, outputs)
+                calls[FP16] = StepCall(step, in_fp16, outputs)
         return measure(calls, self.stopwatch, self.plan)
 
 

@@ -147,7 +147,7 @@ def main() -> int:
     for head_dim in HEAD_DIMS:
         problem = case(SEQLEN, head_dim)
         inputs, outputs, answers = Inputs(device, problem), Outputs(device, problem), {}
-        calls = {name: StepCall(device, step, inputs, outputs,
+        calls = {name: StepCall(step, inputs, outputs,
                                 mask if step.takes_block_masks else None)
                  for name, step in steps.items()}
         for name, call in calls.items():

@@ -228,14 +228,12 @@ def whole_boxes(step: str) -> Callable[[Counter, Shape], Counter]:
 
 def more_blocks(tiles: int, consumers: int) -> Counter:
     """Step 10 has a thread block for each multiprocessor, of which the CPU backend has 4. Each has
-    a warpgroup and the warps that are `consumers`, which read once that there is no more work. The
-    four numbers of a tile, or of the end, are one store."""
-    blocks = min(tiles, MULTIPROCESSORS)
-    more = blocks - min(tiles, 4)
-    stores = tiles + blocks - 4 * (tiles + blocks - more)
+    a warpgroup and the warps that are `consumers`, which read once that there is no more work, as
+    its producer stores."""
+    more = min(tiles, MULTIPROCESSORS) - min(tiles, 4)
     return Counter(shuffles=more * (4 + consumers), barriers=more * (4 + consumers),
                    shared_load_requests=more * consumers, shared_load_wavefronts=more * consumers,
-                   shared_store_requests=stores, shared_store_wavefronts=stores)
+                   shared_store_requests=more, shared_store_wavefronts=more)
 
 
 @dataclass(frozen=True)
@@ -263,8 +261,7 @@ KNOWN = {
                                          whole_boxes(step))
        for step in ("step08", "step09", "step11", "step12")},
     ("step10", "attention_kernel"): Known("what a box has outside of the tensor is counted; more "
-                                          "multiprocessors; nvcc: a wider store",
-                                          whole_boxes("step10")),
+                                          "multiprocessors", whole_boxes("step10")),
     ("step07", "attention_kernel"): Known("what a box has outside of the tensor is counted; nvcc: "
                                           "the last load is made by what stores it",
                                           whole_boxes("step07")),
