@@ -111,14 +111,17 @@ struct Tile {
 };
 
 /** The first tiles of step 10, which has them by consumer or warp. O has a place of its own if
- * there is room for it. Threads access the tile of K in which the scores grow, and none of V. */
+ * there is room for it, else it takes the one of V behind the last. Threads access the tile of K in
+ * which the scores grow, and none of V. */
 static void find_panels(int head_dim, const Description &d, Tile (&tiles)[4]) {
+  constexpr int STAGES = 2, KEYS = 2 * TOKENS;  // where there is no room
   const int row = 2 * head_dim, bytes = (int)d.launches[0].dynamic_shared_bytes;
-  const bool in_q = bytes < (2 * d.block_m + 4 * d.block_n) * row;
+  const bool in_v = bytes < (2 * d.block_m + 4 * d.block_n) * row;
+  const int place = (KEYS + d.block_n - 1) / d.block_n % STAGES;
   tiles[TILE_Q] = {0, 64};
-  tiles[TILE_O] = {in_q ? 0 : d.block_m * row, 16};
+  tiles[TILE_O] = {(d.block_m + (in_v ? (STAGES + place) * d.block_n : 0)) * row, 16};
   const int before = TOKENS / d.block_n * d.block_n;  // keys: see fill()
-  tiles[TILE_K] = {((in_q ? 1 : 2) * d.block_m + before) * row, d.block_n};
+  tiles[TILE_K] = {((in_v ? 1 : 2) * d.block_m + before) * row, d.block_n};
   tiles[TILE_V] = {};
 }
 
