@@ -83,7 +83,7 @@ struct __align__(16) QueryWork {
 /** Shared memory of a thread block. */
 template <typename T>
 struct Shared {
-  T *q, *o;                                      /**< BLOCK_M rows each */
+  T *q, *o;                                      /**< BLOCK_M rows each; no `o` if O_IN_V */
   T *k_ring, *v_ring;                            /**< STAGES tiles each */
   uint64_t *q_full, *q_empty;                    /**< by consumer: Q has arrived; was read */
   uint64_t *work_full, *work_empty;              /**< the same for `work` */
@@ -165,7 +165,8 @@ __device__ __forceinline__ void produce(const Shared<T> &shared, const TensorMap
     shared.work[slot.stage()] = work;
     mbarrier_arrive(&shared.work_full[slot.stage()]);
 
-    // Gives each consumer a place of V for its O of the tile of queries before.
+    // Gives each consumer a place of V for its O of the tile of queries before. To be called while
+    // `use` is that of the first K: the places come right before its V.
     const auto give_places = [&] {
       if (!Tile::O_IN_V || slot.number == 0) return;
       auto place = use_of_v<Tile>(use, slot.number - 1);
@@ -349,7 +350,8 @@ __device__ __forceinline__ void consume(const Shared<T> &shared, const AllMaps &
     };
     // [places]
     // The O of the tile of queries before took places of V. Each consumer releases all of them: its
-    // own when O has been read, the others as soon as they have been given.
+    // own when O has been read, the others as soon as they have been given. To be called while
+    // `use` is that of the first K.
     const auto return_places = [&] {
       if (!Tile::O_IN_V || slot.number == 0) return;
       auto place = use_of_v<Tile>(use, slot.number - 1);

@@ -77,7 +77,7 @@ struct __align__(16) QueryWork {
 /** Shared memory of a thread block. */
 template <typename T>
 struct Shared {
-  T *q, *o;                                      /**< BLOCK_M rows each */
+  T *q, *o;                                      /**< BLOCK_M rows each; no `o` if O_IN_V */
   T *k_ring, *v_ring;                            /**< STAGES tiles each */
   uint32_t *bits;                                /**< by stage and consumer */
   ListedTile *listed;                            /**< by stage */
@@ -142,7 +142,8 @@ __device__ __forceinline__ void produce(const Shared<T> &shared, const AllMaps &
     const int tile_count = find_work(work, p, schedule, plans, index);
     mbarrier_arrive(&shared.work_full[slot.stage()]);
 
-    // Gives each consumer a place of V for its O of the tile of queries before.
+    // Gives each consumer a place of V for its O of the tile of queries before. To be called while
+    // `use` is that of the first K: the places come right before its V.
     const auto give_places = [&] {
       if (!Tile::O_IN_V || slot.number == 0) return;
       auto place = use_of_v<Tile>(use, slot.number - 1);
@@ -298,7 +299,8 @@ __device__ __forceinline__ void consume(const Shared<T> &shared, const AllMaps &
       release(shared.v_empty, use_of_v<Tile>(use, slot.number));
     };
     // The O of the tile of queries before took places of V. Each consumer releases all of them: its
-    // own when O has been read, the others as soon as they have been given.
+    // own when O has been read, the others as soon as they have been given. To be called while
+    // `use` is that of the first K.
     const auto return_places = [&] {
       if (!Tile::O_IN_V || slot.number == 0) return;
       auto place = use_of_v<Tile>(use, slot.number - 1);
@@ -381,7 +383,7 @@ __device__ __forceinline__ void consume(const Shared<T> &shared, const AllMaps &
                   (uint32_t)slot.stage());  // its Q of this tile has arrived
     // [loops]
     int tile = 0;
-    if (own.begin > 0 || own.begin == own.end) return_places();  // V comes before the first product
+    if (own.begin > 0 || own.begin == own.end) return_places();  // skip() waits for V, V for them
     for (; tile < own.begin; tile++, use.number++) skip(use);
     if (tile < own.end) {
       float s[BLOCK_N / 8][4];

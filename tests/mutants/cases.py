@@ -205,6 +205,7 @@ SPANS = [
     "-b 1 -H 1 -n 300 -d 96 -m window:30",
     "-b 1 -H 2 -n 300 -k 500 -d 64 -m prefix:333",
     "-b 1 -H 1 -n 300 -k 333 -d 256 -m window:150",
+    "-b 2 -H 4 -n 328 -d 256 -m document:2",
     "-b 1 -H 2 -n 700 -d 64 -m document:5 --scale 1",
     "-b 1 -H 2 -n 300 -k 333 -d 64 -m dilated:3",
     "-b 2 -H 4 -G 2 -n 300 -k 900 -d 64 -m blocks:0.3 --mask-block 64x64",
