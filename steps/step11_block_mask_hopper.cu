@@ -15,8 +15,10 @@
  *   that need mask code. Spans become bits there, so that both kinds of masks share it.
  * - The tiles of queries with the longest plans are dealt out first, unless most plans of a mask
  *   are about equally long: then one head follows the other, as in step 10 without a mask.
+ * - A plan must be loaded before Q, K and V can be. So the next plan is copied before the last V of
+ *   this one, and Q is loaded by threads of its own, one for each consumer.
  *
- * What it costs: a plan of 64 bytes for each tile of queries, and one more load before it begins.
+ * What it costs: a plan of 64 bytes for each tile of queries, and 8 bytes for each query.
  *
  * What to look at: the two loops, and what a tile without a mask runs. And documents of 512 keys,
  * where a tile of queries is so short that the next one must have begun before it ends.
@@ -28,11 +30,14 @@
 #include "device/key_spans.cuh"
 #include "device/launch.cuh"
 #include "device/persistent.cuh"
+#include "device/ptx.cuh"
 #include "device/ptx_hopper.cuh"
 #include "device/split_softmax.cuh"
 #include "device/tensor_map.cuh"
 #include "device/warp.cuh"
 #include "device/wgmma_tile.cuh"
+
+constexpr int WORKS = 4; /**< tiles of queries that a thread block knows at a time */
 
 // [tiles]
 /** Sizes of the tiles, by head dimension. Where the mask is in blocks, two consumers and tiles of
@@ -52,20 +57,21 @@ struct Tiles {
   static constexpr bool O_IN_V = HEAD_DIM > 128;  // O takes a place of V: there is no more room
   static constexpr int Q_BYTES = 2 * GROUP_ROWS * HEAD_DIM;  // of a consumer
   static constexpr int KV_BYTES = 2 * BLOCK_N * HEAD_DIM;
-  static constexpr int BITS_BYTES = SPANS ? 0 : GROUP_ROWS * BLOCK_N / 8;  // of a consumer
-  static constexpr int BARRIERS = 4 + 2 * CONSUMERS + 4 * STAGES;
+  static constexpr int MASK_BYTES = 512;  // spans of a consumer, or bits of a tile
+  static constexpr int MASKS = CONSUMERS * (SPANS ? 1 : STAGES);
+  static constexpr int BARRIERS = 2 * WORKS + 2 * CONSUMERS + 4 * STAGES;
   static constexpr int SHARED_BYTES = (O_IN_V ? 1 : 2) * CONSUMERS * Q_BYTES +
-                                      STAGES * (2 * KV_BYTES + CONSUMERS * BITS_BYTES + 16) +
-                                      8 * BARRIERS + 2 * 80;
+                                      STAGES * (2 * KV_BYTES + 16) + MASKS * MASK_BYTES +
+                                      8 * BARRIERS + WORKS * 80;
   static_assert(!O_IN_V || (CONSUMERS <= STAGES && Q_BYTES <= KV_BYTES), "O must fit");
 };
 // [tiles]
 
-/** The tensor maps of a pass; `o` has boxes of 16 rows, those of a warp, and `bits` of one PARTIAL
- * tile. */
+/** The tensor maps of a pass; `o` has boxes of 16 rows, those of a warp, and `masks` of the spans
+ * of a consumer, or the bits of one PARTIAL tile. */
 struct AllMaps {
   TensorMaps in;
-  CUtensorMap o, bits;
+  CUtensorMap o, masks;
 };
 
 /** A tile of queries. */
@@ -77,101 +83,121 @@ struct __align__(16) QueryWork {
 /** Shared memory of a thread block. */
 template <typename T>
 struct Shared {
-  T *q, *o;                                      /**< BLOCK_M rows each; no `o` if O_IN_V */
-  T *k_ring, *v_ring;                            /**< STAGES tiles each */
-  uint32_t *bits;                                /**< by stage and consumer */
-  ListedTile *listed;                            /**< by stage */
-  uint64_t *q_full, *q_empty;                    /**< by consumer: Q has arrived; was read */
-  uint64_t *work_full, *work_empty;              /**< the same for `work` */
+  T *q, *o;                         /**< BLOCK_M rows each; no `o` if O_IN_V */
+  T *k_ring, *v_ring;               /**< STAGES tiles each */
+  uint32_t *masks;                  /**< spans by consumer, or bits by stage and consumer */
+  ListedTile *listed;               /**< by stage */
+  uint64_t *q_full, *q_empty;       /**< by consumer: Q has arrived; was read */
+  uint64_t *work_full, *work_empty; /**< the same for `work` */
   uint64_t *k_full, *v_full, *k_empty, *v_empty; /**< by stage */
-  QueryWork *work;                               /**< this tile of queries and the next one */
+  QueryWork *work;                               /**< WORKS tiles of queries */
 };
 
 // [work]
-/** Writes to `work` what tile of queries number `index` is; returns its number of tiles of keys.
- * There are schedule.tiles. */
-__device__ __forceinline__ int find_work(QueryWork &work, const Problem &p,
-                                         const Schedule &schedule, const MaskPlans &plans,
-                                         int index) {
-  if (index >= schedule.tiles) return work.plan.tile_count = -1;
-  Schedule in_turn = schedule;
-  in_turn.rows = *plans.uneven ? TILES_IN_TURN : plans.q_tiles;
-  const DealtTile tile = dealt_tile(p, in_turn, index);
+/** Starts to write to `work` what tile of queries number `index` is. There are schedule.tiles. */
+__device__ __forceinline__ void find_work(QueryWork &work, const Problem &p,
+                                          const Schedule &schedule, const MaskPlans &plans,
+                                          int index) {
+  if (index >= schedule.tiles) {
+    work.plan.tile_count = -1;
+    return;
+  }
+  const DealtTile tile = dealt_tile(p, schedule, index);
   work.head = tile.head % p.q_heads;
   work.batch = tile.head / p.q_heads;
-  const QueryPlan &plan = plans.plans[plan_of_head(plans, work.batch, work.head) + tile.rank];
-  work.plan = plan;
-  return plan.tile_count;
+  const QueryPlan *plan = &plans.plans[plan_of_head(plans, work.batch, work.head) + tile.rank];
+  for (int byte = 0; byte < (int)sizeof *plan; byte += 16) {
+    cp_async_16((char *)&work.plan + byte, (const char *)plan + byte, true);
+  }
+  cp_async_commit();
 }
 // [work]
+
+// [load_q]
+/** What the thread does that loads the Q of a consumer, and the spans of its queries. */
+template <typename T, int HEAD_DIM, bool SPANS>
+__device__ __forceinline__ void produce_q(const Shared<T> &shared, const AllMaps &maps,
+                                          const MaskPlans &plans, int consumer) {
+  using Tile = Tiles<HEAD_DIM, SPANS>;
+  for (RingUse<WORKS> slot;; slot.number++) {
+    mbarrier_wait(&shared.work_full[slot.stage()], slot.parity());
+    const QueryWork &work = shared.work[slot.stage()];
+    if (work.plan.tile_count < 0) break;
+    const int first_q = work.plan.first_q, head = work.head, batch = work.batch;
+    mbarrier_arrive(&shared.work_empty[slot.stage()]);
+    uint64_t *full = &shared.q_full[consumer];
+    mbarrier_wait(&shared.q_empty[consumer], slot.number % 2 ^ 1);  // no product reads the Q before
+    mbarrier_arrive_expect(full, Tile::Q_BYTES + (SPANS ? Tile::MASK_BYTES : 0));
+    load_rows<HEAD_DIM, GROUP_ROWS>(shared.q + consumer * GROUP_ROWS * HEAD_DIM, maps.in.q, full,
+                                    first_q + consumer * GROUP_ROWS, head, batch);
+    if (SPANS) {
+      const int64_t plan = plan_of_head(plans, batch, head) + first_q / Tile::BLOCK_M;
+      tensor_load((char *)shared.masks + consumer * Tile::MASK_BYTES, maps.masks, full, 0,
+                  (int)plan * Tile::CONSUMERS + consumer, 0, 0);
+    }
+  }
+}
+// [load_q]
 
 // [load_masks]
 /** Tells the consumers how a tile of keys is masked, and asks for the bits of those for which it is
  * PARTIAL. Both are there when its K is. */
 template <typename T, int HEAD_DIM>
-__device__ __forceinline__ void load_masks(const Shared<T> &shared, const CUtensorMap &bits,
+__device__ __forceinline__ void load_masks(const Shared<T> &shared, const CUtensorMap &masks,
                                            const ListedTile &tile, int stage) {
   using Tile = Tiles<HEAD_DIM, false>;
   shared.listed[stage] = tile;
   int bytes = Tile::KV_BYTES;
   for (int consumer = 0; consumer < Tile::CONSUMERS; consumer++) {
-    if (tile.mask[consumer] >= 0) bytes += Tile::BITS_BYTES;
+    if (tile.mask[consumer] >= 0) bytes += Tile::MASK_BYTES;
   }
   mbarrier_arrive_expect(&shared.k_full[stage], bytes);
   for (int consumer = 0; consumer < Tile::CONSUMERS; consumer++) {
     if (tile.mask[consumer] < 0) continue;
-    const int at = (stage * Tile::CONSUMERS + consumer) * Tile::BITS_BYTES;
-    tensor_load((char *)shared.bits + at, bits, &shared.k_full[stage], 0, tile.mask[consumer], 0,
+    const int at = (stage * Tile::CONSUMERS + consumer) * Tile::MASK_BYTES;
+    tensor_load((char *)shared.masks + at, masks, &shared.k_full[stage], 0, tile.mask[consumer], 0,
                 0);
   }
 }
 // [load_masks]
 
 // [producer]
-/** What the one producing thread does, tile after tile of queries. */
+/** What the thread does that finds the tiles of queries and loads K and V for them. */
 template <typename T, int HEAD_DIM, bool SPANS>
-__device__ __forceinline__ void produce(const Shared<T> &shared, const AllMaps &maps,
-                                        const Problem &p, const Schedule &schedule,
-                                        const MaskPlans &plans) {
+__device__ __forceinline__ void produce_kv(const Shared<T> &shared, const AllMaps &maps,
+                                           const Problem &p, Schedule schedule,
+                                           const MaskPlans &plans) {
   using Tile = Tiles<HEAD_DIM, SPANS>;
+  schedule.rows = *plans.uneven ? TILES_IN_TURN : plans.q_tiles;
   RingUse<Tile::STAGES> use;
-  RingUse<2> slot;  // of `work`
-  for (int index = blockIdx.x;; slot.number++) {
-    QueryWork &work = shared.work[slot.stage()];
+  RingUse<WORKS> slot;
+  const auto find = [&](RingUse<WORKS> slot, int index) {
     mbarrier_wait(&shared.work_empty[slot.stage()], slot.parity() ^ 1);  // all have read it
-    const int tile_count = find_work(work, p, schedule, plans, index);
+    find_work(shared.work[slot.stage()], p, schedule, plans, index);
+  };
+  const auto announce = [&](RingUse<WORKS> slot) {
+    cp_async_wait<0>();  // the plan has arrived
     mbarrier_arrive(&shared.work_full[slot.stage()]);
+  };
+  find(slot, blockIdx.x);
+  for (;; slot.number++) {
+    announce(slot);
+    const QueryWork &work = shared.work[slot.stage()];
+    const QueryPlan &plan = work.plan;
+    const int tile_count = plan.tile_count;
+    const RingUse<WORKS> next = {slot.number + 1};
 
-    // Gives each consumer a place of V for its O of the tile of queries before. To be called while
-    // `use` is that of the first K: the places come right before its V.
-    const auto give_places = [&] {
-      if (!Tile::O_IN_V || slot.number == 0) return;
-      auto place = use_of_v<Tile>(use, slot.number - 1);
-      for (int consumer = 0; consumer < Tile::CONSUMERS; consumer++, place.number++) {
-        mbarrier_wait(&shared.v_empty[place.stage()], place.parity() ^ 1);  // no product reads V
-        mbarrier_arrive(&shared.v_full[place.stage()]);
-      }
-    };
     if (tile_count < 0) {
-      give_places();
+      give_places<Tile>(shared.v_full, shared.v_empty, use, slot.number);
       break;
     }
-    const QueryPlan &plan = work.plan;
-    const int head = work.head, batch = work.batch;
-    const int kv_head = head / (p.q_heads / p.kv_heads);
-    const uint32_t parity = slot.stage();  // of Q, which has one buffer: 0, 1, 0 and so on
+    const int batch = work.batch, kv_head = work.head / (p.q_heads / p.kv_heads);
     const ListedTile *list =
-        SPANS ? NULL
-              : plans.tiles + (plan_of_head(plans, batch, head) + plan.first_q / Tile::BLOCK_M) *
-                                  plans.most_tiles;
+        SPANS
+            ? NULL
+            : plans.tiles + (plan_of_head(plans, batch, work.head) + plan.first_q / Tile::BLOCK_M) *
+                                plans.most_tiles;
 
-    const auto load_q = [&](int consumer) {
-      mbarrier_wait(&shared.q_empty[consumer], parity ^ 1);  // no product reads the Q before
-      mbarrier_arrive_expect(&shared.q_full[consumer], Tile::Q_BYTES);
-      load_rows<HEAD_DIM, GROUP_ROWS>(shared.q + consumer * GROUP_ROWS * HEAD_DIM, maps.in.q,
-                                      &shared.q_full[consumer],
-                                      plan.first_q + consumer * GROUP_ROWS, head, batch);
-    };
     const auto first_key_of = [&](int tile) {
       return SPANS ? plan.first_key + tile * Tile::BLOCK_N : list[tile].first_key;
     };
@@ -181,7 +207,7 @@ __device__ __forceinline__ void produce(const Shared<T> &shared, const AllMaps &
       if (SPANS) {
         mbarrier_arrive_expect(&shared.k_full[stage], Tile::KV_BYTES);
       } else {
-        load_masks<T, HEAD_DIM>(shared, maps.bits, list[tile], stage);
+        load_masks<T, HEAD_DIM>(shared, maps.masks, list[tile], stage);
       }
       load_rows<HEAD_DIM, Tile::BLOCK_N>(shared.k_ring + stage * Tile::BLOCK_N * HEAD_DIM,
                                          maps.in.k, &shared.k_full[stage], first_key_of(tile),
@@ -195,23 +221,21 @@ __device__ __forceinline__ void produce(const Shared<T> &shared, const AllMaps &
                                          maps.in.v, &shared.v_full[stage], first_key_of(tile),
                                          kv_head, batch);
     };
-    // The first consumer can begin while others are still busy with the tile before.
-    load_q(0);
+    int index = 0;  // of the next tile of queries
     for (int tile = 0; tile < tile_count; tile++, use.number++) {
       // Not earlier: a block that is late must not take the next tile from one that is free.
       if (tile + 1 == tile_count) index = take_next(schedule);
       if (!Tile::O_IN_V || tile == 0) load_k(use, tile);
-      for (int consumer = 1; tile == 0 && consumer < Tile::CONSUMERS; consumer++) load_q(consumer);
       if (Tile::O_IN_V) {  // V waits for O, so the next K comes first
         if (tile + 1 < tile_count) load_k({use.number + 1}, tile + 1);
-        if (tile == 0) give_places();
+        if (tile == 0) give_places<Tile>(shared.v_full, shared.v_empty, use, slot.number);
       }
+      if (tile + 1 == tile_count) find(next, index);  // its plan arrives while V waits for room
       load_v(use_of_v<Tile>(use, slot.number), tile);
     }
     if (tile_count == 0) {
-      for (int consumer = 1; consumer < Tile::CONSUMERS; consumer++) load_q(consumer);
-      give_places();
-      index = take_next(schedule);
+      give_places<Tile>(shared.v_full, shared.v_empty, use, slot.number);
+      find(next, take_next(schedule));
     }
   }
 }
@@ -248,8 +272,7 @@ __device__ __forceinline__ void apply_bits(float (&s)[N_TILES][4],
 /** What a consumer does, tile after tile of queries. */
 template <typename T, int HEAD_DIM, bool SPANS>
 __device__ __forceinline__ void consume(const Shared<T> &shared, const AllMaps &maps,
-                                        const Problem &p, const Tensors &t, const MaskPlans &plans,
-                                        int consumer) {
+                                        const Problem &p, const Tensors &t, int consumer) {
   using Tile = Tiles<HEAD_DIM, SPANS>;
   constexpr int BLOCK_N = Tile::BLOCK_N, STAGES = Tile::STAGES, WORDS = (BLOCK_N + 31) / 32;
   const int lane = threadIdx.x % WARP_SIZE, warp = threadIdx.x / WARP_SIZE % 4;
@@ -258,7 +281,7 @@ __device__ __forceinline__ void consume(const Shared<T> &shared, const AllMaps &
   const float scale_log2 = p.scale * 1.4426950408889634f;
   RingUse<STAGES> use;  // of the next tile of K
 
-  for (RingUse<2> slot;; slot.number++) {
+  for (RingUse<WORKS> slot;; slot.number++) {
     // [plan]
     mbarrier_wait(&shared.work_full[slot.stage()], slot.parity());  // the producer has written it
     const QueryWork &work = shared.work[slot.stage()];
@@ -268,12 +291,6 @@ __device__ __forceinline__ void consume(const Shared<T> &shared, const AllMaps &
     // Of a list, the consumers visit all tiles; of a range, those that their queries attend.
     const ConsumerTiles own =
         SPANS ? work.plan.consumers[consumer] : ConsumerTiles{0, 0, 0, tile_count};
-    KeySpan spans[2] = {};  // of this lane's rows, if the mask is spans
-#pragma unroll
-    for (int half = 0; SPANS && half < 2; half++) {
-      const int q = first_row + 8 * half + lane / 4;
-      if (q < p.q_len) spans[half] = spans_of_head(plans, work.batch, work.head)[q];
-    }
     // [plan]
     float m[2] = {-INFINITY, -INFINITY};  // running maximum of score * scale * log2(e)
     float l[2] = {};                      // running sum of this lane's probabilities
@@ -298,17 +315,8 @@ __device__ __forceinline__ void consume(const Shared<T> &shared, const AllMaps &
     const auto release_v = [&](RingUse<STAGES> use) {
       release(shared.v_empty, use_of_v<Tile>(use, slot.number));
     };
-    // The O of the tile of queries before took places of V. Each consumer releases all of them: its
-    // own when O has been read, the others as soon as they have been given. To be called while
-    // `use` is that of the first K.
-    const auto return_places = [&] {
-      if (!Tile::O_IN_V || slot.number == 0) return;
-      auto place = use_of_v<Tile>(use, slot.number - 1);
-      if (lane == 0) tensor_store_wait<0>();
-      for (int other = 0; other < Tile::CONSUMERS; other++, place.number++) {
-        mbarrier_wait(&shared.v_full[place.stage()], place.parity());
-        release(shared.v_empty, place);
-      }
+    const auto return_all_places = [&] {
+      return_places<Tile>(shared.v_full, shared.v_empty, use, slot.number);
     };
     const auto before = [](RingUse<STAGES> use) { return RingUse<STAGES>{use.number - 1}; };
     // A tile that only other consumers need.
@@ -330,14 +338,16 @@ __device__ __forceinline__ void consume(const Shared<T> &shared, const AllMaps &
       const ListedTile &listed = shared.listed[use.stage()];
       const int mask = SPANS ? (int)PAST_THE_END : listed.mask[consumer];
       const int first_key = SPANS ? work.plan.first_key + tile * BLOCK_N : listed.first_key;
-      const uint32_t *bits =
-          shared.bits + (use.stage() * Tile::CONSUMERS + consumer) * (Tile::BITS_BYTES / 4);
+      const int place = (SPANS ? 0 : use.stage() * Tile::CONSUMERS) + consumer;
+      const uint32_t *words_of_rows = shared.masks + place * (Tile::MASK_BYTES / 4);
       uint32_t words[2][WORDS];
 #pragma unroll
       for (int half = 0; half < 2; half++) {
         const int row = 16 * warp + 8 * half + lane / 4;
-        KeySpan span = spans[half];
-        if (!SPANS) {
+        KeySpan span;
+        if (SPANS) {
+          span = ((const KeySpan *)words_of_rows)[row];
+        } else {
           const int q = work.plan.first_q + consumer * GROUP_ROWS + row;
           span = {0, mask == NONE_ATTENDED ? 0
                      : mask == CAUSAL_RULE ? causal_keys(p, q)
@@ -346,10 +356,10 @@ __device__ __forceinline__ void consume(const Shared<T> &shared, const AllMaps &
 #pragma unroll
         for (int word = 0; word < WORDS; word++) {
           words[half][word] = bits_of_span(span, first_key + 32 * word);
-          if (!SPANS && mask >= 0) words[half][word] &= bits[row * WORDS + word];
+          if (!SPANS && mask >= 0) words[half][word] &= words_of_rows[row * WORDS + word];
         }
       }
-      if (!SPANS) fence_proxy_async();  // these loads come before the copy of the next bits
+      fence_proxy_async();  // these loads come before the copy of the next masks
       apply_bits(s, words);
     };
     // [mask_of]
@@ -380,15 +390,16 @@ __device__ __forceinline__ void consume(const Shared<T> &shared, const AllMaps &
     };
 
     mbarrier_wait(&shared.q_full[consumer],
-                  (uint32_t)slot.stage());  // its Q of this tile has arrived
+                  slot.number % 2);  // its Q of this tile has arrived
     // [loops]
     int tile = 0;
-    if (own.begin > 0 || own.begin == own.end) return_places();  // skip() waits for V, V for them
+    if (own.begin > 0 || own.begin == own.end)
+      return_all_places();  // skip() waits for V, V for them
     for (; tile < own.begin; tile++, use.number++) skip(use);
     if (tile < own.end) {
       float s[BLOCK_N / 8][4];
       start_qk_of(use, s);
-      if (tile == 0) return_places();
+      if (tile == 0) return_all_places();
       wgmma_wait<0>();
       if (!all_attended(tile)) mask_tile(s, tile);
       if (!SPANS) __syncwarp();  // all lanes have read the masks
@@ -403,6 +414,7 @@ __device__ __forceinline__ void consume(const Shared<T> &shared, const AllMaps &
       for (; tile < own.end && !all_attended(tile); tile++) next_tile(tile, true);
     }
     // [loops]
+    if (SPANS) __syncwarp();  // all lanes have read the spans
     // All products with Q are complete: the next Q may come.
     if (lane == 0) mbarrier_arrive(&shared.q_empty[consumer]);
     if (own.begin < own.end) {
@@ -443,13 +455,14 @@ __global__ void __launch_bounds__(Tiles<HEAD_DIM, SPANS>::THREADS, 1)
   shared.o = shared.q + Tile::BLOCK_M * HEAD_DIM;
   shared.k_ring = Tile::O_IN_V ? shared.o : shared.o + Tile::BLOCK_M * HEAD_DIM;
   shared.v_ring = shared.k_ring + STAGES * KV_ELEMENTS;
-  shared.bits = (uint32_t *)(shared.v_ring + STAGES * KV_ELEMENTS);
-  shared.listed = (ListedTile *)(shared.bits + STAGES * Tile::CONSUMERS * (Tile::BITS_BYTES / 4));
+  shared.masks = (uint32_t *)(shared.v_ring + STAGES * KV_ELEMENTS);
+  shared.listed = (ListedTile *)(shared.masks + Tile::MASKS * (Tile::MASK_BYTES / 4));
   shared.work = (QueryWork *)(shared.listed + STAGES);
-  shared.q_full = (uint64_t *)(shared.work + 2);
+  shared.q_full = (uint64_t *)(shared.work + WORKS);
   shared.q_empty = shared.q_full + Tile::CONSUMERS;
-  shared.work_full = shared.q_empty + Tile::CONSUMERS, shared.work_empty = shared.work_full + 2;
-  shared.k_full = shared.work_empty + 2, shared.k_empty = shared.k_full + STAGES;
+  shared.work_full = shared.q_empty + Tile::CONSUMERS;
+  shared.work_empty = shared.work_full + WORKS;
+  shared.k_full = shared.work_empty + WORKS, shared.k_empty = shared.k_full + STAGES;
   shared.v_full = shared.k_empty + STAGES, shared.v_empty = shared.v_full + STAGES;
 
   if (threadIdx.x == 0) {
@@ -457,9 +470,10 @@ __global__ void __launch_bounds__(Tiles<HEAD_DIM, SPANS>::THREADS, 1)
       mbarrier_init(&shared.q_full[consumer], 1);
       mbarrier_init(&shared.q_empty[consumer], 4);  // one thread of each warp
     }
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < WORKS; i++) {
       mbarrier_init(&shared.work_full[i], 1);
-      mbarrier_init(&shared.work_empty[i], 4 * Tile::CONSUMERS);  // one thread of each warp
+      // One thread of each warp, and those that load Q.
+      mbarrier_init(&shared.work_empty[i], 5 * Tile::CONSUMERS);
     }
     for (int stage = 0; stage < STAGES; stage++) {
       mbarrier_init(&shared.k_full[stage], 1);
@@ -474,10 +488,15 @@ __global__ void __launch_bounds__(Tiles<HEAD_DIM, SPANS>::THREADS, 1)
   const int group = __shfl_sync(FULL_WARP, threadIdx.x / WARPGROUP_THREADS, 0);
   if (group == 0) {
     release_registers<Tile::PRODUCER_REGISTERS>();
-    if (threadIdx.x == 0) produce<T, HEAD_DIM, SPANS>(shared, maps, p, schedule, plans);
+    const int warp = threadIdx.x / WARP_SIZE;
+    if (threadIdx.x == 0) {
+      produce_kv<T, HEAD_DIM, SPANS>(shared, maps, p, schedule, plans);
+    } else if (threadIdx.x % WARP_SIZE == 0 && warp <= Tile::CONSUMERS) {
+      produce_q<T, HEAD_DIM, SPANS>(shared, maps, plans, warp - 1);
+    }
   } else {
     take_registers<Tile::CONSUMER_REGISTERS>();
-    consume<T, HEAD_DIM, SPANS>(shared, maps, p, t, plans, group - 1);
+    consume<T, HEAD_DIM, SPANS>(shared, maps, p, t, group - 1);
   }
 }
 
@@ -542,9 +561,11 @@ static cudaError_t forward(const Problem *p, const Tensors *t, int, cudaStream_t
   if (error == cudaSuccess) {
     error = make_tensor_map(&maps.o, t->o, p, p->o_strides, p->q_len, p->q_heads, 16, p->o_dtype);
   }
-  if (error == cudaSuccess && plans.partial_tiles > 0) {
-    error =
-        make_words_map(&maps.bits, plans.bits, GROUP_ROWS * LISTED_KEYS / 32, plans.partial_tiles);
+  const int64_t masks =
+      plans.spans != NULL ? plans.rows * (config->block_m / GROUP_ROWS) : plans.partial_tiles;
+  if (error == cudaSuccess && masks > 0) {
+    const uint32_t *words = plans.spans != NULL ? (const uint32_t *)plans.group_spans : plans.bits;
+    error = make_words_map(&maps.masks, words, 128, masks);
   }
   if (error != cudaSuccess) return error;
   const Schedule schedule = make_schedule(p, config->block_m, t->workspace);

@@ -54,6 +54,7 @@ struct MaskPlans {
   int *uneven;             /**< 1 if in some head most plans are much shorter than the longest */
   const KeySpan *spans;    /**< BlockMask::row_spans, or NULL */
   int64_t span_strides[2]; /**< of `spans`: batch, head */
+  KeySpan *group_spans;    /**< [rows][consumers][GROUP_ROWS], a copy of `spans` by consumer */
   ListedTile *tiles;       /**< [batches * heads][q_tiles][most_tiles], if there are no spans */
   int most_tiles;          /**< room in each list */
   int64_t
@@ -81,7 +82,9 @@ static MaskPlans lay_out_plans(const Problem *p, const BlockMask *m, int block_m
   plans.unsorted = (QueryPlan *)reserve(plans.rows * sizeof *plans.unsorted);
   plans.plans = (QueryPlan *)reserve(plans.rows * sizeof *plans.plans);
   plans.uneven = (int *)reserve(sizeof *plans.uneven);
-  if (plans.spans == NULL) {
+  if (plans.spans != NULL) {
+    plans.group_spans = (KeySpan *)reserve(plans.rows * block_m * sizeof *plans.group_spans);
+  } else {
     plans.most_tiles = (p->kv_len + LISTED_KEYS - 1) / LISTED_KEYS;
     plans.tiles =
         (ListedTile *)reserve((size_t)plans.rows * plans.most_tiles * sizeof *plans.tiles);
@@ -97,13 +100,6 @@ __device__ __forceinline__ int64_t plan_of_head(const MaskPlans &plans, int batc
   return (int64_t)(batch % plans.batches * plans.heads + head % plans.heads) * plans.q_tiles;
 }
 
-/** The spans of the queries of a head. */
-__device__ __forceinline__ const KeySpan *spans_of_head(const MaskPlans &plans, int batch,
-                                                        int head) {
-  return plans.spans + batch % plans.batches * plans.span_strides[0] +
-         head % plans.heads * plans.span_strides[1];
-}
-
 /** Minimum over the lanes of a warp. */
 __device__ __forceinline__ int warp_minimum(int x) {
   for (int distance = WARP_SIZE / 2; distance > 0; distance /= 2) {
@@ -112,13 +108,28 @@ __device__ __forceinline__ int warp_minimum(int x) {
   return x;
 }
 
-/** Makes the plan of one tile of `consumers` * GROUP_ROWS queries whose mask is spans; one warp per
- * plan. */
+/** Copies the spans of the `rows` queries of plan number `plan` to plans.group_spans, by one warp.
+ * A query past the last one has an empty span there. Returns the spans of all queries of the head.
+ */
+__device__ __forceinline__ const KeySpan *copy_spans(const Problem &p, const MaskPlans &plans,
+                                                     int64_t plan, int rows) {
+  const int list = (int)(plan / plans.q_tiles), first_q = (int)(plan % plans.q_tiles) * rows;
+  const KeySpan *spans = plans.spans + list / plans.heads * plans.span_strides[0] +
+                         list % plans.heads * plans.span_strides[1];
+  for (int row = threadIdx.x; row < rows; row += WARP_SIZE) {
+    const int q = first_q + row;
+    plans.group_spans[plan * rows + row] = q < p.q_len ? spans[q] : KeySpan{0, 0};
+  }
+  return spans;
+}
+
+/** Makes the plan of one tile of `consumers` * GROUP_ROWS queries whose mask is spans, and copies
+ * these spans; one warp per plan. */
 static __global__ void __launch_bounds__(WARP_SIZE)
     plan_spans_kernel(Problem p, MaskPlans plans, int consumers, int block_n) {
-  const int list = blockIdx.x / plans.q_tiles, lane = threadIdx.x;
-  const int first_q = blockIdx.x % plans.q_tiles * consumers * GROUP_ROWS;
-  const KeySpan *spans = spans_of_head(plans, list / plans.heads, list % plans.heads);
+  const int lane = threadIdx.x, rows = consumers * GROUP_ROWS;
+  const int first_q = blockIdx.x % plans.q_tiles * rows;
+  const KeySpan *spans = copy_spans(p, plans, blockIdx.x, rows);
   // Of each consumer, in keys: some of its queries attend first to end - 1, all of them all_first
   // to all_end - 1.
   int first[MOST_CONSUMERS], end[MOST_CONSUMERS], all_first[MOST_CONSUMERS],
@@ -243,8 +254,8 @@ static __global__ void __launch_bounds__(WARP_SIZE)
 /**
  * Sorts the plans of a head, those with the most tiles of keys first; of equal ones the last first.
  * Short plans count as equal: at the end of a pass they keep nobody waiting, and sorted they were
- * slower (docs/step11.md). One thread per plan: its rank is the number of plans before it. If the
- * one in the middle has less than 7/8 of the tiles of the longest, the plans are uneven.
+ * slower (docs/step11.md). One thread per plan: its rank is the number of plans before it. The
+ * plans are uneven if most of a head have less than 7/8 of the tiles of the longest.
  */
 static __global__ void sort_plans_kernel(MaskPlans plans) {
   const int64_t row = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
@@ -255,11 +266,16 @@ static __global__ void sort_plans_kernel(MaskPlans plans) {
   int rank = 0, longest = 0;
   for (int other = 0; other < plans.q_tiles; other++) {
     const int difference = max(others[other].tile_count, SHORT_PLAN) - count;
-    longest = max(longest, count + difference);
     rank += difference > 0 || (difference == 0 && other > q_tile);
+    longest = max(longest, others[other].tile_count);
   }
   plans.plans[row - q_tile + rank] = others[q_tile];
-  if (rank == plans.q_tiles / 2 && 8 * count < 7 * longest) atomicMax(plans.uneven, 1);
+  if (q_tile > 0) return;
+  int long_plans = 0;
+  for (int other = 0; other < plans.q_tiles; other++) {
+    long_plans += 8 * others[other].tile_count >= 7 * longest;
+  }
+  if (2 * long_plans < plans.q_tiles) atomicMax(plans.uneven, 1);
 }
 
 #endif

@@ -87,6 +87,40 @@ __device__ __forceinline__ RingUse<Tile::STAGES> use_of_v(RingUse<Tile::STAGES> 
   return {use.number + (Tile::O_IN_V ? Tile::CONSUMERS * number : 0)};
 }
 
+/**
+ * Gives each consumer a place of V for its O of the tile of queries before, if O takes places of V.
+ * The producer calls it while `use` is that of the first K of tile of queries `number`: the places
+ * come right before its V.
+ */
+template <typename Tile>
+__device__ __forceinline__ void give_places(uint64_t *v_full, uint64_t *v_empty,
+                                            RingUse<Tile::STAGES> use, uint32_t number) {
+  if (!Tile::O_IN_V || number == 0) return;
+  auto place = use_of_v<Tile>(use, number - 1);
+  for (int consumer = 0; consumer < Tile::CONSUMERS; consumer++, place.number++) {
+    mbarrier_wait(&v_empty[place.stage()], place.parity() ^ 1);  // no product reads V
+    mbarrier_arrive(&v_full[place.stage()]);
+  }
+}
+
+/**
+ * Releases the places of V that were given. Each consumer releases all of them: its own when its O
+ * of the tile of queries before has been read, the others as soon as they have been given. To be
+ * called while `use` is that of the first K of tile of queries `number`.
+ */
+template <typename Tile>
+__device__ __forceinline__ void return_places(uint64_t *v_full, uint64_t *v_empty,
+                                              RingUse<Tile::STAGES> use, uint32_t number) {
+  if (!Tile::O_IN_V || number == 0) return;
+  auto place = use_of_v<Tile>(use, number - 1);
+  const bool first_lane = threadIdx.x % WARP_SIZE == 0;
+  if (first_lane) tensor_store_wait<0>();
+  for (int other = 0; other < Tile::CONSUMERS; other++, place.number++) {
+    mbarrier_wait(&v_full[place.stage()], place.parity());
+    if (first_lane) mbarrier_arrive(&v_empty[place.stage()]);
+  }
+}
+
 /** The byte of element (row, column) in swizzled panels of ROWS rows, as tensor copies lay them. */
 template <int HEAD_DIM, int ROWS>
 __device__ __forceinline__ int swizzled_byte(int row, int column) {

@@ -207,7 +207,7 @@ def hopper_tiles(step: str, head_dim: int) -> tuple[int, int]:
 def whole_boxes(step: str) -> Callable[[Counter, Shape], Counter]:
     """From step 07 on: Nsight Compute counts all sectors of a box, also those outside of the
     tensor, which become 0. Boxes are 64 rows of Q, or a tile of K or V, and 64 or 32 columns of 16
-    bits, or all of 8 bits."""
+    bits, or all of 8 bits; in step 11 also the spans of 64 queries, which have no outside."""
     def amount(lab: Counter, shape: Shape) -> Counter:
         block_m, block_n = hopper_tiles(step, shape.head_dim)
         columns = (shape.head_dim // 2 if step == "step12" else
@@ -215,8 +215,9 @@ def whole_boxes(step: str) -> Callable[[Counter, Shape], Counter]:
         tiles = shape.batch * shape.heads * -(-shape.seqlen // block_m)
         q_boxes = tiles * block_m // 64 * (
             1 if step == "step12" else shape.head_dim // columns)
-        rows = 64 * q_boxes + block_n * (lab["tensor_loads"] - q_boxes)
-        gpu = Counter(tensor_load_sectors=rows * 2 * columns // 32)
+        span_boxes = tiles * block_m // 64 if step == "step11" else 0
+        rows = 64 * q_boxes + block_n * (lab["tensor_loads"] - q_boxes - span_boxes)
+        gpu = Counter(tensor_load_sectors=rows * 2 * columns // 32 + 16 * span_boxes)
         gpu.subtract(tensor_load_sectors=lab["tensor_load_sectors"])
         if step == "step07":
             gpu.update(last_load_of(shape, block_m, 16))

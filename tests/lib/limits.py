@@ -30,7 +30,8 @@ def most_sectors(step: str, head_dim: int) -> dict[str, int]:
     if step == "step06":  # swizzled rows are as aligned as those in global memory
         return {"global_load": 2, "global_store": 16, "copy_global": 16}
     if step == "step02c" or step in HOPPER_STEPS:  # 16 bytes per lane; the latter load none so
-        return {"global_load": 16, "global_store": 16, "copy_global": 0}
+        return {"global_load": 16, "global_store": 16,
+                "copy_global": 1 if step == "step11" else 0}  # a plan, by one thread
     # cp.async requests each sector of a row twice if the row is 16 bytes off alignment in shared
     # memory. Of the rows that 32 lanes copy this is every second one; at D = 256 the lanes copy one
     # row, which is aligned or not. Loads are those of tile lists and bit masks.
