@@ -15,10 +15,12 @@
  *   that need mask code. Spans become bits there, so that both kinds of masks share it.
  * - The tiles of queries with the longest plans are dealt out first, unless most plans of a mask
  *   are about equally long: then one head follows the other, as in step 10 without a mask.
- * - A plan must be loaded before Q, K and V can be. So the next plan is copied before the last V of
- *   this one, and Q is loaded by threads of its own, one for each consumer.
+ * - K and V of the next tile of queries must wait for its plan. So the producer has the plan copied
+ *   before it loads the last V of this tile. And they need not wait for Q: each consumer's Q is
+ *   loaded by a thread of its own, with the spans of its queries.
  *
- * What it costs: a plan of 64 bytes for each tile of queries, and 8 bytes for each query.
+ * What it costs: two plans of 64 bytes for each tile of queries, sorted and not, and 8 bytes for
+ * each query.
  *
  * What to look at: the two loops, and what a tile without a mask runs. And documents of 512 keys,
  * where a tile of queries is so short that the next one must have begun before it ends.
@@ -37,7 +39,9 @@
 #include "device/warp.cuh"
 #include "device/wgmma_tile.cuh"
 
-constexpr int WORKS = 4; /**< tiles of queries that a thread block knows at a time */
+/** Tiles of queries that a thread block knows at a time. With two, as in step 10, the producer
+ * would have to wait for the slowest consumer before it loads the last V. */
+constexpr int WORKS = 4;
 
 // [tiles]
 /** Sizes of the tiles, by head dimension. Where the mask is in blocks, two consumers and tiles of
@@ -57,7 +61,8 @@ struct Tiles {
   static constexpr bool O_IN_V = HEAD_DIM > 128;  // O takes a place of V: there is no more room
   static constexpr int Q_BYTES = 2 * GROUP_ROWS * HEAD_DIM;  // of a consumer
   static constexpr int KV_BYTES = 2 * BLOCK_N * HEAD_DIM;
-  static constexpr int MASK_BYTES = 512;  // spans of a consumer, or bits of a tile
+  static constexpr int MASK_BYTES = GROUP_ROWS * sizeof(KeySpan);  // spans, or bits of a tile
+  static_assert(MASK_BYTES == GROUP_ROWS * LISTED_KEYS / 8, "both are of one size");
   static constexpr int MASKS = CONSUMERS * (SPANS ? 1 : STAGES);
   static constexpr int BARRIERS = 2 * WORKS + 2 * CONSUMERS + 4 * STAGES;
   static constexpr int SHARED_BYTES = (O_IN_V ? 1 : 2) * CONSUMERS * Q_BYTES +
@@ -124,9 +129,11 @@ __device__ __forceinline__ void produce_q(const Shared<T> &shared, const AllMaps
     const QueryWork &work = shared.work[slot.stage()];
     if (work.plan.tile_count < 0) break;
     const int first_q = work.plan.first_q, head = work.head, batch = work.batch;
-    mbarrier_arrive(&shared.work_empty[slot.stage()]);
     uint64_t *full = &shared.q_full[consumer];
+    // Q has one buffer, whose parity changes with each tile of queries.
     mbarrier_wait(&shared.q_empty[consumer], slot.number % 2 ^ 1);  // no product reads the Q before
+    // `work` has been read. The consumer waits for Q before it arrives at work_empty, so that
+    // barrier need not count this thread.
     mbarrier_arrive_expect(full, Tile::Q_BYTES + (SPANS ? Tile::MASK_BYTES : 0));
     load_rows<HEAD_DIM, GROUP_ROWS>(shared.q + consumer * GROUP_ROWS * HEAD_DIM, maps.in.q, full,
                                     first_q + consumer * GROUP_ROWS, head, batch);
@@ -171,17 +178,14 @@ __device__ __forceinline__ void produce_kv(const Shared<T> &shared, const AllMap
   schedule.rows = *plans.uneven ? TILES_IN_TURN : plans.q_tiles;
   RingUse<Tile::STAGES> use;
   RingUse<WORKS> slot;
-  const auto find = [&](RingUse<WORKS> slot, int index) {
-    mbarrier_wait(&shared.work_empty[slot.stage()], slot.parity() ^ 1);  // all have read it
-    find_work(shared.work[slot.stage()], p, schedule, plans, index);
-  };
-  const auto announce = [&](RingUse<WORKS> slot) {
-    cp_async_wait<0>();  // the plan has arrived
-    mbarrier_arrive(&shared.work_full[slot.stage()]);
+  const auto find = [&](RingUse<WORKS> place, int index) {
+    mbarrier_wait(&shared.work_empty[place.stage()], place.parity() ^ 1);  // all have read it
+    find_work(shared.work[place.stage()], p, schedule, plans, index);
   };
   find(slot, blockIdx.x);
   for (;; slot.number++) {
-    announce(slot);
+    cp_async_wait<0>();  // the plan has arrived
+    mbarrier_arrive(&shared.work_full[slot.stage()]);
     const QueryWork &work = shared.work[slot.stage()];
     const QueryPlan &plan = work.plan;
     const int tile_count = plan.tile_count;
@@ -223,14 +227,15 @@ __device__ __forceinline__ void produce_kv(const Shared<T> &shared, const AllMap
     };
     int index = 0;  // of the next tile of queries
     for (int tile = 0; tile < tile_count; tile++, use.number++) {
-      // Not earlier: a block that is late must not take the next tile from one that is free.
+      // Not earlier: a block that is late must not take the next tile from one that is free. Not
+      // later: it takes hundreds of cycles.
       if (tile + 1 == tile_count) index = take_next(schedule);
       if (!Tile::O_IN_V || tile == 0) load_k(use, tile);
       if (Tile::O_IN_V) {  // V waits for O, so the next K comes first
         if (tile + 1 < tile_count) load_k({use.number + 1}, tile + 1);
         if (tile == 0) give_places<Tile>(shared.v_full, shared.v_empty, use, slot.number);
       }
-      if (tile + 1 == tile_count) find(next, index);  // its plan arrives while V waits for room
+      if (tile + 1 == tile_count) find(next, index);  // copies its plan while V waits for room
       load_v(use_of_v<Tile>(use, slot.number), tile);
     }
     if (tile_count == 0) {
@@ -338,15 +343,15 @@ __device__ __forceinline__ void consume(const Shared<T> &shared, const AllMaps &
       const ListedTile &listed = shared.listed[use.stage()];
       const int mask = SPANS ? (int)PAST_THE_END : listed.mask[consumer];
       const int first_key = SPANS ? work.plan.first_key + tile * BLOCK_N : listed.first_key;
-      const int place = (SPANS ? 0 : use.stage() * Tile::CONSUMERS) + consumer;
-      const uint32_t *words_of_rows = shared.masks + place * (Tile::MASK_BYTES / 4);
+      const int number = (SPANS ? 0 : use.stage() * Tile::CONSUMERS) + consumer;
+      const uint32_t *own_masks = shared.masks + number * (Tile::MASK_BYTES / 4);
       uint32_t words[2][WORDS];
 #pragma unroll
       for (int half = 0; half < 2; half++) {
         const int row = 16 * warp + 8 * half + lane / 4;
         KeySpan span;
         if (SPANS) {
-          span = ((const KeySpan *)words_of_rows)[row];
+          span = ((const KeySpan *)own_masks)[row];
         } else {
           const int q = work.plan.first_q + consumer * GROUP_ROWS + row;
           span = {0, mask == NONE_ATTENDED ? 0
@@ -356,10 +361,10 @@ __device__ __forceinline__ void consume(const Shared<T> &shared, const AllMaps &
 #pragma unroll
         for (int word = 0; word < WORDS; word++) {
           words[half][word] = bits_of_span(span, first_key + 32 * word);
-          if (!SPANS && mask >= 0) words[half][word] &= words_of_rows[row * WORDS + word];
+          if (!SPANS && mask >= 0) words[half][word] &= own_masks[row * WORDS + word];
         }
       }
-      fence_proxy_async();  // these loads come before the copy of the next masks
+      if (!SPANS) fence_proxy_async();  // these loads come before the copy of the next bits
       apply_bits(s, words);
     };
     // [mask_of]
@@ -390,7 +395,7 @@ __device__ __forceinline__ void consume(const Shared<T> &shared, const AllMaps &
     };
 
     mbarrier_wait(&shared.q_full[consumer],
-                  slot.number % 2);  // its Q of this tile has arrived
+                  slot.number % 2);  // its Q of this tile has arrived, and the spans
     // [loops]
     int tile = 0;
     if (own.begin > 0 || own.begin == own.end)
@@ -414,7 +419,10 @@ __device__ __forceinline__ void consume(const Shared<T> &shared, const AllMaps &
       for (; tile < own.end && !all_attended(tile); tile++) next_tile(tile, true);
     }
     // [loops]
-    if (SPANS) __syncwarp();  // all lanes have read the spans
+    if (SPANS) {
+      fence_proxy_async();  // these loads of spans come before the copy of the next ones
+      __syncwarp();         // all lanes have read them
+    }
     // All products with Q are complete: the next Q may come.
     if (lane == 0) mbarrier_arrive(&shared.q_empty[consumer]);
     if (own.begin < own.end) {
@@ -472,8 +480,7 @@ __global__ void __launch_bounds__(Tiles<HEAD_DIM, SPANS>::THREADS, 1)
     }
     for (int i = 0; i < WORKS; i++) {
       mbarrier_init(&shared.work_full[i], 1);
-      // One thread of each warp, and those that load Q.
-      mbarrier_init(&shared.work_empty[i], 5 * Tile::CONSUMERS);
+      mbarrier_init(&shared.work_empty[i], 4 * Tile::CONSUMERS);  // one thread of each warp
     }
     for (int stage = 0; stage < STAGES; stage++) {
       mbarrier_init(&shared.k_full[stage], 1);
@@ -565,7 +572,7 @@ static cudaError_t forward(const Problem *p, const Tensors *t, int, cudaStream_t
       plans.spans != NULL ? plans.rows * (config->block_m / GROUP_ROWS) : plans.partial_tiles;
   if (error == cudaSuccess && masks > 0) {
     const uint32_t *words = plans.spans != NULL ? (const uint32_t *)plans.group_spans : plans.bits;
-    error = make_words_map(&maps.masks, words, 128, masks);
+    error = make_words_map(&maps.masks, words, GROUP_ROWS * sizeof(KeySpan) / 4, masks);
   }
   if (error != cudaSuccess) return error;
   const Schedule schedule = make_schedule(p, config->block_m, t->workspace);

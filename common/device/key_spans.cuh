@@ -54,7 +54,7 @@ struct MaskPlans {
   int *uneven;             /**< 1 if in some head most plans are much shorter than the longest */
   const KeySpan *spans;    /**< BlockMask::row_spans, or NULL */
   int64_t span_strides[2]; /**< of `spans`: batch, head */
-  KeySpan *group_spans;    /**< [rows][consumers][GROUP_ROWS], a copy of `spans` by consumer */
+  KeySpan *group_spans;    /**< [rows][consumers][GROUP_ROWS]; see copy_spans() */
   ListedTile *tiles;       /**< [batches * heads][q_tiles][most_tiles], if there are no spans */
   int most_tiles;          /**< room in each list */
   int64_t
@@ -108,8 +108,11 @@ __device__ __forceinline__ int warp_minimum(int x) {
   return x;
 }
 
-/** Copies the spans of the `rows` queries of plan number `plan` to plans.group_spans, by one warp.
- * A query past the last one has an empty span there. Returns the spans of all queries of the head.
+/**
+ * Copies the spans of the `rows` queries of plan number `plan` to plans.group_spans, by one warp. A
+ * query past the last one has an empty span there. Tensor copies need the copy, because they begin
+ * at multiples of 16 bytes and would read the next head's spans. Returns where the spans of the
+ * head are.
  */
 __device__ __forceinline__ const KeySpan *copy_spans(const Problem &p, const MaskPlans &plans,
                                                      int64_t plan, int rows) {
@@ -255,7 +258,8 @@ static __global__ void __launch_bounds__(WARP_SIZE)
  * Sorts the plans of a head, those with the most tiles of keys first; of equal ones the last first.
  * Short plans count as equal: at the end of a pass they keep nobody waiting, and sorted they were
  * slower (docs/step11.md). One thread per plan: its rank is the number of plans before it. The
- * plans are uneven if most of a head have less than 7/8 of the tiles of the longest.
+ * plans are uneven if most of a head have less than 7/8 of the tiles of the longest, however short
+ * that is: this decides about the order of heads only.
  */
 static __global__ void sort_plans_kernel(MaskPlans plans) {
   const int64_t row = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;

@@ -1,8 +1,9 @@
 /**
  * @file
  * What step 10 introduces: persistent thread blocks, to which a counter deals out tiles of queries;
- * stages that are counted through all of them; O stored by tensor copies; and S computed again
- * where a maximum was too small.
+ * stages that are counted through all of them; O stored by tensor copies, from places of V where
+ * there is no more room; and S computed again where a maximum was too small. Step 10 itself has all
+ * of this in its source.
  */
 #ifndef DEVICE_PERSISTENT_CUH
 #define DEVICE_PERSISTENT_CUH

@@ -207,7 +207,7 @@ def hopper_tiles(step: str, head_dim: int) -> tuple[int, int]:
 def whole_boxes(step: str) -> Callable[[Counter, Shape], Counter]:
     """From step 07 on: Nsight Compute counts all sectors of a box, also those outside of the
     tensor, which become 0. Boxes are 64 rows of Q, or a tile of K or V, and 64 or 32 columns of 16
-    bits, or all of 8 bits; in step 11 also the spans of 64 queries, which have no outside."""
+    bits, or all of 8 bits; in step 11 also the spans of 64 queries, which are always inside."""
     def amount(lab: Counter, shape: Shape) -> Counter:
         block_m, block_n = hopper_tiles(step, shape.head_dim)
         columns = (shape.head_dim // 2 if step == "step12" else

@@ -39,14 +39,14 @@ sanitize_all() {
       echo "sanitize $tool $program --cases $cases --heads 2 --repeat 0 --check all"
     done
     # More tiles of queries than multiprocessors, so that persistent thread blocks take several.
-    # README.md says what racecheck reports there.
+    # Without racecheck, which has a false alarm there: README.md says why.
     case $program in
       */step1[01]) several=(64 256) ;;
       */step12) several=(128) ;;
       *) several=() ;;
     esac
     for d in "${several[@]}"; do
-      for tool in memcheck racecheck initcheck synccheck; do
+      for tool in memcheck initcheck synccheck; do
         echo "sanitize $tool $program -b 2 -H 96 -n 130 -k 90 -m causal -d $d --repeat 0 --check all"
       done
     done

@@ -29,7 +29,7 @@ def most_sectors(step: str, head_dim: int) -> dict[str, int]:
         return {"global_load": 16, "global_store": 8, "copy_global": 0}
     if step == "step06":  # swizzled rows are as aligned as those in global memory
         return {"global_load": 2, "global_store": 16, "copy_global": 16}
-    if step == "step02c" or step in HOPPER_STEPS:  # 16 bytes per lane; the latter load none so
+    if step == "step02c" or step in HOPPER_STEPS:  # 16 bytes per lane, or fewer
         return {"global_load": 16, "global_store": 16,
                 "copy_global": 1 if step == "step11" else 0}  # a plan, by one thread
     # cp.async requests each sector of a row twice if the row is 16 bytes off alignment in shared
