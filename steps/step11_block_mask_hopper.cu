@@ -13,14 +13,14 @@
  *   have a list; its entries, and the bits of PARTIAL tiles, arrive with the tile of keys.
  * - Each consumer has two loops: one for tiles of which its queries attend all keys, one for tiles
  *   that need mask code. Spans become bits there, so that both kinds of masks share it.
- * - The tiles of queries with the longest plans are dealt out first, unless most plans of a mask
- *   are about equally long: then one head follows the other, as in step 10 without a mask.
+ * - The tiles of queries with the longest plans are dealt out first. If most plans of a head are
+ *   shorter than its longest, the heads take turns; else one head follows the other.
  * - K and V of the next tile of queries must wait for its plan. So the producer has the plan copied
  *   before it loads the last V of this tile. And they need not wait for Q: each consumer's Q is
  *   loaded by a thread of its own, with the spans of its queries.
  *
- * What it costs: two plans of 64 bytes for each tile of queries, sorted and not, and 8 bytes for
- * each query.
+ * What it costs: two plans of 64 bytes for each tile of queries, sorted and not, and for spans 8
+ * bytes for each query, for lists 16 bytes for each tile of keys.
  *
  * What to look at: the two loops, and what a tile without a mask runs. And documents of 512 keys,
  * where a tile of queries is so short that the next one must have begun before it ends.
@@ -39,13 +39,13 @@
 #include "device/warp.cuh"
 #include "device/wgmma_tile.cuh"
 
-/** Tiles of queries that a thread block knows at a time. With two, as in step 10, the producer
- * would have to wait for the slowest consumer before it loads the last V. */
+/** Tiles of queries that a thread block knows at a time. With two, as in step 10, the next plan
+ * would go where that of the tile before is, and wait until the slowest consumer has left it. */
 constexpr int WORKS = 4;
 
 // [tiles]
-/** Sizes of the tiles, by head dimension. Where the mask is in blocks, two consumers and tiles of
- * LISTED_KEYS leave room for bits. */
+/** Sizes of the tiles, by head dimension. Where the mask is in blocks, tiles have LISTED_KEYS keys,
+ * and at D = 128 a third consumer would leave no room for bits. */
 template <int HEAD_DIM, bool SPANS>
 struct Tiles {
   static constexpr int CONSUMERS = SPANS && HEAD_DIM <= 128 ? 3 : 2;  // warpgroups that compute
@@ -79,7 +79,7 @@ struct AllMaps {
   CUtensorMap o, masks;
 };
 
-/** A tile of queries. */
+/** What a thread block knows of a tile of queries: its plan, and whose it is. */
 struct __align__(16) QueryWork {
   QueryPlan plan;
   int head, batch;
@@ -99,7 +99,8 @@ struct Shared {
 };
 
 // [work]
-/** Starts to write to `work` what tile of queries number `index` is. There are schedule.tiles. */
+/** Begins to write to `work` what tile of queries number `index` is. The plan comes by cp.async,
+ * for which the caller waits. From schedule.tiles on there is no tile. */
 __device__ __forceinline__ void find_work(QueryWork &work, const Problem &p,
                                           const Schedule &schedule, const MaskPlans &plans,
                                           int index) {
@@ -119,7 +120,7 @@ __device__ __forceinline__ void find_work(QueryWork &work, const Problem &p,
 // [work]
 
 // [load_q]
-/** What the thread does that loads the Q of a consumer, and the spans of its queries. */
+/** Run by one thread for each consumer: loads its Q, and the spans of its queries. */
 template <typename T, int HEAD_DIM, bool SPANS>
 __device__ __forceinline__ void produce_q(const Shared<T> &shared, const AllMaps &maps,
                                           const MaskPlans &plans, int consumer) {
@@ -130,10 +131,11 @@ __device__ __forceinline__ void produce_q(const Shared<T> &shared, const AllMaps
     if (work.plan.tile_count < 0) break;
     const int first_q = work.plan.first_q, head = work.head, batch = work.batch;
     uint64_t *full = &shared.q_full[consumer];
-    // Q has one buffer, whose parity changes with each tile of queries.
+    // Q has one buffer, whose parity changes with each tile of queries. (In step 10 it is that of
+    // slot.stage(), with two slots.)
     mbarrier_wait(&shared.q_empty[consumer], slot.number % 2 ^ 1);  // no product reads the Q before
-    // `work` has been read. The consumer waits for Q before it arrives at work_empty, so that
-    // barrier need not count this thread.
+    // `work` is not read from here on. The consumer waits for Q before it arrives at work_empty, so
+    // that barrier need not count this thread.
     mbarrier_arrive_expect(full, Tile::Q_BYTES + (SPANS ? Tile::MASK_BYTES : 0));
     load_rows<HEAD_DIM, GROUP_ROWS>(shared.q + consumer * GROUP_ROWS * HEAD_DIM, maps.in.q, full,
                                     first_q + consumer * GROUP_ROWS, head, batch);
@@ -169,7 +171,7 @@ __device__ __forceinline__ void load_masks(const Shared<T> &shared, const CUtens
 // [load_masks]
 
 // [producer]
-/** What the thread does that finds the tiles of queries and loads K and V for them. */
+/** Run by one thread: finds the tiles of queries, and loads K and V for them. */
 template <typename T, int HEAD_DIM, bool SPANS>
 __device__ __forceinline__ void produce_kv(const Shared<T> &shared, const AllMaps &maps,
                                            const Problem &p, Schedule schedule,
@@ -179,7 +181,8 @@ __device__ __forceinline__ void produce_kv(const Shared<T> &shared, const AllMap
   RingUse<Tile::STAGES> use;
   RingUse<WORKS> slot;
   const auto find = [&](RingUse<WORKS> place, int index) {
-    mbarrier_wait(&shared.work_empty[place.stage()], place.parity() ^ 1);  // all have read it
+    // All consumers have left the tile of queries that was there.
+    mbarrier_wait(&shared.work_empty[place.stage()], place.parity() ^ 1);
     find_work(shared.work[place.stage()], p, schedule, plans, index);
   };
   find(slot, blockIdx.x);
@@ -227,8 +230,8 @@ __device__ __forceinline__ void produce_kv(const Shared<T> &shared, const AllMap
     };
     int index = 0;  // of the next tile of queries
     for (int tile = 0; tile < tile_count; tile++, use.number++) {
-      // Not earlier: a block that is late must not take the next tile from one that is free. Not
-      // later: it takes hundreds of cycles.
+      // Not earlier: a late block would hold a tile that a free one could take. Not later: it takes
+      // hundreds of cycles.
       if (tile + 1 == tile_count) index = take_next(schedule);
       if (!Tile::O_IN_V || tile == 0) load_k(use, tile);
       if (Tile::O_IN_V) {  // V waits for O, so the next K comes first
@@ -398,8 +401,8 @@ __device__ __forceinline__ void consume(const Shared<T> &shared, const AllMaps &
                   slot.number % 2);  // its Q of this tile has arrived, and the spans
     // [loops]
     int tile = 0;
-    if (own.begin > 0 || own.begin == own.end)
-      return_all_places();  // skip() waits for V, V for them
+    // skip() waits for V, and V waits until these places are returned.
+    if (own.begin > 0 || own.begin == own.end) return_all_places();
     for (; tile < own.begin; tile++, use.number++) skip(use);
     if (tile < own.end) {
       float s[BLOCK_N / 8][4];
@@ -423,7 +426,7 @@ __device__ __forceinline__ void consume(const Shared<T> &shared, const AllMaps &
       fence_proxy_async();  // these loads of spans come before the copy of the next ones
       __syncwarp();         // all lanes have read them
     }
-    // All products with Q are complete: the next Q may come.
+    // All products with Q are complete: the next Q may come, with spans.
     if (lane == 0) mbarrier_arrive(&shared.q_empty[consumer]);
     if (own.begin < own.end) {
       start_pv_of(before(use));

@@ -50,11 +50,11 @@ struct MaskPlans {
   int batches, heads;      /**< distinct masks, as in BlockMask */
   int64_t rows;            /**< batches * heads * q_tiles, the number of plans */
   QueryPlan *unsorted;     /**< [batches * heads][q_tiles] */
-  QueryPlan *plans;        /**< the same, those with the most tiles of keys first */
-  int *uneven;             /**< 1 if in some head most plans are much shorter than the longest */
+  QueryPlan *plans;        /**< the same, each head in the order of sort_plans_kernel() */
+  int *uneven;             /**< 1 if in some head most plans are shorter than the longest */
   const KeySpan *spans;    /**< BlockMask::row_spans, or NULL */
   int64_t span_strides[2]; /**< of `spans`: batch, head */
-  KeySpan *group_spans;    /**< [rows][consumers][GROUP_ROWS]; see copy_spans() */
+  KeySpan *group_spans;    /**< [rows][consumers][GROUP_ROWS], rows as in `unsorted` */
   ListedTile *tiles;       /**< [batches * heads][q_tiles][most_tiles], if there are no spans */
   int most_tiles;          /**< room in each list */
   int64_t
@@ -110,9 +110,9 @@ __device__ __forceinline__ int warp_minimum(int x) {
 
 /**
  * Copies the spans of the `rows` queries of plan number `plan` to plans.group_spans, by one warp. A
- * query past the last one has an empty span there. Tensor copies need the copy, because they begin
- * at multiples of 16 bytes and would read the next head's spans. Returns where the spans of the
- * head are.
+ * query past the last one has an empty span there. A tensor copy needs this: it must begin at a
+ * multiple of 16 bytes, which a head with an odd number of queries breaks, and the last box of a
+ * head would reach into the next one. Returns where the spans of the head are.
  */
 __device__ __forceinline__ const KeySpan *copy_spans(const Problem &p, const MaskPlans &plans,
                                                      int64_t plan, int rows) {
