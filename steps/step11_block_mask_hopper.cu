@@ -447,7 +447,8 @@ __device__ __forceinline__ void consume(const Shared<T> &shared, const AllMaps &
     store_tile<T, HEAD_DIM>(o, m, l, o_group + 16 * warp * HEAD_DIM, maps.o,
                             t.lse + head_index * p.q_len, first_row, p.q_len, work.head,
                             work.batch);
-    if (lane == 0) mbarrier_arrive(&shared.work_empty[slot.stage()]);  // all lanes have read `work`
+    // All lanes have read `work` before the __syncwarp() in store_tile().
+    if (lane == 0) mbarrier_arrive(&shared.work_empty[slot.stage()]);
   }
   if (lane == 0) tensor_store_wait<0>();  // shared memory must stay until it has been read
 }

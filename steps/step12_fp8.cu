@@ -395,7 +395,8 @@ __device__ __forceinline__ void consume(const Shared<T> &shared, const AllMaps &
     const int64_t head_index = (int64_t)work.batch * p.q_heads + work.head;
     store_tile<T, HEAD_DIM>(o, m, l, o_warp, maps.o, t.lse + head_index * p.q_len, first_row,
                             p.q_len, work.head, work.batch, t.v_scales[kv_index]);
-    if (lane == 0) mbarrier_arrive(&shared.work_empty[slot.stage()]);  // all lanes have read `work`
+    // All lanes have read `work` before the __syncwarp() in store_tile().
+    if (lane == 0) mbarrier_arrive(&shared.work_empty[slot.stage()]);
   }
   if (lane == 0) tensor_store_wait<0>();  // shared memory must stay until it has been read
 }
