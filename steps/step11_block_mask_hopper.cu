@@ -43,6 +43,12 @@
  * would go where that of the tile before is, and wait until the slowest consumer has left it. */
 constexpr int WORKS = 4;
 
+/** What a thread block knows of a tile of queries: its plan, and whose it is. */
+struct __align__(16) QueryWork {
+  QueryPlan plan;
+  int head, batch;
+};
+
 // [tiles]
 /** Sizes of the tiles, by head dimension. Where the mask is in blocks, tiles have LISTED_KEYS keys,
  * and at D = 128 a third consumer would leave no room for bits. */
@@ -65,9 +71,9 @@ struct Tiles {
   static_assert(MASK_BYTES == GROUP_ROWS * LISTED_KEYS / 8, "both are of one size");
   static constexpr int MASKS = CONSUMERS * (SPANS ? 1 : STAGES);
   static constexpr int BARRIERS = 2 * WORKS + 2 * CONSUMERS + 4 * STAGES;
-  static constexpr int SHARED_BYTES = (O_IN_V ? 1 : 2) * CONSUMERS * Q_BYTES +
-                                      STAGES * (2 * KV_BYTES + 16) + MASKS * MASK_BYTES +
-                                      8 * BARRIERS + WORKS * 80;
+  static constexpr int SHARED_BYTES =
+      (O_IN_V ? 1 : 2) * CONSUMERS * Q_BYTES + STAGES * (2 * KV_BYTES + sizeof(ListedTile)) +
+      MASKS * MASK_BYTES + WORKS * sizeof(QueryWork) + BARRIERS * sizeof(uint64_t);
   static_assert(!O_IN_V || (CONSUMERS <= STAGES && Q_BYTES <= KV_BYTES), "O must fit");
 };
 // [tiles]
@@ -77,12 +83,6 @@ struct Tiles {
 struct AllMaps {
   TensorMaps in;
   CUtensorMap o, masks;
-};
-
-/** What a thread block knows of a tile of queries: its plan, and whose it is. */
-struct __align__(16) QueryWork {
-  QueryPlan plan;
-  int head, batch;
 };
 
 /** Shared memory of a thread block. */
