@@ -34,6 +34,12 @@
 #include "device/warp.cuh"
 #include "device/wgmma_tile.cuh"
 
+/** A tile of queries. */
+struct __align__(16) QueryWork {
+  int first_q, head, batch;
+  int tile_count; /**< tiles of keys; negative: there is no more work */
+};
+
 // [tiles]
 /** Sizes of the tiles, by head dimension. */
 template <int HEAD_DIM>
@@ -53,8 +59,8 @@ struct Tiles {
   static constexpr int Q_BYTES = 2 * GROUP_M * HEAD_DIM;  // of a consumer
   static constexpr int KV_BYTES = 2 * BLOCK_N * HEAD_DIM;
   static constexpr int BARRIERS = 4 + 2 * CONSUMERS + 4 * STAGES;
-  static constexpr int SHARED_BYTES =
-      (O_IN_V ? 1 : 2) * CONSUMERS * Q_BYTES + 2 * STAGES * KV_BYTES + 8 * BARRIERS + 32;
+  static constexpr int SHARED_BYTES = (O_IN_V ? 1 : 2) * CONSUMERS * Q_BYTES +
+                                      2 * STAGES * KV_BYTES + 8 * BARRIERS + 2 * sizeof(QueryWork);
   static_assert(!O_IN_V || (CONSUMERS <= STAGES && Q_BYTES <= KV_BYTES), "O must fit");
 };
 // [tiles]
@@ -72,12 +78,6 @@ struct Schedule {
   int group_heads;    // query heads whose K and V fit the L2 cache together
   int rows;           // tiles of a head that follow each other, with the same K and V
   unsigned *counter;  // numbers that were taken; 0 between passes
-};
-
-/** A tile of queries. */
-struct __align__(16) QueryWork {
-  int first_q, head, batch;
-  int tile_count; /**< tiles of keys; negative: there is no more work */
 };
 
 /** Shared memory of a thread block. */

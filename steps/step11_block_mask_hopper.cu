@@ -71,9 +71,9 @@ struct Tiles {
   static_assert(MASK_BYTES == GROUP_ROWS * LISTED_KEYS / 8, "both are of one size");
   static constexpr int MASKS = CONSUMERS * (SPANS ? 1 : STAGES);
   static constexpr int BARRIERS = 2 * WORKS + 2 * CONSUMERS + 4 * STAGES;
-  static constexpr int SHARED_BYTES =
-      (O_IN_V ? 1 : 2) * CONSUMERS * Q_BYTES + STAGES * (2 * KV_BYTES + sizeof(ListedTile)) +
-      MASKS * MASK_BYTES + WORKS * sizeof(QueryWork) + BARRIERS * sizeof(uint64_t);
+  static constexpr int SHARED_BYTES = (O_IN_V ? 1 : 2) * CONSUMERS * Q_BYTES +
+                                      STAGES * (2 * KV_BYTES + sizeof(ListedTile)) +
+                                      MASKS * MASK_BYTES + 8 * BARRIERS + WORKS * sizeof(QueryWork);
   static_assert(!O_IN_V || (CONSUMERS <= STAGES && Q_BYTES <= KV_BYTES), "O must fit");
 };
 // [tiles]

@@ -34,6 +34,12 @@
 #include "device/warp.cuh"
 #include "device/wgmma_tile.cuh"
 
+/** A tile of queries. */
+struct __align__(16) QueryWork {
+  int first_q, head, batch;
+  int tile_count; /**< tiles of keys; negative: there is no more work */
+};
+
 // [tiles]
 /** Bytes of 128 keys of V transposed: a row of 128 bytes for each column. */
 template <int HEAD_DIM>
@@ -58,7 +64,7 @@ struct Tiles {
   static constexpr int VT_BYTES = (BLOCK_N + 127) / 128 * VT_PANEL<HEAD_DIM>;
   static constexpr int BARRIERS = 4 + 2 * CONSUMERS + 4 * STAGES + 2 * V_STAGES;
   static constexpr int SHARED_BYTES = 3 * CONSUMERS * Q_BYTES + (STAGES + V_STAGES) * KV_BYTES +
-                                      STAGES * VT_BYTES + 8 * BARRIERS + 32;
+                                      STAGES * VT_BYTES + 8 * BARRIERS + 2 * sizeof(QueryWork);
 };
 // [tiles]
 
@@ -71,12 +77,6 @@ constexpr float MOST_P_SUM = 448;
 struct AllMaps {
   TensorMaps in;
   CUtensorMap o;
-};
-
-/** A tile of queries. */
-struct __align__(16) QueryWork {
-  int first_q, head, batch;
-  int tile_count; /**< tiles of keys; negative: there is no more work */
 };
 
 /** Shared memory of a thread block. */
