@@ -257,9 +257,9 @@ static __global__ void __launch_bounds__(WARP_SIZE)
 /**
  * Sorts the plans of a head, those with the most tiles of keys first; of equal ones the last first.
  * Short plans count as equal: at the end of a pass they keep nobody waiting, and sorted they were
- * slower (docs/step11.md). One thread per plan: its rank is the number of plans before it. The
- * plans are uneven if most of a head have less than 7/8 of the tiles of the longest, however short
- * that is: this decides about the order of heads only.
+ * slower (docs/step11-tried.md). One thread per plan: its rank is the number of plans before it.
+ * The plans are uneven if most of a head have less than 7/8 of the tiles of the longest, however
+ * short that is: this decides about the order of heads only.
  */
 static __global__ void sort_plans_kernel(MaskPlans plans) {
   const int64_t row = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
