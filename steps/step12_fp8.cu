@@ -15,7 +15,8 @@
  * - A consumer has one product in flight at a time, because S and P V share registers. The other
  *   two consumers fill the gaps.
  * - As in step 10, m is raised only if P becomes too large. Here this is 448, the largest number of
- *   e4m3. So P begins at 8 at most, which leaves room.
+ *   e4m3. So a new m leaves P room to grow. How much depends on the row, so that small P keep their
+ *   bits: see shift_of_tile().
  *
  * What it costs: only 3 bits of mantissa are left in Q, K, V and P. And a second pass of V through
  * shared memory.
@@ -68,10 +69,10 @@ struct Tiles {
 };
 // [tiles]
 
-constexpr int AHEAD = 2;    // times that a warp loads 32 keys before it stores the first of them
-constexpr int P_SHIFT = 3;  // with an exact m, P is at most 2^3: there is room to grow
-// Of P of a row in a lane. 448 is the largest e4m3, and no P exceeds the sum.
-constexpr float MOST_P_SUM = 448;
+constexpr int AHEAD = 2;  // times that a warp loads 32 keys before it stores the first of them
+// Sums of P of a row in a lane. 448 is the largest e4m3, and no P exceeds the sum. A new m makes
+// the sum of its tile 96 at most, so P has room to grow.
+constexpr float MOST_P_SUM = 448, NEW_P_SUM = 96;
 
 /** The tensor maps of a pass; `o` has boxes of 16 rows, those of a warp. */
 struct AllMaps {
@@ -291,6 +292,35 @@ __device__ __forceinline__ void add_rows(float (&o)[O_TILES][4], const float (&p
 }
 // [pv]
 
+// [shift]
+/** How much lower than the maximum m may be, in powers of two. With the exact maximum P is at most
+ * 1, and P below 2^-6 lose bits in e4m3. A row with one large P gets a large shift, a row whose P
+ * are all alike a small one, because the sum of P in each lane must leave room. */
+template <int N_TILES>
+__device__ __forceinline__ void shift_of_tile(const float (&s)[N_TILES][4], float (&shift)[2],
+                                              float scale_log2) {
+#pragma unroll
+  for (int half = 0; half < 2; half++) {
+    float row_max = -INFINITY, sum = 0.0f;
+#pragma unroll
+    for (int n = 0; n < N_TILES; n++) {
+      row_max = fmaxf(row_max, fmaxf(s[n][2 * half], s[n][2 * half + 1]));
+    }
+    row_max = lanes_reduce_max<4>(row_max) * scale_log2;
+    const float safe_max = row_max == -INFINITY ? 0.0f : row_max;
+#pragma unroll
+    for (int n = 0; n < N_TILES; n++) {
+#pragma unroll
+      for (int c = 2 * half; c < 2 * half + 2; c++) {
+        sum += exp2_approx(fmaf(s[n][c], scale_log2, -safe_max));
+      }
+    }
+    // An integer, so that the largest P is a power of two, which e4m3 has.
+    shift[half] = floorf(log2_approx(__fdividef(NEW_P_SUM, lanes_reduce_max<4>(sum))));
+  }
+}
+// [shift]
+
 /** What a consumer does, tile after tile of queries. */
 template <typename T, int HEAD_DIM>
 __device__ __forceinline__ void consume(const Shared<T> &shared, const AllMaps &maps,
@@ -316,8 +346,8 @@ __device__ __forceinline__ void consume(const Shared<T> &shared, const AllMaps &
     const float scale_log2 =
         p.scale * 1.4426950408889634f * t.q_scales[kv_index] * t.k_scales[kv_index];
     // [scales]
-    float m[2] = {-INFINITY, -INFINITY};  // a maximum of score * log2(e), less P_SHIFT
-    float l[2] = {};                      // running sum of this lane's probabilities
+    float m[2] = {-INFINITY, -INFINITY};  // P is exp2(score * log2(e) - m)
+    float l[2] = {};                      // running sum of this lane's P
     float o[HEAD_DIM / 8][4] = {};
     float pv[HEAD_DIM / 8][4];  // P V of one tile of keys
     uint32_t probs[BLOCK_N / 32][4];
@@ -357,9 +387,9 @@ __device__ __forceinline__ void consume(const Shared<T> &shared, const AllMaps &
                                                       shared.k_ring + use.stage() * Tile::KV_BYTES);
         mask_tile(s, tile);
       }
-      static_assert(BLOCK_N / 4 << P_SHIFT <= (int)MOST_P_SUM, "equal scores do not raise m");
-      float rescale[2];
-      softmax_of_tile(s[0], m, l, rescale, scale_log2, P_SHIFT);
+      float shift[2], rescale[2];
+      shift_of_tile(s[0], shift, scale_log2);
+      softmax_of_tile(s[0], m, l, rescale, scale_log2, shift);
       rescale_rows(o, rescale);
       pack_probs_e4m3(probs, s[0]);
     };

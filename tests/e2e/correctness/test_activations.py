@@ -65,9 +65,10 @@ BOTH_TYPES = pytest.mark.parametrize("dtype", ["fp16", pytest.param("bf16", mark
 
 def in_every_run(step: str, name: str) -> bool:
     """Tests below run steps with block masks on packed texts, and one of them on layer 12. The same model's
-    layer 18 is harder. It is for steps of other kinds; the others run on MiniLM's layer."""
-    return name == "minilm_layer0" or (name == "smollm2_layer18" and step in (
-        "step02", "step04", "step10", "step12"))
+    layer 18 is harder in 16 bits. It is for steps of other kinds; the others run on MiniLM's layer. In e4m3
+    layer 12 is harder: P is small in most of its rows."""
+    return (name == "minilm_layer0" or (name, step) == ("smollm2_layer12", "step12")
+            or (name == "smollm2_layer18" and step in ("step02", "step04", "step10", "step12")))
 
 
 @pytest.mark.parametrize("step, name", [
