@@ -16,7 +16,7 @@
  *   two consumers fill the gaps.
  * - As in step 10, m is raised only if P becomes too large. Here this is 448, the largest number of
  *   e4m3. So a new m leaves P room to grow. How much depends on the row, so that small P keep their
- *   bits: see shift_of_tile().
+ *   bits: see softmax_with_new_m().
  *
  * What it costs: only 3 bits of mantissa are left in Q, K, V and P. And a second pass of V through
  * shared memory.
@@ -293,12 +293,14 @@ __device__ __forceinline__ void add_rows(float (&o)[O_TILES][4], const float (&p
 // [pv]
 
 // [shift]
-/** How much lower than the maximum m may be, in powers of two. With the exact maximum P is at most
- * 1, and P below 2^-6 lose bits in e4m3. A row with one large P gets a large shift, a row whose P
- * are all alike a small one, because the sum of P in each lane must leave room. */
+/** Replaces scores by unnormalised probabilities with a new m, and updates l. `rescale` is what the
+ * rows of O are to be multiplied by. With the exact maximum, P is at most 1, and P below 2^-6 lose
+ * bits in e4m3. So m is lower than the maximum, by as much as the sum of P in each lane allows: by
+ * much in a row with one large P, by little in a row whose P are all alike. */
 template <int N_TILES>
-__device__ __forceinline__ void shift_of_tile(const float (&s)[N_TILES][4], float (&shift)[2],
-                                              float scale_log2) {
+__device__ __forceinline__ void softmax_with_new_m(float (&s)[N_TILES][4], float (&m)[2],
+                                                   float (&l)[2], float (&rescale)[2],
+                                                   float scale_log2) {
 #pragma unroll
   for (int half = 0; half < 2; half++) {
     float row_max = -INFINITY, sum = 0.0f;
@@ -312,11 +314,22 @@ __device__ __forceinline__ void shift_of_tile(const float (&s)[N_TILES][4], floa
     for (int n = 0; n < N_TILES; n++) {
 #pragma unroll
       for (int c = 2 * half; c < 2 * half + 2; c++) {
-        sum += exp2_approx(fmaf(s[n][c], scale_log2, -safe_max));
+        s[n][c] = exp2_approx(fmaf(s[n][c], scale_log2, -safe_max));
+        sum += s[n][c];
       }
     }
     // An integer, so that the largest P is a power of two, which e4m3 has.
-    shift[half] = floorf(log2_approx(__fdividef(NEW_P_SUM, lanes_reduce_max<4>(sum))));
+    const float shift = floorf(log2_approx(__fdividef(NEW_P_SUM, lanes_reduce_max<4>(sum))));
+    const float new_m = fmaxf(m[half], row_max - shift);
+    const float factor = row_max == -INFINITY ? 0.0f : exp2_approx(row_max - new_m);
+    rescale[half] = exp2_approx(m[half] - (new_m == -INFINITY ? 0.0f : new_m));
+    m[half] = new_m;
+    l[half] = l[half] * rescale[half] + sum * factor;
+#pragma unroll
+    for (int n = 0; n < N_TILES; n++) {
+#pragma unroll
+      for (int c = 2 * half; c < 2 * half + 2; c++) s[n][c] *= factor;
+    }
   }
 }
 // [shift]
@@ -387,9 +400,8 @@ __device__ __forceinline__ void consume(const Shared<T> &shared, const AllMaps &
                                                       shared.k_ring + use.stage() * Tile::KV_BYTES);
         mask_tile(s, tile);
       }
-      float shift[2], rescale[2];
-      shift_of_tile(s[0], shift, scale_log2);
-      softmax_of_tile(s[0], m, l, rescale, scale_log2, shift);
+      float rescale[2];
+      softmax_with_new_m(s[0], m, l, rescale, scale_log2);
       rescale_rows(o, rescale);
       pack_probs_e4m3(probs, s[0]);
     };

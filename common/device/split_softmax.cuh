@@ -13,12 +13,11 @@
 #include "device/warp.cuh"
 
 /** Replaces scores by unnormalised probabilities and updates m and l, as update_softmax() does, but
- * leaves O alone: `rescale` is what its rows are to be multiplied by. A new m is lower than the
- * maximum by the row's shift, so the probabilities are larger by 2^shift. */
+ * leaves O alone: `rescale` is what its rows are to be multiplied by. */
 template <int N_TILES>
 __device__ __forceinline__ void softmax_of_tile(float (&s)[N_TILES][4], float (&m)[2],
                                                 float (&l)[2], float (&rescale)[2],
-                                                float scale_log2, const float (&shift)[2]) {
+                                                float scale_log2) {
 #pragma unroll
   for (int half = 0; half < 2; half++) {
     float row_max = -INFINITY;
@@ -26,7 +25,7 @@ __device__ __forceinline__ void softmax_of_tile(float (&s)[N_TILES][4], float (&
     for (int n = 0; n < N_TILES; n++) {
       row_max = fmaxf(row_max, fmaxf(s[n][2 * half], s[n][2 * half + 1]));
     }
-    row_max = fmaxf(m[half], lanes_reduce_max<4>(row_max) * scale_log2 - shift[half]);
+    row_max = fmaxf(m[half], lanes_reduce_max<4>(row_max) * scale_log2);
     const float safe_max = row_max == -INFINITY ? 0.0f : row_max;
     rescale[half] = exp2_approx(m[half] - safe_max);
     m[half] = row_max;
@@ -41,15 +40,6 @@ __device__ __forceinline__ void softmax_of_tile(float (&s)[N_TILES][4], float (&
     }
     l[half] = l[half] * rescale[half] + tile_sum;
   }
-}
-
-/** The same with the exact maximum. */
-template <int N_TILES>
-__device__ __forceinline__ void softmax_of_tile(float (&s)[N_TILES][4], float (&m)[2],
-                                                float (&l)[2], float (&rescale)[2],
-                                                float scale_log2) {
-  const float none[2] = {0.0f, 0.0f};
-  softmax_of_tile(s, m, l, rescale, scale_log2, none);
 }
 
 constexpr float MOST_SUM = 512; /**< of P of a row in a lane; in fp16, P must be below 65504 */
