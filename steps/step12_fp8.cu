@@ -23,6 +23,7 @@
  *
  * What to look at: transpose_v(), and who waits for whom.
  */
+#include <float.h>
 #include <math.h>
 
 #include "attention.h"
@@ -42,10 +43,6 @@ struct __align__(16) QueryWork {
 };
 
 // [tiles]
-/** Bytes of 128 keys of V transposed: a row of 128 bytes for each column. */
-template <int HEAD_DIM>
-constexpr int VT_PANEL = 128 * HEAD_DIM;
-
 /** Sizes of the tiles, by head dimension. */
 template <int HEAD_DIM>
 struct Tiles {
@@ -54,25 +51,27 @@ struct Tiles {
   static constexpr int TRANSPOSERS = 3;                // warps, of the producer's warpgroup
   static constexpr int GROUP_M = 64;                   // rows of Q of a consumer
   static constexpr int BLOCK_M = CONSUMERS * GROUP_M;  // rows of Q
-  static constexpr int BLOCK_N = HEAD_DIM <= 64 ? 192 : 128;
-  static constexpr int STAGES = HEAD_DIM <= 64 ? 2 : 3;  // tiles of K, and of V transposed
-  static constexpr int V_STAGES = 2;                     // tiles of V as they arrive
+  static constexpr int BLOCK_N = 128;                  // keys: a row of V transposed has 128 bytes
+  static constexpr int STAGES = 3;                     // tiles of K, and of V transposed
+  static constexpr int V_STAGES = 2;                   // tiles of V as they arrive
   static constexpr int PRODUCER_REGISTERS = 32;
   static constexpr int CONSUMER_REGISTERS = 160;
 
-  static constexpr int Q_BYTES = GROUP_M * HEAD_DIM;  // of a consumer
-  static constexpr int KV_BYTES = BLOCK_N * HEAD_DIM;
-  static constexpr int VT_BYTES = (BLOCK_N + 127) / 128 * VT_PANEL<HEAD_DIM>;
+  static constexpr int Q_BYTES = GROUP_M * HEAD_DIM;   // of a consumer
+  static constexpr int KV_BYTES = BLOCK_N * HEAD_DIM;  // of a tile of K or V, also transposed
   static constexpr int BARRIERS = 4 + 2 * CONSUMERS + 4 * STAGES + 2 * V_STAGES;
-  static constexpr int SHARED_BYTES = 3 * CONSUMERS * Q_BYTES + (STAGES + V_STAGES) * KV_BYTES +
-                                      STAGES * VT_BYTES + 8 * BARRIERS + 2 * sizeof(QueryWork);
+  static constexpr int SHARED_BYTES = 3 * CONSUMERS * Q_BYTES + (2 * STAGES + V_STAGES) * KV_BYTES +
+                                      8 * BARRIERS + 2 * sizeof(QueryWork);
 };
 // [tiles]
 
 constexpr int AHEAD = 2;  // times that a warp loads 32 keys before it stores the first of them
-// Sums of P of a row in a lane. 448 is the largest e4m3, and no P exceeds the sum. A new m makes
-// the sum of its tile 96 at most, so P has room to grow.
-constexpr float MOST_P_SUM = 448, NEW_P_SUM = 96;
+// Sums of P of a row in a lane. 448 is the largest e4m3, and no P exceeds the sum.
+constexpr float MOST_P_SUM = 448;
+// How much lower than the maximum a new m is, in powers of two: at least 3, and more while the sum
+// of its tile stays below 96. So P has room to grow.
+constexpr int LEAST_SHIFT = 3;
+constexpr float NEW_P_SUM = 96;
 
 /** The tensor maps of a pass; `o` has boxes of 16 rows, those of a warp. */
 struct AllMaps {
@@ -183,7 +182,7 @@ __device__ __forceinline__ unsigned chunk_byte(unsigned row, unsigned chunk) {
 template <int HEAD_DIM, int BLOCK_N>
 __device__ __forceinline__ void transpose_v(uint8_t *vt_tile, const uint8_t *v_tile, int part,
                                             int parts) {
-  static_assert(BLOCK_N % (32 * AHEAD) == 0 && 4 % AHEAD == 0, "each turn is in one panel");
+  static_assert(BLOCK_N == 128 && 4 % AHEAD == 0, "rows of V transposed have 128 bytes");
   constexpr unsigned BLOCKS = HEAD_DIM / 16;  // of 16 columns
   const unsigned lane = threadIdx.x % WARP_SIZE, row = lane % 8, matrix = lane / 8;
   const uint32_t even = 0x6420, odd = 0x7531;
@@ -192,10 +191,9 @@ __device__ __forceinline__ void transpose_v(uint8_t *vt_tile, const uint8_t *v_t
   for (unsigned i = part; i < BLOCKS * (BLOCK_N / 32 / AHEAD); i += parts) {
     const unsigned columns = i % BLOCKS, first_key = i / BLOCKS * 32 * AHEAD;
     const unsigned column = 16 * columns + 2 * row + ((row >= 4) ^ matrix % 2);
-    const unsigned chunk = first_key / 16 + matrix / 2;  // of 16 keys, 8 in a panel
+    const unsigned chunk = first_key / 16 + matrix / 2;  // of 16 keys
     const uint8_t *from = v_tile + chunk_byte<HEAD_DIM>(first_key + 8 * matrix + row, columns);
-    uint8_t *panel = vt_tile + chunk / 8 * VT_PANEL<HEAD_DIM>;
-    const unsigned to = chunk_byte<128>(column, chunk % 8);
+    const unsigned to = chunk_byte<128>(column, chunk);
     uint32_t pairs[AHEAD][4];
 #pragma unroll
     for (int j = 0; j < AHEAD; j++) ldmatrix_x4_trans(pairs[j], from + 32 * j * HEAD_DIM);
@@ -205,7 +203,7 @@ __device__ __forceinline__ void transpose_v(uint8_t *vt_tile, const uint8_t *v_t
                                  select_bytes(pairs[j][0], pairs[j][1], second),
                                  select_bytes(pairs[j][2], pairs[j][3], first),
                                  select_bytes(pairs[j][2], pairs[j][3], second)};
-      stmatrix_x4(panel + (to ^ 32 * j), fours);
+      stmatrix_x4(vt_tile + (to ^ 32 * j), fours);
     }
   }
 }
@@ -226,7 +224,7 @@ __device__ __forceinline__ void transpose(const Shared<T> &shared, int part) {
     for (int tile = 0; tile < tile_count; tile++, v_use.number++, vt_use.number++) {
       mbarrier_wait(&shared.v_full[v_use.stage()], v_use.parity());          // V has arrived
       mbarrier_wait(&shared.vt_empty[vt_use.stage()], vt_use.parity() ^ 1);  // no product reads it
-      transpose_v<HEAD_DIM, Tile::BLOCK_N>(shared.vt_ring + vt_use.stage() * Tile::VT_BYTES,
+      transpose_v<HEAD_DIM, Tile::BLOCK_N>(shared.vt_ring + vt_use.stage() * Tile::KV_BYTES,
                                            shared.v_ring + v_use.stage() * Tile::KV_BYTES, part,
                                            Tile::TRANSPOSERS);
       fence_proxy_async();  // wgmma sees the stores; the next tensor copy comes after the loads
@@ -260,8 +258,7 @@ __device__ __forceinline__ void start_pv_e4m3(float (&pv)[HEAD_DIM / 8][4],
   const uint64_t v = descriptor_of_rows<128>(vt_tile, 0);
 #pragma unroll
   for (int key = 0; key < BLOCK_N; key += 32) {
-    const int start = key / 128 * VT_PANEL<HEAD_DIM> + key % 128;
-    wgmma_e4m3(pv, probs[key / 32], v + units(start), key > 0);
+    wgmma_e4m3(pv, probs[key / 32], v + units(key), key > 0);
   }
   wgmma_commit();
 }
@@ -292,6 +289,31 @@ __device__ __forceinline__ void add_rows(float (&o)[O_TILES][4], const float (&p
 }
 // [pv]
 
+/** P of a tile of scores with the m of the tiles before, packed; `sums` is what they add to l.
+ * Returns whether m is too small for a row of this lane: then a P may be too large for e4m3, and
+ * the scores, which stay, are needed again. */
+template <int N_TILES>
+__device__ __forceinline__ bool exponentiate_e4m3(uint32_t (&probs)[N_TILES / 4][4],
+                                                  float (&sums)[2], const float (&s)[N_TILES][4],
+                                                  const float (&m)[2], float scale_log2) {
+  float p_of_tile[N_TILES][4];
+#pragma unroll
+  for (int half = 0; half < 2; half++) {
+    float sum = 0.0f;
+#pragma unroll
+    for (int n = 0; n < N_TILES; n++) {
+#pragma unroll
+      for (int c = 2 * half; c < 2 * half + 2; c++) {
+        p_of_tile[n][c] = exp2_approx(fmaf(s[n][c], scale_log2, -m[half]));
+        sum += p_of_tile[n][c];
+      }
+    }
+    sums[half] = sum;
+  }
+  pack_probs_e4m3(probs, p_of_tile);
+  return !(sums[0] <= MOST_P_SUM && sums[1] <= MOST_P_SUM);
+}
+
 // [shift]
 /** Replaces scores by unnormalised probabilities with a new m, and updates l. `rescale` is what the
  * rows of O are to be multiplied by. With the exact maximum, P is at most 1, and P below 2^-6 lose
@@ -301,6 +323,7 @@ template <int N_TILES>
 __device__ __forceinline__ void softmax_with_new_m(float (&s)[N_TILES][4], float (&m)[2],
                                                    float (&l)[2], float (&rescale)[2],
                                                    float scale_log2) {
+  static_assert(2 * N_TILES << LEAST_SHIFT <= (int)MOST_P_SUM, "equal scores do not raise m");
 #pragma unroll
   for (int half = 0; half < 2; half++) {
     float row_max = -INFINITY, sum = 0.0f;
@@ -318,11 +341,12 @@ __device__ __forceinline__ void softmax_with_new_m(float (&s)[N_TILES][4], float
         sum += s[n][c];
       }
     }
-    // An integer, so that the largest P is a power of two, which e4m3 has.
-    const float shift = floorf(log2_approx(__fdividef(NEW_P_SUM, lanes_reduce_max<4>(sum))));
-    const float new_m = fmaxf(m[half], row_max - shift);
-    const float factor = row_max == -INFINITY ? 0.0f : exp2_approx(row_max - new_m);
-    rescale[half] = exp2_approx(m[half] - (new_m == -INFINITY ? 0.0f : new_m));
+    // An integer, so that the largest P is a power of two, which e4m3 has exactly.
+    const float shift =
+        fmaxf(LEAST_SHIFT, floorf(log2_approx(__fdividef(NEW_P_SUM, lanes_reduce_max<4>(sum)))));
+    const float new_m = fmaxf(m[half], row_max - shift);  // m never falls
+    const float factor = exp2_approx(row_max - new_m);
+    rescale[half] = exp2_approx(m[half] - new_m);
     m[half] = new_m;
     l[half] = l[half] * rescale[half] + sum * factor;
 #pragma unroll
@@ -359,8 +383,8 @@ __device__ __forceinline__ void consume(const Shared<T> &shared, const AllMaps &
     const float scale_log2 =
         p.scale * 1.4426950408889634f * t.q_scales[kv_index] * t.k_scales[kv_index];
     // [scales]
-    float m[2] = {-INFINITY, -INFINITY};  // P is exp2(score * log2(e) - m)
-    float l[2] = {};                      // running sum of this lane's P
+    float m[2] = {-FLT_MAX, -FLT_MAX};  // P is exp2(score * log2(e) - m)
+    float l[2] = {};                    // running sum of this lane's P
     float o[HEAD_DIM / 8][4] = {};
     float pv[HEAD_DIM / 8][4];  // P V of one tile of keys
     uint32_t probs[BLOCK_N / 32][4];
@@ -373,32 +397,25 @@ __device__ __forceinline__ void consume(const Shared<T> &shared, const AllMaps &
     const auto start_pv_of = [&](RingUse<STAGES> use) {
       mbarrier_wait(&shared.vt_full[use.stage()], use.parity());  // V is transposed
       wgmma_fence();                                              // P was written, and S was read
-      start_pv_e4m3<HEAD_DIM, BLOCK_N>(pv, probs, shared.vt_ring + use.stage() * Tile::VT_BYTES);
+      start_pv_e4m3<HEAD_DIM, BLOCK_N>(pv, probs, shared.vt_ring + use.stage() * Tile::KV_BYTES);
     };
     const auto release = [&](uint64_t *empty, RingUse<STAGES> use) {
       if (lane == 0) mbarrier_arrive(&empty[use.stage()]);
-    };
-    const auto mask_tile = [&](float(&s)[1][BLOCK_N / 8][4], int tile) {
-      if ((tile + 1) * BLOCK_N > unmasked_end) {
-        apply_mask(s, p, p.mask == MASK_CAUSAL, first_row, tile * BLOCK_N);
-      }
     };
 
     // [softmax]
     // Makes P of S. With the m of the tiles before, this takes no maximum.
     const auto softmax = [&](float(&s)[1][BLOCK_N / 8][4], int tile) {
-      mask_tile(s, tile);
+      if ((tile + 1) * BLOCK_N > unmasked_end) {
+        apply_mask(s, p, p.mask == MASK_CAUSAL, first_row, tile * BLOCK_N);
+      }
       if (tile > 0) {
         float sums[2];
-        const bool too_small = exponentiate(s[0], sums, m, scale_log2, MOST_P_SUM);
-        pack_probs_e4m3(probs, s[0]);
+        const bool too_small = exponentiate_e4m3(probs, sums, s[0], m, scale_log2);
         if (!__any_sync(FULL_WARP, too_small)) {
           l[0] += sums[0], l[1] += sums[1];
           return;
         }
-        multiply_qk_again<uint8_t, HEAD_DIM, BLOCK_N>(s[0], q_group,
-                                                      shared.k_ring + use.stage() * Tile::KV_BYTES);
-        mask_tile(s, tile);
       }
       float rescale[2];
       softmax_with_new_m(s[0], m, l, rescale, scale_log2);
@@ -414,9 +431,9 @@ __device__ __forceinline__ void consume(const Shared<T> &shared, const AllMaps &
       {
         float s[1][BLOCK_N / 8][4];
         start_qk_of(use, s[0]);
-        wgmma_wait<0>();  // S is complete
-        softmax(s, tile);
+        wgmma_wait<0>();               // S is complete
         release(shared.k_empty, use);  // nothing reads this K any more
+        softmax(s, tile);
       }
       start_pv_of(use);  // into the registers of S
       wgmma_wait<0>();   // P V is complete, and nothing reads P any more
@@ -458,7 +475,7 @@ __global__ void __launch_bounds__(Tiles<HEAD_DIM>::THREADS, 1)
   shared.k_ring = (uint8_t *)(shared.o + Tile::BLOCK_M * HEAD_DIM);
   shared.v_ring = shared.k_ring + STAGES * Tile::KV_BYTES;
   shared.vt_ring = shared.v_ring + V_STAGES * Tile::KV_BYTES;
-  shared.q_full = (uint64_t *)(shared.vt_ring + STAGES * Tile::VT_BYTES);
+  shared.q_full = (uint64_t *)(shared.vt_ring + STAGES * Tile::KV_BYTES);
   shared.q_empty = shared.q_full + Tile::CONSUMERS;
   shared.work_full = shared.q_empty + Tile::CONSUMERS, shared.work_empty = shared.work_full + 2;
   shared.k_full = shared.work_empty + 2, shared.k_empty = shared.k_full + STAGES;

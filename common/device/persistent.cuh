@@ -132,8 +132,7 @@ __device__ __forceinline__ int swizzled_byte(int row, int column) {
          column % CHUNK * 2;
 }
 
-/** S = Q K^T of this warp's 16 rows once more, by mma.sync: what P was computed from is gone. T has
- * 16 bits, or is uint8_t for e4m3: then two elements lie where otherwise one does. */
+/** S = Q K^T of this warp's 16 rows once more, by mma.sync: what P was computed from is gone. */
 template <typename T, int HEAD_DIM, int BLOCK_N>
 __device__ __forceinline__ void multiply_qk_again(float (&s)[BLOCK_N / 8][4], const T *q_group,
                                                   const T *k_tile) {
@@ -143,26 +142,19 @@ __device__ __forceinline__ void multiply_qk_again(float (&s)[BLOCK_N / 8][4], co
 #pragma unroll
     for (int c = 0; c < 4; c++) s[n][c] = 0.0f;
   }
-  const auto multiply = [](float(&d)[4], const uint32_t(&a)[4], uint32_t b0, uint32_t b1) {
-    if constexpr (sizeof(T) == 1)
-      mma_m16n8k32_e4m3(d, a, b0, b1);
-    else
-      mma_m16n8k16<T>(d, a, b0, b1);
-  };
-  constexpr int COLUMNS = HEAD_DIM * (int)sizeof(T) / 2;  // of 16 bits
 #pragma unroll 1
-  for (int d = 0; d < COLUMNS; d += 16) {
+  for (int d = 0; d < HEAD_DIM; d += 16) {
     uint32_t a[4];
     ldmatrix_x4(a, (const char *)q_group +
-                       swizzled_byte<COLUMNS, 64>(first_row + lane % 16, d + lane / 16 * 8));
+                       swizzled_byte<HEAD_DIM, 64>(first_row + lane % 16, d + lane / 16 * 8));
 #pragma unroll
     for (int n = 0; n < BLOCK_N; n += 16) {
       uint32_t b[4];
       ldmatrix_x4(
-          b, (const char *)k_tile + swizzled_byte<COLUMNS, BLOCK_N>(n + lane / 16 * 8 + lane % 8,
-                                                                    d + lane / 8 % 2 * 8));
-      multiply(s[n / 8], a, b[0], b[1]);
-      multiply(s[n / 8 + 1], a, b[2], b[3]);
+          b, (const char *)k_tile + swizzled_byte<HEAD_DIM, BLOCK_N>(n + lane / 16 * 8 + lane % 8,
+                                                                     d + lane / 8 % 2 * 8));
+      mma_m16n8k16<T>(s[n / 8], a, b[0], b[1]);
+      mma_m16n8k16<T>(s[n / 8 + 1], a, b[2], b[3]);
     }
   }
   fence_proxy_async();  // these loads come before the tensor copy of the next tile

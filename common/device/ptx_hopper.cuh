@@ -215,20 +215,6 @@ __device__ __forceinline__ uint32_t pack_e4m3(float x0, float x1, float x2, floa
 #endif
 }
 
-/** mma.m16n8k32 (9.7.14.5.10): as mma_m16n8k16(), with two e4m3 for each element of 16 bits. */
-__device__ __forceinline__ void mma_m16n8k32_e4m3(float (&d)[4], const uint32_t (&a)[4],
-                                                  uint32_t b0, uint32_t b1) {
-#ifdef __CUDACC__
-  HOPPER_ASM(
-      "mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f32 "
-      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-#else
-  mma_of(SIMT_E4M3, d, a, b0, b1);
-#endif
-}
-
 /* --- wgmma (9.7.15) -----------------------------------------------------------------------------
  */
 

@@ -46,11 +46,10 @@ constexpr float MOST_SUM = 512; /**< of P of a row in a lane; in fp16, P must be
 
 /** Replaces scores by unnormalised probabilities with the m of the tiles before; `sums` is what
  * they add to l. Returns whether m is too small for a row of this lane, which is if a sum exceeds
- * `most_sum`: then P may not be representable. A row with m = -inf has attended nothing yet. */
+ * MOST_SUM: then P may not be representable. A row with m = -inf has attended nothing yet. */
 template <int N_TILES>
 __device__ __forceinline__ bool exponentiate(float (&s)[N_TILES][4], float (&sums)[2],
-                                             const float (&m)[2], float scale_log2,
-                                             float most_sum = MOST_SUM) {
+                                             const float (&m)[2], float scale_log2) {
   bool too_small = false;
 #pragma unroll
   for (int half = 0; half < 2; half++) {
@@ -66,7 +65,7 @@ __device__ __forceinline__ bool exponentiate(float (&s)[N_TILES][4], float (&sum
       }
     }
     sums[half] = sum;
-    too_small |= !(sum <= (m[half] == -INFINITY ? 0.0f : most_sum));
+    too_small |= !(sum <= (m[half] == -INFINITY ? 0.0f : MOST_SUM));
   }
   return too_small;
 }

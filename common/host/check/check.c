@@ -20,7 +20,7 @@ static const double E4M3_SUM = 0x1p-13;
 static const double E4M3_ERROR = 0x1p-6;
 /* Of averages over many rows: the mean error may be so many times that of base; the sums of P V may
  * lose so much; and chance may add so many standard deviations. */
-static const double MEAN_ERROR = 1.5, MEAN_LOSS = 0x1p-7, DEVIATIONS = 4;
+static const double MEAN_ERROR = 1.5, MEAN_LOSS = 0x1p-7, DEVIATIONS = 4, LEAST_ROWS = 16;
 
 static double unit_roundoff(Dtype dtype) {
   static const double UNITS[] = {0x1p-11, 0x1p-8, 0x1p-4};
@@ -263,7 +263,7 @@ static void judge_averages(const RowFinding *findings, size_t first, size_t end,
     gain += f->gain;
     gain_squares += f->gain * f->gain;
   }
-  if (count == 0) return;
+  if (count < LEAST_ROWS) return;
   /* DEVIATIONS standard deviations of the sums. */
   const double most_error =
       fmax(MEAN_ERROR * base + DEVIATIONS * sqrt(base_squares), MEAN_LOSS * count);

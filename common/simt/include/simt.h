@@ -172,7 +172,7 @@ void simt_thread_fence(void);
 /** The same within the block only. */
 void simt_block_fence(void);
 
-/** The element types of the tensor cores. */
+/** The element types of the tensor cores; e4m3 for wgmma only. */
 typedef enum SimtElement { SIMT_FP16, SIMT_BF16, SIMT_E4M3 } SimtElement;
 
 /** Four registers, passed as one machine vector: they never have an address in the kernel. */
@@ -186,8 +186,9 @@ SimtWords simt_ldmatrix(const void *row, int matrices, bool transposed);
 /** stmatrix.sync.aligned.m8n8.x{1,2,4}.shared.b16: the reverse, from the first `matrices` words. */
 void simt_stmatrix(void *row, SimtWords registers, int matrices);
 
-/** mma.sync.aligned.m16n8k16.row.col, of e4m3 m16n8k32, with fp32 accumulators: returns a b + d. */
-SimtFloats simt_mma(SimtFloats d, SimtWords a, uint32_t b0, uint32_t b1, SimtElement element);
+/** mma.sync.aligned.m16n8k16.row.col with fp32 accumulators: returns a b + d. */
+SimtFloats simt_mma_m16n8k16(SimtFloats d, SimtWords a, uint32_t b0, uint32_t b1,
+                             SimtElement element);
 
 /**
  * cp.async.cg.shared.global of 16 bytes: copies `global` if `source_bytes` is 16, writes zeros if

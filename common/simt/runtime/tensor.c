@@ -1,6 +1,5 @@
 /* The warp instructions of the tensor cores. Section numbers are those of the PTX ISA 8.7. */
 #include <float16.h>
-#include <float8.h>
 #include <string.h>
 #include <vector_width.h>
 
@@ -102,8 +101,7 @@ void simt_stmatrix(void *row, SimtWords registers, int matrices) {
 
 /* --- mma.m16n8k16 (9.7.14.5.8) -------------------------------------------------------------- */
 
-/* Of e4m3 it is m16n8k32 (9.7.14.5.10): two elements lie where otherwise one does. */
-enum { M = 16, N = 8, K = 16, MOST_K = 32 };
+enum { M = 16, N = 8, K = 16 };
 
 typedef struct MmaOperands {
   SimtFloats d;
@@ -122,11 +120,8 @@ static inline void to_doubles(const uint16_t *bits, int count, SimtElement eleme
                               double *values) {
   if (element == SIMT_FP16) {
     for (int i = 0; i < count; i++) values[i] = half_bits_to_float(bits[i]);
-  } else if (element == SIMT_BF16) {
-    for (int i = 0; i < count; i++) values[i] = bf16_bits_to_float(bits[i]);
   } else {
-    const uint8_t *bytes = (const uint8_t *)bits;
-    for (int i = 0; i < 2 * count; i++) values[i] = e4m3_bits_to_float(bytes[i]);
+    for (int i = 0; i < count; i++) values[i] = bf16_bits_to_float(bits[i]);
   }
 }
 
@@ -134,34 +129,29 @@ static inline void to_doubles(const uint16_t *bits, int count, SimtElement eleme
  * D += A B. Products are exact and summed in double, so the sum is in effect rounded once. Hardware
  * truncates intermediate sums: tests/e2e/lab/test_layouts.py measures the difference.
  */
-static inline __attribute__((always_inline)) void multiply_depth(MmaMatrices *m,
-                                                                 SimtElement element, int depth) {
+ANY_VECTOR_WIDTH static void multiply(MmaMatrices *m, SimtElement element) {
   typedef double Row __attribute__((vector_size(N * sizeof(double))));
   enum { ROWS = 4 }; /* at a time: independent sums */
-  double a[M * MOST_K], b[N * MOST_K];
-  Row b_rows[MOST_K];
-  to_doubles(m->a[0], M * K, element, a);
-  to_doubles(m->b[0], N * K, element, b);
-  for (int k = 0; k < depth; k++) {
-    for (int column = 0; column < N; column++) b_rows[k][column] = b[column * depth + k];
+  double a[M][K], b[N][K];
+  Row b_rows[K];
+  to_doubles(m->a[0], M * K, element, a[0]);
+  to_doubles(m->b[0], N * K, element, b[0]);
+  for (int k = 0; k < K; k++) {
+    for (int column = 0; column < N; column++) b_rows[k][column] = b[column][k];
   }
   for (int first = 0; first < M; first += ROWS) {
     Row sums[ROWS];
     for (int row = 0; row < ROWS; row++) {
       for (int column = 0; column < N; column++) sums[row][column] = m->d[first + row][column];
     }
-    for (int k = 0; k < depth; k++) {
-      for (int row = 0; row < ROWS; row++) sums[row] += a[(first + row) * depth + k] * b_rows[k];
+    for (int k = 0; k < K; k++) {
+      for (int row = 0; row < ROWS; row++) sums[row] += a[first + row][k] * b_rows[k];
     }
     for (int row = 0; row < ROWS; row++) {
       for (int column = 0; column < N; column++)
         m->d[first + row][column] = (float)sums[row][column];
     }
   }
-}
-
-ANY_VECTOR_WIDTH static void multiply(MmaMatrices *m, SimtElement element) {
-  element == SIMT_E4M3 ? multiply_depth(m, element, MOST_K) : multiply_depth(m, element, K);
 }
 
 /**
@@ -198,7 +188,8 @@ static void execute_mma(void **operands, unsigned mask) {
 
 static const SimtWarpOperation mma = {"mma", SIMT_MMA, execute_mma};
 
-SimtFloats simt_mma(SimtFloats d, SimtWords a, uint32_t b0, uint32_t b1, SimtElement element) {
+SimtFloats simt_mma_m16n8k16(SimtFloats d, SimtWords a, uint32_t b0, uint32_t b1,
+                             SimtElement element) {
   MmaOperands operands = {d, a, {b0, b1}, element};
   if (simt_observer != NULL) {
     const SimtWords unset = (SimtWords)d == UINT32_MAX;

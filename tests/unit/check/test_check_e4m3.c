@@ -50,6 +50,23 @@ static void scales_wrong_by_two_percent(void **state) {
   }
 }
 
+/* V is 1.2 % too long, and base has hardly any error. */
+static void averages_of_few_rows_are_not_judged(void **state) {
+  (void)state;
+  for (int rows = 3; rows <= 30; rows += 27) {
+    const Problem p = new_problem(DTYPE_E4M3, 4, 2, rows, 64);
+    Trial t = new_trial(&p, INPUT_CONSTANT, 3);
+    t.scales[2][0] *= 1.012f;
+    simulate(&t, true, &NO_MISTAKE);
+    t.scales[2][0] /= 1.012f;
+    if (rows == 3)
+      expect_right(&t);
+    else
+      EXPECT_WRONG(&t, "mean error of a head or of all rows");
+    free_trial(&t);
+  }
+}
+
 static void a_key_is_missing(void **state) {
   (void)state;
   expect_found(&(Mistakes){.lost_key_plus_1 = 100}, 500, "of LSE");
@@ -83,9 +100,13 @@ static void one_scale_is_wrong(void **state) {
 int main(void) {
   omp_set_num_threads(1);
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(the_rounded_kernel_is_right), cmocka_unit_test(p_with_two_bits),
-      cmocka_unit_test(scales_wrong_by_two_percent), cmocka_unit_test(a_key_is_missing),
-      cmocka_unit_test(a_key_is_missing_in_o_alone), cmocka_unit_test(one_scale_is_wrong),
+      cmocka_unit_test(the_rounded_kernel_is_right),
+      cmocka_unit_test(p_with_two_bits),
+      cmocka_unit_test(scales_wrong_by_two_percent),
+      cmocka_unit_test(averages_of_few_rows_are_not_judged),
+      cmocka_unit_test(a_key_is_missing),
+      cmocka_unit_test(a_key_is_missing_in_o_alone),
+      cmocka_unit_test(one_scale_is_wrong),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
