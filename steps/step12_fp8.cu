@@ -405,22 +405,19 @@ __device__ __forceinline__ void consume(const Shared<T> &shared, const AllMaps &
 
     // [softmax]
     // Makes P of S. With the m of the tiles before, this takes no maximum.
-    const auto softmax = [&](float(&s)[1][BLOCK_N / 8][4], int tile) {
-      if ((tile + 1) * BLOCK_N > unmasked_end) {
-        apply_mask(s, p, p.mask == MASK_CAUSAL, first_row, tile * BLOCK_N);
-      }
+    const auto softmax = [&](float(&s)[BLOCK_N / 8][4], int tile) {
       if (tile > 0) {
         float sums[2];
-        const bool too_small = exponentiate_e4m3(probs, sums, s[0], m, scale_log2);
+        const bool too_small = exponentiate_e4m3(probs, sums, s, m, scale_log2);
         if (!__any_sync(FULL_WARP, too_small)) {
           l[0] += sums[0], l[1] += sums[1];
           return;
         }
       }
       float rescale[2];
-      softmax_with_new_m(s[0], m, l, rescale, scale_log2);
+      softmax_with_new_m(s, m, l, rescale, scale_log2);
       rescale_rows(o, rescale);
-      pack_probs_e4m3(probs, s[0]);
+      pack_probs_e4m3(probs, s);
     };
     // [softmax]
 
@@ -433,7 +430,10 @@ __device__ __forceinline__ void consume(const Shared<T> &shared, const AllMaps &
         start_qk_of(use, s[0]);
         wgmma_wait<0>();               // S is complete
         release(shared.k_empty, use);  // nothing reads this K any more
-        softmax(s, tile);
+        if ((tile + 1) * BLOCK_N > unmasked_end) {
+          apply_mask(s, p, p.mask == MASK_CAUSAL, first_row, tile * BLOCK_N);
+        }
+        softmax(s[0], tile);
       }
       start_pv_of(use);  // into the registers of S
       wgmma_wait<0>();   // P V is complete, and nothing reads P any more

@@ -40,6 +40,15 @@ def write_inputs(directory: Path, q_len: int, kv_len: int,
     return directory
 
 
+def write_sink(directory: Path, keys: int, k0: float) -> Path:
+    """130 queries and 192 keys. In the first head the first `keys` have large and about equal
+    scores, and V of 0. What the others add to O is small in P, but all that there is."""
+    changes = {("q", row, 0): 20.0 for row in range(130)}
+    changes |= {("k", row, 0): k0 if row < keys else -k0 for row in range(192)}
+    changes |= {("v", row, column): 0.0 for row in range(keys) for column in range(64)}
+    return write_inputs(directory, 130, 192, changes)
+
+
 def _write_mask(directory: Path, shapes: list[tuple[int, int]], rows: int, slots: int,
                 fields: list[list[int]], block: int, tiles: list[list[bool]]) -> Path:
     directory.mkdir(parents=True, exist_ok=True)
@@ -285,8 +294,13 @@ def write_cases(step: str, directory: Path) -> list[tuple[Path, dict[str, str]]]
         unseen = write_inputs(directory / f"{step}_unseen", 200, 392, {("v", 384, 3): float("nan")})
         of_others = [line.replace("-d 96", "-d 128") for line in (*TENSOR_CORE, *RINGS, *PERSISTENT)
                      if "-d 256" not in line]
-        lists = [({}, [*of_others, *E4M3, masked[0], f"--input {unseen} -m causal"])]
-        lists += [({"SIMT_ORDER": f"random:{seed}"}, RINGS[:1]) for seed in (1, 2)]
+        of_sinks = [f"--input {write_sink(directory / name, keys, k0)} --scale 0.02"
+                    for name, keys, k0 in (("sink", 1, 9.0), ("sinks", 128, 7.5))]
+        lists = [({}, [*of_others, *E4M3, masked[0], f"--input {unseen} -m causal",
+                        *of_sinks])]
+        # Consumers that need fewer tiles than others get ahead of them.
+        lists += [({"SIMT_ORDER": f"random:{seed}"},
+                   [*RINGS[:1], "-b 1 -H 9 -n 200 -k 1000 -d 64 -m causal"]) for seed in (1, 2)]
     if step == "step01":  # the second pass does not begin with head 0
         lists.append(({"SIMT_MEMORY": "250K"}, ["-b 2 -H 3 -n 100 -d 32 -m causal"]))
     if step in ("step05", "step06", "step11"):
