@@ -197,7 +197,7 @@ def hopper_tiles(step: str, head_dim: int) -> tuple[int, int]:
     if step == "step07":
         return 192 if head_dim in (96, 128) else 128, 128 if head_dim <= 128 else 64
     if step == "step12":
-        return 192, 192 if head_dim <= 64 else 128
+        return 192, 128
     if step in ("step10", "step11"):
         return (192 if head_dim <= 128 else 128,
                 128 if head_dim <= 64 else 64 if head_dim <= 128 else 80)
