@@ -17,6 +17,8 @@
  * - As in step 10, m is raised only if P becomes too large. Here this is 448, the largest number of
  *   e4m3. So a new m leaves P room to grow. How much depends on the row, so that small P keep their
  *   bits: see softmax_with_new_m().
+ * - P of e4m3 takes few registers, so S stays beside it. A new m needs no second Q K^T, and K is
+ *   released before the softmax.
  *
  * What it costs: only 3 bits of mantissa are left in Q, K, V and P. And a second pass of V through
  * shared memory.
@@ -69,7 +71,7 @@ constexpr int AHEAD = 2;  // times that a warp loads 32 keys before it stores th
 // Sums of P of a row in a lane. 448 is the largest e4m3, and no P exceeds the sum.
 constexpr float MOST_P_SUM = 448;
 // How much lower than the maximum a new m is, in powers of two: at least 3, and more while the sum
-// of its tile stays below 96. So P has room to grow.
+// stays at 96 or below. So P has room to grow.
 constexpr int LEAST_SHIFT = 3;
 constexpr float NEW_P_SUM = 96;
 
@@ -289,6 +291,7 @@ __device__ __forceinline__ void add_rows(float (&o)[O_TILES][4], const float (&p
 }
 // [pv]
 
+// [exponentiate]
 /** P of a tile of scores with the m of the tiles before, packed; `sums` is what they add to l.
  * Returns whether m is too small for a row of this lane: then a P may be too large for e4m3, and
  * the scores, which stay, are needed again. */
@@ -313,6 +316,7 @@ __device__ __forceinline__ bool exponentiate_e4m3(uint32_t (&probs)[N_TILES / 4]
   pack_probs_e4m3(probs, p_of_tile);
   return !(sums[0] <= MOST_P_SUM && sums[1] <= MOST_P_SUM);
 }
+// [exponentiate]
 
 // [shift]
 /** Replaces scores by unnormalised probabilities with a new m, and updates l. `rescale` is what the
@@ -323,7 +327,7 @@ template <int N_TILES>
 __device__ __forceinline__ void softmax_with_new_m(float (&s)[N_TILES][4], float (&m)[2],
                                                    float (&l)[2], float (&rescale)[2],
                                                    float scale_log2) {
-  static_assert(2 * N_TILES << LEAST_SHIFT <= (int)MOST_P_SUM, "equal scores do not raise m");
+  static_assert((2 * N_TILES << LEAST_SHIFT) <= (int)MOST_P_SUM, "equal scores do not raise m");
 #pragma unroll
   for (int half = 0; half < 2; half++) {
     float row_max = -INFINITY, sum = 0.0f;

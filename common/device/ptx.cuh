@@ -182,8 +182,8 @@ __device__ __forceinline__ void mma_m16n8k16<__nv_bfloat16>(float (&d)[4], const
 /** The caller's arrays never have their address taken, so that they can stay in registers. */
 __device__ __forceinline__ void mma_of(SimtElement element, float (&d)[4], const uint32_t (&a)[4],
                                        uint32_t b0, uint32_t b1) {
-  const SimtFloats sum = simt_mma_m16n8k16(SimtFloats{d[0], d[1], d[2], d[3]},
-                                           SimtWords{a[0], a[1], a[2], a[3]}, b0, b1, element);
+  const SimtFloats sum = simt_mma(SimtFloats{d[0], d[1], d[2], d[3]},
+                                  SimtWords{a[0], a[1], a[2], a[3]}, b0, b1, element);
   d[0] = sum[0], d[1] = sum[1], d[2] = sum[2], d[3] = sum[3];
 }
 

@@ -19,7 +19,7 @@ static const double E4M3_SUM = 0x1p-13;
 /* The least r: rounding hits base by chance, and base may be lucky in all of a few rows. */
 static const double E4M3_ERROR = 0x1p-6;
 /* Of averages over many rows: the mean error may be so many times that of base; the sums of P V may
- * lose so much; and chance may add so many standard deviations. */
+ * lose so much; chance may add so many standard deviations; and fewer rows are not judged. */
 static const double MEAN_ERROR = 1.5, MEAN_LOSS = 0x1p-7, DEVIATIONS = 4, LEAST_ROWS = 16;
 
 static double unit_roundoff(Dtype dtype) {

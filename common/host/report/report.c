@@ -101,7 +101,7 @@ static void print_check(const Run *run, FILE *out) {
           c->mean_error, c->allowed_error);
   fprintf(out, "           the worst row at %.0f %% of what it is allowed, LSE at %.0f %%\n",
           100 * c->max_share, 100 * c->max_lse_error);
-  if (run->problem.dtype == DTYPE_E4M3) {
+  if (c->mean_error_share > 0) { /* of e4m3, and of enough rows */
     fprintf(out, "           mean error at %.0f %%, mean length of rows at %.0f %% of the limits\n",
             100 * c->mean_error_share, 100 * c->mean_gain_share);
   }

@@ -187,8 +187,7 @@ SimtWords simt_ldmatrix(const void *row, int matrices, bool transposed);
 void simt_stmatrix(void *row, SimtWords registers, int matrices);
 
 /** mma.sync.aligned.m16n8k16.row.col with fp32 accumulators: returns a b + d. */
-SimtFloats simt_mma_m16n8k16(SimtFloats d, SimtWords a, uint32_t b0, uint32_t b1,
-                             SimtElement element);
+SimtFloats simt_mma(SimtFloats d, SimtWords a, uint32_t b0, uint32_t b1, SimtElement element);
 
 /**
  * cp.async.cg.shared.global of 16 bytes: copies `global` if `source_bytes` is 16, writes zeros if

@@ -188,8 +188,7 @@ static void execute_mma(void **operands, unsigned mask) {
 
 static const SimtWarpOperation mma = {"mma", SIMT_MMA, execute_mma};
 
-SimtFloats simt_mma_m16n8k16(SimtFloats d, SimtWords a, uint32_t b0, uint32_t b1,
-                             SimtElement element) {
+SimtFloats simt_mma(SimtFloats d, SimtWords a, uint32_t b0, uint32_t b1, SimtElement element) {
   MmaOperands operands = {d, a, {b0, b1}, element};
   if (simt_observer != NULL) {
     const SimtWords unset = (SimtWords)d == UINT32_MAX;
