@@ -434,7 +434,9 @@ __device__ __forceinline__ void consume(const Shared<T> &shared, const AllMaps &
       wgmma_wait<0>();  // O is complete
       release_v(before(use));
     }
-    for (int tile = tile_count; tile < work.tile_count; tile++, use.number++) {  // for others
+    // Tiles that other consumers need. Released before they have come, they would count as released
+    // in the use of their place before.
+    for (int tile = tile_count; tile < work.tile_count; tile++, use.number++) {
       mbarrier_wait(&shared.k_full[use.stage()], use.parity());
       release(shared.k_empty, use);
       const auto v = use_of_v<Tile>(use, slot.number);
@@ -448,7 +450,7 @@ __device__ __forceinline__ void consume(const Shared<T> &shared, const AllMaps &
       o_group = shared.v_ring + place.stage() * BLOCK_N * HEAD_DIM;
     }
     if (lane == 0) tensor_store_wait<0>();  // the O before has been read
-    __syncwarp();
+    __syncwarp();                           // all lanes may write the next
     const int64_t head_index = (int64_t)work.batch * p.q_heads + work.head;
     store_tile<T, HEAD_DIM>(o, m, l, o_group + 16 * warp * HEAD_DIM, maps.o,
                             t.lse + head_index * p.q_len, first_row, p.q_len, work.head,

@@ -387,8 +387,9 @@ __device__ __forceinline__ void consume(const Shared<T> &shared, const AllMaps &
     const float scale_log2 =
         p.scale * 1.4426950408889634f * t.q_scales[kv_index] * t.k_scales[kv_index];
     // [scales]
-    float m[2] = {-FLT_MAX, -FLT_MAX};  // P is exp2(score * log2(e) - m)
-    float l[2] = {};                    // running sum of this lane's P
+    // P is exp2(score * log2(e) - m). Finite: where all scores are -inf, P is 0 and not NaN.
+    float m[2] = {-FLT_MAX, -FLT_MAX};
+    float l[2] = {};  // running sum of this lane's P
     float o[HEAD_DIM / 8][4] = {};
     float pv[HEAD_DIM / 8][4];  // P V of one tile of keys
     uint32_t probs[BLOCK_N / 32][4];
@@ -447,14 +448,16 @@ __device__ __forceinline__ void consume(const Shared<T> &shared, const AllMaps &
     // All products with Q are complete: the next Q may come.
     if (lane == 0) mbarrier_arrive(&shared.q_empty[consumer]);
     // [loop]
-    for (int tile = tile_count; tile < work.tile_count; tile++, use.number++) {  // for others
+    // Tiles that other consumers need. Released before they have come, they would count as released
+    // in the use of their place before.
+    for (int tile = tile_count; tile < work.tile_count; tile++, use.number++) {
       mbarrier_wait(&shared.k_full[use.stage()], use.parity());
       release(shared.k_empty, use);
       mbarrier_wait(&shared.vt_full[use.stage()], use.parity());
       release(shared.vt_empty, use);
     }
     if (lane == 0) tensor_store_wait<0>();  // the O before has been read
-    __syncwarp();
+    __syncwarp();                           // all lanes may write the next
     const int64_t head_index = (int64_t)work.batch * p.q_heads + work.head;
     store_tile<T, HEAD_DIM>(o, m, l, o_warp, maps.o, t.lse + head_index * p.q_len, first_row,
                             p.q_len, work.head, work.batch, t.v_scales[kv_index]);
