@@ -16,7 +16,7 @@ docs: explorers
 	@test -d /usr/share/doxygen-awesome-css -a -d $(MATHJAX) || \
 	  { echo "make docs: doxygen-awesome-css or libjs-mathjax is missing. Install them: make deps"; exit 1; }
 	$(Q)rm -rf $(SITE) && mkdir -p $(SITE)
-	$(Q)doxygen docs/Doxyfile && python3 docs/for_doxygen.py --unlink $(SITE)
+	$(Q)TITLE="$$(sed -n '1s/^# //p' README.md)" doxygen docs/Doxyfile && python3 docs/for_doxygen.py --finish $(SITE)
 	$(Q)cp docs/classroom.ipynb $(SITE) && cp -r docs/pictures $(SITE)/pictures && cp -r $(EXPLORERS) $(SITE)/explorers
 	$(Q)for part in MathJax.js config extensions jax/input jax/element jax/output/SVG/config.js \
 	    jax/output/SVG/jax.js jax/output/SVG/autoload jax/output/SVG/fonts/TeX; do \

@@ -5,10 +5,11 @@ the site shows the rest as source. In headers, the comment after `int a, b;` is 
 macros without a comment are left out.
 
 Usage: for_doxygen.py PAGE.md|STEP.cu|HEADER.h|HEADER.cuh
-       for_doxygen.py --unlink SITE
+       for_doxygen.py --finish SITE
 
-Doxygen finds a name in a listing without its scope. The second form removes links from names that
-the step itself defines and from members, as these may be others of the same name.
+The second form changes what Doxygen has written. Doxygen finds a name in a listing without its scope:
+links are removed from names that the step itself defines and from members, as these may be others of
+the same name. The menu that small screens have instead of the tree gets the pages.
 """
 
 import re
@@ -23,6 +24,7 @@ CONTENTS = ("README.md", "steps.md", "primers.md", "reference.md")
 MEMBERS = re.compile(r"^( +)((?:const )?\w+) ((?:\*?\w+(?:\[\w+\])?, )+\*?\w+(?:\[\w+\])?);[ \n]+"
                      r"(/\*\*<(?:[^*]|\*(?!/))*\*/)", re.MULTILINE)
 MACRO = re.compile(r"^#define (?:.*\\\n)*.*\n", re.MULTILINE)
+CODE = "`[^`]*`"
 REGION = re.compile(r"^\[(\S+), region (\w+)\]\(\S+\)$")
 
 
@@ -45,14 +47,33 @@ def link(page: Path, line: str, text: str, target: str) -> str:
     path, _, anchor = target.partition("#")
     path, *query = path.partition("?")
     file = (page.parent / path).resolve() if path else page
+    relative, shown = file.relative_to(ROOT).as_posix(), ""
     if file.suffix == ".md" and (file.parent == ROOT or ROOT / "docs" in file.parents):
-        if page.name in CONTENTS and line.startswith("- [") and not anchor:
+        if not anchor and is_below(page, line, file):
             return f"@subpage {label(file)} \"{text}\""
-        return f"[{text}](@ref {label(file, anchor)})"
-    if file.suffix in (".html", ".ipynb"):
-        return f"<a href=\"{file.relative_to(ROOT / 'docs')}{''.join(query)}\">{text}</a>"
-    relative = file.relative_to(ROOT).as_posix()
-    return f"[{text}](@ref {file.name})" if SOURCES.match(relative) else text
+        name, shown = label(file, anchor), label(file) + ".html"
+    elif file.suffix in (".html", ".ipynb"):
+        name, shown = "", file.relative_to(ROOT / "docs").as_posix() + "".join(query)
+    elif SOURCES.match(relative):
+        name, shown = file.name, page_of(file)
+    if not shown:
+        return text
+    # Doxygen reads no Markdown in the text of a @ref.
+    if name and "`" not in text:
+        return f"[{text}](@ref {name})"
+    return f'<a href="{shown}{f"#{name}" if anchor else ""}">{text}</a>'
+
+
+def page_of(source: Path) -> str:
+    """The site's page of a source file."""
+    return source.name.replace("_", "__").replace(".", "_8") + ".html"
+
+
+def is_below(page: Path, line: str, file: Path) -> bool:
+    """Is the page in `file`, which `line` links to, below this one in the tree of the site?"""
+    if "-tried" in file.stem:
+        return file.stem == f"{page.stem}-tried"
+    return page.name in CONTENTS and line.startswith("- [")
 
 
 def html(text: str) -> str:
@@ -66,15 +87,18 @@ def convert(page: Path, text: str) -> str:
 
     def inline(line: str) -> str:
         line = re.sub(r"\$`([^`]*)`\$", lambda m: f"\\f$ {m[1]} \\f$", line)
-        parts = re.split(r"(`[^`]*`)", line)  # no pictures in code
-        for i in range(0, len(parts), 2):
-            parts[i] = re.sub(r"!\[([^\]]*)\]\(([^)\s]+)\)", image, parts[i])
-        line = "".join(parts)
-        return re.sub(r"(?<!!)\[((?:[^\[\]`]|`[^`]*`)+)\]\(([^)\s]+)\)",
-                      lambda m: link(page, line, m[1], m[2]), line)
+        line = re.sub(rf"{CODE}|!\[([^\]]*)\]\(([^)\s]+)\)",
+                      lambda m: image(m) if m[2] else m[0], line)
+        # Doxygen does not know bold text that begins with code, except in HTML.
+        line = re.sub(rf"{CODE}|\*\*((?:[^*`]|{CODE})+)\*\*",
+                      lambda m: f"<b>{m[1]}</b>" if m[1] else m[0], line)
+        line = re.sub(rf"{CODE}|(?<!!)\[((?:[^\[\]`]|{CODE})+)\]\(([^)\s]+)\)",
+                      lambda m: link(page, line, m[1], m[2]) if m[1] else m[0], line)
+        # An apostrophe ends Doxygen's `code', but not ``code``.
+        return re.sub(CODE, lambda m: f"`{m[0]}`" if "'" in m[0] else m[0], line)
 
     lines, fence, margin, item = [], "", "", False
-    source = iter(join_links(text).split("\n"))
+    source = iter(join_lines(text).split("\n"))
     for line in source:
         mark = re.match(r"^\s*(`{3,})\s*(\w*)", line)
         if fence:
@@ -95,7 +119,8 @@ def convert(page: Path, text: str) -> str:
         elif match := re.match(r"^(#{1,4}) (.*)$", line):
             anchor = slug(match[2]) if len(match[1]) > 1 else ""
             name = label(page, anchor)
-            line = f"{match[1]} {inline(match[2])}" + (f" {{#{name}}}" if name != "index" else "")
+            title = inline(match[2].replace("`", ""))  # Doxygen shows the tags of code in titles
+            line = f"{match[1]} {title}" + (f" {{#{name}}}" if name != "index" else "")
         elif match := REGION.match(line):
             line = f"\\snippet{{lineno}} {match[1]} {match[2]}"
         else:
@@ -126,9 +151,17 @@ def split_members(text: str) -> str:
                   flags=re.MULTILINE)
 
 
-def join_links(text: str) -> str:
-    """A link whose text is broken over two lines, on one line."""
-    return re.sub(r"\[([^\]\n`]*)\n\s*([^\]\n`]*)\]\(", r"[\1 \2](", text)
+INSIDE = rf"(?:[^*\[\]`\n]|\n(?! *\n)|{CODE})+"  # within a paragraph
+SPAN = re.compile(rf"{CODE}|\*\*{INSIDE}\*\*|\[{INSIDE}\]\(")
+FENCED = re.compile(r"(^ *```.*?^ *```$)", re.MULTILINE | re.DOTALL)
+
+
+def join_lines(text: str) -> str:
+    """Links and bold texts, each on one line."""
+    parts = FENCED.split(text)
+    for i in range(0, len(parts), 2):
+        parts[i] = SPAN.sub(lambda span: re.sub(r"\n *", " ", span[0]), parts[i])
+    return "".join(parts)
 
 
 DEFINED = re.compile(r"(?:__device__|__global__|\bstatic|\bconstexpr|\bstruct|\benum|#define)\b[^;(={]*?"
@@ -140,16 +173,30 @@ def unlink(site: Path) -> None:
     for step in (ROOT / "steps").glob("step*.cu"):
         text = step.read_text()
         own = {*DEFINED.findall(text), *re.findall(r"(?:int|typename) (\w+)(?=[,>])", text)}
-        source = step.name.replace("_", "__").replace(".", "_8") + "_source"
-        pages = [site / f"{name}.html" for name in (step.stem.split("_")[0], source)]
+        source = page_of(step).replace(".html", "_source.html")
+        pages = [site / f"{step.stem.split('_')[0]}.html", site / source]
         for page in filter(Path.exists, pages):
             page.write_text(CODE_LINK.sub(lambda link: f"{link[1] or ''}{link[2]}" if link[1]
                                           or link[2] in own else link[0], page.read_text()))
 
 
+ENTRY = re.compile(r'^ {4}\[ ("[^"]*"), ("[^"#]*"), ', re.MULTILINE)  # of the tree, below the main page
+
+
+def list_pages(site: Path) -> None:
+    """Doxygen's list of pages is empty, because all are below the main page."""
+    menu = site / "menudata.js"
+    text = menu.read_text()
+    pages = [f"{{text:{title},url:{page}}},"
+             for title, page in ENTRY.findall((site / "navtreedata.js").read_text())
+             if page not in text]
+    menu.write_text(text.replace('{text:"Related Pages",url:"pages.html"},', "\n".join(pages)))
+
+
 if __name__ == "__main__":
-    if sys.argv[1] == "--unlink":
-        sys.exit(unlink(Path(sys.argv[2])))
+    if sys.argv[1] == "--finish":
+        unlink(Path(sys.argv[2]))
+        sys.exit(list_pages(Path(sys.argv[2])))
     this = Path(sys.argv[1]).resolve()
     content = this.read_text()
     if this.suffix == ".md":

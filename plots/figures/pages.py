@@ -1,12 +1,13 @@
 """Writes what is measured and counted into the pages of the steps: speed, lab, roofline; and the
-programs' options into their page.
+programs' options and the roofline's example into their pages.
 
 Usage: python3 -m plots.figures.pages RESULTS-OF-A-GPU DOCS PROGRAMS
 
 Reads the benchmark's records in RESULTS-OF-A-GPU and runs the steps of the CPU backend in PROGRAMS.
-Writes between the markers of DOCS/stepNN.md and DOCS/options.md.
+Writes between the markers of DOCS/stepNN.md, DOCS/options.md and DOCS/roofline.md.
 """
 
+import re
 import subprocess
 import sys
 import tempfile
@@ -111,6 +112,38 @@ def roofline(results: Results, step: str) -> list[str]:
             f"{100 * record['tflops'] / peak:.0f} % of that of {loop}."]
 
 
+def example(results: Results) -> str:
+    """The roofline's two bounds for the problem of the README's table."""
+    record = record_of(results, "step04", 128, "full")
+    mma, copy = record["ceiling_mma_tflops"], record["ceiling_copy_gb_per_s"] * 1e-3
+    ffma, ridge = record["ceiling_ffma_tflops"], mma / copy
+    return "\n".join([
+        f"Example: B = {record['batch']}, H = {record['heads']}, N = {SEQLEN}, D = 128. In the run of the "
+        f"tables, an {record['device']} reached {mma:.0f} TFLOP/s of `mma.sync` and {copy:.2f} TB/s of "
+        "memory.", "",
+        *grid(["", "work", "time at least"], [
+            ["products", f"{record['flops'] * 1e-9:.0f} * 10^9 operations",
+             f"{record['flops'] / mma * 1e-9:.2f} ms"],
+            ["device memory", f"{record['must_move_bytes'] * 1e-6:.0f} * 10^6 bytes",
+             f"{record['must_move_bytes'] / copy * 1e-9:.2f} ms"]]), "",
+        "So the tensor cores are the limit, not memory. The two times are equal at "
+        f"`{mma:.0f} / {copy:.2f} = {ridge:.0f}` operations per byte, the *ridge* of the roofline. "
+        "Attention without S and P in memory reaches it at about N = "
+        f"{round(ridge * (2 + 1 / 128), -1):.0f}. Steps 01 and 02 do not use tensor cores: with the "
+        f"{ffma:.0f} TFLOP/s of FFMA ([below](#the-ceilings)) the ridge is at {ffma / copy:.0f}."])
+
+
+def exponentials(results: Results) -> str:
+    """Their time, beside that of the products."""
+    record = record_of(results, "step04", 128, "full")
+    mma, exp = record["ceiling_mma_tflops"], record["ceiling_exp_g_per_s"] * 1e-3
+    times = ", ".join(f"{4 * d / mma:.2f} ps at D = {d}" for d in (128, 64, 32))
+    return ("The exponentials matter because their unit is slow: it computes 16 per clock in each SM. In the "
+            f"run of the tables, an {record['device']} computed {exp:.1f} * 10^12 per second, so one entry "
+            f"takes {1 / exp:.2f} ps. Its products take `4 * D / ({mma:.0f} * 10^12)` seconds: {times}. At "
+            "D = 32 the exponentials are the limit.")
+
+
 def counts(report: Report) -> dict[str, str]:
     run = report.run
     loaded, stored = (human(report.sector_bytes(kinds)) + "B"
@@ -141,6 +174,26 @@ def lab(reports: dict[str, Report], step: str, before: str | None) -> list[str]:
             *grid(head, [row for row in rows if set(row[1:]) - zeros])]
 
 
+OPTION = re.compile(r"^  (?:-\w, |    )--.*\n(?: {10,}.*\n)*", re.MULTILINE)  # and its explanation
+
+
+def options(programs: Path) -> str:
+    """The help of the first step, and where the help of others differs."""
+    alike: dict[str, list[str]] = {}  # the steps with the same help
+    for step in step_names():
+        told = subprocess.run([programs / step, "--help"], capture_output=True, text=True,
+                              check=True).stdout
+        told = re.sub("^Usage: .*", "Usage: ./stepNN [OPTION...]", told)
+        alike.setdefault(told, []).append(step.removeprefix("step"))
+    first, *others = alike
+    blocks = [f"```text\n{first}```"]
+    for told in others:
+        own = [option for option in OPTION.findall(told) if option not in first]
+        blocks.append(f"Step{'s' * (len(alike[told]) > 1)} {', '.join(alike[told])}:\n\n"
+                      f"```text\n{''.join(own)}```")
+    return "\n\n".join(blocks)
+
+
 def main() -> int:
     results, docs, programs = load(Path(sys.argv[1])), Path(sys.argv[2]), Path(sys.argv[3])
     steps = step_names()
@@ -155,10 +208,11 @@ def main() -> int:
         content = "\n".join([*speed(results, step, before), *masked(results, step),
                              *roofline(results, step), *lab(reports, step, before)])
         page.write_text(with_section(page.read_text(), "numbers", WRITER, content))
-    shown = subprocess.run([programs / steps[-1], "--help"], capture_output=True, text=True,
-                           check=True).stdout.replace(str(programs / steps[-1]), "./stepNN")
-    page = docs / "options.md"
-    page.write_text(with_section(page.read_text(), "options", WRITER, f"```text\n{shown}```"))
+    for name, section, content in (("options", "options", options(programs)),
+                                   ("roofline", "example", example(results)),
+                                   ("roofline", "exponentials", exponentials(results))):
+        page = docs / f"{name}.md"
+        page.write_text(with_section(page.read_text(), section, WRITER, content))
     return 0
 
 

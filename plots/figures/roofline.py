@@ -62,7 +62,7 @@ def draw_step(axes: Axes, index: int, name: str, points: list[dict], theme: Them
     for point in points:
         if point["n"] == HEADLINE["seqlen"]:
             axes.plot(point["intensity"], point["tflops"], color=colour, marker=marker,
-                      markersize=9, markeredgecolor=theme.background, zorder=3)
+                      markersize=9, markeredgecolor=theme.text, zorder=3)
     return End(x[-1], y[-1], name, colour)
 
 

@@ -1,7 +1,8 @@
 """The style of all pictures: colours, sizes, file formats.
 
-A picture is 800 pixels wide, as on a page of GitHub; no text is smaller than SMALL. Colour-blind
-readers can distinguish the colours, and labels and markers give the same information.
+A picture is 800 pixels wide, as on a page of GitHub; no text is smaller than SMALL. It has no
+background, because dark pages differ in theirs. Colour-blind readers can distinguish the colours, and
+labels and markers give the same information.
 """
 
 import json
@@ -27,10 +28,9 @@ REPRODUCIBLE = {"svg.fonttype": "none", "svg.hashsalt": "plots"}
 
 @dataclass(frozen=True)
 class Theme:
-    """Colours on a background: one of `steps` for each step, `baseline` for all baselines."""
+    """Colours on a light or dark page: `steps` for the steps in turn, `baseline` for all baselines."""
 
     name: str
-    background: str
     text: str
     muted: str
     grid: str
@@ -41,16 +41,16 @@ class Theme:
 
 
 THEMES = (
-    Theme("light", background="#ffffff", text="#1f2328", muted="#59636e", grid="#d9dee3",
+    Theme("light", text="#1f2328", muted="#59636e", grid="#d9dee3",
           steps=("#492163", "#c2410c", "#0a6ebd", "#711414", "#7c2fee", "#a65978", "#3c061d",
                  "#4d7c0f"),
           baseline="#59636e", gain="#0a6ebd", loss="#b3400a"),
-    Theme("dark", background="#0d1117", text="#e6edf3", muted="#9aa4ae", grid="#2b323a",
-          steps=("#dbbdbd", "#ff9a5c", "#58b4ff", "#c1ec13", "#f04c6d", "#b06da3", "#7a65fc",
+    Theme("dark", text="#e6edf3", muted="#9aa4ae", grid="#2b323a",
+          steps=("#dbbdbd", "#ff9a5c", "#58b4ff", "#c1ec13", "#f04c6d", "#bd7cb0", "#8b79ff",
                  "#2dd4bf"),
           baseline="#9aa4ae", gain="#58b4ff", loss="#ff9a5c"),
 )
-MARKERS = "osD^vPX*"
+MARKERS = "osD^vPX"  # one less than there are colours, so that pairs of both repeat late
 BASELINE_DASHES = ((4, 1.5), (1, 1.2), (4, 1.5, 1, 1.5), (7, 2), (2, 2))
 
 
@@ -59,7 +59,7 @@ def step_colour(theme: Theme, index: int) -> str:
 
 
 def step_marker(index: int) -> str:
-    """The marker; the first eight steps have distinct colours and markers."""
+    """The marker; no other of the first 56 steps has the same one in the same colour."""
     return MARKERS[index % len(MARKERS)]
 
 
@@ -69,8 +69,8 @@ def settings(theme: Theme) -> dict[str, object]:
         **REPRODUCIBLE, "font.family": "sans-serif", "font.sans-serif": FONTS,
         "font.size": NORMAL, "axes.titlesize": NORMAL, "axes.labelsize": NORMAL,
         "xtick.labelsize": SMALL, "ytick.labelsize": SMALL,
-        "figure.facecolor": theme.background, "axes.facecolor": theme.background,
-        "savefig.facecolor": theme.background, "text.color": theme.text,
+        "figure.facecolor": "none", "axes.facecolor": "none", "savefig.facecolor": "none",
+        "text.color": theme.text,
         "axes.labelcolor": theme.text, "axes.titlecolor": theme.text,
         "axes.edgecolor": theme.muted, "xtick.color": theme.muted, "ytick.color": theme.muted,
         "axes.grid": True, "grid.color": theme.grid, "grid.linewidth": 0.7,

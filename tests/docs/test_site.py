@@ -1,4 +1,4 @@
-"""The documentation site: links, pictures, formulas, contrast and width, as a browser has them."""
+"""The documentation site: links, text, tables, pictures, formulas, contrast and width, in a browser."""
 
 import io
 import re
@@ -63,6 +63,37 @@ LOW_CONTRAST = """() => {
     if ((a + 0.05) / (b + 0.05) < least) low.push(`${text.slice(0, 40)}: ${color} on ${ground}`);
   }
   return [...new Set(low)].slice(0, 5);
+}"""
+
+# Text that is shown although it is markup. In code and formulas these characters have other meanings.
+MARKUP = r"""() => {
+  const code = 'code, pre, div.fragment, script, style, svg, .MathJax_Preview, .MathJax_SVG';
+  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  const found = [];
+  while (walker.nextNode()) {
+    const element = walker.currentNode.parentElement, text = walker.currentNode.data;
+    if (element.closest(code) || !element.checkVisibility()) continue;
+    if (/\*\*|`|<\/?[a-z]+>|\]\(|@ref|\\ref/.test(text)) found.push(text.trim().slice(0, 60));
+  }
+  return found;
+}"""
+
+# The words of tables that are broken: letters and digits in more than one line.
+BROKEN_WORDS = r"""() => {
+  const found = [];
+  for (const cell of document.querySelectorAll('.contents td, .contents th')) {
+    const walker = document.createTreeWalker(cell, NodeFilter.SHOW_TEXT);
+    while (cell.checkVisibility() && walker.nextNode()) {
+      for (const { 0: word, index } of walker.currentNode.data.matchAll(/[\p{L}\p{N}_.]+/gu)) {
+        const range = document.createRange();
+        range.setStart(walker.currentNode, index);
+        range.setEnd(walker.currentNode, index + word.length);
+        const tops = [...range.getClientRects()].map(box => box.top);
+        if (Math.max(...tops) - Math.min(...tops) > 4) found.push(word);
+      }
+    }
+  }
+  return found;
 }"""
 
 # The visible pictures of a page that cannot be loaded. Those of the other scheme may still be on their way.
@@ -173,6 +204,8 @@ def wrong_in(page: Page, width: int) -> list[str]:
     if (wide := page.evaluate("document.documentElement.scrollWidth")) > width:
         wrong.append(f"{wide} pixels wide")
     page.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")
+    wrong += [f"shown: {text}" for text in page.evaluate(MARKUP)]
+    wrong += [f"broken word: {word}" for word in page.evaluate(BROKEN_WORDS)]
     for scheme in SCHEMES if width == WIDTHS[-1] else ():
         page.emulate_media(color_scheme=scheme)
         wrong += [f"low contrast: {text}" for text in page.evaluate(LOW_CONTRAST)]

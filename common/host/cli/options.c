@@ -65,22 +65,15 @@ static const struct argp_option OPTIONS[] = {
     {"seqlen", 'n', "N", 0, "query length" BY_DEFAULT(DEFAULT_SEQLEN), 0},
     {"seqlen-kv", 'k', "N", 0, "key/value length (default: as --seqlen)", 0},
     {"head-dim", 'd', "N", 0, "head dimension" BY_DEFAULT(DEFAULT_HEAD_DIM), 0},
-    {"dtype", 't', "TYPE", 0, "fp16 or bf16" BY_DEFAULT(fp16) "; step12: e4m3", 0},
-    {"out-dtype", KEY_OUT_DTYPE, "TYPE", 0, "step12: of O, fp16 or bf16" BY_DEFAULT(fp16), 0},
+    {"dtype", 't', "TYPE", 0, "fp16 or bf16" BY_DEFAULT(fp16), 0},
+    {"out-dtype", KEY_OUT_DTYPE, "TYPE", 0, "of O, fp16 or bf16" BY_DEFAULT(fp16), 0},
     {"scales", KEY_SCALES, "WHAT", 0,
-     "step12: a scale of Q, K and V for each key/value head, or one for the tensor: head or "
+     "head: a scale of Q, K and V for each key/value head; tensor: one for the whole "
      "tensor" BY_DEFAULT(head),
      0},
-    {"mask", 'm', "MASK", 0,
-     "full or causal, aligned to the last key; from step05 on also window:W, document:COUNT or "
-     "L1,L2,..., prefix:P, interleaved:SEED, dilated:K, blocks:DENSITY, random:DENSITY, empty, "
-     "FILE.npy or a directory of the five tensors" BY_DEFAULT(full),
-     0},
+    {"mask", 'm', "MASK", 0, "full or causal, aligned to the last key" BY_DEFAULT(full), 0},
     {"mask-block", KEY_MASK_BLOCK, "QxK", 0,
-     "size of the blocks of the mask, and of its picture, up to 16384x16384; from "
-     "step05 on multiples of 64 (default: 128x128; step11: none if each query attends one span of "
-     "keys at most)",
-     0},
+     "size of the blocks of the mask's picture, up to 16384x16384" BY_DEFAULT(128x128), 0},
     {"shared-kv", KEY_SHARED_KV, 0, 0, "step05: K and V take turns in one buffer, as in step03", 0},
     {"scale", KEY_SCALE, "X", 0,
      "factor of Q K^T, greater than 0, at most 32 (default: 1/sqrt(head dimension))", 0},
@@ -104,8 +97,8 @@ static const struct argp_option OPTIONS[] = {
     {"time-limit", KEY_TIME_LIMIT, "SECONDS", 0,
      "CPU backend: stop a kernel that takes longer, with exit code 3 (default: no limit)", 0},
     {"output", 'o', "DIR", 0, "create DIR and write o.npy and lse.npy", 0},
-    {"save-mask", KEY_SAVE_MASK, "DIR", 0,
-     "from step05 on: create DIR and write the block mask as five .npy files", 0},
+    {"save-mask", KEY_SAVE_MASK, "DIR", 0, "create DIR and write the block mask as five .npy files",
+     0},
     {"json", 'j', "FILE", 0,
      "append one JSON object per run; - is standard output, and the report goes to standard error",
      0},
@@ -128,6 +121,37 @@ static const struct argp_option OPTIONS[] = {
     {"version", KEY_VERSION, 0, 0, "print the version and exit", 0},
     {0, 0, 0, 0, 0, 0},
 };
+
+/** What --help says of an option; NULL if this step refuses it. */
+static const char *help_on(const struct argp_option *option) {
+  const bool masks = step.block_masks != NULL;
+  switch (option->key) {
+    case 't':
+      return step.fp8 ? "e4m3" : option->doc;
+    case KEY_OUT_DTYPE:
+    case KEY_SCALES:
+      return step.fp8 ? option->doc : NULL;
+    case 'm':
+      return !masks ? option->doc
+                    : "full or causal, aligned to the last key, window:W, document:COUNT or "
+                      "L1,L2,..., prefix:P, interleaved:SEED, dilated:K, blocks:DENSITY, "
+                      "random:DENSITY, empty, FILE.npy or a directory of the five "
+                      "tensors" BY_DEFAULT(full);
+    case KEY_MASK_BLOCK:
+      return !masks ? option->doc
+             : step.block_masks->takes_spans
+                 ? "size of the blocks of the mask, and of its picture, multiples of 64 up to "
+                   "16384x16384 (default: 128x128; none if each query attends one span of keys at "
+                   "most)"
+                 : "size of the blocks of the mask, and of its picture, multiples of 64 up to "
+                   "16384x16384" BY_DEFAULT(128x128);
+    case KEY_SHARED_KV:
+    case KEY_SAVE_MASK:
+      return masks ? option->doc : NULL;
+    default:
+      return option->doc;
+  }
+}
 
 /** The parser's state. */
 typedef struct Parse {
@@ -402,9 +426,18 @@ bool options_parse(int argc, char **argv, Options *options, Error *error) {
 }
 
 void options_help(FILE *out) {
+  struct argp_option shown[sizeof OPTIONS / sizeof *OPTIONS];
+  struct argp argp = ARGP;
+  argp.options = shown;
+  memcpy(shown, OPTIONS, sizeof OPTIONS);
+  for (struct argp_option *o = shown; o->name != NULL || o->doc != NULL; o++) {
+    const char *help = help_on(o);
+    if (help == NULL) o->flags |= OPTION_HIDDEN;
+    o->doc = help;
+  }
   char name[64];
   snprintf(name, sizeof name, "./%s", step.name);
-  argp_help(&ARGP, out, ARGP_HELP_STD_HELP, name);
+  argp_help(&argp, out, ARGP_HELP_STD_HELP, name);
 }
 
 FILE *options_report_stream(const Options *o) {

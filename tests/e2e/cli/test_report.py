@@ -232,16 +232,32 @@ LONG_OPTIONS = ("batch heads kv-heads seqlen seqlen-kv head-dim dtype out-dtype 
 SHORT_OPTIONS = "bHGnkdtmioscrj"
 
 
-def test_help_lists_every_option(step: Program) -> None:
+NOT_ALL_STEPS = {"out-dtype": "--out-dtype=bf16", "scales": "--scales=head", "shared-kv": "--shared-kv",
+                 "save-mask": "--save-mask=mask"}
+
+
+def test_help_lists_the_options_of_the_step(step: Program) -> None:
     done = step.run("--help")
     assert (done.returncode, done.stderr) == (RIGHT, "")
-    for name in LONG_OPTIONS:
-        assert re.search(rf"--{name}[\s=\[]", done.stdout), name
+    taken = [name for name in LONG_OPTIONS if name not in NOT_ALL_STEPS
+             or step.run(NOT_ALL_STEPS[name], "--version").returncode == RIGHT]
     for letter in SHORT_OPTIONS:
         assert re.search(rf"-{letter}, --", done.stdout), letter
     assert "Exit codes:" in done.stdout
     listed = set(re.findall(r"^ +(?:-\w, )? *--([\w-]+)", done.stdout, re.MULTILINE))
-    assert listed == set(LONG_OPTIONS)
+    assert listed == set(taken)
+
+
+def test_help_names_the_values_that_the_step_takes(step: Program) -> None:
+    told = " ".join(step.run("--help").stdout.split())
+    about = {name: re.search(rf"--{name}=.*?(?= -\w, --| --\w)", told)[0]
+             for name in ("mask", "dtype")}
+    for name, values in {"mask": ["causal", "window:W", "random:DENSITY"],
+                         "dtype": ["fp16", "bf16", "e4m3"]}.items():
+        for value in values:
+            given = value.replace(":W", ":9").replace(":DENSITY", ":0.5")
+            done = step.run(f"--{name}={given}", "--draw-mask", "-n", 256)
+            assert (value in about[name]) == (done.returncode == RIGHT), (value, done.stderr)
 
 
 def test_every_short_option_is_its_long_one(any_step: Program, tmp_path: Path) -> None:

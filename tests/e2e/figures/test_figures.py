@@ -175,6 +175,16 @@ def test_labels_are_on_the_canvas_and_apart(given: dict, which: str, name: str) 
                 if overlap(one, other)] == []
 
 
+@pytest.mark.parametrize("theme", style.THEMES, ids=lambda theme: theme.name)
+def test_no_two_steps_look_the_same(given: dict, theme: style.Theme) -> None:
+    data = FIGURES["tflops"].data(given["committed"])
+    with rc_context(style.settings(theme)):
+        axes = FIGURES["tflops"].draw(data, theme).axes[0]
+    drawn = list(zip(data["panels"][0]["curves"], axes.lines, strict=True))
+    looks = [(line.get_color(), line.get_marker()) for curve, line in drawn if not curve["baseline"]]
+    assert len(looks) == len(set(looks)) > 8
+
+
 def test_labels_are_spread_without_overlap() -> None:
     generator = np.random.default_rng(1)
     for count in (1, 2, 5, 12):

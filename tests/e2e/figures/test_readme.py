@@ -11,7 +11,7 @@ from plots.figures import pages, readme
 from plots.figures.all import FIGURES
 from plots.figures.records import Results, load, step_names
 from plots.sections import with_section
-from tests.lib.programs import REPOSITORY, Program, read_records
+from tests.lib.programs import REPOSITORY, STEP_DIR, Program, read_records
 
 README = REPOSITORY / "README.md"
 H200 = REPOSITORY / "plots" / "results" / "h200"
@@ -91,6 +91,12 @@ def test_a_step_is_compared_with_its_own_ceiling() -> None:
         assert readme.of_ceiling(record | {"ceiling": ceiling}) == told
 
 
+def test_the_page_of_the_roofline_has_the_measured_numbers() -> None:
+    page, results = (REPOSITORY / "docs/roofline.md").read_text(), load(H200)
+    assert pages.example(results) in page, "docs/roofline.md is out of date: make pages"
+    assert pages.exponentials(results) in page, "docs/roofline.md is out of date: make pages"
+
+
 def test_a_missing_marker_is_named() -> None:
     with pytest.raises(SystemExit, match="must hold once each: .* and <!-- /results -->"):
         with_section("<!-- results: written by hand -->\n", "results", "hand", "")
@@ -98,5 +104,8 @@ def test_a_missing_marker_is_named() -> None:
 
 @pytest.mark.cpu_only("the defaults of a GPU build are larger")
 def test_the_page_of_options_is_what_the_programs_print() -> None:
-    shown = Program(step_names()[-1]).run("--help").stdout
-    assert shown.partition("\n")[2] in (REPOSITORY / "docs/options.md").read_text()
+    page = (REPOSITORY / "docs/options.md").read_text()
+    assert pages.options(STEP_DIR) in page, "docs/options.md is out of date: make pages"
+    for step in step_names():
+        for line in Program(step).run("--help").stdout.splitlines()[1:]:
+            assert f"{line}\n" in page, step
