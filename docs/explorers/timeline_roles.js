@@ -96,7 +96,7 @@ function replayRoles(problem) {
     for (const buffer of now) {
       if (buffer.storing === role) Object.assign(buffer, { state: 'released', storing: undefined });
     }
-    return 'tensor_store_wait: the copy engine has read the O before, if any.';
+    return 'tensor_store_wait: TMA has read the O before, if any.';
   }
 
   const actions = {

@@ -17,7 +17,8 @@ from pathlib import Path
 from plots.figures.records import Results, load, step_names
 from plots.sections import with_section
 from plots.tools.lab import Report, human, report_of
-from tests.lib.programs import Program
+from tests.lib.programs import REPOSITORY, Program, read_records
+from tests.mutants import table as mutants
 
 SHAPE = "-n 256 -d 64"
 SEQLEN, HEAD_DIMS, MASKS = 4096, (64, 128, 256), ("full", "causal")
@@ -29,6 +30,7 @@ LOOPS = {"mma.sync": ("tensor cores", "`mma.sync`", "mma"),
 RIVALS = {"fa2": "FlashAttention-2", "fa3": "FlashAttention-3",
           "fa3_fp8": "FlashAttention-3 in e4m3", "fp16": "step 10 in fp16"}
 WRITER = "`make pages`"
+MUTANTS = REPOSITORY / "plots/results/mutants.jsonl"
 
 
 def cells(*words: object) -> str:
@@ -174,6 +176,30 @@ def lab(reports: dict[str, Report], step: str, before: str | None) -> list[str]:
             *grid(head, [row for row in rows if set(row[1:]) - zeros])]
 
 
+def clocks(results: Results) -> str:
+    """The clocks of step 10 and of the loop that it is compared with."""
+    record = record_of(results, "step10", 128, "full")
+    speed, peak, clock = record["tflops"], record["ceiling_wgmma_tflops"], record["sm_clock_mhz"]
+    per_clock = 4096 * record["multiprocessors"]
+    return (f"Example: step 10, D = 128, no mask, N = {SEQLEN}. While the {record['device']} repeats it "
+            f"alone, nvidia-smi reports {record['power_w']:.0f} W and a clock of {clock} MHz. The loop of "
+            f"`wgmma` reaches {peak:.0f} TFLOP/s. The tensor cores of a multiprocessor do 4096 operations "
+            f"per clock, so the clock of the loop is at least `{peak:.0f} * 10^12 / "
+            f"({record['multiprocessors']} * 4096) = {peak * 1e6 / per_clock:.0f}` MHz. At {clock} MHz, "
+            f"tensor cores that are always busy would do {per_clock * clock * 1e-6:.0f} TFLOP/s. Step 10 "
+            f"does {speed:.0f} in interleaved rounds, in which its clock is higher than alone. So its tensor "
+            f"cores are busy nearly always, but its speed is {100 * speed / peak:.0f} % of the ceiling.")
+
+
+def scores(path: Path) -> str:
+    """How many mutants of each step the checks catch."""
+    records = read_records(path)
+    total = {key: sum(record[key] for record in records) for key in mutants.COLUMNS}
+    return "\n".join(grid(["step", *(key.replace("_", " ") for key in mutants.COLUMNS), "caught"], [
+        [record["step"].removeprefix("step"), *(record[key] for key in mutants.COLUMNS),
+         f"{mutants.score(record):.2f} %"] for record in [*records, {"step": "all", **total}]]))
+
+
 OPTION = re.compile(r"^  (?:-\w, |    )--.*\n(?: {10,}.*\n)*", re.MULTILINE)  # and its explanation
 
 
@@ -210,7 +236,9 @@ def main() -> int:
         page.write_text(with_section(page.read_text(), "numbers", WRITER, content))
     for name, section, content in (("options", "options", options(programs)),
                                    ("roofline", "example", example(results)),
-                                   ("roofline", "exponentials", exponentials(results))):
+                                   ("roofline", "exponentials", exponentials(results)),
+                                   ("measuring", "clocks", clocks(results)),
+                                   ("mutants", "scores", scores(MUTANTS))):
         page = docs / f"{name}.md"
         page.write_text(with_section(page.read_text(), section, WRITER, content))
     return 0

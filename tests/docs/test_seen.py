@@ -15,11 +15,13 @@ from tests.lib.programs import REPOSITORY
 DOCS = REPOSITORY / "docs"
 README = REPOSITORY / "README.md"
 DESK, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 900}
-ITEM = re.compile(r"^ *- .*?\[.*?\]\(([\w/-]+)\.md\)", re.MULTILINE)
+
 
 def listed(page: Path) -> list[str]:
     """The pages that the lists of a page link to, in order."""
-    return [Path(name).name.lower() for name in ITEM.findall(page.read_text())]
+    items = re.findall(r"^- .*", page.read_text(), re.MULTILINE)
+    return [Path(name).name.lower() for item in items
+            for name in re.findall(r"\]\(([\w/-]+)\.md\)", item)]
 
 
 def opened(page: Page, name: str) -> None:
@@ -41,6 +43,9 @@ def test_tree_lists_the_pages_in_order(page: Page) -> None:
             "links => links.filter(a => a.checkVisibility()).map(a => a.getAttribute('href'))")]
         wanted = [page for page in listed(source) if "-tried" not in page]
         assert [page for page in shown if page in wanted] == wanted, name
+    opened(page, "step10-tried")
+    assert [link.get_attribute("href") for link in page.locator("#nav-path a.el").all()] == [
+        "index.html", "steps.html", "step10.html"]
 
 
 def test_titles_in_the_tree_are_not_clipped(page: Page) -> None:

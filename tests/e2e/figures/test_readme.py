@@ -91,10 +91,22 @@ def test_a_step_is_compared_with_its_own_ceiling() -> None:
         assert readme.of_ceiling(record | {"ceiling": ceiling}) == told
 
 
-def test_the_page_of_the_roofline_has_the_measured_numbers() -> None:
-    page, results = (REPOSITORY / "docs/roofline.md").read_text(), load(H200)
-    assert pages.example(results) in page, "docs/roofline.md is out of date: make pages"
-    assert pages.exponentials(results) in page, "docs/roofline.md is out of date: make pages"
+def test_pages_have_the_measured_numbers() -> None:
+    results = load(H200)
+    for name, section in (("roofline", pages.example(results)),
+                          ("roofline", pages.exponentials(results)),
+                          ("measuring", pages.clocks(results)),
+                          ("mutants", pages.scores(pages.MUTANTS))):
+        page = (REPOSITORY / f"docs/{name}.md").read_text()
+        assert section in page, f"docs/{name}.md is out of date: make pages"
+
+
+def test_pages_name_the_steps_that_take_any_mask() -> None:
+    *others, last = [step.removeprefix("step") for step in step_names()
+                     if "any mask" in Program(step).run("--info").stdout]
+    for name in ("specification", "using"):
+        assert f"Steps {', '.join(others)} and {last} take any mask" in (
+            REPOSITORY / f"docs/{name}.md").read_text()
 
 
 def test_a_missing_marker_is_named() -> None:
