@@ -71,9 +71,10 @@ constexpr int AHEAD = 2;  // times that a warp loads 32 keys before it stores th
 // Sums of P of a row in a lane. 448 is the largest e4m3, and no P exceeds the sum.
 constexpr float MOST_P_SUM = 448;
 // How much lower than the maximum a new m is, in powers of two: at least 3, and more while the sum
-// stays at 96 or below. So P has room to grow.
+// stays at 96 or below, so that P has room to grow. If one or two keys have nearly all of the sum,
+// it may be 448: then all other P are small, and must not become 0.
 constexpr int LEAST_SHIFT = 3;
-constexpr float NEW_P_SUM = 96;
+constexpr float NEW_P_SUM = 96, SUM_OF_TWO = 2.25f;
 
 /** The tensor maps of a pass; `o` has boxes of 16 rows, those of a warp. */
 struct AllMaps {
@@ -322,7 +323,7 @@ __device__ __forceinline__ bool exponentiate_e4m3(uint32_t (&probs)[N_TILES / 4]
 /** Replaces scores by unnormalised probabilities with a new m, and updates l. `rescale` is what the
  * rows of O are to be multiplied by. With the exact maximum, P is at most 1, and P below 2^-6 lose
  * bits in e4m3. So m is lower than the maximum, by as much as the sum of P in each lane allows: by
- * much in a row with one large P, by little in a row whose P are all alike. */
+ * 8 in a row with one large P, by 3 in a row whose P are all alike. */
 template <int N_TILES>
 __device__ __forceinline__ void softmax_with_new_m(float (&s)[N_TILES][4], float (&m)[2],
                                                    float (&l)[2], float (&rescale)[2],
@@ -345,9 +346,10 @@ __device__ __forceinline__ void softmax_with_new_m(float (&s)[N_TILES][4], float
         sum += s[n][c];
       }
     }
+    const float most = lanes_reduce_max<4>(sum);
+    const float wanted = most <= SUM_OF_TWO ? MOST_P_SUM : NEW_P_SUM;
     // An integer, so that the largest P is a power of two, which e4m3 has exactly.
-    const float shift =
-        fmaxf(LEAST_SHIFT, floorf(log2_approx(__fdividef(NEW_P_SUM, lanes_reduce_max<4>(sum)))));
+    const float shift = fmaxf(LEAST_SHIFT, floorf(log2_approx(__fdividef(wanted, most))));
     const float new_m = fmaxf(m[half], row_max - shift);  // m never falls
     const float factor = exp2_approx(row_max - new_m);
     rescale[half] = exp2_approx(m[half] - new_m);
@@ -361,6 +363,17 @@ __device__ __forceinline__ void softmax_with_new_m(float (&s)[N_TILES][4], float
   }
 }
 // [shift]
+
+// [product]
+/** The product of three positive numbers, as the normal float that is next to it: with 0, a masked
+ * score of -inf would become NaN. The least times the largest lies between the two, so only the
+ * product itself can be too small or too large. */
+__device__ __forceinline__ float product_of_scales(float a, float b, float c) {
+  const float least = fminf(fminf(a, b), c), largest = fmaxf(fmaxf(a, b), c);
+  const float middle = fmaxf(fminf(a, b), fminf(fmaxf(a, b), c));
+  return fminf(fmaxf(least * largest * middle, FLT_MIN), FLT_MAX);
+}
+// [product]
 
 /** What a consumer does, tile after tile of queries. */
 template <typename T, int HEAD_DIM>
@@ -384,8 +397,8 @@ __device__ __forceinline__ void consume(const Shared<T> &shared, const AllMaps &
     const int unmasked_end = attended_keys(p, first_row);
     // [scales]
     const int kv_index = work.batch * p.kv_heads + work.head / (p.q_heads / p.kv_heads);
-    const float scale_log2 =
-        p.scale * 1.4426950408889634f * t.q_scales[kv_index] * t.k_scales[kv_index];
+    const float scale_log2 = product_of_scales(p.scale * 1.4426950408889634f, t.q_scales[kv_index],
+                                               t.k_scales[kv_index]);
     // [scales]
     // P is exp2(score * log2(e) - m). Finite: where all scores are -inf, P is 0 and not NaN.
     float m[2] = {-FLT_MAX, -FLT_MAX};
