@@ -14,7 +14,7 @@ SQRT_HALF_BITS = np.int64(0x3FE6A09E667F3BCD)
 LN_2 = float.fromhex("0x1.62e42fefa39efp-1")
 
 # Streams: one for each tensor, and one for each other draw.
-Q, K, V, OUTLIER_DRAW, OUTLIER, TARGET = 0, 1, 2, 8, 16, 24
+Q, K, V, OUTLIER_DRAW, OUTLIER, TARGET, SINK = 0, 1, 2, 8, 16, 24, 32
 
 # Wichura's algorithm AS 241 (1988), routine PPND16: numerator and denominator of three rational
 # functions, lowest power first.
@@ -124,6 +124,18 @@ def _spiky_queries(p: Problem, index: np.ndarray) -> np.ndarray:
     return 4 * near_key + 0.1 * random_normal(p.seed, Q, index)
 
 
+def _with_sink(p: Problem, stream: int, x: np.ndarray) -> np.ndarray:
+    """Column 0 alone gives the score of key 0, from 0 to 11, and its V is 0."""
+    if stream == Q:
+        x[..., 0] = 11 * random_uniform(p.seed, SINK, np.arange(x[..., 0].size)).reshape(x.shape[:-1])
+        return x
+    x[:, :, 0] = 0
+    if stream == K:
+        x[..., 0] = 0
+        x[:, :, 0, 0] = np.sqrt(p.head_dim)
+    return x
+
+
 def _drawn(p: Problem, stream: int, shape: tuple) -> np.ndarray:
     index = np.arange(np.prod(shape, dtype=np.int64))
     if p.input == "constant":
@@ -134,7 +146,7 @@ def _drawn(p: Problem, stream: int, shape: tuple) -> np.ndarray:
         x = _spiky_queries(p, index)
     else:
         x = random_normal(p.seed, stream, index)
-    return x.reshape(shape)
+    return _with_sink(p, stream, x.reshape(shape)) if p.input == "sink" else x.reshape(shape)
 
 
 def draw_inputs(p: Problem) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

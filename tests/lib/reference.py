@@ -8,6 +8,8 @@ from tests.lib.problem import Problem
 
 # Stored mantissa bits, exponent of the smallest normal number, exponent of the largest number.
 FORMATS = {"fp16": (10, -14, 15), "bf16": (7, -126, 127), "e4m3": (3, -6, 8)}
+# Unit roundoff: how wrong rounding makes a normal number, at most.
+UNIT = {name: 2.0 ** -(mantissa_bits + 1) for name, (mantissa_bits, _, _) in FORMATS.items()}
 # e4m3 has no infinity: its largest number takes the place of larger ones.
 LARGEST_E4M3 = 448.0
 # P of a kernel in e4m3 is rounded times this.
@@ -76,6 +78,9 @@ class Answer:
     lse: np.ndarray  # [B, Hq, Nq], fp64
     rounding_error: float  # r of the rule: the largest error of the rounded result over the rows
     base: np.ndarray | None = None  # the rounded result
+    # How far rounding may move a row, [B, Hq, Nq]: at most, and if the errors of P are independent.
+    most: np.ndarray | None = None
+    likely: np.ndarray | None = None
     score_size: np.ndarray | None = None  # [B, Hq, Nq], e4m3 only: as in reference.h
 
 
@@ -101,8 +106,8 @@ def attention(p: Problem, q: np.ndarray, k: np.ndarray, v: np.ndarray,
     attended = np.broadcast_to(attended, (p.batch, p.heads, p.seqlen, p.seqlen_kv))
     o = np.empty(p.q_shape())
     base = np.empty(p.q_shape())
-    lse, sizes = np.empty(p.q_shape()[:3]), np.empty(p.q_shape()[:3])
-    factor = P_FACTOR[p.dtype]
+    lse, sizes, most, likely = np.empty((4, *p.q_shape()[:3]))
+    factor, unit = P_FACTOR[p.dtype], UNIT[p.dtype]
     for b in range(p.batch):
         for h in range(p.heads):
             keys, values = k[b, h // group], v[b, h // group]
@@ -120,21 +125,30 @@ def attention(p: Problem, q: np.ndarray, k: np.ndarray, v: np.ndarray,
                 rounded = _divide(round_to(p.dtype, factor * probs_32) / factor @ values, total_32)
                 base[b, h] = round_to(p.o_dtype(), rounded)
                 lse[b, h] = (row_max + np.log(total))[:, 0]
+                most[b, h] = (unit * _row_norms(_divide(probs @ np.abs(values), total))
+                              + UNIT[p.o_dtype()] * _row_norms(o[b, h]))
+                size = np.maximum(_row_norms(values), 2 * np.abs(values).max(axis=-1))
+                likely[b, h] = unit * _row_norms(_divide(probs * np.nan_to_num(size), total))
                 if p.dtype != "e4m3":
                     continue
                 sizes[b, h] = (p.scale_used() * _row_norms(q[b, h])
                                * np.nan_to_num(_row_norms(keys)).max()
                                + p.head_dim / 8 * np.abs(row_max[:, 0]))
-    return Answer(o, lse, _rounding_error(p.dtype, o, base), base,
+    norms = _row_norms(o)
+    usable = (norms > 0) & np.isfinite(norms)  # neither empty rows nor NaN or Inf
+    errors = np.minimum(_row_norms(base - o), likely + UNIT[p.o_dtype()] * norms)[usable] / norms[usable]
+    least = 2.0**-6 if p.dtype == "e4m3" else UNIT[p.dtype]
+    return Answer(o, lse, max(least, errors.max(initial=0.0)), base, most, likely,
                   sizes if p.dtype == "e4m3" else None)
 
 
-def _rounding_error(dtype: str, o: np.ndarray, base: np.ndarray) -> float:
-    unit = 2.0**-6 if dtype == "e4m3" else 2.0 ** -(FORMATS[dtype][0] + 1)
-    norms = _row_norms(o)
-    usable = (norms > 0) & np.isfinite(norms)  # neither empty rows nor NaN or Inf
-    errors = _row_norms(base - o)[usable] / norms[usable]
-    return max(unit, errors.max(initial=0.0))
+def _tolerances(answer: Answer) -> np.ndarray:
+    """How far a result may be from the right one, for each row."""
+    usual = 2 * answer.rounding_error * _row_norms(answer.o)
+    if answer.base is None:
+        return usual
+    return np.maximum(np.minimum(np.maximum(usual, answer.likely), 2 * answer.most),
+                      2 * _row_norms(answer.base - answer.o))
 
 
 def mistakes(answer: Answer, o: np.ndarray, lse: np.ndarray) -> list[str]:
@@ -148,8 +162,7 @@ def mistakes(answer: Answer, o: np.ndarray, lse: np.ndarray) -> list[str]:
 
     in_e4m3 = answer.score_size is not None
     with np.errstate(invalid="ignore"):
-        o_right = (_row_norms(o - answer.o)
-                   <= 2 * answer.rounding_error * _row_norms(answer.o))
+        o_right = _row_norms(o - answer.o) <= _tolerances(answer)
         lse_right = np.abs(lse - answer.lse) <= (1e-4 + 1e-5 * np.abs(answer.lse)
                                                  + (2.0**-13 * answer.score_size if in_e4m3 else 0))
     o_right[empty] = (o[empty] == 0).all(axis=-1)

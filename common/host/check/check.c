@@ -68,11 +68,18 @@ double relative_distance(const double *a, const double *b, int dim) {
   return difference == 0 ? 0 : difference / length(b, dim);
 }
 
-double row_limit(const Problem *p, const ReferenceRow *reference) {
-  const double norm = length(reference->o, p->head_dim);
-  const double rounded = unit_roundoff(p->o_dtype) * norm +
-                         unit_roundoff(p->dtype) * length(reference->magnitude, p->head_dim);
-  return fmax(rounded, distance(reference->base, reference->o, p->head_dim));
+RowLimits row_limits(const Problem *p, const ReferenceRow *reference) {
+  const double u_p = unit_roundoff(p->dtype), u_o = unit_roundoff(p->o_dtype);
+  const int dim = p->head_dim;
+  return (RowLimits){
+      .base = distance(reference->base, reference->o, dim),
+      .most = u_p * length(reference->magnitude, dim) + u_o * length(reference->o, dim),
+      .likely = u_p * reference->spread};
+}
+
+double row_tolerance(double allowed_error, double norm, const RowLimits *limits) {
+  const double usual = fmax(allowed_error * norm, limits->likely);
+  return fmax(fmin(usual, 2 * limits->most), 2 * limits->base);
 }
 
 /* Counts NaN and Inf in one head of an input; `first` (may be NULL) is set to their first row. */
@@ -217,10 +224,12 @@ static void compare_row(void *context, size_t index, const ReferenceRow *referen
   if (finding->nan_expected) return;
   finding->distance = distance(o, expected, p->head_dim);
   finding->norm = length(expected, p->head_dim);
-  finding->own_limit = row_limit(p, reference);
+  finding->limits = row_limits(p, reference);
   if (finding->norm > 0) {
-    finding->base_error =
-        distance(reference->base, reference->o, p->head_dim) / length(reference->o, p->head_dim);
+    const double norm = length(reference->o, p->head_dim), base = finding->limits.base;
+    finding->base_error = base / norm;
+    finding->usual_error =
+        fmin(base / norm, finding->limits.likely / norm + unit_roundoff(p->o_dtype));
     double product = 0;
     for (int d = 0; d < p->head_dim; ++d) product += (o[d] - reference->base[d]) * expected[d];
     finding->gain = product / (finding->norm * finding->norm);
@@ -237,11 +246,9 @@ static int faults_of(const RowFinding *finding) {
   return faults;
 }
 
-/* The tolerance of a row: `cap`, twice the largest relative error of the rounded reference, but at
- * most twice the row's own limit. A row in which nearly everything cancels has a large relative
- * error, which must not raise the tolerance of the others. */
+/* Compares the error of a row with its tolerance. */
 static void compare_with_allowed(RowFinding *finding, double cap) {
-  const double allowed = fmin(cap * finding->norm, 2 * finding->own_limit);
+  const double allowed = row_tolerance(cap, finding->norm, &finding->limits);
   finding->not_judged = finding->norm > 0 && allowed >= finding->norm;
   finding->share = finding->distance == 0 ? 0 : finding->distance / allowed;
   if (finding->nan || finding->inf) finding->share = INFINITY;
@@ -286,7 +293,7 @@ static void judge_heads(const CheckPlan *plan, const RowFinding *findings, Check
 static void judge(const Problem *p, const CheckPlan *plan, RowFinding *findings, bool inputs_finite,
                   CheckResult *result) {
   double largest = p->dtype == DTYPE_E4M3 ? E4M3_ERROR : unit_roundoff(p->dtype), sum = 0;
-  for (size_t i = 0; i < plan->count; ++i) largest = fmax(largest, findings[i].base_error);
+  for (size_t i = 0; i < plan->count; ++i) largest = fmax(largest, findings[i].usual_error);
   result->allowed_error = 2 * largest;
   size_t summed = 0;
   for (size_t i = 0; i < plan->count; ++i) {

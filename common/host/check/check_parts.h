@@ -17,16 +17,24 @@ enum {
   FAULTS_OF_O = FAULT_UNWRITTEN | FAULT_NAN | FAULT_VALUE
 };
 
+/** How far rounding P and O may move a row, by its own numbers. */
+typedef struct RowLimits {
+  double base;   /**< ||base - ref||: what it did to the rounded reference */
+  double most;   /**< u_P ||P |V||| + u_O ||ref||: each P and O rounded once, to normal numbers */
+  double likely; /**< u_P ReferenceRow::spread: as far as independent errors of P move it */
+} RowLimits;
+
 /** One row of the plan, compared with the reference. */
 typedef struct RowFinding {
-  double distance;   /**< ||O - ref|| */
-  double norm;       /**< ||ref|| */
-  double base_error; /**< ||base - ref|| / ||ref||; 0 where ref is 0 */
-  double own_limit;  /**< largest rounding error of this row, see row_limit() */
-  double gain;       /**< (O - base) . ref / ||ref||^2: how much longer than base it is along ref */
-  double share;      /**< error divided by the row's tolerance; right if <= 1 */
-  bool not_judged;   /**< the tolerance is as large as the row */
-  double lse_error;  /**< |LSE - ref| divided by its tolerance */
+  double distance;    /**< ||O - ref|| */
+  double norm;        /**< ||ref|| */
+  double base_error;  /**< ||base - ref|| / ||ref||; 0 where ref is 0 */
+  double usual_error; /**< the same, but at most what rounding explains without subnormal numbers */
+  RowLimits limits;
+  double gain;      /**< (O - base) . ref / ||ref||^2: how much longer than base it is along ref */
+  double share;     /**< error divided by the row's tolerance; right if <= 1 */
+  bool not_judged;  /**< the tolerance is as large as the row */
+  double lse_error; /**< |LSE - ref| divided by its tolerance */
   int unwritten, nan, inf;
   bool lse_nan;          /**< NaN, neither expected nor the poison */
   bool misplaced_number; /**< a number where the reference is NaN or infinite */
@@ -77,12 +85,16 @@ static inline const uint16_t *output_row(const Judgement *judgement, RowIndex ro
          row_offset(&judgement->problem->o_strides, row.batch, row.head, row.q);
 }
 
+RowLimits row_limits(const Problem *problem, const ReferenceRow *reference);
+
 /**
- * Largest rounding error of a row by its own numbers: each P and O rounded once, u_P ||P |V||| +
- * u_O ||ref||, or the error of the rounded reference if that is larger (subnormal numbers round
- * more coarsely). It is half of the tolerance; the other half is for the order of the sums.
+ * The tolerance of a row as a distance; `allowed_error` is that of CheckResult, `norm` is ||ref||.
+ * A row may be as wrong as any row of the rounded reference, and more if independent errors of its
+ * P explain it, whatever m they are relative to. But what its own numbers exclude is wrong: a row
+ * that nearly cancels must not excuse others. Subnormal numbers round more coarsely, so twice the
+ * error of the rounded reference is right in any case.
  */
-double row_limit(const Problem *problem, const ReferenceRow *reference);
+double row_tolerance(double allowed_error, double norm, const RowLimits *limits);
 
 /** ||a - b|| / ||b||; 0 if both are zero. */
 double relative_distance(const double *a, const double *b, int dim);

@@ -113,7 +113,8 @@ static void blame_columns(Examined *examined, size_t index, const ReferenceRow *
     largest = fmax(largest, errors[d]);
     norm += reference->o[d] * reference->o[d];
   }
-  const double limit = fmin(j->result->allowed_error * sqrt(norm), 2 * row_limit(p, reference));
+  const RowLimits limits = row_limits(p, reference);
+  const double limit = row_tolerance(j->result->allowed_error, sqrt(norm), &limits);
   const double share = limit / sqrt(p->head_dim);
   const double least = fmax(share, largest / 10); /* fmax() ignores a share of NaN */
   bool told = index > 0;

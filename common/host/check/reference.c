@@ -54,6 +54,7 @@ typedef struct RowSums {
   KeySpan *spans; /* the keys that the row attends */
   int span_count, next_span;
   double max, sum, base_sum;
+  double spread;               /* sum of P^2 spread_of_key() */
   double q_squares, k_squares; /* |q|^2, and |k|^2 of the longest k; with e4m3 */
 } RowSums;
 
@@ -116,6 +117,17 @@ static double squares(const double *x, int dim, int stride) {
   double sum = 0;
   for (int d = 0; d < dim; ++d) sum += x[d * stride] * x[d * stride];
   return sum;
+}
+
+/* What ReferenceRow::spread multiplies P of a key by, squared. Infinities and NaN are left out. */
+static double spread_of_key(const double *v, int dim) {
+  double sum = 0, largest = 0;
+  for (int d = 0; d < dim; ++d) {
+    const double square = isfinite(v[d]) ? v[d] * v[d] : 0;
+    sum += square;
+    largest = fmax(largest, square);
+  }
+  return fmax(sum, 4 * largest);
 }
 
 /* |k|^2 of the longest key of a block. */
@@ -287,12 +299,14 @@ static void weigh_values(const Job *job, const Group *group, Workspace *work) {
   const int kv_head = kv_head_of(problem, row.head);
   const uint16_t *v = job->inputs->v + row_offset(&problem->v_strides, row.batch, kv_head, 0);
   const double scale = scale_of(problem, job->inputs->v_scales, row.batch, kv_head);
+  double spread[KEY_BLOCK]; /* of each key */
   for (int64_t first = group->first_key; first < group->end_key; first += KEY_BLOCK) {
     const int64_t last = min_int64(first + KEY_BLOCK, group->end_key);
     if (!group_attends(group, work, first, last)) continue;
     for (int64_t key = first; key < last; ++key) {
       convert_row(problem->dtype, v + key * problem->v_strides.row, scale, dim,
                   work->block + (key - first) * dim, 1);
+      spread[key - first] = spread_of_key(work->block + (key - first) * dim, dim);
     }
     for (int r = 0; r < group->count; ++r) {
       RowSums *sums = &work->sums[r];
@@ -304,6 +318,8 @@ static void weigh_values(const Job *job, const Group *group, Workspace *work) {
         exponentiate(problem->dtype, scores + from, to - from, sums, p, rounded_p);
         add_values(p, rounded_p, work->block + from * dim, to - from, dim, work->o + r * dim,
                    work->base + r * dim, work->magnitude + r * dim);
+        for (int key = 0; key < to - from; ++key)
+          sums->spread += p[key] * p[key] * spread[from + key];
       }
     }
   }
@@ -325,8 +341,12 @@ static void finish_rows(const Job *job, const Group *group, Workspace *work) {
     }
     const bool e4m3 = job->problem->dtype == DTYPE_E4M3 && attends;
     const double length = job->problem->scale * sqrt(sums->q_squares * sums->k_squares);
-    const ReferenceRow row = {o, base, magnitude, attends ? sums->max + log(sums->sum) : -INFINITY,
-                              e4m3 ? length + dim / 8.0 * fabs(sums->max) : 0};
+    const ReferenceRow row = {.o = o,
+                              .base = base,
+                              .magnitude = magnitude,
+                              .spread = attends ? sqrt(sums->spread) / sums->sum : 0,
+                              .lse = attends ? sums->max + log(sums->sum) : -INFINITY,
+                              .score_size = e4m3 ? length + dim / 8.0 * fabs(sums->max) : 0};
     job->consume(job->context, group->first + (size_t)r, &row);
   }
 }

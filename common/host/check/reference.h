@@ -35,6 +35,9 @@ typedef struct ReferenceRow {
   const double *base; /**< [head_dim] the same with the roundings of a tensor-core kernel */
   /** [head_dim] sum of P |V| divided by the sum of P: |o| if no terms cancelled. */
   const double *magnitude;
+  /** The same as independent terms add up: root of the sum of (P |V|)^2, divided by the sum of P.
+   * Of a key with one large element, |V| counts as twice this element if that is more. */
+  double spread;
   double lse; /**< natural log of the softmax denominator; -inf if the row attends nothing */
   /** With e4m3, the sums of a tensor core may be wrong by 2^-13 of this: scale |q| |k| of the
    * longest k near the attended ones, plus head_dim / 8 times the largest score. Else 0. */

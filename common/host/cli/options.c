@@ -80,8 +80,8 @@ static const struct argp_option OPTIONS[] = {
     {"layout", KEY_LAYOUT, "ORDER", 0,
      "bhnd or bnhd: order of batch, head and row in memory" BY_DEFAULT(bhnd), 0},
     {"input", 'i', "KIND", 0,
-     "normal, outlier, spiky, constant, or a directory with q.npy, k.npy and v.npy" BY_DEFAULT(
-         normal),
+     "normal, outlier, spiky, sink, constant, or a directory with q.npy, k.npy and "
+     "v.npy" BY_DEFAULT(normal),
      0},
     {"seed", 's', "N", 0,
      "of the random inputs; the same seed gives the same bits everywhere" BY_DEFAULT(DEFAULT_SEED),
@@ -178,7 +178,7 @@ static bool parse_check(const char *text, Options *options, Error *error) {
 }
 
 static const char *const LAYOUT_NAMES[] = {"bhnd", "bnhd"};
-static const char *const INPUT_NAMES[] = {"normal", "outlier", "spiky", "constant"};
+static const char *const INPUT_NAMES[] = {"normal", "outlier", "spiky", "sink", "constant"};
 
 /** Parses a name of a kind of input, or the path of a directory. */
 static bool parse_input(const char *text, Options *options, Error *error) {
@@ -189,9 +189,10 @@ static bool parse_input(const char *text, Options *options, Error *error) {
     return true;
   }
   if (access(text, F_OK) != 0) {
-    return fail(error, EXIT_USAGE,
-                "--input %s: must be normal, outlier, spiky, constant or an existing directory",
-                text);
+    return fail(
+        error, EXIT_USAGE,
+        "--input %s: must be normal, outlier, spiky, sink, constant or an existing directory",
+        text);
   }
   options->input = INPUT_DIRECTORY;
   options->input_directory = text;

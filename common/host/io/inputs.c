@@ -10,7 +10,18 @@
 #include "host/io/random.h"
 
 /* Streams of the random numbers: one for each tensor and draw. Tensor i has stream base + i. */
-enum { STREAM_Q, STREAM_K, STREAM_V, STREAM_OUTLIER_DRAW = 8, STREAM_OUTLIER = 16 };
+enum {
+  STREAM_Q,
+  STREAM_K,
+  STREAM_V,
+  STREAM_OUTLIER_DRAW = 8,
+  STREAM_OUTLIER = 16,
+  STREAM_SINK = 32
+};
+
+/* Of the score of a sink over those of other keys. Beyond 2^-16 of the largest P, e4m3 has no bits
+ * left for the others, whatever m is. */
+static const double LARGEST_LEAD = 11;
 
 static const char *const FILE_NAMES[3] = {"q.npy", "k.npy", "v.npy"};
 
@@ -72,11 +83,24 @@ static int64_t spiky_row(const Problem *p, const int32_t *spiky_keys, int64_t ro
   return (batch * p->kv_heads + kv_head) * p->kv_len + spiky_keys[row];
 }
 
+/** The same in inputs with a sink: key 0, whose score is larger by up to LARGEST_LEAD, and V is 0.
+ * Column 0 of Q and K alone makes it larger. */
+static double sink_value(const Source *source, const Problem *p, int stream, int64_t row, int d) {
+  const bool is_sink = row % p->kv_len == 0; /* of K and V */
+  if (stream == STREAM_Q && d == 0) {
+    return LARGEST_LEAD * random_uniform(source->seed, STREAM_SINK, (uint64_t)row);
+  }
+  if (stream == STREAM_K && (d == 0 || is_sink)) return d == 0 && is_sink ? sqrt(p->head_dim) : 0;
+  if (stream == STREAM_V && is_sink) return 0;
+  return random_normal(source->seed, stream, (uint64_t)(row * p->head_dim + d));
+}
+
 /** Element d of a row of a tensor; rows are numbered over batch, head and length. */
 static double drawn_value(const Source *source, const Problem *p, int stream, int64_t row, int d) {
   const uint64_t seed = source->seed, index = (uint64_t)(row * p->head_dim + d);
   if (source->kind == INPUT_CONSTANT) return 0.5;
   if (source->kind == INPUT_OUTLIER) return outlier(seed, stream, index);
+  if (source->kind == INPUT_SINK) return sink_value(source, p, stream, row, d);
   const double x = random_normal(seed, stream, index);
   if (source->kind != INPUT_SPIKY || stream != STREAM_Q) return x;
   const int64_t key = spiky_row(p, source->spiky_keys, row);

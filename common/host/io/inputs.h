@@ -16,6 +16,7 @@ typedef enum InputKind {
   INPUT_NORMAL,
   INPUT_OUTLIER,
   INPUT_SPIKY,
+  INPUT_SINK,
   INPUT_CONSTANT,
   INPUT_DIRECTORY
 } InputKind;
@@ -43,8 +44,10 @@ bool inputs_open(const char *directory, Dtype dtype, Problem *problem, Inputs *i
  * The value of an element depends on the seed, the tensor and the element's index in [B, H, N, D]
  * order, but not on the layout. normal: N(0,1). outlier: N(0,1), plus N(0,100) with probability
  * 0.001. spiky: a query is four times its key of `spiky_keys` plus N(0,0.01), so that most rows of
- * P are nearly one-hot; `spiky_keys`, [batch, q_heads, q_len], is NULL for other kinds. constant:
- * 0.5 everywhere. A directory: what inputs_open() read.
+ * P are nearly one-hot; `spiky_keys`, [batch, q_heads, q_len], is NULL for other kinds. sink:
+ * N(0,1), but of key 0 V is 0 and K is (sqrt(D), 0, 0, ...), column 0 of the other keys is 0, and
+ * that of a query is uniform from 0 to 11: with the default scale this is its score of key 0, where
+ * other scores are about N(0,1). constant: 0.5 everywhere. A directory: what inputs_open() read.
  *
  * For DTYPE_E4M3, numbers are divided by the scale of their key/value head, the largest magnitude
  * there / 448, or with `one_scale` by that of the whole tensor.

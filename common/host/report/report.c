@@ -97,8 +97,9 @@ static void print_check(const Run *run, FILE *out) {
     fprintf(out, "check      %s: %zu of %zu rows compared with the fp64 reference\n",
             c->judged ? "RIGHT" : "NOT JUDGED", c->rows_checked, run->total_rows);
   }
-  fprintf(out, "error      max %.2e, mean %.2e, allowed %.2e (relative, by row)\n", c->max_error,
-          c->mean_error, c->allowed_error);
+  fprintf(out, "error      max %.2e, mean %.2e, allowed %.2e%s (relative, by row)\n", c->max_error,
+          c->mean_error, c->allowed_error,
+          c->max_error > c->allowed_error && c->max_share <= 1 ? ", in single rows more" : "");
   fprintf(out, "           the worst row at %.0f %% of what it is allowed, LSE at %.0f %%\n",
           100 * c->max_share, 100 * c->max_lse_error);
   if (c->mean_error_share > 0) { /* of e4m3, and of enough rows */

@@ -42,7 +42,7 @@ BAD_OPTIONS = [
     *[(["--mask", value], ["--mask", value, "full or causal"])
       for value in ("diagonal", "window:32", "FULL", "m.npy", "")],
     *[(["--layout", value], ["--layout", value, "bhnd or bnhd"]) for value in ("nhbd", "")],
-    (["--input", "uniform"], ["--input uniform", "normal, outlier, spiky, constant", "directory"]),
+    (["--input", "uniform"], ["--input uniform", "normal, outlier, spiky, sink, constant", "directory"]),
     *[(["--check", value], ["--check", value, "all, rows:N or none"])
       for value in ("some", "row:5", "")],
     *[(["--check", f"rows:{value}"], ["--check rows:", value, "from 1 to"])

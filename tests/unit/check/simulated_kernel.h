@@ -16,8 +16,15 @@
 
 enum { BLOCK_M = 64, BLOCK_N = 32, LARGEST_DIM = 256 };
 
-typedef enum InputKind { INPUT_NORMAL, INPUT_OUTLIER, INPUT_SPIKY, INPUT_CONSTANT } InputKind;
-enum { INPUT_KINDS = 4 };
+typedef enum InputKind {
+  INPUT_NORMAL,
+  INPUT_OUTLIER,
+  INPUT_SPIKY,
+  INPUT_CONSTANT,
+  INPUT_PEAKED, /* a few keys decide a row, and V has large elements, most of them in a column */
+  INPUT_SINK
+} InputKind;
+enum { INPUT_KINDS = 6 };
 
 /** What the kernel does wrong; all zero for a right kernel. */
 typedef struct Mistakes {
@@ -42,6 +49,7 @@ typedef struct Trial {
   uint16_t *o;
   float *lse;
   bool multiplies_masked_keys; /**< as the step would describe itself */
+  bool keeps_m; /**< the kernel raises m only if a sum of P is too large: P may exceed 1 */
 } Trial;
 
 static inline int64_t elements(int64_t batch, int64_t heads, int64_t rows, int64_t dim) {
@@ -71,6 +79,11 @@ static inline double pooled_normal(uint64_t seed, uint32_t tensor, int64_t index
 static inline double draw_input(InputKind kind, uint64_t seed, uint32_t tensor, int64_t index) {
   if (kind == INPUT_CONSTANT) return 0.5;
   const double x = pooled_normal(seed, tensor, index);
+  if (kind == INPUT_PEAKED && tensor == 0) return 3 * x;
+  if (kind == INPUT_PEAKED && tensor == 2) {
+    const bool large = random_uniform(seed, tensor + 10, (uint64_t)index) < 0.01;
+    return large || (uint64_t)index % 32 == seed % 64 ? 10 * x : x;
+  }
   if (kind != INPUT_OUTLIER || random_uniform(seed, tensor + 10, (uint64_t)index) > 0.001) return x;
   return x + 10 * pooled_normal(seed, tensor + 20, index);
 }
@@ -129,6 +142,24 @@ static inline void make_spiky(const Problem *p, uint64_t seed, const double *k, 
   }
 }
 
+/** Key 0 gets a large score, different for each query, and its V becomes 0. */
+static inline void make_sink(const Problem *p, uint64_t seed, double *q, double *k, double *v) {
+  for (int b = 0; b < p->batch; ++b) {
+    for (int h = 0; h < p->q_heads; ++h) {
+      const int kv_head = kv_head_of(p, h);
+      for (int row = 0; row < p->q_len; ++row) {
+        const double score = 11 * random_uniform(seed, 8, (uint64_t)(h * p->q_len + row));
+        q[row_offset(&p->q_strides, b, h, row)] = score;
+      }
+      for (int key = 0; key < p->kv_len; ++key) k[row_offset(&p->k_strides, b, kv_head, key)] = 0;
+      for (int d = 0; d < p->head_dim; ++d) {
+        k[row_offset(&p->k_strides, b, kv_head, 0) + d] = d == 0 ? sqrt(p->head_dim) : 0;
+        v[row_offset(&p->v_strides, b, kv_head, 0) + d] = 0;
+      }
+    }
+  }
+}
+
 static inline void poison_outputs(Trial *t) {
   const Problem *p = &t->problem;
   const size_t rows = (size_t)p->batch * (size_t)p->q_heads * (size_t)p->q_len;
@@ -144,6 +175,7 @@ static inline Trial new_trial(const Problem *problem, InputKind kind, uint64_t s
   double *q = draw_tensor(kind, seed, 0, o_count), *k = draw_tensor(kind, seed, 1, kv_count);
   double *v = draw_tensor(kind, seed, 2, kv_count);
   if (kind == INPUT_SPIKY) make_spiky(p, seed, k, q);
+  if (kind == INPUT_SINK) make_sink(p, seed, q, k, v);
   t.q = round_tensor(p, q, p->q_heads, p->q_len, &p->q_strides, &t.scales[0]);
   t.k = round_tensor(p, k, p->kv_heads, p->kv_len, &p->k_strides, &t.scales[1]);
   t.v = round_tensor(p, v, p->kv_heads, p->kv_len, &p->v_strides, &t.scales[2]);
@@ -204,6 +236,7 @@ static inline void load_row(Dtype dtype, const uint16_t *from, float scale, int 
 /** Online softmax of one row (Milakov, Gimelshein 2018): running maximum m, running sum l. */
 typedef struct OnlineRow {
   float q[LARGEST_DIM], o[LARGEST_DIM], m, l;
+  bool keeps_m; /* as in Trial */
 } OnlineRow;
 
 static inline float dot(const float *a, const float *b, int dim) {
@@ -213,7 +246,17 @@ static inline float dot(const float *a, const float *b, int dim) {
   return sum;
 }
 
-/** P <= 1 rounded as the kernel does. */
+/** The largest sum of exp(s - m) that a lane of mma has, which holds 2 of every 8 keys. */
+static inline float largest_sum(const float *s, int keys, float m) {
+  float sums[4] = {0}, largest = 0;
+  for (int j = 0; j < keys; ++j) {
+    sums[j % 8 / 2] += expf(s[j] - m);
+    largest = fmaxf(largest, sums[j % 8 / 2]);
+  }
+  return largest;
+}
+
+/** P rounded as the kernel does. */
 static inline float round_prob(Dtype dtype, float prob, bool to_short) {
   const float factor = dtype == DTYPE_E4M3 ? E4M3_P_FACTOR : 1;
   int exponent;
@@ -239,6 +282,8 @@ static inline void online_tile(const Problem *p, const uint16_t *k, const uint16
     s[j] = j == lost ? -INFINITY : p->scale * dot(row->q, x, p->head_dim);
     m = fmaxf(m, s[j]);
   }
+  const float most = p->dtype == DTYPE_E4M3 ? E4M3_LARGEST / E4M3_P_FACTOR : 512;
+  if (row->keeps_m && row->m > -INFINITY && largest_sum(s, keys, row->m) <= most) m = row->m;
   const float shift = m == -INFINITY ? 0 : m; /* -inf - -inf would be NaN */
   const float correction = expf(row->m - shift);
   row->m = m;
@@ -256,7 +301,7 @@ static inline void online_tile(const Problem *p, const uint16_t *k, const uint16
 static inline void simulate_row(Trial *t, int b, int h, int q, bool round_p,
                                 const Mistakes *mistakes) {
   const Problem *p = &t->problem;
-  OnlineRow row = {.m = -INFINITY};
+  OnlineRow row = {.m = -INFINITY, .keeps_m = t->keeps_m};
   load_row(p->dtype, t->q + row_offset(&p->q_strides, b, h, q),
            used_scale(t, 0, b, kv_head_of(p, h), mistakes), p->head_dim,
            mistakes->columns_of_k ? 0 : mistakes->columns, row.q);
