@@ -25,7 +25,10 @@ enum Fault {
   FAILED_LAUNCH,
   DEADLOCKED,
   LARGE_BLOCK,
-  BANK_CONFLICT
+  BANK_CONFLICT,
+  UNSET_SUM,
+  DIRTY_WORKSPACE,
+  FAULTS
 };
 
 constexpr int THREADS = 32;
@@ -44,6 +47,11 @@ __device__ float through_shared_memory(float x, int stride) {
   float *row_shared = (float *)smem;
   row_shared[stride * threadIdx.x] = x;
   return row_shared[stride * threadIdx.x];
+}
+
+__device__ float never_written() {
+  extern __shared__ __align__(16) unsigned char smem[];
+  return ((float *)smem)[THREADS + threadIdx.x];
 }
 
 __global__ void faulty_kernel(Problem p, Tensors t, Fault fault) {
@@ -69,6 +77,7 @@ __global__ void faulty_kernel(Problem p, Tensors t, Fault fault) {
   }
   if (hit && fault == UNWRITTEN_ROW) return;
   row_sum = through_shared_memory(row_sum, fault == BANK_CONFLICT ? 2 : 1);
+  if (hit && fault == UNSET_SUM) row_sum = never_written();
   t.lse[row] = row_max + logf(row_sum) + (hit && fault == WRONG_LSE ? 0.01f : 0.0f);
   for (int d = 0; d < p.head_dim; d++) {
     float o = hit && fault == NAN_ROW ? NAN : 0.0f;
@@ -79,15 +88,17 @@ __global__ void faulty_kernel(Problem p, Tensors t, Fault fault) {
     o_row[d] = from_float<__half>(o);
   }
   const int64_t end = (int64_t)p.batch * p.q_strides.batch;
+  if (row == 0 && fault == DIRTY_WORKSPACE) ((unsigned *)t.workspace)[1] = 0x10001;
   if (row == 0 && fault == PAST_THE_END) ((__half *)t.o)[end] = from_float<__half>(1.0f);
 }
 
 static Fault chosen_fault() {
-  static const char *const NAMES[] = {"none",     "lost key",    "unwritten row", "past the end",
-                                      "NaN row",  "wrong LSE",   "no launch",     "failed launch",
-                                      "deadlock", "large block", "bank conflict"};
+  static const char *const NAMES[FAULTS] = {
+      "none",          "lost key",  "unwritten row",  "past the end", "NaN row",
+      "wrong LSE",     "no launch", "failed launch",  "deadlock",     "large block",
+      "bank conflict", "unset sum", "dirty workspace"};
   const char *name = getenv("FAULT");
-  for (int i = 0; name != NULL && i <= BANK_CONFLICT; i++) {
+  for (int i = 0; name != NULL && i < FAULTS; i++) {
     if (strcmp(name, NAMES[i]) == 0) return (Fault)i;
   }
   return NO_FAULT;
@@ -127,6 +138,8 @@ const Step step = {
     .idea = "One row of every head has the mistake that FAULT names.",
     .head_dims = "any D",
     .supports = supports,
+    .workspace_bytes = [](const Problem *) { return sizeof(unsigned); },
+    .workspace_zero = true,
     .describe = describe,
     .forward = forward,
     .block_masks = NULL,

@@ -34,19 +34,24 @@ RowScan scan_row(Dtype dtype, const uint16_t *o, int head_dim) {
     return scan;
   }
   const uint16_t infinity = dtype == DTYPE_FP16 ? 0x7c00 : 0x7f80;
-  int unwritten = 0, nan = 0, inf = 0;
-#pragma omp simd reduction(+ : unwritten, nan, inf)
+  int unwritten = 0, unset = 0, nan = 0, inf = 0;
+#pragma omp simd reduction(+ : unwritten, unset, nan, inf)
   for (int d = 0; d < head_dim; ++d) {
     const int magnitude = o[d] & 0x7fff;
-    unwritten += o[d] == 0xffff;
+    unwritten += o[d] == OUTPUT_POISON;
+    unset += o[d] == OUTPUT_UNSET;
     nan += magnitude > infinity;
     inf += magnitude == infinity;
   }
-  return (RowScan){unwritten, nan - unwritten, inf};
+  return (RowScan){unwritten, nan - unwritten, unset, inf};
 }
 
 bool lse_is_unwritten(float lse) {
-  return float_bits(lse) == 0xffffffff;
+  return float_bits(lse) == OUTPUT_POISON * 0x10001u;
+}
+
+bool lse_is_unset(float lse) {
+  return float_bits(lse) >> 16 == OUTPUT_UNSET;
 }
 
 /* ||x||, Euclidean. */
@@ -89,7 +94,7 @@ static int64_t count_not_finite(Dtype dtype, const uint16_t *x, const Strides *s
   if (first) *first = INT64_MAX;
   for (int64_t row = 0; row < rows; ++row) {
     const RowScan scan = scan_row(dtype, x + row_offset(strides, batch, head, row), dim);
-    const int bad = scan.unwritten + scan.nan + scan.inf; /* in an input, 0xffff is any NaN */
+    const int bad = scan.unwritten + scan.nan + scan.inf; /* in an input, the poison is any NaN */
     if (bad > 0 && first && *first == INT64_MAX) *first = row;
     count += bad;
   }
@@ -118,8 +123,8 @@ static bool scan_inputs(const Problem *p, const HostInputs *inputs, int64_t *fir
 /* Scans all of O and LSE, whatever the plan. */
 static void scan_outputs(const Problem *p, const HostOutputs *outputs, bool inputs_finite,
                          CheckResult *result) {
-  int64_t unwritten = 0, nan = 0, inf = 0;
-#pragma omp parallel for collapse(2) reduction(+ : unwritten, nan, inf)
+  int64_t unwritten = 0, nan = 0, unset = 0, inf = 0;
+#pragma omp parallel for collapse(2) reduction(+ : unwritten, nan, unset, inf)
   for (int b = 0; b < p->batch; ++b) {
     for (int h = 0; h < p->q_heads; ++h) {
       for (int q = 0; q < p->q_len; ++q) {
@@ -128,6 +133,7 @@ static void scan_outputs(const Problem *p, const HostOutputs *outputs, bool inpu
         const float lse = outputs->lse[lse_index(p, (RowIndex){b, h, q})];
         unwritten += scan.unwritten + lse_is_unwritten(lse);
         nan += scan.nan + (isnan(lse) && !lse_is_unwritten(lse));
+        unset += scan.unset + lse_is_unset(lse);
         inf += scan.inf;
       }
     }
@@ -135,13 +141,14 @@ static void scan_outputs(const Problem *p, const HostOutputs *outputs, bool inpu
   result->values_unwritten = unwritten;
   if (inputs_finite) {
     result->values_nan = nan;
+    result->values_unset = unset;
     result->values_inf = inf;
   }
 }
 
 static size_t count_touched(const uint8_t *guard) {
   size_t count = 0;
-  for (int i = 0; i < GUARD_BYTES; ++i) count += guard[i] != OUTPUT_POISON;
+  for (int i = 0; i < GUARD_BYTES; ++i) count += guard_is_touched(guard, i);
   return count;
 }
 
@@ -182,7 +189,7 @@ double lse_distance(float lse, double expected, double score_size) {
 static void compare_special(const uint16_t *bits, double *o, double *expected, int dim,
                             RowFinding *finding) {
   for (int d = 0; d < dim; ++d) {
-    if (bits[d] == 0xffff) {
+    if (bits[d] == OUTPUT_POISON) {
       ++finding->unwritten;
     } else if (isnan(expected[d])) {
       finding->nan_expected = true;
@@ -339,6 +346,7 @@ static bool check_with(const Problem *problem, const HostInputs *inputs, const H
                        FILE *failure, int64_t *first_bad, RowFinding *findings, CheckResult *result,
                        Error *error) {
   const bool inputs_finite = scan_inputs(problem, inputs, first_bad);
+  result->workspace_left = outputs->workspace_left;
   count_guards(outputs, result);
   scan_outputs(problem, outputs, inputs_finite, result);
   Comparison comparison = {problem, inputs->mask, outputs, plan, tiles, first_bad, findings};
@@ -347,10 +355,10 @@ static bool check_with(const Problem *problem, const HostInputs *inputs, const H
     return false;
   }
   judge(problem, plan, findings, inputs_finite, result);
-  result->right = result->guard_bytes_touched == 0 && result->values_unwritten == 0 &&
-                  result->values_nan == 0 && result->values_inf == 0 && result->rows_wrong == 0 &&
-                  result->lse_wrong == 0 && result->mean_error_share <= 1 &&
-                  result->mean_gain_share <= 1;
+  result->right = result->guard_bytes_touched == 0 && result->workspace_left == 0 &&
+                  result->values_unwritten == 0 && result->values_nan == 0 &&
+                  result->values_inf == 0 && result->rows_wrong == 0 && result->lse_wrong == 0 &&
+                  result->mean_error_share <= 1 && result->mean_gain_share <= 1;
   if (result->right || !failure) return true;
   const Judgement judgement = {problem, inputs,   outputs,       plan,
                                tiles,   findings, inputs_finite, result};

@@ -60,10 +60,12 @@ typedef struct CheckResult {
    * the length of a row, divided by what it may be; right if <= 1. */
   double mean_error_share, mean_gain_share;
   size_t guard_bytes_touched;
+  size_t workspace_left;    /**< as in HostOutputs */
   int64_t values_unwritten; /**< elements of O and LSE that still hold the poison, over all rows */
   int64_t values_nan;       /**< NaN where the reference has a number */
-  int64_t values_inf;       /**< infinite where the reference is not */
-  size_t rows_wrong;        /**< rows of O over the tolerance */
+  int64_t values_unset; /**< of these, what the CPU backend fills memory with before it is set */
+  int64_t values_inf;   /**< infinite where the reference is not */
+  size_t rows_wrong;    /**< rows of O over the tolerance */
   size_t lse_wrong;
 } CheckResult;
 

@@ -64,15 +64,23 @@ typedef struct Judgement {
   const CheckResult *result;
 } Judgement;
 
-/** Counts of special values in one row of O. */
+/** Counts of special values in one row of O; `nan` includes `unset`. */
 typedef struct RowScan {
-  int unwritten, nan, inf;
+  int unwritten, nan, unset, inf;
 } RowScan;
 
 RowScan scan_row(Dtype dtype, const uint16_t *o, int head_dim);
 
 /** True if the bits are the poison that LSE was filled with. */
 bool lse_is_unwritten(float lse);
+
+/** True if it comes from memory of the CPU backend that was never set: of 4 bytes, or of 2. */
+bool lse_is_unset(float lse);
+
+/** True if a byte of a guard is no longer the poison. */
+static inline bool guard_is_touched(const uint8_t *guard, int i) {
+  return guard[i] != (uint8_t)(OUTPUT_POISON >> i % 2 * 8);
+}
 
 /** Index of a row in LSE. */
 static inline int64_t lse_index(const Problem *problem, RowIndex row) {

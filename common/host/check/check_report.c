@@ -86,18 +86,32 @@ static void note_examined(void *context, const RowView *view) {
 
 /* Absolute error of an element; INFINITY if it is unwritten or a misplaced NaN. */
 static double element_error(uint16_t bits, double o, double expected) {
-  if (bits == 0xffff) return INFINITY;
+  if (bits == OUTPUT_POISON) return INFINITY;
   if (isnan(expected)) return isnan(o) ? 0 : INFINITY;
   if (o == expected) return 0; /* infinities too */
   return isnan(o) ? INFINITY : fabs(o - expected);
 }
 
+static const char UNWRITTEN[] = "never written";
+static const char UNSET[] = "nan, written, from a value that was never set";
+
 /* A value as text; the sign of NaN has no meaning and is left out. */
-static const char *value_text(double value, bool unwritten, char text[32]) {
-  if (unwritten) return "never written";
+static const char *value_text(double value, char text[32]) {
   if (isnan(value)) return "nan";
   snprintf(text, 32, "%.8g", value);
   return text;
+}
+
+static const char *o_text(const Judgement *j, uint16_t bits, char text[32]) {
+  if (bits == OUTPUT_POISON) return UNWRITTEN;
+  if (bits == OUTPUT_UNSET && j->inputs_finite) return UNSET;
+  return value_text(element_value(j->problem->o_dtype, bits), text);
+}
+
+static const char *lse_text(const Judgement *j, float lse, char text[32]) {
+  if (lse_is_unwritten(lse)) return UNWRITTEN;
+  if (lse_is_unset(lse) && j->inputs_finite) return UNSET;
+  return value_text(lse, text);
 }
 
 /* Marks the wrong columns of a row. Their error exceeds the row's tolerance / sqrt(head_dim), as at
@@ -124,9 +138,7 @@ static void blame_columns(Examined *examined, size_t index, const ReferenceRow *
     if (!blame || told) continue;
     char is[32], should[32];
     fprintf(examined->out, "  first: O[b=%d, h=%d, q=%d, d=%d] = %s, expected %s\n", row.batch,
-            row.head, row.q, d,
-            value_text(element_value(p->o_dtype, bits[d]), bits[d] == 0xffff, is),
-            value_text(reference->o[d], false, should));
+            row.head, row.q, d, o_text(j, bits[d], is), value_text(reference->o[d], should));
     told = true;
   }
 }
@@ -153,8 +165,8 @@ static void examine_lse(void *context, size_t index, const ReferenceRow *referen
   const float lse = j->outputs->lse[lse_index(j->problem, row)];
   char is[32], should[32];
   fprintf(examined->out, "  first: LSE[b=%d, h=%d, q=%d] = %s, expected %s%s\n", row.batch,
-          row.head, row.q, value_text(lse, lse_is_unwritten(lse), is),
-          value_text(reference->lse, false, should), lse_mistake(lse, reference->lse));
+          row.head, row.q, lse_text(j, lse, is), value_text(reference->lse, should),
+          lse_mistake(lse, reference->lse));
 }
 
 /* Writes the first wrong elements, and the wrong columns of the first wrong rows. */
@@ -191,7 +203,7 @@ static void report_guards(const HostOutputs *outputs, FILE *out) {
       const uint8_t *guard = tensor ? outputs->lse_guard[side] : outputs->o_guard[side];
       int count = 0, nearest = 0;
       for (int i = 0; i < GUARD_BYTES; ++i) {
-        if (guard[i] == OUTPUT_POISON) continue;
+        if (!guard_is_touched(guard, i)) continue;
         if (count == 0 || side == 0) nearest = side ? i : GUARD_BYTES - 1 - i;
         ++count;
       }
@@ -207,11 +219,21 @@ static void report_counts(const Judgement *j, FILE *out) {
   fprintf(out, "WRONG: %zu of %zu checked rows of O, %zu of LSE\n", r->rows_wrong, r->rows_checked,
           r->lse_wrong);
   report_guards(j->outputs, out);
+  if (r->workspace_left) {
+    fprintf(out,
+            "  %zu bytes of the workspace are not 0 after the pass, the first is byte %zu; "
+            "Step::workspace_zero promises it\n",
+            r->workspace_left, j->outputs->workspace_first);
+  }
   if (r->values_unwritten) {
     fprintf(out, "  %lld values never written\n", (long long)r->values_unwritten);
   }
   if (r->values_nan) {
     fprintf(out, "  %lld NaN where a number belongs\n", (long long)r->values_nan);
+  }
+  if (r->values_unset) {
+    fprintf(out, "  %lld of them from values that were never set; --report may name the line\n",
+            (long long)r->values_unset);
   }
   if (r->values_inf) {
     fprintf(out, "  %lld Inf where a finite number belongs\n", (long long)r->values_inf);

@@ -157,11 +157,21 @@ bool device_workspace_create(const Problem *problem, size_t free_bytes, DeviceTe
           device_ok(cudaMemset(t->tensors.workspace, 0, t->workspace_bytes), "workspace", error));
 }
 
+/** cudaMemset() fills bytes; this copies what is filled already behind itself. */
+static bool poison(uint8_t *block, size_t bytes, const char *what, Error *error) {
+  uint16_t guard[GUARD_BYTES / 2];
+  for (int i = 0; i < GUARD_BYTES / 2; i++) guard[i] = OUTPUT_POISON;
+  bool ok = device_ok(cudaMemcpy(block, guard, sizeof guard, cudaMemcpyHostToDevice), what, error);
+  for (size_t done = sizeof guard; ok && done < bytes; done *= 2) {
+    const size_t count = done < bytes - done ? done : bytes - done;
+    ok = device_ok(cudaMemcpy(block + done, block, count, cudaMemcpyDeviceToDevice), what, error);
+  }
+  return ok;
+}
+
 bool device_outputs_poison(DeviceTensors *t, Error *error) {
-  return device_ok(cudaMemset(t->o_block, OUTPUT_POISON, t->o_bytes + 2 * GUARD_BYTES), "O",
-                   error) &&
-         device_ok(cudaMemset(t->lse_block, OUTPUT_POISON, t->lse_bytes + 2 * GUARD_BYTES), "LSE",
-                   error);
+  return poison(t->o_block, t->o_bytes + 2 * GUARD_BYTES, "O", error) &&
+         poison(t->lse_block, t->lse_bytes + 2 * GUARD_BYTES, "LSE", error);
 }
 
 static bool download(uint8_t **block, const uint8_t *source, size_t bytes, const char *what,
@@ -169,6 +179,20 @@ static bool download(uint8_t **block, const uint8_t *source, size_t bytes, const
   *block = malloc(bytes);
   if (*block == NULL) return fail(error, EXIT_DEVICE, "out of host memory: %s", what);
   return device_ok(cudaMemcpy(*block, source, bytes, cudaMemcpyDeviceToHost), what, error);
+}
+
+/** Counts the bytes of the workspace that are not 0. */
+static bool look_at_workspace(const DeviceTensors *t, HostOutputs *outputs, Error *error) {
+  uint8_t *bytes = NULL;
+  if (!step.workspace_zero) return true;
+  const bool ok = download(&bytes, t->tensors.workspace, t->workspace_bytes, "workspace", error);
+  for (size_t i = t->workspace_bytes; ok && i-- > 0;) {
+    if (bytes[i] == 0) continue;
+    outputs->workspace_left++;
+    outputs->workspace_first = i;
+  }
+  free(bytes);
+  return ok;
 }
 
 bool device_outputs_download(const DeviceTensors *t, HostOutputs *outputs, Error *error) {
@@ -184,7 +208,7 @@ bool device_outputs_download(const DeviceTensors *t, HostOutputs *outputs, Error
   outputs->lse_guard[0] = lse;
   outputs->lse_guard[1] = lse + GUARD_BYTES + t->lse_bytes;
   outputs->o_elements = t->o_bytes / 2;
-  return true;
+  return look_at_workspace(t, outputs, error);
 }
 
 void device_outputs_free(HostOutputs *outputs) {

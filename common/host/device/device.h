@@ -12,8 +12,9 @@
 #include "attention.h"
 #include "host/base/error.h"
 
-/** Byte that fills outputs and guards: a NaN in fp16, bf16 and fp32 that no kernel computes. */
-enum { OUTPUT_POISON = 0xff, GUARD_BYTES = 4096 };
+/** 16 bits that fill outputs and guards: a NaN in fp16, bf16 and fp32 that no kernel computes. All
+ * bits one is another: what was never set on the CPU backend. */
+enum { OUTPUT_POISON = 0xfff5, OUTPUT_UNSET = 0xffff, GUARD_BYTES = 4096 };
 
 struct Inputs; /* host/io/inputs.h */
 
@@ -83,11 +84,14 @@ typedef struct HostOutputs {
   const float *lse;  /**< [batch, q_heads, q_len] */
   /** The bands before and after each tensor, GUARD_BYTES each. */
   const uint8_t *o_guard[2], *lse_guard[2];
-  size_t o_elements;            /**< batch * q_heads * q_len * head_dim */
+  size_t workspace_left;  /**< bytes of the workspace that the step must leave 0 and did not */
+  size_t workspace_first; /**< which byte is the first of them */
+  size_t o_elements;      /**< batch * q_heads * q_len * head_dim */
   uint8_t *o_block, *lse_block; /**< what device_outputs_free() frees */
 } HostOutputs;
 
-/** Copies O, LSE and their guards from the device. EXIT_DEVICE if memory runs out. */
+/** Copies O, LSE and their guards from the device, and looks at a workspace that must be 0.
+ * EXIT_DEVICE if memory runs out. */
 bool device_outputs_download(const DeviceTensors *tensors, HostOutputs *outputs, Error *error);
 
 /** Frees both copies; harmless on a zeroed struct. */

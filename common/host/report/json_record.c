@@ -85,6 +85,7 @@ static const Field FIELDS[] = {
     CHECK(values_nan),
     CHECK(values_inf),
     CHECK(guard_bytes_touched),
+    CHECK(workspace_left),
     CHECK(max_error),
     CHECK(mean_error),
     CHECK(allowed_error),

@@ -14,7 +14,8 @@ struct __nv_bfloat16 {
   uint16_t bits;
 
   __nv_bfloat16() = default;
-  SIMT_INLINE __nv_bfloat16(double x) : bits(double_to_bf16_bits(simt::checked(x))) {}
+  SIMT_INLINE __nv_bfloat16(double x)
+      : bits(simt::is_unset(simt::checked(x)) ? 0xffff : double_to_bf16_bits(x)) {}
   SIMT_INLINE operator float() const { return bf16_bits_to_float(bits); }
 };
 

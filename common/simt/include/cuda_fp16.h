@@ -14,7 +14,8 @@ struct __half {
   uint16_t bits;
 
   __half() = default;
-  SIMT_INLINE __half(double x) : bits(double_to_half_bits(simt::checked(x))) {}
+  SIMT_INLINE __half(double x)
+      : bits(simt::is_unset(simt::checked(x)) ? 0xffff : double_to_half_bits(x)) {}
   SIMT_INLINE operator float() const { return half_bits_to_float(bits); }
 };
 

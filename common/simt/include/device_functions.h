@@ -93,6 +93,13 @@ SIMT_INLINE double checked(double value) {
 }
 #endif
 
+/** True of a number that was converted to double from memory that was never set, where all bits are
+ * one: of a float, of fp16 or of bf16. A 16-bit float of it keeps these bits, unlike other NaN, so
+ * that a result shows where it comes from. */
+SIMT_INLINE bool is_unset(double value) {
+  return bits_of<uint64_t>(value) >= 0xffffe00000000000;
+}
+
 template <typename T>
 SIMT_INLINE T shuffle(const SimtWarpOperation &operation, unsigned mask, T value, unsigned argument,
                       int width) {

@@ -33,7 +33,7 @@ ROW = {
     "nan_inputs": int,
     "right": bool, "rows": int, "rows_checked": int, "rows_not_compared": int, "rows_not_judged": int,
     "rows_nan_expected": int, "rows_wrong": int, "values_unwritten": int,
-    "values_nan": int, "values_inf": int, "guard_bytes_touched": int, "lse_wrong": int,
+    "values_nan": int, "values_inf": int, "guard_bytes_touched": int, "workspace_left": int, "lse_wrong": int,
     "max_error": NUMBER, "mean_error": NUMBER, "allowed_error": NUMBER, "max_error_share": NUMBER,
     "max_lse_error": NUMBER, "mean_error_share": NUMBER, "mean_gain_share": NUMBER,
     "flops": NUMBER, "least_bytes": NUMBER, "must_move_bytes": NUMBER, "workspace_bytes": int, "extra_bytes": int,

@@ -36,6 +36,11 @@ FAULTS = [
     ("past the end", {}, [r"guard bytes? after O overwritten, the nearest 0 bytes away"]),
     ("NaN row", {"rows_wrong": HEADS}, [r"96 NaN where a number belongs",
                                         r"first: O\[b=0, h=0, q=5, d=0\] = -?nan, expected"]),
+    ("unset sum", {"rows_wrong": HEADS, "lse_wrong": HEADS},
+     [r"99 of them from values that were never set", r"first: O\[b=0, h=0, q=5, d=0\] = nan, written, "
+      r"from a value that was never set, expected -?\d",
+      r"first: LSE\[b=0, h=0, q=5\] = nan, written, from a value that was never set, expected"]),
+    ("dirty workspace", {}, [r"2 bytes of the workspace are not 0 after the pass, the first is byte 4"]),
     ("wrong LSE", {"lse_wrong": HEADS}, [r"0 of 120 checked rows of O, 3 of LSE",
                                          r"first: LSE\[b=0, h=0, q=5\] = ",
                                          r"wrong LSE in 3 rows: row 5 of"]),

@@ -160,11 +160,15 @@ static inline void make_sink(const Problem *p, uint64_t seed, double *q, double 
   }
 }
 
+static inline void poison(void *target, size_t bytes) {
+  for (size_t i = 0; i < bytes / 2; ++i) ((uint16_t *)target)[i] = OUTPUT_POISON;
+}
+
 static inline void poison_outputs(Trial *t) {
   const Problem *p = &t->problem;
   const size_t rows = (size_t)p->batch * (size_t)p->q_heads * (size_t)p->q_len;
-  memset(t->o_block, OUTPUT_POISON, 2 * GUARD_BYTES + rows * (size_t)p->head_dim * 2);
-  memset(t->lse_block, OUTPUT_POISON, 2 * GUARD_BYTES + rows * 4);
+  poison(t->o_block, 2 * GUARD_BYTES + rows * (size_t)p->head_dim * 2);
+  poison(t->lse_block, 2 * GUARD_BYTES + rows * 4);
 }
 
 static inline Trial new_trial(const Problem *problem, InputKind kind, uint64_t seed) {

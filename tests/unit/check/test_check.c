@@ -129,7 +129,7 @@ static void every_head_but_one_wrong(void **state) {
 static void one_tile_unwritten(void **state) {
   (void)state;
   Trial t = solved(DTYPE_BF16);
-  for (int q = 64; q < 128; ++q) memset(trial_row(&t, 0, 1, q), OUTPUT_POISON, 128);
+  for (int q = 64; q < 128; ++q) poison(trial_row(&t, 0, 1, q), 128);
   const CheckResult r = EXPECT_WRONG(
       &t, "4096 values never written", "O[b=0, h=1, q=64, d=0] = never written, expected",
       "unwritten O in 64 rows: query tile 1 (rows 64..127) wholly of head 1", "|.U.|");
@@ -145,7 +145,7 @@ static void the_last_rows_unwritten(void **state) {
   (void)state;
   Trial t = solved(DTYPE_FP16);
   for (int h = 0; h < 2; ++h) {
-    for (int q = 133; q < 150; ++q) memset(trial_row(&t, 0, h, q), OUTPUT_POISON, 128);
+    for (int q = 133; q < 150; ++q) poison(trial_row(&t, 0, h, q), 128);
   }
   EXPECT_WRONG(&t, "all rows from 133 on (the last 17 rows) of every head");
   free_trial(&t);
@@ -157,15 +157,35 @@ static void guards_overwritten(void **state) {
   const size_t o_bytes = 2 * 150 * 64 * 2, lse_bytes = 2 * 150 * 4;
   t.o_block[GUARD_BYTES - 4] = 1;
   assert_int_equal(EXPECT_WRONG(&t, "1 guard byte before O").guard_bytes_touched, 1);
-  t.o_block[GUARD_BYTES - 4] = OUTPUT_POISON;
+  poison(t.o_block + GUARD_BYTES - 4, 2);
   memset(t.o_block + GUARD_BYTES + o_bytes, 0, 128);
   EXPECT_WRONG(&t, "128 guard bytes after O overwritten, the nearest 0 bytes away");
-  memset(t.o_block + GUARD_BYTES + o_bytes, OUTPUT_POISON, 128);
+  poison(t.o_block + GUARD_BYTES + o_bytes, 128);
   t.lse_block[0] = 0;
   EXPECT_WRONG(&t, "1 guard byte before LSE overwritten, the nearest 4095 bytes away");
-  t.lse_block[0] = OUTPUT_POISON;
+  poison(t.lse_block, 2);
   t.lse_block[2 * GUARD_BYTES + lse_bytes - 1] = 0;
   EXPECT_WRONG(&t, "1 guard byte after LSE overwritten, the nearest 4095 bytes away");
+  free_trial(&t);
+}
+
+/* What memory of the CPU backend holds before it is set: of O, and of LSE, computed from it or not.
+ */
+static void values_that_were_never_set(void **state) {
+  (void)state;
+  Trial t = solved(DTYPE_BF16);
+  memset(trial_row(&t, 0, 1, 70), 0xff, 128);
+  memset(trial_lse(&t, 0, 1, 70), 0xff, 4);
+  const CheckResult r = EXPECT_WRONG(
+      &t, "65 NaN where a number belongs", "65 of them from values that were never set",
+      "O[b=0, h=1, q=70, d=0] = nan, written, from a value that was never set, expected",
+      "LSE[b=0, h=1, q=70] = nan, written, from a value that was never set, expected",
+      "!never written");
+  assert_int_equal(r.values_unset, 65);
+  assert_int_equal(r.values_unwritten, 0);
+  /* With NaN in an input, which may have any bits: */
+  t.q[row_offset(&t.problem.q_strides, 0, 1, 149)] = 0xffff;
+  EXPECT_WRONG(&t, "O[b=0, h=1, q=70, d=0] = nan, expected", "!never set");
   free_trial(&t);
 }
 
@@ -181,7 +201,7 @@ static void lse_wrong(void **state) {
   *trial_lse(&t, 0, 1, 70) = NAN;
   r = EXPECT_WRONG(&t, "LSE[b=0, h=1, q=70] = nan, expected", "1 NaN");
   assert_int_equal(r.values_nan, 1);
-  memset(trial_lse(&t, 0, 1, 70), OUTPUT_POISON, 4);
+  poison(trial_lse(&t, 0, 1, 70), 4);
   r = EXPECT_WRONG(&t, "LSE[b=0, h=1, q=70] = never written, expected", "1 values never written");
   assert_int_equal(r.values_unwritten, 1);
   assert_int_equal(r.values_nan, 0);
@@ -213,7 +233,7 @@ static void nan_inputs_give_nan_outputs(void **state) {
   assert_int_equal(r.rows_nan_expected, 1);
   trial_row(&t, 0, 1, 20)[7] = 0;
   EXPECT_WRONG(&t, "O[b=0, h=1, q=20, d=7] = 0, expected nan", "row 20 of head 1");
-  memset(trial_row(&t, 0, 1, 20), OUTPUT_POISON, 128);
+  poison(trial_row(&t, 0, 1, 20), 128);
   assert_int_equal(EXPECT_WRONG(&t, "never written").values_unwritten, 64);
   simulate_row(&t, 0, 1, 20, true, &NO_MISTAKE);
   trial_row(&t, 0, 0, 20)[7] = 0x7fff;
@@ -259,7 +279,7 @@ static void heads_with_infinite_v_are_counted_not_compared(void **state) {
   trial_row(&t, 0, 0, 3)[0] = 0x7fff;
   EXPECT_WRONG(&t, "row 3 of head 0", "|-|");
   simulate(&t, true, &NO_MISTAKE);
-  memset(trial_row(&t, 0, 1, 40), OUTPUT_POISON, 128);
+  poison(trial_row(&t, 0, 1, 40), 128);
   EXPECT_WRONG(&t, "64 values never written", "row 40 of head 1");
   free_trial(&t);
 }
@@ -272,7 +292,7 @@ static void a_large_output_fits_the_map(void **state) {
   set_strides(&p, false);
   Trial t = new_trial(&p, INPUT_NORMAL, 4);
   simulate(&t, true, &NO_MISTAKE);
-  memset(trial_row(&t, 1, 49, p.q_len - 1), OUTPUT_POISON, 64);
+  poison(trial_row(&t, 1, 49, p.q_len - 1), 64);
   expect_wrong(&t, CHECK_ROWS, 500,
                (const char *const[]){"a line is 3 heads (b, h), a column 128 query rows",
                                      "first: O[b=1, h=49, q=6399, d=0]", NULL});
@@ -295,6 +315,7 @@ int main(void) {
       cmocka_unit_test(one_tile_unwritten),
       cmocka_unit_test(the_last_rows_unwritten),
       cmocka_unit_test(guards_overwritten),
+      cmocka_unit_test(values_that_were_never_set),
       cmocka_unit_test(lse_wrong),
       cmocka_unit_test(a_row_with_nothing_to_attend_must_be_zero),
       cmocka_unit_test(nan_inputs_give_nan_outputs),

@@ -36,6 +36,21 @@ static void bfloat16_rounds_to_nearest_even(void **) {
   assert_true(__bfloat162float(__nv_bfloat16(1e38f)) > 9.9e37f);
 }
 
+/** Fewer bits and arithmetic do not hide where a number comes from. */
+static void numbers_that_were_never_set_keep_their_bits(void **) {
+  float unset;
+  memset((void *)&unset, 0xff, sizeof unset);
+  assert_int_equal(__half_as_ushort(__float2half(unset)), 0xffff);
+  assert_int_equal(__bfloat16_as_ushort(__float2bfloat16(2.0f * unset + 1.0f)), 0xffff);
+  volatile unsigned short bits = 0xffff;
+  const __half half = __ushort_as_half(bits);
+  const __nv_bfloat16 bf16 = __ushort_as_bfloat16(bits);
+  assert_int_equal(__half_as_ushort(half + __half(1)), 0xffff);
+  assert_int_equal(__half_as_ushort(__bfloat162float(bf16)), 0xffff);
+  volatile float zero = 0.0f;
+  assert_int_equal(__half_as_ushort(__float2half(zero / zero)), 0x7fff);
+}
+
 template <typename T>
 static void check_operators() {
   const T a = T(3.0f), b = T(0.75f);
@@ -252,6 +267,7 @@ int main() {
   const CMUnitTest tests[] = {
       cmocka_unit_test(halves_round_to_nearest_even),
       cmocka_unit_test(bfloat16_rounds_to_nearest_even),
+      cmocka_unit_test(numbers_that_were_never_set_keep_their_bits),
       cmocka_unit_test(arithmetic_of_16_bit_types_is_right),
       cmocka_unit_test(pairs_have_a_low_and_a_high_half),
       cmocka_unit_test(pairs_are_shuffled_as_bits),
