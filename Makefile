@@ -122,23 +122,10 @@ all: $(STEPS)
 $(STEPS) $(FULL_NAMES): %: $(BUILD)/% build/selected
 	@cp --remove-destination $< $@
 
-# Runs programs on small problems that reach every path of a kernel, with more head dimensions and masks
-# where the step takes them, and prints one line a problem. Leaves out steps that refuse this GPU.
-check_steps = failed=0; for step in $(1); do wrong=0; \
-	  $$step --info >/dev/null; test $$? -ne 2 || { echo "$${step\#\#*/}: left out"; continue; }; \
-	  for file in $$($$step --info --scales head >/dev/null 2>&1 \
-	        && echo tests/sanitize_e4m3.cases || echo tests/sanitize.cases) \
-	      $$($$step --info -d 17 >/dev/null 2>&1 && echo tests/sanitize_any_d.cases) \
-	      $$($$step --info -m empty >/dev/null 2>&1 && echo tests/sanitize_masks.cases) \
-	      $$($$step --info -m full --shared-kv >/dev/null 2>&1 && echo tests/sanitize_shared_kv.cases); do \
-	    $$step --cases $$file --heads 2 --repeat 0 --check all || wrong=1; done; \
-	  if test $$wrong = 0; then echo "$${step\#\#*/}: right"; else echo "$${step\#\#*/}: WRONG"; failed=1; fi; \
-	done; test $$failed = 0
-
 CHECKED_STEPS = $(if $(STEP),$(filter $(STEP_NAME),$(STEPS) $(FULL_NAMES)),$(STEPS))
 check: $$(CHECKED_STEPS)
 	$(if $(STEP),$(needs_step))
-	@$(call check_steps,$(^:%=./%))
+	@tests/check_steps.sh $(^:%=./%)
 
 # A source without its comments and blank lines.
 code_of = sed -e 's:/\*.*\*/::' -e '/\/\*/,/\*\//d' -e 's://.*::' -e 's/ *$$//' -e '/^$$/d' $(1)

@@ -764,12 +764,6 @@ static constexpr KernelConfig<TileLists> CONFIGS[] = {
     CONFIGS_OF(96, true), CONFIGS_OF(96, false),      CONFIGS_OF(128, true), CONFIGS_OF(128, false),
     PAIR_CONFIG<__half>,  PAIR_CONFIG<__nv_bfloat16>, CONFIGS_OF(256, false)};
 
-static bool supports(const Problem *p, char *why, size_t why_size) {
-  if (!p->shared_kv) return supports_block_masks<CONFIGS>(p, why, why_size);
-  snprintf(why, why_size, "--shared-kv: %s has no choice of buffers", step.name);
-  return false;
-}
-
 static cudaError_t prepare(const Problem *p, const BlockMask *mask, void *prepared,
                            cudaStream_t stream) {
   const TileLists lists = lay_out_tile_lists(p, mask, find_config<CONFIGS>(p), prepared);
@@ -798,7 +792,7 @@ const Step step = {
     .title = "Tuned: less beside mma.sync",
     .idea = "Swizzled tiles, one barrier per tile, and a row maximum that is rarely updated.",
     .head_dims = "D = 32, 64, 96, 128 or 256",
-    .supports = supports,
+    .supports = supports_block_masks<CONFIGS>,
     .describe = describe_config<CONFIGS>,
     .forward = forward,
     .block_masks = &BLOCK_MASKS,

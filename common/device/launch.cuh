@@ -70,24 +70,34 @@ static inline int device_attribute(cudaDeviceAttr attribute) {
   return value;
 }
 
+/** What a configuration does not take of a problem. The most decisive is the largest. */
+enum Unmet { UNMET_HEAD_DIM = 1, UNMET_BLOCKS = 2, UNMET_SHARED_KV = 4, UNMET_DTYPE = 8 };
+
+template <typename Config>
+static int unmet(const Config &c, const Problem *p) {
+  const bool takes_spans = step.block_masks != NULL && step.block_masks->takes_spans;
+  const bool spans = takes_spans && p->q_block_size == 0;
+  const bool takes_head_dim =
+      uses_tensor_cores(c.ceiling) ? c.head_dim == p->head_dim : c.head_dim >= p->head_dim;
+  const bool takes_blocks = spans == (c.mask_rows == 0) &&
+                            (spans || p->q_block_size % c.mask_rows == 0) &&
+                            p->kv_block_size % c.block_n == 0;
+  return (takes_head_dim ? 0 : UNMET_HEAD_DIM) | (takes_blocks ? 0 : UNMET_BLOCKS) |
+         (c.shared_kv == p->shared_kv ? 0 : UNMET_SHARED_KV) |
+         (c.dtype == p->o_dtype ? 0 : UNMET_DTYPE);
+}
+
 /**
- * The configuration for a problem, or NULL if none takes its head dimension. CONFIGS has ascending
- * head dimensions, and larger tiles first: chosen is the first sufficient head_dim, and of its
- * configurations the first whose shared memory the device has, or else the last.
+ * The configuration for a problem, or NULL if none takes it. CONFIGS has ascending head dimensions,
+ * and larger tiles first: chosen is the first sufficient head_dim, and of its configurations the
+ * first whose shared memory the device has, or else the last.
  */
 template <const auto &CONFIGS>
 static auto find_config(const Problem *p) {
   const size_t shared_limit = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
-  const bool takes_spans = step.block_masks != NULL && step.block_masks->takes_spans;
-  const bool spans = takes_spans && p->q_block_size == 0;
   decltype(&CONFIGS[0]) chosen = NULL;
   for (const auto &c : CONFIGS) {
-    const bool takes_head_dim =
-        uses_tensor_cores(c.ceiling) ? c.head_dim == p->head_dim : c.head_dim >= p->head_dim;
-    if (c.dtype != p->o_dtype || !takes_head_dim || c.shared_kv != p->shared_kv) continue;
-    if (spans != (c.mask_rows == 0)) continue;
-    if (!spans && p->q_block_size % c.mask_rows != 0) continue;
-    if (p->kv_block_size % c.block_n != 0) continue;
+    if (unmet(c, p) != 0) continue;
     if (chosen != NULL && c.head_dim != chosen->head_dim) break;
     chosen = &c;
     if ((size_t)c.shared_bytes <= shared_limit) break;
@@ -102,12 +112,62 @@ static int64_t grid_size(const Config *config, const Problem *p) {
   return q_tiles * p->batch * p->q_heads;
 }
 
+/** Writes the head dimensions of the configurations that take all else: "D = 32, 64 or 128". */
+template <const auto &CONFIGS>
+static void list_head_dims(const Problem *p, char *text, size_t size) {
+  bool takes[MAX_HEAD_DIM + 1] = {};
+  int left = 0, most = 0, length = 2;
+  bool exact = true;
+  for (const auto &c : CONFIGS) {
+    if (unmet(c, p) != UNMET_HEAD_DIM) continue;
+    left += !takes[c.head_dim];
+    takes[c.head_dim] = true;
+    if (c.head_dim > most) most = c.head_dim;
+    exact = uses_tensor_cores(c.ceiling);
+  }
+  snprintf(text, size, exact ? "D " : "D up to %d", most);
+  for (int d = 1; exact && d <= most; d++) {
+    if (!takes[d]) continue;
+    const char *before = length == 2 ? "=" : left > 1 ? "," : " or";
+    length += snprintf(text + length, size - length, "%s %d", before, d);
+    left--;
+  }
+}
+
+/** Says what no configuration takes: of the one that comes closest, the most decisive option. */
+template <const auto &CONFIGS>
+static void refuse(const Problem *p, char *why, size_t why_size) {
+  const auto *closest = &CONFIGS[0];
+  bool other_dtype = false;  // would do
+  for (const auto &c : CONFIGS) {
+    if (unmet(c, p) < unmet(*closest, p)) closest = &c;
+    other_dtype |= unmet(c, p) == UNMET_DTYPE;
+  }
+  const int fault = unmet(*closest, p);
+  const char *dtypes[] = {"fp16", "bf16"}, *dtype = dtypes[p->o_dtype];
+  char dims[256];
+  if (fault & UNMET_DTYPE) {
+    snprintf(why, why_size, "%s %s: %s takes %s", step.fp8 ? "--out-dtype" : "--dtype", dtype,
+             step.name, dtypes[closest->dtype]);
+  } else if (fault & UNMET_SHARED_KV) {
+    snprintf(why, why_size, "--shared-kv: %s %s", step.name,
+             p->shared_kv ? "has no choice of buffers" : "needs it");
+  } else if (fault & UNMET_BLOCKS) {
+    snprintf(why, why_size, "mask blocks of %dx%d: %s takes multiples of %dx%d", p->q_block_size,
+             p->kv_block_size, step.name, closest->mask_rows, closest->block_n);
+  } else {
+    list_head_dims<CONFIGS>(p, dims, sizeof dims);
+    snprintf(why, why_size, "--head-dim %d: %s takes %s%s%s", p->head_dim, step.name, dims,
+             other_dtype ? " in " : "", other_dtype ? dtype : "");
+  }
+}
+
 /** Step::supports of a step whose kernel has these configurations. */
 template <const auto &CONFIGS>
 static bool supports_config(const Problem *p, char *why, size_t why_size) {
   const auto *config = find_config<CONFIGS>(p);
   if (config == NULL) {
-    snprintf(why, why_size, "--head-dim %d: %s takes %s", p->head_dim, step.name, step.head_dims);
+    refuse<CONFIGS>(p, why, why_size);
     return false;
   }
   const int major = device_attribute(cudaDevAttrComputeCapabilityMajor);

@@ -110,7 +110,7 @@ $(UNIT_TESTS:%=%.run): %.run: % $(REWRITER)
 	@$(call run_logged,TEST_TRIALS=$(TRIALS) $<)
 
 $(SANITIZED_STEPS:%=%.run): %.run: %
-	@$(call run_logged,$(call check_steps,$<) && \
+	@$(call run_logged,tests/check_steps.sh $< && \
 	  $< -n 70 -k 129 -d 128 -m causal $(if $(filter %/step12,$<),,-t bf16) --check all --report)
 
 # All of them, even if one fails.

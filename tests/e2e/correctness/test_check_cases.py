@@ -1,5 +1,9 @@
 """The problems of `make check` reveal faults that the default problem does not."""
 
+import re
+import subprocess
+from pathlib import Path
+
 import pytest
 
 from tests.lib.programs import REPOSITORY, Program
@@ -7,6 +11,7 @@ from tests.lib.source_tree import PLAIN, SourceTree
 
 pytestmark = pytest.mark.cpu_only("it builds changed steps for the CPU backend")
 
+CHECK_STEPS = REPOSITORY / "tests/check_steps.sh"
 CASES = REPOSITORY / "tests/sanitize.cases"
 HEADS, FRAGMENTS = "common/device/heads.cuh", "common/device/fragments.cuh"
 TILES = "common/device/mma_tile.cuh"
@@ -39,3 +44,45 @@ def test_faults_are_noticed(faulty: Program, number: int) -> None:
     verdicts = [line.removeprefix(f"{CASES}:").split(": ")[1] for line in done.stdout.splitlines()]
     assert verdicts.count("refused") < len(verdicts) - 4
     assert ("WRONG" in verdicts or "failed" in verdicts) == (number != 0)
+
+
+def check(program: Program, fault: int = 0) -> subprocess.CompletedProcess:
+    """What `make check` runs."""
+    return subprocess.run([CHECK_STEPS, program.path], cwd=REPOSITORY, env={"FAULT": str(fault), "PATH": "/usr/bin:/bin"},
+                          capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_refused_problems_are_not_wrong(faulty: Program) -> None:
+    """They are counted, and each reason names what was refused."""
+    done = check(faulty)
+    refused = re.findall(r"^\S+: refused: (.+)$", done.stdout, re.MULTILINE)
+    *lines, verdict = done.stdout.splitlines()
+    assert done.returncode == 0
+    assert verdict == f"step04: right (it refuses {len(refused)} of {len(lines)} problems)"
+    reasons = [line.split(": ", 1)[1] for line in done.stderr.splitlines()]
+    assert len(reasons) == len(refused) > 0
+    for options, reason in zip(refused, reasons, strict=True):
+        head_dim = re.search(r"-d (\d+)", options)[1]
+        dtype, taken, other = ("bf16", 128, 64) if "bf16" in options else ("fp16", 64, 128)
+        assert reason == (f"--head-dim {head_dim}: step04 takes D = {taken}"
+                          + f" in {dtype}" * (head_dim == str(other)))
+
+
+def test_a_wrong_answer_beside_refused_problems_is_wrong(faulty: Program) -> None:
+    done = check(faulty, 1)
+    assert done.returncode == 1
+    assert re.search(r"^step04: WRONG \(it refuses \d+ of \d+ problems\)$", done.stdout, re.MULTILINE)
+
+
+@pytest.mark.parametrize("configs, reason", [
+    ("CONFIG<__nv_bfloat16, 160>", "--dtype fp16: step04 takes bf16"),
+    ("CONFIG<__half, 160>", "--dtype bf16: step04 takes fp16")])
+def test_one_configuration(tmp_path: Path, configs: str, reason: str) -> None:
+    """A kernel of one's own may take none of the problems."""
+    tree = SourceTree(tmp_path, built="cpu")
+    tree.compile_only("step04", configs)
+    assert tree.make("BACKEND=cpu", PLAIN, "build/cpu/step04").returncode == 0
+    done = check(Program("step04", tree.root / "build/cpu"))
+    count = len(done.stdout.splitlines()) - 1
+    assert done.returncode == 1 and f": {reason}\n" in done.stderr
+    assert done.stdout.splitlines()[-1] == f"step04: NOT CHECKED: it refuses all {count} problems"
