@@ -2,6 +2,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #ifdef SIMT_BACKEND
@@ -191,7 +192,8 @@ static bool prepare(Run *run, Resources *r, Error *error) {
  * afterwards was allocated by the pass itself. */
 static bool make_pass(Run *run, Resources *r, Error *error) {
   const size_t before = device_free_bytes(0);
-  if (!run_once(run, r, error)) return false;
+  run->complete = run_once(run, r, error);
+  if (!run->complete) return false;
   const size_t after = device_free_bytes(0);
   run->extra_bytes = run->workspace_bytes + (before > after ? before - after : 0);
   return device_outputs_download(&r->tensors, &r->outputs, error);
@@ -296,11 +298,20 @@ static bool draw(Run *run, Resources *r, Error *error) {
   return draw_mask(&run->mask, o->mask_block_q, o->mask_block_kv, stdout, error);
 }
 
+/** True if an error names one of the sizes that the files of --input set. */
+static bool names_a_size(const char *text) {
+  static const char *const SIZES[] = {"--batch ", "--heads ", "--kv-heads ", "--seqlen ",
+                                      "--head-dim "};
+  for (size_t i = 0; i < sizeof SIZES / sizeof *SIZES; i++) {
+    if (strncmp(text, SIZES[i], strlen(SIZES[i])) == 0) return true;
+  }
+  return false;
+}
+
 /** Derives the problem from the options and the files of --input. */
 static bool open_problem(Options *o, Run *run, Inputs *inputs, Error *error) {
   if (o->input != INPUT_DIRECTORY) return options_problem(o, &run->problem, &run->mask, error);
   Problem sizes;
-  Error refusal;
   if (!inputs_open(o->input_directory, o->dtype, &sizes, inputs, error)) return false;
   o->batch = sizes.batch;
   o->q_heads = sizes.q_heads;
@@ -308,7 +319,9 @@ static bool open_problem(Options *o, Run *run, Inputs *inputs, Error *error) {
   o->head_dim = sizes.head_dim;
   o->kv_heads = sizes.kv_heads;
   o->kv_len = sizes.kv_len;
-  return options_problem(o, &run->problem, &run->mask, &refusal) ||
+  if (options_problem(o, &run->problem, &run->mask, error)) return true;
+  const Error refusal = *error;
+  return names_a_size(refusal.text) &&
          fail(error, refusal.code, "--input %.300s: %.700s", o->input_directory, refusal.text);
 }
 
@@ -340,6 +353,7 @@ ExitCode run_options(const Options *options, const Device *device, bool quiet, E
   } else if (ok) {
     ok = run_and_write(&run, &resources, quiet, error);
   }
+  outputs_remove_empty();
   resources_free(&resources);
   mask_free(&run.mask);
   if (!ok) return run.lab.findings > 0 ? EXIT_WRONG : error->code;

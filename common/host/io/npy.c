@@ -17,8 +17,9 @@ static const struct {
   const char *name;
   size_t bytes;
 } TYPES[] = {
-    [NPY_F2] = {"<f2", 2}, [NPY_F4] = {"<f4", 4}, [NPY_F8] = {"<f8", 8}, [NPY_U2] = {"<u2", 2},
-    [NPY_I4] = {"<i4", 4}, [NPY_U1] = {"|u1", 1}, [NPY_B1] = {"|b1", 1}};
+    [NPY_F2] = {"<f2", 2}, [NPY_F4] = {"<f4", 4}, [NPY_F8] = {"<f8", 8}, [NPY_I1] = {"|i1", 1},
+    [NPY_I2] = {"<i2", 2}, [NPY_I4] = {"<i4", 4}, [NPY_I8] = {"<i8", 8}, [NPY_U1] = {"|u1", 1},
+    [NPY_U2] = {"<u2", 2}, [NPY_U4] = {"<u4", 4}, [NPY_U8] = {"<u8", 8}, [NPY_B1] = {"|b1", 1}};
 
 /* A file of version 1 begins with the magic, 2 bytes of version and 2 of header length. */
 enum { MAGIC_BYTES = 6, PREAMBLE_BYTES = 10, MOST_HEADER_BYTES = 4096, ALIGNMENT = 64 };
@@ -30,6 +31,28 @@ static const char MAGIC[] = "\x93NUMPY";
 void npy_free(NpyArray *array) {
   free(array->data);
   array->data = NULL;
+}
+
+const char *npy_type_name(NpyType type) {
+  return TYPES[type].name;
+}
+
+NpySigns npy_signs(const NpyArray *array) {
+  const size_t size = TYPES[array->type].bytes;
+  const char kind = TYPES[array->type].name[1];
+  const uint64_t sign = kind == 'f' || kind == 'i' ? (uint64_t)1 << (8 * size - 1) : 0;
+  NpySigns signs = {false, false};
+  for (size_t i = 0; i < array->bytes; i += size) {
+    uint64_t bits = 0;
+    memcpy(&bits, (const char *)array->data + i, size);
+    if ((kind == 'f' ? bits & ~sign : bits) == 0) continue; /* -0.0, too */
+    if (bits & sign) {
+      signs.negative = true;
+    } else {
+      signs.positive = true;
+    }
+  }
+  return signs;
 }
 
 /** False if the size of the data does not fit 63 bits. */

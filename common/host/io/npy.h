@@ -1,7 +1,7 @@
 /**
  * @file
  * NumPy's .npy files (format versions 1.0 to 3.0; NEP 1 and numpy.lib.format): C-ordered,
- * little-endian arrays of the few types the gallery exchanges.
+ * little-endian arrays of bools, integers and floating-point numbers.
  */
 #ifndef HOST_NPY_H
 #define HOST_NPY_H
@@ -11,9 +11,22 @@
 
 #include "host/base/error.h"
 
-typedef enum NpyType { NPY_F2, NPY_F4, NPY_F8, NPY_U2, NPY_I4, NPY_U1, NPY_B1 } NpyType;
+typedef enum NpyType {
+  NPY_F2,
+  NPY_F4,
+  NPY_F8,
+  NPY_I1,
+  NPY_I2,
+  NPY_I4,
+  NPY_I8,
+  NPY_U1,
+  NPY_U2,
+  NPY_U4,
+  NPY_U8,
+  NPY_B1
+} NpyType;
 
-enum { NPY_MAX_RANK = 8 };
+enum { NPY_ANY_TYPE = (2 << NPY_B1) - 1, NPY_MAX_RANK = 8 };
 
 /** The types that a caller can use. */
 typedef struct NpyTypes {
@@ -36,6 +49,16 @@ typedef struct NpyArray {
  * not 0 or 1. EXIT_DEVICE if reading fails. On failure `array->data` is NULL.
  */
 bool npy_read(const char *path, NpyTypes types, NpyArray *array, Error *error);
+
+/** The name of a type in a header: "<f2". */
+const char *npy_type_name(NpyType type);
+
+/** The signs of the elements other than 0. */
+typedef struct NpySigns {
+  bool positive, negative; /**< some are */
+} NpySigns;
+
+NpySigns npy_signs(const NpyArray *array);
 
 /** Frees `data`; harmless on a zeroed array. */
 void npy_free(NpyArray *array);

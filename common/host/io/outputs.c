@@ -1,6 +1,7 @@
 #include "host/io/outputs.h"
 
 #include <errno.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -26,9 +27,38 @@ static void gather(const Problem *p, const uint16_t *o, void *target) {
   }
 }
 
+/* Those of --output and --save-mask, in the order of their creation; one may be in the other. */
+static const char *created[2];
+static volatile sig_atomic_t created_count;
+
+void outputs_remove_empty(void) {
+  while (created_count > 0) rmdir(created[--created_count]); /* fails unless it is empty */
+}
+
+static void end_by_signal(int signal_number) {
+  outputs_remove_empty();
+  raise(signal_number); /* blocked until this returns; its action is the default again */
+}
+
+/** Remembers a directory to be removed. Signals that the caller ignores stay ignored. */
+static void remember(const char *directory) {
+  static const int SIGNALS[] = {SIGINT, SIGTERM, SIGHUP};
+  const struct sigaction action = {.sa_handler = end_by_signal,
+                                   .sa_flags = SA_RESETHAND | SA_ONSTACK};
+  created[created_count] = directory;
+  created_count++;
+  for (size_t i = 0; i < sizeof SIGNALS / sizeof *SIGNALS; i++) {
+    struct sigaction previous;
+    if (sigaction(SIGNALS[i], NULL, &previous) == 0 && previous.sa_handler != SIG_IGN) {
+      sigaction(SIGNALS[i], &action, NULL);
+    }
+  }
+}
+
 bool outputs_directory_create(const char *option, const char *directory, Error *error) {
   struct stat status;
-  if (directory == NULL || mkdir(directory, 0777) == 0) return true;
+  if (directory == NULL) return true;
+  if (mkdir(directory, 0777) == 0) return remember(directory), true;
   int cause = errno;
   if (cause == EEXIST) {
     const bool is_directory = stat(directory, &status) == 0 && S_ISDIR(status.st_mode);

@@ -14,9 +14,13 @@
 /**
  * Creates `directory`, unless it exists or is NULL. Called before a run, so that a long run does
  * not fail when it writes its results. EXIT_USAGE names the `option` if the directory cannot be
- * created or written to; EXIT_DEVICE if the disk is full.
+ * created or written to; EXIT_DEVICE if the disk is full. A signal that ends the program, such as
+ * that of Ctrl-C, removes the directory while it is empty.
  */
 bool outputs_directory_create(const char *option, const char *directory, Error *error);
+
+/** Ends a run: removes the directories that were created for it if they are still empty. */
+void outputs_remove_empty(void);
 
 /**
  * Writes o.npy, [B, H, N, D], and lse.npy, [B, H, N], into a directory, or neither of them. `o` has

@@ -12,6 +12,7 @@
 
 #include "host/io/npy.h"
 #include "host/masks/block_mask.h"
+#include "host/masks/mask.h"
 
 static const struct {
   const char *name;
@@ -32,7 +33,10 @@ static bool read_file(const char *directory, int file, NpyArray *array, Error *e
   const NpyTypes types = {1u << FILES[file].type, FILES[file].type_name};
   snprintf(path, sizeof path, "%s/%s", directory, FILES[file].name);
   if (file == TENSOR_TILES && access(path, F_OK) != 0) return true;
-  if (!npy_read(path, types, array, error)) return false;
+  if (!(file == TENSOR_TILES ? mask_read_bools(path, array, error)
+                             : npy_read(path, types, array, error))) {
+    return false;
+  }
   if (array->rank == FILES[file].rank) return true;
   return fail(error, EXIT_USAGE, "%s: has %d dimension%s, must have %d", path, array->rank,
               array->rank == 1 ? "" : "s", FILES[file].rank);

@@ -78,6 +78,12 @@ Mask mask_simple(const Problem *problem);
 bool mask_open(const char *text, const Problem *problem, int mask_block_q, int mask_block_kv,
                uint64_t seed, Mask *mask, Error *error);
 
+/**
+ * Reads a .npy file of bools. EXIT_USAGE as from npy_read(); for numbers it says which of them the
+ * mask attends to. On failure `array->data` is NULL.
+ */
+bool mask_read_bools(const char *path, NpyArray *array, Error *error);
+
 /** Kind of a --mask value: MASK_FULL or MASK_CAUSAL for these presets, else MASK_BLOCKS. */
 MaskKind mask_kind(const char *text);
 

@@ -156,8 +156,7 @@ static bool parse_argument(Mask *mask, const char *argument, Error *error) {
 /** A dense mask: [Nq, Nkv], [H, Nq, Nkv] or [B, H, Nq, Nkv]. */
 static bool read_dense(Mask *mask, const Problem *p, Error *error) {
   mask->preset = PRESET_DENSE_FILE;
-  static const NpyTypes BOOLEANS = {1 << NPY_B1, "|b1 (bool)"};
-  if (!npy_read(mask->text, BOOLEANS, &mask->dense, error)) return false;
+  if (!mask_read_bools(mask->text, &mask->dense, error)) return false;
   const NpyArray *a = &mask->dense;
   if (a->rank < 2 || a->rank > 4) {
     return fail(error, EXIT_USAGE,

@@ -80,6 +80,7 @@ typedef struct Run {
   bool fits;          /**< --info: the problem fits the device's memory */
   size_t extra_bytes; /**< peak device memory beside Q, K, V, O and LSE */
   int64_t nan_inputs; /**< NaN in Q, K and V */
+  bool complete;      /**< the checked pass ended without an error */
   bool checked;
   size_t total_rows; /**< of O */
   CheckResult check;

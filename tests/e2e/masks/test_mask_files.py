@@ -12,7 +12,7 @@ import pytest
 from tests.lib import masks
 from tests.lib.generators import rounded_inputs
 from tests.lib.problem import Problem
-from tests.lib.programs import USAGE, Program
+from tests.lib.programs import USAGE, Program, write_inputs
 
 STEP05 = Program("step05")
 PROBLEM = Problem(2, 2, 2, 200, 300, 32, mask_block=(64, 64))
@@ -36,14 +36,42 @@ def test_heads_and_batch_entries_are_not_mixed_up(tmp_path: Path) -> None:
 @pytest.mark.parametrize("array, says", [
     (np.ones((300, 200), bool), "is a mask of [Nq, Nkv] = [300, 200], but the problem has "
      "[200, 300]"),
-    (np.ones((200, 300), np.uint8), "element type '|u1': expected |b1 (bool)"),
+    (np.ones((200, 300), np.uint8), "element type '|u1': expected |b1 (bool), True where a query "
+     "attends to a key: save mask != 0"),
 ], ids=["transposed", "bytes"])
 def test_bad_dense_file(tmp_path: Path, array: np.ndarray, says: str) -> None:
-    """The unit tests have all shapes."""
+    """The unit tests have all shapes and types. Files that set the sizes are not to blame."""
     path = tmp_path / "mask.npy"
     np.save(path, array)
-    done = STEP05.run(*replace(PROBLEM, mask=str(path)).options())
-    assert (done.returncode, done.stderr) == (USAGE, f"step05: {path}: {says}\n")
+    inputs = write_inputs(tmp_path / "in", *rounded_inputs(PROBLEM))
+    p = replace(PROBLEM, mask=str(path))
+    for options in (p.options(), ["--input", inputs, "--mask", path]):
+        done = STEP05.run(*options)
+        assert (done.returncode, done.stderr) == (USAGE, f"step05: {path}: {says}\n")
+
+
+@pytest.mark.parametrize("masked", [0, -np.inf, -1e4])
+def test_the_conversion_in_a_refusal_is_right(tmp_path: Path, masked: float) -> None:
+    """A mask of 1 and 0, and those that are added to the scores."""
+    path, attended = tmp_path / "mask.npy", masks.preset(replace(PROBLEM, mask="window:70"))
+    numbers = np.where(attended, 1 if masked == 0 else 0, masked).astype(np.float16)
+    np.save(path, numbers)
+    p = replace(PROBLEM, mask=str(path))
+    conversion = re.search(r"save mask ([!=]=) 0\b", refusal(p))[1]
+    np.save(path, numbers != 0 if conversion == "!=" else numbers == 0)
+    result, _ = STEP05.solve(tmp_path / "own", *p.options())
+    expected, _ = STEP05.solve(tmp_path / "window", *replace(p, mask="window:70").options())
+    assert np.array_equal(result.o, expected.o)
+
+
+@pytest.mark.parametrize("mask, says", [
+    (["--mask", "window:0"], "--mask window:0: W must be"),
+    (["--mask", "document:9,9"], "--mask document:9,9: the lengths add up to 18"),
+    (["--mask-block", "96x64"], "mask blocks of 96x64")])
+def test_a_bad_mask_beside_input_files_is_named(tmp_path: Path, mask: list, says: str) -> None:
+    inputs = write_inputs(tmp_path / "in", *rounded_inputs(PROBLEM))
+    done = STEP05.run("--input", inputs, *mask)
+    assert done.returncode == USAGE and done.stderr.startswith(f"step05: {says}")
 
 
 # --- Saved and read again -------------------------------------------------------------------------
@@ -203,4 +231,4 @@ def test_blocks_beyond_memory(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (USAGE, "")
     assert re.fullmatch(r"step05: --mask full: needs .* GB of memory, but only .* are available\n",
                         done.stderr)
-    assert list((tmp_path / "mask").iterdir()) == []
+    assert not (tmp_path / "mask").exists()

@@ -109,6 +109,39 @@ static void dense_files_must_fit_the_problem(void **state) {
                "is a mask of [B, H] = [3, 1], but the problem has [2, 3] (1 stands for all)");
 }
 
+/** A file of numbers is refused, with the words that come after its type. */
+static void refuse_numbers(NpyType type, const void *numbers, const char *words) {
+  const TestPath path = test_path("a.npy");
+  char text[256];
+  write_array(path.text, type, 1, (int64_t[]){2}, numbers);
+  snprintf(text, sizeof text,
+           "element type '%s': expected |b1 (bool), True where a query attends to "
+           "a key: %s",
+           npy_type_name(type), words);
+  refuse_file(path.text, text);
+}
+
+static void numbers_are_refused_with_the_conversion_that_is_right(void **state) {
+  (void)state;
+  const char *const ones = "save mask != 0";
+  const char *const additive =
+      "this mask is additive, so save mask == 0 (.astype(bool) would invert it)";
+  const char *const zeros =
+      "all are 0: save mask == 0 if the mask is additive, mask != 0 if 0 means masked";
+  const char *const mixed = "numbers of both signs cannot be a mask";
+  refuse_numbers(NPY_U1, (uint8_t[]){0, 255}, ones);
+  refuse_numbers(NPY_U8, (uint64_t[]){0, UINT64_MAX}, ones);
+  refuse_numbers(NPY_I8, (int64_t[]){0, 1}, ones);
+  refuse_numbers(NPY_I2, (int16_t[]){0, 0}, ones);
+  refuse_numbers(NPY_F4, (float[]){0, 1}, ones);
+  refuse_numbers(NPY_I1, (int8_t[]){0, -128}, additive);
+  refuse_numbers(NPY_F2, (uint16_t[]){0, 0xfc00}, additive); /* -inf */
+  refuse_numbers(NPY_F4, (float[]){-0.0f, -1e9f}, additive);
+  refuse_numbers(NPY_F8, (double[]){-0.0, -0.5}, additive);
+  refuse_numbers(NPY_F8, (double[]){-0.0, 0.0}, zeros);
+  refuse_numbers(NPY_F4, (float[]){1, -1e9f}, mixed);
+}
+
 /** Entry i of a dense file, pseudo-random. */
 static uint8_t bit(size_t i) {
   return (uint8_t)((i * 2654435761u >> 13) % 3 == 0);
@@ -199,6 +232,7 @@ int main(void) {
       cmocka_unit_test(densities_must_lie_between_0_and_1),
       cmocka_unit_test(lengths_of_documents_must_add_up),
       cmocka_unit_test(dense_files_must_fit_the_problem),
+      cmocka_unit_test(numbers_are_refused_with_the_conversion_that_is_right),
       cmocka_unit_test(dense_files_are_read_entry_by_entry),
       cmocka_unit_test(saved_block_masks_are_read_back),
       cmocka_unit_test(directories_without_the_files_are_refused),
