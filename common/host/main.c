@@ -2,16 +2,21 @@
  * @file
  * The main program of every step.
  */
+#include <errno.h> /* program_invocation_short_name */
 #include <limits.h>
 #include <omp.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
 
 #include "host/base/version.h"
 #include "host/cli/cases.h"
 #include "host/cli/options.h"
 #include "host/device/ceiling.h"
 #include "host/device/device.h"
+#include "host/io/outputs.h"
 #include "host/report/report.h"
 #include "host/run.h"
 
@@ -103,7 +108,7 @@ static ExitCode run_tour(const Options *base, const Device *device, Error *error
     options.mask_block_q = options.mask_block_kv = 64;
     options.min_time = 0.1;
     printf("%s./%s -b 1 -n 1024 --mask %s --mask-block 64x64 --min-time 0.1\n\n",
-           i == 0 ? "" : "\n", step.name, MASKS[i]);
+           i == 0 ? "" : "\n", program_invocation_short_name, MASKS[i]);
     options.draw_mask = true;
     code = run_options(&options, device, false, error);
     options.draw_mask = false;
@@ -131,16 +136,47 @@ static ExitCode run(int argc, char **argv, Error *error) {
   return run_options(&options, &device, false, error);
 }
 
+/** The threads of OpenMP have stacks as large as the shell's limit, which may have no room for
+ * their thread-local variables; those of the CPU backend's shared memory are large. */
+static void set_least_thread_stack(void) {
+  static const size_t LEAST = (size_t)8 << 20;
+  pthread_attr_t attributes;
+  size_t bytes;
+  if (pthread_getattr_default_np(&attributes) != 0) return;
+  if (pthread_attr_getstacksize(&attributes, &bytes) == 0 && bytes < LEAST) {
+    pthread_attr_setstacksize(&attributes, LEAST);
+    pthread_setattr_default_np(&attributes);
+  }
+  pthread_attr_destroy(&attributes);
+}
+
+static bool finished;
+
+/** Libraries give up with exit(1), as OpenMP does without threads; here 1 means a wrong answer. */
+static void end_without_result(int code, void *unused) {
+  (void)unused;
+  if (finished) return;
+  outputs_remove_empty();
+  if (code != EXIT_WRONG) return;
+  fflush(NULL);
+  fprintf(stderr, "%s: a library or the step has ended the program, so there is no result\n",
+          program_invocation_short_name);
+  _exit(EXIT_DEVICE);
+}
+
 int main(int argc, char **argv) {
   Error error = {0};
+  on_exit(end_without_result, NULL);
+  set_least_thread_stack();
   signal(SIGXFSZ, SIG_IGN); /* a file over the size limit gives an error of write() */
   if (omp_get_max_threads() > MOST_THREADS) omp_set_num_threads(MOST_THREADS);
   const ExitCode code = run(argc, argv, &error);
   const bool written = fflush(stdout) == 0 && !ferror(stdout);
   if (error.text[0] != '\0') {
-    fprintf(stderr, "%s: %s\n", step.name, error.text);
+    fprintf(stderr, "%s: %s\n", program_invocation_short_name, error.text);
   } else if (!written) {
-    fprintf(stderr, "%s: cannot write to standard output\n", step.name);
+    fprintf(stderr, "%s: cannot write to standard output\n", program_invocation_short_name);
   }
+  finished = true;
   return code == EXIT_RIGHT && !written ? EXIT_DEVICE : code;
 }

@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "host/base/text_file.h"
+
 void cases_free(CaseList *list) {
   for (size_t i = 0; i < list->count; i++) {
     free(list->cases[i].text);
@@ -61,7 +63,7 @@ static bool add_case(CaseList *list, int line, char *text, const Options *base, 
 }
 
 bool cases_read(const char *path, const Options *base, CaseList *list, Error *error) {
-  FILE *file = fopen(path, "r");
+  FILE *file = text_file_open(path);
   if (file == NULL) {
     return fail(error, EXIT_USAGE, "--cases %s: cannot read it: %s", path, strerror(errno));
   }

@@ -1,13 +1,15 @@
 #include "host/cli/options.h"
 
 #include <argp.h>
-#include <errno.h>
+#include <errno.h> /* program_invocation_short_name */
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "host/base/values.h"
+#include "host/cli/option_fault.h"
 #include "host/masks/block_mask.h"
 #include "host/report/record.h"
 
@@ -366,12 +368,7 @@ static error_t parse_option(int key, char *text, struct argp_state *state) {
     case ARGP_KEY_FINI:
       return 0;
     case ARGP_KEY_ERROR:
-      if (error->text[0] == '\0') {
-        const char *word = state->argv[state->next > 1 ? state->next - 1 : 1];
-        fail(error, EXIT_USAGE,
-             "%s: no such option, or its value is missing or not allowed; --help lists the options",
-             word);
-      }
+      if (error->text[0] == '\0') option_fault(OPTIONS, state, error);
       return 0;
     default:
       break;
@@ -436,8 +433,8 @@ void options_help(FILE *out) {
     if (help == NULL) o->flags |= OPTION_HIDDEN;
     o->doc = help;
   }
-  char name[64];
-  snprintf(name, sizeof name, "./%s", step.name);
+  char name[NAME_MAX + 3];
+  snprintf(name, sizeof name, "./%s", program_invocation_short_name);
   argp_help(&argp, out, ARGP_HELP_STD_HELP, name);
 }
 

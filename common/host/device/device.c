@@ -1,5 +1,6 @@
 #include "host/device/device.h"
 
+#include <errno.h> /* program_invocation_short_name */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -36,9 +37,10 @@ bool device_open(Device *device, Error *error) {
   int count = 0;
   const cudaError_t status = cudaGetDeviceCount(&count);
   if (status != cudaSuccess || count == 0) {
-    return fail(
-        error, EXIT_NO_GPU, "no GPU: %s; make %s BACKEND=cpu runs the same kernels without one",
-        status != cudaSuccess ? cudaGetErrorString(status) : "no CUDA device found", step.name);
+    return fail(error, EXIT_NO_GPU,
+                "no GPU: %s; make %s BACKEND=cpu runs the same kernels without one",
+                status != cudaSuccess ? cudaGetErrorString(status) : "no CUDA device found",
+                program_invocation_short_name);
   }
   int index = 0;
   struct cudaDeviceProp properties;

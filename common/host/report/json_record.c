@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <libgen.h>
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
@@ -282,11 +283,21 @@ bool json_append_ceilings(const Device *device, const Ceilings *ceilings, const 
 }
 
 bool json_check_path(const char *option, const char *path, Error *error) {
+  /* Nothing is opened: a pipe's reader would see its end, and an interrupted run leave a file. */
   struct stat status;
   if (strcmp(path, "-") == 0) return true;
-  if (stat(path, &status) == 0 && S_ISFIFO(status.st_mode) && access(path, W_OK) == 0) return true;
-  FILE *file = fopen(path, "a");
-  if (file != NULL && fclose(file) == 0) return true;
+  bool ok = stat(path, &status) == 0;
+  if (ok && S_ISDIR(status.st_mode)) {
+    errno = EISDIR;
+    ok = false;
+  } else if (ok) {
+    ok = access(path, W_OK) == 0;
+  } else if (errno == ENOENT) {
+    char copy[PATH_MAX];
+    snprintf(copy, sizeof copy, "%s", path);
+    ok = access(dirname(copy), W_OK | X_OK) == 0;
+  }
+  if (ok) return true;
   return fail(error, EXIT_USAGE,
               "%s%s: cannot write: %s; must be a file that can be written or created, or -", option,
               path, strerror(errno));

@@ -68,7 +68,7 @@ static inline bool lab_report_parse(const char *list, ReportRequest *request, Er
   (void)list, (void)request;
   return fail(error, EXIT_USAGE,
               "--report: needs the CPU backend (make %s BACKEND=cpu); on a GPU use Nsight Compute",
-              step.name);
+              program_invocation_short_name);
 }
 
 static inline bool lab_report_start(const ReportRequest *request, Error *error) {

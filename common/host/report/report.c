@@ -168,7 +168,8 @@ static void print_speed(const Run *run, FILE *out) {
   }
   fprintf(out, ", %.0f GB/s\n", s->gb_per_s);
   if (s->bound_by == NULL) {
-    fprintf(out, "ceiling    unknown for this GPU: ./%s --ceilings measures it\n", step.name);
+    fprintf(out, "ceiling    unknown for this GPU: ./%s --ceilings measures it\n",
+            program_invocation_short_name);
     return;
   }
   fprintf(out, "ceiling    %.0f %% of the %s measured here (", s->ceiling_percent,

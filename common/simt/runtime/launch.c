@@ -96,8 +96,10 @@ static void run_blocks(Worker *worker, Launch *launch) {
   worker->counters = (SimtCounters){0};
   bool begun = false;
   if (!simt_fibers_create(worker, (int)threads)) {
-    fprintf(stderr, "simt: no memory for the stacks of %u threads\n", threads);
-    if (!atomic_exchange(&launch->failed, true)) launch->error = cudaErrorLaunchOutOfResources;
+    if (!atomic_exchange(&launch->failed, true)) {
+      fprintf(stderr, "simt: no memory for the stacks of %u threads\n", threads);
+      launch->error = cudaErrorLaunchOutOfResources;
+    }
   }
   while (!atomic_load(&launch->failed)) {
     const uint64_t n = atomic_fetch_add(&launch->next_block, 1);

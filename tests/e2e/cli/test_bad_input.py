@@ -1,11 +1,12 @@
 """Bad options: one line that names the option, the value and valid values; exit code 2."""
 
 import re
+import resource
 from pathlib import Path
 
 import pytest
 
-from tests.lib.programs import BACKEND, RIGHT, USAGE, Program, read_records
+from tests.lib.programs import BACKEND, DEVICE, RIGHT, USAGE, Program, read_records
 
 HUGE = "99999999999999999999"
 
@@ -61,19 +62,25 @@ BAD_OPTIONS = [
     # Options that exclude each other; test_options_that_need_a_run has the others.
     (["--draw-mask", "--info"], ["--draw-mask", "--info must not be given"]),
     # Options that do not exist or are ambiguous; values that are missing or too many.
-    *[([*before, option, *after], [f": {option}: no such option, or its value is missing or not"])
-      for before, option, after in (
-          ([], "--nonsense", ["-n", "5"]), (["-n", "5"], "--nonsense=3", ["-d", "64"]),
-          ([], "-z", ["-n", "5"]), (["-n", "5"], "--batch", []), (["-n", "5"], "-b", []),
-          ([], "--se", ["5"]), ([], "--info=yes", []))],
+    *[([*before, option, *after], [f": {option}: {fault}; --help lists the options"])
+      for before, option, after, fault in (
+          ([], "--nonsense", ["-n", "5"], "no such option"),
+          (["-n", "5"], "--nonsense=3", ["-d", "64"], "no such option"),
+          ([], "-z", ["-n", "5"], "no such option"),
+          (["-n", "5"], "-z5", ["-d", "64"], "no such option"),
+          ([], "--se", ["5"], "may be short for --seqlen, --seqlen-kv or --seed"),
+          (["-n", "5"], "--sc=1", [], "may be short for --scales or --scale"),
+          (["-n", "5"], "--batch", [], "needs a value"), (["-n", "5"], "-b", [], "needs a value"),
+          (["-n", "5"], "--mask-b", [], "needs a value"),
+          ([], "--info=yes", [], "takes no value"))],
     (["attend"], ["attend", "unexpected argument", "--help"]),
     (["-n", "5", "16"], ["16", "unexpected argument", "--help"]),
 ]
 
 
 def files_in(directory: Path) -> list[Path]:
-    """Files that are not empty: --output and --json create theirs before the run."""
-    return sorted(p for p in directory.rglob("*") if p.is_file() and p.stat().st_size > 0)
+    """All files, and the directories that hold none."""
+    return sorted(p for p in directory.rglob("*") if p.is_file() or not any(p.iterdir()))
 
 
 def refused(program: Program, directory: Path, *options: object, **more) -> str:
@@ -139,7 +146,7 @@ BAD_CASES = [
     ("# only a comment\n\n   \n", ["holds no case"]),
     ("-n 4\n-n five\n", [":2: ", "--seqlen five", "from 1 to"]),
     ("-n 4\n--nonsense\n", [":2: --nonsense: no such option"]),
-    ("-n 4 -b\n", [":1: -b: no such option, or its value is missing"]),
+    ("-n 4 -b\n", [":1: -b: needs a value"]),
     ("-n 4\n\n--cases other.txt\n",
      [":3: ", "--cases, --ceilings, --help and --version cannot stand here"]),
     ("--help\n", [":1: ", "--cases, --ceilings, --help and --version cannot stand here"]),
@@ -187,6 +194,12 @@ def test_cases_take_blanks_comments_and_quotes(any_step: Program, tmp_path: Path
     assert [record["seqlen"] for record in read_records(records)] == [4, 5]
 
 
+def test_cases_may_begin_with_a_byte_order_mark(any_step: Program, tmp_path: Path) -> None:
+    path = tmp_path / "cases.txt"
+    path.write_text("-n 4\n", encoding="utf-8-sig")
+    assert any_step.run_right("--cases", path).stdout == f"{path}:1: right: -n 4\n"
+
+
 # --- Settings of the CPU backend ---------------------------------------------------------------
 
 @pytest.mark.cpu_only("a GPU reads no such settings")
@@ -205,6 +218,31 @@ def test_sizes_beside_files_that_set_them(any_step: Program, tmp_path: Path) -> 
 
 def test_more_threads_than_a_stack_has_room_for(any_step: Program) -> None:
     any_step.run_right("-n", 4, env={"OMP_NUM_THREADS": "65536"})
+
+
+@pytest.mark.cpu_only("a CUDA driver has stacks of its own")
+def test_a_small_stack(any_step: Program) -> None:
+    """The limit of the shell is no limit for threads."""
+    any_step.run_right("-n", 64, env={"OMP_NUM_THREADS": "2"}, preexec_fn=lambda: (
+        resource.setrlimit(resource.RLIMIT_STACK, (128 << 10, 128 << 10))))
+
+
+@pytest.mark.cpu_only("its threads need room for shared memory, so that they cannot start")
+def test_a_library_that_gives_up_gives_no_verdict(any_step: Program, tmp_path: Path) -> None:
+    """OpenMP exits with 1, which would mean a wrong answer."""
+    done = any_step.run("-n", 64, "-o", tmp_path / "out",
+                        env={"OMP_NUM_THREADS": "2", "OMP_STACKSIZE": "64K"})
+    assert done.returncode == DEVICE and list(tmp_path.iterdir()) == []
+    assert done.stderr.splitlines()[-1] == (
+        f"{any_step.name}: a library or the step has ended the program, so there is no result")
+
+
+def test_messages_name_the_program(any_step: Program, tmp_path: Path) -> None:
+    """A copy of a step has a name of its own."""
+    copy = Program("mine", tmp_path)
+    copy.path.symlink_to(any_step.path)
+    assert copy.run("--help").stdout.startswith("Usage: ./mine [OPTION...]\n")
+    assert copy.run("-n", "0").stderr.startswith("mine: --seqlen 0: ")
 
 
 # --- The same options with valid values: a program that refuses everything fails here -----------

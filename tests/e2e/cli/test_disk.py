@@ -3,7 +3,9 @@ error is known before the run, else 3."""
 
 import os
 import resource
+import signal
 import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -84,6 +86,19 @@ def test_record_into_a_pipe(any_step: Program, tmp_path: Path) -> None:
     with subprocess.Popen(["cat", pipe], stdout=subprocess.PIPE, text=True) as reader:
         any_step.run_right(*OPTIONS, "-j", pipe)
         assert reader.communicate(timeout=60)[0].startswith('{"step": ')
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "kill"])
+def test_an_interrupted_run_leaves_nothing(tmp_path: Path, number: signal.Signals) -> None:
+    out = tmp_path / "out"
+    command = [Program("step05").path, "-n", "16384", "-H", "16", "-o", out, "--save-mask", out / "mask", "-j",
+               tmp_path / "record.json", "-m", "random:0.5"]
+    with subprocess.Popen(map(str, command), stdout=subprocess.DEVNULL) as process:
+        while not (out / "mask").exists():
+            assert process.poll() is None
+            time.sleep(0.01)
+        process.send_signal(number)
+    assert process.returncode == -number and list(tmp_path.iterdir()) == []
 
 
 # --- Errors during the run ---------------------------------------------------------------------

@@ -3,12 +3,13 @@
 import json
 import os
 import re
+import resource
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.lib.programs import REPOSITORY, RIGHT, USAGE, WRONG, Program, read_records
+from tests.lib.programs import DEVICE, REPOSITORY, RIGHT, USAGE, WRONG, Program, read_records
 
 pytestmark = pytest.mark.cpu_only("a GPU build refuses --report")
 
@@ -62,6 +63,20 @@ def test_intensity_is_flop_by_bytes(step: Program, tmp_path: Path) -> None:
     if record["step"] != "step01":  # which moves S and P too
         intensity = record["flops"] / record["least_bytes"]
         assert f" {intensity:.1f} FLOP a byte that must move" in stdout
+
+
+def test_a_pass_that_does_not_end_has_no_intensity(tmp_path: Path) -> None:
+    """The kernels that prepare a mask already fail, so nothing is known of the pass."""
+    path, most = tmp_path / "lab.json", 400 << 20
+    done = Program("step05").run(
+        "-n", 64, f"--report=traffic,roofline:h200,json:{path}",
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (most, most)))
+    assert done.returncode == DEVICE
+    assert done.stderr.splitlines()[0] == "simt: no memory for the stacks of 32 threads"
+    assert len(done.stderr.splitlines()) == 2
+    assert "findings   0" in done.stdout and "nan" not in done.stdout
+    assert "intensity" not in done.stdout and "roofline" not in done.stdout
+    assert "bound" not in {record["record"] for record in read_records(path)}
 
 
 # --- A drawing ------------------------------------------------------------------------------------
@@ -118,7 +133,7 @@ def test_nothing_at_a_line(faulty: Path, tmp_path: Path) -> None:
                       tmp_path / "out", "-j", tmp_path / "records")
     assert done.returncode == USAGE and done.stderr.count("\n") == 1
     assert f"access:{FAULTY}:{line + 1}: no access there; " in done.stderr
-    assert not list((tmp_path / "out").iterdir())
+    assert not list(tmp_path.iterdir())
 
 
 def test_tensors_of_a_mask_have_names() -> None:

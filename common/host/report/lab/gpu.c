@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <string.h>
 
+#include "host/base/text_file.h"
 #include "host/base/values.h"
 #include "host/report/lab/parts.h"
 
@@ -59,7 +60,7 @@ static bool set_value(Gpu *gpu, const char *key, const char *value) {
 /** Reads lines of "key = value"; a # begins a comment. */
 static bool read_gpu(const char *path, Gpu *gpu, Error *error) {
   char line[256], key[64], value[192];
-  FILE *file = fopen(path, "r");
+  FILE *file = text_file_open(path);
   if (file == NULL) {
     return fail(error, EXIT_USAGE,
                 "--report=roofline:%s: must be h200, a100, rtx4090 or a file of a GPU: %s", path,

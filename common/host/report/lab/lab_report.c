@@ -53,12 +53,12 @@ static bool print_parts(const Run *run, const LabResults *results, Sources *sour
   const ReportRequest *request = run->request;
   const unsigned parts = request->parts;
   bool ok = true;
-  if (parts & (LAB_TRAFFIC | LAB_BANKS)) {
-    print_tables(results, sources, out);
-    print_intensity(run, &run->lab.counts, out);
-  }
+  const bool counted = parts & (LAB_TRAFFIC | LAB_BANKS);
+  if (counted) print_tables(results, sources, out);
+  /* Without the counts of a whole pass, nothing follows for its speed. */
+  if (counted && run->complete) print_intensity(run, &run->lab.counts, out);
   if (parts & REPORT_ANNOTATE) print_annotated(results, sources, out);
-  if (parts & REPORT_ROOFLINE) print_roofline(run, &run->lab.counts, out);
+  if (parts & REPORT_ROOFLINE && run->complete) print_roofline(run, &run->lab.counts, out);
   if (parts & REPORT_ACCESS) ok = draw_access(results, request, sources, out, error);
   print_findings(results, sources, run, out);
   if (ok && parts & REPORT_JSON) ok = append_records(run, results, sources, error);

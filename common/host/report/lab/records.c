@@ -144,7 +144,7 @@ static void add_all(const Run *run, const LabResults *results, Sources *sources,
   for (size_t i = 0; i < results->kernel_count; i++) add_kernel(run, &results->kernels[i], lines);
   for (size_t i = 0; i < results->line_count; i++) add_line(&results->lines[i], sources, lines);
   for (size_t i = 0; i < results->finding_count; i++) add_finding(&results->findings[i], lines);
-  if (run->request->parts & REPORT_ROOFLINE) add_bounds(run, lines);
+  if (run->request->parts & REPORT_ROOFLINE && run->complete) add_bounds(run, lines);
 }
 
 bool append_records(const Run *run, const LabResults *results, Sources *sources, Error *error) {
