@@ -136,12 +136,10 @@ before = $(lastword $(filter-out $(1),$(shell printf '%s\n' $(STEPS) | sed '/^$(
 diff%:
 	@test -n "$(and $(filter step$*,$(STEPS)),$(call before,step$*))" || \
 	  { echo "make diff$*: there is no step $* with one before it" >&2; exit 2; }
-	@mkdir -p build/diff
-	@$(call code_of,$(call source_of,$(call before,step$*))) > build/diff/before
-	@$(call code_of,$(call source_of,step$*)) > build/diff/after
 	@diff -u $(call source_of,$(call before,step$*)) $(call source_of,step$*) || test $$? -eq 1
-	@echo "$$(diff build/diff/before build/diff/after | grep -c '^>') lines of code added," \
-	  "comments and blank lines apart"
+	@added=$$($(call code_of,$(call source_of,$(call before,step$*))) | \
+	  { $(call code_of,$(call source_of,step$*)) | diff /dev/fd/3 - | grep -c '^>'; } 3<&0); \
+	  echo "$$added lines of code added, comments and blank lines apart"
 
 clean:
 	rm -rf build $(STEPS) $(FULL_NAMES)

@@ -79,7 +79,9 @@ variants: $(TIMED_STEPS) $(TIMED_LIBRARIES)
 
 PROBLEM ?= -b 4 -H 16 -n 4096 -d 128
 STEP_SOURCE = $(call source_of,$(STEP_NAME))
-ONE_ARCH := $(lastword $(ARCH))
+# The newest that the step is built for.
+ONE_ARCH = $(lastword $(call archs_of,$(STEP_SOURCE)))
+LISTED = -arch=$(call machine_arch,$(ONE_ARCH)) $(STEP_SOURCE)
 LISTING = build/step$(STEP)_$(ONE_ARCH)
 
 needs_nvcc = @command -v $(NVCC) >/dev/null || { echo "make $@: $(NVCC) not found. Install it:" \
@@ -98,7 +100,7 @@ ptx:
 	$(needs_step)
 	$(needs_nvcc)
 	@mkdir -p build
-	$(Q)$(NVCC) $(NVCC_FLAGS) -src-in-ptx -ptx -arch=$(ONE_ARCH) $(STEP_SOURCE) -o $(LISTING).ptx
+	$(Q)$(NVCC) $(NVCC_FLAGS) -src-in-ptx -ptx $(LISTED) -o $(LISTING).ptx
 	@echo "$(LISTING).ptx has the PTX of step$(STEP), with the source lines it comes from"
 
 sass:
@@ -107,7 +109,7 @@ sass:
 	@test -n "$(disassembler)" || { echo "make $@: neither nvdisasm nor cuobjdump found. Install one:" \
 	  "both come with the CUDA Toolkit" >&2; exit 1; }
 	@mkdir -p build
-	$(Q)$(NVCC) $(NVCC_FLAGS) -cubin -arch=$(ONE_ARCH) $(STEP_SOURCE) -o $(LISTING).cubin
+	$(Q)$(NVCC) $(NVCC_FLAGS) -cubin $(LISTED) -o $(LISTING).cubin
 	$(Q)$(disassembler) $(LISTING).cubin > $(LISTING).sass
 	@$(PYTHON) -m plots.tools.machine_code $(LISTING).sass
 	@echo "$(LISTING).sass has the machine code of step$(STEP)"

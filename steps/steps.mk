@@ -6,20 +6,24 @@ checked_object = $(if $(filter cpu,$(BACKEND)),$(BUILD)/checked/$(call stem_of,$
 
 STEP_PROGRAMS := $(STEPS:%=$(BUILD)/%)
 
-ifeq ($(BACKEND),cuda)
-
+# Without a GPU, too, `make ptx` and `make sass` call nvcc.
 NVCC_FLAGS = -std=c++17 -g $(if $(filter 1,$(DEBUG)),-G,-lineinfo) -Icommon \
 	-Xcompiler $(subst $(space),$(comma),$(strip $(WARNINGS) $(PIC))) \
 	$(if $(filter 1,$(WERROR)),-Werror all-warnings)
-# Machine code for each architecture, and PTX of the newest so that later GPUs run too. Machine code for
-# sm_90 is that for sm_90a, which has all instructions of these GPUs; PTX for sm_90a would run nowhere else.
-newest = $(patsubst sm_%,compute_%,$(lastword $(or $(filter-out %a %f,$(1)),$(1))))
-gencode = $(foreach a,$(sort $(patsubst sm_90,sm_90a,$(1))),-gencode arch=$(a:sm_%=compute_%)$(comma)code=$(a)) \
-	$(if $(filter 1,$(FAST)),,-gencode arch=$(call newest,$(1))$(comma)code=$(call newest,$(1)))
 
 # Steps of these instructions run on no other GPU: code for sm_90 will do, where it is asked for.
 HOPPER_FILES := $(shell grep -l ptx_hopper.cuh $(STEP_FILES) common/host/device/ceiling.cu)
 archs_of = $(or $(if $(filter $(1),$(HOPPER_FILES)),$(filter sm_90,$(ARCH))),$(ARCH))
+# It is that for sm_90a, which has all instructions of these GPUs.
+machine_arch = $(patsubst sm_90,sm_90a,$(1))
+
+ifeq ($(BACKEND),cuda)
+
+# Machine code for each architecture, and PTX of the newest so that later GPUs run too: PTX for sm_90a would
+# run nowhere else.
+newest = $(patsubst sm_%,compute_%,$(lastword $(or $(filter-out %a %f,$(1)),$(1))))
+gencode = $(foreach a,$(sort $(call machine_arch,$(1))),-gencode arch=$(a:sm_%=compute_%)$(comma)code=$(a)) \
+	$(if $(filter 1,$(FAST)),,-gencode arch=$(call newest,$(1))$(comma)code=$(call newest,$(1)))
 
 # FAST=1 only finds out whether kernels compile, so there is no PTX, and each step is compiled for one of
 # the two types: bf16 in these, fp16 in the others. Steps with wgmma are compiled in full, for ptxas's remarks.

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs what the tests and the documentation need and is missing: Debian packages, with sudo unless run by root, and
-# Python packages in .venv, without root. The argument `debian` or `python` asks for one of them.
+# Python packages in .venv, without root.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -44,5 +44,6 @@ deps_python() {
   fi
 }
 
-for kind in ${1:-debian python}; do "deps_$kind"; done
+deps_debian
+deps_python
 exit $status

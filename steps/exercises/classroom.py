@@ -376,15 +376,17 @@ def check(name: str) -> int:
         print("  (just written; it will not be overwritten: edit it, then run this again)")
     sys.stdout.flush()
     prepare_judge()
-    failed = 0
+    failed, reached = 0, 0.0
     for mark in marks_of(exercise, name):
+        reached += mark.reached
         print(f"  {mark.reached:g} of {mark.points} points: {mark.what}")
         for line in mark.why.splitlines()[:1 if failed else None]:  # later parts say much the same
             print(f"      {line}")
         failed += bool(mark.why)
+    print(f"  {reached:g} of {exercise.points} points: {name}")
     if failed:
         print(f"  to look closer: {(BUILD / 'exercises' / name).relative_to(ROOT)} OPTIONS --report")
-    return 0
+    return 1 if failed else 0
 
 
 def listing() -> int:

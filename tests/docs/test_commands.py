@@ -11,6 +11,7 @@ import pytest
 from tests.lib.programs import REPOSITORY as ROOT, built_commit
 
 LONGEST_S = 60  # of a block
+EXERCISE = re.compile(r"^(make (?:ex|broken)\d\d)\b.*", re.MULTILINE)
 BLOCK = re.compile(r"^```sh\n(.*?)^```", re.MULTILINE | re.DOTALL)
 PAGES = [path for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
          if BLOCK.search(path.read_text())]
@@ -28,7 +29,9 @@ def test_commands_run(page: Path, tmp_path: Path) -> None:
             (tmp_path / path.name).symlink_to(path)
     text = page.read_text()
     for match in BLOCK.finditer(text):
-        done = subprocess.run(["bash", "-euo", "pipefail", "-c", match[1]], cwd=tmp_path,
+        # An exercise in which nothing was done must fail.
+        commands = EXERCISE.sub(r"if \1; then exit 1; fi", match[1])
+        done = subprocess.run(["bash", "-euo", "pipefail", "-c", commands], cwd=tmp_path,
                               capture_output=True, text=True, timeout=LONGEST_S, check=False,
                               env={"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": str(tmp_path),
                                    "BACKEND": "cpu", "COMMIT": built_commit(),

@@ -8,10 +8,8 @@ from pathlib import Path
 from tests.lib.configs import with_configs
 from tests.lib.programs import REPOSITORY
 
-# Variables that make sets for makes within make, which would change what is tested.
-MAKES_OWN = ("MAKEFLAGS", "MFLAGS", "MAKELEVEL", "MAKEOVERRIDES", "GNUMAKEFLAGS",
-             "BACKEND", "DEBUG", "WERROR", "V", "ARCH", "NVCC", "CC", "CXX", "STEP_DIR", "STEP",
-             "PROBLEM", "QUICK", "COMMIT")
+# Settings of the run that would change what is tested; tests/conftest.py keeps no others.
+SETTINGS = ("BACKEND", "WERROR")
 
 GENERATED = shutil.ignore_patterns("__pycache__", ".pytest_cache", "results")
 NOT_NEEDED = shutil.ignore_patterns("unit", "plain", "counts", "under_test", "gpu", "explorers",
@@ -30,11 +28,6 @@ CHOICE = """#ifndef FAULT_CUH
 static __constant__ int fault = getenv("FAULT") != NULL ? atoi(getenv("FAULT")) : 0;
 #endif
 """
-
-
-def without_makes_own() -> dict[str, str]:
-    """The environment without the variables that make sets."""
-    return {name: value for name, value in os.environ.items() if name not in MAKES_OWN}
 
 
 class SourceTree:
@@ -76,7 +69,7 @@ class SourceTree:
         file.write_text(include + file.read_text().removeprefix(include))
 
     def make(self, *words: str, path: str | None = None) -> subprocess.CompletedProcess:
-        env = without_makes_own()
+        env = {name: value for name, value in os.environ.items() if name not in SETTINGS}
         env["PATH"] = path or f"{self.bin}:{env['PATH']}"
         return subprocess.run([shutil.which("make"), *words], cwd=self.root, env=env, text=True,
                               capture_output=True, timeout=300, check=False)

@@ -209,19 +209,23 @@ def test_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         return subprocess.run(["make", target, f"BACKEND={BACKEND}"], cwd=tmp_path, text=True,
                               capture_output=True, check=False)
 
-    def make(target: str) -> str:
+    def make(target: str, code: int = 0) -> str:
         done = try_make(target)
-        assert done.returncode == 0, done.stderr
+        assert done.returncode == code, done.stderr
         return done.stdout
     (tmp_path / "steps/exercises/ex13.cu").symlink_to("nowhere.cu")
     said = try_make("ex13").stderr
     assert re.fullmatch(r"make ex13: steps/exercises/ex13\.cu is a link to nowhere\.cu, [^\n]*\n"
                         r"make\S*: [^\n]*Error 2\n", said)
-    assert "just written" in make("ex10")
+    assert "just written" in make("ex10", 2)
     path = tmp_path / "steps/exercises/ex10.cu"
     path.write_text(path.read_text() + "// mine\n")
-    assert "just written" not in make("ex10") and path.read_text().endswith("// mine\n")
+    said = make("ex10", 2)
+    assert "just written" not in said and path.read_text().endswith("// mine\n")
+    assert re.search(r"^  0 of 6 points: ex10\n  to look closer: ", said, re.MULTILINE)
     assert re.search(r"^ex10 .*started$", make("exercises"), re.MULTILINE)
     assert re.search(r"^ex10 +0 of +\d", make("grade"), re.MULTILINE)
+    path.write_text(classroom.sources(EXERCISES["ex10"])[0])
+    assert make("ex10").endswith("  6 of 6 points: ex10\n")
     make("clean")
     assert path.exists()

@@ -222,6 +222,13 @@ def test_diff_counts_added_code(tree: Tree) -> None:
     assert lines[0].startswith("--- steps/step02_online") and lines[1].startswith("+++ steps/step02b")
 
 
+def test_diff_writes_nothing(tree: Tree) -> None:
+    (tree.root / "build").write_text("a checkout may not be writable")
+    done = tree.make("diff02")
+    assert done.returncode == 0 and done.stderr == ""
+    assert re.search(r"\n[1-9]\d* lines of code added", done.stdout)
+
+
 def path_without(directory: Path, missing: str) -> str:
     """A PATH with all programs of the system except this one."""
     for folder in ("/usr/bin", "/bin"):

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.lib.programs import NO_GPU, REPOSITORY, RIGHT, USAGE, step_names
+from tests.lib.source_tree import SourceTree
 from tests.e2e.make.test_make import Tree
 
 from plots.tools import machine_code
@@ -165,9 +167,29 @@ def tree(tmp_path: Path) -> Tree:
 @makefile
 @pytest.mark.parametrize("backend", ["cpu", "cuda"])
 def test_ptx_needs_nvcc_alone(tree: Tree, backend: str) -> None:
-    (call,) = tree.build("ptx", "STEP=03", f"BACKEND={backend}", "ARCH=sm_80 sm_90")
-    assert call.startswith("nvcc ") and " -ptx -arch=sm_90 steps/step03_" in call
-    assert "build/step03_sm_90.ptx" in call and "-gencode" not in call
+    (call,) = tree.build("ptx", "STEP=03", f"BACKEND={backend}", "ARCH=sm_80 sm_89")
+    assert call.startswith("nvcc ") and " -ptx -arch=sm_89 steps/step03_" in call
+    assert "build/step03_sm_89.ptx" in call and "-gencode" not in call and " -Icommon " in call
+
+
+@makefile
+def test_listings_of_hopper_steps_have_its_instructions(tree: Tree) -> None:
+    """Without 90a, wgmma and TMA are left out."""
+    write(tree.bin / "nvdisasm", "")
+    (tree.bin / "python3").symlink_to("/bin/true")
+    for target in ("ptx", "sass"):
+        (call,) = tree.build(target, "STEP=07", "BACKEND=cpu")
+        assert " -arch=sm_90a steps/step07_" in call and "build/step07_sm_90." in call
+
+
+@makefile
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="there is no nvcc")
+def test_ptx_is_written_without_a_gpu(tmp_path: Path) -> None:
+    tree = SourceTree(tmp_path)
+    tree.compile_only("step02", "CONFIG<__half, 64, 64, 32>")
+    done = tree.make("ptx", "STEP=02", "BACKEND=cpu", "ARCH=sm_80")
+    assert done.returncode == 0 and done.stderr == ""
+    assert "fma.rn.f32" in (tree.root / "build/step02_sm_80.ptx").read_text()
 
 
 @makefile
