@@ -14,7 +14,7 @@ pytestmark = pytest.mark.cpu_only("it tests the Makefile, which is the same on a
 PAGES = [REPOSITORY / "README.md", REPOSITORY / "CONTRIBUTING.md", *(REPOSITORY / "docs").glob("*.md"),
          *(REPOSITORY / "steps/exercises").glob("*.md"), *(REPOSITORY / "tests").glob("*/README.md")]
 BLOCK = re.compile(r"^```(sh|console)\n(.*?)^```", re.MULTILINE | re.DOTALL)
-COMMAND = re.compile(r"(?:^ *|&& )make ((?:[A-Z_]+=\S+ |-C \S+ |-\S+ )*)([\w./-]+(?: (?!&&)[a-z][\w-]*)*)", re.MULTILINE)
+COMMAND = re.compile(r"(?:^ *|&& )make ((?:[A-Z_]+=\S+ |-C \S+ |-\S+ )*)([\w./][\w./-]*(?: (?!&&)[a-z][\w-]*)*)", re.MULTILINE)
 
 NEED_A_GPU = ("bench", "bench QUICK=1", "builds OLD=build", "ceilings", "variants", "profile STEP=03")
 # What the recipes call with Python. Other tests call the same tools.
