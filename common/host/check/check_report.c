@@ -114,6 +114,13 @@ static const char *lse_text(const Judgement *j, float lse, char text[32]) {
   return value_text(lse, text);
 }
 
+/* Only scales of V in e4m3 let O be so large: otherwise V ends there, too. */
+static const char *overflow_hint(const Problem *p, double expected) {
+  return p->o_dtype == DTYPE_FP16 && fabs(expected) > 65504
+             ? ": fp16 ends at 65504; --out-dtype bf16 has room"
+             : "";
+}
+
 /* Marks the wrong columns of a row. Their error exceeds the row's tolerance / sqrt(head_dim), as at
  * least one does in a wrong row, and a tenth of the largest error, which excludes mere rounding. */
 static void blame_columns(Examined *examined, size_t index, const ReferenceRow *reference) {
@@ -137,8 +144,9 @@ static void blame_columns(Examined *examined, size_t index, const ReferenceRow *
     examined->columns[d] |= blame ? INDEX_FAULTY : INDEX_RIGHT;
     if (!blame || told) continue;
     char is[32], should[32];
-    fprintf(examined->out, "  first: O[b=%d, h=%d, q=%d, d=%d] = %s, expected %s\n", row.batch,
-            row.head, row.q, d, o_text(j, bits[d], is), value_text(reference->o[d], should));
+    fprintf(examined->out, "  first: O[b=%d, h=%d, q=%d, d=%d] = %s, expected %s%s\n", row.batch,
+            row.head, row.q, d, o_text(j, bits[d], is), value_text(reference->o[d], should),
+            overflow_hint(p, reference->o[d]));
     told = true;
   }
 }

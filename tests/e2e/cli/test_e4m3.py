@@ -100,3 +100,14 @@ def test_bits_of_e4m3_are_no_fp16(any_step: Program, tmp_path: Path) -> None:
     stored_e4m3(tmp_path / "in")
     assert "q.npy: element type '|u1': expected" in refused(any_step, tmp_path, "--input",
                                                              tmp_path / "in")
+
+
+@fp8_steps
+def test_hint_where_o_is_too_large_for_fp16(name: str, tmp_path: Path) -> None:
+    q, k, v = draw_inputs(PROBLEM)
+    directory = write_inputs(tmp_path / "in", q, k, 2e5 * v)
+    options = PROBLEM.options_with_files(directory)
+    done = Program(name).run("--repeat", 0, *options)
+    assert done.returncode == 1
+    assert ": fp16 ends at 65504; --out-dtype bf16 has room\n" in done.stderr
+    Program(name).solve(tmp_path / "bf16", *options, "--out-dtype", "bf16")
