@@ -242,7 +242,7 @@ __global__ void __launch_bounds__(Tiles<HEAD_DIM>::THREADS, Tiles<HEAD_DIM>::BLO
     mbarrier_wait(&k_full[stage], parity);  // K of this tile has arrived
     wgmma_fence();                          // the last softmax has read and written S
     start_qk<T, HEAD_DIM, BLOCK_N>(both.s[0], q_group, k_ring + stage * KV_ELEMENTS);
-    wgmma_wait<0>();                                 // S is complete
+    wgmma_wait<0>(both.s[0]);                        // S is complete
     if (releases) mbarrier_arrive(&k_empty[stage]);  // this warpgroup has read K
 
     if (first_key + BLOCK_N > unmasked_end) {
@@ -261,7 +261,7 @@ __global__ void __launch_bounds__(Tiles<HEAD_DIM>::THREADS, Tiles<HEAD_DIM>::BLO
       load_tile(k_ring, maps.k, k_full, k_empty, tile + STAGES);
       load_tile(v_ring, maps.v, v_full, v_empty, tile + STAGES - 1);
     }
-    wgmma_wait<0>();                                 // O is complete
+    wgmma_wait<0>(o[0]);                             // O is complete
     if (releases) mbarrier_arrive(&v_empty[stage]);  // this warpgroup has read V
   }
   // [loop]

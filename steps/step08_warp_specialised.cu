@@ -198,8 +198,8 @@ __global__ void __launch_bounds__(Tiles<HEAD_DIM>::THREADS, 1)
     // The last turn of all is not passed on: nobody waits for it.
     if (tile + 1 < tile_count || consumer + 1 < Tile::CONSUMERS)
       pass_turn<Tile::CONSUMERS>(consumer);
-    wgmma_wait<0>();  // S of this tile is complete, and O of the one before
-    if (releases) {   // this consumer has read both tiles
+    wgmma_wait<0>(s[0], o[0]);  // S of this tile is complete, and O of the one before
+    if (releases) {             // this consumer has read both tiles
       mbarrier_arrive(&shared.k_empty[stage]);
       if (tile > 0) mbarrier_arrive(&shared.v_empty[(tile - 1) % STAGES]);
     }
@@ -228,7 +228,7 @@ __global__ void __launch_bounds__(Tiles<HEAD_DIM>::THREADS, 1)
   } else if (tile_count > 0) {
     start_pv_of(probs, last);
   }
-  wgmma_wait<0>();  // O is complete, and nothing reads Q any more
+  wgmma_wait<0>(o[0]);  // O is complete, and nothing reads Q any more
   // [loop]
 
   // All products of this consumer have been waited for, so nothing reads its Q any more.

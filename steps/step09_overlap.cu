@@ -221,7 +221,7 @@ __global__ void __launch_bounds__(Tiles<HEAD_DIM>::THREADS, 1)
   if (tile_count > 0) {
     float s[1][BLOCK_N / 8][4];
     start_qk_of(s[0], 0);
-    wgmma_wait<0>();
+    wgmma_wait<0>(s[0]);
     if (releases) mbarrier_arrive(&shared.k_empty[0]);
     mask_tile(s, 0);
     softmax_of_tile(s[0], m[0], l[0], rescale, scale_log2);  // O is still 0
@@ -243,11 +243,11 @@ __global__ void __launch_bounds__(Tiles<HEAD_DIM>::THREADS, 1)
     if (TURNS && (tile + 1 < tile_count || consumer + 1 < Tile::CONSUMERS)) {
       pass_turn<Tile::CONSUMERS>(consumer);
     }
-    wgmma_wait<1>();  // S of this tile is complete; P V of the one before may still run
+    wgmma_wait<1>(s[0]);  // S of this tile is complete; P V of the one before may still run
     if (releases) mbarrier_arrive(&shared.k_empty[tile % STAGES]);
     mask_tile(s, tile);
     softmax_of_tile(s[0], m[0], l[0], rescale, scale_log2);
-    wgmma_wait<0>();  // O is complete, and nothing reads P any more
+    wgmma_wait<0>(o[0]);  // O is complete, and nothing reads P any more
     if (releases) mbarrier_arrive(&shared.v_empty[(tile - 1) % STAGES]);
     rescale_rows(o[0], rescale);
   };
@@ -270,7 +270,7 @@ __global__ void __launch_bounds__(Tiles<HEAD_DIM>::THREADS, 1)
   } else if (tile_count > 0) {
     start_pv_of(probs, last);
   }
-  wgmma_wait<0>();  // O is complete, and nothing reads Q any more
+  wgmma_wait<0>(o[0]);  // O is complete, and nothing reads Q any more
   // [loop]
 
   // All products of this consumer have been waited for, so nothing reads its Q any more.

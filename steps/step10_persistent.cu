@@ -375,7 +375,7 @@ __device__ __forceinline__ void consume(const Shared<T> &shared, const AllMaps &
       float s[1][BLOCK_N / 8][4];
       start_qk_of(use, s[0]);
       return_places();
-      wgmma_wait<0>();
+      wgmma_wait<0>(s[0]);
       release(shared.k_empty, use);
       use.number++;
       mask_tile(s, 0);
@@ -388,7 +388,7 @@ __device__ __forceinline__ void consume(const Shared<T> &shared, const AllMaps &
     const auto overlap = [&](auto &s, int tile) {
       start_qk_of(use, s[0]);
       start_pv_of(before(use), probs);
-      wgmma_wait<1>();  // S of this tile is complete; P V of the one before may still run
+      wgmma_wait<1>(s[0]);  // S of this tile is complete; P V of the one before may still run
       mask_tile(s, tile);
       // [maximum]
       float sums[2];
@@ -403,7 +403,7 @@ __device__ __forceinline__ void consume(const Shared<T> &shared, const AllMaps &
       }
       release(shared.k_empty, use);
       // [maximum]
-      wgmma_wait<0>();  // O is complete, and nothing reads P any more
+      wgmma_wait<0>(o);  // O is complete, and nothing reads P any more
       release_v(before(use));
       if (raise) rescale_rows(o, rescale);
       use.number++;
@@ -431,7 +431,7 @@ __device__ __forceinline__ void consume(const Shared<T> &shared, const AllMaps &
       } else {
         start_pv_of(before(use), probs);
       }
-      wgmma_wait<0>();  // O is complete
+      wgmma_wait<0>(o);  // O is complete
       release_v(before(use));
     }
     // Tiles that other consumers need. Released before they have come, they would count as released

@@ -377,7 +377,7 @@ __device__ __forceinline__ void consume(const Shared<T> &shared, const AllMaps &
       float s[BLOCK_N / 8][4];
       start_qk_of(use, s);
       start_pv_of(before(use));
-      wgmma_wait<1>();  // S of this tile is complete; P V of the one before may still run
+      wgmma_wait<1>(s);  // S of this tile is complete; P V of the one before may still run
       if (masked) mask_tile(s, tile);
       float sums[2];
       const bool raise = __any_sync(FULL_WARP, exponentiate(s, sums, m, scale_log2));
@@ -390,7 +390,7 @@ __device__ __forceinline__ void consume(const Shared<T> &shared, const AllMaps &
         l[0] += sums[0], l[1] += sums[1];
       }
       release(shared.k_empty, use);
-      wgmma_wait<0>();  // O is complete, and nothing reads P any more
+      wgmma_wait<0>(o);  // O is complete, and nothing reads P any more
       release_v(before(use));
       if (raise) rescale_rows(o, rescale);
       pack_probs<T>(probs, s);
@@ -408,7 +408,7 @@ __device__ __forceinline__ void consume(const Shared<T> &shared, const AllMaps &
       float s[BLOCK_N / 8][4];
       start_qk_of(use, s);
       if (tile == 0) return_all_places();
-      wgmma_wait<0>();
+      wgmma_wait<0>(s);
       if (!all_attended(tile)) mask_tile(s, tile);
       if (!SPANS) __syncwarp();  // all lanes have read the masks
       release(shared.k_empty, use);
@@ -430,7 +430,7 @@ __device__ __forceinline__ void consume(const Shared<T> &shared, const AllMaps &
     if (lane == 0) mbarrier_arrive(&shared.q_empty[consumer]);
     if (own.begin < own.end) {
       start_pv_of(before(use));
-      wgmma_wait<0>();  // O is complete
+      wgmma_wait<0>(o);  // O is complete
       release_v(before(use));
     }
     for (; tile < tile_count; tile++, use.number++) skip(use);

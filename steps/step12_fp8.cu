@@ -446,15 +446,15 @@ __device__ __forceinline__ void consume(const Shared<T> &shared, const AllMaps &
       {
         float s[1][BLOCK_N / 8][4];
         start_qk_of(use, s[0]);
-        wgmma_wait<0>();               // S is complete
+        wgmma_wait<0>(s[0]);           // S is complete
         release(shared.k_empty, use);  // nothing reads this K any more
         if ((tile + 1) * BLOCK_N > unmasked_end) {
           apply_mask(s, p, p.mask == MASK_CAUSAL, first_row, tile * BLOCK_N);
         }
         softmax(s[0], tile);
       }
-      start_pv_of(use);  // into the registers of S
-      wgmma_wait<0>();   // P V is complete, and nothing reads P any more
+      start_pv_of(use);   // into the registers of S
+      wgmma_wait<0>(pv);  // P V is complete, and nothing reads P any more
       release(shared.vt_empty, use);
       add_rows(o, pv);
     }

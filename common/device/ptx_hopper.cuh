@@ -236,16 +236,34 @@ __device__ __forceinline__ void wgmma_commit() {
 #endif
 }
 
+/** Emits no instruction, but counts as reading and writing the accumulators. Volatile asm
+ * statements keep their order, so no arithmetic on the accumulators can move above a wait before
+ * it. */
+template <int TILES>
+__device__ __forceinline__ void touch_accumulators(float (&d)[TILES][4]) {
+#ifdef __CUDACC__
+#pragma unroll
+  for (int i = 0; i < TILES; i++) {
+    asm volatile("" : "+f"(d[i][0]), "+f"(d[i][1]), "+f"(d[i][2]), "+f"(d[i][3]));
+  }
+#else
+  (void)d;
+#endif
+}
+
 /** wgmma.wait_group: waits until at most the latest PENDING groups are unfinished. Before it, no
  * thread may read or write the accumulators, nor write the registers or the shared memory that the
- * older groups read. */
-template <int PENDING>
-__device__ __forceinline__ void wgmma_wait() {
+ * older groups read. To the compiler an accumulator is a variable like any other, so `completed`
+ * names those of the older groups. (Operands A need no name: a new P is a new value to the
+ * compiler, and ptxas, which gives values their registers, knows what a wgmma reads.) */
+template <int PENDING, typename... Fragments>
+__device__ __forceinline__ void wgmma_wait(Fragments &...completed) {
 #ifdef __CUDACC__
   HOPPER_ASM("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
 #else
   simt_wgmma_wait(PENDING);
 #endif
+  (touch_accumulators(completed), ...);
 }
 
 #ifdef __CUDACC__

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.cpu_only("a GPU build refuses --report")
 STEP = "steps/step10_persistent.cu"
 # Of each fault: the original text, the text that is faulty if `fault` is its number, what the
 # report says, and the text of the line that it names.
-BEFORE_THE_WAIT = "      wgmma_wait<0>();  // O is complete, and nothing reads P any more\n"
+BEFORE_THE_WAIT = "      wgmma_wait<0>(o);  // O is complete, and nothing reads P any more\n"
 FAULTS = [
     ("right", "", "", "", ""),
     ("a stage released while wgmma reads it", "", "",
