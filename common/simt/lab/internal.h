@@ -453,7 +453,7 @@ void lab_proxy_fence(Worker *worker);
 
 /* warpgroups.c */
 void lab_wgmma_issued(Worker *worker, const Wgmma *wgmma, bool first_warp);
-void lab_wgmma_done(Worker *worker, const Wgmma *wgmma, bool first_warp);
+void lab_wgmma_done(Worker *worker, const Wgmma *wgmma, bool reads_end);
 void lab_wgmma_fence(Worker *worker);
 bool lab_wgmma_in_flight(const Worker *worker, int warp);
 /** An access to local memory, which holds what are registers on a GPU. */

@@ -75,7 +75,6 @@ typedef struct Wgmma {
   const uint32_t *a[GROUP_THREADS];
   unsigned issued, done; /* one bit per warp */
   unsigned continues;    /* by these warps, the sum of an instruction in flight */
-  bool fetched;          /* the operands in shared memory have been read */
   const void *call_site;
   double a_tile[GROUP_ROWS][MOST_DEPTH], b_tile[MOST_DEPTH][MAX_COLUMNS];
   float *saved; /* the accumulators at issue, by thread */

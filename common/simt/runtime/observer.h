@@ -55,7 +55,8 @@ typedef struct Observer {
   void (*tensor_copy_landed)(Worker *worker, const TensorCopy *copy); /* before it is visible */
   void (*proxy_fence)(Worker *worker);
   void (*wgmma_issued)(Worker *worker, const Wgmma *wgmma, bool first_warp);
-  void (*wgmma_done)(Worker *worker, const Wgmma *wgmma, bool first_warp);
+  /* `reads_end`: from now on it does not read shared memory. */
+  void (*wgmma_done)(Worker *worker, const Wgmma *wgmma, bool reads_end);
   void (*wgmma_fence)(Worker *worker);
   void (*atomic)(Worker *worker, void *address, unsigned size, bool reads, const void *call_site);
   void (*fence)(Worker *worker);                             /* one that other blocks can observe */

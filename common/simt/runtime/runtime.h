@@ -64,7 +64,8 @@ typedef struct Settings {
   Order order;
   uint64_t seed;
   size_t memory_bytes;
-  size_t shared_bytes; /* the most that a block may request */
+  size_t shared_bytes;       /* the most that a block may request */
+  bool warps_complete_alone; /* each its part of a wgmma */
 } Settings;
 
 const Settings *simt_settings(void);

@@ -94,11 +94,19 @@ static size_t read_shared(void) {
   return size;
 }
 
+static bool read_warps_complete_alone(void) {
+  const char *value = getenv("SIMT_WGMMA");
+  if (value == NULL || strcmp(value, "warpgroup") == 0) return false;
+  if (strcmp(value, "warp") != 0) refuse("SIMT_WGMMA", value, "warpgroup or warp");
+  return true;
+}
+
 static void read_settings(void) {
   settings.workers = read_workers();
   settings.order = read_order(&settings.seed);
   settings.memory_bytes = read_memory();
   settings.shared_bytes = read_shared();
+  settings.warps_complete_alone = read_warps_complete_alone();
 }
 
 const Settings *simt_settings(void) {

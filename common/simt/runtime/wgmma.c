@@ -3,6 +3,9 @@
  * its operands, and each warp gets its accumulators, at the first moment that a wait guarantees it;
  * until then the accumulators hold NaN.
  *
+ * The wait of the first warp reads the operands for all four. If warps complete alone, each does
+ * so for its own rows, whatever the other warps have issued.
+ *
  * Descriptors (9.7.15.5.1.2.2) of the documented layouts are simulated, K-major and MN-major, with
  * and without swizzle; base offsets, and bits that the manual reserves, are refused. Two e4m3 lie
  * where one 16-bit element would, always K-major.
@@ -115,6 +118,14 @@ static bool same_instruction(const SimtWgmma *a, const SimtWgmma *b) {
          a->element == b->element;
 }
 
+/** May instruction `number` take the place of the one that is MAX_IN_FLIGHT before it? */
+static bool has_place(const WarpGroup *group, uint64_t number) {
+  for (int warp = 0; warp < GROUP_WARPS; warp++) {
+    if (group->done[warp] + MAX_IN_FLIGHT <= number) return false;
+  }
+  return true;
+}
+
 /** The next instruction of this warp, which it may be the first of its warpgroup to issue. */
 static Wgmma *next_instruction(Worker *worker, const SimtWgmma *own) {
   WarpGroup *group = own_group(worker);
@@ -122,11 +133,8 @@ static Wgmma *next_instruction(Worker *worker, const SimtWgmma *own) {
   const uint64_t number = group->issued[warp];
   Wgmma **slot = &group->ring[number % MAX_IN_FLIGHT];
   const void *call_site = worker->access_call_site;
-  for (int other = 0; other < GROUP_WARPS; other++) {
-    if (number - group->done[other] >= MAX_IN_FLIGHT) {
-      simt_complain(call_site, "more than the %d wgmma in flight that are simulated",
-                    MAX_IN_FLIGHT);
-    }
+  if (!has_place(group, number)) {
+    simt_complain(call_site, "more than the %d wgmma in flight that are simulated", MAX_IN_FLIGHT);
   }
   if (*slot == NULL) *slot = calloc(1, sizeof **slot);
   if (*slot == NULL) abort();
@@ -142,7 +150,6 @@ static Wgmma *next_instruction(Worker *worker, const SimtWgmma *own) {
     }
     (*slot)->common = *own;
     (*slot)->issued = (*slot)->done = (*slot)->continues = 0;
-    (*slot)->fetched = false;
     (*slot)->call_site = call_site;
   } else if (!same_instruction(&(*slot)->common, own)) {
     simt_complain(call_site, "warps of a warpgroup issue different wgmma");
@@ -216,6 +223,14 @@ void simt_wgmma(const SimtWgmma *operands) {
     }
     check_descriptor(worker, operands->b_descriptor, 'B', (unsigned)operands->n,
                      operands->transpose_b, call_site);
+  }
+  const WarpGroup *group = own_group(worker);
+  const int warp = own_warp(worker);
+  /* A warp that completes alone may be far ahead of others; then it waits for them. */
+  const bool alone = simt_settings()->warps_complete_alone;
+  while (alone && group->issued[warp] - group->done[warp] < MAX_IN_FLIGHT &&
+         !has_place(group, group->issued[warp])) {
+    simt_park(ITS_WARPGROUP, 0, call_site);
   }
   SimtWgmma own = *operands;
   simt_warp_instruction_at(&wgmma, ~0u, &own, call_site);
@@ -414,15 +429,17 @@ static void compute(Wgmma *w, int warp) {
 
 /** Completes the instructions of a warp before number `end`. */
 static void complete(Worker *worker, WarpGroup *group, int warp, uint64_t end) {
+  const bool alone = simt_settings()->warps_complete_alone;
   for (; group->done[warp] < end; group->done[warp]++) {
     Wgmma *w = group->ring[group->done[warp] % MAX_IN_FLIGHT];
-    const bool is_first = !w->fetched;
-    if (is_first) fetch(w);
-    w->fetched = true;
-    if (simt_observer != NULL) simt_observer->wgmma_done(worker, w, is_first);
-    compute(w, warp);
+    const bool is_first = w->done == 0;
     w->done |= 1u << warp;
+    const bool is_last = w->done == (1u << GROUP_WARPS) - 1;
+    if (is_first || alone) fetch(w);
+    if (simt_observer != NULL) simt_observer->wgmma_done(worker, w, alone ? is_last : is_first);
+    compute(w, warp);
   }
+  if (alone) simt_unpark(worker, ITS_WARPGROUP, 0);
   /* Later instructions go on with these sums. */
   for (uint64_t i = end; i < group->issued[warp]; i++) {
     Wgmma *later = group->ring[i % MAX_IN_FLIGHT];
@@ -487,7 +504,8 @@ void simt_wgmma_wait(unsigned pending) {
   const unsigned last = group->commits[warp] - pending - 1;
   const uint64_t end = group->committed[warp][last % MAX_IN_FLIGHT];
   /* The group is complete when the whole instruction is, of all four warps. */
-  while (!all_have_issued(group, end)) simt_park(ITS_WARPGROUP, 0, call_site);
+  const bool alone = simt_settings()->warps_complete_alone;
+  while (!alone && !all_have_issued(group, end)) simt_park(ITS_WARPGROUP, 0, call_site);
   group->waited[warp] = last + 1;
   if (group->done[warp] >= end) return; /* another lane of the warp was first */
   complete(worker, group, warp, end);

@@ -38,13 +38,16 @@ static void wrong_settings_are_refused_with_exit_code_2(void **) {
   const char *const threads = "a whole number from 1 to 16";
   const char *const order = "forward, reverse or random:SEED, SEED a whole number below 2^64";
   const char *const memory = "a number of bytes from 1 to 1024G, with K, M, G or no suffix";
+  const char *const wgmma = "warpgroup or warp";
   const char *const shared = "a number of bytes from 48K to 227K, with K or no suffix";
   for (const char *value : NO_VALUES) {
     expect_refusal("SIMT_THREADS", value, threads);
     expect_refusal("SIMT_ORDER", value, order);
     expect_refusal("SIMT_MEMORY", value, memory);
     expect_refusal("SIMT_SHARED", value, shared);
+    expect_refusal("SIMT_WGMMA", value, wgmma);
   }
+  for (const char *value : {"warps", "Warp", "warp "}) expect_refusal("SIMT_WGMMA", value, wgmma);
   for (const char *value : {"0", "17", "2x", "2147483647", "2147483648", "4294967297"}) {
     expect_refusal("SIMT_THREADS", value, threads);
   }

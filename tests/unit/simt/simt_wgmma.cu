@@ -256,6 +256,42 @@ static void warpgroups_do_not_wait_for_each_other(void **) {
   for (int i = 0; i < 256; i++) assert_float_equal(out[i], i < 128 ? 17 : 49, 0);
 }
 
+/** Products of ones. Warp 0 doubles B after its own wait, while the others still have to wait or,
+ * if `late`, even to issue theirs. */
+__global__ void overwrite_after_one_wait(bool late, float *out) {
+  const uint64_t a = small_descriptor(0), b = small_descriptor(B_START);
+  const bool is_first = threadIdx.x < 32;
+  float d[1][4];
+  const auto issue = [&] {
+    wgmma_fence();
+    wgmma<__half, false>(d, a, b, false);
+    wgmma_commit();
+  };
+  fill(0, SMALL_SHARED, 1);
+  if (is_first || !late) issue();
+  if (is_first) wgmma_wait<0>();
+  fill(B_START, SMALL_SHARED, 2);
+  if (!is_first && late) issue();
+  if (!is_first) wgmma_wait<0>();
+  out[threadIdx.x] = d[0][0];
+}
+
+static void the_first_wait_completes_the_warpgroup_unless_warps_complete_alone(void **) {
+  static const struct {
+    const char *mode;
+    bool late;
+    float others;
+  } cases[] = {{"warpgroup", false, 16}, {"warp", false, 32}, {"warp", true, 32}};
+  for (const auto &c : cases) {
+    float out[128], *device = device_zeros<float>(128);
+    set_variable("SIMT_WGMMA", c.mode);
+    overwrite_after_one_wait<<<1, 128, SMALL_SHARED>>>(c.late, device);
+    fetch(out, device);
+    set_variable("SIMT_WGMMA", nullptr);
+    for (int i = 0; i < 128; i++) assert_float_equal(out[i], i < 32 ? 16 : c.others, 0);
+  }
+}
+
 /* --- Mistakes ------------------------------------------------------------------------------- */
 
 typedef enum Mistake { NONE, OTHER_WARP, OTHER_LANE, ABSENT_WARP, ABSENT_LANE, NO_WAIT } Mistake;
@@ -382,6 +418,7 @@ int main() {
       TEST(products_of_all_layouts),
       TEST(a_wait_covers_the_groups_committed_before_it),
       TEST(warpgroups_do_not_wait_for_each_other),
+      TEST(the_first_wait_completes_the_warpgroup_unless_warps_complete_alone),
       TEST(mistakes_are_reported_where_they_are_made),
       TEST(wrong_descriptors_are_refused),
       TEST(sums_of_e4m3_are_cut_off_behind_13_bits),
