@@ -358,6 +358,7 @@ __device__ __forceinline__ void consume(const Shared<T> &shared, const AllMaps &
       if (lane == 0) tensor_store_wait<0>();
       for (int other = 0; other < Tile::CONSUMERS; other++, place.number++) {
         mbarrier_wait(&shared.v_full[place.stage()], place.parity());
+        __syncwarp();  // all lanes have seen it given, which may be over once lane 0 releases it
         release(shared.v_empty, place);
       }
     };
@@ -424,6 +425,7 @@ __device__ __forceinline__ void consume(const Shared<T> &shared, const AllMaps &
     }
     // [epilogue]
     // All products with Q are complete: the next Q may come.
+    __syncwarp();  // if there was no tile: all lanes have seen that this Q has come
     if (lane == 0) mbarrier_arrive(&shared.q_empty[consumer]);
     if (tile_count > 0) {
       if (short_tail) {
@@ -438,9 +440,11 @@ __device__ __forceinline__ void consume(const Shared<T> &shared, const AllMaps &
     // in the use of their place before.
     for (int tile = tile_count; tile < work.tile_count; tile++, use.number++) {
       mbarrier_wait(&shared.k_full[use.stage()], use.parity());
+      __syncwarp();  // all lanes have seen this phase end: two later, a wait for it would hang
       release(shared.k_empty, use);
       const auto v = use_of_v<Tile>(use, slot.number);
       mbarrier_wait(&shared.v_full[v.stage()], v.parity());
+      __syncwarp();
       release_v(use);
     }
     T *o_group = shared.o + consumer * Tile::GROUP_M * HEAD_DIM;

@@ -330,9 +330,11 @@ __device__ __forceinline__ void consume(const Shared<T> &shared, const AllMaps &
     // A tile that only other consumers need.
     const auto skip = [&](RingUse<STAGES> use) {
       mbarrier_wait(&shared.k_full[use.stage()], use.parity());
+      __syncwarp();  // all lanes have seen this phase end: two later, a wait for it would hang
       release(shared.k_empty, use);
       const auto v = use_of_v<Tile>(use, slot.number);
       mbarrier_wait(&shared.v_full[v.stage()], v.parity());
+      __syncwarp();
       release_v(use);
     };
     // [mask_of]
@@ -389,6 +391,7 @@ __device__ __forceinline__ void consume(const Shared<T> &shared, const AllMaps &
       } else {
         l[0] += sums[0], l[1] += sums[1];
       }
+      if (!SPANS) __syncwarp();  // all lanes have read the masks; a vote does not say so
       release(shared.k_empty, use);
       wgmma_wait<0>(o);  // O is complete, and nothing reads P any more
       release_v(before(use));
@@ -422,10 +425,8 @@ __device__ __forceinline__ void consume(const Shared<T> &shared, const AllMaps &
       for (; tile < own.end && !all_attended(tile); tile++) next_tile(tile, true);
     }
     // [loops]
-    if (SPANS) {
-      fence_proxy_async();  // these loads of spans come before the copy of the next ones
-      __syncwarp();         // all lanes have read them
-    }
+    if (SPANS) fence_proxy_async();  // these loads of spans come before the copy of the next ones
+    __syncwarp();  // all lanes have read them and, if there was no tile, have seen that Q has come
     // All products with Q are complete: the next Q may come, with spans.
     if (lane == 0) mbarrier_arrive(&shared.q_empty[consumer]);
     if (own.begin < own.end) {

@@ -459,14 +459,17 @@ __device__ __forceinline__ void consume(const Shared<T> &shared, const AllMaps &
       add_rows(o, pv);
     }
     // All products with Q are complete: the next Q may come.
+    __syncwarp();  // if there was no tile: all lanes have seen that this Q has come
     if (lane == 0) mbarrier_arrive(&shared.q_empty[consumer]);
     // [loop]
     // Tiles that other consumers need. Released before they have come, they would count as released
     // in the use of their place before.
     for (int tile = tile_count; tile < work.tile_count; tile++, use.number++) {
       mbarrier_wait(&shared.k_full[use.stage()], use.parity());
+      __syncwarp();  // all lanes have seen this phase end: two later, a wait for it would hang
       release(shared.k_empty, use);
       mbarrier_wait(&shared.vt_full[use.stage()], use.parity());
+      __syncwarp();
       release(shared.vt_empty, use);
     }
     if (lane == 0) tensor_store_wait<0>();  // the O before has been read

@@ -241,10 +241,10 @@ static __global__ void __launch_bounds__(WARP_SIZE)
         attended |= tile.mask[consumer] != NONE_ATTENDED;
       }
     }
-    const unsigned lanes = __ballot_sync(FULL_WARP, attended);  // all have read theirs
+    const unsigned lanes = __ballot_sync(FULL_WARP, attended);
+    __syncwarp();  // all lanes have read theirs, so another may write there; no vote orders that
     if (attended) tiles[count + __popc(lanes & ((1u << lane) - 1))] = tile;
     count += __popc(lanes);
-    __syncwarp();
   }
   if (lane == 0) {
     QueryPlan plan = {};
