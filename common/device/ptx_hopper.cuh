@@ -465,6 +465,18 @@ __device__ __forceinline__ void named_barrier_arrive(int id) {
 #endif
 }
 
+/**
+ * Are there enough registers if each thread of one warpgroup keeps `few` of them, and each thread
+ * of `groups` others takes `many`? A block that has a multiprocessor for itself by its launch
+ * bounds starts with 65536 registers divided by its threads, in steps of 8, whatever -maxrregcount
+ * says. Beyond that setmaxnreg.inc would wait for ever.
+ */
+constexpr bool registers_suffice(int groups, int few, int many) {
+  const int each = 65536 / ((1 + groups) * WARPGROUP_THREADS) / 8 * 8;
+  return few % 8 == 0 && many % 8 == 0 && 24 <= few && few <= each && each <= many && many <= 256 &&
+         few + groups * many <= (1 + groups) * each;
+}
+
 /** setmaxnreg.inc (9.7.19.5): the threads of this warpgroup get REGISTERS registers each, as soon
  * as other warpgroups have released enough. */
 template <int REGISTERS>
