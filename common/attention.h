@@ -117,8 +117,11 @@ typedef struct Tensors {
   const float *k_scales; /**< the same for K, of its key/value head */
   const float *v_scales; /**< the same for V */
   void *o;               /**< the output, of Problem::o_dtype */
-  float *lse;      /**< [batch, q_heads, q_len]: ln of the sum of e^score over the attended keys */
-  void *workspace; /**< Step::workspace_bytes() for each head of a pass, or NULL */
+  float *lse; /**< [batch, q_heads, q_len]: ln of the sum of e^score over the attended keys */
+  /** Step::workspace_bytes() for each head of a pass, or NULL. One pass at a time uses it: passes
+   * in two streams, or in two branches of a graph, need one each. They would overwrite each other's
+   * intermediate results, or take tiles from one counter, so that some tiles are never computed. */
+  void *workspace;
   const BlockMask *block_mask; /**< in host memory, its tensors in device memory; or NULL */
   void *prepared;              /**< what BlockMaskSupport::prepare() made of block_mask, or NULL */
 } Tensors;
