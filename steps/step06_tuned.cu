@@ -31,8 +31,10 @@
 #include "device/tile_list.cuh"
 #include "device/warp.cuh"
 
-constexpr int PART = 32;         // keys whose probabilities are computed at a time
-constexpr float MOST_SUM = 512;  // of the P of a row in one lane; in fp16, P must be below 65504
+constexpr int PART = 32;  // keys whose probabilities are computed at a time
+// Of the P of a row in one lane; in fp16, P must be below 65504. Scores beyond 2^28 are so coarse
+// in fp32 that even P of a new m may be larger (docs/correctness.md).
+constexpr float MOST_SUM = 512;
 
 /* --- Swizzled tiles in shared memory ---------------------------------------------------------- */
 

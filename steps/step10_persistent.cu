@@ -62,6 +62,7 @@ struct Tiles {
   static constexpr int BARRIERS = 4 + 2 * CONSUMERS + 4 * STAGES;
   static constexpr int SHARED_BYTES = (O_IN_V ? 1 : 2) * CONSUMERS * Q_BYTES +
                                       2 * STAGES * KV_BYTES + 8 * BARRIERS + 2 * sizeof(QueryWork);
+  static_assert(BARRIERS % 2 == 0, "`work`, which is behind them, is aligned to 16 bytes");
   static_assert(!O_IN_V || (CONSUMERS <= STAGES && Q_BYTES <= KV_BYTES), "O must fit");
 };
 // [tiles]
@@ -127,7 +128,9 @@ __device__ __forceinline__ int take_next(const Schedule &schedule) {
 // [schedule]
 
 // [ring]
-/** Use number `number` of a ring of stages, which begins again at stage 0 after the last. */
+/** Use number `number` of a ring of stages, which begins again at stage 0 after the last. With 3
+ * stages the number must stay below 2^32, which 3 does not divide. A tile of keys takes at least
+ * 0.4 us, so a thread block would get there after half an hour in one launch. */
 template <int STAGES>
 struct RingUse {
   uint32_t number = 0;

@@ -63,6 +63,7 @@ struct Tiles {
   static constexpr int Q_BYTES = GROUP_M * HEAD_DIM;   // of a consumer
   static constexpr int KV_BYTES = BLOCK_N * HEAD_DIM;  // of a tile of K or V, also transposed
   static constexpr int BARRIERS = 4 + 2 * CONSUMERS + 4 * STAGES + 2 * V_STAGES;
+  static_assert(BARRIERS % 2 == 0, "`work`, which is behind them, is aligned to 16 bytes");
   static constexpr int SHARED_BYTES = 3 * CONSUMERS * Q_BYTES + (2 * STAGES + V_STAGES) * KV_BYTES +
                                       8 * BARRIERS + 2 * sizeof(QueryWork);
 };

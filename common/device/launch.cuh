@@ -105,6 +105,10 @@ static auto find_config(const Problem *p) {
   return chosen;
 }
 
+/** Tiles of queries of a launch: numbers that take_next() gives to blocks that find no more of them
+ * must be ints, too. */
+constexpr int64_t MOST_TILES = INT32_MAX - 0xffff;
+
 /** Thread blocks of a launch: one per tile of block_m queries of each head. */
 template <typename Config>
 static int64_t grid_size(const Config *config, const Problem *p) {
@@ -196,8 +200,9 @@ static bool supports_config(const Problem *p, char *why, size_t why_size) {
   } else if (tensor_cores && unaligned != NULL) {
     snprintf(why, why_size, "the strides of %s must be multiples of %d elements in %s", unaligned,
              unaligned[0] == 'O' ? 8 : unit, step.name);
-  } else if (grid_size(config, p) > INT32_MAX) {
-    snprintf(why, why_size, "--batch %d x --heads %d x --seqlen %d: at most 2^31 - 1 thread blocks",
+  } else if (grid_size(config, p) > MOST_TILES) {
+    snprintf(why, why_size,
+             "--batch %d x --heads %d x --seqlen %d: at most 2^31 - 2^16 tiles of queries",
              p->batch, p->q_heads, p->q_len);
   } else {
     return true;

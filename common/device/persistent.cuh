@@ -66,7 +66,9 @@ __device__ __forceinline__ int take_next(const Schedule &schedule) {
   return gridDim.x + atomicInc(schedule.counter, schedule.tiles - 1);
 }
 
-/** Use number `number` of a ring of stages, which begins again at stage 0 after the last. */
+/** Use number `number` of a ring of stages, which begins again at stage 0 after the last. With 3
+ * stages the number must stay below 2^32, which 3 does not divide. A tile of keys takes at least
+ * 0.4 us, so a thread block would get there after half an hour in one launch. */
 template <int STAGES>
 struct RingUse {
   uint32_t number = 0; /**< from 0 on, never begun anew */

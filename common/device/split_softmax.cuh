@@ -42,7 +42,9 @@ __device__ __forceinline__ void softmax_of_tile(float (&s)[N_TILES][4], float (&
   }
 }
 
-constexpr float MOST_SUM = 512; /**< of P of a row in a lane; in fp16, P must be below 65504 */
+/** Of P of a row in a lane; in fp16, P must be below 65504. Scores beyond 2^28 are so coarse in
+ * fp32 that even P of a new m may be larger (docs/correctness.md). */
+constexpr float MOST_SUM = 512;
 
 /** Replaces scores by unnormalised probabilities with the m of the tiles before; `sums` is what
  * they add to l. Returns whether m is too small for a row of this lane, which is if a sum exceeds

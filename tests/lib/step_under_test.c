@@ -13,6 +13,7 @@
  * refusals   the same, for a step that refuses such pointers
  * old-gpu    the device reports compute capability 7.5, then 7.0
  * less-shared  the device reports 99 KiB of shared memory per block, then 64 KiB
+ * most-tiles  as many tiles of queries as a step may have, then more
  * l2         the device reports an L2 cache for K and V of two of three heads
  *
  * Gaps hold NaN; the gaps of O must hold the same bits afterwards. One line is printed for each
@@ -352,6 +353,19 @@ static void ask_on_old_gpu(Problem p) {
   pretended = 0;
 }
 
+static void ask_for_many_tiles(Problem p) {
+  char why[256];
+  p.q_len = 1;
+  for (p.batch = 1 << 15; p.batch <= (1 << 15) + 1; p.batch++) {
+    p.q_heads = p.kv_heads = (1 << 16) - 2; /* 2^31 - 2^16 tiles, then more */
+    for (int tensor = Q; tensor <= O; tensor++) {
+      *strides_of(&p, tensor) = strides_with_gaps(&p, tensor, 0, 0, 0, NO_STRIDE);
+    }
+    const bool supported = step.supports(&p, why, sizeof why);
+    printf("%s%s\n", supported ? "taken" : "refused: ", supported ? "" : why);
+  }
+}
+
 /** Smaller tiles add in another order, so the answers differ by rounding. */
 static void compare_with_less_shared(Problem p) {
   p.batch = 1;
@@ -429,17 +443,12 @@ int main(int argc, char **argv) {
     const char *name;
     void (*try)(Problem);
   } TRIALS[] = {
-      {"padded", compare_with_gaps},
-      {"wide", compare_wide},
-      {"ragged", compare_ragged_rows},
-      {"poisoned", compare_with_poisoned_tails},
-      {"guarded", compare_both_guards},
-      {"strides", compare_odd_strides},
-      {"pointers", compare_odd_pointers},
-      {"refusals", ask_with_odd_pointers},
-      {"old-gpu", ask_on_old_gpu},
-      {"less-shared", compare_with_less_shared},
-      {"l2", compare_with_l2},
+      {"padded", compare_with_gaps},      {"wide", compare_wide},
+      {"ragged", compare_ragged_rows},    {"poisoned", compare_with_poisoned_tails},
+      {"guarded", compare_both_guards},   {"strides", compare_odd_strides},
+      {"pointers", compare_odd_pointers}, {"refusals", ask_with_odd_pointers},
+      {"old-gpu", ask_on_old_gpu},        {"less-shared", compare_with_less_shared},
+      {"most-tiles", ask_for_many_tiles}, {"l2", compare_with_l2},
   };
   for (size_t i = 0; argc == 2 && i < sizeof TRIALS / sizeof *TRIALS; i++) {
     if (strcmp(argv[1], TRIALS[i].name) != 0) continue;
@@ -448,7 +457,7 @@ int main(int argc, char **argv) {
   }
   fprintf(stderr,
           "usage: %s padded|wide|ragged|poisoned|guarded|strides|pointers|refusals|old-gpu|"
-          "less-shared|l2\n",
+          "less-shared|most-tiles|l2\n",
           argv[0]);
   return EXIT_USAGE;
 }

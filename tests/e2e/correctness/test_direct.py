@@ -101,6 +101,14 @@ def test_tiles_for_less_shared_memory_are_right(name: str) -> None:
     assert lines == ["99 KiB: differs by rounding", "64 KiB: differs by rounding"] * PROBLEMS
 
 
+@pytest.mark.parametrize("name", ["step10", "step11", "step12"])
+def test_numbers_of_tiles_stay_ints(name: str) -> None:
+    """A thread block that finds no more tiles has a number beyond them."""
+    refused = ("refused: --batch 32769 x --heads 65534 x --seqlen 1: at most 2^31 - 2^16 tiles of "
+               "queries")
+    assert lines_of(Program(name), "most-tiles") == ["taken", refused] * PROBLEMS
+
+
 def test_an_l2_cache_for_some_heads_changes_no_answer() -> None:
     """Step 10 takes heads in groups whose K and V fit together; the last group is smaller."""
     lines = lines_of(Program("step10"), "l2")
