@@ -14,7 +14,7 @@
  * issue to a wait, so that the order of fences and waits matters more than before.
  *
  * What to look at: each wait. A tile has arrived when its "full" barrier has ended a phase; it may
- * be overwritten when all warpgroups have arrived at its "empty" barrier.
+ * be overwritten when all warps have arrived at its "empty" barrier.
  */
 #include <math.h>
 
@@ -176,8 +176,8 @@ __global__ void __launch_bounds__(Tiles<HEAD_DIM>::THREADS, Tiles<HEAD_DIM>::BLO
     for (int stage = 0; stage < STAGES; stage++) {
       mbarrier_init(&k_full[stage], 1);
       mbarrier_init(&v_full[stage], 1);
-      mbarrier_init(&k_empty[stage], Tile::WARPGROUPS);
-      mbarrier_init(&v_empty[stage], Tile::WARPGROUPS);
+      mbarrier_init(&k_empty[stage], 4 * Tile::WARPGROUPS);  // one thread of each warp
+      mbarrier_init(&v_empty[stage], 4 * Tile::WARPGROUPS);
     }
     fence_mbarrier_init();
   }
@@ -220,7 +220,7 @@ __global__ void __launch_bounds__(Tiles<HEAD_DIM>::THREADS, Tiles<HEAD_DIM>::BLO
   const int warp = threadIdx.x / WARP_SIZE % 4;
   const int first_row = first_q + group * Tile::GROUP_M + 16 * warp;  // of this warp
   const T *q_group = (const T *)(smem + group * Tile::Q_STEP);
-  const bool releases = threadIdx.x % WARPGROUP_THREADS == 0;  // one thread of each warpgroup
+  const bool releases = threadIdx.x % WARP_SIZE == 0;  // one thread of each warp
 
   // [0][0] belongs to row lane / 4 of this warp, [0][1] to the row 8 below.
   float m[1][2] = {{-INFINITY, -INFINITY}};  // running maximum of score * scale * log2(e)
@@ -243,7 +243,7 @@ __global__ void __launch_bounds__(Tiles<HEAD_DIM>::THREADS, Tiles<HEAD_DIM>::BLO
     wgmma_fence();                          // the last softmax has read and written S
     start_qk<T, HEAD_DIM, BLOCK_N>(both.s[0], q_group, k_ring + stage * KV_ELEMENTS);
     wgmma_wait<0>(both.s[0]);                        // S is complete
-    if (releases) mbarrier_arrive(&k_empty[stage]);  // this warpgroup has read K
+    if (releases) mbarrier_arrive(&k_empty[stage]);  // this warp is done with K
 
     if (first_key + BLOCK_N > unmasked_end) {
       apply_mask(both.s, p, p.mask == MASK_CAUSAL, first_row, first_key);
@@ -262,11 +262,12 @@ __global__ void __launch_bounds__(Tiles<HEAD_DIM>::THREADS, Tiles<HEAD_DIM>::BLO
       load_tile(v_ring, maps.v, v_full, v_empty, tile + STAGES - 1);
     }
     wgmma_wait<0>(o[0]);                             // O is complete
-    if (releases) mbarrier_arrive(&v_empty[stage]);  // this warpgroup has read V
+    if (releases) mbarrier_arrive(&v_empty[stage]);  // this warp is done with V
   }
   // [loop]
 
-  // All products of this warpgroup have been waited for, so nothing reads its Q any more.
+  // Each warp has waited for its products. When all four have, nothing reads their Q any more.
+  named_barrier_sync<WARPGROUP_THREADS>(1 + group);
   const HeadOffsets at = head_offsets(p, head_index);
   T *o_warp = (T *)q_group + 16 * warp * SMEM_STRIDE<HEAD_DIM>;
   store_rows<T, HEAD_DIM>(o, m, l, o_warp, (T *)t.o + at.o, p.o_strides.row, t.lse + at.lse,

@@ -161,8 +161,8 @@ __global__ void __launch_bounds__(Tiles<HEAD_DIM>::THREADS, 1)
     for (int stage = 0; stage < STAGES; stage++) {
       mbarrier_init(&shared.k_full[stage], 1);
       mbarrier_init(&shared.v_full[stage], 1);
-      mbarrier_init(&shared.k_empty[stage], Tile::CONSUMERS);
-      mbarrier_init(&shared.v_empty[stage], Tile::CONSUMERS);
+      mbarrier_init(&shared.k_empty[stage], 4 * Tile::CONSUMERS);  // one thread of each warp
+      mbarrier_init(&shared.v_empty[stage], 4 * Tile::CONSUMERS);
     }
     fence_mbarrier_init();
   }
@@ -185,7 +185,7 @@ __global__ void __launch_bounds__(Tiles<HEAD_DIM>::THREADS, 1)
   const int warp = threadIdx.x / WARP_SIZE % 4;
   const int first_row = first_q + consumer * Tile::GROUP_M + 16 * warp;  // of this warp
   const T *q_group = shared.q + consumer * Tile::Q_STEP / sizeof(T);
-  const bool releases = threadIdx.x % WARPGROUP_THREADS == 0;  // one thread of each consumer
+  const bool releases = threadIdx.x % WARP_SIZE == 0;  // one thread of each warp
 
   // [0][0] belongs to row lane / 4 of this warp, [0][1] to the row 8 below.
   float m[1][2] = {{-INFINITY, -INFINITY}};  // running maximum of score * scale * log2(e)
@@ -271,10 +271,11 @@ __global__ void __launch_bounds__(Tiles<HEAD_DIM>::THREADS, 1)
   } else if (tile_count > 0) {
     start_pv_of(probs, last);
   }
-  wgmma_wait<0>(o[0]);  // O is complete, and nothing reads Q any more
+  wgmma_wait<0>(o[0]);  // O is complete
   // [loop]
 
-  // All products of this consumer have been waited for, so nothing reads its Q any more.
+  // Each warp has waited for its products. When all four have, nothing reads their Q any more.
+  named_barrier_sync<WARPGROUP_THREADS>(1 + Tile::CONSUMERS + consumer);
   const HeadOffsets at = head_offsets(p, head_index);
   T *o_warp = (T *)q_group + 16 * warp * SMEM_STRIDE<HEAD_DIM>;
   store_rows<T, HEAD_DIM>(o, m, l, o_warp, (T *)t.o + at.o, p.o_strides.row, t.lse + at.lse,

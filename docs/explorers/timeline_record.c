@@ -235,7 +235,10 @@ WRAP(void, simt_wgmma_wait, unsigned pending) {
 }
 
 WRAP(void, simt_named_barrier, unsigned id, unsigned threads, bool wait) {
-  record_hopper((Record){.action = wait ? NAMED_SYNC : NAMED_ARRIVE, .place = id});
+  /* At a barrier of one warpgroup no role waits for another. */
+  if (threads > GROUP_THREADS) {
+    record_hopper((Record){.action = wait ? NAMED_SYNC : NAMED_ARRIVE, .place = id});
+  }
   __real_simt_named_barrier(id, threads, wait);
 }
 

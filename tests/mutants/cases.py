@@ -278,6 +278,9 @@ def write_cases(step: str, directory: Path) -> list[tuple[Path, dict[str, str]]]
     if step in HOPPER_STEPS[1:]:  # queries 0 to 191 are a tile; the tile of keys from 256 on is NaN
         unseen = write_inputs(directory / "unseen", 200, 264, {("v", 256, 3): float("nan")})
         lists[0][1].extend([f"--input {unseen} -m causal", *RINGS])
+    if step in HOPPER_STEPS[:3]:  # each warp waits for its own part of a wgmma
+        lists += [({"SIMT_ORDER": f"random:{seed}", "SIMT_WGMMA": "warp"},
+                   ["-b 1 -H 2 -n 200 -k 1000 -d 64"]) for seed in (1, 2)]
     if step in ("step09", "step10", "step11"):
         lists[0][1].extend(WIDE)
     if step in ("step10", "step11"):  # no query attends a key of the first tile, by scores of -inf

@@ -134,11 +134,12 @@ def files_of(p: Problem, directory: Path) -> list[str]:
 def test_same_bits_otherwise(step: Program, problems: list[Problem], solved: list,
                              tmp_path: Path) -> None:
     """In another order of threads, in the other layout, and from files; each alone, and with all of
-    the problems, is below."""
+    the problems, is below. Each warp completes its part of a wgmma alone."""
     problems, solved = problems[::3], solved[::3]
     lines = [files_of(p.with_other_layout(), tmp_path / f"in{i}") for i, p in enumerate(problems)]
     again = step.solve_all(tmp_path / "out", lines, "none",
-                           env={"SIMT_ORDER": "random:7", "SIMT_THREADS": "2"})
+                           env={"SIMT_ORDER": "random:7", "SIMT_THREADS": "2",
+                                "SIMT_WGMMA": "warp"})
     assert differing(problems, solved, again) == []
 
 
