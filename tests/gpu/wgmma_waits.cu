@@ -110,7 +110,29 @@ __global__ void __launch_bounds__(THREADS, 1)
   fence_proxy_async();
   __syncthreads();
 
-  if (warp >= 4) {  // the tensor core of a warp is that of every fourth warp after it
+  const auto overwrite = [&] {
+    const bool early = CASE == LATE_ISSUE && !has_issued;
+    // Rows of A that belong to the late warp, and all of B, of the last instruction first.
+    const uint4 nan = {~0u, ~0u, ~0u, ~0u};
+#pragma unroll 1
+    for (int i = INSTRUCTIONS - 1; i >= 0; i--) {
+      *(uint4 *)(a + i * A_BYTES + roles.late * (A_BYTES / 4) + lane * 16) = nan;
+#pragma unroll
+      for (int j = 0; j < B_BYTES; j += 16 * WARP_SIZE) {
+        *(uint4 *)(b + i * B_BYTES + j + lane * 16) = nan;
+      }
+    }
+    fence_proxy_async();
+    if (early && lane == 0) atomicAdd(&counts->early, 1);
+  };
+
+  if (warp >= 4) {
+    if (CASE == NO_WAIT && warp == 4) {
+      named_barrier_sync<5 * WARP_SIZE>(2);  // all have issued
+      overwrite();
+      named_barrier_sync<5 * WARP_SIZE>(3);
+    }
+    // The tensor core of a warp is that of every fourth warp after it.
     if (CASE == BUSY_TENSOR_CORE && warp % 4 == roles.late) {
       sink[blockIdx.x * blockDim.x + threadIdx.x] = multiply_long();
     }
@@ -128,23 +150,11 @@ __global__ void __launch_bounds__(THREADS, 1)
     wgmma<__half, false>(d, descriptor(a + i * A_BYTES), descriptor(b + i * B_BYTES), i > 0);
   }
   wgmma_commit();
-  const auto overwrite = [&] {
-    const bool early = CASE == LATE_ISSUE && !has_issued;
-    // Rows of A that belong to the late warp, and all of B, of the last instruction first.
-    const uint4 nan = {~0u, ~0u, ~0u, ~0u};
-#pragma unroll 1
-    for (int i = INSTRUCTIONS - 1; i >= 0; i--) {
-      *(uint4 *)(a + i * A_BYTES + roles.late * (A_BYTES / 4) + lane * 16) = nan;
-#pragma unroll
-      for (int j = 0; j < B_BYTES; j += 16 * WARP_SIZE) {
-        *(uint4 *)(b + i * B_BYTES + j + lane * 16) = nan;
-      }
-    }
-    fence_proxy_async();
-    if (early && lane == 0) atomicAdd(&counts->early, 1);
-  };
+  if (CASE == NO_WAIT) {
+    named_barrier_sync<5 * WARP_SIZE>(2);
+    named_barrier_sync<5 * WARP_SIZE>(3);  // warp 4 has overwritten
+  }
   if (CASE == LATE_WAIT && late) spin(delay);
-  if (CASE == NO_WAIT && overwrites) overwrite();
   wgmma_wait<0>(d);
   if (CASE != NO_WAIT && CASE != PLAIN && overwrites) overwrite();
 
