@@ -6,6 +6,7 @@
 #ifndef HOST_LAB_REPORT_H
 #define HOST_LAB_REPORT_H
 
+#include <errno.h>
 #include <limits.h>
 #include <stdio.h>
 
