@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "host/base/values.h"
+#include "host/check/reference_rows.h"
 #include "vector_width.h"
 
 enum {
@@ -98,44 +99,6 @@ static bool new_workspace(const Job *job, Workspace *work) {
   }
   free_workspace(work);
   return false;
-}
-
-/* Converts a row of `dim` elements to doubles, which are written `stride` elements apart. */
-static void convert_row(Dtype dtype, const uint16_t *from, double scale, int dim, double *to,
-                        int stride) {
-  if (dtype == DTYPE_FP16) {
-    for (int d = 0; d < dim; ++d) to[d * stride] = half_bits_to_float(from[d]);
-  } else if (dtype == DTYPE_BF16) {
-    for (int d = 0; d < dim; ++d) to[d * stride] = bf16_bits_to_float(from[d]);
-  } else { /* the product is exact */
-    for (int d = 0; d < dim; ++d) to[d * stride] = scale * e4m3_bits_to_float((uint8_t)from[d]);
-  }
-}
-
-/* |x|^2 of a vector whose elements are `stride` apart. */
-static double squares(const double *x, int dim, int stride) {
-  double sum = 0;
-  for (int d = 0; d < dim; ++d) sum += x[d * stride] * x[d * stride];
-  return sum;
-}
-
-/* What ReferenceRow::spread multiplies P of a key by, squared. Infinities and NaN are left out. */
-static double spread_of_key(const double *v, int dim) {
-  double sum = 0, largest = 0;
-  for (int d = 0; d < dim; ++d) {
-    const double square = isfinite(v[d]) ? v[d] * v[d] : 0;
-    sum += square;
-    largest = fmax(largest, square);
-  }
-  return fmax(sum, 4 * largest);
-}
-
-/* |k|^2 of the longest key of a block. */
-static double longest_key(const double *k_transposed, int keys, int dim) {
-  double most = 0;
-  for (int key = 0; key < keys; ++key)
-    most = fmax(most, squares(k_transposed + key, dim, KEY_BLOCK));
-  return most;
 }
 
 /* scores[key] = q . k[key] for a whole block; scores past the last key are not used. */
@@ -246,9 +209,10 @@ static void compute_scores(const Job *job, const Group *group, Workspace *work) 
       convert_row(problem->dtype, k + key * problem->k_strides.row, scale, problem->head_dim,
                   work->block + (key - first), KEY_BLOCK);
     }
-    const double k_squares = problem->dtype != DTYPE_E4M3
-                                 ? 0
-                                 : longest_key(work->block, (int)(last - first), problem->head_dim);
+    const double k_squares =
+        problem->dtype != DTYPE_E4M3
+            ? 0
+            : longest_key(work->block, KEY_BLOCK, (int)(last - first), problem->head_dim);
     for (int r = 0; r < group->count; ++r) {
       RowSums *sums = &work->sums[r];
       if (!attends_any(sums, first, last)) continue;
