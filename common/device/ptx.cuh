@@ -30,13 +30,14 @@ __device__ __forceinline__ void *shared_pointer(uint32_t address) {
   return __cvta_shared_to_generic(address);
 }
 #else
-extern __shared__ unsigned char smem[];
+/** Under a name of its own: a kernel may give its dynamic shared memory any name and type. */
+extern __shared__ unsigned char simt_dynamic_shared[] __asm__("smem");
 
 __device__ __forceinline__ uint32_t shared_address(const void *pointer) {
-  return (uint32_t)((const unsigned char *)pointer - smem);
+  return (uint32_t)((const unsigned char *)pointer - simt_dynamic_shared);
 }
 __device__ __forceinline__ void *shared_pointer(uint32_t address) {
-  return smem + address;
+  return simt_dynamic_shared + address;
 }
 #endif
 

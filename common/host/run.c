@@ -220,6 +220,40 @@ static bool check(Run *run, Resources *r, Error *error) {
   return ok;
 }
 
+#ifdef SIMT_BACKEND
+/** Does the answer change in a pass in which shuffles leave no lane its own value? */
+static bool depends_on_kept_values(Run *run, Resources *r) {
+  const SimtCounters counts = run->counts;
+  const double ms = run->simulation_ms;
+  HostOutputs other = {0};
+  Error unused;
+  lab_start(0);
+  simt_spoil_kept_values(true);
+  const bool same = run_once(run, r, &unused) &&
+                    device_outputs_download(&r->tensors, &other, &unused) &&
+                    memcmp(other.o, r->outputs.o, r->tensors.o_bytes) == 0 &&
+                    memcmp(other.lse, r->outputs.lse, r->tensors.lse_bytes) == 0;
+  simt_spoil_kept_values(false);
+  device_outputs_free(&other);
+  run->counts = counts;
+  run->simulation_ms = ms;
+  return !same;
+}
+
+/** Prints what the kernels did that may explain a wrong answer. */
+static void print_hints(Run *run, Resources *r) {
+  SimtHint hint;
+  bool kept = false;
+  for (int i = 0; simt_hint(i, &hint); i++) kept |= hint.kept_own_value;
+  const bool depends = kept && depends_on_kept_values(run, r);
+  for (int i = 0; simt_hint(i, &hint); i++) {
+    if (hint.kept_own_value && !depends) continue;
+    fprintf(stderr, "  hint: %s%s\n", hint.text,
+            hint.kept_own_value ? "; O or LSE depends on such a value" : "");
+  }
+}
+#endif
+
 /** Times the pass. */
 static bool measure(Run *run, Resources *r, Error *error) {
   const Options *o = r->options;
@@ -281,6 +315,9 @@ static bool run_and_write(Run *run, Resources *r, bool quiet, Error *error) {
     const bool measured = measure(run, r, error); /* a failure does not stop the report */
     if (!quiet) report_result(run, out);
     ok = lab_report_finish(run, out, error) && write_results(run, r, error) && measured;
+#ifdef SIMT_BACKEND
+    if (run->checked && !run->check.right) print_hints(run, r);
+#endif
   } else if (started) {
     Error unused;
     lab_report_finish(run, out, &unused); /* the findings may show why a kernel failed */

@@ -1,7 +1,7 @@
 /**
  * @file
- * Translates CUDA C to C++: rewrites each kernel launch into an expression that any C++ compiler
- * accepts, and stores each kernel's launch bounds in its body.
+ * Translates CUDA C to C++: rewrites what a C++ compiler would not accept, or what the CPU backend
+ * must know.
  *
  *     kernel<64><<<grid, block, bytes, stream>>>(a, b)
  *     kernel<64> *simt::launch(grid, block, bytes, stream)(a, b)
@@ -9,8 +9,13 @@
  *     __global__ void __launch_bounds__(128) kernel(int *a) {
  *     __global__ void __launch_bounds__(128) kernel(int *a) { SIMT_KERNEL(128)
  *
+ *     extern __shared__ float tile[];   ->  extern __shared__ float tile[] __asm__("smem");
+ *     __device__ int count;             ->  SIMT_DEVICE_VARIABLE int count;
+ *     asm volatile("mov.u32 ...");      ->  SIMT_INLINE_PTX("mov.u32 ...");
+ *
  * Everything else is copied unchanged, so that line numbers stay the same, and diagnostics and
- * debuggers show the .cu file. Comments, strings and characters are recognised and not changed.
+ * debuggers show the .cu file. Comments, strings and characters are recognised and not changed. A
+ * byte order mark is dropped, and lines end in a line feed alone.
  *
  * Usage: rewrite_launches FILE.cu > FILE.cpp
  */
@@ -20,86 +25,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-typedef enum TokenKind {
-  END,
-  BLANK,
-  NAME,
-  LITERAL,
-  OPENING,
-  CLOSING,
-  LAUNCH_OPEN,
-  LAUNCH_CLOSE,
-  OTHER
-} TokenKind;
-
-/** A piece of the source; BLANK is white space or a comment. */
-typedef struct Token {
-  TokenKind kind;
-  const char *begin, *end;
-} Token;
-
-static bool is_name_char(char c) {
-  return isalnum((unsigned char)c) || c == '_';
-}
-
-static bool starts_with(const char *text, const char *prefix) {
-  return strncmp(text, prefix, strlen(prefix)) == 0;
-}
-
-/** Past the end of a // comment; a backslash before the line break continues it. */
-static const char *skip_line_comment(const char *p) {
-  while (*p != '\0' && *p != '\n') p += p[0] == '\\' && p[1] != '\0' ? 2 : 1;
-  return p;
-}
-
-static const char *skip_block_comment(const char *p) {
-  const char *end = strstr(p + 2, "*/");
-  return end != NULL ? end + 2 : p + strlen(p);
-}
-
-/** Past a quoted literal. A line break ends it too: #error lines may hold a lone apostrophe. */
-static const char *skip_quoted(const char *p) {
-  const char quote = *p++;
-  while (*p != '\0' && *p != '\n' && *p != quote) p += p[0] == '\\' && p[1] != '\0' ? 2 : 1;
-  return *p == quote ? p + 1 : p;
-}
-
-/** Past a number as the preprocessor sees it: 1'000, 0x1p-3f, 1e+5. */
-static const char *skip_number(const char *p) {
-  while (is_name_char(*p) || *p == '.' || (*p == '\'' && is_name_char(p[1]))) {
-    const bool exponent = strchr("eEpP", *p) != NULL && (p[1] == '+' || p[1] == '-');
-    p += exponent ? 2 : 1;
-  }
-  return p;
-}
-
-/** Also the prefix of a literal, as in u8"text"; raw strings are not supported. */
-static Token name(const char *p) {
-  Token token = {NAME, p, p};
-  while (is_name_char(*token.end)) token.end++;
-  return token;
-}
-
-static Token next_token(const char *p) {
-  if (*p == '\0') return (Token){END, p, p};
-  if (isspace((unsigned char)*p)) return (Token){BLANK, p, p + strspn(p, " \t\r\n\v\f")};
-  if (starts_with(p, "//")) return (Token){BLANK, p, skip_line_comment(p)};
-  if (starts_with(p, "/*")) return (Token){BLANK, p, skip_block_comment(p)};
-  if (*p == '"' || *p == '\'') return (Token){LITERAL, p, skip_quoted(p)};
-  const char *digit = *p == '.' ? p + 1 : p;
-  if (isdigit((unsigned char)*digit)) return (Token){LITERAL, p, skip_number(p)};
-  if (is_name_char(*p)) return name(p);
-  if (starts_with(p, "<<<")) return (Token){LAUNCH_OPEN, p, p + 3};
-  /* In >>>> the last three may end a launch; the first ends a template argument list. */
-  if (starts_with(p, ">>>") && p[3] != '>') return (Token){LAUNCH_CLOSE, p, p + 3};
-  if (strchr("([{", *p) != NULL) return (Token){OPENING, p, p + 1};
-  if (strchr(")]}", *p) != NULL) return (Token){CLOSING, p, p + 1};
-  return (Token){OTHER, p, p + 1};
-}
+#include "tokens.h"
 
 static bool arguments_follow(const char *p) {
-  Token token = next_token(p);
-  while (token.kind == BLANK) token = next_token(token.end);
+  const Token token = next_word(p);
   return token.kind == OPENING && *token.begin == '(';
 }
 
@@ -136,12 +65,6 @@ static void write_line_directive(const char *path) {
   fputs("\"\n", stdout);
 }
 
-static bool is_name(Token token, const char *name) {
-  const size_t length = strlen(name);
-  return token.kind == NAME && (size_t)(token.end - token.begin) == length &&
-         starts_with(token.begin, name);
-}
-
 /** Is p in a preprocessor directive or its continuation lines? */
 static bool in_directive(const char *source, const char *p) {
   while (p > source && (p[-1] != '\n' || (p - source >= 2 && p[-2] == '\\'))) p--;
@@ -154,10 +77,12 @@ typedef struct Bounds {
   const char *begin, *end;
 } Bounds;
 
-/** The definition of a kernel: its {, and its bounds. */
+/** A kernel: its name, the { of its definition, and its bounds. A declaration has no body. */
 typedef struct Kernel {
+  Token name;
   const char *body;
   Bounds bounds;
+  bool is_template;
 } Kernel;
 
 /** p is the text after `__launch_bounds__`. */
@@ -173,20 +98,57 @@ static Bounds find_bounds(const char *p) {
   return bounds;
 }
 
-/** p is the text after `__global__`, `bounds` are those before it. A declaration has no body. */
+static bool is_attribute(Token token) {
+  static const char *const NAMES[] = {"__launch_bounds__", "__attribute__", "__align__",
+                                      "alignas",           "decltype",      NULL};
+  return is_any(token, NAMES);
+}
+
+/** p is the text after `__global__`, `bounds` are those before it. */
 static Kernel find_kernel(const char *p, Bounds bounds) {
-  Kernel kernel = {NULL, bounds};
+  Kernel kernel = {.bounds = bounds};
+  Token before = {END, p, p};
   int depth = 0;
-  for (Token token = next_token(p); token.kind != END; token = next_token(token.end)) {
+  for (Token token = next_word(p); token.kind != END; token = next_word(token.end)) {
     if (depth == 0 && is_name(token, "__launch_bounds__")) kernel.bounds = find_bounds(token.end);
     if (depth == 0 && *token.begin == ';') break;
     if (depth == 0 && *token.begin == '{') {
       kernel.body = token.begin;
       break;
     }
+    if (depth == 0 && *token.begin == '(' && !is_attribute(before)) kernel.name = before;
     depth += (token.kind == OPENING) - (token.kind == CLOSING);
+    before = token;
   }
   return kernel;
+}
+
+/** Does the text after `__device__` or `__managed__` declare a variable of global memory? */
+static bool declares_variable(const char *p) {
+  static const char *const OTHERS[] = {"__constant__", "__shared__", "__managed__",
+                                       "__device__",   "constexpr",  NULL};
+  int depth = 0, angles = 0;
+  Token before = {END, p, p};
+  for (Token token = next_word(p); token.kind != END; token = next_word(token.end)) {
+    if (is_any(token, OTHERS)) return false;
+    const bool attribute = depth > 0 || is_attribute(before) || starts_with(token.begin, "[[");
+    depth += (token.kind == OPENING && attribute) - (token.kind == CLOSING);
+    if (depth < 0) return false;
+    if (depth == 0 && token.kind == OPENING) return *token.begin != '(' && before.kind != END;
+    angles += (*token.begin == '<') - (*token.begin == '>');
+    if (depth == 0 && angles == 0 && strchr(";=,", *token.begin) != NULL) return true;
+    before = token;
+  }
+  return false;
+}
+
+/** Does the text after an `asm` hold instructions? An empty one only stops optimisations. */
+static bool holds_instructions(const char *p) {
+  Token token = next_word(p);
+  while (token.kind == NAME) token = next_word(token.end); /* volatile */
+  if (*token.begin != '(') return false;
+  token = next_word(token.end);
+  return !starts_with(token.begin, "\"\"");
 }
 
 /** Line breaks are omitted, so that lines keep their numbers. */
@@ -204,38 +166,123 @@ static void write_bounds(Bounds bounds) {
   putchar(')');
 }
 
-static bool rewrite(const char *path, const char *source) {
-  const char *close = NULL; /* of the current launch */
-  static const Bounds none = {NULL, NULL};
-  Kernel kernel = {NULL, none};         /* whose body follows */
-  Bounds bounds = none;                 /* of a kernel whose __global__ follows */
-  Token before = {END, source, source}; /* the last token that is not blank */
-  for (Token token = next_token(source); token.kind != END; token = next_token(token.end)) {
-    /* a.operator<<<int>(b) is a shift operator and a template argument */
-    if (token.kind == LAUNCH_OPEN && !is_name(before, "operator")) {
-      close = find_launch_close(token.end);
-      if (close == NULL) {
-        fprintf(stderr, "%s:%d: error: this <<< has no matching >>>(arguments)\n", path,
-                line_of(source, token.begin));
-        return false;
-      }
-      fputs(" *simt::launch(", stdout);
-    } else if (token.begin == close) {
+/** What is known at a place of the source. */
+typedef struct Place {
+  const char *path, *source;
+  const char *close;                      /* of the current launch */
+  Kernel kernel;                          /* whose body follows */
+  Bounds bounds;                          /* of a kernel whose __global__ follows */
+  Token before, before_that;              /* the last tokens that are not blank */
+  bool in_template, in_extern, in_shared; /* these words begin the current declaration */
+  bool in_asm;                            /* before its ( */
+  Kernel *kernels;                        /* all so far */
+  size_t kernel_count;
+} Place;
+
+static void note_kernel(Place *p, Token token) {
+  p->kernel = find_kernel(token.end, p->bounds);
+  p->kernel.is_template = p->in_template;
+  p->kernels = realloc(p->kernels, (p->kernel_count + 1) * sizeof *p->kernels);
+  if (p->kernels == NULL) abort();
+  p->kernels[p->kernel_count++] = p->kernel;
+}
+
+/** Does the source say of this launch only the name of a template? */
+static bool lacks_arguments(const Place *p) {
+  bool is_template = false, is_function = false;
+  const size_t length = (size_t)(p->before.end - p->before.begin);
+  if (p->before.kind != NAME || strchr(".>", *p->before_that.begin) != NULL) return false;
+  for (size_t i = 0; i < p->kernel_count; i++) {
+    const Token name = p->kernels[i].name;
+    if ((size_t)(name.end - name.begin) != length) continue;
+    if (length == 0 || strncmp(name.begin, p->before.begin, length) != 0) continue;
+    is_template |= p->kernels[i].is_template;
+    is_function |= !p->kernels[i].is_template;
+  }
+  return is_template && !is_function;
+}
+
+static bool begin_launch(Place *p, Token token) {
+  const int line = line_of(p->source, token.begin);
+  p->close = find_launch_close(token.end);
+  if (p->close == NULL) {
+    fprintf(stderr, "%s:%d: error: this <<< has no matching >>>(arguments)\n", p->path, line);
+    return false;
+  }
+  if (lacks_arguments(p)) {
+    const int length = (int)(p->before.end - p->before.begin);
+    fprintf(stderr,
+            "%s:%d: error: %.*s is a template, and the CPU backend does not deduce the arguments "
+            "of a template at a launch: write them, as in %.*s<float><<<grid, block>>>(...)\n",
+            p->path, line, length, p->before.begin, length, p->before.begin);
+    return false;
+  }
+  fputs(" *simt::launch(", stdout);
+  return true;
+}
+
+/** The other name of a word, or NULL. */
+static const char *replaced(const Place *p, Token token) {
+  static const char *const ASM[] = {"asm", "__asm__", "__asm", NULL}, *const VARIABLES[] = {
+                                                                          "__device__",
+                                                                          "__managed__", NULL};
+  if (is_any(token, ASM) && holds_instructions(token.end)) return "SIMT_INLINE_PTX";
+  if (p->in_asm && token.kind == NAME) return ""; /* volatile */
+  if (is_name(token, "__noinline__") && p->before.kind != OPENING && *p->before.begin != ',') {
+    return "__attribute__((noinline))"; /* not within an attribute */
+  }
+  if (is_any(token, VARIABLES) && !is_name(p->before, "__constant__") &&
+      declares_variable(token.end)) {
+    return "SIMT_DEVICE_VARIABLE";
+  }
+  return NULL;
+}
+
+static void note_token(Place *p, Token token) {
+  if (token.kind == BLANK) return;
+  const bool in_code = !in_directive(p->source, token.begin);
+  if (token.begin >= p->bounds.end && strchr(";{}", *token.begin) != NULL) {
+    p->bounds = (Bounds){NULL, NULL};
+    p->in_template = p->in_extern = p->in_shared = false;
+  }
+  if (is_name(token, "__launch_bounds__") && in_code) p->bounds = find_bounds(token.end);
+  p->in_template |= is_name(token, "template") && in_code;
+  p->in_extern |= is_name(token, "extern");
+  p->in_shared |= is_name(token, "__shared__");
+  if (is_name(token, "__global__") && in_code) note_kernel(p, token);
+  p->before_that = p->before;
+  p->before = token;
+}
+
+static bool rewrite(Place *p) {
+  for (Token token = next_token(p->source); token.kind != END; token = next_token(token.end)) {
+    const char *other = replaced(p, token);
+    const bool ends_array = strchr(";,", *token.begin) != NULL && *p->before.begin == ']';
+    if (ends_array && p->in_extern && p->in_shared) fputs(" __asm__(\"smem\")", stdout);
+    if (*token.begin == '(') p->in_asm = false;
+    if (other != NULL) {
+      p->in_asm |= strcmp(other, "SIMT_INLINE_PTX") == 0;
+      fputs(other, stdout);
+    } else if (token.kind == LAUNCH_OPEN && !is_name(p->before, "operator")) {
+      /* a.operator<<<int>(b) is a shift operator and a template argument */
+      if (!begin_launch(p, token)) return false;
+    } else if (token.begin == p->close) {
       putchar(')');
     } else {
       fwrite(token.begin, 1, (size_t)(token.end - token.begin), stdout);
     }
-    if (token.begin == kernel.body) write_bounds(kernel.bounds);
-    if (token.begin >= bounds.end && strchr(";{}", *token.begin) != NULL) bounds = none;
-    if (is_name(token, "__launch_bounds__") && !in_directive(source, token.begin)) {
-      bounds = find_bounds(token.end);
-    }
-    if (is_name(token, "__global__") && !in_directive(source, token.begin)) {
-      kernel = find_kernel(token.end, bounds);
-    }
-    if (token.kind != BLANK) before = token;
+    if (token.begin == p->kernel.body) write_bounds(p->kernel.bounds);
+    note_token(p, token);
   }
   return true;
+}
+
+/** Removes what editors on Windows add: a byte order mark, and carriage returns at line ends. */
+static void make_plain(char *text) {
+  const char *from = starts_with(text, "\xef\xbb\xbf") ? text + 3 : text;
+  do {
+    if (!starts_with(from, "\r\n")) *text++ = *from;
+  } while (*from++ != '\0');
 }
 
 int main(int argc, char **argv) {
@@ -246,14 +293,19 @@ int main(int argc, char **argv) {
   char *text = NULL;
   size_t room = 0;
   FILE *file = fopen(argv[1], "r");
-  const char *source = file != NULL && getdelim(&text, &room, '\0', file) > 0 ? text : "";
+  const bool empty = file == NULL || getdelim(&text, &room, '\0', file) <= 0;
   if (file == NULL || ferror(file)) {
     perror(argv[1]);
     return 1;
   }
   fclose(file);
+  if (!empty) make_plain(text);
+  const char *source = empty ? "" : text;
+  const Token none = {END, source, source};
+  Place place = {.path = argv[1], .source = source, .before = none, .before_that = none};
   write_line_directive(argv[1]);
-  const bool ok = rewrite(argv[1], source);
+  const bool ok = rewrite(&place);
+  free(place.kernels);
   free(text);
   if (fflush(stdout) != 0) {
     perror("standard output");

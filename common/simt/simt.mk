@@ -6,7 +6,8 @@
 # -fno-optimize-sibling-calls keeps calls calls, so that reports can say who called. DWARF 4, as
 # addr2line up to binutils 2.40 names the .cpp for lines of the first file in a table of DWARF 5.
 NO_TLS_INIT = $(eval NO_TLS_INIT := $$(call if_known,-fno-extern-tls-init))$(NO_TLS_INIT)
-SIMT_FLAGS = -std=c++17 $(OPTIMISE) $(PIC) -gdwarf-4 $(DEBUG_INFO) $(WARNINGS) -Wno-unknown-pragmas -Wno-psabi -fno-strict-aliasing \
+# -Wfatal-errors: what the CPU backend does not have is told in one line, not in the errors that follow from it.
+SIMT_FLAGS = -std=c++17 -Wfatal-errors $(OPTIMISE) $(PIC) -gdwarf-4 $(DEBUG_INFO) $(WARNINGS) -Wno-unknown-pragmas -Wno-psabi -fno-strict-aliasing \
 	$(NO_TLS_INIT) -ffp-contract=off -fstack-clash-protection -fno-optimize-sibling-calls \
 	-Icommon -Icommon/simt/include
 SIMT_RUNTIME_FLAGS = -std=c11 -D_GNU_SOURCE $(OPTIMISE) $(DEBUG_INFO) $(WARNINGS) -fPIC -Icommon -Icommon/simt/include
@@ -31,10 +32,10 @@ SIMT_OBJECTS := $(patsubst common/%.c,$(BUILD)/%.o,$(wildcard common/simt/runtim
 # The lab, which watches kernels for --report; steps as libraries do without.
 LAB_OBJECTS := $(patsubst common/%.c,$(BUILD)/%.o,$(wildcard common/simt/lab/*.c))
 
-# Rewrites kernel launches as C++; finds them as CUDA's own lexer would.
+# Rewrites kernel launches, and the rest of what is not C++.
 REWRITER := $(BUILD)/rewrite_launches
 
-$(REWRITER): common/simt/rewrite_launches.c $(BUILD)/flags
+$(REWRITER): common/simt/rewrite_launches.c common/simt/tokens.h $(BUILD)/flags
 	@mkdir -p $(@D)
 	$(call say,CC,$<)
 	$(Q)$(CC) -std=gnu11 -O1 $(WARNINGS) $< -o $@

@@ -73,11 +73,39 @@ SIMT_INLINE __half __low2half(__half2 v) {
 SIMT_INLINE __half __high2half(__half2 v) {
   return v.y;
 }
-SIMT_INLINE float __low2float(__half2 v) {
-  return v.x;
+
+SIMT_INLINE __half2 __low2half2(__half2 v) {
+  return {v.x, v.x};
 }
-SIMT_INLINE float __high2float(__half2 v) {
-  return v.y;
+SIMT_INLINE __half2 __high2half2(__half2 v) {
+  return {v.y, v.y};
 }
+SIMT_INLINE __half2 __lows2half2(__half2 a, __half2 b) {
+  return {a.x, b.x};
+}
+SIMT_INLINE __half2 __highs2half2(__half2 a, __half2 b) {
+  return {a.y, b.y};
+}
+SIMT_INLINE short __half_as_short(__half x) {
+  return (short)x.bits;
+}
+SIMT_INLINE __half __short_as_half(short bits) {
+  return __ushort_as_half((unsigned short)bits);
+}
+SIMT_INLINE __half __int2half_rn(int x) {
+  return {(double)x};
+}
+SIMT_INLINE int __half2int_rn(__half x) {
+  return __float2int_rn(x);
+}
+SIMT_INLINE int __half2int_rz(__half x) {
+  return __float2int_rz(x);
+}
+
+#define SIMT_T __half
+#define SIMT_T2 __half2
+#include <simt_float16_functions.h>
+#undef SIMT_T
+#undef SIMT_T2
 
 #endif

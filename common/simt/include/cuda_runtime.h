@@ -24,12 +24,22 @@
 #define __align__(bytes) __attribute__((aligned(bytes)))
 #define __launch_bounds__(...)
 #define __grid_constant__
+#define __managed__
 
 #define SIMT_TEXT_OF(x) #x
 #define SIMT_AS_TEXT(x) SIMT_TEXT_OF(x)
 
 /** One section per variable: a section cannot hold both const and non-const variables. */
 #define __constant__ __attribute__((section("simt_constant." SIMT_AS_TEXT(__COUNTER__))))
+
+/** What rewrite_launches.c writes for the __device__ of a variable. */
+#define SIMT_DEVICE_VARIABLE __attribute__((section("simt_device." SIMT_AS_TEXT(__COUNTER__))))
+
+/** What it writes for an asm with instructions. */
+#define SIMT_INLINE_PTX(...)                                                                     \
+  static_assert(false,                                                                           \
+                "the CPU backend cannot execute inline PTX: call a function of device/ptx.cuh, " \
+                "or put the asm between #ifdef __CUDACC__ and #else, and C++ behind the #else")
 
 /** The kernel's launch bound. The runtime finds it by its symbol name: see symbols.c. */
 #define SIMT_KERNEL(...) \
@@ -118,6 +128,36 @@ cudaError_t cudaMalloc(T **pointer, size_t size) {
 template <typename T>
 cudaError_t cudaMallocHost(T **pointer, size_t size) {
   return cudaMallocHost((void **)(void *)pointer, size);
+}
+
+/* Variables of the device, and __constant__ ones. cudaMemcpy() refuses a null pointer. */
+
+template <typename T>
+cudaError_t cudaGetSymbolAddress(void **pointer, const T &symbol) {
+  *pointer = (void *)&symbol;
+  return cudaPeekAtLastError();
+}
+
+namespace simt {
+
+template <typename T>
+char *part_of(const T &symbol, size_t count, size_t offset) {
+  const bool inside = offset <= sizeof symbol && count <= sizeof symbol - offset;
+  return inside ? (char *)&symbol + offset : nullptr;
+}
+
+}  // namespace simt
+
+template <typename T>
+cudaError_t cudaMemcpyToSymbol(const T &symbol, const void *source, size_t count, size_t offset = 0,
+                               cudaMemcpyKind = cudaMemcpyHostToDevice) {
+  return cudaMemcpy(simt::part_of(symbol, count, offset), source, count, cudaMemcpyDefault);
+}
+
+template <typename T>
+cudaError_t cudaMemcpyFromSymbol(void *target, const T &symbol, size_t count, size_t offset = 0,
+                                 cudaMemcpyKind = cudaMemcpyDeviceToHost) {
+  return cudaMemcpy(target, simt::part_of(symbol, count, offset), count, cudaMemcpyDefault);
 }
 
 template <typename... Parameters>

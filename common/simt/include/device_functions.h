@@ -1,7 +1,8 @@
 /**
  * @file
- * Functions that kernels may call, for the CPU backend: barriers, warp instructions, atomics and
- * arithmetic. All are forced inline, so that reports name lines of the kernel and not of this file.
+ * Functions that kernels may call, for the CPU backend: barriers, warp instructions, atomics, and
+ * arithmetic in simt_arithmetic.h. All are forced inline, so that reports name lines of the kernel
+ * and not of this file.
  */
 #ifndef DEVICE_FUNCTIONS_H
 #define DEVICE_FUNCTIONS_H
@@ -11,7 +12,6 @@
 
 #include <cassert>
 #include <cstring>
-#include <ctime>
 
 /* --- Barriers ------------------------------------------------------------------------------- */
 
@@ -100,10 +100,14 @@ SIMT_INLINE bool is_unset(double value) {
   return bits_of<uint64_t>(value) >= 0xffffe00000000000;
 }
 
+/** CUDA promotes smaller numbers; the bits are the same. */
+template <typename T>
+constexpr bool is_word = sizeof(T) == 1 || sizeof(T) == 2 || sizeof(T) == 4 || sizeof(T) == 8;
+
 template <typename T>
 SIMT_INLINE T shuffle(const SimtWarpOperation &operation, unsigned mask, T value, unsigned argument,
                       int width) {
-  static_assert(sizeof(T) == 4 || sizeof(T) == 8, "shuffles take values of 4 or 8 bytes");
+  static_assert(is_word<T>, "shuffles take numbers of up to 8 bytes");
   const uint64_t bits = bits_of<uint64_t>(checked(value));
   return from_bits<T>(simt_shuffle(&operation, mask, bits, argument, width));
 }
@@ -146,6 +150,30 @@ SIMT_INLINE int __all_sync(unsigned mask, int predicate) {
   return simt::vote(simt_vote_all, mask, !predicate) == 0;
 }
 
+namespace simt {
+
+template <typename T>
+SIMT_INLINE unsigned match(const SimtWarpOperation &operation, unsigned mask, T value) {
+  static_assert(is_word<T>, "matches take numbers of up to 8 bytes");
+  return simt_match(&operation, mask, bits_of<uint64_t>(value));
+}
+
+}  // namespace simt
+
+/** The lanes of the mask that have the same bits. */
+template <typename T>
+SIMT_INLINE unsigned __match_any_sync(unsigned mask, T value) {
+  return simt::match(simt_match_any, mask, value);
+}
+
+/** The mask and 1 if all its lanes have the same bits, or else 0 and 0. */
+template <typename T>
+SIMT_INLINE unsigned __match_all_sync(unsigned mask, T value, int *predicate) {
+  const unsigned lanes = simt::match(simt_match_all, mask, value);
+  *predicate = lanes != 0;
+  return lanes;
+}
+
 #define SIMT_REDUCE(function, T, operation)                  \
   SIMT_INLINE T function(unsigned mask, T value) {           \
     return (T)simt_reduce(operation, mask, (unsigned)value); \
@@ -166,9 +194,7 @@ SIMT_REDUCE(__reduce_xor_sync, unsigned, SIMT_ATOMIC_XOR)
  * branch gets a wrong result here, as it may on a GPU.
  */
 SIMT_INLINE unsigned __activemask() {
-  const uint3 index = simt_self()->index;
-  const dim3 dim = simt_self()->block->dim;
-  return 1u << (index.x + dim.x * (index.y + dim.y * index.z)) % 32;
+  return simt_active_mask();
 }
 
 /* --- Atomics -------------------------------------------------------------------------------- */
@@ -213,119 +239,35 @@ SIMT_INLINE unsigned long long atomicCAS(unsigned long long *address, unsigned l
   return simt_compare_and_swap_64(address, expected, desired);
 }
 
-/* --- Arithmetic ----------------------------------------------------------------------------- */
+/* --- Loads and stores that say how to cache ------------------------------------------------- */
 
-/* Macros, because the C library declares functions of these names in some versions. A GPU computes
-   them with larger errors. */
-#define __expf expf
-#define __logf logf
-#define __log2f log2f
-
-SIMT_INLINE float rsqrtf(float x) {
-  return 1.0f / sqrtf(x);
-}
-SIMT_INLINE float __fdividef(float x, float y) {
-  return x / y;
-}
-SIMT_INLINE float __frcp_rn(float x) {
-  return 1.0f / x;
-}
-SIMT_INLINE float __fadd_rn(float x, float y) {
-  return x + y;
-}
-SIMT_INLINE float __fmul_rn(float x, float y) {
-  return x * y;
-}
-SIMT_INLINE float __fmaf_rn(float x, float y, float z) {
-  return fmaf(x, y, z);
-}
-
-SIMT_INLINE unsigned __float_as_uint(float x) {
-  return simt::bits_of<unsigned>(x);
-}
-SIMT_INLINE int __float_as_int(float x) {
-  return (int)simt::bits_of<unsigned>(x);
-}
-SIMT_INLINE float __uint_as_float(unsigned x) {
-  return simt::from_bits<float>(x);
-}
-SIMT_INLINE float __int_as_float(int x) {
-  return simt::from_bits<float>(x);
-}
-
-SIMT_INLINE int __popc(unsigned x) {
-  return __builtin_popcount(x);
-}
-SIMT_INLINE int __ffs(int x) {
-  return __builtin_ffs(x);
-}
-SIMT_INLINE int __clz(int x) {
-  return x == 0 ? 32 : __builtin_clz((unsigned)x);
-}
-SIMT_INLINE int __popcll(unsigned long long x) {
-  return __builtin_popcountll(x);
-}
-SIMT_INLINE int __ffsll(long long x) {
-  return __builtin_ffsll(x);
-}
-SIMT_INLINE int __clzll(long long x) {
-  return x == 0 ? 64 : __builtin_clzll((unsigned long long)x);
-}
-
-/** Swaps adjacent bits, pairs, and groups of four; then reverses the bytes. */
-SIMT_INLINE unsigned __brev(unsigned x) {
-  x = (x >> 1 & 0x55555555u) | (x & 0x55555555u) << 1;
-  x = (x >> 2 & 0x33333333u) | (x & 0x33333333u) << 2;
-  x = (x >> 4 & 0x0f0f0f0fu) | (x & 0x0f0f0f0fu) << 4;
-  return __builtin_bswap32(x);
-}
-SIMT_INLINE unsigned long long __brevll(unsigned long long x) {
-  return (unsigned long long)__brev((unsigned)x) << 32 | __brev((unsigned)(x >> 32));
-}
-
-/** Nanoseconds on this machine; a GPU counts its clock cycles. */
-SIMT_INLINE long long clock64() {
-  timespec time;
-  clock_gettime(CLOCK_MONOTONIC, &time);
-  return 1000000000ll * time.tv_sec + time.tv_nsec;
-}
-
-/* As in the CUDA toolkit: signed and unsigned give unsigned; a number is preferred to NaN. */
-#define SIMT_MIN_MAX(T, A, B)         \
-  SIMT_INLINE T min(A a, B b) {       \
-    return (T)b < (T)a ? (T)b : (T)a; \
-  }                                   \
-  SIMT_INLINE T max(A a, B b) {       \
-    return (T)a < (T)b ? (T)b : (T)a; \
-  }
-#define SIMT_MIN_MAX_INTEGERS(Signed, Unsigned) \
-  SIMT_MIN_MAX(Signed, Signed, Signed)          \
-  SIMT_MIN_MAX(Unsigned, Unsigned, Unsigned)    \
-  SIMT_MIN_MAX(Unsigned, Signed, Unsigned)      \
-  SIMT_MIN_MAX(Unsigned, Unsigned, Signed)
-#define SIMT_MIN_MAX_FLOATING(T, A, B, suffix) \
-  SIMT_INLINE T min(A a, B b) {                \
-    return fmin##suffix(a, b);                 \
-  }                                            \
-  SIMT_INLINE T max(A a, B b) {                \
-    return fmax##suffix(a, b);                 \
+#define SIMT_LOAD(function)                  \
+  template <typename T>                      \
+  SIMT_INLINE T function(const T *address) { \
+    return *address;                         \
   }
 
-SIMT_MIN_MAX_INTEGERS(int, unsigned)
-SIMT_MIN_MAX_INTEGERS(long, unsigned long)
-SIMT_MIN_MAX_INTEGERS(long long, unsigned long long)
-SIMT_MIN_MAX_FLOATING(float, float, float, f)
-SIMT_MIN_MAX_FLOATING(double, double, double, )
-SIMT_MIN_MAX_FLOATING(double, float, double, )
-SIMT_MIN_MAX_FLOATING(double, double, float, )
+#define SIMT_STORE(function)                       \
+  template <typename T>                            \
+  SIMT_INLINE void function(T *address, T value) { \
+    *address = value;                              \
+  }
 
-template <typename T>
-SIMT_INLINE T __ldg(const T *address) {
-  return *address;
-}
+SIMT_LOAD(__ldg)
+SIMT_LOAD(__ldca)
+SIMT_LOAD(__ldcg)
+SIMT_LOAD(__ldcs)
+SIMT_LOAD(__ldcv)
+SIMT_LOAD(__ldlu)
+SIMT_STORE(__stcg)
+SIMT_STORE(__stcs)
+SIMT_STORE(__stwb)
+SIMT_STORE(__stwt)
 
 SIMT_INLINE void __trap() {
   simt_trap();
 }
+
+#include <simt_arithmetic.h>
 
 #endif

@@ -85,6 +85,23 @@ typedef struct SimtCounters {
 void simt_read_counters(SimtCounters *counters);
 void simt_reset_counters(void);
 
+/* --- Hints ---------------------------------------------------------------------------------- */
+
+/** What may explain a wrong result: a shuffle from a lane that takes no part, lanes that a shuffle
+ * left with their own value, a call of __activemask(). */
+typedef struct SimtHint {
+  bool kept_own_value;
+  char text[768]; /**< one sentence without a full stop */
+} SimtHint;
+
+/** What kernels have done since the last reset of the counters, at different places. `i` counts
+ * from 0; false if there are no more. */
+bool simt_hint(int i, SimtHint *hint);
+
+/** From now on a lane gets infinity where a shuffle would leave it its own value. If the result of
+ * a kernel changes, it depends on such a value. */
+void simt_spoil_kept_values(bool spoil);
+
 /* --- Within a kernel ------------------------------------------------------------------------ */
 
 /** The position of a block in the grid. */
@@ -143,8 +160,16 @@ extern const SimtWarpOperation simt_shuffle_index, simt_shuffle_up, simt_shuffle
 uint64_t simt_shuffle(const SimtWarpOperation *shuffle, unsigned mask, uint64_t bits,
                       unsigned lane_argument, int width);
 
+/** The calling lane alone. */
+unsigned simt_active_mask(void);
+
 /** The lanes whose predicate is not zero; `vote` only names the instruction in reports. */
 unsigned simt_vote(const SimtWarpOperation *vote, unsigned mask, int predicate);
+
+extern const SimtWarpOperation simt_match_any, simt_match_all;
+
+/** The lanes whose `bits` are those of the calling lane; of simt_match_all 0 unless all are. */
+unsigned simt_match(const SimtWarpOperation *match, unsigned mask, uint64_t bits);
 
 typedef enum SimtAtomic {
   SIMT_ATOMIC_ADD,
@@ -200,6 +225,20 @@ SimtFloats simt_mma(SimtFloats d, SimtWords a, uint32_t b0, uint32_t b1, SimtEle
 void simt_copy_async_16(void *shared, const void *global, unsigned source_bytes);
 void simt_commit_group(void);
 void simt_wait_group(unsigned still_pending);
+
+typedef enum SimtArithmetic {
+  SIMT_ADD,
+  SIMT_MULTIPLY,
+  SIMT_DIVIDE,
+  SIMT_FUSED, /**< x y + z */
+  SIMT_SQUARE_ROOT,
+  SIMT_TO_FLOAT /**< of a double */
+} SimtArithmetic;
+
+typedef enum SimtRounding { SIMT_NEAREST_EVEN, SIMT_TOWARDS_ZERO, SIMT_UP, SIMT_DOWN } SimtRounding;
+
+/** The result of an operation on floats, rounded once, to a float. */
+double simt_round(SimtArithmetic operation, SimtRounding rounding, double x, double y, double z);
 
 /** Tells the observer that a float with the bits of new memory and new stacks is used. */
 void simt_use_unset(void);

@@ -7,6 +7,34 @@
 
 #include <vector_types.h>
 
+#include <cmath>
+
+namespace simt {
+
+/** fmaxf() with -0 less than 0. */
+SIMT_INLINE float larger(float x, float y) {
+  return x == y ? (std::signbit(x) ? y : x) : fmaxf(x, y);
+}
+
+/**
+ * a b + c in double, rounded to odd: if it is not exact, the last bit is 1. Rounding this to 16
+ * bits gives the same as rounding the exact sum. The product of two 16-bit numbers is exact.
+ */
+SIMT_INLINE double fused(double a, double b, double c) {
+  const double product = a * b, sum = product + c;
+  const double part = sum - product;
+  const double error = (product - (sum - part)) + (c - part);
+  uint64_t bits;
+  memcpy(&bits, &sum, sizeof bits);
+  if (error == 0 || error != error || bits % 2 == 1) return sum;
+  bits += (error > 0) == (sum > 0) ? 1 : -1; /* towards the exact sum */
+  double odd;
+  memcpy(&odd, &bits, sizeof odd);
+  return odd;
+}
+
+}  // namespace simt
+
 #define SIMT_OPERATOR(T, op)                 \
   SIMT_INLINE T operator op(T a, T b) {      \
     return T((float)a op(float) b);          \
@@ -35,9 +63,12 @@
   SIMT_COMPARISON(T, >)          \
   SIMT_COMPARISON(T, >=)
 
-#define SIMT_VECTOR_OPERATOR(Vector, op)               \
-  SIMT_INLINE Vector operator op(Vector a, Vector b) { \
-    return {a.x op b.x, a.y op b.y};                   \
+#define SIMT_VECTOR_OPERATOR(Vector, op)                    \
+  SIMT_INLINE Vector operator op(Vector a, Vector b) {      \
+    return {a.x op b.x, a.y op b.y};                        \
+  }                                                         \
+  SIMT_INLINE Vector &operator op##=(Vector &a, Vector b) { \
+    return a = a op b;                                      \
   }
 
 #define SIMT_FLOAT16_VECTOR2(Vector, T)          \

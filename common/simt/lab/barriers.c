@@ -37,16 +37,22 @@ static ThreadSet take_waiting_at(const LabWorker *lab, const void *site, ThreadS
   return taken;
 }
 
+/** lab_count_finding() for a thread that does not run. */
+static RawFinding *count_for(LabWorker *lab, int thread, LabKind kind, uint32_t pc,
+                             uint32_t other_pc, int other) {
+  const int running = lab->worker->running;
+  lab->worker->running = thread;
+  RawFinding *finding = lab_count_finding(lab, kind, pc, other_pc, (uint64_t)other);
+  lab->worker->running = running;
+  return finding;
+}
+
 /** The missing threads wait at another place, or have exited. */
 static void report(LabWorker *lab, LabKind kind, const ThreadSet *here, const ThreadSet *missing,
                    bool elsewhere) {
   const int thread = lowest_thread(here), other = lowest_thread(missing);
   const uint32_t other_pc = elsewhere ? lab_pc(site_of(lab, other)) : 0;
-  const int running = lab->worker->running;
-  lab->worker->running = thread;
-  RawFinding *finding =
-      lab_count_finding(lab, kind, lab_pc(site_of(lab, thread)), other_pc, (uint64_t)other);
-  lab->worker->running = running;
+  RawFinding *finding = count_for(lab, thread, kind, lab_pc(site_of(lab, thread)), other_pc, other);
   if (finding == NULL) return;
   char own[48], theirs[48];
   simt_format_threads(here->lanes, own, sizeof own);
@@ -92,6 +98,32 @@ void lab_check_barrier(LabWorker *lab) {
   if (some_exited) report(lab, LAB_BARRIER_EXITED, &first, &exited, false);
 }
 
+/** Lanes that are named but have exited: did they come here with another mask? */
+static void check_masks(LabWorker *lab, int warp, unsigned lanes) {
+  const Worker *worker = lab->worker;
+  const int first = warp * WARP_SIZE;
+  const Wait *wait = &worker->waits[first + __builtin_ctz(lanes)];
+  ThreadSet here = {{0}}, missing = {{0}};
+  here.lanes[warp] = lanes;
+  for (unsigned rest = wait->mask & ~lanes; rest != 0; rest &= rest - 1) {
+    const int lane = __builtin_ctz(rest);
+    if (first + lane >= worker->thread_count) break;
+    const Executed *its = &worker->executed[first + lane];
+    if (its->call_site != wait->call_site || its->mask == wait->mask) continue;
+    missing.lanes[warp] |= 1u << lane;
+  }
+  if (missing.lanes[warp] == 0) return;
+  const int thread = lowest_thread(&here), other = lowest_thread(&missing);
+  RawFinding *finding = count_for(lab, thread, LAB_WARP_MASKS, lab_pc(wait->call_site), 0, other);
+  if (finding == NULL) return;
+  char own[48], theirs[48];
+  simt_format_threads(here.lanes, own, sizeof own);
+  simt_format_threads(missing.lanes, theirs, sizeof theirs);
+  snprintf(finding->where, sizeof finding->where,
+           "threads %s with the mask 0x%08x, threads %s with 0x%08x", own, wait->mask, theirs,
+           worker->executed[other].mask);
+}
+
 void lab_check_lanes(LabWorker *lab, const SimtWarpOperation *operation, int warp, unsigned lanes) {
   if (operation->kind == SIMT_SYNCWARP) return; /* lanes may be at different places */
   const Wait *waits = &lab->worker->waits[warp * WARP_SIZE];
@@ -100,8 +132,17 @@ void lab_check_lanes(LabWorker *lab, const SimtWarpOperation *operation, int war
   for (unsigned rest = lanes; rest != 0; rest &= rest - 1) {
     apart |= waits[__builtin_ctz(rest)].call_site != site;
   }
+  check_masks(lab, warp, lanes);
   if (!apart) return;
   ThreadSet waiting = {{0}};
   waiting.lanes[warp] = lanes;
   report_places(lab, LAB_WARP_APART, waiting);
+}
+
+void lab_report_no_source(LabWorker *lab, int lane, int source, const void *call_site) {
+  const Worker *worker = lab->worker;
+  const int thread = worker->running / WARP_SIZE * WARP_SIZE + lane;
+  RawFinding *finding = count_for(lab, thread, LAB_NO_SOURCE, lab_pc(call_site), 0, 0);
+  if (finding == NULL) return;
+  simt_describe_no_source(worker, lane, source, finding->where, sizeof finding->where);
 }

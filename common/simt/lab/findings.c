@@ -57,6 +57,8 @@ const char *lab_kind_text(LabKind kind) {
           "barrier that not all threads of the block reach: others wait elsewhere",
       [LAB_BARRIER_EXITED] = "barrier that not all threads of the block reach: others have exited",
       [LAB_WARP_APART] = "warp instruction that not all its lanes reach: others are elsewhere",
+      [LAB_WARP_MASKS] = "warp instruction that its lanes execute with different masks",
+      [LAB_NO_SOURCE] = "shuffle from a lane that takes no part: the value is undefined",
       [LAB_COPY_NOT_WAITED] = "use of shared memory that a cp.async is on its way to",
       [LAB_COPY_NO_BARRIER] =
           "read of what another thread's cp.async copied, no barrier since "
@@ -69,6 +71,8 @@ const char *lab_kind_text(LabKind kind) {
       [LAB_NO_PROXY_FENCE] =
           "wgmma or tensor copy of what threads have stored, no fence.proxy.async between",
       [LAB_WGMMA_REGISTERS] = "use of registers of a wgmma in flight, no wait between",
+      [LAB_WGMMA_NOT_COMMITTED] =
+          "use of registers of a wgmma before its wgmma.commit_group: no wait covers it",
       [LAB_NO_WGMMA_FENCE] = "wgmma after its registers were written, no wgmma.fence between",
       [LAB_COPY_SOURCE_WRITTEN] = "write to the source of a cp.async, no wait and barrier between",
       [LAB_SHARED_UNWRITTEN] = "read of shared memory that nobody wrote",

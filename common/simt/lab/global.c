@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "internal.h"
+#include "simt/runtime/kernels.h"
 
 enum { LARGEST_GRAIN = 16, GRAIN_STEP = 4 };
 
@@ -108,11 +109,22 @@ static int by_address(const void *a, const void *b) {
   return (x->begin > y->begin) - (x->begin < y->begin);
 }
 
+/** Adds the `__device__` variables: all of their bytes have a value from the start. */
+static void add_variables(const SimtVariable *variables, size_t count) {
+  for (size_t i = 0; i < count; i++) {
+    Region *region = &lab_regions[lab_region_count++];
+    *region = (Region){.begin = variables[i].begin, .end = variables[i].begin + variables[i].size};
+    memcpy(region->name, variables[i].name, sizeof region->name);
+  }
+}
+
 /** The allocations do not change while a kernel runs. */
 void lab_begin_regions(void) {
   SimtAllocation *live;
+  SimtVariable *variables;
+  const size_t variable_count = simt_device_variables(&variables);
   lab_region_count = simt_memory_list(&live);
-  lab_regions = calloc(lab_region_count + 1, sizeof *lab_regions);
+  lab_regions = calloc(lab_region_count + variable_count + 1, sizeof *lab_regions);
   if (lab_regions == NULL) abort();
   pthread_mutex_lock(&known.lock);
   for (size_t i = 0; i < lab_region_count; i++) {
@@ -129,6 +141,8 @@ void lab_begin_regions(void) {
     }
   }
   pthread_mutex_unlock(&known.lock);
+  add_variables(variables, variable_count);
+  free(variables);
   free(live);
   qsort(lab_regions, lab_region_count, sizeof *lab_regions, by_address);
 }

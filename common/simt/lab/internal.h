@@ -207,6 +207,7 @@ typedef struct RegisterRange {
   uint32_t pc; /* of the latest wgmma */
   uint16_t in_flight;
   bool accumulators;
+  uint64_t number; /* of the latest wgmma, in its warpgroup */
 } RegisterRange;
 
 enum { RANGES = 32 };
@@ -304,12 +305,6 @@ typedef struct LabWorker {
   struct Sources *recent_sources;
 } LabWorker;
 
-static inline uint64_t lab_block_number(const Worker *worker) {
-  const uint3 i = worker->block.index;
-  const dim3 grid = worker->block.grid;
-  return i.x + grid.x * (i.y + (uint64_t)grid.y * i.z);
-}
-
 /** The number of a block in Toucher. */
 static inline uint32_t lab_block_tag(uint64_t block) {
   return (uint32_t)(1 + block % UINT32_MAX);
@@ -392,6 +387,8 @@ void lab_check_atomic(LabWorker *lab, uintptr_t address, unsigned size, Use use,
 /* barriers.c: called when a barrier opens, and when these lanes execute a warp instruction */
 void lab_check_barrier(LabWorker *lab);
 void lab_check_lanes(LabWorker *lab, const SimtWarpOperation *operation, int warp, unsigned lanes);
+/** `lane` of the running warp reads lane `source`, which takes no part. */
+void lab_report_no_source(LabWorker *lab, int lane, int source, const void *call_site);
 
 /* requests.c: lab_flush_warp() turns the logs of a warp into requests and empties them */
 void lab_flush_warp(LabWorker *lab, int warp);

@@ -23,7 +23,8 @@ extern "C" {
 
 /** The checks; any combination is allowed. */
 enum {
-  LAB_RACES = 1 << 0,     /**< races on shared memory, early use of copies, divergent barriers */
+  LAB_RACES =
+      1 << 0, /**< of shared memory, early use of copies, barriers and masks that lanes miss */
   LAB_BOUNDS = 1 << 1,    /**< accesses outside of allocations, requested shared memory, arrays */
   LAB_INIT = 1 << 2,      /**< reads of uninitialised shared memory, global memory and floats */
   LAB_ALIGNMENT = 1 << 3, /**< accesses that are not aligned to their size */
@@ -142,6 +143,8 @@ typedef enum LabKind {
   LAB_BARRIER_APART,   /**< threads of a block wait in __syncthreads() at two places */
   LAB_BARRIER_EXITED,  /**< threads wait in __syncthreads(), others have exited */
   LAB_WARP_APART,      /**< lanes execute one warp instruction at two places */
+  LAB_WARP_MASKS,      /**< lanes execute one warp instruction with different masks */
+  LAB_NO_SOURCE,       /**< a shuffle reads a lane that is not in the mask, or has exited */
   LAB_RACE_WRITE_READ, /**< shared memory, no barrier between the accesses */
   LAB_RACE_READ_WRITE,
   LAB_RACE_WRITE_WRITE,
@@ -153,7 +156,8 @@ typedef enum LabKind {
   LAB_ASYNC_OVER_READ,   /**< write to what a wgmma or tensor store may still read */
   LAB_NO_PROXY_FENCE,    /**< wgmma or tensor store of what threads stored, no fence.proxy.async */
   LAB_WGMMA_REGISTERS,   /**< accumulators used, or operands written, before the wait */
-  LAB_NO_WGMMA_FENCE,    /**< wgmma after its registers were written, no wgmma.fence between */
+  LAB_WGMMA_NOT_COMMITTED, /**< the same, of a wgmma that is in no group */
+  LAB_NO_WGMMA_FENCE,      /**< wgmma after its registers were written, no wgmma.fence between */
   LAB_COPY_SOURCE_WRITTEN, /**< write to global memory that a cp.async may still read */
   LAB_SHARED_UNWRITTEN,    /**< read, but not written in this block */
   LAB_SHARED_OUTSIDE,      /**< outside of the requested dynamic memory and the kernel's arrays */

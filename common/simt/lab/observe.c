@@ -148,7 +148,7 @@ static void block_begins(Worker *worker) {
   LabWorker *lab = lab_worker;
   if (lab == NULL) return;
   end_block(lab);
-  lab->block = lab_block_number(worker);
+  lab->block = simt_block_number(worker);
   lab->block_tag = lab_block_tag(lab->block);
   lab->first_epoch = ++lab->epoch;
   lab->wiped_around_dynamic = lab->wiped_between_arrays = false;
@@ -206,6 +206,13 @@ static void warp_instruction(Worker *worker, const SimtWarpOperation *operation,
     default:
       break;
   }
+}
+
+static void no_source(Worker *worker, int lane, int source, const void *call_site) {
+  (void)worker;
+  LabWorker *lab = lab_worker;
+  if (lab == NULL || !(lab->checks & LAB_RACES)) return;
+  lab_report_no_source(lab, lane, source, call_site);
 }
 
 static void use_matrices(Worker *worker, const void *const *rows, int matrices, Use use) {
@@ -305,6 +312,7 @@ static const Observer observer = {
     .barrier_opens = barrier_opens,
     .warp_waits = warp_waits,
     .warp_instruction = warp_instruction,
+    .no_source = no_source,
     .ldmatrix = ldmatrix,
     .stmatrix = stmatrix,
     .copy_issued = copy_issued,

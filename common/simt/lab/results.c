@@ -88,7 +88,7 @@ void lab_store_failure(const Failure *failure) {
                         .has_thread = failure->worker != NULL,
                         .thread = (uint64_t)failure->thread,
                         .other_thread = (uint64_t)failure->other_thread};
-  if (failure->worker != NULL) finding.block = lab_block_number(failure->worker);
+  if (failure->worker != NULL) finding.block = simt_block_number(failure->worker);
   /* Headlines may end in a comma, because reports append "in KERNEL". */
   const size_t length = strlen(failure->what);
   const bool comma = length > 0 && failure->what[length - 1] == ',';

@@ -61,8 +61,10 @@ void lab_use_local(LabWorker *lab, uintptr_t address, bool is_write, uint32_t pc
   if (is_write) lab->hopper->registers_written[thread / WARP_SIZE] = true;
   if (range->in_flight == 0 || !(lab->checks & LAB_RACES)) return;
   if (!range->accumulators && !is_write) return;
-  RawFinding *finding =
-      lab_count_finding(lab, LAB_WGMMA_REGISTERS, pc, range->pc, (uint64_t)thread);
+  const WarpGroup *group = &lab->worker->hopper->groups[thread / GROUP_THREADS];
+  const uint64_t committed = simt_committed_wgmma(group, thread / WARP_SIZE % GROUP_WARPS);
+  const LabKind kind = range->number < committed ? LAB_WGMMA_REGISTERS : LAB_WGMMA_NOT_COMMITTED;
+  RawFinding *finding = lab_count_finding(lab, kind, pc, range->pc, (uint64_t)thread);
   if (finding == NULL) return;
   snprintf(finding->where, sizeof finding->where, "%s, element %zu of it",
            range->accumulators ? "an accumulator" : "operand A",
@@ -82,6 +84,7 @@ static RegisterRange *new_range(ThreadRegisters *registers) {
 /** Notes a wgmma that uses these registers of a thread. */
 static void begin_use(LabWorker *lab, int thread, const void *begin, size_t bytes,
                       bool accumulators, uint32_t pc) {
+  const WarpGroup *group = &lab->worker->hopper->groups[thread / GROUP_THREADS];
   ThreadRegisters *registers = &lab->hopper->registers[thread];
   RegisterRange *range = find_range(registers, (uintptr_t)begin);
   if (range == NULL || range->begin != (uintptr_t)begin) {
@@ -91,6 +94,7 @@ static void begin_use(LabWorker *lab, int thread, const void *begin, size_t byte
   range->end = (uintptr_t)begin + bytes;
   range->pc = pc;
   range->accumulators = accumulators;
+  range->number = group->issued[thread / WARP_SIZE % GROUP_WARPS] - 1;
   range->in_flight++;
 }
 

@@ -139,6 +139,12 @@ int simt_find_mbarrier(Worker *worker, const void *barrier, const void *call_sit
  * bytes. False after the last row. */
 bool simt_box_row(const TensorCopy *copy, unsigned row, uintptr_t *address, size_t *bytes);
 
+/** The number of wgmma of a warp that are in a group, committed by wgmma.commit_group. */
+static inline uint64_t simt_committed_wgmma(const WarpGroup *group, int warp) {
+  const unsigned commits = group->commits[warp];
+  return commits > 0 ? group->committed[warp][(commits - 1) % MAX_IN_FLIGHT] : 0;
+}
+
 /** Columns of A. */
 static inline int simt_wgmma_depth(const SimtWgmma *wgmma) {
   return wgmma->element == SIMT_E4M3 ? MOST_DEPTH : WGMMA_K;

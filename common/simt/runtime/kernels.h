@@ -49,6 +49,12 @@ bool simt_is_kernel_code(uintptr_t pc);
 /** Is the address read-only or `__constant__`, so that kernels may read it? */
 bool simt_is_constant(uintptr_t address);
 
+/** Is it in a `__device__` variable, which is global memory? */
+bool simt_is_device_variable(uintptr_t address);
+
+/** Lists these variables; returns their count. The caller frees the list. */
+size_t simt_device_variables(SimtVariable **list);
+
 /** Finds the variable that holds the address; thread-local ones are not searched. */
 bool simt_find_variable(uintptr_t address, SimtVariable *variable);
 

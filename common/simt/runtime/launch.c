@@ -94,6 +94,7 @@ static void run_blocks(Worker *worker, Launch *launch) {
   worker->block.grid = grid;
   worker->order = settings->order;
   worker->counters = (SimtCounters){0};
+  worker->hints.count = 0;
   bool begun = false;
   if (!simt_fibers_create(worker, (int)threads)) {
     if (!atomic_exchange(&launch->failed, true)) {
@@ -125,6 +126,7 @@ static void run_blocks(Worker *worker, Launch *launch) {
   if (simt_observer != NULL && begun) simt_observer->worker_ended(worker);
   pthread_mutex_lock(&pool.lock);
   add_counters(&pool.counters, &worker->counters);
+  simt_keep_hints(&worker->hints);
   pthread_mutex_unlock(&pool.lock);
   simt_worker = NULL;
 }
@@ -312,5 +314,6 @@ void simt_read_counters(SimtCounters *counters) {
 void simt_reset_counters(void) {
   pthread_mutex_lock(&pool.lock);
   pool.counters = (SimtCounters){0};
+  simt_forget_hints();
   pthread_mutex_unlock(&pool.lock);
 }

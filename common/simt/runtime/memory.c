@@ -248,7 +248,8 @@ void simt_memory_take_back(void) {
 /* --- Queries ---------------------------------------------------------------------------------- */
 
 bool simt_memory_is_device(const void *pointer) {
-  return (uintptr_t)pointer - memory.begin < memory.end - memory.begin;
+  return (uintptr_t)pointer - memory.begin < memory.end - memory.begin ||
+         simt_is_device_variable((uintptr_t)pointer);
 }
 
 bool simt_memory_contains(const void *pointer, size_t size) {
@@ -260,7 +261,9 @@ bool simt_memory_contains(const void *pointer, size_t size) {
     found = begin >= a->begin && begin <= a->end && size <= a->end - begin;
   }
   pthread_mutex_unlock(&memory.lock);
-  return found;
+  SimtVariable variable;
+  if (found || !simt_is_device_variable(begin)) return found;
+  return simt_find_variable(begin, &variable) && size <= variable.begin + variable.size - begin;
 }
 
 /** Distance in bytes from the part of the allocation that kernels may use; 0 within it, 1 for the
@@ -295,7 +298,8 @@ static void describe_position(const Allocation *a, bool freed, uintptr_t address
            named ? "\"" : "", (size_t)(a->end - a->begin - 2 * a->guard));
 }
 
-/** Describes an address outside of the device. The number is omitted: it differs in each run. */
+/** Describes an address outside of all allocations. The number is omitted: it differs in each run.
+ */
 static void describe_host(uintptr_t address, char *text, size_t text_size) {
   SimtVariable variable;
   if (address == 0) {

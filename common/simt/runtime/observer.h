@@ -38,6 +38,8 @@ typedef struct Observer {
   void (*warp_waits)(Worker *worker, int warp); /* no lane is ready, or held lanes continue */
   void (*warp_instruction)(Worker *worker, const SimtWarpOperation *operation, unsigned lanes,
                            int warp, const void *call_site); /* before it is executed */
+  /** A shuffle of the running warp: `lane` reads a lane that takes no part. */
+  void (*no_source)(Worker *worker, int lane, int source, const void *call_site);
   void (*ldmatrix)(Worker *worker, const void *const *rows, int matrices); /* before it reads */
   void (*stmatrix)(Worker *worker, const void *const *rows, int matrices); /* before it writes */
   void (*copy_issued)(Worker *worker, const AsyncCopy *copy);

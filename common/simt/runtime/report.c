@@ -134,6 +134,10 @@ static void print_group(const Worker *w, int first) {
   } else {
     fprintf(stderr, " wait in %s, mask 0x%08x\n    at %s\n", wait->operation->name, wait->mask,
             where);
+    const int other = simt_find_other_mask(w, first);
+    if (other < 0) return;
+    fprintf(stderr, "    thread %d has executed it with the mask 0x%08x\n", other,
+            w->executed[other].mask);
   }
 }
 
@@ -350,10 +354,10 @@ cudaError_t simt_report_failure(const Worker *worker) {
       report_call(worker, "a launch from a kernel, which this backend does not support,", pc);
       break;
     case DIVERGED:
-      report_waits(worker, "lanes name each other in different warp instructions");
+      report_waits(worker, "lanes name each other in different warp instructions or masks");
       break;
     case INCOMPLETE:
-      report_waits(worker, "an mma, wgmma or ldmatrix without all lanes of its warp");
+      report_waits(worker, worker->complaint);
       break;
     case DEADLOCK:
       report_waits(worker, "DEADLOCK");

@@ -6,6 +6,7 @@
  * - fiber.c      stacks of CUDA threads; switch_*.S: switches between them
  * - scheduler.c  runs a block: which thread runs next, who waits; dynamic_shared.c: its memory
  * - warp.c, atomic.c, tensor.c, copy_async.c   warp instructions, atomics, mma, cp.async
+ * - arithmetic.c   rounding modes; hints.c: what may explain a wrong result
  * - mbarrier.c, tensor_copy.c, wgmma.c   instructions of compute capability 9.0: hopper.h
  * - launch.c     the grid, and the OS threads that take blocks from it; watch.c: its time limit
  * - memory.c     device memory
@@ -98,7 +99,7 @@ typedef enum Outcome {
   FINISHED,
   DEADLOCK,
   DIVERGED,
-  INCOMPLETE, /* lanes of a warp have exited before an mma or ldmatrix */
+  INCOMPLETE, /* lanes of a warp have exited before an mma or the like: Worker.complaint */
   NOT_IN_MASK,
   BAD_WIDTH,
   NESTED_LAUNCH,
@@ -145,6 +146,12 @@ typedef struct AsyncCopy {
   const void *call_site;
 } AsyncCopy;
 
+/** The last warp instruction that a thread has executed; NULL: none. */
+typedef struct Executed {
+  const void *call_site;
+  unsigned mask;
+} Executed;
+
 /** The copies of one thread, oldest first. */
 typedef struct AsyncQueue {
   AsyncCopy *copies;
@@ -159,6 +166,27 @@ typedef struct BadCopy {
   AsyncCopy copy;
   int thread;
 } BadCopy;
+
+/** What is often a mistake though the launch goes on: hints.c. */
+typedef enum HintKind { SOURCE_MISSING, KEPT_OWN_VALUE, ACTIVE_MASK } HintKind;
+
+/** All of one kind at one place; the first of them, by block. */
+typedef struct Hint {
+  HintKind kind;
+  const void *call_site;
+  const SimtWarpOperation *operation; /* NULL: __activemask() */
+  uint64_t block;
+  unsigned lanes; /* KEPT_OWN_VALUE: of all of them */
+  int width;
+  char what[96];
+} Hint;
+
+enum { MAX_HINTS = 8 };
+
+typedef struct Hints {
+  Hint list[MAX_HINTS];
+  int count;
+} Hints;
 
 /** An address that is not aligned as required. */
 typedef struct Misalignment {
@@ -195,6 +223,8 @@ typedef struct Worker {
   unsigned ready_warps; /* bit w: warps[w].ready != 0 */
   Warp warps[MAX_WARPS];
   Wait waits[MAX_THREADS];
+  Executed executed[MAX_THREADS];
+  unsigned asked_who_is_active[MAX_WARPS]; /* lanes that called __activemask() */
   AsyncQueue async[MAX_THREADS];
   uint16_t under_way[COPY_TARGETS]; /* copies to each slot, by the low bits of the address */
 
@@ -204,6 +234,7 @@ typedef struct Worker {
   uint64_t random_state;
   bool random_upwards; /* direction in which the running warp's lanes are chosen */
   SimtCounters counters;
+  Hints hints; /* of the running launch */
 
   /* While the runtime accesses memory for a kernel: the call site, and whether it writes. */
   const void *access_call_site;
@@ -220,6 +251,13 @@ typedef struct Worker {
   const char *assertion, *assertion_file;
   int assertion_line;
 } Worker;
+
+/** The number of the worker's block in the grid. */
+static inline uint64_t simt_block_number(const Worker *worker) {
+  const uint3 i = worker->block.index;
+  const dim3 grid = worker->block.grid;
+  return i.x + grid.x * (i.y + (uint64_t)grid.y * i.z);
+}
 
 /** The worker of this OS thread; NULL unless it runs blocks. */
 extern _Thread_local Worker *simt_worker;
@@ -247,6 +285,23 @@ static inline void simt_require_aligned(const void *address, unsigned alignment,
   simt_worker->misalignment = (Misalignment){what, "", (uintptr_t)address, alignment};
   simt_end_block(MISALIGNED, &(Wait){.call_site = call_site});
 }
+
+/* --- warp.c, hints.c ------------------------------------------------------------------------ */
+
+/** Describes why `lane` gets no value from lane `source`. */
+void simt_describe_no_source(const Worker *worker, int lane, int source, char *text,
+                             size_t text_size);
+
+/** A thread that has executed the warp instruction in which `thread` waits for it, but with another
+ * mask; -1: none. */
+int simt_find_other_mask(const Worker *worker, int thread);
+
+/** Notes a hint of the running block; returns it if the rest of it must be set, else NULL. */
+Hint *simt_note_hint(Worker *worker, HintKind kind, const void *call_site);
+
+/** Adds the hints of a launch to those since the last reset; the pool is locked. */
+void simt_keep_hints(const Hints *hints);
+void simt_forget_hints(void);
 
 /* --- atomic.c ------------------------------------------------------------------------------- */
 
@@ -308,7 +363,7 @@ cudaError_t simt_memory_free(void *pointer);
 void simt_memory_reset(void);
 size_t simt_memory_used(void);
 
-/** Is the whole range within one allocation? */
+/** Is the whole range within one allocation, or in one `__device__` variable? */
 bool simt_memory_contains(const void *pointer, size_t size);
 
 /** An allocation, as lookups return it. */

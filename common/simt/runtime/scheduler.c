@@ -252,7 +252,12 @@ static bool try_instruction(Worker *w, int warp_index, int lane) {
     operands[other] = waits[other].operands;
   }
   const bool aligned = operation->kind >= SIMT_LDMATRIX;
-  if (aligned && active != ~0u) end_block(w, INCOMPLETE);
+  if (aligned && active != ~0u) {
+    snprintf(
+        w->complaint, sizeof w->complaint, "%s without all lanes of its warp%s", operation->name,
+        operation->kind == SIMT_SETMAXNREG ? ": all threads of a warpgroup must execute it" : "");
+    end_block(w, INCOMPLETE);
+  }
   w->access_is_write = false;
   w->access_call_site = waits[lane].call_site;
   if (simt_observer != NULL) {
@@ -277,6 +282,7 @@ void simt_warp_instruction_at(const SimtWarpOperation *operation, unsigned mask,
   clear_ready(w, warp, lane_bit);
   w->warps[warp].in_instruction |= lane_bit;
   run_others(w, try_instruction(w, warp, lane) ? WARP_GO_ON : SAME_WARP);
+  w->executed[w->running] = (Executed){call_site, mask};
 }
 
 void simt_warp_instruction(const SimtWarpOperation *operation, unsigned mask, void *operands) {
@@ -363,10 +369,12 @@ Outcome simt_run_block(Worker *w) {
   simt_begin_hopper(w);
   simt_fibers_refill(w, count);
   memset(w->warps, 0, sizeof w->warps);
+  memset(w->asked_who_is_active, 0, sizeof w->asked_who_is_active);
   w->ready_warps = 0;
   for (int i = 0; i < count; i++) {
     simt_fiber_start(w, i, thread_main);
     simt_start_copies(w, i);
+    w->executed[i] = (Executed){NULL, 0};
     w->warps[i / WARP_SIZE].live |= 1u << i % WARP_SIZE;
     set_ready(w, i / WARP_SIZE, 1u << i % WARP_SIZE);
   }

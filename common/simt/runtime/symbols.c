@@ -20,13 +20,16 @@
 #include "kernels.h"
 
 static const char BOUND_NAME[] = "17simt_launch_bound";
-static const char CONSTANT_SECTION[] = "simt_constant";
+static const char CONSTANT_SECTION[] = "simt_constant", DEVICE_SECTION[] = "simt_device";
 
-enum { MAX_CONSTANTS = 64 };
+enum { MAX_RANGES = 256 };
 
-typedef struct Range {
-  uintptr_t begin, end;
-} Range;
+typedef struct Ranges {
+  struct {
+    uintptr_t begin, end;
+  } list[MAX_RANGES];
+  size_t count;
+} Ranges;
 
 static struct {
   pthread_once_t read;
@@ -34,9 +37,8 @@ static struct {
   const ElfW(Sym) * list;
   size_t count;
   const char *names;
-  Range constants[MAX_CONSTANTS];
-  size_t constant_count;
-  SimtVariable *shared; /* thread-local, by offset */
+  Ranges constants, devices; /* what kernels may read; variables of global memory */
+  SimtVariable *shared;      /* thread-local, by offset */
   size_t shared_count;
 } symbols = {.read = PTHREAD_ONCE_INIT};
 
@@ -54,9 +56,17 @@ static const char *map_file(const char *path) {
   return bytes != MAP_FAILED ? bytes : NULL;
 }
 
-static void note_constants(uintptr_t begin, size_t size) {
-  if (symbols.constant_count == MAX_CONSTANTS) return;
-  symbols.constants[symbols.constant_count++] = (Range){begin, begin + size};
+static void add_range(Ranges *ranges, uintptr_t begin, size_t size) {
+  if (ranges->count == MAX_RANGES) return;
+  ranges->list[ranges->count].begin = begin;
+  ranges->list[ranges->count++].end = begin + size;
+}
+
+static bool in_ranges(const Ranges *ranges, uintptr_t address) {
+  for (size_t i = 0; i < ranges->count; i++) {
+    if (address >= ranges->list[i].begin && address < ranges->list[i].end) return true;
+  }
+  return false;
 }
 
 /** Finds the program's file, and notes its read-only segments as constants. */
@@ -75,7 +85,7 @@ static int find_program(struct dl_phdr_info *info, size_t size, void *argument) 
     const ElfW(Phdr) *segment = &info->dlpi_phdr[i];
     const bool read_only = segment->p_type == PT_LOAD && !(segment->p_flags & PF_W);
     if (!read_only && segment->p_type != PT_GNU_RELRO) continue;
-    note_constants(info->dlpi_addr + segment->p_vaddr, segment->p_memsz);
+    add_range(&symbols.constants, info->dlpi_addr + segment->p_vaddr, segment->p_memsz);
   }
   snprintf(path, PATH_MAX, "%s", info->dlpi_name[0] != '\0' ? info->dlpi_name : "/proc/self/exe");
   return 1;
@@ -178,10 +188,12 @@ static void read_symbols(void) {
       symbols.list = (const void *)(file + section->sh_offset);
       symbols.count = section->sh_size / sizeof *symbols.list;
       symbols.names = file + sections[section->sh_link].sh_offset;
-    } else if (strncmp(section_names + section->sh_name, CONSTANT_SECTION,
-                       strlen(CONSTANT_SECTION)) == 0) {
-      note_constants(symbols.base + section->sh_addr, section->sh_size);
     }
+    const char *name = section_names + section->sh_name;
+    const bool constant = strncmp(name, CONSTANT_SECTION, strlen(CONSTANT_SECTION)) == 0;
+    if (!constant && strncmp(name, DEVICE_SECTION, strlen(DEVICE_SECTION)) != 0) continue;
+    add_range(constant ? &symbols.constants : &symbols.devices, symbols.base + section->sh_addr,
+              section->sh_size);
   }
   list_shared();
 }
@@ -292,11 +304,26 @@ bool simt_is_kernel_code(uintptr_t pc) {
 
 bool simt_is_constant(uintptr_t address) {
   read_once();
-  for (size_t i = 0; i < symbols.constant_count; i++) {
-    const Range *range = &symbols.constants[i];
-    if (address >= range->begin && address < range->end) return true;
+  return in_ranges(&symbols.constants, address);
+}
+
+bool simt_is_device_variable(uintptr_t address) {
+  read_once();
+  return in_ranges(&symbols.devices, address);
+}
+
+size_t simt_device_variables(SimtVariable **list) {
+  size_t count = 0;
+  read_once();
+  *list = calloc(symbols.devices.count > 0 ? symbols.count : 1, sizeof **list);
+  if (*list == NULL) abort();
+  for (size_t i = 0; symbols.devices.count > 0 && i < symbols.count; i++) {
+    const ElfW(Sym) *symbol = &symbols.list[i];
+    const bool object = ELF64_ST_TYPE(symbol->st_info) == STT_OBJECT && symbol->st_size > 0;
+    if (!object || !in_ranges(&symbols.devices, symbols.base + symbol->st_value)) continue;
+    (*list)[count++] = variable_of(symbol, symbols.base);
   }
-  return false;
+  return count;
 }
 
 bool simt_find_variable(uintptr_t address, SimtVariable *variable) {

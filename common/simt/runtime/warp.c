@@ -4,17 +4,94 @@
 
 typedef struct ShuffleOperands {
   uint64_t value, result;
+  const SimtWarpOperation *operation;
   unsigned source_lane;
+  int width;
+  bool keeps; /* its own value, as the lane to read is not in its part of the warp */
 } ShuffleOperands;
 
+/** What a lane gets that reads a lane which takes no part: a NaN, but not that of unset memory. */
+static const uint64_t UNDEFINED = UINT64_MAX - 1;
+
+/** What a lane gets instead of its own value while simt_spoil_kept_values() is on: infinity, which
+ * neither a sum nor a maximum hides. */
+static const uint64_t SPOILED = UINT64_C(0x7ff000007f800000);
+
+static atomic_bool spoils;
+
+void simt_spoil_kept_values(bool spoil) {
+  spoils = spoil;
+}
+
+void simt_describe_no_source(const Worker *worker, int lane, int source, char *text,
+                             size_t text_size) {
+  const int first = worker->running / WARP_SIZE * WARP_SIZE;
+  const Wait *wait = &worker->waits[first + lane];
+  const Executed *its = &worker->executed[first + source];
+  char why[64];
+  if ((wait->mask >> source & 1) == 0) {
+    const bool asked = wait->mask == 1u << lane &&
+                       (worker->asked_who_is_active[first / WARP_SIZE] >> lane & 1) != 0;
+    snprintf(why, sizeof why, "is not in the mask 0x%08x%s", wait->mask,
+             asked ? ", that of __activemask()" : "");
+  } else if (first + source >= worker->thread_count) {
+    snprintf(why, sizeof why, "is past the end of the block");
+  } else if (its->call_site == wait->call_site && its->mask != wait->mask) {
+    snprintf(why, sizeof why, "called it with another mask, 0x%08x", its->mask);
+  } else {
+    snprintf(why, sizeof why, "has exited");
+  }
+  snprintf(text, text_size, "lane %d reads lane %d, which %s", lane, source, why);
+}
+
+int simt_find_other_mask(const Worker *worker, int thread) {
+  const Wait *wait = &worker->waits[thread];
+  const int first = thread / WARP_SIZE * WARP_SIZE;
+  for (unsigned rest = wait->mask; rest != 0; rest &= rest - 1) {
+    const int other = first + __builtin_ctz(rest);
+    if (other >= worker->thread_count) break;
+    const Executed *its = &worker->executed[other];
+    if (its->call_site == wait->call_site && its->mask != wait->mask) return other;
+  }
+  return -1;
+}
+
+static void note_no_source(Worker *worker, const SimtWarpOperation *operation, int lane,
+                           int source) {
+  const void *call_site = worker->access_call_site;
+  Hint *hint = simt_note_hint(worker, SOURCE_MISSING, call_site);
+  if (hint != NULL) {
+    hint->operation = operation;
+    simt_describe_no_source(worker, lane, source, hint->what, sizeof hint->what);
+  }
+  if (simt_observer != NULL) simt_observer->no_source(worker, lane, source, call_site);
+}
+
+/** Lanes in `lanes`, such as `keeper`, keep their value. */
+static void note_kept_values(Worker *worker, const ShuffleOperands *keeper, unsigned lanes) {
+  Hint *hint = simt_note_hint(worker, KEPT_OWN_VALUE, worker->access_call_site);
+  if (hint == NULL) return;
+  hint->operation = keeper->operation;
+  hint->width = keeper->width;
+  hint->lanes = lanes;
+}
+
 static void execute_shuffle(void **operands, unsigned mask) {
+  Worker *worker = simt_worker;
+  unsigned kept = 0;
+  const ShuffleOperands *keeper = NULL;
   for (int lane = 0; lane < WARP_SIZE; lane++) {
     if ((mask >> lane & 1) == 0) continue;
     ShuffleOperands *own = operands[lane];
     const ShuffleOperands *source = operands[own->source_lane];
-    /* The value of a lane outside the mask is undefined: return all ones, a NaN. */
-    own->result = source != NULL ? source->value : UINT64_MAX;
+    own->result = source != NULL ? source->value : UNDEFINED;
+    if (source == NULL) note_no_source(worker, own->operation, lane, (int)own->source_lane);
+    if (!own->keeps) continue;
+    kept |= 1u << lane;
+    keeper = own;
+    if (spoils) own->result = SPOILED;
   }
+  if (keeper != NULL) note_kept_values(worker, keeper, kept);
 }
 
 const SimtWarpOperation simt_shuffle_index = {"__shfl_sync", SIMT_SHUFFLE, execute_shuffle};
@@ -22,9 +99,10 @@ const SimtWarpOperation simt_shuffle_up = {"__shfl_up_sync", SIMT_SHUFFLE, execu
 const SimtWarpOperation simt_shuffle_down = {"__shfl_down_sync", SIMT_SHUFFLE, execute_shuffle};
 const SimtWarpOperation simt_shuffle_xor = {"__shfl_xor_sync", SIMT_SHUFFLE, execute_shuffle};
 
-/** The lane to read from, after the pseudocode of shfl.sync in the PTX manual. */
-static unsigned source_lane(const SimtWarpOperation *shuffle, unsigned lane, unsigned argument,
-                            unsigned width) {
+/** Finds the lane to read from, after the pseudocode of shfl.sync in the PTX manual; false: there
+ * is none, and the lane keeps its value. */
+static bool find_source(const SimtWarpOperation *shuffle, unsigned lane, unsigned argument,
+                        unsigned width, unsigned *found) {
   const unsigned segment = lane & ~(width - 1);
   const unsigned segment_end = segment + width - 1;
   argument %= WARP_SIZE;
@@ -43,7 +121,8 @@ static unsigned source_lane(const SimtWarpOperation *shuffle, unsigned lane, uns
     source = segment | (argument & (width - 1));
     in_range = true;
   }
-  return in_range ? source : lane;
+  *found = in_range ? source : lane;
+  return in_range;
 }
 
 uint64_t simt_shuffle(const SimtWarpOperation *shuffle, unsigned mask, uint64_t bits,
@@ -54,10 +133,9 @@ uint64_t simt_shuffle(const SimtWarpOperation *shuffle, unsigned mask, uint64_t 
     simt_worker->shuffle_width = width;
     simt_end_block(BAD_WIDTH, &(Wait){.operation = shuffle, .mask = mask, .call_site = call_site});
   }
-  ShuffleOperands operands = {
-      .value = bits,
-      .source_lane = source_lane(shuffle, lane, lane_argument, (unsigned)width),
-  };
+  ShuffleOperands operands = {.value = bits, .operation = shuffle, .width = width};
+  operands.keeps =
+      !find_source(shuffle, lane, lane_argument, (unsigned)width, &operands.source_lane);
   simt_warp_instruction_at(shuffle, mask, &operands, call_site);
   return operands.result;
 }
@@ -88,6 +166,41 @@ unsigned simt_vote(const SimtWarpOperation *vote, unsigned mask, int predicate) 
   VoteOperands operands = {.predicate = predicate};
   simt_warp_instruction_at(vote, mask, &operands, __builtin_return_address(0));
   return operands.ballot;
+}
+
+/* --- Matches -------------------------------------------------------------------------------- */
+
+typedef struct MatchOperands {
+  uint64_t bits;
+  unsigned lanes;
+} MatchOperands;
+
+static void execute_match_any(void **operands, unsigned mask) {
+  for (int lane = 0; lane < WARP_SIZE; lane++) {
+    MatchOperands *own = operands[lane];
+    for (int other = 0; own != NULL && other < WARP_SIZE; other++) {
+      const MatchOperands *its = operands[other];
+      if (its != NULL && its->bits == own->bits) own->lanes |= 1u << other;
+    }
+  }
+  (void)mask;
+}
+
+static void execute_match_all(void **operands, unsigned mask) {
+  execute_match_any(operands, mask);
+  for (int lane = 0; lane < WARP_SIZE; lane++) {
+    MatchOperands *own = operands[lane];
+    if (own != NULL && own->lanes != mask) own->lanes = 0;
+  }
+}
+
+const SimtWarpOperation simt_match_any = {"__match_any_sync", SIMT_VOTE, execute_match_any};
+const SimtWarpOperation simt_match_all = {"__match_all_sync", SIMT_VOTE, execute_match_all};
+
+unsigned simt_match(const SimtWarpOperation *match, unsigned mask, uint64_t bits) {
+  MatchOperands operands = {.bits = bits};
+  simt_warp_instruction_at(match, mask, &operands, __builtin_return_address(0));
+  return operands.lanes;
 }
 
 /* --- Reductions ----------------------------------------------------------------------------- */
@@ -128,6 +241,19 @@ unsigned simt_reduce(SimtAtomic operation, unsigned mask, unsigned value) {
   ReduceOperands operands = {.operation = operation, .value = value};
   simt_warp_instruction_at(&reductions[operation], mask, &operands, __builtin_return_address(0));
   return operands.result;
+}
+
+/* --- __activemask --------------------------------------------------------------------------- */
+
+unsigned simt_active_mask(void) {
+  Worker *worker = simt_worker;
+  const unsigned lane_bit = 1u << worker->running % WARP_SIZE;
+  const int warp = worker->running / WARP_SIZE;
+  worker->asked_who_is_active[warp] |= lane_bit;
+  if (worker->warps[warp].live != lane_bit) {
+    simt_note_hint(worker, ACTIVE_MASK, __builtin_return_address(0));
+  }
+  return lane_bit;
 }
 
 /* --- __syncwarp ----------------------------------------------------------------------------- */

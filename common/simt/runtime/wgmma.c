@@ -516,6 +516,8 @@ void simt_refuse_exit_of_wgmma(Worker *worker) {
   const WarpGroup *group = own_group(worker);
   const int warp = own_warp(worker);
   if (group->done[warp] == group->issued[warp]) return;
+  const bool committed = group->done[warp] < simt_committed_wgmma(group, warp);
   simt_complain(group->ring[group->done[warp] % MAX_IN_FLIGHT]->call_site,
-                "a warp exits while its wgmma is in flight");
+                "a warp exits while its wgmma is in flight%s",
+                committed ? "" : ": no wgmma.commit_group follows it, so no wait covers it");
 }

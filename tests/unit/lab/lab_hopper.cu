@@ -295,6 +295,28 @@ __global__ void sum_many(float *out) {
 }
 enum { SUM_READ = __LINE__ - 3, SUM_MULTIPLY = __LINE__ - 8 };
 
+/** The wait comes before the commit, so it does not wait. */
+__global__ void commit_too_late(float *out) {
+  float d[1][4];
+  for (int i = threadIdx.x; i < 512; i += blockDim.x) ((int *)smem)[i] = 0;
+  fence_proxy_async();
+  __syncthreads();
+  wgmma_fence();
+  wgmma<__half, false>(d, small_descriptor(0), small_descriptor(0), false);
+  wgmma_wait<0>();
+  if (threadIdx.x == 50) out[0] = d[0][3];
+  wgmma_commit();
+  wgmma_wait<0>();
+}
+enum { LATE_READ = __LINE__ - 4, LATE_MULTIPLY = __LINE__ - 6 };
+
+static void a_wait_covers_no_wgmma_without_a_group(void **) {
+  commit_too_late<<<1, 128, SHARED>>>(named<float>("out", 1));
+  expect_finding(LAB_WGMMA_NOT_COMMITTED, LATE_READ, LATE_MULTIPLY,
+                 "1 time, first: block 0 thread 50, the other thread 50, an accumulator, "
+                 "element 3 of it\n");
+}
+
 static void a_wait_covers_older_groups_only(void **) {
   sum_many<0><<<1, 128, SHARED>>>(named<float>("out", 1));
   assert_finds_nothing();
@@ -527,6 +549,7 @@ int main() {
       LAB_TEST(a_load_over_what_is_read_needs_an_order),
       LAB_TEST(a_store_reads_until_its_wait),
       LAB_TEST(a_wgmma_uses_its_operands_until_its_wait),
+      LAB_TEST(a_wait_covers_no_wgmma_without_a_group),
       LAB_TEST(a_wait_covers_older_groups_only),
       LAB_TEST(initialisation_must_be_visible),
       LAB_TEST(other_warps_know_of_a_wait_by_a_barrier),

@@ -201,10 +201,10 @@ enum { MATRIX_LINE = __LINE__ - 3 };
 
 static void matrices_take_a_whole_warp(void **) {
   unsigned *out = named<unsigned>("out", 32);
-  assert_fails(
-      [=] { matrix_of_some_lanes<<<1, 16, 512>>>(out); }, MATRIX_LINE, 0, "matrix_of_some_lanes",
-      "1 time, first: block 0 thread 0, an mma, wgmma or ldmatrix without all lanes of its "
-      "warp: threads 0-15 in ldmatrix");
+  assert_fails([=] { matrix_of_some_lanes<<<1, 16, 512>>>(out); }, MATRIX_LINE, 0,
+               "matrix_of_some_lanes",
+               "1 time, first: block 0 thread 0, ldmatrix without all lanes of its warp: "
+               "threads 0-15 in ldmatrix");
 }
 
 /** Most blocks fail; the first of them fails late. Each reads unwritten memory before. */

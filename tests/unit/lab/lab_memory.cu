@@ -317,6 +317,38 @@ static void kernels_do_not_write_memory_of_the_host(void **) {
   assert_int_equal(local[0], 1);
 }
 
+/* --- Variables of the device ------------------------------------------------------------------ */
+
+__device__ int table[64];
+static __device__ unsigned arrived = 7;
+
+__global__ void use_variables(int *out) {
+  out[threadIdx.x] = table[threadIdx.x] + table[threadIdx.x + 32];
+  if (threadIdx.x == 0) atomicAdd(&arrived, 1u);
+  table[threadIdx.x] = 1;
+}
+
+static void variables_of_the_device_are_global_memory(void **) {
+  use_variables<<<1, 32>>>(named<int>("out", 32));
+  assert_finds_nothing();
+  const LabCounts counts = counts_of_kernel();
+  assert_int_equal(counts.global_load.requests, 2);
+  assert_int_equal(counts.global_load.bytes, 2 * 128);
+  assert_int_equal(counts.global_store.requests, 2);
+  assert_int_equal(counts.atomics, 1);
+}
+
+__global__ void write_table(int last) {
+  if ((int)threadIdx.x <= last) table[threadIdx.x] = (int)blockIdx.x;
+}
+enum { WRITE_TABLE = __LINE__ - 2 };
+
+static void races_on_variables_of_the_device_are_found(void **) {
+  write_table<<<2, 64>>>(3);
+  assert_finds({LAB_BLOCKS_WRITE_WRITE, WRITE_TABLE, WRITE_TABLE, "write_table",
+                "16 bytes, first: block 0, the other block 1, table + 0 (256 bytes)"});
+}
+
 /** Addresses differ from run to run, so findings must not contain them. */
 static void findings_hold_no_addresses(void **) {
   int *out = named<int>("out", 32);
@@ -348,6 +380,8 @@ int main() {
       LAB_TEST(kernels_read_constants_and_parameters),
       LAB_TEST(kernels_do_not_read_variables_of_the_host),
       LAB_TEST(kernels_do_not_write_memory_of_the_host),
+      LAB_TEST(variables_of_the_device_are_global_memory),
+      LAB_TEST(races_on_variables_of_the_device_are_found),
       LAB_TEST(findings_hold_no_addresses),
   };
   return cmocka_run_group_tests(tests, nullptr, nullptr);

@@ -256,10 +256,26 @@ __global__ void different_masks() {
   }
 }
 
+/** Lanes 16 to 31 name lanes 0 to 15, which have been there with their own mask. */
+__global__ void meet_with_another_mask() {
+  __ballot_sync(threadIdx.x < 16 ? 0x0000ffff : 0xffffffff, 1);
+  __syncthreads();
+}
+enum { MEET_LINE = __LINE__ - 3 };
+
+static void a_lane_that_had_another_mask_is_named_in_a_deadlock(void **) {
+  begin_capture(&capture);
+  meet_with_another_mask<<<1, 32>>>();
+  expect_report(cudaErrorLaunchFailure, "DEADLOCK in meet_with_another_mask", MEET_LINE);
+  assert_contains(capture.text, "threads 16-31 wait in __ballot_sync, mask 0xffffffff\n");
+  assert_contains(capture.text, "    thread 0 has executed it with the mask 0x0000ffff\n");
+}
+
 static void different_masks_of_lanes_that_name_each_other_are_reported(void **) {
   begin_capture(&capture);
   different_masks<<<1, 32>>>();
-  expect_report(cudaErrorLaunchFailure, "lanes name each other", 0);
+  expect_report(cudaErrorLaunchFailure,
+                "lanes name each other in different warp instructions or masks", 0);
   assert_contains(capture.text, "__syncwarp, mask 0x0001ffff\n");
   assert_contains(capture.text, "__syncwarp, mask 0xffffffff\n");
 }
@@ -342,6 +358,7 @@ int main() {
       TEST(a_barrier_within_a_warp_that_shuffles_is_a_deadlock),
       TEST(a_missing_lane_is_a_deadlock),
       TEST(different_instructions_of_lanes_that_name_each_other_are_reported),
+      TEST(a_lane_that_had_another_mask_is_named_in_a_deadlock),
       TEST(different_masks_of_lanes_that_name_each_other_are_reported),
       TEST(a_lane_that_its_mask_omits_is_reported),
       TEST(a_width_that_is_no_power_of_two_is_reported),

@@ -88,6 +88,68 @@ static void kernels_keep_their_bounds(void **) {
   expect_unchanged("#define KERNEL(name) \\\n  __global__ void name\nstruct S {};");
 }
 
+static void dynamic_shared_memory_may_have_any_name(void **) {
+  expect("extern __shared__ float tile[];", "extern __shared__ float tile[] __asm__(\"smem\");");
+  expect("__shared__ extern __align__(16) T t[][N + 1];",
+         "__shared__ extern __align__(16) T t[][N + 1] __asm__(\"smem\");");
+  expect("extern __shared__ int a[], b[];",
+         "extern __shared__ int a[] __asm__(\"smem\"), b[] __asm__(\"smem\");");
+  expect_unchanged("extern int a[]; __shared__ float b[3]; extern \"C\" { __shared__ int c[2]; }");
+}
+
+static void variables_of_the_device_are_told_from_functions(void **) {
+  expect("__device__ int n; static __device__ __align__(16) float x[4] = {1}, y;",
+         "SIMT_DEVICE_VARIABLE int n; static SIMT_DEVICE_VARIABLE __align__(16) float x[4] = {1}, "
+         "y;");
+  expect("__device__ __managed__ pair<int, float> p{3};",
+         "__device__ SIMT_DEVICE_VARIABLE pair<int, float> p{3};");
+  expect_unchanged("__device__ pair<int, float> f(int a, int b = 3); auto g = [] __device__ {};");
+  expect_unchanged("__device__ __attribute__((pure)) float *f(int); h = [=] __device__(int i) {};");
+  expect_unchanged("__device__ __constant__ int a; __constant__ __device__ int b[3];");
+  expect_unchanged("__device__ constexpr int N = 3; __device__ __shared__ int s;");
+}
+
+static void inline_ptx_becomes_an_error_of_the_compiler(void **) {
+  expect("asm volatile\n(\"mov.u32 %0, %1;\" : \"=r\"(x) : \"r\"(y));",
+         "SIMT_INLINE_PTX \n(\"mov.u32 %0, %1;\" : \"=r\"(x) : \"r\"(y));");
+  expect("__asm__(\"nop;\"); f(volatile_x);", "SIMT_INLINE_PTX(\"nop;\"); f(volatile_x);");
+  expect_unchanged("asm volatile(\"\" : \"+r\"(x) : : \"memory\");");
+}
+
+static void noinline_is_an_attribute(void **) {
+  expect("__device__ __noinline__ void f();", "__device__ __attribute__((noinline)) void f();");
+  expect_unchanged(
+      "__attribute__((__noinline__)) void f(); __attribute__((cold, __noinline__)) g;");
+}
+
+static void what_editors_on_windows_add_is_dropped(void **) {
+  expect("\xef\xbb\xbfint a;\r\nint b;\r\n", "int a;\nint b;\n");
+  expect("// continued \\\r\n k<<<1,2>>>(a);\r\n", "// continued \\\n k<<<1,2>>>(a);\n");
+  expect_unchanged("int a;\r int b;");
+}
+
+static void a_launch_that_deduces_template_arguments_is_an_error(void **) {
+  char expected[512];
+  snprintf(expected, sizeof expected,
+           "%s:2: error: k is a template, and the CPU backend does not deduce the arguments of a "
+           "template at a launch: write them, as in k<float><<<grid, block>>>(...)\n",
+           source_path);
+  for (const char *source :
+       {"template <typename T> __global__ void __launch_bounds__(64) k(T *a) {}\nvoid f() { "
+        "k<<<1, 2>>>(a); }",
+        "template <int N = 3> __global__ void k(T *a);\nvoid f() { n::k<<<1, 2>>>(a); }"}) {
+    assert_int_equal(rewrite(source), 1);
+    assert_string_equal(message, expected);
+  }
+  for (const char *source :
+       {"template <int N> __global__ void k(int *); void f() { k<3><<<1, 2>>>(a); }",
+        "template <int N> __global__ void k(int *); void f() { config->k<<<1, 2>>>(a); }",
+        "template <int N> void k(int *); __global__ void l(); void f() { l<<<1, 2>>>(); }",
+        "template <class T> __global__ void k(T); __global__ void k(); void f() { k<<<1, 2>>>(); "
+        "}"})
+    assert_int_equal(rewrite(source), 0);
+}
+
 static void comments_are_left_alone(void **) {
   expect("// lone <<< here\nk<<<1,2>>>(a);", "// lone <<< here\nk *simt::launch(1,2)(a);");
   expect_unchanged("/* k<<<1,2>>>(a);\n <<< */ x;");
@@ -109,7 +171,6 @@ static void other_code_is_left_alone(void **) {
   expect_unchanged("cout.operator<<<int>(3); template <> s &operator<<<int>(s &, int);");
   expect_unchanged("");
   expect_unchanged("no newline at the end");
-  expect_unchanged("dos\r\nlines\r\n");
 }
 
 static void a_launch_without_an_end_is_an_error(void **) {
@@ -163,6 +224,12 @@ int main() {
       cmocka_unit_test(launches_may_span_lines),
       cmocka_unit_test(configurations_may_hold_templates_and_shifts),
       cmocka_unit_test(kernels_keep_their_bounds),
+      cmocka_unit_test(dynamic_shared_memory_may_have_any_name),
+      cmocka_unit_test(variables_of_the_device_are_told_from_functions),
+      cmocka_unit_test(inline_ptx_becomes_an_error_of_the_compiler),
+      cmocka_unit_test(noinline_is_an_attribute),
+      cmocka_unit_test(what_editors_on_windows_add_is_dropped),
+      cmocka_unit_test(a_launch_that_deduces_template_arguments_is_an_error),
       cmocka_unit_test(comments_are_left_alone),
       cmocka_unit_test(strings_and_characters_are_left_alone),
       cmocka_unit_test(other_code_is_left_alone),

@@ -94,6 +94,38 @@ static void reductions_are_of_all_lanes_in_the_mask(void **) {
   assert_int_equal(counters.warp_instructions[SIMT_REDUCTION], 2 * 11);
 }
 
+__global__ void match_all(unsigned *out, unsigned long long high) {
+  const int lane = threadIdx.x % 32;
+  unsigned *row = out + threadIdx.x * 7;
+  int same;
+  row[0] = __match_any_sync(0xffffffff, lane / 8);
+  row[1] = __match_any_sync(0xffffffff, high * (unsigned)(lane % 2) + 5);
+  row[2] = __match_any_sync(0xffffffff, lane < 3 ? 0.5f : (float)lane);
+  row[3] = __match_all_sync(0xffffffff, 7, &same) + (unsigned)same;
+  row[4] = __match_all_sync(0xffffffff, lane == 31, &same) + (unsigned)same;
+  if (lane < 20) {
+    row[5] = __match_any_sync(0x000fffff, lane % 10);
+    row[6] = __match_all_sync(0x000fffff, 3.0, &same);
+  }
+}
+
+static void matches_compare_bits_within_the_mask(void **) {
+  unsigned out[64 * 7], *device = device_zeros<unsigned>(64 * 7);
+  match_all<<<1, 64>>>(device, 1ull << 40);
+  fetch(out, device);
+  for (int t = 0; t < 64; t++) {
+    const int lane = t % 32;
+    const unsigned expected[] = {0xffu << lane / 8 * 8,
+                                 lane % 2 ? 0xaaaaaaaa : 0x55555555,
+                                 lane < 3 ? 7u : 1u << lane,
+                                 0, /* 0xffffffff + 1 */
+                                 0,
+                                 lane < 20 ? 0x401u << lane % 10 : 0,
+                                 lane < 20 ? 0xfffffu : 0};
+    assert_memory_equal(out + 7 * t, expected, sizeof expected);
+  }
+}
+
 __global__ void ask_who_is_active(unsigned *out) {
   const int thread = threadIdx.y * blockDim.x + threadIdx.x;
   out[thread] = __activemask();
@@ -240,6 +272,7 @@ int main() {
       TEST(shuffles_exchange_values_of_4_and_8_bytes),
       TEST(votes_see_all_lanes),
       TEST(reductions_are_of_all_lanes_in_the_mask),
+      TEST(matches_compare_bits_within_the_mask),
       TEST(an_active_mask_has_the_own_lane_and_serves_as_a_mask),
       TEST(half_warps_shuffle_separately),
       TEST(nested_branches_reconverge),

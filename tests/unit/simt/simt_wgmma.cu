@@ -294,7 +294,15 @@ static void the_first_wait_completes_the_warpgroup_unless_warps_complete_alone(v
 
 /* --- Mistakes ------------------------------------------------------------------------------- */
 
-typedef enum Mistake { NONE, OTHER_WARP, OTHER_LANE, ABSENT_WARP, ABSENT_LANE, NO_WAIT } Mistake;
+typedef enum Mistake {
+  NONE,
+  OTHER_WARP,
+  OTHER_LANE,
+  ABSENT_WARP,
+  ABSENT_LANE,
+  NO_WAIT,
+  NO_COMMIT
+} Mistake;
 
 __global__ void issue(SimtWgmma operands, Mistake mistake) {
   float d[4];
@@ -305,7 +313,7 @@ __global__ void issue(SimtWgmma operands, Mistake mistake) {
   if (mistake == ABSENT_LANE && threadIdx.x == 37) return;
   wgmma_fence();
   simt_wgmma(&operands);
-  wgmma_commit();
+  if (mistake != NO_COMMIT) wgmma_commit();
   if (mistake == NO_WAIT) return;
   wgmma_wait<0>();
 }
@@ -328,9 +336,10 @@ static void mistakes_are_reported_where_they_are_made(void **) {
   expect_mistake(right, NONE, "wgmma in a warpgroup without four warps", 96);
   expect_mistake(right, OTHER_WARP, "warps of a warpgroup issue different wgmma");
   expect_mistake(right, OTHER_LANE, "lanes of a warp issue different wgmma");
-  expect_mistake(right, ABSENT_LANE, "an mma, wgmma or ldmatrix without all lanes of its warp", 128,
-                 FENCE_LINE);
-  expect_mistake(right, NO_WAIT, "a warp exits while its wgmma is in flight");
+  expect_mistake(right, ABSENT_LANE, "wgmma.fence without all lanes of its warp", 128, FENCE_LINE);
+  expect_mistake(right, NO_WAIT, "a warp exits while its wgmma is in flight in ");
+  expect_mistake(right, NO_COMMIT,
+                 "a warp exits while its wgmma is in flight: no wgmma.commit_group follows it");
   expect_mistake(right, ABSENT_WARP,
                  "threads 0-95 wait for a wgmma that not all warps of its warpgroup have issued\n",
                  128, WAIT_LINE);

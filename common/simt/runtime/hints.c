@@ -1,0 +1,88 @@
+/*
+ * Hints: what kernels did that is no error by itself, or has no effect if the value is not used,
+ * but is often why a result is wrong.
+ */
+#include "runtime.h"
+
+/* Of the launches since the last reset. */
+static Hints kept;
+
+static Hint *find(Hints *hints, HintKind kind, const void *call_site) {
+  for (int i = 0; i < hints->count; i++) {
+    Hint *hint = &hints->list[i];
+    if (hint->kind == kind && hint->call_site == call_site) return hint;
+  }
+  return NULL;
+}
+
+Hint *simt_note_hint(Worker *worker, HintKind kind, const void *call_site) {
+  Hints *hints = &worker->hints;
+  const uint64_t block = simt_block_number(worker);
+  Hint *hint = find(hints, kind, call_site);
+  if (hint != NULL && hint->block <= block) return NULL;
+  if (hint == NULL && hints->count == MAX_HINTS) return NULL;
+  if (hint == NULL) hint = &hints->list[hints->count++];
+  *hint = (Hint){.kind = kind, .call_site = call_site, .block = block, .lanes = hint->lanes};
+  return hint;
+}
+
+void simt_keep_hints(const Hints *hints) {
+  for (int i = 0; i < hints->count; i++) {
+    const Hint *hint = &hints->list[i];
+    Hint *known = find(&kept, hint->kind, hint->call_site);
+    if (known == NULL && kept.count == MAX_HINTS) return;
+    if (known == NULL) {
+      kept.list[kept.count++] = *hint;
+      continue;
+    }
+    const unsigned lanes = known->lanes | hint->lanes;
+    if (hint->block < known->block) *known = *hint;
+    known->lanes = lanes;
+  }
+}
+
+void simt_forget_hints(void) {
+  kept.count = 0;
+}
+
+/** Why lanes kept their value, and what that means for a reduction. */
+static void describe_kept(const Hint *hint, const char *where, SimtHint *said) {
+  const unsigned warp[MAX_WARPS] = {hint->lanes};
+  const bool up = hint->operation == &simt_shuffle_up;
+  char lanes[128], rule[128] = "";
+  simt_format_threads(warp, lanes, sizeof lanes);
+  if (hint->operation == &simt_shuffle_down) {
+    snprintf(rule, sizeof rule,
+             ": a reduction leaves its result in the first of %d lanes only; __shfl_xor_sync gives "
+             "it to all",
+             hint->width);
+  }
+  snprintf(said->text, sizeof said->text,
+           "%s at %s gave lanes %s their own value back, as the lane to read lies %s their %d "
+           "lanes%s",
+           hint->operation->name, where, lanes, up ? "before" : "past", hint->width, rule);
+}
+
+bool simt_hint(int i, SimtHint *said) {
+  if (i >= kept.count) return false;
+  const Hint *hint = &kept.list[i];
+  char where[512];
+  simt_source_line((uintptr_t)hint->call_site - 1, where, sizeof where);
+  said->kept_own_value = hint->kind == KEPT_OWN_VALUE;
+  switch (hint->kind) {
+    case SOURCE_MISSING:
+      snprintf(said->text, sizeof said->text, "%s at %s: %s, so the value is undefined",
+               hint->operation->name, where, hint->what);
+      break;
+    case KEPT_OWN_VALUE:
+      describe_kept(hint, where, said);
+      break;
+    case ACTIVE_MASK:
+      snprintf(said->text, sizeof said->text,
+               "__activemask() at %s gave each lane itself alone, and CUDA promises no more: name "
+               "the lanes that must take part, as in 0xffffffff",
+               where);
+      break;
+  }
+  return true;
+}

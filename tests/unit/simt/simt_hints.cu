@@ -1,0 +1,102 @@
+/** @file Tests of the hints about shuffles and masks that may explain a wrong result. */
+#include <string>
+
+#include "../tests/unit/simt/simt_testing.h"
+
+/** The only hint since the last test; `line` is that of the shuffle. */
+static void expect_hint(bool kept, const char *begin, int line, const char *end) {
+  SimtHint hint, another;
+  assert_true(simt_hint(0, &hint));
+  assert_false(simt_hint(1, &another));
+  assert_int_equal(hint.kept_own_value, kept);
+  assert_ptr_equal(strstr(hint.text, begin), hint.text);
+  assert_names_line(hint.text, __FILE__, line);
+  assert_contains(hint.text, end);
+  simt_reset_counters();
+  assert_false(simt_hint(0, &hint));
+}
+
+/** The sum of a warp, which lane 0 gets, and all lanes store. */
+__global__ void sum_down(float *out, int width) {
+  float sum = 1;
+  for (int offset = width / 2; offset > 0; offset /= 2) {
+    sum += __shfl_down_sync(0xffffffff, sum, offset, width);
+  }
+  out[blockIdx.x * 32 + threadIdx.x] = sum;
+}
+enum { DOWN_LINE = __LINE__ - 4 };
+
+static void lanes_that_a_shuffle_leaves_their_own_value_are_told(void **) {
+  float *device = device_zeros<float>(96);
+  sum_down<<<3, 32>>>(device, 32);
+  expect_hint(true, "__shfl_down_sync at ", DOWN_LINE,
+              " gave lanes 16-31 their own value back, as the lane to read lies past their 32 "
+              "lanes: a reduction leaves its result in the first of 32 lanes only");
+  sum_down<<<3, 32>>>(device, 8);
+  expect_hint(true, "__shfl_down_sync at ", DOWN_LINE,
+              " gave lanes 4-7,12-15,20-23,28-31 their own value back, as the lane to read lies "
+              "past their 8 lanes: a reduction leaves its result in the first of 8 lanes only");
+}
+
+__global__ void scan_up(double *out) {
+  out[threadIdx.x] = __shfl_up_sync(0xffffffff, (double)threadIdx.x, 3);
+}
+
+__global__ void exchange_too_far(int *out) {
+  out[threadIdx.x] = __shfl_xor_sync(0xffffffff, (int)threadIdx.x, 8, 8);
+}
+
+static void other_shuffles_keep_values_too(void **) {
+  scan_up<<<1, 32>>>(device_zeros<double>(32));
+  expect_hint(true, "__shfl_up_sync at ", __LINE__ - 9,
+              " gave lanes 0-2 their own value back, as the lane to read lies before their 32");
+  exchange_too_far<<<1, 32>>>(device_zeros<int>(32));
+  expect_hint(true, "__shfl_xor_sync at ", __LINE__ - 8,
+              " gave lanes 0-7,16-23 their own value back, as the lane to read lies past their 8");
+}
+
+static void spoiled_values_show_which_results_depend_on_them(void **) {
+  float out[32], *device = device_zeros<float>(32);
+  simt_spoil_kept_values(true);
+  sum_down<<<1, 32>>>(device, 32);
+  simt_spoil_kept_values(false);
+  fetch(out, device);
+  for (int lane = 0; lane < 32; lane++)
+    assert_true(lane == 0 ? out[0] == 32 : out[lane] == INFINITY);
+  sum_down<<<1, 32>>>(device, 32);
+  fetch(out, device);
+  assert_true(out[0] == 32 && out[31] == 32);
+}
+
+__global__ void read_missing(float *out) {
+  if (threadIdx.x < 8) out[threadIdx.x] = __shfl_down_sync(0xff, 1.0f, 6);
+}
+
+__global__ void count_active(int *out) {
+  if (threadIdx.x < 20) out[threadIdx.x] = __popc(__activemask());
+}
+
+static void missing_lanes_and_active_masks_are_told(void **) {
+  read_missing<<<2, 32>>>(device_zeros<float>(32));
+  expect_hint(
+      false, "__shfl_down_sync at ", __LINE__ - 10,
+      ": lane 2 reads lane 8, which is not in the mask 0x000000ff, so the value is undefined");
+  count_active<<<2, 32>>>(device_zeros<int>(32));
+  expect_hint(false, "__activemask() at ", __LINE__ - 9,
+              " gave each lane itself alone, and CUDA promises no more");
+  count_active<<<2, 1>>>(device_zeros<int>(32)); /* that lane is all that live */
+  SimtHint hint;
+  assert_false(simt_hint(0, &hint));
+}
+
+#define TEST(name) cmocka_unit_test_setup(name, reset_device)
+
+int main() {
+  const CMUnitTest tests[] = {
+      TEST(lanes_that_a_shuffle_leaves_their_own_value_are_told),
+      TEST(other_shuffles_keep_values_too),
+      TEST(spoiled_values_show_which_results_depend_on_them),
+      TEST(missing_lanes_and_active_masks_are_told),
+  };
+  return run_in_all_settings("hints", tests);
+}
