@@ -10,6 +10,7 @@
 #include <cuda_runtime.h>
 
 #include "attention.h"
+#include "tensor_map_limits.h"
 
 /** Columns of a box of 16-bit elements: a row of it is 128 bytes, or 64 bytes where 64 columns do
  * not divide the head dimension. */
@@ -27,6 +28,37 @@ static PFN_cuTensorMapEncodeTiled_v12000 tensor_map_encoder() {
   return (PFN_cuTensorMapEncodeTiled_v12000)function;
 }
 
+/** Makes the map of a tensor of four dimensions, innermost first, for boxes of this size; of a
+ * GPU's driver, which only says "invalid argument", this names the argument. The CPU backend does.
+ */
+static inline cudaError_t encode_tensor_map(CUtensorMap *map, CUtensorMapDataType type,
+                                            int element_bytes, const void *tensor,
+                                            const cuuint64_t (&sizes)[4],
+                                            const cuuint64_t (&strides)[3],
+                                            const cuuint32_t (&box)[4], CUtensorMapSwizzle swizzle,
+                                            CUtensorMapL2promotion promotion) {
+  static PFN_cuTensorMapEncodeTiled_v12000 encode = NULL;
+  if (encode == NULL) encode = tensor_map_encoder();
+  if (encode == NULL) return cudaErrorNotSupported;
+  const cuuint32_t every_element[] = {1, 1, 1, 1};
+  if (encode(map, type, 4, (void *)tensor, sizes, strides, box, every_element,
+             CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, promotion,
+             CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS) {
+    return cudaSuccess;
+  }
+#ifdef __CUDACC__
+  char why[128];
+  const TensorMapRequest request = {map, (unsigned)element_bytes, 4, (void *)tensor, sizes, strides,
+                                    box, every_element,           0, (int)swizzle};
+  if (tensor_map_refusal(&request, why, sizeof why)) {
+    fprintf(stderr, "cuTensorMapEncodeTiled: %s\n", why);
+  }
+#else
+  (void)element_bytes;
+#endif
+  return cudaErrorInvalidValue;
+}
+
 /** The tensor maps of the inputs. */
 struct TensorMaps {
   CUtensorMap q, k, v; /**< coordinates: column, row, head, batch */
@@ -42,9 +74,6 @@ struct TensorMaps {
 static inline cudaError_t make_tensor_map(CUtensorMap *map, const void *tensor, const Problem *p,
                                           const Strides &strides, int rows, int heads, int box_rows,
                                           Dtype dtype) {
-  static PFN_cuTensorMapEncodeTiled_v12000 encode = NULL;
-  if (encode == NULL) encode = tensor_map_encoder();
-  if (encode == NULL) return cudaErrorNotSupported;
   const int element = dtype == DTYPE_E4M3 ? 1 : 2,
             panel = p->head_dim * element % 128 == 0 ? 128 : 64;
   const cuuint64_t sizes[] = {(cuuint64_t)p->head_dim, (cuuint64_t)rows, (cuuint64_t)heads,
@@ -55,16 +84,13 @@ static inline cudaError_t make_tensor_map(CUtensorMap *map, const void *tensor, 
     if (sizes[i + 1] == 1) bytes[i] = 16;  // not used, but must be valid
   }
   const cuuint32_t box[] = {(cuuint32_t)(panel / element), (cuuint32_t)box_rows, 1, 1};
-  const cuuint32_t every_element[] = {1, 1, 1, 1};
-  const CUresult result =
-      encode(map,
-             dtype == DTYPE_E4M3   ? CU_TENSOR_MAP_DATA_TYPE_UINT8
-             : dtype == DTYPE_FP16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
-                                   : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
-             4, (void *)tensor, sizes, bytes, box, every_element, CU_TENSOR_MAP_INTERLEAVE_NONE,
-             panel == 128 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B,
-             CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
+  return encode_tensor_map(map,
+                           dtype == DTYPE_E4M3   ? CU_TENSOR_MAP_DATA_TYPE_UINT8
+                           : dtype == DTYPE_FP16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
+                                                 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+                           element, tensor, sizes, bytes, box,
+                           panel == 128 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B,
+                           CU_TENSOR_MAP_L2_PROMOTION_L2_256B);
 }
 
 /** The map of a table of 32-bit words, for boxes of one row. */
@@ -72,14 +98,9 @@ static inline cudaError_t make_words_map(CUtensorMap *map, const uint32_t *table
                                          int64_t rows) {
   const cuuint64_t sizes[] = {(cuuint64_t)row_words, (cuuint64_t)rows, 1, 1};
   const cuuint64_t bytes[] = {(cuuint64_t)row_words * 4, 16, 16};
-  const cuuint32_t box[] = {(cuuint32_t)row_words, 1, 1, 1}, every_element[] = {1, 1, 1, 1};
-  const auto encode = tensor_map_encoder();
-  if (encode == NULL) return cudaErrorNotSupported;
-  const CUresult result =
-      encode(map, CU_TENSOR_MAP_DATA_TYPE_UINT32, 4, (void *)table, sizes, bytes, box,
-             every_element, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_NONE,
-             CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
+  const cuuint32_t box[] = {(cuuint32_t)row_words, 1, 1, 1};
+  return encode_tensor_map(map, CU_TENSOR_MAP_DATA_TYPE_UINT32, 4, table, sizes, bytes, box,
+                           CU_TENSOR_MAP_SWIZZLE_NONE, CU_TENSOR_MAP_L2_PROMOTION_NONE);
 }
 
 /** The maps of the inputs: boxes of `q_rows` rows of Q, and of `kv_rows` of K and V. */

@@ -6,6 +6,7 @@
 #include <cudaTypedefs.h>
 #include <stdlib.h>
 #include <string.h>
+#include <tensor_map_limits.h>
 
 #include "hopper.h"
 
@@ -21,7 +22,7 @@ enum {
 /* --- Tensor maps ------------------------------------------------------------------------------ */
 
 static unsigned bytes_of(CUtensorMapDataType type) {
-  switch (type) {
+  switch ((int)type) {
     case CU_TENSOR_MAP_DATA_TYPE_UINT8:
       return 1;
     case CU_TENSOR_MAP_DATA_TYPE_UINT16:
@@ -29,10 +30,30 @@ static unsigned bytes_of(CUtensorMapDataType type) {
     case CU_TENSOR_MAP_DATA_TYPE_BFLOAT16:
       return 2;
     case CU_TENSOR_MAP_DATA_TYPE_UINT32:
+    case CU_TENSOR_MAP_DATA_TYPE_INT32:
     case CU_TENSOR_MAP_DATA_TYPE_FLOAT32:
       return 4;
+    case CU_TENSOR_MAP_DATA_TYPE_UINT64:
+    case CU_TENSOR_MAP_DATA_TYPE_INT64:
+    case CU_TENSOR_MAP_DATA_TYPE_FLOAT64:
+      return 8;
   }
   return 0;
+}
+
+static bool is_not_simulated(const TensorMapRequest *r, CUtensorMapFloatOOBfill fill, char *why,
+                             size_t why_size) {
+  bool steps = false;
+  for (unsigned i = 1; i < r->tensorRank; i++) steps |= r->elementStrides[i] != 1;
+  const char *what = r->element_bytes == 0                            ? "tensorDataType"
+                     : r->interleave != CU_TENSOR_MAP_INTERLEAVE_NONE ? "interleave"
+                     : r->swizzle > CU_TENSOR_MAP_SWIZZLE_128B        ? "swizzle"
+                     : fill != CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE      ? "oobFill"
+                     : steps                                          ? "elementStrides"
+                                                                      : NULL;
+  if (what == NULL) return false;
+  snprintf(why, why_size, "the CPU backend does not simulate the value of %s", what);
+  return true;
 }
 
 static CUresult encode_tiled(CUtensorMap *target, CUtensorMapDataType type, cuuint32_t rank,
@@ -41,10 +62,14 @@ static CUresult encode_tiled(CUtensorMap *target, CUtensorMapDataType type, cuui
                              CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle,
                              CUtensorMapL2promotion promotion, CUtensorMapFloatOOBfill fill) {
   (void)promotion;
+  char why[128];
   const unsigned element = bytes_of(type);
-  if (rank < 1 || rank > MAX_DIMENSIONS || element == 0 || swizzle > CU_TENSOR_MAP_SWIZZLE_128B ||
-      interleave != CU_TENSOR_MAP_INTERLEAVE_NONE || fill != CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE ||
-      (uintptr_t)address % 16 != 0 || (uintptr_t)target % 64 != 0) {
+  const TensorMapRequest request = {target, element,         rank,       address, sizes, strides,
+                                    box,    element_strides, interleave, swizzle};
+  if (tensor_map_refusal(&request, why, sizeof why) ||
+      is_not_simulated(&request, fill, why, sizeof why)) {
+    fflush(stdout);
+    fprintf(stderr, "simt: cuTensorMapEncodeTiled: %s\n", why);
     return CUDA_ERROR_INVALID_VALUE;
   }
   TensorMap map = {
@@ -57,17 +82,6 @@ static CUresult encode_tiled(CUtensorMap *target, CUtensorMapDataType type, cuui
     map.sizes[i] = sizes[i];
     map.strides[i] = i == 0 ? element : strides[i - 1];
     map.box[i] = (uint16_t)box[i];
-    if (sizes[i] < 1 || sizes[i] > UINT64_C(1) << 32 || box[i] < 1 || box[i] > MOST_BOX_ELEMENTS ||
-        element_strides[i] != 1) {
-      return CUDA_ERROR_INVALID_VALUE;
-    }
-    if (i > 0 && (map.strides[i] % 16 != 0 || map.strides[i] >= UINT64_C(1) << 40)) {
-      return CUDA_ERROR_INVALID_VALUE;
-    }
-  }
-  const unsigned row_bytes = box[0] * element;
-  if (row_bytes % CHUNK != 0 || (map.swizzle_bytes != 0 && row_bytes > map.swizzle_bytes)) {
-    return CUDA_ERROR_INVALID_VALUE;
   }
   memset(target, 0, sizeof *target);
   memcpy(target, &map, sizeof map);
@@ -142,7 +156,7 @@ static void copy_box(const TensorCopy *copy) {
   const bool load = copy->barrier >= 0;
   int64_t begin, end;
   inner_range(copy, &begin, &end);
-  unsigned char row_buffer[MOST_BOX_ELEMENTS * 4];
+  unsigned char row_buffer[MOST_BOX_ELEMENTS * 8];
   unsigned char *inside = row_buffer + begin * map->element_bytes;
   uintptr_t address;
   size_t bytes;

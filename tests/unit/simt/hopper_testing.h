@@ -18,12 +18,13 @@ struct MapRequest {
   CUtensorMapSwizzle swizzle = CU_TENSOR_MAP_SWIZZLE_NONE;
   CUtensorMapDataType type = CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
   cuuint32_t steps[5] = {1, 1, 1, 1, 1};
+  CUtensorMapInterleave interleave = CU_TENSOR_MAP_INTERLEAVE_NONE;
 };
 
 inline CUresult encode(CUtensorMap *map, const MapRequest &r) {
   return tensor_map_encoder()(map, r.type, r.rank, r.address, r.sizes, r.strides, r.box, r.steps,
-                              CU_TENSOR_MAP_INTERLEAVE_NONE, r.swizzle,
-                              CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+                              r.interleave, r.swizzle, CU_TENSOR_MAP_L2_PROMOTION_NONE,
+                              CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
 }
 
 inline CUtensorMap make_map(const MapRequest &request) {

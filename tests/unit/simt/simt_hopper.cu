@@ -3,6 +3,7 @@
  * Tests of mbarriers, tensor copies, named barriers and setmaxnreg on the CPU backend.
  */
 #include <climits>
+#include <string>
 #include <vector>
 
 #include "../tests/unit/simt/hopper_testing.h"
@@ -253,26 +254,54 @@ static CUresult encode_changed(void (*change)(MapRequest *)) {
   return encode(&map, r);
 }
 
-static void maps_that_the_hardware_does_not_take_are_refused(void **) {
+/** A change of the right request, and what the report then says. */
+struct Refusal {
+  void (*change)(MapRequest *);
+  const char *why;
+};
+
+static void maps_that_the_driver_does_not_take_are_refused_and_explained(void **) {
   assert_int_equal(encode_changed([](MapRequest *) {}), CUDA_SUCCESS);
-  static void (*const changes[])(MapRequest *) = {
-      [](MapRequest *r) { r->rank = 0; },
-      [](MapRequest *r) { r->rank = 6; },
-      [](MapRequest *r) { r->address = (char *)r->address + 8; },
-      [](MapRequest *r) { r->sizes[1] = 0; },
-      [](MapRequest *r) { r->sizes[1] = (UINT64_C(1) << 32) + 1; },
-      [](MapRequest *r) { r->strides[0] = 136; },
-      [](MapRequest *r) { r->strides[1] = UINT64_C(1) << 40; },
-      [](MapRequest *r) { r->box[1] = 0; },
-      [](MapRequest *r) { r->box[1] = 257; },
-      [](MapRequest *r) { r->box[0] = 60; }, /* 120 bytes */
-      [](MapRequest *r) { r->box[0] = 72; }, /* 144 bytes, swizzled in 128 */
-      [](MapRequest *r) { r->swizzle = CU_TENSOR_MAP_SWIZZLE_64B; },
-      [](MapRequest *r) { r->steps[1] = 0; },
-      [](MapRequest *r) { r->type = (CUtensorMapDataType)99; },
+  static const Refusal refusals[] = {
+      {[](MapRequest *r) { r->rank = 0; }, "tensorRank is 0: must be 1 to 5"},
+      {[](MapRequest *r) { r->rank = 6; }, "tensorRank is 6: must be 1 to 5"},
+      {[](MapRequest *r) { r->rank = 2, r->interleave = CU_TENSOR_MAP_INTERLEAVE_16B; },
+       "tensorRank is 2: must be 3 to 5"},
+      {[](MapRequest *r) { r->address = (char *)r->address + 8; },
+       "globalAddress is 8 bytes past a multiple of 16, at which it must be"},
+      {[](MapRequest *r) { r->sizes[1] = 0; }, "globalDim[1] is 0: must be 1 to 2^32"},
+      {[](MapRequest *r) { r->sizes[1] = (UINT64_C(1) << 32) + 1; },
+       "globalDim[1] is 4294967297: must be 1 to 2^32"},
+      {[](MapRequest *r) { r->strides[0] = 136; },
+       "globalStrides[0] is 136 bytes: must be a multiple of 16 below 2^40"},
+      {[](MapRequest *r) { r->strides[1] = UINT64_C(1) << 40; },
+       "globalStrides[1] is 1099511627776 bytes: must be a multiple of 16 below 2^40"},
+      {[](MapRequest *r) { r->box[1] = 0; }, "boxDim[1] is 0: must be 1 to 256"},
+      {[](MapRequest *r) { r->box[1] = 512; }, "boxDim[1] is 512: must be 1 to 256"},
+      {[](MapRequest *r) { r->box[0] = 60; },
+       "boxDim[0] is 60 elements of 2 bytes: must be a multiple of 16 bytes"},
+      {[](MapRequest *r) { r->box[0] = 72; },
+       "boxDim[0] is 72 elements of 2 bytes, 144 in all: at most 128 with this swizzle"},
+      {[](MapRequest *r) { r->swizzle = CU_TENSOR_MAP_SWIZZLE_64B; },
+       "boxDim[0] is 64 elements of 2 bytes, 128 in all: at most 64 with this swizzle"},
+      {[](MapRequest *r) { r->steps[1] = 0; }, "elementStrides[1] is 0: must be 1 to 8"},
+      {[](MapRequest *r) { r->steps[2] = 9; }, "elementStrides[2] is 9: must be 1 to 8"},
+      {[](MapRequest *r) { r->interleave = CU_TENSOR_MAP_INTERLEAVE_32B; },
+       "interleave of 32 bytes: takes CU_TENSOR_MAP_SWIZZLE_32B only"},
+      {[](MapRequest *r) { r->interleave = CU_TENSOR_MAP_INTERLEAVE_16B; },
+       "the CPU backend does not simulate the value of interleave"},
+      {[](MapRequest *r) { r->steps[1] = 2; },
+       "the CPU backend does not simulate the value of elementStrides"},
+      {[](MapRequest *r) { r->type = CU_TENSOR_MAP_DATA_TYPE_TFLOAT32; },
+       "the CPU backend does not simulate the value of tensorDataType"},
   };
-  for (const auto change : changes) {
-    assert_int_equal(encode_changed(change), CUDA_ERROR_INVALID_VALUE);
+  for (const auto &[change, why] : refusals) {
+    begin_capture(&capture);
+    const CUresult result = encode_changed(change);
+    end_capture(&capture);
+    assert_int_equal(result, CUDA_ERROR_INVALID_VALUE);
+    assert_string_equal(capture.text,
+                        ("simt: cuTensorMapEncodeTiled: " + std::string(why) + "\n").c_str());
   }
   void *function;
   cudaDriverEntryPointQueryResult found;
@@ -402,6 +431,20 @@ static void all_warps_of_a_warpgroup_move_registers(void **) {
   }
 }
 
+__global__ void release_with_lane_0() {
+  if (threadIdx.x % 32 == 0) release_registers<24>();
+}
+enum { LANE_0_LINE = __LINE__ - 2 };
+
+static void all_lanes_of_a_warp_move_registers(void **) {
+  begin_capture(&capture);
+  release_with_lane_0<<<1, 128>>>();
+  const char *report = expect_report(&capture,
+                                     "simt: setmaxnreg without all lanes of its warp: all threads "
+                                     "of a warpgroup must execute it in release_with_lane_0");
+  assert_names_line(report, FILE_NAME, LANE_0_LINE);
+}
+
 static void registers_move_between_warpgroups(void **) {
   int done[1], *device = device_zeros<int>(1);
   move_registers<24, 240><<<3, 384>>>(device);
@@ -441,9 +484,10 @@ int main() {
       TEST(a_phase_ends_after_all_arrivals_and_bytes),
       TEST(boxes_are_clipped_and_swizzled),
       TEST(a_wait_covers_the_groups_of_stores_committed_before_it),
-      TEST(maps_that_the_hardware_does_not_take_are_refused),
+      TEST(maps_that_the_driver_does_not_take_are_refused_and_explained),
       TEST(mistakes_are_reported_where_they_are_made),
       TEST(a_named_barrier_that_threads_miss_is_a_deadlock),
+      TEST(all_lanes_of_a_warp_move_registers),
       TEST(registers_move_between_warpgroups),
       TEST(all_warps_of_a_warpgroup_move_registers),
       TEST(registers_that_nobody_releases_are_a_deadlock),
