@@ -11,7 +11,7 @@
  *
  *     extern __shared__ float tile[];   ->  extern __shared__ float tile[] __asm__("smem");
  *     __device__ int count;             ->  SIMT_DEVICE_VARIABLE int count;
- *     asm volatile("mov.u32 ...");      ->  SIMT_INLINE_PTX("mov.u32 ...");
+ *     asm volatile("mov.u32 ...");      ->  static_assert(false, WHY) SIMT_OMIT("mov.u32 ...");
  *
  * Everything else is copied unchanged, so that line numbers stay the same, and diagnostics and
  * debuggers show the .cu file. Comments, strings and characters are recognised and not changed. A
@@ -221,12 +221,15 @@ static bool begin_launch(Place *p, Token token) {
   return true;
 }
 
-/** The other name of a word, or NULL. */
+/** An error of the compiler at this line, unless it is left out by an #ifdef. */
+static const char OMITTED_PTX[] = "static_assert(false, SIMT_NO_INLINE_PTX) SIMT_OMIT";
+
+/** What is written for a word, or NULL. */
 static const char *replaced(const Place *p, Token token) {
   static const char *const ASM[] = {"asm", "__asm__", "__asm", NULL}, *const VARIABLES[] = {
                                                                           "__device__",
                                                                           "__managed__", NULL};
-  if (is_any(token, ASM) && holds_instructions(token.end)) return "SIMT_INLINE_PTX";
+  if (is_any(token, ASM) && holds_instructions(token.end)) return OMITTED_PTX;
   if (p->in_asm && token.kind == NAME) return ""; /* volatile */
   if (is_name(token, "__noinline__") && p->before.kind != OPENING && *p->before.begin != ',') {
     return "__attribute__((noinline))"; /* not within an attribute */
@@ -261,7 +264,7 @@ static bool rewrite(Place *p) {
     if (ends_array && p->in_extern && p->in_shared) fputs(" __asm__(\"smem\")", stdout);
     if (*token.begin == '(') p->in_asm = false;
     if (other != NULL) {
-      p->in_asm |= strcmp(other, "SIMT_INLINE_PTX") == 0;
+      p->in_asm |= other == OMITTED_PTX;
       fputs(other, stdout);
     } else if (token.kind == LAUNCH_OPEN && !is_name(p->before, "operator")) {
       /* a.operator<<<int>(b) is a shift operator and a template argument */

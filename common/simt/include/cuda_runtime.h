@@ -35,11 +35,11 @@
 /** What rewrite_launches.c writes for the __device__ of a variable. */
 #define SIMT_DEVICE_VARIABLE __attribute__((section("simt_device." SIMT_AS_TEXT(__COUNTER__))))
 
-/** What it writes for an asm with instructions. */
-#define SIMT_INLINE_PTX(...)                                                                     \
-  static_assert(false,                                                                           \
-                "the CPU backend cannot execute inline PTX: call a function of device/ptx.cuh, " \
-                "or put the asm between #ifdef __CUDACC__ and #else, and C++ behind the #else")
+/** What it writes for an asm with instructions: a static_assert that says this. */
+#define SIMT_NO_INLINE_PTX                                                                        \
+  "the CPU backend cannot execute inline PTX: call a function of device/ptx.cuh, or put the asm " \
+  "between #ifdef __CUDACC__ and #else, and C++ behind the #else"
+#define SIMT_OMIT(...)
 
 /** The kernel's launch bound. The runtime finds it by its symbol name: see symbols.c. */
 #define SIMT_KERNEL(...) \

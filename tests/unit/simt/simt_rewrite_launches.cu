@@ -1,6 +1,8 @@
 /** @file Tests of the program that translates kernel launches into C++. */
 #include <sys/wait.h>
 
+#include <string>
+
 #include "../tests/unit/simt/simt_testing.h"
 
 static char tool[4096], source_path[] = "/tmp/rewrite_launches_XXXXXX";
@@ -110,9 +112,10 @@ static void variables_of_the_device_are_told_from_functions(void **) {
 }
 
 static void inline_ptx_becomes_an_error_of_the_compiler(void **) {
+  const std::string error = "static_assert(false, SIMT_NO_INLINE_PTX) SIMT_OMIT";
   expect("asm volatile\n(\"mov.u32 %0, %1;\" : \"=r\"(x) : \"r\"(y));",
-         "SIMT_INLINE_PTX \n(\"mov.u32 %0, %1;\" : \"=r\"(x) : \"r\"(y));");
-  expect("__asm__(\"nop;\"); f(volatile_x);", "SIMT_INLINE_PTX(\"nop;\"); f(volatile_x);");
+         (error + " \n(\"mov.u32 %0, %1;\" : \"=r\"(x) : \"r\"(y));").c_str());
+  expect("__asm__(\"nop;\"); f(volatile_x);", (error + "(\"nop;\"); f(volatile_x);").c_str());
   expect_unchanged("asm volatile(\"\" : \"+r\"(x) : : \"memory\");");
 }
 

@@ -1,0 +1,62 @@
+"""What a program says of shuffles and masks if its answer is wrong."""
+
+import pytest
+
+from tests.lib.programs import RIGHT, WRONG, Program
+from tests.lib.source_tree import PLAIN, SourceTree
+
+pytestmark = pytest.mark.cpu_only("only the CPU backend knows what a shuffle did")
+
+FILE = "common/device/warp.cuh"
+SUM = "__device__ __forceinline__ float lanes_reduce_sum(float x) {\n"
+# Of each fault how the lanes of a row are summed, and the hint; None: there is none.
+FAULTS = {
+    "all lanes use what lane 0 alone has": (
+        "__shfl_down_sync(FULL_WARP, x, distance, LANES)", "x",
+        "gave lanes 4-7,12-15,20-23,28-31 their own value back, as the lane to read lies past their 8 "
+        "lanes: a reduction leaves its result in the first of 8 lanes only; __shfl_xor_sync gives it to "
+        "all; O or LSE depends on such a value\n"),
+    "all lanes get twice the sum of lane 0": (
+        "__shfl_down_sync(FULL_WARP, x, distance, LANES)",
+        "2 * __shfl_sync(FULL_WARP, x, 0, LANES)", None),
+    "active lanes": (
+        "__shfl_xor_sync(__activemask(), x, distance)", "x",
+        "lane 0 reads lane 4, which is not in the mask 0x00000001, that of __activemask(), so the value "
+        "is undefined\n"),
+    "half of the lanes": (
+        "__shfl_xor_sync(0x0f0f0f0fu << threadIdx.x % 8 / 4 * 4, x, distance)", "x",
+        "lane 0 reads lane 4, which is not in the mask 0x0f0f0f0f, so the value is undefined\n"),
+}
+
+
+@pytest.fixture(scope="module")
+def wrong(tmp_path_factory: pytest.TempPathFactory) -> Program:
+    """Step 02, which has the fault that the environment names."""
+    tree = SourceTree(tmp_path_factory.mktemp("hints"), built="cpu")
+    for number, (other, result, _) in enumerate(FAULTS.values(), 1):
+        tree.add_fault(number, FILE, SUM, f"""{SUM}
+  if (FAULTY) {{
+    for (int distance = LANES / 2; distance > 0; distance /= 2) x += {other};
+    return {result};
+  }}
+""")
+    tree.compile_only("step02", "CONFIG<__half, 32, 64, 32>")
+    assert tree.make("BACKEND=cpu", PLAIN, "build/cpu/step02").returncode == 0
+    return Program("step02", tree.root / "build" / "cpu")
+
+
+def test_a_right_answer_needs_no_hint(wrong: Program) -> None:
+    done = wrong.run("-n", 40, "-d", 32)
+    assert done.returncode == RIGHT and "hint" not in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("number", range(1, len(FAULTS) + 1), ids=FAULTS)
+def test_a_wrong_answer_comes_with_what_may_explain_it(wrong: Program, number: int) -> None:
+    done = wrong.run("-n", 40, "-d", 32, cwd=wrong.path.parents[2], env={"FAULT": str(number)})
+    hints = [line for line in done.stderr.splitlines(keepends=True) if line.startswith("  hint: ")]
+    _, _, said = list(FAULTS.values())[number - 1]
+    assert done.returncode == WRONG
+    if said is None:
+        assert hints == []
+    else:
+        assert any(hint.endswith(said) and f" at {FILE}:" in hint for hint in hints), done.stderr

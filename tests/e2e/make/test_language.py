@@ -1,0 +1,82 @@
+"""CUDA C that the CPU backend does not have ends in one line, which says what to use instead; files that
+editors on Windows have written compile."""
+
+import pytest
+
+from tests.lib.programs import RIGHT, Program
+from tests.lib.source_tree import PLAIN, SourceTree
+
+pytestmark = pytest.mark.cpu_only("nvcc takes all of this")
+
+HEADERS = {
+    "mma.h": ("using namespace nvcuda;\nwmma::fragment<int> a;", "mma_m16n8k16() of device/ptx.cuh"),
+    "cuda_pipeline.h": ("void f() { __pipeline_commit(); }", "cp_async_16() of device/ptx.cuh"),
+    "cuda/pipeline": ("cuda::pipeline<int> p;", "cp_async_16() of device/ptx.cuh"),
+    "cuda/barrier": ("cuda::barrier<int> b;", "mbarrier_*() of device/ptx_hopper.cuh"),
+    "cuda/atomic": ("cuda::atomic<int> a;", "atomicAdd(), __threadfence()"),
+    "cooperative_groups.h": ("namespace cg = cooperative_groups;", "__syncwarp(), __shfl_*_sync()"),
+    "cub/cub.cuh": ("cub::WarpReduce<float> r;", "lanes_reduce_sum() of device/warp.cuh"),
+    "cuda_fp8.h": ("__nv_fp8_e4m3 x;", "pack_e4m3() of device/ptx_hopper.cuh"),
+}
+PTX = """__global__ void k(int *out) {
+  int x;
+  asm volatile("mov.u32 %0, %%laneid;"
+               : "=r"(x));
+  *out = x;
+}
+"""
+DEDUCED = """template <typename T> __global__ void k(T *a) { *a = 1; }
+void f(float *a) {
+  k<<<1, 32>>>(a);
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> SourceTree:
+    return SourceTree(tmp_path_factory.mktemp("language"), built="cpu")
+
+
+def compile_errors(tree: SourceTree, source: str) -> list[str]:
+    """The lines with `error:` when this step is compiled, which must fail."""
+    file = tree.root / "steps/step98_mine.cu"
+    file.write_text("#include <cuda_runtime.h>\n" + source)
+    done = tree.make("BACKEND=cpu", "build/cpu/steps/step98_mine.o")
+    file.unlink()
+    assert done.returncode != 0
+    return [line for line in done.stderr.splitlines() if "error:" in line]
+
+
+@pytest.mark.parametrize("header", HEADERS)
+def test_a_header_that_is_missing_says_what_to_use(tree: SourceTree, header: str) -> None:
+    use, instead = HEADERS[header]
+    (error,) = compile_errors(tree, f"#include <{header}>\n{use}\n")
+    assert error.startswith(f"common/simt/include/{header}:2:")
+    assert "on the CPU backend: call " + instead in error
+
+
+def test_inline_ptx_says_what_to_use(tree: SourceTree) -> None:
+    (error,) = compile_errors(tree, PTX)
+    assert error.startswith("steps/step98_mine.cu:4:")
+    assert "the CPU backend cannot execute inline PTX: call a function of device/ptx.cuh" in error
+
+
+def test_inline_ptx_for_a_gpu_alone_is_left_alone(tree: SourceTree) -> None:
+    guarded = PTX.replace("  asm", "#ifdef __CUDACC__\n  asm").replace(
+        '(x));\n', '(x));\n#else\n  x = threadIdx.x % 32;\n#endif\n')
+    (tree.root / "steps/step98_mine.cu").write_text("#include <cuda_runtime.h>\n" + guarded)
+    assert tree.make("BACKEND=cpu", "build/cpu/steps/step98_mine.o").returncode == 0
+
+
+def test_a_launch_that_deduces_template_arguments_says_what_to_write(tree: SourceTree) -> None:
+    (error,) = compile_errors(tree, DEDUCED)
+    assert error.startswith("steps/step98_mine.cu:4: error: k is a template")
+    assert error.endswith("write them, as in k<float><<<grid, block>>>(...)")
+
+
+def test_a_byte_order_mark_and_carriage_returns_do_not_matter(tree: SourceTree) -> None:
+    file = tree.root / "steps/step01_naive.cu"
+    file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes().replace(b"\n", b"\r\n"))
+    assert tree.make("BACKEND=cpu", "DEBUG=0", PLAIN, "build/cpu/step01").returncode == 0
+    step = Program("step01", tree.root / "build/cpu")
+    assert step.run("-n", 40, "-d", 32).returncode == RIGHT
