@@ -221,19 +221,19 @@ static bool check(Run *run, Resources *r, Error *error) {
 }
 
 #ifdef SIMT_BACKEND
-/** Does the answer change in a pass in which shuffles leave no lane its own value? */
-static bool depends_on_kept_values(Run *run, Resources *r) {
+/** Does the answer change if lanes that a shuffle would leave their own value get another one? */
+static bool depends_on_kept_values(Run *run, Resources *r, SimtKeptValue other_value) {
   const SimtCounters counts = run->counts;
   const double ms = run->simulation_ms;
   HostOutputs other = {0};
   Error unused;
   lab_start(0);
-  simt_spoil_kept_values(true);
+  simt_spoil_kept_values(other_value);
   const bool same = run_once(run, r, &unused) &&
                     device_outputs_download(&r->tensors, &other, &unused) &&
                     memcmp(other.o, r->outputs.o, r->tensors.o_bytes) == 0 &&
                     memcmp(other.lse, r->outputs.lse, r->tensors.lse_bytes) == 0;
-  simt_spoil_kept_values(false);
+  simt_spoil_kept_values(SIMT_KEPT);
   device_outputs_free(&other);
   run->counts = counts;
   run->simulation_ms = ms;
@@ -245,7 +245,8 @@ static void print_hints(Run *run, Resources *r) {
   SimtHint hint;
   bool kept = false;
   for (int i = 0; simt_hint(i, &hint); i++) kept |= hint.kept_own_value;
-  const bool depends = kept && depends_on_kept_values(run, r);
+  const bool depends = kept && (depends_on_kept_values(run, r, SIMT_LARGEST) ||
+                                depends_on_kept_values(run, r, SIMT_SMALLEST));
   for (int i = 0; simt_hint(i, &hint); i++) {
     if (hint.kept_own_value && !depends) continue;
     fprintf(stderr, "  hint: %s%s\n", hint.text,

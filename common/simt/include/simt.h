@@ -98,9 +98,12 @@ typedef struct SimtHint {
  * from 0; false if there are no more. */
 bool simt_hint(int i, SimtHint *hint);
 
-/** From now on a lane gets infinity where a shuffle would leave it its own value. If the result of
- * a kernel changes, it depends on such a value. */
-void simt_spoil_kept_values(bool spoil);
+/** Whether a lane keeps its own value if a shuffle finds no lane to read, as it must, or else gets
+ * the largest or the smallest number of its type. If that changes the result of a kernel, it
+ * depends on such a value. */
+typedef enum SimtKeptValue { SIMT_KEPT, SIMT_LARGEST, SIMT_SMALLEST } SimtKeptValue;
+
+void simt_spoil_kept_values(SimtKeptValue kept);
 
 /* --- Within a kernel ------------------------------------------------------------------------ */
 
@@ -156,9 +159,14 @@ unsigned simt_barrier(int predicate);
 extern const SimtWarpOperation simt_shuffle_index, simt_shuffle_up, simt_shuffle_down,
     simt_shuffle_xor, simt_vote_ballot, simt_vote_any, simt_vote_all, simt_syncwarp;
 
+/** Bits of the largest and the smallest number of a type. */
+typedef struct SimtExtremes {
+  uint64_t largest, smallest;
+} SimtExtremes;
+
 /** The `bits` of the lane that `shuffle` and `lane_argument` select, as in PTX's shfl.sync. */
 uint64_t simt_shuffle(const SimtWarpOperation *shuffle, unsigned mask, uint64_t bits,
-                      unsigned lane_argument, int width);
+                      unsigned lane_argument, int width, const SimtExtremes *extremes);
 
 /** The calling lane alone. */
 unsigned simt_active_mask(void);

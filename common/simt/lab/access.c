@@ -7,11 +7,22 @@
 #include "internal.h"
 #include "simt/runtime/kernels.h"
 
-/** Host memory that kernels may read: constants, parameters, blockIdx, blockDim and gridDim. */
-static bool may_read(const LabWorker *lab, uintptr_t address) {
+/** Parameters, blockIdx, blockDim and gridDim. */
+static bool is_parameter(const LabWorker *lab, uintptr_t address) {
   return address - (uintptr_t)&lab->worker->block < sizeof lab->worker->block ||
-         address - (uintptr_t)lab->launch->arguments < lab->launch->arguments_bytes ||
-         simt_is_constant(address);
+         address - (uintptr_t)lab->launch->arguments < lab->launch->arguments_bytes;
+}
+
+/** Host memory that kernels may read. */
+static bool may_read(const LabWorker *lab, uintptr_t address) {
+  return is_parameter(lab, address) || simt_is_constant(address);
+}
+
+/** Of what kernels use before they begin nothing is called: its frames would leave values on the
+ * stack, where variables of the kernel must hold NaN. */
+static bool is_global(const LabWorker *lab, uintptr_t address) {
+  if (simt_memory_is_device((const void *)address)) return true;
+  return !is_parameter(lab, address) && simt_is_device_variable(address);
 }
 
 static void describe(const LabWorker *lab, uintptr_t address, char *text, size_t text_size) {
@@ -164,7 +175,7 @@ void lab_check_global(LabWorker *lab, uintptr_t address, unsigned size, Use use,
 void lab_check_atomic(LabWorker *lab, uintptr_t address, unsigned size, Use use, uint32_t pc) {
   if (address - lab->shared < lab->shared_bytes) {
     lab_check_shared(lab, address, size, use, pc);
-  } else if (simt_memory_is_device((const void *)address)) {
+  } else if (is_global(lab, address)) {
     lab_check_global(lab, address, size, use, pc);
   } else {
     use_host(lab, address, use, pc);
@@ -174,7 +185,7 @@ void lab_check_atomic(LabWorker *lab, uintptr_t address, unsigned size, Use use,
 void lab_access(LabWorker *lab, uintptr_t address, unsigned size, bool is_write, uint32_t pc) {
   const Use use = is_write ? WRITES : READS;
   const bool shared = address - lab->shared < lab->shared_bytes;
-  const bool device = !shared && simt_memory_is_device((const void *)address);
+  const bool device = !shared && is_global(lab, address);
   if (!shared && !device) {
     use_host(lab, address, use, pc);
     return;

@@ -125,6 +125,7 @@ static void check_masks(LabWorker *lab, int warp, unsigned lanes) {
 }
 
 void lab_check_lanes(LabWorker *lab, const SimtWarpOperation *operation, int warp, unsigned lanes) {
+  check_masks(lab, warp, lanes);
   if (operation->kind == SIMT_SYNCWARP) return; /* lanes may be at different places */
   const Wait *waits = &lab->worker->waits[warp * WARP_SIZE];
   const void *site = waits[__builtin_ctz(lanes)].call_site;
@@ -132,7 +133,6 @@ void lab_check_lanes(LabWorker *lab, const SimtWarpOperation *operation, int war
   for (unsigned rest = lanes; rest != 0; rest &= rest - 1) {
     apart |= waits[__builtin_ctz(rest)].call_site != site;
   }
-  check_masks(lab, warp, lanes);
   if (!apart) return;
   ThreadSet waiting = {{0}};
   waiting.lanes[warp] = lanes;

@@ -276,7 +276,7 @@ static void atomic(Worker *worker, void *address, unsigned size, bool reads,
   if (lab == NULL) return;
   const uint32_t pc = lab_pc(call_site);
   lab_counts(&lab->sites, pc)->atomics++;
-  if (simt_memory_is_device(address)) lab->atomics = lab->talked = true;
+  if (simt_memory_is_global(address)) lab->atomics = lab->talked = true;
   lab_check_atomic(lab, (uintptr_t)address, size, reads ? ATOMICALLY : EXCHANGES, pc);
 }
 

@@ -122,8 +122,8 @@ cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes) {
 static bool range_ok(const void *pointer, size_t count, bool on_device) {
   if (on_device) return simt_memory_contains(pointer, count);
   const uintptr_t begin = (uintptr_t)pointer, last = begin + (count - 1);
-  return pointer != NULL && last >= begin && !simt_memory_is_device(pointer) &&
-         !simt_memory_is_device((const void *)last);
+  return pointer != NULL && last >= begin && !simt_memory_is_global(pointer) &&
+         !simt_memory_is_global((const void *)last);
 }
 
 cudaError_t cudaMemcpy(void *target, const void *source, size_t count, cudaMemcpyKind kind) {
@@ -131,9 +131,9 @@ cudaError_t cudaMemcpy(void *target, const void *source, size_t count, cudaMemcp
   if ((unsigned)kind > cudaMemcpyDefault) return simt_result(cudaErrorInvalidMemcpyDirection);
   if (count == 0) return cudaSuccess;
   const bool any = kind == cudaMemcpyDefault;
-  const bool to_device = any ? simt_memory_is_device(target) : (kind & cudaMemcpyHostToDevice) != 0;
+  const bool to_device = any ? simt_memory_is_global(target) : (kind & cudaMemcpyHostToDevice) != 0;
   const bool from_device =
-      any ? simt_memory_is_device(source) : (kind & cudaMemcpyDeviceToHost) != 0;
+      any ? simt_memory_is_global(source) : (kind & cudaMemcpyDeviceToHost) != 0;
   if (!range_ok(target, count, to_device) || !range_ok(source, count, from_device)) {
     return simt_result(cudaErrorInvalidValue);
   }

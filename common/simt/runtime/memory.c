@@ -248,8 +248,11 @@ void simt_memory_take_back(void) {
 /* --- Queries ---------------------------------------------------------------------------------- */
 
 bool simt_memory_is_device(const void *pointer) {
-  return (uintptr_t)pointer - memory.begin < memory.end - memory.begin ||
-         simt_is_device_variable((uintptr_t)pointer);
+  return (uintptr_t)pointer - memory.begin < memory.end - memory.begin;
+}
+
+bool simt_memory_is_global(const void *pointer) {
+  return simt_memory_is_device(pointer) || simt_is_device_variable((uintptr_t)pointer);
 }
 
 bool simt_memory_contains(const void *pointer, size_t size) {

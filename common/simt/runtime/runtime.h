@@ -382,8 +382,9 @@ size_t simt_memory_list(SimtAllocation **list);
 bool simt_memory_lend(uintptr_t address);
 void simt_memory_take_back(void);
 
-/** Is it an address of device memory, allocated or not? */
+/** Is it an address of memory for allocations, allocated or not? The second: or a variable's? */
 bool simt_memory_is_device(const void *pointer);
+bool simt_memory_is_global(const void *pointer);
 
 /** Describes where the address lies relative to the nearest allocation. */
 void simt_memory_describe(uintptr_t address, char *text, size_t text_size);

@@ -5,6 +5,7 @@
 typedef struct ShuffleOperands {
   uint64_t value, result;
   const SimtWarpOperation *operation;
+  const SimtExtremes *extremes;
   unsigned source_lane;
   int width;
   bool keeps; /* its own value, as the lane to read is not in its part of the warp */
@@ -13,14 +14,10 @@ typedef struct ShuffleOperands {
 /** What a lane gets that reads a lane which takes no part: a NaN, but not that of unset memory. */
 static const uint64_t UNDEFINED = UINT64_MAX - 1;
 
-/** What a lane gets instead of its own value while simt_spoil_kept_values() is on: infinity, which
- * neither a sum nor a maximum hides. */
-static const uint64_t SPOILED = UINT64_C(0x7ff000007f800000);
+static _Atomic SimtKeptValue kept_value;
 
-static atomic_bool spoils;
-
-void simt_spoil_kept_values(bool spoil) {
-  spoils = spoil;
+void simt_spoil_kept_values(SimtKeptValue kept) {
+  kept_value = kept;
 }
 
 void simt_describe_no_source(const Worker *worker, int lane, int source, char *text,
@@ -89,7 +86,8 @@ static void execute_shuffle(void **operands, unsigned mask) {
     if (!own->keeps) continue;
     kept |= 1u << lane;
     keeper = own;
-    if (spoils) own->result = SPOILED;
+    if (kept_value == SIMT_LARGEST) own->result = own->extremes->largest;
+    if (kept_value == SIMT_SMALLEST) own->result = own->extremes->smallest;
   }
   if (keeper != NULL) note_kept_values(worker, keeper, kept);
 }
@@ -126,14 +124,15 @@ static bool find_source(const SimtWarpOperation *shuffle, unsigned lane, unsigne
 }
 
 uint64_t simt_shuffle(const SimtWarpOperation *shuffle, unsigned mask, uint64_t bits,
-                      unsigned lane_argument, int width) {
+                      unsigned lane_argument, int width, const SimtExtremes *extremes) {
   const unsigned lane = (unsigned)simt_worker->running % WARP_SIZE;
   const void *call_site = __builtin_return_address(0);
   if (width < 1 || width > WARP_SIZE || (width & (width - 1)) != 0) {
     simt_worker->shuffle_width = width;
     simt_end_block(BAD_WIDTH, &(Wait){.operation = shuffle, .mask = mask, .call_site = call_site});
   }
-  ShuffleOperands operands = {.value = bits, .operation = shuffle, .width = width};
+  ShuffleOperands operands = {
+      .value = bits, .operation = shuffle, .extremes = extremes, .width = width};
   operands.keeps =
       !find_source(shuffle, lane, lane_argument, (unsigned)width, &operands.source_lane);
   simt_warp_instruction_at(shuffle, mask, &operands, call_site);

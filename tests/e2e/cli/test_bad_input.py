@@ -189,7 +189,7 @@ def test_case_that_is_refused_does_not_stop_the_others(any_step: Program, tmp_pa
 
 def test_cases_take_blanks_comments_and_quotes(any_step: Program, tmp_path: Path) -> None:
     path, records = tmp_path / "cases.txt", tmp_path / "two # words.json"
-    path.write_text(f'# first\n\n  -n 3\t-b 2\t# rest\r\n-n 4 -j "{records}"\n-n 5 -j "{records}"')
+    path.write_text(f'\ufeff# first\n\n  -n 3\t-b 2\t# rest\r\n-n 4 -j "{records}"\n-n 5 -j "{records}"')
     any_step.run_right("--cases", path)
     assert [record["seqlen"] for record in read_records(records)] == [4, 5]
 

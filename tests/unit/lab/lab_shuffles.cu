@@ -80,7 +80,7 @@ static void a_shuffle_from_a_lane_that_takes_no_part_is_found(void **) {
 
 /* --- Masks that differ ------------------------------------------------------------------------ */
 
-typedef enum Instruction { SHUFFLE, BALLOT, ANY, ALL, MATCH, REDUCE, BARRIER } Instruction;
+typedef enum Instruction { SHUFFLE, BALLOT, ANY, ALL, MATCH, REDUCE, WARP_BARRIER } Instruction;
 
 /** Lanes 0 to 15 know nothing of the others, which name them. */
 template <Instruction INSTRUCTION>
@@ -93,9 +93,10 @@ __global__ void use_two_masks(unsigned *out) {
   if (INSTRUCTION == ALL) y = (unsigned)__all_sync(mask, lane > 3);
   if (INSTRUCTION == MATCH) y = __match_any_sync(mask, lane % 4);
   if (INSTRUCTION == REDUCE) y = __reduce_add_sync(mask, lane);
+  if (INSTRUCTION == WARP_BARRIER) __syncwarp(mask);
   out[threadIdx.x] = y;
 }
-enum { MASKS_LINE = __LINE__ - 8 };
+enum { MASKS_LINE = __LINE__ - 9 };
 
 template <Instruction INSTRUCTION>
 static void expect_masks() {
@@ -112,6 +113,7 @@ static void lanes_that_come_with_another_mask_are_found(void **) {
   expect_masks<ALL>();
   expect_masks<MATCH>();
   expect_masks<REDUCE>();
+  expect_masks<WARP_BARRIER>();
 }
 
 __global__ void read_across_masks(float *out) {

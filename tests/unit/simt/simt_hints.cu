@@ -1,4 +1,7 @@
 /** @file Tests of the hints about shuffles and masks that may explain a wrong result. */
+#include <cuda_fp16.h>
+
+#include <climits>
 #include <string>
 
 #include "../tests/unit/simt/simt_testing.h"
@@ -55,17 +58,31 @@ static void other_shuffles_keep_values_too(void **) {
               " gave lanes 0-7,16-23 their own value back, as the lane to read lies past their 8");
 }
 
+template <typename T>
+__global__ void shuffle_past_the_end(T *out) {
+  const T value = T(5.0f), from_below = __shfl_down_sync(0xffffffff, value, 16);
+  out[threadIdx.x] = from_below;
+}
+
+template <typename T>
+static void check_spoiled(T largest, T smallest) {
+  T out[32], *device = device_zeros<T>(32);
+  for (const SimtKeptValue kept : {SIMT_LARGEST, SIMT_SMALLEST, SIMT_KEPT}) {
+    const T spoiled = kept == SIMT_LARGEST ? largest : kept == SIMT_SMALLEST ? smallest : T(5.0f);
+    simt_spoil_kept_values(kept);
+    shuffle_past_the_end<T><<<1, 32>>>(device);
+    fetch(out, device);
+    for (int i = 0; i < 32; i++) assert_true(out[i] == (i < 16 ? T(5.0f) : spoiled));
+  }
+}
+
 static void spoiled_values_show_which_results_depend_on_them(void **) {
-  float out[32], *device = device_zeros<float>(32);
-  simt_spoil_kept_values(true);
-  sum_down<<<1, 32>>>(device, 32);
-  simt_spoil_kept_values(false);
-  fetch(out, device);
-  for (int lane = 0; lane < 32; lane++)
-    assert_true(lane == 0 ? out[0] == 32 : out[lane] == INFINITY);
-  sum_down<<<1, 32>>>(device, 32);
-  fetch(out, device);
-  assert_true(out[0] == 32 && out[31] == 32);
+  check_spoiled<float>(INFINITY, -INFINITY);
+  check_spoiled<double>(INFINITY, -INFINITY);
+  check_spoiled<int>(INT_MAX, INT_MIN);
+  check_spoiled<unsigned>(UINT_MAX, 0);
+  check_spoiled<long long>(LLONG_MAX, LLONG_MIN);
+  check_spoiled<__half>(INFINITY, -INFINITY);
 }
 
 __global__ void read_missing(float *out) {
