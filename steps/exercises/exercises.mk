@@ -34,12 +34,14 @@ EXERCISE_FOLDER := $(BUILD)/exercises
 EXERCISE_INCLUDE := $(EXERCISE_FOLDER)/include
 exercise_flags = $(patsubst -Icommon,-I$(EXERCISE_INCLUDE),$(1))
 
-$(EXERCISE_INCLUDE)/attention.h:
-	@mkdir -p $(@D) && ln -sfnr common/device common/float16.h common/attention.h $(@D)
+SHARED_HEADERS := $(addprefix $(EXERCISE_INCLUDE)/,device attention.h float16.h tensor_map_limits.h)
+
+$(SHARED_HEADERS): $(EXERCISE_INCLUDE)/%:
+	@mkdir -p $(@D) && ln -sfnr common/$* $(@D)
 
 # With the CPU backend, the headers of the runtime are compiled once: reading them takes a third of the
 # time of an exercise.
-EXERCISE_HEADERS := $(EXERCISE_INCLUDE)/attention.h \
+EXERCISE_HEADERS := $(SHARED_HEADERS) \
 	$(if $(filter cpu,$(BACKEND)),$(EXERCISE_INCLUDE)/headers.h.gch)
 
 $(EXERCISE_FOLDER)/%.o: steps/exercises/%.cu $(EXERCISE_HEADERS) $(REWRITER) $(BUILD)/flags
