@@ -130,9 +130,9 @@ WRAP(SimtFloats, simt_mma, SimtFloats d, SimtWords a, uint32_t b0, uint32_t b1,
 }
 
 WRAP(uint64_t, simt_shuffle, const SimtWarpOperation *shuffle, unsigned mask, uint64_t bits,
-     unsigned lane_argument, int width) {
+     unsigned lane_argument, int width, const SimtExtremes *extremes) {
   record_other(SHUFFLE, 0);
-  return __real_simt_shuffle(shuffle, mask, bits, lane_argument, width);
+  return __real_simt_shuffle(shuffle, mask, bits, lane_argument, width, extremes);
 }
 
 WRAP(unsigned, simt_vote, const SimtWarpOperation *vote, unsigned mask, int predicate) {

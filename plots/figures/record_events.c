@@ -160,9 +160,9 @@ WRAP(void, simt_named_barrier, unsigned id, unsigned threads, bool wait) {
 }
 
 WRAP(uint64_t, simt_shuffle, const SimtWarpOperation *shuffle, unsigned mask, uint64_t bits,
-     unsigned lane_argument, int width) {
+     unsigned lane_argument, int width, const SimtExtremes *extremes) {
   record_exchange();
-  return __real_simt_shuffle(shuffle, mask, bits, lane_argument, width);
+  return __real_simt_shuffle(shuffle, mask, bits, lane_argument, width, extremes);
 }
 
 WRAP(unsigned, simt_vote, const SimtWarpOperation *vote, unsigned mask, int predicate) {
