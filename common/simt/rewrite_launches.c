@@ -10,6 +10,7 @@
  *     __global__ void __launch_bounds__(128) kernel(int *a) { SIMT_KERNEL(128)
  *
  *     extern __shared__ float tile[];   ->  extern __shared__ float tile[] __asm__("smem");
+ *                                           and, behind all, __asm__(".weakref tile, smem");
  *     __device__ int count;             ->  SIMT_DEVICE_VARIABLE int count;
  *     asm volatile("mov.u32 ...");      ->  static_assert(false, WHY) SIMT_OMIT("mov.u32 ...");
  *
@@ -175,8 +176,10 @@ typedef struct Place {
   Token before, before_that;              /* the last tokens that are not blank */
   bool in_template, in_extern, in_shared; /* these words begin the current declaration */
   bool in_asm;                            /* before its ( */
+  Token array;                            /* the last name before a [ */
   Kernel *kernels;                        /* all so far */
-  size_t kernel_count;
+  Token *arrays;                          /* names of dynamic shared memory so far */
+  size_t kernel_count, array_count;
 } Place;
 
 static void note_kernel(Place *p, Token token) {
@@ -190,12 +193,9 @@ static void note_kernel(Place *p, Token token) {
 /** Does the source say of this launch only the name of a template? */
 static bool lacks_arguments(const Place *p) {
   bool is_template = false, is_function = false;
-  const size_t length = (size_t)(p->before.end - p->before.begin);
   if (p->before.kind != NAME || strchr(".>", *p->before_that.begin) != NULL) return false;
   for (size_t i = 0; i < p->kernel_count; i++) {
-    const Token name = p->kernels[i].name;
-    if ((size_t)(name.end - name.begin) != length) continue;
-    if (length == 0 || strncmp(name.begin, p->before.begin, length) != 0) continue;
+    if (!same_text(p->kernels[i].name, p->before)) continue;
     is_template |= p->kernels[i].is_template;
     is_function |= !p->kernels[i].is_template;
   }
@@ -253,15 +253,35 @@ static void note_token(Place *p, Token token) {
   p->in_extern |= is_name(token, "extern");
   p->in_shared |= is_name(token, "__shared__");
   if (is_name(token, "__global__") && in_code) note_kernel(p, token);
+  if (*token.begin == '[' && p->before.kind == NAME) p->array = p->before;
   p->before_that = p->before;
   p->before = token;
+}
+
+/** Gives dynamic shared memory the symbol that the runtime defines. */
+static void name_smem(Place *p) {
+  fputs(" __asm__(\"smem\")", stdout);
+  bool known = is_name(p->array, "smem");
+  for (size_t i = 0; i < p->array_count; i++) known |= same_text(p->arrays[i], p->array);
+  if (known) return;
+  p->arrays = realloc(p->arrays, (p->array_count + 1) * sizeof *p->arrays);
+  if (p->arrays == NULL) abort();
+  p->arrays[p->array_count++] = p->array;
+}
+
+/** In templates g++ forgets the symbol. Then the assembler renames it. */
+static void write_aliases(const Place *p) {
+  for (size_t i = 0; i < p->array_count; i++) {
+    const Token name = p->arrays[i];
+    printf("\n__asm__(\".weakref %.*s, smem\");", (int)(name.end - name.begin), name.begin);
+  }
 }
 
 static bool rewrite(Place *p) {
   for (Token token = next_token(p->source); token.kind != END; token = next_token(token.end)) {
     const char *other = replaced(p, token);
     const bool ends_array = strchr(";,", *token.begin) != NULL && *p->before.begin == ']';
-    if (ends_array && p->in_extern && p->in_shared) fputs(" __asm__(\"smem\")", stdout);
+    if (ends_array && p->in_extern && p->in_shared) name_smem(p);
     if (*token.begin == '(') p->in_asm = false;
     if (other != NULL) {
       p->in_asm |= other == OMITTED_PTX;
@@ -305,10 +325,13 @@ int main(int argc, char **argv) {
   if (!empty) make_plain(text);
   const char *source = empty ? "" : text;
   const Token none = {END, source, source};
-  Place place = {.path = argv[1], .source = source, .before = none, .before_that = none};
+  Place place = {
+      .path = argv[1], .source = source, .before = none, .before_that = none, .array = none};
   write_line_directive(argv[1]);
   const bool ok = rewrite(&place);
+  write_aliases(&place);
   free(place.kernels);
+  free(place.arrays);
   free(text);
   if (fflush(stdout) != 0) {
     perror("standard output");

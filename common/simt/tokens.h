@@ -99,6 +99,11 @@ static bool is_name(Token token, const char *name) {
          starts_with(token.begin, name);
 }
 
+static bool same_text(Token a, Token b) {
+  const size_t length = (size_t)(a.end - a.begin);
+  return length == (size_t)(b.end - b.begin) && strncmp(a.begin, b.begin, length) == 0;
+}
+
 /** Is it one of these names? A NULL ends them. */
 static bool is_any(Token token, const char *const *names) {
   while (*names != NULL && !is_name(token, *names)) names++;

@@ -80,3 +80,12 @@ def test_a_byte_order_mark_and_carriage_returns_do_not_matter(tree: SourceTree) 
     assert tree.make("BACKEND=cpu", "DEBUG=0", PLAIN, "build/cpu/step01").returncode == 0
     step = Program("step01", tree.root / "build/cpu")
     assert step.run("-n", 40, "-d", 32).returncode == RIGHT
+
+
+def test_dynamic_shared_memory_may_have_another_name(tree: SourceTree) -> None:
+    tree.compile_only("step02", "CONFIG<__half, 32, 64, 32>")
+    tree.replace("steps/step02_online_softmax.cu", "unsigned char smem[]", "unsigned char raw_bytes[]")
+    tree.replace("steps/step02_online_softmax.cu", "smem", "raw_bytes")
+    assert tree.make("BACKEND=cpu", "build/cpu/step02").returncode == 0
+    done = Program("step02", tree.root / "build/cpu").run("-n", 40, "-d", 32, "--report")
+    assert done.returncode == RIGHT and "\nfindings   0\n" in done.stdout

@@ -12,6 +12,15 @@ __global__ void reverse_floats(float *values) {
   values[threadIdx.x] = tile[blockDim.x - 1 - threadIdx.x];
 }
 
+template <typename T>
+__global__ void reverse(T *values) {
+  extern __shared__ __align__(16) unsigned char bytes[];
+  T *row_shared = (T *)bytes;
+  row_shared[threadIdx.x] = values[threadIdx.x];
+  __syncthreads();
+  values[threadIdx.x] = row_shared[blockDim.x - 1 - threadIdx.x];
+}
+
 __global__ void transpose(int *values) {
   extern __shared__ int square[][8];
   square[threadIdx.y][threadIdx.x] = values[threadIdx.y * 8 + threadIdx.x];
@@ -37,6 +46,9 @@ static void dynamic_shared_memory_has_any_name_and_type(void **) {
   reverse_floats<<<1, 64, sizeof values>>>(device);
   fetch(values, device);
   for (int i = 0; i < 64; i++) assert_true(values[i] == (float)(63 - i));
+  reverse<float><<<1, 64, sizeof values>>>(device);
+  fetch(values, device);
+  for (int i = 0; i < 64; i++) assert_true(values[i] == (float)i);
 
   int square[64], *device_square = device_zeros<int>(64);
   for (int i = 0; i < 64; i++) square[i] = i;

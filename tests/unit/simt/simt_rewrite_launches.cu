@@ -91,11 +91,18 @@ static void kernels_keep_their_bounds(void **) {
 }
 
 static void dynamic_shared_memory_may_have_any_name(void **) {
-  expect("extern __shared__ float tile[];", "extern __shared__ float tile[] __asm__(\"smem\");");
+  expect("extern __shared__ float tile[];",
+         "extern __shared__ float tile[] __asm__(\"smem\");\n__asm__(\".weakref tile, smem\");");
   expect("__shared__ extern __align__(16) T t[][N + 1];",
-         "__shared__ extern __align__(16) T t[][N + 1] __asm__(\"smem\");");
+         "__shared__ extern __align__(16) T t[][N + 1] __asm__(\"smem\");\n"
+         "__asm__(\".weakref t, smem\");");
   expect("extern __shared__ int a[], b[];",
-         "extern __shared__ int a[] __asm__(\"smem\"), b[] __asm__(\"smem\");");
+         "extern __shared__ int a[] __asm__(\"smem\"), b[] __asm__(\"smem\");\n"
+         "__asm__(\".weakref a, smem\");\n__asm__(\".weakref b, smem\");");
+  expect("extern __shared__ int t[]; extern __shared__ int t[];",
+         "extern __shared__ int t[] __asm__(\"smem\"); extern __shared__ int t[] "
+         "__asm__(\"smem\");\n__asm__(\".weakref t, smem\");");
+  expect("extern __shared__ char smem[];", "extern __shared__ char smem[] __asm__(\"smem\");");
   expect_unchanged("extern int a[]; __shared__ float b[3]; extern \"C\" { __shared__ int c[2]; }");
 }
 
