@@ -37,7 +37,9 @@ __device__ __forceinline__ uint32_t shared_address(const void *pointer) {
   return (uint32_t)((const unsigned char *)pointer - simt_dynamic_shared);
 }
 __device__ __forceinline__ void *shared_pointer(uint32_t address) {
-  return simt_dynamic_shared + address;
+  unsigned char *start = simt_dynamic_shared;
+  asm("" : "+r"(start));  // the compiler must not think that it is another array than the kernel's
+  return start + address;
 }
 #endif
 

@@ -36,6 +36,8 @@ __global__ void find_address(double *out) {
   smem[3] = 4.5;
   out[0] = *(const double *)shared_pointer(shared_address(smem) + 24);
   out[1] = shared_address(smem);
+  *(double *)shared_pointer(24) = 5.5;
+  out[2] = smem[3];
 }
 }  // namespace inner
 
@@ -57,10 +59,10 @@ static void dynamic_shared_memory_has_any_name_and_type(void **) {
   fetch(square, device_square);
   for (int i = 0; i < 64; i++) assert_int_equal(square[i], i % 8 * 8 + i / 8);
 
-  double found[2], *device_found = device_zeros<double>(2);
+  double found[3], *device_found = device_zeros<double>(3);
   inner::find_address<<<1, 1, 64>>>(device_found);
   fetch(found, device_found);
-  assert_true(found[0] == 4.5 && found[1] == 0);
+  assert_true(found[0] == 4.5 && found[1] == 0 && found[2] == 5.5);
 }
 
 /* --- Variables of the device ------------------------------------------------------------------ */
