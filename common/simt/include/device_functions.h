@@ -106,15 +106,22 @@ SIMT_INLINE bool is_unset(double value) {
 template <typename T>
 constexpr bool is_word = sizeof(T) == 1 || sizeof(T) == 2 || sizeof(T) == 4 || sizeof(T) == 8;
 
-/** Infinities; of integers the limits; 16-bit floats of both types and pairs of them are classes.
- */
+/** Infinities; the limits of integers. The 16-bit floats and their pairs are classes. */
 template <typename T>
-constexpr SimtExtremes extremes =
-    std::is_integral<T>::value       ? SimtExtremes{(uint64_t)std::numeric_limits<T>::max(),
-                                              (uint64_t)std::numeric_limits<T>::min()}
-    : std::is_same<T, float>::value  ? SimtExtremes{0x7f800000, 0xff800000}
-    : std::is_same<T, double>::value ? SimtExtremes{0x7ff0000000000000, 0xfff0000000000000}
-                                     : SimtExtremes{0x7c007c007c007c00, 0xfc00fc00fc00fc00};
+constexpr SimtExtremes extremes_of() {
+  if constexpr (std::is_integral<T>::value) {
+    return {(uint64_t)std::numeric_limits<T>::max(), (uint64_t)std::numeric_limits<T>::min()};
+  } else if constexpr (std::is_same<T, float>::value) {
+    return {0x7f800000, 0xff800000};
+  } else if constexpr (std::is_same<T, double>::value) {
+    return {0x7ff0000000000000, 0xfff0000000000000};
+  } else {
+    return {0x7c007c007c007c00, 0xfc00fc00fc00fc00};
+  }
+}
+
+template <typename T>
+constexpr SimtExtremes extremes = extremes_of<T>();
 
 template <typename T>
 SIMT_INLINE T shuffle(const SimtWarpOperation &operation, unsigned mask, T value, unsigned argument,
