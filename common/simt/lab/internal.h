@@ -8,10 +8,13 @@
  * - requests.c   turns logs of lanes into requests of warps; counts sectors and bank conflicts
  * - behind.c     the same for lanes at different accesses; table.c: a hash table
  * - first.c      the first access of each instruction, for drawings
- * - shared.c     who wrote and read shared memory; global.c: the same for global memory
- * - clocks.c     what mbarriers and named barriers order; tensor_copies.c, warpgroups.c: tensor
- *                copies and wgmma
- * - blocks.c     races on global memory between the blocks of a launch
+ * - cells.c      who wrote and read some bytes, and which of these accesses race
+ * - shared.c     the cells of shared memory; global.c: those of global memory
+ * - clocks.c     what barriers of a warp, mbarriers and named barriers order
+ * - talk.c       what fences and atomics order, in a block and between blocks
+ * - tensor_copies.c, warpgroups.c   tensor copies and wgmma
+ * - histories.c  the accesses of all blocks to global memory; blocks.c: races between blocks
+ * - regions.c    allocations, and which of their bytes have ever been written
  * - barriers.c   barriers and warp instructions that not all threads reach at the same place
  * - unwritten.c  reads of global memory that may be uninitialised
  * - sources.c    global memory that a cp.async has yet to read
@@ -146,60 +149,168 @@ RawFinding *lab_find_or_make(FindingList *list, const RawFinding *key, bool *mad
 void lab_add_finding(FindingList *list, const RawFinding *other);
 void lab_add_findings(FindingList *list, const FindingList *others);
 
-/* --- Shared memory -------------------------------------------------------------------------- */
+/* --- Clocks ---------------------------------------------------------------------------------- */
 
-/** An access since the last barrier. Three are kept: the latest, one by another thread of its warp,
- * and one by another warp. If the next access races with any access, it races with one of these. */
-typedef struct User {
-  uint32_t pc, warp_epoch;
-  uint32_t clock; /* of its warp: clocks.c */
-  uint16_t thread;
-  bool present;
-} User;
+/** Who makes accesses that others can wait for, besides threads: for tensor copies their mbarriers,
+ * whose time is the phase; for wgmma their warpgroups, whose time is the number of the instruction.
+ */
+enum {
+  BY_THREAD,
+  FIRST_MBARRIER,
+  FIRST_GROUP = FIRST_MBARRIER + MAX_MBARRIERS,
+  FIRST_THREAD = FIRST_GROUP + WARPGROUPS /* in Clock.of */
+};
+
+/** What a thread has seen since the last barrier of the block: the accesses of agent a, or of
+ * thread t, before time of[a], or of[FIRST_THREAD + t]. Threads share clocks, so they are not
+ * changed while more than one has them. */
+typedef struct Clock {
+  struct Clock *next; /* of all; */
+  struct Clock *next_free;
+  unsigned references;
+  uint32_t of[];
+} Clock;
+
+/** What the threads that arrive at a barrier have seen. */
+typedef struct Meeting {
+  Clock *arriving, *ended; /* ended: up to the last phase that has ended; NULL: nothing */
+  Clock *merged;           /* the last clock that was merged into `arriving` */
+  Clock *from, *to;        /* the last clock of a thread that passed, before and after */
+  const struct Talk *talk_arriving, *talk_ended;
+  unsigned phase;
+} Meeting;
+
+/** The clocks of a block that uses other barriers than __syncthreads() and whole warps'. */
+typedef struct Clocks {
+  Clock *of_thread[MAX_THREADS];
+  Meeting mbarriers[MAX_MBARRIERS], named[NAMED_BARRIERS];
+  Clock *all, *free; /* of this OS thread */
+  size_t width;      /* entries of a clock */
+} Clocks;
+
+/** Accesses by lanes of one warp at one time, or by a tensor load, which count as one access. */
+typedef struct Point {
+  uint32_t block, epoch; /* of the access: LabWorker.block_tag, LabWorker.epoch */
+  uint32_t time, lanes;  /* lanes 0: all accesses of an epoch without fences and atomics */
+  uint8_t agent, warp;
+} Point;
+
+/* --- Talk: fences and atomics ----------------------------------------------------------------- */
+
+/** What a thread has published by a fence: all that it had seen then. Never changed. */
+typedef struct Fenced {
+  const struct Fenced *next; /* by other threads of the block in the same epoch */
+  const struct Heads *known;
+  const Clock *clock; /* NULL: see Clocks */
+  uint32_t epoch, time, synced;
+  int thread;
+} Fenced;
+
+/** An atomic that published this. Those before it in its release sequence count too. */
+typedef struct Release {
+  const struct Release *previous;
+  const Fenced *fenced;
+  uint32_t sequence, index; /* a number for the whole sequence; place in it */
+  uint32_t block;           /* LabWorker.block_tag */
+  uint32_t visited;         /* by the search with this number */
+} Release;
+
+/** A set of releases. Never changed. */
+typedef struct Heads {
+  const struct Heads *next;
+  Release *release;
+} Heads;
+
+/** The state of a thread. Never changed. */
+typedef struct Talk {
+  const Fenced *fenced;  /* NULL: nothing */
+  const Heads *known;    /* by acquiring */
+  const Heads *observed; /* by atomics, so that the next fence makes them known */
+} Talk;
+
+/** The last release of a thread. */
+typedef struct Released {
+  uint32_t sequence;
+  const Fenced *fenced;
+} Released;
+
+/* --- Cells ----------------------------------------------------------------------------------- */
+
+/** The kind of an access. READS_AS_PROXY: by wgmma or a tensor copy from shared memory; COPY_READS,
+ * TENSOR_READS: by cp.async or a tensor copy from global memory; COPIES, TENSOR_COPIES: by these
+ * to shared memory; EXCHANGES: an atomic that ignores the old value. */
+typedef enum Use {
+  READS,
+  COPY_READS,
+  TENSOR_READS,
+  READS_AS_PROXY,
+  WRITES,
+  COPIES,
+  TENSOR_COPIES,
+  ATOMIC_LOADS,
+  ATOMICALLY,
+  EXCHANGES
+} Use;
+
+static inline bool lab_is_atomic(Use use) {
+  return use >= ATOMIC_LOADS;
+}
+
+/** Accesses since the last barrier of the block by lanes of one warp at one time and place. */
+typedef struct Reader {
+  uint32_t pc, time, lanes;
+  uint8_t agent, warp; /* agent: the mbarrier of a tensor load, or BY_THREAD */
+  uint8_t use;         /* reads and atomics */
+} Reader;
 
 typedef enum CellState { STORED, COPY_UNDER_WAY, COPIED, UPDATED /* by atomics only */ } CellState;
 
-/** The last write to some bytes, and the reads since the last barrier. */
+enum { FEW_READERS = 1, MORE_READERS = 4, CELL_PARTS = 4 };
+
+/** The last write to some bytes, and since then and the last barrier of the block all reads and
+ * atomics, except those that are ordered before a later one of the list. */
 typedef struct Cell {
-  uint32_t write_pc, write_epoch, write_warp_epoch;
-  uint32_t write_clock; /* of `agent` */
+  uint32_t write_pc, write_epoch;
+  uint32_t write_time; /* of the writer, or of `agent` */
   uint16_t writer;
   uint16_t write_fences; /* that the writer's warp had executed: fence.proxy.async */
-  uint8_t agent;         /* clocks.c: the writer's warp, or the mbarrier of a tensor copy */
+  uint8_t agent;         /* the mbarrier of a tensor copy, or BY_THREAD */
   uint8_t state;
   bool split; /* the finer cells hold the state */
+  bool has_atomics;
   uint32_t read_epoch;
-  User readers[3];
+  uint32_t reading_warps;
+  uint16_t count, capacity; /* of readers; capacity 0: there are few */
+  uint16_t recent;          /* the reader that was noted last */
+  union {
+    Reader few[FEW_READERS];
+    Reader *readers;
+  };
+  struct Cell *finer; /* CELL_PARTS of them; NULL: never needed */
 } Cell;
 
-/** Cells of 16, 4 and 1 bytes, so that each access finds cells of its own size. */
+static inline const Reader *lab_readers(const Cell *cell) {
+  return cell->capacity != 0 ? cell->readers : cell->few;
+}
+
+/** One access to cells. */
+typedef struct Access {
+  struct LabWorker *lab;
+  uintptr_t address;
+  uint32_t pc;
+  uint32_t time; /* of the thread, or of `agent` */
+  uint16_t thread;
+  uint8_t agent, use;
+  bool global;
+} Access;
+
+/** Cells of 16 bytes of shared memory. */
 typedef struct SharedShadow {
-  Cell *units, *words, *bytes;
-  Cell *atomics; /* by word: `readers` are the atomic accesses; NULL: there were none */
+  Cell *units;
   size_t unit_count;
 } SharedShadow;
 
 /* --- mbarriers, tensor copies, wgmma ---------------------------------------------------------- */
-
-/** Who makes accesses that others can wait for: warps; for tensor copies their mbarriers, whose
- * clock is the phase; for wgmma their warpgroups, whose clock is the number of the instruction. */
-enum {
-  FIRST_MBARRIER = MAX_WARPS,
-  FIRST_GROUP = FIRST_MBARRIER + MAX_MBARRIERS,
-  AGENTS = FIRST_GROUP + WARPGROUPS
-};
-
-/** A vector clock: the accesses of agent a before time of[a]. */
-typedef struct Clocks {
-  uint32_t of[AGENTS];
-} Clocks;
-
-/** What the threads that arrive at a barrier have seen. */
-typedef struct Meeting {
-  Clocks arriving, ended; /* ended: up to the last phase that has ended */
-  unsigned phase;
-  unsigned lanes[MAX_WARPS], ended_lanes[MAX_WARPS]; /* that arrived in this phase, in the last */
-} Meeting;
 
 /** The accumulators of a wgmma, or its operand A in registers, of one thread. */
 typedef struct RegisterRange {
@@ -226,8 +337,6 @@ typedef struct AsyncReads {
 
 /** The state of a block that uses these instructions. */
 typedef struct LabHopper {
-  Clocks seen[MAX_WARPS]; /* by warp; of[its own number] is its clock */
-  Meeting mbarriers[MAX_MBARRIERS], named[NAMED_BARRIERS];
   uint16_t proxy_fences[MAX_WARPS];
   bool registers_written[MAX_WARPS]; /* since the last wgmma.fence */
   AsyncReads *reads;                 /* by 16 bytes of dynamic shared memory */
@@ -243,25 +352,35 @@ typedef struct Region {
   char name[48];
 } Region;
 
-/** The blocks that accessed a piece of memory in this launch: the two lowest writers and the two
- * lowest readers, lowest first. Blocks are counted from 1; 0: none. */
-typedef struct Toucher {
-  uint32_t writers[2], readers[2], last_writer;
-  uint16_t write_sites[2], read_sites[2]; /* of each block, the lowest in the program */
-} Toucher;
+enum { CHUNK_BYTES = 4096, UNIT_BYTES = 16, CHUNK_UNITS = CHUNK_BYTES / UNIT_BYTES };
 
-enum { CHUNK_BYTES = 4096 };
+/** The accesses of the running block to a chunk since its last barrier. */
+typedef struct Page {
+  struct Page *next;
+  struct Chunk *chunk;
+  uint64_t touched[CHUNK_UNITS / 64]; /* units whose accesses are not in the histories yet */
+  Cell units[CHUNK_UNITS];
+} Page;
 
 /** CHUNK_BYTES of memory, in the largest pieces that no access divides. */
 typedef struct Chunk {
-  unsigned grain; /* bytes per piece: 16, 4 or 1 */
-  Toucher *touchers;
-  Toucher *atomics; /* `writers`: all atomics; `readers`: only exchanges; NULL: none */
+  unsigned grain;      /* bytes per piece: 16, 4 or 1; 0: never used */
+  uint32_t page_epoch; /* of the block, when `page` was taken */
+  Page *page;
+  uint32_t *histories; /* by piece: histories.c; 0: no access */
 } Chunk;
 
 static inline size_t lab_chunk_count(const Region *region) {
   return (region->end - region->begin + CHUNK_BYTES - 1) / CHUNK_BYTES;
 }
+
+/** An access that is part of a history. */
+typedef struct Visit {
+  uint32_t block, pc; /* LabWorker.block_tag */
+  Use use;
+  Point point;
+  const Heads *known; /* when it was made */
+} Visit;
 
 /* --- Workers -------------------------------------------------------------------------------- */
 
@@ -278,7 +397,9 @@ typedef struct LabWorker {
   uint64_t block;                  /* its number in the grid */
   uint32_t block_tag;              /* the same, as in Toucher */
   uint32_t epoch, first_epoch;     /* counts barriers; value at the block's start */
-  uint32_t warp_epochs[MAX_WARPS]; /* counts __syncwarp() */
+  uint32_t times[MAX_THREADS];     /* of each thread: counts what others can wait for */
+  uint32_t synced[MAX_WARPS];      /* the time of all lanes after the last barrier of the warp */
+  uint32_t talk_epoch;             /* the last with a fence, an acquire or a release */
 
   Record *logs;
   uint16_t log_counts[MAX_THREADS];
@@ -286,7 +407,17 @@ typedef struct LabWorker {
 
   SharedShadow shadow;
   LabHopper *hopper; /* NULL: not used yet */
-  Chunk **chunks;    /* by region */
+  Clocks *clocks;    /* the same */
+  const Talk *talk[MAX_THREADS];
+  bool talks;               /* one of these is not NULL */
+  Released released[MAX_THREADS];
+  bool dirty[MAX_THREADS]; /* has read or written since its last fence */
+  int reading_barrier;      /* of a tensor load that is issued */
+  bool source_reported;     /* the write that is checked is to the source of a cp.async */
+  struct ArenaPart *arena;  /* memory until the end of the launch */
+  Page *pages, *free_pages; /* of the running block; of others */
+  struct Histories *histories;
+  Chunk **chunks; /* by region */
   size_t chunks_regions;
   size_t last_region;
 
@@ -297,11 +428,11 @@ typedef struct LabWorker {
   struct Behind *behind[MAX_WARPS]; /* NULL: not needed so far */
   bool atomics, fences;             /* used: atomics on global memory; fences */
   bool talked;                      /* this block used one that other blocks can observe */
+  void *synchronising;              /* the address of the atomic that is being executed */
   struct Suspects *suspects;
 
   unsigned copies_reading;        /* cp.async of this block in flight from global memory */
   uintptr_t sources, sources_end; /* range of their source addresses */
-  struct Sources *recent_sources;
 } LabWorker;
 
 static inline uint64_t lab_block_number(const Worker *worker) {
@@ -370,23 +501,10 @@ void lab_fill_arrays(const LabWorker *lab);
 /** Is an access outside of shared memory harmless? If so, removes values of other blocks there. */
 bool lab_may_leave_shared(LabWorker *lab, uintptr_t address, unsigned size);
 
-/** The kind of an access. READS_AS_PROXY: by wgmma or a tensor copy from shared memory; COPIES,
- * TENSOR_COPIES: by cp.async or a tensor copy to shared memory; EXCHANGES: an atomic that ignores
- * the old value. */
-typedef enum Use {
-  READS,
-  READS_AS_PROXY,
-  WRITES,
-  COPIES,
-  TENSOR_COPIES,
-  ATOMICALLY,
-  EXCHANGES
-} Use;
-
 /** All checks of an access except alignment. */
 void lab_check_shared(LabWorker *lab, uintptr_t address, unsigned size, Use use, uint32_t pc);
 void lab_check_global(LabWorker *lab, uintptr_t address, unsigned size, Use use, uint32_t pc);
-/** `use` is ATOMICALLY or EXCHANGES; either memory space. */
+/** `use` is that of an atomic; either memory space. */
 void lab_check_atomic(LabWorker *lab, uintptr_t address, unsigned size, Use use, uint32_t pc);
 
 /* barriers.c: called when a barrier opens, and when these lanes execute a warp instruction */
@@ -416,28 +534,42 @@ void lab_add_first(SiteTable *sites, FirstTable *sum, const FirstTable *other);
 bool lab_first_is_earlier(const FirstAccess *a, const FirstAccess *b);
 void lab_free_first(FirstTable *table);
 
+/* cells.c */
+/** Memory that is freed when the launch has ended. */
+void *lab_allocate(LabWorker *lab, size_t size);
+void lab_free_arena(LabWorker *lab);
+/** Uses bytes begin .. end - 1 of a cell of 16 bytes. */
+void lab_use_unit(const Access *access, Cell *unit, unsigned begin, unsigned end);
+/** Is the access the last write of the cell? If so, its copy has arrived. */
+void lab_arrive_in_cell(const Access *access, Cell *cell);
+/** Notes that a cp.async has read until now. */
+void lab_note_copy_read(const Access *access, Cell *unit);
+
 /* shared.c */
 bool lab_create_shadow(SharedShadow *shadow, size_t bytes);
 void lab_free_shadow(SharedShadow *shadow);
-void lab_use_shared(LabWorker *lab, uintptr_t address, unsigned size, Use use, int thread,
-                    uint32_t pc);
+void lab_use_shared(LabWorker *lab, uintptr_t address, unsigned size, Use use, uint32_t pc);
 /** `barrier`: of a tensor copy, which has landed; -1: a cp.async, which its thread waits for. */
 void lab_copy_arrived(LabWorker *lab, uintptr_t address, int thread, int barrier, uint32_t pc);
-void lab_note_user(User users[3], User own);
-void lab_forget_users(User users[3]);
-/** A user that is not ordered before the running thread's access; NULL: none. */
-const User *lab_find_unordered(const LabWorker *lab, const User users[3]);
 
 /* clocks.c */
-/** The state of the running block, made when it first needs one. */
 LabHopper *lab_hopper(LabWorker *lab);
 void lab_begin_hopper(LabWorker *lab);
 void lab_free_hopper(LabWorker *lab);
-/** Has the running thread's warp waited for what this agent did at this time? */
-bool lab_has_seen(const LabWorker *lab, int agent, uint32_t clock);
-uint32_t lab_clock(const LabWorker *lab, int warp);
-/** At a __syncthreads(), every warp sees what any warp has seen. */
+void lab_begin_clocks(LabWorker *lab);
+void lab_free_clocks(LabWorker *lab);
+/** The clock of a thread for a Fenced, which keeps it; NULL: it has none. */
+const Clock *lab_keep_clock(LabWorker *lab, int thread);
+/** Has the running thread waited for what this agent did at this time? */
+bool lab_has_seen(const LabWorker *lab, int agent, uint32_t time);
+/** Notes that all lanes of a warp have waited for what an agent did before this time. */
+void lab_see(LabWorker *lab, int warp, int agent, uint32_t time);
+/** The lanes whose accesses at this point are not ordered before what the thread does next. */
+unsigned lab_unordered(LabWorker *lab, int thread, int agent, int warp, unsigned lanes,
+                       uint32_t time);
+/** A __syncthreads(), a __syncwarp() of these lanes. */
 void lab_meet_all(LabWorker *lab);
+void lab_meet_lanes(LabWorker *lab, int warp, unsigned lanes);
 void lab_mbarrier_used(Worker *worker, const void *barrier, bool initialises,
                        const void *call_site);
 void lab_mbarrier_arrived(Worker *worker, int barrier);
@@ -445,6 +577,20 @@ void lab_mbarrier_passed(Worker *worker, int barrier);
 void lab_named_barrier_arrived(Worker *worker, unsigned id);
 void lab_named_barrier_opens(Worker *worker, unsigned id);
 void lab_named_barrier_passed(Worker *worker, unsigned id);
+
+/* talk.c */
+void lab_begin_talk(LabWorker *lab);
+void lab_fence(LabWorker *lab);
+/** An atomic of the running thread on global memory: before and after it is executed. */
+void lab_begin_atomic(LabWorker *lab, void *address, SimtOrder order);
+void lab_end_atomic(LabWorker *lab, SimtAccess access, bool writes, SimtOrder order);
+/** A plain store ends the release sequence of atomics at its address. */
+void lab_end_sequences(uintptr_t address, unsigned size);
+const Talk *lab_join_talk(LabWorker *lab, const Talk *a, const Talk *b);
+void lab_set_talk(LabWorker *lab, int thread, const Talk *talk);
+/** The lanes of these accesses that none of the releases, nor what they knew, has published. */
+unsigned lab_unpublished(const Heads *known, const Point *point);
+void lab_forget_releases(void);
 
 /* tensor_copies.c */
 void lab_tensor_copy_issued(Worker *worker, const TensorCopy *copy);
@@ -468,6 +614,30 @@ void lab_check_async_reads(LabWorker *lab, uintptr_t address, unsigned size, uin
 /* global.c */
 void lab_use_global(LabWorker *lab, size_t region, uintptr_t address, unsigned size, Use use,
                     uint32_t pc);
+/** Notes that a cp.async of the running thread has read these bytes until now. */
+void lab_note_source(LabWorker *lab, uintptr_t address, unsigned size, uint32_t pc);
+/** Adds what is noted of the running block to the histories. */
+void lab_fold(LabWorker *lab);
+/** At a barrier of the block: nothing that was noted can race with what its threads do next. */
+void lab_end_pages(LabWorker *lab);
+void lab_free_chunks(LabWorker *lab);
+
+/* histories.c */
+/** The history that follows `history` by what a cell has noted of the running block. */
+uint32_t lab_add_to_history(LabWorker *lab, uint32_t history, const Cell *cell);
+void lab_begin_fold(LabWorker *lab);
+/** Calls `visit` for each access of a history, the latest first, until it returns false. */
+void lab_visit_history(const LabWorker *lab, uint32_t history,
+                       bool (*visit)(const Visit *visit, void *context), void *context);
+/** Has this block written there, by WRITES, EXCHANGES or, with `updates`, ATOMICALLY? If `others`,
+ * has another block? */
+bool lab_history_writes(const LabWorker *lab, uint32_t history, uint32_t block, bool others,
+                        bool updates);
+void lab_free_histories(LabWorker *lab);
+
+/* regions.c */
+bool lab_find_region(LabWorker *lab, uintptr_t address, size_t *found);
+bool lab_is_written(const Region *region, size_t offset, unsigned size);
 void lab_begin_regions(void);
 void lab_mark_written(const Region *region, size_t begin, size_t end);
 void lab_free_regions(void);
@@ -493,12 +663,11 @@ void lab_free_suspects(LabWorker *lab);
 /* sources.c */
 void lab_source_issued(LabWorker *lab, const AsyncCopy *copy);
 void lab_source_arrived(LabWorker *lab, const AsyncCopy *copy);
-void lab_source_written(LabWorker *lab, uintptr_t address, unsigned size, uint32_t pc);
-void lab_free_sources(LabWorker *lab);
+bool lab_source_written(LabWorker *lab, uintptr_t address, unsigned size, uint32_t pc);
 
 /* results.c: the results of launches that have ended */
 void lab_forget_store(void);
-FindingList *lab_begin_store(const Launch *launch, bool blocks_not_checked);
+FindingList *lab_begin_store(const Launch *launch, bool talk);
 void lab_store(const Launch *launch, const LabWorker *lab);
 void lab_store_findings(const FindingList *findings);
 void lab_store_time(double milliseconds);

@@ -23,7 +23,7 @@ extern "C" {
 
 /** The checks; any combination is allowed. */
 enum {
-  LAB_RACES = 1 << 0,     /**< races on shared memory, early use of copies, divergent barriers */
+  LAB_RACES = 1 << 0,     /**< races within a block, early use of copies, divergent barriers */
   LAB_BOUNDS = 1 << 1,    /**< accesses outside of allocations, requested shared memory, arrays */
   LAB_INIT = 1 << 2,      /**< reads of uninitialised shared memory, global memory and floats */
   LAB_ALIGNMENT = 1 << 3, /**< accesses that are not aligned to their size */
@@ -162,6 +162,9 @@ typedef enum LabKind {
   LAB_GLOBAL_UNWRITTEN,    /**< read, not written by host, earlier launch or this block */
   LAB_INDEX_OUTSIDE,       /**< of an array of known length, in registers or memory */
   LAB_MISALIGNED,
+  LAB_GLOBAL_RACE_WRITE_READ, /**< global memory, two threads of one block */
+  LAB_GLOBAL_RACE_READ_WRITE,
+  LAB_GLOBAL_RACE_WRITE_WRITE,
   LAB_BLOCKS_WRITE_WRITE, /**< global memory, two blocks of one launch */
   LAB_BLOCKS_WRITE_READ,
   LAB_LAUNCH_REFUSED, /**< exceeded the limits of the device */
