@@ -95,8 +95,7 @@ static __attribute__((noinline)) void add_user(const Access *access, Cell *cell)
   }
   if (free_place == NULL) free_place = add_reader(lab, cell);
   cell->recent = (uint16_t)(free_place - lab_readers(cell));
-  *free_place =
-      (Reader){access->pc, access->time, bit, access->agent, (uint8_t)warp, access->use};
+  *free_place = (Reader){access->pc, access->time, bit, access->agent, (uint8_t)warp, access->use};
   cell->has_atomics |= lab_is_atomic(access->use);
 }
 
@@ -152,8 +151,7 @@ static void report(const Access *access, LabKind kind, uint32_t other_pc, int ot
                                    [LAB_RACE_READ_WRITE] = LAB_GLOBAL_RACE_READ_WRITE,
                                    [LAB_RACE_WRITE_WRITE] = LAB_GLOBAL_RACE_WRITE_WRITE};
   if (access->global && kind <= LAB_RACE_WRITE_WRITE) kind = GLOBAL[kind];
-  lab_report_here(access->lab, kind, access->pc, other_pc, (uint64_t)other_thread,
-                  access->address);
+  lab_report_here(access->lab, kind, access->pc, other_pc, (uint64_t)other_thread, access->address);
 }
 
 /** A thread has written what the running thread's cp.async reads: the report names the writer. */
@@ -228,21 +226,21 @@ static void check_write(const Access *access, const Cell *cell) {
     if (cell->state == COPY_UNDER_WAY) {
       report(access, not_waited(cell), cell->write_pc, cell->writer);
     } else if (fresh_from_another(access, cell)) {
-      const LabKind kind = cell->agent != BY_THREAD       ? LAB_TENSOR_NOT_WAITED
+      const LabKind kind = cell->agent != BY_THREAD      ? LAB_TENSOR_NOT_WAITED
                            : access->use == ATOMIC_LOADS ? LAB_RACE_WRITE_READ
-                                                          : LAB_RACE_WRITE_WRITE;
+                                                         : LAB_RACE_WRITE_WRITE;
       report(access, kind, cell->write_pc, cell->writer);
     }
   }
   int thread;
   const Reader *reader = find_race(access, cell, &thread);
   if (reader == NULL) return;
-  const LabKind kind = reader->use == COPY_READS                        ? LAB_COPY_SOURCE_WRITTEN
-                       : reader->use == ATOMIC_LOADS                    ? LAB_RACE_READ_WRITE
-                       : lab_is_atomic(reader->use)                     ? LAB_RACE_WRITE_WRITE
-                       : access->use == COPIES                          ? LAB_COPY_OVER_READ
-                       : access->use == TENSOR_COPIES                   ? LAB_TENSOR_OVER_READ
-                                                                        : LAB_RACE_READ_WRITE;
+  const LabKind kind = reader->use == COPY_READS      ? LAB_COPY_SOURCE_WRITTEN
+                       : reader->use == ATOMIC_LOADS  ? LAB_RACE_READ_WRITE
+                       : lab_is_atomic(reader->use)   ? LAB_RACE_WRITE_WRITE
+                       : access->use == COPIES        ? LAB_COPY_OVER_READ
+                       : access->use == TENSOR_COPIES ? LAB_TENSOR_OVER_READ
+                                                      : LAB_RACE_READ_WRITE;
   report(access, kind, reader->pc, thread);
 }
 

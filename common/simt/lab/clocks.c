@@ -98,7 +98,8 @@ static Clocks *clocks_of(LabWorker *lab) {
     lab->clocks = calloc(1, sizeof *lab->clocks);
     if (lab->clocks == NULL) abort();
     const dim3 dim = lab->launch->block;
-    lab->clocks->width = FIRST_THREAD + (dim.x * dim.y * dim.z + WARP_SIZE - 1) / WARP_SIZE * WARP_SIZE;
+    lab->clocks->width =
+        FIRST_THREAD + (dim.x * dim.y * dim.z + WARP_SIZE - 1) / WARP_SIZE * WARP_SIZE;
     begin_block(lab->clocks);
   }
   return lab->clocks;
@@ -165,7 +166,8 @@ unsigned lab_unordered(LabWorker *lab, int thread, int agent, int warp, unsigned
   return lab_unpublished(lab->talk[thread]->known, &point);
 }
 
-/* --- Barriers of the block and of warps --------------------------------------------------------- */
+/* --- Barriers of the block and of warps ---------------------------------------------------------
+ */
 
 /** Gives all threads first .. end - 1 whose bit is set what any of them has seen. */
 static void share_clocks(LabWorker *lab, int first, int end, const unsigned *bits) {
@@ -211,11 +213,14 @@ void lab_meet_all(LabWorker *lab) {
 }
 
 void lab_meet_lanes(LabWorker *lab, int warp, unsigned lanes) {
-  const int first = warp * WARP_SIZE;
+  const int first = warp * WARP_SIZE, threads = lab->worker->thread_count - first;
+  const unsigned all = threads < WARP_SIZE ? (1u << threads) - 1 : ~0u;
   uint32_t *times = &lab->times[first];
-  if (lanes == lab->worker->warps[warp].live) {
+  lanes &= all;
+  if (lanes == all) {
     uint32_t latest = 0;
-    for (int lane = 0; lane < WARP_SIZE; lane++) latest = times[lane] > latest ? times[lane] : latest;
+    for (int lane = 0; lane < WARP_SIZE; lane++)
+      latest = times[lane] > latest ? times[lane] : latest;
     for (int lane = 0; lane < WARP_SIZE; lane++) times[lane] = latest + 1;
     lab->synced[warp] = latest + 1;
   } else {
@@ -247,7 +252,8 @@ static void arrive(LabWorker *lab, Meeting *meeting) {
   set(clocks, &meeting->merged, own);
   uint32_t *seen = &meeting->arriving->of[FIRST_THREAD + first];
   const uint32_t synced = lab->synced[first / WARP_SIZE];
-  for (int lane = 0; lane < WARP_SIZE; lane++) seen[lane] = seen[lane] > synced ? seen[lane] : synced;
+  for (int lane = 0; lane < WARP_SIZE; lane++)
+    seen[lane] = seen[lane] > synced ? seen[lane] : synced;
   seen[thread % WARP_SIZE] = ++lab->times[thread];
   meeting->talk_arriving = lab_join_talk(lab, meeting->talk_arriving, lab->talk[thread]);
 }

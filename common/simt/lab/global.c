@@ -169,7 +169,8 @@ void lab_use_global(LabWorker *lab, size_t region, uintptr_t address, unsigned s
   for (size_t offset = first; offset < first + size;) {
     Chunk *chunk = chunk_at(lab, region, offset);
     const unsigned begin = (unsigned)(offset % CHUNK_BYTES), unit = begin / UNIT_BYTES;
-    const unsigned rest = (unsigned)(first + size - offset), space = UNIT_BYTES - begin % UNIT_BYTES;
+    const unsigned rest = (unsigned)(first + size - offset),
+                   space = UNIT_BYTES - begin % UNIT_BYTES;
     const unsigned end = begin + (rest < space ? rest : space);
     Page *page = page_of(lab, chunk);
     if (kept) {

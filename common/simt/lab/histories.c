@@ -157,9 +157,9 @@ static uint32_t add_reader(LabWorker *lab, uint32_t history, const Reader *reade
 
 uint32_t lab_add_to_history(LabWorker *lab, uint32_t history, const Cell *cell) {
   if (cell->write_epoch == lab->epoch) {
-    const Point point = {lab->block_tag, lab->epoch, cell->write_time,
-                         1u << cell->writer % WARP_SIZE, BY_THREAD,
-                         (uint8_t)(cell->writer / WARP_SIZE)};
+    const Point point = {lab->block_tag,   lab->epoch,
+                         cell->write_time, 1u << cell->writer % WARP_SIZE,
+                         BY_THREAD,        (uint8_t)(cell->writer / WARP_SIZE)};
     const uint32_t moment =
         lab->talk_epoch != lab->epoch ? quiet_moment(lab) : moment_of(lab, &point);
     history = add(lab, history, moment, cell->write_pc, WRITES);

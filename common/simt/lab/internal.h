@@ -211,8 +211,10 @@ typedef struct Release {
   const struct Release *previous;
   const Fenced *fenced;
   uint32_t sequence, index; /* a number for the whole sequence; place in it */
-  uint32_t block;           /* LabWorker.block_tag */
-  uint32_t visited;         /* by the search with this number */
+  uint32_t block, epoch;    /* LabWorker.block_tag, LabWorker.epoch */
+  uint32_t time;            /* of the thread, when only the atomic itself was executed */
+  int thread;
+  uint32_t visited; /* by the search with this number */
 } Release;
 
 /** A set of releases. Never changed. */
@@ -392,14 +394,14 @@ typedef struct LabWorker {
   uintptr_t fibers;          /* local memory of the threads */
   uintptr_t shared, dynamic; /* all shared memory; its dynamic part */
   size_t shared_bytes;
-  bool wiped_around_dynamic;       /* in this block, around the dynamic shared memory */
-  bool wiped_between_arrays;       /* in this block, between the static arrays */
-  uint64_t block;                  /* its number in the grid */
-  uint32_t block_tag;              /* the same, as in Toucher */
-  uint32_t epoch, first_epoch;     /* counts barriers; value at the block's start */
-  uint32_t times[MAX_THREADS];     /* of each thread: counts what others can wait for */
-  uint32_t synced[MAX_WARPS];      /* the time of all lanes after the last barrier of the warp */
-  uint32_t talk_epoch;             /* the last with a fence, an acquire or a release */
+  bool wiped_around_dynamic;   /* in this block, around the dynamic shared memory */
+  bool wiped_between_arrays;   /* in this block, between the static arrays */
+  uint64_t block;              /* its number in the grid */
+  uint32_t block_tag;          /* the same, as in Toucher */
+  uint32_t epoch, first_epoch; /* counts barriers; value at the block's start */
+  uint32_t times[MAX_THREADS]; /* of each thread: counts what others can wait for */
+  uint32_t synced[MAX_WARPS];  /* the time of all lanes after the last barrier of the warp */
+  uint32_t talk_epoch;         /* the last with a fence, an acquire or a release */
 
   Record *logs;
   uint16_t log_counts[MAX_THREADS];
@@ -409,9 +411,9 @@ typedef struct LabWorker {
   LabHopper *hopper; /* NULL: not used yet */
   Clocks *clocks;    /* the same */
   const Talk *talk[MAX_THREADS];
-  bool talks;               /* one of these is not NULL */
+  bool talks; /* one of these is not NULL */
   Released released[MAX_THREADS];
-  bool dirty[MAX_THREADS]; /* has read or written since its last fence */
+  bool dirty[MAX_THREADS];  /* has read or written since its last fence */
   int reading_barrier;      /* of a tensor load that is issued */
   bool source_reported;     /* the write that is checked is to the source of a cp.async */
   struct ArenaPart *arena;  /* memory until the end of the launch */

@@ -211,7 +211,7 @@ typedef struct LabResults {
   size_t finding_count;
   LabAccess *accesses; /**< with LAB_ACCESSES: those of one line in the order they were made */
   size_t access_count;
-  bool blocks_not_checked; /**< LAB_BLOCKS was off: blocks used atomics and fences */
+  bool blocks_talk; /**< LAB_BLOCKS: blocks of a launch used atomics and fences */
   double kernel_ms;        /**< wall time of the launches, on this machine */
   void *strings;           /**< owned: storage of the names */
 } LabResults;

@@ -203,7 +203,8 @@ static void warp_instruction(Worker *worker, const SimtWarpOperation *operation,
       break;
     case SIMT_SYNCWARP:
       counts->warp_barriers++;
-      lab_meet_lanes(lab, warp, lanes);
+      /* With those that it names and that have exited. */
+      lab_meet_lanes(lab, warp, worker->waits[warp * WARP_SIZE + __builtin_ctz(lanes)].mask);
       break;
     case SIMT_MMA:
       counts->mma++;
@@ -268,8 +269,8 @@ static void copy_arrived(Worker *worker, const AsyncCopy *copy) {
   lab_copy_arrived(lab, (uintptr_t)copy->shared, worker->running, -1, lab_pc(copy->call_site));
 }
 
-static void atomic(Worker *worker, void *address, unsigned size, SimtAccess access,
-                   SimtOrder order, const void *call_site) {
+static void atomic(Worker *worker, void *address, unsigned size, SimtAccess access, SimtOrder order,
+                   const void *call_site) {
   (void)worker;
   LabWorker *lab = lab_worker;
   if (lab == NULL) return;
@@ -281,6 +282,7 @@ static void atomic(Worker *worker, void *address, unsigned size, SimtAccess acce
   const bool global = simt_memory_is_device(address);
   if (global) lab->atomics = lab->talked = true;
   if (order != SIMT_RELAXED) lab->fences = true;
+  if (global) lab->times[lab_thread(lab)]++; /* a time of its own: talk.c */
   lab_check_atomic(lab, (uintptr_t)address, size, use, pc);
   /* If there is no such memory, the atomic itself may end the block. */
   if (global && simt_memory_contains(address, size)) lab_begin_atomic(lab, address, order);

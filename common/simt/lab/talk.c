@@ -187,20 +187,25 @@ void lab_begin_atomic(LabWorker *lab, void *address, SimtOrder order) {
 void lab_end_atomic(LabWorker *lab, SimtAccess access, bool writes, SimtOrder order) {
   if (lab->synchronising == NULL) return;
   Release **latest = latest_at((uintptr_t)lab->synchronising);
+  const int thread = lab_thread(lab);
+  const uint32_t time = lab->times[thread]++;
   const Talk talk = talk_of(lab);
   const Fenced *fenced = talk.fenced;
   if (writes && access == SIMT_STORES) *latest = NULL;
   if (writes && order & SIMT_RELEASE) fenced = publish(lab, talk.known);
-  Released *released = &lab->released[lab_thread(lab)];
-  const bool again = *latest != NULL && (*latest)->sequence == released->sequence &&
-                     fenced == released->fenced;
+  Released *released = &lab->released[thread];
+  const bool again =
+      *latest != NULL && (*latest)->sequence == released->sequence && fenced == released->fenced;
   if (writes && fenced != NULL && !again) {
     Release *own = lab_allocate(lab, sizeof *own);
     *own = (Release){.previous = *latest,
                      .fenced = fenced,
                      .sequence = *latest != NULL ? (*latest)->sequence : ++board.sequences,
                      .index = *latest != NULL ? (*latest)->index + 1 : 0,
-                     .block = lab->block_tag};
+                     .block = lab->block_tag,
+                     .epoch = lab->epoch,
+                     .time = time,
+                     .thread = thread};
     *latest = own;
     *released = (Released){own->sequence, fenced};
   }
@@ -247,6 +252,12 @@ static unsigned uncovered(const Fenced *fenced, const Point *point, unsigned lan
   return lanes;
 }
 
+/** Is the point the atomic that released? */
+static bool is_itself(const Release *release, const Point *point) {
+  return point->epoch == release->epoch && point->time == release->time &&
+         point->agent == BY_THREAD && point->warp == release->thread / WARP_SIZE;
+}
+
 static void search_later(const Heads *heads) {
   if (heads == NULL || heads->release->visited == board.searches) return;
   if (board.waiting_count == board.waiting_capacity) {
@@ -261,7 +272,10 @@ static unsigned search(Release *release, const Point *point, unsigned lanes) {
   for (; release != NULL && release->visited != board.searches && lanes != 0;
        release = (Release *)release->previous) {
     release->visited = board.searches;
-    if (release->block == point->block) lanes = uncovered(release->fenced, point, lanes);
+    if (release->block == point->block) {
+      if (is_itself(release, point)) lanes &= ~(1u << release->thread % WARP_SIZE);
+      lanes = uncovered(release->fenced, point, lanes);
+    }
     for (const Fenced *f = release->fenced; f != NULL; f = f->next) {
       for (const Heads *h = f->known; h != NULL; h = h->next) search_later(h);
     }
