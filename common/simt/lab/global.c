@@ -164,7 +164,7 @@ void lab_use_global(LabWorker *lab, size_t region, uintptr_t address, unsigned s
   const size_t first = address - r->begin;
   const bool unwritten = reads && lab->checks & LAB_INIT && !lab_is_written(r, first, size);
   bool own = true;
-  if (!lab_is_atomic(use)) lab->dirty[access.thread] = true;
+  if (!lab_is_atomic(use)) lab->dirty[access.thread] = SINCE_FENCE | SINCE_ATOMIC;
   if (use >= WRITES && use < ATOMIC_LOADS) lab_end_sequences(address, size);
   for (size_t offset = first; offset < first + size;) {
     Chunk *chunk = chunk_at(lab, region, offset);

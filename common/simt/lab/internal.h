@@ -81,6 +81,8 @@ typedef struct Table {
 
 /** The number of this key, 0 if it is new; the pointer is valid until the next call. */
 uint32_t *lab_entry(Table *table, uint64_t key);
+/** The same, without adding the key. */
+uint32_t lab_look_up(const Table *table, uint64_t key);
 void lab_clear_table(Table *table);
 void lab_free_table(Table *table);
 
@@ -230,11 +232,18 @@ typedef struct Talk {
   const Heads *observed; /* by atomics, so that the next fence makes them known */
 } Talk;
 
-/** The last release of a thread. */
+/** The last release of a thread, and its last atomics: so many at this address, and nothing else.
+ */
 typedef struct Released {
   uint32_t sequence;
   const Fenced *fenced;
+  const void *address;
+  unsigned repeated;
 } Released;
+
+/** Has a thread used memory since its last fence, apart from an atomic that it spins on? Since its
+ * last atomic on global memory? */
+enum { SINCE_FENCE = 1, SINCE_ATOMIC = 2 };
 
 /* --- Cells ----------------------------------------------------------------------------------- */
 
@@ -413,11 +422,11 @@ typedef struct LabWorker {
   const Talk *talk[MAX_THREADS];
   bool talks; /* one of these is not NULL */
   Released released[MAX_THREADS];
-  bool dirty[MAX_THREADS];  /* has read or written since its last fence */
-  int reading_barrier;      /* of a tensor load that is issued */
-  bool source_reported;     /* the write that is checked is to the source of a cp.async */
-  struct ArenaPart *arena;  /* memory until the end of the launch */
-  Page *pages, *free_pages; /* of the running block; of others */
+  uint8_t dirty[MAX_THREADS]; /* what it has done: SINCE_FENCE, SINCE_ATOMIC */
+  int reading_barrier;        /* of a tensor load that is issued */
+  bool source_reported;       /* the write that is checked is to the source of a cp.async */
+  struct ArenaPart *arena;    /* memory until the end of the launch */
+  Page *pages, *free_pages;   /* of the running block; of others */
   struct Histories *histories;
   Chunk **chunks; /* by region */
   size_t chunks_regions;

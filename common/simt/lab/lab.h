@@ -212,8 +212,8 @@ typedef struct LabResults {
   LabAccess *accesses; /**< with LAB_ACCESSES: those of one line in the order they were made */
   size_t access_count;
   bool blocks_talk; /**< LAB_BLOCKS: blocks of a launch used atomics and fences */
-  double kernel_ms;        /**< wall time of the launches, on this machine */
-  void *strings;           /**< owned: storage of the names */
+  double kernel_ms; /**< wall time of the launches, on this machine */
+  void *strings;    /**< owned: storage of the names */
 } LabResults;
 
 /** Ends the program when memory runs out. To be freed with lab_free_results(). */

@@ -344,9 +344,8 @@ void lab_take_results(LabResults *results) {
   Names *names = lab_grown(NULL, sizeof *names);
   *names = (Names){NULL, 0};
   Places places = find_places();
-  *results = (LabResults){.blocks_talk = store.blocks_talk,
-                          .kernel_ms = store.milliseconds,
-                          .strings = names};
+  *results = (LabResults){
+      .blocks_talk = store.blocks_talk, .kernel_ms = store.milliseconds, .strings = names};
   take_kernels(results, &places, names);
   take_findings(results, &places, names);
   take_accesses(results, &places, names);

@@ -34,7 +34,7 @@ void lab_use_shared(LabWorker *lab, uintptr_t address, unsigned size, Use use, u
                          .agent = use == TENSOR_COPIES ? FIRST_MBARRIER : BY_THREAD,
                          .time = lab->times[thread]};
   const uintptr_t end = address + size;
-  if (!lab_is_atomic(use)) lab->dirty[thread] = true;
+  lab->dirty[thread] = SINCE_FENCE | SINCE_ATOMIC;
   if (use >= WRITES && lab->checks & LAB_RACES) lab_check_async_reads(lab, address, size, pc);
   while (address < end) {
     const unsigned begin = address % UNIT_BYTES;

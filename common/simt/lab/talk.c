@@ -16,6 +16,8 @@
 
 #include "internal.h"
 
+enum { SPINS = 64 };
+
 static struct {
   pthread_mutex_t lock;
   Table by_address; /* 1 + index */
@@ -119,7 +121,7 @@ static Fenced *publish(LabWorker *lab, const Heads *known) {
                   .synced = lab->synced[thread / WARP_SIZE],
                   .thread = thread};
   lab->talk_epoch = lab->epoch;
-  lab->dirty[thread] = false;
+  lab->dirty[thread] &= SINCE_ATOMIC;
   return own;
 }
 
@@ -130,12 +132,13 @@ void lab_begin_talk(LabWorker *lab) {
   lab->talks = false;
 }
 
-/** Has the running thread published all that it has done and seen, as when it spins? */
+/** Has the running thread published all that it has done and seen? If it spins on an atomic, which
+ * may be for long, the atomic does not count. */
 static bool is_published(const LabWorker *lab, const Talk *talk, const Heads *known) {
   const Fenced *fenced = talk->fenced;
   const int thread = lab_thread(lab);
   return fenced != NULL && fenced->thread == thread && fenced->epoch == lab->epoch &&
-         !lab->dirty[thread] && known == talk->known && fenced->known == known &&
+         !(lab->dirty[thread] & SINCE_FENCE) && known == talk->known && fenced->known == known &&
          fenced->synced == lab->synced[thread / WARP_SIZE] &&
          fenced->clock == (lab->clocks != NULL ? lab->clocks->of_thread[thread] : NULL);
 }
@@ -194,8 +197,14 @@ void lab_end_atomic(LabWorker *lab, SimtAccess access, bool writes, SimtOrder or
   if (writes && access == SIMT_STORES) *latest = NULL;
   if (writes && order & SIMT_RELEASE) fenced = publish(lab, talk.known);
   Released *released = &lab->released[thread];
-  const bool again =
-      *latest != NULL && (*latest)->sequence == released->sequence && fenced == released->fenced;
+  const bool repeats =
+      !(lab->dirty[thread] & SINCE_ATOMIC) && released->address == lab->synchronising;
+  released->repeated = repeats ? released->repeated + 1 : 0;
+  released->address = lab->synchronising;
+  const bool spins = released->repeated >= SPINS;
+  lab->dirty[thread] = spins ? lab->dirty[thread] & SINCE_FENCE : SINCE_FENCE;
+  const bool again = spins && *latest != NULL && (*latest)->sequence == released->sequence &&
+                     fenced == released->fenced;
   if (writes && fenced != NULL && !again) {
     Release *own = lab_allocate(lab, sizeof *own);
     *own = (Release){.previous = *latest,
@@ -207,7 +216,8 @@ void lab_end_atomic(LabWorker *lab, SimtAccess access, bool writes, SimtOrder or
                      .time = time,
                      .thread = thread};
     *latest = own;
-    *released = (Released){own->sequence, fenced};
+    released->sequence = own->sequence;
+    released->fenced = fenced;
   }
   lab->synchronising = NULL;
   pthread_mutex_unlock(&board.lock);
@@ -216,7 +226,10 @@ void lab_end_atomic(LabWorker *lab, SimtAccess access, bool writes, SimtOrder or
 void lab_end_sequences(uintptr_t address, unsigned size) {
   if (board.count == 0) return;
   pthread_mutex_lock(&board.lock);
-  for (uintptr_t at = address & ~(uintptr_t)3; at < address + size; at += 4) *latest_at(at) = NULL;
+  for (uintptr_t at = address & ~(uintptr_t)3; at < address + size; at += 4) {
+    const uint32_t place = lab_look_up(&board.by_address, at);
+    if (place != 0) board.latest[place - 1] = NULL;
+  }
   pthread_mutex_unlock(&board.lock);
 }
 

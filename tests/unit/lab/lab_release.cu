@@ -297,12 +297,12 @@ static void knowledge_is_handed_on(void **) {
 template <bool PLAIN>
 __global__ void watch_the_counter(unsigned *count, int *out) {
   if (threadIdx.x != 0) return;
+  out[blockIdx.x] = (int)(PLAIN && blockIdx.x == 1 ? *count : atomicAdd(count, 0u));
   __threadfence();
   atomicAdd(count, 1u);
   __threadfence();
-  out[blockIdx.x] = (int)(PLAIN && blockIdx.x == 1 ? *count : atomicAdd(count, 0u));
 }
-enum { WATCHED = __LINE__ - 2, COUNTED = WATCHED - 2 };
+enum { WATCHED = __LINE__ - 5 };
 
 static void a_plain_read_of_a_counter_is_reported(void **) {
   watch_the_counter<false><<<BLOCKS, 32>>>(count, out);
