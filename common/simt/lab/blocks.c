@@ -15,14 +15,13 @@ typedef struct Visits {
   size_t count, capacity;
 } Visits;
 
-static bool collect(const Visit *visit, void *context) {
+static void collect(const Visit *visit, void *context) {
   Visits *visits = context;
   if (visits->count == visits->capacity) {
     visits->capacity = 2 * visits->capacity + 16;
     visits->list = lab_grown(visits->list, visits->capacity * sizeof *visits->list);
   }
   visits->list[visits->count++] = *visit;
-  return true;
 }
 
 static int by_block(const void *a, const void *b) {

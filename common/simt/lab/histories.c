@@ -175,7 +175,7 @@ uint32_t lab_add_to_history(LabWorker *lab, uint32_t history, const Cell *cell) 
 /* --- Look-ups ------------------------------------------------------------------------------- */
 
 void lab_visit_history(const LabWorker *lab, uint32_t history,
-                       bool (*visit)(const Visit *visit, void *context), void *context) {
+                       void (*visit)(const Visit *visit, void *context), void *context) {
   const Histories *h = lab->histories; /* NULL: the history is 0 */
   for (; history != 0; history = h->nodes[history].before) {
     const Element *element = &h->elements[h->nodes[history].element];
@@ -185,7 +185,7 @@ void lab_visit_history(const LabWorker *lab, uint32_t history,
                        .use = element->use,
                        .point = moment->point,
                        .known = moment->known};
-    if (!visit(&own, context)) return;
+    visit(&own, context);
   }
 }
 

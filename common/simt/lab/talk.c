@@ -13,6 +13,7 @@
  */
 #include <pthread.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "internal.h"
 
@@ -130,6 +131,7 @@ void lab_begin_talk(LabWorker *lab) {
     for (int thread = 0; thread < MAX_THREADS; thread++) lab->talk[thread] = NULL;
   }
   lab->talks = false;
+  memset(lab->dirty, SINCE_FENCE | SINCE_ATOMIC, sizeof lab->dirty);
 }
 
 /** Has the running thread published all that it has done and seen? If it spins on an atomic, which
