@@ -4,6 +4,7 @@
  * the earlier one: talk.c.
  */
 #include <stdlib.h>
+#include <string.h>
 
 #include "internal.h"
 
@@ -24,28 +25,29 @@ static void collect(const Visit *visit, void *context) {
   visits->list[visits->count++] = *visit;
 }
 
-static int by_block(const void *a, const void *b) {
+/** The number of the latest release that was known. If one access is ordered before another, it has
+ * the lower number, because it was released later. */
+static uint32_t latest_known(const Visit *visit) {
+  uint32_t latest = 0;
+  for (const Heads *h = visit->known; h != NULL; h = h->next) {
+    if (h->release->number > latest) latest = h->release->number;
+  }
+  return latest;
+}
+
+static int by_order(const void *a, const void *b) {
   const Visit *x = a, *y = b;
+  const uint32_t known = latest_known(x), other = latest_known(y);
+  if (known != other) return known < other ? -1 : 1;
   if (x->block != y->block) return x->block < y->block ? -1 : 1;
+  if (x->point.epoch != y->point.epoch) return x->point.epoch < y->point.epoch ? -1 : 1;
+  if (x->point.time != y->point.time) return x->point.time < y->point.time ? -1 : 1;
   return (x->pc > y->pc) - (x->pc < y->pc);
 }
 
-static bool writes(const Visit *visit) {
-  return visit->use == WRITES;
-}
-static bool reads(const Visit *visit) {
-  return visit->use == READS || visit->use == ATOMIC_LOADS;
-}
-static bool reads_plainly(const Visit *visit) {
-  return visit->use == READS;
-}
-static bool updates(const Visit *visit) {
-  return visit->use == ATOMICALLY || visit->use == EXCHANGES;
-}
-
-static bool is_ordered(const Visit *a, const Visit *b) {
-  return a->block == b->block || lab_unpublished(b->known, &a->point) == 0 ||
-         lab_unpublished(a->known, &b->point) == 0;
+/** `before` comes first by_order(). */
+static bool is_ordered(const Visit *before, const Visit *after) {
+  return before->block == after->block || lab_unpublished(after->known, &before->point) == 0;
 }
 
 /** The places and blocks of a race. */
@@ -74,41 +76,79 @@ typedef struct Court {
   Visits visits; /* of the piece that is being judged */
 } Court;
 
-/** The race between the lowest blocks: of those of `other` the lowest that has one. */
-static void find_race(Court *court, LabKind kind, bool (*is_visit)(const Visit *),
-                      bool (*is_other)(const Visit *)) {
-  const Visits *all = &court->visits;
-  for (size_t i = 0; i < all->count; i++) {
-    const Visit *other = &all->list[i];
-    if (!is_other(other)) continue;
-    for (size_t k = 0; k < all->count; k++) {
-      const Visit *visit = &all->list[k];
-      if (!is_visit(visit) || is_ordered(visit, other)) continue;
-      if (court->race_count == court->race_capacity) {
-        court->race_capacity = 2 * court->race_capacity + 16;
-        court->races = lab_grown(court->races, court->race_capacity * sizeof *court->races);
-      }
-      /* Of two writers, the lower block comes first. */
-      const bool swap = is_visit == is_other && other->block < visit->block;
-      court->races[court->race_count++] =
-          swap ? (Race){kind, *other, *visit} : (Race){kind, *visit, *other};
-      return;
-    }
+static void add_race_of(Court *court, LabKind kind, const Visit *visit, const Visit *other) {
+  if (court->race_count == court->race_capacity) {
+    court->race_capacity = 2 * court->race_capacity + 16;
+    court->races = lab_grown(court->races, court->race_capacity * sizeof *court->races);
   }
+  court->races[court->race_count++] = (Race){kind, *visit, *other};
+}
+
+/** Kinds of accesses of which two are a race, unless they are of the same kind and not WRITTEN. */
+typedef enum Kind { WRITTEN, READ, UPDATED_BY_ATOMICS, LOADED_BY_ATOMICS, KINDS } Kind;
+
+static Kind kind_of(const Visit *visit) {
+  return visit->use == WRITES         ? WRITTEN
+         : visit->use == ATOMIC_LOADS ? LOADED_BY_ATOMICS
+         : lab_is_atomic(visit->use)  ? UPDATED_BY_ATOMICS
+                                      : READ;
+}
+
+static bool may_race(Kind a, Kind b) {
+  return a == WRITTEN || b == WRITTEN || (a == READ && b == UPDATED_BY_ATOMICS) ||
+         (a == UPDATED_BY_ATOMICS && b == READ);
+}
+
+/** Notes the first race of this pair of kinds. The reading or plain access comes first, or else the
+ * lower block. */
+static void note_race(Court *court, bool noted[KINDS][KINDS], const Visit *a, const Visit *b) {
+  const Kind kind = kind_of(a), other = kind_of(b);
+  if (noted[kind][other]) return;
+  noted[kind][other] = noted[other][kind] = true;
+  const bool updates = kind == UPDATED_BY_ATOMICS || other == UPDATED_BY_ATOMICS;
+  const bool swap = kind == other ? b->block < a->block
+                    : updates     ? kind == UPDATED_BY_ATOMICS
+                                  : kind == WRITTEN;
+  const bool both_write =
+      kind != READ && other != READ && kind != LOADED_BY_ATOMICS && other != LOADED_BY_ATOMICS;
+  add_race_of(court, both_write ? LAB_BLOCKS_WRITE_WRITE : LAB_BLOCKS_WRITE_READ, swap ? b : a,
+              swap ? a : b);
+}
+
+/** Compares each access with those that no later write is ordered behind. */
+static void find_races(Court *court) {
+  const Visit *all = court->visits.list;
+  const size_t count = court->visits.count;
+  bool noted[KINDS][KINDS] = {{false}};
+  size_t front[KINDS] = {0}; /* so many are these */
+  uint32_t *fronts = lab_grown(NULL, KINDS * count * sizeof *fronts);
+  for (size_t i = 0; i < count; i++) {
+    const Kind kind = kind_of(&all[i]);
+    bool behind_all = kind == WRITTEN;
+    for (Kind other = 0; other < KINDS; other++) {
+      if (!may_race(kind, other)) continue;
+      for (size_t k = 0; k < front[other] && !noted[kind][other]; k++) {
+        const Visit *before = &all[fronts[other * count + k]];
+        if (!is_ordered(before, &all[i])) note_race(court, noted, before, &all[i]);
+      }
+      behind_all = behind_all && !noted[kind][other];
+    }
+    if (behind_all) memset(front, 0, sizeof front);
+    fronts[kind * count + front[kind]++] = (uint32_t)i;
+  }
+  free(fronts);
 }
 
 static Verdict judge(Court *court) {
   Visits *all = &court->visits;
   Verdict verdict = {.judged = true, .first = court->race_count};
-  qsort(all->list, all->count, sizeof *all->list, by_block);
   for (size_t i = 0; i < all->count; i++) {
-    verdict.written |= writes(&all->list[i]) || updates(&all->list[i]);
+    const Kind kind = kind_of(&all->list[i]);
+    verdict.written |= kind == WRITTEN || kind == UPDATED_BY_ATOMICS;
   }
   if (!court->check_blocks || !verdict.written) return verdict;
-  find_race(court, LAB_BLOCKS_WRITE_WRITE, writes, writes);
-  find_race(court, LAB_BLOCKS_WRITE_READ, reads, writes);
-  find_race(court, LAB_BLOCKS_WRITE_WRITE, writes, updates);
-  find_race(court, LAB_BLOCKS_WRITE_READ, reads_plainly, updates);
+  qsort(all->list, all->count, sizeof *all->list, by_order);
+  find_races(court);
   verdict.count = court->race_count - verdict.first;
   return verdict;
 }

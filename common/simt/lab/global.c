@@ -91,7 +91,8 @@ static void fold_cell(LabWorker *lab, Chunk *chunk, unsigned begin, unsigned siz
 }
 
 void lab_fold(LabWorker *lab) {
-  if (!(lab->checks & (LAB_BLOCKS | LAB_INIT)) || lab->pages == NULL) return;
+  if (!lab->unfolded) return;
+  lab->unfolded = false;
   lab_begin_fold(lab);
   for (Page *page = lab->pages; page != NULL; page = page->next) {
     for (unsigned i = 0; i < CHUNK_UNITS / BITS; i++) {
@@ -175,6 +176,7 @@ void lab_use_global(LabWorker *lab, size_t region, uintptr_t address, unsigned s
     Page *page = page_of(lab, chunk);
     if (kept) {
       need_histories(chunk, begin, end);
+      lab->unfolded = true;
       page->touched[unit / BITS] |= UINT64_C(1) << unit % BITS;
     }
     if (unwritten) own &= has_written(lab, chunk, &page->units[unit], begin, end);

@@ -219,6 +219,7 @@ struct LabWorker {
   bool source_reported;       /* the write that is checked is to the source of a cp.async */
   struct ArenaPart *arena;    /* memory until the end of the launch */
   Page *pages, *free_pages;   /* of the running block; of others */
+  bool unfolded;              /* some of their accesses are not in the histories yet */
   struct Histories *histories;
   Chunk **chunks; /* by region */
   size_t chunks_regions;

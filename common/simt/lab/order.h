@@ -73,6 +73,7 @@ typedef struct Release {
   const struct Release *previous;
   const Fenced *fenced;
   uint32_t sequence, index; /* a number for the whole sequence; place in it */
+  uint32_t number;          /* of the launch, in order */
   uint32_t block, epoch;    /* LabWorker.block_tag, LabWorker.epoch */
   uint32_t time;            /* of the thread, when only the atomic itself was executed */
   int thread;

@@ -25,7 +25,7 @@ static struct {
   Release **latest; /* of the sequence at an address; NULL: it has ended */
   size_t capacity;
   _Atomic size_t count;
-  uint32_t sequences, searches;
+  uint32_t releases, sequences, searches;
   const Heads **waiting; /* of a search */
   size_t waiting_count, waiting_capacity;
 } board = {.lock = PTHREAD_MUTEX_INITIALIZER};
@@ -213,6 +213,7 @@ void lab_end_atomic(LabWorker *lab, SimtAccess access, bool writes, SimtOrder or
                      .fenced = fenced,
                      .sequence = *latest != NULL ? (*latest)->sequence : ++board.sequences,
                      .index = *latest != NULL ? (*latest)->index + 1 : 0,
+                     .number = ++board.releases,
                      .block = lab->block_tag,
                      .epoch = lab->epoch,
                      .time = time,
