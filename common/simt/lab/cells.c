@@ -120,7 +120,7 @@ static inline bool conflicts(const Access *access, const Reader *reader) {
   if (lab_is_atomic(access->use)) {
     return access->use != ATOMIC_LOADS && !lab_is_atomic(reader->use);
   }
-  if (reader->use == COPY_READS && access->lab->source_reported) return false;
+  if (reader->use > READS && reader->use < WRITES && access->lab->source_reported) return false;
   return access->use >= WRITES || reader->use == ATOMICALLY || reader->use == EXCHANGES;
 }
 

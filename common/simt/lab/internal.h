@@ -216,7 +216,7 @@ struct LabWorker {
   Released released[MAX_THREADS];
   uint8_t dirty[MAX_THREADS]; /* what it has done: SINCE_FENCE, SINCE_ATOMIC */
   int reading_barrier;        /* of a tensor load that is issued */
-  bool source_reported;       /* the write that is checked is to the source of a cp.async */
+  bool source_reported;       /* the write that is checked is to the source of a copy in flight */
   struct ArenaPart *arena;    /* memory until the end of the launch */
   Page *pages, *free_pages;   /* of the running block; of others */
   bool unfolded;              /* some of their accesses are not in the histories yet */
@@ -390,6 +390,7 @@ void lab_free_suspects(LabWorker *lab);
 /* sources.c */
 void lab_source_issued(LabWorker *lab, const AsyncCopy *copy);
 void lab_source_arrived(LabWorker *lab, const AsyncCopy *copy);
+/** Reports the first copy in flight that reads what is written; returns whether there is one. */
 bool lab_source_written(LabWorker *lab, uintptr_t address, unsigned size, uint32_t pc);
 
 /* results.c: the results of launches that have ended */

@@ -1,7 +1,9 @@
 /*
- * A cp.async may read its source at any time until its thread has waited for it. So no thread may
- * write the source in between. For writes before the cp.async and after the wait it counts as two
- * reads of its thread: global.c. The runtime reads the source at the latest time: in the wait.
+ * A cp.async may read its source at any time until its thread has waited for it, a tensor load
+ * until its phase has ended. So no thread may write the source in between, whatever barriers there
+ * are. For writes before the cp.async and after the wait it counts as two reads of its thread, a
+ * tensor load as one read of its mbarrier: global.c. The runtime reads the source at the latest
+ * time: in the wait.
  */
 #include "internal.h"
 
@@ -24,11 +26,8 @@ static bool reads_from(const AsyncCopy *copy, uintptr_t begin, uintptr_t end) {
   return source < end && source + copy->source_bytes > begin;
 }
 
-/** Reports the first copy in flight that reads what is written; returns whether there is one. */
-bool lab_source_written(LabWorker *lab, uintptr_t address, unsigned size, uint32_t pc) {
-  const uintptr_t begin = address, end = address + size;
-  if (!(lab->checks & LAB_RACES) || lab->copies_reading == 0) return false;
-  if (end <= lab->sources || begin >= lab->sources_end) return false;
+static bool check_copies(LabWorker *lab, uintptr_t begin, uintptr_t end, uint32_t pc) {
+  if (lab->copies_reading == 0 || end <= lab->sources || begin >= lab->sources_end) return false;
   for (int thread = 0; thread < MAX_THREADS; thread++) {
     const AsyncQueue *queue = &lab->worker->async[thread];
     for (int i = 0; i < queue->count; i++) {
@@ -40,4 +39,36 @@ bool lab_source_written(LabWorker *lab, uintptr_t address, unsigned size, uint32
     }
   }
   return false;
+}
+
+static bool loads_from(const TensorCopy *load, uintptr_t begin, uintptr_t end) {
+  uintptr_t address;
+  size_t bytes;
+  for (unsigned row = 0; simt_box_row(load, row, &address, &bytes); row++) {
+    if (address < end && address + bytes > begin) return true;
+  }
+  return false;
+}
+
+static bool check_loads(LabWorker *lab, uintptr_t begin, uintptr_t end, uint32_t pc) {
+  const Hopper *hopper = lab->worker->hopper;
+  size_t region;
+  if (hopper == NULL || hopper->loads.count == 0) return false;
+  if (!lab_find_region(lab, begin, &region)) return false;
+  for (int i = 0; i < hopper->loads.count; i++) {
+    const TensorCopy *load = &hopper->loads.list[i];
+    const Region *r = &lab_regions[region];
+    if (load->map.address - r->begin >= r->end - r->begin) continue;
+    if (!loads_from(load, begin, end)) continue;
+    lab_report_here(lab, LAB_GLOBAL_RACE_READ_WRITE, pc, lab_pc(load->call_site),
+                    (uint64_t)load->thread, begin);
+    return true;
+  }
+  return false;
+}
+
+bool lab_source_written(LabWorker *lab, uintptr_t address, unsigned size, uint32_t pc) {
+  if (!(lab->checks & LAB_RACES)) return false;
+  return check_copies(lab, address, address + size, pc) ||
+         check_loads(lab, address, address + size, pc);
 }

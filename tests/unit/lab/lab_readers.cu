@@ -337,6 +337,32 @@ static void a_source_is_read_by_every_tensor_store(void **) {
   assert_race(SOURCE_LOAD, SOURCE);
 }
 
+/** A barrier does not wait for a load. */
+template <bool WAITS>
+__global__ void write_what_is_loaded(const __grid_constant__ CUtensorMap map, int *tensor) {
+  uint64_t *full = (uint64_t *)(smem + BARRIERS);
+  if (threadIdx.x == 0) mbarrier_init(full, 1), fence_mbarrier_init();
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    mbarrier_arrive_expect(full, BOX_BYTES);
+    tensor_load(smem, map, full, 0, 0, 0, 0);
+  }
+  __syncthreads();
+  if (WAITS) mbarrier_wait(full, 0);
+  if (threadIdx.x == 40) tensor[7] = 3;
+  if (!WAITS) mbarrier_wait(full, 0);
+}
+enum { LOADED_WRITE = __LINE__ - 3, LOADED = LOADED_WRITE - 4 };
+
+static void the_source_of_a_load_must_not_change_before_its_wait(void **) {
+  uint16_t *tensor = named_zeros<uint16_t>("tensor", 512);
+  const CUtensorMap map = matrix_map(tensor, 8, 8, CU_TENSOR_MAP_SWIZZLE_NONE);
+  write_what_is_loaded<true><<<1, 64, SHARED>>>(map, (int *)tensor);
+  assert_finds_nothing();
+  write_what_is_loaded<false><<<1, 64, SHARED>>>(map, (int *)tensor);
+  assert_race(LOADED_WRITE, LOADED);
+}
+
 int main() {
 #define LAB_TEST(test) cmocka_unit_test_setup_teardown(test, allocate, stop_lab)
   const CMUnitTest tests[] = {
@@ -351,6 +377,7 @@ int main() {
       LAB_TEST(every_atomic_is_kept),
       LAB_TEST(a_copy_must_wait_for_every_reader),
       LAB_TEST(a_source_is_read_by_every_tensor_store),
+      LAB_TEST(the_source_of_a_load_must_not_change_before_its_wait),
   };
   return run_in_all_settings("lab", tests);
 }

@@ -131,7 +131,7 @@ __global__ void merge_by_instructions(float *parts, unsigned *count, int *out) {
       last = atomic_add_acq_rel(count, 1) == gridDim.x - 1;
     } else if (RELEASES) {
       reduce_add_release(count, 1);
-      last = atomicAdd(count, 0u) == gridDim.x;
+      last = atomicAdd(count + 1, 1u) == gridDim.x - 1 && atomicAdd(count, 0u) == gridDim.x;
     } else {
       const unsigned before = atomicAdd(count, 1u);
       last = before == gridDim.x - 1 && load_acquire(count) == gridDim.x;
