@@ -1,10 +1,11 @@
 /**
  * @file
  * The PTX instructions of the kernels, a function each: tensor cores, asynchronous copies, a
- * 16-byte store, 2^x and log2(x). No other file has inline assembly. Section numbers are those of
- * the PTX ISA 8.7. Each function has two bodies: nvcc compiles the first; the CPU backend compiles
- * the second, which simulates the instruction. GPUs of compute capability 7.5 (Turing) lack some
- * of the instructions; for them the first body has others instead.
+ * 16-byte store, loads, stores and atomics that order memory, 2^x and log2(x). No other file has
+ * inline assembly. Section numbers are those of the PTX ISA 8.7. Each function has two bodies: nvcc
+ * compiles the first; the CPU backend compiles the second, which simulates the instruction. GPUs of
+ * compute capability 7.5 (Turing) lack some of the instructions; for them the first body has others
+ * instead.
  *
  * All but 2^x and log2(x) are volatile: they read or write memory, or all lanes of a warp execute
  * them together, so they must not be moved.
@@ -259,6 +260,60 @@ __device__ __forceinline__ void store_16(void *global, const uint4 &value, bool 
       : "memory");
 #else
   if (valid) *(uint4 *)global = value;
+#endif
+}
+
+/**
+ * ld.acquire.gpu (9.7.9.8): a load that orders what the thread does next behind what a release that
+ * it reads from has published. It may be used on memory of any block, as the three below.
+ */
+__device__ __forceinline__ uint32_t load_acquire(const uint32_t *global) {
+#ifdef __CUDACC__
+  uint32_t value;
+  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];"
+               : "=r"(value)
+               : "l"(__cvta_generic_to_global(global))
+               : "memory");
+  return value;
+#else
+  return simt_load_acquire_32(global);
+#endif
+}
+
+/** st.release.gpu (9.7.9.11): a store that publishes what the thread has done, and what it has seen
+ * that others have done. */
+__device__ __forceinline__ void store_release(uint32_t *global, uint32_t value) {
+#ifdef __CUDACC__
+  asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(__cvta_generic_to_global(global)),
+               "r"(value)
+               : "memory");
+#else
+  simt_store_release_32(global, value);
+#endif
+}
+
+/** atom.acq_rel.gpu.add (9.7.13.5): an addition that does both; returns the old value. */
+__device__ __forceinline__ uint32_t atomic_add_acq_rel(uint32_t *global, uint32_t value) {
+#ifdef __CUDACC__
+  uint32_t old;
+  asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], %2;"
+               : "=r"(old)
+               : "l"(__cvta_generic_to_global(global)), "r"(value)
+               : "memory");
+  return old;
+#else
+  return simt_ordered_atomic_32(SIMT_ATOMIC_ADD, global, value, SIMT_ACQ_REL);
+#endif
+}
+
+/** red.release.gpu.add (9.7.13.6): an addition that publishes, and returns nothing. */
+__device__ __forceinline__ void reduce_add_release(uint32_t *global, uint32_t value) {
+#ifdef __CUDACC__
+  asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(__cvta_generic_to_global(global)),
+               "r"(value)
+               : "memory");
+#else
+  simt_ordered_atomic_32(SIMT_ATOMIC_ADD, global, value, SIMT_RELEASE);
 #endif
 }
 

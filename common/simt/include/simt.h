@@ -193,11 +193,27 @@ typedef enum SimtAtomic {
   SIMT_ATOMIC_COUNT /* up to the operand, then from 0 again */
 } SimtAtomic;
 
-/** Read-modify-write of 4 or 8 bytes; returns what was there before. */
+/** What an atomic does to its memory: SIMT_EXCHANGES ignores the old value. */
+typedef enum SimtAccess { SIMT_LOADS, SIMT_STORES, SIMT_UPDATES, SIMT_EXCHANGES } SimtAccess;
+
+/** What an atomic orders, as in PTX: .relaxed, .acquire, .release, .acq_rel. */
+typedef enum SimtOrder {
+  SIMT_RELAXED,
+  SIMT_ACQUIRE = 1 << 0,
+  SIMT_RELEASE = 1 << 1,
+  SIMT_ACQ_REL = SIMT_ACQUIRE | SIMT_RELEASE
+} SimtOrder;
+
+/** Read-modify-write of 4 or 8 bytes; returns what was there before. The others are relaxed. */
+uint32_t simt_ordered_atomic_32(SimtAtomic operation, void *address, uint32_t operand,
+                                SimtOrder order);
 uint32_t simt_atomic_32(SimtAtomic operation, void *address, uint32_t operand);
 uint64_t simt_atomic_64(SimtAtomic operation, void *address, uint64_t operand);
 uint32_t simt_compare_and_swap_32(void *address, uint32_t expected, uint32_t desired);
 uint64_t simt_compare_and_swap_64(void *address, uint64_t expected, uint64_t desired);
+/** Atomic loads and stores of 4 bytes: ld.acquire, st.release. */
+uint32_t simt_load_acquire_32(const void *address);
+void simt_store_release_32(void *address, uint32_t value);
 
 /** Reduces the values of all lanes in `mask`; `operation` must not be an exchange. */
 unsigned simt_reduce(SimtAtomic operation, unsigned mask, unsigned value);

@@ -70,33 +70,10 @@ void lab_report_here(LabWorker *lab, LabKind kind, uint32_t pc, uint32_t other_p
   if (finding != NULL) describe(lab, address, finding->where, sizeof finding->where);
 }
 
-/** Regions are sorted and do not overlap. */
-static bool find_region(LabWorker *lab, uintptr_t address, size_t *found) {
-  if (lab->last_region < lab_region_count) {
-    const Region *last = &lab_regions[lab->last_region];
-    if (address >= last->begin && address < last->end) {
-      *found = lab->last_region;
-      return true;
-    }
-  }
-  size_t low = 0, high = lab_region_count;
-  while (low < high) {
-    const size_t middle = (low + high) / 2;
-    if (lab_regions[middle].end <= address) {
-      low = middle + 1;
-    } else {
-      high = middle;
-    }
-  }
-  if (low == lab_region_count || address < lab_regions[low].begin) return false;
-  *found = lab->last_region = low;
-  return true;
-}
-
 /** Is the access within an allocation? Reports it if not. */
 static bool check_bounds(LabWorker *lab, uintptr_t address, unsigned size, uint32_t pc,
                          size_t *region) {
-  const bool found = find_region(lab, address, region);
+  const bool found = lab_find_region(lab, address, region);
   if (found && lab_regions[*region].end - address >= size) return true;
   if (lab->checks & LAB_BOUNDS) {
     /* Report the first byte that is out of bounds. */
@@ -146,14 +123,14 @@ static void leave_shared(LabWorker *lab, uintptr_t address, unsigned size, Use u
   uintptr_t culprit = address;
   while (has_shared(lab, culprit, 1)) culprit++;
   lab_report_here(lab, LAB_SHARED_OUTSIDE, pc, 0, 0, culprit);
-  if (!harmless && use != READS) end_launch(lab, address, pc);
+  if (!harmless && use >= WRITES) end_launch(lab, address, pc);
 }
 
 void lab_check_shared(LabWorker *lab, uintptr_t address, unsigned size, Use use, uint32_t pc) {
   if (!has_shared(lab, address, size)) {
     leave_shared(lab, address, size, use, pc);
   } else if (lab->checks & (LAB_RACES | LAB_INIT)) {
-    lab_use_shared(lab, address, size, use, lab_thread(lab), pc);
+    lab_use_shared(lab, address, size, use, pc);
   }
 }
 
@@ -166,8 +143,9 @@ static void use_host(LabWorker *lab, uintptr_t address, Use use, uint32_t pc) {
 
 void lab_check_global(LabWorker *lab, uintptr_t address, unsigned size, Use use, uint32_t pc) {
   size_t region = 0;
-  if (use != READS) lab_source_written(lab, address, size, pc);
-  if (check_bounds(lab, address, size, pc, &region) && lab->checks & (LAB_INIT | LAB_BLOCKS)) {
+  lab->source_reported = use >= WRITES && lab_source_written(lab, address, size, pc);
+  if (check_bounds(lab, address, size, pc, &region) &&
+      lab->checks & (LAB_INIT | LAB_BLOCKS | LAB_RACES)) {
     lab_use_global(lab, region, address, size, use, pc);
   }
 }

@@ -1,152 +1,259 @@
 /*
- * Races between blocks: merges the global memory accesses of all blocks when a launch has ended.
- * The result depends neither on the order of blocks nor on their distribution over OS threads.
+ * Races between blocks: compares the accesses of all blocks to global memory when a launch has
+ * ended. Two accesses are ordered if what the later one knew by acquiring had been released after
+ * the earlier one: talk.c.
  */
 #include <stdlib.h>
+#include <string.h>
 
 #include "internal.h"
 
-/** A block, counted from 1 (0: none), and where it accessed a byte. */
-typedef struct Visit {
-  uint32_t block, pc;
-} Visit;
+/* --- The accesses to a piece ------------------------------------------------------------------ */
 
-/** The accesses to a byte in all workers: the two lowest blocks of each kind. */
-typedef struct Summary {
-  Visit writers[2], readers[2], users[2]; /* users: by atomics */
-} Summary;
+/** The accesses of all workers, by block and place. */
+typedef struct Visits {
+  Visit *list;
+  size_t count, capacity;
+} Visits;
 
-/** Each block runs on one worker, so it is merged only once. */
-static void merge(Visit *visits, const uint32_t blocks[2], const uint16_t sites[2],
-                  const SiteTable *table) {
-  for (int i = 0; i < 2 && blocks[i] != 0; i++) {
-    const Visit own = {blocks[i], table->sites[sites[i]].pc};
-    if (visits[0].block == 0 || own.block < visits[0].block) {
-      visits[1] = visits[0];
-      visits[0] = own;
-    } else if (visits[1].block == 0 || own.block < visits[1].block) {
-      visits[1] = own;
-    }
+static void collect(const Visit *visit, void *context) {
+  Visits *visits = context;
+  if (visits->count == visits->capacity) {
+    visits->capacity = 2 * visits->capacity + 16;
+    visits->list = lab_grown(visits->list, visits->capacity * sizeof *visits->list);
   }
+  visits->list[visits->count++] = *visit;
 }
+
+/** The number of the latest release that was known. If one access is ordered before another, it has
+ * the lower number, because it was released later. */
+static uint32_t latest_known(const Visit *visit) {
+  uint32_t latest = 0;
+  for (const Heads *h = visit->known; h != NULL; h = h->next) {
+    if (h->release->number > latest) latest = h->release->number;
+  }
+  return latest;
+}
+
+static int by_order(const void *a, const void *b) {
+  const Visit *x = a, *y = b;
+  const uint32_t known = latest_known(x), other = latest_known(y);
+  if (known != other) return known < other ? -1 : 1;
+  if (x->block != y->block) return x->block < y->block ? -1 : 1;
+  if (x->point.epoch != y->point.epoch) return x->point.epoch < y->point.epoch ? -1 : 1;
+  if (x->point.time != y->point.time) return x->point.time < y->point.time ? -1 : 1;
+  return (x->pc > y->pc) - (x->pc < y->pc);
+}
+
+/** `before` comes first by_order(). */
+static bool is_ordered(const Visit *before, const Visit *after) {
+  return before->block == after->block || lab_unpublished(after->known, &before->point) == 0;
+}
+
+/** The places and blocks of a race. */
+typedef struct Race {
+  LabKind kind;
+  Visit visit, other;
+} Race;
+
+/** What is known of all pieces with the same history: races first .. first + count - 1. */
+typedef struct Verdict {
+  bool judged, written;
+  uint32_t first, count;
+} Verdict;
+
+/** The verdicts of a launch. */
+typedef struct Court {
+  LabWorker *const *workers;
+  int count;
+  const Launch *launch;
+  bool check_blocks;
+  FindingList *findings;
+  Table by_histories; /* of all workers: 1 + index */
+  Verdict *verdicts;
+  Race *races;
+  uint32_t verdict_count, race_count, verdict_capacity, race_capacity;
+  Visits visits; /* of the piece that is being judged */
+} Court;
+
+static void add_race_of(Court *court, LabKind kind, const Visit *visit, const Visit *other) {
+  if (court->race_count == court->race_capacity) {
+    court->race_capacity = 2 * court->race_capacity + 16;
+    court->races = lab_grown(court->races, court->race_capacity * sizeof *court->races);
+  }
+  court->races[court->race_count++] = (Race){kind, *visit, *other};
+}
+
+/** Kinds of accesses of which two are a race, unless they are of the same kind and not WRITTEN. */
+typedef enum Kind { WRITTEN, READ, UPDATED_BY_ATOMICS, LOADED_BY_ATOMICS, KINDS } Kind;
+
+static Kind kind_of(const Visit *visit) {
+  return visit->use == WRITES         ? WRITTEN
+         : visit->use == ATOMIC_LOADS ? LOADED_BY_ATOMICS
+         : lab_is_atomic(visit->use)  ? UPDATED_BY_ATOMICS
+                                      : READ;
+}
+
+static bool may_race(Kind a, Kind b) {
+  return a == WRITTEN || b == WRITTEN || (a == READ && b == UPDATED_BY_ATOMICS) ||
+         (a == UPDATED_BY_ATOMICS && b == READ);
+}
+
+/** Notes the first race of this pair of kinds. The reading or plain access comes first, or else the
+ * lower block. */
+static void note_race(Court *court, bool noted[KINDS][KINDS], const Visit *a, const Visit *b) {
+  const Kind kind = kind_of(a), other = kind_of(b);
+  if (noted[kind][other]) return;
+  noted[kind][other] = noted[other][kind] = true;
+  const bool updates = kind == UPDATED_BY_ATOMICS || other == UPDATED_BY_ATOMICS;
+  const bool swap = kind == other ? b->block < a->block
+                    : updates     ? kind == UPDATED_BY_ATOMICS
+                                  : kind == WRITTEN;
+  const bool both_write =
+      kind != READ && other != READ && kind != LOADED_BY_ATOMICS && other != LOADED_BY_ATOMICS;
+  add_race_of(court, both_write ? LAB_BLOCKS_WRITE_WRITE : LAB_BLOCKS_WRITE_READ, swap ? b : a,
+              swap ? a : b);
+}
+
+/** Compares each access with those that no later write is ordered behind. */
+static void find_races(Court *court) {
+  const Visit *all = court->visits.list;
+  const size_t count = court->visits.count;
+  bool noted[KINDS][KINDS] = {{false}};
+  size_t front[KINDS] = {0}; /* so many are these */
+  uint32_t *fronts = lab_grown(NULL, KINDS * count * sizeof *fronts);
+  for (size_t i = 0; i < count; i++) {
+    const Kind kind = kind_of(&all[i]);
+    bool behind_all = kind == WRITTEN;
+    for (Kind other = 0; other < KINDS; other++) {
+      if (!may_race(kind, other)) continue;
+      for (size_t k = 0; k < front[other] && !noted[kind][other]; k++) {
+        const Visit *before = &all[fronts[other * count + k]];
+        if (!is_ordered(before, &all[i])) note_race(court, noted, before, &all[i]);
+      }
+      behind_all = behind_all && !noted[kind][other];
+    }
+    if (behind_all) memset(front, 0, sizeof front);
+    fronts[kind * count + front[kind]++] = (uint32_t)i;
+  }
+  free(fronts);
+}
+
+static Verdict judge(Court *court) {
+  Visits *all = &court->visits;
+  Verdict verdict = {.judged = true, .first = court->race_count};
+  for (size_t i = 0; i < all->count; i++) {
+    const Kind kind = kind_of(&all->list[i]);
+    verdict.written |= kind == WRITTEN || kind == UPDATED_BY_ATOMICS;
+  }
+  if (!court->check_blocks || !verdict.written) return verdict;
+  qsort(all->list, all->count, sizeof *all->list, by_order);
+  find_races(court);
+  verdict.count = court->race_count - verdict.first;
+  return verdict;
+}
+
+/* --- Pieces ----------------------------------------------------------------------------------- */
 
 static const Chunk *chunk_of(const LabWorker *lab, size_t region, size_t chunk) {
-  if (lab == NULL || lab->chunks == NULL || lab->chunks[region] == NULL) return NULL;
+  if (lab->chunks == NULL || lab->chunks[region] == NULL) return NULL;
   const Chunk *c = &lab->chunks[region][chunk];
-  return c->touchers != NULL ? c : NULL;
+  return c->histories != NULL ? c : NULL;
 }
 
-/** The accesses to byte `at` of a chunk. */
-static Summary summarise(LabWorker *const *workers, int count, size_t region, size_t chunk,
-                         unsigned at) {
-  Summary s = {.writers = {{0}}};
-  for (int i = 0; i < count; i++) {
-    const Chunk *c = chunk_of(workers[i], region, chunk);
-    if (c == NULL) continue;
-    const Toucher *t = &c->touchers[at / c->grain];
-    merge(s.writers, t->writers, t->write_sites, &workers[i]->sites);
-    merge(s.readers, t->readers, t->read_sites, &workers[i]->sites);
-    if (c->atomics == NULL) continue;
-    const Toucher *a = &c->atomics[at / c->grain];
-    merge(s.users, a->writers, a->write_sites, &workers[i]->sites);
+static uint32_t history_at(const LabWorker *lab, size_t region, size_t chunk, unsigned at) {
+  const Chunk *c = chunk_of(lab, region, chunk);
+  return c != NULL ? c->histories[at / c->grain] : 0;
+}
+
+/** The verdict on byte `at` of a chunk; NULL: no access. */
+static const Verdict *verdict_on(Court *court, size_t region, size_t chunk, unsigned at) {
+  uint32_t number = 0; /* of the histories in the workers so far */
+  for (int i = 0; i < court->count; i++) {
+    const uint32_t history = history_at(court->workers[i], region, chunk, at);
+    if (history == 0) continue;
+    uint32_t *entry = lab_entry(&court->by_histories,
+                                (uint64_t)(number * MAX_WORKERS + (unsigned)i) << 32 | history);
+    if (*entry == 0) {
+      if (court->verdict_count == court->verdict_capacity) {
+        court->verdict_capacity = 2 * court->verdict_capacity + 64;
+        court->verdicts =
+            lab_grown(court->verdicts, court->verdict_capacity * sizeof *court->verdicts);
+      }
+      court->verdicts[court->verdict_count] = (Verdict){.judged = false};
+      *entry = ++court->verdict_count;
+    }
+    number = *entry;
   }
-  return s;
+  if (number == 0) return NULL;
+  Verdict *verdict = &court->verdicts[number - 1];
+  if (verdict->judged) return verdict;
+  court->visits.count = 0;
+  for (int i = 0; i < court->count; i++) {
+    lab_visit_history(court->workers[i], history_at(court->workers[i], region, chunk, at), collect,
+                      &court->visits);
+  }
+  *verdict = judge(court);
+  return verdict;
 }
 
-/** Bytes that the same blocks accessed. */
-typedef struct Piece {
-  const Launch *launch;
-  const Region *region;
-  size_t offset;
-  unsigned bytes;
-} Piece;
-
-static void add_race(FindingList *findings, const Piece *piece, LabKind kind, Visit visit,
-                     Visit other) {
-  const RawFinding key = {.kernel = piece->launch->kernel,
-                          .kind = kind,
-                          .pc = visit.pc,
-                          .other_pc = other.pc,
+static void add_race(const Court *court, const Race *race, const Region *region, size_t offset,
+                     unsigned bytes) {
+  const RawFinding key = {.kernel = court->launch->kernel,
+                          .kind = race->kind,
+                          .pc = race->visit.pc,
+                          .other_pc = race->other.pc,
                           .has_thread = false,
-                          .block = visit.block - 1,
-                          .other_block = other.block - 1};
+                          .block = race->visit.block - 1,
+                          .other_block = race->other.block - 1};
   bool made;
-  RawFinding *finding = lab_find_or_make(findings, &key, &made);
-  finding->count += piece->bytes;
-  if (made) {
-    lab_describe_region(piece->region, piece->region->begin + piece->offset, finding->where,
-                        sizeof finding->where);
-  }
+  RawFinding *finding = lab_find_or_make(court->findings, &key, &made);
+  finding->count += bytes;
+  if (!made) return;
+  lab_describe_region(region, region->begin + offset, finding->where, sizeof finding->where);
 }
 
-/** Reports a race between the lowest two different blocks of `visits` and `others`. */
-static void judge_pair(LabKind kind, const Visit *visits, const Visit *others, const Piece *piece,
-                       FindingList *findings) {
-  if (visits[0].block == 0 || others[0].block == 0) return;
-  if (visits[0].block != others[0].block) {
-    add_race(findings, piece, kind, visits[0], others[0]);
-  } else if (visits[1].block != 0) {
-    add_race(findings, piece, kind, visits[1], others[0]);
-  } else if (others[1].block != 0) {
-    add_race(findings, piece, kind, visits[0], others[1]);
-  }
-}
-
-static void judge(const Summary *s, const Piece *piece, FindingList *findings) {
-  if (s->writers[1].block != 0) {
-    add_race(findings, piece, LAB_BLOCKS_WRITE_WRITE, s->writers[0], s->writers[1]);
-  }
-  judge_pair(LAB_BLOCKS_WRITE_READ, s->readers, s->writers, piece, findings);
-  judge_pair(LAB_BLOCKS_WRITE_WRITE, s->writers, s->users, piece, findings);
-  judge_pair(LAB_BLOCKS_WRITE_READ, s->readers, s->users, piece, findings);
-}
-
-static void end_chunk(LabWorker *const *workers, int count, const Launch *launch, size_t region,
-                      size_t chunk, bool check_blocks, FindingList *findings) {
+static void end_chunk(Court *court, size_t region, size_t chunk) {
   unsigned grain = CHUNK_BYTES;
-  for (int i = 0; i < count; i++) {
-    const Chunk *c = chunk_of(workers[i], region, chunk);
+  for (int i = 0; i < court->count; i++) {
+    const Chunk *c = chunk_of(court->workers[i], region, chunk);
     if (c != NULL && c->grain < grain) grain = c->grain;
   }
   if (grain == CHUNK_BYTES) return;
   const Region *r = &lab_regions[region];
   for (unsigned at = 0; at < CHUNK_BYTES; at += grain) {
-    const Summary s = summarise(workers, count, region, chunk, at);
-    if (s.writers[0].block == 0 && s.users[0].block == 0) continue;
-    const Piece piece = {launch, r, chunk * CHUNK_BYTES + at, grain};
-    lab_mark_written(r, piece.offset, piece.offset + grain);
-    if (check_blocks) judge(&s, &piece, findings);
-  }
-}
-
-static void free_chunks(LabWorker *lab) {
-  for (size_t region = 0; lab->chunks != NULL && region < lab->chunks_regions; region++) {
-    if (lab->chunks[region] == NULL) continue;
-    const size_t count = lab_chunk_count(&lab_regions[region]);
-    for (size_t i = 0; i < count; i++) {
-      free(lab->chunks[region][i].touchers);
-      free(lab->chunks[region][i].atomics);
+    const Verdict *verdict = verdict_on(court, region, chunk, at);
+    if (verdict == NULL || !verdict->written) continue;
+    const size_t offset = chunk * CHUNK_BYTES + at;
+    lab_mark_written(r, offset, offset + grain);
+    for (uint32_t i = verdict->first; i < verdict->first + verdict->count; i++) {
+      add_race(court, &court->races[i], r, offset, grain);
     }
-    free(lab->chunks[region]);
   }
-  free(lab->chunks);
-  lab->chunks = NULL;
 }
 
 void lab_end_regions(LabWorker *const *workers, int count, const Launch *launch, bool check_blocks,
                      FindingList *findings) {
+  Court court = {.workers = workers,
+                 .count = count,
+                 .launch = launch,
+                 .check_blocks = check_blocks,
+                 .findings = findings};
   for (size_t region = 0; region < lab_region_count; region++) {
     const size_t chunks = lab_chunk_count(&lab_regions[region]);
-    for (size_t chunk = 0; chunk < chunks; chunk++) {
-      end_chunk(workers, count, launch, region, chunk, check_blocks, findings);
-    }
+    for (size_t chunk = 0; chunk < chunks; chunk++) end_chunk(&court, region, chunk);
   }
+  lab_free_table(&court.by_histories);
+  free(court.verdicts);
+  free(court.races);
+  free(court.visits.list);
   lab_forget_touched(workers, count);
 }
 
 void lab_forget_touched(LabWorker *const *workers, int count) {
-  for (int i = 0; i < count; i++) free_chunks(workers[i]);
+  for (int i = 0; i < count; i++) lab_free_chunks(workers[i]);
   free(lab_regions);
   lab_regions = NULL;
   lab_region_count = 0;
+  lab_forget_releases();
 }

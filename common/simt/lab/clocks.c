@@ -1,12 +1,16 @@
 /*
- * Vector clocks: what each warp knows to be done, through mbarriers and named barriers. A warp's
- * time advances when it arrives at a barrier. What it did before is seen by the warps that wait for
- * the phase. Arrivals count for the whole warp of the thread that arrives.
+ * Vector clocks: what each thread knows to be done, through barriers other than __syncthreads().
+ *
+ * A thread's time advances when it arrives at a barrier, and what it did and had seen before is
+ * seen by those that wait for the phase. A barrier of a whole warp sets the times of its lanes to
+ * the same value, `synced`, so that they need no clocks until one of them uses another barrier.
  */
 #include <stdlib.h>
 #include <string.h>
 
 #include "internal.h"
+
+/* --- The state of a block --------------------------------------------------------------------- */
 
 LabHopper *lab_hopper(LabWorker *lab) {
   if (lab->hopper == NULL) {
@@ -23,9 +27,6 @@ LabHopper *lab_hopper(LabWorker *lab) {
 void lab_begin_hopper(LabWorker *lab) {
   LabHopper *hopper = lab->hopper;
   if (hopper == NULL) return;
-  memset(hopper->seen, 0, sizeof hopper->seen);
-  memset(hopper->mbarriers, 0, sizeof hopper->mbarriers);
-  memset(hopper->named, 0, sizeof hopper->named);
   memset(hopper->proxy_fences, 0, sizeof hopper->proxy_fences);
   for (int thread = 0; thread < MAX_THREADS; thread++) hopper->registers[thread].count = 0;
   for (int warp = 0; warp < MAX_WARPS; warp++) hopper->registers_written[warp] = true;
@@ -38,49 +39,259 @@ void lab_free_hopper(LabWorker *lab) {
   free(lab->hopper);
 }
 
-bool lab_has_seen(const LabWorker *lab, int agent, uint32_t clock) {
-  return lab->hopper != NULL && lab->hopper->seen[lab_thread(lab) / WARP_SIZE].of[agent] > clock;
+/* --- Clocks ----------------------------------------------------------------------------------- */
+
+/** A clock that nobody has yet. */
+static Clock *new_clock(Clocks *clocks) {
+  Clock *clock = clocks->free;
+  if (clock != NULL) {
+    clocks->free = clock->next_free;
+  } else {
+    clock = malloc(sizeof *clock + clocks->width * sizeof *clock->of);
+    if (clock == NULL) abort();
+    clock->next = clocks->all;
+    clocks->all = clock;
+  }
+  clock->references = 0;
+  return clock;
 }
 
-uint32_t lab_clock(const LabWorker *lab, int warp) {
-  return lab->hopper != NULL ? lab->hopper->seen[warp].of[warp] : 0;
+static Clock *copy_of(Clocks *clocks, const Clock *clock) {
+  Clock *copy = new_clock(clocks);
+  memcpy(copy->of, clock->of, clocks->width * sizeof *copy->of);
+  return copy;
 }
 
-static void merge(Clocks *sum, const Clocks *other) {
-  for (int i = 0; i < AGENTS; i++) {
+static void set(Clocks *clocks, Clock **place, Clock *clock) {
+  if (*place == clock) return;
+  if (clock != NULL) clock->references++;
+  Clock *before = *place;
+  *place = clock;
+  if (before == NULL || --before->references > 0) return;
+  before->next_free = clocks->free;
+  clocks->free = before;
+}
+
+static void merge(const Clocks *clocks, Clock *sum, const Clock *other) {
+  for (size_t i = 0; i < clocks->width; i++) {
     if (other->of[i] > sum->of[i]) sum->of[i] = other->of[i];
   }
 }
 
-/** Adds what the running warp has done and seen, and begins its next time. */
-static void arrive(LabWorker *lab, Clocks *meeting) {
-  const int warp = lab_thread(lab) / WARP_SIZE;
-  Clocks *own = &lab->hopper->seen[warp];
-  own->of[warp]++;
-  merge(meeting, own);
+static void forget_meeting(Clocks *clocks, Meeting *meeting) {
+  Clock **places[] = {&meeting->arriving, &meeting->ended, &meeting->merged, &meeting->from,
+                      &meeting->to};
+  for (size_t i = 0; i < sizeof places / sizeof *places; i++) set(clocks, places[i], NULL);
+  *meeting = (Meeting){.phase = 0};
+}
+
+static void begin_block(Clocks *clocks) {
+  Clock *nothing = new_clock(clocks);
+  memset(nothing->of, 0, clocks->width * sizeof *nothing->of);
+  for (int thread = 0; thread < MAX_THREADS; thread++) {
+    set(clocks, &clocks->of_thread[thread], nothing);
+  }
+}
+
+static Clocks *clocks_of(LabWorker *lab) {
+  if (lab->clocks == NULL) {
+    lab->clocks = calloc(1, sizeof *lab->clocks);
+    if (lab->clocks == NULL) abort();
+    const dim3 dim = lab->launch->block;
+    lab->clocks->width =
+        FIRST_THREAD + (dim.x * dim.y * dim.z + WARP_SIZE - 1) / WARP_SIZE * WARP_SIZE;
+    begin_block(lab->clocks);
+  }
+  return lab->clocks;
+}
+
+void lab_begin_clocks(LabWorker *lab) {
+  memset(lab->times, 0, sizeof lab->times);
+  memset(lab->synced, 0, sizeof lab->synced);
+  Clocks *clocks = lab->clocks;
+  if (clocks == NULL) return;
+  for (int i = 0; i < MAX_MBARRIERS; i++) forget_meeting(clocks, &clocks->mbarriers[i]);
+  for (int i = 0; i < NAMED_BARRIERS; i++) forget_meeting(clocks, &clocks->named[i]);
+  begin_block(clocks);
+}
+
+void lab_free_clocks(LabWorker *lab) {
+  if (lab->clocks == NULL) return;
+  for (Clock *clock = lab->clocks->all, *next; clock != NULL; clock = next) {
+    next = clock->next;
+    free(clock);
+  }
+  free(lab->clocks);
+}
+
+const Clock *lab_keep_clock(LabWorker *lab, int thread) {
+  if (lab->clocks == NULL) return NULL;
+  lab->clocks->of_thread[thread]->references++;
+  return lab->clocks->of_thread[thread];
+}
+
+bool lab_has_seen(const LabWorker *lab, int agent, uint32_t time) {
+  return lab->clocks != NULL && lab->clocks->of_thread[lab_thread(lab)]->of[agent] > time;
+}
+
+void lab_see(LabWorker *lab, int warp, int agent, uint32_t time) {
+  Clocks *clocks = clocks_of(lab);
+  Clock **lanes = &clocks->of_thread[warp * WARP_SIZE];
+  Clock *from = NULL, *to = NULL;
+  for (int lane = 0; lane < WARP_SIZE; lane++) {
+    if (lanes[lane] != from) {
+      from = lanes[lane];
+      to = copy_of(clocks, from);
+      to->of[agent] = time;
+    }
+    set(clocks, &lanes[lane], to);
+  }
+}
+
+unsigned lab_unordered(LabWorker *lab, int thread, int agent, int warp, unsigned lanes,
+                       uint32_t time) {
+  if (agent != BY_THREAD) return lab_has_seen(lab, agent, time) ? 0 : lanes;
+  if (warp == thread / WARP_SIZE) {
+    lanes &= time < lab->synced[warp] ? 0 : ~(1u << thread % WARP_SIZE);
+  }
+  if (lab->clocks != NULL) {
+    const uint32_t *seen = &lab->clocks->of_thread[thread]->of[FIRST_THREAD + warp * WARP_SIZE];
+    for (unsigned rest = lanes; rest != 0; rest &= rest - 1) {
+      const int lane = __builtin_ctz(rest);
+      if (seen[lane] > time) lanes &= ~(1u << lane);
+    }
+  }
+  if (lanes == 0 || lab->talk[thread] == NULL) return lanes;
+  const Point point = {lab->block_tag, lab->epoch, time, lanes, BY_THREAD, (uint8_t)warp};
+  return lab_unpublished(lab->talk[thread]->known, &point);
+}
+
+/* --- Barriers of the block and of warps ---------------------------------------------------------
+ */
+
+/** Gives all threads first .. end - 1 whose bit is set what any of them has seen. */
+static void share_clocks(LabWorker *lab, int first, int end, const unsigned *bits) {
+  Clocks *clocks = lab->clocks;
+  Clock *all = NULL, *latest = NULL;
+  bool copied = false;
+  for (int thread = first; thread < end; thread++) {
+    Clock *own = clocks->of_thread[thread];
+    if (!(bits[(thread - first) / WARP_SIZE] >> thread % WARP_SIZE & 1) || own == latest) continue;
+    latest = own;
+    if (all == NULL) {
+      all = own;
+      continue;
+    }
+    if (!copied) all = copy_of(clocks, all);
+    copied = true;
+    merge(clocks, all, own);
+  }
+  for (int thread = first; thread < end && copied; thread++) {
+    if (!(bits[(thread - first) / WARP_SIZE] >> thread % WARP_SIZE & 1)) continue;
+    set(clocks, &clocks->of_thread[thread], all);
+  }
+}
+
+static void share_talk(LabWorker *lab, int first, int end, const unsigned *bits) {
+  const Talk *all = NULL;
+  for (int thread = first; thread < end; thread++) {
+    if (!(bits[(thread - first) / WARP_SIZE] >> thread % WARP_SIZE & 1)) continue;
+    all = lab_join_talk(lab, all, lab->talk[thread]);
+  }
+  for (int thread = first; thread < end; thread++) {
+    if (!(bits[(thread - first) / WARP_SIZE] >> thread % WARP_SIZE & 1)) continue;
+    lab_set_talk(lab, thread, all);
+  }
 }
 
 void lab_meet_all(LabWorker *lab) {
-  if (lab->hopper == NULL) return;
-  Clocks all = {{0}};
-  for (int warp = 0; warp < MAX_WARPS; warp++) {
-    lab->hopper->seen[warp].of[warp]++;
-    merge(&all, &lab->hopper->seen[warp]);
-  }
-  for (int warp = 0; warp < MAX_WARPS; warp++) lab->hopper->seen[warp] = all;
+  unsigned bits[MAX_WARPS];
+  memset(bits, 0xff, sizeof bits);
+  const int count = lab->worker->thread_count;
+  if (lab->clocks != NULL) share_clocks(lab, 0, count, bits);
+  if (lab->talks) share_talk(lab, 0, count, bits);
 }
 
-/* --- mbarriers -------------------------------------------------------------------------------- */
+void lab_meet_lanes(LabWorker *lab, int warp, unsigned lanes) {
+  const int first = warp * WARP_SIZE, threads = lab->worker->thread_count - first;
+  const unsigned all = threads < WARP_SIZE ? (1u << threads) - 1 : ~0u;
+  uint32_t *times = &lab->times[first];
+  lanes &= all;
+  if (lanes == all) {
+    uint32_t latest = 0;
+    for (int lane = 0; lane < WARP_SIZE; lane++)
+      latest = times[lane] > latest ? times[lane] : latest;
+    for (int lane = 0; lane < WARP_SIZE; lane++) times[lane] = latest + 1;
+    lab->synced[warp] = latest + 1;
+  } else {
+    Clocks *clocks = clocks_of(lab);
+    const int lowest = first + __builtin_ctz(lanes);
+    Clock *own = copy_of(clocks, clocks->of_thread[lowest]);
+    for (unsigned rest = lanes; rest != 0; rest &= rest - 1) {
+      const int lane = __builtin_ctz(rest);
+      own->of[FIRST_THREAD + first + lane] = ++times[lane];
+    }
+    set(clocks, &clocks->of_thread[lowest], own);
+  }
+  if (lab->clocks != NULL) share_clocks(lab, first, first + WARP_SIZE, &lanes);
+  if (lab->talks) share_talk(lab, first, first + WARP_SIZE, &lanes);
+}
 
-/** The meeting at a barrier; `ended` holds what arrived up to the last phase that has ended. */
+/* --- Other barriers --------------------------------------------------------------------------- */
+
+/** Adds what the running thread has done and seen, and begins its next time. */
+static void arrive(LabWorker *lab, Meeting *meeting) {
+  Clocks *clocks = lab->clocks;
+  const int thread = lab_thread(lab), first = thread / WARP_SIZE * WARP_SIZE;
+  Clock *own = clocks->of_thread[thread];
+  if (meeting->arriving == NULL) {
+    set(clocks, &meeting->arriving, copy_of(clocks, own));
+  } else if (meeting->merged != own) {
+    merge(clocks, meeting->arriving, own);
+  }
+  set(clocks, &meeting->merged, own);
+  uint32_t *seen = &meeting->arriving->of[FIRST_THREAD + first];
+  const uint32_t synced = lab->synced[first / WARP_SIZE];
+  for (int lane = 0; lane < WARP_SIZE; lane++)
+    seen[lane] = seen[lane] > synced ? seen[lane] : synced;
+  seen[thread % WARP_SIZE] = ++lab->times[thread];
+  meeting->talk_arriving = lab_join_talk(lab, meeting->talk_arriving, lab->talk[thread]);
+}
+
+static void end_phase(Clocks *clocks, Meeting *meeting) {
+  if (meeting->arriving != NULL) {
+    set(clocks, &meeting->ended, copy_of(clocks, meeting->arriving));
+  }
+  set(clocks, &meeting->from, NULL);
+  set(clocks, &meeting->to, NULL);
+  meeting->talk_ended = meeting->talk_arriving;
+}
+
+/** The running thread has seen what arrived up to the last phase that has ended. */
+static void pass(LabWorker *lab, Meeting *meeting) {
+  Clocks *clocks = lab->clocks;
+  const int thread = lab_thread(lab);
+  Clock **own = &clocks->of_thread[thread];
+  if (meeting->ended == NULL) return;
+  if (meeting->from != *own) {
+    set(clocks, &meeting->from, *own);
+    set(clocks, &meeting->to, copy_of(clocks, *own));
+    merge(clocks, meeting->to, meeting->ended);
+  }
+  set(clocks, own, meeting->to);
+  lab_set_talk(lab, thread, lab_join_talk(lab, lab->talk[thread], meeting->talk_ended));
+}
+
+/** The meeting at an mbarrier. A phase that has ended has seen the tensor copies that it waited
+ * for. */
 static Meeting *meeting_at(LabWorker *lab, int barrier) {
-  Meeting *meeting = &lab_hopper(lab)->mbarriers[barrier];
+  Clocks *clocks = clocks_of(lab);
+  Meeting *meeting = &clocks->mbarriers[barrier];
   const unsigned phase = lab->worker->hopper->mbarriers[barrier].phase;
   if (meeting->phase == phase) return meeting;
   meeting->phase = phase;
-  meeting->ended = meeting->arriving;
-  memcpy(meeting->ended_lanes, meeting->lanes, sizeof meeting->lanes);
-  memset(meeting->lanes, 0, sizeof meeting->lanes);
+  meeting->arriving->of[FIRST_MBARRIER + barrier] = phase;
+  end_phase(clocks, meeting);
   return meeting;
 }
 
@@ -94,52 +305,26 @@ void lab_mbarrier_used(Worker *worker, const void *barrier, bool initialises,
 }
 
 void lab_mbarrier_arrived(Worker *worker, int barrier) {
-  if (lab_worker == NULL) return;
-  Meeting *meeting = meeting_at(lab_worker, barrier);
-  meeting->lanes[worker->running / WARP_SIZE] |= 1u << worker->running % WARP_SIZE;
-  arrive(lab_worker, &meeting->arriving);
+  (void)worker;
+  if (lab_worker != NULL) arrive(lab_worker, meeting_at(lab_worker, barrier));
 }
 
 void lab_mbarrier_passed(Worker *worker, int barrier) {
-  LabWorker *lab = lab_worker;
-  if (lab == NULL) return;
-  Meeting *meeting = meeting_at(lab, barrier);
-  const int warp = worker->running / WARP_SIZE;
-  Clocks *own = &lab->hopper->seen[warp];
-  merge(own, &meeting->ended);
-  if (meeting->ended_lanes[warp] == ~0u) { /* the first lane that passes: like a __syncwarp() */
-    lab->warp_epochs[warp]++;
-    meeting->ended_lanes[warp] = 0;
-  }
-  /* The tensor copies that the ended phases waited for. */
-  if (meeting->phase > own->of[FIRST_MBARRIER + barrier]) {
-    own->of[FIRST_MBARRIER + barrier] = meeting->phase;
-  }
+  (void)worker;
+  if (lab_worker != NULL) pass(lab_worker, meeting_at(lab_worker, barrier));
 }
-
-/* --- Named barriers ------------------------------------------------------------------------------
- */
 
 void lab_named_barrier_arrived(Worker *worker, unsigned id) {
   (void)worker;
-  if (lab_worker != NULL) arrive(lab_worker, &lab_hopper(lab_worker)->named[id].arriving);
+  if (lab_worker != NULL) arrive(lab_worker, &clocks_of(lab_worker)->named[id]);
 }
 
 void lab_named_barrier_opens(Worker *worker, unsigned id) {
-  LabWorker *lab = lab_worker;
-  if (lab == NULL) return;
-  Meeting *meeting = &lab_hopper(lab)->named[id];
-  meeting->ended = meeting->arriving;
-  for (int warp = 0; warp < MAX_WARPS; warp++) { /* for those that wait: like a __syncwarp() */
-    const unsigned lanes = worker->warps[warp].parked;
-    if (lanes == 0) continue;
-    const Wait *wait = &worker->waits[warp * WARP_SIZE + __builtin_ctz(lanes)];
-    if (wait->awaited == A_NAMED_BARRIER && wait->number == id) lab->warp_epochs[warp]++;
-  }
+  (void)worker;
+  if (lab_worker != NULL) end_phase(lab_worker->clocks, &lab_worker->clocks->named[id]);
 }
 
 void lab_named_barrier_passed(Worker *worker, unsigned id) {
-  if (lab_worker == NULL) return;
-  LabHopper *hopper = lab_hopper(lab_worker);
-  merge(&hopper->seen[worker->running / WARP_SIZE], &hopper->named[id].ended);
+  (void)worker;
+  if (lab_worker != NULL) pass(lab_worker, &clocks_of(lab_worker)->named[id]);
 }

@@ -82,6 +82,13 @@ const char *lab_kind_text(LabKind kind) {
       [LAB_GLOBAL_UNWRITTEN] = "read of global memory that nobody wrote",
       [LAB_INDEX_OUTSIDE] = "index out of the bounds of an array",
       [LAB_MISALIGNED] = "misaligned access",
+      [LAB_GLOBAL_RACE_WRITE_READ] =
+          "global memory race: read of what another thread of the block wrote, nothing orders them",
+      [LAB_GLOBAL_RACE_READ_WRITE] =
+          "global memory race: write to what another thread of the block read, nothing orders them",
+      [LAB_GLOBAL_RACE_WRITE_WRITE] =
+          "global memory race: write to what another thread of the block wrote, nothing orders "
+          "them",
       [LAB_BLOCKS_WRITE_WRITE] = "global memory race: two blocks write the same bytes",
       [LAB_BLOCKS_WRITE_READ] = "global memory race: one block reads what another writes",
       [LAB_LAUNCH_REFUSED] = "launch limits exceeded",

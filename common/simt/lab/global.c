@@ -1,158 +1,16 @@
 /*
- * Global memory: which bytes have ever been written, and which blocks access them during a launch.
- *
- * Blocks run at the same time on several OS threads. Each OS thread has its own records of the
- * accesses; blocks.c merges them.
+ * Global memory. What the running block has accessed since its last barrier is in pages of cells,
+ * as for shared memory; barriers of the block, and what makes threads know of other blocks, add it
+ * to the histories of the memory, by which blocks.c finds races between blocks.
  */
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "internal.h"
-#include "simt/runtime/kernels.h"
 
-enum { LARGEST_GRAIN = 16, GRAIN_STEP = 4 };
+enum { LARGEST_GRAIN = 16, GRAIN_STEP = 4, BITS = 64 };
 
-Region *lab_regions;
-size_t lab_region_count;
-
-/** The written bytes of each allocation. The host may allocate from any thread. */
-static struct {
-  pthread_mutex_t lock;
-  Region *list;
-  size_t count, capacity;
-} known = {.lock = PTHREAD_MUTEX_INITIALIZER};
-
-/* --- Bits ----------------------------------------------------------------------------------- */
-
-static size_t bit_words(size_t bytes) {
-  return (bytes + 63) / 64;
-}
-
-static void set_bits(uint64_t *bits, size_t begin, size_t end) {
-  for (size_t i = begin; i < end;) {
-    if (i % 64 == 0 && end - i >= 64) {
-      bits[i / 64] = UINT64_MAX;
-      i += 64;
-    } else {
-      bits[i / 64] |= UINT64_C(1) << i % 64;
-      i++;
-    }
-  }
-}
-
-static bool all_bits(const uint64_t *bits, size_t begin, unsigned count) {
-  const uint64_t wanted = (UINT64_C(1) << count) - 1;
-  const unsigned shift = begin % 64;
-  if (((bits[begin / 64] >> shift) & wanted) == (wanted & UINT64_MAX >> shift)) {
-    if (shift + count <= 64) return true;
-    const unsigned beyond = shift + count - 64;
-    const uint64_t rest = (UINT64_C(1) << beyond) - 1;
-    return (bits[begin / 64 + 1] & rest) == rest;
-  }
-  return false;
-}
-
-void lab_mark_written(const Region *region, size_t begin, size_t end) {
-  if (region->initialised != NULL) set_bits(region->initialised, begin, end);
-}
-
-/* --- Allocations ---------------------------------------------------------------------------- */
-
-static Region *find_known(uintptr_t address) {
-  for (size_t i = 0; i < known.count; i++) {
-    if (address >= known.list[i].begin && address < known.list[i].end) return &known.list[i];
-  }
-  return NULL;
-}
-
-void lab_memory_allocated(uintptr_t begin, size_t size) {
-  pthread_mutex_lock(&known.lock);
-  if (known.count == known.capacity) {
-    known.capacity = 2 * known.capacity + 16;
-    known.list = lab_grown(known.list, known.capacity * sizeof *known.list);
-  }
-  /* Without memory for the bits, the allocation counts as written. */
-  known.list[known.count++] =
-      (Region){.begin = begin, .end = begin + size, .initialised = calloc(bit_words(size) + 1, 8)};
-  pthread_mutex_unlock(&known.lock);
-}
-
-void lab_memory_freed(uintptr_t begin) {
-  pthread_mutex_lock(&known.lock);
-  Region *region = find_known(begin);
-  if (region != NULL) {
-    free(region->initialised);
-    *region = known.list[--known.count];
-  }
-  pthread_mutex_unlock(&known.lock);
-}
-
-void lab_memory_written(uintptr_t begin, size_t size) {
-  pthread_mutex_lock(&known.lock);
-  const Region *region = find_known(begin);
-  if (region != NULL) lab_mark_written(region, begin - region->begin, begin - region->begin + size);
-  pthread_mutex_unlock(&known.lock);
-}
-
-void lab_free_regions(void) {
-  pthread_mutex_lock(&known.lock);
-  for (size_t i = 0; i < known.count; i++) free(known.list[i].initialised);
-  free(known.list);
-  known.list = NULL;
-  known.count = known.capacity = 0;
-  pthread_mutex_unlock(&known.lock);
-}
-
-static int by_address(const void *a, const void *b) {
-  const Region *x = a, *y = b;
-  return (x->begin > y->begin) - (x->begin < y->begin);
-}
-
-/** Adds the `__device__` variables: all of their bytes have a value from the start. */
-static void add_variables(const SimtVariable *variables, size_t count) {
-  for (size_t i = 0; i < count; i++) {
-    Region *region = &lab_regions[lab_region_count++];
-    *region = (Region){.begin = variables[i].begin, .end = variables[i].begin + variables[i].size};
-    memcpy(region->name, variables[i].name, sizeof region->name);
-  }
-}
-
-/** The allocations do not change while a kernel runs. */
-void lab_begin_regions(void) {
-  SimtAllocation *live;
-  SimtVariable *variables;
-  const size_t variable_count = simt_device_variables(&variables);
-  lab_region_count = simt_memory_list(&live);
-  lab_regions = calloc(lab_region_count + variable_count + 1, sizeof *lab_regions);
-  if (lab_regions == NULL) abort();
-  pthread_mutex_lock(&known.lock);
-  for (size_t i = 0; i < lab_region_count; i++) {
-    Region *region = &lab_regions[i];
-    const Region *before = find_known(live[i].begin);
-    *region = (Region){.begin = live[i].begin, .end = live[i].end};
-    if (before != NULL && before->initialised != NULL) {
-      region->initialised = before->initialised + live[i].guard / 64;
-    }
-    if (live[i].name[0] != '\0') {
-      snprintf(region->name, sizeof region->name, "%s", live[i].name);
-    } else {
-      snprintf(region->name, sizeof region->name, "allocation %u", live[i].ordinal);
-    }
-  }
-  pthread_mutex_unlock(&known.lock);
-  add_variables(variables, variable_count);
-  free(variables);
-  free(live);
-  qsort(lab_regions, lab_region_count, sizeof *lab_regions, by_address);
-}
-
-void lab_describe_region(const Region *region, uintptr_t address, char *text, size_t text_size) {
-  snprintf(text, text_size, "%s + %zu (%zu bytes)", region->name, (size_t)(address - region->begin),
-           (size_t)(region->end - region->begin));
-}
-
-/* --- While a kernel runs -------------------------------------------------------------------- */
+/* --- Chunks and pages ----------------------------------------------------------------------- */
 
 static void *allocate(size_t count, size_t size) {
   void *memory = calloc(count, size);
@@ -168,104 +26,173 @@ static Chunk *chunk_at(LabWorker *lab, size_t region, size_t offset) {
   if (lab->chunks[region] == NULL) {
     lab->chunks[region] = allocate(lab_chunk_count(&lab_regions[region]), sizeof(Chunk));
   }
-  Chunk *chunk = &lab->chunks[region][offset / CHUNK_BYTES];
-  if (chunk->touchers == NULL) {
+  return &lab->chunks[region][offset / CHUNK_BYTES];
+}
+
+void lab_free_chunks(LabWorker *lab) {
+  for (size_t region = 0; lab->chunks != NULL && region < lab->chunks_regions; region++) {
+    if (lab->chunks[region] == NULL) continue;
+    const size_t count = lab_chunk_count(&lab_regions[region]);
+    for (size_t i = 0; i < count; i++) free(lab->chunks[region][i].histories);
+    free(lab->chunks[region]);
+  }
+  free(lab->chunks);
+  lab->chunks = NULL;
+}
+
+/** Cells of earlier epochs are out of date, so pages need not be cleared. */
+static Page *page_of(LabWorker *lab, Chunk *chunk) {
+  if (chunk->page_epoch == lab->epoch) return chunk->page;
+  Page *page = lab->free_pages;
+  if (page != NULL) {
+    lab->free_pages = page->next;
+  } else {
+    page = lab_allocate(lab, sizeof *page);
+  }
+  page->next = lab->pages;
+  lab->pages = page;
+  page->chunk = chunk;
+  chunk->page = page;
+  chunk->page_epoch = lab->epoch;
+  return page;
+}
+
+/** The histories of a chunk, in pieces that bytes begin .. end - 1 do not divide. */
+static void need_histories(Chunk *chunk, unsigned begin, unsigned end) {
+  if (chunk->histories == NULL) {
     chunk->grain = LARGEST_GRAIN;
-    chunk->touchers = allocate(CHUNK_BYTES / LARGEST_GRAIN, sizeof(Toucher));
+    chunk->histories = allocate(CHUNK_BYTES / LARGEST_GRAIN, sizeof *chunk->histories);
   }
-  return chunk;
-}
-
-/** Frees the pieces and returns finer ones, `grain` bytes each. */
-static Toucher *divided(Toucher *touchers, unsigned grain) {
-  if (touchers == NULL) return NULL;
-  Toucher *finer = allocate(CHUNK_BYTES / grain, sizeof *finer);
-  for (unsigned i = 0; i < CHUNK_BYTES / grain; i++) finer[i] = touchers[i / GRAIN_STEP];
-  free(touchers);
-  return finer;
-}
-
-static void divide(Chunk *chunk) {
-  chunk->grain /= GRAIN_STEP;
-  chunk->touchers = divided(chunk->touchers, chunk->grain);
-  chunk->atomics = divided(chunk->atomics, chunk->grain);
-}
-
-/** The site with the lower pc, so that the result does not depend on the order of accesses. */
-static uint16_t first_site(const LabWorker *lab, uint16_t old, uint16_t site) {
-  return lab->sites.sites[old].pc <= lab->sites.sites[site].pc ? old : site;
-}
-
-/** Adds the running block to the two lowest if it belongs there. */
-static void note(const LabWorker *lab, uint32_t blocks[2], uint16_t sites[2], uint16_t site) {
-  const uint32_t own = lab->block_tag;
-  for (int i = 0; i < 2; i++) {
-    if (blocks[i] == own) {
-      if (sites[i] != site) sites[i] = first_site(lab, sites[i], site);
-      return;
-    }
-    if (blocks[i] != 0 && blocks[i] < own) continue;
-    if (i == 0) {
-      blocks[1] = blocks[0];
-      sites[1] = sites[0];
-    }
-    blocks[i] = own;
-    sites[i] = site;
-    return;
+  while ((begin | end) % chunk->grain != 0) {
+    chunk->grain /= GRAIN_STEP;
+    const unsigned pieces = CHUNK_BYTES / chunk->grain;
+    uint32_t *finer = allocate(pieces, sizeof *finer);
+    for (unsigned i = 0; i < pieces; i++) finer[i] = chunk->histories[i / GRAIN_STEP];
+    free(chunk->histories);
+    chunk->histories = finer;
   }
 }
 
-static void note_writer(const LabWorker *lab, Toucher *toucher, uint16_t site) {
-  note(lab, toucher->writers, toucher->write_sites, site);
-  toucher->last_writer = lab->block_tag;
-}
+/* --- Folding -------------------------------------------------------------------------------- */
 
-static void note_reader(const LabWorker *lab, Toucher *toucher, uint16_t site) {
-  note(lab, toucher->readers, toucher->read_sites, site);
-}
-
-static bool wrote_last(const LabWorker *lab, const Chunk *chunk, unsigned i) {
-  return chunk->touchers[i].last_writer == lab->block_tag ||
-         (chunk->atomics != NULL && chunk->atomics[i].last_writer == lab->block_tag);
-}
-
-/** Notes an access to bytes of one chunk; returns whether the running block had written them. */
-static bool use_chunk(LabWorker *lab, Chunk *chunk, unsigned begin, unsigned end, Use use,
-                      uint16_t site) {
-  while ((begin | end) % chunk->grain != 0) divide(chunk);
-  const bool atomic = use == ATOMICALLY || use == EXCHANGES;
-  if (atomic && chunk->atomics == NULL) {
-    chunk->atomics = allocate(CHUNK_BYTES / chunk->grain, sizeof(Toucher));
+/** Adds to the histories of `size` bytes from `begin` on. */
+static void fold_cell(LabWorker *lab, Chunk *chunk, unsigned begin, unsigned size,
+                      const Cell *cell) {
+  const unsigned part = size / CELL_PARTS;
+  for (unsigned i = 0; i < CELL_PARTS && cell->split; i++) {
+    fold_cell(lab, chunk, begin + i * part, part, &cell->finer[i]);
   }
-  bool own = true;
-  for (unsigned i = begin / chunk->grain; i < end / chunk->grain; i++) {
-    own = own && wrote_last(lab, chunk, i);
-    if (use == WRITES) {
-      note_writer(lab, &chunk->touchers[i], site);
-    } else if (use == READS) {
-      note_reader(lab, &chunk->touchers[i], site);
-    } else if (atomic) {
-      note_writer(lab, &chunk->atomics[i], site);
-      if (use == EXCHANGES) note_reader(lab, &chunk->atomics[i], site);
+  if (cell->split) return;
+  const unsigned end = begin + size;
+  for (unsigned at = begin; at < end; at += chunk->grain) {
+    uint32_t *history = &chunk->histories[at / chunk->grain];
+    *history = lab_add_to_history(lab, *history, cell);
+  }
+}
+
+void lab_fold(LabWorker *lab) {
+  if (!lab->unfolded) return;
+  lab->unfolded = false;
+  lab_begin_fold(lab);
+  for (Page *page = lab->pages; page != NULL; page = page->next) {
+    for (unsigned i = 0; i < CHUNK_UNITS / BITS; i++) {
+      for (uint64_t rest = page->touched[i]; rest != 0; rest &= rest - 1) {
+        const unsigned unit = i * BITS + (unsigned)__builtin_ctzll(rest);
+        fold_cell(lab, page->chunk, unit * UNIT_BYTES, UNIT_BYTES, &page->units[unit]);
+      }
+      page->touched[i] = 0;
     }
   }
-  return own;
+}
+
+void lab_end_pages(LabWorker *lab) {
+  lab_fold(lab);
+  while (lab->pages != NULL) {
+    Page *page = lab->pages;
+    lab->pages = page->next;
+    page->next = lab->free_pages;
+    lab->free_pages = page;
+  }
+}
+
+/* --- Accesses ------------------------------------------------------------------------------- */
+
+static bool is_updated(const LabWorker *lab, const Cell *cell) {
+  if (cell->write_epoch == lab->epoch) return true;
+  if (cell->read_epoch != lab->epoch || !cell->has_atomics) return false;
+  const Reader *readers = lab_readers(cell);
+  for (unsigned i = 0; i < cell->count; i++) {
+    if (readers[i].use == ATOMICALLY || readers[i].use == EXCHANGES) return true;
+  }
+  return false;
+}
+
+/** Has the running block written these bytes of a unit, or updated them by atomics? */
+static bool has_written(LabWorker *lab, Chunk *chunk, const Cell *unit, unsigned begin,
+                        unsigned end) {
+  for (unsigned at = begin; at < end; at++) {
+    const Cell *cell = unit;
+    const unsigned in_unit = at % UNIT_BYTES;
+    if (cell->split) cell = &cell->finer[in_unit / 4];
+    if (cell->split) cell = &cell->finer[in_unit % 4];
+    if (is_updated(lab, cell)) continue;
+    const uint32_t history = chunk->histories[at / chunk->grain];
+    if (!lab_history_writes(lab, history, lab->block_tag, false, true)) return false;
+  }
+  return true;
+}
+
+static Access access_of(LabWorker *lab, uintptr_t address, Use use, uint32_t pc) {
+  const int thread = lab_thread(lab);
+  const bool by_tensor = use == TENSOR_READS;
+  return (Access){.lab = lab,
+                  .address = address,
+                  .use = (uint8_t)use,
+                  .thread = (uint16_t)thread,
+                  .pc = pc,
+                  .agent = (uint8_t)(by_tensor ? FIRST_MBARRIER + lab->reading_barrier : BY_THREAD),
+                  .time = by_tensor ? lab->worker->hopper->mbarriers[lab->reading_barrier].phase
+                                    : lab->times[thread],
+                  .global = true};
 }
 
 void lab_use_global(LabWorker *lab, size_t region, uintptr_t address, unsigned size, Use use,
                     uint32_t pc) {
   const Region *r = &lab_regions[region];
-  const size_t offset = address - r->begin;
-  const uint16_t site = (uint16_t)lab_site(&lab->sites, pc);
-  const size_t left = CHUNK_BYTES - offset % CHUNK_BYTES;
-  const unsigned here = size < left ? size : (unsigned)left;
-  const unsigned begin = (unsigned)(offset % CHUNK_BYTES);
-  bool own = use_chunk(lab, chunk_at(lab, region, offset), begin, begin + here, use, site);
-  if (here < size) {
-    own &= use_chunk(lab, chunk_at(lab, region, offset + here), 0, size - here, use, site);
+  const Access access = access_of(lab, address, use, pc);
+  const bool kept = (lab->checks & (LAB_BLOCKS | LAB_INIT)) != 0;
+  const bool reads = use < WRITES || use == ATOMICALLY || use == ATOMIC_LOADS;
+  const size_t first = address - r->begin;
+  const bool unwritten = reads && lab->checks & LAB_INIT && !lab_is_written(r, first, size);
+  bool own = true;
+  if (!lab_is_atomic(use)) lab->dirty[access.thread] = SINCE_FENCE | SINCE_ATOMIC;
+  if (use >= WRITES && use < ATOMIC_LOADS) lab_end_sequences(address, size);
+  for (size_t offset = first; offset < first + size;) {
+    Chunk *chunk = chunk_at(lab, region, offset);
+    const unsigned begin = (unsigned)(offset % CHUNK_BYTES), unit = begin / UNIT_BYTES;
+    const unsigned rest = (unsigned)(first + size - offset),
+                   space = UNIT_BYTES - begin % UNIT_BYTES;
+    const unsigned end = begin + (rest < space ? rest : space);
+    Page *page = page_of(lab, chunk);
+    if (kept) {
+      need_histories(chunk, begin, end);
+      lab->unfolded = true;
+      page->touched[unit / BITS] |= UINT64_C(1) << unit % BITS;
+    }
+    if (unwritten) own &= has_written(lab, chunk, &page->units[unit], begin, end);
+    lab_use_unit(&access, &page->units[unit], begin % UNIT_BYTES, end - unit * UNIT_BYTES);
+    offset += end - begin;
   }
-  const bool reads = use == READS || use == ATOMICALLY;
-  if (!reads || own || !(lab->checks & LAB_INIT) || r->initialised == NULL) return;
-  if (all_bits(r->initialised, offset, size)) return;
-  lab_suspect_read(lab, region, offset, size, use, pc);
+  if (unwritten && !own) lab_suspect_read(lab, region, first, size, use, pc);
+}
+
+void lab_note_source(LabWorker *lab, uintptr_t address, unsigned size, uint32_t pc) {
+  size_t region;
+  if (!lab_find_region(lab, address, &region)) return;
+  const Access access = access_of(lab, address, COPY_READS, pc);
+  const size_t offset = address - lab_regions[region].begin;
+  Page *page = page_of(lab, chunk_at(lab, region, offset));
+  for (unsigned at = offset % CHUNK_BYTES, end = at + size; at < end; at += UNIT_BYTES) {
+    if (at / UNIT_BYTES < CHUNK_UNITS) lab_note_copy_read(&access, &page->units[at / UNIT_BYTES]);
+  }
 }

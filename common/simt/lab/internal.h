@@ -1,6 +1,6 @@
 /**
  * @file
- * Declarations shared by the files of the lab:
+ * Declarations shared by the files of the lab. order.h has those of what orders accesses.
  *
  * - hooks.c, indices.c   functions that instrumented kernels call
  * - access.c     one access: its memory space, alignment and bounds checks, log record
@@ -8,10 +8,13 @@
  * - requests.c   turns logs of lanes into requests of warps; counts sectors and bank conflicts
  * - behind.c     the same for lanes at different accesses; table.c: a hash table
  * - first.c      the first access of each instruction, for drawings
- * - shared.c     who wrote and read shared memory; global.c: the same for global memory
- * - clocks.c     what mbarriers and named barriers order; tensor_copies.c, warpgroups.c: tensor
- *                copies and wgmma
- * - blocks.c     races on global memory between the blocks of a launch
+ * - cells.c      who wrote and read some bytes, and which of these accesses race
+ * - shared.c     the cells of shared memory; global.c: those of global memory
+ * - clocks.c     what barriers of a warp, mbarriers and named barriers order
+ * - talk.c       what fences and atomics order, in a block and between blocks
+ * - tensor_copies.c, warpgroups.c   tensor copies and wgmma
+ * - histories.c  the accesses of all blocks to global memory; blocks.c: races between blocks
+ * - regions.c    allocations, and which of their bytes have ever been written
  * - barriers.c   barriers and warp instructions that not all threads reach at the same place
  * - unwritten.c  reads of global memory that may be uninitialised
  * - sources.c    global memory that a cp.async has yet to read
@@ -22,6 +25,7 @@
 #define LAB_INTERNAL_H
 
 #include "simt/lab/lab.h"
+#include "simt/lab/order.h"
 #include "simt/runtime/hopper.h"
 #include "simt/runtime/runtime.h"
 
@@ -78,6 +82,8 @@ typedef struct Table {
 
 /** The number of this key, 0 if it is new; the pointer is valid until the next call. */
 uint32_t *lab_entry(Table *table, uint64_t key);
+/** The same, without adding the key. */
+uint32_t lab_look_up(const Table *table, uint64_t key);
 void lab_clear_table(Table *table);
 void lab_free_table(Table *table);
 
@@ -146,60 +152,7 @@ RawFinding *lab_find_or_make(FindingList *list, const RawFinding *key, bool *mad
 void lab_add_finding(FindingList *list, const RawFinding *other);
 void lab_add_findings(FindingList *list, const FindingList *others);
 
-/* --- Shared memory -------------------------------------------------------------------------- */
-
-/** An access since the last barrier. Three are kept: the latest, one by another thread of its warp,
- * and one by another warp. If the next access races with any access, it races with one of these. */
-typedef struct User {
-  uint32_t pc, warp_epoch;
-  uint32_t clock; /* of its warp: clocks.c */
-  uint16_t thread;
-  bool present;
-} User;
-
-typedef enum CellState { STORED, COPY_UNDER_WAY, COPIED, UPDATED /* by atomics only */ } CellState;
-
-/** The last write to some bytes, and the reads since the last barrier. */
-typedef struct Cell {
-  uint32_t write_pc, write_epoch, write_warp_epoch;
-  uint32_t write_clock; /* of `agent` */
-  uint16_t writer;
-  uint16_t write_fences; /* that the writer's warp had executed: fence.proxy.async */
-  uint8_t agent;         /* clocks.c: the writer's warp, or the mbarrier of a tensor copy */
-  uint8_t state;
-  bool split; /* the finer cells hold the state */
-  uint32_t read_epoch;
-  User readers[3];
-} Cell;
-
-/** Cells of 16, 4 and 1 bytes, so that each access finds cells of its own size. */
-typedef struct SharedShadow {
-  Cell *units, *words, *bytes;
-  Cell *atomics; /* by word: `readers` are the atomic accesses; NULL: there were none */
-  size_t unit_count;
-} SharedShadow;
-
 /* --- mbarriers, tensor copies, wgmma ---------------------------------------------------------- */
-
-/** Who makes accesses that others can wait for: warps; for tensor copies their mbarriers, whose
- * clock is the phase; for wgmma their warpgroups, whose clock is the number of the instruction. */
-enum {
-  FIRST_MBARRIER = MAX_WARPS,
-  FIRST_GROUP = FIRST_MBARRIER + MAX_MBARRIERS,
-  AGENTS = FIRST_GROUP + WARPGROUPS
-};
-
-/** A vector clock: the accesses of agent a before time of[a]. */
-typedef struct Clocks {
-  uint32_t of[AGENTS];
-} Clocks;
-
-/** What the threads that arrive at a barrier have seen. */
-typedef struct Meeting {
-  Clocks arriving, ended; /* ended: up to the last phase that has ended */
-  unsigned phase;
-  unsigned lanes[MAX_WARPS], ended_lanes[MAX_WARPS]; /* that arrived in this phase, in the last */
-} Meeting;
 
 /** The accumulators of a wgmma, or its operand A in registers, of one thread. */
 typedef struct RegisterRange {
@@ -227,59 +180,30 @@ typedef struct AsyncReads {
 
 /** The state of a block that uses these instructions. */
 typedef struct LabHopper {
-  Clocks seen[MAX_WARPS]; /* by warp; of[its own number] is its clock */
-  Meeting mbarriers[MAX_MBARRIERS], named[NAMED_BARRIERS];
   uint16_t proxy_fences[MAX_WARPS];
   bool registers_written[MAX_WARPS]; /* since the last wgmma.fence */
   AsyncReads *reads;                 /* by 16 bytes of dynamic shared memory */
   ThreadRegisters *registers;        /* by thread */
 } LabHopper;
 
-/* --- Global memory -------------------------------------------------------------------------- */
-
-/** An allocation at the start of a launch. */
-typedef struct Region {
-  uintptr_t begin, end;
-  uint64_t *initialised; /* one bit per byte; NULL: all bytes are */
-  char name[48];
-} Region;
-
-/** The blocks that accessed a piece of memory in this launch: the two lowest writers and the two
- * lowest readers, lowest first. Blocks are counted from 1; 0: none. */
-typedef struct Toucher {
-  uint32_t writers[2], readers[2], last_writer;
-  uint16_t write_sites[2], read_sites[2]; /* of each block, the lowest in the program */
-} Toucher;
-
-enum { CHUNK_BYTES = 4096 };
-
-/** CHUNK_BYTES of memory, in the largest pieces that no access divides. */
-typedef struct Chunk {
-  unsigned grain; /* bytes per piece: 16, 4 or 1 */
-  Toucher *touchers;
-  Toucher *atomics; /* `writers`: all atomics; `readers`: only exchanges; NULL: none */
-} Chunk;
-
-static inline size_t lab_chunk_count(const Region *region) {
-  return (region->end - region->begin + CHUNK_BYTES - 1) / CHUNK_BYTES;
-}
-
 /* --- Workers -------------------------------------------------------------------------------- */
 
 /** The lab's state of an OS thread that runs blocks. */
-typedef struct LabWorker {
+struct LabWorker {
   Worker *worker;
   const Launch *launch;
   unsigned checks;
   uintptr_t fibers;          /* local memory of the threads */
   uintptr_t shared, dynamic; /* all shared memory; its dynamic part */
   size_t shared_bytes;
-  bool wiped_around_dynamic;       /* in this block, around the dynamic shared memory */
-  bool wiped_between_arrays;       /* in this block, between the static arrays */
-  uint64_t block;                  /* its number in the grid */
-  uint32_t block_tag;              /* the same, as in Toucher */
-  uint32_t epoch, first_epoch;     /* counts barriers; value at the block's start */
-  uint32_t warp_epochs[MAX_WARPS]; /* counts __syncwarp() */
+  bool wiped_around_dynamic;   /* in this block, around the dynamic shared memory */
+  bool wiped_between_arrays;   /* in this block, between the static arrays */
+  uint64_t block;              /* its number in the grid */
+  uint32_t block_tag;          /* the same, as in Toucher */
+  uint32_t epoch, first_epoch; /* counts barriers; value at the block's start */
+  uint32_t times[MAX_THREADS]; /* of each thread: counts what others can wait for */
+  uint32_t synced[MAX_WARPS];  /* the time of all lanes after the last barrier of the warp */
+  uint32_t talk_epoch;         /* the last with a fence, an acquire or a release */
 
   Record *logs;
   uint16_t log_counts[MAX_THREADS];
@@ -287,7 +211,18 @@ typedef struct LabWorker {
 
   SharedShadow shadow;
   LabHopper *hopper; /* NULL: not used yet */
-  Chunk **chunks;    /* by region */
+  Clocks *clocks;    /* the same */
+  const Talk *talk[MAX_THREADS];
+  bool talks; /* one of these is not NULL */
+  Released released[MAX_THREADS];
+  uint8_t dirty[MAX_THREADS]; /* what it has done: SINCE_FENCE, SINCE_ATOMIC */
+  int reading_barrier;        /* of a tensor load that is issued */
+  bool source_reported;       /* the write that is checked is to the source of a copy in flight */
+  struct ArenaPart *arena;    /* memory until the end of the launch */
+  Page *pages, *free_pages;   /* of the running block; of others */
+  bool unfolded;              /* some of their accesses are not in the histories yet */
+  struct Histories *histories;
+  Chunk **chunks; /* by region */
   size_t chunks_regions;
   size_t last_region;
 
@@ -298,12 +233,12 @@ typedef struct LabWorker {
   struct Behind *behind[MAX_WARPS]; /* NULL: not needed so far */
   bool atomics, fences;             /* used: atomics on global memory; fences */
   bool talked;                      /* this block used one that other blocks can observe */
+  void *synchronising;              /* the address of the atomic that is being executed */
   struct Suspects *suspects;
 
   unsigned copies_reading;        /* cp.async of this block in flight from global memory */
   uintptr_t sources, sources_end; /* range of their source addresses */
-  struct Sources *recent_sources;
-} LabWorker;
+};
 
 /** The number of a block in Toucher. */
 static inline uint32_t lab_block_tag(uint64_t block) {
@@ -365,23 +300,10 @@ void lab_fill_arrays(const LabWorker *lab);
 /** Is an access outside of shared memory harmless? If so, removes values of other blocks there. */
 bool lab_may_leave_shared(LabWorker *lab, uintptr_t address, unsigned size);
 
-/** The kind of an access. READS_AS_PROXY: by wgmma or a tensor copy from shared memory; COPIES,
- * TENSOR_COPIES: by cp.async or a tensor copy to shared memory; EXCHANGES: an atomic that ignores
- * the old value. */
-typedef enum Use {
-  READS,
-  READS_AS_PROXY,
-  WRITES,
-  COPIES,
-  TENSOR_COPIES,
-  ATOMICALLY,
-  EXCHANGES
-} Use;
-
 /** All checks of an access except alignment. */
 void lab_check_shared(LabWorker *lab, uintptr_t address, unsigned size, Use use, uint32_t pc);
 void lab_check_global(LabWorker *lab, uintptr_t address, unsigned size, Use use, uint32_t pc);
-/** `use` is ATOMICALLY or EXCHANGES; either memory space. */
+/** `use` is that of an atomic; either memory space. */
 void lab_check_atomic(LabWorker *lab, uintptr_t address, unsigned size, Use use, uint32_t pc);
 
 /* barriers.c: called when a barrier opens, and when these lanes execute a warp instruction */
@@ -413,35 +335,10 @@ void lab_add_first(SiteTable *sites, FirstTable *sum, const FirstTable *other);
 bool lab_first_is_earlier(const FirstAccess *a, const FirstAccess *b);
 void lab_free_first(FirstTable *table);
 
-/* shared.c */
-bool lab_create_shadow(SharedShadow *shadow, size_t bytes);
-void lab_free_shadow(SharedShadow *shadow);
-void lab_use_shared(LabWorker *lab, uintptr_t address, unsigned size, Use use, int thread,
-                    uint32_t pc);
-/** `barrier`: of a tensor copy, which has landed; -1: a cp.async, which its thread waits for. */
-void lab_copy_arrived(LabWorker *lab, uintptr_t address, int thread, int barrier, uint32_t pc);
-void lab_note_user(User users[3], User own);
-void lab_forget_users(User users[3]);
-/** A user that is not ordered before the running thread's access; NULL: none. */
-const User *lab_find_unordered(const LabWorker *lab, const User users[3]);
-
-/* clocks.c */
-/** The state of the running block, made when it first needs one. */
+/* clocks.c: the state of the running block, made when it first needs one */
 LabHopper *lab_hopper(LabWorker *lab);
 void lab_begin_hopper(LabWorker *lab);
 void lab_free_hopper(LabWorker *lab);
-/** Has the running thread's warp waited for what this agent did at this time? */
-bool lab_has_seen(const LabWorker *lab, int agent, uint32_t clock);
-uint32_t lab_clock(const LabWorker *lab, int warp);
-/** At a __syncthreads(), every warp sees what any warp has seen. */
-void lab_meet_all(LabWorker *lab);
-void lab_mbarrier_used(Worker *worker, const void *barrier, bool initialises,
-                       const void *call_site);
-void lab_mbarrier_arrived(Worker *worker, int barrier);
-void lab_mbarrier_passed(Worker *worker, int barrier);
-void lab_named_barrier_arrived(Worker *worker, unsigned id);
-void lab_named_barrier_opens(Worker *worker, unsigned id);
-void lab_named_barrier_passed(Worker *worker, unsigned id);
 
 /* tensor_copies.c */
 void lab_tensor_copy_issued(Worker *worker, const TensorCopy *copy);
@@ -462,9 +359,9 @@ void lab_begin_async_read(LabWorker *lab, uintptr_t address, uint32_t pc);
 /** Reports a write to shared memory that one of them may still read. */
 void lab_check_async_reads(LabWorker *lab, uintptr_t address, unsigned size, uint32_t pc);
 
-/* global.c */
-void lab_use_global(LabWorker *lab, size_t region, uintptr_t address, unsigned size, Use use,
-                    uint32_t pc);
+/* regions.c */
+bool lab_find_region(LabWorker *lab, uintptr_t address, size_t *found);
+bool lab_is_written(const Region *region, size_t offset, unsigned size);
 void lab_begin_regions(void);
 void lab_mark_written(const Region *region, size_t begin, size_t end);
 void lab_free_regions(void);
@@ -490,12 +387,12 @@ void lab_free_suspects(LabWorker *lab);
 /* sources.c */
 void lab_source_issued(LabWorker *lab, const AsyncCopy *copy);
 void lab_source_arrived(LabWorker *lab, const AsyncCopy *copy);
-void lab_source_written(LabWorker *lab, uintptr_t address, unsigned size, uint32_t pc);
-void lab_free_sources(LabWorker *lab);
+/** Reports the first copy in flight that reads what is written; returns whether there is one. */
+bool lab_source_written(LabWorker *lab, uintptr_t address, unsigned size, uint32_t pc);
 
 /* results.c: the results of launches that have ended */
 void lab_forget_store(void);
-FindingList *lab_begin_store(const Launch *launch, bool blocks_not_checked);
+FindingList *lab_begin_store(const Launch *launch, bool talk);
 void lab_store(const Launch *launch, const LabWorker *lab);
 void lab_store_findings(const FindingList *findings);
 void lab_store_time(double milliseconds);

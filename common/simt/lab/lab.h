@@ -24,7 +24,7 @@ extern "C" {
 /** The checks; any combination is allowed. */
 enum {
   LAB_RACES =
-      1 << 0, /**< of shared memory, early use of copies, barriers and masks that lanes miss */
+      1 << 0, /**< within a block; early use of copies, barriers and masks that lanes miss */
   LAB_BOUNDS = 1 << 1,    /**< accesses outside of allocations, requested shared memory, arrays */
   LAB_INIT = 1 << 2,      /**< reads of uninitialised shared memory, global memory and floats */
   LAB_ALIGNMENT = 1 << 3, /**< accesses that are not aligned to their size */
@@ -166,6 +166,9 @@ typedef enum LabKind {
   LAB_GLOBAL_UNWRITTEN,    /**< read, not written by host, earlier launch or this block */
   LAB_INDEX_OUTSIDE,       /**< of an array of known length, in registers or memory */
   LAB_MISALIGNED,
+  LAB_GLOBAL_RACE_WRITE_READ, /**< global memory, two threads of one block */
+  LAB_GLOBAL_RACE_READ_WRITE,
+  LAB_GLOBAL_RACE_WRITE_WRITE,
   LAB_BLOCKS_WRITE_WRITE, /**< global memory, two blocks of one launch */
   LAB_BLOCKS_WRITE_READ,
   LAB_LAUNCH_REFUSED, /**< exceeded the limits of the device */
@@ -212,9 +215,9 @@ typedef struct LabResults {
   size_t finding_count;
   LabAccess *accesses; /**< with LAB_ACCESSES: those of one line in the order they were made */
   size_t access_count;
-  bool blocks_not_checked; /**< LAB_BLOCKS was off: blocks used atomics and fences */
-  double kernel_ms;        /**< wall time of the launches, on this machine */
-  void *strings;           /**< owned: storage of the names */
+  bool blocks_talk; /**< LAB_BLOCKS: blocks of a launch used atomics and fences */
+  double kernel_ms; /**< wall time of the launches, on this machine */
+  void *strings;    /**< owned: storage of the names */
 } LabResults;
 
 /** Ends the program when memory runs out. To be freed with lab_free_results(). */

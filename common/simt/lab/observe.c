@@ -65,8 +65,10 @@ static void free_worker(LabWorker *lab) {
   munmap(lab->logs, (size_t)MAX_THREADS * LOG_RECORDS * sizeof(Record));
   lab_free_behind(lab);
   lab_free_suspects(lab);
-  lab_free_sources(lab);
   lab_free_hopper(lab);
+  lab_free_clocks(lab);
+  lab_free_histories(lab);
+  lab_free_arena(lab);
   free(lab->findings.list);
   free(lab->block_findings.list);
   lab_free_shadow(&lab->shadow);
@@ -94,6 +96,7 @@ static double milliseconds_since(const struct timespec *start) {
 
 /** Stores the findings of a block that has ended. */
 static void end_block(LabWorker *lab) {
+  lab_end_pages(lab);
   lab_end_suspects(lab);
   lab_add_findings(&lab->findings, &lab->block_findings);
   lab->block_findings.count = 0;
@@ -121,7 +124,7 @@ static void store_launch(const Launch *launch) {
   const bool talk = atomics && fences;
   FindingList *findings = lab_begin_store(launch, talk && (checks & LAB_BLOCKS) != 0);
   lab_judge_suspects(watched, watched_count, talk, findings);
-  lab_end_regions(watched, watched_count, launch, (checks & LAB_BLOCKS) != 0 && !talk, findings);
+  lab_end_regions(watched, watched_count, launch, (checks & LAB_BLOCKS) != 0, findings);
   for (int i = 0; i < watched_count; i++) lab_store(launch, watched[i]);
 }
 
@@ -154,6 +157,8 @@ static void block_begins(Worker *worker) {
   lab->wiped_around_dynamic = lab->wiped_between_arrays = false;
   lab_fill_arrays(lab);
   lab_begin_hopper(lab);
+  lab_begin_clocks(lab);
+  lab_begin_talk(lab);
   lab->talked = false;
   lab->copies_reading = 0;
 }
@@ -169,6 +174,7 @@ static void barrier_opens(Worker *worker) {
   }
   if (lab->checks & LAB_RACES) lab_check_barrier(lab);
   lab_meet_all(lab);
+  lab_end_pages(lab);
   lab->epoch++;
 }
 
@@ -197,7 +203,8 @@ static void warp_instruction(Worker *worker, const SimtWarpOperation *operation,
       break;
     case SIMT_SYNCWARP:
       counts->warp_barriers++;
-      lab->warp_epochs[warp]++;
+      /* With those that it names and that have exited. */
+      lab_meet_lanes(lab, warp, worker->waits[warp * WARP_SIZE + __builtin_ctz(lanes)].mask);
       break;
     case SIMT_MMA:
       counts->mma++;
@@ -253,7 +260,7 @@ static void copy_issued(Worker *worker, const AsyncCopy *copy) {
     if (lab->checks & LAB_TRAFFIC) lab_log(lab, COPY_GLOBAL, source, COPY_BYTES, pc, NO_SOURCE);
     return;
   }
-  lab_check_global(lab, source, copy->source_bytes, READS, pc);
+  lab_check_global(lab, source, copy->source_bytes, COPY_READS, pc);
   lab_source_issued(lab, copy);
   if (lab->checks & LAB_TRAFFIC) {
     const unsigned piece = (unsigned)((target - lab->dynamic) / COPY_BYTES) % PIECES;
@@ -269,20 +276,36 @@ static void copy_arrived(Worker *worker, const AsyncCopy *copy) {
   lab_copy_arrived(lab, (uintptr_t)copy->shared, worker->running, -1, lab_pc(copy->call_site));
 }
 
-static void atomic(Worker *worker, void *address, unsigned size, bool reads,
+static void atomic(Worker *worker, void *address, unsigned size, SimtAccess access, SimtOrder order,
                    const void *call_site) {
   (void)worker;
   LabWorker *lab = lab_worker;
   if (lab == NULL) return;
   const uint32_t pc = lab_pc(call_site);
+  const Use use = access == SIMT_LOADS     ? ATOMIC_LOADS
+                  : access == SIMT_UPDATES ? ATOMICALLY
+                                           : EXCHANGES;
   lab_counts(&lab->sites, pc)->atomics++;
-  if (simt_memory_is_global(address)) lab->atomics = lab->talked = true;
-  lab_check_atomic(lab, (uintptr_t)address, size, reads ? ATOMICALLY : EXCHANGES, pc);
+  const bool global = simt_memory_is_global(address);
+  if (global) lab->atomics = lab->talked = true;
+  if (order != SIMT_RELAXED) lab->fences = true;
+  if (global) lab->times[lab_thread(lab)]++; /* a time of its own: talk.c */
+  lab_check_atomic(lab, (uintptr_t)address, size, use, pc);
+  /* If there is no such memory, the atomic itself may end the block. */
+  if (global && simt_memory_contains(address, size)) lab_begin_atomic(lab, address, order);
+}
+
+static void atomic_done(Worker *worker, SimtAccess access, bool writes, SimtOrder order) {
+  (void)worker;
+  if (lab_worker != NULL) lab_end_atomic(lab_worker, access, writes, order);
 }
 
 static void fence(Worker *worker) {
   (void)worker;
-  if (lab_worker != NULL) lab_worker->fences = lab_worker->talked = true;
+  LabWorker *lab = lab_worker;
+  if (lab == NULL) return;
+  lab->fences = lab->talked = true;
+  lab_fence(lab);
 }
 
 static void unset_used(Worker *worker, const void *call_site) {
@@ -330,6 +353,7 @@ static const Observer observer = {
     .wgmma_done = lab_wgmma_done,
     .wgmma_fence = lab_wgmma_fence,
     .atomic = atomic,
+    .atomic_done = atomic_done,
     .fence = fence,
     .unset_used = unset_used,
     .fault = fault,

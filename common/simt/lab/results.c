@@ -19,7 +19,7 @@ static struct {
   KernelStore *kernels;
   size_t kernel_count;
   FindingList findings;
-  bool blocks_not_checked;
+  bool blocks_talk;
   double milliseconds;
 } store;
 
@@ -45,11 +45,11 @@ static KernelStore *store_of(const void *kernel) {
   return made;
 }
 
-FindingList *lab_begin_store(const Launch *launch, bool blocks_not_checked) {
+FindingList *lab_begin_store(const Launch *launch, bool talk) {
   KernelStore *kernel = store_of(launch->kernel);
   kernel->launches++;
   kernel->blocks += launch->block_count;
-  store.blocks_not_checked |= blocks_not_checked;
+  store.blocks_talk |= talk;
   return &store.findings;
 }
 
@@ -344,9 +344,8 @@ void lab_take_results(LabResults *results) {
   Names *names = lab_grown(NULL, sizeof *names);
   *names = (Names){NULL, 0};
   Places places = find_places();
-  *results = (LabResults){.blocks_not_checked = store.blocks_not_checked,
-                          .kernel_ms = store.milliseconds,
-                          .strings = names};
+  *results = (LabResults){
+      .blocks_talk = store.blocks_talk, .kernel_ms = store.milliseconds, .strings = names};
   take_kernels(results, &places, names);
   take_findings(results, &places, names);
   take_accesses(results, &places, names);

@@ -20,12 +20,13 @@ static void use_tensor(LabWorker *lab, const TensorCopy *copy, uint32_t pc) {
   LabTraffic own = {.requests = 1};
   uintptr_t address;
   size_t bytes;
+  lab->reading_barrier = copy->barrier;
   for (unsigned row = 0; simt_box_row(copy, row, &address, &bytes); row++) {
     count_row(&own, address, bytes);
     for (size_t at = 0; at < bytes; at += COPY_BYTES) {
       const size_t left = bytes - at;
       lab_check_global(lab, address + at, left < COPY_BYTES ? (unsigned)left : COPY_BYTES,
-                       load ? READS : WRITES, pc);
+                       load ? TENSOR_READS : WRITES, pc);
     }
   }
   if (!(lab->checks & LAB_TRAFFIC)) return;

@@ -95,19 +95,13 @@ void lab_end_suspects(LabWorker *lab) {
 
 /* --- When the launch has ended --------------------------------------------------------------- */
 
-/** Does `blocks`, the two lowest or 0, contain a block other than `own`? */
-static bool has_another(const uint32_t blocks[2], uint32_t own) {
-  return blocks[0] != 0 && (blocks[0] != own || blocks[1] != 0);
-}
-
 /** Has a block other than `own` written this byte, or set it by an atomic? */
 static bool written_elsewhere(const LabWorker *lab, size_t region, size_t offset, uint32_t own) {
   if (lab->chunks == NULL || lab->chunks[region] == NULL) return false;
   const Chunk *chunk = &lab->chunks[region][offset / CHUNK_BYTES];
-  if (chunk->touchers == NULL) return false;
-  const size_t at = offset % CHUNK_BYTES / chunk->grain;
-  return has_another(chunk->touchers[at].writers, own) ||
-         (chunk->atomics != NULL && has_another(chunk->atomics[at].readers, own));
+  if (chunk->histories == NULL) return false;
+  const uint32_t history = chunk->histories[offset % CHUNK_BYTES / chunk->grain];
+  return lab_history_writes(lab, history, own, true, false);
 }
 
 static bool all_written_elsewhere(LabWorker *const *workers, int count, const Suspect *suspect) {

@@ -161,7 +161,7 @@ void lab_wgmma_done(Worker *worker, const Wgmma *wgmma, bool reads_end) {
   if (lab == NULL) return;
   const int warp = worker->running / WARP_SIZE, group = warp / GROUP_WARPS;
   const uint64_t number = worker->hopper->groups[group].done[warp % GROUP_WARPS];
-  lab->hopper->seen[warp].of[FIRST_GROUP + group] = (uint32_t)number + 1;
+  lab_see(lab, warp, FIRST_GROUP + group, (uint32_t)number + 1);
   if (reads_end) {
     uintptr_t chunks[MOST_CHUNKS];
     const int count = simt_wgmma_chunks(wgmma, chunks);

@@ -57,60 +57,87 @@ static uint64_t add_doubles(uint64_t a, uint64_t b) {
 DEFINE_APPLY(extern, simt_apply_32, uint32_t, int32_t, add_floats)
 DEFINE_APPLY(static, apply_64, uint64_t, int64_t, add_doubles)
 
-/**
- * `reads`: the new value depends on the old one. A fault before end_atomic() is reported as a write
- * at the caller's line.
- */
-static void begin_atomic(const void *address, unsigned size, bool reads, const void *call_site) {
+/** A fault before end_atomic() is reported as a write at the caller's line. */
+static void begin_atomic(const void *address, unsigned size, SimtAccess access, SimtOrder order,
+                         const void *call_site) {
   simt_require_aligned(address, size, "address of an atomic", call_site);
   if (simt_observer != NULL) {
-    simt_observer->atomic(simt_worker, (void *)(uintptr_t)address, size, reads, call_site);
+    simt_observer->atomic(simt_worker, (void *)(uintptr_t)address, size, access, order, call_site);
   }
-  simt_worker->access_is_write = true;
+  simt_worker->access_is_write = access != SIMT_LOADS;
   simt_worker->access_call_site = call_site;
 }
 
 /** A thread may spin until another thread writes, so every atomic lets other threads run. */
-static void end_atomic(void) {
+static void end_atomic(SimtAccess access, bool writes, SimtOrder order) {
+  if (simt_observer != NULL) simt_observer->atomic_done(simt_worker, access, writes, order);
   simt_worker->access_call_site = NULL;
   simt_worker->counters.atomics++;
   simt_yield();
 }
 
-uint32_t simt_atomic_32(SimtAtomic operation, void *address, uint32_t operand) {
+static SimtAccess access_of(SimtAtomic operation) {
+  return operation == SIMT_ATOMIC_EXCHANGE ? SIMT_EXCHANGES : SIMT_UPDATES;
+}
+
+static uint32_t update_32(SimtAtomic operation, void *address, uint32_t operand, SimtOrder order,
+                          const void *call_site) {
   _Atomic uint32_t *target = address;
-  begin_atomic(address, sizeof(uint32_t), operation != SIMT_ATOMIC_EXCHANGE,
-               __builtin_return_address(0));
+  begin_atomic(address, sizeof(uint32_t), access_of(operation), order, call_site);
   uint32_t old = atomic_load(target);
   while (!atomic_compare_exchange_weak(target, &old, simt_apply_32(operation, old, operand))) {
   }
-  end_atomic();
+  end_atomic(access_of(operation), true, order);
   return old;
+}
+
+uint32_t simt_atomic_32(SimtAtomic operation, void *address, uint32_t operand) {
+  return update_32(operation, address, operand, SIMT_RELAXED, __builtin_return_address(0));
+}
+
+uint32_t simt_ordered_atomic_32(SimtAtomic operation, void *address, uint32_t operand,
+                                SimtOrder order) {
+  return update_32(operation, address, operand, order, __builtin_return_address(0));
 }
 
 uint64_t simt_atomic_64(SimtAtomic operation, void *address, uint64_t operand) {
   _Atomic uint64_t *target = address;
-  begin_atomic(address, sizeof(uint64_t), operation != SIMT_ATOMIC_EXCHANGE,
+  begin_atomic(address, sizeof(uint64_t), access_of(operation), SIMT_RELAXED,
                __builtin_return_address(0));
   uint64_t old = atomic_load(target);
   while (!atomic_compare_exchange_weak(target, &old, apply_64(operation, old, operand))) {
   }
-  end_atomic();
+  end_atomic(access_of(operation), true, SIMT_RELAXED);
   return old;
 }
 
 uint32_t simt_compare_and_swap_32(void *address, uint32_t expected, uint32_t desired) {
-  begin_atomic(address, sizeof(uint32_t), true, __builtin_return_address(0));
-  atomic_compare_exchange_strong((_Atomic uint32_t *)address, &expected, desired);
-  end_atomic();
+  begin_atomic(address, sizeof(uint32_t), SIMT_UPDATES, SIMT_RELAXED, __builtin_return_address(0));
+  const bool swapped =
+      atomic_compare_exchange_strong((_Atomic uint32_t *)address, &expected, desired);
+  end_atomic(SIMT_UPDATES, swapped, SIMT_RELAXED);
   return expected;
 }
 
 uint64_t simt_compare_and_swap_64(void *address, uint64_t expected, uint64_t desired) {
-  begin_atomic(address, sizeof(uint64_t), true, __builtin_return_address(0));
-  atomic_compare_exchange_strong((_Atomic uint64_t *)address, &expected, desired);
-  end_atomic();
+  begin_atomic(address, sizeof(uint64_t), SIMT_UPDATES, SIMT_RELAXED, __builtin_return_address(0));
+  const bool swapped =
+      atomic_compare_exchange_strong((_Atomic uint64_t *)address, &expected, desired);
+  end_atomic(SIMT_UPDATES, swapped, SIMT_RELAXED);
   return expected;
+}
+
+uint32_t simt_load_acquire_32(const void *address) {
+  begin_atomic(address, sizeof(uint32_t), SIMT_LOADS, SIMT_ACQUIRE, __builtin_return_address(0));
+  const uint32_t value = atomic_load((const _Atomic uint32_t *)address);
+  end_atomic(SIMT_LOADS, false, SIMT_ACQUIRE);
+  return value;
+}
+
+void simt_store_release_32(void *address, uint32_t value) {
+  begin_atomic(address, sizeof(uint32_t), SIMT_STORES, SIMT_RELEASE, __builtin_return_address(0));
+  atomic_store((_Atomic uint32_t *)address, value);
+  end_atomic(SIMT_STORES, true, SIMT_RELEASE);
 }
 
 /** Loops that poll a flag often contain a fence, so it lets other threads run, as atomics do. */

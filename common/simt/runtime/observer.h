@@ -60,7 +60,10 @@ typedef struct Observer {
   /* `reads_end`: from now on it does not read shared memory. */
   void (*wgmma_done)(Worker *worker, const Wgmma *wgmma, bool reads_end);
   void (*wgmma_fence)(Worker *worker);
-  void (*atomic)(Worker *worker, void *address, unsigned size, bool reads, const void *call_site);
+  /** Before an atomic is executed, and right after; `writes` is false for a failed comparison. */
+  void (*atomic)(Worker *worker, void *address, unsigned size, SimtAccess access, SimtOrder order,
+                 const void *call_site);
+  void (*atomic_done)(Worker *worker, SimtAccess access, bool writes, SimtOrder order);
   void (*fence)(Worker *worker);                             /* one that other blocks can observe */
   void (*unset_used)(Worker *worker, const void *call_site); /* see simt_use_unset() */
   /** A kernel's access faulted at `address` of the device. Returns whether this was reported, so

@@ -1,16 +1,16 @@
 /**
  * @file
- * When one block may read what another has written: after atomics and fences on global memory,
- * whichever warp of the block executes them.
+ * Blocks that use atomics and fences which do not order what they write, and reads of memory that
+ * another block may have written.
  */
 #include "../tests/unit/lab/lab_testing.h"
 
-static bool blocks_were_checked() {
+static bool blocks_talk() {
   LabResults results;
   lab_take_results(&results);
-  const bool checked = !results.blocks_not_checked;
+  const bool talk = results.blocks_talk;
   lab_free_results(&results);
-  return checked;
+  return talk;
 }
 
 /* --- Scope ----------------------------------------------------------------------------------- */
@@ -33,32 +33,26 @@ __global__ void count_and_write(int *out, int *global_count) {
 }
 enum { ALL_WRITE = __LINE__ - 2 };
 
-static void assert_race_is_found(const char *kernel) {
-  assert_true(blocks_were_checked());
+static void assert_race_is_found(const char *kernel, bool talk) {
+  assert_int_equal(blocks_talk(), talk);
   assert_finds({LAB_BLOCKS_WRITE_WRITE, ALL_WRITE, ALL_WRITE, kernel,
                 "4 bytes, first: block 0, the other block 1, out + 0 (4 bytes)"});
+  lab_start(LAB_EVERYTHING);
 }
 
-static void block_scope_does_not_order_blocks(void **) {
+/** What follows the last atomic of a block is not published by it. */
+static void atomics_and_fences_anywhere_do_not_order_blocks(void **) {
   int *out = named<int>("out", 1), *count = named_zeros<int>("count", 1);
   count_and_write<DEVICE_FENCE><<<4, 8>>>(out, nullptr);
-  assert_race_is_found("count_and_write<2>");
-  lab_start(LAB_EVERYTHING);
+  assert_race_is_found("count_and_write<2>", false);
   count_and_write<BLOCK_FENCE><<<4, 8>>>(out, count);
-  assert_race_is_found("count_and_write<1>");
-  lab_start(LAB_EVERYTHING);
+  assert_race_is_found("count_and_write<1>", false);
   count_and_write<NO_FENCE><<<4, 8>>>(out, count);
-  assert_race_is_found("count_and_write<0>");
-}
-
-static void fences_with_global_atomics_order_blocks(void **) {
-  int *out = named<int>("out", 1), *count = named_zeros<int>("count", 1);
+  assert_race_is_found("count_and_write<0>", false);
   count_and_write<DEVICE_FENCE><<<4, 8>>>(out, count);
-  assert_false(blocks_were_checked());
-  lab_start(LAB_EVERYTHING);
+  assert_race_is_found("count_and_write<2>", true);
   count_and_write<SYSTEM_FENCE><<<4, 8>>>(out, count);
-  assert_false(blocks_were_checked());
-  assert_finds_nothing();
+  assert_race_is_found("count_and_write<3>", true);
 }
 
 /* --- Order ----------------------------------------------------------------------------------- */
@@ -76,10 +70,12 @@ __global__ void publish_and_read(int *data, int *count, int *out) {
 }
 enum { READ_OTHERS = __LINE__ - 2 };
 
-static void a_fence_of_one_warp_covers_its_block(void **) {
+/** A value that another block wrote is not unwritten, but the read may come before it. */
+static void a_fence_of_one_warp_does_not_cover_its_block(void **) {
   int *data = named<int>("data", 32), *out = named<int>("out", 32);
   publish_and_read<true><<<2, 64>>>(data, named_zeros<int>("count", 1), out);
-  assert_finds_nothing();
+  assert_finds({LAB_BLOCKS_WRITE_READ, READ_OTHERS, READ_OTHERS - 1, "publish_and_read<true>",
+                "128 bytes, first: block 1, the other block 0, data + 0 (128 bytes)"});
 }
 
 static void reads_of_unwritten_memory_are_reported_in_any_order(void **) {
@@ -107,9 +103,8 @@ static void the_lowest_unwritten_address_is_reported(void **) {
 int main() {
 #define LAB_TEST(test) cmocka_unit_test_setup_teardown(test, start_lab, stop_lab)
   const CMUnitTest tests[] = {
-      LAB_TEST(block_scope_does_not_order_blocks),
-      LAB_TEST(fences_with_global_atomics_order_blocks),
-      LAB_TEST(a_fence_of_one_warp_covers_its_block),
+      LAB_TEST(atomics_and_fences_anywhere_do_not_order_blocks),
+      LAB_TEST(a_fence_of_one_warp_does_not_cover_its_block),
       LAB_TEST(reads_of_unwritten_memory_are_reported_in_any_order),
       LAB_TEST(the_lowest_unwritten_address_is_reported),
   };

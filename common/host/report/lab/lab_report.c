@@ -37,8 +37,10 @@ static LabCounts forward_counts(const LabResults *results, const Description *de
 }
 
 static void print_findings(const LabResults *results, Sources *sources, const Run *run, FILE *out) {
-  if (results->blocks_not_checked) {
-    fprintf(out, "lab        blocks talk by atomics and fences: races between them not checked\n");
+  if (results->blocks_talk) {
+    fprintf(out,
+            "lab        blocks use atomics and fences: compared by release and acquire, except "
+            "when a tensor store to global memory ends, and proxies there\n");
   }
   for (size_t i = 0; i < results->line_count; i++) {
     source_line(sources, results->lines[i].file, results->lines[i].line);

@@ -1,0 +1,383 @@
+/**
+ * @file
+ * Races in shared memory where barriers order some threads only: kernels in which one reader,
+ * writer or copy of several is not ordered, and right ones. Whichever comes first, the lab names
+ * both places.
+ */
+#include "../tests/unit/lab/lab_testing.h"
+#include "../tests/unit/simt/hopper_testing.h"
+
+extern __shared__ __align__(1024) unsigned char smem[];
+
+enum { BARRIERS = 8192, SHARED = BARRIERS + 64, BOX_BYTES = 1024 };
+
+static int *out;
+
+static int allocate(void **state) {
+  start_lab(state);
+  out = named<int>("out", 1024);
+  return 0;
+}
+
+/** The only findings are of these two places. */
+static void assert_race(int line, int other_line) {
+  char text[8192];
+  findings_text(text, sizeof text);
+  assert_names_line(text, __FILE__, line);
+  assert_names_line(text, __FILE__, other_line);
+  for (const char *at = text; (at = strstr(at, __FILE__ ":")) != nullptr; at++) {
+    const int named_line = atoi(at + strlen(__FILE__ ":"));
+    if (named_line != line && named_line != other_line) fail_msg("another line:\n%s", text);
+  }
+  lab_start(LAB_EVERYTHING);
+}
+
+/* --- Readers -------------------------------------------------------------------------------- */
+
+/** All warps but the last ones meet, then thread 0 writes what all have read. */
+template <int MEETING, int THREADS>
+__global__ void write_after_some_have_met(int *out) {
+  __shared__ int x;
+  if (threadIdx.x == 0) x = 1;
+  __syncthreads();
+  out[threadIdx.x] = x;  // READ
+  if (threadIdx.x < MEETING) named_barrier_sync<MEETING>(5);
+  if (threadIdx.x == 0) x = 2;
+}
+enum { MET_WRITE = __LINE__ - 2, MET_READ = MET_WRITE - 2 };
+
+static void every_reading_warp_is_kept(void **) {
+  write_after_some_have_met<128, 128><<<1, 128>>>(out);
+  write_after_some_have_met<1024, 1024><<<1, 1024>>>(out);
+  assert_finds_nothing();
+  write_after_some_have_met<64, 128><<<1, 128>>>(out);
+  assert_race(MET_WRITE, MET_READ);
+  write_after_some_have_met<96, 128><<<1, 128>>>(out);
+  assert_race(MET_WRITE, MET_READ);
+  write_after_some_have_met<992, 1024><<<1, 1024>>>(out);
+  assert_race(MET_WRITE, MET_READ);
+}
+
+/** Of 128 readers, the first ARRIVING arrive at an mbarrier; those that wait may write. */
+template <int ARRIVING, typename T>
+__global__ void write_after_an_mbarrier(int *out) {
+  uint64_t *read = (uint64_t *)(smem + BARRIERS);
+  if (threadIdx.x == 0) mbarrier_init(read, ARRIVING);
+  if (threadIdx.x < 32) smem[threadIdx.x] = 1;
+  __syncthreads();
+  out[threadIdx.x] = ((const T *)smem)[3];
+  if (threadIdx.x < ARRIVING) mbarrier_arrive(read);
+  if (threadIdx.x == 8) {
+    mbarrier_wait(read, 0);
+    *(uint4 *)smem = make_uint4(1, 2, 3, 4);
+  }
+}
+enum { PHASE_WRITE = __LINE__ - 3, PHASE_READ = PHASE_WRITE - 4 };
+
+static void every_reading_lane_is_kept(void **) {
+  write_after_an_mbarrier<128, unsigned char><<<1, 128, SHARED>>>(out);
+  write_after_an_mbarrier<128, short><<<1, 128, SHARED>>>(out);
+  assert_finds_nothing();
+  write_after_an_mbarrier<127, unsigned char><<<1, 128, SHARED>>>(out);
+  assert_race(PHASE_WRITE, PHASE_READ);
+  write_after_an_mbarrier<96, short><<<1, 128, SHARED>>>(out);
+  assert_race(PHASE_WRITE, PHASE_READ);
+  write_after_an_mbarrier<80, int><<<1, 128, SHARED>>>(out);
+  assert_race(PHASE_WRITE, PHASE_READ);
+}
+
+/** The reader reads in each phase; the writer waits for WAITS phases. */
+template <int WAITS>
+__global__ void write_after_a_reused_barrier(int *out) {
+  uint64_t *read = (uint64_t *)(smem + BARRIERS), *seen = read + 1;
+  if (threadIdx.x == 0) mbarrier_init(read, 1), mbarrier_init(seen, 1), *(int *)smem = 1;
+  __syncthreads();
+  if (threadIdx.x == 64) {
+    for (int i = 0; i < 2; i++) {
+      out[i] = *(int *)smem;  // READ
+      mbarrier_arrive(read);
+      if (i == 0) mbarrier_wait(seen, 0);
+    }
+  } else if (threadIdx.x == 0) {
+    mbarrier_wait(read, 0);
+    mbarrier_arrive(seen);
+    if (WAITS == 2) mbarrier_wait(read, 1);
+    *(int *)smem = 2;
+  }
+}
+enum { REUSED_WRITE = __LINE__ - 3, REUSED_READ = REUSED_WRITE - 8 };
+
+static void a_read_in_a_later_phase_is_not_ordered_by_an_earlier_one(void **) {
+  write_after_a_reused_barrier<2><<<1, 128, SHARED>>>(out);
+  assert_finds_nothing();
+  write_after_a_reused_barrier<1><<<1, 128, SHARED>>>(out);
+  assert_race(REUSED_WRITE, REUSED_READ);
+}
+
+/** Warp 2 reads. It meets warp 1, and warp 1 meets warp 0, which writes; or in the other order. */
+template <bool RIGHT>
+__global__ void write_after_a_chain(int *out) {
+  const int warp = threadIdx.x / 32;
+  if (threadIdx.x == 0) *(int *)smem = 1;
+  __syncthreads();
+  if (!RIGHT && warp < 2) named_barrier_sync<64>(2);
+  if (warp == 2) out[threadIdx.x] = *(int *)smem;
+  if (warp >= 1) named_barrier_sync<64>(1);
+  if (RIGHT && warp < 2) named_barrier_sync<64>(2);
+  if (threadIdx.x == 0) *(int *)smem = 2;
+}
+enum { CHAIN_WRITE = __LINE__ - 2, CHAIN_READ = CHAIN_WRITE - 3 };
+
+static void barriers_order_through_other_warps(void **) {
+  write_after_a_chain<true><<<1, 96, SHARED>>>(out);
+  assert_finds_nothing();
+  write_after_a_chain<false><<<1, 96, SHARED>>>(out);
+  assert_race(CHAIN_WRITE, CHAIN_READ);
+}
+
+/** ldmatrix reads by several warps, stmatrix writes. */
+template <int MEETING>
+__global__ void store_matrix_after_some_have_met(int *out) {
+  uint32_t r[4];
+  const int lane = threadIdx.x % 32;
+  if (threadIdx.x < 32) ((uint4 *)smem)[lane] = make_uint4(1, 2, 3, 4);
+  __syncthreads();
+  ldmatrix_x4(r, smem + 16 * lane);
+  out[threadIdx.x] = r[0];
+  if (threadIdx.x < MEETING) named_barrier_sync<MEETING>(5);
+  if (threadIdx.x < 32) stmatrix_x4(smem + 16 * lane, r);
+}
+enum { MATRIX_WRITE = __LINE__ - 2, MATRIX_READ = MATRIX_WRITE - 3 };
+
+static void matrices_are_read_by_every_warp(void **) {
+  store_matrix_after_some_have_met<96><<<1, 96, SHARED>>>(out);
+  assert_finds_nothing();
+  store_matrix_after_some_have_met<64><<<1, 96, SHARED>>>(out);
+  assert_race(MATRIX_WRITE, MATRIX_READ);
+}
+
+/* --- Lanes of one warp ------------------------------------------------------------------------ */
+
+typedef enum Meeting { ALL_LANES, SOME_LANES, VOTE, SHUFFLE, REDUCTION } Meeting;
+
+template <Meeting MEETING>
+__device__ void meet() {
+  if (MEETING == ALL_LANES) __syncwarp();
+  if (MEETING == SOME_LANES && threadIdx.x % 32 < 16) __syncwarp(0xffff);
+  if (MEETING == VOTE) __any_sync(~0u, threadIdx.x == 3), __ballot_sync(~0u, 1);
+  if (MEETING == SHUFFLE) __shfl_xor_sync(~0u, 1, 1);
+  if (MEETING == REDUCTION) __reduce_add_sync(~0u, 1);
+}
+
+/** Lane 20 reads, lane 4 writes. */
+template <Meeting MEETING>
+__global__ void write_in_the_warp(int *out) {
+  if (threadIdx.x == 0) *(int *)smem = 1;
+  __syncthreads();
+  if (threadIdx.x == 20) out[0] = *(int *)smem;
+  meet<MEETING>();
+  if (threadIdx.x == 4) *(int *)smem = 2;
+}
+enum { LANE_WRITE = __LINE__ - 2, LANE_READ = LANE_WRITE - 2 };
+
+/** All lanes read, one arrives for all; another warp waits and writes. */
+template <Meeting MEETING>
+__global__ void arrive_for_the_warp(int *out) {
+  uint64_t *read = (uint64_t *)(smem + BARRIERS);
+  if (threadIdx.x == 0) mbarrier_init(read, 1), *(int *)smem = 1;
+  __syncthreads();
+  if (threadIdx.x < 32) {
+    out[threadIdx.x] = *(int *)smem;
+    meet<MEETING>();
+    if (threadIdx.x == 5) mbarrier_arrive(read);
+  } else if (threadIdx.x == 40) {
+    mbarrier_wait(read, 0);
+    *(int *)smem = 2;
+  }
+}
+enum { ARRIVAL_WRITE = __LINE__ - 3, ARRIVAL_READ = ARRIVAL_WRITE - 5 };
+
+template <Meeting MEETING>
+static void expect_race_of_lanes() {
+  write_in_the_warp<MEETING><<<1, 32, SHARED>>>(out);
+  assert_race(LANE_WRITE, LANE_READ);
+  arrive_for_the_warp<MEETING><<<1, 64, SHARED>>>(out);
+  assert_race(ARRIVAL_WRITE, ARRIVAL_READ);
+}
+
+static void only_barriers_of_the_warp_order_its_lanes(void **) {
+  write_in_the_warp<ALL_LANES><<<1, 32, SHARED>>>(out);
+  arrive_for_the_warp<ALL_LANES><<<1, 64, SHARED>>>(out);
+  assert_finds_nothing();
+  expect_race_of_lanes<SOME_LANES>();
+  expect_race_of_lanes<VOTE>();
+  expect_race_of_lanes<SHUFFLE>();
+  expect_race_of_lanes<REDUCTION>();
+}
+
+/** Lanes 0 to 15 hand a value from one to the next, without the others. */
+__global__ void hand_on(int *out) {
+  int *values = (int *)smem;
+  if (threadIdx.x < 16) {
+    values[threadIdx.x] = 1;
+    for (int i = 1; i < 16; i++) {
+      __syncwarp(0xffff);
+      if ((int)threadIdx.x == i) values[i] += values[i - 1];
+    }
+    __syncwarp(0xffff);
+    out[threadIdx.x] = values[15];
+  }
+}
+
+static void a_barrier_of_some_lanes_orders_these(void **) {
+  hand_on<<<1, 32, SHARED>>>(out);
+  assert_finds_nothing();
+}
+
+/* --- Writers and atomics ---------------------------------------------------------------------- */
+
+/** Warp 2 writes, warp 1 or warp 0 waits for it; thread 0 writes too. */
+template <int WAITING>
+__global__ void two_writers(int *out) {
+  const int warp = threadIdx.x / 32;
+  if (threadIdx.x == 70) *(int *)smem = 1;
+  if (warp == 2 || warp == WAITING) named_barrier_sync<64>(3);
+  if (warp == 1 && WAITING == 1) out[threadIdx.x] = *(int *)smem;
+  if (threadIdx.x == 0) *(int *)smem = 2;
+}
+enum { LATER_WRITE = __LINE__ - 2 };
+
+static void writers_need_an_order_of_their_own(void **) {
+  two_writers<0><<<1, 96, SHARED>>>(out);
+  assert_finds_nothing();
+  two_writers<1><<<1, 96, SHARED>>>(out);
+  char text[8192];
+  findings_text(text, sizeof text);
+  assert_contains(text, "shared memory race: ");
+  assert_names_line(text, __FILE__, LATER_WRITE);
+}
+
+/** All warps count; MEETING threads meet, and then thread 0 reads plainly. */
+template <int MEETING>
+__global__ void count_and_read(int *out) {
+  int *count = (int *)smem;
+  if (threadIdx.x == 0) *count = 0;
+  __syncthreads();
+  atomicAdd(count, 1);
+  if (threadIdx.x < MEETING) named_barrier_sync<MEETING>(1);
+  if (threadIdx.x == 0) out[0] = *count;
+}
+enum { COUNT_READ = __LINE__ - 2, COUNT_ADD = COUNT_READ - 2 };
+
+static void every_atomic_is_kept(void **) {
+  count_and_read<96><<<1, 96, SHARED>>>(out);
+  assert_finds_nothing();
+  count_and_read<64><<<1, 96, SHARED>>>(out);
+  assert_race(COUNT_READ, COUNT_ADD);
+}
+
+/* --- Copies ----------------------------------------------------------------------------------- */
+
+template <int MEETING>
+__global__ void copy_over_readers(const uint4 *in, int *out) {
+  if (threadIdx.x == 0) *(uint4 *)smem = make_uint4(1, 2, 3, 4);
+  __syncthreads();
+  out[threadIdx.x] = ((int *)smem)[2];
+  if (threadIdx.x < MEETING) named_barrier_sync<MEETING>(1);
+  if (threadIdx.x == 0) cp_async_16(smem, in, true);
+  cp_async_commit();
+  cp_async_wait<0>();
+}
+enum { COPY_WRITE = __LINE__ - 4, COPY_READ = COPY_WRITE - 2 };
+
+static void a_copy_must_wait_for_every_reader(void **) {
+  const uint4 *in = named_zeros<uint4>("in", 1);
+  copy_over_readers<96><<<1, 96, SHARED>>>(in, out);
+  assert_finds_nothing();
+  copy_over_readers<64><<<1, 96, SHARED>>>(in, out);
+  assert_race(COPY_WRITE, COPY_READ);
+}
+
+/** Thread 0 of each of four warps stores the box; MEETING threads meet after their wait. */
+template <int MEETING, bool BY_TENSOR_LOAD>
+__global__ void write_the_source(const __grid_constant__ CUtensorMap map,
+                                 const __grid_constant__ CUtensorMap from) {
+  uint64_t *full = (uint64_t *)(smem + BARRIERS);
+  for (int i = threadIdx.x; i < 256; i += 128) ((int *)smem)[i] = i;
+  if (threadIdx.x == 0) mbarrier_init(full, 1), fence_mbarrier_init();
+  fence_proxy_async();
+  __syncthreads();
+  if (threadIdx.x % 32 == 0) {
+    tensor_store(map, smem, 0, 0, threadIdx.x / 32, 0);
+    tensor_store_commit();
+    tensor_store_wait<0>();
+  }
+  __syncwarp();
+  if (threadIdx.x < MEETING) named_barrier_sync<MEETING>(1);
+  if (threadIdx.x == 0 && !BY_TENSOR_LOAD) ((int *)smem)[5] = 1;
+  if (threadIdx.x == 0 && BY_TENSOR_LOAD) {
+    mbarrier_arrive_expect(full, BOX_BYTES);
+    tensor_load(smem, from, full, 0, 0, 0, 0);
+  }
+  mbarrier_wait(full, BY_TENSOR_LOAD ? 0 : 1);
+}
+enum { SOURCE_LOAD = __LINE__ - 4, SOURCE_WRITE = SOURCE_LOAD - 3, SOURCE = SOURCE_WRITE - 6 };
+
+static void a_source_is_read_by_every_tensor_store(void **) {
+  uint16_t *tensor = named_zeros<uint16_t>("tensor", 4 * 512);
+  const CUtensorMap map = make_map({tensor, 4, {64, 8, 4, 1}, {128, 1024, 4096}, {64, 8, 1, 1}});
+  const CUtensorMap from =
+      matrix_map(named_zeros<uint16_t>("from", 512), 8, 8, CU_TENSOR_MAP_SWIZZLE_NONE);
+  write_the_source<128, false><<<1, 128, SHARED>>>(map, from);
+  write_the_source<128, true><<<1, 128, SHARED>>>(map, from);
+  assert_finds_nothing();
+  write_the_source<64, false><<<1, 128, SHARED>>>(map, from);
+  assert_race(SOURCE_WRITE, SOURCE);
+  write_the_source<96, true><<<1, 128, SHARED>>>(map, from);
+  assert_race(SOURCE_LOAD, SOURCE);
+}
+
+/** A barrier does not wait for a load. */
+template <bool WAITS>
+__global__ void write_what_is_loaded(const __grid_constant__ CUtensorMap map, int *tensor) {
+  uint64_t *full = (uint64_t *)(smem + BARRIERS);
+  if (threadIdx.x == 0) mbarrier_init(full, 1), fence_mbarrier_init();
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    mbarrier_arrive_expect(full, BOX_BYTES);
+    tensor_load(smem, map, full, 0, 0, 0, 0);
+  }
+  __syncthreads();
+  if (WAITS) mbarrier_wait(full, 0);
+  if (threadIdx.x == 40) tensor[7] = 3;
+  if (!WAITS) mbarrier_wait(full, 0);
+}
+enum { LOADED_WRITE = __LINE__ - 3, LOADED = LOADED_WRITE - 4 };
+
+static void the_source_of_a_load_must_not_change_before_its_wait(void **) {
+  uint16_t *tensor = named_zeros<uint16_t>("tensor", 512);
+  const CUtensorMap map = matrix_map(tensor, 8, 8, CU_TENSOR_MAP_SWIZZLE_NONE);
+  write_what_is_loaded<true><<<1, 64, SHARED>>>(map, (int *)tensor);
+  assert_finds_nothing();
+  write_what_is_loaded<false><<<1, 64, SHARED>>>(map, (int *)tensor);
+  assert_race(LOADED_WRITE, LOADED);
+}
+
+int main() {
+#define LAB_TEST(test) cmocka_unit_test_setup_teardown(test, allocate, stop_lab)
+  const CMUnitTest tests[] = {
+      LAB_TEST(every_reading_warp_is_kept),
+      LAB_TEST(every_reading_lane_is_kept),
+      LAB_TEST(a_read_in_a_later_phase_is_not_ordered_by_an_earlier_one),
+      LAB_TEST(barriers_order_through_other_warps),
+      LAB_TEST(matrices_are_read_by_every_warp),
+      LAB_TEST(only_barriers_of_the_warp_order_its_lanes),
+      LAB_TEST(a_barrier_of_some_lanes_orders_these),
+      LAB_TEST(writers_need_an_order_of_their_own),
+      LAB_TEST(every_atomic_is_kept),
+      LAB_TEST(a_copy_must_wait_for_every_reader),
+      LAB_TEST(a_source_is_read_by_every_tensor_store),
+      LAB_TEST(the_source_of_a_load_must_not_change_before_its_wait),
+  };
+  return run_in_all_settings("lab", tests);
+}
