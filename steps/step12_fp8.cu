@@ -477,8 +477,16 @@ __device__ __forceinline__ void consume(const Shared<T> &shared, const AllMaps &
     if (lane == 0) tensor_store_wait<0>();  // the O before has been read
     __syncwarp();                           // all lanes may write the next
     const int64_t head_index = (int64_t)work.batch * p.q_heads + work.head;
+    // [v_scale]
+    float v_scale = t.v_scales[kv_index];
+    if (v_scale < 0x1p-96f) {  // v_scale / l could be subnormal, and no P V is that small
+      const float smaller[2] = {0x1p-32f, 0x1p-32f};
+      rescale_rows(o, smaller);
+      v_scale *= 0x1p32f;
+    }
+    // [v_scale]
     store_tile<T, HEAD_DIM>(o, m, l, o_warp, maps.o, t.lse + head_index * p.q_len, first_row,
-                            p.q_len, work.head, work.batch, t.v_scales[kv_index]);
+                            p.q_len, work.head, work.batch, v_scale);
     // All lanes have read `work` before the __syncwarp() in store_tile().
     if (lane == 0) mbarrier_arrive(&shared.work_empty[slot.stage()]);
   }

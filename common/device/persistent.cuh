@@ -165,8 +165,7 @@ __device__ __forceinline__ void multiply_qk_again(float (&s)[BLOCK_N / 8][4], co
 }
 
 /** Divides O by l and multiplies it by `v_scale`, writes this warp's 16 rows to `o_warp`, and has
- * them stored from there. LSE goes to memory directly. (`v_scale` / l may be too small for a normal
- * float where O is not.) */
+ * them stored from there. LSE goes to memory directly. `v_scale` / l must not be subnormal. */
 template <typename T, int HEAD_DIM>
 __device__ __forceinline__ void store_tile(const float (&o)[HEAD_DIM / 8][4], const float (&m)[2],
                                            const float (&l)[2], T *o_warp, const CUtensorMap &map,
@@ -177,12 +176,12 @@ __device__ __forceinline__ void store_tile(const float (&o)[HEAD_DIM / 8][4], co
   for (int half = 0; half < 2; half++) {
     const int row = lane / 4 + 8 * half;
     const float sum = lanes_reduce_sum<4>(l[half]);
-    const float factor = sum == 0.0f ? 0.0f : __fdividef(1.0f, sum);
+    const float factor = sum == 0.0f ? 0.0f : __fdividef(v_scale, sum);
 #pragma unroll
     for (int n = 0; n < HEAD_DIM / 8; n++) {
       const int at = swizzled_byte<HEAD_DIM, 16>(row, 8 * n + lane % 4 * 2);
       *(uint32_t *)((char *)o_warp + at) =
-          pack<T>(o[n][2 * half] * factor * v_scale, o[n][2 * half + 1] * factor * v_scale);
+          pack<T>(o[n][2 * half] * factor, o[n][2 * half + 1] * factor);
     }
     // A row that attends nothing has m = -inf and sum = 0, and log2(0) is -inf too.
     if (lane % 4 == 0 && first_row + row < rows) {
