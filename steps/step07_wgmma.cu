@@ -4,8 +4,8 @@
  *
  * The idea: mma.sync reaches two thirds of what these tensor cores can do. wgmma is made for all of
  * it: four warps, a warpgroup, multiply 64 rows at a time, and read their operands from shared
- * memory without registers in between. The copy engine (TMA) fills that shared memory: one thread
- * asks for a whole tile, and a barrier in shared memory counts its bytes.
+ * memory without registers in between. The tensor memory accelerator (TMA) fills that shared
+ * memory: one thread asks for a whole tile, and a barrier in shared memory counts its bytes.
  *
  * What changed since step 06: everything between memory and softmax. The mask is full or causal, as
  * in step 04. The softmax and the store of O are those of step 04.

@@ -5,7 +5,7 @@
  * The idea: between two tiles of queries the tensor cores idle, while O is stored, the block ends,
  * another starts and waits for its first Q and K. So each multiprocessor gets one thread block for
  * good, which takes one tile of queries after the other. The producer runs ahead into the next
- * tile, and the copy engine stores O while the next tile is computed.
+ * tile, and TMA stores O while the next tile is computed.
  *
  * What changed since step 09:
  * - A loop over tiles of queries is around everything. A counter in device memory deals the tiles
@@ -295,7 +295,7 @@ __device__ __forceinline__ void store_tile(const float (&o)[HEAD_DIM / 8][4], co
       lse_global[first_row + row] = (m[half] + log2_approx(sum)) * 0.6931471805599453f;
     }
   }
-  fence_proxy_async();  // each lane's stores are visible to the copy engine
+  fence_proxy_async();  // each lane's stores are visible to TMA
   __syncwarp();         // those of all lanes
   if (lane == 0) {
 #pragma unroll

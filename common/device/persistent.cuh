@@ -188,7 +188,7 @@ __device__ __forceinline__ void store_tile(const float (&o)[HEAD_DIM / 8][4], co
       lse_global[first_row + row] = (m[half] + log2_approx(sum)) * 0.6931471805599453f;
     }
   }
-  fence_proxy_async();  // each lane's stores are visible to the copy engine
+  fence_proxy_async();  // each lane's stores are visible to TMA
   __syncwarp();         // those of all lanes
   if (lane == 0) {
 #pragma unroll

@@ -1,6 +1,6 @@
 /**
  * @file
- * Tensor maps, made on the host: they tell the copy engine where a tensor lies, what its box is and
+ * Tensor maps, made on the host: they tell TMA where a tensor lies, what its box is and
  * how the box is swizzled in shared memory. Readers of the kernels need the comments only.
  */
 #ifndef DEVICE_TENSOR_MAP_CUH
