@@ -18,7 +18,6 @@ from plots.figures.records import Results, load, step_names
 from plots.sections import with_section
 from plots.tools.lab import Report, human, report_of
 from tests.lib.programs import REPOSITORY, Program, read_records
-from tests.mutants import table as mutants
 
 SHAPE = "-n 256 -d 64"
 SEQLEN, HEAD_DIMS, MASKS = 4096, (64, 128, 256), ("full", "causal")
@@ -194,10 +193,13 @@ def clocks(results: Results) -> str:
 def scores(path: Path) -> str:
     """How many mutants of each step the checks catch."""
     records = read_records(path)
-    total = {key: sum(record[key] for record in records) for key in mutants.COLUMNS}
-    return "\n".join(grid(["step", *(key.replace("_", " ") for key in mutants.COLUMNS), "caught"], [
-        [record["step"].removeprefix("step"), *(record[key] for key in mutants.COLUMNS),
-         f"{mutants.score(record):.2f} %"] for record in [*records, {"step": "all", **total}]]))
+    counts = [key for key in records[0] if key not in ("step", "percent_caught", "commit")]
+    total = {key: sum(record[key] for record in records) for key in counts}
+    caught = total["by_finding"] + total["by_answer"] + total["by_failure"]
+    total["percent_caught"] = 100 * caught / (caught + total["survivors"])
+    return "\n".join(grid(["step", *(key.replace("_", " ") for key in counts), "caught"], [
+        [record["step"].removeprefix("step"), *(record[key] for key in counts),
+         f"{record['percent_caught']:.2f} %"] for record in [*records, {"step": "all", **total}]]))
 
 
 OPTION = re.compile(r"^  (?:-\w, |    )--.*\n(?: {10,}.*\n)*", re.MULTILINE)  # and its explanation

@@ -139,7 +139,7 @@ class Role:
     next: int = 0
     waited: str = ""  # the barrier at which it has waited last
     waits_since: float | None = None  # for its turn
-    opened: int = 0  # turns that it has had
+    opened: Counter = field(default_factory=Counter)  # how often it has passed each named barrier
     products: list[Bar] = field(default_factory=list)
     committed: list[float] = field(default_factory=list)  # when each group of products ends
     softmaxes: int = 0
@@ -158,6 +158,8 @@ class Machine:
         self.named: dict[str, Named] = defaultdict(Named)
         self.bars: list[Bar] = []
         self.turns: list[tuple[int, float, float]] = []  # thread, waiting from, since
+        self.passed = {rest[0] for events in threads.values() for action, rest in events
+                       if action == "pass"}  # named barriers for turns
         self.tensor_cores = 0.0  # when they are free
         self.uses: Counter = Counter()  # of each buffer
         self.held: list[tuple[Bar, str, int]] = []  # the empty barrier and its phase
@@ -230,8 +232,8 @@ class Machine:
         if action == "wait":
             return self.barriers[rest[0]].passes(int(rest[1]), role.at)
         if action == "sync" and role.waits_since is not None:
-            opened = self.named[rest[0]].opened
-            return max(role.at, opened[role.opened]) if role.opened < len(opened) else None
+            opened, before = self.named[rest[0]].opened, role.opened[rest[0]]
+            return max(role.at, opened[before]) if before < len(opened) else None
         if action == "wait_products":
             pending = int(rest[0])
             done = role.committed[:len(role.committed) - pending]
@@ -249,8 +251,9 @@ class Machine:
             return
         role.next += 1
         if action == "sync":
-            self.turns.append((role.thread, role.waits_since, role.at))
-            role.opened += 1
+            if rest[0] in self.passed:
+                self.turns.append((role.thread, role.waits_since, role.at))
+            role.opened[rest[0]] += 1
             role.waits_since = None
         elif action == "pass":
             self.named[rest[0]].arrive(role.at, role.weights[action, rest[0]], int(rest[1]))

@@ -18,8 +18,8 @@ from tests.lib.source_tree import SourceTree
 pytestmark = pytest.mark.cpu_only("it tests the Makefile, which is the same on a GPU machine")
 
 # Calls the real compiler to list headers where a dependency file is requested, if the tree has a file
-# `headers`. As target it writes a program that prints a .cu and ignores the rest, which is enough for
-# rewrite_launches and tests.
+# `headers`. As target it writes a program that prints a .cu and says of cases that they are right, which
+# is enough for rewrite_launches and tests.
 COMPILER = """#!/bin/sh
 test "$1" != --list-gpu-code || {{ printf 'sm_%s\\n' 75 80 86 89 90 100; exit; }}
 case "$*" in *-fsyntax-only*) exit;; esac
@@ -39,7 +39,8 @@ done
 test -z "$dependencies" -o ! -e headers ||
   {real} $flags -MM -MP -MT "$target" -MF "${{target%.o}}.d" "$source" || exit 1
 test -z "$target" ||
-  {{ printf '#!/bin/sh\\n# {name} made %s\\ncase $1 in *.cu) cat $1;; esac\\n' "$target" > "$target"
+  {{ printf '#!/bin/sh\\n# {name} made %s\\ncase $1 in *.cu) cat $1;; --cases) echo "1: right: all rows";; esac\\n' \\
+     "$target" > "$target"
      chmod +x "$target"; }}
 """
 

@@ -36,7 +36,7 @@ ELSEWHERE = {
     "sass": "tools/test_profile.py",
 }
 TRIED_HERE = {*TOOLS, *(words.split()[0] for words in NEED_A_GPU), "activations", "test-all", "lint",
-              "test-valgrind", "build/cuda-sm_90/layouts"}
+              "test-valgrind", "build/cuda-sm_90/layouts", "build/cuda-sm_90/wgmma_waits"}
 
 
 @pytest.fixture
@@ -111,6 +111,7 @@ def test_activations_need_a_network(tree: Tree) -> None:
         done.stdout + done.stderr).splitlines()
 
 
-def test_layouts_for_a_gpu_are_compiled(tree: Tree) -> None:
-    calls = tree.build("BACKEND=cuda", "ARCH=sm_90", "build/cuda-sm_90/layouts")
-    assert [call for call in calls if call.startswith("nvcc ") and "tests/gpu/layouts.cu" in call]
+@pytest.mark.parametrize("name", ["layouts", "wgmma_waits"])
+def test_programs_for_a_gpu_are_compiled(tree: Tree, name: str) -> None:
+    calls = tree.build("BACKEND=cuda", "ARCH=sm_90", f"build/cuda-sm_90/{name}")
+    assert [call for call in calls if call.startswith("nvcc ") and f"tests/gpu/{name}.cu" in call]
