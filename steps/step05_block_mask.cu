@@ -238,8 +238,8 @@ static cudaError_t forward(const Problem *p, const Tensors *t, int, cudaStream_t
   return cudaGetLastError();
 }
 
-static const BlockMaskSupport BLOCK_MASKS = {.prepared_bytes = tile_list_bytes<CONFIGS>,
-                                             .prepare = prepare};
+static const BlockMaskSupport BLOCK_MASKS = {
+    .prepared_bytes = tile_list_bytes<CONFIGS>, .prepare = prepare, .takes_shared_kv = true};
 
 const Step step = {
     .name = "step05",

@@ -1,10 +1,10 @@
 """Writes what is measured and counted into the pages of the steps: speed, lab, roofline; and the
-programs' options and the roofline's example into their pages.
+programs' options, the roofline's example, clocks and the scores of mutants into their pages.
 
 Usage: python3 -m plots.figures.pages RESULTS-OF-A-GPU DOCS PROGRAMS
 
 Reads the benchmark's records in RESULTS-OF-A-GPU and runs the steps of the CPU backend in PROGRAMS.
-Writes between the markers of DOCS/stepNN.md, DOCS/options.md and DOCS/roofline.md.
+Writes between the markers of DOCS/stepNN.md, options.md, roofline.md, measuring.md and mutants.md.
 """
 
 import re
@@ -139,8 +139,8 @@ def exponentials(results: Results) -> str:
     record = record_of(results, "step04", 128, "full")
     mma, exp = record["ceiling_mma_tflops"], record["ceiling_exp_g_per_s"] * 1e-3
     times = ", ".join(f"{4 * d / mma:.2f} ps at D = {d}" for d in (128, 64, 32))
-    return ("The exponentials matter because their unit is slow: it computes 16 per clock in each SM. In the "
-            f"run of the tables, an {record['device']} computed {exp:.1f} * 10^12 per second, so one entry "
+    return ("The exponentials matter because their unit is slow: it computes 16 per clock in each SM "
+            f"(streaming multiprocessor). In the run of the tables, an {record['device']} computed {exp:.1f} * 10^12 per second, so one entry "
             f"takes {1 / exp:.2f} ps. Its products take `4 * D / ({mma:.0f} * 10^12)` seconds: {times}. At "
             "D = 32 the exponentials are the limit.")
 
@@ -206,20 +206,22 @@ OPTION = re.compile(r"^  (?:-\w, |    )--.*\n(?: {10,}.*\n)*", re.MULTILINE)  # 
 
 
 def options(programs: Path) -> str:
-    """The help of the first step, and where the help of others differs."""
-    alike: dict[str, list[str]] = {}  # the steps with the same help
-    for step in step_names():
-        told = subprocess.run([programs / step, "--help"], capture_output=True, text=True,
-                              check=True).stdout
-        told = re.sub("^Usage: .*", "Usage: ./stepNN [OPTION...]", told)
-        alike.setdefault(told, []).append(step.removeprefix("step"))
-    first, *others = alike
-    blocks = [f"```text\n{first}```"]
-    for told in others:
-        own = [option for option in OPTION.findall(told) if option not in first]
-        blocks.append(f"Step{'s' * (len(alike[told]) > 1)} {', '.join(alike[told])}:\n\n"
-                      f"```text\n{''.join(own)}```")
-    return "\n\n".join(blocks)
+    """The help of the first step, and the options that others have or describe otherwise."""
+    told = {step.removeprefix("step"): subprocess.run([programs / step, "--help"], capture_output=True,
+                                                      text=True, check=True).stdout
+            for step in step_names()}
+    first = re.sub("^Usage: .*", "Usage: ./stepNN [OPTION...]", next(iter(told.values())))
+    steps_of: dict[str, list[str]] = {}  # for each such option
+    for step, text in told.items():
+        for option in OPTION.findall(text):
+            if option not in first:
+                steps_of.setdefault(option, []).append(step)
+    blocks: dict[str, str] = {}
+    for option, steps in steps_of.items():
+        title = f"Step{'s' * (len(steps) > 1)} {', '.join(steps)}"
+        blocks[title] = blocks.get(title, "") + option
+    return "\n\n".join([f"```text\n{first}```", *(f"{title}:\n\n```text\n{own}```"
+                                                  for title, own in blocks.items())])
 
 
 def main() -> int:
