@@ -2,6 +2,7 @@
 all points, and a student's file can do the grader no harm."""
 
 import difflib
+import math
 import os
 import re
 import shutil
@@ -172,6 +173,10 @@ def test_typical_wrong_answers_are_told_as_documented(name: str, answer: str) ->
     for reached, points, own, best in re.findall(
             r"([\d.]+) of (\d) points?, (\d+) (?:\w+ )?instead of (\d+)", says):
         assert f": {reached} of {points}: " in told and f" is {own}, the solution's {best}" in told, told
+    for tensor, own, best in re.findall(r"\b(O|LSE)(?: is)? (\S+) instead of ([^\s,;]+)", says.replace("`", "")):
+        values = re.findall(rf"\b{tensor}\[.*?\] = (\S+), expected ([^\s:]+)", told)
+        assert any(math.isclose(float(own), float(o), rel_tol=5e-3)
+                   and math.isclose(float(best), float(b), rel_tol=5e-3) for o, b in values), told
 
 
 def test_every_file_belongs_to_an_exercise() -> None:
