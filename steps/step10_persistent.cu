@@ -362,7 +362,7 @@ __device__ __forceinline__ void consume(const Shared<T> &shared, const AllMaps &
       if (lane == 0) tensor_store_wait<0>();
       for (int other = 0; other < Tile::CONSUMERS; other++, place.number++) {
         mbarrier_wait(&shared.v_full[place.stage()], place.parity());
-        __syncwarp();  // all lanes have seen it given, which may be over once lane 0 releases it
+        __syncwarp();  // all lanes are past the wait: a lane that came two phases late would hang
         release(shared.v_empty, place);
       }
     };
@@ -444,7 +444,7 @@ __device__ __forceinline__ void consume(const Shared<T> &shared, const AllMaps &
     // in the use of their place before.
     for (int tile = tile_count; tile < work.tile_count; tile++, use.number++) {
       mbarrier_wait(&shared.k_full[use.stage()], use.parity());
-      __syncwarp();  // all lanes have seen this phase end: two later, a wait for it would hang
+      __syncwarp();  // all lanes are past the wait: a lane that came two phases late would hang
       release(shared.k_empty, use);
       const auto v = use_of_v<Tile>(use, slot.number);
       mbarrier_wait(&shared.v_full[v.stage()], v.parity());

@@ -331,7 +331,7 @@ __device__ __forceinline__ void consume(const Shared<T> &shared, const AllMaps &
     // A tile that only other consumers need.
     const auto skip = [&](RingUse<STAGES> use) {
       mbarrier_wait(&shared.k_full[use.stage()], use.parity());
-      __syncwarp();  // all lanes have seen this phase end: two later, a wait for it would hang
+      __syncwarp();  // all lanes are past the wait: a lane that came two phases late would hang
       release(shared.k_empty, use);
       const auto v = use_of_v<Tile>(use, slot.number);
       mbarrier_wait(&shared.v_full[v.stage()], v.parity());

@@ -468,7 +468,7 @@ __device__ __forceinline__ void consume(const Shared<T> &shared, const AllMaps &
     // in the use of their place before.
     for (int tile = tile_count; tile < work.tile_count; tile++, use.number++) {
       mbarrier_wait(&shared.k_full[use.stage()], use.parity());
-      __syncwarp();  // all lanes have seen this phase end: two later, a wait for it would hang
+      __syncwarp();  // all lanes are past the wait: a lane that came two phases late would hang
       release(shared.k_empty, use);
       mbarrier_wait(&shared.vt_full[use.stage()], use.parity());
       __syncwarp();

@@ -120,7 +120,7 @@ __device__ __forceinline__ void return_places(uint64_t *v_full, uint64_t *v_empt
   if (first_lane) tensor_store_wait<0>();
   for (int other = 0; other < Tile::CONSUMERS; other++, place.number++) {
     mbarrier_wait(&v_full[place.stage()], place.parity());
-    __syncwarp();  // all lanes have seen it given, which may be over once lane 0 releases it
+    __syncwarp();  // all lanes are past the wait: a lane that came two phases late would hang
     if (first_lane) mbarrier_arrive(&v_empty[place.stage()]);
   }
 }
