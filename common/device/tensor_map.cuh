@@ -28,8 +28,8 @@ static PFN_cuTensorMapEncodeTiled_v12000 tensor_map_encoder() {
   return (PFN_cuTensorMapEncodeTiled_v12000)function;
 }
 
-/** Makes the map of a tensor of four dimensions, innermost first, for boxes of this size; of a
- * GPU's driver, which only says "invalid argument", this names the argument. The CPU backend does.
+/** Makes the map of a tensor of four dimensions, innermost first, for boxes of this size. A GPU's
+ * driver only says "invalid argument", so this names the argument; the CPU backend does so itself.
  */
 static inline cudaError_t encode_tensor_map(CUtensorMap *map, CUtensorMapDataType type,
                                             int element_bytes, const void *tensor,

@@ -19,8 +19,8 @@ enum {
   STREAM_SINK = 32
 };
 
-/* Of the score of a sink over those of other keys. Beyond 2^-16 of the largest P, e4m3 has no bits
- * left for the others, whatever m is. */
+/* By how much the score of a sink may exceed those of other keys, whose P are then 2^-16 of its P.
+ * With more, e4m3 would round many of them to 0, whatever m is. */
 static const double LARGEST_LEAD = 11;
 
 static const char *const FILE_NAMES[3] = {"q.npy", "k.npy", "v.npy"};
