@@ -18,8 +18,8 @@ static bool may_read(const LabWorker *lab, uintptr_t address) {
   return is_parameter(lab, address) || simt_is_constant(address);
 }
 
-/** Of what kernels use before they begin nothing is called: its frames would leave values on the
- * stack, where variables of the kernel must hold NaN. */
+/** Does not look for parameters among the variables: kernels use them before they begin, and the
+ * search would leave values on the stack, where variables of the kernel must hold NaN. */
 static bool is_global(const LabWorker *lab, uintptr_t address) {
   if (simt_memory_is_device((const void *)address)) return true;
   return !is_parameter(lab, address) && simt_is_device_variable(address);

@@ -39,8 +39,8 @@ static LabCounts forward_counts(const LabResults *results, const Description *de
 static void print_findings(const LabResults *results, Sources *sources, const Run *run, FILE *out) {
   if (results->blocks_talk) {
     fprintf(out,
-            "lab        blocks use atomics and fences: compared by release and acquire, except "
-            "when a tensor store to global memory ends, and proxies there\n");
+            "lab        blocks use atomics and fences: compared by release and acquire; not "
+            "compared in global memory: different proxies, and the end of tensor stores\n");
   }
   for (size_t i = 0; i < results->line_count; i++) {
     source_line(sources, results->lines[i].file, results->lines[i].line);
