@@ -86,6 +86,18 @@ inline void assert_finds(const Expected &expected, const char *file = __builtin_
   assert_string_equal(text, wanted.c_str());
 }
 
+/** The findings name these two lines of the test's file and no others. */
+inline void assert_names_only(const char *text, int line, int other_line,
+                              const char *file = __builtin_FILE()) {
+  const std::string start = std::string(file) + ":";
+  assert_names_line(text, file, line);
+  assert_names_line(text, file, other_line);
+  for (const char *at = text; (at = strstr(at, start.c_str())) != nullptr; at++) {
+    const int named_line = atoi(at + start.size());
+    if (named_line != line && named_line != other_line) fail_msg("another line:\n%s", text);
+  }
+}
+
 inline void assert_finds_nothing() {
   char text[8192];
   findings_text(text, sizeof text);
