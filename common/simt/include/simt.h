@@ -100,7 +100,8 @@ bool simt_hint(int i, SimtHint *hint);
 
 /** Whether a lane keeps its own value if a shuffle finds no lane to read, as it must, or else gets
  * the largest or the smallest number of its type. If that changes the result of a kernel, it
- * depends on such a value. */
+ * depends on such a value. A kernel that then fails, since it takes the value for an index, say, is
+ * not reported; the next call forgets its error. */
 typedef enum SimtKeptValue { SIMT_KEPT, SIMT_LARGEST, SIMT_SMALLEST } SimtKeptValue;
 
 void simt_spoil_kept_values(SimtKeptValue kept);

@@ -48,7 +48,7 @@ void simt_forget_hints(void) {
 /** Why lanes kept their value, and what that means for a reduction. */
 static void describe_kept(const Hint *hint, const char *where, SimtHint *said) {
   const unsigned warp[MAX_WARPS] = {hint->lanes};
-  const bool up = hint->operation == &simt_shuffle_up;
+  const bool up = hint->operation == &simt_shuffle_up, one = (hint->lanes & (hint->lanes - 1)) == 0;
   char lanes[128], rule[128] = "";
   simt_format_threads(warp, lanes, sizeof lanes);
   if (hint->operation == &simt_shuffle_down) {
@@ -58,9 +58,9 @@ static void describe_kept(const Hint *hint, const char *where, SimtHint *said) {
              hint->width);
   }
   snprintf(said->text, sizeof said->text,
-           "%s at %s gave lanes %s their own value back, as the lane to read lies %s their %d "
-           "lanes%s",
-           hint->operation->name, where, lanes, up ? "before" : "past", hint->width, rule);
+           "%s at %s gave %s %s %s own value back, as the lane to read lies %s %s %d lanes%s",
+           hint->operation->name, where, one ? "lane" : "lanes", lanes, one ? "its" : "their",
+           up ? "before" : "past", one ? "its" : "their", hint->width, rule);
 }
 
 bool simt_hint(int i, SimtHint *said) {

@@ -411,6 +411,11 @@ void simt_watch_begin(Launch *launch, Worker *const *workers);
 void simt_watch_end(void);
 double simt_time_limit(void);
 
+/* --- warp.c --------------------------------------------------------------------------------- */
+
+/** Do lanes get another value than their own where a shuffle leaves it to them? */
+bool simt_spoils_kept_values(void);
+
 /* --- report.c, source_line.c ---------------------------------------------------------------- */
 
 /** Formats the threads whose bits are set in lanes[warp] as ranges: "0-15,32,40-47". A list that

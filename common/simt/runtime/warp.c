@@ -18,6 +18,11 @@ static _Atomic SimtKeptValue kept_value;
 
 void simt_spoil_kept_values(SimtKeptValue kept) {
   kept_value = kept;
+  simt_forget_errors();
+}
+
+bool simt_spoils_kept_values(void) {
+  return kept_value != SIMT_KEPT;
 }
 
 void simt_describe_no_source(const Worker *worker, int lane, int source, char *text,

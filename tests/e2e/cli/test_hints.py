@@ -1,5 +1,7 @@
 """What a program says of shuffles and masks if its answer is wrong."""
 
+from pathlib import Path
+
 import pytest
 
 from tests.lib.programs import RIGHT, WRONG, Program
@@ -9,6 +11,8 @@ pytestmark = pytest.mark.cpu_only("only the CPU backend knows what a shuffle did
 
 FILE = "common/device/warp.cuh"
 SUM = "__device__ __forceinline__ float lanes_reduce_sum(float x) {\n"
+# Twice the sum, and what the lanes do with the 1 of the lane before, or their own in the first lane of a row.
+KEPT = "[&](int kept) { %s return 2 * x; }(__shfl_up_sync(FULL_WARP, 1, 1, LANES))"
 # Of each fault how the lanes of a row are summed, and the hint; None: there is none.
 FAULTS = {
     "all lanes use what lane 0 alone has": (
@@ -19,6 +23,18 @@ FAULTS = {
     "all lanes get twice the sum of lane 0": (
         "__shfl_down_sync(FULL_WARP, x, distance, LANES)",
         "2 * __shfl_sync(FULL_WARP, x, 0, LANES)", None),
+    "a loop that such a value makes endless": (
+        "__shfl_xor_sync(FULL_WARP, x, distance)",
+        KEPT % "for (volatile int i = 1; i < kept; i = i + 1) {}",
+        "gave lanes 0,8,16,24 their own value back, as the lane to read lies before their 8 lanes; O or "
+        "LSE depends on such a value\n"),
+    "a launch that such a value ends": (
+        "__shfl_xor_sync(FULL_WARP, x, distance)", KEPT % "if (kept != 1) __trap();",
+        "gave lanes 0,8,16,24 their own value back, as the lane to read lies before their 8 lanes; O or "
+        "LSE depends on such a value\n"),
+    "another answer in each run": (
+        "__shfl_down_sync(FULL_WARP, x, distance, LANES)",
+        "__shfl_sync(FULL_WARP, x, 0, LANES) * (2 + clock64() % 1000)", None),
     "active lanes": (
         "__shfl_xor_sync(__activemask(), x, distance)", "x",
         "lane 0 reads lane 4, which is not in the mask 0x00000001, that of __activemask(), so the value "
@@ -60,3 +76,13 @@ def test_a_wrong_answer_comes_with_what_may_explain_it(wrong: Program, number: i
         assert hints == []
     else:
         assert any(hint.endswith(said) and f" at {FILE}:" in hint for hint in hints), done.stderr
+
+
+def test_the_runs_that_find_a_hint_report_no_failure_and_leave_the_next_case_alone(
+        wrong: Program, tmp_path: Path) -> None:
+    number = list(FAULTS).index("a launch that such a value ends") + 1
+    cases = tmp_path / "cases"
+    cases.write_text("-n 40 -d 32\n-n 33 -d 32\n")
+    done = wrong.run("--cases", cases, env={"FAULT": str(number)})
+    assert done.returncode == WRONG and done.stdout.count("WRONG: ") == 2
+    assert "simt:" not in done.stderr and "failed" not in done.stdout

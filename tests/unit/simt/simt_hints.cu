@@ -45,16 +45,23 @@ __global__ void scan_up(double *out) {
   out[threadIdx.x] = __shfl_up_sync(0xffffffff, (double)threadIdx.x, 3);
 }
 
+__global__ void scan_up_by_one(int *out) {
+  out[threadIdx.x] = __shfl_up_sync(0xffffffff, (int)threadIdx.x, 1);
+}
+
 __global__ void exchange_too_far(int *out) {
   out[threadIdx.x] = __shfl_xor_sync(0xffffffff, (int)threadIdx.x, 8, 8);
 }
 
 static void other_shuffles_keep_values_too(void **) {
   scan_up<<<1, 32>>>(device_zeros<double>(32));
-  expect_hint(true, "__shfl_up_sync at ", __LINE__ - 9,
+  expect_hint(true, "__shfl_up_sync at ", __LINE__ - 13,
               " gave lanes 0-2 their own value back, as the lane to read lies before their 32");
+  scan_up_by_one<<<1, 32>>>(device_zeros<int>(32));
+  expect_hint(true, "__shfl_up_sync at ", __LINE__ - 12,
+              " gave lane 0 its own value back, as the lane to read lies before its 32 lanes");
   exchange_too_far<<<1, 32>>>(device_zeros<int>(32));
-  expect_hint(true, "__shfl_xor_sync at ", __LINE__ - 8,
+  expect_hint(true, "__shfl_xor_sync at ", __LINE__ - 11,
               " gave lanes 0-7,16-23 their own value back, as the lane to read lies past their 8");
 }
 
