@@ -109,6 +109,9 @@ struct Invocation {
 template <typename... Parameters, typename... Arguments>
 SIMT_INLINE void operator*(void (*kernel)(Parameters...), Call<Arguments...> call) {
   static_assert(sizeof...(Parameters) == sizeof...(Arguments), "wrong number of kernel arguments");
+  static_assert(
+      (std::is_convertible<Arguments, Parameters>::value && ...),
+      "an argument does not convert to the kernel's parameter (write nullptr, not NULL or 0)");
   Invocation<Parameters...> invocation{kernel, std::move(call.arguments)};
   auto run_thread = [](void *argument) {
     auto &its = *static_cast<Invocation<Parameters...> *>(argument);
@@ -123,11 +126,6 @@ SIMT_INLINE void operator*(void (*kernel)(Parameters...), Call<Arguments...> cal
 template <typename T>
 cudaError_t cudaMalloc(T **pointer, size_t size) {
   return cudaMalloc((void **)(void *)pointer, size);
-}
-
-template <typename T>
-cudaError_t cudaMallocHost(T **pointer, size_t size) {
-  return cudaMallocHost((void **)(void *)pointer, size);
 }
 
 /* Variables of the device, and __constant__ ones. cudaMemcpy() refuses a null pointer. */

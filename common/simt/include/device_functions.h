@@ -233,17 +233,33 @@ SIMT_ATOMIC(atomicMax, int, SIMT_ATOMIC_MAX_SIGNED, 32)
 SIMT_ATOMIC(atomicMax, unsigned, SIMT_ATOMIC_MAX_UNSIGNED, 32)
 SIMT_ATOMIC(atomicMin, int, SIMT_ATOMIC_MIN_SIGNED, 32)
 SIMT_ATOMIC(atomicMin, unsigned, SIMT_ATOMIC_MIN_UNSIGNED, 32)
+SIMT_ATOMIC(atomicMax, long long, SIMT_ATOMIC_MAX_SIGNED, 64)
+SIMT_ATOMIC(atomicMax, unsigned long long, SIMT_ATOMIC_MAX_UNSIGNED, 64)
+SIMT_ATOMIC(atomicMin, long long, SIMT_ATOMIC_MIN_SIGNED, 64)
+SIMT_ATOMIC(atomicMin, unsigned long long, SIMT_ATOMIC_MIN_UNSIGNED, 64)
 SIMT_ATOMIC(atomicAnd, int, SIMT_ATOMIC_AND, 32)
 SIMT_ATOMIC(atomicAnd, unsigned, SIMT_ATOMIC_AND, 32)
+SIMT_ATOMIC(atomicAnd, unsigned long long, SIMT_ATOMIC_AND, 64)
 SIMT_ATOMIC(atomicOr, int, SIMT_ATOMIC_OR, 32)
 SIMT_ATOMIC(atomicOr, unsigned, SIMT_ATOMIC_OR, 32)
+SIMT_ATOMIC(atomicOr, unsigned long long, SIMT_ATOMIC_OR, 64)
 SIMT_ATOMIC(atomicXor, int, SIMT_ATOMIC_XOR, 32)
 SIMT_ATOMIC(atomicXor, unsigned, SIMT_ATOMIC_XOR, 32)
+SIMT_ATOMIC(atomicXor, unsigned long long, SIMT_ATOMIC_XOR, 64)
 SIMT_ATOMIC(atomicInc, unsigned, SIMT_ATOMIC_COUNT, 32)
+SIMT_ATOMIC(atomicDec, unsigned, SIMT_ATOMIC_COUNT_DOWN, 32)
 SIMT_ATOMIC(atomicExch, int, SIMT_ATOMIC_EXCHANGE, 32)
 SIMT_ATOMIC(atomicExch, unsigned, SIMT_ATOMIC_EXCHANGE, 32)
 SIMT_ATOMIC(atomicExch, float, SIMT_ATOMIC_EXCHANGE, 32)
 SIMT_ATOMIC(atomicExch, unsigned long long, SIMT_ATOMIC_EXCHANGE, 64)
+
+SIMT_INLINE unsigned atomicSub(unsigned *address, unsigned operand) {
+  return atomicAdd(address, 0 - operand);
+}
+
+SIMT_INLINE int atomicSub(int *address, int operand) {
+  return (int)atomicSub((unsigned *)address, (unsigned)operand);
+}
 
 SIMT_INLINE unsigned atomicCAS(unsigned *address, unsigned expected, unsigned desired) {
   return simt_compare_and_swap_32(address, expected, desired);

@@ -191,7 +191,8 @@ typedef enum SimtAtomic {
   SIMT_ATOMIC_OR,
   SIMT_ATOMIC_XOR,
   SIMT_ATOMIC_EXCHANGE,
-  SIMT_ATOMIC_COUNT /* up to the operand, then from 0 again */
+  SIMT_ATOMIC_COUNT,     /* up to the operand, then from 0 again */
+  SIMT_ATOMIC_COUNT_DOWN /* to 0, then from the operand again */
 } SimtAtomic;
 
 /** What an atomic does to its memory: SIMT_EXCHANGES ignores the old value. */

@@ -48,7 +48,17 @@ SIMT_INLINE double fused(double a, double b, double c) {
     return (float)a op(float) b;           \
   }
 
+/** Says what to use instead, where it is called. */
+#define SIMT_NO_ATOMICS(T)                                                              \
+  template <int CALLED = 1>                                                             \
+  SIMT_INLINE T atomicAdd(T *, T) {                                                     \
+    static_assert(CALLED == 0,                                                          \
+                  "no atomicAdd() of 16-bit floats on the CPU backend: add to floats"); \
+    return {};                                                                          \
+  }
+
 #define SIMT_ARITHMETIC(T)       \
+  SIMT_NO_ATOMICS(T)             \
   SIMT_OPERATOR(T, +)            \
   SIMT_OPERATOR(T, -)            \
   SIMT_OPERATOR(T, *)            \
@@ -77,6 +87,7 @@ SIMT_INLINE double fused(double a, double b, double c) {
     SIMT_VECTOR_MEMBERS(Vector, Word4)           \
     SIMT_INLINE Vector(T x, T y) : x(x), y(y) {} \
   };                                             \
+  SIMT_NO_ATOMICS(Vector)                        \
   SIMT_VECTOR_OPERATOR(Vector, +)                \
   SIMT_VECTOR_OPERATOR(Vector, -)                \
   SIMT_VECTOR_OPERATOR(Vector, *)                \

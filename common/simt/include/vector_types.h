@@ -56,32 +56,50 @@ typedef float Word16 __attribute__((vector_size(16), may_alias));
     return *this;                                      \
   }
 
-#define SIMT_VECTOR2(Vector, Element)                        \
-  struct alignas(8) Vector {                                 \
+#define SIMT_VECTOR2(Vector, Element, Word)                  \
+  struct alignas(sizeof(simt::Word)) Vector {                \
     Element x, y;                                            \
-    SIMT_VECTOR_MEMBERS(Vector, Word8)                       \
+    SIMT_VECTOR_MEMBERS(Vector, Word)                        \
     SIMT_INLINE Vector(Element x, Element y) : x(x), y(y) {} \
   };                                                         \
   SIMT_INLINE Vector make_##Vector(Element x, Element y) {   \
     return {x, y};                                           \
   }
 
-#define SIMT_VECTOR4(Vector, Element)                                                          \
-  struct alignas(16) Vector {                                                                  \
+#define SIMT_VECTOR4(Vector, Element, Word)                                                    \
+  struct alignas(sizeof(simt::Word)) Vector {                                                  \
     Element x, y, z, w;                                                                        \
-    SIMT_VECTOR_MEMBERS(Vector, Word16)                                                        \
+    SIMT_VECTOR_MEMBERS(Vector, Word)                                                          \
     SIMT_INLINE Vector(Element x, Element y, Element z, Element w) : x(x), y(y), z(z), w(w) {} \
   };                                                                                           \
   SIMT_INLINE Vector make_##Vector(Element x, Element y, Element z, Element w) {               \
     return {x, y, z, w};                                                                       \
   }
 
-SIMT_VECTOR2(float2, float)
-SIMT_VECTOR2(int2, int)
-SIMT_VECTOR2(uint2, unsigned)
-SIMT_VECTOR4(float4, float)
-SIMT_VECTOR4(int4, int)
-SIMT_VECTOR4(uint4, unsigned)
+/** Of three, which no single access copies. */
+#define SIMT_VECTOR3(Vector, Element)                                 \
+  struct Vector {                                                     \
+    Element x, y, z;                                                  \
+  };                                                                  \
+  SIMT_INLINE Vector make_##Vector(Element x, Element y, Element z) { \
+    return {x, y, z};                                                 \
+  }
+
+SIMT_VECTOR2(float2, float, Word8)
+SIMT_VECTOR2(int2, int, Word8)
+SIMT_VECTOR2(uint2, unsigned, Word8)
+SIMT_VECTOR2(double2, double, Word16)
+SIMT_VECTOR2(short2, short, Word4)
+SIMT_VECTOR2(ushort2, unsigned short, Word4)
+SIMT_VECTOR3(float3, float)
+SIMT_VECTOR3(int3, int)
+SIMT_VECTOR4(float4, float, Word16)
+SIMT_VECTOR4(int4, int, Word16)
+SIMT_VECTOR4(uint4, unsigned, Word16)
+SIMT_VECTOR4(short4, short, Word8)
+SIMT_VECTOR4(ushort4, unsigned short, Word8)
+SIMT_VECTOR4(char4, signed char, Word4)
+SIMT_VECTOR4(uchar4, unsigned char, Word4)
 
 #endif
 

@@ -50,6 +50,8 @@ static uint64_t add_doubles(uint64_t a, uint64_t b) {
         return b;                                                       \
       case SIMT_ATOMIC_COUNT:                                           \
         return a >= b ? 0 : a + 1;                                      \
+      case SIMT_ATOMIC_COUNT_DOWN:                                      \
+        return a == 0 || a > b ? b : a - 1;                             \
     }                                                                   \
     return a;                                                           \
   }

@@ -31,6 +31,15 @@ void f(float *a) {
 }
 """
 
+CALLS = {
+    "0 for a pointer": ("__global__ void k(float *a) { *a = 1; }\nvoid f() { k<<<1, 32>>>(0); }",
+                        "an argument does not convert to the kernel's parameter (write nullptr, not NULL or 0)"),
+    "an atomic of fp16": ("#include <cuda_fp16.h>\n__global__ void k(half *a) { atomicAdd(a, half(1)); }",
+                          "no atomicAdd() of 16-bit floats on the CPU backend: add to floats"),
+    "an atomic of pairs": ("#include <cuda_bf16.h>\n__global__ void k(__nv_bfloat162 *a) { atomicAdd(a, *a); }",
+                           "no atomicAdd() of 16-bit floats on the CPU backend: add to floats"),
+}
+
 
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> SourceTree:
@@ -72,6 +81,13 @@ def test_a_launch_that_deduces_template_arguments_says_what_to_write(tree: Sourc
     (error,) = compile_errors(tree, DEDUCED)
     assert error.startswith("steps/step98_mine.cu:4: error: k is a template")
     assert error.endswith("write them, as in k<float><<<grid, block>>>(...)")
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_call_that_does_not_compile_says_what_to_write(tree: SourceTree, call: str) -> None:
+    source, instead = CALLS[call]
+    (error,) = compile_errors(tree, source)
+    assert error.endswith(instead)
 
 
 def test_a_byte_order_mark_and_carriage_returns_do_not_matter(tree: SourceTree) -> None:

@@ -100,9 +100,10 @@ static void a_barrier_does_not_wait_for_threads_that_have_exited(void **) {
 /* --- Atomics -------------------------------------------------------------------------------- */
 
 struct Totals {
-  int sum, most, least;
-  unsigned unsigned_sum, unsigned_most, unsigned_least, all, any, odd, counted;
-  unsigned long long long_sum;
+  int sum, most, least, difference;
+  unsigned unsigned_sum, unsigned_most, unsigned_least, all, any, odd, counted, counted_down;
+  unsigned long long long_sum, unsigned_long_most, long_all, long_any, long_odd;
+  long long long_most, long_least;
   double double_sum;
   float float_sum;
   int swaps;
@@ -123,6 +124,14 @@ __global__ void add_all(Totals *totals) {
   atomicAnd(&totals->all, ~(1u << i % 16));
   atomicXor(&totals->odd, (unsigned)i);
   atomicInc(&totals->counted, 6);
+  atomicDec(&totals->counted_down, 6);
+  atomicSub(&totals->difference, i);
+  atomicMax(&totals->long_most, i * (1ll << 32));
+  atomicMin(&totals->long_least, -i * (1ll << 32));
+  atomicMax(&totals->unsigned_long_most, (unsigned long long)i << 51);
+  atomicOr(&totals->long_any, 1ull << i % 64);
+  atomicAnd(&totals->long_all, ~(1ull << i % 48));
+  atomicXor(&totals->long_odd, (unsigned long long)i << 32);
   int seen = totals->swaps, expected;
   do {
     expected = seen;
@@ -133,6 +142,7 @@ __global__ void add_all(Totals *totals) {
 static void atomics_lose_nothing_between_blocks(void **) {
   Totals totals[1] = {};
   totals[0].unsigned_least = totals[0].all = 0xffffffff;
+  totals[0].long_all = ~0ull;
   Totals *device = device_zeros<Totals>(1);
   assert_int_equal(cudaMemcpy(device, totals, sizeof totals, cudaMemcpyHostToDevice), cudaSuccess);
   add_all<<<50, 100>>>(device);
@@ -152,6 +162,14 @@ static void atomics_lose_nothing_between_blocks(void **) {
   for (unsigned i = 0; i < 5000; i++) odd ^= i;
   assert_int_equal(totals->odd, odd);
   assert_int_equal(totals->counted, 5000 % 7);
+  assert_int_equal(totals->counted_down, 7 - 5000 % 7);
+  assert_int_equal(totals->difference, -12497500);
+  assert_true(totals->long_most == 4999ll << 32);
+  assert_true(totals->long_least == -4999 * (1ll << 32));
+  assert_true(totals->unsigned_long_most == 4999ull << 51);
+  assert_true(totals->long_any == ~0ull);
+  assert_true(totals->long_all == 0xffffull << 48);
+  assert_true(totals->long_odd == (unsigned long long)odd << 32);
   assert_int_equal(totals->swaps, 5000);
 }
 

@@ -17,6 +17,10 @@ static_assert(std::is_trivially_default_constructible<float4>::value, "");
 static_assert(sizeof(__half) == 2 && sizeof(__half2) == 4 && alignof(__half2) == 4, "");
 static_assert(sizeof(float2) == 8 && alignof(float2) == 8, "");
 static_assert(sizeof(uint4) == 16 && alignof(uint4) == 16, "");
+static_assert(sizeof(double2) == 16 && alignof(double2) == 16, "");
+static_assert(sizeof(short4) == 8 && alignof(ushort4) == 8 && alignof(ushort2) == 4, "");
+static_assert(sizeof(char4) == 4 && alignof(uchar4) == 4 && sizeof(short2) == 4, "");
+static_assert(sizeof(float3) == 12 && alignof(int3) == 4, "");
 
 static void halves_round_to_nearest_even(void **) {
   assert_int_equal(__half_as_ushort(__float2half(1.0f)), 0x3c00);
