@@ -224,8 +224,8 @@ static bool check(Run *run, Resources *r, Error *error) {
 
 #ifdef SIMT_BACKEND
 /** Does another run give another answer, if lanes get `kept` where a shuffle leaves them their own
- * value? The run may end in a loop that this makes endless. */
-static bool differs(Run *run, Resources *r, SimtKeptValue kept) {
+ * value? `failed`: it gives none, for it ends in a fault or a loop that this makes endless. */
+static bool differs(Run *run, Resources *r, SimtKeptValue kept, bool *failed) {
   const SimtCounters counts = run->counts;
   const double ms = run->simulation_ms, limit = r->options->time_limit, most = 1 + ms / 100;
   HostOutputs other = {0};
@@ -233,8 +233,8 @@ static bool differs(Run *run, Resources *r, SimtKeptValue kept) {
   lab_start(0);
   simt_spoil_kept_values(kept);
   simt_set_time_limit(limit > 0 && limit < most ? limit : most);
-  const bool same = run_once(run, r, &unused) &&
-                    device_outputs_download(&r->tensors, &other, &unused) &&
+  *failed = !run_once(run, r, &unused);
+  const bool same = !*failed && device_outputs_download(&r->tensors, &other, &unused) &&
                     memcmp(other.o, r->outputs.o, r->tensors.o_bytes) == 0 &&
                     memcmp(other.lse, r->outputs.lse, r->tensors.lse_bytes) == 0;
   simt_spoil_kept_values(SIMT_KEPT);
@@ -247,15 +247,18 @@ static bool differs(Run *run, Resources *r, SimtKeptValue kept) {
 /** Prints what the kernels did that may explain a wrong answer. */
 static void print_hints(Run *run, Resources *r) {
   SimtHint hint;
-  bool kept = false;
+  bool kept = false, failed = false, unused;
   for (int i = 0; simt_hint(i, &hint); i++) kept |= hint.kept_own_value;
   /* If the same run differs, too, another run shows nothing. */
-  const bool depends = kept && (differs(run, r, SIMT_LARGEST) || differs(run, r, SIMT_SMALLEST)) &&
-                       !differs(run, r, SIMT_KEPT);
+  const bool depends =
+      kept && (differs(run, r, SIMT_LARGEST, &failed) || differs(run, r, SIMT_SMALLEST, &failed)) &&
+      !differs(run, r, SIMT_KEPT, &unused);
   for (int i = 0; simt_hint(i, &hint); i++) {
     if (hint.kept_own_value && !depends) continue;
     fprintf(stderr, "  hint: %s%s\n", hint.text,
-            hint.kept_own_value ? "; O or LSE depends on such a value" : "");
+            !hint.kept_own_value ? ""
+            : failed             ? "; with another value the kernel fails"
+                                 : "; O or LSE depends on such a value");
   }
 }
 #endif

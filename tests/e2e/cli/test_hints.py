@@ -26,12 +26,12 @@ FAULTS = {
     "a loop that such a value makes endless": (
         "__shfl_xor_sync(FULL_WARP, x, distance)",
         KEPT % "for (volatile int i = 1; i < kept; i = i + 1) {}",
-        "gave lanes 0,8,16,24 their own value back, as the lane to read lies before their 8 lanes; O or "
-        "LSE depends on such a value\n"),
+        "gave lanes 0,8,16,24 their own value back, as the lane to read lies before their 8 lanes; "
+        "with another value the kernel fails\n"),
     "a launch that such a value ends": (
         "__shfl_xor_sync(FULL_WARP, x, distance)", KEPT % "if (kept != 1) __trap();",
-        "gave lanes 0,8,16,24 their own value back, as the lane to read lies before their 8 lanes; O or "
-        "LSE depends on such a value\n"),
+        "gave lanes 0,8,16,24 their own value back, as the lane to read lies before their 8 lanes; "
+        "with another value the kernel fails\n"),
     "another answer in each run": (
         "__shfl_down_sync(FULL_WARP, x, distance, LANES)",
         "__shfl_sync(FULL_WARP, x, 0, LANES) * (2 + clock64() % 1000)", None),
