@@ -267,10 +267,9 @@ static void end_phase(Clocks *clocks, Meeting *meeting) {
   meeting->talk_ended = meeting->talk_arriving;
 }
 
-/** The running thread has seen what arrived up to the last phase that has ended. */
-static void pass(LabWorker *lab, Meeting *meeting) {
+/** The thread has seen what arrived up to the last phase that has ended. */
+static void pass(LabWorker *lab, Meeting *meeting, int thread) {
   Clocks *clocks = lab->clocks;
-  const int thread = lab_thread(lab);
   Clock **own = &clocks->of_thread[thread];
   if (meeting->ended == NULL) return;
   if (meeting->from != *own) {
@@ -311,7 +310,9 @@ void lab_mbarrier_arrived(Worker *worker, int barrier) {
 
 void lab_mbarrier_passed(Worker *worker, int barrier) {
   (void)worker;
-  if (lab_worker != NULL) pass(lab_worker, meeting_at(lab_worker, barrier));
+  if (lab_worker != NULL) {
+    pass(lab_worker, meeting_at(lab_worker, barrier), lab_thread(lab_worker));
+  }
 }
 
 void lab_named_barrier_arrived(Worker *worker, unsigned id) {
@@ -319,12 +320,18 @@ void lab_named_barrier_arrived(Worker *worker, unsigned id) {
   if (lab_worker != NULL) arrive(lab_worker, &clocks_of(lab_worker)->named[id]);
 }
 
-void lab_named_barrier_opens(Worker *worker, unsigned id) {
-  (void)worker;
-  if (lab_worker != NULL) end_phase(lab_worker->clocks, &lab_worker->clocks->named[id]);
-}
-
-void lab_named_barrier_passed(Worker *worker, unsigned id) {
-  (void)worker;
-  if (lab_worker != NULL) pass(lab_worker, &clocks_of(lab_worker)->named[id]);
+/** Others may use the barrier next, so only those that wait now have seen what arrived. */
+void lab_named_barrier_opens(Worker *worker, unsigned id, bool waits) {
+  LabWorker *lab = lab_worker;
+  if (lab == NULL) return;
+  Meeting *meeting = &lab->clocks->named[id];
+  end_phase(lab->clocks, meeting);
+  for (int thread = 0; thread < worker->thread_count; thread++) {
+    const Wait *wait = &worker->waits[thread];
+    const bool parked = worker->warps[thread / WARP_SIZE].parked >> thread % WARP_SIZE & 1;
+    const bool passes = parked ? wait->awaited == A_NAMED_BARRIER && wait->number == id
+                               : waits && thread == worker->running;
+    if (passes) pass(lab, meeting, thread);
+  }
+  forget_meeting(lab->clocks, meeting);
 }

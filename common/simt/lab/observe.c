@@ -345,7 +345,6 @@ static const Observer observer = {
     .mbarrier_passed = lab_mbarrier_passed,
     .named_barrier_arrived = lab_named_barrier_arrived,
     .named_barrier_opens = lab_named_barrier_opens,
-    .named_barrier_passed = lab_named_barrier_passed,
     .tensor_copy_issued = lab_tensor_copy_issued,
     .tensor_copy_landed = lab_tensor_copy_landed,
     .proxy_fence = lab_proxy_fence,

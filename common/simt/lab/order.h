@@ -261,8 +261,7 @@ void lab_mbarrier_used(Worker *worker, const void *barrier, bool initialises,
 void lab_mbarrier_arrived(Worker *worker, int barrier);
 void lab_mbarrier_passed(Worker *worker, int barrier);
 void lab_named_barrier_arrived(Worker *worker, unsigned id);
-void lab_named_barrier_opens(Worker *worker, unsigned id);
-void lab_named_barrier_passed(Worker *worker, unsigned id);
+void lab_named_barrier_opens(Worker *worker, unsigned id, bool waits);
 
 /* talk.c */
 void lab_begin_talk(LabWorker *lab);

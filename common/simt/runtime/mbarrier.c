@@ -193,12 +193,11 @@ void simt_named_barrier(unsigned id, unsigned threads, bool wait) {
   if (simt_observer != NULL) simt_observer->named_barrier_arrived(worker, id);
   if (++barrier->arrived == threads) {
     barrier->arrived = 0;
-    if (simt_observer != NULL) simt_observer->named_barrier_opens(worker, id);
+    if (simt_observer != NULL) simt_observer->named_barrier_opens(worker, id, wait);
     simt_unpark(worker, A_NAMED_BARRIER, id);
   } else if (wait) {
     simt_park(A_NAMED_BARRIER, id, call_site);
   }
-  if (wait && simt_observer != NULL) simt_observer->named_barrier_passed(worker, id);
 }
 
 void simt_refuse_end_of_arrivals(Worker *worker) {

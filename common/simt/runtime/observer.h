@@ -51,8 +51,8 @@ typedef struct Observer {
   void (*mbarrier_arrived)(Worker *worker, int barrier);
   void (*mbarrier_passed)(Worker *worker, int barrier);
   void (*named_barrier_arrived)(Worker *worker, unsigned id);
-  void (*named_barrier_opens)(Worker *worker, unsigned id);
-  void (*named_barrier_passed)(Worker *worker, unsigned id);
+  /** For those that wait, and for the running thread, the last to arrive, if it `waits`. */
+  void (*named_barrier_opens)(Worker *worker, unsigned id, bool waits);
   void (*tensor_copy_issued)(Worker *worker, const TensorCopy *copy);
   void (*tensor_copy_landed)(Worker *worker, const TensorCopy *copy); /* before it is visible */
   void (*proxy_fence)(Worker *worker);

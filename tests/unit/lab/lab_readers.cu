@@ -123,11 +123,27 @@ __global__ void write_after_a_chain(int *out) {
 }
 enum { CHAIN_WRITE = __LINE__ - 2, CHAIN_READ = CHAIN_WRITE - 3 };
 
-static void barriers_order_through_other_warps(void **) {
+/** Warps 0 and 1 meet, then warps 2 and 3 at the same barrier, because of atomics without fences.
+ */
+template <bool RIGHT>
+__global__ void read_after_others_have_met(int *out, int *met) {
+  if (threadIdx.x == 0) *(int *)smem = 1;
+  if (RIGHT) __syncthreads();
+  while (threadIdx.x >= 64 && atomicAdd(met, 0) < 64) continue;
+  named_barrier_sync<64>(1);
+  atomicAdd(met, 1);
+  if (threadIdx.x == 96) *out = *(int *)smem;
+}
+enum { OTHERS_READ = __LINE__ - 2, OTHERS_WRITE = OTHERS_READ - 5 };
+
+static void barriers_order_those_that_meet_and_chains_of_them(void **) {
+  read_after_others_have_met<true><<<1, 128, SHARED>>>(out, named_zeros<int>("met", 1));
   write_after_a_chain<true><<<1, 96, SHARED>>>(out);
   assert_finds_nothing();
   write_after_a_chain<false><<<1, 96, SHARED>>>(out);
   assert_race(CHAIN_WRITE, CHAIN_READ);
+  read_after_others_have_met<false><<<1, 128, SHARED>>>(out, named_zeros<int>("met2", 1));
+  assert_race(OTHERS_READ, OTHERS_WRITE);
 }
 
 /** ldmatrix reads by several warps, stmatrix writes. */
@@ -364,7 +380,7 @@ int main() {
       LAB_TEST(every_reading_warp_is_kept),
       LAB_TEST(every_reading_lane_is_kept),
       LAB_TEST(a_read_in_a_later_phase_is_not_ordered_by_an_earlier_one),
-      LAB_TEST(barriers_order_through_other_warps),
+      LAB_TEST(barriers_order_those_that_meet_and_chains_of_them),
       LAB_TEST(matrices_are_read_by_every_warp),
       LAB_TEST(only_barriers_of_the_warp_order_its_lanes),
       LAB_TEST(a_barrier_of_some_lanes_orders_these),
