@@ -19,10 +19,12 @@ KERNEL_CHECKS := $(if $(filter 1,$(DEBUG)),$(CHECK_ALIGNMENT))
 # lab's own functions; -fsanitize=bounds reports indices outside an array. -O1, as counts do not depend
 # on it and compiling takes half the time. g++ must not move loads of static arrays out of a condition
 # within a loop: threads that do not enter the condition would make them too. Local arrays stand for
-# registers of wgmma, so other variables must not use their place on the stack.
+# registers of wgmma, so other variables must not use their place on the stack. memcpy() and others
+# must be calls, because the compiler reports no accesses of its own versions of them.
 # g++ is asked about its flags at once; clang, which does not know all of them, about each.
 GXX_CHECKING := -fstack-reuse=none -fno-gnu-unique -fno-tree-loop-im --param=tsan-instrument-func-entry-exit=0
 CHECKING = $(eval CHECKING := -O1 -DSIMT_CHECKING -fsanitize=thread,bounds \
+	-fno-builtin-memcpy -fno-builtin-memmove -fno-builtin-memset \
 	$$(or $$(call if_known,$$(GXX_CHECKING)),$$(foreach flag,$$(GXX_CHECKING),$$(call if_known,$$(flag))) \
 	$$(call if_known,-mllvm -no-stack-coloring) \
 	$$(call if_known,-mllvm -tsan-instrument-func-entry-exit=0)))$(CHECKING)

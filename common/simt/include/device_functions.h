@@ -63,14 +63,14 @@ template <typename Bits, typename T>
 SIMT_INLINE Bits bits_of(T value) {
   static_assert(sizeof(T) <= sizeof(Bits), "only values of up to 8 bytes");
   Bits bits = 0;
-  memcpy(&bits, &value, sizeof value);
+  __builtin_memcpy(&bits, &value, sizeof value);
   return bits;
 }
 
 template <typename T, typename Bits>
 SIMT_INLINE T from_bits(Bits bits) {
   T value;
-  memcpy((void *)&value, &bits, sizeof value);
+  __builtin_memcpy((void *)&value, &bits, sizeof value);
   return value;
 }
 

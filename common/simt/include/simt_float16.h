@@ -25,11 +25,11 @@ SIMT_INLINE double fused(double a, double b, double c) {
   const double part = sum - product;
   const double error = (product - (sum - part)) + (c - part);
   uint64_t bits;
-  memcpy(&bits, &sum, sizeof bits);
+  __builtin_memcpy(&bits, &sum, sizeof bits);
   if (error == 0 || error != error || bits % 2 == 1) return sum;
   bits += (error > 0) == (sum > 0) ? 1 : -1; /* towards the exact sum */
   double odd;
-  memcpy(&odd, &bits, sizeof odd);
+  __builtin_memcpy(&odd, &bits, sizeof odd);
   return odd;
 }
 

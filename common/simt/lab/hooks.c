@@ -2,6 +2,8 @@
  * The functions that kernels compiled with -fsanitize=thread call at each load and store. The
  * library of that sanitizer is not linked.
  */
+#include <string.h>
+
 #include "internal.h"
 
 _Thread_local LabWorker *lab_worker;
@@ -54,6 +56,24 @@ static void access_range(char *address, size_t size, bool is_write, const void *
 
 RANGE_HOOK(__tsan_read_range, false)
 RANGE_HOOK(__tsan_write_range, true)
+
+/* In kernels, memcpy() and others have these names: cuda_runtime.h. */
+
+void *__tsan_memmove(void *target, const void *source, size_t size);
+void *__tsan_memmove(void *target, const void *source, size_t size) {
+  access_range((char *)source, size, false, __builtin_return_address(0));
+  access_range(target, size, true, __builtin_return_address(0));
+  return memmove(target, source, size);
+}
+
+void *__tsan_memcpy(void *target, const void *source, size_t size)
+    __attribute__((alias("__tsan_memmove")));
+
+void *__tsan_memset(void *target, int value, size_t size);
+void *__tsan_memset(void *target, int value, size_t size) {
+  access_range(target, size, true, __builtin_return_address(0));
+  return memset(target, value, size);
+}
 
 #define UNALIGNED_HOOK(name, size, is_write)                            \
   void name(void *address);                                             \

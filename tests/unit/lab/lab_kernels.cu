@@ -1,7 +1,7 @@
 /**
  * @file
  * Kernels and static shared arrays of every kind that a source may declare: the lab knows the
- * kernel of each array.
+ * kernel of each array. Copies by functions of the C library.
  */
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -48,6 +48,45 @@ static void arrays_may_be_of_classes(void **) {
   assert_int_equal(shared_requests(), 8); /* those of the source, without what the compiler added */
 }
 
+/* --- Functions of the C library ----------------------------------------------------------------
+ */
+
+typedef enum Function { MEMSET, MEMCPY, MEMMOVE } Function;
+
+/** Each thread fills its row, and reads the row of another one. */
+template <Function FUNCTION, bool RIGHT>
+__global__ void rows_by_functions(const int *in, int *out, int bytes) {
+  __shared__ int rows[32][16];
+  const int i = (int)threadIdx.x;
+  if (FUNCTION == MEMSET) memset(rows[i], 0, sizeof rows[i]);
+  if (FUNCTION == MEMCPY) memcpy(rows[i], in, bytes);
+  if (FUNCTION == MEMMOVE) memmove(rows[i], in, bytes);
+  if (RIGHT) __syncwarp();
+  out[i] = rows[31 - i][15];
+}
+enum { ROW_READ = __LINE__ - 2, ROW_WRITE = ROW_READ - 4 };
+
+template <Function FUNCTION>
+static void expect_accesses(int write_line) {
+  char text[4096];
+  int *in = named_zeros<int>("in", 16), *out = named<int>("out", 32);
+  rows_by_functions<FUNCTION, true><<<1, 32>>>(in, out, 64);
+  assert_finds_nothing();
+  rows_by_functions<FUNCTION, false><<<1, 32>>>(in, out, 64);
+  findings_text(text, sizeof text);
+  assert_contains(text, lab_kind_text(LAB_RACE_WRITE_READ));
+  assert_contains(text, lab_kind_text(LAB_RACE_READ_WRITE));
+  assert_names_line(text, __FILE__, ROW_READ);
+  assert_names_line(text, __FILE__, write_line);
+  lab_start(LAB_EVERYTHING);
+}
+
+static void functions_of_the_library_access_memory(void **) {
+  expect_accesses<MEMSET>(ROW_WRITE);
+  expect_accesses<MEMCPY>(ROW_WRITE + 1);
+  expect_accesses<MEMMOVE>(ROW_WRITE + 2);
+}
+
 /* --- Names ---------------------------------------------------------------------------------- */
 
 extern "C" __global__ void __launch_bounds__(32) kernel_with_a_plain_name(int *out, int shift) {
@@ -91,6 +130,7 @@ int main() {
 #define LAB_TEST(test) cmocka_unit_test_setup_teardown(test, start_lab, stop_lab)
   const CMUnitTest tests[] = {
       LAB_TEST(arrays_may_be_of_classes),
+      LAB_TEST(functions_of_the_library_access_memory),
       LAB_TEST(kernel_names_may_be_plain),
       LAB_TEST(array_names_may_have_the_backends_prefixes),
   };
