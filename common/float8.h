@@ -16,7 +16,7 @@
 static inline uint8_t double_to_e4m3_bits(double x) {
   const double size = x < 0 ? -x : x;
   uint64_t bits;
-  memcpy(&bits, &x, sizeof bits);
+  __builtin_memcpy(&bits, &x, sizeof bits);
   const unsigned sign = (unsigned)(bits >> 63) << 7;
   if (x != x) return 0x7f;
   if (size >= E4M3_LARGEST) return (uint8_t)(sign | 0x7e);
@@ -26,9 +26,9 @@ static inline uint8_t double_to_e4m3_bits(double x) {
   /* In a sum with 2^(exponent + 49), the last bit of a double is the last bit of this e4m3. */
   uint64_t sum_bits = (uint64_t)(1023 + 49 + exponent) << 52;
   double sum;
-  memcpy(&sum, &sum_bits, sizeof sum);
+  __builtin_memcpy(&sum, &sum_bits, sizeof sum);
   sum += size;
-  memcpy(&sum_bits, &sum, sizeof sum_bits);
+  __builtin_memcpy(&sum_bits, &sum, sizeof sum_bits);
   /* The leading 1, if there is one, adds 1 to the exponent. */
   return (uint8_t)(sign | (((unsigned)(exponent + 6) << 3) + (unsigned)(sum_bits & 31)));
 }
