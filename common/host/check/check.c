@@ -16,7 +16,7 @@ static const double LSE_ABSOLUTE = 1e-4, LSE_RELATIVE = 1e-5;
 /* The rule for e4m3 adds these. A tensor core of Hopper adds products of e4m3 with 13 bits of
  * fraction. */
 static const double E4M3_SUM = 0x1p-13;
-/* The least r: rounding hits base by chance, and base may be lucky in all of a few rows. */
+/* The least r of e4m3: rounding hits base by chance, and base may be lucky in all of a few rows. */
 static const double E4M3_ERROR = 0x1p-6;
 /* Of averages over many rows: the mean error may be so many times that of base; the sums of P V may
  * lose so much; chance may add so many standard deviations; and fewer rows are not judged. */
@@ -25,6 +25,11 @@ static const double MEAN_ERROR = 1.5, MEAN_LOSS = 0x1p-7, DEVIATIONS = 4, LEAST_
 static double unit_roundoff(Dtype dtype) {
   static const double UNITS[] = {0x1p-11, 0x1p-8, 0x1p-4};
   return UNITS[dtype];
+}
+
+/* The least r, whatever base is. */
+static double least_error(Dtype dtype) {
+  return dtype == DTYPE_E4M3 ? E4M3_ERROR : unit_roundoff(dtype);
 }
 
 RowScan scan_row(Dtype dtype, const uint16_t *o, int head_dim) {
@@ -241,6 +246,13 @@ static void compare_row(void *context, size_t index, const ReferenceRow *referen
     for (int d = 0; d < p->head_dim; ++d) product += (o[d] - reference->base[d]) * expected[d];
     finding->gain = product / (finding->norm * finding->norm);
   }
+  /* If the terms are parallel, their errors add up to twice the likely length. All keys are read
+   * again to know this, so only where it may decide. */
+  RowLimits *limits = &finding->limits;
+  if (finding->distance > row_tolerance(2 * least_error(p->dtype), finding->norm, limits)) {
+    for (int d = 0; d < p->head_dim; ++d) o[d] = (o[d] - expected[d]) / finding->distance;
+    limits->likely = fmax(limits->likely, 2 * unit_roundoff(p->dtype) * spread_along(reference, o));
+  }
 }
 
 /* The faults of a row; finding->share must be set. */
@@ -299,7 +311,7 @@ static void judge_heads(const CheckPlan *plan, const RowFinding *findings, Check
 
 static void judge(const Problem *p, const CheckPlan *plan, RowFinding *findings, bool inputs_finite,
                   CheckResult *result) {
-  double largest = p->dtype == DTYPE_E4M3 ? E4M3_ERROR : unit_roundoff(p->dtype), sum = 0;
+  double largest = least_error(p->dtype), sum = 0;
   for (size_t i = 0; i < plan->count; ++i) largest = fmax(largest, findings[i].usual_error);
   result->allowed_error = 2 * largest;
   size_t summed = 0;

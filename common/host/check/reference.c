@@ -9,6 +9,7 @@
  */
 #include "host/check/reference.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -55,7 +56,7 @@ typedef struct RowSums {
   KeySpan *spans; /* the keys that the row attends */
   int span_count, next_span;
   double max, sum, base_sum;
-  double spread;               /* sum of P^2 spread_of_key() */
+  double spread;               /* sum of (P ||V||)^2 */
   double q_squares, k_squares; /* |q|^2, and |k|^2 of the longest k; with e4m3 */
 } RowSums;
 
@@ -242,13 +243,15 @@ static void compute_scores(const Job *job, const Group *group, Workspace *work) 
   }
 }
 
-/* P of one row and one block: exact, and as a tensor-core kernel rounds it. */
+/* P of one row and one block: exact, and as a tensor-core kernel rounds it. Its ex2.approx.ftz
+ * gives 0 for what is subnormal in fp32. */
 static void exponentiate(Dtype dtype, const double *scores, int keys, RowSums *sums, double *p,
                          double *rounded_p) {
   const double shift = sums->max == -INFINITY ? 0 : sums->max; /* -inf - -inf would be NaN */
   for (int key = 0; key < keys; ++key) {
     p[key] = exp(scores[key] - shift);
-    const float p32 = (float)p[key], factor = dtype == DTYPE_E4M3 ? E4M3_P_FACTOR : 1;
+    const float p32 = p[key] < FLT_MIN ? 0 : (float)p[key];
+    const float factor = dtype == DTYPE_E4M3 ? E4M3_P_FACTOR : 1;
     rounded_p[key] = element_value(dtype, element_bits(dtype, p32 * factor)) / factor;
     sums->sum += p[key];
     sums->base_sum += p32;
@@ -263,14 +266,14 @@ static void weigh_values(const Job *job, const Group *group, Workspace *work) {
   const int kv_head = kv_head_of(problem, row.head);
   const uint16_t *v = job->inputs->v + row_offset(&problem->v_strides, row.batch, kv_head, 0);
   const double scale = scale_of(problem, job->inputs->v_scales, row.batch, kv_head);
-  double spread[KEY_BLOCK]; /* of each key */
+  double v_squares[KEY_BLOCK]; /* of each key */
   for (int64_t first = group->first_key; first < group->end_key; first += KEY_BLOCK) {
     const int64_t last = min_int64(first + KEY_BLOCK, group->end_key);
     if (!group_attends(group, work, first, last)) continue;
     for (int64_t key = first; key < last; ++key) {
       convert_row(problem->dtype, v + key * problem->v_strides.row, scale, dim,
                   work->block + (key - first) * dim, 1);
-      spread[key - first] = spread_of_key(work->block + (key - first) * dim, dim);
+      v_squares[key - first] = finite_squares(work->block + (key - first) * dim, dim);
     }
     for (int r = 0; r < group->count; ++r) {
       RowSums *sums = &work->sums[r];
@@ -283,7 +286,7 @@ static void weigh_values(const Job *job, const Group *group, Workspace *work) {
         add_values(p, rounded_p, work->block + from * dim, to - from, dim, work->o + r * dim,
                    work->base + r * dim, work->magnitude + r * dim);
         for (int key = 0; key < to - from; ++key)
-          sums->spread += p[key] * p[key] * spread[from + key];
+          sums->spread += p[key] * p[key] * v_squares[from + key];
       }
     }
   }
@@ -305,10 +308,19 @@ static void finish_rows(const Job *job, const Group *group, Workspace *work) {
     }
     const bool e4m3 = job->problem->dtype == DTYPE_E4M3 && attends;
     const double length = job->problem->scale * sqrt(sums->q_squares * sums->k_squares);
+    const RowTerms terms = {.problem = job->problem,
+                            .inputs = job->inputs,
+                            .row = group->rows[r],
+                            .spans = sums->spans,
+                            .span_count = sums->span_count,
+                            .scores = work->scores + r * job->score_stride,
+                            .max = sums->max,
+                            .sum = sums->sum};
     const ReferenceRow row = {.o = o,
                               .base = base,
                               .magnitude = magnitude,
                               .spread = attends ? sqrt(sums->spread) / sums->sum : 0,
+                              .terms = &terms,
                               .lse = attends ? sums->max + log(sums->sum) : -INFINITY,
                               .score_size = e4m3 ? length + dim / 8.0 * fabs(sums->max) : 0};
     job->consume(job->context, group->first + (size_t)r, &row);

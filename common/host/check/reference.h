@@ -35,14 +35,18 @@ typedef struct ReferenceRow {
   const double *base; /**< [head_dim] the same with the roundings of a tensor-core kernel */
   /** [head_dim] sum of P |V| divided by the sum of P: |o| if no terms cancelled. */
   const double *magnitude;
-  /** The same as independent terms add up: root of the sum of (P |V|)^2, divided by the sum of P.
-   * Of a key with one large element, |V| counts as twice this element if that is more. */
+  /** Length of independent terms: root of the sum of (P ||V||)^2, divided by the sum of P. */
   double spread;
+  const struct RowTerms *terms; /**< for spread_along() */
   double lse; /**< natural log of the softmax denominator; -inf if the row attends nothing */
   /** With e4m3, the sums of a tensor core may be wrong by 2^-13 of this: scale |q| |k| of the
    * longest k near the attended ones, plus head_dim / 8 times the largest score. Else 0. */
   double score_size;
 } ReferenceRow;
+
+/** ReferenceRow::spread along a `direction`, [head_dim] of length 1: the root of the sum of
+ * (P V . direction)^2, divided by the sum of P. Reads all keys of the row again. */
+double spread_along(const ReferenceRow *row, const double *direction);
 
 /** Called once for each requested row, from several threads at once, in any order. */
 typedef void ReferenceConsumer(void *context, size_t index, const ReferenceRow *row);

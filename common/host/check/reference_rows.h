@@ -21,6 +21,17 @@ static inline void convert_row(Dtype dtype, const uint16_t *from, double scale, 
   }
 }
 
+/** The terms of a row of O: P V of the keys that it attends. */
+typedef struct RowTerms {
+  const Problem *problem;
+  const HostInputs *inputs;
+  RowIndex row;
+  const KeySpan *spans;
+  int span_count;
+  const double *scores; /**< by key */
+  double max, sum;      /**< of the scores, and of P */
+} RowTerms;
+
 /** |x|^2 of a vector whose elements are `stride` apart. */
 static inline double squares(const double *x, int dim, int stride) {
   double sum = 0;
@@ -28,15 +39,11 @@ static inline double squares(const double *x, int dim, int stride) {
   return sum;
 }
 
-/** What ReferenceRow::spread multiplies P of a key by, squared. Infinities and NaN are left out. */
-static inline double spread_of_key(const double *v, int dim) {
-  double sum = 0, largest = 0;
-  for (int d = 0; d < dim; ++d) {
-    const double square = isfinite(v[d]) ? v[d] * v[d] : 0;
-    sum += square;
-    largest = fmax(largest, square);
-  }
-  return fmax(sum, 4 * largest);
+/** |v|^2 without infinities and NaN. */
+static inline double finite_squares(const double *v, int dim) {
+  double sum = 0;
+  for (int d = 0; d < dim; ++d) sum += isfinite(v[d]) ? v[d] * v[d] : 0;
+  return sum;
 }
 
 /** |k|^2 of the longest key of a block. */

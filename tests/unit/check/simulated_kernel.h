@@ -6,6 +6,7 @@
 #ifndef SIMULATED_KERNEL_H
 #define SIMULATED_KERNEL_H
 
+#include <float.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,9 +23,10 @@ typedef enum InputKind {
   INPUT_SPIKY,
   INPUT_CONSTANT,
   INPUT_PEAKED, /* a few keys decide a row, and V has large elements, most of them in a column */
-  INPUT_SINK
+  INPUT_SINK,
+  INPUT_PARALLEL /* most of each V is in one direction, either way, so that a row may cancel */
 } InputKind;
-enum { INPUT_KINDS = 6 };
+enum { INPUT_KINDS = 7 };
 
 /** What the kernel does wrong; all zero for a right kernel. */
 typedef struct Mistakes {
@@ -142,13 +144,28 @@ static inline void make_spiky(const Problem *p, uint64_t seed, const double *k, 
   }
 }
 
-/** Key 0 gets a large score, different for each query, and its V becomes 0. */
+/** The same direction is added to each V, times 3 or -3. */
+static inline void make_parallel(const Problem *p, uint64_t seed, double *v) {
+  for (int b = 0; b < p->batch; ++b) {
+    for (int h = 0; h < p->kv_heads; ++h) {
+      for (int key = 0; key < p->kv_len; ++key) {
+        const double factor = random_bits(seed, 9, (uint64_t)key) % 2 == 0 ? 3 : -3;
+        double *row = v + row_offset(&p->v_strides, b, h, key);
+        for (int d = 0; d < p->head_dim; ++d) row[d] += factor * pooled_normal(seed, 10, d);
+      }
+    }
+  }
+}
+
+/** Key 0 gets a large score, different for each query, and its V becomes 0. In every fourth trial
+ * other P may be subnormal in fp32, or 0. */
 static inline void make_sink(const Problem *p, uint64_t seed, double *q, double *k, double *v) {
   for (int b = 0; b < p->batch; ++b) {
     for (int h = 0; h < p->q_heads; ++h) {
       const int kv_head = kv_head_of(p, h);
       for (int row = 0; row < p->q_len; ++row) {
-        const double score = 11 * random_uniform(seed, 8, (uint64_t)(h * p->q_len + row));
+        const double score =
+            (seed % 4 == 0 ? 110 : 11) * random_uniform(seed, 8, (uint64_t)(h * p->q_len + row));
         q[row_offset(&p->q_strides, b, h, row)] = score;
       }
       for (int key = 0; key < p->kv_len; ++key) k[row_offset(&p->k_strides, b, kv_head, key)] = 0;
@@ -180,6 +197,7 @@ static inline Trial new_trial(const Problem *problem, InputKind kind, uint64_t s
   double *v = draw_tensor(kind, seed, 2, kv_count);
   if (kind == INPUT_SPIKY) make_spiky(p, seed, k, q);
   if (kind == INPUT_SINK) make_sink(p, seed, q, k, v);
+  if (kind == INPUT_PARALLEL) make_parallel(p, seed, v);
   t.q = round_tensor(p, q, p->q_heads, p->q_len, &p->q_strides, &t.scales[0]);
   t.k = round_tensor(p, k, p->kv_heads, p->kv_len, &p->k_strides, &t.scales[1]);
   t.v = round_tensor(p, v, p->kv_heads, p->kv_len, &p->v_strides, &t.scales[2]);
@@ -295,6 +313,7 @@ static inline void online_tile(const Problem *p, const uint16_t *k, const uint16
   for (int d = 0; d < p->head_dim && !mistakes->keeps_o; ++d) row->o[d] *= correction;
   for (int j = 0; j < keys; ++j) {
     float prob = expf(s[j] - shift);
+    if (prob < FLT_MIN) prob = 0; /* as ex2.approx.ftz does */
     row->l += prob;
     if (round_p) prob = round_prob(p->dtype, prob, mistakes->short_p);
     load_row(p->dtype, v + j * p->v_strides.row, v_scale, p->head_dim, 0, x);
