@@ -147,7 +147,8 @@ enum { MAX_LAUNCHES = 3 };
 
 /** What a step does with one problem: its tiles, its traffic and its launches. */
 typedef struct Description {
-  int block_m, block_n; /**< rows of Q, and of K and V, in the tiles that a thread block works on */
+  int block_m, block_n; /**< rows of Q, and of K and V, in the tiles that a thread block works on;
+                           0, of a kernel without tiles, counts as 1 */
   Ceiling ceiling;      /**< what the report compares the speed with */
   /** Device memory traffic for S and P per attended pair of query and key; 0 if they stay on chip.
    */

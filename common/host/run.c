@@ -52,7 +52,7 @@ static void describe_only(Run *run) {
   const size_t room = device_free_bytes(taken);
   run->heads_at_a_time = heads_at_a_time(p, room);
   run->fits = room > 0 && run->heads_at_a_time > 0;
-  step_build()->describe(p, run->heads_at_a_time > 0 ? run->heads_at_a_time : 1, &run->description);
+  record_description(run, run->heads_at_a_time > 0 ? run->heads_at_a_time : 1);
 }
 
 /** Asks the runtime what each kernel needs and how many of its blocks share a multiprocessor. */
@@ -182,7 +182,7 @@ static bool prepare(Run *run, Resources *r, Error *error) {
     return false;
   run->heads_at_a_time = r->tensors.heads;
   run->workspace_bytes = r->tensors.workspace_bytes;
-  step_build()->describe(p, run->heads_at_a_time, &run->description);
+  record_description(run, run->heads_at_a_time);
   record_work(run);
   return find_facts(run, error);
 }

@@ -28,6 +28,7 @@ enum Fault {
   BANK_CONFLICT,
   UNSET_SUM,
   DIRTY_WORKSPACE,
+  NO_TILES,
   FAULTS
 };
 
@@ -94,9 +95,9 @@ __global__ void faulty_kernel(Problem p, Tensors t, Fault fault) {
 
 static Fault chosen_fault() {
   static const char *const NAMES[FAULTS] = {
-      "none",          "lost key",  "unwritten row",  "past the end", "NaN row",
-      "wrong LSE",     "no launch", "failed launch",  "deadlock",     "large block",
-      "bank conflict", "unset sum", "dirty workspace"};
+      "none",          "lost key",  "unwritten row",   "past the end", "NaN row",
+      "wrong LSE",     "no launch", "failed launch",   "deadlock",     "large block",
+      "bank conflict", "unset sum", "dirty workspace", "no tiles"};
   const char *name = getenv("FAULT");
   for (int i = 0; name != NULL && i < FAULTS; i++) {
     if (strcmp(name, NAMES[i]) == 0) return (Fault)i;
@@ -116,8 +117,7 @@ static bool supports(const Problem *p, char *why, size_t why_size) {
 
 static void describe(const Problem *p, int, Description *description) {
   *description = {};
-  description->block_m = THREADS;
-  description->block_n = THREADS;
+  if (chosen_fault() != NO_TILES) description->block_m = description->block_n = THREADS;
   description->launch_count = 1;
   description->launches[0] = {"faulty", (const void *)faulty_kernel, dim3(block_count(p)),
                               dim3(THREADS), SHARED_BYTES};

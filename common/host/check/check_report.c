@@ -229,9 +229,9 @@ static void report_counts(const Judgement *j, FILE *out) {
   report_guards(j->outputs, out);
   if (r->workspace_left) {
     fprintf(out,
-            "  %zu bytes of the workspace are not 0 after the pass, the first is byte %zu; "
+            "  not 0 after the pass: %zu byte%s of the workspace, the first is byte %zu; "
             "Step::workspace_zero promises it\n",
-            r->workspace_left, j->outputs->workspace_first);
+            r->workspace_left, r->workspace_left == 1 ? "" : "s", j->outputs->workspace_first);
   }
   if (r->values_unwritten) {
     fprintf(out, "  %lld values never written\n", (long long)r->values_unwritten);

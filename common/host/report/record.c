@@ -26,6 +26,13 @@ const char *human_number(double value, const char *unit, char text[40]) {
   return text;
 }
 
+void record_description(Run *run, int heads) {
+  Description *d = &run->description;
+  step_build()->describe(&run->problem, heads, d);
+  if (d->block_m == 0) d->block_m = 1;
+  if (d->block_n == 0) d->block_n = 1;
+}
+
 void record_work(Run *run) {
   const Problem *p = &run->problem;
   const double q_rows = (double)p->batch * p->q_heads * p->q_len;

@@ -94,6 +94,9 @@ typedef struct Run {
   LabSummary lab;
 } Run;
 
+/** Asks the step for its tiles and its launches; `heads` is that of Step::describe(). */
+void record_description(Run *run, int heads);
+
 /** Fills run->work from the problem, the mask and the description. */
 void record_work(Run *run);
 

@@ -25,6 +25,11 @@ def test_without_a_fault_it_is_right(faulty: Path) -> None:
     assert (done.returncode, done.stderr) == (RIGHT, "") and "RIGHT" in done.stdout
 
 
+def test_a_kernel_without_tiles_is_right(faulty: Path) -> None:
+    done = run(faulty, "no tiles")
+    assert (done.returncode, done.stderr) == (RIGHT, "") and "RIGHT" in done.stdout
+
+
 # The mistake, the counts of the JSON record that are not 0, and what the text must contain.
 FAULTS = [
     ("lost key", {"rows_wrong": HEADS, "lse_wrong": HEADS},
@@ -40,7 +45,7 @@ FAULTS = [
      [r"99 of them from values that were never set", r"first: O\[b=0, h=0, q=5, d=0\] = nan, written, "
       r"from a value that was never set, expected -?\d",
       r"first: LSE\[b=0, h=0, q=5\] = nan, written, from a value that was never set, expected"]),
-    ("dirty workspace", {}, [r"2 bytes of the workspace are not 0 after the pass, the first is byte 4"]),
+    ("dirty workspace", {}, [r"not 0 after the pass: 2 bytes of the workspace, the first is byte 4"]),
     ("wrong LSE", {"lse_wrong": HEADS}, [r"0 of 120 checked rows of O, 3 of LSE",
                                          r"first: LSE\[b=0, h=0, q=5\] = ",
                                          r"wrong LSE in 3 rows: row 5 of"]),
