@@ -368,8 +368,8 @@ __device__ __forceinline__ void softmax_with_new_m(float (&s)[N_TILES][4], float
 
 // [product]
 /** The product of three positive numbers, as the normal float that is next to it: with 0, a masked
- * score of -inf would become NaN. The least times the largest lies between the two, so only the
- * product itself can be too small or too large. */
+ * score of -inf would become NaN. The least times the largest lies between the two if 1 does. If
+ * not, the third number makes a product that is too small or too large even more so. */
 __device__ __forceinline__ float product_of_scales(float a, float b, float c) {
   const float least = fminf(fminf(a, b), c), largest = fmaxf(fmaxf(a, b), c);
   const float middle = fmaxf(fminf(a, b), fminf(fmaxf(a, b), c));
