@@ -144,14 +144,16 @@ static inline void make_spiky(const Problem *p, uint64_t seed, const double *k, 
   }
 }
 
-/** The same direction is added to each V, times 3 or -3. */
+/** Each V becomes the same vector, times 3 or -3, plus noise. */
 static inline void make_parallel(const Problem *p, uint64_t seed, double *v) {
   for (int b = 0; b < p->batch; ++b) {
     for (int h = 0; h < p->kv_heads; ++h) {
       for (int key = 0; key < p->kv_len; ++key) {
         const double factor = random_bits(seed, 9, (uint64_t)key) % 2 == 0 ? 3 : -3;
         double *row = v + row_offset(&p->v_strides, b, h, key);
-        for (int d = 0; d < p->head_dim; ++d) row[d] += factor * pooled_normal(seed, 10, d);
+        for (int d = 0; d < p->head_dim; ++d) {
+          row[d] = 0.1 * row[d] + factor * pooled_normal(seed, 10, d);
+        }
       }
     }
   }
