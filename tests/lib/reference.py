@@ -117,8 +117,9 @@ def attention(p: Problem, q: np.ndarray, k: np.ndarray, v: np.ndarray,
                 row_max = scores.max(axis=-1, keepdims=True)
                 row_max[row_max == -np.inf] = 0  # -inf - -inf would be NaN
                 probs = np.exp(scores - row_max)
-                # The hardware multiplies P rounded to the dtype, but sums the unrounded P in fp32.
-                probs_32 = probs.astype(np.float32).astype(np.float64)
+                # The hardware multiplies P rounded to the dtype, but sums the unrounded P in fp32. Its exp2
+                # gives 0 for what is subnormal.
+                probs_32 = np.where(probs < 2.0**-126, 0, probs.astype(np.float32).astype(np.float64))
                 total = probs.sum(axis=-1, keepdims=True)
                 total_32 = probs_32.sum(axis=-1, keepdims=True)
                 o[b, h] = _divide(probs @ values, total)
@@ -127,6 +128,7 @@ def attention(p: Problem, q: np.ndarray, k: np.ndarray, v: np.ndarray,
                 lse[b, h] = (row_max + np.log(total))[:, 0]
                 most[b, h] = (unit * _row_norms(_divide(probs @ np.abs(values), total))
                               + UNIT[p.o_dtype()] * _row_norms(o[b, h]))
+                # The program looks along the direction of a row's error; here a column has to stand for it.
                 size = np.maximum(_row_norms(values), 2 * np.abs(values).max(axis=-1))
                 likely[b, h] = unit * _row_norms(_divide(probs * np.nan_to_num(size), total))
                 if p.dtype != "e4m3":
