@@ -1,5 +1,6 @@
 """Attention in NumPy, and when an answer is right; no code is shared with the C sources."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -82,6 +83,8 @@ class Answer:
     most: np.ndarray | None = None
     likely: np.ndarray | None = None
     score_size: np.ndarray | None = None  # [B, Hq, Nq], e4m3 only: as in reference.h
+    # The same as `likely` along directions of length 1, [B, Hq, Nq, D].
+    likely_along: Callable[[np.ndarray], np.ndarray] | None = None
 
 
 def _row_norms(x: np.ndarray) -> np.ndarray:
@@ -108,15 +111,30 @@ def attention(p: Problem, q: np.ndarray, k: np.ndarray, v: np.ndarray,
     base = np.empty(p.q_shape())
     lse, sizes, most, likely = np.empty((4, *p.q_shape()[:3]))
     factor, unit = P_FACTOR[p.dtype], UNIT[p.dtype]
+    finite = np.where(np.isfinite(v), v, 0)
+
+    def probabilities(b: int, h: int) -> tuple[np.ndarray, np.ndarray]:
+        """Not normalised, and the maximum of each row."""
+        keys = k[b, h // group]
+        scores = np.where(attended[b, h], p.scale_used() * (q[b, h] @ keys.T), -np.inf)
+        row_max = scores.max(axis=-1, keepdims=True)
+        row_max[row_max == -np.inf] = 0  # -inf - -inf would be NaN
+        return np.exp(scores - row_max), row_max
+
+    def likely_along(directions: np.ndarray) -> np.ndarray:
+        found = np.empty(p.q_shape()[:3])
+        for b, h in np.ndindex(found.shape[:2]):
+            probs, _ = probabilities(b, h)
+            along = directions[b, h] @ finite[b, h // group].T
+            found[b, h] = 2 * unit * _row_norms(_divide(probs * along, probs.sum(axis=-1, keepdims=True)))
+        return found
+
     for b in range(p.batch):
         for h in range(p.heads):
             keys, values = k[b, h // group], v[b, h // group]
             # NaN and Inf are propagated on purpose, and log(0) must be -inf.
             with np.errstate(invalid="ignore", divide="ignore"):
-                scores = np.where(attended[b, h], p.scale_used() * (q[b, h] @ keys.T), -np.inf)
-                row_max = scores.max(axis=-1, keepdims=True)
-                row_max[row_max == -np.inf] = 0  # -inf - -inf would be NaN
-                probs = np.exp(scores - row_max)
+                probs, row_max = probabilities(b, h)
                 # The hardware multiplies P rounded to the dtype, but sums the unrounded P in fp32. Its exp2
                 # gives 0 for what is subnormal.
                 probs_32 = np.where(probs < 2.0**-126, 0, probs.astype(np.float32).astype(np.float64))
@@ -128,9 +146,8 @@ def attention(p: Problem, q: np.ndarray, k: np.ndarray, v: np.ndarray,
                 lse[b, h] = (row_max + np.log(total))[:, 0]
                 most[b, h] = (unit * _row_norms(_divide(probs @ np.abs(values), total))
                               + UNIT[p.o_dtype()] * _row_norms(o[b, h]))
-                # The program looks along the direction of a row's error; here a column has to stand for it.
-                size = np.maximum(_row_norms(values), 2 * np.abs(values).max(axis=-1))
-                likely[b, h] = unit * _row_norms(_divide(probs * np.nan_to_num(size), total))
+                sizes_of_v = _row_norms(finite[b, h // group])
+                likely[b, h] = unit * _row_norms(_divide(probs * sizes_of_v, total))
                 if p.dtype != "e4m3":
                     continue
                 sizes[b, h] = (p.scale_used() * _row_norms(q[b, h])
@@ -141,15 +158,18 @@ def attention(p: Problem, q: np.ndarray, k: np.ndarray, v: np.ndarray,
     errors = np.minimum(_row_norms(base - o), likely + UNIT[p.o_dtype()] * norms)[usable] / norms[usable]
     least = 2.0**-6 if p.dtype == "e4m3" else UNIT[p.dtype]
     return Answer(o, lse, max(least, errors.max(initial=0.0)), base, most, likely,
-                  sizes if p.dtype == "e4m3" else None)
+                  sizes if p.dtype == "e4m3" else None, likely_along)
 
 
-def _tolerances(answer: Answer) -> np.ndarray:
+def _tolerances(answer: Answer, o: np.ndarray) -> np.ndarray:
     """How far a result may be from the right one, for each row."""
     usual = 2 * answer.rounding_error * _row_norms(answer.o)
     if answer.base is None:
         return usual
-    return np.maximum(np.minimum(np.maximum(usual, answer.likely), 2 * answer.most),
+    errors = np.nan_to_num(o - answer.o, posinf=0, neginf=0)
+    along = answer.likely_along(_divide(errors, _row_norms(errors)[..., None]))
+    likely = np.maximum(answer.likely, along)
+    return np.maximum(np.minimum(np.maximum(usual, likely), 2 * answer.most),
                       2 * _row_norms(answer.base - answer.o))
 
 
@@ -164,7 +184,7 @@ def mistakes(answer: Answer, o: np.ndarray, lse: np.ndarray) -> list[str]:
 
     in_e4m3 = answer.score_size is not None
     with np.errstate(invalid="ignore"):
-        o_right = _row_norms(o - answer.o) <= _tolerances(answer)
+        o_right = _row_norms(o - answer.o) <= _tolerances(answer, o)
         lse_right = np.abs(lse - answer.lse) <= (1e-4 + 1e-5 * np.abs(answer.lse)
                                                  + (2.0**-13 * answer.score_size if in_e4m3 else 0))
     o_right[empty] = (o[empty] == 0).all(axis=-1)
