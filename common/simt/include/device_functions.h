@@ -102,9 +102,9 @@ SIMT_INLINE bool is_unset(double value) {
   return bits_of<uint64_t>(value) >= 0xffffe00000000000;
 }
 
-/** CUDA promotes smaller numbers; the bits are the same. */
+/** Numbers; pairs of 16-bit floats are, too. CUDA promotes smaller ones; the bits are the same. */
 template <typename T>
-constexpr bool is_word = sizeof(T) == 1 || sizeof(T) == 2 || sizeof(T) == 4 || sizeof(T) == 8;
+constexpr bool is_word = std::is_convertible<T, double>::value && sizeof(T) <= 8;
 
 /** Infinities; the limits of integers. The 16-bit floats and their pairs are classes. */
 template <typename T>
@@ -126,7 +126,7 @@ constexpr SimtExtremes extremes = extremes_of<T>();
 template <typename T>
 SIMT_INLINE T shuffle(const SimtWarpOperation &operation, unsigned mask, T value, unsigned argument,
                       int width) {
-  static_assert(is_word<T>, "shuffles take numbers of up to 8 bytes");
+  static_assert(is_word<T>, "shuffles take numbers of up to 8 bytes: shuffle each member");
   const uint64_t bits = bits_of<uint64_t>(checked(value));
   return from_bits<T>(simt_shuffle(&operation, mask, bits, argument, width, &extremes<T>));
 }

@@ -81,16 +81,18 @@ SIMT_INLINE double fused(double a, double b, double c) {
     return a = a op b;                                      \
   }
 
-#define SIMT_FLOAT16_VECTOR2(Vector, T)          \
-  struct alignas(4) Vector {                     \
-    T x, y;                                      \
-    SIMT_VECTOR_MEMBERS(Vector, Word4)           \
-    SIMT_INLINE Vector(T x, T y) : x(x), y(y) {} \
-  };                                             \
-  SIMT_NO_ATOMICS(Vector)                        \
-  SIMT_VECTOR_OPERATOR(Vector, +)                \
-  SIMT_VECTOR_OPERATOR(Vector, -)                \
-  SIMT_VECTOR_OPERATOR(Vector, *)                \
+#define SIMT_FLOAT16_VECTOR2(Vector, T)               \
+  struct alignas(4) Vector {                          \
+    T x, y;                                           \
+    SIMT_VECTOR_MEMBERS(Vector, Word4)                \
+    SIMT_INLINE Vector(T x, T y) : x(x), y(y) {}      \
+  };                                                  \
+  template <>                                         \
+  inline constexpr bool simt::is_word<Vector> = true; \
+  SIMT_NO_ATOMICS(Vector)                             \
+  SIMT_VECTOR_OPERATOR(Vector, +)                     \
+  SIMT_VECTOR_OPERATOR(Vector, -)                     \
+  SIMT_VECTOR_OPERATOR(Vector, *)                     \
   SIMT_VECTOR_OPERATOR(Vector, /)
 
 #endif

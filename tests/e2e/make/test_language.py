@@ -38,6 +38,8 @@ CALLS = {
                           "no atomicAdd() of 16-bit floats on the CPU backend: add to floats"),
     "an atomic of pairs": ("#include <cuda_bf16.h>\n__global__ void k(__nv_bfloat162 *a) { atomicAdd(a, *a); }",
                            "no atomicAdd() of 16-bit floats on the CPU backend: add to floats"),
+    "a shuffle of a struct": ("__global__ void k(float2 *a) { *a = __shfl_xor_sync(~0u, *a, 1); }",
+                              "shuffles take numbers of up to 8 bytes: shuffle each member"),
 }
 
 
