@@ -254,7 +254,7 @@ static void print_hints(Run *run, Resources *r) {
       kept && (differs(run, r, SIMT_LARGEST, &failed) || differs(run, r, SIMT_SMALLEST, &failed)) &&
       !differs(run, r, SIMT_KEPT, &unused);
   for (int i = 0; simt_hint(i, &hint); i++) {
-    if (hint.kept_own_value && !depends) continue;
+    if ((hint.kept_own_value && !depends) || hint.text[0] == '\0') continue;
     fprintf(stderr, "  hint: %s%s\n", hint.text,
             !hint.kept_own_value ? ""
             : failed             ? "; with another value the kernel fails"

@@ -88,10 +88,11 @@ void simt_reset_counters(void);
 /* --- Hints ---------------------------------------------------------------------------------- */
 
 /** What may explain a wrong result: a shuffle from a lane that takes no part, lanes that a shuffle
- * left with their own value, a call of __activemask(). */
+ * left with their own value, a distance of 32 lanes or more, lanes that shuffle at different
+ * places, a call of __activemask(). */
 typedef struct SimtHint {
   bool kept_own_value;
-  char text[768]; /**< one sentence without a full stop */
+  char text[1280]; /**< one sentence without a full stop; empty if there is nothing to say */
 } SimtHint;
 
 /** What kernels have done since the last reset of the counters, at different places. `i` counts

@@ -2,6 +2,8 @@
  * Hints: what kernels did that is no error by itself, or has no effect if the value is not used,
  * but is often why a result is wrong.
  */
+#include <string.h>
+
 #include "runtime.h"
 
 /* Of the launches since the last reset. */
@@ -66,7 +68,7 @@ static void describe_kept(const Hint *hint, const char *where, SimtHint *said) {
 bool simt_hint(int i, SimtHint *said) {
   if (i >= kept.count) return false;
   const Hint *hint = &kept.list[i];
-  char where[512];
+  char where[512], there[512];
   simt_source_line((uintptr_t)hint->call_site - 1, where, sizeof where);
   said->kept_own_value = hint->kind == KEPT_OWN_VALUE;
   switch (hint->kind) {
@@ -76,6 +78,20 @@ bool simt_hint(int i, SimtHint *said) {
       break;
     case KEPT_OWN_VALUE:
       describe_kept(hint, where, said);
+      break;
+    case FAR_LANE:
+      snprintf(said->text, sizeof said->text, "%s at %s goes by %s", hint->operation->name, where,
+               hint->what);
+      break;
+    case LANES_APART:
+      simt_source_line((uintptr_t)hint->other_site - 1, there, sizeof there);
+      if (strcmp(where, there) == 0) { /* one line that is compiled twice */
+        said->text[0] = '\0';
+        break;
+      }
+      snprintf(said->text, sizeof said->text,
+               "%s at %s met lanes at %s: %s; all lanes of the mask must reach the same one",
+               hint->operation->name, where, there, hint->what);
       break;
     case ACTIVE_MASK:
       snprintf(said->text, sizeof said->text,

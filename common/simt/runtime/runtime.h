@@ -168,17 +168,23 @@ typedef struct BadCopy {
 } BadCopy;
 
 /** What is often a mistake though the launch goes on: hints.c. */
-typedef enum HintKind { SOURCE_MISSING, KEPT_OWN_VALUE, ACTIVE_MASK } HintKind;
+typedef enum HintKind {
+  SOURCE_MISSING,
+  KEPT_OWN_VALUE,
+  FAR_LANE,
+  LANES_APART,
+  ACTIVE_MASK
+} HintKind;
 
 /** All of one kind at one place; the first of them, by block. */
 typedef struct Hint {
   HintKind kind;
-  const void *call_site;
+  const void *call_site, *other_site; /* LANES_APART: where the others are */
   const SimtWarpOperation *operation; /* NULL: __activemask() */
   uint64_t block;
   unsigned lanes; /* KEPT_OWN_VALUE: of all of them */
   int width;
-  char what[96];
+  char what[128];
 } Hint;
 
 enum { MAX_HINTS = 8 };

@@ -69,6 +69,20 @@ static void note_no_source(Worker *worker, const SimtWarpOperation *operation, i
   if (simt_observer != NULL) simt_observer->no_source(worker, lane, source, call_site);
 }
 
+/** Lanes in `apart` execute the shuffle at another place than the first lane of `mask` does: they
+ * go on there, with values that were not meant for it. */
+static void note_apart(Worker *worker, const Wait *waits, unsigned mask, unsigned apart) {
+  const Wait *first = &waits[__builtin_ctz(mask)], *other = &waits[__builtin_ctz(apart)];
+  Hint *hint = simt_note_hint(worker, LANES_APART, first->call_site);
+  if (hint == NULL) return;
+  char here[48], there[48];
+  simt_format_threads((unsigned[MAX_WARPS]){mask & ~apart}, here, sizeof here);
+  simt_format_threads((unsigned[MAX_WARPS]){apart}, there, sizeof there);
+  hint->operation = first->operation;
+  hint->other_site = other->call_site;
+  snprintf(hint->what, sizeof hint->what, "lanes %s here, lanes %s there", here, there);
+}
+
 /** Lanes in `lanes`, such as `keeper`, keep their value. */
 static void note_kept_values(Worker *worker, const ShuffleOperands *keeper, unsigned lanes) {
   Hint *hint = simt_note_hint(worker, KEPT_OWN_VALUE, worker->access_call_site);
@@ -80,10 +94,12 @@ static void note_kept_values(Worker *worker, const ShuffleOperands *keeper, unsi
 
 static void execute_shuffle(void **operands, unsigned mask) {
   Worker *worker = simt_worker;
-  unsigned kept = 0;
+  const Wait *waits = &worker->waits[worker->running / WARP_SIZE * WARP_SIZE];
+  unsigned kept = 0, apart = 0;
   const ShuffleOperands *keeper = NULL;
   for (int lane = 0; lane < WARP_SIZE; lane++) {
     if ((mask >> lane & 1) == 0) continue;
+    if (waits[lane].call_site != waits[__builtin_ctz(mask)].call_site) apart |= 1u << lane;
     ShuffleOperands *own = operands[lane];
     const ShuffleOperands *source = operands[own->source_lane];
     own->result = source != NULL ? source->value : UNDEFINED;
@@ -95,6 +111,7 @@ static void execute_shuffle(void **operands, unsigned mask) {
     if (kept_value == SIMT_SMALLEST) own->result = own->extremes->smallest;
   }
   if (keeper != NULL) note_kept_values(worker, keeper, kept);
+  if (apart != 0) note_apart(worker, waits, mask, apart);
 }
 
 const SimtWarpOperation simt_shuffle_index = {"__shfl_sync", SIMT_SHUFFLE, execute_shuffle};
@@ -135,6 +152,14 @@ uint64_t simt_shuffle(const SimtWarpOperation *shuffle, unsigned mask, uint64_t 
   if (width < 1 || width > WARP_SIZE || (width & (width - 1)) != 0) {
     simt_worker->shuffle_width = width;
     simt_end_block(BAD_WIDTH, &(Wait){.operation = shuffle, .mask = mask, .call_site = call_site});
+  }
+  if (shuffle != &simt_shuffle_index && lane_argument >= WARP_SIZE) {
+    Hint *hint = simt_note_hint(simt_worker, FAR_LANE, call_site);
+    if (hint != NULL) {
+      hint->operation = shuffle;
+      snprintf(hint->what, sizeof hint->what, "%d, which counts modulo %d, so as %d",
+               (int)lane_argument, WARP_SIZE, (int)(lane_argument % WARP_SIZE));
+    }
   }
   ShuffleOperands operands = {
       .value = bits, .operation = shuffle, .extremes = extremes, .width = width};

@@ -113,6 +113,48 @@ static void missing_lanes_and_active_masks_are_told(void **) {
   assert_false(simt_hint(0, &hint));
 }
 
+__global__ void go_far(int *out) {
+  out[threadIdx.x] = __shfl_xor_sync(0xffffffff, (int)threadIdx.x, 32);
+  out[threadIdx.x] += __shfl_sync(0xffffffff, (int)threadIdx.x, 33);  // the same lane of each warp
+}
+
+static void distances_past_the_warp_are_told(void **) {
+  go_far<<<1, 32>>>(device_zeros<int>(32));
+  expect_hint(false, "__shfl_xor_sync at ", __LINE__ - 6,
+              " goes by 32, which counts modulo 32, so as 0");
+}
+
+__global__ void meet_elsewhere(int *out) {
+  int x = 1;
+  if (threadIdx.x < 20) {
+    x += __shfl_xor_sync(0xffffffff, x, 1);
+    out[threadIdx.x] = x;
+  } else {
+    x += 2 * __shfl_xor_sync(0xffffffff, x, 1);
+    out[threadIdx.x] = x;
+  }
+}
+enum { OTHER_LINE = __LINE__ - 4, ONE_LINE = OTHER_LINE - 3 };
+
+__global__ void meet_on_one_line(int *out) {
+  out[threadIdx.x] = threadIdx.x < 20 ? __shfl_xor_sync(~0u, 1, 1) : __shfl_xor_sync(~0u, 2, 1);
+}
+
+static void lanes_that_meet_at_different_shuffles_are_told(void **) {
+  meet_elsewhere<<<1, 32>>>(device_zeros<int>(32));
+  SimtHint hint;
+  assert_true(simt_hint(0, &hint));
+  const char *there = strstr(hint.text, " met lanes at ");
+  assert_non_null(there);
+  assert_names_line(there, __FILE__, OTHER_LINE);
+  expect_hint(
+      false, "__shfl_xor_sync at ", ONE_LINE,
+      ": lanes 0-19 here, lanes 20-31 there; all lanes of the mask must reach the same one");
+  meet_on_one_line<<<1, 32>>>(device_zeros<int>(32)); /* so may one that is compiled twice */
+  assert_true(simt_hint(0, &hint));
+  assert_string_equal(hint.text, "");
+}
+
 #define TEST(name) cmocka_unit_test_setup(name, reset_device)
 
 int main() {
@@ -121,6 +163,8 @@ int main() {
       TEST(other_shuffles_keep_values_too),
       TEST(spoiled_values_show_which_results_depend_on_them),
       TEST(missing_lanes_and_active_masks_are_told),
+      TEST(distances_past_the_warp_are_told),
+      TEST(lanes_that_meet_at_different_shuffles_are_told),
   };
   return run_in_all_settings("hints", tests);
 }
