@@ -40,7 +40,7 @@ struct Tiles {
   // Registers of each thread. All together are at most 65536.
   static constexpr int PRODUCER_REGISTERS = CONSUMERS == 3 ? 32 : 24;
   static constexpr int CONSUMER_REGISTERS = CONSUMERS == 3 ? 160 : 240;
-  static_assert(registers_suffice(CONSUMERS, PRODUCER_REGISTERS, CONSUMER_REGISTERS));
+  static_assert(registers_suffice<CONSUMERS, PRODUCER_REGISTERS, CONSUMER_REGISTERS>());
 
   // O of a warp is collected in the place of Q, in padded rows.
   static constexpr int Q_BYTES = 2 * GROUP_M * SMEM_STRIDE<HEAD_DIM>;  // of a consumer

@@ -54,7 +54,7 @@ struct Tiles {
   static constexpr int STAGES = HEAD_DIM <= 64 ? 3 : HEAD_DIM <= 128 ? 4 : 2;
   static constexpr int PRODUCER_REGISTERS = CONSUMERS == 3 ? 32 : 24;
   static constexpr int CONSUMER_REGISTERS = CONSUMERS == 3 ? 160 : 240;
-  static_assert(registers_suffice(CONSUMERS, PRODUCER_REGISTERS, CONSUMER_REGISTERS));
+  static_assert(registers_suffice<CONSUMERS, PRODUCER_REGISTERS, CONSUMER_REGISTERS>());
 
   static constexpr bool O_IN_V = HEAD_DIM > 128;  // O takes a place of V: there is no more room
   static constexpr int Q_BYTES = 2 * GROUP_M * HEAD_DIM;  // of a consumer

@@ -63,7 +63,7 @@ struct Tiles {
   static constexpr int STAGES = HEAD_DIM > 128 ? 2 : BLOCK_N == 128 ? 3 : 4;
   static constexpr int PRODUCER_REGISTERS = CONSUMERS == 3 ? 32 : SPANS ? 24 : 40;
   static constexpr int CONSUMER_REGISTERS = CONSUMERS == 3 ? 160 : SPANS ? 240 : 232;
-  static_assert(registers_suffice(CONSUMERS, PRODUCER_REGISTERS, CONSUMER_REGISTERS));
+  static_assert(registers_suffice<CONSUMERS, PRODUCER_REGISTERS, CONSUMER_REGISTERS>());
 
   static constexpr bool O_IN_V = HEAD_DIM > 128;  // O takes a place of V: there is no more room
   static constexpr int Q_BYTES = 2 * GROUP_ROWS * HEAD_DIM;  // of a consumer

@@ -58,7 +58,7 @@ struct Tiles {
   static constexpr int V_STAGES = 2;                   // tiles of V as they arrive
   static constexpr int PRODUCER_REGISTERS = 32;
   static constexpr int CONSUMER_REGISTERS = 160;
-  static_assert(registers_suffice(CONSUMERS, PRODUCER_REGISTERS, CONSUMER_REGISTERS));
+  static_assert(registers_suffice<CONSUMERS, PRODUCER_REGISTERS, CONSUMER_REGISTERS>());
 
   static constexpr int Q_BYTES = GROUP_M * HEAD_DIM;   // of a consumer
   static constexpr int KV_BYTES = BLOCK_N * HEAD_DIM;  // of a tile of K or V, also transposed

@@ -466,15 +466,20 @@ __device__ __forceinline__ void named_barrier_arrive(int id) {
 }
 
 /**
- * Are there enough registers if each thread of one warpgroup keeps `few` of them, and each thread
- * of `groups` others takes `many`? A block that has a multiprocessor for itself by its launch
- * bounds starts with 65536 registers divided by its threads, in steps of 8, whatever -maxrregcount
- * says. Beyond that setmaxnreg.inc would wait for ever.
+ * Are there enough registers if each thread of one warpgroup keeps FEW of them, and each thread of
+ * GROUPS others takes MANY? A block that has a multiprocessor for itself by its launch bounds
+ * starts with 65536 registers divided by its threads, in steps of 8, whatever -maxrregcount says.
  */
-constexpr bool registers_suffice(int groups, int few, int many) {
-  const int each = 65536 / ((1 + groups) * WARPGROUP_THREADS) / 8 * 8;
-  return few % 8 == 0 && many % 8 == 0 && 24 <= few && few <= each && each <= many && many <= 256 &&
-         few + groups * many <= (1 + groups) * each;
+template <int GROUPS, int FEW, int MANY>
+constexpr bool registers_suffice() {
+  constexpr int EACH = 65536 / ((1 + GROUPS) * WARPGROUP_THREADS) / 8 * 8;
+  static_assert(FEW % 8 == 0 && MANY % 8 == 0 && FEW >= 24 && MANY <= 256,
+                "setmaxnreg takes 24 to 256 registers, in steps of 8");
+  static_assert(FEW <= EACH && EACH <= MANY,
+                "a warpgroup that releases registers would get more, or one that takes some fewer");
+  static_assert(FEW + GROUPS * MANY <= (1 + GROUPS) * EACH,
+                "more registers than the block starts with: setmaxnreg.inc would wait for ever");
+  return true;
 }
 
 /** setmaxnreg.inc (9.7.19.5): the threads of this warpgroup get REGISTERS registers each, as soon

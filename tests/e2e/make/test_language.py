@@ -30,6 +30,9 @@ void f(float *a) {
   k<<<1, 32>>>(a);
 }
 """
+REGISTERS = """#include "device/ptx_hopper.cuh"
+static_assert(registers_suffice<%s>());
+"""
 
 CALLS = {
     "0 for a pointer": ("__global__ void k(float *a) { *a = 1; }\nvoid f() { k<<<1, 32>>>(0); }",
@@ -40,6 +43,12 @@ CALLS = {
                            "no atomicAdd() of 16-bit floats on the CPU backend: add to floats"),
     "a shuffle of a struct": ("__global__ void k(float2 *a) { *a = __shfl_xor_sync(~0u, *a, 1); }",
                               "shuffles take numbers of up to 8 bytes: shuffle each member"),
+    "registers that setmaxnreg does not take": (REGISTERS % "2, 20, 240",
+                                                "setmaxnreg takes 24 to 256 registers, in steps of 8"),
+    "a release that is none": (REGISTERS % "3, 136, 128",
+                               "a warpgroup that releases registers would get more, or one that takes some fewer"),
+    "more registers than there are": (REGISTERS % "2, 40, 240",
+                                      "more registers than the block starts with: setmaxnreg.inc would wait for ever"),
 }
 
 
