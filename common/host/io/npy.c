@@ -41,16 +41,15 @@ NpySigns npy_signs(const NpyArray *array) {
   const size_t size = TYPES[array->type].bytes;
   const char kind = TYPES[array->type].name[1];
   const uint64_t sign = kind == 'f' || kind == 'i' ? (uint64_t)1 << (8 * size - 1) : 0;
+  static const uint64_t INFINITIES[] = {[2] = 0x7c00, [4] = 0x7f800000, [8] = 0x7ff0000000000000};
   NpySigns signs = {false, false};
   for (size_t i = 0; i < array->bytes; i += size) {
     uint64_t bits = 0;
     memcpy(&bits, (const char *)array->data + i, size);
     if ((kind == 'f' ? bits & ~sign : bits) == 0) continue; /* -0.0, too */
-    if (bits & sign) {
-      signs.negative = true;
-    } else {
-      signs.positive = true;
-    }
+    const bool nan = kind == 'f' && (bits & ~sign) > INFINITIES[size];
+    signs.negative |= nan || (bits & sign) != 0;
+    signs.positive |= nan || (bits & sign) == 0;
   }
   return signs;
 }

@@ -53,7 +53,7 @@ bool npy_read(const char *path, NpyTypes types, NpyArray *array, Error *error);
 /** The name of a type in a header: "<f2". */
 const char *npy_type_name(NpyType type);
 
-/** The signs of the elements other than 0. */
+/** The signs of the elements other than 0; a NaN has both. */
 typedef struct NpySigns {
   bool positive, negative; /**< some are */
 } NpySigns;

@@ -13,7 +13,7 @@ bool mask_read_bools(const char *path, NpyArray *array, Error *error) {
   const NpySigns signs = npy_signs(array);
   const bool may_be_added = type == NPY_F2 || type == NPY_F4 || type == NPY_F8;
   const char *advice =
-      signs.negative && signs.positive ? "numbers of both signs cannot be a mask"
+      signs.negative && signs.positive ? "numbers of both signs, or NaN, cannot be a mask"
       : signs.negative ? "this mask is additive, so save mask == 0 (.astype(bool) would invert it)"
       : signs.positive || !may_be_added
           ? "save mask != 0"

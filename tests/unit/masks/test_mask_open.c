@@ -1,4 +1,5 @@
 /** @file Tests of host/masks/mask_open.c: what it refuses, and masks from files. */
+#include <math.h>
 #include <sys/stat.h>
 
 #include "host/base/memory.h"
@@ -128,7 +129,7 @@ static void numbers_are_refused_with_the_conversion_that_is_right(void **state) 
       "this mask is additive, so save mask == 0 (.astype(bool) would invert it)";
   const char *const zeros =
       "all are 0: save mask == 0 if the mask is additive, mask != 0 if 0 means masked";
-  const char *const mixed = "numbers of both signs cannot be a mask";
+  const char *const mixed = "numbers of both signs, or NaN, cannot be a mask";
   refuse_numbers(NPY_U1, (uint8_t[]){0, 255}, ones);
   refuse_numbers(NPY_U8, (uint64_t[]){0, UINT64_MAX}, ones);
   refuse_numbers(NPY_I8, (int64_t[]){0, 1}, ones);
@@ -140,6 +141,10 @@ static void numbers_are_refused_with_the_conversion_that_is_right(void **state) 
   refuse_numbers(NPY_F8, (double[]){-0.0, -0.5}, additive);
   refuse_numbers(NPY_F8, (double[]){-0.0, 0.0}, zeros);
   refuse_numbers(NPY_F4, (float[]){1, -1e9f}, mixed);
+  refuse_numbers(NPY_F2, (uint16_t[]){0, 0x7e00}, mixed);    /* NaN */
+  refuse_numbers(NPY_F4, (float[]){-NAN, -INFINITY}, mixed); /* 0 * -inf */
+  refuse_numbers(NPY_F8, (double[]){0, NAN}, mixed);
+  refuse_numbers(NPY_F8, (double[]){INFINITY, 0}, ones);
 }
 
 /** Entry i of a dense file, pseudo-random. */
