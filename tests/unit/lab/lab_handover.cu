@@ -55,6 +55,37 @@ static void atomics_and_fences_anywhere_do_not_order_blocks(void **) {
   assert_race_is_found("count_and_write<3>", true);
 }
 
+/** Lane 1 reads what lane 0 has written before. If WRONG, lane 0 does not wait for that before it
+ * publishes its write, behind which the last block writes again. */
+template <bool WRONG>
+__global__ void publish_before_others_have_read(int *data, unsigned *counts, int *out) {
+  if (threadIdx.x > 1) return;
+  if (threadIdx.x == 0) {
+    atomicAdd(&counts[0], 1u);  // so that lane 0 is at a later time than lane 1
+    data[blockIdx.x] = 1;
+  }
+  __syncwarp(3);
+  if (threadIdx.x == 1) out[blockIdx.x] = data[blockIdx.x];
+  if (!WRONG) __syncwarp(3);
+  if (threadIdx.x != 0) return;
+  __threadfence();
+  if (atomicAdd(&counts[1], 1u) != 1) return;
+  __threadfence();
+  data[1 - blockIdx.x] = 2;
+}
+enum { WRITES_AGAIN = __LINE__ - 2, READS_FIRST = WRITES_AGAIN - 6 };
+
+static void a_read_behind_a_published_write_is_not_published(void **) {
+  char text[4096];
+  int *data = named<int>("data", 2), *out = named<int>("out", 2);
+  publish_before_others_have_read<false><<<2, 32>>>(data, named_zeros<unsigned>("counts", 2), out);
+  assert_finds_nothing();
+  publish_before_others_have_read<true><<<2, 32>>>(data, named_zeros<unsigned>("more", 2), out);
+  findings_text(text, sizeof text);
+  assert_contains(text, lab_kind_text(LAB_BLOCKS_WRITE_READ));
+  assert_names_only(text, READS_FIRST, WRITES_AGAIN);
+}
+
 /* --- Order ----------------------------------------------------------------------------------- */
 
 /** One warp of a block publishes, the other reads, in the order that the test sets. */
@@ -105,6 +136,7 @@ int main() {
   const CMUnitTest tests[] = {
       LAB_TEST(atomics_and_fences_anywhere_do_not_order_blocks),
       LAB_TEST(a_fence_of_one_warp_does_not_cover_its_block),
+      LAB_TEST(a_read_behind_a_published_write_is_not_published),
       LAB_TEST(reads_of_unwritten_memory_are_reported_in_any_order),
       LAB_TEST(the_lowest_unwritten_address_is_reported),
   };
