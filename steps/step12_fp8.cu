@@ -73,10 +73,10 @@ constexpr int AHEAD = 2;  // times that a warp loads 32 keys before it stores th
 // Sums of P of a row in a lane. 448 is the largest e4m3, and no P exceeds the sum.
 constexpr float MOST_P_SUM = 448;
 // How much lower than the maximum a new m is, in powers of two: at least 3, and more while the sum
-// stays at 96 or below, so that P has room to grow. If one or two keys have nearly all of the sum,
+// stays at 100 or below, so that P has room to grow. If one or two keys have nearly all of the sum,
 // it may be 448: then all other P are small, and must not become 0.
 constexpr int LEAST_SHIFT = 3;
-constexpr float NEW_P_SUM = 96, SUM_OF_TWO = 2.25f;
+constexpr float NEW_P_SUM = 100, SUM_OF_TWO = 2.25f;
 
 /** The tensor maps of a pass; `o` has boxes of 16 rows, those of a warp. */
 struct AllMaps {
@@ -477,16 +477,8 @@ __device__ __forceinline__ void consume(const Shared<T> &shared, const AllMaps &
     if (lane == 0) tensor_store_wait<0>();  // the O before has been read
     __syncwarp();                           // all lanes may write the next
     const int64_t head_index = (int64_t)work.batch * p.q_heads + work.head;
-    // [v_scale]
-    float v_scale = t.v_scales[kv_index];
-    if (v_scale < 0x1p-96f) {  // v_scale / l could be subnormal, and no P V is that small
-      const float smaller[2] = {0x1p-32f, 0x1p-32f};
-      rescale_rows(o, smaller);
-      v_scale *= 0x1p32f;
-    }
-    // [v_scale]
     store_tile<T, HEAD_DIM>(o, m, l, o_warp, maps.o, t.lse + head_index * p.q_len, first_row,
-                            p.q_len, work.head, work.batch, v_scale);
+                            p.q_len, work.head, work.batch, t.v_scales[kv_index]);
     // All lanes have read `work` before the __syncwarp() in store_tile().
     if (lane == 0) mbarrier_arrive(&shared.work_empty[slot.stage()]);
   }

@@ -165,9 +165,9 @@ __device__ __forceinline__ void multiply_qk_again(float (&s)[BLOCK_N / 8][4], co
 }
 
 /** Divides O by l and multiplies it by `v_scale`, writes this warp's 16 rows to `o_warp`, and has
- * them stored from there. LSE goes to memory directly. `v_scale` / l must not be subnormal. */
+ * them stored from there. LSE goes to memory directly. */
 template <typename T, int HEAD_DIM>
-__device__ __forceinline__ void store_tile(const float (&o)[HEAD_DIM / 8][4], const float (&m)[2],
+__device__ __forceinline__ void store_tile(float (&o)[HEAD_DIM / 8][4], const float (&m)[2],
                                            const float (&l)[2], T *o_warp, const CUtensorMap &map,
                                            float *lse_global, int first_row, int rows, int head,
                                            int batch, float v_scale = 1.0f) {
@@ -176,7 +176,17 @@ __device__ __forceinline__ void store_tile(const float (&o)[HEAD_DIM / 8][4], co
   for (int half = 0; half < 2; half++) {
     const int row = lane / 4 + 8 * half;
     const float sum = lanes_reduce_sum<4>(l[half]);
-    const float factor = sum == 0.0f ? 0.0f : __fdividef(v_scale, sum);
+    float factor = sum == 0.0f ? 0.0f : __fdividef(v_scale, sum);
+    // [v_scale]
+    if (v_scale < 0x1p-96f) {  // v_scale / l could be subnormal, and no P V is that small
+      factor = sum == 0.0f ? 0.0f : __fdividef(v_scale * 0x1p32f, sum);
+#pragma unroll
+      for (int n = 0; n < HEAD_DIM / 8; n++) {
+        o[n][2 * half] *= 0x1p-32f;
+        o[n][2 * half + 1] *= 0x1p-32f;
+      }
+    }
+    // [v_scale]
 #pragma unroll
     for (int n = 0; n < HEAD_DIM / 8; n++) {
       const int at = swizzled_byte<HEAD_DIM, 16>(row, 8 * n + lane % 4 * 2);
