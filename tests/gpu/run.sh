@@ -71,7 +71,7 @@ make -j"$(nproc)" BACKEND=cuda ARCH="$arch" all "$build/copies" >"$out/build.log
   { tail -20 "$out/build.log"; exit 1; }
 for part; do
   case $part in
-    test) run_tests test -n 16 -m "not gpu_only" ;;
+    test) run_tests test -n 16 -m "not gpu_only and not exhaustive" ;;
     test-gpu-only)
       alone="do_not_fit or test_report or ceilings" # they fill the memory or measure times
       run_tests test-gpu-only -n 3 -m gpu_only -k "not ($alone)" # up to 20 GB of host memory each
