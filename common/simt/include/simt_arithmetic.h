@@ -175,6 +175,16 @@ SIMT_INLINE float __uint_as_float(unsigned x) {
 SIMT_INLINE float __int_as_float(int x) {
   return simt::from_bits<float>(x);
 }
+/** The two words of a double. */
+SIMT_INLINE int __double2hiint(double x) {
+  return (int)(simt::bits_of<unsigned long long>(x) >> 32);
+}
+SIMT_INLINE int __double2loint(double x) {
+  return (int)simt::bits_of<unsigned long long>(x);
+}
+SIMT_INLINE double __hiloint2double(int high, int low) {
+  return simt::from_bits<double>((unsigned long long)(unsigned)high << 32 | (unsigned)low);
+}
 
 SIMT_INLINE int __popc(unsigned x) {
   return __builtin_popcount(x);

@@ -87,7 +87,10 @@ static void floats_become_integers_and_back(void **) {
   assert_true(__double2float_rd(1 + 0x1p-30) == 1 && __double2float_ru(1 + 0x1p-30) > 1);
 }
 
-static void words_are_multiplied_and_shifted(void **) {
+static void words_are_split_multiplied_and_shifted(void **) {
+  assert_int_equal(__double2hiint(-0x1.00000f0000001p0), (int)0xbff00000);
+  assert_int_equal(__double2loint(-0x1.00000f0000001p0), (int)0xf0000001);
+  assert_true(__hiloint2double((int)0xbff00000, (int)0xf0000001) == -0x1.00000f0000001p0);
   assert_int_equal(__mulhi(INT_MIN, 4), -2);
   assert_int_equal(__umulhi(0x80000000u, 6), 3);
   assert_int_equal(__byte_perm(0x33221100, 0x77665544, 0x7250), 0x77225500);
@@ -238,7 +241,7 @@ int main() {
       cmocka_unit_test(operations_on_floats_are_rounded_as_their_names_say),
       cmocka_unit_test(floats_are_saturated_and_divided_as_documented),
       cmocka_unit_test(floats_become_integers_and_back),
-      cmocka_unit_test(words_are_multiplied_and_shifted),
+      cmocka_unit_test(words_are_split_multiplied_and_shifted),
       cmocka_unit_test(a_fused_product_and_sum_is_rounded_once),
       cmocka_unit_test(functions_of_16_bit_types_are_those_of_cuda),
       cmocka_unit_test(halves_of_pairs_are_picked_and_converted),
