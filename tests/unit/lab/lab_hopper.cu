@@ -12,20 +12,6 @@ extern __shared__ __align__(1024) unsigned char smem[];
 
 enum { BARRIERS = 8192, SHARED = BARRIERS + 64, BOX_BYTES = 1024 };
 
-/** The only finding: its kind, its lines, and part of what is said of the first occurrence. */
-static void expect_finding(LabKind kind, int line, int other_line, const char *first) {
-  char text[8192], place[512];
-  findings_text(text, sizeof text);
-  snprintf(place, sizeof place, "finding    %s\n           at %s:%d in ", lab_kind_text(kind),
-           __FILE__, line);
-  if (strncmp(text, place, strlen(place)) != 0) fail_msg("\"%s\" does not begin:\n%s", place, text);
-  if (strstr(text, "\nfinding") != nullptr) fail_msg("more than one finding:\n%s", text);
-  snprintf(place, sizeof place, "\n           after %s:%d\n", __FILE__, other_line);
-  if (other_line != 0) assert_contains(text, place);
-  assert_contains(text, first);
-  lab_start(LAB_EVERYTHING);
-}
-
 /** A map of 8 rows of 64 elements, which are one box. */
 static CUtensorMap box_map() {
   return matrix_map(named_zeros<uint16_t>("tensor", 512), 8, 8, CU_TENSOR_MAP_SWIZZLE_NONE);

@@ -3,18 +3,6 @@
 
 #include "../tests/unit/lab/lab_testing.h"
 
-/** The only finding: its kind, its line, and what is said of the first occurrence. */
-static void expect_finding(LabKind kind, int line, const std::string &first) {
-  char text[8192], place[512];
-  findings_text(text, sizeof text);
-  snprintf(place, sizeof place, "finding    %s\n           at %s:%d in ", lab_kind_text(kind),
-           __FILE__, line);
-  if (strncmp(text, place, strlen(place)) != 0) fail_msg("\"%s\" does not begin:\n%s", place, text);
-  if (strstr(text, "\nfinding") != nullptr) fail_msg("more than one finding:\n%s", text);
-  assert_contains(text, ("first: block 0 thread " + first + "\n").c_str());
-  lab_start(LAB_EVERYTHING);
-}
-
 /* --- Lanes that take no part ------------------------------------------------------------------ */
 
 typedef enum Variant {
@@ -55,7 +43,8 @@ enum { FIRST_LINE = __LINE__ - 14 };
 template <Variant VARIANT>
 static void expect_missing(int line, const char *first, int threads = 32) {
   read_missing<VARIANT><<<1, threads>>>(named<float>("out", 64));
-  expect_finding(LAB_NO_SOURCE, FIRST_LINE + line, first);
+  expect_finding(LAB_NO_SOURCE, FIRST_LINE + line, 0,
+                 "first: block 0 thread " + std::string(first) + "\n");
 }
 
 static void a_shuffle_from_a_lane_that_takes_no_part_is_found(void **) {
@@ -101,9 +90,9 @@ enum { MASKS_LINE = __LINE__ - 9 };
 template <Instruction INSTRUCTION>
 static void expect_masks() {
   use_two_masks<INSTRUCTION><<<1, 32>>>(named<unsigned>("out", 32));
-  expect_finding(LAB_WARP_MASKS, MASKS_LINE + INSTRUCTION,
-                 "16, threads 16-31 with the mask 0xffffffff, "
-                 "threads 0-15 with 0x0000ffff");
+  expect_finding(LAB_WARP_MASKS, MASKS_LINE + INSTRUCTION, 0,
+                 "first: block 0 thread 16, threads 16-31 with the mask 0xffffffff, "
+                 "threads 0-15 with 0x0000ffff\n");
 }
 
 static void lanes_that_come_with_another_mask_are_found(void **) {

@@ -86,6 +86,21 @@ inline void assert_finds(const Expected &expected, const char *file = __builtin_
   assert_string_equal(text, wanted.c_str());
 }
 
+/** The only finding: its kind, its lines (0: none), and a part of what is said of it. */
+inline void expect_finding(LabKind kind, int line, int other_line, const std::string &part,
+                           const char *file = __builtin_FILE()) {
+  char text[8192];
+  findings_text(text, sizeof text);
+  const std::string margin(11, ' '), other = place_text(file, other_line, 0);
+  const std::string start = std::string("finding    ") + lab_kind_text(kind) + "\n" + margin +
+                            "at " + place_text(file, line, 0) + " in ";
+  if (strstr(text, start.c_str()) != text) fail_msg("%s does not begin:\n%s", start.c_str(), text);
+  if (strstr(text, "\nfinding") != nullptr) fail_msg("more than one finding:\n%s", text);
+  if (other_line != 0) assert_contains(text, ("\n" + margin + "after " + other + "\n").c_str());
+  assert_contains(text, part.c_str());
+  lab_start(LAB_EVERYTHING);
+}
+
 /** The findings name these two lines of the test's file and no others. */
 inline void assert_names_only(const char *text, int line, int other_line,
                               const char *file = __builtin_FILE()) {
