@@ -201,6 +201,19 @@ static bool make_pass(Run *run, Resources *r, Error *error) {
   return device_outputs_download(&r->tensors, &r->outputs, error);
 }
 
+/** Compares outputs with the reference; `failure` as in check_outputs(). */
+static bool compare(const Run *run, const Resources *r, const HostOutputs *outputs, FILE *failure,
+                    CheckResult *result, Error *error) {
+  float *const *scales = r->inputs.scales;
+  const HostInputs inputs = {r->inputs.q, r->inputs.k, r->inputs.v, &run->mask,
+                             scales[0],   scales[1],   scales[2]};
+  progress_start();
+  const bool ok = check_outputs(&run->problem, &inputs, outputs, &r->plan, &run->description,
+                                progress_rows, failure, result, error);
+  progress_end();
+  return ok;
+}
+
 /** Checks the outputs of that pass. */
 static bool check(Run *run, Resources *r, Error *error) {
   const Problem *p = &run->problem;
@@ -211,54 +224,81 @@ static bool check(Run *run, Resources *r, Error *error) {
                   &r->plan, error)) {
     return false;
   }
-  float *const *scales = r->inputs.scales;
-  const HostInputs inputs = {r->inputs.q, r->inputs.k, r->inputs.v, &run->mask,
-                             scales[0],   scales[1],   scales[2]};
-  progress_start();
-  const bool ok = check_outputs(p, &inputs, &r->outputs, &r->plan, &run->description, progress_rows,
-                                stderr, &run->check, error);
-  progress_end();
-  run->checked = ok;
-  return ok;
+  run->checked = compare(run, r, &r->outputs, stderr, &run->check, error);
+  return run->checked;
 }
 
 #ifdef SIMT_BACKEND
-/** Does another run give another answer, if lanes get `kept` where a shuffle leaves them their own
- * value? `failed`: it gives none, for it ends in a fault or a loop that this makes endless. */
-static bool differs(Run *run, Resources *r, SimtKeptValue kept, bool *failed) {
+/** Another run of the same kernels. */
+typedef struct Rerun {
+  bool differs;        /**< another answer, or none */
+  bool failed;         /**< a fault, or a loop without an end */
+  size_t values_wrong; /**< SIMT_DOWN_AS_XOR only, if it differs */
+} Rerun;
+
+static Rerun run_again(Run *run, Resources *r, SimtReading reading) {
   const SimtCounters counts = run->counts;
   const double ms = run->simulation_ms, limit = r->options->time_limit, most = 1 + ms / 100;
   HostOutputs other = {0};
+  Rerun again = {.differs = true, .values_wrong = SIZE_MAX};
+  CheckResult check;
   Error unused;
   lab_start(0);
-  simt_spoil_kept_values(kept);
+  simt_read_as(reading);
   simt_set_time_limit(limit > 0 && limit < most ? limit : most);
-  *failed = !run_once(run, r, &unused);
-  const bool same = !*failed && device_outputs_download(&r->tensors, &other, &unused) &&
-                    memcmp(other.o, r->outputs.o, r->tensors.o_bytes) == 0 &&
-                    memcmp(other.lse, r->outputs.lse, r->tensors.lse_bytes) == 0;
-  simt_spoil_kept_values(SIMT_KEPT);
+  again.failed = !run_once(run, r, &unused);
+  if (!again.failed && device_outputs_download(&r->tensors, &other, &unused)) {
+    again.differs = memcmp(other.o, r->outputs.o, r->tensors.o_bytes) != 0 ||
+                    memcmp(other.lse, r->outputs.lse, r->tensors.lse_bytes) != 0;
+    if (reading == SIMT_DOWN_AS_XOR && again.differs &&
+        compare(run, r, &other, NULL, &check, &unused)) {
+      again.values_wrong = check.values_wrong;
+    }
+  }
+  simt_read_as(SIMT_AS_WRITTEN);
   device_outputs_free(&other);
   run->counts = counts;
   run->simulation_ms = ms;
-  return !same;
+  return again;
 }
 
 /** Prints what the kernels did that may explain a wrong answer. */
 static void print_hints(Run *run, Resources *r) {
-  SimtHint hint;
-  bool kept = false, failed = false, unused;
-  for (int i = 0; simt_hint(i, &hint); i++) kept |= hint.kept_own_value;
+  SimtHint hints[SIMT_MOST_HINTS];
+  bool asks[SIMT_ACTIVE_TOGETHER + 1] = {false};
+  int count = 0;
+  for (; count < SIMT_MOST_HINTS && simt_hint(count, &hints[count]); count++) {
+    asks[hints[count].reading] = true;
+  }
+  Rerun kept = {0}, down = {0}, active = {0};
+  if (asks[SIMT_KEPT_LARGEST] || asks[SIMT_DOWN_AS_XOR]) {
+    kept = run_again(run, r, SIMT_KEPT_LARGEST);
+    if (!kept.differs) kept = run_again(run, r, SIMT_KEPT_SMALLEST);
+  }
+  /* Lanes that skip a kept value do not depend on it, but may still lack a sum that only the first
+   * lane has. Half of them have it if the shuffle is read so; a right one then makes more wrong. */
+  if (asks[SIMT_DOWN_AS_XOR] && !kept.differs) down = run_again(run, r, SIMT_DOWN_AS_XOR);
+  const size_t wrong = run->check.values_wrong, left = down.values_wrong;
+  const bool mends = down.differs && left < wrong / 4 * 3;
+  if (asks[SIMT_ACTIVE_TOGETHER]) active = run_again(run, r, SIMT_ACTIVE_TOGETHER);
   /* If the same run differs, too, another run shows nothing. */
-  const bool depends =
-      kept && (differs(run, r, SIMT_LARGEST, &failed) || differs(run, r, SIMT_SMALLEST, &failed)) &&
-      !differs(run, r, SIMT_KEPT, &unused);
-  for (int i = 0; simt_hint(i, &hint); i++) {
-    if ((hint.kept_own_value && !depends) || hint.text[0] == '\0') continue;
-    fprintf(stderr, "  hint: %s%s\n", hint.text,
-            !hint.kept_own_value ? ""
-            : failed             ? "; with another value the kernel fails"
-                                 : "; O or LSE depends on such a value");
+  const bool shows =
+      (kept.differs || mends || active.differs) && !run_again(run, r, SIMT_AS_WRITTEN).differs;
+  for (int i = 0; i < count; i++) {
+    const SimtReading reading = hints[i].reading;
+    const Rerun *again = reading == SIMT_ACTIVE_TOGETHER ? &active : &kept;
+    if (hints[i].text[0] == '\0') continue;
+    if (reading == SIMT_AS_WRITTEN) {
+      fprintf(stderr, "  hint: %s\n", hints[i].text);
+    } else if (shows && again->differs) {
+      fprintf(stderr, "  hint: %s; %s\n", hints[i].text,
+              again->failed ? "with another value the kernel fails" : "O or LSE depends on it");
+    } else if (shows && mends && reading == SIMT_DOWN_AS_XOR) {
+      fprintf(stderr,
+              "  hint: %s; with it %zu values are wrong instead of %zu; also let no lane skip what "
+              "it gets\n",
+              hints[i].text, left, wrong);
+    }
   }
 }
 #endif

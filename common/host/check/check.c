@@ -246,10 +246,15 @@ static void compare_row(void *context, size_t index, const ReferenceRow *referen
     for (int d = 0; d < p->head_dim; ++d) product += (o[d] - reference->base[d]) * expected[d];
     finding->gain = product / (finding->norm * finding->norm);
   }
+  const double limit = row_tolerance(2 * least_error(p->dtype), finding->norm, &finding->limits);
+  finding->values_wrong = finding->unwritten + finding->nan + finding->inf;
+  for (int d = 0; d < p->head_dim; ++d) {
+    finding->values_wrong += fabs(o[d] - expected[d]) > limit / sqrt(p->head_dim);
+  }
   /* If the terms are parallel, their errors add up to twice the likely length. All keys are read
    * again to know this, so only where it may decide. */
   RowLimits *limits = &finding->limits;
-  if (finding->distance > row_tolerance(2 * least_error(p->dtype), finding->norm, limits)) {
+  if (finding->distance > limit) {
     for (int d = 0; d < p->head_dim; ++d) o[d] = (o[d] - expected[d]) / finding->distance;
     limits->likely = fmax(limits->likely, 2 * unit_roundoff(p->dtype) * spread_along(reference, o));
   }
@@ -321,6 +326,7 @@ static void judge(const Problem *p, const CheckPlan *plan, RowFinding *findings,
     finding->faults = faults_of(finding);
     result->max_lse_error = fmax(result->max_lse_error, finding->lse_error);
     result->lse_wrong += (finding->faults & FAULT_LSE) != 0;
+    result->values_wrong += (size_t)finding->values_wrong + !(finding->lse_error <= 1);
     result->rows_wrong += (finding->faults & FAULTS_OF_O) != 0;
     result->rows_not_compared += finding->not_compared;
     result->rows_nan_expected += finding->nan_expected && !(finding->faults & FAULTS_OF_O);

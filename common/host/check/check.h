@@ -67,6 +67,9 @@ typedef struct CheckResult {
   int64_t values_inf;   /**< infinite where the reference is not */
   size_t rows_wrong;    /**< rows of O over the tolerance */
   size_t lse_wrong;
+  /** Elements of the compared rows of O over their part of the tolerance, and lse_wrong. Only to
+   * compare runs with: few of a right row may be over it, too. */
+  size_t values_wrong;
 } CheckResult;
 
 /**

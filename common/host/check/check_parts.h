@@ -36,6 +36,7 @@ typedef struct RowFinding {
   bool not_judged;  /**< the tolerance is as large as the row */
   double lse_error; /**< |LSE - ref| divided by its tolerance */
   int unwritten, nan, inf;
+  int values_wrong;      /**< as in CheckResult, without LSE */
   bool lse_nan;          /**< NaN, neither expected nor the poison */
   bool misplaced_number; /**< a number where the reference is NaN or infinite */
   bool nan_expected;

@@ -87,25 +87,36 @@ void simt_reset_counters(void);
 
 /* --- Hints ---------------------------------------------------------------------------------- */
 
+/** How kernels execute what is legal, but often a mistake. If another reading changes the result of
+ * a kernel, it depends on that. */
+typedef enum SimtReading {
+  SIMT_AS_WRITTEN,
+  /* Where a shuffle finds no lane to read, a lane gets the largest or the smallest number of its
+   * type, not its own value. */
+  SIMT_KEPT_LARGEST,
+  SIMT_KEPT_SMALLEST,
+  SIMT_DOWN_AS_XOR,    /**< __shfl_down_sync is __shfl_xor_sync: all lanes of a reduction get it */
+  SIMT_ACTIVE_TOGETHER /**< __activemask() is all lanes that come to it before the others go on */
+} SimtReading;
+
+/** From now on. A kernel that fails under another reading, since it takes a value for an index,
+ * say, is not reported; the next call forgets its error. */
+void simt_read_as(SimtReading reading);
+
 /** What may explain a wrong result: a shuffle from a lane that takes no part, lanes that a shuffle
  * left with their own value, a distance of 32 lanes or more, lanes that shuffle at different
  * places, a call of __activemask(). */
 typedef struct SimtHint {
-  bool kept_own_value;
-  char text[1280]; /**< one sentence without a full stop; empty if there is nothing to say */
+  SimtReading reading; /**< shows whether it matters; of values that are kept, SIMT_KEPT_LARGEST or,
+                          for __shfl_down_sync, SIMT_DOWN_AS_XOR; SIMT_AS_WRITTEN: none does */
+  char text[1280];     /**< one sentence without a full stop; empty if there is nothing to say */
 } SimtHint;
+
+enum { SIMT_MOST_HINTS = 8 };
 
 /** What kernels have done since the last reset of the counters, at different places. `i` counts
  * from 0; false if there are no more. */
 bool simt_hint(int i, SimtHint *hint);
-
-/** Whether a lane keeps its own value if a shuffle finds no lane to read, as it must, or else gets
- * the largest or the smallest number of its type. If that changes the result of a kernel, it
- * depends on such a value. A kernel that then fails, since it takes the value for an index, say, is
- * not reported; the next call forgets its error. */
-typedef enum SimtKeptValue { SIMT_KEPT, SIMT_LARGEST, SIMT_SMALLEST } SimtKeptValue;
-
-void simt_spoil_kept_values(SimtKeptValue kept);
 
 /* --- Within a kernel ------------------------------------------------------------------------ */
 
@@ -170,7 +181,7 @@ typedef struct SimtExtremes {
 uint64_t simt_shuffle(const SimtWarpOperation *shuffle, unsigned mask, uint64_t bits,
                       unsigned lane_argument, int width, const SimtExtremes *extremes);
 
-/** The calling lane alone. */
+/** The calling lane alone, if it is not read otherwise. */
 unsigned simt_active_mask(void);
 
 /** The lanes whose predicate is not zero; `vote` only names the instruction in reports. */

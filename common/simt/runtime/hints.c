@@ -22,7 +22,7 @@ Hint *simt_note_hint(Worker *worker, HintKind kind, const void *call_site) {
   const uint64_t block = simt_block_number(worker);
   Hint *hint = find(hints, kind, call_site);
   if (hint != NULL && hint->block <= block) return NULL;
-  if (hint == NULL && hints->count == MAX_HINTS) return NULL;
+  if (hint == NULL && hints->count == SIMT_MOST_HINTS) return NULL;
   if (hint == NULL) hint = &hints->list[hints->count++];
   *hint = (Hint){.kind = kind, .call_site = call_site, .block = block, .lanes = hint->lanes};
   return hint;
@@ -32,7 +32,7 @@ void simt_keep_hints(const Hints *hints) {
   for (int i = 0; i < hints->count; i++) {
     const Hint *hint = &hints->list[i];
     Hint *known = find(&kept, hint->kind, hint->call_site);
-    if (known == NULL && kept.count == MAX_HINTS) return;
+    if (known == NULL && kept.count == SIMT_MOST_HINTS) return;
     if (known == NULL) {
       kept.list[kept.count++] = *hint;
       continue;
@@ -70,13 +70,14 @@ bool simt_hint(int i, SimtHint *said) {
   const Hint *hint = &kept.list[i];
   char where[512], there[512];
   simt_source_line((uintptr_t)hint->call_site - 1, where, sizeof where);
-  said->kept_own_value = hint->kind == KEPT_OWN_VALUE;
+  said->reading = SIMT_AS_WRITTEN;
   switch (hint->kind) {
     case SOURCE_MISSING:
       snprintf(said->text, sizeof said->text, "%s at %s: %s, so the value is undefined",
                hint->operation->name, where, hint->what);
       break;
     case KEPT_OWN_VALUE:
+      said->reading = hint->operation == &simt_shuffle_down ? SIMT_DOWN_AS_XOR : SIMT_KEPT_LARGEST;
       describe_kept(hint, where, said);
       break;
     case FAR_LANE:
@@ -94,6 +95,7 @@ bool simt_hint(int i, SimtHint *said) {
                hint->operation->name, where, there, hint->what);
       break;
     case ACTIVE_MASK:
+      said->reading = SIMT_ACTIVE_TOGETHER;
       snprintf(said->text, sizeof said->text,
                "__activemask() at %s gave each lane itself alone, and CUDA promises no more: name "
                "the lanes that must take part, as in 0xffffffff",

@@ -233,7 +233,7 @@ static bool is_reported_before(const Worker *worker, const Worker *other) {
  * it have finished, so the report does not depend on the number of OS threads.
  */
 static void report_first_failure(Launch *launch) {
-  if (simt_spoils_kept_values()) {
+  if (simt_reads_otherwise()) {
     launch->error = cudaErrorLaunchFailure;
     return;
   }
@@ -271,7 +271,7 @@ static void run_launch(Launch *launch, const Settings *settings) {
   simt_memory_take_back();
   if (launch->failed) {
     simt_set_sticky_error(launch->error);
-  } else if (!simt_spoils_kept_values() && simt_memory_find_damage(damage, sizeof damage) &&
+  } else if (!simt_reads_otherwise() && simt_memory_find_damage(damage, sizeof damage) &&
              !(simt_observer != NULL && simt_observer->tells_bounds())) {
     simt_report_damage(launch, damage);
     simt_set_sticky_error(cudaErrorIllegalAddress);

@@ -187,10 +187,8 @@ typedef struct Hint {
   char what[128];
 } Hint;
 
-enum { MAX_HINTS = 8 };
-
 typedef struct Hints {
-  Hint list[MAX_HINTS];
+  Hint list[SIMT_MOST_HINTS];
   int count;
 } Hints;
 
@@ -419,8 +417,8 @@ double simt_time_limit(void);
 
 /* --- warp.c --------------------------------------------------------------------------------- */
 
-/** Do lanes get another value than their own where a shuffle leaves it to them? */
-bool simt_spoils_kept_values(void);
+/** Is any instruction read otherwise than written? */
+bool simt_reads_otherwise(void);
 
 /* --- report.c, source_line.c ---------------------------------------------------------------- */
 

@@ -152,8 +152,7 @@ static void clear_ready(Worker *w, int warp, unsigned lanes) {
   w->warps[warp].ready &= ~lanes;
   if (w->warps[warp].ready != 0) return;
   w->ready_warps &= ~(1u << warp);
-  if (simt_observer == NULL) return;
-  simt_observer->warp_waits(w, warp);
+  if (simt_observer != NULL) simt_observer->warp_waits(w, warp);
   release_held(w, warp);
 }
 
@@ -161,7 +160,7 @@ void simt_yield(void) {
   Worker *w = simt_worker;
   const int warp = w->running / WARP_SIZE;
   if (w->warps[warp].held != 0) { /* the running thread may spin until they write */
-    simt_observer->warp_waits(w, warp);
+    if (simt_observer != NULL) simt_observer->warp_waits(w, warp);
     release_held(w, warp);
   }
   run_others(w, NEXT);

@@ -14,15 +14,15 @@ typedef struct ShuffleOperands {
 /** What a lane gets that reads a lane which takes no part: a NaN, but not that of unset memory. */
 static const uint64_t UNDEFINED = UINT64_MAX - 1;
 
-static _Atomic SimtKeptValue kept_value;
+static _Atomic SimtReading current_reading;
 
-void simt_spoil_kept_values(SimtKeptValue kept) {
-  kept_value = kept;
+void simt_read_as(SimtReading reading) {
+  current_reading = reading;
   simt_forget_errors();
 }
 
-bool simt_spoils_kept_values(void) {
-  return kept_value != SIMT_KEPT;
+bool simt_reads_otherwise(void) {
+  return current_reading != SIMT_AS_WRITTEN;
 }
 
 void simt_describe_no_source(const Worker *worker, int lane, int source, char *text,
@@ -107,8 +107,8 @@ static void execute_shuffle(void **operands, unsigned mask) {
     if (!own->keeps) continue;
     kept |= 1u << lane;
     keeper = own;
-    if (kept_value == SIMT_LARGEST) own->result = own->extremes->largest;
-    if (kept_value == SIMT_SMALLEST) own->result = own->extremes->smallest;
+    if (current_reading == SIMT_KEPT_LARGEST) own->result = own->extremes->largest;
+    if (current_reading == SIMT_KEPT_SMALLEST) own->result = own->extremes->smallest;
   }
   if (keeper != NULL) note_kept_values(worker, keeper, kept);
   if (apart != 0) note_apart(worker, waits, mask, apart);
@@ -131,15 +131,15 @@ static bool find_source(const SimtWarpOperation *shuffle, unsigned lane, unsigne
   if (shuffle == &simt_shuffle_up) {
     source = lane - argument;
     in_range = (int)source >= (int)segment;
-  } else if (shuffle == &simt_shuffle_down) {
+  } else if (shuffle == &simt_shuffle_down && current_reading != SIMT_DOWN_AS_XOR) {
     source = lane + argument;
     in_range = source <= segment_end;
-  } else if (shuffle == &simt_shuffle_xor) {
-    source = lane ^ argument;
-    in_range = source <= segment_end;
-  } else {
+  } else if (shuffle == &simt_shuffle_index) {
     source = segment | (argument & (width - 1));
     in_range = true;
+  } else {
+    source = lane ^ argument;
+    in_range = source <= segment_end;
   }
   *found = in_range ? source : lane;
   return in_range;
@@ -274,6 +274,22 @@ unsigned simt_reduce(SimtAtomic operation, unsigned mask, unsigned value) {
 
 /* --- __activemask --------------------------------------------------------------------------- */
 
+/** Waits until no lane of the warp can go on elsewhere; returns those that wait here. */
+static unsigned meet_lanes(Worker *worker, const void *call_site) {
+  Wait *waits = &worker->waits[worker->running / WARP_SIZE * WARP_SIZE];
+  Wait *own = &worker->waits[worker->running];
+  *own = (Wait){.call_site = call_site};
+  simt_hold();
+  if (own->mask != 0) return own->mask;
+  /* The first that goes on tells the others, before any of them waits elsewhere. */
+  unsigned lanes = 0;
+  for (int lane = 0; lane < WARP_SIZE; lane++) {
+    if (waits[lane].call_site == call_site && waits[lane].mask == 0) lanes |= 1u << lane;
+  }
+  for (unsigned rest = lanes; rest != 0; rest &= rest - 1) waits[__builtin_ctz(rest)].mask = lanes;
+  return lanes;
+}
+
 unsigned simt_active_mask(void) {
   Worker *worker = simt_worker;
   const unsigned lane_bit = 1u << worker->running % WARP_SIZE;
@@ -281,6 +297,9 @@ unsigned simt_active_mask(void) {
   worker->asked_who_is_active[warp] |= lane_bit;
   if (worker->warps[warp].live != lane_bit) {
     simt_note_hint(worker, ACTIVE_MASK, __builtin_return_address(0));
+    if (current_reading == SIMT_ACTIVE_TOGETHER) {
+      return meet_lanes(worker, __builtin_return_address(0));
+    }
   }
   return lane_bit;
 }

@@ -13,16 +13,28 @@ FILE = "common/device/warp.cuh"
 SUM = "__device__ __forceinline__ float lanes_reduce_sum(float x) {\n"
 # Twice the sum, and what the lanes do with the 1 of the lane before, or their own in the first lane of a row.
 KEPT = "[&](int kept) { %s return 2 * x; }(__shfl_up_sync(FULL_WARP, 1, 1, LANES))"
+# Nothing, instead of what lies past the end of a row.
+GUARDED = "[&](float y, int distance) { return threadIdx.x %% LANES + distance < LANES ? y : 0; }(%s)"
 # Of each fault how the lanes of a row are summed, and the hint; None: there is none.
 FAULTS = {
     "all lanes use what lane 0 alone has": (
         "__shfl_down_sync(FULL_WARP, x, distance, LANES)", "x",
         "gave lanes 4-7,12-15,20-23,28-31 their own value back, as the lane to read lies past their 8 "
         "lanes: a reduction leaves its result in the first of 8 lanes only; __shfl_xor_sync gives it to "
-        "all; O or LSE depends on such a value\n"),
+        "all; O or LSE depends on it\n"),
     "all lanes get twice the sum of lane 0": (
         "__shfl_down_sync(FULL_WARP, x, distance, LANES)",
         "2 * __shfl_sync(FULL_WARP, x, 0, LANES)", None),
+    "lanes that skip what lies past the end": (
+        GUARDED % "__shfl_down_sync(FULL_WARP, x, distance, LANES), distance", "x",
+        "; also let no lane skip what it gets\n"),
+    # The differences from the next lane, the last of which has none, are summed with the weights 1 to LANES.
+    "twice the sum, by a right exchange with the next lane": (
+        "0", """[&](float y) {
+      x = (threadIdx.x % LANES + 1) * (x - y);
+      for (int distance = 1; distance < LANES; distance *= 2) x += __shfl_xor_sync(FULL_WARP, x, distance);
+      return 2 * x;
+    }(""" + GUARDED % "__shfl_down_sync(FULL_WARP, x, 1, LANES), 1" + ")", None),
     "a loop that such a value makes endless": (
         "__shfl_xor_sync(FULL_WARP, x, distance)",
         KEPT % "for (volatile int i = 1; i < kept; i = i + 1) {}",
@@ -39,6 +51,11 @@ FAULTS = {
         "__shfl_xor_sync(__activemask(), x, distance)", "x",
         "lane 0 reads lane 4, which is not in the mask 0x00000001, that of __activemask(), so the value "
         "is undefined\n"),
+    "a count of active lanes": (
+        "(__popc(__activemask()) == 32) * __shfl_xor_sync(FULL_WARP, x, distance)", "x",
+        "name the lanes that must take part, as in 0xffffffff; O or LSE depends on it\n"),
+    "active lanes that only wait": (
+        "(__syncwarp(__activemask()), __shfl_xor_sync(FULL_WARP, x, distance))", "2 * x", None),
     "half of the lanes": (
         "__shfl_xor_sync(0x0f0f0f0fu << threadIdx.x % 8 / 4 * 4, x, distance)", "x",
         "lane 0 reads lane 4, which is not in the mask 0x0f0f0f0f, so the value is undefined\n"),

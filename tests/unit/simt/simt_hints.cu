@@ -7,11 +7,11 @@
 #include "../tests/unit/simt/simt_testing.h"
 
 /** The only hint since the last test; `line` is that of the shuffle. */
-static void expect_hint(bool kept, const char *begin, int line, const char *end) {
+static void expect_hint(SimtReading reading, const char *begin, int line, const char *end) {
   SimtHint hint, another;
   assert_true(simt_hint(0, &hint));
   assert_false(simt_hint(1, &another));
-  assert_int_equal(hint.kept_own_value, kept);
+  assert_int_equal(hint.reading, reading);
   assert_ptr_equal(strstr(hint.text, begin), hint.text);
   assert_names_line(hint.text, __FILE__, line);
   assert_contains(hint.text, end);
@@ -32,11 +32,11 @@ enum { DOWN_LINE = __LINE__ - 4 };
 static void lanes_that_a_shuffle_leaves_their_own_value_are_told(void **) {
   float *device = device_zeros<float>(96);
   sum_down<<<3, 32>>>(device, 32);
-  expect_hint(true, "__shfl_down_sync at ", DOWN_LINE,
+  expect_hint(SIMT_DOWN_AS_XOR, "__shfl_down_sync at ", DOWN_LINE,
               " gave lanes 16-31 their own value back, as the lane to read lies past their 32 "
               "lanes: a reduction leaves its result in the first of 32 lanes only");
   sum_down<<<3, 32>>>(device, 8);
-  expect_hint(true, "__shfl_down_sync at ", DOWN_LINE,
+  expect_hint(SIMT_DOWN_AS_XOR, "__shfl_down_sync at ", DOWN_LINE,
               " gave lanes 4-7,12-15,20-23,28-31 their own value back, as the lane to read lies "
               "past their 8 lanes: a reduction leaves its result in the first of 8 lanes only");
 }
@@ -55,13 +55,13 @@ __global__ void exchange_too_far(int *out) {
 
 static void other_shuffles_keep_values_too(void **) {
   scan_up<<<1, 32>>>(device_zeros<double>(32));
-  expect_hint(true, "__shfl_up_sync at ", __LINE__ - 13,
+  expect_hint(SIMT_KEPT_LARGEST, "__shfl_up_sync at ", __LINE__ - 13,
               " gave lanes 0-2 their own value back, as the lane to read lies before their 32");
   scan_up_by_one<<<1, 32>>>(device_zeros<int>(32));
-  expect_hint(true, "__shfl_up_sync at ", __LINE__ - 12,
+  expect_hint(SIMT_KEPT_LARGEST, "__shfl_up_sync at ", __LINE__ - 12,
               " gave lane 0 its own value back, as the lane to read lies before its 32 lanes");
   exchange_too_far<<<1, 32>>>(device_zeros<int>(32));
-  expect_hint(true, "__shfl_xor_sync at ", __LINE__ - 11,
+  expect_hint(SIMT_KEPT_LARGEST, "__shfl_xor_sync at ", __LINE__ - 11,
               " gave lanes 0-7,16-23 their own value back, as the lane to read lies past their 8");
 }
 
@@ -74,12 +74,13 @@ __global__ void shuffle_past_the_end(T *out) {
 template <typename T>
 static void check_spoiled(T largest, T smallest) {
   T out[32], *device = device_zeros<T>(32);
-  for (const SimtKeptValue kept : {SIMT_LARGEST, SIMT_SMALLEST, SIMT_KEPT}) {
-    const T spoiled = kept == SIMT_LARGEST ? largest : kept == SIMT_SMALLEST ? smallest : T(5.0f);
-    simt_spoil_kept_values(kept);
+  for (const SimtReading reading : {SIMT_KEPT_LARGEST, SIMT_KEPT_SMALLEST, SIMT_AS_WRITTEN}) {
+    const T spoiled = reading == SIMT_KEPT_LARGEST ? largest : smallest;
+    simt_read_as(reading);
     shuffle_past_the_end<T><<<1, 32>>>(device);
     fetch(out, device);
-    for (int i = 0; i < 32; i++) assert_true(out[i] == (i < 16 ? T(5.0f) : spoiled));
+    for (int i = 0; i < 32; i++)
+      assert_true(out[i] == (i < 16 || reading == SIMT_AS_WRITTEN ? T(5.0f) : spoiled));
   }
 }
 
@@ -90,6 +91,22 @@ static void spoiled_values_show_which_results_depend_on_them(void **) {
   check_spoiled<unsigned>(UINT_MAX, 0);
   check_spoiled<long long>(LLONG_MAX, LLONG_MIN);
   check_spoiled<__half>(INFINITY, -INFINITY);
+}
+
+__global__ void count_active_lanes(int *out) {
+  out[threadIdx.x] = __popc(__activemask());
+  if (threadIdx.x % 32 < 5) out[threadIdx.x] += 100 * __popc(__activemask());
+}
+
+static void lanes_that_call_activemask_meet_if_it_is_read_so(void **) {
+  int out[48], *device = device_zeros<int>(48);
+  simt_read_as(SIMT_ACTIVE_TOGETHER);
+  count_active_lanes<<<1, 48>>>(device);
+  simt_read_as(SIMT_AS_WRITTEN);
+  fetch(out, device);
+  for (int i = 0; i < 48; i++) {
+    assert_int_equal(out[i], (i < 32 ? 32 : 16) + (i % 32 < 5 ? 500 : 0));
+  }
 }
 
 __global__ void read_missing(float *out) {
@@ -103,10 +120,10 @@ __global__ void count_active(int *out) {
 static void missing_lanes_and_active_masks_are_told(void **) {
   read_missing<<<2, 32>>>(device_zeros<float>(32));
   expect_hint(
-      false, "__shfl_down_sync at ", __LINE__ - 10,
+      SIMT_AS_WRITTEN, "__shfl_down_sync at ", __LINE__ - 10,
       ": lane 2 reads lane 8, which is not in the mask 0x000000ff, so the value is undefined");
   count_active<<<2, 32>>>(device_zeros<int>(32));
-  expect_hint(false, "__activemask() at ", __LINE__ - 9,
+  expect_hint(SIMT_ACTIVE_TOGETHER, "__activemask() at ", __LINE__ - 9,
               " gave each lane itself alone, and CUDA promises no more");
   count_active<<<2, 1>>>(device_zeros<int>(32)); /* that lane is all that live */
   SimtHint hint;
@@ -120,7 +137,7 @@ __global__ void go_far(int *out) {
 
 static void distances_past_the_warp_are_told(void **) {
   go_far<<<1, 32>>>(device_zeros<int>(32));
-  expect_hint(false, "__shfl_xor_sync at ", __LINE__ - 6,
+  expect_hint(SIMT_AS_WRITTEN, "__shfl_xor_sync at ", __LINE__ - 6,
               " goes by 32, which counts modulo 32, so as 0");
 }
 
@@ -148,7 +165,7 @@ static void lanes_that_meet_at_different_shuffles_are_told(void **) {
   assert_non_null(there);
   assert_names_line(there, __FILE__, OTHER_LINE);
   expect_hint(
-      false, "__shfl_xor_sync at ", ONE_LINE,
+      SIMT_AS_WRITTEN, "__shfl_xor_sync at ", ONE_LINE,
       ": lanes 0-19 here, lanes 20-31 there; all lanes of the mask must reach the same one");
   meet_on_one_line<<<1, 32>>>(device_zeros<int>(32)); /* so may one that is compiled twice */
   assert_true(simt_hint(0, &hint));
@@ -162,6 +179,7 @@ int main() {
       TEST(lanes_that_a_shuffle_leaves_their_own_value_are_told),
       TEST(other_shuffles_keep_values_too),
       TEST(spoiled_values_show_which_results_depend_on_them),
+      TEST(lanes_that_call_activemask_meet_if_it_is_read_so),
       TEST(missing_lanes_and_active_masks_are_told),
       TEST(distances_past_the_warp_are_told),
       TEST(lanes_that_meet_at_different_shuffles_are_told),
