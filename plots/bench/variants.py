@@ -26,7 +26,7 @@ ROUNDING = 2.0**-10  # of O, whose entries are below 1
 ONE_TILE = ("HEAD_DIM <= 128 ? 2 : 1;", "1;")
 # Rows of O stored from the fragments, 4 bytes per lane, as in step 02b.
 SMALL_STORES = ("""  __syncwarp();  // the rows are complete: a lane stores what other lanes of the warp have written
-""", """  for (int i = 0; i < M_TILES; i++) {
+""", """  for (int i = 0; i < M_FRAGMENTS; i++) {
     for (int half = 0; half < 2; half++) {
       const int row = 16 * i + 8 * half + lane / 4;
       if (first + row >= rows) continue;
@@ -40,14 +40,14 @@ SMALL_STORES = ("""  __syncwarp();  // the rows are complete: a lane stores what
 ONE_BUFFER = [
     ("2 * (BLOCK_M + 2 * BLOCK_N) *", "2 * (BLOCK_M + BLOCK_N) *"),
     ("T *v_shared = k_shared + Tile::BLOCK_N * SMEM_STRIDE<HEAD_DIM>;", "T *v_shared = k_shared;"),
-    ("""    load_tile<HEAD_DIM, Tile::BLOCK_N, THREADS>(v_shared, v_global, p.v_strides.row, first_key,
-                                                p.kv_len);
+    ("""    load_tile<HEAD_DIM, Tile::BLOCK_N, THREADS>(v_shared, v_global, problem.v_strides.row, first_key,
+                                                problem.kv_len);
     __syncthreads();  // K,""", "    __syncthreads();  // K,"),
     ("""    multiply_qk<T, HEAD_DIM>(s, q_warp, k_shared);
 """, """    multiply_qk<T, HEAD_DIM>(s, q_warp, k_shared);
     __syncthreads();
-    load_tile<HEAD_DIM, Tile::BLOCK_N, THREADS>(v_shared, v_global, p.v_strides.row, first_key,
-                                                p.kv_len);
+    load_tile<HEAD_DIM, Tile::BLOCK_N, THREADS>(v_shared, v_global, problem.v_strides.row, first_key,
+                                                problem.kv_len);
 """),
     ("    update_softmax(s, m, l, o, scale_log2);\n",
      "    update_softmax(s, m, l, o, scale_log2);\n    __syncthreads();\n"),
@@ -56,12 +56,12 @@ ONE_BUFFER = [
 EVERY_MAXIMUM = [
     ("constexpr float MOST_SUM = 512;", "constexpr float MOST_SUM = INFINITY;"),
     ("    exponentiate<T>(probs[0], sums[0], s, 0, m, scale_log2);\n",
-     """    float maxima[M_TILES][2];
+     """    float maxima[M_FRAGMENTS][2];
     row_maxima(maxima, s, 0);
     raise_m(m, l, o, maxima, scale_log2);
     exponentiate<T>(probs[0], sums[0], s, 0, m, scale_log2);
 """),
-    ("    exponentiate<T>(probs, sums, s, 0, m, scale_log2);\n    store_probs", """      float maxima[M_TILES][2];
+    ("    exponentiate<T>(probs, sums, s, 0, m, scale_log2);\n    store_probs", """      float maxima[M_FRAGMENTS][2];
       row_maxima(maxima, s, 0);
       exchange(maxima, exchanged + pair_row, side, [](float a, float b) { return fmaxf(a, b); });
       raise_m(m, l, o, maxima, scale_log2);
@@ -70,10 +70,10 @@ EVERY_MAXIMUM = [
 ]
 COPIES_FIRST = [
     ("    const KeyTile next = *++list;\n    if (list < end) copy_keys(next, 1 - stage);\n", ""),
-    ("    float s[M_TILES][BLOCK_N / 8][4] = {};\n    multiply_qk",
+    ("    float s[M_FRAGMENTS][BLOCK_N / 8][4] = {};\n    multiply_qk",
      """    const KeyTile next = *++list;
     if (list < end) copy_keys(next, 1 - stage);
-    float s[M_TILES][BLOCK_N / 8][4] = {};
+    float s[M_FRAGMENTS][BLOCK_N / 8][4] = {};
     multiply_qk"""),
 ]
 # The exponentials of the next keys after P V: __syncwarp() keeps nvcc from moving them.
@@ -94,7 +94,7 @@ VARIANTS = {  # name: step, replacements
     "02c_one_buffer": ("step02c", ONE_BUFFER),
     "06_every_maximum": ("step06", EVERY_MAXIMUM),
     "06_addresses": ("step06", [('#include "device/warp.cuh"\n',
-                                 '#include "device/warp.cuh"\n#define compute_once(x) (void)(x)\n')]),
+                                 '#include "device/warp.cuh"\n#define keep_in_register(x) (void)(x)\n')]),
     "06_copies_first": ("step06", COPIES_FIRST),
     "06_apart": ("step06", EXPONENTIALS_APART),
     "06_fewer_keys": ("step06", [("(LARGE ? 64 : 32)", "32")]),
@@ -114,7 +114,7 @@ TABLES = {  # page: rows of its table
     "docs/step06.md": {
         "step05": "step 05", "step06": "step 06",
         "06_every_maximum": "the maximum of every tile; at D = 256 a second barrier per tile",
-        "06_addresses": "without `compute_once`", "06_copies_first": "copies before Q K^T (D ≤ 128)",
+        "06_addresses": "without `keep_in_register`", "06_copies_first": "copies before Q K^T (D ≤ 128)",
         "06_apart": "exponentials after P V, not beside it (D ≤ 128)",
         "06_fewer_keys": "half as many keys per tile (D ≤ 128)",
         "06_no_pairs": "without pairs of warps: 64 queries, 32 keys (D = 256)"},

@@ -36,7 +36,7 @@ def test_mutants_are_the_same_every_time(assigned: dict) -> None:
     ("wait weakened", "0", "(0) + 1"),
     ("wait removed", "cp_async_wait < 0 > ( ) ;", ";"),
     ("buffer swapped", "v_global", "k_global"),
-    ("condition never holds", "p . mask == MASK_CAUSAL", "false"),
+    ("condition never holds", "problem . mask == MASK_CAUSAL", "false"),
     ("bound off by one", "first_key < key_end", "first_key <= key_end"),
     ("index + 1", "first_q + warp_row", "(first_q + warp_row) + 1"),
 ])

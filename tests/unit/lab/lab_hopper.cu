@@ -40,9 +40,9 @@ __global__ void use_loaded(const __grid_constant__ CUtensorMap map, int *out) {
   __syncthreads();
   if (threadIdx.x == 0) {
     mbarrier_arrive_expect(full, BOX_BYTES);
-    tensor_load(smem, map, full, 0, 0, 0, 0);  // LOAD
+    tma_load(smem, map, full, 0, 0, 0, 0);  // LOAD
     mbarrier_arrive_expect(other, BOX_BYTES);
-    tensor_load(smem + BOX_BYTES, map, other, 0, 0, 0, 0);
+    tma_load(smem + BOX_BYTES, map, other, 0, 0, 0, 0);
   }
   mbarrier_wait(threadIdx.x < 32 ? full : other, 0);
   if (ORDER == BY_MBARRIER && threadIdx.x == 0) mbarrier_arrive(handed);
@@ -143,7 +143,7 @@ __global__ void load_over_read(const __grid_constant__ CUtensorMap map, int *out
   if (threadIdx.x == 0) {
     ORDERED ? mbarrier_wait(empty, 0) : await_flag(flag);
     mbarrier_arrive_expect(full, BOX_BYTES);
-    tensor_load(smem, map, full, 0, 0, 0, 0);
+    tma_load(smem, map, full, 0, 0, 0, 0);
   }
   mbarrier_wait(full, 0);
 }
@@ -178,10 +178,10 @@ __global__ void store_box(const __grid_constant__ CUtensorMap map) {
   if (FAULT != NO_PROXY_FENCE) fence_proxy_async();
   __syncthreads();
   if (threadIdx.x != 0) return;
-  tensor_store(map, smem, 0, 0, 0, 0);
-  tensor_store_commit();
+  tma_store(map, smem, 0, 0, 0, 0);
+  tma_store_commit();
   if (FAULT == OVERWRITES) ((int *)smem)[5] = 1;
-  tensor_store_wait<0>();
+  tma_store_wait<0>();
   ((int *)smem)[5] = 2;
 }
 enum { STORE = __LINE__ - 6, STORE_FILL = STORE - 4, STORE_OVERWRITES = STORE + 2 };
@@ -400,10 +400,9 @@ __global__ void ring(const __grid_constant__ CUtensorMap a_map,
       mbarrier_wait(&empty[stage], (t / STAGES & 1) ^ 1);
       mbarrier_arrive_expect(&full[stage], 3 * TILE_BYTES);
       for (int i = 0; i < 2; i++) {
-        tensor_load(a_ring + (2 * stage + i) * TILE, a_map, &full[stage], 0, 128 * t + 64 * i, 0,
-                    0);
+        tma_load(a_ring + (2 * stage + i) * TILE, a_map, &full[stage], 0, 128 * t + 64 * i, 0, 0);
       }
-      tensor_load(b_ring + stage * TILE, b_map, &full[stage], 0, 64 * t, 0, 0);
+      tma_load(b_ring + stage * TILE, b_map, &full[stage], 0, 64 * t, 0, 0);
     }
     return;
   }
@@ -430,9 +429,9 @@ __global__ void ring(const __grid_constant__ CUtensorMap a_map,
   fence_proxy_async();
   named_barrier_sync<128>(1 + group);
   if (in_group != 0) return;
-  tensor_store(o_map, o_tile, 0, 64 * group, 0, 0);
-  tensor_store_commit();
-  tensor_store_wait<0>();
+  tma_store(o_map, o_tile, 0, 64 * group, 0, 0);
+  tma_store_commit();
+  tma_store_wait<0>();
 }
 
 static int ring_value(int i) {

@@ -319,16 +319,16 @@ __global__ void write_the_source(const __grid_constant__ CUtensorMap map,
   fence_proxy_async();
   __syncthreads();
   if (threadIdx.x % 32 == 0) {
-    tensor_store(map, smem, 0, 0, threadIdx.x / 32, 0);
-    tensor_store_commit();
-    tensor_store_wait<0>();
+    tma_store(map, smem, 0, 0, threadIdx.x / 32, 0);
+    tma_store_commit();
+    tma_store_wait<0>();
   }
   __syncwarp();
   if (threadIdx.x < MEETING) named_barrier_sync<MEETING>(1);
   if (threadIdx.x == 0 && !BY_TENSOR_LOAD) ((int *)smem)[5] = 1;
   if (threadIdx.x == 0 && BY_TENSOR_LOAD) {
     mbarrier_arrive_expect(full, BOX_BYTES);
-    tensor_load(smem, from, full, 0, 0, 0, 0);
+    tma_load(smem, from, full, 0, 0, 0, 0);
   }
   mbarrier_wait(full, BY_TENSOR_LOAD ? 0 : 1);
 }
@@ -356,7 +356,7 @@ __global__ void write_what_is_loaded(const __grid_constant__ CUtensorMap map, in
   __syncthreads();
   if (threadIdx.x == 0) {
     mbarrier_arrive_expect(full, BOX_BYTES);
-    tensor_load(smem, map, full, 0, 0, 0, 0);
+    tma_load(smem, map, full, 0, 0, 0, 0);
   }
   __syncthreads();
   if (WAITS) mbarrier_wait(full, 0);

@@ -80,7 +80,7 @@ __global__ void expect_bytes(const __grid_constant__ CUtensorMap map, int first,
   __syncthreads();
   const int bytes = threadIdx.x == 0 ? first : second;
   if (threadIdx.x % 32 == 0) {
-    tensor_load(smem + 32 * threadIdx.x, map, full, 0, 0, 0, 0);
+    tma_load(smem + 32 * threadIdx.x, map, full, 0, 0, 0, 0);
     if (bytes >= 0) mbarrier_arrive_expect(full, bytes);
   }
   mbarrier_wait(full, 0);
@@ -147,8 +147,8 @@ __global__ void store_box(const __grid_constant__ CUtensorMap map, Coordinates a
   __syncthreads();
   if (threadIdx.x != 0) return;
   simt_tensor_store(&map, smem, at.of);
-  tensor_store_commit();
-  tensor_store_wait<0>();
+  tma_store_commit();
+  tma_store_wait<0>();
 }
 
 /** Loads and stores the box at these coordinates, and compares all bytes with plain loops. */
@@ -223,15 +223,15 @@ __global__ void store_groups(const __grid_constant__ CUtensorMap map, volatile u
                              unsigned *out) {
   uint16_t *box = (uint16_t *)smem;
   for (int i = 0; i < 64; i++) box[i] = 1, box[64 + i] = 2;
-  tensor_store(map, box, 0, 0, 0, 0);
-  tensor_store_commit();
-  tensor_store(map, box + 64, 0, 1, 0, 0);
-  tensor_store_wait<0>(); /* legal, and does not cover the second */
+  tma_store(map, box, 0, 0, 0, 0);
+  tma_store_commit();
+  tma_store(map, box + 64, 0, 1, 0, 0);
+  tma_store_wait<0>(); /* legal, and does not cover the second */
   out[0] = tensor[0], out[1] = tensor[64];
-  tensor_store_commit();
-  tensor_store_wait<1>();
+  tma_store_commit();
+  tma_store_wait<1>();
   out[2] = tensor[0], out[3] = tensor[64];
-  tensor_store_wait<0>();
+  tma_store_wait<0>();
   out[4] = tensor[0], out[5] = tensor[64];
 }
 
@@ -323,20 +323,20 @@ __global__ void misuse(const __grid_constant__ CUtensorMap map,
   if (mistake == 2) mbarrier_init((uint64_t *)(smem + 4), 1);
   if (mistake == 3) mbarrier_arrive(other);
   if (mistake == 4) mbarrier_wait(other, 1);
-  if (mistake == 5) tensor_load(smem, map, other, 0, 0, 0, 0);
+  if (mistake == 5) tma_load(smem, map, other, 0, 0, 0, 0);
   if (mistake == 6) mbarrier_arrive_expect(barrier, 16), mbarrier_arrive(barrier);
-  if (mistake == 7) tensor_load(smem + 64, map, barrier, 0, 0, 0, 0);
-  if (mistake == 8) tensor_load(smem + BARRIERS, map, barrier, 0, 0, 0, 0);
-  if (mistake == 9) tensor_load(smem, none, barrier, 0, 0, 0, 0);
-  if (mistake == 10) tensor_load(smem, nowhere, barrier, 0, 0, 0, 0);
-  if (mistake == 11) tensor_store(nowhere, smem, 0, 0, 0, 0);
-  if (mistake == 12) tensor_load(smem, map, barrier, 0, 0, 0, 0);
-  if (mistake == 13) tensor_store(map, smem, 0, 0, 0, 0);
+  if (mistake == 7) tma_load(smem + 64, map, barrier, 0, 0, 0, 0);
+  if (mistake == 8) tma_load(smem + BARRIERS, map, barrier, 0, 0, 0, 0);
+  if (mistake == 9) tma_load(smem, none, barrier, 0, 0, 0, 0);
+  if (mistake == 10) tma_load(smem, nowhere, barrier, 0, 0, 0, 0);
+  if (mistake == 11) tma_store(nowhere, smem, 0, 0, 0, 0);
+  if (mistake == 12) tma_load(smem, map, barrier, 0, 0, 0, 0);
+  if (mistake == 13) tma_store(map, smem, 0, 0, 0, 0);
   if (mistake == 14) named_barrier_sync<32>(0);
   if (mistake == 15) named_barrier_arrive<32>(16);
   if (mistake == 16) named_barrier_sync<48>(1);
   if (mistake == 17) named_barrier_arrive<64>(1), named_barrier_sync<96>(1);
-  if (mistake == 18) tensor_load(smem + 1024, map, barrier, 0, 0, 0, 0);
+  if (mistake == 18) tma_load(smem + 1024, map, barrier, 0, 0, 0, 0);
   if (mistake == 19) mbarrier_init(barrier, 1);
   for (int i = 0; mistake == 20 && i < 3; i++) mbarrier_arrive(barrier);
   if (mistake == 21) named_barrier_arrive<64>(1);
@@ -404,10 +404,10 @@ static void a_named_barrier_that_threads_miss_is_a_deadlock(void **) {
 template <int RELEASE, int TAKE>
 __global__ void move_registers(int *done) {
   if (threadIdx.x < 128) {
-    if (RELEASE > 0) release_registers<RELEASE>();
-    if (RELEASE > 0) take_registers<RELEASE>(); /* no more than it has */
+    if (RELEASE > 0) setmaxnreg_dec<RELEASE>();
+    if (RELEASE > 0) setmaxnreg_inc<RELEASE>(); /* no more than it has */
   } else {
-    take_registers<TAKE>();
+    setmaxnreg_inc<TAKE>();
     atomicAdd(done, 1);
   }
 }
@@ -415,8 +415,8 @@ enum { TAKE_LINE = __LINE__ - 4, RELEASE_LINE = TAKE_LINE - 3 };
 
 /** Of the second of three warpgroups, some warps take what the first releases. */
 __global__ void take_with_some_warps(unsigned warps) {
-  if (threadIdx.x < 128) release_registers<24>();
-  if (warps >> threadIdx.x / 32 & 1) take_registers<240>();
+  if (threadIdx.x < 128) setmaxnreg_dec<24>();
+  if (warps >> threadIdx.x / 32 & 1) setmaxnreg_inc<240>();
 }
 enum { SOME_WARPS_LINE = __LINE__ - 2 };
 
@@ -432,7 +432,7 @@ static void all_warps_of_a_warpgroup_move_registers(void **) {
 }
 
 __global__ void release_with_lane_0() {
-  if (threadIdx.x % 32 == 0) release_registers<24>();
+  if (threadIdx.x % 32 == 0) setmaxnreg_dec<24>();
 }
 enum { LANE_0_LINE = __LINE__ - 2 };
 
