@@ -97,23 +97,24 @@ typedef enum Fault {
 /** Parts of each block, summed by the last one, which sets the counter back. */
 template <Fault FAULT>
 __global__ void merge(float *parts, unsigned *count, int *out) {
-  __shared__ bool last;
+  __shared__ unsigned number;
   if (FAULT == EARLY_FENCE) __threadfence();
   parts[blockIdx.x * THREADS + threadIdx.x] = 1;  // STORE
   if (FAULT != NO_BARRIER) __syncthreads();
   if (threadIdx.x == 0) {
     if (FAULT != NO_RELEASE && FAULT != EARLY_FENCE) __threadfence();
-    last = atomicAdd(count, 1u) == gridDim.x - 1;
+    number = atomicAdd(count, 1u);
     if (FAULT != NO_ACQUIRE) __threadfence();
   }
   __syncthreads();
-  if (!last && !(FAULT == NOT_LAST && blockIdx.x == 2)) return;
+  const bool last = number == gridDim.x - 1;
+  if (!last && !(FAULT == NOT_LAST && number == 2)) return;
   float sum = 0;
   for (unsigned i = 0; i < gridDim.x; i++) sum += parts[i * THREADS + threadIdx.x];  // READ
   if (last) out[threadIdx.x] = (int)sum;
   if (FAULT == NO_FAULT && threadIdx.x == 0) *count = 0;
 }
-enum { MERGE_READ = __LINE__ - 4, MERGE_STORE = MERGE_READ - 10 };
+enum { MERGE_READ = __LINE__ - 4, MERGE_STORE = MERGE_READ - 11 };
 
 /** The same with instructions that order memory themselves. */
 template <bool RELEASES, bool ACQUIRES>
