@@ -76,8 +76,7 @@ static void need_histories(Chunk *chunk, unsigned begin, unsigned end) {
 /* --- Folding -------------------------------------------------------------------------------- */
 
 /** Adds to the histories of `size` bytes from `begin` on. */
-static void fold_cell(LabWorker *lab, Chunk *chunk, unsigned begin, unsigned size,
-                      const Cell *cell) {
+static void fold_cell(LabWorker *lab, Chunk *chunk, unsigned begin, unsigned size, Cell *cell) {
   const unsigned part = size / CELL_PARTS;
   for (unsigned i = 0; i < CELL_PARTS && cell->split; i++) {
     fold_cell(lab, chunk, begin + i * part, part, &cell->finer[i]);
@@ -88,6 +87,7 @@ static void fold_cell(LabWorker *lab, Chunk *chunk, unsigned begin, unsigned siz
     uint32_t *history = &chunk->histories[at / chunk->grain];
     *history = lab_add_to_history(lab, *history, cell);
   }
+  lab_mark_folded(lab, cell);
 }
 
 void lab_fold(LabWorker *lab) {

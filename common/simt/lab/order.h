@@ -133,6 +133,7 @@ typedef struct Reader {
   uint32_t pc, time, lanes;
   uint8_t agent, warp; /* agent: the mbarrier of a tensor load, or BY_THREAD */
   uint8_t use;         /* reads and atomics */
+  bool folded;         /* in the histories, with what its lanes knew then */
 } Reader;
 
 typedef enum CellState { STORED, COPY_UNDER_WAY, COPIED, UPDATED /* by atomics only */ } CellState;
@@ -150,6 +151,7 @@ typedef struct Cell {
   uint8_t state;
   bool split; /* the finer cells hold the state */
   bool has_atomics;
+  bool folded; /* the write, as in Reader */
   uint32_t read_epoch;
   uint32_t reading_warps;
   uint16_t count, capacity; /* of readers; capacity 0: there are few */
@@ -289,8 +291,10 @@ void lab_end_pages(LabWorker *lab);
 void lab_free_chunks(LabWorker *lab);
 
 /* histories.c */
-/** The history that follows `history` by what a cell has noted of the running block. */
+/** The history that follows `history` by what a cell has noted since the last fold. */
 uint32_t lab_add_to_history(LabWorker *lab, uint32_t history, const Cell *cell);
+/** Notes that all of this is in the histories. */
+void lab_mark_folded(LabWorker *lab, Cell *cell);
 void lab_begin_fold(LabWorker *lab);
 /** Calls `visit` for each access of a history, the latest first. */
 void lab_visit_history(const LabWorker *lab, uint32_t history,

@@ -4,6 +4,7 @@
  * another block may have written.
  */
 #include "../tests/unit/lab/lab_testing.h"
+#include "device/ptx.cuh"
 
 static bool blocks_talk() {
   LabResults results;
@@ -86,6 +87,27 @@ static void a_read_behind_a_published_write_is_not_published(void **) {
   assert_names_only(text, READS_FIRST, WRITES_AGAIN);
 }
 
+/** The first block writes, publishes that, learns of something else, and writes the word beside it.
+ * The second reads the first word. */
+__global__ void write_beside(int *data, unsigned *counts, int *out) {
+  if (atomicAdd(&counts[0], 1u) == 0) {
+    data[0] = 1;
+    store_release(&counts[1], 1);
+    store_release(&counts[2], 1);
+    load_acquire(&counts[2]);
+    data[1] = 2;
+  } else {
+    while (load_acquire(&counts[1]) == 0) continue;
+    *out = data[0];
+  }
+}
+
+static void a_write_beside_does_not_count_as_the_write_before(void **) {
+  int *data = named<int>("data", 2), *out = named<int>("out", 1);
+  write_beside<<<2, 1>>>(data, named_zeros<unsigned>("counts", 3), out);
+  assert_finds_nothing();
+}
+
 /* --- Order ----------------------------------------------------------------------------------- */
 
 /** One warp of a block publishes, the other reads, in the order that the test sets. */
@@ -137,6 +159,7 @@ int main() {
       LAB_TEST(atomics_and_fences_anywhere_do_not_order_blocks),
       LAB_TEST(a_fence_of_one_warp_does_not_cover_its_block),
       LAB_TEST(a_read_behind_a_published_write_is_not_published),
+      LAB_TEST(a_write_beside_does_not_count_as_the_write_before),
       LAB_TEST(reads_of_unwritten_memory_are_reported_in_any_order),
       LAB_TEST(the_lowest_unwritten_address_is_reported),
   };
