@@ -221,6 +221,7 @@ typedef struct Visit {
   Use use;
   Point point;
   const Heads *known; /* when it was made */
+  size_t place;       /* of those of its block, the later ones have the lower numbers */
 } Visit;
 
 /* --- Functions -------------------------------------------------------------------------------- */

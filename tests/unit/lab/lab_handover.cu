@@ -108,6 +108,44 @@ static void a_write_beside_does_not_count_as_the_write_before(void **) {
   assert_finds_nothing();
 }
 
+/** The first block writes `data`. In the third, lane 1 has acquired from the second only, and reads
+ * before lane 0, which has acquired from both, writes. Lane 1 is at a later time than lane 0, as
+ * the barrier is not of all three lanes. */
+template <bool WRONG>
+__global__ void read_before_a_write(int *data, unsigned *counts, int *out) {
+  __shared__ unsigned number;
+  if (threadIdx.x == 0) number = atomicAdd(&counts[0], 1u);
+  __syncthreads();
+  if (number < 2) {
+    if (threadIdx.x == 0 && number == 0) *data = 1;
+    if (threadIdx.x == 0) store_release(&counts[1 + number], 1);
+    return;
+  }
+  if (threadIdx.x == 2) return;
+  if (threadIdx.x == 1) {
+    for (int i = 0; i < 9; i++) atomicAdd(&counts[3], 1u);
+    while (load_acquire(&counts[2]) == 0) continue;
+    if (WRONG) *out = *data;
+  }
+  __syncwarp(3);
+  if (threadIdx.x == 0) {
+    while (load_acquire(&counts[1]) == 0) continue;
+    *data = 2;
+  }
+}
+enum { WRITES_LAST = __LINE__ - 3, READS_OTHERS = WRITES_LAST - 5, FIRST = READS_OTHERS - 8 };
+
+static void a_write_does_not_hide_an_earlier_read(void **) {
+  char text[4096];
+  int *data = named<int>("data", 1), *out = named<int>("out", 1);
+  read_before_a_write<false><<<3, 3>>>(data, named_zeros<unsigned>("counts", 4), out);
+  assert_finds_nothing();
+  read_before_a_write<true><<<3, 3>>>(data, named_zeros<unsigned>("more", 4), out);
+  findings_text(text, sizeof text);
+  assert_contains(text, lab_kind_text(LAB_BLOCKS_WRITE_READ));
+  assert_names_only(text, READS_OTHERS, FIRST);
+}
+
 /* --- Order ----------------------------------------------------------------------------------- */
 
 /** One warp of a block publishes, the other reads, in the order that the test sets. */
@@ -160,6 +198,7 @@ int main() {
       LAB_TEST(a_fence_of_one_warp_does_not_cover_its_block),
       LAB_TEST(a_read_behind_a_published_write_is_not_published),
       LAB_TEST(a_write_beside_does_not_count_as_the_write_before),
+      LAB_TEST(a_write_does_not_hide_an_earlier_read),
       LAB_TEST(reads_of_unwritten_memory_are_reported_in_any_order),
       LAB_TEST(the_lowest_unwritten_address_is_reported),
   };
