@@ -156,6 +156,14 @@ static Access access_of(LabWorker *lab, uintptr_t address, Use use, uint32_t pc)
                   .global = true};
 }
 
+/** Makes the next fold look at a unit, of which bytes begin .. end - 1 of the chunk are used. */
+static void touch(LabWorker *lab, Chunk *chunk, unsigned begin, unsigned end) {
+  const unsigned unit = begin / UNIT_BYTES;
+  need_histories(chunk, begin, end);
+  lab->unfolded = true;
+  chunk->page->touched[unit / BITS] |= UINT64_C(1) << unit % BITS;
+}
+
 void lab_use_global(LabWorker *lab, size_t region, uintptr_t address, unsigned size, Use use,
                     uint32_t pc) {
   const Region *r = &lab_regions[region];
@@ -174,11 +182,7 @@ void lab_use_global(LabWorker *lab, size_t region, uintptr_t address, unsigned s
                    space = UNIT_BYTES - begin % UNIT_BYTES;
     const unsigned end = begin + (rest < space ? rest : space);
     Page *page = page_of(lab, chunk);
-    if (kept) {
-      need_histories(chunk, begin, end);
-      lab->unfolded = true;
-      page->touched[unit / BITS] |= UINT64_C(1) << unit % BITS;
-    }
+    if (kept) touch(lab, chunk, begin, end);
     if (unwritten) own &= has_written(lab, chunk, &page->units[unit], begin, end);
     lab_use_unit(&access, &page->units[unit], begin % UNIT_BYTES, end - unit * UNIT_BYTES);
     offset += end - begin;
@@ -191,8 +195,10 @@ void lab_note_source(LabWorker *lab, uintptr_t address, unsigned size, uint32_t 
   if (!lab_find_region(lab, address, &region)) return;
   const Access access = access_of(lab, address, COPY_READS, pc);
   const size_t offset = address - lab_regions[region].begin;
-  Page *page = page_of(lab, chunk_at(lab, region, offset));
-  for (unsigned at = offset % CHUNK_BYTES, end = at + size; at < end; at += UNIT_BYTES) {
-    if (at / UNIT_BYTES < CHUNK_UNITS) lab_note_copy_read(&access, &page->units[at / UNIT_BYTES]);
-  }
+  Chunk *chunk = chunk_at(lab, region, offset);
+  Page *page = page_of(lab, chunk);
+  const unsigned begin = offset % CHUNK_BYTES;
+  lab_note_copy_read(&access, &page->units[begin / UNIT_BYTES]);
+  /* Before the block's first fence or atomic, the note of its start says the same. */
+  if (lab->talked && lab->checks & LAB_BLOCKS) touch(lab, chunk, begin, begin + size);
 }

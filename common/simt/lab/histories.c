@@ -136,7 +136,9 @@ static uint32_t add(LabWorker *lab, uint32_t history, uint32_t moment, uint32_t 
 /** One lane at a time, if lanes know different things. */
 static uint32_t add_reader(LabWorker *lab, uint32_t history, const Reader *reader) {
   const Use use = lab_is_atomic(reader->use) ? reader->use : READS;
-  if (lab->talk_epoch != lab->epoch) {
+  /* A barrier does not end a tensor load that nobody has waited for. */
+  const bool ended = reader->agent == BY_THREAD || lab_has_seen(lab, reader->agent, reader->time);
+  if (lab->talk_epoch != lab->epoch && ended) {
     return add(lab, history, quiet_moment(lab), reader->pc, use);
   }
   unsigned alike = 0;

@@ -248,12 +248,12 @@ void lab_forget_releases(void) {
 /** The lanes of `point` that this does not cover, of `lanes`. */
 static unsigned uncovered(const Fenced *fenced, const Point *point, unsigned lanes) {
   for (; fenced != NULL && lanes != 0; fenced = fenced->next) {
-    if (fenced->epoch > point->epoch) return 0;
-    if (fenced->epoch < point->epoch || point->lanes == 0) continue;
     if (point->agent != BY_THREAD) {
       if (fenced->clock != NULL && fenced->clock->of[point->agent] > point->time) return 0;
       continue;
     }
+    if (fenced->epoch > point->epoch) return 0;
+    if (fenced->epoch < point->epoch || point->lanes == 0) continue;
     if (fenced->thread / WARP_SIZE == point->warp) {
       if (point->time < fenced->synced) return 0;
       if (point->time < fenced->time) lanes &= ~(1u << fenced->thread % WARP_SIZE);

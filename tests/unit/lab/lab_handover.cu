@@ -4,7 +4,9 @@
  * another block may have written.
  */
 #include "../tests/unit/lab/lab_testing.h"
-#include "device/ptx.cuh"
+#include "../tests/unit/simt/hopper_testing.h"
+
+extern __shared__ __align__(1024) unsigned char smem[];
 
 static bool blocks_talk() {
   LabResults results;
@@ -146,6 +148,61 @@ static void a_write_does_not_hide_an_earlier_read(void **) {
   assert_names_only(text, READS_OTHERS, FIRST);
 }
 
+/* --- Copies that are still reading ------------------------------------------------------------ */
+
+enum { FULL = 1024, COPY_SHARED_BYTES = FULL + 8 };
+
+/** The first block copies `data` and lets the second overwrite it; if WRONG, before its wait. */
+template <bool BY_TENSOR_LOAD, bool WRONG>
+__global__ void copy_and_free(const __grid_constant__ CUtensorMap map, int4 *data,
+                              unsigned *counts) {
+  __shared__ unsigned number;
+  uint64_t *full = (uint64_t *)(smem + FULL);
+  if (threadIdx.x == 0) {
+    number = atomicAdd(&counts[0], 1u);
+    mbarrier_init(full, 1), fence_mbarrier_init();
+  }
+  __syncthreads();
+  if (number == 0) {
+    if (threadIdx.x == 0 && BY_TENSOR_LOAD) {
+      mbarrier_arrive_expect(full, FULL);
+      tensor_load(smem, map, full, 0, 0, 0, 0);  // LOAD
+    } else if (!BY_TENSOR_LOAD) {
+      cp_async_16(smem + 16 * threadIdx.x, &data[threadIdx.x], true);  // COPY
+    }
+    cp_async_commit();
+    if (!WRONG) BY_TENSOR_LOAD ? mbarrier_wait(full, 0) : cp_async_wait<0>();
+    __syncthreads();
+    if (threadIdx.x == 0) reduce_add_release(&counts[1], 1);
+    if (WRONG) BY_TENSOR_LOAD ? mbarrier_wait(full, 0) : cp_async_wait<0>();
+  } else {
+    while (load_acquire(&counts[1]) == 0) continue;
+    data[threadIdx.x] = make_int4(1, 2, 3, 4);
+  }
+}
+enum { OVERWRITE = __LINE__ - 3, COPY = OVERWRITE - 9, LOAD = COPY - 2 };
+
+template <bool BY_TENSOR_LOAD>
+static void expect_race_with_copies(int line) {
+  char text[4096];
+  int4 *data = named_zeros<int4>("data", 64);
+  const CUtensorMap map = matrix_map((uint16_t *)data, 8, 8, CU_TENSOR_MAP_SWIZZLE_NONE);
+  copy_and_free<BY_TENSOR_LOAD, false>
+      <<<2, 64, COPY_SHARED_BYTES>>>(map, data, named_zeros<unsigned>("counts", 2));
+  assert_finds_nothing();
+  copy_and_free<BY_TENSOR_LOAD, true>
+      <<<2, 64, COPY_SHARED_BYTES>>>(map, data, named_zeros<unsigned>("more", 2));
+  findings_text(text, sizeof text);
+  assert_contains(text, lab_kind_text(LAB_BLOCKS_WRITE_READ));
+  assert_names_only(text, line, OVERWRITE);
+}
+
+static void a_source_is_not_free_before_the_wait(void **) {
+  expect_race_with_copies<false>(COPY);
+  lab_start(LAB_EVERYTHING);
+  expect_race_with_copies<true>(LOAD);
+}
+
 /* --- Order ----------------------------------------------------------------------------------- */
 
 /** One warp of a block publishes, the other reads, in the order that the test sets. */
@@ -199,6 +256,7 @@ int main() {
       LAB_TEST(a_read_behind_a_published_write_is_not_published),
       LAB_TEST(a_write_beside_does_not_count_as_the_write_before),
       LAB_TEST(a_write_does_not_hide_an_earlier_read),
+      LAB_TEST(a_source_is_not_free_before_the_wait),
       LAB_TEST(reads_of_unwritten_memory_are_reported_in_any_order),
       LAB_TEST(the_lowest_unwritten_address_is_reported),
   };
