@@ -292,7 +292,7 @@ static void atomic(Worker *worker, void *address, unsigned size, SimtAccess acce
   if (global) lab->times[lab_thread(lab)]++; /* a time of its own: talk.c */
   lab_check_atomic(lab, (uintptr_t)address, size, use, pc);
   /* If there is no such memory, the atomic itself may end the block. */
-  if (global && simt_memory_contains(address, size)) lab_begin_atomic(lab, address, order);
+  if (global && simt_memory_contains(address, size)) lab_begin_atomic(lab, address, access, order);
 }
 
 static void atomic_done(Worker *worker, SimtAccess access, bool writes, SimtOrder order) {

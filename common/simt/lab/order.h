@@ -270,7 +270,7 @@ void lab_named_barrier_opens(Worker *worker, unsigned id, bool waits);
 void lab_begin_talk(LabWorker *lab);
 void lab_fence(LabWorker *lab);
 /** An atomic of the running thread on global memory: before and after it is executed. */
-void lab_begin_atomic(LabWorker *lab, void *address, SimtOrder order);
+void lab_begin_atomic(LabWorker *lab, void *address, SimtAccess access, SimtOrder order);
 void lab_end_atomic(LabWorker *lab, SimtAccess access, bool writes, SimtOrder order);
 /** A plain store ends the release sequence of atomics at its address. */
 void lab_end_sequences(uintptr_t address, unsigned size);

@@ -175,11 +175,11 @@ static Release **latest_at(uintptr_t address) {
   return &board.latest[*place - 1];
 }
 
-void lab_begin_atomic(LabWorker *lab, void *address, SimtOrder order) {
+void lab_begin_atomic(LabWorker *lab, void *address, SimtAccess access, SimtOrder order) {
   pthread_mutex_lock(&board.lock);
   lab->synchronising = address;
   Release *latest = *latest_at((uintptr_t)address);
-  if (latest == NULL) return;
+  if (latest == NULL || access == SIMT_STORES) return; /* a store reads nothing */
   Talk talk = talk_of(lab);
   const Heads **target = order & SIMT_ACQUIRE ? &talk.known : &talk.observed;
   const Heads *before = *target;

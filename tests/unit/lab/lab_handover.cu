@@ -148,6 +148,32 @@ static void a_write_does_not_hide_an_earlier_read(void **) {
   assert_names_only(text, READS_OTHERS, FIRST);
 }
 
+/** The second block sets the flag that the first one has set, or reads it as well. */
+template <bool READS_FLAG>
+__global__ void set_the_flag_too(int *data, unsigned *counts, int *out) {
+  if (atomicAdd(&counts[0], 1u) == 0) {
+    *data = 1;
+    store_release(&counts[1], 1);
+  } else {
+    while (READS_FLAG && load_acquire(&counts[1]) == 0) continue;
+    store_release(&counts[1], 1);
+    __threadfence();
+    *out = *data;
+  }
+}
+enum { READS_TOO = __LINE__ - 3, WRITES_FIRST = READS_TOO - 6 };
+
+static void a_store_does_not_acquire(void **) {
+  char text[4096];
+  int *data = named<int>("data", 1), *out = named<int>("out", 1);
+  set_the_flag_too<true><<<2, 1>>>(data, named_zeros<unsigned>("counts", 2), out);
+  assert_finds_nothing();
+  set_the_flag_too<false><<<2, 1>>>(data, named_zeros<unsigned>("more", 2), out);
+  findings_text(text, sizeof text);
+  assert_contains(text, lab_kind_text(LAB_BLOCKS_WRITE_READ));
+  assert_names_only(text, READS_TOO, WRITES_FIRST);
+}
+
 /* --- Copies that are still reading ------------------------------------------------------------ */
 
 enum { FULL = 1024, COPY_SHARED_BYTES = FULL + 8 };
@@ -256,6 +282,7 @@ int main() {
       LAB_TEST(a_read_behind_a_published_write_is_not_published),
       LAB_TEST(a_write_beside_does_not_count_as_the_write_before),
       LAB_TEST(a_write_does_not_hide_an_earlier_read),
+      LAB_TEST(a_store_does_not_acquire),
       LAB_TEST(a_source_is_not_free_before_the_wait),
       LAB_TEST(reads_of_unwritten_memory_are_reported_in_any_order),
       LAB_TEST(the_lowest_unwritten_address_is_reported),
