@@ -219,6 +219,7 @@ void lab_end_atomic(LabWorker *lab, SimtAccess access, bool writes, SimtOrder or
                      .time = time,
                      .thread = thread};
     *latest = own;
+    lab->talk_epoch = lab->epoch; /* the atomic itself is published */
     released->sequence = own->sequence;
     released->fenced = fenced;
   }

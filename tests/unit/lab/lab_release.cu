@@ -177,7 +177,8 @@ static void a_merge_without_release_and_acquire_is_reported(void **) {
   assert_race("one block reads", INSTRUCTIONS_READ, INSTRUCTIONS_STORE);
 }
 
-/** Fences of all threads around the barriers, instead of those of thread 0. */
+/** Fences of all threads around the barriers, instead of those of thread 0. The counter is set back
+ * by a plain store, which is ordered behind the atomics of all blocks. */
 __global__ void merge_by_fences_of_all(float *parts, unsigned *count, int *out) {
   __shared__ bool last;
   parts[blockIdx.x * THREADS + threadIdx.x] = 1;
@@ -190,6 +191,7 @@ __global__ void merge_by_fences_of_all(float *parts, unsigned *count, int *out) 
   float sum = 0;
   for (unsigned i = 0; i < gridDim.x; i++) sum += parts[i * THREADS + threadIdx.x];
   out[threadIdx.x] = (int)sum;
+  if (threadIdx.x == 0) *count = 0;
 }
 
 /** Each thread publishes its own part, and the last one sums all. */
@@ -204,9 +206,10 @@ __global__ void merge_by_threads(float *parts, unsigned *count, int *out) {
 enum { THREADS_READ = __LINE__ - 2, THREADS_STORE = THREADS_READ - 4 };
 
 static void fences_and_counters_of_all_threads_order_too(void **) {
-  merge_by_fences_of_all<<<BLOCKS, THREADS>>>(parts, count, out);
+  for (int launch = 0; launch < 2; launch++)
+    merge_by_fences_of_all<<<BLOCKS, THREADS>>>(parts, count, out);
   assert_sums();
-  cudaMemset(count, 0, sizeof *count), cudaMemset(out, 0, THREADS * sizeof *out);
+  cudaMemset(out, 0, THREADS * sizeof *out);
   merge_by_threads<true><<<BLOCKS, THREADS>>>(parts, count, out);
   assert_sums();
   cudaMemset(count, 0, sizeof *count);
