@@ -192,7 +192,7 @@ __global__ void copy_and_free(const __grid_constant__ CUtensorMap map, int4 *dat
   if (number == 0) {
     if (threadIdx.x == 0 && BY_TENSOR_LOAD) {
       mbarrier_arrive_expect(full, FULL);
-      tensor_load(smem, map, full, 0, 0, 0, 0);  // LOAD
+      tma_load(smem, map, full, 0, 0, 0, 0);  // LOAD
     } else if (!BY_TENSOR_LOAD) {
       cp_async_16(smem + 16 * threadIdx.x, &data[threadIdx.x], true);  // COPY
     }
