@@ -33,7 +33,7 @@ $(BUILD)/plots/%.o: plots/%.c $(BUILD)/flags
 	$(call compile_c,$(PIC))
 
 # The simulated runtime stays visible: callers need its cudaMalloc.
-$(LIBRARIES): $(BUILD)/lib%.so: $$(call step_object,$$*) $(BUILD)/plots/bench/step_library.o $(SIMT_OBJECTS)
+$(LIBRARIES): $(BUILD)/lib%.so: $$(call step_object,$$*) $(BUILD)/plots/bench/step_library.o $(FLUSH) $(SIMT_OBJECTS)
 	$(call say,LINK,$@)
 ifeq ($(BACKEND),cuda)
 	$(Q)$(NVCC) -shared $^ -o $@ -cudart static -Xlinker -Bsymbolic -Xlinker --exclude-libs=ALL
@@ -66,7 +66,7 @@ builds: $(TIMED_STEPS) $(TIMED_LIBRARIES)
 	@ls $(OLD)/libstep*.so >/dev/null && $(BENCH_PYTHON) -m plots.bench.builds "$(OLD)" $(BUILD)
 
 # Changed copies of steps; plots/bench/variants.py writes their sources.
-$(BUILD)/variants/lib%.so: $(BUILD)/variants/%.cu $(BUILD)/plots/bench/step_library.o
+$(BUILD)/variants/lib%.so: $(BUILD)/variants/%.cu $(BUILD)/plots/bench/step_library.o $(FLUSH)
 	$(call say,NVCC,$@)
 	$(Q)$(NVCC) $(NVCC_FLAGS) $(call gencode,$(ARCH)) -shared $^ -o $@ -cudart static \
 	  -Xlinker -Bsymbolic -Xlinker --exclude-libs=ALL

@@ -8,6 +8,7 @@
 #include <stdio.h>
 
 #include "attention.h"
+#include "host/device/flush.h"
 
 /** The problem; tensors are compact, [batch][heads][rows][head_dim]. */
 typedef struct Shape {
@@ -190,6 +191,11 @@ EXPORTED const char *device_copy(void *target, const void *source, size_t bytes)
 /** Enqueues setting all bytes to `value`. */
 EXPORTED const char *device_fill(void *pointer, int value, size_t bytes) {
   return sentence(cudaMemsetAsync(pointer, value, bytes, NULL));
+}
+
+/** Enqueues a flush of L2 with this buffer, see flush_l2(). */
+EXPORTED const char *device_flush(void *buffer, size_t bytes) {
+  return sentence(flush_l2(buffer, bytes, NULL));
 }
 
 EXPORTED const char *device_synchronize(void) {

@@ -189,6 +189,11 @@ class Memory:
         self._device.call("device_fill", ctypes.c_void_p(self.address), value,
                           ctypes.c_size_t(self.size))
 
+    def flush_l2(self) -> None:
+        """Enqueues a flush of L2: overwrites one half of this memory, then reads the other."""
+        self._device.call("device_flush", ctypes.c_void_p(self.address),
+                          ctypes.c_size_t(self.size))
+
 
 class Device:
     """Memory and a timer of the device, from the runtime in one step's library. On a GPU, all

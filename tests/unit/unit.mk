@@ -87,7 +87,7 @@ $(UNIT)/simt/simt_many_tiles: $$(call step_object,step05)
 
 # Whole programs, with the host code under the sanitizers. tests/e2e/lab looks for findings in more problems.
 $(STEPS:%=$(UNIT)/%): $(UNIT)/%: $$(call step_object,$$*) $$(call checked_object,$$*) $(UNIT)/host/main.o \
-    $(UNIT)/libhost.a $(BUILD)/host/device/ceiling.o $(SIMT_OBJECTS) $(LAB_OBJECTS)
+    $(UNIT)/libhost.a $(HOST_KERNELS) $(SIMT_OBJECTS) $(LAB_OBJECTS)
 	$(call link_program,$(SANITIZE))
 
 # --- Running them -----------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from plots.bench.step_library import MASK_FILES, BlockMask, Shape, span_mask
+from plots.bench.step_library import MASK_FILES, BlockMask, Device, Shape, span_mask
 from tests.e2e.bench.step_calls import Call, library_of, shape_of
 from tests.lib import masks
 from tests.lib.generators import rounded_inputs
@@ -96,6 +96,12 @@ def test_small_problem_is_quick(name: str) -> None:
         if best < 0.03:
             return
     raise AssertionError(f"{name}: {1e3 * best:.1f} ms")
+
+
+def test_half_of_a_flush_is_overwritten_and_half_only_read() -> None:
+    memory = Device(library_of("step01")).upload(np.full(4096, 0xff, np.uint8))
+    memory.flush_l2()
+    assert (memory.download(np.empty(4096, np.uint8)) == np.repeat([0, 0xff], 2048)).all()
 
 
 def test_libraries_refuse_in_one_sentence() -> None:
