@@ -22,8 +22,12 @@ struct __half {
 SIMT_ARITHMETIC(__half)
 SIMT_FLOAT16_VECTOR2(__half2, __half)
 
+// In a namespace, so that a local variable named `half` shadows nothing.
+namespace simt_short_names {
 typedef __half half;
 typedef __half2 half2;
+}  // namespace simt_short_names
+using namespace simt_short_names;
 
 SIMT_INLINE __half __float2half(float x) {
   return {x};

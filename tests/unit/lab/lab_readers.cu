@@ -11,11 +11,11 @@ extern __shared__ __align__(1024) unsigned char smem[];
 
 enum { BARRIERS = 8192, SHARED = BARRIERS + 64, BOX_BYTES = 1024 };
 
-static int *out;
+static int *out_global;
 
 static int allocate(void **state) {
   start_lab(state);
-  out = named<int>("out", 1024);
+  out_global = named<int>("out", 1024);
   return 0;
 }
 
@@ -42,14 +42,14 @@ __global__ void write_after_some_have_met(int *out) {
 enum { MET_WRITE = __LINE__ - 2, MET_READ = MET_WRITE - 2 };
 
 static void every_reading_warp_is_kept(void **) {
-  write_after_some_have_met<128, 128><<<1, 128>>>(out);
-  write_after_some_have_met<1024, 1024><<<1, 1024>>>(out);
+  write_after_some_have_met<128, 128><<<1, 128>>>(out_global);
+  write_after_some_have_met<1024, 1024><<<1, 1024>>>(out_global);
   assert_finds_nothing();
-  write_after_some_have_met<64, 128><<<1, 128>>>(out);
+  write_after_some_have_met<64, 128><<<1, 128>>>(out_global);
   assert_race(MET_WRITE, MET_READ);
-  write_after_some_have_met<96, 128><<<1, 128>>>(out);
+  write_after_some_have_met<96, 128><<<1, 128>>>(out_global);
   assert_race(MET_WRITE, MET_READ);
-  write_after_some_have_met<992, 1024><<<1, 1024>>>(out);
+  write_after_some_have_met<992, 1024><<<1, 1024>>>(out_global);
   assert_race(MET_WRITE, MET_READ);
 }
 
@@ -70,14 +70,14 @@ __global__ void write_after_an_mbarrier(int *out) {
 enum { PHASE_WRITE = __LINE__ - 3, PHASE_READ = PHASE_WRITE - 4 };
 
 static void every_reading_lane_is_kept(void **) {
-  write_after_an_mbarrier<128, unsigned char><<<1, 128, SHARED>>>(out);
-  write_after_an_mbarrier<128, short><<<1, 128, SHARED>>>(out);
+  write_after_an_mbarrier<128, unsigned char><<<1, 128, SHARED>>>(out_global);
+  write_after_an_mbarrier<128, short><<<1, 128, SHARED>>>(out_global);
   assert_finds_nothing();
-  write_after_an_mbarrier<127, unsigned char><<<1, 128, SHARED>>>(out);
+  write_after_an_mbarrier<127, unsigned char><<<1, 128, SHARED>>>(out_global);
   assert_race(PHASE_WRITE, PHASE_READ);
-  write_after_an_mbarrier<96, short><<<1, 128, SHARED>>>(out);
+  write_after_an_mbarrier<96, short><<<1, 128, SHARED>>>(out_global);
   assert_race(PHASE_WRITE, PHASE_READ);
-  write_after_an_mbarrier<80, int><<<1, 128, SHARED>>>(out);
+  write_after_an_mbarrier<80, int><<<1, 128, SHARED>>>(out_global);
   assert_race(PHASE_WRITE, PHASE_READ);
 }
 
@@ -103,9 +103,9 @@ __global__ void write_after_a_reused_barrier(int *out) {
 enum { REUSED_WRITE = __LINE__ - 3, REUSED_READ = REUSED_WRITE - 8 };
 
 static void a_read_in_a_later_phase_is_not_ordered_by_an_earlier_one(void **) {
-  write_after_a_reused_barrier<2><<<1, 128, SHARED>>>(out);
+  write_after_a_reused_barrier<2><<<1, 128, SHARED>>>(out_global);
   assert_finds_nothing();
-  write_after_a_reused_barrier<1><<<1, 128, SHARED>>>(out);
+  write_after_a_reused_barrier<1><<<1, 128, SHARED>>>(out_global);
   assert_race(REUSED_WRITE, REUSED_READ);
 }
 
@@ -137,12 +137,12 @@ __global__ void read_after_others_have_met(int *out, int *met) {
 enum { OTHERS_READ = __LINE__ - 2, OTHERS_WRITE = OTHERS_READ - 5 };
 
 static void barriers_order_those_that_meet_and_chains_of_them(void **) {
-  read_after_others_have_met<true><<<1, 128, SHARED>>>(out, named_zeros<int>("met", 1));
-  write_after_a_chain<true><<<1, 96, SHARED>>>(out);
+  read_after_others_have_met<true><<<1, 128, SHARED>>>(out_global, named_zeros<int>("met", 1));
+  write_after_a_chain<true><<<1, 96, SHARED>>>(out_global);
   assert_finds_nothing();
-  write_after_a_chain<false><<<1, 96, SHARED>>>(out);
+  write_after_a_chain<false><<<1, 96, SHARED>>>(out_global);
   assert_race(CHAIN_WRITE, CHAIN_READ);
-  read_after_others_have_met<false><<<1, 128, SHARED>>>(out, named_zeros<int>("met2", 1));
+  read_after_others_have_met<false><<<1, 128, SHARED>>>(out_global, named_zeros<int>("met2", 1));
   assert_race(OTHERS_READ, OTHERS_WRITE);
 }
 
@@ -161,9 +161,9 @@ __global__ void store_matrix_after_some_have_met(int *out) {
 enum { MATRIX_WRITE = __LINE__ - 2, MATRIX_READ = MATRIX_WRITE - 3 };
 
 static void matrices_are_read_by_every_warp(void **) {
-  store_matrix_after_some_have_met<96><<<1, 96, SHARED>>>(out);
+  store_matrix_after_some_have_met<96><<<1, 96, SHARED>>>(out_global);
   assert_finds_nothing();
-  store_matrix_after_some_have_met<64><<<1, 96, SHARED>>>(out);
+  store_matrix_after_some_have_met<64><<<1, 96, SHARED>>>(out_global);
   assert_race(MATRIX_WRITE, MATRIX_READ);
 }
 
@@ -210,15 +210,15 @@ enum { ARRIVAL_WRITE = __LINE__ - 3, ARRIVAL_READ = ARRIVAL_WRITE - 5 };
 
 template <Meeting MEETING>
 static void expect_race_of_lanes() {
-  write_in_the_warp<MEETING><<<1, 32, SHARED>>>(out);
+  write_in_the_warp<MEETING><<<1, 32, SHARED>>>(out_global);
   assert_race(LANE_WRITE, LANE_READ);
-  arrive_for_the_warp<MEETING><<<1, 64, SHARED>>>(out);
+  arrive_for_the_warp<MEETING><<<1, 64, SHARED>>>(out_global);
   assert_race(ARRIVAL_WRITE, ARRIVAL_READ);
 }
 
 static void only_barriers_of_the_warp_order_its_lanes(void **) {
-  write_in_the_warp<ALL_LANES><<<1, 32, SHARED>>>(out);
-  arrive_for_the_warp<ALL_LANES><<<1, 64, SHARED>>>(out);
+  write_in_the_warp<ALL_LANES><<<1, 32, SHARED>>>(out_global);
+  arrive_for_the_warp<ALL_LANES><<<1, 64, SHARED>>>(out_global);
   assert_finds_nothing();
   expect_race_of_lanes<SOME_LANES>();
   expect_race_of_lanes<VOTE>();
@@ -241,7 +241,7 @@ __global__ void hand_on(int *out) {
 }
 
 static void a_barrier_of_some_lanes_orders_these(void **) {
-  hand_on<<<1, 32, SHARED>>>(out);
+  hand_on<<<1, 32, SHARED>>>(out_global);
   assert_finds_nothing();
 }
 
@@ -259,9 +259,9 @@ __global__ void two_writers(int *out) {
 enum { LATER_WRITE = __LINE__ - 2 };
 
 static void writers_need_an_order_of_their_own(void **) {
-  two_writers<0><<<1, 96, SHARED>>>(out);
+  two_writers<0><<<1, 96, SHARED>>>(out_global);
   assert_finds_nothing();
-  two_writers<1><<<1, 96, SHARED>>>(out);
+  two_writers<1><<<1, 96, SHARED>>>(out_global);
   char text[8192];
   findings_text(text, sizeof text);
   assert_contains(text, "shared memory race: ");
@@ -281,9 +281,9 @@ __global__ void count_and_read(int *out) {
 enum { COUNT_READ = __LINE__ - 2, COUNT_ADD = COUNT_READ - 2 };
 
 static void every_atomic_is_kept(void **) {
-  count_and_read<96><<<1, 96, SHARED>>>(out);
+  count_and_read<96><<<1, 96, SHARED>>>(out_global);
   assert_finds_nothing();
-  count_and_read<64><<<1, 96, SHARED>>>(out);
+  count_and_read<64><<<1, 96, SHARED>>>(out_global);
   assert_race(COUNT_READ, COUNT_ADD);
 }
 
@@ -303,9 +303,9 @@ enum { COPY_WRITE = __LINE__ - 4, COPY_READ = COPY_WRITE - 2 };
 
 static void a_copy_must_wait_for_every_reader(void **) {
   const uint4 *in = named_zeros<uint4>("in", 1);
-  copy_over_readers<96><<<1, 96, SHARED>>>(in, out);
+  copy_over_readers<96><<<1, 96, SHARED>>>(in, out_global);
   assert_finds_nothing();
-  copy_over_readers<64><<<1, 96, SHARED>>>(in, out);
+  copy_over_readers<64><<<1, 96, SHARED>>>(in, out_global);
   assert_race(COPY_WRITE, COPY_READ);
 }
 

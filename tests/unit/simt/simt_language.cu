@@ -52,12 +52,12 @@ static void dynamic_shared_memory_has_any_name_and_type(void **) {
   fetch(values, device);
   for (int i = 0; i < 64; i++) assert_true(values[i] == (float)i);
 
-  int square[64], *device_square = device_zeros<int>(64);
-  for (int i = 0; i < 64; i++) square[i] = i;
-  cudaMemcpy(device_square, square, sizeof square, cudaMemcpyHostToDevice);
-  transpose<<<1, dim3(8, 8), sizeof square>>>(device_square);
-  fetch(square, device_square);
-  for (int i = 0; i < 64; i++) assert_int_equal(square[i], i % 8 * 8 + i / 8);
+  int matrix[64], *device_matrix = device_zeros<int>(64);
+  for (int i = 0; i < 64; i++) matrix[i] = i;
+  cudaMemcpy(device_matrix, matrix, sizeof matrix, cudaMemcpyHostToDevice);
+  transpose<<<1, dim3(8, 8), sizeof matrix>>>(device_matrix);
+  fetch(matrix, device_matrix);
+  for (int i = 0; i < 64; i++) assert_int_equal(matrix[i], i % 8 * 8 + i / 8);
 
   double found[3], *device_found = device_zeros<double>(3);
   inner::find_address<<<1, 1, 64>>>(device_found);

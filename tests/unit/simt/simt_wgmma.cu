@@ -36,12 +36,12 @@ struct Layout {
     return start + along / (span / 2) * panel() + across * span +
            (chunk ^ line % (span / 16)) * 16 + along % 8 * 2;
   }
-  /** Of columns 16 step to 16 step + 15. */
-  __host__ uint64_t descriptor(int step) const {
-    int first = start + step * 256, leading = 128, stride = DEPTH * 16 + 16;
+  /** Of columns 16 k_step to 16 k_step + 15. */
+  __host__ uint64_t descriptor(int k_step) const {
+    int first = start + k_step * 256, leading = 128, stride = DEPTH * 16 + 16;
     if (span > 16) {
-      first =
-          start + (transposed ? 16 * step * span : 32 * step / span * panel() + 32 * step % span);
+      first = start +
+              (transposed ? 16 * k_step * span : 32 * k_step / span * panel() + 32 * k_step % span);
       leading = transposed ? panel() : 16; /* the latter is not used */
       stride = 8 * span;
     }
@@ -72,9 +72,9 @@ __global__ void multiply(Product p, const uint4 *image, const uint16_t *a_matrix
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, row = 16 * warp + lane / 4;
   for (int i = threadIdx.x; i < p.bytes / 16; i += blockDim.x) ((uint4 *)smem)[i] = image[i];
   uint32_t a[STEPS][4];
-  for (int step = 0; step < STEPS; step++) {
+  for (int k_step = 0; k_step < STEPS; k_step++) {
     for (int i = 0; i < 4; i++) {
-      a[step][i] = pair_of(a_matrix, row + i % 2 * 8, 16 * step + i / 2 * 8 + lane % 4 * 2);
+      a[k_step][i] = pair_of(a_matrix, row + i % 2 * 8, 16 * k_step + i / 2 * 8 + lane % 4 * 2);
     }
   }
   float d[MOST_COLUMNS / 2];
@@ -84,13 +84,13 @@ __global__ void multiply(Product p, const uint4 *image, const uint16_t *a_matrix
   fence_proxy_async();
   __syncthreads();
   wgmma_fence();
-  for (int step = 0; step < STEPS; step++) {
+  for (int k_step = 0; k_step < STEPS; k_step++) {
     const SimtWgmma operands = {d,
-                                p.from_registers ? a[step] : nullptr,
-                                p.a[step],
-                                p.b[step],
+                                p.from_registers ? a[k_step] : nullptr,
+                                p.a[k_step],
+                                p.b[k_step],
                                 p.n,
-                                step > 0 || p.accumulate,
+                                k_step > 0 || p.accumulate,
                                 p.transpose_a,
                                 p.transpose_b,
                                 p.element};
@@ -141,9 +141,9 @@ static void expect_product(int n, int span_a, int span_b, int options) {
       memcpy(&image[b.place(row, k)], &bits, 2);
     }
   }
-  for (int step = 0; step < STEPS; step++) {
-    p.a[step] = p.from_registers ? 0 : a.descriptor(step);
-    p.b[step] = b.descriptor(step);
+  for (int k_step = 0; k_step < STEPS; k_step++) {
+    p.a[k_step] = p.from_registers ? 0 : a.descriptor(k_step);
+    p.b[k_step] = b.descriptor(k_step);
   }
   uint4 *device_image = device_zeros<uint4>(MOST_SHARED / 16);
   uint16_t *device_a = device_zeros<uint16_t>(ROWS * DEPTH);
