@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 
 from tests.gpu.known_differences import KNOWN, Shape
@@ -95,7 +95,7 @@ def lab_counts(record: dict) -> Counter:
     })
 
 
-@lru_cache(maxsize=None)
+@cache
 def expected_counts(step: str, options: str) -> dict[str, tuple[Counter, Counter]]:
     """By kernel, the lab's counts, and the known additional counts of the GPU."""
     result = {}

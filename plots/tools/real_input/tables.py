@@ -69,7 +69,7 @@ def errors_table(directory: Path) -> str:
     columns = [(step, dtype) for dtype in ("fp16", "bf16") for step in SHOWN_STEPS]
     table = []
     for given in INPUTS:
-        cells = [(records[given.name, *column], "") for column in columns]
+        cells = [(records[(given.name, *column)], "") for column in columns]
         cells.append((records[given.name, "step04", "bf16"], "_of_inputs"))
         table.append([given.title, *(
             f"{record['mean_error' + of]:.1e}, {record['max_error' + of]:.1e}"
