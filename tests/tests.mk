@@ -3,11 +3,11 @@
 ## make test-all          the tests, every variant of them; valgrind; lint (long: CONTRIBUTING.md)
 ## make test-e2e          the programs end to end, against NumPy
 ## make check-format      check the layout of the source with clang-format, and the Python code with ruff
-## make format            lay out all C, CUDA and Python code as check-format wants it
+## make budget            how long each step is, and what it adds: is one too long to read?
 ## make lint              make cppcheck, and every compiler warning is an error
 ## make activations       run language models, which it installs, for the inputs in tests/data
-.PHONY: deps test test-all test-e2e need-gpu activations check-format format cppcheck lint lint-build
-COMPILE_NOTHING += deps check-format format cppcheck activations
+.PHONY: deps test test-all test-e2e need-gpu activations check-format budget cppcheck lint lint-build
+COMPILE_NOTHING += deps check-format budget cppcheck activations
 
 include tests/unit/unit.mk
 include tests/gpu/gpu.mk
@@ -96,22 +96,17 @@ activations: $(ACTIVATIONS)/env/installed
 
 # --- Checks of the source --------------------------------------------------------------------------
 
-needs_ruff = @$(PYTHON) -c 'import ruff' 2>/dev/null || \
-	{ echo "make $@: Python needs ruff. Install it: make deps" >&2; exit 1; }
-
 C_SOURCES = $(shell git ls-files -co --exclude-standard '*.c' '*.h' '*.cu' '*.cuh')
 
 check-format:
 	$(call recipe_needs,clang-format,clang-format)
-	$(needs_ruff)
+	@$(PYTHON) -c 'import ruff' 2>/dev/null || \
+	  { echo "make $@: Python needs ruff. Install it: make deps" >&2; exit 1; }
 	@clang-format --dry-run -Werror $(C_SOURCES) && echo "check-format: $(words $(C_SOURCES)) files are formatted"
 	@$(PYTHON) -m ruff check
 
-format:
-	$(call recipe_needs,clang-format,clang-format)
-	$(needs_ruff)
-	@clang-format -i $(C_SOURCES)
-	@$(PYTHON) -m ruff check --fix && $(PYTHON) -m ruff format
+budget:
+	@$(PYTHON) -m tests.budget
 
 cppcheck:
 	$(call recipe_needs,cppcheck,cppcheck)
