@@ -10,7 +10,7 @@ import pytest
 from tests.e2e.cli.test_bad_input import files_in
 from tests.lib.configs import HOPPER_STEPS
 from tests.lib.problem import FP8_STEPS
-from tests.lib.programs import BACKEND, MASK_STEPS, RIGHT, SPAN_STEPS, Program, read_records
+from tests.lib.programs import BACKEND, MASK_STEPS, REPOSITORY, RIGHT, SPAN_STEPS, Program, read_records
 
 
 @pytest.mark.parametrize("name, check", [("ex05", "ex05"), ("step01_mine", "check STEP=01_mine")])
@@ -275,8 +275,12 @@ def test_every_short_option_is_its_long_one(any_step: Program, tmp_path: Path) -
 
 
 def test_version(step: Program) -> None:
+    """CHANGELOG.md begins with it, and CITATION.cff names it."""
     done = step.run("--version")
-    assert done.returncode == RIGHT and re.fullmatch(rf"{step.name} \S+\n", done.stdout)
+    found = re.fullmatch(rf"{step.name} (\d+\.\d+\.\d+), commit \S+\n", done.stdout)
+    assert done.returncode == RIGHT and found
+    assert re.search("^## (.*)$", (REPOSITORY / "CHANGELOG.md").read_text(), re.MULTILINE)[1] == found[1]
+    assert f"\nversion: {found[1]}\n" in (REPOSITORY / "CITATION.cff").read_text()
 
 
 @pytest.mark.cpu_only("SIMT_MEMORY stands for a smaller GPU")
