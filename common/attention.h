@@ -211,6 +211,7 @@ typedef struct Step {
                          cudaStream_t stream);
 
   const BlockMaskSupport *block_masks; /**< NULL: the step takes the masks full and causal */
+  const struct ReferenceRule *rule; /**< of a variant: host/check/reference.h; NULL: see Problem */
 } Step;
 
 #ifdef __cplusplus

@@ -17,6 +17,7 @@
 #include "host/io/outputs.h"
 #include "host/masks/block_mask.h"
 #include "host/masks/mask.h"
+#include "host/report/failure.h"
 #include "host/report/report.h"
 
 /** What a run frees at its end, also after a failure. */
@@ -201,16 +202,21 @@ static bool make_pass(Run *run, Resources *r, Error *error) {
   return device_outputs_download(&r->tensors, &r->outputs, error);
 }
 
-/** Compares outputs with the reference; `failure` as in check_outputs(). */
+/** Compares outputs with the reference; what is wrong is printed to `failure`, which may be NULL.
+ */
 static bool compare(const Run *run, const Resources *r, const HostOutputs *outputs, FILE *failure,
                     CheckResult *result, Error *error) {
   float *const *scales = r->inputs.scales;
-  const HostInputs inputs = {r->inputs.q, r->inputs.k, r->inputs.v, &run->mask,
-                             scales[0],   scales[1],   scales[2]};
+  HostInputs inputs = {r->inputs.q, r->inputs.k, r->inputs.v, &run->mask,
+                       scales[0],   scales[1],   scales[2]};
+  if (step.rule != NULL) inputs.rule = *step.rule;
+  Judgement judgement = {&run->problem, &inputs, outputs, &r->plan, &run->description};
   progress_start();
-  const bool ok = check_outputs(&run->problem, &inputs, outputs, &r->plan, &run->description,
-                                progress_rows, failure, result, error);
+  bool ok = check_outputs(&judgement, progress_rows, error);
   progress_end();
+  *result = judgement.result;
+  if (ok && failure != NULL && !result->right) ok = report_failure(&judgement, failure, error);
+  judgement_free(&judgement);
   return ok;
 }
 

@@ -298,7 +298,7 @@ void progress_rows(size_t done, size_t total) {
   if (done < total) {
     show("checking", done, total, "rows");
   } else {
-    progress_end(); /* before the text of a failure */
+    progress_end();
   }
 }
 
