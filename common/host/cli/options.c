@@ -10,8 +10,8 @@
 
 #include "host/base/values.h"
 #include "host/cli/option_fault.h"
+#include "host/device/device.h"
 #include "host/masks/block_mask.h"
-#include "host/report/record.h"
 
 /* Kernels round lengths up to whole tiles in 32-bit arithmetic, so they stay well below 2^31. */
 enum { LARGEST_LENGTH = 1 << 30 };
@@ -310,7 +310,7 @@ static bool parse_action_option(int key, char *text, Options *o, Error *error) {
       o->json_path = text;
       return *text != '\0' || fail(error, EXIT_USAGE, "--json: must name a file");
     case KEY_REPORT:
-      return lab_report_parse(text, &o->report, error);
+      return report_request_parse(text, &o->report, error);
     case KEY_CASES:
       o->cases_path = text;
       return true;

@@ -12,9 +12,9 @@
 #include "attention.h"
 #include "host/base/error.h"
 #include "host/check/check.h"
+#include "host/cli/report_request.h"
 #include "host/io/inputs.h"
 #include "host/masks/mask.h"
-#include "host/report/lab_report.h"
 
 /** Order of the dimensions in device memory. */
 typedef enum Layout { LAYOUT_BHND, LAYOUT_BNHD } Layout;
@@ -70,12 +70,21 @@ FILE *options_report_stream(const Options *options);
 const char *input_name(const Options *options);
 const char *layout_name(Layout layout);
 
+/** What is asked of one run, as far as reports repeat it. */
+typedef struct RunRequest {
+  Problem problem;
+  Mask mask;
+  const char *input, *layout; /**< as the command line names them */
+  uint64_t seed;
+  const ReportRequest *report;
+} RunRequest;
+
 /**
- * Derives the problem, with dense strides in the requested layout, and its mask; checks what
- * depends on several options. EXIT_USAGE as above. On success, the caller frees the mask with
- * mask_free().
+ * Derives the request: the problem, with dense strides in the requested layout, and its mask;
+ * checks what depends on several options. EXIT_USAGE as above. It refers to the options. On
+ * success, the caller frees the mask with mask_free().
  */
-bool options_problem(const Options *options, Problem *problem, Mask *mask, Error *error);
+bool options_request(const Options *options, RunRequest *request, Error *error);
 
 /** Sets dense strides of all four tensors in the given layout. */
 void problem_set_layout(Problem *problem, Layout layout);

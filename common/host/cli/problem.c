@@ -64,7 +64,12 @@ static bool open_mask(const Options *o, Problem *p, Mask *mask, Error *error) {
   return false;
 }
 
-bool options_problem(const Options *o, Problem *problem, Mask *mask, Error *error) {
+bool options_request(const Options *o, RunRequest *request, Error *error) {
+  Problem *problem = &request->problem;
+  *request = (RunRequest){.input = input_name(o),
+                          .layout = layout_name(o->layout),
+                          .seed = o->seed,
+                          .report = &o->report};
   *problem = (Problem){
       .batch = o->batch,
       .q_heads = o->q_heads,
@@ -83,7 +88,7 @@ bool options_problem(const Options *o, Problem *problem, Mask *mask, Error *erro
   }
   if (!o->draw_mask && !take_memory(o, problem, error)) return false;
   problem_set_layout(problem, o->layout);
-  return open_mask(o, problem, mask, error);
+  return open_mask(o, problem, &request->mask, error);
 }
 
 static Strides dense_strides(Layout layout, int64_t heads, int64_t length, int64_t head_dim) {

@@ -7,7 +7,7 @@ import pytest
 from tests.lib.programs import REPOSITORY
 
 COMMON = REPOSITORY / "common"
-HOST = ["cli", "report", "check", "masks", "device", "io", "base"]  # each may use those after it
+HOST = ["report", "cli", "check", "masks", "device", "io", "base"]  # each may use those after it
 
 
 def includes(path) -> list[str]:
