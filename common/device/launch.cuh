@@ -12,7 +12,7 @@
 #include <cuda_runtime.h>
 #include <stdio.h>
 
-#include "attention.h"
+#include "block_mask.h"
 
 /** The Dtype of an element type. */
 template <typename T>

@@ -15,7 +15,7 @@
 #include "host/device/device.h"
 #include "host/io/inputs.h"
 #include "host/io/outputs.h"
-#include "host/masks/block_mask.h"
+#include "host/masks/host_block_mask.h"
 #include "host/masks/mask.h"
 #include "host/report/failure.h"
 #include "host/report/report.h"

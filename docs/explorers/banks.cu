@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "attention.h"
+#include "block_mask.h"
 #include "explorer_data.h"
 
 /* --- The steps -------------------------------------------------------------------------------- */

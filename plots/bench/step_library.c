@@ -7,7 +7,7 @@
  */
 #include <stdio.h>
 
-#include "attention.h"
+#include "block_mask.h"
 #include "host/device/flush.h"
 
 /** The problem; tensors are compact, [batch][heads][rows][head_dim]. */

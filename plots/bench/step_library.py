@@ -45,7 +45,7 @@ class Shape:
 
 
 class BlockMask(ctypes.Structure):
-    """BlockMask in attention.h; its tensors are on the device."""
+    """BlockMask in block_mask.h; its tensors are on the device."""
 
     _fields_ = [*((name, ctypes.c_int) for name in (
         "q_block_size", "kv_block_size", "q_blocks", "max_slots", "tile_count", "batches",

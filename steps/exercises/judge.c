@@ -16,6 +16,7 @@
 #include <string.h>
 
 #include "attention.h"
+#include "block_mask.h"
 #include "host/check/reference.h"
 #include "host/io/npy.h"
 

@@ -25,9 +25,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "attention.h"
+#include "block_mask.h"
 #include "host/base/error.h"
-#include "host/masks/block_mask.h"
+#include "host/masks/host_block_mask.h"
 #include "host/masks/mask.h"
 #include "place_tensors.h"
 

@@ -11,7 +11,7 @@
 #include "host/base/values.h"
 #include "host/cli/option_fault.h"
 #include "host/device/device.h"
-#include "host/masks/block_mask.h"
+#include "host/masks/host_block_mask.h"
 
 /* Kernels round lengths up to whole tiles in 32-bit arithmetic, so they stay well below 2^31. */
 enum { LARGEST_LENGTH = 1 << 30 };

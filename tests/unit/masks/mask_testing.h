@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "host/masks/block_mask.h"
+#include "host/masks/host_block_mask.h"
 #include "host/masks/mask.h"
 
 #include <cmocka.h> /* last: its macro fail() would replace ours */
