@@ -80,6 +80,7 @@ void lab_add_counts(LabCounts *sum, const LabCounts *other) {
   sum->wgmma_flop += other->wgmma_flop;
   add_traffic(&sum->tensor_load, &other->tensor_load);
   add_traffic(&sum->tensor_store, &other->tensor_store);
+  sum->box_sectors += other->box_sectors;
   sum->shuffles += other->shuffles;
   sum->shuffles_under_wgmma += other->shuffles_under_wgmma;
   sum->votes += other->votes;
