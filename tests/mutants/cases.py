@@ -4,9 +4,10 @@ Their head dimensions, buffers and mask blocks are those of workspace.VARIANTS.
 """
 
 import random
-import struct
 from collections.abc import Callable
 from pathlib import Path
+
+import numpy as np
 
 from tests.lib.configs import HOPPER_STEPS
 
@@ -17,12 +18,7 @@ POISON = -2**30 + 7  # in fields that must not be used; twice this is an int32, 
 
 
 def write_npy(path: Path, dtype: str, shape: tuple[int, ...], values: list) -> None:
-    """A .npy file, of version 1. `dtype` is <f4, <i4 or |b1."""
-    header = f"{{'descr': '{dtype}', 'fortran_order': False, 'shape': {shape}, }}"
-    header += " " * (-(len(header) + 11) % 64) + "\n"
-    code = {"<f4": "f", "<i4": "i", "|b1": "?"}[dtype]
-    path.write_bytes(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header.encode() +
-                     struct.pack(f"<{len(values)}{code}", *values))
+    np.save(path, np.array(values, dtype).reshape(shape))
 
 
 def write_inputs(directory: Path, q_len: int, kv_len: int,
