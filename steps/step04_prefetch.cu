@@ -150,6 +150,7 @@ static cudaError_t forward(const Problem *p, const Tensors *t, int, cudaStream_t
 
 const Step step = {
     .name = "step04",
+    .after = "step03",
     .title = "Prefetch: K and V in buffers of their own",
     .idea = "V is copied during Q K^T, the next K during the softmax and P V.",
     .head_dims = "D = 32, 64, 96, 128 or 256",

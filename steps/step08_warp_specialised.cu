@@ -264,6 +264,7 @@ static cudaError_t forward(const Problem *p, const Tensors *t, int, cudaStream_t
 
 const Step step = {
     .name = "step08",
+    .after = "step07",
     .title = "Warp specialisation: a producer, and consumers that take turns",
     .idea =
         "One thread loads, other warpgroups compute, and one multiplies while another does "

@@ -306,6 +306,7 @@ static cudaError_t forward(const Problem *p, const Tensors *t, int, cudaStream_t
 
 const Step step = {
     .name = "step09",
+    .after = "step08",
     .title = "Overlap: two products run during a softmax",
     .idea = "Q K^T of a tile and P V of the one before run while the softmax is computed.",
     .head_dims = "D = 32, 64, 96, 128 or 256",

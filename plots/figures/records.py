@@ -87,13 +87,30 @@ def step_names() -> list[str]:
     return sorted(path.name.split("_")[0] for path in STEPS.glob("step*_*.cu"))
 
 
-def source_of(step: str) -> tuple[Path, str, str]:
-    """File, title and idea of a step, from its source; empty texts if there is none."""
-    path = next(STEPS.glob(f"{step}_*.cu"), None)
-    if path is None:
-        return STEPS, "", ""
+@dataclass(frozen=True)
+class Source:
+    """What a descriptor says of a step; empty if there is no such source."""
+
+    path: Path = STEPS
+    title: str = ""
+    idea: str = ""
+    after: str = ""  # the step that it builds on
+    block_masks: bool = False  # it takes them
+
+    def adds_masks(self) -> bool:
+        """Block masks are its idea: the step that it builds on has none."""
+        return self.block_masks and not source_of(self.after).block_masks
+
+
+def source_of(step: str) -> Source:
+    """Reads the descriptor in the source, which needs no build."""
+    path = step and next(STEPS.glob(f"{step}_*.cu"), None)
+    if not path:
+        return Source()
     text = path.read_text(encoding="utf-8")
-    literals = (re.search(rf'\.{name} =\s*((?:"[^"]*"\s*)+)', text)[1]
-                for name in ("title", "idea"))
-    title, idea = ("".join(re.findall(r'"([^"]*)"', literal)) for literal in literals)
-    return path, title, idea
+
+    def literal(name: str) -> str:
+        found = re.search(rf'\n    \.{name} =\s*((?:"[^"]*"\s*)+)', text)
+        return "".join(re.findall(r'"([^"]*)"', found[1])) if found else ""
+    return Source(path, literal("title"), literal("idea"), literal("after"),
+                  "\n    .block_masks =" in text)

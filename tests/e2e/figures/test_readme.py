@@ -101,14 +101,6 @@ def test_pages_have_the_measured_numbers() -> None:
         assert section in page, f"docs/{name}.md is out of date: make pages"
 
 
-def test_pages_name_the_steps_that_take_any_mask() -> None:
-    *others, last = [step.removeprefix("step") for step in step_names()
-                     if "any mask" in Program(step).run("--info").stdout]
-    for name in ("specification", "using"):
-        assert f"Steps {', '.join(others)} and {last} take any mask" in (
-            REPOSITORY / f"docs/{name}.md").read_text()
-
-
 def test_a_missing_marker_is_named() -> None:
     with pytest.raises(SystemExit, match="must hold once each: .* and <!-- /results -->"):
         with_section("<!-- results: written by hand -->\n", "results", "hand", "")
