@@ -14,10 +14,11 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from plots.figures.records import Results, load, source_of, step_names
+from plots.figures.records import Results, load
 from plots.sections import with_section
 from plots.tools.lab import Report, human, report_of
 from tests.lib.programs import REPOSITORY, Program, read_records
+from tests.lib.steps import source_of, step_names
 
 SHAPE = "-n 256 -d 64"
 SEQLEN, HEAD_DIMS, MASKS = 4096, (64, 128, 256), ("full", "causal")

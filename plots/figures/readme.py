@@ -12,10 +12,10 @@ from pathlib import Path
 
 from plots.figures import waterfall
 from plots.figures.all import FIGURES, draw_figure
-from plots.figures.records import (HEADLINE, SHORT_NAMES, STEPS, Results, load, name_of,
-                                   source_of, step_names)
+from plots.figures.records import HEADLINE, SHORT_NAMES, Results, load, name_of
 from plots.figures.style import THEMES
 from plots.sections import with_section
+from tests.lib.steps import STEPS, source_of, step_names
 
 MMA = "mma.sync"
 OWN_CEILINGS = {"fp32 FFMA": "ffma", "wgmma": "wgmma", "wgmma e4m3": "wgmma_e4m3"}

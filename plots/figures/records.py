@@ -1,11 +1,9 @@
 """Reads the benchmark's records of one GPU: plots/results/GPU/bench_COMMIT.jsonl."""
 
 import json
-import re
 from dataclasses import dataclass
 from pathlib import Path
 
-STEPS = Path(__file__).resolve().parents[2] / "steps"
 # The shape of the README's table and of the waterfall, without the mask.
 HEADLINE = {"batch": 4, "heads": 16, "seqlen": 4096, "head_dim": 128, "dtype": "fp16"}
 DENSE = ("full", "causal")
@@ -80,37 +78,3 @@ def load(directory: Path) -> Results:
     records.sort(key=lambda record: record["commit"] != last)
     return Results([record for record in records if "median_ms" in record
                     and record.get("right") is not False])
-
-
-def step_names() -> list[str]:
-    """step01, step02, step02b, ...: a name for each source file."""
-    return sorted(path.name.split("_")[0] for path in STEPS.glob("step*_*.cu"))
-
-
-@dataclass(frozen=True)
-class Source:
-    """What a descriptor says of a step; empty if there is no such source."""
-
-    path: Path = STEPS
-    title: str = ""
-    idea: str = ""
-    after: str = ""  # the step that it builds on
-    block_masks: bool = False  # it takes them
-
-    def adds_masks(self) -> bool:
-        """Block masks are its idea: the step that it builds on has none."""
-        return self.block_masks and not source_of(self.after).block_masks
-
-
-def source_of(step: str) -> Source:
-    """Reads the descriptor in the source, which needs no build."""
-    path = step and next(STEPS.glob(f"{step}_*.cu"), None)
-    if not path:
-        return Source()
-    text = path.read_text(encoding="utf-8")
-
-    def literal(name: str) -> str:
-        found = re.search(rf'\n    \.{name} =\s*((?:"[^"]*"\s*)+)', text)
-        return "".join(re.findall(r'"([^"]*)"', found[1])) if found else ""
-    return Source(path, literal("title"), literal("idea"), literal("after"),
-                  "\n    .block_masks =" in text)

@@ -11,8 +11,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from plots.figures import style
-from plots.figures.records import DENSE, HEADLINE, Results, source_of
+from plots.figures.records import DENSE, HEADLINE, Results
 from plots.figures.style import Theme
+from tests.lib.steps import source_of
 
 NAME = "waterfall"
 

@@ -308,6 +308,9 @@ bool json_append_info(const Run *run, const char *path, Error *error) {
   json_known(&object, "workspace_bytes_per_head", workspace,
              workspace ? (int64_t)step.workspace_bytes(&run->problem) : 0);
   json_bool(&object, "workspace_zero", step.workspace_zero);
+  json_bool(&object, "shared_kv", masks != NULL && masks->takes_shared_kv);
+  json_integer(&object, "block_m", d->block_m);
+  json_integer(&object, "block_n", d->block_n);
   json_integer(&object, "intermediate_bytes_per_entry", d->intermediate_bytes_per_entry);
   json_string(&object, "ceiling", ceiling_name(d->ceiling));
   json_bool(&object, "deterministic", !step.nondeterministic);

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.cli.test_bad_input import files_in
-from tests.lib.configs import HOPPER_STEPS
-from tests.lib.problem import FP8_STEPS
-from tests.lib.programs import BACKEND, MASK_STEPS, RIGHT, SPAN_STEPS, Program, read_records
+from tests.lib.kinds import FP8_STEPS, HOPPER_STEPS, MASK_STEPS, SPAN_STEPS
+from tests.lib.programs import BACKEND, RIGHT, Program, read_records
 
 
 @pytest.mark.parametrize("name, check", [("ex05", "ex05"), ("step01_mine", "check STEP=01_mine")])

@@ -13,9 +13,10 @@ from matplotlib.text import Text
 from plots.figures import style
 from plots.figures.all import FIGURES
 from plots.figures.labels import spread
-from plots.figures.records import Results, load, source_of
+from plots.figures.records import Results, load
 from plots.figures.waterfall import speed_label
 from tests.lib.programs import REPOSITORY, read_records
+from tests.lib.steps import source_of
 
 H200 = REPOSITORY / "plots" / "results" / "h200"
 GIVEN = ("committed", "alone")

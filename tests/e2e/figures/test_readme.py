@@ -9,9 +9,10 @@ import pytest
 
 from plots.figures import pages, readme
 from plots.figures.all import FIGURES
-from plots.figures.records import Results, load, step_names
+from plots.figures.records import Results, load
 from plots.sections import with_section
 from tests.lib.programs import REPOSITORY, STEP_DIR, Program, read_records
+from tests.lib.steps import step_names
 
 README = REPOSITORY / "README.md"
 H200 = REPOSITORY / "plots" / "results" / "h200"

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.lib.programs import step_names
 from tests.lib.source_tree import SourceTree
+from tests.lib.steps import step_names
 
 pytestmark = pytest.mark.cpu_only("it tests the Makefile, which is the same on a GPU machine")
 
