@@ -17,6 +17,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from tests.gpu.known_differences import KNOWN, Shape
+from tests.lib.steps import settings
 
 ROOT = Path(__file__).resolve().parents[2]
 TABLE = ROOT / "plots/results/h200_counts.jsonl"
@@ -37,7 +38,7 @@ PASSING = "what passes through the load/store unit without an access"
 # All other counts are exact.
 INEXACT = {"shared_wavefronts", "measured_conflicts"}
 
-# Of steps 11 and 12 these are compared: nvcc merges their many small loads from shared memory.
+# Of steps whose tables say [counts] units_alone, these are compared.
 UNITS_ALONE = ("wgmma", "wgmma_wavefronts", "wgmma_conflicts", "tensor_loads", "tensor_stores",
                "tensor_load_sectors", "tensor_store_sectors")
 
@@ -121,7 +122,7 @@ def compare(counted: dict[str, dict]) -> list[dict]:
     """The table of one kernel at one shape; `counted` maps counts to records of read_ncu.py."""
     any_record = next(iter(counted.values()))
     step, kernel = any_record["step"], any_record["kernel"]
-    if step in ("step11", "step12"):
+    if settings(step, "counts").get("units_alone"):
         counted = {count: counted[count] for count in UNITS_ALONE if count in counted}
     lab, more = expected_counts(step, any_record["options"])[kernel]
     lab, more = lab.copy(), more.copy()
