@@ -72,7 +72,7 @@ COMMIT ?= $(or $(addsuffix $(DIRTY),$(HEAD)),unknown)
 
 # --- The steps -------------------------------------------------------------------------------------
 
-# steps/step02_online_softmax.cu is step02. By its full name, step02_online_softmax, it can be built
+# steps/stepNN_name.cu is stepNN. By its full name, stepNN_name, it can be built
 # even if another file has the same number.
 STEP_FILES := $(wildcard steps/step*_*.cu)
 FULL_NAMES := $(sort $(STEP_FILES:steps/%.cu=%))

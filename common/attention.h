@@ -180,8 +180,8 @@ typedef struct BlockMaskSupport {
 
 /** The descriptor of a step. Functions left NULL are not needed by that step. */
 typedef struct Step {
-  const char *name;      /**< "step04" */
-  const char *after;     /**< "step03": the step that it builds on; NULL: none */
+  const char *name;      /**< "stepNN" */
+  const char *after;     /**< the name of the step that it builds on; NULL: none */
   const char *title;     /**< a few words: what this step is */
   const char *idea;      /**< one sentence: what it teaches */
   const char *head_dims; /**< in words: which head dimensions it takes; NULL: all */

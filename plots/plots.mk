@@ -7,7 +7,7 @@ $(if $(filter x0 x1,$(subst $() ,,x$(QUICK))),,$(error QUICK=$(QUICK): must be 0
 ## make bench QUICK=1     three cases in half a minute; ONLY="D=128 causal": those with these words
 ## make builds OLD=DIR    is any step slower than in DIR, which has libstepNN.so of another commit? (GPU)
 ## make ceilings          measure what this GPU can do at best, for the reports to compare with
-## make variants          what each idea of steps 02c, 03 and 06 gives: measures changed copies of them (GPU)
+## make variants          what single ideas of the steps give: measures changed copies of them (GPU)
 ## make profile           count one pass of STEP=03 with Nsight Compute (GPU); PROBLEM="-n 1024 -d 64": another problem
 ## make sass              the machine code of STEP=03, and what it is made of (nvcc, no GPU)
 ## make ptx               the PTX of STEP=03

@@ -14,7 +14,7 @@ STEPS = REPOSITORY / "steps"
 
 
 def step_names() -> list[str]:
-    """step01, step02, step02b, ...: one for each source file, in the order of the tutorial."""
+    """One for each source file, in the order of the tutorial."""
     return sorted(path.name.split("_")[0] for path in STEPS.glob("step*_*.cu"))
 
 

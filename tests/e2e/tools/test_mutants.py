@@ -59,13 +59,13 @@ def test_score(capsys: pytest.CaptureFixture) -> None:
     """Mutants that do not compile or are equivalent do not count; listed ones must survive."""
     verdicts = {f"mutant {i}": Verdict(FINDING if i % 2 else ANSWER) for i in range(48)}
     verdicts |= {"equal": Verdict(SURVIVED), "broken": Verdict("not compiling")}
-    record = record_of("step01", verdicts, {"equal": "why"})
+    record = record_of("step98", verdicts, {"equal": "why"})
     assert score(record) == 100.0 and report([record], sys.stdout) == 0
     assert "survived" not in capsys.readouterr().out
-    record = record_of("step01", verdicts, {})
+    record = record_of("step98", verdicts, {})
     assert 97.9 < score(record) < 98 and report([record], sys.stdout) == 1
     assert "survived: equal\n" in capsys.readouterr().out
-    record = record_of("step01", verdicts, {"equal": "why", "mutant 3": "wrong"})
+    record = record_of("step98", verdicts, {"equal": "why", "mutant 3": "wrong"})
     assert report([record], sys.stdout) == 1
     assert "listed as equivalent, but caught: mutant 3\n" in capsys.readouterr().out
 
