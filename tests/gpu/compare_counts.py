@@ -32,6 +32,8 @@ from functools import cache
 from math import ceil, floor
 from pathlib import Path
 
+from tests.lib.steps import settings
+
 ROOT = Path(__file__).resolve().parents[2]
 TABLE = ROOT / "plots/results/h200_counts.jsonl"
 PROGRAMS = ROOT / "build/cpu/counts"
@@ -43,7 +45,7 @@ GPU_ALONE = ("thread_index_reads", "block_barriers", "empty_shared_loads", "empt
 # These differ from run to run, even if they were equal in one.
 VARYING = ("shared_wavefronts", "measured_conflicts", "copy_sectors")
 
-# Of steps 11 and 12 these are compared: nvcc merges their many small loads from shared memory.
+# Of steps whose tables say [counts] units_alone, these are compared.
 UNITS_ALONE = ("wgmma", "wgmma_wavefronts", "wgmma_conflicts", "tensor_loads", "tensor_stores",
                "tensor_load_sectors", "tensor_store_sectors")
 
@@ -148,7 +150,7 @@ def compare(counted: dict[str, dict]) -> list[dict]:
     the table."""
     any_record = next(iter(counted.values()))
     step, kernel = any_record["step"], any_record["kernel"]
-    if step in ("step11", "step12"):
+    if settings(step, "counts").get("units_alone"):
         counted = {count: counted[count] for count in UNITS_ALONE if count in counted}
     lab = expected_counts(step, any_record["options"])[kernel].copy()
     ncu = {count: record["ncu"] for count, record in counted.items()}

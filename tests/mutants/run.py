@@ -18,12 +18,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
 
+from tests.lib.steps import facts, inherited
 from tests.mutants import score
 from tests.mutants.cases import write_cases
 from tests.mutants.enumerate_mutants import (Mutant, assigned_mutants, mutants_of, step_file,
                                              steps_of)
 from tests.mutants.judge import SURVIVED, Verdict, judge_all, judge_called
-from tests.mutants.workspace import TRIALS, DoesNotCompile, Tools, Workspace
+from tests.mutants.workspace import HEAD_DIMS, DoesNotCompile, Tools, Workspace
 
 ROOT = Path(__file__).resolve().parents[2]
 NOT_COMPILING = "not compiling"
@@ -55,8 +56,21 @@ def sources_hash(step: str) -> str:
     return hash_of(b"".join(path.read_bytes() for path in [*sources, *backend, *tools, *called]))
 
 
-def verdict_on(mutant: Mutant | None, step: str, runs: list, directory: Path,
-               tools: Tools) -> Verdict:
+def runs_and_trials(step: str, directory: Path, tools: Tools) -> tuple[list, list[str]]:
+    """The runs of a mutant of the step, and the trials of step_under_test.c."""
+    workspace, settings = Workspace(ROOT, directory / step, tools), inherited(step, "mutants")
+    known = facts(workspace.link(workspace.build(step, None), tools.main))
+    runs = write_cases(known, settings.get("head_dims", HEAD_DIMS), directory / "cases")
+    trials = ["padded"]
+    if known["needs_compute_capability"] is None:
+        trials += ["ragged", "strides", "pointers"]
+    trials += ["l2"] * known["workspace_zero"]
+    trials += ["wide"] * (256 in settings.get("called_head_dims", ()))
+    return runs, trials
+
+
+def verdict_on(mutant: Mutant | None, step: str, runs: list, trials: list[str],
+               directory: Path, tools: Tools) -> Verdict:
     workspace = Workspace(ROOT, directory / f"{step}_{threading.current_thread().name}", tools)
     try:
         program = workspace.link(workspace.build(step, mutant), tools.main)
@@ -64,7 +78,7 @@ def verdict_on(mutant: Mutant | None, step: str, runs: list, directory: Path,
         if verdict.how != SURVIVED:
             return verdict
         program = workspace.link(workspace.build(step, mutant, called=True), tools.under_test, WRAP)
-        return judge_called(program, TRIALS.get(step, ("padded",)))
+        return judge_called(program, trials)
     except DoesNotCompile as error:
         return Verdict(NOT_COMPILING, str(error).partition("error: ")[2].partition("\n")[0])
 
@@ -74,7 +88,7 @@ def try_step(step: str, mutants: list[Mutant], directory: Path, tools: Tools) ->
     of the same sources and, for caught mutants, with the case that caught them; for survivors, with
     the same cases."""
     path, sources, start = directory / f"{step}.jsonl", sources_hash(step), time.monotonic()
-    runs = write_cases(step, directory / "cases")
+    runs, trials = runs_and_trials(step, directory, tools)
     cases = {line for file, _ in runs for line in file.read_text().splitlines()}
     state = {"sources": sources, "cases": hash_of("\n".join(sorted(cases)).encode())}
     known = {}
@@ -84,10 +98,11 @@ def try_step(step: str, mutants: list[Mutant], directory: Path, tools: Tools) ->
         if record["sources"] == sources and (noticed or record["cases"] == state["cases"]):
             known[record["mutant"], record["text"]] = verdict
     left = [mutant for mutant in mutants if (mutant.name, mutant.text) not in known]
-    if left and (right := verdict_on(None, step, runs, directory, tools)).how != SURVIVED:
+    if left and (right := verdict_on(None, step, runs, trials, directory, tools)).how != SURVIVED:
         sys.exit(f"{step}: without any change it is {right.how}: {right.what}")
     with path.open("a") as file, ThreadPoolExecutor(tools.jobs) as pool:
-        verdicts = pool.map(lambda mutant: verdict_on(mutant, step, runs, directory, tools), left)
+        verdicts = pool.map(
+            lambda mutant: verdict_on(mutant, step, runs, trials, directory, tools), left)
         for i, (mutant, verdict) in enumerate(zip(left, verdicts, strict=True), 1):
             known[mutant.name, mutant.text] = verdict
             file.write(json.dumps({**state, "mutant": mutant.name, "text": mutant.text,
@@ -116,7 +131,7 @@ def ask_later_steps(step: str, mutants: list[Mutant], verdicts: dict[str, Verdic
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("directory", type=Path, help="where verdicts are kept")
-    parser.add_argument("--step", action="append", help="as step03; all when not given")
+    parser.add_argument("--step", action="append", help="stepNN; all when not given")
     parser.add_argument("--only", type=re.compile,
                         help="mutants whose name has this pattern, as Python writes it")
     parser.add_argument("--sample", type=int, help="so many of each step, drawn at random")

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.lib.kinds import FACTS, MASK_STEPS
 from tests.lib.programs import BACKEND, DEVICE, RIGHT, USAGE, Program, read_records
 
 HUGE = "99999999999999999999"
@@ -105,7 +106,7 @@ def test_bad_options(any_step: Program, tmp_path: Path, options: list, fragments
 
 def test_the_option_that_is_not_taken_is_named(tmp_path: Path) -> None:
     """Also where another would be looked at first."""
-    for name in ("step06", "step11"):
+    for name in (name for name in MASK_STEPS if not FACTS[name]["shared_kv"]):
         line = refused(Program(name), tmp_path, "--shared-kv")
         assert line == f"{name}: --shared-kv: {name} has no choice of buffers\n"
 
@@ -119,22 +120,23 @@ def test_reports_that_do_not_exist(any_step: Program, tmp_path: Path) -> None:
         assert "--report=nonsense" in line and "counts" in line
 
 
-@pytest.mark.parametrize("instead", ["--draw-mask", "--info"])
-@pytest.mark.parametrize("other", [["-o", "out"], ["-j", "records"], ["--save-mask", "mask"]],
-                         ids=" ".join)
+@pytest.mark.parametrize("instead, other", [
+    ("--draw-mask", ["-o", "out"]), ("--draw-mask", ["-j", "records"]),
+    ("--draw-mask", ["--save-mask", "mask"]), ("--info", ["-o", "out"]),
+    ("--info", ["--save-mask", "mask"])])
 def test_options_that_need_a_run(tmp_path: Path, instead: str, other: list[str]) -> None:
     """Without a run nothing is written, except a mask with --draw-mask --save-mask. A file of cases
     is not even read."""
     options = [instead, other[0], str(tmp_path / other[1])]
     if (instead, other[0]) == ("--draw-mask", "--save-mask"):
-        Program("step05").run_right(*options)
+        Program(MASK_STEPS[0]).run_right(*options)
         assert (tmp_path / "mask").is_dir()
         return
     name = {"-o": "--output", "-j": "--json"}.get(other[0], other[0])
     for more in ([], ["--cases", "missing"]):
-        done = Program("step05").run(*options, *more)
+        done = Program(MASK_STEPS[0]).run(*options, *more)
         assert (done.returncode, done.stdout) == (USAGE, "")
-        assert re.fullmatch(rf"step05: {instead}: \w+ instead of running, so {name} must not be "
+        assert re.fullmatch(rf"{MASK_STEPS[0]}: {instead}: \w+ instead of running, so {name} must not be "
                             r"given with it\n", done.stderr)
     assert files_in(tmp_path) == []
 

@@ -8,12 +8,11 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.cli.test_bad_input import files_in
-from tests.lib.configs import HOPPER_STEPS
-from tests.lib.problem import FP8_STEPS
-from tests.lib.programs import BACKEND, MASK_STEPS, REPOSITORY, RIGHT, SPAN_STEPS, Program, read_records
+from tests.lib.kinds import FP8_STEPS, HOPPER_STEPS, MASK_STEPS, NAIVE, SPAN_STEPS
+from tests.lib.programs import BACKEND, REPOSITORY, RIGHT, Program, read_records
 
 
-@pytest.mark.parametrize("name, check", [("ex05", "ex05"), ("step01_mine", "check STEP=01_mine")])
+@pytest.mark.parametrize("name, check", [("ex05", "ex05"), ("step98_mine", "check STEP=98_mine")])
 def test_a_report_names_the_check_of_its_file(any_step: Program, tmp_path: Path, name: str,
                                               check: str) -> None:
     (tmp_path / name).symlink_to(any_step.path)
@@ -92,7 +91,7 @@ def test_record_has_every_field_and_no_other(step: Program, tmp_path: Path) -> N
     _, record = step.solve(tmp_path / "out", "-b", 2, "-H", 4, "-G", 2, "-n", 100, "-k", 50,
                            "-m", "causal", step.dtype_option, "bf16", "-s", 9, "--layout", "bnhd")
     kernels = kernel_count(record)
-    assert kernels == (3 if step.name == "step01" else 1)
+    assert kernels == len(step.facts["launches"])
     assert_fits(record, schema(step, kernels))
     assert (record["step"], record["backend"]) == (step.name, BACKEND)
     assert (record["batch"], record["heads"], record["kv_heads"]) == (2, 4, 2)
@@ -204,8 +203,7 @@ def test_causal_runs_skip_tiles_above_the_diagonal(step: Program, tmp_path: Path
     counts = {}
     for mask in ("full", "causal"):
         path = tmp_path / f"{mask}.json"
-        # Step 01 has tiles of 32 queries, later steps of up to 192.
-        length = 512 if step.name == "step01" else 1024 if step.name < "step06" else 1536
+        length = min(12 * step.facts["block_m"], 1536)
         step.run_right("-b", 1, "-H", 1, "-n", length, "-d", 64 if step.name in FP8_STEPS else 32,
                        "-m", mask, "-c", "rows:20",
                        "-j", path)
@@ -288,9 +286,9 @@ def test_version(step: Program) -> None:
 def test_info_says_what_the_run_does(memory: str, passes: str) -> None:
     """It depends on the memory that the tensors leave for S."""
     for words in (["--info"], []):
-        report = Program("step01").run_right("-n", 256, *words, env={"SIMT_MEMORY": memory}).stdout
+        report = Program(NAIVE).run_right("-n", 256, *words, env={"SIMT_MEMORY": memory}).stdout
         assert f"heads at a time: {passes}\n" in report
-    small = Program("step01").run_right("-n", 256, "--info", env={"SIMT_MEMORY": "300K"}).stdout
+    small = Program(NAIVE).run_right("-n", 256, "--info", env={"SIMT_MEMORY": "300K"}).stdout
     assert "does not fit the free memory" in small
 
 
@@ -300,6 +298,22 @@ def test_info(step: Program, tmp_path: Path) -> None:
                   r"kernel .*\d+ bytes of dynamic shared memory", rf"page +docs/{step.name}"):
         assert re.search(f"^{words}", info, re.MULTILINE), f"{words} is not in\n{info}"
     assert files_in(tmp_path) == []
+    told = step.run("--info", "--json", "-", cwd=tmp_path)
+    facts = json.loads(told.stdout)
+    assert told.stderr == info and facts["step"] == step.name and facts["title"] in info
+    step.run_right("--info", "--json", tmp_path / "facts")
+    assert read_records(tmp_path / "facts") == [facts]
+
+
+def test_info_in_json_is_what_the_step_takes(step: Program) -> None:
+    facts = json.loads(step.run("--info", "--json", "-").stdout)
+    for option, field, values in (
+            ("--head-dim", "head_dims", {d: d for d in (24, 32, 64, 128, 256)}),
+            ("--dtype", "dtypes", {name: name for name in ("fp16", "bf16", "e4m3")}),
+            ("--mask", "masks", {"full": "full", "causal": "causal", "blocks": "random:0.5"})):
+        for value, given in values.items():
+            taken = step.run("--info", option, given).returncode == RIGHT
+            assert taken == (facts[field] == "any" or value in facts[field]), (option, value)
 
 
 def test_picture_fits_the_terminal(any_step: Program) -> None:

@@ -3,7 +3,9 @@ small shapes and for cp.async alone."""
 
 import pytest
 
-from tests.lib.programs import STEP_DIR, read_records, step_names
+from tests.lib.kinds import NAIVE
+from tests.lib.programs import STEP_DIR, read_records
+from tests.lib.steps import step_names
 
 from tests.gpu import compare_counts
 
@@ -23,11 +25,11 @@ def check_counts(stored: list[dict], monkeypatch: pytest.MonkeyPatch) -> None:
     assert [line for line in table if not line["agrees"]] == []
 
 
-# Whole tiles and a full mask show nothing that the other two do not; nor does D = 128 in step 01, for
+# Whole tiles and a full mask show nothing that the other two do not; nor does D = 128 in the naive step, for
 # which the CPU backend takes long.
 @pytest.mark.parametrize("name, options", [
     pytest.param(name, options, marks=[pytest.mark.exhaustive] * (
-        options == SMALL[0] or (name, options) == ("step01", SMALL[1])))
+        options == SMALL[0] or (name, options) == (NAIVE, SMALL[1])))
     for name in step_names() for options in SMALL])
 def test_counts_are_those_of_a_gpu(name: str, options: str, monkeypatch: pytest.MonkeyPatch) -> None:
     check_counts([record for record in read_records(compare_counts.TABLE)

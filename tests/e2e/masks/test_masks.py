@@ -7,13 +7,17 @@ import numpy as np
 import pytest
 
 from tests.lib import masks
-from tests.lib.reference import attention, mistakes
 from tests.lib.generators import rounded_inputs
+from tests.lib.kinds import MASK_STEPS
 from tests.lib.pairwise import pairwise
 from tests.lib.problem import Problem
-from tests.lib.programs import MASK_STEPS, PAIRWISE_SEED, Program, Result, write_inputs
+from tests.lib.programs import PAIRWISE_SEED, Program, Result, write_inputs
+from tests.lib.reference import attention, mistakes
+from tests.lib.steps import source_of
 
-STEP05 = Program("step05")
+MASK_STEP = Program(MASK_STEPS[0])
+# The step that it builds on, and the one before that: they have its arithmetic.
+BEFORE = (source_of(source_of(MASK_STEP.name).after).after, source_of(MASK_STEP.name).after)
 
 # How Nkv depends on Nq. With "half" the first queries come before the first key.
 KV_LENGTHS = {"equal": lambda n: n, "longer": lambda n: n + 45, "half": lambda n: (n + 1) // 2}
@@ -58,8 +62,7 @@ def problem_of(row: dict) -> Problem:
 
 
 def taken(step: Program, p: Problem) -> Problem:
-    """Only step 05 has --shared-kv."""
-    return replace(p, shared_kv=p.shared_kv and step.name == "step05")
+    return replace(p, shared_kv=p.shared_kv and step.facts["shared_kv"])
 
 
 def assert_right(p: Problem, result: Result, attended: np.ndarray) -> None:
@@ -87,9 +90,9 @@ def assert_counts(p: Problem, record: dict, dense: np.ndarray) -> None:
     assert record["flops"] == 4 * p.head_dim * int(np.broadcast_to(dense, shape).sum())
 
 
-# Steps 05 and 06 have the same tile lists.
+# Those between the first and the last have the tile lists of the first.
 @pytest.mark.parametrize("mask_step", [
-    pytest.param(name, marks=pytest.mark.exhaustive if name == "step06" else ())
+    pytest.param(name, marks=pytest.mark.exhaustive if name in MASK_STEPS[1:-1] else ())
     for name in MASK_STEPS], indirect=True)
 @pytest.mark.parametrize("rows", [one_in_three(COMBINATIONS),
                                   pytest.param(COMBINATIONS, marks=pytest.mark.exhaustive)],
@@ -110,7 +113,7 @@ def test_presets_give_the_canonical_block_mask(tmp_path: Path) -> None:
     problems = [replace(problem_of(row), batch=1, heads=1, kv_heads=1, head_dim=32)
                 for row in COMBINATIONS]
     lines = [[*p.options(), "--save-mask", tmp_path / f"mask{i}"] for i, p in enumerate(problems)]
-    STEP05.solve_all(tmp_path / "out", lines, check="none")
+    MASK_STEP.solve_all(tmp_path / "out", lines, check="none")
     for i, p in enumerate(problems):
         expected = masks.from_dense(masks.preset(p)[None, None], p.mask_block)
         assert masks.read(tmp_path / f"mask{i}").same_as(expected), p.options()
@@ -268,7 +271,7 @@ def test_nan_beside_entries_of_a_tile_past_the_end(mask_step: Program, tmp_path:
 def test_one_buffer_and_two_agree_bit_for_bit(tmp_path: Path) -> None:
     """Both do the same arithmetic in the same order: only the copies start at other times."""
     problems = [replace(problem_of(row), batch=1) for row in COMBINATIONS[::4]]
-    one, two = ([result for result, _ in STEP05.solve_all(
+    one, two = ([result for result, _ in MASK_STEP.solve_all(
         tmp_path / str(shared), [replace(p, shared_kv=shared).options() for p in problems], "none")]
         for shared in (True, False))
     assert all(a.same_bits(b) for a, b in zip(one, two, strict=True))
@@ -276,13 +279,13 @@ def test_one_buffer_and_two_agree_bit_for_bit(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("mask", ["full", "causal"])
 @pytest.mark.parametrize("head_dim", [32, 64, 96, 128, 256])
-def test_steps_03_to_05_agree_bit_for_bit(tmp_path: Path, head_dim: int, mask: str) -> None:
+def test_the_first_step_with_masks_agrees_bit_for_bit_with_those_before(tmp_path: Path, head_dim: int, mask: str) -> None:
     """The tiles have the same keys, in the same order."""
     problems = [Problem(1, 1, 1, n, kv, head_dim, dtype, mask) for dtype in ("fp16", "bf16")
                 for n, kv in ((1, 70), (200, 100), (130, 233))]
     lines = [p.options() for p in problems]
     results = {name: [result for result, _ in Program(name).solve_all(tmp_path / name, lines)]
-               for name in ("step03", "step04", "step05")}
-    for name in ("step03", "step04"):
-        for p, a, b in zip(problems, results[name], results["step05"], strict=True):
+               for name in (*BEFORE, MASK_STEP.name)}
+    for name in BEFORE:
+        for p, a, b in zip(problems, results[name], results[MASK_STEP.name], strict=True):
             assert a.same_bits(b), f"{name}: {' '.join(p.options())}"

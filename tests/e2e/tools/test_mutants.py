@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.lib.programs import REPOSITORY, RIGHT, step_names
+from tests.lib.programs import REPOSITORY, RIGHT
 from tests.lib.source_tree import SourceTree
+from tests.lib.steps import step_names
 
 
 from tests.mutants.enumerate_mutants import Mutant, assigned_mutants
@@ -58,15 +59,15 @@ def test_score(capsys: pytest.CaptureFixture) -> None:
     """Mutants that do not compile or are equivalent do not count."""
     verdicts = {f"mutant {i}": Verdict(FINDING if i % 2 else ANSWER) for i in range(48)}
     verdicts |= {"alike": Verdict(SURVIVED), "broken": Verdict("not compiling")}
-    record = record_of("step01", verdicts, {"alike": {"verdict": "equivalent"}}, 50)
+    record = record_of("step98", verdicts, {"alike": {"verdict": "equivalent"}}, 50)
     assert record["least_percent"] == record["percent"] == 100 and report([record], sys.stdout) == 0
     assert ": alike" not in capsys.readouterr().out
-    record = record_of("step01", verdicts, {"alike": {"verdict": "missed"}}, 50)
+    record = record_of("step98", verdicts, {"alike": {"verdict": "missed"}}, 50)
     assert record["percent"] == record["most_percent"] == 97.96 and report([record], sys.stdout) == 1
     assert "missed: alike\n" in capsys.readouterr().out
-    record = record_of("step01", verdicts, {"alike": {"verdict": "missed"}}, 500)  # a tenth was tried
+    record = record_of("step98", verdicts, {"alike": {"verdict": "missed"}}, 500)  # a tenth was tried
     assert record["least_percent"] < 90 and record["percent"] == 97.96 < record["most_percent"]
-    record = record_of("step01", verdicts, {}, 50)
+    record = record_of("step98", verdicts, {}, 50)
     assert record["percent"] is None and report([record], sys.stdout) == 1
     assert "survived: alike\n" in capsys.readouterr().out
 

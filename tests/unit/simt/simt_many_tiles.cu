@@ -1,6 +1,6 @@
 /**
  * @file
- * A mask with so many partial tiles that the index of a word overflows an int: step 05 on the last
+ * A mask with so many partial tiles that the index of a word overflows an int: a step on the last
  * of them. The memory is only reserved; of 8 GiB of bits only that tile is used.
  */
 #include <cuda_fp16.h>
