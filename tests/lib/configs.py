@@ -13,7 +13,7 @@ CALLED = {
     **dict.fromkeys(MMA_STEPS, ("64", "128")),
     "step06": ("64, true", "64, false", "128, true", "128, false", ""),
     "step11": ("64, true", "64, false", "128, true", "128, false"),
-    "step05": ("64, 2, true", "64, 2, false", "128, 2, true", "128, 2, false"),
+    "step05": ("64, 2", "128, 2"),
 }
 TABLE = re.compile(r"(static constexpr KernelConfig<[\w, ]*> CONFIGS\[\] = \{).*?(\};)", re.DOTALL)
 

@@ -42,8 +42,7 @@ def most_sectors(step: str, head_dim: int) -> dict[str, int]:
 def least_overlap(record: dict) -> int:
     """The least percentage of mma with a cp.async in flight, where all tiles are whole."""
     step, keys, block_n = record["step"], record["seqlen_kv"], record["block_n"]
-    if (step not in ("step04", "step05", "step06") or record.get("shared_kv")
-            or keys % block_n != 0):
+    if step not in ("step04", "step05", "step06") or keys % block_n != 0:
         return 0
     of_one_tile = -(-50 * block_n // keys)
     if step == "step06":

@@ -162,16 +162,16 @@ TENSOR_CORE = [
 ]
 BLOCK_MASK = [
     "-b 2 -H 4 -G 2 -n 200 -k 233 -d 64 -m document:3 --layout bnhd",
-    "-b 1 -H 2 -n 200 -k 300 -d 64 -m causal --mask-block 64x64 --shared-kv",
-    "-b 1 -H 1 -n 150 -k 192 -d 64 -m random:0.5 --shared-kv --mask-block 64x128",
+    "-b 1 -H 2 -n 200 -k 300 -d 64 -m causal --mask-block 64x64",
+    "-b 1 -H 1 -n 150 -k 192 -d 64 -m random:0.5 --mask-block 64x128",
     "-b 1 -H 1 -n 300 -k 333 -d 64 -m interleaved:3 --mask-block 128x64 --scale 0.3",
-    "-b 1 -H 1 -n 20 -k 2200 -d 64 -m window:2100 --mask-block 64x64 --shared-kv",
+    "-b 1 -H 1 -n 20 -k 2200 -d 64 -m window:2100 --mask-block 64x64",
     "-b 1 -H 2 -n 129 -k 70 -d 64 -m causal",
-    "-b 1 -H 1 -n 65 -k 191 -d 64 --shared-kv --mask-block 64x64",
-    "-b 1 -H 1 -n 65 -k 191 -d 64 -m random:0.5 --shared-kv --mask-block 64x64",
+    "-b 1 -H 1 -n 65 -k 191 -d 64 --mask-block 64x64",
+    "-b 1 -H 1 -n 65 -k 191 -d 64 -m random:0.5 --mask-block 64x64",
     "-b 1 -H 1 -n 100 -k 129 -d 64 -m full",
     "-b 1 -H 1 -n 100 -k 128 -d 64 -m full",
-    "-b 1 -H 1 -n 70 -k 100 -d 64 -m empty --shared-kv --mask-block 64x64",
+    "-b 1 -H 1 -n 70 -k 100 -d 64 -m empty --mask-block 64x64",
     "-b 1 -H 1 -n 130 -k 192 -d 64 -m causal",
     "-b 1 -H 1 -n 200 -k 201 -d 64 -m causal",
     "-b 1 -H 1 -n 256 -k 255 -d 64 -m dilated:3 --scale 30",
@@ -313,10 +313,10 @@ def write_cases(step: str, directory: Path) -> list[tuple[Path, dict[str, str]]]
                    for mask in ("causal", "window:100")]
         of_blocks = [f"-b 2 -H 2 -n 200 -k 300 -d 64 -m {disordered}",
                      f"-b 2 -H 2 -n 200 -k 319 -d 64 -m {edges}",
-                     f"-b 2 -H 2 -n 100 -k 130 -d 64 -m {shared} --shared-kv",
+                     f"-b 2 -H 2 -n 100 -k 130 -d 64 -m {shared}",
                      f"--input {unseen} -m {past_the_end}", *BLOCK_MASK, *masked]
         if step == "step11":  # its tiles of keys may begin at that NaN
-            lists[0][1].extend(SPANS + [line.replace(" --shared-kv", "") for line in of_blocks
+            lists[0][1].extend(SPANS + [line for line in of_blocks
                                         if str(unseen) not in line])
             spans, late = write_span_masks(directory)
             before_all = write_mask_past_the_end(directory / "before_all", 64)
@@ -330,8 +330,7 @@ def write_cases(step: str, directory: Path) -> list[tuple[Path, dict[str, str]]]
         alone = {("q", row, 63): 0.0 for row in range(1, 32)}
         jump = write_inputs(directory / "jump", 64, 256,
                             alone | {("q", 0, 63): 30.0, ("k", 150, 63): 30.0})
-        lists = [({}, [line.replace(" --shared-kv", "") for line in lists[0][1]
-                       if str(unseen) not in line] + PAIRS + [f"--input {jump}"])]
+        lists = [({}, [line for line in lists[0][1] if str(unseen) not in line] + PAIRS + [f"--input {jump}"])]
     files = []
     for i, (environment, lines) in enumerate(lists):
         path = directory / f"{step}_{i}.cases"

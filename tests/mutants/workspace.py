@@ -15,7 +15,7 @@ CONFIGS = {
     **dict.fromkeys(MMA_STEPS, "CONFIG<__half, 64>, CONFIG<__half, 96>"),
     "step06": "CONFIG<__half, 64, true>, CONFIG<__half, 64, false>, CONFIG<__half, 96, true>, "
               "PAIR_CONFIG<__half>",
-    "step05": "CONFIG<__half, 64, 2, false>, CONFIG<__half, 64, 1, true>",
+    "step05": "CONFIG<__half, 64, 2>, CONFIG<__half, 64, 1>",
     **dict.fromkeys(("step09", "step10"),  # their kernels differ at D = 256
                     "CONFIG<__half, 64>, CONFIG<__half, 96>, CONFIG<__half, 256>"),
     "step11": "CONFIG<__half, 64, true>, CONFIG<__half, 64, false>, CONFIG<__half, 96, true>, "

@@ -62,7 +62,6 @@ static const Field FIELDS[] = {
     FIELD(PROBLEM, "flops", work.flops),
     FIELD(PROBLEM, "least_bytes", work.least_bytes),
     FIELD(PROBLEM, "must_move_bytes", work.must_move_bytes),
-    ASKED(BLOCK_MASK, "shared_kv", problem.shared_kv),
     MASK(form),
     BLOCKS("block_q", q_block_size),
     BLOCKS("block_kv", kv_block_size),

@@ -103,13 +103,6 @@ def test_bad_options(any_step: Program, tmp_path: Path, options: list, fragments
     assert [part for part in fragments if part not in line] == [], line
 
 
-def test_the_option_that_is_not_taken_is_named(tmp_path: Path) -> None:
-    """Also where another would be looked at first."""
-    for name in ("step06", "step11"):
-        line = refused(Program(name), tmp_path, "--shared-kv")
-        assert line == f"{name}: --shared-kv: {name} has no choice of buffers\n"
-
-
 def test_reports_that_do_not_exist(any_step: Program, tmp_path: Path) -> None:
     """The message names the possible lists; a GPU build says which build can report."""
     line = refused(any_step, tmp_path, "--report=nonsense")
