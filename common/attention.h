@@ -61,7 +61,6 @@ typedef struct Problem {
   MaskKind mask;                   /**< which keys a query attends */
   float scale;                     /**< > 0 */
   int q_block_size, kv_block_size; /**< of the block mask; 0 without one */
-  bool shared_kv; /**< one buffer for K and V, in steps that have both variants; else false */
   Strides q_strides, k_strides, v_strides, o_strides; /**< of each tensor */
 } Problem;
 

@@ -14,9 +14,8 @@
 typedef struct Shape {
   int batch, q_heads, kv_heads, q_len, kv_len, head_dim;
   bool bf16;
-  bool causal;    /**< ignored with a block mask */
-  bool shared_kv; /**< the variant of a step that takes block masks; ignored elsewhere */
-  bool e4m3;      /**< Q, K and V; O is fp16, or bf16 as `bf16` says */
+  bool causal; /**< ignored with a block mask */
+  bool e4m3;   /**< Q, K and V; O is fp16, or bf16 as `bf16` says */
   float scale;
 } Shape;
 
@@ -51,7 +50,6 @@ static Problem problem_of(const Shape *s, const BlockMask *mask) {
     p.mask = MASK_BLOCKS;
     p.q_block_size = mask->q_block_size;
     p.kv_block_size = mask->kv_block_size;
-    p.shared_kv = s->shared_kv;
   }
   return p;
 }

@@ -18,13 +18,13 @@ class _CShape(ctypes.Structure):
 
     _fields_ = [*((name, ctypes.c_int) for name in (
         "batch", "q_heads", "kv_heads", "q_len", "kv_len", "head_dim")),
-        ("bf16", ctypes.c_bool), ("causal", ctypes.c_bool), ("shared_kv", ctypes.c_bool),
+        ("bf16", ctypes.c_bool), ("causal", ctypes.c_bool),
         ("e4m3", ctypes.c_bool), ("scale", ctypes.c_float)]
 
 
 @dataclass(frozen=True)
 class Shape:
-    """The problem. `causal` is for steps without block masks, `shared_kv` for those with them."""
+    """The problem. `causal` is for steps without block masks."""
 
     batch: int
     heads: int
@@ -34,7 +34,6 @@ class Shape:
     head_dim: int
     bf16: bool
     causal: bool
-    shared_kv: bool = False
     e4m3: bool = False
 
     def scale(self) -> float:

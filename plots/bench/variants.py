@@ -2,10 +2,10 @@
 
 Usage: python3 -m plots.bench.variants BUILD COMMIT (`make variants` calls it, on a GPU)
 
-A variant is a step with a patch of steps/variants, whose first lines say what its row of a table is
-called, for which head dimensions its kernel is another one, if not for all, and in the page of which
-step the table is, if not in that of its own. Writes these tables, each with the step of the page and
-the one before it. Exits with 1 if a variant computes another answer than its step.
+A variant is a step with a patch of steps/variants. If it is for a table, its first lines say what
+its row is called, for which head dimensions its kernel is another one, if not for all, and in the
+page of which step the table is, if not in that of its own. Writes these tables, each with the step
+of the page and the one before it. Exits with 1 if a variant computes another answer than its step.
 """
 
 import subprocess
@@ -59,6 +59,7 @@ def table(rows: list[str], variants: dict[str, dict[str, str]], speeds: dict) ->
 
 def main() -> int:
     folder, variants = Path(sys.argv[1]), read_variants()
+    variants = {name: told for name, told in variants.items() if "Row" in told}
     tables = {page: rows_of(page, variants) for page in {v["Page"]: None for v in variants.values()}}
     needed = {name for rows in tables.values() for name in rows} | {step_of(name) for name in variants}
     steps = {name: StepLibrary((folder / ("variants" if name in variants else "") /

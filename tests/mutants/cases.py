@@ -162,16 +162,16 @@ TENSOR_CORE = [
 ]
 BLOCK_MASK = [
     "-b 2 -H 4 -G 2 -n 200 -k 233 -d 64 -m document:3 --layout bnhd",
-    "-b 1 -H 2 -n 200 -k 300 -d 64 -m causal --mask-block 64x64 --shared-kv",
-    "-b 1 -H 1 -n 150 -k 192 -d 64 -m random:0.5 --shared-kv --mask-block 64x128",
+    "-b 1 -H 2 -n 200 -k 300 -d 64 -m causal --mask-block 64x64",
+    "-b 1 -H 1 -n 150 -k 192 -d 64 -m random:0.5 --mask-block 64x128",
     "-b 1 -H 1 -n 300 -k 333 -d 64 -m interleaved:3 --mask-block 128x64 --scale 0.3",
-    "-b 1 -H 1 -n 20 -k 2200 -d 64 -m window:2100 --mask-block 64x64 --shared-kv",
+    "-b 1 -H 1 -n 20 -k 2200 -d 64 -m window:2100 --mask-block 64x64",
     "-b 1 -H 2 -n 129 -k 70 -d 64 -m causal",
-    "-b 1 -H 1 -n 65 -k 191 -d 64 --shared-kv --mask-block 64x64",
-    "-b 1 -H 1 -n 65 -k 191 -d 64 -m random:0.5 --shared-kv --mask-block 64x64",
+    "-b 1 -H 1 -n 65 -k 191 -d 64 --mask-block 64x64",
+    "-b 1 -H 1 -n 65 -k 191 -d 64 -m random:0.5 --mask-block 64x64",
     "-b 1 -H 1 -n 100 -k 129 -d 64 -m full",
     "-b 1 -H 1 -n 100 -k 128 -d 64 -m full",
-    "-b 1 -H 1 -n 70 -k 100 -d 64 -m empty --shared-kv --mask-block 64x64",
+    "-b 1 -H 1 -n 70 -k 100 -d 64 -m empty --mask-block 64x64",
     "-b 1 -H 1 -n 130 -k 192 -d 64 -m causal",
     "-b 1 -H 1 -n 200 -k 201 -d 64 -m causal",
     "-b 1 -H 1 -n 256 -k 255 -d 64 -m dilated:3 --scale 30",
@@ -324,7 +324,7 @@ def block_mask_cases(facts: dict, directory: Path, nan: Path, masked: list[str])
                         alone | {("q", 0, 63): 30.0, ("k", 150, 63): 30.0})
     lines = [f"-b 2 -H 2 -n 200 -k 300 -d 64 -m {disordered}",
              f"-b 2 -H 2 -n 200 -k 319 -d 64 -m {edges}",
-             f"-b 2 -H 2 -n 100 -k 130 -d 64 -m {shared} --shared-kv",
+             f"-b 2 -H 2 -n 100 -k 130 -d 64 -m {shared}",
              *BLOCK_MASK, *masked, *PAIRS, f"--input {jump}",
              # Tiles that no query attends, in a block that some queries attend.
              *(f"--input {nan} -m {mask} --mask-block 256x256" for mask in ("causal", "window:100"))]
@@ -342,4 +342,4 @@ def block_mask_cases(facts: dict, directory: Path, nan: Path, masked: list[str])
         lines += [*SPANS, f"-b 2 -H 2 -n 130 -k 700 -d 64 -m {of_spans}",
                   *(f"--input {low} --scale 0.3 -m {mask}"
                     for mask in ("document:128,72", late, before_all))]
-    return lines if facts["shared_kv"] else [line.replace(" --shared-kv", "") for line in lines]
+    return lines

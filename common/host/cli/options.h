@@ -29,8 +29,7 @@ typedef struct Options {
   const char *mask;
   int mask_block_q, mask_block_kv; /**< block sizes of --draw-mask and of the block mask */
   bool mask_in_blocks;             /**< --mask-block was given: no spans instead of blocks */
-  bool shared_kv;
-  const char *mask_directory; /**< where to write the block mask, or NULL */
+  const char *mask_directory;      /**< where to write the block mask, or NULL */
   Layout layout;
   double scale; /**< 0: 1 / sqrt(head_dim) */
   InputKind input;

@@ -79,7 +79,6 @@ bool options_request(const Options *o, RunRequest *request, Error *error) {
       .head_dim = o->head_dim,
       .dtype = o->dtype,
       .o_dtype = o->dtype == DTYPE_E4M3 ? o->o_dtype : o->dtype,
-      .shared_kv = o->shared_kv,
       .scale = (float)(o->scale != 0 ? o->scale : 1 / sqrt(o->head_dim)),
   };
   if (problem->q_heads % problem->kv_heads != 0) {

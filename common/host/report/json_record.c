@@ -63,7 +63,6 @@ static const Field FIELDS[] = {
     FIELD(PROBLEM, "flops", work.flops),
     FIELD(PROBLEM, "least_bytes", work.least_bytes),
     FIELD(PROBLEM, "must_move_bytes", work.must_move_bytes),
-    ASKED(BLOCK_MASK, "shared_kv", problem.shared_kv),
     MASK(form),
     BLOCKS("block_q", q_block_size),
     BLOCKS("block_kv", kv_block_size),
@@ -312,7 +311,6 @@ bool json_append_info(const Run *run, const char *path, Error *error) {
   json_known(&object, "workspace_bytes_per_head", workspace,
              workspace ? (int64_t)step.workspace_bytes(&run->problem) : 0);
   json_bool(&object, "workspace_zero", step.workspace_zero);
-  json_bool(&object, "shared_kv", masks != NULL && masks->takes_shared_kv);
   json_integer(&object, "block_m", d->block_m);
   json_integer(&object, "block_n", d->block_n);
   json_integer(&object, "intermediate_bytes_per_entry", d->intermediate_bytes_per_entry);

@@ -11,7 +11,6 @@ static void print_problem(const RunRecord *run, FILE *out) {
           p->q_heads, p->kv_heads, p->q_len, p->kv_len, p->head_dim, dtype_name(p->dtype),
           run->request->mask.text, (double)p->scale);
   if (p->o_dtype != p->dtype) fprintf(out, ", O in %s", dtype_name(p->o_dtype));
-  if (p->shared_kv) fprintf(out, ", shared K/V buffer");
   fputc('\n', out);
 }
 

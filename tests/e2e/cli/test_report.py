@@ -39,7 +39,7 @@ ROW = {
     "ceiling": str, "block_m": int, "block_n": int,
 }
 # Fields of steps that take block masks.
-MASK = {"shared_kv": bool, "mask_form": str, "mask_bytes": int, "mask_prepared_bytes": int,
+MASK = {"mask_form": str, "mask_bytes": int, "mask_prepared_bytes": int,
         "mask_build_ms": NUMBER, "mask_upload_ms": NUMBER, "mask_prepare_ms": NUMBER}
 # And of those whose mask is in blocks.
 BLOCKS = {"mask_block_q": int, "mask_block_kv": int, "mask_blocks": int,
@@ -225,12 +225,12 @@ def test_options_before_cases_hold_for_every_case(any_step: Program, tmp_path: P
 # --- Options that replace a run ------------------------------------------------------------------
 
 LONG_OPTIONS = ("batch heads kv-heads seqlen seqlen-kv head-dim dtype out-dtype mask mask-block layout scale scales "
-                "shared-kv input output seed check repeat min-time time-limit json report cases save-mask "
+                "input output seed check repeat min-time time-limit json report cases save-mask "
                 "draw-mask info ceilings help version").split()
 SHORT_OPTIONS = "bHGnkdtmioscrj"
 
 
-NOT_ALL_STEPS = {"out-dtype": "--out-dtype=bf16", "scales": "--scales=head", "shared-kv": "--shared-kv",
+NOT_ALL_STEPS = {"out-dtype": "--out-dtype=bf16", "scales": "--scales=head",
                  "save-mask": "--save-mask=mask"}
 
 
