@@ -13,7 +13,7 @@ extern "C" {
 
 /**
  * Enqueues a flush of L2 on `stream`: overwrites the first half of the buffer's `bytes`, a multiple
- * of 32, and reads the other half. If a half is larger than L2, L2 then holds nothing that was
+ * of 8192, and reads the other half. If a half is larger than L2, L2 then holds nothing that was
  * there before, and nothing that must be written back when the timed kernel replaces it.
  */
 cudaError_t flush_l2(void *buffer, size_t bytes, cudaStream_t stream);

@@ -98,9 +98,9 @@ def test_small_problem_is_quick(name: str) -> None:
 
 
 def test_half_of_a_flush_is_overwritten_and_half_only_read() -> None:
-    memory = Device(library_of("step01")).upload(np.full(4096, 0xff, np.uint8))
+    memory = Device(library_of("step01")).upload(np.full(8192, 0xff, np.uint8))
     memory.flush_l2()
-    assert (memory.download(np.empty(4096, np.uint8)) == np.repeat([0, 0xff], 2048)).all()
+    assert (memory.download(np.empty(8192, np.uint8)) == np.repeat([0, 0xff], 4096)).all()
 
 
 def test_libraries_refuse_in_one_sentence() -> None:
