@@ -34,7 +34,7 @@ static void check_use(int line, const char *kernel) {
   lab_start(LAB_EVERYTHING);
 }
 
-static void uses_of_unset_floats_are_reported(void **) {
+TEST(uses_of_unset_floats_are_reported) {
   set_variable("SIMT_THREADS", "1");
   check_use<SHUFFLE>(SHUFFLED, "use_row<0>");
   check_use<CONVERSION>(CONVERTED, "use_row<1>");
@@ -49,7 +49,7 @@ __global__ void add_one_at(int *values, int at) {
 }
 enum { ADD_AT = __LINE__ - 2 };
 
-static void guard_bands_are_out_of_bounds(void **) {
+TEST(guard_bands_are_out_of_bounds) {
   int *block = named<int>("O", 192), *values = block + 64;
   assert_int_equal(simt_guard_allocation(block, 256), cudaSuccess);
   assert_int_equal(simt_guard_allocation(block, 200), cudaErrorInvalidValue);
@@ -89,7 +89,7 @@ __global__ void store_through_calls() {
 }
 enum { OUTER_CALL = __LINE__ - 2 };
 
-static void findings_name_the_calls_that_led_to_them(void **) {
+TEST(findings_name_the_calls_that_led_to_them) {
   char text[8192];
   store_through_calls<<<1, 64>>>();
   findings_text(text, sizeof text);
@@ -102,7 +102,7 @@ static void findings_name_the_calls_that_led_to_them(void **) {
   }
 }
 
-static void a_source_that_was_edited_is_newer(void **) {
+TEST(a_source_that_was_edited_is_newer) {
   char path[] = "/tmp/lab_unset_XXXXXX";
   const int file = mkstemp(path);
   assert_true(file >= 0);
@@ -114,12 +114,6 @@ static void a_source_that_was_edited_is_newer(void **) {
 }
 
 int main() {
-#define LAB_TEST(test) cmocka_unit_test_setup_teardown(test, start_lab, stop_lab)
-  const CMUnitTest tests[] = {
-      LAB_TEST(uses_of_unset_floats_are_reported),
-      LAB_TEST(guard_bands_are_out_of_bounds),
-      LAB_TEST(findings_name_the_calls_that_led_to_them),
-      LAB_TEST(a_source_that_was_edited_is_newer),
-  };
-  return cmocka_run_group_tests(tests, nullptr, nullptr);
+  use_fixtures(start_lab, stop_lab);
+  return run_all_tests(nullptr, nullptr);
 }
