@@ -42,6 +42,12 @@ static inline int run_all_tests(CMFixtureFunction begin, CMFixtureFunction end) 
   return _cmocka_run_group_tests("tests", the_tests, test_count, begin, end);
 }
 
+/** The program that does this. */
+#define RUN_TESTS(begin, end)         \
+  int main(void) {                    \
+    return run_all_tests(begin, end); \
+  }
+
 /** Has `begin` and `end` called around each test. */
 static inline void use_fixtures(CMFixtureFunction begin, CMFixtureFunction end) {
   for (size_t i = 0; i < test_count; i++) {
@@ -49,5 +55,12 @@ static inline void use_fixtures(CMFixtureFunction begin, CMFixtureFunction end) 
     the_tests[i].teardown_func = end;
   }
 }
+
+/** The program that does this and runs the tests. */
+#define RUN_TESTS_WITH(begin, end)    \
+  int main(void) {                    \
+    use_fixtures(begin, end);         \
+    return run_all_tests(NULL, NULL); \
+  }
 
 #endif

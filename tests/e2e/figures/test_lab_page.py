@@ -51,7 +51,7 @@ def test_make_lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shapes: int) 
             assert number(table["step02"][column]) < number(table["step01"][column]) / 3
     for table in tables_with(page, "worst"):
         assert all(table[name]["conflicts"] == "0" for name in step_names())
-        assert number(table[VARIANT]["conflicts"]) > 10_000
+        assert number(table[VARIANT]["conflicts"]) > 0
         assert number(table[VARIANT]["ldmatrix"]) == pytest.approx(
             8 * number(table["step03"]["ldmatrix"]), rel=1e-3)
     for table in tables_with(page, "findings"):

@@ -199,6 +199,4 @@ TEST(failures_name_the_file) {
   assert_non_null(strstr(error.text, ": cannot write: Cannot allocate memory"));
 }
 
-int main(void) {
-  return run_all_tests(create_directory, remove_directory);
-}
+RUN_TESTS(create_directory, remove_directory)

@@ -31,6 +31,4 @@ TEST(a_run_counts_what_it_takes) {
   assert_true(memory_take("first", share, &error));
 }
 
-int main(void) {
-  return run_all_tests(NULL, NULL);
-}
+RUN_TESTS(NULL, NULL)

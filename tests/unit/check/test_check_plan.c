@@ -163,6 +163,4 @@ TEST(more_than_2_to_the_31_rows_can_be_sampled) {
   check_plan_free(&plan);
 }
 
-int main(void) {
-  return run_all_tests(NULL, NULL);
-}
+RUN_TESTS(NULL, NULL)

@@ -113,6 +113,4 @@ TEST(random_problems_agree_with_naive_loops) {
   }
 }
 
-int main(void) {
-  return run_all_tests(NULL, NULL);
-}
+RUN_TESTS(NULL, NULL)

@@ -138,6 +138,4 @@ TEST(every_row_is_delivered_once_and_progress_ends_at_all) {
   free_fixture(&f);
 }
 
-int main(void) {
-  return run_all_tests(NULL, NULL);
-}
+RUN_TESTS(NULL, NULL)

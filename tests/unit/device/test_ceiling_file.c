@@ -53,6 +53,4 @@ TEST(nothing_is_saved_without_a_directory) {
   assert_false(ceilings_read("NVIDIA H200", &some));
 }
 
-int main(void) {
-  return run_all_tests(create_directory, remove_directory);
-}
+RUN_TESTS(create_directory, remove_directory)

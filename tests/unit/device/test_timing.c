@@ -113,6 +113,4 @@ TEST(quantiles_are_of_the_samples_alone) {
   assert_float_equal(timing.p90_ms, 13, 1e-9);
 }
 
-int main(void) {
-  return run_all_tests(NULL, NULL);
-}
+RUN_TESTS(NULL, NULL)

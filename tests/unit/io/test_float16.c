@@ -93,6 +93,4 @@ TEST(zeros_infinities_and_nan_keep_their_meaning) {
   check_special_values(&bf16_format);
 }
 
-int main(void) {
-  return run_all_tests(NULL, NULL);
-}
+RUN_TESTS(NULL, NULL)

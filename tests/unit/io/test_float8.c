@@ -42,6 +42,4 @@ TEST(too_large_and_too_small) {
   assert_int_equal(double_to_e4m3_bits(-5e-324), 0x80);
 }
 
-int main(void) {
-  return run_all_tests(NULL, NULL);
-}
+RUN_TESTS(NULL, NULL)

@@ -215,6 +215,4 @@ TEST(a_failed_write_leaves_all_files_as_they_were) {
   assert_string_equal(error.text, "/no/such/b.npy: cannot write: No such file or directory");
 }
 
-int main(void) {
-  return run_all_tests(create_directory, remove_directory);
-}
+RUN_TESTS(create_directory, remove_directory)

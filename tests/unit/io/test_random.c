@@ -94,6 +94,4 @@ TEST(normals_follow_the_distribution_function) {
   }
 }
 
-int main(void) {
-  return run_all_tests(NULL, NULL);
-}
+RUN_TESTS(NULL, NULL)

@@ -30,10 +30,9 @@ TEST(the_last_block_may_read_what_others_wrote) {
 }
 
 TEST(a_read_of_unwritten_memory_is_reported_after_atomics) {
-  char text[4096];
   int *parts = named<int>("parts", 9), *sum = named<int>("sum", 1);
   sum_in_the_last_block<true><<<8, 32>>>(parts, named_zeros<unsigned>("done", 1), sum);
-  findings_text(text, sizeof text);
+  const char *text = findings_text();
   assert_contains(text, lab_kind_text(LAB_GLOBAL_UNWRITTEN));
   assert_contains(text, "1 time, first: block ");
   assert_contains(text, " thread 0, parts + 32 (36 bytes)\n");
@@ -100,8 +99,7 @@ TEST(shared_counters_start_unwritten) {
   count_in_shared<<<1, 64, 16>>>(out, false);
   assert_finds_nothing();
   count_in_shared<<<2, 1, 16>>>(out, true);
-  char text[4096];
-  findings_text(text, sizeof text);
+  const char *text = findings_text();
   assert_contains(text, lab_kind_text(LAB_SHARED_UNWRITTEN));
   assert_contains(text, "2 times, first: block 0 thread 0, dynamic shared memory + 0\n");
   assert_names_line(text, __FILE__, SHARED_COUNT_LINE);
@@ -133,9 +131,9 @@ TEST(a_plain_write_before_atomics_needs_a_barrier) {
 
 TEST(a_plain_read_after_atomics_needs_a_barrier) {
   unsigned *out = named<unsigned>("out", 1);
-  char text[4096], place[256];
+  char place[256];
   reset_beside_atomics<<<1, 64, 16>>>(out, 2);
-  findings_text(text, sizeof text);
+  const char *text = findings_text();
   assert_contains(text, "shared memory race: ");
   snprintf(place, sizeof place, "%s:%d in reset_beside_atomics\n           after %s:%d\n", __FILE__,
            RESET_READ, __FILE__, RESET_ADD);
@@ -186,13 +184,13 @@ enum { SOURCE_COPY = __LINE__ - 9, SOURCE_WRITE = __LINE__ - 5 };
 TEST(a_source_must_not_change_before_the_wait) {
   uint4 *in = named_zeros<uint4>("in", 65);
   unsigned *out = named<unsigned>("out", 64);
-  char text[4096], place[256];
+  char place[256];
   write_the_source<<<1, 64, 1024>>>(in, out, 40, false);
   write_the_source<<<1, 64, 1024>>>(in, out, 64, true);
   assert_finds_nothing();
   /* Thread 40 may start its copy before or after the write. */
   write_the_source<<<1, 64, 1024>>>(in, out, 40, true);
-  findings_text(text, sizeof text);
+  const char *text = findings_text();
   snprintf(place, sizeof place,
            "finding    %s\n           at %s:%d in write_the_source\n           after %s:%d\n"
            "           1 time, first: block 0 thread 0, the other thread 40, in + 64",
@@ -218,16 +216,13 @@ enum { OWN_WRITE = __LINE__ - 7, OTHERS_COPY = __LINE__ - 5 };
 TEST(a_source_written_by_another_lane_needs_a_warp_barrier) {
   uint4 *in = named_zeros<uint4>("in", 32);
   unsigned *out = named<unsigned>("out", 32);
-  char text[4096];
   write_and_copy<true><<<1, 32, 512>>>(in, out);
   assert_finds_nothing();
   write_and_copy<false><<<1, 32, 512>>>(in, out);
-  findings_text(text, sizeof text);
+  const char *text = findings_text();
   assert_contains(text, lab_kind_text(LAB_COPY_SOURCE_WRITTEN));
   assert_names_line(text, __FILE__, OWN_WRITE);
   assert_names_line(text, __FILE__, OTHERS_COPY);
 }
 
-int main() {
-  return run_in_all_settings("lab", start_lab, stop_lab);
-}
+RUN_IN_ALL_SETTINGS("lab", start_lab, stop_lab)

@@ -119,6 +119,4 @@ TEST(lanes_at_different_shuffles_are_reported) {
                 "threads 0-7 here, threads 8-31 there"});
 }
 
-int main() {
-  return run_in_all_settings("lab", start_lab, stop_lab);
-}
+RUN_IN_ALL_SETTINGS("lab", start_lab, stop_lab)

@@ -117,7 +117,4 @@ TEST(a_block_may_read_what_it_wrote) {
   assert_finds_nothing();
 }
 
-int main() {
-  use_fixtures(allocate, stop_lab);
-  return run_all_tests(nullptr, nullptr);
-}
+RUN_TESTS_WITH(allocate, stop_lab)

@@ -128,6 +128,4 @@ TEST(unpadded_rows_of_ldmatrix_conflict) {
   assert_waves(copy_with_stride(9).ldmatrix, 1, 4, 4, 1);
 }
 
-int main() {
-  return run_in_all_settings("lab", start_lab, stop_lab);
-}
+RUN_IN_ALL_SETTINGS("lab", start_lab, stop_lab)

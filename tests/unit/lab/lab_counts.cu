@@ -238,6 +238,4 @@ TEST(counts_are_reported_by_line) {
   lab_free_results(&results);
 }
 
-int main() {
-  return run_in_all_settings("lab", start_lab, stop_lab);
-}
+RUN_IN_ALL_SETTINGS("lab", start_lab, stop_lab)

@@ -26,8 +26,8 @@ TEST(read_after_write_needs_a_barrier) {
   lab_start(LAB_RACES);
   read_neighbour<false><<<1, 64>>>(out);
   /* The first warp reads before the second writes, so the lab reports that write as the race. */
-  char text[8192], place[512];
-  findings_text(text, sizeof text);
+  char place[512];
+  const char *text = findings_text();
   assert_contains(text, lab_kind_text(LAB_RACE_WRITE_READ));
   assert_contains(text, lab_kind_text(LAB_RACE_READ_WRITE));
   snprintf(place, sizeof place,
@@ -140,9 +140,8 @@ TEST(copies_need_wait_and_barrier) {
 TEST(a_wait_is_no_barrier) {
   const uint4 *in = named_zeros<uint4>("in", 64);
   unsigned *out = named<unsigned>("out", 64);
-  char text[8192];
   copy_and_read<BARRIER><<<1, 64, 1024>>>(in, out);
-  findings_text(text, sizeof text);
+  const char *text = findings_text();
   assert_contains(text, lab_kind_text(LAB_COPY_NO_BARRIER));
   assert_names_line(text, __FILE__, COPY_READ);
   assert_names_line(text, __FILE__, COPY_LINE);
@@ -212,8 +211,7 @@ enum { UNWRITTEN_SHARED = __LINE__ - 2 };
 TEST(shared_memory_starts_unwritten) {
   int *out = named<int>("out", 32);
   read_unwritten_shared<<<3, 32, 128>>>(out);
-  char text[8192];
-  findings_text(text, sizeof text);
+  const char *text = findings_text();
   /* All blocks write the same `out` as well. */
   assert_contains(text, lab_kind_text(LAB_BLOCKS_WRITE_WRITE));
   assert_contains(text, "3 times, first: block 0 thread 31, dynamic shared memory + 124\n");
@@ -348,7 +346,4 @@ TEST(bytes_of_one_word_do_not_race) {
   assert_finds_nothing();
 }
 
-int main() {
-  use_fixtures(start_lab, stop_lab);
-  return run_all_tests(nullptr, nullptr);
-}
+RUN_TESTS_WITH(start_lab, stop_lab)

@@ -122,7 +122,4 @@ TEST(nothing_is_kept_unless_asked_for) {
   lab_free_results(&results);
 }
 
-int main() {
-  use_fixtures(start_lab, stop_lab);
-  return run_all_tests(nullptr, nullptr);
-}
+RUN_TESTS_WITH(start_lab, stop_lab)

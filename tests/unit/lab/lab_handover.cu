@@ -79,12 +79,11 @@ __global__ void publish_before_others_have_read(int *data, unsigned *counts, int
 enum { WRITES_AGAIN = __LINE__ - 2, READS_FIRST = WRITES_AGAIN - 6 };
 
 TEST(a_read_behind_a_published_write_is_not_published) {
-  char text[4096];
   int *data = named<int>("data", 2), *out = named<int>("out", 2);
   publish_before_others_have_read<false><<<2, 32>>>(data, named_zeros<unsigned>("counts", 2), out);
   assert_finds_nothing();
   publish_before_others_have_read<true><<<2, 32>>>(data, named_zeros<unsigned>("more", 2), out);
-  findings_text(text, sizeof text);
+  const char *text = findings_text();
   assert_contains(text, lab_kind_text(LAB_BLOCKS_WRITE_READ));
   assert_names_only(text, READS_FIRST, WRITES_AGAIN);
 }
@@ -138,12 +137,11 @@ __global__ void read_before_a_write(int *data, unsigned *counts, int *out) {
 enum { WRITES_LAST = __LINE__ - 3, READS_OTHERS = WRITES_LAST - 5, FIRST = READS_OTHERS - 8 };
 
 TEST(a_write_does_not_hide_an_earlier_read) {
-  char text[4096];
   int *data = named<int>("data", 1), *out = named<int>("out", 1);
   read_before_a_write<false><<<3, 3>>>(data, named_zeros<unsigned>("counts", 4), out);
   assert_finds_nothing();
   read_before_a_write<true><<<3, 3>>>(data, named_zeros<unsigned>("more", 4), out);
-  findings_text(text, sizeof text);
+  const char *text = findings_text();
   assert_contains(text, lab_kind_text(LAB_BLOCKS_WRITE_READ));
   assert_names_only(text, READS_OTHERS, FIRST);
 }
@@ -164,12 +162,11 @@ __global__ void set_the_flag_too(int *data, unsigned *counts, int *out) {
 enum { READS_TOO = __LINE__ - 3, WRITES_FIRST = READS_TOO - 6 };
 
 TEST(a_store_does_not_acquire) {
-  char text[4096];
   int *data = named<int>("data", 1), *out = named<int>("out", 1);
   set_the_flag_too<true><<<2, 1>>>(data, named_zeros<unsigned>("counts", 2), out);
   assert_finds_nothing();
   set_the_flag_too<false><<<2, 1>>>(data, named_zeros<unsigned>("more", 2), out);
-  findings_text(text, sizeof text);
+  const char *text = findings_text();
   assert_contains(text, lab_kind_text(LAB_BLOCKS_WRITE_READ));
   assert_names_only(text, READS_TOO, WRITES_FIRST);
 }
@@ -210,7 +207,6 @@ enum { OVERWRITE = __LINE__ - 3, COPY = OVERWRITE - 9, LOAD = COPY - 2 };
 
 template <bool BY_TENSOR_LOAD>
 static void expect_race_with_copies(int line) {
-  char text[4096];
   int4 *data = named_zeros<int4>("data", 64);
   const CUtensorMap map = matrix_map((uint16_t *)data, 8, 8, CU_TENSOR_MAP_SWIZZLE_NONE);
   copy_and_free<BY_TENSOR_LOAD, false>
@@ -218,7 +214,7 @@ static void expect_race_with_copies(int line) {
   assert_finds_nothing();
   copy_and_free<BY_TENSOR_LOAD, true>
       <<<2, 64, COPY_SHARED_BYTES>>>(map, data, named_zeros<unsigned>("more", 2));
-  findings_text(text, sizeof text);
+  const char *text = findings_text();
   assert_contains(text, lab_kind_text(LAB_BLOCKS_WRITE_READ));
   assert_names_only(text, line, OVERWRITE);
 }
@@ -274,6 +270,4 @@ TEST(the_lowest_unwritten_address_is_reported) {
                 "64 times, first: block 0 thread 0, data + 0 (32 bytes)"});
 }
 
-int main() {
-  return run_in_all_settings("lab", start_lab, stop_lab);
-}
+RUN_IN_ALL_SETTINGS("lab", start_lab, stop_lab)

@@ -477,10 +477,8 @@ TEST(a_ring_of_tiles_has_no_findings) {
 }
 
 TEST(a_stage_that_is_released_too_early_is_found) {
-  char text[8192];
   run_ring<true>();
-  findings_text(text, sizeof text);
-  assert_contains(text, lab_kind_text(LAB_ASYNC_OVER_READ));
+  assert_contains(findings_text(), lab_kind_text(LAB_ASYNC_OVER_READ));
 }
 
 TEST(instructions_and_boxes_are_counted) {
@@ -525,6 +523,4 @@ TEST(shuffles_beside_a_wgmma_are_counted) {
   assert_int_equal(counts.shuffles_under_wgmma, 2 * 4);
 }
 
-int main() {
-  return run_in_all_settings("lab", start_lab, stop_lab);
-}
+RUN_IN_ALL_SETTINGS("lab", start_lab, stop_lab)

@@ -68,12 +68,11 @@ enum { ROW_READ = __LINE__ - 2, ROW_WRITE = ROW_READ - 4 };
 
 template <Function FUNCTION>
 static void expect_accesses(int write_line) {
-  char text[4096];
   int *in = named_zeros<int>("in", 16), *out = named<int>("out", 32);
   rows_by_functions<FUNCTION, true><<<1, 32>>>(in, out, 64);
   assert_finds_nothing();
   rows_by_functions<FUNCTION, false><<<1, 32>>>(in, out, 64);
-  findings_text(text, sizeof text);
+  const char *text = findings_text();
   assert_contains(text, lab_kind_text(LAB_RACE_WRITE_READ));
   assert_contains(text, lab_kind_text(LAB_RACE_READ_WRITE));
   assert_names_line(text, __FILE__, ROW_READ);
@@ -126,6 +125,4 @@ TEST(array_names_may_have_the_backends_prefixes) {
   assert_finds_nothing();
 }
 
-int main() {
-  return run_in_all_settings("lab", start_lab, stop_lab);
-}
+RUN_IN_ALL_SETTINGS("lab", start_lab, stop_lab)

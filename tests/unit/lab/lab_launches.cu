@@ -19,9 +19,7 @@ __global__ void deadlock(int *out) {
 enum { SHUFFLE_LINE = __LINE__ - 5, BARRIER_LINE = __LINE__ - 3 };
 
 static void assert_finds(const char *expected) {
-  char text[8192];
-  findings_text(text, sizeof text);
-  assert_string_equal(text, expected);
+  assert_string_equal(findings_text(), expected);
 }
 
 TEST(refused_launches_name_the_limit) {
@@ -218,7 +216,7 @@ __global__ void fail_in_most_blocks(int *out) {
 }
 
 TEST(a_report_of_a_failure_does_not_depend_on_os_threads) {
-  char texts[2][8192];
+  std::string texts[2];
   int *out = named<int>("out", 64);
   for (int try_ = 0; try_ < 20; try_++) {
     set_variable("SIMT_THREADS", try_ == 0 ? "1" : try_ % 2 ? "4" : "16");
@@ -232,18 +230,16 @@ TEST(a_report_of_a_failure_does_not_depend_on_os_threads) {
     lab_take_results(&results);
     assert_int_equal(results.line_count, 0);
     lab_free_results(&results);
-    findings_text(texts[try_ != 0], sizeof texts[0]);
-    if (try_ != 0) assert_string_equal(texts[1], texts[0]);
+    texts[try_ != 0] = findings_text();
+    if (try_ != 0) assert_string_equal(texts[1].c_str(), texts[0].c_str());
     assert_int_equal(cudaDeviceReset(), cudaSuccess);
     out = named<int>("out", 64);
   }
-  assert_contains(texts[0], lab_kind_text(LAB_SHARED_UNWRITTEN));
-  assert_contains(texts[0], "32 times, first: block 3 thread 0, dynamic shared memory + 12\n");
-  assert_contains(texts[0], "block 3 thread 0, the other thread 1, DEADLOCK");
+  assert_contains(texts[0].c_str(), lab_kind_text(LAB_SHARED_UNWRITTEN));
+  assert_contains(texts[0].c_str(),
+                  "32 times, first: block 3 thread 0, dynamic shared memory + 12\n");
+  assert_contains(texts[0].c_str(), "block 3 thread 0, the other thread 1, DEADLOCK");
   set_variable("SIMT_THREADS", nullptr);
 }
 
-int main() {
-  use_fixtures(start_lab, stop_lab);
-  return run_all_tests(nullptr, nullptr);
-}
+RUN_TESTS_WITH(start_lab, stop_lab)

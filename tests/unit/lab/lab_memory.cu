@@ -130,8 +130,7 @@ TEST(a_copy_to_global_memory_is_reported) {
   copy_to_global<<<1, 1, 512>>>(memory + 1, memory);
   end_capture(&capture);
   assert_int_equal(cudaDeviceSynchronize(), cudaErrorIllegalAddress);
-  char text[8192];
-  findings_text(text, sizeof text);
+  const char *text = findings_text();
   assert_contains(text, lab_kind_text(LAB_SHARED_OUTSIDE));
   assert_contains(text, "1 time, first: block 0 thread 0, memory + 16 (32 bytes)\n");
   assert_names_line(text, __FILE__, COPY_TO_GLOBAL);
@@ -189,11 +188,11 @@ enum { LEAVE_ONE = __LINE__ - 4 };
 
 TEST(stores_between_static_arrays_are_reported) {
   int *out = named<int>("out", 1);
-  char text[8192], wanted[128];
+  char wanted[128];
   for (int shift : {32, 1024, 4096, -32, -1024, -4096}) {
     lab_start(LAB_BOUNDS);
     leave_either<<<1, 32>>>(shift, out);
-    findings_text(text, sizeof text);
+    const char *text = findings_text();
     const int away = shift < 0 ? -4 * shift : 4 * (shift - 32) + 1;
     for (const char *array : {"one", "other"}) {
       snprintf(wanted, sizeof wanted,
@@ -285,13 +284,13 @@ __global__ void count_up(int *values) {
 /** Expects the finding of a launch that a store has ended. */
 static void assert_store_ends(void (*kernel)(int *), int *values, const char *where) {
   static Capture capture;
-  char text[8192], wanted[256];
+  char wanted[256];
   lab_start(LAB_EVERYTHING);
   begin_capture(&capture);
   kernel<<<1, 2>>>(values);
   end_capture(&capture);
   assert_int_equal(cudaDeviceSynchronize(), cudaErrorIllegalAddress);
-  findings_text(text, sizeof text);
+  const char *text = findings_text();
   snprintf(wanted, sizeof wanted, "1 time, first: block 0 thread 0, %s\n", where);
   assert_contains(text, wanted);
   snprintf(wanted, sizeof wanted, "out of bounds write %s", where);
@@ -363,7 +362,4 @@ TEST(findings_hold_no_addresses) {
                 "allocated"});
 }
 
-int main() {
-  use_fixtures(start_lab, stop_lab);
-  return run_all_tests(nullptr, nullptr);
-}
+RUN_TESTS_WITH(start_lab, stop_lab)

@@ -21,8 +21,7 @@ static int allocate(void **state) {
 
 /** The only findings are of these two places. */
 static void assert_race(int line, int other_line) {
-  char text[8192];
-  findings_text(text, sizeof text);
+  const char *text = findings_text();
   assert_names_only(text, line, other_line);
   lab_start(LAB_EVERYTHING);
 }
@@ -262,8 +261,7 @@ TEST(writers_need_an_order_of_their_own) {
   two_writers<0><<<1, 96, SHARED>>>(out_global);
   assert_finds_nothing();
   two_writers<1><<<1, 96, SHARED>>>(out_global);
-  char text[8192];
-  findings_text(text, sizeof text);
+  const char *text = findings_text();
   assert_contains(text, "shared memory race: ");
   assert_names_line(text, __FILE__, LATER_WRITE);
 }
@@ -374,6 +372,4 @@ TEST(the_source_of_a_load_must_not_change_before_its_wait) {
   assert_race(LOADED_WRITE, LOADED);
 }
 
-int main() {
-  return run_in_all_settings("lab", allocate, stop_lab);
-}
+RUN_IN_ALL_SETTINGS("lab", allocate, stop_lab)

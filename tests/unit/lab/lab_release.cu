@@ -24,8 +24,7 @@ static int allocate(void **state) {
 
 /** The findings name these two lines and no others. */
 static void assert_race(const char *where, int line, int other_line) {
-  char text[8192];
-  findings_text(text, sizeof text);
+  const char *text = findings_text();
   assert_contains(text, "finding    global memory race: ");
   assert_contains(text, where);
   assert_names_only(text, line, other_line);
@@ -307,8 +306,7 @@ TEST(a_plain_read_of_a_counter_is_reported) {
   watch_the_counter<false><<<BLOCKS, 32>>>(count_global, out_global);
   assert_finds_nothing();
   watch_the_counter<true><<<BLOCKS, 32>>>(count_global, out_global);
-  char text[8192];
-  findings_text(text, sizeof text);
+  const char *text = findings_text();
   assert_contains(text, "global memory race: one block reads what another writes");
   assert_names_line(text, __FILE__, WATCHED);
 }
@@ -336,6 +334,4 @@ TEST(release_and_acquire_order_threads_of_a_block) {
   assert_race("another thread of the block", BLOCK_READ, BLOCK_WRITE);
 }
 
-int main() {
-  return run_in_all_settings("lab", allocate, stop_lab);
-}
+RUN_IN_ALL_SETTINGS("lab", allocate, stop_lab)

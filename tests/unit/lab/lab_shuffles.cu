@@ -112,9 +112,8 @@ __global__ void read_across_masks(float *out) {
 enum { ACROSS_LINE = __LINE__ - 2 };
 
 TEST(a_shuffle_says_that_its_source_had_another_mask) {
-  char text[4096];
   read_across_masks<<<1, 32>>>(named<float>("out", 32));
-  findings_text(text, sizeof text);
+  const char *text = findings_text();
   assert_contains(text, lab_kind_text(LAB_WARP_MASKS));
   assert_contains(text, lab_kind_text(LAB_NO_SOURCE));
   assert_contains(text, "lane 16 reads lane 0, which called it with another mask, 0x0000ffff\n");
@@ -148,12 +147,9 @@ __global__ void use_masks_rightly(unsigned *out, unsigned *counter) {
 
 TEST(right_uses_of_masks_have_no_findings) {
   use_masks_rightly<<<2, 64>>>(named<unsigned>("out", 64), named_zeros<unsigned>("counter", 1));
-  char text[4096];
-  findings_text(text, sizeof text);
+  const char *text = findings_text();
   assert_null(strstr(text, lab_kind_text(LAB_NO_SOURCE)));
   assert_null(strstr(text, lab_kind_text(LAB_WARP_MASKS)));
 }
 
-int main() {
-  return run_in_all_settings("shuffles", start_lab, stop_lab);
-}
+RUN_IN_ALL_SETTINGS("shuffles", start_lab, stop_lab)

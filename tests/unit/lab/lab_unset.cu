@@ -90,9 +90,8 @@ __global__ void store_through_calls() {
 enum { OUTER_CALL = __LINE__ - 2 };
 
 TEST(findings_name_the_calls_that_led_to_them) {
-  char text[8192];
   store_through_calls<<<1, 64>>>();
-  findings_text(text, sizeof text);
+  const char *text = findings_text();
   for (int call = CALLS; call < CALLS + 2; call++) {
     const std::string chain =
         place_text(__FILE__, STORE, call) + ", called at " + place_text(__FILE__, OUTER_CALL, 0);
@@ -113,7 +112,4 @@ TEST(a_source_that_was_edited_is_newer) {
   assert_false(lab_source_is_newer(path));
 }
 
-int main() {
-  use_fixtures(start_lab, stop_lab);
-  return run_all_tests(nullptr, nullptr);
-}
+RUN_TESTS_WITH(start_lab, stop_lab)

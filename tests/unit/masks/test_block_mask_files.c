@@ -209,6 +209,4 @@ TEST(without_tiles_the_given_sizes_hold) {
   remove_block_mask(directory.text);
 }
 
-int main(void) {
-  return run_all_tests(create_test_directory, remove_test_directory);
-}
+RUN_TESTS(create_test_directory, remove_test_directory)

@@ -169,6 +169,4 @@ TEST(slots_past_the_count_are_not_read) {
   free(tiles);
 }
 
-int main(void) {
-  return run_all_tests(NULL, NULL);
-}
+RUN_TESTS(NULL, NULL)

@@ -62,6 +62,4 @@ TEST(a_picture_is_at_most_64_characters_wide_and_high) {
   free(picture);
 }
 
-int main(void) {
-  return run_all_tests(NULL, NULL);
-}
+RUN_TESTS(NULL, NULL)

@@ -275,6 +275,4 @@ TEST(all_masks_but_full_and_causal_are_block_masks) {
   assert_true(mask_names_directory("."));
 }
 
-int main(void) {
-  return run_all_tests(NULL, NULL);
-}
+RUN_TESTS(NULL, NULL)

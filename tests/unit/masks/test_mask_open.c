@@ -217,6 +217,4 @@ TEST(directories_without_the_files_are_refused) {
   assert_int_equal(rmdir(directory.text), 0);
 }
 
-int main(void) {
-  return run_all_tests(create_test_directory, remove_test_directory);
-}
+RUN_TESTS(create_test_directory, remove_test_directory)

@@ -138,6 +138,4 @@ TEST(spans_beyond_memory_are_refused) {
   mask_free(&mask);
 }
 
-int main(void) {
-  return run_all_tests(create_test_directory, remove_test_directory);
-}
+RUN_TESTS(create_test_directory, remove_test_directory)

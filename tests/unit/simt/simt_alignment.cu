@@ -113,7 +113,4 @@ TEST(misaligned_atomics_are_reported) {
   expect_misaligned_atomic(4, 8);
 }
 
-int main() {
-  use_fixtures(reset_device, nullptr);
-  return run_all_tests(nullptr, nullptr);
-}
+RUN_TESTS_WITH(reset_device, nullptr)

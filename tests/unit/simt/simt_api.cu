@@ -45,7 +45,4 @@ TEST(errors_have_names_and_texts) {
   assert_string_equal(cudaGetErrorName((cudaError_t)12345), "unrecognized error code");
 }
 
-int main() {
-  use_fixtures(reset_device, nullptr);
-  return run_all_tests(nullptr, nullptr);
-}
+RUN_TESTS_WITH(reset_device, nullptr)

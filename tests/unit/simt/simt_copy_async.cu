@@ -303,6 +303,4 @@ TEST(copies_of_other_warps_do_not_count) {
   assert_int_equal(counters.mma_under_copy, 0);
 }
 
-int main() {
-  return run_in_all_settings("asynchronous copies", reset_device, nullptr);
-}
+RUN_IN_ALL_SETTINGS("asynchronous copies", reset_device, nullptr)

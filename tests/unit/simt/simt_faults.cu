@@ -338,6 +338,4 @@ TEST(a_bad_address_of_an_atomic_is_a_write_of_the_kernel) {
   expect_report(cudaErrorIllegalAddress, "out of bounds write at a null pointer", SWAP_LINE);
 }
 
-int main() {
-  return run_in_all_settings("faults", reset_device, nullptr);
-}
+RUN_IN_ALL_SETTINGS("faults", reset_device, nullptr)

@@ -172,6 +172,4 @@ TEST(lanes_that_meet_at_different_shuffles_are_told) {
   assert_string_equal(hint.text, "");
 }
 
-int main() {
-  return run_in_all_settings("hints", reset_device, nullptr);
-}
+RUN_IN_ALL_SETTINGS("hints", reset_device, nullptr)

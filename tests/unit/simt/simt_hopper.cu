@@ -476,6 +476,4 @@ TEST(registers_that_nobody_releases_are_a_deadlock) {
                    TAKE_LINE);
 }
 
-int main() {
-  return run_in_all_settings("barriers and tensor copies", reset_device, nullptr);
-}
+RUN_IN_ALL_SETTINGS("barriers and tensor copies", reset_device, nullptr)

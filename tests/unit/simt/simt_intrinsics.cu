@@ -236,6 +236,4 @@ TEST(halves_of_pairs_are_picked_and_converted) {
   assert_int_equal(__bfloat162int_rz(__nv_bfloat16(-2.75f)), -2);
 }
 
-int main() {
-  return run_all_tests(nullptr, nullptr);
-}
+RUN_TESTS(nullptr, nullptr)

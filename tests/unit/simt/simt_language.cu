@@ -104,6 +104,4 @@ TEST(variables_of_the_device_are_copied_by_their_names) {
   assert_int_equal(cudaMemset(address, 0, 8), cudaErrorInvalidValue);
 }
 
-int main() {
-  return run_in_all_settings("language", reset_device, nullptr);
-}
+RUN_IN_ALL_SETTINGS("language", reset_device, nullptr)

@@ -161,7 +161,4 @@ TEST(a_fault_of_the_host_ends_the_program) {
   assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV);
 }
 
-int main() {
-  use_fixtures(reset_device, nullptr);
-  return run_all_tests(nullptr, nullptr);
-}
+RUN_TESTS_WITH(reset_device, nullptr)

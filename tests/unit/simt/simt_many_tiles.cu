@@ -94,7 +94,4 @@ TEST(a_list_has_room_for_as_many_tiles_as_blocks) {
   assert_int_equal(step.block_masks->prepared_bytes(&p, &mask), bytes);
 }
 
-int main() {
-  use_fixtures(reset_device, nullptr);
-  return run_all_tests(nullptr, nullptr);
-}
+RUN_TESTS_WITH(reset_device, nullptr)

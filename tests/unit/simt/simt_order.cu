@@ -157,7 +157,4 @@ TEST(a_right_kernel_gives_the_same_bits_in_every_order) {
   set_variable("SIMT_THREADS", nullptr);
 }
 
-int main() {
-  use_fixtures(reset_device, nullptr);
-  return run_all_tests(nullptr, nullptr);
-}
+RUN_TESTS_WITH(reset_device, nullptr)

@@ -380,6 +380,4 @@ TEST(counters_count) {
   assert_int_equal(counters.launches, 0);
 }
 
-int main() {
-  return run_in_all_settings("primitives", reset_device, nullptr);
-}
+RUN_IN_ALL_SETTINGS("primitives", reset_device, nullptr)

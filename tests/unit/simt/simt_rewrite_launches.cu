@@ -228,6 +228,4 @@ static int clean_up(void **) {
   return unlink(source_path);
 }
 
-int main() {
-  return run_all_tests(prepare, clean_up);
-}
+RUN_TESTS(prepare, clean_up)

@@ -101,7 +101,4 @@ TEST(values_at_the_edge_are_taken) {
   set_variable("SIMT_ORDER", nullptr);
 }
 
-int main() {
-  use_fixtures(reset_device, nullptr);
-  return run_all_tests(nullptr, nullptr);
-}
+RUN_TESTS_WITH(reset_device, nullptr)

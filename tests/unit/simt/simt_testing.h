@@ -99,4 +99,9 @@ inline int run_in_all_settings(const char *group, CMFixtureFunction begin, CMFix
   return failures;
 }
 
+#define RUN_IN_ALL_SETTINGS(group, begin, end)     \
+  int main() {                                     \
+    return run_in_all_settings(group, begin, end); \
+  }
+
 #endif

@@ -267,6 +267,4 @@ TEST(a_failed_assertion_ends_the_launch) {
   assert_int_equal(cudaDeviceSynchronize(), cudaErrorAssert);
 }
 
-int main() {
-  return run_all_tests(nullptr, nullptr);
-}
+RUN_TESTS(nullptr, nullptr)

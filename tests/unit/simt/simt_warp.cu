@@ -265,6 +265,4 @@ TEST(syncwarp_separates_writes_from_reads) {
   for (int t = 0; t < 64; t++) assert_int_equal(out[t], (t ^ 31) + 4);
 }
 
-int main() {
-  return run_in_all_settings("warp instructions", reset_device, nullptr);
-}
+RUN_IN_ALL_SETTINGS("warp instructions", reset_device, nullptr)

@@ -75,7 +75,4 @@ TEST(progress_is_shown_while_a_kernel_runs) {
   assert_int_equal(blocks_shown, 2);
 }
 
-int main() {
-  use_fixtures(reset_device, nullptr);
-  return run_all_tests(nullptr, nullptr);
-}
+RUN_TESTS_WITH(reset_device, nullptr)

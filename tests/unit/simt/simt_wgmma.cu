@@ -419,6 +419,4 @@ TEST(sums_of_e4m3_are_cut_off_behind_13_bits) {
   for (int i = 0; i < 128; i++) assert_float_equal(out[i], 256, 0);
 }
 
-int main() {
-  return run_in_all_settings("wgmma", reset_device, nullptr);
-}
+RUN_IN_ALL_SETTINGS("wgmma", reset_device, nullptr)
