@@ -85,7 +85,4 @@ typedef struct RunRequest {
  */
 bool options_request(const Options *options, RunRequest *request, Error *error);
 
-/** Sets dense strides of all four tensors in the given layout. */
-void problem_set_layout(Problem *problem, Layout layout);
-
 #endif

@@ -64,6 +64,18 @@ static bool open_mask(const Options *o, Problem *p, Mask *mask, Error *error) {
   return false;
 }
 
+static Strides dense_strides(Layout layout, int64_t heads, int64_t length, int64_t head_dim) {
+  if (layout == LAYOUT_BHND) {
+    return (Strides){heads * length * head_dim, length * head_dim, head_dim};
+  }
+  return (Strides){length * heads * head_dim, head_dim, heads * head_dim};
+}
+
+static void set_layout(Problem *p, Layout layout) {
+  p->q_strides = p->o_strides = dense_strides(layout, p->q_heads, p->q_len, p->head_dim);
+  p->k_strides = p->v_strides = dense_strides(layout, p->kv_heads, p->kv_len, p->head_dim);
+}
+
 bool options_request(const Options *o, RunRequest *request, Error *error) {
   Problem *problem = &request->problem;
   *request = (RunRequest){.input = input_name(o),
@@ -86,18 +98,6 @@ bool options_request(const Options *o, RunRequest *request, Error *error) {
                 problem->q_heads);
   }
   if (!o->draw_mask && !take_memory(o, problem, error)) return false;
-  problem_set_layout(problem, o->layout);
+  set_layout(problem, o->layout);
   return open_mask(o, problem, &request->mask, error);
-}
-
-static Strides dense_strides(Layout layout, int64_t heads, int64_t length, int64_t head_dim) {
-  if (layout == LAYOUT_BHND) {
-    return (Strides){heads * length * head_dim, length * head_dim, head_dim};
-  }
-  return (Strides){length * heads * head_dim, head_dim, heads * head_dim};
-}
-
-void problem_set_layout(Problem *p, Layout layout) {
-  p->q_strides = p->o_strides = dense_strides(layout, p->q_heads, p->q_len, p->head_dim);
-  p->k_strides = p->v_strides = dense_strides(layout, p->kv_heads, p->kv_len, p->head_dim);
 }

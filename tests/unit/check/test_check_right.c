@@ -5,13 +5,11 @@
  * m as long as it can. TEST_TRIALS=N changes the number, for sanitizers and valgrind.
  */
 #include <omp.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 
 #include "simulated_kernel.h"
 
-#include <cmocka.h> /* last: its macro fail() would replace ours */
+#include "../testing.h" /* last */
 
 static int pick(uint64_t trial, uint32_t what, int choices) {
   return (int)(random_bits(99, what, trial) % (uint64_t)choices);
@@ -57,8 +55,7 @@ static void check_trial(uint64_t trial) {
   free_trial(&t);
 }
 
-static void right_results_raise_no_alarm(void **state) {
-  (void)state;
+TEST(right_results_raise_no_alarm) {
   const char *wanted = getenv("TEST_TRIALS");
   const int trials = wanted ? atoi(wanted) : 20000;
   assert_true(trials > 0);
@@ -67,6 +64,5 @@ static void right_results_raise_no_alarm(void **state) {
 
 int main(void) {
   omp_set_num_threads(1); /* thousands of tiny problems: starting threads would take longer */
-  const struct CMUnitTest tests[] = {cmocka_unit_test(right_results_raise_no_alarm)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
+  return run_all_tests(NULL, NULL);
 }

@@ -6,14 +6,12 @@
 #ifndef VERDICT_H
 #define VERDICT_H
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 
 #include "host/report/failure.h"
 #include "simulated_kernel.h"
 
-#include <cmocka.h> /* last: its macro fail() would replace ours */
+#include "../testing.h" /* last */
 
 static const Mistakes NO_MISTAKE;
 

@@ -24,8 +24,7 @@ static int allocate(void **state) {
 
 /** The findings name these two lines and no others. */
 static void assert_race(const char *where, int line, int other_line) {
-  char text[8192];
-  findings_text(text, sizeof text);
+  const char *text = findings_text();
   assert_contains(text, "finding    global memory race: ");
   assert_contains(text, where);
   assert_names_only(text, line, other_line);
@@ -59,7 +58,7 @@ static void expect_races_of() {
   assert_race(where, EXCHANGE_READ, EXCHANGE_WRITE);
 }
 
-static void threads_of_a_block_race(void **) {
+TEST(threads_of_a_block_race) {
   expect_races_of<unsigned char>();
   expect_races_of<short>();
   expect_races_of<float>();
@@ -75,7 +74,7 @@ __global__ void write_what_all_read(int *values, int *out) {
 }
 enum { ALL_WRITE = __LINE__ - 2, ALL_READ = ALL_WRITE - 2 };
 
-static void every_reader_of_global_memory_is_kept(void **) {
+TEST(every_reader_of_global_memory_is_kept) {
   int *values = named_zeros<int>("values", 64);
   write_what_all_read<128><<<1, 128>>>(values, out_global);
   assert_finds_nothing();
@@ -149,7 +148,7 @@ static void assert_sums() {
   assert_finds_nothing();
 }
 
-static void the_last_block_may_merge(void **) {
+TEST(the_last_block_may_merge) {
   for (int launch = 0; launch < 3; launch++)
     merge<NO_FAULT><<<BLOCKS, THREADS>>>(parts_global, count_global, out_global);
   assert_sums();
@@ -165,7 +164,7 @@ static void expect_fault() {
   assert_race("one block reads what another writes", MERGE_READ, MERGE_STORE);
 }
 
-static void a_merge_without_release_and_acquire_is_reported(void **) {
+TEST(a_merge_without_release_and_acquire_is_reported) {
   expect_fault<NO_BARRIER>();
   expect_fault<NO_RELEASE>();
   expect_fault<EARLY_FENCE>();
@@ -205,7 +204,7 @@ __global__ void merge_by_threads(float *parts, unsigned *count, int *out) {
 }
 enum { THREADS_READ = __LINE__ - 2, THREADS_STORE = THREADS_READ - 4 };
 
-static void fences_and_counters_of_all_threads_order_too(void **) {
+TEST(fences_and_counters_of_all_threads_order_too) {
   for (int launch = 0; launch < 2; launch++)
     merge_by_fences_of_all<<<BLOCKS, THREADS>>>(parts_global, count_global, out_global);
   assert_sums();
@@ -239,7 +238,7 @@ __global__ void produce_and_consume(int *data, unsigned *count, int *out) {
 }
 enum { CONSUME_READ = __LINE__ - 3, CONSUME_STORE = CONSUME_READ - 8 };
 
-static void a_flag_must_be_released(void **) {
+TEST(a_flag_must_be_released) {
   produce_and_consume<true><<<2, THREADS>>>((int *)parts_global, count_global, out_global);
   assert_finds_nothing();
   cudaMemset(count_global, 0, 4 * sizeof *count_global);
@@ -259,7 +258,7 @@ __global__ void add_under_a_lock(int *sum, unsigned *lock) {
 }
 enum { LOCKED = __LINE__ - 4 };
 
-static void a_lock_needs_fences(void **) {
+TEST(a_lock_needs_fences) {
   add_under_a_lock<true><<<BLOCKS, THREADS>>>(out_global, count_global);
   int sum[1];
   fetch(sum, out_global);
@@ -283,7 +282,7 @@ __global__ void hand_on(int *sums, unsigned *drawn, unsigned *flags) {
 }
 enum { HANDED = __LINE__ - 4 };
 
-static void knowledge_is_handed_on(void **) {
+TEST(knowledge_is_handed_on) {
   unsigned *flags = named_zeros<unsigned>("flags", BLOCKS);
   hand_on<true><<<BLOCKS, 1>>>((int *)parts_global, count_global, flags);
   assert_finds_nothing();
@@ -303,12 +302,11 @@ __global__ void watch_the_counter(unsigned *count, int *out) {
 }
 enum { WATCHED = __LINE__ - 5 };
 
-static void a_plain_read_of_a_counter_is_reported(void **) {
+TEST(a_plain_read_of_a_counter_is_reported) {
   watch_the_counter<false><<<BLOCKS, 32>>>(count_global, out_global);
   assert_finds_nothing();
   watch_the_counter<true><<<BLOCKS, 32>>>(count_global, out_global);
-  char text[8192];
-  findings_text(text, sizeof text);
+  const char *text = findings_text();
   assert_contains(text, "global memory race: one block reads what another writes");
   assert_names_line(text, __FILE__, WATCHED);
 }
@@ -328,7 +326,7 @@ __global__ void wait_in_the_block(int *data, unsigned *flag, int *out) {
 }
 enum { BLOCK_READ = __LINE__ - 3, BLOCK_WRITE = BLOCK_READ - 6 };
 
-static void release_and_acquire_order_threads_of_a_block(void **) {
+TEST(release_and_acquire_order_threads_of_a_block) {
   wait_in_the_block<true><<<1, THREADS>>>((int *)parts_global, count_global, out_global);
   assert_finds_nothing();
   cudaMemset(count_global, 0, sizeof *count_global);
@@ -336,19 +334,4 @@ static void release_and_acquire_order_threads_of_a_block(void **) {
   assert_race("another thread of the block", BLOCK_READ, BLOCK_WRITE);
 }
 
-int main() {
-#define LAB_TEST(test) cmocka_unit_test_setup_teardown(test, allocate, stop_lab)
-  const CMUnitTest tests[] = {
-      LAB_TEST(threads_of_a_block_race),
-      LAB_TEST(every_reader_of_global_memory_is_kept),
-      LAB_TEST(the_last_block_may_merge),
-      LAB_TEST(a_merge_without_release_and_acquire_is_reported),
-      LAB_TEST(fences_and_counters_of_all_threads_order_too),
-      LAB_TEST(a_flag_must_be_released),
-      LAB_TEST(a_lock_needs_fences),
-      LAB_TEST(knowledge_is_handed_on),
-      LAB_TEST(a_plain_read_of_a_counter_is_reported),
-      LAB_TEST(release_and_acquire_order_threads_of_a_block),
-  };
-  return run_in_all_settings("lab", tests);
-}
+RUN_IN_ALL_SETTINGS("lab", allocate, stop_lab)

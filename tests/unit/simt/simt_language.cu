@@ -41,7 +41,7 @@ __global__ void find_address(double *out) {
 }
 }  // namespace inner
 
-static void dynamic_shared_memory_has_any_name_and_type(void **) {
+TEST(dynamic_shared_memory_has_any_name_and_type) {
   float values[64], *device = device_zeros<float>(64);
   for (int i = 0; i < 64; i++) values[i] = (float)i;
   cudaMemcpy(device, values, sizeof values, cudaMemcpyHostToDevice);
@@ -82,7 +82,7 @@ __global__ void use_variables(float *out) {
   atomicAdd(&finished, 1u);
 }
 
-static void variables_of_the_device_are_copied_by_their_names(void **) {
+TEST(variables_of_the_device_are_copied_by_their_names) {
   const float some[] = {10, 100}, other[] = {20, 30};
   float out[4], *device = device_zeros<float>(4), back[4];
   unsigned count;
@@ -104,12 +104,4 @@ static void variables_of_the_device_are_copied_by_their_names(void **) {
   assert_int_equal(cudaMemset(address, 0, 8), cudaErrorInvalidValue);
 }
 
-#define TEST(name) cmocka_unit_test_setup(name, reset_device)
-
-int main() {
-  const CMUnitTest tests[] = {
-      TEST(dynamic_shared_memory_has_any_name_and_type),
-      TEST(variables_of_the_device_are_copied_by_their_names),
-  };
-  return run_in_all_settings("language", tests);
-}
+RUN_IN_ALL_SETTINGS("language", reset_device, nullptr)

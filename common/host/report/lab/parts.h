@@ -35,9 +35,6 @@ bool in_forward_pass(const LabKernel *kernel, const Description *description);
 
 /* --- What is printed ------------------------------------------------------------------------ */
 
-/** Bytes of all sectors that accesses to device memory touch. */
-double sector_bytes(const LabCounts *counts);
-
 /** Floating-point operations of mma and wgmma. */
 double tensor_core_flop(const LabCounts *counts);
 

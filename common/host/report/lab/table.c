@@ -14,7 +14,8 @@ bool in_forward_pass(const LabKernel *kernel, const Description *d) {
   return false;
 }
 
-double sector_bytes(const LabCounts *c) {
+/** Of all sectors that accesses to device memory touch. */
+static double sector_bytes(const LabCounts *c) {
   return 32.0 * (double)(c->global_load.sectors + c->global_store.sectors + c->copy_global.sectors +
                          c->tensor_load.sectors + c->tensor_store.sectors);
 }
