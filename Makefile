@@ -49,7 +49,7 @@ comma := ,
 empty :=
 space := $(empty) $(empty)
 
-WARNINGS := -Wall -Wextra -Wno-missing-field-initializers $(if $(filter 1,$(WERROR)),-Werror)
+WARNINGS := -Wall -Wextra -Wshadow -Wno-missing-field-initializers $(if $(filter 1,$(WERROR)),-Werror)
 OPTIMISE := $(if $(filter 1,$(DEBUG)),-O0,-O2)
 # Reports need lines and calls; where the variables are is for gdb alone, and takes g++ long to find out.
 DEBUG_INFO := $(if $(filter 1,$(DEBUG)),-g,-g1)

@@ -1,6 +1,6 @@
 /**
  * @file
- * Step 01: attention as the formula is written, in three kernels.
+ * Step 01 opens a chapter: attention as the formula is written, in three kernels.
  *
  * The idea: S = scale * Q K^T, then P = softmax(S), then O = P V. Each is a kernel of its own that
  * writes its result to device memory. One thread computes one entry of a product, and one warp
@@ -30,7 +30,7 @@ constexpr int ROWS_PER_BLOCK = 8;  // rows of the softmax per thread block
 static_assert(TILE == WARP_SIZE, "a row of the tile is loaded by one warp");
 
 /** All three kernels work on some heads, from first_head on. */
-using Kernel = void (*)(Problem p, Tensors t, int first_head);
+using Kernel = void (*)(Problem problem, Tensors t, int first_head);
 
 /** Thread blocks for a rows x columns matrix per head: blockIdx.x counts columns, rows, heads. */
 static dim3 grid(int64_t rows, int64_t columns, int heads) {
@@ -53,12 +53,13 @@ __device__ float element_or_zero(const T *matrix, int64_t row_stride, int row, i
  * block computes TILE x TILE entries and loops over the head dimension, TILE columns at a time.
  */
 template <typename T>
-__global__ void __launch_bounds__(TILE *TILE) scores_kernel(Problem p, Tensors t, int first_head) {
+__global__ void __launch_bounds__(TILE *TILE)
+    scores_kernel(Problem problem, Tensors t, int first_head) {
   __shared__ float q_shared[TILE][TILE];
   __shared__ float k_shared[TILE][TILE + 1];  // +1: a warp reads a column, one row a lane
 
-  const int q_tiles = (p.q_len + TILE - 1) / TILE;
-  const int kv_tiles = (p.kv_len + TILE - 1) / TILE;
+  const int q_tiles = (problem.q_len + TILE - 1) / TILE;
+  const int kv_tiles = (problem.kv_len + TILE - 1) / TILE;
   const int first_k = blockIdx.x % kv_tiles * TILE;
   const int first_q = blockIdx.x / kv_tiles % q_tiles * TILE;
   const int head = blockIdx.x / kv_tiles / q_tiles;
@@ -66,21 +67,21 @@ __global__ void __launch_bounds__(TILE *TILE) scores_kernel(Problem p, Tensors t
   const int row = threadIdx.y;
 
   // If no query of this tile attends any of its keys, these entries are never read.
-  const int last_q = min(first_q + TILE, p.q_len) - 1;
-  if (first_k >= attended_keys(p, last_q)) return;
+  const int last_q = min(first_q + TILE, problem.q_len) - 1;
+  if (first_k >= attended_keys(problem, last_q)) return;
 
-  const HeadOffsets at = head_offsets(p, first_head + head);
-  const T *q_global = (const T *)t.q + at.q;
-  const T *k_global = (const T *)t.k + at.k;
+  const HeadOffsets offset = head_offsets(problem, first_head + head);
+  const T *q_global = (const T *)t.q + offset.q;
+  const T *k_global = (const T *)t.k + offset.k;
   // [scores_indices]
 
   // [scores_loop]
   float s = 0.0f;
-  for (int d = 0; d < p.head_dim; d += TILE) {
-    q_shared[row][lane] =
-        element_or_zero(q_global, p.q_strides.row, first_q + row, p.q_len, d + lane, p.head_dim);
-    k_shared[row][lane] =
-        element_or_zero(k_global, p.k_strides.row, first_k + row, p.kv_len, d + lane, p.head_dim);
+  for (int d = 0; d < problem.head_dim; d += TILE) {
+    q_shared[row][lane] = element_or_zero(q_global, problem.q_strides.row, first_q + row,
+                                          problem.q_len, d + lane, problem.head_dim);
+    k_shared[row][lane] = element_or_zero(k_global, problem.k_strides.row, first_k + row,
+                                          problem.kv_len, d + lane, problem.head_dim);
     __syncthreads();  // both operands are complete
 #pragma unroll
     for (int i = 0; i < TILE; i++) s += q_shared[row][i] * k_shared[lane][i];
@@ -89,8 +90,9 @@ __global__ void __launch_bounds__(TILE *TILE) scores_kernel(Problem p, Tensors t
 
   const int q = first_q + row;
   const int k = first_k + lane;
-  if (q < p.q_len && k < p.kv_len) {
-    ((float *)t.workspace)[((int64_t)head * p.q_len + q) * p.kv_len + k] = p.scale * s;
+  if (q < problem.q_len && k < problem.kv_len) {
+    ((float *)t.workspace)[((int64_t)head * problem.q_len + q) * problem.kv_len + k] =
+        problem.scale * s;
   }
   // [scores_loop]
 }
@@ -101,15 +103,15 @@ __global__ void __launch_bounds__(TILE *TILE) scores_kernel(Problem p, Tensors t
  * neither read nor written.
  */
 __global__ void __launch_bounds__(ROWS_PER_BLOCK *WARP_SIZE)
-    softmax_kernel(Problem p, Tensors t, int first_head) {
+    softmax_kernel(Problem problem, Tensors t, int first_head) {
   const int lane = threadIdx.x;
   const int q = blockIdx.x * ROWS_PER_BLOCK + threadIdx.y;
   // The whole warp returns, so the shuffles below have all 32 lanes.
-  if (q >= p.q_len) return;
+  if (q >= problem.q_len) return;
 
-  const int keys = attended_keys(p, q);
-  const int64_t row = (int64_t)blockIdx.y * p.q_len + q;  // blockIdx.y is the head
-  float *s_row = (float *)t.workspace + row * p.kv_len;
+  const int keys = attended_keys(problem, q);
+  const int64_t row = (int64_t)blockIdx.y * problem.q_len + q;  // blockIdx.y is the head
+  float *s_row = (float *)t.workspace + row * problem.kv_len;
 
   float row_max = -INFINITY;
   for (int k = lane; k < keys; k += WARP_SIZE) row_max = fmaxf(row_max, s_row[k]);
@@ -127,7 +129,7 @@ __global__ void __launch_bounds__(ROWS_PER_BLOCK *WARP_SIZE)
   for (int k = lane; k < keys; k += WARP_SIZE) {
     s_row[k] = __expf(s_row[k] - row_max) * inverse_sum;
   }
-  if (lane == 0) t.lse[(int64_t)first_head * p.q_len + row] = row_max + logf(row_sum);
+  if (lane == 0) t.lse[(int64_t)first_head * problem.q_len + row] = row_max + logf(row_sum);
   // [softmax_probs]
 }
 
@@ -137,12 +139,13 @@ __global__ void __launch_bounds__(ROWS_PER_BLOCK *WARP_SIZE)
  * entries of O per thread block, and a loop over the keys, TILE at a time.
  */
 template <typename T>
-__global__ void __launch_bounds__(TILE *TILE) output_kernel(Problem p, Tensors t, int first_head) {
+__global__ void __launch_bounds__(TILE *TILE)
+    output_kernel(Problem problem, Tensors t, int first_head) {
   __shared__ float p_shared[TILE][TILE];
   __shared__ float v_shared[TILE][TILE];
 
-  const int q_tiles = (p.q_len + TILE - 1) / TILE;
-  const int d_tiles = (p.head_dim + TILE - 1) / TILE;
+  const int q_tiles = (problem.q_len + TILE - 1) / TILE;
+  const int d_tiles = (problem.head_dim + TILE - 1) / TILE;
   const int first_d = blockIdx.x % d_tiles * TILE;
   const int first_q = blockIdx.x / d_tiles % q_tiles * TILE;
   const int head = blockIdx.x / d_tiles / q_tiles;
@@ -151,17 +154,18 @@ __global__ void __launch_bounds__(TILE *TILE) output_kernel(Problem p, Tensors t
   const int q = first_q + row;
   const int d = first_d + lane;
 
-  const HeadOffsets at = head_offsets(p, first_head + head);
-  const float *p_row = (float *)t.workspace + ((int64_t)head * p.q_len + q) * p.kv_len;
-  const T *v_global = (const T *)t.v + at.v;
-  const int keys = attended_keys(p, q);  // of this thread's row; P has no entries behind them
-  const int key_end = attended_keys(p, min(first_q + TILE, p.q_len) - 1);  // of the tile's last row
+  const HeadOffsets offset = head_offsets(problem, first_head + head);
+  const float *p_row = (float *)t.workspace + ((int64_t)head * problem.q_len + q) * problem.kv_len;
+  const T *v_global = (const T *)t.v + offset.v;
+  const int keys = attended_keys(problem, q);  // of this thread's row; P has no entries behind them
+  const int key_end =
+      attended_keys(problem, min(first_q + TILE, problem.q_len) - 1);  // of the tile's last row
 
   float o = 0.0f;
   for (int k = 0; k < key_end; k += TILE) {
     p_shared[row][lane] = k + lane < keys ? p_row[k + lane] : 0.0f;
-    v_shared[row][lane] =
-        element_or_zero(v_global, p.v_strides.row, k + row, p.kv_len, d, p.head_dim);
+    v_shared[row][lane] = element_or_zero(v_global, problem.v_strides.row, k + row, problem.kv_len,
+                                          d, problem.head_dim);
     __syncthreads();  // both operands are complete
     // Masked keys are left out rather than multiplied by 0: V may hold NaN there.
     const int tile_keys = min(TILE, keys - k);
@@ -169,8 +173,8 @@ __global__ void __launch_bounds__(TILE *TILE) output_kernel(Problem p, Tensors t
     for (int i = 0; i < tile_keys; i++) o += p_shared[row][i] * v_shared[i][lane];
     __syncthreads();  // all warps have read both; they can be overwritten
   }
-  if (q < p.q_len && d < p.head_dim) {
-    ((T *)t.o)[at.o + q * p.o_strides.row + d] = from_float<T>(o);
+  if (q < problem.q_len && d < problem.head_dim) {
+    ((T *)t.o)[offset.o + q * problem.o_strides.row + d] = from_float<T>(o);
   }
 }
 // [output_loop]
@@ -179,20 +183,24 @@ __global__ void __launch_bounds__(TILE *TILE) output_kernel(Problem p, Tensors t
 static constexpr Kernel SCORES[] = {scores_kernel<__half>, scores_kernel<__nv_bfloat16>};
 static constexpr Kernel OUTPUT[] = {output_kernel<__half>, output_kernel<__nv_bfloat16>};
 
-static void describe(const Problem *p, int heads, Description *d) {
-  const dim3 tile(TILE, TILE), rows((p->q_len + ROWS_PER_BLOCK - 1) / ROWS_PER_BLOCK, heads);
+static void describe(const Problem *problem, int heads, Description *d) {
+  const dim3 tile(TILE, TILE), rows((problem->q_len + ROWS_PER_BLOCK - 1) / ROWS_PER_BLOCK, heads);
   *d = {.block_m = TILE, .block_n = TILE, .ceiling = CEILING_COPY, .launch_count = 3};
   d->intermediate_bytes_per_entry = 4 * sizeof(float);  // write S, read S, write P, read P
-  d->launches[0] = {"scores", (void *)SCORES[p->dtype], grid(p->q_len, p->kv_len, heads), tile};
+  d->launches[0] = {"scores", (void *)SCORES[problem->dtype],
+                    grid(problem->q_len, problem->kv_len, heads), tile};
   d->launches[1] = {"softmax", (void *)softmax_kernel, rows, dim3(WARP_SIZE, ROWS_PER_BLOCK)};
-  d->launches[2] = {"output", (void *)OUTPUT[p->dtype], grid(p->q_len, p->head_dim, heads), tile};
+  d->launches[2] = {"output", (void *)OUTPUT[problem->dtype],
+                    grid(problem->q_len, problem->head_dim, heads), tile};
 }
 
-static cudaError_t forward(const Problem *p, const Tensors *t, int heads, cudaStream_t stream) {
+static cudaError_t forward(const Problem *problem, const Tensors *t, int heads,
+                           cudaStream_t stream) {
   Description d;
-  for (int first = 0, all = p->batch * p->q_heads; first < all; first += heads) {
-    describe(p, min(heads, all - first), &d);  // the last pass may have fewer
-    for (auto &l : d.launches) ((Kernel)l.kernel)<<<l.grid, l.block, 0, stream>>>(*p, *t, first);
+  for (int first = 0, all = problem->batch * problem->q_heads; first < all; first += heads) {
+    describe(problem, min(heads, all - first), &d);  // the last pass may have fewer
+    for (auto &l : d.launches)
+      ((Kernel)l.kernel)<<<l.grid, l.block, 0, stream>>>(*problem, *t, first);
   }
   return cudaGetLastError();
 }
@@ -202,7 +210,8 @@ const Step step = {
     .name = "step01",
     .title = "Naive attention in three kernels",
     .idea = "S and P go through device memory; shared-memory loads bound the speed.",
-    .workspace_bytes = [](const Problem *p) { return sizeof(float) * p->q_len * p->kv_len; },
+    .workspace_bytes =
+        [](const Problem *problem) { return sizeof(float) * problem->q_len * problem->kv_len; },
     .describe = describe,
     .forward = forward,
 };

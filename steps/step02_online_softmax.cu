@@ -1,6 +1,6 @@
 /**
  * @file
- * Step 02: tiled attention with an online softmax, in one fused kernel.
+ * Step 02 opens a chapter: tiled attention with an online softmax, in one fused kernel.
  *
  * The idea: a thread block keeps one tile of Q and loops over the tiles of K and V. For each row of
  * S it keeps only the running maximum m, the running sum l and the unfinished row of O. When a
@@ -11,7 +11,7 @@
  * so it grows linearly with the sequence length; each tile of queries reads K and V once.
  *
  * What it costs: the arithmetic is fp32 on the CUDA cores, and its operands are read from shared
- * memory again and again.
+ * memory again and again. Longer than other steps: tiles in registers, and 14 head dimensions.
  *
  * What to look at: with tiles of 32 keys, a thread holds 4 x 4 entries of S, and 4 x (HEAD_DIM / 8)
  * of O, in registers. In multiply_qk() it uses four loads of Q and four of K, 16 bytes each, for 64
@@ -23,6 +23,7 @@
 #include "device/convert.cuh"
 #include "device/heads.cuh"
 #include "device/launch.cuh"
+#include "device/log2.cuh"
 #include "device/warp.cuh"
 
 // [shared_tiles]
@@ -220,33 +221,34 @@ __device__ void store_row(T *o_row, const float (&o)[CHUNKS][4], float factor, i
 // [thread_block]
 /**
  * The whole forward pass: one thread block for BLOCK_M queries of one head. HEAD_DIM is the head
- * dimension rounded up to one of CONFIGS; columns past p.head_dim are zero in shared memory
+ * dimension rounded up to one of CONFIGS; columns past problem.head_dim are zero in shared memory
  * and never stored.
  */
 template <typename T, int HEAD_DIM, int BLOCK_M, int BLOCK_N>
-__global__ void __launch_bounds__(LANES *BLOCK_M / ROWS, 1) attention_kernel(Problem p, Tensors t) {
+__global__ void __launch_bounds__(LANES *BLOCK_M / ROWS, 1)
+    attention_kernel(Problem problem, Tensors t) {
   using Tiles = SharedTiles<HEAD_DIM, BLOCK_M, BLOCK_N>;
   extern __shared__ __align__(16) unsigned char smem[];
   auto &tiles = *reinterpret_cast<Tiles *>(smem);
 
-  const int q_tiles = (p.q_len + BLOCK_M - 1) / BLOCK_M;
+  const int q_tiles = (problem.q_len + BLOCK_M - 1) / BLOCK_M;
   const int first_q = blockIdx.x % q_tiles * BLOCK_M;
-  const HeadOffsets at = head_offsets(p, blockIdx.x / q_tiles);
-  const T *q_global = (const T *)t.q + at.q;
-  const T *k_global = (const T *)t.k + at.k;
-  const T *v_global = (const T *)t.v + at.v;
-  T *o_global = (T *)t.o + at.o;
-  const bool k_vectors = takes_vectors(t.k, p.k_strides, p.head_dim);
-  const bool v_vectors = takes_vectors(t.v, p.v_strides, p.head_dim);
+  const HeadOffsets offset = head_offsets(problem, blockIdx.x / q_tiles);
+  const T *q_global = (const T *)t.q + offset.q;
+  const T *k_global = (const T *)t.k + offset.k;
+  const T *v_global = (const T *)t.v + offset.v;
+  T *o_global = (T *)t.o + offset.o;
+  const bool k_vectors = takes_vectors(t.k, problem.k_strides, problem.head_dim);
+  const bool v_vectors = takes_vectors(t.v, problem.v_strides, problem.head_dim);
 
   const int lane = threadIdx.x % LANES;  // 0 to 7, among the lanes that share these rows
   const int row = threadIdx.x / LANES;
   // [thread_block]
 
   // [state]
-  load_tile<BLOCK_M, HEAD_DIM, Tiles::THREADS>(tiles.q, q_global, p.q_strides.row, first_q, p.q_len,
-                                               p.head_dim,
-                                               takes_vectors(t.q, p.q_strides, p.head_dim));
+  load_tile<BLOCK_M, HEAD_DIM, Tiles::THREADS>(
+      tiles.q, q_global, problem.q_strides.row, first_q, problem.q_len, problem.head_dim,
+      takes_vectors(t.q, problem.q_strides, problem.head_dim));
 
   float m[ROWS];                         // running maximum of score * scale * log2(e)
   float l[ROWS];                         // running sum of 2^(score - m), this thread's keys only
@@ -258,20 +260,22 @@ __global__ void __launch_bounds__(LANES *BLOCK_M / ROWS, 1) attention_kernel(Pro
   }
 
   // e^x = 2^(x log2(e)): the GPU has an instruction for 2^x and none for e^x.
-  const float scale_log2 = p.scale * 1.4426950408889634f;
+  const float scale_log2 = problem.scale * LOG2_E;
   // No row of this tile attends this key or a later one.
-  const int key_end = attended_keys(p, min(first_q + BLOCK_M, p.q_len) - 1);
+  const int key_end = attended_keys(problem, min(first_q + BLOCK_M, problem.q_len) - 1);
   // Every row attends the keys before this one.
-  const int unmasked_end = attended_keys(p, first_q);
+  const int unmasked_end = attended_keys(problem, first_q);
   // [state]
 
   // [kv_loop]
   for (int first_key = 0; first_key < key_end; first_key += BLOCK_N) {
     __syncthreads();  // all warps have read the previous K and V; their buffers can be overwritten
-    load_tile<BLOCK_N, HEAD_DIM, Tiles::THREADS>(tiles.k, k_global, p.k_strides.row, first_key,
-                                                 p.kv_len, p.head_dim, k_vectors);
-    load_tile<BLOCK_N, HEAD_DIM, Tiles::THREADS>(tiles.v, v_global, p.v_strides.row, first_key,
-                                                 p.kv_len, p.head_dim, v_vectors);
+    load_tile<BLOCK_N, HEAD_DIM, Tiles::THREADS>(tiles.k, k_global, problem.k_strides.row,
+                                                 first_key, problem.kv_len, problem.head_dim,
+                                                 k_vectors);
+    load_tile<BLOCK_N, HEAD_DIM, Tiles::THREADS>(tiles.v, v_global, problem.v_strides.row,
+                                                 first_key, problem.kv_len, problem.head_dim,
+                                                 v_vectors);
     __syncthreads();  // K, V and, in the first iteration, Q are complete
 
     int keys[ROWS];  // attended keys of row i from the first key of this tile on; may be negative
@@ -279,7 +283,7 @@ __global__ void __launch_bounds__(LANES *BLOCK_M / ROWS, 1) attention_kernel(Pro
     multiply_qk(s, tiles, row, lane);
 #pragma unroll
     for (int i = 0; i < ROWS; i++) {
-      keys[i] = attended_keys(p, first_q + row + i * Tiles::ROW_STEP) - first_key;
+      keys[i] = attended_keys(problem, first_q + row + i * Tiles::ROW_STEP) - first_key;
       update_softmax(s[i], keys[i], scale_log2, tiles.p[row + i * Tiles::ROW_STEP], lane, m[i],
                      l[i], o[i]);
     }
@@ -293,17 +297,16 @@ __global__ void __launch_bounds__(LANES *BLOCK_M / ROWS, 1) attention_kernel(Pro
   // [kv_loop]
 
   // [epilogue]
-  const bool o_vectors = takes_vectors(t.o, p.o_strides, p.head_dim);
+  const bool o_vectors = takes_vectors(t.o, problem.o_strides, problem.head_dim);
 #pragma unroll
   for (int i = 0; i < ROWS; i++) {
     const float sum = lanes_reduce_sum<LANES>(l[i]);
     const int q = first_q + row + i * Tiles::ROW_STEP;
-    if (q >= p.q_len) continue;
-    store_row(o_global + q * p.o_strides.row, o[i], sum == 0.0f ? 0.0f : 1.0f / sum, lane,
-              p.head_dim, o_vectors);
+    if (q >= problem.q_len) continue;
+    store_row(o_global + q * problem.o_strides.row, o[i], sum == 0.0f ? 0.0f : 1.0f / sum, lane,
+              problem.head_dim, o_vectors);
     // ln(2^m * sum); a row that attends nothing has sum = 0.
-    if (lane == 0)
-      t.lse[at.lse + q] = sum == 0.0f ? -INFINITY : m[i] * 0.6931471805599453f + logf(sum);
+    if (lane == 0) t.lse[offset.lse + q] = sum == 0.0f ? -INFINITY : m[i] * LN_2 + logf(sum);
   }
   // [epilogue]
 }
@@ -323,10 +326,11 @@ static constexpr KernelConfig<> CONFIGS[] = {  // the smaller tiles fit GPUs wit
     CONFIG<__half, 256, 16, 16>, CONFIG<__nv_bfloat16, 256, 16, 16>};
 // [configs]
 
-static cudaError_t forward(const Problem *p, const Tensors *t, int, cudaStream_t stream) {
-  const auto *config = find_config<CONFIGS>(p);
+static cudaError_t forward(const Problem *problem, const Tensors *t, int, cudaStream_t stream) {
+  const auto *config = find_config<CONFIGS>(problem);
   if (const cudaError_t error = prepare_launch(config, t)) return error;
-  config->kernel<<<grid_size(config, p), config->threads, config->shared_bytes, stream>>>(*p, *t);
+  config->kernel<<<grid_size(config, problem), config->threads, config->shared_bytes, stream>>>(
+      *problem, *t);
   return cudaGetLastError();
 }
 

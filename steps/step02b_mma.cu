@@ -1,6 +1,6 @@
 /**
  * @file
- * Step 02b: both products on the tensor cores.
+ * Step 02b opens a chapter: both products on the tensor cores.
  *
  * The idea: mma.m16n8k16 is one instruction of a whole warp. It computes C += A B for a 16 x 16
  * matrix A and a 16 x 8 matrix B of 16-bit elements and a 16 x 8 matrix C of fp32 accumulators. The
@@ -33,6 +33,7 @@
 #include "device/convert.cuh"
 #include "device/heads.cuh"
 #include "device/launch.cuh"
+#include "device/log2.cuh"
 #include "device/ptx.cuh"
 #include "device/warp.cuh"
 
@@ -93,8 +94,8 @@ __device__ __forceinline__ uint32_t load_column_pair(const T *upper) {
 // [scores_mma]
 /** S += Q K^T for the 16 rows of this warp and the keys of one tile, 8 keys per 16 x 8 tile of S.
  */
-template <typename T, int HEAD_DIM, int N_TILES>
-__device__ __forceinline__ void multiply_qk(float (&s)[N_TILES][4], const T *q_warp,
+template <typename T, int HEAD_DIM, int N_FRAGMENTS>
+__device__ __forceinline__ void multiply_qk(float (&s)[N_FRAGMENTS][4], const T *q_warp,
                                             const T *k_shared) {
   constexpr int STRIDE = SMEM_STRIDE<HEAD_DIM>;
   const int lane = threadIdx.x % WARP_SIZE;
@@ -106,7 +107,7 @@ __device__ __forceinline__ void multiply_qk(float (&s)[N_TILES][4], const T *q_w
     const uint32_t a[4] = {load_row_pair(q), load_row_pair(q + 8 * STRIDE), load_row_pair(q + 8),
                            load_row_pair(q + 8 * STRIDE + 8)};
 #pragma unroll
-    for (int n = 0; n < N_TILES; n++) {
+    for (int n = 0; n < N_FRAGMENTS; n++) {
       // B is part of K^T: B[j][g] and B[j + 1][g] are K[8 n + g][d + j] and its right neighbour.
       const T *k = &k_shared[(8 * n + g) * STRIDE + d + j];
       mma_m16n8k16<T>(s[n], a, load_row_pair(k), load_row_pair(k + 8));
@@ -121,16 +122,17 @@ __device__ __forceinline__ void multiply_qk(float (&s)[N_TILES][4], const T *q_w
  * under the causal mask, keys past the diagonal. Row 0 of `s` is query first_q, column 0 is key
  * first_key.
  */
-template <int N_TILES>
-__device__ __forceinline__ void apply_mask(float (&s)[N_TILES][4], const Problem &p, int first_q,
-                                           int first_key) {
+template <int N_FRAGMENTS>
+__device__ __forceinline__ void apply_mask(float (&s)[N_FRAGMENTS][4], const Problem &problem,
+                                           int first_q, int first_key) {
   const int lane = threadIdx.x % WARP_SIZE;
 #pragma unroll
   for (int half = 0; half < 2; half++) {  // of the 16 rows: upper, lower
     // Attended keys from the first key of this lane on; may be negative.
-    const int keys = attended_keys(p, first_q + 8 * half + lane / 4) - first_key - lane % 4 * 2;
+    const int keys =
+        attended_keys(problem, first_q + 8 * half + lane / 4) - first_key - lane % 4 * 2;
 #pragma unroll
-    for (int n = 0; n < N_TILES; n++) {
+    for (int n = 0; n < N_FRAGMENTS; n++) {
       if (8 * n >= keys) s[n][2 * half] = -INFINITY;
       if (8 * n + 1 >= keys) s[n][2 * half + 1] = -INFINITY;
     }
@@ -140,14 +142,15 @@ __device__ __forceinline__ void apply_mask(float (&s)[N_TILES][4], const Problem
 
 // [softmax_rows]
 /** Replaces scores by unnormalised probabilities 2^(scale_log2 s - m) and updates m, l and O. */
-template <int N_TILES, int O_TILES>
-__device__ __forceinline__ void update_softmax(float (&s)[N_TILES][4], float (&m)[2], float (&l)[2],
-                                               float (&o)[O_TILES][4], float scale_log2) {
+template <int N_FRAGMENTS, int O_FRAGMENTS>
+__device__ __forceinline__ void update_softmax(float (&s)[N_FRAGMENTS][4], float (&m)[2],
+                                               float (&l)[2], float (&o)[O_FRAGMENTS][4],
+                                               float scale_log2) {
 #pragma unroll
   for (int half = 0; half < 2; half++) {
     float row_max = -INFINITY;
 #pragma unroll
-    for (int n = 0; n < N_TILES; n++) {
+    for (int n = 0; n < N_FRAGMENTS; n++) {
       row_max = fmaxf(row_max, fmaxf(s[n][2 * half], s[n][2 * half + 1]));
     }
     // Lanes 4 g to 4 g + 3 hold rows g and g + 8. The scale is positive, so scaling the maximum
@@ -158,7 +161,7 @@ __device__ __forceinline__ void update_softmax(float (&s)[N_TILES][4], float (&m
     m[half] = row_max;
     float tile_sum = 0.0f;
 #pragma unroll
-    for (int n = 0; n < N_TILES; n++) {
+    for (int n = 0; n < N_FRAGMENTS; n++) {
 #pragma unroll
       for (int c = 2 * half; c < 2 * half + 2; c++) {
         s[n][c] = exp2_approx(fmaf(s[n][c], scale_log2, -safe_max));
@@ -167,7 +170,7 @@ __device__ __forceinline__ void update_softmax(float (&s)[N_TILES][4], float (&m
     }
     l[half] = l[half] * rescale + tile_sum;
 #pragma unroll
-    for (int n = 0; n < O_TILES; n++) {
+    for (int n = 0; n < O_FRAGMENTS; n++) {
       o[n][2 * half] *= rescale;
       o[n][2 * half + 1] *= rescale;
     }
@@ -184,14 +187,15 @@ __device__ __forceinline__ uint32_t pack(float low, float high) {
 }
 
 /** O += P V for the 16 rows of this warp and the keys of one tile. */
-template <typename T, int HEAD_DIM, int N_TILES>
-__device__ __forceinline__ void multiply_pv(float (&o)[HEAD_DIM / 8][4],
-                                            const float (&probs)[N_TILES][4], const T *v_shared) {
+template <typename T, int HEAD_DIM, int N_FRAGMENTS>
+__device__ __forceinline__ void multiply_pv(float (&o)[HEAD_DIM / MMA_N][4],
+                                            const float (&probs)[N_FRAGMENTS][4],
+                                            const T *v_shared) {
   constexpr int STRIDE = SMEM_STRIDE<HEAD_DIM>;
   const int lane = threadIdx.x % WARP_SIZE;
   const int g = lane / 4, j = lane % 4 * 2;
 #pragma unroll
-  for (int n = 0; n < N_TILES; n += 2) {
+  for (int n = 0; n < N_FRAGMENTS; n += 2) {
     // A is 16 keys of P. Of it this lane needs columns j and j + 1, which it has in tile n of P,
     // and columns j + 8 and j + 9, which it has in tile n + 1.
     const uint32_t a[4] = {pack<T>(probs[n][0], probs[n][1]), pack<T>(probs[n][2], probs[n][3]),
@@ -201,7 +205,7 @@ __device__ __forceinline__ void multiply_pv(float (&o)[HEAD_DIM / 8][4],
     for (int d = 0; d < HEAD_DIM; d += 8) {
       // B is part of V: B[j][g] and B[j + 1][g] are V[8 n + j][d + g] and the element below it.
       const T *v = &v_shared[(8 * n + j) * STRIDE + d + g];
-      mma_m16n8k16<T>(o[d / 8], a, load_column_pair<STRIDE>(v),
+      mma_m16n8k16<T>(o[d / MMA_N], a, load_column_pair<STRIDE>(v),
                       load_column_pair<STRIDE>(v + 8 * STRIDE));
     }
   }
@@ -211,9 +215,10 @@ __device__ __forceinline__ void multiply_pv(float (&o)[HEAD_DIM / 8][4],
 // [store_fragments]
 /** Divides O by l and stores this warp's rows of O and LSE; its first row is query `first`. */
 template <typename T, int HEAD_DIM>
-__device__ __forceinline__ void store_rows(const float (&o)[HEAD_DIM / 8][4], const float (&m)[2],
-                                           const float (&l)[2], T *o_global, int64_t row_stride,
-                                           float *lse_global, int first, int rows) {
+__device__ __forceinline__ void store_rows(const float (&o)[HEAD_DIM / MMA_N][4],
+                                           const float (&m)[2], const float (&l)[2], T *o_global,
+                                           int64_t row_stride, float *lse_global, int first,
+                                           int rows) {
   const int lane = threadIdx.x % WARP_SIZE;
 #pragma unroll
   for (int half = 0; half < 2; half++) {
@@ -222,12 +227,12 @@ __device__ __forceinline__ void store_rows(const float (&o)[HEAD_DIM / 8][4], co
     const float factor = sum == 0.0f ? 0.0f : __fdividef(1.0f, sum);
     if (row >= rows) continue;
 #pragma unroll
-    for (int n = 0; n < HEAD_DIM / 8; n++) {
+    for (int n = 0; n < HEAD_DIM / MMA_N; n++) {
       *reinterpret_cast<uint32_t *>(&o_global[row * row_stride + 8 * n + lane % 4 * 2]) =
           pack<T>(o[n][2 * half] * factor, o[n][2 * half + 1] * factor);
     }
     // A row that attends nothing has m = -inf and sum = 0, and log2(0) is -inf too.
-    if (lane % 4 == 0) lse_global[row] = (m[half] + log2_approx(sum)) * 0.6931471805599453f;
+    if (lane % 4 == 0) lse_global[row] = (m[half] + log2_approx(sum)) * LN_2;
   }
 }
 // [store_fragments]
@@ -235,7 +240,7 @@ __device__ __forceinline__ void store_rows(const float (&o)[HEAD_DIM / 8][4], co
 // [tile_loop]
 /** The whole forward pass: one thread block for BLOCK_M queries of one head. */
 template <typename T, int HEAD_DIM>
-__global__ void __launch_bounds__(THREADS) attention_kernel(Problem p, Tensors t) {
+__global__ void __launch_bounds__(THREADS) attention_kernel(Problem problem, Tensors t) {
   using Tile = Tiles<HEAD_DIM>;
 
   extern __shared__ __align__(16) unsigned char smem[];
@@ -244,12 +249,12 @@ __global__ void __launch_bounds__(THREADS) attention_kernel(Problem p, Tensors t
   T *v_shared = k_shared + Tile::BLOCK_N * SMEM_STRIDE<HEAD_DIM>;
 
   // Under the causal mask the last rows of a head have the most work: they come first.
-  const int q_tiles = (p.q_len + Tile::BLOCK_M - 1) / Tile::BLOCK_M;
+  const int q_tiles = (problem.q_len + Tile::BLOCK_M - 1) / Tile::BLOCK_M;
   const int first_q = (q_tiles - 1 - blockIdx.x % q_tiles) * Tile::BLOCK_M;
-  const HeadOffsets at = head_offsets(p, blockIdx.x / q_tiles);
-  const T *q_global = (const T *)t.q + at.q;
-  const T *k_global = (const T *)t.k + at.k;
-  const T *v_global = (const T *)t.v + at.v;
+  const HeadOffsets offset = head_offsets(problem, blockIdx.x / q_tiles);
+  const T *q_global = (const T *)t.q + offset.q;
+  const T *k_global = (const T *)t.k + offset.k;
+  const T *v_global = (const T *)t.v + offset.v;
 
   const int warp_row = threadIdx.x / WARP_SIZE * 16;
   T *q_warp = q_shared + warp_row * SMEM_STRIDE<HEAD_DIM>;
@@ -257,30 +262,34 @@ __global__ void __launch_bounds__(THREADS) attention_kernel(Problem p, Tensors t
   // Index 0 belongs to row g of this warp, index 1 to row g + 8.
   float m[2] = {-INFINITY, -INFINITY};  // running maximum of score * scale * log2(e)
   float l[2] = {0.0f, 0.0f};            // running sum of the probabilities of this lane's keys
-  float o[HEAD_DIM / 8][4] = {};
-  const float scale_log2 = p.scale * 1.4426950408889634f;
-  const int key_end = attended_keys(p, min(first_q + Tile::BLOCK_M, p.q_len) - 1);
+  float o[HEAD_DIM / MMA_N][4] = {};
+  const float scale_log2 = problem.scale * LOG2_E;
+  const int key_end = attended_keys(problem, min(first_q + Tile::BLOCK_M, problem.q_len) - 1);
   // Every row attends the keys before this one, so their scores need no mask.
-  const int unmasked_end = attended_keys(p, first_q);
+  const int unmasked_end = attended_keys(problem, first_q);
 
-  load_tile<HEAD_DIM, Tile::BLOCK_M>(q_shared, q_global, p.q_strides.row, first_q, p.q_len);
+  load_tile<HEAD_DIM, Tile::BLOCK_M>(q_shared, q_global, problem.q_strides.row, first_q,
+                                     problem.q_len);
 
   for (int first_key = 0; first_key < key_end; first_key += Tile::BLOCK_N) {
     __syncthreads();  // all warps have read the previous K and V; their buffers can be overwritten
-    load_tile<HEAD_DIM, Tile::BLOCK_N>(k_shared, k_global, p.k_strides.row, first_key, p.kv_len);
-    load_tile<HEAD_DIM, Tile::BLOCK_N>(v_shared, v_global, p.v_strides.row, first_key, p.kv_len);
+    load_tile<HEAD_DIM, Tile::BLOCK_N>(k_shared, k_global, problem.k_strides.row, first_key,
+                                       problem.kv_len);
+    load_tile<HEAD_DIM, Tile::BLOCK_N>(v_shared, v_global, problem.v_strides.row, first_key,
+                                       problem.kv_len);
     __syncthreads();  // K, V and, in the first iteration, Q are complete
 
-    float s[Tile::BLOCK_N / 8][4] = {};
+    float s[Tile::BLOCK_N / MMA_N][4] = {};
     multiply_qk<T, HEAD_DIM>(s, q_warp, k_shared);
-    if (first_key + Tile::BLOCK_N > unmasked_end) apply_mask(s, p, first_q + warp_row, first_key);
+    if (first_key + Tile::BLOCK_N > unmasked_end)
+      apply_mask(s, problem, first_q + warp_row, first_key);
     update_softmax(s, m, l, o, scale_log2);
     multiply_pv<T, HEAD_DIM>(o, s, v_shared);  // s holds probabilities now
   }
   // [tile_loop]
 
-  store_rows<T, HEAD_DIM>(o, m, l, (T *)t.o + at.o, p.o_strides.row, t.lse + at.lse,
-                          first_q + warp_row, p.q_len);
+  store_rows<T, HEAD_DIM>(o, m, l, (T *)t.o + offset.o, problem.o_strides.row, t.lse + offset.lse,
+                          first_q + warp_row, problem.q_len);
 }
 
 template <typename T, int HEAD_DIM>
@@ -295,10 +304,11 @@ static constexpr KernelConfig<> CONFIGS[] = {
     CONFIG<__nv_bfloat16, 64>, CONFIG<__nv_bfloat16, 96>, CONFIG<__nv_bfloat16, 128>,
     CONFIG<__nv_bfloat16, 256>};
 
-static cudaError_t forward(const Problem *p, const Tensors *t, int, cudaStream_t stream) {
-  const auto *config = find_config<CONFIGS>(p);
+static cudaError_t forward(const Problem *problem, const Tensors *t, int, cudaStream_t stream) {
+  const auto *config = find_config<CONFIGS>(problem);
   if (const cudaError_t error = prepare_launch(config, t)) return error;
-  config->kernel<<<grid_size(config, p), THREADS, config->shared_bytes, stream>>>(*p, *t);
+  config->kernel<<<grid_size(config, problem), THREADS, config->shared_bytes, stream>>>(*problem,
+                                                                                        *t);
   return cudaGetLastError();
 }
 

@@ -21,6 +21,7 @@
 #include "device/copy_tile.cuh"
 #include "device/heads.cuh"
 #include "device/launch.cuh"
+#include "device/log2.cuh"
 #include "device/mma_tile.cuh"
 #include "device/ptx.cuh"
 #include "device/warp.cuh"
@@ -31,8 +32,8 @@ constexpr int THREADS = WARPS * WARP_SIZE;
 /** Sizes of the tiles, by head dimension: S and O must fit the registers. */
 template <int HEAD_DIM>
 struct Tiles {
-  static constexpr int M_TILES = HEAD_DIM <= 128 ? 2 : 1;  // 16-row tiles of Q per warp
-  static constexpr int WARP_ROWS = 16 * M_TILES;
+  static constexpr int M_FRAGMENTS = HEAD_DIM <= 128 ? 2 : 1;  // 16-row tiles of Q per warp
+  static constexpr int WARP_ROWS = 16 * M_FRAGMENTS;
   static constexpr int BLOCK_M = WARPS * WARP_ROWS;         // rows of Q
   static constexpr int BLOCK_N = HEAD_DIM <= 64 ? 64 : 32;  // rows of K and V
   static constexpr int SHARED_BYTES = 2 * (BLOCK_M + 2 * BLOCK_N) * SMEM_STRIDE<HEAD_DIM>;
@@ -40,9 +41,9 @@ struct Tiles {
 
 /** The whole forward pass: one thread block for BLOCK_M queries of one head. */
 template <typename T, int HEAD_DIM>
-__global__ void __launch_bounds__(THREADS) attention_kernel(Problem p, Tensors t) {
+__global__ void __launch_bounds__(THREADS) attention_kernel(Problem problem, Tensors t) {
   using Tile = Tiles<HEAD_DIM>;
-  constexpr int M_TILES = Tile::M_TILES;
+  constexpr int M_FRAGMENTS = Tile::M_FRAGMENTS;
 
   // [buffers]
   extern __shared__ __align__(16) unsigned char smem[];
@@ -52,37 +53,38 @@ __global__ void __launch_bounds__(THREADS) attention_kernel(Problem p, Tensors t
   // [buffers]
 
   // Under the causal mask the last rows of a head have the most work: they come first.
-  const int q_tiles = (p.q_len + Tile::BLOCK_M - 1) / Tile::BLOCK_M;
+  const int q_tiles = (problem.q_len + Tile::BLOCK_M - 1) / Tile::BLOCK_M;
   const int first_q = (q_tiles - 1 - blockIdx.x % q_tiles) * Tile::BLOCK_M;
-  const HeadOffsets at = head_offsets(p, blockIdx.x / q_tiles);
-  const T *q_global = (const T *)t.q + at.q;
-  const T *k_global = (const T *)t.k + at.k;
-  const T *v_global = (const T *)t.v + at.v;
+  const HeadOffsets offset = head_offsets(problem, blockIdx.x / q_tiles);
+  const T *q_global = (const T *)t.q + offset.q;
+  const T *k_global = (const T *)t.k + offset.k;
+  const T *v_global = (const T *)t.v + offset.v;
 
   const int warp_row = threadIdx.x / WARP_SIZE * Tile::WARP_ROWS;
   T *q_warp = q_shared + warp_row * SMEM_STRIDE<HEAD_DIM>;
 
   // [i][0] belongs to row g of 16-row tile i, [i][1] to row g + 8.
-  float m[M_TILES][2];  // running maximum of score * scale * log2(e)
-  float l[M_TILES][2];  // running sum of the probabilities of this lane's keys
-  float o[M_TILES][HEAD_DIM / 8][4] = {};
+  float m[M_FRAGMENTS][2];  // running maximum of score * scale * log2(e)
+  float l[M_FRAGMENTS][2];  // running sum of the probabilities of this lane's keys
+  float o[M_FRAGMENTS][HEAD_DIM / MMA_N][4] = {};
 #pragma unroll
-  for (int i = 0; i < M_TILES; i++) {
+  for (int i = 0; i < M_FRAGMENTS; i++) {
 #pragma unroll
     for (int half = 0; half < 2; half++) {
       m[i][half] = -INFINITY;
       l[i][half] = 0.0f;
     }
   }
-  const float scale_log2 = p.scale * 1.4426950408889634f;
-  const int key_end = attended_keys(p, min(first_q + Tile::BLOCK_M, p.q_len) - 1);
+  const float scale_log2 = problem.scale * LOG2_E;
+  const int key_end = attended_keys(problem, min(first_q + Tile::BLOCK_M, problem.q_len) - 1);
   // Every row attends the keys before this one, so their scores need no mask.
-  const int unmasked_end = attended_keys(p, first_q);
+  const int unmasked_end = attended_keys(problem, first_q);
 
   // [first_group]
-  copy_tile<HEAD_DIM, Tile::BLOCK_M, THREADS>(q_shared, q_global, p.q_strides.row, first_q,
-                                              p.q_len);
-  copy_tile<HEAD_DIM, Tile::BLOCK_N, THREADS>(k_shared, k_global, p.k_strides.row, 0, p.kv_len);
+  copy_tile<HEAD_DIM, Tile::BLOCK_M, THREADS>(q_shared, q_global, problem.q_strides.row, first_q,
+                                              problem.q_len);
+  copy_tile<HEAD_DIM, Tile::BLOCK_N, THREADS>(k_shared, k_global, problem.k_strides.row, 0,
+                                              problem.kv_len);
   cp_async_commit();  // Q and the first K
   // [first_group]
 
@@ -91,27 +93,27 @@ __global__ void __launch_bounds__(THREADS) attention_kernel(Problem p, Tensors t
     cp_async_wait<0>();  // K of this tile: nothing else is in flight
     __syncthreads();     // all threads' copies are visible, and all warps have read the previous V
 
-    copy_tile<HEAD_DIM, Tile::BLOCK_N, THREADS>(v_shared, v_global, p.v_strides.row, first_key,
-                                                p.kv_len);
+    copy_tile<HEAD_DIM, Tile::BLOCK_N, THREADS>(v_shared, v_global, problem.v_strides.row,
+                                                first_key, problem.kv_len);
     cp_async_commit();  // V of this tile is copied during Q K^T and the softmax
     // [copy_v]
 
     // [next_k]
-    float s[M_TILES][Tile::BLOCK_N / 8][4] = {};
+    float s[M_FRAGMENTS][Tile::BLOCK_N / MMA_N][4] = {};
     multiply_qk<T, HEAD_DIM>(s, q_warp, k_shared);
     __syncthreads();  // all warps have read K; its buffer can be overwritten by the next
 
     // K of the next tile is copied during the softmax and P V. After the last tile zeros
     // are copied. Every iteration commits a group, so that the wait below counts the same groups.
     const int next_key = first_key + Tile::BLOCK_N;
-    copy_tile<HEAD_DIM, Tile::BLOCK_N, THREADS>(k_shared, k_global, p.k_strides.row, next_key,
-                                                next_key < key_end ? p.kv_len : 0);
+    copy_tile<HEAD_DIM, Tile::BLOCK_N, THREADS>(k_shared, k_global, problem.k_strides.row, next_key,
+                                                next_key < key_end ? problem.kv_len : 0);
     cp_async_commit();
     // [next_k]
 
     // [softmax_then_output]
     if (next_key > unmasked_end) {
-      apply_mask(s, p, p.mask == MASK_CAUSAL, first_q + warp_row, first_key);
+      apply_mask(s, problem, problem.mask == MASK_CAUSAL, first_q + warp_row, first_key);
     }
     update_softmax(s, m, l, o, scale_log2);
 
@@ -124,8 +126,8 @@ __global__ void __launch_bounds__(THREADS) attention_kernel(Problem p, Tensors t
   // [end_of_rows]
   cp_async_wait<0>();  // the zeros after the last tile or, if no key was attended, Q and K
   __syncthreads();     // all threads' copies of Q are complete; its rows can be overwritten by O
-  store_rows<T, HEAD_DIM>(o, m, l, q_warp, (T *)t.o + at.o, p.o_strides.row, t.lse + at.lse,
-                          first_q + warp_row, p.q_len);
+  store_rows<T, HEAD_DIM>(o, m, l, q_warp, (T *)t.o + offset.o, problem.o_strides.row,
+                          t.lse + offset.lse, first_q + warp_row, problem.q_len);
   // [end_of_rows]
 }
 
@@ -141,10 +143,11 @@ static constexpr KernelConfig<> CONFIGS[] = {
     CONFIG<__nv_bfloat16, 64>, CONFIG<__nv_bfloat16, 96>, CONFIG<__nv_bfloat16, 128>,
     CONFIG<__nv_bfloat16, 256>};
 
-static cudaError_t forward(const Problem *p, const Tensors *t, int, cudaStream_t stream) {
-  const auto *config = find_config<CONFIGS>(p);
+static cudaError_t forward(const Problem *problem, const Tensors *t, int, cudaStream_t stream) {
+  const auto *config = find_config<CONFIGS>(problem);
   if (const cudaError_t error = prepare_launch(config, t)) return error;
-  config->kernel<<<grid_size(config, p), THREADS, config->shared_bytes, stream>>>(*p, *t);
+  config->kernel<<<grid_size(config, problem), THREADS, config->shared_bytes, stream>>>(*problem,
+                                                                                        *t);
   return cudaGetLastError();
 }
 

@@ -7,8 +7,7 @@
  *
  * What changed since step 04: the loop goes through a list of key/value tiles instead of all tiles
  * up to the diagonal, so the prefetch of the next K skips what is masked. Each tile names its mask:
- * none, the causal rule, or the bits of a PARTIAL block. `--shared-kv` runs the same lists with one
- * buffer for K and V, as in step 03, to show what prefetch is worth here.
+ * none, the causal rule, or the bits of a PARTIAL block.
  *
  * What it costs: the kernels in device/tile_list.cuh make the lists and the bits once per mask, and
  * these take memory.
@@ -22,6 +21,7 @@
 #include "device/copy_tile.cuh"
 #include "device/heads.cuh"
 #include "device/launch.cuh"
+#include "device/log2.cuh"
 #include "device/mma_tile.cuh"
 #include "device/ptx.cuh"
 #include "device/tile_list.cuh"
@@ -30,14 +30,13 @@
 constexpr int WARPS = 4;
 constexpr int THREADS = WARPS * WARP_SIZE;
 
-/** Sizes of the tiles. M_TILES = 1 makes tiles of 64 queries, for mask blocks of 64 rows. */
-template <int HEAD_DIM, int M_TILES, bool SHARED_KV>
+/** Sizes of the tiles. M_FRAGMENTS = 1 makes tiles of 64 queries, for mask blocks of 64 rows. */
+template <int HEAD_DIM, int M_FRAGMENTS>
 struct Tiles {
-  static constexpr int WARP_ROWS = 16 * M_TILES;
+  static constexpr int WARP_ROWS = 16 * M_FRAGMENTS;
   static constexpr int BLOCK_M = WARPS * WARP_ROWS;         // rows of Q
   static constexpr int BLOCK_N = HEAD_DIM <= 64 ? 64 : 32;  // rows of K and V
-  static constexpr int KV_ROWS = SHARED_KV ? BLOCK_N : 2 * BLOCK_N;
-  static constexpr int SHARED_BYTES = 2 * (BLOCK_M + KV_ROWS) * SMEM_STRIDE<HEAD_DIM>;
+  static constexpr int SHARED_BYTES = 2 * (BLOCK_M + 2 * BLOCK_N) * SMEM_STRIDE<HEAD_DIM>;
 };
 
 // [load_bits]
@@ -45,12 +44,12 @@ struct Tiles {
  * Loads the mask bits of this lane's rows: bit j of a word is key 32 * word + j of the tile. Rows
  * are WORDS apart; `row_bits` are those of row 0 of this warp.
  */
-template <int M_TILES, int WORDS>
-__device__ __forceinline__ void load_bitmask(uint32_t (&bits)[M_TILES][2][WORDS],
+template <int M_FRAGMENTS, int WORDS>
+__device__ __forceinline__ void load_bitmask(uint32_t (&bits)[M_FRAGMENTS][2][WORDS],
                                              const uint32_t *row_bits) {
   const int lane = threadIdx.x % WARP_SIZE;
 #pragma unroll
-  for (int i = 0; i < M_TILES; i++) {
+  for (int i = 0; i < M_FRAGMENTS; i++) {
 #pragma unroll
     for (int half = 0; half < 2; half++) {
 #pragma unroll
@@ -64,16 +63,17 @@ __device__ __forceinline__ void load_bitmask(uint32_t (&bits)[M_TILES][2][WORDS]
 
 // [apply_bits]
 /** Sets the scores whose bit is 0 to -inf. */
-template <int M_TILES, int N_TILES>
-__device__ __forceinline__ void apply_bitmask(float (&s)[M_TILES][N_TILES][4],
-                                              const uint32_t (&bits)[M_TILES][2][N_TILES / 4]) {
+template <int M_FRAGMENTS, int N_FRAGMENTS>
+__device__ __forceinline__ void apply_bitmask(
+    float (&s)[M_FRAGMENTS][N_FRAGMENTS][4],
+    const uint32_t (&bits)[M_FRAGMENTS][2][N_FRAGMENTS / 4]) {
   const int lane = threadIdx.x % WARP_SIZE;
 #pragma unroll
-  for (int i = 0; i < M_TILES; i++) {
+  for (int i = 0; i < M_FRAGMENTS; i++) {
 #pragma unroll
     for (int half = 0; half < 2; half++) {
 #pragma unroll
-      for (int n = 0; n < N_TILES; n += 4) {  // four accumulator tiles are 32 keys, one word
+      for (int n = 0; n < N_FRAGMENTS; n += 4) {  // four accumulator tiles are 32 keys, one word
         const uint32_t word = bits[i][half][n / 4] >> lane % 4 * 2;
 #pragma unroll
         for (int j = 0; j < 8; j++) {
@@ -87,79 +87,72 @@ __device__ __forceinline__ void apply_bitmask(float (&s)[M_TILES][N_TILES][4],
 
 // [find_row]
 /** The whole forward pass: one thread block for BLOCK_M queries of one head. */
-template <typename T, int HEAD_DIM, int M_TILES, bool SHARED_KV>
-__global__ void __launch_bounds__(THREADS) attention_kernel(Problem p, Tensors t, TileLists lists) {
-  using Tile = Tiles<HEAD_DIM, M_TILES, SHARED_KV>;
+template <typename T, int HEAD_DIM, int M_FRAGMENTS>
+__global__ void __launch_bounds__(THREADS)
+    attention_kernel(Problem problem, Tensors t, TileLists lists) {
+  using Tile = Tiles<HEAD_DIM, M_FRAGMENTS>;
 
   extern __shared__ __align__(16) unsigned char smem[];
   T *q_shared = (T *)smem;
   T *k_shared = q_shared + Tile::BLOCK_M * SMEM_STRIDE<HEAD_DIM>;
-  T *v_shared = SHARED_KV ? k_shared : k_shared + Tile::BLOCK_N * SMEM_STRIDE<HEAD_DIM>;
+  T *v_shared = k_shared + Tile::BLOCK_N * SMEM_STRIDE<HEAD_DIM>;
 
-  const BlockRow row = row_of_block(p, lists, blockIdx.x);
+  const BlockRow row = row_of_block(problem, lists, blockIdx.x);
   const int head = row.head;
-  const int list = list_of_head(lists, head / p.q_heads, head % p.q_heads) * lists.q_tiles;
+  const int list =
+      list_of_head(lists, head / problem.q_heads, head % problem.q_heads) * lists.q_tiles;
   // The tiles of queries with the longest lists start first.
   const QueryTile own = lists.order[list + row.entry];
   const KeyTile *tiles = lists.tiles + (int64_t)(list + own.q_tile) * lists.most_tiles;
   const int first_q = own.q_tile * Tile::BLOCK_M;
   // [find_row]
 
-  const HeadOffsets at = head_offsets(p, head);
-  const T *q_global = (const T *)t.q + at.q;
-  const T *k_global = (const T *)t.k + at.k;
-  const T *v_global = (const T *)t.v + at.v;
+  const HeadOffsets offset = head_offsets(problem, head);
+  const T *q_global = (const T *)t.q + offset.q;
+  const T *k_global = (const T *)t.k + offset.k;
+  const T *v_global = (const T *)t.v + offset.v;
 
   const int warp_row = threadIdx.x / WARP_SIZE * Tile::WARP_ROWS;
   T *q_warp = q_shared + warp_row * SMEM_STRIDE<HEAD_DIM>;
 
   // [i][0] belongs to row g of 16-row tile i, [i][1] to row g + 8.
-  float m[M_TILES][2];  // running maximum of score * scale * log2(e)
-  float l[M_TILES][2];  // running sum of the probabilities of this lane's keys
-  float o[M_TILES][HEAD_DIM / 8][4] = {};
+  float m[M_FRAGMENTS][2];  // running maximum of score * scale * log2(e)
+  float l[M_FRAGMENTS][2];  // running sum of the probabilities of this lane's keys
+  float o[M_FRAGMENTS][HEAD_DIM / MMA_N][4] = {};
 #pragma unroll
-  for (int i = 0; i < M_TILES; i++) {
+  for (int i = 0; i < M_FRAGMENTS; i++) {
 #pragma unroll
     for (int half = 0; half < 2; half++) {
       m[i][half] = -INFINITY;
       l[i][half] = 0.0f;
     }
   }
-  const float scale_log2 = p.scale * 1.4426950408889634f;
+  const float scale_log2 = problem.scale * LOG2_E;
 
   // [first_copies]
-  copy_tile<HEAD_DIM, Tile::BLOCK_M, THREADS>(q_shared, q_global, p.q_strides.row, first_q,
-                                              p.q_len);
+  copy_tile<HEAD_DIM, Tile::BLOCK_M, THREADS>(q_shared, q_global, problem.q_strides.row, first_q,
+                                              problem.q_len);
   KeyTile tile = own.first;
-  if (!SHARED_KV) {
-    copy_tile<HEAD_DIM, Tile::BLOCK_N, THREADS>(k_shared, k_global, p.k_strides.row, tile.first_key,
-                                                p.kv_len);
-  }
-  cp_async_commit();  // Q and, with separate buffers, the first K
+  copy_tile<HEAD_DIM, Tile::BLOCK_N, THREADS>(k_shared, k_global, problem.k_strides.row,
+                                              tile.first_key, problem.kv_len);
+  cp_async_commit();  // Q and the first K
   // [first_copies]
 
   // [next_entry]
   for (int i = 0; i < own.tile_count; i++) {
-    if (SHARED_KV) {
-      copy_tile<HEAD_DIM, Tile::BLOCK_N, THREADS>(k_shared, k_global, p.k_strides.row,
-                                                  tile.first_key, p.kv_len);
-      cp_async_commit();
-    }
     cp_async_wait<0>();  // K of this tile: nothing else is in flight
     __syncthreads();     // all threads' copies are visible, and all warps have read the previous V
 
-    if (!SHARED_KV) {
-      copy_tile<HEAD_DIM, Tile::BLOCK_N, THREADS>(v_shared, v_global, p.v_strides.row,
-                                                  tile.first_key, p.kv_len);
-      cp_async_commit();  // V of this tile is copied during Q K^T and the softmax
-    }
+    copy_tile<HEAD_DIM, Tile::BLOCK_N, THREADS>(v_shared, v_global, problem.v_strides.row,
+                                                tile.first_key, problem.kv_len);
+    cp_async_commit();  // V of this tile is copied during Q K^T and the softmax
 
-    float s[M_TILES][Tile::BLOCK_N / 8][4] = {};
+    float s[M_FRAGMENTS][Tile::BLOCK_N / MMA_N][4] = {};
     multiply_qk<T, HEAD_DIM>(s, q_warp, k_shared);
     // The bits of a PARTIAL tile and the next entry of the list are loaded before the barrier and
     // used after it, so that the loads overlap the wait.
     constexpr int WORDS = Tile::BLOCK_N / 32;  // of one row
-    uint32_t bits[M_TILES][2][WORDS];
+    uint32_t bits[M_FRAGMENTS][2][WORDS];
     if (tile.mask >= 0) {
       load_bitmask(bits, lists.bits + ((int64_t)tile.mask * Tile::BLOCK_M + warp_row) * WORDS);
     }
@@ -168,78 +161,70 @@ __global__ void __launch_bounds__(THREADS) attention_kernel(Problem p, Tensors t
     // [next_entry]
 
     // [copy_and_mask]
-    if (SHARED_KV) {
-      copy_tile<HEAD_DIM, Tile::BLOCK_N, THREADS>(v_shared, v_global, p.v_strides.row,
-                                                  tile.first_key, p.kv_len);
-    } else {
-      // K of the next tile in the list is copied during the softmax and P V. After the last tile
-      // the copy writes zeros, so that the wait below counts the same groups in every iteration.
-      copy_tile<HEAD_DIM, Tile::BLOCK_N, THREADS>(k_shared, k_global, p.k_strides.row,
-                                                  next.first_key, p.kv_len);
-    }
+    // K of the next tile in the list is copied during the softmax and P V. After the last tile the
+    // copy writes zeros, so that the wait below counts the same groups in every iteration.
+    copy_tile<HEAD_DIM, Tile::BLOCK_N, THREADS>(k_shared, k_global, problem.k_strides.row,
+                                                next.first_key, problem.kv_len);
     cp_async_commit();
 
     if (tile.mask != ALL_ATTENDED) {
-      if (tile.mask < 0 || tile.first_key + Tile::BLOCK_N > p.kv_len) {
-        apply_mask(s, p, tile.mask == CAUSAL_RULE, first_q + warp_row, tile.first_key);
+      if (tile.mask < 0 || tile.first_key + Tile::BLOCK_N > problem.kv_len) {
+        apply_mask(s, problem, tile.mask == CAUSAL_RULE, first_q + warp_row, tile.first_key);
       }
       if (tile.mask >= 0) apply_bitmask(s, bits);
     }
     update_softmax(s, m, l, o, scale_log2);
 
-    cp_async_wait<SHARED_KV ? 0 : 1>();  // waits for V; with separate buffers, K stays in flight
-    __syncthreads();                     // all threads' copies are visible
+    cp_async_wait<1>();  // waits for V; the next K stays in flight
+    __syncthreads();     // all threads' copies are visible
     multiply_pv<T, HEAD_DIM>(o, s, v_shared);
-    if (SHARED_KV) {
-      __syncthreads();  // all warps have read V; the buffer can be overwritten by the next K
-    }
     tile = next;
   }
   // [copy_and_mask]
 
   cp_async_wait<0>();  // the zeros after the last tile or, if the list is empty, Q
   __syncthreads();     // all threads' copies of Q are complete; its rows can be overwritten by O
-  store_rows<T, HEAD_DIM>(o, m, l, q_warp, (T *)t.o + at.o, p.o_strides.row, t.lse + at.lse,
-                          first_q + warp_row, p.q_len);
+  store_rows<T, HEAD_DIM>(o, m, l, q_warp, (T *)t.o + offset.o, problem.o_strides.row,
+                          t.lse + offset.lse, first_q + warp_row, problem.q_len);
 }
 
-template <typename T, int HEAD_DIM, int M_TILES, bool SHARED_KV>
-constexpr auto CONFIG = make_config<T, HEAD_DIM, Tiles<HEAD_DIM, M_TILES, SHARED_KV>>(
-    attention_kernel<T, HEAD_DIM, M_TILES, SHARED_KV>, THREADS,
-    Tiles<HEAD_DIM, M_TILES, SHARED_KV>::SHARED_BYTES, CEILING_MMA, SHARED_KV);
+template <typename T, int HEAD_DIM, int M_FRAGMENTS>
+constexpr auto CONFIG = make_config<T, HEAD_DIM, Tiles<HEAD_DIM, M_FRAGMENTS>>(
+    attention_kernel<T, HEAD_DIM, M_FRAGMENTS>, THREADS, Tiles<HEAD_DIM, M_FRAGMENTS>::SHARED_BYTES,
+    CEILING_MMA);
 
-#define CONFIGS_OF(HEAD_DIM, M_TILES)                                                \
-  CONFIG<__half, HEAD_DIM, M_TILES, false>, CONFIG<__half, HEAD_DIM, M_TILES, true>, \
-      CONFIG<__nv_bfloat16, HEAD_DIM, M_TILES, false>,                               \
-      CONFIG<__nv_bfloat16, HEAD_DIM, M_TILES, true>
+#define CONFIGS_OF(HEAD_DIM, M_FRAGMENTS) \
+  CONFIG<__half, HEAD_DIM, M_FRAGMENTS>, CONFIG<__nv_bfloat16, HEAD_DIM, M_FRAGMENTS>
 
 static constexpr KernelConfig<TileLists> CONFIGS[] = {  // tiles of 128 queries before those of 64
     CONFIGS_OF(32, 2), CONFIGS_OF(64, 2), CONFIGS_OF(96, 2),  CONFIGS_OF(128, 2), CONFIGS_OF(32, 1),
     CONFIGS_OF(64, 1), CONFIGS_OF(96, 1), CONFIGS_OF(128, 1), CONFIGS_OF(256, 1)};
 
 // [prepare_lists]
-static cudaError_t prepare(const Problem *p, const BlockMask *mask, void *prepared,
+static cudaError_t prepare(const Problem *problem, const BlockMask *mask, void *prepared,
                            cudaStream_t stream) {
-  const TileLists lists = lay_out_tile_lists(p, mask, find_config<CONFIGS>(p), prepared);
+  const TileLists lists =
+      lay_out_tile_lists(problem, mask, find_config<CONFIGS>(problem), prepared);
   if (lists.partial_tiles > 0) {
     pack_bits_kernel<<<(unsigned)lists.partial_tiles, THREADS, 0, stream>>>(*mask, lists);
   }
-  list_tiles_kernel<<<lists.rows, WARP_SIZE, 0, stream>>>(*p, *mask, lists);
+  list_tiles_kernel<<<lists.rows, WARP_SIZE, 0, stream>>>(*problem, *mask, lists);
   order_rows_kernel<<<(lists.rows + THREADS - 1) / THREADS, THREADS, 0, stream>>>(lists);
   return cudaGetLastError();
 }
 // [prepare_lists]
 
-static cudaError_t forward(const Problem *p, const Tensors *t, int, cudaStream_t stream) {
-  const auto *config = find_config<CONFIGS>(p);
+static cudaError_t forward(const Problem *problem, const Tensors *t, int, cudaStream_t stream) {
+  const auto *config = find_config<CONFIGS>(problem);
   if (const cudaError_t error = prepare_launch(config, t)) return error;
-  const TileLists lists = lay_out_tile_lists(p, t->block_mask, config, t->prepared);
-  config->kernel<<<grid_size(config, p), THREADS, config->shared_bytes, stream>>>(*p, *t, lists);
+  const TileLists lists = lay_out_tile_lists(problem, t->block_mask, config, t->prepared);
+  config->kernel<<<grid_size(config, problem), THREADS, config->shared_bytes, stream>>>(*problem,
+                                                                                        *t, lists);
   return cudaGetLastError();
 }
 
-static const BlockMaskSupport BLOCK_MASKS = {
-    .prepared_bytes = tile_list_bytes<CONFIGS>, .prepare = prepare, .takes_shared_kv = true};
+static const BlockMaskSupport BLOCK_MASKS = {.prepared_bytes = tile_list_bytes<CONFIGS>,
+                                             .prepare = prepare};
 
 const Step step = {
     .name = "step05",

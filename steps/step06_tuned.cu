@@ -27,6 +27,7 @@
 #include "device/fragments.cuh"
 #include "device/heads.cuh"
 #include "device/launch.cuh"
+#include "device/log2.cuh"
 #include "device/ptx.cuh"
 #include "device/tile_list.cuh"
 #include "device/warp.cuh"
@@ -69,7 +70,7 @@ template <int HEAD_DIM>
 __device__ __forceinline__ uint32_t lane_of_rows(const unsigned char *tile) {
   const int lane = threadIdx.x % WARP_SIZE;
   uint32_t address = shared_address(tile) + chunk_offset<HEAD_DIM>(lane % 16, lane / 16);
-  compute_once(address);
+  keep_in_register(address);
   return address;
 }
 // [lane_addresses]
@@ -80,7 +81,7 @@ __device__ __forceinline__ uint32_t lane_of_keys(const unsigned char *tile) {
   const int lane = threadIdx.x % WARP_SIZE;
   const int key = lane / 16 * 8 + lane % 8;
   uint32_t address = shared_address(tile) + chunk_offset<HEAD_DIM>(key, lane / 8 % 2);
-  compute_once(address);
+  keep_in_register(address);
   return address;
 }
 
@@ -128,22 +129,22 @@ struct TileCopy {
 };
 
 /** S += Q K^T for the lane's addresses in Q and K. */
-template <typename T, int HEAD_DIM, int M_TILES, int N_TILES>
-__device__ __forceinline__ void multiply_qk(float (&s)[M_TILES][N_TILES][4], uint32_t q,
+template <typename T, int HEAD_DIM, int M_FRAGMENTS, int N_FRAGMENTS>
+__device__ __forceinline__ void multiply_qk(float (&s)[M_FRAGMENTS][N_FRAGMENTS][4], uint32_t q,
                                             uint32_t k) {
 #pragma unroll
   for (int d = 0; d < HEAD_DIM / 16; d++) {
-    uint32_t a[M_TILES][4];
+    uint32_t a[M_FRAGMENTS][4];
 #pragma unroll
-    for (int i = 0; i < M_TILES; i++) {
+    for (int i = 0; i < M_FRAGMENTS; i++) {
       ldmatrix_x4(a[i], shared_pointer(more_chunks<HEAD_DIM>(q, 2 * d) + 16 * i * 2 * HEAD_DIM));
     }
 #pragma unroll
-    for (int n = 0; n < N_TILES; n += 2) {
+    for (int n = 0; n < N_FRAGMENTS; n += 2) {
       uint32_t b[4];
       ldmatrix_x4(b, shared_pointer(more_chunks<HEAD_DIM>(k, 2 * d) + 8 * n * 2 * HEAD_DIM));
 #pragma unroll
-      for (int i = 0; i < M_TILES; i++) {
+      for (int i = 0; i < M_FRAGMENTS; i++) {
         mma_m16n8k16<T>(s[i][n], a[i], b[0], b[1]);
         mma_m16n8k16<T>(s[i][n + 1], a[i], b[2], b[3]);
       }
@@ -152,15 +153,15 @@ __device__ __forceinline__ void multiply_qk(float (&s)[M_TILES][N_TILES][4], uin
 }
 
 /** O += P V for 16 keys, `v` being the lane's address in V. */
-template <typename T, int HEAD_DIM, int M_TILES, int O_TILES>
-__device__ __forceinline__ void multiply_pv(float (&o)[M_TILES][O_TILES][4],
-                                            const uint32_t (&p)[M_TILES][4], uint32_t v) {
+template <typename T, int HEAD_DIM, int M_FRAGMENTS, int O_FRAGMENTS>
+__device__ __forceinline__ void multiply_pv(float (&o)[M_FRAGMENTS][O_FRAGMENTS][4],
+                                            const uint32_t (&p)[M_FRAGMENTS][4], uint32_t v) {
 #pragma unroll
-  for (int d = 0; d < O_TILES / 2; d++) {
+  for (int d = 0; d < O_FRAGMENTS / 2; d++) {
     uint32_t b[4];
     ldmatrix_x4_trans(b, shared_pointer(more_chunks<HEAD_DIM>(v, 2 * d)));
 #pragma unroll
-    for (int i = 0; i < M_TILES; i++) {
+    for (int i = 0; i < M_FRAGMENTS; i++) {
       mma_m16n8k16<T>(o[i][2 * d], p[i], b[0], b[1]);
       mma_m16n8k16<T>(o[i][2 * d + 1], p[i], b[2], b[3]);
     }
@@ -180,17 +181,17 @@ __device__ __forceinline__ void copy_bits(unsigned char *bits_shared, const uint
 
 /** Sets the scores whose bit is 0 to -inf. Bit j of a word is key 32 * word + j; rows are WORDS
  * apart, and `row_bits` is the word of this warp's first row and first key. */
-template <int WORDS, int M_TILES, int N_TILES>
-__device__ __forceinline__ void apply_bitmask(float (&s)[M_TILES][N_TILES][4],
+template <int WORDS, int M_FRAGMENTS, int N_FRAGMENTS>
+__device__ __forceinline__ void apply_bitmask(float (&s)[M_FRAGMENTS][N_FRAGMENTS][4],
                                               const uint32_t *row_bits) {
   const int lane = threadIdx.x % WARP_SIZE;
 #pragma unroll
-  for (int i = 0; i < M_TILES; i++) {
+  for (int i = 0; i < M_FRAGMENTS; i++) {
 #pragma unroll
     for (int half = 0; half < 2; half++) {
       const uint32_t *words = row_bits + (16 * i + 8 * half + lane / 4) * WORDS;
 #pragma unroll
-      for (int n = 0; n < N_TILES; n += 4) {  // four accumulator tiles are 32 keys, one word
+      for (int n = 0; n < N_FRAGMENTS; n += 4) {  // four accumulator tiles are 32 keys, one word
         const uint32_t word = words[n / 4] >> lane % 4 * 2;
 #pragma unroll
         for (int j = 0; j < 8; j++) {
@@ -202,12 +203,12 @@ __device__ __forceinline__ void apply_bitmask(float (&s)[M_TILES][N_TILES][4],
 }
 
 /** Applies the mask of a tile to the scores of this warp; its first row is query `first_q`. */
-template <int WORDS, int M_TILES, int N_TILES>
-__device__ __forceinline__ void mask_scores(float (&s)[M_TILES][N_TILES][4], const Problem &p,
-                                            int mask, int first_q, int first_key,
+template <int WORDS, int M_FRAGMENTS, int N_FRAGMENTS>
+__device__ __forceinline__ void mask_scores(float (&s)[M_FRAGMENTS][N_FRAGMENTS][4],
+                                            const Problem &p, int mask, int first_q, int first_key,
                                             const uint32_t *row_bits) {
   if (mask == ALL_ATTENDED) return;
-  if (mask < 0 || first_key + 8 * N_TILES > p.kv_len) {
+  if (mask < 0 || first_key + 8 * N_FRAGMENTS > p.kv_len) {
     apply_mask(s, p, mask == CAUSAL_RULE, first_q, first_key);
   }
   if (mask >= 0) apply_bitmask<WORDS>(s, row_bits);
@@ -218,13 +219,14 @@ __device__ __forceinline__ void mask_scores(float (&s)[M_TILES][N_TILES][4], con
 // [probabilities]
 /** Probabilities 2^(scale_log2 s - m) of PART keys from accumulator tile `first` on, as operand A
  * of one mma per 16 keys, and their sums over the keys of this lane. */
-template <typename T, int M_TILES, int N_TILES>
-__device__ __forceinline__ void exponentiate(uint32_t (&probs)[PART / 16][M_TILES][4],
-                                             float (&sums)[M_TILES][2],
-                                             const float (&s)[M_TILES][N_TILES][4], int first,
-                                             const float (&m)[M_TILES][2], float scale_log2) {
+template <typename T, int M_FRAGMENTS, int N_FRAGMENTS>
+__device__ __forceinline__ void exponentiate(uint32_t (&probs)[PART / 16][M_FRAGMENTS][4],
+                                             float (&sums)[M_FRAGMENTS][2],
+                                             const float (&s)[M_FRAGMENTS][N_FRAGMENTS][4],
+                                             int first, const float (&m)[M_FRAGMENTS][2],
+                                             float scale_log2) {
 #pragma unroll
-  for (int i = 0; i < M_TILES; i++) {
+  for (int i = 0; i < M_FRAGMENTS; i++) {
     sums[i][0] = sums[i][1] = 0.0f;
 #pragma unroll
     for (int j = 0; j < PART / 16; j++) {
@@ -246,11 +248,11 @@ __device__ __forceinline__ void exponentiate(uint32_t (&probs)[PART / 16][M_TILE
  * -FLT_MAX: P of a masked key is 0, and P of any other is infinite. A score of NaN or +inf makes
  * the sum NaN or infinite, too.
  */
-template <int M_TILES>
-__device__ __forceinline__ bool too_large(const float (&sums)[M_TILES][2]) {
+template <int M_FRAGMENTS>
+__device__ __forceinline__ bool too_large(const float (&sums)[M_FRAGMENTS][2]) {
   bool large = false;
 #pragma unroll
-  for (int i = 0; i < M_TILES; i++) {
+  for (int i = 0; i < M_FRAGMENTS; i++) {
 #pragma unroll
     for (int half = 0; half < 2; half++) large |= !(sums[i][half] <= MOST_SUM);
   }
@@ -259,16 +261,17 @@ __device__ __forceinline__ bool too_large(const float (&sums)[M_TILES][2]) {
 // [probabilities]
 
 /** The maximum score of each row from accumulator tile `first` on. */
-template <int M_TILES, int N_TILES>
-__device__ __forceinline__ void row_maxima(float (&maxima)[M_TILES][2],
-                                           const float (&s)[M_TILES][N_TILES][4], int first) {
+template <int M_FRAGMENTS, int N_FRAGMENTS>
+__device__ __forceinline__ void row_maxima(float (&maxima)[M_FRAGMENTS][2],
+                                           const float (&s)[M_FRAGMENTS][N_FRAGMENTS][4],
+                                           int first) {
 #pragma unroll
-  for (int i = 0; i < M_TILES; i++) {
+  for (int i = 0; i < M_FRAGMENTS; i++) {
 #pragma unroll
     for (int half = 0; half < 2; half++) {
       float maximum = -INFINITY;
 #pragma unroll
-      for (int n = first; n < N_TILES; n++) {
+      for (int n = first; n < N_FRAGMENTS; n++) {
         maximum = fmaxf(maximum, fmaxf(s[i][n][2 * half], s[i][n][2 * half + 1]));
       }
       maxima[i][half] = lanes_reduce_max<4>(maximum);
@@ -277,11 +280,11 @@ __device__ __forceinline__ void row_maxima(float (&maxima)[M_TILES][2],
 }
 
 /** Gives m of rows without an attended key so far, whose l and O are 0, these maxima. */
-template <int M_TILES>
-__device__ __forceinline__ void start_m(float (&m)[M_TILES][2], const float (&maxima)[M_TILES][2],
-                                        float scale_log2) {
+template <int M_FRAGMENTS>
+__device__ __forceinline__ void start_m(float (&m)[M_FRAGMENTS][2],
+                                        const float (&maxima)[M_FRAGMENTS][2], float scale_log2) {
 #pragma unroll
-  for (int i = 0; i < M_TILES; i++) {
+  for (int i = 0; i < M_FRAGMENTS; i++) {
 #pragma unroll
     for (int half = 0; half < 2; half++) {
       if (m[i][half] == -FLT_MAX) m[i][half] = fmaxf(-FLT_MAX, maxima[i][half] * scale_log2);
@@ -291,12 +294,12 @@ __device__ __forceinline__ void start_m(float (&m)[M_TILES][2], const float (&ma
 
 // [raise_maximum]
 /** Raises m to these maxima and rescales l and O. */
-template <int M_TILES, int O_TILES>
-__device__ __forceinline__ void raise_m(float (&m)[M_TILES][2], float (&l)[M_TILES][2],
-                                        float (&o)[M_TILES][O_TILES][4],
-                                        const float (&maxima)[M_TILES][2], float scale_log2) {
+template <int M_FRAGMENTS, int O_FRAGMENTS>
+__device__ __forceinline__ void raise_m(float (&m)[M_FRAGMENTS][2], float (&l)[M_FRAGMENTS][2],
+                                        float (&o)[M_FRAGMENTS][O_FRAGMENTS][4],
+                                        const float (&maxima)[M_FRAGMENTS][2], float scale_log2) {
 #pragma unroll
-  for (int i = 0; i < M_TILES; i++) {
+  for (int i = 0; i < M_FRAGMENTS; i++) {
 #pragma unroll
     for (int half = 0; half < 2; half++) {
       const float raised = fmaxf(m[i][half], maxima[i][half] * scale_log2);
@@ -304,7 +307,7 @@ __device__ __forceinline__ void raise_m(float (&m)[M_TILES][2], float (&l)[M_TIL
       m[i][half] = raised;
       l[i][half] *= rescale;
 #pragma unroll
-      for (int n = 0; n < O_TILES; n++) {
+      for (int n = 0; n < O_FRAGMENTS; n++) {
         o[i][n][2 * half] *= rescale;
         o[i][n][2 * half + 1] *= rescale;
       }
@@ -314,20 +317,21 @@ __device__ __forceinline__ void raise_m(float (&m)[M_TILES][2], float (&l)[M_TIL
 // [raise_maximum]
 
 /** Adds the sums of PART keys to l. */
-template <int M_TILES>
-__device__ __forceinline__ void add_sums(float (&l)[M_TILES][2], const float (&sums)[M_TILES][2]) {
+template <int M_FRAGMENTS>
+__device__ __forceinline__ void add_sums(float (&l)[M_FRAGMENTS][2],
+                                         const float (&sums)[M_FRAGMENTS][2]) {
 #pragma unroll
-  for (int i = 0; i < M_TILES; i++) {
+  for (int i = 0; i < M_FRAGMENTS; i++) {
 #pragma unroll
     for (int half = 0; half < 2; half++) l[i][half] += sums[i][half];
   }
 }
 
 /** Sets m and l before the first tile. */
-template <int M_TILES>
-__device__ __forceinline__ void start_rows(float (&m)[M_TILES][2], float (&l)[M_TILES][2]) {
+template <int M_FRAGMENTS>
+__device__ __forceinline__ void start_rows(float (&m)[M_FRAGMENTS][2], float (&l)[M_FRAGMENTS][2]) {
 #pragma unroll
-  for (int i = 0; i < M_TILES; i++) {
+  for (int i = 0; i < M_FRAGMENTS; i++) {
 #pragma unroll
     for (int half = 0; half < 2; half++) {
       m[i][half] = -FLT_MAX;
@@ -339,10 +343,10 @@ __device__ __forceinline__ void start_rows(float (&m)[M_TILES][2], float (&l)[M_
 /* --- Results ---------------------------------------------------------------------------------- */
 
 /** From sums over the keys of this lane to sums of whole rows. */
-template <int M_TILES>
-__device__ __forceinline__ void sum_lanes(float (&l)[M_TILES][2]) {
+template <int M_FRAGMENTS>
+__device__ __forceinline__ void sum_lanes(float (&l)[M_FRAGMENTS][2]) {
 #pragma unroll
-  for (int i = 0; i < M_TILES; i++) {
+  for (int i = 0; i < M_FRAGMENTS; i++) {
 #pragma unroll
     for (int half = 0; half < 2; half++) l[i][half] = lanes_reduce_sum<4>(l[i][half]);
   }
@@ -350,42 +354,42 @@ __device__ __forceinline__ void sum_lanes(float (&l)[M_TILES][2]) {
 
 /** Stores the LSE of this warp's rows; `sums` are l of whole rows. The first row is query `first`.
  */
-template <int M_TILES>
-__device__ __forceinline__ void store_lse(const float (&m)[M_TILES][2],
-                                          const float (&sums)[M_TILES][2], float *lse_global,
+template <int M_FRAGMENTS>
+__device__ __forceinline__ void store_lse(const float (&m)[M_FRAGMENTS][2],
+                                          const float (&sums)[M_FRAGMENTS][2], float *lse_global,
                                           int first, int rows) {
   const int lane = threadIdx.x % WARP_SIZE;
 #pragma unroll
-  for (int i = 0; i < M_TILES; i++) {
+  for (int i = 0; i < M_FRAGMENTS; i++) {
 #pragma unroll
     for (int half = 0; half < 2; half++) {
       const int row = first + 16 * i + 8 * half + lane / 4;
       // A row that attends nothing has m = -FLT_MAX and sum = 0; log2(0) is -inf, and so is LSE.
       if (lane % 4 == 0 && row < rows) {
-        lse_global[row] = (m[i][half] + log2_approx(sums[i][half])) * 0.6931471805599453f;
+        lse_global[row] = (m[i][half] + log2_approx(sums[i][half])) * LN_2;
       }
     }
   }
 }
 
 /**
- * Divides O by the sums of whole rows and stores this warp's rows, of 8 * O_TILES columns; the
+ * Divides O by the sums of whole rows and stores this warp's rows, of 8 * O_FRAGMENTS columns; the
  * first is query `first`. Each 8 rows are collected in `rows_shared`, shared memory of this warp
  * alone, so that a lane stores 16 bytes at a time.
  */
-template <typename T, int M_TILES, int O_TILES>
-__device__ __forceinline__ void store_rows(const float (&o)[M_TILES][O_TILES][4],
-                                           const float (&sums)[M_TILES][2],
+template <typename T, int M_FRAGMENTS, int O_FRAGMENTS>
+__device__ __forceinline__ void store_rows(const float (&o)[M_FRAGMENTS][O_FRAGMENTS][4],
+                                           const float (&sums)[M_FRAGMENTS][2],
                                            unsigned char *rows_shared, T *o_global,
                                            int64_t row_stride, int first, int rows) {
-  constexpr int COLUMNS = 8 * O_TILES, ITERATIONS = 8 * COLUMNS / CHUNK / WARP_SIZE;
+  constexpr int COLUMNS = 8 * O_FRAGMENTS, ITERATIONS = 8 * COLUMNS / CHUNK / WARP_SIZE;
   const int lane = threadIdx.x % WARP_SIZE;
 #pragma unroll
-  for (int i = 0; i < 2 * M_TILES; i++) {
+  for (int i = 0; i < 2 * M_FRAGMENTS; i++) {
     const float sum = sums[i / 2][i % 2];
     const float factor = sum == 0.0f ? 0.0f : __fdividef(1.0f, sum);
 #pragma unroll
-    for (int n = 0; n < O_TILES; n++) {
+    for (int n = 0; n < O_FRAGMENTS; n++) {
       const float *pair = &o[i / 2][n][i % 2 * 2];
       *reinterpret_cast<uint32_t *>(rows_shared + chunk_offset<COLUMNS>(lane / 4, n) +
                                     lane % 4 * 4) = pack<T>(pair[0] * factor, pair[1] * factor);
@@ -431,8 +435,8 @@ template <int HEAD_DIM, bool LARGE>
 struct Tiles {
   static constexpr int WARPS = 4;
   static constexpr int THREADS = WARPS * WARP_SIZE;
-  static constexpr int M_TILES = LARGE ? 2 : 1;  // 16-row tiles of Q per warp
-  static constexpr int WARP_ROWS = 16 * M_TILES;
+  static constexpr int M_FRAGMENTS = LARGE ? 2 : 1;  // 16-row tiles of Q per warp
+  static constexpr int WARP_ROWS = 16 * M_FRAGMENTS;
   static constexpr int BLOCK_M = WARPS * WARP_ROWS;                             // rows of Q
   static constexpr int BLOCK_N = (LARGE ? 64 : 32) * (HEAD_DIM <= 64 ? 2 : 1);  // rows of K and V
   static constexpr int Q_BYTES = 2 * BLOCK_M * HEAD_DIM;
@@ -449,7 +453,7 @@ __global__ void __launch_bounds__(Tiles<HEAD_DIM, LARGE>::THREADS,
                                   Tiles<HEAD_DIM, LARGE>::BLOCKS_PER_SM)
     attention_kernel(Problem p, Tensors t, TileLists lists) {
   using Tile = Tiles<HEAD_DIM, LARGE>;
-  constexpr int M_TILES = Tile::M_TILES, BLOCK_M = Tile::BLOCK_M, BLOCK_N = Tile::BLOCK_N;
+  constexpr int M_FRAGMENTS = Tile::M_FRAGMENTS, BLOCK_M = Tile::BLOCK_M, BLOCK_N = Tile::BLOCK_N;
   constexpr int THREADS = Tile::THREADS, WORDS = BLOCK_N / 32, PARTS = BLOCK_N / PART;
 
   extern __shared__ __align__(128) unsigned char smem[];
@@ -481,11 +485,11 @@ __global__ void __launch_bounds__(Tiles<HEAD_DIM, LARGE>::THREADS,
   };
   // [lanes_and_copies]
 
-  float m[M_TILES][2];  // maximum of score * scale * log2(e) over some of the keys so far
-  float l[M_TILES][2];  // running sum of the probabilities of this lane's keys
-  float o[M_TILES][HEAD_DIM / 8][4] = {};
+  float m[M_FRAGMENTS][2];  // maximum of score * scale * log2(e) over some of the keys so far
+  float l[M_FRAGMENTS][2];  // running sum of the probabilities of this lane's keys
+  float o[M_FRAGMENTS][HEAD_DIM / 8][4] = {};
   start_rows(m, l);
-  const float scale_log2 = p.scale * 1.4426950408889634f;
+  const float scale_log2 = p.scale * LOG2_E;
 
   const TileCopy<HEAD_DIM, BLOCK_M, THREADS> copy_q(smem);
   copy_q.start(0, copy_q.first_chunk((const T *)t.q + at.q, p.q_strides.row, first_q),
@@ -501,7 +505,7 @@ __global__ void __launch_bounds__(Tiles<HEAD_DIM, LARGE>::THREADS,
     cp_async_wait<0>();  // K and V of this tile, at first also Q: nothing else is in flight
     __syncthreads();  // all threads' copies are visible, and all warps are done with the last tile
 
-    float s[M_TILES][BLOCK_N / 8][4] = {};
+    float s[M_FRAGMENTS][BLOCK_N / 8][4] = {};
     multiply_qk<T, HEAD_DIM>(s, q_lane, k_lane + stage * Tile::KV_BYTES);
     // The copies come after Q K^T, so that the tensor cores have work after the barrier at once.
     const KeyTile next = *++list;
@@ -512,21 +516,21 @@ __global__ void __launch_bounds__(Tiles<HEAD_DIM, LARGE>::THREADS,
     if (__any_sync(FULL_WARP, m[0][0] == -FLT_MAX)) {
       // Usually the first tile. Without this branch, its P would be computed twice. One row decides
       // for all of the warp: others without an attended key so far have P computed twice.
-      float maxima[M_TILES][2];
+      float maxima[M_FRAGMENTS][2];
       row_maxima(maxima, s, 0);
       start_m(m, maxima, scale_log2);
     }
     // [iteration_start]
 
     // [parts_overlap]
-    uint32_t probs[2][PART / 16][M_TILES][4];  // of this part and the next
-    float sums[2][M_TILES][2];
+    uint32_t probs[2][PART / 16][M_FRAGMENTS][4];  // of this part and the next
+    float sums[2][M_FRAGMENTS][2];
     exponentiate<T>(probs[0], sums[0], s, 0, m, scale_log2);
 #pragma unroll
     for (int part = 0; part < PARTS; part++) {
       const int now = part % 2;
       if (__any_sync(FULL_WARP, too_large(sums[now]))) {
-        float maxima[M_TILES][2];
+        float maxima[M_FRAGMENTS][2];
         row_maxima(maxima, s, part * PART / 8);
         raise_m(m, l, o, maxima, scale_log2);
         exponentiate<T>(probs[now], sums[now], s, part * PART / 8, m, scale_log2);
@@ -565,9 +569,9 @@ struct PairTiles {
   static constexpr int HEAD_DIM = 256;
   static constexpr int WARPS = 8;
   static constexpr int THREADS = WARPS * WARP_SIZE;
-  static constexpr int M_TILES = 2;
-  static constexpr int BLOCK_M = 16 * M_TILES * WARPS / 2;  // rows of Q
-  static constexpr int BLOCK_N = 2 * PART;                  // rows of K and V
+  static constexpr int M_FRAGMENTS = 2;
+  static constexpr int BLOCK_M = 16 * M_FRAGMENTS * WARPS / 2;  // rows of Q
+  static constexpr int BLOCK_N = 2 * PART;                      // rows of K and V
   static constexpr int Q_BYTES = 2 * BLOCK_M * HEAD_DIM;
   static constexpr int KV_BYTES = 2 * BLOCK_N * HEAD_DIM;   // of one stage of K or of V
   static constexpr int P_BYTES = 2 * BLOCK_M * BLOCK_N;     // of one stage
@@ -578,12 +582,12 @@ struct PairTiles {
 
 /** Combines a number of each row with that of the other warp of the pair. `pair_rows` is shared
  * memory [rows][2]. All threads of the block call it. */
-template <int M_TILES, typename Combine>
-__device__ __forceinline__ void exchange(float (&numbers)[M_TILES][2], float (*pair_rows)[2],
+template <int M_FRAGMENTS, typename Combine>
+__device__ __forceinline__ void exchange(float (&numbers)[M_FRAGMENTS][2], float (*pair_rows)[2],
                                          int side, Combine combine) {
   const int lane = threadIdx.x % WARP_SIZE;
 #pragma unroll
-  for (int i = 0; i < M_TILES; i++) {
+  for (int i = 0; i < M_FRAGMENTS; i++) {
 #pragma unroll
     for (int half = 0; half < 2; half++) {
       if (lane % 4 == 0) pair_rows[16 * i + 8 * half + lane / 4][side] = numbers[i][half];
@@ -591,7 +595,7 @@ __device__ __forceinline__ void exchange(float (&numbers)[M_TILES][2], float (*p
   }
   __syncthreads();  // the numbers of the other warp are visible
 #pragma unroll
-  for (int i = 0; i < M_TILES; i++) {
+  for (int i = 0; i < M_FRAGMENTS; i++) {
 #pragma unroll
     for (int half = 0; half < 2; half++) {
       const float other = pair_rows[16 * i + 8 * half + lane / 4][1 - side];
@@ -602,13 +606,13 @@ __device__ __forceinline__ void exchange(float (&numbers)[M_TILES][2], float (*p
 
 /** Stores the probabilities of PART keys as rows of P. `p` is the lane's address: of row lane / 4
  * and 2 * (lane % 4) keys after the first. */
-template <int M_TILES>
+template <int M_FRAGMENTS>
 __device__ __forceinline__ void store_probs(uint32_t p,
-                                            const uint32_t (&probs)[PART / 16][M_TILES][4]) {
+                                            const uint32_t (&probs)[PART / 16][M_FRAGMENTS][4]) {
 #pragma unroll
   for (int j = 0; j < PART / 16; j++) {
 #pragma unroll
-    for (int i = 0; i < M_TILES; i++) {
+    for (int i = 0; i < M_FRAGMENTS; i++) {
 #pragma unroll
       for (int c = 0; c < 4; c++) {  // operand A: 8 keys of rows g and g + 8, then the next 8 keys
         const uint32_t chunk = more_chunks<PairTiles::BLOCK_N>(p, 2 * j + c / 2);
@@ -624,7 +628,7 @@ template <typename T>
 __global__ void __launch_bounds__(PairTiles::THREADS, 1)
     pair_kernel(Problem p, Tensors t, TileLists lists) {
   using Tile = PairTiles;
-  constexpr int HEAD_DIM = Tile::HEAD_DIM, M_TILES = Tile::M_TILES, THREADS = Tile::THREADS;
+  constexpr int HEAD_DIM = Tile::HEAD_DIM, M_FRAGMENTS = Tile::M_FRAGMENTS, THREADS = Tile::THREADS;
   constexpr int BLOCK_M = Tile::BLOCK_M, BLOCK_N = Tile::BLOCK_N, WORDS = BLOCK_N / 32;
 
   extern __shared__ __align__(128) unsigned char smem[];
@@ -636,7 +640,7 @@ __global__ void __launch_bounds__(PairTiles::THREADS, 1)
 
   const int lane = threadIdx.x % WARP_SIZE;
   const int side = threadIdx.x / WARP_SIZE % 2;  // of the pair: which keys of S, columns of O
-  const int pair_row = threadIdx.x / (2 * WARP_SIZE) * 16 * M_TILES;
+  const int pair_row = threadIdx.x / (2 * WARP_SIZE) * 16 * M_FRAGMENTS;
   unsigned char *p_rows = p_shared + pair_row * 2 * BLOCK_N;
   const uint32_t q_lane = lane_of_rows<HEAD_DIM>(smem + pair_row * 2 * HEAD_DIM);
   const uint32_t k_lane = lane_of_keys<HEAD_DIM>(k_shared + side * PART * 2 * HEAD_DIM);
@@ -662,10 +666,10 @@ __global__ void __launch_bounds__(PairTiles::THREADS, 1)
     copy.start((2 + stage) * Tile::KV_BYTES, v_chunk, p.v_strides.row, tile.first_key, p.kv_len);
   };
 
-  float m[M_TILES][2], l[M_TILES][2];
-  float o[M_TILES][HEAD_DIM / 2 / 8][4] = {};
+  float m[M_FRAGMENTS][2], l[M_FRAGMENTS][2];
+  float o[M_FRAGMENTS][HEAD_DIM / 2 / 8][4] = {};
   start_rows(m, l);
-  const float scale_log2 = p.scale * 1.4426950408889634f;
+  const float scale_log2 = p.scale * LOG2_E;
 
   const TileCopy<HEAD_DIM, BLOCK_M, THREADS> copy_q(smem);
   copy_q.start(0, copy_q.first_chunk((const T *)t.q + at.q, p.q_strides.row), p.q_strides.row,
@@ -682,7 +686,7 @@ __global__ void __launch_bounds__(PairTiles::THREADS, 1)
     const KeyTile next = list[1];
     const KeyTile after = list + 2 < end ? list[2] : tile;
 
-    float s[M_TILES][PART / 8][4] = {};
+    float s[M_FRAGMENTS][PART / 8][4] = {};
     multiply_qk<T, HEAD_DIM>(s, q_lane, k_lane + stage * Tile::KV_BYTES);
     mask_scores<WORDS>(
         s, p, tile.mask, first_q + pair_row, tile.first_key + side * PART,
@@ -692,21 +696,21 @@ __global__ void __launch_bounds__(PairTiles::THREADS, 1)
       copy_v(tile, 0);
       if (list + 1 < end) copy_k(next, 1);
       cp_async_commit();
-      float maxima[M_TILES][2];  // without them, P of the first tile would be computed twice
+      float maxima[M_FRAGMENTS][2];  // without them, P of the first tile would be computed twice
       row_maxima(maxima, s, 0);
       exchange(maxima, exchanged + pair_row, side, [](float a, float b) { return fmaxf(a, b); });
       start_m(m, maxima, scale_log2);
     }
     // [pair_barrier]
-    uint32_t probs[PART / 16][M_TILES][4];
-    float sums[M_TILES][2];
+    uint32_t probs[PART / 16][M_FRAGMENTS][4];
+    float sums[M_FRAGMENTS][2];
     exponentiate<T>(probs, sums, s, 0, m, scale_log2);
     store_probs(p_own + stage * Tile::P_BYTES, probs);
 
     cp_async_wait<0>();  // V of this tile and K of the next: nothing else is in flight
     // P and all threads' copies are visible; all warps are done with this K and the last V.
     if (__syncthreads_or(too_large(sums))) {
-      float maxima[M_TILES][2];
+      float maxima[M_FRAGMENTS][2];
       row_maxima(maxima, s, 0);
       exchange(maxima, exchanged + pair_row, side, [](float a, float b) { return fmaxf(a, b); });
       raise_m(m, l, o, maxima, scale_log2);
@@ -725,9 +729,9 @@ __global__ void __launch_bounds__(PairTiles::THREADS, 1)
 
 #pragma unroll
     for (int n = 0; n < BLOCK_N / 16; n++) {
-      uint32_t a[M_TILES][4];
+      uint32_t a[M_FRAGMENTS][4];
 #pragma unroll
-      for (int i = 0; i < M_TILES; i++) {
+      for (int i = 0; i < M_FRAGMENTS; i++) {
         ldmatrix_x4(a[i], shared_pointer(more_chunks<BLOCK_N>(p_lane, 2 * n) +
                                          stage * Tile::P_BYTES + 16 * i * 2 * BLOCK_N));
       }
@@ -756,7 +760,7 @@ constexpr auto CONFIG = make_config<T, HEAD_DIM, Tiles<HEAD_DIM, LARGE>>(
 template <typename T>
 constexpr auto PAIR_CONFIG = make_config<T, 256, PairTiles>(pair_kernel<T>, PairTiles::THREADS,
                                                             PairTiles::SHARED_BYTES, CEILING_MMA,
-                                                            /* shared_kv */ false, "pair");
+                                                            "pair");
 
 #define CONFIGS_OF(HEAD_DIM, LARGE) \
   CONFIG<__half, HEAD_DIM, LARGE>, CONFIG<__nv_bfloat16, HEAD_DIM, LARGE>

@@ -1,6 +1,6 @@
 /**
  * @file
- * Step 07: wgmma and tensor copies, which compute capability 9.0 (Hopper) added.
+ * Step 07 opens a chapter: wgmma and tensor copies, which compute capability 9.0 (Hopper) added.
  *
  * The idea: mma.sync reaches two thirds of what these tensor cores can do. wgmma is made for all of
  * it: four warps, a warpgroup, multiply 64 rows at a time, and read their operands from shared
@@ -21,6 +21,7 @@
 #include "attention.h"
 #include "device/heads.cuh"
 #include "device/launch.cuh"
+#include "device/log2.cuh"
 #include "device/mma_tile.cuh"
 #include "device/ptx_hopper.cuh"
 #include "device/tensor_map.cuh"
@@ -73,7 +74,7 @@ __device__ __forceinline__ uint64_t wgmma_descriptor(const T *start, int panel_b
 // [multiply_qk]
 /** Starts S = Q K^T for 64 rows of Q. Of both operands the columns d to d + 15 are described. */
 template <typename T, int HEAD_DIM, int BLOCK_N>
-__device__ __forceinline__ void start_qk(float (&s)[BLOCK_N / 8][4], const T *q_group,
+__device__ __forceinline__ void start_qk(float (&s)[BLOCK_N / MMA_N][4], const T *q_group,
                                          const T *k_tile) {
   constexpr int COLUMNS = PANEL<HEAD_DIM>;
   const uint64_t q = wgmma_descriptor<HEAD_DIM>(q_group, 0);
@@ -93,8 +94,8 @@ __device__ __forceinline__ void start_qk(float (&s)[BLOCK_N / 8][4], const T *q_
  * all columns. The descriptor also transposes: the instruction wants 16 keys of a column together.
  */
 template <typename T, int HEAD_DIM, int BLOCK_N>
-__device__ __forceinline__ void start_pv(float (&o)[HEAD_DIM / 8][4],
-                                         const uint32_t (&probs)[BLOCK_N / 16][4],
+__device__ __forceinline__ void start_pv(float (&o)[HEAD_DIM / MMA_N][4],
+                                         const uint32_t (&probs)[BLOCK_N / MMA_K][4],
                                          const T *v_tile) {
   constexpr int COLUMNS = PANEL<HEAD_DIM>;
   const uint64_t v = wgmma_descriptor<HEAD_DIM>(v_tile, 2 * BLOCK_N * COLUMNS);
@@ -110,15 +111,15 @@ __device__ __forceinline__ void start_pv(float (&o)[HEAD_DIM / 8][4],
 /** S and P of a warpgroup, in the same registers: there are not enough for both. */
 template <int BLOCK_N>
 union ScoresOrProbs {
-  float s[1][BLOCK_N / 8][4];
-  uint32_t probs[BLOCK_N / 16][4];
+  float s[1][BLOCK_N / MMA_N][4];
+  uint32_t probs[BLOCK_N / MMA_K][4];
 };
 
 /** Replaces S by P in the type of V: two neighbouring tiles of S are operand A of one wgmma. */
 template <typename T, int BLOCK_N>
 __device__ __forceinline__ void pack_probs(ScoresOrProbs<BLOCK_N> &both) {
 #pragma unroll
-  for (int i = 0; i < BLOCK_N / 16; i++) {
+  for (int i = 0; i < BLOCK_N / MMA_K; i++) {
     const float *const left = both.s[0][2 * i], *const right = both.s[0][2 * i + 1];
     const uint32_t packed[4] = {pack<T>(left[0], left[1]), pack<T>(left[2], left[3]),
                                 pack<T>(right[0], right[1]), pack<T>(right[2], right[3])};
@@ -137,7 +138,7 @@ __device__ __forceinline__ void load_rows(T *target, const CUtensorMap &map, uin
   constexpr int COLUMNS = PANEL<HEAD_DIM>;
 #pragma unroll
   for (int column = 0; column < HEAD_DIM; column += COLUMNS) {
-    tensor_load(target + ROWS * column, map, barrier, column, row, head, batch);
+    tma_load(target + ROWS * column, map, barrier, column, row, head, batch);
   }
 }
 // [load_rows]
@@ -145,7 +146,7 @@ __device__ __forceinline__ void load_rows(T *target, const CUtensorMap &map, uin
 /** The whole forward pass: one thread block for BLOCK_M queries of one head. */
 template <typename T, int HEAD_DIM>
 __global__ void __launch_bounds__(Tiles<HEAD_DIM>::THREADS, Tiles<HEAD_DIM>::BLOCKS_PER_SM)
-    attention_kernel(Problem p, Tensors t, const __grid_constant__ TensorMaps maps) {
+    attention_kernel(Problem problem, Tensors t, const __grid_constant__ TensorMaps maps) {
   using Tile = Tiles<HEAD_DIM>;
   constexpr int STAGES = Tile::STAGES;
   constexpr int BLOCK_N = Tile::BLOCK_N;
@@ -162,12 +163,12 @@ __global__ void __launch_bounds__(Tiles<HEAD_DIM>::THREADS, Tiles<HEAD_DIM>::BLO
   // [shared_memory]
 
   // Under the causal mask the last rows of a head have the most work: they come first.
-  const int q_tiles = (p.q_len + Tile::BLOCK_M - 1) / Tile::BLOCK_M;
+  const int q_tiles = (problem.q_len + Tile::BLOCK_M - 1) / Tile::BLOCK_M;
   const int first_q = (q_tiles - 1 - blockIdx.x % q_tiles) * Tile::BLOCK_M;
   const int head_index = blockIdx.x / q_tiles;
-  const int batch = head_index / p.q_heads, head = head_index % p.q_heads;
-  const int kv_head = head / (p.q_heads / p.kv_heads);
-  const int key_end = attended_keys(p, min(first_q + Tile::BLOCK_M, p.q_len) - 1);
+  const int batch = head_index / problem.q_heads, head = head_index % problem.q_heads;
+  const int kv_head = head / (problem.q_heads / problem.kv_heads);
+  const int key_end = attended_keys(problem, min(first_q + Tile::BLOCK_M, problem.q_len) - 1);
   const int tile_count = (key_end + BLOCK_N - 1) / BLOCK_N;
 
   // [barriers]
@@ -225,10 +226,10 @@ __global__ void __launch_bounds__(Tiles<HEAD_DIM>::THREADS, Tiles<HEAD_DIM>::BLO
   // [0][0] belongs to row lane / 4 of this warp, [0][1] to the row 8 below.
   float m[1][2] = {{-INFINITY, -INFINITY}};  // running maximum of score * scale * log2(e)
   float l[1][2] = {};                        // running sum of this lane's probabilities
-  float o[1][HEAD_DIM / 8][4] = {};
-  const float scale_log2 = p.scale * 1.4426950408889634f;
+  float o[1][HEAD_DIM / MMA_N][4] = {};
+  const float scale_log2 = problem.scale * LOG2_E;
   // Every row of this warp attends the keys before this one, so their scores need no mask.
-  const int unmasked_end = attended_keys(p, first_row);
+  const int unmasked_end = attended_keys(problem, first_row);
 
   mbarrier_wait(q_full, 0);  // Q has arrived
 
@@ -246,7 +247,7 @@ __global__ void __launch_bounds__(Tiles<HEAD_DIM>::THREADS, Tiles<HEAD_DIM>::BLO
     if (releases) mbarrier_arrive(&k_empty[stage]);  // this warp is done with K
 
     if (first_key + BLOCK_N > unmasked_end) {
-      apply_mask(both.s, p, p.mask == MASK_CAUSAL, first_row, first_key);
+      apply_mask(both.s, problem, problem.mask == MASK_CAUSAL, first_row, first_key);
     }
     update_softmax(both.s, m, l, o, scale_log2);
     pack_probs<T>(both);
@@ -268,10 +269,10 @@ __global__ void __launch_bounds__(Tiles<HEAD_DIM>::THREADS, Tiles<HEAD_DIM>::BLO
 
   // Each warp has waited for its products. When all four have, nothing reads their Q any more.
   named_barrier_sync<WARPGROUP_THREADS>(1 + group);
-  const HeadOffsets at = head_offsets(p, head_index);
+  const HeadOffsets offset = head_offsets(problem, head_index);
   T *o_warp = (T *)q_group + 16 * warp * SMEM_STRIDE<HEAD_DIM>;
-  store_rows<T, HEAD_DIM>(o, m, l, o_warp, (T *)t.o + at.o, p.o_strides.row, t.lse + at.lse,
-                          first_row, p.q_len);
+  store_rows<T, HEAD_DIM>(o, m, l, o_warp, (T *)t.o + offset.o, problem.o_strides.row,
+                          t.lse + offset.lse, first_row, problem.q_len);
 }
 
 template <typename T, int HEAD_DIM>
@@ -286,13 +287,14 @@ static constexpr KernelConfig<TensorMaps> CONFIGS[] = {
     CONFIG<__nv_bfloat16, 64>, CONFIG<__nv_bfloat16, 96>, CONFIG<__nv_bfloat16, 128>,
     CONFIG<__nv_bfloat16, 256>};
 
-static cudaError_t forward(const Problem *p, const Tensors *t, int, cudaStream_t stream) {
-  const auto *config = find_config<CONFIGS>(p);
+static cudaError_t forward(const Problem *problem, const Tensors *t, int, cudaStream_t stream) {
+  const auto *config = find_config<CONFIGS>(problem);
   if (const cudaError_t error = prepare_launch(config, t)) return error;
   TensorMaps maps;
-  if (const cudaError_t error = make_tensor_maps(&maps, p, t, 64, config->block_n)) return error;
-  config->kernel<<<grid_size(config, p), config->threads, config->shared_bytes, stream>>>(*p, *t,
-                                                                                          maps);
+  if (const cudaError_t error = make_tensor_maps(&maps, problem, t, 64, config->block_n))
+    return error;
+  config->kernel<<<grid_size(config, problem), config->threads, config->shared_bytes, stream>>>(
+      *problem, *t, maps);
   return cudaGetLastError();
 }
 

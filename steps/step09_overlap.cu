@@ -19,6 +19,7 @@
 #include "attention.h"
 #include "device/heads.cuh"
 #include "device/launch.cuh"
+#include "device/log2.cuh"
 #include "device/mma_tile.cuh"
 #include "device/ptx_hopper.cuh"
 #include "device/tensor_map.cuh"
@@ -90,15 +91,15 @@ __device__ __forceinline__ void produce(const Shared<T, HEAD_DIM> &shared, const
 // [softmax]
 /** Replaces scores by unnormalised probabilities and updates m and l, as update_softmax() does, but
  * leaves O alone: `rescale` is what its rows are to be multiplied by. */
-template <int N_TILES>
-__device__ __forceinline__ void softmax_of_tile(float (&s)[N_TILES][4], float (&m)[2],
+template <int N_FRAGMENTS>
+__device__ __forceinline__ void softmax_of_tile(float (&s)[N_FRAGMENTS][4], float (&m)[2],
                                                 float (&l)[2], float (&rescale)[2],
                                                 float scale_log2) {
 #pragma unroll
   for (int half = 0; half < 2; half++) {
     float row_max = -INFINITY;
 #pragma unroll
-    for (int n = 0; n < N_TILES; n++) {
+    for (int n = 0; n < N_FRAGMENTS; n++) {
       row_max = fmaxf(row_max, fmaxf(s[n][2 * half], s[n][2 * half + 1]));
     }
     row_max = fmaxf(m[half], lanes_reduce_max<4>(row_max) * scale_log2);
@@ -107,7 +108,7 @@ __device__ __forceinline__ void softmax_of_tile(float (&s)[N_TILES][4], float (&
     m[half] = row_max;
     float sums[2] = {};  // two, so that an addition waits less for the one before
 #pragma unroll
-    for (int n = 0; n < N_TILES; n++) {
+    for (int n = 0; n < N_FRAGMENTS; n++) {
 #pragma unroll
       for (int c = 0; c < 2; c++) {
         s[n][2 * half + c] = exp2_approx(fmaf(s[n][2 * half + c], scale_log2, -safe_max));
@@ -119,10 +120,11 @@ __device__ __forceinline__ void softmax_of_tile(float (&s)[N_TILES][4], float (&
 }
 
 /** Multiplies the rows of O. */
-template <int O_TILES>
-__device__ __forceinline__ void rescale_rows(float (&o)[O_TILES][4], const float (&rescale)[2]) {
+template <int O_FRAGMENTS>
+__device__ __forceinline__ void rescale_rows(float (&o)[O_FRAGMENTS][4],
+                                             const float (&rescale)[2]) {
 #pragma unroll
-  for (int n = 0; n < O_TILES; n++) {
+  for (int n = 0; n < O_FRAGMENTS; n++) {
 #pragma unroll
     for (int c = 0; c < 4; c++) o[n][c] *= rescale[c / 2];
   }
@@ -132,7 +134,7 @@ __device__ __forceinline__ void rescale_rows(float (&o)[O_TILES][4], const float
 /** The whole forward pass: one thread block for BLOCK_M queries of one head. */
 template <typename T, int HEAD_DIM>
 __global__ void __launch_bounds__(Tiles<HEAD_DIM>::THREADS, 1)
-    attention_kernel(Problem p, Tensors t, const __grid_constant__ TensorMaps maps) {
+    attention_kernel(Problem problem, Tensors t, const __grid_constant__ TensorMaps maps) {
   using Tile = Tiles<HEAD_DIM>;
   constexpr int STAGES = Tile::STAGES;
   constexpr bool TURNS = Tile::TURNS;
@@ -149,11 +151,11 @@ __global__ void __launch_bounds__(Tiles<HEAD_DIM>::THREADS, 1)
   shared.v_full = shared.k_empty + STAGES, shared.v_empty = shared.v_full + STAGES;
 
   // Under the causal mask the last rows of a head have the most work: they come first.
-  const int q_tiles = (p.q_len + Tile::BLOCK_M - 1) / Tile::BLOCK_M;
+  const int q_tiles = (problem.q_len + Tile::BLOCK_M - 1) / Tile::BLOCK_M;
   const int first_q = (q_tiles - 1 - blockIdx.x % q_tiles) * Tile::BLOCK_M;
   const int head_index = blockIdx.x / q_tiles;
-  const int batch = head_index / p.q_heads, head = head_index % p.q_heads;
-  const int key_end = attended_keys(p, min(first_q + Tile::BLOCK_M, p.q_len) - 1);
+  const int batch = head_index / problem.q_heads, head = head_index % problem.q_heads;
+  const int key_end = attended_keys(problem, min(first_q + Tile::BLOCK_M, problem.q_len) - 1);
   const int tile_count = (key_end + BLOCK_N - 1) / BLOCK_N;
 
   if (threadIdx.x == 0) {
@@ -172,13 +174,14 @@ __global__ void __launch_bounds__(Tiles<HEAD_DIM>::THREADS, 1)
   // The same for all lanes of a warp, and the compiler can see it.
   const int group = __shfl_sync(FULL_WARP, threadIdx.x / WARPGROUP_THREADS, 0);
   if (group == 0) {
-    release_registers<Tile::PRODUCER_REGISTERS>();
+    setmaxnreg_dec<Tile::PRODUCER_REGISTERS>();
     if (threadIdx.x == 0) {
-      produce(shared, maps, first_q, tile_count, head, head / (p.q_heads / p.kv_heads), batch);
+      produce(shared, maps, first_q, tile_count, head, head / (problem.q_heads / problem.kv_heads),
+              batch);
     }
     return;
   }
-  take_registers<Tile::CONSUMER_REGISTERS>();
+  setmaxnreg_inc<Tile::CONSUMER_REGISTERS>();
   // [roles]
 
   const int consumer = group - 1;
@@ -190,11 +193,11 @@ __global__ void __launch_bounds__(Tiles<HEAD_DIM>::THREADS, 1)
   // [0][0] belongs to row lane / 4 of this warp, [0][1] to the row 8 below.
   float m[1][2] = {{-INFINITY, -INFINITY}};  // running maximum of score * scale * log2(e)
   float l[1][2] = {};                        // running sum of this lane's probabilities
-  float o[1][HEAD_DIM / 8][4] = {};
-  uint32_t probs[BLOCK_N / 16][4];
-  const float scale_log2 = p.scale * 1.4426950408889634f;
+  float o[1][HEAD_DIM / MMA_N][4] = {};
+  uint32_t probs[BLOCK_N / MMA_K][4];
+  const float scale_log2 = problem.scale * LOG2_E;
   // Every row of this warp attends the keys before this one, so their scores need no mask.
-  const int unmasked_end = attended_keys(p, first_row);
+  const int unmasked_end = attended_keys(problem, first_row);
 
   // [products]
   const auto start_qk_of = [&](auto &s, int tile) {
@@ -211,7 +214,7 @@ __global__ void __launch_bounds__(Tiles<HEAD_DIM>::THREADS, 1)
   };
   const auto mask_tile = [&](auto &s, int tile) {
     if ((tile + 1) * BLOCK_N > unmasked_end) {
-      apply_mask(s, p, p.mask == MASK_CAUSAL, first_row, tile * BLOCK_N);
+      apply_mask(s, problem, problem.mask == MASK_CAUSAL, first_row, tile * BLOCK_N);
     }
   };
   // [products]
@@ -220,7 +223,7 @@ __global__ void __launch_bounds__(Tiles<HEAD_DIM>::THREADS, 1)
   // [first_tile]
   float rescale[2];
   if (tile_count > 0) {
-    float s[1][BLOCK_N / 8][4];
+    float s[1][BLOCK_N / MMA_N][4];
     start_qk_of(s[0], 0);
     wgmma_wait<0>(s[0]);
     if (releases) mbarrier_arrive(&shared.k_empty[0]);
@@ -258,13 +261,13 @@ __global__ void __launch_bounds__(Tiles<HEAD_DIM>::THREADS, 1)
   const int last = tile_count - 1;
   const bool short_tail = tile_count > 1 && key_end - last * BLOCK_N <= Tile::TAIL_N;
   for (int tile = 1; tile < tile_count - short_tail; tile++) {
-    float s[1][BLOCK_N / 8][4];
+    float s[1][BLOCK_N / MMA_N][4];
     overlap(s, tile);
     pack_probs<T>(probs, s[0]);
   }
   if (short_tail) {
-    float s[1][Tile::TAIL_N / 8][4];
-    uint32_t tail_probs[Tile::TAIL_N / 16][4];
+    float s[1][Tile::TAIL_N / MMA_N][4];
+    uint32_t tail_probs[Tile::TAIL_N / MMA_K][4];
     overlap(s, last);
     pack_probs<T>(tail_probs, s[0]);
     start_pv_of(tail_probs, last);
@@ -276,10 +279,10 @@ __global__ void __launch_bounds__(Tiles<HEAD_DIM>::THREADS, 1)
 
   // Each warp has waited for its products. When all four have, nothing reads their Q any more.
   named_barrier_sync<WARPGROUP_THREADS>(1 + Tile::CONSUMERS + consumer);
-  const HeadOffsets at = head_offsets(p, head_index);
+  const HeadOffsets offset = head_offsets(problem, head_index);
   T *o_warp = (T *)q_group + 16 * warp * SMEM_STRIDE<HEAD_DIM>;
-  store_rows<T, HEAD_DIM>(o, m, l, o_warp, (T *)t.o + at.o, p.o_strides.row, t.lse + at.lse,
-                          first_row, p.q_len);
+  store_rows<T, HEAD_DIM>(o, m, l, o_warp, (T *)t.o + offset.o, problem.o_strides.row,
+                          t.lse + offset.lse, first_row, problem.q_len);
 }
 
 template <typename T, int HEAD_DIM>
@@ -294,13 +297,14 @@ static constexpr KernelConfig<TensorMaps> CONFIGS[] = {
     CONFIG<__nv_bfloat16, 64>, CONFIG<__nv_bfloat16, 96>, CONFIG<__nv_bfloat16, 128>,
     CONFIG<__nv_bfloat16, 256>};
 
-static cudaError_t forward(const Problem *p, const Tensors *t, int, cudaStream_t stream) {
-  const auto *config = find_config<CONFIGS>(p);
+static cudaError_t forward(const Problem *problem, const Tensors *t, int, cudaStream_t stream) {
+  const auto *config = find_config<CONFIGS>(problem);
   if (const cudaError_t error = prepare_launch(config, t)) return error;
   TensorMaps maps;
-  if (const cudaError_t error = make_tensor_maps(&maps, p, t, 64, config->block_n)) return error;
-  config->kernel<<<grid_size(config, p), config->threads, config->shared_bytes, stream>>>(*p, *t,
-                                                                                          maps);
+  if (const cudaError_t error = make_tensor_maps(&maps, problem, t, 64, config->block_n))
+    return error;
+  config->kernel<<<grid_size(config, problem), config->threads, config->shared_bytes, stream>>>(
+      *problem, *t, maps);
   return cudaGetLastError();
 }
 

@@ -28,6 +28,7 @@
 #include "attention.h"
 #include "device/heads.cuh"
 #include "device/launch.cuh"
+#include "device/log2.cuh"
 #include "device/ptx_hopper.cuh"
 #include "device/split_softmax.cuh"
 #include "device/tensor_map.cuh"
@@ -94,8 +95,9 @@ struct Shared {
 };
 
 /** Keys that some of the queries `first_q` to `first_q` + `rows` - 1 attend. */
-__device__ __forceinline__ int keys_of_rows(const Problem &p, int first_q, int rows) {
-  return first_q < p.q_len ? attended_keys(p, min(first_q + rows, p.q_len) - 1) : 0;
+__device__ __forceinline__ int keys_of_rows(const Problem &problem, int first_q, int rows) {
+  return first_q < problem.q_len ? attended_keys(problem, min(first_q + rows, problem.q_len) - 1)
+                                 : 0;
 }
 
 // [schedule]
@@ -105,17 +107,17 @@ __device__ __forceinline__ int keys_of_rows(const Problem &p, int first_q, int r
  * head at a time.
  */
 template <int HEAD_DIM>
-__device__ __forceinline__ QueryWork work_of(const Problem &p, const Schedule &s, int index) {
+__device__ __forceinline__ QueryWork work_of(const Problem &problem, const Schedule &s, int index) {
   using Tile = Tiles<HEAD_DIM>;
   const int first_head = index / (s.q_tiles * s.group_heads) * s.group_heads;
-  const int heads = min(s.group_heads, p.batch * p.q_heads - first_head);
+  const int heads = min(s.group_heads, problem.batch * problem.q_heads - first_head);
   const int in_group = index - first_head * s.q_tiles;
   const int passed = in_group / (heads * s.rows) * s.rows;  // tiles of each head
   const int rows = min(s.rows, s.q_tiles - passed), rest = in_group - passed * heads;
   const int first_q = (s.q_tiles - 1 - passed - rest % rows) * Tile::BLOCK_M;
   const int head_index = first_head + rest / rows;
-  const int keys = keys_of_rows(p, first_q, Tile::BLOCK_M);
-  return {first_q, head_index % p.q_heads, head_index / p.q_heads,
+  const int keys = keys_of_rows(problem, first_q, Tile::BLOCK_M);
+  return {first_q, head_index % problem.q_heads, head_index / problem.q_heads,
           (keys + Tile::BLOCK_N - 1) / Tile::BLOCK_N};
 }
 
@@ -158,13 +160,14 @@ __device__ __forceinline__ RingUse<Tile::STAGES> use_of_v(RingUse<Tile::STAGES> 
 /** What the one producing thread does, tile after tile of queries. */
 template <typename T, int HEAD_DIM>
 __device__ __forceinline__ void produce(const Shared<T> &shared, const TensorMaps &maps,
-                                        const Problem &p, const Schedule &schedule) {
+                                        const Problem &problem, const Schedule &schedule) {
   using Tile = Tiles<HEAD_DIM>;
   RingUse<Tile::STAGES> use;
   RingUse<2> slot;  // of `work`
   for (int index = blockIdx.x;; slot.number++) {
     const bool more = index < schedule.tiles;
-    const QueryWork work = more ? work_of<HEAD_DIM>(p, schedule, index) : QueryWork{0, 0, 0, -1};
+    const QueryWork work =
+        more ? work_of<HEAD_DIM>(problem, schedule, index) : QueryWork{0, 0, 0, -1};
     mbarrier_wait(&shared.work_empty[slot.stage()], slot.parity() ^ 1);  // all have read it
     shared.work[slot.stage()] = work;
     mbarrier_arrive(&shared.work_full[slot.stage()]);
@@ -183,7 +186,7 @@ __device__ __forceinline__ void produce(const Shared<T> &shared, const TensorMap
       give_places();
       break;
     }
-    const int kv_head = work.head / (p.q_heads / p.kv_heads);
+    const int kv_head = work.head / (problem.q_heads / problem.kv_heads);
     const uint32_t parity = slot.stage();  // of Q, which has one buffer: 0, 1, 0 and so on
 
     const auto load_q = [&](int consumer) {
@@ -261,8 +264,8 @@ __device__ __forceinline__ void multiply_qk_again(float (&s)[TILES][4], const T 
       ldmatrix_x4(
           b, (const char *)k_tile + swizzled_byte<HEAD_DIM, BLOCK_N>(n + lane / 16 * 8 + lane % 8,
                                                                      d + lane / 8 % 2 * 8));
-      mma_m16n8k16<T>(s[n / 8], a, b[0], b[1]);
-      mma_m16n8k16<T>(s[n / 8 + 1], a, b[2], b[3]);
+      mma_m16n8k16<T>(s[n / MMA_N], a, b[0], b[1]);
+      mma_m16n8k16<T>(s[n / MMA_N + 1], a, b[2], b[3]);
     }
   }
   fence_proxy_async();  // these loads come before the tensor copy of the next tile
@@ -274,10 +277,10 @@ __device__ __forceinline__ void multiply_qk_again(float (&s)[TILES][4], const T 
 /** Divides O by l, writes this warp's 16 rows to `o_warp`, and has them stored from there. LSE goes
  * to memory directly. */
 template <typename T, int HEAD_DIM>
-__device__ __forceinline__ void store_tile(const float (&o)[HEAD_DIM / 8][4], const float (&m)[2],
-                                           const float (&l)[2], T *o_warp, const CUtensorMap &map,
-                                           float *lse_global, int first_row, int rows, int head,
-                                           int batch) {
+__device__ __forceinline__ void store_tile(const float (&o)[HEAD_DIM / MMA_N][4],
+                                           const float (&m)[2], const float (&l)[2], T *o_warp,
+                                           const CUtensorMap &map, float *lse_global, int first_row,
+                                           int rows, int head, int batch) {
   const int lane = threadIdx.x % WARP_SIZE;
 #pragma unroll
   for (int half = 0; half < 2; half++) {
@@ -285,14 +288,14 @@ __device__ __forceinline__ void store_tile(const float (&o)[HEAD_DIM / 8][4], co
     const float sum = lanes_reduce_sum<4>(l[half]);
     const float factor = sum == 0.0f ? 0.0f : __fdividef(1.0f, sum);
 #pragma unroll
-    for (int n = 0; n < HEAD_DIM / 8; n++) {
+    for (int n = 0; n < HEAD_DIM / MMA_N; n++) {
       const int at = swizzled_byte<HEAD_DIM, 16>(row, 8 * n + lane % 4 * 2);
       *(uint32_t *)((char *)o_warp + at) =
           pack<T>(o[n][2 * half] * factor, o[n][2 * half + 1] * factor);
     }
     // A row that attends nothing has m = -inf and sum = 0, and log2(0) is -inf too.
     if (lane % 4 == 0 && first_row + row < rows) {
-      lse_global[first_row + row] = (m[half] + log2_approx(sum)) * 0.6931471805599453f;
+      lse_global[first_row + row] = (m[half] + log2_approx(sum)) * LN_2;
     }
   }
   fence_proxy_async();  // each lane's stores are visible to TMA
@@ -300,9 +303,9 @@ __device__ __forceinline__ void store_tile(const float (&o)[HEAD_DIM / 8][4], co
   if (lane == 0) {
 #pragma unroll
     for (int column = 0; column < HEAD_DIM; column += PANEL<HEAD_DIM>) {
-      tensor_store(map, o_warp + 16 * column, column, first_row, head, batch);
+      tma_store(map, o_warp + 16 * column, column, first_row, head, batch);
     }
-    tensor_store_commit();
+    tma_store_commit();
   }
 }
 // [store]
@@ -310,12 +313,12 @@ __device__ __forceinline__ void store_tile(const float (&o)[HEAD_DIM / 8][4], co
 /** What a consumer does, tile after tile of queries. */
 template <typename T, int HEAD_DIM>
 __device__ __forceinline__ void consume(const Shared<T> &shared, const AllMaps &maps,
-                                        const Problem &p, const Tensors &t, int consumer) {
+                                        const Problem &problem, const Tensors &t, int consumer) {
   using Tile = Tiles<HEAD_DIM>;
   constexpr int BLOCK_N = Tile::BLOCK_N, STAGES = Tile::STAGES;
   const int lane = threadIdx.x % WARP_SIZE, warp = threadIdx.x / WARP_SIZE % 4;
   const T *q_group = shared.q + consumer * Tile::GROUP_M * HEAD_DIM;
-  const float scale_log2 = p.scale * 1.4426950408889634f;
+  const float scale_log2 = problem.scale * LOG2_E;
   RingUse<STAGES> use;  // of the next tile of K
 
   for (RingUse<2> slot;; slot.number++) {
@@ -325,15 +328,15 @@ __device__ __forceinline__ void consume(const Shared<T> &shared, const AllMaps &
     if (work.tile_count < 0) break;
     const int first_q = work.first_q + consumer * Tile::GROUP_M;  // of this consumer
     const int first_row = first_q + 16 * warp;                    // of this warp
-    const int key_end = keys_of_rows(p, first_q, Tile::GROUP_M);
+    const int key_end = keys_of_rows(problem, first_q, Tile::GROUP_M);
     const int tile_count = (key_end + BLOCK_N - 1) / BLOCK_N;
     // [work]
-    const int unmasked_end = attended_keys(p, first_row);
+    const int unmasked_end = attended_keys(problem, first_row);
     float m[2] = {-INFINITY, -INFINITY};  // running maximum of score * scale * log2(e)
     float l[2] = {};                      // running sum of this lane's probabilities
     float rescale[2];
-    float o[HEAD_DIM / 8][4] = {};
-    uint32_t probs[BLOCK_N / 16][4];
+    float o[HEAD_DIM / MMA_N][4] = {};
+    uint32_t probs[BLOCK_N / MMA_K][4];
 
     const auto start_qk_of = [&](RingUse<STAGES> use, auto &s) {
       mbarrier_wait(&shared.k_full[use.stage()], use.parity());  // K has arrived
@@ -359,7 +362,7 @@ __device__ __forceinline__ void consume(const Shared<T> &shared, const AllMaps &
     const auto return_places = [&] {
       if (!Tile::O_IN_V || slot.number == 0) return;
       auto place = use_of_v<Tile>(use, slot.number - 1);
-      if (lane == 0) tensor_store_wait<0>();
+      if (lane == 0) tma_store_wait<0>();
       for (int other = 0; other < Tile::CONSUMERS; other++, place.number++) {
         mbarrier_wait(&shared.v_full[place.stage()], place.parity());
         __syncwarp();  // all lanes are past the wait: a lane that came two phases late would hang
@@ -370,14 +373,14 @@ __device__ __forceinline__ void consume(const Shared<T> &shared, const AllMaps &
     const auto before = [](RingUse<STAGES> use) { return RingUse<STAGES>{use.number - 1}; };
     const auto mask_tile = [&](auto &s, int tile) {
       if ((tile + 1) * BLOCK_N > unmasked_end) {
-        apply_mask(s, p, p.mask == MASK_CAUSAL, first_row, tile * BLOCK_N);
+        apply_mask(s, problem, problem.mask == MASK_CAUSAL, first_row, tile * BLOCK_N);
       }
     };
 
     mbarrier_wait(&shared.q_full[consumer],
                   (uint32_t)slot.stage());  // its Q of this tile has arrived
     if (tile_count > 0) {
-      float s[1][BLOCK_N / 8][4];
+      float s[1][BLOCK_N / MMA_N][4];
       start_qk_of(use, s[0]);
       return_places();
       wgmma_wait<0>(s[0]);
@@ -417,13 +420,13 @@ __device__ __forceinline__ void consume(const Shared<T> &shared, const AllMaps &
     const bool short_tail =
         Tile::TAIL_N < BLOCK_N && tile_count > 1 && key_end - last * BLOCK_N <= Tile::TAIL_N;
     for (int tile = 1; tile < tile_count - short_tail; tile++) {
-      float s[1][BLOCK_N / 8][4];
+      float s[1][BLOCK_N / MMA_N][4];
       overlap(s, tile);
       pack_probs<T>(probs, s[0]);
     }
-    uint32_t tail_probs[Tile::TAIL_N / 16][4];
+    uint32_t tail_probs[Tile::TAIL_N / MMA_K][4];
     if (short_tail) {
-      float s[1][Tile::TAIL_N / 8][4];
+      float s[1][Tile::TAIL_N / MMA_N][4];
       overlap(s, last);
       pack_probs<T>(tail_probs, s[0]);
     }
@@ -457,23 +460,23 @@ __device__ __forceinline__ void consume(const Shared<T> &shared, const AllMaps &
       mbarrier_wait(&shared.v_full[place.stage()], place.parity());  // no product reads V there
       o_group = shared.v_ring + place.stage() * BLOCK_N * HEAD_DIM;
     }
-    if (lane == 0) tensor_store_wait<0>();  // the O before has been read
-    __syncwarp();                           // all lanes may write the next
-    const int64_t head_index = (int64_t)work.batch * p.q_heads + work.head;
+    if (lane == 0) tma_store_wait<0>();  // the O before has been read
+    __syncwarp();                        // all lanes may write the next
+    const int64_t head_index = (int64_t)work.batch * problem.q_heads + work.head;
     store_tile<T, HEAD_DIM>(o, m, l, o_group + 16 * warp * HEAD_DIM, maps.o,
-                            t.lse + head_index * p.q_len, first_row, p.q_len, work.head,
+                            t.lse + head_index * problem.q_len, first_row, problem.q_len, work.head,
                             work.batch);
     // All lanes have read `work` before the __syncwarp() in store_tile().
     if (lane == 0) mbarrier_arrive(&shared.work_empty[slot.stage()]);
     // [epilogue]
   }
-  if (lane == 0) tensor_store_wait<0>();  // shared memory must stay until it has been read
+  if (lane == 0) tma_store_wait<0>();  // shared memory must stay until it has been read
 }
 
 /** The whole forward pass: one thread block for each multiprocessor. */
 template <typename T, int HEAD_DIM>
 __global__ void __launch_bounds__(Tiles<HEAD_DIM>::THREADS, 1)
-    attention_kernel(Problem p, Tensors t, const __grid_constant__ AllMaps maps,
+    attention_kernel(Problem problem, Tensors t, const __grid_constant__ AllMaps maps,
                      Schedule schedule) {
   using Tile = Tiles<HEAD_DIM>;
   constexpr int STAGES = Tile::STAGES, KV_ELEMENTS = Tile::BLOCK_N * HEAD_DIM;
@@ -512,11 +515,11 @@ __global__ void __launch_bounds__(Tiles<HEAD_DIM>::THREADS, 1)
 
   const int group = __shfl_sync(FULL_WARP, threadIdx.x / WARPGROUP_THREADS, 0);
   if (group == 0) {
-    release_registers<Tile::PRODUCER_REGISTERS>();
-    if (threadIdx.x == 0) produce<T, HEAD_DIM>(shared, maps.in, p, schedule);
+    setmaxnreg_dec<Tile::PRODUCER_REGISTERS>();
+    if (threadIdx.x == 0) produce<T, HEAD_DIM>(shared, maps.in, problem, schedule);
   } else {
-    take_registers<Tile::CONSUMER_REGISTERS>();
-    consume<T, HEAD_DIM>(shared, maps, p, t, group - 1);
+    setmaxnreg_inc<Tile::CONSUMER_REGISTERS>();
+    consume<T, HEAD_DIM>(shared, maps, problem, t, group - 1);
   }
 }
 
@@ -534,39 +537,41 @@ static constexpr KernelConfig<AllMaps, Schedule> CONFIGS[] = {
 
 // [forward]
 /** Thread blocks: one for each multiprocessor, if there are as many tiles. */
-static int block_count(const Problem *p) {
-  const auto *config = find_config<CONFIGS>(p);
-  const int64_t tiles = grid_size(config, p);
+static int block_count(const Problem *problem) {
+  const auto *config = find_config<CONFIGS>(problem);
+  const int64_t tiles = grid_size(config, problem);
   const int multiprocessors = device_attribute(cudaDevAttrMultiProcessorCount);
   return tiles < multiprocessors ? (int)tiles : multiprocessors;
 }
 
-static void describe(const Problem *p, int heads, Description *description) {
-  describe_config<CONFIGS>(p, heads, description);
-  description->launches[0].grid = dim3(block_count(p));
+static void describe(const Problem *problem, int heads, Description *description) {
+  describe_config<CONFIGS>(problem, heads, description);
+  description->launches[0].grid = dim3(block_count(problem));
 }
 
-static cudaError_t forward(const Problem *p, const Tensors *t, int, cudaStream_t stream) {
+static cudaError_t forward(const Problem *problem, const Tensors *t, int, cudaStream_t stream) {
   const int64_t l2_bytes = device_attribute(cudaDevAttrL2CacheSize) / 3 * 2;  // the rest is for Q
-  const auto *config = find_config<CONFIGS>(p);
+  const auto *config = find_config<CONFIGS>(problem);
   if (const cudaError_t error = prepare_launch(config, t)) return error;
   AllMaps maps;
-  cudaError_t error = make_tensor_maps(&maps.in, p, t, 64, config->block_n);
+  cudaError_t error = make_tensor_maps(&maps.in, problem, t, 64, config->block_n);
   if (error == cudaSuccess) {
-    error = make_tensor_map(&maps.o, t->o, p, p->o_strides, p->q_len, p->q_heads, 16, p->o_dtype);
+    error = make_tensor_map(&maps.o, t->o, problem, problem->o_strides, problem->q_len,
+                            problem->q_heads, 16, problem->o_dtype);
   }
   if (error != cudaSuccess) return error;
-  const int heads = p->batch * p->kv_heads, sharing = p->q_heads / p->kv_heads;
-  const int64_t fit = l2_bytes / (4ll * p->kv_len * p->head_dim);  // K and V of 2 bytes
+  const int heads = problem->batch * problem->kv_heads,
+            sharing = problem->q_heads / problem->kv_heads;
+  const int64_t fit = l2_bytes / (4ll * problem->kv_len * problem->head_dim);  // K and V of 2 bytes
   const int groups = fit < 1 ? heads : (int)((heads + fit - 1) / fit);
   Schedule schedule;
-  schedule.tiles = (int)grid_size(config, p);
-  schedule.q_tiles = (p->q_len + config->block_m - 1) / config->block_m;
+  schedule.tiles = (int)grid_size(config, problem);
+  schedule.q_tiles = (problem->q_len + config->block_m - 1) / config->block_m;
   schedule.group_heads = (heads + groups - 1) / groups * sharing;
-  schedule.rows = p->mask == MASK_CAUSAL ? 3 : schedule.q_tiles;
+  schedule.rows = problem->mask == MASK_CAUSAL ? 3 : schedule.q_tiles;
   schedule.counter = (unsigned *)t->workspace;
-  config->kernel<<<block_count(p), config->threads, config->shared_bytes, stream>>>(*p, *t, maps,
-                                                                                    schedule);
+  config->kernel<<<block_count(problem), config->threads, config->shared_bytes, stream>>>(
+      *problem, *t, maps, schedule);
   return cudaGetLastError();
 }
 // [forward]

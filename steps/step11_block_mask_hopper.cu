@@ -31,6 +31,7 @@
 #include "device/heads.cuh"
 #include "device/key_spans.cuh"
 #include "device/launch.cuh"
+#include "device/log2.cuh"
 #include "device/persistent.cuh"
 #include "device/ptx.cuh"
 #include "device/ptx_hopper.cuh"
@@ -102,16 +103,16 @@ struct Shared {
 // [work]
 /** Begins to write to `work` what tile of queries number `index` is. The plan comes by cp.async,
  * for which the caller waits. From schedule.tiles on there is no tile. */
-__device__ __forceinline__ void find_work(QueryWork &work, const Problem &p,
+__device__ __forceinline__ void find_work(QueryWork &work, const Problem &problem,
                                           const Schedule &schedule, const MaskPlans &plans,
                                           int index) {
   if (index >= schedule.tiles) {
     work.plan.tile_count = -1;
     return;
   }
-  const DealtTile tile = dealt_tile(p, schedule, index);
-  work.head = tile.head % p.q_heads;
-  work.batch = tile.head / p.q_heads;
+  const DealtTile tile = dealt_tile(problem, schedule, index);
+  work.head = tile.head % problem.q_heads;
+  work.batch = tile.head / problem.q_heads;
   const QueryPlan *plan = &plans.plans[plan_of_head(plans, work.batch, work.head) + tile.rank];
   for (int byte = 0; byte < (int)sizeof *plan; byte += 16) {
     cp_async_16((char *)&work.plan + byte, (const char *)plan + byte, true);
@@ -142,8 +143,8 @@ __device__ __forceinline__ void produce_q(const Shared<T> &shared, const AllMaps
                                     first_q + consumer * GROUP_ROWS, head, batch);
     if (SPANS) {
       const int64_t plan = plan_of_head(plans, batch, head) + first_q / Tile::BLOCK_M;
-      tensor_load((char *)shared.masks + consumer * Tile::MASK_BYTES, maps.masks, full, 0,
-                  (int)plan * Tile::CONSUMERS + consumer, 0, 0);
+      tma_load((char *)shared.masks + consumer * Tile::MASK_BYTES, maps.masks, full, 0,
+               (int)plan * Tile::CONSUMERS + consumer, 0, 0);
     }
   }
 }
@@ -165,8 +166,7 @@ __device__ __forceinline__ void load_masks(const Shared<T> &shared, const CUtens
   for (int consumer = 0; consumer < Tile::CONSUMERS; consumer++) {
     if (tile.mask[consumer] < 0) continue;
     const int at = (stage * Tile::CONSUMERS + consumer) * Tile::MASK_BYTES;
-    tensor_load((char *)shared.masks + at, masks, &shared.k_full[stage], 0, tile.mask[consumer], 0,
-                0);
+    tma_load((char *)shared.masks + at, masks, &shared.k_full[stage], 0, tile.mask[consumer], 0, 0);
   }
 }
 // [load_masks]
@@ -175,7 +175,7 @@ __device__ __forceinline__ void load_masks(const Shared<T> &shared, const CUtens
 /** Run by one thread: finds the tiles of queries, and loads K and V for them. */
 template <typename T, int HEAD_DIM, bool SPANS>
 __device__ __forceinline__ void produce_kv(const Shared<T> &shared, const AllMaps &maps,
-                                           const Problem &p, Schedule schedule,
+                                           const Problem &problem, Schedule schedule,
                                            const MaskPlans &plans) {
   using Tile = Tiles<HEAD_DIM, SPANS>;
   schedule.rows = *plans.uneven ? TILES_IN_TURN : plans.q_tiles;
@@ -184,7 +184,7 @@ __device__ __forceinline__ void produce_kv(const Shared<T> &shared, const AllMap
   const auto find = [&](RingUse<WORKS> place, int index) {
     // All consumers have left the tile of queries that was there.
     mbarrier_wait(&shared.work_empty[place.stage()], place.parity() ^ 1);
-    find_work(shared.work[place.stage()], p, schedule, plans, index);
+    find_work(shared.work[place.stage()], problem, schedule, plans, index);
   };
   find(slot, blockIdx.x);
   for (;; slot.number++) {
@@ -199,7 +199,7 @@ __device__ __forceinline__ void produce_kv(const Shared<T> &shared, const AllMap
       give_places<Tile>(shared.v_full, shared.v_empty, use, slot.number);
       break;
     }
-    const int batch = work.batch, kv_head = work.head / (p.q_heads / p.kv_heads);
+    const int batch = work.batch, kv_head = work.head / (problem.q_heads / problem.kv_heads);
     const ListedTile *list =
         SPANS
             ? NULL
@@ -260,14 +260,14 @@ __device__ __forceinline__ uint32_t bits_of_span(const KeySpan &span, int first_
 
 /** Sets the scores of keys that are not attended to -inf: bit j of word w of a row is key 32 w + j
  * of the tile. */
-template <int N_TILES, int WORDS>
-__device__ __forceinline__ void apply_bits(float (&s)[N_TILES][4],
+template <int N_FRAGMENTS, int WORDS>
+__device__ __forceinline__ void apply_bits(float (&s)[N_FRAGMENTS][4],
                                            const uint32_t (&words)[2][WORDS]) {
   const int lane = threadIdx.x % WARP_SIZE;
 #pragma unroll
   for (int half = 0; half < 2; half++) {
 #pragma unroll
-    for (int n = 0; n < N_TILES; n++) {
+    for (int n = 0; n < N_FRAGMENTS; n++) {
       const uint32_t own = words[half][n / 4] >> lane % 4 * 2;  // bit 0 is this lane's first key
 #pragma unroll
       for (int c = 0; c < 2; c++) {
@@ -281,13 +281,13 @@ __device__ __forceinline__ void apply_bits(float (&s)[N_TILES][4],
 /** What a consumer does, tile after tile of queries. */
 template <typename T, int HEAD_DIM, bool SPANS>
 __device__ __forceinline__ void consume(const Shared<T> &shared, const AllMaps &maps,
-                                        const Problem &p, const Tensors &t, int consumer) {
+                                        const Problem &problem, const Tensors &t, int consumer) {
   using Tile = Tiles<HEAD_DIM, SPANS>;
   constexpr int BLOCK_N = Tile::BLOCK_N, STAGES = Tile::STAGES, WORDS = (BLOCK_N + 31) / 32;
   const int lane = threadIdx.x % WARP_SIZE, warp = threadIdx.x / WARP_SIZE % 4;
   const T *q_group = shared.q + consumer * GROUP_ROWS * HEAD_DIM;
   const int row_in_tile = consumer * GROUP_ROWS + 16 * warp;  // of the first row of this warp
-  const float scale_log2 = p.scale * 1.4426950408889634f;
+  const float scale_log2 = problem.scale * LOG2_E;
   RingUse<STAGES> use;  // of the next tile of K
 
   for (RingUse<WORKS> slot;; slot.number++) {
@@ -304,10 +304,10 @@ __device__ __forceinline__ void consume(const Shared<T> &shared, const AllMaps &
     float m[2] = {-INFINITY, -INFINITY};  // running maximum of score * scale * log2(e)
     float l[2] = {};                      // running sum of this lane's probabilities
     float rescale[2];
-    float o[HEAD_DIM / 8][4] = {};
-    uint32_t probs[BLOCK_N / 16][4];
+    float o[HEAD_DIM / MMA_N][4] = {};
+    uint32_t probs[BLOCK_N / MMA_K][4];
 
-    const auto start_qk_of = [&](RingUse<STAGES> use, float(&s)[BLOCK_N / 8][4]) {
+    const auto start_qk_of = [&](RingUse<STAGES> use, float(&s)[BLOCK_N / MMA_N][4]) {
       mbarrier_wait(&shared.k_full[use.stage()], use.parity());  // K has arrived
       wgmma_fence();  // the last softmax has read and written S
       start_qk<T, HEAD_DIM, BLOCK_N>(s, q_group, shared.k_ring + use.stage() * BLOCK_N * HEAD_DIM);
@@ -345,7 +345,7 @@ __device__ __forceinline__ void consume(const Shared<T> &shared, const AllMaps &
       mbarrier_wait(&shared.k_full[use.stage()], use.parity());  // its masks have arrived
       return shared.listed[use.stage()].mask[consumer] == ALL_ATTENDED;
     };
-    const auto mask_tile = [&](float(&s)[BLOCK_N / 8][4], int tile) {
+    const auto mask_tile = [&](float(&s)[BLOCK_N / MMA_N][4], int tile) {
       const ListedTile &listed = shared.listed[use.stage()];
       const int mask = SPANS ? (int)PAST_THE_END : listed.mask[consumer];
       const int first_key = SPANS ? work.plan.first_key + tile * BLOCK_N : listed.first_key;
@@ -361,8 +361,8 @@ __device__ __forceinline__ void consume(const Shared<T> &shared, const AllMaps &
         } else {
           const int q = work.plan.first_q + consumer * GROUP_ROWS + row;
           span = {0, mask == NONE_ATTENDED ? 0
-                     : mask == CAUSAL_RULE ? causal_keys(p, q)
-                                           : p.kv_len};
+                     : mask == CAUSAL_RULE ? causal_keys(problem, q)
+                                           : problem.kv_len};
         }
 #pragma unroll
         for (int word = 0; word < WORDS; word++) {
@@ -377,7 +377,7 @@ __device__ __forceinline__ void consume(const Shared<T> &shared, const AllMaps &
 
     // Waits for S of a tile; P V of the one before runs meanwhile.
     const auto next_tile = [&](int tile, bool masked) {
-      float s[BLOCK_N / 8][4];
+      float s[BLOCK_N / MMA_N][4];
       start_qk_of(use, s);
       start_pv_of(before(use));
       wgmma_wait<1>(s);  // S of this tile is complete; P V of the one before may still run
@@ -409,7 +409,7 @@ __device__ __forceinline__ void consume(const Shared<T> &shared, const AllMaps &
     if (own.begin > 0 || own.begin == own.end) return_all_places();
     for (; tile < own.begin; tile++, use.number++) skip(use);
     if (tile < own.end) {
-      float s[BLOCK_N / 8][4];
+      float s[BLOCK_N / MMA_N][4];
       start_qk_of(use, s);
       if (tile == 0) return_all_places();
       wgmma_wait<0>(s);
@@ -443,23 +443,23 @@ __device__ __forceinline__ void consume(const Shared<T> &shared, const AllMaps &
       mbarrier_wait(&shared.v_full[place.stage()], place.parity());  // no product reads V there
       o_group = shared.v_ring + place.stage() * BLOCK_N * HEAD_DIM;
     }
-    if (lane == 0) tensor_store_wait<0>();  // the O before has been read
+    if (lane == 0) tma_store_wait<0>();  // the O before has been read
     __syncwarp();
-    const int64_t head_index = (int64_t)work.batch * p.q_heads + work.head;
+    const int64_t head_index = (int64_t)work.batch * problem.q_heads + work.head;
     store_tile<T, HEAD_DIM>(o, m, l, o_group + 16 * warp * HEAD_DIM, maps.o,
-                            t.lse + head_index * p.q_len, first_row, p.q_len, work.head,
+                            t.lse + head_index * problem.q_len, first_row, problem.q_len, work.head,
                             work.batch);
     // All lanes have read `work` before the __syncwarp() in store_tile().
     if (lane == 0) mbarrier_arrive(&shared.work_empty[slot.stage()]);
   }
-  if (lane == 0) tensor_store_wait<0>();  // shared memory must stay until it has been read
+  if (lane == 0) tma_store_wait<0>();  // shared memory must stay until it has been read
 }
 
 /** The whole forward pass: one thread block for each multiprocessor. */
 template <typename T, int HEAD_DIM, bool SPANS>
 __global__ void __launch_bounds__(Tiles<HEAD_DIM, SPANS>::THREADS, 1)
-    attention_kernel(Problem p, Tensors t, const __grid_constant__ AllMaps maps, Schedule schedule,
-                     MaskPlans plans) {
+    attention_kernel(Problem problem, Tensors t, const __grid_constant__ AllMaps maps,
+                     Schedule schedule, MaskPlans plans) {
   using Tile = Tiles<HEAD_DIM, SPANS>;
   constexpr int STAGES = Tile::STAGES, KV_ELEMENTS = Tile::BLOCK_N * HEAD_DIM;
 
@@ -500,16 +500,16 @@ __global__ void __launch_bounds__(Tiles<HEAD_DIM, SPANS>::THREADS, 1)
 
   const int group = __shfl_sync(FULL_WARP, threadIdx.x / WARPGROUP_THREADS, 0);
   if (group == 0) {
-    release_registers<Tile::PRODUCER_REGISTERS>();
+    setmaxnreg_dec<Tile::PRODUCER_REGISTERS>();
     const int warp = threadIdx.x / WARP_SIZE;
     if (threadIdx.x == 0) {
-      produce_kv<T, HEAD_DIM, SPANS>(shared, maps, p, schedule, plans);
+      produce_kv<T, HEAD_DIM, SPANS>(shared, maps, problem, schedule, plans);
     } else if (threadIdx.x % WARP_SIZE == 0 && warp <= Tile::CONSUMERS) {
       produce_q<T, HEAD_DIM, SPANS>(shared, maps, plans, warp - 1);
     }
   } else {
-    take_registers<Tile::CONSUMER_REGISTERS>();
-    consume<T, HEAD_DIM, SPANS>(shared, maps, p, t, group - 1);
+    setmaxnreg_inc<Tile::CONSUMER_REGISTERS>();
+    consume<T, HEAD_DIM, SPANS>(shared, maps, problem, t, group - 1);
   }
 }
 
@@ -530,11 +530,11 @@ static constexpr KernelConfig<AllMaps, Schedule, MaskPlans> CONFIGS[] = {
     CONFIGS_OF(32), CONFIGS_OF(64), CONFIGS_OF(96), CONFIGS_OF(128), CONFIGS_OF(256)};
 
 // [prepare]
-static cudaError_t prepare(const Problem *p, const BlockMask *mask, void *prepared,
+static cudaError_t prepare(const Problem *problem, const BlockMask *mask, void *prepared,
                            cudaStream_t stream) {
-  const auto *config = find_config<CONFIGS>(p);
+  const auto *config = find_config<CONFIGS>(problem);
   const int consumers = config->block_m / GROUP_ROWS;
-  const MaskPlans plans = lay_out_plans(p, mask, config->block_m, prepared);
+  const MaskPlans plans = lay_out_plans(problem, mask, config->block_m, prepared);
   if (const cudaError_t error = cudaMemsetAsync(plans.uneven, 0, sizeof(int), stream)) {
     return error;
   }
@@ -543,9 +543,10 @@ static cudaError_t prepare(const Problem *p, const BlockMask *mask, void *prepar
         *mask, listed_tiles(plans));
   }
   if (plans.spans != NULL) {
-    plan_spans_kernel<<<plans.rows, WARP_SIZE, 0, stream>>>(*p, plans, consumers, config->block_n);
+    plan_spans_kernel<<<plans.rows, WARP_SIZE, 0, stream>>>(*problem, plans, consumers,
+                                                            config->block_n);
   } else {
-    plan_blocks_kernel<<<plans.rows, WARP_SIZE, 0, stream>>>(*p, *mask, plans, consumers);
+    plan_blocks_kernel<<<plans.rows, WARP_SIZE, 0, stream>>>(*problem, *mask, plans, consumers);
   }
   sort_plans_kernel<<<(plans.rows + WARPGROUP_THREADS - 1) / WARPGROUP_THREADS, WARPGROUP_THREADS,
                       0, stream>>>(plans);
@@ -554,25 +555,26 @@ static cudaError_t prepare(const Problem *p, const BlockMask *mask, void *prepar
 // [prepare]
 
 /** Thread blocks: one for each multiprocessor, if there are as many tiles. */
-static int block_count(const Problem *p) {
-  const int64_t tiles = grid_size(find_config<CONFIGS>(p), p);
+static int block_count(const Problem *problem) {
+  const int64_t tiles = grid_size(find_config<CONFIGS>(problem), problem);
   const int multiprocessors = device_attribute(cudaDevAttrMultiProcessorCount);
   return tiles < multiprocessors ? (int)tiles : multiprocessors;
 }
 
-static void describe(const Problem *p, int heads, Description *description) {
-  describe_config<CONFIGS>(p, heads, description);
-  description->launches[0].grid = dim3(block_count(p));
+static void describe(const Problem *problem, int heads, Description *description) {
+  describe_config<CONFIGS>(problem, heads, description);
+  description->launches[0].grid = dim3(block_count(problem));
 }
 
-static cudaError_t forward(const Problem *p, const Tensors *t, int, cudaStream_t stream) {
-  const auto *config = find_config<CONFIGS>(p);
+static cudaError_t forward(const Problem *problem, const Tensors *t, int, cudaStream_t stream) {
+  const auto *config = find_config<CONFIGS>(problem);
   if (const cudaError_t error = prepare_launch(config, t)) return error;
-  const MaskPlans plans = lay_out_plans(p, t->block_mask, config->block_m, t->prepared);
+  const MaskPlans plans = lay_out_plans(problem, t->block_mask, config->block_m, t->prepared);
   AllMaps maps = {};
-  cudaError_t error = make_tensor_maps(&maps.in, p, t, GROUP_ROWS, config->block_n);
+  cudaError_t error = make_tensor_maps(&maps.in, problem, t, GROUP_ROWS, config->block_n);
   if (error == cudaSuccess) {
-    error = make_tensor_map(&maps.o, t->o, p, p->o_strides, p->q_len, p->q_heads, 16, p->o_dtype);
+    error = make_tensor_map(&maps.o, t->o, problem, problem->o_strides, problem->q_len,
+                            problem->q_heads, 16, problem->o_dtype);
   }
   const int64_t masks =
       plans.spans != NULL ? plans.rows * (config->block_m / GROUP_ROWS) : plans.partial_tiles;
@@ -581,16 +583,16 @@ static cudaError_t forward(const Problem *p, const Tensors *t, int, cudaStream_t
     error = make_words_map(&maps.masks, words, GROUP_ROWS * sizeof(KeySpan) / 4, masks);
   }
   if (error != cudaSuccess) return error;
-  const Schedule schedule = make_schedule(p, config->block_m, t->workspace);
-  config->kernel<<<block_count(p), config->threads, config->shared_bytes, stream>>>(
-      *p, *t, maps, schedule, plans);
+  const Schedule schedule = make_schedule(problem, config->block_m, t->workspace);
+  config->kernel<<<block_count(problem), config->threads, config->shared_bytes, stream>>>(
+      *problem, *t, maps, schedule, plans);
   return cudaGetLastError();
 }
 
 static const BlockMaskSupport BLOCK_MASKS = {
     .prepared_bytes =
-        [](const Problem *p, const BlockMask *mask) {
-          return lay_out_plans(p, mask, find_config<CONFIGS>(p)->block_m, NULL).bytes;
+        [](const Problem *problem, const BlockMask *mask) {
+          return lay_out_plans(problem, mask, find_config<CONFIGS>(problem)->block_m, NULL).bytes;
         },
     .prepare = prepare,
     .takes_spans = true,

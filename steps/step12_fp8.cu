@@ -31,6 +31,7 @@
 #include "attention.h"
 #include "device/heads.cuh"
 #include "device/launch.cuh"
+#include "device/log2.cuh"
 #include "device/persistent.cuh"
 #include "device/ptx_hopper.cuh"
 #include "device/split_softmax.cuh"
@@ -100,53 +101,54 @@ struct Shared {
 
 /** Tiles of keys that some of the queries `first_q` to `first_q` + `rows` - 1 attend. */
 template <int BLOCK_N>
-__device__ __forceinline__ int key_tiles(const Problem &p, int first_q, int rows) {
-  if (first_q >= p.q_len) return 0;
-  return (attended_keys(p, min(first_q + rows, p.q_len) - 1) + BLOCK_N - 1) / BLOCK_N;
+__device__ __forceinline__ int key_tiles(const Problem &problem, int first_q, int rows) {
+  if (first_q >= problem.q_len) return 0;
+  return (attended_keys(problem, min(first_q + rows, problem.q_len) - 1) + BLOCK_N - 1) / BLOCK_N;
 }
 
 /** Tile number `index`. */
 template <int HEAD_DIM>
-__device__ __forceinline__ QueryWork work_of(const Problem &p, const Schedule &s, int index) {
+__device__ __forceinline__ QueryWork work_of(const Problem &problem, const Schedule &s, int index) {
   using Tile = Tiles<HEAD_DIM>;
-  const DealtTile dealt = dealt_tile(p, s, index);
+  const DealtTile dealt = dealt_tile(problem, s, index);
   const int first_q = (s.q_tiles - 1 - dealt.rank) * Tile::BLOCK_M;
-  return {first_q, dealt.head % p.q_heads, dealt.head / p.q_heads,
-          key_tiles<Tile::BLOCK_N>(p, first_q, Tile::BLOCK_M)};
+  return {first_q, dealt.head % problem.q_heads, dealt.head / problem.q_heads,
+          key_tiles<Tile::BLOCK_N>(problem, first_q, Tile::BLOCK_M)};
 }
 
 // [producer]
 /** What the one producing thread does, tile after tile of queries: as in step 10. */
 template <typename T, int HEAD_DIM>
 __device__ __forceinline__ void produce(const Shared<T> &shared, const TensorMaps &maps,
-                                        const Problem &p, const Schedule &schedule) {
+                                        const Problem &problem, const Schedule &schedule) {
   using Tile = Tiles<HEAD_DIM>;
   RingUse<Tile::STAGES> k_use;
   RingUse<Tile::V_STAGES> v_use;
   RingUse<2> slot;  // of `work`
   for (int index = blockIdx.x;; slot.number++) {
     const bool more = index < schedule.tiles;
-    const QueryWork work = more ? work_of<HEAD_DIM>(p, schedule, index) : QueryWork{0, 0, 0, -1};
+    const QueryWork work =
+        more ? work_of<HEAD_DIM>(problem, schedule, index) : QueryWork{0, 0, 0, -1};
     mbarrier_wait(&shared.work_empty[slot.stage()], slot.parity() ^ 1);  // all have read it
     shared.work[slot.stage()] = work;
     mbarrier_arrive(&shared.work_full[slot.stage()]);
     if (!more) break;
-    const int kv_head = work.head / (p.q_heads / p.kv_heads);
+    const int kv_head = work.head / (problem.q_heads / problem.kv_heads);
     const uint32_t parity = slot.stage();  // of Q, which has one buffer: 0, 1, 0 and so on
 
     const auto load_q = [&](int consumer) {
       mbarrier_wait(&shared.q_empty[consumer], parity ^ 1);  // no product reads the Q before
       mbarrier_arrive_expect(&shared.q_full[consumer], Tile::Q_BYTES);
-      tensor_load(shared.q + consumer * Tile::Q_BYTES, maps.q, &shared.q_full[consumer], 0,
-                  work.first_q + consumer * Tile::GROUP_M, work.head, work.batch);
+      tma_load(shared.q + consumer * Tile::Q_BYTES, maps.q, &shared.q_full[consumer], 0,
+               work.first_q + consumer * Tile::GROUP_M, work.head, work.batch);
     };
     const auto load_tile = [&](uint8_t *ring, const CUtensorMap &map, uint64_t *full,
                                uint64_t *empty, auto use, int tile) {
       const int stage = use.stage();
       mbarrier_wait(&empty[stage], use.parity() ^ 1);  // all have read it
       mbarrier_arrive_expect(&full[stage], Tile::KV_BYTES);
-      tensor_load(ring + stage * Tile::KV_BYTES, map, &full[stage], 0, tile * Tile::BLOCK_N,
-                  kv_head, work.batch);
+      tma_load(ring + stage * Tile::KV_BYTES, map, &full[stage], 0, tile * Tile::BLOCK_N, kv_head,
+               work.batch);
     };
     // The first consumer can begin while others are still busy with the tile before.
     load_q(0);
@@ -245,8 +247,8 @@ __device__ __forceinline__ void transpose(const Shared<T> &shared, int part) {
 
 /** Starts S = Q K^T for 64 rows of Q. Of both operands 32 columns at a time are described. */
 template <int HEAD_DIM, int BLOCK_N>
-__device__ __forceinline__ void start_qk_e4m3(float (&s)[BLOCK_N / 8][4], const uint8_t *q_group,
-                                              const uint8_t *k_tile) {
+__device__ __forceinline__ void start_qk_e4m3(float (&s)[BLOCK_N / MMA_N][4],
+                                              const uint8_t *q_group, const uint8_t *k_tile) {
   const uint64_t q = descriptor_of_rows<HEAD_DIM>(q_group, 0);
   const uint64_t k = descriptor_of_rows<HEAD_DIM>(k_tile, 0);
 #pragma unroll
@@ -257,7 +259,7 @@ __device__ __forceinline__ void start_qk_e4m3(float (&s)[BLOCK_N / 8][4], const 
 // [pv]
 /** Starts PV = P V for a tile of keys. The order of keys is that of both P and V transposed. */
 template <int HEAD_DIM, int BLOCK_N>
-__device__ __forceinline__ void start_pv_e4m3(float (&pv)[HEAD_DIM / 8][4],
+__device__ __forceinline__ void start_pv_e4m3(float (&pv)[HEAD_DIM / MMA_N][4],
                                               const uint32_t (&probs)[BLOCK_N / 32][4],
                                               const uint8_t *vt_tile) {
   const uint64_t v = descriptor_of_rows<128>(vt_tile, 0);
@@ -270,11 +272,11 @@ __device__ __forceinline__ void start_pv_e4m3(float (&pv)[HEAD_DIM / 8][4],
 
 /** P in e4m3: what a lane holds of two neighbouring tiles of S becomes one register, four keys in
  * the order 2t, 2t + 1, 8 + 2t, 9 + 2t. */
-template <int N_TILES>
-__device__ __forceinline__ void pack_probs_e4m3(uint32_t (&probs)[N_TILES / 4][4],
-                                                const float (&s)[N_TILES][4]) {
+template <int N_FRAGMENTS>
+__device__ __forceinline__ void pack_probs_e4m3(uint32_t (&probs)[N_FRAGMENTS / 4][4],
+                                                const float (&s)[N_FRAGMENTS][4]) {
 #pragma unroll
-  for (int n = 0; n < N_TILES; n += 2) {
+  for (int n = 0; n < N_FRAGMENTS; n += 2) {
 #pragma unroll
     for (int half = 0; half < 2; half++) {
       probs[n / 4][n / 2 % 2 * 2 + half] =
@@ -284,10 +286,11 @@ __device__ __forceinline__ void pack_probs_e4m3(uint32_t (&probs)[N_TILES / 4][4
 }
 
 /** O += PV: the sum over tiles of keys is in fp32. */
-template <int O_TILES>
-__device__ __forceinline__ void add_rows(float (&o)[O_TILES][4], const float (&pv)[O_TILES][4]) {
+template <int O_FRAGMENTS>
+__device__ __forceinline__ void add_rows(float (&o)[O_FRAGMENTS][4],
+                                         const float (&pv)[O_FRAGMENTS][4]) {
 #pragma unroll
-  for (int n = 0; n < O_TILES; n++) {
+  for (int n = 0; n < O_FRAGMENTS; n++) {
 #pragma unroll
     for (int c = 0; c < 4; c++) o[n][c] += pv[n][c];
   }
@@ -298,16 +301,17 @@ __device__ __forceinline__ void add_rows(float (&o)[O_TILES][4], const float (&p
 /** P of a tile of scores with the m of the tiles before, packed; `sums` is what they add to l.
  * Returns whether m is too small for a row of this lane: then a P may be too large for e4m3, and
  * the scores, which stay, are needed again. */
-template <int N_TILES>
-__device__ __forceinline__ bool exponentiate_e4m3(uint32_t (&probs)[N_TILES / 4][4],
-                                                  float (&sums)[2], const float (&s)[N_TILES][4],
+template <int N_FRAGMENTS>
+__device__ __forceinline__ bool exponentiate_e4m3(uint32_t (&probs)[N_FRAGMENTS / 4][4],
+                                                  float (&sums)[2],
+                                                  const float (&s)[N_FRAGMENTS][4],
                                                   const float (&m)[2], float scale_log2) {
-  float p_of_tile[N_TILES][4];
+  float p_of_tile[N_FRAGMENTS][4];
 #pragma unroll
   for (int half = 0; half < 2; half++) {
     float sum = 0.0f;
 #pragma unroll
-    for (int n = 0; n < N_TILES; n++) {
+    for (int n = 0; n < N_FRAGMENTS; n++) {
 #pragma unroll
       for (int c = 2 * half; c < 2 * half + 2; c++) {
         p_of_tile[n][c] = exp2_approx(fmaf(s[n][c], scale_log2, -m[half]));
@@ -326,22 +330,22 @@ __device__ __forceinline__ bool exponentiate_e4m3(uint32_t (&probs)[N_TILES / 4]
  * rows of O are to be multiplied by. With the exact maximum, P is at most 1, and P below 2^-6 lose
  * bits in e4m3. So m is lower than the maximum, by as much as the sum of P in each lane allows: by
  * 8 in a row with one large P, by 3 in a row whose P are all alike. */
-template <int N_TILES>
-__device__ __forceinline__ void softmax_with_new_m(float (&s)[N_TILES][4], float (&m)[2],
+template <int N_FRAGMENTS>
+__device__ __forceinline__ void softmax_with_new_m(float (&s)[N_FRAGMENTS][4], float (&m)[2],
                                                    float (&l)[2], float (&rescale)[2],
                                                    float scale_log2) {
-  static_assert((2 * N_TILES << LEAST_SHIFT) <= (int)MOST_P_SUM, "equal scores do not raise m");
+  static_assert((2 * N_FRAGMENTS << LEAST_SHIFT) <= (int)MOST_P_SUM, "equal scores do not raise m");
 #pragma unroll
   for (int half = 0; half < 2; half++) {
     float row_max = -INFINITY, sum = 0.0f;
 #pragma unroll
-    for (int n = 0; n < N_TILES; n++) {
+    for (int n = 0; n < N_FRAGMENTS; n++) {
       row_max = fmaxf(row_max, fmaxf(s[n][2 * half], s[n][2 * half + 1]));
     }
     row_max = lanes_reduce_max<4>(row_max) * scale_log2;
     const float safe_max = row_max == -INFINITY ? 0.0f : row_max;
 #pragma unroll
-    for (int n = 0; n < N_TILES; n++) {
+    for (int n = 0; n < N_FRAGMENTS; n++) {
 #pragma unroll
       for (int c = 2 * half; c < 2 * half + 2; c++) {
         s[n][c] = exp2_approx(fmaf(s[n][c], scale_log2, -safe_max));
@@ -358,7 +362,7 @@ __device__ __forceinline__ void softmax_with_new_m(float (&s)[N_TILES][4], float
     m[half] = new_m;
     l[half] = l[half] * rescale[half] + sum * factor;
 #pragma unroll
-    for (int n = 0; n < N_TILES; n++) {
+    for (int n = 0; n < N_FRAGMENTS; n++) {
 #pragma unroll
       for (int c = 2 * half; c < 2 * half + 2; c++) s[n][c] *= factor;
     }
@@ -380,7 +384,7 @@ __device__ __forceinline__ float product_of_scales(float a, float b, float c) {
 /** What a consumer does, tile after tile of queries. */
 template <typename T, int HEAD_DIM>
 __device__ __forceinline__ void consume(const Shared<T> &shared, const AllMaps &maps,
-                                        const Problem &p, const Tensors &t, int consumer) {
+                                        const Problem &problem, const Tensors &t, int consumer) {
   using Tile = Tiles<HEAD_DIM>;
   constexpr int BLOCK_N = Tile::BLOCK_N, STAGES = Tile::STAGES;
   const int lane = threadIdx.x % WARP_SIZE, warp = threadIdx.x / WARP_SIZE % 4;
@@ -395,21 +399,22 @@ __device__ __forceinline__ void consume(const Shared<T> &shared, const AllMaps &
     if (work.tile_count < 0) break;
     const int first_row = work.first_q + row_in_tile;  // of this warp
     const int tile_count =
-        key_tiles<BLOCK_N>(p, work.first_q + consumer * Tile::GROUP_M, Tile::GROUP_M);
-    const int unmasked_end = attended_keys(p, first_row);
+        key_tiles<BLOCK_N>(problem, work.first_q + consumer * Tile::GROUP_M, Tile::GROUP_M);
+    const int unmasked_end = attended_keys(problem, first_row);
     // [scales]
-    const int kv_index = work.batch * p.kv_heads + work.head / (p.q_heads / p.kv_heads);
-    const float scale_log2 = product_of_scales(p.scale * 1.4426950408889634f, t.q_scales[kv_index],
-                                               t.k_scales[kv_index]);
+    const int kv_index =
+        work.batch * problem.kv_heads + work.head / (problem.q_heads / problem.kv_heads);
+    const float scale_log2 =
+        product_of_scales(problem.scale * LOG2_E, t.q_scales[kv_index], t.k_scales[kv_index]);
     // [scales]
     // P is exp2(score * log2(e) - m). Finite: where all scores are -inf, P is 0 and not NaN.
     float m[2] = {-FLT_MAX, -FLT_MAX};
     float l[2] = {};  // running sum of this lane's P
-    float o[HEAD_DIM / 8][4] = {};
-    float pv[HEAD_DIM / 8][4];  // P V of one tile of keys
+    float o[HEAD_DIM / MMA_N][4] = {};
+    float pv[HEAD_DIM / MMA_N][4];  // P V of one tile of keys
     uint32_t probs[BLOCK_N / 32][4];
 
-    const auto start_qk_of = [&](RingUse<STAGES> use, float(&s)[BLOCK_N / 8][4]) {
+    const auto start_qk_of = [&](RingUse<STAGES> use, float(&s)[BLOCK_N / MMA_N][4]) {
       mbarrier_wait(&shared.k_full[use.stage()], use.parity());  // K has arrived
       wgmma_fence();  // P V was read from the registers that S takes
       start_qk_e4m3<HEAD_DIM, BLOCK_N>(s, q_group, shared.k_ring + use.stage() * Tile::KV_BYTES);
@@ -425,7 +430,7 @@ __device__ __forceinline__ void consume(const Shared<T> &shared, const AllMaps &
 
     // [softmax]
     // Makes P of S. With the m of the tiles before, this takes no maximum.
-    const auto softmax = [&](float(&s)[BLOCK_N / 8][4], int tile) {
+    const auto softmax = [&](float(&s)[BLOCK_N / MMA_N][4], int tile) {
       if (tile > 0) {
         float sums[2];
         const bool too_small = exponentiate_e4m3(probs, sums, s, m, scale_log2);
@@ -446,12 +451,12 @@ __device__ __forceinline__ void consume(const Shared<T> &shared, const AllMaps &
     // [loop]
     for (int tile = 0; tile < tile_count; tile++, use.number++) {
       {
-        float s[1][BLOCK_N / 8][4];
+        float s[1][BLOCK_N / MMA_N][4];
         start_qk_of(use, s[0]);
         wgmma_wait<0>(s[0]);           // S is complete
         release(shared.k_empty, use);  // nothing reads this K any more
         if ((tile + 1) * BLOCK_N > unmasked_end) {
-          apply_mask(s, p, p.mask == MASK_CAUSAL, first_row, tile * BLOCK_N);
+          apply_mask(s, problem, problem.mask == MASK_CAUSAL, first_row, tile * BLOCK_N);
         }
         softmax(s[0], tile);
       }
@@ -474,21 +479,21 @@ __device__ __forceinline__ void consume(const Shared<T> &shared, const AllMaps &
       __syncwarp();
       release(shared.vt_empty, use);
     }
-    if (lane == 0) tensor_store_wait<0>();  // the O before has been read
-    __syncwarp();                           // all lanes may write the next
-    const int64_t head_index = (int64_t)work.batch * p.q_heads + work.head;
-    store_tile<T, HEAD_DIM>(o, m, l, o_warp, maps.o, t.lse + head_index * p.q_len, first_row,
-                            p.q_len, work.head, work.batch, t.v_scales[kv_index]);
+    if (lane == 0) tma_store_wait<0>();  // the O before has been read
+    __syncwarp();                        // all lanes may write the next
+    const int64_t head_index = (int64_t)work.batch * problem.q_heads + work.head;
+    store_tile<T, HEAD_DIM>(o, m, l, o_warp, maps.o, t.lse + head_index * problem.q_len, first_row,
+                            problem.q_len, work.head, work.batch, t.v_scales[kv_index]);
     // All lanes have read `work` before the __syncwarp() in store_tile().
     if (lane == 0) mbarrier_arrive(&shared.work_empty[slot.stage()]);
   }
-  if (lane == 0) tensor_store_wait<0>();  // shared memory must stay until it has been read
+  if (lane == 0) tma_store_wait<0>();  // shared memory must stay until it has been read
 }
 
 /** The whole forward pass: one thread block for each multiprocessor. T is the type of O. */
 template <typename T, int HEAD_DIM>
 __global__ void __launch_bounds__(Tiles<HEAD_DIM>::THREADS, 1)
-    attention_kernel(Problem p, Tensors t, const __grid_constant__ AllMaps maps,
+    attention_kernel(Problem problem, Tensors t, const __grid_constant__ AllMaps maps,
                      Schedule schedule) {
   using Tile = Tiles<HEAD_DIM>;
   constexpr int STAGES = Tile::STAGES, V_STAGES = Tile::V_STAGES;
@@ -528,13 +533,13 @@ __global__ void __launch_bounds__(Tiles<HEAD_DIM>::THREADS, 1)
   // [roles]
   const int group = __shfl_sync(FULL_WARP, threadIdx.x / WARPGROUP_THREADS, 0);
   if (group == 0) {
-    release_registers<Tile::PRODUCER_REGISTERS>();
+    setmaxnreg_dec<Tile::PRODUCER_REGISTERS>();
     const int warp = __shfl_sync(FULL_WARP, threadIdx.x / WARP_SIZE, 0);
-    if (threadIdx.x == 0) produce<T, HEAD_DIM>(shared, maps.in, p, schedule);
+    if (threadIdx.x == 0) produce<T, HEAD_DIM>(shared, maps.in, problem, schedule);
     if (warp >= 1 && warp <= Tile::TRANSPOSERS) transpose<T, HEAD_DIM>(shared, warp - 1);
   } else {
-    take_registers<Tile::CONSUMER_REGISTERS>();
-    consume<T, HEAD_DIM>(shared, maps, p, t, group - 1);
+    setmaxnreg_inc<Tile::CONSUMER_REGISTERS>();
+    consume<T, HEAD_DIM>(shared, maps, problem, t, group - 1);
   }
   // [roles]
 }
@@ -549,30 +554,31 @@ static constexpr KernelConfig<AllMaps, Schedule> CONFIGS[] = {
     CONFIG<__half, 64>, CONFIG<__half, 128>, CONFIG<__nv_bfloat16, 64>, CONFIG<__nv_bfloat16, 128>};
 
 /** Thread blocks: one for each multiprocessor, if there are as many tiles. */
-static int block_count(const Problem *p) {
-  const auto *config = find_config<CONFIGS>(p);
-  const int64_t tiles = grid_size(config, p);
+static int block_count(const Problem *problem) {
+  const auto *config = find_config<CONFIGS>(problem);
+  const int64_t tiles = grid_size(config, problem);
   const int multiprocessors = device_attribute(cudaDevAttrMultiProcessorCount);
   return tiles < multiprocessors ? (int)tiles : multiprocessors;
 }
 
-static void describe(const Problem *p, int heads, Description *description) {
-  describe_config<CONFIGS>(p, heads, description);
-  description->launches[0].grid = dim3(block_count(p));
+static void describe(const Problem *problem, int heads, Description *description) {
+  describe_config<CONFIGS>(problem, heads, description);
+  description->launches[0].grid = dim3(block_count(problem));
 }
 
-static cudaError_t forward(const Problem *p, const Tensors *t, int, cudaStream_t stream) {
-  const auto *config = find_config<CONFIGS>(p);
+static cudaError_t forward(const Problem *problem, const Tensors *t, int, cudaStream_t stream) {
+  const auto *config = find_config<CONFIGS>(problem);
   if (const cudaError_t error = prepare_launch(config, t)) return error;
   AllMaps maps;
-  cudaError_t error = make_tensor_maps(&maps.in, p, t, 64, config->block_n);
+  cudaError_t error = make_tensor_maps(&maps.in, problem, t, 64, config->block_n);
   if (error == cudaSuccess) {
-    error = make_tensor_map(&maps.o, t->o, p, p->o_strides, p->q_len, p->q_heads, 16, p->o_dtype);
+    error = make_tensor_map(&maps.o, t->o, problem, problem->o_strides, problem->q_len,
+                            problem->q_heads, 16, problem->o_dtype);
   }
   if (error != cudaSuccess) return error;
-  const Schedule schedule = make_schedule(p, config->block_m, t->workspace);
-  config->kernel<<<block_count(p), config->threads, config->shared_bytes, stream>>>(*p, *t, maps,
-                                                                                    schedule);
+  const Schedule schedule = make_schedule(problem, config->block_m, t->workspace);
+  config->kernel<<<block_count(problem), config->threads, config->shared_bytes, stream>>>(
+      *problem, *t, maps, schedule);
   return cudaGetLastError();
 }
 

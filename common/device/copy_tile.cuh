@@ -18,11 +18,12 @@ __device__ __forceinline__ void copy_tile(T *tile_shared, const T *matrix, int64
   static_assert(ITERATIONS * THREADS * CHUNK == ROWS * HEAD_DIM, "all threads copy as much");
 #pragma unroll
   for (int i = 0; i < ITERATIONS; i++) {
-    const ChunkPosition at = chunk_position<HEAD_DIM, THREADS>(i, threadIdx.x);
-    const int row = at.row + at.row_offset;
+    const ChunkPosition chunk = chunk_position<HEAD_DIM, THREADS>(i, threadIdx.x);
+    const int row = chunk.row + chunk.row_offset;
     const T *source =
-        matrix + (first + at.row) * row_stride + at.column + at.row_offset * row_stride;
-    cp_async_16(&tile_shared[row * SMEM_STRIDE<HEAD_DIM> + at.column], source, first + row < rows);
+        matrix + (first + chunk.row) * row_stride + chunk.column + chunk.row_offset * row_stride;
+    cp_async_16(&tile_shared[row * SMEM_STRIDE<HEAD_DIM> + chunk.column], source,
+                first + row < rows);
   }
 }
 

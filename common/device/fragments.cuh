@@ -3,11 +3,11 @@
  * What step 02b introduces, for warps with any number of 16-row tiles: tiles of 16-bit elements in
  * padded shared memory, the mask and the online softmax on mma fragments.
  *
- * A warp owns M_TILES x 16 rows of Q. S is an array [M_TILES][N_TILES] of 16 x 8 accumulator tiles,
- * N_TILES = keys / 8, and O is [M_TILES][HEAD_DIM / 8] of them. Of each tile, a lane holds c[0] and
- * c[1] in row lane / 4, and c[2] and c[3] in the row 8 below, at columns 2 * (lane % 4) and the
- * next (see mma_m16n8k16() in ptx.cuh). Four lanes share a row: each keeps m of the row, and l of
- * its own keys.
+ * A warp owns M_FRAGMENTS x 16 rows of Q. S is an array [M_FRAGMENTS][N_FRAGMENTS] of 16 x 8
+ * accumulator tiles, N_FRAGMENTS = keys / 8, and O is [M_FRAGMENTS][HEAD_DIM / 8] of them. Of each
+ * tile, a lane holds c[0] and c[1] in row lane / 4, and c[2] and c[3] in the row 8 below, at
+ * columns 2 * (lane % 4) and the next (see mma_m16n8k16() in ptx.cuh). Four lanes share a row: each
+ * keeps m of the row, and l of its own keys.
  */
 #ifndef DEVICE_FRAGMENTS_CUH
 #define DEVICE_FRAGMENTS_CUH
@@ -62,13 +62,13 @@ __device__ __forceinline__ void load_tile(T *tile_shared, const T *matrix, int64
   static_assert(ITERATIONS * THREADS * CHUNK == ROWS * HEAD_DIM, "all threads copy as much");
 #pragma unroll
   for (int i = 0; i < ITERATIONS; i++) {
-    const ChunkPosition at = chunk_position<HEAD_DIM, THREADS>(i, threadIdx.x);
-    const int row = at.row + at.row_offset;
+    const ChunkPosition chunk = chunk_position<HEAD_DIM, THREADS>(i, threadIdx.x);
+    const int row = chunk.row + chunk.row_offset;
     const T *source =
-        matrix + (first + at.row) * row_stride + at.column + at.row_offset * row_stride;
-    uint4 chunk = make_uint4(0, 0, 0, 0);
-    if (first + row < rows) chunk = *reinterpret_cast<const uint4 *>(source);
-    *reinterpret_cast<uint4 *>(&tile_shared[row * SMEM_STRIDE<HEAD_DIM> + at.column]) = chunk;
+        matrix + (first + chunk.row) * row_stride + chunk.column + chunk.row_offset * row_stride;
+    uint4 elements = make_uint4(0, 0, 0, 0);
+    if (first + row < rows) elements = *reinterpret_cast<const uint4 *>(source);
+    *reinterpret_cast<uint4 *>(&tile_shared[row * SMEM_STRIDE<HEAD_DIM> + chunk.column]) = elements;
   }
 }
 
@@ -76,19 +76,21 @@ __device__ __forceinline__ void load_tile(T *tile_shared, const T *matrix, int64
  * Sets the scores of keys that their query does not attend to -inf: keys past the last one and, if
  * `causal`, keys past the diagonal. Row 0 of `s` is query first_q, column 0 is key first_key.
  */
-template <int M_TILES, int N_TILES>
-__device__ __forceinline__ void apply_mask(float (&s)[M_TILES][N_TILES][4], const Problem &p,
-                                           bool causal, int first_q, int first_key) {
+template <int M_FRAGMENTS, int N_FRAGMENTS>
+__device__ __forceinline__ void apply_mask(float (&s)[M_FRAGMENTS][N_FRAGMENTS][4],
+                                           const Problem &problem, bool causal, int first_q,
+                                           int first_key) {
   const int lane = threadIdx.x % WARP_SIZE;
 #pragma unroll
-  for (int i = 0; i < M_TILES; i++) {
+  for (int i = 0; i < M_FRAGMENTS; i++) {
 #pragma unroll
     for (int half = 0; half < 2; half++) {  // of the 16 rows: upper, lower
       const int q = first_q + 16 * i + 8 * half + lane / 4;
       // Attended keys from the first key of this lane on; may be negative.
-      const int keys = (causal ? causal_keys(p, q) : p.kv_len) - first_key - lane % 4 * 2;
+      const int keys =
+          (causal ? causal_keys(problem, q) : problem.kv_len) - first_key - lane % 4 * 2;
 #pragma unroll
-      for (int n = 0; n < N_TILES; n++) {
+      for (int n = 0; n < N_FRAGMENTS; n++) {
 #pragma unroll
         for (int c = 0; c < 2; c++) {
           if (8 * n + c >= keys) s[i][n][2 * half + c] = -INFINITY;
@@ -99,17 +101,19 @@ __device__ __forceinline__ void apply_mask(float (&s)[M_TILES][N_TILES][4], cons
 }
 
 /** Replaces scores by unnormalised probabilities 2^(scale_log2 s - m) and updates m, l and O. */
-template <int M_TILES, int N_TILES, int O_TILES>
-__device__ __forceinline__ void update_softmax(float (&s)[M_TILES][N_TILES][4],
-                                               float (&m)[M_TILES][2], float (&l)[M_TILES][2],
-                                               float (&o)[M_TILES][O_TILES][4], float scale_log2) {
+template <int M_FRAGMENTS, int N_FRAGMENTS, int O_FRAGMENTS>
+__device__ __forceinline__ void update_softmax(float (&s)[M_FRAGMENTS][N_FRAGMENTS][4],
+                                               float (&m)[M_FRAGMENTS][2],
+                                               float (&l)[M_FRAGMENTS][2],
+                                               float (&o)[M_FRAGMENTS][O_FRAGMENTS][4],
+                                               float scale_log2) {
 #pragma unroll
-  for (int i = 0; i < M_TILES; i++) {
+  for (int i = 0; i < M_FRAGMENTS; i++) {
 #pragma unroll
     for (int half = 0; half < 2; half++) {
       float row_max = -INFINITY;
 #pragma unroll
-      for (int n = 0; n < N_TILES; n++) {
+      for (int n = 0; n < N_FRAGMENTS; n++) {
         row_max = fmaxf(row_max, fmaxf(s[i][n][2 * half], s[i][n][2 * half + 1]));
       }
       // The scale is positive, so scaling the maximum once is the same as scaling every score.
@@ -119,7 +123,7 @@ __device__ __forceinline__ void update_softmax(float (&s)[M_TILES][N_TILES][4],
       m[i][half] = row_max;
       float tile_sum = 0.0f;
 #pragma unroll
-      for (int n = 0; n < N_TILES; n++) {
+      for (int n = 0; n < N_FRAGMENTS; n++) {
 #pragma unroll
         for (int c = 2 * half; c < 2 * half + 2; c++) {
           s[i][n][c] = exp2_approx(fmaf(s[i][n][c], scale_log2, -safe_max));
@@ -128,7 +132,7 @@ __device__ __forceinline__ void update_softmax(float (&s)[M_TILES][N_TILES][4],
       }
       l[i][half] = l[i][half] * rescale + tile_sum;
 #pragma unroll
-      for (int n = 0; n < O_TILES; n++) {
+      for (int n = 0; n < O_FRAGMENTS; n++) {
         o[i][n][2 * half] *= rescale;
         o[i][n][2 * half + 1] *= rescale;
       }

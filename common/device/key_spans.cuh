@@ -65,9 +65,10 @@ struct MaskPlans {
 
 /** The plans of a mask for tiles of `block_m` queries, laid out from `memory` on, which is aligned
  * as by cudaMalloc; `bytes` says how much they take. */
-static MaskPlans lay_out_plans(const Problem *p, const BlockMask *m, int block_m, void *memory) {
+static MaskPlans lay_out_plans(const Problem *problem, const BlockMask *m, int block_m,
+                               void *memory) {
   MaskPlans plans = {};
-  plans.q_tiles = (p->q_len + block_m - 1) / block_m;
+  plans.q_tiles = (problem->q_len + block_m - 1) / block_m;
   plans.batches = m->batches;
   plans.heads = m->heads;
   plans.rows = (int64_t)m->batches * m->heads * plans.q_tiles;
@@ -85,7 +86,7 @@ static MaskPlans lay_out_plans(const Problem *p, const BlockMask *m, int block_m
   if (plans.spans != NULL) {
     plans.group_spans = (KeySpan *)reserve(plans.rows * block_m * sizeof *plans.group_spans);
   } else {
-    plans.most_tiles = (p->kv_len + LISTED_KEYS - 1) / LISTED_KEYS;
+    plans.most_tiles = (problem->kv_len + LISTED_KEYS - 1) / LISTED_KEYS;
     plans.tiles =
         (ListedTile *)reserve((size_t)plans.rows * plans.most_tiles * sizeof *plans.tiles);
     plans.partial_tiles =
@@ -114,14 +115,14 @@ __device__ __forceinline__ int warp_minimum(int x) {
  * multiple of 16 bytes, which a head with an odd number of queries breaks, and the last box of a
  * head would reach into the next one. Returns where the spans of the head are.
  */
-__device__ __forceinline__ const KeySpan *copy_spans(const Problem &p, const MaskPlans &plans,
+__device__ __forceinline__ const KeySpan *copy_spans(const Problem &problem, const MaskPlans &plans,
                                                      int64_t plan, int rows) {
   const int list = (int)(plan / plans.q_tiles), first_q = (int)(plan % plans.q_tiles) * rows;
   const KeySpan *spans = plans.spans + list / plans.heads * plans.span_strides[0] +
                          list % plans.heads * plans.span_strides[1];
   for (int row = threadIdx.x; row < rows; row += WARP_SIZE) {
     const int q = first_q + row;
-    plans.group_spans[plan * rows + row] = q < p.q_len ? spans[q] : KeySpan{0, 0};
+    plans.group_spans[plan * rows + row] = q < problem.q_len ? spans[q] : KeySpan{0, 0};
   }
   return spans;
 }
@@ -129,20 +130,20 @@ __device__ __forceinline__ const KeySpan *copy_spans(const Problem &p, const Mas
 /** Makes the plan of one tile of `consumers` * GROUP_ROWS queries whose mask is spans, and copies
  * these spans; one warp per plan. */
 static __global__ void __launch_bounds__(WARP_SIZE)
-    plan_spans_kernel(Problem p, MaskPlans plans, int consumers, int block_n) {
+    plan_spans_kernel(Problem problem, MaskPlans plans, int consumers, int block_n) {
   const int lane = threadIdx.x, rows = consumers * GROUP_ROWS;
   const int first_q = blockIdx.x % plans.q_tiles * rows;
-  const KeySpan *spans = copy_spans(p, plans, blockIdx.x, rows);
+  const KeySpan *spans = copy_spans(problem, plans, blockIdx.x, rows);
   // Of each consumer, in keys: some of its queries attend first to end - 1, all of them all_first
   // to all_end - 1.
   int first[MOST_CONSUMERS], end[MOST_CONSUMERS], all_first[MOST_CONSUMERS],
       all_end[MOST_CONSUMERS];
-  int first_key = p.kv_len, last_end = 0;
+  int first_key = problem.kv_len, last_end = 0;
   for (int consumer = 0; consumer < consumers; consumer++) {
-    int lowest = p.kv_len, highest = 0, all_from = 0, all_to = p.kv_len;
+    int lowest = problem.kv_len, highest = 0, all_from = 0, all_to = problem.kv_len;
     for (int row = lane; row < GROUP_ROWS; row += WARP_SIZE) {
       const int q = first_q + consumer * GROUP_ROWS + row;
-      if (q >= p.q_len) continue;
+      if (q >= problem.q_len) continue;
       const KeySpan span = spans[q];
       all_from = max(all_from, span.first);
       all_to = min(all_to, span.end);
@@ -189,7 +190,7 @@ static __host__ __device__ inline TileLists listed_tiles(const MaskPlans &plans)
  * that no query attends are taken out.
  */
 static __global__ void __launch_bounds__(WARP_SIZE)
-    plan_blocks_kernel(Problem p, BlockMask m, MaskPlans plans, int consumers) {
+    plan_blocks_kernel(Problem problem, BlockMask m, MaskPlans plans, int consumers) {
   const TileLists lists = listed_tiles(plans);
   const int list = blockIdx.x / plans.q_tiles, lane = threadIdx.x;
   const int64_t batch = list / plans.heads, head = list % plans.heads;
@@ -203,7 +204,7 @@ static __global__ void __launch_bounds__(WARP_SIZE)
 
   for (int consumer = 0; consumer < consumers; consumer++) {
     const int first_q = plan_q + consumer * GROUP_ROWS;
-    const int last_q = min(first_q + GROUP_ROWS, p.q_len) - 1;
+    const int last_q = min(first_q + GROUP_ROWS, problem.q_len) - 1;
     if (first_q > last_q) break;
     const int64_t q_block = first_q / m.q_block_size;
     const auto row_of = [=](const int32_t *tensor, const int64_t(&strides)[4]) {
@@ -225,7 +226,7 @@ static __global__ void __launch_bounds__(WARP_SIZE)
       }
       for (int i = 0; i < tiles_per_block && first_tile + i < plans.most_tiles; i++) {
         tiles[first_tile + i].mask[consumer] = classify_tile(
-            p, lists, type, partial + i, first_q, last_q, (first_tile + i) * LISTED_KEYS);
+            problem, lists, type, partial + i, first_q, last_q, (first_tile + i) * LISTED_KEYS);
       }
     }
   }

@@ -12,7 +12,7 @@
 #include <cuda_runtime.h>
 #include <stdio.h>
 
-#include "attention.h"
+#include "block_mask.h"
 
 /** The Dtype of an element type. */
 template <typename T>
@@ -38,7 +38,6 @@ struct KernelConfig {
   int block_m, block_n;                       /**< rows of Q, and of K and V, per tile */
   int threads, shared_bytes; /**< of a thread block; the shared memory is dynamic */
   Ceiling ceiling;           /**< see above */
-  bool shared_kv;            /**< the variant that --shared-kv asks for */
   int mask_rows; /**< divides the rows of a mask block; 0: the mask has no blocks, but spans */
 };
 
@@ -56,10 +55,9 @@ constexpr bool uses_tensor_cores(Ceiling ceiling) {
 template <typename T, int HEAD_DIM, typename Tiles, typename... Extra>
 constexpr KernelConfig<Extra...> make_config(void (*kernel)(Problem, Tensors, Extra...),
                                              int threads, int shared_bytes, Ceiling ceiling,
-                                             bool shared_kv = false,
                                              const char *name = "attention") {
-  return {kernel,  name,         DTYPE_OF<T>, HEAD_DIM,  Tiles::BLOCK_M, Tiles::BLOCK_N,
-          threads, shared_bytes, ceiling,     shared_kv, Tiles::BLOCK_M};
+  return {kernel,         name,    DTYPE_OF<T>,  HEAD_DIM, Tiles::BLOCK_M,
+          Tiles::BLOCK_N, threads, shared_bytes, ceiling,  Tiles::BLOCK_M};
 }
 
 /** An attribute of the current device. */
@@ -71,20 +69,19 @@ static inline int device_attribute(cudaDeviceAttr attribute) {
 }
 
 /** What a configuration does not take of a problem. The most decisive is the largest. */
-enum Unmet { UNMET_HEAD_DIM = 1, UNMET_BLOCKS = 2, UNMET_SHARED_KV = 4, UNMET_DTYPE = 8 };
+enum Unmet { UNMET_HEAD_DIM = 1, UNMET_BLOCKS = 2, UNMET_DTYPE = 4 };
 
 template <typename Config>
-static int unmet(const Config &c, const Problem *p) {
+static int unmet(const Config &c, const Problem *problem) {
   const bool takes_spans = step.block_masks != NULL && step.block_masks->takes_spans;
-  const bool spans = takes_spans && p->q_block_size == 0;
-  const bool takes_head_dim =
-      uses_tensor_cores(c.ceiling) ? c.head_dim == p->head_dim : c.head_dim >= p->head_dim;
+  const bool spans = takes_spans && problem->q_block_size == 0;
+  const bool takes_head_dim = uses_tensor_cores(c.ceiling) ? c.head_dim == problem->head_dim
+                                                           : c.head_dim >= problem->head_dim;
   const bool takes_blocks = spans == (c.mask_rows == 0) &&
-                            (spans || p->q_block_size % c.mask_rows == 0) &&
-                            p->kv_block_size % c.block_n == 0;
+                            (spans || problem->q_block_size % c.mask_rows == 0) &&
+                            problem->kv_block_size % c.block_n == 0;
   return (takes_head_dim ? 0 : UNMET_HEAD_DIM) | (takes_blocks ? 0 : UNMET_BLOCKS) |
-         (c.shared_kv == p->shared_kv ? 0 : UNMET_SHARED_KV) |
-         (c.dtype == p->o_dtype ? 0 : UNMET_DTYPE);
+         (c.dtype == problem->o_dtype ? 0 : UNMET_DTYPE);
 }
 
 /**
@@ -93,11 +90,11 @@ static int unmet(const Config &c, const Problem *p) {
  * first whose shared memory the device has, or else the last.
  */
 template <const auto &CONFIGS>
-static auto find_config(const Problem *p) {
+static auto find_config(const Problem *problem) {
   const size_t shared_limit = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
   decltype(&CONFIGS[0]) chosen = NULL;
   for (const auto &c : CONFIGS) {
-    if (unmet(c, p) != 0) continue;
+    if (unmet(c, problem) != 0) continue;
     if (chosen != NULL && c.head_dim != chosen->head_dim) break;
     chosen = &c;
     if ((size_t)c.shared_bytes <= shared_limit) break;
@@ -111,19 +108,19 @@ constexpr int64_t MOST_TILES = INT32_MAX - 0xffff;
 
 /** Thread blocks of a launch: one per tile of block_m queries of each head. */
 template <typename Config>
-static int64_t grid_size(const Config *config, const Problem *p) {
-  const int64_t q_tiles = (p->q_len + config->block_m - 1) / config->block_m;
-  return q_tiles * p->batch * p->q_heads;
+static int64_t grid_size(const Config *config, const Problem *problem) {
+  const int64_t q_tiles = (problem->q_len + config->block_m - 1) / config->block_m;
+  return q_tiles * problem->batch * problem->q_heads;
 }
 
 /** Writes the head dimensions of the configurations that take all else: "D = 32, 64 or 128". */
 template <const auto &CONFIGS>
-static void list_head_dims(const Problem *p, char *text, size_t size) {
+static void list_head_dims(const Problem *problem, char *text, size_t size) {
   bool takes[MAX_HEAD_DIM + 1] = {};
   int left = 0, most = 0, length = 2;
   bool exact = true;
   for (const auto &c : CONFIGS) {
-    if (unmet(c, p) != UNMET_HEAD_DIM) continue;
+    if (unmet(c, problem) != UNMET_HEAD_DIM) continue;
     left += !takes[c.head_dim];
     takes[c.head_dim] = true;
     if (c.head_dim > most) most = c.head_dim;
@@ -140,54 +137,52 @@ static void list_head_dims(const Problem *p, char *text, size_t size) {
 
 /** Says what no configuration takes: of the one that comes closest, the most decisive option. */
 template <const auto &CONFIGS>
-static void refuse(const Problem *p, char *why, size_t why_size) {
+static void refuse(const Problem *problem, char *why, size_t why_size) {
   const auto *closest = &CONFIGS[0];
   bool other_dtype = false;  // would do
   for (const auto &c : CONFIGS) {
-    if (unmet(c, p) < unmet(*closest, p)) closest = &c;
-    other_dtype |= unmet(c, p) == UNMET_DTYPE;
+    if (unmet(c, problem) < unmet(*closest, problem)) closest = &c;
+    other_dtype |= unmet(c, problem) == UNMET_DTYPE;
   }
-  const int fault = unmet(*closest, p);
-  const char *dtypes[] = {"fp16", "bf16"}, *dtype = dtypes[p->o_dtype];
+  const int fault = unmet(*closest, problem);
+  const char *dtypes[] = {"fp16", "bf16"}, *dtype = dtypes[problem->o_dtype];
   char dims[256];
   if (fault & UNMET_DTYPE) {
     snprintf(why, why_size, "%s %s: %s takes %s", step.fp8 ? "--out-dtype" : "--dtype", dtype,
              step.name, dtypes[closest->dtype]);
-  } else if (fault & UNMET_SHARED_KV) {
-    snprintf(why, why_size, "--shared-kv: %s %s", step.name,
-             p->shared_kv ? "has no choice of buffers" : "needs it");
   } else if (fault & UNMET_BLOCKS) {
-    snprintf(why, why_size, "mask blocks of %dx%d: %s takes multiples of %dx%d", p->q_block_size,
-             p->kv_block_size, step.name, closest->mask_rows, closest->block_n);
+    snprintf(why, why_size, "mask blocks of %dx%d: %s takes multiples of %dx%d",
+             problem->q_block_size, problem->kv_block_size, step.name, closest->mask_rows,
+             closest->block_n);
   } else {
-    list_head_dims<CONFIGS>(p, dims, sizeof dims);
-    snprintf(why, why_size, "--head-dim %d: %s takes %s%s%s", p->head_dim, step.name, dims,
+    list_head_dims<CONFIGS>(problem, dims, sizeof dims);
+    snprintf(why, why_size, "--head-dim %d: %s takes %s%s%s", problem->head_dim, step.name, dims,
              other_dtype ? " in " : "", other_dtype ? dtype : "");
   }
 }
 
 /** Step::supports of a step whose kernel has these configurations. */
 template <const auto &CONFIGS>
-static bool supports_config(const Problem *p, char *why, size_t why_size) {
-  const auto *config = find_config<CONFIGS>(p);
+static bool supports_config(const Problem *problem, char *why, size_t why_size) {
+  const auto *config = find_config<CONFIGS>(problem);
   if (config == NULL) {
-    refuse<CONFIGS>(p, why, why_size);
+    refuse<CONFIGS>(problem, why, why_size);
     return false;
   }
   const int major = device_attribute(cudaDevAttrComputeCapabilityMajor);
   const int capability = 10 * major + device_attribute(cudaDevAttrComputeCapabilityMinor);
-  const bool bf16 = p->dtype == DTYPE_BF16;
+  const bool bf16 = problem->dtype == DTYPE_BF16;
   const int shared_limit = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
   const bool tensor_cores = uses_tensor_cores(config->ceiling);
   const auto odd = [](const Strides &s, int unit) {
     return (s.batch % unit | s.head % unit | s.row % unit) != 0;
   };
-  const int unit = p->dtype == DTYPE_E4M3 ? 16 : 8;  // elements in 16 bytes
-  const char *unaligned = odd(p->q_strides, unit)   ? "Q"
-                          : odd(p->k_strides, unit) ? "K"
-                          : odd(p->v_strides, unit) ? "V"
-                          : odd(p->o_strides, 8)    ? "O"
-                                                    : NULL;
+  const int unit = problem->dtype == DTYPE_E4M3 ? 16 : 8;  // elements in 16 bytes
+  const char *unaligned = odd(problem->q_strides, unit)   ? "Q"
+                          : odd(problem->k_strides, unit) ? "K"
+                          : odd(problem->v_strides, unit) ? "V"
+                          : odd(problem->o_strides, 8)    ? "O"
+                                                          : NULL;
   if (uses_wgmma(config->ceiling) && capability != 90) {
     snprintf(why, why_size, "this GPU has compute capability %d.%d: %s needs 9.0 (Hopper)", major,
              capability % 10, step.name);
@@ -196,14 +191,14 @@ static bool supports_config(const Problem *p, char *why, size_t why_size) {
              capability % 10, step.name, bf16 ? "8.0 for bf16" : "7.5");
   } else if (config->shared_bytes > shared_limit) {
     snprintf(why, why_size, "--head-dim %d: %s needs %d bytes of shared memory, this GPU has %d",
-             p->head_dim, step.name, config->shared_bytes, shared_limit);
+             problem->head_dim, step.name, config->shared_bytes, shared_limit);
   } else if (tensor_cores && unaligned != NULL) {
     snprintf(why, why_size, "the strides of %s must be multiples of %d elements in %s", unaligned,
              unaligned[0] == 'O' ? 8 : unit, step.name);
-  } else if (grid_size(config, p) > MOST_TILES) {
+  } else if (grid_size(config, problem) > MOST_TILES) {
     snprintf(why, why_size,
              "--batch %d x --heads %d x --seqlen %d: at most 2^31 - 2^16 tiles of queries",
-             p->batch, p->q_heads, p->q_len);
+             problem->batch, problem->q_heads, problem->q_len);
   } else {
     return true;
   }
@@ -212,28 +207,29 @@ static bool supports_config(const Problem *p, char *why, size_t why_size) {
 
 /** Step::supports of a step with block masks: both sides of a block are multiples of 64. */
 template <const auto &CONFIGS>
-static bool supports_block_masks(const Problem *p, char *why, size_t why_size) {
-  if (p->q_block_size % 64 == 0 && p->kv_block_size % 64 == 0) {
-    return supports_config<CONFIGS>(p, why, why_size);
+static bool supports_block_masks(const Problem *problem, char *why, size_t why_size) {
+  if (problem->q_block_size % 64 == 0 && problem->kv_block_size % 64 == 0) {
+    return supports_config<CONFIGS>(problem, why, why_size);
   }
   snprintf(why, why_size,
            "mask blocks of %dx%d (--mask-block or the tiles): must be multiples of 64",
-           p->q_block_size, p->kv_block_size);
+           problem->q_block_size, problem->kv_block_size);
   return false;
 }
 
 /** Step::describe of a step with one launch. */
 template <const auto &CONFIGS>
-static void describe_config(const Problem *p, int, Description *description) {
-  const auto *c = find_config<CONFIGS>(p);
+static void describe_config(const Problem *problem, int, Description *description) {
+  const auto *c = find_config<CONFIGS>(problem);
   *description = {};
   description->block_m = c->block_m;
   description->block_n = c->block_n;
   description->ceiling = c->ceiling;
   description->multiplies_masked_keys = uses_tensor_cores(c->ceiling);
   description->launch_count = 1;
-  description->launches[0] = {c->name, (const void *)c->kernel, dim3((unsigned)grid_size(c, p)),
-                              dim3(c->threads), (size_t)c->shared_bytes};
+  description->launches[0] = {c->name, (const void *)c->kernel,
+                              dim3((unsigned)grid_size(c, problem)), dim3(c->threads),
+                              (size_t)c->shared_bytes};
 }
 
 /**

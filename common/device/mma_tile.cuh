@@ -7,29 +7,30 @@
 #define DEVICE_MMA_TILE_CUH
 
 #include "device/fragments.cuh"
+#include "device/log2.cuh"
 
 /** S += Q K^T for this warp's rows and the keys of one tile. */
-template <typename T, int HEAD_DIM, int M_TILES, int N_TILES>
-__device__ __forceinline__ void multiply_qk(float (&s)[M_TILES][N_TILES][4], const T *q_warp,
-                                            const T *k_shared) {
+template <typename T, int HEAD_DIM, int M_FRAGMENTS, int N_FRAGMENTS>
+__device__ __forceinline__ void multiply_qk(float (&s)[M_FRAGMENTS][N_FRAGMENTS][4],
+                                            const T *q_warp, const T *k_shared) {
   const int lane = threadIdx.x % WARP_SIZE;
 #pragma unroll
   for (int d = 0; d < HEAD_DIM; d += 16) {
     // Lanes 0-7 name the upper left 8 x 8 matrix of Q, then 8 lanes each the lower left, the upper
     // right and the lower right one: registers a[0] to a[3] of operand A.
-    uint32_t q[M_TILES][4];
+    uint32_t q[M_FRAGMENTS][4];
 #pragma unroll
-    for (int i = 0; i < M_TILES; i++) {
+    for (int i = 0; i < M_FRAGMENTS; i++) {
       ldmatrix_x4(q[i], &q_warp[(16 * i + lane % 16) * SMEM_STRIDE<HEAD_DIM> + d + lane / 16 * 8]);
     }
 #pragma unroll
-    for (int n = 0; n < N_TILES; n += 2) {
+    for (int n = 0; n < N_FRAGMENTS; n += 2) {
       // Left and right 8 columns of 8 keys, then of the next 8 keys: operand B of two mma.
       uint32_t k[4];
       const int key = 8 * n + lane / 16 * 8 + lane % 8;
       ldmatrix_x4(k, &k_shared[key * SMEM_STRIDE<HEAD_DIM> + d + lane / 8 % 2 * 8]);
 #pragma unroll
-      for (int i = 0; i < M_TILES; i++) {
+      for (int i = 0; i < M_FRAGMENTS; i++) {
         mma_m16n8k16<T>(s[i][n], q[i], k[0], k[1]);
         mma_m16n8k16<T>(s[i][n + 1], q[i], k[2], k[3]);
       }
@@ -38,17 +39,17 @@ __device__ __forceinline__ void multiply_qk(float (&s)[M_TILES][N_TILES][4], con
 }
 
 /** O += P V for this warp's rows and the keys of one tile. */
-template <typename T, int HEAD_DIM, int M_TILES, int N_TILES>
-__device__ __forceinline__ void multiply_pv(float (&o)[M_TILES][HEAD_DIM / 8][4],
-                                            const float (&probs)[M_TILES][N_TILES][4],
+template <typename T, int HEAD_DIM, int M_FRAGMENTS, int N_FRAGMENTS>
+__device__ __forceinline__ void multiply_pv(float (&o)[M_FRAGMENTS][HEAD_DIM / MMA_N][4],
+                                            const float (&probs)[M_FRAGMENTS][N_FRAGMENTS][4],
                                             const T *v_shared) {
   const int lane = threadIdx.x % WARP_SIZE;
 #pragma unroll
-  for (int n = 0; n < N_TILES; n += 2) {
+  for (int n = 0; n < N_FRAGMENTS; n += 2) {
     // Two neighbouring tiles of P, 8 keys each, are operand A of one mma.
-    uint32_t a[M_TILES][4];
+    uint32_t a[M_FRAGMENTS][4];
 #pragma unroll
-    for (int i = 0; i < M_TILES; i++) {
+    for (int i = 0; i < M_FRAGMENTS; i++) {
       a[i][0] = pack<T>(probs[i][n][0], probs[i][n][1]);
       a[i][1] = pack<T>(probs[i][n][2], probs[i][n][3]);
       a[i][2] = pack<T>(probs[i][n + 1][0], probs[i][n + 1][1]);
@@ -62,9 +63,9 @@ __device__ __forceinline__ void multiply_pv(float (&o)[M_TILES][HEAD_DIM / 8][4]
       const int key = 8 * n + lane % 16;
       ldmatrix_x4_trans(v, &v_shared[key * SMEM_STRIDE<HEAD_DIM> + d + lane / 16 * 8]);
 #pragma unroll
-      for (int i = 0; i < M_TILES; i++) {
-        mma_m16n8k16<T>(o[i][d / 8], a[i], v[0], v[1]);
-        mma_m16n8k16<T>(o[i][d / 8 + 1], a[i], v[2], v[3]);
+      for (int i = 0; i < M_FRAGMENTS; i++) {
+        mma_m16n8k16<T>(o[i][d / MMA_N], a[i], v[0], v[1]);
+        mma_m16n8k16<T>(o[i][d / MMA_N + 1], a[i], v[2], v[3]);
       }
     }
   }
@@ -75,45 +76,46 @@ __device__ __forceinline__ void multiply_pv(float (&o)[M_TILES][HEAD_DIM / 8][4]
  * are collected in `o_warp`, shared memory of this warp alone, so that a lane stores 16 bytes at a
  * time.
  */
-template <typename T, int HEAD_DIM, int M_TILES>
-__device__ __forceinline__ void store_rows(const float (&o)[M_TILES][HEAD_DIM / 8][4],
-                                           const float (&m)[M_TILES][2],
-                                           const float (&l)[M_TILES][2], T *o_warp, T *o_global,
+template <typename T, int HEAD_DIM, int M_FRAGMENTS>
+__device__ __forceinline__ void store_rows(const float (&o)[M_FRAGMENTS][HEAD_DIM / MMA_N][4],
+                                           const float (&m)[M_FRAGMENTS][2],
+                                           const float (&l)[M_FRAGMENTS][2], T *o_warp, T *o_global,
                                            int64_t row_stride, float *lse_global, int first,
                                            int rows) {
   const int lane = threadIdx.x % WARP_SIZE;
 #pragma unroll
-  for (int i = 0; i < M_TILES; i++) {
+  for (int i = 0; i < M_FRAGMENTS; i++) {
 #pragma unroll
     for (int half = 0; half < 2; half++) {
       const int row = 16 * i + 8 * half + lane / 4;
       const float sum = lanes_reduce_sum<4>(l[i][half]);
       const float factor = sum == 0.0f ? 0.0f : __fdividef(1.0f, sum);
 #pragma unroll
-      for (int n = 0; n < HEAD_DIM / 8; n++) {
+      for (int n = 0; n < HEAD_DIM / MMA_N; n++) {
         *reinterpret_cast<uint32_t *>(&o_warp[row * SMEM_STRIDE<HEAD_DIM> + 8 * n + lane % 4 * 2]) =
             pack<T>(o[i][n][2 * half] * factor, o[i][n][2 * half + 1] * factor);
       }
       // A row that attends nothing has m = -inf and sum = 0, and log2(0) is -inf too.
       if (lane % 4 == 0 && first + row < rows) {
-        lse_global[first + row] = (m[i][half] + log2_approx(sum)) * 0.6931471805599453f;
+        lse_global[first + row] = (m[i][half] + log2_approx(sum)) * LN_2;
       }
     }
   }
   __syncwarp();  // the rows are complete: a lane stores what other lanes of the warp have written
-  constexpr int ITERATIONS = 16 * M_TILES * HEAD_DIM / CHUNK / WARP_SIZE;
+  constexpr int ITERATIONS = 16 * M_FRAGMENTS * HEAD_DIM / CHUNK / WARP_SIZE;
   uint4 chunks[ITERATIONS];  // all loads come before the first store, so they overlap each other
 #pragma unroll
   for (int j = 0; j < ITERATIONS; j++) {
-    const ChunkPosition at = chunk_position<HEAD_DIM, WARP_SIZE>(j, lane);
+    const ChunkPosition chunk = chunk_position<HEAD_DIM, WARP_SIZE>(j, lane);
     chunks[j] = *reinterpret_cast<const uint4 *>(
-        &o_warp[(at.row + at.row_offset) * SMEM_STRIDE<HEAD_DIM> + at.column]);
+        &o_warp[(chunk.row + chunk.row_offset) * SMEM_STRIDE<HEAD_DIM> + chunk.column]);
   }
 #pragma unroll
   for (int j = 0; j < ITERATIONS; j++) {
-    const ChunkPosition at = chunk_position<HEAD_DIM, WARP_SIZE>(j, lane);
-    T *target = o_global + (first + at.row) * row_stride + at.column + at.row_offset * row_stride;
-    store_16(target, chunks[j], first + at.row + at.row_offset < rows);
+    const ChunkPosition chunk = chunk_position<HEAD_DIM, WARP_SIZE>(j, lane);
+    T *target =
+        o_global + (first + chunk.row) * row_stride + chunk.column + chunk.row_offset * row_stride;
+    store_16(target, chunks[j], first + chunk.row + chunk.row_offset < rows);
   }
 }
 

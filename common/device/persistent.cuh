@@ -10,6 +10,7 @@
 
 #include "attention.h"
 #include "device/launch.cuh"
+#include "device/log2.cuh"
 #include "device/ptx_hopper.cuh"
 #include "device/tensor_map.cuh"
 #include "device/warp.cuh"
@@ -25,17 +26,19 @@ struct Schedule {
 };
 
 /** The schedule of a step whose tiles of queries have `block_m` rows. */
-static Schedule make_schedule(const Problem *p, int block_m, void *counter) {
+static Schedule make_schedule(const Problem *problem, int block_m, void *counter) {
   const int64_t l2_bytes = device_attribute(cudaDevAttrL2CacheSize) / 3 * 2;  // the rest is for Q
-  const int heads = p->batch * p->kv_heads, sharing = p->q_heads / p->kv_heads;
-  const int64_t row_bytes = 2ll * p->head_dim * (p->dtype == DTYPE_E4M3 ? 1 : 2);  // of K and V
-  const int64_t fit = l2_bytes / (p->kv_len * row_bytes);
+  const int heads = problem->batch * problem->kv_heads,
+            sharing = problem->q_heads / problem->kv_heads;
+  const int64_t row_bytes =
+      2ll * problem->head_dim * (problem->dtype == DTYPE_E4M3 ? 1 : 2);  // of K and V
+  const int64_t fit = l2_bytes / (problem->kv_len * row_bytes);
   const int groups = fit < 1 ? heads : (int)((heads + fit - 1) / fit);
   Schedule schedule;
-  schedule.q_tiles = (p->q_len + block_m - 1) / block_m;
-  schedule.tiles = schedule.q_tiles * p->batch * p->q_heads;
+  schedule.q_tiles = (problem->q_len + block_m - 1) / block_m;
+  schedule.tiles = schedule.q_tiles * problem->batch * problem->q_heads;
   schedule.group_heads = (heads + groups - 1) / groups * sharing;
-  schedule.rows = p->mask == MASK_FULL ? schedule.q_tiles : 3;
+  schedule.rows = problem->mask == MASK_FULL ? schedule.q_tiles : 3;
   schedule.counter = (unsigned *)counter;
   return schedule;
 }
@@ -50,9 +53,10 @@ struct DealtTile {
  * Tile number `index`. Heads follow each other in groups. Within a group the tiles with the most
  * work come first: `rows` tiles of each head at a time.
  */
-__device__ __forceinline__ DealtTile dealt_tile(const Problem &p, const Schedule &s, int index) {
+__device__ __forceinline__ DealtTile dealt_tile(const Problem &problem, const Schedule &s,
+                                                int index) {
   const int first_head = index / (s.q_tiles * s.group_heads) * s.group_heads;
-  const int heads = min(s.group_heads, p.batch * p.q_heads - first_head);
+  const int heads = min(s.group_heads, problem.batch * problem.q_heads - first_head);
   const int in_group = index - first_head * s.q_tiles;
   const int passed = in_group / (heads * s.rows) * s.rows;  // tiles of each head
   const int rows = min(s.rows, s.q_tiles - passed), rest = in_group - passed * heads;
@@ -117,7 +121,7 @@ __device__ __forceinline__ void return_places(uint64_t *v_full, uint64_t *v_empt
   if (!Tile::O_IN_V || number == 0) return;
   auto place = use_of_v<Tile>(use, number - 1);
   const bool first_lane = threadIdx.x % WARP_SIZE == 0;
-  if (first_lane) tensor_store_wait<0>();
+  if (first_lane) tma_store_wait<0>();
   for (int other = 0; other < Tile::CONSUMERS; other++, place.number++) {
     mbarrier_wait(&v_full[place.stage()], place.parity());
     __syncwarp();  // all lanes are past the wait: a lane that came two phases late would hang
@@ -137,11 +141,11 @@ __device__ __forceinline__ int swizzled_byte(int row, int column) {
 
 /** S = Q K^T of this warp's 16 rows once more, by mma.sync: what P was computed from is gone. */
 template <typename T, int HEAD_DIM, int BLOCK_N>
-__device__ __forceinline__ void multiply_qk_again(float (&s)[BLOCK_N / 8][4], const T *q_group,
+__device__ __forceinline__ void multiply_qk_again(float (&s)[BLOCK_N / MMA_N][4], const T *q_group,
                                                   const T *k_tile) {
   const int lane = threadIdx.x % WARP_SIZE, first_row = threadIdx.x / WARP_SIZE % 4 * 16;
 #pragma unroll
-  for (int n = 0; n < BLOCK_N / 8; n++) {
+  for (int n = 0; n < BLOCK_N / MMA_N; n++) {
 #pragma unroll
     for (int c = 0; c < 4; c++) s[n][c] = 0.0f;
   }
@@ -156,8 +160,8 @@ __device__ __forceinline__ void multiply_qk_again(float (&s)[BLOCK_N / 8][4], co
       ldmatrix_x4(
           b, (const char *)k_tile + swizzled_byte<HEAD_DIM, BLOCK_N>(n + lane / 16 * 8 + lane % 8,
                                                                      d + lane / 8 % 2 * 8));
-      mma_m16n8k16<T>(s[n / 8], a, b[0], b[1]);
-      mma_m16n8k16<T>(s[n / 8 + 1], a, b[2], b[3]);
+      mma_m16n8k16<T>(s[n / MMA_N], a, b[0], b[1]);
+      mma_m16n8k16<T>(s[n / MMA_N + 1], a, b[2], b[3]);
     }
   }
   fence_proxy_async();  // these loads come before the tensor copy of the next tile
@@ -167,7 +171,7 @@ __device__ __forceinline__ void multiply_qk_again(float (&s)[BLOCK_N / 8][4], co
 /** Divides O by l and multiplies it by `v_scale`, writes this warp's 16 rows to `o_warp`, and has
  * them stored from there. LSE goes to memory directly. */
 template <typename T, int HEAD_DIM>
-__device__ __forceinline__ void store_tile(float (&o)[HEAD_DIM / 8][4], const float (&m)[2],
+__device__ __forceinline__ void store_tile(float (&o)[HEAD_DIM / MMA_N][4], const float (&m)[2],
                                            const float (&l)[2], T *o_warp, const CUtensorMap &map,
                                            float *lse_global, int first_row, int rows, int head,
                                            int batch, float v_scale = 1.0f) {
@@ -181,21 +185,21 @@ __device__ __forceinline__ void store_tile(float (&o)[HEAD_DIM / 8][4], const fl
     if (v_scale < 0x1p-96f) {  // v_scale / l could be subnormal, and no P V is that small
       factor = sum == 0.0f ? 0.0f : __fdividef(v_scale * 0x1p32f, sum);
 #pragma unroll
-      for (int n = 0; n < HEAD_DIM / 8; n++) {
+      for (int n = 0; n < HEAD_DIM / MMA_N; n++) {
         o[n][2 * half] *= 0x1p-32f;
         o[n][2 * half + 1] *= 0x1p-32f;
       }
     }
     // [v_scale]
 #pragma unroll
-    for (int n = 0; n < HEAD_DIM / 8; n++) {
+    for (int n = 0; n < HEAD_DIM / MMA_N; n++) {
       const int at = swizzled_byte<HEAD_DIM, 16>(row, 8 * n + lane % 4 * 2);
       *(uint32_t *)((char *)o_warp + at) =
           pack<T>(o[n][2 * half] * factor, o[n][2 * half + 1] * factor);
     }
     // A row that attends nothing has m = -inf and sum = 0, and log2(0) is -inf too.
     if (lane % 4 == 0 && first_row + row < rows) {
-      lse_global[first_row + row] = (m[half] + log2_approx(sum)) * 0.6931471805599453f;
+      lse_global[first_row + row] = (m[half] + log2_approx(sum)) * LN_2;
     }
   }
   fence_proxy_async();  // each lane's stores are visible to TMA
@@ -203,9 +207,9 @@ __device__ __forceinline__ void store_tile(float (&o)[HEAD_DIM / 8][4], const fl
   if (lane == 0) {
 #pragma unroll
     for (int column = 0; column < HEAD_DIM; column += PANEL<HEAD_DIM>) {
-      tensor_store(map, o_warp + 16 * column, column, first_row, head, batch);
+      tma_store(map, o_warp + 16 * column, column, first_row, head, batch);
     }
-    tensor_store_commit();
+    tma_store_commit();
   }
 }
 

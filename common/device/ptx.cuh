@@ -46,7 +46,7 @@ __device__ __forceinline__ void *shared_pointer(uint32_t address) {
 
 /** Not an instruction: it stops nvcc from computing x again at each use, instead of keeping it in a
  * register. */
-__device__ __forceinline__ void compute_once(uint32_t &x) {
+__device__ __forceinline__ void keep_in_register(uint32_t &x) {
 #ifdef __CUDACC__
   asm volatile("" : "+r"(x));
 #else
@@ -133,6 +133,10 @@ __device__ __forceinline__ void ldmatrix_x4_trans(uint32_t (&r)[4], const void *
   r[0] = loaded[0], r[1] = loaded[1], r[2] = loaded[2], r[3] = loaded[3];
 #endif
 }
+
+constexpr int MMA_M = 16; /**< rows of A and D of one mma */
+constexpr int MMA_N = 8;  /**< columns of B and D */
+constexpr int MMA_K = 16; /**< columns of A, rows of B */
 
 /**
  * mma.m16n8k16 (9.7.14.5.8): D += A B for a 16 x 16 matrix A and a 16 x 8 matrix B of 16-bit

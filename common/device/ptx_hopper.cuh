@@ -103,8 +103,8 @@ __device__ __forceinline__ void mbarrier_wait(uint64_t *barrier, uint32_t parity
  * of its first element are in elements, innermost first; what lies outside of the tensor becomes 0.
  * When the box has arrived, all its bytes count for `barrier`. One thread issues it.
  */
-__device__ __forceinline__ void tensor_load(void *shared, const CUtensorMap &map, uint64_t *barrier,
-                                            int column, int row, int head, int batch) {
+__device__ __forceinline__ void tma_load(void *shared, const CUtensorMap &map, uint64_t *barrier,
+                                         int column, int row, int head, int batch) {
 #ifdef __CUDACC__
   HOPPER_ASM(
       "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
@@ -118,8 +118,8 @@ __device__ __forceinline__ void tensor_load(void *shared, const CUtensorMap &map
 }
 
 /** cp.async.bulk.tensor.4d in the other direction; what lies outside of the tensor is left out. */
-__device__ __forceinline__ void tensor_store(const CUtensorMap &map, const void *shared, int column,
-                                             int row, int head, int batch) {
+__device__ __forceinline__ void tma_store(const CUtensorMap &map, const void *shared, int column,
+                                          int row, int head, int batch) {
 #ifdef __CUDACC__
   HOPPER_ASM(
       "cp.async.bulk.tensor.4d.global.shared::cta.tile.bulk_group "
@@ -133,7 +133,7 @@ __device__ __forceinline__ void tensor_store(const CUtensorMap &map, const void 
 }
 
 /** cp.async.bulk.commit_group (9.7.9.25.4.2): the stores since the last one become a group. */
-__device__ __forceinline__ void tensor_store_commit() {
+__device__ __forceinline__ void tma_store_commit() {
 #ifdef __CUDACC__
   HOPPER_ASM("cp.async.bulk.commit_group;" ::: "memory");
 #else
@@ -144,7 +144,7 @@ __device__ __forceinline__ void tensor_store_commit() {
 /** cp.async.bulk.wait_group.read: waits until at most the latest PENDING groups of this thread may
  * still read shared memory. */
 template <int PENDING>
-__device__ __forceinline__ void tensor_store_wait() {
+__device__ __forceinline__ void tma_store_wait() {
 #ifdef __CUDACC__
   HOPPER_ASM("cp.async.bulk.wait_group.read %0;" ::"n"(PENDING) : "memory");
 #else
@@ -367,9 +367,9 @@ __device__ __forceinline__ void wgmma_wait(Fragments &...completed) {
 
 /** The 16-bit element types, as instructions name them. */
 template <typename T>
-constexpr bool IS_FP16 = false;
+inline constexpr bool IS_FP16 = false;
 template <>
-constexpr bool IS_FP16<__half> = true; /**< see above */
+inline constexpr bool IS_FP16<__half> = true; /**< see above */
 
 /**
  * wgmma.mma_async m64nNk16: D = A B, plus D if `accumulate`, for a 64 x 16 matrix A and a 16 x N
@@ -485,7 +485,7 @@ constexpr bool registers_suffice() {
 /** setmaxnreg.inc (9.7.19.5): the threads of this warpgroup get REGISTERS registers each, as soon
  * as other warpgroups have released enough. */
 template <int REGISTERS>
-__device__ __forceinline__ void take_registers() {
+__device__ __forceinline__ void setmaxnreg_inc() {
 #ifdef __CUDACC__
   HOPPER_ASM("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(REGISTERS));
 #else
@@ -495,7 +495,7 @@ __device__ __forceinline__ void take_registers() {
 
 /** setmaxnreg.dec: the threads of this warpgroup keep REGISTERS registers each. */
 template <int REGISTERS>
-__device__ __forceinline__ void release_registers() {
+__device__ __forceinline__ void setmaxnreg_dec() {
 #ifdef __CUDACC__
   HOPPER_ASM("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(REGISTERS));
 #else

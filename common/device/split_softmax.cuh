@@ -14,15 +14,15 @@
 
 /** Replaces scores by unnormalised probabilities and updates m and l, as update_softmax() does, but
  * leaves O alone: `rescale` is what its rows are to be multiplied by. */
-template <int N_TILES>
-__device__ __forceinline__ void softmax_of_tile(float (&s)[N_TILES][4], float (&m)[2],
+template <int N_FRAGMENTS>
+__device__ __forceinline__ void softmax_of_tile(float (&s)[N_FRAGMENTS][4], float (&m)[2],
                                                 float (&l)[2], float (&rescale)[2],
                                                 float scale_log2) {
 #pragma unroll
   for (int half = 0; half < 2; half++) {
     float row_max = -INFINITY;
 #pragma unroll
-    for (int n = 0; n < N_TILES; n++) {
+    for (int n = 0; n < N_FRAGMENTS; n++) {
       row_max = fmaxf(row_max, fmaxf(s[n][2 * half], s[n][2 * half + 1]));
     }
     row_max = fmaxf(m[half], lanes_reduce_max<4>(row_max) * scale_log2);
@@ -31,7 +31,7 @@ __device__ __forceinline__ void softmax_of_tile(float (&s)[N_TILES][4], float (&
     m[half] = row_max;
     float tile_sum = 0.0f;
 #pragma unroll
-    for (int n = 0; n < N_TILES; n++) {
+    for (int n = 0; n < N_FRAGMENTS; n++) {
 #pragma unroll
       for (int c = 2 * half; c < 2 * half + 2; c++) {
         s[n][c] = exp2_approx(fmaf(s[n][c], scale_log2, -safe_max));
@@ -49,8 +49,8 @@ constexpr float MOST_SUM = 512;
 /** Replaces scores by unnormalised probabilities with the m of the tiles before; `sums` is what
  * they add to l. Returns whether m is too small for a row of this lane, which is if a sum exceeds
  * MOST_SUM: then P may not be representable. A row with m = -inf has attended nothing yet. */
-template <int N_TILES>
-__device__ __forceinline__ bool exponentiate(float (&s)[N_TILES][4], float (&sums)[2],
+template <int N_FRAGMENTS>
+__device__ __forceinline__ bool exponentiate(float (&s)[N_FRAGMENTS][4], float (&sums)[2],
                                              const float (&m)[2], float scale_log2) {
   bool too_small = false;
 #pragma unroll
@@ -59,7 +59,7 @@ __device__ __forceinline__ bool exponentiate(float (&s)[N_TILES][4], float (&sum
     const float safe_max = m[half] == -INFINITY ? -FLT_MAX : m[half];
     float sum = 0.0f;
 #pragma unroll
-    for (int n = 0; n < N_TILES; n++) {
+    for (int n = 0; n < N_FRAGMENTS; n++) {
 #pragma unroll
       for (int c = 2 * half; c < 2 * half + 2; c++) {
         s[n][c] = exp2_approx(fmaf(s[n][c], scale_log2, -safe_max));
@@ -73,10 +73,11 @@ __device__ __forceinline__ bool exponentiate(float (&s)[N_TILES][4], float (&sum
 }
 
 /** Multiplies the rows of O. */
-template <int O_TILES>
-__device__ __forceinline__ void rescale_rows(float (&o)[O_TILES][4], const float (&rescale)[2]) {
+template <int O_FRAGMENTS>
+__device__ __forceinline__ void rescale_rows(float (&o)[O_FRAGMENTS][4],
+                                             const float (&rescale)[2]) {
 #pragma unroll
-  for (int n = 0; n < O_TILES; n++) {
+  for (int n = 0; n < O_FRAGMENTS; n++) {
 #pragma unroll
     for (int c = 0; c < 4; c++) o[n][c] *= rescale[c / 2];
   }

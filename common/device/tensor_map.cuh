@@ -71,13 +71,13 @@ struct TensorMaps {
  * its own. The 16-byte chunks of a row change places with the row: chunk c of a 128-byte row r is
  * at c ^ (r % 8), of a 64-byte row at c ^ (r / 2 % 4).
  */
-static inline cudaError_t make_tensor_map(CUtensorMap *map, const void *tensor, const Problem *p,
-                                          const Strides &strides, int rows, int heads, int box_rows,
-                                          Dtype dtype) {
+static inline cudaError_t make_tensor_map(CUtensorMap *map, const void *tensor,
+                                          const Problem *problem, const Strides &strides, int rows,
+                                          int heads, int box_rows, Dtype dtype) {
   const int element = dtype == DTYPE_E4M3 ? 1 : 2,
-            panel = p->head_dim * element % 128 == 0 ? 128 : 64;
-  const cuuint64_t sizes[] = {(cuuint64_t)p->head_dim, (cuuint64_t)rows, (cuuint64_t)heads,
-                              (cuuint64_t)p->batch};
+            panel = problem->head_dim * element % 128 == 0 ? 128 : 64;
+  const cuuint64_t sizes[] = {(cuuint64_t)problem->head_dim, (cuuint64_t)rows, (cuuint64_t)heads,
+                              (cuuint64_t)problem->batch};
   cuuint64_t bytes[] = {(cuuint64_t)(strides.row * element), (cuuint64_t)(strides.head * element),
                         (cuuint64_t)(strides.batch * element)};
   for (int i = 0; i < 3; i++) {
@@ -104,17 +104,17 @@ static inline cudaError_t make_words_map(CUtensorMap *map, const uint32_t *table
 }
 
 /** The maps of the inputs: boxes of `q_rows` rows of Q, and of `kv_rows` of K and V. */
-static inline cudaError_t make_tensor_maps(TensorMaps *maps, const Problem *p, const Tensors *t,
-                                           int q_rows, int kv_rows) {
-  cudaError_t error =
-      make_tensor_map(&maps->q, t->q, p, p->q_strides, p->q_len, p->q_heads, q_rows, p->dtype);
+static inline cudaError_t make_tensor_maps(TensorMaps *maps, const Problem *problem,
+                                           const Tensors *t, int q_rows, int kv_rows) {
+  cudaError_t error = make_tensor_map(&maps->q, t->q, problem, problem->q_strides, problem->q_len,
+                                      problem->q_heads, q_rows, problem->dtype);
   if (error == cudaSuccess) {
-    error =
-        make_tensor_map(&maps->k, t->k, p, p->k_strides, p->kv_len, p->kv_heads, kv_rows, p->dtype);
+    error = make_tensor_map(&maps->k, t->k, problem, problem->k_strides, problem->kv_len,
+                            problem->kv_heads, kv_rows, problem->dtype);
   }
   if (error == cudaSuccess) {
-    error =
-        make_tensor_map(&maps->v, t->v, p, p->v_strides, p->kv_len, p->kv_heads, kv_rows, p->dtype);
+    error = make_tensor_map(&maps->v, t->v, problem, problem->v_strides, problem->kv_len,
+                            problem->kv_heads, kv_rows, problem->dtype);
   }
   return error;
 }

@@ -13,7 +13,7 @@
 
 #include <cuda_runtime.h>
 
-#include "attention.h"
+#include "block_mask.h"
 #include "device/heads.cuh"
 #include "device/launch.cuh"
 #include "device/warp.cuh"
@@ -71,29 +71,29 @@ struct BlockRow {
  * and no multiprocessor is still busy with a long one when all others are done. The number of heads
  * is such that K and V of all of them stay in the L2 cache.
  */
-__device__ __forceinline__ BlockRow row_of_block(const Problem &p, const TileLists &lists,
+__device__ __forceinline__ BlockRow row_of_block(const Problem &problem, const TileLists &lists,
                                                  int block) {
   const int rows = lists.heads_together * lists.q_tiles;
   const int first_head = block / rows * lists.heads_together;
-  const int heads = min(lists.heads_together, p.batch * p.q_heads - first_head);
+  const int heads = min(lists.heads_together, problem.batch * problem.q_heads - first_head);
   return {first_head + block % rows % heads, block % rows / heads};
 }
 
 /** The tile lists of a mask for a kernel configuration, laid out from `memory` on, which is aligned
  * as by cudaMalloc; `bytes` says how much they take. */
 template <typename Config>
-static TileLists lay_out_tile_lists(const Problem *p, const BlockMask *m, const Config *config,
-                                    void *memory) {
+static TileLists lay_out_tile_lists(const Problem *problem, const BlockMask *m,
+                                    const Config *config, void *memory) {
   TileLists lists = {};
   lists.block_m = config->block_m;
   lists.block_n = config->block_n;
-  lists.q_tiles = (p->q_len + lists.block_m - 1) / lists.block_m;
-  const int64_t head_bytes = (int64_t)p->kv_len * p->head_dim * 2 * 2;  // of K and V
-  const int64_t heads = (int64_t)p->batch * p->q_heads;
+  lists.q_tiles = (problem->q_len + lists.block_m - 1) / lists.block_m;
+  const int64_t head_bytes = (int64_t)problem->kv_len * problem->head_dim * 2 * 2;  // of K and V
+  const int64_t heads = (int64_t)problem->batch * problem->q_heads;
   const int64_t together = CACHED_BYTES / head_bytes;
   lists.heads_together = (int)(together < 1 ? 1 : together < heads ? together : heads);
   // A row has each block once, apart from MASKED slots; of the last block all tiles have room.
-  const int kv_blocks = (p->kv_len - 1) / m->kv_block_size + 1;
+  const int kv_blocks = (problem->kv_len - 1) / m->kv_block_size + 1;
   const int blocks = m->max_slots < kv_blocks ? m->max_slots : kv_blocks;
   lists.most_tiles = blocks * (m->kv_block_size / lists.block_n) + 1;  // and the end of the list
   lists.batches = m->batches;
@@ -137,14 +137,14 @@ static __global__ void pack_bits_kernel(BlockMask m, TileLists lists) {
 }
 
 /** The TileMask of one tile inside a mask block; its queries are first_q to last_q. */
-static __device__ int classify_tile(const Problem &p, const TileLists &lists, int type,
+static __device__ int classify_tile(const Problem &problem, const TileLists &lists, int type,
                                     int64_t partial, int first_q, int last_q, int first_key) {
-  if (first_key >= p.kv_len) return NONE_ATTENDED;
+  if (first_key >= problem.kv_len) return NONE_ATTENDED;
   if (type == BLOCK_CAUSAL) {
-    if (first_key >= causal_keys(p, last_q)) return NONE_ATTENDED;
-    return first_key + lists.block_n <= causal_keys(p, first_q) ? ALL_ATTENDED : CAUSAL_RULE;
+    if (first_key >= causal_keys(problem, last_q)) return NONE_ATTENDED;
+    return first_key + lists.block_n <= causal_keys(problem, first_q) ? ALL_ATTENDED : CAUSAL_RULE;
   }
-  const bool ends_here = first_key + lists.block_n > p.kv_len;
+  const bool ends_here = first_key + lists.block_n > problem.kv_len;
   if (type == BLOCK_FULL) return ends_here ? PAST_THE_END : ALL_ATTENDED;
   const uint32_t *row = bits_of_tile(lists, partial);
   uint32_t any = 0, all = ~0u;
@@ -165,12 +165,12 @@ static __device__ int classify_tile(const Problem &p, const TileLists &lists, in
  * and counts its attended tiles; a prefix sum over the lanes says where in the list they go.
  */
 [[maybe_unused]] static __global__ void __launch_bounds__(WARP_SIZE)
-    list_tiles_kernel(Problem p, BlockMask m, TileLists lists) {
+    list_tiles_kernel(Problem problem, BlockMask m, TileLists lists) {
   const int q_tile = blockIdx.x % lists.q_tiles;
   const int list = blockIdx.x / lists.q_tiles;
   const int64_t batch = list / lists.heads, head = list % lists.heads;
   const int first_q = q_tile * lists.block_m;
-  const int last_q = min(first_q + lists.block_m, p.q_len) - 1;
+  const int last_q = min(first_q + lists.block_m, problem.q_len) - 1;
   const int64_t q_block = first_q / m.q_block_size;
   const int lane = threadIdx.x;
   const int tiles_per_block = m.kv_block_size / lists.block_n;
@@ -202,7 +202,7 @@ static __device__ int classify_tile(const Problem &p, const TileLists &lists, in
       const int key = (int)first_key + i * lists.block_n;
       const int mask = type == BLOCK_MASKED
                            ? (int)NONE_ATTENDED
-                           : classify_tile(p, lists, type, partial + i, first_q, last_q, key);
+                           : classify_tile(problem, lists, type, partial + i, first_q, last_q, key);
       return KeyTile{key, mask};
     };
     int mine = 0;
@@ -221,7 +221,8 @@ static __device__ int classify_tile(const Problem &p, const TileLists &lists, in
   }
   if (lane == 0) {
     lists.counts[blockIdx.x] = count;
-    tiles[count] = {p.kv_len, ALL_ATTENDED};  // the end: it has no keys, so its copy writes zeros
+    tiles[count] = {problem.kv_len,
+                    ALL_ATTENDED};  // the end: it has no keys, so its copy writes zeros
   }
 }
 
@@ -242,8 +243,8 @@ static __device__ int classify_tile(const Problem &p, const TileLists &lists, in
 
 /** BlockMaskSupport::prepared_bytes of such a step. */
 template <const auto &CONFIGS>
-static size_t tile_list_bytes(const Problem *p, const BlockMask *mask) {
-  return lay_out_tile_lists(p, mask, find_config<CONFIGS>(p), NULL).bytes;
+static size_t tile_list_bytes(const Problem *problem, const BlockMask *mask) {
+  return lay_out_tile_lists(problem, mask, find_config<CONFIGS>(problem), NULL).bytes;
 }
 
 #endif

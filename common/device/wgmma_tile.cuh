@@ -52,27 +52,27 @@ __device__ __forceinline__ void start_qk(float (&s)[TILES][4], const T *q_group,
   wgmma_commit();
 }
 
-/** Starts O += P V for the first 16 P_TILES rows of a tile of V, which has BLOCK_N. P comes from
- * registers; of V the rows `key` to `key` + 15 are described, with all columns. The descriptor also
- * transposes: the instruction wants 16 keys of a column together. */
-template <typename T, int HEAD_DIM, int BLOCK_N, int P_TILES>
-__device__ __forceinline__ void start_pv(float (&o)[HEAD_DIM / 8][4],
-                                         const uint32_t (&probs)[P_TILES][4], const T *v_tile) {
+/** Starts O += P V for the first 16 P_FRAGMENTS rows of a tile of V, which has BLOCK_N. P comes
+ * from registers; of V the rows `key` to `key` + 15 are described, with all columns. The descriptor
+ * also transposes: the instruction wants 16 keys of a column together. */
+template <typename T, int HEAD_DIM, int BLOCK_N, int P_FRAGMENTS>
+__device__ __forceinline__ void start_pv(float (&o)[HEAD_DIM / MMA_N][4],
+                                         const uint32_t (&probs)[P_FRAGMENTS][4], const T *v_tile) {
   constexpr int COLUMNS = PANEL<HEAD_DIM>;
   const uint64_t v = wgmma_descriptor<HEAD_DIM>(v_tile, 2 * BLOCK_N * COLUMNS);
 #pragma unroll
-  for (int key = 0; key < 16 * P_TILES; key += 16) {
+  for (int key = 0; key < 16 * P_FRAGMENTS; key += 16) {
     wgmma<T, true>(o, probs[key / 16], v + units(2 * key * COLUMNS), true);
   }
   wgmma_commit();
 }
 
 /** P in the type of V: two neighbouring tiles of S are operand A of one wgmma. */
-template <typename T, int N_TILES>
-__device__ __forceinline__ void pack_probs(uint32_t (&probs)[N_TILES / 2][4],
-                                           const float (&s)[N_TILES][4]) {
+template <typename T, int N_FRAGMENTS>
+__device__ __forceinline__ void pack_probs(uint32_t (&probs)[N_FRAGMENTS / 2][4],
+                                           const float (&s)[N_FRAGMENTS][4]) {
 #pragma unroll
-  for (int n = 0; n < N_TILES; n += 2) {
+  for (int n = 0; n < N_FRAGMENTS; n += 2) {
     probs[n / 2][0] = pack<T>(s[n][0], s[n][1]);
     probs[n / 2][1] = pack<T>(s[n][2], s[n][3]);
     probs[n / 2][2] = pack<T>(s[n + 1][0], s[n + 1][1]);
@@ -88,7 +88,7 @@ __device__ __forceinline__ void load_rows(T *target, const CUtensorMap &map, uin
   constexpr int COLUMNS = PANEL<HEAD_DIM>;
 #pragma unroll
   for (int column = 0; column < HEAD_DIM; column += COLUMNS) {
-    tensor_load(target + ROWS * column, map, barrier, column, row, head, batch);
+    tma_load(target + ROWS * column, map, barrier, column, row, head, batch);
   }
 }
 

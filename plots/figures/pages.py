@@ -198,15 +198,14 @@ def clocks(results: Results) -> str:
 
 
 def scores(path: Path) -> str:
-    """How many mutants of each step the checks catch."""
+    """How many mutants of each step the checks catch; a score is None if its sample is not judged."""
     records = read_records(path)
-    counts = [key for key in records[0] if key not in ("step", "percent_caught", "commit")]
-    total = {key: sum(record[key] for record in records) for key in counts}
-    caught = total["by_finding"] + total["by_answer"] + total["by_failure"]
-    total["percent_caught"] = 100 * caught / (caught + total["survivors"])
-    return "\n".join(grid(["step", *(key.replace("_", " ") for key in counts), "caught"], [
+    counts = [key for key in records[0] if key not in ("step", "commit") and "percent" not in key]
+    ends = ("percent", "least_percent", "most_percent")
+    return "\n".join(grid(["step", *(key.replace("_", " ") for key in counts), "score", "from", "to"], [
         [record["step"].removeprefix("step"), *(record[key] for key in counts),
-         f"{record['percent_caught']:.2f} %"] for record in [*records, {"step": "all", **total}]]))
+         *("–" if record[end] is None else f"{record[end]:.2f} %" for end in ends)]
+        for record in records]))
 
 
 OPTION = re.compile(r"^  (?:-\w, |    )--.*\n(?: {10,}.*\n)*", re.MULTILINE)  # and its explanation

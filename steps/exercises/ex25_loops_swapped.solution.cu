@@ -20,6 +20,7 @@
 #include "device/convert.cuh"
 #include "device/heads.cuh"
 #include "device/launch.cuh"
+#include "device/log2.cuh"
 #include "device/warp.cuh"
 
 constexpr int ROWS = 4;   // rows of Q, S and O that a thread works on
@@ -142,7 +143,7 @@ __device__ void finish_rows(const Running &running, T *o_global, int64_t row_str
     }
     // ln(2^m * sum); a row that attends nothing has sum = 0.
     if (column == 0) {
-      lse_global[row] = sum == 0.0f ? -INFINITY : running.m[row] * 0.6931471805599453f + logf(sum);
+      lse_global[row] = sum == 0.0f ? -INFINITY : running.m[row] * LN_2 + logf(sum);
     }
   }
 }
@@ -150,51 +151,51 @@ __device__ void finish_rows(const Running &running, T *o_global, int64_t row_str
 /** The whole forward pass: one thread block for each head, from first_head on. */
 template <typename T, int HEAD_DIM>
 __global__ void __launch_bounds__(SharedTiles<HEAD_DIM>::THREADS)
-    attention_kernel(Problem p, Tensors t, int first_head) {
+    attention_kernel(Problem problem, Tensors t, int first_head) {
   using Tiles = SharedTiles<HEAD_DIM>;
   constexpr int THREADS = Tiles::THREADS, BLOCK_M = Tiles::BLOCK_M, BLOCK_N = Tiles::BLOCK_N;
   extern __shared__ __align__(16) unsigned char smem[];
   auto &tiles = *reinterpret_cast<Tiles *>(smem);
 
-  const HeadOffsets at = head_offsets(p, first_head + blockIdx.x);
-  const T *q_global = (const T *)t.q + at.q;
-  const T *k_global = (const T *)t.k + at.k;
-  const T *v_global = (const T *)t.v + at.v;
+  const HeadOffsets offset = head_offsets(problem, first_head + blockIdx.x);
+  const T *q_global = (const T *)t.q + offset.q;
+  const T *k_global = (const T *)t.k + offset.k;
+  const T *v_global = (const T *)t.v + offset.v;
 
   // The workspace has m of all heads of this launch, then l, then O.
-  const int64_t rows_before = (int64_t)blockIdx.x * p.q_len;
-  const int64_t all_rows = (int64_t)gridDim.x * p.q_len;
+  const int64_t rows_before = (int64_t)blockIdx.x * problem.q_len;
+  const int64_t all_rows = (int64_t)gridDim.x * problem.q_len;
   float *workspace = (float *)t.workspace;
   const Running running = {workspace + rows_before, workspace + all_rows + rows_before,
                            workspace + 2 * all_rows + rows_before * HEAD_DIM};
-  start_rows<HEAD_DIM, THREADS>(running, p.q_len);
+  start_rows<HEAD_DIM, THREADS>(running, problem.q_len);
 
   const int lane = threadIdx.x % LANES;  // 0 to 7, among the lanes that share these rows
-  const float scale_log2 = p.scale * 1.4426950408889634f;
+  const float scale_log2 = problem.scale * LOG2_E;
 
-  for (int first_key = 0; first_key < p.kv_len; first_key += BLOCK_N) {
+  for (int first_key = 0; first_key < problem.kv_len; first_key += BLOCK_N) {
     __syncthreads();  // all warps have read the previous K and V; their buffers can be overwritten
-    load_tile<BLOCK_N, HEAD_DIM, THREADS>(tiles.k, k_global, p.k_strides.row, first_key, p.kv_len,
-                                          p.head_dim);
-    load_tile<BLOCK_N, HEAD_DIM, THREADS>(tiles.v, v_global, p.v_strides.row, first_key, p.kv_len,
-                                          p.head_dim);
+    load_tile<BLOCK_N, HEAD_DIM, THREADS>(tiles.k, k_global, problem.k_strides.row, first_key,
+                                          problem.kv_len, problem.head_dim);
+    load_tile<BLOCK_N, HEAD_DIM, THREADS>(tiles.v, v_global, problem.v_strides.row, first_key,
+                                          problem.kv_len, problem.head_dim);
 
-    for (int first_q = 0; first_q < p.q_len; first_q += BLOCK_M) {
+    for (int first_q = 0; first_q < problem.q_len; first_q += BLOCK_M) {
       // Under the causal mask, no row of the first tiles of Q may attend these keys.
-      if (first_key >= attended_keys(p, min(first_q + BLOCK_M, p.q_len) - 1)) continue;
+      if (first_key >= attended_keys(problem, min(first_q + BLOCK_M, problem.q_len) - 1)) continue;
       __syncthreads();  // all warps have read the previous Q; it can be overwritten
-      load_tile<BLOCK_M, HEAD_DIM, THREADS>(tiles.q, q_global, p.q_strides.row, first_q, p.q_len,
-                                            p.head_dim);
+      load_tile<BLOCK_M, HEAD_DIM, THREADS>(tiles.q, q_global, problem.q_strides.row, first_q,
+                                            problem.q_len, problem.head_dim);
       __syncthreads();  // Q, K and V are complete, and all threads have passed start_rows()
 
 #pragma unroll 1
       for (int i = 0; i < ROWS; i++) {
         const int row = threadIdx.x / LANES + i * Tiles::ROW_STEP;  // of the tile
         const int q = first_q + row;
-        const int keys = attended_keys(p, q) - first_key;  // of this tile; may be negative
+        const int keys = attended_keys(problem, q) - first_key;  // of this tile; may be negative
         float m = -INFINITY, l = 0.0f, o[Tiles::COLUMNS] = {};
         float *o_running = running.o + (int64_t)q * HEAD_DIM + lane;
-        if (q < p.q_len) {
+        if (q < problem.q_len) {
           m = running.m[q];
           l = running.l[q];
 #pragma unroll
@@ -207,7 +208,7 @@ __global__ void __launch_bounds__(SharedTiles<HEAD_DIM>::THREADS)
         __syncwarp();  // this row of P is complete: eight lanes of this warp write and read it
         multiply_pv(o, tiles.p[row], tiles.v, keys, lane);
 
-        if (q < p.q_len) {
+        if (q < problem.q_len) {
           if (lane == 0) {
             running.m[q] = m;
             running.l[q] = l;
@@ -220,8 +221,8 @@ __global__ void __launch_bounds__(SharedTiles<HEAD_DIM>::THREADS)
   }
 
   __syncthreads();  // all rows are stored; other threads finish them
-  finish_rows<HEAD_DIM, THREADS>(running, (T *)t.o + at.o, p.o_strides.row, t.lse + at.lse, p.q_len,
-                                 p.head_dim);
+  finish_rows<HEAD_DIM, THREADS>(running, (T *)t.o + offset.o, problem.o_strides.row,
+                                 t.lse + offset.lse, problem.q_len, problem.head_dim);
 }
 
 template <typename T, int HEAD_DIM>
@@ -235,21 +236,22 @@ static constexpr KernelConfig<int> CONFIGS[] = {
     CONFIG<__nv_bfloat16, 64>, CONFIG<__nv_bfloat16, 96>, CONFIG<__nv_bfloat16, 128>,
     CONFIG<__nv_bfloat16, 256>};
 
-static size_t workspace_bytes(const Problem *p) {
-  return sizeof(float) * p->q_len * (2 + find_config<CONFIGS>(p)->head_dim);
+static size_t workspace_bytes(const Problem *problem) {
+  return sizeof(float) * problem->q_len * (2 + find_config<CONFIGS>(problem)->head_dim);
 }
 
-static void describe(const Problem *p, int heads, Description *description) {
-  describe_config<CONFIGS>(p, heads, description);
+static void describe(const Problem *problem, int heads, Description *description) {
+  describe_config<CONFIGS>(problem, heads, description);
   description->launches[0].grid = dim3(heads);
 }
 
-static cudaError_t forward(const Problem *p, const Tensors *t, int heads, cudaStream_t stream) {
-  const auto *config = find_config<CONFIGS>(p);
+static cudaError_t forward(const Problem *problem, const Tensors *t, int heads,
+                           cudaStream_t stream) {
+  const auto *config = find_config<CONFIGS>(problem);
   if (const cudaError_t error = prepare_launch(config, t)) return error;
-  for (int first = 0, all = p->batch * p->q_heads; first < all; first += heads) {
+  for (int first = 0, all = problem->batch * problem->q_heads; first < all; first += heads) {
     config->kernel<<<min(heads, all - first), config->threads, config->shared_bytes, stream>>>(
-        *p, *t, first);
+        *problem, *t, first);
   }
   return cudaGetLastError();
 }

@@ -84,10 +84,10 @@ __global__ void layouts_kernel(const __grid_constant__ Maps maps, Results<T, HEA
   for (int i = 0; i < HEAD_DIM / 2; i++) results->o[thread][i] = o[i / 4][i % 4];
   if (thread == 0) {
     for (int column = 0; column < HEAD_DIM; column += PANEL<HEAD_DIM>) {
-      tensor_store(maps.o, q + BLOCK_M * column, column, FIRST_STORED, HEAD, 0);
+      tma_store(maps.o, q + BLOCK_M * column, column, FIRST_STORED, HEAD, 0);
     }
-    tensor_store_commit();
-    tensor_store_wait<0>();
+    tma_store_commit();
+    tma_store_wait<0>();
   }
 }
 

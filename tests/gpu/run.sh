@@ -34,7 +34,6 @@ sanitize_all() {
     "$program" --info --scales head >/dev/null 2>&1 && cp tests/sanitize_e4m3.cases "$cases"
     "$program" --info -d 17 >/dev/null 2>&1 && cat tests/sanitize_any_d.cases >>"$cases"
     "$program" --info -m empty >/dev/null 2>&1 && cat tests/sanitize_masks.cases >>"$cases"
-    "$program" --info --shared-kv >/dev/null 2>&1 && cat tests/sanitize_shared_kv.cases >>"$cases"
     for tool in memcheck racecheck initcheck synccheck; do
       echo "sanitize $tool $program --cases $cases --heads 2 --repeat 0 --check all"
     done

@@ -41,8 +41,8 @@ $(UNIT)/host/%.o $(HOST_TESTS:%=$(UNIT)/%.o): private OPTIMISE := $(if $(filter 
 $(UNIT)/host/%.o: common/host/%.c $(BUILD)/flags
 	$(call compile_c,$(SANITIZE))
 
-$(UNIT)/libhost.a: $(UNIT_HOST_SOURCES:common/%.c=$(UNIT)/%.o)
-$(BUILD)/plain/libhost.a: $(UNIT_HOST_SOURCES:common/%.c=$(BUILD)/%.o)
+$(UNIT)/libhost.a: $(UNIT_HOST_SOURCES:common/%.c=$(UNIT)/%.o) $(HOST_KERNELS)
+$(BUILD)/plain/libhost.a: $(UNIT_HOST_SOURCES:common/%.c=$(BUILD)/%.o) $(HOST_KERNELS)
 $(UNIT)/libhost.a $(BUILD)/plain/libhost.a:
 	@mkdir -p $(@D)
 	@rm -f $@
@@ -88,7 +88,7 @@ $(UNIT)/simt/simt_many_tiles: $(patsubst steps/%.cu,$(BUILD)/steps/%.o,$(firstwo
 
 # Whole programs, with the host code under the sanitizers. tests/e2e/lab looks for findings in more problems.
 $(STEPS:%=$(UNIT)/%): $(UNIT)/%: $$(call step_object,$$*) $$(call checked_object,$$*) $(UNIT)/host/main.o \
-    $(UNIT)/libhost.a $(BUILD)/host/device/ceiling.o $(SIMT_OBJECTS) $(LAB_OBJECTS)
+    $(UNIT)/libhost.a $(SIMT_OBJECTS) $(LAB_OBJECTS)
 	$(call link_program,$(SANITIZE))
 
 # --- Running them -----------------------------------------------------------------------------------

@@ -21,7 +21,9 @@ static void collect(const Visit *visit, void *context) {
     visits->capacity = 2 * visits->capacity + 16;
     visits->list = lab_grown(visits->list, visits->capacity * sizeof *visits->list);
   }
-  visits->list[visits->count++] = *visit;
+  visits->list[visits->count] = *visit;
+  visits->list[visits->count].place = visits->count;
+  visits->count++;
 }
 
 /** The number of the latest release that was known. If one access is ordered before another, it has
@@ -34,14 +36,19 @@ static uint32_t latest_known(const Visit *visit) {
   return latest;
 }
 
+/** Accesses of a block that are ordered behind each other come in the order of execution. In an
+ * epoch without fences and atomics any order will do, so it is one that does not depend on
+ * SIMT_ORDER. */
 static int by_order(const void *a, const void *b) {
   const Visit *x = a, *y = b;
   const uint32_t known = latest_known(x), other = latest_known(y);
   if (known != other) return known < other ? -1 : 1;
   if (x->block != y->block) return x->block < y->block ? -1 : 1;
   if (x->point.epoch != y->point.epoch) return x->point.epoch < y->point.epoch ? -1 : 1;
-  if (x->point.time != y->point.time) return x->point.time < y->point.time ? -1 : 1;
-  return (x->pc > y->pc) - (x->pc < y->pc);
+  const bool quiet = x->point.lanes == 0;
+  if (quiet != (y->point.lanes == 0)) return quiet ? -1 : 1;
+  if (quiet && x->pc != y->pc) return x->pc < y->pc ? -1 : 1;
+  return x->place > y->place ? -1 : 1;
 }
 
 /** `before` comes first by_order(). */
@@ -114,13 +121,6 @@ static void note_race(Court *court, bool noted[KINDS][KINDS], const Visit *a, co
               swap ? a : b);
 }
 
-/** Threads of a block have times of their own, so by_order() may be wrong about one epoch. */
-static bool may_come_later(const Visit *visit, const Visit *write) {
-  const Point *a = &visit->point, *b = &write->point;
-  return a->block == b->block && a->epoch == b->epoch &&
-         (a->warp != b->warp || a->lanes != b->lanes || a->agent != b->agent);
-}
-
 /** Compares each access with those that no later write is ordered behind. */
 static void find_races(Court *court) {
   const Visit *all = court->visits.list;
@@ -139,14 +139,7 @@ static void find_races(Court *court) {
       }
       behind_all = behind_all && !noted[kind][other];
     }
-    for (Kind other = 0; other < KINDS && behind_all; other++) {
-      uint32_t *list = &fronts[other * count];
-      size_t kept = 0;
-      for (size_t k = 0; k < front[other]; k++) {
-        if (may_come_later(&all[list[k]], &all[i])) list[kept++] = list[k];
-      }
-      front[other] = kept;
-    }
+    for (Kind other = 0; other < KINDS && behind_all; other++) front[other] = 0;
     fronts[kind * count + front[kind]++] = (uint32_t)i;
   }
   free(fronts);

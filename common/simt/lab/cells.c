@@ -7,43 +7,11 @@
  * writes, unless both are atomic. A cell keeps every reader that a later write may race with; of a
  * reader that is ordered before the next one of its warp it keeps the next one only.
  */
-#include <stdlib.h>
 #include <string.h>
 
 #include "internal.h"
 
-enum { UNIT = 16, PART_BYTES = 64 << 10 };
-
-/* --- Memory --------------------------------------------------------------------------------- */
-
-typedef struct ArenaPart {
-  struct ArenaPart *next;
-  size_t used, size;
-  _Alignas(16) char bytes[];
-} ArenaPart;
-
-void *lab_allocate(LabWorker *lab, size_t size) {
-  size = (size + 15) / 16 * 16;
-  ArenaPart *part = lab->arena;
-  if (part == NULL || part->size - part->used < size) {
-    const size_t fresh = size > PART_BYTES ? size : PART_BYTES;
-    part = calloc(1, sizeof *part + fresh);
-    if (part == NULL) abort();
-    part->size = fresh;
-    part->next = lab->arena;
-    lab->arena = part;
-  }
-  part->used += size;
-  return part->bytes + part->used - size;
-}
-
-void lab_free_arena(LabWorker *lab) {
-  while (lab->arena != NULL) {
-    ArenaPart *next = lab->arena->next;
-    free(lab->arena);
-    lab->arena = next;
-  }
-}
+enum { UNIT = 16 };
 
 /* --- Readers -------------------------------------------------------------------------------- */
 
@@ -64,11 +32,12 @@ static inline bool is_alike(const Access *access, const Reader *reader) {
   return lab_is_atomic(access->use) ? reader->use == access->use : !lab_is_atomic(reader->use);
 }
 
-/** Is the access like those of this reader, but perhaps by another lane? */
+/** Is the access like those of this reader, but perhaps by another lane? If those are in the
+ * histories, lanes may know more by now. */
 static inline bool is_same(const Access *access, const Reader *reader) {
   return reader->time == access->time && reader->pc == access->pc &&
          reader->warp == access->thread / WARP_SIZE && reader->agent == access->agent &&
-         reader->use == access->use;
+         reader->use == access->use && !reader->folded;
 }
 
 /** Notes a read or an atomic that is not like the one noted before. */
@@ -95,7 +64,8 @@ static __attribute__((noinline)) void add_user(const Access *access, Cell *cell)
   }
   if (free_place == NULL) free_place = add_reader(lab, cell);
   cell->recent = (uint16_t)(free_place - lab_readers(cell));
-  *free_place = (Reader){access->pc, access->time, bit, access->agent, (uint8_t)warp, access->use};
+  *free_place =
+      (Reader){access->pc, access->time, bit, access->agent, (uint8_t)warp, access->use, false};
   cell->has_atomics |= lab_is_atomic(access->use);
 }
 
@@ -252,6 +222,7 @@ static void note_time(const Access *access, Cell *cell) {
   cell->write_epoch = access->lab->epoch;
   cell->write_time = access->time;
   cell->agent = access->agent;
+  cell->folded = false;
   const LabHopper *hopper = access->lab->hopper;
   cell->write_fences = hopper == NULL ? 0 : hopper->proxy_fences[access->thread / WARP_SIZE];
 }

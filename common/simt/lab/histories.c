@@ -136,7 +136,9 @@ static uint32_t add(LabWorker *lab, uint32_t history, uint32_t moment, uint32_t 
 /** One lane at a time, if lanes know different things. */
 static uint32_t add_reader(LabWorker *lab, uint32_t history, const Reader *reader) {
   const Use use = lab_is_atomic(reader->use) ? reader->use : READS;
-  if (lab->talk_epoch != lab->epoch) {
+  /* A barrier does not end a tensor load that nobody has waited for. */
+  const bool ended = reader->agent == BY_THREAD || lab_has_seen(lab, reader->agent, reader->time);
+  if (lab->talk_epoch != lab->epoch && ended) {
     return add(lab, history, quiet_moment(lab), reader->pc, use);
   }
   unsigned alike = 0;
@@ -156,7 +158,7 @@ static uint32_t add_reader(LabWorker *lab, uint32_t history, const Reader *reade
 }
 
 uint32_t lab_add_to_history(LabWorker *lab, uint32_t history, const Cell *cell) {
-  if (cell->write_epoch == lab->epoch) {
+  if (cell->write_epoch == lab->epoch && !cell->folded) {
     const Point point = {lab->block_tag,   lab->epoch,
                          cell->write_time, 1u << cell->writer % WARP_SIZE,
                          BY_THREAD,        (uint8_t)(cell->writer / WARP_SIZE)};
@@ -167,9 +169,17 @@ uint32_t lab_add_to_history(LabWorker *lab, uint32_t history, const Cell *cell) 
   if (cell->read_epoch != lab->epoch) return history;
   const Reader *readers = lab_readers(cell);
   for (unsigned i = 0; i < cell->count; i++) {
-    if (readers[i].lanes != 0) history = add_reader(lab, history, &readers[i]);
+    const bool fresh = readers[i].lanes != 0 && !readers[i].folded;
+    if (fresh) history = add_reader(lab, history, &readers[i]);
   }
   return history;
+}
+
+void lab_mark_folded(LabWorker *lab, Cell *cell) {
+  cell->folded = true;
+  if (cell->read_epoch != lab->epoch) return;
+  Reader *readers = (Reader *)lab_readers(cell);
+  for (unsigned i = 0; i < cell->count; i++) readers[i].folded = true;
 }
 
 /* --- Look-ups ------------------------------------------------------------------------------- */

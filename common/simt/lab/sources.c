@@ -1,9 +1,9 @@
 /*
  * A cp.async may read its source at any time until its thread has waited for it, a tensor load
  * until its phase has ended. So no thread may write the source in between, whatever barriers there
- * are. For writes before the cp.async and after the wait it counts as two reads of its thread, a
- * tensor load as one read of its mbarrier: global.c. The runtime reads the source at the latest
- * time: in the wait.
+ * are. For writes before the cp.async and after the wait, and for those of other blocks, it counts
+ * as two reads of its thread, a tensor load as one read of its mbarrier: global.c. The runtime
+ * reads the source at the latest time: in the wait.
  */
 #include "internal.h"
 
@@ -17,7 +17,7 @@ void lab_source_issued(LabWorker *lab, const AsyncCopy *copy) {
 void lab_source_arrived(LabWorker *lab, const AsyncCopy *copy) {
   if (copy->source_bytes == 0) return;
   lab->copies_reading--;
-  if (!(lab->checks & LAB_RACES)) return;
+  if (!(lab->checks & (LAB_RACES | LAB_BLOCKS))) return;
   lab_note_source(lab, (uintptr_t)copy->global, copy->source_bytes, lab_pc(copy->call_site));
 }
 

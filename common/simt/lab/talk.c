@@ -111,12 +111,19 @@ static Talk talk_of(const LabWorker *lab) {
   return talk != NULL ? *talk : (Talk){NULL, NULL, NULL};
 }
 
+/** The clock of a thread for a Fenced, which keeps it; NULL: it has none. */
+static const Clock *keep_clock(const LabWorker *lab, int thread) {
+  if (lab->clocks == NULL) return NULL;
+  lab->clocks->of_thread[thread]->references++;
+  return lab->clocks->of_thread[thread];
+}
+
 /** Publishes all that the running thread has done and seen. */
 static Fenced *publish(LabWorker *lab, const Heads *known) {
   const int thread = lab_thread(lab);
   Fenced *own = lab_allocate(lab, sizeof *own);
   *own = (Fenced){.known = known,
-                  .clock = lab_keep_clock(lab, thread),
+                  .clock = keep_clock(lab, thread),
                   .epoch = lab->epoch,
                   .time = ++lab->times[thread],
                   .synced = lab->synced[thread / WARP_SIZE],
@@ -175,11 +182,11 @@ static Release **latest_at(uintptr_t address) {
   return &board.latest[*place - 1];
 }
 
-void lab_begin_atomic(LabWorker *lab, void *address, SimtOrder order) {
+void lab_begin_atomic(LabWorker *lab, void *address, SimtAccess access, SimtOrder order) {
   pthread_mutex_lock(&board.lock);
   lab->synchronising = address;
   Release *latest = *latest_at((uintptr_t)address);
-  if (latest == NULL) return;
+  if (latest == NULL || access == SIMT_STORES) return; /* a store reads nothing */
   Talk talk = talk_of(lab);
   const Heads **target = order & SIMT_ACQUIRE ? &talk.known : &talk.observed;
   const Heads *before = *target;
@@ -219,6 +226,7 @@ void lab_end_atomic(LabWorker *lab, SimtAccess access, bool writes, SimtOrder or
                      .time = time,
                      .thread = thread};
     *latest = own;
+    lab->talk_epoch = lab->epoch; /* the atomic itself is published */
     released->sequence = own->sequence;
     released->fenced = fenced;
   }
@@ -248,12 +256,12 @@ void lab_forget_releases(void) {
 /** The lanes of `point` that this does not cover, of `lanes`. */
 static unsigned uncovered(const Fenced *fenced, const Point *point, unsigned lanes) {
   for (; fenced != NULL && lanes != 0; fenced = fenced->next) {
-    if (fenced->epoch > point->epoch) return 0;
-    if (fenced->epoch < point->epoch || point->lanes == 0) continue;
     if (point->agent != BY_THREAD) {
       if (fenced->clock != NULL && fenced->clock->of[point->agent] > point->time) return 0;
       continue;
     }
+    if (fenced->epoch > point->epoch) return 0;
+    if (fenced->epoch < point->epoch || point->lanes == 0) continue;
     if (fenced->thread / WARP_SIZE == point->warp) {
       if (point->time < fenced->synced) return 0;
       if (point->time < fenced->time) lanes &= ~(1u << fenced->thread % WARP_SIZE);

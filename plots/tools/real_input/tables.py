@@ -71,7 +71,7 @@ def errors_table(directory: Path) -> str:
     columns = [(step, dtype) for dtype in ("fp16", "bf16") for step in SHOWN_STEPS]
     table = []
     for given in INPUTS:
-        cells = [(records[given.name, *column], "") for column in columns]
+        cells = [(records[(given.name, *column)], "") for column in columns]
         cells.append((records[given.name, SHOWN_STEPS[-1], "bf16"], "_of_inputs"))
         table.append([given.title, *(
             f"{record['mean_error' + of]:.1e}, {record['max_error' + of]:.1e}"

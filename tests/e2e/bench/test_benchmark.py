@@ -29,7 +29,7 @@ from tests.lib.steps import step_names
 pytestmark = pytest.mark.cpu_only("make bench itself is the test on a GPU")
 
 ORIGIN = {"commit": "0123456789ab", "device": "NVIDIA H200"}
-STOPWATCH = {"flush_bytes": 4096, "is_asynchronous": False}
+STOPWATCH = {"flush_bytes": 8192, "is_asynchronous": False}
 SMALL = Case(128, 64, "causal")
 IN_16_BITS = [name for name in step_names() if name not in FP8_STEPS]
 

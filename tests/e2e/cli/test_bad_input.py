@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.lib.kinds import FACTS, MASK_STEPS
+from tests.lib.kinds import MASK_STEPS
 from tests.lib.programs import BACKEND, DEVICE, RIGHT, USAGE, Program, read_records
 
 HUGE = "99999999999999999999"
@@ -102,13 +102,6 @@ def test_bad_options(any_step: Program, tmp_path: Path, options: list, fragments
     line = refused(any_step, tmp_path, *options)
     assert line.startswith(f"{any_step.name}: ")
     assert [part for part in fragments if part not in line] == [], line
-
-
-def test_the_option_that_is_not_taken_is_named(tmp_path: Path) -> None:
-    """Also where another would be looked at first."""
-    for name in (name for name in MASK_STEPS if not FACTS[name]["shared_kv"]):
-        line = refused(Program(name), tmp_path, "--shared-kv")
-        assert line == f"{name}: --shared-kv: {name} has no choice of buffers\n"
 
 
 def test_reports_that_do_not_exist(any_step: Program, tmp_path: Path) -> None:

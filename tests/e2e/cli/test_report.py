@@ -9,7 +9,7 @@ import pytest
 
 from tests.e2e.cli.test_bad_input import files_in
 from tests.lib.kinds import FP8_STEPS, HOPPER_STEPS, MASK_STEPS, NAIVE, SPAN_STEPS
-from tests.lib.programs import BACKEND, RIGHT, Program, read_records
+from tests.lib.programs import BACKEND, REPOSITORY, RIGHT, Program, read_records
 
 
 @pytest.mark.parametrize("name, check", [("ex05", "ex05"), ("step98_mine", "check STEP=98_mine")])
@@ -39,7 +39,7 @@ ROW = {
     "ceiling": str, "block_m": int, "block_n": int,
 }
 # Fields of steps that take block masks.
-MASK = {"shared_kv": bool, "mask_form": str, "mask_bytes": int, "mask_prepared_bytes": int,
+MASK = {"mask_form": str, "mask_bytes": int, "mask_prepared_bytes": int,
         "mask_build_ms": NUMBER, "mask_upload_ms": NUMBER, "mask_prepare_ms": NUMBER}
 # And of those whose mask is in blocks.
 BLOCKS = {"mask_block_q": int, "mask_block_kv": int, "mask_blocks": int,
@@ -225,12 +225,12 @@ def test_options_before_cases_hold_for_every_case(any_step: Program, tmp_path: P
 # --- Options that replace a run ------------------------------------------------------------------
 
 LONG_OPTIONS = ("batch heads kv-heads seqlen seqlen-kv head-dim dtype out-dtype mask mask-block layout scale scales "
-                "shared-kv input output seed check repeat min-time time-limit json report cases save-mask "
+                "input output seed check repeat min-time time-limit json report cases save-mask "
                 "draw-mask info ceilings help version").split()
 SHORT_OPTIONS = "bHGnkdtmioscrj"
 
 
-NOT_ALL_STEPS = {"out-dtype": "--out-dtype=bf16", "scales": "--scales=head", "shared-kv": "--shared-kv",
+NOT_ALL_STEPS = {"out-dtype": "--out-dtype=bf16", "scales": "--scales=head",
                  "save-mask": "--save-mask=mask"}
 
 
@@ -273,8 +273,12 @@ def test_every_short_option_is_its_long_one(any_step: Program, tmp_path: Path) -
 
 
 def test_version(step: Program) -> None:
+    """CHANGELOG.md begins with it, and CITATION.cff names it."""
     done = step.run("--version")
-    assert done.returncode == RIGHT and re.fullmatch(rf"{step.name} \S+\n", done.stdout)
+    found = re.fullmatch(rf"{step.name} (\d+\.\d+\.\d+), commit \S+\n", done.stdout)
+    assert done.returncode == RIGHT and found
+    assert re.search("^## (.*)$", (REPOSITORY / "CHANGELOG.md").read_text(), re.MULTILINE)[1] == found[1]
+    assert f"\nversion: {found[1]}\n" in (REPOSITORY / "CITATION.cff").read_text()
 
 
 @pytest.mark.cpu_only("SIMT_MEMORY stands for a smaller GPU")

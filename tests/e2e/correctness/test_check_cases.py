@@ -18,13 +18,14 @@ CASES = REPOSITORY / "tests/sanitize.cases"
 HEADS, FRAGMENTS = "common/device/heads.cuh", "common/device/fragments.cuh"
 TILES = "common/device/mma_tile.cuh"
 FAULTS = {
-    "tail": (FRAGMENTS, "causal_keys(p, q) : p.kv_len", "causal_keys(p, q) : p.kv_len + 64 * (FAULTY)"),
+    "tail": (FRAGMENTS, "causal_keys(problem, q) : problem.kv_len",
+             "causal_keys(problem, q) : problem.kv_len + 64 * (FAULTY)"),
     "causal": (HEADS, "last + 1", "last + !(FAULTY)"),
-    "grouped heads": (HEADS, "= head / (p.q_heads / p.kv_heads)",
-                      "= FAULTY ? head % p.kv_heads : head / (p.q_heads / p.kv_heads)"),
+    "grouped heads": (HEADS, "= head / (problem.q_heads / problem.kv_heads)",
+                      "= FAULTY ? head % problem.kv_heads : head / (problem.q_heads / problem.kv_heads)"),
     "empty rows": (TILES, "sum == 0.0f ?", "sum == 0.0f && !(FAULTY) ?"),
-    "out of bounds": (TILES, "first + at.row + at.row_offset < rows",
-                      "FAULTY || first + at.row + at.row_offset < rows"),
+    "out of bounds": (TILES, "first + chunk.row + chunk.row_offset < rows",
+                      "FAULTY || first + chunk.row + chunk.row_offset < rows"),
 }
 
 # It includes all three.

@@ -150,24 +150,26 @@ TOUCHED = (WRONG, "O was written to outside its rows")
 # File, original text, text that is faulty if FAULTY; the trials that notice the fault, and how.
 FAULTS = {
     "head of K and V off by one": (
-        HEADS, "= head / (p.q_heads / p.kv_heads)", "= head / (p.q_heads / p.kv_heads) + (FAULTY)",
+        HEADS, "= head / (problem.q_heads / problem.kv_heads)",
+        "= head / (problem.q_heads / problem.kv_heads) + (FAULTY)",
         {"guarded": FAULTED}),
     "step 01 reads keys past the end": (
         STEP01, "row < rows && column", "(FAULTY || row < rows) && column", {"guarded": FAULTED}),
     "rows past the end are copied": (
-        COPIES, "source, first + row < rows", "source, FAULTY || first + row < rows",
+        COPIES, "first + row < rows);", "FAULTY || first + row < rows);",
         {"guarded": FAULTED, "poisoned": OTHER_BITS}),
     "the first key tile begins a row early": (
-        COPIES, "matrix + (first + at.row)", "matrix + (first + at.row - (FAULTY))",
+        COPIES, "matrix + (first + chunk.row)", "matrix + (first + chunk.row - (FAULTY))",
         {"guarded": FAULTED}),
     "rows of O are stored past the end": (
-        TILES, "store_16(target, chunks[j], first + at.row",
-        "store_16(target, chunks[j], FAULTY || first + at.row", {"poisoned": TOUCHED}),
+        TILES, "store_16(target, chunks[j], first + chunk.row",
+        "store_16(target, chunks[j], FAULTY || first + chunk.row", {"poisoned": TOUCHED}),
     "rows of O take the stride of Q": (
-        STEP04, "p.o_strides.row", "(FAULTY ? p.q_strides : p.o_strides).row",
+        STEP04, "problem.o_strides.row",
+        "(FAULTY ? problem.q_strides : problem.o_strides).row",
         {"padded": TOUCHED}),
     "heads of V take the stride of K": (
-        HEADS, "kv_head * p.v_strides.head", "kv_head * (FAULTY ? p.k_strides : p.v_strides).head",
+        HEADS, "kv_head * problem.v_strides.head", "kv_head * (FAULTY ? problem.k_strides : problem.v_strides).head",
         {"padded": OTHER_BITS}),
 }
 

@@ -44,9 +44,9 @@ EQUIVALENT: dict[str, str] = {
         "units() rounds down to 16 bytes",
     "ex27 | start_qk | index + 1 | d % COLUMNS":
         "units() rounds down to 16 bytes",
-    "ex30 | make_plans_kernel | index + 1 | p.kv_len":
+    "ex30 | make_plans_kernel | index + 1 | problem.kv_len":
         "no span begins or ends there: the smallest of them is the same",
-    "ex30 | make_plans_kernel | index - 1 | p.kv_len":
+    "ex30 | make_plans_kernel | index - 1 | problem.kv_len":
         "no span begins behind it, and a tile with the last key may run mask code",
     "ex30 | make_plans_kernel | index + 1 | 0":
         "a tile with the first key may run mask code, and no span ends before it",
@@ -232,7 +232,7 @@ def test_a_file_that_does_not_compile(data: bytes, words: str) -> None:
 def test_a_loop_in_a_kernel_is_named_by_its_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(classroom, "LONGEST_S", 3)
     text = next((REPOSITORY / "steps").glob("step01_*.cu")).read_text().replace(
-        "const int q_tiles", "while (*(volatile int *)&p.q_len > 0) {}  // loop\n  const int q_tiles", 1)
+        "const int q_tiles", "while (*(volatile int *)&problem.q_len > 0) {}  // loop\n  const int q_tiles", 1)
     two_parts = Exercise("probe", "step01", (), 2 * PROBE.parts, fails="")
     first, second = graded(two_parts, "loop", text)
     assert with_places("at @// loop@ (time limit", "probe.loop.cu", text) in first.why

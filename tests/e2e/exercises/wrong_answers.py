@@ -3,19 +3,19 @@ what the solution says and what the student wrote instead. Several lines are sep
 
 Changes = tuple[tuple[str, str], ...]
 
-KV = "head / (p.q_heads / p.kv_heads)"
+KV = "head / (problem.q_heads / problem.kv_heads)"
 MAX_LOOP = "for (int k = lane; k < keys; k += WARP_SIZE) row_max = fmaxf(row_max, s_row[k]);"
 SUM_LOOP = "for (int k = lane; k < keys; k += WARP_SIZE) row_sum += __expf(s_row[k] - row_max);"
 MAX_STEP = "x = fmaxf(x, __shfl_xor_sync(FULL_WARP, x, distance));"
 SUM_STEP = "x += __shfl_xor_sync(FULL_WARP, x, distance);"
 ELEMENT = "return row < rows && column < columns ? to_float(matrix[row * row_stride + column]) : 0.0f;"
 LOAD_P = "p_shared[row][lane] = k + lane < keys ? p_row[k + lane] : 0.0f;"
-KEYS = "return p.mask == MASK_CAUSAL ? q + p.kv_len - p.q_len + 1 : p.kv_len;"
+KEYS = "return problem.mask == MASK_CAUSAL ? q + problem.kv_len - problem.q_len + 1 : problem.kv_len;"
 MASKED = "lane + j * LANES < keys ? s[j] * scale_log2 : -INFINITY"
-KEY_END = "keys_of_query(p, min(first_q + BLOCK_M, p.q_len) - 1);\n"
+KEY_END = "keys_of_query(problem, min(first_q + BLOCK_M, problem.q_len) - 1);\n"
 RESCALE_O = "o[c][x] *= rescale;"
 FACTOR = "sum == 0.0f ? 0.0f : 1.0f / sum"
-LSE = "m[i] * 0.6931471805599453f + logf(sum)"
+LSE = "m[i] * LN_2 + logf(sum)"
 ROW_Q, ROW_K = "tiles.q[row + i * Tiles::ROW_STEP][d]", "tiles.k[lane + j * LANES][d]"
 A2, A3 = "load_row_pair(q + 8),", "load_row_pair(q + 8 * STRIDE + 8)};"
 Q_WARP = "&q_warp[g * STRIDE + d + j]"
@@ -39,11 +39,11 @@ FIRST = ("  const int lane = threadIdx.x % WARP_SIZE;\n#pragma unroll\n"
 QUERY, KEY = "first_q + lane / 4 + c / 2 * 8", "first_key + 8 * n + lane % 4 * 2 + c % 2"
 
 
-def masked(query: str = QUERY, key: str = KEY, condition: str = "key >= attended_keys(p, query)",
+def masked(query: str = QUERY, key: str = KEY, condition: str = "key >= attended_keys(problem, query)",
            score: str = "-INFINITY") -> Changes:
     """A mask that finds `query` and `key` of each score so; the solution's loops stay behind it, dead."""
     return ((FIRST, "  const int lane = threadIdx.x % WARP_SIZE;\n"
-             "  for (int n = 0; n < N_TILES; n++) {\n    for (int c = 0; c < 4; c++) {\n"
+             "  for (int n = 0; n < N_FRAGMENTS; n++) {\n    for (int c = 0; c < 4; c++) {\n"
              f"      const int query = {query}, key = {key};\n      if ({condition}) s[n][c] = {score};\n"
              "    }\n  }\n  for (int half = 0; half < 0; half++) {"),)
 
@@ -51,23 +51,23 @@ def masked(query: str = QUERY, key: str = KEY, condition: str = "key >= attended
 WRONG: dict[str, dict[str, Changes]] = {
     "ex01": {
         "`kv_head = head`": ((KV, "head"),),
-        "`kv_head = head % p.kv_heads`": ((KV, "head % p.kv_heads"),),
-        "`kv_head = head / p.kv_heads`": ((KV, "head / p.kv_heads"),),
-        "V takes `head`, K takes `kv_head`": (("kv_head * p.v_strides.head", "head * p.v_strides.head"),),
-        "the strides of Q for all tensors": (("p.k_strides.batch", "p.q_strides.batch"),
-                                             ("p.k_strides.head", "p.q_strides.head"),
-                                             ("p.v_strides.batch", "p.q_strides.batch"),
-                                             ("p.v_strides.head", "p.q_strides.head")),
-        "the batch is forgotten in K and V": (("batch * p.k_strides.batch + ", ""),
-                                              ("batch * p.v_strides.batch + ", "")),
+        "`kv_head = head % problem.kv_heads`": ((KV, "head % problem.kv_heads"),),
+        "`kv_head = head / problem.kv_heads`": ((KV, "head / problem.kv_heads"),),
+        "V takes `head`, K takes `kv_head`": (("kv_head * problem.v_strides.head", "head * problem.v_strides.head"),),
+        "the strides of Q for all tensors": (("problem.k_strides.batch", "problem.q_strides.batch"),
+                                             ("problem.k_strides.head", "problem.q_strides.head"),
+                                             ("problem.v_strides.batch", "problem.q_strides.batch"),
+                                             ("problem.v_strides.head", "problem.q_strides.head")),
+        "the batch is forgotten in K and V": (("batch * problem.k_strides.batch + ", ""),
+                                              ("batch * problem.v_strides.batch + ", "")),
         "`kv_head = index / group`, and the batch stride is added": (
-            (KV, "index / (p.q_heads / p.kv_heads)"),),
+            (KV, "index / (problem.q_heads / problem.kv_heads)"),),
         "O has offset 0, or the starting file": (
-            ("batch * p.o_strides.batch + head * p.o_strides.head", "0"),),
-        "`batch = index % p.batch`, `head = index / p.batch`": (("index / p.q_heads", "index % p.batch"),
-                                                                ("index % p.q_heads", "index / p.batch")),
+            ("batch * problem.o_strides.batch + head * problem.o_strides.head", "0"),),
+        "`batch = index % problem.batch`, `head = index / problem.batch`": (("index / problem.q_heads", "index % problem.batch"),
+                                                                ("index % problem.q_heads", "index / problem.batch")),
         "no batch: `batch = 0`, `head = index`, or offsets from lengths in place of strides": (
-            ("index / p.q_heads", "0"), ("index % p.q_heads", "index")),
+            ("index / problem.q_heads", "0"), ("index % problem.q_heads", "index")),
     },
     "ex02": {
         "no reduction of the sum": (("row_sum = warp_sum(row_sum);", ""),),
@@ -87,8 +87,8 @@ WRONG: dict[str, dict[str, Changes]] = {
         "`row_max` begins with 0": (("float row_max = -INFINITY;", "float row_max = 0.0f;"),),
         "only the first 32 scores in the maximum": (
             (MAX_LOOP, "if (lane < keys) row_max = s_row[lane];"),),
-        "up to `p.kv_len` instead of `keys` (both loops, or the sum only)": (
-            (SUM_LOOP, SUM_LOOP.replace("k < keys", "k < p.kv_len")),),
+        "up to `problem.kv_len` instead of `keys` (both loops, or the sum only)": (
+            (SUM_LOOP, SUM_LOOP.replace("k < keys", "k < problem.kv_len")),),
         "a loop over `k` that reads `s_row[k + lane]` without a bound": (
             (SUM_LOOP, "for (int k = 0; k < keys; k += WARP_SIZE) {\n"
              "    row_sum += __expf(s_row[k + lane] - row_max);\n  }"),),
@@ -106,7 +106,7 @@ WRONG: dict[str, dict[str, Changes]] = {
     },
     "ex03": {
         "threads outside leave `scores_kernel` before the loop": (
-            ("  float s = 0.0f;\n", "  if (first_q + row >= p.q_len || first_k + lane >= p.kv_len) return;\n"
+            ("  float s = 0.0f;\n", "  if (first_q + row >= problem.q_len || first_k + lane >= problem.kv_len) return;\n"
              "  float s = 0.0f;\n"),),
         "`<=` in `element_or_zero()`": ((ELEMENT, ELEMENT.replace("<", "<=")),),
         "only the rows are compared": ((ELEMENT, ELEMENT.replace(" && column < columns", "")),),
@@ -116,37 +116,37 @@ WRONG: dict[str, dict[str, Changes]] = {
              "  return row < rows && column < columns ? x : 0.0f;"),),
         "the last row and the last column are repeated": (
             (ELEMENT, "return to_float(matrix[min(row, rows - 1) * row_stride + min(column, columns - 1)]);"),),
-        "S is stored without the condition for keys": (("if (q < p.q_len && k < p.kv_len)", "if (q < p.q_len)"),),
+        "S is stored without the condition for keys": (("if (q < problem.q_len && k < problem.kv_len)", "if (q < problem.q_len)"),),
         "S is stored without the condition for queries": (
-            ("if (q < p.q_len && k < p.kv_len)", "if (k < p.kv_len)"),),
+            ("if (q < problem.q_len && k < problem.kv_len)", "if (k < problem.kv_len)"),),
         "O is stored without the condition for columns": (
-            ("if (q < p.q_len && d < p.head_dim)", "if (q < p.q_len)"),),
+            ("if (q < problem.q_len && d < problem.head_dim)", "if (q < problem.q_len)"),),
         "O is stored without the condition for queries": (
-            ("if (q < p.q_len && d < p.head_dim)", "if (d < p.head_dim)"),),
-        "P is loaded without a condition, or up to `p.kv_len` for all queries": (
+            ("if (q < problem.q_len && d < problem.head_dim)", "if (d < problem.head_dim)"),),
+        "P is loaded without a condition, or up to `problem.kv_len` for all queries": (
             (LOAD_P, "p_shared[row][lane] = p_row[k + lane];"),),
         "`k + row < keys`": ((LOAD_P, LOAD_P.replace("k + lane < keys", "k + row < keys")),),
         "`if (k + lane < keys) p_shared[row][lane] = ...`, without 0": (
             (LOAD_P, "if (k + lane < keys) p_shared[row][lane] = p_row[k + lane];"),),
     },
     "ex04": {
-        "`q + 1`": ((KEYS, KEYS.replace(" + p.kv_len - p.q_len", "")),),
-        "`p.q_len` and `p.kv_len` exchanged": (
-            (KEYS, KEYS.replace("p.kv_len - p.q_len", "p.q_len - p.kv_len")),),
+        "`q + 1`": ((KEYS, KEYS.replace(" + problem.kv_len - problem.q_len", "")),),
+        "`problem.q_len` and `problem.kv_len` exchanged": (
+            (KEYS, KEYS.replace("problem.kv_len - problem.q_len", "problem.q_len - problem.kv_len")),),
         "one less": ((KEYS, KEYS.replace(" + 1 ", " ")),),
         "one more": ((KEYS, KEYS.replace(" + 1 ", " + 2 ")),),
-        "at least one key": ((KEYS, KEYS.replace("q + p.kv_len - p.q_len + 1", "max(1, q + p.kv_len - p.q_len + 1)")),),
-        "the causal rule for both masks": ((KEYS, "return q + p.kv_len - p.q_len + 1;"),),
+        "at least one key": ((KEYS, KEYS.replace("q + problem.kv_len - problem.q_len + 1", "max(1, q + problem.kv_len - problem.q_len + 1)")),),
+        "the causal rule for both masks": ((KEYS, "return q + problem.kv_len - problem.q_len + 1;"),),
         "`<=` in the mask": ((MASKED, MASKED.replace("<", "<=")),),
         "scores of masked keys become 0": ((MASKED, MASKED.replace("-INFINITY", "0.0f")),),
         "-1e30 instead of -INFINITY": ((MASKED, MASKED.replace("-INFINITY", "-1e30f")),),
         "`lane * KEYS + j` for the key": ((MASKED, MASKED.replace("lane + j * LANES", "lane * KEYS + j")),),
-        "`key_end` from the first row of the tile": ((KEY_END, "keys_of_query(p, first_q);\n"),),
+        "`key_end` from the first row of the tile": ((KEY_END, "keys_of_query(problem, first_q);\n"),),
         "`key_end` from the thread's own last row": (
-            (KEY_END, "keys_of_query(p, min(first_q + row + (ROWS - 1) * Tiles::ROW_STEP, p.q_len - 1));\n"),),
-        "`key_end` is `p.kv_len`": ((KEY_END, "p.kv_len;\n"),),
+            (KEY_END, "keys_of_query(problem, min(first_q + row + (ROWS - 1) * Tiles::ROW_STEP, problem.q_len - 1));\n"),),
+        "`key_end` is `problem.kv_len`": ((KEY_END, "problem.kv_len;\n"),),
         "`key_end` from row `first_q + BLOCK_M - 1`, even past the last query": (
-            (KEY_END, "keys_of_query(p, first_q + BLOCK_M - 1);\n"),),
+            (KEY_END, "keys_of_query(problem, first_q + BLOCK_M - 1);\n"),),
         "`return` if the tile attends no key": ((KEY_END, KEY_END + "  if (key_end <= 0) return;\n"),),
     },
     "ex05": {
@@ -173,8 +173,8 @@ WRONG: dict[str, dict[str, Changes]] = {
         "m is not multiplied by ln 2": ((LSE, "m[i] + logf(sum)"),),
         "m + log2(l)": ((LSE, "m[i] + log2f(sum)"),),
         "m is forgotten": ((LSE, "logf(sum)"),),
-        "l instead of ln l": ((LSE, "m[i] * 0.6931471805599453f + sum"),),
-        "m is multiplied by the scale once more": ((LSE, "m[i] * p.scale * 0.6931471805599453f + logf(sum)"),),
+        "l instead of ln l": ((LSE, "m[i] * LN_2 + sum"),),
+        "m is multiplied by the scale once more": ((LSE, "m[i] * problem.scale * LN_2 + logf(sum)"),),
         "`logf(exp2f(m) * l)`": ((LSE, "logf(exp2f(m[i]) * sum)"),),
         "the shuffle after `continue`": (
             ("    const float sum = lanes_reduce_sum<LANES>(l[i]);\n", ""),
@@ -250,9 +250,9 @@ WRONG: dict[str, dict[str, Changes]] = {
         "`lane % 4` for `lane % 4 * 2`": masked(key="first_key + 8 * n + lane % 4 + c % 2"),
         "row and key exchanged": masked("first_q + lane % 4 * 2 + c % 2",
                                         "first_key + 8 * n + lane / 4 + c / 2 * 8"),
-        "`>` for `>=`": masked(condition="key > attended_keys(p, query)"),
+        "`>` for `>=`": masked(condition="key > attended_keys(problem, query)"),
         "diagonal aligned to the top left, without `attended_keys()`": masked(
-            condition="key >= p.kv_len || (p.mask == MASK_CAUSAL && key > query)"),
+            condition="key >= problem.kv_len || (problem.mask == MASK_CAUSAL && key > query)"),
         "0 instead of -inf": masked(score="0.0f"),
     },
     "ex11": {

@@ -53,7 +53,7 @@ def test_make_lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shapes: int) 
             assert number(table[SCALAR_STEPS[-1]][column]) < number(table[NAIVE][column]) / 3
     for table in tables_with(page, "worst"):
         assert all(table[name]["conflicts"] == "0" for name in step_names())
-        assert number(table[VARIANT]["conflicts"]) > 10_000
+        assert number(table[VARIANT]["conflicts"]) > 0
         assert number(table[VARIANT]["ldmatrix"]) == pytest.approx(
             8 * number(table[lab.PADDED_STEP]["ldmatrix"]), rel=1e-3)
     for table in tables_with(page, "findings"):

@@ -56,7 +56,7 @@ def test_parts_of_a_report(any_step: Program, part: str) -> None:
 
 
 STEP = "steps/step03_mma_shared_kv.cu"
-KEYS = "k_global, p.k_strides.row, first_key,\n" + 48 * " " + "p.kv_len"
+KEYS = "problem.k_strides.row,\n" + 48 * " " + "first_key, problem.kv_len"
 # Of each fault the original text, the text that is faulty if FAULTY, and the finding.
 FAULTS = {
     "K not waited for": (

@@ -17,7 +17,7 @@ FAULTS = [
     ("right", "", "", "", ""),
     ("a stage released while wgmma reads it", "", "",
      "finding    write to shared memory that a wgmma or tensor copy may still read",
-     "tensor_load("),
+     "tma_load("),
     ("the wrong phase", "mbarrier_wait(&shared.k_full[use.stage()], use.parity());  //",
      "mbarrier_wait(&shared.k_full[use.stage()], use.parity() ^ (fault == 2));  //",
      "finding    use of what a tensor copy brings, no wait for its mbarrier between", "wgmma<"),
@@ -27,7 +27,7 @@ FAULTS = [
      "mbarrier_wait(&empty[stage]"),
     ("stores without fence.proxy.async", "fence_proxy_async();", "if (fault != 4) fence_proxy_async();",
      "finding    wgmma or tensor copy of what threads have stored, no fence.proxy.async between",
-     "tensor_store(map"),
+     "tma_store(map"),
     ("accumulators used before the wait", BEFORE_THE_WAIT,
      "      if (fault == 5) rescale_rows(o, rescale);\n"
      "      if (fault == 6) pack_probs<T>(probs, s[0]);\n"
@@ -48,9 +48,9 @@ FAULTS = [
     ("fewer bytes expected than copied", "", "",
      r"DEADLOCK.* tensor copies brought 16 bytes more than were expected",
      "mbarrier_wait(&shared.k_full"),
-    ("registers that nobody releases", "release_registers<Tile::PRODUCER_REGISTERS>();",
-     "if (fault != 10) release_registers<Tile::PRODUCER_REGISTERS>();",
-     r"DEADLOCK.* setmaxnreg\.inc", "take_registers<"),
+    ("registers that nobody releases", "setmaxnreg_dec<Tile::PRODUCER_REGISTERS>();",
+     "if (fault != 10) setmaxnreg_dec<Tile::PRODUCER_REGISTERS>();",
+     r"DEADLOCK.* setmaxnreg\.inc", "setmaxnreg_inc<"),
 ]
 
 

@@ -297,8 +297,7 @@ def test_commit_is_that_of_the_source(tree: Tree) -> None:
     def commit_of_build() -> str:
         done = tree.make(FIRST, "BACKEND=cpu", "-s")
         assert done.returncode == 0, done.stderr
-        found = re.search(r'"(.*)"', (tree.root / "build/cpu/commit.h").read_text())[1]
-        return found
+        return re.search(r'"(.*)"', (tree.root / "build/cpu/commit.h").read_text())[1]
 
     def git(*words: str) -> str:
         who = ("-c", "user.name=Test", "-c", "user.email=test@example.org")

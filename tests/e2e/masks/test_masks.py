@@ -44,7 +44,7 @@ PRESETS = ["full", "causal", "empty", "window:1", "window:65", "window:100000", 
 COMBINATIONS = pairwise({
     "mask": PRESETS, "seqlen": [1, 63, 129, 200, 270], "kv": list(KV_LENGTHS),
     "block": BLOCKS, "dtype": ["fp16", "bf16"], "head_dim": [32, 64, 96, 128, 256],
-    "heads": list(HEADS), "shared_kv": [True, False], "scale": [None, 0.2],
+    "heads": list(HEADS), "scale": [None, 0.2],
 }, seed=PAIRWISE_SEED)
 
 
@@ -58,11 +58,7 @@ def problem_of(row: dict) -> Problem:
     kv_len = KV_LENGTHS[row["kv"]](row["seqlen"])
     return Problem(batch, heads, kv_heads, row["seqlen"], kv_len, row["head_dim"], row["dtype"],
                    preset_text(row["mask"], kv_len), scale=row["scale"], mask_block=row["block"],
-                   shared_kv=row["shared_kv"], seed=7)
-
-
-def taken(step: Program, p: Problem) -> Problem:
-    return replace(p, shared_kv=p.shared_kv and step.facts["shared_kv"])
+                   seed=7)
 
 
 def assert_right(p: Problem, result: Result, attended: np.ndarray) -> None:
@@ -99,7 +95,7 @@ def assert_counts(p: Problem, record: dict, dense: np.ndarray) -> None:
                          ids=["some pairs", "all pairs"])
 def test_every_preset(mask_step: Program, tmp_path: Path, rows: list[dict]) -> None:
     """O, LSE and the JSON record; make test-all has every pair of values of the parameters above."""
-    problems = [taken(mask_step, problem_of(row)) for row in rows]
+    problems = [problem_of(row) for row in rows]
     solved = mask_step.solve_all(tmp_path / "out", [p.options() for p in problems])
     for p, (result, record) in zip(problems, solved, strict=True):
         dense = masks.preset(p)
@@ -123,7 +119,7 @@ def test_presets_give_the_canonical_block_mask(tmp_path: Path) -> None:
 
 NASTY = pairwise({
     "seqlen": [65, 129, 270], "kv": list(KV_LENGTHS), "block": BLOCKS,
-    "dtype": ["fp16", "bf16"], "head_dim": [32, 64, 128, 256], "shared_kv": [True, False],
+    "dtype": ["fp16", "bf16"], "head_dim": [32, 64, 128, 256],
     "masks": [(1, 1), (2, 1), (1, 4), (2, 4)], "scale": [None, 0.2], "seed": [1, 2],
 }, seed=PAIRWISE_SEED)
 
@@ -133,8 +129,7 @@ def test_random_block_masks(mask_step: Program, tmp_path: Path) -> None:
     problems, dense_masks = [], []
     for i, row in enumerate(NASTY):
         rng = np.random.default_rng([PAIRWISE_SEED, i])
-        p = taken(mask_step, replace(problem_of({**row, "heads": "grouped", "mask": "full"}),
-                                     batch=row["masks"][0]))
+        p = replace(problem_of({**row, "heads": "grouped", "mask": "full"}), batch=row["masks"][0])
         dense = masks.random_blocks(rng, (*row["masks"], p.seqlen, p.seqlen_kv), p.mask_block)
         m = masks.with_bits_past_the_end(masks.from_dense(dense, p.mask_block), p.seqlen,
                                          p.seqlen_kv)
@@ -183,18 +178,16 @@ def test_order_of_slots_changes_rounding_only(mask_step: Program, tmp_path: Path
         assert_right(p, result, dense)
 
 
-@pytest.mark.parametrize("shared_kv", [True, False])
 @pytest.mark.parametrize("head_dim", [64, 128])
-def test_first_block_masked_and_rows_with_nothing(mask_step: Program, tmp_path: Path, head_dim: int,
-                                                  shared_kv: bool) -> None:
+def test_first_block_masked_and_rows_with_nothing(mask_step: Program, tmp_path: Path,
+                                                  head_dim: int) -> None:
     """A tile in which some rows attend nothing, followed by tiles that they attend; and rows that
     attend nothing at all: O = 0 and LSE = -inf."""
     dense = np.ones((192, 256), bool)
     dense[:, :64] = False  # the first block is masked
     dense[1::2, :128] = False  # half of the rows attend their first key later than the others
     dense[5] = dense[64:80] = dense[190] = False
-    p = taken(mask_step, Problem(1, 2, 1, 192, 256, head_dim, mask_block=(64, 64),
-                                 shared_kv=shared_kv))
+    p = Problem(1, 2, 1, 192, 256, head_dim, mask_block=(64, 64))
     np.save(tmp_path / "mask.npy", dense)
     p = replace(p, mask=str(tmp_path / "mask.npy"))
     result, _ = mask_step.solve(tmp_path / "out", *p.options())
@@ -267,15 +260,6 @@ def test_nan_beside_entries_of_a_tile_past_the_end(mask_step: Program, tmp_path:
 
 
 # --- Bits -----------------------------------------------------------------------------------------
-
-def test_one_buffer_and_two_agree_bit_for_bit(tmp_path: Path) -> None:
-    """Both do the same arithmetic in the same order: only the copies start at other times."""
-    problems = [replace(problem_of(row), batch=1) for row in COMBINATIONS[::4]]
-    one, two = ([result for result, _ in MASK_STEP.solve_all(
-        tmp_path / str(shared), [replace(p, shared_kv=shared).options() for p in problems], "none")]
-        for shared in (True, False))
-    assert all(a.same_bits(b) for a, b in zip(one, two, strict=True))
-
 
 @pytest.mark.parametrize("mask", ["full", "causal"])
 @pytest.mark.parametrize("head_dim", [32, 64, 96, 128, 256])

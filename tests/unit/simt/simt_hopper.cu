@@ -59,7 +59,7 @@ __global__ void hand_over_by_name(int *out) {
   }
 }
 
-static void barriers_order_two_warps(void **) {
+TEST(barriers_order_two_warps) {
   int out[160], *device = device_zeros<int>(160);
   for (int named = 0; named < 2; named++) {
     if (named) {
@@ -80,14 +80,14 @@ __global__ void expect_bytes(const __grid_constant__ CUtensorMap map, int first,
   __syncthreads();
   const int bytes = threadIdx.x == 0 ? first : second;
   if (threadIdx.x % 32 == 0) {
-    tensor_load(smem + 32 * threadIdx.x, map, full, 0, 0, 0, 0);
+    tma_load(smem + 32 * threadIdx.x, map, full, 0, 0, 0, 0);
     if (bytes >= 0) mbarrier_arrive_expect(full, bytes);
   }
   mbarrier_wait(full, 0);
 }
 enum { EXPECT_WAIT_LINE = __LINE__ - 2 };
 
-static void a_phase_ends_after_all_arrivals_and_bytes(void **) {
+TEST(a_phase_ends_after_all_arrivals_and_bytes) {
   static const struct {
     int first, second;
     const char *lacks; /* NULL: nothing */
@@ -147,8 +147,8 @@ __global__ void store_box(const __grid_constant__ CUtensorMap map, Coordinates a
   __syncthreads();
   if (threadIdx.x != 0) return;
   simt_tensor_store(&map, smem, at.of);
-  tensor_store_commit();
-  tensor_store_wait<0>();
+  tma_store_commit();
+  tma_store_wait<0>();
 }
 
 /** Loads and stores the box at these coordinates, and compares all bytes with plain loops. */
@@ -191,7 +191,7 @@ static void expect_box(const MapRequest &r, int element, const Coordinates &at) 
   assert_int_equal(cudaFree(device_late), cudaSuccess);
 }
 
-static void boxes_are_clipped_and_swizzled(void **) {
+TEST(boxes_are_clipped_and_swizzled) {
   static const Coordinates places[] = {
       {{0, 0, 0, 0, 0}}, {{13, 2, 1, 1, 0}},  {{-5, -2, -1, -1, -1}},     {{19, 4, 3, 2, 1}},
       {{0, 5, 0, 0, 0}}, {{-64, 0, 0, 0, 0}}, {{INT_MAX, INT_MIN, 0, 0}}, {{-3, 1, INT_MAX, 0}},
@@ -223,19 +223,19 @@ __global__ void store_groups(const __grid_constant__ CUtensorMap map, volatile u
                              unsigned *out) {
   uint16_t *box = (uint16_t *)smem;
   for (int i = 0; i < 64; i++) box[i] = 1, box[64 + i] = 2;
-  tensor_store(map, box, 0, 0, 0, 0);
-  tensor_store_commit();
-  tensor_store(map, box + 64, 0, 1, 0, 0);
-  tensor_store_wait<0>(); /* legal, and does not cover the second */
+  tma_store(map, box, 0, 0, 0, 0);
+  tma_store_commit();
+  tma_store(map, box + 64, 0, 1, 0, 0);
+  tma_store_wait<0>(); /* legal, and does not cover the second */
   out[0] = tensor[0], out[1] = tensor[64];
-  tensor_store_commit();
-  tensor_store_wait<1>();
+  tma_store_commit();
+  tma_store_wait<1>();
   out[2] = tensor[0], out[3] = tensor[64];
-  tensor_store_wait<0>();
+  tma_store_wait<0>();
   out[4] = tensor[0], out[5] = tensor[64];
 }
 
-static void a_wait_covers_the_groups_of_stores_committed_before_it(void **) {
+TEST(a_wait_covers_the_groups_of_stores_committed_before_it) {
   unsigned out[6], *device = device_zeros<unsigned>(6);
   uint16_t *tensor = device_zeros<uint16_t>(128);
   store_groups<<<1, 1, SHARED>>>(matrix_map(tensor, 2, 1, CU_TENSOR_MAP_SWIZZLE_NONE), tensor,
@@ -260,7 +260,7 @@ struct Refusal {
   const char *why;
 };
 
-static void maps_that_the_driver_does_not_take_are_refused_and_explained(void **) {
+TEST(maps_that_the_driver_does_not_take_are_refused_and_explained) {
   assert_int_equal(encode_changed([](MapRequest *) {}), CUDA_SUCCESS);
   static const Refusal refusals[] = {
       {[](MapRequest *r) { r->rank = 0; }, "tensorRank is 0: must be 1 to 5"},
@@ -323,27 +323,27 @@ __global__ void misuse(const __grid_constant__ CUtensorMap map,
   if (mistake == 2) mbarrier_init((uint64_t *)(smem + 4), 1);
   if (mistake == 3) mbarrier_arrive(other);
   if (mistake == 4) mbarrier_wait(other, 1);
-  if (mistake == 5) tensor_load(smem, map, other, 0, 0, 0, 0);
+  if (mistake == 5) tma_load(smem, map, other, 0, 0, 0, 0);
   if (mistake == 6) mbarrier_arrive_expect(barrier, 16), mbarrier_arrive(barrier);
-  if (mistake == 7) tensor_load(smem + 64, map, barrier, 0, 0, 0, 0);
-  if (mistake == 8) tensor_load(smem + BARRIERS, map, barrier, 0, 0, 0, 0);
-  if (mistake == 9) tensor_load(smem, none, barrier, 0, 0, 0, 0);
-  if (mistake == 10) tensor_load(smem, nowhere, barrier, 0, 0, 0, 0);
-  if (mistake == 11) tensor_store(nowhere, smem, 0, 0, 0, 0);
-  if (mistake == 12) tensor_load(smem, map, barrier, 0, 0, 0, 0);
-  if (mistake == 13) tensor_store(map, smem, 0, 0, 0, 0);
+  if (mistake == 7) tma_load(smem + 64, map, barrier, 0, 0, 0, 0);
+  if (mistake == 8) tma_load(smem + BARRIERS, map, barrier, 0, 0, 0, 0);
+  if (mistake == 9) tma_load(smem, none, barrier, 0, 0, 0, 0);
+  if (mistake == 10) tma_load(smem, nowhere, barrier, 0, 0, 0, 0);
+  if (mistake == 11) tma_store(nowhere, smem, 0, 0, 0, 0);
+  if (mistake == 12) tma_load(smem, map, barrier, 0, 0, 0, 0);
+  if (mistake == 13) tma_store(map, smem, 0, 0, 0, 0);
   if (mistake == 14) named_barrier_sync<32>(0);
   if (mistake == 15) named_barrier_arrive<32>(16);
   if (mistake == 16) named_barrier_sync<48>(1);
   if (mistake == 17) named_barrier_arrive<64>(1), named_barrier_sync<96>(1);
-  if (mistake == 18) tensor_load(smem + 1024, map, barrier, 0, 0, 0, 0);
+  if (mistake == 18) tma_load(smem + 1024, map, barrier, 0, 0, 0, 0);
   if (mistake == 19) mbarrier_init(barrier, 1);
   for (int i = 0; mistake == 20 && i < 3; i++) mbarrier_arrive(barrier);
   if (mistake == 21) named_barrier_arrive<64>(1);
 }
 enum { MISUSE_LINE = __LINE__ - 23 };
 
-static void mistakes_are_reported_where_they_are_made(void **) {
+TEST(mistakes_are_reported_where_they_are_made) {
   static const struct {
     const char *report;
     cudaError_t error = cudaErrorLaunchFailure;
@@ -391,7 +391,7 @@ __global__ void wait_for_more() {
   if (threadIdx.x < 64) named_barrier_sync<96>(3);
 }
 
-static void a_named_barrier_that_threads_miss_is_a_deadlock(void **) {
+TEST(a_named_barrier_that_threads_miss_is_a_deadlock) {
   begin_capture(&capture);
   wait_for_more<<<1, 128, SHARED>>>();
   const char *report = expect_report(&capture, "simt: DEADLOCK in wait_for_more, launch ");
@@ -404,10 +404,10 @@ static void a_named_barrier_that_threads_miss_is_a_deadlock(void **) {
 template <int RELEASE, int TAKE>
 __global__ void move_registers(int *done) {
   if (threadIdx.x < 128) {
-    if (RELEASE > 0) release_registers<RELEASE>();
-    if (RELEASE > 0) take_registers<RELEASE>(); /* no more than it has */
+    if (RELEASE > 0) setmaxnreg_dec<RELEASE>();
+    if (RELEASE > 0) setmaxnreg_inc<RELEASE>(); /* no more than it has */
   } else {
-    take_registers<TAKE>();
+    setmaxnreg_inc<TAKE>();
     atomicAdd(done, 1);
   }
 }
@@ -415,12 +415,12 @@ enum { TAKE_LINE = __LINE__ - 4, RELEASE_LINE = TAKE_LINE - 3 };
 
 /** Of the second of three warpgroups, some warps take what the first releases. */
 __global__ void take_with_some_warps(unsigned warps) {
-  if (threadIdx.x < 128) release_registers<24>();
-  if (warps >> threadIdx.x / 32 & 1) take_registers<240>();
+  if (threadIdx.x < 128) setmaxnreg_dec<24>();
+  if (warps >> threadIdx.x / 32 & 1) setmaxnreg_inc<240>();
 }
 enum { SOME_WARPS_LINE = __LINE__ - 2 };
 
-static void all_warps_of_a_warpgroup_move_registers(void **) {
+TEST(all_warps_of_a_warpgroup_move_registers) {
   for (const unsigned warps : {0x70u, 0xe0u}) {
     begin_capture(&capture);
     take_with_some_warps<<<1, 384>>>(warps);
@@ -432,11 +432,11 @@ static void all_warps_of_a_warpgroup_move_registers(void **) {
 }
 
 __global__ void release_with_lane_0() {
-  if (threadIdx.x % 32 == 0) release_registers<24>();
+  if (threadIdx.x % 32 == 0) setmaxnreg_dec<24>();
 }
 enum { LANE_0_LINE = __LINE__ - 2 };
 
-static void all_lanes_of_a_warp_move_registers(void **) {
+TEST(all_lanes_of_a_warp_move_registers) {
   begin_capture(&capture);
   release_with_lane_0<<<1, 128>>>();
   const char *report = expect_report(&capture,
@@ -445,7 +445,7 @@ static void all_lanes_of_a_warp_move_registers(void **) {
   assert_names_line(report, FILE_NAME, LANE_0_LINE);
 }
 
-static void registers_move_between_warpgroups(void **) {
+TEST(registers_move_between_warpgroups) {
   int done[1], *device = device_zeros<int>(1);
   move_registers<24, 240><<<3, 384>>>(device);
   fetch(done, device);
@@ -459,7 +459,7 @@ static void expect_registers(void (*kernel)(int *), const char *what, int line) 
   assert_names_line(expect_report(&capture, what), FILE_NAME, line);
 }
 
-static void registers_that_nobody_releases_are_a_deadlock(void **) {
+TEST(registers_that_nobody_releases_are_a_deadlock) {
   expect_registers(move_registers<0, 240>,
                    "threads 128-383 wait for setmaxnreg.inc 240 of warps with 168 registers per "
                    "thread: 0 more are free for one of them\n",
@@ -476,21 +476,4 @@ static void registers_that_nobody_releases_are_a_deadlock(void **) {
                    TAKE_LINE);
 }
 
-#define TEST(name) cmocka_unit_test_setup(name, reset_device)
-
-int main() {
-  const CMUnitTest tests[] = {
-      TEST(barriers_order_two_warps),
-      TEST(a_phase_ends_after_all_arrivals_and_bytes),
-      TEST(boxes_are_clipped_and_swizzled),
-      TEST(a_wait_covers_the_groups_of_stores_committed_before_it),
-      TEST(maps_that_the_driver_does_not_take_are_refused_and_explained),
-      TEST(mistakes_are_reported_where_they_are_made),
-      TEST(a_named_barrier_that_threads_miss_is_a_deadlock),
-      TEST(all_lanes_of_a_warp_move_registers),
-      TEST(registers_move_between_warpgroups),
-      TEST(all_warps_of_a_warpgroup_move_registers),
-      TEST(registers_that_nobody_releases_are_a_deadlock),
-  };
-  return run_in_all_settings("barriers and tensor copies", tests);
-}
+RUN_IN_ALL_SETTINGS("barriers and tensor copies", reset_device, nullptr)
