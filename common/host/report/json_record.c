@@ -287,7 +287,7 @@ static void add_head_dims(JsonObject *object) {
   json_integers(object, "head_dims", dims, count);
 }
 
-bool json_append_info(const Run *run, const char *path, Error *error) {
+bool json_append_info(const RunRecord *run, const char *path, Error *error) {
   static const char *const MASKS[] = {"full", "causal", "blocks", "spans"};
   const BlockMaskSupport *masks = step.block_masks;
   const Description *d = &run->description;

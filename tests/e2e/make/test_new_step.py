@@ -5,7 +5,6 @@ import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -75,7 +74,6 @@ def test_it_is_documented(tree: SourceTree) -> None:
     """README's table, and the part of its page that a command writes."""
     results = REPOSITORY / "plots/results/h200"
     written = python(tree, "-c", f"""
-from pathlib import Path
 from plots.figures import pages, readme
 from plots.figures.records import load
 from tests.lib.programs import Program
@@ -92,7 +90,6 @@ print(*pages.speed(results, {NEW!r}, after), *pages.lab(reports, {NEW!r}, after)
 
 def test_it_is_benchmarked(tree: SourceTree) -> None:
     found = python(tree, "-c", f"""
-from pathlib import Path
 from plots.bench.cases import all_cases
 from plots.bench.run import libraries_in
 (path,) = (path for path in libraries_in(Path("build/cpu")) if path.stem == "lib{NEW}")
