@@ -68,7 +68,7 @@ def test_it_is_tried_by_mutants(tree: SourceTree) -> None:
     done = tree.make("mutants", "BACKEND=cpu", f"STEP={NUMBER}", f"ONLY={only}",
                      f"PYTHON={sys.executable}")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert re.search(rf"^{NEW} +1 +0 .* 100\.00 %$", done.stdout, re.MULTILINE), done.stdout
+    assert re.search(rf"^{NEW} +1 +0 +1 ", done.stdout, re.MULTILINE), done.stdout  # by a finding
 
 
 def test_it_is_documented(tree: SourceTree) -> None:
