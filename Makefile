@@ -97,7 +97,7 @@ needs_step = @test -n "$(filter $(STEP_NAME),$(STEPS) $(FULL_NAMES))" || \
 ## make stepNN            build one step; then run ./stepNN (--help lists its options)
 ## make all               build every step
 ## make check STEP=04     is the step right where tiles are incomplete, masked or empty? without STEP: every step
-## make diffNN            what step NN changes in the step before it
+## make diffNN            what step NN changes in the step that it builds on
 ## make lab               count what every step does on the CPU backend, into build/lab.md
 ## make deps              install what the tests need (Debian packages, and Python's in .venv)
 ## make test              run the tests: test-unit and test-e2e
@@ -129,15 +129,15 @@ check: $$(CHECKED_STEPS)
 
 # A source without its comments and blank lines.
 code_of = sed -e 's:/\*.*\*/::' -e '/\/\*/,/\*\//d' -e 's://.*::' -e 's/ *$$//' -e '/^$$/d' $(1)
-# The step before a step.
-before = $(lastword $(filter-out $(1),$(shell printf '%s\n' $(STEPS) | sed '/^$(1)$$/q')))
+# The step that a step builds on, as its descriptor says.
+after = $(shell sed -n 's/^ *\.after = "\(.*\)",$$/\1/p' $(call source_of,$(1)))
 
 # The difference is what the step teaches; exit code 1 of diff is no error.
 diff%:
-	@test -n "$(and $(filter step$*,$(STEPS)),$(call before,step$*))" || \
-	  { echo "make diff$*: there is no step $* with one before it" >&2; exit 2; }
-	@diff -u $(call source_of,$(call before,step$*)) $(call source_of,step$*) || test $$? -eq 1
-	@added=$$($(call code_of,$(call source_of,$(call before,step$*))) | \
+	@test -n "$(and $(filter step$*,$(STEPS)),$(call after,step$*))" || \
+	  { echo "make diff$*: there is no step $* that builds on another" >&2; exit 2; }
+	@diff -u $(call source_of,$(call after,step$*)) $(call source_of,step$*) || test $$? -eq 1
+	@added=$$($(call code_of,$(call source_of,$(call after,step$*))) | \
 	  { $(call code_of,$(call source_of,step$*)) | diff /dev/fd/3 - | grep -c '^>'; } 3<&0); \
 	  echo "$$added lines of code added, comments and blank lines apart"
 

@@ -180,11 +180,13 @@ typedef struct BlockMaskSupport {
 
 /** The descriptor of a step. Functions left NULL are not needed by that step. */
 typedef struct Step {
-  const char *name;      /**< "step01" */
+  const char *name;      /**< "step04" */
+  const char *after;     /**< "step03": the step that it builds on; NULL: none */
   const char *title;     /**< a few words: what this step is */
   const char *idea;      /**< one sentence: what it teaches */
   const char *head_dims; /**< in words: which head dimensions it takes; NULL: all */
   bool fp8;              /**< it takes DTYPE_E4M3 alone; else fp16 and bf16 alone */
+  bool nondeterministic; /**< the last bits of its result may differ from run to run */
 
   /**
    * True if this step can solve `problem` on the current device. Otherwise writes to `why` one

@@ -48,23 +48,29 @@ explorers:
 ifeq ($(BACKEND),cpu)
 
 EXPLORER_OBJECTS := $(patsubst docs/explorers/%.cu,$(BUILD)/explorers/%.o,$(wildcard docs/explorers/*.cu))
-EXPLORED_STEPS := step02b step02c step03 step04 step05 step10
-INCLUDED_STEPS := $(BUILD)/explorers/step06.cuh $(BUILD)/explorers/step10.cuh
+EXPLORED_STEPS := $(call steps_with,banks = ".*")
+INCLUDED_STEPS := $(BUILD)/explorers/swizzle.cuh $(BUILD)/explorers/panels.cuh
 
-# access.cu includes step 06, which also has the descriptor `step`; panels.cu includes step 10. The explorers
-# show fp16 only.
-$(INCLUDED_STEPS): $(BUILD)/explorers/%.cuh: $$(call sources_of,$$*) $(REWRITER)
+# access.cu includes a step with swizzled rows, panels.cu one with panels. The explorers show fp16 only.
+$(INCLUDED_STEPS): $(BUILD)/explorers/%.cuh: $$(call sources_of,$$(call steps_with,$$* = true)) $(REWRITER)
 	@mkdir -p $(@D)
-	$(Q)$(REWRITER) $(call source_of,$*) | sed '/CONFIG/s/__nv_bfloat16/__half/g' > $@
+	$(Q)$(REWRITER) $< | sed '/CONFIG/s/__nv_bfloat16/__half/g' > $@
 
-# Of the other steps the checking builds, each descriptor by its own name.
+# For each step EXPLORE(stepNN, what its table says of its tiles).
+$(BUILD)/explorers/explored.h: $(wildcard steps/*.toml)
+	@mkdir -p $(@D)
+	$(Q)for step in $(EXPLORED_STEPS); do \
+	  sed -n "s/^banks = \"\(.*\)\"/EXPLORE($$step, \1)/p" steps/$${step}_*.toml; done > $@
+
+# The checking builds of the steps, each descriptor by its own name.
 $(EXPLORED_STEPS:%=$(BUILD)/explorers/%.o): $(BUILD)/explorers/%.o: $$(call checked_object,$$*)
 	@mkdir -p $(@D)
 	$(Q)$(OBJCOPY) --redefine-sym step_checked=$*_checked $< $@
 
-$(EXPLORER_OBJECTS): $(BUILD)/explorers/%.o: docs/explorers/%.cu $(INCLUDED_STEPS) $(REWRITER) $(BUILD)/flags
+$(EXPLORER_OBJECTS): $(BUILD)/explorers/%.o: docs/explorers/%.cu $(INCLUDED_STEPS) $(BUILD)/explorers/explored.h $(REWRITER) $(BUILD)/flags
 	$(compile_cu)
 	$(if $(filter panels,$*),$(Q)$(OBJCOPY) --keep-global-symbol=place_in_panels $@)
+	$(if $(filter access,$*),$(Q)$(OBJCOPY) --localize-symbol=step $@)
 
 $(EXPLORER_OBJECTS): private SIMT_FLAGS += -Idocs/explorers -I$(BUILD)/explorers
 $(BUILD)/explorers/access.o: private SIMT_FLAGS += $(CHECKING)

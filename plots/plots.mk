@@ -131,10 +131,14 @@ readme:
 slides:
 	@$(PYTHON) -m plots.figures.slides docs/pictures build/slides
 
-# Step 02 without the rescaling of O, for a map of what that does.
-BROKEN := build/pictures/step02_broken
+# The steps whose tables have a line.
+steps_with = $(sort $(foreach file,$(shell grep -lx '$(1)' steps/*.toml),$(firstword $(subst _, ,$(notdir $(file))))))
+
+# A step without the rescaling of O, for a map of what that does.
+BROKEN_STEP := $(call steps_with,draw = "errors")
+BROKEN := build/pictures/$(BROKEN_STEP)_broken
 ifeq ($(BACKEND),cpu)
-$(BROKEN).cu: $(firstword $(call sources_of,step02)) plots/figures/pictures_numbers.py
+$(BROKEN).cu: $(firstword $(call sources_of,$(BROKEN_STEP))) plots/figures/pictures_numbers.py
 	@mkdir -p $(@D)
 	$(Q)$(PYTHON) -m plots.figures.pictures --broken $< $@
 
@@ -148,7 +152,7 @@ $(BROKEN): $(BROKEN).o $(HOST_OBJECTS) $(SIMT_OBJECTS) $(LAB_OBJECTS)
 endif
 
 # Programs that write down what a thread block of a Hopper step does.
-RECORDERS := $(foreach step,step07 step08 step09 step10,$(BUILD)/events/$(step))
+RECORDERS := $(patsubst %,$(BUILD)/events/%,$(call steps_with,\[roles\]))
 ifeq ($(BACKEND),cpu)
 # Functions that the linker replaces by those of record_events.c.
 RECORDED := mbarrier_init mbarrier_arrive mbarrier_wait tensor_load tensor_store bulk_commit bulk_wait \

@@ -336,6 +336,7 @@ static cudaError_t forward(const Problem *problem, const Tensors *t, int, cudaSt
 
 const Step step = {
     .name = "step02",
+    .after = "step01",
     .title = "Tiled attention with an online softmax",
     .idea = "One fused kernel: S and P never leave the chip, memory is O(N).",
     .head_dims = "any D up to 256",

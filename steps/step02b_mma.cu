@@ -314,6 +314,7 @@ static cudaError_t forward(const Problem *problem, const Tensors *t, int, cudaSt
 
 const Step step = {
     .name = "step02b",
+    .after = "step02",
     .title = "Both products on the tensor cores",
     .idea = "S, P and O live in mma fragments; ordinary loads from shared memory fill the others.",
     .head_dims = "D = 32, 64, 96, 128 or 256",

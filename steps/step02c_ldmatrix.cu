@@ -255,6 +255,7 @@ static cudaError_t forward(const Problem *problem, const Tensors *t, int, cudaSt
 
 const Step step = {
     .name = "step02c",
+    .after = "step02b",
     .title = "ldmatrix, and 32 query rows per warp",
     .idea = "One load fills four registers, and what is loaded of K and V serves two mma.",
     .head_dims = "D = 32, 64, 96, 128 or 256",

@@ -173,6 +173,7 @@ static cudaError_t forward(const Problem *problem, const Tensors *t, int, cudaSt
 
 const Step step = {
     .name = "step03",
+    .after = "step02c",
     .title = "Asynchronous copies, K and V sharing one buffer",
     .idea = "cp.async copies without registers; each tile waits for its K, then for its V.",
     .head_dims = "D = 32, 64, 96, 128 or 256",

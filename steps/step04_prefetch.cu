@@ -153,6 +153,7 @@ static cudaError_t forward(const Problem *problem, const Tensors *t, int, cudaSt
 
 const Step step = {
     .name = "step04",
+    .after = "step03",
     .title = "Prefetch: K and V in buffers of their own",
     .idea = "V is copied during Q K^T, the next K during the softmax and P V.",
     .head_dims = "D = 32, 64, 96, 128 or 256",

@@ -249,6 +249,7 @@ static const BlockMaskSupport BLOCK_MASKS = {
 
 const Step step = {
     .name = "step05",
+    .after = "step04",
     .title = "Block-sparse masks",
     .idea = "Only blocks with unmasked entries are visited; only mixed ones run mask code.",
     .head_dims = "D = 32, 64, 96, 128 or 256",

@@ -795,6 +795,7 @@ static const BlockMaskSupport BLOCK_MASKS = {.prepared_bytes = tile_list_bytes<C
 
 const Step step = {
     .name = "step06",
+    .after = "step05",
     .title = "Tuned: less beside mma.sync",
     .idea = "Swizzled tiles, one barrier per tile, and a row maximum that is rarely updated.",
     .head_dims = "D = 32, 64, 96, 128 or 256",

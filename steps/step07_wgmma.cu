@@ -300,6 +300,7 @@ static cudaError_t forward(const Problem *problem, const Tensors *t, int, cudaSt
 
 const Step step = {
     .name = "step07",
+    .after = "step04",
     .title = "wgmma and TMA: the instructions of Hopper",
     .idea = "Warpgroups multiply tiles in shared memory that TMA has filled.",
     .head_dims = "D = 32, 64, 96, 128 or 256",

@@ -267,6 +267,7 @@ static cudaError_t forward(const Problem *problem, const Tensors *t, int, cudaSt
 
 const Step step = {
     .name = "step08",
+    .after = "step07",
     .title = "Warp specialisation: a producer, and consumers that take turns",
     .idea =
         "One thread loads, other warpgroups compute, and one multiplies while another does "

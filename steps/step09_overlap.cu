@@ -310,6 +310,7 @@ static cudaError_t forward(const Problem *problem, const Tensors *t, int, cudaSt
 
 const Step step = {
     .name = "step09",
+    .after = "step08",
     .title = "Overlap: two products run during a softmax",
     .idea = "Q K^T of a tile and P V of the one before run while the softmax is computed.",
     .head_dims = "D = 32, 64, 96, 128 or 256",

@@ -578,6 +578,7 @@ static cudaError_t forward(const Problem *problem, const Tensors *t, int, cudaSt
 
 const Step step = {
     .name = "step10",
+    .after = "step09",
     .title = "Persistent thread blocks with a schedule",
     .idea = "A thread block takes one tile of queries after the other; O is stored meanwhile.",
     .head_dims = "D = 32, 64, 96, 128 or 256",

@@ -600,6 +600,7 @@ static const BlockMaskSupport BLOCK_MASKS = {
 
 const Step step = {
     .name = "step11",
+    .after = "step10",
     .title = "Block masks on Hopper",
     .idea = "The producer walks a plan of the mask; spans of keys replace lists and bits.",
     .head_dims = "D = 32, 64, 96, 128 or 256",

@@ -584,6 +584,7 @@ static cudaError_t forward(const Problem *problem, const Tensors *t, int, cudaSt
 
 const Step step = {
     .name = "step12",
+    .after = "step10",
     .title = "fp8: Q, K, V and P in e4m3",
     .idea = "Tensor cores multiply bytes twice as fast; V is transposed on the way.",
     .head_dims = "D = 64 or 128",

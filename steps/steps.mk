@@ -26,10 +26,10 @@ gencode = $(foreach a,$(sort $(call machine_arch,$(1))),-gencode arch=$(a:sm_%=c
 	$(if $(filter 1,$(FAST)),,-gencode arch=$(call newest,$(1))$(comma)code=$(call newest,$(1)))
 
 # FAST=1 only finds out whether kernels compile, so there is no PTX, and each step is compiled for one of
-# the two types: bf16 in these, fp16 in the others. Steps with wgmma are compiled in full, for ptxas's remarks.
-FAST_BF16 := step02c step05 step08 step10
+# the two types: bf16 if its number is even, else fp16. Steps with wgmma are compiled in full, for ptxas's
+# remarks.
 fast_compile = $(if $(filter 1,$(FAST)),$(if $(filter $<,$(filter steps/%,$(HOPPER_FILES))),,--Ofast-compile=max))
-fast_types = $(if $(filter $(FAST_BF16:%=steps/%_%),$<),__half/__nv_bfloat16,__nv_bfloat16/__half)
+fast_types = $(if $(shell case $< in (steps/step?[02468]*) echo even;; esac),__half/__nv_bfloat16,__nv_bfloat16/__half)
 
 define compile_cu
 @mkdir -p $(@D)

@@ -435,7 +435,9 @@ ExitCode run_options(const Options *options, const Device *device, bool quiet, E
     ok = draw(&run, &resources, error);
   } else if (ok && o.info) {
     describe_only(&run);
-    report_info(&run, stdout);
+    ok = check_destinations(&o, error);
+    if (ok) report_info(&run, options_report_stream(&o));
+    ok = ok && (o.json_path == NULL || json_append_info(&run, o.json_path, error));
   } else if (ok) {
     ok = run_and_write(&run, &resources, quiet, error);
   }

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "explorer_data.h"
-#include "step06.cuh"  // steps/step06_tuned.cu with its launches rewritten, for chunk_offset()
+#include "swizzle.cuh"  // a step with swizzled rows, its launches rewritten, for chunk_offset()
 
 template <int COLUMNS>
 static uint32_t place(Layout layout, int row, int at) {

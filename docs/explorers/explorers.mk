@@ -1,6 +1,6 @@
 # The data of the timeline: a program for each step, which prints the events of a warp. See timeline.h.
 
-TIMELINE_STEPS := step02 step02b step02c step03 step04 step05 step06 step07 step08 step09 step10
+TIMELINE_STEPS := $(call steps_with,timeline = true)
 
 ifeq ($(BACKEND),cpu)
 

@@ -1,9 +1,9 @@
 /**
  * @file
- * Where tensor copies put what they bring. The object file keeps all names of step 10 to
- * itself.
+ * Where tensor copies put what they bring. The object file keeps all names of the step
+ * to itself.
  */
-#include "step10.cuh"  // steps/step10_persistent.cu, for swizzled_byte()
+#include "panels.cuh"  // a step with panels, for swizzled_byte()
 
 extern "C" uint32_t place_in_panels(int panel_columns, int rows, int row, int at) {
   const int row_bytes = 2 * panel_columns, column = at % row_bytes / 2;

@@ -14,10 +14,11 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from plots.figures.records import Results, load, step_names
+from plots.figures.records import Results, load
 from plots.sections import with_section
 from plots.tools.lab import Report, human, report_of
 from tests.lib.programs import REPOSITORY, Program, read_records
+from tests.lib.steps import source_of, step_names
 
 SHAPE = "-n 256 -d 64"
 SEQLEN, HEAD_DIMS, MASKS = 4096, (64, 128, 256), ("full", "causal")
@@ -46,11 +47,11 @@ def record_of(results: Results, step: str, head_dim: int, mask: str) -> dict | N
     return found[0] if found else None
 
 
-def speed(results: Results, step: str, before: str | None) -> list[str]:
-    """TFLOP/s of the step and the one before, and relative to others and to mma.sync."""
+def speed(results: Results, step: str, before: str) -> list[str]:
+    """TFLOP/s of the step and the one that it builds on, and relative to others and to mma.sync."""
     dtype = results.dtype_of(step)
     if before and results.dtype_of(before) != dtype:
-        before = None
+        before = ""
     columns = [(head_dim, mask) for head_dim in HEAD_DIMS for mask in MASKS]
     own = [record_of(results, step, *column) for column in columns]
     if not any(own):
@@ -74,7 +75,7 @@ def speed(results: Results, step: str, before: str | None) -> list[str]:
     if before:
         name = f"step {before.removeprefix('step')}, TFLOP/s"
         rows.insert(0, row(name, lambda _, o: f"{o['tflops']:.4g}" if o else "–"))
-        rows.insert(2, row("times the step before",
+        rows.insert(2, row(f"times step {before.removeprefix('step')}",
                            lambda r, o: f"{r['tflops'] / o['tflops']:.2f}" if o else "–"))
     return [f"Speed on one {first['device']}, {dtype}, N = {SEQLEN}, batch {first['batch']}, "
             f"{first['heads'] * first['head_dim']} / D heads (commit {first['commit']}, "
@@ -163,8 +164,8 @@ def counts(report: Report) -> dict[str, str]:
             "barriers (`__syncthreads()`), counted once per warp": human(run["barriers"])}
 
 
-def lab(reports: dict[str, Report], step: str, before: str | None) -> list[str]:
-    """What the lab counts for the step and the one before, without what neither has."""
+def lab(reports: dict[str, Report], step: str, before: str) -> list[str]:
+    """What the lab counts for the step and the one that it builds on, without what neither has."""
     names = ([before] if before else []) + [step]
     columns = [counts(reports[name]) for name in names]
     rows = [[label, *(column[label] for column in columns)] for label in columns[0]]
@@ -230,7 +231,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as scratch:
         reports = {step: report_of(Program(step, programs), step, SHAPE, Path(scratch))
                    for step in steps}
-    for before, step in zip([None, *steps], steps):
+    for step in steps:
+        before = source_of(step).after
         page = docs / f"{step}.md"
         if not page.exists():
             print(f"pages: {page} is not written yet")

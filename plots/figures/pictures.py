@@ -2,10 +2,11 @@
 masks, the online softmax, and maps of errors.
 
 Usage: python3 -m plots.figures.pictures PROGRAMS BROKEN DIRECTORY
-       python3 -m plots.figures.pictures --broken STEP02.cu COPY.cu
+       python3 -m plots.figures.pictures --broken SOURCE.cu COPY.cu
 
 PROGRAMS has the steps of the CPU backend, and in events/ those that record_events.c is part of.
-BROKEN is step 02 built from the copy that the second form writes, in which O is not rescaled.
+BROKEN is the step of the map of errors, built from the copy that the second form writes, in which O
+is not rescaled.
 `make pictures` calls both.
 """
 
@@ -15,29 +16,29 @@ from pathlib import Path
 
 from plots.figures import (pictures_hardware, pictures_masks, pictures_numbers, pictures_order,
                            pictures_roles, pictures_tiles, recorded)
-from plots.figures.pictures_loops import LOOPS
+from tests.lib.steps import drawn_in, having
 
 
 def writers(programs: Path, broken: Path) -> dict[str, Callable[[Path], None]]:
     """For each group of pictures, a function that writes them to a directory."""
     return {
         "tiles": lambda to: [
-            pictures_tiles.three_kernels(programs / "step01", to),
-            *(pictures_tiles.fused(step, programs / step, to) for step in LOOPS)],
+            pictures_tiles.three_kernels(programs / drawn_in("kernels"), to),
+            *(pictures_tiles.fused(step, programs / step, to) for step in having("loop"))],
         "fragments": lambda to: [pictures_hardware.fragment(operand, to)
                                  for operand in pictures_hardware.OPERANDS],
         "banks": lambda to: [pictures_hardware.banks(kind, to)
                              for kind in pictures_hardware.BANK_TITLES],
-        "threads": lambda to: [pictures_hardware.grid_to_lane(programs / "step02b", to),
+        "threads": lambda to: [pictures_hardware.grid_to_lane(programs / drawn_in("threads"), to),
                                pictures_hardware.coalescing(to)],
         "pipelines": lambda to: [pictures_order.pipeline(step, programs / step, to)
-                                 for step in pictures_order.CHARTS],
+                                 for step in having("pipeline")],
         "roles": lambda to: [pictures_roles.roles(step, programs / "events" / step, to)
-                             for step in recorded.KINDS],
+                             for step in having("roles")],
         "softmax": pictures_numbers.online_softmax,
-        "masks": lambda to: pictures_masks.mask_pictures(programs / "step05", to),
+        "masks": lambda to: pictures_masks.mask_pictures(programs / drawn_in("masks"), to),
         "errors": lambda to: [
-            pictures_numbers.error_map("error_right", programs / "step02", to),
+            pictures_numbers.error_map("error_right", programs / drawn_in("errors"), to),
             pictures_numbers.error_map("error_broken", broken, to)],
     }
 

@@ -8,10 +8,11 @@ from pathlib import Path
 from plots.figures.pictures_loops import N, shape_of
 from plots.figures.pictures_svg import Picture
 from plots.tools import layouts
+from tests.lib.steps import drawn_in, source_of
 
 ROOT = Path(__file__).resolve().parents[2]
 LAYOUTS = ROOT / "tests" / "data" / "layouts_h200.txt"
-EXAMPLE_LANE = 5  # of the comment in step 02b
+EXAMPLE_LANE = 5  # of the comment in the source
 LANES = 32
 
 
@@ -86,16 +87,16 @@ def expression(path: str, pattern: str) -> str:
 
 
 def chunk_offsets(kind: str) -> dict[tuple[int, int], int]:
-    """The byte at which chunk c of row r lies, by the rule of the source: padded rows of steps 02b
-    to 05, or the swizzled ones of step 06. Plain rows are those of step 06 without its XOR."""
+    """The byte at which chunk c of row r lies, by the rule of the source: padded rows, or
+    swizzled ones. Plain rows are those without the XOR."""
     if kind == "padded":
         stride = eval(expression("common/device/fragments.cuh", r"SMEM_STRIDE = ([^;]+);"),
                       {"HEAD_DIM": BANK_COLUMNS, "CHUNK": CHUNK_BYTES // 2})
         return {(r, c): 2 * stride * r + CHUNK_BYTES * c
                 for r in range(BANK_ROWS) for c in range(CHUNKS)}
-    step06 = "steps/step06_tuned.cu"
-    place = expression(step06, r"const int place = GROUP<HEAD_DIM> == 8 \? ([^:]+) :")
-    offset = expression(step06, r"return (row \* 2 \* HEAD_DIM \+ [^;]+);")
+    swizzled = str(source_of(drawn_in("swizzle")).path)
+    place = expression(swizzled, r"const int place = GROUP<HEAD_DIM> == 8 \? ([^:]+) :")
+    offset = expression(swizzled, r"return (row \* 2 \* HEAD_DIM \+ [^;]+);")
     return {(r, c): eval(offset, {"HEAD_DIM": BANK_COLUMNS, "row": r, "chunk": c,
                                   "place": eval(place, {"row": r}) if kind == "swizzled" else 0})
             for r in range(BANK_ROWS) for c in range(CHUNKS)}
@@ -109,9 +110,9 @@ def reads_of(offsets: dict[tuple[int, int], int]) -> list[int]:
 
 BANK_TITLES = {
     "plain": ("Plain rows of 128 bytes", "Chunk c of row r starts at byte 128 r + 16 c."),
-    "padded": ("Rows padded by 16 bytes (steps 02b to 05)",
+    "padded": ("Rows padded by 16 bytes",
                "Chunk c of row r starts at byte 144 r + 16 c."),
-    "swizzled": ("Swizzled rows (step 06)", "Chunk c of row r is at place c ^ (r % 8) of its row."),
+    "swizzled": ("Swizzled rows", "Chunk c of row r is at place c ^ (r % 8) of its row."),
 }
 
 
@@ -268,7 +269,7 @@ def grid_to_lane(program: Path, directory: Path) -> None:
     warps, thread = threads // LANES, LANES * WARP + LANE
     picture = Picture(
         "grid_to_lane", 880, 366, "From the grid to a lane",
-        f"Step 02b with 2 heads of {N} queries: a grid of {blocks} thread blocks, each of "
+        f"Step {program.name.removeprefix('step')} with 2 heads of {N} queries: a grid of {blocks} thread blocks, each of "
         f"{threads} threads in {warps} warps of 32 lanes. Lane {LANE} of warp {WARP} has "
         f"threadIdx.x = {thread}.")
     block = draw_boxes(picture, 0, list(map(str, range(blocks))), 4, (38, 32), (8, 10), BLOCK)

@@ -1,4 +1,4 @@
-"""Pictures of masks and their blocks, as step 05 saves them."""
+"""Pictures of masks and their blocks, as a step saves them."""
 
 import tempfile
 from pathlib import Path

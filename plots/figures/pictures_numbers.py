@@ -1,5 +1,5 @@
 """Pictures of numbers that are computed here: the state of one row in the online softmax, and maps
-of the error of O, for step 02 and for a copy of it that lacks one multiplication."""
+of the error of O, for a step and for a copy of it that lacks one multiplication."""
 
 import subprocess
 import tempfile
@@ -151,7 +151,7 @@ MAP_X, MAP_Y = 52, 72
 
 
 def broken_source(text: str) -> str:
-    """Step 02 without the multiplication of O by the rescale factor."""
+    """A step without the multiplication of O by the rescale factor."""
     return text.replace(*REMOVED)
 
 
@@ -220,9 +220,8 @@ def error_map(name: str, program: Path, directory: Path) -> None:
     errors, record = errors_of(program)
     of_rows = np.sqrt((errors**2).mean(axis=1))
     wrong = of_rows > record["allowed_error"]
-    title = "Step 02 as it is: RIGHT"
-    if not record["right"]:
-        title = f"Step 02 without {REMOVED[0][:-1]}: WRONG"
+    how = "as it is: RIGHT" if record["right"] else f"without {REMOVED[0][:-1]}: WRONG"
+    title = f"Step {record['step'].removeprefix('step')} {how}"
     rows, columns = errors.shape
     level = np.digitize(errors, BOUNDS)
     told = [f"{int((level == i).sum())} "

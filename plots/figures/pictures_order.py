@@ -1,12 +1,13 @@
-"""Pictures of the order of copies and compute in steps 03, 04 and 06, read from their sources."""
+"""Pictures of the order of copies and compute, read from the sources of the steps whose tables have
+a section [pipeline]."""
 
 import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from plots.figures.pictures_hardware import ROOT
 from plots.figures.pictures_loops import shape_of
 from plots.figures.pictures_svg import Picture
+from tests.lib.steps import source_of, table
 
 TILES = 3
 ZEROS = "zeros"  # what the copy after the last tile writes
@@ -70,8 +71,7 @@ class Chart:
     an axis of events: each event takes some units of it, which stand for no time."""
 
     def __init__(self, step: str, unit: float, parts: int) -> None:
-        (path,) = (ROOT / "steps").glob(f"{step}_*.cu")
-        before, inside, after = kernel_events(path)
+        before, inside, after = kernel_events(source_of(step).path)
         self.unit, self.parts, self.at = unit, parts, 0.0
         self.prefetches = bool({"copy K", "copy K and V"} & set(before))
         self.bars: list[Bar] = []
@@ -150,22 +150,16 @@ class Chart:
         self.at += step
 
 
-CHARTS = {  # the width of a computation
-    "step03": (36, "one buffer for K and V: every copy is waited for before the next product"),
-    "step04": (40, "V is copied during Q K^T, the next K during the softmax and P V"),
-    "step06": (33, "K and V of the next tile are copied during the softmax and P V"),
-}
 ROWS = {"copy of Q": "q", "copy of K": "k", "copy of V": "v", "Q K^T": "s", "softmax": "n",
         "P V": "o"}
 LEFT, TOP, ROW_HEIGHT = 92, 84, 34
 
 
 def chart_of(step: str, program: Path) -> Chart:
-    parts = 1
-    if step == "step06":
-        text = (ROOT / "steps" / "step06_tuned.cu").read_text()
-        parts = shape_of(program).block_n // int(re.search(r"constexpr int PART = (\d+);", text)[1])
-    return Chart(step, CHARTS[step][0], parts)
+    """The softmax of a tile may be in parts of PART keys."""
+    part = re.search(r"constexpr int PART = (\d+);", source_of(step).path.read_text())
+    parts = shape_of(program).block_n // int(part[1]) if part else 1
+    return Chart(step, table(step, "pipeline")["unit"], parts)
 
 
 def draw_chart(picture: Picture, chart: Chart, bottom: float) -> None:
@@ -209,7 +203,7 @@ def draw_legend(picture: Picture, chart: Chart, y: float, share: str) -> float:
 
 
 def pipeline(step: str, program: Path, directory: Path) -> None:
-    chart, idea = chart_of(step, program), CHARTS[step][1]
+    chart, idea = chart_of(step, program), table(step, "pipeline")["idea"]
     label = f"Step {step.removeprefix('step')}"
     share = f"{chart.in_flight():g} of {2 * TILES}"
     told = "; ".join(f"{bar.row} {bar.text}" for bar in sorted(chart.bars, key=lambda b: b.start))

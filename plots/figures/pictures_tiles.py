@@ -6,10 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from plots.figures.pictures_loops import HEAD_DIM, LOOPS, N, Loop, Shape, saved_mask, shape_of
+from plots.figures.pictures_loops import HEAD_DIM, N, Loop, Shape, loop_of, saved_mask, shape_of
 from plots.figures.pictures_svg import SMALL, Picture, text_width
-
-STEP05_MASK = "window:300"
 
 WIDTH = 880
 DEVICE_X, DEVICE_WIDTH = 8, 366  # the frame of device memory
@@ -116,7 +114,7 @@ class Drawing:
             picture.text(x + self.n / 2, self.row + self.m / 2 + 5, kind, "bold", "middle")
             listed += [f"{kind}{tile}"] * (kind != "-")
         picture.rect(self.column, self.row, self.n, self.m, "none thick")
-        for i, line in enumerate(("outlined: attended", STEP05_MASK)):
+        for i, line in enumerate(("outlined: attended", self.loop.mask)):
             picture.text(self.s_x + self.side - 6, self.s_y + 20 + 16 * i, line, "small", "end")
         return (f"List of this tile of queries: {', '.join(listed)}. F: all attended, C: the "
                 "causal rule, P: partial, -: skipped.")
@@ -242,7 +240,7 @@ class Drawing:
 
 
 def fused(name: str, program: Path, directory: Path) -> None:
-    loop, shape = LOOPS[name], shape_of(program)
+    loop, shape = loop_of(name), shape_of(program)
     picture = Picture(
         f"{name}_tiles", WIDTH, 0, f"Step {name.removeprefix('step')}: {loop.idea}",
         f"Left: Q, K, V, S and O of one head with {N} queries, {N} keys and D = {HEAD_DIM}. "
@@ -251,8 +249,8 @@ def fused(name: str, program: Path, directory: Path) -> None:
         f"The events of one iteration, in order: {' '.join(loop.order)}")
     drawing, listed = Drawing(picture, loop, shape), ""
     drawing.matrices()
-    if name == "step05":
-        attended, _ = saved_mask(program, STEP05_MASK)
+    if loop.mask:
+        attended, _ = saved_mask(program, loop.mask)
         listed = drawing.masked_row(attended)
     else:
         drawing.row_of_tiles()
@@ -261,11 +259,11 @@ def fused(name: str, program: Path, directory: Path) -> None:
     picture.save(directory)
 
 
-# --- Step 01: three kernels -----------------------------------------------------------------------
+# --- Three kernels --------------------------------------------------------------------------------
 
 PANEL_WIDTH, PANEL_STEP = 284, 291
-STEP01_SCALE, PIECE_SCALE = 0.29, 1.6
-STEP01 = {
+KERNEL_SCALE, PIECE_SCALE = 0.29, 1.6
+KERNELS = {
     "scores": ("S = scale Q K^T", (
         "Load 32 columns of Q and of K. Barrier.",
         "Each thread: s += q[row][i] * k[lane][i]",
@@ -286,7 +284,7 @@ STEP01 = {
 
 def product_panel(picture: Picture, x: float, tile: int, scores: bool) -> None:
     """Matrices of a product in device memory, and its tiles in a thread block."""
-    side, depth, small = N * STEP01_SCALE, HEAD_DIM * STEP01_SCALE, tile * STEP01_SCALE
+    side, depth, small = N * KERNEL_SCALE, HEAD_DIM * KERNEL_SCALE, tile * KERNEL_SCALE
     wide_x, top_y = x + (82 if scores else 60), FRAME_Y + 116
     row, column = top_y + 6 * small, wide_x + 9 * small
     thin_x = wide_x - depth - 26 if scores else wide_x + side + 14
@@ -319,13 +317,13 @@ def product_panel(picture: Picture, x: float, tile: int, scores: bool) -> None:
 
 
 def softmax_panel(picture: Picture, x: float, rows: int) -> None:
-    side, top_y = N * STEP01_SCALE, FRAME_Y + 116
+    side, top_y = N * KERNEL_SCALE, FRAME_Y + 116
     left = x + 66
     picture.rect(left, top_y, side, side, "s line")
     picture.text(left - 6, top_y + 12, "S", "bold", "end")
     picture.text(left + side / 2, top_y - 8, f"{N} keys", "small muted", "middle")
-    row = top_y + 24 * rows * STEP01_SCALE
-    picture.rect(left, row, side, rows * STEP01_SCALE, "none thick")
+    row = top_y + 24 * rows * KERNEL_SCALE
+    picture.rect(left, row, side, rows * KERNEL_SCALE, "none thick")
     picture.text(left + side / 2, row + 20, f"{rows} rows", "small", "middle")
     y = top_y + side + 40
     for warp in range(rows):
@@ -342,13 +340,14 @@ def three_kernels(program: Path, directory: Path) -> None:
     tile, rows = shape.block_m, shape.kernels["softmax"][1] // 32
     height = 574
     picture = Picture(
-        "step01_tiles", WIDTH, height, "Step 01: three kernels",
+        f"{program.name}_tiles", WIDTH, height,
+        f"Step {program.name.removeprefix('step')}: three kernels",
         f"One head with {N} queries, {N} keys and D = {HEAD_DIM}. scores: a thread block loads "
         f"{tile} x {tile} entries of Q and of K to shared memory and computes as many entries of "
         f"S, which it writes to device memory. softmax: a thread block has {rows} warps, and each "
         f"computes one row, in device memory. output: a thread block loads {tile} x {tile} "
         "entries of P and of V and computes as many of O.")
-    for i, (name, (formula, order)) in enumerate(STEP01.items()):
+    for i, (name, (formula, order)) in enumerate(KERNELS.items()):
         x = DEVICE_X + i * PANEL_STEP
         blocks, threads, _ = shape.kernels[name]
         frame(picture, x, PANEL_WIDTH, height - FRAME_Y - 80, f"{i + 1}. {name}: {formula}")

@@ -12,10 +12,10 @@ from pathlib import Path
 
 from plots.figures import waterfall
 from plots.figures.all import FIGURES, draw_figure
-from plots.figures.records import (HEADLINE, SHORT_NAMES, STEPS, Results, load, name_of,
-                                   source_of, step_names)
+from plots.figures.records import HEADLINE, SHORT_NAMES, Results, load, name_of
 from plots.figures.style import THEMES
 from plots.sections import with_section
+from tests.lib.steps import STEPS, source_of, step_names
 
 MMA = "mma.sync"
 OWN_CEILINGS = {"fp32 FFMA": "ffma", "wgmma": "wgmma", "wgmma e4m3": "wgmma_e4m3"}
@@ -57,18 +57,19 @@ def table(results: Results) -> str:
     lines = [f"| step | idea | TFLOP/s | of mma.sync | {heads} | error / allowed |",
              f"|---|---|---|---|{'---|' * len(shorts)}---|"]
     for record in records:
-        path, title, idea = source_of(record["step"])
+        source = source_of(record["step"])
         page = f"docs/{record['step']}.md"
-        lines.append(f"| [{name_of(record)}]({page}) [{title}]({STEPS.name}/{path.name}) | {idea} "
+        lines.append(f"| [{name_of(record)}]({page}) "
+                     f"[{source.title}]({STEPS.name}/{source.path.name}) | {source.idea} "
                      f"| {record['tflops']:.1f} | {of_ceiling(record)} "
                      f"| {' | '.join(over(record, short) for short in shorts)} "
                      f"| {record['max_error']:.1e} / {record['allowed_error']:.1e} |")
     for step in missing:
-        path, title, idea = source_of(step)
+        source = source_of(step)
         name = step.removeprefix("step")
         page = STEPS.parent / "docs" / f"{step}.md"
-        lines.append(f"| {f'[{name}](docs/{page.name})' if page.exists() else name} [{title}]"
-                     f"({STEPS.name}/{path.name}) | {idea} |{' – |' * (3 + len(shorts))}")
+        lines.append(f"| {f'[{name}](docs/{page.name})' if page.exists() else name} [{source.title}]"
+                     f"({STEPS.name}/{source.path.name}) | {source.idea} |{' – |' * (3 + len(shorts))}")
     first = records[0]
     shape = ", ".join(f"{letter}={HEADLINE[name]}" for letter, name in
                       (("B", "batch"), ("H", "heads"), ("N", "seqlen"), ("D", "head_dim")))
@@ -101,10 +102,13 @@ def markup(readme: Path, pictures: Path, found: dict) -> str:
             for panel in found["panels"][:1] for step, (before, speed)
             in zip(panel["steps"], waterfall.changes(panel["steps"]), strict=True)]
     alt = " ".join(f"From step to step, TFLOP/s and speedup: {', '.join(told)}".split())
+    masks = [step.removeprefix("step") for step in step_names() if source_of(step).adds_masks()]
     return ("<picture>\n"
             f'  <source media="(prefers-color-scheme: dark)" srcset="{dark.as_posix()}">\n'
             f'  <img src="{light.as_posix()}" width="800" alt="{alt}">\n'
-            "</picture>")
+            "</picture>\n\n"
+            "Each bar begins at the speed of the step that this one builds on. Steps that add masks, "
+            f"not speed, are not shown: {', '.join(masks)}.")
 
 
 def main() -> int:

@@ -1,4 +1,4 @@
-"""What the threads of a block of steps 07 to 10 do, and when.
+"""What the threads of a block do, and when, in the steps whose tables have a section [roles].
 
 A step linked with record_events.c writes down what the threads of a block did. Here these events
 are executed once more, by a thread of each warpgroup, with the waits and the arrivals of the step.
@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from plots.figures.pictures_loops import Shape, shape_of
+from tests.lib.steps import table
 
 HEAD_DIM, TILES = 128, 3  # of keys, for each tile of queries
 COPY, PRODUCT, SOFTMAX = 1, 1, 2  # lengths
@@ -30,14 +31,9 @@ class Kind:
     query_tiles: int = 1
 
 
-KINDS = {
-    "step07": Kind("each warpgroup waits for tiles and for its own products", "group",
-                   "loads of group 0"),
-    "step08": Kind("a producer loads, and consumers issue their products in turns", "consumer",
-                   "producer"),
-    "step09": Kind("P V of the tile before runs during the softmax", "consumer", "producer"),
-    "step10": Kind("the next tile of queries begins while O is stored", "consumer", "producer", 2),
-}
+def kind_of(step: str) -> Kind:
+    """The section [roles] of the table beside the step."""
+    return Kind(**table(step, "roles"))
 
 
 # --- What the step did ----------------------------------------------------------------------------
@@ -46,10 +42,10 @@ Event = tuple[str, list[str]]
 
 
 def shape_and_problem(step: str, program: Path) -> tuple[Shape, tuple[str, ...]]:
-    """Queries for one thread block; in step 10 for one more tile than there are blocks, which the
-    first one takes, as blocks run one after another."""
-    shape = shape_of(program, "-d", str(HEAD_DIM))
-    tiles = 1 if KINDS[step].query_tiles == 1 else MULTIPROCESSORS + KINDS[step].query_tiles - 1
+    """Queries for one thread block; if it takes several tiles of them, for one more tile than there
+    are blocks, which the first one takes, as blocks run one after another."""
+    shape, query_tiles = shape_of(program, "-d", str(HEAD_DIM)), kind_of(step).query_tiles
+    tiles = 1 if query_tiles == 1 else MULTIPROCESSORS + query_tiles - 1
     return shape, ("-H", "1", "-d", str(HEAD_DIM), "-n", str(tiles * shape.block_m),
                    "-k", str(TILES * shape.block_n))
 
@@ -150,7 +146,7 @@ class Machine:
     """Executes the events of a block, always the earliest that can be."""
 
     def __init__(self, step: str, program: Path) -> None:
-        self.kind = KINDS[step]
+        self.kind = kind_of(step)
         self.shape, threads = record(step, program)
         self.threads = threads
         self.barriers = {rest[0]: Barrier(int(rest[1])) for action, rest in threads[0]

@@ -1,11 +1,9 @@
 """Reads the benchmark's records of one GPU: plots/results/GPU/bench_COMMIT.jsonl."""
 
 import json
-import re
 from dataclasses import dataclass
 from pathlib import Path
 
-STEPS = Path(__file__).resolve().parents[2] / "steps"
 # The shape of the README's table and of the waterfall, without the mask.
 HEADLINE = {"batch": 4, "heads": 16, "seqlen": 4096, "head_dim": 128, "dtype": "fp16"}
 DENSE = ("full", "causal")
@@ -80,20 +78,3 @@ def load(directory: Path) -> Results:
     records.sort(key=lambda record: record["commit"] != last)
     return Results([record for record in records if "median_ms" in record
                     and record.get("right") is not False])
-
-
-def step_names() -> list[str]:
-    """step01, step02, step02b, ...: a name for each source file."""
-    return sorted(path.name.split("_")[0] for path in STEPS.glob("step*_*.cu"))
-
-
-def source_of(step: str) -> tuple[Path, str, str]:
-    """File, title and idea of a step, from its source; empty texts if there is none."""
-    path = next(STEPS.glob(f"{step}_*.cu"), None)
-    if path is None:
-        return STEPS, "", ""
-    text = path.read_text(encoding="utf-8")
-    literals = (re.search(rf'\.{name} =\s*((?:"[^"]*"\s*)+)', text)[1]
-                for name in ("title", "idea"))
-    title, idea = ("".join(re.findall(r'"([^"]*)"', literal)) for literal in literals)
-    return path, title, idea

@@ -1,7 +1,7 @@
-"""The speedup from each step to the next, on the shape of the README's table.
+"""The speedup of each step over the one that it builds on, on the shape of the README's table.
 
-The axis is logarithmic: bars of the same length are speedups by the same factor. The step whose
-idea is block masks is left out; the sparsity figure shows it.
+The axis is logarithmic: bars of the same length are speedups by the same factor. Steps whose idea
+is block masks are left out; the sparsity figure shows what a mask saves.
 """
 
 import textwrap
@@ -11,11 +11,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from plots.figures import style
-from plots.figures.records import DENSE, HEADLINE, Results, source_of
+from plots.figures.records import DENSE, HEADLINE, Results
 from plots.figures.style import Theme
+from tests.lib.steps import source_of
 
 NAME = "waterfall"
-MASK_STEPS = ("step05",)
 
 TICKS = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000]
 BAR = 0.56  # height of a bar, relative to the distance of two bars
@@ -25,22 +25,30 @@ TITLES = 2.45  # width of the titles left of the bars, in inches
 
 
 def data(results: Results) -> dict | None:
-    """The speeds of the steps, in order, for each mask; None if no step was measured."""
+    """The speeds of the steps, in order, for each mask, and the step that each is compared with:
+    the nearest of those shown that it builds on. None if no step was measured."""
     panels = []
     for mask in DENSE:
         records = [record for record in results.headline(mask)
-                   if record["step"] not in MASK_STEPS]
+                   if not source_of(record["step"]).adds_masks()]
+        shown = {record["step"] for record in records}
+        steps = []
+        for record in records:
+            after = source_of(record["step"]).after
+            while after and after not in shown:
+                after = source_of(after).after
+            steps.append({"step": record["step"], "after": after or None,
+                          "title": source_of(record["step"]).title, "tflops": record["tflops"]})
         if records:
             panels.append({"mask": mask, "ceiling": records[0].get("ceiling_mma_tflops"),
-                           "steps": [{"step": record["step"], "title": source_of(record["step"])[1],
-                                      "tflops": record["tflops"]} for record in records]})
+                           "steps": steps})
     return {"figure": NAME, "origin": results.origin(), "panels": panels} if panels else None
 
 
 def changes(steps: list[dict]) -> list[tuple[float | None, float]]:
-    """(speed before, speed) of each step; None before the first."""
-    speeds = [step["tflops"] for step in steps]
-    return list(zip([None, *speeds[:-1]], speeds, strict=True))
+    """(speed before, speed) of each step; None before one that builds on nothing."""
+    speeds = {step["step"]: step["tflops"] for step in steps}
+    return [(speeds.get(step["after"]), step["tflops"]) for step in steps]
 
 
 def speed_label(before: float | None, speed: float) -> str:
@@ -51,7 +59,7 @@ def speed_label(before: float | None, speed: float) -> str:
 
 
 def draw_bar(axes: Axes, at: int, before: float | None, speed: float, theme: Theme) -> None:
-    """Draws a bar from the speed of the previous step, or from the edge, to that of this step."""
+    """Draws a bar from the speed before, or from the edge, to that of this step."""
     start = axes.get_xlim()[0] if before is None else before
     colour = theme.muted if before is None else theme.gain if speed >= before else theme.loss
     axes.barh(at, speed - start, left=start, height=BAR, color=colour, edgecolor=colour,
@@ -74,10 +82,11 @@ def draw_panel(axes: Axes, panel: dict, limits: tuple[float, float], theme: Them
     axes.grid(visible=False, axis="y")
     axes.spines["left"].set_visible(False)
     axes.tick_params(axis="y", length=0)
+    rows = {step["step"]: at for at, step in enumerate(steps)}
     for at, (before, speed) in enumerate(changes(steps)):
-        if at + 1 < len(steps):
-            axes.plot([speed, speed], [at + BAR / 2, at + 1 - BAR / 2], color=theme.muted,
-                      linewidth=1, zorder=1)
+        if before is not None:
+            axes.plot([before, before], [rows[steps[at]["after"]] + BAR / 2, at - BAR / 2],
+                      color=theme.muted, linewidth=1, zorder=1)
         draw_bar(axes, at, before, speed, theme)
     if panel["ceiling"]:
         axes.axvline(panel["ceiling"], color=theme.muted, linewidth=1.2, dashes=(4, 3))

@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from plots.sections import with_section
-from tests.lib.programs import REPOSITORY, RIGHT, WRONG, Program, step_names
+from tests.lib.programs import REPOSITORY, RIGHT, WRONG, Program
 from tests.lib.source_tree import CHECKED, SourceTree
+from tests.lib.steps import step_names
 
 SHAPES = ("-n 256 -d 64", "-n 384 -d 64 -m causal", "-n 200 -k 333 -d 128 -t bf16")
 GPU = "h200"

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.lib.programs import BACKEND, MASK_SEED, MASK_STEPS, PAIRWISE_SEED, REPOSITORY, Program, step_names
+from tests.lib.kinds import MASK_STEPS
+from tests.lib.programs import BACKEND, MASK_SEED, PAIRWISE_SEED, REPOSITORY, Program
 from tests.lib.source_tree import SourceTree
+from tests.lib.steps import step_names
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -4,9 +4,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-
-FP8_STEPS = ("step12",)  # their Q, K and V are e4m3
-FP8_HEAD_DIMS = [64, 128]  # those that they take
+from tests.lib.programs import Program
 
 
 @dataclass(frozen=True)
@@ -49,9 +47,9 @@ class Problem:
         """The type of O."""
         return self.out_dtype if self.dtype == "e4m3" else self.dtype
 
-    def for_step(self, name: str) -> "Problem":
+    def for_step(self, step: Program) -> "Problem":
         """The problem, for a step with inputs in e4m3 with these instead; O keeps its type."""
-        return replace(self, dtype="e4m3", out_dtype=self.dtype) if name in FP8_STEPS else self
+        return replace(self, dtype="e4m3", out_dtype=self.dtype) if step.facts["fp8"] else self
 
     def attended_keys(self) -> np.ndarray:
         """How many keys each query attends, where these are always the first ones."""

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.lib.problem import FP8_STEPS
+from tests.lib.steps import REPOSITORY, facts
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 BACKEND = os.environ.get("BACKEND", "cpu")
 PAIRWISE_SEED = int(os.environ.get("PAIRWISE_SEED", "20"))
 MASK_SEED = int(os.environ.get("MASK_SEED", "20"))
@@ -21,21 +20,6 @@ RIGHT, WRONG, USAGE, DEVICE, NO_GPU = 0, 1, 2, 3, 77
 
 # Most cases are so small that more threads of the reference would mostly wait for work.
 QUIET = {"OMP_WAIT_POLICY": "passive"}
-
-
-# These compute on CUDA cores: they take any head dimension, and pointers to any element.
-SCALAR_STEPS = ("step01", "step02")
-
-
-def step_names() -> list[str]:
-    """step01, step02, step02b, ...: one for each source file, in the order of the tutorial."""
-    return sorted(path.name.split("_")[0] for path in (REPOSITORY / "steps").glob("step*_*.cu"))
-
-
-# They take block masks.
-MASK_STEPS = [name for name in step_names() if name in ("step05", "step06", "step11")]
-# Of these, those that take masks of one span of keys for each query.
-SPAN_STEPS = [name for name in MASK_STEPS if name == "step11"]
 
 
 def built_commit() -> str:
@@ -101,9 +85,16 @@ class Program:
         return self.directory / self.name
 
     @property
+    def facts(self) -> dict:
+        return facts(self.path)
+
+    @property
     def dtype_option(self) -> str:
         """The option for fp16 or bf16: the type of all tensors, or of O alone."""
-        return "--out-dtype" if self.name in FP8_STEPS else "--dtype"
+        return "--out-dtype" if self.facts["fp8"] else "--dtype"
+
+    def takes(self, head_dim: int) -> bool:
+        return self.facts["head_dims"] == "any" or head_dim in self.facts["head_dims"]
 
     def run(self, *options: object, env: dict | None = None, timeout: float = 120,
             **more) -> subprocess.CompletedProcess:

@@ -1,14 +1,14 @@
 """The problems that a mutant must solve: few and small, but enough for the kernels' code paths.
 
-Their head dimensions, buffers and mask blocks are those of workspace.VARIANTS.
+Which of them a step gets depends on what it says of itself, and on the head dimensions for which
+workspace.py compiles it.
 """
 
 import random
+import re
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Container, Sequence
 from pathlib import Path
-
-from tests.lib.configs import HOPPER_STEPS
 
 MASKED, CAUSAL, FULL, PARTIAL = range(4)
 Tiles = Callable[[random.Random], list[list[bool]]]
@@ -185,7 +185,7 @@ BLOCK_MASK = [
     "-b 1 -H 5 -n 130 -k 32768 -d 64 -m window:64",
     "-b 1 -H 1 -n 5 -k 70000 -d 64 -m window:64",
 ]
-# Of step 06, whose kernel for D = 256 is another one; and at D = 96 tiles have another swizzle.
+# At D = 256 kernels may be other ones, and at D = 96 tiles have another swizzle.
 PAIRS = [
     "-b 1 -H 2 -n 129 -k 70 -d 96 -m causal",
     "-b 2 -H 4 -G 2 -n 200 -k 233 -d 256 -m document:3 --layout bnhd",
@@ -194,19 +194,18 @@ PAIRS = [
     "-b 1 -H 1 -n 100 -k 129 -d 256",
     "-b 1 -H 1 -n 256 -k 255 -d 256 -m dilated:3 --scale 30",
 ]
-# Of steps 08 to 10: more tiles of keys than stages, for rows and for a warpgroup without rows.
+# More tiles of keys than stages, for rows and for a warpgroup without rows.
 RINGS = [
     "-b 1 -H 1 -n 20 -k 1000 -d 64",
     "-b 1 -H 2 -n 100 -k 900 -d 96",
 ]
-# Of steps 09 to 11, whose kernels for D = 256 are others.
 WIDE = [
     "-b 1 -H 5 -n 140 -k 300 -d 256",
     "-b 1 -H 1 -n 64 -k 160 -d 256 -i spiky",
     "-b 2 -H 3 -n 200 -k 250 -d 256 -m causal",
     "-b 1 -H 1 -n 64 -k 50 -d 256",  # the only tile has few keys
 ]
-# Of step 11: spans that begin and end anywhere, queries without keys, masks that need lists.
+# Spans that begin and end anywhere, queries without keys, masks that need lists.
 SPANS = [
     "-b 1 -H 2 -n 700 -d 64 -m document:5",
     "-b 1 -H 2 -n 700 -k 300 -d 96 -m document:7",
@@ -241,7 +240,6 @@ PERSISTENT = [
     "-b 1 -H 1 -n 193 -k 70 -d 64",
     "-b 1 -H 1 -n 192 -k 257 -d 64 -m causal",
 ]
-# Of step 12.
 E4M3 = [
     "-b 1 -H 2 -n 70 -k 129 -d 64",
     "-b 2 -H 4 -G 2 -n 100 -k 1000 -d 64 -i outlier",
@@ -251,12 +249,21 @@ E4M3 = [
 ]
 
 
-def write_cases(step: str, directory: Path) -> list[tuple[Path, dict[str, str]]]:
-    """Files for --cases, and the environment variables for each."""
+def takes(line: str, head_dims: Container[int]) -> bool:
+    """A line with files has no head dimension; theirs is 64."""
+    found = re.search(r" -d (\d+)", line)
+    return int(found[1] if found else 64) in head_dims
+
+
+def write_cases(facts: dict, head_dims: Sequence[int],
+                directory: Path) -> list[tuple[Path, dict[str, str]]]:
+    """Files for --cases, and the environment variables for each, for a step that is compiled for
+    these head dimensions; `facts` are what it prints of itself."""
     directory.mkdir(parents=True, exist_ok=True)
+    step, scalar = facts["step"], facts["needs_compute_capability"] is None
+    hopper, persistent = facts["needs_compute_capability"] == 90, facts["workspace_zero"]
     # NaN where the causal mask excludes it: the scalar steps read no masked key, the others none in
     # a tile that is masked for all their queries.
-    scalar = step in ("step01", "step02")
     length, key = (70, 37) if scalar else (256, 130)
     inputs = [write_inputs(directory / f"{step}_nan", length, length,
                            {("v", key, 3): float("nan")}),
@@ -267,78 +274,76 @@ def write_cases(step: str, directory: Path) -> list[tuple[Path, dict[str, str]]]
         inputs.append(write_inputs(directory / f"{step}_last_key", 40, 70,
                                    {("v", 31, 3): float("nan")}))
     masked = [f"--input {directory} -m causal" for directory in inputs]
-    if step == "step11":  # e to the power of a score of the first head is 0 in fp32
-        low = write_inputs(directory / "low", 200, 200,
-                           {("q", row, 0): 20.0 for row in range(200)} |
-                           {("k", key, 0): -20.0 for key in range(200)})
-        of_low = f"--input {low} --scale 0.3"
-    lists = [({}, [*(SCALAR if scalar else TENSOR_CORE), *masked])]
-    if step in HOPPER_STEPS:  # one key in the last tile of 112 or 128
-        lists[0][1].extend(f"-b 1 -H 2 -n 70 -k {keys} -d 64" for keys in (225, 257))
-    if step in HOPPER_STEPS[1:]:  # queries 0 to 191 are a tile; the tile of keys from 256 on is NaN
+    lines = [*(SCALAR if scalar else TENSOR_CORE), *masked]
+    in_orders = []  # (the environment, lines)
+    if hopper:  # one key in the last tile of 112 or 128
+        lines += [f"-b 1 -H 2 -n 70 -k {keys} -d 64" for keys in (225, 257)]
+        # Queries 0 to 191 are a tile; the tile of keys from 256 on is NaN.
         unseen = write_inputs(directory / "unseen", 200, 264, {("v", 256, 3): float("nan")})
-        lists[0][1].extend([f"--input {unseen} -m causal", *RINGS])
-    if step in HOPPER_STEPS[:3]:  # each warp waits for its own part of a wgmma
-        lists += [({"SIMT_ORDER": f"random:{seed}", "SIMT_WGMMA": "warp"},
-                   ["-b 1 -H 2 -n 200 -k 1000 -d 64"]) for seed in (1, 2)]
-    if step in ("step09", "step10", "step11"):
-        lists[0][1].extend(WIDE)
-    if step in ("step10", "step11"):  # no query attends a key of the first tile, by scores of -inf
+        lines += [f"--input {unseen} -m causal", *RINGS, *WIDE]
+    if hopper and not persistent:  # each warp waits for its own part of a wgmma
+        in_orders += [({"SIMT_ORDER": f"random:{seed}", "SIMT_WGMMA": "warp"},
+                       ["-b 1 -H 2 -n 200 -k 1000 -d 64"]) for seed in (1, 2)]
+    if persistent:  # no query attends a key of the first tile, by scores of -inf
         late = write_inputs(directory / "late", 70, 200,
                             {("k", key, 0): float("inf") for key in range(128)} |
                             {("q", row, 0): -1.0 for row in range(70)})
-        lists[0][1].extend([f"--input {late}", *PERSISTENT])
+        lines += [f"--input {late}", *PERSISTENT]
         # Copies arrive in any order: consumers without rows get ahead of the first.
-        lists += [({"SIMT_ORDER": f"random:{seed}"}, RINGS[:1]) for seed in (1, 2)]
+        in_orders += [({"SIMT_ORDER": f"random:{seed}"}, RINGS[:1]) for seed in (1, 2)]
         # The first consumer gets a tile of queries ahead of the second where O takes places of V.
-        lists += [({"SIMT_ORDER": f"random:{seed}"}, ["-b 1 -H 9 -n 128 -k 60 -d 256 -m causal"])
-                  for seed in (1, 3)]
-    if step == "step12":  # takes D = 64 and 128, and no infinity; keys from 384 on are a tile
+        in_orders += [({"SIMT_ORDER": f"random:{seed}"}, ["-b 1 -H 9 -n 128 -k 60 -d 256 -m causal"])
+                      for seed in (1, 3)]
+    if facts["fp8"]:  # takes no infinity; keys from 384 on are a tile
         unseen = write_inputs(directory / f"{step}_unseen", 200, 392, {("v", 384, 3): float("nan")})
-        of_others = [line.replace("-d 96", "-d 128") for line in (*TENSOR_CORE, *RINGS, *PERSISTENT)
-                     if "-d 256" not in line]
+        of_others = [line.replace("-d 96", "-d 128") for line in (*TENSOR_CORE, *RINGS, *PERSISTENT)]
         of_sinks = [f"--input {write_sink(directory / name, keys, k0)} --scale 0.02"
                     for name, keys, k0 in (("sink", 1, 9.0), ("sinks", 128, 7.5))]
-        lists = [({}, [*of_others, *E4M3, masked[0], f"--input {unseen} -m causal",
-                        *of_sinks])]
+        lines = [*of_others, *E4M3, masked[0], f"--input {unseen} -m causal", *of_sinks]
         # Consumers that need fewer tiles than others get ahead of them.
-        lists += [({"SIMT_ORDER": f"random:{seed}"},
-                   [*RINGS[:1], "-b 1 -H 9 -n 200 -k 1000 -d 64 -m causal"]) for seed in (1, 2)]
-    if step == "step01":  # the second pass does not begin with head 0
-        lists.append(({"SIMT_MEMORY": "250K"}, ["-b 2 -H 3 -n 100 -d 32 -m causal"]))
-    if step in ("step05", "step06", "step11"):
-        disordered = write_disordered_mask(directory / "disordered", mixed_tiles)
-        edges = write_disordered_mask(directory / "edges", edge_tiles)
-        shared = write_shared_mask(directory / "shared")
+        in_orders = [({"SIMT_ORDER": f"random:{seed}"},
+                      [*RINGS[:1], "-b 1 -H 9 -n 200 -k 1000 -d 64 -m causal"]) for seed in (1, 2)]
+    if facts["intermediate_bytes_per_entry"] > 0:  # the second pass does not begin with head 0
+        in_orders.append(({"SIMT_MEMORY": "250K"}, ["-b 2 -H 3 -n 100 -d 32 -m causal"]))
+    if "blocks" in facts["masks"]:
+        lines = (lines if hopper else []) + block_mask_cases(facts, directory, inputs[0], masked)
+    files = []
+    for i, (environment, lines) in enumerate([({}, lines), *in_orders]):
+        taken = [line for line in lines if scalar or takes(line, head_dims)]
+        path = directory / f"{step}_{i}.cases"
+        path.write_text("\n".join(taken) + "\n")
+        files += [(path, environment)] * bool(taken)
+    return files
+
+
+def block_mask_cases(facts: dict, directory: Path, nan: Path, masked: list[str]) -> list[str]:
+    """The lines for a step that takes block masks. `nan` are inputs with a NaN in V."""
+    step, spans = facts["step"], "spans" in facts["masks"]
+    disordered = write_disordered_mask(directory / "disordered", mixed_tiles)
+    edges = write_disordered_mask(directory / "edges", edge_tiles)
+    shared = write_shared_mask(directory / "shared")
+    # In tile 1, one score of one row is far above all of tile 0.
+    alone = {("q", row, 63): 0.0 for row in range(1, 32)}
+    jump = write_inputs(directory / "jump", 64, 256,
+                        alone | {("q", 0, 63): 30.0, ("k", 150, 63): 30.0})
+    lines = [f"-b 2 -H 2 -n 200 -k 300 -d 64 -m {disordered}",
+             f"-b 2 -H 2 -n 200 -k 319 -d 64 -m {edges}",
+             f"-b 2 -H 2 -n 100 -k 130 -d 64 -m {shared} --shared-kv",
+             *BLOCK_MASK, *masked, *PAIRS, f"--input {jump}",
+             # Tiles that no query attends, in a block that some queries attend.
+             *(f"--input {nan} -m {mask} --mask-block 256x256" for mask in ("causal", "window:100"))]
+    if facts["block_n"] <= 64:  # of a larger tile, one half may be attended and the other be NaN
         past_the_end = write_mask_past_the_end(directory / "past_the_end")
         unseen = write_inputs(directory / f"{step}_unseen", 200, 200, {("v", 70, 3): float("nan")})
-        # Tiles that no query attends, in a block that some queries attend.
-        masked += [f"--input {inputs[0]} -m {mask} --mask-block 256x256"
-                   for mask in ("causal", "window:100")]
-        of_blocks = [f"-b 2 -H 2 -n 200 -k 300 -d 64 -m {disordered}",
-                     f"-b 2 -H 2 -n 200 -k 319 -d 64 -m {edges}",
-                     f"-b 2 -H 2 -n 100 -k 130 -d 64 -m {shared} --shared-kv",
-                     f"--input {unseen} -m {past_the_end}", *BLOCK_MASK, *masked]
-        if step == "step11":  # its tiles of keys may begin at that NaN
-            lists[0][1].extend(SPANS + [line.replace(" --shared-kv", "") for line in of_blocks
-                                        if str(unseen) not in line])
-            spans, late = write_span_masks(directory)
-            before_all = write_mask_past_the_end(directory / "before_all", 64)
-            lists[0][1].extend([f"-b 2 -H 2 -n 130 -k 700 -d 64 -m {spans}",
-                                *(f"{of_low} -m {m}"
-                                  for m in ("document:128,72", late, before_all))])
-        else:
-            lists = [({}, of_blocks)]
-    if step == "step06":  # its tiles have 128 keys: one is attended if its other half is
-        # In tile 1, one score of one row is far above all of tile 0.
-        alone = {("q", row, 63): 0.0 for row in range(1, 32)}
-        jump = write_inputs(directory / "jump", 64, 256,
-                            alone | {("q", 0, 63): 30.0, ("k", 150, 63): 30.0})
-        lists = [({}, [line.replace(" --shared-kv", "") for line in lists[0][1]
-                       if str(unseen) not in line] + PAIRS + [f"--input {jump}"])]
-    files = []
-    for i, (environment, lines) in enumerate(lists):
-        path = directory / f"{step}_{i}.cases"
-        path.write_text("\n".join(lines) + "\n")
-        files.append((path, environment))
-    return files
+        lines.append(f"--input {unseen} -m {past_the_end}")
+    if spans:
+        of_spans, late = write_span_masks(directory)
+        before_all = write_mask_past_the_end(directory / "before_all", 64)
+        # e to the power of a score of the first head is 0 in fp32.
+        low = write_inputs(directory / "low", 200, 200,
+                           {("q", row, 0): 20.0 for row in range(200)} |
+                           {("k", key, 0): -20.0 for key in range(200)})
+        lines += [*SPANS, f"-b 2 -H 2 -n 130 -k 700 -d 64 -m {of_spans}",
+                  *(f"--input {low} --scale 0.3 -m {mask}"
+                    for mask in ("document:128,72", late, before_all))]
+    return lines if facts["shared_kv"] else [line.replace(" --shared-kv", "") for line in lines]

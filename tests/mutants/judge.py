@@ -77,7 +77,7 @@ def judge_all(program: Path, runs: list[tuple[Path, dict[str, str]]]) -> Verdict
     return Verdict(SURVIVED)
 
 
-def judge_called(program: Path, trials: tuple[str, ...]) -> Verdict:
+def judge_called(program: Path, trials: list[str]) -> Verdict:
     """With step_under_test.c: tensors that the command line cannot ask for."""
     for trial in trials:
         done = subprocess.run([program, trial], stdout=subprocess.DEVNULL,

@@ -18,13 +18,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
 
+from tests.lib.steps import facts, inherited
 from tests.mutants import table
 from tests.mutants.cases import write_cases
 from tests.mutants.enumerate_mutants import (Mutant, assigned_mutants, mutants_of, step_file,
                                              steps_of)
 from tests.mutants.equivalents import read_equivalents
 from tests.mutants.judge import SURVIVED, Verdict, judge_all, judge_called
-from tests.mutants.workspace import TRIALS, DoesNotCompile, Tools, Workspace
+from tests.mutants.workspace import HEAD_DIMS, DoesNotCompile, Tools, Workspace
 
 ROOT = Path(__file__).resolve().parents[2]
 NOT_COMPILING = "not compiling"
@@ -63,9 +64,16 @@ class Runner:
 
     def __init__(self, step: str, directory: Path, tools: Tools) -> None:
         self.step, self.tools = step, tools
-        self.runs = write_cases(step, directory / "cases")
         self.directory, self.local, self.made = directory, threading.local(), 0
         self.lock = threading.Lock()
+        workspace, settings = self._workspace(), inherited(step, "mutants")
+        self.facts = facts(workspace.link(workspace.build(step, None), tools.main))
+        self.runs = write_cases(self.facts, settings.get("head_dims", HEAD_DIMS), directory / "cases")
+        self.trials = ["padded"]  # of step_under_test.c
+        if self.facts["needs_compute_capability"] is None:
+            self.trials += ["ragged", "strides", "pointers"]
+        self.trials += ["l2"] * self.facts["workspace_zero"]
+        self.trials += ["wide"] * (256 in settings.get("called_head_dims", ()))
 
     def _workspace(self) -> Workspace:
         if not hasattr(self.local, "workspace"):
@@ -88,7 +96,7 @@ class Runner:
             return verdict
         target = workspace.build(self.step, mutant, called=True)
         return judge_called(workspace.link(target, self.tools.under_test, WRAP),
-                            TRIALS.get(self.step, ("padded",)))
+                            self.trials)
 
 
 def read_verdicts(path: Path, sources: str, cases: set[str]) -> dict[tuple[str, str], Verdict]:
@@ -143,7 +151,7 @@ def ask_later_steps(step: str, mutants: list[Mutant], verdicts: dict[str, Verdic
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("directory", type=Path, help="where verdicts are kept")
-    parser.add_argument("--step", action="append", help="as step03; all when not given")
+    parser.add_argument("--step", action="append", help="stepNN; all when not given")
     parser.add_argument("--only", default=re.compile(""), type=re.compile,
                         help="mutants whose name has this pattern, as Python writes it")
     parser.add_argument("--summary", type=Path, help="JSON records to write, one a step")

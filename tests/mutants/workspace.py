@@ -3,28 +3,17 @@
 import os
 import shutil
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.lib.configs import MMA_STEPS, called_configs, with_configs
+from tests.lib.configs import CALLED_HEAD_DIMS, configs_of, with_configs
+from tests.lib.steps import inherited
 from tests.mutants.enumerate_mutants import Mutant, step_file
 
-# The configurations of the cases, which differ in code. The order is the order of selection.
-CONFIGS = {
-    "step02": "CONFIG<__half, 64, 64, 32>",
-    **dict.fromkeys(MMA_STEPS, "CONFIG<__half, 64>, CONFIG<__half, 96>"),
-    "step06": "CONFIG<__half, 64, true>, CONFIG<__half, 64, false>, CONFIG<__half, 96, true>, "
-              "PAIR_CONFIG<__half>",
-    "step05": "CONFIG<__half, 64, 2, false>, CONFIG<__half, 64, 1, true>",
-    **dict.fromkeys(("step09", "step10"),  # their kernels differ at D = 256
-                    "CONFIG<__half, 64>, CONFIG<__half, 96>, CONFIG<__half, 256>"),
-    "step11": "CONFIG<__half, 64, true>, CONFIG<__half, 64, false>, CONFIG<__half, 96, true>, "
-              "CONFIG<__half, 96, false>, CONFIG<__half, 256, true>, CONFIG<__half, 256, false>",
-    "step12": "CONFIG<__half, 64>, CONFIG<__half, 128>",
-}
-# Trials of step_under_test.c; steps that check alignment before they load vectors have more.
-TRIALS = {"step02": ("padded", "ragged", "strides", "pointers"), "step06": ("padded", "wide"),
-          "step10": ("padded", "l2"), "step11": ("padded", "l2"), "step12": ("padded", "l2")}
+# Those of the problems of cases.py. A step with other ones says so in the section [mutants] of its
+# table, where it may also say how it is optimised; -Og is enough for kernels that run for milliseconds.
+HEAD_DIMS = (64, 96)
 
 
 class DoesNotCompile(Exception):
@@ -69,23 +58,22 @@ class Workspace:
         elif mutant is not None:
             changed = mutant.applied((self.root / mutant.file).read_text())
             (device / Path(mutant.file).name).write_text(changed)
-        if step in CONFIGS:
-            text = with_configs(text, called_configs(step) if called else CONFIGS[step])
+        settings = inherited(step, "mutants")
+        configs = (configs_of(text, settings.get("called_head_dims", CALLED_HEAD_DIMS)) if called else
+                   configs_of(text, settings.get("head_dims", HEAD_DIMS), "__half"))
+        if configs:
+            text = with_configs(text, configs)
         source = self.directory / Path(own).name
         source.write_text(text)
-        return self._compile(source, called)
+        return self._compile(source, called, settings.get("optimise", ("-Og", "-g0")))
 
-    def _compile(self, source: Path, called: bool) -> Path:
+    def _compile(self, source: Path, called: bool, speed: Sequence[str]) -> Path:
         generated, target = source.with_suffix(".cpp"), source.with_suffix(".o")
         with generated.open("w") as file:
             subprocess.run([self.tools.rewrite, source], stdout=file, check=True)
         command, *flags = self.tools.compile
         if called:  # without --report
             flags[flags.index("-fsanitize=thread,bounds")] = "-fsanitize=alignment"
-        # -Og is enough for kernels that run for milliseconds. With it the scores of step 11 would be
-        # in several stack frames, and other variables in their place pass for registers of a wgmma.
-        # With -O1 a __syncwarp() may be there twice; its line says that both are the same.
-        speed = ("-O1", "-g1") if source.name.startswith("step11") else ("-Og", "-g0")
         done = subprocess.run([command, f"-I{self.directory}", *flags, *speed, "-w", "-c",
                                generated, "-o", target], capture_output=True, text=True,
                               check=False)

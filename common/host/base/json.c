@@ -85,6 +85,23 @@ void json_known(JsonObject *object, const char *key, bool known, int64_t value) 
   }
 }
 
+void json_strings(JsonObject *object, const char *key, const char *const *values, int count) {
+  add(object, key, "[");
+  if (object->stream == NULL) return;
+  for (int i = 0; i < count; i++) {
+    if (i > 0) fputs(", ", object->stream);
+    write_quoted(object->stream, values[i]);
+  }
+  fputc(']', object->stream);
+}
+
+void json_integers(JsonObject *object, const char *key, const int *values, int count) {
+  add(object, key, "[");
+  if (object->stream == NULL) return;
+  for (int i = 0; i < count; i++) fprintf(object->stream, i > 0 ? ", %d" : "%d", values[i]);
+  fputc(']', object->stream);
+}
+
 const char *json_end(JsonObject *object) {
   if (object->stream == NULL) return NULL;
   fputc('}', object->stream);

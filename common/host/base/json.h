@@ -41,6 +41,12 @@ void json_bool(JsonObject *object, const char *key, bool value);
 /** Adds an integer if it is `known`, else null. */
 void json_known(JsonObject *object, const char *key, bool known, int64_t value);
 
+/** Adds a list of strings. */
+void json_strings(JsonObject *object, const char *key, const char *const *values, int count);
+
+/** Adds a list of integers. */
+void json_integers(JsonObject *object, const char *key, const int *values, int count);
+
 /** Closes the object. Returns its line, without a newline, or NULL when memory ran out. */
 const char *json_end(JsonObject *object);
 

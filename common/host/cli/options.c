@@ -76,7 +76,7 @@ static const struct argp_option OPTIONS[] = {
     {"mask", 'm', "MASK", 0, "full or causal, aligned to the last key" BY_DEFAULT(full), 0},
     {"mask-block", KEY_MASK_BLOCK, "QxK", 0,
      "size of the blocks of the mask's picture, up to 16384x16384" BY_DEFAULT(128x128), 0},
-    {"shared-kv", KEY_SHARED_KV, 0, 0, "K and V take turns in one buffer, as in step03", 0},
+    {"shared-kv", KEY_SHARED_KV, 0, 0, "K and V take turns in one buffer", 0},
     {"scale", KEY_SCALE, "X", 0,
      "factor of Q K^T, greater than 0, at most 32 (default: 1/sqrt(head dimension))", 0},
     {"layout", KEY_LAYOUT, "ORDER", 0,
@@ -116,7 +116,10 @@ static const struct argp_option OPTIONS[] = {
     {"draw-mask", KEY_DRAW_MASK, 0, 0,
      "print the mask as a map of blocks; nothing else is written, but by --save-mask", 0},
     {"info", KEY_INFO, 0, 0,
-     "print what this step supports and how it would run the problem; nothing else is written", 0},
+     "print what this step supports and how it would run the problem, and with --json what it "
+     "takes "
+     "and needs as one JSON object; nothing else is written",
+     0},
     {"ceilings", KEY_CEILINGS, 0, 0,
      "measure anew what this GPU can do at best, print it, and keep it for later runs", 0},
     {"help", KEY_HELP, 0, 0, "print this and exit", 0},
@@ -406,7 +409,7 @@ static bool check_exclusions(const Options *o, Error *error) {
   if (o->help || o->version || (!o->draw_mask && !o->info)) return true;
   const char *other = o->draw_mask && o->info                ? "--info"
                       : o->output_directory != NULL          ? "--output"
-                      : o->json_path != NULL                 ? "--json"
+                      : o->draw_mask && o->json_path != NULL ? "--json"
                       : o->report.parts != 0                 ? "--report"
                       : o->info && o->mask_directory != NULL ? "--save-mask"
                                                              : NULL;

@@ -5,6 +5,7 @@
 #include <libgen.h>
 #include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <time.h>
@@ -265,6 +266,55 @@ bool json_append_run(const Run *run, const char *path, Error *error) {
   add_kernels(&object, run);
   lab_report_add_to_record(&object, run);
   if (run->speed.bound_by != NULL) add_ceilings(&object, &run->ceilings);
+  const bool ok = json_append_line(path, json_end(&object), error);
+  json_free(&object);
+  return ok;
+}
+
+/** "D = 64 or 128" as [64, 128]; "any" for a step that takes every head dimension. */
+static void add_head_dims(JsonObject *object) {
+  int dims[MAX_HEAD_DIM], count = 0;
+  if (step.head_dims == NULL || strncmp(step.head_dims, "any", 3) == 0) {
+    json_string(object, "head_dims", "any");
+    return;
+  }
+  for (const char *s = step.head_dims; (s = strpbrk(s, "0123456789")) != NULL;) {
+    dims[count++] = (int)strtol(s, (char **)&s, 10);
+  }
+  json_integers(object, "head_dims", dims, count);
+}
+
+bool json_append_info(const Run *run, const char *path, Error *error) {
+  static const char *const MASKS[] = {"full", "causal", "blocks", "spans"};
+  const BlockMaskSupport *masks = step.block_masks;
+  const Description *d = &run->description;
+  const char *dtypes[] = {dtype_name(DTYPE_FP16), dtype_name(DTYPE_BF16)}, *launches[MAX_LAUNCHES];
+  if (step.fp8) dtypes[0] = dtype_name(DTYPE_E4M3);
+  for (int i = 0; i < d->launch_count; i++) launches[i] = d->launches[i].name;
+  const bool workspace = step.workspace_bytes != NULL;
+  JsonObject object;
+  json_begin(&object);
+  json_string(&object, "step", step.name);
+  json_string(&object, "after", step.after);
+  json_string(&object, "title", step.title);
+  json_string(&object, "idea", step.idea);
+  json_string(&object, "kind", "forward");
+  add_head_dims(&object);
+  json_strings(&object, "dtypes", dtypes, step.fp8 ? 1 : 2);
+  json_bool(&object, "fp8", step.fp8);
+  json_strings(&object, "masks", MASKS, masks == NULL ? 2 : masks->takes_spans ? 4 : 3);
+  json_known(&object, "needs_compute_capability", d->ceiling >= CEILING_MMA,
+             d->ceiling >= CEILING_WGMMA ? 90 : 75);
+  json_known(&object, "workspace_bytes_per_head", workspace,
+             workspace ? (int64_t)step.workspace_bytes(&run->problem) : 0);
+  json_bool(&object, "workspace_zero", step.workspace_zero);
+  json_bool(&object, "shared_kv", masks != NULL && masks->takes_shared_kv);
+  json_integer(&object, "block_m", d->block_m);
+  json_integer(&object, "block_n", d->block_n);
+  json_integer(&object, "intermediate_bytes_per_entry", d->intermediate_bytes_per_entry);
+  json_string(&object, "ceiling", ceiling_name(d->ceiling));
+  json_bool(&object, "deterministic", !step.nondeterministic);
+  json_strings(&object, "launches", launches, d->launch_count);
   const bool ok = json_append_line(path, json_end(&object), error);
   json_free(&object);
   return ok;

@@ -44,6 +44,12 @@ bool json_check_path(const char *option, const char *path, Error *error);
 /** Appends the record of a run to a file, or prints it if `path` is "-". EXIT_DEVICE on failure. */
 bool json_append_run(const Run *run, const char *path, Error *error);
 
+/**
+ * Appends what the step is, takes and needs, and how it would run this problem, for programs that
+ * choose among steps.
+ */
+bool json_append_info(const Run *run, const char *path, Error *error);
+
 /** The same for the ceilings that --ceilings measured. */
 bool json_append_ceilings(const Device *device, const Ceilings *ceilings, const char *path,
                           Error *error);

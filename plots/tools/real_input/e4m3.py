@@ -18,7 +18,8 @@ import numpy as np
 
 from plots.tools.real_input.inputs import INPUTS, Input
 from plots.tools.real_input.measure import problem_of, quantiles, rows_of
-from tests.lib.problem import FP8_STEPS, Problem
+from tests.lib.kinds import FP8_STEPS
+from tests.lib.problem import Problem
 from tests.lib.programs import REPOSITORY, RIGHT, Program, built_commit, read_result
 from tests.lib.reference import attention, rounded_input
 

@@ -18,10 +18,11 @@ import numpy as np
 
 from plots.tools.real_input.inputs import INPUTS, LONG, RANDOM_32, RANDOM_64, Input, draw
 from tests.lib import no_maximum
-from tests.lib.problem import FP8_STEPS, Problem
-from tests.lib.programs import (REPOSITORY, RIGHT, WRONG, Program, read_records, read_result,
-                                step_names)
+from tests.lib.kinds import FP8_STEPS
+from tests.lib.problem import Problem
+from tests.lib.programs import REPOSITORY, RIGHT, WRONG, Program, read_records, read_result
 from tests.lib.reference import Answer, attention, round_to
+from tests.lib.steps import step_names
 
 # The fields of a program's record that the tables need, and those of its origin.
 FIELDS = ("step", "commit", "date", "backend", "heads", "kv_heads", "seqlen", "head_dim", "dtype",

@@ -20,9 +20,11 @@ from plots.bench.exact import Exact, as_doubles
 from plots.bench.step_library import Device, StepLibrary
 from plots.bench.turns import WARM_UPS, Plan, Stopwatch
 from tests.lib import masks
-from tests.lib.problem import FP8_STEPS, Problem
-from tests.lib.programs import MASK_STEPS, REPOSITORY, SPAN_STEPS, STEP_DIR, read_records, step_names
+from tests.lib.kinds import FP8_STEPS, MASK_STEPS, SPAN_STEPS
+from tests.lib.problem import Problem
+from tests.lib.programs import REPOSITORY, STEP_DIR, read_records
 from tests.lib.reference import attention, round_to, rounded_input
+from tests.lib.steps import step_names
 
 pytestmark = pytest.mark.cpu_only("make bench itself is the test on a GPU")
 

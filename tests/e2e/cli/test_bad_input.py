@@ -119,9 +119,10 @@ def test_reports_that_do_not_exist(any_step: Program, tmp_path: Path) -> None:
         assert "--report=nonsense" in line and "counts" in line
 
 
-@pytest.mark.parametrize("instead", ["--draw-mask", "--info"])
-@pytest.mark.parametrize("other", [["-o", "out"], ["-j", "records"], ["--save-mask", "mask"]],
-                         ids=" ".join)
+@pytest.mark.parametrize("instead, other", [
+    ("--draw-mask", ["-o", "out"]), ("--draw-mask", ["-j", "records"]),
+    ("--draw-mask", ["--save-mask", "mask"]), ("--info", ["-o", "out"]),
+    ("--info", ["--save-mask", "mask"])])
 def test_options_that_need_a_run(tmp_path: Path, instead: str, other: list[str]) -> None:
     """Without a run nothing is written, except a mask with --draw-mask --save-mask. A file of cases
     is not even read."""

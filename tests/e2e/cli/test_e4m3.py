@@ -7,9 +7,11 @@ import pytest
 
 from tests.e2e.cli.test_bad_files import refused
 from tests.lib.generators import draw_inputs
-from tests.lib.problem import FP8_STEPS, Problem
-from tests.lib.programs import Program, step_names, write_inputs
+from tests.lib.kinds import FP8_STEPS
+from tests.lib.problem import Problem
+from tests.lib.programs import Program, write_inputs
 from tests.lib.reference import attention, from_e4m3, mistakes, rounded_input, to_e4m3
+from tests.lib.steps import step_names
 
 PROBLEM = Problem(batch=2, heads=4, kv_heads=2, seqlen=37, seqlen_kv=50, head_dim=64,
                   mask="causal", dtype="e4m3")

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.cli.test_bad_input import files_in
-from tests.lib.configs import HOPPER_STEPS
-from tests.lib.problem import FP8_STEPS
-from tests.lib.programs import BACKEND, MASK_STEPS, RIGHT, SPAN_STEPS, Program, read_records
+from tests.lib.kinds import FP8_STEPS, HOPPER_STEPS, MASK_STEPS, SPAN_STEPS
+from tests.lib.programs import BACKEND, RIGHT, Program, read_records
 
 
 @pytest.mark.parametrize("name, check", [("ex05", "ex05"), ("step01_mine", "check STEP=01_mine")])
@@ -296,6 +295,22 @@ def test_info(step: Program, tmp_path: Path) -> None:
                   r"kernel .*\d+ bytes of dynamic shared memory", rf"page +docs/{step.name}"):
         assert re.search(f"^{words}", info, re.MULTILINE), f"{words} is not in\n{info}"
     assert files_in(tmp_path) == []
+    told = step.run("--info", "--json", "-", cwd=tmp_path)
+    facts = json.loads(told.stdout)
+    assert told.stderr == info and facts["step"] == step.name and facts["title"] in info
+    step.run_right("--info", "--json", tmp_path / "facts")
+    assert read_records(tmp_path / "facts") == [facts]
+
+
+def test_info_in_json_is_what_the_step_takes(step: Program) -> None:
+    facts = json.loads(step.run("--info", "--json", "-").stdout)
+    for option, field, values in (
+            ("--head-dim", "head_dims", {d: d for d in (24, 32, 64, 128, 256)}),
+            ("--dtype", "dtypes", {name: name for name in ("fp16", "bf16", "e4m3")}),
+            ("--mask", "masks", {"full": "full", "causal": "causal", "blocks": "random:0.5"})):
+        for value, given in values.items():
+            taken = step.run("--info", option, given).returncode == RIGHT
+            assert taken == (facts[field] == "any" or value in facts[field]), (option, value)
 
 
 def test_picture_fits_the_terminal(any_step: Program) -> None:

@@ -1,6 +1,7 @@
 """Every step on queries, keys and values of real models, and the checks of the stored files."""
 
 import json
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -8,9 +9,11 @@ import numpy as np
 import pytest
 
 from tests.lib import masks
+from tests.lib.kinds import FACTS, FP8_STEPS, MASK_STEPS
+from tests.lib.problem import Problem
+from tests.lib.programs import Program
 from tests.lib.reference import Answer, attention, mistakes, rounded_input
-from tests.lib.problem import FP8_HEAD_DIMS, Problem
-from tests.lib.programs import MASK_STEPS, Program, step_names
+from tests.lib.steps import step_names
 from tests.activations import fixtures, texts
 
 DATA = texts.DATA
@@ -41,8 +44,10 @@ def attended(p: Problem) -> np.ndarray | None:
 
 
 @lru_cache
-def answer(name: str, dtype: str, mask: str, step: str = "") -> Answer:
-    p = problem_of(name, dtype, mask).for_step(step)
+def answer(name: str, dtype: str, mask: str, fp8: bool = False) -> Answer:
+    p = problem_of(name, dtype, mask)
+    if fp8:
+        p = replace(p, dtype="e4m3", out_dtype=dtype)
     return attention(p, *inputs(name, p.dtype), attended(p))
 
 
@@ -67,8 +72,10 @@ def in_every_run(step: str, name: str) -> bool:
     """Tests below run steps with block masks on packed texts, and one of them on layer 12. The same model's
     layer 18 is harder in 16 bits. It is for steps of other kinds; the others run on MiniLM's layer. In e4m3
     layer 12 is harder: P is small in most of its rows."""
-    return (name == "minilm_layer0" or (name, step) == ("smollm2_layer12", "step12")
-            or (name == "smollm2_layer18" and step in ("step02", "step04", "step10", "step12")))
+    one_of_each_kind = {(facts["needs_compute_capability"], facts["fp8"]): step
+                        for step, facts in FACTS.items() if step not in MASK_STEPS}.values()
+    return (name == "minilm_layer0" or (name == "smollm2_layer12" and step in FP8_STEPS)
+            or (name == "smollm2_layer18" and step in one_of_each_kind))
 
 
 @pytest.mark.parametrize("step, name", [
@@ -78,12 +85,12 @@ def in_every_run(step: str, name: str) -> bool:
 def test_every_step_is_right(step: Program, tmp_path: Path, name: str, dtype: str) -> None:
     """Checked in all rows by the program, by NumPy, and by the model's own output where the inputs
     are exactly the model's (fp16)."""
-    p = problem_of(name, dtype, mask_for(step, name)).for_step(step.name)
-    if p.dtype == "e4m3" and p.head_dim not in FP8_HEAD_DIMS:
+    p = problem_of(name, dtype, mask_for(step, name)).for_step(step)
+    if not step.takes(p.head_dim):
         pytest.skip(f"no D={p.head_dim}")
     result, record = step.solve(tmp_path / "out", *p.options_with_files(DATA / name))
     assert record["rows_checked"] == record["rows"] == p.heads * p.seqlen
-    expected = answer(name, dtype, p.mask, step.name if p.dtype == "e4m3" else "")
+    expected = answer(name, dtype, p.mask, p.dtype == "e4m3")
     assert mistakes(expected, result.o, result.lse) == []
     if p.dtype == "fp16" and p.mask == fixtures.provenance_of(DATA / name)["mask"]:
         own, rows = rows_of_the_model(name, expected.rounding_error)

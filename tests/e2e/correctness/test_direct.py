@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.lib.configs import HOPPER_STEPS, called_configs
-from tests.lib.problem import FP8_HEAD_DIMS, FP8_STEPS
-from tests.lib.programs import (DEVICE, RIGHT, SCALAR_STEPS, STEP_DIR, USAGE, WRONG, Program,
-                                step_names)
+from tests.lib.configs import CALLED_HEAD_DIMS, configs_of
+from tests.lib.kinds import FACTS, FP8_STEPS, HOPPER_STEPS, PERSISTENT_STEPS, SCALAR_STEPS
+from tests.lib.programs import DEVICE, REPOSITORY, RIGHT, STEP_DIR, USAGE, WRONG, Program
 from tests.lib.source_tree import SourceTree
+from tests.lib.steps import step_names
 
 PROBLEMS = 8  # in step_under_test.c: 2 lengths x 2 head dimensions x 2 types, with two masks
 
@@ -41,7 +41,7 @@ def called(request: pytest.FixtureRequest) -> Program:
     ("padded", PROBLEMS), ("poisoned", PROBLEMS), ("guarded", PROBLEMS),
     pytest.param("wide", PROBLEMS // 4, marks=pytest.mark.exhaustive)])  # padded, with D = 256
 def test_same_bits_wherever_the_tensors_lie(called_step: Program, trial: str, count: int) -> None:
-    if trial == "wide" and called_step.name in FP8_STEPS:
+    if trial == "wide" and not called_step.takes(256):
         pytest.skip("D = 256 is none of its head dimensions")
     lines = lines_of(called_step, trial)
     assert len(lines) == count and all(line.endswith(": same bits") for line in lines)
@@ -93,15 +93,15 @@ def test_gpus_without_what_a_step_needs_are_refused(called_step: Program) -> Non
     assert set(lines[1::2]) == {refused.format(0, "7.5"), refused.format(0, "8.0 for bf16")}
 
 
-@pytest.mark.parametrize("name", [name for name in step_names() if name != "step01"])
+@pytest.mark.parametrize("name", [name for name, facts in FACTS.items() if facts["launches"] == ["attention"]])
 def test_tiles_for_less_shared_memory_are_right(name: str) -> None:
-    """The device reports 99 KiB per thread block, then 64 KiB, for each problem. Step 01 has no choice
-    of tiles."""
+    """The device reports 99 KiB per thread block, then 64 KiB, for each problem. A step of several
+    kernels has no choice of tiles."""
     lines = lines_of(Program(name), "less-shared")
     assert lines == ["99 KiB: differs by rounding", "64 KiB: differs by rounding"] * PROBLEMS
 
 
-@pytest.mark.parametrize("name", ["step10", "step11", "step12"])
+@pytest.mark.parametrize("name", PERSISTENT_STEPS)
 def test_numbers_of_tiles_stay_ints(name: str) -> None:
     """A thread block that finds no more tiles has a number beyond them."""
     refused = ("refused: --batch 32769 x --heads 65534 x --seqlen 1: at most 2^31 - 2^16 tiles of "
@@ -110,8 +110,8 @@ def test_numbers_of_tiles_stay_ints(name: str) -> None:
 
 
 def test_an_l2_cache_for_some_heads_changes_no_answer() -> None:
-    """Step 10 takes heads in groups whose K and V fit together; the last group is smaller."""
-    lines = lines_of(Program("step10"), "l2")
+    """Heads are taken in groups whose K and V fit together; the last group is smaller."""
+    lines = lines_of(Program(PERSISTENT_STEPS[0]), "l2")
     assert lines == ["with an L2 cache, fp16, D=64 Nq=800 Nkv=200: same bits"]
 
 
@@ -121,7 +121,7 @@ def test_an_l2_cache_for_some_heads_changes_no_answer() -> None:
 def test_steps_with_little_shared_memory(step: Program, head_dim: int, shared_kb: int,
                                          tmp_path: Path) -> None:
     """Either the tile fits, or one line says how much is needed and how much there is."""
-    if step.name in FP8_STEPS and head_dim not in FP8_HEAD_DIMS:
+    if not step.takes(head_dim):
         pytest.skip(f"{step.name} does not take it")
     options = ["-b", 1, "-H", 2, "-n", 70, "-d", head_dim]
     env = {"SIMT_SHARED": f"{shared_kb}K"}
@@ -132,6 +132,7 @@ def test_steps_with_little_shared_memory(step: Program, head_dim: int, shared_kb
                    for i in range(1, record["count_launches"] + 1))
         return
     assert done.returncode == USAGE
+    assert (head_dim, shared_kb) != (64, 99) or step.name in HOPPER_STEPS
     said = re.fullmatch(rf"{step.name}: --head-dim {head_dim}: .*\n", done.stderr)
     assert said, done.stderr
     needed, limit = map(int, re.search(r"needs (\d+) bytes .* this GPU has (\d+)\n",
@@ -139,19 +140,11 @@ def test_steps_with_little_shared_memory(step: Program, head_dim: int, shared_kb
     assert needed > limit == shared_kb << 10
 
 
-@pytest.mark.cpu_only("SIMT_SHARED stands for a smaller GPU")
-@pytest.mark.parametrize("name, head_dim, fits", [
-    ("step03", 128, True), ("step03", 256, False), ("step04", 64, True), ("step04", 128, False)])
-def test_tiles_that_fit_into_48_kb(name: str, head_dim: int, fits: bool) -> None:
-    """The test above has both outcomes. A larger tile would change a line of this table."""
-    done = Program(name).run("-n", 70, "-d", head_dim, env={"SIMT_SHARED": "48K"})
-    assert done.returncode == (RIGHT if fits else USAGE)
-
-
 # --- Wrong on purpose ----------------------------------------------------------------------------
 
 HEADS, COPIES = "common/device/heads.cuh", "common/device/copy_tile.cuh"
-TILES, STEP01 = "common/device/mma_tile.cuh", "steps/step01_naive.cu"
+TILES = "common/device/mma_tile.cuh"
+STEP01, STEP04 = "steps/step01_naive.cu", "steps/step04_prefetch.cu"
 FAULTED, OTHER_BITS = (DEVICE, "illegal memory access"), (WRONG, "other bits")
 TOUCHED = (WRONG, "O was written to outside its rows")
 # File, original text, text that is faulty if FAULTY; the trials that notice the fault, and how.
@@ -172,7 +165,7 @@ FAULTS = {
         TILES, "store_16(target, chunks[j], first + chunk.row",
         "store_16(target, chunks[j], FAULTY || first + chunk.row", {"poisoned": TOUCHED}),
     "rows of O take the stride of Q": (
-        "steps/step04_prefetch.cu", "problem.o_strides.row", "(FAULTY ? problem.q_strides : problem.o_strides).row",
+        STEP04, "problem.o_strides.row", "(FAULTY ? problem.q_strides : problem.o_strides).row",
         {"padded": TOUCHED}),
     "heads of V take the stride of K": (
         HEADS, "kv_head * problem.v_strides.head", "kv_head * (FAULTY ? problem.k_strides : problem.v_strides).head",
@@ -186,7 +179,7 @@ def faulty(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     tree = SourceTree(tmp_path_factory.mktemp("faulty"), built="cpu")
     for number, (path, old, new, _) in enumerate(FAULTS.values(), 1):
         tree.add_fault(number, path, old, new)
-    tree.compile_only("step04", called_configs("step04"))
+    tree.compile_only("step04", configs_of((REPOSITORY / STEP04).read_text(), CALLED_HEAD_DIMS))
     built = {name: f"build/cpu/under_test/{name}" for name in ("step01", "step04")}
     assert tree.make("BACKEND=cpu", *built.values()).returncode == 0
     return {name: tree.root / path for name, path in built.items()}

@@ -5,9 +5,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.lib.problem import FP8_STEPS, Problem
-from tests.lib.programs import Program, step_names, write_inputs
+from tests.lib.kinds import FP8_STEPS
+from tests.lib.problem import Problem
+from tests.lib.programs import Program, write_inputs
 from tests.lib.reference import attention, from_e4m3, mistakes
+from tests.lib.steps import step_names
 
 fp8_steps = pytest.mark.parametrize("name", [name for name in step_names() if name in FP8_STEPS])
 DIM = 64

@@ -7,12 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.lib.reference import attention, mistakes, round_to
 from tests.lib.generators import rounded_inputs
-from tests.lib.problem import FP8_STEPS, Problem
+from tests.lib.kinds import FACTS, FP8_STEPS, PERSISTENT_STEPS, SCALAR_STEPS
+from tests.lib.problem import Problem
+from tests.lib.programs import (DEVICE, USAGE, WRONG, Program, read_records, read_result,
+                                write_inputs)
+from tests.lib.reference import attention, mistakes, round_to
+from tests.lib.steps import step_names, table
 from tests.e2e.cli.test_bad_input import files_in
-from tests.lib.programs import (DEVICE, SCALAR_STEPS, USAGE, WRONG, Program, read_result,
-                                read_records, step_names, write_inputs)
 
 TWO_HEADS = Problem(batch=2, heads=2, seqlen=70, head_dim=64, mask="causal")
 
@@ -23,7 +25,7 @@ def test_rows_that_attend_nothing_are_zero(step: Program, tmp_path: Path, seqlen
                                            seqlen_kv: int, dtype: str) -> None:
     """Causal with fewer keys than queries: the first Nq - Nkv rows attend no key."""
     p = Problem(batch=2, heads=2, seqlen=seqlen, seqlen_kv=seqlen_kv, dtype=dtype,
-                mask="causal").for_step(step.name)
+                mask="causal").for_step(step)
     result, record = step.solve(tmp_path / "out", *p.options())
     empty = seqlen - seqlen_kv
     assert not result.o[:, :, :empty].any()
@@ -33,7 +35,7 @@ def test_rows_that_attend_nothing_are_zero(step: Program, tmp_path: Path, seqlen
     assert record["right"] is True
 
 
-@pytest.mark.parametrize("name", ["step06", "step10", "step11"])
+@pytest.mark.parametrize("name", [name for name in step_names() if table(name, "tests").get("rare_maximum")])
 def test_large_p_are_rounded_too(name: str, tmp_path: Path) -> None:
     """In peaked rows a rarely raised m leaves the largest P above 1, so it is rounded, too; and a
     few large elements of V nearly cancel in a column."""
@@ -51,7 +53,7 @@ def test_large_p_are_rounded_too(name: str, tmp_path: Path) -> None:
 
 def test_nan_in_one_query(step: Program, tmp_path: Path) -> None:
     """NaN is accepted, counted and reported; it affects its own row only."""
-    p = TWO_HEADS.for_step(step.name)
+    p = TWO_HEADS.for_step(step)
     q, k, v = rounded_inputs(p)
     q[1, 0, 40, 5] = np.nan
     directory = write_inputs(tmp_path / "in", q, k, v)
@@ -68,7 +70,7 @@ def test_nan_in_one_query(step: Program, tmp_path: Path) -> None:
 
 def test_nan_in_one_key(step: Program, tmp_path: Path) -> None:
     """Under the causal mask the rows before it have no NaN."""
-    p = TWO_HEADS.for_step(step.name)
+    p = TWO_HEADS.for_step(step)
     q, k, v = rounded_inputs(p)
     k[0, 1, 30, 0] = np.nan
     directory = write_inputs(tmp_path / "in", q, k, v)
@@ -109,7 +111,7 @@ def test_values_that_are_no_numbers_in_v(step: Program, tmp_path: Path, key: int
     """
     if step.name in FP8_STEPS and np.isinf(value):
         pytest.skip("e4m3 has no infinity")
-    p = TWO_HEADS.for_step(step.name)
+    p = TWO_HEADS.for_step(step)
     q, k, v = rounded_inputs(p)
     v[1, 1, key, 3] = value
     directory = write_inputs(tmp_path / "in", q, k, v)
@@ -138,14 +140,14 @@ def test_values_that_are_no_numbers_in_v(step: Program, tmp_path: Path, key: int
 def test_extreme_scales(step: Program, tmp_path: Path, scale: float) -> None:
     """All keys equal, or one key dominant: the exponential neither overflows nor gives 0/0."""
     p = Problem(heads=2, seqlen=66, seqlen_kv=65, dtype="bf16", mask="causal",
-                scale=scale).for_step(step.name)
+                scale=scale).for_step(step)
     result, _ = step.solve(tmp_path / "out", *p.options())
     assert mistakes(attention(p, *rounded_inputs(p)), result.o, result.lse) == []
 
 
 def test_large_scores_do_not_overflow(step: Program, tmp_path: Path) -> None:
     """Scores above 1000: exp() of them is infinite, but softmax subtracts the maximum."""
-    p = Problem(heads=2, seqlen=64, head_dim=64, dtype="bf16").for_step(step.name)
+    p = Problem(heads=2, seqlen=64, head_dim=64, dtype="bf16").for_step(step)
     q, k, v = rounded_inputs(p)
     q, k = q * 32, k * 32  # a power of two, so still exact in bf16
     directory = write_inputs(tmp_path / "in", q, k, v)
@@ -156,7 +158,7 @@ def test_large_scores_do_not_overflow(step: Program, tmp_path: Path) -> None:
 def test_head_dims_that_are_no_multiple_of_8(step: Program, tmp_path: Path) -> None:
     """The scalar steps take them; the others refuse them and name the option."""
     for head_dim in (1, 3, 7, 9, 33, 63, 65, 129, 250):
-        p = Problem(heads=2, seqlen=35, head_dim=head_dim).for_step(step.name)
+        p = Problem(heads=2, seqlen=35, head_dim=head_dim).for_step(step)
         if step.name in SCALAR_STEPS:
             result, _ = step.solve(tmp_path / str(head_dim), *p.options())
             assert mistakes(attention(p, *rounded_inputs(p)), result.o, result.lse) == []
@@ -167,53 +169,51 @@ def test_head_dims_that_are_no_multiple_of_8(step: Program, tmp_path: Path) -> N
 
 
 MEMORY = "the size of device memory can be chosen only there"
-STEP01 = Program("step01")
+IN_PASSES = Program(next(name for name, facts in FACTS.items()
+                         if facts["intermediate_bytes_per_entry"] > 0))
 SLICES = Problem(batch=2, heads=3, seqlen=100, head_dim=32, mask="causal")
 SLICE_BYTES = 4 * 100 * 100  # S of one head, fp32
 
 
 @pytest.mark.cpu_only(MEMORY)
 @pytest.mark.parametrize("memory, passes", [("300K", 2), ("250K", 3), ("220K", 6)])
-def test_step01_goes_in_passes_where_memory_is_short(tmp_path: Path, memory: str,
+def test_a_step_with_s_in_memory_goes_in_passes_where_memory_is_short(tmp_path: Path, memory: str,
                                                      passes: int) -> None:
-    whole, record = STEP01.solve(tmp_path / "whole", *SLICES.options())
+    whole, record = IN_PASSES.solve(tmp_path / "whole", *SLICES.options())
     assert record["workspace_bytes"] == 6 * SLICE_BYTES
     out = tmp_path / "out"
-    done = STEP01.run_right("-c", "all", "-o", out, *SLICES.options(), env={"SIMT_MEMORY": memory})
+    done = IN_PASSES.run_right("-c", "all", "-o", out, *SLICES.options(), env={"SIMT_MEMORY": memory})
     assert f"{passes} passes" in done.stdout
     assert read_result(out).same_bits(whole)
 
 
 @pytest.mark.cpu_only(MEMORY)
-def test_step01_says_how_much_memory_it_lacks(tmp_path: Path) -> None:
+def test_it_says_how_much_memory_it_lacks(tmp_path: Path) -> None:
     """Not even the scores of one head fit next to the tensors."""
     out = tmp_path / "out"
-    done = STEP01.run(*SLICES.options(), "-o", out, "-j", tmp_path / "j",
+    done = IN_PASSES.run(*SLICES.options(), "-o", out, "-j", tmp_path / "j",
                       env={"SIMT_MEMORY": "200K"})
     assert done.returncode == DEVICE
-    assert re.fullmatch(rf"step01: .*\b{SLICE_BYTES} bytes.*\n", done.stderr)
+    assert re.fullmatch(rf"{IN_PASSES.name}: .*\b{SLICE_BYTES} bytes.*\n", done.stderr)
     assert files_in(tmp_path) == []
 
 
 @pytest.mark.cpu_only(MEMORY)
 def test_tensors_that_do_not_fit(step: Program, tmp_path: Path) -> None:
-    p = replace(SLICES, head_dim=64).for_step(step.name)
+    p = replace(SLICES, head_dim=64).for_step(step)
     done = step.run(*p.options(), "-o", tmp_path / "out", env={"SIMT_MEMORY": "64K"})
     assert done.returncode == DEVICE
     assert re.fullmatch(rf"{step.name}: .*\b\d+ bytes.*\n", done.stderr)
     assert files_in(tmp_path) == []
 
 
-PERSISTENT_STEPS = ("step10", "step11", "step12")
-
-
 @pytest.mark.cpu_only(MEMORY)
 def test_fused_steps_need_no_memory_beside_the_tensors(step: Program, tmp_path: Path) -> None:
-    """But for the counter of steps 10 to 12."""
-    p = replace(SLICES, head_dim=64).for_step(step.name)
+    """But for the counter of persistent thread blocks."""
+    p = replace(SLICES, head_dim=64).for_step(step)
     _, record = step.solve(tmp_path / "out", *p.options())
     counter = 4 * record["batch"] * record["heads"] if step.name in PERSISTENT_STEPS else 0
-    assert (record["workspace_bytes"] > counter) == (step.name == "step01")
+    assert (record["workspace_bytes"] > counter) == (step.name == IN_PASSES.name)
     assert record["extra_bytes"] == record["workspace_bytes"]
 
 
@@ -231,7 +231,7 @@ def test_more_heads_than_a_grid_dimension_are_launched(step: Program) -> None:
 def test_more_heads_than_a_grid_dimension(tmp_path: Path) -> None:
     """B * H > 65535, the limit of gridDim.y and gridDim.z."""
     p = Problem(batch=70000, seqlen=1, seqlen_kv=2, head_dim=32)
-    result, record = Program("step02").solve(tmp_path / "out", *p.options())
+    result, record = Program(SCALAR_STEPS[-1]).solve(tmp_path / "out", *p.options())
     assert record["rows"] == 70000
     assert mistakes(attention(p, *rounded_inputs(p)), result.o, result.lse) == []
 
@@ -247,7 +247,7 @@ def test_a_run_with_nothing_to_compare_is_not_right(tmp_path: Path) -> None:
     for name, values in (("nan", nan), ("subnormal", v * 2.0**-24)):
         directory = write_inputs(tmp_path / name, q, k, values)
         for step in map(Program, step_names()):
-            p = problem.for_step(step.name)
+            p = problem.for_step(step)
             if name == "subnormal" and p.dtype == "e4m3":  # its scales make V larger
                 continue
             done = step.run("-c", "all", "-j", path, *p.options_with_files(directory))
@@ -258,10 +258,10 @@ def test_a_run_with_nothing_to_compare_is_not_right(tmp_path: Path) -> None:
 @pytest.mark.cpu_only("SIMT_SHARED stands for a smaller GPU")
 @pytest.mark.parametrize("head_dim", [64, 128, 200, 256])
 def test_smaller_tiles_where_shared_memory_is_short(tmp_path: Path, head_dim: int) -> None:
-    """Compute capability 7.5 has 64 KB: step 02 takes every head dimension there too."""
+    """Compute capability 7.5 has 64 KB: a scalar step takes every head dimension there too."""
     problem = replace(TWO_HEADS, head_dim=head_dim)
     inputs = rounded_inputs(problem)
-    result, record = Program("step02").solve(tmp_path / "out", *problem.options(),
+    result, record = Program(SCALAR_STEPS[-1]).solve(tmp_path / "out", *problem.options(),
                                              env={"SIMT_SHARED": "64K"})
     assert record["kernel1_shared_bytes"] <= 65536 and record["right"]
     assert mistakes(attention(problem, *inputs), result.o, result.lse) == []

@@ -19,7 +19,7 @@ PROBLEM = Problem(batch=2, heads=4, kv_heads=2, seqlen=37, seqlen_kv=50, head_di
 ] + [("bf16", "<u2")])
 def test_every_element_type(step: Program, tmp_path: Path, dtype: str, file_type: str) -> None:
     """Values are rounded once, from the type of the file to that of the problem."""
-    p = replace(PROBLEM, dtype=dtype).for_step(step.name)
+    p = replace(PROBLEM, dtype=dtype).for_step(step)
     if file_type == "<u2":
         values = [round_to("bf16", x) for x in draw_inputs(p)]
         stored = [bf16_bits(x) for x in values]
@@ -43,7 +43,7 @@ def test_doubles_are_rounded_once(any_step: Program, tmp_path: Path) -> None:
 
 
 def test_each_file_may_have_its_own_type(step: Program, tmp_path: Path) -> None:
-    p = PROBLEM.for_step(step.name)
+    p = PROBLEM.for_step(step)
     q, k, v = (round_to("fp16", x) for x in draw_inputs(p))
     directory = write_inputs(tmp_path / "in", q, k.astype("<f4"), v.astype("<f2"))
     result, _ = step.solve(tmp_path / "mixed", *p.options_with_files(directory))
@@ -55,7 +55,7 @@ def test_each_file_may_have_its_own_type(step: Program, tmp_path: Path) -> None:
 @pytest.mark.parametrize("dtype", ["fp16", "bf16"])
 def test_output_becomes_the_next_input(step: Program, tmp_path: Path, dtype: str) -> None:
     """O as Q, K and V of a second pass: the values written are read back unchanged."""
-    p = Problem(heads=2, seqlen=40, dtype=dtype).for_step(step.name)
+    p = Problem(heads=2, seqlen=40, dtype=dtype).for_step(step)
     first, _ = step.solve(tmp_path / "first", *p.options())
     directory = write_inputs(tmp_path / "in", first.o, first.o, first.o)
     second, _ = step.solve(tmp_path / "second", *p.options_with_files(directory))

@@ -6,12 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.lib.reference import attention, bf16_bits, mistakes, round_to, to_e4m3
 from tests.lib.generators import draw_inputs, rounded_inputs
 from tests.lib.pairwise import pairwise
-from tests.lib.problem import FP8_HEAD_DIMS, FP8_STEPS, Problem
-from tests.lib.programs import (BACKEND, PAIRWISE_SEED, SCALAR_STEPS, Program, Result,
-                                write_inputs)
+from tests.lib.problem import Problem
+from tests.lib.programs import BACKEND, PAIRWISE_SEED, Program, Result, write_inputs
+from tests.lib.reference import attention, bf16_bits, mistakes, round_to, to_e4m3
+from tests.lib.steps import table
 
 
 LENGTHS = [1, 2, 7, 31, 32, 33, 63, 64, 65, 127, 129, 257]
@@ -24,16 +24,15 @@ HEAD_DIMS = [32, 64, 96, 128, 256]
 ODD_HEAD_DIMS = [1, 17, 40, 80, 100, 255]
 
 
-def parameters_of(step_name: str, lengths: list[int]) -> dict[str, list]:
-    # The tiles of step 01 have 32 rows and keys, and the CPU backend takes long for it.
+def parameters_of(step: Program, lengths: list[int]) -> dict[str, list]:
+    longest = table(step.name, "tests").get("longest", max(lengths))
     return {
-        "seqlen": [n for n in lengths if step_name != "step01" or n <= 65],
+        "seqlen": [n for n in lengths if n <= longest],
         "kv_length": list(KV_LENGTHS),
-        "head_dim": (FP8_HEAD_DIMS if step_name in FP8_STEPS else
-                     HEAD_DIMS + (ODD_HEAD_DIMS[::1 if lengths == LENGTHS else 2]
-                                  if step_name in SCALAR_STEPS else [])),
+        "head_dim": [d for d in HEAD_DIMS + ODD_HEAD_DIMS[::1 if lengths == LENGTHS else 2]
+                     if step.takes(d)],
         "dtype": ["fp16", "bf16"],  # of O alone, where the inputs are e4m3
-        **({"scales": ["head", "tensor"]} if step_name in FP8_STEPS else {}),
+        **({"scales": ["head", "tensor"]} if step.facts["fp8"] else {}),
         "heads": [(1, 1), (2, 1), (4, 1), (2, 2), (4, 2), (4, 4)],
         "mask": ["full", "causal"],
         "batch": [1, 2],
@@ -50,9 +49,9 @@ def to_problem(row: dict, seed: int) -> Problem:
                    seqlen_kv=KV_LENGTHS[row["kv_length"]](row["seqlen"]))
 
 
-def problems_of(step_name: str, lengths: list[int]) -> list[Problem]:
-    rows = pairwise(parameters_of(step_name, lengths), PAIRWISE_SEED)
-    return [to_problem(row, seed=i).for_step(step_name) for i, row in enumerate(rows)]
+def problems_of(step: Program, lengths: list[int]) -> list[Problem]:
+    rows = pairwise(parameters_of(step, lengths), PAIRWISE_SEED)
+    return [to_problem(row, seed=i).for_step(step) for i, row in enumerate(rows)]
 
 
 @lru_cache(maxsize=1000)  # steps with the same problems share the answers
@@ -63,7 +62,7 @@ def expected(p: Problem):
 @pytest.fixture(scope="session", ids=["some lengths", "all lengths"],
                 params=[IN_EVERY_RUN, pytest.param(LENGTHS, marks=pytest.mark.exhaustive)])
 def problems(step: Program, request: pytest.FixtureRequest) -> list[Problem]:
-    return problems_of(step.name, request.param)
+    return problems_of(step, request.param)
 
 
 @pytest.fixture(scope="session")
@@ -177,7 +176,7 @@ def test_same_bits_from_files(step: Program, problems: list[Problem], solved: li
 def test_values_of_v_are_copied_unchanged_with_one_key(step: Program, tmp_path: Path) -> None:
     """With one key, O is that row of V, so the generator's bits are visible in the result."""
     kinds = [Problem(batch=2, heads=3, seqlen=2, seqlen_kv=1, head_dim=64, dtype=dtype, input=kind,
-                     seed=2**64 - 1).for_step(step.name) for dtype in ("fp16", "bf16")
+                     seed=2**64 - 1).for_step(step) for dtype in ("fp16", "bf16")
              for kind in ("normal", "outlier", "spiky", "sink", "constant")]
     solved = step.solve_all(tmp_path / "out", [p.options() for p in kinds])
     for p, (result, _) in zip(kinds, solved, strict=True):

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from plots.tools import lab
-from tests.lib.programs import REPOSITORY, step_names
+from tests.lib.programs import REPOSITORY
+from tests.lib.steps import step_names
 
 pytestmark = pytest.mark.cpu_only("the lab is part of the CPU backend")
 

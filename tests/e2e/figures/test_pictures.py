@@ -11,6 +11,7 @@ from plots.figures.pictures import writers
 from plots.figures.pictures_loops import PROBLEM, shape_of
 from tests.lib.programs import REPOSITORY, STEP_DIR, Program, read_records
 from tests.lib.source_tree import SourceTree
+from tests.lib.steps import having
 
 PICTURES = REPOSITORY / "docs" / "pictures"
 NAMES = sorted(path.stem for path in PICTURES.glob("*.svg")
@@ -47,7 +48,7 @@ def test_committed_maps_of_errors_are_up_to_date(tmp_path: Path) -> None:
 
 
 @cpu_only
-@pytest.mark.parametrize("step", pictures_order.CHARTS)
+@pytest.mark.parametrize("step", having("pipeline"))
 def test_overlap_is_what_the_backend_counts(step: str, tmp_path: Path) -> None:
     """With as many keys as the chart has tiles, the same share of the mma has a copy in flight."""
     program = Program(step)
@@ -62,7 +63,7 @@ def test_overlap_is_what_the_backend_counts(step: str, tmp_path: Path) -> None:
 
 
 @cpu_only
-@pytest.mark.parametrize("step", recorded.KINDS)
+@pytest.mark.parametrize("step", having("roles"))
 def test_recorded_events_are_what_the_backend_counts(step: str, tmp_path: Path) -> None:
     """For each tile of queries as many wgmma and tensor copies; all products have been executed."""
     machine = recorded.Machine(step, STEP_DIR / "events" / step)

@@ -9,9 +9,10 @@ import pytest
 
 from plots.figures import pages, readme
 from plots.figures.all import FIGURES
-from plots.figures.records import Results, load, step_names
+from plots.figures.records import Results, load
 from plots.sections import with_section
 from tests.lib.programs import REPOSITORY, STEP_DIR, Program, read_records
+from tests.lib.steps import step_names
 
 README = REPOSITORY / "README.md"
 H200 = REPOSITORY / "plots" / "results" / "h200"
@@ -99,14 +100,6 @@ def test_pages_have_the_measured_numbers() -> None:
                           ("mutants", pages.scores(pages.MUTANTS))):
         page = (REPOSITORY / f"docs/{name}.md").read_text()
         assert section in page, f"docs/{name}.md is out of date: make pages"
-
-
-def test_pages_name_the_steps_that_take_any_mask() -> None:
-    *others, last = [step.removeprefix("step") for step in step_names()
-                     if "any mask" in Program(step).run("--info").stdout]
-    for name in ("specification", "using"):
-        assert f"Steps {', '.join(others)} and {last} take any mask" in (
-            REPOSITORY / f"docs/{name}.md").read_text()
 
 
 def test_a_missing_marker_is_named() -> None:

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.lib.reference import attention, mistakes
 from tests.lib.generators import rounded_inputs
 from tests.lib.problem import Problem
-from tests.lib.programs import NO_GPU, RIGHT, USAGE, Program, read_records, step_names
+from tests.lib.programs import NO_GPU, RIGHT, USAGE, Program, read_records
+from tests.lib.reference import attention, mistakes
+from tests.lib.steps import step_names
 
 pytestmark = pytest.mark.gpu_only("too slow without one, or about GPUs themselves")
 
@@ -27,7 +28,7 @@ def check_sample(step: Program, directory: Path, *options: object, rows: int) ->
 
 def test_more_heads_than_a_grid_dimension(step: Program, tmp_path: Path) -> None:
     """B * H > 65535, the limit of gridDim.y and gridDim.z."""
-    p = Problem(batch=70000, seqlen=4, head_dim=64).for_step(step.name)
+    p = Problem(batch=70000, seqlen=4, head_dim=64).for_step(step)
     result, record = step.solve(tmp_path / "out", *p.options(), timeout=300)
     assert record["rows"] == 4 * 70000
     assert mistakes(attention(p, *rounded_inputs(p)), result.o, result.lse) == []

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.lib.kinds import FP8_STEPS
 from tests.lib.limits import exceeded
-from tests.lib.problem import FP8_STEPS
 from tests.lib.programs import DEVICE, RIGHT, WRONG, Program, read_records
 from tests.lib.source_tree import CHECKED, SourceTree
 

@@ -3,7 +3,8 @@ small shapes and for cp.async alone."""
 
 import pytest
 
-from tests.lib.programs import STEP_DIR, read_records, step_names
+from tests.lib.programs import STEP_DIR, read_records
+from tests.lib.steps import step_names
 
 from tests.gpu import compare_counts
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.lib.programs import step_names
 from tests.lib.source_tree import SourceTree
+from tests.lib.steps import step_names
 
 pytestmark = pytest.mark.cpu_only("it tests the Makefile, which is the same on a GPU machine")
 
@@ -211,16 +211,17 @@ def test_new_step_rebuilds_nothing_else(tree: Tree) -> None:
 
 
 def test_diff_counts_added_code(tree: Tree) -> None:
-    """Comments and blank lines do not count; the order is step 01, step 02, step 02b."""
-    source = (tree.root / "steps/step01_naive.cu").read_text()
-    for name in ("step02_online_softmax", "step02b_mma"):
-        (tree.root / f"steps/{name}.cu").write_text(source)
-    with (tree.root / "steps/step02b_mma.cu").open("a") as file:
-        file.write("\n/** Two lines\n * of comment. */\n// one\nint a; // two\n/* b */\n*c = {};\n\n")
-    for step, count in (("02", 0), ("02b", 2)):
-        lines = tree.make(f"diff{step}").stdout.splitlines()
-        assert lines[-1].startswith(f"{count} lines of code added")
-    assert lines[0].startswith("--- steps/step02_online") and lines[1].startswith("+++ steps/step02b")
+    """Comments and blank lines do not count; the descriptor names the step to compare with."""
+    after = '    .after = "step98",\n'
+    (tree.root / "steps/step98_mine.cu").write_text(after)
+    (tree.root / "steps/step98b_mine.cu").write_text("")
+    (tree.root / "steps/step99_mine.cu").write_text(
+        f"{after}\n/** Two lines\n * of comment. */\n// one\nint a; // two\n/* b */\n*c = {{}};\n\n")
+    lines = tree.make("diff99").stdout.splitlines()
+    assert lines[0].startswith("--- steps/step98_mine") and lines[1].startswith("+++ steps/step99")
+    assert lines[-1].startswith("2 lines of code added")
+    done = tree.make("diff98b")
+    assert done.returncode == 2 and "there is no step 98b that builds on another" in done.stderr
 
 
 def test_diff_writes_nothing(tree: Tree) -> None:

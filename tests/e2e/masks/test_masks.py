@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 
 from tests.lib import masks
-from tests.lib.reference import attention, mistakes
 from tests.lib.generators import rounded_inputs
+from tests.lib.kinds import MASK_STEPS
 from tests.lib.pairwise import pairwise
 from tests.lib.problem import Problem
-from tests.lib.programs import MASK_STEPS, PAIRWISE_SEED, Program, Result, write_inputs
+from tests.lib.programs import PAIRWISE_SEED, Program, Result, write_inputs
+from tests.lib.reference import attention, mistakes
 
 STEP05 = Program("step05")
 

@@ -11,9 +11,10 @@ from tests.e2e.bench.step_calls import Call, library_of
 from tests.e2e.masks.test_masks import KV_LENGTHS, assert_right, preset_text
 from tests.lib import masks
 from tests.lib.generators import rounded_inputs
+from tests.lib.kinds import SPAN_STEPS
 from tests.lib.pairwise import pairwise
 from tests.lib.problem import Problem
-from tests.lib.programs import DEVICE, PAIRWISE_SEED, SPAN_STEPS, Program
+from tests.lib.programs import DEVICE, PAIRWISE_SEED, Program
 
 pytestmark = pytest.mark.parametrize("name", SPAN_STEPS)
 

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.lib.programs import REPOSITORY, RIGHT, step_names
+from tests.lib.programs import REPOSITORY, RIGHT
 from tests.lib.source_tree import SourceTree
+from tests.lib.steps import step_names
 
 
 from tests.mutants.enumerate_mutants import Mutant, assigned_mutants

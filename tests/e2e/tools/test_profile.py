@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.lib.programs import NO_GPU, REPOSITORY, RIGHT, USAGE, step_names
+from tests.lib.programs import NO_GPU, REPOSITORY, RIGHT, USAGE
 from tests.lib.source_tree import SourceTree
+from tests.lib.steps import step_names
 from tests.e2e.make.test_make import Tree
 
 from plots.tools import machine_code

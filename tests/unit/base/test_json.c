@@ -55,10 +55,14 @@ static void objects_are_one_line_in_the_order_of_the_calls(void **state) {
   json_bool(&row, "right", true);
   json_bool(&row, "cold", false);
   json_known(&row, "gpu", false, 1);
+  json_strings(&row, "masks", (const char *const[]){"full", "\"causal\""}, 2);
+  json_integers(&row, "head_dims", (const int[]){64, -128}, 2);
+  json_integers(&row, "none", NULL, 0);
   assert_string_equal(
       json_end(&row),
       "{\"step\": \"step04\", \"heads\": -9223372036854775808, \"ms\": 1.25, \"right\": true, "
-      "\"cold\": false, \"gpu\": null}");
+      "\"cold\": false, \"gpu\": null, \"masks\": [\"full\", \"\\\"causal\\\"\"], "
+      "\"head_dims\": [64, -128], \"none\": []}");
   json_free(&row);
   json_free(&row);
 }

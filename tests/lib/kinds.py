@@ -1,0 +1,19 @@
+"""The steps by what their programs say of themselves. To import this runs every program."""
+
+from tests.lib.programs import STEP_DIR
+from tests.lib.steps import facts, step_names
+
+FACTS = {name: facts(STEP_DIR / name) for name in step_names()}
+
+# Q, K and V are e4m3.
+FP8_STEPS = [name for name, facts in FACTS.items() if facts["fp8"]]
+# They compute on CUDA cores: they take any head dimension, and pointers to any element.
+SCALAR_STEPS = [name for name, facts in FACTS.items() if facts["needs_compute_capability"] is None]
+# They need compute capability 9.0.
+HOPPER_STEPS = [name for name, facts in FACTS.items() if facts["needs_compute_capability"] == 90]
+# They take block masks.
+MASK_STEPS = [name for name, facts in FACTS.items() if "blocks" in facts["masks"]]
+# Of these, those that take masks of one span of keys for each query.
+SPAN_STEPS = [name for name, facts in FACTS.items() if "spans" in facts["masks"]]
+# Their thread blocks take tiles of queries from a counter in the workspace.
+PERSISTENT_STEPS = [name for name, facts in FACTS.items() if facts["workspace_zero"]]
