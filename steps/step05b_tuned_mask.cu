@@ -106,20 +106,14 @@ __global__ void __launch_bounds__(THREADS, HEAD_DIM <= 128 ? 2 : 1)
   constexpr int M_FRAGMENTS = Tile::M_FRAGMENTS;
 
   extern __shared__ __align__(128) unsigned char smem[];
-  unsigned char *k_shared = smem + Tile::Q_BYTES;              // [2 stages]
-  unsigned char *v_shared = k_shared + 2 * Tile::KV_BYTES;     // [2 stages]
-  unsigned char *bits_shared = v_shared + 2 * Tile::KV_BYTES;  // [2 stages][BLOCK_M][WORDS]
+  // Of K, V and the bits there are two stages.
+  unsigned char *k_shared = smem + Tile::Q_BYTES, *v_shared = k_shared + 2 * Tile::KV_BYTES;
+  unsigned char *bits_shared = v_shared + 2 * Tile::KV_BYTES;
 
-  const BlockRow row = row_of_block(problem, lists.q_tiles, blockIdx.x);
-  const int batch = row.head / problem.q_heads, head = row.head % problem.q_heads;
-  const int row_of_lists = list_of_head(lists, batch, head) * lists.q_tiles;
-  // The tiles of queries with the longest lists start first.
-  const QueryTile own = lists.order[row_of_lists + row.entry];
-  const KeyTile *list = lists.tiles + (int64_t)(row_of_lists + own.q_tile) * lists.most_tiles;
-  const KeyTile *end = list + own.tile_count;
-  const int first_q = own.q_tile * Tile::BLOCK_M;
-  const HeadOffsets offset = head_offsets(problem, row.head);
-
+  const BlockWork work = work_of_block(problem, lists, blockIdx.x);
+  const KeyTile *list = work.tiles, *end = list + work.own.tile_count;
+  const int first_q = work.own.q_tile * Tile::BLOCK_M;
+  const HeadOffsets offset = head_offsets(problem, work.head);
   const T *q_global = (const T *)t.q + offset.q;
   const T *k_global = (const T *)t.k + offset.k;
   const T *v_global = (const T *)t.v + offset.v;
@@ -160,7 +154,7 @@ __global__ void __launch_bounds__(THREADS, HEAD_DIM <= 128 ? 2 : 1)
   copy_rows<HEAD_DIM, Tile::BLOCK_M, THREADS>(
       target, first_chunk<HEAD_DIM>(q_global, q_stride) + first_q * q_stride, q_stride,
       problem.q_len - first_q - copy_row);
-  KeyTile tile = own.first;
+  KeyTile tile = work.own.first;
   copy_keys(tile, 0);  // zeros, if no key is attended
 
   int stage = 1;

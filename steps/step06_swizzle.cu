@@ -175,8 +175,8 @@ __global__ void __launch_bounds__(THREADS, HEAD_DIM <= 128 ? 2 : 1)
   constexpr int M_FRAGMENTS = Tile::M_FRAGMENTS;
 
   extern __shared__ __align__(128) unsigned char smem[];
-  unsigned char *k_shared = smem + Tile::Q_BYTES;           // [2 stages]
-  unsigned char *v_shared = k_shared + 2 * Tile::KV_BYTES;  // [2 stages]
+  // Of K and V there are two stages.
+  unsigned char *k_shared = smem + Tile::Q_BYTES, *v_shared = k_shared + 2 * Tile::KV_BYTES;
 
   // Under the causal mask the last rows of a head have the most work: they come first.
   const int q_tiles = (problem.q_len + Tile::BLOCK_M - 1) / Tile::BLOCK_M;

@@ -72,37 +72,20 @@ __device__ __forceinline__ Lane lane_of_pair(const unsigned char *smem, int pair
 // [halves]
 
 // [exchange]
-template <int M_FRAGMENTS>
-using PairNumbers = float[2][2 * M_FRAGMENTS][WARP_SIZE];  // by warp of the pair, row and lane
-
-/** Combines numbers with those of the same lane in the other warp of the pair. All threads of the
- * block call it. */
+/** Combines numbers with those of the same lane in the other warp of the pair, by `memory` that
+ * only this pair uses. All threads of the block call it. */
 template <int M_FRAGMENTS, typename Combine>
-__device__ __forceinline__ void exchange(float (&numbers)[M_FRAGMENTS][2],
-                                         PairNumbers<M_FRAGMENTS> &pair, int side,
-                                         Combine combine) {
+__device__ __forceinline__ void exchange(float (&numbers)[M_FRAGMENTS][2], unsigned char *memory,
+                                         int side, Combine combine) {
+  float(*of_sides)[2 * M_FRAGMENTS][WARP_SIZE] = (float(*)[2 * M_FRAGMENTS][WARP_SIZE]) memory;
   const int lane = threadIdx.x % WARP_SIZE;
 #pragma unroll
-  for (int i = 0; i < 2 * M_FRAGMENTS; i++) pair[side][i][lane] = numbers[i / 2][i % 2];
+  for (int i = 0; i < 2 * M_FRAGMENTS; i++) of_sides[side][i][lane] = numbers[i / 2][i % 2];
   __syncthreads();  // the numbers of the other warp are visible
 #pragma unroll
   for (int i = 0; i < 2 * M_FRAGMENTS; i++) {
-    numbers[i / 2][i % 2] = combine(numbers[i / 2][i % 2], pair[1 - side][i][lane]);
+    numbers[i / 2][i % 2] = combine(numbers[i / 2][i % 2], of_sides[1 - side][i][lane]);
   }
-}
-
-/** Raises m to the maxima of the whole tile, both halves of its keys. */
-template <int M_FRAGMENTS, int N_FRAGMENTS, int O_FRAGMENTS>
-__device__ __forceinline__ void raise_m_of_pair(float (&m)[M_FRAGMENTS][2],
-                                                float (&l)[M_FRAGMENTS][2],
-                                                float (&o)[M_FRAGMENTS][O_FRAGMENTS][4],
-                                                const float (&s)[M_FRAGMENTS][N_FRAGMENTS][4],
-                                                PairNumbers<M_FRAGMENTS> &pair, int side,
-                                                float scale_log2) {
-  float maxima[M_FRAGMENTS][2];
-  row_maxima(maxima, s, 0);
-  exchange(maxima, pair, side, [](float a, float b) { return fmaxf(a, b); });
-  raise_m(m, l, o, maxima, scale_log2);
 }
 // [exchange]
 
@@ -142,25 +125,34 @@ __device__ __forceinline__ void multiply_shared_p(float (&o)[M_FRAGMENTS][O_FRAG
 }
 
 // [pair_barrier]
-/** P of a tile for both warps of a pair, in shared memory at `p`. Waits for all copies. */
+/** P of a tile for both warps of a pair, in shared memory: `own_p` is the lane's address. `memory`
+ * is for exchanges. Waits for all copies. */
 template <typename T, int BLOCK_N, int M_FRAGMENTS, int N_FRAGMENTS, int O_FRAGMENTS>
-__device__ __forceinline__ void share_probs(uint32_t p, float (&m)[M_FRAGMENTS][2],
+__device__ __forceinline__ void share_probs(uint32_t own_p, float (&m)[M_FRAGMENTS][2],
                                             float (&l)[M_FRAGMENTS][2],
                                             float (&o)[M_FRAGMENTS][O_FRAGMENTS][4],
                                             const float (&s)[M_FRAGMENTS][N_FRAGMENTS][4],
-                                            PairNumbers<M_FRAGMENTS> &pair, int side,
+                                            unsigned char *memory, int side, bool is_first,
                                             float scale_log2) {
+  const auto larger = [](float a, float b) { return fmaxf(a, b); };
+  float maxima[M_FRAGMENTS][2], sums[M_FRAGMENTS][2];
   uint32_t probs[PART / 16][M_FRAGMENTS][4];
-  float sums[M_FRAGMENTS][2];
+  if (is_first) {  // otherwise, P of the first tile would be computed twice
+    row_maxima(maxima, s, 0);
+    exchange(maxima, memory, side, larger);
+    raise_m(m, l, o, maxima, scale_log2);
+  }
   exponentiate<T>(probs, sums, s, 0, m, scale_log2);
-  store_probs<BLOCK_N>(p, probs);
+  store_probs<BLOCK_N>(own_p, probs);
 
   cp_async_wait<0>();  // V of this tile and K of the next: nothing else is in flight
   // P and all threads' copies are visible; all warps are done with this K and the last V and P.
   if (__syncthreads_or(needs_new_max(sums))) {
-    raise_m_of_pair(m, l, o, s, pair, side, scale_log2);
+    row_maxima(maxima, s, 0);
+    exchange(maxima, memory, side, larger);
+    raise_m(m, l, o, maxima, scale_log2);
     exponentiate<T>(probs, sums, s, 0, m, scale_log2);
-    store_probs<BLOCK_N>(p, probs);
+    store_probs<BLOCK_N>(own_p, probs);
     __syncthreads();  // the new P is visible
   }
   add_sums(l, sums);
@@ -182,16 +174,15 @@ __global__ void __launch_bounds__(THREADS, 1) attention_kernel(Problem problem, 
 
   const int side = threadIdx.x / WARP_SIZE % 2;
   const int pair_row = threadIdx.x / (2 * WARP_SIZE) * Tile::PAIR_ROWS;
+  unsigned char *p_pair = smem + Tile::P_START + pair_row * 2 * Tile::BLOCK_N;
   const Lane lane = lane_of_pair<HEAD_DIM>(smem, pair_row, side);
 
   const int copy_row = threadIdx.x / SWIZZLE_CHUNKS<HEAD_DIM>;
   const uint32_t target = shared_address(smem) +
                           chunk_offset<HEAD_DIM>(copy_row, threadIdx.x % SWIZZLE_CHUNKS<HEAD_DIM>);
-  const int64_t q_stride = problem.q_strides.row, k_stride = problem.k_strides.row;
-  const int64_t v_stride = problem.v_strides.row;
-  const T *q_chunk = first_chunk<HEAD_DIM>((const T *)t.q + offset.q, q_stride);
-  const T *k_chunk = first_chunk<HEAD_DIM>((const T *)t.k + offset.k, k_stride);
-  const T *v_chunk = first_chunk<HEAD_DIM>((const T *)t.v + offset.v, v_stride);
+  const T *q_chunk = first_chunk<HEAD_DIM>((const T *)t.q + offset.q, problem.q_strides.row);
+  const T *k_chunk = first_chunk<HEAD_DIM>((const T *)t.k + offset.k, problem.k_strides.row);
+  const T *v_chunk = first_chunk<HEAD_DIM>((const T *)t.v + offset.v, problem.v_strides.row);
   const auto copy = [&](const T *chunk, int64_t stride, int key, int place) {
     copy_rows<HEAD_DIM, Tile::BLOCK_N, THREADS>(target + Tile::Q_BYTES + place * Tile::KV_BYTES,
                                                 chunk + key * stride, stride,
@@ -208,19 +199,15 @@ __global__ void __launch_bounds__(THREADS, 1) attention_kernel(Problem problem, 
   // Every row attends the keys before this one, so their scores need no mask.
   const int unmasked_end = attended_keys(problem, first_q);
 
+  const int64_t q_stride = problem.q_strides.row;
   copy_rows<HEAD_DIM, Tile::BLOCK_M, THREADS>(target, q_chunk + first_q * q_stride, q_stride,
                                               problem.q_len - first_q - copy_row);
-  copy(k_chunk, k_stride, 0, 0);
+  copy(k_chunk, problem.k_strides.row, 0, 0);
   cp_async_commit();
   cp_async_wait<0>();  // Q and the first K
   __syncthreads();     // all threads' copies are visible
 
   int stage = 1;
-  // Numbers are exchanged where P of the other stage is: no warp reads it after the last P V.
-  const auto numbers = [&]() -> PairNumbers<M_FRAGMENTS> & {
-    return *(PairNumbers<M_FRAGMENTS> *)(smem + Tile::P_START + (1 - stage) * Tile::P_BYTES +
-                                         pair_row * 2 * Tile::BLOCK_N);
-  };
   for (int first_key = 0; first_key < key_end; first_key += Tile::BLOCK_N) {
     stage ^= 1;
     float s[M_FRAGMENTS][PART / MMA_N][4] = {};
@@ -232,29 +219,29 @@ __global__ void __launch_bounds__(THREADS, 1) attention_kernel(Problem problem, 
     }
     if (first_key == 0) {
       // These copies start now, so that the first Q K^T need not wait for them.
-      copy(v_chunk, v_stride, 0, 2);
-      if (next_key < key_end) copy(k_chunk, k_stride, next_key, 1);
+      copy(v_chunk, problem.v_strides.row, 0, 2);
+      if (next_key < key_end) copy(k_chunk, problem.k_strides.row, next_key, 1);
       cp_async_commit();
-      // Without this, P of the first tile would be computed twice.
-      raise_m_of_pair(m, l, o, s, numbers(), side, scale_log2);
     }
-    share_probs<T, Tile::BLOCK_N>(lane.own_p + stage * Tile::P_BYTES, m, l, o, s, numbers(), side,
+    // Numbers are exchanged where P of the other stage was: no warp reads it any more.
+    share_probs<T, Tile::BLOCK_N>(lane.own_p + stage * Tile::P_BYTES, m, l, o, s,
+                                  p_pair + (1 - stage) * Tile::P_BYTES, side, first_key == 0,
                                   scale_log2);
     if (next_key < key_end) {
-      copy(v_chunk, v_stride, next_key, 2 + (1 - stage));
-      if (after_next < key_end) copy(k_chunk, k_stride, after_next, stage);
+      copy(v_chunk, problem.v_strides.row, next_key, 2 + (1 - stage));
+      if (after_next < key_end) copy(k_chunk, problem.k_strides.row, after_next, stage);
       cp_async_commit();
     }
     multiply_shared_p<T, HEAD_DIM, Tile::BLOCK_N>(o, lane.p + stage * Tile::P_BYTES,
                                                   lane.v + stage * Tile::KV_BYTES);
   }
 
-  exchange(l, numbers(), side, [](float a, float b) { return a + b; });
+  exchange(l, p_pair + (1 - stage) * Tile::P_BYTES, side, [](float a, float b) { return a + b; });
   // exchange() has a barrier: no warp reads Q or K any more, and O can be written there.
   T *o_warp = (T *)smem + threadIdx.x / WARP_SIZE * Tile::PAIR_ROWS * SMEM_STRIDE<HEAD_DIM / 2>;
   store_rows<T, HEAD_DIM / 2>(o, m, l, o_warp, (T *)t.o + offset.o + side * HEAD_DIM / 2,
-                              problem.o_strides.row, t.lse + offset.lse, first_q + pair_row,
-                              problem.q_len);
+                              problem.o_strides.row, side == 0 ? t.lse + offset.lse : NULL,
+                              first_q + pair_row, problem.q_len);
 }
 
 template <typename T, int HEAD_DIM>

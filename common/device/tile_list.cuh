@@ -55,6 +55,23 @@ __device__ __forceinline__ int list_of_head(const TileLists &lists, int batch, i
   return batch % lists.batches * lists.heads + head % lists.heads;
 }
 
+/** What a thread block computes: a tile of queries of one head. */
+struct BlockWork {
+  int head;             /**< counted through the whole batch */
+  QueryTile own;        /**< its tile of queries */
+  const KeyTile *tiles; /**< [own.tile_count + 1] */
+};
+
+/** The tiles of queries with the longest lists start first. */
+__device__ __forceinline__ BlockWork work_of_block(const Problem &problem, const TileLists &lists,
+                                                   int block) {
+  const BlockRow row = row_of_block(problem, lists.q_tiles, block);
+  const int batch = row.head / problem.q_heads, head = row.head % problem.q_heads;
+  const int list = list_of_head(lists, batch, head) * lists.q_tiles;
+  const QueryTile own = lists.order[list + row.entry];
+  return {row.head, own, lists.tiles + (int64_t)(list + own.q_tile) * lists.most_tiles};
+}
+
 /** The tile lists of a mask for a kernel configuration, laid out from `memory` on, which is aligned
  * as by cudaMalloc; `bytes` says how much they take. */
 template <typename Config>
