@@ -9,7 +9,7 @@
  * are in shared memory instead of registers, of which none is left. Mask blocks that are smaller
  * than the tiles have smaller tiles; these also serve GPUs with less shared memory, and D = 256.
  *
- * What it costs: 4 KiB of shared memory for the bits, and registers for the list.
+ * What it costs: up to 4 KiB of shared memory for the bits, and registers for the list.
  *
  * What to look at: the times of `--mask window:1024` and `--mask document:8` for each tile, against
  * those of step 05, and of step 06b for `--mask causal`.
@@ -110,10 +110,12 @@ __global__ void __launch_bounds__(THREADS, HEAD_DIM <= 128 ? 2 : 1)
   unsigned char *k_shared = smem + Tile::Q_BYTES, *v_shared = k_shared + 2 * Tile::KV_BYTES;
   unsigned char *bits_shared = v_shared + 2 * Tile::KV_BYTES;
 
+  // [find_work]
   const BlockWork work = work_of_block(problem, lists, blockIdx.x);
   const KeyTile *list = work.tiles, *end = list + work.own.tile_count;
   const int first_q = work.own.q_tile * Tile::BLOCK_M;
   const HeadOffsets offset = head_offsets(problem, work.head);
+  // [find_work]
   const T *q_global = (const T *)t.q + offset.q;
   const T *k_global = (const T *)t.k + offset.k;
   const T *v_global = (const T *)t.v + offset.v;
@@ -157,6 +159,7 @@ __global__ void __launch_bounds__(THREADS, HEAD_DIM <= 128 ? 2 : 1)
   KeyTile tile = work.own.first;
   copy_keys(tile, 0);  // zeros, if no key is attended
 
+  // [iteration]
   int stage = 1;
   while (list < end) {
     stage ^= 1;
@@ -174,6 +177,7 @@ __global__ void __launch_bounds__(THREADS, HEAD_DIM <= 128 ? 2 : 1)
     update_output<T, HEAD_DIM>(o, m, l, s, v_lane + stage * Tile::KV_BYTES, scale_log2);
     tile = next;
   }
+  // [iteration]
 
   cp_async_wait<0>();  // Q and the first keys, if no key is attended
   __syncthreads();     // no warp reads Q or K any more; O can be written there, in padded rows

@@ -11,11 +11,11 @@
  *   at place c ^ (r % 8). At D = 32 and 96 it is at c ^ (r / 2 % 4).
  * - K and V have two stages each, so the copies of the next tile overwrite nothing that this tile
  *   reads. One barrier per tile is enough.
- * - Tiles have twice as many keys, and two thread blocks fit a multiprocessor.
+ * - Tiles have twice as many keys, and two thread blocks fit an SM.
  * - A lane computes its address in each tile once; all others are an XOR or an addition away.
  * - Thread blocks take the longest rows of several heads first (row_of_block() in heads.cuh).
  *
- * What it costs: shared memory, 98 KiB at D = 128, where step 04 takes 52.
+ * What it costs: shared memory, 96 KiB at D = 128, where step 04 takes 52.
  *
  * What to look at: `--report=traffic,banks,counts` of both steps. cp.async requests 16 sectors
  * instead of 24, and there is one barrier for 128 keys, where step 04 has six.

@@ -11,7 +11,7 @@
  * pair read P of all keys. Maxima and sums are exchanged there, too. The barrier of a tile comes
  * after the softmax: it shows P, and it tells all threads whether a sum of any row was too large.
  *
- * What it costs: nearly all shared memory of a multiprocessor, so nothing hides the beginning and
+ * What it costs: nearly all shared memory of an SM, so nothing hides the beginning and
  * the end of a thread block.
  *
  * What to look at: `--report=banks,counts` of both steps at D = 256: ldmatrix for each mma.

@@ -53,7 +53,7 @@ struct BlockRow {
 
 /**
  * Thread blocks take the longest rows of several heads first, so that the grid ends with short rows
- * and no multiprocessor is still busy with a long one when all others are done. The number of heads
+ * and no SM is still busy with a long one when all others are done. The number of heads
  * is such that K and V of all of them stay in the L2 cache.
  */
 __device__ __forceinline__ BlockRow row_of_block(const Problem &problem, int q_tiles, int block) {
