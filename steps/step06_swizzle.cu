@@ -180,7 +180,7 @@ __global__ void __launch_bounds__(THREADS, HEAD_DIM <= 128 ? 2 : 1)
 
   // Under the causal mask the last rows of a head have the most work: they come first.
   const int q_tiles = (problem.q_len + Tile::BLOCK_M - 1) / Tile::BLOCK_M;
-  const BlockRow row = row_of_block(problem, q_tiles, blockIdx.x);
+  const BlockRow row = row_of_block(problem, heads_per_wave(problem), q_tiles, blockIdx.x);
   const int first_q = (q_tiles - 1 - row.entry) * Tile::BLOCK_M;
   const HeadOffsets offset = head_offsets(problem, row.head);
 

@@ -15,7 +15,6 @@
  * - m starts at -FLT_MAX: with minus infinity, 2^(s - m) of a masked key would be NaN.
  *
  * What it costs: P is no longer at most 1, so the largest P of a row is rounded, too.
- *
  * What to look at: `--report=counts` of both steps: the shuffles, which the maximum takes.
  */
 #include <float.h>
@@ -110,6 +109,19 @@ __device__ __forceinline__ void row_maxima(float (&maxima)[M_FRAGMENTS][2],
   }
 }
 
+/** Gives m of rows without an unmasked key so far, whose l and O are 0, these maxima. */
+template <int M_FRAGMENTS>
+__device__ __forceinline__ void start_m(float (&m)[M_FRAGMENTS][2],
+                                        const float (&maxima)[M_FRAGMENTS][2], float scale_log2) {
+#pragma unroll
+  for (int i = 0; i < M_FRAGMENTS; i++) {
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+      if (m[i][half] == -FLT_MAX) m[i][half] = fmaxf(-FLT_MAX, maxima[i][half] * scale_log2);
+    }
+  }
+}
+
 // [raise_maximum]
 /** Raises m to these maxima and rescales l and O. */
 template <int M_FRAGMENTS, int O_FRAGMENTS>
@@ -175,7 +187,7 @@ __device__ __forceinline__ void update_output(float (&o)[M_FRAGMENTS][HEAD_DIM /
     // Usually the first tile. Without this branch, its P would be computed twice. One row decides
     // for all of the warp: others without an attended key so far have P computed twice.
     row_maxima(maxima, s, 0);
-    raise_m(m, l, o, maxima, scale_log2);
+    start_m(m, maxima, scale_log2);
   }
   uint32_t probs[2][PART / 16][M_FRAGMENTS][4];  // of this part and the next
   float sums[2][M_FRAGMENTS][2];
@@ -207,27 +219,24 @@ __global__ void __launch_bounds__(THREADS, HEAD_DIM <= 128 ? 2 : 1)
     attention_kernel(Problem problem, Tensors t) {
   using Tile = Tiles<HEAD_DIM>;
   constexpr int M_FRAGMENTS = Tile::M_FRAGMENTS;
-
   extern __shared__ __align__(128) unsigned char smem[];
   // Of K and V there are two stages.
   unsigned char *k_shared = smem + Tile::Q_BYTES, *v_shared = k_shared + 2 * Tile::KV_BYTES;
 
   // Under the causal mask the last rows of a head have the most work: they come first.
   const int q_tiles = (problem.q_len + Tile::BLOCK_M - 1) / Tile::BLOCK_M;
-  const BlockRow row = row_of_block(problem, q_tiles, blockIdx.x);
+  const BlockRow row = row_of_block(problem, heads_per_wave(problem), q_tiles, blockIdx.x);
   const int first_q = (q_tiles - 1 - row.entry) * Tile::BLOCK_M;
   const HeadOffsets offset = head_offsets(problem, row.head);
 
   const T *q_global = (const T *)t.q + offset.q;
   const T *k_global = (const T *)t.k + offset.k;
   const T *v_global = (const T *)t.v + offset.v;
-
   const int lane = threadIdx.x % WARP_SIZE;
   const int warp_row = threadIdx.x / WARP_SIZE * Tile::WARP_ROWS;
   const uint32_t q_lane = lane_address<HEAD_DIM>(smem, warp_row + lane % 16, lane / 16);
   const uint32_t k_lane = lane_address<HEAD_DIM>(k_shared, lane / 16 * 8 + lane % 8, lane / 8 % 2);
   const uint32_t v_lane = lane_address<HEAD_DIM>(v_shared, lane % 16, lane / 16);
-
   const int copy_row = threadIdx.x / SWIZZLE_CHUNKS<HEAD_DIM>;
   const uint32_t target = shared_address(smem) +
                           chunk_offset<HEAD_DIM>(copy_row, threadIdx.x % SWIZZLE_CHUNKS<HEAD_DIM>);
@@ -250,15 +259,12 @@ __global__ void __launch_bounds__(THREADS, HEAD_DIM <= 128 ? 2 : 1)
   start_rows(m, l, -FLT_MAX);
   const float scale_log2 = problem.scale * LOG2_E;
   const int key_end = attended_keys(problem, min(first_q + Tile::BLOCK_M, problem.q_len) - 1);
-  // Every row attends the keys before this one, so their scores need no mask.
   const int unmasked_end = attended_keys(problem, first_q);
-
   const int64_t q_stride = problem.q_strides.row;
   copy_rows<HEAD_DIM, Tile::BLOCK_M, THREADS>(
       target, first_chunk<HEAD_DIM>(q_global, q_stride) + first_q * q_stride, q_stride,
       problem.q_len - first_q - copy_row);
   copy_keys(0, 0);
-
   for (int first_key = 0; first_key < key_end; first_key += Tile::BLOCK_N) {
     const int stage = first_key / Tile::BLOCK_N % 2;
     cp_async_wait<0>();  // K and V of this tile, at first also Q: nothing else is in flight

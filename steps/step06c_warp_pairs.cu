@@ -140,7 +140,7 @@ __device__ __forceinline__ void share_probs(uint32_t own_p, float (&m)[M_FRAGMEN
   if (is_first) {  // otherwise, P of the first tile would be computed twice
     row_maxima(maxima, s, 0);
     exchange(maxima, memory, side, larger);
-    raise_m(m, l, o, maxima, scale_log2);
+    start_m(m, maxima, scale_log2);
   }
   exponentiate<T>(probs, sums, s, 0, m, scale_log2);
   store_probs<BLOCK_N>(own_p, probs);
@@ -168,7 +168,7 @@ __global__ void __launch_bounds__(THREADS, 1) attention_kernel(Problem problem, 
 
   // Under the causal mask the last rows of a head have the most work: they come first.
   const int q_tiles = (problem.q_len + Tile::BLOCK_M - 1) / Tile::BLOCK_M;
-  const BlockRow row = row_of_block(problem, q_tiles, blockIdx.x);
+  const BlockRow row = row_of_block(problem, heads_per_wave(problem), q_tiles, blockIdx.x);
   const int first_q = (q_tiles - 1 - row.entry) * Tile::BLOCK_M;
   const HeadOffsets offset = head_offsets(problem, row.head);
 

@@ -51,15 +51,18 @@ struct BlockRow {
   int entry; /**< of the head's tiles in the order of their work: 0 has the most */
 };
 
-/**
- * Thread blocks take the longest rows of several heads first, so that the grid ends with short rows
- * and no SM is still busy with a long one when all others are done. The number of heads
- * is such that K and V of all of them stay in the L2 cache.
- */
-__device__ __forceinline__ BlockRow row_of_block(const Problem &problem, int q_tiles, int block) {
+/** The number of heads whose K and V, of 16 bits, stay in the L2 cache together. */
+__host__ __device__ inline int heads_per_wave(const Problem &problem) {
+  const int heads = problem.batch * problem.q_heads;
+  const int fit = CACHED_BYTES / (2 * 2 * problem.head_dim) / problem.kv_len;
+  return fit < 1 ? 1 : fit < heads ? fit : heads;
+}
+
+/** Thread blocks take the longest rows of several heads first, so that the grid ends with short
+ * rows and no SM is still busy with a long one when all others are done. */
+__device__ __forceinline__ BlockRow row_of_block(const Problem &problem, int heads_per_wave,
+                                                 int q_tiles, int block) {
   const int all_heads = problem.batch * problem.q_heads;
-  const int fit = CACHED_BYTES / (2 * 2 * problem.head_dim) / problem.kv_len;  // K and V of 16 bits
-  const int heads_per_wave = max(1, min(fit, all_heads));
   const int first_head = block / (heads_per_wave * q_tiles) * heads_per_wave;
   const int heads = min(heads_per_wave, all_heads - first_head);
   const int rest = block - first_head * q_tiles;

@@ -76,6 +76,19 @@ __device__ __forceinline__ void row_maxima(float (&maxima)[M_FRAGMENTS][2],
   }
 }
 
+/** Gives m of rows without an unmasked key so far, whose l and O are 0, these maxima. */
+template <int M_FRAGMENTS>
+__device__ __forceinline__ void start_m(float (&m)[M_FRAGMENTS][2],
+                                        const float (&maxima)[M_FRAGMENTS][2], float scale_log2) {
+#pragma unroll
+  for (int i = 0; i < M_FRAGMENTS; i++) {
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+      if (m[i][half] == -FLT_MAX) m[i][half] = fmaxf(-FLT_MAX, maxima[i][half] * scale_log2);
+    }
+  }
+}
+
 /** Raises m to these maxima and rescales l and O. */
 template <int M_FRAGMENTS, int O_FRAGMENTS>
 __device__ __forceinline__ void raise_m(float (&m)[M_FRAGMENTS][2], float (&l)[M_FRAGMENTS][2],
@@ -138,7 +151,7 @@ __device__ __forceinline__ void update_output(float (&o)[M_FRAGMENTS][HEAD_DIM /
     // Usually the first tile. Without this branch, its P would be computed twice. One row decides
     // for all of the warp: others without an attended key so far have P computed twice.
     row_maxima(maxima, s, 0);
-    raise_m(m, l, o, maxima, scale_log2);
+    start_m(m, maxima, scale_log2);
   }
   uint32_t probs[2][PART / 16][M_FRAGMENTS][4];  // of this part and the next
   float sums[2][M_FRAGMENTS][2];

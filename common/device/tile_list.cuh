@@ -39,6 +39,7 @@ struct alignas(16) QueryTile {
 struct TileLists {
   int block_m, block_n;  /**< of the kernel's tiles */
   int q_tiles;           /**< tiles of queries in a head */
+  int heads_per_wave;    /**< heads whose rows are interleaved, see row_of_block() */
   int most_tiles;        /**< room in each list */
   int batches, heads;    /**< lists are shared like the masks */
   int64_t rows;          /**< batches * heads * q_tiles, the number of lists */
@@ -65,7 +66,7 @@ struct BlockWork {
 /** The tiles of queries with the longest lists start first. */
 __device__ __forceinline__ BlockWork work_of_block(const Problem &problem, const TileLists &lists,
                                                    int block) {
-  const BlockRow row = row_of_block(problem, lists.q_tiles, block);
+  const BlockRow row = row_of_block(problem, lists.heads_per_wave, lists.q_tiles, block);
   const int batch = row.head / problem.q_heads, head = row.head % problem.q_heads;
   const int list = list_of_head(lists, batch, head) * lists.q_tiles;
   const QueryTile own = lists.order[list + row.entry];
@@ -81,6 +82,7 @@ static TileLists lay_out_tile_lists(const Problem *problem, const BlockMask *m,
   lists.block_m = config->block_m;
   lists.block_n = config->block_n;
   lists.q_tiles = (problem->q_len + lists.block_m - 1) / lists.block_m;
+  lists.heads_per_wave = heads_per_wave(*problem);
   // A row has each block once, apart from MASKED slots; of the last block all tiles have room.
   const int kv_blocks = (problem->kv_len - 1) / m->kv_block_size + 1;
   const int blocks = m->max_slots < kv_blocks ? m->max_slots : kv_blocks;

@@ -205,7 +205,7 @@ def test_causal_runs_skip_tiles_above_the_diagonal(step: Program, tmp_path: Path
     for mask in ("full", "causal"):
         path = tmp_path / f"{mask}.json"
         # Step 01 has tiles of 32 queries, later steps of up to 192.
-        length = 512 if step.name == "step01" else 1024 if step.facts["block_n"] <= 64 else 1536
+        length = 512 if step.name == "step01" else 1536
         step.run_right("-b", 1, "-H", 1, "-n", length, "-d", next(d for d in (32, 64, 256) if step.takes(d)),
                        "-m", mask, "-c", "rows:20",
                        "-j", path)
