@@ -1,5 +1,6 @@
 """The README's results table and the pictures of the docs equal the records."""
 
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -77,7 +78,7 @@ def test_steps_without_records_have_no_numbers() -> None:
     """They are in the table and named below it."""
     left = Results([record for record in load(H200).records if record.get("step") != "step06"])
     *rows, last = readme.table(left).splitlines()
-    assert "Not measured yet: step06" in last
+    assert re.search("Not measured yet: .*step06, ", last)
     (row,) = [row for row in rows if row.startswith("| [06](docs/step06.md) [")]
     assert row.endswith(" | – | – | – | – |")
 
