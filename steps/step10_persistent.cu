@@ -15,7 +15,7 @@
  *   while the others finish this one. It skips the tiles of keys that its rows do not attend.
  * - Three consumers up to D = 128, with smaller tiles of keys. Nobody waits for a turn: with three,
  *   one has a product to do whenever others compute a softmax.
- * - The maximum m of a row is rarely updated, as in step 06. P is computed with the old m. If a sum
+ * - The maximum m of a row is rarely updated, as in step 06b. P is computed with the old m. If a sum
  *   of P exceeds MOST_SUM, S is computed again, m is raised and O is rescaled.
  *
  * What it costs: barriers whose phases go on from tile to tile, shared memory for O, and a second
