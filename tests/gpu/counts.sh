@@ -60,7 +60,7 @@ for program in "$build"/step[0-9][0-9] "$build"/step[0-9][0-9][a-z]; do
   count "$step" -b 1 -H 2 -n 150 -d 256
   count "$step" -b 1 -H 2 -n 150 -d 96
 done
-for step in step05 step06; do
+for step in step05 step05b; do
   count $step -b 1 -H 2 -n 450 -d 128 -m window:100
   count $step -b 1 -H 2 -n 450 -d 64 -m random:0.3
 done
