@@ -13,6 +13,8 @@
 #include "device/store_tile.cuh"
 #include "device/warp.cuh"
 
+// As in steps/step10c_lazy_max.cu:
+
 /** The largest sum of P of a row in a lane. In fp16, P must be below 65504. Scores beyond 2^28 are
  * so coarse in fp32 that even P of a new m may be larger (docs/correctness.md). */
 constexpr float MOST_SUM = 512;

@@ -10,6 +10,8 @@
 #include "device/skip_tile.cuh"
 #include "device/warp.cuh"
 
+// As in steps/step10d_o_in_v.cu:
+
 /** The state of V for a tile whose K has the state `k`, in work tile number `work_count` of this
  * block: each work tile before has put the O of all consumers through the pipeline of V, too. */
 template <int HEAD_DIM>
