@@ -196,7 +196,7 @@ EXERCISES = {exercise.name: exercise for exercise in (
               "-n 65 -k 1024 -H 1 -m causal"),
              counts=("shared_load_requests",), gpu="-b 4 -H 16 -n 2048", gpu_limits=(1.05, 1.2))),
         fails="mma is"),
-    Exercise("ex19", "step05", ("__half, 64, 2, false",), (
+    Exercise("ex19", "step05", ("__half, 64, 2",), (
         Part("full mask", 1, ("-n 128", "-n 100 -k 75")),
         Part("causal mask, and a mask with gaps", 2,
              ("-n 256 -m causal", "-n 128 -k 320 -m blocks:0.5 --mask-block 128x64 -s 4",
@@ -208,7 +208,7 @@ EXERCISES = {exercise.name: exercise for exercise in (
              counts=("mma", "-mma_under_copy"),
              gpu="-b 4 -H 16 -n 2048", gpu_limits=(1.05, 1.2))),
         fails="256 of 256 checked rows of O, 256 of LSE"),
-    Exercise("ex20", "step05", ("__half, 64, 2, false", "__half, 128, 2, false"), (
+    Exercise("ex20", "step05", ("__half, 64, 2", "__half, 128, 2"), (
         Part("one query", 2, ("-n 1 -k 64 -m random:0.5", "-n 1 -k 200 -m random:0.5")),
         Part("many queries", 2, ("-n 128 -k 64 -m random:0.5", "-n 256 -m window:100")),
         Part("incomplete tiles, D = 128, rows without a key", 1,
@@ -341,12 +341,12 @@ EXERCISES = {exercise.name: exercise for exercise in (
         Part("several tiles, a causal mask, grouped heads", 2,
              ("-n 90", "-n 200 -k 130", "-n 70 -k 100 -m causal", "-n 130 -H 4 -G 2"))),
         fails="others wait elsewhere: at @all warps have read K@"),
-    Exercise("broken05", "step05", ("__half, 64, 2, false",), (
+    Exercise("broken05", "step05", ("__half, 64, 2",), (
         Part("no mask", 1, ("-n 256",)),
         Part("a causal mask, a window, grouped heads", 2,
              ("-n 200 -m causal", "-n 200 -k 256 -m window:80", "-n 130 -H 4 -G 2"))),
         fails="no barrier between: at @const int head = row.head;@"),
-    Exercise("broken06", "step05", ("__half, 64, 2, false",), (
+    Exercise("broken06", "step05", ("__half, 64, 2",), (
         Part("three documents", 2, ("-n 256 -m document:3",)),
         Part("windows, other masks, grouped heads", 1,
              ("-n 256 -m window:80", "-n 200 -m causal", "-n 256 -m blocks:0.5",
