@@ -427,7 +427,7 @@ EXERCISES = {exercise.name: exercise for exercise in (
         Part("P V runs beside the softmax as in step 09", 1, ("-n 64 -k 1536 -H 1",),
              counts=("shuffles", "-shuffles_under_wgmma"), gpu="-b 4 -H 16 -n 4096")),
         fails="; after common/device/wgmma_tile.cuh:65, called at @start_pv<T, HEAD_DIM, BLOCK_N>(@"),
-    Exercise("broken20", "step10", ("__half, 64",), (
+    Exercise("broken20", "step10", ("__half, 128",), (
         Part("six tiles of keys", 1, ("-n 700",)),
         Part("other lengths", 3, ("-n 700 -k 600", "-n 700 -k 900", "-n 700 -m causal"))),
         fails="at @mbarrier_wait(&empty[stage]@, called at"),

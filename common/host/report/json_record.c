@@ -287,7 +287,7 @@ static void add_head_dims(JsonObject *object) {
   json_integers(object, "head_dims", dims, count);
 }
 
-bool json_append_info(const Run *run, const char *path, Error *error) {
+bool json_append_info(const RunRecord *run, const char *path, Error *error) {
   static const char *const MASKS[] = {"full", "causal", "blocks", "spans"};
   const BlockMaskSupport *masks = step.block_masks;
   const Description *d = &run->description;
@@ -309,7 +309,7 @@ bool json_append_info(const Run *run, const char *path, Error *error) {
   json_known(&object, "needs_compute_capability", d->ceiling >= CEILING_MMA,
              d->ceiling >= CEILING_WGMMA ? 90 : 75);
   json_known(&object, "workspace_bytes_per_head", workspace,
-             workspace ? (int64_t)step.workspace_bytes(&run->problem) : 0);
+             workspace ? (int64_t)step.workspace_bytes(&run->request->problem) : 0);
   json_bool(&object, "workspace_zero", step.workspace_zero);
   json_integer(&object, "block_m", d->block_m);
   json_integer(&object, "block_n", d->block_n);

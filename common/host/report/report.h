@@ -48,7 +48,7 @@ bool json_append_run(const RunRecord *run, const char *path, Error *error);
  * Appends what the step is, takes and needs, and how it would run this problem, for programs that
  * choose among steps.
  */
-bool json_append_info(const Run *run, const char *path, Error *error);
+bool json_append_info(const RunRecord *run, const char *path, Error *error);
 
 /** The same for the ceilings that --ceilings measured. */
 bool json_append_ceilings(const Device *device, const Ceilings *ceilings, const char *path,
