@@ -237,9 +237,14 @@ def output_of(words: argparse.Namespace, origin: dict) -> Path:
     return path
 
 
+def libraries_in(build: Path) -> list[Path]:
+    """Those of the steps whose programs are there, too."""
+    return sorted(path for path in build.resolve().glob("libstep*.so")
+                  if path.with_name(path.stem.removeprefix("lib")).exists())
+
+
 def run(words: argparse.Namespace) -> int:
-    paths = sorted(path for path in words.build.resolve().glob("libstep*.so")
-                   if path.with_name(path.stem.removeprefix("lib")).exists())
+    paths = libraries_in(words.build)
     if not paths:
         raise RuntimeError(f"{words.build}: has no libraries; make libraries BACKEND=cuda")
     steps, torch = [StepLibrary(path) for path in paths], torch_on_a_gpu()

@@ -5,7 +5,7 @@ Usage: python3 -m plots.bench.variants BUILD COMMIT (`make variants` calls it, o
 A variant is a step with a patch of steps/variants. If it is for a table, its first lines say what
 its row is called, for which head dimensions its kernel is another one, if not for all, and in the
 page of which step the table is, if not in that of its own. Writes these tables, each with the step
-of the page and the one before it. Exits with 1 if a variant computes another answer than its step.
+of the page and the one that it builds on. Exits with 1 if a variant computes another answer than its step.
 """
 
 import subprocess
@@ -19,8 +19,8 @@ from plots.bench.cases import case
 from plots.bench.contestants import Inputs, Mask, Outputs, StepCall, saved_masks
 from plots.bench.step_library import Device, StepLibrary
 from plots.bench.turns import Plan, Stopwatch, measure
-from plots.figures.records import step_names
 from plots.sections import with_section
+from tests.lib.steps import source_of
 
 PATCHES = Path(__file__).resolve().parents[2] / "steps/variants"
 HEAD_DIMS, SEQLEN = (64, 128, 256), 4096
@@ -41,9 +41,7 @@ def read_variants() -> dict[str, dict[str, str]]:
 
 def rows_of(page: str, variants: dict[str, dict[str, str]]) -> list[str]:
     """Programs in the table of a step's page, in order."""
-    names = step_names()
-    return [names[names.index(page) - 1], *(name for name, v in variants.items() if v["Page"] == page),
-            page]
+    return [source_of(page).after, *(name for name, v in variants.items() if v["Page"] == page), page]
 
 
 def table(rows: list[str], variants: dict[str, dict[str, str]], speeds: dict) -> list[str]:

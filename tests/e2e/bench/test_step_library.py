@@ -98,7 +98,7 @@ def test_small_problem_is_quick(name: str) -> None:
 
 
 def test_half_of_a_flush_is_overwritten_and_half_only_read() -> None:
-    memory = Device(library_of("step01")).upload(np.full(8192, 0xff, np.uint8))
+    memory = Device(library_of(NAIVE)).upload(np.full(8192, 0xff, np.uint8))
     memory.flush_l2()
     assert (memory.download(np.empty(8192, np.uint8)) == np.repeat([0, 0xff], 4096)).all()
 

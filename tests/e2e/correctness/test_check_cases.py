@@ -9,6 +9,7 @@ import pytest
 from tests.lib.kinds import MMA_STEPS
 from tests.lib.programs import REPOSITORY, Program
 from tests.lib.source_tree import PLAIN, SourceTree
+from tests.lib.steps import source_of
 
 pytestmark = pytest.mark.cpu_only("it builds changed steps for the CPU backend")
 
@@ -27,6 +28,10 @@ FAULTS = {
                       "FAULTY || first + chunk.row + chunk.row_offset < rows"),
 }
 
+# It includes all three.
+STEP = next(name for name in MMA_STEPS
+            if f'#include "{TILES.removeprefix("common/")}"' in source_of(name).path.read_text())
+
 
 @pytest.fixture(scope="module")
 def faulty(tmp_path_factory: pytest.TempPathFactory) -> Program:
@@ -34,9 +39,9 @@ def faulty(tmp_path_factory: pytest.TempPathFactory) -> Program:
     tree = SourceTree(tmp_path_factory.mktemp("faulty"), built="cpu")
     for number, patch in enumerate(FAULTS.values(), 1):
         tree.add_fault(number, *patch)
-    tree.compile_only(MMA_STEPS[0], configs="CONFIG<__half, 64>, CONFIG<__nv_bfloat16, 128>")
-    assert tree.make("BACKEND=cpu", PLAIN, f"build/cpu/{MMA_STEPS[0]}").returncode == 0
-    return Program(MMA_STEPS[0], tree.root / "build/cpu")
+    tree.compile_only(STEP, configs="CONFIG<__half, 64>, CONFIG<__nv_bfloat16, 128>")
+    assert tree.make("BACKEND=cpu", PLAIN, f"build/cpu/{STEP}").returncode == 0
+    return Program(STEP, tree.root / "build/cpu")
 
 
 @pytest.mark.parametrize("number", range(len(FAULTS) + 1), ids=["none", *FAULTS])
@@ -60,31 +65,31 @@ def test_refused_problems_are_not_wrong(faulty: Program) -> None:
     refused = re.findall(r"^\S+: refused: (.+)$", done.stdout, re.MULTILINE)
     *lines, verdict = done.stdout.splitlines()
     assert done.returncode == 0
-    assert verdict == f"{MMA_STEPS[0]}: right (it refuses {len(refused)} of {len(lines)} problems)"
+    assert verdict == f"{STEP}: right (it refuses {len(refused)} of {len(lines)} problems)"
     reasons = [line.split(": ", 1)[1] for line in done.stderr.splitlines()]
     assert len(reasons) == len(refused) > 0
     for options, reason in zip(refused, reasons, strict=True):
         head_dim = re.search(r"-d (\d+)", options)[1]
         dtype, taken, other = ("bf16", 128, 64) if "bf16" in options else ("fp16", 64, 128)
-        assert reason == (f"--head-dim {head_dim}: {MMA_STEPS[0]} takes D = {taken}"
+        assert reason == (f"--head-dim {head_dim}: {STEP} takes D = {taken}"
                           + f" in {dtype}" * (head_dim == str(other)))
 
 
 def test_a_wrong_answer_beside_refused_problems_is_wrong(faulty: Program) -> None:
     done = check(faulty, 1)
     assert done.returncode == 1
-    assert re.search(rf"^{MMA_STEPS[0]}: WRONG \(it refuses \d+ of \d+ problems\)$", done.stdout, re.MULTILINE)
+    assert re.search(rf"^{STEP}: WRONG \(it refuses \d+ of \d+ problems\)$", done.stdout, re.MULTILINE)
 
 
 @pytest.mark.parametrize("configs, reason", [
-    ("CONFIG<__nv_bfloat16, 160>", f"--dtype fp16: {MMA_STEPS[0]} takes bf16"),
-    ("CONFIG<__half, 160>", f"--dtype bf16: {MMA_STEPS[0]} takes fp16")])
+    ("CONFIG<__nv_bfloat16, 160>", f"--dtype fp16: {STEP} takes bf16"),
+    ("CONFIG<__half, 160>", f"--dtype bf16: {STEP} takes fp16")])
 def test_one_configuration(tmp_path: Path, configs: str, reason: str) -> None:
     """A kernel of one's own may take none of the problems."""
     tree = SourceTree(tmp_path, built="cpu")
-    tree.compile_only(MMA_STEPS[0], configs=configs)
-    assert tree.make("BACKEND=cpu", PLAIN, f"build/cpu/{MMA_STEPS[0]}").returncode == 0
-    done = check(Program(MMA_STEPS[0], tree.root / "build/cpu"))
+    tree.compile_only(STEP, configs=configs)
+    assert tree.make("BACKEND=cpu", PLAIN, f"build/cpu/{STEP}").returncode == 0
+    done = check(Program(STEP, tree.root / "build/cpu"))
     count = len(done.stdout.splitlines()) - 1
     assert done.returncode == 1 and f": {reason}\n" in done.stderr
-    assert done.stdout.splitlines()[-1] == f"{MMA_STEPS[0]}: NOT CHECKED: it refuses all {count} problems"
+    assert done.stdout.splitlines()[-1] == f"{STEP}: NOT CHECKED: it refuses all {count} problems"

@@ -13,11 +13,11 @@ NUMBERS = "|".join(sorted((name.removeprefix("step") for name in step_names()), 
 NAMED = re.compile(rf"(?<![A-Za-z])steps? ?({NUMBERS})(?![0-9a-z])")
 SEARCHED = ("Makefile", "*.mk", "common", "plots", "tests", "steps/steps.mk")
 # What is written by a command, or measured.
-GENERATED = ("plots/results/", "tests/gpu/h200/", "tests/data/")
+GENERATED = ("plots/results/", "tests/gpu/h200/", "tests/data/", "tests/mutants/judged/")
 EDITED = "its tests edit the sources of these steps"
 ALLOWED = {
     "common/device/": "a header says which step introduced what it holds",
-    "plots/bench/variants.py": EDITED,
+    "tests/budget.py": "which steps are still longer than the limits",
     "tests/docs/": "what the pages and explorers say of these steps",
     "tests/e2e/correctness/test_direct.py": EDITED,
     "tests/e2e/exercises/": "the exercises belong to steps",

@@ -34,7 +34,7 @@ PARTS = {"test", "test-unit", "test-e2e", "libraries", "simt", "lab-counts", "do
 ELSEWHERE = {
     "all": "make/test_make.py", "clean": "exercises/test_exercises.py", "exercises": "exercises/test_exercises.py",
     "grade": "exercises/test_exercises.py", "mutants": "tools/test_mutants.py", "ptx": "tools/test_profile.py",
-    "sass": "tools/test_profile.py",
+    "sass": "tools/test_profile.py", "build/cpu/variants/{name}": "tools/test_variants.py",
 }
 TRIED_HERE = {*TOOLS, *(words.split()[0] for words in NEED_A_GPU), "activations", "test-all", "lint",
               "test-valgrind", "build/cuda-sm_90/layouts", "build/cuda-sm_90/wgmma_waits"}
@@ -53,7 +53,8 @@ def tree(tmp_path: Path) -> Tree:
 
 def targets(text: str) -> set[str]:
     """Of the make commands in a text; the number of a step or an exercise does not matter."""
-    words = {word for match in COMMAND.finditer(text) for word in match[2].split()}
+    words = {re.sub(r"variants/step\w+", "variants/{name}", word)
+             for match in COMMAND.finditer(text) for word in match[2].split()}
     return {re.sub(r"^(step|diff|ex|broken)(\d\d[a-z]?|NN)(?:_mine)?$", r"\1NN", word) for word in words}
 
 
