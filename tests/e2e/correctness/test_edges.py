@@ -86,11 +86,12 @@ def test_infinity_in_queries_and_keys(step: Program, tmp_path: Path, name: str) 
     """A score of -inf counts as masked; one of +inf makes its row NaN."""
     if step.name in FP8_STEPS:
         pytest.skip("e4m3 has no infinity")
-    inputs = dict(zip("qkv", rounded_inputs(TWO_HEADS), strict=True))
+    p = TWO_HEADS.for_step(step)
+    inputs = dict(zip("qkv", rounded_inputs(p), strict=True))
     inputs[name][1, 0, 2, 5] = np.inf
     directory = write_inputs(tmp_path / "in", *inputs.values())
-    result, record = step.solve(tmp_path / "out", *TWO_HEADS.options_with_files(directory))
-    answer = attention(TWO_HEADS, *inputs.values())
+    result, record = step.solve(tmp_path / "out", *p.options_with_files(directory))
+    answer = attention(p, *inputs.values())
     assert np.isnan(answer.lse).any()
     assert mistakes(answer, result.o, result.lse) == []
     assert (record["nan_inputs"], record["right"]) == (0, True)
@@ -220,7 +221,7 @@ def test_fused_steps_need_no_memory_beside_the_tensors(step: Program, tmp_path: 
 @pytest.mark.cpu_only("a GPU build refuses --time-limit")
 def test_more_heads_than_a_grid_dimension_are_launched(step: Program) -> None:
     """B * H > 65535; the first kernel is stopped soon, and a grid that is too large never starts."""
-    done = step.run("-b", 70000, "-H", 1, "-n", 1, "-k", 1, "-d", 64, "-i", "constant",
+    done = step.run("-b", 70000, "-H", 1, "-n", 1, "-k", 1, "-i", "constant",
                     "--time-limit", 0.1)
     assert done.returncode == DEVICE and re.search(r"time limit .* of \d+ blocks done", done.stderr)
 
