@@ -42,6 +42,7 @@ def test_library_gives_the_bits_of_the_program(step: Program, p: Problem, tmp_pa
     library = library_of(step.name)
     if library.takes_e4m3:
         pytest.skip("test_inputs_in_e4m3_are_those_of_the_programs")
+    p = p.for_step(step)
     if library.takes_spans:
         p = replace(p, mask_block=(128, 128))
     inputs = [x.astype(np.float16) if p.dtype == "fp16" else bf16_bits(x)
