@@ -182,7 +182,9 @@ def main() -> int:
         programs = {name: Program(name, REPOSITORY / "build" / "cpu") for name in step_names()}
         programs[f"{PADDED_STEP}, rows without padding"] = without_padding(scratch)
         by_shape = {shape: [report_of(program, name, shape, scratch)
-                            for name, program in programs.items()] for shape in SHAPES}
+                            for name, program in programs.items()
+                            if program.takes(int(re.search(r"-d (\d+)", shape)[1]))]
+                    for shape in SHAPES}
     file.write_text(page(by_shape))
     first = "\n".join(tables_of(by_shape[SHAPES[0]])).strip()
     document.write_text(with_section(document.read_text(), "lab", "`make lab`", first))
