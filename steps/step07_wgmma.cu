@@ -165,7 +165,7 @@ __device__ __forceinline__ void load_tile(T (&tiles)[STAGES][ROWS * HEAD_DIM],
   const int stage = tile % STAGES;
   mbarrier_wait(&empty[stage], (tile / STAGES & 1) ^ 1);
   if (threadIdx.x != 0) return;
-  mbarrier_arrive_expect(&full[stage], sizeof tiles[stage]);
+  mbarrier_arrive_expect(&full[stage], sizeof *tiles);
   load_rows<HEAD_DIM, ROWS>(tiles[stage], map, &full[stage], tile * ROWS, kv_head, batch);
 }
 // [load_tile]

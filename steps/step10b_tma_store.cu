@@ -143,7 +143,7 @@ __device__ __forceinline__ void load_q(Shared<T, HEAD_DIM> &shared, const CUtens
   constexpr int ROWS = Tiles<HEAD_DIM>::CONSUMER_ROWS;
   const PipelineState<1> q_state = {work_count};
   mbarrier_wait(&shared.q_empty[consumer], q_state.phase() ^ 1);
-  mbarrier_arrive_expect(&shared.q_full[consumer], sizeof shared.q[consumer]);
+  mbarrier_arrive_expect(&shared.q_full[consumer], sizeof *shared.q);
   load_rows<HEAD_DIM, ROWS>(shared.q[consumer], map, &shared.q_full[consumer],
                             work.first_q + consumer * ROWS, work.head, work.batch);
 }

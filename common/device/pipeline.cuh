@@ -61,7 +61,7 @@ __device__ __forceinline__ void load_tile(T (&tiles)[STAGES][ROWS * HEAD_DIM],
                                           int row, int kv_head, int batch) {
   const int stage = state.index();
   mbarrier_wait(&empty[stage], state.phase() ^ 1);  // all have read what was there
-  mbarrier_arrive_expect(&full[stage], sizeof tiles[stage]);
+  mbarrier_arrive_expect(&full[stage], sizeof *tiles);
   load_rows<HEAD_DIM, ROWS>(tiles[stage], map, &full[stage], row, kv_head, batch);
 }
 

@@ -45,8 +45,8 @@ FAULTS = [
   if (!(FAULTY)) wgmma_fence();""",
      "finding    wgmma after its registers were written, no wgmma.fence between", "wgmma<"),
     ("more bytes expected than copied", PIPELINE,
-     "mbarrier_arrive_expect(&full[stage], sizeof tiles[stage]);",
-     "mbarrier_arrive_expect(&full[stage], sizeof tiles[stage] + 16 * (fault == 8) -"
+     "mbarrier_arrive_expect(&full[stage], sizeof *tiles);",
+     "mbarrier_arrive_expect(&full[stage], sizeof *tiles + 16 * (fault == 8) -"
      " 16 * (fault == 9));",
      r"DEADLOCK.* lacks 0 of 1 arrivals and 16 bytes", "mbarrier_wait(&shared.k_full"),
     ("fewer bytes expected than copied", "", "", "",
