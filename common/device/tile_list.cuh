@@ -35,15 +35,11 @@ struct alignas(16) QueryTile {
   KeyTile first;  /**< the first tile of its list */
 };
 
-/** Bytes of K and V that stay in the L2 cache of an H200 beside everything else: the best of four
- * sizes that were tried. With a smaller cache, K and V come from device memory more often. */
-constexpr int64_t CACHED_BYTES = 16 << 20;
-
 /** Everything about one mask, in device memory. */
 struct TileLists {
   int block_m, block_n;  /**< of the kernel's tiles */
   int q_tiles;           /**< tiles of queries in a head */
-  int heads_together;    /**< heads whose rows are interleaved, see row_of_block() */
+  int heads_per_wave;    /**< heads whose rows are interleaved, see row_of_block() */
   int most_tiles;        /**< room in each list */
   int batches, heads;    /**< lists are shared like the masks */
   int64_t rows;          /**< batches * heads * q_tiles, the number of lists */
@@ -60,23 +56,21 @@ __device__ __forceinline__ int list_of_head(const TileLists &lists, int batch, i
   return batch % lists.batches * lists.heads + head % lists.heads;
 }
 
-/** The work of a thread block: one head, and an index into the head's `order`. */
-struct BlockRow {
-  int head;  /**< counted through the whole batch */
-  int entry; /**< index into TileLists::order of this head */
+/** What a thread block computes: a tile of queries of one head. */
+struct BlockWork {
+  int head;             /**< counted through the whole batch */
+  QueryTile own;        /**< its tile of queries */
+  const KeyTile *tiles; /**< [own.tile_count + 1] */
 };
 
-/**
- * Thread blocks take the longest rows of several heads first, so that the grid ends with short rows
- * and no multiprocessor is still busy with a long one when all others are done. The number of heads
- * is such that K and V of all of them stay in the L2 cache.
- */
-__device__ __forceinline__ BlockRow row_of_block(const Problem &problem, const TileLists &lists,
-                                                 int block) {
-  const int rows = lists.heads_together * lists.q_tiles;
-  const int first_head = block / rows * lists.heads_together;
-  const int heads = min(lists.heads_together, problem.batch * problem.q_heads - first_head);
-  return {first_head + block % rows % heads, block % rows / heads};
+/** The tiles of queries with the longest lists start first. */
+__device__ __forceinline__ BlockWork work_of_block(const Problem &problem, const TileLists &lists,
+                                                   int block) {
+  const BlockRow row = row_of_block(problem, lists.heads_per_wave, lists.q_tiles, block);
+  const int batch = row.head / problem.q_heads, head = row.head % problem.q_heads;
+  const int list = list_of_head(lists, batch, head) * lists.q_tiles;
+  const QueryTile own = lists.order[list + row.entry];
+  return {row.head, own, lists.tiles + (int64_t)(list + own.q_tile) * lists.most_tiles};
 }
 
 /** The tile lists of a mask for a kernel configuration, laid out from `memory` on, which is aligned
@@ -88,10 +82,7 @@ static TileLists lay_out_tile_lists(const Problem *problem, const BlockMask *m,
   lists.block_m = config->block_m;
   lists.block_n = config->block_n;
   lists.q_tiles = (problem->q_len + lists.block_m - 1) / lists.block_m;
-  const int64_t head_bytes = (int64_t)problem->kv_len * problem->head_dim * 2 * 2;  // of K and V
-  const int64_t heads = (int64_t)problem->batch * problem->q_heads;
-  const int64_t together = CACHED_BYTES / head_bytes;
-  lists.heads_together = (int)(together < 1 ? 1 : together < heads ? together : heads);
+  lists.heads_per_wave = heads_per_wave(*problem);
   // A row has each block once, apart from MASKED slots; of the last block all tiles have room.
   const int kv_blocks = (problem->kv_len - 1) / m->kv_block_size + 1;
   const int blocks = m->max_slots < kv_blocks ? m->max_slots : kv_blocks;

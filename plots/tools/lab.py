@@ -8,6 +8,7 @@ padded rows, on a few shapes with --report.
 """
 
 import json
+import re
 import sys
 import tempfile
 from collections.abc import Iterable

@@ -1,5 +1,6 @@
 """The README's results table and the pictures of the docs equal the records."""
 
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -80,7 +81,7 @@ def test_steps_without_records_have_no_numbers() -> None:
     """They are in the table and named below it."""
     left = Results([record for record in load(H200).records if record.get("step") != NAIVE])
     *rows, last = readme.table(left).splitlines()
-    assert f"Not measured yet: {NAIVE}" in last
+    assert re.search(f"Not measured yet: .*{NAIVE}", last)
     (row,) = [row for row in rows if row.startswith(f"| [{NAIVE[4:]}](docs/{NAIVE}.md) [")]
     assert row.endswith(" | – | – | – | – |")
 
