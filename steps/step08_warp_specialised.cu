@@ -8,8 +8,9 @@
  * larger. The consumers issue their products in turns: one multiplies while the other computes its
  * softmax, because the tensor cores and the units for exponentials are different hardware.
  *
- * What changed since step 07: who loads, and when; the order of the loop. P V of a tile waits for
- * the next turn: P V (t - 1) and Q K^T (t) are one turn, then comes the softmax of tile t. A turn
+ * What changed since step 07: who loads, and when. Producer and consumers each count the tiles that
+ * they have seen, in a PipelineState. And the order of the loop: P V of a tile waits for the next
+ * turn: P V (t - 1) and Q K^T (t) are one turn, then comes the softmax of tile t. A turn
  * is passed on when its products are issued. Tiles have 192 keys at D = 96 and 128; of a last tile
  * with at most 64 keys only 64 are multiplied.
  *

@@ -157,7 +157,7 @@ __device__ __forceinline__ void transpose(Shared<T, HEAD_DIM> &shared, int part)
                                            Tile::TRANSPOSERS);
       fence_proxy_async();  // wgmma sees the stores; the next TMA load comes after the loads
       __syncwarp();         // all lanes have stored, and passed their fence
-      release(shared.vt_full, vt);
+      release(shared.vt_full, vt);  // this warp has written its part
       release(shared.v_empty, v);
     }
   }
