@@ -41,6 +41,12 @@ __host__ __device__ inline int attended_keys(const Problem &problem, int q) {
   return q >= problem.q_len ? 0 : problem.kv_len;
 }
 
+/** Keys that some of the queries `first_q` to `first_q` + `rows` - 1 attend. */
+__device__ __forceinline__ int keys_of_rows(const Problem &problem, int first_q, int rows) {
+  if (first_q >= problem.q_len) return 0;
+  return attended_keys(problem, min(first_q + rows, problem.q_len) - 1);
+}
+
 /** Bytes of K and V that stay in the L2 cache of an H200 beside everything else: the best of four
  * sizes that were tried. With a smaller cache, K and V come from device memory more often. */
 constexpr int CACHED_BYTES = 16 << 20;

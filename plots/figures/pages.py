@@ -172,7 +172,7 @@ def counts(report: Report) -> dict[str, str]:
 
 def lab(reports: dict[str, Report], step: str, before: str, shape: str) -> list[str]:
     """What the lab counts for the step and the one that it builds on, without what neither has."""
-    names = ([before] if before else []) + [step]
+    names = [name for name in (before, step) if name in reports]
     columns = [counts(reports[name]) for name in names]
     rows = [[label, *(column[label] for column in columns)] for label in columns[0]]
     zeros = {"0", "–"} if reports[step].run["copy_shared_requests"] else {"0", "–", "0 %"}
