@@ -174,7 +174,7 @@ typedef struct BlockMaskSupport {
   cudaError_t (*prepare)(const Problem *problem, const BlockMask *mask, void *prepared,
                          cudaStream_t stream);
 
-  bool takes_spans;     /**< it takes masks with BlockMask::row_spans */
+  bool takes_spans;     /**< it takes masks with BlockMask::row_spans, and no others */
   bool takes_shared_kv; /**< it has both variants of Problem::shared_kv */
 } BlockMaskSupport;
 

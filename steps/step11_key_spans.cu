@@ -29,12 +29,13 @@
 
 #include "attention.h"
 #include "device/heads.cuh"
-#include "device/key_spans.cuh"
 #include "device/launch.cuh"
 #include "device/log2.cuh"
+#include "device/mask_plans.cuh"
 #include "device/persistent.cuh"
 #include "device/ptx.cuh"
 #include "device/ptx_hopper.cuh"
+#include "device/span_plans.cuh"
 #include "device/split_softmax.cuh"
 #include "device/tensor_map.cuh"
 #include "device/warp.cuh"
@@ -53,49 +54,45 @@ struct __align__(16) QueryWork {
 // [tiles]
 /** Sizes of the tiles, by head dimension. Where the mask is in blocks, tiles have LISTED_KEYS keys,
  * and at D = 128 a third consumer would leave no room for bits. */
-template <int HEAD_DIM, bool SPANS>
+template <int HEAD_DIM>
 struct Tiles {
-  static constexpr int CONSUMERS = SPANS && HEAD_DIM <= 128 ? 3 : 2;  // warpgroups that compute
+  static constexpr int CONSUMERS = HEAD_DIM <= 128 ? 3 : 2;  // warpgroups that compute
   static constexpr int THREADS = (1 + CONSUMERS) * WARPGROUP_THREADS;
-  static constexpr int BLOCK_M = CONSUMERS * GROUP_ROWS;  // rows of Q
-  static constexpr int LARGE_N = HEAD_DIM <= 64 ? 128 : HEAD_DIM <= 128 ? 64 : 80;
-  static constexpr int BLOCK_N = SPANS ? LARGE_N : LISTED_KEYS;  // rows of K and V
+  static constexpr int BLOCK_M = CONSUMERS * CONSUMER_ROWS;  // rows of Q
+  static constexpr int BLOCK_N = HEAD_DIM <= 64 ? 128 : HEAD_DIM <= 128 ? 64 : 80;
   // Tiles of K, and of V, in flight.
   static constexpr int STAGES = HEAD_DIM > 128 ? 2 : BLOCK_N == 128 ? 3 : 4;
-  static constexpr int PRODUCER_REGISTERS = CONSUMERS == 3 ? 32 : SPANS ? 24 : 40;
-  static constexpr int CONSUMER_REGISTERS = CONSUMERS == 3 ? 160 : SPANS ? 240 : 232;
+  static constexpr int PRODUCER_REGISTERS = CONSUMERS == 3 ? 32 : 24;
+  static constexpr int CONSUMER_REGISTERS = CONSUMERS == 3 ? 160 : 240;
   static_assert(registers_suffice<CONSUMERS, PRODUCER_REGISTERS, CONSUMER_REGISTERS>());
 
   static constexpr bool O_IN_V = HEAD_DIM > 128;  // O takes a place of V: there is no more room
-  static constexpr int Q_BYTES = 2 * GROUP_ROWS * HEAD_DIM;  // of a consumer
+  static constexpr int Q_BYTES = 2 * CONSUMER_ROWS * HEAD_DIM;  // of a consumer
   static constexpr int KV_BYTES = 2 * BLOCK_N * HEAD_DIM;
-  static constexpr int MASK_BYTES = GROUP_ROWS * sizeof(KeySpan);  // spans, or bits of a tile
-  static_assert(MASK_BYTES == GROUP_ROWS * LISTED_KEYS / 8, "both are of one size");
-  static constexpr int MASKS = CONSUMERS * (SPANS ? 1 : STAGES);
+  static constexpr int SPAN_BYTES = CONSUMER_ROWS * sizeof(KeySpan);  // of a consumer
   static constexpr int BARRIERS = 2 * WORKS + 2 * CONSUMERS + 4 * STAGES;
   static constexpr int SHARED_BYTES = (O_IN_V ? 1 : 2) * CONSUMERS * Q_BYTES +
-                                      STAGES * (2 * KV_BYTES + sizeof(ListedTile)) +
-                                      MASKS * MASK_BYTES + 8 * BARRIERS + WORKS * sizeof(QueryWork);
+                                      2 * STAGES * KV_BYTES + CONSUMERS * SPAN_BYTES +
+                                      8 * BARRIERS + WORKS * sizeof(QueryWork);
   static_assert(!O_IN_V || (CONSUMERS <= STAGES && Q_BYTES <= KV_BYTES), "O must fit");
 };
 // [tiles]
 
-/** The tensor maps of a pass; `o` has boxes of 16 rows, those of a warp, and `masks` of the spans
- * of a consumer, or the bits of one PARTIAL tile. */
+/** The tensor maps of a pass; `o` has boxes of 16 rows, those of a warp, and `spans` of the spans
+ * of a consumer. */
 struct AllMaps {
   TensorMaps in;
-  CUtensorMap o, masks;
+  CUtensorMap o, spans;
 };
 
 /** Shared memory of a thread block. */
 template <typename T>
 struct Shared {
-  T *q, *o;                         /**< BLOCK_M rows each; no `o` if O_IN_V */
-  T *k_ring, *v_ring;               /**< STAGES tiles each */
-  uint32_t *masks;                  /**< spans by consumer, or bits by stage and consumer */
-  ListedTile *listed;               /**< by stage */
-  uint64_t *q_full, *q_empty;       /**< by consumer: Q has arrived; was read */
-  uint64_t *work_full, *work_empty; /**< the same for `work` */
+  T *q, *o;                                      /**< BLOCK_M rows each; no `o` if O_IN_V */
+  T *k_ring, *v_ring;                            /**< STAGES tiles each */
+  KeySpan *spans;                                /**< CONSUMER_ROWS for each consumer */
+  uint64_t *q_full, *q_empty;                    /**< by consumer: Q has arrived; was read */
+  uint64_t *work_full, *work_empty;              /**< the same for `work` */
   uint64_t *k_full, *v_full, *k_empty, *v_empty; /**< by stage */
   QueryWork *work;                               /**< WORKS tiles of queries */
 };
@@ -123,10 +120,10 @@ __device__ __forceinline__ void find_work(QueryWork &work, const Problem &proble
 
 // [load_q]
 /** Run by one thread for each consumer: loads its Q, and the spans of its queries. */
-template <typename T, int HEAD_DIM, bool SPANS>
+template <typename T, int HEAD_DIM>
 __device__ __forceinline__ void produce_q(const Shared<T> &shared, const AllMaps &maps,
                                           const MaskPlans &plans, int consumer) {
-  using Tile = Tiles<HEAD_DIM, SPANS>;
+  using Tile = Tiles<HEAD_DIM>;
   for (RingUse<WORKS> slot;; slot.number++) {
     mbarrier_wait(&shared.work_full[slot.stage()], slot.parity());
     const QueryWork &work = shared.work[slot.stage()];
@@ -138,47 +135,24 @@ __device__ __forceinline__ void produce_q(const Shared<T> &shared, const AllMaps
     mbarrier_wait(&shared.q_empty[consumer], slot.number % 2 ^ 1);  // no product reads the Q before
     // `work` is not read from here on. The consumer waits for Q before it arrives at work_empty, so
     // that barrier need not count this thread.
-    mbarrier_arrive_expect(full, Tile::Q_BYTES + (SPANS ? Tile::MASK_BYTES : 0));
-    load_rows<HEAD_DIM, GROUP_ROWS>(shared.q + consumer * GROUP_ROWS * HEAD_DIM, maps.in.q, full,
-                                    first_q + consumer * GROUP_ROWS, head, batch);
-    if (SPANS) {
-      const int64_t plan = plan_of_head(plans, batch, head) + first_q / Tile::BLOCK_M;
-      tma_load((char *)shared.masks + consumer * Tile::MASK_BYTES, maps.masks, full, 0,
-               (int)plan * Tile::CONSUMERS + consumer, 0, 0);
-    }
+    mbarrier_arrive_expect(full, Tile::Q_BYTES + Tile::SPAN_BYTES);
+    load_rows<HEAD_DIM, CONSUMER_ROWS>(shared.q + consumer * CONSUMER_ROWS * HEAD_DIM, maps.in.q,
+                                       full, first_q + consumer * CONSUMER_ROWS, head, batch);
+    const int64_t plan = plan_of_head(plans, batch, head) + first_q / Tile::BLOCK_M;
+    tma_load(shared.spans + consumer * CONSUMER_ROWS, maps.spans, full, 0,
+             (int)plan * Tile::CONSUMERS + consumer, 0, 0);
   }
 }
 // [load_q]
 
-// [load_masks]
-/** Tells the consumers how a tile of keys is masked, and asks for the bits of those for which it is
- * PARTIAL. Both are there when its K is. */
-template <typename T, int HEAD_DIM>
-__device__ __forceinline__ void load_masks(const Shared<T> &shared, const CUtensorMap &masks,
-                                           const ListedTile &tile, int stage) {
-  using Tile = Tiles<HEAD_DIM, false>;
-  shared.listed[stage] = tile;
-  int bytes = Tile::KV_BYTES;
-  for (int consumer = 0; consumer < Tile::CONSUMERS; consumer++) {
-    if (tile.mask[consumer] >= 0) bytes += Tile::MASK_BYTES;
-  }
-  mbarrier_arrive_expect(&shared.k_full[stage], bytes);
-  for (int consumer = 0; consumer < Tile::CONSUMERS; consumer++) {
-    if (tile.mask[consumer] < 0) continue;
-    const int at = (stage * Tile::CONSUMERS + consumer) * Tile::MASK_BYTES;
-    tma_load((char *)shared.masks + at, masks, &shared.k_full[stage], 0, tile.mask[consumer], 0, 0);
-  }
-}
-// [load_masks]
-
 // [producer]
 /** Run by one thread: finds the tiles of queries, and loads K and V for them. */
-template <typename T, int HEAD_DIM, bool SPANS>
+template <typename T, int HEAD_DIM>
 __device__ __forceinline__ void produce_kv(const Shared<T> &shared, const AllMaps &maps,
                                            const Problem &problem, Schedule schedule,
                                            const MaskPlans &plans) {
-  using Tile = Tiles<HEAD_DIM, SPANS>;
-  schedule.rows = *plans.uneven ? TILES_IN_TURN : plans.q_tiles;
+  using Tile = Tiles<HEAD_DIM>;
+  schedule.rows = *plans.uneven ? TILES_PER_TURN : plans.q_tiles;
   RingUse<Tile::STAGES> use;
   RingUse<WORKS> slot;
   const auto find = [&](RingUse<WORKS> place, int index) {
@@ -200,23 +174,11 @@ __device__ __forceinline__ void produce_kv(const Shared<T> &shared, const AllMap
       break;
     }
     const int batch = work.batch, kv_head = work.head / (problem.q_heads / problem.kv_heads);
-    const ListedTile *list =
-        SPANS
-            ? NULL
-            : plans.tiles + (plan_of_head(plans, batch, work.head) + plan.first_q / Tile::BLOCK_M) *
-                                plans.most_tiles;
-
-    const auto first_key_of = [&](int tile) {
-      return SPANS ? plan.first_key + tile * Tile::BLOCK_N : list[tile].first_key;
-    };
+    const auto first_key_of = [&](int tile) { return plan.first_key + tile * Tile::BLOCK_N; };
     const auto load_k = [&](RingUse<Tile::STAGES> use, int tile) {
       const int stage = use.stage();
       mbarrier_wait(&shared.k_empty[stage], use.parity() ^ 1);  // all consumers have read it
-      if (SPANS) {
-        mbarrier_arrive_expect(&shared.k_full[stage], Tile::KV_BYTES);
-      } else {
-        load_masks<T, HEAD_DIM>(shared, maps.masks, list[tile], stage);
-      }
+      mbarrier_arrive_expect(&shared.k_full[stage], Tile::KV_BYTES);
       load_rows<HEAD_DIM, Tile::BLOCK_N>(shared.k_ring + stage * Tile::BLOCK_N * HEAD_DIM,
                                          maps.in.k, &shared.k_full[stage], first_key_of(tile),
                                          kv_head, batch);
@@ -279,14 +241,14 @@ __device__ __forceinline__ void apply_bits(float (&s)[N_FRAGMENTS][4],
 // [bits]
 
 /** What a consumer does, tile after tile of queries. */
-template <typename T, int HEAD_DIM, bool SPANS>
+template <typename T, int HEAD_DIM>
 __device__ __forceinline__ void consume(const Shared<T> &shared, const AllMaps &maps,
                                         const Problem &problem, const Tensors &t, int consumer) {
-  using Tile = Tiles<HEAD_DIM, SPANS>;
+  using Tile = Tiles<HEAD_DIM>;
   constexpr int BLOCK_N = Tile::BLOCK_N, STAGES = Tile::STAGES, WORDS = (BLOCK_N + 31) / 32;
   const int lane = threadIdx.x % WARP_SIZE, warp = threadIdx.x / WARP_SIZE % 4;
-  const T *q_group = shared.q + consumer * GROUP_ROWS * HEAD_DIM;
-  const int row_in_tile = consumer * GROUP_ROWS + 16 * warp;  // of the first row of this warp
+  const T *q_group = shared.q + consumer * CONSUMER_ROWS * HEAD_DIM;
+  const int row_in_tile = consumer * CONSUMER_ROWS + 16 * warp;  // of the first row of this warp
   const float scale_log2 = problem.scale * LOG2_E;
   RingUse<STAGES> use;  // of the next tile of K
 
@@ -297,9 +259,7 @@ __device__ __forceinline__ void consume(const Shared<T> &shared, const AllMaps &
     const int tile_count = work.plan.tile_count;
     if (tile_count < 0) break;
     const int first_row = work.plan.first_q + row_in_tile;  // of this warp
-    // Of a list, the consumers visit all tiles; of a range, those that their queries attend.
-    const ConsumerTiles own =
-        SPANS ? work.plan.consumers[consumer] : ConsumerTiles{0, 0, 0, tile_count};
+    const ConsumerTiles own = work.plan.consumers[consumer];
     // [plan]
     float m[2] = {-INFINITY, -INFINITY};  // running maximum of score * scale * log2(e)
     float l[2] = {};                      // running sum of this lane's probabilities
@@ -340,37 +300,19 @@ __device__ __forceinline__ void consume(const Shared<T> &shared, const AllMaps &
     };
     // [mask_of]
     // Do the queries of this consumer attend all keys of the tile?
-    const auto all_attended = [&](int tile) {
-      if (SPANS) return tile >= own.all_begin && tile < own.all_end;
-      mbarrier_wait(&shared.k_full[use.stage()], use.parity());  // its masks have arrived
-      return shared.listed[use.stage()].mask[consumer] == ALL_ATTENDED;
-    };
+    const auto all_attended = [&](int tile) { return tile >= own.all_begin && tile < own.all_end; };
     const auto mask_tile = [&](float(&s)[BLOCK_N / MMA_N][4], int tile) {
-      const ListedTile &listed = shared.listed[use.stage()];
-      const int mask = SPANS ? (int)PAST_THE_END : listed.mask[consumer];
-      const int first_key = SPANS ? work.plan.first_key + tile * BLOCK_N : listed.first_key;
-      const int number = (SPANS ? 0 : use.stage() * Tile::CONSUMERS) + consumer;
-      const uint32_t *own_masks = shared.masks + number * (Tile::MASK_BYTES / 4);
+      const int first_key = work.plan.first_key + tile * BLOCK_N;
+      const KeySpan *spans = shared.spans + consumer * CONSUMER_ROWS;
       uint32_t words[2][WORDS];
 #pragma unroll
       for (int half = 0; half < 2; half++) {
-        const int row = 16 * warp + 8 * half + lane / 4;
-        KeySpan span;
-        if (SPANS) {
-          span = ((const KeySpan *)own_masks)[row];
-        } else {
-          const int q = work.plan.first_q + consumer * GROUP_ROWS + row;
-          span = {0, mask == NONE_ATTENDED ? 0
-                     : mask == CAUSAL_RULE ? causal_keys(problem, q)
-                                           : problem.kv_len};
-        }
+        const KeySpan span = spans[16 * warp + 8 * half + lane / 4];
 #pragma unroll
         for (int word = 0; word < WORDS; word++) {
           words[half][word] = bits_of_span(span, first_key + 32 * word);
-          if (!SPANS && mask >= 0) words[half][word] &= own_masks[row * WORDS + word];
         }
       }
-      if (!SPANS) fence_proxy_async();  // these loads come before the copy of the next bits
       apply_bits(s, words);
     };
     // [mask_of]
@@ -392,7 +334,6 @@ __device__ __forceinline__ void consume(const Shared<T> &shared, const AllMaps &
       } else {
         l[0] += sums[0], l[1] += sums[1];
       }
-      if (!SPANS) __syncwarp();  // all lanes have read the masks; a vote does not say so
       release(shared.k_empty, use);
       wgmma_wait<0>(o);  // O is complete, and nothing reads P any more
       release_v(before(use));
@@ -414,7 +355,6 @@ __device__ __forceinline__ void consume(const Shared<T> &shared, const AllMaps &
       if (tile == 0) return_all_places();
       wgmma_wait<0>(s);
       if (!all_attended(tile)) mask_tile(s, tile);
-      if (!SPANS) __syncwarp();  // all lanes have read the masks
       release(shared.k_empty, use);
       use.number++;
       tile++;
@@ -426,7 +366,7 @@ __device__ __forceinline__ void consume(const Shared<T> &shared, const AllMaps &
       for (; tile < own.end && !all_attended(tile); tile++) next_tile(tile, true);
     }
     // [loops]
-    if (SPANS) fence_proxy_async();  // these loads of spans come before the copy of the next ones
+    fence_proxy_async();  // these loads of spans come before the copy of the next ones
     __syncwarp();  // all lanes have read them and, if there was no tile, have seen that Q has come
     // All products with Q are complete: the next Q may come, with spans.
     if (lane == 0) mbarrier_arrive(&shared.q_empty[consumer]);
@@ -437,7 +377,7 @@ __device__ __forceinline__ void consume(const Shared<T> &shared, const AllMaps &
     }
     for (; tile < tile_count; tile++, use.number++) skip(use);
 
-    T *o_group = shared.o + consumer * GROUP_ROWS * HEAD_DIM;
+    T *o_group = shared.o + consumer * CONSUMER_ROWS * HEAD_DIM;
     if (Tile::O_IN_V) {
       const RingUse<STAGES> place = {use_of_v<Tile>(use, slot.number).number + consumer};
       mbarrier_wait(&shared.v_full[place.stage()], place.parity());  // no product reads V there
@@ -456,11 +396,11 @@ __device__ __forceinline__ void consume(const Shared<T> &shared, const AllMaps &
 }
 
 /** The whole forward pass: one thread block for each multiprocessor. */
-template <typename T, int HEAD_DIM, bool SPANS>
-__global__ void __launch_bounds__(Tiles<HEAD_DIM, SPANS>::THREADS, 1)
+template <typename T, int HEAD_DIM>
+__global__ void __launch_bounds__(Tiles<HEAD_DIM>::THREADS, 1)
     attention_kernel(Problem problem, Tensors t, const __grid_constant__ AllMaps maps,
                      Schedule schedule, MaskPlans plans) {
-  using Tile = Tiles<HEAD_DIM, SPANS>;
+  using Tile = Tiles<HEAD_DIM>;
   constexpr int STAGES = Tile::STAGES, KV_ELEMENTS = Tile::BLOCK_N * HEAD_DIM;
 
   extern __shared__ __align__(1024) unsigned char smem[];
@@ -469,9 +409,8 @@ __global__ void __launch_bounds__(Tiles<HEAD_DIM, SPANS>::THREADS, 1)
   shared.o = shared.q + Tile::BLOCK_M * HEAD_DIM;
   shared.k_ring = Tile::O_IN_V ? shared.o : shared.o + Tile::BLOCK_M * HEAD_DIM;
   shared.v_ring = shared.k_ring + STAGES * KV_ELEMENTS;
-  shared.masks = (uint32_t *)(shared.v_ring + STAGES * KV_ELEMENTS);
-  shared.listed = (ListedTile *)(shared.masks + Tile::MASKS * (Tile::MASK_BYTES / 4));
-  shared.work = (QueryWork *)(shared.listed + STAGES);
+  shared.spans = (KeySpan *)(shared.v_ring + STAGES * KV_ELEMENTS);
+  shared.work = (QueryWork *)(shared.spans + Tile::BLOCK_M);
   shared.q_full = (uint64_t *)(shared.work + WORKS);
   shared.q_empty = shared.q_full + Tile::CONSUMERS;
   shared.work_full = shared.q_empty + Tile::CONSUMERS;
@@ -503,53 +442,41 @@ __global__ void __launch_bounds__(Tiles<HEAD_DIM, SPANS>::THREADS, 1)
     setmaxnreg_dec<Tile::PRODUCER_REGISTERS>();
     const int warp = threadIdx.x / WARP_SIZE;
     if (threadIdx.x == 0) {
-      produce_kv<T, HEAD_DIM, SPANS>(shared, maps, problem, schedule, plans);
+      produce_kv<T, HEAD_DIM>(shared, maps, problem, schedule, plans);
     } else if (threadIdx.x % WARP_SIZE == 0 && warp <= Tile::CONSUMERS) {
-      produce_q<T, HEAD_DIM, SPANS>(shared, maps, plans, warp - 1);
+      produce_q<T, HEAD_DIM>(shared, maps, plans, warp - 1);
     }
   } else {
     setmaxnreg_inc<Tile::CONSUMER_REGISTERS>();
-    consume<T, HEAD_DIM, SPANS>(shared, maps, problem, t, group - 1);
+    consume<T, HEAD_DIM>(shared, maps, problem, t, group - 1);
   }
 }
 
-template <typename T, int HEAD_DIM, bool SPANS>
+template <typename T, int HEAD_DIM>
 constexpr auto CONFIG = [] {
-  using Tile = Tiles<HEAD_DIM, SPANS>;
-  auto config = make_config<T, HEAD_DIM, Tile>(attention_kernel<T, HEAD_DIM, SPANS>, Tile::THREADS,
+  using Tile = Tiles<HEAD_DIM>;
+  auto config = make_config<T, HEAD_DIM, Tile>(attention_kernel<T, HEAD_DIM>, Tile::THREADS,
                                                Tile::SHARED_BYTES, CEILING_WGMMA);
-  config.mask_rows = SPANS ? 0 : GROUP_ROWS;
+  config.mask_rows = 0;  // it has no blocks
   return config;
 }();
 
-#define CONFIGS_OF(HEAD_DIM)                                       \
-  CONFIG<__half, HEAD_DIM, true>, CONFIG<__half, HEAD_DIM, false>, \
-      CONFIG<__nv_bfloat16, HEAD_DIM, true>, CONFIG<__nv_bfloat16, HEAD_DIM, false>
-
 static constexpr KernelConfig<AllMaps, Schedule, MaskPlans> CONFIGS[] = {
-    CONFIGS_OF(32), CONFIGS_OF(64), CONFIGS_OF(96), CONFIGS_OF(128), CONFIGS_OF(256)};
+    CONFIG<__half, 32>,        CONFIG<__half, 64>,        CONFIG<__half, 96>,
+    CONFIG<__half, 128>,       CONFIG<__half, 256>,       CONFIG<__nv_bfloat16, 32>,
+    CONFIG<__nv_bfloat16, 64>, CONFIG<__nv_bfloat16, 96>, CONFIG<__nv_bfloat16, 128>,
+    CONFIG<__nv_bfloat16, 256>};
 
 // [prepare]
 static cudaError_t prepare(const Problem *problem, const BlockMask *mask, void *prepared,
                            cudaStream_t stream) {
   const auto *config = find_config<CONFIGS>(problem);
-  const int consumers = config->block_m / GROUP_ROWS;
-  const MaskPlans plans = lay_out_plans(problem, mask, config->block_m, prepared);
-  if (const cudaError_t error = cudaMemsetAsync(plans.uneven, 0, sizeof(int), stream)) {
-    return error;
-  }
-  if (plans.partial_tiles > 0) {
-    pack_bits_kernel<<<(unsigned)plans.partial_tiles, WARPGROUP_THREADS, 0, stream>>>(
-        *mask, listed_tiles(plans));
-  }
-  if (plans.spans != NULL) {
-    plan_spans_kernel<<<plans.rows, WARP_SIZE, 0, stream>>>(*problem, plans, consumers,
-                                                            config->block_n);
-  } else {
-    plan_blocks_kernel<<<plans.rows, WARP_SIZE, 0, stream>>>(*problem, *mask, plans, consumers);
-  }
-  sort_plans_kernel<<<(plans.rows + WARPGROUP_THREADS - 1) / WARPGROUP_THREADS, WARPGROUP_THREADS,
-                      0, stream>>>(plans);
+  const SpanPlans plans = lay_out_span_plans(problem, mask, config->block_m, prepared);
+  const int consumers = config->block_m / CONSUMER_ROWS, threads = WARPGROUP_THREADS;
+  if (const cudaError_t error = cudaMemsetAsync(plans.uneven, 0, sizeof(int), stream)) return error;
+  plan_spans_kernel<<<plans.plan_count, WARP_SIZE, 0, stream>>>(*problem, plans, consumers,
+                                                                config->block_n);
+  sort_plans_kernel<<<(plans.plan_count + threads - 1) / threads, threads, 0, stream>>>(plans);
   return cudaGetLastError();
 }
 // [prepare]
@@ -569,18 +496,17 @@ static void describe(const Problem *problem, int heads, Description *description
 static cudaError_t forward(const Problem *problem, const Tensors *t, int, cudaStream_t stream) {
   const auto *config = find_config<CONFIGS>(problem);
   if (const cudaError_t error = prepare_launch(config, t)) return error;
-  const MaskPlans plans = lay_out_plans(problem, t->block_mask, config->block_m, t->prepared);
+  const SpanPlans plans = lay_out_span_plans(problem, t->block_mask, config->block_m, t->prepared);
   AllMaps maps = {};
-  cudaError_t error = make_tensor_maps(&maps.in, problem, t, GROUP_ROWS, config->block_n);
+  cudaError_t error = make_tensor_maps(&maps.in, problem, t, CONSUMER_ROWS, config->block_n);
   if (error == cudaSuccess) {
     error = make_tensor_map(&maps.o, t->o, problem, problem->o_strides, problem->q_len,
                             problem->q_heads, 16, problem->o_dtype);
   }
-  const int64_t masks =
-      plans.spans != NULL ? plans.rows * (config->block_m / GROUP_ROWS) : plans.partial_tiles;
-  if (error == cudaSuccess && masks > 0) {
-    const uint32_t *words = plans.spans != NULL ? (const uint32_t *)plans.group_spans : plans.bits;
-    error = make_words_map(&maps.masks, words, GROUP_ROWS * sizeof(KeySpan) / 4, masks);
+  if (error == cudaSuccess) {
+    error = make_words_map(&maps.spans, (const uint32_t *)plans.consumer_spans,
+                           Tiles<64>::SPAN_BYTES / 4,
+                           plans.plan_count * (config->block_m / CONSUMER_ROWS));
   }
   if (error != cudaSuccess) return error;
   const Schedule schedule = make_schedule(problem, config->block_m, t->workspace);
@@ -592,7 +518,8 @@ static cudaError_t forward(const Problem *problem, const Tensors *t, int, cudaSt
 static const BlockMaskSupport BLOCK_MASKS = {
     .prepared_bytes =
         [](const Problem *problem, const BlockMask *mask) {
-          return lay_out_plans(problem, mask, find_config<CONFIGS>(problem)->block_m, NULL).bytes;
+          return lay_out_span_plans(problem, mask, find_config<CONFIGS>(problem)->block_m, NULL)
+              .bytes;
         },
     .prepare = prepare,
     .takes_spans = true,
