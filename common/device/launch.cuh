@@ -240,6 +240,21 @@ static void describe_config(const Problem *problem, int, Description *descriptio
                               (size_t)c->shared_bytes};
 }
 
+/** Thread blocks: one for each SM, or for each tile if there are fewer tiles. */
+template <typename Config>
+static int block_count(const Config *config, const Problem *problem) {
+  const int64_t tiles = grid_size(config, problem);
+  const int multiprocessors = device_attribute(cudaDevAttrMultiProcessorCount);
+  return tiles < multiprocessors ? (int)tiles : multiprocessors;
+}
+
+/** Step::describe of a step with persistent blocks. */
+template <const auto &CONFIGS>
+static void describe_persistent(const Problem *problem, int heads, Description *description) {
+  describe_config<CONFIGS>(problem, heads, description);
+  description->launches[0].grid = dim3(block_count(find_config<CONFIGS>(problem), problem));
+}
+
 /**
  * Lets the kernel use its shared memory: more than 48 KiB per thread block need permission. Returns
  * cudaErrorMisalignedAddress for a tensor-core kernel unless all four tensors start at multiples of
