@@ -39,7 +39,7 @@ struct KernelConfig {
   int threads, shared_bytes; /**< of a thread block; the shared memory is dynamic */
   Ceiling ceiling;           /**< see above */
   bool shared_kv;            /**< the variant that --shared-kv asks for */
-  int mask_rows; /**< divides the rows of a mask block; 0: the mask is spans, without blocks */
+  int mask_rows;             /**< divides the rows of a mask block */
 };
 
 /** Does the kernel use wgmma? */
@@ -77,9 +77,10 @@ template <typename Config>
 static int unmet(const Config &c, const Problem *problem) {
   const bool takes_head_dim = uses_tensor_cores(c.ceiling) ? c.head_dim == problem->head_dim
                                                            : c.head_dim >= problem->head_dim;
-  const bool takes_blocks = c.mask_rows == 0 ? problem->q_block_size == 0
-                                             : problem->q_block_size % c.mask_rows == 0 &&
-                                                   problem->kv_block_size % c.block_n == 0;
+  const bool takes_spans = step.block_masks != NULL && step.block_masks->takes_spans;
+  const bool takes_blocks = takes_spans ? problem->q_block_size == 0
+                                        : problem->q_block_size % c.mask_rows == 0 &&
+                                              problem->kv_block_size % c.block_n == 0;
   return (takes_head_dim ? 0 : UNMET_HEAD_DIM) | (takes_blocks ? 0 : UNMET_BLOCKS) |
          (c.shared_kv == problem->shared_kv ? 0 : UNMET_SHARED_KV) |
          (c.dtype == problem->o_dtype ? 0 : UNMET_DTYPE);
@@ -154,7 +155,7 @@ static void refuse(const Problem *problem, char *why, size_t why_size) {
   } else if (fault & UNMET_SHARED_KV) {
     snprintf(why, why_size, "--shared-kv: %s %s", step.name,
              problem->shared_kv ? "has no choice of buffers" : "needs it");
-  } else if (fault & UNMET_BLOCKS && closest->mask_rows == 0) {
+  } else if (fault & UNMET_BLOCKS && step.block_masks->takes_spans) {
     snprintf(why, why_size,
              "--mask: %s takes at most one span of keys for each query, and no mask in blocks",
              step.name);

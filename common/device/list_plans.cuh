@@ -7,8 +7,10 @@
 #define DEVICE_LIST_PLANS_CUH
 
 #include "attention.h"
+#include "device/launch.cuh"
 #include "device/mask_plans.cuh"
 #include "device/partial_tiles.cuh"
+#include "device/tensor_map.cuh"
 #include "device/warp.cuh"
 
 constexpr int LISTED_KEYS = 64; /**< keys of a tile in a list */
@@ -122,6 +124,18 @@ static __global__ void __launch_bounds__(WARP_SIZE)
   plan.first_q = plan_q;
   plan.tile_count = count;
   plans.unsorted[blockIdx.x] = plan;
+}
+
+/** The map of the bits of PARTIAL tiles, if there are any: a box has those of one tile. */
+static cudaError_t make_bits_map(CUtensorMap *map, const PartialTiles &partial) {
+  if (partial.partial_tiles == 0) return cudaSuccess;
+  return make_words_map(map, partial.bits, CONSUMER_ROWS * LISTED_KEYS / 32, partial.partial_tiles);
+}
+
+/** BlockMaskSupport::prepared_bytes of such a step. */
+template <const auto &CONFIGS>
+static size_t list_plan_bytes(const Problem *problem, const BlockMask *mask) {
+  return lay_out_list_plans(problem, mask, find_config<CONFIGS>(problem)->block_m, NULL).bytes;
 }
 
 #endif

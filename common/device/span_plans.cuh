@@ -8,7 +8,9 @@
 #define DEVICE_SPAN_PLANS_CUH
 
 #include "attention.h"
+#include "device/launch.cuh"
 #include "device/mask_plans.cuh"
+#include "device/tensor_map.cuh"
 #include "device/warp.cuh"
 
 /** The plans of a mask of spans, and the spans themselves, in device memory. */
@@ -104,6 +106,19 @@ static __global__ void __launch_bounds__(WARP_SIZE)
     tiles.all_end = max(all_end[consumer] - first_key, 0) / block_n;
   }
   plans.unsorted[blockIdx.x] = plan;
+}
+
+/** The map of the spans that plan_spans_kernel() copies: a box has those of one consumer. */
+static cudaError_t make_spans_map(CUtensorMap *map, const SpanPlans &plans, int block_m) {
+  return make_words_map(map, (const uint32_t *)plans.consumer_spans,
+                        CONSUMER_ROWS * sizeof(KeySpan) / 4,
+                        plans.plan_count * (block_m / CONSUMER_ROWS));
+}
+
+/** BlockMaskSupport::prepared_bytes of such a step. */
+template <const auto &CONFIGS>
+static size_t span_plan_bytes(const Problem *problem, const BlockMask *mask) {
+  return lay_out_span_plans(problem, mask, find_config<CONFIGS>(problem)->block_m, NULL).bytes;
 }
 
 #endif
