@@ -124,7 +124,7 @@ __device__ __forceinline__ WorkTile find_work(const Problem &problem,
   const ScheduledTile tile = scheduled_tile(problem, scheduler, index);
   const int first_q = (scheduler.q_tiles - 1 - tile.rank) * BLOCK_M;
   return {first_q, tile.head % problem.q_heads, tile.head / problem.q_heads,
-          attended_keys(problem, min(first_q + BLOCK_M, problem.q_len) - 1)};
+          keys_of_rows(problem, first_q, BLOCK_M)};
 }
 // [scheduler]
 
@@ -155,10 +155,10 @@ __device__ __forceinline__ void produce(Shared<T, HEAD_DIM> &shared, const Tenso
     }
     const int kv_head = work.head / (problem.q_heads / problem.kv_heads);
     for (int first_key = 0; first_key < work.key_end; first_key += Tile::BLOCK_N, ++state) {
-      load_tile<HEAD_DIM, Tile::BLOCK_N>(shared.k, maps.k, shared.k_full, shared.k_empty, state,
-                                         first_key, kv_head, work.batch);
       // Not earlier: a block that is late must not take a tile that a free one could begin.
       if (first_key + Tile::BLOCK_N >= work.key_end) index = take_next(scheduler);
+      load_tile<HEAD_DIM, Tile::BLOCK_N>(shared.k, maps.k, shared.k_full, shared.k_empty, state,
+                                         first_key, kv_head, work.batch);
       load_tile<HEAD_DIM, Tile::BLOCK_N>(shared.v, maps.v, shared.v_full, shared.v_empty, state,
                                          first_key, kv_head, work.batch);
     }

@@ -41,4 +41,10 @@ __host__ __device__ inline int attended_keys(const Problem &problem, int q) {
   return q >= problem.q_len ? 0 : problem.kv_len;
 }
 
+/** Keys that some of the queries `first_q` to `first_q` + `rows` - 1 attend. */
+__device__ __forceinline__ int keys_of_rows(const Problem &problem, int first_q, int rows) {
+  if (first_q >= problem.q_len) return 0;
+  return attended_keys(problem, min(first_q + rows, problem.q_len) - 1);
+}
+
 #endif

@@ -62,7 +62,7 @@ __device__ __forceinline__ WorkTile find_work(const Problem &problem,
   const ScheduledTile tile = scheduled_tile(problem, scheduler, index);
   const int first_q = (scheduler.q_tiles - 1 - tile.rank) * BLOCK_M;
   return {first_q, tile.head % problem.q_heads, tile.head / problem.q_heads,
-          attended_keys(problem, min(first_q + BLOCK_M, problem.q_len) - 1)};
+          keys_of_rows(problem, first_q, BLOCK_M)};
 }
 
 /** A scheduler for tiles of `block_m` queries. K and V of a wave fill two thirds of L2 at most; the
