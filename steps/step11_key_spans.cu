@@ -26,6 +26,7 @@
  * What to look at: the two loops, and what a tile without a mask runs. And documents of 512 keys,
  * where a tile of queries is so short that the next one must have begun before it ends.
  */
+#include <float.h>
 #include <math.h>
 
 #include "attention.h"
@@ -188,26 +189,40 @@ __device__ __forceinline__ void attend(Shared<T, HEAD_DIM> &shared, const QueryP
   constexpr int BLOCK_N = Tile::BLOCK_N;
   const ConsumerTiles own = plan.consumers[consumer];
   uint32_t probs[BLOCK_N / MMA_K][4];
-  const auto mask = [&](float(&s)[BLOCK_N / MMA_N][4], int tile) {
+  float rescale[2];
+  const auto mask = [&](auto &s, int tile) {
     apply_spans(s, shared.spans[consumer], plan.first_key + tile * BLOCK_N);
   };
   const auto all_attended = [&](int tile) { return tile >= own.all_begin && tile < own.all_end; };
+  // V of a tile whose K has state k.
   const auto v_state = [&](PipelineState<Tile::STAGES> k) { return v_state_of<Tile>(k, number); };
   const auto next_tile = [&](int tile, bool masked) {
-    attend_tile(shared, consumer, state, v_state(state.previous()), scale_log2, o, m, l, probs,
-                [&](float(&s)[BLOCK_N / MMA_N][4]) {
-                  if (masked) mask(s, tile);
-                });
+    float s[BLOCK_N / MMA_N][4];
+    start_qk_of(s, shared, consumer, state);
+    start_pv_of(o, probs, shared, v_state(state.previous()));
+    wgmma_wait<1>(s);  // S of this tile is complete; P V of the one before may still run
+    const bool raised = lazy_softmax<T, HEAD_DIM, BLOCK_N>(
+        s, m, l, rescale, scale_log2, shared.q[consumer], shared.k[state.index()], [&] {
+          if (masked) mask(s, tile);
+        });
+    release(shared.k_empty, state);
+    wgmma_wait<0>(o);  // O is complete, and nothing reads P any more
+    release(shared.v_empty, v_state(state.previous()));
+    if (raised) rescale_rows(o, rescale);
     ++state;
+    pack_probs<T>(probs, s);
   };
 
   // [loops]
   int tile = 0;
   // skip_tile() waits for V, and V waits until these slots are released.
   if (own.begin > 0 || own.begin == own.end) release_o_slots(shared, state, number);
-  for (; tile < own.begin; tile++, ++state) skip_tile(shared, state, v_state(state));
+  for (; tile < own.begin; tile++, ++state) {
+    skip_tile(shared.k_full, shared.k_empty, state);
+    skip_tile(shared.v_full, shared.v_empty, v_state(state));
+  }
   if (tile < own.end) {
-    float s[BLOCK_N / MMA_N][4], rescale[2];
+    float s[BLOCK_N / MMA_N][4];
     start_qk_of(s, shared, consumer, state);
     if (tile == 0) release_o_slots(shared, state, number);
     wgmma_wait<0>(s);
@@ -250,14 +265,15 @@ __device__ __forceinline__ void consume(Shared<T, HEAD_DIM> &shared, const SpanM
     const int tile_count = work.plan.tile_count;
     if (tile_count < 0) break;
     const int first_row = work.plan.first_q + row_in_tile;  // of this warp
-    float m[2] = {-INFINITY, -INFINITY};  // running maximum of score * scale * log2(e)
-    float l[2] = {};                      // running sum of this lane's probabilities
+    float m[2] = {-FLT_MAX, -FLT_MAX};  // running maximum of score * scale * log2(e)
+    float l[2] = {};                    // running sum of this lane's probabilities
     float o[HEAD_DIM / MMA_N][4] = {};
     const PipelineState<1> q_state = {work_state.count};
     mbarrier_wait(&shared.q_full[consumer], q_state.phase());  // Q and the spans have arrived
     attend(shared, work.plan, consumer, scale_log2, work_state.count, state, o, m, l);
     for (int tile = work.plan.consumers[consumer].end; tile < tile_count; tile++, ++state) {
-      skip_tile(shared, state, v_state_of<Tile>(state, work_state.count));
+      skip_tile(shared.k_full, shared.k_empty, state);
+      skip_tile(shared.v_full, shared.v_empty, v_state_of<Tile>(state, work_state.count));
     }
 
     const int64_t head_index = (int64_t)work.batch * problem.q_heads + work.head;

@@ -22,7 +22,7 @@
  *
  * What to look at: what orders the reads of an entry and its bits before the copy of the next ones.
  */
-#include <math.h>
+#include <float.h>
 
 #include "attention.h"
 #include "device/heads.cuh"
@@ -153,13 +153,15 @@ __device__ __forceinline__ void produce_kv(Shared<T, HEAD_DIM> &shared, const Li
 // [producer]
 
 // [mask_listed]
-/** Masks the scores of a tile, of which `bits` and `mask` are those of this consumer. Its first
- * query is `first_q`. */
+/** Masks the scores of a tile. `first_q` is the first query of this consumer, and `bits` are those
+ * of its queries. */
 template <int WORDS, int N_FRAGMENTS>
 __device__ __forceinline__ void mask_listed(float (&s)[N_FRAGMENTS][4],
-                                            const uint32_t (&bits)[CONSUMER_ROWS][WORDS], int mask,
-                                            int first_key, const Problem &problem, int first_q) {
+                                            const uint32_t (&bits)[CONSUMER_ROWS][WORDS],
+                                            const ListedTile &tile, int consumer,
+                                            const Problem &problem, int first_q) {
   const int lane = threadIdx.x % WARP_SIZE, warp = threadIdx.x / WARP_SIZE % 4;
+  const int mask = tile.mask[consumer];
   uint32_t words[2][WORDS];
 #pragma unroll
   for (int half = 0; half < 2; half++) {
@@ -169,7 +171,7 @@ __device__ __forceinline__ void mask_listed(float (&s)[N_FRAGMENTS][4],
                                                    : problem.kv_len};
 #pragma unroll
     for (int word = 0; word < WORDS; word++) {
-      words[half][word] = bits_of_span(keys, first_key + 32 * word);
+      words[half][word] = bits_of_span(keys, tile.first_key + 32 * word);
       if (mask >= 0) words[half][word] &= bits[row][word];
     }
   }
@@ -195,25 +197,35 @@ __device__ __forceinline__ void attend(Shared<T, HEAD_DIM> &shared, const Proble
     mbarrier_wait(&shared.k_full[state.index()], state.phase());  // the entry has arrived
     return shared.listed[state.index()].mask[consumer] == ALL_ATTENDED;
   };
-  const auto mask = [&](float(&s)[BLOCK_N / MMA_N][4], bool masked) {
-    const int stage = state.index();
-    if (masked) {
-      mask_listed(s, shared.bits[stage][consumer], shared.listed[stage].mask[consumer],
-                  shared.listed[stage].first_key, problem, plan.first_q + consumer * CONSUMER_ROWS);
-    }
+  float rescale[2];
+  const auto mask = [&](auto &s, bool masked) {
+    const int stage = state.index(), first_q = plan.first_q + consumer * CONSUMER_ROWS;
+    const ListedTile &listed = shared.listed[stage];
+    if (masked) mask_listed(s, shared.bits[stage][consumer], listed, consumer, problem, first_q);
     __syncwarp();  // all lanes have read the entry and the bits; a vote does not say so
   };
+  // V of a tile whose K has state k.
   const auto v_state = [&](PipelineState<Tile::STAGES> k) { return v_state_of<Tile>(k, number); };
   const auto next_tile = [&](bool masked) {
-    attend_tile(shared, consumer, state, v_state(state.previous()), scale_log2, o, m, l, probs,
-                [&](float(&s)[BLOCK_N / MMA_N][4]) { mask(s, masked); });
+    float s[BLOCK_N / MMA_N][4];
+    start_qk_of(s, shared, consumer, state);
+    start_pv_of(o, probs, shared, v_state(state.previous()));
+    wgmma_wait<1>(s);  // S of this tile is complete; P V of the one before may still run
+    const bool raised =
+        lazy_softmax<T, HEAD_DIM, BLOCK_N>(s, m, l, rescale, scale_log2, shared.q[consumer],
+                                           shared.k[state.index()], [&] { mask(s, masked); });
+    release(shared.k_empty, state);
+    wgmma_wait<0>(o);  // O is complete, and nothing reads P any more
+    release(shared.v_empty, v_state(state.previous()));
+    if (raised) rescale_rows(o, rescale);
     ++state;
+    pack_probs<T>(probs, s);
   };
 
   // [loops]
   int tile = 0;
   if (tile_count > 0) {
-    float s[BLOCK_N / MMA_N][4], rescale[2];
+    float s[BLOCK_N / MMA_N][4];
     start_qk_of(s, shared, consumer, state);
     release_o_slots(shared, state, number);
     wgmma_wait<0>(s);
@@ -256,8 +268,8 @@ __device__ __forceinline__ void consume(Shared<T, HEAD_DIM> &shared, const ListM
     const PlannedTile &work = shared.work[work_state.index()];
     if (work.plan.tile_count < 0) break;
     const int first_row = work.plan.first_q + row_in_tile;  // of this warp
-    float m[2] = {-INFINITY, -INFINITY};  // running maximum of score * scale * log2(e)
-    float l[2] = {};                      // running sum of this lane's probabilities
+    float m[2] = {-FLT_MAX, -FLT_MAX};  // running maximum of score * scale * log2(e)
+    float l[2] = {};                    // running sum of this lane's probabilities
     float o[HEAD_DIM / MMA_N][4] = {};
     const PipelineState<1> q_state = {work_state.count};
     mbarrier_wait(&shared.q_full[consumer], q_state.phase());  // Q has arrived
