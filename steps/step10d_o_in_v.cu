@@ -50,6 +50,7 @@ struct Tiles {
   static constexpr int BLOCK_N = 80;                         // rows of K and V
   static constexpr int TAIL_N = 64;                          // keys of a short last tile
   static constexpr int STAGES = 2;                           // tiles of K, and of V, in flight
+  static constexpr int O_SLOTS = CONSUMERS;  // of V, that the O of a work tile takes
   // Registers of each thread. All together are at most 65536.
   static constexpr int PRODUCER_REGISTERS = 24, CONSUMER_REGISTERS = 240;
   static_assert(registers_suffice<CONSUMERS, PRODUCER_REGISTERS, CONSUMER_REGISTERS>());
@@ -72,12 +73,12 @@ struct Shared {
 
 // [o_slots]
 /** The state of V, or of the O after the last V, for a tile whose K has the state `k`, in work tile
- * number `work_count` of this block. Each work tile before has put CONSUMERS more tiles through
+ * number `work_count` of this block. Each work tile before has put O_SLOTS more tiles through
  * the pipeline of V than through that of K: its O. */
 template <int HEAD_DIM>
 __device__ __forceinline__ PipelineState<Tiles<HEAD_DIM>::STAGES> v_state(
     PipelineState<Tiles<HEAD_DIM>::STAGES> k, uint32_t work_count) {
-  return {k.count + Tiles<HEAD_DIM>::CONSUMERS * work_count};
+  return {k.count + Tiles<HEAD_DIM>::O_SLOTS * work_count};
 }
 
 /** The producer grants each consumer a slot for its O of the work tile before number `work_count`,
@@ -88,7 +89,7 @@ __device__ __forceinline__ void grant_o_slots(Shared<T, HEAD_DIM> &shared,
                                               uint32_t work_count) {
   if (work_count == 0) return;
   auto o_slot = v_state<HEAD_DIM>(k, work_count - 1);
-  for (int consumer = 0; consumer < Tiles<HEAD_DIM>::CONSUMERS; consumer++, ++o_slot) {
+  for (int i = 0; i < Tiles<HEAD_DIM>::O_SLOTS; i++, ++o_slot) {
     mbarrier_wait(&shared.v_empty[o_slot.index()], o_slot.phase() ^ 1);  // no product reads V
     mbarrier_arrive(&shared.v_full[o_slot.index()]);
   }
@@ -103,8 +104,8 @@ __device__ __forceinline__ void release_o_slots(Shared<T, HEAD_DIM> &shared,
                                                 uint32_t work_count) {
   if (work_count == 0) return;
   auto o_slot = v_state<HEAD_DIM>(k, work_count - 1);
-  if (threadIdx.x % WARP_SIZE == 0) tma_store_wait<0>();
-  for (int consumer = 0; consumer < Tiles<HEAD_DIM>::CONSUMERS; consumer++, ++o_slot) {
+  for (int i = 0; i < Tiles<HEAD_DIM>::O_SLOTS; i++, ++o_slot) {
+    if (threadIdx.x % WARP_SIZE == 0) tma_store_wait<0>();
     skip_tile(shared.v_full, shared.v_empty, o_slot);
   }
 }

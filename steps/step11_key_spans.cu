@@ -31,12 +31,13 @@
 
 #include "attention.h"
 #include "device/launch.cuh"
-#include "device/lazy.cuh"
+#include "device/lazy_softmax.cuh"
 #include "device/o_slots.cuh"
 #include "device/pipeline.cuh"
 #include "device/planned_tiles.cuh"
 #include "device/ptx_hopper.cuh"
 #include "device/scheduler.cuh"
+#include "device/skip_tile.cuh"
 #include "device/span_plans.cuh"
 #include "device/store_tile.cuh"
 #include "device/tensor_map.cuh"
@@ -54,8 +55,9 @@ struct Tiles {
   static constexpr int CONSUMER_REGISTERS = CONSUMERS == 3 ? 160 : 240;
   static_assert(registers_suffice<CONSUMERS, PRODUCER_REGISTERS, CONSUMER_REGISTERS>());
 
-  static constexpr bool O_IN_V = HEAD_DIM > 128;  // as in step 10d: there is no room for O
-  static constexpr int O_ELEMENTS = O_IN_V ? 1 : CONSUMER_ROWS * HEAD_DIM;  // of a consumer
+  // At D = 256 there is no room for O: it goes through the pipeline of V, as in step 10d.
+  static constexpr int O_SLOTS = HEAD_DIM > 128 ? CONSUMERS : 0;
+  static constexpr int O_ELEMENTS = O_SLOTS > 0 ? 1 : CONSUMER_ROWS *HEAD_DIM;  // of a consumer
 };
 
 /** Shared memory of a thread block. */
@@ -63,7 +65,7 @@ template <typename T, int HEAD_DIM>
 struct Shared {
   using Tile = Tiles<HEAD_DIM>;
   alignas(1024) T q[Tile::CONSUMERS][CONSUMER_ROWS * HEAD_DIM];
-  alignas(Tile::O_IN_V ? 16 : 1024) T o[Tile::CONSUMERS][Tile::O_ELEMENTS];
+  alignas(Tile::O_SLOTS > 0 ? 16 : 1024) T o[Tile::CONSUMERS][Tile::O_ELEMENTS];
   alignas(1024) T k[Tile::STAGES][Tile::BLOCK_N * HEAD_DIM];
   alignas(1024) T v[Tile::STAGES][Tile::BLOCK_N * HEAD_DIM];
   alignas(128) KeySpan spans[Tile::CONSUMERS][CONSUMER_ROWS];
@@ -110,14 +112,14 @@ __device__ __forceinline__ void produce_kv(Shared<T, HEAD_DIM> &shared, const Te
       // Not earlier: a late block would hold a tile that a free one could take. Not later: it takes
       // hundreds of cycles.
       if (tile + 1 == tile_count) index = take_next(scheduler);
-      if (!Tile::O_IN_V || tile == 0) load_k(state, tile);
-      if (Tile::O_IN_V) {  // V waits for O, so the next K comes first
+      if (Tile::O_SLOTS == 0 || tile == 0) load_k(state, tile);
+      if (Tile::O_SLOTS > 0) {  // V waits for O, so the next K comes first
         if (tile + 1 < tile_count) load_k({state.count + 1}, tile + 1);
         if (tile == 0) grant_o_slots(shared, state, work_state.count);
       }
       if (tile + 1 == tile_count) find_next(index);  // its plan is copied while V waits for room
       load_tile<HEAD_DIM, Tile::BLOCK_N>(shared.v, maps.v, shared.v_full, shared.v_empty,
-                                         v_state_of<Tile>(state, work_state.count),
+                                         v_state<HEAD_DIM>(state, work_state.count),
                                          work.plan.first_key + tile * Tile::BLOCK_N, kv_head,
                                          batch);
     }
@@ -181,7 +183,7 @@ __device__ __forceinline__ void apply_spans(float (&s)[N_FRAGMENTS][4], const Ke
  * consumer. */
 template <typename T, int HEAD_DIM>
 __device__ __forceinline__ void attend(Shared<T, HEAD_DIM> &shared, const QueryPlan &plan,
-                                       int consumer, float scale_log2, uint32_t number,
+                                       int consumer, float scale_log2, uint32_t work_count,
                                        PipelineState<Tiles<HEAD_DIM>::STAGES> &state,
                                        float (&o)[HEAD_DIM / MMA_N][4], float (&m)[2],
                                        float (&l)[2]) {
@@ -194,12 +196,11 @@ __device__ __forceinline__ void attend(Shared<T, HEAD_DIM> &shared, const QueryP
     apply_spans(s, shared.spans[consumer], plan.first_key + tile * BLOCK_N);
   };
   const auto all_attended = [&](int tile) { return tile >= own.all_begin && tile < own.all_end; };
-  // V of a tile whose K has state k.
-  const auto v_state = [&](PipelineState<Tile::STAGES> k) { return v_state_of<Tile>(k, number); };
+  const auto v_before = [&] { return v_state<HEAD_DIM>(state.previous(), work_count); };
   const auto next_tile = [&](int tile, bool masked) {
     float s[BLOCK_N / MMA_N][4];
     start_qk_of(s, shared, consumer, state);
-    start_pv_of(o, probs, shared, v_state(state.previous()));
+    start_pv_of(o, probs, shared, v_before());
     wgmma_wait<1>(s);  // S of this tile is complete; P V of the one before may still run
     const bool raised = lazy_softmax<T, HEAD_DIM, BLOCK_N>(
         s, m, l, rescale, scale_log2, shared.q[consumer], shared.k[state.index()], [&] {
@@ -207,7 +208,7 @@ __device__ __forceinline__ void attend(Shared<T, HEAD_DIM> &shared, const QueryP
         });
     release(shared.k_empty, state);
     wgmma_wait<0>(o);  // O is complete, and nothing reads P any more
-    release(shared.v_empty, v_state(state.previous()));
+    release(shared.v_empty, v_before());
     if (raised) rescale_rows(o, rescale);
     ++state;
     pack_probs<T>(probs, s);
@@ -216,15 +217,15 @@ __device__ __forceinline__ void attend(Shared<T, HEAD_DIM> &shared, const QueryP
   // [loops]
   int tile = 0;
   // skip_tile() waits for V, and V waits until these slots are released.
-  if (own.begin > 0 || own.begin == own.end) release_o_slots(shared, state, number);
+  if (own.begin > 0 || own.begin == own.end) release_o_slots(shared, state, work_count);
   for (; tile < own.begin; tile++, ++state) {
     skip_tile(shared.k_full, shared.k_empty, state);
-    skip_tile(shared.v_full, shared.v_empty, v_state(state));
+    skip_tile(shared.v_full, shared.v_empty, v_state<HEAD_DIM>(state, work_count));
   }
   if (tile < own.end) {
     float s[BLOCK_N / MMA_N][4];
     start_qk_of(s, shared, consumer, state);
-    if (tile == 0) release_o_slots(shared, state, number);
+    if (tile == 0) release_o_slots(shared, state, work_count);
     wgmma_wait<0>(s);
     if (!all_attended(tile)) mask(s, tile);
     release(shared.k_empty, state);
@@ -234,8 +235,12 @@ __device__ __forceinline__ void attend(Shared<T, HEAD_DIM> &shared, const QueryP
     pack_probs<T>(probs, s);
   }
   while (tile < own.end) {
-    for (; tile < own.end && all_attended(tile); tile++) next_tile(tile, false);
-    for (; tile < own.end && !all_attended(tile); tile++) next_tile(tile, true);
+    const int end = tile < own.all_begin ? min(own.all_begin, own.end) : own.end;
+    if (!all_attended(tile)) {
+      for (; tile < end; tile++) next_tile(tile, true);
+    } else {
+      for (; tile < own.all_end; tile++) next_tile(tile, false);
+    }
   }
   // [loops]
   fence_proxy_async();  // these loads of spans come before the copy of the next ones
@@ -243,9 +248,9 @@ __device__ __forceinline__ void attend(Shared<T, HEAD_DIM> &shared, const QueryP
   // All products with Q are complete: the next Q may come, with spans.
   if (threadIdx.x % WARP_SIZE == 0) mbarrier_arrive(&shared.q_empty[consumer]);
   if (own.begin < own.end) {
-    start_pv_of(o, probs, shared, v_state(state.previous()));
+    start_pv_of(o, probs, shared, v_before());
     wgmma_wait<0>(o);  // O is complete
-    release(shared.v_empty, v_state(state.previous()));
+    release(shared.v_empty, v_before());
   }
 }
 
@@ -264,7 +269,6 @@ __device__ __forceinline__ void consume(Shared<T, HEAD_DIM> &shared, const SpanM
     const PlannedTile &work = shared.work[work_state.index()];
     const int tile_count = work.plan.tile_count;
     if (tile_count < 0) break;
-    const int first_row = work.plan.first_q + row_in_tile;  // of this warp
     float m[2] = {-FLT_MAX, -FLT_MAX};  // running maximum of score * scale * log2(e)
     float l[2] = {};                    // running sum of this lane's probabilities
     float o[HEAD_DIM / MMA_N][4] = {};
@@ -273,12 +277,19 @@ __device__ __forceinline__ void consume(Shared<T, HEAD_DIM> &shared, const SpanM
     attend(shared, work.plan, consumer, scale_log2, work_state.count, state, o, m, l);
     for (int tile = work.plan.consumers[consumer].end; tile < tile_count; tile++, ++state) {
       skip_tile(shared.k_full, shared.k_empty, state);
-      skip_tile(shared.v_full, shared.v_empty, v_state_of<Tile>(state, work_state.count));
+      skip_tile(shared.v_full, shared.v_empty, v_state<HEAD_DIM>(state, work_state.count));
     }
 
+    const int first_row = work.plan.first_q + row_in_tile;  // of this warp
     const int64_t head_index = (int64_t)work.batch * problem.q_heads + work.head;
     finish_rows(o, m, l, 1.0f, t.lse + head_index * problem.q_len, first_row, problem.q_len);
-    T *o_consumer = o_slot(shared, consumer, state, work_state.count);
+    T *o_consumer = shared.o[consumer];
+    if (Tile::O_SLOTS > 0) {
+      const uint32_t first_slot = v_state<HEAD_DIM>(state, work_state.count).count;
+      const PipelineState<Tile::STAGES> o_slot = {first_slot + consumer};
+      mbarrier_wait(&shared.v_full[o_slot.index()], o_slot.phase());  // no product reads V there
+      o_consumer = shared.v[o_slot.index()];
+    }
     store_tile<HEAD_DIM>(o, o_consumer + 16 * warp * HEAD_DIM, maps.o, first_row, work.head,
                          work.batch);
     release(shared.work_empty, work_state);  // all lanes have read `work` before __syncwarp()

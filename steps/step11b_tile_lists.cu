@@ -28,7 +28,7 @@
 #include "device/heads.cuh"
 #include "device/key_bits.cuh"
 #include "device/launch.cuh"
-#include "device/lazy.cuh"
+#include "device/lazy_softmax.cuh"
 #include "device/list_plans.cuh"
 #include "device/o_slots.cuh"
 #include "device/pipeline.cuh"
@@ -50,9 +50,10 @@ struct Tiles {
   static constexpr int PRODUCER_REGISTERS = 40, CONSUMER_REGISTERS = 232;
   static_assert(registers_suffice<CONSUMERS, PRODUCER_REGISTERS, CONSUMER_REGISTERS>());
 
-  static constexpr bool O_IN_V = HEAD_DIM > 128;  // as in step 10d: there is no room for O
-  static constexpr int O_ELEMENTS = O_IN_V ? 1 : CONSUMER_ROWS * HEAD_DIM;  // of a consumer
-  static constexpr int WORDS = BLOCK_N / 32;                                // of bits of a row
+  // At D = 256 there is no room for O: it goes through the pipeline of V, as in step 10d.
+  static constexpr int O_SLOTS = HEAD_DIM > 128 ? CONSUMERS : 0;
+  static constexpr int O_ELEMENTS = O_SLOTS > 0 ? 1 : CONSUMER_ROWS *HEAD_DIM;  // of a consumer
+  static constexpr int WORDS = BLOCK_N / 32;                                    // of bits of a row
 };
 
 /** Shared memory of a thread block. */
@@ -60,7 +61,7 @@ template <typename T, int HEAD_DIM>
 struct Shared {
   using Tile = Tiles<HEAD_DIM>;
   alignas(1024) T q[Tile::CONSUMERS][CONSUMER_ROWS * HEAD_DIM];
-  alignas(Tile::O_IN_V ? 16 : 1024) T o[Tile::CONSUMERS][Tile::O_ELEMENTS];
+  alignas(Tile::O_SLOTS > 0 ? 16 : 1024) T o[Tile::CONSUMERS][Tile::O_ELEMENTS];
   alignas(1024) T k[Tile::STAGES][Tile::BLOCK_N * HEAD_DIM];
   alignas(1024) T v[Tile::STAGES][Tile::BLOCK_N * HEAD_DIM];
   alignas(128) uint32_t bits[Tile::STAGES][Tile::CONSUMERS][CONSUMER_ROWS][Tile::WORDS];
@@ -131,8 +132,9 @@ __device__ __forceinline__ void produce_kv(Shared<T, HEAD_DIM> &shared, const Li
       // Not earlier: a late block would hold a tile that a free one could take. Not later: it takes
       // hundreds of cycles.
       if (tile + 1 == tile_count) index = take_next(scheduler);
-      if (!Tile::O_IN_V || tile == 0) load_listed(shared, maps, state, list[tile], kv_head, batch);
-      if (Tile::O_IN_V) {  // V waits for O, so the next K comes first
+      if (Tile::O_SLOTS == 0 || tile == 0)
+        load_listed(shared, maps, state, list[tile], kv_head, batch);
+      if (Tile::O_SLOTS > 0) {  // V waits for O, so the next K comes first
         if (tile + 1 < tile_count) {
           load_listed(shared, maps, {state.count + 1}, list[tile + 1], kv_head, batch);
         }
@@ -140,7 +142,7 @@ __device__ __forceinline__ void produce_kv(Shared<T, HEAD_DIM> &shared, const Li
       }
       if (tile + 1 == tile_count) find_next(index);  // its plan is copied while V waits for room
       load_tile<HEAD_DIM, Tile::BLOCK_N>(shared.v, maps.in.v, shared.v_full, shared.v_empty,
-                                         v_state_of<Tile>(state, work_state.count),
+                                         v_state<HEAD_DIM>(state, work_state.count),
                                          list[tile].first_key, kv_head, batch);
     }
     if (tile_count == 0) {
@@ -185,7 +187,7 @@ __device__ __forceinline__ void mask_listed(float (&s)[N_FRAGMENTS][4],
 template <typename T, int HEAD_DIM>
 __device__ __forceinline__ void attend(Shared<T, HEAD_DIM> &shared, const Problem &problem,
                                        const QueryPlan &plan, int consumer, float scale_log2,
-                                       uint32_t number,
+                                       uint32_t work_count,
                                        PipelineState<Tiles<HEAD_DIM>::STAGES> &state,
                                        float (&o)[HEAD_DIM / MMA_N][4], float (&m)[2],
                                        float (&l)[2]) {
@@ -204,19 +206,18 @@ __device__ __forceinline__ void attend(Shared<T, HEAD_DIM> &shared, const Proble
     if (masked) mask_listed(s, shared.bits[stage][consumer], listed, consumer, problem, first_q);
     __syncwarp();  // all lanes have read the entry and the bits; a vote does not say so
   };
-  // V of a tile whose K has state k.
-  const auto v_state = [&](PipelineState<Tile::STAGES> k) { return v_state_of<Tile>(k, number); };
+  const auto v_before = [&] { return v_state<HEAD_DIM>(state.previous(), work_count); };
   const auto next_tile = [&](bool masked) {
     float s[BLOCK_N / MMA_N][4];
     start_qk_of(s, shared, consumer, state);
-    start_pv_of(o, probs, shared, v_state(state.previous()));
+    start_pv_of(o, probs, shared, v_before());
     wgmma_wait<1>(s);  // S of this tile is complete; P V of the one before may still run
     const bool raised =
         lazy_softmax<T, HEAD_DIM, BLOCK_N>(s, m, l, rescale, scale_log2, shared.q[consumer],
                                            shared.k[state.index()], [&] { mask(s, masked); });
     release(shared.k_empty, state);
     wgmma_wait<0>(o);  // O is complete, and nothing reads P any more
-    release(shared.v_empty, v_state(state.previous()));
+    release(shared.v_empty, v_before());
     if (raised) rescale_rows(o, rescale);
     ++state;
     pack_probs<T>(probs, s);
@@ -227,7 +228,7 @@ __device__ __forceinline__ void attend(Shared<T, HEAD_DIM> &shared, const Proble
   if (tile_count > 0) {
     float s[BLOCK_N / MMA_N][4];
     start_qk_of(s, shared, consumer, state);
-    release_o_slots(shared, state, number);
+    release_o_slots(shared, state, work_count);
     wgmma_wait<0>(s);
     mask(s, !all_attended());
     release(shared.k_empty, state);
@@ -236,7 +237,7 @@ __device__ __forceinline__ void attend(Shared<T, HEAD_DIM> &shared, const Proble
     softmax_of_tile(s, m, l, rescale, scale_log2);  // O is still 0
     pack_probs<T>(probs, s);
   } else {
-    release_o_slots(shared, state, number);
+    release_o_slots(shared, state, work_count);
   }
   while (tile < tile_count) {
     for (; tile < tile_count && all_attended(); tile++) next_tile(false);
@@ -247,9 +248,9 @@ __device__ __forceinline__ void attend(Shared<T, HEAD_DIM> &shared, const Proble
   // All products with Q are complete: the next Q may come.
   if (threadIdx.x % WARP_SIZE == 0) mbarrier_arrive(&shared.q_empty[consumer]);
   if (tile_count > 0) {
-    start_pv_of(o, probs, shared, v_state(state.previous()));
+    start_pv_of(o, probs, shared, v_before());
     wgmma_wait<0>(o);  // O is complete
-    release(shared.v_empty, v_state(state.previous()));
+    release(shared.v_empty, v_before());
   }
 }
 
@@ -276,7 +277,13 @@ __device__ __forceinline__ void consume(Shared<T, HEAD_DIM> &shared, const ListM
     attend(shared, problem, work.plan, consumer, scale_log2, work_state.count, state, o, m, l);
     const int64_t head_index = (int64_t)work.batch * problem.q_heads + work.head;
     finish_rows(o, m, l, 1.0f, t.lse + head_index * problem.q_len, first_row, problem.q_len);
-    T *o_consumer = o_slot(shared, consumer, state, work_state.count);
+    T *o_consumer = shared.o[consumer];
+    if (Tile::O_SLOTS > 0) {
+      const uint32_t first_slot = v_state<HEAD_DIM>(state, work_state.count).count;
+      const PipelineState<Tile::STAGES> o_slot = {first_slot + consumer};
+      mbarrier_wait(&shared.v_full[o_slot.index()], o_slot.phase());  // no product reads V there
+      o_consumer = shared.v[o_slot.index()];
+    }
     store_tile<HEAD_DIM>(o, o_consumer + 16 * warp * HEAD_DIM, maps.o, first_row, work.head,
                          work.batch);
     release(shared.work_empty, work_state);  // all lanes have read `work` before __syncwarp()
