@@ -49,7 +49,7 @@ comma := ,
 empty :=
 space := $(empty) $(empty)
 
-WARNINGS := -Wall -Wextra -Wno-missing-field-initializers $(if $(filter 1,$(WERROR)),-Werror)
+WARNINGS := -Wall -Wextra -Wshadow -Wno-missing-field-initializers $(if $(filter 1,$(WERROR)),-Werror)
 OPTIMISE := $(if $(filter 1,$(DEBUG)),-O0,-O2)
 # Reports need lines and calls; where the variables are is for gdb alone, and takes g++ long to find out.
 DEBUG_INFO := $(if $(filter 1,$(DEBUG)),-g,-g1)
@@ -72,7 +72,7 @@ COMMIT ?= $(or $(addsuffix $(DIRTY),$(HEAD)),unknown)
 
 # --- The steps -------------------------------------------------------------------------------------
 
-# steps/step02_online_softmax.cu is step02. By its full name, step02_online_softmax, it can be built
+# steps/stepNN_name.cu is stepNN. By its full name, stepNN_name, it can be built
 # even if another file has the same number.
 STEP_FILES := $(wildcard steps/step*_*.cu)
 FULL_NAMES := $(sort $(STEP_FILES:steps/%.cu=%))

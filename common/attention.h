@@ -23,12 +23,6 @@ typedef enum Dtype {
   DTYPE_E4M3 /**< one byte: 4 bits of exponent, 3 of mantissa; only Q, K and V, with scales */
 } Dtype;
 
-/** Keys first .. end - 1. */
-typedef struct KeySpan {
-  int32_t first; /**< the first key */
-  int32_t end;   /**< one past the last */
-} KeySpan;
-
 /**
  * Which keys a query may attend. Causal is aligned to the bottom right: query q attends key k iff
  * k <= q + (kv_len - q_len), as in FlashAttention since 2.1.
@@ -36,49 +30,12 @@ typedef struct KeySpan {
 typedef enum MaskKind {
   MASK_FULL,
   MASK_CAUSAL,
-  MASK_BLOCKS /**< as Tensors::block_mask says; for steps that take block masks */
+  MASK_BLOCKS /**< as Tensors::block_mask says; for steps that take block masks: block_mask.h */
 } MaskKind;
 
-/** The mask of one block; a slot is one entry of a query block's list of key/value blocks. */
-typedef enum BlockType {
-  BLOCK_MASKED,  /**< no entry is attended: the slot is skipped, its index and tile are not read */
-  BLOCK_CAUSAL,  /**< the causal rule, applied to positions in the whole sequence */
-  BLOCK_FULL,    /**< all entries */
-  BLOCK_PARTIAL, /**< each entry has its own value, in a tile of partial_block_masks */
-  BLOCK_TYPES
-} BlockType;
-
-/**
- * A sparse description of any mask, in one of two forms. Where `row_spans` is not NULL, it alone
- * says which keys each query attends, the sizes of blocks are 0 and there are no slots.
- *
- * Otherwise queries and keys are cut into mask blocks; for each block of queries, each of
- * `kv_num_blocks` slots names a key/value block and a BlockType, in any order. Slots past
- * kv_num_blocks are never read. B and H below are the batch and the query heads; a stride of 0
- * broadcasts. Strides are in elements, each tensor has its own.
- */
-typedef struct BlockMask {
-  int q_block_size, kv_block_size; /**< rows and columns of a mask block */
-  int q_blocks;                    /**< ceil(q_len / q_block_size) */
-  int max_slots;                   /**< slots that a row has room for */
-  int tile_count;                  /**< tiles in partial_block_masks */
-  int batches, heads; /**< distinct masks: 1 if all batch entries, or all heads, share one */
-
-  const int32_t *kv_num_blocks;              /**< [B, H, q_blocks] */
-  const int32_t *kv_indices;                 /**< [B, H, q_blocks, max_slots] */
-  const int32_t *block_mask_types;           /**< the same shape: BlockType */
-  const int32_t *partial_block_mask_indices; /**< the same shape: tile of a PARTIAL slot */
-  const uint8_t *partial_block_masks; /**< [tile_count, q_block_size, kv_block_size], 1 = attend */
-  int64_t num_strides[3];             /**< of kv_num_blocks: batch, head, row of blocks */
-  int64_t index_strides[4];           /**< of kv_indices: batch, head, row of blocks, slot */
-  int64_t type_strides[4];            /**< of block_mask_types, likewise */
-  int64_t partial_strides[4];         /**< of partial_block_mask_indices, likewise */
-
-  /** [B, H, q_len]: the keys of each query, none if first >= end. Only for steps that say
-   * BlockMaskSupport::takes_spans. */
-  const KeySpan *row_spans;
-  int64_t span_strides[2]; /**< of row_spans: batch, head */
-} BlockMask;
+struct BlockMask;
+struct BlockMaskSupport;
+struct ReferenceRule;
 
 /** No step takes a larger head dimension. */
 enum { MAX_HEAD_DIM = 256 };
@@ -104,26 +61,25 @@ typedef struct Problem {
   MaskKind mask;                   /**< which keys a query attends */
   float scale;                     /**< > 0 */
   int q_block_size, kv_block_size; /**< of the block mask; 0 without one */
-  bool shared_kv; /**< one buffer for K and V, in steps that have both variants; else false */
   Strides q_strides, k_strides, v_strides, o_strides; /**< of each tensor */
 } Problem;
 
 /** Device pointers of one forward pass. */
 typedef struct Tensors {
   const void *q, *k, *v; /**< the inputs, of Problem::dtype */
-  /** [batch, kv_heads], with DTYPE_E4M3 only: the values of Q are its e4m3 numbers times the scale
-   * of the key/value head that the query head reads. */
-  const float *q_scales;
-  const float *k_scales; /**< the same for K, of its key/value head */
-  const float *v_scales; /**< the same for V */
   void *o;               /**< the output, of Problem::o_dtype */
   float *lse; /**< [batch, q_heads, q_len]: ln of the sum of e^score over the attended keys */
   /** Step::workspace_bytes() for each head of a pass, or NULL. One pass at a time uses it: passes
    * in two streams, or in two branches of a graph, need one each. They would overwrite each other's
    * intermediate results, or take tiles from one counter, so that some tiles are never computed. */
   void *workspace;
-  const BlockMask *block_mask; /**< in host memory, its tensors in device memory; or NULL */
-  void *prepared;              /**< what BlockMaskSupport::prepare() made of block_mask, or NULL */
+  const struct BlockMask *block_mask; /**< in host memory, its tensors in device memory; or NULL */
+  void *prepared; /**< what BlockMaskSupport::prepare() made of block_mask, or NULL */
+  /** [batch, kv_heads], with DTYPE_E4M3 only: the values of Q are its e4m3 numbers times the scale
+   * of the key/value head that the query head reads. */
+  const float *q_scales;
+  const float *k_scales; /**< the same for K, of its key/value head */
+  const float *v_scales; /**< the same for V */
 } Tensors;
 
 /** The hardware limit that a perfect version of a step would reach; reports compare with it. */
@@ -159,29 +115,10 @@ typedef struct Description {
   KernelLaunch launches[MAX_LAUNCHES]; /**< in this order */
 } Description;
 
-/** What a step that takes block masks has in addition. */
-typedef struct BlockMaskSupport {
-  /**
-   * Bytes of device memory for what prepare() makes of a mask. Neither this memory nor the time of
-   * prepare() counts as part of the forward pass: they serve every pass with that mask.
-   */
-  size_t (*prepared_bytes)(const Problem *problem, const BlockMask *mask);
-
-  /**
-   * Enqueues the work that is done once per mask. `mask` lies in host memory, its tensors in device
-   * memory; both must stay until the last pass. Trusts a mask that the host has validated.
-   */
-  cudaError_t (*prepare)(const Problem *problem, const BlockMask *mask, void *prepared,
-                         cudaStream_t stream);
-
-  bool takes_spans;     /**< it takes masks with BlockMask::row_spans, and no others */
-  bool takes_shared_kv; /**< it has both variants of Problem::shared_kv */
-} BlockMaskSupport;
-
 /** The descriptor of a step. Functions left NULL are not needed by that step. */
 typedef struct Step {
-  const char *name;      /**< "step04" */
-  const char *after;     /**< "step03": the step that it builds on; NULL: none */
+  const char *name;      /**< "stepNN" */
+  const char *after;     /**< the name of the step that it builds on; NULL: none */
   const char *title;     /**< a few words: what this step is */
   const char *idea;      /**< one sentence: what it teaches */
   const char *head_dims; /**< in words: which head dimensions it takes; NULL: all */
@@ -212,7 +149,8 @@ typedef struct Step {
   cudaError_t (*forward)(const Problem *problem, const Tensors *tensors, int heads,
                          cudaStream_t stream);
 
-  const BlockMaskSupport *block_masks; /**< NULL: the step takes the masks full and causal */
+  const struct BlockMaskSupport *block_masks; /**< NULL: the step takes the masks full and causal */
+  const struct ReferenceRule *rule; /**< of a variant: host/check/reference.h; NULL: see Problem */
 } Step;
 
 #ifdef __cplusplus

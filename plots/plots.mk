@@ -7,7 +7,7 @@ $(if $(filter x0 x1,$(subst $() ,,x$(QUICK))),,$(error QUICK=$(QUICK): must be 0
 ## make bench QUICK=1     three cases in half a minute; ONLY="D=128 causal": those with these words
 ## make builds OLD=DIR    is any step slower than in DIR, which has libstepNN.so of another commit? (GPU)
 ## make ceilings          measure what this GPU can do at best, for the reports to compare with
-## make variants          what each idea of steps 02c, 03 and 06 gives: measures changed copies of them (GPU)
+## make variants          what each idea of a step gives: measures the variants of steps in steps/variants (GPU)
 ## make profile           count one pass of STEP=03 with Nsight Compute (GPU); PROBLEM="-n 1024 -d 64": another problem
 ## make sass              the machine code of STEP=03, and what it is made of (nvcc, no GPU)
 ## make ptx               the PTX of STEP=03
@@ -26,14 +26,19 @@ needs_packages = @$(PYTHON) -c 'import numpy, matplotlib' 2>/dev/null || \
 # --- Steps as shared libraries, for callers in Python, from the objects of the programs --------------
 
 LIBRARIES := $(STEPS:%=$(BUILD)/lib%.so)
+VARIANTS := $(patsubst steps/variants/%.patch,%,$(wildcard steps/variants/*.patch))
+VARIANT_LIBRARIES := $(VARIANTS:%=$(BUILD)/variants/lib%.so)
 
 libraries: $(LIBRARIES)
 
 $(BUILD)/plots/%.o: plots/%.c $(BUILD)/flags
 	$(call compile_c,$(PIC))
 
+$(LIBRARIES): $(BUILD)/lib%.so: $$(call step_object,$$*)
+$(VARIANT_LIBRARIES): $(BUILD)/variants/lib%.so: $(BUILD)/variants/%.o
+
 # The simulated runtime stays visible: callers need its cudaMalloc.
-$(LIBRARIES): $(BUILD)/lib%.so: $$(call step_object,$$*) $(BUILD)/plots/bench/step_library.o $(SIMT_OBJECTS)
+$(LIBRARIES) $(VARIANT_LIBRARIES): $(BUILD)/plots/bench/step_library.o $(FLUSH) $(SIMT_OBJECTS)
 	$(call say,LINK,$@)
 ifeq ($(BACKEND),cuda)
 	$(Q)$(NVCC) -shared $^ -o $@ -cudart static -Xlinker -Bsymbolic -Xlinker --exclude-libs=ALL
@@ -65,13 +70,22 @@ builds: $(TIMED_STEPS) $(TIMED_LIBRARIES)
 	$(times_need_gpu)
 	@ls $(OLD)/libstep*.so >/dev/null && $(BENCH_PYTHON) -m plots.bench.builds "$(OLD)" $(BUILD)
 
-# Changed copies of steps; plots/bench/variants.py writes their sources.
-$(BUILD)/variants/lib%.so: $(BUILD)/variants/%.cu $(BUILD)/plots/bench/step_library.o
-	$(call say,NVCC,$@)
-	$(Q)$(NVCC) $(NVCC_FLAGS) $(call gencode,$(ARCH)) -shared $^ -o $@ -cudart static \
-	  -Xlinker -Bsymbolic -Xlinker --exclude-libs=ALL
+# Other forms of steps, by patches: programs, and libraries that `make variants` measures beside the steps.
+$(BUILD)/variants/%.cu: steps/variants/%.patch steps/exercises/patches.py $(STEP_FILES)
+	@mkdir -p $(@D)
+	$(Q)$(PYTHON) steps/exercises/patches.py $< > $@
 
-variants: $(TIMED_STEPS) $(TIMED_LIBRARIES)
+$(VARIANTS:%=$(BUILD)/variants/%.o): %.o: %.cu $(REWRITER) $(BUILD)/flags
+	$(call compile_cu,$(ARCH))
+
+$(VARIANTS:%=$(BUILD)/variants/%): %: %.o $(HOST_OBJECTS) $(SIMT_OBJECTS) $(LAB_OBJECTS)
+	$(call link_program,$(SAME_STEP))
+
+ifeq ($(BACKEND),cpu)
+$(VARIANTS:%=$(BUILD)/variants/%.o): private SIMT_FLAGS += $(CHECKING)
+endif
+
+variants: $(TIMED_STEPS) $(TIMED_LIBRARIES) $(if $(filter cuda,$(BACKEND)),$(VARIANT_LIBRARIES))
 	$(times_need_gpu)
 	@$(BENCH_PYTHON) -m plots.bench.variants $(BUILD) $(COMMIT)
 

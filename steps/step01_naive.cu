@@ -1,6 +1,6 @@
 /**
  * @file
- * Step 01: attention as the formula is written, in three kernels.
+ * Step 01 opens a chapter: attention as the formula is written, in three kernels.
  *
  * The idea: S = scale * Q K^T, then P = softmax(S), then O = P V. Each is a kernel of its own that
  * writes its result to device memory. One thread computes one entry of a product, and one warp

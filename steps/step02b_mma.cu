@@ -1,6 +1,6 @@
 /**
  * @file
- * Step 02b: both products on the tensor cores.
+ * Step 02b opens a chapter: both products on the tensor cores.
  *
  * The idea: mma.m16n8k16 is one instruction of a whole warp. It computes C += A B for a 16 x 16
  * matrix A and a 16 x 8 matrix B of 16-bit elements and a 16 x 8 matrix C of fp32 accumulators. The

@@ -7,8 +7,7 @@
  *
  * What changed since step 04: the loop goes through a list of key/value tiles instead of all tiles
  * up to the diagonal, so the prefetch of the next K skips what is masked. Each tile names its mask:
- * none, the causal rule, or the bits of a PARTIAL block. `--shared-kv` runs the same lists with one
- * buffer for K and V, as in step 03, to show what prefetch is worth here.
+ * none, the causal rule, or the bits of a PARTIAL block.
  *
  * What it costs: the kernels in device/tile_list.cuh make the lists and the bits once per mask, and
  * these take memory.
@@ -32,13 +31,12 @@ constexpr int WARPS = 4;
 constexpr int THREADS = WARPS * WARP_SIZE;
 
 /** Sizes of the tiles. M_FRAGMENTS = 1 makes tiles of 64 queries, for mask blocks of 64 rows. */
-template <int HEAD_DIM, int M_FRAGMENTS, bool SHARED_KV>
+template <int HEAD_DIM, int M_FRAGMENTS>
 struct Tiles {
   static constexpr int WARP_ROWS = 16 * M_FRAGMENTS;
   static constexpr int BLOCK_M = WARPS * WARP_ROWS;         // rows of Q
   static constexpr int BLOCK_N = HEAD_DIM <= 64 ? 64 : 32;  // rows of K and V
-  static constexpr int KV_ROWS = SHARED_KV ? BLOCK_N : 2 * BLOCK_N;
-  static constexpr int SHARED_BYTES = 2 * (BLOCK_M + KV_ROWS) * SMEM_STRIDE<HEAD_DIM>;
+  static constexpr int SHARED_BYTES = 2 * (BLOCK_M + 2 * BLOCK_N) * SMEM_STRIDE<HEAD_DIM>;
 };
 
 // [load_bits]
@@ -89,15 +87,15 @@ __device__ __forceinline__ void apply_bitmask(
 
 // [find_row]
 /** The whole forward pass: one thread block for BLOCK_M queries of one head. */
-template <typename T, int HEAD_DIM, int M_FRAGMENTS, bool SHARED_KV>
+template <typename T, int HEAD_DIM, int M_FRAGMENTS>
 __global__ void __launch_bounds__(THREADS)
     attention_kernel(Problem problem, Tensors t, TileLists lists) {
-  using Tile = Tiles<HEAD_DIM, M_FRAGMENTS, SHARED_KV>;
+  using Tile = Tiles<HEAD_DIM, M_FRAGMENTS>;
 
   extern __shared__ __align__(16) unsigned char smem[];
   T *q_shared = (T *)smem;
   T *k_shared = q_shared + Tile::BLOCK_M * SMEM_STRIDE<HEAD_DIM>;
-  T *v_shared = SHARED_KV ? k_shared : k_shared + Tile::BLOCK_N * SMEM_STRIDE<HEAD_DIM>;
+  T *v_shared = k_shared + Tile::BLOCK_N * SMEM_STRIDE<HEAD_DIM>;
 
   const BlockRow row = row_of_block(problem, lists, blockIdx.x);
   const int head = row.head;
@@ -135,28 +133,19 @@ __global__ void __launch_bounds__(THREADS)
   copy_tile<HEAD_DIM, Tile::BLOCK_M, THREADS>(q_shared, q_global, problem.q_strides.row, first_q,
                                               problem.q_len);
   KeyTile tile = own.first;
-  if (!SHARED_KV) {
-    copy_tile<HEAD_DIM, Tile::BLOCK_N, THREADS>(k_shared, k_global, problem.k_strides.row,
-                                                tile.first_key, problem.kv_len);
-  }
-  cp_async_commit();  // Q and, with separate buffers, the first K
+  copy_tile<HEAD_DIM, Tile::BLOCK_N, THREADS>(k_shared, k_global, problem.k_strides.row,
+                                              tile.first_key, problem.kv_len);
+  cp_async_commit();  // Q and the first K
   // [first_copies]
 
   // [next_entry]
   for (int i = 0; i < own.tile_count; i++) {
-    if (SHARED_KV) {
-      copy_tile<HEAD_DIM, Tile::BLOCK_N, THREADS>(k_shared, k_global, problem.k_strides.row,
-                                                  tile.first_key, problem.kv_len);
-      cp_async_commit();
-    }
     cp_async_wait<0>();  // K of this tile: nothing else is in flight
     __syncthreads();     // all threads' copies are visible, and all warps have read the previous V
 
-    if (!SHARED_KV) {
-      copy_tile<HEAD_DIM, Tile::BLOCK_N, THREADS>(v_shared, v_global, problem.v_strides.row,
-                                                  tile.first_key, problem.kv_len);
-      cp_async_commit();  // V of this tile is copied during Q K^T and the softmax
-    }
+    copy_tile<HEAD_DIM, Tile::BLOCK_N, THREADS>(v_shared, v_global, problem.v_strides.row,
+                                                tile.first_key, problem.kv_len);
+    cp_async_commit();  // V of this tile is copied during Q K^T and the softmax
 
     float s[M_FRAGMENTS][Tile::BLOCK_N / MMA_N][4] = {};
     multiply_qk<T, HEAD_DIM>(s, q_warp, k_shared);
@@ -172,15 +161,10 @@ __global__ void __launch_bounds__(THREADS)
     // [next_entry]
 
     // [copy_and_mask]
-    if (SHARED_KV) {
-      copy_tile<HEAD_DIM, Tile::BLOCK_N, THREADS>(v_shared, v_global, problem.v_strides.row,
-                                                  tile.first_key, problem.kv_len);
-    } else {
-      // K of the next tile in the list is copied during the softmax and P V. After the last tile
-      // the copy writes zeros, so that the wait below counts the same groups in every iteration.
-      copy_tile<HEAD_DIM, Tile::BLOCK_N, THREADS>(k_shared, k_global, problem.k_strides.row,
-                                                  next.first_key, problem.kv_len);
-    }
+    // K of the next tile in the list is copied during the softmax and P V. After the last tile the
+    // copy writes zeros, so that the wait below counts the same groups in every iteration.
+    copy_tile<HEAD_DIM, Tile::BLOCK_N, THREADS>(k_shared, k_global, problem.k_strides.row,
+                                                next.first_key, problem.kv_len);
     cp_async_commit();
 
     if (tile.mask != ALL_ATTENDED) {
@@ -191,12 +175,9 @@ __global__ void __launch_bounds__(THREADS)
     }
     update_softmax(s, m, l, o, scale_log2);
 
-    cp_async_wait<SHARED_KV ? 0 : 1>();  // waits for V; with separate buffers, K stays in flight
-    __syncthreads();                     // all threads' copies are visible
+    cp_async_wait<1>();  // waits for V; the next K stays in flight
+    __syncthreads();     // all threads' copies are visible
     multiply_pv<T, HEAD_DIM>(o, s, v_shared);
-    if (SHARED_KV) {
-      __syncthreads();  // all warps have read V; the buffer can be overwritten by the next K
-    }
     tile = next;
   }
   // [copy_and_mask]
@@ -207,15 +188,13 @@ __global__ void __launch_bounds__(THREADS)
                           t.lse + offset.lse, first_q + warp_row, problem.q_len);
 }
 
-template <typename T, int HEAD_DIM, int M_FRAGMENTS, bool SHARED_KV>
-constexpr auto CONFIG = make_config<T, HEAD_DIM, Tiles<HEAD_DIM, M_FRAGMENTS, SHARED_KV>>(
-    attention_kernel<T, HEAD_DIM, M_FRAGMENTS, SHARED_KV>, THREADS,
-    Tiles<HEAD_DIM, M_FRAGMENTS, SHARED_KV>::SHARED_BYTES, CEILING_MMA, SHARED_KV);
+template <typename T, int HEAD_DIM, int M_FRAGMENTS>
+constexpr auto CONFIG = make_config<T, HEAD_DIM, Tiles<HEAD_DIM, M_FRAGMENTS>>(
+    attention_kernel<T, HEAD_DIM, M_FRAGMENTS>, THREADS, Tiles<HEAD_DIM, M_FRAGMENTS>::SHARED_BYTES,
+    CEILING_MMA);
 
-#define CONFIGS_OF(HEAD_DIM, M_FRAGMENTS)                                                    \
-  CONFIG<__half, HEAD_DIM, M_FRAGMENTS, false>, CONFIG<__half, HEAD_DIM, M_FRAGMENTS, true>, \
-      CONFIG<__nv_bfloat16, HEAD_DIM, M_FRAGMENTS, false>,                                   \
-      CONFIG<__nv_bfloat16, HEAD_DIM, M_FRAGMENTS, true>
+#define CONFIGS_OF(HEAD_DIM, M_FRAGMENTS) \
+  CONFIG<__half, HEAD_DIM, M_FRAGMENTS>, CONFIG<__nv_bfloat16, HEAD_DIM, M_FRAGMENTS>
 
 static constexpr KernelConfig<TileLists> CONFIGS[] = {  // tiles of 128 queries before those of 64
     CONFIGS_OF(32, 2), CONFIGS_OF(64, 2), CONFIGS_OF(96, 2),  CONFIGS_OF(128, 2), CONFIGS_OF(32, 1),
@@ -244,8 +223,8 @@ static cudaError_t forward(const Problem *problem, const Tensors *t, int, cudaSt
   return cudaGetLastError();
 }
 
-static const BlockMaskSupport BLOCK_MASKS = {
-    .prepared_bytes = tile_list_bytes<CONFIGS>, .prepare = prepare, .takes_shared_kv = true};
+static const BlockMaskSupport BLOCK_MASKS = {.prepared_bytes = tile_list_bytes<CONFIGS>,
+                                             .prepare = prepare};
 
 const Step step = {
     .name = "step05",

@@ -760,7 +760,7 @@ constexpr auto CONFIG = make_config<T, HEAD_DIM, Tiles<HEAD_DIM, LARGE>>(
 template <typename T>
 constexpr auto PAIR_CONFIG = make_config<T, 256, PairTiles>(pair_kernel<T>, PairTiles::THREADS,
                                                             PairTiles::SHARED_BYTES, CEILING_MMA,
-                                                            /* shared_kv */ false, "pair");
+                                                            "pair");
 
 #define CONFIGS_OF(HEAD_DIM, LARGE) \
   CONFIG<__half, HEAD_DIM, LARGE>, CONFIG<__nv_bfloat16, HEAD_DIM, LARGE>

@@ -1,6 +1,6 @@
 /**
  * @file
- * Step 07: wgmma and tensor copies, which compute capability 9.0 (Hopper) added.
+ * Step 07 opens a chapter: wgmma and tensor copies, which compute capability 9.0 (Hopper) added.
  *
  * The idea: mma.sync reaches two thirds of what these tensor cores can do. wgmma is made for all of
  * it: four warps, a warpgroup, multiply 64 rows at a time, and read their operands from shared

@@ -103,9 +103,9 @@ __device__ __forceinline__ void exponentiate_tile(float (&s)[N_FRAGMENTS][4], fl
   }
 }
 
-/** Is m too small for a row of this lane? NaN counts as too large. */
-__device__ __forceinline__ bool needs_new_max(const float (&sums)[2]) {
-  return !(sums[0] <= MOST_SUM) | !(sums[1] <= MOST_SUM);
+/** Is m too small for a row of this lane? A NaN counts as too large. */
+__device__ __forceinline__ bool needs_new_max(const float (&sums)[2], float most_sum) {
+  return !(sums[0] <= most_sum) | !(sums[1] <= most_sum);
 }
 // [exponentiate]
 
@@ -152,7 +152,7 @@ __device__ __forceinline__ bool lazy_softmax(float (&s)[N_FRAGMENTS][4], float (
   float sums[2];
   exponentiate_tile(s, sums, m, scale_log2);
   // One decision for the whole warp: ldmatrix and mma need all lanes.
-  const bool raise = __any_sync(FULL_WARP, needs_new_max(sums));
+  const bool raise = __any_sync(FULL_WARP, needs_new_max(sums, MOST_SUM));
   if (raise) {
     multiply_qk_again<T, HEAD_DIM, BLOCK_N>(s, q, k_tile);
     mask();

@@ -4,18 +4,15 @@
  *
  * The idea: Q and two stages of K and V fill shared memory, so O needs the place of something else.
  * In the place of Q it would delay the next Q, and so the first product of the next tile of
- * queries. In slots of V it delays the next V, which is needed later, after a product and a
- * softmax.
+ * queries. In slots of V it delays the next V, which is needed later, after product and softmax.
  *
  * What changed since step 10c, which has no room for D = 256:
  * - After the last V of a tile of queries, the O of each consumer goes through the pipeline of V,
  *   as if it were one more tile of V. So the pipeline of V runs ahead of that of K.
  * - The producer grants these slots when no product reads the V in them any more. A consumer
  *   releases them when TMA has read O.
- * - The producer asks for each K before the V before it, because the first V waits for the O
- * before.
- * - Two consumers with 240 registers: O alone takes 128. Of a last tile of keys with at most 64
- *   keys only 64 are multiplied, as in step 08.
+ * - The first V waits for the O before, so the producer asks for the next K ahead of each V.
+ * - Two consumers: O alone takes 128 registers. And short last tiles, as in step 08.
  *
  * What it costs: K, V and O must be asked for in one order by all parts of the kernel.
  *
@@ -50,8 +47,7 @@ struct Tiles {
   static constexpr int BLOCK_N = 80;                         // rows of K and V
   static constexpr int TAIL_N = 64;                          // keys of a short last tile
   static constexpr int STAGES = 2;                           // tiles of K, and of V, in flight
-  static constexpr int O_SLOTS = CONSUMERS;  // of V, that the O of a work tile takes
-  // Registers of each thread. All together are at most 65536.
+  static constexpr int O_SLOTS = CONSUMERS;                  // of V, for the O of a work tile
   static constexpr int PRODUCER_REGISTERS = 24, CONSUMER_REGISTERS = 240;
   static_assert(registers_suffice<CONSUMERS, PRODUCER_REGISTERS, CONSUMER_REGISTERS>());
 };
@@ -62,8 +58,7 @@ struct Shared {
   using Tile = Tiles<HEAD_DIM>;
   alignas(1024) T q[Tile::CONSUMERS][Tile::CONSUMER_ROWS * HEAD_DIM];
   alignas(1024) T k[Tile::STAGES][Tile::BLOCK_N * HEAD_DIM];
-  // Tiles of V, and O of each consumer.
-  alignas(1024) T v[Tile::STAGES][Tile::BLOCK_N * HEAD_DIM];
+  alignas(1024) T v[Tile::STAGES][Tile::BLOCK_N * HEAD_DIM];  // and O
   WorkTile work[2];                      // this tile of queries and the next one
   uint64_t work_full[2], work_empty[2];  // it has been written; has been read
   uint64_t q_full[Tile::CONSUMERS], q_empty[Tile::CONSUMERS];  // Q has arrived; has been read
@@ -72,9 +67,8 @@ struct Shared {
 };
 
 // [o_slots]
-/** The state of V, or of the O after the last V, for a tile whose K has the state `k`, in work tile
- * number `work_count` of this block. Each work tile before has put O_SLOTS more tiles through
- * the pipeline of V than through that of K: its O. */
+/** The state of V for a tile whose K has the state `k`, in work tile number `work_count` of this
+ * block: each work tile before has put the O of all consumers through the pipeline of V, too. */
 template <int HEAD_DIM>
 __device__ __forceinline__ PipelineState<Tiles<HEAD_DIM>::STAGES> v_state(
     PipelineState<Tiles<HEAD_DIM>::STAGES> k, uint32_t work_count) {
@@ -158,7 +152,6 @@ __device__ __forceinline__ void produce_k_ahead(Shared<T, HEAD_DIM> &shared, con
 }
 // [producer]
 
-// [attend]
 /** The loop over the tiles of keys 0 to `key_end` - 1: O, m and l of a consumer's rows. It releases
  * Q, and the slots of the O before. */
 template <typename T, int HEAD_DIM>
@@ -224,9 +217,7 @@ __device__ __forceinline__ void attend(Shared<T, HEAD_DIM> &shared, const Proble
     release(shared.v_empty, v_before());
   }
 }
-// [attend]
 
-// [consumer]
 /** What a consumer does, one tile of queries after the other. */
 template <typename T, int HEAD_DIM>
 __device__ __forceinline__ void consume(Shared<T, HEAD_DIM> &shared, const ForwardMaps &maps,
@@ -242,7 +233,6 @@ __device__ __forceinline__ void consume(Shared<T, HEAD_DIM> &shared, const Forwa
     const int first_q = work.first_q + consumer * Tile::CONSUMER_ROWS;  // of this consumer
     const int first_row = first_q + 16 * warp;                          // of this warp
     const int own_end = keys_of_rows(problem, first_q, Tile::CONSUMER_ROWS);
-    // [0] belongs to row lane / 4 of this warp, [1] to the row 8 below.
     float m[2] = {-FLT_MAX, -FLT_MAX};  // running maximum of score * scale * log2(e)
     float l[2] = {};                    // running sum of this lane's probabilities
     float o[HEAD_DIM / MMA_N][4] = {};
@@ -266,7 +256,6 @@ __device__ __forceinline__ void consume(Shared<T, HEAD_DIM> &shared, const Forwa
   }
   if (lane == 0) tma_store_wait<0>();  // shared memory must stay until TMA has read it
 }
-// [consumer]
 
 /** The whole forward pass: one thread block for each SM. */
 template <typename T, int HEAD_DIM>

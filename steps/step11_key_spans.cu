@@ -30,6 +30,7 @@
 #include <math.h>
 
 #include "attention.h"
+#include "block_mask.h"
 #include "device/launch.cuh"
 #include "device/lazy_softmax.cuh"
 #include "device/o_slots.cuh"

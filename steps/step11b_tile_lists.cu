@@ -25,6 +25,7 @@
 #include <float.h>
 
 #include "attention.h"
+#include "block_mask.h"
 #include "device/heads.cuh"
 #include "device/key_bits.cuh"
 #include "device/launch.cuh"

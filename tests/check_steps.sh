@@ -12,7 +12,6 @@ files_of() {
   if takes "$1" "--scales head" --scales; then echo tests/sanitize_e4m3.cases; else echo tests/sanitize.cases; fi
   if takes "$1" "-d 17" --head-dim; then echo tests/sanitize_any_d.cases; fi
   if takes "$1" "-m empty" --mask; then echo tests/sanitize_masks.cases; fi
-  if takes "$1" "-m full --shared-kv" --shared-kv; then echo tests/sanitize_shared_kv.cases; fi
 }
 
 # Prints the lines of a run, and last what they say of the step.

@@ -6,7 +6,7 @@ cd "$(dirname "$0")/.."
 
 debian=(gcc g++ libcmocka-dev clang-format cppcheck valgrind gdb binutils git python3 python3-venv
   doxygen doxygen-awesome-css libjs-mathjax chromium fonts-dejavu-core)
-python=(numpy pytest pytest-xdist matplotlib playwright nbclient ipykernel)
+python=(numpy pytest pytest-xdist matplotlib playwright nbclient ipykernel ruff)
 status=0
 
 install_debian() {
@@ -36,7 +36,7 @@ deps_debian() {
 
 deps_python() {
   .venv/bin/python -m pip --version >/dev/null 2>&1 || { echo "deps: making .venv" && python3 -m venv .venv; }
-  if .venv/bin/python -c 'import matplotlib, ipykernel, nbclient, numpy, playwright, pytest, xdist' 2>/dev/null; then
+  if .venv/bin/python -c 'import matplotlib, ipykernel, nbclient, numpy, playwright, pytest, ruff, xdist' 2>/dev/null; then
     echo "deps: all Python packages are installed"
   else
     echo "deps: installing Python packages in .venv: ${python[*]}"

@@ -2,11 +2,12 @@
 
 ## make test-all          the tests, every variant of them; valgrind; lint (long: CONTRIBUTING.md)
 ## make test-e2e          the programs end to end, against NumPy
-## make check-format      check the layout of the source with clang-format
+## make check-format      check the layout of the source with clang-format, and the Python code with ruff
+## make budget            how long each step is, and what it adds: is one too long to read?
 ## make lint              make cppcheck, and every compiler warning is an error
 ## make activations       run language models, which it installs, for the inputs in tests/data
-.PHONY: deps test test-all test-e2e need-gpu activations check-format cppcheck lint lint-build
-COMPILE_NOTHING += deps check-format cppcheck activations
+.PHONY: deps test test-all test-e2e need-gpu activations check-format budget cppcheck lint lint-build
+COMPILE_NOTHING += deps check-format budget cppcheck activations
 
 include tests/unit/unit.mk
 include tests/gpu/gpu.mk
@@ -62,7 +63,7 @@ TEST_JOBS = $(if $(filter cuda,$(BACKEND)),0,$(shell nproc))
 ONE_THREAD = $(if $(filter cpu,$(BACKEND)),OMP_NUM_THREADS=1 SIMT_THREADS=1)
 
 test-e2e: $(EXERCISE_TOOLS) $(NEEDS_GPU) $(STEP_PROGRAMS) $(BUILD)/layouts $(BUILD)/layouts_hopper $(UNDER_TEST) \
-    $(LIBRARIES) $(LAB_COUNTERS) $(if $(filter cpu,$(BACKEND)),$(RECORDERS))
+    $(LIBRARIES) $(LAB_COUNTERS) $(if $(filter cpu,$(BACKEND)),$(RECORDERS) simt)
 	@$(PYTHON) -c 'import numpy, pytest, xdist, matplotlib' 2>/dev/null || \
 	  { echo "test-e2e: Python needs numpy, pytest, pytest-xdist and matplotlib. Install them: make deps"; exit 1; }
 	$(ONE_THREAD) BACKEND=$(BACKEND) STEP_DIR=$(abspath $(BUILD)) $(PYTHON) -m pytest -q -n $(TEST_JOBS) \
@@ -99,13 +100,19 @@ C_SOURCES = $(shell git ls-files -co --exclude-standard '*.c' '*.h' '*.cu' '*.cu
 
 check-format:
 	$(call recipe_needs,clang-format,clang-format)
+	@$(PYTHON) -c 'import ruff' 2>/dev/null || \
+	  { echo "make $@: Python needs ruff. Install it: make deps" >&2; exit 1; }
 	@clang-format --dry-run -Werror $(C_SOURCES) && echo "check-format: $(words $(C_SOURCES)) files are formatted"
+	@$(PYTHON) -m ruff check
+
+budget:
+	@$(PYTHON) -m tests.budget
 
 cppcheck:
 	$(call recipe_needs,cppcheck,cppcheck)
 	cppcheck -j$(shell nproc) --quiet --std=c11 --enable=warning,performance,portability --inline-suppr \
 	  --suppress=missingIncludeSystem --error-exitcode=1 -Icommon -Icommon/simt/include \
-	  common/host common/simt/runtime common/simt/lab common/simt/rewrite_launches.c
+	  common/host common/simt
 
 # Everything is compiled again in a separate folder, because existing objects show no warnings.
 lint: cppcheck

@@ -8,6 +8,8 @@
 #include "device/overlap.cuh"
 #include "device/turns.cuh"
 
+// As in steps/step09_overlap.cu:
+
 /** The loop over the tiles of keys 0 to `key_end` - 1: O, m and l of a consumer's rows. `state` is
  * that of the first tile, and afterwards that behind the last. */
 template <typename T, int HEAD_DIM>

@@ -8,6 +8,7 @@
 #include <math.h>
 
 #include "attention.h"
+#include "block_mask.h"
 #include "device/warp.cuh"
 
 /** Which of the 32 keys from `first_key` on lie in a span, the first in the lowest bit. */

@@ -12,7 +12,7 @@
 #include <cuda_runtime.h>
 #include <stdio.h>
 
-#include "attention.h"
+#include "block_mask.h"
 
 /** The Dtype of an element type. */
 template <typename T>
@@ -38,7 +38,6 @@ struct KernelConfig {
   int block_m, block_n;                       /**< rows of Q, and of K and V, per tile */
   int threads, shared_bytes; /**< of a thread block; the shared memory is dynamic */
   Ceiling ceiling;           /**< see above */
-  bool shared_kv;            /**< the variant that --shared-kv asks for */
   int mask_rows;             /**< divides the rows of a mask block */
 };
 
@@ -56,10 +55,9 @@ constexpr bool uses_tensor_cores(Ceiling ceiling) {
 template <typename T, int HEAD_DIM, typename Tiles, typename... Extra>
 constexpr KernelConfig<Extra...> make_config(void (*kernel)(Problem, Tensors, Extra...),
                                              int threads, int shared_bytes, Ceiling ceiling,
-                                             bool shared_kv = false,
                                              const char *name = "attention") {
-  return {kernel,  name,         DTYPE_OF<T>, HEAD_DIM,  Tiles::BLOCK_M, Tiles::BLOCK_N,
-          threads, shared_bytes, ceiling,     shared_kv, Tiles::BLOCK_M};
+  return {kernel,         name,    DTYPE_OF<T>,  HEAD_DIM, Tiles::BLOCK_M,
+          Tiles::BLOCK_N, threads, shared_bytes, ceiling,  Tiles::BLOCK_M};
 }
 
 /** An attribute of the current device. */
@@ -71,18 +69,17 @@ static inline int device_attribute(cudaDeviceAttr attribute) {
 }
 
 /** What a configuration does not take of a problem. The most decisive is the largest. */
-enum Unmet { UNMET_HEAD_DIM = 1, UNMET_BLOCKS = 2, UNMET_SHARED_KV = 4, UNMET_DTYPE = 8 };
+enum Unmet { UNMET_HEAD_DIM = 1, UNMET_BLOCKS = 2, UNMET_DTYPE = 4 };
 
 template <typename Config>
 static int unmet(const Config &c, const Problem *problem) {
+  const bool takes_spans = step.block_masks != NULL && step.block_masks->takes_spans;
   const bool takes_head_dim = uses_tensor_cores(c.ceiling) ? c.head_dim == problem->head_dim
                                                            : c.head_dim >= problem->head_dim;
-  const bool takes_spans = step.block_masks != NULL && step.block_masks->takes_spans;
   const bool takes_blocks = takes_spans ? problem->q_block_size == 0
                                         : problem->q_block_size % c.mask_rows == 0 &&
                                               problem->kv_block_size % c.block_n == 0;
   return (takes_head_dim ? 0 : UNMET_HEAD_DIM) | (takes_blocks ? 0 : UNMET_BLOCKS) |
-         (c.shared_kv == problem->shared_kv ? 0 : UNMET_SHARED_KV) |
          (c.dtype == problem->o_dtype ? 0 : UNMET_DTYPE);
 }
 
@@ -152,9 +149,6 @@ static void refuse(const Problem *problem, char *why, size_t why_size) {
   if (fault & UNMET_DTYPE) {
     snprintf(why, why_size, "%s %s: %s takes %s", step.fp8 ? "--out-dtype" : "--dtype", dtype,
              step.name, dtypes[closest->dtype]);
-  } else if (fault & UNMET_SHARED_KV) {
-    snprintf(why, why_size, "--shared-kv: %s %s", step.name,
-             problem->shared_kv ? "has no choice of buffers" : "needs it");
   } else if (fault & UNMET_BLOCKS && step.block_masks->takes_spans) {
     snprintf(why, why_size,
              "--mask: %s takes at most one span of keys for each query, and no mask in blocks",

@@ -7,6 +7,7 @@
 #define DEVICE_LIST_PLANS_CUH
 
 #include "attention.h"
+#include "block_mask.h"
 #include "device/launch.cuh"
 #include "device/mask_plans.cuh"
 #include "device/partial_tiles.cuh"

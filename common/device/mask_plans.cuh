@@ -9,6 +9,7 @@
 #define DEVICE_MASK_PLANS_CUH
 
 #include "attention.h"
+#include "block_mask.h"
 #include "device/warp.cuh"
 
 constexpr int CONSUMER_ROWS = 64; /**< queries of a consumer */

@@ -9,6 +9,8 @@
 #include "device/fragments.cuh"
 #include "device/log2.cuh"
 
+// As in steps/step02c_ldmatrix.cu:
+
 /** S += Q K^T for this warp's rows and the keys of one tile. */
 template <typename T, int HEAD_DIM, int M_FRAGMENTS, int N_FRAGMENTS>
 __device__ __forceinline__ void multiply_qk(float (&s)[M_FRAGMENTS][N_FRAGMENTS][4],

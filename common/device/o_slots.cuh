@@ -1,7 +1,6 @@
 /**
  * @file
- * What step 10d introduces: where shared memory has no room for O, it goes through the pipeline of
- * V.
+ * What step 10d introduces: O that goes through the pipeline of V, where shared memory is full.
  */
 #ifndef DEVICE_O_SLOTS_CUH
 #define DEVICE_O_SLOTS_CUH
@@ -11,9 +10,10 @@
 #include "device/skip_tile.cuh"
 #include "device/warp.cuh"
 
-/** The state of V, or of the O after the last V, for a tile whose K has the state `k`, in work tile
- * number `work_count` of this block. Each work tile before has put O_SLOTS more tiles through
- * the pipeline of V than through that of K: its O. */
+// As in steps/step10d_o_in_v.cu:
+
+/** The state of V for a tile whose K has the state `k`, in work tile number `work_count` of this
+ * block: each work tile before has put the O of all consumers through the pipeline of V, too. */
 template <int HEAD_DIM>
 __device__ __forceinline__ PipelineState<Tiles<HEAD_DIM>::STAGES> v_state(
     PipelineState<Tiles<HEAD_DIM>::STAGES> k, uint32_t work_count) {

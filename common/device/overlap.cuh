@@ -16,6 +16,8 @@
 #include "device/warp.cuh"
 #include "device/wgmma_tile.cuh"
 
+// As in steps/step09_overlap.cu:
+
 /** Replaces scores by unnormalised probabilities and updates m and l, as update_softmax() does, but
  * leaves O alone: `rescale` is what its rows are to be multiplied by. */
 template <int N_FRAGMENTS>

@@ -9,6 +9,7 @@
 #define DEVICE_PARTIAL_TILES_CUH
 
 #include "attention.h"
+#include "block_mask.h"
 #include "device/heads.cuh"
 
 /** How a tile is masked. A value from 0 on is the number of a PARTIAL tile: its bits apply. Keys

@@ -19,6 +19,19 @@ struct Tiles;
 template <typename T, int HEAD_DIM>
 struct Shared;
 
+/** One thread sets up the barriers of STAGES stages. A phase of a full barrier ends after `fills`
+ * arrivals and the bytes that they announce, one of an empty barrier after `reads` arrivals. */
+template <int STAGES>
+__device__ __forceinline__ void init_barriers(uint64_t (&full)[STAGES], int fills,
+                                              uint64_t (&empty)[STAGES], int reads) {
+  for (int stage = 0; stage < STAGES; stage++) {
+    mbarrier_init(&full[stage], fills);
+    mbarrier_init(&empty[stage], reads);
+  }
+}
+
+// As in steps/step08_warp_specialised.cu:
+
 /** How many tiles have gone through a pipeline of STAGES stages: so tile `count` is the next. */
 template <int STAGES>
 struct PipelineState {
@@ -71,17 +84,6 @@ __device__ __forceinline__ void produce(Shared<T, HEAD_DIM> &shared, const Tenso
                                        first_key, kv_head, batch);
     load_tile<HEAD_DIM, Tile::BLOCK_N>(shared.v, maps.v, shared.v_full, shared.v_empty, state,
                                        first_key, kv_head, batch);
-  }
-}
-
-/** One thread sets up the barriers of STAGES stages. A phase of a full barrier ends after `fills`
- * arrivals and the bytes that they announce, one of an empty barrier after `reads` arrivals. */
-template <int STAGES>
-__device__ __forceinline__ void init_barriers(uint64_t (&full)[STAGES], int fills,
-                                              uint64_t (&empty)[STAGES], int reads) {
-  for (int stage = 0; stage < STAGES; stage++) {
-    mbarrier_init(&full[stage], fills);
-    mbarrier_init(&empty[stage], reads);
   }
 }
 

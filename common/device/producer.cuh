@@ -8,6 +8,8 @@
 #include "device/pipeline.cuh"
 #include "device/scheduler.cuh"
 
+// As in steps/step10b_tma_store.cu:
+
 /** Asks for the Q of a consumer, as soon as it has no product with the Q before left to do.
  * `work_count` is the number of the work tile in this block. */
 template <typename T, int HEAD_DIM>

@@ -367,9 +367,9 @@ __device__ __forceinline__ void wgmma_wait(Fragments &...completed) {
 
 /** The 16-bit element types, as instructions name them. */
 template <typename T>
-constexpr bool IS_FP16 = false;
+inline constexpr bool IS_FP16 = false;
 template <>
-constexpr bool IS_FP16<__half> = true; /**< see above */
+inline constexpr bool IS_FP16<__half> = true; /**< see above */
 
 /**
  * wgmma.mma_async m64nNk16: D = A B, plus D if `accumulate`, for a 64 x 16 matrix A and a 16 x N

@@ -11,6 +11,8 @@
 #include "device/launch.cuh"
 #include "device/pipeline.cuh"
 
+// As in steps/step10_persistent.cu:
+
 /** A tile of queries, and the keys that some of these queries attend. */
 struct alignas(16) WorkTile {
   int first_q, head, batch;

@@ -7,6 +7,8 @@
 
 #include "device/pipeline.cuh"
 
+// As in steps/step10c_lazy_max.cu:
+
 /** Waits for a tile that only other consumers need, and releases it: its barriers count this
  * consumer, too. Without the wait this could be a second arrival in the phase before. */
 template <int STAGES>

@@ -8,6 +8,7 @@
 #define DEVICE_SPAN_PLANS_CUH
 
 #include "attention.h"
+#include "block_mask.h"
 #include "device/launch.cuh"
 #include "device/mask_plans.cuh"
 #include "device/tensor_map.cuh"

@@ -12,6 +12,8 @@
 #include "device/tensor_map.cuh"
 #include "device/warp.cuh"
 
+// As in steps/step10b_tma_store.cu:
+
 /** The byte of element (row, column) in swizzled panels of ROWS rows, as TMA lays them. */
 template <int HEAD_DIM, int ROWS>
 __device__ __forceinline__ int swizzled_byte(int row, int column) {

@@ -9,7 +9,7 @@
 
 #include <cuda_runtime.h>
 
-#include "attention.h"
+#include "block_mask.h"
 #include "device/heads.cuh"
 #include "device/launch.cuh"
 #include "device/partial_tiles.cuh"

@@ -10,7 +10,10 @@ RUNTIME_INCLUDE = $(if $(filter cuda,$(BACKEND)),-isystem $(CUDA_INCLUDE),-Icomm
 
 HOST_SOURCES := $(wildcard common/host/*.c common/host/*/*.c) \
 	$(if $(filter cpu,$(BACKEND)),$(wildcard common/host/report/lab/*.c))
-HOST_OBJECTS := $(HOST_SOURCES:common/%.c=$(BUILD)/%.o) $(BUILD)/host/device/ceiling.o
+# Kernels of the main program, and what libraries of steps take of them.
+FLUSH := $(BUILD)/host/device/flush.o
+HOST_KERNELS := $(BUILD)/host/device/ceiling.o $(FLUSH)
+HOST_OBJECTS := $(HOST_SOURCES:common/%.c=$(BUILD)/%.o) $(HOST_KERNELS)
 
 define compile_c
 @mkdir -p $(@D)
@@ -29,5 +32,5 @@ $(1)/host/base/version.o: private HOST_FLAGS += -I$(BUILD)
 endef
 $(eval $(call special_host_objects,$(BUILD)))
 
-$(BUILD)/host/device/ceiling.o: common/host/device/ceiling.cu $$(REWRITER) $(BUILD)/flags
+$(HOST_KERNELS): $(BUILD)/%.o: common/%.cu $$(REWRITER) $(BUILD)/flags
 	$(call compile_cu,$(ARCH))

@@ -126,7 +126,7 @@ static ExitCode run(int argc, char **argv, Error *error) {
     return EXIT_RIGHT;
   }
   if (options.version) {
-    printf("%s %s\n", step.name, version_commit());
+    printf("%s %s, commit %s\n", step.name, VERSION, version_commit());
     return EXIT_RIGHT;
   }
   if (!device_open(&device, error)) return error->code;

@@ -15,8 +15,9 @@
 #include "host/device/device.h"
 #include "host/io/inputs.h"
 #include "host/io/outputs.h"
-#include "host/masks/block_mask.h"
+#include "host/masks/host_block_mask.h"
 #include "host/masks/mask.h"
+#include "host/report/failure.h"
 #include "host/report/report.h"
 
 /** What a run frees at its end, also after a failure. */
@@ -46,8 +47,8 @@ static size_t workspace_reserve(const Device *device) {
 }
 
 /** --info: describes the run as prepare() does, without allocating the tensors. */
-static void describe_only(Run *run) {
-  const Problem *p = &run->problem;
+static void describe_only(RunRecord *run) {
+  const Problem *p = &run->request->problem;
   const size_t taken = (size_t)device_tensors_bytes(p) + workspace_reserve(run->device);
   const size_t room = device_free_bytes(taken);
   run->heads_at_a_time = heads_at_a_time(p, room);
@@ -56,7 +57,7 @@ static void describe_only(Run *run) {
 }
 
 /** Asks the runtime what each kernel needs and how many of its blocks share a multiprocessor. */
-static bool find_facts(Run *run, Error *error) {
+static bool find_facts(RunRecord *run, Error *error) {
   for (int i = 0; i < run->description.launch_count; i++) {
     const KernelLaunch *launch = &run->description.launches[i];
     KernelFacts *facts = &run->facts[i];
@@ -80,7 +81,7 @@ static bool find_facts(Run *run, Error *error) {
 }
 
 /** Runs one forward pass on poisoned outputs and waits for it. */
-static bool run_once(Run *run, Resources *r, Error *error) {
+static bool run_once(RunRecord *run, Resources *r, Error *error) {
   DeviceTensors *t = &r->tensors;
 #ifdef SIMT_BACKEND
   simt_reset_counters();
@@ -91,9 +92,9 @@ static bool run_once(Run *run, Resources *r, Error *error) {
   if (!device_outputs_poison(t, error)) return false;
   progress_start();
   const double start = clock_ms();
-  const bool ok =
-      device_ok(step_build()->forward(&run->problem, &t->tensors, t->heads, 0), "launch", error) &&
-      device_ok(cudaDeviceSynchronize(), "kernel", error);
+  const bool ok = device_ok(step_build()->forward(&run->request->problem, &t->tensors, t->heads, 0),
+                            "launch", error) &&
+                  device_ok(cudaDeviceSynchronize(), "kernel", error);
   run->simulation_ms = clock_ms() - start;
   progress_end();
 #ifdef SIMT_BACKEND
@@ -106,42 +107,42 @@ static bool run_once(Run *run, Resources *r, Error *error) {
 
 /** CPU backend: counts the memory of the device's copy of the mask, and of what the step prepares
  * from it. */
-static bool take_device_mask(const Run *run, const HostBlockMask *blocks, Error *error) {
+static bool take_device_mask(const RunRecord *run, const HostBlockMask *blocks, Error *error) {
   char what[256];
-  double bytes = (double)step.block_masks->prepared_bytes(&run->problem, &blocks->mask);
+  double bytes = (double)step.block_masks->prepared_bytes(&run->request->problem, &blocks->mask);
   for (int i = 0; i < MASK_TENSORS; i++) bytes += (double)blocks->bytes[i];
-  snprintf(what, sizeof what, "--mask %.200s", run->mask.text);
+  snprintf(what, sizeof what, "--mask %.200s", run->request->mask.text);
   return memory_take(what, bytes, error);
 }
 
 /** Writes the block mask for --save-mask. A mask from files is written in canonical form, and one
  * of spans as blocks. */
-static bool save_mask(const Run *run, const Resources *r, Error *error) {
+static bool save_mask(const RunRecord *run, const Resources *r, Error *error) {
   const Options *o = r->options;
   const char *directory = o->mask_directory;
   if (directory == NULL) return true;
-  if (run->mask.preset != PRESET_DIRECTORY && run->problem.q_block_size > 0)
+  if (run->request->mask.preset != PRESET_DIRECTORY && run->request->problem.q_block_size > 0)
     return block_mask_write(directory, r->block_mask, error);
   HostBlockMask canonical;
   const bool ok =
-      block_mask_build(&run->mask, o->mask_block_q, o->mask_block_kv, &canonical, error) &&
+      block_mask_build(&run->request->mask, o->mask_block_q, o->mask_block_kv, &canonical, error) &&
       block_mask_write(directory, &canonical, error);
   block_mask_free(&canonical);
   return ok;
 }
 
 /** Builds the block mask, if the step takes one, as spans or as blocks, which it counts. */
-static bool build_mask(Run *run, Resources *r, Error *error) {
+static bool build_mask(RunRecord *run, Resources *r, Error *error) {
   if (step.block_masks == NULL) return true;
-  const Problem *p = &run->problem;
+  const Problem *p = &run->request->problem;
   const double start = clock_ms();
   const bool spans = p->q_block_size == 0;
-  r->block_mask = &run->mask.blocks; /* of a directory, as it was read */
-  if (run->mask.preset != PRESET_DIRECTORY) {
+  r->block_mask = &run->request->mask.blocks; /* of a directory, as it was read */
+  if (run->request->mask.preset != PRESET_DIRECTORY) {
     r->block_mask = &r->built;
-    if (!(spans ? row_spans_build(&run->mask, &r->built, error)
-                : block_mask_build(&run->mask, p->q_block_size, p->kv_block_size, &r->built,
-                                   error))) {
+    if (!(spans ? row_spans_build(&run->request->mask, &r->built, error)
+                : block_mask_build(&run->request->mask, p->q_block_size, p->kv_block_size,
+                                   &r->built, error))) {
       return false;
     }
   }
@@ -155,10 +156,10 @@ static bool build_mask(Run *run, Resources *r, Error *error) {
 }
 
 /** Saves the block mask and copies it to the device. */
-static bool prepare_mask(Run *run, Resources *r, Error *error) {
+static bool prepare_mask(RunRecord *run, Resources *r, Error *error) {
   if (step.block_masks == NULL) return true;
   if (!save_mask(run, r, error) ||
-      !device_mask_create(&run->problem, r->block_mask, &r->mask, error)) {
+      !device_mask_create(&run->request->problem, r->block_mask, &r->mask, error)) {
     return false;
   }
   run->mask_facts.mask_bytes = r->mask.mask_bytes;
@@ -171,8 +172,8 @@ static bool prepare_mask(Run *run, Resources *r, Error *error) {
 }
 
 /** Copies the problem to the device and asks the step for its launches. */
-static bool prepare(Run *run, Resources *r, Error *error) {
-  const Problem *p = &run->problem;
+static bool prepare(RunRecord *run, Resources *r, Error *error) {
+  const Problem *p = &run->request->problem;
   if (!device_tensors_create(p, &r->inputs, &r->tensors, error)) {
     return false;
   }
@@ -189,7 +190,7 @@ static bool prepare(Run *run, Resources *r, Error *error) {
 
 /** Runs the pass that is checked. The kernels are loaded already, so device memory that is missing
  * afterwards was allocated by the pass itself. */
-static bool make_pass(Run *run, Resources *r, Error *error) {
+static bool make_pass(RunRecord *run, Resources *r, Error *error) {
   const size_t before = device_free_bytes(0);
 #ifdef SIMT_BACKEND
   simt_set_time_limit(r->options->time_limit);
@@ -201,27 +202,32 @@ static bool make_pass(Run *run, Resources *r, Error *error) {
   return device_outputs_download(&r->tensors, &r->outputs, error);
 }
 
-/** Compares outputs with the reference; `failure` as in check_outputs(). */
-static bool compare(const Run *run, const Resources *r, const HostOutputs *outputs, FILE *failure,
-                    CheckResult *result, Error *error) {
+/** Compares outputs with the reference; what is wrong is printed to `failure`, which may be NULL.
+ */
+static bool compare(const RunRecord *run, const Resources *r, const HostOutputs *outputs,
+                    FILE *failure, CheckResult *result, Error *error) {
   float *const *scales = r->inputs.scales;
-  const HostInputs inputs = {r->inputs.q, r->inputs.k, r->inputs.v, &run->mask,
-                             scales[0],   scales[1],   scales[2]};
+  HostInputs inputs = {r->inputs.q, r->inputs.k, r->inputs.v, &run->request->mask,
+                       scales[0],   scales[1],   scales[2]};
+  if (step.rule != NULL) inputs.rule = *step.rule;
+  Judgement judgement = {&run->request->problem, &inputs, outputs, &r->plan, &run->description};
   progress_start();
-  const bool ok = check_outputs(&run->problem, &inputs, outputs, &r->plan, &run->description,
-                                progress_rows, failure, result, error);
+  bool ok = check_outputs(&judgement, progress_rows, error);
   progress_end();
+  *result = judgement.result;
+  if (ok && failure != NULL && !result->right) ok = report_failure(&judgement, failure, error);
+  judgement_free(&judgement);
   return ok;
 }
 
 /** Checks the outputs of that pass. */
-static bool check(Run *run, Resources *r, Error *error) {
-  const Problem *p = &run->problem;
+static bool check(RunRecord *run, Resources *r, Error *error) {
+  const Problem *p = &run->request->problem;
   const Options *o = r->options;
   run->total_rows = (size_t)p->batch * p->q_heads * p->q_len;
   if (o->check == CHECK_NONE) return true;
-  if (!check_plan(p, &run->mask, o->check, o->check_rows, run->description.block_m, o->seed,
-                  &r->plan, error)) {
+  if (!check_plan(p, &run->request->mask, o->check, o->check_rows, run->description.block_m,
+                  o->seed, &r->plan, error)) {
     return false;
   }
   run->checked = compare(run, r, &r->outputs, stderr, &run->check, error);
@@ -236,7 +242,7 @@ typedef struct Rerun {
   size_t values_wrong; /**< SIMT_DOWN_AS_XOR only, if it differs */
 } Rerun;
 
-static Rerun run_again(Run *run, Resources *r, SimtReading reading) {
+static Rerun run_again(RunRecord *run, Resources *r, SimtReading reading) {
   const SimtCounters counts = run->counts;
   const double ms = run->simulation_ms, limit = r->options->time_limit, most = 1 + ms / 100;
   HostOutputs other = {0};
@@ -263,7 +269,7 @@ static Rerun run_again(Run *run, Resources *r, SimtReading reading) {
 }
 
 /** Prints what the kernels did that may explain a wrong answer. */
-static void print_hints(Run *run, Resources *r) {
+static void print_hints(RunRecord *run, Resources *r) {
   SimtHint hints[SIMT_MOST_HINTS];
   bool asks[SIMT_ACTIVE_TOGETHER + 1] = {false};
   int count = 0;
@@ -304,31 +310,33 @@ static void print_hints(Run *run, Resources *r) {
 #endif
 
 /** Times the pass. */
-static bool measure(Run *run, Resources *r, Error *error) {
+static bool measure(RunRecord *run, Resources *r, Error *error) {
   const Options *o = r->options;
   if (run->device->simulated || o->repeat == 0) return true;
   if (run->checked && !run->check.right) return true; /* the time of a wrong answer means nothing */
   ceilings_read(run->device->name, &run->ceilings);   /* zeros if none are known */
-  if (!time_forward(&run->problem, &r->tensors.tensors, run->heads_at_a_time, run->device->l2_bytes,
-                    (Sampling){o->repeat, o->repeat_if_slow, o->min_time}, &run->timing, error)) {
+  if (!time_forward(&run->request->problem, &r->tensors.tensors, run->heads_at_a_time,
+                    run->device->l2_bytes, (Sampling){o->repeat, o->repeat_if_slow, o->min_time},
+                    &run->timing, error)) {
     return false;
   }
   record_speed(run);
   return true;
 }
 
-static bool fill_inputs(Run *run, const Options *o, Inputs *inputs, Error *error) {
+static bool fill_inputs(RunRecord *run, const Options *o, Inputs *inputs, Error *error) {
   int32_t *spiky_keys = NULL;
-  bool ok = o->input != INPUT_SPIKY ||
-            mask_draw_keys(&run->mask, &run->problem, o->seed, &spiky_keys, error);
-  ok = ok && inputs_fill(&run->problem, o->input, o->seed, spiky_keys, o->one_scale, inputs, error);
+  bool ok = o->input != INPUT_SPIKY || mask_draw_keys(&run->request->mask, &run->request->problem,
+                                                      o->seed, &spiky_keys, error);
+  ok = ok && inputs_fill(&run->request->problem, o->input, o->seed, spiky_keys, o->one_scale,
+                         inputs, error);
   free(spiky_keys);
   run->nan_inputs = inputs->nan_count;
   return ok;
 }
 
 /** Runs one pass and checks it. `out` is NULL for a quiet run. */
-static bool run_problem(Run *run, Resources *r, FILE *out, Error *error) {
+static bool run_problem(RunRecord *run, Resources *r, FILE *out, Error *error) {
   /* The mask first, because it may still be refused. */
   if (!build_mask(run, r, error) || !fill_inputs(run, r->options, &r->inputs, error) ||
       !prepare(run, r, error)) {
@@ -345,17 +353,17 @@ static bool check_destinations(const Options *o, Error *error) {
          (o->json_path == NULL || json_check_path("--json ", o->json_path, error));
 }
 
-static bool write_results(const Run *run, const Resources *r, Error *error) {
+static bool write_results(const RunRecord *run, const Resources *r, Error *error) {
   const Options *o = r->options;
-  if (o->output_directory != NULL &&
-      !outputs_write(&run->problem, r->outputs.o, r->outputs.lse, o->output_directory, error)) {
+  if (o->output_directory != NULL && !outputs_write(&run->request->problem, r->outputs.o,
+                                                    r->outputs.lse, o->output_directory, error)) {
     return false;
   }
   return o->json_path == NULL || json_append_run(run, o->json_path, error);
 }
 
 /** Runs the problem, prints the report and writes the results. */
-static bool run_and_write(Run *run, Resources *r, bool quiet, Error *error) {
+static bool run_and_write(RunRecord *run, Resources *r, bool quiet, Error *error) {
   const Options *o = r->options;
   FILE *out = options_report_stream(o);
   const bool started = check_destinations(o, error) && lab_report_start(&o->report, error);
@@ -375,13 +383,13 @@ static bool run_and_write(Run *run, Resources *r, bool quiet, Error *error) {
 }
 
 /** --draw-mask: prints the mask; --save-mask then needs no run. */
-static bool draw(Run *run, Resources *r, Error *error) {
+static bool draw(RunRecord *run, Resources *r, Error *error) {
   const Options *o = r->options;
   if (o->mask_directory != NULL &&
       (!check_destinations(o, error) || !build_mask(run, r, error) || !save_mask(run, r, error))) {
     return false;
   }
-  return draw_mask(&run->mask, o->mask_block_q, o->mask_block_kv, stdout, error);
+  return draw_mask(&run->request->mask, o->mask_block_q, o->mask_block_kv, stdout, error);
 }
 
 /** True if an error names one of the sizes that the files of --input set. */
@@ -394,9 +402,9 @@ static bool names_a_size(const char *text) {
   return false;
 }
 
-/** Derives the problem from the options and the files of --input. */
-static bool open_problem(Options *o, Run *run, Inputs *inputs, Error *error) {
-  if (o->input != INPUT_DIRECTORY) return options_problem(o, &run->problem, &run->mask, error);
+/** Derives the request from the options and the files of --input. */
+static bool open_request(Options *o, RunRequest *request, Inputs *inputs, Error *error) {
+  if (o->input != INPUT_DIRECTORY) return options_request(o, request, error);
   Problem sizes;
   if (!inputs_open(o->input_directory, o->dtype, &sizes, inputs, error)) return false;
   o->batch = sizes.batch;
@@ -405,14 +413,14 @@ static bool open_problem(Options *o, Run *run, Inputs *inputs, Error *error) {
   o->head_dim = sizes.head_dim;
   o->kv_heads = sizes.kv_heads;
   o->kv_len = sizes.kv_len;
-  if (options_problem(o, &run->problem, &run->mask, error)) return true;
+  if (options_request(o, request, error)) return true;
   const Error refusal = *error;
   return names_a_size(refusal.text) &&
          fail(error, refusal.code, "--input %.300s: %.700s", o->input_directory, refusal.text);
 }
 
 /** EXIT_WRONG also if no row could be judged. */
-static ExitCode verdict(const Run *run) {
+static ExitCode verdict(const RunRecord *run) {
   const bool right = !run->checked || (run->check.right && run->check.judged);
   return right && run->lab.findings == 0 ? EXIT_RIGHT : EXIT_WRONG;
 }
@@ -420,16 +428,13 @@ static ExitCode verdict(const Run *run) {
 ExitCode run_options(const Options *options, const Device *device, bool quiet, Error *error) {
   Options o = *options;
   Resources resources = {.options = &o};
-  Run run = {.device = device,
-             .request = &o.report,
-             .input = input_name(&o),
-             .layout = layout_name(o.layout),
-             .seed = o.seed};
+  RunRequest request = {.seed = 0};
+  RunRecord run = {.request = &request, .device = device};
   memory_start();
-  bool ok = open_problem(&o, &run, &resources.inputs, error);
-  if (ok && run.mask.preset == PRESET_DIRECTORY) { /* its tiles set the size of the blocks */
-    o.mask_block_q = run.problem.q_block_size;
-    o.mask_block_kv = run.problem.kv_block_size;
+  bool ok = open_request(&o, &request, &resources.inputs, error);
+  if (ok && request.mask.preset == PRESET_DIRECTORY) { /* its tiles set the size of the blocks */
+    o.mask_block_q = request.problem.q_block_size;
+    o.mask_block_kv = request.problem.kv_block_size;
   }
   if (ok && o.draw_mask) {
     ok = draw(&run, &resources, error);
@@ -443,7 +448,7 @@ ExitCode run_options(const Options *options, const Device *device, bool quiet, E
   }
   outputs_remove_empty();
   resources_free(&resources);
-  mask_free(&run.mask);
+  mask_free(&request.mask);
   if (!ok) return run.lab.findings > 0 ? EXIT_WRONG : error->code;
   return verdict(&run);
 }

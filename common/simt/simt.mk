@@ -60,3 +60,27 @@ $(BUILD)/simt/%.o: common/simt/%.S $(BUILD)/flags
 	@mkdir -p $(@D)
 	$(call say,AS,$<)
 	$(Q)$(CC) -c $< -o $@
+
+# --- The backend alone, for other CUDA C: README.md ---------------------------------------------------
+
+## make simt              the CPU backend alone, in build/simt, for CUDA C of any kind
+.PHONY: simt
+KIT := build/simt
+KIT_HEADERS := $(wildcard common/simt/include/*.h) common/float16.h
+# Without what is this project's own: where its headers are, and which warnings it wants.
+KIT_FLAGS = $(filter-out -Icommon% $(WARNINGS),$(SIMT_FLAGS))
+
+simt: $(KIT)/libsimt.a $(KIT)/libsimt_lab.a $(REWRITER)
+	@mkdir -p $(KIT)/include/simt/lab
+	@cp --remove-destination $(REWRITER) common/simt/kit/simtcc $(KIT)
+	@cp --remove-destination $(KIT_HEADERS) $(KIT)/include
+	@cp --remove-destination common/simt/lab/lab.h $(KIT)/include/simt/lab
+	@printf "%s='%s'\n" COMPILER '$(CXX)' FLAGS '$(KIT_FLAGS)' CHECKING '$(CHECKING)' > $(KIT)/flags
+	@echo "$(KIT)/simtcc compiles CUDA C for the CPU: see common/simt/README.md"
+
+$(KIT)/libsimt.a: $(SIMT_OBJECTS)
+$(KIT)/libsimt_lab.a: $(LAB_OBJECTS) $(BUILD)/simt/kit/at_exit.o
+$(KIT)/libsimt.a $(KIT)/libsimt_lab.a:
+	@mkdir -p $(@D)
+	@rm -f $@
+	$(Q)ar rcs $@ $^

@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "attention.h"
+#include "block_mask.h"
 #include "explorer_data.h"
 
 /* --- The steps -------------------------------------------------------------------------------- */
@@ -45,11 +45,11 @@ static void fill(uint16_t *q, uint16_t *k, int head_dim) {
 }
 
 /** Runs a step once under the lab: one head, no mask. */
-static void run_step(const Step *step, int head_dim, Description *description,
+static void run_step(const Step *explored, int head_dim, Description *description,
                      LabResults *results) {
   static uint16_t q[TOKENS * MAX_HEAD_DIM], k[2 * TOKENS * MAX_HEAD_DIM];
   static const uint16_t zeros[2 * TOKENS * MAX_HEAD_DIM] = {};
-  const bool blocks = step->block_masks != NULL, again = step->workspace_zero;
+  const bool blocks = explored->block_masks != NULL, again = explored->workspace_zero;
   const int keys = again ? 2 * TOKENS : TOKENS;
   const Strides strides = {TOKENS * head_dim, TOKENS * head_dim, head_dim};
   const Strides kv_strides = {keys * head_dim, keys * head_dim, head_dim};
@@ -87,15 +87,15 @@ static void run_step(const Step *step, int head_dim, Description *description,
                           .partial_block_mask_indices = list + 3};
   if (blocks) {
     t.block_mask = &mask;
-    t.prepared = device_memory(step->block_masks->prepared_bytes(&p, &mask), NULL);
-    check(step->block_masks->prepare(&p, &mask, t.prepared, 0));
+    t.prepared = device_memory(explored->block_masks->prepared_bytes(&p, &mask), NULL);
+    check(explored->block_masks->prepare(&p, &mask, t.prepared, 0));
   }
-  if (step->workspace_bytes != NULL) {  // Step::workspace_zero: some steps need zeros
-    t.workspace = device_memory(step->workspace_bytes(&p), zeros);
+  if (explored->workspace_bytes != NULL) {  // Step::workspace_zero: some steps need zeros
+    t.workspace = device_memory(explored->workspace_bytes(&p), zeros);
   }
-  step->describe(&p, 1, description);
+  explored->describe(&p, 1, description);
   lab_start(LAB_TRAFFIC | LAB_BANKS | LAB_ACCESSES);
-  check(step->forward(&p, &t, 1, 0));
+  check(explored->forward(&p, &t, 1, 0));
   check(cudaDeviceSynchronize());
   lab_take_results(results);
 }

@@ -3,7 +3,7 @@
 Usage: python3 -m plots.bench.builds OLD NEW
 
 OLD and NEW are folders with libstepNN.so of two commits (`make libraries BACKEND=cuda`); NEW also
-has the programs, because step 05's writes the block masks. Prints new time / old time, the median
+has the programs, because one of them writes the block masks. Prints new time / old time, the median
 of the rounds, of every step that is in both. Exits with 1 if a ratio is over 1.01.
 """
 

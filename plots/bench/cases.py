@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
 from plots.bench.step_library import Shape
+from tests.lib.steps import settings
 
 # Every problem of the grid has QUERIES = B * N and WIDTH = H * D, so that their work is comparable.
 QUERIES, WIDTH = 16384, 2048
@@ -12,8 +13,6 @@ DENSE = ("full", "causal")
 MASK_HEAD_DIMS, MASK_SEQLENS = (64, 128), (4096, 16384)
 MASK_BLOCK = 128
 
-# The longest sequence of the steps that are too slow for longer ones.
-LONGEST = {"step01": 4096}
 # (batch, head, query, key) -> True if attended, as FlexAttention's mask_mod.
 Rule = Callable[[object, object, object, object], object]
 
@@ -50,7 +49,8 @@ class Case:
                 "scale": self.head_dim**-0.5, "input": "normal"}
 
     def takes_step(self, step: str) -> bool:
-        return self.seqlen <= LONGEST.get(step, self.seqlen)
+        """The table beside a slow step names the longest sequence that it is measured with."""
+        return self.seqlen <= settings(step, "bench").get("longest", self.seqlen)
 
     def takes_flex(self) -> bool:
         """FlexAttention runs few cases: compiling each takes seconds."""

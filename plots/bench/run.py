@@ -32,10 +32,11 @@ from plots.bench.contestants import (BASELINES, SEED, BaselineCall, Contestant, 
 from plots.bench.exact import Exact
 from plots.bench.step_library import Device, DeviceError, StepLibrary
 from plots.bench.turns import QUICK, Measured, Plan, Stopwatch, measure, reason_of
+from tests.lib.steps import source_of
 
 RIGHT, WRONG, USAGE, FAILED = 0, 1, 2, 3
 FULL = "full of "  # and a step: with a full block mask, interleaved with the measured mask
-FP16 = "fp16"  # step 10 on the numbers in fp16, interleaved with e4m3
+FP16 = "fp16"  # the step that one in e4m3 builds on, on the same numbers in fp16
 # Fields of a record, and what nvidia-smi calls them. It is read SETTLING_S after the load begins.
 GPU_STATE = {"sm_clock_mhz": "clocks.sm", "memory_clock_mhz": "clocks.mem",
              "power_w": "power.draw.instant"}
@@ -154,15 +155,16 @@ class Benchmark:
 
     def times(self, inputs: Inputs, contestants: list[Contestant], verdicts: dict) -> Measured:
         """Times those that are right. A step with a block mask also runs the full mask; beside e4m3
-        runs step 10."""
+        runs the step in fp16 that it builds on."""
         calls = {x.name: x.call for x in contestants if verdicts[x.name]["right"]}
         full = Inputs(self.device, replace(inputs.case, mask="full"))
         for x in contestants:
             if inputs.case.mask != "full" and x.name in calls and "mask_blocks" in x.fields:
                 calls[FULL + x.name] = StepCall(x.call.step, full, x.call.outputs,
                                                 self.mask("full", full.case.seqlen))
+        before = {source_of(step.name).after for step in self.steps if step.takes_e4m3}
         for step in self.steps:
-            if inputs.case.dtype == "e4m3" and step.name == "step10":
+            if inputs.case.dtype == "e4m3" and step.name in before and not step.takes_e4m3:
                 in_fp16 = Inputs(self.device, replace(inputs.case, dtype="fp16"))
                 outputs = Outputs(self.device, in_fp16.case)
                 calls[FP16] = StepCall(step, in_fp16, outputs)

@@ -7,15 +7,15 @@
  */
 #include <stdio.h>
 
-#include "attention.h"
+#include "block_mask.h"
+#include "host/device/flush.h"
 
 /** The problem; tensors are compact, [batch][heads][rows][head_dim]. */
 typedef struct Shape {
   int batch, q_heads, kv_heads, q_len, kv_len, head_dim;
   bool bf16;
-  bool causal;    /**< ignored with a block mask */
-  bool shared_kv; /**< the variant of a step that takes block masks; ignored elsewhere */
-  bool e4m3;      /**< Q, K and V; O is fp16, or bf16 as `bf16` says */
+  bool causal; /**< ignored with a block mask */
+  bool e4m3;   /**< Q, K and V; O is fp16, or bf16 as `bf16` says */
   float scale;
 } Shape;
 
@@ -50,7 +50,6 @@ static Problem problem_of(const Shape *s, const BlockMask *mask) {
     p.mask = MASK_BLOCKS;
     p.q_block_size = mask->q_block_size;
     p.kv_block_size = mask->kv_block_size;
-    p.shared_kv = s->shared_kv;
   }
   return p;
 }
@@ -190,6 +189,11 @@ EXPORTED const char *device_copy(void *target, const void *source, size_t bytes)
 /** Enqueues setting all bytes to `value`. */
 EXPORTED const char *device_fill(void *pointer, int value, size_t bytes) {
   return sentence(cudaMemsetAsync(pointer, value, bytes, NULL));
+}
+
+/** Enqueues a flush of L2 with this buffer, see flush_l2(). */
+EXPORTED const char *device_flush(void *buffer, size_t bytes) {
+  return sentence(flush_l2(buffer, bytes, NULL));
 }
 
 EXPORTED const char *device_synchronize(void) {

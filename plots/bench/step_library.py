@@ -18,13 +18,13 @@ class _CShape(ctypes.Structure):
 
     _fields_ = [*((name, ctypes.c_int) for name in (
         "batch", "q_heads", "kv_heads", "q_len", "kv_len", "head_dim")),
-        ("bf16", ctypes.c_bool), ("causal", ctypes.c_bool), ("shared_kv", ctypes.c_bool),
+        ("bf16", ctypes.c_bool), ("causal", ctypes.c_bool),
         ("e4m3", ctypes.c_bool), ("scale", ctypes.c_float)]
 
 
 @dataclass(frozen=True)
 class Shape:
-    """The problem. `causal` is for steps without block masks, `shared_kv` for those with them."""
+    """The problem. `causal` is for steps without block masks."""
 
     batch: int
     heads: int
@@ -34,7 +34,6 @@ class Shape:
     head_dim: int
     bf16: bool
     causal: bool
-    shared_kv: bool = False
     e4m3: bool = False
 
     def scale(self) -> float:
@@ -45,7 +44,7 @@ class Shape:
 
 
 class BlockMask(ctypes.Structure):
-    """BlockMask in attention.h; its tensors are on the device."""
+    """BlockMask in block_mask.h; its tensors are on the device."""
 
     _fields_ = [*((name, ctypes.c_int) for name in (
         "q_block_size", "kv_block_size", "q_blocks", "max_slots", "tile_count", "batches",
@@ -187,6 +186,11 @@ class Memory:
     def fill(self, value: int = 0) -> None:
         """Enqueues setting all bytes to `value`."""
         self._device.call("device_fill", ctypes.c_void_p(self.address), value,
+                          ctypes.c_size_t(self.size))
+
+    def flush_l2(self) -> None:
+        """Enqueues a flush of L2: overwrites one half of this memory, then reads the other."""
+        self._device.call("device_flush", ctypes.c_void_p(self.address),
                           ctypes.c_size_t(self.size))
 
 

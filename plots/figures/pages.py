@@ -28,7 +28,7 @@ LOOPS = {"mma.sync": ("tensor cores", "`mma.sync`", "mma"),
          "wgmma": ("tensor cores", "`wgmma`", "wgmma"),
          "wgmma e4m3": ("tensor cores", "`wgmma` with e4m3", "wgmma_e4m3")}
 RIVALS = {"fa2": "FlashAttention-2", "fa3": "FlashAttention-3",
-          "fa3_fp8": "FlashAttention-3 in e4m3", "fp16": "step 10 in fp16"}
+          "fa3_fp8": "FlashAttention-3 in e4m3", "fp16": "step {before} in fp16"}
 WRITER = "`make pages`"
 MUTANTS = REPOSITORY / "plots/results/mutants.jsonl"
 
@@ -49,7 +49,7 @@ def record_of(results: Results, step: str, head_dim: int, mask: str) -> dict | N
 
 def speed(results: Results, step: str, before: str) -> list[str]:
     """TFLOP/s of the step and the one that it builds on, and relative to others and to mma.sync."""
-    dtype = results.dtype_of(step)
+    dtype, fp16 = results.dtype_of(step), before.removeprefix("step")
     if before and results.dtype_of(before) != dtype:
         before = ""
     columns = [(head_dim, mask) for head_dim in HEAD_DIMS for mask in MASKS]
@@ -62,7 +62,7 @@ def speed(results: Results, step: str, before: str) -> list[str]:
         return [label, *(cell(r, o) if r else "–" for r, o in zip(own, old, strict=True))]
     name = f"step {step.removeprefix('step')}, TFLOP/s"
     rows = [row(f"**{name}**", lambda r, _: f"**{r['tflops']:.4g}**"),
-            *(row(f"times {name}", lambda r, _, field=f"speed_over_{short}":
+            *(row(f"times {name.format(before=fp16)}", lambda r, _, field=f"speed_over_{short}":
                   f"{r[field]:.3g}" if field in r else "–")
               for short, name in RIVALS.items() if any(r and f"speed_over_{short}" in r for r in own)),
             row("of the mma.sync ceiling",
@@ -114,9 +114,15 @@ def roofline(results: Results, step: str) -> list[str]:
             f"{100 * record['tflops'] / peak:.0f} % of that of {loop}."]
 
 
+def headline_of(results: Results, ceiling: str) -> dict:
+    """The fastest step that is compared with this ceiling, for the problem of the README's table."""
+    return max((record for record in results.headline("full") if record["ceiling"] == ceiling),
+               key=lambda record: record["tflops"])
+
+
 def example(results: Results) -> str:
     """The roofline's two bounds for the problem of the README's table."""
-    record = record_of(results, "step04", 128, "full")
+    record = headline_of(results, "mma.sync")
     mma, copy = record["ceiling_mma_tflops"], record["ceiling_copy_gb_per_s"] * 1e-3
     ffma, ridge = record["ceiling_ffma_tflops"], mma / copy
     return "\n".join([
@@ -131,13 +137,13 @@ def example(results: Results) -> str:
         "So the tensor cores are the limit, not memory. The two times are equal at "
         f"`{mma:.0f} / {copy:.2f} = {ridge:.0f}` operations per byte, the *ridge* of the roofline. "
         "Attention without S and P in memory reaches it at about N = "
-        f"{round(ridge * (2 + 1 / 128), -1):.0f}. Steps 01 and 02 do not use tensor cores: with the "
+        f"{round(ridge * (2 + 1 / 128), -1):.0f}. The first steps do not use tensor cores: with the "
         f"{ffma:.0f} TFLOP/s of FFMA ([below](#the-ceilings)) the ridge is at {ffma / copy:.0f}."])
 
 
 def exponentials(results: Results) -> str:
     """Their time, beside that of the products."""
-    record = record_of(results, "step04", 128, "full")
+    record = headline_of(results, "mma.sync")
     mma, exp = record["ceiling_mma_tflops"], record["ceiling_exp_g_per_s"] * 1e-3
     times = ", ".join(f"{4 * d / mma:.2f} ps at D = {d}" for d in (128, 64, 32))
     return ("The exponentials matter because their unit is slow: it computes 16 per clock in each SM "
@@ -177,30 +183,29 @@ def lab(reports: dict[str, Report], step: str, before: str) -> list[str]:
 
 
 def clocks(results: Results) -> str:
-    """The clocks of step 10 and of the loop that it is compared with."""
-    record = record_of(results, "step10", 128, "full")
+    """The clocks of the fastest step and of the loop that it is compared with."""
+    record = headline_of(results, "wgmma")
     speed, peak, clock = record["tflops"], record["ceiling_wgmma_tflops"], record["sm_clock_mhz"]
     per_clock = 4096 * record["multiprocessors"]
-    return (f"Example: step 10, D = 128, no mask, N = {SEQLEN}. While the {record['device']} repeats it "
+    return (f"Example: step {record['step'].removeprefix('step')}, D = 128, no mask, N = {SEQLEN}. While the {record['device']} repeats it "
             f"alone, nvidia-smi reports {record['power_w']:.0f} W and a clock of {clock} MHz. The loop of "
             f"`wgmma` reaches {peak:.0f} TFLOP/s. The tensor cores of a multiprocessor do 4096 operations "
             f"per clock, so the clock of the loop is at least `{peak:.0f} * 10^12 / "
             f"({record['multiprocessors']} * 4096) = {peak * 1e6 / per_clock:.0f}` MHz. At {clock} MHz, "
-            f"tensor cores that are always busy would do {per_clock * clock * 1e-6:.0f} TFLOP/s. Step 10 "
+            f"tensor cores that are always busy would do {per_clock * clock * 1e-6:.0f} TFLOP/s. The step "
             f"does {speed:.0f} in interleaved rounds, in which its clock is higher than alone. So its tensor "
             f"cores are busy nearly always, but its speed is {100 * speed / peak:.0f} % of the ceiling.")
 
 
 def scores(path: Path) -> str:
-    """How many mutants of each step the checks catch."""
+    """How many mutants of each step the checks catch; a score is None if its sample is not judged."""
     records = read_records(path)
-    counts = [key for key in records[0] if key not in ("step", "percent_caught", "commit")]
-    total = {key: sum(record[key] for record in records) for key in counts}
-    caught = total["by_finding"] + total["by_answer"] + total["by_failure"]
-    total["percent_caught"] = 100 * caught / (caught + total["survivors"])
-    return "\n".join(grid(["step", *(key.replace("_", " ") for key in counts), "caught"], [
+    counts = [key for key in records[0] if key not in ("step", "commit") and "percent" not in key]
+    ends = ("percent", "least_percent", "most_percent")
+    return "\n".join(grid(["step", *(key.replace("_", " ") for key in counts), "score", "from", "to"], [
         [record["step"].removeprefix("step"), *(record[key] for key in counts),
-         f"{record['percent_caught']:.2f} %"] for record in [*records, {"step": "all", **total}]]))
+         *("–" if record[end] is None else f"{record[end]:.2f} %" for end in ends)]
+        for record in records]))
 
 
 OPTION = re.compile(r"^  (?:-\w, |    )--.*\n(?: {10,}.*\n)*", re.MULTILINE)  # and its explanation

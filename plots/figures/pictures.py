@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from plots.figures import (pictures_hardware, pictures_masks, pictures_numbers, pictures_order,
-                           pictures_roles, pictures_tiles, recorded)
+                           pictures_roles, pictures_tiles)
 from tests.lib.steps import drawn_in, having
 
 

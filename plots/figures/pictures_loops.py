@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from tests.lib import masks
-from tests.lib.steps import table
+from tests.lib.steps import settings
 
 N, HEAD_DIM = 512, 64
 PROBLEM = ("-n", str(N), "-d", str(HEAD_DIM))
@@ -91,5 +91,5 @@ class Loop:
 def loop_of(step: str) -> Loop:
     """The section [loop] of the table beside the step."""
     values = {name: tuple(value) if isinstance(value, list) else value
-              for name, value in table(step, "loop").items()}
+              for name, value in settings(step, "loop").items()}
     return Loop(**values | {"buffers": tuple(Buffer(**buffer) for buffer in values["buffers"])})

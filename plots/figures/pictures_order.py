@@ -7,7 +7,7 @@ from pathlib import Path
 
 from plots.figures.pictures_loops import shape_of
 from plots.figures.pictures_svg import Picture
-from tests.lib.steps import source_of, table
+from tests.lib.steps import settings, source_of
 
 TILES = 3
 ZEROS = "zeros"  # what the copy after the last tile writes
@@ -159,7 +159,7 @@ def chart_of(step: str, program: Path) -> Chart:
     """The softmax of a tile may be in parts of PART keys."""
     part = re.search(r"constexpr int PART = (\d+);", source_of(step).path.read_text())
     parts = shape_of(program).block_n // int(part[1]) if part else 1
-    return Chart(step, table(step, "pipeline")["unit"], parts)
+    return Chart(step, settings(step, "pipeline")["unit"], parts)
 
 
 def draw_chart(picture: Picture, chart: Chart, bottom: float) -> None:
@@ -203,7 +203,7 @@ def draw_legend(picture: Picture, chart: Chart, y: float, share: str) -> float:
 
 
 def pipeline(step: str, program: Path, directory: Path) -> None:
-    chart, idea = chart_of(step, program), table(step, "pipeline")["idea"]
+    chart, idea = chart_of(step, program), settings(step, "pipeline")["idea"]
     label = f"Step {step.removeprefix('step')}"
     share = f"{chart.in_flight():g} of {2 * TILES}"
     told = "; ".join(f"{bar.row} {bar.text}" for bar in sorted(chart.bars, key=lambda b: b.start))

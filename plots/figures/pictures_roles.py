@@ -1,4 +1,4 @@
-"""Pictures of who does what in steps 07 to 10: tensor copies, the products and the softmax of each
+"""Pictures of who does what in steps with roles: tensor copies, the products and the softmax of each
 warpgroup, and the tensor cores. recorded.py says what happens when."""
 
 from pathlib import Path

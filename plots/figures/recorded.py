@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from plots.figures.pictures_loops import Shape, shape_of
-from tests.lib.steps import table
+from tests.lib.steps import settings
 
 HEAD_DIM, TILES = 128, 3  # of keys, for each tile of queries
 COPY, PRODUCT, SOFTMAX = 1, 1, 2  # lengths
@@ -33,7 +33,7 @@ class Kind:
 
 def kind_of(step: str) -> Kind:
     """The section [roles] of the table beside the step."""
-    return Kind(**table(step, "roles"))
+    return Kind(**settings(step, "roles"))
 
 
 # --- What the step did ----------------------------------------------------------------------------

@@ -79,7 +79,7 @@ def draw(found: dict, theme: Theme) -> Figure:
     right = 1.3 * max(point["intensity"] for point in points)
     roofs = [found["ceilings"][field] for field in CEILINGS if field in found["ceilings"]]
     bottom = min(*(point["tflops"] for point in points), *roofs) / 2
-    style.log_ticks(axes, "x", [2.0**i for i in range(0, 20) if left <= 2.0**i <= right])
+    style.log_ticks(axes, "x", [2.0**i for i in range(20) if left <= 2.0**i <= right])
     style.log_ticks(axes, "y", [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000])
     axes.set_xlim(left, right)
     axes.set_ylim(bottom, 1.7 * max(roofs))

@@ -3,7 +3,7 @@
 Usage: python3 -m plots.tools.lab FILE.md DOCUMENT.md
 
 Writes the whole page to FILE, and the tables of the first shape between the markers of DOCUMENT.
-Needs the programs of the CPU backend (`make all BACKEND=cpu`). Runs each step, and step 03 without
+Needs the programs of the CPU backend (`make all BACKEND=cpu`). Runs each step, and one of them without
 padded rows, on a few shapes with --report.
 """
 
@@ -17,11 +17,11 @@ from pathlib import Path
 from plots.sections import with_section
 from tests.lib.programs import REPOSITORY, RIGHT, WRONG, Program
 from tests.lib.source_tree import CHECKED, SourceTree
-from tests.lib.steps import step_names
+from tests.lib.steps import having, source_of, step_names
 
 SHAPES = ("-n 256 -d 64", "-n 384 -d 64 -m causal", "-n 200 -k 333 -d 128 -t bf16")
 GPU = "h200"
-PADDED_STEP = "step03"
+(PADDED_STEP,) = having("lab")
 PADDING = ("common/device/fragments.cuh", "constexpr int SMEM_STRIDE = HEAD_DIM + CHUNK;",
            "constexpr int SMEM_STRIDE = HEAD_DIM;")
 LOADS = ("global_load", "copy_global", "tensor_load")
@@ -66,10 +66,10 @@ def report_of(program: Program, name: str, shape: str, scratch: Path) -> Report:
 
 
 def without_padding(scratch: Path) -> Program:
-    """Step 03 without padding between the rows of Q, K and V in shared memory."""
+    """That step without padding between the rows of Q, K and V in shared memory."""
     tree = SourceTree(scratch, built="cpu")
     tree.replace(*PADDING)
-    tree.compile_only(PADDED_STEP, "CONFIG<__half, 64>, CONFIG<__nv_bfloat16, 128>")  # those of SHAPES
+    tree.compile_only(PADDED_STEP, 64, 128, element="")  # those of SHAPES
     target = f"build/cpu/{PADDED_STEP}"
     done = tree.make("BACKEND=cpu", *CHECKED, target)
     if done.returncode != 0:
@@ -130,10 +130,12 @@ def lesson(reports: list[Report]) -> list[str]:
     """A summary of the tables, with numbers from them."""
     by_name = {report.name: report for report in reports}
     padded, bare = by_name[PADDED_STEP], reports[-1]
-    first, second = (human(by_name[name].run["must_move_bytes"]) for name in ("step01", "step02"))
+    first = max(step_names(), key=lambda name: by_name[name].run["must_move_bytes"])  # S and P
+    second = next(name for name in step_names() if source_of(name).after == first)
+    moves, then = (human(by_name[name].run["must_move_bytes"]) for name in (first, second))
     loads = bare.run["ldmatrix_wavefronts"] / padded.run["ldmatrix_wavefronts"]
     return [
-        f"- From step01 to step02 what must move falls from {first}B to {second}B: S and P "
+        f"- From {first} to {second} what must move falls from {moves}B to {then}B: S and P "
         "stay on the chip.",
         f"- Without its padding {PADDED_STEP} has {human(bare.sum_of('conflicts'))} conflicts in "
         f"place of {human(padded.sum_of('conflicts'))}; ldmatrix takes {loads:.1f} times the "

@@ -22,6 +22,7 @@ import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from patches import REGION, patched, step_source
 from table import EXERCISES, Exercise, Part
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -45,7 +46,6 @@ STOPPED = "it was stopped"
 TIME_LIMIT = "time limit of"  # in a finding of the lab; it names the line
 FULL, NONE = 1.2, 10  # times the solution's counts or time
 FIRST_ERROR = re.compile("error|undefined|multiple definition")  # of the compiler or the linker
-REGION = re.compile(r"^ *// \[\w+\]\n", re.MULTILINE)  # which the pages show
 MAP = re.compile(r" +(Map:|-?\d+,-?\d+ +\||\. right|L only)")  # of the heads, in a failure text
 CONFIGS = re.compile(r"(KernelConfig<[\w, ]*> CONFIGS\[\] = \{).*?(\};)", re.DOTALL)
 
@@ -60,24 +60,11 @@ def title_of(name: str) -> str:
     return file_of(name, ".md").read_text().split("\n", 1)[0].lstrip("# ")
 
 
-def patched(text: str, patch: Path | None) -> str:
-    """Applies a unified diff. Its old lines must be in the text once; line numbers do not matter."""
-    if patch is None:
-        return text
-    for hunk in re.split(r"^@@.*\n", patch.read_text(), flags=re.MULTILINE)[1:]:
-        lines = hunk.splitlines(keepends=True)
-        old, new = ("".join(line[1:] for line in lines if line[0] in kept) for kept in (" -", " +"))
-        if text.count(old) != 1:
-            raise ValueError(f"{patch.name}: these lines must be in the source once:\n{old}")
-        text = text.replace(old, new)
-    return text
-
-
 def sources(exercise: Exercise) -> tuple[str, str]:
     """The solution, and the file that the student starts from."""
     whole = file_of(exercise.name, ".solution.cu")
-    step = whole or next((ROOT / "steps").glob(f"{exercise.step}_*.cu"))
-    solution = patched(REGION.sub("", step.read_text()), file_of(exercise.name, ".solution.patch"))
+    text = REGION.sub("", whole.read_text()) if whole else step_source(exercise.step)
+    solution = patched(text, file_of(exercise.name, ".solution.patch"))
     (start_patch,) = (path for path in FOLDER.glob(f"{exercise.name}_*.patch")
                       if ".solution" not in path.name)
     configs = ", ".join(f"CONFIG<{config}>" for config in exercise.configs)

@@ -29,12 +29,12 @@ hint:
 	@$(CLASSROOM) hint $(N)
 
 # Programs of the files in this folder, and of those that classroom.py makes. They may include
-# common/device and attention.h, and nothing of the host.
+# common/device and the headers beside it, and nothing of the host.
 EXERCISE_FOLDER := $(BUILD)/exercises
 EXERCISE_INCLUDE := $(EXERCISE_FOLDER)/include
 exercise_flags = $(patsubst -Icommon,-I$(EXERCISE_INCLUDE),$(1))
 
-SHARED_HEADERS := $(addprefix $(EXERCISE_INCLUDE)/,device attention.h float16.h tensor_map_limits.h)
+SHARED_HEADERS := $(addprefix $(EXERCISE_INCLUDE)/,device attention.h block_mask.h float16.h tensor_map_limits.h)
 
 $(SHARED_HEADERS): $(EXERCISE_INCLUDE)/%:
 	@mkdir -p $(@D) && ln -sfnr common/$* $(@D)

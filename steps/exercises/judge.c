@@ -16,6 +16,7 @@
 #include <string.h>
 
 #include "attention.h"
+#include "block_mask.h"
 #include "host/check/reference.h"
 #include "host/io/npy.h"
 
@@ -36,10 +37,12 @@ static double sink(const Problem *p, RowIndex row) {
   return 1 + (double)row.head / p->q_heads;
 }
 
+static ReferenceRule rule;
+
 static void set_rule(const char *name) {
-  if (strcmp(name, "alibi") == 0) reference_rule.score = alibi;
-  if (strcmp(name, "softcap") == 0) reference_rule.score = softcap;
-  if (strcmp(name, "sinks") == 0) reference_rule.sink = sink;
+  if (strcmp(name, "alibi") == 0) rule.score = alibi;
+  if (strcmp(name, "softcap") == 0) rule.score = softcap;
+  if (strcmp(name, "sinks") == 0) rule.sink = sink;
 }
 
 static void describe(const Problem *p, int heads, Description *description) {
@@ -85,9 +88,9 @@ static cudaError_t forward(const Problem *p, const Tensors *t, int heads, cudaSt
 }
 
 static bool supports(const Problem *p, char *why, size_t why_size) {
-  const char *rule = getenv("ANSWER_RULE");
+  const char *name = getenv("ANSWER_RULE");
   (void)p;
-  set_rule(rule != NULL ? rule : "");
+  set_rule(name != NULL ? name : "");
   if (getenv("ANSWER") != NULL) return true;
   snprintf(why, why_size, "the judge needs ANSWER=DIRECTORY in the environment");
   return false;
@@ -117,4 +120,5 @@ const Step step = {
     .describe = describe,
     .forward = forward,
     .block_masks = &MASKS,
+    .rule = &rule,
 };

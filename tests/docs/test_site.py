@@ -3,7 +3,7 @@
 import io
 import re
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from html import unescape
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -135,7 +135,7 @@ TAG = re.compile(r"<([a-z]+\d?)\b([^<>]*)>", re.IGNORECASE)
 VALUE = re.compile(r"""\b(id|name|href|src|alt)=("([^"]*)"|'([^']*)')""")
 
 
-@lru_cache(maxsize=None)
+@cache
 def links_of(path: Path) -> Links:
     """By regular expressions: Doxygen writes plain tags, and Python's parser takes long for them."""
     anchors, targets, pictures = set(), [], []

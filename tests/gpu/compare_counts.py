@@ -4,7 +4,22 @@ Usage: compare_counts.py COUNTS.jsonl [TABLE.jsonl]
 
 COUNTS.jsonl is the output of counts.sh for the kernels of this source. Builds them for the CPU
 backend, prints the table, writes it to TABLE.jsonl (default plots/results/h200_counts.jsonl), and
-exits with 1 if a count differs by more than its tolerance.
+exits with 1 if a count is outside of its bounds.
+
+Almost all counts must be equal, and the bounds are then the lab's count. Others, with the reason:
+
+- nvcc merges up to four loads or stores of 4 bytes into one of 16, or leaves out those whose value
+  no lane needs: a GPU may execute a quarter of the lab's. It may split a store in two, unroll a
+  loop so that lanes are at different places of it, or load without a condition what the source
+  loads under one: up to twice as many. These still access neighbouring bytes, so the sectors of a
+  request remain within 3/4; and each load more or fewer has at most one conflict.
+- The hardware counters for all wavefronts of shared memory and all conflicts include arbitration
+  between warps, which differs from run to run: 1 % and 100 more or fewer. The hardware's conflicts
+  are wavefronts, so both have the same tolerance.
+- Nsight Compute gives some sectors of cp.async to an instruction that no lane executes, a different
+  number in each run. What the L1 cache counted holds these sectors.
+
+A count that was equal when the table was written must remain so: its bounds are in the table.
 """
 
 import json
@@ -13,10 +28,11 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from functools import lru_cache
+from functools import cache
+from math import ceil, floor
 from pathlib import Path
 
-from tests.gpu.known_differences import KNOWN, Shape
+from tests.lib.steps import settings
 
 ROOT = Path(__file__).resolve().parents[2]
 TABLE = ROOT / "plots/results/h200_counts.jsonl"
@@ -26,18 +42,10 @@ PROGRAMS = ROOT / "build/cpu/counts"
 # lane executes.
 GPU_ALONE = ("thread_index_reads", "block_barriers", "empty_shared_loads", "empty_copies",
              "global_loads", "global_stores")
-PASSING = "what passes through the load/store unit without an access"
+# These differ from run to run, even if they were equal in one.
+VARYING = ("shared_wavefronts", "measured_conflicts", "copy_sectors")
 
-# All shared-memory wavefronts and conflicts as the hardware counted them: arbitration between warps
-# adds a few, which differ from run to run. The hardware's conflicts are wavefronts, so they have
-# the same tolerance.
-#
-# Nsight Compute gives some sectors of cp.async to an instruction that no lane executes, a different
-# number in each run. What the L1 cache counted must then be exact instead: it holds these sectors.
-# All other counts are exact.
-INEXACT = {"shared_wavefronts", "measured_conflicts"}
-
-# Of steps 11 and 12 these are compared: nvcc merges their many small loads from shared memory.
+# Of steps whose tables say [counts] units_alone, these are compared.
 UNITS_ALONE = ("wgmma", "wgmma_wavefronts", "wgmma_conflicts", "tensor_loads", "tensor_stores",
                "tensor_load_sectors", "tensor_store_sectors")
 
@@ -77,13 +85,14 @@ def lab_counts(record: dict) -> Counter:
         "shared_load_requests": record["shared_load_requests"],
         "shared_store_requests": record["shared_store_requests"],
         "shared_load_wavefronts": loads + record["ldmatrix_wavefronts"],
+        "ldmatrix_wavefronts": record["ldmatrix_wavefronts"],
         "shared_store_wavefronts": stores,
         "shared_conflicts": sum(record[f"{kind}_wavefronts"] - record[f"{kind}_ideal_wavefronts"]
                                 for kind in ("shared_load", "shared_store", "ldmatrix")),
         "wgmma": 4 * record["wgmma"],  # by warps
         "tensor_loads": record["tensor_load_requests"],
         "tensor_stores": record["tensor_store_requests"],
-        "tensor_load_sectors": record["tensor_load_sectors"],
+        "tensor_load_sectors": record["box_sectors"],
         "tensor_store_sectors": record["tensor_store_sectors"],
         "wgmma_wavefronts": record["wgmma_read_wavefronts"],
         "wgmma_conflicts": (record["wgmma_read_wavefronts"]
@@ -95,16 +104,10 @@ def lab_counts(record: dict) -> Counter:
     })
 
 
-@lru_cache(maxsize=None)
-def expected_counts(step: str, options: str) -> dict[str, tuple[Counter, Counter]]:
-    """By kernel, the lab's counts, and the known additional counts of the GPU."""
-    result = {}
-    for kernel, record in run_lab(step, options).items():
-        lab = lab_counts(record)
-        known = KNOWN.get((step, kernel))
-        more = known.amount(lab, Shape.of(options)) if known else Counter()
-        result[kernel] = lab, more
-    return result
+@cache
+def expected_counts(step: str, options: str) -> dict[str, Counter]:
+    """The lab's counts of each kernel."""
+    return {kernel: lab_counts(record) for kernel, record in run_lab(step, options).items()}
 
 
 def passing(counted: dict[str, dict], copy_requests: int) -> int:
@@ -117,43 +120,56 @@ def passing(counted: dict[str, dict], copy_requests: int) -> int:
     return waves
 
 
+def bounds(lab: Counter, ncu: dict[str, int]) -> dict[str, tuple[float, float]]:
+    """The least and the most of each count that need not be equal."""
+    found = {}
+    for kind in ("global_load", "global_store", "shared_load", "shared_store"):
+        others = {"requests": lab["copy_requests"] if kind == "global_load" else 0,
+                  "wavefronts": lab["ldmatrix_wavefronts"] if kind == "shared_load" else 0}
+        for what, apart in others.items():
+            plain = lab[f"{kind}_{what}"] - apart
+            found[f"{kind}_{what}"] = apart + plain / 4, apart + 2 * plain
+        requests = lab[f"{kind}_requests"] - others["requests"]
+        executed = ncu.get(f"{kind}_requests", 0) - others["requests"]
+        sectors = lab[f"{kind}_sectors"] / max(1, requests) * executed
+        found[f"{kind}_sectors"] = sectors - executed * 3 / 4, sectors + executed * 3 / 4
+    more = abs(ncu.get("shared_load_requests", 0) - lab["shared_load_requests"])
+    found["shared_conflicts"] = lab["shared_conflicts"] - more, lab["shared_conflicts"] + more
+    found["l1_load_sectors"] = tuple(lab["l1_load_sectors"] - lab["global_load_sectors"] + end
+                                     for end in found["global_load_sectors"])
+    room = 2 * ncu.get("empty_copies", 0)
+    found["copy_sectors"] = lab["copy_sectors"] - room, lab["copy_sectors"] + room
+    room = ncu.get("shared_wavefronts", 0) / 100 + 100
+    for count in ("shared_wavefronts", "measured_conflicts"):
+        found[count] = lab[count] - room, lab[count] + room
+    return found
+
+
 def compare(counted: dict[str, dict]) -> list[dict]:
-    """The table of one kernel at one shape; `counted` maps counts to records of read_ncu.py."""
+    """The table of one kernel at one shape; `counted` maps counts to records of read_ncu.py or of
+    the table."""
     any_record = next(iter(counted.values()))
     step, kernel = any_record["step"], any_record["kernel"]
-    if step in ("step11", "step12"):
+    if settings(step, "counts").get("units_alone"):
         counted = {count: counted[count] for count in UNITS_ALONE if count in counted}
-    lab, more = expected_counts(step, any_record["options"])[kernel]
-    lab, more = lab.copy(), more.copy()
-    reasons = {count: KNOWN[step, kernel].reason for count, amount in more.items() if amount}
-    # The hardware's total includes those that transfer nothing.
-    extra = passing(counted, lab["copy_requests"])
-    lab["shared_wavefronts"] = (lab["shared_load_wavefronts"] + lab["shared_store_wavefronts"]
-                                + lab["copy_wavefronts"] + lab["wgmma_wavefronts"]
-                                + lab["shuffles"])
-    more["shared_wavefronts"] = (more["shared_load_wavefronts"] + more["shared_store_wavefronts"]
-                                 + more["shuffles"] + extra)
-    reasons["shared_wavefronts"] = "; ".join(
-        [*([reasons["shared_load_wavefronts"]] if more["shared_load_wavefronts"] else []),
-         *([PASSING] if extra else [])])
-    lab["measured_conflicts"] = lab["shared_conflicts"] + lab["copy_conflicts"]
-    more["measured_conflicts"] = more["shared_conflicts"]
-    for count in GPU_ALONE:
-        more[count] = counted[count]["ncu"] if count in counted else 0
-        reasons[count] = PASSING
-    rooms = {count: counted["shared_wavefronts"]["ncu"] // 100 + 100
-             for count in INEXACT & counted.keys()}
-    l1_load_sectors = lab["l1_load_sectors"] + more["l1_load_sectors"]
-    if counted.get("l1_load_sectors", {}).get("ncu") == l1_load_sectors:
-        rooms["copy_sectors"] = 2 * more["empty_copies"]
+    lab = expected_counts(step, any_record["options"])[kernel].copy()
+    ncu = {count: record["ncu"] for count, record in counted.items()}
+    # Whatever nvcc made of loads and stores is compared above, and is in these sums as it is.
+    lab["shared_wavefronts"] = (ncu.get("shared_load_wavefronts", 0) + lab["copy_wavefronts"]
+                                + ncu.get("shared_store_wavefronts", 0) + lab["wgmma_wavefronts"]
+                                + lab["shuffles"] + passing(counted, lab["copy_requests"]))
+    lab["measured_conflicts"] = ncu.get("shared_conflicts", 0) + lab["copy_conflicts"]
+    allowed = bounds(lab, ncu) | {count: (ncu.get(count, 0),) * 2 for count in GPU_ALONE}
     table = []
     for count, record in counted.items():
-        allowed = rooms.get(count, 0)
-        difference = record["ncu"] - lab[count] - more[count]
+        least, most = allowed.get(count, (lab[count], lab[count]))
+        is_equal = least <= record["ncu"] == lab[count] <= most and count not in VARYING
+        was_equal = record.get("least") == record.get("most") == record.get("lab", -1)
+        if is_equal or was_equal:
+            least = most = lab[count]
         table.append({"step": step, "options": record["options"], "kernel": kernel, "count": count,
-                      "ncu": record["ncu"], "lab": lab[count], "known": more[count],
-                      "reason": reasons.get(count, "") if more[count] else "",
-                      "allowed": allowed, "agrees": abs(difference) <= allowed,
+                      "ncu": record["ncu"], "lab": lab[count], "least": floor(least),
+                      "most": ceil(most), "agrees": least <= record["ncu"] <= most,
                       "commit": record["commit"]})
     return table
 
@@ -174,13 +190,11 @@ def print_table(table: list[dict]) -> None:
         if (record["step"], record["options"], record["kernel"]) != heading:
             heading = record["step"], record["options"], record["kernel"]
             print(f"\n{' '.join(heading)}")
-            print(f"  {'count':<24}{'lab':>10}{'known':>9}{'ncu':>10}  differs")
+            print(f"  {'count':<24}{'lab':>10}{'least':>10}{'most':>10}{'ncu':>10}")
         if record["ncu"] == record["lab"] == 0:
             continue
-        off = record["ncu"] - record["lab"] - record["known"]
-        verdict = "" if record["agrees"] else "  WRONG"
-        print(f"  {record['count']:<24}{record['lab']:>10}{record['known']:>9}"
-              f"{record['ncu']:>10}  {off}{verdict}  {record['reason']}".rstrip())
+        print(f"  {record['count']:<24}{record['lab']:>10}{record['least']:>10}"
+              f"{record['most']:>10}{record['ncu']:>10}{'' if record['agrees'] else '  WRONG'}")
 
 
 def main() -> int:
@@ -194,8 +208,9 @@ def main() -> int:
     print_table(table)
     out.write_text("".join(json.dumps(line) + "\n" for line in table))
     wrong = sum(not line["agrees"] for line in table)
-    compared = sum(line["count"] not in GPU_ALONE for line in table)
-    print(f"\n{compared} counts compared, {wrong} differ beyond the rule; table in {out}")
+    compared = [line for line in table if line["count"] not in GPU_ALONE]
+    equal = sum(line["ncu"] == line["lab"] for line in compared)
+    print(f"\n{len(compared)} counts compared, {equal} equal, {wrong} out of bounds; table in {out}")
     return 1 if wrong or not table else 0
 
 

@@ -2,16 +2,28 @@
  * @file
  * Makes a step's program append the lab's counts to the file that LAB_COUNTS names: one JSON object
  * for each kernel and each source line. The linker replaces lab_take_results() with this (--wrap),
- * so a run with --report needs no other change.
+ * so a run with --report needs no other change. The device has as many multiprocessors as an H200,
+ * so that persistent kernels have as many blocks as there.
  */
+#include <cuda_runtime_api.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "host/base/json.h"
 #include "simt/lab/lab.h"
 
+enum { MULTIPROCESSORS = 132 };
+
 void __real_lab_take_results(LabResults *results);
 void __wrap_lab_take_results(LabResults *results);
+cudaError_t __real_cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, int device);
+cudaError_t __wrap_cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, int device);
+
+cudaError_t __wrap_cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, int device) {
+  const cudaError_t status = __real_cudaDeviceGetAttribute(value, attribute, device);
+  if (attribute == cudaDevAttrMultiProcessorCount) *value = MULTIPROCESSORS;
+  return status;
+}
 
 static void add(JsonObject *record, const char *what, const char *field, uint64_t value) {
   char key[64];
@@ -42,6 +54,7 @@ static void append(const char *kernel, const char *file, int line, const LabCoun
   add_traffic(&record, "tensor_load", &counts->tensor_load);
   add_traffic(&record, "tensor_store", &counts->tensor_store);
   add_traffic(&record, "wgmma_read", &counts->wgmma_read);
+  json_integer(&record, "box_sectors", (int64_t)counts->box_sectors);
   json_integer(&record, "copy_lookups", (int64_t)counts->copy_lookups);
   json_integer(&record, "mma", (int64_t)counts->mma);
   json_integer(&record, "wgmma", (int64_t)counts->wgmma);

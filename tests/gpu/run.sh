@@ -34,18 +34,14 @@ sanitize_all() {
     "$program" --info --scales head >/dev/null 2>&1 && cp tests/sanitize_e4m3.cases "$cases"
     "$program" --info -d 17 >/dev/null 2>&1 && cat tests/sanitize_any_d.cases >>"$cases"
     "$program" --info -m empty >/dev/null 2>&1 && cat tests/sanitize_masks.cases >>"$cases"
-    "$program" --info --shared-kv >/dev/null 2>&1 && cat tests/sanitize_shared_kv.cases >>"$cases"
     for tool in memcheck racecheck initcheck synccheck; do
       echo "sanitize $tool $program --cases $cases --heads 2 --repeat 0 --check all"
     done
     # More tiles of queries than multiprocessors, so that persistent thread blocks take several.
     # Without racecheck, which has a false alarm there: README.md says why.
-    case $program in
-      */step1[01]) several=(64 256) ;;
-      */step12) several=(128) ;;
-      *) several=() ;;
-    esac
+    "$program" --info --json - 2>/dev/null | grep -q '"workspace_zero": true' && several=(64 128 256) || several=()
     for d in "${several[@]}"; do
+      "$program" --info -d "$d" >/dev/null 2>&1 || continue
       for tool in memcheck initcheck synccheck; do
         echo "sanitize $tool $program -b 2 -H 96 -n 130 -k 90 -m causal -d $d --repeat 0 --check all"
       done

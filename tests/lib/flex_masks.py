@@ -1,4 +1,4 @@
-"""Converts the BlockMask of PyTorch's FlexAttention to the block masks of steps 05 and 06.
+"""Converts the BlockMask of PyTorch's FlexAttention to the block masks of the steps.
 
 It uses plain arrays and NumPy only: PyTorch is needed to create a BlockMask, not to convert it.
 

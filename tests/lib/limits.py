@@ -38,7 +38,7 @@ def least_overlap(limits: dict, record: dict) -> float:
     """The least percentage of mma with a cp.async in flight."""
     overlap = for_head_dim(limits.get("overlap"), record["head_dim"])
     keys, block_n = record["seqlen_kv"], record["block_n"]
-    if not overlap or record.get("shared_kv") or keys % block_n != 0:
+    if not overlap or keys % block_n != 0:
         return 0
     if record["mask"] != "full":
         return overlap.get("masked", 0)

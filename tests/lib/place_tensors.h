@@ -14,12 +14,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "attention.h"
+#include "block_mask.h"
 #include "float16.h"
 #include "float8.h"
 #include "host/base/error.h"
 #include "host/io/random.h"
-#include "host/masks/block_mask.h"
+#include "host/masks/host_block_mask.h"
 
 enum { Q, K, V, O, TENSORS };
 enum { NO_STRIDE = -1, BATCH_STRIDE, HEAD_STRIDE, ROW_STRIDE };

@@ -24,7 +24,6 @@ class Problem:
     input: str = "normal"
     seed: int = 1
     mask_block: tuple[int, int] | None = None  # for steps that take block masks: queries, keys
-    shared_kv: bool = False
     out_dtype: str = "fp16"  # of O and
     scales: str = "head"  # of Q, K and V, both with e4m3 only
 
@@ -79,7 +78,7 @@ class Problem:
             words += ["--out-dtype", self.out_dtype, "--scales", self.scales]
         if self.mask_block:
             words += ["--mask-block", "{}x{}".format(*self.mask_block)]
-        return words + ["--shared-kv"] * self.shared_kv
+        return words
 
     def with_other_layout(self) -> "Problem":
         return replace(self, layout="bnhd" if self.layout == "bhnd" else "bhnd")

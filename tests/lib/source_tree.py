@@ -5,7 +5,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from tests.lib.configs import with_configs
+from tests.lib.configs import configs_of, with_configs
 from tests.lib.programs import REPOSITORY
 
 # Settings of the run that would change what is tested; tests/conftest.py keeps no others.
@@ -48,10 +48,13 @@ class SourceTree:
             shutil.copytree(REPOSITORY / "build" / built, self.root / "build" / built,
                             ignore=NOT_NEEDED)
 
-    def compile_only(self, step: str, configs: str) -> None:
-        """Restricts a step to these configurations of its kernel."""
+    def compile_only(self, step: str, *head_dims: int, element: str = "__half",
+                     configs: str = "") -> None:
+        """Restricts a step to the configurations of its kernel for these head dimensions and this
+        element type, "" for both; or to these `configs`."""
         (file,) = (self.root / "steps").glob(f"{step}_*.cu")
-        file.write_text(with_configs(file.read_text(), configs))
+        text = file.read_text()
+        file.write_text(with_configs(text, configs or configs_of(text, head_dims, element)))
 
     def replace(self, path: str, old: str, new: str) -> None:
         """Replaces every `old` in a source file; there must be at least one."""

@@ -25,9 +25,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "attention.h"
+#include "block_mask.h"
 #include "host/base/error.h"
-#include "host/masks/block_mask.h"
+#include "host/masks/host_block_mask.h"
 #include "host/masks/mask.h"
 #include "place_tensors.h"
 
@@ -431,9 +431,6 @@ static void for_each_problem(void (*try)(Problem)) {
     const bool spans =
         step.block_masks != NULL && step.block_masks->takes_spans && (i ^ i >> 2) & 1;
     p.q_block_size = p.kv_block_size = step.block_masks != NULL && !spans ? 128 : 0;
-    char why[200];
-    p.shared_kv = step.block_masks != NULL && ((i ^ i >> 1) & 1) == 0;
-    if (p.shared_kv && !step.supports(&p, why, sizeof why)) p.shared_kv = false;
     try(p);
   }
 }

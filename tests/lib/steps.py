@@ -14,7 +14,7 @@ STEPS = REPOSITORY / "steps"
 
 
 def step_names() -> list[str]:
-    """step01, step02, step02b, ...: one for each source file, in the order of the tutorial."""
+    """One for each source file, in the order of the tutorial."""
     return sorted(path.name.split("_")[0] for path in STEPS.glob("step*_*.cu"))
 
 
@@ -47,7 +47,7 @@ def source_of(step: str) -> Source:
                   "\n    .block_masks =" in text)
 
 
-def table(step: str, section: str) -> dict:
+def settings(step: str, section: str) -> dict:
     """A section of the table beside the source of a step; empty if there is none."""
     path = next(STEPS.glob(f"{step}_*.toml"), None)
     return tomllib.loads(path.read_text(encoding="utf-8")).get(section, {}) if path else {}
@@ -55,19 +55,19 @@ def table(step: str, section: str) -> dict:
 
 def inherited(step: str, section: str) -> dict:
     """The same, or that of the nearest step that it builds on."""
-    while step and not (found := table(step, section)):
+    while step and not (found := settings(step, section)):
         step = source_of(step).after
     return found if step else {}
 
 
 def having(section: str) -> list[str]:
     """The steps whose own table has a section."""
-    return [step for step in step_names() if table(step, section)]
+    return [step for step in step_names() if settings(step, section)]
 
 
 def drawn_in(picture: str) -> str:
     """The step that this picture of plots/figures/pictures.py shows."""
-    (step,) = (step for step in having("pictures") if table(step, "pictures")["draw"] == picture)
+    (step,) = (step for step in having("pictures") if settings(step, "pictures")["draw"] == picture)
     return step
 
 

@@ -6,9 +6,10 @@ workspace.py compiles it.
 
 import random
 import re
-import struct
 from collections.abc import Callable, Container, Sequence
 from pathlib import Path
+
+import numpy as np
 
 MASKED, CAUSAL, FULL, PARTIAL = range(4)
 Tiles = Callable[[random.Random], list[list[bool]]]
@@ -17,12 +18,7 @@ POISON = -2**30 + 7  # in fields that must not be used; twice this is an int32, 
 
 
 def write_npy(path: Path, dtype: str, shape: tuple[int, ...], values: list) -> None:
-    """A .npy file, of version 1. `dtype` is <f4, <i4 or |b1."""
-    header = f"{{'descr': '{dtype}', 'fortran_order': False, 'shape': {shape}, }}"
-    header += " " * (-(len(header) + 11) % 64) + "\n"
-    code = {"<f4": "f", "<i4": "i", "|b1": "?"}[dtype]
-    path.write_bytes(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header.encode() +
-                     struct.pack(f"<{len(values)}{code}", *values))
+    np.save(path, np.array(values, dtype).reshape(shape))
 
 
 def write_inputs(directory: Path, q_len: int, kv_len: int,
@@ -166,16 +162,16 @@ TENSOR_CORE = [
 ]
 BLOCK_MASK = [
     "-b 2 -H 4 -G 2 -n 200 -k 233 -d 64 -m document:3 --layout bnhd",
-    "-b 1 -H 2 -n 200 -k 300 -d 64 -m causal --mask-block 64x64 --shared-kv",
-    "-b 1 -H 1 -n 150 -k 192 -d 64 -m random:0.5 --shared-kv --mask-block 64x128",
+    "-b 1 -H 2 -n 200 -k 300 -d 64 -m causal --mask-block 64x64",
+    "-b 1 -H 1 -n 150 -k 192 -d 64 -m random:0.5 --mask-block 64x128",
     "-b 1 -H 1 -n 300 -k 333 -d 64 -m interleaved:3 --mask-block 128x64 --scale 0.3",
-    "-b 1 -H 1 -n 20 -k 2200 -d 64 -m window:2100 --mask-block 64x64 --shared-kv",
+    "-b 1 -H 1 -n 20 -k 2200 -d 64 -m window:2100 --mask-block 64x64",
     "-b 1 -H 2 -n 129 -k 70 -d 64 -m causal",
-    "-b 1 -H 1 -n 65 -k 191 -d 64 --shared-kv --mask-block 64x64",
-    "-b 1 -H 1 -n 65 -k 191 -d 64 -m random:0.5 --shared-kv --mask-block 64x64",
+    "-b 1 -H 1 -n 65 -k 191 -d 64 --mask-block 64x64",
+    "-b 1 -H 1 -n 65 -k 191 -d 64 -m random:0.5 --mask-block 64x64",
     "-b 1 -H 1 -n 100 -k 129 -d 64 -m full",
     "-b 1 -H 1 -n 100 -k 128 -d 64 -m full",
-    "-b 1 -H 1 -n 70 -k 100 -d 64 -m empty --shared-kv --mask-block 64x64",
+    "-b 1 -H 1 -n 70 -k 100 -d 64 -m empty --mask-block 64x64",
     "-b 1 -H 1 -n 130 -k 192 -d 64 -m causal",
     "-b 1 -H 1 -n 200 -k 201 -d 64 -m causal",
     "-b 1 -H 1 -n 256 -k 255 -d 64 -m dilated:3 --scale 30",
@@ -308,8 +304,8 @@ def write_cases(facts: dict, head_dims: Sequence[int],
     if "blocks" in facts["masks"]:
         lines = (lines if hopper else []) + block_mask_cases(facts, directory, inputs[0], masked)
     files = []
-    for i, (environment, lines) in enumerate([({}, lines), *in_orders]):
-        taken = [line for line in lines if scalar or takes(line, head_dims)]
+    for i, (environment, these) in enumerate([({}, lines), *in_orders]):
+        taken = [line for line in these if scalar or takes(line, head_dims)]
         path = directory / f"{step}_{i}.cases"
         path.write_text("\n".join(taken) + "\n")
         files += [(path, environment)] * bool(taken)
@@ -328,7 +324,7 @@ def block_mask_cases(facts: dict, directory: Path, nan: Path, masked: list[str])
                         alone | {("q", 0, 63): 30.0, ("k", 150, 63): 30.0})
     lines = [f"-b 2 -H 2 -n 200 -k 300 -d 64 -m {disordered}",
              f"-b 2 -H 2 -n 200 -k 319 -d 64 -m {edges}",
-             f"-b 2 -H 2 -n 100 -k 130 -d 64 -m {shared} --shared-kv",
+             f"-b 2 -H 2 -n 100 -k 130 -d 64 -m {shared}",
              *BLOCK_MASK, *masked, *PAIRS, f"--input {jump}",
              # Tiles that no query attends, in a block that some queries attend.
              *(f"--input {nan} -m {mask} --mask-block 256x256" for mask in ("causal", "window:100"))]
@@ -346,4 +342,4 @@ def block_mask_cases(facts: dict, directory: Path, nan: Path, masked: list[str])
         lines += [*SPANS, f"-b 2 -H 2 -n 130 -k 700 -d 64 -m {of_spans}",
                   *(f"--input {low} --scale 0.3 -m {mask}"
                     for mask in ("document:128,72", late, before_all))]
-    return lines if facts["shared_kv"] else [line.replace(" --shared-kv", "") for line in lines]
+    return lines

@@ -30,9 +30,6 @@ class Mutant:
         return " | ".join([self.file, self.function, self.operator, self.original,
                            str(self.occurrence)])
 
-    def line(self, source: str) -> int:
-        return source.count("\n", 0, self.start) + 1
-
     def applied(self, source: str) -> str:
         return source[:self.start] + self.text + source[self.end:]
 

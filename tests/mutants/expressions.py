@@ -19,7 +19,7 @@ NO_INDICES = {"if", "for", "while", "switch", "return", "sizeof", "min", "max", 
 COMPARISONS = {"<=", ">=", "==", "!=", "&&", "||"}
 BUFFER = re.compile(r"(?:[qkvop]|kv)(_shared|_global|_strides|_vectors)|"
                     r"(?:num|index|type|partial)(_strides)")
-MEMBERS = {"at": set("qkvo"), "tiles": set("qkvp"), "t": set("qkvo")}
+MEMBERS = {"offset": set("qkvo"), "tiles": set("qkvp"), "t": set("qkvo")}
 
 
 def is_name(word: str) -> bool:
@@ -227,12 +227,12 @@ class Function:
     def _is_index(self, first: int, end: int) -> bool:
         """Made of integers alone, or a pointer and an offset."""
         words = [self.word(k) for k in range(first, end)]
-        if COMPARISONS & set(words) or words == ["p", ".", "scale"]:
+        if COMPARISONS & set(words) or words == ["problem", ".", "scale"]:
             return False
         if self._has_sum(first, end) and words[0] not in self.floats:
             return True
-        text = re.sub(r"\b(?:threadIdx|blockIdx|p|own|tile|next|lists|m|at)(?: \. \w+)+", "0",
-                      " ".join(words))
+        members = r"\b(?:threadIdx|blockIdx|problem|own|tile|next|lists|m|offset)(?: \. \w+)+"
+        text = re.sub(members, "0", " ".join(words))
         names = re.findall(r"[A-Za-z_]\w*", text)
         return all(name in self.integers or is_size(name) for name in names) and \
             any(name in self.integers for name in names) or \

@@ -14,7 +14,7 @@ from tests.lib.limits import exceeded
 CPU_SECONDS = 20  # per run: many times what right kernels take
 WALL_SECONDS = 300  # for a run that waits forever
 
-FINDING, ANSWER, FAILED, HANG, SURVIVED = "finding", "answer", "failed", "hang", "survived"
+FINDING, ANSWER, FAILED, SURVIVED = "finding", "answer", "failed", "survived"
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def judge(program: Path, cases: Path, environment: dict[str, str]) -> Verdict:
     if finding:
         return Verdict(FINDING, finding)
     if process.returncode in (-signal.SIGXCPU, -signal.SIGKILL):
-        return Verdict(HANG, f"no end within {CPU_SECONDS} s")
+        return Verdict(FAILED, f"no end within {CPU_SECONDS} s")
     return Verdict(FAILED, f"exit code {process.returncode}")
 
 

@@ -1,15 +1,15 @@
 # Small faults in the kernels: docs/mutants.md.
 
-## make mutants           do the checks notice every small fault in a kernel? STEP=03 for one step, MUTANT_JOBS=8 at a time
+## make mutants           do the checks notice every small fault in a kernel? STEP=03 for one step, SAMPLE=200 of its mutants, MUTANT_JOBS=8 at a time
 .PHONY: mutants
 
 MUTANTS := build/mutants
-MUTANT_OPTIONS = $(STEP:%=--step=step%) $(if $(ONLY),--only='$(ONLY)') \
+MUTANT_OPTIONS = $(STEP:%=--step=step%) $(if $(ONLY),--only='$(ONLY)') $(SAMPLE:%=--sample=%) \
 	$(if $(SUMMARY),--summary=$(SUMMARY))
 
 mutants: $(REWRITER) $(HOST_OBJECTS) $(SIMT_OBJECTS) $(LAB_OBJECTS) $(BUILD)/tests/step_under_test.o
 	@test "$(BACKEND)" = cpu || { echo "make mutants: needs BACKEND=cpu"; exit 1; }
-	$(call recipe_needs,$(PYTHON),python3)
+	$(needs_packages)
 	@COMMIT="$(COMMIT)" JOBS=$(MUTANT_JOBS) REWRITE=$(REWRITER) LINK="$(LINK) $(LINK_FLAGS)" \
 	  COMPILE="$(CXX) $(SIMT_FLAGS) $(CHECKING)" MAIN_OBJECT=$(BUILD)/host/main.o \
 	  UNDER_TEST_OBJECT=$(BUILD)/tests/step_under_test.o \

@@ -12,7 +12,7 @@ from tests.mutants.source import Part, Source
 Change = tuple[str, int, int, str]
 
 BARRIERS = {"__syncthreads", "__syncwarp"}
-WAITS = {"cp_async_wait", "wgmma_wait", "tensor_store_wait"}  # for all but the latest groups
+WAITS = {"cp_async_wait", "wgmma_wait", "tma_store_wait"}  # for all but the latest groups
 ASYNC = WAITS | {"cp_async_commit"}
 # Moving a commit past one of these changes the group it closes or the wait for it.
 COPIES_AND_WAITS = {"copy_tile", "cp_async_wait"}

@@ -41,8 +41,8 @@ $(UNIT)/host/%.o $(HOST_TESTS:%=$(UNIT)/%.o): private OPTIMISE := $(if $(filter 
 $(UNIT)/host/%.o: common/host/%.c $(BUILD)/flags
 	$(call compile_c,$(SANITIZE))
 
-$(UNIT)/libhost.a: $(UNIT_HOST_SOURCES:common/%.c=$(UNIT)/%.o)
-$(BUILD)/plain/libhost.a: $(UNIT_HOST_SOURCES:common/%.c=$(BUILD)/%.o)
+$(UNIT)/libhost.a: $(UNIT_HOST_SOURCES:common/%.c=$(UNIT)/%.o) $(HOST_KERNELS)
+$(BUILD)/plain/libhost.a: $(UNIT_HOST_SOURCES:common/%.c=$(BUILD)/%.o) $(HOST_KERNELS)
 $(UNIT)/libhost.a $(BUILD)/plain/libhost.a:
 	@mkdir -p $(@D)
 	@rm -f $@
@@ -82,12 +82,13 @@ $(SIMT_TESTS:%=$(UNIT)/%): $(UNIT)/%: $(UNIT)/%.o $(SIMT_OBJECTS)
 $(LAB_TESTS:%=$(UNIT)/%): $(UNIT)/%: $(UNIT)/%.o $(SIMT_OBJECTS) $(LAB_OBJECTS)
 	$(call link_program,-lcmocka)
 
-# It calls a step.
-$(UNIT)/simt/simt_many_tiles: $$(call step_object,step05)
+# It calls the first step with block masks.
+$(UNIT)/simt/simt_many_tiles: $(patsubst steps/%.cu,$(BUILD)/steps/%.o,$(firstword $(sort \
+    $(shell grep -l '^    \.block_masks =' $(STEP_FILES)))))
 
 # Whole programs, with the host code under the sanitizers. tests/e2e/lab looks for findings in more problems.
 $(STEPS:%=$(UNIT)/%): $(UNIT)/%: $$(call step_object,$$*) $$(call checked_object,$$*) $(UNIT)/host/main.o \
-    $(UNIT)/libhost.a $(BUILD)/host/device/ceiling.o $(SIMT_OBJECTS) $(LAB_OBJECTS)
+    $(UNIT)/libhost.a $(SIMT_OBJECTS) $(LAB_OBJECTS)
 	$(call link_program,$(SANITIZE))
 
 # --- Running them -----------------------------------------------------------------------------------
@@ -111,7 +112,7 @@ $(UNIT_TESTS:%=%.run): %.run: % $(REWRITER)
 
 $(SANITIZED_STEPS:%=%.run): %.run: %
 	@$(call run_logged,tests/check_steps.sh $< && \
-	  $< -n 70 -k 129 -d 128 -m causal $(if $(filter %/step12,$<),,-t bf16) --check all --report)
+	  $< -n 70 -k 129 -d 128 -m causal $$($< --info -t bf16 >/dev/null 2>&1 && echo -t bf16) --check all --report)
 
 # All of them, even if one fails.
 test-unit:

@@ -4,7 +4,7 @@
  *
  *     JsonObject record;
  *     json_begin(&record);
- *     json_string(&record, "step", "step04");
+ *     json_string(&record, "step", "stepNN");
  *     json_number(&record, "ms", 1.25);
  *     bool ok = json_append_line("records.jsonl", json_end(&record), &error);
  *     json_free(&record);

@@ -8,88 +8,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "host/check/check_parts.h"
-
-/* The tolerance of LSE; docs/correctness.md explains the rules. */
-static const double LSE_ABSOLUTE = 1e-4, LSE_RELATIVE = 1e-5;
-
-/* The rule for e4m3 adds these. A tensor core of Hopper adds products of e4m3 with 13 bits of
- * fraction. */
-static const double E4M3_SUM = 0x1p-13;
-/* The least r of e4m3: rounding hits base by chance, and base may be lucky in all of a few rows. */
+/* The rule for e4m3 adds these; docs/correctness.md explains it. */
+/* The least r: rounding hits base by chance, and base may be lucky in all of a few rows. */
 static const double E4M3_ERROR = 0x1p-6;
 /* Of averages over many rows: the mean error may be so many times that of base; the sums of P V may
  * lose so much; chance may add so many standard deviations; and fewer rows are not judged. */
 static const double MEAN_ERROR = 1.5, MEAN_LOSS = 0x1p-7, DEVIATIONS = 4, LEAST_ROWS = 16;
 
-static double unit_roundoff(Dtype dtype) {
-  static const double UNITS[] = {0x1p-11, 0x1p-8, 0x1p-4};
-  return UNITS[dtype];
-}
-
 /* The least r, whatever base is. */
 static double least_error(Dtype dtype) {
   return dtype == DTYPE_E4M3 ? E4M3_ERROR : unit_roundoff(dtype);
-}
-
-RowScan scan_row(Dtype dtype, const uint16_t *o, int head_dim) {
-  if (dtype == DTYPE_E4M3) {
-    RowScan scan = {0};
-    for (int d = 0; d < head_dim; ++d) scan.nan += (o[d] & 0x7f) == 0x7f;
-    return scan;
-  }
-  const uint16_t infinity = dtype == DTYPE_FP16 ? 0x7c00 : 0x7f80;
-  int unwritten = 0, unset = 0, nan = 0, inf = 0;
-#pragma omp simd reduction(+ : unwritten, unset, nan, inf)
-  for (int d = 0; d < head_dim; ++d) {
-    const int magnitude = o[d] & 0x7fff;
-    unwritten += o[d] == OUTPUT_POISON;
-    unset += o[d] == OUTPUT_UNSET;
-    nan += magnitude > infinity;
-    inf += magnitude == infinity;
-  }
-  return (RowScan){unwritten, nan - unwritten, unset, inf};
-}
-
-bool lse_is_unwritten(float lse) {
-  return float_bits(lse) == OUTPUT_POISON * 0x10001u;
-}
-
-bool lse_is_unset(float lse) {
-  return float_bits(lse) >> 16 == OUTPUT_UNSET;
-}
-
-/* ||x||, Euclidean. */
-static double length(const double *x, int dim) {
-  double squares = 0;
-  for (int d = 0; d < dim; ++d) squares += x[d] * x[d];
-  return sqrt(squares);
-}
-
-/* ||a - b|| */
-static double distance(const double *a, const double *b, int dim) {
-  double squares = 0;
-  for (int d = 0; d < dim; ++d) squares += (a[d] - b[d]) * (a[d] - b[d]);
-  return sqrt(squares);
-}
-
-double relative_distance(const double *a, const double *b, int dim) {
-  const double difference = distance(a, b, dim);
-  return difference == 0 ? 0 : difference / length(b, dim);
-}
-
-RowLimits row_limits(const Problem *p, const ReferenceRow *reference) {
-  const double u_p = unit_roundoff(p->dtype), u_o = unit_roundoff(p->o_dtype);
-  const int dim = p->head_dim;
-  return (RowLimits){
-      .base = distance(reference->base, reference->o, dim),
-      .most = u_p * length(reference->magnitude, dim) + u_o * length(reference->o, dim),
-      .likely = u_p * reference->spread};
-}
-
-double row_tolerance(double allowed_error, double norm, const RowLimits *limits) {
-  const double usual = fmax(allowed_error * norm, limits->likely);
-  return fmax(fmin(usual, 2 * limits->most), 2 * limits->base);
 }
 
 /* Counts NaN and Inf in one head of an input; `first` (may be NULL) is set to their first row. */
@@ -158,36 +86,23 @@ static size_t count_touched(const uint8_t *guard) {
 }
 
 typedef struct Comparison {
-  const Problem *problem;
-  const Mask *mask;
-  const HostOutputs *outputs;
-  const CheckPlan *plan;
-  const Description *tiles;
+  Judgement *judgement;
   const int64_t *first_bad;
-  RowFinding *findings;
 } Comparison;
 
 /* True if NaN or Inf of a masked key may be in this row: a kernel that multiplies whole tiles, up
  * to the last key that its query tile attends, computes 0 * NaN = NaN. */
-static bool reached_by_bad_v(const Comparison *c, RowIndex row, int64_t first_bad) {
-  const Problem *p = c->problem;
-  if (!c->tiles->multiplies_masked_keys || first_bad == INT64_MAX) return false;
-  const int first = row.q / c->tiles->block_m * c->tiles->block_m;
-  const int end = first + c->tiles->block_m < p->q_len ? first + c->tiles->block_m : p->q_len;
-  const int block_n = c->tiles->block_n;
+static bool reached_by_bad_v(const Judgement *j, RowIndex row, int64_t first_bad) {
+  const Problem *p = j->problem;
+  if (!j->tiles->multiplies_masked_keys || first_bad == INT64_MAX) return false;
+  const int block_m = j->tiles->block_m, block_n = j->tiles->block_n;
+  const int first = row.q / block_m * block_m;
+  const int end = first + block_m < p->q_len ? first + block_m : p->q_len;
   for (int q = first; q < end; ++q) {
-    const int64_t keys = mask_row_end(c->mask, row.batch, row.head, q, block_n);
+    const int64_t keys = mask_row_end(j->inputs->mask, row.batch, row.head, q, block_n);
     if (first_bad < (keys + block_n - 1) / block_n * block_n) return true;
   }
   return false;
-}
-
-double lse_distance(float lse, double expected, double score_size) {
-  if (isnan(expected)) return isnan(lse) && !lse_is_unwritten(lse) ? 0 : INFINITY;
-  if (isinf(expected)) return lse == expected ? 0 : INFINITY;
-  const double allowed = LSE_ABSOLUTE + LSE_RELATIVE * fabs(expected) + E4M3_SUM * score_size;
-  const double error = fabs(lse - expected) / allowed;
-  return isnan(error) ? INFINITY : error;
 }
 
 /* Compares NaN, Inf and unwritten elements, and sets them to 0 in `o` and `expected`. */
@@ -214,17 +129,18 @@ static void compare_special(const uint16_t *bits, double *o, double *expected, i
 
 static void compare_row(void *context, size_t index, const ReferenceRow *reference) {
   const Comparison *c = context;
-  const Problem *p = c->problem;
-  const RowIndex row = c->plan->rows[index];
-  RowFinding *finding = &c->findings[index];
-  const uint16_t *bits = c->outputs->o + row_offset(&p->o_strides, row.batch, row.head, row.q);
-  const float lse = c->outputs->lse[lse_index(p, row)];
+  const Judgement *j = c->judgement;
+  const Problem *p = j->problem;
+  const RowIndex row = j->plan->rows[index];
+  RowFinding *finding = &j->findings[index];
+  const uint16_t *bits = output_row(j, row);
+  const float lse = j->outputs->lse[lse_index(p, row)];
   *finding =
       (RowFinding){.lse_error = lse_distance(lse, reference->lse, reference->score_size),
                    .lse_nan = isnan(lse) && !isnan(reference->lse) && !lse_is_unwritten(lse)};
   const int64_t first_bad =
       c->first_bad[(int64_t)row.batch * p->kv_heads + kv_head_of(p, row.head)];
-  if (reached_by_bad_v(c, row, first_bad)) {
+  if (reached_by_bad_v(j, row, first_bad)) {
     finding->not_compared = true;
     finding->unwritten = scan_row(p->o_dtype, bits, p->head_dim).unwritten;
     return;
@@ -234,11 +150,11 @@ static void compare_row(void *context, size_t index, const ReferenceRow *referen
   memcpy(expected, reference->o, sizeof(double) * (size_t)p->head_dim);
   compare_special(bits, o, expected, p->head_dim, finding);
   if (finding->nan_expected) return;
-  finding->distance = distance(o, expected, p->head_dim);
-  finding->norm = length(expected, p->head_dim);
+  finding->distance = row_distance(o, expected, p->head_dim);
+  finding->norm = row_length(expected, p->head_dim);
   finding->limits = row_limits(p, reference);
   if (finding->norm > 0) {
-    const double norm = length(reference->o, p->head_dim), base = finding->limits.base;
+    const double norm = row_length(reference->o, p->head_dim), base = finding->limits.base;
     finding->base_error = base / norm;
     finding->usual_error =
         fmin(base / norm, finding->limits.likely / norm + unit_roundoff(p->o_dtype));
@@ -358,45 +274,42 @@ static void count_guards(const HostOutputs *outputs, CheckResult *result) {
   }
 }
 
-/* check_outputs() with its buffers: first_bad [batch * kv_heads], findings [plan->count]. */
-static bool check_with(const Problem *problem, const HostInputs *inputs, const HostOutputs *outputs,
-                       const CheckPlan *plan, const Description *tiles, ReferenceProgress *progress,
-                       FILE *failure, int64_t *first_bad, RowFinding *findings, CheckResult *result,
+/* check_outputs() with its buffer: first_bad [batch * kv_heads]. */
+static bool check_with(Judgement *j, ReferenceProgress *progress, int64_t *first_bad,
                        Error *error) {
-  const bool inputs_finite = scan_inputs(problem, inputs, first_bad);
-  result->workspace_left = outputs->workspace_left;
-  count_guards(outputs, result);
-  scan_outputs(problem, outputs, inputs_finite, result);
-  Comparison comparison = {problem, inputs->mask, outputs, plan, tiles, first_bad, findings};
-  if (!reference_rows(problem, inputs, plan->rows, plan->count, compare_row, &comparison, progress,
-                      error)) {
+  CheckResult *result = &j->result;
+  j->inputs_finite = scan_inputs(j->problem, j->inputs, first_bad);
+  result->workspace_left = j->outputs->workspace_left;
+  count_guards(j->outputs, result);
+  scan_outputs(j->problem, j->outputs, j->inputs_finite, result);
+  Comparison comparison = {j, first_bad};
+  if (!reference_rows(j->problem, j->inputs, j->plan->rows, j->plan->count, compare_row,
+                      &comparison, progress, error)) {
     return false;
   }
-  judge(problem, plan, findings, inputs_finite, result);
+  judge(j->problem, j->plan, j->findings, j->inputs_finite, result);
   result->right = result->guard_bytes_touched == 0 && result->workspace_left == 0 &&
                   result->values_unwritten == 0 && result->values_nan == 0 &&
                   result->values_inf == 0 && result->rows_wrong == 0 && result->lse_wrong == 0 &&
                   result->mean_error_share <= 1 && result->mean_gain_share <= 1;
-  if (result->right || !failure) return true;
-  const Judgement judgement = {problem, inputs,   outputs,       plan,
-                               tiles,   findings, inputs_finite, result};
-  return report_failure(&judgement, failure, error);
+  return true;
 }
 
-bool check_outputs(const Problem *problem, const HostInputs *inputs, const HostOutputs *outputs,
-                   const CheckPlan *plan, const Description *tiles, ReferenceProgress *progress,
-                   FILE *failure, CheckResult *result, Error *error) {
-  *result = (CheckResult){0};
-  int64_t *first_bad =
-      calloc((size_t)problem->batch * (size_t)problem->kv_heads, sizeof *first_bad);
-  RowFinding *findings = calloc(plan->count + 1, sizeof *findings); /* a plan may be empty */
+bool check_outputs(Judgement *j, ReferenceProgress *progress, Error *error) {
+  const size_t kv_heads = (size_t)j->problem->batch * (size_t)j->problem->kv_heads;
+  int64_t *first_bad = calloc(kv_heads, sizeof *first_bad);
+  j->findings = calloc(j->plan->count + 1, sizeof *j->findings); /* a plan may be empty */
+  j->result = (CheckResult){0};
   const bool ok =
-      first_bad && findings
-          ? check_with(problem, inputs, outputs, plan, tiles, progress, failure, first_bad,
-                       findings, result, error)
+      first_bad && j->findings
+          ? check_with(j, progress, first_bad, error)
           : fail(error, EXIT_DEVICE, "not enough memory to check %zu rows; use --check rows:R",
-                 plan->count);
+                 j->plan->count);
   free(first_bad);
-  free(findings);
   return ok;
+}
+
+void judgement_free(Judgement *judgement) {
+  free(judgement->findings);
+  judgement->findings = NULL;
 }

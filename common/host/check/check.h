@@ -1,6 +1,7 @@
 /**
  * @file
- * The checker: compares outputs with the reference and reports where they are wrong.
+ * The checker: compares outputs with the reference and judges them; report/failure.h prints why
+ * they are wrong.
  *
  * Before a checked run, the outputs and the guard bands around them are filled with OUTPUT_POISON.
  * This shows values that were never written and writes outside of the outputs.
@@ -10,10 +11,10 @@
 
 #include <stddef.h>
 #include <stdint.h>
-#include <stdio.h>
 
 #include "attention.h"
 #include "host/check/reference.h"
+#include "host/check/row_math.h"
 #include "host/device/device.h"
 
 /** Which rows to compare with the reference. */
@@ -72,16 +73,82 @@ typedef struct CheckResult {
   size_t values_wrong;
 } CheckResult;
 
+/** What can be wrong with a row; a row may have several faults. */
+enum {
+  FAULT_UNWRITTEN = 1, /**< elements of O still hold the poison */
+  FAULT_NAN = 2,       /**< NaN or Inf in O that the reference does not have */
+  FAULT_VALUE = 4,     /**< O is over the tolerance, or a number where NaN or Inf belongs */
+  FAULT_LSE = 8,       /**< LSE unwritten or over the tolerance */
+  FAULTS_OF_O = FAULT_UNWRITTEN | FAULT_NAN | FAULT_VALUE
+};
+
+/** One row of the plan, compared with the reference. */
+typedef struct RowFinding {
+  double distance;    /**< ||O - ref|| */
+  double norm;        /**< ||ref|| */
+  double base_error;  /**< ||base - ref|| / ||ref||; 0 where ref is 0 */
+  double usual_error; /**< the same, but at most what rounding explains without subnormal numbers */
+  RowLimits limits;
+  double gain;      /**< (O - base) . ref / ||ref||^2: how much longer than base it is along ref */
+  double share;     /**< error divided by the row's tolerance; right if <= 1 */
+  bool not_judged;  /**< the tolerance is as large as the row */
+  double lse_error; /**< |LSE - ref| divided by its tolerance */
+  int unwritten, nan, inf;
+  int values_wrong;      /**< as in CheckResult, without LSE */
+  bool lse_nan;          /**< NaN, neither expected nor the poison */
+  bool misplaced_number; /**< a number where the reference is NaN or infinite */
+  bool nan_expected;
+  bool not_compared;
+  int faults;
+} RowFinding;
+
+/** What is to be judged, and the judgement. */
+typedef struct Judgement {
+  const Problem *problem;
+  const HostInputs *inputs;
+  const HostOutputs *outputs;
+  const CheckPlan *plan;
+  const Description *tiles;
+  RowFinding *findings; /**< one for each row of the plan */
+  bool inputs_finite;   /**< no NaN, no Inf in Q, K and V: none may be in the output */
+  CheckResult result;
+} Judgement;
+
 /**
- * Checks the outputs and sets result->right. All of O and LSE is scanned for unwritten values and,
- * if the inputs are finite, for NaN and Inf; the rows of the plan, in check_plan()'s order, are
- * compared with the reference. If something is wrong, `failure` (may be NULL) gets a report: the
- * counts, the first wrong element as (b, h, q, d) with both values, the positions of the errors, a
- * text heat map of the tiles, and the known mistake, if any, that explains the worst row.
- * `progress` may be NULL. Returns false with EXIT_DEVICE if memory runs out.
+ * Judges the outputs: sets all but the first five fields, which the caller has set. All of O and
+ * LSE is scanned for unwritten values and, if the inputs are finite, for NaN and Inf; the rows of
+ * the plan, in check_plan()'s order, are compared with the reference. `progress` may be NULL.
+ * Returns false with EXIT_DEVICE if memory runs out. Freed by judgement_free(), also after a
+ * failure.
  */
-bool check_outputs(const Problem *problem, const HostInputs *inputs, const HostOutputs *outputs,
-                   const CheckPlan *plan, const Description *tiles, ReferenceProgress *progress,
-                   FILE *failure, CheckResult *result, Error *error);
+bool check_outputs(Judgement *judgement, ReferenceProgress *progress, Error *error);
+void judgement_free(Judgement *judgement);
+
+/** True if a byte of a guard is no longer the poison. */
+static inline bool guard_is_touched(const uint8_t *guard, int i) {
+  return guard[i] != (uint8_t)(OUTPUT_POISON >> i % 2 * 8);
+}
+
+/** Index of a row in LSE. */
+static inline int64_t lse_index(const Problem *problem, RowIndex row) {
+  return ((int64_t)row.batch * problem->q_heads + row.head) * problem->q_len + row.q;
+}
+
+/** First element of a row of O. */
+static inline const uint16_t *output_row(const Judgement *judgement, RowIndex row) {
+  return judgement->outputs->o +
+         row_offset(&judgement->problem->o_strides, row.batch, row.head, row.q);
+}
+
+/** The mistake that explains a wrong row within the tolerance. */
+typedef struct Diagnosis {
+  char text[160];  /**< empty: no known mistake does */
+  double distance; /**< of the explanation from the row, relative to its norm */
+  bool lse_agrees; /**< with the explanation */
+} Diagnosis;
+
+/** Computes the row again with each common mistake of attention kernels. EXIT_DEVICE if memory runs
+ * out. */
+bool diagnose_row(const Judgement *judgement, RowIndex row, Diagnosis *diagnosis, Error *error);
 
 #endif

@@ -25,8 +25,6 @@ enum {
   VECTOR_BYTES = 64
 };
 
-ReferenceRule reference_rule;
-
 /* What all threads share. */
 typedef struct Job {
   const Problem *problem;
@@ -198,6 +196,7 @@ static bool span_in_block(const RowSums *sums, int i, int64_t first, int64_t las
 /* First pass: computes all scores of the group and the maximum of each row. */
 static void compute_scores(const Job *job, const Group *group, Workspace *work) {
   const Problem *problem = job->problem;
+  const ReferenceRule *rule = &job->inputs->rule;
   const RowIndex row = group->rows[0];
   const int kv_head = kv_head_of(problem, row.head);
   const uint16_t *k = job->inputs->k + row_offset(&problem->k_strides, row.batch, kv_head, 0);
@@ -224,8 +223,8 @@ static void compute_scores(const Job *job, const Group *group, Workspace *work) 
       for (int i = sums->next_span; span_in_block(sums, i, first, last, &from, &to); ++i) {
         for (int key = from; key < to; ++key) {
           scores[key] *= problem->scale;
-          if (reference_rule.score != NULL) {
-            scores[key] = reference_rule.score(problem, group->rows[r], first + key, scores[key]);
+          if (rule->score != NULL) {
+            scores[key] = rule->score(problem, group->rows[r], first + key, scores[key]);
           }
           if (scores[key] > sums->max) sums->max = scores[key];
         }
@@ -235,8 +234,8 @@ static void compute_scores(const Job *job, const Group *group, Workspace *work) 
   for (int r = 0; r < group->count; ++r) {
     RowSums *sums = &work->sums[r];
     sums->next_span = 0; /* for the second pass */
-    if (reference_rule.sink != NULL) {
-      const double sink = reference_rule.sink(problem, group->rows[r]);
+    if (rule->sink != NULL) {
+      const double sink = rule->sink(problem, group->rows[r]);
       sums->max = fmax(sums->max, sink);
       sums->sum = sums->base_sum = exp(sink - sums->max);
     }

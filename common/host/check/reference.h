@@ -21,12 +21,21 @@ typedef struct RowIndex {
 /** P of a kernel in e4m3 is rounded relative to this, so that small P are no subnormal numbers. */
 enum { E4M3_P_FACTOR = 256 };
 
+/** A variant of attention. Functions left NULL change nothing. */
+typedef struct ReferenceRule {
+  /** The score that takes the place of `score`, which is scale * q . k of an attended key. */
+  double (*score)(const Problem *problem, RowIndex row, int64_t key, double score);
+  /** The score of one more key, whose value is 0: an attention sink. */
+  double (*sink)(const Problem *problem, RowIndex row);
+} ReferenceRule;
+
 /** Tensors in host memory, patterns of problem->dtype in 16 bits each, with the problem's strides.
  */
 typedef struct HostInputs {
   const uint16_t *q, *k, *v;
   const Mask *mask; /**< which keys each query attends, whatever problem->mask says */
   const float *q_scales, *k_scales, *v_scales; /**< as in Tensors; NULL: none */
+  ReferenceRule rule;                          /**< no functions: plain attention */
 } HostInputs;
 
 /** A finished row. Pointers are valid during the call only. */
@@ -53,17 +62,6 @@ typedef void ReferenceConsumer(void *context, size_t index, const ReferenceRow *
 
 /** Called now and then, by one thread at a time, with the number of finished rows. */
 typedef void ReferenceProgress(size_t done, size_t total);
-
-/** A variant of attention. Functions left NULL change nothing. */
-typedef struct ReferenceRule {
-  /** The score that takes the place of `score`, which is scale * q . k of an attended key. */
-  double (*score)(const Problem *problem, RowIndex row, int64_t key, double score);
-  /** The score of one more key, whose value is 0: an attention sink. */
-  double (*sink)(const Problem *problem, RowIndex row);
-} ReferenceRule;
-
-/** What the reference computes; all zero in the steps. The judge of the exercises sets it. */
-extern ReferenceRule reference_rule;
 
 /**
  * Computes `count` rows (any subset, any order, repeats allowed) with OpenMP. Consecutive rows of

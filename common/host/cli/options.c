@@ -10,8 +10,8 @@
 
 #include "host/base/values.h"
 #include "host/cli/option_fault.h"
-#include "host/masks/block_mask.h"
-#include "host/report/record.h"
+#include "host/device/device.h"
+#include "host/masks/host_block_mask.h"
 
 /* Kernels round lengths up to whole tiles in 32-bit arithmetic, so they stay well below 2^31. */
 enum { LARGEST_LENGTH = 1 << 30 };
@@ -22,7 +22,6 @@ static const double SMALLEST_SCALE = 1.2e-38, LARGEST_SCALE = 32;
 
 enum {
   KEY_MASK_BLOCK = 256,
-  KEY_SHARED_KV,
   KEY_SAVE_MASK,
   KEY_LAYOUT,
   KEY_SCALE,
@@ -76,7 +75,6 @@ static const struct argp_option OPTIONS[] = {
     {"mask", 'm', "MASK", 0, "full or causal, aligned to the last key" BY_DEFAULT(full), 0},
     {"mask-block", KEY_MASK_BLOCK, "QxK", 0,
      "size of the blocks of the mask's picture, up to 16384x16384" BY_DEFAULT(128x128), 0},
-    {"shared-kv", KEY_SHARED_KV, 0, 0, "K and V take turns in one buffer", 0},
     {"scale", KEY_SCALE, "X", 0,
      "factor of Q K^T, greater than 0, at most 32 (default: 1/sqrt(head dimension))", 0},
     {"layout", KEY_LAYOUT, "ORDER", 0,
@@ -149,8 +147,6 @@ static const char *help_on(const struct argp_option *option) {
       return !masks || spans ? option->doc
                              : "size of the blocks of the mask, and of its picture, multiples of "
                                "64 up to 16384x16384" BY_DEFAULT(128x128);
-    case KEY_SHARED_KV:
-      return masks && step.block_masks->takes_shared_kv ? option->doc : NULL;
     case KEY_SAVE_MASK:
       return masks ? option->doc : NULL;
     default:
@@ -259,10 +255,6 @@ static bool parse_problem_option(int key, char *text, Options *o, Error *error) 
     case KEY_MASK_BLOCK:
       return parse_sizes("--mask-block", text, LARGEST_MASK_BLOCK, &o->mask_block_q,
                          &o->mask_block_kv, error);
-    case KEY_SHARED_KV:
-      o->shared_kv = true;
-      return (step.block_masks != NULL && step.block_masks->takes_shared_kv) ||
-             fail(error, EXIT_USAGE, "--shared-kv: %s has no choice of buffers", step.name);
     case KEY_SCALE:
       if (!parse_real("--scale", text, &o->scale, error)) return false;
       return (o->scale >= SMALLEST_SCALE && o->scale <= LARGEST_SCALE) ||
@@ -311,7 +303,7 @@ static bool parse_action_option(int key, char *text, Options *o, Error *error) {
       o->json_path = text;
       return *text != '\0' || fail(error, EXIT_USAGE, "--json: must name a file");
     case KEY_REPORT:
-      return lab_report_parse(text, &o->report, error);
+      return report_request_parse(text, &o->report, error);
     case KEY_CASES:
       o->cases_path = text;
       return true;

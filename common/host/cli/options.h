@@ -12,9 +12,9 @@
 #include "attention.h"
 #include "host/base/error.h"
 #include "host/check/check.h"
+#include "host/cli/report_request.h"
 #include "host/io/inputs.h"
 #include "host/masks/mask.h"
-#include "host/report/lab_report.h"
 
 /** Order of the dimensions in device memory. */
 typedef enum Layout { LAYOUT_BHND, LAYOUT_BNHD } Layout;
@@ -28,8 +28,7 @@ typedef struct Options {
   bool one_scale; /**< likewise: one scale for each of Q, K and V */
   const char *mask;
   int mask_block_q, mask_block_kv; /**< block sizes of --draw-mask and of the block mask */
-  bool shared_kv;
-  const char *mask_directory; /**< where to write the block mask, or NULL */
+  const char *mask_directory;      /**< where to write the block mask, or NULL */
   Layout layout;
   double scale; /**< 0: 1 / sqrt(head_dim) */
   InputKind input;
@@ -69,14 +68,20 @@ FILE *options_report_stream(const Options *options);
 const char *input_name(const Options *options);
 const char *layout_name(Layout layout);
 
-/**
- * Derives the problem, with dense strides in the requested layout, and its mask; checks what
- * depends on several options. EXIT_USAGE as above. On success, the caller frees the mask with
- * mask_free().
- */
-bool options_problem(const Options *options, Problem *problem, Mask *mask, Error *error);
+/** What is asked of one run, as far as reports repeat it. */
+typedef struct RunRequest {
+  Problem problem;
+  Mask mask;
+  const char *input, *layout; /**< as the command line names them */
+  uint64_t seed;
+  const ReportRequest *report;
+} RunRequest;
 
-/** Sets dense strides of all four tensors in the given layout. */
-void problem_set_layout(Problem *problem, Layout layout);
+/**
+ * Derives the request: the problem, with dense strides in the requested layout, and its mask;
+ * checks what depends on several options. EXIT_USAGE as above. It refers to the options. On
+ * success, the caller frees the mask with mask_free().
+ */
+bool options_request(const Options *options, RunRequest *request, Error *error);
 
 #endif

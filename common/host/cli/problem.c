@@ -64,7 +64,24 @@ static bool open_mask(const Options *o, Problem *p, Mask *mask, Error *error) {
   return false;
 }
 
-bool options_problem(const Options *o, Problem *problem, Mask *mask, Error *error) {
+static Strides dense_strides(Layout layout, int64_t heads, int64_t length, int64_t head_dim) {
+  if (layout == LAYOUT_BHND) {
+    return (Strides){heads * length * head_dim, length * head_dim, head_dim};
+  }
+  return (Strides){length * heads * head_dim, head_dim, heads * head_dim};
+}
+
+static void set_layout(Problem *p, Layout layout) {
+  p->q_strides = p->o_strides = dense_strides(layout, p->q_heads, p->q_len, p->head_dim);
+  p->k_strides = p->v_strides = dense_strides(layout, p->kv_heads, p->kv_len, p->head_dim);
+}
+
+bool options_request(const Options *o, RunRequest *request, Error *error) {
+  Problem *problem = &request->problem;
+  *request = (RunRequest){.input = input_name(o),
+                          .layout = layout_name(o->layout),
+                          .seed = o->seed,
+                          .report = &o->report};
   *problem = (Problem){
       .batch = o->batch,
       .q_heads = o->q_heads,
@@ -74,7 +91,6 @@ bool options_problem(const Options *o, Problem *problem, Mask *mask, Error *erro
       .head_dim = o->head_dim,
       .dtype = o->dtype,
       .o_dtype = o->dtype == DTYPE_E4M3 ? o->o_dtype : o->dtype,
-      .shared_kv = o->shared_kv,
       .scale = (float)(o->scale != 0 ? o->scale : 1 / sqrt(o->head_dim)),
   };
   if (problem->q_heads % problem->kv_heads != 0) {
@@ -82,18 +98,6 @@ bool options_problem(const Options *o, Problem *problem, Mask *mask, Error *erro
                 problem->q_heads);
   }
   if (!o->draw_mask && !take_memory(o, problem, error)) return false;
-  problem_set_layout(problem, o->layout);
-  return open_mask(o, problem, mask, error);
-}
-
-static Strides dense_strides(Layout layout, int64_t heads, int64_t length, int64_t head_dim) {
-  if (layout == LAYOUT_BHND) {
-    return (Strides){heads * length * head_dim, length * head_dim, head_dim};
-  }
-  return (Strides){length * heads * head_dim, head_dim, heads * head_dim};
-}
-
-void problem_set_layout(Problem *p, Layout layout) {
-  p->q_strides = p->o_strides = dense_strides(layout, p->q_heads, p->q_len, p->head_dim);
-  p->k_strides = p->v_strides = dense_strides(layout, p->kv_heads, p->kv_len, p->head_dim);
+  set_layout(problem, o->layout);
+  return open_mask(o, problem, &request->mask, error);
 }

@@ -62,6 +62,9 @@ double device_tensors_bytes(const Problem *problem);
 bool device_tensors_create(const Problem *problem, const struct Inputs *inputs,
                            DeviceTensors *tensors, Error *error);
 
+/** The name that reports and the command line use. */
+const char *dtype_name(Dtype dtype);
+
 /** Bytes of an element. */
 static inline size_t element_bytes(Dtype dtype) {
   return dtype == DTYPE_E4M3 ? 1 : 2;

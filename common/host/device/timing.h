@@ -18,7 +18,7 @@ typedef struct Timing {
   double median_ms, p10_ms, p90_ms;
 } Timing;
 
-/** Bytes of the buffer that is overwritten before each sample to evict everything from L2. */
+/** Bytes of the buffer that flush_l2() overwrites and reads before each sample. */
 size_t timing_flush_bytes(size_t l2_bytes);
 
 /** How many samples to take; all limits apply. */
@@ -31,7 +31,7 @@ typedef struct Sampling {
 #define SLOW_PASS_MS 300
 
 /**
- * Times step.forward() with CUDA events around each pass, after an L2 flush; 3 passes warm up
+ * Times step.forward() with CUDA events around each pass, after flush_l2(); 3 passes warm up
  * before the samples. EXIT_DEVICE if a launch or an allocation fails.
  */
 bool time_forward(const Problem *problem, const Tensors *tensors, int heads, size_t l2_bytes,

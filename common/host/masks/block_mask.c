@@ -1,4 +1,4 @@
-#include "host/masks/block_mask.h"
+#include "host/masks/host_block_mask.h"
 
 #include <stdio.h>
 #include <stdlib.h>

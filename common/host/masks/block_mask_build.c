@@ -11,7 +11,7 @@
 #include <string.h>
 
 #include "host/base/memory.h"
-#include "host/masks/block_mask.h"
+#include "host/masks/host_block_mask.h"
 #include "host/masks/mask.h"
 
 /** One active block. */

@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "host/io/npy.h"
-#include "host/masks/block_mask.h"
+#include "host/masks/host_block_mask.h"
 #include "host/masks/mask.h"
 
 static const struct {

@@ -11,13 +11,13 @@ static int64_t blocks_per_character(int64_t blocks) {
   return (blocks + MOST_CHARACTERS - 1) / MOST_CHARACTERS;
 }
 
-/** Adds the attended entries of one row to the cells of its line, `step` keys each. */
-static void add_row(const KeySpan *spans, int count, int64_t step, int64_t *cells) {
+/** Adds the attended entries of one row to the cells of its line, `width` keys each. */
+static void add_row(const KeySpan *spans, int count, int64_t width, int64_t *cells) {
   for (int i = 0; i < count; i++) {
     for (int64_t key = spans[i].first; key < spans[i].end;) {
-      const int64_t cell_end = (key / step + 1) * step;
+      const int64_t cell_end = (key / width + 1) * width;
       const int64_t end = cell_end < spans[i].end ? cell_end : spans[i].end;
-      cells[key / step] += end - key;
+      cells[key / width] += end - key;
       key = end;
     }
   }

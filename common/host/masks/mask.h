@@ -12,7 +12,7 @@
 #include "attention.h"
 #include "host/base/error.h"
 #include "host/io/npy.h"
-#include "host/masks/block_mask.h"
+#include "host/masks/host_block_mask.h"
 
 /**
  * The presets of --mask. With q' = q + kv_len - q_len, query q attends key k iff

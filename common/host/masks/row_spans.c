@@ -2,7 +2,7 @@
 #include <stdlib.h>
 
 #include "host/base/memory.h"
-#include "host/masks/block_mask.h"
+#include "host/masks/host_block_mask.h"
 #include "host/masks/mask.h"
 
 bool row_spans_build(const Mask *mask, HostBlockMask *spans, Error *error) {

@@ -24,11 +24,12 @@ typedef struct Field {
   unsigned group;
   const char *name;
   FieldType type;
-  size_t offset; /* in Run */
+  size_t offset; /* in RunRequest if it was asked, else in RunRecord */
+  bool asked;
 } Field;
 
-#define TYPE_OF(member) \
-  _Generic(((Run *)0)->member,         \
+#define TYPE_OF(record, member) \
+  _Generic(((record *)0)->member,         \
       int: INT,                        \
       int64_t: INT64,                  \
       uint64_t: UINT64,                \
@@ -36,8 +37,10 @@ typedef struct Field {
       double: DOUBLE,                  \
       bool: BOOL,                      \
       const char *: STRING)
+#define ASKED(group, name, member) \
+  { group, name, TYPE_OF(RunRequest, member), offsetof(RunRequest, member), true }
 #define FIELD(group, name, member) \
-  { group, name, TYPE_OF(member), offsetof(Run, member) }
+  { group, name, TYPE_OF(RunRecord, member), offsetof(RunRecord, member), false }
 #define CHECK(name) FIELD(RESULT, #name, check.name)
 #define COUNT(name, member) FIELD(COUNTED, "count_" name, counts.member)
 #define WARPS(name, kind) COUNT(name, warp_instructions[kind])
@@ -47,20 +50,19 @@ typedef struct Field {
 
 /* clang-format off: one line for each field */
 static const Field FIELDS[] = {
-    FIELD(PROBLEM, "batch", problem.batch),
-    FIELD(PROBLEM, "heads", problem.q_heads),
-    FIELD(PROBLEM, "kv_heads", problem.kv_heads),
-    FIELD(PROBLEM, "seqlen", problem.q_len),
-    FIELD(PROBLEM, "seqlen_kv", problem.kv_len),
-    FIELD(PROBLEM, "head_dim", problem.head_dim),
-    FIELD(PROBLEM, "mask", mask.text),
-    FIELD(PROBLEM, "layout", layout),
-    FIELD(PROBLEM, "scale", problem.scale),
-    FIELD(PROBLEM, "input", input),
+    ASKED(PROBLEM, "batch", problem.batch),
+    ASKED(PROBLEM, "heads", problem.q_heads),
+    ASKED(PROBLEM, "kv_heads", problem.kv_heads),
+    ASKED(PROBLEM, "seqlen", problem.q_len),
+    ASKED(PROBLEM, "seqlen_kv", problem.kv_len),
+    ASKED(PROBLEM, "head_dim", problem.head_dim),
+    ASKED(PROBLEM, "mask", mask.text),
+    ASKED(PROBLEM, "layout", layout),
+    ASKED(PROBLEM, "scale", problem.scale),
+    ASKED(PROBLEM, "input", input),
     FIELD(PROBLEM, "flops", work.flops),
     FIELD(PROBLEM, "least_bytes", work.least_bytes),
     FIELD(PROBLEM, "must_move_bytes", work.must_move_bytes),
-    FIELD(BLOCK_MASK, "shared_kv", problem.shared_kv),
     MASK(form),
     BLOCKS("block_q", q_block_size),
     BLOCKS("block_kv", kv_block_size),
@@ -128,8 +130,9 @@ static const Field FIELDS[] = {
 };
 /* clang-format on */
 
-static void add_field(JsonObject *object, const Field *field, const Run *run) {
-  const void *value = (const char *)run + field->offset;
+static void add_field(JsonObject *object, const Field *field, const RunRecord *run) {
+  const void *record = field->asked ? (const void *)run->request : run;
+  const void *value = (const char *)record + field->offset;
   switch (field->type) {
     case INT:
       return json_integer(object, field->name, *(const int *)value);
@@ -148,26 +151,26 @@ static void add_field(JsonObject *object, const Field *field, const Run *run) {
   }
 }
 
-static void add_fields(JsonObject *object, const Run *run, unsigned groups) {
+static void add_fields(JsonObject *object, const RunRecord *run, unsigned groups) {
   for (size_t i = 0; i < sizeof FIELDS / sizeof *FIELDS; i++) {
     if (FIELDS[i].group & groups) add_field(object, &FIELDS[i], run);
   }
 }
 
-void json_add_problem(JsonObject *object, const Run *run) {
+void json_add_problem(JsonObject *object, const RunRecord *run) {
   add_fields(object, run, PROBLEM);
-  json_string(object, "dtype", dtype_name(run->problem.dtype));
-  json_string(object, "o_dtype", dtype_name(run->problem.o_dtype));
+  json_string(object, "dtype", dtype_name(run->request->problem.dtype));
+  json_string(object, "o_dtype", dtype_name(run->request->problem.o_dtype));
   /* A string: JSON readers hold numbers as doubles, which lose bits above 2^53. */
   char seed[24];
-  snprintf(seed, sizeof seed, "%" PRIu64, run->seed);
+  snprintf(seed, sizeof seed, "%" PRIu64, run->request->seed);
   json_string(object, "seed", seed);
 }
 
 /* --- Fields that are derived ----------------------------------------------------------------- */
 
 /** Adds kernel1_name, kernel1_blocks, ... for each launch. */
-static void add_kernels(JsonObject *object, const Run *run) {
+static void add_kernels(JsonObject *object, const RunRecord *run) {
   for (int i = 0; i < run->description.launch_count; i++) {
     const KernelLaunch *launch = &run->description.launches[i];
     const KernelFacts *facts = &run->facts[i];
@@ -245,7 +248,7 @@ static void add_origin(JsonObject *object, const Device *device) {
 
 /* --- Records --------------------------------------------------------------------------------- */
 
-bool json_append_run(const Run *run, const char *path, Error *error) {
+bool json_append_run(const RunRecord *run, const char *path, Error *error) {
   const bool timed = run->timing.samples > 0;
   JsonObject object;
   json_begin(&object);
@@ -284,7 +287,7 @@ static void add_head_dims(JsonObject *object) {
   json_integers(object, "head_dims", dims, count);
 }
 
-bool json_append_info(const Run *run, const char *path, Error *error) {
+bool json_append_info(const RunRecord *run, const char *path, Error *error) {
   const BlockMaskSupport *masks = step.block_masks;
   const char *const form = masks != NULL && masks->takes_spans ? "spans" : "blocks";
   const char *const taken[] = {"full", "causal", form};
@@ -307,9 +310,8 @@ bool json_append_info(const Run *run, const char *path, Error *error) {
   json_known(&object, "needs_compute_capability", d->ceiling >= CEILING_MMA,
              d->ceiling >= CEILING_WGMMA ? 90 : 75);
   json_known(&object, "workspace_bytes_per_head", workspace,
-             workspace ? (int64_t)step.workspace_bytes(&run->problem) : 0);
+             workspace ? (int64_t)step.workspace_bytes(&run->request->problem) : 0);
   json_bool(&object, "workspace_zero", step.workspace_zero);
-  json_bool(&object, "shared_kv", masks != NULL && masks->takes_shared_kv);
   json_integer(&object, "block_m", d->block_m);
   json_integer(&object, "block_n", d->block_n);
   json_integer(&object, "intermediate_bytes_per_entry", d->intermediate_bytes_per_entry);

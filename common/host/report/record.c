@@ -9,11 +9,6 @@ const char *ceiling_name(Ceiling ceiling) {
   return NAMES[ceiling];
 }
 
-const char *dtype_name(Dtype dtype) {
-  static const char *const NAMES[] = {"fp16", "bf16", "e4m3"};
-  return NAMES[dtype];
-}
-
 const char *human_number(double value, const char *unit, char text[40]) {
   static const char PREFIXES[] = " kMGTP";
   int prefix = 0;
@@ -26,25 +21,25 @@ const char *human_number(double value, const char *unit, char text[40]) {
   return text;
 }
 
-void record_description(Run *run, int heads) {
+void record_description(RunRecord *run, int heads) {
   Description *d = &run->description;
-  step_build()->describe(&run->problem, heads, d);
+  step_build()->describe(&run->request->problem, heads, d);
   if (d->block_m == 0) d->block_m = 1;
   if (d->block_n == 0) d->block_n = 1;
 }
 
-void record_work(Run *run) {
-  const Problem *p = &run->problem;
+void record_work(RunRecord *run) {
+  const Problem *p = &run->request->problem;
   const double q_rows = (double)p->batch * p->q_heads * p->q_len;
   Work *w = &run->work;
-  w->entries = (double)mask_entries(&run->mask, p->batch, p->q_heads);
+  w->entries = (double)mask_entries(&run->request->mask, p->batch, p->q_heads);
   w->flops = 4.0 * p->head_dim * w->entries;
   w->dense_flops = 4.0 * p->head_dim * q_rows * p->kv_len;
   w->least_bytes = device_tensors_bytes(p);
   w->must_move_bytes = w->least_bytes + run->description.intermediate_bytes_per_entry * w->entries;
 }
 
-double record_arithmetic_tflops(const Run *run) {
+double record_arithmetic_tflops(const RunRecord *run) {
   const Ceiling ceiling = run->description.ceiling;
   return ceiling == CEILING_WGMMA_FP8 ? run->ceilings.wgmma_e4m3_tflops
          : ceiling == CEILING_WGMMA   ? run->ceilings.wgmma_tflops
@@ -52,7 +47,7 @@ double record_arithmetic_tflops(const Run *run) {
                                       : run->ceilings.ffma_tflops;
 }
 
-void record_speed(Run *run) {
+void record_speed(RunRecord *run) {
   const Work *w = &run->work;
   const double tflops = record_arithmetic_tflops(run);
   const bool by_copy = run->description.ceiling == CEILING_COPY;

@@ -1,17 +1,17 @@
 /**
  * @file
- * The record of a run: everything known about it. run.c fills it; the text, the JSON record and
- * the report of the lab are made from it.
+ * The record of a run: what was found. run.c fills it; the text, the JSON record and the report of
+ * the lab are made from it and from the request.
  */
 #ifndef HOST_RECORD_H
 #define HOST_RECORD_H
 
 #include "attention.h"
 #include "host/check/check.h"
+#include "host/cli/options.h"
 #include "host/device/ceiling.h"
 #include "host/device/device.h"
 #include "host/device/timing.h"
-#include "host/masks/mask.h"
 #include "host/report/lab_report.h"
 
 #ifdef SIMT_BACKEND
@@ -64,13 +64,9 @@ typedef struct LabSummary {
 #endif
 } LabSummary;
 
-typedef struct Run {
+typedef struct RunRecord {
+  const RunRequest *request;
   const Device *device;
-  const ReportRequest *request; /**< --report */
-  const char *input, *layout;   /**< as the command line names them */
-  uint64_t seed;
-  Problem problem;
-  Mask mask;
   MaskFacts mask_facts;
   Description description;
   KernelFacts facts[MAX_LAUNCHES];
@@ -92,23 +88,22 @@ typedef struct Run {
   Ceilings ceilings;
   Speed speed;
   LabSummary lab;
-} Run;
+} RunRecord;
 
 /** Asks the step for its tiles and its launches; `heads` is that of Step::describe(). */
-void record_description(Run *run, int heads);
+void record_description(RunRecord *run, int heads);
 
 /** Fills run->work from the problem, the mask and the description. */
-void record_work(Run *run);
+void record_work(RunRecord *run);
 
 /** Fills run->speed from the times and the ceilings. */
-void record_speed(Run *run);
+void record_speed(RunRecord *run);
 
 /** The ceiling in TFLOP/s of the unit that the step computes with. */
-double record_arithmetic_tflops(const Run *run);
+double record_arithmetic_tflops(const RunRecord *run);
 
-/** The names that reports and the command line use. */
+/** The name that reports use. */
 const char *ceiling_name(Ceiling ceiling);
-const char *dtype_name(Dtype dtype);
 
 /** "1.50 MFLOP" and the like, with the prefix that suits, written to `text` and returned. */
 const char *human_number(double value, const char *unit, char text[40]);

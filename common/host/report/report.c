@@ -5,19 +5,18 @@
 #include <string.h>
 #include <unistd.h>
 
-static void print_problem(const Run *run, FILE *out) {
-  const Problem *p = &run->problem;
+static void print_problem(const RunRecord *run, FILE *out) {
+  const Problem *p = &run->request->problem;
   fprintf(out, "problem    B=%d Hq=%d Hkv=%d Nq=%d Nkv=%d D=%d %s, mask %s, scale %.4g", p->batch,
           p->q_heads, p->kv_heads, p->q_len, p->kv_len, p->head_dim, dtype_name(p->dtype),
-          run->mask.text, (double)p->scale);
+          run->request->mask.text, (double)p->scale);
   if (p->o_dtype != p->dtype) fprintf(out, ", O in %s", dtype_name(p->o_dtype));
-  if (p->shared_kv) fprintf(out, ", shared K/V buffer");
   fputc('\n', out);
 }
 
 /** Prints the numbers of mask blocks by type, or that there are none, and the cost of preparing the
  * mask. */
-static void print_mask(const Run *run, FILE *out) {
+static void print_mask(const RunRecord *run, FILE *out) {
   const MaskFacts *m = &run->mask_facts;
   const BlockMaskStatistics *b = &m->blocks;
   if (m->form == NULL) return;
@@ -77,14 +76,15 @@ static void print_kernel(const KernelLaunch *launch, const KernelFacts *facts, c
 }
 
 /** Prints the number of passes, more than one if the workspace does not hold all heads. */
-static void print_passes(const Run *run, FILE *out) {
-  const int all = run->problem.batch * run->problem.q_heads, heads = run->heads_at_a_time;
+static void print_passes(const RunRecord *run, FILE *out) {
+  const int all = run->request->problem.batch * run->request->problem.q_heads,
+            heads = run->heads_at_a_time;
   if (run->description.intermediate_bytes_per_entry == 0 || heads == 0) return;
   fprintf(out, "           S and P hold %d of %d heads at a time: %d pass%s\n", heads, all,
           (all + heads - 1) / heads, heads < all ? "es" : "");
 }
 
-static void print_check(const Run *run, FILE *out) {
+static void print_check(const RunRecord *run, FILE *out) {
   const CheckResult *c = &run->check;
   if (!run->checked) {
     fprintf(out, "check      NOT CHECKED (--check none)\n");
@@ -122,8 +122,8 @@ static void print_check(const Run *run, FILE *out) {
 }
 
 /** Prints which cases this problem does not cover, and how to run them. */
-static void print_not_covered(const Run *run, FILE *out) {
-  const Problem *p = &run->problem;
+static void print_not_covered(const RunRecord *run, FILE *out) {
+  const Problem *p = &run->request->problem;
   const Description *d = &run->description;
   const struct {
     bool missing;
@@ -149,7 +149,7 @@ static void print_not_covered(const Run *run, FILE *out) {
 }
 
 #ifndef SIMT_BACKEND
-static void print_speed(const Run *run, FILE *out) {
+static void print_speed(const RunRecord *run, FILE *out) {
   const Timing *t = &run->timing;
   const Speed *s = &run->speed;
   if (t->samples == 0) {
@@ -182,7 +182,7 @@ static void print_speed(const Run *run, FILE *out) {
 }
 #else
 /** Prints one line of counts; with --report=counts, one more for each kind of work. */
-static void print_counts(const Run *run, FILE *out) {
+static void print_counts(const RunRecord *run, FILE *out) {
   static const char *const KINDS[SIMT_KINDS] = {
       "shuffles", "votes", "reductions", "warp barriers", "ldmatrix",
       "stmatrix", "mma",   "wgmma",      "wgmma syncs",   "setmaxnreg"};
@@ -192,7 +192,7 @@ static void print_counts(const Run *run, FILE *out) {
           "counts     %" PRIu64 " barriers in %" PRIu64 " blocks, %" PRIu64 " shuffles in %" PRIu64
           " warps\n",
           c->barriers, c->blocks, c->warp_instructions[SIMT_SHUFFLE], c->threads / 32);
-  if (run->request->parts & REPORT_COUNTS) {
+  if (run->request->report->parts & REPORT_COUNTS) {
     fprintf(out, "           %" PRIu64 " launches, %" PRIu64 " threads, %" PRIu64 " atomics\n",
             c->launches, c->threads, c->atomics);
     for (int i = 0; i < SIMT_KINDS; i++) {
@@ -212,7 +212,7 @@ static void print_counts(const Run *run, FILE *out) {
 }
 #endif
 
-static void print_traffic(const Run *run, FILE *out) {
+static void print_traffic(const RunRecord *run, FILE *out) {
   char least[40], intermediate[40], extra[40];
   const double s_and_p = run->work.must_move_bytes - run->work.least_bytes;
   fprintf(out, "must move  %s: Q, K and V in, O and LSE out",
@@ -223,11 +223,12 @@ static void print_traffic(const Run *run, FILE *out) {
           run->mask_facts.form == NULL ? "" : " and the mask");
 }
 
-void report_request(const Run *run, FILE *out) {
+void report_request(const RunRecord *run, FILE *out) {
   fprintf(out, "%-10s %s\n", step.name, step.title);
   print_problem(run, out);
   print_mask(run, out);
-  fprintf(out, "input      %s, seed %" PRIu64 ", layout %s\n", run->input, run->seed, run->layout);
+  fprintf(out, "input      %s, seed %" PRIu64 ", layout %s\n", run->request->input,
+          run->request->seed, run->request->layout);
   if (run->nan_inputs > 0)
     fprintf(out, "           NaN among them: %" PRId64 "\n", run->nan_inputs);
   print_device(run->device, out);
@@ -238,7 +239,7 @@ void report_request(const Run *run, FILE *out) {
   fflush(out); /* the pass may take long */
 }
 
-void report_result(const Run *run, FILE *out) {
+void report_result(const RunRecord *run, FILE *out) {
   print_traffic(run, out);
 #ifdef SIMT_BACKEND
   print_counts(run, out);
@@ -249,7 +250,7 @@ void report_result(const Run *run, FILE *out) {
   if (run->checked && run->check.right) print_not_covered(run, out);
 }
 
-void report_info(const Run *run, FILE *out) {
+void report_info(const RunRecord *run, FILE *out) {
   const Description *d = &run->description;
   fprintf(out, "%-10s %s\n           %s\n", step.name, step.title, step.idea);
   fprintf(out,
@@ -298,7 +299,7 @@ void progress_rows(size_t done, size_t total) {
   if (done < total) {
     show("checking", done, total, "rows");
   } else {
-    progress_end(); /* before the text of a failure */
+    progress_end();
   }
 }
 

@@ -15,13 +15,13 @@
 #include "host/report/record.h"
 
 /** Prints, before the pass, the step, the problem, the device and the kernels. */
-void report_request(const Run *run, FILE *out);
+void report_request(const RunRecord *run, FILE *out);
 
 /** Prints, after it, traffic, counts or speed, the verdict, and what the run did not cover. */
-void report_result(const Run *run, FILE *out);
+void report_result(const RunRecord *run, FILE *out);
 
 /** Prints what the step supports and how it would run this problem. */
-void report_info(const Run *run, FILE *out);
+void report_info(const RunRecord *run, FILE *out);
 
 /** Begins the progress line of long work; it appears after one second. */
 void progress_start(void);
@@ -42,19 +42,19 @@ void progress_end(void);
 bool json_check_path(const char *option, const char *path, Error *error);
 
 /** Appends the record of a run to a file, or prints it if `path` is "-". EXIT_DEVICE on failure. */
-bool json_append_run(const Run *run, const char *path, Error *error);
+bool json_append_run(const RunRecord *run, const char *path, Error *error);
 
 /**
  * Appends what the step is, takes and needs, and how it would run this problem, for programs that
  * choose among steps.
  */
-bool json_append_info(const Run *run, const char *path, Error *error);
+bool json_append_info(const RunRecord *run, const char *path, Error *error);
 
 /** The same for the ceilings that --ceilings measured. */
 bool json_append_ceilings(const Device *device, const Ceilings *ceilings, const char *path,
                           Error *error);
 
 /** Adds the fields of the problem and its work, for the records of the lab. */
-void json_add_problem(JsonObject *object, const Run *run);
+void json_add_problem(JsonObject *object, const RunRecord *run);
 
 #endif

@@ -85,7 +85,7 @@ SIMT_INLINE double fused(double a, double b, double c) {
   struct alignas(4) Vector {                          \
     T x, y;                                           \
     SIMT_VECTOR_MEMBERS(Vector, Word4)                \
-    SIMT_INLINE Vector(T x, T y) : x(x), y(y) {}      \
+    SIMT_INLINE Vector(T a, T b) : x(a), y(b) {}      \
   };                                                  \
   template <>                                         \
   inline constexpr bool simt::is_word<Vector> = true; \

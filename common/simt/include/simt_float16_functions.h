@@ -1,7 +1,8 @@
 /**
  * @file
  * The functions that the two 16-bit types have in common, overloaded. No include guard: included
- * once for each type, with SIMT_T and SIMT_T2 defined as the type and its vector of two.
+ * once for each type, with SIMT_T and SIMT_T2 defined as the type and its vector of two, and
+ * SIMT_NAME(before, after) as a name with that of the type in it, as in __float2half_rn.
  *
  * A GPU computes the transcendental ones with larger errors; the others are rounded once.
  */
@@ -116,6 +117,82 @@ SIMT_INLINE float __low2float(SIMT_T2 a) {
 }
 SIMT_INLINE float __high2float(SIMT_T2 a) {
   return a.y;
+}
+
+/* --- Named after the type --------------------------------------------------------------------- */
+
+SIMT_INLINE SIMT_T SIMT_NAME(__float2, )(float x) {
+  return {x};
+}
+SIMT_INLINE SIMT_T SIMT_NAME(__float2, _rn)(float x) {
+  return {x};
+}
+SIMT_INLINE SIMT_T SIMT_NAME(__double2, )(double x) {
+  return {x};
+}
+SIMT_INLINE float SIMT_NAME(__, 2float)(SIMT_T x) {
+  return x;
+}
+SIMT_INLINE unsigned short SIMT_NAME(__, _as_ushort)(SIMT_T x) {
+  return x.bits;
+}
+SIMT_INLINE SIMT_T SIMT_NAME(__ushort_as_, )(unsigned short bits) {
+  SIMT_T x;
+  x.bits = bits;
+  return x;
+}
+
+SIMT_INLINE SIMT_T2 SIMT_NAME(__floats2, 2_rn)(float low, float high) {
+  return {low, high};
+}
+SIMT_INLINE SIMT_T2 SIMT_NAME(__float2, 2_rn)(float x) {
+  return {x, x};
+}
+SIMT_INLINE SIMT_T2 SIMT_NAME(__float22, 2_rn)(float2 v) {
+  return {v.x, v.y};
+}
+SIMT_INLINE float2 SIMT_NAME(__, 22float2)(SIMT_T2 v) {
+  return {v.x, v.y};
+}
+SIMT_INLINE SIMT_T2 SIMT_NAME(__halves2, 2)(SIMT_T low, SIMT_T high) {
+  return {low, high};
+}
+SIMT_INLINE SIMT_T2 SIMT_NAME(make_, 2)(SIMT_T low, SIMT_T high) {
+  return {low, high};
+}
+SIMT_INLINE SIMT_T SIMT_NAME(__low2, )(SIMT_T2 v) {
+  return v.x;
+}
+SIMT_INLINE SIMT_T SIMT_NAME(__high2, )(SIMT_T2 v) {
+  return v.y;
+}
+
+SIMT_INLINE SIMT_T2 SIMT_NAME(__low2, 2)(SIMT_T2 v) {
+  return {v.x, v.x};
+}
+SIMT_INLINE SIMT_T2 SIMT_NAME(__high2, 2)(SIMT_T2 v) {
+  return {v.y, v.y};
+}
+SIMT_INLINE SIMT_T2 SIMT_NAME(__lows2, 2)(SIMT_T2 a, SIMT_T2 b) {
+  return {a.x, b.x};
+}
+SIMT_INLINE SIMT_T2 SIMT_NAME(__highs2, 2)(SIMT_T2 a, SIMT_T2 b) {
+  return {a.y, b.y};
+}
+SIMT_INLINE short SIMT_NAME(__, _as_short)(SIMT_T x) {
+  return (short)x.bits;
+}
+SIMT_INLINE SIMT_T SIMT_NAME(__short_as_, )(short bits) {
+  return SIMT_NAME(__ushort_as_, )((unsigned short)bits);
+}
+SIMT_INLINE SIMT_T SIMT_NAME(__int2, _rn)(int x) {
+  return {(double)x};
+}
+SIMT_INLINE int SIMT_NAME(__, 2int_rn)(SIMT_T x) {
+  return __float2int_rn(x);
+}
+SIMT_INLINE int SIMT_NAME(__, 2int_rz)(SIMT_T x) {
+  return __float2int_rz(x);
 }
 
 #undef SIMT_UNARY

@@ -28,7 +28,7 @@ struct uint3 {
 
 struct dim3 {
   unsigned x, y, z;
-  constexpr dim3(unsigned x = 1, unsigned y = 1, unsigned z = 1) : x(x), y(y), z(z) {}
+  constexpr dim3(unsigned a = 1, unsigned b = 1, unsigned c = 1) : x(a), y(b), z(c) {}
   constexpr dim3(uint3 v) : x(v.x), y(v.y), z(v.z) {}
   constexpr operator uint3() const { return {x, y, z}; }
 };
@@ -60,7 +60,7 @@ typedef float Word16 __attribute__((vector_size(16), may_alias));
   struct alignas(sizeof(simt::Word)) Vector {                \
     Element x, y;                                            \
     SIMT_VECTOR_MEMBERS(Vector, Word)                        \
-    SIMT_INLINE Vector(Element x, Element y) : x(x), y(y) {} \
+    SIMT_INLINE Vector(Element a, Element b) : x(a), y(b) {} \
   };                                                         \
   SIMT_INLINE Vector make_##Vector(Element x, Element y) {   \
     return {x, y};                                           \
@@ -70,7 +70,7 @@ typedef float Word16 __attribute__((vector_size(16), may_alias));
   struct alignas(sizeof(simt::Word)) Vector {                                                  \
     Element x, y, z, w;                                                                        \
     SIMT_VECTOR_MEMBERS(Vector, Word)                                                          \
-    SIMT_INLINE Vector(Element x, Element y, Element z, Element w) : x(x), y(y), z(z), w(w) {} \
+    SIMT_INLINE Vector(Element a, Element b, Element c, Element d) : x(a), y(b), z(c), w(d) {} \
   };                                                                                           \
   SIMT_INLINE Vector make_##Vector(Element x, Element y, Element z, Element w) {               \
     return {x, y, z, w};                                                                       \

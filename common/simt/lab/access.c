@@ -2,7 +2,6 @@
  * One access of one thread: finds its memory space, checks the access and logs it.
  */
 #include <signal.h>
-#include <string.h>
 
 #include "internal.h"
 #include "simt/runtime/kernels.h"
@@ -25,51 +24,6 @@ static bool is_global(const LabWorker *lab, uintptr_t address) {
   return !is_parameter(lab, address) && simt_is_device_variable(address);
 }
 
-static void describe(const LabWorker *lab, uintptr_t address, char *text, size_t text_size) {
-  if (address - lab->shared < lab->shared_bytes) {
-    lab_describe_shared(lab, address, text, text_size);
-    return;
-  }
-  for (size_t i = 0; i < lab_region_count; i++) {
-    const Region *region = &lab_regions[i];
-    if (address < region->begin || address >= region->end) continue;
-    lab_describe_region(region, address, text, text_size);
-    return;
-  }
-  simt_memory_describe(address, text, text_size);
-}
-
-RawFinding *lab_count_finding(LabWorker *lab, LabKind kind, uint32_t pc, uint32_t other_pc,
-                              uint64_t other_thread) {
-  const RawFinding key = {
-      .kernel = lab->launch->kernel,
-      .kind = kind,
-      .pc = pc,
-      .other_pc = other_pc,
-      .has_thread = true,
-      .block = lab->block,
-      .thread = (uint64_t)lab_thread(lab),
-      .other_thread = other_thread,
-  };
-  bool made;
-  RawFinding *finding = lab_find_or_make(&lab->block_findings, &key, &made);
-  finding->count++;
-  if (made) finding->order = (unsigned)lab->block_findings.count;
-  const bool earlier =
-      key.block < finding->block || (key.block == finding->block && key.thread < finding->thread);
-  if (!made && !earlier) return NULL;
-  finding->block = key.block;
-  finding->thread = key.thread;
-  finding->other_thread = other_thread;
-  return finding;
-}
-
-void lab_report_here(LabWorker *lab, LabKind kind, uint32_t pc, uint32_t other_pc,
-                     uint64_t other_thread, uintptr_t address) {
-  RawFinding *finding = lab_count_finding(lab, kind, pc, other_pc, other_thread);
-  if (finding != NULL) describe(lab, address, finding->where, sizeof finding->where);
-}
-
 /** Is the access within an allocation? Reports it if not. */
 static bool check_bounds(LabWorker *lab, uintptr_t address, unsigned size, uint32_t pc,
                          size_t *region) {
@@ -81,16 +35,6 @@ static bool check_bounds(LabWorker *lab, uintptr_t address, unsigned size, uint3
     lab_report_here(lab, LAB_GLOBAL_OUTSIDE, pc, 0, 0, culprit);
   }
   return false;
-}
-
-void lab_log(LabWorker *lab, RecordKind kind, uintptr_t address, unsigned size, uint32_t pc,
-             unsigned copy) {
-  const int thread = lab_thread(lab);
-  if (lab->log_counts[thread] == LOG_RECORDS) simt_hold(); /* the warp's logs are emptied */
-  const unsigned at = lab->log_counts[thread]++;
-  lab->logs[(size_t)thread * LOG_RECORDS + at] =
-      (Record){address, pc, (uint8_t)size, (uint8_t)kind, (uint16_t)copy};
-  lab->dirty_warps |= 1u << thread / WARP_SIZE;
 }
 
 /** Ends the launch, as on a GPU, because the store would damage the program itself. */

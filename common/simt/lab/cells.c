@@ -7,43 +7,11 @@
  * writes, unless both are atomic. A cell keeps every reader that a later write may race with; of a
  * reader that is ordered before the next one of its warp it keeps the next one only.
  */
-#include <stdlib.h>
 #include <string.h>
 
 #include "internal.h"
 
-enum { UNIT = 16, PART_BYTES = 64 << 10 };
-
-/* --- Memory --------------------------------------------------------------------------------- */
-
-typedef struct ArenaPart {
-  struct ArenaPart *next;
-  size_t used, size;
-  _Alignas(16) char bytes[];
-} ArenaPart;
-
-void *lab_allocate(LabWorker *lab, size_t size) {
-  size = (size + 15) / 16 * 16;
-  ArenaPart *part = lab->arena;
-  if (part == NULL || part->size - part->used < size) {
-    const size_t fresh = size > PART_BYTES ? size : PART_BYTES;
-    part = calloc(1, sizeof *part + fresh);
-    if (part == NULL) abort();
-    part->size = fresh;
-    part->next = lab->arena;
-    lab->arena = part;
-  }
-  part->used += size;
-  return part->bytes + part->used - size;
-}
-
-void lab_free_arena(LabWorker *lab) {
-  while (lab->arena != NULL) {
-    ArenaPart *next = lab->arena->next;
-    free(lab->arena);
-    lab->arena = next;
-  }
-}
+enum { UNIT = 16 };
 
 /* --- Readers -------------------------------------------------------------------------------- */
 

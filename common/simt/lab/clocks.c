@@ -124,16 +124,6 @@ void lab_free_clocks(LabWorker *lab) {
   free(lab->clocks);
 }
 
-const Clock *lab_keep_clock(LabWorker *lab, int thread) {
-  if (lab->clocks == NULL) return NULL;
-  lab->clocks->of_thread[thread]->references++;
-  return lab->clocks->of_thread[thread];
-}
-
-bool lab_has_seen(const LabWorker *lab, int agent, uint32_t time) {
-  return lab->clocks != NULL && lab->clocks->of_thread[lab_thread(lab)]->of[agent] > time;
-}
-
 void lab_see(LabWorker *lab, int warp, int agent, uint32_t time) {
   Clocks *clocks = clocks_of(lab);
   Clock **lanes = &clocks->of_thread[warp * WARP_SIZE];
@@ -292,15 +282,6 @@ static Meeting *meeting_at(LabWorker *lab, int barrier) {
   meeting->arriving->of[FIRST_MBARRIER + barrier] = phase;
   end_phase(clocks, meeting);
   return meeting;
-}
-
-/** Its initialisation counts as a write, each use as a read, which must be ordered behind it. */
-void lab_mbarrier_used(Worker *worker, const void *barrier, bool initialises,
-                       const void *call_site) {
-  (void)worker;
-  if (lab_worker == NULL) return;
-  lab_check_shared(lab_worker, (uintptr_t)barrier, sizeof(uint64_t), initialises ? WRITES : READS,
-                   lab_pc(call_site));
 }
 
 void lab_mbarrier_arrived(Worker *worker, int barrier) {

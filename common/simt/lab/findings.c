@@ -42,6 +42,51 @@ void lab_add_findings(FindingList *list, const FindingList *others) {
   for (size_t i = 0; i < others->count; i++) lab_add_finding(list, &others->list[i]);
 }
 
+static void describe(const LabWorker *lab, uintptr_t address, char *text, size_t text_size) {
+  if (address - lab->shared < lab->shared_bytes) {
+    lab_describe_shared(lab, address, text, text_size);
+    return;
+  }
+  for (size_t i = 0; i < lab_region_count; i++) {
+    const Region *region = &lab_regions[i];
+    if (address < region->begin || address >= region->end) continue;
+    lab_describe_region(region, address, text, text_size);
+    return;
+  }
+  simt_memory_describe(address, text, text_size);
+}
+
+RawFinding *lab_count_finding(LabWorker *lab, LabKind kind, uint32_t pc, uint32_t other_pc,
+                              uint64_t other_thread) {
+  const RawFinding key = {
+      .kernel = lab->launch->kernel,
+      .kind = kind,
+      .pc = pc,
+      .other_pc = other_pc,
+      .has_thread = true,
+      .block = lab->block,
+      .thread = (uint64_t)lab_thread(lab),
+      .other_thread = other_thread,
+  };
+  bool made;
+  RawFinding *finding = lab_find_or_make(&lab->block_findings, &key, &made);
+  finding->count++;
+  if (made) finding->order = (unsigned)lab->block_findings.count;
+  const bool earlier =
+      key.block < finding->block || (key.block == finding->block && key.thread < finding->thread);
+  if (!made && !earlier) return NULL;
+  finding->block = key.block;
+  finding->thread = key.thread;
+  finding->other_thread = other_thread;
+  return finding;
+}
+
+void lab_report_here(LabWorker *lab, LabKind kind, uint32_t pc, uint32_t other_pc,
+                     uint64_t other_thread, uintptr_t address) {
+  RawFinding *finding = lab_count_finding(lab, kind, pc, other_pc, other_thread);
+  if (finding != NULL) describe(lab, address, finding->where, sizeof finding->where);
+}
+
 const char *lab_kind_text(LabKind kind) {
   static const char *const TEXTS[LAB_KINDS] = {
       [LAB_RACE_WRITE_READ] =

@@ -6,8 +6,6 @@
 
 #include "internal.h"
 
-_Thread_local LabWorker *lab_worker;
-
 /** Accesses to local memory of the threads, and accesses by the host, are ignored. */
 static inline __attribute__((always_inline)) void access(void *address, unsigned size,
                                                          bool is_write, const void *caller) {

@@ -5,11 +5,12 @@
  * - hooks.c, indices.c   functions that instrumented kernels call
  * - access.c     one access: its memory space, alignment and bounds checks, log record
  * - arrays.c     the shared memory of the running kernel
- * - requests.c   turns logs of lanes into requests of warps; counts sectors and bank conflicts
- * - behind.c     the same for lanes at different accesses; table.c: a hash table
+ * - logs.c       turns logs of lanes into requests of warps; behind.c: the same for lanes at
+ *                different accesses; requests.c: counts sectors and bank conflicts
+ * - worker.c     an OS thread's state and memory; table.c: a hash table
  * - first.c      the first access of each instruction, for drawings
  * - cells.c      who wrote and read some bytes, and which of these accesses race
- * - shared.c     the cells of shared memory; global.c: those of global memory
+ * - shared.c     the cells of shared memory; global.c: those of global memory, in pages.c
  * - clocks.c     what barriers of a warp, mbarriers and named barriers order
  * - talk.c       what fences and atomics order, in a block and between blocks
  * - tensor_copies.c, warpgroups.c   tensor copies and wgmma
@@ -266,6 +267,11 @@ static inline int lab_thread(const LabWorker *lab) {
   return lab->worker->running;
 }
 
+/** Has the running thread waited for what this agent did at this time? */
+static inline bool lab_has_seen(const LabWorker *lab, int agent, uint32_t time) {
+  return lab->clocks != NULL && lab->clocks->of_thread[lab_thread(lab)]->of[agent] > time;
+}
+
 /** Program counters are stored relative to this symbol. */
 extern const char __executable_start[];
 static inline uint32_t lab_pc(const void *return_address) {
@@ -278,8 +284,8 @@ static inline const Record *lab_log_of(const LabWorker *lab, int warp, int lane)
 
 /* access.c */
 void lab_access(LabWorker *lab, uintptr_t address, unsigned size, bool is_write, uint32_t pc);
-void lab_log(LabWorker *lab, RecordKind kind, uintptr_t address, unsigned size, uint32_t pc,
-             unsigned copy);
+
+/* findings.c */
 /** Counts a finding of the running thread; returns it if its `where` must be set, else NULL. */
 RawFinding *lab_count_finding(LabWorker *lab, LabKind kind, uint32_t pc, uint32_t other_pc,
                               uint64_t other_thread);
@@ -312,8 +318,13 @@ void lab_check_lanes(LabWorker *lab, const SimtWarpOperation *operation, int war
 /** `lane` of the running warp reads lane `source`, which takes no part. */
 void lab_report_no_source(LabWorker *lab, int lane, int source, const void *call_site);
 
-/* requests.c: lab_flush_warp() turns the logs of a warp into requests and empties them */
+/* logs.c */
+void lab_log(LabWorker *lab, RecordKind kind, uintptr_t address, unsigned size, uint32_t pc,
+             unsigned copy);
+/** Turns the logs of a warp into requests and empties them. */
 void lab_flush_warp(LabWorker *lab, int warp);
+
+/* requests.c */
 void lab_count_request(LabWorker *lab, Request *request, int warp, unsigned live);
 /** An ldmatrix or, with LAB_SHARED_STORE, an stmatrix. */
 void lab_count_matrices(LabWorker *lab, LabAccessKind kind, const void *const *rows, int matrices,
@@ -352,6 +363,8 @@ void lab_wgmma_fence(Worker *worker);
 bool lab_wgmma_in_flight(const Worker *worker, int warp);
 /** An access to local memory, which holds what are registers on a GPU. */
 void lab_use_local(LabWorker *lab, uintptr_t address, bool is_write, uint32_t pc);
+
+/* shared.c */
 /** What wgmma and tensor stores read of 16 bytes. */
 AsyncReads *lab_async_reads(LabWorker *lab, uintptr_t address);
 /** Notes that the running thread, or its warpgroup, begins such a read. */

@@ -61,6 +61,7 @@ typedef struct LabTraffic {
 typedef struct LabCounts {
   LabTraffic global_load, global_store; /**< without cp.async */
   LabTraffic tensor_load, tensor_store; /**< boxes, without what lies outside of the tensor */
+  uint64_t box_sectors;                 /**< of loads, with it: what Nsight Compute counts */
   LabTraffic shared_load, shared_store; /**< with stmatrix, without ldmatrix and cp.async */
   LabTraffic ldmatrix;
   LabTraffic wgmma_read;   /**< of shared memory by wgmma: a request for each of a warpgroup */

@@ -163,6 +163,15 @@ static void block_begins(Worker *worker) {
   lab->copies_reading = 0;
 }
 
+/** Its initialisation counts as a write, each use as a read, which must be ordered behind it. */
+static void mbarrier_used(Worker *worker, const void *barrier, bool initialises,
+                          const void *call_site) {
+  (void)worker;
+  if (lab_worker == NULL) return;
+  lab_check_shared(lab_worker, (uintptr_t)barrier, sizeof(uint64_t), initialises ? WRITES : READS,
+                   lab_pc(call_site));
+}
+
 static void barrier_opens(Worker *worker) {
   LabWorker *lab = lab_worker;
   if (lab == NULL) return;
@@ -340,7 +349,7 @@ static const Observer observer = {
     .stmatrix = stmatrix,
     .copy_issued = copy_issued,
     .copy_arrived = copy_arrived,
-    .mbarrier_used = lab_mbarrier_used,
+    .mbarrier_used = mbarrier_used,
     .mbarrier_arrived = lab_mbarrier_arrived,
     .mbarrier_passed = lab_mbarrier_passed,
     .named_barrier_arrived = lab_named_barrier_arrived,

@@ -193,13 +193,19 @@ typedef struct Region {
   char name[48];
 } Region;
 
-enum { CHUNK_BYTES = 4096, UNIT_BYTES = 16, CHUNK_UNITS = CHUNK_BYTES / UNIT_BYTES };
+enum {
+  CHUNK_BYTES = 4096,
+  UNIT_BYTES = 16,
+  CHUNK_UNITS = CHUNK_BYTES / UNIT_BYTES,
+  TOUCHED_BITS = 64
+};
 
 /** The accesses of the running block to a chunk since its last barrier. */
 typedef struct Page {
   struct Page *next;
   struct Chunk *chunk;
-  uint64_t touched[CHUNK_UNITS / 64]; /* units whose accesses are not in the histories yet */
+  uint64_t
+      touched[CHUNK_UNITS / TOUCHED_BITS]; /* units whose accesses are not in the histories yet */
   Cell units[CHUNK_UNITS];
 } Page;
 
@@ -226,10 +232,12 @@ typedef struct Visit {
 
 /* --- Functions -------------------------------------------------------------------------------- */
 
-/* cells.c */
+/* worker.c */
 /** Memory that is freed when the launch has ended. */
 void *lab_allocate(LabWorker *lab, size_t size);
 void lab_free_arena(LabWorker *lab);
+
+/* cells.c */
 /** Uses bytes begin .. end - 1 of a cell of 16 bytes. */
 void lab_use_unit(const Access *access, Cell *unit, unsigned begin, unsigned end);
 /** Is the access the last write of the cell? If so, its copy has arrived. */
@@ -247,10 +255,6 @@ void lab_copy_arrived(LabWorker *lab, uintptr_t address, int thread, int barrier
 /* clocks.c */
 void lab_begin_clocks(LabWorker *lab);
 void lab_free_clocks(LabWorker *lab);
-/** The clock of a thread for a Fenced, which keeps it; NULL: it has none. */
-const Clock *lab_keep_clock(LabWorker *lab, int thread);
-/** Has the running thread waited for what this agent did at this time? */
-bool lab_has_seen(const LabWorker *lab, int agent, uint32_t time);
 /** Notes that all lanes of a warp have waited for what an agent did before this time. */
 void lab_see(LabWorker *lab, int warp, int agent, uint32_t time);
 /** The lanes whose accesses at this point are not ordered before what the thread does next. */
@@ -259,8 +263,6 @@ unsigned lab_unordered(LabWorker *lab, int thread, int agent, int warp, unsigned
 /** A __syncthreads(), a __syncwarp() of these lanes. */
 void lab_meet_all(LabWorker *lab);
 void lab_meet_lanes(LabWorker *lab, int warp, unsigned lanes);
-void lab_mbarrier_used(Worker *worker, const void *barrier, bool initialises,
-                       const void *call_site);
 void lab_mbarrier_arrived(Worker *worker, int barrier);
 void lab_mbarrier_passed(Worker *worker, int barrier);
 void lab_named_barrier_arrived(Worker *worker, unsigned id);
@@ -285,6 +287,14 @@ void lab_use_global(LabWorker *lab, size_t region, uintptr_t address, unsigned s
                     uint32_t pc);
 /** Notes that a cp.async of the running thread has read these bytes until now. */
 void lab_note_source(LabWorker *lab, uintptr_t address, unsigned size, uint32_t pc);
+
+/* pages.c */
+Chunk *lab_chunk_at(LabWorker *lab, size_t region, size_t offset);
+/** The page of a chunk in this epoch. Cells of earlier epochs are out of date, so that pages need
+ * not be cleared. */
+Page *lab_page_of(LabWorker *lab, Chunk *chunk);
+/** Makes the next fold look at a unit, of which bytes begin .. end - 1 of the chunk are used. */
+void lab_touch(LabWorker *lab, Chunk *chunk, unsigned begin, unsigned end);
 /** Adds what is noted of the running block to the histories. */
 void lab_fold(LabWorker *lab);
 /** At a barrier of the block: nothing that was noted can race with what its threads do next. */

@@ -64,22 +64,17 @@ static void add_traffic(LabTraffic *sum, const LabTraffic *other) {
 }
 
 void lab_add_counts(LabCounts *sum, const LabCounts *other) {
-  add_traffic(&sum->global_load, &other->global_load);
-  add_traffic(&sum->global_store, &other->global_store);
-  add_traffic(&sum->shared_load, &other->shared_load);
-  add_traffic(&sum->shared_store, &other->shared_store);
-  add_traffic(&sum->ldmatrix, &other->ldmatrix);
-  add_traffic(&sum->wgmma_read, &other->wgmma_read);
-  add_traffic(&sum->copy_global, &other->copy_global);
-  add_traffic(&sum->copy_shared, &other->copy_shared);
+  for (int kind = 0; kind < LAB_ACCESS_KINDS; kind++) {
+    add_traffic((LabTraffic *)lab_traffic(sum, (LabAccessKind)kind),
+                lab_traffic(other, (LabAccessKind)kind));
+  }
   sum->copy_lookups += other->copy_lookups;
   sum->partial += other->partial;
   sum->mma += other->mma;
   sum->mma_under_copy += other->mma_under_copy;
   sum->wgmma += other->wgmma;
   sum->wgmma_flop += other->wgmma_flop;
-  add_traffic(&sum->tensor_load, &other->tensor_load);
-  add_traffic(&sum->tensor_store, &other->tensor_store);
+  sum->box_sectors += other->box_sectors;
   sum->shuffles += other->shuffles;
   sum->shuffles_under_wgmma += other->shuffles_under_wgmma;
   sum->votes += other->votes;

@@ -111,12 +111,19 @@ static Talk talk_of(const LabWorker *lab) {
   return talk != NULL ? *talk : (Talk){NULL, NULL, NULL};
 }
 
+/** The clock of a thread for a Fenced, which keeps it; NULL: it has none. */
+static const Clock *keep_clock(const LabWorker *lab, int thread) {
+  if (lab->clocks == NULL) return NULL;
+  lab->clocks->of_thread[thread]->references++;
+  return lab->clocks->of_thread[thread];
+}
+
 /** Publishes all that the running thread has done and seen. */
 static Fenced *publish(LabWorker *lab, const Heads *known) {
   const int thread = lab_thread(lab);
   Fenced *own = lab_allocate(lab, sizeof *own);
   *own = (Fenced){.known = known,
-                  .clock = lab_keep_clock(lab, thread),
+                  .clock = keep_clock(lab, thread),
                   .epoch = lab->epoch,
                   .time = ++lab->times[thread],
                   .synced = lab->synced[thread / WARP_SIZE],

@@ -32,6 +32,7 @@ static void use_tensor(LabWorker *lab, const TensorCopy *copy, uint32_t pc) {
   if (!(lab->checks & LAB_TRAFFIC)) return;
   LabCounts *counts = lab_counts(&lab->sites, pc);
   LabTraffic *traffic = load ? &counts->tensor_load : &counts->tensor_store;
+  if (load) counts->box_sectors += copy->bytes / SECTOR_BYTES;
   traffic->requests++;
   traffic->bytes += own.bytes;
   traffic->used_bytes += own.used_bytes;

@@ -4,45 +4,6 @@
  */
 #include "internal.h"
 
-/* --- Shared memory -------------------------------------------------------------------------------
- */
-
-AsyncReads *lab_async_reads(LabWorker *lab, uintptr_t address) {
-  AsyncReads *reads = &lab_hopper(lab)->reads[(address - lab->dynamic) / COPY_BYTES];
-  if (reads->block_epoch != lab->first_epoch) {
-    *reads = (AsyncReads){.block_epoch = lab->first_epoch};
-  }
-  return reads;
-}
-
-void lab_begin_async_read(LabWorker *lab, uintptr_t address, uint32_t pc) {
-  AsyncReads *reads = lab_async_reads(lab, address);
-  reads->under_way++;
-  reads->pc = pc;
-  reads->thread = (uint16_t)lab_thread(lab);
-}
-
-/** May a wgmma or a tensor store still read this? */
-static bool may_still_read(const LabWorker *lab, const AsyncReads *reads) {
-  if (reads->under_way > 0) return true;
-  for (int group = 0; group < WARPGROUPS; group++) {
-    const uint32_t ended = reads->ended[group];
-    if (ended > 0 && !lab_has_seen(lab, FIRST_GROUP + group, ended - 1)) return true;
-  }
-  return false;
-}
-
-void lab_check_async_reads(LabWorker *lab, uintptr_t address, unsigned size, uint32_t pc) {
-  if (lab->hopper == NULL || address - lab->dynamic >= MAX_SHARED_BYTES) return;
-  const uintptr_t last = (address + size - 1) / COPY_BYTES * COPY_BYTES;
-  for (uintptr_t at = address / COPY_BYTES * COPY_BYTES; at <= last; at += COPY_BYTES) {
-    const AsyncReads *reads = lab_async_reads(lab, at);
-    if (!may_still_read(lab, reads)) continue;
-    lab_report_here(lab, LAB_ASYNC_OVER_READ, pc, reads->pc, reads->thread, address);
-    return;
-  }
-}
-
 /* --- Registers -----------------------------------------------------------------------------------
  */
 

@@ -50,10 +50,10 @@ void simt_forget_hints(void) {
 /** Why lanes kept their value, and what that means for a reduction. */
 static void describe_kept(const Hint *hint, const char *where, SimtHint *said) {
   const unsigned warp[MAX_WARPS] = {hint->lanes};
-  const bool up = hint->operation == &simt_shuffle_up, one = (hint->lanes & (hint->lanes - 1)) == 0;
+  const bool one = (hint->lanes & (hint->lanes - 1)) == 0;
   char lanes[128], rule[128] = "";
   simt_format_threads(warp, lanes, sizeof lanes);
-  if (hint->operation == &simt_shuffle_down) {
+  if (hint->goes_down) {
     snprintf(rule, sizeof rule,
              ": a reduction leaves its result in the first of %d lanes only; __shfl_xor_sync gives "
              "it to all",
@@ -62,7 +62,7 @@ static void describe_kept(const Hint *hint, const char *where, SimtHint *said) {
   snprintf(said->text, sizeof said->text,
            "%s at %s gave %s %s %s own value back, as the lane to read lies %s %s %d lanes%s",
            hint->operation->name, where, one ? "lane" : "lanes", lanes, one ? "its" : "their",
-           up ? "before" : "past", one ? "its" : "their", hint->width, rule);
+           hint->goes_up ? "before" : "past", one ? "its" : "their", hint->width, rule);
 }
 
 bool simt_hint(int i, SimtHint *said) {
@@ -77,7 +77,7 @@ bool simt_hint(int i, SimtHint *said) {
                hint->operation->name, where, hint->what);
       break;
     case KEPT_OWN_VALUE:
-      said->reading = hint->operation == &simt_shuffle_down ? SIMT_DOWN_AS_XOR : SIMT_KEPT_LARGEST;
+      said->reading = hint->goes_down ? SIMT_DOWN_AS_XOR : SIMT_KEPT_LARGEST;
       describe_kept(hint, where, said);
       break;
     case FAR_LANE:

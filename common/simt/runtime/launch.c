@@ -174,7 +174,7 @@ static bool start_workers(int count) {
   return true;
 }
 
-void simt_stop_workers(void) {
+static void stop_workers(void) {
   pthread_mutex_lock(&pool.launching);
   pthread_mutex_lock(&pool.lock);
   pool.stop = true;
@@ -195,10 +195,16 @@ void simt_stop_workers(void) {
   pthread_mutex_unlock(&pool.launching);
 }
 
+void simt_reread_environment(void) {
+  const int workers = simt_settings()->workers;
+  simt_read_settings();
+  if (simt_settings()->workers != workers) stop_workers();
+}
+
 /** Frees all memory, so that leak checkers find nothing. */
 __attribute__((destructor)) static void stop_at_exit(void) {
   const bool in_kernel = simt_worker != NULL; /* which called exit() */
-  if (!in_kernel) simt_stop_workers();
+  if (!in_kernel) stop_workers();
 }
 
 static void run_grid(Launch *launch) {

@@ -75,26 +75,18 @@ static bool in_group(const Worker *w, int thread, int first) {
   return is_waiting(w, thread) && same_wait(w, thread, first);
 }
 
-void simt_format_threads(const unsigned *lanes, char *text, size_t text_size) {
-  size_t length = 0;
-  text[0] = '\0';
-  for (int begin = 0; begin < MAX_THREADS; begin++) {
-    if ((lanes[begin / WARP_SIZE] >> begin % WARP_SIZE & 1) == 0) continue;
-    int end = begin;
-    while (end + 1 < MAX_THREADS && (lanes[(end + 1) / WARP_SIZE] >> (end + 1) % WARP_SIZE & 1)) {
-      end++;
-    }
-    char range[24];
-    const int added = end > begin ? snprintf(range, sizeof range, "%d-%d", begin, end)
-                                  : snprintf(range, sizeof range, "%d", begin);
-    if (length + (size_t)added + sizeof ",..." > text_size) {
-      snprintf(text + length, text_size - length, ",...");
-      return;
-    }
-    length +=
-        (size_t)snprintf(text + length, text_size - length, "%s%s", length > 0 ? "," : "", range);
-    begin = end;
+/** A thread that has executed the warp instruction in which `thread` waits for it, but with another
+ * mask; -1: none. */
+static int find_other_mask(const Worker *worker, int thread) {
+  const Wait *wait = &worker->waits[thread];
+  const int first = thread / WARP_SIZE * WARP_SIZE;
+  for (unsigned rest = wait->mask; rest != 0; rest &= rest - 1) {
+    const int other = first + __builtin_ctz(rest);
+    if (other >= worker->thread_count) break;
+    const Executed *its = &worker->executed[other];
+    if (its->call_site == wait->call_site && its->mask != wait->mask) return other;
   }
+  return -1;
 }
 
 /** The numbers of a group's threads. */
@@ -134,7 +126,7 @@ static void print_group(const Worker *w, int first) {
   } else {
     fprintf(stderr, " wait in %s, mask 0x%08x\n    at %s\n", wait->operation->name, wait->mask,
             where);
-    const int other = simt_find_other_mask(w, first);
+    const int other = find_other_mask(w, first);
     if (other < 0) return;
     fprintf(stderr, "    thread %d has executed it with the mask 0x%08x\n", other,
             w->executed[other].mask);

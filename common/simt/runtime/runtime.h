@@ -4,7 +4,8 @@
  *
  * - settings.c   the environment variables
  * - fiber.c      stacks of CUDA threads; switch_*.S: switches between them
- * - scheduler.c  runs a block: which thread runs next, who waits; dynamic_shared.c: its memory
+ * - block.c      runs a block; dynamic_shared.c: its memory
+ * - scheduler.c  which thread runs next, who waits
  * - warp.c, atomic.c, tensor.c, copy_async.c   warp instructions, atomics, mma, cp.async
  * - arithmetic.c   rounding modes; hints.c: what may explain a wrong result
  * - mbarrier.c, tensor_copy.c, wgmma.c   instructions of compute capability 9.0: hopper.h
@@ -71,6 +72,9 @@ typedef struct Settings {
 
 const Settings *simt_settings(void);
 
+/** Reads the environment again. */
+void simt_read_settings(void);
+
 /* --- launch.c ------------------------------------------------------------------------------- */
 
 typedef struct Launch {
@@ -88,9 +92,6 @@ typedef struct Launch {
   atomic_bool timed_out;
   cudaError_t error;
 } Launch;
-
-/** Stops the OS threads; the next launch starts as many as the settings require. */
-void simt_stop_workers(void);
 
 /* --- scheduler.c ---------------------------------------------------------------------------- */
 
@@ -184,6 +185,7 @@ typedef struct Hint {
   uint64_t block;
   unsigned lanes; /* KEPT_OWN_VALUE: of all of them */
   int width;
+  bool goes_up, goes_down; /* KEPT_OWN_VALUE: the shuffle; neither: __shfl_xor_sync */
   char what[128];
 } Hint;
 
@@ -207,7 +209,7 @@ typedef struct Fault {
 } Fault;
 
 /** An OS thread that runs blocks. Nothing in it is shared with others while a kernel runs. */
-typedef struct Worker {
+struct Worker {
   pthread_t os_thread;
   void *own_stack;           /* stack pointer of the OS thread while a fiber runs */
   void *stacks[MAX_THREADS]; /* stack pointers of the fibers that do not run */
@@ -223,6 +225,8 @@ typedef struct Worker {
 
   int running; /* index of the running thread in its block */
   unsigned live_threads;
+  bool (*land_next)(
+      Worker *); /* lets a copy land that threads may wait for; false: there is none */
   unsigned barrier_arrived, barrier_true, barrier_result;
   unsigned ready_warps; /* bit w: warps[w].ready != 0 */
   Warp warps[MAX_WARPS];
@@ -254,7 +258,7 @@ typedef struct Worker {
   char complaint[160];
   const char *assertion, *assertion_file;
   int assertion_line;
-} Worker;
+};
 
 /** The number of the worker's block in the grid. */
 static inline uint64_t simt_block_number(const Worker *worker) {
@@ -266,8 +270,11 @@ static inline uint64_t simt_block_number(const Worker *worker) {
 /** The worker of this OS thread; NULL unless it runs blocks. */
 extern _Thread_local Worker *simt_worker;
 
-/** Runs the block worker->block of worker->launch to its end. */
-Outcome simt_run_block(Worker *worker);
+/** Runs the threads of a block, whose fibers have been started, until the block ends. */
+Outcome simt_run_threads(Worker *worker);
+
+/** Ends the running thread; returns only if it was the last of its block. */
+void simt_exit_thread(Worker *worker);
 
 /** Ends the running thread's block after a failed call. */
 __attribute__((noreturn)) void simt_end_block(Outcome outcome, const Wait *culprit);
@@ -290,15 +297,16 @@ static inline void simt_require_aligned(const void *address, unsigned alignment,
   simt_end_block(MISALIGNED, &(Wait){.call_site = call_site});
 }
 
+/* --- block.c -------------------------------------------------------------------------------- */
+
+/** Runs the block worker->block of worker->launch to its end. */
+Outcome simt_run_block(Worker *worker);
+
 /* --- warp.c, hints.c ------------------------------------------------------------------------ */
 
 /** Describes why `lane` gets no value from lane `source`. */
 void simt_describe_no_source(const Worker *worker, int lane, int source, char *text,
                              size_t text_size);
-
-/** A thread that has executed the warp instruction in which `thread` waits for it, but with another
- * mask; -1: none. */
-int simt_find_other_mask(const Worker *worker, int thread);
 
 /** Notes a hint of the running block; returns it if the rest of it must be set, else NULL. */
 Hint *simt_note_hint(Worker *worker, HintKind kind, const void *call_site);

@@ -1,5 +1,3 @@
-#include <errno.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "hopper.h"
@@ -7,8 +5,6 @@
 _Thread_local Worker *simt_worker;
 
 const Observer *simt_observer;
-
-extern _Thread_local unsigned char smem[];
 
 /* --- Who runs next -------------------------------------------------------------------------- */
 
@@ -92,7 +88,7 @@ static int choose_next(Worker *w, Preference preference) {
   return next_upwards(w, start[preference]);
 }
 
-/** Abandons the fibers and returns to simt_run_block(). */
+/** Abandons the fibers and returns to simt_run_threads(). */
 __attribute__((noreturn)) static void end_block(Worker *w, Outcome outcome) {
   void *abandoned;
   w->outcome = outcome;
@@ -128,7 +124,7 @@ static Outcome why_stuck(const Worker *w) {
 
 static void run_others(Worker *w, Preference preference) {
   while (w->ready_warps == 0) {
-    if (!simt_land_tensor_load(w)) end_block(w, why_stuck(w));
+    if (!w->land_next(w)) end_block(w, why_stuck(w));
   }
   const int previous = w->running;
   const int next = choose_next(w, preference);
@@ -290,89 +286,24 @@ void simt_warp_instruction(const SimtWarpOperation *operation, unsigned mask, vo
 
 /* --- Threads ---------------------------------------------------------------------------------- */
 
-/** Continues threads that waited only for this one. */
-__attribute__((noreturn)) static void exit_thread(Worker *w) {
+void simt_exit_thread(Worker *w) {
   const int warp = w->running / WARP_SIZE;
   const unsigned lane_bit = 1u << w->running % WARP_SIZE;
   w->warps[warp].live &= ~lane_bit;
   clear_ready(w, warp, lane_bit);
-  if (--w->live_threads == 0) {
-    simt_refuse_end_of_loads(w);
-    simt_refuse_end_of_arrivals(w);
-    simt_refuse_unequal_registers(w);
-    end_block(w, FINISHED);
-  }
+  if (--w->live_threads == 0) return;
   for (int lane = 0; lane < WARP_SIZE; lane++) {
     if (w->warps[warp].in_instruction >> lane & 1) try_instruction(w, warp, lane);
   }
   run_others(w, open_barrier(w) ? WHOLE_BLOCK : SAME_WARP);
-  __builtin_unreachable();
 }
 
-static void thread_main(void) {
-  const Launch *launch = simt_worker->launch;
-  launch->entry(launch->arguments);
-  simt_refuse_exit(simt_worker);
-  simt_refuse_exit_of_stores(simt_worker);
-  simt_refuse_exit_of_wgmma(simt_worker);
-  exit_thread(simt_worker);
-}
-
-void simt_use_unset(void) {
-  if (simt_worker == NULL || simt_observer == NULL) return;
-  simt_observer->unset_used(simt_worker, __builtin_return_address(0));
-}
-
-void simt_trap(void) {
-  if (simt_worker == NULL) {
-    fprintf(stderr, "%s: __trap() outside a kernel\n", program_invocation_short_name);
-    abort();
-  }
-  simt_end_block(TRAPPED, &(Wait){.call_site = __builtin_return_address(0)});
-}
-
-void simt_assert_fail(const char *expression, const char *file, int line, const char *function) {
-  Worker *w = simt_worker;
-  if (w == NULL) { /* like assert() of the C library */
-    fflush(stdout);
-    fprintf(stderr, "%s: %s:%d: %s: Assertion `%s' failed.\n", program_invocation_short_name, file,
-            line, function, expression);
-    abort();
-  }
-  w->assertion = expression;
-  w->assertion_file = file;
-  w->assertion_line = line;
-  simt_end_block(ASSERTED, &(Wait){.call_site = __builtin_return_address(0)});
-}
-
-/* --- Blocks ----------------------------------------------------------------------------------- */
-
-/** Sets the threads' indices, which change only with the shape of the block. */
-static void number_threads(Worker *w, int count) {
-  const dim3 dim = w->block.dim;
-  if (memcmp(&w->threads_dim, &dim, sizeof dim) == 0) return;
-  w->threads_dim = dim;
-  for (int i = 0; i < count; i++) {
-    const unsigned index = (unsigned)i;
-    *simt_fiber_thread(w, i) = (SimtThread){
-        .index = {index % dim.x, index / dim.x % dim.y, index / dim.x / dim.y},
-        .block = &w->block,
-    };
-  }
-}
-
-Outcome simt_run_block(Worker *w) {
-  const int count = (int)(w->block.dim.x * w->block.dim.y * w->block.dim.z);
-  w->thread_count = count;
-  number_threads(w, count);
-  simt_begin_hopper(w);
-  simt_fibers_refill(w, count);
+Outcome simt_run_threads(Worker *w) {
+  const int count = w->thread_count;
   memset(w->warps, 0, sizeof w->warps);
   memset(w->asked_who_is_active, 0, sizeof w->asked_who_is_active);
   w->ready_warps = 0;
   for (int i = 0; i < count; i++) {
-    simt_fiber_start(w, i, thread_main);
-    simt_start_copies(w, i);
     w->executed[i] = (Executed){NULL, 0};
     w->warps[i / WARP_SIZE].live |= 1u << i % WARP_SIZE;
     set_ready(w, i / WARP_SIZE, 1u << i % WARP_SIZE);
@@ -380,10 +311,6 @@ Outcome simt_run_block(Worker *w) {
   w->live_threads = (unsigned)count;
   w->barrier_arrived = w->barrier_true = 0;
   w->access_call_site = NULL;
-  /* Memory that a kernel has not written must hold neither zeros nor values of the last block.
-     Static arrays keep such values, unless the lab fills them: they lie among all thread-local
-     variables of the program. */
-  memset(smem, 0xff, w->launch->dynamic_shared_bytes);
   if (simt_observer != NULL) simt_observer->block_begins(w);
 
   w->running = 0;
@@ -391,6 +318,5 @@ Outcome simt_run_block(Worker *w) {
   w->in_kernel = true;
   simt_switch(&w->own_stack, w->stacks[w->running]);
   w->in_kernel = false;
-  if (w->outcome != FINISHED) simt_forget_copies(w);
   return w->outcome;
 }

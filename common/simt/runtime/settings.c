@@ -101,7 +101,7 @@ static bool read_warps_complete_alone(void) {
   return true;
 }
 
-static void read_settings(void) {
+void simt_read_settings(void) {
   settings.workers = read_workers();
   settings.order = read_order(&settings.seed);
   settings.memory_bytes = read_memory();
@@ -110,13 +110,6 @@ static void read_settings(void) {
 }
 
 const Settings *simt_settings(void) {
-  pthread_once(&settings_read, read_settings);
+  pthread_once(&settings_read, simt_read_settings);
   return &settings;
-}
-
-void simt_reread_environment(void) {
-  simt_settings();
-  const int workers = settings.workers;
-  read_settings();
-  if (settings.workers != workers) simt_stop_workers();
 }

@@ -186,3 +186,25 @@ void simt_kernel_name(const void *kernel, char *text, size_t text_size) {
     snprintf(text, text_size, "%s", strncmp(name, "void ", 5) == 0 ? name + 5 : name);
   }
 }
+
+void simt_format_threads(const unsigned *lanes, char *text, size_t text_size) {
+  size_t length = 0;
+  text[0] = '\0';
+  for (int begin = 0; begin < MAX_THREADS; begin++) {
+    if ((lanes[begin / WARP_SIZE] >> begin % WARP_SIZE & 1) == 0) continue;
+    int end = begin;
+    while (end + 1 < MAX_THREADS && (lanes[(end + 1) / WARP_SIZE] >> (end + 1) % WARP_SIZE & 1)) {
+      end++;
+    }
+    char range[24];
+    const int added = end > begin ? snprintf(range, sizeof range, "%d-%d", begin, end)
+                                  : snprintf(range, sizeof range, "%d", begin);
+    if (length + (size_t)added + sizeof ",..." > text_size) {
+      snprintf(text + length, text_size - length, ",...");
+      return;
+    }
+    length +=
+        (size_t)snprintf(text + length, text_size - length, "%s%s", length > 0 ? "," : "", range);
+    begin = end;
+  }
+}

@@ -76,7 +76,7 @@ static void execute_stmatrix(void **operands, unsigned mask) {
   (void)mask;
   const int matrices = ((const StmatrixOperands *)operands[0])->matrices;
   const void *rows[WARP_SIZE];
-  for (int lane = 0; lane < 8 * matrices; lane++) {
+  for (int lane = 0; lane < WARP_SIZE; lane++) {
     rows[lane] = ((const StmatrixOperands *)operands[lane])->row;
   }
   if (simt_observer != NULL) simt_observer->stmatrix(simt_worker, rows, matrices);

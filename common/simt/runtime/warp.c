@@ -46,18 +46,6 @@ void simt_describe_no_source(const Worker *worker, int lane, int source, char *t
   snprintf(text, text_size, "lane %d reads lane %d, which %s", lane, source, why);
 }
 
-int simt_find_other_mask(const Worker *worker, int thread) {
-  const Wait *wait = &worker->waits[thread];
-  const int first = thread / WARP_SIZE * WARP_SIZE;
-  for (unsigned rest = wait->mask; rest != 0; rest &= rest - 1) {
-    const int other = first + __builtin_ctz(rest);
-    if (other >= worker->thread_count) break;
-    const Executed *its = &worker->executed[other];
-    if (its->call_site == wait->call_site && its->mask != wait->mask) return other;
-  }
-  return -1;
-}
-
 static void note_no_source(Worker *worker, const SimtWarpOperation *operation, int lane,
                            int source) {
   const void *call_site = worker->access_call_site;
@@ -89,6 +77,8 @@ static void note_kept_values(Worker *worker, const ShuffleOperands *keeper, unsi
   if (hint == NULL) return;
   hint->operation = keeper->operation;
   hint->width = keeper->width;
+  hint->goes_up = keeper->operation == &simt_shuffle_up;
+  hint->goes_down = keeper->operation == &simt_shuffle_down;
   hint->lanes = lanes;
 }
 

@@ -18,7 +18,6 @@ import numpy as np
 
 from plots.tools.real_input.inputs import INPUTS, LONG, RANDOM_32, RANDOM_64, Input, draw
 from tests.lib import no_maximum
-from tests.lib.kinds import FP8_STEPS
 from tests.lib.problem import Problem
 from tests.lib.programs import REPOSITORY, RIGHT, WRONG, Program, read_records, read_result
 from tests.lib.reference import Answer, attention, round_to
@@ -93,10 +92,10 @@ def measure_errors(given: Input, scratch: Path) -> list[dict]:
     # The error of rounding the inputs to bf16, before any step.
     rounded = rows_of(exact["bf16"].o, exact["fp16"].o)
     for dtype in DTYPES:
-        for name in step_names():
-            if name in FP8_STEPS:  # e4m3.py runs it
+        for program in (Program(name, REPOSITORY / "build" / "cpu") for name in step_names()):
+            if program.facts["fp8"]:  # e4m3.py runs it
                 continue
-            record, o = run(Program(name, REPOSITORY / "build" / "cpu"), given, dtype, scratch)
+            record, o = run(program, given, dtype, scratch)
             errors = rows_of(o, exact[dtype].o)
             more = {"name": given.name, "errors": quantiles(errors, 21),
                     "by_position": by_position(errors, exact[dtype].o)}

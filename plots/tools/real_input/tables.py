@@ -13,12 +13,14 @@ from pathlib import Path
 from plots.sections import with_section
 from plots.tools.real_input.inputs import INPUTS, LONG
 from tests.lib.programs import REPOSITORY, read_records
+from tests.lib.steps import having
 
 # Indices of 101 quantiles.
 MEDIAN, LAST_PERCENT = 50, 99
 ONE_HOT = 15  # of the entropies, from the start; of P of the first key, from the end
-# The first step of each group whose steps give the same bits, because they share their arithmetic.
-SHOWN_STEPS = ("step02", "step04")
+# Of each group of steps with the same bits, because they share their arithmetic, one; last that of
+# the tensor cores.
+SHOWN_STEPS = having("real_input")
 TITLES = {given.name: given.title for given in (*INPUTS, LONG)}
 
 
@@ -69,8 +71,8 @@ def errors_table(directory: Path) -> str:
     columns = [(step, dtype) for dtype in ("fp16", "bf16") for step in SHOWN_STEPS]
     table = []
     for given in INPUTS:
-        cells = [(records[given.name, *column], "") for column in columns]
-        cells.append((records[given.name, "step04", "bf16"], "_of_inputs"))
+        cells = [(records[(given.name, *column)], "") for column in columns]
+        cells.append((records[given.name, SHOWN_STEPS[-1], "bf16"], "_of_inputs"))
         table.append([given.title, *(
             f"{record['mean_error' + of]:.1e}, {record['max_error' + of]:.1e}"
             for record, of in cells)])
@@ -86,7 +88,8 @@ def e4m3_table(directory: Path) -> str:
                ("e4m3", "tensor", ""): "e4m3, one scale",
                ("e4m3", "head", "_of_inputs"): "of these from rounding Q, K and V, a scale for each head"}
     by = {record["by"] for record in records.values() if record["dtype"] == "e4m3"}
-    told = {"NumPy": "in NumPy, with the roundings of a kernel", "step12": "by step 12"}
+    told = {name: f"by step {name.removeprefix('step')}" for name in by}
+    told["NumPy"] = "in NumPy, with the roundings of a kernel"
     table = [[given.title, *(f"{record['mean_error' + of]:.1e}, {record['max_error' + of]:.1e}"
                              for record, of in ((records[given.name, dtype, scales], of)
                                                 for dtype, scales, of in columns))]
@@ -97,9 +100,9 @@ def e4m3_table(directory: Path) -> str:
 
 def length_table(directory: Path) -> str:
     records = [record for record in read_records(directory / "errors.jsonl")
-               if (record["step"], record["dtype"], record["mask"]) == ("step04", "fp16", "causal")]
+               if (record["step"], record["dtype"], record["mask"]) == (SHOWN_STEPS[-1], "fp16", "causal")]
     spans = max((record["by_position"] for record in records), key=len)
-    head = ["step04, fp16", *(f"queries {span['first']}-{span['last']}" for span in spans)]
+    head = [f"{SHOWN_STEPS[-1]}, fp16", *(f"queries {span['first']}-{span['last']}" for span in spans)]
     table = []
     for record in records:
         cells = [f"{span['mean_error']:.2e}, {span['mean_norm']:.2f}"

@@ -20,7 +20,7 @@ from plots.bench.exact import Exact, as_doubles
 from plots.bench.step_library import Device, StepLibrary
 from plots.bench.turns import WARM_UPS, Plan, Stopwatch
 from tests.lib import masks
-from tests.lib.kinds import FP8_STEPS, MASK_STEPS, SPAN_STEPS
+from tests.lib.kinds import FP8_STEPS, MASK_STEPS, MMA_STEPS, NAIVE, SCALAR_STEPS, SPAN_STEPS
 from tests.lib.problem import Problem
 from tests.lib.programs import REPOSITORY, STEP_DIR, read_records
 from tests.lib.reference import attention, round_to, rounded_input
@@ -29,7 +29,7 @@ from tests.lib.steps import step_names
 pytestmark = pytest.mark.cpu_only("make bench itself is the test on a GPU")
 
 ORIGIN = {"commit": "0123456789ab", "device": "NVIDIA H200"}
-STOPWATCH = {"flush_bytes": 4096, "is_asynchronous": False}
+STOPWATCH = {"flush_bytes": 8192, "is_asynchronous": False}
 SMALL = Case(128, 64, "causal")
 IN_16_BITS = [name for name in step_names() if name not in FP8_STEPS]
 
@@ -106,7 +106,7 @@ class BrokenTorch:
 def test_records_of_a_case(libraries: list[StepLibrary]) -> None:
     """Each step is right and has times; for baselines that fail the record holds the reason."""
     case = replace(SMALL, batch=2)
-    with saved_masks(STEP_DIR / "step05", {("causal", 128), ("full", 128)}) as folders:
+    with saved_masks(STEP_DIR / MASK_STEPS[0], {("causal", 128), ("full", 128)}) as folders:
         benchmark = run.Benchmark(libraries, folders, ORIGIN, Plan(0.0), BrokenTorch(),
                                   **STOPWATCH)
         records = benchmark.records(case)
@@ -117,11 +117,11 @@ def test_records_of_a_case(libraries: list[StepLibrary]) -> None:
         assert record["tflops"] == pytest.approx(record["flops"] / record["median_ms"] * 1e-9)
         assert record["p10_ms"] <= record["median_ms"] <= record["p90_ms"]
         assert ("speed_over_full" in record) == ("mask_blocks" in record) == (name in MASK_STEPS)
-    one = steps["step04"]
+    one = steps[MMA_STEPS[-1]]
     assert one["flops"] == 4 * 64 * 2 * 2 * 128 * 129 // 2
     assert one["must_move_bytes"] == 2 * 2 * 128 * (4 * 2 * 64 + 4)
-    assert steps["step01"]["must_move_bytes"] > one["must_move_bytes"]
-    assert (one["ceiling"], steps["step02"]["ceiling"]) == ("mma.sync", "fp32 FFMA")
+    assert steps[NAIVE]["must_move_bytes"] > one["must_move_bytes"]
+    assert (one["ceiling"], steps[SCALAR_STEPS[-1]]["ceiling"]) == ("mma.sync", "fp32 FFMA")
     failed = {record["short"]: record["failed"] for record in records if "short" in record}
     assert set(failed) == {"fa2", "fa3", "cudnn"}
     assert "No available kernel. Aborting." in failed.values()
@@ -179,7 +179,7 @@ def test_flash_attention_3_is_a_contestant(monkeypatch: pytest.MonkeyPatch, tmp_
         code, path = command(monkeypatch, tmp_path, torch=FakeTorch(factor=factor), only=["D=64"],
                              cases=[Case(70, 64, mask, dtype, batch=2, heads=3)])
         fa3, step = (next(record for record in read_records(path) if record.get(name) == value)
-                     for name, value in (("short", "fa3"), ("step", "step04")))
+                     for name, value in (("short", "fa3"), ("step", MMA_STEPS[-1])))
         right = factor == 1
         assert (code, fa3["right"], "median_ms" in fa3) == (1 - right, right, right)
         assert ("speed_over_fa3" in step) == right and fa3["baseline"] == "FlashAttention-3"
@@ -201,7 +201,7 @@ def test_flash_attention_3_in_e4m3(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
 
 def test_inputs_in_e4m3_are_those_of_the_programs() -> None:
     case = Case(40, 32, "full", "e4m3", batch=2, heads=3)
-    inputs = Inputs(Device(StepLibrary(STEP_DIR / "libstep04.so")), case)
+    inputs = Inputs(Device(StepLibrary(STEP_DIR / f"lib{MMA_STEPS[-1]}.so")), case)
     x = np.random.default_rng(1).standard_normal(case.elements(), np.float32).reshape(2, 3, 40, 32)
     np.testing.assert_array_equal(inputs.head(1, 2)[0], rounded_input("e4m3", x, 3)[1, 2])
     assert inputs.memory[0].size == case.elements() and inputs.scales_memory[0].size == 4 * 6
@@ -256,7 +256,7 @@ def test_clocks_and_power_are_of_each_record(monkeypatch: pytest.MonkeyPatch, tm
 
 def test_block_masks_are_those_of_the_program(libraries: list[StepLibrary]) -> None:
     case = Case(300, 64, "window:100")
-    with saved_masks(STEP_DIR / "step05", {("window:100", 300), ("full", 300)}) as folders:
+    with saved_masks(STEP_DIR / MASK_STEPS[0], {("window:100", 300), ("full", 300)}) as folders:
         benchmark = run.Benchmark(libraries, folders, ORIGIN, Plan(0.0), **STOPWATCH)
         records = benchmark.records(case)
     dense = masks.preset(Problem(seqlen=300, head_dim=64, mask="window:100"))
@@ -290,7 +290,7 @@ def command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, commit: str = "0123
         monkeypatch.setattr(run, name, value)
     build = tmp_path / "build"
     build.mkdir(exist_ok=True)
-    for name in ("libstep04.so", "step04"):
+    for name in (f"lib{MMA_STEPS[-1]}.so", MMA_STEPS[-1]):
         (build / name).unlink(missing_ok=True)
         (build / name).symlink_to(STEP_DIR / name)
     words = SimpleNamespace(**{"build": build, "results": tmp_path / "results", "quick": False,
@@ -338,8 +338,8 @@ def test_a_wrong_answer_has_no_time(monkeypatch: pytest.MonkeyPatch, tmp_path: P
 
 def test_two_builds_are_compared(tmp_path: Path) -> None:
     """Compares the steps that are in both; here both builds are the same."""
-    for name in ("libstep04.so", "libstep05.so"):
+    for name in (f"lib{MMA_STEPS[-1]}.so", f"lib{MASK_STEPS[0]}.so"):
         (tmp_path / name).symlink_to(STEP_DIR / name)
     found = builds.compare(tmp_path, STEP_DIR, [SMALL], rounds=1, **STOPWATCH)
-    assert {step for step, _ in found} == {"step04", "step05"}
+    assert {step for step, _ in found} == {MMA_STEPS[-1], MASK_STEPS[0]}
     assert all(0.1 < ratio < 10 for ratio in found.values())

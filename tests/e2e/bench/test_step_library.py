@@ -12,10 +12,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from plots.bench.step_library import MASK_FILES, BlockMask, Shape, span_mask
+from plots.bench.step_library import MASK_FILES, BlockMask, Device, Shape, span_mask
 from tests.e2e.bench.step_calls import Call, library_of, shape_of
 from tests.lib import masks
 from tests.lib.generators import rounded_inputs
+from tests.lib.kinds import MASK_STEPS, MMA_STEPS, NAIVE
 from tests.lib.problem import Problem
 from tests.lib.programs import Program, write_inputs
 from tests.lib.reference import bf16_bits
@@ -55,7 +56,7 @@ def test_workspace_of_any_size_gives_the_same_bits() -> None:
     """A workspace for one of four heads needs four passes."""
     p = Problem(batch=2, heads=2, seqlen=70)
     inputs = [x.astype(np.float16) for x in rounded_inputs(p)]
-    library = library_of("step01")
+    library = library_of(NAIVE)
     one_head = library.workspace_bytes(shape_of(p), 0)
     assert library.workspace_bytes(shape_of(p), 1 << 40) == 4 * one_head > 0
     calls = [Call(library, p, inputs, free_bytes=heads * one_head) for heads in (1, 4)]
@@ -63,19 +64,17 @@ def test_workspace_of_any_size_gives_the_same_bits() -> None:
 
 
 def test_library_takes_block_masks(tmp_path: Path) -> None:
-    """Blocks of all types, in random order, a different mask for each head; both variants."""
+    """Blocks of all types, in random order, a different mask for each head."""
     p = Problem(batch=2, heads=2, seqlen=300, seqlen_kv=330, mask_block=(128, 64))
     dense = np.stack([masks.preset(replace(p, mask=mask)) for mask in ("prefix:100", "window:150")])
     m = masks.disordered(masks.from_dense(dense[None], p.mask_block), np.random.default_rng(1))
     m = masks.with_fewest_copies(m)
     p = replace(p, mask=str(m.write(tmp_path / "mask")))
     inputs = [x.astype(np.float16) for x in rounded_inputs(p)]
-    expected, record = Program("step05").solve(
+    expected, record = Program(MASK_STEPS[0]).solve(
         tmp_path / "out", *p.options_with_files(write_inputs(tmp_path / "in", *inputs)))
     assert min(record[f"mask_blocks_{kind}"] for kind in ("full", "causal", "partial")) > 0
-    call = Call(library_of("step05"), p, inputs, m)
-    assert call.result().same_bits(expected)
-    call.shape = replace(call.shape, shared_kv=True)
+    call = Call(library_of(MASK_STEPS[0]), p, inputs, m)
     assert call.result().same_bits(expected)
 
 
@@ -83,7 +82,7 @@ def test_library_takes_block_masks(tmp_path: Path) -> None:
 @pytest.mark.skipif("SIMT_SLOW" in os.environ or os.getloadavg()[0] > 2 * os.cpu_count(),
                     reason="SIMT_SLOW, or a busy machine: no verdict on speed")
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("name", ["step03", "step04"])
+@pytest.mark.parametrize("name", MMA_STEPS[-2:])
 def test_small_problem_is_quick(name: str) -> None:
     """B=1 H=2 N=256 D=64 takes at most 30 ms of CPU time on any number of cores."""
     p = Problem(heads=2, seqlen=256, head_dim=64)
@@ -98,23 +97,29 @@ def test_small_problem_is_quick(name: str) -> None:
     raise AssertionError(f"{name}: {1e3 * best:.1f} ms")
 
 
+def test_half_of_a_flush_is_overwritten_and_half_only_read() -> None:
+    memory = Device(library_of("step01")).upload(np.full(8192, 0xff, np.uint8))
+    memory.flush_l2()
+    assert (memory.download(np.empty(8192, np.uint8)) == np.repeat([0, 0xff], 4096)).all()
+
+
 def test_libraries_refuse_in_one_sentence() -> None:
     """Each library finds its own `step`: the refusal has its name."""
     refused = Shape(1, 1, 1, 8, 8, 40, False, False)
-    for library in [library_of(name) for name in ("step03", "step04")]:
+    for library in [library_of(name) for name in MMA_STEPS[-2:]]:
         with pytest.raises(ValueError, match=f"--head-dim 40: {library.name} takes D = 32, 64,"):
             library.forward(refused, 0, 0, 0, 0, 0)
     for name, more, why in (
-            ("step01", {"workspace_bytes": 255}, "needs a workspace of 256 bytes or more, not 255"),
-            ("step05", {}, "needs a block mask"),
-            ("step04", {"mask": BlockMask()}, "takes no block mask")):
+            (NAIVE, {"workspace_bytes": 255}, "needs a workspace of 256 bytes or more, not 255"),
+            (MASK_STEPS[0], {}, "needs a block mask"),
+            (MMA_STEPS[-1], {"mask": BlockMask()}, "takes no block mask")):
         with pytest.raises(ValueError, match=f"{name} {why}"):
             library_of(name).forward(SMALL, 0, 0, 0, 0, 0, **more)
     odd = BlockMask(q_block_size=64, kv_block_size=32)
     with pytest.raises(ValueError, match="mask blocks of 64x32 .*: must be multiples of 64"):
-        library_of("step05").prepare(SMALL, odd, 256)
-    with pytest.raises(ValueError, match="step05 takes no row spans"):
-        library_of("step05").prepare(SMALL, span_mask((1, 1, 8, 2), 256), 256)
+        library_of(MASK_STEPS[0]).prepare(SMALL, odd, 256)
+    with pytest.raises(ValueError, match=f"{MASK_STEPS[0]} takes no row spans"):
+        library_of(MASK_STEPS[0]).prepare(SMALL, span_mask((1, 1, 8, 2), 256), 256)
 
 
 @pytest.mark.skipif(NVCC is None, reason="no nvcc")

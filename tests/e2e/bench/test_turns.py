@@ -23,7 +23,7 @@ class Clock:
     def allocate(self, size: int) -> "Clock":
         return self
 
-    def fill(self) -> None:
+    def flush_l2(self) -> None:
         self.flushes += 1
 
     def start(self) -> None:

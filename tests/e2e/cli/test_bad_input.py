@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.lib.kinds import MASK_STEPS
 from tests.lib.programs import BACKEND, DEVICE, RIGHT, USAGE, Program, read_records
 
 HUGE = "99999999999999999999"
@@ -103,13 +104,6 @@ def test_bad_options(any_step: Program, tmp_path: Path, options: list, fragments
     assert [part for part in fragments if part not in line] == [], line
 
 
-def test_the_option_that_is_not_taken_is_named(tmp_path: Path) -> None:
-    """Also where another would be looked at first."""
-    for name in ("step06", "step11"):
-        line = refused(Program(name), tmp_path, "--shared-kv")
-        assert line == f"{name}: --shared-kv: {name} has no choice of buffers\n"
-
-
 def test_reports_that_do_not_exist(any_step: Program, tmp_path: Path) -> None:
     """The message names the possible lists; a GPU build says which build can report."""
     line = refused(any_step, tmp_path, "--report=nonsense")
@@ -128,14 +122,14 @@ def test_options_that_need_a_run(tmp_path: Path, instead: str, other: list[str])
     is not even read."""
     options = [instead, other[0], str(tmp_path / other[1])]
     if (instead, other[0]) == ("--draw-mask", "--save-mask"):
-        Program("step05").run_right(*options)
+        Program(MASK_STEPS[0]).run_right(*options)
         assert (tmp_path / "mask").is_dir()
         return
     name = {"-o": "--output", "-j": "--json"}.get(other[0], other[0])
     for more in ([], ["--cases", "missing"]):
-        done = Program("step05").run(*options, *more)
+        done = Program(MASK_STEPS[0]).run(*options, *more)
         assert (done.returncode, done.stdout) == (USAGE, "")
-        assert re.fullmatch(rf"step05: {instead}: \w+ instead of running, so {name} must not be "
+        assert re.fullmatch(rf"{MASK_STEPS[0]}: {instead}: \w+ instead of running, so {name} must not be "
                             r"given with it\n", done.stderr)
     assert files_in(tmp_path) == []
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.lib.kinds import MASK_STEPS
 from tests.lib.programs import DEVICE, Program
 from tests.e2e.cli.test_bad_input import files_in, refused
 
@@ -74,8 +75,8 @@ def test_output_into_a_directory_that_cannot_be_made(any_step: Program, tmp_path
     line = refused(any_step, tmp_path, "-o", tmp_path / directory)
     assert line == (f"{any_step.name}: --output {tmp_path / directory}: {cause}; "
                     "must be a directory that can be written or created\n")
-    saved = refused(Program("step05"), tmp_path, "--save-mask", tmp_path / directory)
-    assert saved == line.replace(f"{any_step.name}: --output", "step05: --save-mask")
+    saved = refused(Program(MASK_STEPS[0]), tmp_path, "--save-mask", tmp_path / directory)
+    assert saved == line.replace(f"{any_step.name}: --output", f"{MASK_STEPS[0]}: --save-mask")
     assert (tmp_path / "file").read_text() == "keep me"
 
 
@@ -91,7 +92,7 @@ def test_record_into_a_pipe(any_step: Program, tmp_path: Path) -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "kill"])
 def test_an_interrupted_run_leaves_nothing(tmp_path: Path, number: signal.Signals) -> None:
     out = tmp_path / "out"
-    command = [Program("step05").path, "-n", "16384", "-H", "16", "-o", out, "--save-mask", out / "mask", "-j",
+    command = [Program(MASK_STEPS[0]).path, "-n", "16384", "-H", "16", "-o", out, "--save-mask", out / "mask", "-j",
                tmp_path / "record.json", "-m", "random:0.5"]
     with subprocess.Popen(map(str, command), stdout=subprocess.DEVNULL) as process:
         while not (out / "mask").exists():
@@ -117,12 +118,12 @@ def test_full_disk_leaves_no_half_written_file(any_step: Program, tmp_path: Path
 @pytest.mark.parametrize("more", [[], ["--draw-mask"]], ids=["run", "drawn"])
 def test_full_disk_leaves_no_part_of_a_mask(tmp_path: Path, more: list) -> None:
     """Neither in a new directory nor next to the files of another mask."""
-    step05, mask, limit = Program("step05"), tmp_path / "mask", file_size_limit(8192)
+    step, mask, limit = Program(MASK_STEPS[0]), tmp_path / "mask", file_size_limit(8192)
     options = ["-m", "window:20", *more, "--save-mask", mask]
-    line = failed(step05, *options, preexec_fn=limit)
+    line = failed(step, *options, preexec_fn=limit)
     assert f"{mask / 'partial_block_masks.npy'}: cannot write: File too large" in line
     assert files_in(tmp_path) == []
-    step05.run_right(*OPTIONS, "-m", "causal", "--save-mask", mask)
+    step.run_right(*OPTIONS, "-m", "causal", "--save-mask", mask)
     before = {path.name: path.read_bytes() for path in mask.iterdir()}
-    failed(step05, *options, preexec_fn=limit)
+    failed(step, *options, preexec_fn=limit)
     assert {path.name: path.read_bytes() for path in mask.iterdir()} == before

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.lib.kinds import SCALAR_STEPS
 from tests.lib.programs import RIGHT, WRONG, Program
 from tests.lib.source_tree import PLAIN, SourceTree
 
@@ -64,7 +65,7 @@ FAULTS = {
 
 @pytest.fixture(scope="module")
 def wrong(tmp_path_factory: pytest.TempPathFactory) -> Program:
-    """Step 02, which has the fault that the environment names."""
+    """A step that has the fault that the environment names."""
     tree = SourceTree(tmp_path_factory.mktemp("hints"), built="cpu")
     for number, (other, result, _) in enumerate(FAULTS.values(), 1):
         tree.add_fault(number, FILE, SUM, f"""{SUM}
@@ -73,9 +74,9 @@ def wrong(tmp_path_factory: pytest.TempPathFactory) -> Program:
     return {result};
   }}
 """)
-    tree.compile_only("step02", "CONFIG<__half, 32, 64, 32>")
-    assert tree.make("BACKEND=cpu", PLAIN, "build/cpu/step02").returncode == 0
-    return Program("step02", tree.root / "build" / "cpu")
+    tree.compile_only(SCALAR_STEPS[-1], 32)
+    assert tree.make("BACKEND=cpu", PLAIN, f"build/cpu/{SCALAR_STEPS[-1]}").returncode == 0
+    return Program(SCALAR_STEPS[-1], tree.root / "build" / "cpu")
 
 
 def test_a_right_answer_needs_no_hint(wrong: Program) -> None:

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.cli.test_bad_input import files_in
-from tests.lib.kinds import FP8_STEPS, HOPPER_STEPS, MASK_STEPS, SPAN_STEPS
-from tests.lib.programs import BACKEND, RIGHT, Program, read_records
+from tests.lib.kinds import FP8_STEPS, HOPPER_STEPS, MASK_STEPS, NAIVE, SPAN_STEPS
+from tests.lib.programs import BACKEND, REPOSITORY, RIGHT, Program, read_records
 
 
-@pytest.mark.parametrize("name, check", [("ex05", "ex05"), ("step01_mine", "check STEP=01_mine")])
+@pytest.mark.parametrize("name, check", [("ex05", "ex05"), ("step98_mine", "check STEP=98_mine")])
 def test_a_report_names_the_check_of_its_file(any_step: Program, tmp_path: Path, name: str,
                                               check: str) -> None:
     (tmp_path / name).symlink_to(any_step.path)
@@ -39,7 +39,7 @@ ROW = {
     "ceiling": str, "block_m": int, "block_n": int,
 }
 # Fields of steps that take block masks.
-MASK = {"shared_kv": bool, "mask_form": str, "mask_bytes": int, "mask_prepared_bytes": int,
+MASK = {"mask_form": str, "mask_bytes": int, "mask_prepared_bytes": int,
         "mask_build_ms": NUMBER, "mask_upload_ms": NUMBER, "mask_prepare_ms": NUMBER}
 # And of those whose mask is in blocks.
 BLOCKS = {"mask_block_q": int, "mask_block_kv": int, "mask_blocks": int,
@@ -91,7 +91,7 @@ def test_record_has_every_field_and_no_other(step: Program, tmp_path: Path) -> N
     _, record = step.solve(tmp_path / "out", "-b", 2, "-H", 4, "-G", 2, "-n", 100, "-k", 50,
                            "-m", "causal", step.dtype_option, "bf16", "-s", 9, "--layout", "bnhd")
     kernels = kernel_count(record)
-    assert kernels == (3 if step.name == "step01" else 1)
+    assert kernels == len(step.facts["launches"])
     assert_fits(record, schema(step, kernels))
     assert (record["step"], record["backend"]) == (step.name, BACKEND)
     assert (record["batch"], record["heads"], record["kv_heads"]) == (2, 4, 2)
@@ -203,8 +203,7 @@ def test_causal_runs_skip_tiles_above_the_diagonal(step: Program, tmp_path: Path
     counts = {}
     for mask in ("full", "causal"):
         path = tmp_path / f"{mask}.json"
-        # Step 01 has tiles of 32 queries, later steps of up to 192.
-        length = 512 if step.name == "step01" else 1024 if step.name < "step06" else 1536
+        length = min(12 * step.facts["block_m"], 1536)
         step.run_right("-b", 1, "-H", 1, "-n", length, "-d", 64 if step.name in FP8_STEPS else 32,
                        "-m", mask, "-c", "rows:20",
                        "-j", path)
@@ -226,12 +225,12 @@ def test_options_before_cases_hold_for_every_case(any_step: Program, tmp_path: P
 # --- Options that replace a run ------------------------------------------------------------------
 
 LONG_OPTIONS = ("batch heads kv-heads seqlen seqlen-kv head-dim dtype out-dtype mask mask-block layout scale scales "
-                "shared-kv input output seed check repeat min-time time-limit json report cases save-mask "
+                "input output seed check repeat min-time time-limit json report cases save-mask "
                 "draw-mask info ceilings help version").split()
 SHORT_OPTIONS = "bHGnkdtmioscrj"
 
 
-NOT_ALL_STEPS = {"out-dtype": "--out-dtype=bf16", "scales": "--scales=head", "shared-kv": "--shared-kv",
+NOT_ALL_STEPS = {"out-dtype": "--out-dtype=bf16", "scales": "--scales=head",
                  "save-mask": "--save-mask=mask"}
 
 
@@ -274,8 +273,12 @@ def test_every_short_option_is_its_long_one(any_step: Program, tmp_path: Path) -
 
 
 def test_version(step: Program) -> None:
+    """CHANGELOG.md begins with it, and CITATION.cff names it."""
     done = step.run("--version")
-    assert done.returncode == RIGHT and re.fullmatch(rf"{step.name} \S+\n", done.stdout)
+    found = re.fullmatch(rf"{step.name} (\d+\.\d+\.\d+), commit \S+\n", done.stdout)
+    assert done.returncode == RIGHT and found
+    assert re.search("^## (.*)$", (REPOSITORY / "CHANGELOG.md").read_text(), re.MULTILINE)[1] == found[1]
+    assert f"\nversion: {found[1]}\n" in (REPOSITORY / "CITATION.cff").read_text()
 
 
 @pytest.mark.cpu_only("SIMT_MEMORY stands for a smaller GPU")
@@ -283,9 +286,9 @@ def test_version(step: Program) -> None:
 def test_info_says_what_the_run_does(memory: str, passes: str) -> None:
     """It depends on the memory that the tensors leave for S."""
     for words in (["--info"], []):
-        report = Program("step01").run_right("-n", 256, *words, env={"SIMT_MEMORY": memory}).stdout
+        report = Program(NAIVE).run_right("-n", 256, *words, env={"SIMT_MEMORY": memory}).stdout
         assert f"heads at a time: {passes}\n" in report
-    small = Program("step01").run_right("-n", 256, "--info", env={"SIMT_MEMORY": "300K"}).stdout
+    small = Program(NAIVE).run_right("-n", 256, "--info", env={"SIMT_MEMORY": "300K"}).stdout
     assert "does not fit the free memory" in small
 
 

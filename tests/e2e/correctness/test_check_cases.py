@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.lib.kinds import MMA_STEPS
 from tests.lib.programs import REPOSITORY, Program
 from tests.lib.source_tree import PLAIN, SourceTree
 
@@ -33,9 +34,9 @@ def faulty(tmp_path_factory: pytest.TempPathFactory) -> Program:
     tree = SourceTree(tmp_path_factory.mktemp("faulty"), built="cpu")
     for number, patch in enumerate(FAULTS.values(), 1):
         tree.add_fault(number, *patch)
-    tree.compile_only("step04", "CONFIG<__half, 64>, CONFIG<__nv_bfloat16, 128>")
-    assert tree.make("BACKEND=cpu", PLAIN, "build/cpu/step04").returncode == 0
-    return Program("step04", tree.root / "build/cpu")
+    tree.compile_only(MMA_STEPS[0], configs="CONFIG<__half, 64>, CONFIG<__nv_bfloat16, 128>")
+    assert tree.make("BACKEND=cpu", PLAIN, f"build/cpu/{MMA_STEPS[0]}").returncode == 0
+    return Program(MMA_STEPS[0], tree.root / "build/cpu")
 
 
 @pytest.mark.parametrize("number", range(len(FAULTS) + 1), ids=["none", *FAULTS])
@@ -59,31 +60,31 @@ def test_refused_problems_are_not_wrong(faulty: Program) -> None:
     refused = re.findall(r"^\S+: refused: (.+)$", done.stdout, re.MULTILINE)
     *lines, verdict = done.stdout.splitlines()
     assert done.returncode == 0
-    assert verdict == f"step04: right (it refuses {len(refused)} of {len(lines)} problems)"
+    assert verdict == f"{MMA_STEPS[0]}: right (it refuses {len(refused)} of {len(lines)} problems)"
     reasons = [line.split(": ", 1)[1] for line in done.stderr.splitlines()]
     assert len(reasons) == len(refused) > 0
     for options, reason in zip(refused, reasons, strict=True):
         head_dim = re.search(r"-d (\d+)", options)[1]
         dtype, taken, other = ("bf16", 128, 64) if "bf16" in options else ("fp16", 64, 128)
-        assert reason == (f"--head-dim {head_dim}: step04 takes D = {taken}"
+        assert reason == (f"--head-dim {head_dim}: {MMA_STEPS[0]} takes D = {taken}"
                           + f" in {dtype}" * (head_dim == str(other)))
 
 
 def test_a_wrong_answer_beside_refused_problems_is_wrong(faulty: Program) -> None:
     done = check(faulty, 1)
     assert done.returncode == 1
-    assert re.search(r"^step04: WRONG \(it refuses \d+ of \d+ problems\)$", done.stdout, re.MULTILINE)
+    assert re.search(rf"^{MMA_STEPS[0]}: WRONG \(it refuses \d+ of \d+ problems\)$", done.stdout, re.MULTILINE)
 
 
 @pytest.mark.parametrize("configs, reason", [
-    ("CONFIG<__nv_bfloat16, 160>", "--dtype fp16: step04 takes bf16"),
-    ("CONFIG<__half, 160>", "--dtype bf16: step04 takes fp16")])
+    ("CONFIG<__nv_bfloat16, 160>", f"--dtype fp16: {MMA_STEPS[0]} takes bf16"),
+    ("CONFIG<__half, 160>", f"--dtype bf16: {MMA_STEPS[0]} takes fp16")])
 def test_one_configuration(tmp_path: Path, configs: str, reason: str) -> None:
     """A kernel of one's own may take none of the problems."""
     tree = SourceTree(tmp_path, built="cpu")
-    tree.compile_only("step04", configs)
-    assert tree.make("BACKEND=cpu", PLAIN, "build/cpu/step04").returncode == 0
-    done = check(Program("step04", tree.root / "build/cpu"))
+    tree.compile_only(MMA_STEPS[0], configs=configs)
+    assert tree.make("BACKEND=cpu", PLAIN, f"build/cpu/{MMA_STEPS[0]}").returncode == 0
+    done = check(Program(MMA_STEPS[0], tree.root / "build/cpu"))
     count = len(done.stdout.splitlines()) - 1
     assert done.returncode == 1 and f": {reason}\n" in done.stderr
-    assert done.stdout.splitlines()[-1] == f"step04: NOT CHECKED: it refuses all {count} problems"
+    assert done.stdout.splitlines()[-1] == f"{MMA_STEPS[0]}: NOT CHECKED: it refuses all {count} problems"

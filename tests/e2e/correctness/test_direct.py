@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.lib.configs import CALLED_HEAD_DIMS, configs_of
+from tests.lib.configs import CALLED_HEAD_DIMS
 from tests.lib.kinds import FACTS, FP8_STEPS, HOPPER_STEPS, PERSISTENT_STEPS, SCALAR_STEPS
-from tests.lib.programs import DEVICE, REPOSITORY, RIGHT, STEP_DIR, USAGE, WRONG, Program
+from tests.lib.programs import DEVICE, RIGHT, STEP_DIR, USAGE, WRONG, Program
 from tests.lib.source_tree import SourceTree
 from tests.lib.steps import step_names
 
@@ -165,7 +165,8 @@ FAULTS = {
         TILES, "store_16(target, chunks[j], first + chunk.row",
         "store_16(target, chunks[j], FAULTY || first + chunk.row", {"poisoned": TOUCHED}),
     "rows of O take the stride of Q": (
-        STEP04, "problem.o_strides.row", "(FAULTY ? problem.q_strides : problem.o_strides).row",
+        STEP04, "problem.o_strides.row",
+        "(FAULTY ? problem.q_strides : problem.o_strides).row",
         {"padded": TOUCHED}),
     "heads of V take the stride of K": (
         HEADS, "kv_head * problem.v_strides.head", "kv_head * (FAULTY ? problem.k_strides : problem.v_strides).head",
@@ -179,7 +180,7 @@ def faulty(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     tree = SourceTree(tmp_path_factory.mktemp("faulty"), built="cpu")
     for number, (path, old, new, _) in enumerate(FAULTS.values(), 1):
         tree.add_fault(number, path, old, new)
-    tree.compile_only("step04", configs_of((REPOSITORY / STEP04).read_text(), CALLED_HEAD_DIMS))
+    tree.compile_only("step04", *CALLED_HEAD_DIMS, element="")
     built = {name: f"build/cpu/under_test/{name}" for name in ("step01", "step04")}
     assert tree.make("BACKEND=cpu", *built.values()).returncode == 0
     return {name: tree.root / path for name, path in built.items()}

@@ -13,7 +13,7 @@ from tests.lib.problem import Problem
 from tests.lib.programs import (DEVICE, USAGE, WRONG, Program, read_records, read_result,
                                 write_inputs)
 from tests.lib.reference import attention, mistakes, round_to
-from tests.lib.steps import step_names, table
+from tests.lib.steps import settings, step_names
 from tests.e2e.cli.test_bad_input import files_in
 
 TWO_HEADS = Problem(batch=2, heads=2, seqlen=70, head_dim=64, mask="causal")
@@ -35,7 +35,7 @@ def test_rows_that_attend_nothing_are_zero(step: Program, tmp_path: Path, seqlen
     assert record["right"] is True
 
 
-@pytest.mark.parametrize("name", [name for name in step_names() if table(name, "tests").get("rare_maximum")])
+@pytest.mark.parametrize("name", [name for name in step_names() if settings(name, "tests").get("rare_maximum")])
 def test_large_p_are_rounded_too(name: str, tmp_path: Path) -> None:
     """In peaked rows a rarely raised m leaves the largest P above 1, so it is rounded, too; and a
     few large elements of V nearly cancel in a column."""

@@ -10,6 +10,7 @@ from tests.lib import no_maximum
 from tests.lib.programs import REPOSITORY, RIGHT, WRONG, Program, read_records
 
 pytestmark = pytest.mark.cpu_only("it builds changed steps for the CPU backend")
+SCALAR, MMA = no_maximum.SHOWN_STEPS
 
 DATA = REPOSITORY / "tests" / "data"
 RANDOM = ["--heads", 2, "--seqlen", 300, "--mask", "causal"]
@@ -29,18 +30,18 @@ def variants(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Program]:
 
 
 @pytest.mark.parametrize("step, dtype, options", [
-    ("step02", "fp16", RANDOM), ("step02", "bf16", RANDOM),
-    ("step04", "fp16", RANDOM), ("step04", "bf16", RANDOM),
+    (SCALAR, "fp16", RANDOM), (SCALAR, "bf16", RANDOM),
+    (MMA, "fp16", RANDOM), (MMA, "bf16", RANDOM),
     # P in fp32, or in bf16 with the same range, has room for all scores of MiniLM. So the steps are
     # wrong only because of the missing maximum.
-    ("step02", "fp16", MINILM), ("step04", "bf16", MINILM)])
+    (SCALAR, "fp16", MINILM), (MMA, "bf16", MINILM)])
 def test_enough_room(variants: dict, step: str, dtype: str, options: list) -> None:
     variants[step].run_right("--check", "all", "--dtype", dtype, *options)
 
 
 @pytest.mark.parametrize("step, dtype, options", [
-    ("step04", "fp16", SMOLLM2), ("step04", "fp16", MINILM),
-    ("step02", "fp16", MINILM + SHARPER), ("step04", "bf16", MINILM + SHARPER)])
+    (MMA, "fp16", SMOLLM2), (MMA, "fp16", MINILM),
+    (SCALAR, "fp16", MINILM + SHARPER), (MMA, "bf16", MINILM + SHARPER)])
 def test_overflow(variants: dict, tmp_path: Path, step: str, dtype: str, options: list) -> None:
     """The real step is right on the same input; without the maximum, Inf and NaN appear."""
     Program(step).run_right("--check", "all", "--dtype", dtype, *options)

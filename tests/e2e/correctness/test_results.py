@@ -11,7 +11,7 @@ from tests.lib.pairwise import pairwise
 from tests.lib.problem import Problem
 from tests.lib.programs import BACKEND, PAIRWISE_SEED, Program, Result, write_inputs
 from tests.lib.reference import attention, bf16_bits, mistakes, round_to, to_e4m3
-from tests.lib.steps import table
+from tests.lib.steps import settings
 
 
 LENGTHS = [1, 2, 7, 31, 32, 33, 63, 64, 65, 127, 129, 257]
@@ -25,7 +25,7 @@ ODD_HEAD_DIMS = [1, 17, 40, 80, 100, 255]
 
 
 def parameters_of(step: Program, lengths: list[int]) -> dict[str, list]:
-    longest = table(step.name, "tests").get("longest", max(lengths))
+    longest = settings(step.name, "tests").get("longest", max(lengths))
     return {
         "seqlen": [n for n in lengths if n <= longest],
         "kv_length": list(KV_LENGTHS),

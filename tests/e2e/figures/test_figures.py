@@ -15,12 +15,13 @@ from plots.figures.all import FIGURES
 from plots.figures.labels import spread
 from plots.figures.records import Results, load
 from plots.figures.waterfall import speed_label
+from tests.lib.kinds import MASK_STEPS, MMA_STEPS
 from tests.lib.programs import REPOSITORY, read_records
 from tests.lib.steps import source_of
 
 H200 = REPOSITORY / "plots" / "results" / "h200"
 GIVEN = ("committed", "alone")
-LAST = "step06"
+LAST = MASK_STEPS[1]
 
 
 @pytest.fixture(scope="module")
@@ -72,10 +73,11 @@ def test_tflops_has_every_step_and_baseline(given: dict) -> None:
 
 def test_roofline_has_every_step_at_its_intensity(given: dict) -> None:
     data = FIGURES["roofline"].data(given["committed"])
-    for point in data["steps"]["04"]:
+    step = MMA_STEPS[-1]
+    for point in data["steps"][step.removeprefix("step")]:
         # 4 N N D operations; Q, K, V and O of 2 N D bytes each and LSE of 4 N.
         assert point["intensity"] == pytest.approx(4 * point["n"] * 128 / (8 * 128 + 4), rel=1e-3)
-        (record,) = records_of(step="step04", seqlen=point["n"], head_dim=128, dtype="fp16",
+        (record,) = records_of(step=step, seqlen=point["n"], head_dim=128, dtype="fp16",
                                mask="full")
         assert point["tflops"] == record["tflops"]
 
@@ -105,7 +107,7 @@ def test_sparsity_has_times_over_the_full_mask(given: dict) -> None:
 
 def test_wrong_failed_and_old_records_are_left_out(tmp_path) -> None:
     """Wrong and failed records are left out; those of the newest commit are used."""
-    base = {"date": "2030-01-02", "step": "step05", "commit": "a", "device": "GPU"}
+    base = {"date": "2030-01-02", "step": "step98", "commit": "a", "device": "GPU"}
     old, new = tmp_path / "bench_a.jsonl", tmp_path / "bench_b.jsonl"
     old.write_text(json.dumps(base | {"median_ms": 1}) + "\n")
     new.write_text("".join(json.dumps(base | {"date": "2031-01-02"} | more) + "\n" for more in (

@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 
 from plots.tools import lab
+from tests.lib.kinds import NAIVE, SCALAR_STEPS
 from tests.lib.programs import REPOSITORY
 from tests.lib.steps import step_names
 
 pytestmark = pytest.mark.cpu_only("the lab is part of the CPU backend")
 
-VARIANT = "step03, rows without padding"
+VARIANT = f"{lab.PADDED_STEP}, rows without padding"
 UNITS = {"": 1, "k": 1e3, "M": 1e6, "G": 1e9}
 DOCUMENT = REPOSITORY / "docs" / "lab.md"
 
@@ -49,12 +50,12 @@ def test_make_lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shapes: int) 
             [*step_names(), VARIANT]]
     for table in tables_with(page, "must move"):
         for column in ("must move", "loaded", "stored"):
-            assert number(table["step02"][column]) < number(table["step01"][column]) / 3
+            assert number(table[SCALAR_STEPS[-1]][column]) < number(table[NAIVE][column]) / 3
     for table in tables_with(page, "worst"):
         assert all(table[name]["conflicts"] == "0" for name in step_names())
-        assert number(table[VARIANT]["conflicts"]) > 10_000
+        assert number(table[VARIANT]["conflicts"]) > 0
         assert number(table[VARIANT]["ldmatrix"]) == pytest.approx(
-            8 * number(table["step03"]["ldmatrix"]), rel=1e-3)
+            8 * number(table[lab.PADDED_STEP]["ldmatrix"]), rel=1e-3)
     for table in tables_with(page, "findings"):
         assert all(row["findings"] == "0" for row in table.values())
     assert not re.search(r"\b(ms|milliseconds|TFLOP/s)\b", page)  # bounds are not times

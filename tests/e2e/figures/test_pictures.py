@@ -11,7 +11,7 @@ from plots.figures.pictures import writers
 from plots.figures.pictures_loops import PROBLEM, shape_of
 from tests.lib.programs import REPOSITORY, STEP_DIR, Program, read_records
 from tests.lib.source_tree import SourceTree
-from tests.lib.steps import having
+from tests.lib.steps import drawn_in, having
 
 PICTURES = REPOSITORY / "docs" / "pictures"
 NAMES = sorted(path.stem for path in PICTURES.glob("*.svg")
@@ -40,10 +40,11 @@ def test_committed_pictures_are_up_to_date(tmp_path: Path) -> None:
 @cpu_only
 def test_committed_maps_of_errors_are_up_to_date(tmp_path: Path) -> None:
     tree = SourceTree(tmp_path, built="cpu")
-    tree.compile_only("step02", "CONFIG<__half, 64, 64, 32>")
-    done = tree.make("build/pictures/step02_broken", "BACKEND=cpu", f"PYTHON={sys.executable}")
+    step = drawn_in("errors")
+    tree.compile_only(step, 64)
+    done = tree.make(f"build/pictures/{step}_broken", "BACKEND=cpu", f"PYTHON={sys.executable}")
     assert done.returncode == 0, done.stderr
-    writers(STEP_DIR, tree.root / "build" / "pictures" / "step02_broken")["errors"](tmp_path)
+    writers(STEP_DIR, tree.root / "build" / "pictures" / f"{step}_broken")["errors"](tmp_path)
     assert compare(tmp_path) == ["error_broken", "error_right"]
 
 

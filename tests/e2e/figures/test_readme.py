@@ -11,6 +11,7 @@ from plots.figures import pages, readme
 from plots.figures.all import FIGURES
 from plots.figures.records import Results, load
 from plots.sections import with_section
+from tests.lib.kinds import MMA_STEPS, NAIVE
 from tests.lib.programs import REPOSITORY, STEP_DIR, Program, read_records
 from tests.lib.steps import step_names
 
@@ -54,31 +55,33 @@ def test_the_table_has_the_measured_numbers() -> None:
 
 
 def test_tables_have_fa3_where_the_records_have_it() -> None:
-    """Step 04 has a speedup over FA3 without a mask only, step 03 has none."""
+    """One step has a speedup over FA3 without a mask only, the one before it has none."""
     results = Results([{name: value for name, value in record.items() if "over_fa3" not in name}
                        for record in load(H200).records if record.get("short") != "fa3"])
     words = ("speedup over FA3", "FA3 is FlashAttention-3", "FlashAttention-3 |")
     more = {"speed_over_fa3": 0.6123, "speed_over_fa3_p10": 0.6, "speed_over_fa3_p90": 0.625}
-    some = Results([record | more if (record.get("step"), record["mask"]) == ("step04", "full")
+    some = Results([record | more if (record.get("step"), record["mask"]) == (MMA_STEPS[-1], "full")
                     else record for record in results.records])
     told = readme.table(some)
     assert all(word in told for word in words[:2])
     assert all(word not in readme.table(results) for word in words)
     lines = {line.split("]")[0]: line for line in told.splitlines() if line.startswith("| [")}
-    assert " | 0.612 (0.600 – 0.625) | " in lines["| [04"] and " | – | " in lines["| [03"]
+    assert " | 0.612 (0.600 – 0.625) | " in lines[f"| [{MMA_STEPS[-1][4:]}"]
+    assert " | – | " in lines[f"| [{MMA_STEPS[-2][4:]}"]
     assert len({line.count("|") for line in told.splitlines() if line.startswith("|")}) == 1
     row = "| times FlashAttention-3 | 0.612 | – | 0.612 | – | 0.612 | – |"
-    assert row in pages.speed(some, "step04", "step03")
-    for page in (pages.speed(some, "step03", "step02c"), pages.speed(results, "step04", "step03")):
+    earlier, before, step = MMA_STEPS[-3:]
+    assert row in pages.speed(some, step, before)
+    for page in (pages.speed(some, before, earlier), pages.speed(results, step, before)):
         assert words[2] not in "\n".join(page)
 
 
 def test_steps_without_records_have_no_numbers() -> None:
     """They are in the table and named below it."""
-    left = Results([record for record in load(H200).records if record.get("step") != "step06"])
+    left = Results([record for record in load(H200).records if record.get("step") != NAIVE])
     *rows, last = readme.table(left).splitlines()
-    assert "Not measured yet: step06" in last
-    (row,) = [row for row in rows if row.startswith("| [06](docs/step06.md) [")]
+    assert f"Not measured yet: {NAIVE}" in last
+    (row,) = [row for row in rows if row.startswith(f"| [{NAIVE[4:]}](docs/{NAIVE}.md) [")]
     assert row.endswith(" | – | – | – | – |")
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.lib.generators import rounded_inputs
+from tests.lib.kinds import NAIVE
 from tests.lib.problem import Problem
 from tests.lib.programs import NO_GPU, RIGHT, USAGE, Program, read_records
 from tests.lib.reference import attention, mistakes
@@ -65,7 +66,7 @@ def test_scores_that_do_not_fit_are_computed_and_timed_in_passes(tmp_path: Path)
                                 check=True).stdout) << 20
     seqlen = 8192
     heads = memory // (4 * seqlen * seqlen) + 1
-    record = check_sample(Program("step01"), tmp_path, "-b", 1, "-H", heads, "-n", seqlen, "-d", 32,
+    record = check_sample(Program(NAIVE), tmp_path, "-b", 1, "-H", heads, "-n", seqlen, "-d", 32,
                           "-r", 3, "--min-time", 0, rows=50)
     assert record["samples"] >= 3 and record["kernel1_blocks"] < heads * (seqlen // 32) ** 2
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.lib.kinds import FP8_STEPS
+from tests.lib.kinds import FP8_STEPS, NAIVE
 from tests.lib.limits import exceeded
 from tests.lib.programs import DEVICE, RIGHT, WRONG, Program, read_records
 from tests.lib.source_tree import CHECKED, SourceTree
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.cpu_only("a GPU build refuses --report")
 exhaustive = pytest.mark.exhaustive
 
 # Whole tiles of keys, of which each step overlaps most, then incomplete ones. The CPU backend takes long
-# for step 01, which copies nothing that could overlap.
+# for the naive step, which copies nothing that could overlap.
 OVERLAP = [f"-H 1 -n 128 -d {head_dim} -m causal" for head_dim in (64, 128, 256)]
 PROBLEMS = [*(f"-H 1 -n 66 -k 128 -d {head_dim}" for head_dim in (32, 64, 96, 128, 256)),
             "-n 77 -k 133 -m causal", "-n 65 -k 40 -d 128 -t bf16",
@@ -30,7 +30,7 @@ PROBLEMS = [*(f"-H 1 -n 66 -k 128 -d {head_dim}" for head_dim in (32, 64, 96, 12
 def test_right_kernels_have_no_findings_and_keep_their_limits(step: Program, tmp_path: Path,
                                                               order: str) -> None:
     cases, path = tmp_path / "cases", tmp_path / "records"
-    problems = PROBLEMS if step.name == "step01" else PROBLEMS + OVERLAP
+    problems = PROBLEMS if step.name == NAIVE else PROBLEMS + OVERLAP
     if step.name in FP8_STEPS:
         problems = [problem.replace("-t", step.dtype_option) for problem in problems
                     if not re.search("-d (32|96|256)", problem)]
@@ -80,7 +80,7 @@ def wrong(tmp_path_factory: pytest.TempPathFactory) -> Program:
     tree = SourceTree(tmp_path_factory.mktemp("wrong"), built="cpu")
     for number, (old, new, _) in enumerate(FAULTS.values(), 1):
         tree.add_fault(number, STEP, old, new)
-    tree.compile_only("step03", "CONFIG<__half, 32>")
+    tree.compile_only("step03", 32)
     assert tree.make("BACKEND=cpu", *CHECKED, "build/cpu/step03").returncode == 0
     return Program("step03", tree.root / "build" / "cpu")
 

@@ -60,7 +60,7 @@ def faulty(tmp_path_factory: pytest.TempPathFactory) -> Program:
     for number, (_, old, new, _, _) in enumerate(FAULTS):
         if old:
             tree.add_fault(number, STEP, old, new)
-    tree.compile_only("step10", "CONFIG<__half, 64>")
+    tree.compile_only("step10", 64)
     assert tree.make("BACKEND=cpu", *CHECKED, "build/cpu/step10").returncode == 0
     return Program("step10", tree.root / "build" / "cpu")
 

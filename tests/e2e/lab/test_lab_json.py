@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.lib.kinds import HOPPER_STEPS
 from tests.lib.programs import REPOSITORY, WRONG, Program, read_records
 
 pytestmark = pytest.mark.cpu_only("a GPU build refuses --report")
@@ -48,7 +49,7 @@ def test_lines_add_up_to_kernels_and_these_to_the_run(step: Program, tmp_path: P
         assert added(own) == counts_in(kernel)
     assert added([kernel for kernel in kernels if kernel["forward"]]) == counts_in(run)
     assert run["mma_flop"] == 4096 * run["mma"]
-    assert (run["wgmma"] > 0) == (run["wgmma_flop"] > 0) == (step.name >= "step07")
+    assert (run["wgmma"] > 0) == (run["wgmma_flop"] > 0) == (step.name in HOPPER_STEPS)
     assert run["findings"] == len(of(records, "finding")) == 0
 
 

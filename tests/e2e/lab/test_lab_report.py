@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.lib.kinds import MASK_STEPS, NAIVE
 from tests.lib.programs import DEVICE, REPOSITORY, RIGHT, USAGE, WRONG, Program, read_records
 
 pytestmark = pytest.mark.cpu_only("a GPU build refuses --report")
@@ -60,7 +61,7 @@ def test_intensity_is_flop_by_bytes(step: Program, tmp_path: Path) -> None:
     (record,) = read_records(path)
     sectors = sum(record[f"lab_{kind}_sectors"] for kind in DEVICE_MEMORY)
     assert f" {record['flops'] / (32 * sectors):.1f} FLOP a byte of the sectors counted" in stdout
-    if record["step"] != "step01":  # which moves S and P too
+    if record["step"] != NAIVE:  # which moves S and P too
         intensity = record["flops"] / record["least_bytes"]
         assert f" {intensity:.1f} FLOP a byte that must move" in stdout
 
@@ -68,7 +69,7 @@ def test_intensity_is_flop_by_bytes(step: Program, tmp_path: Path) -> None:
 def test_a_pass_that_does_not_end_has_no_intensity(tmp_path: Path) -> None:
     """The kernels that prepare a mask already fail, so nothing is known of the pass."""
     path, most = tmp_path / "lab.json", 400 << 20
-    done = Program("step05").run(
+    done = Program(MASK_STEPS[0]).run(
         "-n", 64, f"--report=traffic,roofline:h200,json:{path}",
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (most, most)))
     assert done.returncode == DEVICE
@@ -116,7 +117,8 @@ def test_drawing_in_the_documentation() -> None:
     """docs/lab.md shows the beginning of a drawing as the program prints it."""
     (shown,) = re.findall(r"```text\n(access .*?)```", DOCUMENT.read_text(), re.DOTALL)
     place = re.search(r" at (\S+:\d+) in ", shown)[1]
-    stdout = Program("step03").run_right(f"--report=access:{place}", cwd=REPOSITORY).stdout
+    step = re.match(r"steps/(\w+?)_", place)[1]
+    stdout = Program(step).run_right(f"--report=access:{place}", cwd=REPOSITORY).stdout
     assert shown in stdout
 
 
@@ -138,7 +140,7 @@ def test_nothing_at_a_line(faulty: Path, tmp_path: Path) -> None:
 
 def test_tensors_of_a_mask_have_names() -> None:
     """The kernel that lists the tiles reads all tensors of a mask, so it is the one tested."""
-    program, source = Program("step05"), REPOSITORY / "common/device/tile_list.cuh"
+    program, source = Program(MASK_STEPS[0]), REPOSITORY / "common/device/tile_list.cuh"
     problem = ("-n", 256, "-m", "window:50")
     records = program.run(*problem, "--report=json:-", cwd=REPOSITORY).stdout.splitlines()
     lines = [json.loads(line)["line"] for line in records if line.startswith('{"record": "line"')
@@ -248,7 +250,7 @@ def test_roofline_from_a_file(step: Program, tmp_path: Path) -> None:
         expected["tensor cores"] = (record["lab_mma"] * 4096 + record["lab_wgmma_flop"]) / 2e12
     else:
         expected["fp32 units"] = record["flops"] / 0.5e12
-    moved = record["least_bytes"] + (16 * 2 * 256 * 256 if record["step"] == "step01" else 0)
+    moved = record["least_bytes"] + (16 * 2 * 256 * 256 if record["step"] == NAIVE else 0)
     expected["device memory"] = moved / 100e9
     assert bounds == {unit: pytest.approx(1e6 * time, abs=6e-4) for unit, time in expected.items()}
     binding = max(expected, key=expected.get)

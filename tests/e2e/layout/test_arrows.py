@@ -1,13 +1,17 @@
-"""Which part of the sources may include or import which other part: there are no cycles."""
+"""Which part of the sources may include or import which other part: there are no cycles, neither
+between folders nor between the files of a folder."""
 
 import re
+import subprocess
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
 
 import pytest
 
-from tests.lib.programs import REPOSITORY
+from tests.lib.programs import REPOSITORY, STEP_DIR
 
 COMMON = REPOSITORY / "common"
-HOST = ["cli", "report", "check", "masks", "device", "io", "base"]  # each may use those after it
+HOST = ["report", "cli", "check", "masks", "device", "io", "base"]  # each may use those after it
 
 
 def includes(path) -> list[str]:
@@ -25,7 +29,7 @@ def sources(folder: str) -> list:
 def test_host_folders_include_only_those_below(path) -> None:
     folder = path.relative_to(COMMON / "host").parts[0]
     below = HOST[HOST.index(folder):] if folder in HOST else [*HOST, "run.h"]
-    allowed = [f"host/{name}" for name in below] + ["attention.h", "float16.h", "float8.h", "vector_width.h"]
+    allowed = [f"host/{name}" for name in below] + ["attention.h", "block_mask.h", "float16.h", "float8.h", "vector_width.h"]
     allowed += ["simt/"] * ("report/lab" in str(path))  # not compiled for a GPU
     allowed += ["device/ptx_hopper.cuh"] * (path.name == "ceiling.cu")
     allowed += ["commit.h"]  # generated
@@ -34,17 +38,49 @@ def test_host_folders_include_only_those_below(path) -> None:
 
 def test_the_cpu_backend_includes_nothing_of_attention() -> None:
     assert [(path, name) for path in sources("common/simt") for name in includes(path)
-            if name.startswith(("attention.h", "host/", "device/"))] == []
+            if name.startswith(("attention.h", "block_mask.h", "host/", "device/"))] == []
 
 
 def test_steps_and_device_code_include_no_host_code() -> None:
     """The judge of the exercises is a host program."""
     assert [(path, name) for folder in ("steps", "common/device") for path in sources(folder)
             for name in includes(path) if path.name != "judge.c"
-            and not name.startswith(("attention.h", "device/", "tensor_map_limits.h"))] == []
+            and not name.startswith(("attention.h", "block_mask.h", "device/", "tensor_map_limits.h"))] == []
 
 
 def test_plots_import_only_plots_and_the_library_of_the_tests() -> None:
     imports = [(path, name) for path in (REPOSITORY / "plots").rglob("*.py")
                for name in re.findall(r"^(?:from|import) (tests\S*)", path.read_text(), re.M)]
     assert [found for found in imports if not found[1].startswith("tests.lib")] == []
+
+
+def circle(uses: dict[str, set[str]]) -> list[str]:
+    """Files that use each other in a circle; empty if there is none."""
+    try:
+        TopologicalSorter(uses).prepare()
+    except CycleError as error:
+        return error.args[1]
+    return []
+
+
+def symbols(path: Path) -> tuple[set[str], set[str]]:
+    """The names that an object defines for others, and those that it uses of others."""
+    listing = subprocess.run(["nm", "-g", path], capture_output=True, text=True, check=True).stdout
+    lines = [line.split() for line in listing.splitlines()]
+    return {line[-1] for line in lines if line[-2] != "U"}, {line[-1] for line in lines if line[-2] == "U"}
+
+
+FOLDERS = sorted({path.parent for path in sources("common")})
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: str(folder.relative_to(COMMON)))
+def test_no_files_of_a_folder_use_each_other_in_a_circle(folder) -> None:
+    """Headers by what they include, objects by functions and variables that another one defines."""
+    headers = {path.name: {Path(name).name for name in includes(path)
+                           if (folder / Path(name).name).exists() and Path(name).name != path.name}
+               for path in folder.iterdir() if path.suffix in (".h", ".cuh")}
+    assert circle(headers) == []
+    objects = [STEP_DIR / path.relative_to(COMMON).with_suffix(".o") for path in folder.glob("*.c")]
+    names = {path.stem: symbols(path) for path in objects if path.exists()}
+    assert circle({user: {name for name, (defined, _) in names.items() if defined & used}
+                   for user, (_, used) in names.items()}) == []

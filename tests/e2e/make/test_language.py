@@ -3,8 +3,10 @@ editors on Windows have written compile."""
 
 import pytest
 
+from tests.lib.kinds import NAIVE, SCALAR_STEPS
 from tests.lib.programs import RIGHT, Program
 from tests.lib.source_tree import PLAIN, SourceTree
+from tests.lib.steps import source_of
 
 pytestmark = pytest.mark.cpu_only("nvcc takes all of this")
 
@@ -102,17 +104,18 @@ def test_a_call_that_does_not_compile_says_what_to_write(tree: SourceTree, call:
 
 
 def test_a_byte_order_mark_and_carriage_returns_do_not_matter(tree: SourceTree) -> None:
-    file = tree.root / "steps/step01_naive.cu"
+    file = tree.root / f"steps/{source_of(NAIVE).path.name}"
     file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes().replace(b"\n", b"\r\n"))
-    assert tree.make("BACKEND=cpu", "DEBUG=0", PLAIN, "build/cpu/step01").returncode == 0
-    step = Program("step01", tree.root / "build/cpu")
+    assert tree.make("BACKEND=cpu", "DEBUG=0", PLAIN, f"build/cpu/{NAIVE}").returncode == 0
+    step = Program(NAIVE, tree.root / "build/cpu")
     assert step.run("-n", 40, "-d", 32).returncode == RIGHT
 
 
 def test_dynamic_shared_memory_may_have_another_name(tree: SourceTree) -> None:
-    tree.compile_only("step02", "CONFIG<__half, 32, 64, 32>")
-    tree.replace("steps/step02_online_softmax.cu", "unsigned char smem[]", "unsigned char raw_bytes[]")
-    tree.replace("steps/step02_online_softmax.cu", "smem", "raw_bytes")
-    assert tree.make("BACKEND=cpu", "build/cpu/step02").returncode == 0
-    done = Program("step02", tree.root / "build/cpu").run("-n", 40, "-d", 32, "--report")
+    tree.compile_only(SCALAR_STEPS[-1], 32)
+    file = f"steps/{source_of(SCALAR_STEPS[-1]).path.name}"
+    tree.replace(file, "unsigned char smem[]", "unsigned char raw_bytes[]")
+    tree.replace(file, "smem", "raw_bytes")
+    assert tree.make("BACKEND=cpu", f"build/cpu/{SCALAR_STEPS[-1]}").returncode == 0
+    done = Program(SCALAR_STEPS[-1], tree.root / "build/cpu").run("-n", 40, "-d", 32, "--report")
     assert done.returncode == RIGHT and "\nfindings   0\n" in done.stdout

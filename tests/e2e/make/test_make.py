@@ -13,8 +13,11 @@ from pathlib import Path
 import pytest
 
 from tests.lib.source_tree import SourceTree
-from tests.lib.steps import step_names
+from tests.lib.steps import source_of, step_names
 
+FIRST, SECOND, THIRD = step_names()[:3]
+FIRST_FILE, SECOND_FILE = (source_of(name).path.stem for name in (FIRST, SECOND))
+DIFF = f"diff{SECOND.removeprefix('step')}"
 pytestmark = pytest.mark.cpu_only("it tests the Makefile, which is the same on a GPU machine")
 
 # Calls the real compiler to list headers where a dependency file is requested, if the tree has a file
@@ -83,7 +86,7 @@ def tree(tmp_path: Path) -> Tree:
 
 
 def sources(calls: list[str]) -> set[str]:
-    """The compiled files: common/host/io/npy.c, steps/step01_naive.cu, ..."""
+    """The compiled files: common/host/io/npy.c, steps/stepNN_name.cu, ..."""
     compiled = {word for call in calls if " -c " in call for word in call.split()
                 if re.search(r"\.(c|cpp|cu|S)$", word)}
     return {re.sub(r"^build/[^/]+/", "", word) for word in compiled}
@@ -115,43 +118,43 @@ def test_second_make_does_nothing(tree: Tree) -> None:
 
 def test_header_rebuilds_what_includes_it(tree: Tree) -> None:
     (tree.root / "headers").touch()
-    tree.build("step01", "step02", "BACKEND=cpu")
+    tree.build(FIRST, SECOND, "BACKEND=cpu")
     for header, rebuilt, not_rebuilt in (
             ("common/host/io/npy.h", {"common/host/io/npy.c", "common/host/io/inputs.c"}, "steps/"),
-            ("common/attention.h", {"common/host/run.c", "steps/step01_naive.cpp"}, None),
+            ("common/attention.h", {"common/host/run.c", f"steps/{FIRST_FILE}.cpp"}, None),
             ("common/device/heads.cuh",
-             {"steps/step01_naive.cpp", "steps/step02_online_softmax.cpp"}, "common/host/"),
-            ("common/simt/include/cuda_fp16.h", {"steps/step01_naive.cpp"}, None)):
-        later = (tree.root / "step01").stat().st_mtime + 10
+             {f"steps/{FIRST_FILE}.cpp", f"steps/{SECOND_FILE}.cpp"}, "common/host/"),
+            ("common/simt/include/cuda_fp16.h", {f"steps/{FIRST_FILE}.cpp"}, None)):
+        later = (tree.root / FIRST).stat().st_mtime + 10
         os.utime(tree.root / header, (later, later))
-        compiled = sources(tree.build("step01", "step02", "BACKEND=cpu"))
+        compiled = sources(tree.build(FIRST, SECOND, "BACKEND=cpu"))
         assert rebuilt <= compiled
         assert not_rebuilt is None or not [path for path in compiled if path.startswith(not_rebuilt)]
         os.utime(tree.root / header, (0, 0))
 
 
 def test_other_flags_rebuild_everything(tree: Tree) -> None:
-    everything = sources(tree.build("step01", "BACKEND=cpu"))
-    assert sources(tree.build("step01", "BACKEND=cpu", "OPTIMISE=-O1")) == everything
+    everything = sources(tree.build(FIRST, "BACKEND=cpu"))
+    assert sources(tree.build(FIRST, "BACKEND=cpu", "OPTIMISE=-O1")) == everything
 
 
 def test_backends_never_mix(tree: Tree) -> None:
     """Each backend has its own directory; ./stepNN is of the backend that was built last."""
-    cuda = ("step01", "BACKEND=cuda", "ARCH=sm_90")
-    cpu_calls = tree.build("step01", "BACKEND=cpu")
-    assert tree.program("step01") == tree.program("build/cpu/step01")
+    cuda = (FIRST, "BACKEND=cuda", "ARCH=sm_90")
+    cpu_calls = tree.build(FIRST, "BACKEND=cpu")
+    assert tree.program(FIRST) == tree.program(f"build/cpu/{FIRST}")
     assert not [call for call in cpu_calls if "build/cuda" in call or call.startswith("nvcc")]
 
     cuda_calls = tree.build(*cuda)
-    assert tree.program("step01") == tree.program("build/cuda-sm_90/step01")
-    assert "nvcc made build/cuda-sm_90/step01" in tree.program("step01")
+    assert tree.program(FIRST) == tree.program(f"build/cuda-sm_90/{FIRST}")
+    assert f"nvcc made build/cuda-sm_90/{FIRST}" in tree.program(FIRST)
     assert [call for call in cuda_calls if call.startswith("nvcc")]
     assert not [call for call in cuda_calls if "build/cpu" in call or "common/simt" in call]
 
-    assert tree.build("step01", "BACKEND=cpu") == []
-    assert tree.program("step01") == tree.program("build/cpu/step01")
+    assert tree.build(FIRST, "BACKEND=cpu") == []
+    assert tree.program(FIRST) == tree.program(f"build/cpu/{FIRST}")
     assert tree.build(*cuda) == []
-    assert tree.program("step01") == tree.program("build/cuda-sm_90/step01")
+    assert tree.program(FIRST) == tree.program(f"build/cuda-sm_90/{FIRST}")
 
 
 @pytest.mark.parametrize("setting", ["DEBUG=2", "V=1 0"])
@@ -173,13 +176,13 @@ def test_unknown_architecture(tree: Tree, arch: str, unknown: str) -> None:
 @pytest.mark.parametrize("archs, ptx", [("sm_90 sm_80", "90"), ("sm_90a sm_90", "90")])
 def test_ptx_is_that_of_the_newest_architecture(tree: Tree, archs: str, ptx: str) -> None:
     """The result does not depend on the order of the list. Code for sm_90 is that for sm_90a."""
-    calls = tree.build("step01", "BACKEND=cuda", f"ARCH={archs}")
-    (call,) = [call for call in calls if "steps/step01_naive.cu" in call]
+    calls = tree.build(FIRST, "BACKEND=cuda", f"ARCH={archs}")
+    (call,) = [call for call in calls if f"steps/{FIRST_FILE}.cu" in call]
     assert re.findall(r"code=compute_(\w+)", call) == [ptx]
     named = {re.sub("^sm_90$", "sm_90a", arch) for arch in archs.split()}
     assert sorted(re.findall(r"code=(sm_\w+)", call)) == sorted(named)
     backwards = " ".join(reversed(archs.split()))
-    assert tree.build("step01", "BACKEND=cuda", f"ARCH={backwards}") == []
+    assert tree.build(FIRST, "BACKEND=cuda", f"ARCH={backwards}") == []
 
 
 def test_unknown_step(tree: Tree) -> None:
@@ -189,22 +192,22 @@ def test_unknown_step(tree: Tree) -> None:
 
 def test_two_files_for_one_step(tree: Tree) -> None:
     """Neither is built as stepNN; each can be built by its full name, as can other steps."""
-    shutil.copy2(tree.root / "steps/step02_online_softmax.cu", tree.root / "steps/step02_mine.cu")
-    for goal in ("step02", "all", "diff02"):
+    shutil.copy2(tree.root / f"steps/{SECOND_FILE}.cu", tree.root / f"steps/{SECOND}_mine.cu")
+    for goal in (SECOND, "all", DIFF):
         done = tree.make(goal, "BACKEND=cpu")
         assert done.returncode != 0
-        for words in ("step02 is the name of 2 files", "steps/step02_mine.cu",
-                      "steps/step02_online_softmax.cu", "as in: make step02_"):
+        for words in (f"{SECOND} is the name of 2 files", f"steps/{SECOND}_mine.cu",
+                      f"steps/{SECOND_FILE}.cu", f"as in: make {SECOND}_"):
             assert words in done.stderr, (goal, words)
-    for name in ("step02_mine", "step02_online_softmax"):
+    for name in (f"{SECOND}_mine", SECOND_FILE):
         assert f"steps/{name}.cpp" in sources(tree.build(name, "BACKEND=cpu"))
         assert (tree.root / name).exists()
-    tree.build("step03", "BACKEND=cpu")
+    tree.build(THIRD, "BACKEND=cpu")
 
 
 def test_new_step_rebuilds_nothing_else(tree: Tree) -> None:
-    tree.build("step02", "BACKEND=cpu")
-    shutil.copy2(tree.root / "steps/step02_online_softmax.cu", tree.root / "steps/step98_mine.cu")
+    tree.build(SECOND, "BACKEND=cpu")
+    shutil.copy2(tree.root / f"steps/{SECOND_FILE}.cu", tree.root / "steps/step98_mine.cu")
     assert sources(tree.build("step98", "BACKEND=cpu")) == {"steps/step98_mine.cpp",
                                                             "checked/step98_mine.all.cpp"}
     assert "-Ibuild/cpu" not in (tree.root / "build/cpu/flags").read_text().split()
@@ -226,7 +229,7 @@ def test_diff_counts_added_code(tree: Tree) -> None:
 
 def test_diff_writes_nothing(tree: Tree) -> None:
     (tree.root / "build").write_text("a checkout may not be writable")
-    done = tree.make("diff02")
+    done = tree.make(DIFF)
     assert done.returncode == 0 and done.stderr == ""
     assert re.search(r"\n[1-9]\d* lines of code added", done.stdout)
 
@@ -244,7 +247,7 @@ def path_without(directory: Path, missing: str) -> str:
 def test_missing_compiler(tmp_path: Path) -> None:
     """One line names the package, before anything is built."""
     tree = Tree(tmp_path, compilers=False)
-    done = tree.make("step01", "BACKEND=cpu", path=path_without(tree.bin, "g++"))
+    done = tree.make(FIRST, "BACKEND=cpu", path=path_without(tree.bin, "g++"))
     assert done.returncode != 0 and done.stdout == ""
     assert re.fullmatch(r"[^\n]*g\+\+ not found\. Install it: sudo apt-get install g\+\+[^\n]*\n",
                         done.stderr)
@@ -259,7 +262,7 @@ def test_tests_on_a_gpu_end_at_once_without_one(tree: Tree) -> None:
     assert done.returncode != 0
     assert re.fullmatch("BACKEND=cuda: the tests found no GPU; make test BACKEND=cpu needs none\n"
                         r"make: \*\*\* [^\n]*need-gpu[^\n]*\n", done.stderr)
-    assert sorted(path.name for path in tree.root.glob("build/*/steps/*.o")) == ["step01_naive.o"]
+    assert sorted(path.name for path in tree.root.glob("build/*/steps/*.o")) == [f"{FIRST_FILE}.o"]
 
 
 # Installs nothing: logs the call, waits, and leaves a Python that does the same.
@@ -292,10 +295,9 @@ def test_deps_come_before_all_else_with_jobs_too(tree: Tree) -> None:
 def test_commit_is_that_of_the_source(tree: Tree) -> None:
     """Files of results and files unknown to git do not mark the commit as changed."""
     def commit_of_build() -> str:
-        done = tree.make("step01", "BACKEND=cpu", "-s")
+        done = tree.make(FIRST, "BACKEND=cpu", "-s")
         assert done.returncode == 0, done.stderr
-        found = re.search(r'"(.*)"', (tree.root / "build/cpu/commit.h").read_text())[1]
-        return found
+        return re.search(r'"(.*)"', (tree.root / "build/cpu/commit.h").read_text())[1]
 
     def git(*words: str) -> str:
         who = ("-c", "user.name=Test", "-c", "user.email=test@example.org")
@@ -307,7 +309,7 @@ def test_commit_is_that_of_the_source(tree: Tree) -> None:
     isolated = {"GIT_CEILING_DIRECTORIES": str(tree.root.parent), "GIT_CONFIG_GLOBAL": os.devnull}
     assert commit_of_build() == "unknown"
     git("init", "-q")
-    (tree.root / ".gitignore").write_text("/build/\n/step01\n")
+    (tree.root / ".gitignore").write_text(f"/build/\n/{FIRST}\n")
     results = tree.root / "plots" / "results"
     results.mkdir()
     (results / "records.jsonl").write_text("{}\n")
@@ -318,6 +320,6 @@ def test_commit_is_that_of_the_source(tree: Tree) -> None:
     (results / "records.jsonl").write_text("{}\n{}\n")
     (tree.root / "new file").touch()
     assert commit_of_build() == head
-    with (tree.root / "steps" / "step02_online_softmax.cu").open("a") as source:
+    with (tree.root / "steps" / f"{SECOND_FILE}.cu").open("a") as source:
         source.write("\n")
     assert commit_of_build() == f"{head}-dirty"

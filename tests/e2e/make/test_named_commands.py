@@ -12,7 +12,8 @@ from tests.lib.programs import REPOSITORY
 pytestmark = pytest.mark.cpu_only("it tests the Makefile, which is the same on a GPU machine")
 
 PAGES = [REPOSITORY / "README.md", REPOSITORY / "CONTRIBUTING.md", *(REPOSITORY / "docs").glob("*.md"),
-         *(REPOSITORY / "steps/exercises").glob("*.md"), *(REPOSITORY / "tests").glob("*/README.md")]
+         *(REPOSITORY / "steps/exercises").glob("*.md"), *(REPOSITORY / "tests").glob("*/README.md"),
+         REPOSITORY / "common/simt/README.md"]
 BLOCK = re.compile(r"^```(sh|console)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 COMMAND = re.compile(r"(?:^ *|&& )make ((?:[A-Z_]+=\S+ |-C \S+ |-\S+ )*)([\w./][\w./-]*(?: (?!&&)[a-z][\w-]*)*)", re.MULTILINE)
 
@@ -28,7 +29,7 @@ TOOLS = {
     "slides": ("plots.figures.slides",),
 }
 # Targets that are parts of those that .ci/run makes.
-PARTS = {"test", "test-unit", "test-e2e", "libraries", "lab-counts", "docs", "explorers"}
+PARTS = {"test", "test-unit", "test-e2e", "libraries", "simt", "lab-counts", "docs", "explorers"}
 # Test files that make the others.
 ELSEWHERE = {
     "all": "make/test_make.py", "clean": "exercises/test_exercises.py", "exercises": "exercises/test_exercises.py",

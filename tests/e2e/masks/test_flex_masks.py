@@ -13,13 +13,14 @@ import numpy as np
 import pytest
 
 from tests.lib import flex_masks, masks
+from tests.lib.kinds import MASK_STEPS
 from tests.lib.reference import Answer, attention, mistakes
 from tests.lib.flex_masks import FlexMask, as_torch_makes_it, convert
 from tests.lib.generators import rounded_inputs
 from tests.lib.problem import Problem
 from tests.lib.programs import REPOSITORY, Program
 
-STEP05 = Program("step05")
+MASK_STEP = Program(MASK_STEPS[0])
 LISTS = ("kv_num_blocks", "kv_indices", "full_kv_num_blocks", "full_kv_indices")
 
 
@@ -65,7 +66,7 @@ def test_stored_mask_is_as_torch_makes_it() -> None:
 def test_stored_mask_runs(tmp_path: Path) -> None:
     m = convert(stored(), stored_mask_mod)
     p = Problem(2, 2, 1, 300, mask=str(m.write(tmp_path / "mask")))
-    result, record = STEP05.solve(tmp_path / "out", *p.options())
+    result, record = MASK_STEP.solve(tmp_path / "out", *p.options())
     dense = dense_of(stored_mask_mod, (1, 2, 300, 300))
     assert mistakes(attention(p, *rounded_inputs(p), dense), result.o, result.lse) == []
     assert [record[f"mask_blocks_{kind}"] for kind in ("full", "causal", "partial")] == [3, 3, 5]
@@ -135,7 +136,7 @@ def test_same_attention_as_flex_attention(tmp_path: Path, name: str, n: int) -> 
     block_mask = flex.create_block_mask(mask_mod, 1, 2, n, n, device=device)
     m = convert(flex_masks.from_torch(block_mask), mask_mod)
     p = Problem(1, 2, 2, n, mask=str(m.write(tmp_path / "mask")))
-    result, _ = STEP05.solve(tmp_path / "out", *p.options())
+    result, _ = MASK_STEP.solve(tmp_path / "out", *p.options())
 
     inputs = rounded_inputs(p)
     tensors = [torch.tensor(x, dtype=torch.float32, device=device) for x in inputs]

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.lib.kinds import FACTS, HOPPER_STEPS, MASK_STEPS, MMA_STEPS
 from tests.lib.reference import attention, mistakes
 from tests.lib.generators import rounded_inputs
 from tests.lib.problem import Problem
@@ -13,8 +14,11 @@ from tests.lib.source_tree import PLAIN, SourceTree
 
 pytestmark = pytest.mark.cpu_only("which tiles run what is the same on a GPU")
 
-STEPS = ("step02c", "step03", "step04", "step05")
 BLOCK_M, BLOCK_N = 128, 64  # at a head dimension of 64
+# The steps on mma.sync with these tiles.
+STEPS = [name for name in (*MMA_STEPS, *MASK_STEPS)
+         if (FACTS[name]["block_m"], FACTS[name]["block_n"]) == (BLOCK_M, BLOCK_N)
+         and name not in HOPPER_STEPS]
 
 
 @pytest.fixture(scope="module")
@@ -23,8 +27,7 @@ def masking(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Program]:
     tree = SourceTree(tmp_path_factory.mktemp("masking"), built="cpu")
     tree.replace("common/device/fragments.cuh", "if (8 * n + c >= keys) s[i]", "(void)keys, s[i]")
     for name in STEPS:
-        more = ", 2, false" if name == "step05" else ""
-        tree.compile_only(name, f"CONFIG<__half, 64{more}>")
+        tree.compile_only(name, 64)
     done = tree.make("BACKEND=cpu", PLAIN, "-j2", *(f"build/cpu/{name}" for name in STEPS))
     assert done.returncode == 0, done.stderr
     return {name: Program(name, tree.root / "build" / "cpu") for name in STEPS}

@@ -11,10 +11,11 @@ import pytest
 
 from tests.lib import masks
 from tests.lib.generators import rounded_inputs
+from tests.lib.kinds import MASK_STEPS
 from tests.lib.problem import Problem
 from tests.lib.programs import USAGE, Program, write_inputs
 
-STEP05 = Program("step05")
+MASK_STEP = Program(MASK_STEPS[0])
 PROBLEM = Problem(2, 2, 2, 200, 300, 32, mask_block=(64, 64))
 
 
@@ -27,7 +28,7 @@ def test_heads_and_batch_entries_are_not_mixed_up(tmp_path: Path) -> None:
     for b, h, q in np.ndindex(2, 3, 70):
         dense[b, h, q, (17 * b + 29 * h + q) % 90] = True
     np.save(tmp_path / "mask.npy", dense)
-    result, _ = STEP05.solve(tmp_path / "out", *p.options())
+    result, _ = MASK_STEP.solve(tmp_path / "out", *p.options())
     _, _, v = rounded_inputs(p)
     for b, h, q in np.ndindex(2, 3, 70):
         assert (result.o[b, h, q] == v[b, 0, (17 * b + 29 * h + q) % 90]).all()
@@ -46,8 +47,8 @@ def test_bad_dense_file(tmp_path: Path, array: np.ndarray, says: str) -> None:
     inputs = write_inputs(tmp_path / "in", *rounded_inputs(PROBLEM))
     p = replace(PROBLEM, mask=str(path))
     for options in (p.options(), ["--input", inputs, "--mask", path]):
-        done = STEP05.run(*options)
-        assert (done.returncode, done.stderr) == (USAGE, f"step05: {path}: {says}\n")
+        done = MASK_STEP.run(*options)
+        assert (done.returncode, done.stderr) == (USAGE, f"{MASK_STEPS[0]}: {path}: {says}\n")
 
 
 @pytest.mark.parametrize("masked", [0, -np.inf, -1e4])
@@ -59,8 +60,8 @@ def test_the_conversion_in_a_refusal_is_right(tmp_path: Path, masked: float) -> 
     p = replace(PROBLEM, mask=str(path))
     conversion = re.search(r"save mask ([!=]=) 0\b", refusal(p))[1]
     np.save(path, numbers != 0 if conversion == "!=" else numbers == 0)
-    result, _ = STEP05.solve(tmp_path / "own", *p.options())
-    expected, _ = STEP05.solve(tmp_path / "window", *replace(p, mask="window:70").options())
+    result, _ = MASK_STEP.solve(tmp_path / "own", *p.options())
+    expected, _ = MASK_STEP.solve(tmp_path / "window", *replace(p, mask="window:70").options())
     assert np.array_equal(result.o, expected.o)
 
 
@@ -70,8 +71,8 @@ def test_the_conversion_in_a_refusal_is_right(tmp_path: Path, masked: float) -> 
     (["--mask-block", "96x64"], "mask blocks of 96x64")])
 def test_a_bad_mask_beside_input_files_is_named(tmp_path: Path, mask: list, says: str) -> None:
     inputs = write_inputs(tmp_path / "in", *rounded_inputs(PROBLEM))
-    done = STEP05.run("--input", inputs, *mask)
-    assert done.returncode == USAGE and done.stderr.startswith(f"step05: {says}")
+    done = MASK_STEP.run("--input", inputs, *mask)
+    assert done.returncode == USAGE and done.stderr.startswith(f"{MASK_STEPS[0]}: {says}")
 
 
 # --- Saved and read again -------------------------------------------------------------------------
@@ -79,10 +80,10 @@ def test_a_bad_mask_beside_input_files_is_named(tmp_path: Path, mask: list, says
 def test_mask_is_saved_without_a_run(tmp_path: Path) -> None:
     """--draw-mask --save-mask: the same files, and only the picture is printed."""
     p = replace(PROBLEM, mask="prefix:50")
-    STEP05.run_right(*p.options(), "--save-mask", tmp_path / "run")
-    done = STEP05.run_right(*p.options(), "--draw-mask", "--save-mask", tmp_path / "drawn")
+    MASK_STEP.run_right(*p.options(), "--save-mask", tmp_path / "run")
+    done = MASK_STEP.run_right(*p.options(), "--draw-mask", "--save-mask", tmp_path / "drawn")
     assert masks.read(tmp_path / "run").same_as(masks.read(tmp_path / "drawn"))
-    assert done.stdout == STEP05.run_right(*p.options(), "--draw-mask").stdout
+    assert done.stdout == MASK_STEP.run_right(*p.options(), "--draw-mask").stdout
 
 
 def test_picture_of_a_directory_has_its_blocks(tmp_path: Path) -> None:
@@ -91,10 +92,10 @@ def test_picture_of_a_directory_has_its_blocks(tmp_path: Path) -> None:
     entries = np.stack([masks.preset(p), masks.preset(replace(p, mask="full"))])[None]
     m = masks.from_dense(entries, (64, 64)).write(tmp_path / "mask")
     options = replace(p, mask=str(m), mask_block=None).options()
-    said, which, *picture, legend = STEP05.run_right(*options, "--draw-mask").stdout.splitlines()
+    said, which, *picture, legend = MASK_STEP.run_right(*options, "--draw-mask").stdout.splitlines()
     assert said.endswith("a character is 64 x 64 entries")
     assert which == "the first of 2 masks, that of batch entry 0 and head 0"
-    expected = STEP05.run_right(*replace(p, mask_block=(64, 64)).options(), "--draw-mask")
+    expected = MASK_STEP.run_right(*replace(p, mask_block=(64, 64)).options(), "--draw-mask")
     assert picture == expected.stdout.splitlines()[1:-1]
     assert legend.endswith(f"{100 * entries.mean():.1f} % of the entries of all masks")
 
@@ -105,8 +106,8 @@ def test_saved_mask_is_the_mask(tmp_path: Path, mask: str) -> None:
     """--save-mask and --mask of that directory: the same bits, and the same mask saved again."""
     p = replace(PROBLEM, mask=mask)
     first, again = tmp_path / "first", tmp_path / "again"
-    expected, record = STEP05.solve(tmp_path / "a", *p.options(), "--save-mask", first)
-    result, second_record = STEP05.solve(tmp_path / "b", *replace(p, mask=str(first)).options(),
+    expected, record = MASK_STEP.solve(tmp_path / "a", *p.options(), "--save-mask", first)
+    result, second_record = MASK_STEP.solve(tmp_path / "b", *replace(p, mask=str(first)).options(),
                                          "--save-mask", again)
     assert result.same_bits(expected)
     assert masks.read(first).same_as(masks.read(again))
@@ -124,16 +125,16 @@ def test_saved_mask_is_canonical_whatever_was_read(tmp_path: Path) -> None:
     for i, m in enumerate([masks.disordered(canonical, np.random.default_rng(1)),
                            masks.with_fewest_copies(canonical)]):
         p = replace(PROBLEM, mask=str(m.write(tmp_path / f"in{i}")))
-        STEP05.solve(tmp_path / f"out{i}", *p.options(), "--save-mask", tmp_path / f"saved{i}")
+        MASK_STEP.solve(tmp_path / f"out{i}", *p.options(), "--save-mask", tmp_path / f"saved{i}")
         assert masks.read(tmp_path / f"saved{i}").same_as(canonical)
 
 
 def test_block_size_is_that_of_the_tiles(tmp_path: Path) -> None:
     """Whatever --mask-block says."""
     p = replace(PROBLEM, mask="dilated:5", mask_block=(128, 64))
-    expected, _ = STEP05.solve(tmp_path / "a", *p.options(), "--save-mask", tmp_path / "mask")
+    expected, _ = MASK_STEP.solve(tmp_path / "a", *p.options(), "--save-mask", tmp_path / "mask")
     p = replace(p, mask=str(tmp_path / "mask"), mask_block=(256, 256))
-    result, record = STEP05.solve(tmp_path / "b", *p.options())
+    result, record = MASK_STEP.solve(tmp_path / "b", *p.options())
     assert result.same_bits(expected)
     assert (record["mask_block_q"], record["mask_block_kv"]) == (128, 64)
 
@@ -145,7 +146,7 @@ def test_mask_without_slots_attends_nothing(tmp_path: Path) -> None:
                             *(np.zeros((1, 2, 4, 0), np.int32) for _ in range(3)),
                             np.ones((tiles, 64, 64), bool))
         p = replace(PROBLEM, mask=str(m.write(tmp_path / f"mask{tiles}")))
-        result, record = STEP05.solve(tmp_path / f"out{tiles}", *p.options())
+        result, record = MASK_STEP.solve(tmp_path / f"out{tiles}", *p.options())
         assert not result.o.any() and (result.lse == -np.inf).all()
         assert (record["mask_blocks"], record["mask_blocks_active"]) == (2 * 2 * 4 * 5, 0)
 
@@ -179,16 +180,16 @@ BAD_MASKS: dict[str, tuple[masks.BlockMask, str]] = {
 def assert_refused(tmp_path: Path, directory: Path, says: str) -> None:
     """One line, exit code 2, nothing written."""
     before = sorted(tmp_path.iterdir())
-    done = STEP05.run(*replace(PROBLEM, mask=str(directory)).options(), "-o", tmp_path / "out",
+    done = MASK_STEP.run(*replace(PROBLEM, mask=str(directory)).options(), "-o", tmp_path / "out",
                       "-j", tmp_path / "record.json", "--save-mask", tmp_path / "saved")
     assert (done.returncode, done.stdout) == (USAGE, "")
-    assert done.stderr == f"step05: {directory}{says}\n"
+    assert done.stderr == f"{MASK_STEPS[0]}: {directory}{says}\n"
     assert sorted(tmp_path.iterdir()) == before
 
 
 def refusal(p: Problem) -> str:
     """The error message of a request that is refused."""
-    done = STEP05.run(*p.options())
+    done = MASK_STEP.run(*p.options())
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (USAGE, "", 1)
     return done.stderr
 
@@ -201,7 +202,7 @@ def test_bad_block_mask(tmp_path: Path, fault: str) -> None:
 
 def test_blocks_that_the_tiles_do_not_divide(tmp_path: Path) -> None:
     """Of --mask-block, of a directory's tiles, and of a directory without tiles."""
-    says = "step05: mask blocks of 96x64 (--mask-block or the tiles): must be multiples of 64\n"
+    says = f"{MASK_STEPS[0]}: mask blocks of 96x64 (--mask-block or the tiles): must be multiples of 64\n"
     directory = masks.from_dense(np.ones((1, 1, 200, 300), bool), (96, 64)).write(tmp_path / "mask")
     p = replace(PROBLEM, mask_block=(96, 64))
     assert refusal(p) == says
@@ -211,14 +212,14 @@ def test_blocks_that_the_tiles_do_not_divide(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("change, says", [
-    ({"head_dim": 40}, "--head-dim 40: step05 takes D = 32, 64, 96, 128 or 256"),
+    ({"head_dim": 40}, f"--head-dim 40: {MASK_STEPS[0]} takes D = 32, 64, 96, 128 or 256"),
     ({"mask_block": (64, 1)}, "mask blocks of 64x1 (--mask-block or the tiles): must be multiples of 64"),
 ], ids=["head dimension", "blocks"])
 @pytest.mark.parametrize("mask", ["window:0", "blocks:2", "missing.npy"])
 def test_step_refuses_before_the_mask_is_opened(change: dict, says: str, mask: str) -> None:
     """Counting the entries of a mask may take minutes, so an invalid mask is not noticed before."""
-    assert refusal(replace(PROBLEM, mask=mask, **change)) == f"step05: {says}\n"
-    assert refusal(replace(PROBLEM, mask=mask)).startswith(f"step05: --mask {mask}: ")
+    assert refusal(replace(PROBLEM, mask=mask, **change)) == f"{MASK_STEPS[0]}: {says}\n"
+    assert refusal(replace(PROBLEM, mask=mask)).startswith(f"{MASK_STEPS[0]}: --mask {mask}: ")
 
 
 @pytest.mark.cpu_only("a GPU's memory is not the machine's")
@@ -227,8 +228,8 @@ def test_blocks_beyond_memory(tmp_path: Path) -> None:
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     length = math.isqrt(int(1.1 * memory / 8 * 128 * 64))
     p = Problem(1, 1, 1, length, length, 32, mask="full", mask_block=(16384, 16384))
-    done = STEP05.run(*p.options(), "--save-mask", tmp_path / "mask")
+    done = MASK_STEP.run(*p.options(), "--save-mask", tmp_path / "mask")
     assert (done.returncode, done.stdout) == (USAGE, "")
-    assert re.fullmatch(r"step05: --mask full: needs .* GB of memory, but only .* are available\n",
+    assert re.fullmatch(rf"{MASK_STEPS[0]}: --mask full: needs .* GB of memory, but only .* are available\n",
                         done.stderr)
     assert not (tmp_path / "mask").exists()

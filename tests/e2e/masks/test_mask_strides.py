@@ -8,6 +8,7 @@ from plots.bench.step_library import BlockMask, Device, Memory, StepLibrary
 from tests.e2e.bench.step_calls import Call, library_of
 from tests.lib import masks
 from tests.lib.generators import rounded_inputs
+from tests.lib.kinds import MASK_STEPS
 from tests.lib.problem import Problem
 from tests.lib.programs import PAIRWISE_SEED, Result
 from tests.lib.reference import attention, mistakes
@@ -64,7 +65,7 @@ def masks_to_try(rng: np.random.Generator) -> dict[str, np.ndarray]:
 def test_any_strides(seed: int) -> None:
     """Poison fills the gaps between elements, and elements that must not be read."""
     rng = np.random.default_rng([PAIRWISE_SEED, seed])
-    library = library_of("step05")
+    library = library_of(MASK_STEPS[0])
     for name, dense in masks_to_try(rng).items():
         m = masks.from_dense(dense, PROBLEM.mask_block)
         if name != "own tiles":
@@ -81,7 +82,7 @@ def test_every_stride_is_used() -> None:
     Here zeros replace the poison, so that a wrong stride leads to no access out of bounds.
     """
     rng = np.random.default_rng(0)
-    library = library_of("step05")
+    library = library_of(MASK_STEPS[0])
     m = masks.from_dense(masks_to_try(rng)["(2, 4)"], PROBLEM.mask_block)
     m = masks.BlockMask(*(tensor.clip(0) for tensor in m.tensors()[:4]), m.tiles)
     on_device, _kept = upload(Device(library), m, rng, 0)

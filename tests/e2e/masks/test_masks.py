@@ -13,8 +13,11 @@ from tests.lib.pairwise import pairwise
 from tests.lib.problem import Problem
 from tests.lib.programs import PAIRWISE_SEED, Program, Result, write_inputs
 from tests.lib.reference import attention, mistakes
+from tests.lib.steps import source_of
 
-STEP05 = Program("step05")
+MASK_STEP = Program(MASK_STEPS[0])
+# The step that it builds on, and the one before that: they have its arithmetic.
+BEFORE = (source_of(source_of(MASK_STEP.name).after).after, source_of(MASK_STEP.name).after)
 
 # How Nkv depends on Nq. With "half" the first queries come before the first key.
 KV_LENGTHS = {"equal": lambda n: n, "longer": lambda n: n + 45, "half": lambda n: (n + 1) // 2}
@@ -41,7 +44,7 @@ PRESETS = ["full", "causal", "empty", "window:1", "window:65", "window:100000", 
 COMBINATIONS = pairwise({
     "mask": PRESETS, "seqlen": [1, 63, 129, 200, 270], "kv": list(KV_LENGTHS),
     "block": BLOCKS, "dtype": ["fp16", "bf16"], "head_dim": [32, 64, 96, 128, 256],
-    "heads": list(HEADS), "shared_kv": [True, False], "scale": [None, 0.2],
+    "heads": list(HEADS), "scale": [None, 0.2],
 }, seed=PAIRWISE_SEED)
 
 
@@ -55,12 +58,7 @@ def problem_of(row: dict) -> Problem:
     kv_len = KV_LENGTHS[row["kv"]](row["seqlen"])
     return Problem(batch, heads, kv_heads, row["seqlen"], kv_len, row["head_dim"], row["dtype"],
                    preset_text(row["mask"], kv_len), scale=row["scale"], mask_block=row["block"],
-                   shared_kv=row["shared_kv"], seed=7)
-
-
-def taken(step: Program, p: Problem) -> Problem:
-    """Only step 05 has --shared-kv."""
-    return replace(p, shared_kv=p.shared_kv and step.name == "step05")
+                   seed=7)
 
 
 def assert_right(p: Problem, result: Result, attended: np.ndarray) -> None:
@@ -88,16 +86,16 @@ def assert_counts(p: Problem, record: dict, dense: np.ndarray) -> None:
     assert record["flops"] == 4 * p.head_dim * int(np.broadcast_to(dense, shape).sum())
 
 
-# Steps 05 and 06 have the same tile lists.
+# Those between the first and the last have the tile lists of the first.
 @pytest.mark.parametrize("mask_step", [
-    pytest.param(name, marks=pytest.mark.exhaustive if name == "step06" else ())
+    pytest.param(name, marks=pytest.mark.exhaustive if name in MASK_STEPS[1:-1] else ())
     for name in MASK_STEPS], indirect=True)
 @pytest.mark.parametrize("rows", [one_in_three(COMBINATIONS),
                                   pytest.param(COMBINATIONS, marks=pytest.mark.exhaustive)],
                          ids=["some pairs", "all pairs"])
 def test_every_preset(mask_step: Program, tmp_path: Path, rows: list[dict]) -> None:
     """O, LSE and the JSON record; make test-all has every pair of values of the parameters above."""
-    problems = [taken(mask_step, problem_of(row)) for row in rows]
+    problems = [problem_of(row) for row in rows]
     solved = mask_step.solve_all(tmp_path / "out", [p.options() for p in problems])
     for p, (result, record) in zip(problems, solved, strict=True):
         dense = masks.preset(p)
@@ -111,7 +109,7 @@ def test_presets_give_the_canonical_block_mask(tmp_path: Path) -> None:
     problems = [replace(problem_of(row), batch=1, heads=1, kv_heads=1, head_dim=32)
                 for row in COMBINATIONS]
     lines = [[*p.options(), "--save-mask", tmp_path / f"mask{i}"] for i, p in enumerate(problems)]
-    STEP05.solve_all(tmp_path / "out", lines, check="none")
+    MASK_STEP.solve_all(tmp_path / "out", lines, check="none")
     for i, p in enumerate(problems):
         expected = masks.from_dense(masks.preset(p)[None, None], p.mask_block)
         assert masks.read(tmp_path / f"mask{i}").same_as(expected), p.options()
@@ -121,7 +119,7 @@ def test_presets_give_the_canonical_block_mask(tmp_path: Path) -> None:
 
 NASTY = pairwise({
     "seqlen": [65, 129, 270], "kv": list(KV_LENGTHS), "block": BLOCKS,
-    "dtype": ["fp16", "bf16"], "head_dim": [32, 64, 128, 256], "shared_kv": [True, False],
+    "dtype": ["fp16", "bf16"], "head_dim": [32, 64, 128, 256],
     "masks": [(1, 1), (2, 1), (1, 4), (2, 4)], "scale": [None, 0.2], "seed": [1, 2],
 }, seed=PAIRWISE_SEED)
 
@@ -131,8 +129,7 @@ def test_random_block_masks(mask_step: Program, tmp_path: Path) -> None:
     problems, dense_masks = [], []
     for i, row in enumerate(NASTY):
         rng = np.random.default_rng([PAIRWISE_SEED, i])
-        p = taken(mask_step, replace(problem_of({**row, "heads": "grouped", "mask": "full"}),
-                                     batch=row["masks"][0]))
+        p = replace(problem_of({**row, "heads": "grouped", "mask": "full"}), batch=row["masks"][0])
         dense = masks.random_blocks(rng, (*row["masks"], p.seqlen, p.seqlen_kv), p.mask_block)
         m = masks.with_bits_past_the_end(masks.from_dense(dense, p.mask_block), p.seqlen,
                                          p.seqlen_kv)
@@ -181,18 +178,16 @@ def test_order_of_slots_changes_rounding_only(mask_step: Program, tmp_path: Path
         assert_right(p, result, dense)
 
 
-@pytest.mark.parametrize("shared_kv", [True, False])
 @pytest.mark.parametrize("head_dim", [64, 128])
-def test_first_block_masked_and_rows_with_nothing(mask_step: Program, tmp_path: Path, head_dim: int,
-                                                  shared_kv: bool) -> None:
+def test_first_block_masked_and_rows_with_nothing(mask_step: Program, tmp_path: Path,
+                                                  head_dim: int) -> None:
     """A tile in which some rows attend nothing, followed by tiles that they attend; and rows that
     attend nothing at all: O = 0 and LSE = -inf."""
     dense = np.ones((192, 256), bool)
     dense[:, :64] = False  # the first block is masked
     dense[1::2, :128] = False  # half of the rows attend their first key later than the others
     dense[5] = dense[64:80] = dense[190] = False
-    p = taken(mask_step, Problem(1, 2, 1, 192, 256, head_dim, mask_block=(64, 64),
-                                 shared_kv=shared_kv))
+    p = Problem(1, 2, 1, 192, 256, head_dim, mask_block=(64, 64))
     np.save(tmp_path / "mask.npy", dense)
     p = replace(p, mask=str(tmp_path / "mask.npy"))
     result, _ = mask_step.solve(tmp_path / "out", *p.options())
@@ -266,24 +261,15 @@ def test_nan_beside_entries_of_a_tile_past_the_end(mask_step: Program, tmp_path:
 
 # --- Bits -----------------------------------------------------------------------------------------
 
-def test_one_buffer_and_two_agree_bit_for_bit(tmp_path: Path) -> None:
-    """Both do the same arithmetic in the same order: only the copies start at other times."""
-    problems = [replace(problem_of(row), batch=1) for row in COMBINATIONS[::4]]
-    one, two = ([result for result, _ in STEP05.solve_all(
-        tmp_path / str(shared), [replace(p, shared_kv=shared).options() for p in problems], "none")]
-        for shared in (True, False))
-    assert all(a.same_bits(b) for a, b in zip(one, two, strict=True))
-
-
 @pytest.mark.parametrize("mask", ["full", "causal"])
 @pytest.mark.parametrize("head_dim", [32, 64, 96, 128, 256])
-def test_steps_03_to_05_agree_bit_for_bit(tmp_path: Path, head_dim: int, mask: str) -> None:
+def test_the_first_step_with_masks_agrees_bit_for_bit_with_those_before(tmp_path: Path, head_dim: int, mask: str) -> None:
     """The tiles have the same keys, in the same order."""
     problems = [Problem(1, 1, 1, n, kv, head_dim, dtype, mask) for dtype in ("fp16", "bf16")
                 for n, kv in ((1, 70), (200, 100), (130, 233))]
     lines = [p.options() for p in problems]
     results = {name: [result for result, _ in Program(name).solve_all(tmp_path / name, lines)]
-               for name in ("step03", "step04", "step05")}
-    for name in ("step03", "step04"):
-        for p, a, b in zip(problems, results[name], results["step05"], strict=True):
+               for name in (*BEFORE, MASK_STEP.name)}
+    for name in BEFORE:
+        for p, a, b in zip(problems, results[name], results[MASK_STEP.name], strict=True):
             assert a.same_bits(b), f"{name}: {' '.join(p.options())}"

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.lib.kinds import HOPPER_STEPS, MMA_STEPS, NAIVE
 from tests.lib.programs import NO_GPU, REPOSITORY, RIGHT, USAGE
 from tests.lib.source_tree import SourceTree
 from tests.lib.steps import step_names
@@ -45,7 +46,7 @@ def tools(tmp_path: Path) -> Path:
     """A program, and a fake ncu that prints the file `page` and logs its calls."""
     page = tmp_path / "page"
     page.write_text(raw_page((KERNEL, COUNTED)))
-    write(tmp_path / "step03", 'echo "kernel     attention: 2048 blocks of 128 threads"')
+    write(tmp_path / "step98", 'echo "kernel     attention: 2048 blocks of 128 threads"')
     write(tmp_path / "bin" / "ncu", f'echo "$@" >> {tmp_path}/calls\n'
           f'case $1 in --import) cat {page};; esac')
     return tmp_path
@@ -58,7 +59,7 @@ def write(path: Path, text: str) -> None:
 
 
 def profile(tools: Path, *options: str, path: str | None = None) -> subprocess.CompletedProcess:
-    words = [sys.executable, "-m", "plots.tools.profile", tools / "step03", *options]
+    words = [sys.executable, "-m", "plots.tools.profile", tools / "step98", *options]
     env = {**os.environ, "PATH": path or f"{tools / 'bin'}:{os.environ['PATH']}"}
     return subprocess.run(words, env=env, cwd=REPOSITORY, capture_output=True, text=True,
                           timeout=60, check=False)
@@ -68,7 +69,7 @@ def test_profile_explains_the_counts(tools: Path) -> None:
     done = profile(tools, "-n", "4096", "-m", "causal")
     assert (done.returncode, done.stderr) == (RIGHT, "")
     lines = done.stdout.splitlines()
-    assert lines[:4] == ["step03     -n 4096 -m causal",
+    assert lines[:4] == ["step98     -n 4096 -m causal",
                          "kernel     attention_kernel<__half, 128>, 240 registers a thread",
                          "time       1.760 ms at the base clock, under the profiler",
                          "busy        61.2 % of the peak of tensor cores (mma)"]
@@ -80,11 +81,11 @@ def test_profile_explains_the_counts(tools: Path) -> None:
 
 
 def test_ncu_is_asked_for_the_forward_pass_alone(tools: Path) -> None:
-    write(tools / "step03", "echo 'kernel     scores: 1\nkernel     softmax: 2\nnote'")
+    write(tools / "step98", "echo 'kernel     scores: 1\nkernel     softmax: 2\nnote'")
     assert profile(tools, "-d", "64").returncode == RIGHT
     count, show = (tools / "calls").read_text().splitlines()
     assert "--kernel-name regex:^(scores|softmax)_kernel --launch-count 2 " in count
-    assert count.endswith(f"{tools}/step03 -d 64 -c none -r 0")
+    assert count.endswith(f"{tools}/step98 -d 64 -c none -r 0")
     assert set(re.search(r"--metrics (\S+)", count)[1].split(",")) == set(METRICS)
     assert re.fullmatch(r"--import \S+/report.ncu-rep --page raw --csv", show)
 
@@ -102,9 +103,9 @@ def test_every_launch_is_reported(tools: Path) -> None:
 
 
 @pytest.mark.parametrize("program, ncu, code, said", [
-    ("echo 'step03: no GPU: none found' >&2; exit 77", "", NO_GPU,
-     "step03: no GPU: none found"),
-    ("echo 'step03: --seqlen x: must be' >&2; exit 2", "", USAGE, "step03: --seqlen x: must be"),
+    ("echo 'step98: no GPU: none found' >&2; exit 77", "", NO_GPU,
+     "step98: no GPU: none found"),
+    ("echo 'step98: --seqlen x: must be' >&2; exit 2", "", USAGE, "step98: --seqlen x: must be"),
     ("", "echo '==ERROR== ERR_NVGPUCTRPERM - The user does not have permission'; exit 1", 3,
      "ncu may not read the counters of this GPU: run it as root, or see https://.*"),
     ("", "echo '==PROF== x'; echo '==ERROR== Failed to find metric'; exit 1", 1,
@@ -114,7 +115,7 @@ def test_every_launch_is_reported(tools: Path) -> None:
 def test_errors_of_the_tools_are_one_line(tools: Path, program: str, ncu: str, code: int,
                                           said: str) -> None:
     if program:
-        write(tools / "step03", program)
+        write(tools / "step98", program)
     if ncu:
         write(tools / "bin" / "ncu", ncu)
     done = profile(tools)
@@ -127,7 +128,7 @@ def test_errors_of_the_tools_are_one_line(tools: Path, program: str, ncu: str, c
 NVDISASM = """\t.target\tsm_90
 //--------------------- .text._Z13scores_kernelv --------------------------
 .text._Z13scores_kernelv:
-\t//## File "steps/step03.cu", line 45
+\t//## File "steps/step98.cu", line 45
         /*0000*/                   LDC R1, c[0x0][0x28] ;
         /*0010*/              @!P0 HMMA.16816.F32 R4, R8, R2, R4 ;
         /*0020*/              @UP1 LDSM.16.M88.4 R8, [R3] ;
@@ -168,9 +169,10 @@ def tree(tmp_path: Path) -> Tree:
 @makefile
 @pytest.mark.parametrize("backend", ["cpu", "cuda"])
 def test_ptx_needs_nvcc_alone(tree: Tree, backend: str) -> None:
-    (call,) = tree.build("ptx", "STEP=03", f"BACKEND={backend}", "ARCH=sm_80 sm_89")
-    assert call.startswith("nvcc ") and " -ptx -arch=sm_89 steps/step03_" in call
-    assert "build/step03_sm_89.ptx" in call and "-gencode" not in call and " -Icommon " in call
+    step = MMA_STEPS[0]
+    (call,) = tree.build("ptx", f"STEP={step[4:]}", f"BACKEND={backend}", "ARCH=sm_80 sm_89")
+    assert call.startswith("nvcc ") and f" -ptx -arch=sm_89 steps/{step}_" in call
+    assert f"build/{step}_sm_89.ptx" in call and "-gencode" not in call and " -Icommon " in call
 
 
 @makefile
@@ -179,23 +181,23 @@ def test_listings_of_hopper_steps_have_its_instructions(tree: Tree) -> None:
     write(tree.bin / "nvdisasm", "")
     (tree.bin / "python3").symlink_to("/bin/true")
     for target in ("ptx", "sass"):
-        (call,) = tree.build(target, "STEP=07", "BACKEND=cpu")
-        assert " -arch=sm_90a steps/step07_" in call and "build/step07_sm_90." in call
+        step = HOPPER_STEPS[0]
+        (call,) = tree.build(target, f"STEP={step[4:]}", "BACKEND=cpu")
+        assert f" -arch=sm_90a steps/{step}_" in call and f"build/{step}_sm_90." in call
 
 
 @makefile
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="there is no nvcc")
 def test_ptx_is_written_without_a_gpu(tmp_path: Path) -> None:
     tree = SourceTree(tmp_path)
-    tree.compile_only("step02", "CONFIG<__half, 64, 64, 32>")
-    done = tree.make("ptx", "STEP=02", "BACKEND=cpu", "ARCH=sm_80")
+    done = tree.make("ptx", f"STEP={NAIVE[4:]}", "BACKEND=cpu", "ARCH=sm_80")
     assert done.returncode == 0 and done.stderr == ""
-    assert "fma.rn.f32" in (tree.root / "build/step02_sm_80.ptx").read_text()
+    assert "fma.rn.f32" in (tree.root / f"build/{NAIVE}_sm_80.ptx").read_text()
 
 
 @makefile
 def test_sass_says_what_is_missing(tree: Tree) -> None:
-    done = tree.make("sass", "STEP=02", "BACKEND=cpu", path=f"{tree.bin}:/usr/bin:/bin")
+    done = tree.make("sass", f"STEP={NAIVE[4:]}", "BACKEND=cpu", path=f"{tree.bin}:/usr/bin:/bin")
     assert done.returncode != 0 and not tree.log.exists()
     assert done.stderr.startswith("make sass: neither nvdisasm nor cuobjdump found. Install one: ")
 
@@ -214,7 +216,8 @@ def test_unknown_step(tree: Tree, target: str, step: str) -> None:
 def test_make_profile_passes_the_problem_on(tree: Tree) -> None:
     """The program is built first, with fake compilers; a fake ncu profiles it."""
     write(tree.bin / "python3", f'echo "python3 $*" >> {tree.log}')
-    calls = tree.build("profile", "STEP=03", "BACKEND=cuda", "ARCH=sm_90",
+    step, other = MMA_STEPS[:2]
+    calls = tree.build("profile", f"STEP={step[4:]}", "BACKEND=cuda", "ARCH=sm_90",
                        "PROBLEM=-n 64 -m causal")
-    assert calls[-1] == "python3 -m plots.tools.profile build/cuda-sm_90/step03 -n 64 -m causal"
-    assert not [call for call in calls if "steps/step04" in call]
+    assert calls[-1] == f"python3 -m plots.tools.profile build/cuda-sm_90/{step} -n 64 -m causal"
+    assert not [call for call in calls if f"steps/{other}" in call]

@@ -5,17 +5,14 @@
 #include <fcntl.h>
 #include <float.h>
 #include <math.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cmocka.h>
+#include "../testing.h" /* last */
 
 static char directory[] = "/tmp/test_json.XXXXXX";
 static char path[64];
@@ -41,15 +38,14 @@ static void expect_file(const char *expected) {
   assert_string_equal(text, expected);
 }
 
-static void objects_are_one_line_in_the_order_of_the_calls(void **state) {
-  (void)state;
+TEST(objects_are_one_line_in_the_order_of_the_calls) {
   JsonObject row;
   json_begin(&row);
   assert_string_equal(json_end(&row), "{}");
   json_free(&row);
 
   json_begin(&row);
-  json_string(&row, "step", "step04");
+  json_string(&row, "step", "stepNN");
   json_integer(&row, "heads", INT64_MIN);
   json_number(&row, "ms", 1.25);
   json_bool(&row, "right", true);
@@ -60,7 +56,7 @@ static void objects_are_one_line_in_the_order_of_the_calls(void **state) {
   json_integers(&row, "none", NULL, 0);
   assert_string_equal(
       json_end(&row),
-      "{\"step\": \"step04\", \"heads\": -9223372036854775808, \"ms\": 1.25, \"right\": true, "
+      "{\"step\": \"stepNN\", \"heads\": -9223372036854775808, \"ms\": 1.25, \"right\": true, "
       "\"cold\": false, \"gpu\": null, \"masks\": [\"full\", \"\\\"causal\\\"\"], "
       "\"head_dims\": [64, -128], \"none\": []}");
   json_free(&row);
@@ -77,16 +73,14 @@ static void expect_escaped(const char *value, const char *escaped) {
   json_free(&row);
 }
 
-static void strings_are_escaped(void **state) {
-  (void)state;
+TEST(strings_are_escaped) {
   expect_escaped("", "");
   expect_escaped("a/b c~", "a/b c~");
   expect_escaped("say \"no\" \\ yes", "say \\\"no\\\" \\\\ yes");
   expect_escaped("\x01\b\t\n\r\x1f\x7f", "\\u0001\\u0008\\u0009\\u000a\\u000d\\u001f\x7f");
 }
 
-static void bytes_that_are_not_utf8_are_replaced(void **state) {
-  (void)state;
+TEST(bytes_that_are_not_utf8_are_replaced) {
   expect_escaped("\u00b5s \u20ac \U0001f600", "\u00b5s \u20ac \U0001f600");
   expect_escaped("a\x80z", "a\\ufffdz");
   expect_escaped("\xe2\x82", "\\ufffd\\ufffd");                       /* cut short */
@@ -105,8 +99,7 @@ static void expect_number(double value, const char *text) {
   json_free(&row);
 }
 
-static void numbers_are_short_and_read_back(void **state) {
-  (void)state;
+TEST(numbers_are_short_and_read_back) {
   expect_number(0, "0");
   expect_number(-0.5, "-0.5");
   expect_number(0.1, "0.1");
@@ -121,8 +114,7 @@ static void numbers_are_short_and_read_back(void **state) {
   expect_number(-INFINITY, "null");
 }
 
-static void a_dash_is_standard_output_in_the_order_of_printing(void **state) {
-  (void)state;
+TEST(a_dash_is_standard_output_in_the_order_of_printing) {
   Error error;
   fflush(stdout);
   const int kept = dup(STDOUT_FILENO);
@@ -148,8 +140,7 @@ static const char *line_of(int which) {
   return line;
 }
 
-static void lines_of_concurrent_programs_do_not_mix(void **state) {
-  (void)state;
+TEST(lines_of_concurrent_programs_do_not_mix) {
   enum { WRITERS = 4, LINES = 100 };
   Error error;
   for (int which = 0; which < WRITERS; which++) {
@@ -182,8 +173,7 @@ static void lines_of_concurrent_programs_do_not_mix(void **state) {
   for (int which = 0; which < WRITERS; which++) assert_int_equal(counts[which], LINES);
 }
 
-static void a_full_disk_leaves_the_file_as_it_was(void **state) {
-  (void)state;
+TEST(a_full_disk_leaves_the_file_as_it_was) {
   struct rlimit before, tiny;
   Error error;
   char expected[128];
@@ -202,8 +192,7 @@ static void a_full_disk_leaves_the_file_as_it_was(void **state) {
   unlink(path);
 }
 
-static void failures_name_the_file(void **state) {
-  (void)state;
+TEST(failures_name_the_file) {
   Error error;
   assert_false(json_append_line("/dev/full", "{}", &error));
   assert_string_equal(error.text, "/dev/full: cannot write: No space left on device");
@@ -214,16 +203,4 @@ static void failures_name_the_file(void **state) {
   assert_non_null(strstr(error.text, ": cannot write: Cannot allocate memory"));
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(objects_are_one_line_in_the_order_of_the_calls),
-      cmocka_unit_test(strings_are_escaped),
-      cmocka_unit_test(bytes_that_are_not_utf8_are_replaced),
-      cmocka_unit_test(numbers_are_short_and_read_back),
-      cmocka_unit_test(a_dash_is_standard_output_in_the_order_of_printing),
-      cmocka_unit_test(lines_of_concurrent_programs_do_not_mix),
-      cmocka_unit_test(a_full_disk_leaves_the_file_as_it_was),
-      cmocka_unit_test(failures_name_the_file),
-  };
-  return cmocka_run_group_tests(tests, create_directory, remove_directory);
-}
+RUN_TESTS(create_directory, remove_directory)

@@ -7,15 +7,13 @@
 #define REFERENCE_FIXTURE_H
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "host/check/reference.h"
 #include "host/io/random.h"
 
-#include <cmocka.h> /* last: its macro fail() would replace ours */
+#include "../testing.h" /* last */
 
 /* Tensors and the results of all rows: o and base [rows][head_dim], lse [rows]. */
 typedef struct Fixture {

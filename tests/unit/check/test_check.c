@@ -19,8 +19,7 @@ static void copy_row(const Trial *t, int head, int from, int to) {
   memcpy(trial_row(t, 0, head, to), trial_row(t, 0, head, from), 64 * sizeof(uint16_t));
 }
 
-static void one_nan(void **state) {
-  (void)state;
+TEST(one_nan) {
   Trial t = solved(DTYPE_FP16);
   trial_row(&t, 0, 1, 37)[5] = 0x7fff;
   const CheckResult r = EXPECT_WRONG(&t, "1 NaN", "O[b=0, h=1, q=37, d=5] = nan, expected",
@@ -30,8 +29,7 @@ static void one_nan(void **state) {
   free_trial(&t);
 }
 
-static void one_nan_in_a_row_that_is_not_checked(void **state) {
-  (void)state;
+TEST(one_nan_in_a_row_that_is_not_checked) {
   Trial t = solved(DTYPE_BF16);
   trial_row(&t, 0, 1, 37)[5] = 0x7fc0;
   Verdict verdict = judge_rows(&t, CHECK_ROWS, 1); /* the last row */
@@ -42,8 +40,7 @@ static void one_nan_in_a_row_that_is_not_checked(void **state) {
   free_trial(&t);
 }
 
-static void one_inf(void **state) {
-  (void)state;
+TEST(one_inf) {
   Trial t = solved(DTYPE_BF16);
   trial_row(&t, 0, 0, 149)[63] = 0xff80;
   const CheckResult r = EXPECT_WRONG(&t, "1 Inf", "O[b=0, h=0, q=149, d=63] = -inf, expected",
@@ -52,8 +49,7 @@ static void one_inf(void **state) {
   free_trial(&t);
 }
 
-static void one_element_wrong(void **state) {
-  (void)state;
+TEST(one_element_wrong) {
   Trial t = solved(DTYPE_FP16);
   uint16_t *x = &trial_row(&t, 0, 0, 64)[17];
   *x = element_bits(DTYPE_FP16, element_value(DTYPE_FP16, *x) + 0.05);
@@ -64,8 +60,7 @@ static void one_element_wrong(void **state) {
   free_trial(&t);
 }
 
-static void one_row_shifted(void **state) {
-  (void)state;
+TEST(one_row_shifted) {
   Trial t = solved(DTYPE_BF16);
   copy_row(&t, 1, 101, 100);
   EXPECT_WRONG(&t, "1 of 300 checked rows", "row 100 of head 1",
@@ -73,8 +68,7 @@ static void one_row_shifted(void **state) {
   free_trial(&t);
 }
 
-static void two_rows_swapped(void **state) {
-  (void)state;
+TEST(two_rows_swapped) {
   Trial t = solved(DTYPE_FP16);
   uint16_t kept[64];
   memcpy(kept, trial_row(&t, 0, 0, 8), sizeof kept);
@@ -84,8 +78,7 @@ static void two_rows_swapped(void **state) {
   free_trial(&t);
 }
 
-static void half_of_every_warp_tile_wrong(void **state) {
-  (void)state;
+TEST(half_of_every_warp_tile_wrong) {
   Trial t = solved(DTYPE_FP16);
   for (int q = 0; q < 150; ++q) {
     if (q % 16 >= 8) copy_row(&t, 1, q % 16, q);
@@ -96,8 +89,7 @@ static void half_of_every_warp_tile_wrong(void **state) {
   free_trial(&t);
 }
 
-static void one_warp_of_every_tile_wrong(void **state) {
-  (void)state;
+TEST(one_warp_of_every_tile_wrong) {
   Trial t = solved(DTYPE_BF16);
   for (int q = 0; q < 150; ++q) {
     if (q % 64 >= 16 && q % 64 < 24) copy_row(&t, 0, 100, q);
@@ -106,16 +98,14 @@ static void one_warp_of_every_tile_wrong(void **state) {
   free_trial(&t);
 }
 
-static void some_columns_wrong(void **state) {
-  (void)state;
+TEST(some_columns_wrong) {
   Trial t = solved(DTYPE_FP16);
   for (int q = 0; q < 150; ++q) memset(trial_row(&t, 0, 0, q) + 32, 0, 16 * sizeof(uint16_t));
   EXPECT_WRONG(&t, "every row of head 0", "columns 32..47 of D");
   free_trial(&t);
 }
 
-static void every_head_but_one_wrong(void **state) {
-  (void)state;
+TEST(every_head_but_one_wrong) {
   const Problem p = new_problem(DTYPE_FP16, 6, 3, 20, 30);
   Trial t = new_trial(&p, INPUT_NORMAL, 3);
   simulate(&t, true, &NO_MISTAKE);
@@ -126,8 +116,7 @@ static void every_head_but_one_wrong(void **state) {
   free_trial(&t);
 }
 
-static void one_tile_unwritten(void **state) {
-  (void)state;
+TEST(one_tile_unwritten) {
   Trial t = solved(DTYPE_BF16);
   for (int q = 64; q < 128; ++q) poison(trial_row(&t, 0, 1, q), 128);
   const CheckResult r = EXPECT_WRONG(
@@ -141,8 +130,7 @@ static void one_tile_unwritten(void **state) {
   free_trial(&t);
 }
 
-static void the_last_rows_unwritten(void **state) {
-  (void)state;
+TEST(the_last_rows_unwritten) {
   Trial t = solved(DTYPE_FP16);
   for (int h = 0; h < 2; ++h) {
     for (int q = 133; q < 150; ++q) poison(trial_row(&t, 0, h, q), 128);
@@ -151,8 +139,7 @@ static void the_last_rows_unwritten(void **state) {
   free_trial(&t);
 }
 
-static void guards_overwritten(void **state) {
-  (void)state;
+TEST(guards_overwritten) {
   Trial t = solved(DTYPE_FP16);
   const size_t o_bytes = 2 * 150 * 64 * 2, lse_bytes = 2 * 150 * 4;
   t.o_block[GUARD_BYTES - 4] = 1;
@@ -171,8 +158,7 @@ static void guards_overwritten(void **state) {
 
 /* What memory of the CPU backend holds before it is set: of O, and of LSE, computed from it or not.
  */
-static void values_that_were_never_set(void **state) {
-  (void)state;
+TEST(values_that_were_never_set) {
   Trial t = solved(DTYPE_BF16);
   memset(trial_row(&t, 0, 1, 70), 0xff, 128);
   memset(trial_lse(&t, 0, 1, 70), 0xff, 4);
@@ -189,8 +175,7 @@ static void values_that_were_never_set(void **state) {
   free_trial(&t);
 }
 
-static void lse_wrong(void **state) {
-  (void)state;
+TEST(lse_wrong) {
   Trial t = solved(DTYPE_BF16);
   *trial_lse(&t, 0, 1, 70) += 0.001f;
   CheckResult r =
@@ -208,8 +193,7 @@ static void lse_wrong(void **state) {
   free_trial(&t);
 }
 
-static void a_row_with_nothing_to_attend_must_be_zero(void **state) {
-  (void)state;
+TEST(a_row_with_nothing_to_attend_must_be_zero) {
   Problem p = new_problem(DTYPE_FP16, 1, 1, 90, 40);
   p.mask = MASK_CAUSAL;
   Trial t = new_trial(&p, INPUT_NORMAL, 4);
@@ -223,8 +207,7 @@ static void a_row_with_nothing_to_attend_must_be_zero(void **state) {
   free_trial(&t);
 }
 
-static void nan_inputs_give_nan_outputs(void **state) {
-  (void)state;
+TEST(nan_inputs_give_nan_outputs) {
   const Problem p = new_problem(DTYPE_BF16, 2, 2, 50, 60);
   Trial t = new_trial(&p, INPUT_NORMAL, 4);
   t.q[row_offset(&p.q_strides, 0, 1, 20)] = 0x7fc0;
@@ -243,8 +226,7 @@ static void nan_inputs_give_nan_outputs(void **state) {
 
 /* Two values of V that nearly cancel make the relative error of one row very large; the other rows
    are wrong too and must still be reported. */
-static void cancellation_in_one_row_excuses_no_other_row(void **state) {
-  (void)state;
+TEST(cancellation_in_one_row_excuses_no_other_row) {
   const Problem p = new_problem(DTYPE_FP16, 1, 1, 64, 64);
   Trial t = new_trial(&p, INPUT_NORMAL, 7);
   memset(t.k, 0, 2 * (size_t)elements(1, 1, 64, 64)); /* all scores are equal */
@@ -265,8 +247,7 @@ static void cancellation_in_one_row_excuses_no_other_row(void **state) {
   free_trial(&t);
 }
 
-static void heads_with_infinite_v_are_counted_not_compared(void **state) {
-  (void)state;
+TEST(heads_with_infinite_v_are_counted_not_compared) {
   Problem p = new_problem(DTYPE_FP16, 2, 2, 50, 60);
   p.mask = MASK_CAUSAL;
   Trial t = new_trial(&p, INPUT_NORMAL, 4);
@@ -284,8 +265,7 @@ static void heads_with_infinite_v_are_counted_not_compared(void **state) {
   free_trial(&t);
 }
 
-static void a_large_output_fits_the_map(void **state) {
-  (void)state;
+TEST(a_large_output_fits_the_map) {
   Problem p = new_problem(DTYPE_FP16, 50, 50, 100 * BLOCK_M, 1);
   p.batch = 2;
   p.head_dim = 32;
@@ -301,27 +281,5 @@ static void a_large_output_fits_the_map(void **state) {
 
 int main(void) {
   omp_set_num_threads(1); /* small problems: starting threads would take longer */
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(one_nan),
-      cmocka_unit_test(one_nan_in_a_row_that_is_not_checked),
-      cmocka_unit_test(one_inf),
-      cmocka_unit_test(one_element_wrong),
-      cmocka_unit_test(one_row_shifted),
-      cmocka_unit_test(two_rows_swapped),
-      cmocka_unit_test(half_of_every_warp_tile_wrong),
-      cmocka_unit_test(one_warp_of_every_tile_wrong),
-      cmocka_unit_test(some_columns_wrong),
-      cmocka_unit_test(every_head_but_one_wrong),
-      cmocka_unit_test(one_tile_unwritten),
-      cmocka_unit_test(the_last_rows_unwritten),
-      cmocka_unit_test(guards_overwritten),
-      cmocka_unit_test(values_that_were_never_set),
-      cmocka_unit_test(lse_wrong),
-      cmocka_unit_test(a_row_with_nothing_to_attend_must_be_zero),
-      cmocka_unit_test(nan_inputs_give_nan_outputs),
-      cmocka_unit_test(cancellation_in_one_row_excuses_no_other_row),
-      cmocka_unit_test(heads_with_infinite_v_are_counted_not_compared),
-      cmocka_unit_test(a_large_output_fits_the_map),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
+  return run_all_tests(NULL, NULL);
 }

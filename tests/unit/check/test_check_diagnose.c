@@ -15,8 +15,7 @@ static void expect_diagnosis(Problem p, const Mistakes *mistakes, const char *ph
   }
 }
 
-static void wrong_causal_alignment(void **state) {
-  (void)state;
+TEST(wrong_causal_alignment) {
   Problem p = new_problem(DTYPE_FP16, 1, 1, 40, 90);
   p.mask = MASK_CAUSAL;
   expect_diagnosis(p, &(Mistakes){.top_left = true}, "the causal mask is aligned to the top left");
@@ -25,20 +24,17 @@ static void wrong_causal_alignment(void **state) {
   expect_diagnosis(p, &(Mistakes){.top_left = true}, "the top left");
 }
 
-static void missing_division(void **state) {
-  (void)state;
+TEST(missing_division) {
   expect_diagnosis(new_problem(DTYPE_FP16, 1, 1, 40, 90), &(Mistakes){.no_division = true},
                    "the final division by the softmax denominator is missing");
 }
 
-static void wrong_kv_head(void **state) {
-  (void)state;
+TEST(wrong_kv_head) {
   expect_diagnosis(new_problem(DTYPE_FP16, 4, 2, 10, 90), &(Mistakes){.wrong_kv_head = true},
                    "K and V are those of key/value head");
 }
 
-static void mask_ignored(void **state) {
-  (void)state;
+TEST(mask_ignored) {
   Problem p = new_problem(DTYPE_FP16, 1, 1, 60, 60);
   Trial t = new_trial(&p, INPUT_NORMAL, 4);
   simulate(&t, true, &NO_MISTAKE);
@@ -62,19 +58,16 @@ static void expect_diagnosis_of_long_rows(const Mistakes *mistakes, const char *
   }
 }
 
-static void a_stale_tile_among_512(void **state) {
-  (void)state;
+TEST(a_stale_tile_among_512) {
   expect_diagnosis_of_long_rows(&(Mistakes){.stale_v_tile = 300},
                                 "V of key/value tile 300 is stale: it is that of tile 299");
 }
 
-static void one_lost_key_among_16384(void **state) {
-  (void)state;
+TEST(one_lost_key_among_16384) {
   expect_diagnosis_of_long_rows(&(Mistakes){.lost_key_plus_1 = 12346}, "key 12345 is missing");
 }
 
-static void no_rescale(void **state) {
-  (void)state;
+TEST(no_rescale) {
   const Problem p = new_problem(DTYPE_FP16, 1, 1, 40, 90);
   expect_diagnosis(p, &(Mistakes){.keeps_o = true}, "O is not rescaled when a later tile");
   expect_diagnosis(p, &(Mistakes){.keeps_o = true}, "LSE is right");
@@ -82,23 +75,20 @@ static void no_rescale(void **state) {
   expect_diagnosis(p, &(Mistakes){.keeps_o = true, .keeps_l = true}, "neither O nor l is");
 }
 
-static void rows_of_zeros(void **state) {
-  (void)state;
+TEST(rows_of_zeros) {
   expect_diagnosis(new_problem(DTYPE_FP16, 1, 1, 40, 90), &(Mistakes){.zero_tail = true},
                    "the 6 rows of zeros past the last key take part");
   expect_diagnosis(new_problem(DTYPE_FP16, 1, 1, 40, 95), &(Mistakes){.zero_tail = true},
                    "one more key takes part, of score 0");
 }
 
-static void a_diagonal_without_mask(void **state) {
-  (void)state;
+TEST(a_diagonal_without_mask) {
   Problem p = new_problem(DTYPE_FP16, 1, 1, 90, 90);
   p.mask = MASK_CAUSAL;
   expect_diagnosis(p, &(Mistakes){.whole_tile = true}, "the tile of keys on the diagonal");
 }
 
-static void wrong_columns(void **state) {
-  (void)state;
+TEST(wrong_columns) {
   const struct {
     int columns;
     bool of_k;
@@ -119,8 +109,7 @@ static void wrong_columns(void **state) {
 }
 
 /* Equal inputs: with 32 keys the sum l is 32, so O alone does not tell what is wrong. */
-static void lse_decides(void **state) {
-  (void)state;
+TEST(lse_decides) {
   const Problem p = new_problem(DTYPE_FP16, 1, 1, 40, 32);
   Trial t = new_trial(&p, INPUT_CONSTANT, 4);
   simulate(&t, true, &(Mistakes){.no_division = true});
@@ -135,15 +124,13 @@ static void lse_decides(void **state) {
   free_trial(&t);
 }
 
-static void lse_of_another_base(void **state) {
-  (void)state;
+TEST(lse_of_another_base) {
   const Problem p = new_problem(DTYPE_FP16, 1, 1, 40, 90);
   expect_diagnosis(p, &(Mistakes){.log2_lse = true}, "it is a log2, not a natural logarithm");
   expect_diagnosis(p, &(Mistakes){.log2_lse = true}, "O is right");
 }
 
-static void rows_without_a_key(void **state) {
-  (void)state;
+TEST(rows_without_a_key) {
   Problem p = new_problem(DTYPE_FP16, 1, 1, 90, 40);
   p.mask = MASK_CAUSAL; /* the first 50 rows attend nothing */
   Trial t = new_trial(&p, INPUT_NORMAL, 4);
@@ -155,20 +142,5 @@ static void rows_without_a_key(void **state) {
 
 int main(void) {
   omp_set_num_threads(1); /* small problems: starting threads would take longer */
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(wrong_causal_alignment),
-      cmocka_unit_test(missing_division),
-      cmocka_unit_test(wrong_kv_head),
-      cmocka_unit_test(mask_ignored),
-      cmocka_unit_test(a_stale_tile_among_512),
-      cmocka_unit_test(one_lost_key_among_16384),
-      cmocka_unit_test(no_rescale),
-      cmocka_unit_test(rows_of_zeros),
-      cmocka_unit_test(a_diagonal_without_mask),
-      cmocka_unit_test(wrong_columns),
-      cmocka_unit_test(lse_decides),
-      cmocka_unit_test(lse_of_another_base),
-      cmocka_unit_test(rows_without_a_key),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
+  return run_all_tests(NULL, NULL);
 }

@@ -13,8 +13,7 @@ static Trial trial_of(InputKind kind, MaskKind mask, int kv_len) {
   return new_trial(&p, kind, 3);
 }
 
-static void the_rounded_kernel_is_right(void **state) {
-  (void)state;
+TEST(the_rounded_kernel_is_right) {
   for (int kind = 0; kind < INPUT_KINDS; ++kind) {
     for (int mask = MASK_FULL; mask <= MASK_CAUSAL; ++mask) {
       Trial t = trial_of((InputKind)kind, (MaskKind)mask, 500);
@@ -35,13 +34,11 @@ static void expect_found(const Mistakes *mistakes, int kv_len, const char *phras
   free_trial(&t);
 }
 
-static void p_with_two_bits(void **state) {
-  (void)state;
+TEST(p_with_two_bits) {
   expect_found(&(Mistakes){.short_p = true}, 500, "mean error of a head or of all rows");
 }
 
-static void scales_wrong_by_two_percent(void **state) {
-  (void)state;
+TEST(scales_wrong_by_two_percent) {
   for (int sign = -1; sign <= 1; sign += 2) {
     const float error = 0.02f * (float)sign;
     expect_found(&(Mistakes){.scales = {error}}, 500, "600 of LSE");
@@ -51,8 +48,7 @@ static void scales_wrong_by_two_percent(void **state) {
 }
 
 /* V is 1.2 % too long, and base has hardly any error. */
-static void averages_of_few_rows_are_not_judged(void **state) {
-  (void)state;
+TEST(averages_of_few_rows_are_not_judged) {
   for (int rows = 3; rows <= 30; rows += 27) {
     const Problem p = new_problem(DTYPE_E4M3, 4, 2, rows, 64);
     Trial t = new_trial(&p, INPUT_CONSTANT, 3);
@@ -67,14 +63,12 @@ static void averages_of_few_rows_are_not_judged(void **state) {
   }
 }
 
-static void a_key_is_missing(void **state) {
-  (void)state;
+TEST(a_key_is_missing) {
   expect_found(&(Mistakes){.lost_key_plus_1 = 100}, 500, "of LSE");
 }
 
 /* LSE is right: P V leaves the key out. */
-static void a_key_is_missing_in_o_alone(void **state) {
-  (void)state;
+TEST(a_key_is_missing_in_o_alone) {
   const size_t bytes = sizeof(float) * 4 * 150;
   Trial t = trial_of(INPUT_NORMAL, MASK_FULL, 200);
   simulate(&t, true, &NO_MISTAKE);
@@ -87,8 +81,7 @@ static void a_key_is_missing_in_o_alone(void **state) {
 }
 
 /* One of the two key/value heads has a wrong scale. */
-static void one_scale_is_wrong(void **state) {
-  (void)state;
+TEST(one_scale_is_wrong) {
   Trial t = trial_of(INPUT_NORMAL, MASK_FULL, 500);
   t.scales[2][0] *= 1.03f;
   simulate(&t, true, &NO_MISTAKE);
@@ -99,8 +92,7 @@ static void one_scale_is_wrong(void **state) {
 
 /* In rows where the score of the sink is larger by more than 13, hardly anything of the other P is
  * left in e4m3. Row 9 is none of them. */
-static void lost_rows_excuse_no_other_row(void **state) {
-  (void)state;
+TEST(lost_rows_excuse_no_other_row) {
   Trial t = trial_of(INPUT_SINK, MASK_FULL, 500);
   Problem *p = &t.problem;
   p->scale *= 2;
@@ -117,15 +109,5 @@ static void lost_rows_excuse_no_other_row(void **state) {
 
 int main(void) {
   omp_set_num_threads(1);
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(the_rounded_kernel_is_right),
-      cmocka_unit_test(p_with_two_bits),
-      cmocka_unit_test(scales_wrong_by_two_percent),
-      cmocka_unit_test(averages_of_few_rows_are_not_judged),
-      cmocka_unit_test(a_key_is_missing),
-      cmocka_unit_test(a_key_is_missing_in_o_alone),
-      cmocka_unit_test(one_scale_is_wrong),
-      cmocka_unit_test(lost_rows_excuse_no_other_row),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
+  return run_all_tests(NULL, NULL);
 }

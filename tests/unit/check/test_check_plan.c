@@ -1,12 +1,9 @@
 /** @file Which rows the checker chooses. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "host/check/check.h"
 
-#include <cmocka.h> /* last: its macro fail() would replace ours */
+#include "../testing.h" /* last */
 
 static Problem new_problem(int batch, int heads, int q_len, int kv_len) {
   return (Problem){.batch = batch,
@@ -60,8 +57,7 @@ static void assert_ends_with_the_last_row(const Problem *p, const CheckPlan *pla
   assert_true(number(p, plan->rows[plan->count - 1]) == rows - 1);
 }
 
-static void a_small_problem_is_checked_whole(void **state) {
-  (void)state;
+TEST(a_small_problem_is_checked_whole) {
   const Problem p = new_problem(2, 3, 70, 50);
   CheckPlan plan = new_plan(&p, CHECK_DEFAULT, 0, 64, 1);
   assert_true(plan.all);
@@ -70,8 +66,7 @@ static void a_small_problem_is_checked_whole(void **state) {
   check_plan_free(&plan);
 }
 
-static void check_all_chooses_all_rows(void **state) {
-  (void)state;
+TEST(check_all_chooses_all_rows) {
   const Problem p = new_problem(1, 2, 5000, 1 << 20);
   CheckPlan plan = new_plan(&p, CHECK_ALL, 3, 64, 1);
   assert_true(plan.all);
@@ -80,8 +75,7 @@ static void check_all_chooses_all_rows(void **state) {
   check_plan_free(&plan);
 }
 
-static void check_none_chooses_no_rows(void **state) {
-  (void)state;
+TEST(check_none_chooses_no_rows) {
   const Problem p = new_problem(1, 2, 50, 50);
   CheckPlan plan = new_plan(&p, CHECK_NONE, 3, 64, 1);
   assert_int_equal(plan.count, 0);
@@ -89,8 +83,7 @@ static void check_none_chooses_no_rows(void **state) {
   check_plan_free(&plan);
 }
 
-static void a_sample_holds_every_tile_edge(void **state) {
-  (void)state;
+TEST(a_sample_holds_every_tile_edge) {
   static const int tiles[] = {1, 2, 16, 64, 100, 128, 100000};
   for (size_t i = 0; i < sizeof tiles / sizeof tiles[0]; ++i) {
     for (int length = 1000; length <= 1003; ++length) {
@@ -105,8 +98,7 @@ static void a_sample_holds_every_tile_edge(void **state) {
   }
 }
 
-static void a_sample_has_the_size_wanted(void **state) {
-  (void)state;
+TEST(a_sample_has_the_size_wanted) {
   const Problem p = new_problem(2, 5, 100, 100);
   for (int wanted = 1; wanted <= 1010; ++wanted) {
     CheckPlan plan = new_plan(&p, CHECK_ROWS, wanted, 16, (uint64_t)wanted);
@@ -118,8 +110,7 @@ static void a_sample_has_the_size_wanted(void **state) {
   }
 }
 
-static void the_sample_depends_on_the_seed_alone(void **state) {
-  (void)state;
+TEST(the_sample_depends_on_the_seed_alone) {
   const Problem p = new_problem(4, 16, 4096, 4096);
   CheckPlan one = new_plan(&p, CHECK_DEFAULT, 0, 64, 7);
   CheckPlan same = new_plan(&p, CHECK_DEFAULT, 0, 64, 7);
@@ -133,8 +124,7 @@ static void the_sample_depends_on_the_seed_alone(void **state) {
   check_plan_free(&other);
 }
 
-static void a_default_sample_is_affordable_and_reaches_every_head(void **state) {
-  (void)state;
+TEST(a_default_sample_is_affordable_and_reaches_every_head) {
   const Problem p = new_problem(4, 16, 4096, 4096);
   CheckPlan plan = new_plan(&p, CHECK_DEFAULT, 0, 64, 7);
   assert_false(plan.all);
@@ -149,8 +139,7 @@ static void a_default_sample_is_affordable_and_reaches_every_head(void **state) 
   check_plan_free(&plan);
 }
 
-static void edges_are_thinned_out_only_where_they_take_too_long(void **state) {
-  (void)state;
+TEST(edges_are_thinned_out_only_where_they_take_too_long) {
   const Problem p = new_problem(1, 1, 16384, 16384);
   CheckPlan plan = new_plan(&p, CHECK_DEFAULT, 0, 16, 7); /* 2048 edges, 1.5 s are 894 rows */
   assert_int_equal(plan.count, 2048);
@@ -165,8 +154,7 @@ static void edges_are_thinned_out_only_where_they_take_too_long(void **state) {
   check_plan_free(&plan);
 }
 
-static void more_than_2_to_the_31_rows_can_be_sampled(void **state) {
-  (void)state;
+TEST(more_than_2_to_the_31_rows_can_be_sampled) {
   const Problem p = new_problem(1 << 12, 1 << 10, 1 << 12, 16);
   CheckPlan plan = new_plan(&p, CHECK_DEFAULT, 0, 64, 7);
   assert_ascending(&p, &plan);
@@ -175,17 +163,4 @@ static void more_than_2_to_the_31_rows_can_be_sampled(void **state) {
   check_plan_free(&plan);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(a_small_problem_is_checked_whole),
-      cmocka_unit_test(check_all_chooses_all_rows),
-      cmocka_unit_test(check_none_chooses_no_rows),
-      cmocka_unit_test(a_sample_holds_every_tile_edge),
-      cmocka_unit_test(a_sample_has_the_size_wanted),
-      cmocka_unit_test(the_sample_depends_on_the_seed_alone),
-      cmocka_unit_test(a_default_sample_is_affordable_and_reaches_every_head),
-      cmocka_unit_test(edges_are_thinned_out_only_where_they_take_too_long),
-      cmocka_unit_test(more_than_2_to_the_31_rows_can_be_sampled),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_TESTS(NULL, NULL)

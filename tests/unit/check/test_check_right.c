@@ -5,13 +5,11 @@
  * m as long as it can. TEST_TRIALS=N changes the number, for sanitizers and valgrind.
  */
 #include <omp.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 
 #include "simulated_kernel.h"
 
-#include <cmocka.h> /* last: its macro fail() would replace ours */
+#include "../testing.h" /* last */
 
 static int pick(uint64_t trial, uint32_t what, int choices) {
   return (int)(random_bits(99, what, trial) % (uint64_t)choices);
@@ -46,17 +44,18 @@ static void check_trial(uint64_t trial) {
   const HostOutputs outputs = trial_outputs(&t);
   const Description tiles = {.block_m = 16, .block_n = BLOCK_N};
   CheckPlan plan;
-  CheckResult result;
   Error error;
   assert_true(check_plan(&p, &mask, CHECK_ALL, 0, tiles.block_m, trial, &plan, &error));
-  assert_true(check_outputs(&p, &inputs, &outputs, &plan, &tiles, NULL, stderr, &result, &error));
-  if (!result.right) fail_msg("false alarm in trial %d, input kind %d", (int)trial, (int)kind);
+  Judgement judgement = {&p, &inputs, &outputs, &plan, &tiles};
+  assert_true(check_outputs(&judgement, NULL, &error));
+  if (!judgement.result.right)
+    fail_msg("false alarm in trial %d, input kind %d", (int)trial, (int)kind);
+  judgement_free(&judgement);
   check_plan_free(&plan);
   free_trial(&t);
 }
 
-static void right_results_raise_no_alarm(void **state) {
-  (void)state;
+TEST(right_results_raise_no_alarm) {
   const char *wanted = getenv("TEST_TRIALS");
   const int trials = wanted ? atoi(wanted) : 20000;
   assert_true(trials > 0);
@@ -65,6 +64,5 @@ static void right_results_raise_no_alarm(void **state) {
 
 int main(void) {
   omp_set_num_threads(1); /* thousands of tiny problems: starting threads would take longer */
-  const struct CMUnitTest tests[] = {cmocka_unit_test(right_results_raise_no_alarm)};
-  return cmocka_run_group_tests(tests, NULL, NULL);
+  return run_all_tests(NULL, NULL);
 }

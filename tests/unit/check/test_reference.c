@@ -13,8 +13,7 @@ static void assert_close(double a, double b, double relative) {
   if (!(fabs(a - b) <= relative * (1 + fabs(b)))) fail_msg("%.17g is not %.17g", a, b);
 }
 
-static void one_large_score_selects_its_row_of_v(void **state) {
-  (void)state;
+TEST(one_large_score_selects_its_row_of_v) {
   Fixture f = new_fixture(DTYPE_BF16, 1, 1, 40, 130, 160);
   memset(f.q, 0, row_count(&f.p) * 160 * 2);
   memset(f.k, 0, 2 * 130 * 160 * 2);
@@ -98,8 +97,7 @@ static void assert_same_as_naive(Fixture *f) {
   }
 }
 
-static void random_problems_agree_with_naive_loops(void **state) {
-  (void)state;
+TEST(random_problems_agree_with_naive_loops) {
   static const struct {
     int q_heads, kv_heads, q_len, kv_len, dim;
   } cases[] = {{1, 1, 1, 1, 32},    {2, 1, 33, 64, 64},  {6, 2, 20, 65, 96}, {4, 4, 70, 63, 32},
@@ -115,10 +113,4 @@ static void random_problems_agree_with_naive_loops(void **state) {
   }
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(one_large_score_selects_its_row_of_v),
-      cmocka_unit_test(random_problems_agree_with_naive_loops),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_TESTS(NULL, NULL)

@@ -7,8 +7,7 @@
 
 #include "reference_fixture.h"
 
-static void a_row_with_nothing_to_attend_is_zero(void **state) {
-  (void)state;
+TEST(a_row_with_nothing_to_attend_is_zero) {
   Fixture f = new_fixture(DTYPE_FP16, 1, 1, 10, 4, 32);
   f.p.mask = MASK_CAUSAL; /* rows 0..5 attend nothing */
   f.v[0] = element_bits(DTYPE_FP16, NAN);
@@ -21,8 +20,7 @@ static void a_row_with_nothing_to_attend_is_zero(void **state) {
   free_fixture(&f);
 }
 
-static void masked_keys_are_never_read(void **state) {
-  (void)state;
+TEST(masked_keys_are_never_read) {
   Fixture f = new_fixture(DTYPE_BF16, 1, 1, 70, 70, 32);
   f.p.mask = MASK_CAUSAL;
   for (int d = 0; d < 32; ++d) f.k[69 * 32 + d] = f.v[69 * 32 + d] = 0x7fff;
@@ -33,8 +31,7 @@ static void masked_keys_are_never_read(void **state) {
   free_fixture(&f);
 }
 
-static void infinite_scores_follow_the_formula(void **state) {
-  (void)state;
+TEST(infinite_scores_follow_the_formula) {
   Fixture f = new_fixture(DTYPE_FP16, 1, 1, 2, 3, 32);
   for (int i = 0; i < 2 * 32; ++i) f.q[i] = element_bits(DTYPE_FP16, i < 32 ? 1 : -1);
   for (int i = 0; i < 3 * 32; ++i) f.k[i] = element_bits(DTYPE_FP16, INFINITY);
@@ -60,8 +57,7 @@ static uint16_t *interleave(const uint16_t *from, Strides *strides, int heads, i
   return to;
 }
 
-static void the_layout_does_not_matter(void **state) {
-  (void)state;
+TEST(the_layout_does_not_matter) {
   Fixture f = new_fixture(DTYPE_FP16, 4, 2, 35, 70, 64);
   f.p.mask = MASK_CAUSAL;
   run(&f);
@@ -92,8 +88,7 @@ static void assert_row_is(void *context, size_t index, const ReferenceRow *row) 
   }
 }
 
-static void a_row_does_not_depend_on_the_other_rows(void **state) {
-  (void)state;
+TEST(a_row_does_not_depend_on_the_other_rows) {
   Fixture f = new_fixture(DTYPE_BF16, 4, 2, 50, 150, 96);
   f.p.mask = MASK_CAUSAL;
   run(&f);
@@ -124,8 +119,7 @@ static void note_progress(size_t done, size_t total) {
   last_total = total;
 }
 
-static void every_row_is_delivered_once_and_progress_ends_at_all(void **state) {
-  (void)state;
+TEST(every_row_is_delivered_once_and_progress_ends_at_all) {
   Fixture f = new_fixture(DTYPE_FP16, 2, 1, 40, 20, 32);
   RowIndex rows[160];
   for (size_t i = 0; i < 160; ++i) rows[i] = row_at(&f.p, i);
@@ -144,14 +138,4 @@ static void every_row_is_delivered_once_and_progress_ends_at_all(void **state) {
   free_fixture(&f);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(a_row_with_nothing_to_attend_is_zero),
-      cmocka_unit_test(masked_keys_are_never_read),
-      cmocka_unit_test(infinite_scores_follow_the_formula),
-      cmocka_unit_test(the_layout_does_not_matter),
-      cmocka_unit_test(a_row_does_not_depend_on_the_other_rows),
-      cmocka_unit_test(every_row_is_delivered_once_and_progress_ends_at_all),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_TESTS(NULL, NULL)

@@ -6,13 +6,12 @@
 #ifndef VERDICT_H
 #define VERDICT_H
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 
+#include "host/report/failure.h"
 #include "simulated_kernel.h"
 
-#include <cmocka.h> /* last: its macro fail() would replace ours */
+#include "../testing.h" /* last */
 
 static const Mistakes NO_MISTAKE;
 
@@ -34,8 +33,11 @@ static inline Verdict judge_rows(const Trial *t, CheckMode mode, int64_t rows) {
   FILE *out = open_memstream(&verdict.text, &size);
   assert_non_null(out);
   assert_true(check_plan(&t->problem, &mask, mode, rows, BLOCK_M, 1, &plan, &error));
-  assert_true(check_outputs(&t->problem, &inputs, &outputs, &plan, &tiles, NULL, out,
-                            &verdict.result, &error));
+  Judgement judgement = {&t->problem, &inputs, &outputs, &plan, &tiles};
+  assert_true(check_outputs(&judgement, NULL, &error));
+  verdict.result = judgement.result;
+  if (!verdict.result.right) assert_true(report_failure(&judgement, out, &error));
+  judgement_free(&judgement);
   fclose(out);
   check_plan_free(&plan);
   return verdict;

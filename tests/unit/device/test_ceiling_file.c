@@ -1,17 +1,12 @@
 /** @file Tests of host/device/ceiling_file.c: saved ceilings are read back unchanged, or not at
  * all. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "host/device/ceiling.h"
 
-#include <cmocka.h>
+#include "../testing.h" /* last */
 
 static char directory[] = "/tmp/test_ceilings.XXXXXX";
 
@@ -27,8 +22,7 @@ static int remove_directory(void **state) {
   return system(command);
 }
 
-static void saved_ceilings_are_read_for_the_same_device(void **state) {
-  (void)state;
+TEST(saved_ceilings_are_read_for_the_same_device) {
   char path[PATH_MAX], expected[PATH_MAX];
   Ceilings read, some = {
                      .mma_tflops = 646.1 / 3,
@@ -51,8 +45,7 @@ static void saved_ceilings_are_read_for_the_same_device(void **state) {
   assert_false(ceilings_read("NVIDIA H200", &read));
 }
 
-static void nothing_is_saved_without_a_directory(void **state) {
-  (void)state;
+TEST(nothing_is_saved_without_a_directory) {
   char path[PATH_MAX];
   Ceilings some = {0};
   setenv("XDG_CACHE_HOME", "/proc/nowhere", 1);
@@ -60,10 +53,4 @@ static void nothing_is_saved_without_a_directory(void **state) {
   assert_false(ceilings_read("NVIDIA H200", &some));
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(saved_ceilings_are_read_for_the_same_device),
-      cmocka_unit_test(nothing_is_saved_without_a_directory),
-  };
-  return cmocka_run_group_tests(tests, create_directory, remove_directory);
-}
+RUN_TESTS(create_directory, remove_directory)

@@ -1,13 +1,9 @@
 /** @file Tests of host/device/timing.c: how many passes are made and which of them are samples. A
  * simulated clock gives the time of each pass. */
+#include "host/device/flush.h"
 #include "host/device/timing.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdint.h>
-#include <stdlib.h>
-
-#include <cmocka.h>
+#include "../testing.h" /* last */
 
 /* --- Replacements for the step and for CUDA's runtime ---------------------------------------- */
 
@@ -51,8 +47,8 @@ cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t start, cudaEve
   return cudaSuccess;
 }
 
-cudaError_t cudaMemsetAsync(void *pointer, int value, size_t bytes, cudaStream_t stream) {
-  (void)pointer, (void)value, (void)stream;
+cudaError_t flush_l2(void *buffer, size_t bytes, cudaStream_t stream) {
+  (void)buffer, (void)stream;
   assert_int_equal(bytes, timing_flush_bytes(1000));
   flushes++;
   return cudaSuccess;
@@ -88,33 +84,28 @@ static Timing time_passes(float first_ms, float more_ms, Sampling sampling) {
 
 static const Sampling USUAL = {.least = 10, .least_if_slow = 3, .min_time = 0.5};
 
-static void samples_last_half_a_second(void **state) {
-  (void)state;
+TEST(samples_last_half_a_second) {
   assert_int_equal(time_passes(1, 0, USUAL).samples, 500);
   assert_int_equal(time_passes(0.25f, 0, USUAL).samples, 2000);
 }
 
-static void ten_samples_are_taken_however_long(void **state) {
-  (void)state;
+TEST(ten_samples_are_taken_however_long) {
   assert_int_equal(time_passes(60, 0, USUAL).samples, 10);
   assert_int_equal(time_passes(SLOW_PASS_MS, 0, USUAL).samples, 10);
 }
 
-static void slow_passes_take_three(void **state) {
-  (void)state;
+TEST(slow_passes_take_three) {
   assert_int_equal(time_passes(SLOW_PASS_MS + 1, 0, USUAL).samples, 3);
   assert_int_equal(time_passes(9000, 0, USUAL).samples, 3);
 }
 
-static void the_last_warm_up_tells_whether_a_pass_is_slow(void **state) {
-  (void)state;
+TEST(the_last_warm_up_tells_whether_a_pass_is_slow) {
   const Sampling two = {.least = 2, .least_if_slow = 1, .min_time = 0};
   assert_int_equal(time_passes(500, -100, two).samples, 2); /* 500, 400 and 300 are warm-up */
   assert_int_equal(time_passes(501, -100, two).samples, 1);
 }
 
-static void quantiles_are_of_the_samples_alone(void **state) {
-  (void)state;
+TEST(quantiles_are_of_the_samples_alone) {
   const Sampling eleven = {.least = 11, .least_if_slow = 11, .min_time = 0};
   const Timing timing = time_passes(1, 1, eleven); /* 1 to 3 are warm-up, 4 to 14 are samples */
   assert_float_equal(timing.p10_ms, 5, 1e-9);
@@ -122,13 +113,4 @@ static void quantiles_are_of_the_samples_alone(void **state) {
   assert_float_equal(timing.p90_ms, 13, 1e-9);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(samples_last_half_a_second),
-      cmocka_unit_test(ten_samples_are_taken_however_long),
-      cmocka_unit_test(slow_passes_take_three),
-      cmocka_unit_test(the_last_warm_up_tells_whether_a_pass_is_slow),
-      cmocka_unit_test(quantiles_are_of_the_samples_alone),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_TESTS(NULL, NULL)

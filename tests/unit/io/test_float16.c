@@ -2,11 +2,8 @@
 #include "float16.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 
-#include <cmocka.h>
+#include "../testing.h" /* last */
 
 /** One of the two formats. */
 typedef struct Format {
@@ -31,8 +28,7 @@ static void check_round_trips(const Format *format) {
   }
 }
 
-static void all_values_survive_a_round_trip(void **state) {
-  (void)state;
+TEST(all_values_survive_a_round_trip) {
   check_round_trips(&half_format);
   check_round_trips(&bf16_format);
 }
@@ -53,14 +49,12 @@ static void check_ties(const Format *format) {
   }
 }
 
-static void ties_go_to_even_and_all_else_to_the_nearest(void **state) {
-  (void)state;
+TEST(ties_go_to_even_and_all_else_to_the_nearest) {
   check_ties(&half_format);
   check_ties(&bf16_format);
 }
 
-static void values_are_those_of_the_standards(void **state) {
-  (void)state;
+TEST(values_are_those_of_the_standards) {
   assert_true(half_bits_to_float(0x3c00) == 1.0f);
   assert_true(half_bits_to_float(0x7bff) == 65504.0f);
   assert_true(half_bits_to_float(0x0400) == 0x1p-14f);
@@ -94,18 +88,9 @@ static void check_special_values(const Format *format) {
   assert_int_equal(format->round(-(double)NAN), 0x7fff);
 }
 
-static void zeros_infinities_and_nan_keep_their_meaning(void **state) {
-  (void)state;
+TEST(zeros_infinities_and_nan_keep_their_meaning) {
   check_special_values(&half_format);
   check_special_values(&bf16_format);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(all_values_survive_a_round_trip),
-      cmocka_unit_test(ties_go_to_even_and_all_else_to_the_nearest),
-      cmocka_unit_test(values_are_those_of_the_standards),
-      cmocka_unit_test(zeros_infinities_and_nan_keep_their_meaning),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_TESTS(NULL, NULL)

@@ -2,11 +2,8 @@
 #include "float8.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 
-#include <cmocka.h>
+#include "../testing.h" /* last */
 
 /* The value by the definition of the format. */
 static double defined(int bits) {
@@ -15,8 +12,7 @@ static double defined(int bits) {
   return bits & 0x80 ? -size : size;
 }
 
-static void values(void **state) {
-  (void)state;
+TEST(values) {
   for (int bits = 0; bits < 256; ++bits) {
     const float value = e4m3_bits_to_float((uint8_t)bits);
     if ((bits & 0x7f) == 0x7f) {
@@ -29,8 +25,7 @@ static void values(void **state) {
   }
 }
 
-static void rounding(void **state) {
-  (void)state;
+TEST(rounding) {
   for (int bits = 0; bits < 0x7e; ++bits) {
     const double middle = (defined(bits) + defined(bits + 1)) / 2;
     assert_int_equal(double_to_e4m3_bits(nextafter(middle, 0)), bits);
@@ -40,19 +35,11 @@ static void rounding(void **state) {
   }
 }
 
-static void too_large_and_too_small(void **state) {
-  (void)state;
+TEST(too_large_and_too_small) {
   assert_int_equal(double_to_e4m3_bits(449), 0x7e);
   assert_int_equal(double_to_e4m3_bits(1e300), 0x7e);
   assert_int_equal(double_to_e4m3_bits(-INFINITY), 0xfe);
   assert_int_equal(double_to_e4m3_bits(-5e-324), 0x80);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(values),
-      cmocka_unit_test(rounding),
-      cmocka_unit_test(too_large_and_too_small),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_TESTS(NULL, NULL)

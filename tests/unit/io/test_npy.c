@@ -5,17 +5,14 @@
  */
 #include "host/io/npy.h"
 
-#include <setjmp.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cmocka.h> /* last: its macro fail() would replace ours */
+#include "../testing.h" /* last */
 
 static const NpyTypes ANY_TYPE = {NPY_ANY_TYPE, "any"};
 static const NpyTypes HALF_OR_BOOL = {1 << NPY_F2 | 1 << NPY_B1, "<f2 or |b1"};
@@ -73,8 +70,7 @@ static void refuse(const char *dictionary, size_t data_bytes, const char *text) 
   unlink(path);
 }
 
-static void all_types_and_ranks_survive_a_round_trip(void **state) {
-  (void)state;
+TEST(all_types_and_ranks_survive_a_round_trip) {
   const size_t sizes[] = {2, 4, 8, 1, 2, 4, 8, 1, 2, 4, 8, 1};
   const int64_t shape[] = {3, 1, 2, 1, 0, 2, 1, 2};
   unsigned char data[6 * 8];
@@ -97,8 +93,7 @@ static void all_types_and_ranks_survive_a_round_trip(void **state) {
   }
 }
 
-static void written_bytes_are_those_of_numpy(void **state) {
-  (void)state;
+TEST(written_bytes_are_those_of_numpy) {
   /* numpy.save() of numpy.array([[1, 2, 3]], '<u2') */
   const char expected[] =
       "\x93NUMPY\x01\x00\x76\x00{'descr': '<u2', 'fortran_order': False, 'shape': (1, 3), }"
@@ -117,8 +112,7 @@ static void written_bytes_are_those_of_numpy(void **state) {
   unlink(path);
 }
 
-static void headers_of_other_writers_are_read(void **state) {
-  (void)state;
+TEST(headers_of_other_writers_are_read) {
   const struct {
     const char *dictionary;
     int rank;
@@ -148,8 +142,7 @@ static void headers_of_other_writers_are_read(void **state) {
 #define WITH_TYPE(type) "{'descr': " type ", 'fortran_order': False, 'shape': (2,), }"
 #define WITH_SHAPE(shape) "{'descr': '<f2', 'fortran_order': False, 'shape': " shape ", }"
 
-static void files_that_cannot_be_used_are_refused(void **state) {
-  (void)state;
+TEST(files_that_cannot_be_used_are_refused) {
   expect_refusal(ANY_TYPE, "cannot open: No such file or directory");
   assert_int_equal(mkfifo(path, 0600), 0);
   expect_refusal(ANY_TYPE, "expected a regular file");
@@ -170,8 +163,7 @@ static void files_that_cannot_be_used_are_refused(void **state) {
   refuse(WITH_SHAPE("(4294967296, 4294967296)"), 0, "is too big: expected below 2^63 bytes");
 }
 
-static void bools_other_than_0_and_1_are_refused(void **state) {
-  (void)state;
+TEST(bools_other_than_0_and_1_are_refused) {
   char file[1024];
   const size_t count = make_file(1, WITH_TYPE("'|b1'"), 2, file);
   file[count - 1] = 2;
@@ -180,8 +172,7 @@ static void bools_other_than_0_and_1_are_refused(void **state) {
   unlink(path);
 }
 
-static void every_truncation_is_refused(void **state) {
-  (void)state;
+TEST(every_truncation_is_refused) {
   for (int major = 1; major <= 4; major++) {
     char file[1024];
     size_t count = make_file(major, WITH_SHAPE("(2, 3)"), 12, file);
@@ -197,8 +188,7 @@ static void every_truncation_is_refused(void **state) {
   unlink(path);
 }
 
-static void a_failed_write_leaves_all_files_as_they_were(void **state) {
-  (void)state;
+TEST(a_failed_write_leaves_all_files_as_they_were) {
   static const char data[1000];
   const int64_t shape[] = {sizeof data};
   const NpyFile files[] = {{"b.npy", NPY_B1, 0, shape, data}, {"a.npy", NPY_B1, 1, shape, data}};
@@ -225,15 +215,4 @@ static void a_failed_write_leaves_all_files_as_they_were(void **state) {
   assert_string_equal(error.text, "/no/such/b.npy: cannot write: No such file or directory");
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(all_types_and_ranks_survive_a_round_trip),
-      cmocka_unit_test(written_bytes_are_those_of_numpy),
-      cmocka_unit_test(headers_of_other_writers_are_read),
-      cmocka_unit_test(files_that_cannot_be_used_are_refused),
-      cmocka_unit_test(bools_other_than_0_and_1_are_refused),
-      cmocka_unit_test(every_truncation_is_refused),
-      cmocka_unit_test(a_failed_write_leaves_all_files_as_they_were),
-  };
-  return cmocka_run_group_tests(tests, create_directory, remove_directory);
-}
+RUN_TESTS(create_directory, remove_directory)

@@ -2,12 +2,9 @@
 #include "host/io/random.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
 #include <string.h>
 
-#include <cmocka.h>
+#include "../testing.h" /* last */
 
 static uint64_t double_bits(double x) {
   uint64_t bits;
@@ -40,8 +37,7 @@ static const Stored stored[] = {
     {0, 0, 0x30fdd71d1ddc283d, 0xffffffffffffffff, 0x3fefffffffffffff, 0x40206b48528cea51},
 };
 
-static void values_are_the_same_on_every_machine(void **state) {
-  (void)state;
+TEST(values_are_the_same_on_every_machine) {
   for (size_t i = 0; i < sizeof stored / sizeof stored[0]; i++) {
     const Stored *s = &stored[i];
     assert_true(random_bits(s->seed, s->tensor, s->index) == s->bits);
@@ -75,16 +71,14 @@ static uint64_t index_of(uint64_t bits) {
   return (unmix(bits) - unmix(random_bits(0, 0, 0))) * inverse(0x9e3779b97f4a7c15);
 }
 
-static void uniforms_keep_clear_of_0_and_1(void **state) {
-  (void)state;
+TEST(uniforms_keep_clear_of_0_and_1) {
   assert_true(random_bits(0, 0, index_of(0)) == 0);
   assert_true(random_uniform(0, 0, index_of(0)) == 0x1p-53);
   assert_true(random_uniform(0, 0, index_of(UINT64_MAX)) == 1 - 0x1p-53);
   assert_true(random_uniform(0, 0, index_of((uint64_t)1 << 63)) == 0.5 + 0x1p-53);
 }
 
-static void normals_follow_the_distribution_function(void **state) {
-  (void)state;
+TEST(normals_follow_the_distribution_function) {
   /* From the centre to the end of the tail, across both boundaries of AS 241, |q| = 0.425 and r =
      5. */
   for (int k = 1; k <= 52; k++) {
@@ -100,11 +94,4 @@ static void normals_follow_the_distribution_function(void **state) {
   }
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(values_are_the_same_on_every_machine),
-      cmocka_unit_test(uniforms_keep_clear_of_0_and_1),
-      cmocka_unit_test(normals_follow_the_distribution_function),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_TESTS(NULL, NULL)

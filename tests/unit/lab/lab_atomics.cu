@@ -23,17 +23,16 @@ __global__ void sum_in_the_last_block(int *parts, unsigned *done, int *sum) {
 }
 enum { SUM_LINE = __LINE__ - 2 };
 
-static void the_last_block_may_read_what_others_wrote(void **) {
+TEST(the_last_block_may_read_what_others_wrote) {
   int *parts = named<int>("parts", 9), *sum = named<int>("sum", 1);
   sum_in_the_last_block<false><<<8, 32>>>(parts, named_zeros<unsigned>("done", 1), sum);
   assert_finds_nothing();
 }
 
-static void a_read_of_unwritten_memory_is_reported_after_atomics(void **) {
-  char text[4096];
+TEST(a_read_of_unwritten_memory_is_reported_after_atomics) {
   int *parts = named<int>("parts", 9), *sum = named<int>("sum", 1);
   sum_in_the_last_block<true><<<8, 32>>>(parts, named_zeros<unsigned>("done", 1), sum);
-  findings_text(text, sizeof text);
+  const char *text = findings_text();
   assert_contains(text, lab_kind_text(LAB_GLOBAL_UNWRITTEN));
   assert_contains(text, "1 time, first: block ");
   assert_contains(text, " thread 0, parts + 32 (36 bytes)\n");
@@ -52,7 +51,7 @@ __global__ void set_by_an_exchange(int *flag, int *out) {
   out[threadIdx.x] = *flag + *flag_shared;
 }
 
-static void an_exchange_writes(void **) {
+TEST(an_exchange_writes) {
   set_by_an_exchange<<<1, 32, 64>>>(named<int>("flag", 1), named<int>("out", 32));
   assert_finds_nothing();
 }
@@ -65,7 +64,7 @@ __global__ void count_threads(unsigned *count, unsigned *out) {
 enum { COUNT_LINE = __LINE__ - 4 };
 
 /** An atomic addition reads its target, so the target must have been written before. */
-static void an_addition_to_unwritten_memory_is_reported(void **) {
+TEST(an_addition_to_unwritten_memory_is_reported) {
   unsigned *out = named<unsigned>("out", 64);
   count_threads<<<1, 32>>>(named_zeros<unsigned>("zero", 1), out);
   assert_finds_nothing();
@@ -79,7 +78,7 @@ __global__ void add_in_every_block(unsigned *count) {
 }
 enum { EVERY_LINE = __LINE__ - 2 };
 
-static void every_addition_to_unwritten_memory_is_reported(void **) {
+TEST(every_addition_to_unwritten_memory_is_reported) {
   add_in_every_block<<<8, 1>>>(named<unsigned>("count", 1));
   assert_finds({LAB_GLOBAL_UNWRITTEN, EVERY_LINE, 0, "add_in_every_block",
                 "8 times, first: block 0 thread 0, count + 0 (4 bytes)"});
@@ -95,13 +94,12 @@ __global__ void count_in_shared(unsigned *out, bool wrong) {
 }
 enum { SHARED_COUNT_LINE = __LINE__ - 4 };
 
-static void shared_counters_start_unwritten(void **) {
+TEST(shared_counters_start_unwritten) {
   unsigned *out = named<unsigned>("out", 64);
   count_in_shared<<<1, 64, 16>>>(out, false);
   assert_finds_nothing();
   count_in_shared<<<2, 1, 16>>>(out, true);
-  char text[4096];
-  findings_text(text, sizeof text);
+  const char *text = findings_text();
   assert_contains(text, lab_kind_text(LAB_SHARED_UNWRITTEN));
   assert_contains(text, "2 times, first: block 0 thread 0, dynamic shared memory + 0\n");
   assert_names_line(text, __FILE__, SHARED_COUNT_LINE);
@@ -119,7 +117,7 @@ __global__ void reset_beside_atomics(unsigned *out, int wrong) {
 }
 enum { RESET_WRITE = __LINE__ - 6, RESET_ADD = __LINE__ - 4, RESET_READ = __LINE__ - 2 };
 
-static void a_plain_write_before_atomics_needs_a_barrier(void **) {
+TEST(a_plain_write_before_atomics_needs_a_barrier) {
   unsigned *out = named<unsigned>("out", 1);
   reset_beside_atomics<<<1, 64, 16>>>(out, 0);
   assert_finds_nothing();
@@ -131,11 +129,11 @@ static void a_plain_write_before_atomics_needs_a_barrier(void **) {
        "63 times, first: block 0 thread 1, the other thread 0, dynamic shared memory + 0"});
 }
 
-static void a_plain_read_after_atomics_needs_a_barrier(void **) {
+TEST(a_plain_read_after_atomics_needs_a_barrier) {
   unsigned *out = named<unsigned>("out", 1);
-  char text[4096], place[256];
+  char place[256];
   reset_beside_atomics<<<1, 64, 16>>>(out, 2);
-  findings_text(text, sizeof text);
+  const char *text = findings_text();
   assert_contains(text, "shared memory race: ");
   snprintf(place, sizeof place, "%s:%d in reset_beside_atomics\n           after %s:%d\n", __FILE__,
            RESET_READ, __FILE__, RESET_ADD);
@@ -154,7 +152,7 @@ __global__ void add_beside(int *value, int *out, bool write) {
 }
 enum { BESIDE_ADD = __LINE__ - 7, BESIDE_WRITE = __LINE__ - 5, BESIDE_READ = __LINE__ - 3 };
 
-static void atomics_of_a_block_race_with_plain_accesses_of_others(void **) {
+TEST(atomics_of_a_block_race_with_plain_accesses_of_others) {
   int *value = named_zeros<int>("value", 1), *out = named<int>("out", 3);
   add_beside<<<1, 32>>>(value, out, true);
   assert_finds_nothing();
@@ -183,16 +181,16 @@ __global__ void write_the_source(uint4 *in, unsigned *out, int at, bool wrong) {
 }
 enum { SOURCE_COPY = __LINE__ - 9, SOURCE_WRITE = __LINE__ - 5 };
 
-static void a_source_must_not_change_before_the_wait(void **) {
+TEST(a_source_must_not_change_before_the_wait) {
   uint4 *in = named_zeros<uint4>("in", 65);
   unsigned *out = named<unsigned>("out", 64);
-  char text[4096], place[256];
+  char place[256];
   write_the_source<<<1, 64, 1024>>>(in, out, 40, false);
   write_the_source<<<1, 64, 1024>>>(in, out, 64, true);
   assert_finds_nothing();
   /* Thread 40 may start its copy before or after the write. */
   write_the_source<<<1, 64, 1024>>>(in, out, 40, true);
-  findings_text(text, sizeof text);
+  const char *text = findings_text();
   snprintf(place, sizeof place,
            "finding    %s\n           at %s:%d in write_the_source\n           after %s:%d\n"
            "           1 time, first: block 0 thread 0, the other thread 40, in + 64",
@@ -215,33 +213,16 @@ __global__ void write_and_copy(uint4 *in, unsigned *out) {
 }
 enum { OWN_WRITE = __LINE__ - 7, OTHERS_COPY = __LINE__ - 5 };
 
-static void a_source_written_by_another_lane_needs_a_warp_barrier(void **) {
+TEST(a_source_written_by_another_lane_needs_a_warp_barrier) {
   uint4 *in = named_zeros<uint4>("in", 32);
   unsigned *out = named<unsigned>("out", 32);
-  char text[4096];
   write_and_copy<true><<<1, 32, 512>>>(in, out);
   assert_finds_nothing();
   write_and_copy<false><<<1, 32, 512>>>(in, out);
-  findings_text(text, sizeof text);
+  const char *text = findings_text();
   assert_contains(text, lab_kind_text(LAB_COPY_SOURCE_WRITTEN));
   assert_names_line(text, __FILE__, OWN_WRITE);
   assert_names_line(text, __FILE__, OTHERS_COPY);
 }
 
-int main() {
-#define LAB_TEST(test) cmocka_unit_test_setup_teardown(test, start_lab, stop_lab)
-  const CMUnitTest tests[] = {
-      LAB_TEST(the_last_block_may_read_what_others_wrote),
-      LAB_TEST(a_read_of_unwritten_memory_is_reported_after_atomics),
-      LAB_TEST(an_exchange_writes),
-      LAB_TEST(an_addition_to_unwritten_memory_is_reported),
-      LAB_TEST(every_addition_to_unwritten_memory_is_reported),
-      LAB_TEST(shared_counters_start_unwritten),
-      LAB_TEST(a_plain_write_before_atomics_needs_a_barrier),
-      LAB_TEST(a_plain_read_after_atomics_needs_a_barrier),
-      LAB_TEST(atomics_of_a_block_race_with_plain_accesses_of_others),
-      LAB_TEST(a_source_must_not_change_before_the_wait),
-      LAB_TEST(a_source_written_by_another_lane_needs_a_warp_barrier),
-  };
-  return run_in_all_settings("lab", tests);
-}
+RUN_IN_ALL_SETTINGS("lab", start_lab, stop_lab)

@@ -18,7 +18,7 @@ __global__ void barrier_in_each_branch(int *out) {
 }
 enum { THEN_BARRIER = __LINE__ - 6, ELSE_BARRIER = __LINE__ - 4 };
 
-static void threads_at_different_barriers_are_reported(void **) {
+TEST(threads_at_different_barriers_are_reported) {
   barrier_in_each_branch<<<2, 16>>>(named<int>("out", 64));
   lab_start(LAB_RACES);
   barrier_in_each_branch<<<2, 64>>>(named<int>("out", 64));
@@ -38,7 +38,7 @@ __global__ void barrier_in_a_uniform_branch(int *out) {
   }
 }
 
-static void blocks_may_take_different_barriers(void **) {
+TEST(blocks_may_take_different_barriers) {
   barrier_in_a_uniform_branch<<<2, 32>>>(named<int>("out", 64));
   assert_finds_nothing();
 }
@@ -49,7 +49,7 @@ __global__ void barriers_by_warp(int *out) {
 }
 enum { BARRIER_BY_WARP = __LINE__ - 3 };
 
-static void exits_before_a_barrier_are_reported(void **) {
+TEST(exits_before_a_barrier_are_reported) {
   barriers_by_warp<<<1, 32>>>(named<int>("out", 96));
   assert_finds_nothing();
   barriers_by_warp<<<1, 96>>>(named<int>("out", 96));
@@ -74,7 +74,7 @@ __global__ void barrier_in_a_function(int *out) {
 
 enum { FIRST_CALL = __LINE__ - 6 };
 
-static void two_calls_of_one_function_are_two_barriers(void **) {
+TEST(two_calls_of_one_function_are_two_barriers) {
   barrier_in_a_function<<<1, 64>>>(named<int>("out", 66));
   assert_finds({LAB_BARRIER_APART, WAIT_OF_BOTH, WAIT_OF_BOTH, "barrier_in_a_function",
                 "1 time, first: block 0 thread 0, the other thread 1, threads "
@@ -92,7 +92,7 @@ __global__ void unrolled_barriers(int *out) {
   }
 }
 
-static void an_unrolled_barrier_is_one_barrier(void **) {
+TEST(an_unrolled_barrier_is_one_barrier) {
   unrolled_barriers<<<1, 64>>>(named<int>("out", 64));
   assert_finds_nothing();
 }
@@ -110,7 +110,7 @@ __global__ void shuffle_in_each_branch(int *out) {
 }
 enum { THEN_SHUFFLE = __LINE__ - 6, ELSE_SHUFFLE = __LINE__ - 4 };
 
-static void lanes_at_different_shuffles_are_reported(void **) {
+TEST(lanes_at_different_shuffles_are_reported) {
   shuffle_in_each_branch<<<1, 8>>>(named<int>("out", 64));
   assert_finds_nothing();
   shuffle_in_each_branch<<<1, 64>>>(named<int>("out", 64));
@@ -119,15 +119,4 @@ static void lanes_at_different_shuffles_are_reported(void **) {
                 "threads 0-7 here, threads 8-31 there"});
 }
 
-int main() {
-#define LAB_TEST(test) cmocka_unit_test_setup_teardown(test, start_lab, stop_lab)
-  const CMUnitTest tests[] = {
-      LAB_TEST(threads_at_different_barriers_are_reported),
-      LAB_TEST(blocks_may_take_different_barriers),
-      LAB_TEST(exits_before_a_barrier_are_reported),
-      LAB_TEST(two_calls_of_one_function_are_two_barriers),
-      LAB_TEST(an_unrolled_barrier_is_one_barrier),
-      LAB_TEST(lanes_at_different_shuffles_are_reported),
-  };
-  return run_in_all_settings("lab", tests);
-}
+RUN_IN_ALL_SETTINGS("lab", start_lab, stop_lab)

@@ -41,7 +41,7 @@ __global__ void write_at_two_places(int *out) {
 }
 enum { EVEN_WRITES = __LINE__ - 5, ODD_WRITES = __LINE__ - 3 };
 
-static void both_lines_and_blocks_are_reported(void **) {
+TEST(both_lines_and_blocks_are_reported) {
   assert_always_finds([] { write_at_two_places<<<40, 8>>>(values); },
                       {LAB_BLOCKS_WRITE_WRITE, ODD_WRITES, EVEN_WRITES, "write_at_two_places",
                        "32 bytes, first: block 3, the other block 4, values + 0 (256 bytes)"});
@@ -53,7 +53,7 @@ __global__ void write_bytes(unsigned char *out) {
 }
 enum { WRITE_BYTES = __LINE__ - 2 };
 
-static void racing_bytes_are_counted(void **) {
+TEST(racing_bytes_are_counted) {
   assert_always_finds([] { write_bytes<<<dim3(2, 1, 2), 3>>>((unsigned char *)values); },
                       {LAB_BLOCKS_WRITE_WRITE, WRITE_BYTES, WRITE_BYTES, "write_bytes",
                        "3 bytes, first: block 2, the other block 3, values + 5 (256 bytes)"});
@@ -66,7 +66,7 @@ __global__ void write_vectors(int *out) {
 }
 enum { WRITE_VECTOR = __LINE__ - 3, WRITE_HALF = __LINE__ - 2 };
 
-static void accesses_of_different_sizes_race(void **) {
+TEST(accesses_of_different_sizes_race) {
   assert_always_finds([] { write_vectors<<<2, 8>>>(values); },
                       {LAB_BLOCKS_WRITE_WRITE, WRITE_VECTOR, WRITE_HALF, "write_vectors",
                        "8 bytes, first: block 0, the other block 1, values + 56 (256 bytes)"});
@@ -77,7 +77,7 @@ __global__ void write_in_blocks(int *out, unsigned step) {
 }
 enum { WRITE_IN_BLOCKS = __LINE__ - 2 };
 
-static void distant_blocks_race(void **) {
+TEST(distant_blocks_race) {
   lab_start(LAB_BLOCKS);
   write_in_blocks<<<65536, 1>>>(values, 65535);
   assert_finds({LAB_BLOCKS_WRITE_WRITE, WRITE_IN_BLOCKS, WRITE_IN_BLOCKS, "write_in_blocks",
@@ -94,7 +94,7 @@ __global__ void read_and_write(int *out, int first_writer) {
 }
 enum { BLOCK_WRITES = __LINE__ - 3, BLOCK_READS = __LINE__ - 2 };
 
-static void a_reader_and_a_writer_are_reported(void **) {
+TEST(a_reader_and_a_writer_are_reported) {
   assert_always_finds([] { read_and_write<<<12, 1>>>(values, 4); },
                       {LAB_BLOCKS_WRITE_READ, BLOCK_READS, BLOCK_WRITES, "read_and_write",
                        "4 bytes, first: block 0, the other block 7, values + 12 (256 bytes)"});
@@ -110,19 +110,11 @@ __global__ void write_and_read_back(int *out, int *sums) {
   sums[blockIdx.x] = out[0];
 }
 
-static void a_block_may_read_what_it_wrote(void **) {
+TEST(a_block_may_read_what_it_wrote) {
   int *fresh = named<int>("fresh", 1);
   lab_start(LAB_INIT);
   write_and_read_back<<<16, 1>>>(fresh, values);
   assert_finds_nothing();
 }
 
-int main() {
-#define LAB_TEST(test) cmocka_unit_test_setup_teardown(test, allocate, stop_lab)
-  const CMUnitTest tests[] = {
-      LAB_TEST(both_lines_and_blocks_are_reported), LAB_TEST(racing_bytes_are_counted),
-      LAB_TEST(accesses_of_different_sizes_race),   LAB_TEST(distant_blocks_race),
-      LAB_TEST(a_reader_and_a_writer_are_reported), LAB_TEST(a_block_may_read_what_it_wrote),
-  };
-  return cmocka_run_group_tests(tests, nullptr, nullptr);
-}
+RUN_TESTS_WITH(allocate, stop_lab)

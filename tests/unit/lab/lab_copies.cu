@@ -32,7 +32,7 @@ static LabCounts copy_with_stride(int stride) {
   return counts_of_kernel();
 }
 
-static void instructions_are_counted_by_warps(void **) {
+TEST(instructions_are_counted_by_warps) {
   const LabCounts counts = copy_with_stride(1);
   assert_sectors(counts.copy_global, 1, 8, 256, 256, 8); /* zero fills read nothing */
   assert_waves(counts.copy_shared, 1, 2, 2, 1);          /* zeros of 8 lanes, and of 8 more */
@@ -61,7 +61,7 @@ static LabCounts copied_rows(int stride, int valid) {
   return counts_of_kernel();
 }
 
-static void unaligned_targets_split_the_sectors_of_copies(void **) {
+TEST(unaligned_targets_split_the_sectors_of_copies) {
   LabCounts counts = copied_rows(8, 32);
   assert_sectors(counts.copy_global, 1, 16, 512, 512, 16);
   assert_int_equal(counts.copy_lookups, 16);
@@ -87,7 +87,7 @@ __global__ void copy_zeros_by_turns(const uint4 *in) {
   cp_async_wait<0>();
 }
 
-static void zero_fills_belong_to_the_request_of_their_warp(void **) {
+TEST(zero_fills_belong_to_the_request_of_their_warp) {
   const uint4 *in = named_zeros<uint4>("in", 32);
   lab_start(LAB_TRAFFIC | LAB_BANKS);
   copy_zeros_by_turns<<<1, 32, 4 * 32 * 16>>>(in);
@@ -118,24 +118,14 @@ static void copy_to_many_arrays(std::integer_sequence<int, NUMBERS...>) {
 }
 
 /** The arrays lie far from each other, and far from dynamic shared memory. */
-static void copies_to_static_arrays_have_as_many_sectors(void **) {
+TEST(copies_to_static_arrays_have_as_many_sectors) {
   copy_to_many_arrays(std::make_integer_sequence<int, 24>());
 }
 
-static void unpadded_rows_of_ldmatrix_conflict(void **) {
+TEST(unpadded_rows_of_ldmatrix_conflict) {
   const LabCounts counts = copy_with_stride(8);
   assert_waves(counts.ldmatrix, 1, 32, 4, 8);
   assert_waves(copy_with_stride(9).ldmatrix, 1, 4, 4, 1);
 }
 
-int main() {
-#define LAB_TEST(test) cmocka_unit_test_setup_teardown(test, start_lab, stop_lab)
-  const CMUnitTest tests[] = {
-      LAB_TEST(instructions_are_counted_by_warps),
-      LAB_TEST(unaligned_targets_split_the_sectors_of_copies),
-      LAB_TEST(zero_fills_belong_to_the_request_of_their_warp),
-      LAB_TEST(copies_to_static_arrays_have_as_many_sectors),
-      LAB_TEST(unpadded_rows_of_ldmatrix_conflict),
-  };
-  return run_in_all_settings("lab", tests);
-}
+RUN_IN_ALL_SETTINGS("lab", start_lab, stop_lab)

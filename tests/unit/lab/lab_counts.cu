@@ -12,7 +12,7 @@ __global__ void copy_strided(T *out, const T *in, int stride) {
   out[threadIdx.x] = in[threadIdx.x * stride];
 }
 
-static void sectors_are_those_of_a_warp(void **) {
+TEST(sectors_are_those_of_a_warp) {
   const float *in = named_zeros<float>("in", 1024);
   float *out = named_zeros<float>("out", 64);
   copy_strided<float><<<1, 64>>>(out, in, 1);
@@ -28,14 +28,14 @@ static void sectors_are_those_of_a_warp(void **) {
   assert_sectors(counts_of_kernel().global_load, 1, 1, 128, 4, 1);
 }
 
-static void a_shifted_request_touches_one_sector_more(void **) {
+TEST(a_shifted_request_touches_one_sector_more) {
   const float *in = named_zeros<float>("in", 64);
   float *out = named_zeros<float>("out", 64);
   copy_strided<float><<<1, 32>>>(out, in + 1, 1);
   assert_sectors(counts_of_kernel().global_load, 1, 5, 128, 128, 5);
 }
 
-static void vectors_are_one_request(void **) {
+TEST(vectors_are_one_request) {
   const float4 *in = named_zeros<float4>("in", 32);
   float4 *out = named<float4>("out", 32);
   copy_strided<float4><<<1, 32>>>(out, in, 1);
@@ -44,7 +44,7 @@ static void vectors_are_one_request(void **) {
   assert_sectors(counts.global_store, 1, 16, 512, 512, 16);
 }
 
-static void halves_share_sectors(void **) {
+TEST(halves_share_sectors) {
   const __half *in = named_zeros<__half>("in", 64);
   __half *out = named<__half>("out", 32);
   copy_strided<__half><<<1, 32>>>(out, in, 1);
@@ -73,7 +73,7 @@ static LabTraffic loads_with_stride(int stride) {
   return counts.shared_load;
 }
 
-static void words_of_one_bank_conflict(void **) {
+TEST(words_of_one_bank_conflict) {
   assert_waves(loads_with_stride<float>(1), 1, 1, 1, 1);
   assert_waves(loads_with_stride<float>(2), 1, 2, 1, 2);
   assert_waves(loads_with_stride<float>(32), 1, 32, 1, 32);
@@ -82,7 +82,7 @@ static void words_of_one_bank_conflict(void **) {
   assert_waves(loads_with_stride<__half>(2), 1, 1, 1, 1);
 }
 
-static void wide_accesses_take_several_wavefronts(void **) {
+TEST(wide_accesses_take_several_wavefronts) {
   assert_waves(loads_with_stride<uint2>(1), 1, 2, 2, 1);
   assert_waves(loads_with_stride<uint2>(2), 1, 4, 2, 2);
   assert_waves(loads_with_stride<uint4>(1), 1, 4, 4, 1);
@@ -105,7 +105,7 @@ static LabTraffic loads_of_vectors(int share, int distinct) {
   return counts_of_kernel().shared_load;
 }
 
-static void lanes_that_share_vectors_halve_the_wavefronts(void **) {
+TEST(lanes_that_share_vectors_halve_the_wavefronts) {
   assert_waves(loads_of_vectors(1, 1), 1, 2, 2, 1);  /* all the same */
   assert_waves(loads_of_vectors(8, 4), 1, 2, 2, 1);  /* eight lanes the same */
   assert_waves(loads_of_vectors(2, 16), 1, 2, 2, 1); /* pairs of neighbours */
@@ -120,7 +120,7 @@ __global__ void load_one_word(float *out) {
   out[threadIdx.x] = values[5];
 }
 
-static void one_word_for_all_is_no_conflict(void **) {
+TEST(one_word_for_all_is_no_conflict) {
   load_one_word<<<1, 64, 64>>>(named<float>("out", 64));
   const LabCounts counts = counts_of_kernel();
   assert_waves(counts.shared_load, 2, 2, 2, 1);
@@ -139,7 +139,7 @@ __global__ void branch_apart(int *out) {
   out[threadIdx.x] = sum;
 }
 
-static void lanes_reconverge_after_a_branch(void **) {
+TEST(lanes_reconverge_after_a_branch) {
   branch_apart<<<1, 32>>>(named_zeros<int>("out", 64));
   const LabCounts counts = counts_of_kernel();
   /* In the second iteration, one half makes its second visit of the branch and the other its first.
@@ -152,7 +152,7 @@ __global__ void long_loop(int *out, int count) {
   for (int i = 0; i < count; i++) out[i * 32 + threadIdx.x] = 1;
 }
 
-static void long_loops_are_counted_in_full(void **) {
+TEST(long_loops_are_counted_in_full) {
   enum { COUNT = 1000 };
   long_loop<<<1, 32>>>(named<int>("out", COUNT * 32), COUNT);
   assert_sectors(counts_of_kernel().global_store, COUNT, COUNT * 4, COUNT * 128, COUNT * 128, 4);
@@ -166,7 +166,7 @@ __global__ void loop_behind_a_branch(const int *in, int *out, int count) {
   out[threadIdx.x] = sum;
 }
 
-static void full_logs_do_not_split_requests(void **) {
+TEST(full_logs_do_not_split_requests) {
   enum { COUNT = 1000 };
   const int *in = named_zeros<int>("in", COUNT * 32);
   loop_behind_a_branch<<<1, 32>>>(in, named_zeros<int>("out", 32), COUNT);
@@ -187,7 +187,7 @@ __global__ void loops_apart(const int *in, int *out, int count) {
   out[threadIdx.x] = sum;
 }
 
-static void lanes_reconverge_after_full_logs(void **) {
+TEST(lanes_reconverge_after_full_logs) {
   enum { COUNT = 450, APART = COUNT / 3 + COUNT };
   const int *in = named_zeros<int>("in", COUNT * 32);
   loops_apart<<<1, 32>>>(in, named_zeros<int>("out", 32), COUNT);
@@ -211,7 +211,7 @@ __global__ void spin_on_a_long_loop(int *flag, const int *in, int *out) {
   }
 }
 
-static void a_lane_continues_when_its_log_is_full(void **) {
+TEST(a_lane_continues_when_its_log_is_full) {
   const int *in = named_zeros<int>("in", 300);
   spin_on_a_long_loop<<<1, 32>>>(named_zeros<int>("flag", 1), in, named<int>("out", 2));
   const LabCounts counts = counts_of_kernel();
@@ -225,7 +225,7 @@ __global__ void lines_of_this_file(int *out) {
 }
 enum { LINE_OF_STORE = __LINE__ - 2 };
 
-static void counts_are_reported_by_line(void **) {
+TEST(counts_are_reported_by_line) {
   LabResults results;
   lines_of_this_file<<<4, 32>>>(named<int>("out", 32));
   lab_take_results(&results);
@@ -238,23 +238,4 @@ static void counts_are_reported_by_line(void **) {
   lab_free_results(&results);
 }
 
-int main() {
-#define LAB_TEST(test) cmocka_unit_test_setup_teardown(test, start_lab, stop_lab)
-  const CMUnitTest tests[] = {
-      LAB_TEST(sectors_are_those_of_a_warp),
-      LAB_TEST(a_shifted_request_touches_one_sector_more),
-      LAB_TEST(vectors_are_one_request),
-      LAB_TEST(halves_share_sectors),
-      LAB_TEST(words_of_one_bank_conflict),
-      LAB_TEST(wide_accesses_take_several_wavefronts),
-      LAB_TEST(lanes_that_share_vectors_halve_the_wavefronts),
-      LAB_TEST(one_word_for_all_is_no_conflict),
-      LAB_TEST(lanes_reconverge_after_a_branch),
-      LAB_TEST(long_loops_are_counted_in_full),
-      LAB_TEST(full_logs_do_not_split_requests),
-      LAB_TEST(lanes_reconverge_after_full_logs),
-      LAB_TEST(a_lane_continues_when_its_log_is_full),
-      LAB_TEST(counts_are_reported_by_line),
-  };
-  return run_in_all_settings("lab", tests);
-}
+RUN_IN_ALL_SETTINGS("lab", start_lab, stop_lab)

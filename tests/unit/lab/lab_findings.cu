@@ -19,15 +19,15 @@ __global__ void read_neighbour(int *out) {
 }
 enum { NEIGHBOUR_WRITE = __LINE__ - 4, NEIGHBOUR_READ = __LINE__ - 2 };
 
-static void read_after_write_needs_a_barrier(void **) {
+TEST(read_after_write_needs_a_barrier) {
   int *out = named<int>("out", 64);
   read_neighbour<true><<<1, 64>>>(out);
   assert_finds_nothing();
   lab_start(LAB_RACES);
   read_neighbour<false><<<1, 64>>>(out);
   /* The first warp reads before the second writes, so the lab reports that write as the race. */
-  char text[8192], place[512];
-  findings_text(text, sizeof text);
+  char place[512];
+  const char *text = findings_text();
   assert_contains(text, lab_kind_text(LAB_RACE_WRITE_READ));
   assert_contains(text, lab_kind_text(LAB_RACE_READ_WRITE));
   snprintf(place, sizeof place,
@@ -53,7 +53,7 @@ __global__ void overwrite_what_is_read(int *out) {
 }
 enum { OVERWRITE_READ = __LINE__ - 4, OVERWRITE_WRITE = __LINE__ - 2 };
 
-static void write_after_read_needs_a_barrier(void **) {
+TEST(write_after_read_needs_a_barrier) {
   int *out = named<int>("out", 64);
   overwrite_what_is_read<true><<<1, 64, 256>>>(out);
   assert_finds_nothing();
@@ -75,7 +75,7 @@ __global__ void two_writers() {
 }
 enum { FIRST_WRITE = __LINE__ - 4, SECOND_WRITE = __LINE__ - 2 };
 
-static void two_writes_need_a_barrier(void **) {
+TEST(two_writes_need_a_barrier) {
   two_writers<true><<<1, 64, 64>>>();
   assert_finds_nothing();
   two_writers<false><<<2, 64, 64>>>();
@@ -93,7 +93,7 @@ __global__ void exchange_in_warp(int *out) {
 }
 enum { WARP_WRITE = __LINE__ - 4, WARP_READ = __LINE__ - 2 };
 
-static void lanes_need_a_warp_barrier(void **) {
+TEST(lanes_need_a_warp_barrier) {
   int *out = named<int>("out", 1);
   exchange_in_warp<true><<<1, 32, 128>>>(out);
   assert_finds_nothing();
@@ -126,7 +126,7 @@ __global__ void copy_and_read(const uint4 *in, unsigned *out) {
 }
 enum { COPY_LINE = __LINE__ - 8, COPY_READ = __LINE__ - 4 };
 
-static void copies_need_wait_and_barrier(void **) {
+TEST(copies_need_wait_and_barrier) {
   const uint4 *in = named_zeros<uint4>("in", 64);
   unsigned *out = named<unsigned>("out", 64);
   copy_and_read<NOTHING><<<1, 64, 1024>>>(in, out);
@@ -137,12 +137,11 @@ static void copies_need_wait_and_barrier(void **) {
                 "dynamic shared memory + 1008"});
 }
 
-static void a_wait_is_no_barrier(void **) {
+TEST(a_wait_is_no_barrier) {
   const uint4 *in = named_zeros<uint4>("in", 64);
   unsigned *out = named<unsigned>("out", 64);
-  char text[8192];
   copy_and_read<BARRIER><<<1, 64, 1024>>>(in, out);
-  findings_text(text, sizeof text);
+  const char *text = findings_text();
   assert_contains(text, lab_kind_text(LAB_COPY_NO_BARRIER));
   assert_names_line(text, __FILE__, COPY_READ);
   assert_names_line(text, __FILE__, COPY_LINE);
@@ -162,7 +161,7 @@ __global__ void read_early(const uint4 *in, unsigned *out) {
 }
 enum { EARLY_COPY = __LINE__ - 8, EARLY_READ = __LINE__ - 5 };
 
-static void an_early_read_alone_is_reported(void **) {
+TEST(an_early_read_alone_is_reported) {
   const uint4 *in = named_zeros<uint4>("in", 64);
   unsigned *out = named<unsigned>("out", 65);
   read_early<unsigned><<<1, 64, 1024>>>(in, out);
@@ -189,7 +188,7 @@ __global__ void refill(const uint4 *in, unsigned *out) {
 }
 enum { REFILL_READ = __LINE__ - 6, REFILL_COPY = __LINE__ - 4 };
 
-static void a_refill_before_readers_finish_is_reported(void **) {
+TEST(a_refill_before_readers_finish_is_reported) {
   const uint4 *in = named_zeros<uint4>("in", 64);
   unsigned *out = named<unsigned>("out", 64);
   refill<true><<<1, 32, 512>>>(in, out);
@@ -209,11 +208,10 @@ __global__ void read_unwritten_shared(int *out) {
 }
 enum { UNWRITTEN_SHARED = __LINE__ - 2 };
 
-static void shared_memory_starts_unwritten(void **) {
+TEST(shared_memory_starts_unwritten) {
   int *out = named<int>("out", 32);
   read_unwritten_shared<<<3, 32, 128>>>(out);
-  char text[8192];
-  findings_text(text, sizeof text);
+  const char *text = findings_text();
   /* All blocks write the same `out` as well. */
   assert_contains(text, lab_kind_text(LAB_BLOCKS_WRITE_WRITE));
   assert_contains(text, "3 times, first: block 0 thread 31, dynamic shared memory + 124\n");
@@ -225,7 +223,7 @@ __global__ void past_dynamic_shared(int at) {
 }
 enum { PAST_SHARED = __LINE__ - 2 };
 
-static void shared_memory_ends_where_requested(void **) {
+TEST(shared_memory_ends_where_requested) {
   past_dynamic_shared<<<1, 32, 100>>>(68);
   assert_finds_nothing();
   past_dynamic_shared<<<1, 32, 100>>>(70);
@@ -239,7 +237,7 @@ __global__ void copy_floats(float *out, const float *in, int shift) {
 }
 enum { COPY_FLOATS = __LINE__ - 2 };
 
-static void global_memory_ends_where_allocated(void **) {
+TEST(global_memory_ends_where_allocated) {
   const float *in = named_zeros<float>("in", 32);
   float *out = named<float>("out", 32);
   copy_floats<<<1, 32>>>(out, in, 2);
@@ -248,7 +246,7 @@ static void global_memory_ends_where_allocated(void **) {
                 "2 times, first: block 0 thread 30, 1 byte past allocation 1 \"in\" (128 bytes)"});
 }
 
-static void far_out_of_bounds_does_not_end_the_launch(void **) {
+TEST(far_out_of_bounds_does_not_end_the_launch) {
   const float *in = named_zeros<float>("in", 32);
   float *out = named<float>("out", 32);
   copy_floats<<<1, 32>>>(out, in, 32 + 5000);
@@ -258,7 +256,7 @@ static void far_out_of_bounds_does_not_end_the_launch(void **) {
                 "bytes)"});
 }
 
-static void reads_of_freed_memory_are_reported(void **) {
+TEST(reads_of_freed_memory_are_reported) {
   float *in = named_zeros<float>("in", 32);
   float *out = named<float>("out", 32);
   cudaFree(in);
@@ -269,7 +267,7 @@ static void reads_of_freed_memory_are_reported(void **) {
                 "bytes)"});
 }
 
-static void global_memory_starts_unwritten(void **) {
+TEST(global_memory_starts_unwritten) {
   float *in = named<float>("in", 40);
   float *out = named<float>("out", 32);
   assert_int_equal(cudaMemset(in, 0, 39 * sizeof(float) - 1), cudaSuccess);
@@ -286,7 +284,7 @@ __global__ void read_vector(float2 *out, const float *in) {
 }
 enum { READ_VECTOR = __LINE__ - 2 };
 
-static void vectors_are_aligned(void **) {
+TEST(vectors_are_aligned) {
   const float *in = named_zeros<float>("in", 8);
   float2 *out = named<float2>("out", 1);
   read_vector<<<1, 1>>>(out, in + 4);
@@ -307,7 +305,7 @@ __global__ void sum_of_registers(int *out, int count) {
 }
 enum { SUM_INDEX = __LINE__ - 3 };
 
-static void arrays_in_registers_have_bounds(void **) {
+TEST(arrays_in_registers_have_bounds) {
   int *out = named<int>("out", 2);
   sum_of_registers<<<1, 2>>>(out, 4);
   assert_finds_nothing();
@@ -329,7 +327,7 @@ __global__ void read_what_another_writes(int *values) {
 }
 enum { OTHERS_WRITE = __LINE__ - 3, OTHERS_READ = __LINE__ - 2 };
 
-static void blocks_that_access_the_same_memory_race(void **) {
+TEST(blocks_that_access_the_same_memory_race) {
   int *values = named_zeros<int>("values", 64);
   write_same<<<8, 1>>>(values, 1);
   assert_finds_nothing();
@@ -342,33 +340,10 @@ static void blocks_that_access_the_same_memory_race(void **) {
                 "4 bytes, first: block 0, the other block 1, values + 36 (256 bytes)"});
 }
 
-static void bytes_of_one_word_do_not_race(void **) {
+TEST(bytes_of_one_word_do_not_race) {
   unsigned *out = named<unsigned>("out", 4);
   bytes_of_one_word<<<1, 4, 16>>>(out);
   assert_finds_nothing();
 }
 
-int main() {
-#define LAB_TEST(test) cmocka_unit_test_setup_teardown(test, start_lab, stop_lab)
-  const CMUnitTest tests[] = {
-      LAB_TEST(read_after_write_needs_a_barrier),
-      LAB_TEST(write_after_read_needs_a_barrier),
-      LAB_TEST(two_writes_need_a_barrier),
-      LAB_TEST(lanes_need_a_warp_barrier),
-      LAB_TEST(bytes_of_one_word_do_not_race),
-      LAB_TEST(copies_need_wait_and_barrier),
-      LAB_TEST(a_wait_is_no_barrier),
-      LAB_TEST(an_early_read_alone_is_reported),
-      LAB_TEST(a_refill_before_readers_finish_is_reported),
-      LAB_TEST(shared_memory_starts_unwritten),
-      LAB_TEST(shared_memory_ends_where_requested),
-      LAB_TEST(global_memory_ends_where_allocated),
-      LAB_TEST(far_out_of_bounds_does_not_end_the_launch),
-      LAB_TEST(reads_of_freed_memory_are_reported),
-      LAB_TEST(global_memory_starts_unwritten),
-      LAB_TEST(vectors_are_aligned),
-      LAB_TEST(arrays_in_registers_have_bounds),
-      LAB_TEST(blocks_that_access_the_same_memory_race),
-  };
-  return cmocka_run_group_tests(tests, nullptr, nullptr);
-}
+RUN_TESTS_WITH(start_lab, stop_lab)

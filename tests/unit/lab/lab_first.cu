@@ -27,7 +27,7 @@ __global__ void store_from(int *out, int first_block) {
   out[blockIdx.x * 64 + threadIdx.x] = 1;
 }
 
-static void the_kept_access_is_of_the_first_block_and_warp(void **) {
+TEST(the_kept_access_is_of_the_first_block_and_warp) {
   int *out = named<int>("out", 8 * 64);
   for (const char *order : {"forward", "reverse", "random:3"}) {
     for (const char *threads : {"1", "2", "5"}) {
@@ -59,7 +59,7 @@ __global__ void every_second_word(float *out) {
   out[threadIdx.x] = values[2 * threadIdx.x];
 }
 
-static void banks_and_conflicts_of_shared_memory_are_kept(void **) {
+TEST(banks_and_conflicts_of_shared_memory_are_kept) {
   float *out = named<float>("out", 32);
   lab_start(CHECKS);
   every_second_word<<<1, 32, 256>>>(out);
@@ -79,7 +79,7 @@ __global__ void static_column(float *out) {
   out[threadIdx.x] = values[threadIdx.x][5];
 }
 
-static void offsets_in_static_shared_memory_start_at_the_lowest_lane(void **) {
+TEST(offsets_in_static_shared_memory_start_at_the_lowest_lane) {
   float *out = named<float>("out", 32);
   lab_start(CHECKS);
   static_column<<<1, 32>>>(out);
@@ -100,7 +100,7 @@ __global__ void load_matrices(unsigned *out) {
   out[lane] = fragment[0];
 }
 
-static void addresses_of_ldmatrix_are_kept(void **) {
+TEST(addresses_of_ldmatrix_are_kept) {
   unsigned *out = named<unsigned>("out", 32);
   lab_start(CHECKS);
   load_matrices<<<1, 32, 1024>>>(out);
@@ -113,7 +113,7 @@ static void addresses_of_ldmatrix_are_kept(void **) {
   assert_int_equal(access.traffic.ideal_wavefronts, 4);
 }
 
-static void nothing_is_kept_unless_asked_for(void **) {
+TEST(nothing_is_kept_unless_asked_for) {
   float *out = named<float>("out", 32);
   every_second_word<<<1, 32, 256>>>(out);
   LabResults results;
@@ -122,14 +122,4 @@ static void nothing_is_kept_unless_asked_for(void **) {
   lab_free_results(&results);
 }
 
-int main() {
-#define LAB_TEST(test) cmocka_unit_test_setup_teardown(test, start_lab, stop_lab)
-  const CMUnitTest tests[] = {
-      LAB_TEST(the_kept_access_is_of_the_first_block_and_warp),
-      LAB_TEST(banks_and_conflicts_of_shared_memory_are_kept),
-      LAB_TEST(offsets_in_static_shared_memory_start_at_the_lowest_lane),
-      LAB_TEST(addresses_of_ldmatrix_are_kept),
-      LAB_TEST(nothing_is_kept_unless_asked_for),
-  };
-  return cmocka_run_group_tests(tests, nullptr, nullptr);
-}
+RUN_TESTS_WITH(start_lab, stop_lab)

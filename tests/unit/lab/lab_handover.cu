@@ -44,7 +44,7 @@ static void assert_race_is_found(const char *kernel, bool talk) {
 }
 
 /** What follows the last atomic of a block is not published by it. */
-static void atomics_and_fences_anywhere_do_not_order_blocks(void **) {
+TEST(atomics_and_fences_anywhere_do_not_order_blocks) {
   int *out = named<int>("out", 1), *count = named_zeros<int>("count", 1);
   count_and_write<DEVICE_FENCE><<<4, 8>>>(out, nullptr);
   assert_race_is_found("count_and_write<2>", false);
@@ -78,13 +78,12 @@ __global__ void publish_before_others_have_read(int *data, unsigned *counts, int
 }
 enum { WRITES_AGAIN = __LINE__ - 2, READS_FIRST = WRITES_AGAIN - 6 };
 
-static void a_read_behind_a_published_write_is_not_published(void **) {
-  char text[4096];
+TEST(a_read_behind_a_published_write_is_not_published) {
   int *data = named<int>("data", 2), *out = named<int>("out", 2);
   publish_before_others_have_read<false><<<2, 32>>>(data, named_zeros<unsigned>("counts", 2), out);
   assert_finds_nothing();
   publish_before_others_have_read<true><<<2, 32>>>(data, named_zeros<unsigned>("more", 2), out);
-  findings_text(text, sizeof text);
+  const char *text = findings_text();
   assert_contains(text, lab_kind_text(LAB_BLOCKS_WRITE_READ));
   assert_names_only(text, READS_FIRST, WRITES_AGAIN);
 }
@@ -104,7 +103,7 @@ __global__ void write_beside(int *data, unsigned *counts, int *out) {
   }
 }
 
-static void a_write_beside_does_not_count_as_the_write_before(void **) {
+TEST(a_write_beside_does_not_count_as_the_write_before) {
   int *data = named<int>("data", 2), *out = named<int>("out", 1);
   write_beside<<<2, 1>>>(data, named_zeros<unsigned>("counts", 3), out);
   assert_finds_nothing();
@@ -137,13 +136,12 @@ __global__ void read_before_a_write(int *data, unsigned *counts, int *out) {
 }
 enum { WRITES_LAST = __LINE__ - 3, READS_OTHERS = WRITES_LAST - 5, FIRST = READS_OTHERS - 8 };
 
-static void a_write_does_not_hide_an_earlier_read(void **) {
-  char text[4096];
+TEST(a_write_does_not_hide_an_earlier_read) {
   int *data = named<int>("data", 1), *out = named<int>("out", 1);
   read_before_a_write<false><<<3, 3>>>(data, named_zeros<unsigned>("counts", 4), out);
   assert_finds_nothing();
   read_before_a_write<true><<<3, 3>>>(data, named_zeros<unsigned>("more", 4), out);
-  findings_text(text, sizeof text);
+  const char *text = findings_text();
   assert_contains(text, lab_kind_text(LAB_BLOCKS_WRITE_READ));
   assert_names_only(text, READS_OTHERS, FIRST);
 }
@@ -163,13 +161,12 @@ __global__ void set_the_flag_too(int *data, unsigned *counts, int *out) {
 }
 enum { READS_TOO = __LINE__ - 3, WRITES_FIRST = READS_TOO - 6 };
 
-static void a_store_does_not_acquire(void **) {
-  char text[4096];
+TEST(a_store_does_not_acquire) {
   int *data = named<int>("data", 1), *out = named<int>("out", 1);
   set_the_flag_too<true><<<2, 1>>>(data, named_zeros<unsigned>("counts", 2), out);
   assert_finds_nothing();
   set_the_flag_too<false><<<2, 1>>>(data, named_zeros<unsigned>("more", 2), out);
-  findings_text(text, sizeof text);
+  const char *text = findings_text();
   assert_contains(text, lab_kind_text(LAB_BLOCKS_WRITE_READ));
   assert_names_only(text, READS_TOO, WRITES_FIRST);
 }
@@ -192,7 +189,7 @@ __global__ void copy_and_free(const __grid_constant__ CUtensorMap map, int4 *dat
   if (number == 0) {
     if (threadIdx.x == 0 && BY_TENSOR_LOAD) {
       mbarrier_arrive_expect(full, FULL);
-      tensor_load(smem, map, full, 0, 0, 0, 0);  // LOAD
+      tma_load(smem, map, full, 0, 0, 0, 0);  // LOAD
     } else if (!BY_TENSOR_LOAD) {
       cp_async_16(smem + 16 * threadIdx.x, &data[threadIdx.x], true);  // COPY
     }
@@ -210,7 +207,6 @@ enum { OVERWRITE = __LINE__ - 3, COPY = OVERWRITE - 9, LOAD = COPY - 2 };
 
 template <bool BY_TENSOR_LOAD>
 static void expect_race_with_copies(int line) {
-  char text[4096];
   int4 *data = named_zeros<int4>("data", 64);
   const CUtensorMap map = matrix_map((uint16_t *)data, 8, 8, CU_TENSOR_MAP_SWIZZLE_NONE);
   copy_and_free<BY_TENSOR_LOAD, false>
@@ -218,12 +214,12 @@ static void expect_race_with_copies(int line) {
   assert_finds_nothing();
   copy_and_free<BY_TENSOR_LOAD, true>
       <<<2, 64, COPY_SHARED_BYTES>>>(map, data, named_zeros<unsigned>("more", 2));
-  findings_text(text, sizeof text);
+  const char *text = findings_text();
   assert_contains(text, lab_kind_text(LAB_BLOCKS_WRITE_READ));
   assert_names_only(text, line, OVERWRITE);
 }
 
-static void a_source_is_not_free_before_the_wait(void **) {
+TEST(a_source_is_not_free_before_the_wait) {
   expect_race_with_copies<false>(COPY);
   lab_start(LAB_EVERYTHING);
   expect_race_with_copies<true>(LOAD);
@@ -245,14 +241,14 @@ __global__ void publish_and_read(int *data, int *count, int *out) {
 enum { READ_OTHERS = __LINE__ - 2 };
 
 /** A value that another block wrote is not unwritten, but the read may come before it. */
-static void a_fence_of_one_warp_does_not_cover_its_block(void **) {
+TEST(a_fence_of_one_warp_does_not_cover_its_block) {
   int *data = named<int>("data", 32), *out = named<int>("out", 32);
   publish_and_read<true><<<2, 64>>>(data, named_zeros<int>("count", 1), out);
   assert_finds({LAB_BLOCKS_WRITE_READ, READ_OTHERS, READ_OTHERS - 1, "publish_and_read<true>",
                 "128 bytes, first: block 1, the other block 0, data + 0 (128 bytes)"});
 }
 
-static void reads_of_unwritten_memory_are_reported_in_any_order(void **) {
+TEST(reads_of_unwritten_memory_are_reported_in_any_order) {
   int *data = named<int>("data", 32), *out = named<int>("out", 32);
   lab_start(LAB_INIT);
   publish_and_read<false><<<2, 64>>>(data, nullptr, out);
@@ -268,24 +264,10 @@ __global__ void read_all_elements(const int *data, int *out) {
 }
 enum { READ_ALL = __LINE__ - 3 };
 
-static void the_lowest_unwritten_address_is_reported(void **) {
+TEST(the_lowest_unwritten_address_is_reported) {
   read_all_elements<<<1, 8>>>(named<int>("data", 8), named<int>("out", 8));
   assert_finds({LAB_GLOBAL_UNWRITTEN, READ_ALL, 0, "read_all_elements",
                 "64 times, first: block 0 thread 0, data + 0 (32 bytes)"});
 }
 
-int main() {
-#define LAB_TEST(test) cmocka_unit_test_setup_teardown(test, start_lab, stop_lab)
-  const CMUnitTest tests[] = {
-      LAB_TEST(atomics_and_fences_anywhere_do_not_order_blocks),
-      LAB_TEST(a_fence_of_one_warp_does_not_cover_its_block),
-      LAB_TEST(a_read_behind_a_published_write_is_not_published),
-      LAB_TEST(a_write_beside_does_not_count_as_the_write_before),
-      LAB_TEST(a_write_does_not_hide_an_earlier_read),
-      LAB_TEST(a_store_does_not_acquire),
-      LAB_TEST(a_source_is_not_free_before_the_wait),
-      LAB_TEST(reads_of_unwritten_memory_are_reported_in_any_order),
-      LAB_TEST(the_lowest_unwritten_address_is_reported),
-  };
-  return run_in_all_settings("lab", tests);
-}
+RUN_IN_ALL_SETTINGS("lab", start_lab, stop_lab)

@@ -56,7 +56,7 @@ __global__ void use_loaded(const __grid_constant__ CUtensorMap map, int *out) {
 }
 enum { USE_READ = __LINE__ - 3, USE_WRITE = __LINE__ - 2, USE_LOAD = __LINE__ - 14 };
 
-static void what_a_copy_brings_needs_a_wait(void **) {
+TEST(what_a_copy_brings_needs_a_wait) {
   const CUtensorMap map = box_map();
   int *out = named<int>("out", 1);
   use_loaded<BY_MBARRIER, false><<<1, 64, SHARED>>>(map, out);
@@ -91,7 +91,7 @@ __global__ void exchange(int *out, int *flag) {
 }
 enum { EXCHANGE_READ = __LINE__ - 3, EXCHANGE_WRITE = __LINE__ - 9 };
 
-static void barriers_order_the_lanes_that_arrive(void **) {
+TEST(barriers_order_the_lanes_that_arrive) {
   int *out = named<int>("out", 2), *flag = named_zeros<int>("flag", 1);
   exchange<BY_MBARRIER><<<1, 64, SHARED>>>(out, flag);
   exchange<BY_NAME><<<1, 64, SHARED>>>(out, flag);
@@ -121,7 +121,7 @@ __global__ void wait_for_phase(int *out, int *flag) {
 }
 enum { PHASE_READ = __LINE__ - 3, PHASE_WRITE = __LINE__ - 10 };
 
-static void an_arrival_counts_for_its_phase(void **) {
+TEST(an_arrival_counts_for_its_phase) {
   int *out = named<int>("out", 1), *flag = named_zeros<int>("flag", 2);
   wait_for_phase<1><<<1, 64, SHARED>>>(out, flag);
   assert_finds_nothing();
@@ -149,7 +149,7 @@ __global__ void load_over_read(const __grid_constant__ CUtensorMap map, int *out
 }
 enum { OVER_LOAD = __LINE__ - 4, OVER_READ = __LINE__ - 10 };
 
-static void a_load_over_what_is_read_needs_an_order(void **) {
+TEST(a_load_over_what_is_read_needs_an_order) {
   const CUtensorMap map = box_map();
   int *out = named<int>("out", 1), *flag = named_zeros<int>("flag", 1);
   load_over_read<true><<<1, 64, SHARED>>>(map, out, flag);
@@ -186,7 +186,7 @@ __global__ void store_box(const __grid_constant__ CUtensorMap map) {
 }
 enum { STORE = __LINE__ - 6, STORE_FILL = STORE - 4, STORE_OVERWRITES = STORE + 2 };
 
-static void a_store_reads_until_its_wait(void **) {
+TEST(a_store_reads_until_its_wait) {
   const CUtensorMap map = box_map();
   store_box<NO_FAULT><<<1, 64, SHARED>>>(map);
   assert_finds_nothing();
@@ -242,7 +242,7 @@ static void expect_multiply(LabKind kind, int line, int other_line, const char *
   expect_finding(kind, line, other_line, first);
 }
 
-static void a_wgmma_uses_its_operands_until_its_wait(void **) {
+TEST(a_wgmma_uses_its_operands_until_its_wait) {
   multiply<NO_FAULT><<<1, 128, SHARED>>>(named_zeros<uint4>("in", 16), named<float>("out", 128));
   assert_finds_nothing();
   expect_multiply<NO_PROXY_FENCE>(LAB_NO_PROXY_FENCE, FIRST, FILL, "256 times, first: block 0 ");
@@ -296,14 +296,14 @@ __global__ void commit_too_late(float *out) {
 }
 enum { LATE_READ = __LINE__ - 4, LATE_MULTIPLY = __LINE__ - 6 };
 
-static void a_wait_covers_no_wgmma_without_a_group(void **) {
+TEST(a_wait_covers_no_wgmma_without_a_group) {
   commit_too_late<<<1, 128, SHARED>>>(named<float>("out", 1));
   expect_finding(LAB_WGMMA_NOT_COMMITTED, LATE_READ, LATE_MULTIPLY,
                  "1 time, first: block 0 thread 50, the other thread 50, an accumulator, "
                  "element 3 of it\n");
 }
 
-static void a_wait_covers_older_groups_only(void **) {
+TEST(a_wait_covers_older_groups_only) {
   sum_many<0><<<1, 128, SHARED>>>(named<float>("out", 1));
   assert_finds_nothing();
   sum_many<1><<<1, 128, SHARED>>>(named<float>("out", 1));
@@ -323,7 +323,7 @@ __global__ void use_before_it_is_visible(int *flag) {
 }
 enum { EARLY_USE = __LINE__ - 3, INITIALISED = EARLY_USE - 4 };
 
-static void initialisation_must_be_visible(void **) {
+TEST(initialisation_must_be_visible) {
   use_before_it_is_visible<<<1, 64, SHARED>>>(named_zeros<int>("flag", 1));
   expect_finding(LAB_RACE_WRITE_READ, EARLY_USE, INITIALISED, "thread 32");
 }
@@ -351,7 +351,7 @@ __global__ void overwrite_after_wait(int *flag) {
 }
 enum { AFTER_WAIT = __LINE__ - 3, BEFORE_WAIT = __LINE__ - 9 };
 
-static void other_warps_know_of_a_wait_by_a_barrier(void **) {
+TEST(other_warps_know_of_a_wait_by_a_barrier) {
   int *flag = named_zeros<int>("flag", 1);
   overwrite_after_wait<true><<<1, 160, SHARED>>>(flag);
   assert_finds_nothing();
@@ -466,7 +466,7 @@ static void run_ring() {
   }
 }
 
-static void a_ring_of_tiles_has_no_findings(void **) {
+TEST(a_ring_of_tiles_has_no_findings) {
   const std::string order = getenv("SIMT_ORDER");
   for (const char *other : {order.c_str(), "random:3", "random:4", "random:5"}) {
     set_variable("SIMT_ORDER", other);
@@ -476,14 +476,12 @@ static void a_ring_of_tiles_has_no_findings(void **) {
   assert_finds_nothing();
 }
 
-static void a_stage_that_is_released_too_early_is_found(void **) {
-  char text[8192];
+TEST(a_stage_that_is_released_too_early_is_found) {
   run_ring<true>();
-  findings_text(text, sizeof text);
-  assert_contains(text, lab_kind_text(LAB_ASYNC_OVER_READ));
+  assert_contains(findings_text(), lab_kind_text(LAB_ASYNC_OVER_READ));
 }
 
-static void instructions_and_boxes_are_counted(void **) {
+TEST(instructions_and_boxes_are_counted) {
   run_ring<false>();
   const LabCounts counts = counts_of_kernel();
   const uint64_t loads = 3 * TILES;
@@ -518,30 +516,11 @@ __global__ void shuffle_around() {
   __shfl_sync(0xffffffff, 0, 0);
 }
 
-static void shuffles_beside_a_wgmma_are_counted(void **) {
+TEST(shuffles_beside_a_wgmma_are_counted) {
   shuffle_around<<<1, 128, SHARED>>>();
   const LabCounts counts = counts_of_kernel();
   assert_int_equal(counts.shuffles, 4 * 4);
   assert_int_equal(counts.shuffles_under_wgmma, 2 * 4);
 }
 
-int main() {
-#define LAB_TEST(test) cmocka_unit_test_setup_teardown(test, start_lab, stop_lab)
-  const CMUnitTest tests[] = {
-      LAB_TEST(what_a_copy_brings_needs_a_wait),
-      LAB_TEST(barriers_order_the_lanes_that_arrive),
-      LAB_TEST(an_arrival_counts_for_its_phase),
-      LAB_TEST(a_load_over_what_is_read_needs_an_order),
-      LAB_TEST(a_store_reads_until_its_wait),
-      LAB_TEST(a_wgmma_uses_its_operands_until_its_wait),
-      LAB_TEST(a_wait_covers_no_wgmma_without_a_group),
-      LAB_TEST(a_wait_covers_older_groups_only),
-      LAB_TEST(initialisation_must_be_visible),
-      LAB_TEST(other_warps_know_of_a_wait_by_a_barrier),
-      LAB_TEST(a_ring_of_tiles_has_no_findings),
-      LAB_TEST(a_stage_that_is_released_too_early_is_found),
-      LAB_TEST(instructions_and_boxes_are_counted),
-      LAB_TEST(shuffles_beside_a_wgmma_are_counted),
-  };
-  return run_in_all_settings("lab", tests);
-}
+RUN_IN_ALL_SETTINGS("lab", start_lab, stop_lab)

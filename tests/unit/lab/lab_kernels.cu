@@ -39,7 +39,7 @@ static unsigned long long shared_requests() {
   return requests;
 }
 
-static void arrays_may_be_of_classes(void **) {
+TEST(arrays_may_be_of_classes) {
   float *out = named<float>("out", 32), seen[32];
   arrays_of_classes<<<1, 32>>>(out);
   fetch(seen, out);
@@ -68,12 +68,11 @@ enum { ROW_READ = __LINE__ - 2, ROW_WRITE = ROW_READ - 4 };
 
 template <Function FUNCTION>
 static void expect_accesses(int write_line) {
-  char text[4096];
   int *in = named_zeros<int>("in", 16), *out = named<int>("out", 32);
   rows_by_functions<FUNCTION, true><<<1, 32>>>(in, out, 64);
   assert_finds_nothing();
   rows_by_functions<FUNCTION, false><<<1, 32>>>(in, out, 64);
-  findings_text(text, sizeof text);
+  const char *text = findings_text();
   assert_contains(text, lab_kind_text(LAB_RACE_WRITE_READ));
   assert_contains(text, lab_kind_text(LAB_RACE_READ_WRITE));
   assert_names_line(text, __FILE__, ROW_READ);
@@ -81,7 +80,7 @@ static void expect_accesses(int write_line) {
   lab_start(LAB_EVERYTHING);
 }
 
-static void functions_of_the_library_access_memory(void **) {
+TEST(functions_of_the_library_access_memory) {
   expect_accesses<MEMSET>(ROW_WRITE);
   expect_accesses<MEMCPY>(ROW_WRITE + 1);
   expect_accesses<MEMMOVE>(ROW_WRITE + 2);
@@ -98,7 +97,7 @@ extern "C" __global__ void __launch_bounds__(32) kernel_with_a_plain_name(int *o
 }
 enum { PLAIN_STORE = __LINE__ - 4 };
 
-static void kernel_names_may_be_plain(void **) {
+TEST(kernel_names_may_be_plain) {
   int *out = named<int>("out", 64);
   kernel_with_a_plain_name<<<1, 32>>>(out, 0);
   assert_finds_nothing();
@@ -121,18 +120,9 @@ __global__ void arrays_with_prefixes(int *out) {
   out[threadIdx.x] = lab_values[31 - threadIdx.x] + simt_values[31 - threadIdx.x];
 }
 
-static void array_names_may_have_the_backends_prefixes(void **) {
+TEST(array_names_may_have_the_backends_prefixes) {
   arrays_with_prefixes<<<1, 32>>>(named<int>("out", 32));
   assert_finds_nothing();
 }
 
-int main() {
-#define LAB_TEST(test) cmocka_unit_test_setup_teardown(test, start_lab, stop_lab)
-  const CMUnitTest tests[] = {
-      LAB_TEST(arrays_may_be_of_classes),
-      LAB_TEST(functions_of_the_library_access_memory),
-      LAB_TEST(kernel_names_may_be_plain),
-      LAB_TEST(array_names_may_have_the_backends_prefixes),
-  };
-  return run_in_all_settings("lab", tests);
-}
+RUN_IN_ALL_SETTINGS("lab", start_lab, stop_lab)

@@ -19,12 +19,10 @@ __global__ void deadlock(int *out) {
 enum { SHUFFLE_LINE = __LINE__ - 5, BARRIER_LINE = __LINE__ - 3 };
 
 static void assert_finds(const char *expected) {
-  char text[8192];
-  findings_text(text, sizeof text);
-  assert_string_equal(text, expected);
+  assert_string_equal(findings_text(), expected);
 }
 
-static void refused_launches_name_the_limit(void **) {
+TEST(refused_launches_name_the_limit) {
   int *out = named<int>("out", 1);
   fill<<<1, dim3(64, 32)>>>(out);
   assert_int_equal(cudaGetLastError(), cudaErrorInvalidConfiguration);
@@ -39,7 +37,7 @@ static void refused_launches_name_the_limit(void **) {
       "           in fill: grid of 1 x 65536 x 1 blocks: y is 65536, at most 65535\n");
 }
 
-static void every_refusal_of_a_kernel_is_reported(void **) {
+TEST(every_refusal_of_a_kernel_is_reported) {
   int *out = named<int>("out", 1);
   fill<<<1, 2048>>>(out);
   fill<<<1, dim3(1, 1, 65)>>>(out);
@@ -60,7 +58,7 @@ __global__ void __launch_bounds__(2 * THREADS, /* blocks on a multiprocessor */
   out[threadIdx.x] = 1;
 }
 
-static void launch_bounds_of_a_kernel_are_checked(void **) {
+TEST(launch_bounds_of_a_kernel_are_checked) {
   int *out = named<int>("out", 128);
   bounded<32><<<1, 64>>>(out);
   bounded<64><<<1, 128>>>(out);
@@ -82,7 +80,7 @@ __global__ void use_both(int *out) {
   out[threadIdx.x] = ((int *)smem)[threadIdx.x];
 }
 
-static void static_and_dynamic_shared_memory_count_together(void **) {
+TEST(static_and_dynamic_shared_memory_count_together) {
   const cudaFuncAttribute most = cudaFuncAttributeMaxDynamicSharedMemorySize;
   int *out = named<int>("out", 32);
   use_both<<<1, 32, 16 << 10>>>(out);
@@ -110,7 +108,7 @@ static void static_and_dynamic_shared_memory_count_together(void **) {
       "memory: 232449 in all, at most 232448\n");
 }
 
-static void a_right_launch_after_a_refused_one_is_counted(void **) {
+TEST(a_right_launch_after_a_refused_one_is_counted) {
   int *out = named<int>("out", 2);
   fill<<<0, 1>>>(out);
   fill<<<2, 1>>>(out);
@@ -142,7 +140,7 @@ static void assert_fails(Function launch, int line, int other_line, const char *
   assert_finds(wanted);
 }
 
-static void a_deadlock_is_a_finding(void **) {
+TEST(a_deadlock_is_a_finding) {
   int *out = named<int>("out", 1);
   assert_fails([=] { deadlock<<<4, 32>>>(out); }, SHUFFLE_LINE, BARRIER_LINE, "deadlock",
                "1 time, first: block 0 thread 0, the other thread 16, "
@@ -156,7 +154,7 @@ __global__ void wait_for_one_that_exits(int *out) {
 }
 enum { FEW_BARRIER = __LINE__ - 3, REST_SHUFFLE = __LINE__ - 2 };
 
-static void a_deadlock_names_those_that_exited(void **) {
+TEST(a_deadlock_names_those_that_exited) {
   int *out = named<int>("out", 1);
   assert_fails([=] { wait_for_one_that_exits<<<1, 8>>>(out); }, FEW_BARRIER, REST_SHUFFLE,
                "wait_for_one_that_exits",
@@ -171,7 +169,7 @@ __global__ void copy_shifted(const char *in, int shift) {
 }
 enum { SHIFTED_COPY = __LINE__ - 4 };
 
-static void a_misaligned_copy_has_a_line(void **) {
+TEST(a_misaligned_copy_has_a_line) {
   const char *in = named_zeros<char>("in", 1024);
   assert_fails([=] { copy_shifted<<<1, 32, 512>>>(in, 8); }, SHIFTED_COPY, 0, "copy_shifted",
                "1 time, first: block 0 thread 0, "
@@ -184,7 +182,7 @@ __global__ void copy_twice(const uint4 *in) {
 }
 enum { FIRST_COPY = __LINE__ - 3, SECOND_COPY = __LINE__ - 2 };
 
-static void two_copies_to_one_place_have_lines(void **) {
+TEST(two_copies_to_one_place_have_lines) {
   const uint4 *in = named_zeros<uint4>("in", 2);
   lab_start(LAB_BOUNDS); /* LAB_RACES has another finding for this */
   assert_fails([=] { copy_twice<<<1, 1, 16>>>(in); }, SECOND_COPY, FIRST_COPY, "copy_twice",
@@ -199,7 +197,7 @@ __global__ void matrix_of_some_lanes(unsigned *out) {
 }
 enum { MATRIX_LINE = __LINE__ - 3 };
 
-static void matrices_take_a_whole_warp(void **) {
+TEST(matrices_take_a_whole_warp) {
   unsigned *out = named<unsigned>("out", 32);
   assert_fails([=] { matrix_of_some_lanes<<<1, 16, 512>>>(out); }, MATRIX_LINE, 0,
                "matrix_of_some_lanes",
@@ -217,8 +215,8 @@ __global__ void fail_in_most_blocks(int *out) {
   if (blockIdx.x >= 3) __syncwarp();
 }
 
-static void a_report_of_a_failure_does_not_depend_on_os_threads(void **) {
-  char texts[2][8192];
+TEST(a_report_of_a_failure_does_not_depend_on_os_threads) {
+  std::string texts[2];
   int *out = named<int>("out", 64);
   for (int try_ = 0; try_ < 20; try_++) {
     set_variable("SIMT_THREADS", try_ == 0 ? "1" : try_ % 2 ? "4" : "16");
@@ -232,31 +230,16 @@ static void a_report_of_a_failure_does_not_depend_on_os_threads(void **) {
     lab_take_results(&results);
     assert_int_equal(results.line_count, 0);
     lab_free_results(&results);
-    findings_text(texts[try_ != 0], sizeof texts[0]);
-    if (try_ != 0) assert_string_equal(texts[1], texts[0]);
+    texts[try_ != 0] = findings_text();
+    if (try_ != 0) assert_string_equal(texts[1].c_str(), texts[0].c_str());
     assert_int_equal(cudaDeviceReset(), cudaSuccess);
     out = named<int>("out", 64);
   }
-  assert_contains(texts[0], lab_kind_text(LAB_SHARED_UNWRITTEN));
-  assert_contains(texts[0], "32 times, first: block 3 thread 0, dynamic shared memory + 12\n");
-  assert_contains(texts[0], "block 3 thread 0, the other thread 1, DEADLOCK");
+  assert_contains(texts[0].c_str(), lab_kind_text(LAB_SHARED_UNWRITTEN));
+  assert_contains(texts[0].c_str(),
+                  "32 times, first: block 3 thread 0, dynamic shared memory + 12\n");
+  assert_contains(texts[0].c_str(), "block 3 thread 0, the other thread 1, DEADLOCK");
   set_variable("SIMT_THREADS", nullptr);
 }
 
-int main() {
-#define LAB_TEST(test) cmocka_unit_test_setup_teardown(test, start_lab, stop_lab)
-  const CMUnitTest tests[] = {
-      LAB_TEST(refused_launches_name_the_limit),
-      LAB_TEST(every_refusal_of_a_kernel_is_reported),
-      LAB_TEST(launch_bounds_of_a_kernel_are_checked),
-      LAB_TEST(static_and_dynamic_shared_memory_count_together),
-      LAB_TEST(a_right_launch_after_a_refused_one_is_counted),
-      LAB_TEST(a_deadlock_is_a_finding),
-      LAB_TEST(a_deadlock_names_those_that_exited),
-      LAB_TEST(a_misaligned_copy_has_a_line),
-      LAB_TEST(two_copies_to_one_place_have_lines),
-      LAB_TEST(matrices_take_a_whole_warp),
-      LAB_TEST(a_report_of_a_failure_does_not_depend_on_os_threads),
-  };
-  return cmocka_run_group_tests(tests, nullptr, nullptr);
-}
+RUN_TESTS_WITH(start_lab, stop_lab)

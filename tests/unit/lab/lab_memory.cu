@@ -17,7 +17,7 @@ __global__ void store_shared(int shift, int *out) {
 }
 enum { STORE_SHARED = __LINE__ - 3 };
 
-static void stores_before_shared_memory_are_reported(void **) {
+TEST(stores_before_shared_memory_are_reported) {
   int *out = named<int>("out", 1);
   store_shared<int><<<1, 32, 128>>>(0, out);
   assert_finds_nothing();
@@ -33,7 +33,7 @@ static void stores_before_shared_memory_are_reported(void **) {
   assert_int_equal(cudaDeviceSynchronize(), cudaSuccess);
 }
 
-static void a_vector_half_outside_is_reported(void **) {
+TEST(a_vector_half_outside_is_reported) {
   int *out = named<int>("out", 1);
   store_shared<uint4><<<1, 32, 504>>>(0, out);
   assert_finds({LAB_SHARED_OUTSIDE, STORE_SHARED, 0, "store_shared<uint4>",
@@ -77,15 +77,15 @@ static void assert_nothing_is_visible(void (*launch)(int *)) {
   set_variable("SIMT_THREADS", nullptr);
 }
 
-static void writes_outside_shared_memory_reach_no_other_block(void **) {
+TEST(writes_outside_shared_memory_reach_no_other_block) {
   assert_nothing_is_visible([](int *out) { write_and_read_outside<<<64, 1, 32>>>(out); });
 }
 
-static void static_arrays_keep_nothing_from_other_blocks(void **) {
+TEST(static_arrays_keep_nothing_from_other_blocks) {
   assert_nothing_is_visible([](int *out) { write_and_read_in_array<<<64, 1>>>(out, 2); });
 }
 
-static void writes_past_static_arrays_reach_no_other_block(void **) {
+TEST(writes_past_static_arrays_reach_no_other_block) {
   assert_nothing_is_visible([](int *out) { write_and_read_in_array<<<64, 1>>>(out, 7); });
 }
 
@@ -103,7 +103,7 @@ __global__ void load_before(unsigned *out) {
 }
 enum { LOAD_BEFORE = __LINE__ - 3 };
 
-static void copies_and_ldmatrix_before_shared_memory_are_reported(void **) {
+TEST(copies_and_ldmatrix_before_shared_memory_are_reported) {
   const uint4 *in = named_zeros<uint4>("in", 1);
   unsigned *out = named<unsigned>("out", 32);
   copy_before<<<1, 1, 512>>>(in);
@@ -123,15 +123,14 @@ __global__ void copy_to_global(uint4 *target, const uint4 *in) {
 }
 enum { COPY_TO_GLOBAL = __LINE__ - 2 };
 
-static void a_copy_to_global_memory_is_reported(void **) {
+TEST(a_copy_to_global_memory_is_reported) {
   static Capture capture;
   uint4 *memory = named_zeros<uint4>("memory", 2);
   begin_capture(&capture);
   copy_to_global<<<1, 1, 512>>>(memory + 1, memory);
   end_capture(&capture);
   assert_int_equal(cudaDeviceSynchronize(), cudaErrorIllegalAddress);
-  char text[8192];
-  findings_text(text, sizeof text);
+  const char *text = findings_text();
   assert_contains(text, lab_kind_text(LAB_SHARED_OUTSIDE));
   assert_contains(text, "1 time, first: block 0 thread 0, memory + 16 (32 bytes)\n");
   assert_names_line(text, __FILE__, COPY_TO_GLOBAL);
@@ -158,7 +157,7 @@ __global__ void leave_array(int shift, int *out) {
 }
 enum { LEAVE_ARRAY = __LINE__ - 3 };
 
-static void stores_outside_static_arrays_are_reported(void **) {
+TEST(stores_outside_static_arrays_are_reported) {
   int *out = named<int>("out", 64);
   leave_array<<<1, 64>>>(0, out);
   assert_finds_nothing();
@@ -187,13 +186,13 @@ __global__ void leave_either(int shift, int *out) {
 }
 enum { LEAVE_ONE = __LINE__ - 4 };
 
-static void stores_between_static_arrays_are_reported(void **) {
+TEST(stores_between_static_arrays_are_reported) {
   int *out = named<int>("out", 1);
-  char text[8192], wanted[128];
+  char wanted[128];
   for (int shift : {32, 1024, 4096, -32, -1024, -4096}) {
     lab_start(LAB_BOUNDS);
     leave_either<<<1, 32>>>(shift, out);
-    findings_text(text, sizeof text);
+    const char *text = findings_text();
     const int away = shift < 0 ? -4 * shift : 4 * (shift - 32) + 1;
     for (const char *array : {"one", "other"}) {
       snprintf(wanted, sizeof wanted,
@@ -217,7 +216,7 @@ __global__ void read_unwritten(float *out) {
 }
 enum { READ_UNWRITTEN = __LINE__ - 2 };
 
-static void findings_name_static_arrays(void **) {
+TEST(findings_name_static_arrays) {
   float *out = named<float>("out", 32);
   read_unwritten<32><<<1, 32>>>(out);
   assert_finds({LAB_SHARED_UNWRITTEN, READ_UNWRITTEN, 0, "read_unwritten<32>",
@@ -225,7 +224,7 @@ static void findings_name_static_arrays(void **) {
                 "bytes)"});
 }
 
-static void device_functions_may_have_arrays(void **) {
+TEST(device_functions_may_have_arrays) {
   use_scratch<<<1, 32>>>(named<int>("out", 32));
   assert_finds_nothing();
 }
@@ -248,7 +247,7 @@ __global__ void read_constants(Numbers numbers, int *out) {
   out[i] = numbers.values[i] + constant_values[i] + const_values[i] + (int)blockDim.x;
 }
 
-static void kernels_read_constants_and_parameters(void **) {
+TEST(kernels_read_constants_and_parameters) {
   int *out = named<int>("out", 4), seen[4];
   read_constants<<<1, 4>>>(Numbers{{1, 2, 3, 4}}, out);
   fetch(seen, out);
@@ -261,7 +260,7 @@ __global__ void read(const int *values, int *out) {
 }
 enum { READ = __LINE__ - 2 };
 
-static void kernels_do_not_read_variables_of_the_host(void **) {
+TEST(kernels_do_not_read_variables_of_the_host) {
   int *out = named<int>("out", 4), local[4] = {1, 2, 3, 4};
   read<<<1, 3>>>(host_values + 1, out);
   assert_finds({LAB_GLOBAL_OUTSIDE, READ, 0, "read",
@@ -285,13 +284,13 @@ __global__ void count_up(int *values) {
 /** Expects the finding of a launch that a store has ended. */
 static void assert_store_ends(void (*kernel)(int *), int *values, const char *where) {
   static Capture capture;
-  char text[8192], wanted[256];
+  char wanted[256];
   lab_start(LAB_EVERYTHING);
   begin_capture(&capture);
   kernel<<<1, 2>>>(values);
   end_capture(&capture);
   assert_int_equal(cudaDeviceSynchronize(), cudaErrorIllegalAddress);
-  findings_text(text, sizeof text);
+  const char *text = findings_text();
   snprintf(wanted, sizeof wanted, "1 time, first: block 0 thread 0, %s\n", where);
   assert_contains(text, wanted);
   snprintf(wanted, sizeof wanted, "out of bounds write %s", where);
@@ -300,7 +299,7 @@ static void assert_store_ends(void (*kernel)(int *), int *values, const char *wh
   cudaDeviceReset();
 }
 
-static void kernels_do_not_write_memory_of_the_host(void **) {
+TEST(kernels_do_not_write_memory_of_the_host) {
   int local[2] = {1, 2};
   assert_store_ends(add_one, host_values + 2,
                     "at byte 8 of host variable \"host_values\" (16 bytes)");
@@ -328,7 +327,7 @@ __global__ void use_variables(int *out) {
   table[threadIdx.x] = 1;
 }
 
-static void variables_of_the_device_are_global_memory(void **) {
+TEST(variables_of_the_device_are_global_memory) {
   use_variables<<<1, 32>>>(named<int>("out", 32));
   assert_finds_nothing();
   const LabCounts counts = counts_of_kernel();
@@ -343,14 +342,14 @@ __global__ void write_table(int last) {
 }
 enum { WRITE_TABLE = __LINE__ - 2 };
 
-static void races_on_variables_of_the_device_are_found(void **) {
+TEST(races_on_variables_of_the_device_are_found) {
   write_table<<<2, 64>>>(3);
   assert_finds({LAB_BLOCKS_WRITE_WRITE, WRITE_TABLE, WRITE_TABLE, "write_table",
                 "16 bytes, first: block 0, the other block 1, table + 0 (256 bytes)"});
 }
 
 /** Addresses differ from run to run, so findings must not contain them. */
-static void findings_hold_no_addresses(void **) {
+TEST(findings_hold_no_addresses) {
   int *out = named<int>("out", 32);
   int *values = named<int>("values", 32);
   const int *far = values + (4 << 20);
@@ -363,26 +362,4 @@ static void findings_hold_no_addresses(void **) {
                 "allocated"});
 }
 
-int main() {
-#define LAB_TEST(test) cmocka_unit_test_setup_teardown(test, start_lab, stop_lab)
-  const CMUnitTest tests[] = {
-      LAB_TEST(stores_before_shared_memory_are_reported),
-      LAB_TEST(a_vector_half_outside_is_reported),
-      LAB_TEST(writes_outside_shared_memory_reach_no_other_block),
-      LAB_TEST(static_arrays_keep_nothing_from_other_blocks),
-      LAB_TEST(writes_past_static_arrays_reach_no_other_block),
-      LAB_TEST(copies_and_ldmatrix_before_shared_memory_are_reported),
-      LAB_TEST(a_copy_to_global_memory_is_reported),
-      LAB_TEST(stores_outside_static_arrays_are_reported),
-      LAB_TEST(stores_between_static_arrays_are_reported),
-      LAB_TEST(findings_name_static_arrays),
-      LAB_TEST(device_functions_may_have_arrays),
-      LAB_TEST(kernels_read_constants_and_parameters),
-      LAB_TEST(kernels_do_not_read_variables_of_the_host),
-      LAB_TEST(kernels_do_not_write_memory_of_the_host),
-      LAB_TEST(variables_of_the_device_are_global_memory),
-      LAB_TEST(races_on_variables_of_the_device_are_found),
-      LAB_TEST(findings_hold_no_addresses),
-  };
-  return cmocka_run_group_tests(tests, nullptr, nullptr);
-}
+RUN_TESTS_WITH(start_lab, stop_lab)

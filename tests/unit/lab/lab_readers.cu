@@ -11,18 +11,17 @@ extern __shared__ __align__(1024) unsigned char smem[];
 
 enum { BARRIERS = 8192, SHARED = BARRIERS + 64, BOX_BYTES = 1024 };
 
-static int *out;
+static int *out_global;
 
 static int allocate(void **state) {
   start_lab(state);
-  out = named<int>("out", 1024);
+  out_global = named<int>("out", 1024);
   return 0;
 }
 
 /** The only findings are of these two places. */
 static void assert_race(int line, int other_line) {
-  char text[8192];
-  findings_text(text, sizeof text);
+  const char *text = findings_text();
   assert_names_only(text, line, other_line);
   lab_start(LAB_EVERYTHING);
 }
@@ -41,15 +40,15 @@ __global__ void write_after_some_have_met(int *out) {
 }
 enum { MET_WRITE = __LINE__ - 2, MET_READ = MET_WRITE - 2 };
 
-static void every_reading_warp_is_kept(void **) {
-  write_after_some_have_met<128, 128><<<1, 128>>>(out);
-  write_after_some_have_met<1024, 1024><<<1, 1024>>>(out);
+TEST(every_reading_warp_is_kept) {
+  write_after_some_have_met<128, 128><<<1, 128>>>(out_global);
+  write_after_some_have_met<1024, 1024><<<1, 1024>>>(out_global);
   assert_finds_nothing();
-  write_after_some_have_met<64, 128><<<1, 128>>>(out);
+  write_after_some_have_met<64, 128><<<1, 128>>>(out_global);
   assert_race(MET_WRITE, MET_READ);
-  write_after_some_have_met<96, 128><<<1, 128>>>(out);
+  write_after_some_have_met<96, 128><<<1, 128>>>(out_global);
   assert_race(MET_WRITE, MET_READ);
-  write_after_some_have_met<992, 1024><<<1, 1024>>>(out);
+  write_after_some_have_met<992, 1024><<<1, 1024>>>(out_global);
   assert_race(MET_WRITE, MET_READ);
 }
 
@@ -69,15 +68,15 @@ __global__ void write_after_an_mbarrier(int *out) {
 }
 enum { PHASE_WRITE = __LINE__ - 3, PHASE_READ = PHASE_WRITE - 4 };
 
-static void every_reading_lane_is_kept(void **) {
-  write_after_an_mbarrier<128, unsigned char><<<1, 128, SHARED>>>(out);
-  write_after_an_mbarrier<128, short><<<1, 128, SHARED>>>(out);
+TEST(every_reading_lane_is_kept) {
+  write_after_an_mbarrier<128, unsigned char><<<1, 128, SHARED>>>(out_global);
+  write_after_an_mbarrier<128, short><<<1, 128, SHARED>>>(out_global);
   assert_finds_nothing();
-  write_after_an_mbarrier<127, unsigned char><<<1, 128, SHARED>>>(out);
+  write_after_an_mbarrier<127, unsigned char><<<1, 128, SHARED>>>(out_global);
   assert_race(PHASE_WRITE, PHASE_READ);
-  write_after_an_mbarrier<96, short><<<1, 128, SHARED>>>(out);
+  write_after_an_mbarrier<96, short><<<1, 128, SHARED>>>(out_global);
   assert_race(PHASE_WRITE, PHASE_READ);
-  write_after_an_mbarrier<80, int><<<1, 128, SHARED>>>(out);
+  write_after_an_mbarrier<80, int><<<1, 128, SHARED>>>(out_global);
   assert_race(PHASE_WRITE, PHASE_READ);
 }
 
@@ -102,10 +101,10 @@ __global__ void write_after_a_reused_barrier(int *out) {
 }
 enum { REUSED_WRITE = __LINE__ - 3, REUSED_READ = REUSED_WRITE - 8 };
 
-static void a_read_in_a_later_phase_is_not_ordered_by_an_earlier_one(void **) {
-  write_after_a_reused_barrier<2><<<1, 128, SHARED>>>(out);
+TEST(a_read_in_a_later_phase_is_not_ordered_by_an_earlier_one) {
+  write_after_a_reused_barrier<2><<<1, 128, SHARED>>>(out_global);
   assert_finds_nothing();
-  write_after_a_reused_barrier<1><<<1, 128, SHARED>>>(out);
+  write_after_a_reused_barrier<1><<<1, 128, SHARED>>>(out_global);
   assert_race(REUSED_WRITE, REUSED_READ);
 }
 
@@ -136,13 +135,13 @@ __global__ void read_after_others_have_met(int *out, int *met) {
 }
 enum { OTHERS_READ = __LINE__ - 2, OTHERS_WRITE = OTHERS_READ - 5 };
 
-static void barriers_order_those_that_meet_and_chains_of_them(void **) {
-  read_after_others_have_met<true><<<1, 128, SHARED>>>(out, named_zeros<int>("met", 1));
-  write_after_a_chain<true><<<1, 96, SHARED>>>(out);
+TEST(barriers_order_those_that_meet_and_chains_of_them) {
+  read_after_others_have_met<true><<<1, 128, SHARED>>>(out_global, named_zeros<int>("met", 1));
+  write_after_a_chain<true><<<1, 96, SHARED>>>(out_global);
   assert_finds_nothing();
-  write_after_a_chain<false><<<1, 96, SHARED>>>(out);
+  write_after_a_chain<false><<<1, 96, SHARED>>>(out_global);
   assert_race(CHAIN_WRITE, CHAIN_READ);
-  read_after_others_have_met<false><<<1, 128, SHARED>>>(out, named_zeros<int>("met2", 1));
+  read_after_others_have_met<false><<<1, 128, SHARED>>>(out_global, named_zeros<int>("met2", 1));
   assert_race(OTHERS_READ, OTHERS_WRITE);
 }
 
@@ -160,10 +159,10 @@ __global__ void store_matrix_after_some_have_met(int *out) {
 }
 enum { MATRIX_WRITE = __LINE__ - 2, MATRIX_READ = MATRIX_WRITE - 3 };
 
-static void matrices_are_read_by_every_warp(void **) {
-  store_matrix_after_some_have_met<96><<<1, 96, SHARED>>>(out);
+TEST(matrices_are_read_by_every_warp) {
+  store_matrix_after_some_have_met<96><<<1, 96, SHARED>>>(out_global);
   assert_finds_nothing();
-  store_matrix_after_some_have_met<64><<<1, 96, SHARED>>>(out);
+  store_matrix_after_some_have_met<64><<<1, 96, SHARED>>>(out_global);
   assert_race(MATRIX_WRITE, MATRIX_READ);
 }
 
@@ -210,15 +209,15 @@ enum { ARRIVAL_WRITE = __LINE__ - 3, ARRIVAL_READ = ARRIVAL_WRITE - 5 };
 
 template <Meeting MEETING>
 static void expect_race_of_lanes() {
-  write_in_the_warp<MEETING><<<1, 32, SHARED>>>(out);
+  write_in_the_warp<MEETING><<<1, 32, SHARED>>>(out_global);
   assert_race(LANE_WRITE, LANE_READ);
-  arrive_for_the_warp<MEETING><<<1, 64, SHARED>>>(out);
+  arrive_for_the_warp<MEETING><<<1, 64, SHARED>>>(out_global);
   assert_race(ARRIVAL_WRITE, ARRIVAL_READ);
 }
 
-static void only_barriers_of_the_warp_order_its_lanes(void **) {
-  write_in_the_warp<ALL_LANES><<<1, 32, SHARED>>>(out);
-  arrive_for_the_warp<ALL_LANES><<<1, 64, SHARED>>>(out);
+TEST(only_barriers_of_the_warp_order_its_lanes) {
+  write_in_the_warp<ALL_LANES><<<1, 32, SHARED>>>(out_global);
+  arrive_for_the_warp<ALL_LANES><<<1, 64, SHARED>>>(out_global);
   assert_finds_nothing();
   expect_race_of_lanes<SOME_LANES>();
   expect_race_of_lanes<VOTE>();
@@ -240,8 +239,8 @@ __global__ void hand_on(int *out) {
   }
 }
 
-static void a_barrier_of_some_lanes_orders_these(void **) {
-  hand_on<<<1, 32, SHARED>>>(out);
+TEST(a_barrier_of_some_lanes_orders_these) {
+  hand_on<<<1, 32, SHARED>>>(out_global);
   assert_finds_nothing();
 }
 
@@ -258,12 +257,11 @@ __global__ void two_writers(int *out) {
 }
 enum { LATER_WRITE = __LINE__ - 2 };
 
-static void writers_need_an_order_of_their_own(void **) {
-  two_writers<0><<<1, 96, SHARED>>>(out);
+TEST(writers_need_an_order_of_their_own) {
+  two_writers<0><<<1, 96, SHARED>>>(out_global);
   assert_finds_nothing();
-  two_writers<1><<<1, 96, SHARED>>>(out);
-  char text[8192];
-  findings_text(text, sizeof text);
+  two_writers<1><<<1, 96, SHARED>>>(out_global);
+  const char *text = findings_text();
   assert_contains(text, "shared memory race: ");
   assert_names_line(text, __FILE__, LATER_WRITE);
 }
@@ -280,10 +278,10 @@ __global__ void count_and_read(int *out) {
 }
 enum { COUNT_READ = __LINE__ - 2, COUNT_ADD = COUNT_READ - 2 };
 
-static void every_atomic_is_kept(void **) {
-  count_and_read<96><<<1, 96, SHARED>>>(out);
+TEST(every_atomic_is_kept) {
+  count_and_read<96><<<1, 96, SHARED>>>(out_global);
   assert_finds_nothing();
-  count_and_read<64><<<1, 96, SHARED>>>(out);
+  count_and_read<64><<<1, 96, SHARED>>>(out_global);
   assert_race(COUNT_READ, COUNT_ADD);
 }
 
@@ -301,11 +299,11 @@ __global__ void copy_over_readers(const uint4 *in, int *out) {
 }
 enum { COPY_WRITE = __LINE__ - 4, COPY_READ = COPY_WRITE - 2 };
 
-static void a_copy_must_wait_for_every_reader(void **) {
+TEST(a_copy_must_wait_for_every_reader) {
   const uint4 *in = named_zeros<uint4>("in", 1);
-  copy_over_readers<96><<<1, 96, SHARED>>>(in, out);
+  copy_over_readers<96><<<1, 96, SHARED>>>(in, out_global);
   assert_finds_nothing();
-  copy_over_readers<64><<<1, 96, SHARED>>>(in, out);
+  copy_over_readers<64><<<1, 96, SHARED>>>(in, out_global);
   assert_race(COPY_WRITE, COPY_READ);
 }
 
@@ -334,7 +332,7 @@ __global__ void write_the_source(const __grid_constant__ CUtensorMap map,
 }
 enum { SOURCE_LOAD = __LINE__ - 4, SOURCE_WRITE = SOURCE_LOAD - 3, SOURCE = SOURCE_WRITE - 6 };
 
-static void a_source_is_read_by_every_tensor_store(void **) {
+TEST(a_source_is_read_by_every_tensor_store) {
   uint16_t *tensor = named_zeros<uint16_t>("tensor", 4 * 512);
   const CUtensorMap map = make_map({tensor, 4, {64, 8, 4, 1}, {128, 1024, 4096}, {64, 8, 1, 1}});
   const CUtensorMap from =
@@ -365,7 +363,7 @@ __global__ void write_what_is_loaded(const __grid_constant__ CUtensorMap map, in
 }
 enum { LOADED_WRITE = __LINE__ - 3, LOADED = LOADED_WRITE - 4 };
 
-static void the_source_of_a_load_must_not_change_before_its_wait(void **) {
+TEST(the_source_of_a_load_must_not_change_before_its_wait) {
   uint16_t *tensor = named_zeros<uint16_t>("tensor", 512);
   const CUtensorMap map = matrix_map(tensor, 8, 8, CU_TENSOR_MAP_SWIZZLE_NONE);
   write_what_is_loaded<true><<<1, 64, SHARED>>>(map, (int *)tensor);
@@ -374,21 +372,4 @@ static void the_source_of_a_load_must_not_change_before_its_wait(void **) {
   assert_race(LOADED_WRITE, LOADED);
 }
 
-int main() {
-#define LAB_TEST(test) cmocka_unit_test_setup_teardown(test, allocate, stop_lab)
-  const CMUnitTest tests[] = {
-      LAB_TEST(every_reading_warp_is_kept),
-      LAB_TEST(every_reading_lane_is_kept),
-      LAB_TEST(a_read_in_a_later_phase_is_not_ordered_by_an_earlier_one),
-      LAB_TEST(barriers_order_those_that_meet_and_chains_of_them),
-      LAB_TEST(matrices_are_read_by_every_warp),
-      LAB_TEST(only_barriers_of_the_warp_order_its_lanes),
-      LAB_TEST(a_barrier_of_some_lanes_orders_these),
-      LAB_TEST(writers_need_an_order_of_their_own),
-      LAB_TEST(every_atomic_is_kept),
-      LAB_TEST(a_copy_must_wait_for_every_reader),
-      LAB_TEST(a_source_is_read_by_every_tensor_store),
-      LAB_TEST(the_source_of_a_load_must_not_change_before_its_wait),
-  };
-  return run_in_all_settings("lab", tests);
-}
+RUN_IN_ALL_SETTINGS("lab", allocate, stop_lab)

@@ -10,27 +10,26 @@
 
 enum { THREADS = 64, BLOCKS = 6 };
 
-static int *out;
-static unsigned *count;
-static float *parts;
+static int *out_global;
+static unsigned *count_global;
+static float *parts_global;
 
 static int allocate(void **state) {
   start_lab(state);
-  parts = named_zeros<float>("parts", BLOCKS * THREADS);
-  out = named_zeros<int>("out", 1024);
-  count = named_zeros<unsigned>("count", 4);
+  parts_global = named_zeros<float>("parts", BLOCKS * THREADS);
+  out_global = named_zeros<int>("out", 1024);
+  count_global = named_zeros<unsigned>("count", 4);
   return 0;
 }
 
 /** The findings name these two lines and no others. */
 static void assert_race(const char *where, int line, int other_line) {
-  char text[8192];
-  findings_text(text, sizeof text);
+  const char *text = findings_text();
   assert_contains(text, "finding    global memory race: ");
   assert_contains(text, where);
   assert_names_only(text, line, other_line);
   lab_start(LAB_EVERYTHING);
-  cudaMemset(count, 0, 4 * sizeof *count);
+  cudaMemset(count_global, 0, 4 * sizeof *count_global);
 }
 
 /* --- Threads of one block --------------------------------------------------------------------- */
@@ -59,7 +58,7 @@ static void expect_races_of() {
   assert_race(where, EXCHANGE_READ, EXCHANGE_WRITE);
 }
 
-static void threads_of_a_block_race(void **) {
+TEST(threads_of_a_block_race) {
   expect_races_of<unsigned char>();
   expect_races_of<short>();
   expect_races_of<float>();
@@ -75,11 +74,11 @@ __global__ void write_what_all_read(int *values, int *out) {
 }
 enum { ALL_WRITE = __LINE__ - 2, ALL_READ = ALL_WRITE - 2 };
 
-static void every_reader_of_global_memory_is_kept(void **) {
+TEST(every_reader_of_global_memory_is_kept) {
   int *values = named_zeros<int>("values", 64);
-  write_what_all_read<128><<<1, 128>>>(values, out);
+  write_what_all_read<128><<<1, 128>>>(values, out_global);
   assert_finds_nothing();
-  write_what_all_read<64><<<1, 128>>>(values, out);
+  write_what_all_read<64><<<1, 128>>>(values, out_global);
   assert_race("write", ALL_WRITE, ALL_READ);
 }
 
@@ -144,36 +143,36 @@ enum { INSTRUCTIONS_READ = __LINE__ - 4, INSTRUCTIONS_STORE = INSTRUCTIONS_READ 
 
 static void assert_sums() {
   int sums[THREADS];
-  fetch(sums, out);
+  fetch(sums, out_global);
   for (int sum : sums) assert_int_equal(sum, BLOCKS);
   assert_finds_nothing();
 }
 
-static void the_last_block_may_merge(void **) {
+TEST(the_last_block_may_merge) {
   for (int launch = 0; launch < 3; launch++)
-    merge<NO_FAULT><<<BLOCKS, THREADS>>>(parts, count, out);
+    merge<NO_FAULT><<<BLOCKS, THREADS>>>(parts_global, count_global, out_global);
   assert_sums();
   for (int launch = 0; launch < 2; launch++) {
-    merge_by_instructions<true, true><<<BLOCKS, THREADS>>>(parts, count, out);
+    merge_by_instructions<true, true><<<BLOCKS, THREADS>>>(parts_global, count_global, out_global);
   }
   assert_sums();
 }
 
 template <Fault FAULT>
 static void expect_fault() {
-  merge<FAULT><<<BLOCKS, THREADS>>>(parts, count, out);
+  merge<FAULT><<<BLOCKS, THREADS>>>(parts_global, count_global, out_global);
   assert_race("one block reads what another writes", MERGE_READ, MERGE_STORE);
 }
 
-static void a_merge_without_release_and_acquire_is_reported(void **) {
+TEST(a_merge_without_release_and_acquire_is_reported) {
   expect_fault<NO_BARRIER>();
   expect_fault<NO_RELEASE>();
   expect_fault<EARLY_FENCE>();
   expect_fault<NO_ACQUIRE>();
   expect_fault<NOT_LAST>();
-  merge_by_instructions<true, false><<<BLOCKS, THREADS>>>(parts, count, out);
+  merge_by_instructions<true, false><<<BLOCKS, THREADS>>>(parts_global, count_global, out_global);
   assert_race("one block reads", INSTRUCTIONS_READ, INSTRUCTIONS_STORE);
-  merge_by_instructions<false, true><<<BLOCKS, THREADS>>>(parts, count, out);
+  merge_by_instructions<false, true><<<BLOCKS, THREADS>>>(parts_global, count_global, out_global);
   assert_race("one block reads", INSTRUCTIONS_READ, INSTRUCTIONS_STORE);
 }
 
@@ -205,15 +204,15 @@ __global__ void merge_by_threads(float *parts, unsigned *count, int *out) {
 }
 enum { THREADS_READ = __LINE__ - 2, THREADS_STORE = THREADS_READ - 4 };
 
-static void fences_and_counters_of_all_threads_order_too(void **) {
+TEST(fences_and_counters_of_all_threads_order_too) {
   for (int launch = 0; launch < 2; launch++)
-    merge_by_fences_of_all<<<BLOCKS, THREADS>>>(parts, count, out);
+    merge_by_fences_of_all<<<BLOCKS, THREADS>>>(parts_global, count_global, out_global);
   assert_sums();
-  cudaMemset(out, 0, THREADS * sizeof *out);
-  merge_by_threads<true><<<BLOCKS, THREADS>>>(parts, count, out);
+  cudaMemset(out_global, 0, THREADS * sizeof *out_global);
+  merge_by_threads<true><<<BLOCKS, THREADS>>>(parts_global, count_global, out_global);
   assert_sums();
-  cudaMemset(count, 0, sizeof *count);
-  merge_by_threads<false><<<BLOCKS, THREADS>>>(parts, count, out);
+  cudaMemset(count_global, 0, sizeof *count_global);
+  merge_by_threads<false><<<BLOCKS, THREADS>>>(parts_global, count_global, out_global);
   assert_race("reads", THREADS_READ, THREADS_STORE);
 }
 
@@ -239,11 +238,11 @@ __global__ void produce_and_consume(int *data, unsigned *count, int *out) {
 }
 enum { CONSUME_READ = __LINE__ - 3, CONSUME_STORE = CONSUME_READ - 8 };
 
-static void a_flag_must_be_released(void **) {
-  produce_and_consume<true><<<2, THREADS>>>((int *)parts, count, out);
+TEST(a_flag_must_be_released) {
+  produce_and_consume<true><<<2, THREADS>>>((int *)parts_global, count_global, out_global);
   assert_finds_nothing();
-  cudaMemset(count, 0, 4 * sizeof *count);
-  produce_and_consume<false><<<2, THREADS>>>((int *)parts, count, out);
+  cudaMemset(count_global, 0, 4 * sizeof *count_global);
+  produce_and_consume<false><<<2, THREADS>>>((int *)parts_global, count_global, out_global);
   assert_race("one block reads", CONSUME_READ, CONSUME_STORE);
 }
 
@@ -259,13 +258,13 @@ __global__ void add_under_a_lock(int *sum, unsigned *lock) {
 }
 enum { LOCKED = __LINE__ - 4 };
 
-static void a_lock_needs_fences(void **) {
-  add_under_a_lock<true><<<BLOCKS, THREADS>>>(out, count);
+TEST(a_lock_needs_fences) {
+  add_under_a_lock<true><<<BLOCKS, THREADS>>>(out_global, count_global);
   int sum[1];
-  fetch(sum, out);
+  fetch(sum, out_global);
   assert_int_equal(sum[0], 2 * BLOCKS);
   assert_finds_nothing();
-  add_under_a_lock<false><<<BLOCKS, THREADS>>>(out, count);
+  add_under_a_lock<false><<<BLOCKS, THREADS>>>(out_global, count_global);
   assert_race("global memory race", LOCKED, LOCKED);
 }
 
@@ -283,12 +282,12 @@ __global__ void hand_on(int *sums, unsigned *drawn, unsigned *flags) {
 }
 enum { HANDED = __LINE__ - 4 };
 
-static void knowledge_is_handed_on(void **) {
+TEST(knowledge_is_handed_on) {
   unsigned *flags = named_zeros<unsigned>("flags", BLOCKS);
-  hand_on<true><<<BLOCKS, 1>>>((int *)parts, count, flags);
+  hand_on<true><<<BLOCKS, 1>>>((int *)parts_global, count_global, flags);
   assert_finds_nothing();
-  cudaMemset(flags, 0, BLOCKS * sizeof *flags), cudaMemset(count, 0, sizeof *count);
-  hand_on<false><<<BLOCKS, 1>>>((int *)parts, count, flags);
+  cudaMemset(flags, 0, BLOCKS * sizeof *flags), cudaMemset(count_global, 0, sizeof *count_global);
+  hand_on<false><<<BLOCKS, 1>>>((int *)parts_global, count_global, flags);
   assert_race("reads", HANDED, HANDED);
 }
 
@@ -303,12 +302,11 @@ __global__ void watch_the_counter(unsigned *count, int *out) {
 }
 enum { WATCHED = __LINE__ - 5 };
 
-static void a_plain_read_of_a_counter_is_reported(void **) {
-  watch_the_counter<false><<<BLOCKS, 32>>>(count, out);
+TEST(a_plain_read_of_a_counter_is_reported) {
+  watch_the_counter<false><<<BLOCKS, 32>>>(count_global, out_global);
   assert_finds_nothing();
-  watch_the_counter<true><<<BLOCKS, 32>>>(count, out);
-  char text[8192];
-  findings_text(text, sizeof text);
+  watch_the_counter<true><<<BLOCKS, 32>>>(count_global, out_global);
+  const char *text = findings_text();
   assert_contains(text, "global memory race: one block reads what another writes");
   assert_names_line(text, __FILE__, WATCHED);
 }
@@ -328,27 +326,12 @@ __global__ void wait_in_the_block(int *data, unsigned *flag, int *out) {
 }
 enum { BLOCK_READ = __LINE__ - 3, BLOCK_WRITE = BLOCK_READ - 6 };
 
-static void release_and_acquire_order_threads_of_a_block(void **) {
-  wait_in_the_block<true><<<1, THREADS>>>((int *)parts, count, out);
+TEST(release_and_acquire_order_threads_of_a_block) {
+  wait_in_the_block<true><<<1, THREADS>>>((int *)parts_global, count_global, out_global);
   assert_finds_nothing();
-  cudaMemset(count, 0, sizeof *count);
-  wait_in_the_block<false><<<1, THREADS>>>((int *)parts, count, out);
+  cudaMemset(count_global, 0, sizeof *count_global);
+  wait_in_the_block<false><<<1, THREADS>>>((int *)parts_global, count_global, out_global);
   assert_race("another thread of the block", BLOCK_READ, BLOCK_WRITE);
 }
 
-int main() {
-#define LAB_TEST(test) cmocka_unit_test_setup_teardown(test, allocate, stop_lab)
-  const CMUnitTest tests[] = {
-      LAB_TEST(threads_of_a_block_race),
-      LAB_TEST(every_reader_of_global_memory_is_kept),
-      LAB_TEST(the_last_block_may_merge),
-      LAB_TEST(a_merge_without_release_and_acquire_is_reported),
-      LAB_TEST(fences_and_counters_of_all_threads_order_too),
-      LAB_TEST(a_flag_must_be_released),
-      LAB_TEST(a_lock_needs_fences),
-      LAB_TEST(knowledge_is_handed_on),
-      LAB_TEST(a_plain_read_of_a_counter_is_reported),
-      LAB_TEST(release_and_acquire_order_threads_of_a_block),
-  };
-  return run_in_all_settings("lab", tests);
-}
+RUN_IN_ALL_SETTINGS("lab", allocate, stop_lab)

@@ -47,7 +47,7 @@ static void expect_missing(int line, const char *first, int threads = 32) {
                  "first: block 0 thread " + std::string(first) + "\n");
 }
 
-static void a_shuffle_from_a_lane_that_takes_no_part_is_found(void **) {
+TEST(a_shuffle_from_a_lane_that_takes_no_part_is_found) {
   expect_missing<XOR>(0, "0, lane 0 reads lane 16, which is not in the mask 0x0000ffff");
   expect_missing<INDEX>(1, "8, lane 8 reads lane 0, which is not in the mask 0xffffff00");
   expect_missing<DOWN>(2, "4, lane 4 reads lane 8, which is not in the mask 0x000000ff");
@@ -95,7 +95,7 @@ static void expect_masks() {
                  "threads 0-15 with 0x0000ffff\n");
 }
 
-static void lanes_that_come_with_another_mask_are_found(void **) {
+TEST(lanes_that_come_with_another_mask_are_found) {
   expect_masks<SHUFFLE>();
   expect_masks<BALLOT>();
   expect_masks<ANY>();
@@ -111,10 +111,9 @@ __global__ void read_across_masks(float *out) {
 }
 enum { ACROSS_LINE = __LINE__ - 2 };
 
-static void a_shuffle_says_that_its_source_had_another_mask(void **) {
-  char text[4096];
+TEST(a_shuffle_says_that_its_source_had_another_mask) {
   read_across_masks<<<1, 32>>>(named<float>("out", 32));
-  findings_text(text, sizeof text);
+  const char *text = findings_text();
   assert_contains(text, lab_kind_text(LAB_WARP_MASKS));
   assert_contains(text, lab_kind_text(LAB_NO_SOURCE));
   assert_contains(text, "lane 16 reads lane 0, which called it with another mask, 0x0000ffff\n");
@@ -146,22 +145,11 @@ __global__ void use_masks_rightly(unsigned *out, unsigned *counter) {
   out[threadIdx.x] = sum;
 }
 
-static void right_uses_of_masks_have_no_findings(void **) {
+TEST(right_uses_of_masks_have_no_findings) {
   use_masks_rightly<<<2, 64>>>(named<unsigned>("out", 64), named_zeros<unsigned>("counter", 1));
-  char text[4096];
-  findings_text(text, sizeof text);
+  const char *text = findings_text();
   assert_null(strstr(text, lab_kind_text(LAB_NO_SOURCE)));
   assert_null(strstr(text, lab_kind_text(LAB_WARP_MASKS)));
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, start_lab, stop_lab)
-
-int main() {
-  const CMUnitTest tests[] = {
-      TEST(a_shuffle_from_a_lane_that_takes_no_part_is_found),
-      TEST(lanes_that_come_with_another_mask_are_found),
-      TEST(a_shuffle_says_that_its_source_had_another_mask),
-      TEST(right_uses_of_masks_have_no_findings),
-  };
-  return run_in_all_settings("shuffles", tests);
-}
+RUN_IN_ALL_SETTINGS("shuffles", start_lab, stop_lab)

@@ -17,8 +17,8 @@ enum { COPY = __LINE__ - 4 };
 
 /** A race of a write with the copy, in either order. The offset reported is the second access's. */
 static void assert_race_is_reported(const char *kernel, int line, const char *threads) {
-  char text[4096], wanted[512];
-  findings_text(text, sizeof text);
+  char wanted[512];
+  const char *text = findings_text();
   snprintf(wanted, sizeof wanted,
            "finding    %s\n           at %s:%d in %s\n           after %s:%d\n"
            "           1 time, first: block 0 %s, in + ",
@@ -35,7 +35,7 @@ __global__ void write_after(unsigned *in) {
 }
 enum { WRITE_AFTER = __LINE__ - 2 };
 
-static void a_wait_covers_its_own_thread_only(void **) {
+TEST(a_wait_covers_its_own_thread_only) {
   unsigned *in = named_zeros<unsigned>("in", 4);
   write_after<true><<<1, 32, 64>>>(in);
   assert_finds_nothing();
@@ -50,7 +50,7 @@ __global__ void write_after_a_warp_barrier(unsigned *in) {
   if (threadIdx.x == 1) in[3] = 7;
 }
 
-static void a_warp_barrier_orders_copies_too(void **) {
+TEST(a_warp_barrier_orders_copies_too) {
   write_after_a_warp_barrier<<<1, 32, 64>>>(named_zeros<unsigned>("in", 4));
   assert_finds_nothing();
 }
@@ -67,7 +67,7 @@ __global__ void write_twice_and_copy(unsigned *in, unsigned last_writer) {
 }
 enum { EARLIER_WRITE = __LINE__ - 7 };
 
-static void a_race_is_reported_despite_later_writes(void **) {
+TEST(a_race_is_reported_despite_later_writes) {
   for (unsigned last_writer : {33, 34}) {
     write_twice_and_copy<<<1, 64, 64>>>(named_zeros<unsigned>("in", 4), last_writer);
     assert_race_is_reported("write_twice_and_copy", EARLIER_WRITE, "thread 1, the other thread 33");
@@ -84,18 +84,9 @@ __global__ void write_and_copy_alone(unsigned *in) {
   }
 }
 
-static void own_writes_need_no_barrier(void **) {
+TEST(own_writes_need_no_barrier) {
   write_and_copy_alone<<<1, 64, 64>>>(named_zeros<unsigned>("in", 256));
   assert_finds_nothing();
 }
 
-int main() {
-#define LAB_TEST(test) cmocka_unit_test_setup_teardown(test, start_lab, stop_lab)
-  const CMUnitTest tests[] = {
-      LAB_TEST(a_wait_covers_its_own_thread_only),
-      LAB_TEST(a_warp_barrier_orders_copies_too),
-      LAB_TEST(a_race_is_reported_despite_later_writes),
-      LAB_TEST(own_writes_need_no_barrier),
-  };
-  return run_in_all_settings("lab", tests);
-}
+RUN_IN_ALL_SETTINGS("lab", start_lab, stop_lab)

@@ -39,8 +39,9 @@ T *named_zeros(const char *name, int count) {
   return pointer;
 }
 
-/** What the lab prints about the launches since start_lab(). */
-inline void findings_text(char *text, size_t text_size) {
+/** What the lab prints about the launches since start_lab(); valid until the next call. */
+inline const char *findings_text() {
+  static char text[8192];
   LabResults results;
   FILE *file = tmpfile();
   assert_non_null(file);
@@ -48,8 +49,9 @@ inline void findings_text(char *text, size_t text_size) {
   lab_print_findings(&results, file);
   lab_free_results(&results);
   rewind(file);
-  text[fread(text, 1, text_size - 1, file)] = '\0';
+  text[fread(text, 1, sizeof text - 1, file)] = '\0';
   fclose(file);
+  return text;
 }
 
 /** The only finding that a test expects. Lines are lines of the test's file; 0: none. */
@@ -81,16 +83,13 @@ inline void assert_finds(const Expected &expected, const char *file = __builtin_
         margin + relation + " " + place_text(file, expected.other_line, expected.other_call) + "\n";
   }
   wanted += margin + expected.rest + "\n";
-  char text[8192];
-  findings_text(text, sizeof text);
-  assert_string_equal(text, wanted.c_str());
+  assert_string_equal(findings_text(), wanted.c_str());
 }
 
 /** The only finding: its kind, its lines (0: none), and a part of what is said of it. */
 inline void expect_finding(LabKind kind, int line, int other_line, const std::string &part,
                            const char *file = __builtin_FILE()) {
-  char text[8192];
-  findings_text(text, sizeof text);
+  const char *text = findings_text();
   const std::string margin(11, ' '), other = place_text(file, other_line, 0);
   const std::string start = std::string("finding    ") + lab_kind_text(kind) + "\n" + margin +
                             "at " + place_text(file, line, 0) + " in ";
@@ -114,9 +113,7 @@ inline void assert_names_only(const char *text, int line, int other_line,
 }
 
 inline void assert_finds_nothing() {
-  char text[8192];
-  findings_text(text, sizeof text);
-  assert_string_equal(text, "");
+  assert_string_equal(findings_text(), "");
 }
 
 /** The counts of the only kernel that was launched since start_lab(). */

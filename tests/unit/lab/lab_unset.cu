@@ -34,7 +34,7 @@ static void check_use(int line, const char *kernel) {
   lab_start(LAB_EVERYTHING);
 }
 
-static void uses_of_unset_floats_are_reported(void **) {
+TEST(uses_of_unset_floats_are_reported) {
   set_variable("SIMT_THREADS", "1");
   check_use<SHUFFLE>(SHUFFLED, "use_row<0>");
   check_use<CONVERSION>(CONVERTED, "use_row<1>");
@@ -49,7 +49,7 @@ __global__ void add_one_at(int *values, int at) {
 }
 enum { ADD_AT = __LINE__ - 2 };
 
-static void guard_bands_are_out_of_bounds(void **) {
+TEST(guard_bands_are_out_of_bounds) {
   int *block = named<int>("O", 192), *values = block + 64;
   assert_int_equal(simt_guard_allocation(block, 256), cudaSuccess);
   assert_int_equal(simt_guard_allocation(block, 200), cudaErrorInvalidValue);
@@ -89,10 +89,9 @@ __global__ void store_through_calls() {
 }
 enum { OUTER_CALL = __LINE__ - 2 };
 
-static void findings_name_the_calls_that_led_to_them(void **) {
-  char text[8192];
+TEST(findings_name_the_calls_that_led_to_them) {
   store_through_calls<<<1, 64>>>();
-  findings_text(text, sizeof text);
+  const char *text = findings_text();
   for (int call = CALLS; call < CALLS + 2; call++) {
     const std::string chain =
         place_text(__FILE__, STORE, call) + ", called at " + place_text(__FILE__, OUTER_CALL, 0);
@@ -102,7 +101,7 @@ static void findings_name_the_calls_that_led_to_them(void **) {
   }
 }
 
-static void a_source_that_was_edited_is_newer(void **) {
+TEST(a_source_that_was_edited_is_newer) {
   char path[] = "/tmp/lab_unset_XXXXXX";
   const int file = mkstemp(path);
   assert_true(file >= 0);
@@ -113,13 +112,4 @@ static void a_source_that_was_edited_is_newer(void **) {
   assert_false(lab_source_is_newer(path));
 }
 
-int main() {
-#define LAB_TEST(test) cmocka_unit_test_setup_teardown(test, start_lab, stop_lab)
-  const CMUnitTest tests[] = {
-      LAB_TEST(uses_of_unset_floats_are_reported),
-      LAB_TEST(guard_bands_are_out_of_bounds),
-      LAB_TEST(findings_name_the_calls_that_led_to_them),
-      LAB_TEST(a_source_that_was_edited_is_newer),
-  };
-  return cmocka_run_group_tests(tests, nullptr, nullptr);
-}
+RUN_TESTS_WITH(start_lab, stop_lab)

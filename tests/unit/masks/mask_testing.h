@@ -2,17 +2,15 @@
 #ifndef MASK_TESTING_H
 #define MASK_TESTING_H
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "host/masks/block_mask.h"
+#include "host/masks/host_block_mask.h"
 #include "host/masks/mask.h"
 
-#include <cmocka.h> /* last: its macro fail() would replace ours */
+#include "../testing.h" /* last */
 
 static inline Problem mask_problem(int batch, int heads, int q_len, int kv_len) {
   return (Problem){

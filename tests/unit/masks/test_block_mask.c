@@ -116,8 +116,7 @@ static void check_build(const Problem *p, const Mask *mask, int q_size, int kv_s
 static const int BLOCK_SIZES[][2] = {{1, 1}, {16, 5}, {7, 32}, {128, 256}};
 enum { BLOCK_SIZE_COUNT = sizeof BLOCK_SIZES / sizeof BLOCK_SIZES[0] };
 
-static void every_preset_is_built_as_defined(void **state) {
-  (void)state;
+TEST(every_preset_is_built_as_defined) {
   static const char *const TEXTS[] = {
       "full",       "causal",   "window:1",     "window:20",  "window:999", "document:1",
       "document:5", "prefix:0", "prefix:13",    "prefix:31",  "dilated:1",  "dilated:3",
@@ -180,8 +179,7 @@ static Mask open_mixed(uint64_t seed, const Problem *p, int batches, int heads) 
   return mask;
 }
 
-static void dense_masks_of_all_kinds_are_built_as_defined(void **state) {
-  (void)state;
+TEST(dense_masks_of_all_kinds_are_built_as_defined) {
   for (uint64_t seed = 1; seed <= 15; seed++) {
     const Problem p =
         mask_problem(1 + (int)(draw(seed, 5, 0) % 2), 1 + (int)(draw(seed, 5, 1) % 3),
@@ -195,8 +193,7 @@ static void dense_masks_of_all_kinds_are_built_as_defined(void **state) {
   }
 }
 
-static void one_tile_serves_all_equal_blocks(void **state) {
-  (void)state;
+TEST(one_tile_serves_all_equal_blocks) {
   const Problem p = mask_problem(1, 1, 256, 256);
   Mask mask = open_mask("dilated:4", &p, 64, 64);
   HostBlockMask blocks;
@@ -208,8 +205,7 @@ static void one_tile_serves_all_equal_blocks(void **state) {
   mask_free(&mask);
 }
 
-static void threads_do_not_change_the_blocks(void **state) {
-  (void)state;
+TEST(threads_do_not_change_the_blocks) {
   const Problem p = mask_problem(1, 1, 300, 200);
   HostBlockMask blocks[2];
   Error error;
@@ -229,8 +225,7 @@ static void threads_do_not_change_the_blocks(void **state) {
   block_mask_free(&blocks[1]);
 }
 
-static void blocks_beyond_memory_are_refused(void **state) {
-  (void)state;
+TEST(blocks_beyond_memory_are_refused) {
   const Problem p = mask_problem(1, 1, 256, 256);
   Mask mask = open_mask("dilated:4", &p, 64, 64);
   HostBlockMask blocks;
@@ -246,13 +241,4 @@ static void blocks_beyond_memory_are_refused(void **state) {
   mask_free(&mask);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(every_preset_is_built_as_defined),
-      cmocka_unit_test(dense_masks_of_all_kinds_are_built_as_defined),
-      cmocka_unit_test(one_tile_serves_all_equal_blocks),
-      cmocka_unit_test(threads_do_not_change_the_blocks),
-      cmocka_unit_test(blocks_beyond_memory_are_refused),
-  };
-  return cmocka_run_group_tests(tests, create_test_directory, remove_test_directory);
-}
+RUN_TESTS(create_test_directory, remove_test_directory)

@@ -48,8 +48,7 @@ static void check_own(const OwnMask *own, const Problem *p) {
   free(is);
 }
 
-static void masks_of_any_order_and_strides_have_a_canonical_form(void **state) {
-  (void)state;
+TEST(masks_of_any_order_and_strides_have_a_canonical_form) {
   static const int SIZES[][2] = {{1, 1}, {4, 8}, {8, 4}, {16, 16}, {5, 7}};
   for (uint64_t seed = 1; seed <= 30; seed++) {
     Dice dice = {.seed = seed};
@@ -110,8 +109,7 @@ static void refuse_files(const Files *files, const char *text) {
   remove_block_mask(directory.text);
 }
 
-static void files_that_do_not_fit_are_refused(void **state) {
-  (void)state;
+TEST(files_that_do_not_fit_are_refused) {
   Files files = good_files();
   files.shapes[TENSOR_TYPES][2] = 2;
   files.shapes[TENSOR_TYPES][1] = 1;
@@ -147,8 +145,7 @@ static void files_that_do_not_fit_are_refused(void **state) {
 }
 
 /** Every tensor may broadcast by itself. */
-static void every_file_broadcasts_on_its_own(void **state) {
-  (void)state;
+TEST(every_file_broadcasts_on_its_own) {
   for (int combination = 0; combination < 1 << 2 * TENSOR_TILES; combination += 5) {
     Files files = good_files();
     int batches = 1, heads = 1;
@@ -173,8 +170,7 @@ static void every_file_broadcasts_on_its_own(void **state) {
 }
 
 /** A row without slots attends nothing. */
-static void masks_may_have_no_slots_at_all(void **state) {
-  (void)state;
+TEST(masks_may_have_no_slots_at_all) {
   static const int32_t NO_BLOCKS[4] = {0};
   Files files = good_files();
   files.tensors[TENSOR_COUNTS] = NO_BLOCKS;
@@ -192,8 +188,7 @@ static void masks_may_have_no_slots_at_all(void **state) {
   refuse_files(&files, ": kv_num_blocks[b=0, h=1, q_block=0] = 1, but a row has 0 slots");
 }
 
-static void without_tiles_the_given_sizes_hold(void **state) {
-  (void)state;
+TEST(without_tiles_the_given_sizes_hold) {
   const Files files = good_files();
   const TestPath directory = write_files(&files);
   TestPath path;
@@ -214,13 +209,4 @@ static void without_tiles_the_given_sizes_hold(void **state) {
   remove_block_mask(directory.text);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(masks_of_any_order_and_strides_have_a_canonical_form),
-      cmocka_unit_test(files_that_do_not_fit_are_refused),
-      cmocka_unit_test(every_file_broadcasts_on_its_own),
-      cmocka_unit_test(masks_may_have_no_slots_at_all),
-      cmocka_unit_test(without_tiles_the_given_sizes_hold),
-  };
-  return cmocka_run_group_tests(tests, create_test_directory, remove_test_directory);
-}
+RUN_TESTS(create_test_directory, remove_test_directory)

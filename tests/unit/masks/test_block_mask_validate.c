@@ -52,8 +52,7 @@ static void with_value(MaskTensor tensor, int slot, int32_t value, const char *t
   free_own(&own);
 }
 
-static void valid_masks_pass(void **state) {
-  (void)state;
+TEST(valid_masks_pass) {
   OwnMask own = make_valid();
   expect(&own.mask, &PROBLEM, NULL);
   free_own(&own);
@@ -63,16 +62,14 @@ static void valid_masks_pass(void **state) {
   with_value(TENSOR_TILE_INDICES, 3, 0, NULL);
 }
 
-static void counts_must_lie_in_the_row(void **state) {
-  (void)state;
+TEST(counts_must_lie_in_the_row) {
   with_value(TENSOR_COUNTS, 0, -1,
              "kv_num_blocks[b=1, h=2, q_block=1] = -1, but a row has 5 slots");
   with_value(TENSOR_COUNTS, 0, SLOTS + 1,
              "kv_num_blocks[b=1, h=2, q_block=1] = 6, but a row has 5 slots");
 }
 
-static void blocks_must_exist(void **state) {
-  (void)state;
+TEST(blocks_must_exist) {
   with_value(TENSOR_INDICES, 2, 16,
              "kv_indices[b=1, h=2, q_block=1, slot=2] = 16, but there are only 16 key/value "
              "blocks");
@@ -81,15 +78,13 @@ static void blocks_must_exist(void **state) {
              "blocks");
 }
 
-static void a_row_lists_a_block_once(void **state) {
-  (void)state;
+TEST(a_row_lists_a_block_once) {
   with_value(TENSOR_INDICES, 2, 9,
              "kv_indices[b=1, h=2, q_block=1, slot=2] = 9, but the row lists that block already");
   with_value(TENSOR_INDICES, 1, 9, NULL); /* MASKED: not read */
 }
 
-static void types_must_be_known(void **state) {
-  (void)state;
+TEST(types_must_be_known) {
   with_value(TENSOR_TYPES, 2, 4,
              "block_mask_types[b=1, h=2, q_block=1, slot=2] = 4, must be 0 (MASKED), 1 (CAUSAL), "
              "2 (FULL) or 3 (PARTIAL)");
@@ -99,8 +94,7 @@ static void types_must_be_known(void **state) {
   with_value(TENSOR_TYPES, 3, BLOCK_FULL, NULL);
 }
 
-static void partial_slots_need_a_tile(void **state) {
-  (void)state;
+TEST(partial_slots_need_a_tile) {
   with_value(TENSOR_TILE_INDICES, 3, -1,
              "partial_block_mask_indices[b=1, h=2, q_block=1, slot=3] = -1, but the slot is "
              "PARTIAL and there are 2 tiles");
@@ -116,8 +110,7 @@ static void partial_slots_need_a_tile(void **state) {
 }
 
 /** Each change makes one size wrong. */
-static void sizes_must_fit_the_problem(void **state) {
-  (void)state;
+TEST(sizes_must_fit_the_problem) {
   OwnMask own = make_valid();
   BlockMask m = own.mask;
   m.q_block_size = 0;
@@ -147,8 +140,7 @@ static void sizes_must_fit_the_problem(void **state) {
  * read of a slot past the count, and of the index or the tile of the MASKED slot, which is the
  * last.
  */
-static void slots_past_the_count_are_not_read(void **state) {
-  (void)state;
+TEST(slots_past_the_count_are_not_read) {
   const Problem p = mask_problem(1, 1, 8, 64);
   int32_t *count = malloc(sizeof *count), *types = malloc(3 * sizeof *types);
   int32_t *indices = malloc(2 * sizeof *indices), *tiles = malloc(2 * sizeof *tiles);
@@ -177,16 +169,4 @@ static void slots_past_the_count_are_not_read(void **state) {
   free(tiles);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(valid_masks_pass),
-      cmocka_unit_test(counts_must_lie_in_the_row),
-      cmocka_unit_test(blocks_must_exist),
-      cmocka_unit_test(a_row_lists_a_block_once),
-      cmocka_unit_test(types_must_be_known),
-      cmocka_unit_test(partial_slots_need_a_tile),
-      cmocka_unit_test(sizes_must_fit_the_problem),
-      cmocka_unit_test(slots_past_the_count_are_not_read),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_TESTS(NULL, NULL)

@@ -23,8 +23,7 @@ static void expect(const char *text, int q_len, int kv_len, int q_block, int kv_
   free(picture);
 }
 
-static void small_masks_are_drawn_as_expected(void **state) {
-  (void)state;
+TEST(small_masks_are_drawn_as_expected) {
   expect("causal", 16, 20, 4, 4,
          "mask causal, 16 queries down, 20 keys across, a character is 4 x 4 entries\n"
          "#/...\n"
@@ -55,8 +54,7 @@ static void small_masks_are_drawn_as_expected(void **state) {
          "# all attended   / some   . none   unmasked: 53.6 % of the entries\n");
 }
 
-static void a_picture_is_at_most_64_characters_wide_and_high(void **state) {
-  (void)state;
+TEST(a_picture_is_at_most_64_characters_wide_and_high) {
   char *picture = draw("full", 257, 300, 4, 4), expected[80 + 33 * 39] = "";
   strcat(expected, "mask full, 257 queries down, 300 keys across, a character is 8 x 8 entries\n");
   for (int row = 0; row < 33; row++) strcat(expected, "######################################\n");
@@ -64,10 +62,4 @@ static void a_picture_is_at_most_64_characters_wide_and_high(void **state) {
   free(picture);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(small_masks_are_drawn_as_expected),
-      cmocka_unit_test(a_picture_is_at_most_64_characters_wide_and_high),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_TESTS(NULL, NULL)

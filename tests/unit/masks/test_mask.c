@@ -94,8 +94,7 @@ static void check_all_presets(int q_len, int kv_len) {
   }
 }
 
-static void every_preset_follows_its_rule(void **state) {
-  (void)state;
+TEST(every_preset_follows_its_rule) {
   for (int q_len = 1; q_len <= 19; q_len += q_len < 3 ? 1 : 8) {
     for (int kv_len = 1; kv_len <= 19; kv_len += kv_len < 3 ? 1 : 8) {
       check_all_presets(q_len, kv_len);
@@ -112,8 +111,7 @@ static bool by_listed_document(int64_t n, int64_t kv_len, int64_t position, int6
   return position >= 0 && k <= position && OWNER[k] == OWNER[position];
 }
 
-static void documents_have_the_lengths_of_the_list(void **state) {
-  (void)state;
+TEST(documents_have_the_lengths_of_the_list) {
   static const int Q_LENGTHS[] = {1, 7, 20, 21, 45};
   for (size_t i = 0; i < sizeof Q_LENGTHS / sizeof Q_LENGTHS[0]; i++) {
     check_rule("document:1,9,2,1,7", by_listed_document, 0, Q_LENGTHS[i], 20);
@@ -169,8 +167,7 @@ static void check_interleaved(int q_len, int kv_len, const char *text) {
   mask_free(&whole);
 }
 
-static void images_are_attended_whole_and_text_is_causal(void **state) {
-  (void)state;
+TEST(images_are_attended_whole_and_text_is_causal) {
   check_interleaved(700, 1000, "interleaved:2");
   check_interleaved(1100, 1000, "interleaved:18446744073709551615");
   for (int kv_len = 1; kv_len < 400; kv_len += 131) {
@@ -178,8 +175,7 @@ static void images_are_attended_whole_and_text_is_causal(void **state) {
   }
 }
 
-static void interleaved_masks_depend_on_the_seed(void **state) {
-  (void)state;
+TEST(interleaved_masks_depend_on_the_seed) {
   const Problem p = mask_problem(1, 1, 600, 600);
   Mask a = open_mask("interleaved:5", &p, 64, 64), b = open_mask("interleaved:5", &p, 128, 32);
   Mask c = open_mask("interleaved:6", &p, 64, 64);
@@ -194,8 +190,7 @@ static void interleaved_masks_depend_on_the_seed(void **state) {
   mask_free(&c);
 }
 
-static void blocks_are_drawn_whole(void **state) {
-  (void)state;
+TEST(blocks_are_drawn_whole) {
   static const int SIZES[][4] = {{100, 70, 16, 8}, {33, 90, 8, 16}, {64, 64, 64, 64}, {5, 3, 1, 1}};
   for (size_t i = 0; i < sizeof SIZES / sizeof SIZES[0]; i++) {
     const int q_len = SIZES[i][0], kv_len = SIZES[i][1], q_b = SIZES[i][2], kv_b = SIZES[i][3];
@@ -242,8 +237,7 @@ static void check_density(const char *text, double density, int group) {
   free(c);
 }
 
-static void random_masks_have_their_density_and_seed(void **state) {
-  (void)state;
+TEST(random_masks_have_their_density_and_seed) {
   check_density("random:0", 0, 1);
   check_density("random:0.5", 0.5, 1);
   check_density("random:1", 1, 1);
@@ -252,8 +246,7 @@ static void random_masks_have_their_density_and_seed(void **state) {
   check_density("blocks:1", 1, 6);
 }
 
-static void the_longest_sequences_do_not_overflow(void **state) {
-  (void)state;
+TEST(the_longest_sequences_do_not_overflow) {
   const int64_t n = INT_MAX;
   Problem p = {.q_len = INT_MAX, .kv_len = INT_MAX, .mask = MASK_FULL};
   Mask mask = mask_simple(&p);
@@ -272,8 +265,7 @@ static void the_longest_sequences_do_not_overflow(void **state) {
   assert_true(mask_row_end(&mask, 0, 0, INT_MAX - 1, 1) == 1);
 }
 
-static void all_masks_but_full_and_causal_are_block_masks(void **state) {
-  (void)state;
+TEST(all_masks_but_full_and_causal_are_block_masks) {
   static const char *const TEXTS[] = {"full", "causal", "window:9", "empty", "prefix:9"};
   for (int i = 0; i < 5; i++) {
     const MaskKind kind = i == 0 ? MASK_FULL : i == 1 ? MASK_CAUSAL : MASK_BLOCKS;
@@ -283,16 +275,4 @@ static void all_masks_but_full_and_causal_are_block_masks(void **state) {
   assert_true(mask_names_directory("."));
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(every_preset_follows_its_rule),
-      cmocka_unit_test(documents_have_the_lengths_of_the_list),
-      cmocka_unit_test(images_are_attended_whole_and_text_is_causal),
-      cmocka_unit_test(interleaved_masks_depend_on_the_seed),
-      cmocka_unit_test(blocks_are_drawn_whole),
-      cmocka_unit_test(random_masks_have_their_density_and_seed),
-      cmocka_unit_test(the_longest_sequences_do_not_overflow),
-      cmocka_unit_test(all_masks_but_full_and_causal_are_block_masks),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
-}
+RUN_TESTS(NULL, NULL)

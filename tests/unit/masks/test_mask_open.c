@@ -23,8 +23,7 @@ static void refuse(const char *text, const char *why) {
   assert_null(mask.blocks.data[0]);
 }
 
-static void unknown_presets_are_refused(void **state) {
-  (void)state;
+TEST(unknown_presets_are_refused) {
   static const char *const TEXTS[] = {"",       "Full",   "causal2", "window",     "windows:3",
                                       "blocks", "empty:", "empty:1", "missing.npy"};
   for (size_t i = 0; i < sizeof TEXTS / sizeof TEXTS[0]; i++) {
@@ -35,8 +34,7 @@ static void unknown_presets_are_refused(void **state) {
 }
 
 /** Refused before anything is drawn. */
-static void tiles_beyond_memory_are_refused(void **state) {
-  (void)state;
+TEST(tiles_beyond_memory_are_refused) {
   memory_start();
   const Problem p = mask_problem(1, 1, 1 << 26, 1 << 26);
   Mask mask;
@@ -48,8 +46,7 @@ static void tiles_beyond_memory_are_refused(void **state) {
                          "4.5e+06 GB of memory, but only "));
 }
 
-static void numbers_must_be_whole_and_in_range(void **state) {
-  (void)state;
+TEST(numbers_must_be_whole_and_in_range) {
   refuse("window:", "--mask window:: W must be an integer from 1 to 2147483647");
   refuse("window:1.5", "--mask window:1.5: W must be an integer from 1 to 2147483647");
   refuse("window:2147483648",
@@ -59,20 +56,17 @@ static void numbers_must_be_whole_and_in_range(void **state) {
   refuse("prefix:11", "--mask prefix:11: P must be an integer from 0 to 10");
 }
 
-static void seeds_must_be_whole(void **state) {
-  (void)state;
+TEST(seeds_must_be_whole) {
   refuse("interleaved:-1", "--mask interleaved:-1: the seed must be an integer from 0 to 2^64 - 1");
 }
 
-static void densities_must_lie_between_0_and_1(void **state) {
-  (void)state;
+TEST(densities_must_lie_between_0_and_1) {
   refuse("blocks:-0.1", "--mask blocks:-0.1: the density must be a number from 0 to 1");
   refuse("random:1.01", "--mask random:1.01: the density must be a number from 0 to 1");
   refuse("random:nan", "--mask random:nan: the density must be a number from 0 to 1");
 }
 
-static void lengths_of_documents_must_add_up(void **state) {
-  (void)state;
+TEST(lengths_of_documents_must_add_up) {
   refuse("document:11", "--mask document:11: COUNT must be an integer from 1 to 10");
   refuse("document:4,5", "--mask document:4,5: the lengths add up to 9, must be --seqlen-kv 10");
   refuse("document:9,9,9,x",
@@ -96,8 +90,7 @@ static void refuse_shape(int rank, const int64_t *shape, const char *text) {
   refuse_file(path.text, text);
 }
 
-static void dense_files_must_fit_the_problem(void **state) {
-  (void)state;
+TEST(dense_files_must_fit_the_problem) {
   refuse_shape(1, (int64_t[]){10},
                "has 1 dimension, must be [Nq, Nkv], [H, Nq, Nkv] or [B, H, Nq, Nkv]");
   refuse_shape(5, (int64_t[]){1, 1, 1, 4, 10},
@@ -122,8 +115,7 @@ static void refuse_numbers(NpyType type, const void *numbers, const char *words)
   refuse_file(path.text, text);
 }
 
-static void numbers_are_refused_with_the_conversion_that_is_right(void **state) {
-  (void)state;
+TEST(numbers_are_refused_with_the_conversion_that_is_right) {
   const char *const ones = "save mask != 0";
   const char *const additive =
       "this mask is additive, so save mask == 0 (.astype(bool) would invert it)";
@@ -177,8 +169,7 @@ static void check_dense_file(int rank, int batches, int heads) {
   mask_free(&mask);
 }
 
-static void dense_files_are_read_entry_by_entry(void **state) {
-  (void)state;
+TEST(dense_files_are_read_entry_by_entry) {
   check_dense_file(2, 1, 1);
   check_dense_file(3, 1, 1);
   check_dense_file(3, 1, 3);
@@ -188,8 +179,7 @@ static void dense_files_are_read_entry_by_entry(void **state) {
   check_dense_file(4, 2, 3);
 }
 
-static void saved_block_masks_are_read_back(void **state) {
-  (void)state;
+TEST(saved_block_masks_are_read_back) {
   static const char *const TEXTS[] = {"full",       "causal",     "window:5",
                                       "document:3", "prefix:4",   "dilated:2",
                                       "random:0.4", "blocks:0.5", "empty"};
@@ -217,8 +207,7 @@ static void saved_block_masks_are_read_back(void **state) {
   }
 }
 
-static void directories_without_the_files_are_refused(void **state) {
-  (void)state;
+TEST(directories_without_the_files_are_refused) {
   const TestPath directory = test_path("mask");
   char why[512];
   assert_int_equal(mkdir(directory.text, 0777), 0);
@@ -228,19 +217,4 @@ static void directories_without_the_files_are_refused(void **state) {
   assert_int_equal(rmdir(directory.text), 0);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(unknown_presets_are_refused),
-      cmocka_unit_test(tiles_beyond_memory_are_refused),
-      cmocka_unit_test(numbers_must_be_whole_and_in_range),
-      cmocka_unit_test(seeds_must_be_whole),
-      cmocka_unit_test(densities_must_lie_between_0_and_1),
-      cmocka_unit_test(lengths_of_documents_must_add_up),
-      cmocka_unit_test(dense_files_must_fit_the_problem),
-      cmocka_unit_test(numbers_are_refused_with_the_conversion_that_is_right),
-      cmocka_unit_test(dense_files_are_read_entry_by_entry),
-      cmocka_unit_test(saved_block_masks_are_read_back),
-      cmocka_unit_test(directories_without_the_files_are_refused),
-  };
-  return cmocka_run_group_tests(tests, create_test_directory, remove_test_directory);
-}
+RUN_TESTS(create_test_directory, remove_test_directory)

@@ -41,8 +41,7 @@ static void check_spans(const Problem *p, const Mask *mask) {
   block_mask_free(&built);
 }
 
-static void masks_with_one_span_are_recognised(void **state) {
-  (void)state;
+TEST(masks_with_one_span_are_recognised) {
   static const struct {
     const char *text;
     bool one_span;
@@ -83,8 +82,7 @@ static Mask open_dense(const Problem *p, int batches, int heads, int row) {
   return mask;
 }
 
-static void files_with_one_span_are_recognised(void **state) {
-  (void)state;
+TEST(files_with_one_span_are_recognised) {
   const Problem p = mask_problem(BATCH, HEADS, QUERIES, KEYS);
   for (int i = 0; i < 4; i++) {
     const int batches = i & 1 ? BATCH : 1, heads = i & 2 ? HEADS : 1;
@@ -99,8 +97,7 @@ static void files_with_one_span_are_recognised(void **state) {
 }
 
 /** Neither time nor memory may grow with the number of pairs. */
-static void a_million_queries_take_little_time_and_memory(void **state) {
-  (void)state;
+TEST(a_million_queries_take_little_time_and_memory) {
   enum { N = 1000000 };
   static const char *const TEXTS[] = {"causal", "window:4096", "document:8", "prefix:250000"};
   const Problem p = mask_problem(4, 16, N, N);
@@ -126,8 +123,7 @@ static void a_million_queries_take_little_time_and_memory(void **state) {
   }
 }
 
-static void spans_beyond_memory_are_refused(void **state) {
-  (void)state;
+TEST(spans_beyond_memory_are_refused) {
   const Problem p = mask_problem(1, 1, 256, 256);
   Mask mask = open_mask("window:4", &p, 64, 64);
   HostBlockMask built;
@@ -142,12 +138,4 @@ static void spans_beyond_memory_are_refused(void **state) {
   mask_free(&mask);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(masks_with_one_span_are_recognised),
-      cmocka_unit_test(files_with_one_span_are_recognised),
-      cmocka_unit_test(a_million_queries_take_little_time_and_memory),
-      cmocka_unit_test(spans_beyond_memory_are_refused),
-  };
-  return cmocka_run_group_tests(tests, create_test_directory, remove_test_directory);
-}
+RUN_TESTS(create_test_directory, remove_test_directory)

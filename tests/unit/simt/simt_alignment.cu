@@ -63,7 +63,7 @@ static void check_type(const char *type) {
   expect_misaligned(type, past, alignment, SHARED_LINE);
 }
 
-static void misaligned_vectors_are_reported(void **) {
+TEST(misaligned_vectors_are_reported) {
   check_type<float2>("float2");
   check_type<int2>("int2");
   check_type<uint2>("uint2");
@@ -73,7 +73,7 @@ static void misaligned_vectors_are_reported(void **) {
   check_type<__half2>("__half2");
 }
 
-static void misaligned_numbers_are_reported(void **) {
+TEST(misaligned_numbers_are_reported) {
   check_type<int>("int");
   check_type<float>("float");
   check_type<__half>("__half");
@@ -100,7 +100,7 @@ static void expect_misaligned_atomic(unsigned past, unsigned size) {
   assert_int_equal(cudaDeviceReset(), cudaSuccess);
 }
 
-static void misaligned_atomics_are_reported(void **) {
+TEST(misaligned_atomics_are_reported) {
   begin_capture(&capture);
   add_one<int><<<1, 1>>>(device_zeros<char>(64) + 2);
   expect_misaligned_atomic(2, 4);
@@ -113,13 +113,4 @@ static void misaligned_atomics_are_reported(void **) {
   expect_misaligned_atomic(4, 8);
 }
 
-#define TEST(name) cmocka_unit_test_setup(name, reset_device)
-
-int main() {
-  const CMUnitTest tests[] = {
-      TEST(misaligned_vectors_are_reported),
-      TEST(misaligned_numbers_are_reported),
-      TEST(misaligned_atomics_are_reported),
-  };
-  return cmocka_run_group_tests(tests, nullptr, nullptr);
-}
+RUN_TESTS_WITH(reset_device, nullptr)

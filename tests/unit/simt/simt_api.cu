@@ -3,7 +3,7 @@
 
 __global__ void do_nothing() {}
 
-static void the_device_says_what_it_is(void **) {
+TEST(the_device_says_what_it_is) {
   cudaDeviceProp properties;
   int value = 0, count = 0;
   set_variable("SIMT_THREADS", "3");
@@ -20,7 +20,7 @@ static void the_device_says_what_it_is(void **) {
   set_variable("SIMT_THREADS", nullptr);
 }
 
-static void events_measure_time_on_this_machine(void **) {
+TEST(events_measure_time_on_this_machine) {
   cudaEvent_t start, stop;
   float milliseconds = -1;
   assert_int_equal(cudaEventCreate(&start), cudaSuccess);
@@ -39,19 +39,10 @@ static void events_measure_time_on_this_machine(void **) {
   assert_int_equal(cudaEventDestroy(nullptr), cudaErrorInvalidResourceHandle);
 }
 
-static void errors_have_names_and_texts(void **) {
+TEST(errors_have_names_and_texts) {
   assert_string_equal(cudaGetErrorName(cudaErrorMemoryAllocation), "cudaErrorMemoryAllocation");
   assert_string_equal(cudaGetErrorString(cudaErrorMemoryAllocation), "out of memory");
   assert_string_equal(cudaGetErrorName((cudaError_t)12345), "unrecognized error code");
 }
 
-#define TEST(name) cmocka_unit_test_setup(name, reset_device)
-
-int main() {
-  const CMUnitTest tests[] = {
-      TEST(the_device_says_what_it_is),
-      TEST(events_measure_time_on_this_machine),
-      TEST(errors_have_names_and_texts),
-  };
-  return cmocka_run_group_tests(tests, nullptr, nullptr);
-}
+RUN_TESTS_WITH(reset_device, nullptr)

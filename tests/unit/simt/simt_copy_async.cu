@@ -43,7 +43,7 @@ __global__ void copy_two(const uint4 *from, unsigned *out) {
   out[6] = first[3], out[7] = second[3];
 }
 
-static void a_wait_covers_the_groups_committed_before_it(void **) {
+TEST(a_wait_covers_the_groups_committed_before_it) {
   unsigned out[8], *device = device_zeros<unsigned>(8);
   copy_two<<<1, 1, SHARED>>>(device_numbers(), device);
   fetch(out, device);
@@ -61,7 +61,7 @@ __global__ void copy_twice_in_order(const uint4 *from, unsigned *out) {
   out[0] = ((unsigned *)smem)[0];
 }
 
-static void a_second_copy_to_one_place_may_follow_a_wait(void **) {
+TEST(a_second_copy_to_one_place_may_follow_a_wait) {
   unsigned out[1], *device = device_zeros<unsigned>(1);
   copy_twice_in_order<<<1, 1, SHARED>>>(device_numbers(), device);
   fetch(out, device);
@@ -100,7 +100,7 @@ static const char *expect_abandoned(int mistaken, bool commit, bool wait) {
   return report;
 }
 
-static void a_copy_that_is_not_waited_for_is_reported(void **) {
+TEST(a_copy_that_is_not_waited_for_is_reported) {
   /* The waits of these threads do not cover the copies of the threads in the next launch. */
   forget<<<64, 64, SHARED>>>(device_numbers(), -1, true, true);
   const char *report = expect_abandoned(37, true, false);
@@ -109,7 +109,7 @@ static void a_copy_that_is_not_waited_for_is_reported(void **) {
   assert_contains(report, "\n  it never waited for copies\n");
 }
 
-static void a_copy_that_is_not_committed_is_reported_with_the_wait_that_missed_it(void **) {
+TEST(a_copy_that_is_not_committed_is_reported_with_the_wait_that_missed_it) {
   const char *report = expect_abandoned(0, false, true);
   assert_contains(report, "\n  thread (0,0,0) of block (0,0,0)\n");
   assert_contains(report, "a copy of thread (0,0,0), not committed to any group, started\n");
@@ -117,7 +117,7 @@ static void a_copy_that_is_not_committed_is_reported_with_the_wait_that_missed_i
   assert_names_line(report, FILE_NAME, WAIT_LINE);
 }
 
-static void a_copy_of_zeros_is_reported_too(void **) {
+TEST(a_copy_of_zeros_is_reported_too) {
   expect_abandoned(3, false, false);
 }
 
@@ -136,7 +136,7 @@ __global__ void read_rows(const uint4 *from, unsigned *out, int late) {
 }
 enum { READ_LINE = __LINE__ - 4 };
 
-static void ldmatrix_before_the_wait_is_reported(void **) {
+TEST(ldmatrix_before_the_wait_is_reported) {
   const uint4 *numbers = device_numbers();
   unsigned out[32], *device = device_zeros<unsigned>(32);
   read_rows<<<1, 32, SHARED>>>(numbers, device, -1);
@@ -174,7 +174,7 @@ static const char *expect_copied_twice(int second, bool commit) {
                         "two copies to the same shared memory, in no order, in copy_to_one_place");
 }
 
-static void two_copies_to_one_place_are_reported(void **) {
+TEST(two_copies_to_one_place_are_reported) {
   const char *report = expect_copied_twice(0, false);
   assert_contains(report, "by thread (0,0,0) of block (0,0,0)");
   assert_contains(report, "a copy of thread (0,0,0), not committed to any group, started\n");
@@ -203,7 +203,7 @@ static void expect_bad_address(const char *from, int shared_offset, cudaError_t 
   assert_names_line(expect_failure(error, what), FILE_NAME, FROM_LINE);
 }
 
-static void bad_addresses_are_reported_where_they_were_given(void **) {
+TEST(bad_addresses_are_reported_where_they_were_given) {
   const cudaError_t misaligned = cudaErrorMisalignedAddress;
   expect_bad_address((char *)device_numbers() + 8, 0, misaligned,
                      "misaligned source of cp.async: 8 bytes past a multiple of 16 in copy_from");
@@ -219,7 +219,7 @@ __global__ void copy_part(const char *from) {
   simt_wait_group(0);
 }
 
-static void a_copy_of_part_of_16_bytes_is_refused(void **) {
+TEST(a_copy_of_part_of_16_bytes_is_refused) {
   begin_capture(&capture);
   copy_part<<<1, 1, SHARED>>>((char *)device_numbers());
   const char *report = expect_failure(cudaErrorAssert, "failed assertion in copy_part");
@@ -234,7 +234,7 @@ __global__ void read_misaligned_row(int lane, unsigned *out) {
 }
 enum { ROW_LINE = __LINE__ - 3 };
 
-static void a_misaligned_row_of_ldmatrix_is_reported(void **) {
+TEST(a_misaligned_row_of_ldmatrix_is_reported) {
   unsigned *device = device_zeros<unsigned>(32);
   read_misaligned_row<<<1, 32, SHARED>>>(16, device); /* the address of this lane is not used */
   assert_int_equal(cudaDeviceSynchronize(), cudaSuccess);
@@ -274,7 +274,7 @@ static void expect_counts(int under, int clear) {
   assert_int_equal(counters.mma_under_copy, 3 * 2 * under);
 }
 
-static void mma_under_a_copy_are_counted(void **) {
+TEST(mma_under_a_copy_are_counted) {
   expect_counts(0, 6);
   expect_counts(6, 0);
   expect_counts(3, 3);
@@ -293,7 +293,7 @@ __global__ void multiply_in_the_other_warp(const uint4 *from, float *out) {
   out[threadIdx.x] = d[0];
 }
 
-static void copies_of_other_warps_do_not_count(void **) {
+TEST(copies_of_other_warps_do_not_count) {
   SimtCounters counters;
   multiply_in_the_other_warp<<<1, 64, SHARED>>>(device_numbers(), device_zeros<float>(64));
   assert_int_equal(cudaDeviceSynchronize(), cudaSuccess);
@@ -303,22 +303,4 @@ static void copies_of_other_warps_do_not_count(void **) {
   assert_int_equal(counters.mma_under_copy, 0);
 }
 
-#define TEST(name) cmocka_unit_test_setup(name, reset_device)
-
-int main() {
-  const CMUnitTest tests[] = {
-      TEST(a_wait_covers_the_groups_committed_before_it),
-      TEST(a_second_copy_to_one_place_may_follow_a_wait),
-      TEST(a_copy_that_is_not_waited_for_is_reported),
-      TEST(a_copy_that_is_not_committed_is_reported_with_the_wait_that_missed_it),
-      TEST(a_copy_of_zeros_is_reported_too),
-      TEST(ldmatrix_before_the_wait_is_reported),
-      TEST(two_copies_to_one_place_are_reported),
-      TEST(bad_addresses_are_reported_where_they_were_given),
-      TEST(a_copy_of_part_of_16_bytes_is_refused),
-      TEST(a_misaligned_row_of_ldmatrix_is_reported),
-      TEST(mma_under_a_copy_are_counted),
-      TEST(copies_of_other_warps_do_not_count),
-  };
-  return run_in_all_settings("asynchronous copies", tests);
-}
+RUN_IN_ALL_SETTINGS("asynchronous copies", reset_device, nullptr)

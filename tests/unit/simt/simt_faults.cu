@@ -55,7 +55,7 @@ static void run_write(float *array, long long index) {
   write_at<<<4, 64>>>(array, index);
 }
 
-static void a_read_past_the_end_is_reported(void **) {
+TEST(a_read_past_the_end_is_reported) {
   float *array = device_zeros<float>(256);
   run_read(array, 256);
   expect_report(cudaErrorIllegalAddress,
@@ -64,7 +64,7 @@ static void a_read_past_the_end_is_reported(void **) {
   assert_contains(capture.text, "by thread (37,0,0) of block (2,0,0)\n");
 }
 
-static void a_write_past_the_end_is_reported_with_the_name(void **) {
+TEST(a_write_past_the_end_is_reported_with_the_name) {
   float *array = device_zeros<float>(256);
   assert_int_equal(simt_name_allocation(array, "lengths"), cudaSuccess);
   run_write(array, 300);
@@ -73,7 +73,7 @@ static void a_write_past_the_end_is_reported_with_the_name(void **) {
                 WRITE_LINE);
 }
 
-static void a_read_before_the_begin_is_reported(void **) {
+TEST(a_read_before_the_begin_is_reported) {
   device_zeros<float>(10);
   float *array = device_zeros<float>(1024);
   run_read(array, -1);
@@ -81,7 +81,7 @@ static void a_read_before_the_begin_is_reported(void **) {
                 "out of bounds read 4 bytes before allocation 2 (4096 bytes)", READ_LINE);
 }
 
-static void use_after_free_is_reported(void **) {
+TEST(use_after_free_is_reported) {
   float *array = device_zeros<float>(1024);
   assert_int_equal(simt_name_allocation(array, "old"), cudaSuccess);
   assert_int_equal(cudaFree(array), cudaSuccess);
@@ -92,18 +92,18 @@ static void use_after_free_is_reported(void **) {
                 READ_LINE);
 }
 
-static void a_null_pointer_is_reported(void **) {
+TEST(a_null_pointer_is_reported) {
   run_write(nullptr, 2);
   expect_report(cudaErrorIllegalAddress, "out of bounds write 8 bytes past a null pointer",
                 WRITE_LINE);
 }
 
-static void a_wild_pointer_is_reported(void **) {
+TEST(a_wild_pointer_is_reported) {
   run_write((float *)(1ll << 45), 0);
   expect_report(cudaErrorIllegalAddress, "no address of the device", WRITE_LINE);
 }
 
-static void a_write_into_the_slack_is_found_after_the_launch(void **) {
+TEST(a_write_into_the_slack_is_found_after_the_launch) {
   float *array = device_zeros<float>(65);
   run_write(array, 65);
   expect_report(cudaErrorIllegalAddress,
@@ -114,7 +114,7 @@ static void a_write_into_the_slack_is_found_after_the_launch(void **) {
                 "out of bounds write 4 bytes before allocation 1 (260 bytes) in write_at", 0);
 }
 
-static void the_first_and_last_byte_may_be_used(void **) {
+TEST(the_first_and_last_byte_may_be_used) {
   float *array = device_zeros<float>(65);
   write_at<<<4, 64>>>(array, 0);
   write_at<<<4, 64>>>(array, 64);
@@ -129,7 +129,7 @@ __attribute__((no_sanitize("alignment"))) __global__ void read_misaligned(const 
 }
 enum { MISALIGNED_LINE = __LINE__ - 2 };
 
-static void what_the_processor_finds_misaligned_is_reported(void **) {
+TEST(what_the_processor_finds_misaligned_is_reported) {
 #if defined(__x86_64__)
   float *array = device_zeros<float>(64);
   begin_capture(&capture);
@@ -141,7 +141,7 @@ static void what_the_processor_finds_misaligned_is_reported(void **) {
 #endif
 }
 
-static void no_kernel_is_launched_after_a_failed_one(void **) {
+TEST(no_kernel_is_launched_after_a_failed_one) {
   SimtCounters counters;
   float *array = device_zeros<float>(1);
   run_write(nullptr, 2);
@@ -163,7 +163,7 @@ __global__ void recurse_deeply(int *out) {
   *out = recurse(INT_MAX);
 }
 
-static void a_stack_overflow_is_reported(void **) {
+TEST(a_stack_overflow_is_reported) {
   int *out = device_zeros<int>(1);
   begin_capture(&capture);
   recurse_deeply<<<2, 64>>>(out);
@@ -175,7 +175,7 @@ __global__ void trap(int thread) {
 }
 enum { TRAP_LINE = __LINE__ - 2 };
 
-static void a_trap_is_reported(void **) {
+TEST(a_trap_is_reported) {
   begin_capture(&capture);
   trap<<<1, 64>>>(63);
   expect_report(cudaErrorLaunchFailure, "__trap() in trap", TRAP_LINE);
@@ -187,7 +187,7 @@ __global__ void divide(int *out, int by) {
 }
 enum { DIVISION_LINE = __LINE__ - 2 };
 
-static void a_division_by_zero_is_reported(void **) {
+TEST(a_division_by_zero_is_reported) {
 #if defined(__x86_64__)
   int *out = device_zeros<int>(1);
   begin_capture(&capture);
@@ -213,7 +213,7 @@ __global__ void diverge(int first_barrier, int first_vote, int last, unsigned ma
 }
 enum { SHUFFLE_LINE = __LINE__ - 7, VOTE_LINE = __LINE__ - 3 };
 
-static void a_barrier_within_a_warp_that_shuffles_is_a_deadlock(void **) {
+TEST(a_barrier_within_a_warp_that_shuffles_is_a_deadlock) {
   begin_capture(&capture);
   diverge<<<3, 64>>>(16, 64, 64, 0xffffffff);
   expect_report(cudaErrorLaunchFailure, "DEADLOCK in diverge", SHUFFLE_LINE);
@@ -231,7 +231,7 @@ __global__ void wait_for_missing_lane(int *out) {
   }
 }
 
-static void a_missing_lane_is_a_deadlock(void **) {
+TEST(a_missing_lane_is_a_deadlock) {
   begin_capture(&capture);
   wait_for_missing_lane<<<1, 10>>>(device_zeros<int>(10));
   expect_report(cudaErrorLaunchFailure, "DEADLOCK in wait_for_missing_lane", 0);
@@ -239,7 +239,7 @@ static void a_missing_lane_is_a_deadlock(void **) {
   assert_contains(capture.text, "threads 9 wait in __syncthreads()\n");
 }
 
-static void different_instructions_of_lanes_that_name_each_other_are_reported(void **) {
+TEST(different_instructions_of_lanes_that_name_each_other_are_reported) {
   begin_capture(&capture);
   diverge<<<1, 48>>>(20, 20, 29, 0x3fffffff);
   expect_report(cudaErrorLaunchFailure, "lanes name each other in different warp instructions",
@@ -263,7 +263,7 @@ __global__ void meet_with_another_mask() {
 }
 enum { MEET_LINE = __LINE__ - 3 };
 
-static void a_lane_that_had_another_mask_is_named_in_a_deadlock(void **) {
+TEST(a_lane_that_had_another_mask_is_named_in_a_deadlock) {
   begin_capture(&capture);
   meet_with_another_mask<<<1, 32>>>();
   expect_report(cudaErrorLaunchFailure, "DEADLOCK in meet_with_another_mask", MEET_LINE);
@@ -271,7 +271,7 @@ static void a_lane_that_had_another_mask_is_named_in_a_deadlock(void **) {
   assert_contains(capture.text, "    thread 0 has executed it with the mask 0x0000ffff\n");
 }
 
-static void different_masks_of_lanes_that_name_each_other_are_reported(void **) {
+TEST(different_masks_of_lanes_that_name_each_other_are_reported) {
   begin_capture(&capture);
   different_masks<<<1, 32>>>();
   expect_report(cudaErrorLaunchFailure,
@@ -284,7 +284,7 @@ __global__ void call_without_being_named() {
   if (threadIdx.x == 5) __syncwarp(0x1);
 }
 
-static void a_lane_that_its_mask_omits_is_reported(void **) {
+TEST(a_lane_that_its_mask_omits_is_reported) {
   begin_capture(&capture);
   call_without_being_named<<<1, 32>>>();
   expect_report(cudaErrorLaunchFailure, "a warp instruction that its mask omits", 0);
@@ -296,7 +296,7 @@ __global__ void shuffle_in_width(int width) {
 }
 enum { WIDTH_LINE = __LINE__ - 2 };
 
-static void a_width_that_is_no_power_of_two_is_reported(void **) {
+TEST(a_width_that_is_no_power_of_two_is_reported) {
   char text[64];
   for (int width : {64, 33, 0, -8, 24}) {
     begin_capture(&capture);
@@ -312,7 +312,7 @@ __global__ void launch_another() {
 }
 enum { NESTED_LINE = __LINE__ - 2 };
 
-static void a_launch_from_a_kernel_is_reported(void **) {
+TEST(a_launch_from_a_kernel_is_reported) {
   begin_capture(&capture);
   launch_another<<<2, 32>>>();
   expect_report(cudaErrorLaunchFailure, "a launch from a kernel, which this backend", NESTED_LINE);
@@ -329,7 +329,7 @@ __global__ void swap_at(unsigned long long *address) {
 }
 enum { SWAP_LINE = __LINE__ - 2 };
 
-static void a_bad_address_of_an_atomic_is_a_write_of_the_kernel(void **) {
+TEST(a_bad_address_of_an_atomic_is_a_write_of_the_kernel) {
   begin_capture(&capture);
   add_at<<<1, 1>>>(nullptr);
   expect_report(cudaErrorIllegalAddress, "out of bounds write at a null pointer", ADD_LINE);
@@ -338,32 +338,4 @@ static void a_bad_address_of_an_atomic_is_a_write_of_the_kernel(void **) {
   expect_report(cudaErrorIllegalAddress, "out of bounds write at a null pointer", SWAP_LINE);
 }
 
-#define TEST(name) cmocka_unit_test_setup(name, reset_device)
-
-int main() {
-  const CMUnitTest tests[] = {
-      TEST(a_read_past_the_end_is_reported),
-      TEST(a_write_past_the_end_is_reported_with_the_name),
-      TEST(a_read_before_the_begin_is_reported),
-      TEST(use_after_free_is_reported),
-      TEST(a_null_pointer_is_reported),
-      TEST(a_wild_pointer_is_reported),
-      TEST(a_write_into_the_slack_is_found_after_the_launch),
-      TEST(the_first_and_last_byte_may_be_used),
-      TEST(what_the_processor_finds_misaligned_is_reported),
-      TEST(no_kernel_is_launched_after_a_failed_one),
-      TEST(a_stack_overflow_is_reported),
-      TEST(a_trap_is_reported),
-      TEST(a_division_by_zero_is_reported),
-      TEST(a_barrier_within_a_warp_that_shuffles_is_a_deadlock),
-      TEST(a_missing_lane_is_a_deadlock),
-      TEST(different_instructions_of_lanes_that_name_each_other_are_reported),
-      TEST(a_lane_that_had_another_mask_is_named_in_a_deadlock),
-      TEST(different_masks_of_lanes_that_name_each_other_are_reported),
-      TEST(a_lane_that_its_mask_omits_is_reported),
-      TEST(a_width_that_is_no_power_of_two_is_reported),
-      TEST(a_launch_from_a_kernel_is_reported),
-      TEST(a_bad_address_of_an_atomic_is_a_write_of_the_kernel),
-  };
-  return run_in_all_settings("faults", tests);
-}
+RUN_IN_ALL_SETTINGS("faults", reset_device, nullptr)

@@ -29,7 +29,7 @@ __global__ void sum_down(float *out, int width) {
 }
 enum { DOWN_LINE = __LINE__ - 4 };
 
-static void lanes_that_a_shuffle_leaves_their_own_value_are_told(void **) {
+TEST(lanes_that_a_shuffle_leaves_their_own_value_are_told) {
   float *device = device_zeros<float>(96);
   sum_down<<<3, 32>>>(device, 32);
   expect_hint(SIMT_DOWN_AS_XOR, "__shfl_down_sync at ", DOWN_LINE,
@@ -53,7 +53,7 @@ __global__ void exchange_too_far(int *out) {
   out[threadIdx.x] = __shfl_xor_sync(0xffffffff, (int)threadIdx.x, 8, 8);
 }
 
-static void other_shuffles_keep_values_too(void **) {
+TEST(other_shuffles_keep_values_too) {
   scan_up<<<1, 32>>>(device_zeros<double>(32));
   expect_hint(SIMT_KEPT_LARGEST, "__shfl_up_sync at ", __LINE__ - 13,
               " gave lanes 0-2 their own value back, as the lane to read lies before their 32");
@@ -84,7 +84,7 @@ static void check_spoiled(T largest, T smallest) {
   }
 }
 
-static void spoiled_values_show_which_results_depend_on_them(void **) {
+TEST(spoiled_values_show_which_results_depend_on_them) {
   check_spoiled<float>(INFINITY, -INFINITY);
   check_spoiled<double>(INFINITY, -INFINITY);
   check_spoiled<int>(INT_MAX, INT_MIN);
@@ -98,7 +98,7 @@ __global__ void count_active_lanes(int *out) {
   if (threadIdx.x % 32 < 5) out[threadIdx.x] += 100 * __popc(__activemask());
 }
 
-static void lanes_that_call_activemask_meet_if_it_is_read_so(void **) {
+TEST(lanes_that_call_activemask_meet_if_it_is_read_so) {
   int out[48], *device = device_zeros<int>(48);
   simt_read_as(SIMT_ACTIVE_TOGETHER);
   count_active_lanes<<<1, 48>>>(device);
@@ -117,7 +117,7 @@ __global__ void count_active(int *out) {
   if (threadIdx.x < 20) out[threadIdx.x] = __popc(__activemask());
 }
 
-static void missing_lanes_and_active_masks_are_told(void **) {
+TEST(missing_lanes_and_active_masks_are_told) {
   read_missing<<<2, 32>>>(device_zeros<float>(32));
   expect_hint(
       SIMT_AS_WRITTEN, "__shfl_down_sync at ", __LINE__ - 10,
@@ -135,7 +135,7 @@ __global__ void go_far(int *out) {
   out[threadIdx.x] += __shfl_sync(0xffffffff, (int)threadIdx.x, 33);  // the same lane of each warp
 }
 
-static void distances_past_the_warp_are_told(void **) {
+TEST(distances_past_the_warp_are_told) {
   go_far<<<1, 32>>>(device_zeros<int>(32));
   expect_hint(SIMT_AS_WRITTEN, "__shfl_xor_sync at ", __LINE__ - 6,
               " goes by 32, which counts modulo 32, so as 0");
@@ -157,7 +157,7 @@ __global__ void meet_on_one_line(int *out) {
   out[threadIdx.x] = threadIdx.x < 20 ? __shfl_xor_sync(~0u, 1, 1) : __shfl_xor_sync(~0u, 2, 1);
 }
 
-static void lanes_that_meet_at_different_shuffles_are_told(void **) {
+TEST(lanes_that_meet_at_different_shuffles_are_told) {
   meet_elsewhere<<<1, 32>>>(device_zeros<int>(32));
   SimtHint hint;
   assert_true(simt_hint(0, &hint));
@@ -172,17 +172,4 @@ static void lanes_that_meet_at_different_shuffles_are_told(void **) {
   assert_string_equal(hint.text, "");
 }
 
-#define TEST(name) cmocka_unit_test_setup(name, reset_device)
-
-int main() {
-  const CMUnitTest tests[] = {
-      TEST(lanes_that_a_shuffle_leaves_their_own_value_are_told),
-      TEST(other_shuffles_keep_values_too),
-      TEST(spoiled_values_show_which_results_depend_on_them),
-      TEST(lanes_that_call_activemask_meet_if_it_is_read_so),
-      TEST(missing_lanes_and_active_masks_are_told),
-      TEST(distances_past_the_warp_are_told),
-      TEST(lanes_that_meet_at_different_shuffles_are_told),
-  };
-  return run_in_all_settings("hints", tests);
-}
+RUN_IN_ALL_SETTINGS("hints", reset_device, nullptr)

@@ -59,7 +59,7 @@ __global__ void hand_over_by_name(int *out) {
   }
 }
 
-static void barriers_order_two_warps(void **) {
+TEST(barriers_order_two_warps) {
   int out[160], *device = device_zeros<int>(160);
   for (int named = 0; named < 2; named++) {
     if (named) {
@@ -87,7 +87,7 @@ __global__ void expect_bytes(const __grid_constant__ CUtensorMap map, int first,
 }
 enum { EXPECT_WAIT_LINE = __LINE__ - 2 };
 
-static void a_phase_ends_after_all_arrivals_and_bytes(void **) {
+TEST(a_phase_ends_after_all_arrivals_and_bytes) {
   static const struct {
     int first, second;
     const char *lacks; /* NULL: nothing */
@@ -191,7 +191,7 @@ static void expect_box(const MapRequest &r, int element, const Coordinates &at) 
   assert_int_equal(cudaFree(device_late), cudaSuccess);
 }
 
-static void boxes_are_clipped_and_swizzled(void **) {
+TEST(boxes_are_clipped_and_swizzled) {
   static const Coordinates places[] = {
       {{0, 0, 0, 0, 0}}, {{13, 2, 1, 1, 0}},  {{-5, -2, -1, -1, -1}},     {{19, 4, 3, 2, 1}},
       {{0, 5, 0, 0, 0}}, {{-64, 0, 0, 0, 0}}, {{INT_MAX, INT_MIN, 0, 0}}, {{-3, 1, INT_MAX, 0}},
@@ -235,7 +235,7 @@ __global__ void store_groups(const __grid_constant__ CUtensorMap map, volatile u
   out[4] = tensor[0], out[5] = tensor[64];
 }
 
-static void a_wait_covers_the_groups_of_stores_committed_before_it(void **) {
+TEST(a_wait_covers_the_groups_of_stores_committed_before_it) {
   unsigned out[6], *device = device_zeros<unsigned>(6);
   uint16_t *tensor = device_zeros<uint16_t>(128);
   store_groups<<<1, 1, SHARED>>>(matrix_map(tensor, 2, 1, CU_TENSOR_MAP_SWIZZLE_NONE), tensor,
@@ -260,7 +260,7 @@ struct Refusal {
   const char *why;
 };
 
-static void maps_that_the_driver_does_not_take_are_refused_and_explained(void **) {
+TEST(maps_that_the_driver_does_not_take_are_refused_and_explained) {
   assert_int_equal(encode_changed([](MapRequest *) {}), CUDA_SUCCESS);
   static const Refusal refusals[] = {
       {[](MapRequest *r) { r->rank = 0; }, "tensorRank is 0: must be 1 to 5"},
@@ -343,7 +343,7 @@ __global__ void misuse(const __grid_constant__ CUtensorMap map,
 }
 enum { MISUSE_LINE = __LINE__ - 23 };
 
-static void mistakes_are_reported_where_they_are_made(void **) {
+TEST(mistakes_are_reported_where_they_are_made) {
   static const struct {
     const char *report;
     cudaError_t error = cudaErrorLaunchFailure;
@@ -391,7 +391,7 @@ __global__ void wait_for_more() {
   if (threadIdx.x < 64) named_barrier_sync<96>(3);
 }
 
-static void a_named_barrier_that_threads_miss_is_a_deadlock(void **) {
+TEST(a_named_barrier_that_threads_miss_is_a_deadlock) {
   begin_capture(&capture);
   wait_for_more<<<1, 128, SHARED>>>();
   const char *report = expect_report(&capture, "simt: DEADLOCK in wait_for_more, launch ");
@@ -420,7 +420,7 @@ __global__ void take_with_some_warps(unsigned warps) {
 }
 enum { SOME_WARPS_LINE = __LINE__ - 2 };
 
-static void all_warps_of_a_warpgroup_move_registers(void **) {
+TEST(all_warps_of_a_warpgroup_move_registers) {
   for (const unsigned warps : {0x70u, 0xe0u}) {
     begin_capture(&capture);
     take_with_some_warps<<<1, 384>>>(warps);
@@ -436,7 +436,7 @@ __global__ void release_with_lane_0() {
 }
 enum { LANE_0_LINE = __LINE__ - 2 };
 
-static void all_lanes_of_a_warp_move_registers(void **) {
+TEST(all_lanes_of_a_warp_move_registers) {
   begin_capture(&capture);
   release_with_lane_0<<<1, 128>>>();
   const char *report = expect_report(&capture,
@@ -445,7 +445,7 @@ static void all_lanes_of_a_warp_move_registers(void **) {
   assert_names_line(report, FILE_NAME, LANE_0_LINE);
 }
 
-static void registers_move_between_warpgroups(void **) {
+TEST(registers_move_between_warpgroups) {
   int done[1], *device = device_zeros<int>(1);
   move_registers<24, 240><<<3, 384>>>(device);
   fetch(done, device);
@@ -459,7 +459,7 @@ static void expect_registers(void (*kernel)(int *), const char *what, int line) 
   assert_names_line(expect_report(&capture, what), FILE_NAME, line);
 }
 
-static void registers_that_nobody_releases_are_a_deadlock(void **) {
+TEST(registers_that_nobody_releases_are_a_deadlock) {
   expect_registers(move_registers<0, 240>,
                    "threads 128-383 wait for setmaxnreg.inc 240 of warps with 168 registers per "
                    "thread: 0 more are free for one of them\n",
@@ -476,21 +476,4 @@ static void registers_that_nobody_releases_are_a_deadlock(void **) {
                    TAKE_LINE);
 }
 
-#define TEST(name) cmocka_unit_test_setup(name, reset_device)
-
-int main() {
-  const CMUnitTest tests[] = {
-      TEST(barriers_order_two_warps),
-      TEST(a_phase_ends_after_all_arrivals_and_bytes),
-      TEST(boxes_are_clipped_and_swizzled),
-      TEST(a_wait_covers_the_groups_of_stores_committed_before_it),
-      TEST(maps_that_the_driver_does_not_take_are_refused_and_explained),
-      TEST(mistakes_are_reported_where_they_are_made),
-      TEST(a_named_barrier_that_threads_miss_is_a_deadlock),
-      TEST(all_lanes_of_a_warp_move_registers),
-      TEST(registers_move_between_warpgroups),
-      TEST(all_warps_of_a_warpgroup_move_registers),
-      TEST(registers_that_nobody_releases_are_a_deadlock),
-  };
-  return run_in_all_settings("barriers and tensor copies", tests);
-}
+RUN_IN_ALL_SETTINGS("barriers and tensor copies", reset_device, nullptr)

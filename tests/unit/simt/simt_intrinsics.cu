@@ -37,7 +37,7 @@ static int sign(double x) {
 #define ROUNDINGS(f, ...) \
   f##_rn(__VA_ARGS__), f##_rz(__VA_ARGS__), f##_ru(__VA_ARGS__), f##_rd(__VA_ARGS__)
 
-static void operations_on_floats_are_rounded_as_their_names_say(void **) {
+TEST(operations_on_floats_are_rounded_as_their_names_say) {
   for (int i = 0; i < 2000; i++) {
     const float x = random_float(), y = random_float(), z = fabsf(x);
     const double dx = x, dy = y;
@@ -62,14 +62,14 @@ static void operations_on_floats_are_rounded_as_their_names_say(void **) {
   assert_true(__dsqrt_rn(9) == 3 && __fma_rn(2, 3, 4) == 10 && __drcp_rn(8) == 0.125);
 }
 
-static void floats_are_saturated_and_divided_as_documented(void **) {
+TEST(floats_are_saturated_and_divided_as_documented) {
   assert_true(__saturatef(-1) == 0 && __saturatef(0.25f) == 0.25f && __saturatef(7) == 1);
   assert_true(__saturatef(NAN) == 0);
   assert_true(__fdividef(1, 4) == 0.25f && __fdividef(1, 0x1p126f) == 0x1p-126f);
   assert_true(__fdividef(3, 0x1.8p126f) == 0 && std::isnan(__fdividef(INFINITY, 0x1p127f)));
 }
 
-static void floats_become_integers_and_back(void **) {
+TEST(floats_become_integers_and_back) {
   assert_int_equal(__float2int_rn(2.5f), 2);
   assert_int_equal(__float2int_rz(-2.9f), -2);
   assert_int_equal(__float2int_ru(-2.9f), -2);
@@ -87,7 +87,7 @@ static void floats_become_integers_and_back(void **) {
   assert_true(__double2float_rd(1 + 0x1p-30) == 1 && __double2float_ru(1 + 0x1p-30) > 1);
 }
 
-static void words_are_split_multiplied_and_shifted(void **) {
+TEST(words_are_split_multiplied_and_shifted) {
   assert_int_equal(__double2hiint(-0x1.00000f0000001p0), (int)0xbff00000);
   assert_int_equal(__double2loint(-0x1.00000f0000001p0), (int)0xf0000001);
   assert_true(__hiloint2double((int)0xbff00000, (int)0xf0000001) == -0x1.00000f0000001p0);
@@ -129,7 +129,7 @@ static void check_fused(T a, T b, T c) {
   }
 }
 
-static void a_fused_product_and_sum_is_rounded_once(void **) {
+TEST(a_fused_product_and_sum_is_rounded_once) {
   uint64_t state = 1;
   for (int i = 0; i < 20000; i++) {
     state = state * 6364136223846793005 + 1442695040888963407;
@@ -211,12 +211,12 @@ static void check_functions(T2 pair) {
   assert_true(__low2float(sum) == 3.5f && __high2float(sum) == -0.25f);
 }
 
-static void functions_of_16_bit_types_are_those_of_cuda(void **) {
+TEST(functions_of_16_bit_types_are_those_of_cuda) {
   check_functions<__half>(__half2());
   check_functions<__nv_bfloat16>(__nv_bfloat162());
 }
 
-static void halves_of_pairs_are_picked_and_converted(void **) {
+TEST(halves_of_pairs_are_picked_and_converted) {
   const __half2 h = make_half2(1, 2), g = make_half2(3, 4);
   assert_true(__low2half2(h) == make_half2(1, 1) && __high2half2(h) == make_half2(2, 2));
   assert_true(__lows2half2(h, g) == make_half2(1, 3) && __highs2half2(h, g) == make_half2(2, 4));
@@ -236,15 +236,4 @@ static void halves_of_pairs_are_picked_and_converted(void **) {
   assert_int_equal(__bfloat162int_rz(__nv_bfloat16(-2.75f)), -2);
 }
 
-int main() {
-  const CMUnitTest tests[] = {
-      cmocka_unit_test(operations_on_floats_are_rounded_as_their_names_say),
-      cmocka_unit_test(floats_are_saturated_and_divided_as_documented),
-      cmocka_unit_test(floats_become_integers_and_back),
-      cmocka_unit_test(words_are_split_multiplied_and_shifted),
-      cmocka_unit_test(a_fused_product_and_sum_is_rounded_once),
-      cmocka_unit_test(functions_of_16_bit_types_are_those_of_cuda),
-      cmocka_unit_test(halves_of_pairs_are_picked_and_converted),
-  };
-  return cmocka_run_group_tests(tests, nullptr, nullptr);
-}
+RUN_TESTS(nullptr, nullptr)

@@ -41,7 +41,7 @@ __global__ void find_address(double *out) {
 }
 }  // namespace inner
 
-static void dynamic_shared_memory_has_any_name_and_type(void **) {
+TEST(dynamic_shared_memory_has_any_name_and_type) {
   float values[64], *device = device_zeros<float>(64);
   for (int i = 0; i < 64; i++) values[i] = (float)i;
   cudaMemcpy(device, values, sizeof values, cudaMemcpyHostToDevice);
@@ -52,12 +52,12 @@ static void dynamic_shared_memory_has_any_name_and_type(void **) {
   fetch(values, device);
   for (int i = 0; i < 64; i++) assert_true(values[i] == (float)i);
 
-  int square[64], *device_square = device_zeros<int>(64);
-  for (int i = 0; i < 64; i++) square[i] = i;
-  cudaMemcpy(device_square, square, sizeof square, cudaMemcpyHostToDevice);
-  transpose<<<1, dim3(8, 8), sizeof square>>>(device_square);
-  fetch(square, device_square);
-  for (int i = 0; i < 64; i++) assert_int_equal(square[i], i % 8 * 8 + i / 8);
+  int matrix[64], *device_matrix = device_zeros<int>(64);
+  for (int i = 0; i < 64; i++) matrix[i] = i;
+  cudaMemcpy(device_matrix, matrix, sizeof matrix, cudaMemcpyHostToDevice);
+  transpose<<<1, dim3(8, 8), sizeof matrix>>>(device_matrix);
+  fetch(matrix, device_matrix);
+  for (int i = 0; i < 64; i++) assert_int_equal(matrix[i], i % 8 * 8 + i / 8);
 
   double found[3], *device_found = device_zeros<double>(3);
   inner::find_address<<<1, 1, 64>>>(device_found);
@@ -82,7 +82,7 @@ __global__ void use_variables(float *out) {
   atomicAdd(&finished, 1u);
 }
 
-static void variables_of_the_device_are_copied_by_their_names(void **) {
+TEST(variables_of_the_device_are_copied_by_their_names) {
   const float some[] = {10, 100}, other[] = {20, 30};
   float out[4], *device = device_zeros<float>(4), back[4];
   unsigned count;
@@ -104,12 +104,4 @@ static void variables_of_the_device_are_copied_by_their_names(void **) {
   assert_int_equal(cudaMemset(address, 0, 8), cudaErrorInvalidValue);
 }
 
-#define TEST(name) cmocka_unit_test_setup(name, reset_device)
-
-int main() {
-  const CMUnitTest tests[] = {
-      TEST(dynamic_shared_memory_has_any_name_and_type),
-      TEST(variables_of_the_device_are_copied_by_their_names),
-  };
-  return run_in_all_settings("language", tests);
-}
+RUN_IN_ALL_SETTINGS("language", reset_device, nullptr)

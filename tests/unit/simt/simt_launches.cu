@@ -22,7 +22,7 @@ static void expect_launch_error(dim3 grid, dim3 block, size_t bytes, cudaError_t
   assert_int_equal(after.launches - before.launches, error == cudaSuccess);
 }
 
-static void wrong_shapes_are_invalid_configurations(void **) {
+TEST(wrong_shapes_are_invalid_configurations) {
   const cudaError_t invalid = cudaErrorInvalidConfiguration;
   expect_launch_error(dim3(1, 2, 1), dim3(1024), 0, cudaSuccess);
   expect_launch_error(1, dim3(16, 1, 64), 0, cudaSuccess);
@@ -39,14 +39,14 @@ static void wrong_shapes_are_invalid_configurations(void **) {
   expect_launch_error(dim3(1u << 31), 1, 0, invalid);
 }
 
-static void a_null_pointer_is_no_kernel(void **) {
+TEST(a_null_pointer_is_no_kernel) {
   void (*kernel)() = nullptr;
   kernel<<<1, 1>>>();
   assert_int_equal(cudaGetLastError(), cudaErrorInvalidDeviceFunction);
   assert_int_equal(cudaDeviceSynchronize(), cudaSuccess);
 }
 
-static void more_than_48_kilobytes_of_shared_memory_must_be_asked_for(void **) {
+TEST(more_than_48_kilobytes_of_shared_memory_must_be_asked_for) {
   const cudaFuncAttribute most = cudaFuncAttributeMaxDynamicSharedMemorySize;
   expect_launch_error(1, 1, 48 << 10, cudaSuccess);
   expect_launch_error(1, 1, (48 << 10) + 1, cudaErrorInvalidValue);
@@ -72,7 +72,7 @@ __global__ void __launch_bounds__(96) declared(int *out) {
   out[threadIdx.x] = values[threadIdx.x];
 }
 
-static void attributes_are_as_the_kernel_is_declared(void **) {
+TEST(attributes_are_as_the_kernel_is_declared) {
   cudaFuncAttributes attributes;
   int blocks;
   assert_int_equal(cudaFuncGetAttributes(&attributes, declared), cudaSuccess);
@@ -86,7 +86,7 @@ static void attributes_are_as_the_kernel_is_declared(void **) {
   assert_int_equal(blocks, 0);
 }
 
-static void wrong_attributes_of_kernels_are_refused(void **) {
+TEST(wrong_attributes_of_kernels_are_refused) {
   const cudaFuncAttribute most = cudaFuncAttributeMaxDynamicSharedMemorySize;
   cudaFuncAttributes attributes;
   int blocks = -1;
@@ -107,7 +107,7 @@ static void wrong_attributes_of_kernels_are_refused(void **) {
   expect_launch_error(1, 1, (size_t)1 << 32, cudaErrorInvalidValue);
 }
 
-static void a_smaller_gpu_has_less_shared_memory(void **) {
+TEST(a_smaller_gpu_has_less_shared_memory) {
   const cudaFuncAttribute most = cudaFuncAttributeMaxDynamicSharedMemorySize;
   cudaDeviceProp properties;
   int value = 0;
@@ -135,7 +135,7 @@ static int occupancy(int threads, size_t bytes) {
   return blocks;
 }
 
-static void occupancy_is_that_of_compute_capability_9(void **) {
+TEST(occupancy_is_that_of_compute_capability_9) {
   assert_int_equal(occupancy(1, 0), 32);
   assert_int_equal(occupancy(128, 0), 16);
   assert_int_equal(occupancy(129, 0), 12);
@@ -147,7 +147,7 @@ static void occupancy_is_that_of_compute_capability_9(void **) {
 
 /* --- Faults of the host --------------------------------------------------------------------- */
 
-static void a_fault_of_the_host_ends_the_program(void **) {
+TEST(a_fault_of_the_host_ends_the_program) {
   const pid_t child = fork();
   if (child == 0) {
     signal(SIGSEGV, SIG_DFL); /* cmocka has its own */
@@ -161,18 +161,4 @@ static void a_fault_of_the_host_ends_the_program(void **) {
   assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV);
 }
 
-#define TEST(name) cmocka_unit_test_setup(name, reset_device)
-
-int main() {
-  const CMUnitTest tests[] = {
-      TEST(wrong_shapes_are_invalid_configurations),
-      TEST(a_null_pointer_is_no_kernel),
-      TEST(more_than_48_kilobytes_of_shared_memory_must_be_asked_for),
-      TEST(attributes_are_as_the_kernel_is_declared),
-      TEST(wrong_attributes_of_kernels_are_refused),
-      TEST(a_smaller_gpu_has_less_shared_memory),
-      TEST(occupancy_is_that_of_compute_capability_9),
-      TEST(a_fault_of_the_host_ends_the_program),
-  };
-  return cmocka_run_group_tests(tests, nullptr, nullptr);
-}
+RUN_TESTS_WITH(reset_device, nullptr)

@@ -1,6 +1,6 @@
 /**
  * @file
- * A mask with so many partial tiles that the index of a word overflows an int: step 05 on the last
+ * A mask with so many partial tiles that the index of a word overflows an int: a step on the last
  * of them. The memory is only reserved; of 8 GiB of bits only that tile is used.
  */
 #include <cuda_fp16.h>
@@ -40,7 +40,7 @@ static BlockMask one_slot(const int32_t *slot) {
 }
 
 /** Query q attends key 2 q, and V of key k is k, so O of query q is 2 q. */
-static void the_last_of_many_tiles_is_found(void **) {
+TEST(the_last_of_many_tiles_is_found) {
   const Problem p = one_block();
   const int32_t slot[4] = {1, 0, BLOCK_PARTIAL, LAST_TILE};
   const BlockMask mask = one_slot(slot);
@@ -84,7 +84,7 @@ static void the_last_of_many_tiles_is_found(void **) {
 
 /** A row may have any number of slots, but its list has at most as many tiles as there are blocks.
  * */
-static void a_list_has_room_for_as_many_tiles_as_blocks(void **) {
+TEST(a_list_has_room_for_as_many_tiles_as_blocks) {
   const Problem p = one_block();
   const int32_t slot[4] = {1, 0, BLOCK_PARTIAL, 0};
   BlockMask mask = one_slot(slot);
@@ -94,10 +94,4 @@ static void a_list_has_room_for_as_many_tiles_as_blocks(void **) {
   assert_int_equal(step.block_masks->prepared_bytes(&p, &mask), bytes);
 }
 
-int main() {
-  const CMUnitTest tests[] = {
-      cmocka_unit_test_setup(the_last_of_many_tiles_is_found, reset_device),
-      cmocka_unit_test_setup(a_list_has_room_for_as_many_tiles_as_blocks, reset_device),
-  };
-  return cmocka_run_group_tests_name("many tiles", tests, nullptr, nullptr);
-}
+RUN_TESTS_WITH(reset_device, nullptr)

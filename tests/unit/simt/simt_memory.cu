@@ -6,7 +6,7 @@ __global__ void write_number(int *out) {
   *out = 42;
 }
 
-static void allocations_are_aligned_apart_and_not_zero(void **) {
+TEST(allocations_are_aligned_apart_and_not_zero) {
   for (size_t size : {(size_t)1, (size_t)255, (size_t)256, (size_t)4097, (size_t)65 << 20}) {
     unsigned char *pointer;
     unsigned char ends[2];
@@ -25,7 +25,7 @@ static void allocations_are_aligned_apart_and_not_zero(void **) {
   assert_int_equal(cudaFree(nullptr), cudaSuccess);
 }
 
-static void what_was_not_allocated_cannot_be_freed(void **) {
+TEST(what_was_not_allocated_cannot_be_freed) {
   char *pointer = device_zeros<char>(1000);
   char local;
   assert_int_equal(cudaFree(pointer + 1), cudaErrorInvalidValue);
@@ -36,7 +36,7 @@ static void what_was_not_allocated_cannot_be_freed(void **) {
   assert_int_equal(cudaGetLastError(), cudaErrorInvalidValue);
 }
 
-static void copies_stay_within_one_allocation(void **) {
+TEST(copies_stay_within_one_allocation) {
   char *a = device_zeros<char>(1000);
   char *b = device_zeros<char>(1000);
   char host[2000] = {1, 2, 3};
@@ -60,7 +60,7 @@ static void copies_stay_within_one_allocation(void **) {
   assert_int_equal(cudaGetLastError(), cudaErrorInvalidValue);
 }
 
-static void null_pointers_are_refused(void **) {
+TEST(null_pointers_are_refused) {
   char *device = device_zeros<char>(100), host[100];
   const cudaError_t invalid = cudaErrorInvalidValue;
   const cudaMemcpyKind up = cudaMemcpyHostToDevice, down = cudaMemcpyDeviceToHost;
@@ -76,7 +76,7 @@ static void null_pointers_are_refused(void **) {
   assert_int_equal(cudaMemcpy(nullptr, nullptr, 0, down), cudaSuccess);
 }
 
-static void host_copies_of_device_memory_are_refused(void **) {
+TEST(host_copies_of_device_memory_are_refused) {
   char *device = device_zeros<char>(4096), host[16];
   const cudaMemcpyKind within = cudaMemcpyHostToHost;
   assert_int_equal(cudaMemcpy(host, device, 16, within), cudaErrorInvalidValue);
@@ -87,7 +87,7 @@ static void host_copies_of_device_memory_are_refused(void **) {
   }
 }
 
-static void memory_is_limited(void **) {
+TEST(memory_is_limited) {
   size_t free_bytes, total_bytes;
   char *a, *b;
   set_variable("SIMT_MEMORY", "3M");
@@ -110,7 +110,7 @@ static void memory_is_limited(void **) {
 
 /** Each allocation takes two of the mappings that Linux allows a program; kernels need some as
  * well. */
-static void too_many_allocations_are_out_of_memory(void **) {
+TEST(too_many_allocations_are_out_of_memory) {
   enum { MANY = 40000 };
   static int *pointers[MANY];
   int count = 0;
@@ -137,7 +137,7 @@ static void too_many_allocations_are_out_of_memory(void **) {
 }
 
 /** Addresses ascend until all reserved ones have been used once. */
-static void addresses_are_reused(void **) {
+TEST(addresses_are_reused) {
   char *kept = device_zeros<char>(1 << 20);
   char *pointer, *before = nullptr;
   for (int round = 0; round < 2; round++) {
@@ -152,18 +152,4 @@ static void addresses_are_reused(void **) {
   }
 }
 
-#define TEST(name) cmocka_unit_test_setup(name, reset_device)
-
-int main() {
-  const CMUnitTest tests[] = {
-      TEST(allocations_are_aligned_apart_and_not_zero),
-      TEST(what_was_not_allocated_cannot_be_freed),
-      TEST(copies_stay_within_one_allocation),
-      TEST(null_pointers_are_refused),
-      TEST(host_copies_of_device_memory_are_refused),
-      TEST(memory_is_limited),
-      TEST(too_many_allocations_are_out_of_memory),
-      TEST(addresses_are_reused),
-  };
-  return cmocka_run_group_tests(tests, nullptr, nullptr);
-}
+RUN_TESTS_WITH(reset_device, nullptr)

@@ -20,7 +20,7 @@ static void run_in_order(const char *name, int (&order)[320]) {
   set_variable("SIMT_THREADS", nullptr);
 }
 
-static void threads_and_blocks_run_in_the_order_asked_for(void **) {
+TEST(threads_and_blocks_run_in_the_order_asked_for) {
   static int forward[320], reverse[320], shuffled[320], other[320];
   run_in_order("forward", forward);
   run_in_order("reverse", reverse);
@@ -87,7 +87,7 @@ static void trace_in_child(const char *order, const char *threads, Trace *result
   assert_int_equal(length, sizeof *result);
 }
 
-static void the_same_seed_gives_the_same_order(void **) {
+TEST(the_same_seed_gives_the_same_order) {
   static Trace first, again, many_threads;
   for (const char *order : {"forward", "reverse", "random:1", "random:2", "random:12345678901"}) {
     trace_in_child(order, "1", &first);
@@ -99,7 +99,7 @@ static void the_same_seed_gives_the_same_order(void **) {
   }
 }
 
-static void other_seeds_give_other_orders(void **) {
+TEST(other_seeds_give_other_orders) {
   static Trace traces[8];
   for (int seed = 0; seed < 8; seed++) {
     char order[16];
@@ -135,7 +135,7 @@ __global__ void add_up(const float *from, float *out) {
   out[i] = d[0] + d[1] + d[2] + d[3];
 }
 
-static void a_right_kernel_gives_the_same_bits_in_every_order(void **) {
+TEST(a_right_kernel_gives_the_same_bits_in_every_order) {
   static float in[20 * 128], first[20 * 128], out[20 * 128];
   for (int i = 0; i < 20 * 128; i++) in[i] = 1.0f / (float)(i + 1);
   float *from = device_zeros<float>(20 * 128), *device = device_zeros<float>(20 * 128);
@@ -157,14 +157,4 @@ static void a_right_kernel_gives_the_same_bits_in_every_order(void **) {
   set_variable("SIMT_THREADS", nullptr);
 }
 
-#define TEST(name) cmocka_unit_test_setup(name, reset_device)
-
-int main() {
-  const CMUnitTest tests[] = {
-      TEST(threads_and_blocks_run_in_the_order_asked_for),
-      TEST(the_same_seed_gives_the_same_order),
-      TEST(other_seeds_give_other_orders),
-      TEST(a_right_kernel_gives_the_same_bits_in_every_order),
-  };
-  return cmocka_run_group_tests(tests, nullptr, nullptr);
-}
+RUN_TESTS_WITH(reset_device, nullptr)

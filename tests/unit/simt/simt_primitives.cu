@@ -14,7 +14,7 @@ __global__ void count_visits(int *visits) {
   visits[block * threads + thread] += 1 + (int)blockDim.y * 10 + (int)gridDim.z * 100;
 }
 
-static void every_thread_of_a_3d_grid_runs_once(void **) {
+TEST(every_thread_of_a_3d_grid_runs_once) {
   static int visits[2 * 3 * 4 * 60];
   int *device = device_zeros<int>(2 * 3 * 4 * 60);
   count_visits<<<dim3(2, 3, 4), dim3(5, 4, 3)>>>(device);
@@ -26,7 +26,7 @@ __global__ void mark_block(unsigned char *marks) {
   marks[blockIdx.x]++;
 }
 
-static void a_grid_may_have_more_than_65535_blocks(void **) {
+TEST(a_grid_may_have_more_than_65535_blocks) {
   static unsigned char marks[70001];
   unsigned char *device = device_zeros<unsigned char>(70001);
   mark_block<<<70001, 1>>>(device);
@@ -50,7 +50,7 @@ __global__ void reverse_rounds(int *out, int rounds) {
   out[blockIdx.x * n + t] = number;
 }
 
-static void a_barrier_separates_writes_from_reads_in_1024_threads(void **) {
+TEST(a_barrier_separates_writes_from_reads_in_1024_threads) {
   static int out[4 * 1024];
   int *device = device_zeros<int>(4 * 1024);
   reverse_rounds<<<4, 1024>>>(device, 7);
@@ -71,7 +71,7 @@ __global__ void barrier_predicates(int *out) {
   out[t] = right;
 }
 
-static void barriers_count_their_predicates(void **) {
+TEST(barriers_count_their_predicates) {
   int out[100];
   int *device = device_zeros<int>(100);
   barrier_predicates<<<1, 100>>>(device);
@@ -89,7 +89,7 @@ __global__ void leave_before_barrier(int *out) {
   out[threadIdx.x] = sum;
 }
 
-static void a_barrier_does_not_wait_for_threads_that_have_exited(void **) {
+TEST(a_barrier_does_not_wait_for_threads_that_have_exited) {
   int out[96];
   int *device = device_zeros<int>(96);
   leave_before_barrier<<<1, 96>>>(device);
@@ -139,7 +139,7 @@ __global__ void add_all(Totals *totals) {
   } while (seen != expected);
 }
 
-static void atomics_lose_nothing_between_blocks(void **) {
+TEST(atomics_lose_nothing_between_blocks) {
   Totals totals[1] = {};
   totals[0].unsigned_least = totals[0].all = 0xffffffff;
   totals[0].long_all = ~0ull;
@@ -202,7 +202,7 @@ __global__ void lock_and_add(int *out) {
   out[0] = sum;
 }
 
-static void threads_of_a_block_may_spin_on_a_lock(void **) {
+TEST(threads_of_a_block_may_spin_on_a_lock) {
   int out[2];
   int *device = device_zeros<int>(2);
   lock_and_add<<<1, 80>>>(device);
@@ -229,7 +229,7 @@ __global__ void spin_on_flag(int *out, int rounds) {
   out[parity] = turn;
 }
 
-static void threads_of_a_block_may_spin_on_a_flag_with_a_fence(void **) {
+TEST(threads_of_a_block_may_spin_on_a_flag_with_a_fence) {
   int out[2];
   int *device = device_zeros<int>(2);
   spin_on_flag<<<1, 80>>>(device, 50);
@@ -249,7 +249,7 @@ __global__ void static_shared(int *out) {
   out[blockIdx.x * blockDim.x + threadIdx.x] = wrong;
 }
 
-static void blocks_do_not_share_shared_memory(void **) {
+TEST(blocks_do_not_share_shared_memory) {
   int out[40 * 33];
   int *device = device_zeros<int>(40 * 33);
   cudaMemset(device, 0xff, sizeof out);
@@ -270,7 +270,7 @@ __global__ void dynamic_shared(int *out, int words) {
   out[blockIdx.x * blockDim.x + threadIdx.x] = wrong + ((uintptr_t)smem % 128 != 0);
 }
 
-static void all_227_kilobytes_of_dynamic_shared_memory_are_there(void **) {
+TEST(all_227_kilobytes_of_dynamic_shared_memory_are_there) {
   int out[5 * 64];
   int *device = device_zeros<int>(5 * 64);
   cudaMemset(device, 0xff, sizeof out);
@@ -290,7 +290,7 @@ __global__ void note_indices(uint3 *out) {
   out[i] = threadIdx;
 }
 
-static void threads_are_numbered_anew_when_only_y_and_z_change(void **) {
+TEST(threads_are_numbered_anew_when_only_y_and_z_change) {
   uint3 out[64];
   uint3 *device = device_zeros<uint3>(64);
   for (dim3 block : {dim3(4, 16, 1), dim3(4, 2, 8), dim3(4, 8, 2)}) {
@@ -314,7 +314,7 @@ static void *launch_many(void *counter) {
   return nullptr;
 }
 
-static void two_host_threads_may_launch(void **) {
+TEST(two_host_threads_may_launch) {
   int out[1];
   int *device = device_zeros<int>(1);
   pthread_t other;
@@ -335,7 +335,7 @@ __global__ void take_parameters(Parameters p, double d, short s, int *out) {
   out[threadIdx.x] = p.a + p.b[9] + (p.nothing == nullptr);
 }
 
-static void arguments_are_converted_and_copied_for_each_thread(void **) {
+TEST(arguments_are_converted_and_copied_for_each_thread) {
   int out[32];
   int *device = device_zeros<int>(32);
   Parameters p = {1, {0, 0, 0, 0, 0, 0, 0, 0, 0, 20}, nullptr};
@@ -348,7 +348,7 @@ __global__ void greet() {
   if (threadIdx.x == 0) printf("a kernel prints %d and %.2f\n", 42, 1.5);
 }
 
-static void kernels_may_print(void **) {
+TEST(kernels_may_print) {
   greet<<<1, 32>>>();
   assert_int_equal(cudaDeviceSynchronize(), cudaSuccess);
 }
@@ -360,7 +360,7 @@ __global__ void do_one_of_each(int *out) {
   atomicAdd(out, value);
 }
 
-static void counters_count(void **) {
+TEST(counters_count) {
   SimtCounters counters;
   int *device = device_zeros<int>(1);
   do_one_of_each<<<5, 64>>>(device);
@@ -380,25 +380,4 @@ static void counters_count(void **) {
   assert_int_equal(counters.launches, 0);
 }
 
-#define TEST(name) cmocka_unit_test_setup(name, reset_device)
-
-int main() {
-  const CMUnitTest tests[] = {
-      TEST(every_thread_of_a_3d_grid_runs_once),
-      TEST(a_grid_may_have_more_than_65535_blocks),
-      TEST(a_barrier_separates_writes_from_reads_in_1024_threads),
-      TEST(barriers_count_their_predicates),
-      TEST(a_barrier_does_not_wait_for_threads_that_have_exited),
-      TEST(atomics_lose_nothing_between_blocks),
-      TEST(threads_of_a_block_may_spin_on_a_lock),
-      TEST(threads_of_a_block_may_spin_on_a_flag_with_a_fence),
-      TEST(threads_are_numbered_anew_when_only_y_and_z_change),
-      TEST(two_host_threads_may_launch),
-      TEST(blocks_do_not_share_shared_memory),
-      TEST(all_227_kilobytes_of_dynamic_shared_memory_are_there),
-      TEST(arguments_are_converted_and_copied_for_each_thread),
-      TEST(kernels_may_print),
-      TEST(counters_count),
-  };
-  return run_in_all_settings("primitives", tests);
-}
+RUN_IN_ALL_SETTINGS("primitives", reset_device, nullptr)

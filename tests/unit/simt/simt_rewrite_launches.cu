@@ -43,7 +43,7 @@ static void expect_unchanged(const char *source) {
   expect(source, source);
 }
 
-static void launches_become_expressions(void **) {
+TEST(launches_become_expressions) {
   expect("k<<<1, 2>>>(a);", "k *simt::launch(1, 2)(a);");
   expect("k<64, T><<<grid, dim3(1, 2), 3 * n, s>>>(a, b);",
          "k<64, T> *simt::launch(grid, dim3(1, 2), 3 * n, s)(a, b);");
@@ -53,12 +53,12 @@ static void launches_become_expressions(void **) {
   expect("a<<<1,2>>>(x), b<<<3,4>>>(y);", "a *simt::launch(1,2)(x), b *simt::launch(3,4)(y);");
 }
 
-static void launches_may_span_lines(void **) {
+TEST(launches_may_span_lines) {
   expect("k\n  <<<1, // >>>(\n 2, /* >>>( */ 3\n>>>\n(\na);\n",
          "k\n   *simt::launch(1, // >>>(\n 2, /* >>>( */ 3\n)\n(\na);\n");
 }
 
-static void configurations_may_hold_templates_and_shifts(void **) {
+TEST(configurations_may_hold_templates_and_shifts) {
   expect("k<<<f<g<h<1>>>(n), (a >> 1), b << 2>>>(x);",
          "k *simt::launch(f<g<h<1>>>(n), (a >> 1), b << 2)(x);");
   expect("k<<<1, f<2>>>>(x);", "k *simt::launch(1, f<2>)(x);");
@@ -68,7 +68,7 @@ static void configurations_may_hold_templates_and_shifts(void **) {
          "k<t<u<v<int>>>> *simt::launch(1, ')' + \">>>(\"[0])(x);");
 }
 
-static void kernels_keep_their_bounds(void **) {
+TEST(kernels_keep_their_bounds) {
   expect("__global__ void k(int *a) { x; }", "__global__ void k(int *a) { SIMT_KERNEL() x; }");
   expect("template <int N>\n__global__ void __launch_bounds__(f(N),\n  2) // {\nk(T t = {}) {\n{}}",
          "template <int N>\n__global__ void __launch_bounds__(f(N),\n  2) // {\nk(T t = {}) { "
@@ -90,7 +90,7 @@ static void kernels_keep_their_bounds(void **) {
   expect_unchanged("#define KERNEL(name) \\\n  __global__ void name\nstruct S {};");
 }
 
-static void dynamic_shared_memory_may_have_any_name(void **) {
+TEST(dynamic_shared_memory_may_have_any_name) {
   expect("extern __shared__ float tile[];",
          "extern __shared__ float tile[] __asm__(\"smem\");\n__asm__(\".weakref tile, smem\");");
   expect("__shared__ extern __align__(16) T t[][N + 1];",
@@ -106,7 +106,7 @@ static void dynamic_shared_memory_may_have_any_name(void **) {
   expect_unchanged("extern int a[]; __shared__ float b[3]; extern \"C\" { __shared__ int c[2]; }");
 }
 
-static void variables_of_the_device_are_told_from_functions(void **) {
+TEST(variables_of_the_device_are_told_from_functions) {
   expect("__device__ int n; static __device__ __align__(16) float x[4] = {1}, y;",
          "SIMT_DEVICE_VARIABLE int n; static SIMT_DEVICE_VARIABLE __align__(16) float x[4] = {1}, "
          "y;");
@@ -118,7 +118,7 @@ static void variables_of_the_device_are_told_from_functions(void **) {
   expect_unchanged("__device__ constexpr int N = 3; __device__ __shared__ int s;");
 }
 
-static void inline_ptx_becomes_an_error_of_the_compiler(void **) {
+TEST(inline_ptx_becomes_an_error_of_the_compiler) {
   const std::string error = "static_assert(false, SIMT_NO_INLINE_PTX) SIMT_OMIT";
   expect("asm volatile\n(\"mov.u32 %0, %1;\" : \"=r\"(x) : \"r\"(y));",
          (error + " \n(\"mov.u32 %0, %1;\" : \"=r\"(x) : \"r\"(y));").c_str());
@@ -126,19 +126,19 @@ static void inline_ptx_becomes_an_error_of_the_compiler(void **) {
   expect_unchanged("asm volatile(\"\" : \"+r\"(x) : : \"memory\");");
 }
 
-static void noinline_is_an_attribute(void **) {
+TEST(noinline_is_an_attribute) {
   expect("__device__ __noinline__ void f();", "__device__ __attribute__((noinline)) void f();");
   expect_unchanged(
       "__attribute__((__noinline__)) void f(); __attribute__((cold, __noinline__)) g;");
 }
 
-static void what_editors_on_windows_add_is_dropped(void **) {
+TEST(what_editors_on_windows_add_is_dropped) {
   expect("\xef\xbb\xbfint a;\r\nint b;\r\n", "int a;\nint b;\n");
   expect("// continued \\\r\n k<<<1,2>>>(a);\r\n", "// continued \\\n k<<<1,2>>>(a);\n");
   expect_unchanged("int a;\r int b;");
 }
 
-static void a_launch_that_deduces_template_arguments_is_an_error(void **) {
+TEST(a_launch_that_deduces_template_arguments_is_an_error) {
   char expected[512];
   snprintf(expected, sizeof expected,
            "%s:2: error: k is a template, and the CPU backend does not deduce the arguments of a "
@@ -160,14 +160,14 @@ static void a_launch_that_deduces_template_arguments_is_an_error(void **) {
     assert_int_equal(rewrite(source), 0);
 }
 
-static void comments_are_left_alone(void **) {
+TEST(comments_are_left_alone) {
   expect("// lone <<< here\nk<<<1,2>>>(a);", "// lone <<< here\nk *simt::launch(1,2)(a);");
   expect_unchanged("/* k<<<1,2>>>(a);\n <<< */ x;");
   expect_unchanged("// continued \\\n k<<<1,2>>>(a);\n");
   expect_unchanged("/* not closed <<<");
 }
 
-static void strings_and_characters_are_left_alone(void **) {
+TEST(strings_and_characters_are_left_alone) {
   expect_unchanged("s = \"k<<<1,2>>>(a) \\\" <<<\";");
   expect_unchanged("c = '\"'; d = '\\''; e = L'<'; f = u8'<'; g = '<<<';");
   expect("n = 1'000'000; k<<<0xff'ff, 1'0>>>(a);",
@@ -176,14 +176,14 @@ static void strings_and_characters_are_left_alone(void **) {
   expect("FOUR\"x\" k<<<1,2>>>(a); \"y\"", "FOUR\"x\" k *simt::launch(1,2)(a); \"y\"");
 }
 
-static void other_code_is_left_alone(void **) {
+TEST(other_code_is_left_alone) {
   expect_unchanged("std::vector<a<b<int>>>x; y = a << b >> c; t<u<v>>>(1);");
   expect_unchanged("cout.operator<<<int>(3); template <> s &operator<<<int>(s &, int);");
   expect_unchanged("");
   expect_unchanged("no newline at the end");
 }
 
-static void a_launch_without_an_end_is_an_error(void **) {
+TEST(a_launch_without_an_end_is_an_error) {
   char expected[256];
   snprintf(expected, sizeof expected, "%s:3: error: this <<< has no matching >>>(arguments)\n",
            source_path);
@@ -194,7 +194,7 @@ static void a_launch_without_an_end_is_an_error(void **) {
   }
 }
 
-static void wrong_use_is_refused(void **) {
+TEST(wrong_use_is_refused) {
   char command[8192];
   int status;
   snprintf(command, sizeof command, "'%s' 2>&1", tool);
@@ -228,23 +228,4 @@ static int clean_up(void **) {
   return unlink(source_path);
 }
 
-int main() {
-  const CMUnitTest tests[] = {
-      cmocka_unit_test(launches_become_expressions),
-      cmocka_unit_test(launches_may_span_lines),
-      cmocka_unit_test(configurations_may_hold_templates_and_shifts),
-      cmocka_unit_test(kernels_keep_their_bounds),
-      cmocka_unit_test(dynamic_shared_memory_may_have_any_name),
-      cmocka_unit_test(variables_of_the_device_are_told_from_functions),
-      cmocka_unit_test(inline_ptx_becomes_an_error_of_the_compiler),
-      cmocka_unit_test(noinline_is_an_attribute),
-      cmocka_unit_test(what_editors_on_windows_add_is_dropped),
-      cmocka_unit_test(a_launch_that_deduces_template_arguments_is_an_error),
-      cmocka_unit_test(comments_are_left_alone),
-      cmocka_unit_test(strings_and_characters_are_left_alone),
-      cmocka_unit_test(other_code_is_left_alone),
-      cmocka_unit_test(a_launch_without_an_end_is_an_error),
-      cmocka_unit_test(wrong_use_is_refused),
-  };
-  return cmocka_run_group_tests(tests, prepare, clean_up);
-}
+RUN_TESTS(prepare, clean_up)

@@ -34,7 +34,7 @@ static const char *const NO_VALUES[] = {
     "1e3", "+1", " 2", "2 ",          "99999999999999999999",
 };
 
-static void wrong_settings_are_refused_with_exit_code_2(void **) {
+TEST(wrong_settings_are_refused_with_exit_code_2) {
   const char *const threads = "a whole number from 1 to 16";
   const char *const order = "forward, reverse or random:SEED, SEED a whole number below 2^64";
   const char *const memory = "a number of bytes from 1 to 1024G, with K, M, G or no suffix";
@@ -65,7 +65,7 @@ static void wrong_settings_are_refused_with_exit_code_2(void **) {
   }
 }
 
-static void right_settings_are_taken(void **) {
+TEST(right_settings_are_taken) {
   static const struct {
     const char *text;
     size_t bytes;
@@ -79,7 +79,7 @@ static void right_settings_are_taken(void **) {
   set_variable("SIMT_MEMORY", nullptr);
 }
 
-static void values_at_the_edge_are_taken(void **) {
+TEST(values_at_the_edge_are_taken) {
   cudaDeviceProp properties;
   for (int threads : {1, 16}) {
     set_variable("SIMT_THREADS", threads == 1 ? "1" : "0016");
@@ -101,13 +101,4 @@ static void values_at_the_edge_are_taken(void **) {
   set_variable("SIMT_ORDER", nullptr);
 }
 
-#define TEST(name) cmocka_unit_test_setup(name, reset_device)
-
-int main() {
-  const CMUnitTest tests[] = {
-      TEST(wrong_settings_are_refused_with_exit_code_2),
-      TEST(right_settings_are_taken),
-      TEST(values_at_the_edge_are_taken),
-  };
-  return cmocka_run_group_tests(tests, nullptr, nullptr);
-}
+RUN_TESTS_WITH(reset_device, nullptr)

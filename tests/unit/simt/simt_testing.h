@@ -6,17 +6,13 @@
 #define SIMT_TESTING_H
 
 #include <cuda_runtime.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include <initializer_list>
 
-extern "C" {
-#include <cmocka.h>
-}
+#include "../testing.h"
 
 /** Memory of the device, filled with zeros. */
 template <typename T>
@@ -86,20 +82,26 @@ inline void assert_names_line(const char *text, const char *file, int line) {
   assert_contains(text, place);
 }
 
-/** Runs a group of tests in each order and with each number of OS threads. */
-template <int N>
-int run_in_all_settings(const char *group, const CMUnitTest (&tests)[N]) {
+/** Runs the tests in each order and with each number of OS threads; the fixtures are those of each
+ * test. */
+inline int run_in_all_settings(const char *group, CMFixtureFunction begin, CMFixtureFunction end) {
   static const char *const settings[][2] = {
       {"forward", "1"}, {"forward", "5"}, {"reverse", "2"}, {"random:1", "5"}, {"random:2", "1"}};
   int failures = 0;
+  use_fixtures(begin, end);
   for (const auto &[order, threads] : settings) {
     char name[64];
     snprintf(name, sizeof name, "%s, SIMT_ORDER=%s SIMT_THREADS=%s", group, order, threads);
     set_variable("SIMT_ORDER", order);
     set_variable("SIMT_THREADS", threads);
-    failures += _cmocka_run_group_tests(name, tests, N, nullptr, nullptr);
+    failures += _cmocka_run_group_tests(name, the_tests, test_count, nullptr, nullptr);
   }
   return failures;
 }
+
+#define RUN_IN_ALL_SETTINGS(group, begin, end)     \
+  int main() {                                     \
+    return run_in_all_settings(group, begin, end); \
+  }
 
 #endif

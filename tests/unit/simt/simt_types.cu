@@ -22,7 +22,7 @@ static_assert(sizeof(short4) == 8 && alignof(ushort4) == 8 && alignof(ushort2) =
 static_assert(sizeof(char4) == 4 && alignof(uchar4) == 4 && sizeof(short2) == 4, "");
 static_assert(sizeof(float3) == 12 && alignof(int3) == 4, "");
 
-static void halves_round_to_nearest_even(void **) {
+TEST(halves_round_to_nearest_even) {
   assert_int_equal(__half_as_ushort(__float2half(1.0f)), 0x3c00);
   assert_int_equal(__half_as_ushort(__float2half_rn(2049.0f)), 0x6800);
   assert_int_equal(__half_as_ushort(__float2half(65520.0f)), 0x7c00);
@@ -32,7 +32,7 @@ static void halves_round_to_nearest_even(void **) {
   assert_true(__half2float(__half(7)) == 7.0f);
 }
 
-static void bfloat16_rounds_to_nearest_even(void **) {
+TEST(bfloat16_rounds_to_nearest_even) {
   assert_int_equal(__bfloat16_as_ushort(__float2bfloat16(1.0f)), 0x3f80);
   assert_int_equal(__bfloat16_as_ushort(__float2bfloat16_rn(257.0f)), 0x4380);
   assert_int_equal(__bfloat16_as_ushort(__float2bfloat16(259.0f)), 0x4382);
@@ -41,7 +41,7 @@ static void bfloat16_rounds_to_nearest_even(void **) {
 }
 
 /** Fewer bits and arithmetic do not hide where a number comes from. */
-static void numbers_that_were_never_set_keep_their_bits(void **) {
+TEST(numbers_that_were_never_set_keep_their_bits) {
   float unset;
   memset((void *)&unset, 0xff, sizeof unset);
   assert_int_equal(__half_as_ushort(__float2half(unset)), 0xffff);
@@ -71,7 +71,7 @@ static void check_operators() {
   assert_false(nan == nan || nan < a || nan > a);
 }
 
-static void arithmetic_of_16_bit_types_is_right(void **) {
+TEST(arithmetic_of_16_bit_types_is_right) {
   check_operators<__half>();
   check_operators<__nv_bfloat16>();
   /* 2^-11 is half of the last place of 1: the tie is rounded to even, and one bit more is not a tie
@@ -80,7 +80,7 @@ static void arithmetic_of_16_bit_types_is_right(void **) {
   assert_int_equal(__half_as_ushort(__half(1.0f) + __half(0x1.004p-11f)), 0x3c01);
 }
 
-static void pairs_have_a_low_and_a_high_half(void **) {
+TEST(pairs_have_a_low_and_a_high_half) {
   const __half2 h = __floats2half2_rn(1.0f, 2.0f);
   assert_true(__low2float(h) == 1.0f && __high2float(h) == 2.0f);
   assert_true(__half22float2(h).x == 1.0f && __half22float2(h).y == 2.0f);
@@ -106,7 +106,7 @@ __global__ void shuffle_pairs(__half2 *out) {
   out[lane] = __shfl_xor_sync(0xffffffff, pairs[lane], 5);
 }
 
-static void pairs_are_shuffled_as_bits(void **) {
+TEST(pairs_are_shuffled_as_bits) {
   __half2 out[32];
   __half2 *device = device_zeros<__half2>(32);
   shuffle_pairs<<<1, 32>>>(device);
@@ -117,7 +117,7 @@ static void pairs_are_shuffled_as_bits(void **) {
   }
 }
 
-static void vectors_are_made_and_copied(void **) {
+TEST(vectors_are_made_and_copied) {
   float4 f = make_float4(1, 2, 3, 4);
   float4 g;
   g = f;
@@ -161,7 +161,7 @@ __global__ void calculate(float *f, int *i) {
   __threadfence();
 }
 
-static void arithmetic_functions_are_right(void **) {
+TEST(arithmetic_functions_are_right) {
   static const float expected[] = {expf(1.0f), 8,  0,  3, 0.25f, 0.25f,
                                    0.125f,     10, 24, 1, -1.5f, 2.5f};
   static const int expected_ints[] = {8, 4, 0, 31, 32, -4, 3, 3, 1, 33};
@@ -191,7 +191,7 @@ __global__ void reverse_and_count(unsigned long long *out, long long *waited) {
   *waited = end - begin;
 }
 
-static void bits_are_reversed_and_counted_and_the_clock_goes_on(void **) {
+TEST(bits_are_reversed_and_counted_and_the_clock_goes_on) {
   static const unsigned long long expected[] = {
       0x80000000, 0x1e6a2c48, 0xf7b3d591e6a2c480, 8, 41, 0, 23, 64};
   unsigned long long out[8], *device = device_zeros<unsigned long long>(8);
@@ -213,7 +213,7 @@ __global__ void compare_mixed(float *f, double *d, unsigned long long *u) {
   u[2] = min(-1ll, 5ull);
 }
 
-static void minimum_and_maximum_are_those_of_cuda(void **) {
+TEST(minimum_and_maximum_are_those_of_cuda) {
   float f[2];
   double d[1];
   unsigned long long u[3];
@@ -247,7 +247,7 @@ static void expect_abort(void (*function)(), const char *message) {
   assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT);
 }
 
-static void assertions_and_traps_of_the_host_end_the_program(void **) {
+TEST(assertions_and_traps_of_the_host_end_the_program) {
   expect_abort([] { assert(warpSize == 31); }, "Assertion `warpSize == 31' failed.\n");
   expect_abort([] { __trap(); }, "__trap() outside a kernel\n");
 }
@@ -256,7 +256,7 @@ __global__ void assert_small() {
   assert(threadIdx.x < 7);
 }
 
-static void a_failed_assertion_ends_the_launch(void **) {
+TEST(a_failed_assertion_ends_the_launch) {
   begin_capture(&capture);
   assert_small<<<1, 8>>>();
   end_capture(&capture);
@@ -267,20 +267,4 @@ static void a_failed_assertion_ends_the_launch(void **) {
   assert_int_equal(cudaDeviceSynchronize(), cudaErrorAssert);
 }
 
-int main() {
-  const CMUnitTest tests[] = {
-      cmocka_unit_test(halves_round_to_nearest_even),
-      cmocka_unit_test(bfloat16_rounds_to_nearest_even),
-      cmocka_unit_test(numbers_that_were_never_set_keep_their_bits),
-      cmocka_unit_test(arithmetic_of_16_bit_types_is_right),
-      cmocka_unit_test(pairs_have_a_low_and_a_high_half),
-      cmocka_unit_test(pairs_are_shuffled_as_bits),
-      cmocka_unit_test(vectors_are_made_and_copied),
-      cmocka_unit_test(arithmetic_functions_are_right),
-      cmocka_unit_test(bits_are_reversed_and_counted_and_the_clock_goes_on),
-      cmocka_unit_test(minimum_and_maximum_are_those_of_cuda),
-      cmocka_unit_test(assertions_and_traps_of_the_host_end_the_program),
-      cmocka_unit_test(a_failed_assertion_ends_the_launch),
-  };
-  return cmocka_run_group_tests(tests, nullptr, nullptr);
-}
+RUN_TESTS(nullptr, nullptr)

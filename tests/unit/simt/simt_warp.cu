@@ -36,7 +36,7 @@ static void check_shuffles() {
   }
 }
 
-static void shuffles_exchange_values_of_4_and_8_bytes(void **) {
+TEST(shuffles_exchange_values_of_4_and_8_bytes) {
   check_shuffles<int>();
   check_shuffles<unsigned>();
   check_shuffles<float>();
@@ -54,7 +54,7 @@ __global__ void vote_all(unsigned *out) {
   row[4] = (unsigned)__all_sync(0xffffffff, lane != 0);
 }
 
-static void votes_see_all_lanes(void **) {
+TEST(votes_see_all_lanes) {
   unsigned out[64 * 5];
   unsigned *device = device_zeros<unsigned>(64 * 5);
   vote_all<<<1, 64>>>(device);
@@ -81,7 +81,7 @@ __global__ void reduce_all(int *out) {
   row[9] = lane < 8 ? __reduce_add_sync(0x000000ff, lane) : __reduce_add_sync(0xffffff00, lane);
 }
 
-static void reductions_are_of_all_lanes_in_the_mask(void **) {
+TEST(reductions_are_of_all_lanes_in_the_mask) {
   int out[64 * 10], *device = device_zeros<int>(64 * 10);
   SimtCounters counters;
   reduce_all<<<1, 64>>>(device);
@@ -109,7 +109,7 @@ __global__ void match_all(unsigned *out, unsigned long long high) {
   }
 }
 
-static void matches_compare_bits_within_the_mask(void **) {
+TEST(matches_compare_bits_within_the_mask) {
   unsigned out[64 * 7], *device = device_zeros<unsigned>(64 * 7);
   match_all<<<1, 64>>>(device, 1ull << 40);
   fetch(out, device);
@@ -132,7 +132,7 @@ __global__ void ask_who_is_active(unsigned *out) {
   out[80 + thread] = __shfl_sync(__activemask(), threadIdx.y, thread % 32);
 }
 
-static void an_active_mask_has_the_own_lane_and_serves_as_a_mask(void **) {
+TEST(an_active_mask_has_the_own_lane_and_serves_as_a_mask) {
   unsigned out[160], *device = device_zeros<unsigned>(160);
   ask_who_is_active<<<1, dim3(40, 2)>>>(device);
   fetch(out, device);
@@ -157,7 +157,7 @@ __global__ void halves_apart(int *out) {
   out[threadIdx.x] = sum;
 }
 
-static void half_warps_shuffle_separately(void **) {
+TEST(half_warps_shuffle_separately) {
   int out[64];
   int *device = device_zeros<int>(64);
   halves_apart<<<1, 64>>>(device);
@@ -185,7 +185,7 @@ __global__ void nested_groups(int *out) {
   out[threadIdx.x] = value;
 }
 
-static void nested_branches_reconverge(void **) {
+TEST(nested_branches_reconverge) {
   int out[64];
   int *device = device_zeros<int>(64);
   nested_groups<<<1, 64>>>(device);
@@ -206,7 +206,7 @@ __global__ void chain_of_pairs(int *out) {
   out[lane] = value;
 }
 
-static void a_lane_may_exchange_with_others_in_sequence(void **) {
+TEST(a_lane_may_exchange_with_others_in_sequence) {
   int out[32];
   int *device = device_zeros<int>(32);
   chain_of_pairs<<<1, 32>>>(device);
@@ -225,7 +225,7 @@ __global__ void some_lanes_leave(int *out) {
   out[threadIdx.x] = sum + (int)__ballot_sync(0xffffffff, 1);
 }
 
-static void warp_instructions_do_not_wait_for_lanes_that_have_exited(void **) {
+TEST(warp_instructions_do_not_wait_for_lanes_that_have_exited) {
   int out[64];
   int *device = device_zeros<int>(64);
   some_lanes_leave<<<1, 64>>>(device);
@@ -237,7 +237,7 @@ __global__ void read_missing_lane(float *out) {
   if (threadIdx.x < 16) out[threadIdx.x] = __shfl_down_sync(0xffff, 1.0f, 8);
 }
 
-static void a_lane_that_takes_no_part_gives_nan(void **) {
+TEST(a_lane_that_takes_no_part_gives_nan) {
   float out[16];
   float *device = device_zeros<float>(16);
   read_missing_lane<<<1, 32>>>(device);
@@ -257,7 +257,7 @@ __global__ void exchange_in_warp(int *out) {
   }
 }
 
-static void syncwarp_separates_writes_from_reads(void **) {
+TEST(syncwarp_separates_writes_from_reads) {
   int out[64];
   int *device = device_zeros<int>(64);
   exchange_in_warp<<<1, 64>>>(device);
@@ -265,21 +265,4 @@ static void syncwarp_separates_writes_from_reads(void **) {
   for (int t = 0; t < 64; t++) assert_int_equal(out[t], (t ^ 31) + 4);
 }
 
-#define TEST(name) cmocka_unit_test_setup(name, reset_device)
-
-int main() {
-  const CMUnitTest tests[] = {
-      TEST(shuffles_exchange_values_of_4_and_8_bytes),
-      TEST(votes_see_all_lanes),
-      TEST(reductions_are_of_all_lanes_in_the_mask),
-      TEST(matches_compare_bits_within_the_mask),
-      TEST(an_active_mask_has_the_own_lane_and_serves_as_a_mask),
-      TEST(half_warps_shuffle_separately),
-      TEST(nested_branches_reconverge),
-      TEST(a_lane_may_exchange_with_others_in_sequence),
-      TEST(warp_instructions_do_not_wait_for_lanes_that_have_exited),
-      TEST(a_lane_that_takes_no_part_gives_nan),
-      TEST(syncwarp_separates_writes_from_reads),
-  };
-  return run_in_all_settings("warp instructions", tests);
-}
+RUN_IN_ALL_SETTINGS("warp instructions", reset_device, nullptr)

@@ -17,7 +17,7 @@ __global__ void spin_for_a_while() {
   while (clock64() - start < 400000000) __syncthreads();
 }
 
-static void a_kernel_that_never_ends_is_stopped_at_the_time_limit(void **) {
+TEST(a_kernel_that_never_ends_is_stopped_at_the_time_limit) {
   for (const bool in_barriers : {false, true}) {
     Capture capture;
     int *flag = device_zeros<int>(1);
@@ -38,7 +38,7 @@ static void a_kernel_that_never_ends_is_stopped_at_the_time_limit(void **) {
 }
 
 /** The limit applies to all launches together, until it is removed. */
-static void the_limit_is_a_point_in_time(void **) {
+TEST(the_limit_is_a_point_in_time) {
   simt_set_time_limit(1000);
   spin_for_a_while<<<1, 32>>>();
   assert_int_equal(cudaDeviceSynchronize(), cudaSuccess);
@@ -57,7 +57,7 @@ static void the_limit_is_a_point_in_time(void **) {
 
 static std::atomic<uint64_t> times_shown, done_shown, blocks_shown;
 
-static void progress_is_shown_while_a_kernel_runs(void **) {
+TEST(progress_is_shown_while_a_kernel_runs) {
   set_variable("SIMT_THREADS", "1");
   simt_set_progress([](uint64_t blocks_done, uint64_t blocks) {
     times_shown++;
@@ -75,11 +75,4 @@ static void progress_is_shown_while_a_kernel_runs(void **) {
   assert_int_equal(blocks_shown, 2);
 }
 
-int main() {
-  const CMUnitTest tests[] = {
-      cmocka_unit_test_setup(a_kernel_that_never_ends_is_stopped_at_the_time_limit, reset_device),
-      cmocka_unit_test_setup(the_limit_is_a_point_in_time, reset_device),
-      cmocka_unit_test_setup(progress_is_shown_while_a_kernel_runs, reset_device),
-  };
-  return cmocka_run_group_tests(tests, nullptr, nullptr);
-}
+RUN_TESTS_WITH(reset_device, nullptr)

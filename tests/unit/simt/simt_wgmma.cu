@@ -36,12 +36,12 @@ struct Layout {
     return start + along / (span / 2) * panel() + across * span +
            (chunk ^ line % (span / 16)) * 16 + along % 8 * 2;
   }
-  /** Of columns 16 step to 16 step + 15. */
-  __host__ uint64_t descriptor(int step) const {
-    int first = start + step * 256, leading = 128, stride = DEPTH * 16 + 16;
+  /** Of columns 16 k_step to 16 k_step + 15. */
+  __host__ uint64_t descriptor(int k_step) const {
+    int first = start + k_step * 256, leading = 128, stride = DEPTH * 16 + 16;
     if (span > 16) {
-      first =
-          start + (transposed ? 16 * step * span : 32 * step / span * panel() + 32 * step % span);
+      first = start +
+              (transposed ? 16 * k_step * span : 32 * k_step / span * panel() + 32 * k_step % span);
       leading = transposed ? panel() : 16; /* the latter is not used */
       stride = 8 * span;
     }
@@ -72,9 +72,9 @@ __global__ void multiply(Product p, const uint4 *image, const uint16_t *a_matrix
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, row = 16 * warp + lane / 4;
   for (int i = threadIdx.x; i < p.bytes / 16; i += blockDim.x) ((uint4 *)smem)[i] = image[i];
   uint32_t a[STEPS][4];
-  for (int step = 0; step < STEPS; step++) {
+  for (int k_step = 0; k_step < STEPS; k_step++) {
     for (int i = 0; i < 4; i++) {
-      a[step][i] = pair_of(a_matrix, row + i % 2 * 8, 16 * step + i / 2 * 8 + lane % 4 * 2);
+      a[k_step][i] = pair_of(a_matrix, row + i % 2 * 8, 16 * k_step + i / 2 * 8 + lane % 4 * 2);
     }
   }
   float d[MOST_COLUMNS / 2];
@@ -84,13 +84,13 @@ __global__ void multiply(Product p, const uint4 *image, const uint16_t *a_matrix
   fence_proxy_async();
   __syncthreads();
   wgmma_fence();
-  for (int step = 0; step < STEPS; step++) {
+  for (int k_step = 0; k_step < STEPS; k_step++) {
     const SimtWgmma operands = {d,
-                                p.from_registers ? a[step] : nullptr,
-                                p.a[step],
-                                p.b[step],
+                                p.from_registers ? a[k_step] : nullptr,
+                                p.a[k_step],
+                                p.b[k_step],
                                 p.n,
-                                step > 0 || p.accumulate,
+                                k_step > 0 || p.accumulate,
                                 p.transpose_a,
                                 p.transpose_b,
                                 p.element};
@@ -141,9 +141,9 @@ static void expect_product(int n, int span_a, int span_b, int options) {
       memcpy(&image[b.place(row, k)], &bits, 2);
     }
   }
-  for (int step = 0; step < STEPS; step++) {
-    p.a[step] = p.from_registers ? 0 : a.descriptor(step);
-    p.b[step] = b.descriptor(step);
+  for (int k_step = 0; k_step < STEPS; k_step++) {
+    p.a[k_step] = p.from_registers ? 0 : a.descriptor(k_step);
+    p.b[k_step] = b.descriptor(k_step);
   }
   uint4 *device_image = device_zeros<uint4>(MOST_SHARED / 16);
   uint16_t *device_a = device_zeros<uint16_t>(ROWS * DEPTH);
@@ -167,11 +167,11 @@ static void expect_product(int n, int span_a, int span_b, int options) {
   reset_device(nullptr);
 }
 
-static void products_of_all_widths(void **) {
+TEST(products_of_all_widths) {
   for (int n = 8; n <= 256; n += 8) expect_product(n, 128 >> n / 8 % 4, 128 >> n / 32 % 4, n / 8);
 }
 
-static void products_of_all_layouts(void **) {
+TEST(products_of_all_layouts) {
   for (int options = 0; options < 32; options++) {
     for (int span = 16; span <= 128; span *= 2) expect_product(72, span, 2048 / span, options);
   }
@@ -218,7 +218,7 @@ __global__ void wait_for_groups(float *out) {
   out[512 + threadIdx.x] = second[0][0];
 }
 
-static void a_wait_covers_the_groups_committed_before_it(void **) {
+TEST(a_wait_covers_the_groups_committed_before_it) {
   static float out[640];
   float *device = device_zeros<float>(640);
   wait_for_groups<<<1, 128, SMALL_SHARED>>>(device);
@@ -249,7 +249,7 @@ __global__ void multiply_in_two_groups(float *out) {
   out[threadIdx.x] = d[0];
 }
 
-static void warpgroups_do_not_wait_for_each_other(void **) {
+TEST(warpgroups_do_not_wait_for_each_other) {
   float out[256], *device = device_zeros<float>(256);
   multiply_in_two_groups<<<1, 256, SMALL_SHARED>>>(device);
   fetch(out, device);
@@ -276,7 +276,7 @@ __global__ void overwrite_after_one_wait(bool late, float *out) {
   out[threadIdx.x] = d[0][0];
 }
 
-static void the_first_wait_completes_the_warpgroup_unless_warps_complete_alone(void **) {
+TEST(the_first_wait_completes_the_warpgroup_unless_warps_complete_alone) {
   static const struct {
     const char *mode;
     bool late;
@@ -326,7 +326,7 @@ static void expect_mistake(const SimtWgmma &operands, Mistake mistake, const cha
   assert_names_line(expect_report(&capture, what), FILE_NAME, line);
 }
 
-static void mistakes_are_reported_where_they_are_made(void **) {
+TEST(mistakes_are_reported_where_they_are_made) {
   SimtWgmma right = {};
   right.a_descriptor = small_descriptor(0);
   right.b_descriptor = small_descriptor(B_START);
@@ -364,7 +364,7 @@ static void expect_refused(char operand, uint64_t added, bool transposed, const 
   expect_mistake(operands, NONE, what);
 }
 
-static void wrong_descriptors_are_refused(void **) {
+TEST(wrong_descriptors_are_refused) {
   const auto bit = [](int i) { return UINT64_C(1) << i; };
   for (int i : {14, 15, 30, 31, 46, 47, 48, 52, 61}) {
     expect_refused(i % 2 ? 'A' : 'B', bit(i), false, "sets reserved bits");
@@ -409,7 +409,7 @@ __global__ void add_to_256(uint8_t small, float *out) {
   out[threadIdx.x] = d[0][0];
 }
 
-static void sums_of_e4m3_are_cut_off_behind_13_bits(void **) {
+TEST(sums_of_e4m3_are_cut_off_behind_13_bits) {
   float out[128], *device = device_zeros<float>(128);
   add_to_256<<<1, 128, SMALL_SHARED>>>(0x10, device); /* 2^-5 */
   fetch(out, device);
@@ -419,18 +419,4 @@ static void sums_of_e4m3_are_cut_off_behind_13_bits(void **) {
   for (int i = 0; i < 128; i++) assert_float_equal(out[i], 256, 0);
 }
 
-#define TEST(name) cmocka_unit_test_setup(name, reset_device)
-
-int main() {
-  const CMUnitTest tests[] = {
-      TEST(products_of_all_widths),
-      TEST(products_of_all_layouts),
-      TEST(a_wait_covers_the_groups_committed_before_it),
-      TEST(warpgroups_do_not_wait_for_each_other),
-      TEST(the_first_wait_completes_the_warpgroup_unless_warps_complete_alone),
-      TEST(mistakes_are_reported_where_they_are_made),
-      TEST(wrong_descriptors_are_refused),
-      TEST(sums_of_e4m3_are_cut_off_behind_13_bits),
-  };
-  return run_in_all_settings("wgmma", tests);
-}
+RUN_IN_ALL_SETTINGS("wgmma", reset_device, nullptr)

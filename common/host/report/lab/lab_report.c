@@ -20,13 +20,6 @@ bool lab_report_start(const ReportRequest *request, Error *error) {
   return true;
 }
 
-bool in_forward_pass(const LabKernel *kernel, const Description *d) {
-  for (int i = 0; i < d->launch_count; i++) {
-    if (kernel->kernel == d->launches[i].kernel) return true;
-  }
-  return false;
-}
-
 static LabCounts forward_counts(const LabResults *results, const Description *description) {
   LabCounts sum = {.partial = 0};
   for (size_t i = 0; i < results->kernel_count; i++) {
@@ -36,7 +29,8 @@ static LabCounts forward_counts(const LabResults *results, const Description *de
   return sum;
 }
 
-static void print_findings(const LabResults *results, Sources *sources, const Run *run, FILE *out) {
+static void print_findings(const LabResults *results, Sources *sources, const RunRecord *run,
+                           FILE *out) {
   if (results->blocks_talk) {
     fprintf(out,
             "lab        blocks use atomics and fences: compared by release and acquire; not "
@@ -50,9 +44,9 @@ static void print_findings(const LabResults *results, Sources *sources, const Ru
   fprintf(out, "findings   %zu\n", run->lab.findings);
 }
 
-static bool print_parts(const Run *run, const LabResults *results, Sources *sources, FILE *out,
-                        Error *error) {
-  const ReportRequest *request = run->request;
+static bool print_parts(const RunRecord *run, const LabResults *results, Sources *sources,
+                        FILE *out, Error *error) {
+  const ReportRequest *request = run->request->report;
   const unsigned parts = request->parts;
   bool ok = true;
   const bool counted = parts & (LAB_TRAFFIC | LAB_BANKS);
@@ -67,8 +61,8 @@ static bool print_parts(const Run *run, const LabResults *results, Sources *sour
   return ok;
 }
 
-bool lab_report_finish(Run *run, FILE *out, Error *error) {
-  const unsigned parts = run->request->parts;
+bool lab_report_finish(RunRecord *run, FILE *out, Error *error) {
+  const unsigned parts = run->request->report->parts;
   if ((parts & ~(unsigned)REPORT_COUNTS) == 0 || run->lab.reported) return true;
   LabResults results;
   Sources sources = {NULL, 0};
@@ -85,7 +79,7 @@ bool lab_report_finish(Run *run, FILE *out, Error *error) {
   return ok;
 }
 
-void lab_report_add_to_record(JsonObject *object, const Run *run) {
+void lab_report_add_to_record(JsonObject *object, const RunRecord *run) {
   if (!run->lab.reported) return;
   json_integer(object, "lab_findings", (int64_t)run->lab.findings);
   add_counts(object, "lab_", &run->lab.counts);

@@ -2,7 +2,6 @@
  * @file
  * Internal to the reports of the lab:
  *
- * - request.c    the LIST of --report; gpu.c: what a GPU can do
  * - table.c      counts by line, hottest first, and intensity; roofline.c: least times
  * - drawing.c    one access; annotate.c: the source with counts; source.c: its text
  * - records.c    all of it as JSON
@@ -29,20 +28,12 @@ const char *source_line(Sources *sources, const char *file, int line);
 void print_newer_sources(const Sources *sources, FILE *out);
 void sources_free(Sources *sources);
 
-/* --- gpu.c ---------------------------------------------------------------------------------- */
-
-/** Finds a GPU by its name, or reads it from a file; EXIT_USAGE if that fails. */
-bool gpu_find(const char *name, Gpu *gpu, Error *error);
-
-/* --- lab_report.c --------------------------------------------------------------------------- */
+/* --- table.c -------------------------------------------------------------------------------- */
 
 /** True for a kernel of the forward pass, false for one that prepares a mask. */
 bool in_forward_pass(const LabKernel *kernel, const Description *description);
 
 /* --- What is printed ------------------------------------------------------------------------ */
-
-/** Bytes of all sectors that accesses to device memory touch. */
-double sector_bytes(const LabCounts *counts);
 
 /** Floating-point operations of mma and wgmma. */
 double tensor_core_flop(const LabCounts *counts);
@@ -67,7 +58,7 @@ static inline uint64_t issued(const LabCounts *counts, int kind) {
 /** Prints the counts of each kernel and of its lines. */
 void print_tables(const LabResults *results, Sources *sources, FILE *out);
 /** Prints the FLOP per byte of the forward pass. */
-void print_intensity(const Run *run, const LabCounts *forward, FILE *out);
+void print_intensity(const RunRecord *run, const LabCounts *forward, FILE *out);
 
 /** A unit of a GPU, and the least time that its share of the work takes there. */
 typedef struct Bound {
@@ -79,8 +70,8 @@ typedef struct Bound {
 enum { BOUNDS = 4 };
 
 /** Finds the bounds of the requested GPU from the counts of the forward pass. */
-void find_bounds(const Run *run, const LabCounts *forward, Bound bounds[BOUNDS]);
-void print_roofline(const Run *run, const LabCounts *forward, FILE *out);
+void find_bounds(const RunRecord *run, const LabCounts *forward, Bound bounds[BOUNDS]);
+void print_roofline(const RunRecord *run, const LabCounts *forward, FILE *out);
 
 /** Prints the source of the kernels with counts in the margin. */
 void print_annotated(const LabResults *results, Sources *sources, FILE *out);
@@ -90,7 +81,8 @@ bool draw_access(const LabResults *results, const ReportRequest *request, Source
                  FILE *out, Error *error);
 
 /** Appends the report as JSON lines. EXIT_DEVICE if that fails. */
-bool append_records(const Run *run, const LabResults *results, Sources *sources, Error *error);
+bool append_records(const RunRecord *run, const LabResults *results, Sources *sources,
+                    Error *error);
 
 /** Adds the fields of `counts`; `prefix` begins their names. */
 void add_counts(JsonObject *object, const char *prefix, const LabCounts *counts);

@@ -72,7 +72,7 @@ static void end(JsonObject *object, FILE *lines) {
   json_free(object);
 }
 
-static void add_run(const Run *run, FILE *lines) {
+static void add_run(const RunRecord *run, FILE *lines) {
   JsonObject object;
   begin(&object, "run");
   json_string(&object, "commit", version_commit());
@@ -82,7 +82,7 @@ static void add_run(const Run *run, FILE *lines) {
   end(&object, lines);
 }
 
-static void add_kernel(const Run *run, const LabKernel *kernel, FILE *lines) {
+static void add_kernel(const RunRecord *run, const LabKernel *kernel, FILE *lines) {
   JsonObject object;
   begin(&object, "kernel");
   json_string(&object, "kernel", kernel->name);
@@ -124,13 +124,13 @@ static void add_finding(const LabFinding *f, FILE *lines) {
   end(&object, lines);
 }
 
-static void add_bounds(const Run *run, FILE *lines) {
+static void add_bounds(const RunRecord *run, FILE *lines) {
   Bound bounds[BOUNDS];
   find_bounds(run, &run->lab.counts, bounds);
   for (int i = 0; i < BOUNDS; i++) {
     JsonObject object;
     begin(&object, "bound");
-    json_string(&object, "gpu", run->request->gpu.name);
+    json_string(&object, "gpu", run->request->report->gpu.name);
     json_string(&object, "unit", bounds[i].unit);
     json_number(&object, "work", bounds[i].work);
     json_number(&object, "peak_per_s", bounds[i].peak);
@@ -139,22 +139,24 @@ static void add_bounds(const Run *run, FILE *lines) {
   }
 }
 
-static void add_all(const Run *run, const LabResults *results, Sources *sources, FILE *lines) {
+static void add_all(const RunRecord *run, const LabResults *results, Sources *sources,
+                    FILE *lines) {
   add_run(run, lines);
   for (size_t i = 0; i < results->kernel_count; i++) add_kernel(run, &results->kernels[i], lines);
   for (size_t i = 0; i < results->line_count; i++) add_line(&results->lines[i], sources, lines);
   for (size_t i = 0; i < results->finding_count; i++) add_finding(&results->findings[i], lines);
-  if (run->request->parts & REPORT_ROOFLINE && run->complete) add_bounds(run, lines);
+  if (run->request->report->parts & REPORT_ROOFLINE && run->complete) add_bounds(run, lines);
 }
 
-bool append_records(const Run *run, const LabResults *results, Sources *sources, Error *error) {
+bool append_records(const RunRecord *run, const LabResults *results, Sources *sources,
+                    Error *error) {
   char *text = NULL;
   size_t size;
   FILE *lines = open_memstream(&text, &size);
   if (lines == NULL) abort();
   add_all(run, results, sources, lines);
   if (fclose(lines) != 0) abort();
-  const bool ok = json_append_line(run->request->json_path, text, error);
+  const bool ok = json_append_line(run->request->report->json_path, text, error);
   free(text);
   return ok;
 }

@@ -4,8 +4,8 @@
  */
 #include "host/report/lab/parts.h"
 
-void find_bounds(const Run *run, const LabCounts *forward, Bound bounds[BOUNDS]) {
-  const Gpu *gpu = &run->request->gpu;
+void find_bounds(const RunRecord *run, const LabCounts *forward, Bound bounds[BOUNDS]) {
+  const Gpu *gpu = &run->request->report->gpu;
   const double mma_flop = tensor_core_flop(forward);
   const double mma_peak = forward->wgmma > 0 ? gpu->wgmma_tflops : gpu->mma_tflops;
   /* Multiply-adds on CUDA cores are not counted; without mma, they do both matrix products. */
@@ -24,7 +24,7 @@ void find_bounds(const Run *run, const LabCounts *forward, Bound bounds[BOUNDS])
 }
 
 /** Blocks of the largest launch. */
-static double most_blocks(const Run *run) {
+static double most_blocks(const RunRecord *run) {
   double most = 0;
   for (int i = 0; i < run->description.launch_count; i++) {
     const dim3 grid = run->description.launches[i].grid;
@@ -34,8 +34,8 @@ static double most_blocks(const Run *run) {
   return most;
 }
 
-void print_roofline(const Run *run, const LabCounts *forward, FILE *out) {
-  const Gpu *gpu = &run->request->gpu;
+void print_roofline(const RunRecord *run, const LabCounts *forward, FILE *out) {
+  const Gpu *gpu = &run->request->report->gpu;
   const double blocks = most_blocks(run);
   Bound bounds[BOUNDS];
   const Bound *binding = &bounds[0];

@@ -7,7 +7,15 @@
 
 enum { MOST_LINES = 12, SOURCE_COLUMNS = 100 };
 
-double sector_bytes(const LabCounts *c) {
+bool in_forward_pass(const LabKernel *kernel, const Description *d) {
+  for (int i = 0; i < d->launch_count; i++) {
+    if (kernel->kernel == d->launches[i].kernel) return true;
+  }
+  return false;
+}
+
+/** Of all sectors that accesses to device memory touch. */
+static double sector_bytes(const LabCounts *c) {
   return 32.0 * (double)(c->global_load.sectors + c->global_store.sectors + c->copy_global.sectors +
                          c->tensor_load.sectors + c->tensor_store.sectors);
 }
@@ -154,7 +162,7 @@ void print_tables(const LabResults *results, Sources *sources, FILE *out) {
   }
 }
 
-void print_intensity(const Run *run, const LabCounts *forward, FILE *out) {
+void print_intensity(const RunRecord *run, const LabCounts *forward, FILE *out) {
   char flop[40], bytes[40], issued[40];
   const double least = run->work.must_move_bytes, counted = sector_bytes(forward);
   const double flops = run->work.flops;

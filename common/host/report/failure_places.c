@@ -5,7 +5,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "host/check/check_parts.h"
+#include "host/report/failure.h"
 
 enum { SHORT_LIST = 4, MAX_PERIOD = 256 };
 

@@ -2,11 +2,13 @@
  * GPUs that a roofline can be drawn for.
  */
 #include <errno.h>
+#include <stddef.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "host/base/text_file.h"
 #include "host/base/values.h"
-#include "host/report/lab/parts.h"
+#include "host/cli/report_request.h"
 
 /** Names as --report=roofline: takes them. Peaks are dense, for 16-bit operands and fp32 sums. */
 static const struct {

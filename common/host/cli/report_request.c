@@ -1,8 +1,15 @@
+#include "host/cli/report_request.h"
+
+#include "attention.h" /* for SIMT_BACKEND */
+
+#ifdef SIMT_BACKEND
+
 #include <limits.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "host/base/values.h"
-#include "host/report/lab/parts.h"
+#include "simt/lab/lab.h"
 
 /** Names of parts; a name that ends in a colon takes an argument. */
 static const struct {
@@ -92,7 +99,7 @@ static bool parse_item(const char *list, const char *item, ReportRequest *reques
   }
 }
 
-bool lab_report_parse(const char *list, ReportRequest *request, Error *error) {
+bool report_request_parse(const char *list, ReportRequest *request, Error *error) {
   *request = (ReportRequest){.parts = list == NULL ? default_parts() : 0};
   if (list == NULL) return true;
   for (const char *at = list;; at++) {
@@ -108,3 +115,16 @@ bool lab_report_parse(const char *list, ReportRequest *request, Error *error) {
   if (request->parts == REPORT_JSON) request->parts |= default_parts();
   return true;
 }
+
+#else
+
+#include <errno.h> /* program_invocation_short_name */
+
+bool report_request_parse(const char *list, ReportRequest *request, Error *error) {
+  (void)list, (void)request;
+  return fail(error, EXIT_USAGE,
+              "--report: needs the CPU backend (make %s BACKEND=cpu); on a GPU use Nsight Compute",
+              program_invocation_short_name);
+}
+
+#endif

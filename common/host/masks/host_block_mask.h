@@ -9,7 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "attention.h"
+#include "block_mask.h"
 #include "host/base/error.h"
 
 /** Largest number of queries, and of keys, in a block. */

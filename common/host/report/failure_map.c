@@ -5,7 +5,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "host/check/check_parts.h"
+#include "host/report/failure.h"
 
 enum { MAP_LINES = 40, MAP_COLUMNS = 64 };
 

@@ -8,16 +8,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "host/check/check_parts.h"
+#include "host/check/check.h"
 
 /* The row to diagnose, and the best explanation so far. */
 typedef struct Case {
   const Judgement *judgement;
   RowIndex row;
   double o[MAX_HEAD_DIM]; /* what the kernel wrote */
-  double distance;        /* of the best explanation, relative to its norm */
-  bool lse_agrees;        /* with the best explanation */
-  char text[160];
+  Diagnosis *best;
 } Case;
 
 /* Unnormalised attention of a query over some keys of some key/value head. */
@@ -49,13 +47,14 @@ __attribute__((format(printf, 5, 6))) static void explain(Case *c, double max,
   double candidate[MAX_HEAD_DIM];
   for (int d = 0; d < dim; ++d) candidate[d] = numerator[d] / denominator;
   const double distance = relative_distance(c->o, candidate, dim);
-  if (!(distance <= j->result->allowed_error / 2)) return;
-  if (agrees == c->lse_agrees ? distance >= c->distance : c->lse_agrees) return;
-  c->lse_agrees = agrees;
-  c->distance = distance;
+  if (!(distance <= j->result.allowed_error / 2)) return;
+  Diagnosis *best = c->best;
+  if (agrees == best->lse_agrees ? distance >= best->distance : best->lse_agrees) return;
+  best->lse_agrees = agrees;
+  best->distance = distance;
   va_list arguments;
   va_start(arguments, format);
-  vsnprintf(c->text, sizeof c->text, format, arguments);
+  vsnprintf(best->text, sizeof best->text, format, arguments);
   va_end(arguments);
 }
 
@@ -318,7 +317,8 @@ static void try_rows(Case *c, const Attention *a) {
 
 static void explain_row(Case *c, Attention *a) {
   attend(c->judgement, a);
-  if (reference_rule.score != NULL || reference_rule.sink != NULL) {
+  const ReferenceRule *rule = &c->judgement->inputs->rule;
+  if (rule->score != NULL || rule->sink != NULL) {
     explain(c, a->max, a->total, a->sum, "this is plain attention: the variant has no effect");
     return;
   }
@@ -333,13 +333,14 @@ static void explain_row(Case *c, Attention *a) {
   try_lost_keys(c, a);
   try_alignments(c, a); /* overwrites a->p */
   try_kv_heads(c, a);
-  if (!c->lse_agrees) try_columns(c, a); /* many, and slow with many keys */
-  try_rows(c, a);                        /* overwrites a->spans */
+  if (!c->best->lse_agrees) try_columns(c, a); /* many, and slow with many keys */
+  try_rows(c, a);                              /* overwrites a->spans */
 }
 
-bool diagnose_row(const Judgement *judgement, RowIndex row, FILE *out, Error *error) {
+bool diagnose_row(const Judgement *judgement, RowIndex row, Diagnosis *diagnosis, Error *error) {
   const Problem *p = judgement->problem;
-  Case c = {.judgement = judgement, .row = row, .distance = INFINITY};
+  Case c = {.judgement = judgement, .row = row, .best = diagnosis};
+  *diagnosis = (Diagnosis){.distance = INFINITY};
   const uint16_t *bits = output_row(judgement, row);
   for (int d = 0; d < p->head_dim; ++d) c.o[d] = element_value(p->o_dtype, bits[d]);
 
@@ -356,9 +357,5 @@ bool diagnose_row(const Judgement *judgement, RowIndex row, FILE *out, Error *er
   if (a.span_count > 0) explain_row(&c, &a);
   free(a.p);
   free(a.spans);
-  if (c.text[0] != '\0') {
-    fprintf(out, "  O[b=%d, h=%d, q=%d] is explained (to %.2g) by this: %s%s\n", row.batch,
-            row.head, row.q, c.distance, c.text, c.lse_agrees ? "" : " (LSE does not agree)");
-  }
   return true;
 }

@@ -1,0 +1,37 @@
+"""Changed copies of steps, by patches. A patch has one of three kinds:
+
+- exercises/exNN_NAME.patch makes the file that a student starts from, of the solution;
+- exercises/brokenNN_NAME.patch puts one fault into a step;
+- variants/stepNN_NAME.patch is another form of a step, to be measured beside it.
+
+Usage: patches.py VARIANT.patch    (prints the variant's source; `make build/cpu/variants/stepNN_NAME`)
+"""
+
+import re
+import sys
+from pathlib import Path
+
+STEPS = Path(__file__).resolve().parents[1]
+REGION = re.compile(r"^ *// \[\w+\]\n", re.MULTILINE)  # which the pages show
+
+
+def step_source(step: str) -> str:
+    return REGION.sub("", next(STEPS.glob(f"{step}_*.cu")).read_text())
+
+
+def patched(text: str, patch: Path | None) -> str:
+    """Applies a unified diff. Its old lines must be in the text once; line numbers do not matter."""
+    if patch is None:
+        return text
+    for hunk in re.split(r"^@@.*\n", patch.read_text(), flags=re.MULTILINE)[1:]:
+        lines = hunk.splitlines(keepends=True)
+        old, new = ("".join(line[1:] for line in lines if line[0] in kept) for kept in (" -", " +"))
+        if text.count(old) != 1:
+            raise ValueError(f"{patch.name}: these lines must be in the source once:\n{old}")
+        text = text.replace(old, new)
+    return text
+
+
+if __name__ == "__main__":
+    variant = Path(sys.argv[1])
+    print(patched(step_source(variant.name.partition("_")[0]), variant), end="")

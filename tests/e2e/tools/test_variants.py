@@ -1,0 +1,34 @@
+"""Every variant of a step has a patch that fits, and computes what the step does."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from plots.bench.variants import PATCHES, read_variants, step_of
+from tests.lib.programs import REPOSITORY, Program
+from tests.lib.source_tree import SourceTree
+
+sys.path.insert(0, str(REPOSITORY / "steps/exercises"))
+from patches import patched, step_source  # noqa: E402
+
+NAMES = list(read_variants())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_patch_fits_and_names_its_row(name: str) -> None:
+    source = step_source(step_of(name))
+    assert patched(source, PATCHES / f"{name}.patch") != source
+    assert read_variants()[name].keys() <= {"Row", "Page", "Head dimensions"}
+
+
+@pytest.mark.cpu_only("compiled for the CPU backend")
+@pytest.mark.parametrize("name", [NAMES[0], *(pytest.param(name, marks=pytest.mark.exhaustive)
+                                              for name in NAMES[1:])])
+def test_the_variant_is_right(name: str, tmp_path: Path) -> None:
+    tree = SourceTree(tmp_path, built="cpu")
+    done = tree.make("BACKEND=cpu", f"PYTHON={sys.executable}", f"build/cpu/variants/{name}")
+    assert done.returncode == 0, done.stderr
+    for head_dim in (64, 256):
+        Program(name, tree.root / "build/cpu/variants").run_right(
+            "-n", 133, "-k", 150, "-d", head_dim, "-m", "causal", "--report=races,bounds,init")
