@@ -12,25 +12,21 @@
  * - Small kernels make the plans once per mask (device/span_plans.cuh), one for each tile of
  *   queries: where its tiles of keys begin, how many there are, and which of them each consumer
  *   needs. The first tile begins at the first key that is attended.
- * - Each consumer has two loops: one for tiles of which its queries attend all keys, and one for
- *   tiles that need mask code.
- * - The scheduler's numbers stand for plans, the longest of a head first. If most plans of a head
- *   are much shorter than its longest, the heads take turns. Else one head follows the other.
- * - A block needs the plan before it can load anything of a tile of queries. So the producer copies
- *   the next plan before it loads the last V of this tile, and a thread of its own for each
- * consumer loads Q, with the spans of its queries (device/planned_tiles.cuh).
+ * - A consumer has two loops: one for tiles of which its queries attend all keys, and one for tiles
+ *   that need mask code. There a span becomes a word of bits for 32 keys.
+ * - The producer knows nothing of a tile of queries before its plan has arrived. So it copies the
+ *   next plan early, and Q is loaded by threads of their own (device/planned_tiles.cuh). Plans are
+ *   sorted, the longest first.
  *
- * What it costs: 8 bytes for each query, and two plans of 64 bytes for each tile of queries, one in
- * the order of the queries and one sorted.
+ * What it costs: 8 bytes for each query, and two plans of 64 bytes for each tile of queries. The
+ * kernels that make the plans add 70 lines of code to this step, but they are no part of a pass.
  *
  * What to look at: the two loops, and what a tile without a mask runs. And documents of 512 keys,
  * where a tile of queries is so short that the next one must have begun before it ends.
  */
-#include <float.h>
-#include <math.h>
-
 #include "attention.h"
 #include "block_mask.h"
+#include "device/key_bits.cuh"
 #include "device/launch.cuh"
 #include "device/lazy_softmax.cuh"
 #include "device/o_slots.cuh"
@@ -82,84 +78,7 @@ struct SpanMaps : ForwardMaps {
   CUtensorMap spans; /**< boxes of the spans of a consumer */
 };
 
-// [producer]
-/** Run by one thread: finds the tiles of queries, and loads K and V for them. */
-template <typename T, int HEAD_DIM>
-__device__ __forceinline__ void produce_kv(Shared<T, HEAD_DIM> &shared, const TensorMaps &maps,
-                                           const Problem &problem, TileScheduler scheduler,
-                                           const MaskPlans &plans) {
-  using Tile = Tiles<HEAD_DIM>;
-  scheduler.tiles_per_turn = *plans.uneven ? TILES_PER_TURN : plans.q_tiles;
-  PipelineState<Tile::STAGES> state;  // of the next tile of K
-  PipelineState<WORK_SLOTS> work_state;
-  find_plan(shared, work_state, problem, scheduler, plans, blockIdx.x);
-  for (;; ++work_state) {
-    cp_async_wait<0>();  // the plan has arrived
-    mbarrier_arrive(&shared.work_full[work_state.index()]);
-    const PlannedTile &work = shared.work[work_state.index()];
-    const int tile_count = work.plan.tile_count;
-    if (tile_count < 0) break;
-    const int batch = work.batch, kv_head = work.head / (problem.q_heads / problem.kv_heads);
-    const auto find_next = [&](int index) {
-      find_plan(shared, {work_state.count + 1}, problem, scheduler, plans, index);
-    };
-    const auto load_k = [&](PipelineState<Tile::STAGES> k, int tile) {
-      load_tile<HEAD_DIM, Tile::BLOCK_N>(shared.k, maps.k, shared.k_full, shared.k_empty, k,
-                                         work.plan.first_key + tile * Tile::BLOCK_N, kv_head,
-                                         batch);
-    };
-    int index = 0;  // of the next tile of queries
-    for (int tile = 0; tile < tile_count; tile++, ++state) {
-      // Not earlier: a late block would hold a tile that a free one could take. Not later: it takes
-      // hundreds of cycles.
-      if (tile + 1 == tile_count) index = take_next(scheduler);
-      if (Tile::O_SLOTS == 0 || tile == 0) load_k(state, tile);
-      if (Tile::O_SLOTS > 0) {  // V waits for O, so the next K comes first
-        if (tile + 1 < tile_count) load_k({state.count + 1}, tile + 1);
-        if (tile == 0) grant_o_slots(shared, state, work_state.count);
-      }
-      if (tile + 1 == tile_count) find_next(index);  // its plan is copied while V waits for room
-      load_tile<HEAD_DIM, Tile::BLOCK_N>(shared.v, maps.v, shared.v_full, shared.v_empty,
-                                         v_state<HEAD_DIM>(state, work_state.count),
-                                         work.plan.first_key + tile * Tile::BLOCK_N, kv_head,
-                                         batch);
-    }
-    if (tile_count == 0) {
-      grant_o_slots(shared, state, work_state.count);
-      find_next(take_next(scheduler));
-    }
-  }
-  grant_o_slots(shared, state, work_state.count);  // for the last O
-}
-// [producer]
-
-// [bits]
-/** Which of the 32 keys from `first_key` on lie in a span, the first in the lowest bit. */
-__device__ __forceinline__ uint32_t bits_of_span(const KeySpan &span, int first_key) {
-  const int begin = max(span.first - first_key, 0), end = min(span.end - first_key, 32);
-  if (begin >= end) return 0;
-  return ~0u >> (32 - (end - begin)) << begin;
-}
-
-/** Sets the scores of keys that are not attended to -inf: bit j of word w of a row is key 32 w + j
- * of the tile. */
-template <int N_FRAGMENTS, int WORDS>
-__device__ __forceinline__ void apply_bits(float (&s)[N_FRAGMENTS][4],
-                                           const uint32_t (&words)[2][WORDS]) {
-  const int lane = threadIdx.x % WARP_SIZE;
-#pragma unroll
-  for (int half = 0; half < 2; half++) {
-#pragma unroll
-    for (int n = 0; n < N_FRAGMENTS; n++) {
-      const uint32_t own = words[half][n / 4] >> lane % 4 * 2;  // bit 0 is this lane's first key
-#pragma unroll
-      for (int c = 0; c < 2; c++) {
-        if ((own & 1u << (n % 4 * 8 + c)) == 0) s[n][2 * half + c] = -INFINITY;
-      }
-    }
-  }
-}
-
+// [apply_spans]
 /** Masks the scores of the keys from `first_key` on. `spans` are those of this consumer's rows. */
 template <int N_FRAGMENTS>
 __device__ __forceinline__ void apply_spans(float (&s)[N_FRAGMENTS][4], const KeySpan *spans,
@@ -177,7 +96,7 @@ __device__ __forceinline__ void apply_spans(float (&s)[N_FRAGMENTS][4], const Ke
   }
   apply_bits(s, words);
 }
-// [bits]
+// [apply_spans]
 
 /** The loop over the tiles of keys that a consumer's queries attend: O, m and l of its rows.
  * `state` is that of the first tile of the plan, and afterwards that behind the last one of this
@@ -215,14 +134,17 @@ __device__ __forceinline__ void attend(Shared<T, HEAD_DIM> &shared, const QueryP
     pack_probs<T>(probs, s);
   };
 
-  // [loops]
-  int tile = 0;
-  // skip_tile() waits for V, and V waits until these slots are released.
-  if (own.begin > 0 || own.begin == own.end) release_o_slots(shared, state, work_count);
-  for (; tile < own.begin; tile++, ++state) {
+  const auto skip = [&] {  // a tile that only other consumers need
     skip_tile(shared.k_full, shared.k_empty, state);
     skip_tile(shared.v_full, shared.v_empty, v_state<HEAD_DIM>(state, work_count));
-  }
+    ++state;
+  };
+
+  // [loops]
+  int tile = 0;
+  // skip() waits for V, and V waits until these slots are released.
+  if (own.begin > 0 || own.begin == own.end) release_o_slots(shared, state, work_count);
+  for (; tile < own.begin; tile++) skip();
   if (tile < own.end) {
     float s[BLOCK_N / MMA_N][4];
     start_qk_of(s, shared, consumer, state);
@@ -253,49 +175,7 @@ __device__ __forceinline__ void attend(Shared<T, HEAD_DIM> &shared, const QueryP
     wgmma_wait<0>(o);  // O is complete
     release(shared.v_empty, v_before());
   }
-}
-
-/** What a consumer does, tile after tile of queries. */
-template <typename T, int HEAD_DIM>
-__device__ __forceinline__ void consume(Shared<T, HEAD_DIM> &shared, const SpanMaps &maps,
-                                        const Problem &problem, const Tensors &t, int consumer) {
-  using Tile = Tiles<HEAD_DIM>;
-  const int lane = threadIdx.x % WARP_SIZE, warp = threadIdx.x / WARP_SIZE % 4;
-  const int row_in_tile = consumer * CONSUMER_ROWS + 16 * warp;  // of the first row of this warp
-  const float scale_log2 = problem.scale * LOG2_E;
-  PipelineState<Tile::STAGES> state;  // of the next tile of K
-
-  for (PipelineState<WORK_SLOTS> work_state;; ++work_state) {
-    mbarrier_wait(&shared.work_full[work_state.index()], work_state.phase());
-    const PlannedTile &work = shared.work[work_state.index()];
-    const int tile_count = work.plan.tile_count;
-    if (tile_count < 0) break;
-    float m[2] = {-FLT_MAX, -FLT_MAX};  // running maximum of score * scale * log2(e)
-    float l[2] = {};                    // running sum of this lane's probabilities
-    float o[HEAD_DIM / MMA_N][4] = {};
-    const PipelineState<1> q_state = {work_state.count};
-    mbarrier_wait(&shared.q_full[consumer], q_state.phase());  // Q and the spans have arrived
-    attend(shared, work.plan, consumer, scale_log2, work_state.count, state, o, m, l);
-    for (int tile = work.plan.consumers[consumer].end; tile < tile_count; tile++, ++state) {
-      skip_tile(shared.k_full, shared.k_empty, state);
-      skip_tile(shared.v_full, shared.v_empty, v_state<HEAD_DIM>(state, work_state.count));
-    }
-
-    const int first_row = work.plan.first_q + row_in_tile;  // of this warp
-    const int64_t head_index = (int64_t)work.batch * problem.q_heads + work.head;
-    finish_rows(o, m, l, 1.0f, t.lse + head_index * problem.q_len, first_row, problem.q_len);
-    T *o_consumer = shared.o[consumer];
-    if (Tile::O_SLOTS > 0) {
-      const uint32_t first_slot = v_state<HEAD_DIM>(state, work_state.count).count;
-      const PipelineState<Tile::STAGES> o_slot = {first_slot + consumer};
-      mbarrier_wait(&shared.v_full[o_slot.index()], o_slot.phase());  // no product reads V there
-      o_consumer = shared.v[o_slot.index()];
-    }
-    store_tile<HEAD_DIM>(o, o_consumer + 16 * warp * HEAD_DIM, maps.o, first_row, work.head,
-                         work.batch);
-    release(shared.work_empty, work_state);  // all lanes have read `work` before __syncwarp()
-  }
-  if (lane == 0) tma_store_wait<0>();  // shared memory must stay until it has been read
+  for (; tile < plan.tile_count; tile++) skip();
 }
 
 /** The whole forward pass: one thread block for each SM. */
@@ -320,19 +200,36 @@ __global__ void __launch_bounds__(Tiles<HEAD_DIM>::THREADS, 1)
   const int warpgroup = __shfl_sync(FULL_WARP, threadIdx.x / WARPGROUP_THREADS, 0);
   if (warpgroup > 0) {
     setmaxnreg_inc<Tile::CONSUMER_REGISTERS>();
-    consume(shared, maps, problem, t, warpgroup - 1);
+    const int consumer = warpgroup - 1;
+    const float scale_log2 = problem.scale * LOG2_E;
+    consume(
+        shared, maps.o, problem, t, consumer,
+        [&](const QueryPlan &plan, uint32_t work_count, auto &state, auto &o, auto &m, auto &l) {
+          attend(shared, plan, consumer, scale_log2, work_count, state, o, m, l);
+        });
     return;
   }
   setmaxnreg_dec<Tile::PRODUCER_REGISTERS>();
   const int consumer = (int)threadIdx.x / WARP_SIZE - 1;  // that this warp loads Q for
   if (threadIdx.x == 0) {
-    produce_kv(shared, maps.in, problem, scheduler, plans);
+    // The tiles of a plan follow each other from its first key on.
+    const auto list_of = [](const PlannedTile &work) { return &work.plan; };
+    const auto first_key_of = [](const QueryPlan *plan, int tile) {
+      return plan->first_key + tile * Tile::BLOCK_N;
+    };
+    produce_kv(shared, maps.in.v, problem, scheduler, plans, list_of, first_key_of,
+               [&](PipelineState<Tile::STAGES> k, const QueryPlan *plan, int tile, int kv_head,
+                   int batch) {
+                 load_tile<HEAD_DIM, Tile::BLOCK_N>(shared.k, maps.in.k, shared.k_full,
+                                                    shared.k_empty, k, first_key_of(plan, tile),
+                                                    kv_head, batch);
+               });
   } else if (threadIdx.x % WARP_SIZE == 0 && consumer < Tile::CONSUMERS) {
     const auto load_spans = [&](uint64_t *full, int plan) {
       tma_load(shared.spans[consumer], maps.spans, full, 0, plan * Tile::CONSUMERS + consumer, 0,
                0);
     };
-    produce_q(shared, maps.in.q, plans, consumer, sizeof shared.spans[consumer], load_spans);
+    produce_q(shared, maps.in.q, consumer, sizeof shared.spans[consumer], load_spans);
   }
   // [roles]
 }
@@ -382,7 +279,7 @@ static const BlockMaskSupport BLOCK_MASKS = {
 
 const Step step = {
     .name = "step11",
-    .after = "step10",
+    .after = "step10c",
     .title = "Masks of one span of keys",
     .idea =
         "The producer follows a plan of the mask; two numbers for each query say which keys it "

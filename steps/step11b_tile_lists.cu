@@ -2,28 +2,28 @@
  * @file
  * Step 11b: any block mask on Hopper.
  *
- * The idea: a plan can have a list of tiles of keys instead of a range. The mask comes in blocks,
- * as in step 05, and so each entry of the list says how each consumer's queries are masked in a
- * tile. Where that differs from key to key, there is a bit for each pair of query and key, and TMA
+ * The idea: a plan can have a list of tiles of keys instead of a range. Then the mask may come in
+ * blocks, as in step 05. Each entry of the list says how each consumer's queries are masked in a
+ * tile. Where this differs from key to key, there is a bit for each pair of query and key, and TMA
  * loads these bits with the tile of K.
  *
  * What changed since step 11:
- * - Small kernels make the lists from the blocks, and bits from the PARTIAL blocks, once per mask
- *   (device/list_plans.cuh).
- * - The producer reads the list. It hands each entry over to the consumers in shared memory, with K
- *   and by the same barrier.
- * - A consumer that finds ALL_ATTENDED in the entry needs no mask code. Otherwise a word of bits
- * for 32 keys comes from a rule for the whole tile, and from the bits where there are any.
- * - All consumers compute all tiles of the list: it has no tile that only one of them skips.
+ * - Small kernels make the lists from the blocks of the mask, and bits from its PARTIAL blocks,
+ * once per mask (device/list_plans.cuh).
+ * - The producer reads the list. It shows each entry to the consumers in shared memory; K, entry
+ * and bits have one barrier.
+ * - A tile whose entry says ALL_ATTENDED needs no mask code. Otherwise the word of bits for 32 keys
+ *   comes from a rule for the whole tile, and from the bits where there are any.
+ * - All consumers compute all tiles of the list, so nobody skips a tile.
  *
  * What it costs: 16 bytes for each tile of keys in each list, and 512 bytes for each tile with
- * bits. Two consumers instead of three, because the bits of four stages leave no room for a third
- * at D = 128. So if each query attends one span of keys, step 11 is faster.
+ * bits. There are two consumers, because the bits of four stages leave no room for a third at D =
+ * 128. So where each query attends one span of keys, step 11 is faster. The kernels that make the
+ * lists add 100 lines of code to this step, but they are no part of a pass.
  *
- * What to look at: what orders the reads of an entry and its bits before the copy of the next ones.
+ * What to look at: what comes between reading an entry with its bits, and the copy of the next
+ * ones.
  */
-#include <float.h>
-
 #include "attention.h"
 #include "block_mask.h"
 #include "device/heads.cuh"
@@ -104,56 +104,6 @@ __device__ __forceinline__ void load_listed(Shared<T, HEAD_DIM> &shared, const L
                                      batch);
 }
 // [load_listed]
-
-// [producer]
-/** Run by one thread: finds the tiles of queries, and loads K and V for them. */
-template <typename T, int HEAD_DIM>
-__device__ __forceinline__ void produce_kv(Shared<T, HEAD_DIM> &shared, const ListMaps &maps,
-                                           const Problem &problem, TileScheduler scheduler,
-                                           const ListPlans &plans) {
-  using Tile = Tiles<HEAD_DIM>;
-  scheduler.tiles_per_turn = *plans.uneven ? TILES_PER_TURN : plans.q_tiles;
-  PipelineState<Tile::STAGES> state;  // of the next tile of K
-  PipelineState<WORK_SLOTS> work_state;
-  find_plan(shared, work_state, problem, scheduler, plans, blockIdx.x);
-  for (;; ++work_state) {
-    cp_async_wait<0>();  // the plan has arrived
-    mbarrier_arrive(&shared.work_full[work_state.index()]);
-    const PlannedTile &work = shared.work[work_state.index()];
-    const int tile_count = work.plan.tile_count;
-    if (tile_count < 0) break;
-    const int batch = work.batch, kv_head = work.head / (problem.q_heads / problem.kv_heads);
-    const int64_t plan = plan_of_head(plans, batch, work.head) + work.plan.first_q / Tile::BLOCK_M;
-    const ListedTile *list = plans.tiles + plan * plans.most_tiles;
-    const auto find_next = [&](int index) {
-      find_plan(shared, {work_state.count + 1}, problem, scheduler, plans, index);
-    };
-    int index = 0;  // of the next tile of queries
-    for (int tile = 0; tile < tile_count; tile++, ++state) {
-      // Not earlier: a late block would hold a tile that a free one could take. Not later: it takes
-      // hundreds of cycles.
-      if (tile + 1 == tile_count) index = take_next(scheduler);
-      if (Tile::O_SLOTS == 0 || tile == 0)
-        load_listed(shared, maps, state, list[tile], kv_head, batch);
-      if (Tile::O_SLOTS > 0) {  // V waits for O, so the next K comes first
-        if (tile + 1 < tile_count) {
-          load_listed(shared, maps, {state.count + 1}, list[tile + 1], kv_head, batch);
-        }
-        if (tile == 0) grant_o_slots(shared, state, work_state.count);
-      }
-      if (tile + 1 == tile_count) find_next(index);  // its plan is copied while V waits for room
-      load_tile<HEAD_DIM, Tile::BLOCK_N>(shared.v, maps.in.v, shared.v_full, shared.v_empty,
-                                         v_state<HEAD_DIM>(state, work_state.count),
-                                         list[tile].first_key, kv_head, batch);
-    }
-    if (tile_count == 0) {
-      grant_o_slots(shared, state, work_state.count);
-      find_next(take_next(scheduler));
-    }
-  }
-  grant_o_slots(shared, state, work_state.count);  // for the last O
-}
-// [producer]
 
 // [mask_listed]
 /** Masks the scores of a tile. `first_q` is the first query of this consumer, and `bits` are those
@@ -255,43 +205,6 @@ __device__ __forceinline__ void attend(Shared<T, HEAD_DIM> &shared, const Proble
   }
 }
 
-/** What a consumer does, tile after tile of queries. */
-template <typename T, int HEAD_DIM>
-__device__ __forceinline__ void consume(Shared<T, HEAD_DIM> &shared, const ListMaps &maps,
-                                        const Problem &problem, const Tensors &t, int consumer) {
-  using Tile = Tiles<HEAD_DIM>;
-  const int lane = threadIdx.x % WARP_SIZE, warp = threadIdx.x / WARP_SIZE % 4;
-  const int row_in_tile = consumer * CONSUMER_ROWS + 16 * warp;  // of the first row of this warp
-  const float scale_log2 = problem.scale * LOG2_E;
-  PipelineState<Tile::STAGES> state;  // of the next tile of K
-
-  for (PipelineState<WORK_SLOTS> work_state;; ++work_state) {
-    mbarrier_wait(&shared.work_full[work_state.index()], work_state.phase());
-    const PlannedTile &work = shared.work[work_state.index()];
-    if (work.plan.tile_count < 0) break;
-    const int first_row = work.plan.first_q + row_in_tile;  // of this warp
-    float m[2] = {-FLT_MAX, -FLT_MAX};  // running maximum of score * scale * log2(e)
-    float l[2] = {};                    // running sum of this lane's probabilities
-    float o[HEAD_DIM / MMA_N][4] = {};
-    const PipelineState<1> q_state = {work_state.count};
-    mbarrier_wait(&shared.q_full[consumer], q_state.phase());  // Q has arrived
-    attend(shared, problem, work.plan, consumer, scale_log2, work_state.count, state, o, m, l);
-    const int64_t head_index = (int64_t)work.batch * problem.q_heads + work.head;
-    finish_rows(o, m, l, 1.0f, t.lse + head_index * problem.q_len, first_row, problem.q_len);
-    T *o_consumer = shared.o[consumer];
-    if (Tile::O_SLOTS > 0) {
-      const uint32_t first_slot = v_state<HEAD_DIM>(state, work_state.count).count;
-      const PipelineState<Tile::STAGES> o_slot = {first_slot + consumer};
-      mbarrier_wait(&shared.v_full[o_slot.index()], o_slot.phase());  // no product reads V there
-      o_consumer = shared.v[o_slot.index()];
-    }
-    store_tile<HEAD_DIM>(o, o_consumer + 16 * warp * HEAD_DIM, maps.o, first_row, work.head,
-                         work.batch);
-    release(shared.work_empty, work_state);  // all lanes have read `work` before __syncwarp()
-  }
-  if (lane == 0) tma_store_wait<0>();  // shared memory must stay until it has been read
-}
-
 /** The whole forward pass: one thread block for each SM. */
 template <typename T, int HEAD_DIM>
 __global__ void __launch_bounds__(Tiles<HEAD_DIM>::THREADS, 1)
@@ -314,15 +227,27 @@ __global__ void __launch_bounds__(Tiles<HEAD_DIM>::THREADS, 1)
   const int warpgroup = __shfl_sync(FULL_WARP, threadIdx.x / WARPGROUP_THREADS, 0);
   if (warpgroup > 0) {
     setmaxnreg_inc<Tile::CONSUMER_REGISTERS>();
-    consume(shared, maps, problem, t, warpgroup - 1);
+    const int consumer = warpgroup - 1;
+    const float scale_log2 = problem.scale * LOG2_E;
+    consume(
+        shared, maps.o, problem, t, consumer,
+        [&](const QueryPlan &plan, uint32_t work_count, auto &state, auto &o, auto &m, auto &l) {
+          attend(shared, problem, plan, consumer, scale_log2, work_count, state, o, m, l);
+        });
     return;
   }
   setmaxnreg_dec<Tile::PRODUCER_REGISTERS>();
   const int consumer = (int)threadIdx.x / WARP_SIZE - 1;  // that this warp loads Q for
   if (threadIdx.x == 0) {
-    produce_kv(shared, maps, problem, scheduler, plans);
+    const auto list_of = [&](const PlannedTile &work) -> const ListedTile * {
+      return plans.tiles + (int64_t)work.plan.number * plans.most_tiles;
+    };
+    const auto first_key_of = [](const ListedTile *list, int tile) { return list[tile].first_key; };
+    produce_kv(shared, maps.in.v, problem, scheduler, plans, list_of, first_key_of,
+               [&](PipelineState<Tile::STAGES> k, const ListedTile *list, int tile, int kv_head,
+                   int batch) { load_listed(shared, maps, k, list[tile], kv_head, batch); });
   } else if (threadIdx.x % WARP_SIZE == 0 && consumer < Tile::CONSUMERS) {
-    produce_q(shared, maps.in.q, plans, consumer, 0, [](uint64_t *, int) {});
+    produce_q(shared, maps.in.q, consumer, 0, [](uint64_t *, int) {});
   }
   // [roles]
 }

@@ -1,6 +1,7 @@
 /**
  * @file
- * What step 11 introduces: a mask as a word of bits for each row and 32 keys.
+ * A mask as words of bits, one for each row of S and 32 keys. A bit costs one instruction to test
+ * and one to select, whatever the form of the mask.
  */
 #ifndef DEVICE_KEY_BITS_CUH
 #define DEVICE_KEY_BITS_CUH
@@ -11,6 +12,7 @@
 #include "block_mask.h"
 #include "device/warp.cuh"
 
+// [bits]
 /** Which of the 32 keys from `first_key` on lie in a span, the first in the lowest bit. */
 __device__ __forceinline__ uint32_t bits_of_span(const KeySpan &span, int first_key) {
   const int begin = max(span.first - first_key, 0), end = min(span.end - first_key, 32);
@@ -36,5 +38,6 @@ __device__ __forceinline__ void apply_bits(float (&s)[N_FRAGMENTS][4],
     }
   }
 }
+// [bits]
 
 #endif

@@ -122,6 +122,7 @@ static __global__ void __launch_bounds__(WARP_SIZE)
   const int count = keep_attended(tiles, plans.most_tiles, consumers);
   if (threadIdx.x > 0) return;
   QueryPlan plan = {};
+  plan.number = blockIdx.x;
   plan.first_q = plan_q;
   plan.tile_count = count;
   plans.unsorted[blockIdx.x] = plan;

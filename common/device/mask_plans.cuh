@@ -27,6 +27,7 @@ struct alignas(16) ConsumerTiles {
 
 /** What a thread block needs to know of a tile of queries. */
 struct alignas(16) QueryPlan {
+  int number;                              /**< of this plan, in the order of `unsorted` */
   int first_q;                             /**< the first query */
   int tile_count;                          /**< tiles of keys; negative: there is no more work */
   int first_key;                           /**< of the first tile, if the mask is spans */

@@ -95,6 +95,7 @@ static __global__ void __launch_bounds__(WARP_SIZE)
   }
   if (lane != 0) return;
   QueryPlan plan = {};
+  plan.number = blockIdx.x;
   plan.first_q = first_q;
   plan.first_key = first_key;
   if (first_key < last_end) plan.tile_count = (last_end - first_key + block_n - 1) / block_n;
