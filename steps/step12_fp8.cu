@@ -23,6 +23,9 @@
  * shared memory.
  *
  * What to look at: transpose_v(), and who waits for whom.
+ *
+ * Longer than other steps: neither the transposition nor the arithmetic of e4m3 is right without
+ * the other, and each takes about 100 lines.
  */
 #include <float.h>
 #include <math.h>

@@ -125,12 +125,22 @@ static const struct argp_option OPTIONS[] = {
     {0, 0, 0, 0, 0, 0},
 };
 
+/** That of a step which takes no other one, or the usual one. */
+static int default_head_dim(void) {
+  int only = 0, length = 0;
+  const char *taken = step.head_dims != NULL ? step.head_dims : "";
+  const bool one = sscanf(taken, "D = %d%n", &only, &length) == 1 && taken[length] == '\0';
+  return one ? only : DEFAULT_HEAD_DIM;
+}
+
 /** What --help says of an option; NULL if this step refuses it. */
 static const char *help_on(const struct argp_option *option) {
   const bool masks = step.block_masks != NULL, spans = masks && step.block_masks->takes_spans;
   switch (option->key) {
     case 't':
       return step.fp8 ? "e4m3" : option->doc;
+    case 'd':
+      return default_head_dim() == DEFAULT_HEAD_DIM ? option->doc : step.head_dims;
     case KEY_OUT_DTYPE:
     case KEY_SCALES:
       return step.fp8 ? option->doc : NULL;
@@ -378,7 +388,7 @@ Options options_default(void) {
       .batch = DEFAULT_BATCH,
       .q_heads = DEFAULT_HEADS,
       .q_len = DEFAULT_SEQLEN,
-      .head_dim = DEFAULT_HEAD_DIM,
+      .head_dim = default_head_dim(),
       .dtype = step.fp8 ? DTYPE_E4M3 : DTYPE_FP16,
       .mask = "full",
       .mask_block_q = 128,
