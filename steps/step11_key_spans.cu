@@ -18,8 +18,10 @@
  *   next plan early, and Q is loaded by threads of their own (device/planned_tiles.cuh). Plans are
  *   sorted, the longest first.
  *
- * What it costs: 8 bytes for each query, and two plans of 64 bytes for each tile of queries. The
- * kernels that make the plans add 70 lines of code to this step, but they are no part of a pass.
+ * What it costs: 8 bytes for each query, and two plans of 64 bytes for each tile of queries.
+ *
+ * Longer than other steps: the kernels in device/span_plans.cuh make the plans for this step alone.
+ * They run once per mask and can be read apart from the pass.
  *
  * What to look at: the two loops, and what a tile without a mask runs. And documents of 512 keys,
  * where a tile of queries is so short that the next one must have begun before it ends.
