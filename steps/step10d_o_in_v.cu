@@ -40,14 +40,13 @@
 template <int HEAD_DIM>
 struct Tiles {
   static_assert(HEAD_DIM == 256, "with smaller head dimensions, O has a place of its own");
-  static constexpr int CONSUMERS = 2;  // warpgroups that compute
+  static constexpr int CONSUMERS = 2, O_SLOTS = CONSUMERS;  // warpgroups; slots of V for their O
   static constexpr int THREADS = (1 + CONSUMERS) * WARPGROUP_THREADS;
   static constexpr int CONSUMER_ROWS = 64;                   // rows of Q of a consumer
   static constexpr int BLOCK_M = CONSUMERS * CONSUMER_ROWS;  // rows of Q
   static constexpr int BLOCK_N = 80;                         // rows of K and V
   static constexpr int TAIL_N = 64;                          // keys of a short last tile
   static constexpr int STAGES = 2;                           // tiles of K, and of V, in flight
-  static constexpr int O_SLOTS = CONSUMERS;                  // of V, for the O of a work tile
   static constexpr int PRODUCER_REGISTERS = 24, CONSUMER_REGISTERS = 240;
   static_assert(registers_suffice<CONSUMERS, PRODUCER_REGISTERS, CONSUMER_REGISTERS>());
 };

@@ -16,13 +16,14 @@
  *   comes from a rule for the whole tile, and from the bits where there are any.
  * - All consumers compute all tiles of the list, so nobody skips a tile.
  *
- * What it costs: 16 bytes for each tile of keys in each list, and 512 bytes for each tile with
- * bits. There are two consumers, because the bits of four stages leave no room for a third at D =
- * 128. So where each query attends one span of keys, step 11 is faster. The kernels that make the
- * lists add 100 lines of code to this step, but they are no part of a pass.
+ * What it costs: 16 bytes for each tile of keys in each list, and 512 bytes for each tile with bits.
+ * There are two consumers, because the bits of four stages leave no room for a third with 128
+ * columns. So where each query attends one span of keys, step 11 is faster.
  *
- * What to look at: what comes between reading an entry with its bits, and the copy of the next
- * ones.
+ * Longer than other steps: the kernels in device/list_plans.cuh make the lists for this step alone.
+ * They run once per mask and can be read apart from the pass.
+ *
+ * What to look at: what comes between reading an entry with its bits, and the copy of the next.
  */
 #include "attention.h"
 #include "block_mask.h"

@@ -41,8 +41,8 @@ static bool check_support(const Problem *p, Error *error) {
 }
 
 /** Opens the mask. Opening may take long, so check_support() comes first, except for a directory:
- * its tiles may set the size of the blocks. Spans have no blocks; only the mask knows if it is spans.
- */
+ * its tiles may set the size of the blocks. Only an open mask knows whether it is spans, which have
+ * no blocks. */
 static bool open_mask(const Options *o, Problem *p, Mask *mask, Error *error) {
   p->mask = mask_kind(o->mask);
   if (step.block_masks == NULL && p->mask == MASK_BLOCKS) {
