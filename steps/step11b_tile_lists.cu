@@ -16,8 +16,8 @@
  *   comes from a rule for the whole tile, and from the bits where there are any.
  * - All consumers compute all tiles of the list, so nobody skips a tile.
  *
- * What it costs: 16 bytes for each tile of keys in each list, and 512 bytes for each tile with bits.
- * There are two consumers, because the bits of four stages leave no room for a third with 128
+ * What it costs: 16 bytes for each tile of keys in each list, and 512 bytes for each tile with
+ * bits. There are two consumers, because the bits of four stages leave no room for a third with 128
  * columns. So where each query attends one span of keys, step 11 is faster.
  *
  * Longer than other steps: the kernels in device/list_plans.cuh make the lists for this step alone.
