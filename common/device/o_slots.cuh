@@ -17,7 +17,7 @@
 template <int HEAD_DIM>
 __device__ __forceinline__ PipelineState<Tiles<HEAD_DIM>::STAGES> v_state(
     PipelineState<Tiles<HEAD_DIM>::STAGES> k, uint32_t work_count) {
-  return {k.count + Tiles<HEAD_DIM>::CONSUMERS * work_count};
+  return {k.count + Tiles<HEAD_DIM>::O_SLOTS * work_count};
 }
 
 /** The producer grants each consumer a slot for its O of the work tile before number `work_count`,
@@ -28,7 +28,7 @@ __device__ __forceinline__ void grant_o_slots(Shared<T, HEAD_DIM> &shared,
                                               uint32_t work_count) {
   if (work_count == 0) return;
   auto o_slot = v_state<HEAD_DIM>(k, work_count - 1);
-  for (int consumer = 0; consumer < Tiles<HEAD_DIM>::CONSUMERS; consumer++, ++o_slot) {
+  for (int i = 0; i < Tiles<HEAD_DIM>::O_SLOTS; i++, ++o_slot) {
     mbarrier_wait(&shared.v_empty[o_slot.index()], o_slot.phase() ^ 1);  // no product reads V
     mbarrier_arrive(&shared.v_full[o_slot.index()]);
   }
@@ -43,8 +43,8 @@ __device__ __forceinline__ void release_o_slots(Shared<T, HEAD_DIM> &shared,
                                                 uint32_t work_count) {
   if (work_count == 0) return;
   auto o_slot = v_state<HEAD_DIM>(k, work_count - 1);
-  if (threadIdx.x % WARP_SIZE == 0) tma_store_wait<0>();
-  for (int consumer = 0; consumer < Tiles<HEAD_DIM>::CONSUMERS; consumer++, ++o_slot) {
+  for (int i = 0; i < Tiles<HEAD_DIM>::O_SLOTS; i++, ++o_slot) {
+    if (threadIdx.x % WARP_SIZE == 0) tma_store_wait<0>();
     skip_tile(shared.v_full, shared.v_empty, o_slot);
   }
 }

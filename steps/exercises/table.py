@@ -293,7 +293,7 @@ EXERCISES = {exercise.name: exercise for exercise in (
              counts=("shuffles", "-shuffles_under_wgmma"),
              gpu="-b 4 -H 16 -n 4096", gpu_limits=(1.05, 1.2))),
         fails="shuffles - shuffles_under_wgmma is"),
-    Exercise("ex30", "step11", ("__half, 64, true", "__half, 64, false"), (
+    Exercise("ex30", "step11", ("__half, 64",), (
         Part("right answers", 1,
              ("-n 192 -k 129", "-n 300 -m causal", "-n 192 -m window:191", "-n 400 -m document:3",
               "-n 300 -k 20 -m causal", "-n 192 -k 256 -m build/cpu/masks/empty_query.npy")),

@@ -7,7 +7,8 @@ from pathlib import Path
 from tests.mutants.operators import changes
 from tests.mutants.source import Part, Source
 
-HEADERS = ("fragments", "mma_tile", "copy_tile", "tile_list", "key_spans", "convert", "warp", "heads",
+HEADERS = ("fragments", "mma_tile", "copy_tile", "tile_list", "partial_tiles", "mask_plans", "span_plans",
+           "list_plans", "planned_tiles", "key_bits", "convert", "warp", "heads",
            "split_softmax")
 DEVICE = {"__device__", "__global__"}
 

@@ -135,7 +135,7 @@ static int default_head_dim(void) {
 
 /** What --help says of an option; NULL if this step refuses it. */
 static const char *help_on(const struct argp_option *option) {
-  const bool masks = step.block_masks != NULL;
+  const bool masks = step.block_masks != NULL, spans = masks && step.block_masks->takes_spans;
   switch (option->key) {
     case 't':
       return step.fp8 ? "e4m3" : option->doc;
@@ -145,19 +145,18 @@ static const char *help_on(const struct argp_option *option) {
     case KEY_SCALES:
       return step.fp8 ? option->doc : NULL;
     case 'm':
-      return !masks ? option->doc
-                    : "full or causal, aligned to the last key, window:W, document:COUNT or "
-                      "L1,L2,..., prefix:P, interleaved:SEED, dilated:K, blocks:DENSITY, "
-                      "random:DENSITY, empty, FILE.npy or a directory of the five "
-                      "tensors" BY_DEFAULT(full);
+      return !masks  ? option->doc
+             : spans ? "full or causal, aligned to the last key, window:W, document:COUNT or "
+                       "L1,L2,..., prefix:P, empty, or FILE.npy, if each query attends one span of "
+                       "keys at most" BY_DEFAULT(full)
+                     : "full or causal, aligned to the last key, window:W, document:COUNT or "
+                       "L1,L2,..., prefix:P, interleaved:SEED, dilated:K, blocks:DENSITY, "
+                       "random:DENSITY, empty, FILE.npy or a directory of the five "
+                       "tensors" BY_DEFAULT(full);
     case KEY_MASK_BLOCK:
-      return !masks ? option->doc
-             : step.block_masks->takes_spans
-                 ? "size of the blocks of the mask, and of its picture, multiples of 64 up to "
-                   "16384x16384 (default: 128x128; none if each query attends one span of keys at "
-                   "most)"
-                 : "size of the blocks of the mask, and of its picture, multiples of 64 up to "
-                   "16384x16384" BY_DEFAULT(128x128);
+      return !masks || spans ? option->doc
+                             : "size of the blocks of the mask, and of its picture, multiples of "
+                               "64 up to 16384x16384" BY_DEFAULT(128x128);
     case KEY_SAVE_MASK:
       return masks ? option->doc : NULL;
     default:
@@ -264,7 +263,6 @@ static bool parse_problem_option(int key, char *text, Options *o, Error *error) 
       o->mask = text;
       return true;
     case KEY_MASK_BLOCK:
-      o->mask_in_blocks = true;
       return parse_sizes("--mask-block", text, LARGEST_MASK_BLOCK, &o->mask_block_q,
                          &o->mask_block_kv, error);
     case KEY_SCALE:

@@ -65,8 +65,8 @@ GPU_STATE = {"driver": str, "sm_clock_mhz": int, "memory_clock_mhz": int}
 
 def schema(step: Program, kernels: int, timed: bool = False) -> dict:
     """The fields in the record of a step with this number of kernels."""
-    fields = ROW | (MASK if step.name in MASK_STEPS else {})
-    fields |= BLOCKS if step.name in MASK_STEPS and step.name not in SPAN_STEPS else {}
+    fields = ROW | (MASK if step.name in MASK_STEPS + SPAN_STEPS else {})
+    fields |= BLOCKS if step.name in MASK_STEPS else {}
     for i in range(1, kernels + 1):
         fields |= {f"kernel{i}_{name}": kind for name, kind in KERNEL.items()}
     if BACKEND == "cpu":
