@@ -78,16 +78,16 @@ __device__ __forceinline__ void softmax_of_tile(float (&s)[N_FRAGMENTS][4], floa
     const float safe_max = row_max == -INFINITY ? 0.0f : row_max;
     rescale[half] = exp2_approx(m[half] - safe_max);
     m[half] = row_max;
-    float sums[2] = {};  // two, so that an addition waits less for the one before
+    float sum = 0.0f;
 #pragma unroll
     for (int n = 0; n < N_FRAGMENTS; n++) {
 #pragma unroll
       for (int c = 0; c < 2; c++) {
         s[n][2 * half + c] = exp2_approx(fmaf(s[n][2 * half + c], scale_log2, -safe_max));
-        sums[c] += s[n][2 * half + c];
+        sum += s[n][2 * half + c];
       }
     }
-    l[half] = l[half] * rescale[half] + (sums[0] + sums[1]);
+    l[half] = l[half] * rescale[half] + sum;
   }
 }
 
@@ -126,11 +126,11 @@ __device__ __forceinline__ void start_pv_of(float (&o)[HEAD_DIM / MMA_N][4],
 }
 
 /** Masks the scores of the keys from `first_key` on, unless all rows of this warp, from `first_row`
- * on, attend all of these keys. */
+ * on, attend to all of these keys: to those before `unmasked_end` they do. */
 template <int N_FRAGMENTS>
 __device__ __forceinline__ void mask_tile(float (&s)[1][N_FRAGMENTS][4], const Problem &problem,
-                                          int first_row, int first_key) {
-  if (first_key + MMA_N * N_FRAGMENTS > attended_keys(problem, first_row)) {
+                                          int first_row, int first_key, int unmasked_end) {
+  if (first_key + MMA_N * N_FRAGMENTS > unmasked_end) {
     apply_mask(s, problem, problem.mask == MASK_CAUSAL, first_row, first_key);
   }
 }
@@ -147,12 +147,13 @@ __device__ __forceinline__ void attend(Shared<T, HEAD_DIM> &shared, const Proble
   using Tile = Tiles<HEAD_DIM>;
   constexpr int BLOCK_N = Tile::BLOCK_N, CONSUMERS = Tile::CONSUMERS;
   const int tile_count = (key_end + BLOCK_N - 1) / BLOCK_N, last = tile_count - 1;
+  const int unmasked_end = attended_keys(problem, first_row);
   const float scale_log2 = problem.scale * LOG2_E;
   uint32_t probs[BLOCK_N / MMA_K][4];
   float rescale[2];
 
   const auto softmax = [&](auto &s, int tile) {
-    mask_tile(s, problem, first_row, tile * BLOCK_N);
+    mask_tile(s, problem, first_row, tile * BLOCK_N, unmasked_end);
     softmax_of_tile(s[0], m, l, rescale, scale_log2);
   };
 

@@ -77,18 +77,17 @@ __device__ __forceinline__ int swizzled_byte(int row, int column) {
          column % CHUNK * 2;
 }
 
-/** Divides O by l, of which each lane has a part, and stores LSE of this warp's rows. `v_scale` is
- * a factor for O: 1, unless V has a scale. */
+/** Divides O by l, of which each lane has a part, and stores LSE of this warp's rows. */
 template <int O_FRAGMENTS>
 __device__ __forceinline__ void finish_rows(float (&o)[O_FRAGMENTS][4], const float (&m)[2],
-                                            const float (&l)[2], float v_scale, float *lse_global,
-                                            int first_row, int rows) {
+                                            const float (&l)[2], float *lse_global, int first_row,
+                                            int rows) {
   const int lane = threadIdx.x % WARP_SIZE;
 #pragma unroll
   for (int half = 0; half < 2; half++) {
     const int row = first_row + lane / 4 + 8 * half;
     const float sum = lanes_reduce_sum<4>(l[half]);
-    const float factor = sum == 0.0f ? 0.0f : __fdividef(v_scale, sum);
+    const float factor = sum == 0.0f ? 0.0f : __fdividef(1.0f, sum);
 #pragma unroll
     for (int n = 0; n < O_FRAGMENTS; n++) {
       o[n][2 * half] *= factor;
@@ -214,7 +213,7 @@ __device__ __forceinline__ void consume(Shared<T, HEAD_DIM> &shared, const Forwa
     if (lane == 0) mbarrier_arrive(&shared.q_empty[consumer]);
 
     const int64_t head_index = (int64_t)work.batch * problem.q_heads + work.head;
-    finish_rows(o, m, l, 1.0f, t.lse + head_index * problem.q_len, first_row, problem.q_len);
+    finish_rows(o, m, l, t.lse + head_index * problem.q_len, first_row, problem.q_len);
     store_tile<HEAD_DIM>(o, shared.o[consumer][warp], maps.o, first_row, work.head, work.batch);
     release(shared.work_empty, work_state);  // all lanes have read `work` before __syncwarp()
   }

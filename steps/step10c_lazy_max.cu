@@ -92,11 +92,12 @@ __device__ __forceinline__ void exponentiate_tile(float (&s)[N_FRAGMENTS][4], fl
 #pragma unroll
   for (int half = 0; half < 2; half++) {
     sums[half] = 0.0f;
+    const float shift = 0.0f - m[half];  // no -m: nvcc would not give it a register of its own
 #pragma unroll
     for (int n = 0; n < N_FRAGMENTS; n++) {
 #pragma unroll
       for (int c = 2 * half; c < 2 * half + 2; c++) {
-        s[n][c] = exp2_approx(fmaf(s[n][c], scale_log2, -m[half]));
+        s[n][c] = exp2_approx(fmaf(s[n][c], scale_log2, shift));
         sums[half] += s[n][c];
       }
     }
@@ -169,32 +170,33 @@ __device__ __forceinline__ bool lazy_softmax(float (&s)[N_FRAGMENTS][4], float (
  * releases Q. */
 template <typename T, int HEAD_DIM>
 __device__ __forceinline__ void attend(Shared<T, HEAD_DIM> &shared, const Problem &problem,
-                                       int consumer, int first_row, int tile_count,
+                                       int consumer, int first_row, int own_end,
                                        PipelineState<Tiles<HEAD_DIM>::STAGES> &state,
                                        float (&o)[HEAD_DIM / MMA_N][4], float (&m)[2],
                                        float (&l)[2]) {
   constexpr int BLOCK_N = Tiles<HEAD_DIM>::BLOCK_N;
+  const int unmasked_end = attended_keys(problem, first_row);
   const float scale_log2 = problem.scale * LOG2_E;
   uint32_t probs[BLOCK_N / MMA_K][4];
   float rescale[2];
-  if (tile_count > 0) {
+  if (own_end > 0) {
     float s[1][BLOCK_N / MMA_N][4];
     start_qk_of(s[0], shared, consumer, state);
     wgmma_wait<0>(s[0]);
     release(shared.k_empty, state);
     ++state;
-    mask_tile(s, problem, first_row, 0);
+    mask_tile(s, problem, first_row, 0, unmasked_end);
     softmax_of_tile(s[0], m, l, rescale, scale_log2);  // O is still 0
     pack_probs<T>(probs, s[0]);
   }
-  for (int tile = 1; tile < tile_count; tile++) {
+  for (int first_key = BLOCK_N; first_key < own_end; first_key += BLOCK_N) {
     float s[1][BLOCK_N / MMA_N][4];
     start_qk_of(s[0], shared, consumer, state);
     start_pv_of(o, probs, shared, state.previous());
     wgmma_wait<1>(s[0]);  // S of this tile is complete; P V of the one before may still run
     const bool raised = lazy_softmax<T, HEAD_DIM, BLOCK_N>(
         s[0], m, l, rescale, scale_log2, shared.q[consumer], shared.k[state.index()],
-        [&] { mask_tile(s, problem, first_row, tile * BLOCK_N); });
+        [&] { mask_tile(s, problem, first_row, first_key, unmasked_end); });
     release(shared.k_empty, state);
     wgmma_wait<0>(o);  // O is complete, and nothing reads P any more
     release(shared.v_empty, state.previous());
@@ -205,7 +207,7 @@ __device__ __forceinline__ void attend(Shared<T, HEAD_DIM> &shared, const Proble
   // All products with Q are complete: the next Q may come.
   __syncwarp();  // if there was no tile: all lanes have seen that this Q has come
   if (threadIdx.x % WARP_SIZE == 0) mbarrier_arrive(&shared.q_empty[consumer]);
-  if (tile_count > 0) {
+  if (own_end > 0) {
     start_pv_of(o, probs, shared, state.previous());
     wgmma_wait<0>(o);  // O is complete
     release(shared.v_empty, state.previous());
@@ -236,14 +238,14 @@ __device__ __forceinline__ void consume(Shared<T, HEAD_DIM> &shared, const Forwa
     float o[HEAD_DIM / MMA_N][4] = {};
     const PipelineState<1> q_state = {work_state.count};
     mbarrier_wait(&shared.q_full[consumer], q_state.phase());  // Q of this consumer has arrived
-    attend(shared, problem, consumer, first_row, tile_count, state, o, m, l);
+    attend(shared, problem, consumer, first_row, own_end, state, o, m, l);
     for (int key = tile_count * BLOCK_N; key < work.key_end; key += BLOCK_N, ++state) {
       skip_tile(shared.k_full, shared.k_empty, state);
       skip_tile(shared.v_full, shared.v_empty, state);
     }
 
     const int64_t head_index = (int64_t)work.batch * problem.q_heads + work.head;
-    finish_rows(o, m, l, 1.0f, t.lse + head_index * problem.q_len, first_row, problem.q_len);
+    finish_rows(o, m, l, t.lse + head_index * problem.q_len, first_row, problem.q_len);
     store_tile<HEAD_DIM>(o, shared.o[consumer][warp], maps.o, first_row, work.head, work.batch);
     release(shared.work_empty, work_state);  // all lanes have read `work` before __syncwarp()
   }

@@ -9,8 +9,7 @@
  * What changed since step 10c, which has no room for D = 256:
  * - After the last V of a tile of queries, the O of each consumer goes through the pipeline of V,
  *   as if it were one more tile of V. So the pipeline of V runs ahead of that of K.
- * - The producer grants these slots when no product reads the V in them any more. A consumer
- *   releases them when TMA has read O.
+ * - The producer grants a slot when no product reads its V. It is released when TMA has read O.
  * - The first V waits for the O before, so the producer asks for the next K ahead of each V.
  * - Two consumers: O alone takes 128 registers. And short last tiles, as in step 08.
  *
@@ -162,6 +161,7 @@ __device__ __forceinline__ void attend(Shared<T, HEAD_DIM> &shared, const Proble
                                        float (&l)[2]) {
   constexpr int BLOCK_N = Tiles<HEAD_DIM>::BLOCK_N, TAIL_N = Tiles<HEAD_DIM>::TAIL_N;
   const int tile_count = (key_end + BLOCK_N - 1) / BLOCK_N, last = tile_count - 1;
+  const int unmasked_end = attended_keys(problem, first_row);
   const float scale_log2 = problem.scale * LOG2_E;
   uint32_t probs[BLOCK_N / MMA_K][4], tail_probs[TAIL_N / MMA_K][4];
   float rescale[2];
@@ -173,7 +173,7 @@ __device__ __forceinline__ void attend(Shared<T, HEAD_DIM> &shared, const Proble
     wgmma_wait<0>(s[0]);
     release(shared.k_empty, state);
     ++state;
-    mask_tile(s, problem, first_row, 0);
+    mask_tile(s, problem, first_row, 0, unmasked_end);
     softmax_of_tile(s[0], m, l, rescale, scale_log2);  // O is still 0
     pack_probs<T>(probs, s[0]);
   } else {
@@ -185,7 +185,7 @@ __device__ __forceinline__ void attend(Shared<T, HEAD_DIM> &shared, const Proble
     wgmma_wait<1>(s[0]);  // S of this tile is complete; P V of the one before may still run
     const bool raised = lazy_softmax<T, HEAD_DIM, BLOCK_N>(
         s[0], m, l, rescale, scale_log2, shared.q[consumer], shared.k[state.index()],
-        [&] { mask_tile(s, problem, first_row, tile * BLOCK_N); });
+        [&] { mask_tile(s, problem, first_row, tile * BLOCK_N, unmasked_end); });
     release(shared.k_empty, state);
     wgmma_wait<0>(o);  // O is complete, and nothing reads P any more
     release(shared.v_empty, v_before());
@@ -245,7 +245,7 @@ __device__ __forceinline__ void consume(Shared<T, HEAD_DIM> &shared, const Forwa
     }
 
     const int64_t head_index = (int64_t)work.batch * problem.q_heads + work.head;
-    finish_rows(o, m, l, 1.0f, t.lse + head_index * problem.q_len, first_row, problem.q_len);
+    finish_rows(o, m, l, t.lse + head_index * problem.q_len, first_row, problem.q_len);
     const PipelineState<Tile::STAGES> o_slot = {v_state<HEAD_DIM>(state, work_state.count).count +
                                                 consumer};
     mbarrier_wait(&shared.v_full[o_slot.index()], o_slot.phase());  // no product reads V there

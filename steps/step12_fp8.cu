@@ -226,11 +226,17 @@ __device__ __forceinline__ void exponentiate_e4m3(uint32_t (&probs)[N_FRAGMENTS 
                                                   const float (&m)[2], float scale_log2) {
   float p_of_tile[N_FRAGMENTS][4];
 #pragma unroll
-  for (int n = 0; n < N_FRAGMENTS; n++) {
+  for (int half = 0; half < 2; half++) {
+    sums[half] = 0.0f;
 #pragma unroll
-    for (int c = 0; c < 4; c++) p_of_tile[n][c] = s[n][c];
+    for (int n = 0; n < N_FRAGMENTS; n++) {
+#pragma unroll
+      for (int c = 2 * half; c < 2 * half + 2; c++) {
+        p_of_tile[n][c] = exp2_approx(fmaf(s[n][c], scale_log2, -m[half]));
+        sums[half] += p_of_tile[n][c];
+      }
+    }
   }
-  exponentiate_tile(p_of_tile, sums, m, scale_log2);
   pack_probs_e4m3(probs, p_of_tile);
 }
 // [exponentiate]
@@ -284,6 +290,7 @@ __device__ __forceinline__ void attend(Shared<T, HEAD_DIM> &shared, const Proble
                                        float (&o)[HEAD_DIM / MMA_N][4], float (&m)[2],
                                        float (&l)[2]) {
   constexpr int BLOCK_N = Tiles<HEAD_DIM>::BLOCK_N;
+  const int unmasked_end = attended_keys(problem, first_row);
   float pv[HEAD_DIM / MMA_N][4];  // P V of one tile of keys
   uint32_t probs[BLOCK_N / 32][4];
   for (int tile = 0; tile < tile_count; tile++, ++state) {
@@ -294,7 +301,7 @@ __device__ __forceinline__ void attend(Shared<T, HEAD_DIM> &shared, const Proble
       start_qk_e4m3<HEAD_DIM, BLOCK_N>(s[0], shared.q[consumer], shared.k[state.index()]);
       wgmma_wait<0>(s[0]);             // S is complete
       release(shared.k_empty, state);  // nothing reads this K any more
-      mask_tile(s, problem, first_row, tile * BLOCK_N);
+      mask_tile(s, problem, first_row, tile * BLOCK_N, unmasked_end);
       // [softmax]
       if (tile > 0) exponentiate_e4m3(probs, sums, s[0], m, scale_log2);
       if (tile == 0 || __any_sync(FULL_WARP, needs_new_max(sums, MOST_P_SUM))) {
@@ -340,14 +347,14 @@ __device__ __forceinline__ void consume(Shared<T, HEAD_DIM> &shared, const Forwa
     float m[2] = {-FLT_MAX, -FLT_MAX};  // running maximum of score * scale * log2(e)
     float l[2] = {};                    // running sum of this lane's probabilities
     float o[HEAD_DIM / MMA_N][4] = {};
-    const PipelineState<1> q_state = {work_state.count};
-    mbarrier_wait(&shared.q_full[consumer], q_state.phase());  // Q of this consumer has arrived
     // [scales]
     const int kv_index =
         work.batch * problem.kv_heads + work.head / (problem.q_heads / problem.kv_heads);
     const float scale_log2 =
         product_of_scales(problem.scale * LOG2_E, t.q_scales[kv_index], t.k_scales[kv_index]);
     // [scales]
+    const PipelineState<1> q_state = {work_state.count};
+    mbarrier_wait(&shared.q_full[consumer], q_state.phase());  // Q of this consumer has arrived
     attend(shared, problem, consumer, first_row, tile_count, scale_log2, state, o, m, l);
     for (int key = tile_count * BLOCK_N; key < work.key_end; key += BLOCK_N, ++state) {
       skip_tile(shared.k_full, shared.k_empty, state);
@@ -355,14 +362,11 @@ __device__ __forceinline__ void consume(Shared<T, HEAD_DIM> &shared, const Forwa
     }
 
     const int64_t head_index = (int64_t)work.batch * problem.q_heads + work.head;
+    finish_rows(o, m, l, t.lse + head_index * problem.q_len, first_row, problem.q_len);
     // [v_scale]
-    float v_scale = t.v_scales[kv_index];
-    if (v_scale < 0x1p-96f) {  // v_scale / l could be subnormal, and no P V is that small
-      rescale_rows(o, {0x1p-32f, 0x1p-32f});
-      v_scale *= 0x1p32f;
-    }
+    const float v_scale = t.v_scales[kv_index];  // v_scale / l could be subnormal
+    rescale_rows(o, {v_scale, v_scale});
     // [v_scale]
-    finish_rows(o, m, l, v_scale, t.lse + head_index * problem.q_len, first_row, problem.q_len);
     store_tile<HEAD_DIM>(o, shared.o[consumer][warp], maps.o, first_row, work.head, work.batch);
     release(shared.work_empty, work_state);  // all lanes have read `work` before __syncwarp()
   }

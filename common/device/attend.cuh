@@ -21,12 +21,13 @@ __device__ __forceinline__ void attend(Shared<T, HEAD_DIM> &shared, const Proble
   using Tile = Tiles<HEAD_DIM>;
   constexpr int BLOCK_N = Tile::BLOCK_N, CONSUMERS = Tile::CONSUMERS;
   const int tile_count = (key_end + BLOCK_N - 1) / BLOCK_N, last = tile_count - 1;
+  const int unmasked_end = attended_keys(problem, first_row);
   const float scale_log2 = problem.scale * LOG2_E;
   uint32_t probs[BLOCK_N / MMA_K][4];
   float rescale[2];
 
   const auto softmax = [&](auto &s, int tile) {
-    mask_tile(s, problem, first_row, tile * BLOCK_N);
+    mask_tile(s, problem, first_row, tile * BLOCK_N, unmasked_end);
     softmax_of_tile(s[0], m, l, rescale, scale_log2);
   };
 

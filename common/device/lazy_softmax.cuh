@@ -27,11 +27,12 @@ __device__ __forceinline__ void exponentiate_tile(float (&s)[N_FRAGMENTS][4], fl
 #pragma unroll
   for (int half = 0; half < 2; half++) {
     sums[half] = 0.0f;
+    const float shift = 0.0f - m[half];  // no -m: nvcc would not give it a register of its own
 #pragma unroll
     for (int n = 0; n < N_FRAGMENTS; n++) {
 #pragma unroll
       for (int c = 2 * half; c < 2 * half + 2; c++) {
-        s[n][c] = exp2_approx(fmaf(s[n][c], scale_log2, -m[half]));
+        s[n][c] = exp2_approx(fmaf(s[n][c], scale_log2, shift));
         sums[half] += s[n][c];
       }
     }

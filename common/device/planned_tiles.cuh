@@ -155,7 +155,7 @@ __device__ __forceinline__ void consume(Shared<T, HEAD_DIM> &shared, const CUten
 
     const int first_row = work.plan.first_q + row_in_tile;
     const int64_t head_index = (int64_t)work.batch * problem.q_heads + work.head;
-    finish_rows(o, m, l, 1.0f, t.lse + head_index * problem.q_len, first_row, problem.q_len);
+    finish_rows(o, m, l, t.lse + head_index * problem.q_len, first_row, problem.q_len);
     T *o_consumer = shared.o[consumer];
     if (Tile::O_SLOTS > 0) {
       const uint32_t first_slot = v_state<HEAD_DIM>(state, work_state.count).count;
