@@ -131,8 +131,9 @@ def lesson(reports: list[Report]) -> list[str]:
     """A summary of the tables, with numbers from them."""
     by_name = {report.name: report for report in reports}
     padded, bare = by_name[PADDED_STEP], reports[-1]
-    first = max(step_names(), key=lambda name: by_name[name].run["must_move_bytes"])  # S and P
-    second = next(name for name in step_names() if source_of(name).after == first)
+    names = [name for name in step_names() if name in by_name]
+    first = max(names, key=lambda name: by_name[name].run["must_move_bytes"])  # S and P
+    second = next(name for name in names if source_of(name).after == first)
     moves, then = (human(by_name[name].run["must_move_bytes"]) for name in (first, second))
     loads = bare.run["ldmatrix_wavefronts"] / padded.run["ldmatrix_wavefronts"]
     return [
