@@ -6,8 +6,6 @@
 #include "../tests/unit/lab/lab_testing.h"
 #include "device/ptx.cuh"
 
-extern __shared__ __align__(16) unsigned char smem[];
-
 /* --- Blocks that read what others wrote ------------------------------------------------------ */
 
 /** The last block sums what all blocks have written, and one element more if WRONG. */
@@ -32,11 +30,9 @@ TEST(the_last_block_may_read_what_others_wrote) {
 TEST(a_read_of_unwritten_memory_is_reported_after_atomics) {
   int *parts = named<int>("parts", 9), *sum = named<int>("sum", 1);
   sum_in_the_last_block<true><<<8, 32>>>(parts, named_zeros<unsigned>("done", 1), sum);
-  const char *text = findings_text();
-  assert_contains(text, lab_kind_text(LAB_GLOBAL_UNWRITTEN));
-  assert_contains(text, "1 time, first: block ");
-  assert_contains(text, " thread 0, parts + 32 (36 bytes)\n");
-  assert_names_line(text, __FILE__, SUM_LINE);
+  expect_findings({lab_kind_text(LAB_GLOBAL_UNWRITTEN), "1 time, first: block ",
+                   " thread 0, parts + 32 (36 bytes)\n"},
+                  {SUM_LINE});
 }
 
 /* --- Unwritten memory ------------------------------------------------------------------------ */
@@ -99,10 +95,9 @@ TEST(shared_counters_start_unwritten) {
   count_in_shared<<<1, 64, 16>>>(out, false);
   assert_finds_nothing();
   count_in_shared<<<2, 1, 16>>>(out, true);
-  const char *text = findings_text();
-  assert_contains(text, lab_kind_text(LAB_SHARED_UNWRITTEN));
-  assert_contains(text, "2 times, first: block 0 thread 0, dynamic shared memory + 0\n");
-  assert_names_line(text, __FILE__, SHARED_COUNT_LINE);
+  expect_findings({lab_kind_text(LAB_SHARED_UNWRITTEN),
+                   "2 times, first: block 0 thread 0, dynamic shared memory + 0\n"},
+                  {SHARED_COUNT_LINE});
 }
 
 /* --- Races with plain accesses --------------------------------------------------------------- */
@@ -123,7 +118,6 @@ TEST(a_plain_write_before_atomics_needs_a_barrier) {
   assert_finds_nothing();
   set_variable("SIMT_ORDER", "forward");
   reset_beside_atomics<<<1, 64, 16>>>(out, 1);
-  set_variable("SIMT_ORDER", nullptr);
   assert_finds(
       {LAB_RACE_WRITE_WRITE, RESET_ADD, RESET_WRITE, "reset_beside_atomics",
        "63 times, first: block 0 thread 1, the other thread 0, dynamic shared memory + 0"});
@@ -131,13 +125,9 @@ TEST(a_plain_write_before_atomics_needs_a_barrier) {
 
 TEST(a_plain_read_after_atomics_needs_a_barrier) {
   unsigned *out = named<unsigned>("out", 1);
-  char place[256];
   reset_beside_atomics<<<1, 64, 16>>>(out, 2);
-  const char *text = findings_text();
-  assert_contains(text, "shared memory race: ");
-  snprintf(place, sizeof place, "%s:%d in reset_beside_atomics\n           after %s:%d\n", __FILE__,
-           RESET_READ, __FILE__, RESET_ADD);
-  assert_contains(text, place);
+  expect_findings(
+      {"shared memory race: ", race_text("reset_beside_atomics", RESET_READ, RESET_ADD)}, {});
 }
 
 /** Block 0 uses atomics, the other blocks plain accesses. */
@@ -184,18 +174,14 @@ enum { SOURCE_COPY = __LINE__ - 9, SOURCE_WRITE = __LINE__ - 5 };
 TEST(a_source_must_not_change_before_the_wait) {
   uint4 *in = named_zeros<uint4>("in", 65);
   unsigned *out = named<unsigned>("out", 64);
-  char place[256];
   write_the_source<<<1, 64, 1024>>>(in, out, 40, false);
   write_the_source<<<1, 64, 1024>>>(in, out, 64, true);
   assert_finds_nothing();
   /* Thread 40 may start its copy before or after the write. */
   write_the_source<<<1, 64, 1024>>>(in, out, 40, true);
-  const char *text = findings_text();
-  snprintf(place, sizeof place,
-           "finding    %s\n           at %s:%d in write_the_source\n           after %s:%d\n"
-           "           1 time, first: block 0 thread 0, the other thread 40, in + 64",
-           lab_kind_text(LAB_COPY_SOURCE_WRITTEN), __FILE__, SOURCE_WRITE, __FILE__, SOURCE_COPY);
-  assert_contains(text, place);
+  expect_finding(LAB_COPY_SOURCE_WRITTEN, SOURCE_WRITE, SOURCE_COPY,
+                 race_text("write_the_source", SOURCE_WRITE, SOURCE_COPY) +
+                     "1 time, first: block 0 thread 0, the other thread 40, in + 64");
 }
 
 /** A thread may copy what it has written itself, or what another lane wrote before a __syncwarp().
@@ -219,10 +205,7 @@ TEST(a_source_written_by_another_lane_needs_a_warp_barrier) {
   write_and_copy<true><<<1, 32, 512>>>(in, out);
   assert_finds_nothing();
   write_and_copy<false><<<1, 32, 512>>>(in, out);
-  const char *text = findings_text();
-  assert_contains(text, lab_kind_text(LAB_COPY_SOURCE_WRITTEN));
-  assert_names_line(text, __FILE__, OWN_WRITE);
-  assert_names_line(text, __FILE__, OTHERS_COPY);
+  expect_findings({lab_kind_text(LAB_COPY_SOURCE_WRITTEN)}, {OWN_WRITE, OTHERS_COPY});
 }
 
 RUN_IN_ALL_SETTINGS("lab", start_lab, stop_lab)

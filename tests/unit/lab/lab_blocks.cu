@@ -17,8 +17,6 @@ static void assert_always_finds(void (*launch)(), const Expected &expected,
       assert_finds(expected, file);
     }
   }
-  set_variable("SIMT_ORDER", nullptr);
-  set_variable("SIMT_THREADS", nullptr);
 }
 
 static int *values; /* 64 of them */

@@ -8,8 +8,6 @@
 #include "../tests/unit/lab/lab_testing.h"
 #include "device/ptx.cuh"
 
-extern __shared__ __align__(16) unsigned char smem[];
-
 __global__ void copy_and_multiply(const uint4 *in, float *out, int stride) {
   uint4 *rows = (uint4 *)smem;
   cp_async_16(&rows[threadIdx.x * stride], &in[threadIdx.x], threadIdx.x < 16);

@@ -3,8 +3,6 @@
 
 #include "../tests/unit/lab/lab_testing.h"
 
-extern __shared__ __align__(16) unsigned char smem[];
-
 /* --- Global memory -------------------------------------------------------------------------- */
 
 template <typename T>

@@ -6,8 +6,6 @@
 #include "../tests/unit/lab/lab_testing.h"
 #include "device/ptx.cuh"
 
-extern __shared__ __align__(16) unsigned char smem[];
-
 /* --- Races in shared memory ----------------------------------------------------------------- */
 
 template <bool RIGHT>
@@ -26,20 +24,12 @@ TEST(read_after_write_needs_a_barrier) {
   lab_start(LAB_RACES);
   read_neighbour<false><<<1, 64>>>(out);
   /* The first warp reads before the second writes, so the lab reports that write as the race. */
-  char place[512];
-  const char *text = findings_text();
-  assert_contains(text, lab_kind_text(LAB_RACE_WRITE_READ));
-  assert_contains(text, lab_kind_text(LAB_RACE_READ_WRITE));
-  snprintf(place, sizeof place,
-           "at %s:%d in read_neighbour<false>\n           after %s:%d\n"
-           "           32 times, first: block 0 thread 32, the other thread 0, ",
-           __FILE__, NEIGHBOUR_READ, __FILE__, NEIGHBOUR_WRITE);
-  assert_contains(text, place);
-  snprintf(place, sizeof place,
-           "at %s:%d in read_neighbour<false>\n           after %s:%d\n"
-           "           32 times, first: block 0 thread 32, the other thread 0, ",
-           __FILE__, NEIGHBOUR_WRITE, __FILE__, NEIGHBOUR_READ);
-  assert_contains(text, place);
+  const std::string kernel = "read_neighbour<false>",
+                    first = "32 times, first: block 0 thread 32, the other thread 0, ";
+  expect_findings({lab_kind_text(LAB_RACE_WRITE_READ), lab_kind_text(LAB_RACE_READ_WRITE),
+                   race_text(kernel, NEIGHBOUR_READ, NEIGHBOUR_WRITE) + first,
+                   race_text(kernel, NEIGHBOUR_WRITE, NEIGHBOUR_READ) + first},
+                  {});
 }
 
 template <bool RIGHT>
@@ -141,10 +131,7 @@ TEST(a_wait_is_no_barrier) {
   const uint4 *in = named_zeros<uint4>("in", 64);
   unsigned *out = named<unsigned>("out", 64);
   copy_and_read<BARRIER><<<1, 64, 1024>>>(in, out);
-  const char *text = findings_text();
-  assert_contains(text, lab_kind_text(LAB_COPY_NO_BARRIER));
-  assert_names_line(text, __FILE__, COPY_READ);
-  assert_names_line(text, __FILE__, COPY_LINE);
+  expect_findings({lab_kind_text(LAB_COPY_NO_BARRIER)}, {COPY_READ, COPY_LINE});
 }
 
 /** One thread reads part of another thread's copy too early; later all read it after the wait. */
@@ -168,7 +155,6 @@ TEST(an_early_read_alone_is_reported) {
   assert_finds({LAB_COPY_NOT_WAITED, EARLY_READ, EARLY_COPY, "read_early<unsigned int>",
                 "1 time, first: block 0 thread 40, the other thread 45, dynamic shared memory + "
                 "724"});
-  lab_start(LAB_EVERYTHING);
   read_early<unsigned char><<<1, 64, 1024>>>(in, out);
   assert_finds({LAB_COPY_NOT_WAITED, EARLY_READ, EARLY_COPY, "read_early<unsigned char>",
                 "1 time, first: block 0 thread 40, the other thread 45, dynamic shared memory + "
@@ -211,11 +197,10 @@ enum { UNWRITTEN_SHARED = __LINE__ - 2 };
 TEST(shared_memory_starts_unwritten) {
   int *out = named<int>("out", 32);
   read_unwritten_shared<<<3, 32, 128>>>(out);
-  const char *text = findings_text();
   /* All blocks write the same `out` as well. */
-  assert_contains(text, lab_kind_text(LAB_BLOCKS_WRITE_WRITE));
-  assert_contains(text, "3 times, first: block 0 thread 31, dynamic shared memory + 124\n");
-  assert_names_line(text, __FILE__, UNWRITTEN_SHARED);
+  expect_findings({lab_kind_text(LAB_BLOCKS_WRITE_WRITE),
+                   "3 times, first: block 0 thread 31, dynamic shared memory + 124\n"},
+                  {UNWRITTEN_SHARED});
 }
 
 __global__ void past_dynamic_shared(int at) {

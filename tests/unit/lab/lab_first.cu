@@ -2,8 +2,6 @@
 #include "../tests/unit/lab/lab_testing.h"
 #include "device/ptx.cuh"
 
-extern __shared__ __align__(16) unsigned char smem[];
-
 static const unsigned CHECKS = LAB_TRAFFIC | LAB_BANKS | LAB_ACCESSES;
 
 /** The only access of this kind since lab_start(). */
@@ -48,8 +46,6 @@ TEST(the_kept_access_is_of_the_first_block_and_warp) {
       assert_int_equal(access.traffic.sectors, 3);
     }
   }
-  set_variable("SIMT_ORDER", nullptr);
-  set_variable("SIMT_THREADS", nullptr);
 }
 
 __global__ void every_second_word(float *out) {

@@ -8,8 +8,6 @@
 #include "../tests/unit/lab/lab_testing.h"
 #include "../tests/unit/simt/hopper_testing.h"
 
-extern __shared__ __align__(1024) unsigned char smem[];
-
 enum { BARRIERS = 8192, SHARED = BARRIERS + 64, BOX_BYTES = 1024 };
 
 /** A map of 8 rows of 64 elements, which are one box. */

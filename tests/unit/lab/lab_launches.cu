@@ -2,8 +2,6 @@
 #include "../tests/unit/lab/lab_testing.h"
 #include "device/ptx.cuh"
 
-extern __shared__ __align__(16) unsigned char smem[];
-
 __global__ void fill(int *out) {
   out[blockIdx.x] = 1;
 }
@@ -18,8 +16,9 @@ __global__ void deadlock(int *out) {
 }
 enum { SHUFFLE_LINE = __LINE__ - 5, BARRIER_LINE = __LINE__ - 3 };
 
-static void assert_finds(const char *expected) {
-  assert_string_equal(findings_text(), expected);
+static void assert_finds(const std::string &expected) {
+  assert_string_equal(findings_text().c_str(), expected.c_str());
+  lab_start(LAB_EVERYTHING);
 }
 
 TEST(refused_launches_name_the_limit) {
@@ -29,7 +28,6 @@ TEST(refused_launches_name_the_limit) {
   assert_finds(
       "finding    launch limits exceeded\n"
       "           in fill: block of 64 x 32 x 1 threads: 2048 in all, at most 1024\n");
-  lab_start(LAB_EVERYTHING);
   fill<<<dim3(1, 65536), 1>>>(out);
   assert_int_equal(cudaGetLastError(), cudaErrorInvalidConfiguration);
   assert_finds(
@@ -92,7 +90,6 @@ TEST(static_and_dynamic_shared_memory_count_together) {
       "finding    launch limits exceeded\n"
       "           in use_both: 16385 bytes of dynamic and 32768 of static shared memory: 49153 in "
       "all, at most 49152 without cudaFuncAttributeMaxDynamicSharedMemorySize\n");
-  lab_start(LAB_EVERYTHING);
   assert_int_equal(cudaFuncSetAttribute(use_both, most, (195 << 10) + 1), cudaErrorInvalidValue);
   assert_int_equal(cudaFuncSetAttribute(use_both, most, 40000), cudaSuccess);
   assert_int_equal(cudaGetLastError(), cudaErrorInvalidValue);
@@ -124,20 +121,12 @@ TEST(a_right_launch_after_a_refused_one_is_counted) {
 /** Expects a launch in which a block fails: the report goes to stderr, the finding to the lab. */
 template <typename Function>
 static void assert_fails(Function launch, int line, int other_line, const char *kernel,
-                         const char *rest) {
-  static Capture capture;
-  char wanted[1024], other[128] = "";
-  begin_capture(&capture);
-  launch();
-  end_capture(&capture);
-  assert_contains(capture.text, "simt: ");
-  if (other_line != 0) {
-    snprintf(other, sizeof other, "           see also %s:%d\n", __FILE__, other_line);
-  }
-  snprintf(wanted, sizeof wanted,
-           "finding    the launch ended early\n           at %s:%d in %s\n%s           %s\n",
-           __FILE__, line, kernel, other, rest);
-  assert_finds(wanted);
+                         const std::string &rest) {
+  assert_contains(stderr_of(launch), "simt: ");
+  const std::string margin(11, ' '), other = "see also " + place_text(__FILE__, other_line, 0);
+  assert_finds("finding    the launch ended early\n" + margin + "at " +
+               place_text(__FILE__, line, 0) + " in " + kernel + "\n" +
+               (other_line != 0 ? margin + other + "\n" : "") + margin + rest + "\n");
 }
 
 TEST(a_deadlock_is_a_finding) {
@@ -217,29 +206,23 @@ __global__ void fail_in_most_blocks(int *out) {
 
 TEST(a_report_of_a_failure_does_not_depend_on_os_threads) {
   std::string texts[2];
-  int *out = named<int>("out", 64);
   for (int try_ = 0; try_ < 20; try_++) {
+    int *out = named<int>("out", 64);
     set_variable("SIMT_THREADS", try_ == 0 ? "1" : try_ % 2 ? "4" : "16");
     LabResults results;
-    static Capture capture;
     lab_start(LAB_EVERYTHING);
-    begin_capture(&capture);
-    fail_in_most_blocks<<<64, 32, 256>>>(out);
-    end_capture(&capture);
-    assert_contains(capture.text, "in block (3,0,0)");
+    assert_contains(stderr_of([&] { fail_in_most_blocks<<<64, 32, 256>>>(out); }),
+                    "in block (3,0,0)");
     lab_take_results(&results);
     assert_int_equal(results.line_count, 0);
     lab_free_results(&results);
     texts[try_ != 0] = findings_text();
     if (try_ != 0) assert_string_equal(texts[1].c_str(), texts[0].c_str());
     assert_int_equal(cudaDeviceReset(), cudaSuccess);
-    out = named<int>("out", 64);
   }
-  assert_contains(texts[0].c_str(), lab_kind_text(LAB_SHARED_UNWRITTEN));
-  assert_contains(texts[0].c_str(),
-                  "32 times, first: block 3 thread 0, dynamic shared memory + 12\n");
-  assert_contains(texts[0].c_str(), "block 3 thread 0, the other thread 1, DEADLOCK");
-  set_variable("SIMT_THREADS", nullptr);
+  assert_contains(texts[0], {lab_kind_text(LAB_SHARED_UNWRITTEN),
+                             "32 times, first: block 3 thread 0, dynamic shared memory + 12\n",
+                             "block 3 thread 0, the other thread 1, DEADLOCK"});
 }
 
 RUN_TESTS_WITH(start_lab, stop_lab)

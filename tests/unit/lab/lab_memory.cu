@@ -6,8 +6,6 @@
 #include "../tests/unit/lab/lab_testing.h"
 #include "device/ptx.cuh"
 
-extern __shared__ __align__(16) unsigned char smem[];
-
 /* --- Dynamic shared memory ------------------------------------------------------------------- */
 
 template <typename T>
@@ -25,7 +23,6 @@ TEST(stores_before_shared_memory_are_reported) {
   assert_finds({LAB_SHARED_OUTSIDE, STORE_SHARED, 0, "store_shared<int>",
                 "3 times, first: block 0 thread 0, 12 bytes before dynamic shared memory (128 "
                 "bytes)"});
-  lab_start(LAB_EVERYTHING);
   store_shared<int><<<1, 32, 128>>>(-(60 << 8), out);
   assert_finds({LAB_SHARED_OUTSIDE, STORE_SHARED, 0, "store_shared<int>",
                 "32 times, first: block 0 thread 0, 61440 bytes before dynamic shared memory (128 "
@@ -74,7 +71,6 @@ static void assert_nothing_is_visible(void (*launch)(int *)) {
       for (int value : seen) assert_int_equal(value, -2);
     }
   }
-  set_variable("SIMT_THREADS", nullptr);
 }
 
 TEST(writes_outside_shared_memory_reach_no_other_block) {
@@ -124,16 +120,12 @@ __global__ void copy_to_global(uint4 *target, const uint4 *in) {
 enum { COPY_TO_GLOBAL = __LINE__ - 2 };
 
 TEST(a_copy_to_global_memory_is_reported) {
-  static Capture capture;
   uint4 *memory = named_zeros<uint4>("memory", 2);
-  begin_capture(&capture);
-  copy_to_global<<<1, 1, 512>>>(memory + 1, memory);
-  end_capture(&capture);
+  stderr_of([=] { copy_to_global<<<1, 1, 512>>>(memory + 1, memory); });
   assert_int_equal(cudaDeviceSynchronize(), cudaErrorIllegalAddress);
-  const char *text = findings_text();
-  assert_contains(text, lab_kind_text(LAB_SHARED_OUTSIDE));
-  assert_contains(text, "1 time, first: block 0 thread 0, memory + 16 (32 bytes)\n");
-  assert_names_line(text, __FILE__, COPY_TO_GLOBAL);
+  expect_findings({lab_kind_text(LAB_SHARED_OUTSIDE),
+                   "1 time, first: block 0 thread 0, memory + 16 (32 bytes)\n"},
+                  {COPY_TO_GLOBAL});
 }
 
 /* --- Static shared arrays -------------------------------------------------------------------- */
@@ -188,21 +180,15 @@ enum { LEAVE_ONE = __LINE__ - 4 };
 
 TEST(stores_between_static_arrays_are_reported) {
   int *out = named<int>("out", 1);
-  char wanted[128];
   for (int shift : {32, 1024, 4096, -32, -1024, -4096}) {
     lab_start(LAB_BOUNDS);
     leave_either<<<1, 32>>>(shift, out);
-    const char *text = findings_text();
     const int away = shift < 0 ? -4 * shift : 4 * (shift - 32) + 1;
-    for (const char *array : {"one", "other"}) {
-      snprintf(wanted, sizeof wanted,
-               "32 times, first: block 0 thread 0, %d byte%s %s static shared memory %s (128 "
-               "bytes)",
-               away, away == 1 ? "" : "s", shift < 0 ? "before" : "past", array);
-      assert_contains(text, wanted);
-    }
-    assert_names_line(text, __FILE__, LEAVE_ONE);
-    assert_names_line(text, __FILE__, LEAVE_ONE + 1);
+    const std::string where = "32 times, first: block 0 thread 0, " + std::to_string(away) +
+                              (away == 1 ? " byte" : " bytes") + (shift < 0 ? " before" : " past") +
+                              " static shared memory ";
+    expect_findings({where + "one (128 bytes)", where + "other (128 bytes)"},
+                    {LEAVE_ONE, LEAVE_ONE + 1});
   }
   assert_int_equal(cudaDeviceSynchronize(), cudaSuccess);
 }
@@ -282,21 +268,12 @@ __global__ void count_up(int *values) {
 }
 
 /** Expects the finding of a launch that a store has ended. */
-static void assert_store_ends(void (*kernel)(int *), int *values, const char *where) {
-  static Capture capture;
-  char wanted[256];
-  lab_start(LAB_EVERYTHING);
-  begin_capture(&capture);
-  kernel<<<1, 2>>>(values);
-  end_capture(&capture);
-  assert_int_equal(cudaDeviceSynchronize(), cudaErrorIllegalAddress);
-  const char *text = findings_text();
-  snprintf(wanted, sizeof wanted, "1 time, first: block 0 thread 0, %s\n", where);
-  assert_contains(text, wanted);
-  snprintf(wanted, sizeof wanted, "out of bounds write %s", where);
-  assert_contains(text, wanted);
-  assert_contains(capture.text, wanted);
-  cudaDeviceReset();
+static void assert_store_ends(void (*kernel)(int *), int *values, const std::string &where) {
+  const std::string text =
+      expect_report([=] { kernel<<<1, 2>>>(values); }, "out of bounds write " + where, 0,
+                    cudaErrorIllegalAddress);
+  expect_findings(
+      {"1 time, first: block 0 thread 0, " + where + "\n", "out of bounds write " + where}, {});
 }
 
 TEST(kernels_do_not_write_memory_of_the_host) {

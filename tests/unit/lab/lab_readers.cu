@@ -7,8 +7,6 @@
 #include "../tests/unit/lab/lab_testing.h"
 #include "../tests/unit/simt/hopper_testing.h"
 
-extern __shared__ __align__(1024) unsigned char smem[];
-
 enum { BARRIERS = 8192, SHARED = BARRIERS + 64, BOX_BYTES = 1024 };
 
 static int *out_global;
@@ -17,13 +15,6 @@ static int allocate(void **state) {
   start_lab(state);
   out_global = named<int>("out", 1024);
   return 0;
-}
-
-/** The only findings are of these two places. */
-static void assert_race(int line, int other_line) {
-  const char *text = findings_text();
-  assert_names_only(text, line, other_line);
-  lab_start(LAB_EVERYTHING);
 }
 
 /* --- Readers -------------------------------------------------------------------------------- */
@@ -45,11 +36,11 @@ TEST(every_reading_warp_is_kept) {
   write_after_some_have_met<1024, 1024><<<1, 1024>>>(out_global);
   assert_finds_nothing();
   write_after_some_have_met<64, 128><<<1, 128>>>(out_global);
-  assert_race(MET_WRITE, MET_READ);
+  expect_race("", MET_WRITE, MET_READ);
   write_after_some_have_met<96, 128><<<1, 128>>>(out_global);
-  assert_race(MET_WRITE, MET_READ);
+  expect_race("", MET_WRITE, MET_READ);
   write_after_some_have_met<992, 1024><<<1, 1024>>>(out_global);
-  assert_race(MET_WRITE, MET_READ);
+  expect_race("", MET_WRITE, MET_READ);
 }
 
 /** Of 128 readers, the first ARRIVING arrive at an mbarrier; those that wait may write. */
@@ -73,11 +64,11 @@ TEST(every_reading_lane_is_kept) {
   write_after_an_mbarrier<128, short><<<1, 128, SHARED>>>(out_global);
   assert_finds_nothing();
   write_after_an_mbarrier<127, unsigned char><<<1, 128, SHARED>>>(out_global);
-  assert_race(PHASE_WRITE, PHASE_READ);
+  expect_race("", PHASE_WRITE, PHASE_READ);
   write_after_an_mbarrier<96, short><<<1, 128, SHARED>>>(out_global);
-  assert_race(PHASE_WRITE, PHASE_READ);
+  expect_race("", PHASE_WRITE, PHASE_READ);
   write_after_an_mbarrier<80, int><<<1, 128, SHARED>>>(out_global);
-  assert_race(PHASE_WRITE, PHASE_READ);
+  expect_race("", PHASE_WRITE, PHASE_READ);
 }
 
 /** The reader reads in each phase; the writer waits for WAITS phases. */
@@ -105,7 +96,7 @@ TEST(a_read_in_a_later_phase_is_not_ordered_by_an_earlier_one) {
   write_after_a_reused_barrier<2><<<1, 128, SHARED>>>(out_global);
   assert_finds_nothing();
   write_after_a_reused_barrier<1><<<1, 128, SHARED>>>(out_global);
-  assert_race(REUSED_WRITE, REUSED_READ);
+  expect_race("", REUSED_WRITE, REUSED_READ);
 }
 
 /** Warp 2 reads. It meets warp 1, and warp 1 meets warp 0, which writes; or in the other order. */
@@ -140,9 +131,9 @@ TEST(barriers_order_those_that_meet_and_chains_of_them) {
   write_after_a_chain<true><<<1, 96, SHARED>>>(out_global);
   assert_finds_nothing();
   write_after_a_chain<false><<<1, 96, SHARED>>>(out_global);
-  assert_race(CHAIN_WRITE, CHAIN_READ);
+  expect_race("", CHAIN_WRITE, CHAIN_READ);
   read_after_others_have_met<false><<<1, 128, SHARED>>>(out_global, named_zeros<int>("met2", 1));
-  assert_race(OTHERS_READ, OTHERS_WRITE);
+  expect_race("", OTHERS_READ, OTHERS_WRITE);
 }
 
 /** ldmatrix reads by several warps, stmatrix writes. */
@@ -163,7 +154,7 @@ TEST(matrices_are_read_by_every_warp) {
   store_matrix_after_some_have_met<96><<<1, 96, SHARED>>>(out_global);
   assert_finds_nothing();
   store_matrix_after_some_have_met<64><<<1, 96, SHARED>>>(out_global);
-  assert_race(MATRIX_WRITE, MATRIX_READ);
+  expect_race("", MATRIX_WRITE, MATRIX_READ);
 }
 
 /* --- Lanes of one warp ------------------------------------------------------------------------ */
@@ -210,9 +201,9 @@ enum { ARRIVAL_WRITE = __LINE__ - 3, ARRIVAL_READ = ARRIVAL_WRITE - 5 };
 template <Meeting MEETING>
 static void expect_race_of_lanes() {
   write_in_the_warp<MEETING><<<1, 32, SHARED>>>(out_global);
-  assert_race(LANE_WRITE, LANE_READ);
+  expect_race("", LANE_WRITE, LANE_READ);
   arrive_for_the_warp<MEETING><<<1, 64, SHARED>>>(out_global);
-  assert_race(ARRIVAL_WRITE, ARRIVAL_READ);
+  expect_race("", ARRIVAL_WRITE, ARRIVAL_READ);
 }
 
 TEST(only_barriers_of_the_warp_order_its_lanes) {
@@ -261,9 +252,7 @@ TEST(writers_need_an_order_of_their_own) {
   two_writers<0><<<1, 96, SHARED>>>(out_global);
   assert_finds_nothing();
   two_writers<1><<<1, 96, SHARED>>>(out_global);
-  const char *text = findings_text();
-  assert_contains(text, "shared memory race: ");
-  assert_names_line(text, __FILE__, LATER_WRITE);
+  expect_findings({"shared memory race: "}, {LATER_WRITE});
 }
 
 /** All warps count; MEETING threads meet, and then thread 0 reads plainly. */
@@ -282,7 +271,7 @@ TEST(every_atomic_is_kept) {
   count_and_read<96><<<1, 96, SHARED>>>(out_global);
   assert_finds_nothing();
   count_and_read<64><<<1, 96, SHARED>>>(out_global);
-  assert_race(COUNT_READ, COUNT_ADD);
+  expect_race("", COUNT_READ, COUNT_ADD);
 }
 
 /* --- Copies ----------------------------------------------------------------------------------- */
@@ -304,7 +293,7 @@ TEST(a_copy_must_wait_for_every_reader) {
   copy_over_readers<96><<<1, 96, SHARED>>>(in, out_global);
   assert_finds_nothing();
   copy_over_readers<64><<<1, 96, SHARED>>>(in, out_global);
-  assert_race(COPY_WRITE, COPY_READ);
+  expect_race("", COPY_WRITE, COPY_READ);
 }
 
 /** Thread 0 of each of four warps stores the box; MEETING threads meet after their wait. */
@@ -341,9 +330,9 @@ TEST(a_source_is_read_by_every_tensor_store) {
   write_the_source<128, true><<<1, 128, SHARED>>>(map, from);
   assert_finds_nothing();
   write_the_source<64, false><<<1, 128, SHARED>>>(map, from);
-  assert_race(SOURCE_WRITE, SOURCE);
+  expect_race("", SOURCE_WRITE, SOURCE);
   write_the_source<96, true><<<1, 128, SHARED>>>(map, from);
-  assert_race(SOURCE_LOAD, SOURCE);
+  expect_race("", SOURCE_LOAD, SOURCE);
 }
 
 /** A barrier does not wait for a load. */
@@ -369,7 +358,7 @@ TEST(the_source_of_a_load_must_not_change_before_its_wait) {
   write_what_is_loaded<true><<<1, 64, SHARED>>>(map, (int *)tensor);
   assert_finds_nothing();
   write_what_is_loaded<false><<<1, 64, SHARED>>>(map, (int *)tensor);
-  assert_race(LOADED_WRITE, LOADED);
+  expect_race("", LOADED_WRITE, LOADED);
 }
 
 RUN_IN_ALL_SETTINGS("lab", allocate, stop_lab)

@@ -6,8 +6,6 @@
 #include "../tests/unit/lab/lab_testing.h"
 #include "device/ptx.cuh"
 
-extern __shared__ __align__(16) unsigned char smem[];
-
 static __device__ void copy_unit(const uint4 *from) {
   cp_async_16(smem, from, true);
   cp_async_commit();
@@ -17,13 +15,10 @@ enum { COPY = __LINE__ - 4 };
 
 /** A race of a write with the copy, in either order. The offset reported is the second access's. */
 static void assert_race_is_reported(const char *kernel, int line, const char *threads) {
-  char wanted[512];
-  const char *text = findings_text();
-  snprintf(wanted, sizeof wanted,
-           "finding    %s\n           at %s:%d in %s\n           after %s:%d\n"
-           "           1 time, first: block 0 %s, in + ",
-           lab_kind_text(LAB_COPY_SOURCE_WRITTEN), __FILE__, line, kernel, __FILE__, COPY, threads);
-  assert_contains(text, wanted);
+  expect_findings(
+      {std::string("finding    ") + lab_kind_text(LAB_COPY_SOURCE_WRITTEN) + "\n           " +
+       race_text(kernel, line, COPY) + "1 time, first: block 0 " + threads + ", in + "},
+      {});
 }
 
 /** Writes after the wait of thread 0, with a barrier in between if RIGHT. */

@@ -43,14 +43,4 @@ inline CUtensorMap matrix_map(void *matrix, int rows, int box_rows, CUtensorMapS
                    swizzle});
 }
 
-/** After begin_capture() and a launch, which must have failed; returns the report. */
-inline const char *expect_report(Capture *capture, const char *what,
-                                 cudaError_t error = cudaErrorLaunchFailure) {
-  end_capture(capture);
-  assert_contains(capture->text, what);
-  assert_int_equal(cudaGetLastError(), error);
-  assert_int_equal(cudaDeviceReset(), cudaSuccess);
-  return capture->text;
-}
-
 #endif

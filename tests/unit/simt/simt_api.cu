@@ -17,7 +17,6 @@ TEST(the_device_says_what_it_is) {
   assert_int_equal(value, 4);
   assert_int_equal(cudaDeviceGetAttribute(&value, (cudaDeviceAttr)9999, 0), cudaErrorInvalidValue);
   assert_int_equal(cudaGetDeviceProperties(&properties, 1), cudaErrorInvalidDevice);
-  set_variable("SIMT_THREADS", nullptr);
 }
 
 TEST(events_measure_time_on_this_machine) {

@@ -124,7 +124,6 @@ TEST(a_smaller_gpu_has_less_shared_memory) {
   assert_int_equal(cudaDeviceGetAttribute(&value, cudaDevAttrMaxSharedMemoryPerBlockOptin, 0),
                    cudaSuccess);
   assert_int_equal(value, 99 << 10);
-  set_variable("SIMT_SHARED", nullptr);
 }
 
 static int occupancy(int threads, size_t bytes) {

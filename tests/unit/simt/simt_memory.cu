@@ -105,7 +105,6 @@ TEST(memory_is_limited) {
   assert_int_equal(cudaFree(a), cudaSuccess);
   assert_int_equal(cudaMalloc(&a, 2 << 20), cudaSuccess);
   assert_int_equal(cudaMalloc(&b, (size_t)-1), cudaErrorMemoryAllocation);
-  set_variable("SIMT_MEMORY", nullptr);
 }
 
 /** Each allocation takes two of the mappings that Linux allows a program; kernels need some as

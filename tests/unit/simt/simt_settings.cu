@@ -3,8 +3,6 @@
 
 #include "../tests/unit/simt/simt_testing.h"
 
-static Capture capture;
-
 __global__ void do_nothing() {}
 
 static void refuse_in_child(const char *variable, const char *value) {
@@ -22,10 +20,8 @@ static void refuse_in_child(const char *variable, const char *value) {
 static void expect_refusal(const char *variable, const char *value, const char *right) {
   char message[256];
   snprintf(message, sizeof message, "%s=%s: must be %s\n", variable, value, right);
-  begin_capture(&capture);
-  refuse_in_child(variable, value);
-  end_capture(&capture);
-  assert_string_equal(capture.text, message);
+  const std::string text = stderr_of([&] { refuse_in_child(variable, value); });
+  assert_string_equal(text.c_str(), message);
 }
 
 /** Not valid for any variable. */
@@ -76,7 +72,6 @@ TEST(right_settings_are_taken) {
     assert_int_equal(cudaMemGetInfo(&free_bytes, &total_bytes), cudaSuccess);
     assert_int_equal(total_bytes, size.bytes);
   }
-  set_variable("SIMT_MEMORY", nullptr);
 }
 
 TEST(values_at_the_edge_are_taken) {
@@ -86,19 +81,16 @@ TEST(values_at_the_edge_are_taken) {
     assert_int_equal(cudaGetDeviceProperties(&properties, 0), cudaSuccess);
     assert_contains(properties.name, threads == 1 ? ", 1 thread)" : ", 16 threads)");
   }
-  set_variable("SIMT_THREADS", nullptr);
   for (const char *size : {"48K", "49152", "227K", "232448"}) {
     set_variable("SIMT_SHARED", size);
     assert_int_equal(cudaGetDeviceProperties(&properties, 0), cudaSuccess);
     const bool least = strncmp(size, "4", 1) == 0;
     assert_int_equal(properties.sharedMemPerBlockOptin, least ? 48 << 10 : 227 << 10);
   }
-  set_variable("SIMT_SHARED", nullptr);
   set_variable("SIMT_ORDER", "random:0");
   set_variable("SIMT_ORDER", "random:18446744073709551615");
   do_nothing<<<10, 33>>>();
   assert_int_equal(cudaDeviceSynchronize(), cudaSuccess);
-  set_variable("SIMT_ORDER", nullptr);
 }
 
 RUN_TESTS_WITH(reset_device, nullptr)
