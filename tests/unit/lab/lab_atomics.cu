@@ -62,8 +62,7 @@ enum { COUNT_LINE = __LINE__ - 4 };
 /** An atomic addition reads its target, so the target must have been written before. */
 TEST(an_addition_to_unwritten_memory_is_reported) {
   unsigned *out = named<unsigned>("out", 64);
-  count_threads<<<1, 32>>>(named_zeros<unsigned>("zero", 1), out);
-  assert_finds_nothing();
+  assert_finds_nothing([=] { count_threads<<<1, 32>>>(named_zeros<unsigned>("zero", 1), out); });
   count_threads<<<1, 1>>>(named<unsigned>("count", 1), out);
   assert_finds({LAB_GLOBAL_UNWRITTEN, COUNT_LINE, 0, "count_threads",
                 "1 time, first: block 0 thread 0, count + 0 (4 bytes)"});
@@ -91,10 +90,8 @@ __global__ void count_in_shared(unsigned *out, bool wrong) {
 enum { SHARED_COUNT_LINE = __LINE__ - 4 };
 
 TEST(shared_counters_start_unwritten) {
-  unsigned *out = named<unsigned>("out", 64);
-  count_in_shared<<<1, 64, 16>>>(out, false);
-  assert_finds_nothing();
-  count_in_shared<<<2, 1, 16>>>(out, true);
+  assert_finds_nothing([=] { count_in_shared<<<1, 64, 16>>>(named<unsigned>("out", 64), false); });
+  count_in_shared<<<2, 1, 16>>>(named<unsigned>("out", 64), true);
   expect_findings({lab_kind_text(LAB_SHARED_UNWRITTEN),
                    "2 times, first: block 0 thread 0, dynamic shared memory + 0\n"},
                   {SHARED_COUNT_LINE});
@@ -113,19 +110,16 @@ __global__ void reset_beside_atomics(unsigned *out, int wrong) {
 enum { RESET_WRITE = __LINE__ - 6, RESET_ADD = __LINE__ - 4, RESET_READ = __LINE__ - 2 };
 
 TEST(a_plain_write_before_atomics_needs_a_barrier) {
-  unsigned *out = named<unsigned>("out", 1);
-  reset_beside_atomics<<<1, 64, 16>>>(out, 0);
-  assert_finds_nothing();
+  assert_finds_nothing([=] { reset_beside_atomics<<<1, 64, 16>>>(named<unsigned>("out", 1), 0); });
   set_variable("SIMT_ORDER", "forward");
-  reset_beside_atomics<<<1, 64, 16>>>(out, 1);
+  reset_beside_atomics<<<1, 64, 16>>>(named<unsigned>("out", 1), 1);
   assert_finds(
       {LAB_RACE_WRITE_WRITE, RESET_ADD, RESET_WRITE, "reset_beside_atomics",
        "63 times, first: block 0 thread 1, the other thread 0, dynamic shared memory + 0"});
 }
 
 TEST(a_plain_read_after_atomics_needs_a_barrier) {
-  unsigned *out = named<unsigned>("out", 1);
-  reset_beside_atomics<<<1, 64, 16>>>(out, 2);
+  reset_beside_atomics<<<1, 64, 16>>>(named<unsigned>("out", 1), 2);
   expect_findings(
       {"shared memory race: ", race_text("reset_beside_atomics", RESET_READ, RESET_ADD)}, {});
 }
@@ -144,8 +138,7 @@ enum { BESIDE_ADD = __LINE__ - 7, BESIDE_WRITE = __LINE__ - 5, BESIDE_READ = __L
 
 TEST(atomics_of_a_block_race_with_plain_accesses_of_others) {
   int *value = named_zeros<int>("value", 1), *out = named<int>("out", 3);
-  add_beside<<<1, 32>>>(value, out, true);
-  assert_finds_nothing();
+  assert_finds_nothing([=] { add_beside<<<1, 32>>>(value, out, true); });
   add_beside<<<3, 1>>>(value, out, false);
   assert_finds({LAB_BLOCKS_WRITE_READ, BESIDE_READ, BESIDE_ADD, "add_beside",
                 "4 bytes, first: block 1, the other block 0, value + 0 (4 bytes)"});
@@ -202,8 +195,7 @@ enum { OWN_WRITE = __LINE__ - 7, OTHERS_COPY = __LINE__ - 5 };
 TEST(a_source_written_by_another_lane_needs_a_warp_barrier) {
   uint4 *in = named_zeros<uint4>("in", 32);
   unsigned *out = named<unsigned>("out", 32);
-  write_and_copy<true><<<1, 32, 512>>>(in, out);
-  assert_finds_nothing();
+  assert_finds_nothing([=] { write_and_copy<true><<<1, 32, 512>>>(in, out); });
   write_and_copy<false><<<1, 32, 512>>>(in, out);
   expect_findings({lab_kind_text(LAB_COPY_SOURCE_WRITTEN)}, {OWN_WRITE, OTHERS_COPY});
 }

@@ -109,10 +109,8 @@ __global__ void write_and_read_back(int *out, int *sums) {
 }
 
 TEST(a_block_may_read_what_it_wrote) {
-  int *fresh = named<int>("fresh", 1);
   lab_start(LAB_INIT);
-  write_and_read_back<<<16, 1>>>(fresh, values);
-  assert_finds_nothing();
+  assert_finds_nothing([=] { write_and_read_back<<<16, 1>>>(named<int>("fresh", 1), values); });
 }
 
 RUN_TESTS_WITH(allocate, stop_lab)

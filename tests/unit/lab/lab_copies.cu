@@ -86,9 +86,8 @@ __global__ void copy_zeros_by_turns(const uint4 *in) {
 }
 
 TEST(zero_fills_belong_to_the_request_of_their_warp) {
-  const uint4 *in = named_zeros<uint4>("in", 32);
   lab_start(LAB_TRAFFIC | LAB_BANKS);
-  copy_zeros_by_turns<<<1, 32, 4 * 32 * 16>>>(in);
+  copy_zeros_by_turns<<<1, 32, 4 * 32 * 16>>>(named_zeros<uint4>("in", 32));
   const LabCounts counts = counts_of_kernel();
   assert_sectors(counts.copy_global, 4, 4 * 12, 4 * 24 * 16, 4 * 24 * 16, 12);
   assert_waves(counts.copy_shared, 4, 4, 4, 1);

@@ -27,25 +27,20 @@ TEST(sectors_are_those_of_a_warp) {
 }
 
 TEST(a_shifted_request_touches_one_sector_more) {
-  const float *in = named_zeros<float>("in", 64);
   float *out = named_zeros<float>("out", 64);
-  copy_strided<float><<<1, 32>>>(out, in + 1, 1);
+  copy_strided<float><<<1, 32>>>(out, named_zeros<float>("in", 64) + 1, 1);
   assert_sectors(counts_of_kernel().global_load, 1, 5, 128, 128, 5);
 }
 
 TEST(vectors_are_one_request) {
-  const float4 *in = named_zeros<float4>("in", 32);
-  float4 *out = named<float4>("out", 32);
-  copy_strided<float4><<<1, 32>>>(out, in, 1);
+  copy_strided<float4><<<1, 32>>>(named<float4>("out", 32), named_zeros<float4>("in", 32), 1);
   const LabCounts counts = counts_of_kernel();
   assert_sectors(counts.global_load, 1, 16, 512, 512, 16);
   assert_sectors(counts.global_store, 1, 16, 512, 512, 16);
 }
 
 TEST(halves_share_sectors) {
-  const __half *in = named_zeros<__half>("in", 64);
-  __half *out = named<__half>("out", 32);
-  copy_strided<__half><<<1, 32>>>(out, in, 1);
+  copy_strided<__half><<<1, 32>>>(named<__half>("out", 32), named_zeros<__half>("in", 64), 1);
   assert_sectors(counts_of_kernel().global_load, 1, 2, 64, 64, 2);
 }
 
@@ -187,8 +182,7 @@ __global__ void loops_apart(const int *in, int *out, int count) {
 
 TEST(lanes_reconverge_after_full_logs) {
   enum { COUNT = 450, APART = COUNT / 3 + COUNT };
-  const int *in = named_zeros<int>("in", COUNT * 32);
-  loops_apart<<<1, 32>>>(in, named_zeros<int>("out", 32), COUNT);
+  loops_apart<<<1, 32>>>(named_zeros<int>("in", COUNT * 32), named_zeros<int>("out", 32), COUNT);
   const LabCounts counts = counts_of_kernel();
   assert_int_equal(counts.global_load.requests, APART + COUNT);
   assert_int_equal(counts.global_load.sectors, (APART + COUNT) * 4);

@@ -18,11 +18,9 @@ __global__ void read_neighbour(int *out) {
 enum { NEIGHBOUR_WRITE = __LINE__ - 4, NEIGHBOUR_READ = __LINE__ - 2 };
 
 TEST(read_after_write_needs_a_barrier) {
-  int *out = named<int>("out", 64);
-  read_neighbour<true><<<1, 64>>>(out);
-  assert_finds_nothing();
+  assert_finds_nothing([=] { read_neighbour<true><<<1, 64>>>(named<int>("out", 64)); });
   lab_start(LAB_RACES);
-  read_neighbour<false><<<1, 64>>>(out);
+  read_neighbour<false><<<1, 64>>>(named<int>("out", 64));
   /* The first warp reads before the second writes, so the lab reports that write as the race. */
   const std::string kernel = "read_neighbour<false>",
                     first = "32 times, first: block 0 thread 32, the other thread 0, ";
@@ -45,8 +43,7 @@ enum { OVERWRITE_READ = __LINE__ - 4, OVERWRITE_WRITE = __LINE__ - 2 };
 
 TEST(write_after_read_needs_a_barrier) {
   int *out = named<int>("out", 64);
-  overwrite_what_is_read<true><<<1, 64, 256>>>(out);
-  assert_finds_nothing();
+  assert_finds_nothing([=] { overwrite_what_is_read<true><<<1, 64, 256>>>(out); });
   set_variable("SIMT_ORDER", "reverse"); /* so that all reads of the lower half come first */
   overwrite_what_is_read<false><<<1, 64, 256>>>(out);
   set_variable("SIMT_ORDER", nullptr);
@@ -66,8 +63,7 @@ __global__ void two_writers() {
 enum { FIRST_WRITE = __LINE__ - 4, SECOND_WRITE = __LINE__ - 2 };
 
 TEST(two_writes_need_a_barrier) {
-  two_writers<true><<<1, 64, 64>>>();
-  assert_finds_nothing();
+  assert_finds_nothing([=] { two_writers<true><<<1, 64, 64>>>(); });
   two_writers<false><<<2, 64, 64>>>();
   assert_finds({LAB_RACE_WRITE_WRITE, SECOND_WRITE, FIRST_WRITE, "two_writers<false>",
                 "2 times, first: block 0 thread 40, the other thread 0, "
@@ -84,10 +80,8 @@ __global__ void exchange_in_warp(int *out) {
 enum { WARP_WRITE = __LINE__ - 4, WARP_READ = __LINE__ - 2 };
 
 TEST(lanes_need_a_warp_barrier) {
-  int *out = named<int>("out", 1);
-  exchange_in_warp<true><<<1, 32, 128>>>(out);
-  assert_finds_nothing();
-  exchange_in_warp<false><<<1, 32, 128>>>(out);
+  assert_finds_nothing([=] { exchange_in_warp<true><<<1, 32, 128>>>(named<int>("out", 1)); });
+  exchange_in_warp<false><<<1, 32, 128>>>(named<int>("out", 1));
   assert_finds({LAB_RACE_WRITE_READ, WARP_READ, WARP_WRITE, "exchange_in_warp<false>",
                 "1 time, first: block 0 thread 31, the other thread 0, dynamic shared memory + 0"});
 }
@@ -119,8 +113,7 @@ enum { COPY_LINE = __LINE__ - 8, COPY_READ = __LINE__ - 4 };
 TEST(copies_need_wait_and_barrier) {
   const uint4 *in = named_zeros<uint4>("in", 64);
   unsigned *out = named<unsigned>("out", 64);
-  copy_and_read<NOTHING><<<1, 64, 1024>>>(in, out);
-  assert_finds_nothing();
+  assert_finds_nothing([=] { copy_and_read<NOTHING><<<1, 64, 1024>>>(in, out); });
   copy_and_read<WAIT><<<1, 64, 1024>>>(in, out);
   assert_finds({LAB_COPY_NOT_WAITED, COPY_READ, COPY_LINE, "copy_and_read<1>",
                 "64 times, first: block 0 thread 0, the other thread 63, "
@@ -128,9 +121,7 @@ TEST(copies_need_wait_and_barrier) {
 }
 
 TEST(a_wait_is_no_barrier) {
-  const uint4 *in = named_zeros<uint4>("in", 64);
-  unsigned *out = named<unsigned>("out", 64);
-  copy_and_read<BARRIER><<<1, 64, 1024>>>(in, out);
+  copy_and_read<BARRIER><<<1, 64, 1024>>>(named_zeros<uint4>("in", 64), named<unsigned>("out", 64));
   expect_findings({lab_kind_text(LAB_COPY_NO_BARRIER)}, {COPY_READ, COPY_LINE});
 }
 
@@ -150,12 +141,11 @@ enum { EARLY_COPY = __LINE__ - 8, EARLY_READ = __LINE__ - 5 };
 
 TEST(an_early_read_alone_is_reported) {
   const uint4 *in = named_zeros<uint4>("in", 64);
-  unsigned *out = named<unsigned>("out", 65);
-  read_early<unsigned><<<1, 64, 1024>>>(in, out);
+  read_early<unsigned><<<1, 64, 1024>>>(in, named<unsigned>("out", 65));
   assert_finds({LAB_COPY_NOT_WAITED, EARLY_READ, EARLY_COPY, "read_early<unsigned int>",
                 "1 time, first: block 0 thread 40, the other thread 45, dynamic shared memory + "
                 "724"});
-  read_early<unsigned char><<<1, 64, 1024>>>(in, out);
+  read_early<unsigned char><<<1, 64, 1024>>>(in, named<unsigned>("out", 65));
   assert_finds({LAB_COPY_NOT_WAITED, EARLY_READ, EARLY_COPY, "read_early<unsigned char>",
                 "1 time, first: block 0 thread 40, the other thread 45, dynamic shared memory + "
                 "724"});
@@ -176,10 +166,8 @@ enum { REFILL_READ = __LINE__ - 6, REFILL_COPY = __LINE__ - 4 };
 
 TEST(a_refill_before_readers_finish_is_reported) {
   const uint4 *in = named_zeros<uint4>("in", 64);
-  unsigned *out = named<unsigned>("out", 64);
-  refill<true><<<1, 32, 512>>>(in, out);
-  assert_finds_nothing();
-  refill<false><<<1, 32, 512>>>(in, out);
+  assert_finds_nothing([=] { refill<true><<<1, 32, 512>>>(in, named<unsigned>("out", 64)); });
+  refill<false><<<1, 32, 512>>>(in, named<unsigned>("out", 64));
   assert_finds({LAB_COPY_OVER_READ, REFILL_COPY, REFILL_READ, "refill<false>",
                 "1 time, first: block 0 thread 5, the other thread 3, dynamic shared memory + 64"});
 }
@@ -195,8 +183,7 @@ __global__ void read_unwritten_shared(int *out) {
 enum { UNWRITTEN_SHARED = __LINE__ - 2 };
 
 TEST(shared_memory_starts_unwritten) {
-  int *out = named<int>("out", 32);
-  read_unwritten_shared<<<3, 32, 128>>>(out);
+  read_unwritten_shared<<<3, 32, 128>>>(named<int>("out", 32));
   /* All blocks write the same `out` as well. */
   expect_findings({lab_kind_text(LAB_BLOCKS_WRITE_WRITE),
                    "3 times, first: block 0 thread 31, dynamic shared memory + 124\n"},
@@ -209,8 +196,7 @@ __global__ void past_dynamic_shared(int at) {
 enum { PAST_SHARED = __LINE__ - 2 };
 
 TEST(shared_memory_ends_where_requested) {
-  past_dynamic_shared<<<1, 32, 100>>>(68);
-  assert_finds_nothing();
+  assert_finds_nothing([=] { past_dynamic_shared<<<1, 32, 100>>>(68); });
   past_dynamic_shared<<<1, 32, 100>>>(70);
   assert_finds({LAB_SHARED_OUTSIDE, PAST_SHARED, 0, "past_dynamic_shared",
                 "2 times, first: block 0 thread 30, 1 byte past dynamic shared memory (100 "
@@ -224,8 +210,7 @@ enum { COPY_FLOATS = __LINE__ - 2 };
 
 TEST(global_memory_ends_where_allocated) {
   const float *in = named_zeros<float>("in", 32);
-  float *out = named<float>("out", 32);
-  copy_floats<<<1, 32>>>(out, in, 2);
+  copy_floats<<<1, 32>>>(named<float>("out", 32), in, 2);
   assert_int_equal(cudaDeviceSynchronize(), cudaSuccess);
   assert_finds({LAB_GLOBAL_OUTSIDE, COPY_FLOATS, 0, "copy_floats",
                 "2 times, first: block 0 thread 30, 1 byte past allocation 1 \"in\" (128 bytes)"});
@@ -233,8 +218,7 @@ TEST(global_memory_ends_where_allocated) {
 
 TEST(far_out_of_bounds_does_not_end_the_launch) {
   const float *in = named_zeros<float>("in", 32);
-  float *out = named<float>("out", 32);
-  copy_floats<<<1, 32>>>(out, in, 32 + 5000);
+  copy_floats<<<1, 32>>>(named<float>("out", 32), in, 32 + 5000);
   assert_int_equal(cudaDeviceSynchronize(), cudaSuccess);
   assert_finds({LAB_GLOBAL_OUTSIDE, COPY_FLOATS, 0, "copy_floats",
                 "32 times, first: block 0 thread 0, 20001 bytes past allocation 1 \"in\" (128 "
@@ -243,9 +227,8 @@ TEST(far_out_of_bounds_does_not_end_the_launch) {
 
 TEST(reads_of_freed_memory_are_reported) {
   float *in = named_zeros<float>("in", 32);
-  float *out = named<float>("out", 32);
   cudaFree(in);
-  copy_floats<<<1, 32>>>(out, in, 0);
+  copy_floats<<<1, 32>>>(named<float>("out", 32), in, 0);
   assert_int_equal(cudaDeviceSynchronize(), cudaSuccess);
   assert_finds({LAB_GLOBAL_OUTSIDE, COPY_FLOATS, 0, "copy_floats",
                 "32 times, first: block 0 thread 0, at byte 0 of freed allocation 1 \"in\" (128 "
@@ -271,11 +254,9 @@ enum { READ_VECTOR = __LINE__ - 2 };
 
 TEST(vectors_are_aligned) {
   const float *in = named_zeros<float>("in", 8);
-  float2 *out = named<float2>("out", 1);
-  read_vector<<<1, 1>>>(out, in + 4);
-  assert_finds_nothing();
+  assert_finds_nothing([=] { read_vector<<<1, 1>>>(named<float2>("out", 1), in + 4); });
   lab_start(LAB_ALIGNMENT);
-  read_vector<<<1, 1>>>(out, in + 1);
+  read_vector<<<1, 1>>>(named<float2>("out", 1), in + 1);
   assert_finds({LAB_MISALIGNED, READ_VECTOR, 0, "read_vector",
                 "1 time, first: block 0 thread 0, in + 4 (32 bytes)"});
 }
@@ -291,10 +272,8 @@ __global__ void sum_of_registers(int *out, int count) {
 enum { SUM_INDEX = __LINE__ - 3 };
 
 TEST(arrays_in_registers_have_bounds) {
-  int *out = named<int>("out", 2);
-  sum_of_registers<<<1, 2>>>(out, 4);
-  assert_finds_nothing();
-  sum_of_registers<<<1, 2>>>(out, 5);
+  assert_finds_nothing([=] { sum_of_registers<<<1, 2>>>(named<int>("out", 2), 4); });
+  sum_of_registers<<<1, 2>>>(named<int>("out", 2), 5);
   assert_finds({LAB_INDEX_OUTSIDE, SUM_INDEX, 0, "sum_of_registers",
                 "2 times, first: block 0 thread 0, index 4 of 'int [4]'"});
 }
@@ -314,8 +293,7 @@ enum { OTHERS_WRITE = __LINE__ - 3, OTHERS_READ = __LINE__ - 2 };
 
 TEST(blocks_that_access_the_same_memory_race) {
   int *values = named_zeros<int>("values", 64);
-  write_same<<<8, 1>>>(values, 1);
-  assert_finds_nothing();
+  assert_finds_nothing([=] { write_same<<<8, 1>>>(values, 1); });
   write_same<<<8, 1>>>(values, 0);
   assert_finds({LAB_BLOCKS_WRITE_WRITE, WRITE_SAME, WRITE_SAME, "write_same",
                 "4 bytes, first: block 0, the other block 1, values + 0 (256 bytes)"});
@@ -326,9 +304,7 @@ TEST(blocks_that_access_the_same_memory_race) {
 }
 
 TEST(bytes_of_one_word_do_not_race) {
-  unsigned *out = named<unsigned>("out", 4);
-  bytes_of_one_word<<<1, 4, 16>>>(out);
-  assert_finds_nothing();
+  assert_finds_nothing([=] { bytes_of_one_word<<<1, 4, 16>>>(named<unsigned>("out", 4)); });
 }
 
 RUN_TESTS_WITH(start_lab, stop_lab)

@@ -56,9 +56,8 @@ __global__ void every_second_word(float *out) {
 }
 
 TEST(banks_and_conflicts_of_shared_memory_are_kept) {
-  float *out = named<float>("out", 32);
   lab_start(CHECKS);
-  every_second_word<<<1, 32, 256>>>(out);
+  every_second_word<<<1, 32, 256>>>(named<float>("out", 32));
   const LabAccess access = only_access(LAB_SHARED_LOAD);
   assert_string_equal(access.memory[17], "dynamic shared memory");
   assert_int_equal(access.offsets[17], 8 * 17);
@@ -76,9 +75,8 @@ __global__ void static_column(float *out) {
 }
 
 TEST(offsets_in_static_shared_memory_start_at_the_lowest_lane) {
-  float *out = named<float>("out", 32);
   lab_start(CHECKS);
-  static_column<<<1, 32>>>(out);
+  static_column<<<1, 32>>>(named<float>("out", 32));
   const LabAccess access = only_access(LAB_SHARED_LOAD);
   assert_string_equal(access.memory[0], "static shared memory");
   for (int lane = 0; lane < 32; lane++) {
@@ -97,9 +95,8 @@ __global__ void load_matrices(unsigned *out) {
 }
 
 TEST(addresses_of_ldmatrix_are_kept) {
-  unsigned *out = named<unsigned>("out", 32);
   lab_start(CHECKS);
-  load_matrices<<<1, 32, 1024>>>(out);
+  load_matrices<<<1, 32, 1024>>>(named<unsigned>("out", 32));
   const LabAccess access = only_access(LAB_LDMATRIX);
   assert_int_equal(access.lanes, 0xffffffff);
   assert_int_equal(access.size, 16);
@@ -110,8 +107,7 @@ TEST(addresses_of_ldmatrix_are_kept) {
 }
 
 TEST(nothing_is_kept_unless_asked_for) {
-  float *out = named<float>("out", 32);
-  every_second_word<<<1, 32, 256>>>(out);
+  every_second_word<<<1, 32, 256>>>(named<float>("out", 32));
   LabResults results;
   lab_take_results(&results);
   assert_int_equal(results.access_count, 0);

@@ -69,8 +69,7 @@ enum { ROW_READ = __LINE__ - 2, ROW_WRITE = ROW_READ - 4 };
 template <Function FUNCTION>
 static void expect_accesses(int write_line) {
   int *in = named_zeros<int>("in", 16), *out = named<int>("out", 32);
-  rows_by_functions<FUNCTION, true><<<1, 32>>>(in, out, 64);
-  assert_finds_nothing();
+  assert_finds_nothing([=] { rows_by_functions<FUNCTION, true><<<1, 32>>>(in, out, 64); });
   rows_by_functions<FUNCTION, false><<<1, 32>>>(in, out, 64);
   expect_findings({lab_kind_text(LAB_RACE_WRITE_READ), lab_kind_text(LAB_RACE_READ_WRITE)},
                   {ROW_READ, write_line});
@@ -95,8 +94,7 @@ enum { PLAIN_STORE = __LINE__ - 4 };
 
 TEST(kernel_names_may_be_plain) {
   int *out = named<int>("out", 64);
-  kernel_with_a_plain_name<<<1, 32>>>(out, 0);
-  assert_finds_nothing();
+  assert_finds_nothing([=] { kernel_with_a_plain_name<<<1, 32>>>(out, 0); });
   lab_start(LAB_BOUNDS);
   kernel_with_a_plain_name<<<1, 32>>>(out, 2);
   assert_finds({LAB_SHARED_OUTSIDE, PLAIN_STORE, 0, "kernel_with_a_plain_name",
@@ -117,8 +115,7 @@ __global__ void arrays_with_prefixes(int *out) {
 }
 
 TEST(array_names_may_have_the_backends_prefixes) {
-  arrays_with_prefixes<<<1, 32>>>(named<int>("out", 32));
-  assert_finds_nothing();
+  assert_finds_nothing([=] { arrays_with_prefixes<<<1, 32>>>(named<int>("out", 32)); });
 }
 
 RUN_IN_ALL_SETTINGS("lab", start_lab, stop_lab)

@@ -22,13 +22,12 @@ static void assert_finds(const std::string &expected) {
 }
 
 TEST(refused_launches_name_the_limit) {
-  int *out = named<int>("out", 1);
-  fill<<<1, dim3(64, 32)>>>(out);
+  fill<<<1, dim3(64, 32)>>>(named<int>("out", 1));
   assert_int_equal(cudaGetLastError(), cudaErrorInvalidConfiguration);
   assert_finds(
       "finding    launch limits exceeded\n"
       "           in fill: block of 64 x 32 x 1 threads: 2048 in all, at most 1024\n");
-  fill<<<dim3(1, 65536), 1>>>(out);
+  fill<<<dim3(1, 65536), 1>>>(named<int>("out", 1));
   assert_int_equal(cudaGetLastError(), cudaErrorInvalidConfiguration);
   assert_finds(
       "finding    launch limits exceeded\n"
@@ -106,9 +105,8 @@ TEST(static_and_dynamic_shared_memory_count_together) {
 }
 
 TEST(a_right_launch_after_a_refused_one_is_counted) {
-  int *out = named<int>("out", 2);
-  fill<<<0, 1>>>(out);
-  fill<<<2, 1>>>(out);
+  fill<<<0, 1>>>(named<int>("out", 2));
+  fill<<<2, 1>>>(named<int>("out", 2));
   LabResults results;
   lab_take_results(&results);
   assert_int_equal(results.kernel_count, 1);
@@ -144,9 +142,8 @@ __global__ void wait_for_one_that_exits(int *out) {
 enum { FEW_BARRIER = __LINE__ - 3, REST_SHUFFLE = __LINE__ - 2 };
 
 TEST(a_deadlock_names_those_that_exited) {
-  int *out = named<int>("out", 1);
-  assert_fails([=] { wait_for_one_that_exits<<<1, 8>>>(out); }, FEW_BARRIER, REST_SHUFFLE,
-               "wait_for_one_that_exits",
+  assert_fails([=] { wait_for_one_that_exits<<<1, 8>>>(named<int>("out", 1)); }, FEW_BARRIER,
+               REST_SHUFFLE, "wait_for_one_that_exits",
                "1 time, first: block 0 thread 0, the other thread 4, DEADLOCK: threads 0-2 in "
                "__syncthreads(), threads 4-7 in __shfl_sync, threads 3 have exited");
 }
@@ -187,9 +184,8 @@ __global__ void matrix_of_some_lanes(unsigned *out) {
 enum { MATRIX_LINE = __LINE__ - 3 };
 
 TEST(matrices_take_a_whole_warp) {
-  unsigned *out = named<unsigned>("out", 32);
-  assert_fails([=] { matrix_of_some_lanes<<<1, 16, 512>>>(out); }, MATRIX_LINE, 0,
-               "matrix_of_some_lanes",
+  assert_fails([=] { matrix_of_some_lanes<<<1, 16, 512>>>(named<unsigned>("out", 32)); },
+               MATRIX_LINE, 0, "matrix_of_some_lanes",
                "1 time, first: block 0 thread 0, ldmatrix without all lanes of its warp: "
                "threads 0-15 in ldmatrix");
 }

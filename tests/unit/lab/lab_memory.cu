@@ -17,8 +17,7 @@ enum { STORE_SHARED = __LINE__ - 3 };
 
 TEST(stores_before_shared_memory_are_reported) {
   int *out = named<int>("out", 1);
-  store_shared<int><<<1, 32, 128>>>(0, out);
-  assert_finds_nothing();
+  assert_finds_nothing([=] { store_shared<int><<<1, 32, 128>>>(0, out); });
   store_shared<int><<<1, 32, 128>>>(-3, out);
   assert_finds({LAB_SHARED_OUTSIDE, STORE_SHARED, 0, "store_shared<int>",
                 "3 times, first: block 0 thread 0, 12 bytes before dynamic shared memory (128 "
@@ -31,13 +30,12 @@ TEST(stores_before_shared_memory_are_reported) {
 }
 
 TEST(a_vector_half_outside_is_reported) {
-  int *out = named<int>("out", 1);
-  store_shared<uint4><<<1, 32, 504>>>(0, out);
+  store_shared<uint4><<<1, 32, 504>>>(0, named<int>("out", 1));
   assert_finds({LAB_SHARED_OUTSIDE, STORE_SHARED, 0, "store_shared<uint4>",
                 "1 time, first: block 0 thread 31, 1 byte past dynamic shared memory (504 "
                 "bytes)"});
   lab_start(LAB_BOUNDS);
-  store_shared<uint4><<<1, 1, 512>>>(-1, out);
+  store_shared<uint4><<<1, 1, 512>>>(-1, named<int>("out", 1));
   assert_finds({LAB_SHARED_OUTSIDE, STORE_SHARED, 0, "store_shared<uint4>",
                 "1 time, first: block 0 thread 0, 16 bytes before dynamic shared memory (512 "
                 "bytes)"});
@@ -100,14 +98,12 @@ __global__ void load_before(unsigned *out) {
 enum { LOAD_BEFORE = __LINE__ - 3 };
 
 TEST(copies_and_ldmatrix_before_shared_memory_are_reported) {
-  const uint4 *in = named_zeros<uint4>("in", 1);
-  unsigned *out = named<unsigned>("out", 32);
-  copy_before<<<1, 1, 512>>>(in);
+  copy_before<<<1, 1, 512>>>(named_zeros<uint4>("in", 1));
   assert_finds({LAB_SHARED_OUTSIDE, COPY_BEFORE, 0, "copy_before",
                 "1 time, first: block 0 thread 0, 16 bytes before dynamic shared memory (512 "
                 "bytes)"});
   lab_start(LAB_BOUNDS);
-  load_before<<<1, 32, 480>>>(out);
+  load_before<<<1, 32, 480>>>(named<unsigned>("out", 32));
   assert_finds({LAB_SHARED_OUTSIDE, LOAD_BEFORE, 0, "load_before",
                 "2 times, first: block 0 thread 0, 32 bytes before dynamic shared memory (480 "
                 "bytes)"});
@@ -151,8 +147,7 @@ enum { LEAVE_ARRAY = __LINE__ - 3 };
 
 TEST(stores_outside_static_arrays_are_reported) {
   int *out = named<int>("out", 64);
-  leave_array<<<1, 64>>>(0, out);
-  assert_finds_nothing();
+  assert_finds_nothing([=] { leave_array<<<1, 64>>>(0, out); });
   lab_start(LAB_BOUNDS);
   leave_array<<<1, 64>>>(1, out);
   assert_finds({LAB_SHARED_OUTSIDE, LEAVE_ARRAY, 0, "leave_array",
@@ -179,10 +174,9 @@ __global__ void leave_either(int shift, int *out) {
 enum { LEAVE_ONE = __LINE__ - 4 };
 
 TEST(stores_between_static_arrays_are_reported) {
-  int *out = named<int>("out", 1);
   for (int shift : {32, 1024, 4096, -32, -1024, -4096}) {
     lab_start(LAB_BOUNDS);
-    leave_either<<<1, 32>>>(shift, out);
+    leave_either<<<1, 32>>>(shift, named<int>("out", 1));
     const int away = shift < 0 ? -4 * shift : 4 * (shift - 32) + 1;
     const std::string where = "32 times, first: block 0 thread 0, " + std::to_string(away) +
                               (away == 1 ? " byte" : " bytes") + (shift < 0 ? " before" : " past") +
@@ -203,16 +197,14 @@ __global__ void read_unwritten(float *out) {
 enum { READ_UNWRITTEN = __LINE__ - 2 };
 
 TEST(findings_name_static_arrays) {
-  float *out = named<float>("out", 32);
-  read_unwritten<32><<<1, 32>>>(out);
+  read_unwritten<32><<<1, 32>>>(named<float>("out", 32));
   assert_finds({LAB_SHARED_UNWRITTEN, READ_UNWRITTEN, 0, "read_unwritten<32>",
                 "1 time, first: block 0 thread 31, static shared memory second + 124 (128 "
                 "bytes)"});
 }
 
 TEST(device_functions_may_have_arrays) {
-  use_scratch<<<1, 32>>>(named<int>("out", 32));
-  assert_finds_nothing();
+  assert_finds_nothing([=] { use_scratch<<<1, 32>>>(named<int>("out", 32)); });
 }
 
 /* --- Memory of the host ---------------------------------------------------------------------- */
@@ -305,8 +297,7 @@ __global__ void use_variables(int *out) {
 }
 
 TEST(variables_of_the_device_are_global_memory) {
-  use_variables<<<1, 32>>>(named<int>("out", 32));
-  assert_finds_nothing();
+  assert_finds_nothing([=] { use_variables<<<1, 32>>>(named<int>("out", 32)); });
   const LabCounts counts = counts_of_kernel();
   assert_int_equal(counts.global_load.requests, 2);
   assert_int_equal(counts.global_load.bytes, 2 * 128);
@@ -327,13 +318,10 @@ TEST(races_on_variables_of_the_device_are_found) {
 
 /** Addresses differ from run to run, so findings must not contain them. */
 TEST(findings_hold_no_addresses) {
-  int *out = named<int>("out", 32);
-  int *values = named<int>("values", 32);
-  const int *far = values + (4 << 20);
+  const int *far = named<int>("values", 32) + (4 << 20);
   cudaDeviceReset();
   lab_start(LAB_BOUNDS);
   read<<<1, 4>>>(far, (int *)far);
-  (void)out;
   assert_finds({LAB_GLOBAL_OUTSIDE, READ, 0, "read",
                 "8 times, first: block 0 thread 0, in device memory, of which nothing is "
                 "allocated"});

@@ -9,11 +9,11 @@
 
 enum { BARRIERS = 8192, SHARED = BARRIERS + 64, BOX_BYTES = 1024 };
 
-static int *out_global;
+static int *sink;
 
 static int allocate(void **state) {
   start_lab(state);
-  out_global = named<int>("out", 1024);
+  sink = named<int>("out", 1024);
   return 0;
 }
 
@@ -32,15 +32,13 @@ __global__ void write_after_some_have_met(int *out) {
 enum { MET_WRITE = __LINE__ - 2, MET_READ = MET_WRITE - 2 };
 
 TEST(every_reading_warp_is_kept) {
-  write_after_some_have_met<128, 128><<<1, 128>>>(out_global);
-  write_after_some_have_met<1024, 1024><<<1, 1024>>>(out_global);
+  write_after_some_have_met<128, 128><<<1, 128>>>(sink);
+  write_after_some_have_met<1024, 1024><<<1, 1024>>>(sink);
   assert_finds_nothing();
-  write_after_some_have_met<64, 128><<<1, 128>>>(out_global);
-  expect_race("", MET_WRITE, MET_READ);
-  write_after_some_have_met<96, 128><<<1, 128>>>(out_global);
-  expect_race("", MET_WRITE, MET_READ);
-  write_after_some_have_met<992, 1024><<<1, 1024>>>(out_global);
-  expect_race("", MET_WRITE, MET_READ);
+  expect_race([=] { write_after_some_have_met<64, 128><<<1, 128>>>(sink); }, MET_WRITE, MET_READ);
+  expect_race([=] { write_after_some_have_met<96, 128><<<1, 128>>>(sink); }, MET_WRITE, MET_READ);
+  expect_race([=] { write_after_some_have_met<992, 1024><<<1, 1024>>>(sink); }, MET_WRITE,
+              MET_READ);
 }
 
 /** Of 128 readers, the first ARRIVING arrive at an mbarrier; those that wait may write. */
@@ -60,15 +58,15 @@ __global__ void write_after_an_mbarrier(int *out) {
 enum { PHASE_WRITE = __LINE__ - 3, PHASE_READ = PHASE_WRITE - 4 };
 
 TEST(every_reading_lane_is_kept) {
-  write_after_an_mbarrier<128, unsigned char><<<1, 128, SHARED>>>(out_global);
-  write_after_an_mbarrier<128, short><<<1, 128, SHARED>>>(out_global);
+  write_after_an_mbarrier<128, unsigned char><<<1, 128, SHARED>>>(sink);
+  write_after_an_mbarrier<128, short><<<1, 128, SHARED>>>(sink);
   assert_finds_nothing();
-  write_after_an_mbarrier<127, unsigned char><<<1, 128, SHARED>>>(out_global);
-  expect_race("", PHASE_WRITE, PHASE_READ);
-  write_after_an_mbarrier<96, short><<<1, 128, SHARED>>>(out_global);
-  expect_race("", PHASE_WRITE, PHASE_READ);
-  write_after_an_mbarrier<80, int><<<1, 128, SHARED>>>(out_global);
-  expect_race("", PHASE_WRITE, PHASE_READ);
+  expect_race([=] { write_after_an_mbarrier<127, unsigned char><<<1, 128, SHARED>>>(sink); },
+              PHASE_WRITE, PHASE_READ);
+  expect_race([=] { write_after_an_mbarrier<96, short><<<1, 128, SHARED>>>(sink); }, PHASE_WRITE,
+              PHASE_READ);
+  expect_race([=] { write_after_an_mbarrier<80, int><<<1, 128, SHARED>>>(sink); }, PHASE_WRITE,
+              PHASE_READ);
 }
 
 /** The reader reads in each phase; the writer waits for WAITS phases. */
@@ -93,10 +91,9 @@ __global__ void write_after_a_reused_barrier(int *out) {
 enum { REUSED_WRITE = __LINE__ - 3, REUSED_READ = REUSED_WRITE - 8 };
 
 TEST(a_read_in_a_later_phase_is_not_ordered_by_an_earlier_one) {
-  write_after_a_reused_barrier<2><<<1, 128, SHARED>>>(out_global);
-  assert_finds_nothing();
-  write_after_a_reused_barrier<1><<<1, 128, SHARED>>>(out_global);
-  expect_race("", REUSED_WRITE, REUSED_READ);
+  assert_finds_nothing([=] { write_after_a_reused_barrier<2><<<1, 128, SHARED>>>(sink); });
+  expect_race([=] { write_after_a_reused_barrier<1><<<1, 128, SHARED>>>(sink); }, REUSED_WRITE,
+              REUSED_READ);
 }
 
 /** Warp 2 reads. It meets warp 1, and warp 1 meets warp 0, which writes; or in the other order. */
@@ -127,13 +124,16 @@ __global__ void read_after_others_have_met(int *out, int *met) {
 enum { OTHERS_READ = __LINE__ - 2, OTHERS_WRITE = OTHERS_READ - 5 };
 
 TEST(barriers_order_those_that_meet_and_chains_of_them) {
-  read_after_others_have_met<true><<<1, 128, SHARED>>>(out_global, named_zeros<int>("met", 1));
-  write_after_a_chain<true><<<1, 96, SHARED>>>(out_global);
+  read_after_others_have_met<true><<<1, 128, SHARED>>>(sink, named_zeros<int>("met", 1));
+  write_after_a_chain<true><<<1, 96, SHARED>>>(sink);
   assert_finds_nothing();
-  write_after_a_chain<false><<<1, 96, SHARED>>>(out_global);
-  expect_race("", CHAIN_WRITE, CHAIN_READ);
-  read_after_others_have_met<false><<<1, 128, SHARED>>>(out_global, named_zeros<int>("met2", 1));
-  expect_race("", OTHERS_READ, OTHERS_WRITE);
+  expect_race([=] { write_after_a_chain<false><<<1, 96, SHARED>>>(sink); }, CHAIN_WRITE,
+              CHAIN_READ);
+  expect_race(
+      [=] {
+        read_after_others_have_met<false><<<1, 128, SHARED>>>(sink, named_zeros<int>("met2", 1));
+      },
+      OTHERS_READ, OTHERS_WRITE);
 }
 
 /** ldmatrix reads by several warps, stmatrix writes. */
@@ -151,10 +151,9 @@ __global__ void store_matrix_after_some_have_met(int *out) {
 enum { MATRIX_WRITE = __LINE__ - 2, MATRIX_READ = MATRIX_WRITE - 3 };
 
 TEST(matrices_are_read_by_every_warp) {
-  store_matrix_after_some_have_met<96><<<1, 96, SHARED>>>(out_global);
-  assert_finds_nothing();
-  store_matrix_after_some_have_met<64><<<1, 96, SHARED>>>(out_global);
-  expect_race("", MATRIX_WRITE, MATRIX_READ);
+  assert_finds_nothing([=] { store_matrix_after_some_have_met<96><<<1, 96, SHARED>>>(sink); });
+  expect_race([=] { store_matrix_after_some_have_met<64><<<1, 96, SHARED>>>(sink); }, MATRIX_WRITE,
+              MATRIX_READ);
 }
 
 /* --- Lanes of one warp ------------------------------------------------------------------------ */
@@ -200,15 +199,14 @@ enum { ARRIVAL_WRITE = __LINE__ - 3, ARRIVAL_READ = ARRIVAL_WRITE - 5 };
 
 template <Meeting MEETING>
 static void expect_race_of_lanes() {
-  write_in_the_warp<MEETING><<<1, 32, SHARED>>>(out_global);
-  expect_race("", LANE_WRITE, LANE_READ);
-  arrive_for_the_warp<MEETING><<<1, 64, SHARED>>>(out_global);
-  expect_race("", ARRIVAL_WRITE, ARRIVAL_READ);
+  expect_race([=] { write_in_the_warp<MEETING><<<1, 32, SHARED>>>(sink); }, LANE_WRITE, LANE_READ);
+  expect_race([=] { arrive_for_the_warp<MEETING><<<1, 64, SHARED>>>(sink); }, ARRIVAL_WRITE,
+              ARRIVAL_READ);
 }
 
 TEST(only_barriers_of_the_warp_order_its_lanes) {
-  write_in_the_warp<ALL_LANES><<<1, 32, SHARED>>>(out_global);
-  arrive_for_the_warp<ALL_LANES><<<1, 64, SHARED>>>(out_global);
+  write_in_the_warp<ALL_LANES><<<1, 32, SHARED>>>(sink);
+  arrive_for_the_warp<ALL_LANES><<<1, 64, SHARED>>>(sink);
   assert_finds_nothing();
   expect_race_of_lanes<SOME_LANES>();
   expect_race_of_lanes<VOTE>();
@@ -231,8 +229,7 @@ __global__ void hand_on(int *out) {
 }
 
 TEST(a_barrier_of_some_lanes_orders_these) {
-  hand_on<<<1, 32, SHARED>>>(out_global);
-  assert_finds_nothing();
+  assert_finds_nothing([=] { hand_on<<<1, 32, SHARED>>>(sink); });
 }
 
 /* --- Writers and atomics ---------------------------------------------------------------------- */
@@ -249,9 +246,8 @@ __global__ void two_writers(int *out) {
 enum { LATER_WRITE = __LINE__ - 2 };
 
 TEST(writers_need_an_order_of_their_own) {
-  two_writers<0><<<1, 96, SHARED>>>(out_global);
-  assert_finds_nothing();
-  two_writers<1><<<1, 96, SHARED>>>(out_global);
+  assert_finds_nothing([=] { two_writers<0><<<1, 96, SHARED>>>(sink); });
+  two_writers<1><<<1, 96, SHARED>>>(sink);
   expect_findings({"shared memory race: "}, {LATER_WRITE});
 }
 
@@ -268,10 +264,8 @@ __global__ void count_and_read(int *out) {
 enum { COUNT_READ = __LINE__ - 2, COUNT_ADD = COUNT_READ - 2 };
 
 TEST(every_atomic_is_kept) {
-  count_and_read<96><<<1, 96, SHARED>>>(out_global);
-  assert_finds_nothing();
-  count_and_read<64><<<1, 96, SHARED>>>(out_global);
-  expect_race("", COUNT_READ, COUNT_ADD);
+  assert_finds_nothing([=] { count_and_read<96><<<1, 96, SHARED>>>(sink); });
+  expect_race([=] { count_and_read<64><<<1, 96, SHARED>>>(sink); }, COUNT_READ, COUNT_ADD);
 }
 
 /* --- Copies ----------------------------------------------------------------------------------- */
@@ -290,10 +284,8 @@ enum { COPY_WRITE = __LINE__ - 4, COPY_READ = COPY_WRITE - 2 };
 
 TEST(a_copy_must_wait_for_every_reader) {
   const uint4 *in = named_zeros<uint4>("in", 1);
-  copy_over_readers<96><<<1, 96, SHARED>>>(in, out_global);
-  assert_finds_nothing();
-  copy_over_readers<64><<<1, 96, SHARED>>>(in, out_global);
-  expect_race("", COPY_WRITE, COPY_READ);
+  assert_finds_nothing([=] { copy_over_readers<96><<<1, 96, SHARED>>>(in, sink); });
+  expect_race([=] { copy_over_readers<64><<<1, 96, SHARED>>>(in, sink); }, COPY_WRITE, COPY_READ);
 }
 
 /** Thread 0 of each of four warps stores the box; MEETING threads meet after their wait. */
@@ -329,10 +321,10 @@ TEST(a_source_is_read_by_every_tensor_store) {
   write_the_source<128, false><<<1, 128, SHARED>>>(map, from);
   write_the_source<128, true><<<1, 128, SHARED>>>(map, from);
   assert_finds_nothing();
-  write_the_source<64, false><<<1, 128, SHARED>>>(map, from);
-  expect_race("", SOURCE_WRITE, SOURCE);
-  write_the_source<96, true><<<1, 128, SHARED>>>(map, from);
-  expect_race("", SOURCE_LOAD, SOURCE);
+  expect_race([=] { write_the_source<64, false><<<1, 128, SHARED>>>(map, from); }, SOURCE_WRITE,
+              SOURCE);
+  expect_race([=] { write_the_source<96, true><<<1, 128, SHARED>>>(map, from); }, SOURCE_LOAD,
+              SOURCE);
 }
 
 /** A barrier does not wait for a load. */
@@ -355,10 +347,9 @@ enum { LOADED_WRITE = __LINE__ - 3, LOADED = LOADED_WRITE - 4 };
 TEST(the_source_of_a_load_must_not_change_before_its_wait) {
   uint16_t *tensor = named_zeros<uint16_t>("tensor", 512);
   const CUtensorMap map = matrix_map(tensor, 8, 8, CU_TENSOR_MAP_SWIZZLE_NONE);
-  write_what_is_loaded<true><<<1, 64, SHARED>>>(map, (int *)tensor);
-  assert_finds_nothing();
-  write_what_is_loaded<false><<<1, 64, SHARED>>>(map, (int *)tensor);
-  expect_race("", LOADED_WRITE, LOADED);
+  assert_finds_nothing([=] { write_what_is_loaded<true><<<1, 64, SHARED>>>(map, (int *)tensor); });
+  expect_race([=] { write_what_is_loaded<false><<<1, 64, SHARED>>>(map, (int *)tensor); },
+              LOADED_WRITE, LOADED);
 }
 
 RUN_IN_ALL_SETTINGS("lab", allocate, stop_lab)

@@ -32,8 +32,7 @@ enum { WRITE_AFTER = __LINE__ - 2 };
 
 TEST(a_wait_covers_its_own_thread_only) {
   unsigned *in = named_zeros<unsigned>("in", 4);
-  write_after<true><<<1, 32, 64>>>(in);
-  assert_finds_nothing();
+  assert_finds_nothing([=] { write_after<true><<<1, 32, 64>>>(in); });
   write_after<false><<<1, 32, 64>>>(in);
   assert_race_is_reported("write_after<false>", WRITE_AFTER, "thread 1, the other thread 0");
 }

@@ -107,12 +107,15 @@ inline void expect_finding(LabKind kind, int line, int other_line, const std::st
   lab_start(LAB_EVERYTHING);
 }
 
-/** The findings contain `what`, and name these two lines of the test's file and no others. Starts
- * anew. */
-inline void expect_race(const char *what, int line, int other_line,
-                        const char *file = __builtin_FILE()) {
+/** The findings of a launch name these two lines of the test's file and no others, and contain
+ * these parts. Starts anew. */
+template <typename Launch>
+void expect_race(Launch launch, int line, int other_line,
+                 std::initializer_list<std::string> parts = {},
+                 const char *file = __builtin_FILE()) {
+  launch();
   const std::string text = findings_text(), start = std::string(file) + ":";
-  assert_contains(text, what);
+  assert_contains(text, parts);
   assert_names_line(text, line, file);
   assert_names_line(text, other_line, file);
   for (size_t at = 0; (at = text.find(start, at)) != text.npos; at++) {

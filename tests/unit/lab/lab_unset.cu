@@ -26,8 +26,7 @@ enum { SHUFFLED = __LINE__ - 5, MULTIPLIED = __LINE__ - 4, CONVERTED = __LINE__ 
 template <int USE>
 static void check_use(int line, const char *kernel) {
   __half *out = named<__half>("out", 64);
-  use_row<USE><<<2, 32>>>(out, 8, 7);
-  assert_finds_nothing();
+  assert_finds_nothing([=] { use_row<USE><<<2, 32>>>(out, 8, 7); });
   use_row<USE><<<2, 32>>>(out, 7, 7);
   assert_finds(
       {LAB_FLOAT_UNSET, line, 0, kernel, "64 times, first: block 0 thread 0, 0xffffffff, a NaN"});
