@@ -69,8 +69,6 @@ bool device_ok(cudaError_t status, const char *what, Error *error) {
   return status == cudaSuccess;
 }
 
-/* --- Tests ----------------------------------------------------------------------------------- */
-
 static Timing time_passes(float first_ms, float more_ms, Sampling sampling) {
   Timing timing = {0};
   Error error;

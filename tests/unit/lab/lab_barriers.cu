@@ -5,8 +5,6 @@
  */
 #include "../tests/unit/lab/lab_testing.h"
 
-/* --- The barrier of a block ----------------------------------------------------------------- */
-
 __global__ void barrier_in_each_branch(int *out) {
   if (threadIdx.x < 16) {
     out[threadIdx.x] = 1;
@@ -93,8 +91,6 @@ __global__ void unrolled_barriers(int *out) {
 TEST(an_unrolled_barrier_is_one_barrier) {
   assert_finds_nothing([=] { unrolled_barriers<<<1, 64>>>(named<int>("out", 64)); });
 }
-
-/* --- Instructions of a warp ------------------------------------------------------------------ */
 
 __global__ void shuffle_in_each_branch(int *out) {
   int value = (int)threadIdx.x;

@@ -8,15 +8,11 @@
 /** Expects the same finding in many orders. */
 static void assert_always_finds(void (*launch)(), const Expected &expected,
                                 const char *file = __builtin_FILE()) {
-  for (const char *order : {"forward", "reverse", "random:1", "random:2"}) {
-    for (const char *threads : {"1", "2", "5"}) {
-      set_variable("SIMT_ORDER", order);
-      set_variable("SIMT_THREADS", threads);
-      lab_start(LAB_BLOCKS);
-      launch();
-      assert_finds(expected, file);
-    }
-  }
+  in_many_orders([&] {
+    lab_start(LAB_BLOCKS);
+    launch();
+    assert_finds(expected, file);
+  });
 }
 
 static int *values; /* 64 of them */
@@ -26,8 +22,6 @@ static int allocate(void **state) {
   values = named_zeros<int>("values", 64);
   return 0;
 }
-
-/* --- Two writers ----------------------------------------------------------------------------- */
 
 __global__ void write_at_two_places(int *out) {
   if (blockIdx.x < 3) return;
@@ -81,8 +75,6 @@ TEST(distant_blocks_race) {
   assert_finds({LAB_BLOCKS_WRITE_WRITE, WRITE_IN_BLOCKS, WRITE_IN_BLOCKS, "write_in_blocks",
                 "4 bytes, first: block 0, the other block 65535, values + 0 (256 bytes)"});
 }
-
-/* --- A reader and a writer ------------------------------------------------------------------- */
 
 /** Every block reads; four blocks also write a word each. */
 __global__ void read_and_write(int *out, int first_writer) {

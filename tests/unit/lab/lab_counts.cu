@@ -16,35 +16,38 @@ __global__ void copy_strided(T *out, const T *in, int stride) {
 TEST(sectors_are_those_of_a_warp) {
   const float *in = named_zeros<float>("in", 1024);
   float *out = named_zeros<float>("out", 64);
-  copy_strided<float><<<1, 64>>>(out, in, 1);
-  assert_sectors(counts_of_kernel().global_load, 2, 8, 256, 256, 4);
-  lab_start(LAB_TRAFFIC);
-  copy_strided<float><<<1, 64>>>(out, in, 2);
-  assert_sectors(counts_of_kernel().global_load, 2, 16, 256, 256, 8);
-  lab_start(LAB_TRAFFIC);
-  copy_strided<float><<<1, 32>>>(out, in, 16);
-  assert_sectors(counts_of_kernel().global_load, 1, 32, 128, 128, 32);
-  lab_start(LAB_TRAFFIC);
-  copy_strided<float><<<1, 32>>>(out, in, 0); /* one word for all */
-  assert_sectors(counts_of_kernel().global_load, 1, 1, 128, 4, 1);
+  assert_sectors(counts_of([=] { copy_strided<float><<<1, 64>>>(out, in, 1); }).global_load, 2, 8,
+                 256, 256, 4);
+  assert_sectors(counts_of([=] { copy_strided<float><<<1, 64>>>(out, in, 2); }).global_load, 2, 16,
+                 256, 256, 8);
+  assert_sectors(counts_of([=] { copy_strided<float><<<1, 32>>>(out, in, 16); }).global_load, 1, 32,
+                 128, 128, 32);
+  assert_sectors(counts_of([=] { copy_strided<float><<<1, 32>>>(out, in, 0); }).global_load, 1, 1,
+                 128, 4, 1); /* one word for all */
 }
 
 TEST(a_shifted_request_touches_one_sector_more) {
   float *out = named_zeros<float>("out", 64);
-  copy_strided<float><<<1, 32>>>(out, named_zeros<float>("in", 64) + 1, 1);
-  assert_sectors(counts_of_kernel().global_load, 1, 5, 128, 128, 5);
+  assert_sectors(counts_of([=] {
+                   copy_strided<float><<<1, 32>>>(out, named_zeros<float>("in", 64) + 1, 1);
+                 }).global_load,
+                 1, 5, 128, 128, 5);
 }
 
 TEST(vectors_are_one_request) {
-  copy_strided<float4><<<1, 32>>>(named<float4>("out", 32), named_zeros<float4>("in", 32), 1);
-  const LabCounts counts = counts_of_kernel();
+  const LabCounts counts = counts_of([=] {
+    copy_strided<float4><<<1, 32>>>(named<float4>("out", 32), named_zeros<float4>("in", 32), 1);
+  });
   assert_sectors(counts.global_load, 1, 16, 512, 512, 16);
   assert_sectors(counts.global_store, 1, 16, 512, 512, 16);
 }
 
 TEST(halves_share_sectors) {
-  copy_strided<__half><<<1, 32>>>(named<__half>("out", 32), named_zeros<__half>("in", 64), 1);
-  assert_sectors(counts_of_kernel().global_load, 1, 2, 64, 64, 2);
+  assert_sectors(counts_of([=] {
+                   copy_strided<__half>
+                       <<<1, 32>>>(named<__half>("out", 32), named_zeros<__half>("in", 64), 1);
+                 }).global_load,
+                 1, 2, 64, 64, 2);
 }
 
 /* --- Shared memory -------------------------------------------------------------------------- */
@@ -96,9 +99,9 @@ __global__ void load_shared_vectors(uint4 *out, int share, int distinct) {
 
 static LabTraffic loads_of_vectors(int share, int distinct) {
   uint4 *out = named<uint4>("out", 32);
-  lab_start(LAB_BANKS);
-  load_shared_vectors<<<1, 32, 32 * sizeof(uint4)>>>(out, share, distinct);
-  return counts_of_kernel().shared_load;
+  return counts_of(
+             [=] { load_shared_vectors<<<1, 32, 32 * sizeof(uint4)>>>(out, share, distinct); })
+      .shared_load;
 }
 
 TEST(lanes_that_share_vectors_halve_the_wavefronts) {
@@ -117,8 +120,8 @@ __global__ void load_one_word(float *out) {
 }
 
 TEST(one_word_for_all_is_no_conflict) {
-  load_one_word<<<1, 64, 64>>>(named<float>("out", 64));
-  const LabCounts counts = counts_of_kernel();
+  const LabCounts counts =
+      counts_of([=] { load_one_word<<<1, 64, 64>>>(named<float>("out", 64)); });
   assert_waves(counts.shared_load, 2, 2, 2, 1);
   assert_waves(counts.shared_store, 1, 1, 1, 1);
   assert_int_equal(counts.partial, 1);
@@ -136,8 +139,7 @@ __global__ void branch_apart(int *out) {
 }
 
 TEST(lanes_reconverge_after_a_branch) {
-  branch_apart<<<1, 32>>>(named_zeros<int>("out", 64));
-  const LabCounts counts = counts_of_kernel();
+  const LabCounts counts = counts_of([=] { branch_apart<<<1, 32>>>(named_zeros<int>("out", 64)); });
   /* In the second iteration, one half makes its second visit of the branch and the other its first.
      Visits are grouped by number, so there are two whole requests and not three halves. */
   assert_int_equal(counts.global_load.requests, 3 + 2);
@@ -150,8 +152,9 @@ __global__ void long_loop(int *out, int count) {
 
 TEST(long_loops_are_counted_in_full) {
   enum { COUNT = 1000 };
-  long_loop<<<1, 32>>>(named<int>("out", COUNT * 32), COUNT);
-  assert_sectors(counts_of_kernel().global_store, COUNT, COUNT * 4, COUNT * 128, COUNT * 128, 4);
+  assert_sectors(
+      counts_of([=] { long_loop<<<1, 32>>>(named<int>("out", COUNT * 32), COUNT); }).global_store,
+      COUNT, COUNT * 4, COUNT * 128, COUNT * 128, 4);
 }
 
 /** Lane 0 stays one access ahead of the other lanes. */
@@ -165,8 +168,8 @@ __global__ void loop_behind_a_branch(const int *in, int *out, int count) {
 TEST(full_logs_do_not_split_requests) {
   enum { COUNT = 1000 };
   const int *in = named_zeros<int>("in", COUNT * 32);
-  loop_behind_a_branch<<<1, 32>>>(in, named_zeros<int>("out", 32), COUNT);
-  const LabCounts counts = counts_of_kernel();
+  const LabCounts counts =
+      counts_of([=] { loop_behind_a_branch<<<1, 32>>>(in, named_zeros<int>("out", 32), COUNT); });
   assert_sectors(counts.global_load, COUNT + 1, COUNT * 4 + 1, COUNT * 128 + 4, COUNT * 128 + 4, 4);
   assert_int_equal(counts.partial, 1);
 }
@@ -185,8 +188,9 @@ __global__ void loops_apart(const int *in, int *out, int count) {
 
 TEST(lanes_reconverge_after_full_logs) {
   enum { COUNT = 450, APART = COUNT / 3 + COUNT };
-  loops_apart<<<1, 32>>>(named_zeros<int>("in", COUNT * 32), named_zeros<int>("out", 32), COUNT);
-  const LabCounts counts = counts_of_kernel();
+  const LabCounts counts = counts_of([=] {
+    loops_apart<<<1, 32>>>(named_zeros<int>("in", COUNT * 32), named_zeros<int>("out", 32), COUNT);
+  });
   assert_int_equal(counts.global_load.requests, APART + COUNT);
   assert_int_equal(counts.global_load.sectors, (APART + COUNT) * 4);
   assert_int_equal(counts.partial, APART);
@@ -208,8 +212,9 @@ __global__ void spin_on_a_long_loop(int *flag, const int *in, int *out) {
 
 TEST(a_lane_continues_when_its_log_is_full) {
   const int *in = named_zeros<int>("in", 300);
-  spin_on_a_long_loop<<<1, 32>>>(named_zeros<int>("flag", 1), in, named<int>("out", 2));
-  const LabCounts counts = counts_of_kernel();
+  const LabCounts counts = counts_of([=] {
+    spin_on_a_long_loop<<<1, 32>>>(named_zeros<int>("flag", 1), in, named<int>("out", 2));
+  });
   assert_int_equal(counts.global_load.requests, 300);
   assert_int_equal(counts.global_load.sectors, 300);
   assert_int_equal(counts.global_store.requests, 2);
@@ -281,9 +286,7 @@ __global__ void copy_rows(const uint4 *in, int stride, int valid) {
 
 static LabCounts copied_rows(int stride, int valid) {
   const uint4 *in = named_zeros<uint4>("in", 32);
-  lab_start(LAB_TRAFFIC | LAB_BANKS);
-  copy_rows<<<1, 32, 4 * 9 * 16>>>(in, stride, valid);
-  return counts_of_kernel();
+  return counts_of([=] { copy_rows<<<1, 32, 4 * 9 * 16>>>(in, stride, valid); });
 }
 
 TEST(unaligned_targets_split_the_sectors_of_copies) {
@@ -313,9 +316,8 @@ __global__ void copy_zeros_by_turns(const uint4 *in) {
 }
 
 TEST(zero_fills_belong_to_the_request_of_their_warp) {
-  lab_start(LAB_TRAFFIC | LAB_BANKS);
-  copy_zeros_by_turns<<<1, 32, 4 * 32 * 16>>>(named_zeros<uint4>("in", 32));
-  const LabCounts counts = counts_of_kernel();
+  const LabCounts counts =
+      counts_of([=] { copy_zeros_by_turns<<<1, 32, 4 * 32 * 16>>>(named_zeros<uint4>("in", 32)); });
   assert_sectors(counts.copy_global, 4, 4 * 12, 4 * 24 * 16, 4 * 24 * 16, 12);
   assert_waves(counts.copy_shared, 4, 4, 4, 1);
   assert_int_equal(counts.partial, 0); /* all lanes take part */
@@ -333,9 +335,7 @@ template <int... NUMBERS>
 static void copy_to_many_arrays(std::integer_sequence<int, NUMBERS...>) {
   const uint4 *in = named_zeros<uint4>("in", 32);
   for (const auto kernel : {copy_to_own_array<NUMBERS>...}) {
-    lab_start(LAB_TRAFFIC | LAB_BANKS);
-    kernel<<<1, 32>>>(in);
-    const LabCounts counts = counts_of_kernel();
+    const LabCounts counts = counts_of([=] { kernel<<<1, 32>>>(in); });
     assert_sectors(counts.copy_global, 1, 16, 512, 512, 16);
     assert_int_equal(counts.copy_lookups, 16);
   }

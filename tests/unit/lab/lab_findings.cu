@@ -261,8 +261,6 @@ TEST(vectors_are_aligned) {
                 "1 time, first: block 0 thread 0, in + 4 (32 bytes)"});
 }
 
-/* --- Indices -------------------------------------------------------------------------------- */
-
 __global__ void sum_of_registers(int *out, int count) {
   int values[4] = {1, 2, 3, 4};
   int sum = 0;

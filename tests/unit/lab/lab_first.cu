@@ -27,25 +27,21 @@ __global__ void store_from(int *out, int first_block) {
 
 TEST(the_kept_access_is_of_the_first_block_and_warp) {
   int *out = named<int>("out", 8 * 64);
-  for (const char *order : {"forward", "reverse", "random:3"}) {
-    for (const char *threads : {"1", "2", "5"}) {
-      set_variable("SIMT_ORDER", order);
-      set_variable("SIMT_THREADS", threads);
-      lab_start(CHECKS);
-      store_from<<<8, 64>>>(out, 3);
-      store_from<<<8, 64>>>(out, 1); /* a later launch is not kept */
-      const LabAccess access = only_access(LAB_GLOBAL_STORE);
-      assert_int_equal(access.block, 3);
-      assert_int_equal(access.warp, 1);
-      assert_int_equal(access.lanes, 0xffffff00);
-      assert_int_equal(access.size, 4);
-      assert_string_equal(access.memory[8], "out");
-      assert_int_equal(access.offsets[8], 4 * (3 * 64 + 40));
-      assert_int_equal(access.offsets[31], 4 * (3 * 64 + 63));
-      assert_int_equal(access.traffic.requests, 1);
-      assert_int_equal(access.traffic.sectors, 3);
-    }
-  }
+  in_many_orders([=] {
+    lab_start(CHECKS);
+    store_from<<<8, 64>>>(out, 3);
+    store_from<<<8, 64>>>(out, 1); /* a later launch is not kept */
+    const LabAccess access = only_access(LAB_GLOBAL_STORE);
+    assert_int_equal(access.block, 3);
+    assert_int_equal(access.warp, 1);
+    assert_int_equal(access.lanes, 0xffffff00);
+    assert_int_equal(access.size, 4);
+    assert_string_equal(access.memory[8], "out");
+    assert_int_equal(access.offsets[8], 4 * (3 * 64 + 40));
+    assert_int_equal(access.offsets[31], 4 * (3 * 64 + 63));
+    assert_int_equal(access.traffic.requests, 1);
+    assert_int_equal(access.traffic.sectors, 3);
+  });
 }
 
 __global__ void every_second_word(float *out) {

@@ -8,8 +8,6 @@
 
 #include "../tests/unit/lab/lab_testing.h"
 
-/* --- Types ---------------------------------------------------------------------------------- */
-
 static __shared__ __half2 half_pairs[32];
 
 /** For such arrays compilers keep a flag that says whether they have been initialised. */
@@ -48,9 +46,6 @@ TEST(arrays_may_be_of_classes) {
   assert_int_equal(shared_requests(), 8); /* those of the source, without what the compiler added */
 }
 
-/* --- Functions of the C library ----------------------------------------------------------------
- */
-
 typedef enum Function { MEMSET, MEMCPY, MEMMOVE } Function;
 
 /** Each thread fills its row, and reads the row of another one. */
@@ -80,8 +75,6 @@ TEST(functions_of_the_library_access_memory) {
   expect_accesses<MEMCPY>(ROW_WRITE + 1);
   expect_accesses<MEMMOVE>(ROW_WRITE + 2);
 }
-
-/* --- Names ---------------------------------------------------------------------------------- */
 
 extern "C" __global__ void __launch_bounds__(32) kernel_with_a_plain_name(int *out, int shift) {
   __shared__ int tile[32];

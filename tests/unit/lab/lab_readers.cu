@@ -19,26 +19,49 @@ static int allocate(void **state) {
 
 /* --- Readers -------------------------------------------------------------------------------- */
 
-/** All warps but the last ones meet, then thread 0 writes what all have read. */
-template <int MEETING, int THREADS>
-__global__ void write_after_some_have_met(int *out) {
-  __shared__ int x;
-  if (threadIdx.x == 0) x = 1;
-  __syncthreads();
-  out[threadIdx.x] = x;  // READ
-  if (threadIdx.x < MEETING) named_barrier_sync<MEETING>(5);
-  if (threadIdx.x == 0) x = 2;
-}
-enum { MET_WRITE = __LINE__ - 2, MET_READ = MET_WRITE - 2 };
+typedef enum Access { PLAIN, MATRIX, ATOMIC, COPY } Access;
 
-TEST(every_reading_warp_is_kept) {
-  write_after_some_have_met<128, 128><<<1, 128>>>(sink);
-  write_after_some_have_met<1024, 1024><<<1, 1024>>>(sink);
+/** All warps access what thread 0 or its warp has written; some meet before it is accessed again.
+ */
+template <Access ACCESS, int MEETING>
+__global__ void access_after_some_have_met(const uint4 *in, int *out) {
+  const int thread = threadIdx.x, lane = thread % 32;
+  int *word = (int *)smem;
+  uint32_t r[4];
+  if (thread < 32) ((uint4 *)smem)[lane] = make_uint4(1, 2, 3, 4);
+  __syncthreads();
+  if (ACCESS == PLAIN || ACCESS == COPY) out[thread] = word[2];
+  if (ACCESS == MATRIX) ldmatrix_x4(r, smem + 16 * lane);
+  if (ACCESS == ATOMIC) atomicAdd(word, 1);
+  if (thread < MEETING) named_barrier_sync<MEETING>(5);
+  if (ACCESS == PLAIN && thread == 0) word[2] = 2;
+  if (ACCESS == MATRIX && thread < 32) stmatrix_x4(smem + 16 * lane, r);
+  if (ACCESS == ATOMIC && thread == 0) out[0] = *word;
+  if (ACCESS == COPY && thread == 0) cp_async_16(smem, in, true);
+  cp_async_commit();
+  cp_async_wait<0>();
+}
+enum { AGAIN = __LINE__ - 7, BEFORE = AGAIN - 4 }; /* the lines of PLAIN; those of COPY: BEFORE */
+
+template <Access ACCESS, int MEETING>
+static void launch_meeting(int threads) {
+  const uint4 *in = named_zeros<uint4>("in", 1);
+  access_after_some_have_met<ACCESS, MEETING><<<1, threads, SHARED>>>(in, sink);
+}
+
+TEST(every_access_of_a_warp_is_kept) {
+  launch_meeting<PLAIN, 128>(128);
+  launch_meeting<PLAIN, 1024>(1024);
+  launch_meeting<MATRIX, 96>(96);
+  launch_meeting<ATOMIC, 96>(96);
+  launch_meeting<COPY, 96>(96);
   assert_finds_nothing();
-  expect_race([=] { write_after_some_have_met<64, 128><<<1, 128>>>(sink); }, MET_WRITE, MET_READ);
-  expect_race([=] { write_after_some_have_met<96, 128><<<1, 128>>>(sink); }, MET_WRITE, MET_READ);
-  expect_race([=] { write_after_some_have_met<992, 1024><<<1, 1024>>>(sink); }, MET_WRITE,
-              MET_READ);
+  expect_race([] { launch_meeting<PLAIN, 64>(128); }, AGAIN, BEFORE);
+  expect_race([] { launch_meeting<PLAIN, 96>(128); }, AGAIN, BEFORE);
+  expect_race([] { launch_meeting<PLAIN, 992>(1024); }, AGAIN, BEFORE);
+  expect_race([] { launch_meeting<MATRIX, 64>(96); }, AGAIN + 1, BEFORE + 1);
+  expect_race([] { launch_meeting<ATOMIC, 64>(96); }, AGAIN + 2, BEFORE + 2);
+  expect_race([] { launch_meeting<COPY, 64>(96); }, AGAIN + 3, BEFORE);
 }
 
 /** Of 128 readers, the first ARRIVING arrive at an mbarrier; those that wait may write. */
@@ -136,26 +159,6 @@ TEST(barriers_order_those_that_meet_and_chains_of_them) {
       OTHERS_READ, OTHERS_WRITE);
 }
 
-/** ldmatrix reads by several warps, stmatrix writes. */
-template <int MEETING>
-__global__ void store_matrix_after_some_have_met(int *out) {
-  uint32_t r[4];
-  const int lane = threadIdx.x % 32;
-  if (threadIdx.x < 32) ((uint4 *)smem)[lane] = make_uint4(1, 2, 3, 4);
-  __syncthreads();
-  ldmatrix_x4(r, smem + 16 * lane);
-  out[threadIdx.x] = r[0];
-  if (threadIdx.x < MEETING) named_barrier_sync<MEETING>(5);
-  if (threadIdx.x < 32) stmatrix_x4(smem + 16 * lane, r);
-}
-enum { MATRIX_WRITE = __LINE__ - 2, MATRIX_READ = MATRIX_WRITE - 3 };
-
-TEST(matrices_are_read_by_every_warp) {
-  assert_finds_nothing([=] { store_matrix_after_some_have_met<96><<<1, 96, SHARED>>>(sink); });
-  expect_race([=] { store_matrix_after_some_have_met<64><<<1, 96, SHARED>>>(sink); }, MATRIX_WRITE,
-              MATRIX_READ);
-}
-
 /* --- Lanes of one warp ------------------------------------------------------------------------ */
 
 typedef enum Meeting { ALL_LANES, SOME_LANES, VOTE, SHUFFLE, REDUCTION } Meeting;
@@ -251,42 +254,7 @@ TEST(writers_need_an_order_of_their_own) {
   expect_findings({"shared memory race: "}, {LATER_WRITE});
 }
 
-/** All warps count; MEETING threads meet, and then thread 0 reads plainly. */
-template <int MEETING>
-__global__ void count_and_read(int *out) {
-  int *count = (int *)smem;
-  if (threadIdx.x == 0) *count = 0;
-  __syncthreads();
-  atomicAdd(count, 1);
-  if (threadIdx.x < MEETING) named_barrier_sync<MEETING>(1);
-  if (threadIdx.x == 0) out[0] = *count;
-}
-enum { COUNT_READ = __LINE__ - 2, COUNT_ADD = COUNT_READ - 2 };
-
-TEST(every_atomic_is_kept) {
-  assert_finds_nothing([=] { count_and_read<96><<<1, 96, SHARED>>>(sink); });
-  expect_race([=] { count_and_read<64><<<1, 96, SHARED>>>(sink); }, COUNT_READ, COUNT_ADD);
-}
-
 /* --- Copies ----------------------------------------------------------------------------------- */
-
-template <int MEETING>
-__global__ void copy_over_readers(const uint4 *in, int *out) {
-  if (threadIdx.x == 0) *(uint4 *)smem = make_uint4(1, 2, 3, 4);
-  __syncthreads();
-  out[threadIdx.x] = ((int *)smem)[2];
-  if (threadIdx.x < MEETING) named_barrier_sync<MEETING>(1);
-  if (threadIdx.x == 0) cp_async_16(smem, in, true);
-  cp_async_commit();
-  cp_async_wait<0>();
-}
-enum { COPY_WRITE = __LINE__ - 4, COPY_READ = COPY_WRITE - 2 };
-
-TEST(a_copy_must_wait_for_every_reader) {
-  const uint4 *in = named_zeros<uint4>("in", 1);
-  assert_finds_nothing([=] { copy_over_readers<96><<<1, 96, SHARED>>>(in, sink); });
-  expect_race([=] { copy_over_readers<64><<<1, 96, SHARED>>>(in, sink); }, COPY_WRITE, COPY_READ);
-}
 
 /** Thread 0 of each of four warps stores the box; MEETING threads meet after their wait. */
 template <int MEETING, bool BY_TENSOR_LOAD>

@@ -118,8 +118,6 @@ TEST(a_shuffle_says_that_its_source_had_another_mask) {
                   {ACROSS_LINE});
 }
 
-/* --- Right uses ------------------------------------------------------------------------------- */
-
 __global__ void use_masks_rightly(unsigned *out, unsigned *counter) {
   const unsigned lane = threadIdx.x % 32;
   unsigned sum = lane;

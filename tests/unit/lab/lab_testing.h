@@ -152,6 +152,14 @@ inline LabCounts counts_of_kernel() {
   return counts;
 }
 
+/** Those of a launch, which is one of a kernel, with these checks. */
+template <typename Launch>
+LabCounts counts_of(Launch launch, unsigned checks = LAB_TRAFFIC | LAB_BANKS) {
+  lab_start(checks);
+  launch();
+  return counts_of_kernel();
+}
+
 inline void assert_sectors(const LabTraffic &t, uint64_t requests, uint64_t sectors, uint64_t bytes,
                            uint64_t used_bytes, uint32_t most) {
   assert_int_equal(t.requests, requests);

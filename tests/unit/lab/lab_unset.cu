@@ -4,8 +4,6 @@
 
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 
-/* --- Unset floats ---------------------------------------------------------------------------- */
-
 enum Use { SHUFFLE, CONVERSION, PRODUCT };
 
 /** An array that no compiler keeps in registers; only its first `set` rows are set. */
@@ -39,8 +37,6 @@ TEST(uses_of_unset_floats_are_reported) {
   check_use<PRODUCT>(MULTIPLIED, "use_row<2>");
 }
 
-/* --- Guard bands ----------------------------------------------------------------------------- */
-
 __global__ void add_one_at(int *values, int at) {
   values[at]++;
 }
@@ -67,8 +63,6 @@ TEST(guard_bands_are_out_of_bounds) {
   assert_finds({LAB_GLOBAL_OUTSIDE, ADD_AT, 0, "add_one_at",
                 "2 times, first: block 0 thread 0, 1 byte past allocation 1 \"O\" (256 bytes)"});
 }
-
-/* --- Calls ----------------------------------------------------------------------------------- */
 
 __device__ __forceinline__ void store(int *values) {
   values[threadIdx.x / 2] = 1;

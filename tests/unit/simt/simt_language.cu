@@ -3,8 +3,6 @@
 #include "../tests/unit/simt/simt_testing.h"
 #include "device/ptx.cuh"
 
-/* --- Shared memory --------------------------------------------------------------------------- */
-
 __global__ void reverse_floats(float *values) {
   extern __shared__ float tile[];
   tile[threadIdx.x] = values[threadIdx.x];
@@ -62,8 +60,6 @@ TEST(dynamic_shared_memory_has_any_name_and_type) {
   const auto found = results<double>(3, [](auto *to) { inner::find_address<<<1, 1, 64>>>(to); });
   assert_true(found[0] == 4.5 && found[1] == 0 && found[2] == 5.5);
 }
-
-/* --- Variables of the device ------------------------------------------------------------------ */
 
 __device__ unsigned finished;
 __device__ float weights[4] = {1, 2, 3, 4};

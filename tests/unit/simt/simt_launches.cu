@@ -8,8 +8,6 @@
 
 __global__ void do_nothing() {}
 
-/* --- Launches ------------------------------------------------------------------------------- */
-
 static void expect_launch_error(dim3 grid, dim3 block, size_t bytes, cudaError_t error) {
   SimtCounters before, after;
   simt_read_counters(&before);
@@ -143,8 +141,6 @@ TEST(occupancy_is_that_of_compute_capability_9) {
   assert_int_equal(occupancy(128, 48 << 10), 4);
   assert_int_equal(occupancy(128, 49 << 10), 0);
 }
-
-/* --- Faults of the host --------------------------------------------------------------------- */
 
 TEST(a_fault_of_the_host_ends_the_program) {
   const pid_t child = fork();

@@ -35,8 +35,6 @@ TEST(threads_and_blocks_run_in_the_order_asked_for) {
   for (int count : seen) assert_int_equal(count, 1);
 }
 
-/* --- The same seed, the same order ---------------------------------------------------------- */
-
 enum { BLOCKS = 6, THREADS = 96, VISITS = 4 * THREADS };
 
 /** Each block's threads in the order in which they passed a barrier, shuffles and an atomic. */
@@ -112,8 +110,6 @@ TEST(other_seeds_give_other_orders) {
   }
 }
 
-/* --- A right kernel does not depend on the order -------------------------------------------- */
-
 /** Sums of inexact floats: with a tree in shared memory, with shuffles, and on the tensor cores. */
 __global__ void add_up(const float *from, float *out) {
   __shared__ float partial[128];
@@ -140,13 +136,9 @@ TEST(a_right_kernel_gives_the_same_bits_in_every_order) {
   const auto add = [&](float *to) { add_up<<<20, 128>>>(from, to); };
   const auto first = results<float>(20 * 128, add);
   assert_true(first[0] != first[128]);
-  for (const char *order : {"forward", "reverse", "random:1", "random:2", "random:3"}) {
-    for (const char *threads : {"1", "4"}) {
-      set_variable("SIMT_ORDER", order);
-      set_variable("SIMT_THREADS", threads);
-      assert_memory_equal(results<float>(20 * 128, add).data(), first.data(), sizeof in);
-    }
-  }
+  in_many_orders([&] {
+    assert_memory_equal(results<float>(20 * 128, add).data(), first.data(), sizeof in);
+  });
 }
 
 RUN_TESTS_WITH(reset_device, nullptr)

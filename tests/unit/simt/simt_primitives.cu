@@ -3,8 +3,6 @@
 
 #include "../tests/unit/simt/simt_testing.h"
 
-/* --- Indices -------------------------------------------------------------------------------- */
-
 __global__ void count_visits(int *visits) {
   const int block = (blockIdx.z * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x;
   const int thread = (threadIdx.z * blockDim.y + threadIdx.y) * blockDim.x + threadIdx.x;

@@ -77,6 +77,18 @@ inline int reset_device(void **) {
   return 0;
 }
 
+/** In many orders of blocks and threads, and with several numbers of OS threads. */
+template <typename Function>
+void in_many_orders(Function function) {
+  for (const char *order : {"forward", "reverse", "random:1", "random:2", "random:3"}) {
+    for (const char *threads : {"1", "2", "5"}) {
+      set_variable("SIMT_ORDER", order);
+      set_variable("SIMT_THREADS", threads);
+      function();
+    }
+  }
+}
+
 /** The text of a temporary file, which is closed. */
 inline std::string text_of(FILE *file) {
   char text[8192];
