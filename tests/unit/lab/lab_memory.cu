@@ -71,15 +71,9 @@ static void assert_nothing_is_visible(void (*launch)(int *)) {
   }
 }
 
-TEST(writes_outside_shared_memory_reach_no_other_block) {
+TEST(other_blocks_see_nothing_of_shared_memory_or_what_is_past_it) {
   assert_nothing_is_visible([](int *out) { write_and_read_outside<<<64, 1, 32>>>(out); });
-}
-
-TEST(static_arrays_keep_nothing_from_other_blocks) {
   assert_nothing_is_visible([](int *out) { write_and_read_in_array<<<64, 1>>>(out, 2); });
-}
-
-TEST(writes_past_static_arrays_reach_no_other_block) {
   assert_nothing_is_visible([](int *out) { write_and_read_in_array<<<64, 1>>>(out, 7); });
 }
 

@@ -77,13 +77,14 @@ static std::string expect_abandoned(int mistaken, bool commit, bool wait) {
   return report;
 }
 
-TEST(a_copy_that_is_not_waited_for_is_reported) {
+TEST(a_copy_that_is_not_waited_for_is_reported_even_of_zeros) {
   /* The waits of these threads do not cover the copies of the threads in the next launch. */
   forget<<<64, 64, SHARED>>>(device_numbers(), -1, true, true);
   assert_contains(expect_abandoned(37, true, false),
                   {"\n  thread (37,0,0) of block (0,0,0)\n",
                    "a copy of thread (37,0,0), committed but not waited for, started\n",
                    "\n  it never waited for copies\n"});
+  expect_abandoned(3, false, false);
 }
 
 TEST(a_copy_that_is_not_committed_is_reported_with_the_wait_that_missed_it) {
@@ -92,10 +93,6 @@ TEST(a_copy_that_is_not_committed_is_reported_with_the_wait_that_missed_it) {
                            "a copy of thread (0,0,0), not committed to any group, started\n",
                            "\n  its last wait did not cover it\n"});
   assert_names_line(report, WAIT_LINE);
-}
-
-TEST(a_copy_of_zeros_is_reported_too) {
-  expect_abandoned(3, false, false);
 }
 
 /* --- Targets that are read too early -------------------------------------------------------- */

@@ -11,49 +11,35 @@ enum { BARRIERS = 4096, SHARED = BARRIERS + 64 }; /* where the mbarriers are */
 /* --- mbarriers ------------------------------------------------------------------------------ */
 
 /** Warp 0 hands numbers to warp 1, five times through the same place. */
+template <bool BY_NAME>
 __global__ void hand_over(int *out) {
   uint64_t *full = (uint64_t *)(smem + BARRIERS), *empty = full + 1;
   int *place = (int *)smem;
   const int lane = threadIdx.x % 32;
-  if (threadIdx.x == 0) {
+  if (threadIdx.x == 0 && !BY_NAME) {
     mbarrier_init(full, 32);
     mbarrier_init(empty, 1);
     fence_mbarrier_init();
   }
-  __syncthreads();
+  if (!BY_NAME) __syncthreads();
   for (int i = 0; i < 5; i++) {
     if (threadIdx.x < 32) {
-      mbarrier_wait(empty, (i & 1) ^ 1); /* the first returns at once */
+      if (!BY_NAME) mbarrier_wait(empty, (i & 1) ^ 1); /* the first returns at once */
+      if (BY_NAME && i > 0) named_barrier_sync<64>(15);
       place[lane] = 32 * i + lane;
-      mbarrier_arrive(full);
+      BY_NAME ? named_barrier_arrive<64>(1) : mbarrier_arrive(full);
     } else {
-      mbarrier_wait(full, i & 1);
+      BY_NAME ? named_barrier_sync<64>(1) : mbarrier_wait(full, i & 1);
       out[32 * i + lane] = place[31 - lane];
-      __syncwarp();
-      if (lane == 0) mbarrier_arrive(empty);
-    }
-  }
-}
-
-/** The same with named barriers. */
-__global__ void hand_over_by_name(int *out) {
-  int *place = (int *)smem;
-  const int lane = threadIdx.x % 32;
-  for (int i = 0; i < 5; i++) {
-    if (threadIdx.x < 32) {
-      if (i > 0) named_barrier_sync<64>(15);
-      place[lane] = 32 * i + lane;
-      named_barrier_arrive<64>(1);
-    } else {
-      named_barrier_sync<64>(1);
-      out[32 * i + lane] = place[31 - lane];
-      if (i < 4) named_barrier_arrive<64>(15);
+      if (!BY_NAME) __syncwarp();
+      if (!BY_NAME && lane == 0) mbarrier_arrive(empty);
+      if (BY_NAME && i < 4) named_barrier_arrive<64>(15);
     }
   }
 }
 
 TEST(barriers_order_two_warps) {
-  for (const auto kernel : {hand_over, hand_over_by_name}) {
+  for (const auto kernel : {hand_over<false>, hand_over<true>}) {
     const auto out = results<int>(160, [=](int *to) { kernel<<<1, 64, SHARED>>>(to); });
     for (int i = 0; i < 160; i++) assert_int_equal(out[i], i / 32 * 32 + 31 - i % 32);
   }

@@ -136,9 +136,8 @@ TEST(a_right_kernel_gives_the_same_bits_in_every_order) {
   const auto add = [&](float *to) { add_up<<<20, 128>>>(from, to); };
   const auto first = results<float>(20 * 128, add);
   assert_true(first[0] != first[128]);
-  in_many_orders([&] {
-    assert_memory_equal(results<float>(20 * 128, add).data(), first.data(), sizeof in);
-  });
+  in_many_orders(
+      [&] { assert_memory_equal(results<float>(20 * 128, add).data(), first.data(), sizeof in); });
 }
 
 RUN_TESTS_WITH(reset_device, nullptr)

@@ -160,23 +160,17 @@ TEST(a_launch_that_deduces_template_arguments_is_an_error) {
     assert_int_equal(rewrite(source), 0);
 }
 
-TEST(comments_are_left_alone) {
+TEST(comments_strings_and_other_code_are_left_alone) {
   expect("// lone <<< here\nk<<<1,2>>>(a);", "// lone <<< here\nk *simt::launch(1,2)(a);");
   expect_unchanged("/* k<<<1,2>>>(a);\n <<< */ x;");
   expect_unchanged("// continued \\\n k<<<1,2>>>(a);\n");
   expect_unchanged("/* not closed <<<");
-}
-
-TEST(strings_and_characters_are_left_alone) {
   expect_unchanged("s = \"k<<<1,2>>>(a) \\\" <<<\";");
   expect_unchanged("c = '\"'; d = '\\''; e = L'<'; f = u8'<'; g = '<<<';");
   expect("n = 1'000'000; k<<<0xff'ff, 1'0>>>(a);",
          "n = 1'000'000; k *simt::launch(0xff'ff, 1'0)(a);");
   expect("#error don't\nk<<<1,2>>>(a);", "#error don't\nk *simt::launch(1,2)(a);");
   expect("FOUR\"x\" k<<<1,2>>>(a); \"y\"", "FOUR\"x\" k *simt::launch(1,2)(a); \"y\"");
-}
-
-TEST(other_code_is_left_alone) {
   expect_unchanged("std::vector<a<b<int>>>x; y = a << b >> c; t<u<v>>>(1);");
   expect_unchanged("cout.operator<<<int>(3); template <> s &operator<<<int>(s &, int);");
   expect_unchanged("");

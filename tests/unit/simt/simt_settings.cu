@@ -31,33 +31,28 @@ static const char *const NO_VALUES[] = {
 };
 
 TEST(wrong_settings_are_refused_with_exit_code_2) {
-  const char *const threads = "a whole number from 1 to 16";
-  const char *const order = "forward, reverse or random:SEED, SEED a whole number below 2^64";
-  const char *const memory = "a number of bytes from 1 to 1024G, with K, M, G or no suffix";
-  const char *const wgmma = "warpgroup or warp";
-  const char *const shared = "a number of bytes from 48K to 227K, with K or no suffix";
-  for (const char *value : NO_VALUES) {
-    expect_refusal("SIMT_THREADS", value, threads);
-    expect_refusal("SIMT_ORDER", value, order);
-    expect_refusal("SIMT_MEMORY", value, memory);
-    expect_refusal("SIMT_SHARED", value, shared);
-    expect_refusal("SIMT_WGMMA", value, wgmma);
-  }
-  for (const char *value : {"warps", "Warp", "warp "}) expect_refusal("SIMT_WGMMA", value, wgmma);
-  for (const char *value : {"0", "17", "2x", "2147483647", "2147483648", "4294967297"}) {
-    expect_refusal("SIMT_THREADS", value, threads);
-  }
-  for (const char *value : {"backward", "random", "random:", "random:x", "forward ", "random:-1",
-                            "random:7 ", "random:18446744073709551616"}) {
-    expect_refusal("SIMT_ORDER", value, order);
-  }
-  for (const char *value : {"0", "0G", "1T", "K", "1.5G", "1025G", "1 G", "1KK", "1k",
-                            "1099511627777", "18446744073709551615", "17179869185G"}) {
-    expect_refusal("SIMT_MEMORY", value, memory);
-  }
-  for (const char *value :
-       {"47K", "228K", "1M", "49151", "232449", "99 K", "2147483648", "99999999999999999K"}) {
-    expect_refusal("SIMT_SHARED", value, shared);
+  static const struct {
+    const char *variable, *right;
+    std::vector<const char *> wrong;
+  } settings[] = {
+      {"SIMT_THREADS",
+       "a whole number from 1 to 16",
+       {"0", "17", "2x", "2147483647", "2147483648", "4294967297"}},
+      {"SIMT_ORDER",
+       "forward, reverse or random:SEED, SEED a whole number below 2^64",
+       {"backward", "random", "random:", "random:x", "forward ", "random:-1", "random:7 ",
+        "random:18446744073709551616"}},
+      {"SIMT_MEMORY",
+       "a number of bytes from 1 to 1024G, with K, M, G or no suffix",
+       {"0", "0G", "1T", "K", "1.5G", "1025G", "1 G", "1KK", "1k", "1099511627777",
+        "18446744073709551615", "17179869185G"}},
+      {"SIMT_SHARED",
+       "a number of bytes from 48K to 227K, with K or no suffix",
+       {"47K", "228K", "1M", "49151", "232449", "99 K", "2147483648", "99999999999999999K"}},
+      {"SIMT_WGMMA", "warpgroup or warp", {"warps", "Warp", "warp "}}};
+  for (const auto &s : settings) {
+    for (const char *value : NO_VALUES) expect_refusal(s.variable, value, s.right);
+    for (const char *value : s.wrong) expect_refusal(s.variable, value, s.right);
   }
 }
 
