@@ -226,16 +226,14 @@ __global__ void lines_of_this_file(int *out) {
 enum { LINE_OF_STORE = __LINE__ - 2 };
 
 TEST(counts_are_reported_by_line) {
-  LabResults results;
   lines_of_this_file<<<4, 32>>>(named<int>("out", 32));
-  lab_take_results(&results);
+  const TakenResults results;
   assert_int_equal(results.line_count, 1);
   assert_string_equal(results.lines[0].kernel, "lines_of_this_file");
   assert_string_equal(results.lines[0].file, __FILE__);
   assert_int_equal(results.lines[0].line, LINE_OF_STORE);
   assert_int_equal(results.lines[0].counts.global_store.requests, 4);
   assert_int_equal(results.kernels[0].blocks, 4);
-  lab_free_results(&results);
 }
 
 /* --- cp.async, ldmatrix and mma ------------------------------------------------------------ */

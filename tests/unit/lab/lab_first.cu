@@ -6,16 +6,14 @@ static const unsigned CHECKS = LAB_TRAFFIC | LAB_BANKS | LAB_ACCESSES;
 
 /** The only access of this kind since lab_start(). */
 static LabAccess only_access(LabAccessKind kind) {
-  LabResults results;
   LabAccess found = {};
   int count = 0;
-  lab_take_results(&results);
+  const TakenResults results;
   for (size_t i = 0; i < results.access_count; i++) {
     if (results.accesses[i].kind != kind) continue;
     found = results.accesses[i];
     count++;
   }
-  lab_free_results(&results);
   assert_int_equal(count, 1);
   return found;
 }
@@ -104,10 +102,7 @@ TEST(addresses_of_ldmatrix_are_kept) {
 
 TEST(nothing_is_kept_unless_asked_for) {
   every_second_word<<<1, 32, 256>>>(named<float>("out", 32));
-  LabResults results;
-  lab_take_results(&results);
-  assert_int_equal(results.access_count, 0);
-  lab_free_results(&results);
+  assert_int_equal(TakenResults().access_count, 0);
 }
 
 RUN_TESTS_WITH(start_lab, stop_lab)

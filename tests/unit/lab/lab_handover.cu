@@ -8,14 +8,6 @@
 
 static const char *const BETWEEN_BLOCKS = lab_kind_text(LAB_BLOCKS_WRITE_READ);
 
-static bool blocks_talk() {
-  LabResults results;
-  lab_take_results(&results);
-  const bool talk = results.blocks_talk;
-  lab_free_results(&results);
-  return talk;
-}
-
 static unsigned *new_counts(int count) {
   return named_zeros<unsigned>("counts", count);
 }
@@ -41,7 +33,7 @@ __global__ void count_and_write(int *out, int *global_count) {
 enum { ALL_WRITE = __LINE__ - 2 };
 
 static void assert_race_is_found(const char *kernel, bool talk) {
-  assert_int_equal(blocks_talk(), talk);
+  assert_int_equal(TakenResults().blocks_talk, talk);
   assert_finds({LAB_BLOCKS_WRITE_WRITE, ALL_WRITE, ALL_WRITE, kernel,
                 "4 bytes, first: block 0, the other block 1, out + 0 (4 bytes)"});
 }

@@ -26,14 +26,12 @@ __global__ void arrays_of_classes(float *out) {
 }
 
 static unsigned long long shared_requests() {
-  LabResults results;
-  lab_take_results(&results);
+  const TakenResults results;
   unsigned long long requests = 0;
   for (size_t i = 0; i < results.kernel_count; i++) {
     const LabCounts *counts = &results.kernels[i].counts;
     requests += counts->shared_load.requests + counts->shared_store.requests;
   }
-  lab_free_results(&results);
   return requests;
 }
 

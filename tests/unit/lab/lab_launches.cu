@@ -21,17 +21,22 @@ static void assert_finds(const std::string &expected) {
   lab_start(LAB_EVERYTHING);
 }
 
+/** Launches that exceed these limits, in this order. */
+static void assert_finds_limits(std::initializer_list<std::string> limits) {
+  std::string expected;
+  for (const std::string &limit : limits) {
+    expected += "finding    launch limits exceeded\n           in " + limit + "\n";
+  }
+  assert_finds(expected);
+}
+
 TEST(refused_launches_name_the_limit) {
   fill<<<1, dim3(64, 32)>>>(named<int>("out", 1));
   assert_int_equal(cudaGetLastError(), cudaErrorInvalidConfiguration);
-  assert_finds(
-      "finding    launch limits exceeded\n"
-      "           in fill: block of 64 x 32 x 1 threads: 2048 in all, at most 1024\n");
+  assert_finds_limits({"fill: block of 64 x 32 x 1 threads: 2048 in all, at most 1024"});
   fill<<<dim3(1, 65536), 1>>>(named<int>("out", 1));
   assert_int_equal(cudaGetLastError(), cudaErrorInvalidConfiguration);
-  assert_finds(
-      "finding    launch limits exceeded\n"
-      "           in fill: grid of 1 x 65536 x 1 blocks: y is 65536, at most 65535\n");
+  assert_finds_limits({"fill: grid of 1 x 65536 x 1 blocks: y is 65536, at most 65535"});
 }
 
 TEST(every_refusal_of_a_kernel_is_reported) {
@@ -40,13 +45,9 @@ TEST(every_refusal_of_a_kernel_is_reported) {
   fill<<<1, dim3(1, 1, 65)>>>(out);
   fill<<<1, 2048>>>(out);
   fill<<<0, 1>>>(out);
-  assert_finds(
-      "finding    launch limits exceeded\n"
-      "           in fill: block of 1 x 1 x 65 threads: z is 65, at most 64\n"
-      "finding    launch limits exceeded\n"
-      "           in fill: block of 2048 x 1 x 1 threads: x is 2048, at most 1024\n"
-      "finding    launch limits exceeded\n"
-      "           in fill: grid of 0 x 1 x 1 blocks: x is 0, at least 1\n");
+  assert_finds_limits({"fill: block of 1 x 1 x 65 threads: z is 65, at most 64",
+                       "fill: block of 2048 x 1 x 1 threads: x is 2048, at most 1024",
+                       "fill: grid of 0 x 1 x 1 blocks: x is 0, at least 1"});
 }
 
 template <int THREADS>
@@ -63,10 +64,8 @@ TEST(launch_bounds_of_a_kernel_are_checked) {
   assert_finds("");
   bounded<32><<<1, dim3(5, 13)>>>(out);
   assert_int_equal(cudaGetLastError(), cudaErrorInvalidValue);
-  assert_finds(
-      "finding    launch limits exceeded\n"
-      "           in bounded<32>: block of 5 x 13 x 1 threads: 65 in all, at most 64 by "
-      "__launch_bounds__\n");
+  assert_finds_limits(
+      {"bounded<32>: block of 5 x 13 x 1 threads: 65 in all, at most 64 by __launch_bounds__"});
 }
 
 /** 32 KiB of static shared memory, and the dynamic shared memory of the launch. */
@@ -85,35 +84,30 @@ TEST(static_and_dynamic_shared_memory_count_together) {
   assert_finds("");
   use_both<<<1, 32, (16 << 10) + 1>>>(out);
   assert_int_equal(cudaGetLastError(), cudaErrorInvalidValue);
-  assert_finds(
-      "finding    launch limits exceeded\n"
-      "           in use_both: 16385 bytes of dynamic and 32768 of static shared memory: 49153 in "
-      "all, at most 49152 without cudaFuncAttributeMaxDynamicSharedMemorySize\n");
+  assert_finds_limits(
+      {"use_both: 16385 bytes of dynamic and 32768 of static shared memory: 49153 in all, at most "
+       "49152 without cudaFuncAttributeMaxDynamicSharedMemorySize"});
   assert_int_equal(cudaFuncSetAttribute(use_both, most, (195 << 10) + 1), cudaErrorInvalidValue);
   assert_int_equal(cudaFuncSetAttribute(use_both, most, 40000), cudaSuccess);
   assert_int_equal(cudaGetLastError(), cudaErrorInvalidValue);
   use_both<<<1, 32, 40000>>>(out);
   assert_int_equal(cudaDeviceSynchronize(), cudaSuccess);
   use_both<<<1, 32, 40004>>>(out);
-  assert_finds(
-      "finding    launch limits exceeded\n"
-      "           in use_both: 40004 bytes of dynamic and 32768 of static shared memory: 72772 in "
-      "all, at most 72768 as the limit was set\n"
-      "finding    launch limits exceeded\n"
-      "           in use_both: limit of 199681 bytes of dynamic beside 32768 of static shared "
-      "memory: 232449 in all, at most 232448\n");
+  assert_finds_limits(
+      {"use_both: 40004 bytes of dynamic and 32768 of static shared memory: 72772 in all, at most "
+       "72768 as the limit was set",
+       "use_both: limit of 199681 bytes of dynamic beside 32768 of static shared memory: 232449 in "
+       "all, at most 232448"});
 }
 
 TEST(a_right_launch_after_a_refused_one_is_counted) {
   fill<<<0, 1>>>(named<int>("out", 2));
   fill<<<2, 1>>>(named<int>("out", 2));
-  LabResults results;
-  lab_take_results(&results);
+  const TakenResults results;
   assert_int_equal(results.kernel_count, 1);
   assert_int_equal(results.kernels[0].launches, 1);
   assert_int_equal(results.kernels[0].blocks, 2);
   assert_int_equal(results.finding_count, 1);
-  lab_free_results(&results);
 }
 
 /** Expects a launch in which a block fails: the report goes to stderr, the finding to the lab. */
@@ -205,13 +199,10 @@ TEST(a_report_of_a_failure_does_not_depend_on_os_threads) {
   for (int try_ = 0; try_ < 20; try_++) {
     int *out = named<int>("out", 64);
     set_variable("SIMT_THREADS", try_ == 0 ? "1" : try_ % 2 ? "4" : "16");
-    LabResults results;
     lab_start(LAB_EVERYTHING);
     assert_contains(stderr_of([&] { fail_in_most_blocks<<<64, 32, 256>>>(out); }),
                     "in block (3,0,0)");
-    lab_take_results(&results);
-    assert_int_equal(results.line_count, 0);
-    lab_free_results(&results);
+    assert_int_equal(TakenResults().line_count, 0);
     texts[try_ != 0] = findings_text();
     if (try_ != 0) assert_string_equal(texts[1].c_str(), texts[0].c_str());
     assert_int_equal(cudaDeviceReset(), cudaSuccess);

@@ -39,14 +39,18 @@ T *named_zeros(const char *name, int count) {
   return pointer;
 }
 
+/** What the lab has found and counted since it was started. */
+struct TakenResults : LabResults {
+  TakenResults() { lab_take_results(this); }
+  ~TakenResults() { lab_free_results(this); }
+};
+
 /** What the lab prints about the launches since it was started. */
 inline std::string findings_text() {
-  LabResults results;
   FILE *file = tmpfile();
   assert_non_null(file);
-  lab_take_results(&results);
+  const TakenResults results;
   lab_print_findings(&results, file);
-  lab_free_results(&results);
   return text_of(file);
 }
 
@@ -144,12 +148,9 @@ void assert_finds_nothing(Launch launch) {
 
 /** The counts of the only kernel that was launched since start_lab(). */
 inline LabCounts counts_of_kernel() {
-  LabResults results;
-  lab_take_results(&results);
+  const TakenResults results;
   assert_int_equal(results.kernel_count, 1);
-  const LabCounts counts = results.kernels[0].counts;
-  lab_free_results(&results);
-  return counts;
+  return results.kernels[0].counts;
 }
 
 /** Those of a launch, which is one of a kernel, with these checks. */

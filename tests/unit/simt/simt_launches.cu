@@ -1,6 +1,5 @@
 /** @file Tests of which launches the CPU backend accepts. */
 #include <signal.h>
-#include <sys/wait.h>
 
 #include <climits>
 
@@ -143,16 +142,12 @@ TEST(occupancy_is_that_of_compute_capability_9) {
 }
 
 TEST(a_fault_of_the_host_ends_the_program) {
-  const pid_t child = fork();
-  if (child == 0) {
+  const int status = status_of_child([] {
     signal(SIGSEGV, SIG_DFL); /* cmocka has its own */
     do_nothing<<<1, 1>>>();
     volatile int *volatile nowhere = nullptr;
     *nowhere = 1;
-    _exit(0); /* not reached */
-  }
-  int status = 0;
-  waitpid(child, &status, 0);
+  });
   assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV);
 }
 

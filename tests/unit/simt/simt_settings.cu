@@ -1,26 +1,16 @@
 /** @file Tests of the environment variables of the CPU backend. */
-#include <sys/wait.h>
-
 #include "../tests/unit/simt/simt_testing.h"
 
 __global__ void do_nothing() {}
 
-static void refuse_in_child(const char *variable, const char *value) {
-  const pid_t child = fork();
-  if (child == 0) {
-    set_variable(variable, value);
-    _exit(0); /* not reached */
-  }
-  int status = 0;
-  waitpid(child, &status, 0);
-  assert_true(WIFEXITED(status));
-  assert_int_equal(WEXITSTATUS(status), 2);
-}
-
 static void expect_refusal(const char *variable, const char *value, const char *right) {
   char message[256];
   snprintf(message, sizeof message, "%s=%s: must be %s\n", variable, value, right);
-  const std::string text = stderr_of([&] { refuse_in_child(variable, value); });
+  int status;
+  const std::string text =
+      stderr_of([&] { status = status_of_child([=] { set_variable(variable, value); }); });
+  assert_true(WIFEXITED(status));
+  assert_int_equal(WEXITSTATUS(status), 2);
   assert_string_equal(text.c_str(), message);
 }
 

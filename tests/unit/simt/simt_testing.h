@@ -8,6 +8,7 @@
 #include <cuda_runtime.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <initializer_list>
@@ -87,6 +88,19 @@ void in_many_orders(Function function) {
       function();
     }
   }
+}
+
+/** The status of a process that runs a function, and then exits with 0. */
+template <typename Function>
+int status_of_child(Function function) {
+  int status = 0;
+  const pid_t child = fork();
+  if (child == 0) {
+    function();
+    _exit(0);
+  }
+  waitpid(child, &status, 0);
+  return status;
 }
 
 /** The text of a temporary file, which is closed. */

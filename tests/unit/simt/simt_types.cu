@@ -6,7 +6,6 @@
 #include <type_traits>
 
 #include <signal.h>
-#include <sys/wait.h>
 
 #include "../tests/unit/simt/simt_testing.h"
 
@@ -219,16 +218,9 @@ TEST(minimum_and_maximum_are_those_of_cuda) {
 #include <assert.h> /* included again: kernels must keep their assert() */
 
 static void expect_abort(void (*function)(), const char *message) {
-  int status = 0;
-  const std::string text = stderr_of([&] {
-    const pid_t child = fork();
-    if (child == 0) {
-      signal(SIGABRT, SIG_DFL);
-      function();
-      _exit(0); /* not reached */
-    }
-    waitpid(child, &status, 0);
-  });
+  int status;
+  const auto abort_in_child = [=] { signal(SIGABRT, SIG_DFL), function(); };
+  const std::string text = stderr_of([&] { status = status_of_child(abort_in_child); });
   assert_contains(text, message);
   assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT);
 }
