@@ -6,6 +6,8 @@
 #include "../tests/unit/lab/lab_testing.h"
 #include "device/ptx.cuh"
 
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+
 /* --- Races in shared memory ----------------------------------------------------------------- */
 
 template <bool RIGHT>
@@ -198,9 +200,8 @@ enum { PAST_SHARED = __LINE__ - 2 };
 TEST(shared_memory_ends_where_requested) {
   assert_finds_nothing([=] { past_dynamic_shared<<<1, 32, 100>>>(68); });
   past_dynamic_shared<<<1, 32, 100>>>(70);
-  assert_finds({LAB_SHARED_OUTSIDE, PAST_SHARED, 0, "past_dynamic_shared",
-                "2 times, first: block 0 thread 30, 1 byte past dynamic shared memory (100 "
-                "bytes)"});
+  assert_finds_outside(LAB_SHARED_OUTSIDE, PAST_SHARED, "past_dynamic_shared", 2, 30,
+                       "1 byte past dynamic shared memory (100 bytes)");
 }
 
 __global__ void copy_floats(float *out, const float *in, int shift) {
@@ -212,19 +213,17 @@ TEST(accesses_outside_allocations_are_reported_and_do_not_end_the_launch) {
   float *in = named_zeros<float>("in", 32), *out = named<float>("out", 32);
   copy_floats<<<1, 32>>>(out, in, 2);
   assert_int_equal(cudaDeviceSynchronize(), cudaSuccess);
-  assert_finds({LAB_GLOBAL_OUTSIDE, COPY_FLOATS, 0, "copy_floats",
-                "2 times, first: block 0 thread 30, 1 byte past allocation 1 \"in\" (128 bytes)"});
+  assert_finds_outside(LAB_GLOBAL_OUTSIDE, COPY_FLOATS, "copy_floats", 2, 30,
+                       "1 byte past allocation 1 \"in\" (128 bytes)");
   copy_floats<<<1, 32>>>(out, in, 32 + 5000);
   assert_int_equal(cudaDeviceSynchronize(), cudaSuccess);
-  assert_finds({LAB_GLOBAL_OUTSIDE, COPY_FLOATS, 0, "copy_floats",
-                "32 times, first: block 0 thread 0, 20001 bytes past allocation 1 \"in\" (128 "
-                "bytes)"});
+  assert_finds_outside(LAB_GLOBAL_OUTSIDE, COPY_FLOATS, "copy_floats", 32, 0,
+                       "20001 bytes past allocation 1 \"in\" (128 bytes)");
   cudaFree(in);
   copy_floats<<<1, 32>>>(out, in, 0);
   assert_int_equal(cudaDeviceSynchronize(), cudaSuccess);
-  assert_finds({LAB_GLOBAL_OUTSIDE, COPY_FLOATS, 0, "copy_floats",
-                "32 times, first: block 0 thread 0, at byte 0 of freed allocation 1 \"in\" (128 "
-                "bytes)"});
+  assert_finds_outside(LAB_GLOBAL_OUTSIDE, COPY_FLOATS, "copy_floats", 32, 0,
+                       "at byte 0 of freed allocation 1 \"in\" (128 bytes)");
 }
 
 TEST(global_memory_starts_unwritten) {
@@ -264,8 +263,8 @@ enum { SUM_INDEX = __LINE__ - 3 };
 TEST(arrays_in_registers_have_bounds) {
   assert_finds_nothing([=] { sum_of_registers<<<1, 2>>>(named<int>("out", 2), 4); });
   sum_of_registers<<<1, 2>>>(named<int>("out", 2), 5);
-  assert_finds({LAB_INDEX_OUTSIDE, SUM_INDEX, 0, "sum_of_registers",
-                "2 times, first: block 0 thread 0, index 4 of 'int [4]'"});
+  assert_finds_outside(LAB_INDEX_OUTSIDE, SUM_INDEX, "sum_of_registers", 2, 0,
+                       "index 4 of 'int [4]'");
 }
 
 /* --- Blocks ---------------------------------------------------------------------------------- */
@@ -295,6 +294,107 @@ TEST(blocks_that_access_the_same_memory_race) {
 
 TEST(bytes_of_one_word_do_not_race) {
   assert_finds_nothing([=] { bytes_of_one_word<<<1, 4, 16>>>(named<unsigned>("out", 4)); });
+}
+
+/* --- Unset floats, guard bands, and calls --------------------------------------------------------
+ */
+
+enum Use { SHUFFLE, CONVERSION, PRODUCT };
+
+/** An array that no compiler keeps in registers; only its first `set` rows are set. */
+template <int USE>
+__global__ void use_row(__half *out, int set, int row) {
+  float values[8][4];
+  for (int i = 0; i < 4 * set; i++) values[i / 4][i % 4] = 1.0f;
+  float(&used)[4] = values[row];
+  const uint32_t a[4] = {};
+  if (USE == SHUFFLE) used[0] = __shfl_xor_sync(~0u, used[0], 1);
+  if (USE == PRODUCT) mma_m16n8k16<__half>(used, a, 0, 0);
+  if (USE == CONVERSION) out[threadIdx.x + 32 * blockIdx.x] = used[0];
+  if (used[0] == 5.0f) *out = 1;
+}
+enum { SHUFFLED = __LINE__ - 5, MULTIPLIED = __LINE__ - 4, CONVERTED = __LINE__ - 3 };
+
+/** Uses a row that the kernel sets in the first launch, but not in the second. */
+template <int USE>
+static void check_use(int line, const char *kernel) {
+  __half *out = named<__half>("out", 64);
+  assert_finds_nothing([=] { use_row<USE><<<2, 32>>>(out, 8, 7); });
+  use_row<USE><<<2, 32>>>(out, 7, 7);
+  assert_finds(
+      {LAB_FLOAT_UNSET, line, 0, kernel, "64 times, first: block 0 thread 0, 0xffffffff, a NaN"});
+}
+
+TEST(uses_of_unset_floats_are_reported) {
+  set_variable("SIMT_THREADS", "1");
+  check_use<SHUFFLE>(SHUFFLED, "use_row<0>");
+  check_use<CONVERSION>(CONVERTED, "use_row<1>");
+  check_use<PRODUCT>(MULTIPLIED, "use_row<2>");
+}
+
+__global__ void add_one_at(int *values, int at) {
+  values[at]++;
+}
+enum { ADD_AT = __LINE__ - 2 };
+
+TEST(guard_bands_are_out_of_bounds) {
+  int *block = named<int>("O", 192), *values = block + 64;
+  assert_int_equal(simt_guard_allocation(block, 256), cudaSuccess);
+  assert_int_equal(simt_guard_allocation(block, 200), cudaErrorInvalidValue);
+  assert_int_equal(simt_guard_allocation(values, 256), cudaErrorInvalidValue);
+  cudaMemset(values + 1, 0, 63 * sizeof *values);
+  add_one_at<<<1, 1>>>(values, 1);
+  add_one_at<<<1, 1>>>(values, 63);
+  assert_finds_nothing();
+  add_one_at<<<1, 1>>>(values, 0);
+  assert_finds({LAB_GLOBAL_UNWRITTEN, ADD_AT, 0, "add_one_at",
+                "1 time, first: block 0 thread 0, O + 0 (256 bytes)"});
+  lab_start(LAB_BOUNDS);
+  add_one_at<<<1, 1>>>(values, -2);
+  assert_finds_outside(LAB_GLOBAL_OUTSIDE, ADD_AT, "add_one_at", 2, 0,
+                       "8 bytes before allocation 1 \"O\" (256 bytes)");
+  lab_start(LAB_BOUNDS);
+  add_one_at<<<1, 1>>>(values, 64);
+  assert_finds_outside(LAB_GLOBAL_OUTSIDE, ADD_AT, "add_one_at", 2, 0,
+                       "1 byte past allocation 1 \"O\" (256 bytes)");
+}
+
+__device__ __forceinline__ void store(int *values) {
+  values[threadIdx.x / 2] = 1;
+}
+
+__device__ __forceinline__ void store_twice(int *values) {
+  store(values);
+  store(values + 64);
+}
+enum { STORE = __LINE__ - 7, CALLS = __LINE__ - 3 };
+
+__global__ void store_through_calls() {
+  __shared__ int values[128];
+  store_twice(values);
+}
+enum { OUTER_CALL = __LINE__ - 2 };
+
+TEST(findings_name_the_calls_that_led_to_them) {
+  store_through_calls<<<1, 64>>>();
+  const std::string text = findings_text();
+  for (int call = CALLS; call < CALLS + 2; call++) {
+    const std::string chain =
+        place_text(__FILE__, STORE, call) + ", called at " + place_text(__FILE__, OUTER_CALL, 0);
+    assert_contains(text,
+                    "at " + chain + " in store_through_calls\n           after " + chain + "\n");
+  }
+}
+
+TEST(a_source_that_was_edited_is_newer) {
+  char path[] = "/tmp/lab_unset_XXXXXX";
+  const int file = mkstemp(path);
+  assert_true(file >= 0);
+  close(file);
+  assert_true(lab_source_is_newer(path));
+  assert_false(lab_source_is_newer("/bin/sh"));
+  unlink(path);
+  assert_false(lab_source_is_newer(path));
 }
 
 RUN_TESTS_WITH(start_lab, stop_lab)

@@ -88,9 +88,8 @@ TEST(kernel_names_may_be_plain) {
   assert_finds_nothing([=] { kernel_with_a_plain_name<<<1, 32>>>(out, 0); });
   lab_start(LAB_BOUNDS);
   kernel_with_a_plain_name<<<1, 32>>>(out, 2);
-  assert_finds({LAB_SHARED_OUTSIDE, PLAIN_STORE, 0, "kernel_with_a_plain_name",
-                "2 times, first: block 0 thread 30, 1 byte past static shared memory tile (128 "
-                "bytes)"});
+  assert_finds_outside(LAB_SHARED_OUTSIDE, PLAIN_STORE, "kernel_with_a_plain_name", 2, 30,
+                       "1 byte past static shared memory tile (128 bytes)");
   lab_start(0);
   kernel_with_a_plain_name<<<1, 64>>>(out, 0);
   assert_int_equal(cudaGetLastError(), cudaErrorInvalidValue);

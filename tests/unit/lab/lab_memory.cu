@@ -19,26 +19,22 @@ TEST(stores_before_shared_memory_are_reported) {
   int *out = named<int>("out", 1);
   assert_finds_nothing([=] { store_shared<int><<<1, 32, 128>>>(0, out); });
   store_shared<int><<<1, 32, 128>>>(-3, out);
-  assert_finds({LAB_SHARED_OUTSIDE, STORE_SHARED, 0, "store_shared<int>",
-                "3 times, first: block 0 thread 0, 12 bytes before dynamic shared memory (128 "
-                "bytes)"});
+  assert_finds_outside(LAB_SHARED_OUTSIDE, STORE_SHARED, "store_shared<int>", 3, 0,
+                       "12 bytes before dynamic shared memory (128 bytes)");
   store_shared<int><<<1, 32, 128>>>(-(60 << 8), out);
-  assert_finds({LAB_SHARED_OUTSIDE, STORE_SHARED, 0, "store_shared<int>",
-                "32 times, first: block 0 thread 0, 61440 bytes before dynamic shared memory (128 "
-                "bytes)"});
+  assert_finds_outside(LAB_SHARED_OUTSIDE, STORE_SHARED, "store_shared<int>", 32, 0,
+                       "61440 bytes before dynamic shared memory (128 bytes)");
   assert_int_equal(cudaDeviceSynchronize(), cudaSuccess);
 }
 
 TEST(a_vector_half_outside_is_reported) {
   store_shared<uint4><<<1, 32, 504>>>(0, named<int>("out", 1));
-  assert_finds({LAB_SHARED_OUTSIDE, STORE_SHARED, 0, "store_shared<uint4>",
-                "1 time, first: block 0 thread 31, 1 byte past dynamic shared memory (504 "
-                "bytes)"});
+  assert_finds_outside(LAB_SHARED_OUTSIDE, STORE_SHARED, "store_shared<uint4>", 1, 31,
+                       "1 byte past dynamic shared memory (504 bytes)");
   lab_start(LAB_BOUNDS);
   store_shared<uint4><<<1, 1, 512>>>(-1, named<int>("out", 1));
-  assert_finds({LAB_SHARED_OUTSIDE, STORE_SHARED, 0, "store_shared<uint4>",
-                "1 time, first: block 0 thread 0, 16 bytes before dynamic shared memory (512 "
-                "bytes)"});
+  assert_finds_outside(LAB_SHARED_OUTSIDE, STORE_SHARED, "store_shared<uint4>", 1, 0,
+                       "16 bytes before dynamic shared memory (512 bytes)");
 }
 
 /** Each block writes outside its shared memory, and reads what other blocks wrote there. */
@@ -93,14 +89,12 @@ enum { LOAD_BEFORE = __LINE__ - 3 };
 
 TEST(copies_and_ldmatrix_before_shared_memory_are_reported) {
   copy_before<<<1, 1, 512>>>(named_zeros<uint4>("in", 1));
-  assert_finds({LAB_SHARED_OUTSIDE, COPY_BEFORE, 0, "copy_before",
-                "1 time, first: block 0 thread 0, 16 bytes before dynamic shared memory (512 "
-                "bytes)"});
+  assert_finds_outside(LAB_SHARED_OUTSIDE, COPY_BEFORE, "copy_before", 1, 0,
+                       "16 bytes before dynamic shared memory (512 bytes)");
   lab_start(LAB_BOUNDS);
   load_before<<<1, 32, 480>>>(named<unsigned>("out", 32));
-  assert_finds({LAB_SHARED_OUTSIDE, LOAD_BEFORE, 0, "load_before",
-                "2 times, first: block 0 thread 0, 32 bytes before dynamic shared memory (480 "
-                "bytes)"});
+  assert_finds_outside(LAB_SHARED_OUTSIDE, LOAD_BEFORE, "load_before", 2, 0,
+                       "32 bytes before dynamic shared memory (480 bytes)");
 }
 
 /** To an address in global memory instead of shared memory. */
@@ -144,15 +138,12 @@ TEST(stores_outside_static_arrays_are_reported) {
   assert_finds_nothing([=] { leave_array<<<1, 64>>>(0, out); });
   lab_start(LAB_BOUNDS);
   leave_array<<<1, 64>>>(1, out);
-  assert_finds({LAB_SHARED_OUTSIDE, LEAVE_ARRAY, 0, "leave_array",
-                "1 time, first: block 0 thread 63, 1 byte past static shared memory tile_2x1 (256 "
-                "bytes)"});
+  assert_finds_outside(LAB_SHARED_OUTSIDE, LEAVE_ARRAY, "leave_array", 1, 63,
+                       "1 byte past static shared memory tile_2x1 (256 bytes)");
   lab_start(LAB_BOUNDS);
   leave_array<<<1, 64>>>(-2, out);
-  assert_finds(
-      {LAB_SHARED_OUTSIDE, LEAVE_ARRAY, 0, "leave_array",
-       "2 times, first: block 0 thread 0, 8 bytes before static shared memory tile_2x1 (256 "
-       "bytes)"});
+  assert_finds_outside(LAB_SHARED_OUTSIDE, LEAVE_ARRAY, "leave_array", 2, 0,
+                       "8 bytes before static shared memory tile_2x1 (256 bytes)");
   assert_int_equal(cudaDeviceSynchronize(), cudaSuccess);
 }
 
@@ -235,13 +226,11 @@ enum { READ = __LINE__ - 2 };
 TEST(kernels_do_not_read_variables_of_the_host) {
   int *out = named<int>("out", 4), local[4] = {1, 2, 3, 4};
   read<<<1, 3>>>(host_values + 1, out);
-  assert_finds({LAB_GLOBAL_OUTSIDE, READ, 0, "read",
-                "3 times, first: block 0 thread 0, at byte 4 of host variable \"host_values\" (16 "
-                "bytes)"});
+  assert_finds_outside(LAB_GLOBAL_OUTSIDE, READ, "read", 3, 0,
+                       "at byte 4 of host variable \"host_values\" (16 bytes)");
   lab_start(LAB_BOUNDS);
   read<<<1, 4>>>(local, out);
-  assert_finds({LAB_GLOBAL_OUTSIDE, READ, 0, "read",
-                "4 times, first: block 0 thread 0, at no address of the device"});
+  assert_finds_outside(LAB_GLOBAL_OUTSIDE, READ, "read", 4, 0, "at no address of the device");
 }
 
 __global__ void add_one(int *values) {
@@ -316,9 +305,8 @@ TEST(findings_hold_no_addresses) {
   cudaDeviceReset();
   lab_start(LAB_BOUNDS);
   read<<<1, 4>>>(far, (int *)far);
-  assert_finds({LAB_GLOBAL_OUTSIDE, READ, 0, "read",
-                "8 times, first: block 0 thread 0, in device memory, of which nothing is "
-                "allocated"});
+  assert_finds_outside(LAB_GLOBAL_OUTSIDE, READ, "read", 8, 0,
+                       "in device memory, of which nothing is allocated");
 }
 
 RUN_TESTS_WITH(start_lab, stop_lab)

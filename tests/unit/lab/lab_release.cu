@@ -81,34 +81,38 @@ TEST(every_reader_of_global_memory_is_kept) {
 
 typedef enum Fault {
   NO_FAULT,
-  NO_BARRIER,  /**< between the stores and the release */
-  NO_RELEASE,  /**< no fence of the writer */
-  EARLY_FENCE, /**< before the store */
-  NO_ACQUIRE,  /**< no fence of the reader */
-  NOT_LAST     /**< reads whatever the counter says */
+  NO_BARRIER,   /**< between the stores and the release */
+  NO_RELEASE,   /**< no fence of the writer */
+  EARLY_FENCE,  /**< before the store */
+  NO_ACQUIRE,   /**< no fence of the reader */
+  NOT_LAST,     /**< reads whatever the counter says */
+  FENCES_OF_ALL /**< right as well: fences of all threads around the barriers */
 } Fault;
 
-/** Parts of each block, summed by the last one, which sets the counter back. */
+/** Parts of each block, summed by the last one. It sets the counter back by a plain store, which is
+ * ordered behind the atomics of all blocks. */
 template <Fault FAULT>
 __global__ void merge(float *parts, unsigned *count, int *out) {
   __shared__ unsigned number;
   if (FAULT == EARLY_FENCE) __threadfence();
   parts[blockIdx.x * THREADS + threadIdx.x] = 1;  // STORE
+  if (FAULT == FENCES_OF_ALL) __threadfence();
   if (FAULT != NO_BARRIER) __syncthreads();
   if (threadIdx.x == 0) {
-    if (FAULT != NO_RELEASE && FAULT != EARLY_FENCE) __threadfence();
+    if (FAULT != NO_RELEASE && FAULT != EARLY_FENCE && FAULT != FENCES_OF_ALL) __threadfence();
     number = atomicAdd(count, 1u);
-    if (FAULT != NO_ACQUIRE) __threadfence();
+    if (FAULT != NO_ACQUIRE && FAULT != FENCES_OF_ALL) __threadfence();
   }
   __syncthreads();
   const bool last = number == gridDim.x - 1;
   if (!last && !(FAULT == NOT_LAST && number == 2)) return;
+  if (FAULT == FENCES_OF_ALL) __threadfence();
   float sum = 0;
   for (unsigned i = 0; i < gridDim.x; i++) sum += parts[i * THREADS + threadIdx.x];  // READ
   if (last) out[threadIdx.x] = (int)sum;
-  if (FAULT == NO_FAULT && threadIdx.x == 0) *count = 0;
+  if ((FAULT == NO_FAULT || FAULT == FENCES_OF_ALL) && threadIdx.x == 0) *count = 0;
 }
-enum { MERGE_READ = __LINE__ - 4, MERGE_STORE = MERGE_READ - 11 };
+enum { MERGE_READ = __LINE__ - 4, MERGE_STORE = MERGE_READ - 13 };
 
 /** The same with instructions that order memory themselves. */
 template <bool RELEASES, bool ACQUIRES>
@@ -173,23 +177,6 @@ TEST(a_merge_without_release_and_acquire_is_reported) {
       "one block reads", INSTRUCTIONS_READ, INSTRUCTIONS_STORE);
 }
 
-/** Fences of all threads around the barriers, instead of those of thread 0. The counter is set back
- * by a plain store, which is ordered behind the atomics of all blocks. */
-__global__ void merge_by_fences_of_all(float *parts, unsigned *count, int *out) {
-  __shared__ bool last;
-  parts[blockIdx.x * THREADS + threadIdx.x] = 1;
-  __threadfence();
-  __syncthreads();
-  if (threadIdx.x == 0) last = atomicAdd(count, 1u) == gridDim.x - 1;
-  __syncthreads();
-  if (!last) return;
-  __threadfence();
-  float sum = 0;
-  for (unsigned i = 0; i < gridDim.x; i++) sum += parts[i * THREADS + threadIdx.x];
-  out[threadIdx.x] = (int)sum;
-  if (threadIdx.x == 0) *count = 0;
-}
-
 /** Each thread publishes its own part, and the last one sums all. */
 template <bool RIGHT>
 __global__ void merge_by_threads(float *parts, unsigned *count, int *out) {
@@ -203,7 +190,7 @@ enum { THREADS_READ = __LINE__ - 2, THREADS_STORE = THREADS_READ - 4 };
 
 TEST(fences_and_counters_of_all_threads_order_too) {
   for (int launch = 0; launch < 2; launch++)
-    merge_by_fences_of_all<<<BLOCKS, THREADS>>>(shares, counter, sink);
+    merge<FENCES_OF_ALL><<<BLOCKS, THREADS>>>(shares, counter, sink);
   assert_sums();
   cudaMemset(sink, 0, THREADS * sizeof *sink);
   merge_by_threads<true><<<BLOCKS, THREADS>>>(shares, counter, sink);

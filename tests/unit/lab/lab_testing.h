@@ -129,6 +129,14 @@ void expect_race(Launch launch, int line, int other_line,
   lab_start(LAB_EVERYTHING);
 }
 
+/** The only finding: accesses outside memory, so many, and where the first is, of block 0. */
+inline void assert_finds_outside(LabKind kind, int line, const char *kernel, int times, int thread,
+                                 const std::string &where, const char *file = __builtin_FILE()) {
+  const std::string rest = std::to_string(times) + (times == 1 ? " time" : " times") +
+                           ", first: block 0 thread " + std::to_string(thread) + ", " + where;
+  assert_finds({kind, line, 0, kernel, rest.c_str()}, file);
+}
+
 /** "at file:line in kernel" and "after file:other_line", as in the text of a race. */
 inline std::string race_text(const std::string &kernel, int line, int other_line,
                              const char *file = __builtin_FILE()) {
