@@ -25,8 +25,8 @@ static inline int remove_test_directory(void **state) {
   return rmdir(test_directory);
 }
 
-/** Files may have so many bytes, or any number: RLIM_INFINITY. A limit stands in for a full disk.
- */
+/** Files may have so many bytes, or any number: RLIM_INFINITY. A limit stands in for a full
+ * disk. */
 static inline void limit_files(rlim_t bytes) {
   struct rlimit limit;
   signal(SIGXFSZ, SIG_IGN);

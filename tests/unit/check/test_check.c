@@ -1,7 +1,5 @@
-/**
- * @file
- * The checker notices every kind of wrong output, and its text says what is wrong and where.
- */
+/** @file The checker notices every kind of wrong output, and its text says what is wrong and
+ * where. */
 #include "verdict.h"
 
 /* A right answer for two heads of 150 x 150. */

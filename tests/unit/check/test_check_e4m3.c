@@ -1,8 +1,5 @@
-/**
- * @file
- * The rule for e4m3: its roundings are large, and faults that are smaller than them in each row are
- * found all the same.
- */
+/** @file The rule for e4m3: its roundings are large, and faults that are smaller than them in each
+ * row are found all the same. */
 #include "verdict.h"
 
 static void start_e4m3(InputKind kind, MaskKind mask, int kv_len) {

@@ -1,9 +1,6 @@
-/**
- * @file
- * The checker raises no false alarm: 20,000 right results of random shapes, from a kernel that
- * keeps P in fp32, from one that rounds it as tensor cores do, and from one that also keeps an old
- * m as long as it can. TEST_TRIALS=N changes the number, for sanitizers and valgrind.
- */
+/** @file The checker raises no false alarm: 20,000 right results of random shapes, from a kernel
+ * that keeps P in fp32, from one that rounds it as tensor cores do, and from one that also keeps
+ * an old m as long as it can. TEST_TRIALS=N changes the number, for sanitizers and valgrind. */
 #include "verdict.h"
 
 static int pick(uint64_t number, uint32_t what, int choices) {

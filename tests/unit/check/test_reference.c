@@ -1,9 +1,6 @@
-/**
- * @file
- * The reference, compared with closed forms and with a second implementation that shares no code
- * with it. Rows that attend nothing or something infinite, in any layout and order, each delivered
- * once.
- */
+/** @file The reference, compared with closed forms and with a second implementation that shares no
+ * code with it. Rows that attend nothing or something infinite, in any layout and order, each
+ * delivered once. */
 #include <math.h>
 #include <omp.h>
 #include <stdlib.h>

@@ -1,8 +1,5 @@
-/**
- * @file
- * For the tests of the checker: its verdict on a trial, and the phrases its text must contain.
- * Includes cmocka.h.
- */
+/** @file For the tests of the checker: its verdict on a trial, and the phrases its text must
+ * contain. Includes cmocka.h. */
 #ifndef VERDICT_H
 #define VERDICT_H
 

@@ -1,8 +1,5 @@
-/**
- * @file
- * Tests of host/io/npy.c: files are read back as they were written, files of other programs are
- * read or refused, and no half-written file is left.
- */
+/** @file Tests of host/io/npy.c: files are read back as they were written, files of other programs
+ * are read or refused, and no half-written file is left. */
 #include "host/io/npy.h"
 
 #include <string.h>

@@ -1,8 +1,6 @@
-/**
- * @file
- * What the lab says about atomics, about memory that one block writes and another reads, and about
- * writes to the source of a copy in flight: faulty kernels, and right ones without findings.
- */
+/** @file What the lab says about atomics, about memory that one block writes and another reads,
+ * and about writes to the source of a copy in flight: faulty kernels, and right ones without
+ * findings. */
 #include "../tests/unit/lab/lab_testing.h"
 #include "device/ptx.cuh"
 
@@ -177,8 +175,8 @@ TEST(a_source_must_not_change_before_the_wait) {
                      "1 time, first: block 0 thread 0, the other thread 40, in + 64");
 }
 
-/** A thread may copy what it has written itself, or what another lane wrote before a __syncwarp().
- * */
+/** A thread may copy what it has written itself, or what another lane wrote before a
+ * __syncwarp(). */
 template <bool RIGHT>
 __global__ void write_and_copy(uint4 *in, unsigned *out) {
   uint4 *tile = (uint4 *)smem;

@@ -1,8 +1,5 @@
-/**
- * @file
- * Barriers and warp instructions that not all threads reach, in launches that complete: the lab
- * says which threads wait where.
- */
+/** @file Barriers and warp instructions that not all threads reach, in launches that complete: the
+ * lab says which threads wait where. */
 #include "../tests/unit/lab/lab_testing.h"
 
 __global__ void barrier_in_each_branch(int *out) {

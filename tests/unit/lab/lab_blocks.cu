@@ -1,8 +1,5 @@
-/**
- * @file
- * Races between blocks on global memory: which two accesses the lab names, at which lines, and how
- * many bytes it counts, in every order and on any number of OS threads.
- */
+/** @file Races between blocks on global memory: which two accesses the lab names, at which lines,
+ * and how many bytes it counts, in every order and on any number of OS threads. */
 #include "../tests/unit/lab/lab_testing.h"
 
 /** Expects the same finding in many orders. */

@@ -1,8 +1,5 @@
-/**
- * @file
- * One small kernel for each fault that the lab finds, with the whole text of the finding, and a
- * right version of the kernel, which has no finding.
- */
+/** @file One small kernel for each fault that the lab finds, with the whole text of the finding,
+ * and a right version of the kernel, which has no finding. */
 #include "../tests/unit/lab/lab_testing.h"
 #include "device/ptx.cuh"
 

@@ -1,8 +1,5 @@
-/**
- * @file
- * Blocks that use atomics and fences which do not order what they write, and reads of memory that
- * another block may have written.
- */
+/** @file Blocks that use atomics and fences which do not order what they write, and reads of
+ * memory that another block may have written. */
 #include "../tests/unit/lab/lab_testing.h"
 #include "../tests/unit/simt/hopper_testing.h"
 
@@ -16,8 +13,8 @@ static unsigned *new_counts(int count) {
 
 enum { NO_FENCE, BLOCK_FENCE, DEVICE_FENCE, SYSTEM_FENCE };
 
-/** All blocks write `out`; each counts its threads in shared memory, or all count in global memory.
- * */
+/** All blocks write `out`; each counts its threads in shared memory, or all count in global
+ * memory. */
 template <int FENCE>
 __global__ void count_and_write(int *out, int *global_count) {
   __shared__ int count;

@@ -1,8 +1,5 @@
-/**
- * @file
- * What the lab finds and counts of mbarriers, tensor copies and wgmma: one small kernel for each
- * fault, and a ring of tiles without faults.
- */
+/** @file What the lab finds and counts of mbarriers, tensor copies and wgmma: one small kernel for
+ * each fault, and a ring of tiles without faults. */
 #include <vector>
 
 #include "../tests/unit/lab/lab_testing.h"

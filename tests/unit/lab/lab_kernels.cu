@@ -1,8 +1,5 @@
-/**
- * @file
- * Kernels and static shared arrays of every kind that a source may declare: the lab knows the
- * kernel of each array. Copies by functions of the C library.
- */
+/** @file Kernels and static shared arrays of every kind that a source may declare: the lab knows
+ * the kernel of each array. Copies by functions of the C library. */
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 

@@ -1,8 +1,5 @@
-/**
- * @file
- * Which memory a kernel may use: what the lab says about accesses outside shared memory and to
- * memory of the host, and that such accesses do no damage.
- */
+/** @file Which memory a kernel may use: what the lab says about accesses outside shared memory and
+ * to memory of the host, and that such accesses do no damage. */
 #include "../tests/unit/lab/lab_testing.h"
 #include "device/ptx.cuh"
 
@@ -147,8 +144,8 @@ TEST(stores_outside_static_arrays_are_reported) {
   assert_int_equal(cudaDeviceSynchronize(), cudaSuccess);
 }
 
-/** Either array may come first in memory; one of the pointers then points towards the other array.
- * */
+/** Either array may come first in memory; one of the pointers then points towards the other
+ * array. */
 __global__ void leave_either(int shift, int *out) {
   __shared__ int one[32], other[32];
   int *pointer = one, *second = other;

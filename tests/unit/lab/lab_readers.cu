@@ -1,9 +1,6 @@
-/**
- * @file
- * Races in shared memory where barriers order some threads only: kernels in which one reader,
- * writer or copy of several is not ordered, and right ones. Whichever comes first, the lab names
- * both places.
- */
+/** @file Races in shared memory where barriers order some threads only: kernels in which one
+ * reader, writer or copy of several is not ordered, and right ones. Whichever comes first, the lab
+ * names both places. */
 #include "../tests/unit/lab/lab_testing.h"
 #include "../tests/unit/simt/hopper_testing.h"
 
@@ -21,8 +18,8 @@ static int allocate(void **state) {
 
 typedef enum Access { PLAIN, MATRIX, ATOMIC, COPY } Access;
 
-/** All warps access what thread 0 or its warp has written; some meet before it is accessed again.
- */
+/** All warps access what thread 0 or its warp has written; some meet before it is accessed
+ * again. */
 template <Access ACCESS, int MEETING>
 __global__ void access_after_some_have_met(const uint4 *in, int *out) {
   const int thread = threadIdx.x, lane = thread % 32;
@@ -133,8 +130,8 @@ __global__ void write_after_a_chain(int *out) {
 }
 enum { CHAIN_WRITE = __LINE__ - 2, CHAIN_READ = CHAIN_WRITE - 3 };
 
-/** Warps 0 and 1 meet, then warps 2 and 3 at the same barrier, because of atomics without fences.
- */
+/** Warps 0 and 1 meet, then warps 2 and 3 at the same barrier, because of atomics without
+ * fences. */
 template <bool RIGHT>
 __global__ void read_after_others_have_met(int *out, int *met) {
   if (threadIdx.x == 0) *(int *)smem = 1;

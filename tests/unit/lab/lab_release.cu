@@ -1,9 +1,6 @@
-/**
- * @file
- * Global memory that one thread writes and another reads: what orders threads of one block, and
- * blocks by release and acquire. One small kernel for each fault, with the lines that the lab
- * names, and right ones without findings, in every order of blocks and threads.
- */
+/** @file Global memory that one thread writes and another reads: what orders threads of one block,
+ * and blocks by release and acquire. One small kernel for each fault, with the lines that the lab
+ * names, and right ones without findings, in every order of blocks and threads. */
 #include "../tests/unit/lab/lab_testing.h"
 #include "device/ptx.cuh"
 #include "device/ptx_hopper.cuh"

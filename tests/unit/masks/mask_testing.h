@@ -23,11 +23,10 @@ static inline Mask open_mask(const char *text, const Problem *p, int q_block, in
   return mask;
 }
 
-/**
- * The first `batches` x `heads` of a mask as [batches][heads][q_len][kv_len] bytes, 1 = attended.
- * Checks that spans ascend, are not empty and do not touch, that there are no more than announced,
- * that they end at mask_row_end(), and that rows said to be equal are equal. The caller frees it.
- */
+/** The first `batches` x `heads` of a mask as [batches][heads][q_len][kv_len] bytes, 1 =
+ * attended. Checks that spans ascend, are not empty and do not touch, that there are no more
+ * than announced, that they end at mask_row_end(), and that rows said to be equal are equal. The
+ * caller frees it. */
 static inline uint8_t *dense_of_mask(const Mask *mask, int batches, int heads) {
   const size_t most = (size_t)mask_most_spans(mask), kv_len = (size_t)mask->kv_len;
   KeySpan *spans = malloc(most * sizeof *spans); /* exactly: the sanitizer notices one more */

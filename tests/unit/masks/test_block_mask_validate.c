@@ -126,11 +126,9 @@ TEST(sizes_must_fit_the_problem) {
   free_own(&own);
 }
 
-/**
- * The tensors end where the counts do: one row, without gaps, so that AddressSanitizer notices any
- * read of a slot past the count, and of the index or the tile of the MASKED slot, which is the
- * last.
- */
+/** The tensors end where the counts do: one row, without gaps, so that AddressSanitizer notices
+ * any read of a slot past the count, and of the index or the tile of the MASKED slot, which is the
+ * last. */
 TEST(slots_past_the_count_are_not_read) {
   const Problem p = mask_problem(1, 1, 8, 64);
   int32_t *count = malloc(sizeof *count), *types = malloc(3 * sizeof *types);

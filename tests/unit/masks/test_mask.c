@@ -118,11 +118,9 @@ TEST(documents_have_the_lengths_of_the_list) {
   }
 }
 
-/**
- * Rows of a square mask must come in runs: the rows of an image attend the same keys, up to its
+/** Rows of a square mask must come in runs: the rows of an image attend the same keys, up to its
  * end, and each row of text is a run of its own. Checks the lengths, except where the end cuts a
- * run off.
- */
+ * run off. */
 static void check_runs(const Mask *square, const uint8_t *dense) {
   const int n = square->kv_len;
   int text = 0, images = 0;

@@ -1,8 +1,5 @@
-/**
- * @file
- * Tests that misaligned accesses, which a GPU refuses, are reported. Tests and debug builds are
- * compiled with the check; other programs report only what the processor refuses.
- */
+/** @file Tests that misaligned accesses, which a GPU refuses, are reported. Tests and debug builds
+ * are compiled with the check; other programs report only what the processor refuses. */
 #include <cuda_fp16.h>
 
 #include "../tests/unit/simt/simt_testing.h"

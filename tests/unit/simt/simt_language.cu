@@ -1,5 +1,5 @@
-/** @file Tests of CUDA C that C++ does not have: variables of the device, names of shared memory.
- */
+/** @file Tests of CUDA C that C++ does not have: variables of the device, names of shared
+ * memory. */
 #include "../tests/unit/simt/simt_testing.h"
 #include "device/ptx.cuh"
 

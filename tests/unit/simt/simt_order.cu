@@ -56,8 +56,8 @@ struct Trace {
   int order[BLOCKS * VISITS];
 };
 
-/** Runs in a process of its own, because the order also depends on the number of earlier launches.
- * */
+/** Runs in a process of its own, because the order also depends on the number of earlier
+ * launches. */
 static void trace_in_child(const char *order, const char *threads, Trace *result) {
   int ends[2], status = 0;
   assert_int_equal(pipe(ends), 0);

@@ -154,10 +154,8 @@ TEST(atomics_lose_nothing_between_blocks) {
   assert_int_equal(totals->swaps, 5000);
 }
 
-/**
- * A lock that threads of one block spin on, across warps and within them. Thread 0 has it from the
- * start, and keeps it until the last thread has tried to take it and failed.
- */
+/** A lock that threads of one block spin on, across warps and within them. Thread 0 has it from
+ * the start, and keeps it until the last thread has tried to take it and failed. */
 __global__ void lock_and_add(int *out) {
   __shared__ int lock, sum, refused;
   if (threadIdx.x == 0) {

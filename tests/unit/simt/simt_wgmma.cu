@@ -1,6 +1,5 @@
 /** @file Tests of wgmma on the CPU backend: layouts, products, waits, and which mistakes are
- * reported.
- */
+ * reported. */
 #include <cmath>
 
 #include "../tests/unit/simt/hopper_testing.h"
