@@ -384,7 +384,7 @@ TEST(findings_name_the_calls_that_led_to_them) {
 }
 
 TEST(a_source_that_was_edited_is_newer) {
-  char path[] = "/tmp/lab_unset_XXXXXX";
+  char path[] = "/tmp/lab_findings_XXXXXX";
   const int file = mkstemp(path);
   assert_true(file >= 0);
   close(file);
