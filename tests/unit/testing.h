@@ -1,8 +1,6 @@
-/**
- * @file
- * For all unit tests, in C and C++: TEST(name) { ... } defines a test and adds it to those that
- * run_all_tests() runs. Includes cmocka.h, whose macro fail() replaces ours, so it comes last.
- */
+/** @file For all unit tests, in C and C++: TEST(name) { ... } defines a test and adds it to those
+ * that run_all_tests() runs. Includes cmocka.h, whose macro fail() replaces ours, so it comes
+ * last. */
 #ifndef UNIT_TESTING_H
 #define UNIT_TESTING_H
 

@@ -1,8 +1,5 @@
-/**
- * @file
- * A small attention kernel on the CPU for the tests of the checker, right or with a chosen mistake:
- * fp32, tiles of keys, online softmax, P rounded to the type of the inputs or not.
- */
+/** @file A small attention kernel on the CPU for the tests of the checker, right or with a chosen
+ * mistake: fp32, tiles of keys, online softmax, P rounded to the type of the inputs or not. */
 #ifndef SIMULATED_KERNEL_H
 #define SIMULATED_KERNEL_H
 
@@ -183,13 +180,6 @@ static inline void poison(void *target, size_t bytes) {
   for (size_t i = 0; i < bytes / 2; ++i) ((uint16_t *)target)[i] = OUTPUT_POISON;
 }
 
-static inline void poison_outputs(Trial *t) {
-  const Problem *p = &t->problem;
-  const size_t rows = (size_t)p->batch * (size_t)p->q_heads * (size_t)p->q_len;
-  poison(t->o_block, 2 * GUARD_BYTES + rows * (size_t)p->head_dim * 2);
-  poison(t->lse_block, 2 * GUARD_BYTES + rows * 4);
-}
-
 static inline Trial new_trial(const Problem *problem, InputKind kind, uint64_t seed) {
   Trial t = {.problem = *problem};
   const Problem *p = &t.problem;
@@ -207,7 +197,8 @@ static inline Trial new_trial(const Problem *problem, InputKind kind, uint64_t s
   t.lse_block = malloc(2 * GUARD_BYTES + (size_t)(o_count / p->head_dim) * 4);
   t.o = (uint16_t *)(t.o_block + GUARD_BYTES);
   t.lse = (float *)(t.lse_block + GUARD_BYTES);
-  poison_outputs(&t);
+  poison(t.o_block, 2 * GUARD_BYTES + (size_t)o_count * 2);
+  poison(t.lse_block, 2 * GUARD_BYTES + (size_t)(o_count / p->head_dim) * 4);
   return t;
 }
 

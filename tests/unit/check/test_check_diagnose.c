@@ -1,6 +1,4 @@
 /** @file Kernels with common mistakes: the checker notices them and names the mistake. */
-#include <omp.h>
-
 #include "verdict.h"
 
 /* A kernel with a mistake must be noticed in both types, and the mistake must be named. LSE has the
@@ -8,10 +6,9 @@
 static void expect_diagnosis(Problem p, const Mistakes *mistakes, const char *phrase) {
   for (int dtype = DTYPE_FP16; dtype <= DTYPE_BF16; ++dtype) {
     p.dtype = p.o_dtype = (Dtype)dtype;
-    Trial t = new_trial(&p, INPUT_NORMAL, 4);
-    simulate(&t, true, mistakes);
-    EXPECT_WRONG(&t, phrase, "!LSE does not agree");
-    free_trial(&t);
+    start_trial(&p, INPUT_NORMAL, 4);
+    simulate(&trial, true, mistakes);
+    EXPECT_WRONG(phrase, "!LSE does not agree");
   }
 }
 
@@ -36,11 +33,9 @@ TEST(wrong_kv_head) {
 
 TEST(mask_ignored) {
   Problem p = new_problem(DTYPE_FP16, 1, 1, 60, 60);
-  Trial t = new_trial(&p, INPUT_NORMAL, 4);
-  simulate(&t, true, &NO_MISTAKE);
-  t.problem.mask = MASK_CAUSAL;
-  EXPECT_WRONG(&t, "the mask is ignored", "the first 59 rows of every head");
-  free_trial(&t);
+  solve(&p, INPUT_NORMAL, 4);
+  trial.problem.mask = MASK_CAUSAL;
+  EXPECT_WRONG("the mask is ignored", "the first 59 rows of every head");
 }
 
 /* The last 64 of 16384 rows, with a full or a causal mask. */
@@ -49,12 +44,10 @@ static void expect_diagnosis_of_long_rows(const Mistakes *mistakes, const char *
   p.mask = MASK_CAUSAL;
   for (int dtype = DTYPE_FP16; dtype <= DTYPE_BF16; ++dtype) {
     p.dtype = p.o_dtype = (Dtype)dtype;
-    Trial t = new_trial(&p, INPUT_NORMAL, 5);
-    simulate(&t, true, &NO_MISTAKE);
-    expect_right(&t);
-    simulate(&t, true, mistakes);
-    expect_wrong(&t, CHECK_ROWS, 48, (const char *const[]){phrase, NULL});
-    free_trial(&t);
+    solve(&p, INPUT_NORMAL, 5);
+    expect_right();
+    simulate(&trial, true, mistakes);
+    expect_wrong(CHECK_ROWS, 48, (const char *const[]){phrase, NULL});
   }
 }
 
@@ -111,17 +104,16 @@ TEST(wrong_columns) {
 /* Equal inputs: with 32 keys the sum l is 32, so O alone does not tell what is wrong. */
 TEST(lse_decides) {
   const Problem p = new_problem(DTYPE_FP16, 1, 1, 40, 32);
-  Trial t = new_trial(&p, INPUT_CONSTANT, 4);
-  simulate(&t, true, &(Mistakes){.no_division = true});
-  EXPECT_WRONG(&t, "the final division", "!LSE does not agree");
-  for (int q = 0; q < p.q_len; ++q) *trial_lse(&t, 0, 0, q) -= logf(32);
-  EXPECT_WRONG(&t, "O is 32 times what is expected: so is l", "!LSE does not agree");
-  for (int q = 0; q < p.q_len; ++q) *trial_lse(&t, 0, 0, q) += 1;
-  EXPECT_WRONG(&t, "(LSE does not agree)");
-  simulate(&t, true, &NO_MISTAKE);
-  for (int q = 0; q < p.q_len; ++q) memset(trial_row(&t, 0, 0, q), 0, (size_t)p.head_dim * 2);
-  EXPECT_WRONG(&t, "V of key/value tile 0 is missing", "!LSE does not agree");
-  free_trial(&t);
+  start_trial(&p, INPUT_CONSTANT, 4);
+  simulate(&trial, true, &(Mistakes){.no_division = true});
+  EXPECT_WRONG("the final division", "!LSE does not agree");
+  for (int q = 0; q < p.q_len; ++q) *lse_of(0, q) -= logf(32);
+  EXPECT_WRONG("O is 32 times what is expected: so is l", "!LSE does not agree");
+  for (int q = 0; q < p.q_len; ++q) *lse_of(0, q) += 1;
+  EXPECT_WRONG("(LSE does not agree)");
+  simulate(&trial, true, &NO_MISTAKE);
+  for (int q = 0; q < p.q_len; ++q) memset(o_row(0, q), 0, (size_t)p.head_dim * 2);
+  EXPECT_WRONG("V of key/value tile 0 is missing", "!LSE does not agree");
 }
 
 TEST(lse_of_another_base) {
@@ -133,14 +125,9 @@ TEST(lse_of_another_base) {
 TEST(rows_without_a_key) {
   Problem p = new_problem(DTYPE_FP16, 1, 1, 90, 40);
   p.mask = MASK_CAUSAL; /* the first 50 rows attend nothing */
-  Trial t = new_trial(&p, INPUT_NORMAL, 4);
-  simulate(&t, true, &NO_MISTAKE);
-  memset(trial_row(&t, 0, 0, 7), 0x7e, (size_t)p.head_dim * 2); /* NaN */
-  EXPECT_WRONG(&t, "all wrong rows attend no key");
-  free_trial(&t);
+  solve(&p, INPUT_NORMAL, 4);
+  memset(o_row(0, 7), 0x7e, (size_t)p.head_dim * 2); /* NaN */
+  EXPECT_WRONG("all wrong rows attend no key");
 }
 
-int main(void) {
-  omp_set_num_threads(1); /* small problems: starting threads would take longer */
-  return run_all_tests(NULL, NULL);
-}
+RUN_TESTS(use_one_thread, free_last_trial)

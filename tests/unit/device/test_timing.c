@@ -69,8 +69,6 @@ bool device_ok(cudaError_t status, const char *what, Error *error) {
   return status == cudaSuccess;
 }
 
-/* --- Tests ----------------------------------------------------------------------------------- */
-
 static Timing time_passes(float first_ms, float more_ms, Sampling sampling) {
   Timing timing = {0};
   Error error;
@@ -84,17 +82,11 @@ static Timing time_passes(float first_ms, float more_ms, Sampling sampling) {
 
 static const Sampling USUAL = {.least = 10, .least_if_slow = 3, .min_time = 0.5};
 
-TEST(samples_last_half_a_second) {
+TEST(samples_last_half_a_second_and_are_ten_or_three_of_slow_passes) {
   assert_int_equal(time_passes(1, 0, USUAL).samples, 500);
   assert_int_equal(time_passes(0.25f, 0, USUAL).samples, 2000);
-}
-
-TEST(ten_samples_are_taken_however_long) {
   assert_int_equal(time_passes(60, 0, USUAL).samples, 10);
   assert_int_equal(time_passes(SLOW_PASS_MS, 0, USUAL).samples, 10);
-}
-
-TEST(slow_passes_take_three) {
   assert_int_equal(time_passes(SLOW_PASS_MS + 1, 0, USUAL).samples, 3);
   assert_int_equal(time_passes(9000, 0, USUAL).samples, 3);
 }

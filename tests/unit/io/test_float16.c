@@ -13,45 +13,39 @@ typedef struct Format {
   double overflow;   /**< the number that would follow the largest finite value */
 } Format;
 
-static const Format half_format = {double_to_half_bits, half_bits_to_float, 0x7c00, 0x1p16};
-static const Format bf16_format = {double_to_bf16_bits, bf16_bits_to_float, 0x7f80, 0x1p128};
+static const Format FORMATS[] = {{double_to_half_bits, half_bits_to_float, 0x7c00, 0x1p16},
+                                 {double_to_bf16_bits, bf16_bits_to_float, 0x7f80, 0x1p128}};
 
-static void check_round_trips(const Format *format) {
-  for (uint32_t bits = 0; bits <= 0xffff; bits++) {
-    const float wide = format->widen((uint16_t)bits);
-    if ((bits & 0x7fff) > format->infinity) {
-      assert_true(isnan(wide));
-      assert_int_equal(format->round((double)wide), 0x7fff);
-    } else {
-      assert_int_equal(format->round((double)wide), bits);
+TEST(all_values_survive_a_round_trip) {
+  for (const Format *format = FORMATS; format < FORMATS + 2; format++) {
+    for (uint32_t bits = 0; bits <= 0xffff; bits++) {
+      const float wide = format->widen((uint16_t)bits);
+      if ((bits & 0x7fff) > format->infinity) {
+        assert_true(isnan(wide));
+        assert_int_equal(format->round((double)wide), 0x7fff);
+      } else {
+        assert_int_equal(format->round((double)wide), bits);
+      }
     }
   }
 }
 
-TEST(all_values_survive_a_round_trip) {
-  check_round_trips(&half_format);
-  check_round_trips(&bf16_format);
-}
-
 /** Neighbouring values a < b, and the doubles at and next to their midpoint. */
-static void check_ties(const Format *format) {
-  for (uint16_t a = 0; a < format->infinity; a++) {
-    const uint16_t b = (uint16_t)(a + 1), sign = 0x8000;
-    const double upper = b == format->infinity ? format->overflow : (double)format->widen(b);
-    const double middle = ((double)format->widen(a) + upper) / 2;
-    const uint16_t even = a % 2 == 0 ? a : b;
-    assert_int_equal(format->round(middle), even);
-    assert_int_equal(format->round(nextafter(middle, 0)), a);
-    assert_int_equal(format->round(nextafter(middle, INFINITY)), b);
-    assert_int_equal(format->round(-middle), even | sign);
-    assert_int_equal(format->round(-nextafter(middle, 0)), a | sign);
-    assert_int_equal(format->round(-nextafter(middle, INFINITY)), b | sign);
-  }
-}
-
 TEST(ties_go_to_even_and_all_else_to_the_nearest) {
-  check_ties(&half_format);
-  check_ties(&bf16_format);
+  for (const Format *format = FORMATS; format < FORMATS + 2; format++) {
+    for (uint16_t a = 0; a < format->infinity; a++) {
+      const uint16_t b = (uint16_t)(a + 1), sign = 0x8000;
+      const double upper = b == format->infinity ? format->overflow : (double)format->widen(b);
+      const double middle = ((double)format->widen(a) + upper) / 2;
+      const uint16_t even = a % 2 == 0 ? a : b;
+      assert_int_equal(format->round(middle), even);
+      assert_int_equal(format->round(nextafter(middle, 0)), a);
+      assert_int_equal(format->round(nextafter(middle, INFINITY)), b);
+      assert_int_equal(format->round(-middle), even | sign);
+      assert_int_equal(format->round(-nextafter(middle, 0)), a | sign);
+      assert_int_equal(format->round(-nextafter(middle, INFINITY)), b | sign);
+    }
+  }
 }
 
 TEST(values_are_those_of_the_standards) {
@@ -72,25 +66,22 @@ TEST(values_are_those_of_the_standards) {
   }
 }
 
-static void check_special_values(const Format *format) {
-  const uint16_t sign = 0x8000;
-  assert_int_equal(format->round(0.0), 0);
-  assert_int_equal(format->round(-0.0), sign);
-  assert_true(signbit(format->widen(sign)));
-  assert_int_equal(format->round(INFINITY), format->infinity);
-  assert_int_equal(format->round(-INFINITY), format->infinity | sign);
-  assert_true(isinf(format->widen(format->infinity)));
-  assert_int_equal(format->round(1e300), format->infinity);
-  assert_int_equal(format->round(-1e300), format->infinity | sign);
-  assert_int_equal(format->round(0x1p-1074), 0);
-  assert_int_equal(format->round(-1e-300), sign);
-  assert_int_equal(format->round((double)NAN), 0x7fff);
-  assert_int_equal(format->round(-(double)NAN), 0x7fff);
-}
-
 TEST(zeros_infinities_and_nan_keep_their_meaning) {
-  check_special_values(&half_format);
-  check_special_values(&bf16_format);
+  for (const Format *format = FORMATS; format < FORMATS + 2; format++) {
+    const uint16_t sign = 0x8000;
+    assert_int_equal(format->round(0.0), 0);
+    assert_int_equal(format->round(-0.0), sign);
+    assert_true(signbit(format->widen(sign)));
+    assert_int_equal(format->round(INFINITY), format->infinity);
+    assert_int_equal(format->round(-INFINITY), format->infinity | sign);
+    assert_true(isinf(format->widen(format->infinity)));
+    assert_int_equal(format->round(1e300), format->infinity);
+    assert_int_equal(format->round(-1e300), format->infinity | sign);
+    assert_int_equal(format->round(0x1p-1074), 0);
+    assert_int_equal(format->round(-1e-300), sign);
+    assert_int_equal(format->round((double)NAN), 0x7fff);
+    assert_int_equal(format->round(-(double)NAN), 0x7fff);
+  }
 }
 
 RUN_TESTS(NULL, NULL)

@@ -1,12 +1,8 @@
-/**
- * @file
- * What the lab says about atomics, about memory that one block writes and another reads, and about
- * writes to the source of a copy in flight: faulty kernels, and right ones without findings.
- */
+/** @file What the lab says about atomics, about memory that one block writes and another reads,
+ * and about writes to the source of a copy in flight: faulty kernels, and right ones without
+ * findings. */
 #include "../tests/unit/lab/lab_testing.h"
 #include "device/ptx.cuh"
-
-extern __shared__ __align__(16) unsigned char smem[];
 
 /* --- Blocks that read what others wrote ------------------------------------------------------ */
 
@@ -32,11 +28,9 @@ TEST(the_last_block_may_read_what_others_wrote) {
 TEST(a_read_of_unwritten_memory_is_reported_after_atomics) {
   int *parts = named<int>("parts", 9), *sum = named<int>("sum", 1);
   sum_in_the_last_block<true><<<8, 32>>>(parts, named_zeros<unsigned>("done", 1), sum);
-  const char *text = findings_text();
-  assert_contains(text, lab_kind_text(LAB_GLOBAL_UNWRITTEN));
-  assert_contains(text, "1 time, first: block ");
-  assert_contains(text, " thread 0, parts + 32 (36 bytes)\n");
-  assert_names_line(text, __FILE__, SUM_LINE);
+  expect_findings({lab_kind_text(LAB_GLOBAL_UNWRITTEN), "1 time, first: block ",
+                   " thread 0, parts + 32 (36 bytes)\n"},
+                  {SUM_LINE});
 }
 
 /* --- Unwritten memory ------------------------------------------------------------------------ */
@@ -66,8 +60,7 @@ enum { COUNT_LINE = __LINE__ - 4 };
 /** An atomic addition reads its target, so the target must have been written before. */
 TEST(an_addition_to_unwritten_memory_is_reported) {
   unsigned *out = named<unsigned>("out", 64);
-  count_threads<<<1, 32>>>(named_zeros<unsigned>("zero", 1), out);
-  assert_finds_nothing();
+  assert_finds_nothing([=] { count_threads<<<1, 32>>>(named_zeros<unsigned>("zero", 1), out); });
   count_threads<<<1, 1>>>(named<unsigned>("count", 1), out);
   assert_finds({LAB_GLOBAL_UNWRITTEN, COUNT_LINE, 0, "count_threads",
                 "1 time, first: block 0 thread 0, count + 0 (4 bytes)"});
@@ -95,14 +88,11 @@ __global__ void count_in_shared(unsigned *out, bool wrong) {
 enum { SHARED_COUNT_LINE = __LINE__ - 4 };
 
 TEST(shared_counters_start_unwritten) {
-  unsigned *out = named<unsigned>("out", 64);
-  count_in_shared<<<1, 64, 16>>>(out, false);
-  assert_finds_nothing();
-  count_in_shared<<<2, 1, 16>>>(out, true);
-  const char *text = findings_text();
-  assert_contains(text, lab_kind_text(LAB_SHARED_UNWRITTEN));
-  assert_contains(text, "2 times, first: block 0 thread 0, dynamic shared memory + 0\n");
-  assert_names_line(text, __FILE__, SHARED_COUNT_LINE);
+  assert_finds_nothing([=] { count_in_shared<<<1, 64, 16>>>(named<unsigned>("out", 64), false); });
+  count_in_shared<<<2, 1, 16>>>(named<unsigned>("out", 64), true);
+  expect_findings({lab_kind_text(LAB_SHARED_UNWRITTEN),
+                   "2 times, first: block 0 thread 0, dynamic shared memory + 0\n"},
+                  {SHARED_COUNT_LINE});
 }
 
 /* --- Races with plain accesses --------------------------------------------------------------- */
@@ -118,26 +108,18 @@ __global__ void reset_beside_atomics(unsigned *out, int wrong) {
 enum { RESET_WRITE = __LINE__ - 6, RESET_ADD = __LINE__ - 4, RESET_READ = __LINE__ - 2 };
 
 TEST(a_plain_write_before_atomics_needs_a_barrier) {
-  unsigned *out = named<unsigned>("out", 1);
-  reset_beside_atomics<<<1, 64, 16>>>(out, 0);
-  assert_finds_nothing();
+  assert_finds_nothing([=] { reset_beside_atomics<<<1, 64, 16>>>(named<unsigned>("out", 1), 0); });
   set_variable("SIMT_ORDER", "forward");
-  reset_beside_atomics<<<1, 64, 16>>>(out, 1);
-  set_variable("SIMT_ORDER", nullptr);
+  reset_beside_atomics<<<1, 64, 16>>>(named<unsigned>("out", 1), 1);
   assert_finds(
       {LAB_RACE_WRITE_WRITE, RESET_ADD, RESET_WRITE, "reset_beside_atomics",
        "63 times, first: block 0 thread 1, the other thread 0, dynamic shared memory + 0"});
 }
 
 TEST(a_plain_read_after_atomics_needs_a_barrier) {
-  unsigned *out = named<unsigned>("out", 1);
-  char place[256];
-  reset_beside_atomics<<<1, 64, 16>>>(out, 2);
-  const char *text = findings_text();
-  assert_contains(text, "shared memory race: ");
-  snprintf(place, sizeof place, "%s:%d in reset_beside_atomics\n           after %s:%d\n", __FILE__,
-           RESET_READ, __FILE__, RESET_ADD);
-  assert_contains(text, place);
+  reset_beside_atomics<<<1, 64, 16>>>(named<unsigned>("out", 1), 2);
+  expect_findings(
+      {"shared memory race: ", race_text("reset_beside_atomics", RESET_READ, RESET_ADD)}, {});
 }
 
 /** Block 0 uses atomics, the other blocks plain accesses. */
@@ -154,8 +136,7 @@ enum { BESIDE_ADD = __LINE__ - 7, BESIDE_WRITE = __LINE__ - 5, BESIDE_READ = __L
 
 TEST(atomics_of_a_block_race_with_plain_accesses_of_others) {
   int *value = named_zeros<int>("value", 1), *out = named<int>("out", 3);
-  add_beside<<<1, 32>>>(value, out, true);
-  assert_finds_nothing();
+  assert_finds_nothing([=] { add_beside<<<1, 32>>>(value, out, true); });
   add_beside<<<3, 1>>>(value, out, false);
   assert_finds({LAB_BLOCKS_WRITE_READ, BESIDE_READ, BESIDE_ADD, "add_beside",
                 "4 bytes, first: block 1, the other block 0, value + 0 (4 bytes)"});
@@ -184,22 +165,18 @@ enum { SOURCE_COPY = __LINE__ - 9, SOURCE_WRITE = __LINE__ - 5 };
 TEST(a_source_must_not_change_before_the_wait) {
   uint4 *in = named_zeros<uint4>("in", 65);
   unsigned *out = named<unsigned>("out", 64);
-  char place[256];
   write_the_source<<<1, 64, 1024>>>(in, out, 40, false);
   write_the_source<<<1, 64, 1024>>>(in, out, 64, true);
   assert_finds_nothing();
   /* Thread 40 may start its copy before or after the write. */
   write_the_source<<<1, 64, 1024>>>(in, out, 40, true);
-  const char *text = findings_text();
-  snprintf(place, sizeof place,
-           "finding    %s\n           at %s:%d in write_the_source\n           after %s:%d\n"
-           "           1 time, first: block 0 thread 0, the other thread 40, in + 64",
-           lab_kind_text(LAB_COPY_SOURCE_WRITTEN), __FILE__, SOURCE_WRITE, __FILE__, SOURCE_COPY);
-  assert_contains(text, place);
+  expect_finding(LAB_COPY_SOURCE_WRITTEN, SOURCE_WRITE, SOURCE_COPY,
+                 race_text("write_the_source", SOURCE_WRITE, SOURCE_COPY) +
+                     "1 time, first: block 0 thread 0, the other thread 40, in + 64");
 }
 
-/** A thread may copy what it has written itself, or what another lane wrote before a __syncwarp().
- * */
+/** A thread may copy what it has written itself, or what another lane wrote before a
+ * __syncwarp(). */
 template <bool RIGHT>
 __global__ void write_and_copy(uint4 *in, unsigned *out) {
   uint4 *tile = (uint4 *)smem;
@@ -216,13 +193,86 @@ enum { OWN_WRITE = __LINE__ - 7, OTHERS_COPY = __LINE__ - 5 };
 TEST(a_source_written_by_another_lane_needs_a_warp_barrier) {
   uint4 *in = named_zeros<uint4>("in", 32);
   unsigned *out = named<unsigned>("out", 32);
-  write_and_copy<true><<<1, 32, 512>>>(in, out);
-  assert_finds_nothing();
+  assert_finds_nothing([=] { write_and_copy<true><<<1, 32, 512>>>(in, out); });
   write_and_copy<false><<<1, 32, 512>>>(in, out);
-  const char *text = findings_text();
-  assert_contains(text, lab_kind_text(LAB_COPY_SOURCE_WRITTEN));
-  assert_names_line(text, __FILE__, OWN_WRITE);
-  assert_names_line(text, __FILE__, OTHERS_COPY);
+  expect_findings({lab_kind_text(LAB_COPY_SOURCE_WRITTEN)}, {OWN_WRITE, OTHERS_COPY});
+}
+
+static __device__ void copy_unit(const uint4 *from) {
+  cp_async_16(smem, from, true);
+  cp_async_commit();
+  cp_async_wait<0>();
+}
+enum { UNIT_COPY = __LINE__ - 4 };
+
+/** A race of a write with the copy, in either order. The offset reported is the second access's. */
+static void assert_race_is_reported(const char *kernel, int line, const char *threads) {
+  expect_findings(
+      {std::string("finding    ") + lab_kind_text(LAB_COPY_SOURCE_WRITTEN) + "\n           " +
+       race_text(kernel, line, UNIT_COPY) + "1 time, first: block 0 " + threads + ", in + "},
+      {});
+}
+
+/** Writes after the wait of thread 0, with a barrier in between if RIGHT. */
+template <bool RIGHT>
+__global__ void write_after(unsigned *in) {
+  if (threadIdx.x == 0) copy_unit((uint4 *)in);
+  if (RIGHT) __syncthreads();
+  if (threadIdx.x == 1) in[3] = 7;
+}
+enum { WRITE_AFTER = __LINE__ - 2 };
+
+TEST(a_wait_covers_its_own_thread_only) {
+  unsigned *in = named_zeros<unsigned>("in", 4);
+  assert_finds_nothing([=] { write_after<true><<<1, 32, 64>>>(in); });
+  write_after<false><<<1, 32, 64>>>(in);
+  assert_race_is_reported("write_after<false>", WRITE_AFTER, "thread 1, the other thread 0");
+}
+
+/** The write comes after a __syncwarp() that follows the wait of another lane. */
+__global__ void write_after_a_warp_barrier(unsigned *in) {
+  if (threadIdx.x == 0) copy_unit((uint4 *)in);
+  __syncwarp();
+  if (threadIdx.x == 1) in[3] = 7;
+}
+
+TEST(a_warp_barrier_orders_copies_too) {
+  write_after_a_warp_barrier<<<1, 32, 64>>>(named_zeros<unsigned>("in", 4));
+  assert_finds_nothing();
+}
+
+/** The last write before the copy is by the copying thread, or by another thread of its warp with a
+ * __syncwarp() after it. An earlier write is by thread 1 of another warp. */
+__global__ void write_twice_and_copy(unsigned *in, unsigned last_writer) {
+  if (threadIdx.x == 1) in[3] = 7;
+  if (threadIdx.x / 32 == 1) {
+    if (threadIdx.x == last_writer) in[2] = 7;
+    __syncwarp();
+    if (threadIdx.x == 33) copy_unit((uint4 *)in);
+  }
+}
+enum { EARLIER_WRITE = __LINE__ - 7 };
+
+TEST(a_race_is_reported_despite_later_writes) {
+  for (unsigned last_writer : {33, 34}) {
+    write_twice_and_copy<<<1, 64, 64>>>(named_zeros<unsigned>("in", 4), last_writer);
+    assert_race_is_reported("write_twice_and_copy", EARLIER_WRITE, "thread 1, the other thread 33");
+    start_lab(nullptr);
+  }
+}
+
+/** A thread may write what it has copied, and copy what it has written. */
+__global__ void write_and_copy_alone(unsigned *in) {
+  in += 4 * threadIdx.x;
+  for (int i = 0; i < 3; i++) {
+    in[1] = 7;
+    if (threadIdx.x == 5) copy_unit((uint4 *)in);
+  }
+}
+
+TEST(own_writes_need_no_barrier) {
+  write_and_copy_alone<<<1, 64, 64>>>(named_zeros<unsigned>("in", 256));
+  assert_finds_nothing();
 }
 
 RUN_IN_ALL_SETTINGS("lab", start_lab, stop_lab)

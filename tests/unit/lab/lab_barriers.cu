@@ -1,11 +1,6 @@
-/**
- * @file
- * Barriers and warp instructions that not all threads reach, in launches that complete: the lab
- * says which threads wait where.
- */
+/** @file Barriers and warp instructions that not all threads reach, in launches that complete: the
+ * lab says which threads wait where. */
 #include "../tests/unit/lab/lab_testing.h"
-
-/* --- The barrier of a block ----------------------------------------------------------------- */
 
 __global__ void barrier_in_each_branch(int *out) {
   if (threadIdx.x < 16) {
@@ -39,8 +34,7 @@ __global__ void barrier_in_a_uniform_branch(int *out) {
 }
 
 TEST(blocks_may_take_different_barriers) {
-  barrier_in_a_uniform_branch<<<2, 32>>>(named<int>("out", 64));
-  assert_finds_nothing();
+  assert_finds_nothing([=] { barrier_in_a_uniform_branch<<<2, 32>>>(named<int>("out", 64)); });
 }
 
 __global__ void barriers_by_warp(int *out) {
@@ -50,8 +44,7 @@ __global__ void barriers_by_warp(int *out) {
 enum { BARRIER_BY_WARP = __LINE__ - 3 };
 
 TEST(exits_before_a_barrier_are_reported) {
-  barriers_by_warp<<<1, 32>>>(named<int>("out", 96));
-  assert_finds_nothing();
+  assert_finds_nothing([=] { barriers_by_warp<<<1, 32>>>(named<int>("out", 96)); });
   barriers_by_warp<<<1, 96>>>(named<int>("out", 96));
   assert_finds({LAB_BARRIER_EXITED, BARRIER_BY_WARP, 0, "barriers_by_warp",
                 "2 times, first: block 0 thread 32, threads 32-95 here, without threads 0-31"});
@@ -93,11 +86,8 @@ __global__ void unrolled_barriers(int *out) {
 }
 
 TEST(an_unrolled_barrier_is_one_barrier) {
-  unrolled_barriers<<<1, 64>>>(named<int>("out", 64));
-  assert_finds_nothing();
+  assert_finds_nothing([=] { unrolled_barriers<<<1, 64>>>(named<int>("out", 64)); });
 }
-
-/* --- Instructions of a warp ------------------------------------------------------------------ */
 
 __global__ void shuffle_in_each_branch(int *out) {
   int value = (int)threadIdx.x;
@@ -111,8 +101,7 @@ __global__ void shuffle_in_each_branch(int *out) {
 enum { THEN_SHUFFLE = __LINE__ - 6, ELSE_SHUFFLE = __LINE__ - 4 };
 
 TEST(lanes_at_different_shuffles_are_reported) {
-  shuffle_in_each_branch<<<1, 8>>>(named<int>("out", 64));
-  assert_finds_nothing();
+  assert_finds_nothing([=] { shuffle_in_each_branch<<<1, 8>>>(named<int>("out", 64)); });
   shuffle_in_each_branch<<<1, 64>>>(named<int>("out", 64));
   assert_finds({LAB_WARP_APART, THEN_SHUFFLE, ELSE_SHUFFLE, "shuffle_in_each_branch",
                 "1 time, first: block 0 thread 0, the other thread 8, "

@@ -1,24 +1,15 @@
-/**
- * @file
- * Races between blocks on global memory: which two accesses the lab names, at which lines, and how
- * many bytes it counts, in every order and on any number of OS threads.
- */
+/** @file Races between blocks on global memory: which two accesses the lab names, at which lines,
+ * and how many bytes it counts, in every order and on any number of OS threads. */
 #include "../tests/unit/lab/lab_testing.h"
 
 /** Expects the same finding in many orders. */
 static void assert_always_finds(void (*launch)(), const Expected &expected,
                                 const char *file = __builtin_FILE()) {
-  for (const char *order : {"forward", "reverse", "random:1", "random:2"}) {
-    for (const char *threads : {"1", "2", "5"}) {
-      set_variable("SIMT_ORDER", order);
-      set_variable("SIMT_THREADS", threads);
-      lab_start(LAB_BLOCKS);
-      launch();
-      assert_finds(expected, file);
-    }
-  }
-  set_variable("SIMT_ORDER", nullptr);
-  set_variable("SIMT_THREADS", nullptr);
+  in_many_orders([&] {
+    lab_start(LAB_BLOCKS);
+    launch();
+    assert_finds(expected, file);
+  });
 }
 
 static int *values; /* 64 of them */
@@ -28,8 +19,6 @@ static int allocate(void **state) {
   values = named_zeros<int>("values", 64);
   return 0;
 }
-
-/* --- Two writers ----------------------------------------------------------------------------- */
 
 __global__ void write_at_two_places(int *out) {
   if (blockIdx.x < 3) return;
@@ -84,8 +73,6 @@ TEST(distant_blocks_race) {
                 "4 bytes, first: block 0, the other block 65535, values + 0 (256 bytes)"});
 }
 
-/* --- A reader and a writer ------------------------------------------------------------------- */
-
 /** Every block reads; four blocks also write a word each. */
 __global__ void read_and_write(int *out, int first_writer) {
   const int i = (int)blockIdx.x - first_writer;
@@ -111,10 +98,8 @@ __global__ void write_and_read_back(int *out, int *sums) {
 }
 
 TEST(a_block_may_read_what_it_wrote) {
-  int *fresh = named<int>("fresh", 1);
   lab_start(LAB_INIT);
-  write_and_read_back<<<16, 1>>>(fresh, values);
-  assert_finds_nothing();
+  assert_finds_nothing([=] { write_and_read_back<<<16, 1>>>(named<int>("fresh", 1), values); });
 }
 
 RUN_TESTS_WITH(allocate, stop_lab)

@@ -2,22 +2,18 @@
 #include "../tests/unit/lab/lab_testing.h"
 #include "device/ptx.cuh"
 
-extern __shared__ __align__(16) unsigned char smem[];
-
 static const unsigned CHECKS = LAB_TRAFFIC | LAB_BANKS | LAB_ACCESSES;
 
 /** The only access of this kind since lab_start(). */
 static LabAccess only_access(LabAccessKind kind) {
-  LabResults results;
   LabAccess found = {};
   int count = 0;
-  lab_take_results(&results);
+  const TakenResults results;
   for (size_t i = 0; i < results.access_count; i++) {
     if (results.accesses[i].kind != kind) continue;
     found = results.accesses[i];
     count++;
   }
-  lab_free_results(&results);
   assert_int_equal(count, 1);
   return found;
 }
@@ -29,27 +25,21 @@ __global__ void store_from(int *out, int first_block) {
 
 TEST(the_kept_access_is_of_the_first_block_and_warp) {
   int *out = named<int>("out", 8 * 64);
-  for (const char *order : {"forward", "reverse", "random:3"}) {
-    for (const char *threads : {"1", "2", "5"}) {
-      set_variable("SIMT_ORDER", order);
-      set_variable("SIMT_THREADS", threads);
-      lab_start(CHECKS);
-      store_from<<<8, 64>>>(out, 3);
-      store_from<<<8, 64>>>(out, 1); /* a later launch is not kept */
-      const LabAccess access = only_access(LAB_GLOBAL_STORE);
-      assert_int_equal(access.block, 3);
-      assert_int_equal(access.warp, 1);
-      assert_int_equal(access.lanes, 0xffffff00);
-      assert_int_equal(access.size, 4);
-      assert_string_equal(access.memory[8], "out");
-      assert_int_equal(access.offsets[8], 4 * (3 * 64 + 40));
-      assert_int_equal(access.offsets[31], 4 * (3 * 64 + 63));
-      assert_int_equal(access.traffic.requests, 1);
-      assert_int_equal(access.traffic.sectors, 3);
-    }
-  }
-  set_variable("SIMT_ORDER", nullptr);
-  set_variable("SIMT_THREADS", nullptr);
+  in_many_orders([=] {
+    lab_start(CHECKS);
+    store_from<<<8, 64>>>(out, 3);
+    store_from<<<8, 64>>>(out, 1); /* a later launch is not kept */
+    const LabAccess access = only_access(LAB_GLOBAL_STORE);
+    assert_int_equal(access.block, 3);
+    assert_int_equal(access.warp, 1);
+    assert_int_equal(access.lanes, 0xffffff00);
+    assert_int_equal(access.size, 4);
+    assert_string_equal(access.memory[8], "out");
+    assert_int_equal(access.offsets[8], 4 * (3 * 64 + 40));
+    assert_int_equal(access.offsets[31], 4 * (3 * 64 + 63));
+    assert_int_equal(access.traffic.requests, 1);
+    assert_int_equal(access.traffic.sectors, 3);
+  });
 }
 
 __global__ void every_second_word(float *out) {
@@ -60,9 +50,8 @@ __global__ void every_second_word(float *out) {
 }
 
 TEST(banks_and_conflicts_of_shared_memory_are_kept) {
-  float *out = named<float>("out", 32);
   lab_start(CHECKS);
-  every_second_word<<<1, 32, 256>>>(out);
+  every_second_word<<<1, 32, 256>>>(named<float>("out", 32));
   const LabAccess access = only_access(LAB_SHARED_LOAD);
   assert_string_equal(access.memory[17], "dynamic shared memory");
   assert_int_equal(access.offsets[17], 8 * 17);
@@ -80,9 +69,8 @@ __global__ void static_column(float *out) {
 }
 
 TEST(offsets_in_static_shared_memory_start_at_the_lowest_lane) {
-  float *out = named<float>("out", 32);
   lab_start(CHECKS);
-  static_column<<<1, 32>>>(out);
+  static_column<<<1, 32>>>(named<float>("out", 32));
   const LabAccess access = only_access(LAB_SHARED_LOAD);
   assert_string_equal(access.memory[0], "static shared memory");
   for (int lane = 0; lane < 32; lane++) {
@@ -101,9 +89,8 @@ __global__ void load_matrices(unsigned *out) {
 }
 
 TEST(addresses_of_ldmatrix_are_kept) {
-  unsigned *out = named<unsigned>("out", 32);
   lab_start(CHECKS);
-  load_matrices<<<1, 32, 1024>>>(out);
+  load_matrices<<<1, 32, 1024>>>(named<unsigned>("out", 32));
   const LabAccess access = only_access(LAB_LDMATRIX);
   assert_int_equal(access.lanes, 0xffffffff);
   assert_int_equal(access.size, 16);
@@ -114,12 +101,8 @@ TEST(addresses_of_ldmatrix_are_kept) {
 }
 
 TEST(nothing_is_kept_unless_asked_for) {
-  float *out = named<float>("out", 32);
-  every_second_word<<<1, 32, 256>>>(out);
-  LabResults results;
-  lab_take_results(&results);
-  assert_int_equal(results.access_count, 0);
-  lab_free_results(&results);
+  every_second_word<<<1, 32, 256>>>(named<float>("out", 32));
+  assert_int_equal(TakenResults().access_count, 0);
 }
 
 RUN_TESTS_WITH(start_lab, stop_lab)

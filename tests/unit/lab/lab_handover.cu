@@ -1,27 +1,20 @@
-/**
- * @file
- * Blocks that use atomics and fences which do not order what they write, and reads of memory that
- * another block may have written.
- */
+/** @file Blocks that use atomics and fences which do not order what they write, and reads of
+ * memory that another block may have written. */
 #include "../tests/unit/lab/lab_testing.h"
 #include "../tests/unit/simt/hopper_testing.h"
 
-extern __shared__ __align__(1024) unsigned char smem[];
+static const char *const BETWEEN_BLOCKS = lab_kind_text(LAB_BLOCKS_WRITE_READ);
 
-static bool blocks_talk() {
-  LabResults results;
-  lab_take_results(&results);
-  const bool talk = results.blocks_talk;
-  lab_free_results(&results);
-  return talk;
+static unsigned *new_counts(int count) {
+  return named_zeros<unsigned>("counts", count);
 }
 
 /* --- Scope ----------------------------------------------------------------------------------- */
 
 enum { NO_FENCE, BLOCK_FENCE, DEVICE_FENCE, SYSTEM_FENCE };
 
-/** All blocks write `out`; each counts its threads in shared memory, or all count in global memory.
- * */
+/** All blocks write `out`; each counts its threads in shared memory, or all count in global
+ * memory. */
 template <int FENCE>
 __global__ void count_and_write(int *out, int *global_count) {
   __shared__ int count;
@@ -37,10 +30,9 @@ __global__ void count_and_write(int *out, int *global_count) {
 enum { ALL_WRITE = __LINE__ - 2 };
 
 static void assert_race_is_found(const char *kernel, bool talk) {
-  assert_int_equal(blocks_talk(), talk);
+  assert_int_equal(TakenResults().blocks_talk, talk);
   assert_finds({LAB_BLOCKS_WRITE_WRITE, ALL_WRITE, ALL_WRITE, kernel,
                 "4 bytes, first: block 0, the other block 1, out + 0 (4 bytes)"});
-  lab_start(LAB_EVERYTHING);
 }
 
 /** What follows the last atomic of a block is not published by it. */
@@ -80,12 +72,10 @@ enum { WRITES_AGAIN = __LINE__ - 2, READS_FIRST = WRITES_AGAIN - 6 };
 
 TEST(a_read_behind_a_published_write_is_not_published) {
   int *data = named<int>("data", 2), *out = named<int>("out", 2);
-  publish_before_others_have_read<false><<<2, 32>>>(data, named_zeros<unsigned>("counts", 2), out);
+  publish_before_others_have_read<false><<<2, 32>>>(data, new_counts(2), out);
   assert_finds_nothing();
-  publish_before_others_have_read<true><<<2, 32>>>(data, named_zeros<unsigned>("more", 2), out);
-  const char *text = findings_text();
-  assert_contains(text, lab_kind_text(LAB_BLOCKS_WRITE_READ));
-  assert_names_only(text, READS_FIRST, WRITES_AGAIN);
+  expect_race([=] { publish_before_others_have_read<true><<<2, 32>>>(data, new_counts(2), out); },
+              READS_FIRST, WRITES_AGAIN, {BETWEEN_BLOCKS});
 }
 
 /** The first block writes, publishes that, learns of something else, and writes the word beside it.
@@ -105,8 +95,7 @@ __global__ void write_beside(int *data, unsigned *counts, int *out) {
 
 TEST(a_write_beside_does_not_count_as_the_write_before) {
   int *data = named<int>("data", 2), *out = named<int>("out", 1);
-  write_beside<<<2, 1>>>(data, named_zeros<unsigned>("counts", 3), out);
-  assert_finds_nothing();
+  assert_finds_nothing([=] { write_beside<<<2, 1>>>(data, new_counts(3), out); });
 }
 
 /** The first block writes `data`. In the third, lane 1 has acquired from the second only, and reads
@@ -138,12 +127,9 @@ enum { WRITES_LAST = __LINE__ - 3, READS_OTHERS = WRITES_LAST - 5, FIRST = READS
 
 TEST(a_write_does_not_hide_an_earlier_read) {
   int *data = named<int>("data", 1), *out = named<int>("out", 1);
-  read_before_a_write<false><<<3, 3>>>(data, named_zeros<unsigned>("counts", 4), out);
-  assert_finds_nothing();
-  read_before_a_write<true><<<3, 3>>>(data, named_zeros<unsigned>("more", 4), out);
-  const char *text = findings_text();
-  assert_contains(text, lab_kind_text(LAB_BLOCKS_WRITE_READ));
-  assert_names_only(text, READS_OTHERS, FIRST);
+  assert_finds_nothing([=] { read_before_a_write<false><<<3, 3>>>(data, new_counts(4), out); });
+  expect_race([=] { read_before_a_write<true><<<3, 3>>>(data, new_counts(4), out); }, READS_OTHERS,
+              FIRST, {BETWEEN_BLOCKS});
 }
 
 /** The second block sets the flag that the first one has set, or reads it as well. */
@@ -163,12 +149,9 @@ enum { READS_TOO = __LINE__ - 3, WRITES_FIRST = READS_TOO - 6 };
 
 TEST(a_store_does_not_acquire) {
   int *data = named<int>("data", 1), *out = named<int>("out", 1);
-  set_the_flag_too<true><<<2, 1>>>(data, named_zeros<unsigned>("counts", 2), out);
-  assert_finds_nothing();
-  set_the_flag_too<false><<<2, 1>>>(data, named_zeros<unsigned>("more", 2), out);
-  const char *text = findings_text();
-  assert_contains(text, lab_kind_text(LAB_BLOCKS_WRITE_READ));
-  assert_names_only(text, READS_TOO, WRITES_FIRST);
+  assert_finds_nothing([=] { set_the_flag_too<true><<<2, 1>>>(data, new_counts(2), out); });
+  expect_race([=] { set_the_flag_too<false><<<2, 1>>>(data, new_counts(2), out); }, READS_TOO,
+              WRITES_FIRST, {BETWEEN_BLOCKS});
 }
 
 /* --- Copies that are still reading ------------------------------------------------------------ */
@@ -209,14 +192,13 @@ template <bool BY_TENSOR_LOAD>
 static void expect_race_with_copies(int line) {
   int4 *data = named_zeros<int4>("data", 64);
   const CUtensorMap map = matrix_map((uint16_t *)data, 8, 8, CU_TENSOR_MAP_SWIZZLE_NONE);
-  copy_and_free<BY_TENSOR_LOAD, false>
-      <<<2, 64, COPY_SHARED_BYTES>>>(map, data, named_zeros<unsigned>("counts", 2));
+  copy_and_free<BY_TENSOR_LOAD, false><<<2, 64, COPY_SHARED_BYTES>>>(map, data, new_counts(2));
   assert_finds_nothing();
-  copy_and_free<BY_TENSOR_LOAD, true>
-      <<<2, 64, COPY_SHARED_BYTES>>>(map, data, named_zeros<unsigned>("more", 2));
-  const char *text = findings_text();
-  assert_contains(text, lab_kind_text(LAB_BLOCKS_WRITE_READ));
-  assert_names_only(text, line, OVERWRITE);
+  expect_race(
+      [=] {
+        copy_and_free<BY_TENSOR_LOAD, true><<<2, 64, COPY_SHARED_BYTES>>>(map, data, new_counts(2));
+      },
+      line, OVERWRITE, {BETWEEN_BLOCKS});
 }
 
 TEST(a_source_is_not_free_before_the_wait) {

@@ -1,14 +1,9 @@
-/**
- * @file
- * What the lab finds and counts of mbarriers, tensor copies and wgmma: one small kernel for each
- * fault, and a ring of tiles without faults.
- */
+/** @file What the lab finds and counts of mbarriers, tensor copies and wgmma: one small kernel for
+ * each fault, and a ring of tiles without faults. */
 #include <vector>
 
 #include "../tests/unit/lab/lab_testing.h"
 #include "../tests/unit/simt/hopper_testing.h"
-
-extern __shared__ __align__(1024) unsigned char smem[];
 
 enum { BARRIERS = 8192, SHARED = BARRIERS + 64, BOX_BYTES = 1024 };
 
@@ -123,8 +118,7 @@ enum { PHASE_READ = __LINE__ - 3, PHASE_WRITE = __LINE__ - 10 };
 
 TEST(an_arrival_counts_for_its_phase) {
   int *out = named<int>("out", 1), *flag = named_zeros<int>("flag", 2);
-  wait_for_phase<1><<<1, 64, SHARED>>>(out, flag);
-  assert_finds_nothing();
+  assert_finds_nothing([=] { wait_for_phase<1><<<1, 64, SHARED>>>(out, flag); });
   wait_for_phase<0><<<1, 64, SHARED>>>(out, flag + 1);
   expect_finding(LAB_RACE_WRITE_READ, PHASE_READ, PHASE_WRITE,
                  "1 time, first: block 0 thread 40, the other thread 0, dynamic shared memory + 0");
@@ -152,8 +146,7 @@ enum { OVER_LOAD = __LINE__ - 4, OVER_READ = __LINE__ - 10 };
 TEST(a_load_over_what_is_read_needs_an_order) {
   const CUtensorMap map = box_map();
   int *out = named<int>("out", 1), *flag = named_zeros<int>("flag", 1);
-  load_over_read<true><<<1, 64, SHARED>>>(map, out, flag);
-  assert_finds_nothing();
+  assert_finds_nothing([=] { load_over_read<true><<<1, 64, SHARED>>>(map, out, flag); });
   load_over_read<false><<<1, 64, SHARED>>>(map, out, flag);
   expect_finding(
       LAB_TENSOR_OVER_READ, OVER_LOAD, OVER_READ,
@@ -188,8 +181,7 @@ enum { STORE = __LINE__ - 6, STORE_FILL = STORE - 4, STORE_OVERWRITES = STORE + 
 
 TEST(a_store_reads_until_its_wait) {
   const CUtensorMap map = box_map();
-  store_box<NO_FAULT><<<1, 64, SHARED>>>(map);
-  assert_finds_nothing();
+  assert_finds_nothing([=] { store_box<NO_FAULT><<<1, 64, SHARED>>>(map); });
   store_box<NO_PROXY_FENCE><<<1, 64, SHARED>>>(map);
   expect_finding(LAB_NO_PROXY_FENCE, STORE, STORE_FILL,
                  "256 times, first: block 0 thread 0, the other thread 0, dynamic shared memory");
@@ -304,8 +296,7 @@ TEST(a_wait_covers_no_wgmma_without_a_group) {
 }
 
 TEST(a_wait_covers_older_groups_only) {
-  sum_many<0><<<1, 128, SHARED>>>(named<float>("out", 1));
-  assert_finds_nothing();
+  assert_finds_nothing([=] { sum_many<0><<<1, 128, SHARED>>>(named<float>("out", 1)); });
   sum_many<1><<<1, 128, SHARED>>>(named<float>("out", 1));
   expect_finding(LAB_WGMMA_REGISTERS, SUM_READ, SUM_MULTIPLY, "an accumulator, element 3 of it\n");
 }
@@ -353,8 +344,7 @@ enum { AFTER_WAIT = __LINE__ - 3, BEFORE_WAIT = __LINE__ - 9 };
 
 TEST(other_warps_know_of_a_wait_by_a_barrier) {
   int *flag = named_zeros<int>("flag", 1);
-  overwrite_after_wait<true><<<1, 160, SHARED>>>(flag);
-  assert_finds_nothing();
+  assert_finds_nothing([=] { overwrite_after_wait<true><<<1, 160, SHARED>>>(flag); });
   overwrite_after_wait<false><<<1, 160, SHARED>>>(flag);
   expect_finding(LAB_ASYNC_OVER_READ, AFTER_WAIT, BEFORE_WAIT,
                  "1 time, first: block 0 thread 150, ");

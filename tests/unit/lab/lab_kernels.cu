@@ -1,14 +1,9 @@
-/**
- * @file
- * Kernels and static shared arrays of every kind that a source may declare: the lab knows the
- * kernel of each array. Copies by functions of the C library.
- */
+/** @file Kernels and static shared arrays of every kind that a source may declare: the lab knows
+ * the kernel of each array. Copies by functions of the C library. */
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
 #include "../tests/unit/lab/lab_testing.h"
-
-/* --- Types ---------------------------------------------------------------------------------- */
 
 static __shared__ __half2 half_pairs[32];
 
@@ -28,14 +23,12 @@ __global__ void arrays_of_classes(float *out) {
 }
 
 static unsigned long long shared_requests() {
-  LabResults results;
-  lab_take_results(&results);
+  const TakenResults results;
   unsigned long long requests = 0;
   for (size_t i = 0; i < results.kernel_count; i++) {
     const LabCounts *counts = &results.kernels[i].counts;
     requests += counts->shared_load.requests + counts->shared_store.requests;
   }
-  lab_free_results(&results);
   return requests;
 }
 
@@ -47,9 +40,6 @@ TEST(arrays_may_be_of_classes) {
   assert_finds_nothing();
   assert_int_equal(shared_requests(), 8); /* those of the source, without what the compiler added */
 }
-
-/* --- Functions of the C library ----------------------------------------------------------------
- */
 
 typedef enum Function { MEMSET, MEMCPY, MEMMOVE } Function;
 
@@ -69,15 +59,10 @@ enum { ROW_READ = __LINE__ - 2, ROW_WRITE = ROW_READ - 4 };
 template <Function FUNCTION>
 static void expect_accesses(int write_line) {
   int *in = named_zeros<int>("in", 16), *out = named<int>("out", 32);
-  rows_by_functions<FUNCTION, true><<<1, 32>>>(in, out, 64);
-  assert_finds_nothing();
+  assert_finds_nothing([=] { rows_by_functions<FUNCTION, true><<<1, 32>>>(in, out, 64); });
   rows_by_functions<FUNCTION, false><<<1, 32>>>(in, out, 64);
-  const char *text = findings_text();
-  assert_contains(text, lab_kind_text(LAB_RACE_WRITE_READ));
-  assert_contains(text, lab_kind_text(LAB_RACE_READ_WRITE));
-  assert_names_line(text, __FILE__, ROW_READ);
-  assert_names_line(text, __FILE__, write_line);
-  lab_start(LAB_EVERYTHING);
+  expect_findings({lab_kind_text(LAB_RACE_WRITE_READ), lab_kind_text(LAB_RACE_READ_WRITE)},
+                  {ROW_READ, write_line});
 }
 
 TEST(functions_of_the_library_access_memory) {
@@ -85,8 +70,6 @@ TEST(functions_of_the_library_access_memory) {
   expect_accesses<MEMCPY>(ROW_WRITE + 1);
   expect_accesses<MEMMOVE>(ROW_WRITE + 2);
 }
-
-/* --- Names ---------------------------------------------------------------------------------- */
 
 extern "C" __global__ void __launch_bounds__(32) kernel_with_a_plain_name(int *out, int shift) {
   __shared__ int tile[32];
@@ -99,13 +82,11 @@ enum { PLAIN_STORE = __LINE__ - 4 };
 
 TEST(kernel_names_may_be_plain) {
   int *out = named<int>("out", 64);
-  kernel_with_a_plain_name<<<1, 32>>>(out, 0);
-  assert_finds_nothing();
+  assert_finds_nothing([=] { kernel_with_a_plain_name<<<1, 32>>>(out, 0); });
   lab_start(LAB_BOUNDS);
   kernel_with_a_plain_name<<<1, 32>>>(out, 2);
-  assert_finds({LAB_SHARED_OUTSIDE, PLAIN_STORE, 0, "kernel_with_a_plain_name",
-                "2 times, first: block 0 thread 30, 1 byte past static shared memory tile (128 "
-                "bytes)"});
+  assert_finds_outside(LAB_SHARED_OUTSIDE, PLAIN_STORE, "kernel_with_a_plain_name", 2, 30,
+                       "1 byte past static shared memory tile (128 bytes)");
   lab_start(0);
   kernel_with_a_plain_name<<<1, 64>>>(out, 0);
   assert_int_equal(cudaGetLastError(), cudaErrorInvalidValue);
@@ -121,8 +102,7 @@ __global__ void arrays_with_prefixes(int *out) {
 }
 
 TEST(array_names_may_have_the_backends_prefixes) {
-  arrays_with_prefixes<<<1, 32>>>(named<int>("out", 32));
-  assert_finds_nothing();
+  assert_finds_nothing([=] { arrays_with_prefixes<<<1, 32>>>(named<int>("out", 32)); });
 }
 
 RUN_IN_ALL_SETTINGS("lab", start_lab, stop_lab)

@@ -2,8 +2,6 @@
 #include "../tests/unit/lab/lab_testing.h"
 #include "device/ptx.cuh"
 
-extern __shared__ __align__(16) unsigned char smem[];
-
 __global__ void fill(int *out) {
   out[blockIdx.x] = 1;
 }
@@ -18,23 +16,27 @@ __global__ void deadlock(int *out) {
 }
 enum { SHUFFLE_LINE = __LINE__ - 5, BARRIER_LINE = __LINE__ - 3 };
 
-static void assert_finds(const char *expected) {
-  assert_string_equal(findings_text(), expected);
+static void assert_finds(const std::string &expected) {
+  assert_string_equal(findings_text().c_str(), expected.c_str());
+  lab_start(LAB_EVERYTHING);
+}
+
+/** Launches that exceed these limits, in this order. */
+static void assert_finds_limits(std::initializer_list<std::string> limits) {
+  std::string expected;
+  for (const std::string &limit : limits) {
+    expected += "finding    launch limits exceeded\n           in " + limit + "\n";
+  }
+  assert_finds(expected);
 }
 
 TEST(refused_launches_name_the_limit) {
-  int *out = named<int>("out", 1);
-  fill<<<1, dim3(64, 32)>>>(out);
+  fill<<<1, dim3(64, 32)>>>(named<int>("out", 1));
   assert_int_equal(cudaGetLastError(), cudaErrorInvalidConfiguration);
-  assert_finds(
-      "finding    launch limits exceeded\n"
-      "           in fill: block of 64 x 32 x 1 threads: 2048 in all, at most 1024\n");
-  lab_start(LAB_EVERYTHING);
-  fill<<<dim3(1, 65536), 1>>>(out);
+  assert_finds_limits({"fill: block of 64 x 32 x 1 threads: 2048 in all, at most 1024"});
+  fill<<<dim3(1, 65536), 1>>>(named<int>("out", 1));
   assert_int_equal(cudaGetLastError(), cudaErrorInvalidConfiguration);
-  assert_finds(
-      "finding    launch limits exceeded\n"
-      "           in fill: grid of 1 x 65536 x 1 blocks: y is 65536, at most 65535\n");
+  assert_finds_limits({"fill: grid of 1 x 65536 x 1 blocks: y is 65536, at most 65535"});
 }
 
 TEST(every_refusal_of_a_kernel_is_reported) {
@@ -43,13 +45,9 @@ TEST(every_refusal_of_a_kernel_is_reported) {
   fill<<<1, dim3(1, 1, 65)>>>(out);
   fill<<<1, 2048>>>(out);
   fill<<<0, 1>>>(out);
-  assert_finds(
-      "finding    launch limits exceeded\n"
-      "           in fill: block of 1 x 1 x 65 threads: z is 65, at most 64\n"
-      "finding    launch limits exceeded\n"
-      "           in fill: block of 2048 x 1 x 1 threads: x is 2048, at most 1024\n"
-      "finding    launch limits exceeded\n"
-      "           in fill: grid of 0 x 1 x 1 blocks: x is 0, at least 1\n");
+  assert_finds_limits({"fill: block of 1 x 1 x 65 threads: z is 65, at most 64",
+                       "fill: block of 2048 x 1 x 1 threads: x is 2048, at most 1024",
+                       "fill: grid of 0 x 1 x 1 blocks: x is 0, at least 1"});
 }
 
 template <int THREADS>
@@ -66,10 +64,8 @@ TEST(launch_bounds_of_a_kernel_are_checked) {
   assert_finds("");
   bounded<32><<<1, dim3(5, 13)>>>(out);
   assert_int_equal(cudaGetLastError(), cudaErrorInvalidValue);
-  assert_finds(
-      "finding    launch limits exceeded\n"
-      "           in bounded<32>: block of 5 x 13 x 1 threads: 65 in all, at most 64 by "
-      "__launch_bounds__\n");
+  assert_finds_limits(
+      {"bounded<32>: block of 5 x 13 x 1 threads: 65 in all, at most 64 by __launch_bounds__"});
 }
 
 /** 32 KiB of static shared memory, and the dynamic shared memory of the launch. */
@@ -88,56 +84,41 @@ TEST(static_and_dynamic_shared_memory_count_together) {
   assert_finds("");
   use_both<<<1, 32, (16 << 10) + 1>>>(out);
   assert_int_equal(cudaGetLastError(), cudaErrorInvalidValue);
-  assert_finds(
-      "finding    launch limits exceeded\n"
-      "           in use_both: 16385 bytes of dynamic and 32768 of static shared memory: 49153 in "
-      "all, at most 49152 without cudaFuncAttributeMaxDynamicSharedMemorySize\n");
-  lab_start(LAB_EVERYTHING);
+  assert_finds_limits(
+      {"use_both: 16385 bytes of dynamic and 32768 of static shared memory: 49153 in all, at most "
+       "49152 without cudaFuncAttributeMaxDynamicSharedMemorySize"});
   assert_int_equal(cudaFuncSetAttribute(use_both, most, (195 << 10) + 1), cudaErrorInvalidValue);
   assert_int_equal(cudaFuncSetAttribute(use_both, most, 40000), cudaSuccess);
   assert_int_equal(cudaGetLastError(), cudaErrorInvalidValue);
   use_both<<<1, 32, 40000>>>(out);
   assert_int_equal(cudaDeviceSynchronize(), cudaSuccess);
   use_both<<<1, 32, 40004>>>(out);
-  assert_finds(
-      "finding    launch limits exceeded\n"
-      "           in use_both: 40004 bytes of dynamic and 32768 of static shared memory: 72772 in "
-      "all, at most 72768 as the limit was set\n"
-      "finding    launch limits exceeded\n"
-      "           in use_both: limit of 199681 bytes of dynamic beside 32768 of static shared "
-      "memory: 232449 in all, at most 232448\n");
+  assert_finds_limits(
+      {"use_both: 40004 bytes of dynamic and 32768 of static shared memory: 72772 in all, at most "
+       "72768 as the limit was set",
+       "use_both: limit of 199681 bytes of dynamic beside 32768 of static shared memory: 232449 in "
+       "all, at most 232448"});
 }
 
 TEST(a_right_launch_after_a_refused_one_is_counted) {
-  int *out = named<int>("out", 2);
-  fill<<<0, 1>>>(out);
-  fill<<<2, 1>>>(out);
-  LabResults results;
-  lab_take_results(&results);
+  fill<<<0, 1>>>(named<int>("out", 2));
+  fill<<<2, 1>>>(named<int>("out", 2));
+  const TakenResults results;
   assert_int_equal(results.kernel_count, 1);
   assert_int_equal(results.kernels[0].launches, 1);
   assert_int_equal(results.kernels[0].blocks, 2);
   assert_int_equal(results.finding_count, 1);
-  lab_free_results(&results);
 }
 
 /** Expects a launch in which a block fails: the report goes to stderr, the finding to the lab. */
 template <typename Function>
 static void assert_fails(Function launch, int line, int other_line, const char *kernel,
-                         const char *rest) {
-  static Capture capture;
-  char wanted[1024], other[128] = "";
-  begin_capture(&capture);
-  launch();
-  end_capture(&capture);
-  assert_contains(capture.text, "simt: ");
-  if (other_line != 0) {
-    snprintf(other, sizeof other, "           see also %s:%d\n", __FILE__, other_line);
-  }
-  snprintf(wanted, sizeof wanted,
-           "finding    the launch ended early\n           at %s:%d in %s\n%s           %s\n",
-           __FILE__, line, kernel, other, rest);
-  assert_finds(wanted);
+                         const std::string &rest) {
+  assert_contains(stderr_of(launch), "simt: ");
+  const std::string margin(11, ' '), other = "see also " + place_text(__FILE__, other_line, 0);
+  assert_finds("finding    the launch ended early\n" + margin + "at " +
+               place_text(__FILE__, line, 0) + " in " + kernel + "\n" +
+               (other_line != 0 ? margin + other + "\n" : "") + margin + rest + "\n");
 }
 
 TEST(a_deadlock_is_a_finding) {
@@ -155,9 +136,8 @@ __global__ void wait_for_one_that_exits(int *out) {
 enum { FEW_BARRIER = __LINE__ - 3, REST_SHUFFLE = __LINE__ - 2 };
 
 TEST(a_deadlock_names_those_that_exited) {
-  int *out = named<int>("out", 1);
-  assert_fails([=] { wait_for_one_that_exits<<<1, 8>>>(out); }, FEW_BARRIER, REST_SHUFFLE,
-               "wait_for_one_that_exits",
+  assert_fails([=] { wait_for_one_that_exits<<<1, 8>>>(named<int>("out", 1)); }, FEW_BARRIER,
+               REST_SHUFFLE, "wait_for_one_that_exits",
                "1 time, first: block 0 thread 0, the other thread 4, DEADLOCK: threads 0-2 in "
                "__syncthreads(), threads 4-7 in __shfl_sync, threads 3 have exited");
 }
@@ -198,9 +178,8 @@ __global__ void matrix_of_some_lanes(unsigned *out) {
 enum { MATRIX_LINE = __LINE__ - 3 };
 
 TEST(matrices_take_a_whole_warp) {
-  unsigned *out = named<unsigned>("out", 32);
-  assert_fails([=] { matrix_of_some_lanes<<<1, 16, 512>>>(out); }, MATRIX_LINE, 0,
-               "matrix_of_some_lanes",
+  assert_fails([=] { matrix_of_some_lanes<<<1, 16, 512>>>(named<unsigned>("out", 32)); },
+               MATRIX_LINE, 0, "matrix_of_some_lanes",
                "1 time, first: block 0 thread 0, ldmatrix without all lanes of its warp: "
                "threads 0-15 in ldmatrix");
 }
@@ -217,29 +196,20 @@ __global__ void fail_in_most_blocks(int *out) {
 
 TEST(a_report_of_a_failure_does_not_depend_on_os_threads) {
   std::string texts[2];
-  int *out = named<int>("out", 64);
   for (int try_ = 0; try_ < 20; try_++) {
+    int *out = named<int>("out", 64);
     set_variable("SIMT_THREADS", try_ == 0 ? "1" : try_ % 2 ? "4" : "16");
-    LabResults results;
-    static Capture capture;
     lab_start(LAB_EVERYTHING);
-    begin_capture(&capture);
-    fail_in_most_blocks<<<64, 32, 256>>>(out);
-    end_capture(&capture);
-    assert_contains(capture.text, "in block (3,0,0)");
-    lab_take_results(&results);
-    assert_int_equal(results.line_count, 0);
-    lab_free_results(&results);
+    assert_contains(stderr_of([&] { fail_in_most_blocks<<<64, 32, 256>>>(out); }),
+                    "in block (3,0,0)");
+    assert_int_equal(TakenResults().line_count, 0);
     texts[try_ != 0] = findings_text();
     if (try_ != 0) assert_string_equal(texts[1].c_str(), texts[0].c_str());
     assert_int_equal(cudaDeviceReset(), cudaSuccess);
-    out = named<int>("out", 64);
   }
-  assert_contains(texts[0].c_str(), lab_kind_text(LAB_SHARED_UNWRITTEN));
-  assert_contains(texts[0].c_str(),
-                  "32 times, first: block 3 thread 0, dynamic shared memory + 12\n");
-  assert_contains(texts[0].c_str(), "block 3 thread 0, the other thread 1, DEADLOCK");
-  set_variable("SIMT_THREADS", nullptr);
+  assert_contains(texts[0], {lab_kind_text(LAB_SHARED_UNWRITTEN),
+                             "32 times, first: block 3 thread 0, dynamic shared memory + 12\n",
+                             "block 3 thread 0, the other thread 1, DEADLOCK"});
 }
 
 RUN_TESTS_WITH(start_lab, stop_lab)

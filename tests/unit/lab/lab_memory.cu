@@ -1,12 +1,7 @@
-/**
- * @file
- * Which memory a kernel may use: what the lab says about accesses outside shared memory and to
- * memory of the host, and that such accesses do no damage.
- */
+/** @file Which memory a kernel may use: what the lab says about accesses outside shared memory and
+ * to memory of the host, and that such accesses do no damage. */
 #include "../tests/unit/lab/lab_testing.h"
 #include "device/ptx.cuh"
-
-extern __shared__ __align__(16) unsigned char smem[];
 
 /* --- Dynamic shared memory ------------------------------------------------------------------- */
 
@@ -19,31 +14,24 @@ enum { STORE_SHARED = __LINE__ - 3 };
 
 TEST(stores_before_shared_memory_are_reported) {
   int *out = named<int>("out", 1);
-  store_shared<int><<<1, 32, 128>>>(0, out);
-  assert_finds_nothing();
+  assert_finds_nothing([=] { store_shared<int><<<1, 32, 128>>>(0, out); });
   store_shared<int><<<1, 32, 128>>>(-3, out);
-  assert_finds({LAB_SHARED_OUTSIDE, STORE_SHARED, 0, "store_shared<int>",
-                "3 times, first: block 0 thread 0, 12 bytes before dynamic shared memory (128 "
-                "bytes)"});
-  lab_start(LAB_EVERYTHING);
+  assert_finds_outside(LAB_SHARED_OUTSIDE, STORE_SHARED, "store_shared<int>", 3, 0,
+                       "12 bytes before dynamic shared memory (128 bytes)");
   store_shared<int><<<1, 32, 128>>>(-(60 << 8), out);
-  assert_finds({LAB_SHARED_OUTSIDE, STORE_SHARED, 0, "store_shared<int>",
-                "32 times, first: block 0 thread 0, 61440 bytes before dynamic shared memory (128 "
-                "bytes)"});
+  assert_finds_outside(LAB_SHARED_OUTSIDE, STORE_SHARED, "store_shared<int>", 32, 0,
+                       "61440 bytes before dynamic shared memory (128 bytes)");
   assert_int_equal(cudaDeviceSynchronize(), cudaSuccess);
 }
 
 TEST(a_vector_half_outside_is_reported) {
-  int *out = named<int>("out", 1);
-  store_shared<uint4><<<1, 32, 504>>>(0, out);
-  assert_finds({LAB_SHARED_OUTSIDE, STORE_SHARED, 0, "store_shared<uint4>",
-                "1 time, first: block 0 thread 31, 1 byte past dynamic shared memory (504 "
-                "bytes)"});
+  store_shared<uint4><<<1, 32, 504>>>(0, named<int>("out", 1));
+  assert_finds_outside(LAB_SHARED_OUTSIDE, STORE_SHARED, "store_shared<uint4>", 1, 31,
+                       "1 byte past dynamic shared memory (504 bytes)");
   lab_start(LAB_BOUNDS);
-  store_shared<uint4><<<1, 1, 512>>>(-1, out);
-  assert_finds({LAB_SHARED_OUTSIDE, STORE_SHARED, 0, "store_shared<uint4>",
-                "1 time, first: block 0 thread 0, 16 bytes before dynamic shared memory (512 "
-                "bytes)"});
+  store_shared<uint4><<<1, 1, 512>>>(-1, named<int>("out", 1));
+  assert_finds_outside(LAB_SHARED_OUTSIDE, STORE_SHARED, "store_shared<uint4>", 1, 0,
+                       "16 bytes before dynamic shared memory (512 bytes)");
 }
 
 /** Each block writes outside its shared memory, and reads what other blocks wrote there. */
@@ -74,18 +62,11 @@ static void assert_nothing_is_visible(void (*launch)(int *)) {
       for (int value : seen) assert_int_equal(value, -2);
     }
   }
-  set_variable("SIMT_THREADS", nullptr);
 }
 
-TEST(writes_outside_shared_memory_reach_no_other_block) {
+TEST(other_blocks_see_nothing_of_shared_memory_or_what_is_past_it) {
   assert_nothing_is_visible([](int *out) { write_and_read_outside<<<64, 1, 32>>>(out); });
-}
-
-TEST(static_arrays_keep_nothing_from_other_blocks) {
   assert_nothing_is_visible([](int *out) { write_and_read_in_array<<<64, 1>>>(out, 2); });
-}
-
-TEST(writes_past_static_arrays_reach_no_other_block) {
   assert_nothing_is_visible([](int *out) { write_and_read_in_array<<<64, 1>>>(out, 7); });
 }
 
@@ -104,17 +85,13 @@ __global__ void load_before(unsigned *out) {
 enum { LOAD_BEFORE = __LINE__ - 3 };
 
 TEST(copies_and_ldmatrix_before_shared_memory_are_reported) {
-  const uint4 *in = named_zeros<uint4>("in", 1);
-  unsigned *out = named<unsigned>("out", 32);
-  copy_before<<<1, 1, 512>>>(in);
-  assert_finds({LAB_SHARED_OUTSIDE, COPY_BEFORE, 0, "copy_before",
-                "1 time, first: block 0 thread 0, 16 bytes before dynamic shared memory (512 "
-                "bytes)"});
+  copy_before<<<1, 1, 512>>>(named_zeros<uint4>("in", 1));
+  assert_finds_outside(LAB_SHARED_OUTSIDE, COPY_BEFORE, "copy_before", 1, 0,
+                       "16 bytes before dynamic shared memory (512 bytes)");
   lab_start(LAB_BOUNDS);
-  load_before<<<1, 32, 480>>>(out);
-  assert_finds({LAB_SHARED_OUTSIDE, LOAD_BEFORE, 0, "load_before",
-                "2 times, first: block 0 thread 0, 32 bytes before dynamic shared memory (480 "
-                "bytes)"});
+  load_before<<<1, 32, 480>>>(named<unsigned>("out", 32));
+  assert_finds_outside(LAB_SHARED_OUTSIDE, LOAD_BEFORE, "load_before", 2, 0,
+                       "32 bytes before dynamic shared memory (480 bytes)");
 }
 
 /** To an address in global memory instead of shared memory. */
@@ -124,16 +101,12 @@ __global__ void copy_to_global(uint4 *target, const uint4 *in) {
 enum { COPY_TO_GLOBAL = __LINE__ - 2 };
 
 TEST(a_copy_to_global_memory_is_reported) {
-  static Capture capture;
   uint4 *memory = named_zeros<uint4>("memory", 2);
-  begin_capture(&capture);
-  copy_to_global<<<1, 1, 512>>>(memory + 1, memory);
-  end_capture(&capture);
+  stderr_of([=] { copy_to_global<<<1, 1, 512>>>(memory + 1, memory); });
   assert_int_equal(cudaDeviceSynchronize(), cudaErrorIllegalAddress);
-  const char *text = findings_text();
-  assert_contains(text, lab_kind_text(LAB_SHARED_OUTSIDE));
-  assert_contains(text, "1 time, first: block 0 thread 0, memory + 16 (32 bytes)\n");
-  assert_names_line(text, __FILE__, COPY_TO_GLOBAL);
+  expect_findings({lab_kind_text(LAB_SHARED_OUTSIDE),
+                   "1 time, first: block 0 thread 0, memory + 16 (32 bytes)\n"},
+                  {COPY_TO_GLOBAL});
 }
 
 /* --- Static shared arrays -------------------------------------------------------------------- */
@@ -159,24 +132,20 @@ enum { LEAVE_ARRAY = __LINE__ - 3 };
 
 TEST(stores_outside_static_arrays_are_reported) {
   int *out = named<int>("out", 64);
-  leave_array<<<1, 64>>>(0, out);
-  assert_finds_nothing();
+  assert_finds_nothing([=] { leave_array<<<1, 64>>>(0, out); });
   lab_start(LAB_BOUNDS);
   leave_array<<<1, 64>>>(1, out);
-  assert_finds({LAB_SHARED_OUTSIDE, LEAVE_ARRAY, 0, "leave_array",
-                "1 time, first: block 0 thread 63, 1 byte past static shared memory tile_2x1 (256 "
-                "bytes)"});
+  assert_finds_outside(LAB_SHARED_OUTSIDE, LEAVE_ARRAY, "leave_array", 1, 63,
+                       "1 byte past static shared memory tile_2x1 (256 bytes)");
   lab_start(LAB_BOUNDS);
   leave_array<<<1, 64>>>(-2, out);
-  assert_finds(
-      {LAB_SHARED_OUTSIDE, LEAVE_ARRAY, 0, "leave_array",
-       "2 times, first: block 0 thread 0, 8 bytes before static shared memory tile_2x1 (256 "
-       "bytes)"});
+  assert_finds_outside(LAB_SHARED_OUTSIDE, LEAVE_ARRAY, "leave_array", 2, 0,
+                       "8 bytes before static shared memory tile_2x1 (256 bytes)");
   assert_int_equal(cudaDeviceSynchronize(), cudaSuccess);
 }
 
-/** Either array may come first in memory; one of the pointers then points towards the other array.
- * */
+/** Either array may come first in memory; one of the pointers then points towards the other
+ * array. */
 __global__ void leave_either(int shift, int *out) {
   __shared__ int one[32], other[32];
   int *pointer = one, *second = other;
@@ -187,22 +156,15 @@ __global__ void leave_either(int shift, int *out) {
 enum { LEAVE_ONE = __LINE__ - 4 };
 
 TEST(stores_between_static_arrays_are_reported) {
-  int *out = named<int>("out", 1);
-  char wanted[128];
   for (int shift : {32, 1024, 4096, -32, -1024, -4096}) {
     lab_start(LAB_BOUNDS);
-    leave_either<<<1, 32>>>(shift, out);
-    const char *text = findings_text();
+    leave_either<<<1, 32>>>(shift, named<int>("out", 1));
     const int away = shift < 0 ? -4 * shift : 4 * (shift - 32) + 1;
-    for (const char *array : {"one", "other"}) {
-      snprintf(wanted, sizeof wanted,
-               "32 times, first: block 0 thread 0, %d byte%s %s static shared memory %s (128 "
-               "bytes)",
-               away, away == 1 ? "" : "s", shift < 0 ? "before" : "past", array);
-      assert_contains(text, wanted);
-    }
-    assert_names_line(text, __FILE__, LEAVE_ONE);
-    assert_names_line(text, __FILE__, LEAVE_ONE + 1);
+    const std::string where = "32 times, first: block 0 thread 0, " + std::to_string(away) +
+                              (away == 1 ? " byte" : " bytes") + (shift < 0 ? " before" : " past") +
+                              " static shared memory ";
+    expect_findings({where + "one (128 bytes)", where + "other (128 bytes)"},
+                    {LEAVE_ONE, LEAVE_ONE + 1});
   }
   assert_int_equal(cudaDeviceSynchronize(), cudaSuccess);
 }
@@ -217,16 +179,14 @@ __global__ void read_unwritten(float *out) {
 enum { READ_UNWRITTEN = __LINE__ - 2 };
 
 TEST(findings_name_static_arrays) {
-  float *out = named<float>("out", 32);
-  read_unwritten<32><<<1, 32>>>(out);
+  read_unwritten<32><<<1, 32>>>(named<float>("out", 32));
   assert_finds({LAB_SHARED_UNWRITTEN, READ_UNWRITTEN, 0, "read_unwritten<32>",
                 "1 time, first: block 0 thread 31, static shared memory second + 124 (128 "
                 "bytes)"});
 }
 
 TEST(device_functions_may_have_arrays) {
-  use_scratch<<<1, 32>>>(named<int>("out", 32));
-  assert_finds_nothing();
+  assert_finds_nothing([=] { use_scratch<<<1, 32>>>(named<int>("out", 32)); });
 }
 
 /* --- Memory of the host ---------------------------------------------------------------------- */
@@ -263,13 +223,11 @@ enum { READ = __LINE__ - 2 };
 TEST(kernels_do_not_read_variables_of_the_host) {
   int *out = named<int>("out", 4), local[4] = {1, 2, 3, 4};
   read<<<1, 3>>>(host_values + 1, out);
-  assert_finds({LAB_GLOBAL_OUTSIDE, READ, 0, "read",
-                "3 times, first: block 0 thread 0, at byte 4 of host variable \"host_values\" (16 "
-                "bytes)"});
+  assert_finds_outside(LAB_GLOBAL_OUTSIDE, READ, "read", 3, 0,
+                       "at byte 4 of host variable \"host_values\" (16 bytes)");
   lab_start(LAB_BOUNDS);
   read<<<1, 4>>>(local, out);
-  assert_finds({LAB_GLOBAL_OUTSIDE, READ, 0, "read",
-                "4 times, first: block 0 thread 0, at no address of the device"});
+  assert_finds_outside(LAB_GLOBAL_OUTSIDE, READ, "read", 4, 0, "at no address of the device");
 }
 
 __global__ void add_one(int *values) {
@@ -282,21 +240,12 @@ __global__ void count_up(int *values) {
 }
 
 /** Expects the finding of a launch that a store has ended. */
-static void assert_store_ends(void (*kernel)(int *), int *values, const char *where) {
-  static Capture capture;
-  char wanted[256];
-  lab_start(LAB_EVERYTHING);
-  begin_capture(&capture);
-  kernel<<<1, 2>>>(values);
-  end_capture(&capture);
-  assert_int_equal(cudaDeviceSynchronize(), cudaErrorIllegalAddress);
-  const char *text = findings_text();
-  snprintf(wanted, sizeof wanted, "1 time, first: block 0 thread 0, %s\n", where);
-  assert_contains(text, wanted);
-  snprintf(wanted, sizeof wanted, "out of bounds write %s", where);
-  assert_contains(text, wanted);
-  assert_contains(capture.text, wanted);
-  cudaDeviceReset();
+static void assert_store_ends(void (*kernel)(int *), int *values, const std::string &where) {
+  const std::string text =
+      expect_report([=] { kernel<<<1, 2>>>(values); }, "out of bounds write " + where, 0,
+                    cudaErrorIllegalAddress);
+  expect_findings(
+      {"1 time, first: block 0 thread 0, " + where + "\n", "out of bounds write " + where}, {});
 }
 
 TEST(kernels_do_not_write_memory_of_the_host) {
@@ -328,8 +277,7 @@ __global__ void use_variables(int *out) {
 }
 
 TEST(variables_of_the_device_are_global_memory) {
-  use_variables<<<1, 32>>>(named<int>("out", 32));
-  assert_finds_nothing();
+  assert_finds_nothing([=] { use_variables<<<1, 32>>>(named<int>("out", 32)); });
   const LabCounts counts = counts_of_kernel();
   assert_int_equal(counts.global_load.requests, 2);
   assert_int_equal(counts.global_load.bytes, 2 * 128);
@@ -350,16 +298,12 @@ TEST(races_on_variables_of_the_device_are_found) {
 
 /** Addresses differ from run to run, so findings must not contain them. */
 TEST(findings_hold_no_addresses) {
-  int *out = named<int>("out", 32);
-  int *values = named<int>("values", 32);
-  const int *far = values + (4 << 20);
+  const int *far = named<int>("values", 32) + (4 << 20);
   cudaDeviceReset();
   lab_start(LAB_BOUNDS);
   read<<<1, 4>>>(far, (int *)far);
-  (void)out;
-  assert_finds({LAB_GLOBAL_OUTSIDE, READ, 0, "read",
-                "8 times, first: block 0 thread 0, in device memory, of which nothing is "
-                "allocated"});
+  assert_finds_outside(LAB_GLOBAL_OUTSIDE, READ, "read", 8, 0,
+                       "in device memory, of which nothing is allocated");
 }
 
 RUN_TESTS_WITH(start_lab, stop_lab)

@@ -1,55 +1,64 @@
-/**
- * @file
- * Races in shared memory where barriers order some threads only: kernels in which one reader,
- * writer or copy of several is not ordered, and right ones. Whichever comes first, the lab names
- * both places.
- */
+/** @file Races in shared memory where barriers order some threads only: kernels in which one
+ * reader, writer or copy of several is not ordered, and right ones. Whichever comes first, the lab
+ * names both places. */
 #include "../tests/unit/lab/lab_testing.h"
 #include "../tests/unit/simt/hopper_testing.h"
 
-extern __shared__ __align__(1024) unsigned char smem[];
-
 enum { BARRIERS = 8192, SHARED = BARRIERS + 64, BOX_BYTES = 1024 };
 
-static int *out_global;
+static int *sink;
 
 static int allocate(void **state) {
   start_lab(state);
-  out_global = named<int>("out", 1024);
+  sink = named<int>("out", 1024);
   return 0;
-}
-
-/** The only findings are of these two places. */
-static void assert_race(int line, int other_line) {
-  const char *text = findings_text();
-  assert_names_only(text, line, other_line);
-  lab_start(LAB_EVERYTHING);
 }
 
 /* --- Readers -------------------------------------------------------------------------------- */
 
-/** All warps but the last ones meet, then thread 0 writes what all have read. */
-template <int MEETING, int THREADS>
-__global__ void write_after_some_have_met(int *out) {
-  __shared__ int x;
-  if (threadIdx.x == 0) x = 1;
-  __syncthreads();
-  out[threadIdx.x] = x;  // READ
-  if (threadIdx.x < MEETING) named_barrier_sync<MEETING>(5);
-  if (threadIdx.x == 0) x = 2;
-}
-enum { MET_WRITE = __LINE__ - 2, MET_READ = MET_WRITE - 2 };
+typedef enum Access { PLAIN, MATRIX, ATOMIC, COPY } Access;
 
-TEST(every_reading_warp_is_kept) {
-  write_after_some_have_met<128, 128><<<1, 128>>>(out_global);
-  write_after_some_have_met<1024, 1024><<<1, 1024>>>(out_global);
+/** All warps access what thread 0 or its warp has written; some meet before it is accessed
+ * again. */
+template <Access ACCESS, int MEETING>
+__global__ void access_after_some_have_met(const uint4 *in, int *out) {
+  const int thread = threadIdx.x, lane = thread % 32;
+  int *word = (int *)smem;
+  uint32_t r[4];
+  if (thread < 32) ((uint4 *)smem)[lane] = make_uint4(1, 2, 3, 4);
+  __syncthreads();
+  if (ACCESS == PLAIN || ACCESS == COPY) out[thread] = word[2];
+  if (ACCESS == MATRIX) ldmatrix_x4(r, smem + 16 * lane);
+  if (ACCESS == ATOMIC) atomicAdd(word, 1);
+  if (thread < MEETING) named_barrier_sync<MEETING>(5);
+  if (ACCESS == PLAIN && thread == 0) word[2] = 2;
+  if (ACCESS == MATRIX && thread < 32) stmatrix_x4(smem + 16 * lane, r);
+  if (ACCESS == ATOMIC && thread == 0) out[0] = *word;
+  if (ACCESS == COPY && thread == 0) cp_async_16(smem, in, true);
+  cp_async_commit();
+  cp_async_wait<0>();
+}
+enum { AGAIN = __LINE__ - 7, BEFORE = AGAIN - 4 }; /* the lines of PLAIN; those of COPY: BEFORE */
+
+template <Access ACCESS, int MEETING>
+static void launch_meeting(int threads) {
+  const uint4 *in = named_zeros<uint4>("in", 1);
+  access_after_some_have_met<ACCESS, MEETING><<<1, threads, SHARED>>>(in, sink);
+}
+
+TEST(every_access_of_a_warp_is_kept) {
+  launch_meeting<PLAIN, 128>(128);
+  launch_meeting<PLAIN, 1024>(1024);
+  launch_meeting<MATRIX, 96>(96);
+  launch_meeting<ATOMIC, 96>(96);
+  launch_meeting<COPY, 96>(96);
   assert_finds_nothing();
-  write_after_some_have_met<64, 128><<<1, 128>>>(out_global);
-  assert_race(MET_WRITE, MET_READ);
-  write_after_some_have_met<96, 128><<<1, 128>>>(out_global);
-  assert_race(MET_WRITE, MET_READ);
-  write_after_some_have_met<992, 1024><<<1, 1024>>>(out_global);
-  assert_race(MET_WRITE, MET_READ);
+  expect_race([] { launch_meeting<PLAIN, 64>(128); }, AGAIN, BEFORE);
+  expect_race([] { launch_meeting<PLAIN, 96>(128); }, AGAIN, BEFORE);
+  expect_race([] { launch_meeting<PLAIN, 992>(1024); }, AGAIN, BEFORE);
+  expect_race([] { launch_meeting<MATRIX, 64>(96); }, AGAIN + 1, BEFORE + 1);
+  expect_race([] { launch_meeting<ATOMIC, 64>(96); }, AGAIN + 2, BEFORE + 2);
+  expect_race([] { launch_meeting<COPY, 64>(96); }, AGAIN + 3, BEFORE);
 }
 
 /** Of 128 readers, the first ARRIVING arrive at an mbarrier; those that wait may write. */
@@ -69,15 +78,15 @@ __global__ void write_after_an_mbarrier(int *out) {
 enum { PHASE_WRITE = __LINE__ - 3, PHASE_READ = PHASE_WRITE - 4 };
 
 TEST(every_reading_lane_is_kept) {
-  write_after_an_mbarrier<128, unsigned char><<<1, 128, SHARED>>>(out_global);
-  write_after_an_mbarrier<128, short><<<1, 128, SHARED>>>(out_global);
+  write_after_an_mbarrier<128, unsigned char><<<1, 128, SHARED>>>(sink);
+  write_after_an_mbarrier<128, short><<<1, 128, SHARED>>>(sink);
   assert_finds_nothing();
-  write_after_an_mbarrier<127, unsigned char><<<1, 128, SHARED>>>(out_global);
-  assert_race(PHASE_WRITE, PHASE_READ);
-  write_after_an_mbarrier<96, short><<<1, 128, SHARED>>>(out_global);
-  assert_race(PHASE_WRITE, PHASE_READ);
-  write_after_an_mbarrier<80, int><<<1, 128, SHARED>>>(out_global);
-  assert_race(PHASE_WRITE, PHASE_READ);
+  expect_race([=] { write_after_an_mbarrier<127, unsigned char><<<1, 128, SHARED>>>(sink); },
+              PHASE_WRITE, PHASE_READ);
+  expect_race([=] { write_after_an_mbarrier<96, short><<<1, 128, SHARED>>>(sink); }, PHASE_WRITE,
+              PHASE_READ);
+  expect_race([=] { write_after_an_mbarrier<80, int><<<1, 128, SHARED>>>(sink); }, PHASE_WRITE,
+              PHASE_READ);
 }
 
 /** The reader reads in each phase; the writer waits for WAITS phases. */
@@ -102,10 +111,9 @@ __global__ void write_after_a_reused_barrier(int *out) {
 enum { REUSED_WRITE = __LINE__ - 3, REUSED_READ = REUSED_WRITE - 8 };
 
 TEST(a_read_in_a_later_phase_is_not_ordered_by_an_earlier_one) {
-  write_after_a_reused_barrier<2><<<1, 128, SHARED>>>(out_global);
-  assert_finds_nothing();
-  write_after_a_reused_barrier<1><<<1, 128, SHARED>>>(out_global);
-  assert_race(REUSED_WRITE, REUSED_READ);
+  assert_finds_nothing([=] { write_after_a_reused_barrier<2><<<1, 128, SHARED>>>(sink); });
+  expect_race([=] { write_after_a_reused_barrier<1><<<1, 128, SHARED>>>(sink); }, REUSED_WRITE,
+              REUSED_READ);
 }
 
 /** Warp 2 reads. It meets warp 1, and warp 1 meets warp 0, which writes; or in the other order. */
@@ -122,8 +130,8 @@ __global__ void write_after_a_chain(int *out) {
 }
 enum { CHAIN_WRITE = __LINE__ - 2, CHAIN_READ = CHAIN_WRITE - 3 };
 
-/** Warps 0 and 1 meet, then warps 2 and 3 at the same barrier, because of atomics without fences.
- */
+/** Warps 0 and 1 meet, then warps 2 and 3 at the same barrier, because of atomics without
+ * fences. */
 template <bool RIGHT>
 __global__ void read_after_others_have_met(int *out, int *met) {
   if (threadIdx.x == 0) *(int *)smem = 1;
@@ -136,34 +144,16 @@ __global__ void read_after_others_have_met(int *out, int *met) {
 enum { OTHERS_READ = __LINE__ - 2, OTHERS_WRITE = OTHERS_READ - 5 };
 
 TEST(barriers_order_those_that_meet_and_chains_of_them) {
-  read_after_others_have_met<true><<<1, 128, SHARED>>>(out_global, named_zeros<int>("met", 1));
-  write_after_a_chain<true><<<1, 96, SHARED>>>(out_global);
+  read_after_others_have_met<true><<<1, 128, SHARED>>>(sink, named_zeros<int>("met", 1));
+  write_after_a_chain<true><<<1, 96, SHARED>>>(sink);
   assert_finds_nothing();
-  write_after_a_chain<false><<<1, 96, SHARED>>>(out_global);
-  assert_race(CHAIN_WRITE, CHAIN_READ);
-  read_after_others_have_met<false><<<1, 128, SHARED>>>(out_global, named_zeros<int>("met2", 1));
-  assert_race(OTHERS_READ, OTHERS_WRITE);
-}
-
-/** ldmatrix reads by several warps, stmatrix writes. */
-template <int MEETING>
-__global__ void store_matrix_after_some_have_met(int *out) {
-  uint32_t r[4];
-  const int lane = threadIdx.x % 32;
-  if (threadIdx.x < 32) ((uint4 *)smem)[lane] = make_uint4(1, 2, 3, 4);
-  __syncthreads();
-  ldmatrix_x4(r, smem + 16 * lane);
-  out[threadIdx.x] = r[0];
-  if (threadIdx.x < MEETING) named_barrier_sync<MEETING>(5);
-  if (threadIdx.x < 32) stmatrix_x4(smem + 16 * lane, r);
-}
-enum { MATRIX_WRITE = __LINE__ - 2, MATRIX_READ = MATRIX_WRITE - 3 };
-
-TEST(matrices_are_read_by_every_warp) {
-  store_matrix_after_some_have_met<96><<<1, 96, SHARED>>>(out_global);
-  assert_finds_nothing();
-  store_matrix_after_some_have_met<64><<<1, 96, SHARED>>>(out_global);
-  assert_race(MATRIX_WRITE, MATRIX_READ);
+  expect_race([=] { write_after_a_chain<false><<<1, 96, SHARED>>>(sink); }, CHAIN_WRITE,
+              CHAIN_READ);
+  expect_race(
+      [=] {
+        read_after_others_have_met<false><<<1, 128, SHARED>>>(sink, named_zeros<int>("met2", 1));
+      },
+      OTHERS_READ, OTHERS_WRITE);
 }
 
 /* --- Lanes of one warp ------------------------------------------------------------------------ */
@@ -209,15 +199,14 @@ enum { ARRIVAL_WRITE = __LINE__ - 3, ARRIVAL_READ = ARRIVAL_WRITE - 5 };
 
 template <Meeting MEETING>
 static void expect_race_of_lanes() {
-  write_in_the_warp<MEETING><<<1, 32, SHARED>>>(out_global);
-  assert_race(LANE_WRITE, LANE_READ);
-  arrive_for_the_warp<MEETING><<<1, 64, SHARED>>>(out_global);
-  assert_race(ARRIVAL_WRITE, ARRIVAL_READ);
+  expect_race([=] { write_in_the_warp<MEETING><<<1, 32, SHARED>>>(sink); }, LANE_WRITE, LANE_READ);
+  expect_race([=] { arrive_for_the_warp<MEETING><<<1, 64, SHARED>>>(sink); }, ARRIVAL_WRITE,
+              ARRIVAL_READ);
 }
 
 TEST(only_barriers_of_the_warp_order_its_lanes) {
-  write_in_the_warp<ALL_LANES><<<1, 32, SHARED>>>(out_global);
-  arrive_for_the_warp<ALL_LANES><<<1, 64, SHARED>>>(out_global);
+  write_in_the_warp<ALL_LANES><<<1, 32, SHARED>>>(sink);
+  arrive_for_the_warp<ALL_LANES><<<1, 64, SHARED>>>(sink);
   assert_finds_nothing();
   expect_race_of_lanes<SOME_LANES>();
   expect_race_of_lanes<VOTE>();
@@ -240,8 +229,7 @@ __global__ void hand_on(int *out) {
 }
 
 TEST(a_barrier_of_some_lanes_orders_these) {
-  hand_on<<<1, 32, SHARED>>>(out_global);
-  assert_finds_nothing();
+  assert_finds_nothing([=] { hand_on<<<1, 32, SHARED>>>(sink); });
 }
 
 /* --- Writers and atomics ---------------------------------------------------------------------- */
@@ -258,54 +246,12 @@ __global__ void two_writers(int *out) {
 enum { LATER_WRITE = __LINE__ - 2 };
 
 TEST(writers_need_an_order_of_their_own) {
-  two_writers<0><<<1, 96, SHARED>>>(out_global);
-  assert_finds_nothing();
-  two_writers<1><<<1, 96, SHARED>>>(out_global);
-  const char *text = findings_text();
-  assert_contains(text, "shared memory race: ");
-  assert_names_line(text, __FILE__, LATER_WRITE);
-}
-
-/** All warps count; MEETING threads meet, and then thread 0 reads plainly. */
-template <int MEETING>
-__global__ void count_and_read(int *out) {
-  int *count = (int *)smem;
-  if (threadIdx.x == 0) *count = 0;
-  __syncthreads();
-  atomicAdd(count, 1);
-  if (threadIdx.x < MEETING) named_barrier_sync<MEETING>(1);
-  if (threadIdx.x == 0) out[0] = *count;
-}
-enum { COUNT_READ = __LINE__ - 2, COUNT_ADD = COUNT_READ - 2 };
-
-TEST(every_atomic_is_kept) {
-  count_and_read<96><<<1, 96, SHARED>>>(out_global);
-  assert_finds_nothing();
-  count_and_read<64><<<1, 96, SHARED>>>(out_global);
-  assert_race(COUNT_READ, COUNT_ADD);
+  assert_finds_nothing([=] { two_writers<0><<<1, 96, SHARED>>>(sink); });
+  two_writers<1><<<1, 96, SHARED>>>(sink);
+  expect_findings({"shared memory race: "}, {LATER_WRITE});
 }
 
 /* --- Copies ----------------------------------------------------------------------------------- */
-
-template <int MEETING>
-__global__ void copy_over_readers(const uint4 *in, int *out) {
-  if (threadIdx.x == 0) *(uint4 *)smem = make_uint4(1, 2, 3, 4);
-  __syncthreads();
-  out[threadIdx.x] = ((int *)smem)[2];
-  if (threadIdx.x < MEETING) named_barrier_sync<MEETING>(1);
-  if (threadIdx.x == 0) cp_async_16(smem, in, true);
-  cp_async_commit();
-  cp_async_wait<0>();
-}
-enum { COPY_WRITE = __LINE__ - 4, COPY_READ = COPY_WRITE - 2 };
-
-TEST(a_copy_must_wait_for_every_reader) {
-  const uint4 *in = named_zeros<uint4>("in", 1);
-  copy_over_readers<96><<<1, 96, SHARED>>>(in, out_global);
-  assert_finds_nothing();
-  copy_over_readers<64><<<1, 96, SHARED>>>(in, out_global);
-  assert_race(COPY_WRITE, COPY_READ);
-}
 
 /** Thread 0 of each of four warps stores the box; MEETING threads meet after their wait. */
 template <int MEETING, bool BY_TENSOR_LOAD>
@@ -340,10 +286,10 @@ TEST(a_source_is_read_by_every_tensor_store) {
   write_the_source<128, false><<<1, 128, SHARED>>>(map, from);
   write_the_source<128, true><<<1, 128, SHARED>>>(map, from);
   assert_finds_nothing();
-  write_the_source<64, false><<<1, 128, SHARED>>>(map, from);
-  assert_race(SOURCE_WRITE, SOURCE);
-  write_the_source<96, true><<<1, 128, SHARED>>>(map, from);
-  assert_race(SOURCE_LOAD, SOURCE);
+  expect_race([=] { write_the_source<64, false><<<1, 128, SHARED>>>(map, from); }, SOURCE_WRITE,
+              SOURCE);
+  expect_race([=] { write_the_source<96, true><<<1, 128, SHARED>>>(map, from); }, SOURCE_LOAD,
+              SOURCE);
 }
 
 /** A barrier does not wait for a load. */
@@ -366,10 +312,9 @@ enum { LOADED_WRITE = __LINE__ - 3, LOADED = LOADED_WRITE - 4 };
 TEST(the_source_of_a_load_must_not_change_before_its_wait) {
   uint16_t *tensor = named_zeros<uint16_t>("tensor", 512);
   const CUtensorMap map = matrix_map(tensor, 8, 8, CU_TENSOR_MAP_SWIZZLE_NONE);
-  write_what_is_loaded<true><<<1, 64, SHARED>>>(map, (int *)tensor);
-  assert_finds_nothing();
-  write_what_is_loaded<false><<<1, 64, SHARED>>>(map, (int *)tensor);
-  assert_race(LOADED_WRITE, LOADED);
+  assert_finds_nothing([=] { write_what_is_loaded<true><<<1, 64, SHARED>>>(map, (int *)tensor); });
+  expect_race([=] { write_what_is_loaded<false><<<1, 64, SHARED>>>(map, (int *)tensor); },
+              LOADED_WRITE, LOADED);
 }
 
 RUN_IN_ALL_SETTINGS("lab", allocate, stop_lab)

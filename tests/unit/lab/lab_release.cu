@@ -1,35 +1,29 @@
-/**
- * @file
- * Global memory that one thread writes and another reads: what orders threads of one block, and
- * blocks by release and acquire. One small kernel for each fault, with the lines that the lab
- * names, and right ones without findings, in every order of blocks and threads.
- */
+/** @file Global memory that one thread writes and another reads: what orders threads of one block,
+ * and blocks by release and acquire. One small kernel for each fault, with the lines that the lab
+ * names, and right ones without findings, in every order of blocks and threads. */
 #include "../tests/unit/lab/lab_testing.h"
 #include "device/ptx.cuh"
 #include "device/ptx_hopper.cuh"
 
 enum { THREADS = 64, BLOCKS = 6 };
 
-static int *out_global;
-static unsigned *count_global;
-static float *parts_global;
+static int *sink;
+static unsigned *counter;
+static float *shares;
 
 static int allocate(void **state) {
   start_lab(state);
-  parts_global = named_zeros<float>("parts", BLOCKS * THREADS);
-  out_global = named_zeros<int>("out", 1024);
-  count_global = named_zeros<unsigned>("count", 4);
+  shares = named_zeros<float>("parts", BLOCKS * THREADS);
+  sink = named_zeros<int>("out", 1024);
+  counter = named_zeros<unsigned>("count", 4);
   return 0;
 }
 
-/** The findings name these two lines and no others. */
-static void assert_race(const char *where, int line, int other_line) {
-  const char *text = findings_text();
-  assert_contains(text, "finding    global memory race: ");
-  assert_contains(text, where);
-  assert_names_only(text, line, other_line);
-  lab_start(LAB_EVERYTHING);
-  cudaMemset(count_global, 0, 4 * sizeof *count_global);
+/** The findings of a launch, with counters of 0, are of a race of these two lines. */
+template <typename Launch>
+static void assert_race(Launch launch, const char *where, int line, int other_line) {
+  cudaMemset(counter, 0, 4 * sizeof *counter);
+  expect_race(launch, line, other_line, {"finding    global memory race: ", where});
 }
 
 /* --- Threads of one block --------------------------------------------------------------------- */
@@ -50,12 +44,11 @@ template <typename T>
 static void expect_races_of() {
   const char *where = "another thread of the block";
   T *values = named_zeros<T>("values", 128), *read = named_zeros<T>("read", 128);
-  exchange<T, BLOCK><<<1, 128>>>(values, read);
-  assert_finds_nothing();
-  exchange<T, NOTHING><<<1, 128>>>(values, read);
-  assert_race(where, EXCHANGE_READ, EXCHANGE_WRITE);
-  exchange<T, SOME_WARPS><<<1, 128>>>(values, read);
-  assert_race(where, EXCHANGE_READ, EXCHANGE_WRITE);
+  assert_finds_nothing([=] { exchange<T, BLOCK><<<1, 128>>>(values, read); });
+  assert_race([=] { exchange<T, NOTHING><<<1, 128>>>(values, read); }, where, EXCHANGE_READ,
+              EXCHANGE_WRITE);
+  assert_race([=] { exchange<T, SOME_WARPS><<<1, 128>>>(values, read); }, where, EXCHANGE_READ,
+              EXCHANGE_WRITE);
 }
 
 TEST(threads_of_a_block_race) {
@@ -76,44 +69,47 @@ enum { ALL_WRITE = __LINE__ - 2, ALL_READ = ALL_WRITE - 2 };
 
 TEST(every_reader_of_global_memory_is_kept) {
   int *values = named_zeros<int>("values", 64);
-  write_what_all_read<128><<<1, 128>>>(values, out_global);
-  assert_finds_nothing();
-  write_what_all_read<64><<<1, 128>>>(values, out_global);
-  assert_race("write", ALL_WRITE, ALL_READ);
+  assert_finds_nothing([=] { write_what_all_read<128><<<1, 128>>>(values, sink); });
+  assert_race([=] { write_what_all_read<64><<<1, 128>>>(values, sink); }, "write", ALL_WRITE,
+              ALL_READ);
 }
 
 /* --- The last block merges ------------------------------------------------------------------- */
 
 typedef enum Fault {
   NO_FAULT,
-  NO_BARRIER,  /**< between the stores and the release */
-  NO_RELEASE,  /**< no fence of the writer */
-  EARLY_FENCE, /**< before the store */
-  NO_ACQUIRE,  /**< no fence of the reader */
-  NOT_LAST     /**< reads whatever the counter says */
+  NO_BARRIER,   /**< between the stores and the release */
+  NO_RELEASE,   /**< no fence of the writer */
+  EARLY_FENCE,  /**< before the store */
+  NO_ACQUIRE,   /**< no fence of the reader */
+  NOT_LAST,     /**< reads whatever the counter says */
+  FENCES_OF_ALL /**< right as well: fences of all threads around the barriers */
 } Fault;
 
-/** Parts of each block, summed by the last one, which sets the counter back. */
+/** Parts of each block, summed by the last one. It sets the counter back by a plain store, which is
+ * ordered behind the atomics of all blocks. */
 template <Fault FAULT>
 __global__ void merge(float *parts, unsigned *count, int *out) {
   __shared__ unsigned number;
   if (FAULT == EARLY_FENCE) __threadfence();
   parts[blockIdx.x * THREADS + threadIdx.x] = 1;  // STORE
+  if (FAULT == FENCES_OF_ALL) __threadfence();
   if (FAULT != NO_BARRIER) __syncthreads();
   if (threadIdx.x == 0) {
-    if (FAULT != NO_RELEASE && FAULT != EARLY_FENCE) __threadfence();
+    if (FAULT != NO_RELEASE && FAULT != EARLY_FENCE && FAULT != FENCES_OF_ALL) __threadfence();
     number = atomicAdd(count, 1u);
-    if (FAULT != NO_ACQUIRE) __threadfence();
+    if (FAULT != NO_ACQUIRE && FAULT != FENCES_OF_ALL) __threadfence();
   }
   __syncthreads();
   const bool last = number == gridDim.x - 1;
   if (!last && !(FAULT == NOT_LAST && number == 2)) return;
+  if (FAULT == FENCES_OF_ALL) __threadfence();
   float sum = 0;
   for (unsigned i = 0; i < gridDim.x; i++) sum += parts[i * THREADS + threadIdx.x];  // READ
   if (last) out[threadIdx.x] = (int)sum;
-  if (FAULT == NO_FAULT && threadIdx.x == 0) *count = 0;
+  if ((FAULT == NO_FAULT || FAULT == FENCES_OF_ALL) && threadIdx.x == 0) *count = 0;
 }
-enum { MERGE_READ = __LINE__ - 4, MERGE_STORE = MERGE_READ - 11 };
+enum { MERGE_READ = __LINE__ - 4, MERGE_STORE = MERGE_READ - 13 };
 
 /** The same with instructions that order memory themselves. */
 template <bool RELEASES, bool ACQUIRES>
@@ -143,25 +139,25 @@ enum { INSTRUCTIONS_READ = __LINE__ - 4, INSTRUCTIONS_STORE = INSTRUCTIONS_READ 
 
 static void assert_sums() {
   int sums[THREADS];
-  fetch(sums, out_global);
+  fetch(sums, sink);
   for (int sum : sums) assert_int_equal(sum, BLOCKS);
   assert_finds_nothing();
 }
 
 TEST(the_last_block_may_merge) {
   for (int launch = 0; launch < 3; launch++)
-    merge<NO_FAULT><<<BLOCKS, THREADS>>>(parts_global, count_global, out_global);
+    merge<NO_FAULT><<<BLOCKS, THREADS>>>(shares, counter, sink);
   assert_sums();
   for (int launch = 0; launch < 2; launch++) {
-    merge_by_instructions<true, true><<<BLOCKS, THREADS>>>(parts_global, count_global, out_global);
+    merge_by_instructions<true, true><<<BLOCKS, THREADS>>>(shares, counter, sink);
   }
   assert_sums();
 }
 
 template <Fault FAULT>
 static void expect_fault() {
-  merge<FAULT><<<BLOCKS, THREADS>>>(parts_global, count_global, out_global);
-  assert_race("one block reads what another writes", MERGE_READ, MERGE_STORE);
+  assert_race([=] { merge<FAULT><<<BLOCKS, THREADS>>>(shares, counter, sink); },
+              "one block reads what another writes", MERGE_READ, MERGE_STORE);
 }
 
 TEST(a_merge_without_release_and_acquire_is_reported) {
@@ -170,27 +166,12 @@ TEST(a_merge_without_release_and_acquire_is_reported) {
   expect_fault<EARLY_FENCE>();
   expect_fault<NO_ACQUIRE>();
   expect_fault<NOT_LAST>();
-  merge_by_instructions<true, false><<<BLOCKS, THREADS>>>(parts_global, count_global, out_global);
-  assert_race("one block reads", INSTRUCTIONS_READ, INSTRUCTIONS_STORE);
-  merge_by_instructions<false, true><<<BLOCKS, THREADS>>>(parts_global, count_global, out_global);
-  assert_race("one block reads", INSTRUCTIONS_READ, INSTRUCTIONS_STORE);
-}
-
-/** Fences of all threads around the barriers, instead of those of thread 0. The counter is set back
- * by a plain store, which is ordered behind the atomics of all blocks. */
-__global__ void merge_by_fences_of_all(float *parts, unsigned *count, int *out) {
-  __shared__ bool last;
-  parts[blockIdx.x * THREADS + threadIdx.x] = 1;
-  __threadfence();
-  __syncthreads();
-  if (threadIdx.x == 0) last = atomicAdd(count, 1u) == gridDim.x - 1;
-  __syncthreads();
-  if (!last) return;
-  __threadfence();
-  float sum = 0;
-  for (unsigned i = 0; i < gridDim.x; i++) sum += parts[i * THREADS + threadIdx.x];
-  out[threadIdx.x] = (int)sum;
-  if (threadIdx.x == 0) *count = 0;
+  assert_race(
+      [=] { merge_by_instructions<true, false><<<BLOCKS, THREADS>>>(shares, counter, sink); },
+      "one block reads", INSTRUCTIONS_READ, INSTRUCTIONS_STORE);
+  assert_race(
+      [=] { merge_by_instructions<false, true><<<BLOCKS, THREADS>>>(shares, counter, sink); },
+      "one block reads", INSTRUCTIONS_READ, INSTRUCTIONS_STORE);
 }
 
 /** Each thread publishes its own part, and the last one sums all. */
@@ -206,14 +187,13 @@ enum { THREADS_READ = __LINE__ - 2, THREADS_STORE = THREADS_READ - 4 };
 
 TEST(fences_and_counters_of_all_threads_order_too) {
   for (int launch = 0; launch < 2; launch++)
-    merge_by_fences_of_all<<<BLOCKS, THREADS>>>(parts_global, count_global, out_global);
+    merge<FENCES_OF_ALL><<<BLOCKS, THREADS>>>(shares, counter, sink);
   assert_sums();
-  cudaMemset(out_global, 0, THREADS * sizeof *out_global);
-  merge_by_threads<true><<<BLOCKS, THREADS>>>(parts_global, count_global, out_global);
+  cudaMemset(sink, 0, THREADS * sizeof *sink);
+  merge_by_threads<true><<<BLOCKS, THREADS>>>(shares, counter, sink);
   assert_sums();
-  cudaMemset(count_global, 0, sizeof *count_global);
-  merge_by_threads<false><<<BLOCKS, THREADS>>>(parts_global, count_global, out_global);
-  assert_race("reads", THREADS_READ, THREADS_STORE);
+  assert_race([=] { merge_by_threads<false><<<BLOCKS, THREADS>>>(shares, counter, sink); }, "reads",
+              THREADS_READ, THREADS_STORE);
 }
 
 /* --- Flags, locks and chains ------------------------------------------------------------------ */
@@ -239,11 +219,10 @@ __global__ void produce_and_consume(int *data, unsigned *count, int *out) {
 enum { CONSUME_READ = __LINE__ - 3, CONSUME_STORE = CONSUME_READ - 8 };
 
 TEST(a_flag_must_be_released) {
-  produce_and_consume<true><<<2, THREADS>>>((int *)parts_global, count_global, out_global);
+  produce_and_consume<true><<<2, THREADS>>>((int *)shares, counter, sink);
   assert_finds_nothing();
-  cudaMemset(count_global, 0, 4 * sizeof *count_global);
-  produce_and_consume<false><<<2, THREADS>>>((int *)parts_global, count_global, out_global);
-  assert_race("one block reads", CONSUME_READ, CONSUME_STORE);
+  assert_race([=] { produce_and_consume<false><<<2, THREADS>>>((int *)shares, counter, sink); },
+              "one block reads", CONSUME_READ, CONSUME_STORE);
 }
 
 /** One thread of each block adds under a lock. */
@@ -259,13 +238,13 @@ __global__ void add_under_a_lock(int *sum, unsigned *lock) {
 enum { LOCKED = __LINE__ - 4 };
 
 TEST(a_lock_needs_fences) {
-  add_under_a_lock<true><<<BLOCKS, THREADS>>>(out_global, count_global);
+  add_under_a_lock<true><<<BLOCKS, THREADS>>>(sink, counter);
   int sum[1];
-  fetch(sum, out_global);
+  fetch(sum, sink);
   assert_int_equal(sum[0], 2 * BLOCKS);
   assert_finds_nothing();
-  add_under_a_lock<false><<<BLOCKS, THREADS>>>(out_global, count_global);
-  assert_race("global memory race", LOCKED, LOCKED);
+  assert_race([=] { add_under_a_lock<false><<<BLOCKS, THREADS>>>(sink, counter); },
+              "global memory race", LOCKED, LOCKED);
 }
 
 /** Blocks hand a sum on, each to the one that draws the next number, by a flag of its own. */
@@ -284,11 +263,10 @@ enum { HANDED = __LINE__ - 4 };
 
 TEST(knowledge_is_handed_on) {
   unsigned *flags = named_zeros<unsigned>("flags", BLOCKS);
-  hand_on<true><<<BLOCKS, 1>>>((int *)parts_global, count_global, flags);
-  assert_finds_nothing();
-  cudaMemset(flags, 0, BLOCKS * sizeof *flags), cudaMemset(count_global, 0, sizeof *count_global);
-  hand_on<false><<<BLOCKS, 1>>>((int *)parts_global, count_global, flags);
-  assert_race("reads", HANDED, HANDED);
+  assert_finds_nothing([=] { hand_on<true><<<BLOCKS, 1>>>((int *)shares, counter, flags); });
+  cudaMemset(flags, 0, BLOCKS * sizeof *flags);
+  assert_race([=] { hand_on<false><<<BLOCKS, 1>>>((int *)shares, counter, flags); }, "reads",
+              HANDED, HANDED);
 }
 
 /** A plain access races with atomics of others, also beside fences; atomics do not race. */
@@ -303,12 +281,9 @@ __global__ void watch_the_counter(unsigned *count, int *out) {
 enum { WATCHED = __LINE__ - 5 };
 
 TEST(a_plain_read_of_a_counter_is_reported) {
-  watch_the_counter<false><<<BLOCKS, 32>>>(count_global, out_global);
-  assert_finds_nothing();
-  watch_the_counter<true><<<BLOCKS, 32>>>(count_global, out_global);
-  const char *text = findings_text();
-  assert_contains(text, "global memory race: one block reads what another writes");
-  assert_names_line(text, __FILE__, WATCHED);
+  assert_finds_nothing([=] { watch_the_counter<false><<<BLOCKS, 32>>>(counter, sink); });
+  watch_the_counter<true><<<BLOCKS, 32>>>(counter, sink);
+  expect_findings({"global memory race: one block reads what another writes"}, {WATCHED});
 }
 
 /** Waits for a thread of its own block. */
@@ -327,11 +302,10 @@ __global__ void wait_in_the_block(int *data, unsigned *flag, int *out) {
 enum { BLOCK_READ = __LINE__ - 3, BLOCK_WRITE = BLOCK_READ - 6 };
 
 TEST(release_and_acquire_order_threads_of_a_block) {
-  wait_in_the_block<true><<<1, THREADS>>>((int *)parts_global, count_global, out_global);
+  wait_in_the_block<true><<<1, THREADS>>>((int *)shares, counter, sink);
   assert_finds_nothing();
-  cudaMemset(count_global, 0, sizeof *count_global);
-  wait_in_the_block<false><<<1, THREADS>>>((int *)parts_global, count_global, out_global);
-  assert_race("another thread of the block", BLOCK_READ, BLOCK_WRITE);
+  assert_race([=] { wait_in_the_block<false><<<1, THREADS>>>((int *)shares, counter, sink); },
+              "another thread of the block", BLOCK_READ, BLOCK_WRITE);
 }
 
 RUN_IN_ALL_SETTINGS("lab", allocate, stop_lab)

@@ -113,15 +113,10 @@ enum { ACROSS_LINE = __LINE__ - 2 };
 
 TEST(a_shuffle_says_that_its_source_had_another_mask) {
   read_across_masks<<<1, 32>>>(named<float>("out", 32));
-  const char *text = findings_text();
-  assert_contains(text, lab_kind_text(LAB_WARP_MASKS));
-  assert_contains(text, lab_kind_text(LAB_NO_SOURCE));
-  assert_contains(text, "lane 16 reads lane 0, which called it with another mask, 0x0000ffff\n");
-  assert_names_line(text, __FILE__, ACROSS_LINE);
-  lab_start(LAB_EVERYTHING);
+  expect_findings({lab_kind_text(LAB_WARP_MASKS), lab_kind_text(LAB_NO_SOURCE),
+                   "lane 16 reads lane 0, which called it with another mask, 0x0000ffff\n"},
+                  {ACROSS_LINE});
 }
-
-/* --- Right uses ------------------------------------------------------------------------------- */
 
 __global__ void use_masks_rightly(unsigned *out, unsigned *counter) {
   const unsigned lane = threadIdx.x % 32;
@@ -147,9 +142,9 @@ __global__ void use_masks_rightly(unsigned *out, unsigned *counter) {
 
 TEST(right_uses_of_masks_have_no_findings) {
   use_masks_rightly<<<2, 64>>>(named<unsigned>("out", 64), named_zeros<unsigned>("counter", 1));
-  const char *text = findings_text();
-  assert_null(strstr(text, lab_kind_text(LAB_NO_SOURCE)));
-  assert_null(strstr(text, lab_kind_text(LAB_WARP_MASKS)));
+  const std::string text = findings_text();
+  assert_true(text.find(lab_kind_text(LAB_NO_SOURCE)) == text.npos);
+  assert_true(text.find(lab_kind_text(LAB_WARP_MASKS)) == text.npos);
 }
 
 RUN_IN_ALL_SETTINGS("shuffles", start_lab, stop_lab)

@@ -1,8 +1,5 @@
-/**
- * @file
- * For the tests of block masks: masks made by hand, with different strides for every tensor.
- * Includes cmocka.h.
- */
+/** @file For the tests of block masks: masks made by hand, with different strides for every
+ * tensor. Includes cmocka.h. */
 #ifndef BLOCK_MASK_TESTING_H
 #define BLOCK_MASK_TESTING_H
 
@@ -85,8 +82,8 @@ static inline void free_own(OwnMask *own) {
   free(own->tiles);
 }
 
-/** One row: blocks in any order, MASKED slots anywhere, poison in elements that must not be read.
- * */
+/** One row: blocks in any order, MASKED slots anywhere, poison in elements that must not be
+ * read. */
 static inline void draw_row(OwnMask *own, Dice *dice, int kv_blocks, int b, int h, int q) {
   const BlockMask *m = &own->mask;
   const int count = roll(dice, m->max_slots + 1);

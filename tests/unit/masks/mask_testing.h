@@ -2,15 +2,13 @@
 #ifndef MASK_TESTING_H
 #define MASK_TESTING_H
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "host/masks/host_block_mask.h"
 #include "host/masks/mask.h"
 
-#include "../testing.h" /* last */
+#include "../directory.h" /* last */
 
 static inline Problem mask_problem(int batch, int heads, int q_len, int kv_len) {
   return (Problem){
@@ -25,11 +23,10 @@ static inline Mask open_mask(const char *text, const Problem *p, int q_block, in
   return mask;
 }
 
-/**
- * The first `batches` x `heads` of a mask as [batches][heads][q_len][kv_len] bytes, 1 = attended.
- * Checks that spans ascend, are not empty and do not touch, that there are no more than announced,
- * that they end at mask_row_end(), and that rows said to be equal are equal. The caller frees it.
- */
+/** The first `batches` x `heads` of a mask as [batches][heads][q_len][kv_len] bytes, 1 =
+ * attended. Checks that spans ascend, are not empty and do not touch, that there are no more
+ * than announced, that they end at mask_row_end(), and that rows said to be equal are equal. The
+ * caller frees it. */
 static inline uint8_t *dense_of_mask(const Mask *mask, int batches, int heads) {
   const size_t most = (size_t)mask_most_spans(mask), kv_len = (size_t)mask->kv_len;
   KeySpan *spans = malloc(most * sizeof *spans); /* exactly: the sanitizer notices one more */
@@ -101,20 +98,7 @@ static inline void check_block_mask(const BlockMask *m, const Problem *p, const 
   }
 }
 
-/** A directory for the files of a test, and paths in it. */
-static char test_directory[] = "/tmp/test_mask.XXXXXX";
-
-static inline int create_test_directory(void **state) {
-  (void)state;
-  return mkdtemp(test_directory) == NULL ? -1 : 0;
-}
-
-/** Removing fails, and so do the tests, if a test left a file behind. */
-static inline int remove_test_directory(void **state) {
-  (void)state;
-  return rmdir(test_directory);
-}
-
+/** A path in the directory of the tests. */
 typedef struct TestPath {
   char text[128];
 } TestPath;

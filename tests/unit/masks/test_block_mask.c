@@ -139,10 +139,8 @@ static uint64_t draw(uint64_t seed, uint32_t stream, size_t index) {
   return random_bits(seed, stream, index) >> 32;
 }
 
-/**
- * Entry (q, k) of one mask whose blocks of 8 x 8 are empty, full, causal, random, or one of few
- * patterns; in some of them a single entry is flipped.
- */
+/** Entry (q, k) of one mask whose blocks of 8 x 8 are empty, full, causal, random, or one of few
+ * patterns; in some of them a single entry is flipped. */
 static uint8_t mixed_entry(uint64_t seed, const Problem *p, int q, int k) {
   const size_t block = (size_t)(q / 8 * 1000 + k / 8), entry = (size_t)q * 4096 + (size_t)k;
   const bool flipped = draw(seed, 1, entry) % 400 == 0, causal = k <= q + p->kv_len - p->q_len;

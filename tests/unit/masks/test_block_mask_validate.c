@@ -62,29 +62,20 @@ TEST(valid_masks_pass) {
   with_value(TENSOR_TILE_INDICES, 3, 0, NULL);
 }
 
-TEST(counts_must_lie_in_the_row) {
+TEST(slots_must_hold_possible_values_and_each_block_once) {
   with_value(TENSOR_COUNTS, 0, -1,
              "kv_num_blocks[b=1, h=2, q_block=1] = -1, but a row has 5 slots");
   with_value(TENSOR_COUNTS, 0, SLOTS + 1,
              "kv_num_blocks[b=1, h=2, q_block=1] = 6, but a row has 5 slots");
-}
-
-TEST(blocks_must_exist) {
   with_value(TENSOR_INDICES, 2, 16,
              "kv_indices[b=1, h=2, q_block=1, slot=2] = 16, but there are only 16 key/value "
              "blocks");
   with_value(TENSOR_INDICES, 0, -1,
              "kv_indices[b=1, h=2, q_block=1, slot=0] = -1, but there are only 16 key/value "
              "blocks");
-}
-
-TEST(a_row_lists_a_block_once) {
   with_value(TENSOR_INDICES, 2, 9,
              "kv_indices[b=1, h=2, q_block=1, slot=2] = 9, but the row lists that block already");
   with_value(TENSOR_INDICES, 1, 9, NULL); /* MASKED: not read */
-}
-
-TEST(types_must_be_known) {
   with_value(TENSOR_TYPES, 2, 4,
              "block_mask_types[b=1, h=2, q_block=1, slot=2] = 4, must be 0 (MASKED), 1 (CAUSAL), "
              "2 (FULL) or 3 (PARTIAL)");
@@ -135,11 +126,9 @@ TEST(sizes_must_fit_the_problem) {
   free_own(&own);
 }
 
-/**
- * The tensors end where the counts do: one row, without gaps, so that AddressSanitizer notices any
- * read of a slot past the count, and of the index or the tile of the MASKED slot, which is the
- * last.
- */
+/** The tensors end where the counts do: one row, without gaps, so that AddressSanitizer notices
+ * any read of a slot past the count, and of the index or the tile of the MASKED slot, which is the
+ * last. */
 TEST(slots_past_the_count_are_not_read) {
   const Problem p = mask_problem(1, 1, 8, 64);
   int32_t *count = malloc(sizeof *count), *types = malloc(3 * sizeof *types);

@@ -4,22 +4,25 @@
 
 #include "mask_testing.h"
 
-/** Whether the query at `position`, which is q', attends key k. */
-typedef bool Rule(int64_t n, int64_t kv_len, int64_t position, int64_t k);
+/** An entry of a mask with the number n: the query at `position`, which is q', and key k. */
+typedef struct Entry {
+  int64_t n, kv_len, position, k;
+} Entry;
 
-static bool by_full(int64_t n, int64_t kv_len, int64_t position, int64_t k) {
-  (void)n, (void)kv_len, (void)position, (void)k;
+/** Whether it is attended. */
+typedef bool Rule(Entry e);
+
+static bool by_full(Entry e) {
+  (void)e;
   return true;
 }
 
-static bool by_causal(int64_t n, int64_t kv_len, int64_t position, int64_t k) {
-  (void)n, (void)kv_len;
-  return k <= position;
+static bool by_causal(Entry e) {
+  return e.k <= e.position;
 }
 
-static bool by_window(int64_t n, int64_t kv_len, int64_t position, int64_t k) {
-  (void)kv_len;
-  return position - n < k && k <= position;
+static bool by_window(Entry e) {
+  return e.position - e.n < e.k && e.k <= e.position;
 }
 
 /** The document of a key: the first kv_len % n documents are one key longer. */
@@ -32,23 +35,21 @@ static int64_t document_of(int64_t n, int64_t kv_len, int64_t k) {
   return document;
 }
 
-static bool by_document(int64_t n, int64_t kv_len, int64_t position, int64_t k) {
-  return position >= 0 && k <= position &&
-         document_of(n, kv_len, k) == document_of(n, kv_len, position);
+static bool by_document(Entry e) {
+  return e.position >= 0 && e.k <= e.position &&
+         document_of(e.n, e.kv_len, e.k) == document_of(e.n, e.kv_len, e.position);
 }
 
-static bool by_prefix(int64_t n, int64_t kv_len, int64_t position, int64_t k) {
-  (void)kv_len;
-  return k < n || k <= position;
+static bool by_prefix(Entry e) {
+  return e.k < e.n || e.k <= e.position;
 }
 
-static bool by_dilated(int64_t n, int64_t kv_len, int64_t position, int64_t k) {
-  (void)kv_len;
-  return k <= position && (position - k) % n == 0;
+static bool by_dilated(Entry e) {
+  return e.k <= e.position && (e.position - e.k) % e.n == 0;
 }
 
-static bool by_empty(int64_t n, int64_t kv_len, int64_t position, int64_t k) {
-  (void)n, (void)kv_len, (void)position, (void)k;
+static bool by_empty(Entry e) {
+  (void)e;
   return false;
 }
 
@@ -59,7 +60,7 @@ static void check_rule(const char *text, Rule *rule, int64_t n, int q_len, int k
   uint8_t *dense = dense_of_mask(&mask, 1, 1);
   for (int q = 0; q < q_len; q++) {
     for (int k = 0; k < kv_len; k++) {
-      if (dense[q * kv_len + k] == rule(n, kv_len, q + kv_len - q_len, k)) continue;
+      if (dense[q * kv_len + k] == rule((Entry){n, kv_len, q + kv_len - q_len, k})) continue;
       fail_msg("%s, %d queries, %d keys: q=%d k=%d is wrong", text, q_len, kv_len, q, k);
     }
   }
@@ -105,10 +106,9 @@ TEST(every_preset_follows_its_rule) {
 }
 
 /** Documents of 1, 9, 2, 1 and 7 keys. */
-static bool by_listed_document(int64_t n, int64_t kv_len, int64_t position, int64_t k) {
+static bool by_listed_document(Entry e) {
   static const char OWNER[] = "abbbbbbbbbccdeeeeeee";
-  (void)n, (void)kv_len;
-  return position >= 0 && k <= position && OWNER[k] == OWNER[position];
+  return e.position >= 0 && e.k <= e.position && OWNER[e.k] == OWNER[e.position];
 }
 
 TEST(documents_have_the_lengths_of_the_list) {
@@ -118,11 +118,9 @@ TEST(documents_have_the_lengths_of_the_list) {
   }
 }
 
-/**
- * Rows of a square mask must come in runs: the rows of an image attend the same keys, up to its
+/** Rows of a square mask must come in runs: the rows of an image attend the same keys, up to its
  * end, and each row of text is a run of its own. Checks the lengths, except where the end cuts a
- * run off.
- */
+ * run off. */
 static void check_runs(const Mask *square, const uint8_t *dense) {
   const int n = square->kv_len;
   int text = 0, images = 0;

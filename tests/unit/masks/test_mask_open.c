@@ -46,7 +46,7 @@ TEST(tiles_beyond_memory_are_refused) {
                          "4.5e+06 GB of memory, but only "));
 }
 
-TEST(numbers_must_be_whole_and_in_range) {
+TEST(numbers_must_be_in_range_and_lengths_add_up) {
   refuse("window:", "--mask window:: W must be an integer from 1 to 2147483647");
   refuse("window:1.5", "--mask window:1.5: W must be an integer from 1 to 2147483647");
   refuse("window:2147483648",
@@ -54,19 +54,10 @@ TEST(numbers_must_be_whole_and_in_range) {
   refuse("dilated:0", "--mask dilated:0: K must be an integer from 1 to 2147483647");
   refuse("prefix:-1", "--mask prefix:-1: P must be an integer from 0 to 10");
   refuse("prefix:11", "--mask prefix:11: P must be an integer from 0 to 10");
-}
-
-TEST(seeds_must_be_whole) {
   refuse("interleaved:-1", "--mask interleaved:-1: the seed must be an integer from 0 to 2^64 - 1");
-}
-
-TEST(densities_must_lie_between_0_and_1) {
   refuse("blocks:-0.1", "--mask blocks:-0.1: the density must be a number from 0 to 1");
   refuse("random:1.01", "--mask random:1.01: the density must be a number from 0 to 1");
   refuse("random:nan", "--mask random:nan: the density must be a number from 0 to 1");
-}
-
-TEST(lengths_of_documents_must_add_up) {
   refuse("document:11", "--mask document:11: COUNT must be an integer from 1 to 10");
   refuse("document:4,5", "--mask document:4,5: the lengths add up to 9, must be --seqlen-kv 10");
   refuse("document:9,9,9,x",

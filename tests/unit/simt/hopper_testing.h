@@ -1,7 +1,4 @@
-/**
- * @file
- * What the tests of the instructions of compute capability 9.0 share.
- */
+/** @file What the tests of the instructions of compute capability 9.0 share. */
 #ifndef HOPPER_TESTING_H
 #define HOPPER_TESTING_H
 
@@ -41,16 +38,6 @@ inline CUtensorMap matrix_map(void *matrix, int rows, int box_rows, CUtensorMapS
                    {128, 16, 16},
                    {64, (cuuint32_t)box_rows, 1, 1},
                    swizzle});
-}
-
-/** After begin_capture() and a launch, which must have failed; returns the report. */
-inline const char *expect_report(Capture *capture, const char *what,
-                                 cudaError_t error = cudaErrorLaunchFailure) {
-  end_capture(capture);
-  assert_contains(capture->text, what);
-  assert_int_equal(cudaGetLastError(), error);
-  assert_int_equal(cudaDeviceReset(), cudaSuccess);
-  return capture->text;
 }
 
 #endif

@@ -1,16 +1,8 @@
-/**
- * @file
- * Tests that misaligned accesses, which a GPU refuses, are reported. Tests and debug builds are
- * compiled with the check; other programs report only what the processor refuses.
- */
+/** @file Tests that misaligned accesses, which a GPU refuses, are reported. Tests and debug builds
+ * are compiled with the check; other programs report only what the processor refuses. */
 #include <cuda_fp16.h>
 
 #include "../tests/unit/simt/simt_testing.h"
-
-static const char *const FILE_NAME = __FILE__;
-static Capture capture;
-
-extern __shared__ __align__(16) unsigned char smem[];
 
 template <typename T>
 __global__ void load(const char *bytes, T *out) {
@@ -33,34 +25,30 @@ __global__ void load_shared(int offset, T *out) {
 }
 enum { SHARED_LINE = __LINE__ - 2 };
 
-static void expect_misaligned(const char *type, unsigned past, unsigned alignment, int line) {
-  char what[128];
-  end_capture(&capture);
-  snprintf(what, sizeof what, "%s': %u byte%s past a multiple of %u in ", type, past,
-           past == 1 ? "" : "s", alignment);
-  assert_contains(capture.text, "simt: misaligned access as '");
-  assert_contains(capture.text, what);
-  assert_names_line(capture.text, FILE_NAME, line);
-  assert_int_equal(cudaGetLastError(), cudaErrorMisalignedAddress);
-  assert_int_equal(cudaDeviceReset(), cudaSuccess);
+/** Expects the report of a misaligned access or atomic. */
+template <typename Launch>
+static std::string expect_misaligned(Launch launch, const std::string &access, unsigned past,
+                                     unsigned alignment, int line) {
+  char where[128];
+  snprintf(where, sizeof where, ": %u byte%s past a multiple of %u in ", past, past == 1 ? "" : "s",
+           alignment);
+  return expect_report(launch, access + where, line, cudaErrorMisalignedAddress);
 }
 
 template <typename T>
-static void check_type(const char *type) {
+static void check_type(const std::string &type) {
   const unsigned alignment = alignof(T), past = alignment / 2;
   load<T><<<1, 1>>>(device_zeros<char>(256) + alignment, device_zeros<T>(1));
   store<T><<<1, 2>>>(device_zeros<char>(256) + alignment, T());
   load_shared<T><<<1, 32, 256>>>(64 + (int)alignment, device_zeros<T>(1));
   assert_int_equal(cudaDeviceSynchronize(), cudaSuccess);
-  begin_capture(&capture);
-  load<T><<<1, 1>>>(device_zeros<char>(256) + past, device_zeros<T>(1));
-  expect_misaligned(type, past, alignment, LOAD_LINE);
-  begin_capture(&capture);
-  store<T><<<1, 2>>>(device_zeros<char>(256) + past, T());
-  expect_misaligned(type, past, alignment, STORE_LINE);
-  begin_capture(&capture);
-  load_shared<T><<<1, 32, 256>>>(64 + (int)past, device_zeros<T>(1));
-  expect_misaligned(type, past, alignment, SHARED_LINE);
+  const auto expect = [&](auto launch, int line) {
+    assert_contains(expect_misaligned(launch, type + "'", past, alignment, line),
+                    "simt: misaligned access as '");
+  };
+  expect([=] { load<T><<<1, 1>>>(device_zeros<char>(256) + past, device_zeros<T>(1)); }, LOAD_LINE);
+  expect([=] { store<T><<<1, 2>>>(device_zeros<char>(256) + past, T()); }, STORE_LINE);
+  expect([=] { load_shared<T><<<1, 32, 256>>>(64 + (int)past, device_zeros<T>(1)); }, SHARED_LINE);
 }
 
 TEST(misaligned_vectors_are_reported) {
@@ -89,28 +77,15 @@ enum { ADD_LINE = __LINE__ - 2 };
 __global__ void swap(char *address) {
   atomicCAS((unsigned long long *)address, 0ull, 1ull);
 }
-
-static void expect_misaligned_atomic(unsigned past, unsigned size) {
-  char what[128];
-  end_capture(&capture);
-  snprintf(what, sizeof what, "misaligned address of an atomic: %u bytes past a multiple of %u in ",
-           past, size);
-  assert_contains(capture.text, what);
-  assert_int_equal(cudaGetLastError(), cudaErrorMisalignedAddress);
-  assert_int_equal(cudaDeviceReset(), cudaSuccess);
-}
+enum { SWAP_LINE = __LINE__ - 2 };
 
 TEST(misaligned_atomics_are_reported) {
-  begin_capture(&capture);
-  add_one<int><<<1, 1>>>(device_zeros<char>(64) + 2);
-  expect_misaligned_atomic(2, 4);
-  assert_names_line(capture.text, FILE_NAME, ADD_LINE);
-  begin_capture(&capture);
-  add_one<double><<<1, 1>>>(device_zeros<char>(64) + 4);
-  expect_misaligned_atomic(4, 8);
-  begin_capture(&capture);
-  swap<<<1, 1>>>(device_zeros<char>(64) + 12);
-  expect_misaligned_atomic(4, 8);
+  const char *atomic = "simt: misaligned address of an atomic";
+  expect_misaligned([] { add_one<int><<<1, 1>>>(device_zeros<char>(64) + 2); }, atomic, 2, 4,
+                    ADD_LINE);
+  expect_misaligned([] { add_one<double><<<1, 1>>>(device_zeros<char>(64) + 4); }, atomic, 4, 8,
+                    ADD_LINE);
+  expect_misaligned([] { swap<<<1, 1>>>(device_zeros<char>(64) + 12); }, atomic, 4, 8, SWAP_LINE);
 }
 
 RUN_TESTS_WITH(reset_device, nullptr)

@@ -1,12 +1,7 @@
-/** @file Tests of cp.async on the CPU backend: when data arrives, and which mistakes are reported.
- * */
+/** @file Tests of cp.async on the CPU backend: when data arrives, and which mistakes are
+ * reported. */
 #include "../tests/unit/simt/simt_testing.h"
 #include "device/ptx.cuh"
-
-static const char *const FILE_NAME = __FILE__;
-static Capture capture;
-
-extern __shared__ __align__(16) unsigned char smem[];
 
 /** A copy into the thread's own 16 bytes; the kernel of each test uses it differently. */
 __device__ void start_copy(const uint4 *from, bool valid = true) {
@@ -17,9 +12,7 @@ enum { COPY_LINE = __LINE__ - 2, SHARED = 16 * 64 };
 static uint4 *device_numbers() {
   unsigned host[4 * 64];
   for (unsigned i = 0; i < 4 * 64; i++) host[i] = i + 1;
-  uint4 *device = device_zeros<uint4>(64);
-  assert_int_equal(cudaMemcpy(device, host, sizeof host, cudaMemcpyHostToDevice), cudaSuccess);
-  return device;
+  return (uint4 *)device_copy(host);
 }
 
 /* --- Right kernels -------------------------------------------------------------------------- */
@@ -44,11 +37,9 @@ __global__ void copy_two(const uint4 *from, unsigned *out) {
 }
 
 TEST(a_wait_covers_the_groups_committed_before_it) {
-  unsigned out[8], *device = device_zeros<unsigned>(8);
-  copy_two<<<1, 1, SHARED>>>(device_numbers(), device);
-  fetch(out, device);
-  const unsigned expected[] = {1, ~0u, 1, ~0u, 1, 5, 0, 8};
-  assert_memory_equal(out, expected, sizeof out);
+  const auto out =
+      results<unsigned>(8, [](auto *to) { copy_two<<<1, 1, SHARED>>>(device_numbers(), to); });
+  assert_true(out == std::vector<unsigned>({1, ~0u, 1, ~0u, 1, 5, 0, 8}));
 }
 
 __global__ void copy_twice_in_order(const uint4 *from, unsigned *out) {
@@ -62,9 +53,8 @@ __global__ void copy_twice_in_order(const uint4 *from, unsigned *out) {
 }
 
 TEST(a_second_copy_to_one_place_may_follow_a_wait) {
-  unsigned out[1], *device = device_zeros<unsigned>(1);
-  copy_twice_in_order<<<1, 1, SHARED>>>(device_numbers(), device);
-  fetch(out, device);
+  const auto out = results<unsigned>(
+      1, [](auto *to) { copy_twice_in_order<<<1, 1, SHARED>>>(device_numbers(), to); });
   assert_int_equal(out[0], 5);
 }
 
@@ -79,46 +69,30 @@ __global__ void forget(const uint4 *from, int mistaken, bool commit, bool wait) 
 }
 enum { START_LINE = __LINE__ - 4, WAIT_LINE = __LINE__ - 2 };
 
-/** Returns the report. */
-static const char *expect_failure(cudaError_t error, const char *what) {
-  end_capture(&capture);
-  assert_int_equal(cudaGetLastError(), error);
-  assert_int_equal(cudaDeviceReset(), cudaSuccess);
-  assert_contains(capture.text, what);
-  return capture.text;
-}
-
-static const char *expect_abandoned(int mistaken, bool commit, bool wait) {
-  const uint4 *numbers = device_numbers();
-  begin_capture(&capture);
-  forget<<<1, 64, SHARED>>>(numbers, mistaken, commit, wait);
-  const char *report =
-      expect_failure(cudaErrorLaunchFailure,
-                     "simt: a thread ends while a copy of its own is in flight in forget, launch ");
-  assert_names_line(report, FILE_NAME, COPY_LINE);
-  assert_names_line(report, FILE_NAME, START_LINE);
+static std::string expect_abandoned(int mistaken, bool commit, bool wait) {
+  const std::string report = expect_report(
+      [&] { forget<<<1, 64, SHARED>>>(device_numbers(), mistaken, commit, wait); },
+      "simt: a thread ends while a copy of its own is in flight in forget, launch ", COPY_LINE);
+  assert_names_line(report, START_LINE);
   return report;
 }
 
-TEST(a_copy_that_is_not_waited_for_is_reported) {
+TEST(a_copy_that_is_not_waited_for_is_reported_even_of_zeros) {
   /* The waits of these threads do not cover the copies of the threads in the next launch. */
   forget<<<64, 64, SHARED>>>(device_numbers(), -1, true, true);
-  const char *report = expect_abandoned(37, true, false);
-  assert_contains(report, "\n  thread (37,0,0) of block (0,0,0)\n");
-  assert_contains(report, "a copy of thread (37,0,0), committed but not waited for, started\n");
-  assert_contains(report, "\n  it never waited for copies\n");
+  assert_contains(expect_abandoned(37, true, false),
+                  {"\n  thread (37,0,0) of block (0,0,0)\n",
+                   "a copy of thread (37,0,0), committed but not waited for, started\n",
+                   "\n  it never waited for copies\n"});
+  expect_abandoned(3, false, false);
 }
 
 TEST(a_copy_that_is_not_committed_is_reported_with_the_wait_that_missed_it) {
-  const char *report = expect_abandoned(0, false, true);
-  assert_contains(report, "\n  thread (0,0,0) of block (0,0,0)\n");
-  assert_contains(report, "a copy of thread (0,0,0), not committed to any group, started\n");
-  assert_contains(report, "\n  its last wait did not cover it\n");
-  assert_names_line(report, FILE_NAME, WAIT_LINE);
-}
-
-TEST(a_copy_of_zeros_is_reported_too) {
-  expect_abandoned(3, false, false);
+  const std::string report = expect_abandoned(0, false, true);
+  assert_contains(report, {"\n  thread (0,0,0) of block (0,0,0)\n",
+                           "a copy of thread (0,0,0), not committed to any group, started\n",
+                           "\n  its last wait did not cover it\n"});
+  assert_names_line(report, WAIT_LINE);
 }
 
 /* --- Targets that are read too early -------------------------------------------------------- */
@@ -137,21 +111,16 @@ __global__ void read_rows(const uint4 *from, unsigned *out, int late) {
 enum { READ_LINE = __LINE__ - 4 };
 
 TEST(ldmatrix_before_the_wait_is_reported) {
-  const uint4 *numbers = device_numbers();
-  unsigned out[32], *device = device_zeros<unsigned>(32);
-  read_rows<<<1, 32, SHARED>>>(numbers, device, -1);
-  fetch(out, device);
+  const auto out = results<unsigned>(
+      32, [](auto *to) { read_rows<<<1, 32, SHARED>>>(device_numbers(), to, -1); });
   for (unsigned lane = 0; lane < 32; lane++) assert_int_equal(out[lane], 97 + lane);
 
-  begin_capture(&capture);
-  read_rows<<<1, 32, SHARED>>>(numbers, device, 17);
-  const char *report =
-      expect_failure(cudaErrorLaunchFailure,
-                     "ldmatrix reads shared memory that a copy is on its way to in read_rows");
-  assert_contains(report, "by thread (17,0,0) of block (0,0,0)");
-  assert_contains(report, "a copy of thread (17,0,0), committed but not waited for, started\n");
-  assert_names_line(report, FILE_NAME, READ_LINE);
-  assert_names_line(report, FILE_NAME, COPY_LINE);
+  const std::string report = expect_report(
+      [&] { read_rows<<<1, 32, SHARED>>>(device_numbers(), device_zeros<unsigned>(32), 17); },
+      "ldmatrix reads shared memory that a copy is on its way to in read_rows", READ_LINE);
+  assert_contains(report, {"by thread (17,0,0) of block (0,0,0)",
+                           "a copy of thread (17,0,0), committed but not waited for, started\n"});
+  assert_names_line(report, COPY_LINE);
 }
 
 /** Thread `second` copies to the same place as thread 0. */
@@ -166,25 +135,23 @@ __global__ void copy_to_one_place(const uint4 *from, int second, bool commit) {
 }
 enum { SECOND_LINE = __LINE__ - 5 };
 
-static const char *expect_copied_twice(int second, bool commit) {
-  const uint4 *numbers = device_numbers();
-  begin_capture(&capture);
-  copy_to_one_place<<<1, 64, SHARED>>>(numbers, second, commit);
-  return expect_failure(cudaErrorLaunchFailure,
-                        "two copies to the same shared memory, in no order, in copy_to_one_place");
-}
-
 TEST(two_copies_to_one_place_are_reported) {
-  const char *report = expect_copied_twice(0, false);
-  assert_contains(report, "by thread (0,0,0) of block (0,0,0)");
-  assert_contains(report, "a copy of thread (0,0,0), not committed to any group, started\n");
-  report = expect_copied_twice(0, true);
-  assert_contains(report, "a copy of thread (0,0,0), committed but not waited for, started\n");
-  report = expect_copied_twice(40, true);
-  assert_contains(report, "by thread (40,0,0) of block (0,0,0)");
-  assert_contains(report, "a copy of thread (0,0,0), committed but not waited for, started\n");
-  assert_names_line(report, FILE_NAME, SECOND_LINE);
-  assert_names_line(report, FILE_NAME, COPY_LINE);
+  static const struct {
+    int second;
+    bool commit;
+    const char *state;
+  } cases[] = {{0, false, "not committed to any group"},
+               {0, true, "committed but not waited for"},
+               {40, true, "committed but not waited for"}};
+  for (const auto &c : cases) {
+    const std::string report = expect_report(
+        [&] { copy_to_one_place<<<1, 64, SHARED>>>(device_numbers(), c.second, c.commit); },
+        "two copies to the same shared memory, in no order, in copy_to_one_place", SECOND_LINE);
+    const std::string copying = "by thread (" + std::to_string(c.second) + ",0,0) of block (0,0,0)";
+    const std::string copied = std::string("a copy of thread (0,0,0), ") + c.state + ", started\n";
+    assert_contains(report, {copying, copied});
+    assert_names_line(report, COPY_LINE);
+  }
 }
 
 /* --- Bad addresses -------------------------------------------------------------------------- */
@@ -198,9 +165,7 @@ enum { FROM_LINE = __LINE__ - 4 };
 
 static void expect_bad_address(const char *from, int shared_offset, cudaError_t error,
                                const char *what) {
-  begin_capture(&capture);
-  copy_from<<<1, 1, SHARED>>>(from, shared_offset);
-  assert_names_line(expect_failure(error, what), FILE_NAME, FROM_LINE);
+  expect_report([=] { copy_from<<<1, 1, SHARED>>>(from, shared_offset); }, what, FROM_LINE, error);
 }
 
 TEST(bad_addresses_are_reported_where_they_were_given) {
@@ -220,9 +185,9 @@ __global__ void copy_part(const char *from) {
 }
 
 TEST(a_copy_of_part_of_16_bytes_is_refused) {
-  begin_capture(&capture);
-  copy_part<<<1, 1, SHARED>>>((char *)device_numbers());
-  const char *report = expect_failure(cudaErrorAssert, "failed assertion in copy_part");
+  const std::string report =
+      expect_report([] { copy_part<<<1, 1, SHARED>>>((char *)device_numbers()); },
+                    "failed assertion in copy_part", 0, cudaErrorAssert);
   assert_contains(report, "source_bytes == 0 || source_bytes == 16");
 }
 
@@ -238,12 +203,11 @@ TEST(a_misaligned_row_of_ldmatrix_is_reported) {
   unsigned *device = device_zeros<unsigned>(32);
   read_misaligned_row<<<1, 32, SHARED>>>(16, device); /* the address of this lane is not used */
   assert_int_equal(cudaDeviceSynchronize(), cudaSuccess);
-  begin_capture(&capture);
-  read_misaligned_row<<<1, 32, SHARED>>>(15, device);
-  const char *report = expect_failure(cudaErrorMisalignedAddress,
-                                      "misaligned row of ldmatrix: 2 bytes past a multiple of 16");
+  const std::string report =
+      expect_report([=] { read_misaligned_row<<<1, 32, SHARED>>>(15, device); },
+                    "misaligned row of ldmatrix: 2 bytes past a multiple of 16", ROW_LINE,
+                    cudaErrorMisalignedAddress);
   assert_contains(report, "by thread (15,0,0)");
-  assert_names_line(report, FILE_NAME, ROW_LINE);
 }
 
 /* --- Counters ------------------------------------------------------------------------------- */

@@ -13,7 +13,7 @@ static void expect_hint(SimtReading reading, const char *begin, int line, const 
   assert_false(simt_hint(1, &another));
   assert_int_equal(hint.reading, reading);
   assert_ptr_equal(strstr(hint.text, begin), hint.text);
-  assert_names_line(hint.text, __FILE__, line);
+  assert_names_line(hint.text, line);
   assert_contains(hint.text, end);
   simt_reset_counters();
   assert_false(simt_hint(0, &hint));
@@ -73,12 +73,10 @@ __global__ void shuffle_past_the_end(T *out) {
 
 template <typename T>
 static void check_spoiled(T largest, T smallest) {
-  T out[32], *device = device_zeros<T>(32);
   for (const SimtReading reading : {SIMT_KEPT_LARGEST, SIMT_KEPT_SMALLEST, SIMT_AS_WRITTEN}) {
     const T spoiled = reading == SIMT_KEPT_LARGEST ? largest : smallest;
     simt_read_as(reading);
-    shuffle_past_the_end<T><<<1, 32>>>(device);
-    fetch(out, device);
+    const auto out = results<T>(32, [](T *to) { shuffle_past_the_end<T><<<1, 32>>>(to); });
     for (int i = 0; i < 32; i++)
       assert_true(out[i] == (i < 16 || reading == SIMT_AS_WRITTEN ? T(5.0f) : spoiled));
   }
@@ -99,11 +97,9 @@ __global__ void count_active_lanes(int *out) {
 }
 
 TEST(lanes_that_call_activemask_meet_if_it_is_read_so) {
-  int out[48], *device = device_zeros<int>(48);
   simt_read_as(SIMT_ACTIVE_TOGETHER);
-  count_active_lanes<<<1, 48>>>(device);
+  const auto out = results<int>(48, [](int *to) { count_active_lanes<<<1, 48>>>(to); });
   simt_read_as(SIMT_AS_WRITTEN);
-  fetch(out, device);
   for (int i = 0; i < 48; i++) {
     assert_int_equal(out[i], (i < 32 ? 32 : 16) + (i % 32 < 5 ? 500 : 0));
   }
@@ -163,7 +159,7 @@ TEST(lanes_that_meet_at_different_shuffles_are_told) {
   assert_true(simt_hint(0, &hint));
   const char *there = strstr(hint.text, " met lanes at ");
   assert_non_null(there);
-  assert_names_line(there, __FILE__, OTHER_LINE);
+  assert_names_line(there, OTHER_LINE);
   expect_hint(
       SIMT_AS_WRITTEN, "__shfl_xor_sync at ", ONE_LINE,
       ": lanes 0-19 here, lanes 20-31 there; all lanes of the mask must reach the same one");

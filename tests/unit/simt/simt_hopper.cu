@@ -1,75 +1,44 @@
-/**
- * @file
- * Tests of mbarriers, tensor copies, named barriers and setmaxnreg on the CPU backend.
- */
+/** @file Tests of mbarriers, tensor copies, named barriers and setmaxnreg on the CPU backend. */
 #include <climits>
-#include <string>
-#include <vector>
 
 #include "../tests/unit/simt/hopper_testing.h"
-
-static const char *const FILE_NAME = __FILE__;
-static Capture capture;
-
-extern __shared__ __align__(1024) unsigned char smem[];
 
 enum { BARRIERS = 4096, SHARED = BARRIERS + 64 }; /* where the mbarriers are */
 
 /* --- mbarriers ------------------------------------------------------------------------------ */
 
 /** Warp 0 hands numbers to warp 1, five times through the same place. */
+template <bool BY_NAME>
 __global__ void hand_over(int *out) {
   uint64_t *full = (uint64_t *)(smem + BARRIERS), *empty = full + 1;
   int *place = (int *)smem;
   const int lane = threadIdx.x % 32;
-  if (threadIdx.x == 0) {
+  if (threadIdx.x == 0 && !BY_NAME) {
     mbarrier_init(full, 32);
     mbarrier_init(empty, 1);
     fence_mbarrier_init();
   }
-  __syncthreads();
+  if (!BY_NAME) __syncthreads();
   for (int i = 0; i < 5; i++) {
     if (threadIdx.x < 32) {
-      mbarrier_wait(empty, (i & 1) ^ 1); /* the first returns at once */
+      if (!BY_NAME) mbarrier_wait(empty, (i & 1) ^ 1); /* the first returns at once */
+      if (BY_NAME && i > 0) named_barrier_sync<64>(15);
       place[lane] = 32 * i + lane;
-      mbarrier_arrive(full);
+      BY_NAME ? named_barrier_arrive<64>(1) : mbarrier_arrive(full);
     } else {
-      mbarrier_wait(full, i & 1);
+      BY_NAME ? named_barrier_sync<64>(1) : mbarrier_wait(full, i & 1);
       out[32 * i + lane] = place[31 - lane];
-      __syncwarp();
-      if (lane == 0) mbarrier_arrive(empty);
-    }
-  }
-}
-
-/** The same with named barriers. */
-__global__ void hand_over_by_name(int *out) {
-  int *place = (int *)smem;
-  const int lane = threadIdx.x % 32;
-  for (int i = 0; i < 5; i++) {
-    if (threadIdx.x < 32) {
-      if (i > 0) named_barrier_sync<64>(15);
-      place[lane] = 32 * i + lane;
-      named_barrier_arrive<64>(1);
-    } else {
-      named_barrier_sync<64>(1);
-      out[32 * i + lane] = place[31 - lane];
-      if (i < 4) named_barrier_arrive<64>(15);
+      if (!BY_NAME) __syncwarp();
+      if (!BY_NAME && lane == 0) mbarrier_arrive(empty);
+      if (BY_NAME && i < 4) named_barrier_arrive<64>(15);
     }
   }
 }
 
 TEST(barriers_order_two_warps) {
-  int out[160], *device = device_zeros<int>(160);
-  for (int named = 0; named < 2; named++) {
-    if (named) {
-      hand_over_by_name<<<1, 64, SHARED>>>(device);
-    } else {
-      hand_over<<<1, 64, SHARED>>>(device);
-    }
-    fetch(out, device);
+  for (const auto kernel : {hand_over<false>, hand_over<true>}) {
+    const auto out = results<int>(160, [=](int *to) { kernel<<<1, 64, SHARED>>>(to); });
     for (int i = 0; i < 160; i++) assert_int_equal(out[i], i / 32 * 32 + 31 - i % 32);
-    assert_int_equal(cudaMemset(device, 0, sizeof out), cudaSuccess);
   }
 }
 
@@ -104,18 +73,16 @@ TEST(a_phase_ends_after_all_arrivals_and_bytes) {
   for (const auto &c : cases) {
     const CUtensorMap map =
         matrix_map(device_zeros<uint16_t>(512), 8, 8, CU_TENSOR_MAP_SWIZZLE_NONE);
+    const auto launch = [&] { expect_bytes<<<1, 64, SHARED>>>(map, c.first, c.second); };
     if (c.lacks == nullptr) {
-      expect_bytes<<<1, 64, SHARED>>>(map, c.first, c.second);
+      launch();
       assert_int_equal(cudaDeviceSynchronize(), cudaSuccess);
       continue;
     }
-    begin_capture(&capture);
-    expect_bytes<<<1, 64, SHARED>>>(map, c.first, c.second);
-    const char *report = expect_report(&capture, "simt: DEADLOCK in expect_bytes, launch ");
-    assert_contains(report, "in block (0,0,0), 64 of 64 threads wait:\n  threads 0-63 wait for ");
-    assert_contains(report, "the mbarrier at shared + 4096: its phase 0 lacks ");
-    assert_contains(report, c.lacks);
-    assert_names_line(report, FILE_NAME, EXPECT_WAIT_LINE);
+    const std::string report =
+        expect_report(launch, "simt: DEADLOCK in expect_bytes, launch ", EXPECT_WAIT_LINE);
+    assert_contains(report, {"in block (0,0,0), 64 of 64 threads wait:\n  threads 0-63 wait for ",
+                             "the mbarrier at shared + 4096: its phase 0 lacks ", c.lacks});
   }
 }
 
@@ -154,9 +121,8 @@ __global__ void store_box(const __grid_constant__ CUtensorMap map, Coordinates a
 /** Loads and stores the box at these coordinates, and compares all bytes with plain loops. */
 static void expect_box(const MapRequest &r, int element, const Coordinates &at) {
   enum { TENSOR = 2 * 6048, MOST = 3072 };
-  static unsigned char tensor[TENSOR], stored[TENSOR], early[MOST], late[MOST], loaded[MOST];
+  static unsigned char tensor[TENSOR], stored[TENSOR], early[MOST], loaded[MOST];
   unsigned char *device_early = device_zeros<unsigned char>(MOST);
-  unsigned char *device_late = device_zeros<unsigned char>(MOST);
   for (int i = 0; i < TENSOR; i++) tensor[i] = stored[i] = (unsigned char)(i * 91 + i / 253);
   int elements = 1;
   for (cuuint32_t i = 0; i < r.rank; i++) elements *= (int)r.box[i];
@@ -179,16 +145,15 @@ static void expect_box(const MapRequest &r, int element, const Coordinates &at) 
   }
   const CUtensorMap map = make_map(r);
   assert_int_equal(cudaMemcpy(r.address, tensor, TENSOR, cudaMemcpyHostToDevice), cudaSuccess);
-  load_box<<<1, 64, SHARED>>>(map, at, bytes, device_early, device_late);
+  const auto late = results<unsigned char>(
+      MOST, [&](auto *to) { load_box<<<1, 64, SHARED>>>(map, at, bytes, device_early, to); });
   fetch(early, device_early);
-  fetch(late, device_late);
   for (int i = 0; i < bytes; i++) assert_int_equal(early[i], 0xff);
-  assert_memory_equal(late, loaded, bytes);
+  assert_memory_equal(late.data(), loaded, bytes);
   store_box<<<1, 64, SHARED>>>(map, at, bytes);
   fetch(tensor, (const unsigned char *)r.address);
   assert_memory_equal(tensor, stored, TENSOR);
   assert_int_equal(cudaFree(device_early), cudaSuccess);
-  assert_int_equal(cudaFree(device_late), cudaSuccess);
 }
 
 TEST(boxes_are_clipped_and_swizzled) {
@@ -236,13 +201,11 @@ __global__ void store_groups(const __grid_constant__ CUtensorMap map, volatile u
 }
 
 TEST(a_wait_covers_the_groups_of_stores_committed_before_it) {
-  unsigned out[6], *device = device_zeros<unsigned>(6);
   uint16_t *tensor = device_zeros<uint16_t>(128);
-  store_groups<<<1, 1, SHARED>>>(matrix_map(tensor, 2, 1, CU_TENSOR_MAP_SWIZZLE_NONE), tensor,
-                                 device);
-  fetch(out, device);
-  const unsigned expected[] = {1, 0, 1, 0, 1, 2};
-  assert_memory_equal(out, expected, sizeof out);
+  const CUtensorMap map = matrix_map(tensor, 2, 1, CU_TENSOR_MAP_SWIZZLE_NONE);
+  const auto out =
+      results<unsigned>(6, [&](unsigned *to) { store_groups<<<1, 1, SHARED>>>(map, tensor, to); });
+  assert_true(out == std::vector<unsigned>({1, 0, 1, 0, 1, 2}));
 }
 
 /** Encodes a right request after `change`. */
@@ -296,12 +259,11 @@ TEST(maps_that_the_driver_does_not_take_are_refused_and_explained) {
        "the CPU backend does not simulate the value of tensorDataType"},
   };
   for (const auto &[change, why] : refusals) {
-    begin_capture(&capture);
-    const CUresult result = encode_changed(change);
-    end_capture(&capture);
+    const std::string wanted = "simt: cuTensorMapEncodeTiled: " + std::string(why) + "\n";
+    CUresult result;
+    const std::string text = stderr_of([&] { result = encode_changed(change); });
     assert_int_equal(result, CUDA_ERROR_INVALID_VALUE);
-    assert_string_equal(capture.text,
-                        ("simt: cuTensorMapEncodeTiled: " + std::string(why) + "\n").c_str());
+    assert_string_equal(text.c_str(), wanted.c_str());
   }
   void *function;
   cudaDriverEntryPointQueryResult found;
@@ -377,11 +339,11 @@ TEST(mistakes_are_reported_where_they_are_made) {
     uint16_t *tensor = device_zeros<uint16_t>(512);
     const CUtensorMap map = matrix_map(tensor, 8, 8, CU_TENSOR_MAP_SWIZZLE_NONE);
     const CUtensorMap nowhere = matrix_map(tensor + 512, 8, 8, CU_TENSOR_MAP_SWIZZLE_NONE);
-    begin_capture(&capture);
-    misuse<<<1, 32, SHARED>>>(map, nowhere, line - MISUSE_LINE);
-    const char *report = expect_report(&capture, m.report, m.error);
+    const std::string report =
+        expect_report([&] { misuse<<<1, 32, SHARED>>>(map, nowhere, line - MISUSE_LINE); },
+                      m.report, line, m.error);
     assert_contains(report, "by thread (7,0,0) of block (0,0,0)");
-    assert_names_line(report, FILE_NAME, line++);
+    line++;
   }
 }
 
@@ -390,14 +352,13 @@ TEST(mistakes_are_reported_where_they_are_made) {
 __global__ void wait_for_more() {
   if (threadIdx.x < 64) named_barrier_sync<96>(3);
 }
+enum { MORE_LINE = __LINE__ - 2 };
 
 TEST(a_named_barrier_that_threads_miss_is_a_deadlock) {
-  begin_capture(&capture);
-  wait_for_more<<<1, 128, SHARED>>>();
-  const char *report = expect_report(&capture, "simt: DEADLOCK in wait_for_more, launch ");
-  assert_contains(report, "threads 0-63 wait for barrier 3: 64 of 96 threads have arrived\n");
-  assert_names_line(report, FILE_NAME, __LINE__ - 8);
-  assert_contains(report, "threads 64-127 have exited\n");
+  const std::string report = expect_report([] { wait_for_more<<<1, 128, SHARED>>>(); },
+                                           "simt: DEADLOCK in wait_for_more, launch ", MORE_LINE);
+  assert_contains(report, {"threads 0-63 wait for barrier 3: 64 of 96 threads have arrived\n",
+                           "threads 64-127 have exited\n"});
 }
 
 /** The first of three warpgroups releases registers, the others take them. All begin with 168. */
@@ -422,12 +383,11 @@ enum { SOME_WARPS_LINE = __LINE__ - 2 };
 
 TEST(all_warps_of_a_warpgroup_move_registers) {
   for (const unsigned warps : {0x70u, 0xe0u}) {
-    begin_capture(&capture);
-    take_with_some_warps<<<1, 384>>>(warps);
-    const char *report = expect_report(&capture, "setmaxnreg by some warps of a warpgroup: warp 4");
-    assert_contains(report, warps == 0x70 ? "has 240 registers per thread, warp 7 168"
-                                          : "has 168 registers per thread, warp 5 240");
-    assert_names_line(report, FILE_NAME, SOME_WARPS_LINE);
+    const std::string what = "setmaxnreg by some warps of a warpgroup: warp 4 has ";
+    expect_report([=] { take_with_some_warps<<<1, 384>>>(warps); },
+                  what + (warps == 0x70 ? "240 registers per thread, warp 7 168"
+                                        : "168 registers per thread, warp 5 240"),
+                  SOME_WARPS_LINE);
   }
 }
 
@@ -437,26 +397,20 @@ __global__ void release_with_lane_0() {
 enum { LANE_0_LINE = __LINE__ - 2 };
 
 TEST(all_lanes_of_a_warp_move_registers) {
-  begin_capture(&capture);
-  release_with_lane_0<<<1, 128>>>();
-  const char *report = expect_report(&capture,
-                                     "simt: setmaxnreg without all lanes of its warp: all threads "
-                                     "of a warpgroup must execute it in release_with_lane_0");
-  assert_names_line(report, FILE_NAME, LANE_0_LINE);
+  expect_report([] { release_with_lane_0<<<1, 128>>>(); },
+                "simt: setmaxnreg without all lanes of its warp: all threads of a warpgroup must "
+                "execute it in release_with_lane_0",
+                LANE_0_LINE);
 }
 
 TEST(registers_move_between_warpgroups) {
-  int done[1], *device = device_zeros<int>(1);
-  move_registers<24, 240><<<3, 384>>>(device);
-  fetch(done, device);
+  const auto done = results<int>(1, [](auto *to) { move_registers<24, 240><<<3, 384>>>(to); });
   assert_int_equal(done[0], 3 * 256);
 }
 
 static void expect_registers(void (*kernel)(int *), const char *what, int line) {
   int *done = device_zeros<int>(1);
-  begin_capture(&capture);
-  kernel<<<1, 384>>>(done);
-  assert_names_line(expect_report(&capture, what), FILE_NAME, line);
+  expect_report([=] { kernel<<<1, 384>>>(done); }, what, line);
 }
 
 TEST(registers_that_nobody_releases_are_a_deadlock) {

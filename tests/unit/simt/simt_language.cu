@@ -1,9 +1,7 @@
-/** @file Tests of CUDA C that C++ does not have: variables of the device, names of shared memory.
- */
+/** @file Tests of CUDA C that C++ does not have: variables of the device, names of shared
+ * memory. */
 #include "../tests/unit/simt/simt_testing.h"
 #include "device/ptx.cuh"
-
-/* --- Shared memory --------------------------------------------------------------------------- */
 
 __global__ void reverse_floats(float *values) {
   extern __shared__ float tile[];
@@ -42,9 +40,9 @@ __global__ void find_address(double *out) {
 }  // namespace inner
 
 TEST(dynamic_shared_memory_has_any_name_and_type) {
-  float values[64], *device = device_zeros<float>(64);
+  float values[64];
   for (int i = 0; i < 64; i++) values[i] = (float)i;
-  cudaMemcpy(device, values, sizeof values, cudaMemcpyHostToDevice);
+  float *device = device_copy(values);
   reverse_floats<<<1, 64, sizeof values>>>(device);
   fetch(values, device);
   for (int i = 0; i < 64; i++) assert_true(values[i] == (float)(63 - i));
@@ -52,20 +50,16 @@ TEST(dynamic_shared_memory_has_any_name_and_type) {
   fetch(values, device);
   for (int i = 0; i < 64; i++) assert_true(values[i] == (float)i);
 
-  int matrix[64], *device_matrix = device_zeros<int>(64);
+  int matrix[64];
   for (int i = 0; i < 64; i++) matrix[i] = i;
-  cudaMemcpy(device_matrix, matrix, sizeof matrix, cudaMemcpyHostToDevice);
+  int *device_matrix = device_copy(matrix);
   transpose<<<1, dim3(8, 8), sizeof matrix>>>(device_matrix);
   fetch(matrix, device_matrix);
   for (int i = 0; i < 64; i++) assert_int_equal(matrix[i], i % 8 * 8 + i / 8);
 
-  double found[3], *device_found = device_zeros<double>(3);
-  inner::find_address<<<1, 1, 64>>>(device_found);
-  fetch(found, device_found);
+  const auto found = results<double>(3, [](auto *to) { inner::find_address<<<1, 1, 64>>>(to); });
   assert_true(found[0] == 4.5 && found[1] == 0 && found[2] == 5.5);
 }
-
-/* --- Variables of the device ------------------------------------------------------------------ */
 
 __device__ unsigned finished;
 __device__ float weights[4] = {1, 2, 3, 4};

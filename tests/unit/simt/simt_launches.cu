@@ -1,14 +1,11 @@
 /** @file Tests of which launches the CPU backend accepts. */
 #include <signal.h>
-#include <sys/wait.h>
 
 #include <climits>
 
 #include "../tests/unit/simt/simt_testing.h"
 
 __global__ void do_nothing() {}
-
-/* --- Launches ------------------------------------------------------------------------------- */
 
 static void expect_launch_error(dim3 grid, dim3 block, size_t bytes, cudaError_t error) {
   SimtCounters before, after;
@@ -124,7 +121,6 @@ TEST(a_smaller_gpu_has_less_shared_memory) {
   assert_int_equal(cudaDeviceGetAttribute(&value, cudaDevAttrMaxSharedMemoryPerBlockOptin, 0),
                    cudaSuccess);
   assert_int_equal(value, 99 << 10);
-  set_variable("SIMT_SHARED", nullptr);
 }
 
 static int occupancy(int threads, size_t bytes) {
@@ -145,19 +141,13 @@ TEST(occupancy_is_that_of_compute_capability_9) {
   assert_int_equal(occupancy(128, 49 << 10), 0);
 }
 
-/* --- Faults of the host --------------------------------------------------------------------- */
-
 TEST(a_fault_of_the_host_ends_the_program) {
-  const pid_t child = fork();
-  if (child == 0) {
+  const int status = status_of_child([] {
     signal(SIGSEGV, SIG_DFL); /* cmocka has its own */
     do_nothing<<<1, 1>>>();
     volatile int *volatile nowhere = nullptr;
     *nowhere = 1;
-    _exit(0); /* not reached */
-  }
-  int status = 0;
-  waitpid(child, &status, 0);
+  });
   assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV);
 }
 

@@ -1,8 +1,5 @@
-/**
- * @file
- * A mask with so many partial tiles that the index of a word overflows an int: a step on the last
- * of them. The memory is only reserved; of 8 GiB of bits only that tile is used.
- */
+/** @file A mask with so many partial tiles that the index of a word overflows an int: a step on
+ * the last of them. The memory is only reserved; of 8 GiB of bits only that tile is used. */
 #include <cuda_fp16.h>
 #include <sys/mman.h>
 
@@ -82,8 +79,8 @@ TEST(the_last_of_many_tiles_is_found) {
   munmap(prepared, bytes);
 }
 
-/** A row may have any number of slots, but its list has at most as many tiles as there are blocks.
- * */
+/** A row may have any number of slots, but its list has at most as many tiles as there are
+ * blocks. */
 TEST(a_list_has_room_for_as_many_tiles_as_blocks) {
   const Problem p = one_block();
   const int32_t slot[4] = {1, 0, BLOCK_PARTIAL, 0};

@@ -13,11 +13,9 @@ __global__ void note_order(int *next, int *order) {
 static void run_in_order(const char *name, int (&order)[320]) {
   set_variable("SIMT_THREADS", "1");
   set_variable("SIMT_ORDER", name);
-  int *next = device_zeros<int>(1), *device = device_zeros<int>(320);
-  note_order<<<5, 64>>>(next, device);
+  int *device = device_zeros<int>(320);
+  note_order<<<5, 64>>>(device_zeros<int>(1), device);
   fetch(order, device);
-  set_variable("SIMT_ORDER", nullptr);
-  set_variable("SIMT_THREADS", nullptr);
 }
 
 TEST(threads_and_blocks_run_in_the_order_asked_for) {
@@ -36,8 +34,6 @@ TEST(threads_and_blocks_run_in_the_order_asked_for) {
   for (int thread : shuffled) seen[thread]++;
   for (int count : seen) assert_int_equal(count, 1);
 }
-
-/* --- The same seed, the same order ---------------------------------------------------------- */
 
 enum { BLOCKS = 6, THREADS = 96, VISITS = 4 * THREADS };
 
@@ -60,8 +56,8 @@ struct Trace {
   int order[BLOCKS * VISITS];
 };
 
-/** Runs in a process of its own, because the order also depends on the number of earlier launches.
- * */
+/** Runs in a process of its own, because the order also depends on the number of earlier
+ * launches. */
 static void trace_in_child(const char *order, const char *threads, Trace *result) {
   int ends[2], status = 0;
   assert_int_equal(pipe(ends), 0);
@@ -114,8 +110,6 @@ TEST(other_seeds_give_other_orders) {
   }
 }
 
-/* --- A right kernel does not depend on the order -------------------------------------------- */
-
 /** Sums of inexact floats: with a tree in shared memory, with shuffles, and on the tensor cores. */
 __global__ void add_up(const float *from, float *out) {
   __shared__ float partial[128];
@@ -136,25 +130,14 @@ __global__ void add_up(const float *from, float *out) {
 }
 
 TEST(a_right_kernel_gives_the_same_bits_in_every_order) {
-  static float in[20 * 128], first[20 * 128], out[20 * 128];
+  static float in[20 * 128];
   for (int i = 0; i < 20 * 128; i++) in[i] = 1.0f / (float)(i + 1);
-  float *from = device_zeros<float>(20 * 128), *device = device_zeros<float>(20 * 128);
-  assert_int_equal(cudaMemcpy(from, in, sizeof in, cudaMemcpyHostToDevice), cudaSuccess);
-  add_up<<<20, 128>>>(from, device);
-  fetch(first, device);
+  const float *from = device_copy(in);
+  const auto add = [&](float *to) { add_up<<<20, 128>>>(from, to); };
+  const auto first = results<float>(20 * 128, add);
   assert_true(first[0] != first[128]);
-  for (const char *order : {"forward", "reverse", "random:1", "random:2", "random:3"}) {
-    for (const char *threads : {"1", "4"}) {
-      set_variable("SIMT_ORDER", order);
-      set_variable("SIMT_THREADS", threads);
-      assert_int_equal(cudaMemset(device, 0, sizeof out), cudaSuccess);
-      add_up<<<20, 128>>>(from, device);
-      fetch(out, device);
-      assert_memory_equal(out, first, sizeof out);
-    }
-  }
-  set_variable("SIMT_ORDER", nullptr);
-  set_variable("SIMT_THREADS", nullptr);
+  in_many_orders(
+      [&] { assert_memory_equal(results<float>(20 * 128, add).data(), first.data(), sizeof in); });
 }
 
 RUN_TESTS_WITH(reset_device, nullptr)

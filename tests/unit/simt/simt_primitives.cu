@@ -3,10 +3,6 @@
 
 #include "../tests/unit/simt/simt_testing.h"
 
-extern __shared__ __align__(16) unsigned char smem[];
-
-/* --- Indices -------------------------------------------------------------------------------- */
-
 __global__ void count_visits(int *visits) {
   const int block = (blockIdx.z * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x;
   const int thread = (threadIdx.z * blockDim.y + threadIdx.y) * blockDim.x + threadIdx.x;
@@ -15,10 +11,8 @@ __global__ void count_visits(int *visits) {
 }
 
 TEST(every_thread_of_a_3d_grid_runs_once) {
-  static int visits[2 * 3 * 4 * 60];
-  int *device = device_zeros<int>(2 * 3 * 4 * 60);
-  count_visits<<<dim3(2, 3, 4), dim3(5, 4, 3)>>>(device);
-  fetch(visits, device);
+  const auto visits = results<int>(
+      2 * 3 * 4 * 60, [](auto *to) { count_visits<<<dim3(2, 3, 4), dim3(5, 4, 3)>>>(to); });
   for (int visit : visits) assert_int_equal(visit, 441);
 }
 
@@ -27,10 +21,7 @@ __global__ void mark_block(unsigned char *marks) {
 }
 
 TEST(a_grid_may_have_more_than_65535_blocks) {
-  static unsigned char marks[70001];
-  unsigned char *device = device_zeros<unsigned char>(70001);
-  mark_block<<<70001, 1>>>(device);
-  fetch(marks, device);
+  const auto marks = results<unsigned char>(70001, [](auto *to) { mark_block<<<70001, 1>>>(to); });
   for (unsigned char mark : marks) assert_int_equal(mark, 1);
 }
 
@@ -51,10 +42,7 @@ __global__ void reverse_rounds(int *out, int rounds) {
 }
 
 TEST(a_barrier_separates_writes_from_reads_in_1024_threads) {
-  static int out[4 * 1024];
-  int *device = device_zeros<int>(4 * 1024);
-  reverse_rounds<<<4, 1024>>>(device, 7);
-  fetch(out, device);
+  const auto out = results<int>(4 * 1024, [](auto *to) { reverse_rounds<<<4, 1024>>>(to, 7); });
   for (int i = 0; i < 4 * 1024; i++) assert_int_equal(out[i], 1023 - i % 1024);
 }
 
@@ -72,10 +60,7 @@ __global__ void barrier_predicates(int *out) {
 }
 
 TEST(barriers_count_their_predicates) {
-  int out[100];
-  int *device = device_zeros<int>(100);
-  barrier_predicates<<<1, 100>>>(device);
-  fetch(out, device);
+  const auto out = results<int>(100, [](auto *to) { barrier_predicates<<<1, 100>>>(to); });
   for (int right : out) assert_int_equal(right, 1);
 }
 
@@ -90,10 +75,7 @@ __global__ void leave_before_barrier(int *out) {
 }
 
 TEST(a_barrier_does_not_wait_for_threads_that_have_exited) {
-  int out[96];
-  int *device = device_zeros<int>(96);
-  leave_before_barrier<<<1, 96>>>(device);
-  fetch(out, device);
+  const auto out = results<int>(96, [](auto *to) { leave_before_barrier<<<1, 96>>>(to); });
   for (int t = 0; t < 96; t++) assert_int_equal(out[t], t % 3 == 1 ? 0 : 64);
 }
 
@@ -143,8 +125,7 @@ TEST(atomics_lose_nothing_between_blocks) {
   Totals totals[1] = {};
   totals[0].unsigned_least = totals[0].all = 0xffffffff;
   totals[0].long_all = ~0ull;
-  Totals *device = device_zeros<Totals>(1);
-  assert_int_equal(cudaMemcpy(device, totals, sizeof totals, cudaMemcpyHostToDevice), cudaSuccess);
+  Totals *device = device_copy(totals);
   add_all<<<50, 100>>>(device);
   fetch(totals, device);
   assert_int_equal(totals->sum, -12497500);
@@ -173,10 +154,8 @@ TEST(atomics_lose_nothing_between_blocks) {
   assert_int_equal(totals->swaps, 5000);
 }
 
-/**
- * A lock that threads of one block spin on, across warps and within them. Thread 0 has it from the
- * start, and keeps it until the last thread has tried to take it and failed.
- */
+/** A lock that threads of one block spin on, across warps and within them. Thread 0 has it from
+ * the start, and keeps it until the last thread has tried to take it and failed. */
 __global__ void lock_and_add(int *out) {
   __shared__ int lock, sum, refused;
   if (threadIdx.x == 0) {
@@ -203,10 +182,7 @@ __global__ void lock_and_add(int *out) {
 }
 
 TEST(threads_of_a_block_may_spin_on_a_lock) {
-  int out[2];
-  int *device = device_zeros<int>(2);
-  lock_and_add<<<1, 80>>>(device);
-  fetch(out, device);
+  const auto out = results<int>(2, [](auto *to) { lock_and_add<<<1, 80>>>(to); });
   assert_int_equal(out[0], 80);
   assert_int_equal(out[1], 80);
 }
@@ -230,10 +206,7 @@ __global__ void spin_on_flag(int *out, int rounds) {
 }
 
 TEST(threads_of_a_block_may_spin_on_a_flag_with_a_fence) {
-  int out[2];
-  int *device = device_zeros<int>(2);
-  spin_on_flag<<<1, 80>>>(device, 50);
-  fetch(out, device);
+  const auto out = results<int>(2, [](auto *to) { spin_on_flag<<<1, 80>>>(to, 50); });
   assert_int_equal(out[1], 100);
 }
 
@@ -250,11 +223,10 @@ __global__ void static_shared(int *out) {
 }
 
 TEST(blocks_do_not_share_shared_memory) {
-  int out[40 * 33];
-  int *device = device_zeros<int>(40 * 33);
-  cudaMemset(device, 0xff, sizeof out);
-  static_shared<100><<<40, 33>>>(device);
-  fetch(out, device);
+  const auto out = results<int>(40 * 33, [](int *to) {
+    cudaMemset(to, 0xff, 40 * 33 * sizeof *to);
+    static_shared<100><<<40, 33>>>(to);
+  });
   for (int wrong : out) assert_int_equal(wrong, 0);
 }
 
@@ -271,15 +243,14 @@ __global__ void dynamic_shared(int *out, int words) {
 }
 
 TEST(all_227_kilobytes_of_dynamic_shared_memory_are_there) {
-  int out[5 * 64];
-  int *device = device_zeros<int>(5 * 64);
-  cudaMemset(device, 0xff, sizeof out);
   const int bytes = 227 * 1024;
   assert_int_equal(
       cudaFuncSetAttribute(dynamic_shared, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
       cudaSuccess);
-  dynamic_shared<<<5, 64, bytes>>>(device, bytes / 4);
-  fetch(out, device);
+  const auto out = results<int>(5 * 64, [&](int *to) {
+    cudaMemset(to, 0xff, 5 * 64 * sizeof *to);
+    dynamic_shared<<<5, 64, bytes>>>(to, bytes / 4);
+  });
   for (int wrong : out) assert_int_equal(wrong, 0);
 }
 
@@ -291,11 +262,8 @@ __global__ void note_indices(uint3 *out) {
 }
 
 TEST(threads_are_numbered_anew_when_only_y_and_z_change) {
-  uint3 out[64];
-  uint3 *device = device_zeros<uint3>(64);
   for (dim3 block : {dim3(4, 16, 1), dim3(4, 2, 8), dim3(4, 8, 2)}) {
-    note_indices<<<1, block>>>(device);
-    fetch(out, device);
+    const auto out = results<uint3>(64, [&](auto *to) { note_indices<<<1, block>>>(to); });
     for (unsigned i = 0; i < 64; i++) {
       assert_int_equal(out[i].x, i % 4);
       assert_int_equal(out[i].y, i / 4 % block.y);
@@ -315,8 +283,7 @@ static void *launch_many(void *counter) {
 }
 
 TEST(two_host_threads_may_launch) {
-  int out[1];
-  int *device = device_zeros<int>(1);
+  int out[1], *device = device_zeros<int>(1);
   pthread_t other;
   assert_int_equal(pthread_create(&other, nullptr, launch_many, device), 0);
   launch_many(device);
@@ -336,11 +303,10 @@ __global__ void take_parameters(Parameters p, double d, short s, int *out) {
 }
 
 TEST(arguments_are_converted_and_copied_for_each_thread) {
-  int out[32];
-  int *device = device_zeros<int>(32);
-  Parameters p = {1, {0, 0, 0, 0, 0, 0, 0, 0, 0, 20}, nullptr};
-  take_parameters<<<2, 32, 0, cudaStream_t{}>>>(p, 300, (short)4000, device);
-  fetch(out, device);
+  const auto out = results<int>(32, [](int *to) {
+    Parameters p = {1, {0, 0, 0, 0, 0, 0, 0, 0, 0, 20}, nullptr};
+    take_parameters<<<2, 32, 0, cudaStream_t{}>>>(p, 300, (short)4000, to);
+  });
   for (int x : out) assert_int_equal(x, 4322);
 }
 

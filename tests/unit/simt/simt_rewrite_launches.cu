@@ -1,6 +1,4 @@
 /** @file Tests of the program that translates kernel launches into C++. */
-#include <sys/wait.h>
-
 #include <string>
 
 #include "../tests/unit/simt/simt_testing.h"
@@ -8,27 +6,24 @@
 static char tool[4096], source_path[] = "/tmp/rewrite_launches_XXXXXX";
 static char output[8192], message[1024];
 
-static void read_all(const char *command, char *text, size_t size, int *status) {
-  FILE *pipe = popen(command, "r");
+/** Runs the tool with these arguments; returns its exit code and what it prints. */
+template <size_t SIZE>
+static int run_tool(const std::string &arguments, char (&text)[SIZE]) {
+  FILE *pipe = popen(("'" + std::string(tool) + "' " + arguments).c_str(), "r");
   assert_non_null(pipe);
-  text[fread(text, 1, size - 1, pipe)] = '\0';
-  *status = pclose(pipe);
+  text[fread(text, 1, SIZE - 1, pipe)] = '\0';
+  return WEXITSTATUS(pclose(pipe));
 }
 
 /** Rewrites `source`; returns the exit code and leaves what was printed in output and message. */
 static int rewrite(const char *source) {
-  char command[8192];
-  int status;
   FILE *file = fopen(source_path, "w");
   assert_non_null(file);
   fputs(source, file);
   fclose(file);
-  snprintf(command, sizeof command, "'%s' %s 2>/dev/null", tool, source_path);
-  read_all(command, output, sizeof output, &status);
-  const int code = WEXITSTATUS(status);
-  snprintf(command, sizeof command, "'%s' %s 2>&1 >/dev/null", tool, source_path);
-  read_all(command, message, sizeof message, &status);
-  return code;
+  const std::string path = source_path;
+  run_tool(path + " 2>&1 >/dev/null", message);
+  return run_tool(path + " 2>/dev/null", output);
 }
 
 static void expect(const char *source, const char *result) {
@@ -160,23 +155,17 @@ TEST(a_launch_that_deduces_template_arguments_is_an_error) {
     assert_int_equal(rewrite(source), 0);
 }
 
-TEST(comments_are_left_alone) {
+TEST(comments_strings_and_other_code_are_left_alone) {
   expect("// lone <<< here\nk<<<1,2>>>(a);", "// lone <<< here\nk *simt::launch(1,2)(a);");
   expect_unchanged("/* k<<<1,2>>>(a);\n <<< */ x;");
   expect_unchanged("// continued \\\n k<<<1,2>>>(a);\n");
   expect_unchanged("/* not closed <<<");
-}
-
-TEST(strings_and_characters_are_left_alone) {
   expect_unchanged("s = \"k<<<1,2>>>(a) \\\" <<<\";");
   expect_unchanged("c = '\"'; d = '\\''; e = L'<'; f = u8'<'; g = '<<<';");
   expect("n = 1'000'000; k<<<0xff'ff, 1'0>>>(a);",
          "n = 1'000'000; k *simt::launch(0xff'ff, 1'0)(a);");
   expect("#error don't\nk<<<1,2>>>(a);", "#error don't\nk *simt::launch(1,2)(a);");
   expect("FOUR\"x\" k<<<1,2>>>(a); \"y\"", "FOUR\"x\" k *simt::launch(1,2)(a); \"y\"");
-}
-
-TEST(other_code_is_left_alone) {
   expect_unchanged("std::vector<a<b<int>>>x; y = a << b >> c; t<u<v>>>(1);");
   expect_unchanged("cout.operator<<<int>(3); template <> s &operator<<<int>(s &, int);");
   expect_unchanged("");
@@ -195,20 +184,12 @@ TEST(a_launch_without_an_end_is_an_error) {
 }
 
 TEST(wrong_use_is_refused) {
-  char command[8192];
-  int status;
-  snprintf(command, sizeof command, "'%s' 2>&1", tool);
-  read_all(command, message, sizeof message, &status);
-  assert_int_equal(WEXITSTATUS(status), 2);
+  assert_int_equal(run_tool("2>&1", message), 2);
   assert_contains(message, "usage: ");
-  snprintf(command, sizeof command, "'%s' /no/such/file.cu 2>&1", tool);
-  read_all(command, message, sizeof message, &status);
-  assert_int_equal(WEXITSTATUS(status), 1);
+  assert_int_equal(run_tool("/no/such/file.cu 2>&1", message), 1);
   assert_string_equal(message, "/no/such/file.cu: No such file or directory\n");
   assert_int_equal(rewrite("a;"), 0);
-  snprintf(command, sizeof command, "'%s' '%s' 2>&1 >/dev/full", tool, source_path);
-  read_all(command, message, sizeof message, &status);
-  assert_int_equal(WEXITSTATUS(status), 1);
+  assert_int_equal(run_tool(source_path + std::string(" 2>&1 >/dev/full"), message), 1);
   assert_string_equal(message, "standard output: No space left on device\n");
 }
 

@@ -1,31 +1,17 @@
 /** @file Tests of the environment variables of the CPU backend. */
-#include <sys/wait.h>
-
 #include "../tests/unit/simt/simt_testing.h"
 
-static Capture capture;
-
 __global__ void do_nothing() {}
-
-static void refuse_in_child(const char *variable, const char *value) {
-  const pid_t child = fork();
-  if (child == 0) {
-    set_variable(variable, value);
-    _exit(0); /* not reached */
-  }
-  int status = 0;
-  waitpid(child, &status, 0);
-  assert_true(WIFEXITED(status));
-  assert_int_equal(WEXITSTATUS(status), 2);
-}
 
 static void expect_refusal(const char *variable, const char *value, const char *right) {
   char message[256];
   snprintf(message, sizeof message, "%s=%s: must be %s\n", variable, value, right);
-  begin_capture(&capture);
-  refuse_in_child(variable, value);
-  end_capture(&capture);
-  assert_string_equal(capture.text, message);
+  int status;
+  const std::string text =
+      stderr_of([&] { status = status_of_child([=] { set_variable(variable, value); }); });
+  assert_true(WIFEXITED(status));
+  assert_int_equal(WEXITSTATUS(status), 2);
+  assert_string_equal(text.c_str(), message);
 }
 
 /** Not valid for any variable. */
@@ -35,33 +21,28 @@ static const char *const NO_VALUES[] = {
 };
 
 TEST(wrong_settings_are_refused_with_exit_code_2) {
-  const char *const threads = "a whole number from 1 to 16";
-  const char *const order = "forward, reverse or random:SEED, SEED a whole number below 2^64";
-  const char *const memory = "a number of bytes from 1 to 1024G, with K, M, G or no suffix";
-  const char *const wgmma = "warpgroup or warp";
-  const char *const shared = "a number of bytes from 48K to 227K, with K or no suffix";
-  for (const char *value : NO_VALUES) {
-    expect_refusal("SIMT_THREADS", value, threads);
-    expect_refusal("SIMT_ORDER", value, order);
-    expect_refusal("SIMT_MEMORY", value, memory);
-    expect_refusal("SIMT_SHARED", value, shared);
-    expect_refusal("SIMT_WGMMA", value, wgmma);
-  }
-  for (const char *value : {"warps", "Warp", "warp "}) expect_refusal("SIMT_WGMMA", value, wgmma);
-  for (const char *value : {"0", "17", "2x", "2147483647", "2147483648", "4294967297"}) {
-    expect_refusal("SIMT_THREADS", value, threads);
-  }
-  for (const char *value : {"backward", "random", "random:", "random:x", "forward ", "random:-1",
-                            "random:7 ", "random:18446744073709551616"}) {
-    expect_refusal("SIMT_ORDER", value, order);
-  }
-  for (const char *value : {"0", "0G", "1T", "K", "1.5G", "1025G", "1 G", "1KK", "1k",
-                            "1099511627777", "18446744073709551615", "17179869185G"}) {
-    expect_refusal("SIMT_MEMORY", value, memory);
-  }
-  for (const char *value :
-       {"47K", "228K", "1M", "49151", "232449", "99 K", "2147483648", "99999999999999999K"}) {
-    expect_refusal("SIMT_SHARED", value, shared);
+  static const struct {
+    const char *variable, *right;
+    std::vector<const char *> wrong;
+  } settings[] = {
+      {"SIMT_THREADS",
+       "a whole number from 1 to 16",
+       {"0", "17", "2x", "2147483647", "2147483648", "4294967297"}},
+      {"SIMT_ORDER",
+       "forward, reverse or random:SEED, SEED a whole number below 2^64",
+       {"backward", "random", "random:", "random:x", "forward ", "random:-1", "random:7 ",
+        "random:18446744073709551616"}},
+      {"SIMT_MEMORY",
+       "a number of bytes from 1 to 1024G, with K, M, G or no suffix",
+       {"0", "0G", "1T", "K", "1.5G", "1025G", "1 G", "1KK", "1k", "1099511627777",
+        "18446744073709551615", "17179869185G"}},
+      {"SIMT_SHARED",
+       "a number of bytes from 48K to 227K, with K or no suffix",
+       {"47K", "228K", "1M", "49151", "232449", "99 K", "2147483648", "99999999999999999K"}},
+      {"SIMT_WGMMA", "warpgroup or warp", {"warps", "Warp", "warp "}}};
+  for (const auto &s : settings) {
+    for (const char *value : NO_VALUES) expect_refusal(s.variable, value, s.right);
+    for (const char *value : s.wrong) expect_refusal(s.variable, value, s.right);
   }
 }
 
@@ -76,7 +57,6 @@ TEST(right_settings_are_taken) {
     assert_int_equal(cudaMemGetInfo(&free_bytes, &total_bytes), cudaSuccess);
     assert_int_equal(total_bytes, size.bytes);
   }
-  set_variable("SIMT_MEMORY", nullptr);
 }
 
 TEST(values_at_the_edge_are_taken) {
@@ -86,19 +66,16 @@ TEST(values_at_the_edge_are_taken) {
     assert_int_equal(cudaGetDeviceProperties(&properties, 0), cudaSuccess);
     assert_contains(properties.name, threads == 1 ? ", 1 thread)" : ", 16 threads)");
   }
-  set_variable("SIMT_THREADS", nullptr);
   for (const char *size : {"48K", "49152", "227K", "232448"}) {
     set_variable("SIMT_SHARED", size);
     assert_int_equal(cudaGetDeviceProperties(&properties, 0), cudaSuccess);
     const bool least = strncmp(size, "4", 1) == 0;
     assert_int_equal(properties.sharedMemPerBlockOptin, least ? 48 << 10 : 227 << 10);
   }
-  set_variable("SIMT_SHARED", nullptr);
   set_variable("SIMT_ORDER", "random:0");
   set_variable("SIMT_ORDER", "random:18446744073709551615");
   do_nothing<<<10, 33>>>();
   assert_int_equal(cudaDeviceSynchronize(), cudaSuccess);
-  set_variable("SIMT_ORDER", nullptr);
 }
 
 RUN_TESTS_WITH(reset_device, nullptr)

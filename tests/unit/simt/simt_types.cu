@@ -6,7 +6,6 @@
 #include <type_traits>
 
 #include <signal.h>
-#include <sys/wait.h>
 
 #include "../tests/unit/simt/simt_testing.h"
 
@@ -107,10 +106,7 @@ __global__ void shuffle_pairs(__half2 *out) {
 }
 
 TEST(pairs_are_shuffled_as_bits) {
-  __half2 out[32];
-  __half2 *device = device_zeros<__half2>(32);
-  shuffle_pairs<<<1, 32>>>(device);
-  fetch(out, device);
+  const auto out = results<__half2>(32, [](auto *to) { shuffle_pairs<<<1, 32>>>(to); });
   for (int lane = 0; lane < 32; lane++) {
     assert_true(__low2float(out[lane]) == (lane ^ 5));
     assert_true(__high2float(out[lane]) == -(lane ^ 5));
@@ -165,12 +161,8 @@ TEST(arithmetic_functions_are_right) {
   static const float expected[] = {expf(1.0f), 8,  0,  3, 0.25f, 0.25f,
                                    0.125f,     10, 24, 1, -1.5f, 2.5f};
   static const int expected_ints[] = {8, 4, 0, 31, 32, -4, 3, 3, 1, 33};
-  float f[12];
-  int i[10];
-  float *device_f = device_zeros<float>(12);
-  int *device_i = device_zeros<int>(10);
-  calculate<<<1, 1>>>(device_f, device_i);
-  fetch(f, device_f);
+  int i[10], *device_i = device_zeros<int>(10);
+  const auto f = results<float>(12, [&](float *to) { calculate<<<1, 1>>>(to, device_i); });
   fetch(i, device_i);
   for (int n = 0; n < 12; n++) assert_true(f[n] == expected[n]);
   for (int n = 0; n < 10; n++) assert_int_equal(i[n], expected_ints[n]);
@@ -194,10 +186,9 @@ __global__ void reverse_and_count(unsigned long long *out, long long *waited) {
 TEST(bits_are_reversed_and_counted_and_the_clock_goes_on) {
   static const unsigned long long expected[] = {
       0x80000000, 0x1e6a2c48, 0xf7b3d591e6a2c480, 8, 41, 0, 23, 64};
-  unsigned long long out[8], *device = device_zeros<unsigned long long>(8);
   long long waited[1], *device_waited = device_zeros<long long>(1);
-  reverse_and_count<<<1, 1>>>(device, device_waited);
-  fetch(out, device);
+  const auto out = results<unsigned long long>(
+      8, [&](auto *to) { reverse_and_count<<<1, 1>>>(to, device_waited); });
   fetch(waited, device_waited);
   for (int i = 0; i < 8; i++) assert_true(out[i] == expected[i]);
   assert_true(waited[0] >= 1000);
@@ -214,36 +205,23 @@ __global__ void compare_mixed(float *f, double *d, unsigned long long *u) {
 }
 
 TEST(minimum_and_maximum_are_those_of_cuda) {
-  float f[2];
-  double d[1];
-  unsigned long long u[3];
-  float *device_f = device_zeros<float>(2);
-  double *device_d = device_zeros<double>(1);
-  unsigned long long *device_u = device_zeros<unsigned long long>(3);
-  compare_mixed<<<1, 1>>>(device_f, device_d, device_u);
+  float f[2], *device_f = device_zeros<float>(2);
+  double d[1], *device_d = device_zeros<double>(1);
+  const auto u = results<unsigned long long>(
+      3, [&](auto *to) { compare_mixed<<<1, 1>>>(device_f, device_d, to); });
   fetch(f, device_f);
   fetch(d, device_d);
-  fetch(u, device_u);
   assert_true(f[0] == 1.0f && f[1] == 2.0f && d[0] == 0.5);
   assert_true(u[0] == 0xffffffff && u[1] == 7 && u[2] == 5);
 }
 
-static Capture capture;
-
 #include <assert.h> /* included again: kernels must keep their assert() */
 
 static void expect_abort(void (*function)(), const char *message) {
-  int status = 0;
-  begin_capture(&capture);
-  const pid_t child = fork();
-  if (child == 0) {
-    signal(SIGABRT, SIG_DFL);
-    function();
-    _exit(0); /* not reached */
-  }
-  waitpid(child, &status, 0);
-  end_capture(&capture);
-  assert_contains(capture.text, message);
+  int status;
+  const auto abort_in_child = [=] { signal(SIGABRT, SIG_DFL), function(); };
+  const std::string text = stderr_of([&] { status = status_of_child(abort_in_child); });
+  assert_contains(text, message);
   assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT);
 }
 
@@ -257,13 +235,10 @@ __global__ void assert_small() {
 }
 
 TEST(a_failed_assertion_ends_the_launch) {
-  begin_capture(&capture);
-  assert_small<<<1, 8>>>();
-  end_capture(&capture);
-  assert_contains(capture.text, "failed assertion in assert_small, launch 5\n");
-  assert_contains(capture.text, "by thread (7,0,0) of block (0,0,0)\n");
-  assert_contains(capture.text, "simt_types.cu:");
-  assert_contains(capture.text, ": threadIdx.x < 7\n");
+  assert_contains(
+      stderr_of([] { assert_small<<<1, 8>>>(); }),
+      {"failed assertion in assert_small, launch 5\n", "by thread (7,0,0) of block (0,0,0)\n",
+       "simt_types.cu:", ": threadIdx.x < 7\n"});
   assert_int_equal(cudaDeviceSynchronize(), cudaErrorAssert);
 }
 

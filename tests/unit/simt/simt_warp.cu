@@ -18,10 +18,7 @@ __global__ void shuffle_all(T *out) {
 
 template <typename T>
 static void check_shuffles() {
-  T out[64 * 6];
-  T *device = device_zeros<T>(64 * 6);
-  shuffle_all<T><<<1, 64>>>(device);
-  fetch(out, device);
+  const auto out = results<T>(64 * 6, [](auto *to) { shuffle_all<T><<<1, 64>>>(to); });
   for (int t = 0; t < 64; t++) {
     const int lane = t % 32;
     /* width 4, lane mask 4: a lane of an earlier group can be read; otherwise the own value results
@@ -55,13 +52,10 @@ __global__ void vote_all(unsigned *out) {
 }
 
 TEST(votes_see_all_lanes) {
-  unsigned out[64 * 5];
-  unsigned *device = device_zeros<unsigned>(64 * 5);
-  vote_all<<<1, 64>>>(device);
-  fetch(out, device);
+  const auto out = results<unsigned>(64 * 5, [](auto *to) { vote_all<<<1, 64>>>(to); });
   for (int t = 0; t < 64; t++) {
     const unsigned expected[] = {0x49249249, 1, 0, 1, 0};
-    assert_memory_equal(out + 5 * t, expected, sizeof expected);
+    assert_memory_equal(&out[5 * t], expected, sizeof expected);
   }
 }
 
@@ -82,13 +76,11 @@ __global__ void reduce_all(int *out) {
 }
 
 TEST(reductions_are_of_all_lanes_in_the_mask) {
-  int out[64 * 10], *device = device_zeros<int>(64 * 10);
   SimtCounters counters;
-  reduce_all<<<1, 64>>>(device);
-  fetch(out, device);
+  const auto out = results<int>(64 * 10, [](auto *to) { reduce_all<<<1, 64>>>(to); });
   for (int t = 0; t < 64; t++) {
     const int expected[] = {400, 496, -26, 0, -9, -1, 0xf0, 0x1f00, 1, t % 32 < 8 ? 28 : 468};
-    assert_memory_equal(out + 10 * t, expected, sizeof expected);
+    assert_memory_equal(&out[10 * t], expected, sizeof expected);
   }
   simt_read_counters(&counters);
   assert_int_equal(counters.warp_instructions[SIMT_REDUCTION], 2 * 11);
@@ -110,9 +102,8 @@ __global__ void match_all(unsigned *out, unsigned long long high) {
 }
 
 TEST(matches_compare_bits_within_the_mask) {
-  unsigned out[64 * 7], *device = device_zeros<unsigned>(64 * 7);
-  match_all<<<1, 64>>>(device, 1ull << 40);
-  fetch(out, device);
+  const auto out =
+      results<unsigned>(64 * 7, [](auto *to) { match_all<<<1, 64>>>(to, 1ull << 40); });
   for (int t = 0; t < 64; t++) {
     const int lane = t % 32;
     const unsigned expected[] = {0xffu << lane / 8 * 8,
@@ -122,7 +113,7 @@ TEST(matches_compare_bits_within_the_mask) {
                                  0,
                                  lane < 20 ? 0x401u << lane % 10 : 0,
                                  lane < 20 ? 0xfffffu : 0};
-    assert_memory_equal(out + 7 * t, expected, sizeof expected);
+    assert_memory_equal(&out[7 * t], expected, sizeof expected);
   }
 }
 
@@ -133,9 +124,8 @@ __global__ void ask_who_is_active(unsigned *out) {
 }
 
 TEST(an_active_mask_has_the_own_lane_and_serves_as_a_mask) {
-  unsigned out[160], *device = device_zeros<unsigned>(160);
-  ask_who_is_active<<<1, dim3(40, 2)>>>(device);
-  fetch(out, device);
+  const auto out =
+      results<unsigned>(160, [](auto *to) { ask_who_is_active<<<1, dim3(40, 2)>>>(to); });
   for (int t = 0; t < 80; t++) {
     assert_int_equal(out[t], 1u << t % 32);
     assert_int_equal(out[80 + t], t / 40);
@@ -158,10 +148,7 @@ __global__ void halves_apart(int *out) {
 }
 
 TEST(half_warps_shuffle_separately) {
-  int out[64];
-  int *device = device_zeros<int>(64);
-  halves_apart<<<1, 64>>>(device);
-  fetch(out, device);
+  const auto out = results<int>(64, [](auto *to) { halves_apart<<<1, 64>>>(to); });
   for (int t = 0; t < 64; t++) {
     if (t % 32 < 16) assert_int_equal(out[t], 120);
     /* +8 or -8 after the first step, and the same in both lanes of every later pair */
@@ -186,10 +173,7 @@ __global__ void nested_groups(int *out) {
 }
 
 TEST(nested_branches_reconverge) {
-  int out[64];
-  int *device = device_zeros<int>(64);
-  nested_groups<<<1, 64>>>(device);
-  fetch(out, device);
+  const auto out = results<int>(64, [](auto *to) { nested_groups<<<1, 64>>>(to); });
   for (int t = 0; t < 64; t++) {
     const int lane = t % 32;
     const int inner = lane % 2 == 1 ? -1 : 400 + (lane % 4 == 0 ? 28 : 2);
@@ -207,10 +191,7 @@ __global__ void chain_of_pairs(int *out) {
 }
 
 TEST(a_lane_may_exchange_with_others_in_sequence) {
-  int out[32];
-  int *device = device_zeros<int>(32);
-  chain_of_pairs<<<1, 32>>>(device);
-  fetch(out, device);
+  const auto out = results<int>(32, [](auto *to) { chain_of_pairs<<<1, 32>>>(to); });
   assert_int_equal(out[0], 10);
   assert_int_equal(out[1], 3);
   assert_int_equal(out[2], 3);
@@ -226,10 +207,7 @@ __global__ void some_lanes_leave(int *out) {
 }
 
 TEST(warp_instructions_do_not_wait_for_lanes_that_have_exited) {
-  int out[64];
-  int *device = device_zeros<int>(64);
-  some_lanes_leave<<<1, 64>>>(device);
-  fetch(out, device);
+  const auto out = results<int>(64, [](auto *to) { some_lanes_leave<<<1, 64>>>(to); });
   for (int t = 0; t < 64; t++) assert_int_equal(out[t], t % 32 < 10 ? 190 + 0x3ff : 0);
 }
 
@@ -238,10 +216,7 @@ __global__ void read_missing_lane(float *out) {
 }
 
 TEST(a_lane_that_takes_no_part_gives_nan) {
-  float out[16];
-  float *device = device_zeros<float>(16);
-  read_missing_lane<<<1, 32>>>(device);
-  fetch(out, device);
+  const auto out = results<float>(16, [](auto *to) { read_missing_lane<<<1, 32>>>(to); });
   for (int lane = 0; lane < 8; lane++) assert_true(out[lane] == 1.0f);
   for (int lane = 8; lane < 16; lane++) assert_true(std::isnan(out[lane]));
 }
@@ -258,10 +233,7 @@ __global__ void exchange_in_warp(int *out) {
 }
 
 TEST(syncwarp_separates_writes_from_reads) {
-  int out[64];
-  int *device = device_zeros<int>(64);
-  exchange_in_warp<<<1, 64>>>(device);
-  fetch(out, device);
+  const auto out = results<int>(64, [](auto *to) { exchange_in_warp<<<1, 64>>>(to); });
   for (int t = 0; t < 64; t++) assert_int_equal(out[t], (t ^ 31) + 4);
 }
 

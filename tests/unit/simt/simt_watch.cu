@@ -19,20 +19,15 @@ __global__ void spin_for_a_while() {
 
 TEST(a_kernel_that_never_ends_is_stopped_at_the_time_limit) {
   for (const bool in_barriers : {false, true}) {
-    Capture capture;
     int *flag = device_zeros<int>(1);
     set_variable("SIMT_THREADS", "2");
     simt_set_time_limit(0.25);
-    begin_capture(&capture);
-    never_end<<<7, 64>>>(flag, in_barriers);
-    end_capture(&capture);
+    const std::string text = stderr_of([&] { never_end<<<7, 64>>>(flag, in_barriers); });
     simt_set_time_limit(0);
-    set_variable("SIMT_THREADS", nullptr);
     assert_int_equal(cudaDeviceSynchronize(), cudaErrorLaunchTimeout);
-    assert_contains(capture.text,
-                    "simt: time limit of 0.25 s reached with 6 of 7 blocks done in never_end, "
-                    "launch ");
-    assert_contains(capture.text, " of block (6,0,0)\n  at tests/unit/simt/simt_watch.cu:");
+    assert_contains(
+        text, {"simt: time limit of 0.25 s reached with 6 of 7 blocks done in never_end, launch ",
+               " of block (6,0,0)\n  at tests/unit/simt/simt_watch.cu:"});
     assert_int_equal(cudaDeviceReset(), cudaSuccess);
   }
 }
@@ -44,10 +39,7 @@ TEST(the_limit_is_a_point_in_time) {
   assert_int_equal(cudaDeviceSynchronize(), cudaSuccess);
   simt_set_time_limit(0.1);
   usleep(150000);
-  Capture capture;
-  begin_capture(&capture);
-  spin_for_a_while<<<1, 32>>>();
-  end_capture(&capture);
+  stderr_of([] { spin_for_a_while<<<1, 32>>>(); });
   assert_int_equal(cudaDeviceSynchronize(), cudaErrorLaunchTimeout);
   simt_set_time_limit(0);
   assert_int_equal(cudaDeviceReset(), cudaSuccess);
@@ -68,7 +60,6 @@ TEST(progress_is_shown_while_a_kernel_runs) {
   spin_for_a_while<<<2, 32>>>();
   const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
   simt_set_progress(nullptr);
-  set_variable("SIMT_THREADS", nullptr);
   assert_int_equal(cudaDeviceSynchronize(), cudaSuccess);
   assert_in_range(times_shown, 2, (uint64_t)(10 * elapsed.count()));
   assert_int_equal(done_shown, 1);

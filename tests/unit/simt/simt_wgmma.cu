@@ -1,14 +1,8 @@
 /** @file Tests of wgmma on the CPU backend: layouts, products, waits, and which mistakes are
- * reported.
- */
+ * reported. */
 #include <cmath>
 
 #include "../tests/unit/simt/hopper_testing.h"
-
-static const char *const FILE_NAME = __FILE__;
-static Capture capture;
-
-extern __shared__ __align__(1024) unsigned char smem[];
 
 enum { ROWS = 64, DEPTH = 64, STEPS = DEPTH / 16, MOST_COLUMNS = 256, MOST_SHARED = 48 << 10 };
 
@@ -123,7 +117,6 @@ static uint16_t bits_of(int number, SimtElement element) {
 static void expect_product(int n, int span_a, int span_b, int options) {
   static unsigned char image[MOST_SHARED];
   static uint16_t a_matrix[ROWS * DEPTH];
-  static float out[ROWS * MOST_COLUMNS];
   Product p = {
       n, 0, (options & 1) != 0, (options & 2) != 0, (options & 4) != 0, (options & 8) != 0};
   p.element = options & 16 ? SIMT_FP16 : SIMT_BF16;
@@ -145,14 +138,11 @@ static void expect_product(int n, int span_a, int span_b, int options) {
     p.a[k_step] = p.from_registers ? 0 : a.descriptor(k_step);
     p.b[k_step] = b.descriptor(k_step);
   }
-  uint4 *device_image = device_zeros<uint4>(MOST_SHARED / 16);
-  uint16_t *device_a = device_zeros<uint16_t>(ROWS * DEPTH);
-  float *device_out = device_zeros<float>(ROWS * MOST_COLUMNS);
   int *device_numbers = device_zeros<int>(1), numbers[1];
-  cudaMemcpy(device_image, image, sizeof image, cudaMemcpyHostToDevice);
-  cudaMemcpy(device_a, a_matrix, sizeof a_matrix, cudaMemcpyHostToDevice);
-  multiply<<<1, 128, p.bytes>>>(p, device_image, device_a, device_out, device_numbers);
-  fetch(out, device_out);
+  const auto out = results<float>(ROWS * MOST_COLUMNS, [&](float *to) {
+    multiply<<<1, 128, p.bytes>>>(p, (const uint4 *)device_copy(image), device_copy(a_matrix), to,
+                                  device_numbers);
+  });
   fetch(numbers, device_numbers);
   assert_int_equal(numbers[0], 0);
   for (int row = 0; row < ROWS; row++) {
@@ -219,10 +209,8 @@ __global__ void wait_for_groups(float *out) {
 }
 
 TEST(a_wait_covers_the_groups_committed_before_it) {
-  static float out[640];
-  float *device = device_zeros<float>(640);
-  wait_for_groups<<<1, 128, SMALL_SHARED>>>(device);
-  fetch(out, device);
+  const auto out =
+      results<float>(640, [](auto *to) { wait_for_groups<<<1, 128, SMALL_SHARED>>>(to); });
   for (int i = 0; i < 128; i++) {
     assert_float_equal(out[i], 16, 0);
     assert_true(std::isnan(out[128 + i]));
@@ -250,9 +238,8 @@ __global__ void multiply_in_two_groups(float *out) {
 }
 
 TEST(warpgroups_do_not_wait_for_each_other) {
-  float out[256], *device = device_zeros<float>(256);
-  multiply_in_two_groups<<<1, 256, SMALL_SHARED>>>(device);
-  fetch(out, device);
+  const auto out =
+      results<float>(256, [](auto *to) { multiply_in_two_groups<<<1, 256, SMALL_SHARED>>>(to); });
   for (int i = 0; i < 256; i++) assert_float_equal(out[i], i < 128 ? 17 : 49, 0);
 }
 
@@ -283,11 +270,9 @@ TEST(the_first_wait_completes_the_warpgroup_unless_warps_complete_alone) {
     float others;
   } cases[] = {{"warpgroup", false, 16}, {"warp", false, 32}, {"warp", true, 32}};
   for (const auto &c : cases) {
-    float out[128], *device = device_zeros<float>(128);
     set_variable("SIMT_WGMMA", c.mode);
-    overwrite_after_one_wait<<<1, 128, SMALL_SHARED>>>(c.late, device);
-    fetch(out, device);
-    set_variable("SIMT_WGMMA", nullptr);
+    const auto out = results<float>(
+        128, [&](float *to) { overwrite_after_one_wait<<<1, 128, SMALL_SHARED>>>(c.late, to); });
     for (int i = 0; i < 128; i++) assert_float_equal(out[i], i < 32 ? 16 : c.others, 0);
   }
 }
@@ -319,11 +304,9 @@ __global__ void issue(SimtWgmma operands, Mistake mistake) {
 }
 enum { ISSUE_LINE = __LINE__ - 5, WAIT_LINE = __LINE__ - 2, FENCE_LINE = ISSUE_LINE - 1 };
 
-static void expect_mistake(const SimtWgmma &operands, Mistake mistake, const char *what,
-                           int threads = 128, int line = ISSUE_LINE) {
-  begin_capture(&capture);
-  issue<<<1, threads, SMALL_SHARED>>>(operands, mistake);
-  assert_names_line(expect_report(&capture, what), FILE_NAME, line);
+static std::string expect_mistake(const SimtWgmma &operands, Mistake mistake, const char *what,
+                                  int threads = 128, int line = ISSUE_LINE) {
+  return expect_report([&] { issue<<<1, threads, SMALL_SHARED>>>(operands, mistake); }, what, line);
 }
 
 TEST(mistakes_are_reported_where_they_are_made) {
@@ -340,10 +323,11 @@ TEST(mistakes_are_reported_where_they_are_made) {
   expect_mistake(right, NO_WAIT, "a warp exits while its wgmma is in flight in ");
   expect_mistake(right, NO_COMMIT,
                  "a warp exits while its wgmma is in flight: no wgmma.commit_group follows it");
-  expect_mistake(right, ABSENT_WARP,
-                 "threads 0-95 wait for a wgmma that not all warps of its warpgroup have issued\n",
-                 128, WAIT_LINE);
-  assert_contains(capture.text, "simt: DEADLOCK in issue, launch ");
+  const std::string report = expect_mistake(
+      right, ABSENT_WARP,
+      "threads 0-95 wait for a wgmma that not all warps of its warpgroup have issued\n", 128,
+      WAIT_LINE);
+  assert_contains(report, "simt: DEADLOCK in issue, launch ");
   right.n = 12;
   expect_mistake(right, NONE, "wgmma of 12 columns: must be a multiple of 8 up to 256");
   right.n = 264;
@@ -410,13 +394,12 @@ __global__ void add_to_256(uint8_t small, float *out) {
 }
 
 TEST(sums_of_e4m3_are_cut_off_behind_13_bits) {
-  float out[128], *device = device_zeros<float>(128);
-  add_to_256<<<1, 128, SMALL_SHARED>>>(0x10, device); /* 2^-5 */
-  fetch(out, device);
-  for (int i = 0; i < 128; i++) assert_float_equal(out[i], 256 + 31.0 / 32, 0);
-  add_to_256<<<1, 128, SMALL_SHARED>>>(0x0f, device); /* 1.875 x 2^-6 */
-  fetch(out, device);
-  for (int i = 0; i < 128; i++) assert_float_equal(out[i], 256, 0);
+  for (const uint8_t small : {0x10 /* 2^-5 */, 0x0f /* 1.875 x 2^-6 */}) {
+    const double kept = small == 0x10 ? 31.0 / 32 : 0;
+    const auto out =
+        results<float>(128, [&](float *to) { add_to_256<<<1, 128, SMALL_SHARED>>>(small, to); });
+    for (int i = 0; i < 128; i++) assert_float_equal(out[i], 256 + kept, 0);
+  }
 }
 
 RUN_IN_ALL_SETTINGS("wgmma", reset_device, nullptr)
