@@ -112,7 +112,8 @@ $(UNIT_TESTS:%=%.run): %.run: % $(REWRITER)
 
 $(SANITIZED_STEPS:%=%.run): %.run: %
 	@$(call run_logged,tests/check_steps.sh $< && \
-	  $< -n 70 -k 129 -d 128 -m causal $$($< --info -t bf16 >/dev/null 2>&1 && echo -t bf16) --check all --report)
+	  $< -n 70 -k 129 -m causal $$(for o in "-d 128" "-t bf16"; do $< --info $$o >/dev/null 2>&1 && echo $$o; done) \
+	  --check all --report)
 
 # All of them, even if one fails.
 test-unit:
