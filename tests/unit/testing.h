@@ -20,6 +20,15 @@ extern "C" {
 }
 #endif
 
+/** Before the declaration of a variable: function(&variable) is called at the end of its scope. */
+#define FREED_BY(function) __attribute__((cleanup(function)))
+/** The same for a pointer to memory of malloc(). */
+#define FREED FREED_BY(free_pointer)
+
+static inline void free_pointer(void *pointer) {
+  free(*(void **)pointer);
+}
+
 enum { MOST_TESTS = 100 };
 static struct CMUnitTest the_tests[MOST_TESTS];
 static size_t test_count;

@@ -61,8 +61,7 @@ def faulty(tmp_path_factory: pytest.TempPathFactory) -> Program:
         if old:
             tree.add_fault(number, STEP, old, new)
     tree.compile_only("step10", 64)
-    assert tree.make("BACKEND=cpu", *CHECKED, "build/cpu/step10").returncode == 0
-    return Program("step10", tree.root / "build" / "cpu")
+    return tree.step("step10", *CHECKED)
 
 
 @pytest.mark.parametrize("number", range(len(FAULTS)), ids=[fault[0] for fault in FAULTS])

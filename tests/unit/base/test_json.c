@@ -65,12 +65,11 @@ TEST(objects_are_one_line_in_the_order_of_the_calls) {
 
 static void expect_escaped(const char *value, const char *escaped) {
   char expected[256];
-  JsonObject row;
+  FREED_BY(json_free) JsonObject row;
   snprintf(expected, sizeof expected, "{\"%s\": \"%s\"}", escaped, escaped);
   json_begin(&row);
   json_string(&row, value, value);
   assert_string_equal(json_end(&row), expected);
-  json_free(&row);
 }
 
 TEST(strings_are_escaped) {
@@ -91,12 +90,11 @@ TEST(bytes_that_are_not_utf8_are_replaced) {
 
 static void expect_number(double value, const char *text) {
   char expected[64];
-  JsonObject row;
+  FREED_BY(json_free) JsonObject row;
   snprintf(expected, sizeof expected, "{\"x\": %s}", text);
   json_begin(&row);
   json_number(&row, "x", value);
   assert_string_equal(json_end(&row), expected);
-  json_free(&row);
 }
 
 TEST(numbers_are_short_and_read_back) {

@@ -20,104 +20,94 @@ static void copy_row(const Trial *t, int head, int from, int to) {
 }
 
 TEST(one_nan) {
-  Trial t = solved(DTYPE_FP16);
+  FREED_BY(free_trial) Trial t = solved(DTYPE_FP16);
   trial_row(&t, 0, 1, 37)[5] = 0x7fff;
   const CheckResult r = EXPECT_WRONG(&t, "1 NaN", "O[b=0, h=1, q=37, d=5] = nan, expected",
                                      "row 37 of head 1", "column 5 of D", "|N..|");
   assert_int_equal(r.values_nan, 1);
   assert_int_equal(r.rows_wrong, 1);
-  free_trial(&t);
 }
 
 TEST(one_nan_in_a_row_that_is_not_checked) {
-  Trial t = solved(DTYPE_BF16);
+  FREED_BY(free_trial) Trial t = solved(DTYPE_BF16);
   trial_row(&t, 0, 1, 37)[5] = 0x7fc0;
   Verdict verdict = judge_rows(&t, CHECK_ROWS, 1); /* the last row */
   assert_false(verdict.result.right);
   assert_int_equal(verdict.result.rows_wrong, 0);
   assert_non_null(strstr(verdict.text, "O[b=0, h=1, q=37, d=5]"));
   free(verdict.text);
-  free_trial(&t);
 }
 
 TEST(one_inf) {
-  Trial t = solved(DTYPE_BF16);
+  FREED_BY(free_trial) Trial t = solved(DTYPE_BF16);
   trial_row(&t, 0, 0, 149)[63] = 0xff80;
   const CheckResult r = EXPECT_WRONG(&t, "1 Inf", "O[b=0, h=0, q=149, d=63] = -inf, expected",
                                      "row 149 of head 0", "|..N|");
   assert_int_equal(r.values_inf, 1);
-  free_trial(&t);
 }
 
 TEST(one_element_wrong) {
-  Trial t = solved(DTYPE_FP16);
+  FREED_BY(free_trial) Trial t = solved(DTYPE_FP16);
   uint16_t *x = &trial_row(&t, 0, 0, 64)[17];
   *x = element_bits(DTYPE_FP16, element_value(DTYPE_FP16, *x) + 0.05);
   const CheckResult r = EXPECT_WRONG(&t, "O[b=0, h=0, q=64, d=17]", "row 64 of head 0",
                                      "in the wrong row: column 17 of D");
   assert_int_equal(r.rows_wrong, 1);
   assert_true(r.max_error > r.allowed_error);
-  free_trial(&t);
 }
 
 TEST(one_row_shifted) {
-  Trial t = solved(DTYPE_BF16);
+  FREED_BY(free_trial) Trial t = solved(DTYPE_BF16);
   copy_row(&t, 1, 101, 100);
   EXPECT_WRONG(&t, "1 of 300 checked rows", "row 100 of head 1",
                "the row holds the result of row q=101");
-  free_trial(&t);
 }
 
 TEST(two_rows_swapped) {
-  Trial t = solved(DTYPE_FP16);
+  FREED_BY(free_trial) Trial t = solved(DTYPE_FP16);
   uint16_t kept[64];
   memcpy(kept, trial_row(&t, 0, 0, 8), sizeof kept);
   copy_row(&t, 0, 11, 8);
   memcpy(trial_row(&t, 0, 0, 11), kept, sizeof kept);
   EXPECT_WRONG(&t, "rows 8, 11 of head 0", "the row holds the result of row q=");
-  free_trial(&t);
 }
 
 TEST(half_of_every_warp_tile_wrong) {
-  Trial t = solved(DTYPE_FP16);
+  FREED_BY(free_trial) Trial t = solved(DTYPE_FP16);
   for (int q = 0; q < 150; ++q) {
     if (q % 16 >= 8) copy_row(&t, 1, q % 16, q);
   }
   copy_row(&t, 1, 0, 8);
   for (int q = 9; q < 16; ++q) copy_row(&t, 1, q - 8, q);
   EXPECT_WRONG(&t, "rows 8..15 of every 16 of head 1", "every column of D");
-  free_trial(&t);
 }
 
 TEST(one_warp_of_every_tile_wrong) {
-  Trial t = solved(DTYPE_BF16);
+  FREED_BY(free_trial) Trial t = solved(DTYPE_BF16);
   for (int q = 0; q < 150; ++q) {
     if (q % 64 >= 16 && q % 64 < 24) copy_row(&t, 0, 100, q);
   }
   EXPECT_WRONG(&t, "rows 16..23 of every 64 (rows 0..7 of warp 1, if a warp has 16)");
-  free_trial(&t);
 }
 
 TEST(some_columns_wrong) {
-  Trial t = solved(DTYPE_FP16);
+  FREED_BY(free_trial) Trial t = solved(DTYPE_FP16);
   for (int q = 0; q < 150; ++q) memset(trial_row(&t, 0, 0, q) + 32, 0, 16 * sizeof(uint16_t));
   EXPECT_WRONG(&t, "every row of head 0", "columns 32..47 of D");
-  free_trial(&t);
 }
 
 TEST(every_head_but_one_wrong) {
   const Problem p = new_problem(DTYPE_FP16, 6, 3, 20, 30);
-  Trial t = new_trial(&p, INPUT_NORMAL, 3);
+  FREED_BY(free_trial) Trial t = new_trial(&p, INPUT_NORMAL, 3);
   simulate(&t, true, &NO_MISTAKE);
   for (int h = 0; h < 6; ++h) {
     if (h != 2) copy_row(&t, h, 3, 4);
   }
   EXPECT_WRONG(&t, "row 4 of every head but 2");
-  free_trial(&t);
 }
 
 TEST(one_tile_unwritten) {
-  Trial t = solved(DTYPE_BF16);
+  FREED_BY(free_trial) Trial t = solved(DTYPE_BF16);
   for (int q = 64; q < 128; ++q) poison(trial_row(&t, 0, 1, q), 128);
   const CheckResult r = EXPECT_WRONG(
       &t, "4096 values never written", "O[b=0, h=1, q=64, d=0] = never written, expected",
@@ -127,20 +117,18 @@ TEST(one_tile_unwritten) {
   /* The same when none of its rows is in the sample. */
   expect_wrong(&t, CHECK_ROWS, 1,
                (const char *const[]){"4096 values never written", "| U.|", NULL});
-  free_trial(&t);
 }
 
 TEST(the_last_rows_unwritten) {
-  Trial t = solved(DTYPE_FP16);
+  FREED_BY(free_trial) Trial t = solved(DTYPE_FP16);
   for (int h = 0; h < 2; ++h) {
     for (int q = 133; q < 150; ++q) poison(trial_row(&t, 0, h, q), 128);
   }
   EXPECT_WRONG(&t, "all rows from 133 on (the last 17 rows) of every head");
-  free_trial(&t);
 }
 
 TEST(guards_overwritten) {
-  Trial t = solved(DTYPE_FP16);
+  FREED_BY(free_trial) Trial t = solved(DTYPE_FP16);
   const size_t o_bytes = 2 * 150 * 64 * 2, lse_bytes = 2 * 150 * 4;
   t.o_block[GUARD_BYTES - 4] = 1;
   assert_int_equal(EXPECT_WRONG(&t, "1 guard byte before O").guard_bytes_touched, 1);
@@ -153,13 +141,12 @@ TEST(guards_overwritten) {
   poison(t.lse_block, 2);
   t.lse_block[2 * GUARD_BYTES + lse_bytes - 1] = 0;
   EXPECT_WRONG(&t, "1 guard byte after LSE overwritten, the nearest 4095 bytes away");
-  free_trial(&t);
 }
 
 /* What memory of the CPU backend holds before it is set: of O, and of LSE, computed from it or not.
  */
 TEST(values_that_were_never_set) {
-  Trial t = solved(DTYPE_BF16);
+  FREED_BY(free_trial) Trial t = solved(DTYPE_BF16);
   memset(trial_row(&t, 0, 1, 70), 0xff, 128);
   memset(trial_lse(&t, 0, 1, 70), 0xff, 4);
   const CheckResult r = EXPECT_WRONG(
@@ -172,11 +159,10 @@ TEST(values_that_were_never_set) {
   /* With NaN in an input, which may have any bits: */
   t.q[row_offset(&t.problem.q_strides, 0, 1, 149)] = 0xffff;
   EXPECT_WRONG(&t, "O[b=0, h=1, q=70, d=0] = nan, expected", "!never set");
-  free_trial(&t);
 }
 
 TEST(lse_wrong) {
-  Trial t = solved(DTYPE_BF16);
+  FREED_BY(free_trial) Trial t = solved(DTYPE_BF16);
   *trial_lse(&t, 0, 1, 70) += 0.001f;
   CheckResult r =
       EXPECT_WRONG(&t, "first: LSE[b=0, h=1, q=70] =", "wrong LSE in 1 row: row 70", "|.L.|");
@@ -190,13 +176,12 @@ TEST(lse_wrong) {
   r = EXPECT_WRONG(&t, "LSE[b=0, h=1, q=70] = never written, expected", "1 values never written");
   assert_int_equal(r.values_unwritten, 1);
   assert_int_equal(r.values_nan, 0);
-  free_trial(&t);
 }
 
 TEST(a_row_with_nothing_to_attend_must_be_zero) {
   Problem p = new_problem(DTYPE_FP16, 1, 1, 90, 40);
   p.mask = MASK_CAUSAL;
-  Trial t = new_trial(&p, INPUT_NORMAL, 4);
+  FREED_BY(free_trial) Trial t = new_trial(&p, INPUT_NORMAL, 4);
   simulate(&t, true, &NO_MISTAKE);
   expect_right(&t);
   trial_row(&t, 0, 0, 7)[3] = 1; /* the smallest number there is */
@@ -204,12 +189,11 @@ TEST(a_row_with_nothing_to_attend_must_be_zero) {
   trial_row(&t, 0, 0, 7)[3] = 0;
   *trial_lse(&t, 0, 0, 7) = -1e30f;
   EXPECT_WRONG(&t, "LSE[b=0, h=0, q=7] = -1e+30, expected -inf");
-  free_trial(&t);
 }
 
 TEST(nan_inputs_give_nan_outputs) {
   const Problem p = new_problem(DTYPE_BF16, 2, 2, 50, 60);
-  Trial t = new_trial(&p, INPUT_NORMAL, 4);
+  FREED_BY(free_trial) Trial t = new_trial(&p, INPUT_NORMAL, 4);
   t.q[row_offset(&p.q_strides, 0, 1, 20)] = 0x7fc0;
   simulate(&t, true, &NO_MISTAKE);
   const CheckResult r = expect_right(&t);
@@ -221,14 +205,13 @@ TEST(nan_inputs_give_nan_outputs) {
   simulate_row(&t, 0, 1, 20, true, &NO_MISTAKE);
   trial_row(&t, 0, 0, 20)[7] = 0x7fff;
   assert_int_equal(EXPECT_WRONG(&t, "1 NaN", "row 20 of head 0").values_nan, 1);
-  free_trial(&t);
 }
 
 /* Two values of V that nearly cancel make the relative error of one row very large; the other rows
    are wrong too and must still be reported. */
 TEST(cancellation_in_one_row_excuses_no_other_row) {
   const Problem p = new_problem(DTYPE_FP16, 1, 1, 64, 64);
-  Trial t = new_trial(&p, INPUT_NORMAL, 7);
+  FREED_BY(free_trial) Trial t = new_trial(&p, INPUT_NORMAL, 7);
   memset(t.k, 0, 2 * (size_t)elements(1, 1, 64, 64)); /* all scores are equal */
   for (int key = 0; key < 64; ++key) {
     for (int d = 0; d < 64; ++d) {
@@ -244,13 +227,12 @@ TEST(cancellation_in_one_row_excuses_no_other_row) {
   Verdict verdict = judge_rows(&t, CHECK_ALL, 0);
   assert_false(verdict.result.right);
   free(verdict.text);
-  free_trial(&t);
 }
 
 TEST(heads_with_infinite_v_are_counted_not_compared) {
   Problem p = new_problem(DTYPE_FP16, 2, 2, 50, 60);
   p.mask = MASK_CAUSAL;
-  Trial t = new_trial(&p, INPUT_NORMAL, 4);
+  FREED_BY(free_trial) Trial t = new_trial(&p, INPUT_NORMAL, 4);
   t.v[row_offset(&p.v_strides, 0, 1, 59)] = 0x7c00;
   simulate(&t, true, &NO_MISTAKE);
   for (int q = 32; q < 50; ++q) trial_row(&t, 0, 1, q)[0] = 0x7fff; /* 0 * Inf */
@@ -262,7 +244,6 @@ TEST(heads_with_infinite_v_are_counted_not_compared) {
   simulate(&t, true, &NO_MISTAKE);
   poison(trial_row(&t, 0, 1, 40), 128);
   EXPECT_WRONG(&t, "64 values never written", "row 40 of head 1");
-  free_trial(&t);
 }
 
 TEST(a_large_output_fits_the_map) {
@@ -270,13 +251,12 @@ TEST(a_large_output_fits_the_map) {
   p.batch = 2;
   p.head_dim = 32;
   set_strides(&p, false);
-  Trial t = new_trial(&p, INPUT_NORMAL, 4);
+  FREED_BY(free_trial) Trial t = new_trial(&p, INPUT_NORMAL, 4);
   simulate(&t, true, &NO_MISTAKE);
   poison(trial_row(&t, 1, 49, p.q_len - 1), 64);
   expect_wrong(&t, CHECK_ROWS, 500,
                (const char *const[]){"a line is 3 heads (b, h), a column 128 query rows",
                                      "first: O[b=1, h=49, q=6399, d=0]", NULL});
-  free_trial(&t);
 }
 
 int main(void) {

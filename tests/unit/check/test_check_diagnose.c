@@ -8,10 +8,9 @@
 static void expect_diagnosis(Problem p, const Mistakes *mistakes, const char *phrase) {
   for (int dtype = DTYPE_FP16; dtype <= DTYPE_BF16; ++dtype) {
     p.dtype = p.o_dtype = (Dtype)dtype;
-    Trial t = new_trial(&p, INPUT_NORMAL, 4);
+    FREED_BY(free_trial) Trial t = new_trial(&p, INPUT_NORMAL, 4);
     simulate(&t, true, mistakes);
     EXPECT_WRONG(&t, phrase, "!LSE does not agree");
-    free_trial(&t);
   }
 }
 
@@ -36,11 +35,10 @@ TEST(wrong_kv_head) {
 
 TEST(mask_ignored) {
   Problem p = new_problem(DTYPE_FP16, 1, 1, 60, 60);
-  Trial t = new_trial(&p, INPUT_NORMAL, 4);
+  FREED_BY(free_trial) Trial t = new_trial(&p, INPUT_NORMAL, 4);
   simulate(&t, true, &NO_MISTAKE);
   t.problem.mask = MASK_CAUSAL;
   EXPECT_WRONG(&t, "the mask is ignored", "the first 59 rows of every head");
-  free_trial(&t);
 }
 
 /* The last 64 of 16384 rows, with a full or a causal mask. */
@@ -49,12 +47,11 @@ static void expect_diagnosis_of_long_rows(const Mistakes *mistakes, const char *
   p.mask = MASK_CAUSAL;
   for (int dtype = DTYPE_FP16; dtype <= DTYPE_BF16; ++dtype) {
     p.dtype = p.o_dtype = (Dtype)dtype;
-    Trial t = new_trial(&p, INPUT_NORMAL, 5);
+    FREED_BY(free_trial) Trial t = new_trial(&p, INPUT_NORMAL, 5);
     simulate(&t, true, &NO_MISTAKE);
     expect_right(&t);
     simulate(&t, true, mistakes);
     expect_wrong(&t, CHECK_ROWS, 48, (const char *const[]){phrase, NULL});
-    free_trial(&t);
   }
 }
 
@@ -111,7 +108,7 @@ TEST(wrong_columns) {
 /* Equal inputs: with 32 keys the sum l is 32, so O alone does not tell what is wrong. */
 TEST(lse_decides) {
   const Problem p = new_problem(DTYPE_FP16, 1, 1, 40, 32);
-  Trial t = new_trial(&p, INPUT_CONSTANT, 4);
+  FREED_BY(free_trial) Trial t = new_trial(&p, INPUT_CONSTANT, 4);
   simulate(&t, true, &(Mistakes){.no_division = true});
   EXPECT_WRONG(&t, "the final division", "!LSE does not agree");
   for (int q = 0; q < p.q_len; ++q) *trial_lse(&t, 0, 0, q) -= logf(32);
@@ -121,7 +118,6 @@ TEST(lse_decides) {
   simulate(&t, true, &NO_MISTAKE);
   for (int q = 0; q < p.q_len; ++q) memset(trial_row(&t, 0, 0, q), 0, (size_t)p.head_dim * 2);
   EXPECT_WRONG(&t, "V of key/value tile 0 is missing", "!LSE does not agree");
-  free_trial(&t);
 }
 
 TEST(lse_of_another_base) {
@@ -133,11 +129,10 @@ TEST(lse_of_another_base) {
 TEST(rows_without_a_key) {
   Problem p = new_problem(DTYPE_FP16, 1, 1, 90, 40);
   p.mask = MASK_CAUSAL; /* the first 50 rows attend nothing */
-  Trial t = new_trial(&p, INPUT_NORMAL, 4);
+  FREED_BY(free_trial) Trial t = new_trial(&p, INPUT_NORMAL, 4);
   simulate(&t, true, &NO_MISTAKE);
   memset(trial_row(&t, 0, 0, 7), 0x7e, (size_t)p.head_dim * 2); /* NaN */
   EXPECT_WRONG(&t, "all wrong rows attend no key");
-  free_trial(&t);
 }
 
 int main(void) {

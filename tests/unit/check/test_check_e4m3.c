@@ -16,22 +16,20 @@ static Trial trial_of(InputKind kind, MaskKind mask, int kv_len) {
 TEST(the_rounded_kernel_is_right) {
   for (int kind = 0; kind < INPUT_KINDS; ++kind) {
     for (int mask = MASK_FULL; mask <= MASK_CAUSAL; ++mask) {
-      Trial t = trial_of((InputKind)kind, (MaskKind)mask, 500);
+      FREED_BY(free_trial) Trial t = trial_of((InputKind)kind, (MaskKind)mask, 500);
       simulate(&t, true, &NO_MISTAKE);
       const CheckResult r = expect_right(&t);
       /* O differs from the exact answer, but hardly more than base does. */
       if (kind == INPUT_NORMAL) assert_true(r.mean_error > 0.015 && r.mean_error_share < 0.8);
       assert_true(r.mean_gain_share < 0.5);
-      free_trial(&t);
     }
   }
 }
 
 static void expect_found(const Mistakes *mistakes, int kv_len, const char *phrase) {
-  Trial t = trial_of(INPUT_NORMAL, MASK_FULL, kv_len);
+  FREED_BY(free_trial) Trial t = trial_of(INPUT_NORMAL, MASK_FULL, kv_len);
   simulate(&t, true, mistakes);
   EXPECT_WRONG(&t, phrase);
-  free_trial(&t);
 }
 
 TEST(p_with_two_bits) {
@@ -51,7 +49,7 @@ TEST(scales_wrong_by_two_percent) {
 TEST(averages_of_few_rows_are_not_judged) {
   for (int rows = 3; rows <= 30; rows += 27) {
     const Problem p = new_problem(DTYPE_E4M3, 4, 2, rows, 64);
-    Trial t = new_trial(&p, INPUT_CONSTANT, 3);
+    FREED_BY(free_trial) Trial t = new_trial(&p, INPUT_CONSTANT, 3);
     t.scales[2][0] *= 1.012f;
     simulate(&t, true, &NO_MISTAKE);
     t.scales[2][0] /= 1.012f;
@@ -59,7 +57,6 @@ TEST(averages_of_few_rows_are_not_judged) {
       expect_right(&t);
     else
       EXPECT_WRONG(&t, "mean error of a head or of all rows");
-    free_trial(&t);
   }
 }
 
@@ -70,30 +67,27 @@ TEST(a_key_is_missing) {
 /* LSE is right: P V leaves the key out. */
 TEST(a_key_is_missing_in_o_alone) {
   const size_t bytes = sizeof(float) * 4 * 150;
-  Trial t = trial_of(INPUT_NORMAL, MASK_FULL, 200);
+  FREED_BY(free_trial) Trial t = trial_of(INPUT_NORMAL, MASK_FULL, 200);
   simulate(&t, true, &NO_MISTAKE);
-  float *lse = memcpy(malloc(bytes), t.lse, bytes);
+  FREED float *lse = memcpy(malloc(bytes), t.lse, bytes);
   simulate(&t, true, &(Mistakes){.lost_key_plus_1 = 100});
   memcpy(t.lse, lse, bytes);
   EXPECT_WRONG(&t, " checked rows of O, 0 of LSE", "LSE is right");
-  free(lse);
-  free_trial(&t);
 }
 
 /* One of the two key/value heads has a wrong scale. */
 TEST(one_scale_is_wrong) {
-  Trial t = trial_of(INPUT_NORMAL, MASK_FULL, 500);
+  FREED_BY(free_trial) Trial t = trial_of(INPUT_NORMAL, MASK_FULL, 500);
   t.scales[2][0] *= 1.03f;
   simulate(&t, true, &NO_MISTAKE);
   t.scales[2][0] /= 1.03f;
   EXPECT_WRONG(&t, "look at the scales");
-  free_trial(&t);
 }
 
 /* In rows where the score of the sink is larger by more than 13, hardly anything of the other P is
  * left in e4m3. Row 9 is none of them. */
 TEST(lost_rows_excuse_no_other_row) {
-  Trial t = trial_of(INPUT_SINK, MASK_FULL, 500);
+  FREED_BY(free_trial) Trial t = trial_of(INPUT_SINK, MASK_FULL, 500);
   Problem *p = &t.problem;
   p->scale *= 2;
   t.q[row_offset(&p->q_strides, 0, 2, 9)] = 0;
@@ -104,7 +98,6 @@ TEST(lost_rows_excuse_no_other_row) {
     *o = element_bits(p->o_dtype, 1.3 * element_value(p->o_dtype, *o));
   }
   EXPECT_WRONG(&t, "wrong O in 1 row: row 9 of head 2");
-  free_trial(&t);
 }
 
 int main(void) {

@@ -59,28 +59,25 @@ static void assert_ends_with_the_last_row(const Problem *p, const CheckPlan *pla
 
 TEST(a_small_problem_is_checked_whole) {
   const Problem p = new_problem(2, 3, 70, 50);
-  CheckPlan plan = new_plan(&p, CHECK_DEFAULT, 0, 64, 1);
+  FREED_BY(check_plan_free) CheckPlan plan = new_plan(&p, CHECK_DEFAULT, 0, 64, 1);
   assert_true(plan.all);
   assert_int_equal(plan.count, 2 * 3 * 70);
   for (size_t i = 0; i < plan.count; ++i) assert_int_equal(number(&p, plan.rows[i]), i);
-  check_plan_free(&plan);
 }
 
 TEST(check_all_chooses_all_rows) {
   const Problem p = new_problem(1, 2, 5000, 1 << 20);
-  CheckPlan plan = new_plan(&p, CHECK_ALL, 3, 64, 1);
+  FREED_BY(check_plan_free) CheckPlan plan = new_plan(&p, CHECK_ALL, 3, 64, 1);
   assert_true(plan.all);
   for (size_t i = 0; i < plan.count; ++i) assert_int_equal(number(&p, plan.rows[i]), i);
   assert_int_equal(plan.count, 10000);
-  check_plan_free(&plan);
 }
 
 TEST(check_none_chooses_no_rows) {
   const Problem p = new_problem(1, 2, 50, 50);
-  CheckPlan plan = new_plan(&p, CHECK_NONE, 3, 64, 1);
+  FREED_BY(check_plan_free) CheckPlan plan = new_plan(&p, CHECK_NONE, 3, 64, 1);
   assert_int_equal(plan.count, 0);
   assert_false(plan.all);
-  check_plan_free(&plan);
 }
 
 TEST(a_sample_holds_every_tile_edge) {
@@ -88,12 +85,11 @@ TEST(a_sample_holds_every_tile_edge) {
   for (size_t i = 0; i < sizeof tiles / sizeof tiles[0]; ++i) {
     for (int length = 1000; length <= 1003; ++length) {
       const Problem p = new_problem(2, 5, length, length);
-      CheckPlan plan = new_plan(&p, CHECK_ROWS, 2010, tiles[i], 1);
+      FREED_BY(check_plan_free) CheckPlan plan = new_plan(&p, CHECK_ROWS, 2010, tiles[i], 1);
       assert_int_equal(plan.count, 2010);
       assert_ascending(&p, &plan);
       assert_all_edges(&p, &plan, tiles[i]);
       assert_ends_with_the_last_row(&p, &plan);
-      check_plan_free(&plan);
     }
   }
 }
@@ -101,32 +97,29 @@ TEST(a_sample_holds_every_tile_edge) {
 TEST(a_sample_has_the_size_wanted) {
   const Problem p = new_problem(2, 5, 100, 100);
   for (int wanted = 1; wanted <= 1010; ++wanted) {
+    FREED_BY(check_plan_free)
     CheckPlan plan = new_plan(&p, CHECK_ROWS, wanted, 16, (uint64_t)wanted);
     assert_int_equal(plan.count, wanted < 1000 ? wanted : 1000);
     assert_int_equal(plan.all, wanted >= 1000);
     assert_ascending(&p, &plan);
     assert_ends_with_the_last_row(&p, &plan);
-    check_plan_free(&plan);
   }
 }
 
 TEST(the_sample_depends_on_the_seed_alone) {
   const Problem p = new_problem(4, 16, 4096, 4096);
-  CheckPlan one = new_plan(&p, CHECK_DEFAULT, 0, 64, 7);
-  CheckPlan same = new_plan(&p, CHECK_DEFAULT, 0, 64, 7);
-  CheckPlan other = new_plan(&p, CHECK_DEFAULT, 0, 64, 8);
+  FREED_BY(check_plan_free) CheckPlan one = new_plan(&p, CHECK_DEFAULT, 0, 64, 7);
+  FREED_BY(check_plan_free) CheckPlan same = new_plan(&p, CHECK_DEFAULT, 0, 64, 7);
+  FREED_BY(check_plan_free) CheckPlan other = new_plan(&p, CHECK_DEFAULT, 0, 64, 8);
   assert_int_equal(one.count, same.count);
   assert_int_equal(one.count, other.count);
   assert_memory_equal(one.rows, same.rows, one.count * sizeof one.rows[0]);
   assert_memory_not_equal(one.rows, other.rows, one.count * sizeof one.rows[0]);
-  check_plan_free(&one);
-  check_plan_free(&same);
-  check_plan_free(&other);
 }
 
 TEST(a_default_sample_is_affordable_and_reaches_every_head) {
   const Problem p = new_problem(4, 16, 4096, 4096);
-  CheckPlan plan = new_plan(&p, CHECK_DEFAULT, 0, 64, 7);
+  FREED_BY(check_plan_free) CheckPlan plan = new_plan(&p, CHECK_DEFAULT, 0, 64, 7);
   assert_false(plan.all);
   assert_ascending(&p, &plan);
   assert_all_edges(&p, &plan, 64);
@@ -136,7 +129,6 @@ TEST(a_default_sample_is_affordable_and_reaches_every_head) {
   int rows[4][16] = {{0}};
   for (size_t i = 0; i < plan.count; ++i) ++rows[plan.rows[i].batch][plan.rows[i].head];
   for (int head = 0; head < 64; ++head) assert_true(rows[head / 16][head % 16] > 20);
-  check_plan_free(&plan);
 }
 
 TEST(edges_are_thinned_out_only_where_they_take_too_long) {
@@ -156,11 +148,10 @@ TEST(edges_are_thinned_out_only_where_they_take_too_long) {
 
 TEST(more_than_2_to_the_31_rows_can_be_sampled) {
   const Problem p = new_problem(1 << 12, 1 << 10, 1 << 12, 16);
-  CheckPlan plan = new_plan(&p, CHECK_DEFAULT, 0, 64, 7);
+  FREED_BY(check_plan_free) CheckPlan plan = new_plan(&p, CHECK_DEFAULT, 0, 64, 7);
   assert_ascending(&p, &plan);
   assert_all_edges(&p, &plan, 64);
   assert_ends_with_the_last_row(&p, &plan);
-  check_plan_free(&plan);
 }
 
 RUN_TESTS(NULL, NULL)

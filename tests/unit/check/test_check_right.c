@@ -35,7 +35,7 @@ static Problem random_problem(uint64_t trial) {
 static void check_trial(uint64_t trial) {
   const Problem p = random_problem(trial);
   const InputKind kind = (InputKind)pick(trial, 9, INPUT_KINDS);
-  Trial t = new_trial(&p, kind, trial);
+  FREED_BY(free_trial) Trial t = new_trial(&p, kind, trial);
   const int kernel = pick(trial, 10, 3); /* P in fp32; rounded; with an old m */
   t.keeps_m = kernel == 2;
   simulate(&t, kernel > 0, &(Mistakes){0});
@@ -43,16 +43,13 @@ static void check_trial(uint64_t trial) {
   const HostInputs inputs = trial_inputs(&t, &mask);
   const HostOutputs outputs = trial_outputs(&t);
   const Description tiles = {.block_m = 16, .block_n = BLOCK_N};
-  CheckPlan plan;
+  FREED_BY(check_plan_free) CheckPlan plan;
   Error error;
   assert_true(check_plan(&p, &mask, CHECK_ALL, 0, tiles.block_m, trial, &plan, &error));
-  Judgement judgement = {&p, &inputs, &outputs, &plan, &tiles};
+  FREED_BY(judgement_free) Judgement judgement = {&p, &inputs, &outputs, &plan, &tiles};
   assert_true(check_outputs(&judgement, NULL, &error));
   if (!judgement.result.right)
     fail_msg("false alarm in trial %d, input kind %d", (int)trial, (int)kind);
-  judgement_free(&judgement);
-  check_plan_free(&plan);
-  free_trial(&t);
 }
 
 TEST(right_results_raise_no_alarm) {

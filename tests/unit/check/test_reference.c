@@ -14,7 +14,7 @@ static void assert_close(double a, double b, double relative) {
 }
 
 TEST(one_large_score_selects_its_row_of_v) {
-  Fixture f = new_fixture(DTYPE_BF16, 1, 1, 40, 130, 160);
+  FREED_BY(free_fixture) Fixture f = new_fixture(DTYPE_BF16, 1, 1, 40, 130, 160);
   memset(f.q, 0, row_count(&f.p) * 160 * 2);
   memset(f.k, 0, 2 * 130 * 160 * 2);
   for (int b = 0; b < 2; ++b) { /* query q and key 3q + 1 are 1 in dimension q alone */
@@ -33,7 +33,6 @@ TEST(one_large_score_selects_its_row_of_v) {
       assert_true(f.base[i * 160 + (size_t)d] == picked);
     }
   }
-  free_fixture(&f);
 }
 
 /* Three plain loops, with the definitions of mask, grouping and rounding written again. */
@@ -104,11 +103,11 @@ TEST(random_problems_agree_with_naive_loops) {
                {3, 3, 9, 300, 128}, {2, 2, 200, 7, 256}, {8, 2, 17, 129, 5}, {1, 1, 130, 130, 1}};
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; ++i) {
     for (int variant = 0; variant < 4; ++variant) {
+      FREED_BY(free_fixture)
       Fixture f = new_fixture(variant & 1 ? DTYPE_BF16 : DTYPE_FP16, cases[i].q_heads,
                               cases[i].kv_heads, cases[i].q_len, cases[i].kv_len, cases[i].dim);
       f.p.mask = variant & 2 ? MASK_CAUSAL : MASK_FULL;
       assert_same_as_naive(&f);
-      free_fixture(&f);
     }
   }
 }

@@ -8,7 +8,7 @@
 #include "reference_fixture.h"
 
 TEST(a_row_with_nothing_to_attend_is_zero) {
-  Fixture f = new_fixture(DTYPE_FP16, 1, 1, 10, 4, 32);
+  FREED_BY(free_fixture) Fixture f = new_fixture(DTYPE_FP16, 1, 1, 10, 4, 32);
   f.p.mask = MASK_CAUSAL; /* rows 0..5 attend nothing */
   f.v[0] = element_bits(DTYPE_FP16, NAN);
   run(&f);
@@ -17,28 +17,25 @@ TEST(a_row_with_nothing_to_attend_is_zero) {
     for (size_t d = 0; d < 32; ++d) assert_true(f.o[q * 32 + d] == 0 && f.base[q * 32 + d] == 0);
   }
   assert_true(isfinite(f.lse[6]) && isnan(f.o[6 * 32]) && isfinite(f.o[6 * 32 + 1]));
-  free_fixture(&f);
 }
 
 TEST(masked_keys_are_never_read) {
-  Fixture f = new_fixture(DTYPE_BF16, 1, 1, 70, 70, 32);
+  FREED_BY(free_fixture) Fixture f = new_fixture(DTYPE_BF16, 1, 1, 70, 70, 32);
   f.p.mask = MASK_CAUSAL;
   for (int d = 0; d < 32; ++d) f.k[69 * 32 + d] = f.v[69 * 32 + d] = 0x7fff;
   run(&f);
   for (size_t i = 0; i < 69 * 32; ++i) assert_true(isfinite(f.o[i]) && isfinite(f.base[i]));
   for (size_t i = 69 * 32; i < 70 * 32; ++i) assert_true(isnan(f.o[i]));
   assert_true(isnan(f.lse[69]));
-  free_fixture(&f);
 }
 
 TEST(infinite_scores_follow_the_formula) {
-  Fixture f = new_fixture(DTYPE_FP16, 1, 1, 2, 3, 32);
+  FREED_BY(free_fixture) Fixture f = new_fixture(DTYPE_FP16, 1, 1, 2, 3, 32);
   for (int i = 0; i < 2 * 32; ++i) f.q[i] = element_bits(DTYPE_FP16, i < 32 ? 1 : -1);
   for (int i = 0; i < 3 * 32; ++i) f.k[i] = element_bits(DTYPE_FP16, INFINITY);
   run(&f);
   assert_true(isnan(f.lse[0]) && isnan(f.o[0]));      /* inf - inf */
   assert_true(f.lse[1] == -INFINITY && f.o[32] == 0); /* every score is -inf, as if masked */
-  free_fixture(&f);
 }
 
 /* Moves tensors from [B, H, N, D] to [B, N, H, D]. */
@@ -58,10 +55,10 @@ static uint16_t *interleave(const uint16_t *from, Strides *strides, int heads, i
 }
 
 TEST(the_layout_does_not_matter) {
-  Fixture f = new_fixture(DTYPE_FP16, 4, 2, 35, 70, 64);
+  FREED_BY(free_fixture) Fixture f = new_fixture(DTYPE_FP16, 4, 2, 35, 70, 64);
   f.p.mask = MASK_CAUSAL;
   run(&f);
-  Fixture g = f;
+  FREED_BY(free_fixture) Fixture g = f;
   const size_t bytes = row_count(&f.p) * 64 * sizeof(double);
   g.q = interleave(f.q, &g.p.q_strides, 4, 35, 64);
   g.k = interleave(f.k, &g.p.k_strides, 2, 70, 64);
@@ -73,8 +70,6 @@ TEST(the_layout_does_not_matter) {
   assert_memory_equal(f.o, g.o, bytes);
   assert_memory_equal(f.base, g.base, bytes);
   assert_memory_equal(f.lse, g.lse, row_count(&f.p) * sizeof(double));
-  free_fixture(&f);
-  free_fixture(&g);
 }
 
 static void assert_row_is(void *context, size_t index, const ReferenceRow *row) {
@@ -89,7 +84,7 @@ static void assert_row_is(void *context, size_t index, const ReferenceRow *row) 
 }
 
 TEST(a_row_does_not_depend_on_the_other_rows) {
-  Fixture f = new_fixture(DTYPE_BF16, 4, 2, 50, 150, 96);
+  FREED_BY(free_fixture) Fixture f = new_fixture(DTYPE_BF16, 4, 2, 50, 150, 96);
   f.p.mask = MASK_CAUSAL;
   run(&f);
   RowIndex rows[500]; /* any order, with repeats, several rows of one head in sequence */
@@ -101,7 +96,6 @@ TEST(a_row_does_not_depend_on_the_other_rows) {
     omp_set_num_threads(threads);
     assert_true(reference_rows(&f.p, &inputs, rows, 500, assert_row_is, &f, NULL, &error));
   }
-  free_fixture(&f);
 }
 
 static void ignore_row(void *context, size_t index, const ReferenceRow *row) {
@@ -120,7 +114,7 @@ static void note_progress(size_t done, size_t total) {
 }
 
 TEST(every_row_is_delivered_once_and_progress_ends_at_all) {
-  Fixture f = new_fixture(DTYPE_FP16, 2, 1, 40, 20, 32);
+  FREED_BY(free_fixture) Fixture f = new_fixture(DTYPE_FP16, 2, 1, 40, 20, 32);
   RowIndex rows[160];
   for (size_t i = 0; i < 160; ++i) rows[i] = row_at(&f.p, i);
   const Mask mask = mask_simple(&f.p);
@@ -135,7 +129,6 @@ TEST(every_row_is_delivered_once_and_progress_ends_at_all) {
   assert_int_equal(last_total, 160);
   assert_true(reference_rows(&f.p, &inputs, NULL, 0, ignore_row, &delivered, NULL, &error));
   assert_int_equal(delivered, 160);
-  free_fixture(&f);
 }
 
 RUN_TESTS(NULL, NULL)

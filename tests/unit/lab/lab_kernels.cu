@@ -40,10 +40,9 @@ static unsigned long long shared_requests() {
 }
 
 TEST(arrays_may_be_of_classes) {
-  float *out = named<float>("out", 32), seen[32];
+  float *out = named<float>("out", 32);
   arrays_of_classes<<<1, 32>>>(out);
-  fetch(seen, out);
-  for (float sum : seen) assert_true(sum == 16);
+  for (float sum : fetch<32>(out)) assert_true(sum == 16);
   assert_finds_nothing();
   assert_int_equal(shared_requests(), 8); /* those of the source, without what the compiler added */
 }

@@ -63,15 +63,14 @@ __global__ void write_and_read_in_array(int *out, int at) {
 
 /** Runs with all checks, and without the check of bounds. */
 static void assert_nothing_is_visible(void (*launch)(int *)) {
-  int *out = named<int>("out", 64), seen[64];
+  int *out = named<int>("out", 64);
   for (const char *threads : {"1", "2"}) {
     for (unsigned checks : {LAB_EVERYTHING, LAB_RACES}) {
       set_variable("SIMT_THREADS", threads);
       lab_start(checks);
       launch(out);
       launch(out);
-      fetch(seen, out);
-      for (int value : seen) assert_int_equal(value, -2);
+      for (int value : fetch<64>(out)) assert_int_equal(value, -2);
     }
   }
   set_variable("SIMT_THREADS", nullptr);
@@ -248,9 +247,9 @@ __global__ void read_constants(Numbers numbers, int *out) {
 }
 
 TEST(kernels_read_constants_and_parameters) {
-  int *out = named<int>("out", 4), seen[4];
+  int *out = named<int>("out", 4);
   read_constants<<<1, 4>>>(Numbers{{1, 2, 3, 4}}, out);
-  fetch(seen, out);
+  const auto seen = fetch<4>(out);
   for (int i = 0; i < 4; i++) assert_int_equal(seen[i], 19 + 3 * i);
   assert_finds_nothing();
 }

@@ -142,9 +142,7 @@ __global__ void merge_by_instructions(float *parts, unsigned *count, int *out) {
 enum { INSTRUCTIONS_READ = __LINE__ - 4, INSTRUCTIONS_STORE = INSTRUCTIONS_READ - 16 };
 
 static void assert_sums() {
-  int sums[THREADS];
-  fetch(sums, out_global);
-  for (int sum : sums) assert_int_equal(sum, BLOCKS);
+  for (int sum : fetch<THREADS>(out_global)) assert_int_equal(sum, BLOCKS);
   assert_finds_nothing();
 }
 
@@ -260,9 +258,7 @@ enum { LOCKED = __LINE__ - 4 };
 
 TEST(a_lock_needs_fences) {
   add_under_a_lock<true><<<BLOCKS, THREADS>>>(out_global, count_global);
-  int sum[1];
-  fetch(sum, out_global);
-  assert_int_equal(sum[0], 2 * BLOCKS);
+  assert_int_equal(fetch<1>(out_global)[0], 2 * BLOCKS);
   assert_finds_nothing();
   add_under_a_lock<false><<<BLOCKS, THREADS>>>(out_global, count_global);
   assert_race("global memory race", LOCKED, LOCKED);

@@ -127,9 +127,8 @@ TEST(every_preset_is_built_as_defined) {
     for (size_t l = 0; l < sizeof LENGTHS / sizeof LENGTHS[0]; l++) {
       for (int s = 0; s < BLOCK_SIZE_COUNT; s++) {
         const Problem p = mask_problem(1, 2, LENGTHS[l][0], LENGTHS[l][1]);
-        Mask mask = open_mask(TEXTS[t], &p, 8, 16);
+        FREED_BY(mask_free) Mask mask = open_mask(TEXTS[t], &p, 8, 16);
         check_build(&p, &mask, BLOCK_SIZES[s][0], BLOCK_SIZES[s][1]);
-        mask_free(&mask);
       }
     }
   }
@@ -184,25 +183,23 @@ TEST(dense_masks_of_all_kinds_are_built_as_defined) {
     const Problem p =
         mask_problem(1 + (int)(draw(seed, 5, 0) % 2), 1 + (int)(draw(seed, 5, 1) % 3),
                      1 + (int)(draw(seed, 5, 2) % 50), 1 + (int)(draw(seed, 5, 3) % 60));
+    FREED_BY(mask_free)
     Mask mask = open_mixed(seed, &p, draw(seed, 5, 4) % 2 ? p.batch : 1,
                            draw(seed, 5, 5) % 2 ? p.q_heads : 1);
     for (int s = 0; s < BLOCK_SIZE_COUNT; s++) {
       check_build(&p, &mask, BLOCK_SIZES[s][0], BLOCK_SIZES[s][1]);
     }
-    mask_free(&mask);
   }
 }
 
 TEST(one_tile_serves_all_equal_blocks) {
   const Problem p = mask_problem(1, 1, 256, 256);
-  Mask mask = open_mask("dilated:4", &p, 64, 64);
-  HostBlockMask blocks;
+  FREED_BY(mask_free) Mask mask = open_mask("dilated:4", &p, 64, 64);
+  FREED_BY(block_mask_free) HostBlockMask blocks;
   Error error;
   assert_true(block_mask_build(&mask, 64, 64, &blocks, &error));
   assert_int_equal(blocks.mask.tile_count, 2); /* on the diagonal, and below it */
   assert_int_equal(block_mask_statistics(&blocks.mask, 256).partial, 10);
-  block_mask_free(&blocks);
-  mask_free(&mask);
 }
 
 TEST(threads_do_not_change_the_blocks) {
@@ -212,9 +209,8 @@ TEST(threads_do_not_change_the_blocks) {
   const int threads = omp_get_max_threads();
   for (int i = 0; i < 2; i++) {
     omp_set_num_threads(i == 0 ? 1 : 3);
-    Mask mask = open_mask("random:0.3", &p, 64, 64);
+    FREED_BY(mask_free) Mask mask = open_mask("random:0.3", &p, 64, 64);
     assert_true(block_mask_build(&mask, 64, 32, &blocks[i], &error));
-    mask_free(&mask);
   }
   omp_set_num_threads(threads);
   for (int i = 0; i < MASK_FILES; i++) {
@@ -227,7 +223,7 @@ TEST(threads_do_not_change_the_blocks) {
 
 TEST(blocks_beyond_memory_are_refused) {
   const Problem p = mask_problem(1, 1, 256, 256);
-  Mask mask = open_mask("dilated:4", &p, 64, 64);
+  FREED_BY(mask_free) Mask mask = open_mask("dilated:4", &p, 64, 64);
   HostBlockMask blocks;
   Error error = {0};
   memory_start();
@@ -238,7 +234,6 @@ TEST(blocks_beyond_memory_are_refused) {
   assert_non_null(strstr(error.text, "--mask dilated:4 in blocks of 64 x 64, --seqlen 256, "));
   assert_non_null(strstr(error.text, " of memory, but only "));
   for (int t = 0; t < MASK_TENSORS; t++) assert_null(blocks.data[t]);
-  mask_free(&mask);
 }
 
 RUN_TESTS(create_test_directory, remove_test_directory)

@@ -29,7 +29,7 @@ static void check_same_entries(const Problem *p, const uint8_t *x, const uint8_t
 static void check_own(const OwnMask *own, const Problem *p) {
   Error error = {0};
   if (!block_mask_validate(&own->mask, p, &error)) fail_msg("%s", error.text);
-  uint8_t *should = dense_of_blocks(&own->mask, p);
+  FREED uint8_t *should = dense_of_blocks(&own->mask, p);
   const Mask mask = {.text = "own",
                      .preset = PRESET_DIRECTORY,
                      .q_len = p->q_len,
@@ -37,15 +37,12 @@ static void check_own(const OwnMask *own, const Problem *p) {
                      .batches = own->mask.batches,
                      .heads = own->mask.heads,
                      .blocks.mask = own->mask};
-  uint8_t *is = dense_of_mask(&mask, p->batch, p->q_heads);
+  FREED uint8_t *is = dense_of_mask(&mask, p->batch, p->q_heads);
   check_same_entries(p, is, should);
-  HostBlockMask canonical;
+  FREED_BY(block_mask_free) HostBlockMask canonical;
   assert_true(
       block_mask_build(&mask, own->mask.q_block_size, own->mask.kv_block_size, &canonical, &error));
   check_block_mask(&canonical.mask, p, should);
-  block_mask_free(&canonical);
-  free(should);
-  free(is);
 }
 
 TEST(masks_of_any_order_and_strides_have_a_canonical_form) {
@@ -55,9 +52,8 @@ TEST(masks_of_any_order_and_strides_have_a_canonical_form) {
     const Problem p = mask_problem(1 + roll(&dice, 3), 1 + roll(&dice, 3), 1 + roll(&dice, 30),
                                    1 + roll(&dice, 30));
     const int *size = SIZES[roll(&dice, 5)];
-    OwnMask own = draw_own(&dice, &p, size[0], size[1]);
+    FREED_BY(free_own) OwnMask own = draw_own(&dice, &p, size[0], size[1]);
     check_own(&own, &p);
-    free_own(&own);
   }
 }
 

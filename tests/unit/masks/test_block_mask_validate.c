@@ -46,10 +46,9 @@ static void expect(const BlockMask *mask, const Problem *problem, const char *te
 
 /** Expects this refusal of a mask with another value in slot 3, PARTIAL, or slot 0, FULL. */
 static void with_value(MaskTensor tensor, int slot, int32_t value, const char *text) {
-  OwnMask own = make_valid();
+  FREED_BY(free_own) OwnMask own = make_valid();
   *element(&own, tensor, 1, 2, 1, slot) = value;
   expect(&own.mask, &PROBLEM, text);
-  free_own(&own);
 }
 
 TEST(valid_masks_pass) {
@@ -101,17 +100,16 @@ TEST(partial_slots_need_a_tile) {
   with_value(TENSOR_TILE_INDICES, 3, 2,
              "partial_block_mask_indices[b=1, h=2, q_block=1, slot=3] = 2, but the slot is "
              "PARTIAL and there are 2 tiles");
-  OwnMask own = make_valid();
+  FREED_BY(free_own) OwnMask own = make_valid();
   own.mask.tile_count = 0;
   expect(&own.mask, &PROBLEM,
          "partial_block_mask_indices[b=0, h=0, q_block=0, slot=3] = 1, but the slot is PARTIAL "
          "and there are 0 tiles");
-  free_own(&own);
 }
 
 /** Each change makes one size wrong. */
 TEST(sizes_must_fit_the_problem) {
-  OwnMask own = make_valid();
+  FREED_BY(free_own) OwnMask own = make_valid();
   BlockMask m = own.mask;
   m.q_block_size = 0;
   expect(&m, &PROBLEM, "mask blocks of 0 x 4: must be positive");
@@ -132,7 +130,6 @@ TEST(sizes_must_fit_the_problem) {
          "kv_indices[b=0, h=0, q_block=0, slot=3] = 15, but there are only 15 key/value blocks");
   fewer_keys.kv_len = 61;
   expect(&own.mask, &fewer_keys, NULL);
-  free_own(&own);
 }
 
 /**
@@ -142,8 +139,8 @@ TEST(sizes_must_fit_the_problem) {
  */
 TEST(slots_past_the_count_are_not_read) {
   const Problem p = mask_problem(1, 1, 8, 64);
-  int32_t *count = malloc(sizeof *count), *types = malloc(3 * sizeof *types);
-  int32_t *indices = malloc(2 * sizeof *indices), *tiles = malloc(2 * sizeof *tiles);
+  FREED int32_t *count = malloc(sizeof *count), *types = malloc(3 * sizeof *types);
+  FREED int32_t *indices = malloc(2 * sizeof *indices), *tiles = malloc(2 * sizeof *tiles);
   *count = 3;
   memcpy(types, (int32_t[]){BLOCK_FULL, BLOCK_PARTIAL, BLOCK_MASKED}, 3 * sizeof *types);
   memcpy(indices, (int32_t[]){5, 3}, 2 * sizeof *indices);
@@ -163,10 +160,6 @@ TEST(slots_past_the_count_are_not_read) {
   assert_int_equal(s.active, 2);
   assert_int_equal(s.full, 1);
   assert_int_equal(s.partial, 1);
-  free(count);
-  free(types);
-  free(indices);
-  free(tiles);
 }
 
 RUN_TESTS(NULL, NULL)

@@ -18,9 +18,8 @@ static char *draw(const char *text, int q_len, int kv_len, int q_block, int kv_b
 
 static void expect(const char *text, int q_len, int kv_len, int q_block, int kv_block,
                    const char *should) {
-  char *picture = draw(text, q_len, kv_len, q_block, kv_block);
+  FREED char *picture = draw(text, q_len, kv_len, q_block, kv_block);
   assert_string_equal(picture, should);
-  free(picture);
 }
 
 TEST(small_masks_are_drawn_as_expected) {

@@ -54,9 +54,9 @@ static bool by_empty(int64_t n, int64_t kv_len, int64_t position, int64_t k) {
 
 static void check_rule(const char *text, Rule *rule, int64_t n, int q_len, int kv_len) {
   const Problem p = mask_problem(2, 3, q_len, kv_len);
-  Mask mask = open_mask(text, &p, 128, 128);
+  FREED_BY(mask_free) Mask mask = open_mask(text, &p, 128, 128);
   assert_int_equal(mask.batches * mask.heads, 1);
-  uint8_t *dense = dense_of_mask(&mask, 1, 1);
+  FREED uint8_t *dense = dense_of_mask(&mask, 1, 1);
   for (int q = 0; q < q_len; q++) {
     for (int k = 0; k < kv_len; k++) {
       if (dense[q * kv_len + k] == rule(n, kv_len, q + kv_len - q_len, k)) continue;
@@ -66,8 +66,6 @@ static void check_rule(const char *text, Rule *rule, int64_t n, int q_len, int k
   const int64_t ones = count_ones(dense, (size_t)q_len * (size_t)kv_len);
   assert_int_equal(mask_entries(&mask, 1, 1), ones);
   assert_int_equal(mask_entries(&mask, 2, 3), 6 * ones);
-  free(dense);
-  mask_free(&mask);
 }
 
 /** "name:n" */
@@ -150,8 +148,10 @@ static void check_runs(const Mask *square, const uint8_t *dense) {
 /** A mask with other lengths must have the rows of the square one, shifted. */
 static void check_interleaved(int q_len, int kv_len, const char *text) {
   const Problem p = mask_problem(1, 1, q_len, kv_len), square = mask_problem(1, 1, kv_len, kv_len);
-  Mask mask = open_mask(text, &p, 128, 128), whole = open_mask(text, &square, 128, 128);
-  uint8_t *dense = dense_of_mask(&mask, 1, 1), *rows = dense_of_mask(&whole, 1, 1);
+  FREED_BY(mask_free)
+  Mask mask = open_mask(text, &p, 128, 128),
+       whole = open_mask(text, &square, 128, 128);
+  FREED uint8_t *dense = dense_of_mask(&mask, 1, 1), *rows = dense_of_mask(&whole, 1, 1);
   check_runs(&whole, rows);
   for (int q = 0; q < q_len; q++) {
     const int position = q + kv_len - q_len;
@@ -161,10 +161,6 @@ static void check_interleaved(int q_len, int kv_len, const char *text) {
     }
   }
   assert_int_equal(mask_entries(&mask, 1, 1), count_ones(dense, (size_t)q_len * (size_t)kv_len));
-  free(dense);
-  free(rows);
-  mask_free(&mask);
-  mask_free(&whole);
 }
 
 TEST(images_are_attended_whole_and_text_is_causal) {
@@ -177,17 +173,14 @@ TEST(images_are_attended_whole_and_text_is_causal) {
 
 TEST(interleaved_masks_depend_on_the_seed) {
   const Problem p = mask_problem(1, 1, 600, 600);
-  Mask a = open_mask("interleaved:5", &p, 64, 64), b = open_mask("interleaved:5", &p, 128, 32);
-  Mask c = open_mask("interleaved:6", &p, 64, 64);
-  uint8_t *x = dense_of_mask(&a, 1, 1), *y = dense_of_mask(&b, 1, 1), *z = dense_of_mask(&c, 1, 1);
+  FREED_BY(mask_free)
+  Mask a = open_mask("interleaved:5", &p, 64, 64),
+       b = open_mask("interleaved:5", &p, 128, 32);
+  FREED_BY(mask_free) Mask c = open_mask("interleaved:6", &p, 64, 64);
+  FREED uint8_t *x = dense_of_mask(&a, 1, 1), *y = dense_of_mask(&b, 1, 1),
+                *z = dense_of_mask(&c, 1, 1);
   assert_memory_equal(x, y, 600 * 600);
   assert_true(memcmp(x, z, 600 * 600) != 0);
-  free(x);
-  free(y);
-  free(z);
-  mask_free(&a);
-  mask_free(&b);
-  mask_free(&c);
 }
 
 TEST(blocks_are_drawn_whole) {
@@ -195,8 +188,8 @@ TEST(blocks_are_drawn_whole) {
   for (size_t i = 0; i < sizeof SIZES / sizeof SIZES[0]; i++) {
     const int q_len = SIZES[i][0], kv_len = SIZES[i][1], q_b = SIZES[i][2], kv_b = SIZES[i][3];
     const Problem p = mask_problem(1, 1, q_len, kv_len);
-    Mask mask = open_mask("blocks:0.5", &p, q_b, kv_b);
-    uint8_t *dense = dense_of_mask(&mask, 1, 1);
+    FREED_BY(mask_free) Mask mask = open_mask("blocks:0.5", &p, q_b, kv_b);
+    FREED uint8_t *dense = dense_of_mask(&mask, 1, 1);
     for (int q = 0; q < q_len; q++) {
       for (int k = 0; k < kv_len; k++) {
         const uint8_t corner = dense[q / q_b * q_b * kv_len + k / kv_b * kv_b];
@@ -204,8 +197,6 @@ TEST(blocks_are_drawn_whole) {
       }
     }
     assert_int_equal(mask_entries(&mask, 1, 1), count_ones(dense, (size_t)q_len * (size_t)kv_len));
-    free(dense);
-    mask_free(&mask);
   }
 }
 
@@ -224,17 +215,14 @@ static uint8_t *draw_mask_of(const char *text, uint64_t seed, int64_t *entries) 
 static void check_density(const char *text, double density, int group) {
   const double total = 200 * 300;
   int64_t first, again, other;
-  uint8_t *a = draw_mask_of(text, 7, &first), *b = draw_mask_of(text, 7, &again);
-  uint8_t *c = draw_mask_of(text, 8, &other);
+  FREED uint8_t *a = draw_mask_of(text, 7, &first), *b = draw_mask_of(text, 7, &again);
+  FREED uint8_t *c = draw_mask_of(text, 8, &other);
   const double allowed = 5 * sqrt(total * group * density * (1 - density));
   assert_true(fabs((double)first - total * density) <= allowed);
   assert_true(fabs((double)other - total * density) <= allowed);
   assert_int_equal(first, count_ones(a, 200 * 300));
   assert_memory_equal(a, b, 200 * 300);
   assert_int_equal(memcmp(a, c, 200 * 300) != 0, density > 0 && density < 1);
-  free(a);
-  free(b);
-  free(c);
 }
 
 TEST(random_masks_have_their_density_and_seed) {

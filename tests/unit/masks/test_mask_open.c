@@ -153,11 +153,11 @@ static void check_dense_file(int rank, int batches, int heads) {
   const TestPath path = test_path("a.npy");
   write_array(path.text, NPY_B1, rank, shape + 4 - rank, data);
   const Problem p = mask_problem(B, H, NQ, NKV);
-  Mask mask = open_mask(path.text, &p, 64, 64);
+  FREED_BY(mask_free) Mask mask = open_mask(path.text, &p, 64, 64);
   unlink(path.text);
   assert_int_equal(mask.batches, batches);
   assert_int_equal(mask.heads, heads);
-  uint8_t *dense = dense_of_mask(&mask, B, H);
+  FREED uint8_t *dense = dense_of_mask(&mask, B, H);
   for (int b = 0; b < B; b++) {
     for (int h = 0; h < H; h++) {
       const uint8_t *should = data + (b % batches * heads + h % heads) * NQ * NKV;
@@ -165,8 +165,6 @@ static void check_dense_file(int rank, int batches, int heads) {
     }
   }
   assert_int_equal(mask_entries(&mask, B, H), count_ones(dense, sizeof data));
-  free(dense);
-  mask_free(&mask);
 }
 
 TEST(dense_files_are_read_entry_by_entry) {

@@ -18,7 +18,7 @@ static KeySpan span_of(const BlockMask *m, int b, int h, int q) {
 
 /** The spans must attend the entries of the mask, for every batch entry and head. */
 static void check_spans(const Problem *p, const Mask *mask) {
-  HostBlockMask built = build_spans(mask);
+  FREED_BY(block_mask_free) HostBlockMask built = build_spans(mask);
   const BlockMask *m = &built.mask;
   uint8_t *dense = dense_of_mask(mask, p->batch, p->q_heads), *entry = dense;
   for (int b = 0; b < p->batch; b++) {
@@ -38,7 +38,6 @@ static void check_spans(const Problem *p, const Mask *mask) {
   assert_int_equal(m->kv_block_size, 0);
   assert_int_equal(block_mask_statistics(m, p->kv_len).blocks, 0);
   free(dense);
-  block_mask_free(&built);
 }
 
 TEST(masks_with_one_span_are_recognised) {
@@ -55,10 +54,9 @@ TEST(masks_with_one_span_are_recognised) {
   for (size_t t = 0; t < sizeof MASKS / sizeof MASKS[0]; t++) {
     for (size_t l = 0; l < sizeof LENGTHS / sizeof LENGTHS[0]; l++) {
       const Problem p = mask_problem(2, 2, LENGTHS[l][0], LENGTHS[l][1]);
-      Mask mask = open_mask(MASKS[t].text, &p, 8, 16);
+      FREED_BY(mask_free) Mask mask = open_mask(MASKS[t].text, &p, 8, 16);
       if (mask.one_span != MASKS[t].one_span) fail_msg("%s", MASKS[t].text);
       if (mask.one_span) check_spans(&p, &mask);
-      mask_free(&mask);
     }
   }
 }
@@ -106,8 +104,8 @@ TEST(a_million_queries_take_little_time_and_memory) {
     struct rusage before, after;
     const double left = memory_left_bytes(), start = omp_get_wtime();
     getrusage(RUSAGE_SELF, &before);
-    Mask mask = open_mask(TEXTS[t], &p, 128, 128);
-    HostBlockMask built = build_spans(&mask);
+    FREED_BY(mask_free) Mask mask = open_mask(TEXTS[t], &p, 128, 128);
+    FREED_BY(block_mask_free) HostBlockMask built = build_spans(&mask);
     getrusage(RUSAGE_SELF, &after);
     assert_true(omp_get_wtime() - start < 2);
     assert_true(after.ru_maxrss - before.ru_maxrss < 100 * 1000);
@@ -118,14 +116,12 @@ TEST(a_million_queries_take_little_time_and_memory) {
       entries += span.end - span.first;
     }
     assert_int_equal(entries, mask.entries);
-    block_mask_free(&built);
-    mask_free(&mask);
   }
 }
 
 TEST(spans_beyond_memory_are_refused) {
   const Problem p = mask_problem(1, 1, 256, 256);
-  Mask mask = open_mask("window:4", &p, 64, 64);
+  FREED_BY(mask_free) Mask mask = open_mask("window:4", &p, 64, 64);
   HostBlockMask built;
   Error error = {0};
   memory_start();
@@ -135,7 +131,6 @@ TEST(spans_beyond_memory_are_refused) {
   assert_int_equal(error.code, EXIT_USAGE);
   assert_non_null(strstr(error.text, "--mask window:4, --seqlen 256: needs "));
   assert_null(built.data[TENSOR_ROW_SPANS]);
-  mask_free(&mask);
 }
 
 RUN_TESTS(create_test_directory, remove_test_directory)

@@ -44,11 +44,10 @@ __global__ void copy_two(const uint4 *from, unsigned *out) {
 }
 
 TEST(a_wait_covers_the_groups_committed_before_it) {
-  unsigned out[8], *device = device_zeros<unsigned>(8);
+  unsigned *device = device_zeros<unsigned>(8);
   copy_two<<<1, 1, SHARED>>>(device_numbers(), device);
-  fetch(out, device);
-  const unsigned expected[] = {1, ~0u, 1, ~0u, 1, 5, 0, 8};
-  assert_memory_equal(out, expected, sizeof out);
+  const std::array<unsigned, 8> expected = {1, ~0u, 1, ~0u, 1, 5, 0, 8};
+  assert_true(fetch<8>(device) == expected);
 }
 
 __global__ void copy_twice_in_order(const uint4 *from, unsigned *out) {
@@ -62,10 +61,9 @@ __global__ void copy_twice_in_order(const uint4 *from, unsigned *out) {
 }
 
 TEST(a_second_copy_to_one_place_may_follow_a_wait) {
-  unsigned out[1], *device = device_zeros<unsigned>(1);
+  unsigned *device = device_zeros<unsigned>(1);
   copy_twice_in_order<<<1, 1, SHARED>>>(device_numbers(), device);
-  fetch(out, device);
-  assert_int_equal(out[0], 5);
+  assert_int_equal(fetch<1>(device)[0], 5);
 }
 
 /* --- Copies that are not waited for --------------------------------------------------------- */
@@ -138,9 +136,9 @@ enum { READ_LINE = __LINE__ - 4 };
 
 TEST(ldmatrix_before_the_wait_is_reported) {
   const uint4 *numbers = device_numbers();
-  unsigned out[32], *device = device_zeros<unsigned>(32);
+  unsigned *device = device_zeros<unsigned>(32);
   read_rows<<<1, 32, SHARED>>>(numbers, device, -1);
-  fetch(out, device);
+  const auto out = fetch<32>(device);
   for (unsigned lane = 0; lane < 32; lane++) assert_int_equal(out[lane], 97 + lane);
 
   begin_capture(&capture);

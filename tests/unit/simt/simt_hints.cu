@@ -73,12 +73,12 @@ __global__ void shuffle_past_the_end(T *out) {
 
 template <typename T>
 static void check_spoiled(T largest, T smallest) {
-  T out[32], *device = device_zeros<T>(32);
+  T *device = device_zeros<T>(32);
   for (const SimtReading reading : {SIMT_KEPT_LARGEST, SIMT_KEPT_SMALLEST, SIMT_AS_WRITTEN}) {
     const T spoiled = reading == SIMT_KEPT_LARGEST ? largest : smallest;
     simt_read_as(reading);
     shuffle_past_the_end<T><<<1, 32>>>(device);
-    fetch(out, device);
+    const auto out = fetch<32>(device);
     for (int i = 0; i < 32; i++)
       assert_true(out[i] == (i < 16 || reading == SIMT_AS_WRITTEN ? T(5.0f) : spoiled));
   }
@@ -99,11 +99,11 @@ __global__ void count_active_lanes(int *out) {
 }
 
 TEST(lanes_that_call_activemask_meet_if_it_is_read_so) {
-  int out[48], *device = device_zeros<int>(48);
+  int *device = device_zeros<int>(48);
   simt_read_as(SIMT_ACTIVE_TOGETHER);
   count_active_lanes<<<1, 48>>>(device);
   simt_read_as(SIMT_AS_WRITTEN);
-  fetch(out, device);
+  const auto out = fetch<48>(device);
   for (int i = 0; i < 48; i++) {
     assert_int_equal(out[i], (i < 32 ? 32 : 16) + (i % 32 < 5 ? 500 : 0));
   }

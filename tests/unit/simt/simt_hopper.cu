@@ -60,14 +60,14 @@ __global__ void hand_over_by_name(int *out) {
 }
 
 TEST(barriers_order_two_warps) {
-  int out[160], *device = device_zeros<int>(160);
+  int *device = device_zeros<int>(160);
   for (int named = 0; named < 2; named++) {
     if (named) {
       hand_over_by_name<<<1, 64, SHARED>>>(device);
     } else {
       hand_over<<<1, 64, SHARED>>>(device);
     }
-    fetch(out, device);
+    const auto out = fetch<160>(device);
     for (int i = 0; i < 160; i++) assert_int_equal(out[i], i / 32 * 32 + 31 - i % 32);
     assert_int_equal(cudaMemset(device, 0, sizeof out), cudaSuccess);
   }
@@ -154,7 +154,7 @@ __global__ void store_box(const __grid_constant__ CUtensorMap map, Coordinates a
 /** Loads and stores the box at these coordinates, and compares all bytes with plain loops. */
 static void expect_box(const MapRequest &r, int element, const Coordinates &at) {
   enum { TENSOR = 2 * 6048, MOST = 3072 };
-  static unsigned char tensor[TENSOR], stored[TENSOR], early[MOST], late[MOST], loaded[MOST];
+  static unsigned char tensor[TENSOR], stored[TENSOR], loaded[MOST];
   unsigned char *device_early = device_zeros<unsigned char>(MOST);
   unsigned char *device_late = device_zeros<unsigned char>(MOST);
   for (int i = 0; i < TENSOR; i++) tensor[i] = stored[i] = (unsigned char)(i * 91 + i / 253);
@@ -180,13 +180,11 @@ static void expect_box(const MapRequest &r, int element, const Coordinates &at) 
   const CUtensorMap map = make_map(r);
   assert_int_equal(cudaMemcpy(r.address, tensor, TENSOR, cudaMemcpyHostToDevice), cudaSuccess);
   load_box<<<1, 64, SHARED>>>(map, at, bytes, device_early, device_late);
-  fetch(early, device_early);
-  fetch(late, device_late);
+  const auto early = fetch<MOST>(device_early), late = fetch<MOST>(device_late);
   for (int i = 0; i < bytes; i++) assert_int_equal(early[i], 0xff);
-  assert_memory_equal(late, loaded, bytes);
+  assert_memory_equal(late.data(), loaded, bytes);
   store_box<<<1, 64, SHARED>>>(map, at, bytes);
-  fetch(tensor, (const unsigned char *)r.address);
-  assert_memory_equal(tensor, stored, TENSOR);
+  assert_memory_equal(fetch<TENSOR>((unsigned char *)r.address).data(), stored, TENSOR);
   assert_int_equal(cudaFree(device_early), cudaSuccess);
   assert_int_equal(cudaFree(device_late), cudaSuccess);
 }
@@ -236,13 +234,12 @@ __global__ void store_groups(const __grid_constant__ CUtensorMap map, volatile u
 }
 
 TEST(a_wait_covers_the_groups_of_stores_committed_before_it) {
-  unsigned out[6], *device = device_zeros<unsigned>(6);
+  unsigned *device = device_zeros<unsigned>(6);
   uint16_t *tensor = device_zeros<uint16_t>(128);
   store_groups<<<1, 1, SHARED>>>(matrix_map(tensor, 2, 1, CU_TENSOR_MAP_SWIZZLE_NONE), tensor,
                                  device);
-  fetch(out, device);
-  const unsigned expected[] = {1, 0, 1, 0, 1, 2};
-  assert_memory_equal(out, expected, sizeof out);
+  const std::array<unsigned, 6> expected = {1, 0, 1, 0, 1, 2};
+  assert_true(fetch<6>(device) == expected);
 }
 
 /** Encodes a right request after `change`. */
@@ -446,10 +443,9 @@ TEST(all_lanes_of_a_warp_move_registers) {
 }
 
 TEST(registers_move_between_warpgroups) {
-  int done[1], *device = device_zeros<int>(1);
+  int *device = device_zeros<int>(1);
   move_registers<24, 240><<<3, 384>>>(device);
-  fetch(done, device);
-  assert_int_equal(done[0], 3 * 256);
+  assert_int_equal(fetch<1>(device)[0], 3 * 256);
 }
 
 static void expect_registers(void (*kernel)(int *), const char *what, int line) {

@@ -46,22 +46,21 @@ TEST(dynamic_shared_memory_has_any_name_and_type) {
   for (int i = 0; i < 64; i++) values[i] = (float)i;
   cudaMemcpy(device, values, sizeof values, cudaMemcpyHostToDevice);
   reverse_floats<<<1, 64, sizeof values>>>(device);
-  fetch(values, device);
-  for (int i = 0; i < 64; i++) assert_true(values[i] == (float)(63 - i));
+  const auto once = fetch<64>(device);
+  for (int i = 0; i < 64; i++) assert_true(once[i] == (float)(63 - i));
   reverse<float><<<1, 64, sizeof values>>>(device);
-  fetch(values, device);
-  for (int i = 0; i < 64; i++) assert_true(values[i] == (float)i);
+  assert_memory_equal(fetch<64>(device).data(), values, sizeof values);
 
   int matrix[64], *device_matrix = device_zeros<int>(64);
   for (int i = 0; i < 64; i++) matrix[i] = i;
   cudaMemcpy(device_matrix, matrix, sizeof matrix, cudaMemcpyHostToDevice);
   transpose<<<1, dim3(8, 8), sizeof matrix>>>(device_matrix);
-  fetch(matrix, device_matrix);
-  for (int i = 0; i < 64; i++) assert_int_equal(matrix[i], i % 8 * 8 + i / 8);
+  const auto transposed = fetch<64>(device_matrix);
+  for (int i = 0; i < 64; i++) assert_int_equal(transposed[i], i % 8 * 8 + i / 8);
 
-  double found[3], *device_found = device_zeros<double>(3);
+  double *device_found = device_zeros<double>(3);
   inner::find_address<<<1, 1, 64>>>(device_found);
-  fetch(found, device_found);
+  const auto found = fetch<3>(device_found);
   assert_true(found[0] == 4.5 && found[1] == 0 && found[2] == 5.5);
 }
 
@@ -84,7 +83,7 @@ __global__ void use_variables(float *out) {
 
 TEST(variables_of_the_device_are_copied_by_their_names) {
   const float some[] = {10, 100}, other[] = {20, 30};
-  float out[4], *device = device_zeros<float>(4), back[4];
+  float *device = device_zeros<float>(4), back[4];
   unsigned count;
   void *address;
   assert_int_equal(cudaMemcpyToSymbol(factors, some, sizeof some), cudaSuccess);
@@ -93,7 +92,7 @@ TEST(variables_of_the_device_are_copied_by_their_names) {
   assert_int_equal(cudaMemset(address, 0, sizeof finished), cudaSuccess);
   managed = 5;
   use_variables<<<3, 32>>>(device);
-  fetch(out, device);
+  const auto out = fetch<4>(device);
   assert_true(out[0] == 10 && out[1] == 2000 && out[2] == 300 && out[3] == 400);
   assert_int_equal(cudaMemcpyFromSymbol(&count, finished, sizeof count), cudaSuccess);
   assert_int_equal(count, 96);

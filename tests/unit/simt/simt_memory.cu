@@ -124,10 +124,7 @@ TEST(too_many_allocations_are_out_of_memory) {
 
   set_variable("SIMT_THREADS", "16");
   write_number<<<64, 1024>>>(pointers[count - 1]);
-  assert_int_equal(cudaDeviceSynchronize(), cudaSuccess);
-  int number[1];
-  fetch(number, pointers[count - 1]);
-  assert_int_equal(number[0], 42);
+  assert_int_equal(fetch<1>(pointers[count - 1])[0], 42);
   set_variable("SIMT_THREADS", nullptr);
 
   assert_int_equal(cudaFree(pointers[0]), cudaSuccess);

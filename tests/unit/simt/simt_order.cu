@@ -10,28 +10,25 @@ __global__ void note_order(int *next, int *order) {
   order[place] = blockIdx.x * blockDim.x + threadIdx.x;
 }
 
-static void run_in_order(const char *name, int (&order)[320]) {
+static std::array<int, 320> order_of(const char *name) {
   set_variable("SIMT_THREADS", "1");
   set_variable("SIMT_ORDER", name);
   int *next = device_zeros<int>(1), *device = device_zeros<int>(320);
   note_order<<<5, 64>>>(next, device);
-  fetch(order, device);
+  const auto order = fetch<320>(device);
   set_variable("SIMT_ORDER", nullptr);
   set_variable("SIMT_THREADS", nullptr);
+  return order;
 }
 
 TEST(threads_and_blocks_run_in_the_order_asked_for) {
-  static int forward[320], reverse[320], shuffled[320], other[320];
-  run_in_order("forward", forward);
-  run_in_order("reverse", reverse);
+  const auto forward = order_of("forward"), reverse = order_of("reverse");
   for (int i = 0; i < 320; i++) {
     assert_int_equal(forward[i], i);
     assert_int_equal(reverse[i], 319 - i);
   }
-  run_in_order("random:7", shuffled);
-  run_in_order("random:8", other);
-  assert_memory_not_equal(shuffled, forward, sizeof forward);
-  assert_memory_not_equal(shuffled, other, sizeof other);
+  const auto shuffled = order_of("random:7");
+  assert_true(shuffled != forward && shuffled != order_of("random:8"));
   int seen[320] = {};
   for (int thread : shuffled) seen[thread]++;
   for (int count : seen) assert_int_equal(count, 1);
@@ -56,9 +53,7 @@ __global__ void trace(int *order) {
   trace_of_block[next++] = (int)threadIdx.x;
 }
 
-struct Trace {
-  int order[BLOCKS * VISITS];
-};
+typedef std::array<int, BLOCKS * VISITS> Trace;
 
 /** Runs in a process of its own, because the order also depends on the number of earlier launches.
  * */
@@ -71,7 +66,7 @@ static void trace_in_child(const char *order, const char *threads, Trace *result
     set_variable("SIMT_THREADS", threads);
     int *device = device_zeros<int>(BLOCKS * VISITS);
     trace<<<BLOCKS, THREADS>>>(device);
-    fetch(result->order, device);
+    *result = fetch<BLOCKS * VISITS>(device);
     const bool written = write(ends[1], result, sizeof *result) == (ssize_t)sizeof *result;
     _exit(written ? 0 : 1);
   }
@@ -107,8 +102,8 @@ TEST(other_seeds_give_other_orders) {
     trace_in_child(order, "1", &traces[seed]);
     for (int other = 0; other < seed; other++) {
       for (int block = 0; block < BLOCKS; block++) {
-        assert_memory_not_equal(traces[seed].order + block * VISITS,
-                                traces[other].order + block * VISITS, VISITS * sizeof(int));
+        assert_memory_not_equal(&traces[seed][block * VISITS], &traces[other][block * VISITS],
+                                VISITS * sizeof(int));
       }
     }
   }
@@ -136,21 +131,20 @@ __global__ void add_up(const float *from, float *out) {
 }
 
 TEST(a_right_kernel_gives_the_same_bits_in_every_order) {
-  static float in[20 * 128], first[20 * 128], out[20 * 128];
+  static float in[20 * 128];
   for (int i = 0; i < 20 * 128; i++) in[i] = 1.0f / (float)(i + 1);
   float *from = device_zeros<float>(20 * 128), *device = device_zeros<float>(20 * 128);
   assert_int_equal(cudaMemcpy(from, in, sizeof in, cudaMemcpyHostToDevice), cudaSuccess);
   add_up<<<20, 128>>>(from, device);
-  fetch(first, device);
+  const auto first = fetch<20 * 128>(device);
   assert_true(first[0] != first[128]);
   for (const char *order : {"forward", "reverse", "random:1", "random:2", "random:3"}) {
     for (const char *threads : {"1", "4"}) {
       set_variable("SIMT_ORDER", order);
       set_variable("SIMT_THREADS", threads);
-      assert_int_equal(cudaMemset(device, 0, sizeof out), cudaSuccess);
+      assert_int_equal(cudaMemset(device, 0, sizeof in), cudaSuccess);
       add_up<<<20, 128>>>(from, device);
-      fetch(out, device);
-      assert_memory_equal(out, first, sizeof out);
+      assert_true(fetch<20 * 128>(device) == first);
     }
   }
   set_variable("SIMT_ORDER", nullptr);

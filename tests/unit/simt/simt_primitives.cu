@@ -15,11 +15,9 @@ __global__ void count_visits(int *visits) {
 }
 
 TEST(every_thread_of_a_3d_grid_runs_once) {
-  static int visits[2 * 3 * 4 * 60];
   int *device = device_zeros<int>(2 * 3 * 4 * 60);
   count_visits<<<dim3(2, 3, 4), dim3(5, 4, 3)>>>(device);
-  fetch(visits, device);
-  for (int visit : visits) assert_int_equal(visit, 441);
+  for (int visit : fetch<2 * 3 * 4 * 60>(device)) assert_int_equal(visit, 441);
 }
 
 __global__ void mark_block(unsigned char *marks) {
@@ -27,11 +25,9 @@ __global__ void mark_block(unsigned char *marks) {
 }
 
 TEST(a_grid_may_have_more_than_65535_blocks) {
-  static unsigned char marks[70001];
   unsigned char *device = device_zeros<unsigned char>(70001);
   mark_block<<<70001, 1>>>(device);
-  fetch(marks, device);
-  for (unsigned char mark : marks) assert_int_equal(mark, 1);
+  for (unsigned char mark : fetch<70001>(device)) assert_int_equal(mark, 1);
 }
 
 /* --- Barriers ------------------------------------------------------------------------------- */
@@ -51,10 +47,9 @@ __global__ void reverse_rounds(int *out, int rounds) {
 }
 
 TEST(a_barrier_separates_writes_from_reads_in_1024_threads) {
-  static int out[4 * 1024];
   int *device = device_zeros<int>(4 * 1024);
   reverse_rounds<<<4, 1024>>>(device, 7);
-  fetch(out, device);
+  const auto out = fetch<4 * 1024>(device);
   for (int i = 0; i < 4 * 1024; i++) assert_int_equal(out[i], 1023 - i % 1024);
 }
 
@@ -72,11 +67,9 @@ __global__ void barrier_predicates(int *out) {
 }
 
 TEST(barriers_count_their_predicates) {
-  int out[100];
   int *device = device_zeros<int>(100);
   barrier_predicates<<<1, 100>>>(device);
-  fetch(out, device);
-  for (int right : out) assert_int_equal(right, 1);
+  for (int right : fetch<100>(device)) assert_int_equal(right, 1);
 }
 
 __global__ void leave_before_barrier(int *out) {
@@ -90,10 +83,9 @@ __global__ void leave_before_barrier(int *out) {
 }
 
 TEST(a_barrier_does_not_wait_for_threads_that_have_exited) {
-  int out[96];
   int *device = device_zeros<int>(96);
   leave_before_barrier<<<1, 96>>>(device);
-  fetch(out, device);
+  const auto out = fetch<96>(device);
   for (int t = 0; t < 96; t++) assert_int_equal(out[t], t % 3 == 1 ? 0 : 64);
 }
 
@@ -140,37 +132,36 @@ __global__ void add_all(Totals *totals) {
 }
 
 TEST(atomics_lose_nothing_between_blocks) {
-  Totals totals[1] = {};
-  totals[0].unsigned_least = totals[0].all = 0xffffffff;
-  totals[0].long_all = ~0ull;
-  Totals *device = device_zeros<Totals>(1);
-  assert_int_equal(cudaMemcpy(device, totals, sizeof totals, cudaMemcpyHostToDevice), cudaSuccess);
+  Totals start = {}, *device = device_zeros<Totals>(1);
+  start.unsigned_least = start.all = 0xffffffff;
+  start.long_all = ~0ull;
+  assert_int_equal(cudaMemcpy(device, &start, sizeof start, cudaMemcpyHostToDevice), cudaSuccess);
   add_all<<<50, 100>>>(device);
-  fetch(totals, device);
-  assert_int_equal(totals->sum, -12497500);
-  assert_int_equal(totals->unsigned_sum, 12497500);
-  assert_true(totals->long_sum == 5000ull << 32);
-  assert_true(totals->float_sum == 2500.0f);
-  assert_true(totals->double_sum == 1250.0);
-  assert_int_equal(totals->most, 4899);
-  assert_int_equal(totals->least, -4999);
-  assert_int_equal(totals->unsigned_most, 0x80001387u);
-  assert_int_equal(totals->unsigned_least, 0x80000000u);
-  assert_int_equal(totals->any, 0xffffffffu);
-  assert_int_equal(totals->all, 0xffff0000u);
+  const Totals totals = fetch<1>(device)[0];
+  assert_int_equal(totals.sum, -12497500);
+  assert_int_equal(totals.unsigned_sum, 12497500);
+  assert_true(totals.long_sum == 5000ull << 32);
+  assert_true(totals.float_sum == 2500.0f);
+  assert_true(totals.double_sum == 1250.0);
+  assert_int_equal(totals.most, 4899);
+  assert_int_equal(totals.least, -4999);
+  assert_int_equal(totals.unsigned_most, 0x80001387u);
+  assert_int_equal(totals.unsigned_least, 0x80000000u);
+  assert_int_equal(totals.any, 0xffffffffu);
+  assert_int_equal(totals.all, 0xffff0000u);
   unsigned odd = 0;
   for (unsigned i = 0; i < 5000; i++) odd ^= i;
-  assert_int_equal(totals->odd, odd);
-  assert_int_equal(totals->counted, 5000 % 7);
-  assert_int_equal(totals->counted_down, 7 - 5000 % 7);
-  assert_int_equal(totals->difference, -12497500);
-  assert_true(totals->long_most == 4999ll << 32);
-  assert_true(totals->long_least == -4999 * (1ll << 32));
-  assert_true(totals->unsigned_long_most == 4999ull << 51);
-  assert_true(totals->long_any == ~0ull);
-  assert_true(totals->long_all == 0xffffull << 48);
-  assert_true(totals->long_odd == (unsigned long long)odd << 32);
-  assert_int_equal(totals->swaps, 5000);
+  assert_int_equal(totals.odd, odd);
+  assert_int_equal(totals.counted, 5000 % 7);
+  assert_int_equal(totals.counted_down, 7 - 5000 % 7);
+  assert_int_equal(totals.difference, -12497500);
+  assert_true(totals.long_most == 4999ll << 32);
+  assert_true(totals.long_least == -4999 * (1ll << 32));
+  assert_true(totals.unsigned_long_most == 4999ull << 51);
+  assert_true(totals.long_any == ~0ull);
+  assert_true(totals.long_all == 0xffffull << 48);
+  assert_true(totals.long_odd == (unsigned long long)odd << 32);
+  assert_int_equal(totals.swaps, 5000);
 }
 
 /**
@@ -203,12 +194,9 @@ __global__ void lock_and_add(int *out) {
 }
 
 TEST(threads_of_a_block_may_spin_on_a_lock) {
-  int out[2];
   int *device = device_zeros<int>(2);
   lock_and_add<<<1, 80>>>(device);
-  fetch(out, device);
-  assert_int_equal(out[0], 80);
-  assert_int_equal(out[1], 80);
+  for (int count : fetch<2>(device)) assert_int_equal(count, 80);
 }
 
 /** Threads 0 and 79 alternate in counting up a variable that only fences order. */
@@ -230,11 +218,9 @@ __global__ void spin_on_flag(int *out, int rounds) {
 }
 
 TEST(threads_of_a_block_may_spin_on_a_flag_with_a_fence) {
-  int out[2];
   int *device = device_zeros<int>(2);
   spin_on_flag<<<1, 80>>>(device, 50);
-  fetch(out, device);
-  assert_int_equal(out[1], 100);
+  assert_int_equal(fetch<2>(device)[1], 100);
 }
 
 /* --- Shared memory -------------------------------------------------------------------------- */
@@ -250,12 +236,10 @@ __global__ void static_shared(int *out) {
 }
 
 TEST(blocks_do_not_share_shared_memory) {
-  int out[40 * 33];
   int *device = device_zeros<int>(40 * 33);
-  cudaMemset(device, 0xff, sizeof out);
+  cudaMemset(device, 0xff, 40 * 33 * sizeof *device);
   static_shared<100><<<40, 33>>>(device);
-  fetch(out, device);
-  for (int wrong : out) assert_int_equal(wrong, 0);
+  for (int wrong : fetch<40 * 33>(device)) assert_int_equal(wrong, 0);
 }
 
 __global__ void dynamic_shared(int *out, int words) {
@@ -271,16 +255,14 @@ __global__ void dynamic_shared(int *out, int words) {
 }
 
 TEST(all_227_kilobytes_of_dynamic_shared_memory_are_there) {
-  int out[5 * 64];
   int *device = device_zeros<int>(5 * 64);
-  cudaMemset(device, 0xff, sizeof out);
+  cudaMemset(device, 0xff, 5 * 64 * sizeof *device);
   const int bytes = 227 * 1024;
   assert_int_equal(
       cudaFuncSetAttribute(dynamic_shared, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
       cudaSuccess);
   dynamic_shared<<<5, 64, bytes>>>(device, bytes / 4);
-  fetch(out, device);
-  for (int wrong : out) assert_int_equal(wrong, 0);
+  for (int wrong : fetch<5 * 64>(device)) assert_int_equal(wrong, 0);
 }
 
 /* --- Launches ------------------------------------------------------------------------------- */
@@ -291,11 +273,10 @@ __global__ void note_indices(uint3 *out) {
 }
 
 TEST(threads_are_numbered_anew_when_only_y_and_z_change) {
-  uint3 out[64];
   uint3 *device = device_zeros<uint3>(64);
   for (dim3 block : {dim3(4, 16, 1), dim3(4, 2, 8), dim3(4, 8, 2)}) {
     note_indices<<<1, block>>>(device);
-    fetch(out, device);
+    const auto out = fetch<64>(device);
     for (unsigned i = 0; i < 64; i++) {
       assert_int_equal(out[i].x, i % 4);
       assert_int_equal(out[i].y, i / 4 % block.y);
@@ -315,14 +296,12 @@ static void *launch_many(void *counter) {
 }
 
 TEST(two_host_threads_may_launch) {
-  int out[1];
   int *device = device_zeros<int>(1);
   pthread_t other;
   assert_int_equal(pthread_create(&other, nullptr, launch_many, device), 0);
   launch_many(device);
   pthread_join(other, nullptr);
-  fetch(out, device);
-  assert_int_equal(out[0], 2 * 100 * 3 * 40);
+  assert_int_equal(fetch<1>(device)[0], 2 * 100 * 3 * 40);
 }
 
 struct Parameters {
@@ -336,12 +315,10 @@ __global__ void take_parameters(Parameters p, double d, short s, int *out) {
 }
 
 TEST(arguments_are_converted_and_copied_for_each_thread) {
-  int out[32];
   int *device = device_zeros<int>(32);
   Parameters p = {1, {0, 0, 0, 0, 0, 0, 0, 0, 0, 20}, nullptr};
   take_parameters<<<2, 32, 0, cudaStream_t{}>>>(p, 300, (short)4000, device);
-  fetch(out, device);
-  for (int x : out) assert_int_equal(x, 4322);
+  for (int x : fetch<32>(device)) assert_int_equal(x, 4322);
 }
 
 __global__ void greet() {

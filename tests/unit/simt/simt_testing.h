@@ -10,6 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include <array>
 #include <initializer_list>
 
 #include "../testing.h"
@@ -23,11 +24,14 @@ T *device_zeros(int count) {
   return pointer;
 }
 
-/** Copies the first N elements to the host, after the kernels before it have succeeded. */
-template <typename T, int N>
-void fetch(T (&target)[N], const T *source) {
+/** The first N elements, after the kernels before it have succeeded. */
+template <int N, typename T>
+std::array<T, N> fetch(const T *source) {
+  std::array<T, N> target;
   assert_int_equal(cudaDeviceSynchronize(), cudaSuccess);
-  assert_int_equal(cudaMemcpy(target, source, sizeof target, cudaMemcpyDeviceToHost), cudaSuccess);
+  assert_int_equal(cudaMemcpy(target.data(), source, sizeof target, cudaMemcpyDeviceToHost),
+                   cudaSuccess);
+  return target;
 }
 
 /** Sets an environment variable, or removes it, and makes the backend read it. */

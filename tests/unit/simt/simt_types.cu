@@ -107,10 +107,9 @@ __global__ void shuffle_pairs(__half2 *out) {
 }
 
 TEST(pairs_are_shuffled_as_bits) {
-  __half2 out[32];
   __half2 *device = device_zeros<__half2>(32);
   shuffle_pairs<<<1, 32>>>(device);
-  fetch(out, device);
+  const auto out = fetch<32>(device);
   for (int lane = 0; lane < 32; lane++) {
     assert_true(__low2float(out[lane]) == (lane ^ 5));
     assert_true(__high2float(out[lane]) == -(lane ^ 5));
@@ -165,13 +164,11 @@ TEST(arithmetic_functions_are_right) {
   static const float expected[] = {expf(1.0f), 8,  0,  3, 0.25f, 0.25f,
                                    0.125f,     10, 24, 1, -1.5f, 2.5f};
   static const int expected_ints[] = {8, 4, 0, 31, 32, -4, 3, 3, 1, 33};
-  float f[12];
-  int i[10];
   float *device_f = device_zeros<float>(12);
   int *device_i = device_zeros<int>(10);
   calculate<<<1, 1>>>(device_f, device_i);
-  fetch(f, device_f);
-  fetch(i, device_i);
+  const auto f = fetch<12>(device_f);
+  const auto i = fetch<10>(device_i);
   for (int n = 0; n < 12; n++) assert_true(f[n] == expected[n]);
   for (int n = 0; n < 10; n++) assert_int_equal(i[n], expected_ints[n]);
 }
@@ -194,13 +191,12 @@ __global__ void reverse_and_count(unsigned long long *out, long long *waited) {
 TEST(bits_are_reversed_and_counted_and_the_clock_goes_on) {
   static const unsigned long long expected[] = {
       0x80000000, 0x1e6a2c48, 0xf7b3d591e6a2c480, 8, 41, 0, 23, 64};
-  unsigned long long out[8], *device = device_zeros<unsigned long long>(8);
-  long long waited[1], *device_waited = device_zeros<long long>(1);
+  unsigned long long *device = device_zeros<unsigned long long>(8);
+  long long *device_waited = device_zeros<long long>(1);
   reverse_and_count<<<1, 1>>>(device, device_waited);
-  fetch(out, device);
-  fetch(waited, device_waited);
+  const auto out = fetch<8>(device);
   for (int i = 0; i < 8; i++) assert_true(out[i] == expected[i]);
-  assert_true(waited[0] >= 1000);
+  assert_true(fetch<1>(device_waited)[0] >= 1000);
 }
 
 __global__ void compare_mixed(float *f, double *d, unsigned long long *u) {
@@ -214,17 +210,13 @@ __global__ void compare_mixed(float *f, double *d, unsigned long long *u) {
 }
 
 TEST(minimum_and_maximum_are_those_of_cuda) {
-  float f[2];
-  double d[1];
-  unsigned long long u[3];
   float *device_f = device_zeros<float>(2);
   double *device_d = device_zeros<double>(1);
   unsigned long long *device_u = device_zeros<unsigned long long>(3);
   compare_mixed<<<1, 1>>>(device_f, device_d, device_u);
-  fetch(f, device_f);
-  fetch(d, device_d);
-  fetch(u, device_u);
-  assert_true(f[0] == 1.0f && f[1] == 2.0f && d[0] == 0.5);
+  const auto f = fetch<2>(device_f);
+  const auto u = fetch<3>(device_u);
+  assert_true(f[0] == 1.0f && f[1] == 2.0f && fetch<1>(device_d)[0] == 0.5);
   assert_true(u[0] == 0xffffffff && u[1] == 7 && u[2] == 5);
 }
 

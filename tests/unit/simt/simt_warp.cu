@@ -18,10 +18,9 @@ __global__ void shuffle_all(T *out) {
 
 template <typename T>
 static void check_shuffles() {
-  T out[64 * 6];
   T *device = device_zeros<T>(64 * 6);
   shuffle_all<T><<<1, 64>>>(device);
-  fetch(out, device);
+  const auto out = fetch<64 * 6>(device);
   for (int t = 0; t < 64; t++) {
     const int lane = t % 32;
     /* width 4, lane mask 4: a lane of an earlier group can be read; otherwise the own value results
@@ -55,13 +54,12 @@ __global__ void vote_all(unsigned *out) {
 }
 
 TEST(votes_see_all_lanes) {
-  unsigned out[64 * 5];
   unsigned *device = device_zeros<unsigned>(64 * 5);
   vote_all<<<1, 64>>>(device);
-  fetch(out, device);
+  const auto out = fetch<64 * 5>(device);
   for (int t = 0; t < 64; t++) {
     const unsigned expected[] = {0x49249249, 1, 0, 1, 0};
-    assert_memory_equal(out + 5 * t, expected, sizeof expected);
+    assert_memory_equal(&out[5 * t], expected, sizeof expected);
   }
 }
 
@@ -82,13 +80,13 @@ __global__ void reduce_all(int *out) {
 }
 
 TEST(reductions_are_of_all_lanes_in_the_mask) {
-  int out[64 * 10], *device = device_zeros<int>(64 * 10);
+  int *device = device_zeros<int>(64 * 10);
   SimtCounters counters;
   reduce_all<<<1, 64>>>(device);
-  fetch(out, device);
+  const auto out = fetch<64 * 10>(device);
   for (int t = 0; t < 64; t++) {
     const int expected[] = {400, 496, -26, 0, -9, -1, 0xf0, 0x1f00, 1, t % 32 < 8 ? 28 : 468};
-    assert_memory_equal(out + 10 * t, expected, sizeof expected);
+    assert_memory_equal(&out[10 * t], expected, sizeof expected);
   }
   simt_read_counters(&counters);
   assert_int_equal(counters.warp_instructions[SIMT_REDUCTION], 2 * 11);
@@ -110,9 +108,9 @@ __global__ void match_all(unsigned *out, unsigned long long high) {
 }
 
 TEST(matches_compare_bits_within_the_mask) {
-  unsigned out[64 * 7], *device = device_zeros<unsigned>(64 * 7);
+  unsigned *device = device_zeros<unsigned>(64 * 7);
   match_all<<<1, 64>>>(device, 1ull << 40);
-  fetch(out, device);
+  const auto out = fetch<64 * 7>(device);
   for (int t = 0; t < 64; t++) {
     const int lane = t % 32;
     const unsigned expected[] = {0xffu << lane / 8 * 8,
@@ -122,7 +120,7 @@ TEST(matches_compare_bits_within_the_mask) {
                                  0,
                                  lane < 20 ? 0x401u << lane % 10 : 0,
                                  lane < 20 ? 0xfffffu : 0};
-    assert_memory_equal(out + 7 * t, expected, sizeof expected);
+    assert_memory_equal(&out[7 * t], expected, sizeof expected);
   }
 }
 
@@ -133,9 +131,9 @@ __global__ void ask_who_is_active(unsigned *out) {
 }
 
 TEST(an_active_mask_has_the_own_lane_and_serves_as_a_mask) {
-  unsigned out[160], *device = device_zeros<unsigned>(160);
+  unsigned *device = device_zeros<unsigned>(160);
   ask_who_is_active<<<1, dim3(40, 2)>>>(device);
-  fetch(out, device);
+  const auto out = fetch<160>(device);
   for (int t = 0; t < 80; t++) {
     assert_int_equal(out[t], 1u << t % 32);
     assert_int_equal(out[80 + t], t / 40);
@@ -158,10 +156,9 @@ __global__ void halves_apart(int *out) {
 }
 
 TEST(half_warps_shuffle_separately) {
-  int out[64];
   int *device = device_zeros<int>(64);
   halves_apart<<<1, 64>>>(device);
-  fetch(out, device);
+  const auto out = fetch<64>(device);
   for (int t = 0; t < 64; t++) {
     if (t % 32 < 16) assert_int_equal(out[t], 120);
     /* +8 or -8 after the first step, and the same in both lanes of every later pair */
@@ -186,10 +183,9 @@ __global__ void nested_groups(int *out) {
 }
 
 TEST(nested_branches_reconverge) {
-  int out[64];
   int *device = device_zeros<int>(64);
   nested_groups<<<1, 64>>>(device);
-  fetch(out, device);
+  const auto out = fetch<64>(device);
   for (int t = 0; t < 64; t++) {
     const int lane = t % 32;
     const int inner = lane % 2 == 1 ? -1 : 400 + (lane % 4 == 0 ? 28 : 2);
@@ -207,10 +203,9 @@ __global__ void chain_of_pairs(int *out) {
 }
 
 TEST(a_lane_may_exchange_with_others_in_sequence) {
-  int out[32];
   int *device = device_zeros<int>(32);
   chain_of_pairs<<<1, 32>>>(device);
-  fetch(out, device);
+  const auto out = fetch<32>(device);
   assert_int_equal(out[0], 10);
   assert_int_equal(out[1], 3);
   assert_int_equal(out[2], 3);
@@ -226,10 +221,9 @@ __global__ void some_lanes_leave(int *out) {
 }
 
 TEST(warp_instructions_do_not_wait_for_lanes_that_have_exited) {
-  int out[64];
   int *device = device_zeros<int>(64);
   some_lanes_leave<<<1, 64>>>(device);
-  fetch(out, device);
+  const auto out = fetch<64>(device);
   for (int t = 0; t < 64; t++) assert_int_equal(out[t], t % 32 < 10 ? 190 + 0x3ff : 0);
 }
 
@@ -238,10 +232,9 @@ __global__ void read_missing_lane(float *out) {
 }
 
 TEST(a_lane_that_takes_no_part_gives_nan) {
-  float out[16];
   float *device = device_zeros<float>(16);
   read_missing_lane<<<1, 32>>>(device);
-  fetch(out, device);
+  const auto out = fetch<16>(device);
   for (int lane = 0; lane < 8; lane++) assert_true(out[lane] == 1.0f);
   for (int lane = 8; lane < 16; lane++) assert_true(std::isnan(out[lane]));
 }
@@ -258,10 +251,9 @@ __global__ void exchange_in_warp(int *out) {
 }
 
 TEST(syncwarp_separates_writes_from_reads) {
-  int out[64];
   int *device = device_zeros<int>(64);
   exchange_in_warp<<<1, 64>>>(device);
-  fetch(out, device);
+  const auto out = fetch<64>(device);
   for (int t = 0; t < 64; t++) assert_int_equal(out[t], (t ^ 31) + 4);
 }
 

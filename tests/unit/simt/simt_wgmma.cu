@@ -123,7 +123,6 @@ static uint16_t bits_of(int number, SimtElement element) {
 static void expect_product(int n, int span_a, int span_b, int options) {
   static unsigned char image[MOST_SHARED];
   static uint16_t a_matrix[ROWS * DEPTH];
-  static float out[ROWS * MOST_COLUMNS];
   Product p = {
       n, 0, (options & 1) != 0, (options & 2) != 0, (options & 4) != 0, (options & 8) != 0};
   p.element = options & 16 ? SIMT_FP16 : SIMT_BF16;
@@ -148,13 +147,12 @@ static void expect_product(int n, int span_a, int span_b, int options) {
   uint4 *device_image = device_zeros<uint4>(MOST_SHARED / 16);
   uint16_t *device_a = device_zeros<uint16_t>(ROWS * DEPTH);
   float *device_out = device_zeros<float>(ROWS * MOST_COLUMNS);
-  int *device_numbers = device_zeros<int>(1), numbers[1];
+  int *device_numbers = device_zeros<int>(1);
   cudaMemcpy(device_image, image, sizeof image, cudaMemcpyHostToDevice);
   cudaMemcpy(device_a, a_matrix, sizeof a_matrix, cudaMemcpyHostToDevice);
   multiply<<<1, 128, p.bytes>>>(p, device_image, device_a, device_out, device_numbers);
-  fetch(out, device_out);
-  fetch(numbers, device_numbers);
-  assert_int_equal(numbers[0], 0);
+  const auto out = fetch<ROWS * MOST_COLUMNS>(device_out);
+  assert_int_equal(fetch<1>(device_numbers)[0], 0);
   for (int row = 0; row < ROWS; row++) {
     for (int column = 0; column < n; column++) {
       int sum = p.accumulate ? row - column : 0;
@@ -219,10 +217,9 @@ __global__ void wait_for_groups(float *out) {
 }
 
 TEST(a_wait_covers_the_groups_committed_before_it) {
-  static float out[640];
   float *device = device_zeros<float>(640);
   wait_for_groups<<<1, 128, SMALL_SHARED>>>(device);
-  fetch(out, device);
+  const auto out = fetch<640>(device);
   for (int i = 0; i < 128; i++) {
     assert_float_equal(out[i], 16, 0);
     assert_true(std::isnan(out[128 + i]));
@@ -250,9 +247,9 @@ __global__ void multiply_in_two_groups(float *out) {
 }
 
 TEST(warpgroups_do_not_wait_for_each_other) {
-  float out[256], *device = device_zeros<float>(256);
+  float *device = device_zeros<float>(256);
   multiply_in_two_groups<<<1, 256, SMALL_SHARED>>>(device);
-  fetch(out, device);
+  const auto out = fetch<256>(device);
   for (int i = 0; i < 256; i++) assert_float_equal(out[i], i < 128 ? 17 : 49, 0);
 }
 
@@ -283,10 +280,10 @@ TEST(the_first_wait_completes_the_warpgroup_unless_warps_complete_alone) {
     float others;
   } cases[] = {{"warpgroup", false, 16}, {"warp", false, 32}, {"warp", true, 32}};
   for (const auto &c : cases) {
-    float out[128], *device = device_zeros<float>(128);
+    float *device = device_zeros<float>(128);
     set_variable("SIMT_WGMMA", c.mode);
     overwrite_after_one_wait<<<1, 128, SMALL_SHARED>>>(c.late, device);
-    fetch(out, device);
+    const auto out = fetch<128>(device);
     set_variable("SIMT_WGMMA", nullptr);
     for (int i = 0; i < 128; i++) assert_float_equal(out[i], i < 32 ? 16 : c.others, 0);
   }
@@ -410,13 +407,11 @@ __global__ void add_to_256(uint8_t small, float *out) {
 }
 
 TEST(sums_of_e4m3_are_cut_off_behind_13_bits) {
-  float out[128], *device = device_zeros<float>(128);
+  float *device = device_zeros<float>(128);
   add_to_256<<<1, 128, SMALL_SHARED>>>(0x10, device); /* 2^-5 */
-  fetch(out, device);
-  for (int i = 0; i < 128; i++) assert_float_equal(out[i], 256 + 31.0 / 32, 0);
+  for (float sum : fetch<128>(device)) assert_float_equal(sum, 256 + 31.0 / 32, 0);
   add_to_256<<<1, 128, SMALL_SHARED>>>(0x0f, device); /* 1.875 x 2^-6 */
-  fetch(out, device);
-  for (int i = 0; i < 128; i++) assert_float_equal(out[i], 256, 0);
+  for (float sum : fetch<128>(device)) assert_float_equal(sum, 256, 0);
 }
 
 RUN_IN_ALL_SETTINGS("wgmma", reset_device, nullptr)
