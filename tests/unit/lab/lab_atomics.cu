@@ -32,11 +32,9 @@ TEST(the_last_block_may_read_what_others_wrote) {
 TEST(a_read_of_unwritten_memory_is_reported_after_atomics) {
   int *parts = named<int>("parts", 9), *sum = named<int>("sum", 1);
   sum_in_the_last_block<true><<<8, 32>>>(parts, named_zeros<unsigned>("done", 1), sum);
-  const char *text = findings_text();
-  assert_contains(text, lab_kind_text(LAB_GLOBAL_UNWRITTEN));
-  assert_contains(text, "1 time, first: block ");
-  assert_contains(text, " thread 0, parts + 32 (36 bytes)\n");
-  assert_names_line(text, __FILE__, SUM_LINE);
+  assert_tells({lab_kind_text(LAB_GLOBAL_UNWRITTEN), "1 time, first: block ",
+                " thread 0, parts + 32 (36 bytes)\n"},
+               {SUM_LINE});
 }
 
 /* --- Unwritten memory ------------------------------------------------------------------------ */
@@ -99,10 +97,9 @@ TEST(shared_counters_start_unwritten) {
   count_in_shared<<<1, 64, 16>>>(out, false);
   assert_finds_nothing();
   count_in_shared<<<2, 1, 16>>>(out, true);
-  const char *text = findings_text();
-  assert_contains(text, lab_kind_text(LAB_SHARED_UNWRITTEN));
-  assert_contains(text, "2 times, first: block 0 thread 0, dynamic shared memory + 0\n");
-  assert_names_line(text, __FILE__, SHARED_COUNT_LINE);
+  assert_tells({lab_kind_text(LAB_SHARED_UNWRITTEN),
+                "2 times, first: block 0 thread 0, dynamic shared memory + 0\n"},
+               {SHARED_COUNT_LINE});
 }
 
 /* --- Races with plain accesses --------------------------------------------------------------- */
@@ -159,7 +156,6 @@ TEST(atomics_of_a_block_race_with_plain_accesses_of_others) {
   add_beside<<<3, 1>>>(value, out, false);
   assert_finds({LAB_BLOCKS_WRITE_READ, BESIDE_READ, BESIDE_ADD, "add_beside",
                 "4 bytes, first: block 1, the other block 0, value + 0 (4 bytes)"});
-  lab_start(LAB_BLOCKS);
   add_beside<<<2, 1>>>(value, out, true);
   assert_finds({LAB_BLOCKS_WRITE_WRITE, BESIDE_WRITE, BESIDE_ADD, "add_beside",
                 "4 bytes, first: block 1, the other block 0, value + 0 (4 bytes)"});
@@ -219,10 +215,7 @@ TEST(a_source_written_by_another_lane_needs_a_warp_barrier) {
   write_and_copy<true><<<1, 32, 512>>>(in, out);
   assert_finds_nothing();
   write_and_copy<false><<<1, 32, 512>>>(in, out);
-  const char *text = findings_text();
-  assert_contains(text, lab_kind_text(LAB_COPY_SOURCE_WRITTEN));
-  assert_names_line(text, __FILE__, OWN_WRITE);
-  assert_names_line(text, __FILE__, OTHERS_COPY);
+  assert_tells({lab_kind_text(LAB_COPY_SOURCE_WRITTEN)}, {OWN_WRITE, OTHERS_COPY});
 }
 
 RUN_IN_ALL_SETTINGS("lab", start_lab, stop_lab)

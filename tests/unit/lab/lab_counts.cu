@@ -17,13 +17,10 @@ TEST(sectors_are_those_of_a_warp) {
   float *out = named_zeros<float>("out", 64);
   copy_strided<float><<<1, 64>>>(out, in, 1);
   assert_sectors(counts_of_kernel().global_load, 2, 8, 256, 256, 4);
-  lab_start(LAB_TRAFFIC);
   copy_strided<float><<<1, 64>>>(out, in, 2);
   assert_sectors(counts_of_kernel().global_load, 2, 16, 256, 256, 8);
-  lab_start(LAB_TRAFFIC);
   copy_strided<float><<<1, 32>>>(out, in, 16);
   assert_sectors(counts_of_kernel().global_load, 1, 32, 128, 128, 32);
-  lab_start(LAB_TRAFFIC);
   copy_strided<float><<<1, 32>>>(out, in, 0); /* one word for all */
   assert_sectors(counts_of_kernel().global_load, 1, 1, 128, 4, 1);
 }

@@ -141,10 +141,7 @@ TEST(a_wait_is_no_barrier) {
   const uint4 *in = named_zeros<uint4>("in", 64);
   unsigned *out = named<unsigned>("out", 64);
   copy_and_read<BARRIER><<<1, 64, 1024>>>(in, out);
-  const char *text = findings_text();
-  assert_contains(text, lab_kind_text(LAB_COPY_NO_BARRIER));
-  assert_names_line(text, __FILE__, COPY_READ);
-  assert_names_line(text, __FILE__, COPY_LINE);
+  assert_tells({lab_kind_text(LAB_COPY_NO_BARRIER)}, {COPY_READ, COPY_LINE});
 }
 
 /** One thread reads part of another thread's copy too early; later all read it after the wait. */
@@ -168,7 +165,6 @@ TEST(an_early_read_alone_is_reported) {
   assert_finds({LAB_COPY_NOT_WAITED, EARLY_READ, EARLY_COPY, "read_early<unsigned int>",
                 "1 time, first: block 0 thread 40, the other thread 45, dynamic shared memory + "
                 "724"});
-  lab_start(LAB_EVERYTHING);
   read_early<unsigned char><<<1, 64, 1024>>>(in, out);
   assert_finds({LAB_COPY_NOT_WAITED, EARLY_READ, EARLY_COPY, "read_early<unsigned char>",
                 "1 time, first: block 0 thread 40, the other thread 45, dynamic shared memory + "
@@ -211,11 +207,10 @@ enum { UNWRITTEN_SHARED = __LINE__ - 2 };
 TEST(shared_memory_starts_unwritten) {
   int *out = named<int>("out", 32);
   read_unwritten_shared<<<3, 32, 128>>>(out);
-  const char *text = findings_text();
   /* All blocks write the same `out` as well. */
-  assert_contains(text, lab_kind_text(LAB_BLOCKS_WRITE_WRITE));
-  assert_contains(text, "3 times, first: block 0 thread 31, dynamic shared memory + 124\n");
-  assert_names_line(text, __FILE__, UNWRITTEN_SHARED);
+  assert_tells({lab_kind_text(LAB_BLOCKS_WRITE_WRITE),
+                "3 times, first: block 0 thread 31, dynamic shared memory + 124\n"},
+               {UNWRITTEN_SHARED});
 }
 
 __global__ void past_dynamic_shared(int at) {
@@ -334,7 +329,6 @@ TEST(blocks_that_access_the_same_memory_race) {
   write_same<<<8, 1>>>(values, 0);
   assert_finds({LAB_BLOCKS_WRITE_WRITE, WRITE_SAME, WRITE_SAME, "write_same",
                 "4 bytes, first: block 0, the other block 1, values + 0 (256 bytes)"});
-  lab_start(LAB_BLOCKS);
   read_what_another_writes<<<2, 1>>>(values);
   assert_finds({LAB_BLOCKS_WRITE_READ, OTHERS_READ, OTHERS_WRITE, "read_what_another_writes",
                 "4 bytes, first: block 0, the other block 1, values + 36 (256 bytes)"});

@@ -40,7 +40,6 @@ static void assert_race_is_found(const char *kernel, bool talk) {
   assert_int_equal(blocks_talk(), talk);
   assert_finds({LAB_BLOCKS_WRITE_WRITE, ALL_WRITE, ALL_WRITE, kernel,
                 "4 bytes, first: block 0, the other block 1, out + 0 (4 bytes)"});
-  lab_start(LAB_EVERYTHING);
 }
 
 /** What follows the last atomic of a block is not published by it. */
@@ -83,9 +82,7 @@ TEST(a_read_behind_a_published_write_is_not_published) {
   publish_before_others_have_read<false><<<2, 32>>>(data, named_zeros<unsigned>("counts", 2), out);
   assert_finds_nothing();
   publish_before_others_have_read<true><<<2, 32>>>(data, named_zeros<unsigned>("more", 2), out);
-  const char *text = findings_text();
-  assert_contains(text, lab_kind_text(LAB_BLOCKS_WRITE_READ));
-  assert_names_only(text, READS_FIRST, WRITES_AGAIN);
+  assert_tells_only({lab_kind_text(LAB_BLOCKS_WRITE_READ)}, READS_FIRST, WRITES_AGAIN);
 }
 
 /** The first block writes, publishes that, learns of something else, and writes the word beside it.
@@ -141,9 +138,7 @@ TEST(a_write_does_not_hide_an_earlier_read) {
   read_before_a_write<false><<<3, 3>>>(data, named_zeros<unsigned>("counts", 4), out);
   assert_finds_nothing();
   read_before_a_write<true><<<3, 3>>>(data, named_zeros<unsigned>("more", 4), out);
-  const char *text = findings_text();
-  assert_contains(text, lab_kind_text(LAB_BLOCKS_WRITE_READ));
-  assert_names_only(text, READS_OTHERS, FIRST);
+  assert_tells_only({lab_kind_text(LAB_BLOCKS_WRITE_READ)}, READS_OTHERS, FIRST);
 }
 
 /** The second block sets the flag that the first one has set, or reads it as well. */
@@ -166,9 +161,7 @@ TEST(a_store_does_not_acquire) {
   set_the_flag_too<true><<<2, 1>>>(data, named_zeros<unsigned>("counts", 2), out);
   assert_finds_nothing();
   set_the_flag_too<false><<<2, 1>>>(data, named_zeros<unsigned>("more", 2), out);
-  const char *text = findings_text();
-  assert_contains(text, lab_kind_text(LAB_BLOCKS_WRITE_READ));
-  assert_names_only(text, READS_TOO, WRITES_FIRST);
+  assert_tells_only({lab_kind_text(LAB_BLOCKS_WRITE_READ)}, READS_TOO, WRITES_FIRST);
 }
 
 /* --- Copies that are still reading ------------------------------------------------------------ */
@@ -214,14 +207,11 @@ static void expect_race_with_copies(int line) {
   assert_finds_nothing();
   copy_and_free<BY_TENSOR_LOAD, true>
       <<<2, 64, COPY_SHARED_BYTES>>>(map, data, named_zeros<unsigned>("more", 2));
-  const char *text = findings_text();
-  assert_contains(text, lab_kind_text(LAB_BLOCKS_WRITE_READ));
-  assert_names_only(text, line, OVERWRITE);
+  assert_tells_only({lab_kind_text(LAB_BLOCKS_WRITE_READ)}, line, OVERWRITE);
 }
 
 TEST(a_source_is_not_free_before_the_wait) {
   expect_race_with_copies<false>(COPY);
-  lab_start(LAB_EVERYTHING);
   expect_race_with_copies<true>(LOAD);
 }
 

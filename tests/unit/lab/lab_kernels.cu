@@ -71,12 +71,8 @@ static void expect_accesses(int write_line) {
   rows_by_functions<FUNCTION, true><<<1, 32>>>(in, out, 64);
   assert_finds_nothing();
   rows_by_functions<FUNCTION, false><<<1, 32>>>(in, out, 64);
-  const char *text = findings_text();
-  assert_contains(text, lab_kind_text(LAB_RACE_WRITE_READ));
-  assert_contains(text, lab_kind_text(LAB_RACE_READ_WRITE));
-  assert_names_line(text, __FILE__, ROW_READ);
-  assert_names_line(text, __FILE__, write_line);
-  lab_start(LAB_EVERYTHING);
+  assert_tells({lab_kind_text(LAB_RACE_WRITE_READ), lab_kind_text(LAB_RACE_READ_WRITE)},
+               {ROW_READ, write_line});
 }
 
 TEST(functions_of_the_library_access_memory) {

@@ -25,7 +25,6 @@ TEST(stores_before_shared_memory_are_reported) {
   assert_finds({LAB_SHARED_OUTSIDE, STORE_SHARED, 0, "store_shared<int>",
                 "3 times, first: block 0 thread 0, 12 bytes before dynamic shared memory (128 "
                 "bytes)"});
-  lab_start(LAB_EVERYTHING);
   store_shared<int><<<1, 32, 128>>>(-(60 << 8), out);
   assert_finds({LAB_SHARED_OUTSIDE, STORE_SHARED, 0, "store_shared<int>",
                 "32 times, first: block 0 thread 0, 61440 bytes before dynamic shared memory (128 "
@@ -39,7 +38,6 @@ TEST(a_vector_half_outside_is_reported) {
   assert_finds({LAB_SHARED_OUTSIDE, STORE_SHARED, 0, "store_shared<uint4>",
                 "1 time, first: block 0 thread 31, 1 byte past dynamic shared memory (504 "
                 "bytes)"});
-  lab_start(LAB_BOUNDS);
   store_shared<uint4><<<1, 1, 512>>>(-1, out);
   assert_finds({LAB_SHARED_OUTSIDE, STORE_SHARED, 0, "store_shared<uint4>",
                 "1 time, first: block 0 thread 0, 16 bytes before dynamic shared memory (512 "
@@ -129,10 +127,9 @@ TEST(a_copy_to_global_memory_is_reported) {
   copy_to_global<<<1, 1, 512>>>(memory + 1, memory);
   end_capture(&capture);
   assert_int_equal(cudaDeviceSynchronize(), cudaErrorIllegalAddress);
-  const char *text = findings_text();
-  assert_contains(text, lab_kind_text(LAB_SHARED_OUTSIDE));
-  assert_contains(text, "1 time, first: block 0 thread 0, memory + 16 (32 bytes)\n");
-  assert_names_line(text, __FILE__, COPY_TO_GLOBAL);
+  assert_tells({lab_kind_text(LAB_SHARED_OUTSIDE),
+                "1 time, first: block 0 thread 0, memory + 16 (32 bytes)\n"},
+               {COPY_TO_GLOBAL});
 }
 
 /* --- Static shared arrays -------------------------------------------------------------------- */
@@ -165,7 +162,6 @@ TEST(stores_outside_static_arrays_are_reported) {
   assert_finds({LAB_SHARED_OUTSIDE, LEAVE_ARRAY, 0, "leave_array",
                 "1 time, first: block 0 thread 63, 1 byte past static shared memory tile_2x1 (256 "
                 "bytes)"});
-  lab_start(LAB_BOUNDS);
   leave_array<<<1, 64>>>(-2, out);
   assert_finds(
       {LAB_SHARED_OUTSIDE, LEAVE_ARRAY, 0, "leave_array",
@@ -265,7 +261,6 @@ TEST(kernels_do_not_read_variables_of_the_host) {
   assert_finds({LAB_GLOBAL_OUTSIDE, READ, 0, "read",
                 "3 times, first: block 0 thread 0, at byte 4 of host variable \"host_values\" (16 "
                 "bytes)"});
-  lab_start(LAB_BOUNDS);
   read<<<1, 4>>>(local, out);
   assert_finds({LAB_GLOBAL_OUTSIDE, READ, 0, "read",
                 "4 times, first: block 0 thread 0, at no address of the device"});

@@ -21,9 +21,7 @@ static int allocate(void **state) {
 
 /** The only findings are of these two places. */
 static void assert_race(int line, int other_line) {
-  const char *text = findings_text();
-  assert_names_only(text, line, other_line);
-  lab_start(LAB_EVERYTHING);
+  assert_tells_only({}, line, other_line);
 }
 
 /* --- Readers -------------------------------------------------------------------------------- */
@@ -261,9 +259,7 @@ TEST(writers_need_an_order_of_their_own) {
   two_writers<0><<<1, 96, SHARED>>>(out_global);
   assert_finds_nothing();
   two_writers<1><<<1, 96, SHARED>>>(out_global);
-  const char *text = findings_text();
-  assert_contains(text, "shared memory race: ");
-  assert_names_line(text, __FILE__, LATER_WRITE);
+  assert_tells({"shared memory race: "}, {LATER_WRITE});
 }
 
 /** All warps count; MEETING threads meet, and then thread 0 reads plainly. */

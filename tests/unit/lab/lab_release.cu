@@ -24,11 +24,7 @@ static int allocate(void **state) {
 
 /** The findings name these two lines and no others. */
 static void assert_race(const char *where, int line, int other_line) {
-  const char *text = findings_text();
-  assert_contains(text, "finding    global memory race: ");
-  assert_contains(text, where);
-  assert_names_only(text, line, other_line);
-  lab_start(LAB_EVERYTHING);
+  assert_tells_only({"finding    global memory race: ", where}, line, other_line);
   cudaMemset(count_global, 0, 4 * sizeof *count_global);
 }
 
@@ -302,9 +298,7 @@ TEST(a_plain_read_of_a_counter_is_reported) {
   watch_the_counter<false><<<BLOCKS, 32>>>(count_global, out_global);
   assert_finds_nothing();
   watch_the_counter<true><<<BLOCKS, 32>>>(count_global, out_global);
-  const char *text = findings_text();
-  assert_contains(text, "global memory race: one block reads what another writes");
-  assert_names_line(text, __FILE__, WATCHED);
+  assert_tells({"global memory race: one block reads what another writes"}, {WATCHED});
 }
 
 /** Waits for a thread of its own block. */

@@ -113,12 +113,9 @@ enum { ACROSS_LINE = __LINE__ - 2 };
 
 TEST(a_shuffle_says_that_its_source_had_another_mask) {
   read_across_masks<<<1, 32>>>(named<float>("out", 32));
-  const char *text = findings_text();
-  assert_contains(text, lab_kind_text(LAB_WARP_MASKS));
-  assert_contains(text, lab_kind_text(LAB_NO_SOURCE));
-  assert_contains(text, "lane 16 reads lane 0, which called it with another mask, 0x0000ffff\n");
-  assert_names_line(text, __FILE__, ACROSS_LINE);
-  lab_start(LAB_EVERYTHING);
+  assert_tells({lab_kind_text(LAB_WARP_MASKS), lab_kind_text(LAB_NO_SOURCE),
+                "lane 16 reads lane 0, which called it with another mask, 0x0000ffff\n"},
+               {ACROSS_LINE});
 }
 
 /* --- Right uses ------------------------------------------------------------------------------- */

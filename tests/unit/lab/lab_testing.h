@@ -69,6 +69,7 @@ inline std::string place_text(const char *file, int line, int call) {
          (call != 0 ? ", called at " + name + ":" + std::to_string(call) : "");
 }
 
+/** Then the lab starts anew, with all checks. */
 inline void assert_finds(const Expected &expected, const char *file = __builtin_FILE()) {
   const bool apart = expected.kind == LAB_BARRIER_APART || expected.kind == LAB_WARP_APART;
   const char *relation = lab_is_between_blocks(expected.kind) ? "and at"
@@ -84,6 +85,7 @@ inline void assert_finds(const Expected &expected, const char *file = __builtin_
   }
   wanted += margin + expected.rest + "\n";
   assert_string_equal(findings_text(), wanted.c_str());
+  lab_start(LAB_EVERYTHING);
 }
 
 /** The only finding: its kind, its lines (0: none), and a part of what is said of it. */
@@ -100,29 +102,39 @@ inline void expect_finding(LabKind kind, int line, int other_line, const std::st
   lab_start(LAB_EVERYTHING);
 }
 
-/** The findings name these two lines of the test's file and no others. */
-inline void assert_names_only(const char *text, int line, int other_line,
+/** The findings hold these words and name these lines of the test's file. Then the lab starts anew.
+ */
+inline void assert_tells(std::initializer_list<const char *> words,
+                         std::initializer_list<int> lines, const char *file = __builtin_FILE()) {
+  const char *text = findings_text();
+  for (const char *part : words) assert_contains(text, part);
+  for (int line : lines) assert_names_line(text, file, line);
+  lab_start(LAB_EVERYTHING);
+}
+
+/** The same, and they name no other lines. */
+inline void assert_tells_only(std::initializer_list<const char *> words, int line, int other_line,
                               const char *file = __builtin_FILE()) {
-  const std::string start = std::string(file) + ":";
-  assert_names_line(text, file, line);
-  assert_names_line(text, file, other_line);
-  for (const char *at = text; (at = strstr(at, start.c_str())) != nullptr; at++) {
-    const int named_line = atoi(at + start.size());
-    if (named_line != line && named_line != other_line) fail_msg("another line:\n%s", text);
+  const std::string text = findings_text(), start = std::string(file) + ":";
+  for (size_t at = 0; (at = text.find(start, at)) != std::string::npos; at++) {
+    const int named_line = atoi(&text[at + start.size()]);
+    if (named_line != line && named_line != other_line) fail_msg("another line:\n%s", text.c_str());
   }
+  assert_tells(words, {line, other_line}, file);
 }
 
 inline void assert_finds_nothing() {
   assert_string_equal(findings_text(), "");
 }
 
-/** The counts of the only kernel that was launched since start_lab(). */
+/** The counts of the only kernel that was launched since lab_start(). */
 inline LabCounts counts_of_kernel() {
   LabResults results;
   lab_take_results(&results);
   assert_int_equal(results.kernel_count, 1);
   const LabCounts counts = results.kernels[0].counts;
   lab_free_results(&results);
+  lab_start(LAB_EVERYTHING);
   return counts;
 }
 

@@ -31,7 +31,6 @@ static void check_use(int line, const char *kernel) {
   use_row<USE><<<2, 32>>>(out, 7, 7);
   assert_finds(
       {LAB_FLOAT_UNSET, line, 0, kernel, "64 times, first: block 0 thread 0, 0xffffffff, a NaN"});
-  lab_start(LAB_EVERYTHING);
 }
 
 TEST(uses_of_unset_floats_are_reported) {
@@ -61,11 +60,9 @@ TEST(guard_bands_are_out_of_bounds) {
   add_one_at<<<1, 1>>>(values, 0);
   assert_finds({LAB_GLOBAL_UNWRITTEN, ADD_AT, 0, "add_one_at",
                 "1 time, first: block 0 thread 0, O + 0 (256 bytes)"});
-  lab_start(LAB_BOUNDS);
   add_one_at<<<1, 1>>>(values, -2);
   assert_finds({LAB_GLOBAL_OUTSIDE, ADD_AT, 0, "add_one_at",
                 "2 times, first: block 0 thread 0, 8 bytes before allocation 1 \"O\" (256 bytes)"});
-  lab_start(LAB_BOUNDS);
   add_one_at<<<1, 1>>>(values, 64);
   assert_finds({LAB_GLOBAL_OUTSIDE, ADD_AT, 0, "add_one_at",
                 "2 times, first: block 0 thread 0, 1 byte past allocation 1 \"O\" (256 bytes)"});
