@@ -5,33 +5,15 @@
 #include <fcntl.h>
 #include <float.h>
 #include <math.h>
-#include <signal.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
-#include "../testing.h" /* last */
-
-static char directory[] = "/tmp/test_json.XXXXXX";
-static char path[64];
-
-static int create_directory(void **state) {
-  (void)state;
-  if (!mkdtemp(directory)) return -1;
-  snprintf(path, sizeof path, "%s/rows", directory);
-  return 0;
-}
-
-static int remove_directory(void **state) {
-  (void)state;
-  return rmdir(directory);
-}
+#include "../files_testing.h" /* last */
 
 static void expect_file(const char *expected) {
   char text[256] = "";
-  FILE *file = fopen(path, "r");
+  FILE *file = fopen(test_file, "r");
   assert_non_null(file);
   text[fread(text, 1, sizeof text - 1, file)] = '\0';
   fclose(file);
@@ -116,7 +98,7 @@ TEST(a_dash_is_standard_output_in_the_order_of_printing) {
   Error error;
   fflush(stdout);
   const int kept = dup(STDOUT_FILENO);
-  FILE *file = fopen(path, "w");
+  FILE *file = fopen(test_file, "w");
   assert_non_null(file);
   dup2(fileno(file), STDOUT_FILENO);
   printf("before\n");
@@ -128,7 +110,7 @@ TEST(a_dash_is_standard_output_in_the_order_of_printing) {
   fclose(file);
   assert_true(ok);
   expect_file("before\n{}\nafter\n");
-  unlink(path);
+  unlink(test_file);
 }
 
 /** The line that writer `which` appends: long, and made of one letter. */
@@ -146,7 +128,8 @@ TEST(lines_of_concurrent_programs_do_not_mix) {
     assert_true(child >= 0);
     if (child == 0) {
       bool ok = true;
-      for (int i = 0; i < LINES; i++) ok = json_append_line(path, line_of(which), &error) && ok;
+      for (int i = 0; i < LINES; i++)
+        ok = json_append_line(test_file, line_of(which), &error) && ok;
       _exit(!ok);
     }
   }
@@ -155,7 +138,7 @@ TEST(lines_of_concurrent_programs_do_not_mix) {
     assert_true(wait(&status) > 0);
     assert_int_equal(status, 0);
   }
-  FILE *file = fopen(path, "r");
+  FILE *file = fopen(test_file, "r");
   assert_non_null(file);
   char line[4000];
   int counts[WRITERS] = {0};
@@ -167,27 +150,23 @@ TEST(lines_of_concurrent_programs_do_not_mix) {
     counts[which]++;
   }
   fclose(file);
-  unlink(path);
+  unlink(test_file);
   for (int which = 0; which < WRITERS; which++) assert_int_equal(counts[which], LINES);
 }
 
 TEST(a_full_disk_leaves_the_file_as_it_was) {
-  struct rlimit before, tiny;
   Error error;
   char expected[128];
-  snprintf(expected, sizeof expected, "%s: cannot write: No space left on device", path);
-  assert_true(json_append_line(path, "{}", &error));
-  signal(SIGXFSZ, SIG_IGN);
-  assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
-  tiny = (struct rlimit){5, before.rlim_max};
-  assert_int_equal(setrlimit(RLIMIT_FSIZE, &tiny), 0);
-  const bool ok = json_append_line(path, "{\"a\": 1}", &error);
-  assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
+  snprintf(expected, sizeof expected, "%s: cannot write: No space left on device", test_file);
+  assert_true(json_append_line(test_file, "{}", &error));
+  const rlim_t before = limit_files(5);
+  const bool ok = json_append_line(test_file, "{\"a\": 1}", &error);
+  limit_files(before);
   assert_false(ok);
   assert_int_equal(error.code, EXIT_DEVICE);
   assert_string_equal(error.text, expected);
   expect_file("{}\n");
-  unlink(path);
+  unlink(test_file);
 }
 
 TEST(failures_name_the_file) {
@@ -197,8 +176,8 @@ TEST(failures_name_the_file) {
   assert_int_equal(error.code, EXIT_DEVICE);
   assert_false(json_append_line("/no/such/file", "{}", &error));
   assert_string_equal(error.text, "/no/such/file: cannot write: No such file or directory");
-  assert_false(json_append_line(path, NULL, &error));
+  assert_false(json_append_line(test_file, NULL, &error));
   assert_non_null(strstr(error.text, ": cannot write: Cannot allocate memory"));
 }
 
-RUN_TESTS(create_directory, remove_directory)
+RUN_TESTS(create_test_directory, remove_test_directory)

@@ -5,36 +5,17 @@
  */
 #include "host/io/npy.h"
 
-#include <signal.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
-#include "../testing.h" /* last */
+#include "../files_testing.h" /* last */
 
 static const NpyTypes ANY_TYPE = {NPY_ANY_TYPE, "any"};
 static const NpyTypes HALF_OR_BOOL = {1 << NPY_F2 | 1 << NPY_B1, "<f2 or |b1"};
 
-static char directory[] = "/tmp/test_npy.XXXXXX";
-static char path[64];
-
-static int create_directory(void **state) {
-  (void)state;
-  if (!mkdtemp(directory)) return -1;
-  snprintf(path, sizeof path, "%s/a.npy", directory);
-  return 0;
-}
-
-/** Removing the directory fails, and so do the tests, if a test left a file behind. */
-static int remove_directory(void **state) {
-  (void)state;
-  return rmdir(directory);
-}
-
 static void write_bytes(const void *bytes, size_t count) {
-  FILE *file = fopen(path, "wb");
+  FILE *file = fopen(test_file, "wb");
   assert_non_null(file);
   assert_int_equal(fwrite(bytes, 1, count, file), count);
   assert_int_equal(fclose(file), 0);
@@ -52,13 +33,14 @@ static size_t make_file(int major, const char *dictionary, size_t data_bytes, ch
   return 8 + width + length + data_bytes;
 }
 
-/** Reads `path` and checks that the refusal is one line that names the file and contains `text`. */
+/** Reads `test_file` and checks that the refusal is one line that names the file and contains
+ * `text`. */
 static void expect_refusal(NpyTypes types, const char *text) {
   NpyArray array;
   Error error;
-  if (npy_read(path, types, &array, &error)) fail_msg("read: expected \"%s\"", text);
+  if (npy_read(test_file, types, &array, &error)) fail_msg("read: expected \"%s\"", text);
   if (strstr(error.text, text) == NULL) fail_msg("\"%s\": expected \"%s\"", error.text, text);
-  assert_memory_equal(error.text, path, strlen(path));
+  assert_memory_equal(error.text, test_file, strlen(test_file));
   assert_int_equal(error.code, EXIT_USAGE);
   assert_null(array.data);
 }
@@ -67,7 +49,7 @@ static void refuse(const char *dictionary, size_t data_bytes, const char *text) 
   char file[1024];
   write_bytes(file, make_file(1, dictionary, data_bytes, file));
   expect_refusal(HALF_OR_BOOL, text);
-  unlink(path);
+  unlink(test_file);
 }
 
 TEST(all_types_and_ranks_survive_a_round_trip) {
@@ -82,13 +64,13 @@ TEST(all_types_and_ranks_survive_a_round_trip) {
       size_t bytes = sizes[type];
       for (int i = 0; i < rank; i++) bytes *= (size_t)shape[i];
       const NpyFile file = {"a.npy", (NpyType)type, rank, shape, data};
-      assert_true(npy_write(directory, &file, 1, &error));
-      assert_true(npy_read(path, ANY_TYPE, &array, &error));
+      assert_true(npy_write(test_directory, &file, 1, &error));
+      assert_true(npy_read(test_file, ANY_TYPE, &array, &error));
       assert_true(array.type == (NpyType)type && array.rank == rank && array.bytes == bytes);
       assert_memory_equal(array.shape, shape, (size_t)rank * sizeof shape[0]);
       assert_memory_equal(array.data, data, bytes);
       npy_free(&array);
-      unlink(path);
+      unlink(test_file);
     }
   }
 }
@@ -103,13 +85,13 @@ TEST(written_bytes_are_those_of_numpy) {
   const NpyFile file = {"a.npy", NPY_U2, 2, shape, data};
   char found[256];
   Error error;
-  assert_true(npy_write(directory, &file, 1, &error));
-  FILE *stream = fopen(path, "rb");
+  assert_true(npy_write(test_directory, &file, 1, &error));
+  FILE *stream = fopen(test_file, "rb");
   assert_non_null(stream);
   assert_int_equal(fread(found, 1, sizeof found, stream), sizeof expected);
   fclose(stream);
   assert_memory_equal(found, expected, sizeof expected);
-  unlink(path);
+  unlink(test_file);
 }
 
 TEST(headers_of_other_writers_are_read) {
@@ -131,10 +113,10 @@ TEST(headers_of_other_writers_are_read) {
       NpyArray array;
       Error error;
       write_bytes(file, make_file(major, accepted[i].dictionary, accepted[i].bytes, file));
-      if (!npy_read(path, HALF_OR_BOOL, &array, &error)) fail_msg("%s", error.text);
+      if (!npy_read(test_file, HALF_OR_BOOL, &array, &error)) fail_msg("%s", error.text);
       assert_true(array.rank == accepted[i].rank && array.bytes == accepted[i].bytes);
       npy_free(&array);
-      unlink(path);
+      unlink(test_file);
     }
   }
 }
@@ -144,9 +126,9 @@ TEST(headers_of_other_writers_are_read) {
 
 TEST(files_that_cannot_be_used_are_refused) {
   expect_refusal(ANY_TYPE, "cannot open: No such file or directory");
-  assert_int_equal(mkfifo(path, 0600), 0);
+  assert_int_equal(mkfifo(test_file, 0600), 0);
   expect_refusal(ANY_TYPE, "expected a regular file");
-  unlink(path);
+  unlink(test_file);
   refuse(WITH_TYPE("'<f4'"), 8, "element type '<f4': expected <f2 or |b1");
   refuse(WITH_TYPE("'>f2'"), 4, "big-endian elements (>f2): expected little-endian");
   refuse(WITH_TYPE("[('a', '<f2')]"), 4, "element type [('a': expected <f2 or |b1");
@@ -169,7 +151,7 @@ TEST(bools_other_than_0_and_1_are_refused) {
   file[count - 1] = 2;
   write_bytes(file, count);
   expect_refusal(ANY_TYPE, "element 1 is 2: expected a bool, 0 or 1");
-  unlink(path);
+  unlink(test_file);
 }
 
 TEST(every_truncation_is_refused) {
@@ -185,7 +167,7 @@ TEST(every_truncation_is_refused) {
       expect_refusal(ANY_TYPE, "");
     }
   }
-  unlink(path);
+  unlink(test_file);
 }
 
 TEST(a_failed_write_leaves_all_files_as_they_were) {
@@ -193,26 +175,22 @@ TEST(a_failed_write_leaves_all_files_as_they_were) {
   const int64_t shape[] = {sizeof data};
   const NpyFile files[] = {{"b.npy", NPY_B1, 0, shape, data}, {"a.npy", NPY_B1, 1, shape, data}};
   char expected[128], kept[8];
-  struct rlimit before, tiny;
   Error error;
-  snprintf(expected, sizeof expected, "%s: cannot write: File too large", path);
+  snprintf(expected, sizeof expected, "%s: cannot write: File too large", test_file);
   write_bytes("old", 3);
-  signal(SIGXFSZ, SIG_IGN); /* a limit stands in for a full disk */
-  assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
-  tiny = (struct rlimit){500, before.rlim_max};
-  assert_int_equal(setrlimit(RLIMIT_FSIZE, &tiny), 0);
-  const bool ok = npy_write(directory, files, 2, &error);
-  assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
+  const rlim_t before = limit_files(500);
+  const bool ok = npy_write(test_directory, files, 2, &error);
+  limit_files(before);
   assert_false(ok);
   assert_int_equal(error.code, EXIT_DEVICE);
   assert_string_equal(error.text, expected);
-  FILE *file = fopen(path, "rb");
+  FILE *file = fopen(test_file, "rb");
   assert_non_null(file);
   assert_int_equal(fread(kept, 1, sizeof kept, file), 3);
   fclose(file);
-  unlink(path); /* removing the directory fails if anything else is left */
+  unlink(test_file); /* removing the directory fails if anything else is left */
   assert_false(npy_write("/no/such", files, 2, &error));
   assert_string_equal(error.text, "/no/such/b.npy: cannot write: No such file or directory");
 }
 
-RUN_TESTS(create_directory, remove_directory)
+RUN_TESTS(create_test_directory, remove_test_directory)

@@ -5,12 +5,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "host/masks/host_block_mask.h"
 #include "host/masks/mask.h"
 
-#include "../testing.h" /* last */
+#include "../files_testing.h" /* last */
 
 static inline Problem mask_problem(int batch, int heads, int q_len, int kv_len) {
   return (Problem){
@@ -101,20 +100,7 @@ static inline void check_block_mask(const BlockMask *m, const Problem *p, const 
   }
 }
 
-/** A directory for the files of a test, and paths in it. */
-static char test_directory[] = "/tmp/test_mask.XXXXXX";
-
-static inline int create_test_directory(void **state) {
-  (void)state;
-  return mkdtemp(test_directory) == NULL ? -1 : 0;
-}
-
-/** Removing fails, and so do the tests, if a test left a file behind. */
-static inline int remove_test_directory(void **state) {
-  (void)state;
-  return rmdir(test_directory);
-}
-
+/** A path in the directory of the tests. */
 typedef struct TestPath {
   char text[128];
 } TestPath;

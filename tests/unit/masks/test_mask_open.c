@@ -85,9 +85,8 @@ static void refuse_file(const char *path, const char *text) {
 
 static void refuse_shape(int rank, const int64_t *shape, const char *text) {
   static const uint8_t ZEROS[2 * 3 * 4 * 10 * 2];
-  const TestPath path = test_path("a.npy");
-  write_array(path.text, NPY_B1, rank, shape, ZEROS);
-  refuse_file(path.text, text);
+  write_array(test_file, NPY_B1, rank, shape, ZEROS);
+  refuse_file(test_file, text);
 }
 
 TEST(dense_files_must_fit_the_problem) {
@@ -105,14 +104,13 @@ TEST(dense_files_must_fit_the_problem) {
 
 /** A file of numbers is refused, with the words that come after its type. */
 static void refuse_numbers(NpyType type, const void *numbers, const char *words) {
-  const TestPath path = test_path("a.npy");
   char text[256];
-  write_array(path.text, type, 1, (int64_t[]){2}, numbers);
+  write_array(test_file, type, 1, (int64_t[]){2}, numbers);
   snprintf(text, sizeof text,
            "element type '%s': expected |b1 (bool), True where a query attends to "
            "a key: %s",
            npy_type_name(type), words);
-  refuse_file(path.text, text);
+  refuse_file(test_file, text);
 }
 
 TEST(numbers_are_refused_with_the_conversion_that_is_right) {
@@ -150,11 +148,10 @@ static void check_dense_file(int rank, int batches, int heads) {
   uint8_t data[B * H * NQ * NKV];
   for (size_t i = 0; i < sizeof data; i++) data[i] = bit(i);
   const int64_t shape[4] = {batches, heads, NQ, NKV};
-  const TestPath path = test_path("a.npy");
-  write_array(path.text, NPY_B1, rank, shape + 4 - rank, data);
+  write_array(test_file, NPY_B1, rank, shape + 4 - rank, data);
   const Problem p = mask_problem(B, H, NQ, NKV);
-  FREED_BY(mask_free) Mask mask = open_mask(path.text, &p, 64, 64);
-  unlink(path.text);
+  FREED_BY(mask_free) Mask mask = open_mask(test_file, &p, 64, 64);
+  unlink(test_file);
   assert_int_equal(mask.batches, batches);
   assert_int_equal(mask.heads, heads);
   FREED uint8_t *dense = dense_of_mask(&mask, B, H);
