@@ -20,8 +20,7 @@ void lab_free_shadow(SharedShadow *shadow) {
   *shadow = (SharedShadow){0};
 }
 
-/* --- What wgmma and tensor stores read ----------------------------------------------------------
- */
+/* --- What wgmma and tensor stores read -------------------------------------------------------- */
 
 AsyncReads *lab_async_reads(LabWorker *lab, uintptr_t address) {
   AsyncReads *reads = &lab_hopper(lab)->reads[(address - lab->dynamic) / COPY_BYTES];

@@ -143,8 +143,7 @@ TEST(guards_overwritten) {
   EXPECT_WRONG(&t, "1 guard byte after LSE overwritten, the nearest 4095 bytes away");
 }
 
-/* What memory of the CPU backend holds before it is set: of O, and of LSE, computed from it or not.
- */
+/* What memory of the CPU backend holds before it is set: of O and LSE, computed from it or not. */
 TEST(values_that_were_never_set) {
   FREED_BY(free_trial) Trial t = solved(DTYPE_BF16);
   memset(trial_row(&t, 0, 1, 70), 0xff, 128);

@@ -194,8 +194,7 @@ TEST(a_source_must_not_change_before_the_wait) {
   assert_contains(text, place);
 }
 
-/** A thread may copy what it has written itself, or what another lane wrote before a __syncwarp().
- * */
+/** A thread may copy what it has written, or what another lane wrote before a __syncwarp(). */
 template <bool RIGHT>
 __global__ void write_and_copy(uint4 *in, unsigned *out) {
   uint4 *tile = (uint4 *)smem;

@@ -20,8 +20,7 @@ static bool blocks_talk() {
 
 enum { NO_FENCE, BLOCK_FENCE, DEVICE_FENCE, SYSTEM_FENCE };
 
-/** All blocks write `out`; each counts its threads in shared memory, or all count in global memory.
- * */
+/** All blocks write `out`; each counts its threads in shared memory, or all in global memory. */
 template <int FENCE>
 __global__ void count_and_write(int *out, int *global_count) {
   __shared__ int count;

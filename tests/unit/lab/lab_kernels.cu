@@ -47,8 +47,7 @@ TEST(arrays_may_be_of_classes) {
   assert_int_equal(shared_requests(), 8); /* those of the source, without what the compiler added */
 }
 
-/* --- Functions of the C library ----------------------------------------------------------------
- */
+/* --- Functions of the C library --------------------------------------------------------------- */
 
 typedef enum Function { MEMSET, MEMCPY, MEMMOVE } Function;
 

@@ -170,8 +170,7 @@ TEST(stores_outside_static_arrays_are_reported) {
   assert_int_equal(cudaDeviceSynchronize(), cudaSuccess);
 }
 
-/** Either array may come first in memory; one of the pointers then points towards the other array.
- * */
+/** Either array may come first in memory; one of the pointers then points towards the other. */
 __global__ void leave_either(int shift, int *out) {
   __shared__ int one[32], other[32];
   int *pointer = one, *second = other;

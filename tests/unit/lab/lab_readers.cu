@@ -120,8 +120,7 @@ __global__ void write_after_a_chain(int *out) {
 }
 enum { CHAIN_WRITE = __LINE__ - 2, CHAIN_READ = CHAIN_WRITE - 3 };
 
-/** Warps 0 and 1 meet, then warps 2 and 3 at the same barrier, because of atomics without fences.
- */
+/** Warps 0 and 1 meet, then 2 and 3 at the same barrier, because of atomics without fences. */
 template <bool RIGHT>
 __global__ void read_after_others_have_met(int *out, int *met) {
   if (threadIdx.x == 0) *(int *)smem = 1;

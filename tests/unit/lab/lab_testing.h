@@ -102,8 +102,7 @@ inline void expect_finding(LabKind kind, int line, int other_line, const std::st
   lab_start(LAB_EVERYTHING);
 }
 
-/** The findings hold these words and name these lines of the test's file. Then the lab starts anew.
- */
+/** The findings hold these words and name these lines of the file. Then the lab starts anew. */
 inline void assert_tells(std::initializer_list<const char *> words,
                          std::initializer_list<int> lines, const char *file = __builtin_FILE()) {
   const char *text = findings_text();

@@ -85,8 +85,7 @@ static inline void free_own(OwnMask *own) {
   free(own->tiles);
 }
 
-/** One row: blocks in any order, MASKED slots anywhere, poison in elements that must not be read.
- * */
+/** One row: blocks in any order, MASKED slots anywhere, poison in what must not be read. */
 static inline void draw_row(OwnMask *own, Dice *dice, int kv_blocks, int b, int h, int q) {
   const BlockMask *m = &own->mask;
   const int count = roll(dice, m->max_slots + 1);

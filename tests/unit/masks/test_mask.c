@@ -149,8 +149,7 @@ static void check_runs(const Mask *square, const uint8_t *dense) {
 static void check_interleaved(int q_len, int kv_len, const char *text) {
   const Problem p = mask_problem(1, 1, q_len, kv_len), square = mask_problem(1, 1, kv_len, kv_len);
   FREED_BY(mask_free)
-  Mask mask = open_mask(text, &p, 128, 128),
-       whole = open_mask(text, &square, 128, 128);
+  Mask mask = open_mask(text, &p, 128, 128), whole = open_mask(text, &square, 128, 128);
   FREED uint8_t *dense = dense_of_mask(&mask, 1, 1), *rows = dense_of_mask(&whole, 1, 1);
   check_runs(&whole, rows);
   for (int q = 0; q < q_len; q++) {
@@ -174,8 +173,7 @@ TEST(images_are_attended_whole_and_text_is_causal) {
 TEST(interleaved_masks_depend_on_the_seed) {
   const Problem p = mask_problem(1, 1, 600, 600);
   FREED_BY(mask_free)
-  Mask a = open_mask("interleaved:5", &p, 64, 64),
-       b = open_mask("interleaved:5", &p, 128, 32);
+  Mask a = open_mask("interleaved:5", &p, 64, 64), b = open_mask("interleaved:5", &p, 128, 32);
   FREED_BY(mask_free) Mask c = open_mask("interleaved:6", &p, 64, 64);
   FREED uint8_t *x = dense_of_mask(&a, 1, 1), *y = dense_of_mask(&b, 1, 1),
                 *z = dense_of_mask(&c, 1, 1);

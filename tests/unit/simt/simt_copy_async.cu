@@ -1,5 +1,4 @@
-/** @file Tests of cp.async on the CPU backend: when data arrives, and which mistakes are reported.
- * */
+/** @file Tests of cp.async on the CPU backend: when data arrives, which mistakes are reported. */
 #include "../tests/unit/simt/simt_testing.h"
 #include "device/ptx.cuh"
 

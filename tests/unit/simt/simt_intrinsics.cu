@@ -98,8 +98,7 @@ TEST(words_are_split_multiplied_and_shifted) {
   assert_int_equal(__funnelshift_r(0x10, 0x3, 36), 0x30000001);
 }
 
-/* --- 16-bit types ------------------------------------------------------------------------------
- */
+/* --- 16-bit types ----------------------------------------------------------------------------- */
 
 template <typename T>
 static T of_bits(uint16_t bits) {

@@ -1,5 +1,4 @@
-/** @file Tests of CUDA C that C++ does not have: variables of the device, names of shared memory.
- */
+/** @file Tests of what CUDA C has beyond C++: variables of the device, names of shared memory. */
 #include "../tests/unit/simt/simt_testing.h"
 #include "device/ptx.cuh"
 

@@ -82,8 +82,7 @@ TEST(the_last_of_many_tiles_is_found) {
   munmap(prepared, bytes);
 }
 
-/** A row may have any number of slots, but its list has at most as many tiles as there are blocks.
- * */
+/** A row may have any number of slots, but its list has at most a tile for each block. */
 TEST(a_list_has_room_for_as_many_tiles_as_blocks) {
   const Problem p = one_block();
   const int32_t slot[4] = {1, 0, BLOCK_PARTIAL, 0};

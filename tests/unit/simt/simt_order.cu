@@ -55,8 +55,7 @@ __global__ void trace(int *order) {
 
 typedef std::array<int, BLOCKS * VISITS> Trace;
 
-/** Runs in a process of its own, because the order also depends on the number of earlier launches.
- * */
+/** Runs in its own process, because the order also depends on the number of earlier launches. */
 static void trace_in_child(const char *order, const char *threads, Trace *result) {
   int ends[2], status = 0;
   assert_int_equal(pipe(ends), 0);

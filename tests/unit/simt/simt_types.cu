@@ -74,8 +74,7 @@ static void check_operators() {
 TEST(arithmetic_of_16_bit_types_is_right) {
   check_operators<__half>();
   check_operators<__nv_bfloat16>();
-  /* 2^-11 is half of the last place of 1: the tie is rounded to even, and one bit more is not a tie
-   */
+  /* 2^-11 is half of the last place of 1: the tie is rounded to even, and one bit more is none */
   assert_int_equal(__half_as_ushort(__half(1.0f) + __half(0x1p-11f)), 0x3c00);
   assert_int_equal(__half_as_ushort(__half(1.0f) + __half(0x1.004p-11f)), 0x3c01);
 }

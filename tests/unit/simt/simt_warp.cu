@@ -23,8 +23,7 @@ static void check_shuffles() {
   const auto out = fetch<64 * 6>(device);
   for (int t = 0; t < 64; t++) {
     const int lane = t % 32;
-    /* width 4, lane mask 4: a lane of an earlier group can be read; otherwise the own value results
-     */
+    /* width 4, lane mask 4: a lane of an earlier group can be read; else the own value results */
     const int expected[] = {(lane + 5) % 32,
                             lane / 8 * 8 + 1,
                             lane >= 3 ? lane - 3 : lane,
