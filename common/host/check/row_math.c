@@ -1,7 +1,4 @@
-/**
- * @file
- * Single rows: what is in them, and how far they may be from the reference.
- */
+/** @file Single rows: what is in them, and how far they may be from the reference. */
 #include "host/check/row_math.h"
 
 #include <math.h>

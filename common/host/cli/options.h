@@ -1,7 +1,4 @@
-/**
- * @file
- * The command line of every step.
- */
+/** @file The command line of every step. */
 #ifndef HOST_OPTIONS_H
 #define HOST_OPTIONS_H
 

@@ -1,7 +1,4 @@
-/**
- * @file
- * Parses the text of --mask.
- */
+/** @file Parses the text of --mask. */
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>

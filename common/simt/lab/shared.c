@@ -1,6 +1,4 @@
-/*
- * The cells of shared memory, of 16 bytes each, or finer: cells.c.
- */
+/* The cells of shared memory, of 16 bytes each, or finer: cells.c. */
 #include <stdlib.h>
 #include <sys/mman.h>
 

@@ -1,7 +1,4 @@
-/**
- * @file
- * What the tests of the lab share.
- */
+/** @file What the tests of the lab share. */
 #ifndef LAB_TESTING_H
 #define LAB_TESTING_H
 

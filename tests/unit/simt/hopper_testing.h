@@ -1,7 +1,4 @@
-/**
- * @file
- * What the tests of the instructions of compute capability 9.0 share.
- */
+/** @file What the tests of the instructions of compute capability 9.0 share. */
 #ifndef HOPPER_TESTING_H
 #define HOPPER_TESTING_H
 

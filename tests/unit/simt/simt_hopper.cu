@@ -1,7 +1,4 @@
-/**
- * @file
- * Tests of mbarriers, tensor copies, named barriers and setmaxnreg on the CPU backend.
- */
+/** @file Tests of mbarriers, tensor copies, named barriers and setmaxnreg on the CPU backend. */
 #include <climits>
 #include <string>
 #include <vector>

@@ -1,7 +1,4 @@
-/**
- * @file
- * What the tests of the CPU backend share.
- */
+/** @file What the tests of the CPU backend share. */
 #ifndef SIMT_TESTING_H
 #define SIMT_TESTING_H
 
