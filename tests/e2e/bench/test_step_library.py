@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from plots.bench.step_library import MASK_FILES, BlockMask, Device, Shape, span_mask
+from plots.bench.step_library import BlockMask, Device, Shape, span_mask
 from tests.e2e.bench.step_calls import Call, library_of, shape_of
 from tests.lib import masks
 from tests.lib.generators import rounded_inputs
@@ -30,7 +30,7 @@ SMALL = Shape(1, 1, 1, 8, 8, 64, False, False)
 def program_mask(program: Program, p: Problem, directory: Path) -> masks.BlockMask:
     """The block mask that a program builds for the problem."""
     program.run_right(*p.options(), "--check", "none", "--save-mask", directory)
-    return masks.BlockMask(*(np.load(directory / f"{name}.npy") for name in MASK_FILES))
+    return masks.read(directory)
 
 
 @pytest.mark.parametrize("p", [

@@ -1,5 +1,4 @@
-/** @file Tests of host/device/ceiling_file.c: saved ceilings are read back unchanged, or not at
- * all. */
+/** @file Tests of host/device/ceiling_file.c: ceilings are read back unchanged, or not at all. */
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>

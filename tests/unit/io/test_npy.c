@@ -33,8 +33,7 @@ static size_t make_file(int major, const char *dictionary, size_t data_bytes, ch
   return 8 + width + length + data_bytes;
 }
 
-/** Reads `test_file` and checks that the refusal is one line that names the file and contains
- * `text`. */
+/** Reads `test_file`; the refusal must be one line that names the file and contains `text`. */
 static void expect_refusal(NpyTypes types, const char *text) {
   NpyArray array;
   Error error;

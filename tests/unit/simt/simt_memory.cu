@@ -108,8 +108,7 @@ TEST(memory_is_limited) {
   set_variable("SIMT_MEMORY", nullptr);
 }
 
-/** Each allocation takes two of the mappings that Linux allows a program; kernels need some as
- * well. */
+/** Each allocation takes two of the mappings that Linux allows a program; kernels need some too. */
 TEST(too_many_allocations_are_out_of_memory) {
   enum { MANY = 40000 };
   static int *pointers[MANY];
