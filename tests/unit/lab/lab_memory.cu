@@ -195,8 +195,8 @@ TEST(stores_between_static_arrays_are_reported) {
                away, away == 1 ? "" : "s", shift < 0 ? "before" : "past", array);
       assert_contains(text, wanted);
     }
-    assert_names_line(text, __FILE__, LEAVE_ONE);
-    assert_names_line(text, __FILE__, LEAVE_ONE + 1);
+    assert_names_line(text, LEAVE_ONE);
+    assert_names_line(text, LEAVE_ONE + 1);
   }
   assert_int_equal(cudaDeviceSynchronize(), cudaSuccess);
 }

@@ -104,7 +104,7 @@ inline void assert_tells(std::initializer_list<const char *> words,
                          std::initializer_list<int> lines, const char *file = __builtin_FILE()) {
   const char *text = findings_text();
   for (const char *part : words) assert_contains(text, part);
-  for (int line : lines) assert_names_line(text, file, line);
+  for (int line : lines) assert_names_line(text, line, file);
   lab_start(LAB_EVERYTHING);
 }
 

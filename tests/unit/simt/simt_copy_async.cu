@@ -2,7 +2,6 @@
 #include "../tests/unit/simt/simt_testing.h"
 #include "device/ptx.cuh"
 
-static const char *const FILE_NAME = __FILE__;
 static Capture capture;
 
 extern __shared__ __align__(16) unsigned char smem[];
@@ -92,8 +91,8 @@ static const char *expect_abandoned(int mistaken, bool commit, bool wait) {
   const char *report =
       expect_failure(cudaErrorLaunchFailure,
                      "simt: a thread ends while a copy of its own is in flight in forget, launch ");
-  assert_names_line(report, FILE_NAME, COPY_LINE);
-  assert_names_line(report, FILE_NAME, START_LINE);
+  assert_names_line(report, COPY_LINE);
+  assert_names_line(report, START_LINE);
   return report;
 }
 
@@ -111,7 +110,7 @@ TEST(a_copy_that_is_not_committed_is_reported_with_the_wait_that_missed_it) {
   assert_contains(report, "\n  thread (0,0,0) of block (0,0,0)\n");
   assert_contains(report, "a copy of thread (0,0,0), not committed to any group, started\n");
   assert_contains(report, "\n  its last wait did not cover it\n");
-  assert_names_line(report, FILE_NAME, WAIT_LINE);
+  assert_names_line(report, WAIT_LINE);
 }
 
 TEST(a_copy_of_zeros_is_reported_too) {
@@ -147,8 +146,8 @@ TEST(ldmatrix_before_the_wait_is_reported) {
                      "ldmatrix reads shared memory that a copy is on its way to in read_rows");
   assert_contains(report, "by thread (17,0,0) of block (0,0,0)");
   assert_contains(report, "a copy of thread (17,0,0), committed but not waited for, started\n");
-  assert_names_line(report, FILE_NAME, READ_LINE);
-  assert_names_line(report, FILE_NAME, COPY_LINE);
+  assert_names_line(report, READ_LINE);
+  assert_names_line(report, COPY_LINE);
 }
 
 /** Thread `second` copies to the same place as thread 0. */
@@ -180,8 +179,8 @@ TEST(two_copies_to_one_place_are_reported) {
   report = expect_copied_twice(40, true);
   assert_contains(report, "by thread (40,0,0) of block (0,0,0)");
   assert_contains(report, "a copy of thread (0,0,0), committed but not waited for, started\n");
-  assert_names_line(report, FILE_NAME, SECOND_LINE);
-  assert_names_line(report, FILE_NAME, COPY_LINE);
+  assert_names_line(report, SECOND_LINE);
+  assert_names_line(report, COPY_LINE);
 }
 
 /* --- Bad addresses -------------------------------------------------------------------------- */
@@ -197,7 +196,7 @@ static void expect_bad_address(const char *from, int shared_offset, cudaError_t 
                                const char *what) {
   begin_capture(&capture);
   copy_from<<<1, 1, SHARED>>>(from, shared_offset);
-  assert_names_line(expect_failure(error, what), FILE_NAME, FROM_LINE);
+  assert_names_line(expect_failure(error, what), FROM_LINE);
 }
 
 TEST(bad_addresses_are_reported_where_they_were_given) {
@@ -240,7 +239,7 @@ TEST(a_misaligned_row_of_ldmatrix_is_reported) {
   const char *report = expect_failure(cudaErrorMisalignedAddress,
                                       "misaligned row of ldmatrix: 2 bytes past a multiple of 16");
   assert_contains(report, "by thread (15,0,0)");
-  assert_names_line(report, FILE_NAME, ROW_LINE);
+  assert_names_line(report, ROW_LINE);
 }
 
 /* --- Counters ------------------------------------------------------------------------------- */

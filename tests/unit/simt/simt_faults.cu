@@ -28,7 +28,7 @@ static void expect_sticky(cudaError_t error) {
 static void expect_report(cudaError_t error, const char *what, int line) {
   end_capture(&capture);
   assert_contains(capture.text, what);
-  if (line != 0) assert_names_line(capture.text, __FILE__, line);
+  if (line != 0) assert_names_line(capture.text, line);
   expect_sticky(error);
 }
 

@@ -13,7 +13,7 @@ static void expect_hint(SimtReading reading, const char *begin, int line, const 
   assert_false(simt_hint(1, &another));
   assert_int_equal(hint.reading, reading);
   assert_ptr_equal(strstr(hint.text, begin), hint.text);
-  assert_names_line(hint.text, __FILE__, line);
+  assert_names_line(hint.text, line);
   assert_contains(hint.text, end);
   simt_reset_counters();
   assert_false(simt_hint(0, &hint));
@@ -163,7 +163,7 @@ TEST(lanes_that_meet_at_different_shuffles_are_told) {
   assert_true(simt_hint(0, &hint));
   const char *there = strstr(hint.text, " met lanes at ");
   assert_non_null(there);
-  assert_names_line(there, __FILE__, OTHER_LINE);
+  assert_names_line(there, OTHER_LINE);
   expect_hint(
       SIMT_AS_WRITTEN, "__shfl_xor_sync at ", ONE_LINE,
       ": lanes 0-19 here, lanes 20-31 there; all lanes of the mask must reach the same one");

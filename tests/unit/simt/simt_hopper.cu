@@ -5,7 +5,6 @@
 
 #include "../tests/unit/simt/hopper_testing.h"
 
-static const char *const FILE_NAME = __FILE__;
 static Capture capture;
 
 extern __shared__ __align__(1024) unsigned char smem[];
@@ -112,7 +111,7 @@ TEST(a_phase_ends_after_all_arrivals_and_bytes) {
     assert_contains(report, "in block (0,0,0), 64 of 64 threads wait:\n  threads 0-63 wait for ");
     assert_contains(report, "the mbarrier at shared + 4096: its phase 0 lacks ");
     assert_contains(report, c.lacks);
-    assert_names_line(report, FILE_NAME, EXPECT_WAIT_LINE);
+    assert_names_line(report, EXPECT_WAIT_LINE);
   }
 }
 
@@ -375,7 +374,7 @@ TEST(mistakes_are_reported_where_they_are_made) {
     misuse<<<1, 32, SHARED>>>(map, nowhere, line - MISUSE_LINE);
     const char *report = expect_report(&capture, m.report, m.error);
     assert_contains(report, "by thread (7,0,0) of block (0,0,0)");
-    assert_names_line(report, FILE_NAME, line++);
+    assert_names_line(report, line++);
   }
 }
 
@@ -390,7 +389,7 @@ TEST(a_named_barrier_that_threads_miss_is_a_deadlock) {
   wait_for_more<<<1, 128, SHARED>>>();
   const char *report = expect_report(&capture, "simt: DEADLOCK in wait_for_more, launch ");
   assert_contains(report, "threads 0-63 wait for barrier 3: 64 of 96 threads have arrived\n");
-  assert_names_line(report, FILE_NAME, __LINE__ - 8);
+  assert_names_line(report, __LINE__ - 8);
   assert_contains(report, "threads 64-127 have exited\n");
 }
 
@@ -421,7 +420,7 @@ TEST(all_warps_of_a_warpgroup_move_registers) {
     const char *report = expect_report(&capture, "setmaxnreg by some warps of a warpgroup: warp 4");
     assert_contains(report, warps == 0x70 ? "has 240 registers per thread, warp 7 168"
                                           : "has 168 registers per thread, warp 5 240");
-    assert_names_line(report, FILE_NAME, SOME_WARPS_LINE);
+    assert_names_line(report, SOME_WARPS_LINE);
   }
 }
 
@@ -436,7 +435,7 @@ TEST(all_lanes_of_a_warp_move_registers) {
   const char *report = expect_report(&capture,
                                      "simt: setmaxnreg without all lanes of its warp: all threads "
                                      "of a warpgroup must execute it in release_with_lane_0");
-  assert_names_line(report, FILE_NAME, LANE_0_LINE);
+  assert_names_line(report, LANE_0_LINE);
 }
 
 TEST(registers_move_between_warpgroups) {
@@ -449,7 +448,7 @@ static void expect_registers(void (*kernel)(int *), const char *what, int line) 
   int *done = device_zeros<int>(1);
   begin_capture(&capture);
   kernel<<<1, 384>>>(done);
-  assert_names_line(expect_report(&capture, what), FILE_NAME, line);
+  assert_names_line(expect_report(&capture, what), line);
 }
 
 TEST(registers_that_nobody_releases_are_a_deadlock) {

@@ -76,7 +76,7 @@ inline void assert_contains(const char *text, const char *part) {
 }
 
 /** Checks that the text contains "file:line" of this test, unless addr2line is missing. */
-inline void assert_names_line(const char *text, const char *file, int line) {
+inline void assert_names_line(const char *text, int line, const char *file = __builtin_FILE()) {
   char place[128];
   if (system("command -v addr2line >/dev/null") != 0) return;
   snprintf(place, sizeof place, "%s:%d", file, line);

@@ -5,7 +5,6 @@
 
 #include "../tests/unit/simt/hopper_testing.h"
 
-static const char *const FILE_NAME = __FILE__;
 static Capture capture;
 
 extern __shared__ __align__(1024) unsigned char smem[];
@@ -320,7 +319,7 @@ static void expect_mistake(const SimtWgmma &operands, Mistake mistake, const cha
                            int threads = 128, int line = ISSUE_LINE) {
   begin_capture(&capture);
   issue<<<1, threads, SMALL_SHARED>>>(operands, mistake);
-  assert_names_line(expect_report(&capture, what), FILE_NAME, line);
+  assert_names_line(expect_report(&capture, what), line);
 }
 
 TEST(mistakes_are_reported_where_they_are_made) {
