@@ -5,15 +5,14 @@ Usage: python3 -m plots.tools.real_input.tables real-input.md DIRECTORY
 DIRECTORY has the records of measure.py.
 """
 
+import json
 import math
 import sys
 from pathlib import Path
 
 from plots.sections import with_section
 from plots.tools.real_input.inputs import INPUTS, LONG
-from tests.activations.fixtures import provenance_of
-from tests.activations.texts import DATA
-from tests.lib.programs import read_records
+from tests.lib.programs import REPOSITORY, read_records
 from tests.lib.steps import having
 
 # Indices of 101 quantiles.
@@ -30,8 +29,13 @@ def in_markdown(head: list[str], rows: list[list[str]]) -> str:
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
+def provenance_of(name: str) -> dict:
+    """The provenance that `make activations` writes next to a fixture."""
+    return json.loads((REPOSITORY / "tests" / "data" / name / "provenance.json").read_text())
+
+
 def proof_table() -> str:
-    known, packed = provenance_of(DATA / "smollm2_layer12"), provenance_of(DATA / "smollm2_packed")
+    known, packed = provenance_of("smollm2_layer12"), provenance_of("smollm2_packed")
     tokens = str(known["perplexities_tokens"])
     return in_markdown(["SmolLM2", "tokens", "perplexity"], [
         *([name, tokens, f"{x:.4g}"] for name, x in known["perplexities"].items()),
@@ -41,7 +45,7 @@ def proof_table() -> str:
 
 
 def cosine_table() -> str:
-    known = provenance_of(DATA / "minilm_layer0")
+    known = provenance_of("minilm_layer0")
     return in_markdown(["sentences", "cosine here", "published"], [
         [f"{a} / {b}", f"{found:.5f}", f"{published:.4f}"]
         for a, b, found, published in known["cosines_found_and_published"]])
