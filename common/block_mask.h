@@ -69,7 +69,7 @@ typedef struct BlockMaskSupport {
   cudaError_t (*prepare)(const Problem *problem, const BlockMask *mask, void *prepared,
                          cudaStream_t stream);
 
-  bool takes_spans; /**< it takes masks with BlockMask::row_spans */
+  bool takes_spans; /**< it takes masks with BlockMask::row_spans, and no others */
 } BlockMaskSupport;
 
 #endif

@@ -116,7 +116,7 @@ __device__ __forceinline__ void multiply_pv(float (&o)[M_FRAGMENTS][HEAD_DIM / M
 /**
  * Divides O by l and stores this warp's rows of O and LSE; its first row is query `first`. The rows
  * are collected in `o_warp`, shared memory of this warp alone, so that a lane stores 16 bytes at a
- * time.
+ * time. With `lse_global` NULL, LSE is not stored.
  */
 template <typename T, int HEAD_DIM, int M_FRAGMENTS>
 __device__ __forceinline__ void store_rows(const float (&o)[M_FRAGMENTS][HEAD_DIM / MMA_N][4],
@@ -138,7 +138,7 @@ __device__ __forceinline__ void store_rows(const float (&o)[M_FRAGMENTS][HEAD_DI
             pack<T>(o[i][n][2 * half] * factor, o[i][n][2 * half + 1] * factor);
       }
       // A row that attends nothing has m = -inf and sum = 0, and log2(0) is -inf too.
-      if (lane % 4 == 0 && first + row < rows) {
+      if (lse_global != NULL && lane % 4 == 0 && first + row < rows) {
         lse_global[first + row] = (m[i][half] + log2_approx(sum)) * LN_2;
       }
     }

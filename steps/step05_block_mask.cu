@@ -97,7 +97,7 @@ __global__ void __launch_bounds__(THREADS)
   T *k_shared = q_shared + Tile::BLOCK_M * SMEM_STRIDE<HEAD_DIM>;
   T *v_shared = k_shared + Tile::BLOCK_N * SMEM_STRIDE<HEAD_DIM>;
 
-  const BlockRow row = row_of_block(problem, lists, blockIdx.x);
+  const BlockRow row = row_of_block(problem, lists.heads_per_wave, lists.q_tiles, blockIdx.x);
   const int head = row.head;
   const int list =
       list_of_head(lists, head / problem.q_heads, head % problem.q_heads) * lists.q_tiles;

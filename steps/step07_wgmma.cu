@@ -33,20 +33,30 @@ template <int HEAD_DIM>
 struct Tiles {
   static constexpr int WARPGROUPS = HEAD_DIM == 96 || HEAD_DIM == 128 ? 3 : 2;
   static constexpr int THREADS = WARPGROUPS * WARPGROUP_THREADS;
-  static constexpr int GROUP_M = 64;                          // rows of Q of a warpgroup
-  static constexpr int BLOCK_M = WARPGROUPS * GROUP_M;        // rows of Q
+  static constexpr int CONSUMER_ROWS = 64;                    // rows of Q of a warpgroup
+  static constexpr int BLOCK_M = WARPGROUPS * CONSUMER_ROWS;  // rows of Q
   static constexpr int BLOCK_N = HEAD_DIM <= 128 ? 128 : 64;  // rows of K and V
   static constexpr int BLOCKS_PER_SM = HEAD_DIM <= 64 ? 2 : 1;
   static constexpr int STAGES = 2;  // tiles of K, and of V, in flight
 
-  // O of a warp is collected in the place of Q, in padded rows.
-  static constexpr int Q_BYTES = 2 * GROUP_M * SMEM_STRIDE<HEAD_DIM>;  // of a warpgroup
-  static constexpr int Q_STEP = (Q_BYTES + 1023) / 1024 * 1024;
-  static constexpr int KV_BYTES = 2 * BLOCK_N * HEAD_DIM;
-  static constexpr int BARRIERS = 1 + 4 * STAGES;
-  static constexpr int SHARED_BYTES = WARPGROUPS * Q_STEP + 2 * STAGES * KV_BYTES + 8 * BARRIERS;
+  // O of a warpgroup is collected in the place of Q, in padded rows: in so many elements.
+  static constexpr int Q_ELEMENTS = (CONSUMER_ROWS * SMEM_STRIDE<HEAD_DIM> + 511) / 512 * 512;
 };
 // [tiles]
+
+// [shared_memory]
+/** Shared memory of a thread block. Swizzled tiles must begin at multiples of 1024 bytes. */
+template <typename T, int HEAD_DIM>
+struct Shared {
+  using Tile = Tiles<HEAD_DIM>;
+  alignas(1024) T q[Tile::WARPGROUPS][Tile::Q_ELEMENTS];
+  alignas(1024) T k[Tile::STAGES][Tile::BLOCK_N * HEAD_DIM];
+  alignas(1024) T v[Tile::STAGES][Tile::BLOCK_N * HEAD_DIM];
+  uint64_t q_full;                                       // Q has arrived
+  uint64_t k_full[Tile::STAGES], k_empty[Tile::STAGES];  // a tile has arrived; has been read
+  uint64_t v_full[Tile::STAGES], v_empty[Tile::STAGES];
+};
+// [shared_memory]
 
 // [descriptor]
 /** Bytes in the units of a descriptor. Added to one, it moves its first element. */
@@ -135,13 +145,30 @@ __device__ __forceinline__ void pack_probs(ScoresOrProbs<BLOCK_N> &both) {
 template <int HEAD_DIM, int ROWS, typename T>
 __device__ __forceinline__ void load_rows(T *target, const CUtensorMap &map, uint64_t *barrier,
                                           int row, int head, int batch) {
-  constexpr int COLUMNS = PANEL<HEAD_DIM>;
+  constexpr int COLUMNS = PANEL<HEAD_DIM, sizeof(T)>;
 #pragma unroll
   for (int column = 0; column < HEAD_DIM; column += COLUMNS) {
     tma_load(target + ROWS * column, map, barrier, column, row, head, batch);
   }
 }
 // [load_rows]
+
+// [load_tile]
+/** Asks for a tile of K or V, into its stage. All lanes of the first warp wait, thread 0 asks. The
+ * n-th use of a stage begins when the use before it has ended; the first need not wait, and its
+ * wait for parity 1 does not. */
+template <int HEAD_DIM, int ROWS, typename T, int STAGES>
+__device__ __forceinline__ void load_tile(T (&tiles)[STAGES][ROWS * HEAD_DIM],
+                                          const CUtensorMap &map, uint64_t (&full)[STAGES],
+                                          uint64_t (&empty)[STAGES], int tile, int kv_head,
+                                          int batch) {
+  const int stage = tile % STAGES;
+  mbarrier_wait(&empty[stage], (tile / STAGES & 1) ^ 1);
+  if (threadIdx.x != 0) return;
+  mbarrier_arrive_expect(&full[stage], sizeof *tiles);
+  load_rows<HEAD_DIM, ROWS>(tiles[stage], map, &full[stage], tile * ROWS, kv_head, batch);
+}
+// [load_tile]
 
 /** The whole forward pass: one thread block for BLOCK_M queries of one head. */
 template <typename T, int HEAD_DIM>
@@ -150,17 +177,9 @@ __global__ void __launch_bounds__(Tiles<HEAD_DIM>::THREADS, Tiles<HEAD_DIM>::BLO
   using Tile = Tiles<HEAD_DIM>;
   constexpr int STAGES = Tile::STAGES;
   constexpr int BLOCK_N = Tile::BLOCK_N;
-  constexpr int KV_ELEMENTS = BLOCK_N * HEAD_DIM;
 
-  // [shared_memory]
-  // Swizzled tiles must begin at multiples of 1024 bytes.
   extern __shared__ __align__(1024) unsigned char smem[];
-  T *k_ring = (T *)(smem + Tile::WARPGROUPS * Tile::Q_STEP);
-  T *v_ring = k_ring + STAGES * KV_ELEMENTS;
-  uint64_t *q_full = (uint64_t *)(v_ring + STAGES * KV_ELEMENTS);
-  uint64_t *k_full = q_full + 1, *k_empty = k_full + STAGES;
-  uint64_t *v_full = k_empty + STAGES, *v_empty = v_full + STAGES;
-  // [shared_memory]
+  Shared<T, HEAD_DIM> &shared = *(Shared<T, HEAD_DIM> *)smem;
 
   // Under the causal mask the last rows of a head have the most work: they come first.
   const int q_tiles = (problem.q_len + Tile::BLOCK_M - 1) / Tile::BLOCK_M;
@@ -173,54 +192,43 @@ __global__ void __launch_bounds__(Tiles<HEAD_DIM>::THREADS, Tiles<HEAD_DIM>::BLO
 
   // [barriers]
   if (threadIdx.x == 0) {
-    mbarrier_init(q_full, 1);
-    for (int stage = 0; stage < STAGES; stage++) {
-      mbarrier_init(&k_full[stage], 1);
-      mbarrier_init(&v_full[stage], 1);
-      mbarrier_init(&k_empty[stage], 4 * Tile::WARPGROUPS);  // one thread of each warp
-      mbarrier_init(&v_empty[stage], 4 * Tile::WARPGROUPS);
+    mbarrier_init(&shared.q_full, 1);
+    for (int stage = 0; stage < Tile::STAGES; stage++) {
+      mbarrier_init(&shared.k_full[stage], 1);
+      mbarrier_init(&shared.v_full[stage], 1);
+      mbarrier_init(&shared.k_empty[stage], 4 * Tile::WARPGROUPS);  // one thread of each warp
+      mbarrier_init(&shared.v_empty[stage], 4 * Tile::WARPGROUPS);
     }
     fence_mbarrier_init();
   }
   __syncthreads();  // all threads see the barriers
   // [barriers]
 
-  // [load_tile]
-  // The first warp asks for tiles of K and V: all its lanes wait, thread 0 asks. The n-th use of a
-  // stage begins when the use before it has ended; the first need not wait, and its wait for parity
-  // 1 does not.
+  // The first warp asks for tiles of K and V.
   const bool loads = __shfl_sync(FULL_WARP, threadIdx.x / WARP_SIZE, 0) == 0;
-  const auto load_tile = [&](T *ring, const CUtensorMap &map, uint64_t *full, uint64_t *empty,
-                             int tile) {
+  const auto load = [&](auto &tiles, const CUtensorMap &map, auto &full, auto &empty, int tile) {
     if (tile >= tile_count) return;
-    const int stage = tile % STAGES;
-    mbarrier_wait(&empty[stage], (tile / STAGES & 1) ^ 1);
-    if (threadIdx.x != 0) return;
-    mbarrier_arrive_expect(&full[stage], Tile::KV_BYTES);
-    load_rows<HEAD_DIM, BLOCK_N>(ring + stage * KV_ELEMENTS, map, &full[stage], tile * BLOCK_N,
-                                 kv_head, batch);
+    load_tile<HEAD_DIM, BLOCK_N>(tiles, map, full, empty, tile, kv_head, batch);
   };
-  // [load_tile]
 
   // [first_loads]
   if (threadIdx.x == 0) {
-    mbarrier_arrive_expect(q_full, Tile::WARPGROUPS * 2 * Tile::GROUP_M * HEAD_DIM);
+    mbarrier_arrive_expect(&shared.q_full, 2 * Tile::BLOCK_M * HEAD_DIM);
     for (int group = 0; group < Tile::WARPGROUPS; group++) {
-      load_rows<HEAD_DIM, Tile::GROUP_M>((T *)(smem + group * Tile::Q_STEP), maps.q, q_full,
-                                         first_q + group * Tile::GROUP_M, head, batch);
+      load_rows<HEAD_DIM, Tile::CONSUMER_ROWS>(shared.q[group], maps.q, &shared.q_full,
+                                               first_q + group * Tile::CONSUMER_ROWS, head, batch);
     }
     for (int tile = 0; tile < STAGES; tile++) {
-      load_tile(k_ring, maps.k, k_full, k_empty, tile);
-      if (tile < STAGES - 1) load_tile(v_ring, maps.v, v_full, v_empty, tile);
+      load(shared.k, maps.k, shared.k_full, shared.k_empty, tile);
+      if (tile < STAGES - 1) load(shared.v, maps.v, shared.v_full, shared.v_empty, tile);
     }
   }
   // [first_loads]
 
   // The same for all lanes of a warp, and the compiler can see it: descriptors need no registers.
-  const int group = __shfl_sync(FULL_WARP, threadIdx.x / WARPGROUP_THREADS, 0);
+  const int warpgroup = __shfl_sync(FULL_WARP, threadIdx.x / WARPGROUP_THREADS, 0);
   const int warp = threadIdx.x / WARP_SIZE % 4;
-  const int first_row = first_q + group * Tile::GROUP_M + 16 * warp;  // of this warp
-  const T *q_group = (const T *)(smem + group * Tile::Q_STEP);
+  const int first_row = first_q + warpgroup * Tile::CONSUMER_ROWS + 16 * warp;  // of this warp
   const bool releases = threadIdx.x % WARP_SIZE == 0;  // one thread of each warp
 
   // [0][0] belongs to row lane / 4 of this warp, [0][1] to the row 8 below.
@@ -231,7 +239,7 @@ __global__ void __launch_bounds__(Tiles<HEAD_DIM>::THREADS, Tiles<HEAD_DIM>::BLO
   // Every row of this warp attends the keys before this one, so their scores need no mask.
   const int unmasked_end = attended_keys(problem, first_row);
 
-  mbarrier_wait(q_full, 0);  // Q has arrived
+  mbarrier_wait(&shared.q_full, 0);  // Q has arrived
 
   // [loop]
   for (int tile = 0; tile < tile_count; tile++) {
@@ -240,11 +248,11 @@ __global__ void __launch_bounds__(Tiles<HEAD_DIM>::THREADS, Tiles<HEAD_DIM>::BLO
     const int first_key = tile * BLOCK_N;
 
     ScoresOrProbs<BLOCK_N> both;
-    mbarrier_wait(&k_full[stage], parity);  // K of this tile has arrived
-    wgmma_fence();                          // the last softmax has read and written S
-    start_qk<T, HEAD_DIM, BLOCK_N>(both.s[0], q_group, k_ring + stage * KV_ELEMENTS);
-    wgmma_wait<0>(both.s[0]);                        // S is complete
-    if (releases) mbarrier_arrive(&k_empty[stage]);  // this warp is done with K
+    mbarrier_wait(&shared.k_full[stage], parity);  // K of this tile has arrived
+    wgmma_fence();                                 // the last softmax has read and written S
+    start_qk<T, HEAD_DIM, BLOCK_N>(both.s[0], shared.q[warpgroup], shared.k[stage]);
+    wgmma_wait<0>(both.s[0]);                               // S is complete
+    if (releases) mbarrier_arrive(&shared.k_empty[stage]);  // this warp is done with K
 
     if (first_key + BLOCK_N > unmasked_end) {
       apply_mask(both.s, problem, problem.mask == MASK_CAUSAL, first_row, first_key);
@@ -252,25 +260,25 @@ __global__ void __launch_bounds__(Tiles<HEAD_DIM>::THREADS, Tiles<HEAD_DIM>::BLO
     update_softmax(both.s, m, l, o, scale_log2);
     pack_probs<T>(both);
 
-    mbarrier_wait(&v_full[stage], parity);  // V of this tile has arrived
-    wgmma_fence();                          // P and O were written by other instructions
-    start_pv<T, HEAD_DIM, BLOCK_N>(o[0], both.probs, v_ring + stage * KV_ELEMENTS);
+    mbarrier_wait(&shared.v_full[stage], parity);  // V of this tile has arrived
+    wgmma_fence();                                 // P and O were written by other instructions
+    start_pv<T, HEAD_DIM, BLOCK_N>(o[0], both.probs, shared.v[stage]);
 
     // While P V runs: the next K goes where this one was, and the next V where the one before was,
     // as the other warpgroups are likely to have read them by now.
     if (loads) {
-      load_tile(k_ring, maps.k, k_full, k_empty, tile + STAGES);
-      load_tile(v_ring, maps.v, v_full, v_empty, tile + STAGES - 1);
+      load(shared.k, maps.k, shared.k_full, shared.k_empty, tile + STAGES);
+      load(shared.v, maps.v, shared.v_full, shared.v_empty, tile + STAGES - 1);
     }
-    wgmma_wait<0>(o[0]);                             // O is complete
-    if (releases) mbarrier_arrive(&v_empty[stage]);  // this warp is done with V
+    wgmma_wait<0>(o[0]);                                    // O is complete
+    if (releases) mbarrier_arrive(&shared.v_empty[stage]);  // this warp is done with V
   }
   // [loop]
 
   // Each warp has waited for its products. When all four have, nothing reads their Q any more.
-  named_barrier_sync<WARPGROUP_THREADS>(1 + group);
+  named_barrier_sync<WARPGROUP_THREADS>(1 + warpgroup);
   const HeadOffsets offset = head_offsets(problem, head_index);
-  T *o_warp = (T *)q_group + 16 * warp * SMEM_STRIDE<HEAD_DIM>;
+  T *o_warp = shared.q[warpgroup] + 16 * warp * SMEM_STRIDE<HEAD_DIM>;
   store_rows<T, HEAD_DIM>(o, m, l, o_warp, (T *)t.o + offset.o, problem.o_strides.row,
                           t.lse + offset.lse, first_row, problem.q_len);
 }
@@ -278,7 +286,7 @@ __global__ void __launch_bounds__(Tiles<HEAD_DIM>::THREADS, Tiles<HEAD_DIM>::BLO
 template <typename T, int HEAD_DIM>
 constexpr auto CONFIG = make_config<T, HEAD_DIM, Tiles<HEAD_DIM>>(attention_kernel<T, HEAD_DIM>,
                                                                   Tiles<HEAD_DIM>::THREADS,
-                                                                  Tiles<HEAD_DIM>::SHARED_BYTES,
+                                                                  sizeof(Shared<T, HEAD_DIM>),
                                                                   CEILING_WGMMA);
 
 static constexpr KernelConfig<TensorMaps> CONFIGS[] = {

@@ -5,18 +5,17 @@
  * The idea: the tensor cores multiply numbers of 8 bits twice as fast as numbers of 16, and half as
  * many bytes move. So Q, K and V are e4m3, each with scales, and P is rounded to e4m3, too.
  *
- * What changed since step 10:
+ * What changed since step 10c:
  * - wgmma cannot transpose bytes. V must lie with its keys side by side, so the three warps beside
- *   the producer turn each tile of V around, from one buffer to another.
+ *   the producer transpose each tile of V, from one buffer to another.
  * - A register of S holds other keys than a register of P must. Instead of moving P between lanes,
  *   V gets the order of keys that P has.
  * - With e4m3, tensor cores keep only 13 bits behind the leading one of a sum. So P V of each tile
  *   begins at 0, and is added to O in fp32.
  * - A consumer has one product in flight at a time, because S and P V share registers. The other
  *   two consumers fill the gaps.
- * - As in step 10, m is raised only if P becomes too large. Here this is 448, the largest number of
- *   e4m3. So a new m leaves P room to grow. How much depends on the row, so that small P keep their
- *   bits: see softmax_with_new_m().
+ * - The largest sum of P is 448, the largest number of e4m3. So a new m leaves P room to grow. How
+ *   much depends on the row, so that small P keep their bits: see softmax_with_new_m().
  * - P of e4m3 takes few registers, so S stays beside it. A new m needs no second Q K^T, and K is
  *   released before the softmax.
  *
@@ -24,6 +23,9 @@
  * shared memory.
  *
  * What to look at: transpose_v(), and who waits for whom.
+ *
+ * Longer than other steps: neither the transposition nor the arithmetic of e4m3 is right without
+ * the other, and each takes about 100 lines.
  */
 #include <float.h>
 #include <math.h>
@@ -31,42 +33,33 @@
 #include "attention.h"
 #include "device/heads.cuh"
 #include "device/launch.cuh"
-#include "device/log2.cuh"
-#include "device/persistent.cuh"
+#include "device/lazy_softmax.cuh"
+#include "device/overlap.cuh"
+#include "device/pipeline.cuh"
+#include "device/producer.cuh"
 #include "device/ptx_hopper.cuh"
-#include "device/split_softmax.cuh"
+#include "device/scheduler.cuh"
+#include "device/skip_tile.cuh"
+#include "device/store_tile.cuh"
 #include "device/tensor_map.cuh"
 #include "device/warp.cuh"
 #include "device/wgmma_tile.cuh"
-
-/** A tile of queries. */
-struct __align__(16) QueryWork {
-  int first_q, head, batch;
-  int tile_count; /**< tiles of keys; negative: there is no more work */
-};
 
 // [tiles]
 /** Sizes of the tiles, by head dimension. */
 template <int HEAD_DIM>
 struct Tiles {
-  static constexpr int CONSUMERS = 3;  // warpgroups that compute
+  static constexpr int CONSUMERS = 3;    // warpgroups that compute
+  static constexpr int TRANSPOSERS = 3;  // warps, of the producer's warpgroup
   static constexpr int THREADS = (1 + CONSUMERS) * WARPGROUP_THREADS;
-  static constexpr int TRANSPOSERS = 3;                // warps, of the producer's warpgroup
-  static constexpr int GROUP_M = 64;                   // rows of Q of a consumer
-  static constexpr int BLOCK_M = CONSUMERS * GROUP_M;  // rows of Q
-  static constexpr int BLOCK_N = 128;                  // keys: a row of V transposed has 128 bytes
-  static constexpr int STAGES = 3;                     // tiles of K, and of V transposed
-  static constexpr int V_STAGES = 2;                   // tiles of V as they arrive
-  static constexpr int PRODUCER_REGISTERS = 32;
-  static constexpr int CONSUMER_REGISTERS = 160;
+  static constexpr int CONSUMER_ROWS = 64;                   // rows of Q of a consumer
+  static constexpr int BLOCK_M = CONSUMERS * CONSUMER_ROWS;  // rows of Q
+  static constexpr int BLOCK_N = 128;  // keys: a row of V transposed has 128 bytes
+  static constexpr int STAGES = 3;     // tiles of K, and of V transposed
+  static constexpr int V_STAGES = 2;   // tiles of V as they arrive
+  // Registers of each thread. All together are at most 65536.
+  static constexpr int PRODUCER_REGISTERS = 32, CONSUMER_REGISTERS = 160;
   static_assert(registers_suffice<CONSUMERS, PRODUCER_REGISTERS, CONSUMER_REGISTERS>());
-
-  static constexpr int Q_BYTES = GROUP_M * HEAD_DIM;   // of a consumer
-  static constexpr int KV_BYTES = BLOCK_N * HEAD_DIM;  // of a tile of K or V, also transposed
-  static constexpr int BARRIERS = 4 + 2 * CONSUMERS + 4 * STAGES + 2 * V_STAGES;
-  static_assert(BARRIERS % 2 == 0, "`work`, which is behind them, is aligned to 16 bytes");
-  static constexpr int SHARED_BYTES = 3 * CONSUMERS * Q_BYTES + (2 * STAGES + V_STAGES) * KV_BYTES +
-                                      8 * BARRIERS + 2 * sizeof(QueryWork);
 };
 // [tiles]
 
@@ -79,93 +72,22 @@ constexpr float MOST_P_SUM = 448;
 constexpr int LEAST_SHIFT = 3;
 constexpr float NEW_P_SUM = 100, SUM_OF_TWO = 2.25f;
 
-/** The tensor maps of a pass; `o` has boxes of 16 rows, those of a warp. */
-struct AllMaps {
-  TensorMaps in;
-  CUtensorMap o;
-};
-
-/** Shared memory of a thread block. */
-template <typename T>
-struct Shared {
-  uint8_t *q;                                    /**< BLOCK_M rows */
-  T *o;                                          /**< the same */
-  uint8_t *k_ring, *v_ring;                      /**< tiles of K, and of V as they arrive */
-  uint8_t *vt_ring;                              /**< tiles of V transposed: row d is column d */
-  uint64_t *q_full, *q_empty;                    /**< by consumer: Q has arrived; was read */
-  uint64_t *work_full, *work_empty;              /**< the same for `work` */
-  uint64_t *k_full, *k_empty, *v_full, *v_empty; /**< by stage */
-  uint64_t *vt_full, *vt_empty;                  /**< by stage */
-  QueryWork *work;                               /**< this tile of queries and the next one */
-};
-
-/** Tiles of keys that some of the queries `first_q` to `first_q` + `rows` - 1 attend. */
-template <int BLOCK_N>
-__device__ __forceinline__ int key_tiles(const Problem &problem, int first_q, int rows) {
-  if (first_q >= problem.q_len) return 0;
-  return (attended_keys(problem, min(first_q + rows, problem.q_len) - 1) + BLOCK_N - 1) / BLOCK_N;
-}
-
-/** Tile number `index`. */
-template <int HEAD_DIM>
-__device__ __forceinline__ QueryWork work_of(const Problem &problem, const Schedule &s, int index) {
-  using Tile = Tiles<HEAD_DIM>;
-  const DealtTile dealt = dealt_tile(problem, s, index);
-  const int first_q = (s.q_tiles - 1 - dealt.rank) * Tile::BLOCK_M;
-  return {first_q, dealt.head % problem.q_heads, dealt.head / problem.q_heads,
-          key_tiles<Tile::BLOCK_N>(problem, first_q, Tile::BLOCK_M)};
-}
-
-// [producer]
-/** What the one producing thread does, tile after tile of queries: as in step 10. */
+/** Shared memory of a thread block. Tiles that TMA swizzles begin at multiples of 1024 bytes. */
 template <typename T, int HEAD_DIM>
-__device__ __forceinline__ void produce(const Shared<T> &shared, const TensorMaps &maps,
-                                        const Problem &problem, const Schedule &schedule) {
+struct Shared {
   using Tile = Tiles<HEAD_DIM>;
-  RingUse<Tile::STAGES> k_use;
-  RingUse<Tile::V_STAGES> v_use;
-  RingUse<2> slot;  // of `work`
-  for (int index = blockIdx.x;; slot.number++) {
-    const bool more = index < schedule.tiles;
-    const QueryWork work =
-        more ? work_of<HEAD_DIM>(problem, schedule, index) : QueryWork{0, 0, 0, -1};
-    mbarrier_wait(&shared.work_empty[slot.stage()], slot.parity() ^ 1);  // all have read it
-    shared.work[slot.stage()] = work;
-    mbarrier_arrive(&shared.work_full[slot.stage()]);
-    if (!more) break;
-    const int kv_head = work.head / (problem.q_heads / problem.kv_heads);
-    const uint32_t parity = slot.stage();  // of Q, which has one buffer: 0, 1, 0 and so on
-
-    const auto load_q = [&](int consumer) {
-      mbarrier_wait(&shared.q_empty[consumer], parity ^ 1);  // no product reads the Q before
-      mbarrier_arrive_expect(&shared.q_full[consumer], Tile::Q_BYTES);
-      tma_load(shared.q + consumer * Tile::Q_BYTES, maps.q, &shared.q_full[consumer], 0,
-               work.first_q + consumer * Tile::GROUP_M, work.head, work.batch);
-    };
-    const auto load_tile = [&](uint8_t *ring, const CUtensorMap &map, uint64_t *full,
-                               uint64_t *empty, auto use, int tile) {
-      const int stage = use.stage();
-      mbarrier_wait(&empty[stage], use.parity() ^ 1);  // all have read it
-      mbarrier_arrive_expect(&full[stage], Tile::KV_BYTES);
-      tma_load(ring + stage * Tile::KV_BYTES, map, &full[stage], 0, tile * Tile::BLOCK_N, kv_head,
-               work.batch);
-    };
-    // The first consumer can begin while others are still busy with the tile before.
-    load_q(0);
-    for (int tile = 0; tile < work.tile_count; tile++, k_use.number++, v_use.number++) {
-      // Not earlier: a block that is late must not take the next tile from one that is free.
-      if (tile + 1 == work.tile_count) index = take_next(schedule);
-      load_tile(shared.k_ring, maps.k, shared.k_full, shared.k_empty, k_use, tile);
-      for (int consumer = 1; tile == 0 && consumer < Tile::CONSUMERS; consumer++) load_q(consumer);
-      load_tile(shared.v_ring, maps.v, shared.v_full, shared.v_empty, v_use, tile);
-    }
-    if (work.tile_count == 0) {
-      for (int consumer = 1; consumer < Tile::CONSUMERS; consumer++) load_q(consumer);
-      index = take_next(schedule);
-    }
-  }
-}
-// [producer]
+  alignas(1024) uint8_t q[Tile::CONSUMERS][Tile::CONSUMER_ROWS * HEAD_DIM];
+  alignas(1024) T o[Tile::CONSUMERS][4][16 * HEAD_DIM];  // by warp
+  alignas(1024) uint8_t k[Tile::STAGES][Tile::BLOCK_N * HEAD_DIM];
+  alignas(1024) uint8_t v[Tile::V_STAGES][Tile::BLOCK_N * HEAD_DIM];  // as it arrives
+  alignas(1024) uint8_t vt[Tile::STAGES][Tile::BLOCK_N * HEAD_DIM];   // row d is column d of V
+  WorkTile work[2];                      // this tile of queries and the next one
+  uint64_t work_full[2], work_empty[2];  // it has been written; has been read
+  uint64_t q_full[Tile::CONSUMERS], q_empty[Tile::CONSUMERS];  // Q has arrived; has been read
+  uint64_t k_full[Tile::STAGES], k_empty[Tile::STAGES];        // a tile has arrived; has been read
+  uint64_t v_full[Tile::V_STAGES], v_empty[Tile::V_STAGES];
+  uint64_t vt_full[Tile::STAGES], vt_empty[Tile::STAGES];  // V is transposed; has been read
+};
 
 /** Where a swizzled tile with rows of ROW_BYTES has a chunk of 16 bytes. */
 template <int ROW_BYTES>
@@ -215,31 +137,28 @@ __device__ __forceinline__ void transpose_v(uint8_t *vt_tile, const uint8_t *v_t
   }
 }
 
-/** What a warp that transposes V does. */
+/** What a warp that transposes V does, one tile of queries after the other. */
 template <typename T, int HEAD_DIM>
-__device__ __forceinline__ void transpose(const Shared<T> &shared, int part) {
+__device__ __forceinline__ void transpose(Shared<T, HEAD_DIM> &shared, int part) {
   using Tile = Tiles<HEAD_DIM>;
-  const int lane = threadIdx.x % WARP_SIZE;
-  RingUse<Tile::V_STAGES> v_use;
-  RingUse<Tile::STAGES> vt_use;
-  for (RingUse<2> slot;; slot.number++) {
-    mbarrier_wait(&shared.work_full[slot.stage()], slot.parity());  // the producer has written it
-    const int tile_count = shared.work[slot.stage()].tile_count;
-    if (tile_count < 0) break;
+  PipelineState<Tile::V_STAGES> v;
+  PipelineState<Tile::STAGES> vt;
+  for (PipelineState<2> work_state;; ++work_state) {
+    mbarrier_wait(&shared.work_full[work_state.index()], work_state.phase());
+    const int key_end = shared.work[work_state.index()].key_end;
+    if (key_end < 0) break;
     __syncwarp();  // all lanes have read it
-    if (lane == 0) mbarrier_arrive(&shared.work_empty[slot.stage()]);
-    for (int tile = 0; tile < tile_count; tile++, v_use.number++, vt_use.number++) {
-      mbarrier_wait(&shared.v_full[v_use.stage()], v_use.parity());          // V has arrived
-      mbarrier_wait(&shared.vt_empty[vt_use.stage()], vt_use.parity() ^ 1);  // no product reads it
-      transpose_v<HEAD_DIM, Tile::BLOCK_N>(shared.vt_ring + vt_use.stage() * Tile::KV_BYTES,
-                                           shared.v_ring + v_use.stage() * Tile::KV_BYTES, part,
+    release(shared.work_empty, work_state);
+    for (int first_key = 0; first_key < key_end; first_key += Tile::BLOCK_N, ++v, ++vt) {
+      mbarrier_wait(&shared.v_full[v.index()], v.phase());  // V has arrived
+      mbarrier_wait(&shared.vt_empty[vt.index()],
+                    vt.phase() ^ 1);  // no product reads what was here
+      transpose_v<HEAD_DIM, Tile::BLOCK_N>(shared.vt[vt.index()], shared.v[v.index()], part,
                                            Tile::TRANSPOSERS);
-      fence_proxy_async();  // wgmma sees the stores; the next tensor copy comes after the loads
+      fence_proxy_async();  // wgmma sees the stores; the next TMA load comes after the loads
       __syncwarp();         // all lanes have stored, and passed their fence
-      if (lane == 0) {
-        mbarrier_arrive(&shared.vt_full[vt_use.stage()]);
-        mbarrier_arrive(&shared.v_empty[v_use.stage()]);
-      }
+      release(shared.vt_full, vt);  // this warp has written its part
+      release(shared.v_empty, v);
     }
   }
 }
@@ -247,9 +166,9 @@ __device__ __forceinline__ void transpose(const Shared<T> &shared, int part) {
 
 /** Starts S = Q K^T for 64 rows of Q. Of both operands 32 columns at a time are described. */
 template <int HEAD_DIM, int BLOCK_N>
-__device__ __forceinline__ void start_qk_e4m3(float (&s)[BLOCK_N / MMA_N][4],
-                                              const uint8_t *q_group, const uint8_t *k_tile) {
-  const uint64_t q = descriptor_of_rows<HEAD_DIM>(q_group, 0);
+__device__ __forceinline__ void start_qk_e4m3(float (&s)[BLOCK_N / MMA_N][4], const uint8_t *q_rows,
+                                              const uint8_t *k_tile) {
+  const uint64_t q = descriptor_of_rows<HEAD_DIM>(q_rows, 0);
   const uint64_t k = descriptor_of_rows<HEAD_DIM>(k_tile, 0);
 #pragma unroll
   for (int d = 0; d < HEAD_DIM; d += 32) wgmma_e4m3(s, q + units(d), k + units(d), d > 0);
@@ -298,30 +217,27 @@ __device__ __forceinline__ void add_rows(float (&o)[O_FRAGMENTS][4],
 // [pv]
 
 // [exponentiate]
-/** P of a tile of scores with the m of the tiles before, packed; `sums` is what they add to l.
- * Returns whether m is too small for a row of this lane: then a P may be too large for e4m3, and
- * the scores, which stay, are needed again. */
+/** P of a tile of scores with the m that is there, packed. The scores stay, because they are needed
+ * again if m is too small. `sums` is what P adds to l. */
 template <int N_FRAGMENTS>
-__device__ __forceinline__ bool exponentiate_e4m3(uint32_t (&probs)[N_FRAGMENTS / 4][4],
+__device__ __forceinline__ void exponentiate_e4m3(uint32_t (&probs)[N_FRAGMENTS / 4][4],
                                                   float (&sums)[2],
                                                   const float (&s)[N_FRAGMENTS][4],
                                                   const float (&m)[2], float scale_log2) {
   float p_of_tile[N_FRAGMENTS][4];
 #pragma unroll
   for (int half = 0; half < 2; half++) {
-    float sum = 0.0f;
+    sums[half] = 0.0f;
 #pragma unroll
     for (int n = 0; n < N_FRAGMENTS; n++) {
 #pragma unroll
       for (int c = 2 * half; c < 2 * half + 2; c++) {
         p_of_tile[n][c] = exp2_approx(fmaf(s[n][c], scale_log2, -m[half]));
-        sum += p_of_tile[n][c];
+        sums[half] += p_of_tile[n][c];
       }
     }
-    sums[half] = sum;
   }
   pack_probs_e4m3(probs, p_of_tile);
-  return !(sums[0] <= MOST_P_SUM && sums[1] <= MOST_P_SUM);
 }
 // [exponentiate]
 
@@ -335,38 +251,21 @@ __device__ __forceinline__ void softmax_with_new_m(float (&s)[N_FRAGMENTS][4], f
                                                    float (&l)[2], float (&rescale)[2],
                                                    float scale_log2) {
   static_assert((2 * N_FRAGMENTS << LEAST_SHIFT) <= (int)MOST_P_SUM, "equal scores do not raise m");
+  float row_max[2] = {-FLT_MAX, -FLT_MAX}, sums[2] = {}, factor[2];
+  softmax_of_tile(s, row_max, sums, rescale, scale_log2);  // with the exact maximum of this tile
 #pragma unroll
   for (int half = 0; half < 2; half++) {
-    float row_max = -INFINITY, sum = 0.0f;
-#pragma unroll
-    for (int n = 0; n < N_FRAGMENTS; n++) {
-      row_max = fmaxf(row_max, fmaxf(s[n][2 * half], s[n][2 * half + 1]));
-    }
-    row_max = lanes_reduce_max<4>(row_max) * scale_log2;
-    const float safe_max = row_max == -INFINITY ? 0.0f : row_max;
-#pragma unroll
-    for (int n = 0; n < N_FRAGMENTS; n++) {
-#pragma unroll
-      for (int c = 2 * half; c < 2 * half + 2; c++) {
-        s[n][c] = exp2_approx(fmaf(s[n][c], scale_log2, -safe_max));
-        sum += s[n][c];
-      }
-    }
-    const float most = lanes_reduce_max<4>(sum);
+    const float most = lanes_reduce_max<4>(sums[half]);
     const float wanted = most <= SUM_OF_TWO ? MOST_P_SUM : NEW_P_SUM;
     // An integer, so that the largest P is a power of two, which e4m3 has exactly.
     const float shift = fmaxf(LEAST_SHIFT, floorf(log2_approx(__fdividef(wanted, most))));
-    const float new_m = fmaxf(m[half], row_max - shift);  // m never falls
-    const float factor = exp2_approx(row_max - new_m);
+    const float new_m = fmaxf(m[half], row_max[half] - shift);  // m never falls
+    factor[half] = exp2_approx(row_max[half] - new_m);
     rescale[half] = exp2_approx(m[half] - new_m);
     m[half] = new_m;
-    l[half] = l[half] * rescale[half] + sum * factor;
-#pragma unroll
-    for (int n = 0; n < N_FRAGMENTS; n++) {
-#pragma unroll
-      for (int c = 2 * half; c < 2 * half + 2; c++) s[n][c] *= factor;
-    }
+    l[half] = l[half] * rescale[half] + sums[half] * factor[half];
   }
+  rescale_rows(s, factor);
 }
 // [shift]
 
@@ -381,165 +280,131 @@ __device__ __forceinline__ float product_of_scales(float a, float b, float c) {
 }
 // [product]
 
-/** What a consumer does, tile after tile of queries. */
+// [attend]
+/** The loop over tiles of keys: O, m and l of a consumer's rows. It releases Q. */
 template <typename T, int HEAD_DIM>
-__device__ __forceinline__ void consume(const Shared<T> &shared, const AllMaps &maps,
+__device__ __forceinline__ void attend(Shared<T, HEAD_DIM> &shared, const Problem &problem,
+                                       int consumer, int first_row, int tile_count,
+                                       float scale_log2,
+                                       PipelineState<Tiles<HEAD_DIM>::STAGES> &state,
+                                       float (&o)[HEAD_DIM / MMA_N][4], float (&m)[2],
+                                       float (&l)[2]) {
+  constexpr int BLOCK_N = Tiles<HEAD_DIM>::BLOCK_N;
+  const int unmasked_end = attended_keys(problem, first_row);
+  float pv[HEAD_DIM / MMA_N][4];  // P V of one tile of keys
+  uint32_t probs[BLOCK_N / 32][4];
+  for (int tile = 0; tile < tile_count; tile++, ++state) {
+    {
+      float s[1][BLOCK_N / MMA_N][4], sums[2], rescale[2];
+      mbarrier_wait(&shared.k_full[state.index()], state.phase());  // K has arrived
+      wgmma_fence();  // P V was read from the registers that S takes
+      start_qk_e4m3<HEAD_DIM, BLOCK_N>(s[0], shared.q[consumer], shared.k[state.index()]);
+      wgmma_wait<0>(s[0]);             // S is complete
+      release(shared.k_empty, state);  // nothing reads this K any more
+      mask_tile(s, problem, first_row, tile * BLOCK_N, unmasked_end);
+      // [softmax]
+      if (tile > 0) exponentiate_e4m3(probs, sums, s[0], m, scale_log2);
+      if (tile == 0 || __any_sync(FULL_WARP, needs_new_max(sums, MOST_P_SUM))) {
+        softmax_with_new_m(s[0], m, l, rescale, scale_log2);
+        rescale_rows(o, rescale);
+        pack_probs_e4m3(probs, s[0]);
+      } else {
+        l[0] += sums[0], l[1] += sums[1];
+      }
+      // [softmax]
+    }
+    mbarrier_wait(&shared.vt_full[state.index()], state.phase());  // V is transposed
+    wgmma_fence();                                                 // P was written, and S was read
+    start_pv_e4m3<HEAD_DIM, BLOCK_N>(pv, probs, shared.vt[state.index()]);  // where S was
+    wgmma_wait<0>(pv);  // P V is complete, and nothing reads P any more
+    release(shared.vt_empty, state);
+    add_rows(o, pv);
+  }
+  // All products with Q are complete: the next Q may come.
+  __syncwarp();  // if there was no tile: all lanes have seen that this Q has come
+  if (threadIdx.x % WARP_SIZE == 0) mbarrier_arrive(&shared.q_empty[consumer]);
+}
+// [attend]
+
+// [consumer]
+/** What a consumer does, one tile of queries after the other. */
+template <typename T, int HEAD_DIM>
+__device__ __forceinline__ void consume(Shared<T, HEAD_DIM> &shared, const ForwardMaps &maps,
                                         const Problem &problem, const Tensors &t, int consumer) {
   using Tile = Tiles<HEAD_DIM>;
-  constexpr int BLOCK_N = Tile::BLOCK_N, STAGES = Tile::STAGES;
-  const int lane = threadIdx.x % WARP_SIZE, warp = threadIdx.x / WARP_SIZE % 4;
-  const uint8_t *q_group = shared.q + consumer * Tile::Q_BYTES;
-  const int row_in_tile = consumer * Tile::GROUP_M + 16 * warp;  // of the first row of this warp
-  T *o_warp = shared.o + row_in_tile * HEAD_DIM;
-  RingUse<STAGES> use;  // of this tile of K and of V transposed
-
-  for (RingUse<2> slot;; slot.number++) {
-    mbarrier_wait(&shared.work_full[slot.stage()], slot.parity());  // the producer has written it
-    const QueryWork &work = shared.work[slot.stage()];
-    if (work.tile_count < 0) break;
-    const int first_row = work.first_q + row_in_tile;  // of this warp
-    const int tile_count =
-        key_tiles<BLOCK_N>(problem, work.first_q + consumer * Tile::GROUP_M, Tile::GROUP_M);
-    const int unmasked_end = attended_keys(problem, first_row);
+  constexpr int BLOCK_N = Tile::BLOCK_N;
+  const int warp = threadIdx.x / WARP_SIZE % 4, lane = threadIdx.x % WARP_SIZE;
+  PipelineState<Tile::STAGES> state;  // of the next tile of K and V
+  for (PipelineState<2> work_state;; ++work_state) {
+    mbarrier_wait(&shared.work_full[work_state.index()], work_state.phase());
+    const WorkTile &work = shared.work[work_state.index()];
+    if (work.key_end < 0) break;
+    const int first_q = work.first_q + consumer * Tile::CONSUMER_ROWS;  // of this consumer
+    const int first_row = first_q + 16 * warp;                          // of this warp
+    const int own_end = keys_of_rows(problem, first_q, Tile::CONSUMER_ROWS);
+    const int tile_count = (own_end + BLOCK_N - 1) / BLOCK_N;
+    // [0] belongs to row lane / 4 of this warp, [1] to the row 8 below.
+    float m[2] = {-FLT_MAX, -FLT_MAX};  // running maximum of score * scale * log2(e)
+    float l[2] = {};                    // running sum of this lane's probabilities
+    float o[HEAD_DIM / MMA_N][4] = {};
     // [scales]
     const int kv_index =
         work.batch * problem.kv_heads + work.head / (problem.q_heads / problem.kv_heads);
     const float scale_log2 =
         product_of_scales(problem.scale * LOG2_E, t.q_scales[kv_index], t.k_scales[kv_index]);
     // [scales]
-    // P is exp2(score * log2(e) - m). Finite: where all scores are -inf, P is 0 and not NaN.
-    float m[2] = {-FLT_MAX, -FLT_MAX};
-    float l[2] = {};  // running sum of this lane's P
-    float o[HEAD_DIM / MMA_N][4] = {};
-    float pv[HEAD_DIM / MMA_N][4];  // P V of one tile of keys
-    uint32_t probs[BLOCK_N / 32][4];
-
-    const auto start_qk_of = [&](RingUse<STAGES> use, float(&s)[BLOCK_N / MMA_N][4]) {
-      mbarrier_wait(&shared.k_full[use.stage()], use.parity());  // K has arrived
-      wgmma_fence();  // P V was read from the registers that S takes
-      start_qk_e4m3<HEAD_DIM, BLOCK_N>(s, q_group, shared.k_ring + use.stage() * Tile::KV_BYTES);
-    };
-    const auto start_pv_of = [&](RingUse<STAGES> use) {
-      mbarrier_wait(&shared.vt_full[use.stage()], use.parity());  // V is transposed
-      wgmma_fence();                                              // P was written, and S was read
-      start_pv_e4m3<HEAD_DIM, BLOCK_N>(pv, probs, shared.vt_ring + use.stage() * Tile::KV_BYTES);
-    };
-    const auto release = [&](uint64_t *empty, RingUse<STAGES> use) {
-      if (lane == 0) mbarrier_arrive(&empty[use.stage()]);
-    };
-
-    // [softmax]
-    // Makes P of S. With the m of the tiles before, this takes no maximum.
-    const auto softmax = [&](float(&s)[BLOCK_N / MMA_N][4], int tile) {
-      if (tile > 0) {
-        float sums[2];
-        const bool too_small = exponentiate_e4m3(probs, sums, s, m, scale_log2);
-        if (!__any_sync(FULL_WARP, too_small)) {
-          l[0] += sums[0], l[1] += sums[1];
-          return;
-        }
-      }
-      float rescale[2];
-      softmax_with_new_m(s, m, l, rescale, scale_log2);
-      rescale_rows(o, rescale);
-      pack_probs_e4m3(probs, s);
-    };
-    // [softmax]
-
-    mbarrier_wait(&shared.q_full[consumer],
-                  (uint32_t)slot.stage());  // its Q of this tile has arrived
-    // [loop]
-    for (int tile = 0; tile < tile_count; tile++, use.number++) {
-      {
-        float s[1][BLOCK_N / MMA_N][4];
-        start_qk_of(use, s[0]);
-        wgmma_wait<0>(s[0]);           // S is complete
-        release(shared.k_empty, use);  // nothing reads this K any more
-        if ((tile + 1) * BLOCK_N > unmasked_end) {
-          apply_mask(s, problem, problem.mask == MASK_CAUSAL, first_row, tile * BLOCK_N);
-        }
-        softmax(s[0], tile);
-      }
-      start_pv_of(use);   // into the registers of S
-      wgmma_wait<0>(pv);  // P V is complete, and nothing reads P any more
-      release(shared.vt_empty, use);
-      add_rows(o, pv);
+    const PipelineState<1> q_state = {work_state.count};
+    mbarrier_wait(&shared.q_full[consumer], q_state.phase());  // Q of this consumer has arrived
+    attend(shared, problem, consumer, first_row, tile_count, scale_log2, state, o, m, l);
+    for (int key = tile_count * BLOCK_N; key < work.key_end; key += BLOCK_N, ++state) {
+      skip_tile(shared.k_full, shared.k_empty, state);
+      skip_tile(shared.vt_full, shared.vt_empty, state);
     }
-    // All products with Q are complete: the next Q may come.
-    __syncwarp();  // if there was no tile: all lanes have seen that this Q has come
-    if (lane == 0) mbarrier_arrive(&shared.q_empty[consumer]);
-    // [loop]
-    // Tiles that other consumers need. Released before they have come, they would count as released
-    // in the use of their place before.
-    for (int tile = tile_count; tile < work.tile_count; tile++, use.number++) {
-      mbarrier_wait(&shared.k_full[use.stage()], use.parity());
-      __syncwarp();  // all lanes are past the wait: a lane that came two phases late would hang
-      release(shared.k_empty, use);
-      mbarrier_wait(&shared.vt_full[use.stage()], use.parity());
-      __syncwarp();
-      release(shared.vt_empty, use);
-    }
-    if (lane == 0) tma_store_wait<0>();  // the O before has been read
-    __syncwarp();                        // all lanes may write the next
+
     const int64_t head_index = (int64_t)work.batch * problem.q_heads + work.head;
-    store_tile<T, HEAD_DIM>(o, m, l, o_warp, maps.o, t.lse + head_index * problem.q_len, first_row,
-                            problem.q_len, work.head, work.batch, t.v_scales[kv_index]);
-    // All lanes have read `work` before the __syncwarp() in store_tile().
-    if (lane == 0) mbarrier_arrive(&shared.work_empty[slot.stage()]);
+    finish_rows(o, m, l, t.lse + head_index * problem.q_len, first_row, problem.q_len);
+    // [v_scale]
+    const float v_scale = t.v_scales[kv_index];  // v_scale / l could be subnormal
+    rescale_rows(o, {v_scale, v_scale});
+    // [v_scale]
+    store_tile<HEAD_DIM>(o, shared.o[consumer][warp], maps.o, first_row, work.head, work.batch);
+    release(shared.work_empty, work_state);  // all lanes have read `work` before __syncwarp()
   }
-  if (lane == 0) tma_store_wait<0>();  // shared memory must stay until it has been read
+  if (lane == 0) tma_store_wait<0>();  // shared memory must stay until TMA has read it
 }
+// [consumer]
 
-/** The whole forward pass: one thread block for each multiprocessor. T is the type of O. */
+/** The whole forward pass: one thread block for each SM. T is the type of O. */
 template <typename T, int HEAD_DIM>
 __global__ void __launch_bounds__(Tiles<HEAD_DIM>::THREADS, 1)
-    attention_kernel(Problem problem, Tensors t, const __grid_constant__ AllMaps maps,
-                     Schedule schedule) {
+    attention_kernel(Problem problem, Tensors t, const __grid_constant__ ForwardMaps maps,
+                     TileScheduler scheduler) {
   using Tile = Tiles<HEAD_DIM>;
-  constexpr int STAGES = Tile::STAGES, V_STAGES = Tile::V_STAGES;
-
   extern __shared__ __align__(1024) unsigned char smem[];
-  Shared<T> shared;
-  shared.q = smem;
-  shared.o = (T *)(shared.q + Tile::CONSUMERS * Tile::Q_BYTES);
-  shared.k_ring = (uint8_t *)(shared.o + Tile::BLOCK_M * HEAD_DIM);
-  shared.v_ring = shared.k_ring + STAGES * Tile::KV_BYTES;
-  shared.vt_ring = shared.v_ring + V_STAGES * Tile::KV_BYTES;
-  shared.q_full = (uint64_t *)(shared.vt_ring + STAGES * Tile::KV_BYTES);
-  shared.q_empty = shared.q_full + Tile::CONSUMERS;
-  shared.work_full = shared.q_empty + Tile::CONSUMERS, shared.work_empty = shared.work_full + 2;
-  shared.k_full = shared.work_empty + 2, shared.k_empty = shared.k_full + STAGES;
-  shared.vt_full = shared.k_empty + STAGES, shared.vt_empty = shared.vt_full + STAGES;
-  shared.v_full = shared.vt_empty + STAGES, shared.v_empty = shared.v_full + V_STAGES;
-  shared.work = (QueryWork *)(shared.v_empty + V_STAGES);
+  Shared<T, HEAD_DIM> &shared = *(Shared<T, HEAD_DIM> *)smem;
 
   if (threadIdx.x == 0) {
-    const auto init_ring = [](uint64_t *full, int fills, uint64_t *empty, int reads, int stages) {
-      for (int stage = 0; stage < stages; stage++) {
-        mbarrier_init(&full[stage], fills);
-        mbarrier_init(&empty[stage], reads);
-      }
-    };
-    constexpr int READERS = 4 * Tile::CONSUMERS;  // one thread of each warp
-    init_ring(shared.q_full, 1, shared.q_empty, 4, Tile::CONSUMERS);
-    init_ring(shared.work_full, 1, shared.work_empty, READERS + Tile::TRANSPOSERS, 2);
-    init_ring(shared.k_full, 1, shared.k_empty, READERS, STAGES);
-    init_ring(shared.v_full, 1, shared.v_empty, Tile::TRANSPOSERS, V_STAGES);
-    init_ring(shared.vt_full, Tile::TRANSPOSERS, shared.vt_empty, READERS, STAGES);
+    constexpr int READS = 4 * Tile::CONSUMERS;  // one thread of each warp
+    init_barriers(shared.work_full, 1, shared.work_empty, READS + Tile::TRANSPOSERS);
+    init_barriers(shared.q_full, 1, shared.q_empty, 4);
+    init_barriers(shared.k_full, 1, shared.k_empty, READS);
+    init_barriers(shared.v_full, 1, shared.v_empty, Tile::TRANSPOSERS);
+    init_barriers(shared.vt_full, Tile::TRANSPOSERS, shared.vt_empty, READS);
     fence_mbarrier_init();
   }
   __syncthreads();  // all threads see the barriers
 
   // [roles]
-  const int group = __shfl_sync(FULL_WARP, threadIdx.x / WARPGROUP_THREADS, 0);
-  if (group == 0) {
+  // The same for all lanes of a warp, and the compiler can see it.
+  const int warpgroup = __shfl_sync(FULL_WARP, threadIdx.x / WARPGROUP_THREADS, 0);
+  if (warpgroup == 0) {
     setmaxnreg_dec<Tile::PRODUCER_REGISTERS>();
     const int warp = __shfl_sync(FULL_WARP, threadIdx.x / WARP_SIZE, 0);
-    if (threadIdx.x == 0) produce<T, HEAD_DIM>(shared, maps.in, problem, schedule);
-    if (warp >= 1 && warp <= Tile::TRANSPOSERS) transpose<T, HEAD_DIM>(shared, warp - 1);
+    if (warp >= 1 && warp <= Tile::TRANSPOSERS) transpose(shared, warp - 1);
+    if (threadIdx.x == 0) produce(shared, maps.in, problem, scheduler);
   } else {
     setmaxnreg_inc<Tile::CONSUMER_REGISTERS>();
-    consume<T, HEAD_DIM>(shared, maps, problem, t, group - 1);
+    consume(shared, maps, problem, t, warpgroup - 1);
   }
   // [roles]
 }
@@ -547,44 +412,26 @@ __global__ void __launch_bounds__(Tiles<HEAD_DIM>::THREADS, 1)
 template <typename T, int HEAD_DIM>
 constexpr auto CONFIG = make_config<T, HEAD_DIM, Tiles<HEAD_DIM>>(attention_kernel<T, HEAD_DIM>,
                                                                   Tiles<HEAD_DIM>::THREADS,
-                                                                  Tiles<HEAD_DIM>::SHARED_BYTES,
+                                                                  sizeof(Shared<T, HEAD_DIM>),
                                                                   CEILING_WGMMA_FP8);
 
-static constexpr KernelConfig<AllMaps, Schedule> CONFIGS[] = {
+static constexpr KernelConfig<ForwardMaps, TileScheduler> CONFIGS[] = {
     CONFIG<__half, 64>, CONFIG<__half, 128>, CONFIG<__nv_bfloat16, 64>, CONFIG<__nv_bfloat16, 128>};
-
-/** Thread blocks: one for each multiprocessor, if there are as many tiles. */
-static int block_count(const Problem *problem) {
-  const auto *config = find_config<CONFIGS>(problem);
-  const int64_t tiles = grid_size(config, problem);
-  const int multiprocessors = device_attribute(cudaDevAttrMultiProcessorCount);
-  return tiles < multiprocessors ? (int)tiles : multiprocessors;
-}
-
-static void describe(const Problem *problem, int heads, Description *description) {
-  describe_config<CONFIGS>(problem, heads, description);
-  description->launches[0].grid = dim3(block_count(problem));
-}
 
 static cudaError_t forward(const Problem *problem, const Tensors *t, int, cudaStream_t stream) {
   const auto *config = find_config<CONFIGS>(problem);
   if (const cudaError_t error = prepare_launch(config, t)) return error;
-  AllMaps maps;
-  cudaError_t error = make_tensor_maps(&maps.in, problem, t, 64, config->block_n);
-  if (error == cudaSuccess) {
-    error = make_tensor_map(&maps.o, t->o, problem, problem->o_strides, problem->q_len,
-                            problem->q_heads, 16, problem->o_dtype);
-  }
-  if (error != cudaSuccess) return error;
-  const Schedule schedule = make_schedule(problem, config->block_m, t->workspace);
-  config->kernel<<<block_count(problem), config->threads, config->shared_bytes, stream>>>(
-      *problem, *t, maps, schedule);
+  ForwardMaps maps;
+  if (const cudaError_t error = make_forward_maps(&maps, problem, t, config->block_n)) return error;
+  const TileScheduler scheduler = make_scheduler(problem, config->block_m, 1, t->workspace);
+  config->kernel<<<block_count(config, problem), config->threads, config->shared_bytes, stream>>>(
+      *problem, *t, maps, scheduler);
   return cudaGetLastError();
 }
 
 const Step step = {
     .name = "step12",
-    .after = "step10",
+    .after = "step10c",
     .title = "fp8: Q, K, V and P in e4m3",
     .idea = "Tensor cores multiply bytes twice as fast; V is transposed on the way.",
     .head_dims = "D = 64 or 128",
@@ -592,6 +439,6 @@ const Step step = {
     .supports = supports_config<CONFIGS>,
     .workspace_bytes = [](const Problem *) { return sizeof(unsigned); },
     .workspace_zero = true,
-    .describe = describe,
+    .describe = describe_persistent<CONFIGS>,
     .forward = forward,
 };

@@ -7,6 +7,8 @@
 
 #include "device/fragments.cuh"
 
+// As in steps/step03_mma_shared_kv.cu:
+
 /**
  * Starts copying rows first to first + ROWS - 1 of a [rows][HEAD_DIM] matrix to shared memory. Rows
  * past the end become zero, so that they add nothing to any product.

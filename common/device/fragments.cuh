@@ -100,6 +100,20 @@ __device__ __forceinline__ void apply_mask(float (&s)[M_FRAGMENTS][N_FRAGMENTS][
   }
 }
 
+/** Sets m and l of rows before their first tile. */
+template <int M_FRAGMENTS>
+__device__ __forceinline__ void start_rows(float (&m)[M_FRAGMENTS][2], float (&l)[M_FRAGMENTS][2],
+                                           float first_m) {
+#pragma unroll
+  for (int i = 0; i < M_FRAGMENTS; i++) {
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+      m[i][half] = first_m;
+      l[i][half] = 0.0f;
+    }
+  }
+}
+
 /** Replaces scores by unnormalised probabilities 2^(scale_log2 s - m) and updates m, l and O. */
 template <int M_FRAGMENTS, int N_FRAGMENTS, int O_FRAGMENTS>
 __device__ __forceinline__ void update_softmax(float (&s)[M_FRAGMENTS][N_FRAGMENTS][4],

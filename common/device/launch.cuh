@@ -38,7 +38,7 @@ struct KernelConfig {
   int block_m, block_n;                       /**< rows of Q, and of K and V, per tile */
   int threads, shared_bytes; /**< of a thread block; the shared memory is dynamic */
   Ceiling ceiling;           /**< see above */
-  int mask_rows; /**< divides the rows of a mask block; 0: the mask has no blocks, but spans */
+  int mask_rows;             /**< divides the rows of a mask block */
 };
 
 /** Does the kernel use wgmma? */
@@ -74,12 +74,11 @@ enum Unmet { UNMET_HEAD_DIM = 1, UNMET_BLOCKS = 2, UNMET_DTYPE = 4 };
 template <typename Config>
 static int unmet(const Config &c, const Problem *problem) {
   const bool takes_spans = step.block_masks != NULL && step.block_masks->takes_spans;
-  const bool spans = takes_spans && problem->q_block_size == 0;
   const bool takes_head_dim = uses_tensor_cores(c.ceiling) ? c.head_dim == problem->head_dim
                                                            : c.head_dim >= problem->head_dim;
-  const bool takes_blocks = spans == (c.mask_rows == 0) &&
-                            (spans || problem->q_block_size % c.mask_rows == 0) &&
-                            problem->kv_block_size % c.block_n == 0;
+  const bool takes_blocks = takes_spans ? problem->q_block_size == 0
+                                        : problem->q_block_size % c.mask_rows == 0 &&
+                                              problem->kv_block_size % c.block_n == 0;
   return (takes_head_dim ? 0 : UNMET_HEAD_DIM) | (takes_blocks ? 0 : UNMET_BLOCKS) |
          (c.dtype == problem->o_dtype ? 0 : UNMET_DTYPE);
 }
@@ -150,6 +149,10 @@ static void refuse(const Problem *problem, char *why, size_t why_size) {
   if (fault & UNMET_DTYPE) {
     snprintf(why, why_size, "%s %s: %s takes %s", step.fp8 ? "--out-dtype" : "--dtype", dtype,
              step.name, dtypes[closest->dtype]);
+  } else if (fault & UNMET_BLOCKS && step.block_masks->takes_spans) {
+    snprintf(why, why_size,
+             "--mask: %s takes at most one span of keys for each query, and no mask in blocks",
+             step.name);
   } else if (fault & UNMET_BLOCKS) {
     snprintf(why, why_size, "mask blocks of %dx%d: %s takes multiples of %dx%d",
              problem->q_block_size, problem->kv_block_size, step.name, closest->mask_rows,
@@ -230,6 +233,21 @@ static void describe_config(const Problem *problem, int, Description *descriptio
   description->launches[0] = {c->name, (const void *)c->kernel,
                               dim3((unsigned)grid_size(c, problem)), dim3(c->threads),
                               (size_t)c->shared_bytes};
+}
+
+/** Thread blocks: one for each SM, or for each tile if there are fewer tiles. */
+template <typename Config>
+static int block_count(const Config *config, const Problem *problem) {
+  const int64_t tiles = grid_size(config, problem);
+  const int multiprocessors = device_attribute(cudaDevAttrMultiProcessorCount);
+  return tiles < multiprocessors ? (int)tiles : multiprocessors;
+}
+
+/** Step::describe of a step with persistent blocks. */
+template <const auto &CONFIGS>
+static void describe_persistent(const Problem *problem, int heads, Description *description) {
+  describe_config<CONFIGS>(problem, heads, description);
+  description->launches[0].grid = dim3(block_count(find_config<CONFIGS>(problem), problem));
 }
 
 /**

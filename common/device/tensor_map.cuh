@@ -12,10 +12,10 @@
 #include "attention.h"
 #include "tensor_map_limits.h"
 
-/** Columns of a box of 16-bit elements: a row of it is 128 bytes, or 64 bytes where 64 columns do
- * not divide the head dimension. */
-template <int HEAD_DIM>
-constexpr int PANEL = HEAD_DIM % 64 == 0 ? 64 : 32;
+/** Columns of a box: a row of it has 128 bytes, or 64 bytes where 128 do not divide a row of the
+ * tensor, whose elements have so many bytes. */
+template <int HEAD_DIM, int ELEMENT_BYTES = 2>
+constexpr int PANEL = (HEAD_DIM * ELEMENT_BYTES % 128 == 0 ? 128 : 64) / ELEMENT_BYTES;
 
 /** cuTensorMapEncodeTiled of the driver, looked up at run time, so that nothing links libcuda; NULL
  * if the driver has none. */

@@ -1,12 +1,8 @@
 /**
  * @file
  * From a block mask to what a kernel reads: for each tile of queries the list of key/value tiles
- * that it attends, without gaps, and the PARTIAL tiles as bits. Three small kernels make them once
- * per mask.
- *
- * A mask block holds several of the kernel's tiles, and each tile is classified on its own: in a
- * CAUSAL block, a tile on one side of the diagonal is unmasked or skipped; in a PARTIAL block, a
- * tile whose entries are all 1 or all 0 is.
+ * that it attends, without gaps. Small kernels make the lists once per mask, after the bits of the
+ * PARTIAL tiles.
  */
 #ifndef DEVICE_TILE_LIST_CUH
 #define DEVICE_TILE_LIST_CUH
@@ -16,11 +12,8 @@
 #include "block_mask.h"
 #include "device/heads.cuh"
 #include "device/launch.cuh"
+#include "device/partial_tiles.cuh"
 #include "device/warp.cuh"
-
-/** How a tile is masked. A value from 0 on is the number of a PARTIAL tile: its bits apply. Keys
- * past the last one are masked in every tile but an ALL_ATTENDED one, which has none. */
-enum TileMask : int { ALL_ATTENDED = -1, PAST_THE_END = -2, CAUSAL_RULE = -3, NONE_ATTENDED = -4 };
 
 /** One key/value tile that a tile of queries attends; read by one load. */
 struct alignas(8) KeyTile {
@@ -35,24 +28,17 @@ struct alignas(16) QueryTile {
   KeyTile first;  /**< the first tile of its list */
 };
 
-/** Bytes of K and V that stay in the L2 cache of an H200 beside everything else: the best of four
- * sizes that were tried. With a smaller cache, K and V come from device memory more often. */
-constexpr int64_t CACHED_BYTES = 16 << 20;
-
-/** Everything about one mask, in device memory. */
-struct TileLists {
-  int block_m, block_n;  /**< of the kernel's tiles */
-  int q_tiles;           /**< tiles of queries in a head */
-  int heads_together;    /**< heads whose rows are interleaved, see row_of_block() */
-  int most_tiles;        /**< room in each list */
-  int batches, heads;    /**< lists are shared like the masks */
-  int64_t rows;          /**< batches * heads * q_tiles, the number of lists */
-  int *counts;           /**< [batches * heads][q_tiles]: length of each list */
-  QueryTile *order;      /**< [batches * heads][q_tiles], longest list first */
-  KeyTile *tiles;        /**< [batches * heads][q_tiles][most_tiles] */
-  int64_t partial_tiles; /**< of block_m x block_n, cut from the tiles of the mask's blocks */
-  uint32_t *bits;        /**< [partial_tiles][block_m][block_n / 32] */
-  size_t bytes;          /**< of all four arrays */
+/** Everything about one mask, in device memory: its PARTIAL tiles, and the lists. */
+struct TileLists : PartialTiles {
+  int q_tiles;        /**< tiles of queries in a head */
+  int heads_per_wave; /**< heads whose rows are interleaved, see row_of_block() */
+  int most_tiles;     /**< room in each list */
+  int batches, heads; /**< lists are shared like the masks */
+  int64_t rows;       /**< batches * heads * q_tiles, the number of lists */
+  int *counts;        /**< [batches * heads][q_tiles]: length of each list */
+  QueryTile *order;   /**< [batches * heads][q_tiles], longest list first */
+  KeyTile *tiles;     /**< [batches * heads][q_tiles][most_tiles] */
+  size_t bytes;       /**< of these arrays and the bits */
 };
 
 /** Number of the list of tiles that a query head uses. */
@@ -60,23 +46,21 @@ __device__ __forceinline__ int list_of_head(const TileLists &lists, int batch, i
   return batch % lists.batches * lists.heads + head % lists.heads;
 }
 
-/** The work of a thread block: one head, and an index into the head's `order`. */
-struct BlockRow {
-  int head;  /**< counted through the whole batch */
-  int entry; /**< index into TileLists::order of this head */
+/** What a thread block computes: a tile of queries of one head. */
+struct BlockWork {
+  int head;             /**< counted through the whole batch */
+  QueryTile own;        /**< its tile of queries */
+  const KeyTile *tiles; /**< [own.tile_count + 1] */
 };
 
-/**
- * Thread blocks take the longest rows of several heads first, so that the grid ends with short rows
- * and no multiprocessor is still busy with a long one when all others are done. The number of heads
- * is such that K and V of all of them stay in the L2 cache.
- */
-__device__ __forceinline__ BlockRow row_of_block(const Problem &problem, const TileLists &lists,
-                                                 int block) {
-  const int rows = lists.heads_together * lists.q_tiles;
-  const int first_head = block / rows * lists.heads_together;
-  const int heads = min(lists.heads_together, problem.batch * problem.q_heads - first_head);
-  return {first_head + block % rows % heads, block % rows / heads};
+/** The tiles of queries with the longest lists start first. */
+__device__ __forceinline__ BlockWork work_of_block(const Problem &problem, const TileLists &lists,
+                                                   int block) {
+  const BlockRow row = row_of_block(problem, lists.heads_per_wave, lists.q_tiles, block);
+  const int batch = row.head / problem.q_heads, head = row.head % problem.q_heads;
+  const int list = list_of_head(lists, batch, head) * lists.q_tiles;
+  const QueryTile own = lists.order[list + row.entry];
+  return {row.head, own, lists.tiles + (int64_t)(list + own.q_tile) * lists.most_tiles};
 }
 
 /** The tile lists of a mask for a kernel configuration, laid out from `memory` on, which is aligned
@@ -88,18 +72,14 @@ static TileLists lay_out_tile_lists(const Problem *problem, const BlockMask *m,
   lists.block_m = config->block_m;
   lists.block_n = config->block_n;
   lists.q_tiles = (problem->q_len + lists.block_m - 1) / lists.block_m;
-  const int64_t head_bytes = (int64_t)problem->kv_len * problem->head_dim * 2 * 2;  // of K and V
-  const int64_t heads = (int64_t)problem->batch * problem->q_heads;
-  const int64_t together = CACHED_BYTES / head_bytes;
-  lists.heads_together = (int)(together < 1 ? 1 : together < heads ? together : heads);
+  lists.heads_per_wave = heads_per_wave(*problem);
   // A row has each block once, apart from MASKED slots; of the last block all tiles have room.
   const int kv_blocks = (problem->kv_len - 1) / m->kv_block_size + 1;
   const int blocks = m->max_slots < kv_blocks ? m->max_slots : kv_blocks;
   lists.most_tiles = blocks * (m->kv_block_size / lists.block_n) + 1;  // and the end of the list
   lists.batches = m->batches;
   lists.heads = m->heads;
-  lists.partial_tiles = (int64_t)m->tile_count * (m->q_block_size / lists.block_m) *
-                        (m->kv_block_size / lists.block_n);
+  lists.partial_tiles = count_partial_tiles(*m, lists.block_m, lists.block_n);
   lists.rows = (int64_t)m->batches * m->heads * lists.q_tiles;
   const auto reserve = [&](size_t bytes) {
     char *start = (char *)memory + lists.bytes;
@@ -109,62 +89,15 @@ static TileLists lay_out_tile_lists(const Problem *problem, const BlockMask *m,
   lists.counts = (int *)reserve(lists.rows * sizeof *lists.counts);
   lists.order = (QueryTile *)reserve(lists.rows * sizeof *lists.order);
   lists.tiles = (KeyTile *)reserve((size_t)lists.rows * lists.most_tiles * sizeof *lists.tiles);
-  lists.bits =
-      (uint32_t *)reserve((size_t)lists.partial_tiles * lists.block_m * (lists.block_n / 8));
+  lists.bits = (uint32_t *)reserve(bytes_of_bits(lists));
   return lists;
-}
-
-/** The bits of a PARTIAL tile. All tiles together may have more than 2^31 words. */
-__device__ __forceinline__ uint32_t *bits_of_tile(const TileLists &lists, int64_t tile) {
-  return lists.bits + tile * lists.block_m * (lists.block_n / 32);
-}
-
-/**
- * Packs the entries of PARTIAL blocks, one byte each, into bits; the first of 32 keys becomes the
- * lowest bit. One thread block per tile of the kernel.
- */
-static __global__ void pack_bits_kernel(BlockMask m, TileLists lists) {
-  const int tiles_per_block = m.kv_block_size / lists.block_n, words = lists.block_n / 32;
-  const int64_t first_row = (int64_t)(blockIdx.x / tiles_per_block) * lists.block_m;
-  const int first_key = blockIdx.x % tiles_per_block * lists.block_n;
-  for (int i = threadIdx.x; i < lists.block_m * words; i += blockDim.x) {
-    const uint8_t *bytes = m.partial_block_masks + (first_row + i / words) * m.kv_block_size +
-                           first_key + i % words * 32;
-    uint32_t word = 0;
-    for (int j = 0; j < 32; j++) word |= (uint32_t)(bytes[j] != 0) << j;
-    bits_of_tile(lists, blockIdx.x)[i] = word;
-  }
-}
-
-/** The TileMask of one tile inside a mask block; its queries are first_q to last_q. */
-static __device__ int classify_tile(const Problem &problem, const TileLists &lists, int type,
-                                    int64_t partial, int first_q, int last_q, int first_key) {
-  if (first_key >= problem.kv_len) return NONE_ATTENDED;
-  if (type == BLOCK_CAUSAL) {
-    if (first_key >= causal_keys(problem, last_q)) return NONE_ATTENDED;
-    return first_key + lists.block_n <= causal_keys(problem, first_q) ? ALL_ATTENDED : CAUSAL_RULE;
-  }
-  const bool ends_here = first_key + lists.block_n > problem.kv_len;
-  if (type == BLOCK_FULL) return ends_here ? PAST_THE_END : ALL_ATTENDED;
-  const uint32_t *row = bits_of_tile(lists, partial);
-  uint32_t any = 0, all = ~0u;
-  for (int q = 0; q < lists.block_m; q++) {
-    if (first_q + q > last_q) break;
-    for (int word = 0; word < lists.block_n / 32; word++) {
-      const uint32_t bits = *row++;
-      any |= bits;
-      all &= bits;
-    }
-  }
-  if (any == 0) return NONE_ATTENDED;
-  return all == ~0u && !ends_here ? ALL_ATTENDED : (int)partial;
 }
 
 /**
  * Writes the list of one tile of queries; one warp per list. Each lane takes one slot of the row
  * and counts its attended tiles; a prefix sum over the lanes says where in the list they go.
  */
-[[maybe_unused]] static __global__ void __launch_bounds__(WARP_SIZE)
+static __global__ void __launch_bounds__(WARP_SIZE)
     list_tiles_kernel(Problem problem, BlockMask m, TileLists lists) {
   const int q_tile = blockIdx.x % lists.q_tiles;
   const int list = blockIdx.x / lists.q_tiles;
@@ -228,7 +161,7 @@ static __device__ int classify_tile(const Problem &problem, const TileLists &lis
 
 /** Sorts the tiles of queries by the length of their lists, longest first; of equal ones the last
  * first. One thread per tile: its rank is the number of tiles before it. */
-[[maybe_unused]] static __global__ void order_rows_kernel(TileLists lists) {
+static __global__ void order_rows_kernel(TileLists lists) {
   const int64_t row = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
   if (row >= lists.rows) return;
   const int q_tile = (int)(row % lists.q_tiles);

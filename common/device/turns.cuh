@@ -7,6 +7,8 @@
 
 #include "device/ptx_hopper.cuh"
 
+// As in steps/step08_warp_specialised.cu:
+
 /** Waits until it is the turn of this consumer: barrier 1 + consumer, at which its own threads wait
  * and those of the consumer before it arrive. */
 __device__ __forceinline__ void wait_for_turn(int consumer) {

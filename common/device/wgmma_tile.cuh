@@ -85,7 +85,7 @@ __device__ __forceinline__ void pack_probs(uint32_t (&probs)[N_FRAGMENTS / 2][4]
 template <int HEAD_DIM, int ROWS, typename T>
 __device__ __forceinline__ void load_rows(T *target, const CUtensorMap &map, uint64_t *barrier,
                                           int row, int head, int batch) {
-  constexpr int COLUMNS = PANEL<HEAD_DIM>;
+  constexpr int COLUMNS = PANEL<HEAD_DIM, sizeof(T)>;
 #pragma unroll
   for (int column = 0; column < HEAD_DIM; column += COLUMNS) {
     tma_load(target + ROWS * column, map, barrier, column, row, head, batch);

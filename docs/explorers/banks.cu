@@ -44,29 +44,42 @@ static void fill(uint16_t *q, uint16_t *k, int head_dim) {
   for (int i = 0; i < half; i++) q[i] = 0x3c00;
 }
 
-/** Runs a step once under the lab: one head, no mask. */
+/** The problem that a step solves: one head, no mask. */
+static Problem problem_of(const Step *explored, int head_dim) {
+  const bool blocks = explored->block_masks != NULL;
+  const int keys = explored->workspace_zero ? 2 * TOKENS : TOKENS;
+  const Strides strides = {TOKENS * head_dim, TOKENS * head_dim, head_dim};
+  const Strides kv_strides = {keys * head_dim, keys * head_dim, head_dim};
+  return {.batch = 1,
+          .q_heads = 1,
+          .kv_heads = 1,
+          .q_len = TOKENS,
+          .kv_len = keys,
+          .head_dim = head_dim,
+          .scale = 1.0f,
+          .q_block_size = blocks ? TOKENS : 0,
+          .kv_block_size = blocks ? TOKENS : 0,
+          .q_strides = strides,
+          .k_strides = kv_strides,
+          .v_strides = kv_strides,
+          .o_strides = strides};
+}
+
+/** Does a step take this head dimension? */
+static bool takes(const Step *explored, int head_dim) {
+  char why[256];
+  const Problem p = problem_of(explored, head_dim);
+  return explored->supports == NULL || explored->supports(&p, why, sizeof why);
+}
+
+/** Runs a step once under the lab. */
 static void run_step(const Step *explored, int head_dim, Description *description,
                      LabResults *results) {
   static uint16_t q[TOKENS * MAX_HEAD_DIM], k[2 * TOKENS * MAX_HEAD_DIM];
   static const uint16_t zeros[2 * TOKENS * MAX_HEAD_DIM] = {};
-  const bool blocks = explored->block_masks != NULL, again = explored->workspace_zero;
-  const int keys = again ? 2 * TOKENS : TOKENS;
-  const Strides strides = {TOKENS * head_dim, TOKENS * head_dim, head_dim};
-  const Strides kv_strides = {keys * head_dim, keys * head_dim, head_dim};
-  if (again) fill(q, k, head_dim);
-  const Problem p = {.batch = 1,
-                     .q_heads = 1,
-                     .kv_heads = 1,
-                     .q_len = TOKENS,
-                     .kv_len = keys,
-                     .head_dim = head_dim,
-                     .scale = 1.0f,
-                     .q_block_size = blocks ? TOKENS : 0,
-                     .kv_block_size = blocks ? TOKENS : 0,
-                     .q_strides = strides,
-                     .k_strides = kv_strides,
-                     .v_strides = kv_strides,
-                     .o_strides = strides};
+  const bool blocks = explored->block_masks != NULL;
+  const Problem p = problem_of(explored, head_dim);
+  if (explored->workspace_zero) fill(q, k, head_dim);
   Tensors t = {.q = device_memory(sizeof q, q),
                .k = device_memory(sizeof k, k),
                .v = device_memory(sizeof zeros, zeros),
@@ -109,18 +122,14 @@ struct Tile {
   int start, rows;
 };
 
-/** The first tiles of step 10, which has them by consumer or warp. O has a place of its own if
- * there is room for it, else it takes the one of V behind the last. Threads access the tile of K in
- * which the scores grow, and none of V. */
+/** The first tiles of a step that has them by consumer or warp: Q, O, then K. Threads access the
+ * tile of K in which the scores grow, and none of V. */
 static void find_panels(int head_dim, const Description &d, Tile (&tiles)[4]) {
-  constexpr int STAGES = 2, KEYS = 2 * TOKENS;  // where there is no room
-  const int row = 2 * head_dim, bytes = (int)d.launches[0].dynamic_shared_bytes;
-  const bool in_v = bytes < (2 * d.block_m + 4 * d.block_n) * row;
-  const int place = (KEYS + d.block_n - 1) / d.block_n % STAGES;
+  const int row = 2 * head_dim;
   tiles[TILE_Q] = {0, 64};
-  tiles[TILE_O] = {(d.block_m + (in_v ? (STAGES + place) * d.block_n : 0)) * row, 16};
+  tiles[TILE_O] = {d.block_m * row, 16};
   const int before = TOKENS / d.block_n * d.block_n;  // keys: see fill()
-  tiles[TILE_K] = {((in_v ? 1 : 2) * d.block_m + before) * row, d.block_n};
+  tiles[TILE_K] = {(2 * d.block_m + before) * row, d.block_n};
   tiles[TILE_V] = {};
 }
 
@@ -376,7 +385,9 @@ void print_banks() {
   bool first = true;
   printf("const BANKS = {\n  \"accesses\": [");
   for (const Explored &explored : EXPLORED) {
-    for (int head_dim : HEAD_DIMS) print_accesses(explored, head_dim, &first);
+    for (int head_dim : HEAD_DIMS) {
+      if (takes(explored.step, head_dim)) print_accesses(explored, head_dim, &first);
+    }
   }
   printf("],\n  \"patterns\": [");
   for (int i = 0; i < pattern_count; i++) {

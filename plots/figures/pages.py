@@ -20,7 +20,7 @@ from plots.tools.lab import Report, human, report_of
 from tests.lib.programs import REPOSITORY, Program, read_records
 from tests.lib.steps import source_of, step_names
 
-SHAPE = "-n 256 -d 64"
+SHAPES = ("-n 256 -d 64", "-n 256 -d 256")  # the second for steps that take no other
 SEQLEN, HEAD_DIMS, MASKS = 4096, (64, 128, 256), ("full", "causal")
 SHARED = {"shared_load": "loads", "shared_store": "stores", "ldmatrix": "ldmatrix",
           "copy_shared": "cp.async", "wgmma_read": "wgmma"}
@@ -170,14 +170,14 @@ def counts(report: Report) -> dict[str, str]:
             "barriers (`__syncthreads()`), counted once per warp": human(run["barriers"])}
 
 
-def lab(reports: dict[str, Report], step: str, before: str) -> list[str]:
+def lab(reports: dict[str, Report], step: str, before: str, shape: str) -> list[str]:
     """What the lab counts for the step and the one that it builds on, without what neither has."""
-    names = ([before] if before else []) + [step]
+    names = [name for name in (before, step) if name in reports]
     columns = [counts(reports[name]) for name in names]
     rows = [[label, *(column[label] for column in columns)] for label in columns[0]]
     zeros = {"0", "–"} if reports[step].run["copy_shared_requests"] else {"0", "–", "0 %"}
     head = ["", *(f"step {name.removeprefix('step')}" for name in names)]
-    return ["", f"The lab counts on the CPU backend, `./{step} {SHAPE} --report` (one batch entry, "
+    return ["", f"The lab counts on the CPU backend, `./{step} {shape} --report` (one batch entry, "
             "two heads; rows of zeros are left out):", "",
             *grid(head, [row for row in rows if set(row[1:]) - zeros])]
 
@@ -234,16 +234,18 @@ def main() -> int:
     results, docs, programs = load(Path(sys.argv[1])), Path(sys.argv[2]), Path(sys.argv[3])
     steps = step_names()
     with tempfile.TemporaryDirectory() as scratch:
-        reports = {step: report_of(Program(step, programs), step, SHAPE, Path(scratch))
-                   for step in steps}
+        reports = {shape: {step: report_of(program, step, shape, Path(scratch)) for step in steps
+                           if (program := Program(step, programs)).takes(head_dim)}
+                   for shape, head_dim in zip(SHAPES, (64, 256), strict=True)}
     for step in steps:
         before = source_of(step).after
         page = docs / f"{step}.md"
         if not page.exists():
             print(f"pages: {page} is not written yet")
             continue
+        shape = next(shape for shape in SHAPES if step in reports[shape])
         content = "\n".join([*speed(results, step, before), *masked(results, step),
-                             *roofline(results, step), *lab(reports, step, before)])
+                             *roofline(results, step), *lab(reports[shape], step, before, shape)])
         page.write_text(with_section(page.read_text(), "numbers", WRITER, content))
     for name, section, content in (("options", "options", options(programs)),
                                    ("roofline", "example", example(results)),

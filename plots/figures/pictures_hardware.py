@@ -95,7 +95,7 @@ def chunk_offsets(kind: str) -> dict[tuple[int, int], int]:
         return {(r, c): 2 * stride * r + CHUNK_BYTES * c
                 for r in range(BANK_ROWS) for c in range(CHUNKS)}
     swizzled = str(source_of(drawn_in("swizzle")).path)
-    place = expression(swizzled, r"const int place = GROUP<HEAD_DIM> == 8 \? ([^:]+) :")
+    place = expression(swizzled, r"const int place = SWIZZLE_CHUNKS<HEAD_DIM> == 8 \? ([^:]+) :")
     offset = expression(swizzled, r"return (row \* 2 \* HEAD_DIM \+ [^;]+);")
     return {(r, c): eval(offset, {"HEAD_DIM": BANK_COLUMNS, "row": r, "chunk": c,
                                   "place": eval(place, {"row": r}) if kind == "swizzled" else 0})

@@ -14,13 +14,12 @@ ZEROS = "zeros"  # what the copy after the last tile writes
 
 
 EVENTS = {
-    r"copy_tile<[^>]*>\(\w+, q_global": "copy Q", r"copy_q\.start\(": "copy Q",
+    r"copy_tile<[^>]*>\(\w+, q_global": "copy Q", r"copy_rows<[^>]*>\(\s*target,": "copy Q",
     r"copy_tile<[^>]*>\(\w+, k_global": "copy K", r"copy_tile<[^>]*>\(\w+, v_global": "copy V",
-    r"copy_keys\((?:tile, 0|next, 1 - stage)\)": "copy K and V", r"cp_async_commit\(": "commit",
+    r"copy_keys\((?:0, 0|next_key, 1 - stage)\)": "copy K and V", r"cp_async_commit\(": "commit",
     r"cp_async_wait<0>": "wait 0", r"cp_async_wait<1>": "wait 1", r"__syncthreads\(": "barrier",
     r"multiply_qk<": "Q K^T", r"update_softmax\(": "softmax",
-    r"exponentiate<T>\(probs\[0\]": "softmax", r"exponentiate<T>\(probs\[1 - now\]": "softmax next",
-    r"multiply_pv<": "P V",
+    r"update_output<": "softmax and P V", r"multiply_pv<": "P V",
 }
 
 
@@ -46,8 +45,7 @@ def kernel_events(path: Path) -> tuple[list[str], list[str], list[str]]:
     text = re.sub(r"//[^\n]*|/\*.*?\*/", "", path.read_text(), flags=re.DOTALL)
     text = text[text.index("attention_kernel(Problem p"):]
     text = text[:text.index("store_rows")]
-    loop = "while (list < end)" if "while (list < end)" in text else "for (int first_key"
-    parts = body_of(text, loop)
+    parts = body_of(text, "for (int first_key")
     if "auto copy_keys" in parts[0]:  # its copies and its commit are those of "copy K and V"
         before, _, rest = body_of(parts[0], "auto copy_keys")
         parts = (before + rest, *parts[1:])
@@ -118,14 +116,14 @@ class Chart:
         elif event == "barrier":
             self.marks.append((self.at + 9, "b"))
             self.at += 18
-        elif event == "P V" and self.parts > 1:
+        elif event == "softmax and P V":
+            self.compute("softmax", f"{tile}.0", self.unit)
             for part in range(self.parts):
                 if part + 1 < self.parts:
                     self.compute("softmax", f"{tile}.{part + 1}", 0)
                 self.compute("P V", f"{tile}.{part}", self.unit)
-        elif event != "softmax next":  # which is beside P V of the part before it
-            part = ".0" if self.parts > 1 and event == "softmax" else ""
-            self.compute(event, f"{tile}{part}", self.unit)
+        else:
+            self.compute(event, str(tile), self.unit)
 
     def copy(self, matrix: str, of: str | int) -> None:
         text = ZEROS if of == TILES else str(of)

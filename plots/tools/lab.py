@@ -8,6 +8,7 @@ padded rows, on a few shapes with --report.
 """
 
 import json
+import re
 import sys
 import tempfile
 from collections.abc import Iterable
@@ -130,8 +131,9 @@ def lesson(reports: list[Report]) -> list[str]:
     """A summary of the tables, with numbers from them."""
     by_name = {report.name: report for report in reports}
     padded, bare = by_name[PADDED_STEP], reports[-1]
-    first = max(step_names(), key=lambda name: by_name[name].run["must_move_bytes"])  # S and P
-    second = next(name for name in step_names() if source_of(name).after == first)
+    names = [name for name in step_names() if name in by_name]
+    first = max(names, key=lambda name: by_name[name].run["must_move_bytes"])  # S and P
+    second = next(name for name in names if source_of(name).after == first)
     moves, then = (human(by_name[name].run["must_move_bytes"]) for name in (first, second))
     loads = bare.run["ldmatrix_wavefronts"] / padded.run["ldmatrix_wavefronts"]
     return [
@@ -182,7 +184,9 @@ def main() -> int:
         programs = {name: Program(name, REPOSITORY / "build" / "cpu") for name in step_names()}
         programs[f"{PADDED_STEP}, rows without padding"] = without_padding(scratch)
         by_shape = {shape: [report_of(program, name, shape, scratch)
-                            for name, program in programs.items()] for shape in SHAPES}
+                            for name, program in programs.items()
+                            if program.takes(int(re.search(r"-d (\d+)", shape)[1]))]
+                    for shape in SHAPES}
     file.write_text(page(by_shape))
     first = "\n".join(tables_of(by_shape[SHAPES[0]])).strip()
     document.write_text(with_section(document.read_text(), "lab", "`make lab`", first))

@@ -173,10 +173,10 @@ def test_fragments_by_mouse_and_by_keyboard(page: Page) -> None:
 @pytest.mark.parametrize("step, dim, access, kind", [
     ("02b", 64, "k_stores", "shared_store"), ("03", 96, "q_ldmatrix", "ldmatrix"),
     ("05", 32, "o_loads", "shared_load"), ("06", 256, "v_ldmatrix", "ldmatrix"),
-    ("10", 96, "o_stores", "shared_store"),
+    ("10c", 96, "o_stores", "shared_store"),
     *(pytest.param(*trial, marks=exhaustive) for trial in (
         ("02b", 128, "v_loads", "shared_load"), ("06", 128, "o_stores", "shared_store"),
-        ("10", 128, "o_stores", "shared_store")))])
+        ("10c", 128, "o_stores", "shared_store")))])
 def test_wavefronts_are_those_of_the_lab(page: Page, tmp_path: Path, step: str, dim: int,
                                          access: str, kind: str) -> None:
     open_page(page, f"banks.html#{step},{dim},{access},own")
@@ -225,7 +225,7 @@ def test_all_wavefronts_and_lanes_are_drawn(page: Page) -> None:
     (128, "own", 128), (128, "tensor64", 64), (96, "own", 64)])
 def test_swizzles_of_tensor_copies(page: Page, dim: int, layout: str, row_bytes: int) -> None:
     """A lane stores two columns of O; the 128-byte line is XORed into the 16-byte chunk."""
-    open_page(page, f"banks.html#10,{dim},o_stores,{layout}")
+    open_page(page, f"banks.html#10c,{dim},o_stores,{layout}")
     assert page.inner_text("#counts") == "1 wavefront, ideal 1: no bank conflict."
     for lane in range(0, 32, 5):
         linear = lane // 4 * row_bytes + lane % 4 * 4

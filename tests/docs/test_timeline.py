@@ -13,7 +13,7 @@ from tests.lib.programs import Program, read_records
 TEXT = (SITE / "explorers/data/timeline.js").read_text()
 STEPS = {step["step"]: {problem["mask"]: problem for problem in step["problems"]}
          for step in json.loads(TEXT[TEXT.index("{"):TEXT.rindex(";")])["steps"]}
-WITH_ROLES = ("step07", "step08", "step09", "step10")
+WITH_ROLES = ("step07", "step08", "step09", "step10c")
 OF_A_WARP = [step for step in STEPS if step not in WITH_ROLES]
 
 
@@ -39,7 +39,7 @@ WALK = """advance => {
 
 # In every run one step whose warps do the same, one with block masks, one with roles.
 @pytest.mark.parametrize("step", [
-    pytest.param(step, marks=() if step in ("step02b", "step05", "step10") else pytest.mark.exhaustive)
+    pytest.param(step, marks=() if step in ("step02b", "step05", "step10c") else pytest.mark.exhaustive)
     for step in STEPS])
 def test_keys_and_clicks_tell_the_same_events(page: Page, step: str) -> None:
     for mask, problem in STEPS[step].items():
@@ -155,7 +155,7 @@ def test_only_from_step09_on_products_run_during_the_softmax_of_their_consumer(p
     assert said == {  # the first tile of each consumer, and of each tile of queries, has no P V
         "step07": ("0", str(softmaxes["step07"])), "step08": ("0", str(softmaxes["step08"])),
         "step09": (str(softmaxes["step09"] - 2), str(softmaxes["step09"])),
-        "step10": (str(softmaxes["step10"] - 6), str(softmaxes["step10"]))}
+        "step10c": (str(softmaxes["step10c"] - 6), str(softmaxes["step10c"]))}
     open_page(page, "step09")
     texts = " ".join(text for text, _ in page.evaluate(WALK, "ArrowRight"))
     assert texts.count("wgmma_wait<1>: Q Kᵀ of tile 1 is complete, P V of tile 0 stays in "

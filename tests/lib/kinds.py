@@ -11,9 +11,9 @@ FP8_STEPS = [name for name, facts in FACTS.items() if facts["fp8"]]
 SCALAR_STEPS = [name for name, facts in FACTS.items() if facts["needs_compute_capability"] is None]
 # They need compute capability 9.0.
 HOPPER_STEPS = [name for name, facts in FACTS.items() if facts["needs_compute_capability"] == 90]
-# They take block masks.
+# They take any mask, in blocks.
 MASK_STEPS = [name for name, facts in FACTS.items() if "blocks" in facts["masks"]]
-# Of these, those that take masks of one span of keys for each query.
+# They take masks of one span of keys for each query, and no others.
 SPAN_STEPS = [name for name, facts in FACTS.items() if "spans" in facts["masks"]]
 # Their thread blocks take tiles of queries from a counter in the workspace.
 PERSISTENT_STEPS = [name for name, facts in FACTS.items() if facts["workspace_zero"]]

@@ -48,8 +48,10 @@ class Problem:
         return self.out_dtype if self.dtype == "e4m3" else self.dtype
 
     def for_step(self, step: Program) -> "Problem":
-        """The problem, for a step with inputs in e4m3 with these instead; O keeps its type."""
-        return replace(self, dtype="e4m3", out_dtype=self.dtype) if step.facts["fp8"] else self
+        """The problem, for a step with inputs in e4m3 with these instead, where O keeps its type; and
+        with another head dimension for a step that does not take this one."""
+        taken = self if step.takes(self.head_dim) else replace(self, head_dim=step.facts["head_dims"][-1])
+        return replace(taken, dtype="e4m3", out_dtype=self.dtype) if step.facts["fp8"] else taken
 
     def attended_keys(self) -> np.ndarray:
         """How many keys each query attends, where these are always the first ones."""

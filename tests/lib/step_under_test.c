@@ -427,9 +427,8 @@ static void for_each_problem(void (*try)(Problem)) {
     p.dtype = step.fp8 ? DTYPE_E4M3 : p.o_dtype;
     p.mask = (i ^ i >> 1 ^ i >> 2) & 1 ? MASK_CAUSAL : MASK_FULL;
     p.scale = (float)(1 / sqrt(p.head_dim));
-    const bool spans =
-        step.block_masks != NULL && step.block_masks->takes_spans && (i ^ i >> 2) & 1;
-    p.q_block_size = p.kv_block_size = step.block_masks != NULL && !spans ? 128 : 0;
+    const bool blocks = step.block_masks != NULL && !step.block_masks->takes_spans;
+    p.q_block_size = p.kv_block_size = blocks ? 128 : 0;
     try(p);
   }
 }

@@ -301,7 +301,7 @@ def write_cases(facts: dict, head_dims: Sequence[int],
                       [*RINGS[:1], "-b 1 -H 9 -n 200 -k 1000 -d 64 -m causal"]) for seed in (1, 2)]
     if facts["intermediate_bytes_per_entry"] > 0:  # the second pass does not begin with head 0
         in_orders.append(({"SIMT_MEMORY": "250K"}, ["-b 2 -H 3 -n 100 -d 32 -m causal"]))
-    if "blocks" in facts["masks"]:
+    if {"blocks", "spans"} & set(facts["masks"]):
         lines = (lines if hopper else []) + block_mask_cases(facts, directory, inputs[0], masked)
     files = []
     for i, (environment, these) in enumerate([({}, lines), *in_orders]):
@@ -322,10 +322,15 @@ def block_mask_cases(facts: dict, directory: Path, nan: Path, masked: list[str])
     alone = {("q", row, 63): 0.0 for row in range(1, 32)}
     jump = write_inputs(directory / "jump", 64, 256,
                         alone | {("q", 0, 63): 30.0, ("k", 150, 63): 30.0})
+    # e to the power of a score of the first head is 0 in fp32.
+    low = write_inputs(directory / "low", 200, 200,
+                       {("q", row, 0): 20.0 for row in range(200)} |
+                       {("k", key, 0): -20.0 for key in range(200)})
+    before_all = write_mask_past_the_end(directory / "before_all", 64)
     lines = [f"-b 2 -H 2 -n 200 -k 300 -d 64 -m {disordered}",
              f"-b 2 -H 2 -n 200 -k 319 -d 64 -m {edges}",
              f"-b 2 -H 2 -n 100 -k 130 -d 64 -m {shared}",
-             *BLOCK_MASK, *masked, *PAIRS, f"--input {jump}",
+             *BLOCK_MASK, *masked, *PAIRS, f"--input {jump}", f"--input {low} --scale 0.3 -m {before_all}",
              # Tiles that no query attends, in a block that some queries attend.
              *(f"--input {nan} -m {mask} --mask-block 256x256" for mask in ("causal", "window:100"))]
     if facts["block_n"] <= 64:  # of a larger tile, one half may be attended and the other be NaN
@@ -334,12 +339,6 @@ def block_mask_cases(facts: dict, directory: Path, nan: Path, masked: list[str])
         lines.append(f"--input {unseen} -m {past_the_end}")
     if spans:
         of_spans, late = write_span_masks(directory)
-        before_all = write_mask_past_the_end(directory / "before_all", 64)
-        # e to the power of a score of the first head is 0 in fp32.
-        low = write_inputs(directory / "low", 200, 200,
-                           {("q", row, 0): 20.0 for row in range(200)} |
-                           {("k", key, 0): -20.0 for key in range(200)})
-        lines += [*SPANS, f"-b 2 -H 2 -n 130 -k 700 -d 64 -m {of_spans}",
-                  *(f"--input {low} --scale 0.3 -m {mask}"
-                    for mask in ("document:128,72", late, before_all))]
+        return [*masked, *PAIRS, f"--input {jump}", *SPANS, f"-b 2 -H 2 -n 130 -k 700 -d 64 -m {of_spans}",
+                *(f"--input {low} --scale 0.3 -m {mask}" for mask in ("document:128,72", late))]
     return lines

@@ -7,8 +7,10 @@ from pathlib import Path
 from tests.mutants.operators import changes
 from tests.mutants.source import Part, Source
 
-HEADERS = ("fragments", "mma_tile", "copy_tile", "tile_list", "key_spans", "convert", "warp", "heads",
-           "split_softmax")
+# Those that hold more than what a step teaches in its own source.
+HEADERS = ("convert", "copy_tile", "fragments", "heads", "key_bits", "list_plans", "mask_plans",
+           "mma_tile", "partial_tiles", "planned_tiles", "span_plans", "store_rows", "tile_list",
+           "warp")
 DEVICE = {"__device__", "__global__"}
 
 

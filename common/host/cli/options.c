@@ -109,7 +109,6 @@ static bool parse_dtype(const Option *option, const char *text, Options *o, Erro
 }
 
 static bool parse_mask_block(const Option *option, const char *text, Options *o, Error *error) {
-  o->mask_in_blocks = true;
   return parse_sizes(option->name, text, LARGEST_MASK_BLOCK, &o->mask_block_q, &o->mask_block_kv,
                      error);
 }
@@ -196,15 +195,15 @@ static const Option OPTIONS[] = {
      .masks_help = "full or causal, aligned to the last key, window:W, document:COUNT or "
                    "L1,L2,..., prefix:P, interleaved:SEED, dilated:K, blocks:DENSITY, "
                    "random:DENSITY, empty, FILE.npy or a directory of the five "
-                   "tensors" BY_DEFAULT(full)},
+                   "tensors" BY_DEFAULT(full),
+     .spans_help = "full or causal, aligned to the last key, window:W, document:COUNT or "
+                   "L1,L2,..., prefix:P, empty, or FILE.npy, if each query attends one span of "
+                   "keys at most" BY_DEFAULT(full)},
     {"mask-block", 0, "QxK",
      "size of the blocks of the mask's picture, up to 16384x16384" BY_DEFAULT(128x128),
      parse_mask_block,
      .masks_help = "size of the blocks of the mask, and of its picture, multiples of 64 up to "
-                   "16384x16384" BY_DEFAULT(128x128),
-     .spans_help = "size of the blocks of the mask, and of its picture, multiples of 64 up to "
-                   "16384x16384 (default: 128x128; none if each query attends one span of keys at "
-                   "most)"},
+                   "16384x16384" BY_DEFAULT(128x128)},
     /* Kernels need the scale as a normal float. Above 32, fp32 scores are too coarse for the check:
      * see docs/correctness.md. */
     {"scale", 0, "X",
@@ -276,11 +275,20 @@ static const char *lack_of(const Option *option) {
   return NULL;
 }
 
+/** That of a step which takes no other one, or the usual one. */
+static int default_head_dim(void) {
+  int only = 0, length = 0;
+  const char *taken = step.head_dims != NULL ? step.head_dims : "";
+  const bool one = sscanf(taken, "D = %d%n", &only, &length) == 1 && taken[length] == '\0';
+  return one ? only : DEFAULT_HEAD_DIM;
+}
+
 static const char *help_on(const Option *option) {
+  if (option->letter == 'd' && default_head_dim() != DEFAULT_HEAD_DIM) return step.head_dims;
   if (option->fp8_help != NULL && step.fp8) return option->fp8_help;
   if (option->masks_help == NULL || step.block_masks == NULL) return option->help;
-  const bool spans = option->spans_help != NULL && step.block_masks->takes_spans;
-  return spans ? option->spans_help : option->masks_help;
+  if (!step.block_masks->takes_spans) return option->masks_help;
+  return option->spans_help != NULL ? option->spans_help : option->help;
 }
 
 static error_t parse_option(int key, char *text, struct argp_state *state) {
@@ -328,7 +336,7 @@ Options options_default(void) {
       .batch = DEFAULT_BATCH,
       .q_heads = DEFAULT_HEADS,
       .q_len = DEFAULT_SEQLEN,
-      .head_dim = DEFAULT_HEAD_DIM,
+      .head_dim = default_head_dim(),
       .dtype = step.fp8 ? DTYPE_E4M3 : DTYPE_FP16,
       .mask = "full",
       .mask_block_q = 128,

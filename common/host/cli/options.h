@@ -25,7 +25,6 @@ typedef struct Options {
   int one_scale; /**< likewise: 1: one scale for each of Q, K and V; 0: one for each head */
   const char *mask;
   int mask_block_q, mask_block_kv; /**< block sizes of --draw-mask and of the block mask */
-  bool mask_in_blocks;             /**< --mask-block was given: no spans instead of blocks */
   const char *mask_directory;      /**< where to write the block mask, or NULL */
   Layout layout;
   double scale; /**< 0: 1 / sqrt(head_dim) */

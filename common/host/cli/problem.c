@@ -41,24 +41,24 @@ static bool check_support(const Problem *p, Error *error) {
 }
 
 /** Opens the mask. Opening may take long, so check_support() comes first, except for a directory:
- * its tiles may set the size of the blocks. Spans have no blocks; only the mask knows if it has
- * them. */
+ * its tiles may set the size of the blocks. Only an open mask knows whether it is spans, which have
+ * no blocks. */
 static bool open_mask(const Options *o, Problem *p, Mask *mask, Error *error) {
   p->mask = mask_kind(o->mask);
   if (step.block_masks == NULL && p->mask == MASK_BLOCKS) {
     return fail(error, EXIT_USAGE, "--mask %s: %s takes full or causal", o->mask, step.name);
   }
-  if (step.block_masks != NULL) {
+  const bool takes_spans = step.block_masks != NULL && step.block_masks->takes_spans;
+  if (step.block_masks != NULL && !takes_spans) {
     p->q_block_size = o->mask_block_q;
     p->kv_block_size = o->mask_block_kv;
   }
   const bool directory = mask_names_directory(o->mask);
   if (!directory && !check_support(p, error)) return false;
   if (!mask_open(o->mask, p, o->mask_block_q, o->mask_block_kv, o->seed, mask, error)) return false;
-  const bool takes_spans = step.block_masks != NULL && step.block_masks->takes_spans;
-  if (!directory && !(takes_spans && mask->one_span && !o->mask_in_blocks)) return true;
-  p->q_block_size = mask->blocks.mask.q_block_size;
-  p->kv_block_size = mask->blocks.mask.kv_block_size;
+  if (!directory && (!takes_spans || mask->one_span)) return true;
+  p->q_block_size = directory ? mask->blocks.mask.q_block_size : o->mask_block_q;
+  p->kv_block_size = directory ? mask->blocks.mask.kv_block_size : o->mask_block_kv;
   if (check_support(p, error)) return true;
   mask_free(mask);
   return false;

@@ -288,8 +288,9 @@ static void add_head_dims(JsonObject *object) {
 }
 
 bool json_append_info(const RunRecord *run, const char *path, Error *error) {
-  static const char *const MASKS[] = {"full", "causal", "blocks", "spans"};
   const BlockMaskSupport *masks = step.block_masks;
+  const char *const form = masks != NULL && masks->takes_spans ? "spans" : "blocks";
+  const char *const taken[] = {"full", "causal", form};
   const Description *d = &run->description;
   const char *dtypes[] = {dtype_name(DTYPE_FP16), dtype_name(DTYPE_BF16)}, *launches[MAX_LAUNCHES];
   if (step.fp8) dtypes[0] = dtype_name(DTYPE_E4M3);
@@ -305,7 +306,7 @@ bool json_append_info(const RunRecord *run, const char *path, Error *error) {
   add_head_dims(&object);
   json_strings(&object, "dtypes", dtypes, step.fp8 ? 1 : 2);
   json_bool(&object, "fp8", step.fp8);
-  json_strings(&object, "masks", MASKS, masks == NULL ? 2 : masks->takes_spans ? 4 : 3);
+  json_strings(&object, "masks", taken, masks == NULL ? 2 : 3);
   json_known(&object, "needs_compute_capability", d->ceiling >= CEILING_MMA,
              d->ceiling >= CEILING_WGMMA ? 90 : 75);
   json_known(&object, "workspace_bytes_per_head", workspace,

@@ -116,7 +116,7 @@ def test_records_of_a_case(libraries: list[StepLibrary]) -> None:
         assert record["right"] and record["rounds"] == 3, name
         assert record["tflops"] == pytest.approx(record["flops"] / record["median_ms"] * 1e-9)
         assert record["p10_ms"] <= record["median_ms"] <= record["p90_ms"]
-        assert ("speed_over_full" in record) == ("mask_blocks" in record) == (name in MASK_STEPS)
+        assert ("speed_over_full" in record) == ("mask_blocks" in record) == (name in MASK_STEPS + SPAN_STEPS)
     one = steps[MMA_STEPS[-1]]
     assert one["flops"] == 4 * 64 * 2 * 2 * 128 * 129 // 2
     assert one["must_move_bytes"] == 2 * 2 * 128 * (4 * 2 * 64 + 4)
@@ -260,7 +260,7 @@ def test_block_masks_are_those_of_the_program(libraries: list[StepLibrary]) -> N
         benchmark = run.Benchmark(libraries, folders, ORIGIN, Plan(0.0), **STOPWATCH)
         records = benchmark.records(case)
     dense = masks.preset(Problem(seqlen=300, head_dim=64, mask="window:100"))
-    assert [record["step"] for record in records] == MASK_STEPS
+    assert [record["step"] for record in records] == sorted(MASK_STEPS + SPAN_STEPS)
     for record in records:
         assert record["right"] and record["flops"] == 4 * 64 * 2 * dense.sum()
         assert (record["mask_blocks_active"], record["mask_blocks"]) == (5, 9)

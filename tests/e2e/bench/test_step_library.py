@@ -42,13 +42,19 @@ def test_library_gives_the_bits_of_the_program(step: Program, p: Problem, tmp_pa
     library = library_of(step.name)
     if library.takes_e4m3:
         pytest.skip("test_inputs_in_e4m3_are_those_of_the_programs")
-    if library.takes_spans:
-        p = replace(p, mask_block=(128, 128))
+    p = p.for_step(step)
     inputs = [x.astype(np.float16) if p.dtype == "fp16" else bf16_bits(x)
               for x in rounded_inputs(p)]
     expected, _ = step.solve(
         tmp_path / "out", *p.options_with_files(tmp_path / "in", *inputs))
-    mask = program_mask(step, p, tmp_path / "mask") if library.takes_block_masks else None
+    if library.takes_spans:
+        ends = np.arange(p.seqlen) + 1 + p.seqlen_kv - p.seqlen if p.mask == "causal" else p.seqlen_kv
+        spans = np.zeros((1, 1, p.seqlen, 2), np.int32)
+        spans[..., 1] = np.maximum(ends, 0)
+        kept = Device(library).upload(spans)
+        mask = span_mask(spans.shape, kept.address)
+    else:
+        mask = program_mask(step, p, tmp_path / "mask") if library.takes_block_masks else None
     assert Call(library, p, inputs, mask).result().same_bits(expected)
 
 

@@ -27,6 +27,8 @@ def call(program: Path, trial: str, fault: int = 0) -> subprocess.CompletedProce
 
 def lines_of(step: Program, trial: str) -> list[str]:
     """The line printed for each problem; no answer may be wrong."""
+    if trial != "wide" and not step.takes(64):
+        pytest.skip("the head dimensions of these problems are none of its own")
     done = call(STEP_DIR / "under_test" / step.name, trial)
     assert (done.returncode, done.stderr) == (RIGHT, ""), done.stdout + done.stderr
     return done.stdout.splitlines()

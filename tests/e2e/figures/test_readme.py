@@ -1,5 +1,6 @@
 """The README's results table and the pictures of the docs equal the records."""
 
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -18,6 +19,8 @@ from tests.lib.steps import step_names
 README = REPOSITORY / "README.md"
 H200 = REPOSITORY / "plots" / "results" / "h200"
 PICTURES = REPOSITORY / "docs" / "pictures"
+MEASURED = [name for name in MMA_STEPS
+            if any(record.get("step") == name for record in load(H200).records)]
 
 
 def data_of(picture: Path) -> str | None:
@@ -60,17 +63,17 @@ def test_tables_have_fa3_where_the_records_have_it() -> None:
                        for record in load(H200).records if record.get("short") != "fa3"])
     words = ("speedup over FA3", "FA3 is FlashAttention-3", "FlashAttention-3 |")
     more = {"speed_over_fa3": 0.6123, "speed_over_fa3_p10": 0.6, "speed_over_fa3_p90": 0.625}
-    some = Results([record | more if (record.get("step"), record["mask"]) == (MMA_STEPS[-1], "full")
+    some = Results([record | more if (record.get("step"), record["mask"]) == (MEASURED[-1], "full")
                     else record for record in results.records])
     told = readme.table(some)
     assert all(word in told for word in words[:2])
     assert all(word not in readme.table(results) for word in words)
     lines = {line.split("]")[0]: line for line in told.splitlines() if line.startswith("| [")}
-    assert " | 0.612 (0.600 – 0.625) | " in lines[f"| [{MMA_STEPS[-1][4:]}"]
-    assert " | – | " in lines[f"| [{MMA_STEPS[-2][4:]}"]
+    assert " | 0.612 (0.600 – 0.625) | " in lines[f"| [{MEASURED[-1][4:]}"]
+    assert " | – | " in lines[f"| [{MEASURED[-2][4:]}"]
     assert len({line.count("|") for line in told.splitlines() if line.startswith("|")}) == 1
     row = "| times FlashAttention-3 | 0.612 | – | 0.612 | – | 0.612 | – |"
-    earlier, before, step = MMA_STEPS[-3:]
+    earlier, before, step = MEASURED[-3:]
     assert row in pages.speed(some, step, before)
     for page in (pages.speed(some, before, earlier), pages.speed(results, step, before)):
         assert words[2] not in "\n".join(page)
@@ -80,7 +83,7 @@ def test_steps_without_records_have_no_numbers() -> None:
     """They are in the table and named below it."""
     left = Results([record for record in load(H200).records if record.get("step") != NAIVE])
     *rows, last = readme.table(left).splitlines()
-    assert f"Not measured yet: {NAIVE}" in last
+    assert re.search(f"Not measured yet: .*{NAIVE}", last)
     (row,) = [row for row in rows if row.startswith(f"| [{NAIVE[4:]}](docs/{NAIVE}.md) [")]
     assert row.endswith(" | – | – | – | – |")
 

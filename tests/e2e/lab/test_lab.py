@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.lib.kinds import FP8_STEPS, NAIVE
+from tests.lib.kinds import NAIVE
 from tests.lib.limits import exceeded
 from tests.lib.programs import DEVICE, RIGHT, WRONG, Program, read_records
 from tests.lib.source_tree import CHECKED, SourceTree
@@ -31,9 +31,8 @@ def test_right_kernels_have_no_findings_and_keep_their_limits(step: Program, tmp
                                                               order: str) -> None:
     cases, path = tmp_path / "cases", tmp_path / "records"
     problems = PROBLEMS if step.name == NAIVE else PROBLEMS + OVERLAP
-    if step.name in FP8_STEPS:
-        problems = [problem.replace("-t", step.dtype_option) for problem in problems
-                    if not re.search("-d (32|96|256)", problem)]
+    problems = [problem.replace("-t", step.dtype_option) for problem in problems
+                if step.takes(int(re.search(r"-d (\d+)|$", problem)[1] or 64))]
     cases.write_text("\n".join(problems) + "\n")
     said = step.run_right("--report", "-j", path, "--cases", cases, env={"SIMT_ORDER": order}).stdout
     assert said.count("\nfindings   0\n") == said.count(": right: ") == len(problems)

@@ -196,12 +196,16 @@ def test_first_block_masked_and_rows_with_nothing(mask_step: Program, tmp_path: 
     assert (result.o[:, :, empty] == 0).all() and (result.lse[:, :, empty] == -np.inf).all()
 
 
-def test_low_scores_after_tiles_that_a_row_does_not_attend(mask_step: Program, tmp_path: Path) -> None:
-    """All scores are -128, so exp() of one without a maximum is 0. Tiles of keys of documents
-    before come first."""
+def rows_of_low_scores(directory: Path) -> None:
+    """All scores are -128, so exp() of one without a maximum is 0. With documents, tiles of keys of
+    those before come first."""
     q = np.ones((1, 1, 400, 64), np.float32)
     v = np.random.default_rng(1).standard_normal(q.shape)
-    write_inputs(tmp_path, q, -16 * q, v)
+    write_inputs(directory, q, -16 * q, v)
+
+
+def test_low_scores_after_tiles_that_a_row_does_not_attend(mask_step: Program, tmp_path: Path) -> None:
+    rows_of_low_scores(tmp_path)
     for block in ([], ["--mask-block", "64x64"]):
         mask_step.run_right("-i", tmp_path, "-m", "document:3", "--check", "all", *block)
 

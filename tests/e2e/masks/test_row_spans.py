@@ -8,13 +8,13 @@ import pytest
 
 from plots.bench.step_library import BlockMask, Device, span_mask
 from tests.e2e.bench.step_calls import Call, library_of
-from tests.e2e.masks.test_masks import KV_LENGTHS, assert_right, preset_text
+from tests.e2e.masks.test_masks import KV_LENGTHS, assert_right, preset_text, rows_of_low_scores
 from tests.lib import masks
 from tests.lib.generators import rounded_inputs
 from tests.lib.kinds import SPAN_STEPS
 from tests.lib.pairwise import pairwise
 from tests.lib.problem import Problem
-from tests.lib.programs import DEVICE, PAIRWISE_SEED, Program
+from tests.lib.programs import DEVICE, PAIRWISE_SEED, USAGE, Program
 
 pytestmark = pytest.mark.parametrize("name", SPAN_STEPS)
 
@@ -44,20 +44,22 @@ def test_presets_are_given_as_spans(name: str, tmp_path: Path) -> None:
         assert masks.read(tmp_path / f"mask{i}").same_as(expected), p.options()
 
 
-@pytest.mark.parametrize("mask, block, form", [
-    ("window:70", None, "row spans"), ("window:70", (64, 64), "blocks"),
-    ("window:70", (128, 128), "blocks"), ("blocks:1", None, "blocks"),
-    ("dilated:2", None, "blocks"), ("a directory", None, "blocks")], ids=str)
-def test_form_of_a_mask(name: str, tmp_path: Path, mask: str, block: tuple | None,
-                        form: str) -> None:
-    p = Problem(heads=2, seqlen=200, mask=mask, mask_block=block)
+@pytest.mark.parametrize("mask", ["blocks:1", "dilated:2", "random:0.5", "a directory"])
+def test_other_masks_are_refused(name: str, tmp_path: Path, mask: str) -> None:
+    p = Problem(heads=2, seqlen=200, mask=mask)
     if mask == "a directory":
         p = replace(p, mask="window:70")
         m = masks.from_dense(masks.preset(p)[None, None], (64, 64))
         p = replace(p, mask=str(m.write(tmp_path / "mask")))
-    done = Program(name).run_right("--json", tmp_path / "record", *p.options())
-    assert f'"mask_form": "{form}"' in (tmp_path / "record").read_text()
-    assert ("\nmask       one span of keys for each query\n" in done.stdout) == (form != "blocks")
+    done = Program(name).run(*p.options())
+    assert (done.returncode, done.stderr) == (
+        USAGE, f"{name}: --mask: {name} takes at most one span of keys for each query, and no mask in blocks\n")
+
+
+def test_low_scores_after_tiles_that_a_row_does_not_attend(name: str, tmp_path: Path) -> None:
+    """P of a row that has attended nothing yet: with scores of -87 or less, e^score is 0."""
+    rows_of_low_scores(tmp_path)
+    Program(name).run_right("-i", tmp_path, "-m", "document:3", "--check", "all")
 
 
 def test_any_strides(name: str) -> None:
