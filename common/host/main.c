@@ -1,7 +1,4 @@
-/**
- * @file
- * The main program of every step.
- */
+/** @file The main program of every step. */
 #include <errno.h> /* program_invocation_short_name */
 #include <limits.h>
 #include <omp.h>

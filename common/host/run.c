@@ -202,8 +202,7 @@ static bool make_pass(RunRecord *run, Resources *r, Error *error) {
   return device_outputs_download(&r->tensors, &r->outputs, error);
 }
 
-/** Compares outputs with the reference; what is wrong is printed to `failure`, which may be NULL.
- */
+/** Compares outputs with the reference; prints what is wrong to `failure`, which may be NULL. */
 static bool compare(const RunRecord *run, const Resources *r, const HostOutputs *outputs,
                     FILE *failure, CheckResult *result, Error *error) {
   float *const *scales = r->inputs.scales;

@@ -1,7 +1,4 @@
-/**
- * @file
- * One run of a step, from options to verdict.
- */
+/** @file One run of a step, from options to verdict. */
 #ifndef HOST_RUN_H
 #define HOST_RUN_H
 

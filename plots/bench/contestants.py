@@ -12,12 +12,12 @@ from pathlib import Path
 import numpy as np
 
 from plots.bench.cases import DENSE, MASK_BLOCK, Case
-from plots.bench.exact import HeadResult, as_doubles
+from plots.bench.exact import HeadResult
 from plots.bench.step_library import (BlockMask, Device, Memory, StepLibrary, block_mask,
                                       span_mask)
 from plots.bench.turns import reason_of
 from tests.lib import masks
-from tests.lib.reference import to_e4m3
+from tests.lib.reference import as_doubles, to_e4m3
 
 # The workspace of steps that need one; with a smaller one they make more passes.
 WORKSPACE_BYTES = 8 << 30

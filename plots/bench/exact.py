@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 
 from plots.bench.cases import Case
-from tests.lib.reference import FORMATS, P_FACTOR, e4m3_value, round_to
+from tests.lib.reference import P_FACTOR, UNIT, round_to
 
 HEADS, EDGES, OTHERS = 4, 32, 32
 TILE = 64  # the tiles of all steps and baselines are multiples of this
@@ -15,20 +15,6 @@ LSE_ABSOLUTE, LSE_RELATIVE = 1e-4, 1e-5
 
 # The result of one head: O [N, D], and LSE [N] or None.
 HeadResult = tuple[np.ndarray, np.ndarray | None]
-
-
-def as_doubles(bits: np.ndarray, dtype: str) -> np.ndarray:
-    """The numbers of a dtype whose bits are given, as doubles."""
-    if dtype == "e4m3":
-        return e4m3_value(np.arange(256))[bits]
-    if dtype == "fp16":
-        return bits.view(np.float16).astype(np.float64)
-    return (bits.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
-
-
-def unit_of(dtype: str) -> float:
-    """The unit roundoff."""
-    return 2.0 ** -(FORMATS[dtype][0] + 1)
 
 
 def _norms(x: np.ndarray) -> np.ndarray:
@@ -66,8 +52,8 @@ def exact_rows(case: Case, attended: np.ndarray, where: tuple[int, int, np.ndarr
     factor = P_FACTOR[case.dtype]
     base = round_to(case.o_dtype(), round_to(case.dtype, factor * probs) / factor @ v / divisor)
     norms, base_errors = _norms(o), _norms(base - o)
-    rounded = (unit_of(case.o_dtype()) * norms
-               + unit_of(case.dtype) * _norms(probs @ np.abs(v) / divisor))
+    rounded = (UNIT[case.o_dtype()] * norms
+               + UNIT[case.dtype] * _norms(probs @ np.abs(v) / divisor))
     # With e4m3: how inexact tensor cores make the scores, and so LSE.
     room = 2.0**-13 * (scale * _norms(q) * _norms(k).max()
                        + case.head_dim / 8 * np.abs(row_max[:, 0])) * (case.dtype == "e4m3")
@@ -90,7 +76,7 @@ class Exact:
             q, k, v = heads_of(batch, head)
             self.heads.append(exact_rows(case, attended(queries), (batch, head, queries),
                                          q[queries], k, v))
-        least = 2.0**-6 if case.dtype == "e4m3" else unit_of(case.dtype)
+        least = 2.0**-6 if case.dtype == "e4m3" else UNIT[case.dtype]
         shares = np.concatenate([x.base_errors[x.norms > 0] / x.norms[x.norms > 0]
                                  for x in self.heads])
         self.allowed = 2 * max(least, shares.max(initial=0))

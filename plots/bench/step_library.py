@@ -102,16 +102,13 @@ class StepLibrary:
         }.items():
             if function := getattr(self.library, name, None):  # older builds have no step_describe
                 function.argtypes, function.restype = types, ctypes.c_char_p
-        self.library.step_takes_block_masks.restype = ctypes.c_bool
-        self.takes_block_masks: bool = self.library.step_takes_block_masks()
-        takes_spans = getattr(self.library, "step_takes_spans", None)  # older builds have none
-        if takes_spans:
-            takes_spans.restype = ctypes.c_bool
-        self.takes_spans: bool = bool(takes_spans and takes_spans())
-        self.takes_e4m3 = False
-        if takes := getattr(self.library, "step_takes_e4m3", None):  # older builds have none
-            takes.restype = ctypes.c_bool
-            self.takes_e4m3 = takes()
+        self.takes_block_masks, self.takes_spans, self.takes_e4m3 = map(
+            self._takes, ("block_masks", "spans", "e4m3"))
+
+    def _takes(self, what: str) -> bool:
+        if function := getattr(self.library, f"step_takes_{what}", None):  # older builds have none
+            function.restype = ctypes.c_bool
+        return bool(function and function())
 
     def ceiling(self, shape: Shape, mask: BlockMask | None) -> tuple[str, int]:
         """The step's ceiling, and the bytes of S and P in device memory per unmasked entry."""

@@ -34,6 +34,4 @@ def build(directory: Path, step: str, commit: str = "unknown") -> Program:
     for patch in PATCHES[step]:
         tree.replace(*patch)
     tree.compile_only(step, 32, 64, element="")
-    done = tree.make("BACKEND=cpu", PLAIN, f"COMMIT={commit}", f"build/cpu/{step}")
-    assert done.returncode == 0, done.stderr
-    return Program(step, tree.root / "build" / "cpu")
+    return tree.step(step, PLAIN, f"COMMIT={commit}")

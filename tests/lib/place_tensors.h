@@ -27,8 +27,7 @@ enum { NO_STRIDE = -1, BATCH_STRIDE, HEAD_STRIDE, ROW_STRIDE };
 /** NaN in every type. Memory that nothing was written to holds these bits. */
 enum { NAN_BYTE = 0xff };
 
-/** Where one tensor lies. K and V may have a second allocation, which is a stride away from `base`.
- * */
+/** Where one tensor lies. K and V may have a second allocation, a stride away from `base`. */
 typedef struct Place {
   char *allocation, *second_allocation; /* on the device */
   size_t bytes;                         /* of each */
@@ -93,8 +92,7 @@ static int64_t round_up(int64_t count, int64_t unit) {
   return (count + unit - 1) / unit * unit;
 }
 
-/** Strides with extra elements of 16 bits, rows and heads; `odd` names the stride that must be odd.
- */
+/** Strides with extra elements of 16 bits, rows and heads; `odd` names the one that must be odd. */
 static Strides strides_with_gaps(const Problem *p, int tensor, int elements, int rows, int heads,
                                  int odd) {
   const int bytes = element_bytes(p, tensor), chunk = 16 / bytes;

@@ -1,10 +1,11 @@
 """One problem, for the command line and for NumPy."""
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 
-from tests.lib.programs import Program
+from tests.lib.programs import Program, write_inputs
 
 
 @dataclass(frozen=True)
@@ -68,8 +69,11 @@ class Problem:
             words += [f"--{name}", str(getattr(self, name.replace("-", "_")))]
         return words + self._rarer_options()
 
-    def options_with_files(self, directory) -> list[str]:
-        """The command line when shapes and values come from q.npy, k.npy and v.npy."""
+    def options_with_files(self, directory: Path, *inputs: np.ndarray) -> list[str]:
+        """The command line when shapes and values come from q.npy, k.npy and v.npy; writes `inputs`
+        to these first."""
+        if inputs:
+            write_inputs(directory, *inputs)
         words = ["--input", str(directory), "--dtype", self.dtype, "--mask", self.mask,
                  "--layout", self.layout]
         return words + self._rarer_options()

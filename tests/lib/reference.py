@@ -44,6 +44,15 @@ def e4m3_value(bits: np.ndarray) -> np.ndarray:
     return np.where(bits & 127 == 127, np.nan, np.where(bits & 128, -size, size))
 
 
+def as_doubles(bits: np.ndarray, dtype: str) -> np.ndarray:
+    """The numbers of a dtype whose bits are given, as doubles."""
+    if dtype == "e4m3":
+        return e4m3_value(np.arange(256))[bits]
+    if dtype == "fp16":
+        return bits.view(np.float16).astype(np.float64)
+    return (bits.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
+
+
 def to_e4m3(x: np.ndarray, kv_heads: int, scales_of: str = "head") -> tuple[np.ndarray, np.ndarray]:
     """The bits of x [B, H, N, D] divided by its scales, and the scales [B, Hkv]: the largest
     magnitude of each key/value head, or of the tensor, becomes 448."""

@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 
 from tests.lib.configs import configs_of, with_configs
-from tests.lib.programs import REPOSITORY
+from tests.lib.programs import REPOSITORY, Program
 
 # Settings of the run that would change what is tested; tests/conftest.py keeps no others.
 SETTINGS = ("BACKEND", "WERROR")
@@ -70,6 +70,17 @@ class SourceTree:
         choice.write_text(CHOICE)
         include = f'#include "device/{choice.name}"\n'
         file.write_text(include + file.read_text().removeprefix(include))
+
+    def step(self, name: str, *settings: str) -> Program:
+        """Builds a step for the CPU backend."""
+        self.made("BACKEND=cpu", *settings, f"build/cpu/{name}")
+        return Program(name, self.root / "build" / "cpu")
+
+    def made(self, *words: str) -> subprocess.CompletedProcess:
+        """Calls make, which must succeed."""
+        done = self.make(*words)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done
 
     def make(self, *words: str, path: str | None = None) -> subprocess.CompletedProcess:
         env = {name: value for name, value in os.environ.items() if name not in SETTINGS}

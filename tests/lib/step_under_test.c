@@ -102,8 +102,7 @@ static DeviceMask mask_in_blocks(const Problem *p, bool spread) {
   return on_device;
 }
 
-/** For inputs in e4m3, the scales of one of them: another for each key/value head. NULL for others.
- */
+/** The scales of an input in e4m3, another for each key/value head; NULL for other types. */
 static float *scales_of(const Problem *p, int tensor) {
   if (p->dtype != DTYPE_E4M3) return NULL;
   const int count = p->batch * p->kv_heads;

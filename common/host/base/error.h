@@ -1,7 +1,4 @@
-/**
- * @file
- * Errors: a message of one line for the user, and the exit code of the program.
- */
+/** @file Errors: a message of one line for the user, and the exit code of the program. */
 #ifndef HOST_ERROR_H
 #define HOST_ERROR_H
 

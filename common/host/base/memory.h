@@ -1,7 +1,4 @@
-/**
- * @file
- * How much memory this program may use.
- */
+/** @file How much memory this program may use. */
 #ifndef HOST_MEMORY_H
 #define HOST_MEMORY_H
 

@@ -1,7 +1,4 @@
-/**
- * @file
- * Text files that users write.
- */
+/** @file Text files that users write. */
 #ifndef HOST_TEXT_FILE_H
 #define HOST_TEXT_FILE_H
 

@@ -16,21 +16,14 @@ bool parse_integer(const char *option, const char *text, int64_t least, int64_t 
   errno = 0;
   const long long parsed = strtoll(text, NULL, 10);
   if (!is_integer(text)) {
-    return fail(error, EXIT_USAGE, "%s %s: must be an integer from %lld to %lld", option, text,
+    return fail(error, EXIT_USAGE, "--%s %s: must be an integer from %lld to %lld", option, text,
                 (long long)least, (long long)most);
   }
   if (errno == ERANGE || parsed < least || parsed > most) {
-    return fail(error, EXIT_USAGE, "%s %s: must be from %lld to %lld", option, text,
+    return fail(error, EXIT_USAGE, "--%s %s: must be from %lld to %lld", option, text,
                 (long long)least, (long long)most);
   }
   *value = parsed;
-  return true;
-}
-
-bool parse_count(const char *option, const char *text, int64_t most, int *value, Error *error) {
-  int64_t parsed;
-  if (!parse_integer(option, text, 1, most, &parsed, error)) return false;
-  *value = (int)parsed;
   return true;
 }
 
@@ -41,10 +34,10 @@ bool parse_real(const char *option, const char *text, double *value, Error *erro
   /* strtod alone would also accept a plus sign, leading blanks and hexadecimal numbers. */
   const bool decimal = *text != '+' && text[strspn(text, "0123456789.eE+-")] == '\0';
   if (!decimal || end == text || *end != '\0' || !isfinite(parsed)) {
-    return fail(error, EXIT_USAGE, "%s %s: must be a finite number", option, text);
+    return fail(error, EXIT_USAGE, "--%s %s: must be a finite number", option, text);
   }
   if (errno == ERANGE) {
-    return fail(error, EXIT_USAGE, "%s %s: must be 0 or not so close to it", option, text);
+    return fail(error, EXIT_USAGE, "--%s %s: must be 0 or not so close to it", option, text);
   }
   *value = parsed;
   return true;
@@ -72,7 +65,7 @@ bool parse_name(const char *option, const char *text, const char *const *names, 
     strncat(list, separator, sizeof list - strlen(list) - 1);
     strncat(list, names[i], sizeof list - strlen(list) - 1);
   }
-  return fail(error, EXIT_USAGE, "%s %s: must be %s", option, text, list);
+  return fail(error, EXIT_USAGE, "--%s %s: must be %s", option, text, list);
 }
 
 bool parse_sizes(const char *option, const char *text, int most, int *first, int *second,
@@ -81,11 +74,11 @@ bool parse_sizes(const char *option, const char *text, int most, int *first, int
   const char *rest = text + digits + (text[digits] == 'x');
   const size_t more_digits = strspn(rest, "0123456789");
   if (digits == 0 || text[digits] != 'x' || more_digits == 0 || rest[more_digits] != '\0') {
-    return fail(error, EXIT_USAGE, "%s %s: must be two sizes such as 128x64", option, text);
+    return fail(error, EXIT_USAGE, "--%s %s: must be two sizes such as 128x64", option, text);
   }
   const unsigned long a = strtoul(text, NULL, 10), b = strtoul(rest, NULL, 10);
   if (a < 1 || a > (unsigned long)most || b < 1 || b > (unsigned long)most) {
-    return fail(error, EXIT_USAGE, "%s %s: each size must be from 1 to %d", option, text, most);
+    return fail(error, EXIT_USAGE, "--%s %s: each size must be from 1 to %d", option, text, most);
   }
   *first = (int)a;
   *second = (int)b;

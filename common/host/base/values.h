@@ -1,7 +1,7 @@
 /**
  * @file
  * Parses values of options. On failure, each parse function returns false with EXIT_USAGE and one
- * line that names the option, the value and what is allowed.
+ * line that names the option, given without its dashes, the value and what is allowed.
  */
 #ifndef HOST_VALUES_H
 #define HOST_VALUES_H
@@ -18,9 +18,6 @@ static inline int64_t min_int64(int64_t a, int64_t b) {
 /** A decimal integer in [least, most]. */
 bool parse_integer(const char *option, const char *text, int64_t least, int64_t most,
                    int64_t *value, Error *error);
-
-/** An integer in [1, most]; `most` fits an int. */
-bool parse_count(const char *option, const char *text, int64_t most, int *value, Error *error);
 
 /** A finite decimal number that a double can hold without underflow. */
 bool parse_real(const char *option, const char *text, double *value, Error *error);

@@ -1,7 +1,4 @@
-/**
- * @file
- * Which source this program was built from.
- */
+/** @file Which source this program was built from. */
 #ifndef HOST_VERSION_H
 #define HOST_VERSION_H
 

@@ -1,7 +1,4 @@
-/**
- * @file
- * The verdict: compares the outputs with the reference and applies the tolerances.
- */
+/** @file The verdict: compares the outputs with the reference and applies the tolerances. */
 #include "host/check/check.h"
 
 #include <math.h>

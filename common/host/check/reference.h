@@ -29,8 +29,7 @@ typedef struct ReferenceRule {
   double (*sink)(const Problem *problem, RowIndex row);
 } ReferenceRule;
 
-/** Tensors in host memory, patterns of problem->dtype in 16 bits each, with the problem's strides.
- */
+/** Tensors in host memory: patterns of problem->dtype, 16 bits each, with the problem's strides. */
 typedef struct HostInputs {
   const uint16_t *q, *k, *v;
   const Mask *mask; /**< which keys each query attends, whatever problem->mask says */

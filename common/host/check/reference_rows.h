@@ -1,7 +1,4 @@
-/**
- * @file
- * Internal to the reference: single rows of Q, K and V.
- */
+/** @file Internal to the reference: single rows of Q, K and V. */
 #ifndef HOST_REFERENCE_ROWS_H
 #define HOST_REFERENCE_ROWS_H
 

@@ -1,7 +1,4 @@
-/**
- * @file
- * The terms of a row of the reference, read a second time.
- */
+/** @file The terms of a row of the reference, read a second time. */
 #include <math.h>
 
 #include "host/check/reference_rows.h"

@@ -1,7 +1,4 @@
-/**
- * @file
- * Single rows: what is in them, and how far they may be from the reference.
- */
+/** @file Single rows: what is in them, and how far they may be from the reference. */
 #include "host/check/row_math.h"
 
 #include <math.h>
@@ -11,8 +8,7 @@
 /* The tolerance of LSE; docs/correctness.md explains the rules. */
 static const double LSE_ABSOLUTE = 1e-4, LSE_RELATIVE = 1e-5;
 
-/* The rule for e4m3 adds these. A tensor core of Hopper adds products of e4m3 with 13 bits of
- * fraction. */
+/* The rule for e4m3 adds these: a tensor core of Hopper adds products with 13 bits of fraction. */
 static const double E4M3_SUM = 0x1p-13;
 
 double unit_roundoff(Dtype dtype) {

@@ -1,7 +1,4 @@
-/**
- * @file
- * --cases: one run for each line of a file of options, all in one process.
- */
+/** @file --cases: one run for each line of a file of options, all in one process. */
 #ifndef HOST_CASES_H
 #define HOST_CASES_H
 

@@ -1,6 +1,4 @@
-/*
- * GPUs that a roofline can be drawn for.
- */
+/* GPUs that a roofline can be drawn for. */
 #include <errno.h>
 #include <stddef.h>
 #include <stdio.h>

@@ -1,7 +1,4 @@
-/**
- * @file
- * Says what is wrong with an option that argp refuses.
- */
+/** @file Says what is wrong with an option that argp refuses. */
 #ifndef HOST_OPTION_FAULT_H
 #define HOST_OPTION_FAULT_H
 

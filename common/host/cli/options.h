@@ -1,7 +1,4 @@
-/**
- * @file
- * The command line of every step.
- */
+/** @file The command line of every step. */
 #ifndef HOST_OPTIONS_H
 #define HOST_OPTIONS_H
 
@@ -24,8 +21,8 @@ typedef struct Options {
   int batch, q_heads, q_len, head_dim;
   int kv_heads, kv_len; /**< 0: as q_heads, q_len */
   Dtype dtype;
-  Dtype o_dtype;  /**< with DTYPE_E4M3 */
-  bool one_scale; /**< likewise: one scale for each of Q, K and V */
+  Dtype o_dtype; /**< with DTYPE_E4M3 */
+  int one_scale; /**< likewise: 1: one scale for each of Q, K and V; 0: one for each head */
   const char *mask;
   int mask_block_q, mask_block_kv; /**< block sizes of --draw-mask and of the block mask */
   const char *mask_directory;      /**< where to write the block mask, or NULL */

@@ -1,7 +1,4 @@
-/**
- * @file
- * Ceilings: the rates that this GPU reaches in loops of a single kind of instruction.
- */
+/** @file Ceilings: the rates that this GPU reaches in loops of a single kind of instruction. */
 #ifndef HOST_CEILING_H
 #define HOST_CEILING_H
 

@@ -1,7 +1,4 @@
-/**
- * @file
- * The device: its properties, and the tensors of a problem in its memory.
- */
+/** @file The device: its properties, and the tensors of a problem in its memory. */
 #ifndef HOST_DEVICE_H
 #define HOST_DEVICE_H
 

@@ -1,7 +1,4 @@
-/**
- * @file
- * The flush of L2 before a timed pass.
- */
+/** @file The flush of L2 before a timed pass. */
 #ifndef HOST_FLUSH_H
 #define HOST_FLUSH_H
 

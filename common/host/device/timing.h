@@ -1,7 +1,4 @@
-/**
- * @file
- * Time of a forward pass on a GPU, and the host clock.
- */
+/** @file Time of a forward pass on a GPU, and the host clock. */
 #ifndef HOST_TIMING_H
 #define HOST_TIMING_H
 

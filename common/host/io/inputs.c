@@ -25,8 +25,7 @@ static const double LARGEST_LEAD = 11;
 
 static const char *const FILE_NAMES[3] = {"q.npy", "k.npy", "v.npy"};
 
-/* e4m3 times the largest scale; and what is less than this is 0, as its scale would be subnormal.
- */
+/* e4m3 times the largest scale; what is less than this is 0, as its scale would be subnormal. */
 static const double LARGEST_SCALED = E4M3_LARGEST * (double)FLT_MAX;
 static const double SMALLEST_SCALED = E4M3_LARGEST * (double)FLT_MIN;
 

@@ -1,7 +1,4 @@
-/**
- * @file
- * Q, K and V in host memory: drawn from the seed, or read from a directory.
- */
+/** @file Q, K and V in host memory: drawn from the seed, or read from a directory. */
 #ifndef HOST_INPUTS_H
 #define HOST_INPUTS_H
 

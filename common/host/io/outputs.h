@@ -1,7 +1,4 @@
-/**
- * @file
- * Writes the results as files.
- */
+/** @file Writes the results as files. */
 #ifndef HOST_OUTPUTS_H
 #define HOST_OUTPUTS_H
 

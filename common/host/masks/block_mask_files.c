@@ -1,7 +1,4 @@
-/**
- * @file
- * Block masks as directories of .npy files.
- */
+/** @file Block masks as directories of .npy files. */
 #include <errno.h>
 #include <limits.h>
 #include <stdio.h>

@@ -1,7 +1,4 @@
-/**
- * @file
- * Block masks in host memory: building, statistics, validation, files.
- */
+/** @file Block masks in host memory: building, statistics, validation, files. */
 #ifndef HOST_BLOCK_MASK_H
 #define HOST_BLOCK_MASK_H
 

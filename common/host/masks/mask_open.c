@@ -1,7 +1,4 @@
-/**
- * @file
- * Parses the text of --mask.
- */
+/** @file Parses the text of --mask. */
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -112,7 +109,7 @@ static bool draw_runs(Mask *mask, const char *argument, Error *error) {
 
 static bool parse_density(Mask *mask, const char *argument, Error *error) {
   Error unused;
-  if (!parse_real("--mask", argument, &mask->density, &unused) || mask->density < 0 ||
+  if (!parse_real("", argument, &mask->density, &unused) || mask->density < 0 ||
       mask->density > 1) {
     return fail(error, EXIT_USAGE, "--mask %s: the density must be a number from 0 to 1",
                 mask->text);

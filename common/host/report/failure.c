@@ -1,7 +1,4 @@
-/**
- * @file
- * The failure text: what is wrong, and where.
- */
+/** @file The failure text: what is wrong, and where. */
 #include "host/report/failure.h"
 
 #include <math.h>

@@ -1,7 +1,4 @@
-/**
- * @file
- * Describes a set of indices as a short phrase.
- */
+/** @file Describes a set of indices as a short phrase. */
 #include <inttypes.h>
 #include <string.h>
 

@@ -89,9 +89,7 @@ cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr attribute, int dev
 cudaError_t cudaRuntimeGetVersion(int *version);
 cudaError_t cudaDeviceSynchronize(void);
 
-/**
- * Frees all device memory and forgets every error. Allocations start again with ordinal 1.
- */
+/** Frees all device memory and forgets every error. Allocations start again with ordinal 1. */
 cudaError_t cudaDeviceReset(void);
 
 /* --- Memory --------------------------------------------------------------------------------- */

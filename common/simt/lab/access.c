@@ -1,6 +1,4 @@
-/*
- * One access of one thread: finds its memory space, checks the access and logs it.
- */
+/* One access of one thread: finds its memory space, checks the access and logs it. */
 #include <signal.h>
 
 #include "internal.h"

@@ -156,8 +156,7 @@ unsigned lab_unordered(LabWorker *lab, int thread, int agent, int warp, unsigned
   return lab_unpublished(lab->talk[thread]->known, &point);
 }
 
-/* --- Barriers of the block and of warps ---------------------------------------------------------
- */
+/* --- Barriers of the block and of warps ------------------------------------------------------- */
 
 /** Gives all threads first .. end - 1 whose bit is set what any of them has seen. */
 static void share_clocks(LabWorker *lab, int first, int end, const unsigned *bits) {

@@ -1,6 +1,4 @@
-/*
- * Accesses to global memory.
- */
+/* Accesses to global memory. */
 #include "internal.h"
 
 static bool is_updated(const LabWorker *lab, const Cell *cell) {

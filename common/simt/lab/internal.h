@@ -58,8 +58,7 @@ typedef struct Record {
                     COPY_SHARED: bytes it reads; else 0 */
 } Record;
 
-/* Target units are numbered modulo PIECES, which is even: two are a sector. NO_SOURCE: zero fill.
- */
+/* Target units are numbered modulo PIECES, which is even: two a sector. NO_SOURCE: zero fill. */
 enum { PIECES = UINT16_MAX - 1, NO_SOURCE };
 
 /** The accesses of one request, by lane. */

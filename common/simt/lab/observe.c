@@ -1,6 +1,4 @@
-/*
- * The observer of the lab: passes the runtime's events to the rest of the lab.
- */
+/* The observer of the lab: passes the runtime's events to the rest of the lab. */
 #include <link.h>
 #include <stdlib.h>
 #include <string.h>

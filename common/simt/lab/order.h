@@ -93,8 +93,7 @@ typedef struct Talk {
   const Heads *observed; /* by atomics, so that the next fence makes them known */
 } Talk;
 
-/** The last release of a thread, and its last atomics: so many at this address, and nothing else.
- */
+/** The last release of a thread, and its last atomics: so many at this address, nothing else. */
 typedef struct Released {
   uint32_t sequence;
   const Fenced *fenced;

@@ -1,6 +1,4 @@
-/*
- * The allocations of global memory, and which of their bytes have ever been written.
- */
+/* The allocations of global memory, and which of their bytes have ever been written. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>

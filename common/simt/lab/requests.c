@@ -1,6 +1,4 @@
-/*
- * Counts the sectors and wavefronts of the requests of warps.
- */
+/* Counts the sectors and wavefronts of the requests of warps. */
 #include <string.h>
 
 #include "internal.h"

@@ -1,6 +1,4 @@
-/*
- * Results of all launches, sorted by kernel and line of source.
- */
+/* Results of all launches, sorted by kernel and line of source. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,6 +1,4 @@
-/*
- * The cells of shared memory, of 16 bytes each, or finer: cells.c.
- */
+/* The cells of shared memory, of 16 bytes each, or finer: cells.c. */
 #include <stdlib.h>
 #include <sys/mman.h>
 
@@ -20,8 +18,7 @@ void lab_free_shadow(SharedShadow *shadow) {
   *shadow = (SharedShadow){0};
 }
 
-/* --- What wgmma and tensor stores read ----------------------------------------------------------
- */
+/* --- What wgmma and tensor stores read -------------------------------------------------------- */
 
 AsyncReads *lab_async_reads(LabWorker *lab, uintptr_t address) {
   AsyncReads *reads = &lab_hopper(lab)->reads[(address - lab->dynamic) / COPY_BYTES];

@@ -1,6 +1,4 @@
-/*
- * Tensor copies: both of their sides, and their traffic.
- */
+/* Tensor copies: both of their sides, and their traffic. */
 #include "internal.h"
 
 /** The part of a row of the box that is inside of the tensor. */

@@ -4,8 +4,7 @@
  */
 #include "internal.h"
 
-/* --- Registers -----------------------------------------------------------------------------------
- */
+/* --- Registers -------------------------------------------------------------------------------- */
 
 static RegisterRange *find_range(ThreadRegisters *registers, uintptr_t address) {
   for (int i = 0; i < registers->count; i++) {
@@ -82,8 +81,7 @@ static void count_banks(const uintptr_t *chunks, int count, LabTraffic *traffic)
   }
 }
 
-/* --- Events --------------------------------------------------------------------------------------
- */
+/* --- Events ----------------------------------------------------------------------------------- */
 
 void lab_wgmma_issued(Worker *worker, const Wgmma *wgmma, bool first_warp) {
   LabWorker *lab = lab_worker;

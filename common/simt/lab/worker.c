@@ -1,6 +1,4 @@
-/*
- * The lab's state of an OS thread, and the memory that it needs until the end of a launch.
- */
+/* The lab's state of an OS thread, and the memory that it needs until the end of a launch. */
 #include <stdlib.h>
 
 #include "internal.h"

@@ -1,6 +1,4 @@
-/*
- * The CUDA runtime API, except launches and error texts.
- */
+/* The CUDA runtime API, except launches and error texts. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,6 +1,4 @@
-/*
- * Arithmetic on floats with a rounding mode. A processor rounds as IEEE 754 says, as a GPU does.
- */
+/* Arithmetic on floats with a rounding mode. A processor rounds as IEEE 754 says, as a GPU does. */
 #include <fenv.h>
 #include <math.h>
 

@@ -1,6 +1,4 @@
-/*
- * A block, from the start of its threads to its end.
- */
+/* A block, from the start of its threads to its end. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>

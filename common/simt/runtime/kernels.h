@@ -1,7 +1,4 @@
-/**
- * @file
- * Properties of kernels and of the program's variables.
- */
+/** @file Properties of kernels and of the program's variables. */
 #ifndef SIMT_KERNELS_H
 #define SIMT_KERNELS_H
 

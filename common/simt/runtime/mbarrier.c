@@ -23,8 +23,7 @@ Hopper *simt_hopper(Worker *worker) {
   return worker->hopper;
 }
 
-/** Registers per thread that a kernel is compiled for if one of its blocks fills a multiprocessor.
- */
+/** Registers per thread that a kernel is compiled for if a block of it fills a multiprocessor. */
 static unsigned registers_at_start(const Worker *worker) {
   const dim3 dim = worker->block.dim;
   const unsigned most = REGISTER_FILE / (dim.x * dim.y * dim.z);
@@ -170,8 +169,7 @@ void simt_mbarrier_wait(void *address, unsigned parity) {
   if (simt_observer != NULL) simt_observer->mbarrier_passed(worker, i);
 }
 
-/* --- Named barriers -----------------------------------------------------------------------------
- */
+/* --- Named barriers --------------------------------------------------------------------------- */
 
 void simt_named_barrier(unsigned id, unsigned threads, bool wait) {
   Worker *worker = simt_worker;
@@ -210,8 +208,7 @@ void simt_refuse_end_of_arrivals(Worker *worker) {
   }
 }
 
-/* --- setmaxnreg ---------------------------------------------------------------------------------
- */
+/* --- setmaxnreg ------------------------------------------------------------------------------- */
 
 static void execute_nothing(void **operands, unsigned mask) {
   (void)operands;
@@ -260,8 +257,7 @@ void simt_refuse_unequal_registers(Worker *worker) {
   }
 }
 
-/* --- Reports ------------------------------------------------------------------------------------
- */
+/* --- Reports ---------------------------------------------------------------------------------- */
 
 void simt_describe_awaited(const Worker *worker, const Wait *wait, char *text, size_t text_size) {
   const Hopper *hopper = worker->hopper;

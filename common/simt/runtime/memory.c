@@ -301,8 +301,7 @@ static void describe_position(const Allocation *a, bool freed, uintptr_t address
            named ? "\"" : "", (size_t)(a->end - a->begin - 2 * a->guard));
 }
 
-/** Describes an address outside of all allocations. The number is omitted: it differs in each run.
- */
+/** Describes an address outside of all allocations, without its number, which differs by run. */
 static void describe_host(uintptr_t address, char *text, size_t text_size) {
   SimtVariable variable;
   if (address == 0) {

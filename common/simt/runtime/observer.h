@@ -1,7 +1,4 @@
-/**
- * @file
- * The interface through which the runtime reports what happens while kernels run.
- */
+/** @file The interface through which the runtime reports what happens while kernels run. */
 #ifndef SIMT_OBSERVER_H
 #define SIMT_OBSERVER_H
 
@@ -24,9 +21,7 @@ typedef struct Failure {
   int thread, other_thread;
 } Failure;
 
-/**
- * Every function must be set. Functions with a Worker are called by that worker's OS thread.
- */
+/** Every function must be set. Functions with a Worker are called by that worker's OS thread. */
 typedef struct Observer {
   void (*launch_begins)(const Launch *launch);
   void (*launch_ended)(const Launch *launch);

@@ -1,6 +1,4 @@
-/*
- * Finds the source line of an address in the program with addr2line, if that is installed.
- */
+/* Finds the source line of an address in the program with addr2line, if that is installed. */
 #include <dlfcn.h>
 #include <link.h>
 #include <stdlib.h>

@@ -101,8 +101,7 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char *name, void **function, 
   return cudaSuccess;
 }
 
-/* --- Boxes --------------------------------------------------------------------------------------
- */
+/* --- Boxes ------------------------------------------------------------------------------------ */
 
 /** A row of a box: where it is in the tensor. */
 typedef struct BoxRow {
@@ -229,8 +228,7 @@ static TensorCopy take(TensorCopies *copies, int i) {
   return copy;
 }
 
-/* --- Loads --------------------------------------------------------------------------------------
- */
+/* --- Loads ------------------------------------------------------------------------------------ */
 
 void simt_tensor_load(void *shared, const CUtensorMap *map, void *barrier, const int *coordinates) {
   Worker *worker = simt_worker;
@@ -269,8 +267,7 @@ void simt_refuse_end_of_loads(Worker *worker) {
                 "the block ends while a tensor copy to its shared memory is in flight");
 }
 
-/* --- Stores -------------------------------------------------------------------------------------
- */
+/* --- Stores ----------------------------------------------------------------------------------- */
 
 void simt_tensor_store(const CUtensorMap *map, const void *shared, const int *coordinates) {
   Worker *worker = simt_worker;

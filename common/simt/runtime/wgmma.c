@@ -27,8 +27,7 @@ uint32_t simt_pack_e4m3(float x0, float x1, float x2, float x3) {
   return high << 16 | low;
 }
 
-/* --- Descriptors -------------------------------------------------------------------------------
- */
+/* --- Descriptors ------------------------------------------------------------------------------ */
 
 enum { ROW_GROUP = 8, CHUNK_ELEMENTS = 8, ELEMENT_BYTES = 2 };
 
@@ -100,8 +99,7 @@ static void check_descriptor(const Worker *worker, uint64_t descriptor, char ope
   }
 }
 
-/* --- Issue ---------------------------------------------------------------------------------------
- */
+/* --- Issue ------------------------------------------------------------------------------------ */
 
 static WarpGroup *own_group(Worker *worker) {
   return &simt_hopper(worker)->groups[worker->running / GROUP_THREADS];
@@ -257,8 +255,7 @@ int simt_wgmma_chunks(const Wgmma *w, uintptr_t chunks[MOST_CHUNKS]) {
   return count + add_chunks(&b, (unsigned)c->n, chunks + count);
 }
 
-/* --- Computation ---------------------------------------------------------------------------------
- */
+/* --- Computation ------------------------------------------------------------------------------ */
 
 static double to_double(uint16_t bits, SimtElement element) {
   return element == SIMT_FP16 ? half_bits_to_float(bits) : bf16_bits_to_float(bits);
@@ -450,8 +447,7 @@ static void complete(Worker *worker, WarpGroup *group, int warp, uint64_t end) {
   }
 }
 
-/* --- Groups of instructions --------------------------------------------------------------------
- */
+/* --- Groups of instructions ------------------------------------------------------------------- */
 
 static void note_fence(void **operands, unsigned mask) {
   (void)operands, (void)mask;

@@ -16,14 +16,14 @@ from plots.bench import builds, run
 from plots.bench.cases import DENSE, Case, all_cases, quick_cases
 from plots.bench.contestants import (BASELINES, Inputs, StepCall, row_spans, saved_masks,
                                      to_16_bits)
-from plots.bench.exact import Exact, as_doubles
+from plots.bench.exact import Exact
 from plots.bench.step_library import Device, StepLibrary
 from plots.bench.turns import WARM_UPS, Plan, Stopwatch
 from tests.lib import masks
 from tests.lib.kinds import FP8_STEPS, MASK_STEPS, MMA_STEPS, NAIVE, SCALAR_STEPS, SPAN_STEPS
 from tests.lib.problem import Problem
 from tests.lib.programs import REPOSITORY, STEP_DIR, read_records
-from tests.lib.reference import attention, round_to, rounded_input
+from tests.lib.reference import as_doubles, attention, round_to, rounded_input
 from tests.lib.steps import step_names
 
 pytestmark = pytest.mark.cpu_only("make bench itself is the test on a GPU")

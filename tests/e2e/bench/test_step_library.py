@@ -12,13 +12,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from plots.bench.step_library import MASK_FILES, BlockMask, Device, Shape, span_mask
+from plots.bench.step_library import BlockMask, Device, Shape, span_mask
 from tests.e2e.bench.step_calls import Call, library_of, shape_of
 from tests.lib import masks
 from tests.lib.generators import rounded_inputs
 from tests.lib.kinds import MASK_STEPS, MMA_STEPS, NAIVE
 from tests.lib.problem import Problem
-from tests.lib.programs import Program, write_inputs
+from tests.lib.programs import Program
 from tests.lib.reference import bf16_bits
 from tests.lib.source_tree import SourceTree
 
@@ -30,7 +30,7 @@ SMALL = Shape(1, 1, 1, 8, 8, 64, False, False)
 def program_mask(program: Program, p: Problem, directory: Path) -> masks.BlockMask:
     """The block mask that a program builds for the problem."""
     program.run_right(*p.options(), "--check", "none", "--save-mask", directory)
-    return masks.BlockMask(*(np.load(directory / f"{name}.npy") for name in MASK_FILES))
+    return masks.read(directory)
 
 
 @pytest.mark.parametrize("p", [
@@ -46,7 +46,7 @@ def test_library_gives_the_bits_of_the_program(step: Program, p: Problem, tmp_pa
     inputs = [x.astype(np.float16) if p.dtype == "fp16" else bf16_bits(x)
               for x in rounded_inputs(p)]
     expected, _ = step.solve(
-        tmp_path / "out", *p.options_with_files(write_inputs(tmp_path / "in", *inputs)))
+        tmp_path / "out", *p.options_with_files(tmp_path / "in", *inputs))
     if library.takes_spans:
         ends = np.arange(p.seqlen) + 1 + p.seqlen_kv - p.seqlen if p.mask == "causal" else p.seqlen_kv
         spans = np.zeros((1, 1, p.seqlen, 2), np.int32)
@@ -78,7 +78,7 @@ def test_library_takes_block_masks(tmp_path: Path) -> None:
     p = replace(p, mask=str(m.write(tmp_path / "mask")))
     inputs = [x.astype(np.float16) for x in rounded_inputs(p)]
     expected, record = Program(MASK_STEPS[0]).solve(
-        tmp_path / "out", *p.options_with_files(write_inputs(tmp_path / "in", *inputs)))
+        tmp_path / "out", *p.options_with_files(tmp_path / "in", *inputs))
     assert min(record[f"mask_blocks_{kind}"] for kind in ("full", "causal", "partial")) > 0
     call = Call(library_of(MASK_STEPS[0]), p, inputs, m)
     assert call.result().same_bits(expected)
@@ -133,8 +133,7 @@ def test_library_builds_with_nvcc_and_exports_its_functions(tmp_path: Path) -> N
     """CUDA's own functions must not be exported: the process may use another runtime."""
     tree = SourceTree(tmp_path)
     path = "build/cuda-sm_90/libstep01.so"  # of the step that compiles fastest
-    done = tree.make("BACKEND=cuda", "ARCH=sm_90", "FAST=1", path)
-    assert done.returncode == 0, done.stderr
+    tree.made("BACKEND=cuda", "ARCH=sm_90", "FAST=1", path)
     symbols = subprocess.run(["nm", "-D", tree.root / path], capture_output=True, text=True,
                              check=True)
     exported = re.findall(r" [A-TV-Z] (\w+)$", symbols.stdout, re.MULTILINE)

@@ -40,8 +40,7 @@ def faulty(tmp_path_factory: pytest.TempPathFactory) -> Program:
     for number, patch in enumerate(FAULTS.values(), 1):
         tree.add_fault(number, *patch)
     tree.compile_only(STEP, configs="CONFIG<__half, 64>, CONFIG<__nv_bfloat16, 128>")
-    assert tree.make("BACKEND=cpu", PLAIN, f"build/cpu/{STEP}").returncode == 0
-    return Program(STEP, tree.root / "build/cpu")
+    return tree.step(STEP, PLAIN)
 
 
 @pytest.mark.parametrize("number", range(len(FAULTS) + 1), ids=["none", *FAULTS])
@@ -88,8 +87,7 @@ def test_one_configuration(tmp_path: Path, configs: str, reason: str) -> None:
     """A kernel of one's own may take none of the problems."""
     tree = SourceTree(tmp_path, built="cpu")
     tree.compile_only(STEP, configs=configs)
-    assert tree.make("BACKEND=cpu", PLAIN, f"build/cpu/{STEP}").returncode == 0
-    done = check(Program(STEP, tree.root / "build/cpu"))
+    done = check(tree.step(STEP, PLAIN))
     count = len(done.stdout.splitlines()) - 1
     assert done.returncode == 1 and f": {reason}\n" in done.stderr
     assert done.stdout.splitlines()[-1] == f"{STEP}: NOT CHECKED: it refuses all {count} problems"

@@ -10,8 +10,7 @@ import pytest
 from tests.lib.generators import rounded_inputs
 from tests.lib.kinds import FACTS, FP8_STEPS, PERSISTENT_STEPS, SCALAR_STEPS
 from tests.lib.problem import Problem
-from tests.lib.programs import (DEVICE, USAGE, WRONG, Program, read_records, read_result,
-                                write_inputs)
+from tests.lib.programs import (DEVICE, USAGE, WRONG, Program, read_records, read_result)
 from tests.lib.reference import attention, mistakes, round_to
 from tests.lib.steps import settings, step_names
 from tests.e2e.cli.test_bad_input import files_in
@@ -46,7 +45,7 @@ def test_large_p_are_rounded_too(name: str, tmp_path: Path) -> None:
     v *= 1 + 9 * (random.random(p.kv_shape()) < 0.01)
     inputs = [x.astype(np.float16) for x in (3 * q, k, v)]
     result, record = Program(name).solve(
-        tmp_path / "out", *p.options_with_files(write_inputs(tmp_path / "in", *inputs)))
+        tmp_path / "out", *p.options_with_files(tmp_path / "in", *inputs))
     assert record["max_error"] > record["allowed_error"]  # of another row
     right = attention(p, *(round_to("bf16", x) for x in inputs))
     assert mistakes(right, result.o, result.lse) == []
@@ -57,8 +56,7 @@ def test_nan_in_one_query(step: Program, tmp_path: Path) -> None:
     p = TWO_HEADS.for_step(step)
     q, k, v = rounded_inputs(p)
     q[1, 0, 40, 5] = np.nan
-    directory = write_inputs(tmp_path / "in", q, k, v)
-    options = p.options_with_files(directory)
+    options = p.options_with_files(tmp_path / "in", q, k, v)
     result, record = step.solve(tmp_path / "out", *options)
     assert mistakes(attention(p, q, k, v), result.o, result.lse) == []
     assert np.argwhere(np.isnan(result.lse)).tolist() == [[1, 0, 40]]
@@ -74,8 +72,7 @@ def test_nan_in_one_key(step: Program, tmp_path: Path) -> None:
     p = TWO_HEADS.for_step(step)
     q, k, v = rounded_inputs(p)
     k[0, 1, 30, 0] = np.nan
-    directory = write_inputs(tmp_path / "in", q, k, v)
-    result, record = step.solve(tmp_path / "out", *p.options_with_files(directory))
+    result, record = step.solve(tmp_path / "out", *p.options_with_files(tmp_path / "in", q, k, v))
     assert mistakes(attention(p, q, k, v), result.o, result.lse) == []
     nan = np.isnan(result.lse)
     assert nan[0, 1, 30:].all() and nan.sum() == 40
@@ -90,8 +87,8 @@ def test_infinity_in_queries_and_keys(step: Program, tmp_path: Path, name: str) 
     p = TWO_HEADS.for_step(step)
     inputs = dict(zip("qkv", rounded_inputs(p), strict=True))
     inputs[name][1, 0, 2, 5] = np.inf
-    directory = write_inputs(tmp_path / "in", *inputs.values())
-    result, record = step.solve(tmp_path / "out", *p.options_with_files(directory))
+    result, record = step.solve(
+        tmp_path / "out", *p.options_with_files(tmp_path / "in", *inputs.values()))
     answer = attention(p, *inputs.values())
     assert np.isnan(answer.lse).any()
     assert mistakes(answer, result.o, result.lse) == []
@@ -116,8 +113,7 @@ def test_values_that_are_no_numbers_in_v(step: Program, tmp_path: Path, key: int
     p = TWO_HEADS.for_step(step)
     q, k, v = rounded_inputs(p)
     v[1, 1, key, 3] = value
-    directory = write_inputs(tmp_path / "in", q, k, v)
-    options = p.options_with_files(directory)
+    options = p.options_with_files(tmp_path / "in", q, k, v)
     result, record = step.solve(tmp_path / "out", *options)
     assert (record["nan_inputs"], record["right"]) == (nan_inputs, True)
     not_compared = record["rows_not_compared"]
@@ -152,8 +148,7 @@ def test_large_scores_do_not_overflow(step: Program, tmp_path: Path) -> None:
     p = Problem(heads=2, seqlen=64, head_dim=64, dtype="bf16").for_step(step)
     q, k, v = rounded_inputs(p)
     q, k = q * 32, k * 32  # a power of two, so still exact in bf16
-    directory = write_inputs(tmp_path / "in", q, k, v)
-    result, _ = step.solve(tmp_path / "out", *p.options_with_files(directory))
+    result, _ = step.solve(tmp_path / "out", *p.options_with_files(tmp_path / "in", q, k, v))
     assert mistakes(attention(p, q, k, v), result.o, result.lse) == []
 
 
@@ -247,12 +242,11 @@ def test_a_run_with_nothing_to_compare_is_not_right(tmp_path: Path) -> None:
     nan[:, :, 0, :] = np.nan
     path = tmp_path / "record.json"
     for name, values in (("nan", nan), ("subnormal", v * 2.0**-24)):
-        directory = write_inputs(tmp_path / name, q, k, values)
         for step in map(Program, step_names()):
             p = problem.for_step(step)
             if name == "subnormal" and p.dtype == "e4m3":  # its scales make V larger
                 continue
-            done = step.run("-c", "all", "-j", path, *p.options_with_files(directory))
+            done = step.run("-c", "all", "-j", path, *p.options_with_files(tmp_path / name, q, k, values))
             assert done.returncode == WRONG and "check      NOT JUDGED: " in done.stdout
             assert read_records(path)[-1]["right"] is None
 

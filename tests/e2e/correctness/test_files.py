@@ -26,10 +26,9 @@ def test_every_element_type(step: Program, tmp_path: Path, dtype: str, file_type
     else:
         values = stored = [x.astype(file_type) for x in draw_inputs(p)]
     values = [rounded_input(p.dtype, x.astype(float), p.kv_heads) for x in values]
-    directory = write_inputs(tmp_path / "in", *stored)
-    result, record = step.solve(tmp_path / "out", *p.options_with_files(directory))
+    result, record = step.solve(tmp_path / "out", *p.options_with_files(tmp_path / "in", *stored))
     assert mistakes(attention(p, *values), result.o, result.lse) == []
-    assert record["input"] == str(directory)
+    assert record["input"] == str(tmp_path / "in")
 
 
 def test_doubles_are_rounded_once(any_step: Program, tmp_path: Path) -> None:
@@ -45,10 +44,9 @@ def test_doubles_are_rounded_once(any_step: Program, tmp_path: Path) -> None:
 def test_each_file_may_have_its_own_type(step: Program, tmp_path: Path) -> None:
     p = PROBLEM.for_step(step)
     q, k, v = (round_to("fp16", x) for x in draw_inputs(p))
-    directory = write_inputs(tmp_path / "in", q, k.astype("<f4"), v.astype("<f2"))
-    result, _ = step.solve(tmp_path / "mixed", *p.options_with_files(directory))
-    directory = write_inputs(tmp_path / "same", q, k, v)
-    drawn, _ = step.solve(tmp_path / "drawn", *p.options_with_files(directory))
+    mixed = q, k.astype("<f4"), v.astype("<f2")
+    result, _ = step.solve(tmp_path / "mixed", *p.options_with_files(tmp_path / "in", *mixed))
+    drawn, _ = step.solve(tmp_path / "drawn", *p.options_with_files(tmp_path / "same", q, k, v))
     assert result.same_bits(drawn)
 
 
@@ -57,8 +55,7 @@ def test_output_becomes_the_next_input(step: Program, tmp_path: Path, dtype: str
     """O as Q, K and V of a second pass: the values written are read back unchanged."""
     p = Problem(heads=2, seqlen=40, dtype=dtype).for_step(step)
     first, _ = step.solve(tmp_path / "first", *p.options())
-    directory = write_inputs(tmp_path / "in", first.o, first.o, first.o)
-    second, _ = step.solve(tmp_path / "second", *p.options_with_files(directory))
+    second, _ = step.solve(tmp_path / "second", *p.options_with_files(tmp_path / "in", *[first.o] * 3))
     o = rounded_input(p.dtype, first.o.astype(np.float64), p.kv_heads)
     assert mistakes(attention(p, o, o, o), second.o, second.lse) == []
 

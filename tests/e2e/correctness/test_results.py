@@ -9,7 +9,7 @@ import pytest
 from tests.lib.generators import draw_inputs, rounded_inputs
 from tests.lib.pairwise import pairwise
 from tests.lib.problem import Problem
-from tests.lib.programs import BACKEND, PAIRWISE_SEED, Program, Result, write_inputs
+from tests.lib.programs import BACKEND, PAIRWISE_SEED, Program, Result
 from tests.lib.reference import attention, bf16_bits, mistakes, round_to, to_e4m3
 from tests.lib.steps import settings
 
@@ -122,12 +122,12 @@ def files_of(p: Problem, directory: Path) -> list[str]:
     """NumPy's inputs through files: both generators and both roundings agree to the last bit."""
     if p.dtype == "e4m3":
         pairs = [to_e4m3(x, p.kv_heads, p.scales) for x in draw_inputs(p)]
-        write_inputs(directory, *(bits for bits, _ in pairs))
+        options = p.options_with_files(directory, *(bits for bits, _ in pairs))
         for name, (_, scales) in zip("qkv", pairs, strict=True):
             np.save(directory / f"{name}_scales.npy", scales)
-        return p.options_with_files(directory)
+        return options
     bits = [x.astype("<f2") if p.dtype == "fp16" else bf16_bits(x) for x in rounded_inputs(p)]
-    return p.options_with_files(write_inputs(directory, *bits))
+    return p.options_with_files(directory, *bits)
 
 
 def test_same_bits_otherwise(step: Program, problems: list[Problem], solved: list,

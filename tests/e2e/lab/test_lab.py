@@ -80,8 +80,7 @@ def wrong(tmp_path_factory: pytest.TempPathFactory) -> Program:
     for number, (old, new, _) in enumerate(FAULTS.values(), 1):
         tree.add_fault(number, STEP, old, new)
     tree.compile_only("step03", 32)
-    assert tree.make("BACKEND=cpu", *CHECKED, "build/cpu/step03").returncode == 0
-    return Program("step03", tree.root / "build" / "cpu")
+    return tree.step("step03", *CHECKED)
 
 
 @pytest.mark.parametrize("number", range(len(FAULTS) + 1), ids=["none", *FAULTS])

@@ -65,8 +65,7 @@ def faulty(tmp_path_factory: pytest.TempPathFactory) -> Program:
         if path:
             tree.add_fault(number, path, old, new)
     tree.compile_only(STEP, 64)
-    assert tree.make("BACKEND=cpu", *CHECKED, f"build/cpu/{STEP}").returncode == 0
-    return Program(STEP, tree.root / "build" / "cpu")
+    return tree.step(STEP, *CHECKED)
 
 
 @pytest.mark.parametrize("number", range(len(FAULTS)), ids=[fault[0] for fault in FAULTS])

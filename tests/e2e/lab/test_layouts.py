@@ -12,6 +12,7 @@ import pytest
 from plots.tools import layouts
 from plots.tools.layouts import Table, read_table
 from tests.lib.programs import REPOSITORY, STEP_DIR
+from tests.lib.reference import as_doubles
 
 STORED = REPOSITORY / "tests/data/layouts_h200.txt"
 
@@ -34,10 +35,7 @@ def as_floats(registers: np.ndarray) -> np.ndarray:
 
 def pairs(registers: np.ndarray, dtype: str) -> np.ndarray:
     """The two 16-bit numbers of each register, as float64 [lanes][registers][2]."""
-    halves = np.stack([registers & 0xffff, registers >> 16], axis=-1)
-    if dtype == "fp16":
-        return halves.astype(np.uint16).view(np.float16).astype(np.float64)
-    return (halves.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
+    return as_doubles(np.stack([registers & 0xffff, registers >> 16], axis=-1).astype(np.uint16), dtype)
 
 
 def matrices(dump: Table, dtype: str, inputs: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

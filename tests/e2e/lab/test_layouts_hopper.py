@@ -10,7 +10,9 @@ from functools import lru_cache
 
 import numpy as np
 import pytest
+
 from tests.lib.programs import REPOSITORY, STEP_DIR
+from tests.lib.reference import as_doubles
 
 STORED = REPOSITORY / "tests/data/layouts_hopper_h200.txt"
 CASES = [("bf16", 32), ("bf16", 64), ("fp16", 96), ("fp16", 128)]
@@ -40,12 +42,6 @@ def rows_of(tensor: int, rows: int, first: int, count: int, dim: int) -> np.ndar
     index = np.arange(first, first + count)
     values = element(tensor, (rows + index[:, None]) * dim + np.arange(dim))
     return np.where(index[:, None] < rows, values, 0)
-
-
-def numbers(bits: np.ndarray, dtype: str) -> np.ndarray:
-    if dtype == "fp16":
-        return bits.view(np.float16).astype(float)
-    return (bits.astype(np.uint32) << 16).view(np.float32).astype(float)
 
 
 def unswizzled(shared: np.ndarray, dim: int) -> np.ndarray:
@@ -87,7 +83,7 @@ def test_the_cpu_backend_prints_what_a_gpu_printed() -> None:
 @pytest.mark.parametrize("dtype,dim", CASES)
 def test_shared_memory_is_swizzled_as_documented(dtype: str, dim: int) -> None:
     for tensor, name in ((1, "k"), (2, "v")):
-        found = unswizzled(numbers(stored()[f"{name}.{dtype}.{dim}"], dtype), dim)
+        found = unswizzled(as_doubles(stored()[f"{name}.{dtype}.{dim}"], dtype), dim)
         assert np.array_equal(found, rows_of(tensor, KV_ROWS, FIRST_KEY, BLOCK_N, dim))
 
 
@@ -101,7 +97,7 @@ def test_products_are_those_of_the_matrices(dtype: str, dim: int) -> None:
 
 @pytest.mark.parametrize("dtype,dim", CASES)
 def test_a_store_leaves_out_rows_past_the_end(dtype: str, dim: int) -> None:
-    found = numbers(stored()[f"stored.{dtype}.{dim}"], dtype)
+    found = as_doubles(stored()[f"stored.{dtype}.{dim}"], dtype)
     inside = rows_of(0, Q_ROWS, 0, Q_ROWS - FIRST_STORED, dim)
     outside = np.full((1, dim), 99.0)
     assert np.array_equal(found, np.concatenate([outside, inside, outside]))

@@ -4,7 +4,7 @@ editors on Windows have written compile."""
 import pytest
 
 from tests.lib.kinds import NAIVE, SCALAR_STEPS
-from tests.lib.programs import RIGHT, Program
+from tests.lib.programs import RIGHT
 from tests.lib.source_tree import PLAIN, SourceTree
 from tests.lib.steps import source_of
 
@@ -106,9 +106,7 @@ def test_a_call_that_does_not_compile_says_what_to_write(tree: SourceTree, call:
 def test_a_byte_order_mark_and_carriage_returns_do_not_matter(tree: SourceTree) -> None:
     file = tree.root / f"steps/{source_of(NAIVE).path.name}"
     file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes().replace(b"\n", b"\r\n"))
-    assert tree.make("BACKEND=cpu", "DEBUG=0", PLAIN, f"build/cpu/{NAIVE}").returncode == 0
-    step = Program(NAIVE, tree.root / "build/cpu")
-    assert step.run("-n", 40, "-d", 32).returncode == RIGHT
+    assert tree.step(NAIVE, "DEBUG=0", PLAIN).run("-n", 40, "-d", 32).returncode == RIGHT
 
 
 def test_dynamic_shared_memory_may_have_another_name(tree: SourceTree) -> None:
@@ -116,6 +114,5 @@ def test_dynamic_shared_memory_may_have_another_name(tree: SourceTree) -> None:
     file = f"steps/{source_of(SCALAR_STEPS[-1]).path.name}"
     tree.replace(file, "unsigned char smem[]", "unsigned char raw_bytes[]")
     tree.replace(file, "smem", "raw_bytes")
-    assert tree.make("BACKEND=cpu", f"build/cpu/{SCALAR_STEPS[-1]}").returncode == 0
-    done = Program(SCALAR_STEPS[-1], tree.root / "build/cpu").run("-n", 40, "-d", 32, "--report")
+    done = tree.step(SCALAR_STEPS[-1]).run("-n", 40, "-d", 32, "--report")
     assert done.returncode == RIGHT and "\nfindings   0\n" in done.stdout

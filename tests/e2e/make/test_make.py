@@ -72,8 +72,7 @@ class Tree(SourceTree):
     def build(self, *words: str) -> list[str]:
         """Makes the targets, which must succeed; returns the calls of the compilers."""
         self.log.write_text("")
-        done = self.make("COMMIT=test", *words)
-        assert done.returncode == 0, done.stdout + done.stderr
+        self.made("COMMIT=test", *words)
         return self.log.read_text().splitlines()
 
     def program(self, name: str) -> str:
@@ -105,8 +104,7 @@ def test_every_target_that_is_listed_exists(tree: Tree) -> None:
     assert {"all", "deps", "test", "clean"} <= set(listed)
     for target in listed:
         name = step_names()[0] if target == "stepNN" else target
-        done = tree.make("-n", name, "BACKEND=cpu")
-        assert done.returncode == 0, done.stderr
+        tree.made("-n", name, "BACKEND=cpu")
 
 
 def test_second_make_does_nothing(tree: Tree) -> None:
@@ -295,8 +293,7 @@ def test_deps_come_before_all_else_with_jobs_too(tree: Tree) -> None:
 def test_commit_is_that_of_the_source(tree: Tree) -> None:
     """Files of results and files unknown to git do not mark the commit as changed."""
     def commit_of_build() -> str:
-        done = tree.make(FIRST, "BACKEND=cpu", "-s")
-        assert done.returncode == 0, done.stderr
+        tree.made(FIRST, "BACKEND=cpu", "-s")
         return re.search(r'"(.*)"', (tree.root / "build/cpu/commit.h").read_text())[1]
 
     def git(*words: str) -> str:

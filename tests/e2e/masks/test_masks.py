@@ -243,9 +243,8 @@ def test_nan_in_a_tile_that_only_entries_past_the_end_attend(mask_step: Program,
     m.tiles[(0, np.s_[200:], np.s_[:200]) if past == "queries" else (0, np.s_[:], np.s_[200:])] = 1
     q, k, v = rounded_inputs(p)
     v[0, 0, 130 if past == "queries" else 195] = np.nan
-    directory = write_inputs(tmp_path / "in", q, k, v)
     p = replace(p, mask=str(m.write(tmp_path / "mask")))
-    _, record = mask_step.solve(tmp_path / "out", *p.options_with_files(directory))
+    _, record = mask_step.solve(tmp_path / "out", *p.options_with_files(tmp_path / "in", q, k, v))
     assert record["rows_not_compared"] == not_compared
 
 
@@ -257,9 +256,8 @@ def test_nan_beside_entries_of_a_tile_past_the_end(mask_step: Program, tmp_path:
     m.tiles[0, :, 192:] = 1
     q, k, v = rounded_inputs(p)
     v[0, 0, 129] = np.nan
-    directory = write_inputs(tmp_path / "in", q, k, v)
     p = replace(p, mask=str(m.write(tmp_path / "mask")))
-    result, record = mask_step.solve(tmp_path / "out", *p.options_with_files(directory))
+    result, record = mask_step.solve(tmp_path / "out", *p.options_with_files(tmp_path / "in", q, k, v))
     assert record["rows_not_compared"] == 0 and np.isfinite(result.o).all()
 
 

@@ -1,6 +1,4 @@
-/*
- * Draws one access of a warp: the offset of each lane, and its sector or bank.
- */
+/* Draws one access of a warp: the offset of each lane, and its sector or bank. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
