@@ -16,7 +16,7 @@ pytestmark = pytest.mark.cpu_only("it builds changed steps for the CPU backend")
 CHECK_STEPS = REPOSITORY / "tests/check_steps.sh"
 CASES = REPOSITORY / "tests/sanitize.cases"
 HEADS, FRAGMENTS = "common/device/heads.cuh", "common/device/fragments.cuh"
-TILES = "common/device/mma_tile.cuh"
+TILES = "common/device/store_rows.cuh"
 FAULTS = {
     "tail": (FRAGMENTS, "causal_keys(problem, q) : problem.kv_len",
              "causal_keys(problem, q) : problem.kv_len + 64 * (FAULTY)"),

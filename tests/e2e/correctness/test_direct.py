@@ -145,7 +145,7 @@ def test_steps_with_little_shared_memory(step: Program, head_dim: int, shared_kb
 # --- Wrong on purpose ----------------------------------------------------------------------------
 
 HEADS, COPIES = "common/device/heads.cuh", "common/device/copy_tile.cuh"
-TILES = "common/device/mma_tile.cuh"
+TILES = "common/device/store_rows.cuh"
 STEP01, STEP04 = "steps/step01_naive.cu", "steps/step04_prefetch.cu"
 FAULTED, OTHER_BITS = (DEVICE, "illegal memory access"), (WRONG, "other bits")
 TOUCHED = (WRONG, "O was written to outside its rows")

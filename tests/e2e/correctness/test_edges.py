@@ -241,8 +241,9 @@ def test_a_run_with_nothing_to_compare_is_not_right(tmp_path: Path) -> None:
     nan = v.copy()
     nan[:, :, 0, :] = np.nan
     path = tmp_path / "record.json"
+    taking = [step for step in map(Program, step_names()) if step.takes(problem.head_dim)]
     for name, values in (("nan", nan), ("subnormal", v * 2.0**-24)):
-        for step in map(Program, step_names()):
+        for step in taking:
             p = problem.for_step(step)
             if name == "subnormal" and p.dtype == "e4m3":  # its scales make V larger
                 continue
