@@ -139,16 +139,16 @@ def test_nothing_at_a_line(faulty: Path, tmp_path: Path) -> None:
 
 
 def test_tensors_of_a_mask_have_names() -> None:
-    """The kernel that lists the tiles reads all tensors of a mask, so it is the one tested."""
-    program, source = Program(MASK_STEPS[0]), REPOSITORY / "common/device/tile_list.cuh"
+    """The kernels that list the tiles and pack their bits read all tensors of a mask."""
+    program, sources = Program(MASK_STEPS[0]), ("tile_list.cuh", "partial_tiles.cuh")
     problem = ("-n", 256, "-m", "window:50")
     records = program.run(*problem, "--report=json:-", cwd=REPOSITORY).stdout.splitlines()
-    lines = [json.loads(line)["line"] for line in records if line.startswith('{"record": "line"')
-             and json.loads(line)["file"].endswith(source.name)
-             and json.loads(line)["global_load_requests"] > 0]
+    lines = [(record["file"].rpartition("/")[2], record["line"])
+             for record in map(json.loads, records) if record["record"] == "line"
+             and record["file"].endswith(sources) and record["global_load_requests"] > 0]
     drawings = "".join(
-        program.run_right(*problem, f"--report=access:{source.name}:{line}", cwd=REPOSITORY).stdout
-        for line in sorted(set(lines)))
+        program.run_right(*problem, f"--report=access:{source}:{line}", cwd=REPOSITORY).stdout
+        for source, line in sorted(set(lines)))
     for name in ("kv_num_blocks", "kv_indices", "block_mask_types", "partial_block_mask_indices",
                  "partial_block_masks"):
         assert f"offsets in {name}, in bytes" in drawings
