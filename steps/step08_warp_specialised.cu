@@ -69,7 +69,7 @@ struct Shared {
 /** How many tiles have gone through a pipeline of STAGES stages: so tile `count` is the next. */
 template <int STAGES>
 struct PipelineState {
-  uint32_t count = 0;
+  uint32_t count = 0; /**< of tiles before the next */
 
   /** The stage of this tile. */
   __device__ __forceinline__ int index() const { return count % STAGES; }

@@ -59,8 +59,8 @@ struct Tiles {
 // [work]
 /** A tile of queries, and the keys that some of these queries attend. */
 struct alignas(16) WorkTile {
-  int first_q, head, batch;
-  int key_end; /**< keys 0 to key_end - 1; negative: there is no more work */
+  int first_q, head, batch; /**< its first query, and whose it is */
+  int key_end;              /**< keys 0 to key_end - 1; negative: there is no more work */
 };
 // [work]
 
@@ -167,7 +167,7 @@ __device__ __forceinline__ void produce(Shared<T, HEAD_DIM> &shared, const Tenso
 }
 // [producer]
 
-// [consumer]
+// [consumer_loop]
 /** What a consumer does, one tile of queries after the other. */
 template <typename T, int HEAD_DIM>
 __device__ __forceinline__ void consume(Shared<T, HEAD_DIM> &shared, const Problem &problem,
@@ -200,7 +200,7 @@ __device__ __forceinline__ void consume(Shared<T, HEAD_DIM> &shared, const Probl
     release(shared.work_empty, work_state);
   }
 }
-// [consumer]
+// [consumer_loop]
 
 /** The whole forward pass: one thread block for each SM. */
 template <typename T, int HEAD_DIM>

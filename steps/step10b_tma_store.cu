@@ -129,7 +129,7 @@ __device__ __forceinline__ void store_tile(const float (&o)[HEAD_DIM / MMA_N][4]
 
 /** The tensor maps of a pass. */
 struct ForwardMaps {
-  TensorMaps in;
+  TensorMaps in; /**< Q, K and V */
   CUtensorMap o; /**< boxes of 16 rows, those of a warp */
 };
 
@@ -189,7 +189,7 @@ __device__ __forceinline__ void produce(Shared<T, HEAD_DIM> &shared, const Tenso
 }
 // [producer]
 
-// [consumer]
+// [consumer_loop]
 /** What a consumer does, one tile of queries after the other. */
 template <typename T, int HEAD_DIM>
 __device__ __forceinline__ void consume(Shared<T, HEAD_DIM> &shared, const ForwardMaps &maps,
@@ -219,7 +219,7 @@ __device__ __forceinline__ void consume(Shared<T, HEAD_DIM> &shared, const Forwa
   }
   if (lane == 0) tma_store_wait<0>();  // shared memory must stay until TMA has read it
 }
-// [consumer]
+// [consumer_loop]
 
 /** The whole forward pass: one thread block for each SM. */
 template <typename T, int HEAD_DIM>

@@ -215,7 +215,7 @@ __device__ __forceinline__ void attend(Shared<T, HEAD_DIM> &shared, const Proble
 }
 // [attend]
 
-// [consumer]
+// [consumer_loop]
 /** What a consumer does, one tile of queries after the other. */
 template <typename T, int HEAD_DIM>
 __device__ __forceinline__ void consume(Shared<T, HEAD_DIM> &shared, const ForwardMaps &maps,
@@ -251,7 +251,7 @@ __device__ __forceinline__ void consume(Shared<T, HEAD_DIM> &shared, const Forwa
   }
   if (lane == 0) tma_store_wait<0>();  // shared memory must stay until TMA has read it
 }
-// [consumer]
+// [consumer_loop]
 
 /** The whole forward pass: one thread block for each SM. */
 template <typename T, int HEAD_DIM>

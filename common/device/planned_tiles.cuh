@@ -25,8 +25,8 @@ constexpr int WORK_SLOTS = 4;
 
 /** What a thread block knows of a tile of queries. */
 struct alignas(16) PlannedTile {
-  QueryPlan plan;
-  int head, batch;
+  QueryPlan plan;  /**< of its queries */
+  int head, batch; /**< whose queries they are */
 };
 
 // [find_plan]

@@ -15,8 +15,8 @@
 
 /** A tile of queries, and the keys that some of these queries attend. */
 struct alignas(16) WorkTile {
-  int first_q, head, batch;
-  int key_end; /**< keys 0 to key_end - 1; negative: there is no more work */
+  int first_q, head, batch; /**< its first query, and whose it is */
+  int key_end;              /**< keys 0 to key_end - 1; negative: there is no more work */
 };
 
 /** The order of all tiles of queries, and how many of them have been taken. */

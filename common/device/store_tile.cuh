@@ -75,7 +75,7 @@ __device__ __forceinline__ void store_tile(const float (&o)[HEAD_DIM / MMA_N][4]
 
 /** The tensor maps of a pass. */
 struct ForwardMaps {
-  TensorMaps in;
+  TensorMaps in; /**< Q, K and V */
   CUtensorMap o; /**< boxes of 16 rows, those of a warp */
 };
 
