@@ -58,11 +58,6 @@ TENSOR_CORE_FILES := $(shell grep -l device/ptx $(STEP_FILES))
 STEP_OPTIMISE := $(if $(filter 0,$(DEBUG)),-Og)
 $(TENSOR_CORE_FILES:steps/%.cu=$(BUILD)/steps/%.o): private SIMT_FLAGS += $(STEP_OPTIMISE)
 
-# In these steps a lambda has a parameter of the same name as a variable around it.
-SHADOWING := $(foreach n,08 09 10 11 12,$(notdir $(basename $(call sources_of,step$(n)))))
-$(foreach folder,steps checked,$(SHADOWING:%=$(BUILD)/$(folder)/%.o)) $(SHADOWING:%=$(BUILD)/checked/%.all.o) \
-  $(BUILD)/explorers/panels.o: private SIMT_FLAGS += -Wno-shadow
-
 # All names of the checking build become local but that of its descriptor, so that both builds of a
 # step fit into one program.
 $(FULL_NAMES:%=$(BUILD)/checked/%.all.o): $(BUILD)/checked/%.all.o: steps/%.cu $(REWRITER) $(BUILD)/flags

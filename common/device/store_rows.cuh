@@ -32,7 +32,7 @@ __device__ __forceinline__ void store_rows(const float (&o)[M_FRAGMENTS][HEAD_DI
         *reinterpret_cast<uint32_t *>(&o_warp[row * SMEM_STRIDE<HEAD_DIM> + 8 * n + lane % 4 * 2]) =
             pack<T>(o[i][n][2 * half] * factor, o[i][n][2 * half + 1] * factor);
       }
-      // A row that attends nothing has m = -inf and sum = 0, and log2(0) is -inf too.
+      // A fully masked row has sum = 0, and log2(0) is -inf; m is -inf or finite.
       if (lse_global != NULL && lane % 4 == 0 && first + row < rows) {
         lse_global[first + row] = (m[i][half] + log2_approx(sum)) * LN_2;
       }
