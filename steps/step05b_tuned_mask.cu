@@ -106,9 +106,8 @@ __global__ void __launch_bounds__(THREADS, HEAD_DIM <= 128 ? 2 : 1)
   constexpr int M_FRAGMENTS = Tile::M_FRAGMENTS;
 
   extern __shared__ __align__(128) unsigned char smem[];
-  // Of K, V and the bits there are two stages.
   unsigned char *k_shared = smem + Tile::Q_BYTES, *v_shared = k_shared + 2 * Tile::KV_BYTES;
-  unsigned char *bits_shared = v_shared + 2 * Tile::KV_BYTES;
+  unsigned char *bits_shared = v_shared + 2 * Tile::KV_BYTES;  // two stages, like K and V
 
   // [find_work]
   const BlockWork work = work_of_block(problem, lists, blockIdx.x);
@@ -127,16 +126,16 @@ __global__ void __launch_bounds__(THREADS, HEAD_DIM <= 128 ? 2 : 1)
   const uint32_t v_lane = lane_address<HEAD_DIM>(v_shared, lane % 16, lane / 16);
 
   const int copy_row = threadIdx.x / SWIZZLE_CHUNKS<HEAD_DIM>;
-  const uint32_t target = shared_address(smem) +
-                          chunk_offset<HEAD_DIM>(copy_row, threadIdx.x % SWIZZLE_CHUNKS<HEAD_DIM>);
+  const int copy_chunk = threadIdx.x % SWIZZLE_CHUNKS<HEAD_DIM>;
+  const uint32_t target = shared_address(k_shared) + chunk_offset<HEAD_DIM>(copy_row, copy_chunk);
   const T *k_chunk = first_chunk<HEAD_DIM>(k_global, problem.k_strides.row);
   const T *v_chunk = first_chunk<HEAD_DIM>(v_global, problem.v_strides.row);
   const auto copy_keys = [&](KeyTile tile, int stage) {
     const int key = tile.first_key, rows = problem.kv_len - key - copy_row;
-    const uint32_t k_target = target + Tile::Q_BYTES + stage * Tile::KV_BYTES;
     const int64_t k_stride = problem.k_strides.row, v_stride = problem.v_strides.row;
-    copy_rows<HEAD_DIM, Tile::BLOCK_N, THREADS>(k_target, k_chunk + key * k_stride, k_stride, rows);
-    copy_rows<HEAD_DIM, Tile::BLOCK_N, THREADS>(k_target + 2 * Tile::KV_BYTES,
+    copy_rows<HEAD_DIM, Tile::BLOCK_N, THREADS>(target + stage * Tile::KV_BYTES,
+                                                k_chunk + key * k_stride, k_stride, rows);
+    copy_rows<HEAD_DIM, Tile::BLOCK_N, THREADS>(target + (2 + stage) * Tile::KV_BYTES,
                                                 v_chunk + key * v_stride, v_stride, rows);
     if (tile.mask >= 0) {
       copy_bits<Tile::BITS_BYTES>(bits_shared + stage * Tile::BITS_BYTES,
@@ -152,10 +151,10 @@ __global__ void __launch_bounds__(THREADS, HEAD_DIM <= 128 ? 2 : 1)
   start_rows(m, l, -FLT_MAX);
   const float scale_log2 = problem.scale * LOG2_E;
 
-  const int64_t q_stride = problem.q_strides.row;
   copy_rows<HEAD_DIM, Tile::BLOCK_M, THREADS>(
-      target, first_chunk<HEAD_DIM>(q_global, q_stride) + first_q * q_stride, q_stride,
-      problem.q_len - first_q - copy_row);
+      shared_address(smem) + chunk_offset<HEAD_DIM>(copy_row, copy_chunk),
+      q_global + (first_q + copy_row) * problem.q_strides.row + copy_chunk * CHUNK,
+      problem.q_strides.row, problem.q_len - first_q - copy_row);
   KeyTile tile = work.own.first;
   copy_keys(tile, 0);  // zeros, if no key is attended
 
