@@ -314,7 +314,7 @@ __global__ void __launch_bounds__(LANES *BLOCK_M / ROWS, 1)
 template <typename T, int HEAD_DIM, int BLOCK_M, int BLOCK_N,
           typename Tiles = SharedTiles<HEAD_DIM, BLOCK_M, BLOCK_N>>
 constexpr auto CONFIG = make_config<T, HEAD_DIM, Tiles>(
-    attention_kernel<T, HEAD_DIM, BLOCK_M, BLOCK_N>, Tiles::THREADS, sizeof(Tiles), CEILING_FFMA);
+    attention_kernel<T, HEAD_DIM, BLOCK_M, BLOCK_N>, Tiles::THREADS, sizeof(Tiles), USES_FFMA);
 // [configs]
 static constexpr KernelConfig<> CONFIGS[] = {  // the smaller tiles fit GPUs with 64 KiB per block
     CONFIG<__half, 32, 64, 32>,  CONFIG<__nv_bfloat16, 32, 64, 32>,

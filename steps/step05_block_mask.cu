@@ -191,7 +191,7 @@ __global__ void __launch_bounds__(THREADS)
 template <typename T, int HEAD_DIM, int M_FRAGMENTS>
 constexpr auto CONFIG = make_config<T, HEAD_DIM, Tiles<HEAD_DIM, M_FRAGMENTS>>(
     attention_kernel<T, HEAD_DIM, M_FRAGMENTS>, THREADS, Tiles<HEAD_DIM, M_FRAGMENTS>::SHARED_BYTES,
-    CEILING_MMA);
+    USES_MMA);
 
 #define CONFIGS_OF(HEAD_DIM, M_FRAGMENTS) \
   CONFIG<__half, HEAD_DIM, M_FRAGMENTS>, CONFIG<__nv_bfloat16, HEAD_DIM, M_FRAGMENTS>

@@ -187,8 +187,7 @@ __global__ void __launch_bounds__(THREADS, HEAD_DIM <= 128 ? 2 : 1)
 
 template <typename T, int HEAD_DIM, bool LARGE>
 constexpr auto CONFIG = make_config<T, HEAD_DIM, Tiles<HEAD_DIM, LARGE>>(
-    attention_kernel<T, HEAD_DIM, LARGE>, THREADS, Tiles<HEAD_DIM, LARGE>::SHARED_BYTES,
-    CEILING_MMA);
+    attention_kernel<T, HEAD_DIM, LARGE>, THREADS, Tiles<HEAD_DIM, LARGE>::SHARED_BYTES, USES_MMA);
 
 #define CONFIGS_OF(HEAD_DIM, LARGE) \
   CONFIG<__half, HEAD_DIM, LARGE>, CONFIG<__nv_bfloat16, HEAD_DIM, LARGE>

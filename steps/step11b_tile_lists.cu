@@ -255,9 +255,9 @@ __global__ void __launch_bounds__(Tiles<HEAD_DIM>::THREADS, 1)
 
 template <typename T, int HEAD_DIM>
 constexpr auto CONFIG = [] {
-  auto config = make_config<T, HEAD_DIM, Tiles<HEAD_DIM>>(
-      attention_kernel<T, HEAD_DIM>, Tiles<HEAD_DIM>::THREADS, sizeof(Shared<T, HEAD_DIM>),
-      CEILING_WGMMA);
+  auto config = make_config<T, HEAD_DIM, Tiles<HEAD_DIM>>(attention_kernel<T, HEAD_DIM>,
+                                                          Tiles<HEAD_DIM>::THREADS,
+                                                          sizeof(Shared<T, HEAD_DIM>), USES_WGMMA);
   config.mask_rows = CONSUMER_ROWS;  // half of a tile of queries may be in another block
   return config;
 }();

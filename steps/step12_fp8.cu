@@ -413,7 +413,7 @@ template <typename T, int HEAD_DIM>
 constexpr auto CONFIG = make_config<T, HEAD_DIM, Tiles<HEAD_DIM>>(attention_kernel<T, HEAD_DIM>,
                                                                   Tiles<HEAD_DIM>::THREADS,
                                                                   sizeof(Shared<T, HEAD_DIM>),
-                                                                  CEILING_WGMMA_FP8);
+                                                                  USES_WGMMA_FP8);
 
 static constexpr KernelConfig<ForwardMaps, TileScheduler> CONFIGS[] = {
     CONFIG<__half, 64>, CONFIG<__half, 128>, CONFIG<__nv_bfloat16, 64>, CONFIG<__nv_bfloat16, 128>};

@@ -228,7 +228,7 @@ __global__ void __launch_bounds__(SharedTiles<HEAD_DIM>::THREADS)
 template <typename T, int HEAD_DIM>
 constexpr auto CONFIG = make_config<T, HEAD_DIM, SharedTiles<HEAD_DIM>>(
     attention_kernel<T, HEAD_DIM>, SharedTiles<HEAD_DIM>::THREADS, sizeof(SharedTiles<HEAD_DIM>),
-    CEILING_FFMA);
+    USES_FFMA);
 
 static constexpr KernelConfig<int> CONFIGS[] = {
     CONFIG<__half, 32>,        CONFIG<__half, 64>,        CONFIG<__half, 96>,
