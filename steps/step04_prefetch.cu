@@ -67,14 +67,7 @@ __global__ void __launch_bounds__(THREADS) attention_kernel(Problem problem, Ten
   float m[M_FRAGMENTS][2];  // running maximum of score * scale * log2(e)
   float l[M_FRAGMENTS][2];  // running sum of the probabilities of this lane's keys
   float o[M_FRAGMENTS][HEAD_DIM / MMA_N][4] = {};
-#pragma unroll
-  for (int i = 0; i < M_FRAGMENTS; i++) {
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
-      m[i][half] = -INFINITY;
-      l[i][half] = 0.0f;
-    }
-  }
+  start_rows(m, l, -INFINITY);
   const float scale_log2 = problem.scale * LOG2_E;
   const int key_end = attended_keys(problem, min(first_q + Tile::BLOCK_M, problem.q_len) - 1);
   // Every row attends the keys before this one, so their scores need no mask.

@@ -119,14 +119,7 @@ __global__ void __launch_bounds__(THREADS)
   float m[M_FRAGMENTS][2];  // running maximum of score * scale * log2(e)
   float l[M_FRAGMENTS][2];  // running sum of the probabilities of this lane's keys
   float o[M_FRAGMENTS][HEAD_DIM / MMA_N][4] = {};
-#pragma unroll
-  for (int i = 0; i < M_FRAGMENTS; i++) {
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
-      m[i][half] = -INFINITY;
-      l[i][half] = 0.0f;
-    }
-  }
+  start_rows(m, l, -INFINITY);
   const float scale_log2 = problem.scale * LOG2_E;
 
   // [first_copies]

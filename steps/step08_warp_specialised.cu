@@ -226,13 +226,7 @@ __global__ void __launch_bounds__(Tiles<HEAD_DIM>::THREADS, 1)
   const int key_end = attended_keys(problem, min(first_q + Tile::BLOCK_M, problem.q_len) - 1);
 
   if (threadIdx.x == 0) {
-    mbarrier_init(&shared.q_full, 1);
-    for (int stage = 0; stage < Tile::STAGES; stage++) {
-      mbarrier_init(&shared.k_full[stage], 1);
-      mbarrier_init(&shared.v_full[stage], 1);
-      mbarrier_init(&shared.k_empty[stage], 4 * Tile::CONSUMERS);  // one thread of each warp
-      mbarrier_init(&shared.v_empty[stage], 4 * Tile::CONSUMERS);
-    }
+    init_barriers(shared, 4 * Tile::CONSUMERS);
     fence_mbarrier_init();
   }
   __syncthreads();  // all threads see the barriers

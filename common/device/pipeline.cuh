@@ -11,14 +11,6 @@
 #include "device/warp.cuh"
 #include "device/wgmma_tile.cuh"
 
-/** Sizes of the tiles: each step has its own. */
-template <int HEAD_DIM>
-struct Tiles;
-
-/** Shared memory of a thread block: each step has its own. */
-template <typename T, int HEAD_DIM>
-struct Shared;
-
 /** One thread sets up the barriers of STAGES stages. A phase of a full barrier ends after `fills`
  * arrivals and the bytes that they announce, one of an empty barrier after `reads` arrivals. */
 template <int STAGES>
