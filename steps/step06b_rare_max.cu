@@ -31,9 +31,9 @@
 
 constexpr int WARPS = 4;
 constexpr int THREADS = WARPS * WARP_SIZE;
-constexpr int PART = 32;  // keys whose probabilities are computed at a time
-// Of the P of a row in one lane; in fp16, P must be below 65504. Scores beyond 2^28 are so coarse
-// in fp32 that even P of a new m may be larger (docs/correctness.md).
+constexpr int PART = 32; /**< keys whose probabilities are computed at a time */
+/** The largest sum of P of a row in a lane. In fp16, P must be below 65504. Scores beyond 2^28 are
+ * so coarse in fp32 that even P of a new m may be larger (docs/correctness.md). */
 constexpr float MOST_SUM = 512;
 
 /** Sizes of the tiles, by measurement on an H200. */

@@ -12,9 +12,11 @@
 #include "device/swizzle_tile.cuh"
 #include "device/warp.cuh"
 
+// As in steps/step06b_rare_max.cu:
+
 constexpr int PART = 32; /**< keys whose probabilities are computed at a time */
-/** Of the P of a row in one lane; in fp16, P must be below 65504. Scores beyond 2^28 are so coarse
- * in fp32 that even P of a new m may be larger (docs/correctness.md). */
+/** The largest sum of P of a row in a lane. In fp16, P must be below 65504. Scores beyond 2^28 are
+ * so coarse in fp32 that even P of a new m may be larger (docs/correctness.md). */
 constexpr float MOST_SUM = 512;
 
 /** Probabilities 2^(scale_log2 s - m) of PART keys from fragment `first` of S on, as operand A of
