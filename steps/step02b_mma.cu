@@ -191,8 +191,8 @@ __device__ __forceinline__ void multiply_pv(float (&o)[HEAD_DIM / MMA_N][4],
   const int g = lane / 4, j = lane % 4 * 2;
 #pragma unroll
   for (int n = 0; n < N_FRAGMENTS; n += 2) {
-    // A is 16 keys of P. Of it this lane needs columns j and j + 1, which it has in tile n of P,
-    // and columns j + 8 and j + 9, which it has in tile n + 1.
+    // A is 16 keys of P. Of it this lane needs columns j and j + 1, which are in its fragment n of
+    // P, and columns j + 8 and j + 9, which are in fragment n + 1.
     const uint32_t a[4] = {pack<T>(probs[n][0], probs[n][1]), pack<T>(probs[n][2], probs[n][3]),
                            pack<T>(probs[n + 1][0], probs[n + 1][1]),
                            pack<T>(probs[n + 1][2], probs[n + 1][3])};

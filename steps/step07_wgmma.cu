@@ -131,7 +131,7 @@ union ScoresOrProbs {
   uint32_t probs[BLOCK_N / MMA_K][4];
 };
 
-/** Replaces S by P in the type of V: two neighbouring tiles of S are operand A of one wgmma. */
+/** Replaces S by P in the type of V: two neighbouring fragments of S are operand A of one wgmma. */
 template <typename T, int BLOCK_N>
 __device__ __forceinline__ void pack_probs(ScoresOrProbs<BLOCK_N> &both) {
 #pragma unroll
@@ -240,7 +240,7 @@ __global__ void __launch_bounds__(Tiles<HEAD_DIM>::THREADS, Tiles<HEAD_DIM>::BLO
   float l[1][2] = {};                        // running sum of this lane's probabilities
   float o[1][HEAD_DIM / MMA_N][4] = {};
   const float scale_log2 = problem.scale * LOG2_E;
-  // Every row of this warp attends the keys before this one, so their scores need no mask.
+  // Every row of this warp attends to the keys before this one, so their scores need no mask.
   const int unmasked_end = attended_keys(problem, first_row);
   mbarrier_wait(&shared.q_full, 0);  // Q has arrived
 

@@ -12,7 +12,7 @@
  *   with three of them, one has a product to issue whenever others compute a softmax. So up to
  *   D = 128 there are three, with smaller tiles of keys.
  * - Without turns, a consumer need not compute what others compute. It skips the tiles of keys that
- *   none of its 64 queries attends.
+ *   are masked for all of its 64 queries.
  * - m is finite from the beginning: -FLT_MAX. As long as all scores of a row are -inf, P is 0.
  *
  * What it costs: P may be larger than 1, so its largest values are rounded like all others. K is
@@ -69,7 +69,7 @@ struct Shared {
 
 // [skip]
 /** Waits for a tile that only other consumers need, and releases it: its barriers count this
- * consumer, too. Without the wait this could be a second arrival in the phase before. */
+ * consumer, too. Without the wait this could be a second arrival in the previous phase. */
 template <int STAGES>
 __device__ __forceinline__ void skip_tile(uint64_t (&full)[STAGES], uint64_t (&empty)[STAGES],
                                           PipelineState<STAGES> state) {
@@ -193,7 +193,7 @@ __device__ __forceinline__ void attend(Shared<T, HEAD_DIM> &shared, const Proble
     float s[1][BLOCK_N / MMA_N][4];
     start_qk_of(s[0], shared, consumer, state);
     start_pv_of(o, probs, shared, state.previous());
-    wgmma_wait<1>(s[0]);  // S of this tile is complete; P V of the one before may still run
+    wgmma_wait<1>(s[0]);  // S of this tile is complete; P V of the previous one may still run
     const bool raised = lazy_softmax<T, HEAD_DIM, BLOCK_N>(
         s[0], m, l, rescale, scale_log2, shared.q[consumer], shared.k[state.index()],
         [&] { mask_tile(s, problem, first_row, first_key, unmasked_end); });
@@ -233,7 +233,7 @@ __device__ __forceinline__ void consume(Shared<T, HEAD_DIM> &shared, const Forwa
     const int own_end = keys_of_rows(problem, first_q, Tile::CONSUMER_ROWS);
     const int tile_count = (own_end + BLOCK_N - 1) / BLOCK_N;
     // [0] belongs to row lane / 4 of this warp, [1] to the row 8 below.
-    float m[2] = {-FLT_MAX, -FLT_MAX};  // running maximum of score * scale * log2(e)
+    float m[2] = {-FLT_MAX, -FLT_MAX};  // maximum of score * scale * log2(e) over some of the keys
     float l[2] = {};                    // running sum of this lane's probabilities
     float o[HEAD_DIM / MMA_N][4] = {};
     const PipelineState<1> q_state = {work_state.count};

@@ -10,7 +10,7 @@
  *   the producer transpose each tile of V, from one buffer to another.
  * - A register of S holds other keys than a register of P must. Instead of moving P between lanes,
  *   V gets the order of keys that P has.
- * - With e4m3, tensor cores keep only 13 bits behind the leading one of a sum. So P V of each tile
+ * - With e4m3, tensor cores keep only 13 bits after the leading one of a sum. So P V of each tile
  *   begins at 0, and is added to O in fp32.
  * - A consumer has one product in flight at a time, because S and P V share registers. The other
  *   two consumers fill the gaps.
@@ -97,12 +97,12 @@ __device__ __forceinline__ unsigned chunk_byte(unsigned row, unsigned chunk) {
 
 // [transpose]
 /**
- * Writes columns of V as rows. A warp turns around 16 columns of 32 keys with one ldmatrix and one
+ * Writes columns of V as rows. A warp transposes 16 columns of 32 keys with one ldmatrix and one
  * stmatrix, AHEAD times at a time.
  *
  * ldmatrix.trans moves pairs of bytes: a lane gets columns 2c and 2c + 1 (c = lane / 4) of keys 2t
  * and 2t + 1 (t = lane % 4), and with the next register of keys 8 + 2t and 9 + 2t. Two byte
- * permutations part the columns: one register has four keys of column 2c, the other of 2c + 1.
+ * permutations separate the columns: one register has four keys of column 2c, the other of 2c + 1.
  *
  * Then keys lie in the order 0, 1, 8, 9, 2, 3, 10, 11 and so on, which is the order that a lane
  * holds P in: see pack_probs_e4m3(). Lanes with c >= 4 store the odd column first, so that the 8
@@ -189,8 +189,8 @@ __device__ __forceinline__ void start_pv_e4m3(float (&pv)[HEAD_DIM / MMA_N][4],
   wgmma_commit();
 }
 
-/** P in e4m3: what a lane holds of two neighbouring tiles of S becomes one register, four keys in
- * the order 2t, 2t + 1, 8 + 2t, 9 + 2t. */
+/** P in e4m3: what a lane holds of two neighbouring fragments of S becomes one register, four keys
+ * in the order 2t, 2t + 1, 8 + 2t, 9 + 2t. */
 template <int N_FRAGMENTS>
 __device__ __forceinline__ void pack_probs_e4m3(uint32_t (&probs)[N_FRAGMENTS / 4][4],
                                                 const float (&s)[N_FRAGMENTS][4]) {
@@ -344,7 +344,7 @@ __device__ __forceinline__ void consume(Shared<T, HEAD_DIM> &shared, const Forwa
     const int own_end = keys_of_rows(problem, first_q, Tile::CONSUMER_ROWS);
     const int tile_count = (own_end + BLOCK_N - 1) / BLOCK_N;
     // [0] belongs to row lane / 4 of this warp, [1] to the row 8 below.
-    float m[2] = {-FLT_MAX, -FLT_MAX};  // running maximum of score * scale * log2(e)
+    float m[2] = {-FLT_MAX, -FLT_MAX};  // exponent of 2 that P is relative to
     float l[2] = {};                    // running sum of this lane's probabilities
     float o[HEAD_DIM / MMA_N][4] = {};
     // [scales]

@@ -33,7 +33,7 @@ struct PipelineState {
   __device__ __forceinline__ int index() const { return count % STAGES; }
   /** The parity of the phase of this stage's barriers. It changes when a stage is used again. */
   __device__ __forceinline__ uint32_t phase() const { return count / STAGES % 2; }
-  /** The state of the tile before. */
+  /** The state of the previous tile. */
   __device__ __forceinline__ PipelineState previous() const { return {count - 1}; }
   /** Goes on to the next tile. */
   __device__ __forceinline__ void operator++() { count++; }

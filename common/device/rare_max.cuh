@@ -45,7 +45,7 @@ __device__ __forceinline__ void exponentiate(uint32_t (&probs)[PART / 16][M_FRAG
   }
 }
 
-/** Whether m is too small for a row of this lane. Before its first attended key a row has m =
+/** Whether m is too small for a row of this lane. Before its first unmasked key a row has m =
  * -FLT_MAX: P of a masked key is 0, and P of any other is infinite. A score of NaN or +inf makes
  * the sum NaN or infinite, too. */
 template <int M_FRAGMENTS>
@@ -151,7 +151,7 @@ __device__ __forceinline__ void update_output(float (&o)[M_FRAGMENTS][HEAD_DIM /
   float maxima[M_FRAGMENTS][2];
   if (__any_sync(FULL_WARP, m[0][0] == -FLT_MAX)) {
     // Usually the first tile. Without this branch, its P would be computed twice. One row decides
-    // for all of the warp: others without an attended key so far have P computed twice.
+    // for all of the warp: others without an unmasked key so far have P computed twice.
     row_maxima(maxima, s, 0);
     start_m(m, maxima, scale_log2);
   }

@@ -1,6 +1,6 @@
 /**
  * @file
- * What step 07 introduces: tiles that tensor copies write and wgmma reads, and the products of a
+ * What step 07 introduces: tiles that TMA writes and wgmma reads, and the products of a
  * warpgroup. S and O of a warpgroup are 64 rows, 16 for each warp, laid out as in fragments.cuh.
  */
 #ifndef DEVICE_WGMMA_TILE_CUH
@@ -76,7 +76,7 @@ __device__ __forceinline__ void start_pv(float (&o)[HEAD_DIM / MMA_N][4],
   wgmma_commit();
 }
 
-/** P in the type of V: two neighbouring tiles of S are operand A of one wgmma. */
+/** P in the type of V: two neighbouring fragments of S are operand A of one wgmma. */
 template <typename T, int N_FRAGMENTS>
 __device__ __forceinline__ void pack_probs(uint32_t (&probs)[N_FRAGMENTS / 2][4],
                                            const float (&s)[N_FRAGMENTS][4]) {
