@@ -75,16 +75,16 @@ __device__ __forceinline__ void exponentiate(uint32_t (&probs)[PART / 16][M_FRAG
   }
 }
 
-/** Whether m is too small for a row of this lane. Before its first unmasked key a row has m =
- * -FLT_MAX: P of a masked key is 0, and P of any other is infinite. A score of NaN or +inf makes
- * the sum NaN or infinite, too. */
+/** Whether a sum of P exceeds `most`, so that m is too small for a row of this lane. Before its
+ * first unmasked key a row has m = -FLT_MAX: P of a masked key is 0, and P of any other is
+ * infinite. A score of NaN or +inf makes the sum NaN or infinite, too. */
 template <int M_FRAGMENTS>
-__device__ __forceinline__ bool needs_new_max(const float (&sums)[M_FRAGMENTS][2]) {
+__device__ __forceinline__ bool needs_new_max(const float (&sums)[M_FRAGMENTS][2], float most) {
   bool needs = false;
 #pragma unroll
   for (int i = 0; i < M_FRAGMENTS; i++) {
 #pragma unroll
-    for (int half = 0; half < 2; half++) needs |= !(sums[i][half] <= MOST_SUM);
+    for (int half = 0; half < 2; half++) needs |= !(sums[i][half] <= most);
   }
   return needs;
 }
@@ -195,7 +195,7 @@ __device__ __forceinline__ void update_output(float (&o)[M_FRAGMENTS][HEAD_DIM /
 #pragma unroll
   for (int n = 0; n < N_FRAGMENTS; n += PART / 8) {
     const int now = n / (PART / 8) % 2, next = n + PART / 8;
-    if (__any_sync(FULL_WARP, needs_new_max(sums[now]))) {
+    if (__any_sync(FULL_WARP, needs_new_max(sums[now], MOST_SUM))) {
       row_maxima(maxima, s, n);
       raise_m(m, l, o, maxima, scale_log2);
       exponentiate<T>(probs[now], sums[now], s, n, m, scale_log2);

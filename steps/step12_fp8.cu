@@ -295,7 +295,7 @@ __device__ __forceinline__ void attend(Shared<T, HEAD_DIM> &shared, const Proble
   uint32_t probs[BLOCK_N / 32][4];
   for (int tile = 0; tile < tile_count; tile++, ++state) {
     {
-      float s[1][BLOCK_N / MMA_N][4], sums[2], rescale[2];
+      float s[1][BLOCK_N / MMA_N][4], sums[1][2], rescale[2];
       mbarrier_wait(&shared.k_full[state.index()], state.phase());  // K has arrived
       wgmma_fence();  // P V was read from the registers that S takes
       start_qk_e4m3<HEAD_DIM, BLOCK_N>(s[0], shared.q[consumer], shared.k[state.index()]);
@@ -303,13 +303,13 @@ __device__ __forceinline__ void attend(Shared<T, HEAD_DIM> &shared, const Proble
       release(shared.k_empty, state);  // nothing reads this K any more
       mask_tile(s, problem, first_row, tile * BLOCK_N, unmasked_end);
       // [softmax]
-      if (tile > 0) exponentiate_e4m3(probs, sums, s[0], m, scale_log2);
+      if (tile > 0) exponentiate_e4m3(probs, sums[0], s[0], m, scale_log2);
       if (tile == 0 || __any_sync(FULL_WARP, needs_new_max(sums, MOST_P_SUM))) {
         softmax_with_new_m(s[0], m, l, rescale, scale_log2);
         rescale_rows(o, rescale);
         pack_probs_e4m3(probs, s[0]);
       } else {
-        l[0] += sums[0], l[1] += sums[1];
+        l[0] += sums[0][0], l[1] += sums[0][1];
       }
       // [softmax]
     }
