@@ -38,7 +38,7 @@ constexpr int THREADS = WARPS * WARP_SIZE;
  */
 template <int HEAD_DIM, bool LARGE>
 struct Tiles {
-  static constexpr int M_FRAGMENTS = LARGE ? 2 : 1;  // 16-row tiles of Q per warp
+  static constexpr int M_FRAGMENTS = LARGE ? 2 : 1;  // of 16 rows of Q each, per warp
   static constexpr int WARP_ROWS = 16 * M_FRAGMENTS;
   static constexpr int BLOCK_M = WARPS * WARP_ROWS;                             // rows of Q
   static constexpr int BLOCK_N = (LARGE ? 64 : 32) * (HEAD_DIM <= 64 ? 2 : 1);  // rows of K and V
@@ -144,7 +144,7 @@ __global__ void __launch_bounds__(THREADS, HEAD_DIM <= 128 ? 2 : 1)
     cp_async_commit();
   };
 
-  // [i][0] belongs to row g of 16-row tile i, [i][1] to row g + 8.
+  // [i][0] belongs to row g of fragment i, [i][1] to row g + 8.
   float m[M_FRAGMENTS][2];  // maximum of score * scale * log2(e) over some of the keys so far
   float l[M_FRAGMENTS][2];  // running sum of the probabilities of this lane's keys
   float o[M_FRAGMENTS][HEAD_DIM / MMA_N][4] = {};
@@ -156,7 +156,7 @@ __global__ void __launch_bounds__(THREADS, HEAD_DIM <= 128 ? 2 : 1)
       q_global + (first_q + copy_row) * problem.q_strides.row + copy_chunk * CHUNK,
       problem.q_strides.row, problem.q_len - first_q - copy_row);
   KeyTile tile = work.own.first;
-  copy_keys(tile, 0);  // zeros, if no key is attended
+  copy_keys(tile, 0);  // zeros, if all keys are masked
 
   // [iteration]
   int stage = 1;
@@ -178,7 +178,7 @@ __global__ void __launch_bounds__(THREADS, HEAD_DIM <= 128 ? 2 : 1)
   }
   // [iteration]
 
-  cp_async_wait<0>();  // Q and the first keys, if no key is attended
+  cp_async_wait<0>();  // Q and the first keys, if all keys are masked
   __syncthreads();     // no warp reads Q or K any more; O can be written there, in padded rows
   T *o_warp = (T *)smem + warp_row * SMEM_STRIDE<HEAD_DIM>;
   store_rows<T, HEAD_DIM>(o, m, l, o_warp, (T *)t.o + offset.o, problem.o_strides.row,
