@@ -481,4 +481,11 @@ EXERCISES = {exercise.name: exercise for exercise in (
         Part("longer lists, other masks", 2,
              ("-n 512 -m causal", "-n 512 -m window:100", "-n 500 -k 400 -H 4 -G 2 -m document:4"))),
         fails="no barrier between: at @const int mask = tile.mask[consumer];@"),
+    Exercise("broken28", "step06", ("__half, 64",), (
+        Part("up to two tiles of keys", 1, ("-n 256", "-n 300 -k 200 -m causal")),
+        Part("more tiles", 2,
+             ("-n 128 -k 384 -H 1", "-n 128 -k 700 -H 4 -G 2", "-n 500 -m causal")),
+        Part("one barrier for each tile", 1, ("-n 128 -k 512 -H 1",),
+             counts=("barriers",), gpu="-b 4 -H 16 -n 2048")),
+        fails="cp.async into what another thread may still read, no barrier between: at "),
 )}
