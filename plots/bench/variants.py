@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from plots.bench.cases import case
-from plots.bench.contestants import Inputs, Mask, Outputs, StepCall, saved_masks
+from plots.bench.contestants import Inputs, Outputs, StepCall
 from plots.bench.step_library import Device, StepLibrary
 from plots.bench.turns import Plan, Stopwatch, measure
 from plots.sections import with_section
@@ -63,15 +63,10 @@ def main() -> int:
     steps = {name: StepLibrary((folder / ("variants" if name in variants else "") /
                                 f"lib{name}.so").resolve()) for name in sorted(needed)}
     device, speeds, wrong = Device(next(iter(steps.values()))), {}, []
-    masked = next(step.name for step in steps.values() if step.takes_block_masks)
-    with saved_masks(folder.resolve() / masked, {("full", SEQLEN)}) as folders:
-        mask = Mask(device, folders["full", SEQLEN], case(SEQLEN, 64))
     for head_dim in HEAD_DIMS:
         problem = case(SEQLEN, head_dim)
         inputs, outputs, answers = Inputs(device, problem), Outputs(device, problem), {}
-        calls = {name: StepCall(step, inputs, outputs,
-                                mask if step.takes_block_masks else None)
-                 for name, step in steps.items()}
+        calls = {name: StepCall(step, inputs, outputs, None) for name, step in steps.items()}
         for name, call in calls.items():
             outputs.poison()
             call()
