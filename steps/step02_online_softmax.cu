@@ -125,8 +125,9 @@ __device__ __forceinline__ void multiply_qk(float (&s)[ROWS][Tiles::KEYS], const
 // [update_softmax]
 /**
  * Replaces the scores of one row by unnormalised probabilities 2^(scale_log2 s - m), writes them to
- * `p_row`, and updates m, l and O. The row attends to the first `keys` keys of the tile: none if
- * `keys` <= 0, all if it is at least the size of the tile. This lane holds every LANES-th key.
+ * `p_row`, and updates m, l and O.
+ * The row attends to the first `keys` keys of the tile: none if `keys` <= 0, all if it is at least
+ * the size of the tile. This lane holds every LANES-th key.
  */
 template <int KEYS, int CHUNKS>
 __device__ __forceinline__ void update_softmax(float (&s)[KEYS], int keys, float scale_log2,

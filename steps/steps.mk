@@ -25,18 +25,14 @@ newest = $(patsubst sm_%,compute_%,$(lastword $(or $(filter-out %a %f,$(1)),$(1)
 gencode = $(foreach a,$(sort $(call machine_arch,$(1))),-gencode arch=$(a:sm_%=compute_%)$(comma)code=$(a)) \
 	$(if $(filter 1,$(FAST)),,-gencode arch=$(call newest,$(1))$(comma)code=$(call newest,$(1)))
 
-# FAST=1 only finds out whether kernels compile, so there is no PTX, and each step is compiled for one of
-# the two types: bf16 if its number is even, else fp16. Steps with wgmma are compiled in full, for ptxas's
-# remarks.
+# FAST=1 only finds out whether kernels compile, so there is no PTX. Steps with wgmma are compiled in full,
+# for ptxas's remarks.
 fast_compile = $(if $(filter 1,$(FAST)),$(if $(filter $<,$(filter steps/%,$(HOPPER_FILES))),,--Ofast-compile=max))
-fast_types = $(if $(shell case $< in (steps/step?[02468]*) echo even;; esac),__half/__nv_bfloat16,__nv_bfloat16/__half)
 
 define compile_cu
 @mkdir -p $(@D)
 $(call say,NVCC,$<)
-$(if $(filter 1,$(FAST)),$(Q)sed -e '1i#line 1 "$<"' -e '/CONFIG/s/$(fast_types)/g' $< > $@.cu)
-$(Q)$(NVCC) $(NVCC_FLAGS) $(fast_compile) $(call gencode,$(1)) -MMD -MP -c $(if $(filter 1,$(FAST)),$@.cu,$<) \
-	-o $@ $(refuse_slow_wgmma)
+$(Q)$(NVCC) $(NVCC_FLAGS) $(fast_compile) $(call gencode,$(1)) -MMD -MP -c $< -o $@ $(refuse_slow_wgmma)
 endef
 
 # ptxas only remarks that it runs wgmma one after the other, or ignores setmaxnreg (C7508 to C7515). With
