@@ -31,9 +31,13 @@ struct Instructions {
   bool no_later_capability;    /**< runs on no other one */
 };
 
+/** No tensor cores. */
 constexpr Instructions USES_FFMA = {CEILING_FFMA, false, false, 1, 0, 0, false};
+/** mma.sync, and copies of 16 bytes. */
 constexpr Instructions USES_MMA = {CEILING_MMA, true, true, 16, 75, 80, false};
+/** wgmma and TMA. */
 constexpr Instructions USES_WGMMA = {CEILING_WGMMA, true, true, 16, 90, 90, true};
+/** wgmma and TMA, with inputs in e4m3. */
 constexpr Instructions USES_WGMMA_FP8 = {CEILING_WGMMA_FP8, true, true, 16, 90, 90, true};
 
 /**
