@@ -16,7 +16,7 @@
  * - The loop over tiles of queries is around everything, in the producer and in the consumers. The
  *   pipelines of K and V go on from one tile of queries to the next.
  * - At D = 96 and 128 there are three stages of 128 keys instead of two of 192, and up to D = 128
- *   no short last tile: with it, the longer loop found too few registers.
+ *   no short last tile: at D = 64, and with 192 keys at D = 128, its code has too few registers.
  *
  * What it costs: barriers that are never set up again, so every path must leave each of them in the
  * phase that the next tile of queries expects; and a counter that each pass must leave at 0.
