@@ -95,7 +95,7 @@ __device__ __forceinline__ void finish_rows(float (&o)[O_FRAGMENTS][4], const fl
       o[n][2 * half] *= factor;
       o[n][2 * half + 1] *= factor;
     }
-    // A row that attends nothing has sum = 0, and log2(0) is -inf.
+    // A fully masked row has sum = 0, and log2(0) is -inf.
     if (lane % 4 == 0 && row < rows) lse_global[row] = (m[half] + log2_approx(sum)) * LN_2;
   }
 }
@@ -107,7 +107,7 @@ __device__ __forceinline__ void store_tile(const float (&o)[HEAD_DIM / MMA_N][4]
                                            const CUtensorMap &map, int first_row, int head,
                                            int batch) {
   const int lane = threadIdx.x % WARP_SIZE;
-  if (lane == 0) tma_store_wait<0>();  // the O before has been read
+  if (lane == 0) tma_store_wait<0>();  // the previous O has been read
   __syncwarp();                        // all lanes may write the next
 #pragma unroll
   for (int half = 0; half < 2; half++) {
@@ -136,7 +136,7 @@ struct ForwardMaps {
 };
 
 // [load_q]
-/** Asks for the Q of a consumer, as soon as this consumer has released the Q before. `work_count`
+/** Asks for the Q of a consumer, as soon as it has released the previous Q. `work_count`
  * is the number of the work tile in this block. */
 template <typename T, int HEAD_DIM>
 __device__ __forceinline__ void load_q(Shared<T, HEAD_DIM> &shared, const CUtensorMap &map,
@@ -257,7 +257,7 @@ template <typename T, int HEAD_DIM>
 constexpr auto CONFIG = make_config<T, HEAD_DIM, Tiles<HEAD_DIM>>(attention_kernel<T, HEAD_DIM>,
                                                                   Tiles<HEAD_DIM>::THREADS,
                                                                   sizeof(Shared<T, HEAD_DIM>),
-                                                                  CEILING_WGMMA);
+                                                                  USES_WGMMA);
 
 static constexpr KernelConfig<ForwardMaps, TileScheduler> CONFIGS[] = {
     CONFIG<__half, 32>,        CONFIG<__half, 64>,        CONFIG<__half, 96>,

@@ -147,7 +147,7 @@ __device__ __forceinline__ void consume(Shared<T, HEAD_DIM> &shared, const CUten
     const PlannedTile &work = shared.work[work_state.index()];
     if (work.plan.tile_count < 0) break;
     // [0] belongs to row lane / 4 of this warp, [1] to the row 8 below.
-    float m[2] = {-FLT_MAX, -FLT_MAX};  // running maximum of score * scale * log2(e)
+    float m[2] = {-FLT_MAX, -FLT_MAX};  // maximum of score * scale * log2(e) over some of the keys
     float l[2] = {};                    // running sum of this lane's probabilities
     float o[HEAD_DIM / MMA_N][4] = {};
     const PipelineState<1> q_state = {work_state.count};
