@@ -4,8 +4,8 @@
  *
  * The idea: between two tiles of queries the tensor cores idle, because a thread block ends there
  * and another one starts, sets up its barriers and waits for its first Q and K. So each SM gets one
- * thread block for good, which computes one tile of queries after the other, and the producer loads
- * K and V of the next tile while the consumers finish this one.
+ * thread block for good, which computes one tile of queries after the other. The producer finds the
+ * next tile while the consumers finish this one, and asks for its Q, K and V when O is stored.
  *
  * What changed since step 09:
  * - A tile scheduler says which tile of queries is next. An atomic counter in device memory numbers
@@ -15,6 +15,8 @@
  *   memory, as it hands over K and V: with a full and an empty barrier.
  * - The loop over tiles of queries is around everything, in the producer and in the consumers. The
  *   pipelines of K and V go on from one tile of queries to the next.
+ * - At D = 96 and 128 there are three stages of 128 keys instead of two of 192, and up to D = 128
+ *   no short last tile: at D = 64, and with 192 keys at D = 128, its code has too few registers.
  *
  * What it costs: barriers that are never set up again, so every path must leave each of them in the
  * phase that the next tile of queries expects; and a counter that each pass must leave at 0.
@@ -84,7 +86,7 @@ struct TileScheduler {
   int tiles;          /**< of queries, of all heads */
   int q_tiles;        /**< of one head */
   int heads_per_wave; /**< query heads that are computed together: their K and V fit L2 */
-  int tiles_per_turn; /**< of one head, before the next head of the wave has its turn */
+  int tiles_per_turn; /**< of one head in a row, before tiles of the next head of the wave */
   unsigned *counter;  /**< numbers that were taken; 0 between passes */
 };
 
@@ -134,8 +136,8 @@ template <typename T, int HEAD_DIM>
 __device__ __forceinline__ void produce(Shared<T, HEAD_DIM> &shared, const TensorMaps &maps,
                                         const Problem &problem, const TileScheduler &scheduler) {
   using Tile = Tiles<HEAD_DIM>;
-  // Counts all tiles of K that this block loads. With 3 stages it must stay below 2^32, which 3
-  // does not divide: at 0.4 us for each tile, that is half an hour in one launch.
+  // Counts all tiles of K that this block loads. At 2^32 it would wrap to 0, and stage 0 of 3 would
+  // come twice in a row. At 0.4 us for each tile, that would take half an hour in one launch.
   PipelineState<Tile::STAGES> state;
   PipelineState<2> work_state;
   for (int index = blockIdx.x;; ++work_state) {
@@ -194,7 +196,7 @@ __device__ __forceinline__ void consume(Shared<T, HEAD_DIM> &shared, const Probl
     store_rows<T, HEAD_DIM>(o, m, l, shared.q[consumer] + 16 * warp * SMEM_STRIDE<HEAD_DIM>,
                             (T *)t.o + offset.o, problem.o_strides.row, t.lse + offset.lse,
                             first_row, problem.q_len);
-    fence_proxy_async();  // this lane is done with the place of Q before TMA writes the next Q
+    fence_proxy_async();  // this lane's loads and stores there come before the load of the next Q
     __syncwarp();         // all lanes are, and all have read `work`
     release(shared.q_empty, q_state);
     release(shared.work_empty, work_state);

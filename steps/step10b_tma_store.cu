@@ -4,18 +4,20 @@
  *
  * The idea: in step 10 the next Q waits until O has been stored, because both have the same place,
  * and all consumers get their Q together. Here O has a place of its own, from where TMA stores it
- * while the next tile of queries is computed. So a consumer's Q is free as soon as its last product
- * with Q is complete, and each consumer has barriers of its own for Q: the first can begin the next
- * tile of queries while the others finish this one.
+ * while the next tile of queries is computed. So a consumer's Q is free at the end of its loop over
+ * tiles of keys, and each consumer has barriers of its own for Q: the first can compute the first S
+ * of the next tile of queries while the others finish this one.
  *
  * What changed since step 10:
  * - Each warp writes its rows of O to shared memory in the order in which TMA reads a swizzled
- * tile. One lane has them stored; before the next O is written there, it waits until TMA has read
- * them.
+ *   tile. One lane has them stored; before the next O is written there, it waits until TMA has read
+ *   them.
  * - A full and an empty barrier for the Q of each consumer. The producer asks for the Q of the
- * first consumer, then for the first K, then for the other Q.
+ *   first consumer, then for the first K, then for the other Q.
+ * - Stages: three instead of two up to D = 64, and two instead of three at D = 128.
  *
- * What it costs: shared memory for O, which D = 256 does not have: see step 10d.
+ * What it costs: shared memory for O. At D = 128 O takes that of a stage; D = 256 has no room for
+ * it, see step 10d.
  *
  * What to look at: what must happen between the last write of a lane to `o` and the TMA store, and
  * what between the store and the next write.
@@ -67,7 +69,7 @@ struct Shared {
 };
 
 // [store]
-/** The byte of element (row, column) in swizzled panels of ROWS rows, in the layout of TMA. */
+/** The byte at which TMA has element (row, column) of a tile of swizzled panels of ROWS rows. */
 template <int HEAD_DIM, int ROWS>
 __device__ __forceinline__ int swizzled_byte(int row, int column) {
   constexpr int COLUMNS = PANEL<HEAD_DIM>;
@@ -134,8 +136,8 @@ struct ForwardMaps {
 };
 
 // [load_q]
-/** Asks for the Q of a consumer, as soon as it has no product with the previous Q left to do.
- * `work_count` is the number of the work tile in this block. */
+/** Asks for the Q of a consumer, as soon as it has released the previous Q. `work_count`
+ * is the number of the work tile in this block. */
 template <typename T, int HEAD_DIM>
 __device__ __forceinline__ void load_q(Shared<T, HEAD_DIM> &shared, const CUtensorMap &map,
                                        int consumer, const WorkTile &work, uint32_t work_count) {
@@ -154,8 +156,8 @@ template <typename T, int HEAD_DIM>
 __device__ __forceinline__ void produce(Shared<T, HEAD_DIM> &shared, const TensorMaps &maps,
                                         const Problem &problem, const TileScheduler &scheduler) {
   using Tile = Tiles<HEAD_DIM>;
-  // Counts all tiles of K that this block loads. With 3 stages it must stay below 2^32, which 3
-  // does not divide: at 0.4 us for each tile, that is half an hour in one launch.
+  // Counts all tiles of K that this block loads. At 2^32 it would wrap to 0, and stage 0 of 3 would
+  // come twice in a row. At 0.4 us for each tile, that would take half an hour in one launch.
   PipelineState<Tile::STAGES> state;
   PipelineState<2> work_state;
   for (int index = blockIdx.x;; ++work_state) {
@@ -175,7 +177,7 @@ __device__ __forceinline__ void produce(Shared<T, HEAD_DIM> &shared, const Tenso
       for (int c = 1; first_key == 0 && c < Tile::CONSUMERS; c++) {
         load_q(shared, maps.q, c, work, work_state.count);
       }
-      // V may have another number of stages than K: it has the same count.
+      // The state of V has the same count. In step 12, V has another number of stages than K.
       load_tile<HEAD_DIM, Tile::BLOCK_N>(shared.v, maps.v, shared.v_full, shared.v_empty,
                                          {state.count}, first_key, kv_head, work.batch);
     }
@@ -209,7 +211,7 @@ __device__ __forceinline__ void consume(Shared<T, HEAD_DIM> &shared, const Forwa
     const PipelineState<1> q_state = {work_state.count};
     mbarrier_wait(&shared.q_full[consumer], q_state.phase());  // Q of this consumer has arrived
     attend(shared, problem, consumer, first_row, work.key_end, state, o, m, l);
-    __syncwarp();  // if there are no keys: all lanes have seen that Q has come
+    __syncwarp();  // without keys no wgmma made the lanes meet: all have seen that Q has come
     if (lane == 0) mbarrier_arrive(&shared.q_empty[consumer]);
 
     const int64_t head_index = (int64_t)work.batch * problem.q_heads + work.head;

@@ -9,8 +9,8 @@
  *
  * What changed since step 10b:
  * - The softmax of all tiles but the first. It has become so short that consumers need no turns:
- *   with three of them, one has a product to issue whenever others compute a softmax. So up to
- *   D = 128 there are three, with smaller tiles of keys.
+ *   with three of them, one mostly has a product to issue when others compute a softmax. So there
+ *   are three at D = 96 and 128, too, with tiles of 64 keys and four stages.
  * - Without turns, a consumer need not compute what others compute. It skips the tiles of keys that
  *   are masked for all of its 64 queries.
  * - m is finite from the beginning: -FLT_MAX. As long as all scores of a row are -inf, P is 0.
@@ -197,7 +197,7 @@ __device__ __forceinline__ void attend(Shared<T, HEAD_DIM> &shared, const Proble
     pack_probs<T>(probs, s[0]);
   }
   // All products with Q are complete: the next Q may come.
-  __syncwarp();  // if there was no tile: all lanes have seen that this Q has come
+  __syncwarp();  // without a tile no wgmma made the lanes meet: all have seen that Q has come
   if (threadIdx.x % WARP_SIZE == 0) mbarrier_arrive(&shared.q_empty[consumer]);
   if (own_end > 0) {
     start_pv_of(o, probs, shared, state.previous());

@@ -8,12 +8,12 @@
  *
  * What changed since step 10c, which has no room for D = 256:
  * - After the last V of a tile of queries, the O of each consumer goes through the pipeline of V,
- *   as if it were one more tile of V. So the pipeline of V runs ahead of that of K.
+ *   as if it were one more tile of V. So the state of V has a larger count than that of K.
  * - The producer grants a slot when no product reads its V. It is released when TMA has read O.
- * - The first V waits for the previous O, so the producer asks for the next K ahead of each V.
+ * - The first V waits for the previous O, so the producer asks for each K before the previous V.
  * - Two consumers: O alone takes 128 registers. And short last tiles, as in step 08.
  *
- * What it costs: K, V and O must be asked for in one order by all parts of the kernel.
+ * What it costs: all parts of the kernel must count V and O in the same order.
  *
  * What to look at: who waits at v_full and v_empty for a slot that has O in it.
  */
@@ -73,8 +73,8 @@ __device__ __forceinline__ PipelineState<Tiles<HEAD_DIM>::STAGES> v_state(
   return {k.count + Tiles<HEAD_DIM>::O_SLOTS * work_count};
 }
 
-/** The producer grants each consumer a slot for its O of the work tile before number `work_count`,
- * whose first K has the state `k`: the slots come right before the first V. */
+/** The producer grants each consumer a slot for its O of work tile `work_count` - 1: these slots
+ * come right before the first V of work tile `work_count`, whose first K has the state `k`. */
 template <typename T, int HEAD_DIM>
 __device__ __forceinline__ void grant_o_slots(Shared<T, HEAD_DIM> &shared,
                                               PipelineState<Tiles<HEAD_DIM>::STAGES> k,
@@ -87,9 +87,9 @@ __device__ __forceinline__ void grant_o_slots(Shared<T, HEAD_DIM> &shared,
   }
 }
 
-/** A consumer releases the slots that were granted for the O of the work tile before: its own when
- * TMA has read this O, those of the others as soon as they have been granted, because the empty
- * barriers count all consumers. `k` and `work_count` as above. */
+/** A consumer releases the slots that were granted for the O of work tile `work_count` - 1, when
+ * TMA has read its own O: those of the others, too, because the empty barriers count all consumers.
+ * `k` and `work_count` as above. */
 template <typename T, int HEAD_DIM>
 __device__ __forceinline__ void release_o_slots(Shared<T, HEAD_DIM> &shared,
                                                 PipelineState<Tiles<HEAD_DIM>::STAGES> k,
@@ -204,7 +204,7 @@ __device__ __forceinline__ void attend(Shared<T, HEAD_DIM> &shared, const Proble
     pack_probs<T>(tail_probs, s[0]);
   }
   // All products with Q are complete: the next Q may come.
-  __syncwarp();  // if there was no tile: all lanes have seen that this Q has come
+  __syncwarp();  // without a tile no wgmma made the lanes meet: all have seen that Q has come
   if (threadIdx.x % WARP_SIZE == 0) mbarrier_arrive(&shared.q_empty[consumer]);
   if (tile_count > 0) {
     if (short_tail) {

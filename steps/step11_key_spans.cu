@@ -2,11 +2,11 @@
  * @file
  * Step 11: masks that are one span of keys for each query.
  *
- * The idea: the producer alone decides which tiles of keys there are, so a mask is a matter of the
- * producer. It follows a plan of the mask, instead of going on up to the diagonal, and the
- * consumers follow the producer. Most masks in use are simple: a window, documents, a prefix. There
- * a query attends to keys from one number up to another. These two numbers say everything, where
- * step 05 needs a list of tiles and a bit for each pair of query and key.
+ * The idea: the producer decides which tiles of keys are loaded. So it follows a plan of the mask,
+ * instead of going on up to the diagonal. The consumers follow it, and need mask code only where a
+ * query attends to a part of a tile. Most masks in use are simple: a window, documents, a prefix.
+ * There a query attends to keys from one number up to another. These two numbers say everything,
+ * where step 05 needs a list of tiles and a bit for each pair of query and key.
  *
  * What changed since step 10c:
  * - Small kernels make the plans once per mask (device/span_plans.cuh), one for each tile of
@@ -17,8 +17,10 @@
  * - The producer knows nothing of a tile of queries before its plan has arrived. So it copies the
  *   next plan early, and Q is loaded by threads of their own (device/planned_tiles.cuh). Plans are
  *   sorted, the longest first.
+ * - D = 256, as in step 10d, but without a short last tile.
  *
- * What it costs: 8 bytes for each query, and two plans of 64 bytes for each tile of queries.
+ * What it costs: 8 bytes for each query and a copy of them, and two plans of 64 bytes for each tile
+ * of queries.
  *
  * Longer than other steps: the kernels in device/span_plans.cuh make the plans for this step alone.
  * They run once per mask and can be read apart from the pass.
@@ -168,8 +170,8 @@ __device__ __forceinline__ void attend(Shared<T, HEAD_DIM> &shared, const QueryP
     }
   }
   // [loops]
-  fence_proxy_async();  // these loads of spans come before the copy of the next ones
-  __syncwarp();  // all lanes have read them and, if there was no tile, have seen that Q has come
+  fence_proxy_async();  // these loads of spans come before TMA writes the next ones
+  __syncwarp();         // all lanes have read them and, without a tile, have seen that Q has come
   // All products with Q are complete: the next Q may come, with spans.
   if (threadIdx.x % WARP_SIZE == 0) mbarrier_arrive(&shared.q_empty[consumer]);
   if (own.begin < own.end) {

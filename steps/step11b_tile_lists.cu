@@ -9,16 +9,16 @@
  *
  * What changed since step 11:
  * - Small kernels make the lists from the blocks of the mask, and bits from its PARTIAL blocks,
- * once per mask (device/list_plans.cuh).
+ *   once per mask (device/list_plans.cuh).
  * - The producer reads the list. It shows each entry to the consumers in shared memory; K, entry
- * and bits have one barrier.
+ *   and bits have one barrier.
  * - A tile whose entry says ALL_ATTENDED needs no mask code. Otherwise the word of bits for 32 keys
  *   comes from a rule for the whole tile, and from the bits where there are any.
  * - All consumers compute all tiles of the list, so nobody skips a tile.
  *
  * What it costs: 16 bytes for each tile of keys in each list, and 512 bytes for each tile with
- * bits. There are two consumers, because the bits of four stages leave no room for a third with 128
- * columns. So where each query attends to one span of keys, step 11 is faster.
+ * bits. There are two consumers, because the bits of four stages leave no room for a third at
+ * D = 128. A mask of one span for each query needs none of this: step 11 takes it.
  *
  * Longer than other steps: the kernels in device/list_plans.cuh make the lists for this step alone.
  * They run once per mask and can be read apart from the pass.
@@ -196,7 +196,7 @@ __device__ __forceinline__ void attend(Shared<T, HEAD_DIM> &shared, const Proble
     for (; tile < tile_count && !all_attended(); tile++) next_tile(true);
   }
   // [loops]
-  __syncwarp();  // if there was no tile, all lanes have seen that Q has come
+  __syncwarp();  // without a tile no wgmma made the lanes meet: all have seen that Q has come
   // All products with Q are complete: the next Q may come.
   if (threadIdx.x % WARP_SIZE == 0) mbarrier_arrive(&shared.q_empty[consumer]);
   if (tile_count > 0) {

@@ -12,8 +12,8 @@
  *   V gets the order of keys that P has.
  * - With e4m3, tensor cores keep only 13 bits after the leading one of a sum. So P V of each tile
  *   begins at 0, and is added to O in fp32.
- * - A consumer has one product in flight at a time, because S and P V share registers. The other
- *   two consumers fill the gaps.
+ * - A consumer has one product in flight at a time, because at D = 128 S and P V must share
+ *   registers. The other two consumers fill the gaps.
  * - The largest sum of P is 448, the largest number of e4m3. So a new m leaves P room to grow. How
  *   much depends on the row, so that small P keep their bits: see softmax_with_new_m().
  * - P of e4m3 takes few registers, so S stays beside it. A new m needs no second Q K^T, and K is
@@ -63,7 +63,7 @@ struct Tiles {
 };
 // [tiles]
 
-constexpr int AHEAD = 2;  // times that a warp loads 32 keys before it stores the first of them
+constexpr int AHEAD = 2;  // pieces of V that a warp loads before it stores the first of them
 // Sums of P of a row in a lane. 448 is the largest e4m3, and no P exceeds the sum.
 constexpr float MOST_P_SUM = 448;
 // How much lower than the maximum a new m is, in powers of two: at least 3, and more while the sum
@@ -97,8 +97,8 @@ __device__ __forceinline__ unsigned chunk_byte(unsigned row, unsigned chunk) {
 
 // [transpose]
 /**
- * Writes columns of V as rows. A warp transposes 16 columns of 32 keys with one ldmatrix and one
- * stmatrix, AHEAD times at a time.
+ * Writes columns of V as rows. A warp transposes a piece, 16 columns of 32 keys, with one ldmatrix
+ * and one stmatrix, AHEAD pieces at a time.
  *
  * ldmatrix.trans moves pairs of bytes: a lane gets columns 2c and 2c + 1 (c = lane / 4) of keys 2t
  * and 2t + 1 (t = lane % 4), and with the next register of keys 8 + 2t and 9 + 2t. Two byte
@@ -245,7 +245,8 @@ __device__ __forceinline__ void exponentiate_e4m3(uint32_t (&probs)[N_FRAGMENTS 
 /** Replaces scores by unnormalised probabilities with a new m, and updates l. `rescale` is what the
  * rows of O are to be multiplied by. With the exact maximum, P is at most 1, and P below 2^-6 lose
  * bits in e4m3. So m is lower than the maximum, by as much as the sum of P in each lane allows: by
- * 8 in a row with one large P, by 3 in a row whose P are all alike. */
+ * 8 in a row with one large P, by 3 in a row whose P are all alike. A lane has 2 N_FRAGMENTS keys
+ * of a row. If all are masked, the sum is 0 and the shift infinite, so m stays. */
 template <int N_FRAGMENTS>
 __device__ __forceinline__ void softmax_with_new_m(float (&s)[N_FRAGMENTS][4], float (&m)[2],
                                                    float (&l)[2], float (&rescale)[2],
@@ -271,8 +272,9 @@ __device__ __forceinline__ void softmax_with_new_m(float (&s)[N_FRAGMENTS][4], f
 
 // [product]
 /** The product of three positive numbers, as the normal float that is next to it: with 0, a masked
- * score of -inf would become NaN. The least times the largest lies between the two if 1 does. If
- * not, the third number makes a product that is too small or too large even more so. */
+ * score of -inf would become NaN. The least and the largest are multiplied first. If one is below 1
+ * and the other above, their product lies between them. If all three are on the same side of 1, a
+ * product of two that leaves the range of fp32 would not come back with the third. */
 __device__ __forceinline__ float product_of_scales(float a, float b, float c) {
   const float least = fminf(fminf(a, b), c), largest = fmaxf(fmaxf(a, b), c);
   const float middle = fmaxf(fminf(a, b), fminf(fmaxf(a, b), c));
@@ -321,7 +323,7 @@ __device__ __forceinline__ void attend(Shared<T, HEAD_DIM> &shared, const Proble
     add_rows(o, pv);
   }
   // All products with Q are complete: the next Q may come.
-  __syncwarp();  // if there was no tile: all lanes have seen that this Q has come
+  __syncwarp();  // without a tile no wgmma made the lanes meet: all have seen that Q has come
   if (threadIdx.x % WARP_SIZE == 0) mbarrier_arrive(&shared.q_empty[consumer]);
 }
 // [attend]

@@ -101,8 +101,8 @@ __device__ __forceinline__ int keep_attended(ListedTile *tiles, int most_tiles, 
 
 /**
  * Makes the plan and the list of one tile of `consumers` * CONSUMER_ROWS queries; one warp per
- * plan. The list first has all tiles of keys; each slot of a mask block writes to its own. Then
- * the fully masked ones are taken out.
+ * plan. At first the list has all tiles of keys, as not attended to. Each slot of the row of mask
+ * blocks writes to its own; then the fully masked ones are taken out.
  */
 static __global__ void __launch_bounds__(WARP_SIZE)
     plan_blocks_kernel(Problem problem, BlockMask m, ListPlans plans, int consumers) {

@@ -41,7 +41,7 @@ struct MaskPlans {
   int64_t plan_count;  /**< batches * heads * q_tiles */
   QueryPlan *unsorted; /**< [batches * heads][q_tiles] */
   QueryPlan *plans;    /**< the same, each head in the order of sort_plans_kernel() */
-  int *uneven;         /**< 1 if in some head most plans are shorter than the longest */
+  int *uneven;         /**< 1 if in some head most plans are shorter than 7/8 of the longest */
   size_t bytes;        /**< that were taken with take_bytes() */
 };
 

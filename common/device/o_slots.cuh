@@ -20,8 +20,8 @@ __device__ __forceinline__ PipelineState<Tiles<HEAD_DIM>::STAGES> v_state(
   return {k.count + Tiles<HEAD_DIM>::O_SLOTS * work_count};
 }
 
-/** The producer grants each consumer a slot for its O of the work tile before number `work_count`,
- * whose first K has the state `k`: the slots come right before the first V. */
+/** The producer grants each consumer a slot for its O of work tile `work_count` - 1: these slots
+ * come right before the first V of work tile `work_count`, whose first K has the state `k`. */
 template <typename T, int HEAD_DIM>
 __device__ __forceinline__ void grant_o_slots(Shared<T, HEAD_DIM> &shared,
                                               PipelineState<Tiles<HEAD_DIM>::STAGES> k,
@@ -34,9 +34,9 @@ __device__ __forceinline__ void grant_o_slots(Shared<T, HEAD_DIM> &shared,
   }
 }
 
-/** A consumer releases the slots that were granted for the O of the work tile before: its own when
- * TMA has read this O, those of the others as soon as they have been granted, because the empty
- * barriers count all consumers. `k` and `work_count` as above. */
+/** A consumer releases the slots that were granted for the O of work tile `work_count` - 1, when
+ * TMA has read its own O: those of the others, too, because the empty barriers count all consumers.
+ * `k` and `work_count` as above. */
 template <typename T, int HEAD_DIM>
 __device__ __forceinline__ void release_o_slots(Shared<T, HEAD_DIM> &shared,
                                                 PipelineState<Tiles<HEAD_DIM>::STAGES> k,

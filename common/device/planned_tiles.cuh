@@ -19,8 +19,8 @@
 #include "device/wgmma_tile.cuh"
 
 /** Tiles of queries that a thread block knows at a time. Two are enough for a right answer, but
- * then the next plan would go where that of the previous tile is. The producer would wait until the
- * slowest consumer has left that tile, and the last V of this tile would wait with it. */
+ * then plan n + 1 would replace plan n - 1. The producer would wait until the slowest consumer has
+ * left tile of queries n - 1, and the last V of tile of queries n would wait with it. */
 constexpr int WORK_SLOTS = 4;
 
 /** What a thread block knows of a tile of queries. */
@@ -92,6 +92,7 @@ __device__ __forceinline__ void produce_kv(Shared<T, HEAD_DIM> &shared, const CU
                                            const MaskPlans &plans, ListOf list_of,
                                            FirstKeyOf first_key_of, LoadK load_k) {
   using Tile = Tiles<HEAD_DIM>;
+  // The host cannot know this: the plans were made on the GPU.
   scheduler.tiles_per_turn = *plans.uneven ? TILES_PER_TURN : plans.q_tiles;
   PipelineState<Tile::STAGES> state;  // of the next tile of K
   PipelineState<WORK_SLOTS> work_state;

@@ -10,8 +10,8 @@
 
 // As in steps/step10b_tma_store.cu:
 
-/** Asks for the Q of a consumer, as soon as it has no product with the previous Q left to do.
- * `work_count` is the number of the work tile in this block. */
+/** Asks for the Q of a consumer, as soon as it has released the previous Q. `work_count`
+ * is the number of the work tile in this block. */
 template <typename T, int HEAD_DIM>
 __device__ __forceinline__ void load_q(Shared<T, HEAD_DIM> &shared, const CUtensorMap &map,
                                        int consumer, const WorkTile &work, uint32_t work_count) {
@@ -28,8 +28,8 @@ template <typename T, int HEAD_DIM>
 __device__ __forceinline__ void produce(Shared<T, HEAD_DIM> &shared, const TensorMaps &maps,
                                         const Problem &problem, const TileScheduler &scheduler) {
   using Tile = Tiles<HEAD_DIM>;
-  // Counts all tiles of K that this block loads. With 3 stages it must stay below 2^32, which 3
-  // does not divide: at 0.4 us for each tile, that is half an hour in one launch.
+  // Counts all tiles of K that this block loads. At 2^32 it would wrap to 0, and stage 0 of 3 would
+  // come twice in a row. At 0.4 us for each tile, that would take half an hour in one launch.
   PipelineState<Tile::STAGES> state;
   PipelineState<2> work_state;
   for (int index = blockIdx.x;; ++work_state) {
@@ -49,7 +49,7 @@ __device__ __forceinline__ void produce(Shared<T, HEAD_DIM> &shared, const Tenso
       for (int c = 1; first_key == 0 && c < Tile::CONSUMERS; c++) {
         load_q(shared, maps.q, c, work, work_state.count);
       }
-      // V may have another number of stages than K: it has the same count.
+      // The state of V has the same count. In step 12, V has another number of stages than K.
       load_tile<HEAD_DIM, Tile::BLOCK_N>(shared.v, maps.v, shared.v_full, shared.v_empty,
                                          {state.count}, first_key, kv_head, work.batch);
     }

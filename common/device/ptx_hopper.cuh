@@ -152,8 +152,8 @@ __device__ __forceinline__ void tma_store_wait() {
 #endif
 }
 
-/** fence.proxy.async: what this thread has stored in shared memory is visible to TMA and wgmma
- * operations that come after it. */
+/** fence.proxy.async: this thread's loads and stores of shared memory come before later tensor
+ * copies and wgmma. These see what it has stored, and do not overwrite what it still reads. */
 __device__ __forceinline__ void fence_proxy_async() {
 #ifdef __CUDACC__
   HOPPER_ASM("fence.proxy.async.shared::cta;" ::: "memory");

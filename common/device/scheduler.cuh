@@ -24,7 +24,7 @@ struct TileScheduler {
   int tiles;          /**< of queries, of all heads */
   int q_tiles;        /**< of one head */
   int heads_per_wave; /**< query heads that are computed together: their K and V fit L2 */
-  int tiles_per_turn; /**< of one head, before the next head of the wave has its turn */
+  int tiles_per_turn; /**< of one head in a row, before tiles of the next head of the wave */
   unsigned *counter;  /**< numbers that were taken; 0 between passes */
 };
 

@@ -14,7 +14,7 @@
 
 // As in steps/step10b_tma_store.cu:
 
-/** The byte of element (row, column) in swizzled panels of ROWS rows, in the layout of TMA. */
+/** The byte at which TMA has element (row, column) of a tile of swizzled panels of ROWS rows. */
 template <int HEAD_DIM, int ROWS>
 __device__ __forceinline__ int swizzled_byte(int row, int column) {
   constexpr int COLUMNS = PANEL<HEAD_DIM>;
