@@ -7,8 +7,8 @@
  * memory without registers in between. The tensor memory accelerator (TMA) fills that shared
  * memory: one thread asks for a whole tile, and a barrier in shared memory counts its bytes.
  *
- * What changed since step 06: everything between memory and softmax. The mask is full or causal, as
- * in step 04. The softmax and the store of O are those of step 04.
+ * What changed since step 04: everything between memory and softmax. The mask is full or causal; the
+ * softmax and the store of O are the same.
  *
  * What it costs: the kernel runs on one generation of GPUs. Products run on their own from their
  * issue to a wait, so that the order of fences and waits matters more than before.
@@ -70,7 +70,7 @@ __host__ __device__ constexpr uint64_t units(int bytes) {
  * swizzle to every address that it computes, so a part of a panel is described by where it starts.
  *
  * Bits 0-13: the address; 16-29: bytes to the next panel, where the instruction needs several;
- * 32-45: bytes to the next 8 rows; 62-63: the swizzle. All are in units of 16 bytes (9.7.15.5.1.2).
+ * 32-45: bytes to the next 8 rows, all three in units of 16; 62-63: the swizzle (9.7.15.5.1.2).
  */
 template <int HEAD_DIM, typename T>
 __device__ __forceinline__ uint64_t wgmma_descriptor(const T *start, int panel_bytes) {
@@ -101,7 +101,7 @@ __device__ __forceinline__ void start_qk(float (&s)[BLOCK_N / MMA_N][4], const T
 
 // [multiply_pv]
 /** Starts O += P V. P comes from registers; of V the rows `key` to `key` + 15 are described, with
- * all columns. The descriptor also transposes: the instruction wants 16 keys of a column together.
+ * all columns. `true` makes the instruction transpose V: it adds up 16 keys, and these are rows.
  */
 template <typename T, int HEAD_DIM, int BLOCK_N>
 __device__ __forceinline__ void start_pv(float (&o)[HEAD_DIM / MMA_N][4],

@@ -21,7 +21,7 @@ __host__ __device__ constexpr uint64_t units(int bytes) {
  * swizzle to every address that it computes, so a part of a panel is described by where it starts.
  *
  * Bits 0-13: the address; 16-29: bytes to the next panel, where the instruction needs several;
- * 32-45: bytes to the next 8 rows; 62-63: the swizzle. All are in units of 16 bytes (9.7.15.5.1.2).
+ * 32-45: bytes to the next 8 rows, all three in units of 16; 62-63: the swizzle (9.7.15.5.1.2).
  */
 template <int ROW_BYTES>
 __device__ __forceinline__ uint64_t descriptor_of_rows(const void *start, int panel_bytes) {
@@ -53,8 +53,8 @@ __device__ __forceinline__ void start_qk(float (&s)[TILES][4], const T *q_group,
 }
 
 /** Starts O += P V for the first 16 P_FRAGMENTS rows of a tile of V, which has BLOCK_N. P comes
- * from registers; of V the rows `key` to `key` + 15 are described, with all columns. The descriptor
- * also transposes: the instruction wants 16 keys of a column together. */
+ * from registers; of V the rows `key` to `key` + 15 are described, with all columns. `true` makes the
+ * instruction transpose V: it adds up 16 keys, and these are rows. */
 template <typename T, int HEAD_DIM, int BLOCK_N, int P_FRAGMENTS>
 __device__ __forceinline__ void start_pv(float (&o)[HEAD_DIM / MMA_N][4],
                                          const uint32_t (&probs)[P_FRAGMENTS][4], const T *v_tile) {
