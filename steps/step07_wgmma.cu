@@ -7,7 +7,7 @@
  * memory without registers in between. The tensor memory accelerator (TMA) fills that shared
  * memory: one thread asks for a whole tile, and a barrier in shared memory counts its bytes.
  *
- * What changed since step 04: everything between memory and softmax. The mask is full or causal; the
+ * What changed since step 04: everything between memory and softmax. The mask, full or causal, the
  * softmax and the store of O are the same.
  *
  * What it costs: the kernel runs on one generation of GPUs. Products run on their own from their
