@@ -53,8 +53,8 @@ __device__ __forceinline__ void start_qk(float (&s)[TILES][4], const T *q_group,
 }
 
 /** Starts O += P V for the first 16 P_FRAGMENTS rows of a tile of V, which has BLOCK_N. P comes
- * from registers; of V the rows `key` to `key` + 15 are described, with all columns. `true` makes the
- * instruction transpose V: it adds up 16 keys, and these are rows. */
+ * from registers; of V the rows `key` to `key` + 15 are described, with all columns. `true` makes
+ * the instruction transpose V: it adds up 16 keys, and these are rows. */
 template <typename T, int HEAD_DIM, int BLOCK_N, int P_FRAGMENTS>
 __device__ __forceinline__ void start_pv(float (&o)[HEAD_DIM / MMA_N][4],
                                          const uint32_t (&probs)[P_FRAGMENTS][4], const T *v_tile) {
