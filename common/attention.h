@@ -103,9 +103,10 @@ enum { MAX_LAUNCHES = 3 };
 
 /** What a step does with one problem: its tiles, its traffic and its launches. */
 typedef struct Description {
-  int block_m, block_n; /**< rows of Q, and of K and V, in the tiles that a thread block works on;
-                           0, of a kernel without tiles, counts as 1 */
-  Ceiling ceiling;      /**< what the report compares the speed with */
+  int block_m, block_n;   /**< rows of Q, and of K and V, in the tiles that a thread block works on;
+                             0, of a kernel without tiles, counts as 1 */
+  Ceiling ceiling;        /**< what the report compares the speed with */
+  int compute_capability; /**< the least that it needs in fp16, times 10; 0: any */
   /** Device memory traffic for S and P per attended pair of query and key; 0 if they stay on chip.
    */
   int intermediate_bytes_per_entry;

@@ -66,7 +66,7 @@ __global__ void __launch_bounds__(TILE *TILE)
   const int lane = threadIdx.x;
   const int row = threadIdx.y;
 
-  // If no query of this tile attends any of its keys, these entries are never read.
+  // If no query of this tile attends to any of its keys, these entries are never read.
   const int last_q = min(first_q + TILE, problem.q_len) - 1;
   if (first_k >= attended_keys(problem, last_q)) return;
 
@@ -157,7 +157,7 @@ __global__ void __launch_bounds__(TILE *TILE)
   const HeadOffsets offset = head_offsets(problem, first_head + head);
   const float *p_row = (float *)t.workspace + ((int64_t)head * problem.q_len + q) * problem.kv_len;
   const T *v_global = (const T *)t.v + offset.v;
-  const int keys = attended_keys(problem, q);  // of this thread's row; P has no entries behind them
+  const int keys = attended_keys(problem, q);  // of this thread's row; P has no entries after them
   const int key_end =
       attended_keys(problem, min(first_q + TILE, problem.q_len) - 1);  // of the tile's last row
 

@@ -125,9 +125,8 @@ __device__ __forceinline__ void multiply_qk(float (&s)[ROWS][Tiles::KEYS], const
 // [update_softmax]
 /**
  * Replaces the scores of one row by unnormalised probabilities 2^(scale_log2 s - m), writes them to
- * `p_row`, and updates m, l and O.
- * The row attends the first `keys` keys of the tile: none if `keys` <= 0, all if it is at least the
- * size of the tile. This lane holds every LANES-th key.
+ * `p_row`, and updates m, l and O. The row attends to the first `keys` keys of the tile: none if
+ * `keys` <= 0, all if it is at least the size of the tile. This lane holds every LANES-th key.
  */
 template <int KEYS, int CHUNKS>
 __device__ __forceinline__ void update_softmax(float (&s)[KEYS], int keys, float scale_log2,
@@ -140,7 +139,7 @@ __device__ __forceinline__ void update_softmax(float (&s)[KEYS], int keys, float
     row_max = fmaxf(row_max, s[j]);
   }
   row_max = lanes_reduce_max<LANES>(row_max);
-  // If the row has attended nothing yet, m and row_max are -inf and their difference would be NaN.
+  // If all keys so far are masked, m and row_max are -inf and their difference would be NaN.
   // With 0 instead, the exponents are -inf and the powers 0.
   const float safe_max = row_max == -INFINITY ? 0.0f : row_max;
   const float rescale = exp2f(m - safe_max);
@@ -261,9 +260,9 @@ __global__ void __launch_bounds__(LANES *BLOCK_M / ROWS, 1)
 
   // e^x = 2^(x log2(e)): the GPU has an instruction for 2^x and none for e^x.
   const float scale_log2 = problem.scale * LOG2_E;
-  // No row of this tile attends this key or a later one.
+  // No row of this tile attends to this key or a later one.
   const int key_end = attended_keys(problem, min(first_q + BLOCK_M, problem.q_len) - 1);
-  // Every row attends the keys before this one.
+  // Every row attends to the keys before this one.
   const int unmasked_end = attended_keys(problem, first_q);
   // [state]
 
@@ -305,7 +304,7 @@ __global__ void __launch_bounds__(LANES *BLOCK_M / ROWS, 1)
     if (q >= problem.q_len) continue;
     store_row(o_global + q * problem.o_strides.row, o[i], sum == 0.0f ? 0.0f : 1.0f / sum, lane,
               problem.head_dim, o_vectors);
-    // ln(2^m * sum); a row that attends nothing has sum = 0.
+    // ln(2^m * sum); a fully masked row has sum = 0.
     if (lane == 0) t.lse[offset.lse + q] = sum == 0.0f ? -INFINITY : m[i] * LN_2 + logf(sum);
   }
   // [epilogue]
@@ -314,7 +313,7 @@ __global__ void __launch_bounds__(LANES *BLOCK_M / ROWS, 1)
 template <typename T, int HEAD_DIM, int BLOCK_M, int BLOCK_N,
           typename Tiles = SharedTiles<HEAD_DIM, BLOCK_M, BLOCK_N>>
 constexpr auto CONFIG = make_config<T, HEAD_DIM, Tiles>(
-    attention_kernel<T, HEAD_DIM, BLOCK_M, BLOCK_N>, Tiles::THREADS, sizeof(Tiles), CEILING_FFMA);
+    attention_kernel<T, HEAD_DIM, BLOCK_M, BLOCK_N>, Tiles::THREADS, sizeof(Tiles), USES_FFMA);
 // [configs]
 static constexpr KernelConfig<> CONFIGS[] = {  // the smaller tiles fit GPUs with 64 KiB per block
     CONFIG<__half, 32, 64, 32>,  CONFIG<__nv_bfloat16, 32, 64, 32>,

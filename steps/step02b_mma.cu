@@ -81,8 +81,7 @@ __device__ __forceinline__ uint32_t load_row_pair(const T *pair) {
   return *reinterpret_cast<const uint32_t *>(pair);
 }
 
-/** Two elements of one column, in neighbouring rows, as one register: the upper one in the low
- * half. */
+/** Two elements of a column, in neighbouring rows, as one register: the upper in the low half. */
 template <int STRIDE, typename T>
 __device__ __forceinline__ uint32_t load_column_pair(const T *upper) {
   const uint16_t low = *reinterpret_cast<const uint16_t *>(upper);
@@ -92,8 +91,7 @@ __device__ __forceinline__ uint32_t load_column_pair(const T *upper) {
 // [load_pairs]
 
 // [scores_mma]
-/** S += Q K^T for the 16 rows of this warp and the keys of one tile, 8 keys per 16 x 8 tile of S.
- */
+/** S += Q K^T for the 16 rows of this warp and the keys of one tile, 8 keys per fragment of S. */
 template <typename T, int HEAD_DIM, int N_FRAGMENTS>
 __device__ __forceinline__ void multiply_qk(float (&s)[N_FRAGMENTS][4], const T *q_warp,
                                             const T *k_shared) {
@@ -117,11 +115,8 @@ __device__ __forceinline__ void multiply_qk(float (&s)[N_FRAGMENTS][4], const T 
 // [scores_mma]
 
 // [mask_rows]
-/**
- * Sets the scores of keys that their query does not attend to -inf: keys past the last one and,
- * under the causal mask, keys past the diagonal. Row 0 of `s` is query first_q, column 0 is key
- * first_key.
- */
+/** Sets masked scores to -inf: those of keys past the last one and, under the causal mask, of keys
+ * past the diagonal. Row 0 of `s` is query first_q, column 0 is key first_key. */
 template <int N_FRAGMENTS>
 __device__ __forceinline__ void apply_mask(float (&s)[N_FRAGMENTS][4], const Problem &problem,
                                            int first_q, int first_key) {
@@ -196,8 +191,8 @@ __device__ __forceinline__ void multiply_pv(float (&o)[HEAD_DIM / MMA_N][4],
   const int g = lane / 4, j = lane % 4 * 2;
 #pragma unroll
   for (int n = 0; n < N_FRAGMENTS; n += 2) {
-    // A is 16 keys of P. Of it this lane needs columns j and j + 1, which it has in tile n of P,
-    // and columns j + 8 and j + 9, which it has in tile n + 1.
+    // A is 16 keys of P. Of it this lane needs columns j and j + 1, which are in its fragment n of
+    // P, and columns j + 8 and j + 9, which are in fragment n + 1.
     const uint32_t a[4] = {pack<T>(probs[n][0], probs[n][1]), pack<T>(probs[n][2], probs[n][3]),
                            pack<T>(probs[n + 1][0], probs[n + 1][1]),
                            pack<T>(probs[n + 1][2], probs[n + 1][3])};
@@ -231,7 +226,7 @@ __device__ __forceinline__ void store_rows(const float (&o)[HEAD_DIM / MMA_N][4]
       *reinterpret_cast<uint32_t *>(&o_global[row * row_stride + 8 * n + lane % 4 * 2]) =
           pack<T>(o[n][2 * half] * factor, o[n][2 * half + 1] * factor);
     }
-    // A row that attends nothing has m = -inf and sum = 0, and log2(0) is -inf too.
+    // A fully masked row has m = -inf and sum = 0, and log2(0) is -inf too.
     if (lane % 4 == 0) lse_global[row] = (m[half] + log2_approx(sum)) * LN_2;
   }
 }
@@ -265,7 +260,7 @@ __global__ void __launch_bounds__(THREADS) attention_kernel(Problem problem, Ten
   float o[HEAD_DIM / MMA_N][4] = {};
   const float scale_log2 = problem.scale * LOG2_E;
   const int key_end = attended_keys(problem, min(first_q + Tile::BLOCK_M, problem.q_len) - 1);
-  // Every row attends the keys before this one, so their scores need no mask.
+  // Every row attends to the keys before this one, so their scores need no mask.
   const int unmasked_end = attended_keys(problem, first_q);
 
   load_tile<HEAD_DIM, Tile::BLOCK_M>(q_shared, q_global, problem.q_strides.row, first_q,
@@ -296,7 +291,7 @@ template <typename T, int HEAD_DIM>
 constexpr auto CONFIG = make_config<T, HEAD_DIM, Tiles<HEAD_DIM>>(attention_kernel<T, HEAD_DIM>,
                                                                   THREADS,
                                                                   Tiles<HEAD_DIM>::SHARED_BYTES,
-                                                                  CEILING_MMA);
+                                                                  USES_MMA);
 
 static constexpr KernelConfig<> CONFIGS[] = {
     CONFIG<__half, 32>,        CONFIG<__half, 64>,        CONFIG<__half, 96>,

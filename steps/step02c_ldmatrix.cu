@@ -16,7 +16,7 @@
  * multiply_pv() and store_rows() in device/mma_tile.cuh.
  *
  * What it costs: twice the rows per warp need twice the registers for S and O, so fewer thread
- * blocks fit a multiprocessor. All warps still wait while K and V are loaded.
+ * blocks fit an SM. All warps still wait while K and V are loaded.
  *
  * What to look at: which 8 rows each group of 8 lanes names in multiply_qk() and multiply_pv().
  * They start in different banks because rows are padded by 16 bytes.
@@ -38,7 +38,7 @@ constexpr int THREADS = WARPS * WARP_SIZE;
 /** Sizes of the tiles, by head dimension: S and O must fit the registers. */
 template <int HEAD_DIM>
 struct Tiles {
-  static constexpr int M_FRAGMENTS = HEAD_DIM <= 128 ? 2 : 1;  // 16-row tiles of Q per warp
+  static constexpr int M_FRAGMENTS = HEAD_DIM <= 128 ? 2 : 1;  // of 16 rows of Q each, per warp
   static constexpr int WARP_ROWS = 16 * M_FRAGMENTS;
   static constexpr int BLOCK_M = WARPS * WARP_ROWS;         // rows of Q
   static constexpr int BLOCK_N = HEAD_DIM <= 64 ? 64 : 32;  // rows of K and V
@@ -86,7 +86,7 @@ __device__ __forceinline__ void multiply_pv(float (&o)[M_FRAGMENTS][HEAD_DIM / M
   const int lane = threadIdx.x % WARP_SIZE;
 #pragma unroll
   for (int n = 0; n < N_FRAGMENTS; n += 2) {
-    // Two neighbouring tiles of P, 8 keys each, are operand A of one mma.
+    // Two neighbouring fragments of P, 8 keys each, are operand A of one mma.
     uint32_t a[M_FRAGMENTS][4];
 #pragma unroll
     for (int i = 0; i < M_FRAGMENTS; i++) {
@@ -137,7 +137,7 @@ __device__ __forceinline__ void store_rows(const float (&o)[M_FRAGMENTS][HEAD_DI
         *reinterpret_cast<uint32_t *>(&o_warp[row * SMEM_STRIDE<HEAD_DIM> + 8 * n + lane % 4 * 2]) =
             pack<T>(o[i][n][2 * half] * factor, o[i][n][2 * half + 1] * factor);
       }
-      // A row that attends nothing has m = -inf and sum = 0, and log2(0) is -inf too.
+      // A fully masked row has m = -inf and sum = 0, and log2(0) is -inf too.
       if (lse_global != NULL && lane % 4 == 0 && first + row < rows) {
         lse_global[first + row] = (m[i][half] + log2_approx(sum)) * LN_2;
       }
@@ -187,22 +187,15 @@ __global__ void __launch_bounds__(THREADS) attention_kernel(Problem problem, Ten
   const int warp_row = threadIdx.x / WARP_SIZE * Tile::WARP_ROWS;
   T *q_warp = q_shared + warp_row * SMEM_STRIDE<HEAD_DIM>;
 
-  // [i][0] belongs to row g of 16-row tile i, [i][1] to row g + 8.
+  // [i][0] belongs to row g of fragment i, [i][1] to row g + 8.
   float m[M_FRAGMENTS][2];  // running maximum of score * scale * log2(e)
   float l[M_FRAGMENTS][2];  // running sum of the probabilities of this lane's keys
   float o[M_FRAGMENTS][HEAD_DIM / MMA_N][4] = {};
+  start_rows(m, l, -INFINITY);
   // [warp_rows]
-#pragma unroll
-  for (int i = 0; i < M_FRAGMENTS; i++) {
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
-      m[i][half] = -INFINITY;
-      l[i][half] = 0.0f;
-    }
-  }
   const float scale_log2 = problem.scale * LOG2_E;
   const int key_end = attended_keys(problem, min(first_q + Tile::BLOCK_M, problem.q_len) - 1);
-  // Every row attends the keys before this one, so their scores need no mask.
+  // Every row attends to the keys before this one, so their scores need no mask.
   const int unmasked_end = attended_keys(problem, first_q);
 
   // [reuse_q]
@@ -237,7 +230,7 @@ template <typename T, int HEAD_DIM>
 constexpr auto CONFIG = make_config<T, HEAD_DIM, Tiles<HEAD_DIM>>(attention_kernel<T, HEAD_DIM>,
                                                                   THREADS,
                                                                   Tiles<HEAD_DIM>::SHARED_BYTES,
-                                                                  CEILING_MMA);
+                                                                  USES_MMA);
 
 static constexpr KernelConfig<> CONFIGS[] = {
     CONFIG<__half, 32>,        CONFIG<__half, 64>,        CONFIG<__half, 96>,

@@ -38,7 +38,7 @@ constexpr int THREADS = WARPS * WARP_SIZE;
 /** Sizes of the tiles, by head dimension: S and O must fit the registers. */
 template <int HEAD_DIM>
 struct Tiles {
-  static constexpr int M_FRAGMENTS = HEAD_DIM <= 128 ? 2 : 1;  // 16-row tiles of Q per warp
+  static constexpr int M_FRAGMENTS = HEAD_DIM <= 128 ? 2 : 1;  // of 16 rows of Q each, per warp
   static constexpr int WARP_ROWS = 16 * M_FRAGMENTS;
   static constexpr int BLOCK_M = WARPS * WARP_ROWS;         // rows of Q
   static constexpr int BLOCK_N = HEAD_DIM <= 64 ? 64 : 32;  // rows of K and V
@@ -89,22 +89,15 @@ __global__ void __launch_bounds__(THREADS) attention_kernel(Problem problem, Ten
   const int warp_row = threadIdx.x / WARP_SIZE * Tile::WARP_ROWS;
   T *q_warp = q_shared + warp_row * SMEM_STRIDE<HEAD_DIM>;
   // [buffers]
-  // [i][0] belongs to row g of 16-row tile i, [i][1] to row g + 8.
+  // [i][0] belongs to row g of fragment i, [i][1] to row g + 8.
   float m[M_FRAGMENTS][2];  // running maximum of score * scale * log2(e)
   float l[M_FRAGMENTS][2];  // running sum of the probabilities of this lane's keys
   float o[M_FRAGMENTS][HEAD_DIM / MMA_N][4] = {};
-#pragma unroll
-  for (int i = 0; i < M_FRAGMENTS; i++) {
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
-      m[i][half] = -INFINITY;
-      l[i][half] = 0.0f;
-    }
-  }
+  start_rows(m, l, -INFINITY);
   const float scale_log2 = problem.scale * LOG2_E;
   // [first_copy]
   const int key_end = attended_keys(problem, min(first_q + Tile::BLOCK_M, problem.q_len) - 1);
-  // Every row attends the keys before this one, so their scores need no mask.
+  // Every row attends to the keys before this one, so their scores need no mask.
   const int unmasked_end = attended_keys(problem, first_q);
 
   copy_tile<HEAD_DIM, Tile::BLOCK_M, THREADS>(q_shared, q_global, problem.q_strides.row, first_q,
@@ -155,7 +148,7 @@ template <typename T, int HEAD_DIM>
 constexpr auto CONFIG = make_config<T, HEAD_DIM, Tiles<HEAD_DIM>>(attention_kernel<T, HEAD_DIM>,
                                                                   THREADS,
                                                                   Tiles<HEAD_DIM>::SHARED_BYTES,
-                                                                  CEILING_MMA);
+                                                                  USES_MMA);
 
 static constexpr KernelConfig<> CONFIGS[] = {
     CONFIG<__half, 32>,        CONFIG<__half, 64>,        CONFIG<__half, 96>,

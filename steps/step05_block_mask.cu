@@ -73,7 +73,7 @@ __device__ __forceinline__ void apply_bitmask(
 #pragma unroll
     for (int half = 0; half < 2; half++) {
 #pragma unroll
-      for (int n = 0; n < N_FRAGMENTS; n += 4) {  // four accumulator tiles are 32 keys, one word
+      for (int n = 0; n < N_FRAGMENTS; n += 4) {  // four fragments are 32 keys, one word
         const uint32_t word = bits[i][half][n / 4] >> lane % 4 * 2;
 #pragma unroll
         for (int j = 0; j < 8; j++) {
@@ -115,18 +115,11 @@ __global__ void __launch_bounds__(THREADS)
   const int warp_row = threadIdx.x / WARP_SIZE * Tile::WARP_ROWS;
   T *q_warp = q_shared + warp_row * SMEM_STRIDE<HEAD_DIM>;
 
-  // [i][0] belongs to row g of 16-row tile i, [i][1] to row g + 8.
+  // [i][0] belongs to row g of fragment i, [i][1] to row g + 8.
   float m[M_FRAGMENTS][2];  // running maximum of score * scale * log2(e)
   float l[M_FRAGMENTS][2];  // running sum of the probabilities of this lane's keys
   float o[M_FRAGMENTS][HEAD_DIM / MMA_N][4] = {};
-#pragma unroll
-  for (int i = 0; i < M_FRAGMENTS; i++) {
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
-      m[i][half] = -INFINITY;
-      l[i][half] = 0.0f;
-    }
-  }
+  start_rows(m, l, -INFINITY);
   const float scale_log2 = problem.scale * LOG2_E;
 
   // [first_copies]
@@ -191,7 +184,7 @@ __global__ void __launch_bounds__(THREADS)
 template <typename T, int HEAD_DIM, int M_FRAGMENTS>
 constexpr auto CONFIG = make_config<T, HEAD_DIM, Tiles<HEAD_DIM, M_FRAGMENTS>>(
     attention_kernel<T, HEAD_DIM, M_FRAGMENTS>, THREADS, Tiles<HEAD_DIM, M_FRAGMENTS>::SHARED_BYTES,
-    CEILING_MMA);
+    USES_MMA);
 
 #define CONFIGS_OF(HEAD_DIM, M_FRAGMENTS) \
   CONFIG<__half, HEAD_DIM, M_FRAGMENTS>, CONFIG<__nv_bfloat16, HEAD_DIM, M_FRAGMENTS>

@@ -38,7 +38,7 @@ constexpr int THREADS = WARPS * WARP_SIZE;
  */
 template <int HEAD_DIM, bool LARGE>
 struct Tiles {
-  static constexpr int M_FRAGMENTS = LARGE ? 2 : 1;  // 16-row tiles of Q per warp
+  static constexpr int M_FRAGMENTS = LARGE ? 2 : 1;  // of 16 rows of Q each, per warp
   static constexpr int WARP_ROWS = 16 * M_FRAGMENTS;
   static constexpr int BLOCK_M = WARPS * WARP_ROWS;                             // rows of Q
   static constexpr int BLOCK_N = (LARGE ? 64 : 32) * (HEAD_DIM <= 64 ? 2 : 1);  // rows of K and V
@@ -106,9 +106,8 @@ __global__ void __launch_bounds__(THREADS, HEAD_DIM <= 128 ? 2 : 1)
   constexpr int M_FRAGMENTS = Tile::M_FRAGMENTS;
 
   extern __shared__ __align__(128) unsigned char smem[];
-  // Of K, V and the bits there are two stages.
   unsigned char *k_shared = smem + Tile::Q_BYTES, *v_shared = k_shared + 2 * Tile::KV_BYTES;
-  unsigned char *bits_shared = v_shared + 2 * Tile::KV_BYTES;
+  unsigned char *bits_shared = v_shared + 2 * Tile::KV_BYTES;  // two stages, like K and V
 
   // [find_work]
   const BlockWork work = work_of_block(problem, lists, blockIdx.x);
@@ -127,16 +126,16 @@ __global__ void __launch_bounds__(THREADS, HEAD_DIM <= 128 ? 2 : 1)
   const uint32_t v_lane = lane_address<HEAD_DIM>(v_shared, lane % 16, lane / 16);
 
   const int copy_row = threadIdx.x / SWIZZLE_CHUNKS<HEAD_DIM>;
-  const uint32_t target = shared_address(smem) +
-                          chunk_offset<HEAD_DIM>(copy_row, threadIdx.x % SWIZZLE_CHUNKS<HEAD_DIM>);
+  const int copy_chunk = threadIdx.x % SWIZZLE_CHUNKS<HEAD_DIM>;
+  const uint32_t target = shared_address(k_shared) + chunk_offset<HEAD_DIM>(copy_row, copy_chunk);
   const T *k_chunk = first_chunk<HEAD_DIM>(k_global, problem.k_strides.row);
   const T *v_chunk = first_chunk<HEAD_DIM>(v_global, problem.v_strides.row);
   const auto copy_keys = [&](KeyTile tile, int stage) {
     const int key = tile.first_key, rows = problem.kv_len - key - copy_row;
-    const uint32_t k_target = target + Tile::Q_BYTES + stage * Tile::KV_BYTES;
     const int64_t k_stride = problem.k_strides.row, v_stride = problem.v_strides.row;
-    copy_rows<HEAD_DIM, Tile::BLOCK_N, THREADS>(k_target, k_chunk + key * k_stride, k_stride, rows);
-    copy_rows<HEAD_DIM, Tile::BLOCK_N, THREADS>(k_target + 2 * Tile::KV_BYTES,
+    copy_rows<HEAD_DIM, Tile::BLOCK_N, THREADS>(target + stage * Tile::KV_BYTES,
+                                                k_chunk + key * k_stride, k_stride, rows);
+    copy_rows<HEAD_DIM, Tile::BLOCK_N, THREADS>(target + (2 + stage) * Tile::KV_BYTES,
                                                 v_chunk + key * v_stride, v_stride, rows);
     if (tile.mask >= 0) {
       copy_bits<Tile::BITS_BYTES>(bits_shared + stage * Tile::BITS_BYTES,
@@ -145,19 +144,19 @@ __global__ void __launch_bounds__(THREADS, HEAD_DIM <= 128 ? 2 : 1)
     cp_async_commit();
   };
 
-  // [i][0] belongs to row g of 16-row tile i, [i][1] to row g + 8.
+  // [i][0] belongs to row g of fragment i, [i][1] to row g + 8.
   float m[M_FRAGMENTS][2];  // maximum of score * scale * log2(e) over some of the keys so far
   float l[M_FRAGMENTS][2];  // running sum of the probabilities of this lane's keys
   float o[M_FRAGMENTS][HEAD_DIM / MMA_N][4] = {};
   start_rows(m, l, -FLT_MAX);
   const float scale_log2 = problem.scale * LOG2_E;
 
-  const int64_t q_stride = problem.q_strides.row;
   copy_rows<HEAD_DIM, Tile::BLOCK_M, THREADS>(
-      target, first_chunk<HEAD_DIM>(q_global, q_stride) + first_q * q_stride, q_stride,
-      problem.q_len - first_q - copy_row);
+      shared_address(smem) + chunk_offset<HEAD_DIM>(copy_row, copy_chunk),
+      q_global + (first_q + copy_row) * problem.q_strides.row + copy_chunk * CHUNK,
+      problem.q_strides.row, problem.q_len - first_q - copy_row);
   KeyTile tile = work.own.first;
-  copy_keys(tile, 0);  // zeros, if no key is attended
+  copy_keys(tile, 0);  // zeros, if all keys are masked
 
   // [iteration]
   int stage = 1;
@@ -179,7 +178,7 @@ __global__ void __launch_bounds__(THREADS, HEAD_DIM <= 128 ? 2 : 1)
   }
   // [iteration]
 
-  cp_async_wait<0>();  // Q and the first keys, if no key is attended
+  cp_async_wait<0>();  // Q and the first keys, if all keys are masked
   __syncthreads();     // no warp reads Q or K any more; O can be written there, in padded rows
   T *o_warp = (T *)smem + warp_row * SMEM_STRIDE<HEAD_DIM>;
   store_rows<T, HEAD_DIM>(o, m, l, o_warp, (T *)t.o + offset.o, problem.o_strides.row,
@@ -188,8 +187,7 @@ __global__ void __launch_bounds__(THREADS, HEAD_DIM <= 128 ? 2 : 1)
 
 template <typename T, int HEAD_DIM, bool LARGE>
 constexpr auto CONFIG = make_config<T, HEAD_DIM, Tiles<HEAD_DIM, LARGE>>(
-    attention_kernel<T, HEAD_DIM, LARGE>, THREADS, Tiles<HEAD_DIM, LARGE>::SHARED_BYTES,
-    CEILING_MMA);
+    attention_kernel<T, HEAD_DIM, LARGE>, THREADS, Tiles<HEAD_DIM, LARGE>::SHARED_BYTES, USES_MMA);
 
 #define CONFIGS_OF(HEAD_DIM, LARGE) \
   CONFIG<__half, HEAD_DIM, LARGE>, CONFIG<__nv_bfloat16, HEAD_DIM, LARGE>

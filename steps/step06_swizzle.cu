@@ -37,7 +37,7 @@ constexpr int THREADS = WARPS * WARP_SIZE;
 /** Sizes of the tiles, by measurement on an H200. */
 template <int HEAD_DIM>
 struct Tiles {
-  static constexpr int M_FRAGMENTS = HEAD_DIM <= 128 ? 2 : 1;  // 16-row tiles of Q per warp
+  static constexpr int M_FRAGMENTS = HEAD_DIM <= 128 ? 2 : 1;  // of 16 rows of Q each, per warp
   static constexpr int WARP_ROWS = 16 * M_FRAGMENTS;
   static constexpr int BLOCK_M = WARPS * WARP_ROWS;                                 // rows of Q
   static constexpr int BLOCK_N = HEAD_DIM <= 64 ? 128 : HEAD_DIM <= 128 ? 64 : 32;  // of K and V
@@ -211,14 +211,14 @@ __global__ void __launch_bounds__(THREADS, HEAD_DIM <= 128 ? 2 : 1)
   };
   // [lanes_and_copies]
 
-  // [i][0] belongs to row g of 16-row tile i, [i][1] to row g + 8.
+  // [i][0] belongs to row g of fragment i, [i][1] to row g + 8.
   float m[M_FRAGMENTS][2];  // running maximum of score * scale * log2(e)
   float l[M_FRAGMENTS][2];  // running sum of the probabilities of this lane's keys
   float o[M_FRAGMENTS][HEAD_DIM / MMA_N][4] = {};
   start_rows(m, l, -INFINITY);
   const float scale_log2 = problem.scale * LOG2_E;
   const int key_end = attended_keys(problem, min(first_q + Tile::BLOCK_M, problem.q_len) - 1);
-  // Every row attends the keys before this one, so their scores need no mask.
+  // Every row attends to the keys before this one, so their scores need no mask.
   const int unmasked_end = attended_keys(problem, first_q);
 
   const int64_t q_stride = problem.q_strides.row;
@@ -247,7 +247,7 @@ __global__ void __launch_bounds__(THREADS, HEAD_DIM <= 128 ? 2 : 1)
   }
   // [iteration]
 
-  cp_async_wait<0>();  // Q and the first keys, if no key is attended
+  cp_async_wait<0>();  // Q and the first keys, if all keys are masked
   __syncthreads();     // no warp reads Q or K any more; O can be written there, in padded rows
   T *o_warp = (T *)smem + warp_row * SMEM_STRIDE<HEAD_DIM>;
   store_rows<T, HEAD_DIM>(o, m, l, o_warp, (T *)t.o + offset.o, problem.o_strides.row,
@@ -258,7 +258,7 @@ template <typename T, int HEAD_DIM>
 constexpr auto CONFIG = make_config<T, HEAD_DIM, Tiles<HEAD_DIM>>(attention_kernel<T, HEAD_DIM>,
                                                                   THREADS,
                                                                   Tiles<HEAD_DIM>::SHARED_BYTES,
-                                                                  CEILING_MMA);
+                                                                  USES_MMA);
 
 static constexpr KernelConfig<> CONFIGS[] = {
     CONFIG<__half, 32>,        CONFIG<__half, 64>,        CONFIG<__half, 96>,

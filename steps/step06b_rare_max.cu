@@ -31,15 +31,15 @@
 
 constexpr int WARPS = 4;
 constexpr int THREADS = WARPS * WARP_SIZE;
-constexpr int PART = 32;  // keys whose probabilities are computed at a time
-// Of the P of a row in one lane; in fp16, P must be below 65504. Scores beyond 2^28 are so coarse
-// in fp32 that even P of a new m may be larger (docs/correctness.md).
+constexpr int PART = 32; /**< keys whose probabilities are computed at a time */
+/** The largest sum of P of a row in a lane. In fp16, P must be below 65504. Scores beyond 2^28 are
+ * so coarse in fp32 that even P of a new m may be larger (docs/correctness.md). */
 constexpr float MOST_SUM = 512;
 
 /** Sizes of the tiles, by measurement on an H200. */
 template <int HEAD_DIM>
 struct Tiles {
-  static constexpr int M_FRAGMENTS = HEAD_DIM <= 128 ? 2 : 1;  // 16-row tiles of Q per warp
+  static constexpr int M_FRAGMENTS = HEAD_DIM <= 128 ? 2 : 1;  // of 16 rows of Q each, per warp
   static constexpr int WARP_ROWS = 16 * M_FRAGMENTS;
   static constexpr int BLOCK_M = WARPS * WARP_ROWS;                                 // rows of Q
   static constexpr int BLOCK_N = HEAD_DIM <= 64 ? 128 : HEAD_DIM <= 128 ? 64 : 32;  // of K and V
@@ -75,16 +75,16 @@ __device__ __forceinline__ void exponentiate(uint32_t (&probs)[PART / 16][M_FRAG
   }
 }
 
-/** Whether m is too small for a row of this lane. Before its first attended key a row has m =
- * -FLT_MAX: P of a masked key is 0, and P of any other is infinite. A score of NaN or +inf makes
- * the sum NaN or infinite, too. */
+/** Whether a sum of P exceeds `most`, so that m is too small for a row of this lane. Before its
+ * first unmasked key a row has m = -FLT_MAX: P of a masked key is 0, and P of any other is
+ * infinite. A score of NaN or +inf makes the sum NaN or infinite, too. */
 template <int M_FRAGMENTS>
-__device__ __forceinline__ bool needs_new_max(const float (&sums)[M_FRAGMENTS][2]) {
+__device__ __forceinline__ bool needs_new_max(const float (&sums)[M_FRAGMENTS][2], float most) {
   bool needs = false;
 #pragma unroll
   for (int i = 0; i < M_FRAGMENTS; i++) {
 #pragma unroll
-    for (int half = 0; half < 2; half++) needs |= !(sums[i][half] <= MOST_SUM);
+    for (int half = 0; half < 2; half++) needs |= !(sums[i][half] <= most);
   }
   return needs;
 }
@@ -195,7 +195,7 @@ __device__ __forceinline__ void update_output(float (&o)[M_FRAGMENTS][HEAD_DIM /
 #pragma unroll
   for (int n = 0; n < N_FRAGMENTS; n += PART / 8) {
     const int now = n / (PART / 8) % 2, next = n + PART / 8;
-    if (__any_sync(FULL_WARP, needs_new_max(sums[now]))) {
+    if (__any_sync(FULL_WARP, needs_new_max(sums[now], MOST_SUM))) {
       row_maxima(maxima, s, n);
       raise_m(m, l, o, maxima, scale_log2);
       exponentiate<T>(probs[now], sums[now], s, n, m, scale_log2);
@@ -252,7 +252,7 @@ __global__ void __launch_bounds__(THREADS, HEAD_DIM <= 128 ? 2 : 1)
     cp_async_commit();
   };
 
-  // [i][0] belongs to row g of 16-row tile i, [i][1] to row g + 8.
+  // [i][0] belongs to row g of fragment i, [i][1] to row g + 8.
   float m[M_FRAGMENTS][2];  // maximum of score * scale * log2(e) over some of the keys so far
   float l[M_FRAGMENTS][2];  // running sum of the probabilities of this lane's keys
   float o[M_FRAGMENTS][HEAD_DIM / MMA_N][4] = {};
@@ -281,7 +281,7 @@ __global__ void __launch_bounds__(THREADS, HEAD_DIM <= 128 ? 2 : 1)
     update_output<T, HEAD_DIM>(o, m, l, s, v_lane + stage * Tile::KV_BYTES, scale_log2);
   }
 
-  cp_async_wait<0>();  // Q and the first keys, if no key is attended
+  cp_async_wait<0>();  // Q and the first keys, if all keys are masked
   __syncthreads();     // no warp reads Q or K any more; O can be written there, in padded rows
   T *o_warp = (T *)smem + warp_row * SMEM_STRIDE<HEAD_DIM>;
   store_rows<T, HEAD_DIM>(o, m, l, o_warp, (T *)t.o + offset.o, problem.o_strides.row,
@@ -292,7 +292,7 @@ template <typename T, int HEAD_DIM>
 constexpr auto CONFIG = make_config<T, HEAD_DIM, Tiles<HEAD_DIM>>(attention_kernel<T, HEAD_DIM>,
                                                                   THREADS,
                                                                   Tiles<HEAD_DIM>::SHARED_BYTES,
-                                                                  CEILING_MMA);
+                                                                  USES_MMA);
 
 static constexpr KernelConfig<> CONFIGS[] = {
     CONFIG<__half, 32>,        CONFIG<__half, 64>,        CONFIG<__half, 96>,

@@ -35,7 +35,7 @@ constexpr int THREADS = WARPS * WARP_SIZE;
 /** Sizes of the tiles. Each warp of a pair computes P for PART keys. */
 template <int HEAD_DIM>
 struct Tiles {
-  static constexpr int M_FRAGMENTS = 2;  // 16-row tiles of Q per pair of warps
+  static constexpr int M_FRAGMENTS = 2;  // of 16 rows of Q each, per pair of warps
   static constexpr int PAIR_ROWS = 16 * M_FRAGMENTS;
   static constexpr int BLOCK_M = WARPS / 2 * PAIR_ROWS;  // rows of Q
   static constexpr int BLOCK_N = 2 * PART;               // rows of K and V
@@ -147,7 +147,7 @@ __device__ __forceinline__ void share_probs(uint32_t own_p, float (&m)[M_FRAGMEN
 
   cp_async_wait<0>();  // V of this tile and K of the next: nothing else is in flight
   // P and all copies are visible; all warps are done with this K, and V and P of the tile before.
-  if (__syncthreads_or(needs_new_max(sums))) {
+  if (__syncthreads_or(needs_new_max(sums, MOST_SUM))) {
     row_maxima(maxima, s, 0);
     exchange(maxima, memory, side, larger);
     raise_m(m, l, o, maxima, scale_log2);
@@ -189,14 +189,14 @@ __global__ void __launch_bounds__(THREADS, 1) attention_kernel(Problem problem, 
                                                 problem.kv_len - key - copy_row);
   };
 
-  // [i][0] belongs to row g of 16-row tile i, [i][1] to row g + 8.
+  // [i][0] belongs to row g of fragment i, [i][1] to row g + 8.
   float m[M_FRAGMENTS][2];  // maximum of score * scale * log2(e) over some of the keys so far
   float l[M_FRAGMENTS][2];  // running sum of the probabilities of this lane's keys
   float o[M_FRAGMENTS][HEAD_DIM / 2 / MMA_N][4] = {};
   start_rows(m, l, -FLT_MAX);
   const float scale_log2 = problem.scale * LOG2_E;
   const int key_end = attended_keys(problem, min(first_q + Tile::BLOCK_M, problem.q_len) - 1);
-  // Every row attends the keys before this one, so their scores need no mask.
+  // Every row attends to the keys before this one, so their scores need no mask.
   const int unmasked_end = attended_keys(problem, first_q);
 
   const int64_t q_stride = problem.q_strides.row;
@@ -248,7 +248,7 @@ template <typename T, int HEAD_DIM>
 constexpr auto CONFIG = make_config<T, HEAD_DIM, Tiles<HEAD_DIM>>(attention_kernel<T, HEAD_DIM>,
                                                                   THREADS,
                                                                   Tiles<HEAD_DIM>::SHARED_BYTES,
-                                                                  CEILING_MMA);
+                                                                  USES_MMA);
 
 static constexpr KernelConfig<> CONFIGS[] = {CONFIG<__half, 256>, CONFIG<__nv_bfloat16, 256>};
 

@@ -1,17 +1,15 @@
 /**
  * @file
- * Step 07 opens a chapter: wgmma and tensor copies, which compute capability 9.0 (Hopper) added.
+ * Step 07 opens a chapter: wgmma and TMA, which compute capability 9.0 (Hopper) added.
  *
  * The idea: mma.sync reaches two thirds of what these tensor cores can do. wgmma is made for all of
  * it: four warps, a warpgroup, multiply 64 rows at a time, and read their operands from shared
  * memory without registers in between. The tensor memory accelerator (TMA) fills that shared
  * memory: one thread asks for a whole tile, and a barrier in shared memory counts its bytes.
  *
- * What changed since step 04: everything between memory and softmax. The mask, full or causal, the
- * softmax and the store of O are the same.
+ * What changed since step 04: all but the masks, the softmax and the store of O.
  *
- * What it costs: the kernel runs on one generation of GPUs. Products run on their own from their
- * issue to a wait, so that the order of fences and waits matters more than before.
+ * What it costs: only Hopper runs this kernel, and its products need fences and waits in order.
  *
  * What to look at: each wait. A tile has arrived when its "full" barrier has ended a phase; it may
  * be overwritten when all warps have arrived at its "empty" barrier.
@@ -56,6 +54,18 @@ struct Shared {
   uint64_t k_full[Tile::STAGES], k_empty[Tile::STAGES];  // a tile has arrived; has been read
   uint64_t v_full[Tile::STAGES], v_empty[Tile::STAGES];
 };
+
+/** One thread sets up the barriers: a TMA load fills a tile, and then `warps` warps read it. */
+template <typename T, int HEAD_DIM>
+__device__ __forceinline__ void init_barriers(Shared<T, HEAD_DIM> &shared, int warps) {
+  mbarrier_init(&shared.q_full, 1);
+  for (int stage = 0; stage < Tiles<HEAD_DIM>::STAGES; stage++) {
+    mbarrier_init(&shared.k_full[stage], 1);
+    mbarrier_init(&shared.v_full[stage], 1);
+    mbarrier_init(&shared.k_empty[stage], warps);  // one thread of each warp arrives
+    mbarrier_init(&shared.v_empty[stage], warps);
+  }
+}
 // [shared_memory]
 
 // [descriptor]
@@ -64,14 +74,11 @@ __host__ __device__ constexpr uint64_t units(int bytes) {
   return (uint64_t)(bytes >> 4);
 }
 
-/**
- * Describes to wgmma a matrix in shared memory that a tensor copy has written: PANEL columns side
- * by side in rows of 128 or 64 bytes, swizzled. `start` is its first element. The hardware adds the
- * swizzle to every address that it computes, so a part of a panel is described by where it starts.
- *
- * Bits 0-13: the address; 16-29: bytes to the next panel, where the instruction needs several;
- * 32-45: bytes to the next 8 rows, all three in units of 16; 62-63: the swizzle (9.7.15.5.1.2).
- */
+/** Describes to wgmma a matrix in shared memory that TMA has written: PANEL columns side by side in
+ * rows of 128 or 64 bytes, swizzled. `start` is its first element. The hardware adds the swizzle to
+ * every address that it computes, so a part of a panel is described by where it starts. Bits 0-13:
+ * the address; 16-29: bytes to the next panel, where the instruction needs several; 32-45: bytes to
+ * the next 8 rows; 62-63: the swizzle. The first three are in units of 16 bytes (9.7.15.5.1.2). */
 template <int HEAD_DIM, typename T>
 __device__ __forceinline__ uint64_t wgmma_descriptor(const T *start, int panel_bytes) {
   constexpr int ROW_BYTES = 2 * PANEL<HEAD_DIM>;
@@ -101,8 +108,7 @@ __device__ __forceinline__ void start_qk(float (&s)[BLOCK_N / MMA_N][4], const T
 
 // [multiply_pv]
 /** Starts O += P V. P comes from registers; of V the rows `key` to `key` + 15 are described, with
- * all columns. `true` makes the instruction transpose V: it adds up 16 keys, and these are rows.
- */
+ * all columns. The instruction transposes them, so that 16 keys of a column are together. */
 template <typename T, int HEAD_DIM, int BLOCK_N>
 __device__ __forceinline__ void start_pv(float (&o)[HEAD_DIM / MMA_N][4],
                                          const uint32_t (&probs)[BLOCK_N / MMA_K][4],
@@ -125,7 +131,7 @@ union ScoresOrProbs {
   uint32_t probs[BLOCK_N / MMA_K][4];
 };
 
-/** Replaces S by P in the type of V: two neighbouring tiles of S are operand A of one wgmma. */
+/** Replaces S by P in the type of V: two neighbouring fragments of S are operand A of one wgmma. */
 template <typename T, int BLOCK_N>
 __device__ __forceinline__ void pack_probs(ScoresOrProbs<BLOCK_N> &both) {
 #pragma unroll
@@ -151,17 +157,28 @@ __device__ __forceinline__ void load_rows(T *target, const CUtensorMap &map, uin
     tma_load(target + ROWS * column, map, barrier, column, row, head, batch);
   }
 }
+
+/** Asks for the tile of Q: CONSUMER_ROWS rows for each warpgroup. */
+template <typename T, int HEAD_DIM>
+__device__ __forceinline__ void load_q(Shared<T, HEAD_DIM> &shared, const CUtensorMap &map,
+                                       int first_q, int head, int batch) {
+  using Tile = Tiles<HEAD_DIM>;
+  mbarrier_arrive_expect(&shared.q_full, 2 * Tile::BLOCK_M * HEAD_DIM);
+  for (int group = 0; group < Tile::WARPGROUPS; group++) {
+    load_rows<HEAD_DIM, Tile::CONSUMER_ROWS>(shared.q[group], map, &shared.q_full,
+                                             first_q + group * Tile::CONSUMER_ROWS, head, batch);
+  }
+}
 // [load_rows]
 
 // [load_tile]
-/** Asks for a tile of K or V, into its stage. All lanes of the first warp wait, thread 0 asks. The
- * n-th use of a stage begins when the use before it has ended; the first need not wait, and its
- * wait for parity 1 does not. */
-template <int HEAD_DIM, int ROWS, typename T, int STAGES>
-__device__ __forceinline__ void load_tile(T (&tiles)[STAGES][ROWS * HEAD_DIM],
-                                          const CUtensorMap &map, uint64_t (&full)[STAGES],
-                                          uint64_t (&empty)[STAGES], int tile, int kv_head,
-                                          int batch) {
+/** Asks for a tile of K or V when its stage is empty: the first warp waits, and thread 0 asks. The
+ * first use of a stage need not wait, and its wait for parity 1 does not. */
+template <int HEAD_DIM, typename T, int STAGES, int ELEMENTS>
+__device__ __forceinline__ void load_tile(T (&tiles)[STAGES][ELEMENTS], const CUtensorMap &map,
+                                          uint64_t (&full)[STAGES], uint64_t (&empty)[STAGES],
+                                          int tile, int kv_head, int batch) {
+  constexpr int ROWS = ELEMENTS / HEAD_DIM;
   const int stage = tile % STAGES;
   mbarrier_wait(&empty[stage], (tile / STAGES & 1) ^ 1);
   if (threadIdx.x != 0) return;
@@ -175,9 +192,7 @@ template <typename T, int HEAD_DIM>
 __global__ void __launch_bounds__(Tiles<HEAD_DIM>::THREADS, Tiles<HEAD_DIM>::BLOCKS_PER_SM)
     attention_kernel(Problem problem, Tensors t, const __grid_constant__ TensorMaps maps) {
   using Tile = Tiles<HEAD_DIM>;
-  constexpr int STAGES = Tile::STAGES;
-  constexpr int BLOCK_N = Tile::BLOCK_N;
-
+  constexpr int STAGES = Tile::STAGES, BLOCK_N = Tile::BLOCK_N;
   extern __shared__ __align__(1024) unsigned char smem[];
   Shared<T, HEAD_DIM> &shared = *(Shared<T, HEAD_DIM> *)smem;
 
@@ -192,13 +207,7 @@ __global__ void __launch_bounds__(Tiles<HEAD_DIM>::THREADS, Tiles<HEAD_DIM>::BLO
 
   // [barriers]
   if (threadIdx.x == 0) {
-    mbarrier_init(&shared.q_full, 1);
-    for (int stage = 0; stage < Tile::STAGES; stage++) {
-      mbarrier_init(&shared.k_full[stage], 1);
-      mbarrier_init(&shared.v_full[stage], 1);
-      mbarrier_init(&shared.k_empty[stage], 4 * Tile::WARPGROUPS);  // one thread of each warp
-      mbarrier_init(&shared.v_empty[stage], 4 * Tile::WARPGROUPS);
-    }
+    init_barriers(shared, 4 * Tile::WARPGROUPS);
     fence_mbarrier_init();
   }
   __syncthreads();  // all threads see the barriers
@@ -207,17 +216,12 @@ __global__ void __launch_bounds__(Tiles<HEAD_DIM>::THREADS, Tiles<HEAD_DIM>::BLO
   // The first warp asks for tiles of K and V.
   const bool loads = __shfl_sync(FULL_WARP, threadIdx.x / WARP_SIZE, 0) == 0;
   const auto load = [&](auto &tiles, const CUtensorMap &map, auto &full, auto &empty, int tile) {
-    if (tile >= tile_count) return;
-    load_tile<HEAD_DIM, BLOCK_N>(tiles, map, full, empty, tile, kv_head, batch);
+    if (tile < tile_count) load_tile<HEAD_DIM>(tiles, map, full, empty, tile, kv_head, batch);
   };
 
   // [first_loads]
   if (threadIdx.x == 0) {
-    mbarrier_arrive_expect(&shared.q_full, 2 * Tile::BLOCK_M * HEAD_DIM);
-    for (int group = 0; group < Tile::WARPGROUPS; group++) {
-      load_rows<HEAD_DIM, Tile::CONSUMER_ROWS>(shared.q[group], maps.q, &shared.q_full,
-                                               first_q + group * Tile::CONSUMER_ROWS, head, batch);
-    }
+    load_q(shared, maps.q, first_q, head, batch);
     for (int tile = 0; tile < STAGES; tile++) {
       load(shared.k, maps.k, shared.k_full, shared.k_empty, tile);
       if (tile < STAGES - 1) load(shared.v, maps.v, shared.v_full, shared.v_empty, tile);
@@ -236,15 +240,13 @@ __global__ void __launch_bounds__(Tiles<HEAD_DIM>::THREADS, Tiles<HEAD_DIM>::BLO
   float l[1][2] = {};                        // running sum of this lane's probabilities
   float o[1][HEAD_DIM / MMA_N][4] = {};
   const float scale_log2 = problem.scale * LOG2_E;
-  // Every row of this warp attends the keys before this one, so their scores need no mask.
+  // Every row of this warp attends to the keys before this one, so their scores need no mask.
   const int unmasked_end = attended_keys(problem, first_row);
-
   mbarrier_wait(&shared.q_full, 0);  // Q has arrived
 
   // [loop]
   for (int tile = 0; tile < tile_count; tile++) {
-    const int stage = tile % STAGES;
-    const uint32_t parity = tile / STAGES & 1;
+    const int stage = tile % STAGES, parity = tile / STAGES & 1;
     const int first_key = tile * BLOCK_N;
 
     ScoresOrProbs<BLOCK_N> both;
@@ -287,7 +289,7 @@ template <typename T, int HEAD_DIM>
 constexpr auto CONFIG = make_config<T, HEAD_DIM, Tiles<HEAD_DIM>>(attention_kernel<T, HEAD_DIM>,
                                                                   Tiles<HEAD_DIM>::THREADS,
                                                                   sizeof(Shared<T, HEAD_DIM>),
-                                                                  CEILING_WGMMA);
+                                                                  USES_WGMMA);
 
 static constexpr KernelConfig<TensorMaps> CONFIGS[] = {
     CONFIG<__half, 32>,        CONFIG<__half, 64>,        CONFIG<__half, 96>,

@@ -5,8 +5,9 @@
  * The idea: loading and computing are different jobs, so different warps do them. One thread of a
  * producer warpgroup asks for tiles as soon as there is room. Consumer warpgroups only compute. The
  * producer needs few registers; it gives the rest to the consumers (setmaxnreg), whose tiles can be
- * larger. The consumers issue their products in turns: one multiplies while the other computes its
- * softmax, because the tensor cores and the units for exponentials are different hardware.
+ * larger. The consumers issue their products in turns (ping-pong): while one multiplies, another
+ * computes its softmax, because the tensor cores and the units for exponentials are different
+ * hardware.
  *
  * What changed since step 07: who loads, and when. Producer and consumers each count the tiles that
  * they have seen, in a PipelineState. In the loop, P V of a tile moves to the next turn: a turn is
@@ -75,7 +76,7 @@ struct PipelineState {
   __device__ __forceinline__ int index() const { return count % STAGES; }
   /** The parity of the phase of this stage's barriers. It changes when a stage is used again. */
   __device__ __forceinline__ uint32_t phase() const { return count / STAGES % 2; }
-  /** The state of the tile before. */
+  /** The state of the previous tile. */
   __device__ __forceinline__ PipelineState previous() const { return {count - 1}; }
   /** Goes on to the next tile. */
   __device__ __forceinline__ void operator++() { count++; }
@@ -148,7 +149,7 @@ __device__ __forceinline__ void attend(Shared<T, HEAD_DIM> &shared, const Proble
   constexpr int BLOCK_N = Tile::BLOCK_N, CONSUMERS = Tile::CONSUMERS;
   const int tile_count = (key_end + BLOCK_N - 1) / BLOCK_N;
   const float scale_log2 = problem.scale * LOG2_E;
-  // Every row of this warp attends the keys before this one, so their scores need no mask.
+  // Every row of this warp attends to the keys before this one, so their scores need no mask.
   const int unmasked_end = attended_keys(problem, first_row);
   uint32_t probs[BLOCK_N / MMA_K][4];
   PipelineState<Tile::STAGES> state;  // of the next tile
@@ -167,7 +168,7 @@ __device__ __forceinline__ void attend(Shared<T, HEAD_DIM> &shared, const Proble
   if (tile_count > 0 && consumer == CONSUMERS - 1) pass_turn<CONSUMERS>(consumer);
 
   // [turn]
-  // P V of the tile before and Q K^T of this one, then the softmax of this one. `s` has room for
+  // P V of the previous tile and Q K^T of this one, then the softmax of this one. `s` has room for
   // the scores of a tile, or of its first keys.
   const auto take_turn = [&](auto &s, int tile) {
     wait_for_turn(consumer);
@@ -177,7 +178,7 @@ __device__ __forceinline__ void attend(Shared<T, HEAD_DIM> &shared, const Proble
     start_qk<T, HEAD_DIM, BLOCK_N>(s[0], shared.q[consumer], shared.k[state.index()]);
     // The last turn of all is not passed on: nobody waits for it.
     if (tile + 1 < tile_count || consumer + 1 < CONSUMERS) pass_turn<CONSUMERS>(consumer);
-    wgmma_wait<0>(s[0], o[0]);  // S of this tile is complete, and O of the one before
+    wgmma_wait<0>(s[0], o[0]);  // S of this tile is complete, and O of the previous one
     release(shared.k_empty, state);
     if (tile > 0) release(shared.v_empty, state.previous());
     ++state;
@@ -226,13 +227,7 @@ __global__ void __launch_bounds__(Tiles<HEAD_DIM>::THREADS, 1)
   const int key_end = attended_keys(problem, min(first_q + Tile::BLOCK_M, problem.q_len) - 1);
 
   if (threadIdx.x == 0) {
-    mbarrier_init(&shared.q_full, 1);
-    for (int stage = 0; stage < Tile::STAGES; stage++) {
-      mbarrier_init(&shared.k_full[stage], 1);
-      mbarrier_init(&shared.v_full[stage], 1);
-      mbarrier_init(&shared.k_empty[stage], 4 * Tile::CONSUMERS);  // one thread of each warp
-      mbarrier_init(&shared.v_empty[stage], 4 * Tile::CONSUMERS);
-    }
+    init_barriers(shared, 4 * Tile::CONSUMERS);
     fence_mbarrier_init();
   }
   __syncthreads();  // all threads see the barriers
@@ -273,7 +268,7 @@ template <typename T, int HEAD_DIM>
 constexpr auto CONFIG = make_config<T, HEAD_DIM, Tiles<HEAD_DIM>>(attention_kernel<T, HEAD_DIM>,
                                                                   Tiles<HEAD_DIM>::THREADS,
                                                                   sizeof(Shared<T, HEAD_DIM>),
-                                                                  CEILING_WGMMA);
+                                                                  USES_WGMMA);
 
 static constexpr KernelConfig<TensorMaps> CONFIGS[] = {
     CONFIG<__half, 32>,        CONFIG<__half, 64>,        CONFIG<__half, 96>,

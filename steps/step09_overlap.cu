@@ -2,15 +2,14 @@
  * @file
  * Step 09: overlap within a warpgroup.
  *
- * The idea: while S of a tile goes through the softmax, P V of the tile before needs nothing of it.
- * So Q K^T of a tile and P V of the tile before are issued together, and P V runs beside the
- * softmax.
+ * The idea: P V of a tile does not depend on the softmax of the next one. So Q K^T of a tile and
+ * P V of the previous tile are issued together, and P V overlaps the softmax.
  *
  * What changed since step 08: the loop. Q K^T comes first, and the first wait leaves P V running:
  * the softmax begins when S is complete. O is rescaled after the second wait.
  *
- * What it costs: P of the tile before and O stay in use during the softmax, so that more registers
- * are needed at once.
+ * What it costs: P of the previous tile and O stay in use during the softmax, so that more
+ * registers are needed at once.
  *
  * What to look at: what each wait leaves in flight, and what is touched before the second one.
  */
@@ -137,8 +136,8 @@ __device__ __forceinline__ void mask_tile(float (&s)[1][N_FRAGMENTS][4], const P
 // [products]
 
 /** The loop over the tiles of keys 0 to `key_end` - 1: O, m and l of a consumer's rows. `state` is
- * that of the first tile, and afterwards that behind the last. This, and the release of the last V,
- * are for step 10, where a thread block goes on to other queries. */
+ * that of the first tile, and afterwards the one after the last. This, and the release of the last
+ * V, are for step 10, where a thread block goes on to other queries. */
 template <typename T, int HEAD_DIM>
 __device__ __forceinline__ void attend(Shared<T, HEAD_DIM> &shared, const Problem &problem,
                                        int consumer, int first_row, int key_end,
@@ -173,14 +172,14 @@ __device__ __forceinline__ void attend(Shared<T, HEAD_DIM> &shared, const Proble
   if (Tile::TURNS && last > 0 && consumer == CONSUMERS - 1) pass_turn<CONSUMERS>(consumer);
 
   // [overlap]
-  // Q K^T of a tile and P V of the one before, which runs beside the softmax of this one.
+  // Q K^T of a tile and P V of the previous one, which runs beside the softmax of this one.
   const auto overlap = [&](auto &s, int tile) {
     if (Tile::TURNS) wait_for_turn(consumer);
     start_qk_of(s[0], shared, consumer, state);
     start_pv_of(o, probs, shared, state.previous());
     // The last turn of all is not passed on: nobody waits for it.
     if (Tile::TURNS && (tile < last || consumer < CONSUMERS - 1)) pass_turn<CONSUMERS>(consumer);
-    wgmma_wait<1>(s[0]);  // S of this tile is complete; P V of the one before may still run
+    wgmma_wait<1>(s[0]);  // S of this tile is complete; P V of the previous one may still run
     release(shared.k_empty, state);
     softmax(s, tile);
     wgmma_wait<0>(o);  // O is complete, and nothing reads P any more
@@ -228,13 +227,7 @@ __global__ void __launch_bounds__(Tiles<HEAD_DIM>::THREADS, 1)
   const int key_end = attended_keys(problem, min(first_q + Tile::BLOCK_M, problem.q_len) - 1);
 
   if (threadIdx.x == 0) {
-    mbarrier_init(&shared.q_full, 1);
-    for (int stage = 0; stage < Tile::STAGES; stage++) {
-      mbarrier_init(&shared.k_full[stage], 1);
-      mbarrier_init(&shared.v_full[stage], 1);
-      mbarrier_init(&shared.k_empty[stage], 4 * Tile::CONSUMERS);  // one thread of each warp
-      mbarrier_init(&shared.v_empty[stage], 4 * Tile::CONSUMERS);
-    }
+    init_barriers(shared, 4 * Tile::CONSUMERS);
     fence_mbarrier_init();
   }
   __syncthreads();  // all threads see the barriers
@@ -274,7 +267,7 @@ template <typename T, int HEAD_DIM>
 constexpr auto CONFIG = make_config<T, HEAD_DIM, Tiles<HEAD_DIM>>(attention_kernel<T, HEAD_DIM>,
                                                                   Tiles<HEAD_DIM>::THREADS,
                                                                   sizeof(Shared<T, HEAD_DIM>),
-                                                                  CEILING_WGMMA);
+                                                                  USES_WGMMA);
 
 static constexpr KernelConfig<TensorMaps> CONFIGS[] = {
     CONFIG<__half, 32>,        CONFIG<__half, 64>,        CONFIG<__half, 96>,

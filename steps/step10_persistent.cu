@@ -57,7 +57,7 @@ struct Tiles {
 };
 
 // [work]
-/** A tile of queries, and the keys that some of these queries attend. */
+/** A tile of queries, and the keys that some of these queries attend to. */
 struct alignas(16) WorkTile {
   int first_q, head, batch; /**< its first query, and whose it is */
   int key_end;              /**< keys 0 to key_end - 1; negative: there is no more work */
@@ -109,7 +109,7 @@ __device__ __forceinline__ ScheduledTile scheduled_tile(const Problem &problem,
 }
 
 /** The number of the next tile that no block has. The first tile of each block has the number of
- * the block, so the counter begins behind those. A block takes one number for each tile that it
+ * the block, so the counter begins after those. A block takes one number for each tile that it
  * computes: a pass takes as many as there are tiles, and atomicInc() leaves the counter at 0. */
 __device__ __forceinline__ int take_next(const TileScheduler &scheduler) {
   return gridDim.x + atomicInc(scheduler.counter, scheduler.tiles - 1);
@@ -146,7 +146,7 @@ __device__ __forceinline__ void produce(Shared<T, HEAD_DIM> &shared, const Tenso
     if (work.key_end < 0) break;
 
     const PipelineState<1> q_state = {work_state.count};
-    mbarrier_wait(&shared.q_empty[0], q_state.phase() ^ 1);  // the O before has left its place
+    mbarrier_wait(&shared.q_empty[0], q_state.phase() ^ 1);  // the previous O has been stored
     mbarrier_arrive_expect(&shared.q_full[0], 2 * Tile::BLOCK_M * HEAD_DIM);
     for (int consumer = 0; consumer < Tile::CONSUMERS; consumer++) {
       load_rows<HEAD_DIM, Tile::CONSUMER_ROWS>(shared.q[consumer], maps.q, &shared.q_full[0],
@@ -236,7 +236,7 @@ template <typename T, int HEAD_DIM>
 constexpr auto CONFIG = make_config<T, HEAD_DIM, Tiles<HEAD_DIM>>(attention_kernel<T, HEAD_DIM>,
                                                                   Tiles<HEAD_DIM>::THREADS,
                                                                   sizeof(Shared<T, HEAD_DIM>),
-                                                                  CEILING_WGMMA);
+                                                                  USES_WGMMA);
 
 static constexpr KernelConfig<TensorMaps, TileScheduler> CONFIGS[] = {
     CONFIG<__half, 32>,        CONFIG<__half, 64>,        CONFIG<__half, 96>,

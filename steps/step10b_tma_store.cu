@@ -67,7 +67,7 @@ struct Shared {
 };
 
 // [store]
-/** The byte of element (row, column) in swizzled panels of ROWS rows, as TMA lays them. */
+/** The byte of element (row, column) in swizzled panels of ROWS rows, in the layout of TMA. */
 template <int HEAD_DIM, int ROWS>
 __device__ __forceinline__ int swizzled_byte(int row, int column) {
   constexpr int COLUMNS = PANEL<HEAD_DIM>;
@@ -93,7 +93,7 @@ __device__ __forceinline__ void finish_rows(float (&o)[O_FRAGMENTS][4], const fl
       o[n][2 * half] *= factor;
       o[n][2 * half + 1] *= factor;
     }
-    // A row that attends nothing has sum = 0, and log2(0) is -inf.
+    // A fully masked row has sum = 0, and log2(0) is -inf.
     if (lane % 4 == 0 && row < rows) lse_global[row] = (m[half] + log2_approx(sum)) * LN_2;
   }
 }
@@ -105,7 +105,7 @@ __device__ __forceinline__ void store_tile(const float (&o)[HEAD_DIM / MMA_N][4]
                                            const CUtensorMap &map, int first_row, int head,
                                            int batch) {
   const int lane = threadIdx.x % WARP_SIZE;
-  if (lane == 0) tma_store_wait<0>();  // the O before has been read
+  if (lane == 0) tma_store_wait<0>();  // the previous O has been read
   __syncwarp();                        // all lanes may write the next
 #pragma unroll
   for (int half = 0; half < 2; half++) {
@@ -134,7 +134,7 @@ struct ForwardMaps {
 };
 
 // [load_q]
-/** Asks for the Q of a consumer, as soon as it has no product with the Q before left to do.
+/** Asks for the Q of a consumer, as soon as it has no product with the previous Q left to do.
  * `work_count` is the number of the work tile in this block. */
 template <typename T, int HEAD_DIM>
 __device__ __forceinline__ void load_q(Shared<T, HEAD_DIM> &shared, const CUtensorMap &map,
@@ -255,7 +255,7 @@ template <typename T, int HEAD_DIM>
 constexpr auto CONFIG = make_config<T, HEAD_DIM, Tiles<HEAD_DIM>>(attention_kernel<T, HEAD_DIM>,
                                                                   Tiles<HEAD_DIM>::THREADS,
                                                                   sizeof(Shared<T, HEAD_DIM>),
-                                                                  CEILING_WGMMA);
+                                                                  USES_WGMMA);
 
 static constexpr KernelConfig<ForwardMaps, TileScheduler> CONFIGS[] = {
     CONFIG<__half, 32>,        CONFIG<__half, 64>,        CONFIG<__half, 96>,

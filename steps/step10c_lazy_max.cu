@@ -12,7 +12,7 @@
  *   with three of them, one has a product to issue whenever others compute a softmax. So up to
  *   D = 128 there are three, with smaller tiles of keys.
  * - Without turns, a consumer need not compute what others compute. It skips the tiles of keys that
- *   none of its 64 queries attends.
+ *   are masked for all of its 64 queries.
  * - m is finite from the beginning: -FLT_MAX. As long as all scores of a row are -inf, P is 0.
  *
  * What it costs: P may be larger than 1, so its largest values are rounded like all others. K is
@@ -28,6 +28,7 @@
 #include "device/heads.cuh"
 #include "device/launch.cuh"
 #include "device/log2.cuh"
+#include "device/new_max.cuh"
 #include "device/overlap.cuh"
 #include "device/pipeline.cuh"
 #include "device/producer.cuh"
@@ -69,7 +70,7 @@ struct Shared {
 
 // [skip]
 /** Waits for a tile that only other consumers need, and releases it: its barriers count this
- * consumer, too. Without the wait this could be a second arrival in the phase before. */
+ * consumer, too. Without the wait this could be a second arrival in the previous phase. */
 template <int STAGES>
 __device__ __forceinline__ void skip_tile(uint64_t (&full)[STAGES], uint64_t (&empty)[STAGES],
                                           PipelineState<STAGES> state) {
@@ -80,10 +81,6 @@ __device__ __forceinline__ void skip_tile(uint64_t (&full)[STAGES], uint64_t (&e
 // [skip]
 
 // [exponentiate]
-/** The largest sum of P of a row in a lane. In fp16, P must be below 65504. Scores beyond 2^28 are
- * so coarse in fp32 that even P of a new m may be larger (docs/correctness.md). */
-constexpr float MOST_SUM = 512;
-
 /** Replaces scores by unnormalised probabilities with the m that is there. `sums` is what they add
  * to l. */
 template <int N_FRAGMENTS>
@@ -102,11 +99,6 @@ __device__ __forceinline__ void exponentiate_tile(float (&s)[N_FRAGMENTS][4], fl
       }
     }
   }
-}
-
-/** Is m too small for a row of this lane? A NaN counts as too large. */
-__device__ __forceinline__ bool needs_new_max(const float (&sums)[2], float most_sum) {
-  return !(sums[0] <= most_sum) | !(sums[1] <= most_sum);
 }
 // [exponentiate]
 
@@ -150,8 +142,8 @@ __device__ __forceinline__ bool lazy_softmax(float (&s)[N_FRAGMENTS][4], float (
                                              float (&l)[2], float (&rescale)[2], float scale_log2,
                                              const T *q, const T *k_tile, Mask mask) {
   mask();
-  float sums[2];
-  exponentiate_tile(s, sums, m, scale_log2);
+  float sums[1][2];
+  exponentiate_tile(s, sums[0], m, scale_log2);
   // One decision for the whole warp: ldmatrix and mma need all lanes.
   const bool raise = __any_sync(FULL_WARP, needs_new_max(sums, MOST_SUM));
   if (raise) {
@@ -159,7 +151,7 @@ __device__ __forceinline__ bool lazy_softmax(float (&s)[N_FRAGMENTS][4], float (
     mask();
     softmax_of_tile(s, m, l, rescale, scale_log2);
   } else {
-    l[0] += sums[0], l[1] += sums[1];
+    l[0] += sums[0][0], l[1] += sums[0][1];
   }
   return raise;
 }
@@ -193,7 +185,7 @@ __device__ __forceinline__ void attend(Shared<T, HEAD_DIM> &shared, const Proble
     float s[1][BLOCK_N / MMA_N][4];
     start_qk_of(s[0], shared, consumer, state);
     start_pv_of(o, probs, shared, state.previous());
-    wgmma_wait<1>(s[0]);  // S of this tile is complete; P V of the one before may still run
+    wgmma_wait<1>(s[0]);  // S of this tile is complete; P V of the previous one may still run
     const bool raised = lazy_softmax<T, HEAD_DIM, BLOCK_N>(
         s[0], m, l, rescale, scale_log2, shared.q[consumer], shared.k[state.index()],
         [&] { mask_tile(s, problem, first_row, first_key, unmasked_end); });
@@ -233,7 +225,7 @@ __device__ __forceinline__ void consume(Shared<T, HEAD_DIM> &shared, const Forwa
     const int own_end = keys_of_rows(problem, first_q, Tile::CONSUMER_ROWS);
     const int tile_count = (own_end + BLOCK_N - 1) / BLOCK_N;
     // [0] belongs to row lane / 4 of this warp, [1] to the row 8 below.
-    float m[2] = {-FLT_MAX, -FLT_MAX};  // running maximum of score * scale * log2(e)
+    float m[2] = {-FLT_MAX, -FLT_MAX};  // maximum of score * scale * log2(e) over some of the keys
     float l[2] = {};                    // running sum of this lane's probabilities
     float o[HEAD_DIM / MMA_N][4] = {};
     const PipelineState<1> q_state = {work_state.count};
@@ -287,7 +279,7 @@ template <typename T, int HEAD_DIM>
 constexpr auto CONFIG = make_config<T, HEAD_DIM, Tiles<HEAD_DIM>>(attention_kernel<T, HEAD_DIM>,
                                                                   Tiles<HEAD_DIM>::THREADS,
                                                                   sizeof(Shared<T, HEAD_DIM>),
-                                                                  CEILING_WGMMA);
+                                                                  USES_WGMMA);
 
 static constexpr KernelConfig<ForwardMaps, TileScheduler> CONFIGS[] = {
     CONFIG<__half, 32>,        CONFIG<__half, 64>,        CONFIG<__half, 96>,

@@ -10,7 +10,7 @@
  * - After the last V of a tile of queries, the O of each consumer goes through the pipeline of V,
  *   as if it were one more tile of V. So the pipeline of V runs ahead of that of K.
  * - The producer grants a slot when no product reads its V. It is released when TMA has read O.
- * - The first V waits for the O before, so the producer asks for the next K ahead of each V.
+ * - The first V waits for the previous O, so the producer asks for the next K ahead of each V.
  * - Two consumers: O alone takes 128 registers. And short last tiles, as in step 08.
  *
  * What it costs: K, V and O must be asked for in one order by all parts of the kernel.
@@ -104,7 +104,7 @@ __device__ __forceinline__ void release_o_slots(Shared<T, HEAD_DIM> &shared,
 // [o_slots]
 
 // [producer]
-/** What the one producing thread does: as in step 10b, but each K comes before the V before it. */
+/** What the one producing thread does: as in step 10b, but each K comes before the previous V. */
 template <typename T, int HEAD_DIM>
 __device__ __forceinline__ void produce_k_ahead(Shared<T, HEAD_DIM> &shared, const TensorMaps &maps,
                                                 const Problem &problem,
@@ -151,7 +151,7 @@ __device__ __forceinline__ void produce_k_ahead(Shared<T, HEAD_DIM> &shared, con
 // [producer]
 
 /** The loop over the tiles of keys 0 to `key_end` - 1: O, m and l of a consumer's rows. It releases
- * Q, and the slots of the O before. */
+ * Q, and the slots of the previous O. */
 template <typename T, int HEAD_DIM>
 __device__ __forceinline__ void attend(Shared<T, HEAD_DIM> &shared, const Problem &problem,
                                        int consumer, int first_row, int key_end,
@@ -182,7 +182,7 @@ __device__ __forceinline__ void attend(Shared<T, HEAD_DIM> &shared, const Proble
   const auto overlap = [&](auto &s, int tile) {
     start_qk_of(s[0], shared, consumer, state);
     start_pv_of(o, probs, shared, v_before());
-    wgmma_wait<1>(s[0]);  // S of this tile is complete; P V of the one before may still run
+    wgmma_wait<1>(s[0]);  // S of this tile is complete; P V of the previous one may still run
     const bool raised = lazy_softmax<T, HEAD_DIM, BLOCK_N>(
         s[0], m, l, rescale, scale_log2, shared.q[consumer], shared.k[state.index()],
         [&] { mask_tile(s, problem, first_row, tile * BLOCK_N, unmasked_end); });
@@ -232,7 +232,7 @@ __device__ __forceinline__ void consume(Shared<T, HEAD_DIM> &shared, const Forwa
     const int first_q = work.first_q + consumer * Tile::CONSUMER_ROWS;  // of this consumer
     const int first_row = first_q + 16 * warp;                          // of this warp
     const int own_end = keys_of_rows(problem, first_q, Tile::CONSUMER_ROWS);
-    float m[2] = {-FLT_MAX, -FLT_MAX};  // running maximum of score * scale * log2(e)
+    float m[2] = {-FLT_MAX, -FLT_MAX};  // maximum of score * scale * log2(e) over some of the keys
     float l[2] = {};                    // running sum of this lane's probabilities
     float o[HEAD_DIM / MMA_N][4] = {};
     const PipelineState<1> q_state = {work_state.count};
@@ -290,7 +290,7 @@ template <typename T, int HEAD_DIM>
 constexpr auto CONFIG = make_config<T, HEAD_DIM, Tiles<HEAD_DIM>>(attention_kernel<T, HEAD_DIM>,
                                                                   Tiles<HEAD_DIM>::THREADS,
                                                                   sizeof(Shared<T, HEAD_DIM>),
-                                                                  CEILING_WGMMA);
+                                                                  USES_WGMMA);
 
 static constexpr KernelConfig<ForwardMaps, TileScheduler> CONFIGS[] = {CONFIG<__half, 256>,
                                                                        CONFIG<__nv_bfloat16, 256>};

@@ -5,15 +5,15 @@
  * The idea: the producer alone decides which tiles of keys there are, so a mask is a matter of the
  * producer. It follows a plan of the mask, instead of going on up to the diagonal, and the
  * consumers follow the producer. Most masks in use are simple: a window, documents, a prefix. There
- * a query attends the keys from one number up to another. These two numbers say everything, where
+ * a query attends to keys from one number up to another. These two numbers say everything, where
  * step 05 needs a list of tiles and a bit for each pair of query and key.
  *
  * What changed since step 10c:
  * - Small kernels make the plans once per mask (device/span_plans.cuh), one for each tile of
  *   queries: where its tiles of keys begin, how many there are, and which of them each consumer
- *   needs. The first tile begins at the first key that is attended.
- * - A consumer has two loops: one for tiles of which its queries attend all keys, and one for tiles
- *   that need mask code. There a span becomes a word of bits for 32 keys.
+ *   needs. The first tile begins at the first unmasked key.
+ * - A consumer has two loops: one for tiles in which nothing is masked for its queries, and one for
+ *   tiles that need mask code. There a span becomes a word of bits for 32 keys.
  * - The producer knows nothing of a tile of queries before its plan has arrived. So it copies the
  *   next plan early, and Q is loaded by threads of their own (device/planned_tiles.cuh). Plans are
  *   sorted, the longest first.
@@ -100,8 +100,8 @@ __device__ __forceinline__ void apply_spans(float (&s)[N_FRAGMENTS][4], const Ke
 }
 // [apply_spans]
 
-/** The loop over the tiles of keys that a consumer's queries attend: O, m and l of its rows.
- * `state` is that of the first tile of the plan, and afterwards that behind the last one of this
+/** The loop over the tiles of keys that a consumer's queries attend to: O, m and l of its rows.
+ * `state` is that of the first tile of the plan, and afterwards the one after the last tile of this
  * consumer. */
 template <typename T, int HEAD_DIM>
 __device__ __forceinline__ void attend(Shared<T, HEAD_DIM> &shared, const QueryPlan &plan,
@@ -123,7 +123,7 @@ __device__ __forceinline__ void attend(Shared<T, HEAD_DIM> &shared, const QueryP
     float s[BLOCK_N / MMA_N][4];
     start_qk_of(s, shared, consumer, state);
     start_pv_of(o, probs, shared, v_before());
-    wgmma_wait<1>(s);  // S of this tile is complete; P V of the one before may still run
+    wgmma_wait<1>(s);  // S of this tile is complete; P V of the previous one may still run
     const bool raised = lazy_softmax<T, HEAD_DIM, BLOCK_N>(
         s, m, l, rescale, scale_log2, shared.q[consumer], shared.k[state.index()], [&] {
           if (masked) mask(s, tile);
@@ -240,7 +240,7 @@ template <typename T, int HEAD_DIM>
 constexpr auto CONFIG = make_config<T, HEAD_DIM, Tiles<HEAD_DIM>>(attention_kernel<T, HEAD_DIM>,
                                                                   Tiles<HEAD_DIM>::THREADS,
                                                                   sizeof(Shared<T, HEAD_DIM>),
-                                                                  CEILING_WGMMA);
+                                                                  USES_WGMMA);
 
 static constexpr KernelConfig<SpanMaps, TileScheduler, MaskPlans> CONFIGS[] = {
     CONFIG<__half, 32>,        CONFIG<__half, 64>,        CONFIG<__half, 96>,

@@ -18,7 +18,7 @@
  *
  * What it costs: 16 bytes for each tile of keys in each list, and 512 bytes for each tile with
  * bits. There are two consumers, because the bits of four stages leave no room for a third with 128
- * columns. So where each query attends one span of keys, step 11 is faster.
+ * columns. So where each query attends to one span of keys, step 11 is faster.
  *
  * Longer than other steps: the kernels in device/list_plans.cuh make the lists for this step alone.
  * They run once per mask and can be read apart from the pass.
@@ -135,7 +135,7 @@ __device__ __forceinline__ void mask_listed(float (&s)[N_FRAGMENTS][4],
 // [mask_listed]
 
 /** The loop over the tiles of keys of a list: O, m and l of a consumer's rows. `state` is that of
- * the first tile, and afterwards that behind the last. */
+ * the first tile, and afterwards the one after the last. */
 template <typename T, int HEAD_DIM>
 __device__ __forceinline__ void attend(Shared<T, HEAD_DIM> &shared, const Problem &problem,
                                        const QueryPlan &plan, int consumer, float scale_log2,
@@ -163,7 +163,7 @@ __device__ __forceinline__ void attend(Shared<T, HEAD_DIM> &shared, const Proble
     float s[BLOCK_N / MMA_N][4];
     start_qk_of(s, shared, consumer, state);
     start_pv_of(o, probs, shared, v_before());
-    wgmma_wait<1>(s);  // S of this tile is complete; P V of the one before may still run
+    wgmma_wait<1>(s);  // S of this tile is complete; P V of the previous one may still run
     const bool raised =
         lazy_softmax<T, HEAD_DIM, BLOCK_N>(s, m, l, rescale, scale_log2, shared.q[consumer],
                                            shared.k[state.index()], [&] { mask(s, masked); });
@@ -255,9 +255,9 @@ __global__ void __launch_bounds__(Tiles<HEAD_DIM>::THREADS, 1)
 
 template <typename T, int HEAD_DIM>
 constexpr auto CONFIG = [] {
-  auto config = make_config<T, HEAD_DIM, Tiles<HEAD_DIM>>(
-      attention_kernel<T, HEAD_DIM>, Tiles<HEAD_DIM>::THREADS, sizeof(Shared<T, HEAD_DIM>),
-      CEILING_WGMMA);
+  auto config = make_config<T, HEAD_DIM, Tiles<HEAD_DIM>>(attention_kernel<T, HEAD_DIM>,
+                                                          Tiles<HEAD_DIM>::THREADS,
+                                                          sizeof(Shared<T, HEAD_DIM>), USES_WGMMA);
   config.mask_rows = CONSUMER_ROWS;  // half of a tile of queries may be in another block
   return config;
 }();

@@ -10,7 +10,7 @@
  *   the producer transpose each tile of V, from one buffer to another.
  * - A register of S holds other keys than a register of P must. Instead of moving P between lanes,
  *   V gets the order of keys that P has.
- * - With e4m3, tensor cores keep only 13 bits behind the leading one of a sum. So P V of each tile
+ * - With e4m3, tensor cores keep only 13 bits after the leading one of a sum. So P V of each tile
  *   begins at 0, and is added to O in fp32.
  * - A consumer has one product in flight at a time, because S and P V share registers. The other
  *   two consumers fill the gaps.
@@ -97,12 +97,12 @@ __device__ __forceinline__ unsigned chunk_byte(unsigned row, unsigned chunk) {
 
 // [transpose]
 /**
- * Writes columns of V as rows. A warp turns around 16 columns of 32 keys with one ldmatrix and one
+ * Writes columns of V as rows. A warp transposes 16 columns of 32 keys with one ldmatrix and one
  * stmatrix, AHEAD times at a time.
  *
  * ldmatrix.trans moves pairs of bytes: a lane gets columns 2c and 2c + 1 (c = lane / 4) of keys 2t
  * and 2t + 1 (t = lane % 4), and with the next register of keys 8 + 2t and 9 + 2t. Two byte
- * permutations part the columns: one register has four keys of column 2c, the other of 2c + 1.
+ * permutations separate the columns: one register has four keys of column 2c, the other of 2c + 1.
  *
  * Then keys lie in the order 0, 1, 8, 9, 2, 3, 10, 11 and so on, which is the order that a lane
  * holds P in: see pack_probs_e4m3(). Lanes with c >= 4 store the odd column first, so that the 8
@@ -189,8 +189,8 @@ __device__ __forceinline__ void start_pv_e4m3(float (&pv)[HEAD_DIM / MMA_N][4],
   wgmma_commit();
 }
 
-/** P in e4m3: what a lane holds of two neighbouring tiles of S becomes one register, four keys in
- * the order 2t, 2t + 1, 8 + 2t, 9 + 2t. */
+/** P in e4m3: what a lane holds of two neighbouring fragments of S becomes one register, four keys
+ * in the order 2t, 2t + 1, 8 + 2t, 9 + 2t. */
 template <int N_FRAGMENTS>
 __device__ __forceinline__ void pack_probs_e4m3(uint32_t (&probs)[N_FRAGMENTS / 4][4],
                                                 const float (&s)[N_FRAGMENTS][4]) {
@@ -295,7 +295,7 @@ __device__ __forceinline__ void attend(Shared<T, HEAD_DIM> &shared, const Proble
   uint32_t probs[BLOCK_N / 32][4];
   for (int tile = 0; tile < tile_count; tile++, ++state) {
     {
-      float s[1][BLOCK_N / MMA_N][4], sums[2], rescale[2];
+      float s[1][BLOCK_N / MMA_N][4], sums[1][2], rescale[2];
       mbarrier_wait(&shared.k_full[state.index()], state.phase());  // K has arrived
       wgmma_fence();  // P V was read from the registers that S takes
       start_qk_e4m3<HEAD_DIM, BLOCK_N>(s[0], shared.q[consumer], shared.k[state.index()]);
@@ -303,13 +303,13 @@ __device__ __forceinline__ void attend(Shared<T, HEAD_DIM> &shared, const Proble
       release(shared.k_empty, state);  // nothing reads this K any more
       mask_tile(s, problem, first_row, tile * BLOCK_N, unmasked_end);
       // [softmax]
-      if (tile > 0) exponentiate_e4m3(probs, sums, s[0], m, scale_log2);
+      if (tile > 0) exponentiate_e4m3(probs, sums[0], s[0], m, scale_log2);
       if (tile == 0 || __any_sync(FULL_WARP, needs_new_max(sums, MOST_P_SUM))) {
         softmax_with_new_m(s[0], m, l, rescale, scale_log2);
         rescale_rows(o, rescale);
         pack_probs_e4m3(probs, s[0]);
       } else {
-        l[0] += sums[0], l[1] += sums[1];
+        l[0] += sums[0][0], l[1] += sums[0][1];
       }
       // [softmax]
     }
@@ -344,7 +344,7 @@ __device__ __forceinline__ void consume(Shared<T, HEAD_DIM> &shared, const Forwa
     const int own_end = keys_of_rows(problem, first_q, Tile::CONSUMER_ROWS);
     const int tile_count = (own_end + BLOCK_N - 1) / BLOCK_N;
     // [0] belongs to row lane / 4 of this warp, [1] to the row 8 below.
-    float m[2] = {-FLT_MAX, -FLT_MAX};  // running maximum of score * scale * log2(e)
+    float m[2] = {-FLT_MAX, -FLT_MAX};  // exponent of 2 that P is relative to
     float l[2] = {};                    // running sum of this lane's probabilities
     float o[HEAD_DIM / MMA_N][4] = {};
     // [scales]
@@ -413,7 +413,7 @@ template <typename T, int HEAD_DIM>
 constexpr auto CONFIG = make_config<T, HEAD_DIM, Tiles<HEAD_DIM>>(attention_kernel<T, HEAD_DIM>,
                                                                   Tiles<HEAD_DIM>::THREADS,
                                                                   sizeof(Shared<T, HEAD_DIM>),
-                                                                  CEILING_WGMMA_FP8);
+                                                                  USES_WGMMA_FP8);
 
 static constexpr KernelConfig<ForwardMaps, TileScheduler> CONFIGS[] = {
     CONFIG<__half, 64>, CONFIG<__half, 128>, CONFIG<__nv_bfloat16, 64>, CONFIG<__nv_bfloat16, 128>};

@@ -11,8 +11,8 @@
 // As in steps/step09_overlap.cu:
 
 /** The loop over the tiles of keys 0 to `key_end` - 1: O, m and l of a consumer's rows. `state` is
- * that of the first tile, and afterwards that behind the last. This, and the release of the last V,
- * are for step 10, where a thread block goes on to other queries. */
+ * that of the first tile, and afterwards the one after the last. This, and the release of the last
+ * V, are for step 10, where a thread block goes on to other queries. */
 template <typename T, int HEAD_DIM>
 __device__ __forceinline__ void attend(Shared<T, HEAD_DIM> &shared, const Problem &problem,
                                        int consumer, int first_row, int key_end,
@@ -44,14 +44,14 @@ __device__ __forceinline__ void attend(Shared<T, HEAD_DIM> &shared, const Proble
   // The first turn is passed only if somebody will wait for it.
   if (Tile::TURNS && last > 0 && consumer == CONSUMERS - 1) pass_turn<CONSUMERS>(consumer);
 
-  // Q K^T of a tile and P V of the one before, which runs beside the softmax of this one.
+  // Q K^T of a tile and P V of the previous one, which runs beside the softmax of this one.
   const auto overlap = [&](auto &s, int tile) {
     if (Tile::TURNS) wait_for_turn(consumer);
     start_qk_of(s[0], shared, consumer, state);
     start_pv_of(o, probs, shared, state.previous());
     // The last turn of all is not passed on: nobody waits for it.
     if (Tile::TURNS && (tile < last || consumer < CONSUMERS - 1)) pass_turn<CONSUMERS>(consumer);
-    wgmma_wait<1>(s[0]);  // S of this tile is complete; P V of the one before may still run
+    wgmma_wait<1>(s[0]);  // S of this tile is complete; P V of the previous one may still run
     release(shared.k_empty, state);
     softmax(s, tile);
     wgmma_wait<0>(o);  // O is complete, and nothing reads P any more

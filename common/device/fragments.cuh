@@ -1,13 +1,13 @@
 /**
  * @file
- * What step 02b introduces, for warps with any number of 16-row tiles: tiles of 16-bit elements in
- * padded shared memory, the mask and the online softmax on mma fragments.
+ * What step 02b introduces, for warps with any number of 16-row fragments: tiles of 16-bit elements
+ * in padded shared memory, the mask and the online softmax on mma fragments.
  *
- * A warp owns M_FRAGMENTS x 16 rows of Q. S is an array [M_FRAGMENTS][N_FRAGMENTS] of 16 x 8
- * accumulator tiles, N_FRAGMENTS = keys / 8, and O is [M_FRAGMENTS][HEAD_DIM / 8] of them. Of each
- * tile, a lane holds c[0] and c[1] in row lane / 4, and c[2] and c[3] in the row 8 below, at
- * columns 2 * (lane % 4) and the next (see mma_m16n8k16() in ptx.cuh). Four lanes share a row: each
- * keeps m of the row, and l of its own keys.
+ * A warp owns M_FRAGMENTS x 16 rows of Q. S is an array [M_FRAGMENTS][N_FRAGMENTS] of accumulator
+ * fragments of 16 x 8 elements, N_FRAGMENTS = keys / 8, and O is [M_FRAGMENTS][HEAD_DIM / 8] of
+ * them. Of each fragment, a lane holds c[0] and c[1] in row lane / 4, and c[2] and c[3] in the row
+ * 8 below, at columns 2 * (lane % 4) and the next (see mma_m16n8k16() in ptx.cuh). Four lanes share
+ * a row: each keeps m of the row, and l of its own keys.
  */
 #ifndef DEVICE_FRAGMENTS_CUH
 #define DEVICE_FRAGMENTS_CUH
@@ -73,8 +73,8 @@ __device__ __forceinline__ void load_tile(T *tile_shared, const T *matrix, int64
 }
 
 /**
- * Sets the scores of keys that their query does not attend to -inf: keys past the last one and, if
- * `causal`, keys past the diagonal. Row 0 of `s` is query first_q, column 0 is key first_key.
+ * Sets masked scores to -inf: those of keys past the last one and, if `causal`, of keys past the
+ * diagonal. Row 0 of `s` is query first_q, column 0 is key first_key.
  */
 template <int M_FRAGMENTS, int N_FRAGMENTS>
 __device__ __forceinline__ void apply_mask(float (&s)[M_FRAGMENTS][N_FRAGMENTS][4],

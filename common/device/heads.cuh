@@ -1,6 +1,6 @@
 /**
  * @file
- * Where a head lies in memory, which keys a query attends, and which queries a thread block takes.
+ * Where a head lies in memory, which keys a query attends to, and which queries a thread block has.
  */
 #ifndef DEVICE_HEADS_CUH
 #define DEVICE_HEADS_CUH
@@ -27,21 +27,21 @@ __device__ __forceinline__ HeadOffsets head_offsets(const Problem &problem, int 
           (int64_t)index * problem.q_len};
 }
 
-/** The number of keys that query q attends under the causal rule: keys 0 to that number - 1. It is
- * 0 for q >= q_len. */
+/** The number of keys that query q attends to under the causal rule: keys 0 to that number - 1. It
+ * is 0 for q >= q_len. */
 __host__ __device__ inline int causal_keys(const Problem &problem, int q) {
   if (q >= problem.q_len) return 0;
   const int last = problem.kv_len + (q - problem.q_len);
   return last < 0 ? 0 : last + 1;
 }
 
-/** The number of keys that query q attends under the full or the causal mask, as above. */
+/** The number of keys that query q attends to under the full or the causal mask, as above. */
 __host__ __device__ inline int attended_keys(const Problem &problem, int q) {
   if (problem.mask == MASK_CAUSAL) return causal_keys(problem, q);
   return q >= problem.q_len ? 0 : problem.kv_len;
 }
 
-/** Keys that some of the queries `first_q` to `first_q` + `rows` - 1 attend. */
+/** Keys that some of the queries `first_q` to `first_q` + `rows` - 1 attend to. */
 __device__ __forceinline__ int keys_of_rows(const Problem &problem, int first_q, int rows) {
   if (first_q >= problem.q_len) return 0;
   return attended_keys(problem, min(first_q + rows, problem.q_len) - 1);

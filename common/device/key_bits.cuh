@@ -20,8 +20,7 @@ __device__ __forceinline__ uint32_t bits_of_span(const KeySpan &span, int first_
   return ~0u >> (32 - (end - begin)) << begin;
 }
 
-/** Sets the scores of keys that are not attended to -inf: bit j of word w of a row is key 32 w + j
- * of the tile. */
+/** Sets the scores of masked keys to -inf: bit j of word w of a row is key 32 w + j of the tile. */
 template <int N_FRAGMENTS, int WORDS>
 __device__ __forceinline__ void apply_bits(float (&s)[N_FRAGMENTS][4],
                                            const uint32_t (&words)[2][WORDS]) {

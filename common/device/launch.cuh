@@ -20,44 +20,45 @@ constexpr Dtype DTYPE_OF = DTYPE_FP16;
 template <>
 constexpr Dtype DTYPE_OF<__nv_bfloat16> = DTYPE_BF16;
 
+/** What a kernel takes, and what it needs of a GPU, because of the instructions that it uses. */
+struct Instructions {
+  Ceiling ceiling;             /**< what the report compares the speed with */
+  bool exact_head_dim;         /**< takes no head dimension below that of the configuration */
+  bool multiplies_masked_keys; /**< by a P of 0, instead of leaving them out */
+  int alignment;               /**< bytes: of the tensors and their rows; 1: that of elements */
+  int capability;              /**< the least compute capability in fp16, times 10 */
+  int bf16_capability;         /**< in bf16 */
+  bool no_later_capability;    /**< runs on no other one */
+};
+
+constexpr Instructions USES_FFMA = {CEILING_FFMA, false, false, 1, 0, 0, false};
+constexpr Instructions USES_MMA = {CEILING_MMA, true, true, 16, 75, 80, false};
+constexpr Instructions USES_WGMMA = {CEILING_WGMMA, true, true, 16, 90, 90, true};
+constexpr Instructions USES_WGMMA_FP8 = {CEILING_WGMMA_FP8, true, true, 16, 90, 90, true};
+
 /**
  * One instantiation of a kernel. A thread block computes block_m rows of O of one query head.
  * `Extra` are parameters of the kernel after the problem and the tensors; most have none.
- *
- * CEILING_MMA and the two of wgmma mean that the kernel uses tensor cores: it takes exactly
- * `head_dim`, copies at least 16 bytes at a time, multiplies masked keys by 0, and needs compute
- * capability 7.5 or later, or exactly 9.0. Other kernels take every head dimension up to
- * `head_dim`.
  */
 template <typename... Extra>
 struct KernelConfig {
   void (*kernel)(Problem, Tensors, Extra...); /**< the instantiation */
   const char *name;                           /**< "attention" for attention_kernel */
   Dtype dtype;                                /**< of its element type, which O has */
-  int head_dim;                               /**< the greatest that it takes */
+  int head_dim;                               /**< that it takes, or the greatest */
   int block_m, block_n;                       /**< rows of Q, and of K and V, per tile */
   int threads, shared_bytes; /**< of a thread block; the shared memory is dynamic */
-  Ceiling ceiling;           /**< see above */
+  Instructions uses;         /**< those that decide where it runs */
   int mask_rows;             /**< divides the rows of a mask block */
 };
-
-/** Does the kernel use wgmma? */
-constexpr bool uses_wgmma(Ceiling ceiling) {
-  return ceiling == CEILING_WGMMA || ceiling == CEILING_WGMMA_FP8;
-}
-
-/** Does the kernel use tensor cores? */
-constexpr bool uses_tensor_cores(Ceiling ceiling) {
-  return ceiling == CEILING_MMA || uses_wgmma(ceiling);
-}
 
 /** The configuration of a kernel; `Tiles` tells its BLOCK_M and BLOCK_N. */
 template <typename T, int HEAD_DIM, typename Tiles, typename... Extra>
 constexpr KernelConfig<Extra...> make_config(void (*kernel)(Problem, Tensors, Extra...),
-                                             int threads, int shared_bytes, Ceiling ceiling,
+                                             int threads, int shared_bytes, Instructions uses,
                                              const char *name = "attention") {
   return {kernel,         name,    DTYPE_OF<T>,  HEAD_DIM, Tiles::BLOCK_M,
-          Tiles::BLOCK_N, threads, shared_bytes, ceiling,  Tiles::BLOCK_M};
+          Tiles::BLOCK_N, threads, shared_bytes, uses,     Tiles::BLOCK_M};
 }
 
 /** An attribute of the current device. */
@@ -74,8 +75,8 @@ enum Unmet { UNMET_HEAD_DIM = 1, UNMET_BLOCKS = 2, UNMET_DTYPE = 4 };
 template <typename Config>
 static int unmet(const Config &c, const Problem *problem) {
   const bool takes_spans = step.block_masks != NULL && step.block_masks->takes_spans;
-  const bool takes_head_dim = uses_tensor_cores(c.ceiling) ? c.head_dim == problem->head_dim
-                                                           : c.head_dim >= problem->head_dim;
+  const bool takes_head_dim =
+      c.uses.exact_head_dim ? c.head_dim == problem->head_dim : c.head_dim >= problem->head_dim;
   const bool takes_blocks = takes_spans ? problem->q_block_size == 0
                                         : problem->q_block_size % c.mask_rows == 0 &&
                                               problem->kv_block_size % c.block_n == 0;
@@ -123,7 +124,7 @@ static void list_head_dims(const Problem *problem, char *text, size_t size) {
     left += !takes[c.head_dim];
     takes[c.head_dim] = true;
     if (c.head_dim > most) most = c.head_dim;
-    exact = uses_tensor_cores(c.ceiling);
+    exact = c.uses.exact_head_dim;
   }
   snprintf(text, size, exact ? "D " : "D up to %d", most);
   for (int d = 1; exact && d <= most; d++) {
@@ -174,30 +175,32 @@ static bool supports_config(const Problem *problem, char *why, size_t why_size) 
   }
   const int major = device_attribute(cudaDevAttrComputeCapabilityMajor);
   const int capability = 10 * major + device_attribute(cudaDevAttrComputeCapabilityMinor);
+  const Instructions &uses = config->uses;
   const bool bf16 = problem->dtype == DTYPE_BF16;
+  const int least = bf16 ? uses.bf16_capability : uses.capability;
   const int shared_limit = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
-  const bool tensor_cores = uses_tensor_cores(config->ceiling);
   const auto odd = [](const Strides &s, int unit) {
     return (s.batch % unit | s.head % unit | s.row % unit) != 0;
   };
-  const int unit = problem->dtype == DTYPE_E4M3 ? 16 : 8;  // elements in 16 bytes
-  const char *unaligned = odd(problem->q_strides, unit)   ? "Q"
-                          : odd(problem->k_strides, unit) ? "K"
-                          : odd(problem->v_strides, unit) ? "V"
-                          : odd(problem->o_strides, 8)    ? "O"
-                                                          : NULL;
-  if (uses_wgmma(config->ceiling) && capability != 90) {
-    snprintf(why, why_size, "this GPU has compute capability %d.%d: %s needs 9.0 (Hopper)", major,
-             capability % 10, step.name);
-  } else if (tensor_cores && capability < (bf16 ? 80 : 75)) {
-    snprintf(why, why_size, "this GPU has compute capability %d.%d: %s needs %s", major,
-             capability % 10, step.name, bf16 ? "8.0 for bf16" : "7.5");
+  const int o_unit = uses.alignment > 1 ? uses.alignment / 2 : 1;  // elements of 16 bits
+  const int unit = problem->dtype == DTYPE_E4M3 ? uses.alignment : o_unit;
+  const char *unaligned = odd(problem->q_strides, unit)     ? "Q"
+                          : odd(problem->k_strides, unit)   ? "K"
+                          : odd(problem->v_strides, unit)   ? "V"
+                          : odd(problem->o_strides, o_unit) ? "O"
+                                                            : NULL;
+  if (capability < least || (uses.no_later_capability && capability != least)) {
+    snprintf(why, why_size, "this GPU has compute capability %d.%d: %s needs %d.%d%s", major,
+             capability % 10, step.name, least / 10, least % 10,
+             uses.no_later_capability ? " (Hopper)"
+             : bf16                   ? " for bf16"
+                                      : "");
   } else if (config->shared_bytes > shared_limit) {
     snprintf(why, why_size, "--head-dim %d: %s needs %d bytes of shared memory, this GPU has %d",
              problem->head_dim, step.name, config->shared_bytes, shared_limit);
-  } else if (tensor_cores && unaligned != NULL) {
+  } else if (unaligned != NULL) {
     snprintf(why, why_size, "the strides of %s must be multiples of %d elements in %s", unaligned,
-             unaligned[0] == 'O' ? 8 : unit, step.name);
+             unaligned[0] == 'O' ? o_unit : unit, step.name);
   } else if (grid_size(config, problem) > MOST_TILES) {
     snprintf(why, why_size,
              "--batch %d x --heads %d x --seqlen %d: at most 2^31 - 2^16 tiles of queries",
@@ -227,8 +230,9 @@ static void describe_config(const Problem *problem, int, Description *descriptio
   *description = {};
   description->block_m = c->block_m;
   description->block_n = c->block_n;
-  description->ceiling = c->ceiling;
-  description->multiplies_masked_keys = uses_tensor_cores(c->ceiling);
+  description->ceiling = c->uses.ceiling;
+  description->compute_capability = c->uses.capability;
+  description->multiplies_masked_keys = c->uses.multiplies_masked_keys;
   description->launch_count = 1;
   description->launches[0] = {c->name, (const void *)c->kernel,
                               dim3((unsigned)grid_size(c, problem)), dim3(c->threads),
@@ -252,13 +256,13 @@ static void describe_persistent(const Problem *problem, int heads, Description *
 
 /**
  * Lets the kernel use its shared memory: more than 48 KiB per thread block need permission. Returns
- * cudaErrorMisalignedAddress for a tensor-core kernel unless all four tensors start at multiples of
- * 16 bytes.
+ * cudaErrorMisalignedAddress unless all four tensors start at multiples of the alignment that the
+ * kernel's instructions need.
  */
 template <typename Config>
 static cudaError_t prepare_launch(const Config *config, const Tensors *t) {
   const uintptr_t all = (uintptr_t)t->q | (uintptr_t)t->k | (uintptr_t)t->v | (uintptr_t)t->o;
-  if (uses_tensor_cores(config->ceiling) && all % 16 != 0) return cudaErrorMisalignedAddress;
+  if (all % config->uses.alignment != 0) return cudaErrorMisalignedAddress;
   return cudaFuncSetAttribute(config->kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                               config->shared_bytes);
 }

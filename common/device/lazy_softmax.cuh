@@ -7,6 +7,7 @@
 #define DEVICE_LAZY_SOFTMAX_CUH
 
 #include "device/log2.cuh"
+#include "device/new_max.cuh"
 #include "device/overlap.cuh"
 #include "device/ptx.cuh"
 #include "device/ptx_hopper.cuh"
@@ -14,10 +15,6 @@
 #include "device/warp.cuh"
 
 // As in steps/step10c_lazy_max.cu:
-
-/** The largest sum of P of a row in a lane. In fp16, P must be below 65504. Scores beyond 2^28 are
- * so coarse in fp32 that even P of a new m may be larger (docs/correctness.md). */
-constexpr float MOST_SUM = 512;
 
 /** Replaces scores by unnormalised probabilities with the m that is there. `sums` is what they add
  * to l. */
@@ -37,11 +34,6 @@ __device__ __forceinline__ void exponentiate_tile(float (&s)[N_FRAGMENTS][4], fl
       }
     }
   }
-}
-
-/** Is m too small for a row of this lane? A NaN counts as too large. */
-__device__ __forceinline__ bool needs_new_max(const float (&sums)[2], float most_sum) {
-  return !(sums[0] <= most_sum) | !(sums[1] <= most_sum);
 }
 
 /** S = Q K^T of this warp's 16 rows once more, by mma.sync: what P was computed from is gone. */
@@ -81,8 +73,8 @@ __device__ __forceinline__ bool lazy_softmax(float (&s)[N_FRAGMENTS][4], float (
                                              float (&l)[2], float (&rescale)[2], float scale_log2,
                                              const T *q, const T *k_tile, Mask mask) {
   mask();
-  float sums[2];
-  exponentiate_tile(s, sums, m, scale_log2);
+  float sums[1][2];
+  exponentiate_tile(s, sums[0], m, scale_log2);
   // One decision for the whole warp: ldmatrix and mma need all lanes.
   const bool raise = __any_sync(FULL_WARP, needs_new_max(sums, MOST_SUM));
   if (raise) {
@@ -90,7 +82,7 @@ __device__ __forceinline__ bool lazy_softmax(float (&s)[N_FRAGMENTS][4], float (
     mask();
     softmax_of_tile(s, m, l, rescale, scale_log2);
   } else {
-    l[0] += sums[0], l[1] += sums[1];
+    l[0] += sums[0][0], l[1] += sums[0][1];
   }
   return raise;
 }

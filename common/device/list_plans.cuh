@@ -1,7 +1,7 @@
 /**
  * @file
- * Plans of a mask in blocks. Such a plan has a list of tiles of keys, without those that no query
- * attends. The list says how each consumer's queries are masked in a tile.
+ * Plans of a mask in blocks. Such a plan has a list of tiles of keys, without fully masked ones.
+ * The list says how each consumer's queries are masked in a tile.
  */
 #ifndef DEVICE_LIST_PLANS_CUH
 #define DEVICE_LIST_PLANS_CUH
@@ -77,7 +77,7 @@ __device__ __forceinline__ void classify_row(const Problem &problem, const Block
   }
 }
 
-/** Takes the tiles that no query attends out of a list of `most_tiles`; returns how many are left.
+/** Takes the fully masked tiles out of a list of `most_tiles`; returns how many are left.
  */
 __device__ __forceinline__ int keep_attended(ListedTile *tiles, int most_tiles, int consumers) {
   const int lane = threadIdx.x;
@@ -102,7 +102,7 @@ __device__ __forceinline__ int keep_attended(ListedTile *tiles, int most_tiles, 
 /**
  * Makes the plan and the list of one tile of `consumers` * CONSUMER_ROWS queries; one warp per
  * plan. The list first has all tiles of keys; each slot of a mask block writes to its own. Then
- * those that no query attends are taken out.
+ * the fully masked ones are taken out.
  */
 static __global__ void __launch_bounds__(WARP_SIZE)
     plan_blocks_kernel(Problem problem, BlockMask m, ListPlans plans, int consumers) {

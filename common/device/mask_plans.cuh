@@ -19,10 +19,10 @@ constexpr int SHORT_PLAN = 12;    /**< tiles of keys; see sort_plans_kernel() */
 
 /** Tiles of keys of a consumer, counted from the first one of its tile of queries. */
 struct alignas(16) ConsumerTiles {
-  int begin;     /**< the first that some of its queries attend */
-  int all_begin; /**< the first of which all its queries attend all keys */
+  int begin;     /**< the first that some of its queries attend to */
+  int all_begin; /**< the first that is unmasked for all its queries */
   int all_end;   /**< the end of those */
-  int end;       /**< one past the last that some of its queries attend */
+  int end;       /**< one past the last that some of its queries attend to */
 };
 
 /** What a thread block needs to know of a tile of queries. */
@@ -45,14 +45,14 @@ struct MaskPlans {
   size_t bytes;        /**< that were taken with take_bytes() */
 };
 
-/** Takes `bytes` from `memory`, which is aligned as by cudaMalloc, behind what was taken before. */
+/** Takes `bytes` from `memory`, which is aligned as by cudaMalloc, after what was taken before. */
 static inline void *take_bytes(MaskPlans *plans, void *memory, size_t bytes) {
   char *start = (char *)memory + plans->bytes;
   plans->bytes += (bytes + 255) / 256 * 256;
   return start;
 }
 
-/** Room for the plans of a mask for tiles of `block_m` queries, at the begin of `memory`. */
+/** Room for the plans of a mask for tiles of `block_m` queries, at the start of `memory`. */
 static MaskPlans lay_out_plans(const Problem *problem, const BlockMask *m, int block_m,
                                void *memory) {
   MaskPlans plans = {};

@@ -48,7 +48,7 @@ __device__ __forceinline__ void multiply_pv(float (&o)[M_FRAGMENTS][HEAD_DIM / M
   const int lane = threadIdx.x % WARP_SIZE;
 #pragma unroll
   for (int n = 0; n < N_FRAGMENTS; n += 2) {
-    // Two neighbouring tiles of P, 8 keys each, are operand A of one mma.
+    // Two neighbouring fragments of P, 8 keys each, are operand A of one mma.
     uint32_t a[M_FRAGMENTS][4];
 #pragma unroll
     for (int i = 0; i < M_FRAGMENTS; i++) {

@@ -11,14 +11,6 @@
 #include "device/warp.cuh"
 #include "device/wgmma_tile.cuh"
 
-/** Sizes of the tiles: each step has its own. */
-template <int HEAD_DIM>
-struct Tiles;
-
-/** Shared memory of a thread block: each step has its own. */
-template <typename T, int HEAD_DIM>
-struct Shared;
-
 /** One thread sets up the barriers of STAGES stages. A phase of a full barrier ends after `fills`
  * arrivals and the bytes that they announce, one of an empty barrier after `reads` arrivals. */
 template <int STAGES>
@@ -41,7 +33,7 @@ struct PipelineState {
   __device__ __forceinline__ int index() const { return count % STAGES; }
   /** The parity of the phase of this stage's barriers. It changes when a stage is used again. */
   __device__ __forceinline__ uint32_t phase() const { return count / STAGES % 2; }
-  /** The state of the tile before. */
+  /** The state of the previous tile. */
   __device__ __forceinline__ PipelineState previous() const { return {count - 1}; }
   /** Goes on to the next tile. */
   __device__ __forceinline__ void operator++() { count++; }

@@ -19,7 +19,7 @@
 #include "device/wgmma_tile.cuh"
 
 /** Tiles of queries that a thread block knows at a time. Two are enough for a right answer, but
- * then the next plan would go where that of the tile before is. The producer would wait until the
+ * then the next plan would go where that of the previous tile is. The producer would wait until the
  * slowest consumer has left that tile, and the last V of this tile would wait with it. */
 constexpr int WORK_SLOTS = 4;
 
@@ -146,7 +146,7 @@ __device__ __forceinline__ void consume(Shared<T, HEAD_DIM> &shared, const CUten
     const PlannedTile &work = shared.work[work_state.index()];
     if (work.plan.tile_count < 0) break;
     // [0] belongs to row lane / 4 of this warp, [1] to the row 8 below.
-    float m[2] = {-FLT_MAX, -FLT_MAX};  // running maximum of score * scale * log2(e)
+    float m[2] = {-FLT_MAX, -FLT_MAX};  // maximum of score * scale * log2(e) over some of the keys
     float l[2] = {};                    // running sum of this lane's probabilities
     float o[HEAD_DIM / MMA_N][4] = {};
     const PipelineState<1> q_state = {work_state.count};

@@ -10,7 +10,7 @@
 
 // As in steps/step10b_tma_store.cu:
 
-/** Asks for the Q of a consumer, as soon as it has no product with the Q before left to do.
+/** Asks for the Q of a consumer, as soon as it has no product with the previous Q left to do.
  * `work_count` is the number of the work tile in this block. */
 template <typename T, int HEAD_DIM>
 __device__ __forceinline__ void load_q(Shared<T, HEAD_DIM> &shared, const CUtensorMap &map,

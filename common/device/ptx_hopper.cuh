@@ -1,9 +1,9 @@
 /**
  * @file
  * The PTX instructions that compute capability 9.0 (Hopper) added, a function each: barriers in
- * shared memory, tensor copies (TMA), products of a warpgroup (wgmma), registers moved between
- * warps. Section numbers are those of the PTX ISA 8.7. As in ptx.cuh each function has two bodies:
- * nvcc compiles the first, the CPU backend the second.
+ * shared memory, TMA, products of a warpgroup (wgmma), registers moved between warps. Section
+ * numbers are those of the PTX ISA 8.7. As in ptx.cuh each function has two bodies: nvcc compiles
+ * the first, the CPU backend the second.
  *
  * wgmma and setmaxnreg exist on compute capability 9.0 alone, in code for sm_90a. Code for other
  * GPUs traps here; it is never launched, because the steps refuse those GPUs.
@@ -42,7 +42,7 @@ __device__ __forceinline__ void mbarrier_init(uint64_t *barrier, int arrivals) {
 #endif
 }
 
-/** fence.mbarrier_init: tensor copies see the barriers that this thread has initialised. */
+/** fence.mbarrier_init: TMA sees the barriers that this thread has initialised. */
 __device__ __forceinline__ void fence_mbarrier_init() {
 #ifdef __CUDACC__
   HOPPER_ASM("fence.mbarrier_init.release.cluster;" ::: "memory");
@@ -60,7 +60,7 @@ __device__ __forceinline__ void mbarrier_arrive(uint64_t *barrier) {
 #endif
 }
 
-/** mbarrier.arrive.expect_tx: one arrival; the phase also waits for `bytes` of tensor copies. */
+/** mbarrier.arrive.expect_tx: one arrival; the phase also waits for `bytes` of TMA loads. */
 __device__ __forceinline__ void mbarrier_arrive_expect(uint64_t *barrier, int bytes) {
 #ifdef __CUDACC__
   HOPPER_ASM(
@@ -96,7 +96,7 @@ __device__ __forceinline__ void mbarrier_wait(uint64_t *barrier, uint32_t parity
 #endif
 }
 
-/* --- Tensor copies (9.7.9.27.1) --------------------------------------------------------------- */
+/* --- TMA: tensor copies (9.7.9.27.1) ---------------------------------------------------------- */
 
 /**
  * cp.async.bulk.tensor.4d: starts the copy of a box of a tensor to shared memory. The coordinates
@@ -152,8 +152,8 @@ __device__ __forceinline__ void tma_store_wait() {
 #endif
 }
 
-/** fence.proxy.async: what this thread has stored in shared memory is visible to tensor copies and
- * wgmma that come after it. */
+/** fence.proxy.async: what this thread has stored in shared memory is visible to TMA and wgmma
+ * operations that come after it. */
 __device__ __forceinline__ void fence_proxy_async() {
 #ifdef __CUDACC__
   HOPPER_ASM("fence.proxy.async.shared::cta;" ::: "memory");
@@ -467,8 +467,8 @@ __device__ __forceinline__ void named_barrier_arrive(int id) {
 
 /**
  * Are there enough registers if each thread of one warpgroup keeps FEW of them, and each thread of
- * GROUPS others takes MANY? A block that has a multiprocessor for itself by its launch bounds
- * starts with 65536 registers divided by its threads, in steps of 8, whatever -maxrregcount says.
+ * GROUPS others takes MANY? A block that has an SM for itself by its launch bounds starts with
+ * 65536 registers divided by its threads, in steps of 8, whatever -maxrregcount says.
  */
 template <int GROUPS, int FEW, int MANY>
 constexpr bool registers_suffice() {

@@ -9,13 +9,13 @@
 #include <float.h>
 #include <math.h>
 
+#include "device/new_max.cuh"
 #include "device/swizzle_tile.cuh"
 #include "device/warp.cuh"
 
+// As in steps/step06b_rare_max.cu:
+
 constexpr int PART = 32; /**< keys whose probabilities are computed at a time */
-/** Of the P of a row in one lane; in fp16, P must be below 65504. Scores beyond 2^28 are so coarse
- * in fp32 that even P of a new m may be larger (docs/correctness.md). */
-constexpr float MOST_SUM = 512;
 
 /** Probabilities 2^(scale_log2 s - m) of PART keys from fragment `first` of S on, as operand A of
  * one mma per 16 keys, and their sums over the keys of this lane. */
@@ -41,20 +41,6 @@ __device__ __forceinline__ void exponentiate(uint32_t (&probs)[PART / 16][M_FRAG
       for (int c = 0; c < 4; c++) probs[j][i][c] = pack<T>(prob[2 * c], prob[2 * c + 1]);
     }
   }
-}
-
-/** Whether m is too small for a row of this lane. Before its first attended key a row has m =
- * -FLT_MAX: P of a masked key is 0, and P of any other is infinite. A score of NaN or +inf makes
- * the sum NaN or infinite, too. */
-template <int M_FRAGMENTS>
-__device__ __forceinline__ bool needs_new_max(const float (&sums)[M_FRAGMENTS][2]) {
-  bool needs = false;
-#pragma unroll
-  for (int i = 0; i < M_FRAGMENTS; i++) {
-#pragma unroll
-    for (int half = 0; half < 2; half++) needs |= !(sums[i][half] <= MOST_SUM);
-  }
-  return needs;
 }
 
 /** The maximum score of each row from fragment `first` of S on. */
@@ -159,7 +145,7 @@ __device__ __forceinline__ void update_output(float (&o)[M_FRAGMENTS][HEAD_DIM /
 #pragma unroll
   for (int n = 0; n < N_FRAGMENTS; n += PART / 8) {
     const int now = n / (PART / 8) % 2, next = n + PART / 8;
-    if (__any_sync(FULL_WARP, needs_new_max(sums[now]))) {
+    if (__any_sync(FULL_WARP, needs_new_max(sums[now], MOST_SUM))) {
       row_maxima(maxima, s, n);
       raise_m(m, l, o, maxima, scale_log2);
       exponentiate<T>(probs[now], sums[now], s, n, m, scale_log2);

@@ -13,7 +13,7 @@
 
 // As in steps/step10_persistent.cu:
 
-/** A tile of queries, and the keys that some of these queries attend. */
+/** A tile of queries, and the keys that some of these queries attend to. */
 struct alignas(16) WorkTile {
   int first_q, head, batch; /**< its first query, and whose it is */
   int key_end;              /**< keys 0 to key_end - 1; negative: there is no more work */
@@ -49,7 +49,7 @@ __device__ __forceinline__ ScheduledTile scheduled_tile(const Problem &problem,
 }
 
 /** The number of the next tile that no block has. The first tile of each block has the number of
- * the block, so the counter begins behind those. A block takes one number for each tile that it
+ * the block, so the counter begins after those. A block takes one number for each tile that it
  * computes: a pass takes as many as there are tiles, and atomicInc() leaves the counter at 0. */
 __device__ __forceinline__ int take_next(const TileScheduler &scheduler) {
   return gridDim.x + atomicInc(scheduler.counter, scheduler.tiles - 1);

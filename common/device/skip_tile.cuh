@@ -10,7 +10,7 @@
 // As in steps/step10c_lazy_max.cu:
 
 /** Waits for a tile that only other consumers need, and releases it: its barriers count this
- * consumer, too. Without the wait this could be a second arrival in the phase before. */
+ * consumer, too. Without the wait this could be a second arrival in the previous phase. */
 template <int STAGES>
 __device__ __forceinline__ void skip_tile(uint64_t (&full)[STAGES], uint64_t (&empty)[STAGES],
                                           PipelineState<STAGES> state) {

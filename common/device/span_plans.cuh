@@ -1,8 +1,8 @@
 /**
  * @file
- * Plans of a mask in which each query attends one span of keys. The tiles of keys of such a plan
+ * Plans of a mask in which each query attends to one span of keys. The tiles of keys of such a plan
  * follow each other without a gap, and the first one begins at the first key that any of the
- * queries attends, whatever the size of a tile.
+ * queries attends to, whatever the size of a tile.
  */
 #ifndef DEVICE_SPAN_PLANS_CUH
 #define DEVICE_SPAN_PLANS_CUH
@@ -69,8 +69,8 @@ static __global__ void __launch_bounds__(WARP_SIZE)
   const int lane = threadIdx.x, rows = consumers * CONSUMER_ROWS;
   const int first_q = blockIdx.x % plans.q_tiles * rows;
   const KeySpan *spans = copy_spans(problem, plans, blockIdx.x, rows);
-  // Of each consumer, in keys: some of its queries attend first to end - 1, all of them all_first
-  // to all_end - 1.
+  // Of each consumer, in keys: some of its queries attend to keys first to end - 1, all of them to
+  // keys all_first to all_end - 1.
   int first[MOST_CONSUMERS], end[MOST_CONSUMERS], all_first[MOST_CONSUMERS],
       all_end[MOST_CONSUMERS];
   int first_key = problem.kv_len, last_end = 0;
@@ -100,7 +100,7 @@ static __global__ void __launch_bounds__(WARP_SIZE)
   plan.first_key = first_key;
   if (first_key < last_end) plan.tile_count = (last_end - first_key + block_n - 1) / block_n;
   for (int consumer = 0; consumer < consumers; consumer++) {
-    if (first[consumer] >= end[consumer]) continue;  // these queries attend nothing
+    if (first[consumer] >= end[consumer]) continue;  // these queries are fully masked
     ConsumerTiles &tiles = plan.consumers[consumer];
     tiles.begin = (first[consumer] - first_key) / block_n;
     tiles.end = (end[consumer] - first_key + block_n - 1) / block_n;

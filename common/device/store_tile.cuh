@@ -14,7 +14,7 @@
 
 // As in steps/step10b_tma_store.cu:
 
-/** The byte of element (row, column) in swizzled panels of ROWS rows, as TMA lays them. */
+/** The byte of element (row, column) in swizzled panels of ROWS rows, in the layout of TMA. */
 template <int HEAD_DIM, int ROWS>
 __device__ __forceinline__ int swizzled_byte(int row, int column) {
   constexpr int COLUMNS = PANEL<HEAD_DIM>;
@@ -40,7 +40,7 @@ __device__ __forceinline__ void finish_rows(float (&o)[O_FRAGMENTS][4], const fl
       o[n][2 * half] *= factor;
       o[n][2 * half + 1] *= factor;
     }
-    // A row that attends nothing has sum = 0, and log2(0) is -inf.
+    // A fully masked row has sum = 0, and log2(0) is -inf.
     if (lane % 4 == 0 && row < rows) lse_global[row] = (m[half] + log2_approx(sum)) * LN_2;
   }
 }
@@ -52,7 +52,7 @@ __device__ __forceinline__ void store_tile(const float (&o)[HEAD_DIM / MMA_N][4]
                                            const CUtensorMap &map, int first_row, int head,
                                            int batch) {
   const int lane = threadIdx.x % WARP_SIZE;
-  if (lane == 0) tma_store_wait<0>();  // the O before has been read
+  if (lane == 0) tma_store_wait<0>();  // the previous O has been read
   __syncwarp();                        // all lanes may write the next
 #pragma unroll
   for (int half = 0; half < 2; half++) {

@@ -9,6 +9,8 @@
 #include "device/fragments.cuh"
 #include "device/ptx.cuh"
 
+// As in steps/step06_swizzle.cu:
+
 /**
  * 8 chunks of 16 bytes span all banks. ldmatrix reads the same chunk of 8 rows, so each of these
  * rows has it at another place among 8 chunks: c ^ (row % 8). At D = 32 and 96 neighbouring rows

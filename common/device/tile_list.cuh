@@ -1,8 +1,8 @@
 /**
  * @file
  * From a block mask to what a kernel reads: for each tile of queries the list of key/value tiles
- * that it attends, without gaps. Small kernels make the lists once per mask, after the bits of the
- * PARTIAL tiles.
+ * that it attends to, without gaps. Small kernels make the lists once per mask, after the bits of
+ * the PARTIAL tiles.
  */
 #ifndef DEVICE_TILE_LIST_CUH
 #define DEVICE_TILE_LIST_CUH
@@ -15,7 +15,7 @@
 #include "device/partial_tiles.cuh"
 #include "device/warp.cuh"
 
-/** One key/value tile that a tile of queries attends; read by one load. */
+/** One key/value tile that a tile of queries attends to; read by one load. */
 struct alignas(8) KeyTile {
   int first_key; /**< its keys are first_key to first_key + block_n - 1 */
   int mask;      /**< TileMask */

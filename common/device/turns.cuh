@@ -1,6 +1,6 @@
 /**
  * @file
- * What step 08 introduces: consumers that multiply in turns.
+ * What step 08 introduces: consumers that multiply in turns (ping-pong).
  */
 #ifndef DEVICE_TURNS_CUH
 #define DEVICE_TURNS_CUH

@@ -1,6 +1,6 @@
 /**
  * @file
- * What step 07 introduces: tiles that tensor copies write and wgmma reads, and the products of a
+ * What step 07 introduces: tiles that TMA writes and wgmma reads, and the products of a
  * warpgroup. S and O of a warpgroup are 64 rows, 16 for each warp, laid out as in fragments.cuh.
  */
 #ifndef DEVICE_WGMMA_TILE_CUH
@@ -10,18 +10,27 @@
 #include "device/ptx_hopper.cuh"
 #include "device/tensor_map.cuh"
 
+/** Sizes of the tiles: each step has its own. */
+template <int HEAD_DIM>
+struct Tiles;
+
+/** Shared memory of a thread block: each step has its own. */
+template <typename T, int HEAD_DIM>
+struct Shared;
+
 /** Bytes in the units of a descriptor. Added to one, it moves its first element. */
 __host__ __device__ constexpr uint64_t units(int bytes) {
   return (uint64_t)(bytes >> 4);
 }
 
 /**
- * Describes to wgmma a matrix in shared memory that a tensor copy has written: PANEL columns side
- * by side in rows of 128 or 64 bytes, swizzled. `start` is its first element. The hardware adds the
- * swizzle to every address that it computes, so a part of a panel is described by where it starts.
+ * Describes to wgmma a matrix in shared memory that TMA has written: columns side by side in rows
+ * of ROW_BYTES, 128 or 64, swizzled. `start` is its first element. The hardware adds the swizzle to
+ * every address that it computes, so a part of a panel is described by where it starts.
  *
  * Bits 0-13: the address; 16-29: bytes to the next panel, where the instruction needs several;
- * 32-45: bytes to the next 8 rows, all three in units of 16; 62-63: the swizzle (9.7.15.5.1.2).
+ * 32-45: bytes to the next 8 rows; 62-63: the swizzle. The first three are in units of 16 bytes
+ * (PTX ISA, 9.7.15.5.1.2).
  */
 template <int ROW_BYTES>
 __device__ __forceinline__ uint64_t descriptor_of_rows(const void *start, int panel_bytes) {
@@ -53,8 +62,8 @@ __device__ __forceinline__ void start_qk(float (&s)[TILES][4], const T *q_group,
 }
 
 /** Starts O += P V for the first 16 P_FRAGMENTS rows of a tile of V, which has BLOCK_N. P comes
- * from registers; of V the rows `key` to `key` + 15 are described, with all columns. `true` makes
- * the instruction transpose V: it adds up 16 keys, and these are rows. */
+ * from registers; of V the rows `key` to `key` + 15 are described, with all columns. The
+ * instruction transposes them, so that 16 keys of a column are together. */
 template <typename T, int HEAD_DIM, int BLOCK_N, int P_FRAGMENTS>
 __device__ __forceinline__ void start_pv(float (&o)[HEAD_DIM / MMA_N][4],
                                          const uint32_t (&probs)[P_FRAGMENTS][4], const T *v_tile) {
@@ -67,7 +76,7 @@ __device__ __forceinline__ void start_pv(float (&o)[HEAD_DIM / MMA_N][4],
   wgmma_commit();
 }
 
-/** P in the type of V: two neighbouring tiles of S are operand A of one wgmma. */
+/** P in the type of V: two neighbouring fragments of S are operand A of one wgmma. */
 template <typename T, int N_FRAGMENTS>
 __device__ __forceinline__ void pack_probs(uint32_t (&probs)[N_FRAGMENTS / 2][4],
                                            const float (&s)[N_FRAGMENTS][4]) {
@@ -77,6 +86,20 @@ __device__ __forceinline__ void pack_probs(uint32_t (&probs)[N_FRAGMENTS / 2][4]
     probs[n / 2][1] = pack<T>(s[n][2], s[n][3]);
     probs[n / 2][2] = pack<T>(s[n + 1][0], s[n + 1][1]);
     probs[n / 2][3] = pack<T>(s[n + 1][2], s[n + 1][3]);
+  }
+}
+
+// As in steps/step07_wgmma.cu:
+
+/** One thread sets up the barriers: a TMA load fills a tile, and then `warps` warps read it. */
+template <typename T, int HEAD_DIM>
+__device__ __forceinline__ void init_barriers(Shared<T, HEAD_DIM> &shared, int warps) {
+  mbarrier_init(&shared.q_full, 1);
+  for (int stage = 0; stage < Tiles<HEAD_DIM>::STAGES; stage++) {
+    mbarrier_init(&shared.k_full[stage], 1);
+    mbarrier_init(&shared.v_full[stage], 1);
+    mbarrier_init(&shared.k_empty[stage], warps);  // one thread of each warp arrives
+    mbarrier_init(&shared.v_empty[stage], warps);
   }
 }
 

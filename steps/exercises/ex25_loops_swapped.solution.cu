@@ -77,7 +77,7 @@ __device__ __forceinline__ void multiply_qk(float (&s)[KEYS], const float *q_row
 
 /**
  * Writes unnormalised probabilities 2^(scale_log2 s - m) of one row to `p_row`, and updates m, l
- * and O. The row attends the first `keys` keys of the tile: none if `keys` <= 0.
+ * and O. The row attends to the first `keys` keys of the tile: none if `keys` <= 0.
  */
 template <int KEYS, int COLUMNS>
 __device__ __forceinline__ void update_softmax(float (&s)[KEYS], int keys, float scale_log2,
@@ -90,7 +90,7 @@ __device__ __forceinline__ void update_softmax(float (&s)[KEYS], int keys, float
     row_max = fmaxf(row_max, s[j]);
   }
   row_max = lanes_reduce_max<LANES>(row_max);
-  // If the row has attended nothing yet, -inf - -inf would be NaN. With 0, the powers are 0.
+  // If all keys so far are masked, -inf - -inf would be NaN. With 0, the powers are 0.
   const float safe_max = row_max == -INFINITY ? 0.0f : row_max;
   const float rescale = exp2f(m - safe_max);
   m = row_max;
@@ -121,7 +121,7 @@ __device__ __forceinline__ void multiply_pv(float (&o)[COLUMNS], const float *p_
   }
 }
 
-/** Before the first tile of keys: no row has attended a key. */
+/** Before the first tile of keys: all rows are masked so far. */
 template <int HEAD_DIM, int THREADS>
 __device__ void start_rows(const Running &running, int rows) {
   for (int64_t i = threadIdx.x; i < (int64_t)rows * HEAD_DIM; i += THREADS) running.o[i] = 0.0f;
@@ -141,7 +141,7 @@ __device__ void finish_rows(const Running &running, T *o_global, int64_t row_str
     if (column < head_dim) {
       o_global[row * row_stride + column] = from_float<T>(sum == 0.0f ? 0.0f : running.o[i] / sum);
     }
-    // ln(2^m * sum); a row that attends nothing has sum = 0.
+    // ln(2^m * sum); a fully masked row has sum = 0.
     if (column == 0) {
       lse_global[row] = sum == 0.0f ? -INFINITY : running.m[row] * LN_2 + logf(sum);
     }
@@ -181,7 +181,7 @@ __global__ void __launch_bounds__(SharedTiles<HEAD_DIM>::THREADS)
                                           problem.kv_len, problem.head_dim);
 
     for (int first_q = 0; first_q < problem.q_len; first_q += BLOCK_M) {
-      // Under the causal mask, no row of the first tiles of Q may attend these keys.
+      // Under the causal mask, no row of the first tiles of Q may attend to these keys.
       if (first_key >= attended_keys(problem, min(first_q + BLOCK_M, problem.q_len) - 1)) continue;
       __syncthreads();  // all warps have read the previous Q; it can be overwritten
       load_tile<BLOCK_M, HEAD_DIM, THREADS>(tiles.q, q_global, problem.q_strides.row, first_q,
@@ -228,7 +228,7 @@ __global__ void __launch_bounds__(SharedTiles<HEAD_DIM>::THREADS)
 template <typename T, int HEAD_DIM>
 constexpr auto CONFIG = make_config<T, HEAD_DIM, SharedTiles<HEAD_DIM>>(
     attention_kernel<T, HEAD_DIM>, SharedTiles<HEAD_DIM>::THREADS, sizeof(SharedTiles<HEAD_DIM>),
-    CEILING_FFMA);
+    USES_FFMA);
 
 static constexpr KernelConfig<int> CONFIGS[] = {
     CONFIG<__half, 32>,        CONFIG<__half, 64>,        CONFIG<__half, 96>,

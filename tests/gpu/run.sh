@@ -30,10 +30,10 @@ sanitize_all() {
   for program in "$build"/step[0-9][0-9] "$build"/step[0-9][0-9][a-z]; do
     [ -x "$program" ] || continue
     cases=$out/$(basename "$program").cases
-    cp tests/sanitize.cases "$cases"
-    "$program" --info --scales head >/dev/null 2>&1 && cp tests/sanitize_e4m3.cases "$cases"
-    "$program" --info -d 17 >/dev/null 2>&1 && cat tests/sanitize_any_d.cases >>"$cases"
-    "$program" --info -m random:0.3 >/dev/null 2>&1 && cat tests/sanitize_masks.cases >>"$cases"
+    sort -u tests/sanitize*.cases | grep -v '^#' | while read -r options; do # those that it takes
+      # shellcheck disable=SC2086
+      "$program" --info $options >/dev/null 2>&1 && echo "$options"
+    done >"$cases"
     for tool in memcheck racecheck initcheck synccheck; do
       echo "sanitize $tool $program --cases $cases --heads 2 --repeat 0 --check all"
     done

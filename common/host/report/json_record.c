@@ -307,8 +307,7 @@ bool json_append_info(const RunRecord *run, const char *path, Error *error) {
   json_strings(&object, "dtypes", dtypes, step.fp8 ? 1 : 2);
   json_bool(&object, "fp8", step.fp8);
   json_strings(&object, "masks", taken, masks == NULL ? 2 : 3);
-  json_known(&object, "needs_compute_capability", d->ceiling >= CEILING_MMA,
-             d->ceiling >= CEILING_WGMMA ? 90 : 75);
+  json_known(&object, "needs_compute_capability", d->compute_capability > 0, d->compute_capability);
   json_known(&object, "workspace_bytes_per_head", workspace,
              workspace ? (int64_t)step.workspace_bytes(&run->request->problem) : 0);
   json_bool(&object, "workspace_zero", step.workspace_zero);

@@ -17,7 +17,6 @@ GENERATED = ("plots/results/", "tests/gpu/h200/", "tests/data/", "tests/mutants/
 EDITED = "its tests edit the sources of these steps"
 ALLOWED = {
     "common/device/": "a header says which step introduced what it holds",
-    "tests/budget.py": "which steps are still longer than the limits",
     "tests/docs/": "what the pages and explorers say of these steps",
     "tests/e2e/correctness/test_direct.py": EDITED,
     "tests/e2e/exercises/": "the exercises belong to steps",
