@@ -257,6 +257,8 @@ def run(words: argparse.Namespace) -> int:
               if name not in GPU_STATE}
     if torch is not None:
         origin |= {"torch": torch.__version__, "cudnn": str(torch.backends.cudnn.version())}
+    if torch is not None and baselines is BASELINES:
+        origin["fa3_commit"] = os.environ.get("FA3_COMMIT", "unknown")
     path = output_of(words, origin)
     there = present(path)
     cases = [case for case in (quick_cases() if words.quick else all_cases())
