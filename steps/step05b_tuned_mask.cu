@@ -162,8 +162,8 @@ __global__ void __launch_bounds__(THREADS, HEAD_DIM <= 128 ? 2 : 1)
   int stage = 1;
   while (list < end) {
     stage ^= 1;
-    cp_async_wait<0>();  // K and V of this tile, at first also Q: nothing else is in flight
-    __syncthreads();  // all threads' copies are visible, and all warps are done with the last tile
+    cp_async_wait<0>();  // K, V and bits of this tile, at first also Q: nothing else is in flight
+    __syncthreads();     // all threads' copies are visible; all warps are done with the tile before
 
     float s[M_FRAGMENTS][Tile::BLOCK_N / MMA_N][4] = {};
     multiply_qk<T, HEAD_DIM>(s, q_lane, k_lane + stage * Tile::KV_BYTES);

@@ -11,14 +11,14 @@
  *   at place c ^ (r % 8). At D = 32 and 96 it is at c ^ (r / 2 % 4).
  * - K and V have two stages each, so the copies of the next tile overwrite nothing that this tile
  *   reads. One barrier per tile is enough.
- * - Tiles have twice as many keys, and two thread blocks fit an SM.
+ * - Up to D = 128, tiles have twice as many keys, and two thread blocks fit an SM.
  * - A lane computes its address in each tile once; all others are an XOR or an addition away.
  * - Thread blocks take the longest rows of several heads first (row_of_block() in heads.cuh).
  *
- * What it costs: shared memory, 96 KiB at D = 128, where step 04 takes 52.
+ * What it costs: shared memory, 96 KiB at D = 128, where step 04 takes 51.
  *
  * What to look at: `--report=traffic,banks,counts` of both steps. cp.async requests 16 sectors
- * instead of 24, and there is one barrier for 128 keys, where step 04 has six.
+ * instead of 24, and at D = 64 there is one barrier for 128 keys, where step 04 has six.
  */
 #include <math.h>
 
@@ -231,7 +231,7 @@ __global__ void __launch_bounds__(THREADS, HEAD_DIM <= 128 ? 2 : 1)
   for (int first_key = 0; first_key < key_end; first_key += Tile::BLOCK_N) {
     const int stage = first_key / Tile::BLOCK_N % 2;
     cp_async_wait<0>();  // K and V of this tile, at first also Q: nothing else is in flight
-    __syncthreads();  // all threads' copies are visible, and all warps are done with the last tile
+    __syncthreads();     // all threads' copies are visible; all warps are done with the tile before
 
     float s[M_FRAGMENTS][Tile::BLOCK_N / MMA_N][4] = {};
     multiply_qk<T, HEAD_DIM>(s, q_lane, k_lane + stage * Tile::KV_BYTES);

@@ -7,9 +7,9 @@
  * maximum in its way, P of the next keys can be computed while the tensor cores multiply.
  *
  * What changed since step 06:
- * - m is the maximum of some of the keys so far. If a sum of P exceeds MOST_SUM, m is raised to the
- *   maximum of the tile, O and l are rescaled, and P is computed again. With normal inputs that
- *   happens in the first tile alone.
+ * - m is the maximum of some keys whose scores are known. If a sum of P exceeds MOST_SUM, m is
+ *   raised to the maximum of the rest of the tile, O and l are rescaled, and P is computed again.
+ *   With normal inputs that never happens after the first tile.
  * - P is computed for 32 keys at a time. The exponentials of the next 32 keys overlap P V of the
  *   current ones.
  * - m starts at -FLT_MAX: with minus infinity, 2^(s - m) of a masked key would be NaN.
@@ -184,8 +184,8 @@ __device__ __forceinline__ void update_output(float (&o)[M_FRAGMENTS][HEAD_DIM /
                                               uint32_t v, float scale_log2) {
   float maxima[M_FRAGMENTS][2];
   if (__any_sync(FULL_WARP, m[0][0] == -FLT_MAX)) {
-    // Usually the first tile. Without this branch, its P would be computed twice. One row decides
-    // for all of the warp: others without an unmasked key so far have P computed twice.
+    // Usually the first tile. Without this branch, its P would be computed twice. Only m[0][0] is
+    // tested, eight rows of a warp: if others alone lack an m, their P is computed twice.
     row_maxima(maxima, s, 0);
     start_m(m, maxima, scale_log2);
   }
@@ -268,7 +268,7 @@ __global__ void __launch_bounds__(THREADS, HEAD_DIM <= 128 ? 2 : 1)
   for (int first_key = 0; first_key < key_end; first_key += Tile::BLOCK_N) {
     const int stage = first_key / Tile::BLOCK_N % 2;
     cp_async_wait<0>();  // K and V of this tile, at first also Q: nothing else is in flight
-    __syncthreads();  // all threads' copies are visible, and all warps are done with the last tile
+    __syncthreads();     // all threads' copies are visible; all warps are done with the tile before
 
     float s[M_FRAGMENTS][Tile::BLOCK_N / MMA_N][4] = {};
     multiply_qk<T, HEAD_DIM>(s, q_lane, k_lane + stage * Tile::KV_BYTES);

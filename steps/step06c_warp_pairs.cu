@@ -146,7 +146,7 @@ __device__ __forceinline__ void share_probs(uint32_t own_p, float (&m)[M_FRAGMEN
   store_probs<BLOCK_N>(own_p, probs);
 
   cp_async_wait<0>();  // V of this tile and K of the next: nothing else is in flight
-  // P and all threads' copies are visible; all warps are done with this K and the last V and P.
+  // P and all copies are visible; all warps are done with this K, and V and P of the tile before.
   if (__syncthreads_or(needs_new_max(sums, MOST_SUM))) {
     row_maxima(maxima, s, 0);
     exchange(maxima, memory, side, larger);

@@ -78,7 +78,7 @@ __host__ __device__ constexpr uint64_t units(int bytes) {
  * rows of 128 or 64 bytes, swizzled. `start` is its first element. The hardware adds the swizzle to
  * every address that it computes, so a part of a panel is described by where it starts. Bits 0-13:
  * the address; 16-29: bytes to the next panel, where the instruction needs several; 32-45: bytes to
- * the next 8 rows; 62-63: the swizzle. All are in units of 16 bytes (PTX ISA, 9.7.15.5.1.2). */
+ * the next 8 rows; 62-63: the swizzle. The first three are in units of 16 bytes (9.7.15.5.1.2). */
 template <int HEAD_DIM, typename T>
 __device__ __forceinline__ uint64_t wgmma_descriptor(const T *start, int panel_bytes) {
   constexpr int ROW_BYTES = 2 * PANEL<HEAD_DIM>;

@@ -10,10 +10,10 @@
  * hardware.
  *
  * What changed since step 07: who loads, and when. Producer and consumers each count the tiles that
- * they have seen, in a PipelineState. And the order of the loop: P V of a tile waits for the next
- * turn: P V (t - 1) and Q K^T (t) are one turn, then comes the softmax of tile t. A turn
- * is passed on when its products are issued. Tiles have 192 keys at D = 96 and 128; of a last tile
- * with at most 64 keys only 64 are multiplied.
+ * they have seen, in a PipelineState. In the loop, P V of a tile moves to the next turn: a turn is
+ * P V (t - 1) and Q K^T (t), and after it comes the softmax of tile t. It is passed on when its
+ * products are issued. Tiles have 192 keys at D = 96 and 128; of a last tile with at most 64 keys
+ * only 64 are multiplied.
  *
  * What it costs: a warpgroup that computes nothing, and P of a tile in registers for longer.
  *

@@ -136,7 +136,8 @@ __device__ __forceinline__ void mask_tile(float (&s)[1][N_FRAGMENTS][4], const P
 // [products]
 
 /** The loop over the tiles of keys 0 to `key_end` - 1: O, m and l of a consumer's rows. `state` is
- * that of the first tile, and afterwards the one after the last. */
+ * that of the first tile, and afterwards the one after the last. This, and the release of the last
+ * V, are for step 10, where a thread block goes on to other queries. */
 template <typename T, int HEAD_DIM>
 __device__ __forceinline__ void attend(Shared<T, HEAD_DIM> &shared, const Problem &problem,
                                        int consumer, int first_row, int key_end,
@@ -288,8 +289,8 @@ static cudaError_t forward(const Problem *problem, const Tensors *t, int, cudaSt
 const Step step = {
     .name = "step09",
     .after = "step08",
-    .title = "Overlap: two products run during a softmax",
-    .idea = "Q K^T of a tile and P V of the one before run while the softmax is computed.",
+    .title = "Overlap: P V runs during the next softmax",
+    .idea = "P V of the tile before runs while the softmax of this tile is computed.",
     .head_dims = "D = 32, 64, 96, 128 or 256",
     .supports = supports_config<CONFIGS>,
     .describe = describe_config<CONFIGS>,

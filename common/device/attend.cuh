@@ -11,7 +11,8 @@
 // As in steps/step09_overlap.cu:
 
 /** The loop over the tiles of keys 0 to `key_end` - 1: O, m and l of a consumer's rows. `state` is
- * that of the first tile, and afterwards the one after the last. */
+ * that of the first tile, and afterwards the one after the last. This, and the release of the last
+ * V, are for step 10, where a thread block goes on to other queries. */
 template <typename T, int HEAD_DIM>
 __device__ __forceinline__ void attend(Shared<T, HEAD_DIM> &shared, const Problem &problem,
                                        int consumer, int first_row, int key_end,

@@ -218,7 +218,7 @@ __device__ __forceinline__ uint32_t pack_e4m3(float x0, float x1, float x2, floa
 /* --- wgmma (9.7.15) -----------------------------------------------------------------------------
  */
 
-/** wgmma.fence: registers written before it may be operands of the wgmma after it. */
+/** wgmma.fence: other instructions have read and written registers before the wgmma after it do. */
 __device__ __forceinline__ void wgmma_fence() {
 #ifdef __CUDACC__
   HOPPER_ASM("wgmma.fence.sync.aligned;" ::: "memory");
@@ -254,8 +254,8 @@ __device__ __forceinline__ void touch_accumulators(float (&d)[TILES][4]) {
 /** wgmma.wait_group: waits until at most the latest PENDING groups are unfinished. Before it, no
  * thread may read or write the accumulators, nor write the registers or the shared memory that the
  * older groups read. To the compiler an accumulator is a variable like any other, so `completed`
- * names those of the older groups. (Operands A need no name: a new P is a new value to the
- * compiler, and ptxas, which gives values their registers, knows what a wgmma reads.) */
+ * names those of the older groups. (Operands A need no name: nvcc gives a new P virtual registers
+ * of its own, and ptxas, which maps these to real ones, knows which of them a wgmma reads.) */
 template <int PENDING, typename... Fragments>
 __device__ __forceinline__ void wgmma_wait(Fragments &...completed) {
 #ifdef __CUDACC__

@@ -134,8 +134,8 @@ __device__ __forceinline__ void update_output(float (&o)[M_FRAGMENTS][HEAD_DIM /
                                               uint32_t v, float scale_log2) {
   float maxima[M_FRAGMENTS][2];
   if (__any_sync(FULL_WARP, m[0][0] == -FLT_MAX)) {
-    // Usually the first tile. Without this branch, its P would be computed twice. One row decides
-    // for all of the warp: others without an unmasked key so far have P computed twice.
+    // Usually the first tile. Without this branch, its P would be computed twice. Only m[0][0] is
+    // tested, eight rows of a warp: if others alone lack an m, their P is computed twice.
     row_maxima(maxima, s, 0);
     start_m(m, maxima, scale_log2);
   }

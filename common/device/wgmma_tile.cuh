@@ -29,8 +29,8 @@ __host__ __device__ constexpr uint64_t units(int bytes) {
  * every address that it computes, so a part of a panel is described by where it starts.
  *
  * Bits 0-13: the address; 16-29: bytes to the next panel, where the instruction needs several;
- * 32-45: bytes to the next 8 rows; 62-63: the swizzle. All are in units of 16 bytes (PTX ISA,
- * 9.7.15.5.1.2).
+ * 32-45: bytes to the next 8 rows; 62-63: the swizzle. The first three are in units of 16 bytes
+ * (PTX ISA, 9.7.15.5.1.2).
  */
 template <int ROW_BYTES>
 __device__ __forceinline__ uint64_t descriptor_of_rows(const void *start, int panel_bytes) {
