@@ -61,11 +61,9 @@ __device__ __forceinline__ bool takes_vectors(const void *tensor, const Strides 
 }
 
 // [load_tile]
-/**
- * Copies rows first to first + TILE_ROWS - 1 of a [rows][head_dim] matrix to shared memory as fp32.
- * Elements past the last row or column become 0, so that they add nothing to any product. (Keys
- * past the last one still need the mask: their score would be 0.)
- */
+/** Copies TILE_ROWS rows of a [rows][head_dim] matrix, from row `first` on, to shared memory as
+ * fp32. Elements past the last row or column become 0, so that they add nothing to any product.
+ * (Keys past the last one still need the mask: their score would be 0.) */
 template <int TILE_ROWS, int HEAD_DIM, int THREADS, int SMEM_STRIDE, typename T>
 __device__ void load_tile(float (&tile_shared)[TILE_ROWS][SMEM_STRIDE], const T *matrix,
                           int64_t row_stride, int first, int rows, int head_dim, bool vectors) {
@@ -123,12 +121,9 @@ __device__ __forceinline__ void multiply_qk(float (&s)[ROWS][Tiles::KEYS], const
 // [multiply_qk]
 
 // [update_softmax]
-/**
- * Replaces the scores of one row by unnormalised probabilities 2^(scale_log2 s - m), writes them to
- * `p_row`, and updates m, l and O.
- * The row attends to the first `keys` keys of the tile: none if `keys` <= 0, all if it is at least
- * the size of the tile. This lane holds every LANES-th key.
- */
+/** Replaces the scores of one row by unnormalised probabilities 2^(scale_log2 s - m), writes them
+ * to `p_row`, and updates m, l and O. The row attends to the first `keys` keys of the tile: none if
+ * `keys` <= 0, all if it is at least the size of the tile. This lane holds every LANES-th key. */
 template <int KEYS, int CHUNKS>
 __device__ __forceinline__ void update_softmax(float (&s)[KEYS], int keys, float scale_log2,
                                                float *p_row, int lane, float &m, float &l,
