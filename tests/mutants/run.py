@@ -61,12 +61,12 @@ def runs_and_trials(step: str, directory: Path, tools: Tools) -> tuple[list, lis
     workspace, settings = Workspace(ROOT, directory / step, tools), inherited(step, "mutants")
     known = facts(workspace.link(workspace.build(step, None), tools.main))
     runs = write_cases(known, settings.get("head_dims", HEAD_DIMS), directory / "cases")
+    if known["head_dims"] == [256]:
+        return runs, ["wide"]  # the other trials have smaller head dimensions
     trials = ["padded"]
     if known["needs_compute_capability"] is None:
         trials += ["ragged", "strides", "pointers"]
-    trials += ["l2"] * known["workspace_zero"]
-    trials += ["wide"] * (256 in settings.get("called_head_dims", ()))
-    return runs, trials
+    return runs, trials + ["l2"] * known["workspace_zero"]
 
 
 def verdict_on(mutant: Mutant | None, step: str, runs: list, trials: list[str],
