@@ -22,17 +22,17 @@ def write_npy(path: Path, dtype: str, shape: tuple[int, ...], values: list) -> N
 
 
 def write_inputs(directory: Path, q_len: int, kv_len: int,
-                 changes: dict[tuple[str, int, int], float]) -> Path:
-    """2 heads, D=64. `changes` are for the first head: by tensor, row and column."""
+                 changes: dict[tuple[str, int, int], float], head_dim: int = 64) -> Path:
+    """2 heads. `changes` are for the first head: by tensor, row and column."""
     directory.mkdir(parents=True, exist_ok=True)
     rng = random.Random(1)
     for name in "qkv":
         length = q_len if name == "q" else kv_len
-        values = [rng.gauss(0, 1) for _ in range(2 * length * 64)]
+        values = [rng.gauss(0, 1) for _ in range(2 * length * head_dim)]
         for (tensor, row, column), value in changes.items():
             if tensor == name:
-                values[row * 64 + column] = value
-        write_npy(directory / f"{name}.npy", "<f4", (1, 2, length, 64), values)
+                values[row * head_dim + column] = value
+        write_npy(directory / f"{name}.npy", "<f4", (1, 2, length, head_dim), values)
     return directory
 
 
@@ -246,26 +246,28 @@ E4M3 = [
 
 
 def takes(line: str, head_dims: Container[int]) -> bool:
-    """A line with files has no head dimension; theirs is 64."""
+    """A line with files has no head dimension."""
     found = re.search(r" -d (\d+)", line)
-    return int(found[1] if found else 64) in head_dims
+    return found is None or int(found[1]) in head_dims
 
 
 def write_cases(facts: dict, head_dims: Sequence[int],
                 directory: Path) -> list[tuple[Path, dict[str, str]]]:
     """Files for --cases, and the environment variables for each, for a step that is compiled for
-    these head dimensions; `facts` are what it prints of itself."""
+    these head dimensions; `facts` are what it prints of itself. One for D = 256 alone gets the
+    others' problems with this D."""
     directory.mkdir(parents=True, exist_ok=True)
+    head_dim = 256 if list(head_dims) == [256] else 64
     step, scalar = facts["step"], facts["needs_compute_capability"] is None
     hopper, persistent = facts["needs_compute_capability"] == 90, facts["workspace_zero"]
     # NaN where the causal mask excludes it: the scalar steps read no masked key, the others none in
     # a tile that is masked for all their queries.
     length, key = (70, 37) if scalar else (256, 130)
     inputs = [write_inputs(directory / f"{step}_nan", length, length,
-                           {("v", key, 3): float("nan")}),
+                           {("v", key, 3): float("nan")}, head_dim),
               # The first query has one key, of score -inf.
               write_inputs(directory / f"{step}_inf", 70, 70,
-                           {("k", 0, 0): float("inf"), ("q", 0, 0): -1.0})]
+                           {("k", 0, 0): float("inf"), ("q", 0, 0): -1.0}, head_dim)]
     if scalar:  # the first query attends all keys of the first tile but the last
         inputs.append(write_inputs(directory / f"{step}_last_key", 40, 70,
                                    {("v", 31, 3): float("nan")}))
@@ -275,15 +277,16 @@ def write_cases(facts: dict, head_dims: Sequence[int],
     if hopper:  # one key in the last tile of 112 or 128
         lines += [f"-b 1 -H 2 -n 70 -k {keys} -d 64" for keys in (225, 257)]
         # Queries 0 to 191 are a tile; the tile of keys from 256 on is NaN.
-        unseen = write_inputs(directory / "unseen", 200, 264, {("v", 256, 3): float("nan")})
+        unseen = write_inputs(directory / f"{step}_unseen", 200, 264,
+                              {("v", 256, 3): float("nan")}, head_dim)
         lines += [f"--input {unseen} -m causal", *RINGS, *WIDE]
     if hopper and not persistent:  # each warp waits for its own part of a wgmma
         in_orders += [({"SIMT_ORDER": f"random:{seed}", "SIMT_WGMMA": "warp"},
                        ["-b 1 -H 2 -n 200 -k 1000 -d 64"]) for seed in (1, 2)]
     if persistent:  # no query attends a key of the first tile, by scores of -inf
-        late = write_inputs(directory / "late", 70, 200,
+        late = write_inputs(directory / f"{step}_late", 70, 200,
                             {("k", key, 0): float("inf") for key in range(128)} |
-                            {("q", row, 0): -1.0 for row in range(70)})
+                            {("q", row, 0): -1.0 for row in range(70)}, head_dim)
         lines += [f"--input {late}", *PERSISTENT]
         # Copies arrive in any order: consumers without rows get ahead of the first.
         in_orders += [({"SIMT_ORDER": f"random:{seed}"}, RINGS[:1]) for seed in (1, 2)]
@@ -305,6 +308,8 @@ def write_cases(facts: dict, head_dims: Sequence[int],
         lines = (lines if hopper else []) + block_mask_cases(facts, directory, inputs[0], masked)
     files = []
     for i, (environment, these) in enumerate([({}, lines), *in_orders]):
+        if head_dim == 256:
+            these = {re.sub(r" -d \d+", " -d 256", line): None for line in these}
         taken = [line for line in these if scalar or takes(line, head_dims)]
         path = directory / f"{step}_{i}.cases"
         path.write_text("\n".join(taken) + "\n")
