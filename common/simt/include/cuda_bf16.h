@@ -33,8 +33,6 @@ typedef __nv_bfloat162 nv_bfloat162;
 #undef SIMT_T2
 #undef SIMT_NAME
 
-SIMT_INLINE __nv_bfloat162 __bfloat162bfloat162(__nv_bfloat16 x) {
-  return {x, x};
-}
+SIMT_FUNCTION(__nv_bfloat162, __bfloat162bfloat162, (__nv_bfloat16 x), {x, x})
 
 #endif

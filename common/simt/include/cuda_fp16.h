@@ -37,8 +37,6 @@ using namespace simt_short_names;
 #undef SIMT_T2
 #undef SIMT_NAME
 
-SIMT_INLINE __half2 __half2half2(__half x) {
-  return {x, x};
-}
+SIMT_FUNCTION(__half2, __half2half2, (__half x), {x, x})
 
 #endif

@@ -17,42 +17,26 @@
 
 /* --- Barriers ------------------------------------------------------------------------------- */
 
-SIMT_INLINE void __syncthreads() {
-  simt_barrier(0);
-}
+SIMT_FUNCTION(void, __syncthreads, (), (void)simt_barrier(0))
 
-SIMT_INLINE int __syncthreads_count(int predicate) {
-  return (int)simt_barrier(predicate);
-}
+SIMT_FUNCTION(int, __syncthreads_count, (int predicate), (int)simt_barrier(predicate))
 
-SIMT_INLINE int __syncthreads_or(int predicate) {
-  return __syncthreads_count(predicate) != 0;
-}
+SIMT_FUNCTION(int, __syncthreads_or, (int predicate), __syncthreads_count(predicate) != 0)
 
-SIMT_INLINE int __syncthreads_and(int predicate) {
-  return __syncthreads_count(!predicate) == 0;
-}
+SIMT_FUNCTION(int, __syncthreads_and, (int predicate), __syncthreads_count(!predicate) == 0)
 
 SIMT_INLINE void __syncwarp(unsigned mask = 0xffffffff) {
   simt_warp_instruction(&simt_syncwarp, mask, nullptr);
 }
 
-SIMT_INLINE void __threadfence() {
-  simt_thread_fence();
-}
+SIMT_FUNCTION(void, __threadfence, (), simt_thread_fence())
 
-SIMT_INLINE void __threadfence_system() {
-  simt_thread_fence();
-}
+SIMT_FUNCTION(void, __threadfence_system, (), simt_thread_fence())
 
-SIMT_INLINE void __threadfence_block() {
-  simt_block_fence();
-}
+SIMT_FUNCTION(void, __threadfence_block, (), simt_block_fence())
 
 /** Lets other threads run; the duration is ignored. */
-SIMT_INLINE void __nanosleep(unsigned) {
-  simt_block_fence();
-}
+SIMT_FUNCTION(void, __nanosleep, (unsigned), simt_block_fence())
 
 /* --- Warp instructions ---------------------------------------------------------------------- */
 
@@ -98,9 +82,7 @@ SIMT_INLINE double checked(double value) {
 /** True of a number that was converted to double from memory that was never set, where all bits are
  * one: of a float, of fp16 or of bf16. A 16-bit float of it keeps these bits, unlike other NaN, so
  * that a result shows where it comes from. */
-SIMT_INLINE bool is_unset(double value) {
-  return bits_of<uint64_t>(value) >= 0xffffe00000000000;
-}
+SIMT_FUNCTION(bool, is_unset, (double value), bits_of<uint64_t>(value) >= 0xffffe00000000000)
 
 /** Numbers; pairs of 16-bit floats are, too. CUDA promotes smaller ones; the bits are the same. */
 template <typename T>
@@ -193,10 +175,9 @@ SIMT_INLINE unsigned __match_all_sync(unsigned mask, T value, int *predicate) {
   return lanes;
 }
 
-#define SIMT_REDUCE(function, T, operation)                  \
-  SIMT_INLINE T function(unsigned mask, T value) {           \
-    return (T)simt_reduce(operation, mask, (unsigned)value); \
-  }
+#define SIMT_REDUCE(function, T, operation)            \
+  SIMT_FUNCTION(T, function, (unsigned mask, T value), \
+                (T)simt_reduce(operation, mask, (unsigned)value))
 
 SIMT_REDUCE(__reduce_add_sync, int, SIMT_ATOMIC_ADD)
 SIMT_REDUCE(__reduce_add_sync, unsigned, SIMT_ATOMIC_ADD)
@@ -212,9 +193,7 @@ SIMT_REDUCE(__reduce_xor_sync, unsigned, SIMT_ATOMIC_XOR)
  * Returns only the calling lane: CUDA guarantees no more. Code that expects all lanes in the same
  * branch gets a wrong result here, as it may on a GPU.
  */
-SIMT_INLINE unsigned __activemask() {
-  return simt_active_mask();
-}
+SIMT_FUNCTION(unsigned, __activemask, (), simt_active_mask())
 
 /* --- Atomics -------------------------------------------------------------------------------- */
 
@@ -276,17 +255,13 @@ SIMT_INLINE unsigned long long atomicCAS(unsigned long long *address, unsigned l
 
 /* --- Loads and stores that say how to cache ------------------------------------------------- */
 
-#define SIMT_LOAD(function)                  \
-  template <typename T>                      \
-  SIMT_INLINE T function(const T *address) { \
-    return *address;                         \
-  }
+#define SIMT_LOAD(function) \
+  template <typename T>     \
+  SIMT_FUNCTION(T, function, (const T *address), *address)
 
-#define SIMT_STORE(function)                       \
-  template <typename T>                            \
-  SIMT_INLINE void function(T *address, T value) { \
-    *address = value;                              \
-  }
+#define SIMT_STORE(function) \
+  template <typename T>      \
+  SIMT_FUNCTION(void, function, (T * address, T value), *address = value)
 
 SIMT_LOAD(__ldg)
 SIMT_LOAD(__ldca)
@@ -299,9 +274,7 @@ SIMT_STORE(__stcs)
 SIMT_STORE(__stwb)
 SIMT_STORE(__stwt)
 
-SIMT_INLINE void __trap() {
-  simt_trap();
-}
+SIMT_FUNCTION(void, __trap, (), simt_trap())
 
 #include <simt_arithmetic.h>
 

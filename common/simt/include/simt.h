@@ -276,7 +276,7 @@ typedef enum SimtArithmetic {
 typedef enum SimtRounding { SIMT_NEAREST_EVEN, SIMT_TOWARDS_ZERO, SIMT_UP, SIMT_DOWN } SimtRounding;
 
 /** The result of an operation on floats, rounded once, to a float. */
-double simt_round(SimtArithmetic operation, SimtRounding rounding, double x, double y, double z);
+float simt_round(SimtArithmetic operation, SimtRounding rounding, double x, double y, double z);
 
 /** Tells the observer that a float with the bits of new memory and new stacks is used. */
 void simt_use_unset(void);

@@ -57,20 +57,18 @@ SIMT_INLINE double fused(double a, double b, double c) {
     return {};                                                                          \
   }
 
-#define SIMT_ARITHMETIC(T)       \
-  SIMT_NO_ATOMICS(T)             \
-  SIMT_OPERATOR(T, +)            \
-  SIMT_OPERATOR(T, -)            \
-  SIMT_OPERATOR(T, *)            \
-  SIMT_OPERATOR(T, /)            \
-  SIMT_INLINE T operator-(T a) { \
-    return T(-(float)a);         \
-  }                              \
-  SIMT_COMPARISON(T, ==)         \
-  SIMT_COMPARISON(T, !=)         \
-  SIMT_COMPARISON(T, <)          \
-  SIMT_COMPARISON(T, <=)         \
-  SIMT_COMPARISON(T, >)          \
+#define SIMT_ARITHMETIC(T)                         \
+  SIMT_NO_ATOMICS(T)                               \
+  SIMT_OPERATOR(T, +)                              \
+  SIMT_OPERATOR(T, -)                              \
+  SIMT_OPERATOR(T, *)                              \
+  SIMT_OPERATOR(T, /)                              \
+  SIMT_FUNCTION(T, operator-, (T a), T(-(float)a)) \
+  SIMT_COMPARISON(T, ==)                           \
+  SIMT_COMPARISON(T, !=)                           \
+  SIMT_COMPARISON(T, <)                            \
+  SIMT_COMPARISON(T, <=)                           \
+  SIMT_COMPARISON(T, >)                            \
   SIMT_COMPARISON(T, >=)
 
 #define SIMT_VECTOR_OPERATOR(Vector, op)                    \
