@@ -14,11 +14,9 @@
 
 LabHopper *lab_hopper(LabWorker *lab) {
   if (lab->hopper == NULL) {
-    lab->hopper = calloc(1, sizeof *lab->hopper);
-    if (lab->hopper == NULL) abort();
-    lab->hopper->reads = calloc(MAX_SHARED_BYTES / COPY_BYTES, sizeof *lab->hopper->reads);
-    lab->hopper->registers = calloc(MAX_THREADS, sizeof *lab->hopper->registers);
-    if (lab->hopper->reads == NULL || lab->hopper->registers == NULL) abort();
+    lab->hopper = simt_zeroed(1, sizeof *lab->hopper);
+    lab->hopper->reads = simt_zeroed(MAX_SHARED_BYTES / COPY_BYTES, sizeof *lab->hopper->reads);
+    lab->hopper->registers = simt_zeroed(MAX_THREADS, sizeof *lab->hopper->registers);
     lab_begin_hopper(lab);
   }
   return lab->hopper;
@@ -47,8 +45,7 @@ static Clock *new_clock(Clocks *clocks) {
   if (clock != NULL) {
     clocks->free = clock->next_free;
   } else {
-    clock = malloc(sizeof *clock + clocks->width * sizeof *clock->of);
-    if (clock == NULL) abort();
+    clock = simt_resized(NULL, sizeof *clock + clocks->width * sizeof *clock->of);
     clock->next = clocks->all;
     clocks->all = clock;
   }
@@ -95,8 +92,7 @@ static void begin_block(Clocks *clocks) {
 
 static Clocks *clocks_of(LabWorker *lab) {
   if (lab->clocks == NULL) {
-    lab->clocks = calloc(1, sizeof *lab->clocks);
-    if (lab->clocks == NULL) abort();
+    lab->clocks = simt_zeroed(1, sizeof *lab->clocks);
     const dim3 dim = lab->launch->block;
     lab->clocks->width =
         FIRST_THREAD + (dim.x * dim.y * dim.z + WARP_SIZE - 1) / WARP_SIZE * WARP_SIZE;

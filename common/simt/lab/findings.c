@@ -14,10 +14,7 @@ RawFinding *lab_find_or_make(FindingList *list, const RawFinding *key, bool *mad
   for (size_t i = 0; i < list->count; i++) {
     if (same(&list->list[i], key)) return &list->list[i];
   }
-  if (list->count == list->capacity) {
-    list->capacity = 2 * list->capacity + 16;
-    list->list = lab_grown(list->list, list->capacity * sizeof *list->list);
-  }
+  list->list = simt_with_room(list->list, list->count, sizeof *list->list);
   *made = true;
   RawFinding *finding = &list->list[list->count++];
   *finding = *key;

@@ -21,7 +21,7 @@ static FirstAccess *first_at(SiteTable *sites, FirstTable *table, uint32_t pc, L
   const size_t at = 2 * (size_t)lab_site(sites, pc) + lab_access_is_shared(kind);
   if (at >= table->count) {
     const size_t count = 2 * at + 64;
-    table->list = lab_grown(table->list, count * sizeof *table->list);
+    table->list = simt_resized(table->list, count * sizeof *table->list);
     memset(&table->list[table->count], 0, (count - table->count) * sizeof *table->list);
     table->count = count;
   }

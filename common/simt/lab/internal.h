@@ -87,9 +87,6 @@ uint32_t lab_look_up(const Table *table, uint64_t key);
 void lab_clear_table(Table *table);
 void lab_free_table(Table *table);
 
-/** realloc(); ends the program if there is no memory. */
-void *lab_grown(void *memory, size_t size);
-
 /* --- Sites: program counters ---------------------------------------------------------------- */
 
 typedef struct Site {
@@ -100,7 +97,7 @@ typedef struct Site {
 /** Sites in the order of first use; index 0 is unused. */
 typedef struct SiteTable {
   Site *sites;
-  uint32_t count, capacity;
+  uint32_t count;
   Table by_pc;
 } SiteTable;
 
@@ -143,7 +140,7 @@ typedef struct RawFinding {
 
 typedef struct FindingList {
   RawFinding *list;
-  size_t count, capacity;
+  size_t count;
 } FindingList;
 
 /** Finds the finding of this kind and these places, or creates it and sets `*made`. */

@@ -40,8 +40,7 @@ static Record *map_logs(void) {
 
 static void worker_begins(Worker *worker) {
   if (checks == 0) return;
-  LabWorker *lab = calloc(1, sizeof *lab);
-  if (lab == NULL) abort();
+  LabWorker *lab = simt_zeroed(1, sizeof *lab);
   lab->worker = worker;
   lab->launch = worker->launch;
   lab->checks = checks;

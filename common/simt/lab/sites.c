@@ -6,10 +6,7 @@
 uint32_t lab_site(SiteTable *table, uint32_t pc) {
   uint32_t *site = lab_entry(&table->by_pc, pc);
   if (*site != 0) return *site;
-  if (table->count >= table->capacity) {
-    table->capacity = 2 * table->capacity + 512;
-    table->sites = lab_grown(table->sites, table->capacity * sizeof *table->sites);
-  }
+  table->sites = simt_with_room(table->sites, table->count, sizeof *table->sites);
   if (table->count == 0) table->count = 1; /* index 0 is unused */
   table->sites[table->count] = (Site){.pc = pc};
   return *site = table->count++;

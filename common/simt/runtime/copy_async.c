@@ -16,13 +16,6 @@ static AsyncQueue *own_queue(void) {
   return &simt_worker->async[simt_worker->running];
 }
 
-static void make_place(AsyncQueue *queue) {
-  if (queue->count < queue->capacity) return;
-  queue->capacity = 2 * queue->capacity + 32;
-  queue->copies = realloc(queue->copies, sizeof(AsyncCopy) * (size_t)queue->capacity);
-  if (queue->copies == NULL) abort();
-}
-
 /* --- Copies in flight ------------------------------------------------------------------------- */
 
 __attribute__((noreturn)) static void end_block(Outcome outcome, const AsyncCopy *copy,
@@ -80,7 +73,7 @@ void simt_copy_async_16(void *shared, const void *global, unsigned source_bytes)
   if (*simt_under_way_to(worker, shared) != 0) {
     refuse_target(worker, shared, COPIED_TWICE, copy.call_site);
   }
-  make_place(queue);
+  queue->copies = simt_with_room(queue->copies, (size_t)queue->count, sizeof copy);
   /* Read the source here too, so that a bad address is reported at the cp.async. */
   worker->access_call_site = copy.call_site;
   worker->access_is_write = false;

@@ -65,7 +65,7 @@ typedef struct TensorCopy {
 /** A growing list. */
 typedef struct TensorCopies {
   TensorCopy *list;
-  int count, capacity;
+  int count;
 } TensorCopies;
 
 /** One wgmma.mma_async of a warpgroup. Its parts of the four warps are computed apart. */

@@ -24,8 +24,7 @@ static Kernel *find_or_make(const void *kernel) {
   for (size_t i = 0; i < kernels.count; i++) {
     if (kernels.list[i].kernel == kernel) return &kernels.list[i];
   }
-  kernels.list = realloc(kernels.list, (kernels.count + 1) * sizeof *kernels.list);
-  if (kernels.list == NULL) abort();
+  kernels.list = simt_with_room(kernels.list, kernels.count, sizeof *kernels.list);
   Kernel *made = &kernels.list[kernels.count++];
   *made = (Kernel){.kernel = kernel, .declared = simt_declaration(kernel)};
   return made;

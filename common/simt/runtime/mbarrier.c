@@ -16,8 +16,7 @@ enum { REGISTER_FILE = 65536, MOST_REGISTERS = 255, REGISTER_STEP = 8, FEWEST_RE
 
 Hopper *simt_hopper(Worker *worker) {
   if (worker->hopper == NULL) {
-    worker->hopper = calloc(1, sizeof *worker->hopper);
-    if (worker->hopper == NULL) abort();
+    worker->hopper = simt_zeroed(1, sizeof *worker->hopper);
     simt_begin_hopper(worker);
   }
   return worker->hopper;

@@ -2,7 +2,7 @@
  * @file
  * Declarations shared by the files of the CPU backend's runtime:
  *
- * - settings.c   the environment variables
+ * - settings.c   the environment variables; allocate.c: memory that programs do not see
  * - fiber.c      stacks of CUDA threads; switch_*.S: switches between them
  * - block.c      runs a block; dynamic_shared.c: its memory
  * - scheduler.c  which thread runs next, who waits
@@ -56,6 +56,15 @@ enum {
 static inline const char *simt_bytes(size_t count) {
   return count == 1 ? "byte" : "bytes";
 }
+
+/* --- allocate.c ----------------------------------------------------------------------------- */
+
+/** Like calloc() and realloc(), but end the program if there is no memory. */
+void *simt_zeroed(size_t count, size_t size);
+void *simt_resized(void *memory, size_t bytes);
+
+/** The list with room for one more than `count` items of `size` bytes; NULL: an empty list. */
+void *simt_with_room(void *list, size_t count, size_t size);
 
 /* --- settings.c ----------------------------------------------------------------------------- */
 
@@ -156,7 +165,7 @@ typedef struct Executed {
 /** The copies of one thread, oldest first. */
 typedef struct AsyncQueue {
   AsyncCopy *copies;
-  int count, capacity;
+  int count;
   int reading; /* copies that are not zero fills */
   unsigned committed;
   const void *last_wait; /* where in the kernel; NULL: nowhere yet */

@@ -162,8 +162,7 @@ static void list_shared(void) {
   for (size_t i = 0; i < symbols.count; i++) {
     count += ELF64_ST_TYPE(symbols.list[i].st_info) == STT_TLS;
   }
-  symbols.shared = calloc(count + 1, sizeof *symbols.shared);
-  if (symbols.shared == NULL) return;
+  symbols.shared = simt_zeroed(count, sizeof *symbols.shared);
   for (size_t i = 0; i < symbols.count; i++) {
     const ElfW(Sym) *symbol = &symbols.list[i];
     if (ELF64_ST_TYPE(symbol->st_info) != STT_TLS || symbol->st_size == 0) continue;
@@ -278,8 +277,7 @@ SimtDeclaration simt_declaration(const void *kernel) {
 size_t simt_shared_variables(const void *kernel, SimtVariable **list) {
   read_once();
   const ElfW(Sym) *function = kernel_symbol(kernel);
-  *list = calloc(symbols.shared_count + 1, sizeof **list);
-  if (*list == NULL) abort();
+  *list = simt_zeroed(symbols.shared_count, sizeof **list);
   for (size_t i = 0; i < symbols.shared_count; i++) {
     SimtVariable *variable = &(*list)[i];
     *variable = symbols.shared[i];
@@ -315,8 +313,7 @@ bool simt_is_device_variable(uintptr_t address) {
 size_t simt_device_variables(SimtVariable **list) {
   size_t count = 0;
   read_once();
-  *list = calloc(symbols.devices.count > 0 ? symbols.count : 1, sizeof **list);
-  if (*list == NULL) abort();
+  *list = simt_zeroed(symbols.devices.count > 0 ? symbols.count : 0, sizeof **list);
   for (size_t i = 0; symbols.devices.count > 0 && i < symbols.count; i++) {
     const ElfW(Sym) *symbol = &symbols.list[i];
     const bool object = ELF64_ST_TYPE(symbol->st_info) == STT_OBJECT && symbol->st_size > 0;

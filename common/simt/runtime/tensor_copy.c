@@ -4,7 +4,6 @@
  * then its target holds NaN. A store reads shared memory when its thread waits for it.
  */
 #include <cudaTypedefs.h>
-#include <stdlib.h>
 #include <string.h>
 #include <tensor_map_limits.h>
 
@@ -214,11 +213,7 @@ static TensorCopy make_copy(Worker *worker, const CUtensorMap *map, const void *
 }
 
 static void append(TensorCopies *copies, const TensorCopy *copy) {
-  if (copies->count == copies->capacity) {
-    copies->capacity = 2 * copies->capacity + 16;
-    copies->list = realloc(copies->list, sizeof *copies->list * (size_t)copies->capacity);
-    if (copies->list == NULL) abort();
-  }
+  copies->list = simt_with_room(copies->list, (size_t)copies->count, sizeof *copy);
   copies->list[copies->count++] = *copy;
 }
 

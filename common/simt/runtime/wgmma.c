@@ -134,16 +134,13 @@ static Wgmma *next_instruction(Worker *worker, const SimtWgmma *own) {
   if (!has_place(group, number)) {
     simt_complain(call_site, "more than the %d wgmma in flight that are simulated", MAX_IN_FLIGHT);
   }
-  if (*slot == NULL) *slot = calloc(1, sizeof **slot);
-  if (*slot == NULL) abort();
+  if (*slot == NULL) *slot = simt_zeroed(1, sizeof **slot);
   bool is_first = true;
   for (int other = 0; other < GROUP_WARPS; other++) is_first &= group->issued[other] <= number;
   if (is_first) {
     const size_t floats = (size_t)GROUP_THREADS * (size_t)own->n / 2;
     if (floats > (*slot)->saved_floats) {
-      free((*slot)->saved);
-      (*slot)->saved = malloc(floats * sizeof(float));
-      if ((*slot)->saved == NULL) abort();
+      (*slot)->saved = simt_resized((*slot)->saved, floats * sizeof(float));
       (*slot)->saved_floats = floats;
     }
     (*slot)->common = *own;
