@@ -155,7 +155,8 @@ static inline __attribute__((always_inline)) const SimtThread *simt_self(void) {
 typedef struct SimtWarpOperation {
   const char *name;
   SimtKind kind;
-  /** operands[lane] is what that lane passed, NULL for lanes that are not in `mask`. */
+  /** operands[lane] is what that lane passed, NULL for lanes that are not in `mask`. NULL: nothing
+   * but the wait for the other lanes is to be done. */
   void (*execute)(void **operands, unsigned mask);
 } SimtWarpOperation;
 

@@ -279,27 +279,22 @@ static Meeting *meeting_at(LabWorker *lab, int barrier) {
   return meeting;
 }
 
-void lab_mbarrier_arrived(Worker *worker, int barrier) {
-  (void)worker;
-  if (lab_worker != NULL) arrive(lab_worker, meeting_at(lab_worker, barrier));
+void lab_mbarrier_arrived(int barrier) {
+  arrive(lab_worker, meeting_at(lab_worker, barrier));
 }
 
-void lab_mbarrier_passed(Worker *worker, int barrier) {
-  (void)worker;
-  if (lab_worker != NULL) {
-    pass(lab_worker, meeting_at(lab_worker, barrier), lab_thread(lab_worker));
-  }
+void lab_mbarrier_passed(int barrier) {
+  pass(lab_worker, meeting_at(lab_worker, barrier), lab_thread(lab_worker));
 }
 
-void lab_named_barrier_arrived(Worker *worker, unsigned id) {
-  (void)worker;
-  if (lab_worker != NULL) arrive(lab_worker, &clocks_of(lab_worker)->named[id]);
+void lab_named_barrier_arrived(unsigned id) {
+  arrive(lab_worker, &clocks_of(lab_worker)->named[id]);
 }
 
 /** Others may use the barrier next, so only those that wait now have seen what arrived. */
-void lab_named_barrier_opens(Worker *worker, unsigned id, bool waits) {
+void lab_named_barrier_opens(unsigned id, bool waits) {
   LabWorker *lab = lab_worker;
-  if (lab == NULL) return;
+  const Worker *worker = lab->worker;
   Meeting *meeting = &lab->clocks->named[id];
   end_phase(lab->clocks, meeting);
   for (int thread = 0; thread < worker->thread_count; thread++) {

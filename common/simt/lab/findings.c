@@ -39,18 +39,15 @@ void lab_add_findings(FindingList *list, const FindingList *others) {
   for (size_t i = 0; i < others->count; i++) lab_add_finding(list, &others->list[i]);
 }
 
-static void describe(const LabWorker *lab, uintptr_t address, char *text, size_t text_size) {
+static void describe(LabWorker *lab, uintptr_t address, char *text, size_t text_size) {
+  size_t region;
   if (address - lab->shared < lab->shared_bytes) {
     lab_describe_shared(lab, address, text, text_size);
-    return;
+  } else if (lab_find_region(lab, address, &region)) {
+    lab_describe_region(&lab_regions[region], address, text, text_size);
+  } else {
+    simt_memory_describe(address, text, text_size);
   }
-  for (size_t i = 0; i < lab_region_count; i++) {
-    const Region *region = &lab_regions[i];
-    if (address < region->begin || address >= region->end) continue;
-    lab_describe_region(region, address, text, text_size);
-    return;
-  }
-  simt_memory_describe(address, text, text_size);
 }
 
 RawFinding *lab_count_finding(LabWorker *lab, LabKind kind, uint32_t pc, uint32_t other_pc,

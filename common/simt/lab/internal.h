@@ -312,7 +312,7 @@ void lab_check_atomic(LabWorker *lab, uintptr_t address, unsigned size, Use use,
 void lab_check_barrier(LabWorker *lab);
 void lab_check_lanes(LabWorker *lab, const SimtWarpOperation *operation, int warp, unsigned lanes);
 /** `lane` of the running warp reads lane `source`, which takes no part. */
-void lab_report_no_source(LabWorker *lab, int lane, int source, const void *call_site);
+void lab_no_source(int lane, int source, const void *call_site);
 
 /* logs.c */
 void lab_log(LabWorker *lab, RecordKind kind, uintptr_t address, unsigned size, uint32_t pc,
@@ -348,14 +348,14 @@ void lab_begin_hopper(LabWorker *lab);
 void lab_free_hopper(LabWorker *lab);
 
 /* tensor_copies.c */
-void lab_tensor_copy_issued(Worker *worker, const TensorCopy *copy);
-void lab_tensor_copy_landed(Worker *worker, const TensorCopy *copy);
-void lab_proxy_fence(Worker *worker);
+void lab_tensor_copy_issued(const TensorCopy *copy);
+void lab_tensor_copy_landed(const TensorCopy *copy);
+void lab_proxy_fence(void);
 
 /* warpgroups.c */
-void lab_wgmma_issued(Worker *worker, const Wgmma *wgmma, bool first_warp);
-void lab_wgmma_done(Worker *worker, const Wgmma *wgmma, bool reads_end);
-void lab_wgmma_fence(Worker *worker);
+void lab_wgmma_issued(const Wgmma *wgmma, bool first_warp);
+void lab_wgmma_done(const Wgmma *wgmma, bool reads_end);
+void lab_wgmma_fence(void);
 bool lab_wgmma_in_flight(const Worker *worker, int warp);
 /** An access to local memory, which holds what are registers on a GPU. */
 void lab_use_local(LabWorker *lab, uintptr_t address, bool is_write, uint32_t pc);

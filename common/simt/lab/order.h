@@ -262,17 +262,17 @@ unsigned lab_unordered(LabWorker *lab, int thread, int agent, int warp, unsigned
 /** A __syncthreads(), a __syncwarp() of these lanes. */
 void lab_meet_all(LabWorker *lab);
 void lab_meet_lanes(LabWorker *lab, int warp, unsigned lanes);
-void lab_mbarrier_arrived(Worker *worker, int barrier);
-void lab_mbarrier_passed(Worker *worker, int barrier);
-void lab_named_barrier_arrived(Worker *worker, unsigned id);
-void lab_named_barrier_opens(Worker *worker, unsigned id, bool waits);
+void lab_mbarrier_arrived(int barrier);
+void lab_mbarrier_passed(int barrier);
+void lab_named_barrier_arrived(unsigned id);
+void lab_named_barrier_opens(unsigned id, bool waits);
 
 /* talk.c */
 void lab_begin_talk(LabWorker *lab);
-void lab_fence(LabWorker *lab);
+void lab_fence(void);
 /** An atomic of the running thread on global memory: before and after it is executed. */
 void lab_begin_atomic(LabWorker *lab, void *address, SimtAccess access, SimtOrder order);
-void lab_end_atomic(LabWorker *lab, SimtAccess access, bool writes, SimtOrder order);
+void lab_end_atomic(SimtAccess access, bool writes, SimtOrder order);
 /** A plain store ends the release sequence of atomics at its address. */
 void lab_end_sequences(uintptr_t address, unsigned size);
 const Talk *lab_join_talk(LabWorker *lab, const Talk *a, const Talk *b);

@@ -151,7 +151,9 @@ static bool is_published(const LabWorker *lab, const Talk *talk, const Heads *kn
          fenced->clock == (lab->clocks != NULL ? lab->clocks->of_thread[thread] : NULL);
 }
 
-void lab_fence(LabWorker *lab) {
+void lab_fence(void) {
+  LabWorker *lab = lab_worker;
+  lab->fences = lab->talked = true;
   Talk talk = talk_of(lab);
   const Heads *known = join_heads(lab, talk.known, talk.observed);
   if (is_published(lab, &talk, known)) return;
@@ -192,7 +194,8 @@ void lab_begin_atomic(LabWorker *lab, void *address, SimtAccess access, SimtOrde
   change(lab, talk);
 }
 
-void lab_end_atomic(LabWorker *lab, SimtAccess access, bool writes, SimtOrder order) {
+void lab_end_atomic(SimtAccess access, bool writes, SimtOrder order) {
+  LabWorker *lab = lab_worker;
   if (lab->synchronising == NULL) return;
   Release **latest = latest_at((uintptr_t)lab->synchronising);
   const int thread = lab_thread(lab);

@@ -64,7 +64,7 @@ static void begin_atomic(const void *address, unsigned size, SimtAccess access, 
                          const void *call_site) {
   simt_require_aligned(address, size, "address of an atomic", call_site);
   if (simt_observer != NULL) {
-    simt_observer->atomic(simt_worker, (void *)(uintptr_t)address, size, access, order, call_site);
+    simt_observer->atomic((void *)(uintptr_t)address, size, access, order, call_site);
   }
   simt_worker->access_is_write = access != SIMT_LOADS;
   simt_worker->access_call_site = call_site;
@@ -72,7 +72,7 @@ static void begin_atomic(const void *address, unsigned size, SimtAccess access, 
 
 /** A thread may spin until another thread writes, so every atomic lets other threads run. */
 static void end_atomic(SimtAccess access, bool writes, SimtOrder order) {
-  if (simt_observer != NULL) simt_observer->atomic_done(simt_worker, access, writes, order);
+  if (simt_observer != NULL) simt_observer->atomic_done(access, writes, order);
   simt_worker->access_call_site = NULL;
   simt_worker->counters.atomics++;
   simt_yield();
@@ -149,6 +149,6 @@ void simt_block_fence(void) {
 }
 
 void simt_thread_fence(void) {
-  if (simt_worker != NULL && simt_observer != NULL) simt_observer->fence(simt_worker);
+  if (simt_worker != NULL && simt_observer != NULL) simt_observer->fence();
   simt_block_fence();
 }

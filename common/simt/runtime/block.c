@@ -24,7 +24,7 @@ static void thread_main(void) {
 
 void simt_use_unset(void) {
   if (simt_worker == NULL || simt_observer == NULL) return;
-  simt_observer->unset_used(simt_worker, __builtin_return_address(0));
+  simt_observer->unset_used(__builtin_return_address(0));
 }
 
 void simt_trap(void) {

@@ -68,7 +68,7 @@ void simt_copy_async_16(void *shared, const void *global, unsigned source_bytes)
   if (source_bytes > 0) {
     simt_require_aligned(global, COPY_BYTES, "source of cp.async", copy.call_site);
   }
-  if (simt_observer != NULL) simt_observer->copy_issued(worker, &copy);
+  if (simt_observer != NULL) simt_observer->copy_issued(&copy);
   /* Only a wait between them orders two copies, even if their groups differ. */
   if (*simt_under_way_to(worker, shared) != 0) {
     refuse_target(worker, shared, COPIED_TWICE, copy.call_site);
@@ -100,7 +100,7 @@ void simt_wait_group(unsigned still_pending) {
       queue->copies[kept++] = copy;
       continue;
     }
-    if (simt_observer != NULL) simt_observer->copy_arrived(simt_worker, &copy);
+    if (simt_observer != NULL) simt_observer->copy_arrived(&copy);
     if (copy.source_bytes > 0) {
       memcpy(copy.shared, copy.global, COPY_BYTES);
     } else {

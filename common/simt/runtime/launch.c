@@ -123,7 +123,7 @@ static void run_blocks(Worker *worker, Launch *launch) {
     worker->counters.blocks++;
     worker->counters.threads += threads;
   }
-  if (simt_observer != NULL && begun) simt_observer->worker_ended(worker);
+  if (simt_observer != NULL && begun) simt_observer->worker_ended();
   pthread_mutex_lock(&pool.lock);
   add_counters(&pool.counters, &worker->counters);
   simt_keep_hints(&worker->hints);

@@ -234,7 +234,7 @@ void simt_tensor_load(void *shared, const CUtensorMap *map, void *barrier, const
     simt_complain(call_site, "a tensor copy for an mbarrier without fence.mbarrier_init");
   }
   touch_box(worker, &copy);
-  if (simt_observer != NULL) simt_observer->tensor_copy_issued(worker, &copy);
+  if (simt_observer != NULL) simt_observer->tensor_copy_issued(&copy);
   memset(shared, 0xff, copy.bytes);
   append(&simt_hopper(worker)->loads, &copy);
   worker->counters.tensor_copies++;
@@ -248,7 +248,7 @@ bool simt_land_tensor_load(Worker *worker) {
   if (worker->order == REVERSE) i = hopper->loads.count - 1;
   if (worker->order == RANDOM) i = (int)(worker->random_state % (uint64_t)hopper->loads.count);
   const TensorCopy copy = take(&hopper->loads, i);
-  if (simt_observer != NULL) simt_observer->tensor_copy_landed(worker, &copy);
+  if (simt_observer != NULL) simt_observer->tensor_copy_landed(&copy);
   copy_box(&copy);
   simt_mbarrier_complete(worker, copy.barrier, copy.bytes);
   return true;
@@ -271,7 +271,7 @@ void simt_tensor_store(const CUtensorMap *map, const void *shared, const int *co
   copy.barrier = -1;
   copy.group = hopper->store_groups[worker->running];
   touch_box(worker, &copy);
-  if (simt_observer != NULL) simt_observer->tensor_copy_issued(worker, &copy);
+  if (simt_observer != NULL) simt_observer->tensor_copy_issued(&copy);
   append(&hopper->stores, &copy);
   worker->counters.tensor_copies++;
 }
@@ -293,7 +293,7 @@ void simt_bulk_wait(unsigned pending) {
     }
     const TensorCopy done = take(&hopper->stores, i);
     copy_box(&done);
-    if (simt_observer != NULL) simt_observer->tensor_copy_landed(worker, &done);
+    if (simt_observer != NULL) simt_observer->tensor_copy_landed(&done);
   }
 }
 
@@ -308,5 +308,5 @@ void simt_refuse_exit_of_stores(Worker *worker) {
 }
 
 void simt_fence_proxy_async(void) {
-  if (simt_observer != NULL) simt_observer->proxy_fence(simt_worker);
+  if (simt_observer != NULL) simt_observer->proxy_fence();
 }

@@ -185,9 +185,7 @@ static void issue(void **operands, unsigned mask) {
     w->d[warp * WARP_SIZE + lane] = its->d;
     w->a[warp * WARP_SIZE + lane] = its->a;
   }
-  if (simt_observer != NULL) {
-    simt_observer->wgmma_issued(worker, w, w->issued == 0);
-  }
+  if (simt_observer != NULL) simt_observer->wgmma_issued(w, w->issued == 0);
   if (is_in_flight(group, warp, own->d, group->issued[warp] - 1)) {
     w->continues |= 1u << warp;
   } else {
@@ -430,7 +428,7 @@ static void complete(Worker *worker, WarpGroup *group, int warp, uint64_t end) {
     w->done |= 1u << warp;
     const bool is_last = w->done == (1u << GROUP_WARPS) - 1;
     if (is_first || alone) fetch(w);
-    if (simt_observer != NULL) simt_observer->wgmma_done(worker, w, alone ? is_last : is_first);
+    if (simt_observer != NULL) simt_observer->wgmma_done(w, alone ? is_last : is_first);
     compute(w, warp);
   }
   if (alone) simt_unpark(worker, ITS_WARPGROUP, 0);
@@ -448,7 +446,7 @@ static void complete(Worker *worker, WarpGroup *group, int warp, uint64_t end) {
 
 static void note_fence(void **operands, unsigned mask) {
   (void)operands, (void)mask;
-  if (simt_observer != NULL) simt_observer->wgmma_fence(simt_worker);
+  if (simt_observer != NULL) simt_observer->wgmma_fence();
 }
 
 static void commit(void **operands, unsigned mask) {
@@ -463,13 +461,9 @@ static void commit(void **operands, unsigned mask) {
   group->committed[warp][group->commits[warp]++ % MAX_IN_FLIGHT] = group->issued[warp];
 }
 
-static void wait(void **operands, unsigned mask) {
-  (void)operands, (void)mask;
-}
-
 static const SimtWarpOperation fence_operation = {"wgmma.fence", SIMT_WGMMA_SYNC, note_fence},
                                commit_operation = {"wgmma.commit_group", SIMT_WGMMA_SYNC, commit},
-                               wait_operation = {"wgmma.wait_group", SIMT_WGMMA_SYNC, wait};
+                               wait_operation = {"wgmma.wait_group", SIMT_WGMMA_SYNC, NULL};
 
 void simt_wgmma_fence(void) {
   simt_warp_instruction_at(&fence_operation, ~0u, NULL, __builtin_return_address(0));
