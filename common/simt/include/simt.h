@@ -54,6 +54,9 @@ void simt_set_time_limit(double seconds);
 /** Calls `show` ten times a second while a kernel runs, in a separate thread; NULL: no calls. */
 void simt_set_progress(void (*show)(uint64_t blocks_done, uint64_t blocks));
 
+/** Is the file newer than the program? If so, line numbers in reports may differ. */
+bool simt_source_is_newer(const char *file);
+
 /* --- Counters ------------------------------------------------------------------------------- */
 
 /** The kinds of warp instructions that are counted. */

@@ -29,7 +29,7 @@ bool lab_is_behind(const LabWorker *lab, int warp) {
 
 /** Includes the kind, because one instruction may access both memory spaces. */
 static uint64_t key_of(const Record *record, uint32_t number) {
-  return (uint64_t)record->pc << 32 | (uint64_t)record->kind << 29 | number;
+  return (uint64_t)record->pc << 32 | (uint64_t)record->kind << 28 | number;
 }
 
 static Request *request_of(Behind *b, const Record *record, uint64_t key) {
@@ -38,7 +38,7 @@ static Request *request_of(Behind *b, const Record *record, uint64_t key) {
     b->requests = simt_with_room(b->requests, b->count, sizeof *b->requests);
     b->keys = simt_with_room(b->keys, b->count, sizeof *b->keys);
     b->requests[b->count] =
-        (Request){.kind = (RecordKind)record->kind, .pc = record->pc, .size = record->size};
+        (Request){.kind = (LabAccessKind)record->kind, .pc = record->pc, .size = record->size};
     b->keys[b->count++] = key;
     *place = (uint32_t)b->count;
   }

@@ -39,23 +39,13 @@ enum {
   COPY_LANES = 8 /* of cp.async, processed together */
 };
 
-typedef enum RecordKind {
-  GLOBAL_LOAD,
-  GLOBAL_STORE,
-  SHARED_LOAD,
-  SHARED_STORE,
-  COPY_GLOBAL,
-  COPY_SHARED,
-  RECORD_KINDS
-} RecordKind;
-
 /** One access of one lane. */
 typedef struct Record {
   uintptr_t address;
-  uint32_t pc; /* relative to the start of the program */
-  uint8_t size, kind;
-  uint16_t copy; /* COPY_GLOBAL: target as a 16-byte unit of shared memory, or NO_SOURCE;
-                    COPY_SHARED: bytes it reads; else 0 */
+  uint32_t pc;        /* relative to the start of the program */
+  uint8_t size, kind; /* kind: a LabAccessKind */
+  uint16_t copy;      /* LAB_COPY_GLOBAL: target as a 16-byte unit of shared memory, or NO_SOURCE;
+                         LAB_COPY_SHARED: bytes it reads; else 0 */
 } Record;
 
 /* Target units are numbered modulo PIECES, which is even: two a sector. NO_SOURCE: zero fill. */
@@ -63,7 +53,7 @@ enum { PIECES = UINT16_MAX - 1, NO_SOURCE };
 
 /** The accesses of one request, by lane. */
 typedef struct Request {
-  RecordKind kind;
+  LabAccessKind kind;
   uint32_t pc;
   unsigned size;
   unsigned lanes;
@@ -106,6 +96,7 @@ uint32_t lab_site(SiteTable *table, uint32_t pc);
 
 /** The counts of this pc; the pointer is valid until the next site is created. */
 LabCounts *lab_counts(SiteTable *table, uint32_t pc);
+LabTraffic *lab_traffic_of(LabCounts *counts, LabAccessKind kind);
 void lab_free_sites(SiteTable *table);
 
 /* --- First accesses -------------------------------------------------------------------------- */
@@ -315,12 +306,14 @@ void lab_check_lanes(LabWorker *lab, const SimtWarpOperation *operation, int war
 void lab_no_source(int lane, int source, const void *call_site);
 
 /* logs.c */
-void lab_log(LabWorker *lab, RecordKind kind, uintptr_t address, unsigned size, uint32_t pc,
+void lab_log(LabWorker *lab, LabAccessKind kind, uintptr_t address, unsigned size, uint32_t pc,
              unsigned copy);
 /** Turns the logs of a warp into requests and empties them. */
 void lab_flush_warp(LabWorker *lab, int warp);
 
 /* requests.c */
+/** A pass through the banks that takes so many wavefronts, where one would do without conflicts. */
+void lab_add_wavefronts(LabTraffic *traffic, unsigned ways);
 void lab_count_request(LabWorker *lab, Request *request, int warp, unsigned live);
 /** An ldmatrix or, with LAB_SHARED_STORE, an stmatrix. */
 void lab_count_matrices(LabWorker *lab, LabAccessKind kind, const void *const *rows, int matrices,

@@ -229,17 +229,17 @@ static void copy_issued(const AsyncCopy *copy) {
   const uintptr_t target = (uintptr_t)copy->shared, source = (uintptr_t)copy->global;
   lab_check_shared(lab, target, COPY_BYTES, COPIES, pc);
   if (lab->checks & LAB_BANKS) {
-    lab_log(lab, COPY_SHARED, target, COPY_BYTES, pc, copy->source_bytes);
+    lab_log(lab, LAB_COPY_SHARED, target, COPY_BYTES, pc, copy->source_bytes);
   }
   if (copy->source_bytes == 0) {
-    if (lab->checks & LAB_TRAFFIC) lab_log(lab, COPY_GLOBAL, source, COPY_BYTES, pc, NO_SOURCE);
+    if (lab->checks & LAB_TRAFFIC) lab_log(lab, LAB_COPY_GLOBAL, source, COPY_BYTES, pc, NO_SOURCE);
     return;
   }
   lab_check_global(lab, source, copy->source_bytes, COPY_READS, pc);
   lab_source_issued(lab, copy);
   if (lab->checks & LAB_TRAFFIC) {
     const unsigned piece = (unsigned)((target - lab->dynamic) / COPY_BYTES) % PIECES;
-    lab_log(lab, COPY_GLOBAL, source, copy->source_bytes, pc, piece);
+    lab_log(lab, LAB_COPY_GLOBAL, source, copy->source_bytes, pc, piece);
   }
 }
 

@@ -41,8 +41,6 @@ static void count_sectors(const Request *request, LabTraffic *traffic) {
       add_to_sector(&s, address / SECTOR_BYTES + 1, target, (uint32_t)(bytes >> SECTOR_BYTES));
     }
   }
-  traffic->requests++;
-  traffic->bytes += (uint64_t)__builtin_popcount(request->lanes) * request->size;
   traffic->sectors += (uint64_t)s.count;
   for (int i = 0; i < s.count; i++) traffic->used_bytes += (uint64_t)__builtin_popcount(s.bytes[i]);
   if ((uint32_t)s.count > traffic->most_sectors) traffic->most_sectors = (uint32_t)s.count;
@@ -90,10 +88,10 @@ static unsigned most_words(const Pass *pass) {
   return most;
 }
 
-static void add_waves(unsigned waves, LabTraffic *traffic) {
-  traffic->wavefronts += waves;
+void lab_add_wavefronts(LabTraffic *traffic, unsigned ways) {
+  traffic->wavefronts += ways;
   traffic->ideal_wavefronts++;
-  if (waves > traffic->most_ways) traffic->most_ways = waves;
+  if (ways > traffic->most_ways) traffic->most_ways = ways;
 }
 
 /** Lanes that share a pass: 32 with up to 4 bytes each, 16 with 8, 8 with 16. */
@@ -130,16 +128,14 @@ static unsigned lanes_from(unsigned lanes, int first, int count) {
 
 static void count_banks(const Request *request, LabTraffic *traffic) {
   int pass_lanes = lanes_of_pass(request->size);
-  if (request->kind == SHARED_LOAD && pass_lanes < WARP_SIZE &&
+  if (request->kind == LAB_SHARED_LOAD && pass_lanes < WARP_SIZE &&
       (read_in_pairs(request, 1) || read_in_pairs(request, 2))) {
     pass_lanes *= 2;
   }
   for (int first = 0; first < WARP_SIZE; first += pass_lanes) {
     const unsigned lanes = lanes_from(request->lanes, first, pass_lanes);
-    if (lanes != 0) add_waves(ways_of(request, lanes), traffic);
+    if (lanes != 0) lab_add_wavefronts(traffic, ways_of(request, lanes));
   }
-  traffic->requests++;
-  traffic->bytes += (uint64_t)__builtin_popcount(request->lanes) * request->size;
 }
 
 /**
@@ -153,10 +149,8 @@ static void count_copy_banks(const Request *request, LabTraffic *traffic) {
   }
   for (int first = 0; first < WARP_SIZE; first += COPY_LANES) {
     const unsigned stored = lanes_from(zeros, first, COPY_LANES);
-    if (stored != 0) add_waves(ways_of(request, stored), traffic);
+    if (stored != 0) lab_add_wavefronts(traffic, ways_of(request, stored));
   }
-  traffic->requests++;
-  traffic->bytes += (uint64_t)__builtin_popcount(request->lanes) * request->size;
 }
 
 static void add_matrices(const void *const *rows, int matrices, LabTraffic *traffic) {
@@ -166,7 +160,7 @@ static void add_matrices(const void *const *rows, int matrices, LabTraffic *traf
     for (int row = 0; row < 8; row++) {
       add_words(&pass, (uintptr_t)rows[8 * i + row], COPY_BYTES);
     }
-    add_waves(most_words(&pass), traffic);
+    lab_add_wavefronts(traffic, most_words(&pass));
   }
   traffic->requests++;
   traffic->bytes += (uint64_t)matrices * 8 * COPY_BYTES;
@@ -175,7 +169,7 @@ static void add_matrices(const void *const *rows, int matrices, LabTraffic *traf
 void lab_count_matrices(LabWorker *lab, LabAccessKind kind, const void *const *rows, int matrices,
                         uint32_t pc) {
   LabCounts *counts = lab_counts(&lab->sites, pc);
-  add_matrices(rows, matrices, kind == LAB_LDMATRIX ? &counts->ldmatrix : &counts->shared_store);
+  add_matrices(rows, matrices, lab_traffic_of(counts, kind));
   if (!(lab->checks & LAB_ACCESSES)) return;
   LabTraffic own = {0};
   uintptr_t addresses[WARP_SIZE];
@@ -187,44 +181,19 @@ void lab_count_matrices(LabWorker *lab, LabAccessKind kind, const void *const *r
 
 /* --- Requests ------------------------------------------------------------------------------- */
 
-static void add_request(const Request *request, LabCounts *counts) {
-  switch (request->kind) {
-    case GLOBAL_LOAD:
-      count_sectors(request, &counts->global_load);
-      break;
-    case GLOBAL_STORE:
-      count_sectors(request, &counts->global_store);
-      break;
-    case SHARED_LOAD:
-      count_banks(request, &counts->shared_load);
-      break;
-    case SHARED_STORE:
-      count_banks(request, &counts->shared_store);
-      break;
-    case COPY_GLOBAL:
-      count_sectors(request, &counts->copy_global);
-      counts->copy_lookups += copy_lookups(request);
-      break;
-    default:
-      count_copy_banks(request, &counts->copy_shared);
-      break;
+static void add_request(const Request *request, LabTraffic *traffic) {
+  traffic->requests++;
+  traffic->bytes += (uint64_t)__builtin_popcount(request->lanes) * request->size;
+  if (!lab_access_is_shared(request->kind)) {
+    count_sectors(request, traffic);
+  } else if (request->kind == LAB_COPY_SHARED) {
+    count_copy_banks(request, traffic);
+  } else {
+    count_banks(request, traffic);
   }
 }
 
-static void note_first(LabWorker *lab, const Request *request, int warp) {
-  static const LabAccessKind KINDS[RECORD_KINDS] = {
-      [GLOBAL_LOAD] = LAB_GLOBAL_LOAD, [GLOBAL_STORE] = LAB_GLOBAL_STORE,
-      [SHARED_LOAD] = LAB_SHARED_LOAD, [SHARED_STORE] = LAB_SHARED_STORE,
-      [COPY_GLOBAL] = LAB_COPY_GLOBAL, [COPY_SHARED] = LAB_COPY_SHARED,
-  };
-  LabCounts own = {.partial = 0};
-  add_request(request, &own);
-  const LabAccessKind kind = KINDS[request->kind];
-  lab_note_first(lab, kind, request->pc, warp, request->size, request->lanes, request->addresses,
-                 lab_traffic(&own, kind));
-}
-
-/** The lanes of a COPY_GLOBAL request that are not zero fills. */
+/** The lanes of a LAB_COPY_GLOBAL request that are not zero fills. */
 static unsigned reading_lanes(const Request *request) {
   unsigned lanes = 0;
   for (unsigned rest = request->lanes; rest != 0; rest &= rest - 1) {
@@ -234,10 +203,16 @@ static unsigned reading_lanes(const Request *request) {
 }
 
 void lab_count_request(LabWorker *lab, Request *request, int warp, unsigned live) {
-  if (request->kind == COPY_GLOBAL) request->lanes = reading_lanes(request);
+  const bool reads_copy = request->kind == LAB_COPY_GLOBAL;
+  if (reads_copy) request->lanes = reading_lanes(request);
   if (request->lanes == 0) return;
   LabCounts *counts = lab_counts(&lab->sites, request->pc);
-  add_request(request, counts);
-  if (request->kind != COPY_GLOBAL) counts->partial += (live & ~request->lanes) != 0;
-  if (lab->checks & LAB_ACCESSES) note_first(lab, request, warp);
+  add_request(request, lab_traffic_of(counts, request->kind));
+  if (reads_copy) counts->copy_lookups += copy_lookups(request);
+  if (!reads_copy) counts->partial += (live & ~request->lanes) != 0;
+  if (!(lab->checks & LAB_ACCESSES)) return;
+  LabTraffic own = {0};
+  add_request(request, &own);
+  lab_note_first(lab, request->kind, request->pc, warp, request->size, request->lanes,
+                 request->addresses, &own);
 }

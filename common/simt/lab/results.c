@@ -166,10 +166,6 @@ static const char *calls_text(const Places *places, uint32_t pc, Names *names) {
   return name_of(names, pc != 0 ? place_of(places, pc)->calls : "");
 }
 
-bool lab_source_is_newer(const char *file) {
-  return simt_source_is_newer(file);
-}
-
 /* --- Lines ---------------------------------------------------------------------------------- */
 
 static int by_line(const void *a, const void *b) {

@@ -75,9 +75,7 @@ static void count_banks(const uintptr_t *chunks, int count, LabTraffic *traffic)
       const unsigned rows = ++rows_of[chunks[i] / COPY_BYTES % CORE_ROWS];
       if (rows > most) most = rows;
     }
-    traffic->wavefronts += most;
-    traffic->ideal_wavefronts++;
-    if (most > traffic->most_ways) traffic->most_ways = most;
+    lab_add_wavefronts(traffic, most);
   }
 }
 

@@ -469,9 +469,6 @@ typedef struct SourcePlace {
   uint64_t chain;      /* a hash of all these lines */
 } SourcePlace;
 
-/** Is the file newer than the program? If so, its line numbers may differ. */
-bool simt_source_is_newer(const char *file);
-
 /** Fills in file and line of all pcs in one call, because addr2line is slow to start. */
 void simt_source_places(SourcePlace *places, size_t count);
 void simt_kernel_name(const void *kernel, char *text, size_t text_size);
