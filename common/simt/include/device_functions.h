@@ -197,10 +197,10 @@ SIMT_FUNCTION(unsigned, __activemask, (), simt_active_mask())
 
 /* --- Atomics -------------------------------------------------------------------------------- */
 
-#define SIMT_ATOMIC(function, T, operation, width)                            \
-  SIMT_INLINE T function(T *address, T operand) {                             \
-    const auto bits = simt::bits_of<uint##width##_t>(operand);                \
-    return simt::from_bits<T>(simt_atomic_##width(operation, address, bits)); \
+#define SIMT_ATOMIC(function, T, operation, width)                                          \
+  SIMT_INLINE T function(T *address, T operand) {                                           \
+    const auto bits = simt::bits_of<uint##width##_t>(operand);                              \
+    return simt::from_bits<T>(simt_atomic_##width(operation, address, bits, SIMT_RELAXED)); \
   }
 
 SIMT_ATOMIC(atomicAdd, int, SIMT_ATOMIC_ADD, 32)

@@ -222,11 +222,9 @@ typedef enum SimtOrder {
   SIMT_ACQ_REL = SIMT_ACQUIRE | SIMT_RELEASE
 } SimtOrder;
 
-/** Read-modify-write of 4 or 8 bytes; returns what was there before. The others are relaxed. */
-uint32_t simt_ordered_atomic_32(SimtAtomic operation, void *address, uint32_t operand,
-                                SimtOrder order);
-uint32_t simt_atomic_32(SimtAtomic operation, void *address, uint32_t operand);
-uint64_t simt_atomic_64(SimtAtomic operation, void *address, uint64_t operand);
+/** Read-modify-write of 4 or 8 bytes; returns what was there before. The last two are relaxed. */
+uint32_t simt_atomic_32(SimtAtomic operation, void *address, uint32_t operand, SimtOrder order);
+uint64_t simt_atomic_64(SimtAtomic operation, void *address, uint64_t operand, SimtOrder order);
 uint32_t simt_compare_and_swap_32(void *address, uint32_t expected, uint32_t desired);
 uint64_t simt_compare_and_swap_64(void *address, uint64_t expected, uint64_t desired);
 /** Atomic loads and stores of 4 bytes: ld.acquire, st.release. */

@@ -197,7 +197,7 @@ struct LabWorker {
   uint16_t log_counts[MAX_THREADS];
   uint32_t dirty_warps;
 
-  SharedShadow shadow;
+  Cell *shadow;      /* of all shared memory, one for 16 bytes */
   LabHopper *hopper; /* NULL: not used yet */
   Clocks *clocks;    /* the same */
   const Talk *talk[MAX_THREADS];

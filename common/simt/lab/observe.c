@@ -31,11 +31,18 @@ static int find_shared(struct dl_phdr_info *info, size_t size, void *argument) {
   return 0;
 }
 
-static Record *map_logs(void) {
-  void *logs = mmap(NULL, (size_t)MAX_THREADS * LOG_RECORDS * sizeof(Record),
-                    PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (logs == MAP_FAILED) abort();
-  return logs;
+enum { LOGS_BYTES = MAX_THREADS * LOG_RECORDS * sizeof(Record) };
+
+static size_t shadow_bytes(const LabWorker *lab) {
+  return (lab->shared_bytes / UNIT_BYTES + 2) * sizeof(Cell);
+}
+
+/** Memory of zeros, of which little is used. */
+static void *mapped(size_t bytes) {
+  void *memory =
+      mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (memory == MAP_FAILED) abort();
+  return memory;
 }
 
 static void worker_begins(Worker *worker) {
@@ -46,8 +53,8 @@ static void worker_begins(Worker *worker) {
   lab->fibers = (uintptr_t)worker->slots;
   lab->dynamic = (uintptr_t)smem;
   dl_iterate_phdr(find_shared, lab);
-  lab->logs = map_logs();
-  if (!lab_create_shadow(&lab->shadow, lab->shared_bytes)) abort();
+  lab->logs = mapped(LOGS_BYTES);
+  lab->shadow = mapped(shadow_bytes(lab));
   watched[atomic_fetch_add(&watched_count, 1)] = lab;
   lab_worker = lab;
 }
@@ -57,7 +64,8 @@ static void worker_ended(void) {
 }
 
 static void free_worker(LabWorker *lab) {
-  munmap(lab->logs, (size_t)MAX_THREADS * LOG_RECORDS * sizeof(Record));
+  munmap(lab->logs, LOGS_BYTES);
+  munmap(lab->shadow, shadow_bytes(lab));
   lab_free_behind(lab);
   lab_free_suspects(lab);
   lab_free_hopper(lab);
@@ -66,7 +74,6 @@ static void free_worker(LabWorker *lab) {
   lab_free_arena(lab);
   free(lab->findings.list);
   free(lab->block_findings.list);
-  lab_free_shadow(&lab->shadow);
   lab_free_sites(&lab->sites);
   lab_free_first(&lab->first);
   free(lab);

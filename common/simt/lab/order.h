@@ -177,12 +177,6 @@ typedef struct Access {
   bool global;
 } Access;
 
-/** Cells of 16 bytes of shared memory. */
-typedef struct SharedShadow {
-  Cell *units;
-  size_t unit_count;
-} SharedShadow;
-
 /* --- Global memory -------------------------------------------------------------------------- */
 
 /** An allocation at the start of a launch. */
@@ -245,8 +239,6 @@ void lab_arrive_in_cell(const Access *access, Cell *cell);
 void lab_note_copy_read(const Access *access, Cell *unit);
 
 /* shared.c */
-bool lab_create_shadow(SharedShadow *shadow, size_t bytes);
-void lab_free_shadow(SharedShadow *shadow);
 void lab_use_shared(LabWorker *lab, uintptr_t address, unsigned size, Use use, uint32_t pc);
 /** `barrier`: of a tensor copy, which has landed; -1: a cp.async, which its thread waits for. */
 void lab_copy_arrived(LabWorker *lab, uintptr_t address, int thread, int barrier, uint32_t pc);

@@ -1,22 +1,5 @@
 /* The cells of shared memory, of 16 bytes each, or finer: cells.c. */
-#include <stdlib.h>
-#include <sys/mman.h>
-
 #include "internal.h"
-
-bool lab_create_shadow(SharedShadow *shadow, size_t bytes) {
-  shadow->unit_count = bytes / UNIT_BYTES + 2;
-  void *cells = mmap(NULL, shadow->unit_count * sizeof(Cell), PROT_READ | PROT_WRITE,
-                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (cells == MAP_FAILED) return false;
-  shadow->units = cells;
-  return true;
-}
-
-void lab_free_shadow(SharedShadow *shadow) {
-  if (shadow->units != NULL) munmap(shadow->units, shadow->unit_count * sizeof(Cell));
-  *shadow = (SharedShadow){0};
-}
 
 /* --- What wgmma and tensor stores read -------------------------------------------------------- */
 
@@ -59,7 +42,7 @@ void lab_check_async_reads(LabWorker *lab, uintptr_t address, unsigned size, uin
 /* --- Accesses --------------------------------------------------------------------------------- */
 
 static Cell *unit_at(const LabWorker *lab, uintptr_t address) {
-  return &lab->shadow.units[address / UNIT_BYTES - lab->shared / UNIT_BYTES];
+  return &lab->shadow[address / UNIT_BYTES - lab->shared / UNIT_BYTES];
 }
 
 void lab_use_shared(LabWorker *lab, uintptr_t address, unsigned size, Use use, uint32_t pc) {

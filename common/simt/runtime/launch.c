@@ -157,21 +157,18 @@ static void *serve(void *argument) {
 }
 
 /** Creates `count` workers; fewer, but at least one, if the system allows no more. */
-static bool start_workers(int count) {
-  if (pool.workers[0] == NULL) pool.workers[0] = calloc(1, sizeof(Worker));
-  if (pool.workers[0] == NULL) return false;
+static void start_workers(int count) {
+  if (pool.workers[0] == NULL) pool.workers[0] = simt_zeroed(1, sizeof(Worker));
   pthread_attr_t attributes;
   pthread_attr_init(&attributes);
   pthread_attr_setstacksize(&attributes, OS_STACK_BYTES);
   while (pool.thread_count < count - 1) {
     const int next = pool.thread_count + 1;
-    if (pool.workers[next] == NULL) pool.workers[next] = calloc(1, sizeof(Worker));
-    if (pool.workers[next] == NULL) break;
+    if (pool.workers[next] == NULL) pool.workers[next] = simt_zeroed(1, sizeof(Worker));
     if (pthread_create(&pool.threads[next], &attributes, serve, pool.workers[next]) != 0) break;
     pool.thread_count++;
   }
   pthread_attr_destroy(&attributes);
-  return true;
 }
 
 static void stop_workers(void) {
@@ -264,10 +261,7 @@ static void run_launch(Launch *launch, const Settings *settings) {
   launch->ordinal = ++pool.launches;
   launch->block_count = (uint64_t)launch->grid.x * launch->grid.y * launch->grid.z;
   choose_block_order(launch, settings);
-  if (!start_workers(settings->workers)) {
-    simt_set_last_error(cudaErrorLaunchOutOfResources);
-    return;
-  }
+  start_workers(settings->workers);
   simt_faults_use_own_stack();
   simt_faults_watch();
   if (simt_observer != NULL) simt_observer->launch_begins(launch);
