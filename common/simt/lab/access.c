@@ -2,7 +2,7 @@
 #include <signal.h>
 
 #include "internal.h"
-#include "simt/runtime/kernels.h"
+#include "simt/runtime/program.h"
 
 /** Parameters, blockIdx, blockDim and gridDim. */
 static bool is_parameter(const LabWorker *lab, uintptr_t address) {

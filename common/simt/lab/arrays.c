@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "internal.h"
-#include "simt/runtime/kernels.h"
+#include "simt/runtime/program.h"
 
 SharedArray *lab_arrays;
 size_t lab_array_count;

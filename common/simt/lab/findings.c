@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "internal.h"
+#include "simt/runtime/program.h"
 
 /** Findings of launches have no place: each reason is a finding. */
 static bool same(const RawFinding *a, const RawFinding *b) {

@@ -6,6 +6,7 @@
 #include <time.h>
 
 #include "internal.h"
+#include "simt/runtime/program.h"
 
 extern _Thread_local unsigned char smem[];
 

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "internal.h"
-#include "simt/runtime/kernels.h"
+#include "simt/runtime/program.h"
 
 Region *lab_regions;
 size_t lab_region_count;

@@ -4,7 +4,7 @@
  */
 #include <stdlib.h>
 
-#include "kernels.h"
+#include "program.h"
 
 /** A kernel whose attributes have been used. */
 typedef struct Kernel {

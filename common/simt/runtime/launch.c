@@ -5,7 +5,7 @@
 #include <stdlib.h>
 
 #include "hopper.h"
-#include "kernels.h"
+#include "program.h"
 
 /* Shared memory is thread-local storage, which lies on the stacks of the OS threads. */
 static const size_t OS_STACK_BYTES = (size_t)64 << 20;

@@ -8,7 +8,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "kernels.h"
+#include "program.h"
 
 enum { ALIGNMENT = 256, NAME_BYTES = 32, MAX_FREED = 1024 };
 

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "hopper.h"
+#include "program.h"
 
 enum { TEXT_BYTES = 512, MAX_GROUPS = 16 };
 

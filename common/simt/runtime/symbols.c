@@ -17,7 +17,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "kernels.h"
+#include "program.h"
 
 static const char BOUND_NAME[] = "17simt_launch_bound";
 static const char CONSTANT_SECTION[] = "simt_constant", DEVICE_SECTION[] = "simt_device";
