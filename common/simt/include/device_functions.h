@@ -113,43 +113,24 @@ SIMT_INLINE T shuffle(const SimtWarpOperation &operation, unsigned mask, T value
   return from_bits<T>(simt_shuffle(&operation, mask, bits, argument, width, &extremes<T>));
 }
 
-SIMT_INLINE unsigned vote(const SimtWarpOperation &operation, unsigned mask, int predicate) {
-  return simt_vote(&operation, mask, predicate);
-}
-
 }  // namespace simt
 
-template <typename T>
-SIMT_INLINE T __shfl_sync(unsigned mask, T value, int source_lane, int width = 32) {
-  return simt::shuffle(simt_shuffle_index, mask, value, (unsigned)source_lane, width);
-}
+#define SIMT_SHUFFLE(function, operation, Argument)                                       \
+  template <typename T>                                                                   \
+  SIMT_FUNCTION(T, function, (unsigned mask, T value, Argument argument, int width = 32), \
+                simt::shuffle(operation, mask, value, (unsigned)argument, width))
 
-template <typename T>
-SIMT_INLINE T __shfl_up_sync(unsigned mask, T value, unsigned delta, int width = 32) {
-  return simt::shuffle(simt_shuffle_up, mask, value, delta, width);
-}
+SIMT_SHUFFLE(__shfl_sync, simt_shuffle_index, int)
+SIMT_SHUFFLE(__shfl_up_sync, simt_shuffle_up, unsigned)
+SIMT_SHUFFLE(__shfl_down_sync, simt_shuffle_down, unsigned)
+SIMT_SHUFFLE(__shfl_xor_sync, simt_shuffle_xor, int)
 
-template <typename T>
-SIMT_INLINE T __shfl_down_sync(unsigned mask, T value, unsigned delta, int width = 32) {
-  return simt::shuffle(simt_shuffle_down, mask, value, delta, width);
-}
-
-template <typename T>
-SIMT_INLINE T __shfl_xor_sync(unsigned mask, T value, int lane_mask, int width = 32) {
-  return simt::shuffle(simt_shuffle_xor, mask, value, (unsigned)lane_mask, width);
-}
-
-SIMT_INLINE unsigned __ballot_sync(unsigned mask, int predicate) {
-  return simt::vote(simt_vote_ballot, mask, predicate);
-}
-
-SIMT_INLINE int __any_sync(unsigned mask, int predicate) {
-  return simt::vote(simt_vote_any, mask, predicate) != 0;
-}
-
-SIMT_INLINE int __all_sync(unsigned mask, int predicate) {
-  return simt::vote(simt_vote_all, mask, !predicate) == 0;
-}
+SIMT_FUNCTION(unsigned, __ballot_sync, (unsigned mask, int predicate),
+              simt_vote(&simt_vote_ballot, mask, predicate))
+SIMT_FUNCTION(int, __any_sync, (unsigned mask, int predicate),
+              simt_vote(&simt_vote_any, mask, predicate) != 0)
+SIMT_FUNCTION(int, __all_sync, (unsigned mask, int predicate),
+              simt_vote(&simt_vote_all, mask, !predicate) == 0)
 
 namespace simt {
 

@@ -130,6 +130,9 @@ SIMT_FUNCTION(SIMT_T, SIMT_NAME(__int2, _rn), (int x), {(double)x})
 SIMT_FUNCTION(int, SIMT_NAME(__, 2int_rn), (SIMT_T x), __float2int_rn(x))
 SIMT_FUNCTION(int, SIMT_NAME(__, 2int_rz), (SIMT_T x), __float2int_rz(x))
 
+#undef SIMT_T
+#undef SIMT_T2
+#undef SIMT_NAME
 #undef SIMT_UNARY
 #undef SIMT_BINARY
 #undef SIMT_TERNARY

@@ -15,8 +15,6 @@
 LabHopper *lab_hopper(LabWorker *lab) {
   if (lab->hopper == NULL) {
     lab->hopper = simt_zeroed(1, sizeof *lab->hopper);
-    lab->hopper->reads = simt_zeroed(MAX_SHARED_BYTES / COPY_BYTES, sizeof *lab->hopper->reads);
-    lab->hopper->registers = simt_zeroed(MAX_THREADS, sizeof *lab->hopper->registers);
     lab_begin_hopper(lab);
   }
   return lab->hopper;
@@ -28,13 +26,6 @@ void lab_begin_hopper(LabWorker *lab) {
   memset(hopper->proxy_fences, 0, sizeof hopper->proxy_fences);
   for (int thread = 0; thread < MAX_THREADS; thread++) hopper->registers[thread].count = 0;
   for (int warp = 0; warp < MAX_WARPS; warp++) hopper->registers_written[warp] = true;
-}
-
-void lab_free_hopper(LabWorker *lab) {
-  if (lab->hopper == NULL) return;
-  free(lab->hopper->reads);
-  free(lab->hopper->registers);
-  free(lab->hopper);
 }
 
 /* --- Clocks ----------------------------------------------------------------------------------- */

@@ -85,14 +85,11 @@ void lab_report_here(LabWorker *lab, LabKind kind, uint32_t pc, uint32_t other_p
 const char *lab_kind_text(LabKind kind) {
   static const char *const TEXTS[LAB_KINDS] = {
       [LAB_RACE_WRITE_READ] =
-          "shared memory race: read of what another thread wrote, no barrier "
-          "between",
+          "shared memory race: read of what another thread wrote, no barrier between",
       [LAB_RACE_READ_WRITE] =
-          "shared memory race: write to what another thread read, no barrier "
-          "between",
+          "shared memory race: write to what another thread read, no barrier between",
       [LAB_RACE_WRITE_WRITE] =
-          "shared memory race: write to what another thread wrote, no barrier "
-          "between",
+          "shared memory race: write to what another thread wrote, no barrier between",
       [LAB_BARRIER_APART] =
           "barrier that not all threads of the block reach: others wait elsewhere",
       [LAB_BARRIER_EXITED] = "barrier that not all threads of the block reach: others have exited",
@@ -101,8 +98,7 @@ const char *lab_kind_text(LabKind kind) {
       [LAB_NO_SOURCE] = "shuffle from a lane that takes no part: the value is undefined",
       [LAB_COPY_NOT_WAITED] = "use of shared memory that a cp.async is on its way to",
       [LAB_COPY_NO_BARRIER] =
-          "read of what another thread's cp.async copied, no barrier since "
-          "its wait",
+          "read of what another thread's cp.async copied, no barrier since its wait",
       [LAB_COPY_OVER_READ] = "cp.async into what another thread may still read, no barrier between",
       [LAB_TENSOR_NOT_WAITED] =
           "use of what a tensor copy brings, no wait for its mbarrier between",

@@ -169,9 +169,9 @@ typedef struct AsyncReads {
 /** The state of a block that uses these instructions. */
 typedef struct LabHopper {
   uint16_t proxy_fences[MAX_WARPS];
-  bool registers_written[MAX_WARPS]; /* since the last wgmma.fence */
-  AsyncReads *reads;                 /* by 16 bytes of dynamic shared memory */
-  ThreadRegisters *registers;        /* by thread */
+  bool registers_written[MAX_WARPS];               /* since the last wgmma.fence */
+  AsyncReads reads[MAX_SHARED_BYTES / COPY_BYTES]; /* of dynamic shared memory */
+  ThreadRegisters registers[MAX_THREADS];
 } LabHopper;
 
 /* --- Workers -------------------------------------------------------------------------------- */
@@ -187,7 +187,7 @@ struct LabWorker {
   bool wiped_around_dynamic;   /* in this block, around the dynamic shared memory */
   bool wiped_between_arrays;   /* in this block, between the static arrays */
   uint64_t block;              /* its number in the grid */
-  uint32_t block_tag;          /* the same, as in Toucher */
+  uint32_t block_tag;          /* the same, as in Point */
   uint32_t epoch, first_epoch; /* counts barriers; value at the block's start */
   uint32_t times[MAX_THREADS]; /* of each thread: counts what others can wait for */
   uint32_t synced[MAX_WARPS];  /* the time of all lanes after the last barrier of the warp */
@@ -227,11 +227,6 @@ struct LabWorker {
   unsigned copies_reading;        /* cp.async of this block in flight from global memory */
   uintptr_t sources, sources_end; /* range of their source addresses */
 };
-
-/** The number of a block in Toucher. */
-static inline uint32_t lab_block_tag(uint64_t block) {
-  return (uint32_t)(1 + block % UINT32_MAX);
-}
 
 /** Of this OS thread, while it runs blocks of a launch that the lab observes. */
 extern _Thread_local LabWorker *lab_worker;
@@ -338,7 +333,6 @@ void lab_free_first(FirstTable *table);
 /* clocks.c: the state of the running block, made when it first needs one */
 LabHopper *lab_hopper(LabWorker *lab);
 void lab_begin_hopper(LabWorker *lab);
-void lab_free_hopper(LabWorker *lab);
 
 /* tensor_copies.c */
 void lab_tensor_copy_issued(const TensorCopy *copy);
@@ -367,6 +361,8 @@ bool lab_is_written(const Region *region, size_t offset, unsigned size);
 void lab_begin_regions(void);
 void lab_mark_written(const Region *region, size_t begin, size_t end);
 void lab_free_regions(void);
+/** "name + offset" for an address in a region. */
+void lab_describe_region(const Region *region, uintptr_t address, char *text, size_t text_size);
 void lab_memory_allocated(uintptr_t begin, size_t size);
 void lab_memory_freed(uintptr_t begin);
 void lab_memory_written(uintptr_t begin, size_t size);
@@ -399,8 +395,5 @@ void lab_store(const Launch *launch, const LabWorker *lab);
 void lab_store_findings(const FindingList *findings);
 void lab_store_time(double milliseconds);
 void lab_store_failure(const Failure *failure);
-
-/** "name + offset" for an address in a region. */
-void lab_describe_region(const Region *region, uintptr_t address, char *text, size_t text_size);
 
 #endif

@@ -69,7 +69,7 @@ static void free_worker(LabWorker *lab) {
   munmap(lab->shadow, shadow_bytes(lab));
   lab_free_behind(lab);
   lab_free_suspects(lab);
-  lab_free_hopper(lab);
+  free(lab->hopper);
   lab_free_clocks(lab);
   lab_free_histories(lab);
   lab_free_arena(lab);
@@ -191,29 +191,17 @@ static void warp_instruction(const SimtWarpOperation *operation, unsigned lanes,
   const Worker *worker = lab->worker;
   if (lab->checks & LAB_RACES) lab_check_lanes(lab, operation, warp, lanes);
   LabCounts *counts = lab_counts(&lab->sites, lab_pc(call_site));
-  switch (operation->kind) {
-    case SIMT_SHUFFLE:
-      counts->shuffles++;
-      counts->shuffles_under_wgmma += lab_wgmma_in_flight(worker, warp);
-      break;
-    case SIMT_VOTE:
-      counts->votes++;
-      break;
-    case SIMT_REDUCTION:
-      counts->reductions++;
-      break;
-    case SIMT_SYNCWARP:
-      counts->warp_barriers++;
-      /* With those that it names and that have exited. */
-      lab_meet_lanes(lab, warp, worker->waits[warp * WARP_SIZE + __builtin_ctz(lanes)].mask);
-      break;
-    case SIMT_MMA:
-      counts->mma++;
-      counts->mma_under_copy += simt_warp_copies_in_flight(worker);
-      break;
-    default:
-      break;
-  }
+  const SimtKind kind = operation->kind;
+  counts->shuffles += kind == SIMT_SHUFFLE;
+  counts->votes += kind == SIMT_VOTE;
+  counts->reductions += kind == SIMT_REDUCTION;
+  counts->warp_barriers += kind == SIMT_SYNCWARP;
+  counts->mma += kind == SIMT_MMA;
+  if (kind == SIMT_SHUFFLE) counts->shuffles_under_wgmma += lab_wgmma_in_flight(worker, warp);
+  if (kind == SIMT_MMA) counts->mma_under_copy += simt_warp_copies_in_flight(worker);
+  if (kind != SIMT_SYNCWARP) return;
+  /* With those that it names and that have exited. */
+  lab_meet_lanes(lab, warp, worker->waits[warp * WARP_SIZE + __builtin_ctz(lanes)].mask);
 }
 
 static void use_matrices(const void *const *rows, int matrices, bool stores) {

@@ -50,6 +50,11 @@ typedef struct Clocks {
   size_t width;      /* entries of a clock */
 } Clocks;
 
+/** The number of a block in Point and elsewhere: never 0. */
+static inline uint32_t lab_block_tag(uint64_t block) {
+  return (uint32_t)(1 + block % UINT32_MAX);
+}
+
 /** Accesses by lanes of one warp at one time, or by a tensor load, which count as one access. */
 typedef struct Point {
   uint32_t block, epoch; /* of the access: LabWorker.block_tag, LabWorker.epoch */
