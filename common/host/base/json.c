@@ -40,7 +40,6 @@ static void write_quoted(FILE *stream, const char *text) {
 
 /** Adds a key and, unless it is NULL, a value that needs no quotes. */
 static void add(JsonObject *object, const char *key, const char *value) {
-  if (object->stream == NULL) return;
   if (ftell(object->stream) > 1) fputs(", ", object->stream);
   write_quoted(object->stream, key);
   fputs(": ", object->stream);
@@ -50,12 +49,13 @@ static void add(JsonObject *object, const char *key, const char *value) {
 void json_begin(JsonObject *object) {
   *object = (JsonObject){0};
   object->stream = open_memstream(&object->text, &object->length);
-  if (object->stream != NULL) fputc('{', object->stream);
+  if (object->stream == NULL) abort();
+  fputc('{', object->stream);
 }
 
 void json_string(JsonObject *object, const char *key, const char *value) {
   add(object, key, value == NULL ? "null" : NULL);
-  if (object->stream != NULL && value != NULL) write_quoted(object->stream, value);
+  if (value != NULL) write_quoted(object->stream, value);
 }
 
 void json_integer(JsonObject *object, const char *key, int64_t value) {
@@ -87,7 +87,6 @@ void json_known(JsonObject *object, const char *key, bool known, int64_t value) 
 
 void json_strings(JsonObject *object, const char *key, const char *const *values, int count) {
   add(object, key, "[");
-  if (object->stream == NULL) return;
   for (int i = 0; i < count; i++) {
     if (i > 0) fputs(", ", object->stream);
     write_quoted(object->stream, values[i]);
@@ -97,24 +96,18 @@ void json_strings(JsonObject *object, const char *key, const char *const *values
 
 void json_integers(JsonObject *object, const char *key, const int *values, int count) {
   add(object, key, "[");
-  if (object->stream == NULL) return;
   for (int i = 0; i < count; i++) fprintf(object->stream, i > 0 ? ", %d" : "%d", values[i]);
   fputc(']', object->stream);
 }
 
 const char *json_end(JsonObject *object) {
-  if (object->stream == NULL) return NULL;
   fputc('}', object->stream);
-  const bool written = !ferror(object->stream);
-  const bool closed = fclose(object->stream) == 0;
-  object->stream = NULL;
-  return written && closed ? object->text : NULL;
+  if (fclose(object->stream) != 0) abort();
+  return object->text;
 }
 
 void json_free(JsonObject *object) {
-  if (object->stream != NULL) fclose(object->stream);
   free(object->text);
-  *object = (JsonObject){0};
 }
 
 /** Appends the bytes with one write(). Returns 0, or the errno of the call that failed. */
@@ -130,10 +123,10 @@ static int append(const char *path, const char *bytes, size_t length) {
 }
 
 bool json_append_line(const char *path, const char *line, Error *error) {
-  int cause = line == NULL ? ENOMEM : 0;
-  if (cause == 0 && strcmp(path, "-") == 0) {
+  int cause;
+  if (strcmp(path, "-") == 0) {
     cause = puts(line) >= 0 && fflush(stdout) == 0 ? 0 : errno;
-  } else if (cause == 0) {
+  } else {
     char *bytes;
     const int length = asprintf(&bytes, "%s\n", line);
     cause = length < 0 ? ENOMEM : append(path, bytes, (size_t)length);

@@ -159,8 +159,8 @@ static void add_fields(JsonObject *object, const RunRecord *run, unsigned groups
 
 void json_add_problem(JsonObject *object, const RunRecord *run) {
   add_fields(object, run, PROBLEM);
-  json_string(object, "dtype", dtype_name(run->request->problem.dtype));
-  json_string(object, "o_dtype", dtype_name(run->request->problem.o_dtype));
+  json_string(object, "dtype", DTYPE_NAMES[run->request->problem.dtype]);
+  json_string(object, "o_dtype", DTYPE_NAMES[run->request->problem.o_dtype]);
   /* A string: JSON readers hold numbers as doubles, which lose bits above 2^53. */
   char seed[24];
   snprintf(seed, sizeof seed, "%" PRIu64, run->request->seed);
@@ -292,8 +292,7 @@ bool json_append_info(const RunRecord *run, const char *path, Error *error) {
   const char *const form = masks != NULL && masks->takes_spans ? "spans" : "blocks";
   const char *const taken[] = {"full", "causal", form};
   const Description *d = &run->description;
-  const char *dtypes[] = {dtype_name(DTYPE_FP16), dtype_name(DTYPE_BF16)}, *launches[MAX_LAUNCHES];
-  if (step.fp8) dtypes[0] = dtype_name(DTYPE_E4M3);
+  const char *launches[MAX_LAUNCHES];
   for (int i = 0; i < d->launch_count; i++) launches[i] = d->launches[i].name;
   const bool workspace = step.workspace_bytes != NULL;
   JsonObject object;
@@ -304,7 +303,8 @@ bool json_append_info(const RunRecord *run, const char *path, Error *error) {
   json_string(&object, "idea", step.idea);
   json_string(&object, "kind", "forward");
   add_head_dims(&object);
-  json_strings(&object, "dtypes", dtypes, step.fp8 ? 1 : 2);
+  json_strings(&object, "dtypes", &DTYPE_NAMES[step.fp8 ? DTYPE_E4M3 : DTYPE_FP16],
+               step.fp8 ? 1 : 2);
   json_bool(&object, "fp8", step.fp8);
   json_strings(&object, "masks", taken, masks == NULL ? 2 : 3);
   json_known(&object, "needs_compute_capability", d->ceiling >= CEILING_MMA,

@@ -58,10 +58,8 @@ static void begin(JsonObject *object, const char *record) {
 
 /** Ends the object and appends its line. */
 static void end(JsonObject *object, FILE *lines) {
-  const char *text = json_end(object);
-  if (text == NULL) abort();
   if (ftell(lines) > 0) fputc('\n', lines);
-  fputs(text, lines);
+  fputs(json_end(object), lines);
   json_free(object);
 }
 
