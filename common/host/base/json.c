@@ -3,9 +3,12 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <libgen.h>
+#include <limits.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 /** Bytes of the UTF-8 sequence at `s` (Unicode, table 3-7), or 0 if it is invalid. */
@@ -133,4 +136,25 @@ bool json_append_line(const char *path, const char *line, Error *error) {
     if (length >= 0) free(bytes);
   }
   return cause == 0 || fail(error, EXIT_DEVICE, "%s: cannot write: %s", path, strerror(cause));
+}
+
+bool json_check_path(const char *option, const char *path, Error *error) {
+  /* Nothing is opened: a pipe's reader would see its end, and an interrupted run leave a file. */
+  struct stat status;
+  if (strcmp(path, "-") == 0) return true;
+  bool ok = stat(path, &status) == 0;
+  if (ok && S_ISDIR(status.st_mode)) {
+    errno = EISDIR;
+    ok = false;
+  } else if (ok) {
+    ok = access(path, W_OK) == 0;
+  } else if (errno == ENOENT) {
+    char copy[PATH_MAX];
+    snprintf(copy, sizeof copy, "%s", path);
+    ok = access(dirname(copy), W_OK | X_OK) == 0;
+  }
+  if (ok) return true;
+  return fail(error, EXIT_USAGE,
+              "%s%s: cannot write: %s; must be a file that can be written or created, or -", option,
+              path, strerror(errno));
 }

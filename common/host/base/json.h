@@ -59,4 +59,10 @@ void json_free(JsonObject *object);
  */
 bool json_append_line(const char *path, const char *line, Error *error);
 
+/**
+ * Checks that lines can be appended to `path`, which is created if missing. A pipe is not opened,
+ * because its reader would see the end of the file. EXIT_USAGE if not; `option` begins the message.
+ */
+bool json_check_path(const char *option, const char *path, Error *error);
+
 #endif
