@@ -35,8 +35,7 @@ enum {
   SECTOR_BYTES = 32,
   LINE_BYTES = 128, /* of L1 */
   BANKS = 32,
-  BANK_BYTES = 4,
-  COPY_LANES = 8 /* of cp.async, processed together */
+  BANK_BYTES = 4
 };
 
 /** One access of one lane. */
@@ -97,6 +96,7 @@ uint32_t lab_site(SiteTable *table, uint32_t pc);
 /** The counts of this pc; the pointer is valid until the next site is created. */
 LabCounts *lab_counts(SiteTable *table, uint32_t pc);
 LabTraffic *lab_traffic_of(LabCounts *counts, LabAccessKind kind);
+void lab_add_traffic(LabTraffic *sum, const LabTraffic *other);
 void lab_free_sites(SiteTable *table);
 
 /* --- First accesses -------------------------------------------------------------------------- */
@@ -352,8 +352,6 @@ void lab_use_local(LabWorker *lab, uintptr_t address, bool is_write, uint32_t pc
 AsyncReads *lab_async_reads(LabWorker *lab, uintptr_t address);
 /** Notes that the running thread, or its warpgroup, begins such a read. */
 void lab_begin_async_read(LabWorker *lab, uintptr_t address, uint32_t pc);
-/** Reports a write to shared memory that one of them may still read. */
-void lab_check_async_reads(LabWorker *lab, uintptr_t address, unsigned size, uint32_t pc);
 
 /* regions.c */
 bool lab_find_region(LabWorker *lab, uintptr_t address, size_t *found);

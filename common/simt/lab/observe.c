@@ -8,8 +8,6 @@
 #include "internal.h"
 #include "simt/runtime/program.h"
 
-extern _Thread_local unsigned char smem[];
-
 static unsigned checks;
 static LabWorker *watched[MAX_WORKERS]; /* with blocks of the running launch, in any order */
 static _Atomic int watched_count;

@@ -1,6 +1,4 @@
 /* Counts the sectors and wavefronts of the requests of warps. */
-#include <string.h>
-
 #include "internal.h"
 
 /* --- Sectors -------------------------------------------------------------------------------- */
@@ -60,34 +58,6 @@ static uint64_t copy_lookups(const Request *request) {
 
 /* --- Banks ---------------------------------------------------------------------------------- */
 
-/** Distinct words of each bank in one pass. */
-typedef struct Pass {
-  uintptr_t words[BANKS][WARP_SIZE * 4];
-  uint8_t counts[BANKS];
-} Pass;
-
-static void begin_pass(Pass *pass) {
-  memset(pass->counts, 0, sizeof pass->counts);
-}
-
-static void add_words(Pass *pass, uintptr_t address, unsigned size) {
-  const uintptr_t last = (address + size - 1) / BANK_BYTES;
-  for (uintptr_t word = address / BANK_BYTES; word <= last; word++) {
-    const unsigned bank = word % BANKS;
-    int i = pass->counts[bank] - 1;
-    while (i >= 0 && pass->words[bank][i] != word) i--;
-    if (i < 0) pass->words[bank][pass->counts[bank]++] = word;
-  }
-}
-
-static unsigned most_words(const Pass *pass) {
-  unsigned most = 0;
-  for (int bank = 0; bank < BANKS; bank++) {
-    if (pass->counts[bank] > most) most = pass->counts[bank];
-  }
-  return most;
-}
-
 void lab_add_wavefronts(LabTraffic *traffic, unsigned ways) {
   traffic->wavefronts += ways;
   traffic->ideal_wavefronts++;
@@ -113,70 +83,40 @@ static bool read_in_pairs(const Request *request, int bit) {
 
 /** The maximum number of distinct words per bank if `lanes` share one pass. */
 static unsigned ways_of(const Request *request, unsigned lanes) {
-  Pass pass;
-  begin_pass(&pass);
+  uintptr_t words[BANKS][WARP_SIZE * 4]; /* the distinct ones of each bank */
+  uint8_t counts[BANKS] = {0};
+  unsigned most = 0;
   for (unsigned rest = lanes; rest != 0; rest &= rest - 1) {
-    add_words(&pass, request->addresses[__builtin_ctz(rest)], request->size);
+    const uintptr_t address = request->addresses[__builtin_ctz(rest)];
+    const uintptr_t last = (address + request->size - 1) / BANK_BYTES;
+    for (uintptr_t word = address / BANK_BYTES; word <= last; word++) {
+      const unsigned bank = word % BANKS;
+      int i = counts[bank] - 1;
+      while (i >= 0 && words[bank][i] != word) i--;
+      if (i < 0) words[bank][counts[bank]++] = word;
+      if (counts[bank] > most) most = counts[bank];
+    }
   }
-  return most_words(&pass);
+  return most;
 }
 
-/** The lanes of a request that are among `count` from `first` on. */
-static unsigned lanes_from(unsigned lanes, int first, int count) {
-  return lanes & (uint32_t)((UINT64_C(1) << count) - 1) << first;
-}
-
+/** The data that a cp.async reads is written to the banks without wavefronts of the load/store
+ * unit, but not the zeros of lanes that read nothing. */
 static void count_banks(const Request *request, LabTraffic *traffic) {
+  unsigned lanes = request->lanes;
+  for (int lane = 0; lane < WARP_SIZE && request->kind == LAB_COPY_SHARED; lane++) {
+    if (request->copies[lane] != 0) lanes &= ~(1u << lane);
+  }
   int pass_lanes = lanes_of_pass(request->size);
   if (request->kind == LAB_SHARED_LOAD && pass_lanes < WARP_SIZE &&
       (read_in_pairs(request, 1) || read_in_pairs(request, 2))) {
     pass_lanes *= 2;
   }
+  const uint32_t pass = (uint32_t)((UINT64_C(1) << pass_lanes) - 1);
   for (int first = 0; first < WARP_SIZE; first += pass_lanes) {
-    const unsigned lanes = lanes_from(request->lanes, first, pass_lanes);
-    if (lanes != 0) lab_add_wavefronts(traffic, ways_of(request, lanes));
+    const unsigned among = lanes & pass << first;
+    if (among != 0) lab_add_wavefronts(traffic, ways_of(request, among));
   }
-}
-
-/**
- * cp.async: the data that it reads is written to the banks without wavefronts of the load/store
- * unit. The zeros of lanes that read nothing are stored eight lanes at a time.
- */
-static void count_copy_banks(const Request *request, LabTraffic *traffic) {
-  unsigned zeros = 0;
-  for (int lane = 0; lane < WARP_SIZE; lane++) {
-    if (request->lanes >> lane & 1 && request->copies[lane] == 0) zeros |= 1u << lane;
-  }
-  for (int first = 0; first < WARP_SIZE; first += COPY_LANES) {
-    const unsigned stored = lanes_from(zeros, first, COPY_LANES);
-    if (stored != 0) lab_add_wavefronts(traffic, ways_of(request, stored));
-  }
-}
-
-static void add_matrices(const void *const *rows, int matrices, LabTraffic *traffic) {
-  Pass pass;
-  for (int i = 0; i < matrices; i++) {
-    begin_pass(&pass);
-    for (int row = 0; row < 8; row++) {
-      add_words(&pass, (uintptr_t)rows[8 * i + row], COPY_BYTES);
-    }
-    lab_add_wavefronts(traffic, most_words(&pass));
-  }
-  traffic->requests++;
-  traffic->bytes += (uint64_t)matrices * 8 * COPY_BYTES;
-}
-
-void lab_count_matrices(LabWorker *lab, LabAccessKind kind, const void *const *rows, int matrices,
-                        uint32_t pc) {
-  LabCounts *counts = lab_counts(&lab->sites, pc);
-  add_matrices(rows, matrices, lab_traffic_of(counts, kind));
-  if (!(lab->checks & LAB_ACCESSES)) return;
-  LabTraffic own = {0};
-  uintptr_t addresses[WARP_SIZE];
-  for (int i = 0; i < 8 * matrices; i++) addresses[i] = (uintptr_t)rows[i];
-  add_matrices(rows, matrices, &own);
-  lab_note_first(lab, kind, pc, lab_thread(lab) / WARP_SIZE, COPY_BYTES,
-                 (uint32_t)((UINT64_C(1) << 8 * matrices) - 1), addresses, &own);
 }
 
 /* --- Requests ------------------------------------------------------------------------------- */
@@ -184,13 +124,7 @@ void lab_count_matrices(LabWorker *lab, LabAccessKind kind, const void *const *r
 static void add_request(const Request *request, LabTraffic *traffic) {
   traffic->requests++;
   traffic->bytes += (uint64_t)__builtin_popcount(request->lanes) * request->size;
-  if (!lab_access_is_shared(request->kind)) {
-    count_sectors(request, traffic);
-  } else if (request->kind == LAB_COPY_SHARED) {
-    count_copy_banks(request, traffic);
-  } else {
-    count_banks(request, traffic);
-  }
+  (lab_access_is_shared(request->kind) ? count_banks : count_sectors)(request, traffic);
 }
 
 /** The lanes of a LAB_COPY_GLOBAL request that are not zero fills. */
@@ -215,4 +149,12 @@ void lab_count_request(LabWorker *lab, Request *request, int warp, unsigned live
   add_request(request, &own);
   lab_note_first(lab, request->kind, request->pc, warp, request->size, request->lanes,
                  request->addresses, &own);
+}
+
+void lab_count_matrices(LabWorker *lab, LabAccessKind kind, const void *const *rows, int matrices,
+                        uint32_t pc) {
+  const unsigned lanes = (unsigned)((UINT64_C(1) << 8 * matrices) - 1);
+  Request request = {.kind = kind, .pc = pc, .size = COPY_BYTES, .lanes = lanes};
+  for (int i = 0; i < 8 * matrices; i++) request.addresses[i] = (uintptr_t)rows[i];
+  lab_count_request(lab, &request, lab_thread(lab) / WARP_SIZE, lanes);
 }

@@ -28,7 +28,8 @@ static bool may_still_read(const LabWorker *lab, const AsyncReads *reads) {
   return false;
 }
 
-void lab_check_async_reads(LabWorker *lab, uintptr_t address, unsigned size, uint32_t pc) {
+/** Reports a write to shared memory that one of them may still read. */
+static void check_async_reads(LabWorker *lab, uintptr_t address, unsigned size, uint32_t pc) {
   if (lab->hopper == NULL || address - lab->dynamic >= MAX_SHARED_BYTES) return;
   const uintptr_t last = (address + size - 1) / COPY_BYTES * COPY_BYTES;
   for (uintptr_t at = address / COPY_BYTES * COPY_BYTES; at <= last; at += COPY_BYTES) {
@@ -56,7 +57,7 @@ void lab_use_shared(LabWorker *lab, uintptr_t address, unsigned size, Use use, u
                          .time = lab->times[thread]};
   const uintptr_t end = address + size;
   lab->dirty[thread] = SINCE_FENCE | SINCE_ATOMIC;
-  if (use >= WRITES && lab->checks & LAB_RACES) lab_check_async_reads(lab, address, size, pc);
+  if (use >= WRITES && lab->checks & LAB_RACES) check_async_reads(lab, address, size, pc);
   while (address < end) {
     const unsigned begin = address % UNIT_BYTES;
     const unsigned rest = (unsigned)(end - address);

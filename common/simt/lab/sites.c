@@ -62,7 +62,7 @@ const LabTraffic *lab_traffic(const LabCounts *counts, LabAccessKind kind) {
   return lab_traffic_of((LabCounts *)(uintptr_t)counts, kind);
 }
 
-static void add_traffic(LabTraffic *sum, const LabTraffic *other) {
+void lab_add_traffic(LabTraffic *sum, const LabTraffic *other) {
   sum->requests += other->requests;
   sum->bytes += other->bytes;
   sum->sectors += other->sectors;
@@ -75,7 +75,7 @@ static void add_traffic(LabTraffic *sum, const LabTraffic *other) {
 
 void lab_add_counts(LabCounts *sum, const LabCounts *other) {
   for (LabAccessKind kind = 0; kind < LAB_ACCESS_KINDS; kind++) {
-    add_traffic(lab_traffic_of(sum, kind), lab_traffic(other, kind));
+    lab_add_traffic(lab_traffic_of(sum, kind), lab_traffic(other, kind));
   }
   sum->copy_lookups += other->copy_lookups;
   sum->partial += other->partial;

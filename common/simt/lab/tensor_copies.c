@@ -26,13 +26,9 @@ static void use_tensor(LabWorker *lab, const TensorCopy *copy, uint32_t pc) {
   }
   if (!(lab->checks & LAB_TRAFFIC)) return;
   LabCounts *counts = lab_counts(&lab->sites, pc);
-  LabTraffic *traffic = load ? &counts->tensor_load : &counts->tensor_store;
   if (load) counts->box_sectors += copy->bytes / SECTOR_BYTES;
-  traffic->requests++;
-  traffic->bytes += own.bytes;
-  traffic->used_bytes += own.used_bytes;
-  traffic->sectors += own.sectors;
-  if (own.sectors > traffic->most_sectors) traffic->most_sectors = (uint32_t)own.sectors;
+  own.most_sectors = (uint32_t)own.sectors;
+  lab_add_traffic(load ? &counts->tensor_load : &counts->tensor_store, &own);
 }
 
 void lab_tensor_copy_issued(const TensorCopy *copy) {

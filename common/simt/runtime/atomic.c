@@ -6,33 +6,20 @@
 
 #include "runtime.h"
 
-static uint32_t add_floats(uint32_t a, uint32_t b) {
-  float x, y;
-  memcpy(&x, &a, sizeof x);
-  memcpy(&y, &b, sizeof y);
-  x += y;
-  memcpy(&a, &x, sizeof a);
-  return a;
-}
-
-static uint64_t add_doubles(uint64_t a, uint64_t b) {
-  double x, y;
-  memcpy(&x, &a, sizeof x);
-  memcpy(&y, &b, sizeof y);
-  x += y;
-  memcpy(&a, &x, sizeof a);
-  return a;
-}
-
-/** The value that an atomic stores in place of `a`. Both widths share this code; types and
- * floating-point addition differ. */
-#define DEFINE_APPLY(name, Unsigned, Signed, add_floating)      \
+/** The value that an atomic stores in place of `a`. Both widths share this code, but not the
+ * types. */
+#define DEFINE_APPLY(name, Unsigned, Signed, Float)             \
   Unsigned name(SimtAtomic operation, Unsigned a, Unsigned b) { \
+    Float x, y;                                                 \
+    memcpy(&x, &a, sizeof x);                                   \
+    memcpy(&y, &b, sizeof y);                                   \
     switch (operation) {                                        \
       case SIMT_ATOMIC_ADD:                                     \
         return a + b;                                           \
       case SIMT_ATOMIC_ADD_FLOAT:                               \
-        return add_floating(a, b);                              \
+        x += y;                                                 \
+        memcpy(&a, &x, sizeof a);                               \
+        return a;                                               \
       case SIMT_ATOMIC_MAX_SIGNED:                              \
         return (Signed)a > (Signed)b ? a : b;                   \
       case SIMT_ATOMIC_MAX_UNSIGNED:                            \
@@ -57,8 +44,8 @@ static uint64_t add_doubles(uint64_t a, uint64_t b) {
     return a;                                                   \
   }
 
-DEFINE_APPLY(simt_apply_32, uint32_t, int32_t, add_floats)
-static DEFINE_APPLY(simt_apply_64, uint64_t, int64_t, add_doubles)
+DEFINE_APPLY(simt_apply_32, uint32_t, int32_t, float)
+static DEFINE_APPLY(simt_apply_64, uint64_t, int64_t, double)
 
     /** A fault before end_atomic() is reported as a write at the caller's line. */
     static void begin_atomic(const void *address, unsigned size, SimtAccess access, SimtOrder order,

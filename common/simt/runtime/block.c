@@ -5,8 +5,6 @@
 
 #include "hopper.h"
 
-extern _Thread_local unsigned char smem[];
-
 /* --- Threads ---------------------------------------------------------------------------------- */
 
 static void thread_main(void) {

@@ -71,16 +71,9 @@ static uint64_t nth_block(const Launch *launch, uint64_t n) {
 }
 
 static void add_counters(SimtCounters *sum, const SimtCounters *other) {
-  sum->blocks += other->blocks;
-  sum->threads += other->threads;
-  sum->barriers += other->barriers;
-  sum->atomics += other->atomics;
-  for (int kind = 0; kind < SIMT_KINDS; kind++) {
-    sum->warp_instructions[kind] += other->warp_instructions[kind];
-  }
-  sum->async_copies += other->async_copies;
-  sum->mma_under_copy += other->mma_under_copy;
-  sum->tensor_copies += other->tensor_copies;
+  uint64_t *sums = (uint64_t *)sum; /* all members are such numbers */
+  const uint64_t *others = (const uint64_t *)other;
+  for (size_t i = 0; i < sizeof *sum / sizeof *sums; i++) sums[i] += others[i];
 }
 
 /** Runs blocks until there are none left; called with the pool unlocked. */

@@ -8,8 +8,6 @@
 
 #include "hopper.h"
 
-extern _Thread_local unsigned char smem[];
-
 enum { REGISTER_FILE = 65536, MOST_REGISTERS = 255, REGISTER_STEP = 8, FEWEST_REGISTERS = 24 };
 
 /* --- State ------------------------------------------------------------------------------------ */

@@ -275,6 +275,9 @@ static inline void simt_require_aligned(const void *address, unsigned alignment,
   simt_end_block(MISALIGNED, &(Wait){.call_site = call_site});
 }
 
+/** Dynamic shared memory: dynamic_shared.c. */
+extern _Thread_local unsigned char smem[];
+
 /* --- block.c -------------------------------------------------------------------------------- */
 
 /** Runs the block worker->block of worker->launch to its end. */

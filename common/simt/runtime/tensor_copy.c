@@ -9,8 +9,6 @@
 
 #include "hopper.h"
 
-extern _Thread_local unsigned char smem[];
-
 enum {
   CHUNK = 16, /* bytes that swizzling moves */
   IS_MAP = 0xa7,

@@ -13,8 +13,6 @@
 
 #include "hopper.h"
 
-extern _Thread_local unsigned char smem[];
-
 uint32_t simt_pack_e4m3(float x0, float x1, float x2, float x3) {
   const uint32_t low = (uint32_t)double_to_e4m3_bits(x1) << 8 | double_to_e4m3_bits(x0);
   const uint32_t high = (uint32_t)double_to_e4m3_bits(x3) << 8 | double_to_e4m3_bits(x2);
