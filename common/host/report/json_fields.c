@@ -3,7 +3,7 @@
 
 #include "host/report/report.h"
 
-typedef enum FieldType { INT, INT64, UINT64, FLOAT, DOUBLE, BOOL, STRING } FieldType;
+typedef enum FieldType { INT, INT64, UINT64, FLOAT, DOUBLE, STRING } FieldType;
 
 /** Groups of fields; a record has all fields of some groups. */
 enum { PROBLEM = 1, BLOCK_MASK = 2, IN_BLOCKS = 4, RESULT = 8, COUNTED = 16, TIMED = 32 };
@@ -23,7 +23,6 @@ typedef struct Field {
       uint64_t: UINT64,                \
       float: FLOAT,                    \
       double: DOUBLE,                  \
-      bool: BOOL,                      \
       const char *: STRING)
 #define ASKED(group, name, member) \
   { group, name, TYPE_OF(RunRequest, member), offsetof(RunRequest, member), true }
@@ -132,8 +131,6 @@ static void add_field(JsonObject *object, const Field *field, const RunRecord *r
       return json_number(object, field->name, (double)*(const float *)value);
     case DOUBLE:
       return json_number(object, field->name, *(const double *)value);
-    case BOOL:
-      return json_bool(object, field->name, *(const bool *)value);
     case STRING:
       return json_string(object, field->name, *(const char *const *)value);
   }

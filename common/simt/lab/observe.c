@@ -3,7 +3,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <time.h>
 
 #include "internal.h"
 #include "simt/runtime/program.h"
@@ -11,7 +10,7 @@
 static unsigned checks;
 static LabWorker *watched[MAX_WORKERS]; /* with blocks of the running launch, in any order */
 static _Atomic int watched_count;
-static struct timespec launch_start;
+static double launch_start_ms;
 
 /* --- Workers -------------------------------------------------------------------------------- */
 
@@ -84,13 +83,7 @@ static void launch_begins(const Launch *launch) {
   watched_count = 0;
   lab_begin_regions();
   lab_begin_arrays(launch);
-  clock_gettime(CLOCK_MONOTONIC, &launch_start);
-}
-
-static double milliseconds_since(const struct timespec *start) {
-  struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return 1e3 * (double)(now.tv_sec - start->tv_sec) + 1e-6 * (double)(now.tv_nsec - start->tv_nsec);
+  launch_start_ms = simt_clock_ms();
 }
 
 /** Stores the findings of a block that has ended. */
@@ -139,7 +132,7 @@ static void launch_ended(const Launch *launch) {
   }
   for (int i = 0; i < watched_count; i++) free_worker(watched[i]);
   lab_end_arrays();
-  lab_store_time(milliseconds_since(&launch_start));
+  lab_store_time(simt_clock_ms() - launch_start_ms);
 }
 
 /* --- Blocks --------------------------------------------------------------------------------- */

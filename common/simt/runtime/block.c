@@ -30,7 +30,7 @@ void simt_trap(void) {
     fprintf(stderr, "%s: __trap() outside a kernel\n", program_invocation_short_name);
     abort();
   }
-  simt_end_block(TRAPPED, &(Wait){.call_site = __builtin_return_address(0)});
+  simt_complain(__builtin_return_address(0), "__trap()");
 }
 
 void simt_assert_fail(const char *expression, const char *file, int line, const char *function) {

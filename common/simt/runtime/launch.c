@@ -283,9 +283,9 @@ void simt_launch(const void *kernel, dim3 grid, dim3 block, size_t dynamic_share
       .block = block,
       .dynamic_shared_bytes = dynamic_shared_bytes,
   };
-  if (simt_worker != NULL) {
-    /* It would wait for the launch that it belongs to. */
-    simt_end_block(NESTED_LAUNCH, &(Wait){.call_site = __builtin_return_address(0)});
+  if (simt_worker != NULL) { /* it would wait for the launch that it belongs to */
+    simt_complain(__builtin_return_address(0),
+                  "a launch from a kernel, which this backend does not support,");
   }
   if (simt_sticky_error() != cudaSuccess) return;
   (void)stream; /* streams order nothing */

@@ -322,9 +322,6 @@ cudaError_t simt_report_failure(const Worker *worker) {
     case WRONG_CALL:
       report_call(worker, worker->complaint, pc);
       break;
-    case TRAPPED:
-      report_call(worker, "__trap()", pc);
-      break;
     case NOT_IN_MASK:
       report_instruction(worker, "a lane takes part in a warp instruction that its mask omits",
                          "lane", worker->running % WARP_SIZE);
@@ -332,9 +329,6 @@ cudaError_t simt_report_failure(const Worker *worker) {
     case BAD_WIDTH:
       report_instruction(worker, "a shuffle whose width is not 1, 2, 4, 8, 16 or 32", "width",
                          worker->shuffle_width);
-      break;
-    case NESTED_LAUNCH:
-      report_call(worker, "a launch from a kernel, which this backend does not support,", pc);
       break;
     case DIVERGED:
       report_waits(worker, "lanes name each other in different warp instructions or masks");

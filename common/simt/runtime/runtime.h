@@ -107,8 +107,6 @@ typedef enum Outcome {
   INCOMPLETE, /* lanes of a warp have exited before an mma or the like: Worker.complaint */
   NOT_IN_MASK,
   BAD_WIDTH,
-  NESTED_LAUNCH,
-  TRAPPED,
   ASSERTED,
   MISALIGNED,
   COPIED_TWICE,
@@ -359,6 +357,11 @@ double simt_time_limit(void);
 
 /** Is any instruction read otherwise than written? */
 bool simt_reads_otherwise(void);
+
+/* --- event.c -------------------------------------------------------------------------------- */
+
+/** Of a clock that only goes forward. */
+double simt_clock_ms(void);
 
 /* --- errors.c ------------------------------------------------------------------------------- */
 
