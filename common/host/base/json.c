@@ -111,6 +111,7 @@ const char *json_end(JsonObject *object) {
 
 void json_free(JsonObject *object) {
   free(object->text);
+  *object = (JsonObject){0};
 }
 
 /** Appends the bytes with one write(). Returns 0, or the errno of the call that failed. */

@@ -9,8 +9,8 @@
 #include <stdint.h>
 
 #include "attention.h"
+#include "host/base/elements.h"
 #include "host/base/error.h"
-#include "host/io/inputs.h"
 #include "host/masks/mask.h"
 
 /** One row of the output. */

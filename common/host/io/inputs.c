@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "host/base/elements.h"
 #include "host/io/random.h"
 
 /* Streams of the random numbers: one for each tensor and draw. Tensor i has stream base + i. */
